@@ -1,0 +1,125 @@
+// Package fault is the error vocabulary of Glasshouse: a kind that tells the
+// caller what can be done, and an error that says what failed, on what and why.
+package fault
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+)
+
+// A Kind answers "what can the caller do?". It is an error itself, so that
+// errors.Is(err, fault.NotFound) works at any depth of wrapping.
+type Kind string
+
+const (
+	Invalid         Kind = "invalid"         // 400: the caller must change the request
+	Unauthenticated Kind = "unauthenticated" // 401: say who you are
+	Denied          Kind = "denied"          // 403: who you are may not do this
+	NotFound        Kind = "not found"       // 404
+	Conflict        Kind = "conflict"        // 409: wrong state for this operation
+	TooLarge        Kind = "too large"       // 413: send less
+	Mismatch        Kind = "mismatch"        // 422: an idempotency key came back with another body
+	Exhausted       Kind = "exhausted"       // 429: a limit is reached; wait or free something
+	Unsupported     Kind = "unsupported"     // 501: this host or backend cannot
+	Unavailable     Kind = "unavailable"     // 503: try again later
+	Timeout         Kind = "timeout"         // 504: it took too long and was ended
+)
+
+func (k Kind) Error() string { return string(k) }
+
+// Error says which operation failed, on what, and why.
+type Error struct {
+	Op     string // "jail.Start"
+	On     string // "j-3f2a…"
+	Kind   Kind   // empty means internal: log it, never show it
+	Field  string // the request field at fault, if one is: "limits.memory_mb"
+	Remedy string // what the caller can do about it, if more is known than Kind says
+	Err    error
+}
+
+func (e *Error) Error() string {
+	var parts []string
+	for _, s := range []string{e.Op, e.On, e.Field, string(e.Kind)} {
+		if s != "" {
+			parts = append(parts, s)
+		}
+	}
+	if e.Err != nil {
+		parts = append(parts, e.Err.Error())
+	}
+	return strings.Join(parts, ": ")
+}
+
+func (e *Error) Unwrap() []error {
+	var errs []error
+	if e.Kind != "" {
+		errs = append(errs, e.Kind)
+	}
+	if e.Err != nil {
+		errs = append(errs, e.Err)
+	}
+	return errs
+}
+
+// New returns an error of the given kind that wraps err.
+func New(kind Kind, op, on string, err error) error {
+	return &Error{Op: op, On: on, Kind: kind, Err: err}
+}
+
+// Newf is New with a message.
+func Newf(kind Kind, op, on, format string, args ...any) error {
+	return &Error{Op: op, On: on, Kind: kind, Err: fmt.Errorf(format, args...)}
+}
+
+// Fieldf returns an Invalid error that names the request field at fault.
+func Fieldf(op, field, format string, args ...any) error {
+	return &Error{Op: op, Kind: Invalid, Field: field, Err: fmt.Errorf(format, args...)}
+}
+
+// Cannot returns an Unsupported error with its reason and remedy.
+func Cannot(op, reason, remedy string) error {
+	return &Error{Op: op, Kind: Unsupported, Remedy: remedy, Err: errors.New(reason)}
+}
+
+// KindOf returns the outermost kind in err's tree, or "" if err has none and
+// is therefore internal.
+func KindOf(err error) Kind {
+	if k, ok := errors.AsType[Kind](err); ok {
+		return k
+	}
+	return ""
+}
+
+// RemedyOf returns the outermost remedy in err's tree, or "".
+func RemedyOf(err error) string {
+	return first(err, func(e *Error) string { return e.Remedy })
+}
+
+// FieldOf returns the outermost request field named in err's tree, or "".
+func FieldOf(err error) string {
+	return first(err, func(e *Error) string { return e.Field })
+}
+
+// first walks err's tree depth first and returns the first non-empty get.
+func first(err error, get func(*Error) string) string {
+	if err == nil {
+		return ""
+	}
+	if e, ok := err.(*Error); ok {
+		if s := get(e); s != "" {
+			return s
+		}
+	}
+	switch u := err.(type) {
+	case interface{ Unwrap() error }:
+		return first(u.Unwrap(), get)
+	case interface{ Unwrap() []error }:
+		for _, e := range u.Unwrap() {
+			if s := first(e, get); s != "" {
+				return s
+			}
+		}
+	}
+	return ""
+}

@@ -1,0 +1,49 @@
+package fault_test
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"testing"
+
+	"glasshouse/fault"
+)
+
+func TestKindIsFoundAtAnyDepth(t *testing.T) {
+	err := fault.New(fault.NotFound, "jail.Get", "j-1", fs.ErrNotExist)
+	err = fmt.Errorf("serve: %w", err)
+
+	if !errors.Is(err, fault.NotFound) {
+		t.Errorf("errors.Is(%v, NotFound) = false", err)
+	}
+	if !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("errors.Is(%v, fs.ErrNotExist) = false", err)
+	}
+	if got, want := err.Error(), "serve: jail.Get: j-1: not found: file does not exist"; got != want {
+		t.Errorf("Error() = %q, want %q", got, want)
+	}
+	if got := fault.KindOf(err); got != fault.NotFound {
+		t.Errorf("KindOf = %q, want not found", got)
+	}
+}
+
+func TestUnknownErrorsAreInternal(t *testing.T) {
+	if got := fault.KindOf(errors.New("boom")); got != "" {
+		t.Errorf("KindOf(plain error) = %q, want none", got)
+	}
+}
+
+func TestFieldAndRemedyComeFromTheOutermost(t *testing.T) {
+	inner := fault.Cannot("probe", "no CRIU", "run make up")
+	err := fmt.Errorf("a: %w", errors.Join(errors.New("other"), inner))
+	if got, want := fault.RemedyOf(err), "run make up"; got != want {
+		t.Errorf("RemedyOf = %q, want %q", got, want)
+	}
+	err = fault.Fieldf("jail.Create", "limits.memory_mb", "9000 is over the maximum of 8192")
+	if got, want := fault.FieldOf(err), "limits.memory_mb"; got != want {
+		t.Errorf("FieldOf = %q, want %q", got, want)
+	}
+	if got := fault.FieldOf(errors.New("x")) + fault.RemedyOf(nil); got != "" {
+		t.Errorf("FieldOf, RemedyOf of nothing = %q, want empty", got)
+	}
+}

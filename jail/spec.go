@@ -1,0 +1,110 @@
+package jail
+
+import (
+	"time"
+
+	"glasshouse/id"
+)
+
+// A Spec says what jail somebody wants. Its zero value, after Defaults, is a
+// small isolated jail on the default root filesystem.
+type Spec struct {
+	Name      string            `json:"name,omitempty"`
+	Labels    map[string]string `json:"labels,omitempty"`
+	Backend   string            `json:"backend"` // oci, bwrap
+	Runtime   string            `json:"runtime"` // of oci: runc, crun, runsc
+	Rootfs    Rootfs            `json:"rootfs"`
+	Limits    Limits            `json:"limits"`
+	Network   Network           `json:"network"`
+	Hostname  string            `json:"hostname,omitempty"` // default: the jail's id
+	Env       map[string]string `json:"env,omitempty"`      // of every exec
+	Cwd       string            `json:"cwd,omitempty"`
+	User      string            `json:"user,omitempty"`
+	Command   []string          `json:"command,omitempty"` // run at start; its end does not end the jail
+	Mounts    []Mount           `json:"mounts,omitempty"`
+	Workspace *Workspace        `json:"workspace,omitempty"`
+}
+
+// Rootfs names the read-only lower layer. At most one field is set; none means
+// the daemon's default.
+type Rootfs struct {
+	Debian string `json:"debian,omitempty"` // suite of the default tree: bookworm, trixie
+	Dir    string `json:"dir,omitempty"`    // a directory of the host
+	OCI    string `json:"oci,omitempty"`    // image reference, OCI layout directory or tar
+	Nix    string `json:"nix,omitempty"`    // profile of the flake: base, python, node, build
+	Host   bool   `json:"host,omitempty"`   // the host's own /usr and /etc, read-only; bwrap only
+}
+
+// Limits bound what a jail may use.
+type Limits struct {
+	CPUShares int64 `json:"cpu_shares"`
+	MemoryMB  int64 `json:"memory_mb"`
+	DiskMB    int64 `json:"disk_mb"`
+	MaxPIDs   int64 `json:"max_pids"`
+}
+
+// DefaultLimits and MaxLimits are the seed's table.
+var (
+	DefaultLimits = Limits{CPUShares: 256, MemoryMB: 512, DiskMB: 1024, MaxPIDs: 128}
+	MaxLimits     = Limits{CPUShares: 1024, MemoryMB: 8192, DiskMB: 16384, MaxPIDs: 4096}
+)
+
+// Network is how far a jail reaches.
+type Network string
+
+const (
+	Isolated Network = "isolated" // its own loopback and nothing else
+	Full     Network = "full"     // outward through the host, by address translation
+)
+
+// Mount shows a host path inside the jail. The daemon's configuration must
+// allow the source; it is read-only unless Write is set.
+type Mount struct {
+	Source string `json:"source"`
+	Target string `json:"target"`
+	Write  bool   `json:"write,omitempty"`
+}
+
+// Workspace shows a host directory inside the jail copy-on-write: the jail
+// writes to a layer of its own and the host's files do not change.
+type Workspace struct {
+	Source string `json:"source"`
+	Target string `json:"target"` // default: the same path as Source
+}
+
+// IDRange is the block of host user and group ids a jail's ids map to: id n in
+// the jail is First+n outside, for n < Count.
+type IDRange struct {
+	First uint32 `json:"first"`
+	Count uint32 `json:"count"`
+}
+
+// Stats is what a jail uses now.
+type Stats struct {
+	CPU          time.Duration `json:"cpu"` // since start
+	MemoryBytes  int64         `json:"memory_bytes"`
+	MemoryPeak   int64         `json:"memory_peak"`
+	PIDs         int64         `json:"pids"`
+	DiskBytes    int64         `json:"disk_bytes"` // written by the jail
+	DiskLimit    int64         `json:"disk_limit"`
+	OOMKills     int64         `json:"oom_kills"`
+	RxBytes      int64         `json:"rx_bytes"`
+	TxBytes      int64         `json:"tx_bytes"`
+	NotMeasured  []string      `json:"not_measured,omitempty"` // fields this backend cannot tell
+	ProcessesMax int64         `json:"processes_max"`
+}
+
+// Jail is a jail as the daemon records it.
+type Jail struct {
+	ID      id.Jail    `json:"id"`
+	Spec    Spec       `json:"spec"` // with defaults filled in
+	State   State      `json:"state"`
+	Reason  string     `json:"reason,omitempty"` // of failed, or of an unasked-for stop
+	IDs     IDRange    `json:"ids"`
+	Lower   []string   `json:"lower"`  // layers under the writable one, topmost first
+	Digest  string     `json:"digest"` // of the root filesystem
+	Created time.Time  `json:"created"`
+	Started *time.Time `json:"started,omitempty"`
+	Stopped *time.Time `json:"stopped,omitempty"`
+	Boot    string     `json:"boot,omitempty"` // the host's boot id it was last running under
+}
