@@ -1,0 +1,160 @@
+package access
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/sha256"
+	"crypto/subtle"
+	"encoding/base64"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"glasshouse/fault"
+	"glasshouse/id"
+)
+
+// A Token is what is kept of a bearer token: all but the secret.
+type Token struct {
+	ID      id.Token
+	Name    string
+	Role    Role
+	Hash    string // hex SHA-256 of the secret
+	Created time.Time
+	Expires *time.Time // nil is never
+}
+
+// A Store keeps tokens. Add returns fault.Conflict for an ID or Hash it has;
+// ByHash and Delete return fault.NotFound for what it has not. List is ordered
+// by creation, then ID.
+type Store interface {
+	Add(ctx context.Context, t Token) error
+	ByHash(ctx context.Context, hash string) (Token, error)
+	List(ctx context.Context) ([]Token, error)
+	Delete(ctx context.Context, t id.Token) error
+}
+
+// Tokens makes, checks and revokes bearer tokens. It is safe for concurrent use
+// if its Store is.
+type Tokens struct {
+	Store Store
+}
+
+const (
+	prefix   = "gh_"
+	maxName  = 64
+	maxToken = 256 // no secret of ours is longer; do not hash a stranger's megabyte
+)
+
+// Create makes a token and returns it with its secret, which is kept nowhere.
+func (ts *Tokens) Create(ctx context.Context, name string, role Role, expires *time.Time) (Token, string, error) {
+	const op = "access.Create"
+	if name == "" || len(name) > maxName || strings.ContainsFunc(name, isControl) {
+		return Token{}, "", fault.Fieldf(op, "name", "must be 1 to %d bytes without control characters", maxName)
+	}
+	if _, err := ParseRole(string(role)); err != nil {
+		return Token{}, "", err
+	}
+	if expires != nil && !expires.After(time.Now()) {
+		return Token{}, "", fault.Fieldf(op, "expires_at", "%s is over", expires.Format(time.RFC3339))
+	}
+	t, secret := mint(name, role, expires)
+	if err := ts.Store.Add(ctx, t); err != nil {
+		return Token{}, "", fmt.Errorf("keep token %s: %w", t.ID, err)
+	}
+	return t, secret, nil
+}
+
+func isControl(r rune) bool { return r < 0x20 || r == 0x7f || r == '\uFFFD' }
+
+func mint(name string, role Role, expires *time.Time) (Token, string) {
+	var b [32]byte
+	rand.Read(b[:]) // never fails
+	secret := prefix + base64.RawURLEncoding.EncodeToString(b[:])
+	return Token{
+		ID:      id.NewToken(),
+		Name:    name,
+		Role:    role,
+		Hash:    hash(secret),
+		Created: time.Now().UTC(),
+		Expires: expires,
+	}, secret
+}
+
+func hash(secret string) string {
+	sum := sha256.Sum256([]byte(secret))
+	return hex.EncodeToString(sum[:])
+}
+
+// List returns every token, oldest first.
+func (ts *Tokens) List(ctx context.Context) ([]Token, error) { return ts.Store.List(ctx) }
+
+// Revoke ends a token; the next request that brings it is refused.
+func (ts *Tokens) Revoke(ctx context.Context, t id.Token) error { return ts.Store.Delete(ctx, t) }
+
+// Check returns the caller that secret stands for, or fault.Unauthenticated.
+func (ts *Tokens) Check(ctx context.Context, secret string) (Caller, error) {
+	const op = "access.Check"
+	if !strings.HasPrefix(secret, prefix) || len(secret) > maxToken {
+		return Caller{}, fault.Newf(fault.Unauthenticated, op, "", "the token is not one of this daemon's")
+	}
+	h := hash(secret)
+	t, err := ts.Store.ByHash(ctx, h)
+	switch {
+	case errors.Is(err, fault.NotFound):
+		return Caller{}, fault.Newf(fault.Unauthenticated, op, "", "the token is unknown or revoked")
+	case err != nil:
+		return Caller{}, fmt.Errorf("look up a token: %w", err)
+	case subtle.ConstantTimeCompare([]byte(t.Hash), []byte(h)) != 1:
+		return Caller{}, fault.Newf(fault.Unauthenticated, op, "", "the token is unknown or revoked")
+	case t.Expires != nil && !time.Now().Before(*t.Expires):
+		return Caller{}, fault.Newf(fault.Unauthenticated, op, string(t.ID), "the token expired at %s", t.Expires.UTC().Format(time.RFC3339))
+	}
+	return Caller{Role: t.Role, Name: t.Name, Token: t.ID}, nil
+}
+
+// First makes an admin token and writes its secret to file, mode 0600, if no
+// token exists yet; it reports whether it did.
+//
+// The file is written before the token is kept, so that a crash between the
+// two leaves no token nobody knows: the next First writes the file anew.
+func (ts *Tokens) First(ctx context.Context, file string) (bool, error) {
+	all, err := ts.Store.List(ctx)
+	if err != nil {
+		return false, fmt.Errorf("look for tokens: %w", err)
+	}
+	if len(all) > 0 {
+		return false, nil
+	}
+	t, secret := mint("first", Admin, nil)
+	if err := writePrivate(file, secret+"\n"); err != nil {
+		return false, fmt.Errorf("write the first token: %w", err)
+	}
+	if err := ts.Store.Add(ctx, t); err != nil {
+		return false, fmt.Errorf("keep the first token: %w", err)
+	}
+	return true, nil
+}
+
+// writePrivate replaces file in one step; nobody but its owner can read it at
+// any moment.
+func writePrivate(file, content string) (err error) {
+	f, err := os.CreateTemp(filepath.Dir(file), ".token-") // mode 0600
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil {
+			os.Remove(f.Name())
+		}
+	}()
+	_, err = f.WriteString(content)
+	if err := errors.Join(err, f.Sync(), f.Close()); err != nil {
+		return err
+	}
+	return os.Rename(f.Name(), file)
+}

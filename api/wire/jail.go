@@ -1,0 +1,111 @@
+package wire
+
+import (
+	"time"
+
+	"glasshouse/id"
+)
+
+// CreateJail asks for a jail. What is left out takes the daemon's default.
+type CreateJail struct {
+	Name      string            `json:"name,omitempty" description:"A name for people. Need not be unique."`
+	Labels    map[string]string `json:"labels,omitempty" description:"Words to find the jail by."`
+	Backend   string            `json:"backend,omitempty" description:"What isolates: oci or bwrap."`
+	Runtime   string            `json:"runtime,omitempty" description:"The OCI runtime: runc, crun or runsc."`
+	Rootfs    Rootfs            `json:"rootfs,omitzero"`
+	Limits    Limits            `json:"limits,omitzero"`
+	Network   string            `json:"network,omitempty" enum:"isolated,full,Isolated,FullAccess" description:"isolated (the default) has only its own loopback; full reaches outward."`
+	Hostname  string            `json:"hostname,omitempty" description:"Default: the jail's id."`
+	Env       map[string]string `json:"env,omitempty" description:"Environment of every command."`
+	Cwd       string            `json:"cwd,omitempty" description:"Working directory of every command."`
+	User      string            `json:"user,omitempty" description:"User of every command: a name, a uid, name:group or uid:gid."`
+	Command   []string          `json:"command,omitempty" description:"Run at start. Its end does not end the jail."`
+	Mounts    []Mount           `json:"mounts,omitempty"`
+	Workspace *Workspace        `json:"workspace,omitempty"`
+}
+
+// Rootfs names the read-only root filesystem. At most one field may be set.
+type Rootfs struct {
+	Debian string `json:"debian,omitempty" description:"A Debian suite: bookworm or trixie."`
+	Dir    string `json:"dir,omitempty" description:"A directory of the host."`
+	OCI    string `json:"oci,omitempty" description:"An image reference, an OCI layout directory or an image tar."`
+	Nix    string `json:"nix,omitempty" description:"A profile of the flake: base, python, node or build."`
+	Host   bool   `json:"host,omitempty" description:"The host's own system directories, read-only. Backend bwrap only."`
+}
+
+// Limits bound a jail. A zero is the default.
+type Limits struct {
+	CPUShares int64 `json:"cpu_shares,omitempty" description:"Default 256, at most 1024."`
+	MemoryMB  int64 `json:"memory_mb,omitempty" description:"Default 512, at most 8192."`
+	DiskMB    int64 `json:"disk_mb,omitempty" description:"Default 1024, at most 16384."`
+	MaxPIDs   int64 `json:"max_pids,omitempty" description:"Default 128, at most 4096."`
+}
+
+// Mount shows a host path in the jail.
+type Mount struct {
+	Source string `json:"source" required:"true" description:"A path of the host, which the configuration must allow."`
+	Target string `json:"target" required:"true" description:"A path in the jail."`
+	Write  bool   `json:"write,omitempty" description:"Otherwise read-only."`
+}
+
+// Workspace shows a host directory in the jail, copy-on-write.
+type Workspace struct {
+	Source string `json:"source" required:"true"`
+	Target string `json:"target,omitempty" description:"Default: the same path as source."`
+}
+
+// Jail is a jail as it is now.
+type Jail struct {
+	ID        id.Jail           `json:"id" required:"true"`
+	Name      string            `json:"name,omitempty"`
+	Labels    map[string]string `json:"labels,omitempty"`
+	State     string            `json:"state" required:"true" enum:"creating,created,running,paused,stopped,failed,deleting"`
+	Reason    string            `json:"reason,omitempty" description:"Why it failed, or stopped unasked."`
+	Backend   string            `json:"backend" required:"true"`
+	Runtime   string            `json:"runtime,omitempty"`
+	Rootfs    Rootfs            `json:"rootfs"`
+	Digest    string            `json:"digest,omitempty" description:"Of the root filesystem."`
+	Limits    Limits            `json:"limits"`
+	Network   string            `json:"network" required:"true" enum:"isolated,full"`
+	Hostname  string            `json:"hostname,omitempty"`
+	Env       map[string]string `json:"env,omitempty" description:"Not shown to viewers."`
+	Cwd       string            `json:"cwd,omitempty"`
+	User      string            `json:"user,omitempty"`
+	Command   []string          `json:"command,omitempty"`
+	Mounts    []Mount           `json:"mounts,omitempty"`
+	Workspace *Workspace        `json:"workspace,omitempty"`
+	CreatedAt time.Time         `json:"created_at" required:"true"`
+	StartedAt *time.Time        `json:"started_at,omitempty"`
+	StoppedAt *time.Time        `json:"stopped_at,omitempty"`
+	Usage     *Usage            `json:"usage,omitempty" description:"What it uses now. Only when one jail is asked for, and it has processes."`
+	Links     map[string]string `json:"links,omitempty"`
+}
+
+// Usage is what a jail uses now.
+type Usage struct {
+	CPUMS       int64    `json:"cpu_ms" description:"Processor time since the start."`
+	MemoryBytes int64    `json:"memory_bytes"`
+	MemoryPeak  int64    `json:"memory_peak_bytes"`
+	PIDs        int64    `json:"pids"`
+	MaxPIDs     int64    `json:"max_pids"`
+	DiskBytes   int64    `json:"disk_bytes" description:"Written by the jail."`
+	DiskLimit   int64    `json:"disk_limit_bytes"`
+	OOMKills    int64    `json:"oom_kills"`
+	RxBytes     int64    `json:"rx_bytes"`
+	TxBytes     int64    `json:"tx_bytes"`
+	NotMeasured []string `json:"not_measured,omitempty" description:"Fields that this backend cannot tell."`
+}
+
+// StopJail says how a jail is stopped. Its body may be left out.
+type StopJail struct {
+	GraceMS int64 `json:"grace_ms,omitempty" minimum:"0" description:"How long its processes have after SIGTERM. A zero is the default."`
+}
+
+// Change is one difference between a jail's files and its root filesystem.
+type Change struct {
+	Path string `json:"path" required:"true"`
+	Kind string `json:"kind" required:"true" enum:"added,modified,deleted,metadata"`
+	Type string `json:"type,omitempty" description:"file, dir, symlink, fifo, socket, char or block."`
+	Size int64  `json:"size,omitempty"`
+	Mode string `json:"mode,omitempty" description:"Permission bits, octal."`
+}
