@@ -1,0 +1,150 @@
+// Package seccomp is the list of system calls a jail may make, in the two forms
+// its backends take: an OCI runtime's profile and a classic BPF program.
+//
+// It starts from the default profile of containers, as a container without any
+// extra capability gets it, and takes away what an agent never needs. The user
+// namespace already makes most of those calls harmless; refusing them at the
+// door also keeps a jail away from the kernel code behind them, which is where
+// privilege escalations are found.
+package seccomp
+
+import (
+	"slices"
+
+	moby "github.com/moby/profiles/seccomp"
+	"github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
+)
+
+// never lists what no jail may call, whatever a newer default profile allows.
+// The answer is EPERM.
+//
+// ptrace and process_vm_readv are not here: a debugger is an agent's tool, and
+// the pid namespace leaves it nothing to look at but its own jail.
+var never = []struct {
+	why   string
+	names []string
+}{
+	{"they replace or extend the running kernel", []string{
+		"kexec_load", "kexec_file_load", "reboot",
+		"init_module", "finit_module", "delete_module", "create_module", "query_module", "get_kernel_syms",
+	}},
+	{"they load programs into the kernel, or look into it", []string{
+		"bpf", "perf_event_open", "lookup_dcookie", "syslog", "kcmp",
+	}},
+	{"it stops the kernel in the middle of a copy, which exploits wait for", []string{
+		"userfaultfd",
+	}},
+	{"keyrings belong to a user id, not to a jail", []string{
+		"keyctl", "add_key", "request_key",
+	}},
+	{"what they do is done by kernel threads that no filter and no observer sees", []string{
+		"io_uring_setup", "io_uring_enter", "io_uring_register",
+	}},
+	{"a jail's mounts are made for it", []string{
+		"mount", "umount", "umount2", "pivot_root", "chroot", "move_mount", "mount_setattr",
+		"open_tree", "open_tree_attr", "fsopen", "fsconfig", "fsmount", "fspick", "fanotify_init",
+	}},
+	{"a new namespace gives back the powers that the jail's took", []string{
+		"unshare", "setns",
+	}},
+	{"a handle opens a file that no path in the jail leads to", []string{
+		"open_by_handle_at",
+	}},
+	{"a descriptor taken from a process goes round what was passed to it", []string{
+		"pidfd_getfd",
+	}},
+	{"they govern the host's disks and memory", []string{
+		"quotactl", "quotactl_fd", "swapon", "swapoff", "acct",
+	}},
+	{"the clock is the host's", []string{
+		"settimeofday", "stime", "clock_settime", "clock_settime64", "adjtimex", "clock_adjtime", "clock_adjtime64",
+	}},
+	{"a jail's name is given to it", []string{
+		"sethostname", "setdomainname",
+	}},
+	{"they reach the machine's ports, segments and terminals", []string{
+		"ioperm", "iopl", "modify_ldt", "vm86", "vm86old", "vhangup",
+	}},
+	{"only 32-bit programs make them, which the filter refuses; their arguments hide behind a pointer", []string{
+		"socketcall", "ipc",
+	}},
+	{"nothing written in this century makes them", []string{
+		"_sysctl", "afs_syscall", "bdflush", "epoll_ctl_old", "epoll_wait_old", "getpmsg", "nfsservctl", "putpmsg",
+		"remap_file_pages", "security", "sysfs", "tuxcall", "uselib", "ustat", "vserver",
+	}},
+}
+
+// families are the kinds of socket a jail may make. The default profile names
+// instead the two it may not, AF_ALG and AF_VSOCK, by comparing all 64 bits of
+// an argument of which the kernel reads 32: with a bit set above those, either
+// passes for some higher number. An allowlist has no such hole.
+var families = []uint64{unix.AF_UNIX, unix.AF_INET, unix.AF_INET6, unix.AF_NETLINK}
+
+// OCI returns the policy as an OCI runtime's profile for the processor arch,
+// named as Go names it. Only that processor's own calls are in it: a 32-bit
+// program on a 64-bit machine is ended at its first call.
+func OCI(arch string) *specs.LinuxSeccomp {
+	eperm := uint(unix.EPERM)
+	profile := &specs.LinuxSeccomp{
+		DefaultAction:   specs.ActErrno,
+		DefaultErrnoRet: &eperm,
+		Syscalls:        append(defaults(arch), sockets()...),
+	}
+	switch arch {
+	case "amd64":
+		profile.Architectures = []specs.Arch{specs.ArchX86_64}
+	case "arm64":
+		profile.Architectures = []specs.Arch{specs.ArchAARCH64}
+	}
+	return profile
+}
+
+// defaults returns the default profile's rules less what is ours to decide.
+func defaults(arch string) []specs.LinuxSyscall {
+	denied := map[string]bool{"socket": true, "socketpair": true}
+	for _, n := range never {
+		for _, name := range n.names {
+			denied[name] = true
+		}
+	}
+	var rules []specs.LinuxSyscall
+	for _, r := range moby.DefaultProfile().Syscalls {
+		if !applies(r, arch) {
+			continue
+		}
+		rule := r.LinuxSyscall
+		rule.Names = slices.DeleteFunc(slices.Clone(rule.Names), func(name string) bool { return denied[name] })
+		if len(rule.Names) > 0 {
+			rules = append(rules, rule)
+		}
+	}
+	return rules
+}
+
+// applies reports whether r holds for a container without capabilities. Rules
+// for a minimal kernel all apply: Glasshouse needs a newer one than any names.
+func applies(r *moby.Syscall, arch string) bool {
+	if in := r.Includes; in != nil {
+		if len(in.Caps) > 0 || len(in.Arches) > 0 && !slices.Contains(in.Arches, arch) {
+			return false
+		}
+	}
+	return r.Excludes == nil || !slices.Contains(r.Excludes.Arches, arch)
+}
+
+func sockets() []specs.LinuxSyscall {
+	var rules []specs.LinuxSyscall
+	for _, family := range families {
+		rules = append(rules, allowIf("socket", 0, family))
+	}
+	return append(rules, allowIf("socketpair", 0, unix.AF_UNIX))
+}
+
+func allowIf(name string, arg uint, value uint64) specs.LinuxSyscall {
+	return specs.LinuxSyscall{
+		Names:  []string{name},
+		Action: specs.ActAllow,
+		Args:   []specs.LinuxSeccompArg{{Index: arg, Value: value, Op: specs.OpEqualTo}},
+	}
+}
