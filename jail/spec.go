@@ -23,6 +23,10 @@ type Spec struct {
 	Command   []string          `json:"command,omitempty"` // run at start; its end does not end the jail
 	Mounts    []Mount           `json:"mounts,omitempty"`
 	Workspace *Workspace        `json:"workspace,omitempty"`
+
+	// Trusted says the caller could read any host directory anyway, so that its
+	// workspace needs no leave from the configuration. Never from a request body.
+	Trusted bool `json:"-"`
 }
 
 // Rootfs names the read-only lower layer. At most one field is set; none means
@@ -101,8 +105,9 @@ type Jail struct {
 	State   State      `json:"state"`
 	Reason  string     `json:"reason,omitempty"` // of failed, or of an unasked-for stop
 	IDs     IDRange    `json:"ids"`
-	Lower   []string   `json:"lower"`  // layers under the writable one, topmost first
-	Digest  string     `json:"digest"` // of the root filesystem
+	Lower   []string   `json:"lower"`              // layers under the writable one, topmost first
+	Digest  string     `json:"digest"`             // of the root filesystem
+	BaseEnv []string   `json:"base_env,omitempty"` // what the root filesystem's image sets
 	Created time.Time  `json:"created"`
 	Started *time.Time `json:"started,omitempty"`
 	Stopped *time.Time `json:"stopped,omitempty"`

@@ -1,0 +1,35 @@
+package atomicfile_test
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"glasshouse/internal/atomicfile"
+)
+
+func TestWriteReplacesAndLeavesNothingElse(t *testing.T) {
+	dir := t.TempDir()
+	name := filepath.Join(dir, "f")
+	for i, write := range []func(string, []byte, os.FileMode) error{atomicfile.Write, atomicfile.WriteSync} {
+		want := string(rune('a' + i))
+		if err := write(name, []byte(want), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if got, _ := os.ReadFile(name); string(got) != want {
+			t.Errorf("content = %q, want %q", got, want)
+		}
+		if fi, _ := os.Stat(name); fi.Mode().Perm() != 0o600 {
+			t.Errorf("mode = %v, want 0600", fi.Mode())
+		}
+	}
+	if es, _ := os.ReadDir(dir); len(es) != 1 {
+		t.Errorf("%d files in the directory, want 1: %v", len(es), es)
+	}
+}
+
+func TestWriteIntoNowhereFails(t *testing.T) {
+	if err := atomicfile.Write(filepath.Join(t.TempDir(), "no", "f"), nil, 0o600); err == nil {
+		t.Error("Write into a missing directory = nil, want an error")
+	}
+}
