@@ -1,0 +1,371 @@
+package disk_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"glasshouse/fault"
+	"glasshouse/host/disk"
+)
+
+const meg = 1 << 20
+
+// A host is a directory with room for volumes, which must leave no loop device.
+type host struct {
+	t   testing.TB
+	dir string
+}
+
+func newHost(t testing.TB) *host {
+	t.Helper()
+	if err := disk.Probe(); errors.Is(err, fault.Unsupported) {
+		t.Skip(err)
+	} else if err != nil {
+		t.Fatalf("Probe was inconclusive: %v", err)
+	}
+	h := &host{t, t.TempDir()}
+	t.Cleanup(func() {
+		if left, err := disk.Leftovers(h.dir); err != nil || len(left) != 0 {
+			t.Errorf("loop devices left behind: %v, %v", left, err)
+		}
+	})
+	return h
+}
+
+func (h *host) img(name string) string     { return filepath.Join(h.dir, name+".img") }
+func (h *host) templates() string          { return filepath.Join(h.dir, "templates") }
+func (h *host) path(elem ...string) string { return filepath.Join(append([]string{h.dir}, elem...)...) }
+func (h *host) unmount(name string)        { h.must(disk.Unmount(h.path(name))) }
+func (h *host) must(err error) {
+	h.t.Helper()
+	if err != nil {
+		h.t.Fatal(err)
+	}
+}
+
+// volume makes and mounts a volume and returns where.
+func (h *host) volume(name string, mb int64) string {
+	h.t.Helper()
+	mnt := h.path(name)
+	h.must(os.MkdirAll(mnt, 0o755))
+	h.must(disk.Make(h.t.Context(), h.img(name), mnt, mb, h.templates()))
+	h.t.Cleanup(func() { disk.Unmount(mnt) })
+	return mnt
+}
+
+// onHost returns the bytes an image takes from the host.
+func (h *host) onHost(name string) int64 {
+	h.t.Helper()
+	var st unix.Stat_t
+	h.must(unix.Stat(h.img(name), &st))
+	return st.Blocks * 512
+}
+
+// fill writes to path until the volume is full and returns how much went in.
+func (h *host) fill(path string) int64 {
+	h.t.Helper()
+	f, err := os.Create(path)
+	h.must(err)
+	defer f.Close()
+	chunk := bytes.Repeat([]byte{1}, 64<<10)
+	var n int64
+	for {
+		w, err := f.Write(chunk)
+		n += int64(w)
+		if err == nil {
+			continue
+		}
+		if !errors.Is(err, unix.ENOSPC) {
+			h.t.Fatalf("write on a full volume: %v, want ENOSPC", err)
+		}
+		h.must(f.Sync())
+		return n
+	}
+}
+
+func TestTheLimitHolds(t *testing.T) {
+	for _, mb := range []int64{16, 100, 300} {
+		h := newHost(t)
+		mnt := h.volume("v", mb)
+
+		used, total, err := disk.Usage(mnt)
+		h.must(err)
+		if used > 64<<10 || total < mb*meg || total > (mb+mb/50+6)*meg {
+			t.Errorf("a fresh volume of %d MB uses %d of %d bytes", mb, used, total)
+		}
+		wrote := h.fill(filepath.Join(mnt, "big"))
+		if wrote < mb*meg*99/100 || wrote > total {
+			t.Errorf("%d bytes fit on a volume of %d MB that promised %d", wrote, mb, total)
+		}
+		if used, total, _ := disk.Usage(mnt); total-used > 128<<10 {
+			t.Errorf("a full volume reports %d of %d bytes used", used, total)
+		}
+	}
+}
+
+func TestAFreshVolumeCostsNextToNothing(t *testing.T) {
+	h := newHost(t)
+	mnt := h.path("v")
+	h.must(os.Mkdir(mnt, 0o755))
+	for range 2 { // from a new template and from a kept one
+		h.must(disk.Make(t.Context(), h.img("v"), mnt, 16384, h.templates()))
+		if got := h.onHost("v"); got > 5*meg {
+			t.Errorf("a fresh, mounted volume of 16 GB takes %d bytes on the host", got)
+		}
+		h.unmount("v")
+		h.must(os.Remove(h.img("v")))
+	}
+}
+
+func TestDeletedFilesAreGivenBackToTheHost(t *testing.T) {
+	h := newHost(t)
+	mnt := h.volume("v", 64)
+	deleted := func() int64 {
+		h.fill(filepath.Join(mnt, "big"))
+		full := h.onHost("v")
+		h.must(os.Remove(filepath.Join(mnt, "big")))
+		return full
+	}
+
+	full := deleted()
+	h.must(disk.Trim(mnt))
+	if got := h.onHost("v"); full < 60*meg || got > 8*meg {
+		t.Errorf("the image took %d bytes full and %d after deleting and trimming", full, got)
+	}
+
+	deleted()
+	deadline := time.Now().Add(20 * time.Second) // the journal commits within five
+	for h.onHost("v") > 8*meg && time.Now().Before(deadline) {
+		time.Sleep(100 * time.Millisecond)
+	}
+	if got := h.onHost("v"); got > 8*meg {
+		t.Errorf("the image still takes %d bytes long after the file was deleted", got)
+	}
+}
+
+func TestFilesOutliveTheMount(t *testing.T) {
+	h := newHost(t)
+	mnt := h.volume("v", 16)
+	h.must(os.WriteFile(filepath.Join(mnt, "note"), []byte("kept"), 0o600))
+	h.unmount("v")
+	if _, err := os.Stat(filepath.Join(mnt, "note")); err == nil {
+		t.Fatal("the file shows although the volume is not mounted")
+	}
+	h.volume("v", 16) // Make uses what exists
+	if b, err := os.ReadFile(filepath.Join(mnt, "note")); string(b) != "kept" {
+		t.Errorf("after mounting again the file reads %q, %v", b, err)
+	}
+}
+
+// A volume that lost its host is the image as it was at some instant: we copy
+// the image of a mounted, busy volume.
+func TestAnImageFromACrashMountsAgain(t *testing.T) {
+	h := newHost(t)
+	mnt := h.volume("v", 32)
+	for i := range 200 {
+		h.must(os.WriteFile(filepath.Join(mnt, fmt.Sprint("f", i)), []byte("safe"), 0o600))
+	}
+	dir, err := os.Open(mnt)
+	h.must(err)
+	h.must(unix.Syncfs(int(dir.Fd())))
+	dir.Close()
+	for i := range 200 {
+		h.must(os.Remove(filepath.Join(mnt, fmt.Sprint("f", i))))
+		h.must(os.WriteFile(filepath.Join(mnt, fmt.Sprint("g", i)), make([]byte, 9000), 0o600))
+	}
+	if out, err := exec.Command("cp", "--sparse=always", h.img("v"), h.img("crashed")).CombinedOutput(); err != nil {
+		t.Fatalf("cp: %v: %s", err, out)
+	}
+
+	again := h.volume("crashed", 32)
+	names, err := os.ReadDir(again)
+	h.must(err)
+	if len(names) < 200 {
+		t.Errorf("after the crash %d of 200 synced files are there", len(names)-1)
+	}
+	h.must(os.WriteFile(filepath.Join(again, "new"), []byte("writable"), 0o600))
+}
+
+func TestOneImageIsNeverMountedTwice(t *testing.T) {
+	h := newHost(t)
+	mnt := h.volume("v", 16)
+	h.must(disk.Mount(h.img("v"), mnt)) // where it is already: nothing to do
+	other := h.path("other")
+	h.must(os.Mkdir(other, 0o755))
+	if err := disk.Mount(h.img("v"), other); !errors.Is(err, fault.Conflict) {
+		disk.Unmount(other)
+		t.Errorf("mounting a mounted image elsewhere = %v, want conflict", err)
+	}
+	if left, _ := disk.Leftovers(h.dir); len(left) != 1 {
+		t.Errorf("loop devices = %v, want one", left)
+	}
+}
+
+func TestUnmountMayBeCalledAnyTime(t *testing.T) {
+	h := newHost(t)
+	h.must(disk.Unmount(h.path("never")))
+	h.must(os.Mkdir(h.path("dir"), 0o755))
+	h.must(disk.Unmount(h.path("dir")))
+	h.volume("v", 16)
+	h.unmount("v")
+	h.unmount("v")
+}
+
+func TestUnmountOfABusyVolumeDetachesAndSaysSo(t *testing.T) {
+	h := newHost(t)
+	mnt := h.volume("v", 16)
+	f, err := os.Create(filepath.Join(mnt, "open"))
+	h.must(err)
+	go func() {
+		time.Sleep(time.Second)
+		f.Close()
+	}()
+	start := time.Now()
+	h.unmount("v") // waits for the file to be closed
+	if took := time.Since(start); took < 500*time.Millisecond {
+		t.Errorf("Unmount of a volume in use returned after %v", took)
+	}
+	if left, _ := disk.Leftovers(h.dir); len(left) != 0 {
+		t.Errorf("loop devices left: %v", left)
+	}
+}
+
+func TestDetachTakesAForgottenDevice(t *testing.T) {
+	h := newHost(t)
+	mnt := h.volume("v", 16)
+	f, err := os.Create(filepath.Join(mnt, "open"))
+	h.must(err)
+	h.must(unix.Unmount(mnt, unix.MNT_DETACH)) // as a crashed daemon may have
+	left, err := disk.Leftovers(h.dir)
+	h.must(err)
+	if len(left) != 1 {
+		t.Fatalf("Leftovers = %v, want the one device", left)
+	}
+	h.must(disk.Detach(left[0]))
+	f.Close()
+	for range 100 {
+		if left, _ = disk.Leftovers(h.dir); len(left) == 0 {
+			break
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	if len(left) != 0 {
+		t.Errorf("after Detach and the last close, %v is left", left)
+	}
+	h.must(disk.Detach("/dev/loop999999"))
+}
+
+func TestFiftyVolumesAtOnce(t *testing.T) {
+	h := newHost(t)
+	var wg sync.WaitGroup
+	for i := range 50 {
+		wg.Go(func() {
+			name := fmt.Sprint("v", i)
+			mnt := h.path(name)
+			if err := errors.Join(
+				os.Mkdir(mnt, 0o755),
+				disk.Make(t.Context(), h.img(name), mnt, 64, h.templates()),
+				os.WriteFile(filepath.Join(mnt, "name"), []byte(name), 0o600),
+				disk.Unmount(mnt),
+				disk.Mount(h.img(name), mnt),
+			); err != nil {
+				t.Errorf("volume %d: %v", i, err)
+			}
+			if b, err := os.ReadFile(filepath.Join(mnt, "name")); string(b) != name {
+				t.Errorf("volume %d holds the file of %q, %v", i, b, err)
+			}
+			if err := disk.Unmount(mnt); err != nil {
+				t.Errorf("volume %d: %v", i, err)
+			}
+		})
+	}
+	wg.Wait()
+	if kept, _ := filepath.Glob(h.templates() + "/*"); len(kept) != 1 {
+		t.Errorf("templates = %v, want one", kept)
+	}
+}
+
+func TestACrashLeavesNoHalfTemplateOrImage(t *testing.T) {
+	h := newHost(t)
+	h.must(os.Mkdir(h.templates(), 0o700))
+	h.must(os.WriteFile(h.templates()+"/ext4-16.img.part", []byte("half a template"), 0o600))
+	h.must(os.WriteFile(h.img("v")+".part", bytes.Repeat([]byte("half an image"), 1000), 0o600))
+	h.volume("v", 16)
+
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	h.must(os.Mkdir(h.path("w"), 0o755))
+	if err := disk.Make(ctx, h.img("w"), h.path("w"), 17, h.templates()); err == nil {
+		t.Error("Make with a cancelled context succeeded")
+	}
+	for _, name := range []string{h.img("w"), h.templates() + "/ext4-17.img", h.templates() + "/ext4-17.img.part"} {
+		if _, err := os.Stat(name); err == nil {
+			t.Errorf("%s is left after a cancelled Make", name)
+		}
+	}
+	if err := disk.Make(t.Context(), h.img("w"), h.path("w"), 1, h.templates()); !errors.Is(err, fault.Invalid) {
+		t.Errorf("Make of 1 MB = %v, want invalid", err)
+	}
+	if err := disk.Make(t.Context(), h.img("w"), h.path("missing"), 16, h.templates()); err == nil {
+		t.Error("Make on a missing directory succeeded")
+	}
+	if _, err := os.Stat(h.img("w")); err == nil {
+		t.Error("the image is left after Make could not mount it")
+	}
+}
+
+func TestNoSetuidAndNoDevices(t *testing.T) {
+	h := newHost(t)
+	mnt := h.volume("v", 16)
+	h.must(unix.Mknod(filepath.Join(mnt, "null"), unix.S_IFCHR|0o666, int(unix.Mkdev(1, 3))))
+	if f, err := os.Open(filepath.Join(mnt, "null")); !errors.Is(err, syscall.EACCES) {
+		f.Close()
+		t.Errorf("opening a device node on a volume = %v, want permission denied", err)
+	}
+	var st unix.Statfs_t
+	h.must(unix.Statfs(mnt, &st))
+	if st.Flags&unix.ST_NOSUID == 0 {
+		t.Error("the volume honours setuid bits")
+	}
+}
+
+func BenchmarkVolume(b *testing.B) {
+	h := newHost(b)
+	mnt := h.path("v")
+	h.must(os.Mkdir(mnt, 0o755))
+	h.must(disk.Make(b.Context(), h.img("v"), mnt, 1024, h.templates()))
+	h.unmount("v")
+	b.Run("Make", func(b *testing.B) { // image and mount
+		for b.Loop() {
+			h.must(os.Remove(h.img("v")))
+			h.must(disk.Make(b.Context(), h.img("v"), mnt, 1024, h.templates()))
+			b.StopTimer()
+			h.unmount("v")
+			b.StartTimer()
+		}
+	})
+	b.Run("Trim", func(b *testing.B) {
+		h.must(disk.Mount(h.img("v"), mnt))
+		defer h.unmount("v")
+		for b.Loop() {
+			h.must(disk.Trim(mnt))
+		}
+	})
+	b.Run("MountUnmount", func(b *testing.B) {
+		for b.Loop() {
+			h.must(disk.Mount(h.img("v"), mnt))
+			h.unmount("v")
+		}
+	})
+}

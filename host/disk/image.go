@@ -1,0 +1,204 @@
+package disk
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"glasshouse/fault"
+)
+
+const (
+	// MinMB is the smallest volume: less has no room for a useful journal.
+	MinMB = 16
+
+	block   = 4096
+	perNode = 8192      // bytes of volume for each inode: 131 072 files in a gigabyte
+	fresh   = 5 * block // what a new filesystem holds: its root and lost+found
+)
+
+// imageSize returns the bytes of an image whose files may take mb megabytes. On
+// top come what ext4 keeps back for itself (2 %, at most 4096 blocks), the
+// journal and bookkeeping, and the inode tables: 256 bytes for each inode, that
+// is one part in 32 of the whole.
+func imageSize(mb int64) int64 {
+	const meg = 1 << 20
+	size := mb*meg + min(mb*meg/48, 4096*block) + 6*meg
+	size += size / 31
+	return size / meg * meg
+}
+
+// create makes the image img in one step: it is whole or it is not there.
+func create(ctx context.Context, img string, mb int64, templates string) (err error) {
+	tmpl, err := template(ctx, mb, templates)
+	if err != nil {
+		return err
+	}
+	defer tmpl.Close()
+
+	part := img + ".part"
+	f, err := os.OpenFile(part, os.O_RDWR|os.O_CREATE|os.O_TRUNC|unix.O_CLOEXEC, 0o600)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	if err := copySparse(f, tmpl); err != nil {
+		return errors.Join(fmt.Errorf("copy template: %w", err), os.Remove(part))
+	}
+	return os.Rename(part, img)
+}
+
+// template opens the formatted image for mb megabytes, making it if it is
+// missing. A lock keeps concurrent callers, of any process, from making it
+// twice; a crash leaves at most a part file that the next caller overwrites.
+func template(ctx context.Context, mb int64, dir string) (*os.File, error) {
+	name := filepath.Join(dir, fmt.Sprintf("ext4-%d.img", mb))
+	if f, err := os.Open(name); err == nil {
+		return f, nil
+	}
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, err
+	}
+	lock, err := os.Open(dir)
+	if err != nil {
+		return nil, err
+	}
+	defer lock.Close()
+	if err := retryEINTR(func() error { return unix.Flock(int(lock.Fd()), unix.LOCK_EX) }); err != nil {
+		return nil, fmt.Errorf("lock %s: %w", dir, err)
+	}
+	if f, err := os.Open(name); err == nil {
+		return f, nil
+	}
+	if err := format(ctx, name+".part", mb); err != nil {
+		return nil, errors.Join(err, os.Remove(name+".part"))
+	}
+	if err := os.Rename(name+".part", name); err != nil {
+		return nil, err
+	}
+	return os.Open(name)
+}
+
+// format writes an empty ext4 filesystem for mb megabytes of files to path.
+func format(ctx context.Context, path string, mb int64) error {
+	tool, err := mkfs()
+	if err != nil {
+		return err
+	}
+	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|os.O_TRUNC|unix.O_CLOEXEC, 0o600)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	if err := f.Truncate(imageSize(mb)); err != nil {
+		return err
+	}
+	cmd := exec.CommandContext(ctx, tool, "-q", "-F",
+		"-b", strconv.Itoa(block), "-I", "256", "-i", strconv.Itoa(perNode),
+		"-m", "0", // no blocks for root: in the jail root is nobody special
+		"-J", "size=4",
+		"-O", "^resize_inode", // volumes never grow
+		"-E", "lazy_itable_init=1,nodiscard,root_owner=0:0", path)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("mkfs.ext4: %w: %s", err, bytes.TrimSpace(out))
+	}
+	return f.Sync() // every volume of this size will be a copy
+}
+
+// mkfs finds mkfs.ext4, also where PATH is an ordinary user's.
+func mkfs() (string, error) {
+	for _, name := range []string{"mkfs.ext4", "/usr/sbin/mkfs.ext4", "/sbin/mkfs.ext4"} {
+		if path, err := exec.LookPath(name); err == nil {
+			return path, nil
+		}
+	}
+	return "", fault.Cannot("disk.Probe", "mkfs.ext4 is not installed", "install the package e2fsprogs")
+}
+
+// copySparse makes dst a copy of src that has holes wherever src has zeros.
+func copySparse(dst, src *os.File) error {
+	size, err := src.Seek(0, io.SeekEnd)
+	if err != nil {
+		return err
+	}
+	if err := dst.Truncate(size); err != nil {
+		return err
+	}
+	for pos := int64(0); pos < size; {
+		data, err := unix.Seek(int(src.Fd()), pos, unix.SEEK_DATA)
+		if err == unix.ENXIO {
+			return nil // only a hole is left
+		}
+		if err != nil {
+			return err
+		}
+		hole, err := unix.Seek(int(src.Fd()), data, unix.SEEK_HOLE)
+		if err != nil {
+			return err
+		}
+		if err := copyBlocks(dst, io.NewSectionReader(src, data, hole-data), data); err != nil {
+			return err
+		}
+		pos = hole
+	}
+	return nil
+}
+
+// copyBlocks writes the blocks of src that are not all zeros to dst, from
+// offset at on, joining neighbours into one write.
+func copyBlocks(dst io.WriterAt, src io.Reader, at int64) error {
+	buf := make([]byte, 64*block)
+	for {
+		n, err := io.ReadFull(src, buf)
+		for from := 0; from < n; {
+			to := run(buf[from:n])
+			if to > 0 {
+				if _, err := dst.WriteAt(buf[from:from+to], at+int64(from)); err != nil {
+					return err
+				}
+			}
+			from += to + block
+		}
+		at += int64(n)
+		if err == io.EOF || err == io.ErrUnexpectedEOF {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+var zeros [block]byte
+
+// run returns how many bytes of b come before its first block of zeros.
+func run(b []byte) int {
+	for n := 0; n < len(b); n += block {
+		if end := min(n+block, len(b)); bytes.Equal(b[n:end], zeros[:end-n]) {
+			return n
+		}
+	}
+	return len(b)
+}
+
+func retryEINTR(f func() error) error {
+	for {
+		if err := f(); err != unix.EINTR {
+			return err
+		}
+	}
+}
+
+// unescape undoes what sysfs adds to the name of a removed file.
+func unescape(s string) string {
+	return strings.TrimSuffix(strings.TrimSuffix(s, "\n"), " (deleted)")
+}

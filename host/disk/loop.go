@@ -1,0 +1,182 @@
+package disk
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"glasshouse/fault"
+)
+
+const (
+	loopControl = "/dev/loop-control"
+	loopMajor   = 7
+)
+
+// attach joins img to a free loop device and returns the device. The image is
+// locked through the descriptor the device keeps, so the lock lasts exactly as
+// long as the device does, whatever becomes of this process.
+func attach(img string) (*os.File, error) {
+	f, err := os.OpenFile(img, os.O_RDWR|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+
+	deadline := time.Now().Add(patience)
+	for unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB) != nil {
+		if time.Now().After(deadline) {
+			return nil, fault.Newf(fault.Conflict, "disk.Mount", img, "the volume is in use")
+		}
+		time.Sleep(2 * time.Millisecond)
+	}
+	return configure(f)
+}
+
+// configure finds a free device for f. Between asking for its number and taking
+// it another caller may be faster, or the device may still be letting go of its
+// last file; either way the next number is tried.
+func configure(f *os.File) (*os.File, error) {
+	ctl, err := os.OpenFile(loopControl, os.O_RDWR|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer ctl.Close()
+
+	deadline := time.Now().Add(2 * patience)
+	for {
+		loop, err := tryConfigure(ctl, f)
+		if err == nil || !raced(err) || time.Now().After(deadline) {
+			return loop, err
+		}
+		time.Sleep(time.Duration(rand.IntN(2000)) * time.Microsecond)
+	}
+}
+
+func tryConfigure(ctl, f *os.File) (*os.File, error) {
+	n, err := unix.IoctlRetInt(int(ctl.Fd()), unix.LOOP_CTL_GET_FREE)
+	if err != nil {
+		return nil, fmt.Errorf("find a free loop device: %w", err)
+	}
+	dev := fmt.Sprintf("/dev/loop%d", n)
+	loop, err := os.OpenFile(dev, os.O_RDWR|unix.O_CLOEXEC, 0)
+	if errors.Is(err, fs.ErrNotExist) {
+		if err := makeNode(dev, n); err != nil {
+			return nil, err
+		}
+		loop, err = os.OpenFile(dev, os.O_RDWR|unix.O_CLOEXEC, 0)
+	}
+	if err != nil {
+		return nil, err
+	}
+	config := unix.LoopConfig{
+		Fd:   uint32(f.Fd()),
+		Size: block,
+		Info: unix.LoopInfo64{Flags: unix.LO_FLAGS_AUTOCLEAR},
+	}
+	copy(config.Info.File_name[:], f.Name())
+	if err := unix.IoctlLoopConfigure(int(loop.Fd()), &config); err != nil {
+		loop.Close()
+		return nil, &fs.PathError{Op: "configure", Path: dev, Err: err}
+	}
+	return loop, nil
+}
+
+// makeNode makes the node of loop device n where /dev is not the kernel's own.
+func makeNode(dev string, n int) error {
+	err := unix.Mknod(dev, unix.S_IFBLK|0o600, int(unix.Mkdev(loopMajor, uint32(n))))
+	if err != nil && err != unix.EEXIST {
+		return &fs.PathError{Op: "mknod", Path: dev, Err: err}
+	}
+	return nil
+}
+
+func raced(err error) bool {
+	return errors.Is(err, unix.EBUSY) || errors.Is(err, unix.ENXIO) || errors.Is(err, unix.ENODEV) ||
+		errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.EINTR)
+}
+
+// volume is a loop device and the image behind it; both empty mean none.
+type volume struct{ device, img string }
+
+// mounted returns the volume mounted on path.
+func mounted(path string) (volume, error) {
+	var st, up unix.Stat_t
+	err := unix.Lstat(path, &st)
+	if err == unix.ENOENT || err == unix.ENOTDIR {
+		return volume{}, nil
+	}
+	if err != nil {
+		return volume{}, &fs.PathError{Op: "stat", Path: path, Err: err}
+	}
+	if err := unix.Lstat(filepath.Dir(filepath.Clean(path)), &up); err != nil {
+		return volume{}, &fs.PathError{Op: "stat", Path: path, Err: err}
+	}
+	if st.Dev == up.Dev || unix.Major(st.Dev) != loopMajor {
+		return volume{}, nil
+	}
+	device := fmt.Sprintf("/dev/loop%d", unix.Minor(st.Dev))
+	return volume{device, backing(device)}, nil
+}
+
+// backing returns the image behind a loop device, or "" if it has none.
+func backing(device string) string {
+	b, err := os.ReadFile(filepath.Join("/sys/block", filepath.Base(device), "loop/backing_file"))
+	if err != nil {
+		return ""
+	}
+	return unescape(string(b))
+}
+
+// waitDetached returns when v's device has let go of v's image.
+func waitDetached(v volume) error {
+	deadline := time.Now().Add(patience)
+	for wait := 200 * time.Microsecond; backing(v.device) == v.img && v.img != ""; wait = min(2*wait, 50*time.Millisecond) {
+		if time.Now().After(deadline) {
+			return fault.Newf(fault.Conflict, "disk.Unmount", v.img, "%s is still in use, perhaps in another mount namespace", v.device)
+		}
+		time.Sleep(wait)
+	}
+	return nil
+}
+
+// Leftovers returns the loop devices whose image lies, or lay, below dir.
+func Leftovers(dir string) ([]string, error) {
+	files, err := filepath.Glob("/sys/block/loop*/loop/backing_file")
+	if err != nil {
+		return nil, err
+	}
+	prefix := strings.TrimSuffix(filepath.Clean(dir), "/") + "/"
+	var devices []string
+	for _, f := range files {
+		device := "/dev/" + filepath.Base(filepath.Dir(filepath.Dir(f)))
+		if strings.HasPrefix(backing(device), prefix) {
+			devices = append(devices, device)
+		}
+	}
+	return devices, nil
+}
+
+// Detach takes the image off a loop device, now if nobody uses the device and
+// else when its last user is gone. A device without an image is done already.
+func Detach(device string) error {
+	f, err := os.OpenFile(device, os.O_RDONLY|unix.O_CLOEXEC, 0)
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENXIO) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("detach: %w", err)
+	}
+	defer f.Close()
+	if err := unix.IoctlSetInt(int(f.Fd()), unix.LOOP_CLR_FD, 0); err != nil && err != unix.ENXIO {
+		return fmt.Errorf("detach %s: %w", device, err)
+	}
+	return nil
+}
