@@ -59,7 +59,7 @@ type Jail struct {
 	ID        id.Jail           `json:"id" required:"true"`
 	Name      string            `json:"name,omitempty"`
 	Labels    map[string]string `json:"labels,omitempty"`
-	State     string            `json:"state" required:"true" enum:"creating,created,running,paused,stopped,failed,deleting"`
+	State     string            `json:"state" required:"true" enum:"created,starting,running,paused,stopped,failed"`
 	Reason    string            `json:"reason,omitempty" description:"Why it failed, or stopped unasked."`
 	Backend   string            `json:"backend" required:"true"`
 	Runtime   string            `json:"runtime,omitempty"`

@@ -1,0 +1,18 @@
+package store
+
+import (
+	"context"
+	"slices"
+)
+
+// PretendNewer marks the database as written by a later glasshouse.
+func (s *Store) PretendNewer(ctx context.Context) error {
+	_, err := s.write.ExecContext(ctx, "INSERT INTO schema_version (version, name, applied) VALUES ($1, 'later', 0)", len(migrations)+1)
+	return err
+}
+
+// MigrateFurther applies one more migration than the binary has.
+func (s *Store) MigrateFurther(ctx context.Context, text string) error {
+	next := migration{version: int64(len(migrations) + 1), name: "further", sql: text}
+	return s.migrate(ctx, append(slices.Clone(migrations), next))
+}

@@ -1,0 +1,172 @@
+// Package postgrestest starts a real PostgreSQL for a test, from the host's own
+// package, and removes every trace of it.
+package postgrestest
+
+import (
+	"bytes"
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"net/url"
+	"os"
+	"os/exec"
+	"os/user"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strconv"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	_ "github.com/jackc/pgx/v5/stdlib" // the driver "pgx"
+)
+
+// A Server is a running PostgreSQL, on a unix socket only.
+type Server struct {
+	dir string
+	n   atomic.Int64
+}
+
+// Start starts a server that ends with t, or skips t if the host has none.
+func Start(t testing.TB) *Server {
+	t.Helper()
+	bin := find(t)
+	cred := credential(t)
+
+	// Not t.TempDir: its parent keeps the server's user out, and its name can
+	// be too long for a socket.
+	dir, err := os.MkdirTemp("", "pg")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	if cred != nil {
+		if err := os.Chown(dir, int(cred.Uid), int(cred.Gid)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	data := filepath.Join(dir, "data")
+	initdb := command(cred, filepath.Join(bin, "initdb"), "-D", data, "-U", "postgres", "-A", "trust", "-E", "UTF8", "--locale=C", "--no-sync")
+	initdb.Dir = dir
+	if out, err := initdb.CombinedOutput(); err != nil {
+		t.Fatalf("initdb: %v\n%s", err, out)
+	}
+	run(t, command(cred, filepath.Join(bin, "postgres"), "-D", data, "-k", dir,
+		"-c", "listen_addresses=", "-c", "fsync=off", "-c", "full_page_writes=off", "-c", "max_connections=200"))
+
+	s := &Server{dir: dir}
+	s.wait(t)
+	return s
+}
+
+// URL returns the URL of a new, empty database.
+func (s *Server) URL(t testing.TB) string {
+	t.Helper()
+	name := fmt.Sprintf("test%d", s.n.Add(1))
+	db, err := sql.Open("pgx", s.url("postgres"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	if _, err := db.Exec("CREATE DATABASE " + name); err != nil {
+		t.Fatal(err)
+	}
+	return s.url(name)
+}
+
+func (s *Server) url(database string) string {
+	q := url.Values{"host": {s.dir}, "user": {"postgres"}, "sslmode": {"disable"}}
+	return "postgres:///" + database + "?" + q.Encode()
+}
+
+// find returns the directory of the newest PostgreSQL installed.
+func find(t testing.TB) string {
+	t.Helper()
+	found, _ := filepath.Glob("/usr/lib/postgresql/*/bin/initdb")
+	if path, err := exec.LookPath("initdb"); err == nil {
+		found = append(found, path)
+	}
+	if len(found) == 0 {
+		t.Skip("no PostgreSQL on this host: apt-get install postgresql")
+	}
+	slices.Sort(found)
+	return filepath.Dir(found[len(found)-1])
+}
+
+// credential returns who the server runs as: it refuses root.
+func credential(t testing.TB) *syscall.Credential {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		return nil
+	}
+	u, err := user.Lookup("postgres")
+	if err != nil {
+		t.Skip("no user postgres on this host, and PostgreSQL does not run as root")
+	}
+	uid, _ := strconv.ParseUint(u.Uid, 10, 32)
+	gid, _ := strconv.ParseUint(u.Gid, 10, 32)
+	return &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}
+}
+
+func command(cred *syscall.Credential, name string, args ...string) *exec.Cmd {
+	cmd := exec.Command(name, args...)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: cred}
+	return cmd
+}
+
+// run runs cmd until t ends. If the test binary itself is killed, the server
+// is too: SIGQUIT is its immediate shutdown. That signal comes when the thread
+// that forked ends, so one thread is kept for it.
+func run(t testing.TB, cmd *exec.Cmd) {
+	t.Helper()
+	var log bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &log, &log
+	cmd.Dir = "/"
+	cmd.SysProcAttr.Pdeathsig = syscall.SIGQUIT
+	started, done := make(chan error, 1), make(chan struct{})
+	go func() {
+		defer close(done)
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		err := cmd.Start()
+		started <- err
+		if err == nil {
+			cmd.Wait()
+		}
+	}()
+	if err := <-started; err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		cmd.Process.Signal(syscall.SIGQUIT)
+		<-done
+		if t.Failed() {
+			t.Logf("PostgreSQL said:\n%s", log.String())
+		}
+	})
+}
+
+func (s *Server) wait(t testing.TB) {
+	t.Helper()
+	db, err := sql.Open("pgx", s.url("postgres"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	for {
+		err := db.PingContext(ctx)
+		if err == nil {
+			return
+		}
+		select {
+		case <-ctx.Done():
+			t.Fatalf("PostgreSQL does not answer: %v", errors.Join(err, ctx.Err()))
+		case <-time.After(50 * time.Millisecond):
+		}
+	}
+}

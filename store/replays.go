@@ -1,0 +1,89 @@
+package store
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"time"
+
+	"glasshouse/api/replay"
+	"glasshouse/fault"
+)
+
+// Replays keeps the answers to requests with an Idempotency-Key; it is a
+// replay.Store.
+type Replays struct{ s *Store }
+
+// Replays returns the database's answers.
+func (s *Store) Replays() Replays { return Replays{s} }
+
+// Begin is replay.Store's.
+func (rs Replays) Begin(ctx context.Context, k replay.Key, body string) (*replay.Answer, error) {
+	var answer *replay.Answer
+	err := rs.s.update(ctx, "replays", func(tx *sql.Tx) error {
+		now := time.Now()
+		if _, err := tx.ExecContext(ctx, "DELETE FROM replays WHERE started < $1", now.Add(-replay.KeepFor).UnixNano()); err != nil {
+			return err
+		}
+		var err error
+		answer, err = rs.claim(ctx, tx, k, body, now)
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("claim idempotency key: %w", err)
+	}
+	return answer, nil
+}
+
+func (rs Replays) claim(ctx context.Context, tx *sql.Tx, k replay.Key, body string, now time.Time) (*replay.Answer, error) {
+	const op = "store.Begin"
+	var a replay.Answer
+	var had, process string
+	var status sql.NullInt64
+	var contentType, location, answer sql.NullString
+	err := tx.QueryRowContext(ctx, `SELECT body, process, status, content_type, location, answer
+		FROM replays WHERE scope = $1 AND key = $2`, text(k.Scope), text(k.Key)).
+		Scan(&had, &process, &status, &contentType, &location, &answer)
+	switch {
+	case errors.Is(err, sql.ErrNoRows):
+		_, err := tx.ExecContext(ctx, "INSERT INTO replays (scope, key, body, process, started) VALUES ($1, $2, $3, $4, $5)",
+			text(k.Scope), text(k.Key), body, rs.s.process, now.UnixNano())
+		return nil, err
+	case err != nil:
+		return nil, err
+	case had != body:
+		return nil, &fault.Error{Op: op, Kind: fault.Mismatch, Field: "Idempotency-Key",
+			Err: errors.New("this key came with another request before"), Remedy: "use a new key for a new request"}
+	case status.Valid:
+		a = replay.Answer{Status: int(status.Int64), ContentType: contentType.String, Location: location.String, Body: []byte(answer.String)}
+		return &a, nil
+	case process == rs.s.process:
+		return nil, &fault.Error{Op: op, Kind: fault.Conflict, Field: "Idempotency-Key",
+			Err: errors.New("the first request with this key is still going on"), Remedy: "try again when it is done"}
+	}
+	_, err = tx.ExecContext(ctx, "UPDATE replays SET process = $3, started = $4 WHERE scope = $1 AND key = $2",
+		text(k.Scope), text(k.Key), rs.s.process, now.UnixNano())
+	return nil, err
+}
+
+// Finish is replay.Store's.
+func (rs Replays) Finish(ctx context.Context, k replay.Key, a replay.Answer) error {
+	_, err := rs.s.write.ExecContext(ctx, `UPDATE replays SET status = $3, content_type = $4, location = $5, answer = $6
+		WHERE scope = $1 AND key = $2 AND process = $7`,
+		text(k.Scope), text(k.Key), a.Status, a.ContentType, a.Location, text(string(a.Body)), rs.s.process)
+	if err != nil {
+		return fmt.Errorf("keep answer: %w", err)
+	}
+	return nil
+}
+
+// Abandon is replay.Store's.
+func (rs Replays) Abandon(ctx context.Context, k replay.Key) error {
+	_, err := rs.s.write.ExecContext(ctx, "DELETE FROM replays WHERE scope = $1 AND key = $2 AND status IS NULL AND process = $3",
+		text(k.Scope), text(k.Key), rs.s.process)
+	if err != nil {
+		return fmt.Errorf("release idempotency key: %w", err)
+	}
+	return nil
+}

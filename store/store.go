@@ -1,0 +1,194 @@
+// Package store keeps what must outlive the daemon in one SQL database: SQLite
+// in a file, or PostgreSQL by URL.
+//
+// Each owner of data has a file here and a method on Store that returns its
+// view. Both databases run the same statements: text, 64-bit integers and JSON
+// documents in text columns are all they use, and times are nanoseconds since
+// 1970.
+package store
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"net/url"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/stdlib"
+	"modernc.org/sqlite"
+	sqlite3 "modernc.org/sqlite/lib"
+
+	"glasshouse/fault"
+	"glasshouse/id"
+)
+
+// A Store is an open database. It is safe for concurrent use.
+type Store struct {
+	read, write *sql.DB // two pools on one SQLite file, one on PostgreSQL
+	postgres    bool
+	process     string // tells this process's claims from those of one that died
+}
+
+// Open opens the database that where names, and brings its schema up to date.
+// A postgres:// URL is PostgreSQL, anything else the path of a SQLite file, and
+// nothing is a SQLite database in memory that ends with the Store.
+func Open(ctx context.Context, where string) (*Store, error) {
+	s := &Store{process: string(id.NewToken())}
+	if err := s.connect(where); err != nil {
+		return nil, err
+	}
+	if err := s.migrate(ctx, migrations); err != nil {
+		return nil, errors.Join(fmt.Errorf("open database: %w", err), s.Close())
+	}
+	return s, nil
+}
+
+func (s *Store) connect(where string) error {
+	scheme, _, isURL := strings.Cut(where, "://")
+	switch {
+	case isURL && (scheme == "postgres" || scheme == "postgresql"):
+		return s.connectPostgres(where)
+	case isURL:
+		return fault.Fieldf("store.Open", "db", "%s:// is not a database known here; want postgres:// or the path of a SQLite file", scheme)
+	case where == "":
+		db, err := sql.Open("sqlite", sqliteDSN(":memory:", false))
+		if err != nil {
+			return err
+		}
+		db.SetMaxOpenConns(1) // each connection to memory is another database
+		db.SetConnMaxLifetime(0)
+		s.read, s.write = db, db
+		return nil
+	}
+	return s.connectSQLite(where)
+}
+
+func (s *Store) connectPostgres(where string) error {
+	cfg, err := pgx.ParseConfig(where)
+	if err != nil {
+		return fault.Fieldf("store.Open", "db", "not a PostgreSQL URL: %v", redact(err))
+	}
+	db := stdlib.OpenDB(*cfg)
+	db.SetMaxOpenConns(max(8, 2*runtime.NumCPU()))
+	db.SetMaxIdleConns(4)
+	s.read, s.write, s.postgres = db, db, true
+	return nil
+}
+
+// redact keeps the password of a malformed URL out of messages: pgx repeats the
+// whole of it.
+func redact(err error) error {
+	if inner := errors.Unwrap(err); inner != nil {
+		return inner
+	}
+	return errors.New("it cannot be parsed")
+}
+
+func (s *Store) connectSQLite(path string) error {
+	path, err := filepath.Abs(path)
+	if err != nil {
+		return err
+	}
+	// SQLite makes the file with the umask's mode, and its journal with the
+	// file's. Environments of jails may hold secrets: nobody else reads it.
+	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return fmt.Errorf("open database: %w", err)
+	}
+	if err := f.Close(); err != nil {
+		return fmt.Errorf("open database: %w", err)
+	}
+	if s.write, err = sql.Open("sqlite", sqliteDSN(path, false)); err != nil {
+		return err
+	}
+	s.write.SetMaxOpenConns(1) // SQLite has one writer; queue here, not in busy loops
+	if s.read, err = sql.Open("sqlite", sqliteDSN(path, true)); err != nil {
+		return errors.Join(err, s.write.Close())
+	}
+	s.read.SetMaxOpenConns(max(4, runtime.NumCPU()))
+	s.read.SetMaxIdleConns(4)
+	return nil
+}
+
+func sqliteDSN(path string, readOnly bool) string {
+	q := url.Values{"_txlock": {"immediate"}, "_pragma": {
+		"busy_timeout(10000)", "foreign_keys(1)", "journal_mode(wal)", "synchronous(full)",
+	}}
+	if readOnly {
+		q = url.Values{"_pragma": {"busy_timeout(10000)", "query_only(1)"}}
+	}
+	if path == ":memory:" {
+		return "file::memory:?" + q.Encode()
+	}
+	return (&url.URL{Scheme: "file", Path: path, RawQuery: q.Encode()}).String()
+}
+
+// Ping reports whether the database answers.
+func (s *Store) Ping(ctx context.Context) error {
+	if _, err := s.read.ExecContext(ctx, "SELECT 1"); err != nil {
+		return fault.New(fault.Unavailable, "store.Ping", "", err)
+	}
+	return nil
+}
+
+// Close closes the database. It may be called twice.
+func (s *Store) Close() error {
+	return errors.Join(s.write.Close(), s.read.Close())
+}
+
+// update runs f in a transaction that is committed if f returns nil. On
+// PostgreSQL it is serialized with every other update of the same name, as on
+// SQLite all are.
+func (s *Store) update(ctx context.Context, name string, f func(tx *sql.Tx) error) error {
+	tx, err := s.write.BeginTx(ctx, nil)
+	if err != nil {
+		return err
+	}
+	defer tx.Rollback() // does nothing after Commit
+	if s.postgres {
+		if _, err := tx.ExecContext(ctx, "SELECT pg_advisory_xact_lock(hashtextextended($1, 0))", "glasshouse."+name); err != nil {
+			return err
+		}
+	}
+	if err := f(tx); err != nil {
+		return err
+	}
+	return tx.Commit()
+}
+
+// unique reports whether err is a violated unique constraint.
+func unique(err error) bool {
+	if e, ok := errors.AsType[*sqlite.Error](err); ok {
+		return e.Code() == sqlite3.SQLITE_CONSTRAINT_UNIQUE || e.Code() == sqlite3.SQLITE_CONSTRAINT_PRIMARYKEY
+	}
+	e, ok := errors.AsType[*pgconn.PgError](err)
+	return ok && e.Code == "23505"
+}
+
+func nanos(t *time.Time) sql.NullInt64 {
+	if t == nil {
+		return sql.NullInt64{}
+	}
+	return sql.NullInt64{Int64: t.UnixNano(), Valid: true}
+}
+
+func instant(n sql.NullInt64) *time.Time {
+	if !n.Valid {
+		return nil
+	}
+	t := time.Unix(0, n.Int64).UTC()
+	return &t
+}
+
+// text makes a stranger's string fit for a text column of either database:
+// PostgreSQL takes neither NUL nor what is not UTF-8.
+func text(s string) string {
+	return strings.ToValidUTF8(strings.ReplaceAll(s, "\x00", "\uFFFD"), "\uFFFD")
+}

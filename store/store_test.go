@@ -1,0 +1,451 @@
+package store_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"glasshouse/access"
+	"glasshouse/api/replay"
+	"glasshouse/fault"
+	"glasshouse/id"
+	"glasshouse/jail"
+	"glasshouse/store"
+	"glasshouse/store/postgrestest"
+)
+
+func TestSQLite(t *testing.T) {
+	conform(t, func(t *testing.T) string { return filepath.Join(t.TempDir(), "glass house?#%.db") })
+}
+
+func TestPostgreSQL(t *testing.T) {
+	server := postgrestest.Start(t)
+	conform(t, func(t *testing.T) string { return server.URL(t) })
+}
+
+func TestMemory(t *testing.T) {
+	s := open(t, "")
+	put(t, s, aJail(1))
+	if got := all(t, s); len(got) != 1 {
+		t.Errorf("a database in memory holds %d jails, want 1", len(got))
+	}
+	if got := all(t, open(t, "")); len(got) != 0 {
+		t.Errorf("another database in memory holds %d jails, want 0", len(got))
+	}
+}
+
+// conform checks one database; fresh returns where a new, empty one is.
+func conform(t *testing.T, fresh func(t *testing.T) string) {
+	for _, c := range []struct {
+		name string
+		test func(t *testing.T, where string)
+	}{
+		{"JailsComeBackAsTheyWere", jailsComeBack},
+		{"TwoJailsNeverShareHostIDs", hostIDsAreUnique},
+		{"StrangeTextIsKept", strangeText},
+		{"Tokens", tokens},
+		{"FirstTokenOnce", firstToken},
+		{"ReplayOfAFinishedRequest", replayFinished},
+		{"ReplayIsTakenOverFromADeadProcess", replayTakenOver},
+		{"ReplaysOfOneKeyAtOnce", replaysAtOnce},
+		{"ParallelWriters", parallelWriters},
+		{"OpenedManyTimesAtOnce", openedAtOnce},
+		{"NewerSchemaIsRefused", newerSchema},
+	} {
+		t.Run(c.name, func(t *testing.T) { c.test(t, fresh(t)) })
+	}
+}
+
+func open(t *testing.T, where string) *store.Store {
+	t.Helper()
+	s, err := store.Open(t.Context(), where)
+	if err != nil {
+		t.Fatalf("Open: %v", err)
+	}
+	t.Cleanup(func() {
+		if err := s.Close(); err != nil {
+			t.Errorf("Close: %v", err)
+		}
+	})
+	return s
+}
+
+var epoch = time.Date(2026, 1, 2, 3, 4, 5, 678_901_234, time.UTC)
+
+func aJail(n int) jail.Jail {
+	return jail.Jail{
+		ID:      id.NewJail(),
+		Spec:    jail.Spec{Name: fmt.Sprintf("jail %d", n), Labels: map[string]string{"n": fmt.Sprint(n)}, Backend: "oci", Runtime: "runc", Network: jail.Isolated, Limits: jail.DefaultLimits},
+		State:   jail.Created,
+		IDs:     jail.IDRange{First: 0x20000000 + uint32(n)*65536, Count: 65536},
+		Created: epoch.Add(time.Duration(n)),
+	}
+}
+
+func put(t *testing.T, s *store.Store, j jail.Jail) {
+	t.Helper()
+	if err := s.Jails().Put(t.Context(), j); err != nil {
+		t.Fatalf("Put: %v", err)
+	}
+}
+
+func all(t *testing.T, s *store.Store) []jail.Jail {
+	t.Helper()
+	list, err := s.Jails().All(t.Context())
+	if err != nil {
+		t.Fatalf("All: %v", err)
+	}
+	return list
+}
+
+func jailsComeBack(t *testing.T, where string) {
+	s := open(t, where)
+	var want []jail.Jail
+	for n := range 5 { // put in reverse: the order is of creation, to the nanosecond
+		j := aJail(4 - n)
+		put(t, s, j)
+		want = append([]jail.Jail{j}, want...)
+	}
+	started := epoch.Add(time.Hour)
+	want[2].State, want[2].Started = jail.Running, &started
+	put(t, s, want[2])
+
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	s = open(t, where)
+	if diff := cmp.Diff(want, all(t, s)); diff != "" {
+		t.Errorf("after reopening (-want +got):\n%s", diff)
+	}
+	got, err := s.Jails().Get(t.Context(), want[2].ID)
+	if err != nil || got.State != jail.Running {
+		t.Errorf("Get = %v, %v; want the running jail", got, err)
+	}
+
+	for range 2 { // forgetting twice is forgetting
+		if err := s.Jails().Delete(t.Context(), want[0].ID); err != nil {
+			t.Fatalf("Delete: %v", err)
+		}
+	}
+	if diff := cmp.Diff(want[1:], all(t, s)); diff != "" {
+		t.Errorf("after Delete (-want +got):\n%s", diff)
+	}
+	if _, err := s.Jails().Get(t.Context(), want[0].ID); !errors.Is(err, fault.NotFound) {
+		t.Errorf("Get of a forgotten jail = %v, want not found", err)
+	}
+}
+
+func hostIDsAreUnique(t *testing.T, where string) {
+	s := open(t, where)
+	first, second := aJail(1), aJail(2)
+	second.IDs = first.IDs
+	put(t, s, first)
+	if err := s.Jails().Put(t.Context(), second); !errors.Is(err, fault.Conflict) {
+		t.Fatalf("Put of a jail with another's host ids = %v, want conflict", err)
+	}
+	if err := s.Jails().Delete(t.Context(), first.ID); err != nil {
+		t.Fatal(err)
+	}
+	put(t, s, second)
+
+	for n := range 2 { // jails without ids of their own share nothing
+		j := aJail(10 + n)
+		j.IDs = jail.IDRange{}
+		put(t, s, j)
+	}
+}
+
+func strangeText(t *testing.T, where string) {
+	s := open(t, where)
+	j := aJail(1)
+	j.Spec.Name = "nul \x00, quote ', utf-8 \u202e 🏠"
+	j.Spec.Env = map[string]string{"A": "\x00\x01\u2028"}
+	put(t, s, j)
+	if diff := cmp.Diff([]jail.Jail{j}, all(t, s)); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	k := replay.Key{Scope: "\xff\x00", Key: "'; DROP TABLE jails; --\x00\xff"}
+	begin(t, s, k, "d", nil)
+	if err := s.Replays().Finish(t.Context(), k, replay.Answer{Status: 201, Body: []byte(`{"a":"\u0000"}`)}); err != nil {
+		t.Fatal(err)
+	}
+	begin(t, s, k, "d", &replay.Answer{Status: 201, Body: []byte(`{"a":"\u0000"}`)})
+	if _, err := s.Tokens().ByHash(t.Context(), "' OR 1=1 --"); !errors.Is(err, fault.NotFound) {
+		t.Errorf("ByHash of an injection = %v, want not found", err)
+	}
+}
+
+func tokens(t *testing.T, where string) {
+	ctx := t.Context()
+	s := open(t, where)
+	ts := access.Tokens{Store: s.Tokens()}
+	soon := time.Now().Add(time.Hour).UTC()
+	var made []access.Token
+	for i, role := range []access.Role{access.Admin, access.Operator, access.Viewer, access.Agent} {
+		tok, secret, err := ts.Create(ctx, fmt.Sprint("n", i), role, &soon)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if strings.Contains(tok.Hash, secret) || !strings.HasPrefix(secret, "gh_") {
+			t.Fatalf("Create made secret %q, hash %q", secret, tok.Hash)
+		}
+		c, err := ts.Check(ctx, secret)
+		if want := (access.Caller{Role: role, Name: tok.Name, Token: tok.ID}); err != nil || c != want {
+			t.Errorf("Check = %+v, %v; want %+v", c, err, want)
+		}
+		made = append(made, tok)
+	}
+	list, err := ts.List(ctx)
+	if diff := cmp.Diff(made, list); err != nil || diff != "" {
+		t.Errorf("List: %v (-want +got):\n%s", err, diff)
+	}
+	if err := s.Tokens().Add(ctx, made[0]); !errors.Is(err, fault.Conflict) {
+		t.Errorf("Add of a token that is there = %v, want conflict", err)
+	}
+	_, secret, err := ts.Create(ctx, "gone", access.Admin, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	list, err = ts.List(ctx)
+	if err != nil || list[4].Expires != nil {
+		t.Fatalf("List = %v, %v; want a fifth without expiry", list, err)
+	}
+	if err := ts.Revoke(ctx, list[4].ID); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := ts.Check(ctx, secret); !errors.Is(err, fault.Unauthenticated) {
+		t.Errorf("Check of a revoked token = %v, want unauthenticated", err)
+	}
+	if err := ts.Revoke(ctx, list[4].ID); !errors.Is(err, fault.NotFound) {
+		t.Errorf("second Revoke = %v, want not found", err)
+	}
+}
+
+func firstToken(t *testing.T, where string) {
+	ctx := t.Context()
+	ts := access.Tokens{Store: open(t, where).Tokens()}
+	file := filepath.Join(t.TempDir(), "token")
+	if made, err := ts.First(ctx, file); err != nil || !made {
+		t.Fatalf("First = %v, %v; want true", made, err)
+	}
+	secret, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if info, _ := os.Stat(file); info.Mode() != 0o600 {
+		t.Errorf("the token's file has mode %v, want 0600", info.Mode())
+	}
+	if c, err := ts.Check(ctx, strings.TrimSpace(string(secret))); err != nil || c.Role != access.Admin {
+		t.Errorf("Check of the first token = %+v, %v; want an admin", c, err)
+	}
+	if made, err := ts.First(ctx, file); err != nil || made {
+		t.Errorf("First again = %v, %v; want false", made, err)
+	}
+	if again, _ := os.ReadFile(file); string(again) != string(secret) {
+		t.Errorf("First again rewrote the token")
+	}
+}
+
+// begin claims a key and wants the given answer, nil for "go on".
+func begin(t *testing.T, s *store.Store, k replay.Key, body string, want *replay.Answer) {
+	t.Helper()
+	got, err := s.Replays().Begin(t.Context(), k, body)
+	if err != nil {
+		t.Fatalf("Begin: %v", err)
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Fatalf("Begin (-want +got):\n%s", diff)
+	}
+}
+
+func replayFinished(t *testing.T, where string) {
+	ctx := t.Context()
+	s := open(t, where)
+	k := replay.Key{Scope: "t-1 POST /jails", Key: "k"}
+	answer := replay.Answer{Status: 201, ContentType: "application/json", Location: "/jails/j-1", Body: []byte(`{"id":"j-1"}`)}
+
+	begin(t, s, k, "digest", nil)
+	if _, err := s.Replays().Begin(ctx, k, "digest"); !errors.Is(err, fault.Conflict) {
+		t.Errorf("Begin of a key that is going on = %v, want conflict", err)
+	}
+	if _, err := s.Replays().Begin(ctx, k, "other"); !errors.Is(err, fault.Mismatch) {
+		t.Errorf("Begin with another body = %v, want mismatch", err)
+	}
+	if err := s.Replays().Finish(ctx, k, answer); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Replays().Abandon(ctx, k); err != nil { // too late: it is answered
+		t.Fatal(err)
+	}
+	begin(t, s, k, "digest", &answer)
+	if _, err := s.Replays().Begin(ctx, k, "other"); !errors.Is(err, fault.Mismatch) {
+		t.Errorf("Begin with another body = %v, want mismatch", err)
+	}
+	begin(t, s, replay.Key{Scope: "t-2 POST /jails", Key: "k"}, "other", nil)
+
+	begin(t, s, replay.Key{Scope: "s", Key: "abandoned"}, "a", nil)
+	if err := s.Replays().Abandon(ctx, replay.Key{Scope: "s", Key: "abandoned"}); err != nil {
+		t.Fatal(err)
+	}
+	begin(t, s, replay.Key{Scope: "s", Key: "abandoned"}, "b", nil)
+}
+
+func replayTakenOver(t *testing.T, where string) {
+	before, k := open(t, where), replay.Key{Scope: "s", Key: "k"}
+	begin(t, before, k, "digest", nil)
+
+	after := open(t, where)
+	if _, err := after.Replays().Begin(t.Context(), k, "other"); !errors.Is(err, fault.Mismatch) {
+		t.Errorf("Begin with another body = %v, want mismatch", err)
+	}
+	begin(t, after, k, "digest", nil)
+	if err := before.Replays().Finish(t.Context(), k, replay.Answer{Status: 200}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := after.Replays().Begin(t.Context(), k, "digest"); !errors.Is(err, fault.Conflict) {
+		t.Errorf("Begin after the old owner's late answer = %v, want conflict: it is no longer its key", err)
+	}
+}
+
+func replaysAtOnce(t *testing.T, where string) {
+	s := open(t, where)
+	var mu sync.Mutex
+	won := 0
+	var wg sync.WaitGroup
+	for range 16 {
+		wg.Go(func() {
+			a, err := s.Replays().Begin(t.Context(), replay.Key{Scope: "s", Key: "k"}, "d")
+			mu.Lock()
+			defer mu.Unlock()
+			switch {
+			case err == nil && a == nil:
+				won++
+			case !errors.Is(err, fault.Conflict):
+				t.Errorf("Begin = %v, %v; want conflict", a, err)
+			}
+		})
+	}
+	wg.Wait()
+	if won != 1 {
+		t.Errorf("%d of 16 requests went on, want 1", won)
+	}
+}
+
+func parallelWriters(t *testing.T, where string) {
+	s, other := open(t, where), open(t, where)
+	var wg sync.WaitGroup
+	for n := range 50 {
+		wg.Go(func() {
+			j := aJail(n)
+			for _, s := range []*store.Store{s, other} {
+				if err := s.Jails().Put(t.Context(), j); err != nil {
+					t.Errorf("Put: %v", err)
+				}
+				if _, err := s.Jails().All(t.Context()); err != nil {
+					t.Errorf("All: %v", err)
+				}
+			}
+			if n%2 == 0 {
+				if err := s.Jails().Delete(t.Context(), j.ID); err != nil {
+					t.Errorf("Delete: %v", err)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	if got := len(all(t, s)); got != 25 {
+		t.Errorf("%d jails are left, want 25", got)
+	}
+}
+
+func openedAtOnce(t *testing.T, where string) {
+	var wg sync.WaitGroup
+	for range 8 {
+		wg.Go(func() {
+			s, err := store.Open(t.Context(), where)
+			if err != nil {
+				t.Errorf("Open: %v", err)
+				return
+			}
+			if err := errors.Join(s.Ping(t.Context()), s.Close(), s.Close()); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+}
+
+func newerSchema(t *testing.T, where string) {
+	s := open(t, where)
+	put(t, s, aJail(1))
+	if err := s.PretendNewer(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	_, err := store.Open(t.Context(), where)
+	if !errors.Is(err, fault.Unsupported) || fault.RemedyOf(err) == "" {
+		t.Errorf("Open of a newer schema = %v, want unsupported with a remedy", err)
+	}
+}
+
+func TestOpenRefusesWhatItDoesNotKnow(t *testing.T) {
+	for _, where := range []string{"mysql://host/db", "postgres://u:hunter2@[bad/db"} {
+		_, err := store.Open(t.Context(), where)
+		if !errors.Is(err, fault.Invalid) {
+			t.Errorf("Open(%q) = %v, want invalid", where, err)
+		}
+		if err != nil && strings.Contains(err.Error(), "hunter2") {
+			t.Errorf("the message shows the password: %v", err)
+		}
+	}
+	if _, err := store.Open(t.Context(), filepath.Join(t.TempDir(), "no", "such", "dir.db")); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("Open in a missing directory = %v, want not exist", err)
+	}
+}
+
+func TestTheFileIsPrivate(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "g.db")
+	s := open(t, file)
+	put(t, s, aJail(1))
+	for _, suffix := range []string{"", "-wal", "-shm"} {
+		info, err := os.Stat(file + suffix)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if info.Mode().Perm() != 0o600 {
+			t.Errorf("%s has mode %v, want 0600", info.Name(), info.Mode())
+		}
+	}
+}
+
+func TestAFailedMigrationLeavesNothing(t *testing.T) {
+	s := open(t, filepath.Join(t.TempDir(), "g.db"))
+	err := s.MigrateFurther(t.Context(), "CREATE TABLE half (a TEXT);\nCREATE TABLE jails (a TEXT);\n")
+	if err == nil {
+		t.Fatal("a migration that makes a table twice went well")
+	}
+	if err := s.MigrateFurther(t.Context(), "-- a comment; not a statement\nCREATE TABLE half (\n\ta TEXT\n);"); err != nil {
+		t.Errorf("the mended migration: %v", err)
+	}
+}
+
+func BenchmarkPutJail(b *testing.B) {
+	s, err := store.Open(context.Background(), filepath.Join(b.TempDir(), "g.db"))
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer s.Close()
+	j := aJail(1)
+	for b.Loop() {
+		if err := s.Jails().Put(b.Context(), j); err != nil {
+			b.Fatal(err)
+		}
+	}
+}

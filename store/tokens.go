@@ -1,0 +1,81 @@
+package store
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"time"
+
+	"glasshouse/access"
+	"glasshouse/fault"
+	"glasshouse/id"
+)
+
+// Tokens keeps bearer tokens; it is an access.Store.
+type Tokens struct{ s *Store }
+
+// Tokens returns the database's tokens.
+func (s *Store) Tokens() Tokens { return Tokens{s} }
+
+const tokenColumns = "id, name, role, hash, created, expires"
+
+// Add keeps a token, or returns fault.Conflict if its id or hash is there.
+func (ts Tokens) Add(ctx context.Context, t access.Token) error {
+	_, err := ts.s.write.ExecContext(ctx, "INSERT INTO tokens ("+tokenColumns+") VALUES ($1, $2, $3, $4, $5, $6)",
+		t.ID, text(t.Name), t.Role, t.Hash, t.Created.UnixNano(), nanos(t.Expires))
+	if unique(err) {
+		return fault.Newf(fault.Conflict, "store.Add", string(t.ID), "the token is there already")
+	}
+	return err
+}
+
+// ByHash returns the token with this hash, or fault.NotFound.
+func (ts Tokens) ByHash(ctx context.Context, hash string) (access.Token, error) {
+	t, err := scanToken(ts.s.read.QueryRowContext(ctx, "SELECT "+tokenColumns+" FROM tokens WHERE hash = $1", hash))
+	if errors.Is(err, sql.ErrNoRows) {
+		return access.Token{}, fault.Newf(fault.NotFound, "store.ByHash", "", "no such token")
+	}
+	return t, err
+}
+
+// List returns every token, oldest first.
+func (ts Tokens) List(ctx context.Context) ([]access.Token, error) {
+	rows, err := ts.s.read.QueryContext(ctx, "SELECT "+tokenColumns+" FROM tokens ORDER BY created, id")
+	if err != nil {
+		return nil, fmt.Errorf("read tokens: %w", err)
+	}
+	defer rows.Close()
+	var list []access.Token
+	for rows.Next() {
+		t, err := scanToken(rows)
+		if err != nil {
+			return nil, fmt.Errorf("read tokens: %w", err)
+		}
+		list = append(list, t)
+	}
+	return list, rows.Err()
+}
+
+// Delete forgets a token, or returns fault.NotFound.
+func (ts Tokens) Delete(ctx context.Context, t id.Token) error {
+	res, err := ts.s.write.ExecContext(ctx, "DELETE FROM tokens WHERE id = $1", text(string(t)))
+	if err != nil {
+		return fmt.Errorf("forget token %s: %w", t, err)
+	}
+	if n, err := res.RowsAffected(); err == nil && n == 0 {
+		return fault.Newf(fault.NotFound, "store.Delete", string(t), "no such token")
+	}
+	return nil
+}
+
+func scanToken(row interface{ Scan(...any) error }) (access.Token, error) {
+	var t access.Token
+	var created int64
+	var expires sql.NullInt64
+	if err := row.Scan(&t.ID, &t.Name, &t.Role, &t.Hash, &created, &expires); err != nil {
+		return access.Token{}, err
+	}
+	t.Created, t.Expires = time.Unix(0, created).UTC(), instant(expires)
+	return t, nil
+}
