@@ -1,0 +1,184 @@
+package overlay
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"syscall"
+
+	"github.com/moby/sys/mountinfo"
+	"golang.org/x/sys/unix"
+
+	"glasshouse/fault"
+)
+
+// CloneOptions say how a clone shows its source. The zero value shows it as it
+// is, writable.
+type CloneOptions struct {
+	Options
+	IDMap     *os.File // from IDMap or IDMapFD; nil shows the owners on disk
+	Recursive bool     // with the mounts below the source
+}
+
+// Clone shows the directory or file src also on dst, an existing directory or
+// file. Where the filesystem of src cannot map ids it returns fault.Unsupported.
+func Clone(src, dst string, opts CloneOptions) error {
+	flags := uint(unix.OPEN_TREE_CLONE | unix.OPEN_TREE_CLOEXEC)
+	if opts.Recursive {
+		flags |= unix.AT_RECURSIVE
+	}
+	fd, err := unix.OpenTree(unix.AT_FDCWD, src, flags)
+	if err != nil {
+		return fmt.Errorf("clone %s: %w", src, &fs.PathError{Op: "open_tree", Path: src, Err: err})
+	}
+	defer unix.Close(fd)
+
+	attr := &unix.MountAttr{Attr_set: uint64(opts.attrs())}
+	if opts.IDMap != nil {
+		attr.Attr_set |= unix.MOUNT_ATTR_IDMAP
+		attr.Userns_fd = uint64(opts.IDMap.Fd())
+	}
+	err = place(fd, dst, attr)
+	if opts.IDMap != nil && errors.Is(err, unix.EINVAL) {
+		e := fault.Cannot("overlay.Clone", "the filesystem of "+src+" cannot map ids", "keep it on ext4, xfs or btrfs, or use a newer kernel")
+		return fmt.Errorf("clone %s: %w", src, e)
+	}
+	if err != nil {
+		return fmt.Errorf("clone %s: %w", src, err)
+	}
+	return nil
+}
+
+// A Mapping says that the ids Disk, Disk+1, … on disk show as Host, Host+1, … in
+// the mount, Count of them. Others show as nobody and cannot be written.
+type Mapping struct{ Disk, Host, Count uint32 }
+
+// IDMapFD returns the id map of a jail: ids 0 to count-1 on disk show as first
+// and up. The caller closes it; mounts that use it keep it.
+//
+// The id count on disk stands for the host's root, who stacks the layers: an
+// overlay makes its whiteouts and its work directory in root's name, and without
+// an id for root on disk it could not, and would be read-only. Neither the jail
+// nor its image can have that id.
+func IDMapFD(first, count uint32) (*os.File, error) {
+	m := []Mapping{{0, first, count}, {count, 0, 1}}
+	return IDMap(m, m)
+}
+
+// IDMap returns an id map of the given ranges of users and groups, such as for a
+// host directory that belongs to one person, whom the jail is to see as root.
+// The caller closes it; mounts that use it keep it.
+func IDMap(users, groups []Mapping) (*os.File, error) {
+	f, err := userNamespace(users, groups)
+	if err != nil {
+		return nil, fmt.Errorf("map ids %v, %v: %w", users, groups, err)
+	}
+	return f, nil
+}
+
+// userNamespace makes a user namespace, which is the form the kernel wants an id
+// map in. Only a process can make one, so one is started and ended: a traced
+// child stops before its first instruction and is killed there.
+func userNamespace(users, groups []Mapping) (*os.File, error) {
+	runtime.LockOSThread() // the tracer is this thread
+	defer runtime.UnlockOSThread()
+
+	pid, err := syscall.ForkExec("/proc/self/exe", []string{"glasshouse-idmap"}, &syscall.ProcAttr{
+		Env: []string{},
+		Sys: &syscall.SysProcAttr{
+			Cloneflags:  syscall.CLONE_NEWUSER,
+			UidMappings: ranges(users),
+			GidMappings: ranges(groups),
+			Ptrace:      true,
+			Pdeathsig:   syscall.SIGKILL,
+		},
+	})
+	if err != nil {
+		return nil, fmt.Errorf("start a process in a user namespace: %w", err)
+	}
+	ns, err := os.Open(fmt.Sprintf("/proc/%d/ns/user", pid))
+	unix.Kill(pid, unix.SIGKILL)
+	reap(pid)
+	return ns, err
+}
+
+func ranges(ms []Mapping) (out []syscall.SysProcIDMap) {
+	for _, m := range ms {
+		out = append(out, syscall.SysProcIDMap{ContainerID: int(m.Disk), HostID: int(m.Host), Size: int(m.Count)})
+	}
+	return out
+}
+
+// reap waits until the traced child is gone; its first report is that it stopped.
+func reap(pid int) {
+	for {
+		var status unix.WaitStatus
+		_, err := unix.Wait4(pid, &status, 0, nil)
+		if err != nil && err != unix.EINTR || err == nil && (status.Exited() || status.Signaled()) {
+			return
+		}
+	}
+}
+
+// Unmount unmounts everything that is mounted on path, in whatever use, and what
+// is mounted below that. A path where nothing is mounted, or that does not
+// exist, is done already. The mount of something still in use ends with its last
+// user.
+func Unmount(path string) error {
+	for {
+		err := unix.Unmount(path, unix.UMOUNT_NOFOLLOW)
+		if err == unix.EBUSY {
+			err = unix.Unmount(path, unix.UMOUNT_NOFOLLOW|unix.MNT_DETACH)
+		}
+		switch err {
+		case nil: // there may be another below
+		case unix.EINVAL, unix.ENOENT, unix.ENOTDIR:
+			return nil
+		default:
+			return &fs.PathError{Op: "unmount", Path: path, Err: err}
+		}
+	}
+}
+
+// MountsBelow returns the paths of the mounts on dir and below it, deepest
+// first; a path with several mounts on it comes several times.
+func MountsBelow(dir string) ([]string, error) {
+	dir, err := filepath.Abs(dir)
+	if err != nil {
+		return nil, err
+	}
+	if real, err := filepath.EvalSymlinks(dir); err == nil {
+		dir = real
+	}
+	infos, err := mountinfo.GetMounts(mountinfo.PrefixFilter(dir))
+	if err != nil {
+		return nil, fmt.Errorf("mounts below %s: %w", dir, err)
+	}
+	var paths []string
+	for _, m := range infos {
+		paths = append(paths, m.Mountpoint)
+	}
+	slices.SortStableFunc(paths, func(a, b string) int {
+		return strings.Count(b, "/") - strings.Count(a, "/")
+	})
+	return paths, nil
+}
+
+// UnmountBelow unmounts everything mounted on dir and below it, deepest first,
+// and returns every failure.
+func UnmountBelow(dir string) error {
+	paths, err := MountsBelow(dir)
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, p := range slices.Compact(paths) {
+		errs = append(errs, Unmount(p))
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,355 @@
+// Package overlay stacks directories: read-only lower layers, one writable upper
+// layer, and idmapped clones that show either with other owners.
+//
+// A jail's files carry on disk the ids they have inside, so that one image
+// serves every jail and an upper layer can be read without knowing whose it was.
+// Each layer is therefore cloned through an id map before it is stacked, and the
+// overlay shows First+n where the disk says n. The overlay keeps its own hold on
+// its layers: the clones may be unmounted as soon as it is mounted.
+//
+// Every mount is private: it neither shows in other mount namespaces nor follows
+// what happens there. The package keeps no state; a mount is found again by its
+// path.
+package overlay
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
+	"sync"
+
+	"golang.org/x/sys/unix"
+
+	"glasshouse/fault"
+)
+
+// MaxLayers is how many lower layers one overlay can have with room to spare;
+// the kernel's own bound is 500.
+const MaxLayers = 400
+
+// Options say how a mount may be used. The zero value allows everything.
+type Options struct {
+	ReadOnly bool
+	NoSuid   bool
+	NoDev    bool
+	NoExec   bool
+}
+
+func (o Options) attrs() int {
+	attrs := 0
+	for _, a := range []struct {
+		set  bool
+		attr int
+	}{
+		{o.ReadOnly, unix.MOUNT_ATTR_RDONLY},
+		{o.NoSuid, unix.MOUNT_ATTR_NOSUID},
+		{o.NoDev, unix.MOUNT_ATTR_NODEV},
+		{o.NoExec, unix.MOUNT_ATTR_NOEXEC},
+	} {
+		if a.set {
+			attrs |= a.attr
+		}
+	}
+	return attrs
+}
+
+// Mount stacks the directories lower, topmost first, and upper over them, on
+// dst. The directory work must be empty and on upper's filesystem. Without upper
+// and work the overlay is read-only and needs two lower layers; a single one is
+// what Clone is for. Names may hold any character.
+//
+// Layers stay plain directories: no redirects and no copies of metadata alone,
+// so upper, as it is, says what was changed.
+func Mount(dst string, lower []string, upper, work string, opts Options) error {
+	if len(lower) == 0 || len(lower) > MaxLayers || upper == "" && len(lower) < 2 {
+		return fault.Newf(fault.Invalid, "overlay.Mount", dst, "%d lower layers; the bounds are 1 (2 without an upper layer) and %d", len(lower), MaxLayers)
+	}
+	if (upper == "") != (work == "") {
+		return fault.Newf(fault.Invalid, "overlay.Mount", dst, "an upper layer and a work directory need each other")
+	}
+	l, err := openLayers(lower, upper, work)
+	if err != nil {
+		return fmt.Errorf("mount overlay %s: %w", dst, err)
+	}
+	defer l.close()
+
+	mount := mountByContext
+	if !addsLayers() {
+		mount = mountByString
+	}
+	if err := mount(dst, l, opts); err != nil {
+		return fmt.Errorf("mount overlay %s: %w", dst, err)
+	}
+	if upper == "" || opts.ReadOnly {
+		return nil
+	}
+	if err := writable(dst); err != nil {
+		return fmt.Errorf("mount overlay %s: %w", dst, errors.Join(err, Unmount(dst)))
+	}
+	return nil
+}
+
+// writable returns an error if the kernel made the overlay read-only, which it
+// does, with no more than a line in its log, where it cannot use work.
+func writable(dst string) error {
+	var st unix.Statfs_t
+	if err := unix.Statfs(dst, &st); err != nil {
+		return &fs.PathError{Op: "statfs", Path: dst, Err: err}
+	}
+	if st.Flags&unix.ST_RDONLY != 0 {
+		return fmt.Errorf("the upper or the work directory cannot be written: %w", unix.EROFS)
+	}
+	return nil
+}
+
+// layers are the directories of one overlay, held open. The kernel is given them
+// by the number of their descriptor, so there is nothing to escape in a name.
+type layers struct {
+	lower       []*os.File
+	upper, work *os.File // nil if there are none
+}
+
+func openLayers(lower []string, upper, work string) (*layers, error) {
+	l := &layers{}
+	open := func(path string) (*os.File, error) {
+		return os.OpenFile(path, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	}
+	for _, path := range lower {
+		f, err := open(path)
+		if err != nil {
+			l.close()
+			return nil, err
+		}
+		l.lower = append(l.lower, f)
+	}
+	if upper == "" {
+		return l, nil
+	}
+	var err error
+	if l.upper, err = open(upper); err == nil {
+		l.work, err = open(work)
+	}
+	if err != nil {
+		l.close()
+		return nil, err
+	}
+	return l, nil
+}
+
+func (l *layers) close() {
+	for _, f := range append(l.lower, l.upper, l.work) {
+		if f != nil {
+			f.Close()
+		}
+	}
+}
+
+// options are the overlay's own, beside its layers.
+var options = [][2]string{{"redirect_dir", "off"}, {"metacopy", "off"}, {"index", "off"}}
+
+// addsLayers reports whether the kernel takes lower layers one at a time
+// (Linux 6.8). Only a kernel without overlays leaves it open, and there nothing
+// depends on the answer.
+var addsLayers = sync.OnceValue(func() bool {
+	fd, err := unix.Fsopen("overlay", unix.FSOPEN_CLOEXEC)
+	if err != nil {
+		return false
+	}
+	defer unix.Close(fd)
+	return unix.FsconfigSetString(fd, "lowerdir+", "/") == nil
+})
+
+// mountByContext builds the overlay piece by piece: no page bounds the list of
+// layers, and the kernel says in words what it does not like.
+func mountByContext(dst string, l *layers, opts Options) error {
+	fd, err := unix.Fsopen("overlay", unix.FSOPEN_CLOEXEC)
+	if err != nil {
+		return fmt.Errorf("fsopen: %w", err)
+	}
+	defer unix.Close(fd)
+
+	set := func(key, value string) error {
+		if err := unix.FsconfigSetString(fd, key, value); err != nil {
+			return fmt.Errorf("set %s to %s: %w%s", key, value, err, complaint(fd))
+		}
+		return nil
+	}
+	dir := func(key string, f *os.File) error {
+		if err := set(key, fmt.Sprintf("/proc/self/fd/%d", f.Fd())); err != nil {
+			return fmt.Errorf("%s: %w", f.Name(), err)
+		}
+		return nil
+	}
+	if err := set("source", "overlay"); err != nil {
+		return err
+	}
+	for _, o := range options {
+		if err := set(o[0], o[1]); err != nil {
+			return err
+		}
+	}
+	for _, f := range l.lower {
+		if err := dir("lowerdir+", f); err != nil {
+			return err
+		}
+	}
+	if l.upper != nil {
+		if err := errors.Join(dir("upperdir", l.upper), dir("workdir", l.work)); err != nil {
+			return err
+		}
+	}
+	if err := unix.FsconfigCreate(fd); err != nil {
+		return fmt.Errorf("%w%s", err, complaint(fd))
+	}
+	mnt, err := unix.Fsmount(fd, unix.FSMOUNT_CLOEXEC, opts.attrs())
+	if err != nil {
+		return fmt.Errorf("fsmount: %w%s", err, complaint(fd))
+	}
+	defer unix.Close(mnt)
+	return place(mnt, dst, &unix.MountAttr{})
+}
+
+// complaint returns what the kernel wrote about the last failure, if anything.
+func complaint(fd int) string {
+	var all []string
+	for buf := make([]byte, 1024); ; {
+		n, err := unix.Read(fd, buf)
+		if err != nil || n < 2 {
+			break
+		}
+		all = append(all, strings.TrimSpace(string(buf[2:n]))) // "e " or "w " come first
+	}
+	if len(all) == 0 {
+		return ""
+	}
+	return ": " + strings.Join(all, "; ")
+}
+
+// mountByString is for kernels that want all layers in one string of at most a
+// page. Four hundred fit, for each is only the number of its descriptor: the
+// mount is made by a thread whose working directory is /proc/self/fd, and which
+// ends with its goroutine because no other may inherit that.
+func mountByString(dst string, l *layers, opts Options) error {
+	dst, err := filepath.Abs(dst)
+	if err != nil {
+		return err
+	}
+	var data strings.Builder
+	for i, f := range l.lower {
+		data.WriteString([]string{":", "lowerdir="}[b2i(i == 0)])
+		data.WriteString(strconv.Itoa(int(f.Fd())))
+	}
+	if l.upper != nil {
+		fmt.Fprintf(&data, ",upperdir=%d,workdir=%d", l.upper.Fd(), l.work.Fd())
+	}
+	for _, o := range options {
+		fmt.Fprintf(&data, ",%s=%s", o[0], o[1])
+	}
+	var flags uintptr
+	for attr, flag := range map[int]uintptr{
+		unix.MOUNT_ATTR_RDONLY: unix.MS_RDONLY, unix.MOUNT_ATTR_NOSUID: unix.MS_NOSUID,
+		unix.MOUNT_ATTR_NODEV: unix.MS_NODEV, unix.MOUNT_ATTR_NOEXEC: unix.MS_NOEXEC,
+	} {
+		if opts.attrs()&attr != 0 {
+			flags |= flag
+		}
+	}
+	done := make(chan error)
+	go func() {
+		runtime.LockOSThread() // never unlocked
+		done <- func() error {
+			if err := unix.Unshare(unix.CLONE_FS); err != nil {
+				return fmt.Errorf("unshare: %w", err)
+			}
+			if err := unix.Chdir("/proc/self/fd"); err != nil {
+				return fmt.Errorf("chdir: %w", err)
+			}
+			if err := unix.Mount("overlay", dst, "overlay", flags, data.String()); err != nil {
+				return fmt.Errorf("mount: %w", err)
+			}
+			return unix.Mount("", dst, "", unix.MS_PRIVATE, "")
+		}()
+	}()
+	return <-done
+}
+
+func b2i(b bool) int {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+// place makes the detached mount fd private, gives it attr, and attaches it.
+func place(fd int, dst string, attr *unix.MountAttr) error {
+	attr.Propagation = unix.MS_PRIVATE
+	if err := unix.MountSetattr(fd, "", unix.AT_EMPTY_PATH|unix.AT_RECURSIVE, attr); err != nil {
+		return fmt.Errorf("mount_setattr: %w", err)
+	}
+	if err := unix.MoveMount(fd, "", unix.AT_FDCWD, dst, unix.MOVE_MOUNT_F_EMPTY_PATH); err != nil {
+		return &fs.PathError{Op: "move_mount", Path: dst, Err: err}
+	}
+	return nil
+}
+
+// Probe stacks an idmapped overlay in a temporary directory.
+func Probe() error {
+	const op = "overlay.Probe"
+	if os.Geteuid() != 0 {
+		return fault.Cannot(op, "stacking layers needs root", "run the daemon as root")
+	}
+	var errs []error
+	for _, dir := range []string{os.TempDir(), "/var/tmp"} {
+		err := probe(dir)
+		if err == nil {
+			return nil
+		}
+		errs = append(errs, err)
+	}
+	err := errors.Join(errs...)
+	for _, known := range []error{unix.ENOSYS, unix.EPERM, unix.ENODEV, unix.EINVAL, unix.EROFS, fault.Unsupported} {
+		if errors.Is(err, known) {
+			return fault.Cannot(op, err.Error(), "use Linux 5.19 or newer with overlayfs and user namespaces, a data directory on ext4, xfs or btrfs, and give the daemon CAP_SYS_ADMIN")
+		}
+	}
+	return fmt.Errorf("probe overlays: %w", err)
+}
+
+func probe(in string) (err error) {
+	dir, err := os.MkdirTemp(in, "glasshouse-probe-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(dir)
+	defer func() { err = errors.Join(err, UnmountBelow(dir)) }()
+
+	var d [4]string
+	for i, name := range []string{"lower", "low", "rw", "merged"} {
+		d[i] = filepath.Join(dir, name)
+		if err := os.Mkdir(d[i], 0o755); err != nil {
+			return err
+		}
+	}
+	ids, err := IDMapFD(100000, 65536)
+	if err != nil {
+		return err
+	}
+	defer ids.Close()
+	if err := Clone(d[0], d[1], CloneOptions{IDMap: ids}); err != nil {
+		return err
+	}
+	if err := Clone(d[2], d[2], CloneOptions{IDMap: ids}); err != nil {
+		return err
+	}
+	for _, name := range []string{"/upper", "/work"} {
+		if err := os.Mkdir(d[2]+name, 0o755); err != nil {
+			return err
+		}
+	}
+	return Mount(d[3], []string{d[1]}, d[2]+"/upper", d[2]+"/work", Options{})
+}
