@@ -1,0 +1,99 @@
+{
+  description = "Root filesystems for Glasshouse jails";
+
+  inputs.nixpkgs.url = "github:NixOS/nixpkgs/nixos-25.05";
+
+  outputs = { self, nixpkgs }:
+    let
+      systems = [ "x86_64-linux" "aarch64-linux" ];
+      forEach = f: builtins.listToAttrs
+        (map (system: { name = system; value = f nixpkgs.legacyPackages.${system}; }) systems);
+
+      # What every profile has. No systemd, no bootloader, no kernel: a jail's
+      # init is the daemon's and the kernel is the host's.
+      base = pkgs: with pkgs; [ bashInteractive coreutils curl cacert ];
+
+      # What an agent has on top, by profile.
+      profiles = pkgs: with pkgs; {
+        base = [ ];
+        python = [ python3 git ];
+        node = [ nodejs git ];
+        build = [ git gcc gnumake binutils ];
+      };
+
+      # A directory tree to put under an overlay: the store paths that the
+      # packages need, /bin and the like as links to them, and the few files of
+      # /etc that programs look for. Mount points and the jail's own /etc files
+      # come from layers the daemon adds.
+      tree = pkgs: name: extra:
+        let
+          packages = base pkgs ++ extra;
+          env = pkgs.buildEnv {
+            name = "glasshouse-env-${name}";
+            paths = packages;
+            pathsToLink = [ "/bin" "/etc" "/include" "/lib" "/libexec" "/share" ];
+            ignoreCollisions = true;
+          };
+          closure = pkgs.closureInfo { rootPaths = [ env ]; };
+          passwd = pkgs.writeText "passwd" ''
+            root:x:0:0:root:/root:/bin/bash
+            agent:x:1000:1000:agent:/home/agent:/bin/bash
+            nobody:x:65534:65534:nobody:/nonexistent:/bin/false
+          '';
+          group = pkgs.writeText "group" ''
+            root:x:0:
+            agent:x:1000:
+            nogroup:x:65534:
+          '';
+          nsswitch = pkgs.writeText "nsswitch.conf" ''
+            passwd: files
+            group: files
+            hosts: files dns
+          '';
+          # A login shell sets the search path and nothing else.
+          profile = pkgs.writeText "profile" ''
+            PATH=/usr/local/bin:/usr/bin:/bin
+            export PATH
+            export SSL_CERT_FILE=/etc/ssl/certs/ca-bundle.crt
+          '';
+        in
+        pkgs.runCommand "glasshouse-rootfs-${name}" { } ''
+          mkdir -p $out/nix/store $out/etc/ssl/certs $out/usr/local/bin $out/home/agent $out/var/tmp
+          while read -r path; do
+            cp -a "$path" $out/nix/store/
+          done < ${closure}/store-paths
+
+          for dir in bin include lib libexec share; do
+            if [ -e ${env}/$dir ]; then
+              ln -s ${env}/$dir $out/usr/$dir
+            fi
+          done
+          ln -s usr/bin $out/bin
+          ln -s usr/bin $out/sbin
+          if [ -e $out/usr/lib ]; then
+            ln -s usr/lib $out/lib
+          fi
+
+          cp ${passwd} $out/etc/passwd
+          cp ${group} $out/etc/group
+          cp ${nsswitch} $out/etc/nsswitch.conf
+          cp ${profile} $out/etc/profile
+          ln -s ${env}/etc/ssl/certs/ca-bundle.crt $out/etc/ssl/certs/ca-bundle.crt
+          ln -s ca-bundle.crt $out/etc/ssl/certs/ca-certificates.crt
+        '';
+    in
+    {
+      packages = forEach (pkgs:
+        let
+          trees = builtins.mapAttrs (tree pkgs) (profiles pkgs);
+        in
+        {
+          rootfs = trees.base;
+          rootfs-base = trees.base;
+          rootfs-python = trees.python;
+          rootfs-node = trees.node;
+          rootfs-build = trees.build;
+          default = trees.base;
+        });
+    };
+}
