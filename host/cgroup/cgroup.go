@@ -1,0 +1,243 @@
+package cgroup
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"github.com/opencontainers/cgroups"
+	cgfs "github.com/opencontainers/cgroups/fs"
+	"github.com/opencontainers/cgroups/fs2"
+	"github.com/opencontainers/cgroups/fscommon"
+	"golang.org/x/sys/unix"
+
+	"glasshouse/fault"
+)
+
+// A Cgroup is one jail's cgroup in every hierarchy. It is safe for concurrent
+// use. It holds nothing open and need not be closed.
+type Cgroup struct {
+	path    string // below the root of each hierarchy: /prefix/name
+	unified string // its directory in the second generation, "" without one
+	v2      bool
+	dirs    []string          // its directories in all hierarchies
+	v1      map[string]string // controller to directory, first generation only
+	lacks   map[string]string
+	manager cgroups.Manager
+}
+
+// Limits bound what the processes of a cgroup may use together. A limit of zero
+// is none.
+type Limits struct {
+	CPUShares   int64 // relative weight, 2 to 262144; everybody else has 1024
+	MemoryBytes int64 // swap does not extend it
+	PIDs        int64 // processes and threads
+}
+
+func (t *Tree) cgroup(name string) (*Cgroup, error) {
+	if !plain(name) {
+		return nil, fault.Newf(fault.Invalid, "cgroup", name, "not a plain name")
+	}
+	m, err := t.manager(name)
+	if err != nil {
+		return nil, fmt.Errorf("cgroup %s: %w", name, err)
+	}
+	c := &Cgroup{path: filepath.Join("/", t.prefix, name), v2: t.v2, v1: map[string]string{}, lacks: t.lacks, manager: m}
+	for controller, root := range t.roots {
+		c.v1[controller] = filepath.Join(root, c.path)
+	}
+	for _, root := range t.hierarchies() {
+		c.dirs = append(c.dirs, filepath.Join(root, c.path))
+	}
+	if t.unified != "" {
+		c.unified = filepath.Join(t.unified, c.path)
+	}
+	return c, nil
+}
+
+// manager returns the library's view of the cgroup name.
+func (t *Tree) manager(name string) (cgroups.Manager, error) {
+	path := filepath.Join("/", t.prefix, name)
+	config := &cgroups.Cgroup{Path: path, Resources: &cgroups.Resources{}}
+	if t.v2 {
+		return fs2.NewManager(config, filepath.Join(t.unified, path))
+	}
+	m, err := cgfs.NewManager(config, nil)
+	if cgroups.IsNotFound(err) {
+		config.SkipDevices = true // the runtime, not we, decides whether it can do without
+		m, err = cgfs.NewManager(config, nil)
+	}
+	return m, err
+}
+
+// Path returns what goes into an OCI spec as cgroupsPath.
+func (c *Cgroup) Path() string { return c.path }
+
+// ID returns the number by which the kernel's tracing knows the cgroup, or 0
+// where there is no second generation.
+func (c *Cgroup) ID() uint64 {
+	var st unix.Stat_t
+	if c.unified == "" || unix.Stat(c.unified, &st) != nil {
+		return 0
+	}
+	return st.Ino
+}
+
+// AddPID moves a process into the cgroup, in every hierarchy.
+func (c *Cgroup) AddPID(pid int) error {
+	if err := c.manager.AddPid("", pid); err != nil {
+		return fmt.Errorf("add process %d to cgroup %s: %w", pid, c.path, err)
+	}
+	return nil
+}
+
+// JoinUnified moves a process into the cgroup in the second generation alone,
+// for runtimes that on a hybrid host know only the first.
+func (c *Cgroup) JoinUnified(pid int) error {
+	if c.unified == "" {
+		return nil
+	}
+	if err := cgroups.WriteCgroupProc(c.unified, pid); err != nil {
+		return fmt.Errorf("add process %d to cgroup %s: %w", pid, c.unified, err)
+	}
+	return nil
+}
+
+// Set changes the limits. Those of the controllers this host lacks are left out.
+func (c *Cgroup) Set(l Limits) error {
+	if l.CPUShares < 0 || l.MemoryBytes < 0 || l.PIDs < 0 {
+		return fault.Newf(fault.Invalid, "cgroup.Set", c.path, "negative limit in %+v", l)
+	}
+	if err := c.manager.Set(c.resources(l)); err != nil {
+		return fmt.Errorf("limit cgroup %s: %w", c.path, err)
+	}
+	return nil
+}
+
+// resources puts limits in the library's words.
+func (c *Cgroup) resources(l Limits) *cgroups.Resources {
+	r := &cgroups.Resources{SkipDevices: true}
+	if c.lacks["cpu"] == "" {
+		r.CpuShares = uint64(l.CPUShares)
+		if c.v2 {
+			r.CpuWeight = cgroups.ConvertCPUSharesToCgroupV2Value(uint64(l.CPUShares))
+		}
+	}
+	if c.lacks["memory"] == "" {
+		r.Memory = l.MemoryBytes
+		if c.v2 || exists(filepath.Join(c.v1["memory"], memsw)) {
+			r.MemorySwap = l.MemoryBytes // of memory and swap together
+		}
+	}
+	if c.lacks["pids"] == "" && l.PIDs > 0 {
+		r.PidsLimit = &l.PIDs
+	}
+	return r
+}
+
+// Stats is what a cgroup uses now and what its limits did. A field in
+// NotMeasured is zero because this host cannot tell.
+type Stats struct {
+	CPU         time.Duration // since the cgroup was made
+	MemoryBytes int64         // with the page cache its files brought in
+	MemoryPeak  int64
+	PIDs        int64 // processes and threads
+	PIDsRefused int64 // forks that met the limit
+	OOMKills    int64 // processes killed because memory met its limit
+	NotMeasured []string
+}
+
+// Stats returns what the cgroup uses.
+func (c *Cgroup) Stats() (Stats, error) {
+	m, err := c.manager.Stats(&cgroups.StatsOptions{Controllers: cgroups.CPU | cgroups.Memory | cgroups.Pids})
+	if err != nil {
+		return Stats{}, fmt.Errorf("stats of cgroup %s: %w", c.path, err)
+	}
+	s := Stats{
+		CPU:         time.Duration(m.CpuStats.CpuUsage.TotalUsage),
+		MemoryBytes: int64(m.MemoryStats.Usage.Usage),
+		MemoryPeak:  int64(m.MemoryStats.Usage.MaxUsage),
+		PIDs:        int64(m.PidsStats.Current),
+	}
+	if c.lacks["memory"] != "" {
+		s.NotMeasured = append(s.NotMeasured, "MemoryBytes", "MemoryPeak", "OOMKills")
+	} else if kills, err := c.manager.OOMKillCount(); err == nil {
+		s.OOMKills = int64(kills)
+	} else {
+		s.NotMeasured = append(s.NotMeasured, "OOMKills")
+	}
+	if s.MemoryPeak == 0 && s.MemoryBytes > 0 {
+		s.NotMeasured = append(s.NotMeasured, "MemoryPeak") // memory.peak came with Linux 5.19
+	}
+	if c.lacks["pids"] != "" {
+		s.NotMeasured = append(s.NotMeasured, "PIDs", "PIDsRefused")
+	} else if n, err := fscommon.GetValueByKey(c.manager.Path("pids"), "pids.events", "max"); err == nil {
+		s.PIDsRefused = int64(n)
+	} else {
+		s.NotMeasured = append(s.NotMeasured, "PIDsRefused")
+	}
+	if !c.v2 && c.v1["cpuacct"] == "" {
+		s.NotMeasured = append(s.NotMeasured, "CPU")
+	}
+	return s, nil
+}
+
+// PIDs returns the processes in the cgroup and in cgroups below it, in whichever
+// hierarchy: a runtime that died while it joined them may be in a single one.
+func (c *Cgroup) PIDs() ([]int, error) {
+	var all []int
+	for _, dir := range c.dirs {
+		pids, err := cgroups.GetAllPids(dir)
+		if err != nil && !gone(err) {
+			return nil, fmt.Errorf("processes of cgroup %s: %w", c.path, err)
+		}
+		all = append(all, pids...)
+	}
+	slices.Sort(all)
+	return slices.Compact(all), nil
+}
+
+// Populated reports whether any process is in the cgroup or below it.
+func (c *Cgroup) Populated() (bool, error) {
+	if c.v2 {
+		e, err := c.Events()
+		return e.Populated, err
+	}
+	pids, err := c.PIDs()
+	return len(pids) > 0, err
+}
+
+// Destroy kills what is in the cgroup and removes it from every hierarchy, with
+// the cgroups below it. It may be called again, and when nothing is there.
+func (c *Cgroup) Destroy(ctx context.Context) error {
+	if !slices.ContainsFunc(c.dirs, exists) {
+		return nil
+	}
+	if err := c.Kill(ctx); err != nil {
+		return err
+	}
+	return c.remove(ctx)
+}
+
+// remove removes the emptied cgroup. The kernel may hold on to it for a moment
+// after the last process is gone, and the library waits for that a second.
+func (c *Cgroup) remove(ctx context.Context) error {
+	for {
+		var errs []error
+		for _, dir := range c.dirs {
+			if err := cgroups.RemovePath(dir); err != nil {
+				errs = append(errs, err)
+			}
+		}
+		err := errors.Join(errs...)
+		if err == nil {
+			return nil
+		}
+		if ctx.Err() != nil || !errors.Is(err, unix.EBUSY) {
+			return fmt.Errorf("remove cgroup %s: %w", c.path, err)
+		}
+	}
+}

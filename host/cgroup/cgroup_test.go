@@ -1,0 +1,458 @@
+package cgroup_test
+
+import (
+	"bufio"
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"glasshouse/fault"
+	"glasshouse/host/cgroup"
+)
+
+const meg = 1 << 20
+
+// A host is a tree of cgroups of its own, gone after the test.
+type host struct {
+	t    testing.TB
+	tree *cgroup.Tree
+}
+
+func newHost(t testing.TB) *host {
+	t.Helper()
+	tree, err := cgroup.New("glasshouse-test-" + strings.ToLower(rand.Text()[:8]))
+	if errors.Is(err, fault.Unsupported) {
+		t.Skip(err)
+	}
+	h := &host{t, tree}
+	h.must(err)
+	t.Cleanup(func() {
+		names, err := tree.List()
+		h.must(err)
+		for _, name := range names {
+			if err := tree.Destroy(context.Background(), name); err != nil {
+				t.Errorf("destroy %s: %v", name, err)
+			}
+		}
+		h.must(tree.Remove())
+		h.must(tree.Remove())
+	})
+	return h
+}
+
+func (h *host) must(err error) {
+	h.t.Helper()
+	if err != nil {
+		h.t.Fatal(err)
+	}
+}
+
+// needs skips the test if the host lacks a limit it is about.
+func (h *host) needs(what ...string) {
+	h.t.Helper()
+	for _, w := range what {
+		if why := h.tree.Lacks()[w]; why != "" {
+			h.t.Skip(why)
+		}
+	}
+}
+
+func (h *host) create(l cgroup.Limits) *cgroup.Cgroup {
+	h.t.Helper()
+	c, err := h.tree.Create("jail", l)
+	h.must(err)
+	return c
+}
+
+// soon is the time within which the kernel must have done what it is told.
+func (h *host) soon() context.Context {
+	ctx, cancel := context.WithTimeoutCause(context.Background(), 10*time.Second, errors.New("it took ten seconds"))
+	h.t.Cleanup(cancel)
+	return ctx
+}
+
+// run starts a shell in the cgroup and then lets it run the script. wait returns
+// how it ended.
+func (h *host) run(join func(pid int) error, script string) (out *bufio.Reader, wait func() error) {
+	h.t.Helper()
+	cmd := exec.Command("/bin/sh", "-c", "read go; "+script)
+	in, err := cmd.StdinPipe()
+	h.must(err)
+	r, w, err := os.Pipe()
+	h.must(err)
+	cmd.Stdout = w
+	h.must(cmd.Start())
+	w.Close()
+	wait = sync.OnceValue(cmd.Wait)
+	h.t.Cleanup(func() { cmd.Process.Kill(); wait(); r.Close() })
+	h.must(join(cmd.Process.Pid))
+	io.WriteString(in, "go\n")
+	return bufio.NewReader(r), wait
+}
+
+func (h *host) stats(c *cgroup.Cgroup) cgroup.Stats {
+	h.t.Helper()
+	s, err := c.Stats()
+	h.must(err)
+	return s
+}
+
+// forkBomb keeps the cgroup full: bash, unlike sh, does not end when it cannot fork.
+const forkBomb = `exec bash -c 'f() { while :; do f & done; }; f' 2>/dev/null`
+
+// grown waits until the cgroup has at least n processes.
+func (h *host) grown(c *cgroup.Cgroup, n int) {
+	h.t.Helper()
+	for range 500 {
+		if pids, err := c.PIDs(); err == nil && len(pids) >= n {
+			return
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	h.t.Fatalf("the cgroup did not grow to %d processes", n)
+}
+
+func TestAMemoryBombIsKilledAndCounted(t *testing.T) {
+	h := newHost(t)
+	h.needs("memory")
+	c := h.create(cgroup.Limits{MemoryBytes: 32 * meg})
+	_, wait := h.run(c.AddPID, "dd if=/dev/zero of=/dev/null bs=200M count=1 2>/dev/null; echo the shell lives")
+	if err := wait(); err != nil {
+		t.Logf("the shell ended too: %v", err)
+	}
+	s := h.stats(c)
+	if s.OOMKills < 1 {
+		t.Errorf("OOMKills = %d, want at least one", s.OOMKills)
+	}
+	if s.MemoryPeak < 16*meg || s.MemoryPeak > 33*meg {
+		t.Errorf("MemoryPeak = %d, want near the limit of 32 MB", s.MemoryPeak)
+	}
+	h.must(c.Set(cgroup.Limits{MemoryBytes: 400 * meg})) // and again with room
+	_, wait = h.run(c.AddPID, "exec dd if=/dev/zero of=/dev/null bs=200M count=1 2>/dev/null")
+	if err := wait(); err != nil {
+		t.Errorf("200 MB under a limit of 400: %v", err)
+	}
+	if again := h.stats(c).OOMKills; again != s.OOMKills {
+		t.Errorf("OOMKills went from %d to %d with room to spare", s.OOMKills, again)
+	}
+}
+
+func TestAForkBombIsCappedAndKilled(t *testing.T) {
+	h := newHost(t)
+	h.needs("pids")
+	c := h.create(cgroup.Limits{PIDs: 64})
+	h.run(c.AddPID, forkBomb)
+	h.grown(c, 50)
+	time.Sleep(200 * time.Millisecond)
+	s := h.stats(c)
+	if s.PIDs > 64 || s.PIDsRefused == 0 {
+		t.Errorf("%d processes with a limit of 64, %d forks refused", s.PIDs, s.PIDsRefused)
+	}
+	start := time.Now()
+	h.must(c.Kill(h.soon()))
+	t.Logf("killed within %v", time.Since(start))
+	if pids, err := c.PIDs(); err != nil || len(pids) != 0 {
+		t.Errorf("after Kill: %v, %v", pids, err)
+	}
+	h.must(c.Destroy(h.soon()))
+}
+
+func TestCPUWeightsShareTheMachine(t *testing.T) {
+	h := newHost(t)
+	h.needs("cpu")
+	light, err := h.tree.Create("light", cgroup.Limits{CPUShares: 128})
+	h.must(err)
+	heavy, err := h.tree.Create("heavy", cgroup.Limits{CPUShares: 1024})
+	h.must(err)
+	for range 4 {
+		h.run(light.AddPID, "while :; do :; done")
+		h.run(heavy.AddPID, "while :; do :; done")
+	}
+	time.Sleep(1500 * time.Millisecond)
+	l, g := h.stats(light).CPU, h.stats(heavy).CPU
+	if l == 0 || g < 3*l {
+		t.Errorf("with shares 128 and 1024 they used %v and %v", l, g)
+	}
+}
+
+func TestFreezeStopsABusyTreeAndThawLetsItRunOn(t *testing.T) {
+	h := newHost(t)
+	h.needs("freeze")
+	c := h.create(cgroup.Limits{PIDs: 200})
+	for range 3 {
+		h.run(c.AddPID, "while :; do /bin/true; done")
+	}
+	time.Sleep(100 * time.Millisecond)
+	for range 3 {
+		h.must(c.Freeze(h.soon()))
+		before := h.stats(c).CPU
+		time.Sleep(100 * time.Millisecond)
+		if after := h.stats(c).CPU; after != before {
+			t.Errorf("a frozen tree used CPU: %v, then %v", before, after)
+		}
+		if frozen, err := c.Frozen(); err != nil || !frozen {
+			t.Errorf("Frozen = %v, %v", frozen, err)
+		}
+		h.must(c.Thaw(h.soon()))
+		time.Sleep(50 * time.Millisecond)
+		if after := h.stats(c).CPU; after == before {
+			t.Errorf("a thawed tree used no CPU")
+		}
+		if frozen, err := c.Frozen(); err != nil || frozen {
+			t.Errorf("Frozen = %v, %v after Thaw", frozen, err)
+		}
+	}
+}
+
+func TestFreezeGivesUpWithItsContextAndTheyRunOn(t *testing.T) {
+	h := newHost(t)
+	c := h.create(cgroup.Limits{})
+	out, _ := h.run(c.AddPID, "while echo tick; do sleep 0.02; done")
+	ctx, cancel := context.WithCancelCause(t.Context())
+	cancel(errors.New("changed my mind"))
+	if err := c.Freeze(ctx); err == nil {
+		h.must(c.Thaw(h.soon())) // it was faster than the question
+	} else if !strings.Contains(err.Error(), "changed my mind") {
+		t.Errorf("Freeze = %v, want the cause", err)
+	}
+	for range 3 {
+		_, err := out.ReadString('\n')
+		h.must(err)
+	}
+}
+
+func TestAFrozenTreeCanBeKilled(t *testing.T) {
+	h := newHost(t)
+	h.needs("freeze")
+	c := h.create(cgroup.Limits{PIDs: 64})
+	h.run(c.AddPID, forkBomb)
+	h.grown(c, 40)
+	h.must(c.Freeze(h.soon()))
+	start := time.Now()
+	h.must(c.Kill(h.soon()))
+	t.Logf("killed within %v", time.Since(start))
+	if frozen, _ := c.Frozen(); frozen {
+		t.Error("the emptied cgroup is still frozen")
+	}
+	_, wait := h.run(c.AddPID, "exit 3")
+	if err := wait(); err == nil || err.Error() != "exit status 3" {
+		t.Errorf("a new process in it ended with %v, want exit status 3", err)
+	}
+}
+
+func TestKillFindsWhoIsInOneGenerationOnly(t *testing.T) {
+	h := newHost(t)
+	c := h.create(cgroup.Limits{PIDs: 64})
+	freezer := "/sys/fs/cgroup/freezer" + c.Path()
+	if _, err := os.Stat(freezer); err != nil || c.ID() == 0 {
+		t.Skip("this host has only one generation of cgroups")
+	}
+	joinFirst := func(pid int) error {
+		return os.WriteFile(freezer+"/cgroup.procs", fmt.Append(nil, pid), 0)
+	}
+	h.run(joinFirst, "while :; do /bin/true; done")
+	h.run(c.JoinUnified, "sleep 1000")
+	if pids, err := c.PIDs(); err != nil || len(pids) < 2 {
+		t.Errorf("PIDs = %v, %v, want both", pids, err)
+	}
+
+	h.must(c.Freeze(h.soon()))
+	inUnified := func() string {
+		b, _ := os.ReadFile("/sys/fs/cgroup/unified" + c.Path() + "/cgroup.procs")
+		return strings.TrimSpace(string(b))
+	}
+	if got := len(strings.Fields(inUnified())); got < 2 {
+		t.Errorf("after Freeze the second generation has %d processes, want both", got)
+	}
+	h.must(c.Thaw(h.soon()))
+	h.run(joinFirst, forkBomb)
+	h.must(os.WriteFile(freezer+"/freezer.state", []byte("FROZEN"), 0)) // as runc pause does
+	h.must(c.Kill(h.soon()))
+	if pids, _ := c.PIDs(); len(pids) != 0 {
+		t.Errorf("after Kill: %v", pids)
+	}
+}
+
+func TestDestroyTakesCgroupsBelowAndMayBeRepeated(t *testing.T) {
+	h := newHost(t)
+	c := h.create(cgroup.Limits{PIDs: 50})
+	below := 0
+	for _, root := range []string{"/sys/fs/cgroup", "/sys/fs/cgroup/unified", "/sys/fs/cgroup/freezer", "/sys/fs/cgroup/memory"} {
+		dir := filepath.Join(root, c.Path(), "a/b")
+		if os.MkdirAll(dir, 0o755) != nil {
+			continue
+		}
+		below++
+		h.run(func(pid int) error {
+			return os.WriteFile(dir+"/cgroup.procs", fmt.Append(nil, pid), 0)
+		}, "trap '' TERM HUP INT; while :; do sleep 1; done")
+	}
+	if below == 0 {
+		t.Fatal("no cgroup could be made below the jail's")
+	}
+	h.must(c.Destroy(h.soon()))
+	h.must(c.Destroy(h.soon()))
+	h.must(h.tree.Destroy(h.soon(), "jail"))
+	h.must(h.tree.Destroy(h.soon(), "never"))
+	if names, err := h.tree.List(); err != nil || len(names) != 0 {
+		t.Errorf("List = %v, %v, want none", names, err)
+	}
+	if _, err := h.tree.Open("jail"); !errors.Is(err, fault.NotFound) {
+		t.Errorf("Open after Destroy = %v, want not found", err)
+	}
+	if err := c.Kill(h.soon()); err != nil {
+		t.Errorf("Kill of what is gone = %v", err)
+	}
+	if busy, err := c.Populated(); busy || err != nil {
+		t.Errorf("Populated of what is gone = %v, %v", busy, err)
+	}
+}
+
+func TestWhatACrashLeftInOneHierarchyIsFoundAndRemoved(t *testing.T) {
+	h := newHost(t)
+	c := h.create(cgroup.Limits{})
+	var root string
+	for _, dir := range []string{"/sys/fs/cgroup", "/sys/fs/cgroup/freezer"} {
+		if os.MkdirAll(dir+filepath.Dir(c.Path())+"/half", 0o755) == nil {
+			root = dir
+		}
+	}
+	if root == "" {
+		t.Skip("no hierarchy at a known place")
+	}
+	if names, err := h.tree.List(); err != nil || !slices.Equal(names, []string{"half", "jail"}) {
+		t.Errorf("List = %v, %v", names, err)
+	}
+	if err := h.tree.Remove(); !errors.Is(err, fault.Conflict) {
+		t.Errorf("Remove of a tree with cgroups = %v, want conflict", err)
+	}
+	half, err := h.tree.Open("half")
+	h.must(err)
+	h.must(half.Destroy(h.soon()))
+	if again, err := h.tree.Open("jail"); err != nil || again.ID() != c.ID() {
+		t.Errorf("Open(jail) = %v, %v", again, err)
+	}
+}
+
+func TestCreateTakesOverOnlyTheEmpty(t *testing.T) {
+	h := newHost(t)
+	c := h.create(cgroup.Limits{})
+	h.create(cgroup.Limits{})
+	h.run(c.AddPID, "sleep 1000")
+	if _, err := h.tree.Create("jail", cgroup.Limits{}); !errors.Is(err, fault.Conflict) {
+		t.Errorf("Create over a populated cgroup = %v, want conflict", err)
+	}
+	for _, name := range []string{"", ".", "..", "a/b", "../x"} {
+		if _, err := h.tree.Create(name, cgroup.Limits{}); !errors.Is(err, fault.Invalid) {
+			t.Errorf("Create(%q) = %v, want invalid", name, err)
+		}
+		if _, err := cgroup.New(name); !errors.Is(err, fault.Invalid) {
+			t.Errorf("New(%q) = %v, want invalid", name, err)
+		}
+	}
+	if _, err := h.tree.Create("n", cgroup.Limits{PIDs: -1}); !errors.Is(err, fault.Invalid) {
+		t.Errorf("a negative limit = %v, want invalid", err)
+	}
+	if _, err := h.tree.Open("n"); !errors.Is(err, fault.NotFound) {
+		t.Errorf("what a failed Create began: %v, want not found", err)
+	}
+}
+
+func TestIDIsTheKernels(t *testing.T) {
+	h := newHost(t)
+	h.needs("identity")
+	c := h.create(cgroup.Limits{})
+	root := "/sys/fs/cgroup"
+	if _, err := os.Stat(root + "/unified/cgroup.procs"); err == nil {
+		root += "/unified"
+	}
+	handle, _, err := unix.NameToHandleAt(unix.AT_FDCWD, root+c.Path(), 0)
+	h.must(err)
+	b := handle.Bytes() // kernfs: the id, in the machine's order
+	var want uint64
+	for i := range 8 {
+		want |= uint64(b[i]) << (8 * i)
+	}
+	if got := c.ID(); got != want {
+		t.Errorf("ID = %d, the kernel says %d", got, want)
+	}
+}
+
+func TestStatsArePlausible(t *testing.T) {
+	h := newHost(t)
+	c := h.create(cgroup.Limits{MemoryBytes: 200 * meg, PIDs: 50})
+	if s := h.stats(c); s.CPU != 0 || s.PIDs != 0 {
+		t.Errorf("an empty cgroup has used %+v", s)
+	}
+	out, _ := h.run(c.AddPID, "dd if=/dev/zero of=/dev/null bs=50M count=20 2>/dev/null; echo done; sleep 1000")
+	out.ReadString('\n')
+	s := h.stats(c)
+	t.Logf("%+v", s)
+	if s.CPU < time.Millisecond || s.CPU > time.Minute {
+		t.Errorf("CPU = %v", s.CPU)
+	}
+	if s.MemoryPeak < 50*meg || s.MemoryBytes > s.MemoryPeak || s.MemoryBytes <= 0 {
+		t.Errorf("memory is %d and was %d after using 50 MB", s.MemoryBytes, s.MemoryPeak)
+	}
+	if s.PIDs != 2 || s.PIDsRefused != 0 || s.OOMKills != 0 {
+		t.Errorf("a shell and its sleep: %+v", s)
+	}
+}
+
+func TestFiftyAtOnce(t *testing.T) {
+	h := newHost(t)
+	var wg sync.WaitGroup
+	for i := range 50 {
+		wg.Go(func() {
+			c, err := h.tree.Create(fmt.Sprint("j", i), cgroup.Limits{CPUShares: 256, MemoryBytes: 64 * meg, PIDs: 32})
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			cmd := exec.Command("/bin/sleep", "1000")
+			if err := cmd.Start(); err != nil {
+				t.Error(err)
+				return
+			}
+			if err := errors.Join(c.AddPID(cmd.Process.Pid), c.Destroy(h.soon())); err != nil {
+				t.Error(err)
+			}
+			cmd.Process.Kill()
+			cmd.Wait()
+		})
+	}
+	wg.Wait()
+	if names, err := h.tree.List(); err != nil || len(names) != 0 {
+		t.Errorf("left: %v, %v", names, err)
+	}
+}
+
+func BenchmarkCreateDestroy(b *testing.B) {
+	h := newHost(b)
+	for b.Loop() {
+		h.create(cgroup.Limits{CPUShares: 256, MemoryBytes: 512 * meg, PIDs: 128})
+		h.must(h.tree.Destroy(context.Background(), "jail"))
+	}
+}
+
+func BenchmarkFreezeThaw(b *testing.B) {
+	h := newHost(b)
+	c := h.create(cgroup.Limits{})
+	h.run(c.AddPID, "sleep 1000")
+	for b.Loop() {
+		h.must(c.Freeze(context.Background()))
+		h.must(c.Thaw(context.Background()))
+	}
+}

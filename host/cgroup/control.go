@@ -1,0 +1,293 @@
+package cgroup
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/opencontainers/cgroups"
+	"golang.org/x/sys/unix"
+
+	"glasshouse/fault"
+)
+
+// Events is the state the kernel tells of a cgroup and everything below it.
+type Events struct {
+	Populated bool // some process is in it
+	Frozen    bool // every process in it is frozen
+}
+
+// Events returns the cgroup's state in the second generation. A cgroup that is
+// not there is empty and not frozen.
+func (c *Cgroup) Events() (Events, error) {
+	b, err := os.ReadFile(filepath.Join(c.unified, "cgroup.events"))
+	if c.unified == "" || err != nil && gone(err) {
+		return Events{}, nil
+	}
+	if err != nil {
+		return Events{}, fmt.Errorf("events of cgroup %s: %w", c.path, err)
+	}
+	return parseEvents(string(b)), nil
+}
+
+func parseEvents(s string) (e Events) {
+	for line := range strings.Lines(s) {
+		switch strings.TrimSpace(line) {
+		case "populated 1":
+			e.Populated = true
+		case "frozen 1":
+			e.Frozen = true
+		}
+	}
+	return e
+}
+
+// Wait returns when the state in the second generation satisfies until, or when
+// ctx is done, with its cause. A cgroup that is removed meanwhile counts as empty.
+func (c *Cgroup) Wait(ctx context.Context, until func(Events) bool) error {
+	f, err := os.Open(filepath.Join(c.unified, "cgroup.events"))
+	if err != nil && gone(err) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("watch cgroup %s: %w", c.path, err)
+	}
+	defer f.Close()
+
+	buf := make([]byte, 256)
+	for timeout := 1; ; timeout = min(2*timeout, 20) {
+		n, err := unix.Pread(int(f.Fd()), buf, 0) // reading also arms the poll
+		if err == unix.ENODEV {
+			return nil
+		}
+		if err != nil {
+			return fmt.Errorf("watch cgroup %s: %w", c.path, err)
+		}
+		if until(parseEvents(string(buf[:n]))) {
+			return nil
+		}
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		// The kernel wakes us, but not twice within ten milliseconds; the
+		// bounds are for that, and for ctx.
+		fds := []unix.PollFd{{Fd: int32(f.Fd()), Events: unix.POLLPRI}}
+		if _, err := unix.Poll(fds, timeout); err != nil && err != unix.EINTR {
+			return fmt.Errorf("watch cgroup %s: %w", c.path, err)
+		}
+	}
+}
+
+// Freeze stops every process of the cgroup and returns when all have stopped.
+// If ctx ends first, they run on.
+func (c *Cgroup) Freeze(ctx context.Context) error {
+	if why := c.lacks["freeze"]; why != "" {
+		return fault.Cannot("cgroup.Freeze", why, "mount the cgroup2 filesystem")
+	}
+	if c.unified == "" {
+		if err := c.manager.Freeze(cgroups.Frozen); err != nil {
+			return fmt.Errorf("freeze cgroup %s: %w", c.path, err)
+		}
+		return nil
+	}
+	if err := c.gather(ctx); err != nil {
+		return err
+	}
+	if err := c.write("cgroup.freeze", "1"); err != nil {
+		return fmt.Errorf("freeze: %w", err)
+	}
+	if err := c.Wait(ctx, func(e Events) bool { return e.Frozen }); err != nil {
+		return errors.Join(fmt.Errorf("freeze cgroup %s: %w", c.path, err), c.write("cgroup.freeze", "0"))
+	}
+	return nil
+}
+
+// Thaw lets the processes of the cgroup run on.
+func (c *Cgroup) Thaw(ctx context.Context) error {
+	if err := c.thawFirst(); err != nil {
+		return err
+	}
+	if c.unified == "" {
+		return nil
+	}
+	if err := c.write("cgroup.freeze", "0"); err != nil {
+		return fmt.Errorf("thaw: %w", err)
+	}
+	if err := c.Wait(ctx, func(e Events) bool { return !e.Frozen }); err != nil {
+		return fmt.Errorf("thaw cgroup %s: %w", c.path, err)
+	}
+	return nil
+}
+
+// Frozen reports whether the cgroup is frozen.
+func (c *Cgroup) Frozen() (bool, error) {
+	if c.unified != "" {
+		e, err := c.Events()
+		if err != nil || e.Frozen || c.v2 {
+			return e.Frozen, err
+		}
+	}
+	if c.v1["freezer"] == "" {
+		return false, nil
+	}
+	state, err := c.manager.GetFreezerState()
+	if err != nil {
+		return false, fmt.Errorf("state of cgroup %s: %w", c.path, err)
+	}
+	return state == cgroups.Frozen, nil
+}
+
+// thawFirst undoes a freeze of the first generation, ours or a runtime's.
+func (c *Cgroup) thawFirst() error {
+	dir := c.v1["freezer"]
+	if dir == "" || !exists(dir) {
+		return nil
+	}
+	if err := c.manager.Freeze(cgroups.Thawed); err != nil && !gone(err) {
+		return fmt.Errorf("thaw cgroup %s: %w", c.path, err)
+	}
+	return nil
+}
+
+func (c *Cgroup) write(file, value string) error {
+	if err := cgroups.WriteFile(c.unified, file, value); err != nil {
+		return fmt.Errorf("cgroup %s: %w", c.path, err)
+	}
+	return nil
+}
+
+// strays returns the processes that are in the first generation's cgroup but
+// not in the second's.
+func (c *Cgroup) strays() ([]int, error) {
+	if c.unified == "" || c.v2 {
+		return nil, nil
+	}
+	in, err := cgroups.GetAllPids(c.unified)
+	if err != nil && !gone(err) {
+		return nil, fmt.Errorf("processes of cgroup %s: %w", c.path, err)
+	}
+	all, err := c.PIDs()
+	return slices.DeleteFunc(all, func(pid int) bool { return slices.Contains(in, pid) }), err
+}
+
+// gather moves strays into the second generation's cgroup, until a look finds
+// none: they may fork while being moved.
+func (c *Cgroup) gather(ctx context.Context) error {
+	for {
+		pids, err := c.strays()
+		if err != nil || len(pids) == 0 {
+			return err
+		}
+		for _, pid := range pids {
+			if err := c.JoinUnified(pid); err != nil && !errors.Is(err, unix.ESRCH) {
+				return err
+			}
+		}
+		if ctx.Err() != nil {
+			return fmt.Errorf("gather cgroup %s: %w", c.path, context.Cause(ctx))
+		}
+	}
+}
+
+// Kill ends every process in the cgroup and below it, however busy or frozen,
+// and returns when none is left. Afterwards the cgroup is not frozen.
+func (c *Cgroup) Kill(ctx context.Context) error {
+	for {
+		left, err := c.Populated()
+		if err != nil {
+			return err
+		}
+		if !left {
+			break
+		}
+		if ctx.Err() != nil {
+			return fmt.Errorf("kill cgroup %s: %w", c.path, context.Cause(ctx))
+		}
+		if err := c.killOnce(); err != nil {
+			return fmt.Errorf("kill cgroup %s: %w", c.path, err)
+		}
+		c.settle(ctx)
+	}
+	if c.unified != "" && exists(c.unified) {
+		if err := c.write("cgroup.freeze", "0"); err != nil && !gone(err) {
+			return err
+		}
+	}
+	return nil
+}
+
+// settle waits a moment for killed processes to go.
+func (c *Cgroup) settle(ctx context.Context) {
+	if c.unified == "" {
+		time.Sleep(2 * time.Millisecond)
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, 200*time.Millisecond)
+	defer cancel()
+	c.Wait(ctx, func(e Events) bool { return !e.Populated })
+	if pids, _ := c.PIDs(); len(pids) > 0 {
+		time.Sleep(2 * time.Millisecond)
+	}
+}
+
+// killOnce kills what is there now: by one write where the kernel can (Linux
+// 5.14), the rest one by one, frozen so that nothing forks away meanwhile.
+func (c *Cgroup) killOnce() error {
+	if c.unified != "" && c.write("cgroup.kill", "1") == nil {
+		pids, err := c.strays()
+		if err != nil {
+			return err
+		}
+		return errors.Join(c.signal(pids), c.thawFirst())
+	}
+	if c.unified != "" {
+		if err := c.write("cgroup.freeze", "1"); err != nil && !gone(err) {
+			return err
+		}
+	} else if c.v1["freezer"] != "" {
+		c.manager.Freeze(cgroups.Frozen) // what does not freeze is still killed
+	}
+	pids, err := c.PIDs()
+	if err != nil {
+		return err
+	}
+	return errors.Join(c.signal(pids), c.thawFirst())
+}
+
+// signal kills processes, each only if it is still in the cgroup once we hold
+// it: its number may have become another's.
+func (c *Cgroup) signal(pids []int) error {
+	held := map[int]int{}
+	defer func() {
+		for _, fd := range held {
+			unix.Close(fd)
+		}
+	}()
+	for _, pid := range pids {
+		if fd, err := unix.PidfdOpen(pid, 0); err == nil {
+			held[pid] = fd
+		}
+	}
+	if len(held) == 0 {
+		return nil
+	}
+	still, err := c.PIDs()
+	if err != nil {
+		return err
+	}
+	for _, pid := range still {
+		fd, ok := held[pid]
+		if !ok {
+			continue
+		}
+		if err := unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0); err != nil && err != unix.ESRCH {
+			return fmt.Errorf("kill %d: %w", pid, err)
+		}
+	}
+	return nil
+}
