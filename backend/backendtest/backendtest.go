@@ -1,0 +1,114 @@
+// Package backendtest is the contract of jail.Backend as tests.
+//
+// A backend's whole test is a call of Run. What is tested is what the people of
+// a jail and of its host can see: what a command inside finds, what is left on
+// the host, whose the files are. How a backend achieves it is its own affair.
+package backendtest
+
+import (
+	"errors"
+	"slices"
+	"testing"
+
+	"glasshouse/fault"
+	"glasshouse/jail"
+)
+
+// Options is what a run of the suite has to know of the backend.
+type Options struct {
+	Runtime string // of every Plan
+
+	// IDs overrides the range of host ids that the suite gives to each jail.
+	IDs *jail.IDRange
+
+	// Differs names clauses of the contract that this backend is allowed to
+	// break, each with the reason. A clause is the name of a test below Run's,
+	// as go test prints it: "Attacks/mount". A clause that is named here and
+	// does not exist fails the run, so that no excuse outlives its cause.
+	Differs map[string]string
+}
+
+// Run checks the backend that open returns against the contract documented on
+// jail.Backend. open is called once for each daemon that a scenario has: two
+// calls are two daemons, and what one leaves the other must find.
+func Run(t *testing.T, open func(t *testing.T) jail.Backend, opts Options) {
+	if childCreates(t, open) {
+		return
+	}
+	b := open(t)
+	switch err := b.Probe(t.Context()); {
+	case errors.Is(err, fault.Unsupported):
+		t.Skipf("%v (remedy: %s)", err, fault.RemedyOf(err))
+	case err != nil:
+		t.Fatalf("Probe was inconclusive: %v", err)
+	}
+	s := &suite{open: open, backend: b, opts: opts, lower: Rootfs(t), init: Init(t)}
+	for name, reason := range b.Lacks() {
+		t.Logf("lacks %s: %s", name, reason)
+	}
+
+	s.clause(t, "CreatedJailAnswers", s.createdJailAnswers)
+	s.clause(t, "Inside", s.inside)
+	s.clause(t, "Owners", s.owners)
+	s.clause(t, "WritesLandInTheUpper", s.writesLandInTheUpper)
+	s.clause(t, "Workspace", s.workspace)
+	s.clause(t, "Mounts", s.mounts)
+	s.clause(t, "FreezeAndThaw", s.freezeAndThaw)
+	s.clause(t, "KillLeavesNoProcess", s.killLeavesNoProcess)
+	s.clause(t, "DoneClosesWhenInitDies", s.doneClosesWhenInitDies)
+	s.clause(t, "OpenFindsTheJailAgain", s.openFindsTheJailAgain)
+	s.clause(t, "CleanAfterEveryDeath", s.cleanAfterEveryDeath)
+	s.clause(t, "CleanInTheMiddleOfCreate", s.cleanInTheMiddleOfCreate)
+	s.clause(t, "FailedCreateLeavesNothing", s.failedCreateLeavesNothing)
+	s.clause(t, "WhatItLacksItRefuses", s.whatItLacksItRefuses)
+	s.clause(t, "StoppedJailStartsAgain", s.stoppedJailStartsAgain)
+	s.clause(t, "MountShowsAStoppedJail", s.mountShowsAStoppedJail)
+	s.clause(t, "Limits", s.limits)
+	s.clause(t, "StatsArePlausible", s.statsArePlausible)
+	s.clause(t, "TwoJailsStayApart", s.twoJailsStayApart)
+	s.clause(t, "TwentyAtOnce", s.twentyAtOnce)
+	s.clause(t, "Attacks", s.attacks)
+
+	if filtered() {
+		return // not every clause has had its turn
+	}
+	for name, reason := range opts.Differs {
+		if !slices.Contains(s.clauses, name) {
+			t.Errorf("Options.Differs excuses %q (%s), which is no clause of the contract", name, reason)
+		}
+	}
+}
+
+// A suite is one run of the contract.
+type suite struct {
+	open    func(t *testing.T) jail.Backend
+	backend jail.Backend
+	opts    Options
+	lower   string
+	init    string
+	clauses []string // that were reached, below the name of Run's test
+	prefix  string
+}
+
+// clause runs one clause of the contract, unless the backend is excused from it.
+func (s *suite) clause(t *testing.T, name string, f func(t *testing.T)) {
+	outer := s.prefix
+	full := outer + name
+	s.clauses = append(s.clauses, full)
+	t.Run(name, func(t *testing.T) {
+		if reason, ok := s.opts.Differs[full]; ok {
+			t.Skipf("allowed to differ: %s", reason)
+		}
+		s.prefix = full + "/"
+		defer func() { s.prefix = outer }()
+		f(t)
+	})
+}
+
+// lacks skips the test if the backend says that it cannot hold the thing named.
+func (s *suite) lacks(t *testing.T, thing string) {
+	t.Helper()
+	if reason, ok := s.backend.Lacks()[thing]; ok {
+		t.Skipf("lacks %s: %s", thing, reason)
+	}
+}

@@ -1,0 +1,166 @@
+package backendtest
+
+import (
+	"bufio"
+	"bytes"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+
+	"glasshouse/jail"
+)
+
+// Leaks returns what the host still holds for a jail that has been cleaned:
+// processes, mounts, loop devices, cgroups, network namespaces and links. Other
+// jails of this host, also of other tests, do not count.
+func Leaks(p jail.Plan) []string {
+	var leaks []string
+	for _, find := range []func(jail.Plan) []string{processesOf, mountsOf, loopsOf, cgroupsOf, netnsOf, linksOf} {
+		leaks = append(leaks, find(p)...)
+	}
+	return leaks
+}
+
+func mustNotLeak(t *testing.T, p jail.Plan) {
+	t.Helper()
+	if leaks := Leaks(p); len(leaks) > 0 {
+		t.Errorf("the host still holds of jail %s:\n\t%s", p.ID, strings.Join(leaks, "\n\t"))
+	}
+}
+
+// processesOf finds the jail's processes on the host: those that run as one of
+// its ids, that were started with its name, that are in a cgroup of its name,
+// or that see its directory mounted. Zombies hold nothing and do not count.
+func processesOf(p jail.Plan) []string {
+	dirs, _ := filepath.Glob("/proc/[0-9]*")
+	var found []string
+	for _, dir := range dirs {
+		if pid := filepath.Base(dir); pid != strconv.Itoa(os.Getpid()) && isProcessOf(dir, p) {
+			found = append(found, describe(dir))
+		}
+	}
+	return found
+}
+
+func isProcessOf(dir string, p jail.Plan) bool {
+	status := readProc(dir, "status")
+	if len(status) == 0 || strings.HasPrefix(field(status, "State"), "Z") {
+		return false
+	}
+	for uid := range strings.FieldsSeq(field(status, "Uid")) {
+		n, err := strconv.ParseUint(uid, 10, 32)
+		if err == nil && uint32(n)-p.IDs.First < p.IDs.Count {
+			return true
+		}
+	}
+	name := []byte(p.ID)
+	if strings.Contains(string(readProc(dir, "cmdline")), string(name)) && !isTest(dir) {
+		return true
+	}
+	if bytes.Contains(readProc(dir, "cgroup"), name) {
+		return true
+	}
+	return ownMounts(dir) && bytes.Contains(readProc(dir, "mountinfo"), name)
+}
+
+// isTest reports whether a process is one of the suite's own children, which
+// have the jail's name in their arguments but are not of it.
+func isTest(dir string) bool {
+	exe, err := os.Readlink(filepath.Join(dir, "exe"))
+	self, _ := os.Executable()
+	return err == nil && exe == self && bytes.Contains(readProc(dir, "cmdline"), []byte("-test."))
+}
+
+// ownMounts reports whether a process has another mount namespace than we have.
+func ownMounts(dir string) bool {
+	theirs, err := os.Readlink(filepath.Join(dir, "ns/mnt"))
+	ours, _ := os.Readlink("/proc/self/ns/mnt")
+	return err == nil && theirs != ours
+}
+
+func describe(dir string) string {
+	cmdline := strings.TrimSpace(strings.ReplaceAll(string(readProc(dir, "cmdline")), "\x00", " "))
+	if len(cmdline) > 120 {
+		cmdline = cmdline[:120] + "…"
+	}
+	return fmt.Sprintf("process %s (%s) %s", filepath.Base(dir), field(readProc(dir, "status"), "State"), cmdline)
+}
+
+func mountsOf(p jail.Plan) []string {
+	mounts, _ := os.ReadFile("/proc/self/mountinfo")
+	var found []string
+	for line := range strings.Lines(string(mounts)) {
+		if strings.Contains(line, string(p.ID)) {
+			found = append(found, "mount "+strings.TrimSpace(line))
+		}
+	}
+	return found
+}
+
+func loopsOf(p jail.Plan) []string {
+	files, _ := filepath.Glob("/sys/block/loop*/loop/backing_file")
+	var found []string
+	for _, f := range files {
+		if image, _ := os.ReadFile(f); bytes.Contains(image, []byte(p.ID)) {
+			found = append(found, fmt.Sprintf("loop device %s of %s", strings.Split(f, "/")[3], bytes.TrimSpace(image)))
+		}
+	}
+	return found
+}
+
+func cgroupsOf(p jail.Plan) []string {
+	var found []string
+	filepath.WalkDir("/sys/fs/cgroup", func(path string, d fs.DirEntry, err error) error {
+		switch {
+		case err != nil || !d.IsDir():
+			return nil // gone since, or not ours to read
+		case strings.Contains(d.Name(), string(p.ID)):
+			found = append(found, "cgroup "+path)
+			return fs.SkipDir
+		}
+		return nil
+	})
+	return found
+}
+
+func netnsOf(p jail.Plan) []string {
+	found, _ := filepath.Glob("/run/netns/*" + string(p.ID) + "*")
+	for i, name := range found {
+		found[i] = "network namespace " + name
+	}
+	return found
+}
+
+// linksOf finds the links of the host that are named after the jail. A link's
+// name has room for its distinct part only.
+func linksOf(p jail.Plan) []string {
+	links, _ := net.Interfaces()
+	var found []string
+	for _, l := range links {
+		alias, _ := os.ReadFile(filepath.Join("/sys/class/net", l.Name, "ifalias"))
+		if strings.Contains(l.Name, string(p.ID[2:10])) || bytes.Contains(alias, []byte(p.ID)) {
+			found = append(found, "link "+l.Name)
+		}
+	}
+	return found
+}
+
+func readProc(dir, name string) []byte {
+	b, _ := os.ReadFile(filepath.Join(dir, name)) // a process may end while it is looked at
+	return b
+}
+
+// field is the value of one line of a /proc/PID/status.
+func field(status []byte, name string) string {
+	for scan := bufio.NewScanner(bytes.NewReader(status)); scan.Scan(); {
+		if value, ok := strings.CutPrefix(scan.Text(), name+":"); ok {
+			return strings.TrimSpace(value)
+		}
+	}
+	return ""
+}

@@ -1,0 +1,149 @@
+package backendtest
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"glasshouse/jail"
+)
+
+// limits has one jail take what it can while its neighbour goes about its work.
+func (s *suite) limits(t *testing.T) {
+	neighbour := s.newBox(t)
+	neighbour.start(t, `while :; do echo $((++n)) > /tmp/n; sleep 0.01; done`)
+	unharmed := func(t *testing.T) {
+		t.Helper()
+		at := neighbour.sh(t, "cat /tmp/n")
+		eventually(t, "the neighbour goes on with its work", func() bool { return neighbour.sh(t, "cat /tmp/n") != at })
+		st, err := neighbour.inst.Stats(t.Context())
+		if err != nil {
+			t.Errorf("Stats of the neighbour: %v", err)
+		}
+		if st.OOMKills > 0 {
+			t.Errorf("the neighbour lost %d processes for want of memory", st.OOMKills)
+		}
+	}
+
+	s.clause(t, "memory-bomb", func(t *testing.T) {
+		s.lacks(t, "memory")
+		b := s.newBox(t, func(p *jail.Plan) { p.Limits.MemoryMB = 64 })
+		if r := b.try(t, "probe eat 256"); r.status.Code == 0 {
+			t.Errorf("a process took 256 MB in a jail of 64: %v", r)
+		}
+		if got, want := b.sh(t, "echo alive"), "alive"; got != want {
+			t.Errorf("after the memory bomb: %q, want %q", got, want)
+		}
+		st, err := b.inst.Stats(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !slices.Contains(st.NotMeasured, "oom_kills") && st.OOMKills == 0 {
+			t.Errorf("no process was killed for want of memory, says Stats: %+v", st)
+		}
+		unharmed(t)
+		b.kill(t)
+	})
+	s.clause(t, "memory-in-files", func(t *testing.T) {
+		s.lacks(t, "memory")
+		b := s.newBox(t, func(p *jail.Plan) { p.Limits.MemoryMB = 64 })
+		if r := b.try(t, "dd if=/dev/zero of=/dev/shm/bomb bs=1M count=256"); r.status.Code == 0 {
+			t.Errorf("256 MB fit in /dev/shm of a jail of 64: %v", r)
+		}
+		b.try(t, "rm -f /dev/shm/bomb")
+		if got, want := b.sh(t, "echo alive"), "alive"; got != want {
+			t.Errorf("after filling /dev/shm: %q, want %q", got, want)
+		}
+		unharmed(t)
+		b.kill(t)
+	})
+	s.clause(t, "pid-bomb", func(t *testing.T) {
+		s.lacks(t, "pids")
+		const most = 32
+		b := s.newBox(t, func(p *jail.Plan) { p.Limits.MaxPIDs = most })
+		b.start(t, `exec probe fork 200`)
+		time.Sleep(300 * time.Millisecond)
+		if n := len(processesOf(b.plan)); n > most+4 { // the runtime's own
+			t.Errorf("%d processes in a jail of %d", n, most)
+		}
+		if _, err := b.ctl.WaitReady(deadline(t, 5*time.Second)); err != nil {
+			t.Errorf("init does not answer in a full jail: %v", err)
+		}
+		unharmed(t)
+		b.kill(t)
+	})
+	s.clause(t, "fork-bomb", func(t *testing.T) {
+		s.lacks(t, "pids")
+		b := s.newBox(t, func(p *jail.Plan) { p.Limits.MaxPIDs = 64 })
+		b.start(t, `f() { f | f & }; f`)
+		time.Sleep(500 * time.Millisecond)
+		unharmed(t)
+		b.kill(t)
+	})
+	s.clause(t, "disk-filler", func(t *testing.T) {
+		s.lacks(t, "disk")
+		b := s.newBox(t, func(p *jail.Plan) { p.Limits.DiskMB = 32 })
+		if r := b.try(t, "dd if=/dev/zero of=/root/bomb bs=1M count=64"); r.status.Code == 0 {
+			t.Errorf("64 MB fit in a jail of 32: %v", r)
+		}
+		st, err := b.inst.Stats(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if st.DiskBytes > 33<<20 {
+			t.Errorf("%d bytes are on a disk of 32 MB", st.DiskBytes)
+		}
+		b.sh(t, "rm /root/bomb; sync; echo room again > /root/x")
+		unharmed(t)
+		b.kill(t)
+	})
+	s.clause(t, "many-files", func(t *testing.T) {
+		s.lacks(t, "disk")
+		b := s.newBox(t, func(p *jail.Plan) { p.Limits.DiskMB = 32 })
+		b.try(t, "mkdir /root/many; cd /root/many; seq 100000 | tr '\\n' '\\0' | timeout 30 bash -c 'while read -r -d \"\" n; do : > $n || exit 1; done' 2> /dev/null")
+		b.sh(t, "rm -r /root/many; : > /root/x")
+		unharmed(t)
+		b.kill(t)
+	})
+	s.clause(t, "cpu-hog", func(t *testing.T) {
+		b := s.newBox(t)
+		for range 4 {
+			b.start(t, "while :; do :; done")
+		}
+		unharmed(t)
+		b.kill(t)
+	})
+	neighbour.kill(t)
+}
+
+func (s *suite) statsArePlausible(t *testing.T) {
+	b := s.newBox(t, func(p *jail.Plan) { p.Limits.DiskMB = 64 })
+	first, err := b.inst.Stats(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.sh(t, `head -c 8M /dev/urandom > /root/data; sync; timeout 0.5 bash -c 'while :; do :; done'; true`)
+	b.start(t, "sleep 300")
+	st, err := b.inst.Stats(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		field string
+		ok    bool
+	}{
+		{"cpu", st.CPU-first.CPU > 200*time.Millisecond && st.CPU < time.Hour},
+		{"memory_bytes", st.MemoryBytes > 1<<18 && st.MemoryBytes < 512<<20},
+		{"memory_peak", st.MemoryPeak >= st.MemoryBytes},
+		{"pids", st.PIDs >= 2 && st.PIDs < 32},
+		{"disk_bytes", st.DiskBytes >= 8<<20 && st.DiskBytes < 32<<20},
+		{"disk_limit", st.DiskLimit > 48<<20 && st.DiskLimit <= 64<<20},
+		{"oom_kills", st.OOMKills == 0},
+		{"processes_max", st.ProcessesMax == b.plan.Limits.MaxPIDs},
+	} {
+		if !slices.Contains(st.NotMeasured, c.field) && !c.ok {
+			t.Errorf("%s is not plausible in %+v", c.field, st)
+		}
+	}
+	b.kill(t)
+}

@@ -1,0 +1,169 @@
+// Command probe runs inside a jail under test and does what no shell can: make
+// single system calls and say how the kernel answered, take memory, fork to the
+// limit, be another user.
+package main
+
+import (
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// commands by name. Each gets the arguments after it and returns what is wrong.
+var commands = map[string]func(args []string) error{
+	"as":       as,
+	"calls":    calls,
+	"dial":     dial,
+	"eat":      eat,
+	"fork":     fork,
+	"kill-all": killAll,
+	"loopback": loopback,
+	"powers":   powers,
+}
+
+func main() {
+	args := os.Args[1:]
+	if filepath.Base(os.Args[0]) == "setuid-probe" {
+		args = []string{"powers"}
+	}
+	if len(args) == 0 || commands[args[0]] == nil {
+		fmt.Fprintln(os.Stderr, "usage: probe COMMAND …")
+		os.Exit(2)
+	}
+	if err := commands[args[0]](args[1:]); err != nil {
+		fmt.Fprintf(os.Stderr, "probe %s: %v\n", args[0], err)
+		os.Exit(1)
+	}
+}
+
+// as runs a command as another user and group, in no other group.
+func as(args []string) error {
+	id, err := strconv.Atoi(args[0])
+	if err != nil {
+		return err
+	}
+	if err := syscall.Setgroups(nil); err != nil {
+		return fmt.Errorf("setgroups: %w", err)
+	}
+	if err := syscall.Setresgid(id, id, id); err != nil {
+		return fmt.Errorf("setgid: %w", err)
+	}
+	if err := syscall.Setresuid(id, id, id); err != nil {
+		return fmt.Errorf("setuid: %w", err)
+	}
+	path, err := exec.LookPath(args[1])
+	if err != nil {
+		return err
+	}
+	return syscall.Exec(path, args[1:], os.Environ())
+}
+
+// eat takes megabytes of memory, each page of them.
+func eat(args []string) error {
+	mb, err := strconv.Atoi(args[0])
+	if err != nil {
+		return err
+	}
+	var held [][]byte
+	for range mb {
+		b := make([]byte, 1<<20)
+		for i := 0; i < len(b); i += 4096 {
+			b[i] = 1
+		}
+		held = append(held, b)
+	}
+	fmt.Println("took", len(held), "MB")
+	return nil
+}
+
+// fork starts as many children as it is told and can, and keeps them.
+func fork(args []string) error {
+	n, err := strconv.Atoi(args[0])
+	if err != nil {
+		return err
+	}
+	for range n {
+		exec.Command("/bin/sleep", "300").Start() // or not: that is the point
+	}
+	time.Sleep(5 * time.Minute)
+	return nil
+}
+
+// killAll sends SIGKILL to everything it may.
+func killAll([]string) error {
+	if err := unix.Kill(-1, unix.SIGKILL); err != nil && err != unix.ESRCH {
+		return err
+	}
+	fmt.Println("killed")
+	return nil
+}
+
+// loopback talks to itself.
+func loopback([]string) error {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return err
+	}
+	defer l.Close()
+	go func() {
+		if c, err := l.Accept(); err == nil {
+			io.WriteString(c, "ok\n")
+			c.Close()
+		}
+	}()
+	c, err := net.DialTimeout("tcp", l.Addr().String(), 5*time.Second)
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	_, err = io.Copy(os.Stdout, c)
+	return err
+}
+
+// dial connects, by "tcp" or "unix", and says what it was told.
+func dial(args []string) error {
+	c, err := net.DialTimeout(args[0], args[1], 2*time.Second)
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	fmt.Println("connected")
+	return nil
+}
+
+// powers says as whom it runs and with which capabilities.
+func powers([]string) error {
+	status, err := os.ReadFile("/proc/self/status")
+	if err != nil {
+		return err
+	}
+	fmt.Printf("euid=%d\n", os.Geteuid())
+	for line := range strings.Lines(string(status)) {
+		if name, value, ok := strings.Cut(line, ":"); ok && strings.HasPrefix(name, "Cap") {
+			fmt.Printf("%s=%s\n", name, strings.TrimSpace(value))
+		}
+	}
+	return nil
+}
+
+// calls makes every system call of the table and prints name=errno, 0 for a
+// call that was let through. With names, only those.
+func calls(names []string) error {
+	for _, a := range attempts {
+		if len(names) > 0 && !slices.Contains(names, a.name) {
+			continue
+		}
+		fmt.Printf("%s=%d\n", a.name, a.try())
+	}
+	return nil
+}

@@ -1,0 +1,210 @@
+package backendtest
+
+import (
+	"bytes"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+)
+
+// Prebuilt names an environment variable. If it is set, it is a directory that
+// holds glasshouse-init and probe, for tests whose user cannot build.
+const Prebuilt = "GLASSHOUSE_BACKENDTEST_BIN"
+
+// tools are the programs of the host that the small root tree is made of.
+// Those that a host does not have are left out; no clause depends on more than
+// bash and coreutils.
+var tools = []string{
+	"bash", "sh", "ls", "cat", "cp", "mv", "rm", "ln", "mkdir", "rmdir", "mknod", "mkfifo", "touch", "chmod", "chown",
+	"stat", "id", "echo", "true", "false", "sleep", "seq", "head", "tail", "wc", "sort", "tr", "cut", "dd", "df", "du", "sync",
+	"env", "date", "uname", "nproc", "readlink", "timeout", "truncate", "sha256sum", "find", "grep", "sed",
+	"setsid", "mount", "umount", "unshare", "nsenter", "ip",
+}
+
+const (
+	passwd = "root:x:0:0:root:/root:/bin/bash\nnobody:x:65534:65534:nobody:/:/bin/bash\nagent:x:1000:1000:agent:/home/agent:/bin/bash\n"
+	group  = "root:x:0:\nnogroup:x:65534:\nagent:x:1000:\n"
+)
+
+// Rootfs returns a small root tree, made of this host's own programs: bash,
+// coreutils, a few more, and probe, the suite's own program for what no shell
+// can say. It is made once for all that use it at a time. It may not be written.
+func Rootfs(t testing.TB) string {
+	t.Helper()
+	return tree.get(t, func(dir string) error { return buildRootfs(dir, helper(t, "probe", "./backend/backendtest/probe")) })
+}
+
+// Init returns the glasshouse-init binary, built once.
+func Init(t testing.TB) string {
+	t.Helper()
+	return helper(t, "glasshouse-init", "./cmd/glasshouse-init")
+}
+
+// Build puts the programs that Rootfs and Init need in dir, which can then be
+// the value of Prebuilt.
+func Build(t testing.TB, dir string) {
+	t.Helper()
+	for name, pkg := range map[string]string{"glasshouse-init": "./cmd/glasshouse-init", "probe": "./backend/backendtest/probe"} {
+		if err := build(filepath.Join(dir, name), pkg); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func helper(t testing.TB, name, pkg string) string {
+	t.Helper()
+	if dir := os.Getenv(Prebuilt); dir != "" {
+		return filepath.Join(dir, name)
+	}
+	dir := helpers[name].get(t, func(dir string) error { return build(filepath.Join(dir, name), pkg) })
+	return filepath.Join(dir, name)
+}
+
+func build(out, pkg string) error {
+	root, err := exec.Command("go", "list", "-m", "-f", "{{.Dir}}").Output()
+	if err != nil {
+		return fmt.Errorf("find the module: %w", err)
+	}
+	cmd := exec.Command("go", "build", "-trimpath", "-o", out, pkg)
+	cmd.Dir = strings.TrimSpace(string(root))
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if msg, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("build %s: %w\n%s", pkg, err, msg)
+	}
+	return nil
+}
+
+// A shared directory is made for its first user and removed after its last.
+type shared struct {
+	mu    sync.Mutex
+	users int
+	dir   string
+	err   error
+}
+
+var (
+	tree    shared
+	helpers = map[string]*shared{"glasshouse-init": {}, "probe": {}}
+)
+
+func (s *shared) get(t testing.TB, fill func(dir string) error) string {
+	t.Helper()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.users == 0 {
+		s.dir, s.err = makeDir(fill)
+	}
+	if s.err != nil {
+		t.Fatal(s.err)
+	}
+	s.users++
+	t.Cleanup(func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if s.users--; s.users == 0 {
+			os.RemoveAll(s.dir)
+		}
+	})
+	return s.dir
+}
+
+func makeDir(fill func(dir string) error) (string, error) {
+	dir, err := os.MkdirTemp("", "glasshouse-test-")
+	if err != nil {
+		return "", err
+	}
+	err = os.Chmod(dir, 0o755) // a jail's ids are strangers on the host
+	if err == nil {
+		err = fill(dir)
+	}
+	if err != nil {
+		os.RemoveAll(dir)
+	}
+	return dir, err
+}
+
+func buildRootfs(dir, probe string) error {
+	for path, mode := range map[string]fs.FileMode{
+		"usr/bin": 0o755, "proc": 0o755, "sys": 0o755, "dev": 0o755, "etc": 0o755, "run": 0o755, "root": 0o700, "home/agent": 0o755, "var/tmp": 0o777 | fs.ModeSticky, "tmp": 0o777 | fs.ModeSticky,
+	} {
+		if err := os.MkdirAll(filepath.Join(dir, path), 0o755); err != nil {
+			return err
+		}
+		if err := os.Chmod(filepath.Join(dir, path), mode); err != nil {
+			return err
+		}
+	}
+	for path, content := range map[string]string{"etc/passwd": passwd, "etc/group": group, "etc/issue": "a small tree for tests\n"} {
+		if err := os.WriteFile(filepath.Join(dir, path), []byte(content), 0o644); err != nil {
+			return err
+		}
+	}
+	if err := os.Symlink("usr/bin", filepath.Join(dir, "bin")); err != nil {
+		return err
+	}
+	for _, tool := range tools {
+		src, err := exec.LookPath(tool)
+		if err != nil {
+			continue
+		}
+		if err := copyProgram(dir, src, filepath.Join("usr/bin", tool)); err != nil {
+			return err
+		}
+	}
+	if err := copyFile(filepath.Join(dir, "usr/bin/probe"), probe, 0o755); err != nil {
+		return err
+	}
+	// The same program as a setuid one: it says whose powers it got.
+	setuid := filepath.Join(dir, "usr/bin/setuid-probe")
+	if err := copyFile(setuid, probe, 0o755); err != nil {
+		return err
+	}
+	if err := os.Chmod(setuid, 0o755|fs.ModeSetuid); err != nil {
+		return err
+	}
+	if os.Geteuid() != 0 {
+		return nil
+	}
+	return os.Chown(filepath.Join(dir, "home/agent"), 1000, 1000)
+}
+
+// copyProgram copies a program of the host and the libraries it is linked with.
+func copyProgram(dir, src, dst string) error {
+	if err := copyFile(filepath.Join(dir, dst), src, 0o755); err != nil {
+		return err
+	}
+	out, err := exec.Command("ldd", src).Output()
+	if err != nil {
+		return nil // static
+	}
+	for _, field := range bytes.Fields(out) {
+		lib := string(field)
+		if !strings.HasPrefix(lib, "/") {
+			continue
+		}
+		to := filepath.Join(dir, lib)
+		if _, err := os.Lstat(to); err == nil {
+			continue
+		}
+		if err := os.MkdirAll(filepath.Dir(to), 0o755); err != nil {
+			return err
+		}
+		if err := copyFile(to, lib, 0o755); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func copyFile(dst, src string, mode fs.FileMode) error {
+	data, err := os.ReadFile(src)
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(dst, data, mode)
+}

@@ -1,0 +1,235 @@
+package backendtest
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"glasshouse/id"
+	"glasshouse/jail"
+	"glasshouse/jailinit/control"
+	"glasshouse/jailinit/protocol"
+)
+
+// A box is a jail in a scenario.
+type box struct {
+	suite *suite
+	plan  jail.Plan
+	inst  jail.Instance
+	ctl   *control.Client
+}
+
+// newPlan plans a jail in a directory of its own, which is cleaned, checked for
+// leaks and removed when the test ends.
+func (s *suite) newPlan(t *testing.T, change ...func(*jail.Plan)) jail.Plan {
+	t.Helper()
+	name := id.NewJail()
+	p := jail.Plan{
+		ID:       name,
+		Dir:      filepath.Join(shortTempDir(t), string(name)),
+		Runtime:  s.opts.Runtime,
+		Hostname: string(name),
+		Lower:    []string{s.lower},
+		IDs:      s.nextIDs(),
+		Limits:   jail.DefaultLimits,
+		Network:  jail.Isolated,
+		Init:     s.init,
+	}
+	p.Limits.DiskMB = 64
+	for _, c := range change {
+		c(&p)
+	}
+	if err := os.Mkdir(p.Dir, 0o711); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := s.backend.Clean(context.WithoutCancel(t.Context()), p); err != nil {
+			t.Errorf("Clean: %v", err)
+		}
+		mustNotLeak(t, p)
+	})
+	return p
+}
+
+// shortTempDir is t.TempDir with a name that leaves room for a socket's: the
+// path of one has at most 107 bytes.
+func shortTempDir(t *testing.T) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "gh-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := os.RemoveAll(dir); err != nil {
+			t.Errorf("remove what the jail left: %v", err)
+		}
+	})
+	if err := os.Chmod(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
+var ranges atomic.Uint32
+
+// nextIDs is a range of host ids that no other jail of this host's tests has,
+// also if several packages are tested at a time.
+func (s *suite) nextIDs() jail.IDRange {
+	if s.opts.IDs != nil {
+		return *s.opts.IDs
+	}
+	const count, first, all = 65536, 0x70000000, 0x80000000 / 65536
+	n := (uint32(os.Getpid())*128 + ranges.Add(1)) % all
+	return jail.IDRange{First: first + n*count, Count: count}
+}
+
+// newBox creates a jail and waits until its init answers.
+func (s *suite) newBox(t *testing.T, change ...func(*jail.Plan)) *box {
+	t.Helper()
+	return s.create(t, s.newPlan(t, change...))
+}
+
+func (s *suite) create(t *testing.T, p jail.Plan) *box {
+	t.Helper()
+	inst, err := s.backend.Create(t.Context(), p)
+	if err != nil {
+		t.Fatalf("Create: %v", err)
+	}
+	t.Cleanup(func() { inst.Close() })
+	return s.adopt(t, p, inst)
+}
+
+func (s *suite) adopt(t *testing.T, p jail.Plan, inst jail.Instance) *box {
+	t.Helper()
+	b := &box{suite: s, plan: p, inst: inst, ctl: control.Dial(inst.Control())}
+	if _, err := b.ctl.WaitReady(deadline(t, 10*time.Second)); err != nil {
+		t.Fatalf("init does not answer on %s: %v", inst.Control(), err)
+	}
+	return b
+}
+
+// kill kills the jail's processes and insists that none is left.
+func (b *box) kill(t *testing.T) {
+	t.Helper()
+	if err := b.inst.Kill(deadline(t, 30*time.Second)); err != nil {
+		t.Fatalf("Kill: %v", err)
+	}
+	if left := processesOf(b.plan); len(left) > 0 {
+		t.Fatalf("after Kill there are still %v", left)
+	}
+}
+
+// A result is how a command in a jail ended.
+type result struct {
+	stdout, stderr string
+	status         protocol.ExecStatus
+}
+
+func (r result) String() string {
+	return fmt.Sprintf("exit code %d, stdout %q, stderr %q", r.status.Code, r.stdout, r.stderr)
+}
+
+var path = []string{"PATH=/usr/bin:/bin", "HOME=/root", "LC_ALL=C"}
+
+// exec runs a command to its end.
+func (b *box) exec(t *testing.T, e protocol.Exec) result {
+	t.Helper()
+	r, err := b.tryExec(t, e)
+	if err != nil {
+		t.Fatalf("exec %q: %v", e.Argv, err)
+	}
+	return r
+}
+
+func (b *box) tryExec(t *testing.T, e protocol.Exec) (result, error) {
+	t.Helper()
+	ctx := deadline(t, 60*time.Second)
+	e.ID = id.NewExec()
+	if e.Env == nil {
+		e.Env = path
+	}
+	if e.Timeout == 0 {
+		e.Timeout = 50 * time.Second
+	}
+	stream, _, err := b.ctl.Exec(ctx, e, &control.AttachOptions{Lossless: true})
+	if err != nil {
+		return result{}, err
+	}
+	defer stream.Close()
+	var stdout, stderr bytes.Buffer
+	for {
+		chunk, err := stream.Next()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			return result{}, err
+		}
+		if chunk.Stream == protocol.Stderr {
+			stderr.Write(chunk.Data)
+		} else {
+			stdout.Write(chunk.Data)
+		}
+	}
+	return result{stdout.String(), stderr.String(), stream.Status()}, nil
+}
+
+// try runs a shell script as root and returns how it ended.
+func (b *box) try(t *testing.T, script string) result {
+	t.Helper()
+	return b.exec(t, protocol.Exec{Argv: []string{"/bin/bash", "-c", script}})
+}
+
+// sh runs a shell script as root, which must succeed, and returns its output
+// without the last newline.
+func (b *box) sh(t *testing.T, script string) string {
+	t.Helper()
+	r := b.try(t, script)
+	if r.status.Code != 0 {
+		t.Fatalf("in the jail, %s: %v", script, r)
+	}
+	return strings.TrimSuffix(r.stdout, "\n")
+}
+
+// start runs a shell script and leaves it running.
+func (b *box) start(t *testing.T, script string) id.Exec {
+	t.Helper()
+	e := protocol.Exec{ID: id.NewExec(), Argv: []string{"/bin/bash", "-c", script}, Env: path}
+	if _, _, err := b.ctl.Exec(deadline(t, 10*time.Second), e, nil); err != nil {
+		t.Fatalf("start %s: %v", script, err)
+	}
+	return e.ID
+}
+
+// eventually waits until cond holds.
+func eventually(t *testing.T, what string, cond func() bool) {
+	t.Helper()
+	for end := time.Now().Add(15 * time.Second); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
+		if cond() {
+			return
+		}
+	}
+	t.Fatalf("15 seconds on, still not: %s", what)
+}
+
+func deadline(t *testing.T, d time.Duration) context.Context {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), d)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+// filtered reports whether go test was told to run a part of the tests.
+func filtered() bool {
+	run, skip := flag.Lookup("test.run"), flag.Lookup("test.skip")
+	return strings.Contains(run.Value.String(), "/") || skip.Value.String() != ""
+}
