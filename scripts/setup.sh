@@ -1,0 +1,268 @@
+#!/usr/bin/env bash
+#
+# setup.sh DATA: install what Glasshouse needs and this machine lacks.
+#
+# Packages come from the machine's own apt. Where they are too old for the
+# running kernel (CRIU) or too old at all (runsc), newer ones are fetched from
+# the next Debian release into DATA/tools and never into the system. What is
+# there already is left alone, so a second run takes about a second. No service
+# is enabled and no configuration file changed.
+#
+# One line for each thing: what it is, found, installed or fetched, its version.
+
+set -euo pipefail
+export LC_ALL=C.UTF-8
+PATH=$PATH:/usr/local/sbin:/usr/sbin:/sbin
+
+RELEASE=trixie               # where newer packages come from
+RUNSC_SINCE=20240101         # older ones lack what jails need
+RUNSC_MODULE=gvisor.dev/gvisor/runsc@v0.0.0-20260905035102-160fafc42237
+
+# A command that shows a package to be there, and the package. The one marked
+# with ? is welcome but not needed.
+NEEDED='
+runc        runc
+crun        crun            ?
+bwrap       bubblewrap
+nft         nftables
+iptables    iptables
+ip          iproute2
+mmdebstrap  mmdebstrap
+mkfs.ext4   e2fsprogs
+newuidmap   uidmap
+patchelf    patchelf
+/etc/ssl/certs/ca-certificates.crt             ca-certificates
+/usr/share/keyrings/debian-archive-keyring.gpg debian-archive-keyring
+'
+
+# criu of $RELEASE, and the libraries it is linked with, down to the C library:
+# the distribution's own may be too old for it.
+CRIU_PACKAGES='criu
+libc6 libnet1 libnl-3-200 libprotobuf-c1 libgnutls30t64 libnftables1 libbsd0
+libmd0 libnftnl11 libmnl0 libjansson4 libxtables12 libedit2 libtinfo6 libgmp10
+libidn2-0 libunistring5 libtasn1-6 libp11-kit0 libffi8 libnettle8t64
+libhogweed6t64 zlib1g libbrotli1 libzstd1 libcap2 libuuid1'
+
+say()  { printf '%-23s %-10s %s\n' "$1" "$2" "${3-}"; }
+fail() { printf 'setup: %s\n' "$*" >&2; exit 1; }
+root() { [ "$(id -u)" = 0 ]; }
+have() { case $1 in /*) [ -e "$1" ] ;; *) command -v "$1" >/dev/null ;; esac; }
+
+# quietly COMMAND...: show its output only if it fails.
+quietly() {
+    local log=$TOOLS/setup.log
+    "$@" >"$log" 2>&1 || { tail -n 20 "$log" >&2; return 1; }
+}
+
+apt_installed() { dpkg-query -W -f '${db:Status-Status}' "$1" 2>/dev/null | grep -qx installed; }
+apt_version()   { dpkg-query -W -f '${Version}' "$1" 2>/dev/null || true; }
+apt_candidate() { apt-cache policy "$1" 2>/dev/null | sed -n 's/^ *Candidate: //p' | grep -vx '(none)' || true; }
+
+# apt_install PACKAGE...
+apt_install() {
+    DEBIAN_FRONTEND=noninteractive quietly apt-get install -y --no-install-recommends "$@"
+}
+
+# packages: install what is missing of $NEEDED by apt.
+packages() {
+    local file name optional missing=() wanted=()
+    while read -r file name optional; do
+        [ -n "$file" ] || continue
+        if have "$file"; then
+            say "$name" found "$(apt_version "$name")"
+        elif [ -n "$optional" ]; then
+            wanted+=("$name")
+        else
+            missing+=("$name")
+        fi
+    done <<<"$NEEDED"
+
+    if [ ${#missing[@]} -gt 0 ]; then
+        have apt-get || fail "missing: ${missing[*]}. This is no Debian or Ubuntu: install them with this system's own tools and run again"
+        root || fail "missing: ${missing[*]}. Run: sudo apt-get install --no-install-recommends ${missing[*]}"
+        quietly apt-get update || fail "apt-get update failed: check the network and /etc/apt"
+        apt_install "${missing[@]}" || fail "apt-get install ${missing[*]} failed: see above"
+    fi
+    for name in "${wanted[@]}"; do
+        if ! have apt-get || ! root; then
+            say "$name" missing "not needed; to have it: sudo apt-get install $name"
+        elif [ -n "$(apt_candidate "$name")" ] && apt_install "$name"; then
+            missing+=("$name")
+        else
+            say "$name" missing "not needed, and apt has none"
+        fi
+    done
+    for name in "${missing[@]}"; do
+        say "$name" installed "$(apt_version "$name")"
+    done
+}
+
+# mirror: where this machine gets Debian from; else the documented default.
+mirror() {
+    local uri
+    uri=$(apt-get indextargets --format '$(REPO_URI) $(RELEASE) $(COMPONENT)' 'Created-By: Packages' 2>/dev/null |
+        sed -nE 's|^(https?://[^ ]*/debian)/? [a-z]+ main$|\1|p' | head -n 1) || true
+    echo "${uri:-http://deb.debian.org/debian}"
+}
+
+# private_apt COMMAND...: apt-get that knows $RELEASE and nothing else: its own
+# sources, lists, cache and an empty list of installed packages.
+private_apt() {
+    local home=$TOOLS/apt
+    apt-get -q \
+        -o Dir::Etc::SourceList="$home/sources.list" -o Dir::Etc::SourceParts=/dev/null \
+        -o Dir::Etc::Preferences=/dev/null -o Dir::Etc::PreferencesParts=/dev/null \
+        -o Dir::State::Lists="$home/lists" -o Dir::State::Status="$home/status" \
+        -o Dir::Cache="$home/cache" \
+        -o Acquire::Languages=none -o APT::Sandbox::User="$(id -un)" "$@"
+}
+
+# private_update: learn what $RELEASE has, once a run.
+private_update() {
+    local home=$TOOLS/apt keys=/usr/share/keyrings/debian-archive-keyring.gpg
+    [ -z "${PRIVATE_UPDATED-}" ] || return 0
+    have apt-get || { echo "there is no apt-get here" >&2; return 1; }
+    mkdir -p "$home/lists/partial" "$home/cache/archives/partial"
+    : >"$home/status"
+    echo "deb [signed-by=$keys] $(mirror) $RELEASE main" >"$home/sources.list"
+    quietly private_apt update && PRIVATE_UPDATED=1
+}
+
+# unpack DIR PACKAGE...: fetch packages of $RELEASE and unpack them under DIR.
+unpack() {
+    local into=$1 deb debs=$TOOLS/apt/debs
+    shift
+    private_update || return 1
+    rm -rf "$debs"
+    mkdir -p "$debs" "$into"
+    (cd "$debs" && quietly private_apt download "$@") || return 1
+    for deb in "$debs"/*.deb; do
+        dpkg-deb -x "$deb" "$into" || return 1
+    done
+    rm -rf "$debs"
+}
+
+# criu_fits FILE: whether this CRIU can work with the running kernel.
+criu_fits() { have "$1" && "$1" check >/dev/null 2>&1; }
+
+criu_version() { "$1" --version 2>/dev/null | sed -n 's/^Version: *//p' | head -n 1; }
+
+# criu: the distribution's if it fits the kernel, else one of our own.
+criu() {
+    local ours=$TOOLS/bin/criu theirs
+    if ! root; then
+        say criu skipped "snapshots need root"
+        return
+    fi
+    if criu_fits "$ours"; then
+        say criu found "$(criu_version "$ours"), $ours"
+        return
+    fi
+    if ! type -P criu >/dev/null && [ -n "$(apt_candidate criu)" ]; then
+        apt_install criu || true
+    fi
+    theirs=$(type -P criu || true)
+    if [ -n "$theirs" ] && criu_fits "$theirs"; then
+        say criu found "$(criu_version "$theirs"), $theirs"
+        return
+    fi
+    if criu_fetch && criu_fits "$ours"; then
+        say criu fetched "$(criu_version "$ours") of Debian $RELEASE, $ours"
+        return
+    fi
+    say criu missing "no CRIU fits kernel $(uname -r): jails work, snapshots of memory do not. Try: criu check"
+}
+
+# criu_fetch: unpack CRIU beside its own libraries and bind it to them. A plain
+# RUNPATH is not inherited by libraries, so it must be an RPATH.
+criu_fetch() {
+    local dir=$TOOLS/criu new=$TOOLS/criu.new bin lib loader
+    rm -rf "$new"
+    # shellcheck disable=SC2086 # a list of words
+    unpack "$new/root" $CRIU_PACKAGES || return 1
+    mkdir -p "$new/lib"
+    # The libraries themselves, not the modules in directories below them.
+    find "$new/root" -regextype egrep -regex '.*/lib/[^/]+-linux-gnu[^/]*/[^/]+\.so(\.[^/]*)?' \
+        -exec cp -a -t "$new/lib" {} + || return 1
+    bin=$(find "$new/root" -type f -path '*bin/criu' | head -n 1)
+    loader=$(find "$new/lib" -name 'ld-linux*.so*' | head -n 1)
+    [ -n "$bin" ] && [ -n "$loader" ] || return 1
+    lib=$dir/lib
+    cp "$bin" "$new/criu"
+    patchelf --force-rpath --set-rpath "$lib" --set-interpreter "$lib/$(basename "$loader")" "$new/criu" || return 1
+    rm -rf "$new/root" "$dir"
+    mv "$new" "$dir"
+    ln -sfn ../criu/criu "$TOOLS/bin/criu"
+}
+
+# runsc_fits FILE: whether this gVisor is new enough. A build of the module
+# alone has no version in it; it was chosen here.
+runsc_fits() {
+    local date
+    have "$1" || return 1
+    date=$(runsc_version "$1" | grep -oE '20[0-9]{6}' | head -n 1) || true
+    [ -z "$date" ] || [ "$date" -ge "$RUNSC_SINCE" ]
+}
+
+runsc_version() { "$1" --version 2>/dev/null | sed -n 's/^runsc version *//p'; }
+
+# runsc: apt's if it is new enough, else the next release's, else built by Go.
+runsc() {
+    local ours=$TOOLS/bin/runsc theirs date
+    if runsc_fits "$ours"; then
+        say runsc found "$(runsc_version "$ours"), $ours"
+        return
+    fi
+    date=$(apt_candidate runsc | grep -oE '20[0-9]{6}' || true)
+    if ! type -P runsc >/dev/null && root && [ "${date:-0}" -ge "$RUNSC_SINCE" ]; then
+        apt_install runsc || true
+    fi
+    theirs=$(type -P runsc || true)
+    if [ -n "$theirs" ] && runsc_fits "$theirs"; then
+        say runsc found "$(runsc_version "$theirs"), $theirs"
+        return
+    fi
+    if runsc_fetch && runsc_fits "$ours"; then
+        say runsc fetched "$(runsc_version "$ours") of Debian $RELEASE, $ours"
+        return
+    fi
+    if runsc_build && runsc_fits "$ours"; then
+        say runsc built "$RUNSC_MODULE, $ours"
+        return
+    fi
+    say runsc missing "not needed: jails run on runc. To have it, see https://gvisor.dev/docs/user_guide/install"
+}
+
+runsc_fetch() {
+    local new=$TOOLS/runsc.new bin
+    rm -rf "$new"
+    unpack "$new" runsc || return 1
+    bin=$(find "$new" -type f -path '*bin/runsc' | head -n 1)
+    [ -n "$bin" ] || return 1
+    mv "$bin" "$TOOLS/bin/runsc"
+    rm -rf "$new"
+}
+
+runsc_build() {
+    have go || return 1
+    say runsc building "with go, which takes minutes"
+    GOBIN=$TOOLS/bin GOFLAGS=-trimpath CGO_ENABLED=0 quietly go install "$RUNSC_MODULE"
+}
+
+main() {
+    [ $# = 1 ] && [ -n "$1" ] || { echo "usage: $0 DATA_DIRECTORY" >&2; exit 2; }
+    [ "$(uname -s)" = Linux ] || fail "Glasshouse runs on Linux"
+    [ -d "$1" ] || install -d -m 0711 "$1" || fail "cannot make $1"
+    TOOLS=$(cd "$1" && pwd)/tools
+    mkdir -p "$TOOLS/bin" || fail "cannot write to $1"
+
+    exec 9>"$TOOLS/.lock"
+    flock 9 # two at once would undo each other's work
+
+    packages
+    criu
+    runsc
+    rm -rf "$TOOLS/setup.log" "$TOOLS/apt"
+}
+
+main "$@"
