@@ -1,0 +1,197 @@
+package jailfs
+
+import (
+	"path"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"glasshouse/fault"
+)
+
+// maxLinks is how many symlinks one path may lead through, as in the kernel.
+const maxLinks = 40
+
+// open opens name below r.
+func (r *Root) open(name string, flags int, mode uint32) (int, error) {
+	if !r.openat2 {
+		return r.walk(name, flags, mode)
+	}
+	// EAGAIN: something above was renamed while ".." was followed. Somebody
+	// who does that on purpose gets the slower way, which it cannot disturb.
+	for range 32 {
+		fd, err := r.kernelOpen(name, flags, mode)
+		if err != unix.EAGAIN {
+			return fd, err
+		}
+	}
+	return r.walk(name, flags, mode)
+}
+
+func (r *Root) kernelOpen(name string, flags int, mode uint32) (int, error) {
+	how := unix.OpenHow{
+		Flags:   uint64(flags | unix.O_CLOEXEC),
+		Mode:    uint64(mode),
+		Resolve: unix.RESOLVE_IN_ROOT | unix.RESOLVE_NO_MAGICLINKS,
+	}
+	for {
+		fd, err := unix.Openat2(r.fd, name, &how)
+		if err != unix.EINTR {
+			return fd, err
+		}
+	}
+}
+
+// walk opens name one part at a time, never following a symlink in the kernel
+// and never asking it for "..": the parent is the directory that was come
+// through. So nothing that is renamed meanwhile can lead out of r.
+func (r *Root) walk(name string, flags int, mode uint32) (int, error) {
+	w := walker{root: r.fd}
+	defer w.close()
+	for links := 0; ; {
+		part, rest, slash := strings.Cut(strings.TrimLeft(name, "/"), "/")
+		last := strings.Trim(rest, "/") == ""
+		switch part {
+		case "", ".":
+			if last {
+				return openat(w.top(), ".", flags, mode)
+			}
+			name = rest
+			continue
+		case "..":
+			w.up()
+			if last {
+				return openat(w.top(), ".", flags, mode)
+			}
+			name = rest
+			continue
+		}
+		fd, err := openat(w.top(), part, unix.O_PATH|unix.O_NOFOLLOW, 0)
+		if err == unix.ENOENT && last && flags&unix.O_CREAT != 0 {
+			return openat(w.top(), part, flags|unix.O_NOFOLLOW, mode)
+		}
+		if err != nil {
+			return -1, err
+		}
+		var st unix.Stat_t
+		if err := unix.Fstat(fd, &st); err != nil {
+			unix.Close(fd)
+			return -1, err
+		}
+		switch {
+		case isType(&st, unix.S_IFLNK) && !(last && !slash && flags&unix.O_NOFOLLOW != 0):
+			target, err := readlink(fd, "")
+			unix.Close(fd)
+			if err != nil {
+				return -1, err
+			}
+			if links++; links > maxLinks {
+				return -1, unix.ELOOP
+			}
+			if strings.HasPrefix(target, "/") {
+				w.close()
+			}
+			if name = target; slash {
+				name += "/" + rest
+			}
+			if len(name) > maxWalk {
+				return -1, unix.ENAMETOOLONG
+			}
+		case last && flags&unix.O_PATH != 0 && (isType(&st, unix.S_IFDIR) || !slash && flags&unix.O_DIRECTORY == 0):
+			return fd, nil
+		case last && !slash:
+			unix.Close(fd)
+			return openat(w.top(), part, flags|unix.O_NOFOLLOW, mode)
+		case !isType(&st, unix.S_IFDIR):
+			unix.Close(fd)
+			return -1, unix.ENOTDIR
+		default:
+			w.dirs = append(w.dirs, fd)
+			name = "./" + rest
+		}
+	}
+}
+
+// maxWalk bounds a path while symlinks are put into it.
+const maxWalk = 64 << 10
+
+// A walker is the directories that were come through.
+type walker struct {
+	root int
+	dirs []int
+}
+
+func (w *walker) top() int {
+	if len(w.dirs) == 0 {
+		return w.root
+	}
+	return w.dirs[len(w.dirs)-1]
+}
+
+func (w *walker) up() {
+	if n := len(w.dirs); n > 0 {
+		unix.Close(w.dirs[n-1])
+		w.dirs = w.dirs[:n-1]
+	}
+}
+
+func (w *walker) close() {
+	for len(w.dirs) > 0 {
+		w.up()
+	}
+}
+
+// openat opens one part of a path.
+func openat(dir int, part string, flags int, mode uint32) (int, error) {
+	for {
+		fd, err := unix.Openat(dir, part, flags|unix.O_CLOEXEC, mode)
+		if err != unix.EINTR {
+			return fd, err
+		}
+	}
+}
+
+// parent opens the directory that name is in, and returns its last part, which
+// is not followed.
+func (r *Root) parent(op, name string) (dir int, base string, err error) {
+	if err := check(op, name); err != nil {
+		return -1, "", err
+	}
+	above, base := path.Split(strings.TrimRight(name, "/"))
+	if base == "" || base == "." || base == ".." {
+		return -1, "", fault.Fieldf(op, "path", "%q does not name a file in a directory", name)
+	}
+	dir, err = r.open("./"+above, unix.O_PATH|unix.O_DIRECTORY, 0)
+	return dir, base, explain(op, name, err)
+}
+
+// target is parent of the file that name leads to, through symlinks at its end
+// if need be. The file need not exist.
+func (r *Root) target(op, name string) (dir int, base string, err error) {
+	for range maxLinks {
+		if dir, base, err = r.parent(op, name); err != nil {
+			return -1, "", err
+		}
+		link, err := readlink(dir, base)
+		if err != nil { // not a symlink, or nothing
+			return dir, base, nil
+		}
+		unix.Close(dir)
+		if !strings.HasPrefix(link, "/") {
+			above, _ := path.Split(strings.TrimRight(name, "/"))
+			link = above + link
+		}
+		name = link
+	}
+	return -1, "", explain(op, name, unix.ELOOP)
+}
+
+// readlink reads the symlink name in dir, or dir itself if name is empty.
+func readlink(dir int, name string) (string, error) {
+	buf := make([]byte, 4096)
+	n, err := unix.Readlinkat(dir, name, buf)
+	if err != nil {
+		return "", err
+	}
+	return string(buf[:n]), nil
+}

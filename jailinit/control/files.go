@@ -1,0 +1,294 @@
+package control
+
+import (
+	"context"
+	"io"
+	"io/fs"
+	"path"
+	"strings"
+	"unicode/utf8"
+
+	"glasshouse/fault"
+	"glasshouse/jailinit/protocol"
+)
+
+// maxName bounds a file name. A name of the kernel's 255 bytes can be longer
+// once what is not UTF-8 in it is replaced.
+const maxName = 1024
+
+// fileRequest checks what JSON would change on the way.
+func fileRequest(op protocol.Op, p string) (*protocol.Request, error) {
+	if !utf8.ValidString(p) {
+		return nil, fault.Fieldf(string(op), "path", "%.40q is not UTF-8", p)
+	}
+	return &protocol.Request{Op: op, Path: p}, nil
+}
+
+// Stat describes a file. A symlink at the end of path is not followed.
+func (c *Client) Stat(ctx context.Context, path string) (protocol.FileInfo, error) {
+	var info protocol.FileInfo
+	q, err := fileRequest(protocol.OpStat, path)
+	if err != nil {
+		return info, err
+	}
+	if err := c.call(ctx, q, &info); err != nil {
+		return protocol.FileInfo{}, err
+	}
+	return info, checkInfo(info)
+}
+
+// List returns the entries of a directory sorted by name, beginning after the
+// name given, at most limit of them (0 means 1000). More tells that there are
+// others.
+func (c *Client) List(ctx context.Context, dir, after string, limit int) (infos []protocol.FileInfo, more bool, err error) {
+	q, err := fileRequest(protocol.OpList, dir)
+	if err != nil {
+		return nil, false, err
+	}
+	q.After, q.Limit = after, int64(limit)
+	conn, err := c.open(ctx, q)
+	if err != nil {
+		return nil, false, err
+	}
+	defer conn.close()
+	for last := after; ; {
+		kind, payload, err := conn.next()
+		if err != nil {
+			return nil, false, err
+		}
+		if kind == protocol.FrameEnd {
+			var end protocol.Listed
+			err := conn.decode(kind, payload, protocol.FrameEnd, &end)
+			return infos, end.More && len(infos) > 0, err
+		}
+		var batch []protocol.FileInfo
+		if err := conn.decode(kind, payload, protocol.FrameReply, &batch); err != nil {
+			return nil, false, err
+		}
+		for _, info := range batch {
+			if err := checkInfo(info); err != nil {
+				return nil, false, err
+			}
+			if info.Name < last || info.Name == "" || strings.Contains(info.Name, "/") {
+				return nil, false, hostile("a listing that is not one")
+			}
+			info.Path = path.Join("/", dir, info.Name)
+			infos, last = append(infos, info), info.Name
+		}
+		if len(infos) > protocol.MaxListPage {
+			return nil, false, hostile("a listing without end")
+		}
+	}
+}
+
+var fileTypes = map[string]bool{"file": true, "dir": true, "symlink": true, "fifo": true, "socket": true, "char": true, "block": true}
+
+func checkInfo(info protocol.FileInfo) error {
+	if !fileTypes[info.Type] || info.Size < 0 || len(info.Name) > maxName || len(info.Path) > 4*protocol.MaxPath || len(info.Target) > 4*protocol.MaxPath {
+		return hostile("a file that cannot be")
+	}
+	return nil
+}
+
+// Read returns the bytes of a regular file from offset on, at most limit of
+// them, or with limit below 0 to the end. The caller closes the reader.
+func (c *Client) Read(ctx context.Context, path string, offset, limit int64) (io.ReadCloser, protocol.FileInfo, error) {
+	q, err := fileRequest(protocol.OpRead, path)
+	if err != nil {
+		return nil, protocol.FileInfo{}, err
+	}
+	q.Offset, q.Limit = offset, limit
+	conn, err := c.open(ctx, q)
+	if err != nil {
+		return nil, protocol.FileInfo{}, err
+	}
+	var info protocol.FileInfo
+	if err = conn.expect(protocol.FrameReply, &info); err == nil {
+		err = checkInfo(info)
+	}
+	if err != nil {
+		conn.close()
+		return nil, protocol.FileInfo{}, err
+	}
+	if limit < 0 {
+		limit = 1<<63 - 1
+	}
+	return &download{conn: conn, allowed: limit}, info, nil
+}
+
+// A download is Data frames up to an End.
+type download struct {
+	conn    *conn
+	allowed int64 // bytes that may still come
+	left    []byte
+	err     error
+}
+
+func (d *download) Read(p []byte) (int, error) {
+	for len(d.left) == 0 {
+		if d.err != nil {
+			return 0, d.err
+		}
+		d.left, d.err = d.next()
+	}
+	n := copy(p, d.left)
+	d.left = d.left[n:]
+	return n, nil
+}
+
+func (d *download) next() ([]byte, error) {
+	kind, payload, err := d.conn.next()
+	if err != nil {
+		return nil, err
+	}
+	if kind == protocol.FrameEnd {
+		return nil, io.EOF
+	}
+	if err := d.conn.decode(kind, payload, protocol.FrameData, nil); err != nil {
+		return nil, err
+	}
+	if d.allowed -= int64(len(payload)); d.allowed < 0 {
+		return nil, hostile("more of a file than was asked for")
+	}
+	return payload, nil
+}
+
+func (d *download) Close() error { return d.conn.close() }
+
+// Write makes a file of what r gives, or appends to one. If r fails the file
+// stays as it was, unless it was to be appended to.
+func (c *Client) Write(ctx context.Context, path string, r io.Reader, opts protocol.WriteOptions) (protocol.FileInfo, error) {
+	var info protocol.FileInfo
+	q, err := fileRequest(protocol.OpWrite, path)
+	if err != nil {
+		return info, err
+	}
+	q.Write = &opts
+	if err := c.upload(ctx, q, r, &info); err != nil {
+		return protocol.FileInfo{}, err
+	}
+	return info, checkInfo(info)
+}
+
+// upload sends r after q, and decodes the answer into end.
+func (c *Client) upload(ctx context.Context, q *protocol.Request, r io.Reader, end any) error {
+	conn, err := c.open(ctx, q)
+	if err != nil {
+		return err
+	}
+	defer conn.close()
+	if err := conn.expect(protocol.FrameReply, nil); err != nil {
+		return err
+	}
+	buf := make([]byte, protocol.MaxData)
+	for {
+		n, err := r.Read(buf)
+		if sendErr := conn.send(func(w *protocol.Writer) error { return w.Data(buf[:n]) }); sendErr != nil {
+			return sendErr
+		}
+		if err == io.EOF {
+			return conn.finish(end)
+		}
+		if err != nil {
+			return err // closing without End takes it back
+		}
+	}
+}
+
+// Mkdir makes a directory, with parents also the missing ones above it; then
+// it may be there already. Mode 0 means 0755.
+func (c *Client) Mkdir(ctx context.Context, path string, mode fs.FileMode, parents bool) error {
+	q, err := fileRequest(protocol.OpMkdir, path)
+	if err != nil {
+		return err
+	}
+	q.Mode, q.Parents = mode, parents
+	return c.call(ctx, q, nil)
+}
+
+// Remove removes a file or an empty directory, or recursively a full one.
+func (c *Client) Remove(ctx context.Context, path string, recursive bool) error {
+	q, err := fileRequest(protocol.OpRemove, path)
+	if err != nil {
+		return err
+	}
+	q.Recursive = recursive
+	return c.call(ctx, q, nil)
+}
+
+// Move renames a file or directory, with replace also over an existing file.
+func (c *Client) Move(ctx context.Context, from, to string, replace bool) error {
+	q, err := fileRequest(protocol.OpMove, from)
+	if err != nil {
+		return err
+	}
+	if !utf8.ValidString(to) {
+		return fault.Fieldf("move", "to", "%.40q is not UTF-8", to)
+	}
+	q.To, q.Replace = to, replace
+	return c.call(ctx, q, nil)
+}
+
+// Tar returns a tar archive of what is below path. The caller closes it.
+func (c *Client) Tar(ctx context.Context, path string) (io.ReadCloser, error) {
+	q, err := fileRequest(protocol.OpTar, path)
+	if err != nil {
+		return nil, err
+	}
+	conn, err := c.open(ctx, q)
+	if err != nil {
+		return nil, err
+	}
+	if err := conn.expect(protocol.FrameReply, nil); err != nil {
+		conn.close()
+		return nil, err
+	}
+	return &download{conn: conn, allowed: 1<<63 - 1}, nil
+}
+
+// Untar extracts a tar archive below path.
+func (c *Client) Untar(ctx context.Context, path string, r io.Reader) error {
+	q, err := fileRequest(protocol.OpUntar, path)
+	if err != nil {
+		return err
+	}
+	return c.upload(ctx, q, r, nil)
+}
+
+var fileOps = map[string]bool{"create": true, "write": true, "delete": true, "rename": true, "attrib": true, "overflow": true}
+
+// Watch reports changes of a file, or of what is in a directory, until ctx
+// ends or what is watched is gone; then the channel is closed. A receiver that
+// is too slow is told so by an overflow event.
+func (c *Client) Watch(ctx context.Context, path string, recursive bool) (<-chan protocol.FileEvent, error) {
+	q, err := fileRequest(protocol.OpWatch, path)
+	if err != nil {
+		return nil, err
+	}
+	q.Recursive = recursive
+	conn, err := c.open(ctx, q)
+	if err != nil {
+		return nil, err
+	}
+	if err := conn.expect(protocol.FrameReply, nil); err != nil {
+		conn.close()
+		return nil, err
+	}
+	events := make(chan protocol.FileEvent, 64)
+	go func() {
+		defer close(events)
+		defer conn.close()
+		for {
+			var e protocol.FileEvent
+			if conn.expect(protocol.FrameEvent, &e) != nil || !fileOps[e.Op] || len(e.Path) > 4*protocol.MaxPath {
+				return
+			}
+			select {
+			case events <- e:
+			case <-ctx.Done():
+				return
+			}
+		}
+	}()
+	return events, nil
+}

@@ -1,0 +1,317 @@
+// Package jailinit is PID 1 of a jail: it reaps what dies, and runs commands
+// and moves files for the daemon, which talks to it through a unix socket.
+//
+// Init must outlive everything the jail does to itself. Memory is bounded: by
+// rings for output, by limits for everything else. Threads are made at the
+// start and none later (see spawnThreads), since the Go runtime dies when it
+// needs one and the jail has used up its process limit.
+package jailinit
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"slices"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"glasshouse/fault"
+	"glasshouse/id"
+	"glasshouse/jailfs"
+	"glasshouse/jailinit/protocol"
+)
+
+const (
+	maxConns     = 256
+	ringBudget   = 40 << 20 // of all commands together
+	finishedKept = 16 << 20 // of the output of finished ones
+)
+
+// Init serves one jail. Set the fields before Open.
+type Init struct {
+	Socket string        // path to listen on
+	Grace  time.Duration // how long a lossless reader may stall the jail; 0 means 10 s
+	Idle   time.Duration // silence that ends a command whose output others hold open; 0 means 100 ms
+
+	started  time.Time
+	listener net.Listener
+	files    *jailfs.Root
+	slots    chan struct{} // one per blocking file operation
+	forks    chan struct{} // the same for starting and ending commands, so that they wait for no files
+	conns    chan struct{} // one per connection
+	rings    budget
+	children chan os.Signal
+	wg       sync.WaitGroup
+
+	// Locks are taken in the order pids, mu, process.mu.
+
+	// pids is held while a pid must not be reaped and so cannot be reused.
+	pids  sync.Mutex
+	byPID map[int]*process // guarded by pids
+
+	mu       sync.Mutex
+	execs    map[id.Exec]*process // nil while one is being started. guarded by mu
+	finished []*process           // oldest first. guarded by mu
+	open     map[net.Conn]bool    // guarded by mu
+	closed   bool                 // guarded by mu
+}
+
+// Open prepares the process to be an init and listens.
+func (in *Init) Open() error {
+	in.Grace = cmp.Or(in.Grace, 10*time.Second)
+	in.Idle = cmp.Or(in.Idle, 100*time.Millisecond)
+	in.started = time.Now()
+	in.slots = make(chan struct{}, fileSlots)
+	in.forks = make(chan struct{}, forkSlots)
+	in.conns = make(chan struct{}, maxConns)
+	in.rings.left.Store(ringBudget)
+	in.byPID = map[int]*process{}
+	in.execs = map[id.Exec]*process{}
+	in.open = map[net.Conn]bool{}
+
+	var err error
+	if in.files, err = jailfs.Open("/"); err != nil {
+		return err
+	}
+	in.children = make(chan os.Signal, 1)
+	if err := becomeInit(in.children); err != nil {
+		return errors.Join(err, in.files.Close())
+	}
+	if in.listener, err = listen(in.Socket); err != nil {
+		return errors.Join(err, in.files.Close())
+	}
+	return nil
+}
+
+// Serve answers until ctx ends. What runs goes on then: the daemon ends jails.
+func (in *Init) Serve(ctx context.Context) error {
+	in.wg.Go(func() { in.reapLoop(ctx) })
+	stop := context.AfterFunc(ctx, in.shut)
+	defer stop()
+	defer in.wg.Wait()
+
+	for {
+		conn, err := in.listener.Accept()
+		if ctx.Err() != nil {
+			return nil
+		}
+		if errors.Is(err, net.ErrClosed) {
+			return err
+		}
+		if err != nil { // no descriptors left, or the peer has gone
+			time.Sleep(5 * time.Millisecond)
+			continue
+		}
+		in.admit(conn)
+	}
+}
+
+// Close releases what Open took.
+func (in *Init) Close() error {
+	if in.listener == nil {
+		return nil
+	}
+	in.shut()
+	in.wg.Wait()
+	return in.files.Close()
+}
+
+func (in *Init) shut() {
+	in.listener.Close()
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	in.closed = true
+	for conn := range in.open {
+		conn.Close()
+	}
+}
+
+// admit serves conn, or refuses it if there are too many.
+func (in *Init) admit(conn net.Conn) {
+	select {
+	case in.conns <- struct{}{}:
+	default:
+		protocol.NewWriter(conn).JSON(protocol.FrameError, protocol.NewFailure(
+			fault.Newf(fault.Exhausted, "init", "", "%d connections to the jail are open", maxConns)))
+		conn.Close()
+		return
+	}
+	in.mu.Lock()
+	in.open[conn] = true
+	if in.closed {
+		conn.Close()
+	}
+	in.mu.Unlock()
+
+	in.wg.Go(func() {
+		in.serve(conn)
+		in.mu.Lock()
+		delete(in.open, conn)
+		in.mu.Unlock()
+		<-in.conns
+	})
+}
+
+// listen binds path for the owner alone, in place of whatever an earlier init
+// left there.
+func listen(path string) (net.Listener, error) {
+	addr := path
+	if len(path) > 100 { // sun_path has 108 bytes
+		dir, err := os.Open(dirOf(path))
+		if err != nil {
+			return nil, err
+		}
+		defer dir.Close()
+		addr = fmt.Sprintf("/proc/self/fd/%d/%s", dir.Fd(), path[len(dirOf(path))+1:])
+	}
+	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return nil, err
+	}
+	old := syscall.Umask(0o177)
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: addr, Net: "unix"})
+	syscall.Umask(old)
+	if err != nil {
+		return nil, err
+	}
+	l.SetUnlinkOnClose(false) // the name may be another init's by then
+	return l, nil
+}
+
+func dirOf(path string) string {
+	for i := len(path) - 1; i > 0; i-- {
+		if path[i] == '/' {
+			return path[:i]
+		}
+	}
+	return "."
+}
+
+// reapLoop waits for every child that dies, also those it inherits.
+func (in *Init) reapLoop(ctx context.Context) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-in.children:
+			in.reap()
+		}
+	}
+}
+
+func (in *Init) reap() {
+	in.pids.Lock()
+	defer in.pids.Unlock()
+	for {
+		var status unix.WaitStatus
+		pid, err := unix.Wait4(-1, &status, unix.WNOHANG, nil)
+		if err == unix.EINTR {
+			continue
+		}
+		if err != nil || pid <= 0 {
+			return
+		}
+		if p := in.byPID[pid]; p != nil {
+			delete(in.byPID, pid)
+			p.exit(status)
+		}
+	}
+}
+
+// reserve takes the identifier of a command about to be started.
+func (in *Init) reserve(x id.Exec) error {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	if _, ok := in.execs[x]; ok {
+		return fault.Newf(fault.Conflict, opExec, string(x), "there is a command of this id already")
+	}
+	if running := len(in.execs) - len(in.finished); running >= protocol.MaxRunning {
+		return fault.Newf(fault.Exhausted, opExec, string(x), "%d commands are running in the jail", running)
+	}
+	in.execs[x] = nil
+	return nil
+}
+
+// settle gives the reserved identifier to p, or frees it if p is nil.
+func (in *Init) settle(x id.Exec, p *process) {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	if p == nil {
+		delete(in.execs, x)
+		return
+	}
+	in.execs[x] = p
+}
+
+func (in *Init) find(x id.Exec) (*process, error) {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	if p := in.execs[x]; p != nil {
+		return p, nil
+	}
+	return nil, fault.Newf(fault.NotFound, "exec", string(x), "no such command, or it was forgotten")
+}
+
+// list returns every command, oldest first.
+func (in *Init) list() []protocol.ExecStatus {
+	in.mu.Lock()
+	var all []*process
+	for _, p := range in.execs {
+		if p != nil {
+			all = append(all, p)
+		}
+	}
+	in.mu.Unlock()
+
+	statuses := make([]protocol.ExecStatus, len(all))
+	for i, p := range all {
+		statuses[i] = p.snapshot()
+	}
+	slices.SortFunc(statuses, func(a, b protocol.ExecStatus) int {
+		return cmp.Or(a.Started.Compare(b.Started), cmp.Compare(a.ID, b.ID))
+	})
+	return statuses
+}
+
+// retire remembers that p has ended, and forgets the oldest if there are too
+// many or their output takes too much memory.
+func (in *Init) retire(p *process) {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	in.finished = append(in.finished, p)
+	kept := 0
+	for _, f := range in.finished {
+		kept += f.memory()
+	}
+	for len(in.finished) > protocol.MaxFinished || kept > finishedKept && len(in.finished) > 1 {
+		kept -= in.finished[0].memory()
+		in.drop(in.finished[0])
+	}
+}
+
+// drop removes a finished command. in.mu is held.
+func (in *Init) drop(p *process) {
+	in.finished = slices.DeleteFunc(in.finished, func(f *process) bool { return f == p })
+	delete(in.execs, p.id)
+	p.release()
+}
+
+func (in *Init) forget(x id.Exec) (protocol.ExecStatus, error) {
+	p, err := in.find(x)
+	if err != nil {
+		return protocol.ExecStatus{}, err
+	}
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	if !slices.Contains(in.finished, p) {
+		return protocol.ExecStatus{}, fault.Newf(fault.Conflict, "exec.Forget", string(x), "the command is still running")
+	}
+	status := p.snapshot()
+	in.drop(p)
+	return status, nil
+}

@@ -1,0 +1,441 @@
+package jailinit
+
+import (
+	"errors"
+	"net"
+	"os"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"glasshouse/fault"
+	"glasshouse/id"
+	"glasshouse/jailinit/protocol"
+)
+
+// drainAtMost ends a command whose output goes on without it: by then only
+// what was in the pipes at its end is waited for.
+const drainAtMost = 2 * time.Second
+
+// writePatience is how often a writer of stdin looks whether its client is
+// still there.
+const writePatience = 200 * time.Millisecond
+
+// pumpSize is how much is read from a pipe at a time: all it can hold.
+const pumpSize = 64 << 10
+
+var pumpBuffers = sync.Pool{New: func() any { return new([pumpSize]byte) }}
+
+// A process is a command: its main process, its output, and what holds it.
+type process struct {
+	id   id.Exec
+	in   *Init
+	pid  int
+	tty  *os.File   // the terminal's master side, or nil
+	outs []*os.File // what its output is read from
+
+	stdin      *os.File // nil without stdin; the same as tty on a terminal
+	closeStdin sync.Once
+	ended      chan struct{} // closed by finish
+
+	mu       sync.Mutex
+	status   protocol.ExecStatus // Ended is set last, see finish. guarded by mu, as all below
+	ring     ring
+	readers  map[*reader]struct{}
+	grown    notice // there is more output, or it has ended
+	freed    notice // a lossless reader has taken something, or has gone
+	timer    *time.Timer
+	pumps    int       // outputs not at their end
+	waiting  int       // pumps that wait for a reader
+	lastRead time.Time // when output was last read
+	exited   time.Time // when the main process was reaped
+	pending  int64     // output offset that what it had written reaches
+}
+
+// A reader is somebody's place in the output.
+type reader struct {
+	pos      int64 // everything before it was taken
+	lossless bool
+	progress time.Time // when pos was last moved
+	gone     time.Time // when its connection broke, or zero
+}
+
+// A notice wakes all who wait for it.
+type notice struct{ ch chan struct{} }
+
+func (n *notice) wait() <-chan struct{} {
+	if n.ch == nil {
+		n.ch = make(chan struct{})
+	}
+	return n.ch
+}
+
+func (n *notice) wake() {
+	if n.ch != nil {
+		close(n.ch)
+		n.ch = nil
+	}
+}
+
+// snapshot is the command's status now.
+func (p *process) snapshot() protocol.ExecStatus {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.current()
+}
+
+func (p *process) current() protocol.ExecStatus {
+	s := p.status
+	s.Oldest, s.Next = p.ring.oldest, p.ring.next
+	return s
+}
+
+// run begins to read the output. The main process has been started.
+func (p *process) run(timeout time.Duration) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.pumps = len(p.outs)
+	p.lastRead = time.Now()
+	for i, f := range p.outs {
+		p.in.wg.Go(func() { p.pump(f, protocol.Stream(i+1)) })
+	}
+	if timeout > 0 && p.exited.IsZero() {
+		p.timer = time.AfterFunc(timeout, p.timeOut)
+	}
+}
+
+// pump reads f until nobody holds its other end. After the command has ended
+// it goes on, so that a daemon left behind does not die of a broken pipe.
+func (p *process) pump(f *os.File, stream protocol.Stream) {
+	defer p.outputClosed(f)
+	raw, err := f.SyscallConn()
+	if err != nil {
+		return
+	}
+	for {
+		var buf *[pumpSize]byte
+		var n int
+		var readErr error
+		err := raw.Read(func(fd uintptr) bool {
+			buf = pumpBuffers.Get().(*[pumpSize]byte)
+			n, readErr = ignoringEINTR(func() (int, error) { return unix.Read(int(fd), buf[:]) })
+			if readErr == unix.EAGAIN { // an idle command holds no buffer
+				pumpBuffers.Put(buf)
+				return false
+			}
+			return true
+		})
+		if err != nil {
+			return
+		}
+		if n > 0 {
+			p.output(stream, buf[:n])
+		}
+		pumpBuffers.Put(buf)
+		if n <= 0 || readErr != nil {
+			return
+		}
+	}
+}
+
+// output keeps data, waiting for lossless readers where it must.
+func (p *process) output(stream protocol.Stream, data []byte) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.lastRead = time.Now()
+	for len(data) > 0 {
+		n := p.makeRoom(stream, len(data))
+		if p.status.Ended != nil {
+			return // nobody will ask for it
+		}
+		p.ring.append(stream, data[:n])
+		data = data[n:]
+		if stream == protocol.Stdout {
+			p.status.Stdout += int64(n)
+		} else {
+			p.status.Stderr += int64(n)
+		}
+		p.grown.wake()
+	}
+	p.lastRead = time.Now()
+}
+
+// makeRoom waits until no lossless reader needs what the next output will
+// overwrite, and returns how much of n bytes may be appended. A reader that
+// has taken nothing for the grace time is lossless no more. p.mu is held, but
+// not while waiting.
+func (p *process) makeRoom(stream protocol.Stream, n int) int {
+	began := time.Now()
+	for {
+		fit := p.ring.fit(n)
+		until := p.hold(p.ring.reserve(stream, fit), began)
+		if until.IsZero() || p.status.Ended != nil {
+			return fit
+		}
+		freed := p.freed.wait()
+		p.waiting++
+		p.mu.Unlock()
+		timer := time.NewTimer(time.Until(until))
+		select {
+		case <-freed:
+		case <-timer.C:
+		}
+		timer.Stop()
+		p.mu.Lock()
+		p.waiting--
+	}
+}
+
+// hold returns until when output before offset drop has to be kept, which
+// somebody has been waiting to overwrite since began; zero if nobody needs it.
+// Readers whose grace is over are not asked again.
+func (p *process) hold(drop int64, began time.Time) (until time.Time) {
+	now := time.Now()
+	for r := range p.readers {
+		deadline := later(r.progress, began).Add(p.in.Grace)
+		if !r.gone.IsZero() {
+			deadline = r.gone.Add(p.in.Grace)
+		}
+		switch {
+		case !r.lossless || r.pos >= drop:
+		case deadline.After(now):
+			until = later(until, deadline)
+		case r.gone.IsZero():
+			r.lossless = false
+		default:
+			delete(p.readers, r)
+		}
+	}
+	return until
+}
+
+func later(a, b time.Time) time.Time {
+	if a.After(b) {
+		return a
+	}
+	return b
+}
+
+// outputClosed tells that nobody can write to f any more.
+func (p *process) outputClosed(f *os.File) {
+	f.Close()
+	p.mu.Lock()
+	p.pumps--
+	ended := p.pumps == 0 && !p.exited.IsZero() && p.finish()
+	p.mu.Unlock()
+	if ended {
+		p.after()
+	}
+}
+
+// exit records how the main process ended. Init.pids is held.
+func (p *process) exit(status unix.WaitStatus) {
+	p.mu.Lock()
+	p.exited = time.Now()
+	p.status.Code = status.ExitStatus()
+	if status.Signaled() {
+		p.status.Code = 128 + int(status.Signal())
+		p.status.Signal = signalName(status.Signal())
+	}
+	if p.timer != nil {
+		p.timer.Stop()
+	}
+	p.pending = p.ring.next
+	for _, f := range p.outs {
+		p.pending += unread(f)
+	}
+	ended := p.pumps == 0 && p.finish()
+	if !ended {
+		p.timer = time.AfterFunc(p.in.Idle, p.drain)
+	}
+	p.mu.Unlock()
+	if ended {
+		go p.after() // takes locks that come before pids
+	}
+}
+
+// drain ends a command whose main process has gone but whose output somebody
+// still holds open, once it has fallen silent.
+func (p *process) drain() {
+	p.mu.Lock()
+	silent := p.waiting == 0 && time.Since(p.lastRead) >= p.in.Idle
+	drained := p.waiting == 0 && p.ring.next >= p.pending && time.Since(p.exited) >= drainAtMost
+	ended := (silent || drained) && p.finish()
+	if !ended && p.status.Ended == nil {
+		p.timer = time.AfterFunc(max(p.in.Idle-time.Since(p.lastRead), p.in.Idle/10), p.drain)
+	}
+	p.mu.Unlock()
+	if ended {
+		p.after()
+	}
+}
+
+// finish marks the command as ended. It returns false if it was already. The
+// caller holds p.mu, and calls after when it has let go of it.
+func (p *process) finish() bool {
+	if p.status.Ended != nil {
+		return false
+	}
+	ended := p.exited
+	p.status.Ended = &ended
+	p.ring.shrink()
+	close(p.ended)
+	p.grown.wake()
+	p.freed.wake()
+	return true
+}
+
+func (p *process) after() {
+	p.dropStdin()
+	p.in.retire(p)
+}
+
+func (p *process) memory() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return len(p.ring.buf)
+}
+
+// release gives the output's memory back. Readers learn what they have lost.
+func (p *process) release() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.ring.release()
+}
+
+// join adds a reader from offset a.From on.
+func (p *process) join(a protocol.Attach) (*reader, protocol.ExecStatus, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if a.From > p.ring.next {
+		return nil, protocol.ExecStatus{}, fault.Fieldf("exec.Attach", "from", "%d is past the end of the output at %d", a.From, p.ring.next)
+	}
+	r := &reader{pos: a.From, lossless: a.Lossless, progress: time.Now()}
+	if a.From < 0 {
+		r.pos = p.ring.oldest
+	}
+	if r.lossless {
+		p.resume(r.pos)
+	}
+	p.readers[r] = struct{}{}
+	return r, p.current(), nil
+}
+
+// resume frees the place that was held for a reader who has come back at pos.
+func (p *process) resume(pos int64) {
+	var back *reader
+	for r := range p.readers {
+		if !r.gone.IsZero() && r.pos <= pos && (back == nil || r.pos > back.pos) {
+			back = r
+		}
+	}
+	if back != nil {
+		delete(p.readers, back)
+	}
+	p.freed.wake()
+}
+
+// leave takes a reader out. If its connection broke, its place is held.
+func (p *process) leave(r *reader, broke bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if broke && r.lossless && p.status.Ended == nil {
+		r.gone = time.Now()
+	} else {
+		delete(p.readers, r)
+	}
+	p.freed.wake()
+}
+
+// took records that r has everything before offset.
+func (p *process) took(r *reader, offset int64) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if offset <= r.pos || offset > p.ring.next {
+		return
+	}
+	r.pos, r.progress = offset, time.Now()
+	p.freed.wake()
+}
+
+// read returns output from offset pos on, copied into buf. If there is none
+// it returns what to wait for, or nothing at all if there will be none.
+func (p *process) read(pos int64, buf []byte) (c protocol.Chunk, ok bool, more <-chan struct{}) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if c, ok = p.ring.read(pos, buf); ok {
+		return c, true, nil
+	}
+	if p.status.Ended != nil {
+		return c, false, nil
+	}
+	return c, false, p.grown.wait()
+}
+
+// dropStdin closes stdin, unless that is a terminal, which its pump closes.
+func (p *process) dropStdin() {
+	if p.stdin != nil && p.stdin != p.tty {
+		p.closeStdin.Do(func() { p.stdin.Close() })
+	}
+}
+
+// write gives data to the command's stdin or terminal. It gives up when quit
+// is closed.
+func (p *process) write(data []byte, quit <-chan struct{}) error {
+	for len(data) > 0 {
+		// Another writer moves the deadline too, which is as good.
+		p.stdin.SetWriteDeadline(time.Now().Add(writePatience))
+		n, err := p.stdin.Write(data)
+		data = data[n:]
+		select {
+		case <-quit:
+			return net.ErrClosed
+		default:
+		}
+		if err != nil && !errors.Is(err, os.ErrDeadlineExceeded) {
+			return fault.Newf(fault.Conflict, "exec.Stdin", string(p.id), "the command takes no more input")
+		}
+	}
+	return nil
+}
+
+func (p *process) resize(size protocol.Size) error {
+	if p.tty == nil {
+		return fault.Newf(fault.Conflict, "exec.Resize", string(p.id), "the command has no terminal")
+	}
+	return setSize(p.tty, size)
+}
+
+// truncated is argv as far as a status repeats it.
+func truncated(argv []string) []string {
+	left := protocol.MaxStatusArgv
+	for i, a := range argv {
+		if left -= len(a) + 1; left < 0 {
+			cut := a[:max(0, left+len(a)+1)]
+			return append(append([]string{}, argv[:i]...), strings.ToValidUTF8(cut, "")+"…")
+		}
+	}
+	return argv
+}
+
+// unread is how many bytes wait in a pipe or terminal.
+func unread(f *os.File) int64 {
+	raw, err := f.SyscallConn()
+	if err != nil {
+		return 0
+	}
+	var n int
+	raw.Control(func(fd uintptr) { n, _ = unix.IoctlGetInt(int(fd), unix.TIOCINQ) })
+	return int64(n)
+}
+
+func ignoringEINTR(f func() (int, error)) (int, error) {
+	for {
+		n, err := f()
+		if err != unix.EINTR {
+			return n, err
+		}
+	}
+}

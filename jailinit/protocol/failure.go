@@ -1,0 +1,76 @@
+package protocol
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"unicode"
+
+	"glasshouse/fault"
+)
+
+// Failure is an error as it crosses the socket.
+type Failure struct {
+	Kind    fault.Kind `json:"kind,omitempty"`
+	Op      string     `json:"op,omitempty"`
+	On      string     `json:"on,omitempty"`
+	Field   string     `json:"field,omitempty"`
+	Remedy  string     `json:"remedy,omitempty"`
+	Message string     `json:"message,omitempty"`
+}
+
+// maxText bounds each text of a Failure: it ends up in logs and terminals.
+const maxText = 4096
+
+// NewFailure makes err ready to be sent.
+func NewFailure(err error) Failure {
+	f := Failure{Kind: fault.KindOf(err), Field: fault.FieldOf(err), Remedy: fault.RemedyOf(err), Message: err.Error()}
+	if e, ok := err.(*fault.Error); ok {
+		f.Op, f.On, f.Message = e.Op, e.On, ""
+		if e.Err != nil {
+			f.Message = e.Err.Error()
+		}
+	}
+	return f
+}
+
+// Err is the error that f describes.
+func (f Failure) Err() error {
+	e := &fault.Error{Op: plain(f.Op), On: plain(f.On), Kind: known(f.Kind), Field: plain(f.Field), Remedy: plain(f.Remedy)}
+	if f.Message != "" {
+		e.Err = errors.New(plain(f.Message))
+	}
+	return e
+}
+
+func decodeFailure(payload []byte) error {
+	var f Failure
+	if err := json.Unmarshal(payload, &f); err != nil {
+		return fmt.Errorf("%w: %w", ErrMalformed, err)
+	}
+	return f.Err()
+}
+
+// known drops a kind that is not one of ours.
+func known(k fault.Kind) fault.Kind {
+	switch k {
+	case fault.Invalid, fault.Unauthenticated, fault.Denied, fault.NotFound, fault.Conflict, fault.TooLarge,
+		fault.Mismatch, fault.Exhausted, fault.Unsupported, fault.Unavailable, fault.Timeout:
+		return k
+	}
+	return ""
+}
+
+// plain bounds a stranger's text and takes out what could drive a terminal.
+func plain(s string) string {
+	if len(s) > maxText {
+		s = s[:maxText] + "…"
+	}
+	return strings.Map(func(r rune) rune {
+		if unicode.IsPrint(r) {
+			return r
+		}
+		return ' '
+	}, s)
+}

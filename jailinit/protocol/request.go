@@ -1,0 +1,109 @@
+package protocol
+
+import (
+	"io/fs"
+	"time"
+
+	"glasshouse/id"
+)
+
+// Op names an operation. Its comment says which frames follow the Request.
+// Every operation can end with an Error frame instead of what is written here.
+type Op string
+
+const (
+	OpHello     Op = "hello"     // ← Reply(Hello)
+	OpExec      Op = "exec"      // ← Reply(ExecStatus); then, with Attach set, as OpAttach after its Reply
+	OpAttach    Op = "attach"    // ← Reply(ExecStatus) ← Chunk… → Ack… ← End(ExecStatus)
+	OpStdin     Op = "stdin"     // ← Reply(ExecStatus) → Data… → End ← End
+	OpResize    Op = "resize"    // ← Reply(ExecStatus)
+	OpSignal    Op = "signal"    // ← Reply(ExecStatus)
+	OpTerminate Op = "terminate" // ← Reply(Remaining)
+	OpWait      Op = "wait"      // ← Reply(ExecStatus) once it has ended
+	OpStatus    Op = "status"    // ← Reply(ExecStatus)
+	OpExecs     Op = "execs"     // ← Reply(ExecStatus)… ← End
+	OpForget    Op = "forget"    // ← Reply(ExecStatus)
+
+	OpStat   Op = "stat"   // ← Reply(FileInfo)
+	OpList   Op = "list"   // ← Reply([]FileInfo)… ← End(Listed)
+	OpRead   Op = "read"   // ← Reply(FileInfo) ← Data… ← End
+	OpWrite  Op = "write"  // ← Reply → Data… → End ← End(FileInfo)
+	OpMkdir  Op = "mkdir"  // ← Reply
+	OpRemove Op = "remove" // ← Reply
+	OpMove   Op = "move"   // ← Reply
+	OpTar    Op = "tar"    // ← Reply ← Data… ← End
+	OpUntar  Op = "untar"  // ← Reply → Data… → End ← End
+	OpWatch  Op = "watch"  // ← Reply ← Event…
+)
+
+// Request is the first frame of a connection. Only the fields its operation
+// names are looked at.
+type Request struct {
+	Version int `json:"v"`
+	Op      Op  `json:"op"`
+
+	Exec   *Exec   `json:"exec,omitempty"`   // exec
+	Attach *Attach `json:"attach,omitempty"` // exec, attach
+	ID     id.Exec `json:"id,omitempty"`     // attach, stdin, resize, signal, wait, status, forget
+	Size   *Size   `json:"size,omitempty"`   // resize
+	Signal string  `json:"signal,omitempty"` // signal, terminate: "TERM", "SIGTERM" or "15"
+	Group  bool    `json:"group,omitempty"`  // signal
+
+	Path      string        `json:"path,omitempty"`      // every file operation; of move: from
+	To        string        `json:"to,omitempty"`        // move
+	After     string        `json:"after,omitempty"`     // list: names that sort after this one
+	Offset    int64         `json:"offset,omitempty"`    // read
+	Limit     int64         `json:"limit,omitempty"`     // list, read
+	Mode      fs.FileMode   `json:"mode,omitempty"`      // mkdir
+	Parents   bool          `json:"parents,omitempty"`   // mkdir
+	Recursive bool          `json:"recursive,omitempty"` // remove, watch
+	Replace   bool          `json:"replace,omitempty"`   // move
+	Write     *WriteOptions `json:"write,omitempty"`     // write
+}
+
+// Attach says how output is read.
+type Attach struct {
+	// From is the first offset wanted; below 0 means the oldest still kept.
+	From int64 `json:"from,omitempty"`
+
+	// Lossless makes the command wait, as on a full pipe, rather than have
+	// output overwritten that this reader has not taken. A reader that takes
+	// nothing for a grace time loses the privilege. If the connection breaks,
+	// its place is held for the same time, so that it can come back.
+	Lossless bool `json:"lossless,omitempty"`
+
+	// Follow goes on until the command has ended. Otherwise the stream ends
+	// with the output that is there now.
+	Follow bool `json:"follow,omitempty"`
+}
+
+// Hello is how an init introduces itself.
+type Hello struct {
+	Version int       `json:"version"`
+	PID     int       `json:"pid"` // inside the jail; 1 but in tests
+	Started time.Time `json:"started"`
+}
+
+// Remaining is how many processes but init are left in the jail.
+type Remaining struct {
+	Processes int `json:"processes"`
+}
+
+// Listed ends a listing.
+type Listed struct {
+	More bool `json:"more"` // there are names after the last one given
+}
+
+// Bounds that both sides hold.
+const (
+	DefaultRing = 1 << 20
+	MaxRing     = 16 << 20
+	MaxPath     = 4096
+	MaxListPage = 10_000 // entries of one listing; more are read page by page
+	MaxRunning  = 1024   // commands running at a time
+	MaxFinished = 64     // commands remembered after their end
+
+	// MaxStatusArgv is the bytes of a command line that ExecStatus repeats.
+	// What is over is cut off and an element "…" added.
+	MaxStatusArgv = 16 << 10
+)

@@ -1,0 +1,528 @@
+package jailinit
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"time"
+
+	"glasshouse/fault"
+	"glasshouse/jailinit/protocol"
+)
+
+// requestPatience is how long a client may take to say what it wants.
+const requestPatience = 10 * time.Second
+
+// A conn is one client with one request.
+type conn struct {
+	net net.Conn
+	r   *protocol.Reader
+	w   *protocol.Writer
+}
+
+// operations is everything init can be asked.
+var operations = map[protocol.Op]func(*Init, *conn, *protocol.Request) error{
+	protocol.OpHello:     (*Init).hello,
+	protocol.OpExec:      (*Init).exec,
+	protocol.OpAttach:    (*Init).attach,
+	protocol.OpStdin:     (*Init).stdin,
+	protocol.OpResize:    (*Init).resize,
+	protocol.OpSignal:    (*Init).signal,
+	protocol.OpTerminate: (*Init).terminate,
+	protocol.OpWait:      (*Init).wait,
+	protocol.OpStatus:    (*Init).status,
+	protocol.OpExecs:     (*Init).statuses,
+	protocol.OpForget:    (*Init).forgetExec,
+
+	protocol.OpStat:   (*Init).stat,
+	protocol.OpList:   (*Init).listDir,
+	protocol.OpRead:   (*Init).readFile,
+	protocol.OpWrite:  (*Init).writeFile,
+	protocol.OpMkdir:  (*Init).mkdir,
+	protocol.OpRemove: (*Init).remove,
+	protocol.OpMove:   (*Init).move,
+	protocol.OpTar:    (*Init).tar,
+	protocol.OpUntar:  (*Init).untar,
+	protocol.OpWatch:  (*Init).watch,
+}
+
+// serve reads a request from c, does it and closes the connection.
+func (in *Init) serve(nc net.Conn) {
+	defer nc.Close()
+	c := &conn{net: nc, r: protocol.NewReader(nc), w: protocol.NewWriter(nc)}
+	nc.SetReadDeadline(time.Now().Add(requestPatience))
+	kind, payload, err := c.r.Next()
+	if err != nil || kind != protocol.FrameRequest {
+		return // not one of ours
+	}
+	nc.SetReadDeadline(time.Time{})
+
+	var q protocol.Request
+	if err := json.Unmarshal(payload, &q); err != nil {
+		c.fail(fault.Newf(fault.Invalid, "init", "", "request: %w", err))
+		return
+	}
+	if q.Version != protocol.Version {
+		c.fail(fault.Newf(fault.Unsupported, "init", "", "the daemon speaks version %d, the jail's init version %d", q.Version, protocol.Version))
+		return
+	}
+	do := operations[q.Op]
+	if do == nil {
+		c.fail(fault.Newf(fault.Unsupported, "init", "", "there is no operation %q", q.Op))
+		return
+	}
+	if err := do(in, c, &q); err != nil {
+		c.fail(err)
+	}
+}
+
+// fail tells the client. If it has gone, nobody needs to know.
+func (c *conn) fail(err error) {
+	c.net.SetWriteDeadline(time.Now().Add(requestPatience))
+	c.w.JSON(protocol.FrameError, protocol.NewFailure(err))
+}
+
+func (c *conn) reply(v any) error { return c.w.JSON(protocol.FrameReply, v) }
+func (c *conn) end(v any) error   { return c.w.JSON(protocol.FrameEnd, v) }
+
+// gone is closed when the client closes the connection. Nothing else may read
+// from it then.
+func (c *conn) gone() <-chan struct{} {
+	gone := make(chan struct{})
+	go func() {
+		defer close(gone)
+		c.r.Next()
+	}()
+	return gone
+}
+
+func (in *Init) hello(c *conn, _ *protocol.Request) error {
+	return c.reply(protocol.Hello{Version: protocol.Version, PID: os.Getpid(), Started: in.started})
+}
+
+func (in *Init) exec(c *conn, q *protocol.Request) error {
+	if q.Exec == nil {
+		return fault.Fieldf(opExec, "exec", "missing")
+	}
+	p, err := in.start(q.Exec)
+	if err != nil {
+		return err
+	}
+	if q.Attach == nil {
+		return c.reply(p.snapshot())
+	}
+	return in.stream(c, p, protocol.Attach{Lossless: q.Attach.Lossless, Follow: true})
+}
+
+func (in *Init) attach(c *conn, q *protocol.Request) error {
+	p, err := in.find(q.ID)
+	if err != nil {
+		return err
+	}
+	if q.Attach == nil {
+		return fault.Fieldf("exec.Attach", "attach", "missing")
+	}
+	return in.stream(c, p, *q.Attach)
+}
+
+// stream gives p's output to the client as it comes.
+func (in *Init) stream(c *conn, p *process, a protocol.Attach) error {
+	r, status, err := p.join(a)
+	if err != nil {
+		return err
+	}
+	quit, done := make(chan struct{}), make(chan bool, 1)
+	go func() {
+		broke := p.acknowledged(c, r)
+		close(quit)
+		c.net.Close() // wakes a blocked write
+		done <- broke
+	}()
+	defer func() {
+		c.net.Close()
+		p.leave(r, <-done)
+	}()
+
+	at := a.From
+	if at < 0 {
+		at = status.Oldest
+	}
+	if err := c.reply(status); err != nil {
+		return nil
+	}
+	buf := make([]byte, pumpSize)
+	for {
+		chunk, ok, more := p.read(at, buf)
+		if ok {
+			if c.w.Chunk(chunk) != nil {
+				return nil
+			}
+			at = chunk.Offset + int64(len(chunk.Data))
+			continue
+		}
+		if more == nil || !a.Follow {
+			c.end(p.snapshot())
+			return nil
+		}
+		select {
+		case <-more:
+		case <-quit:
+			return nil
+		}
+	}
+}
+
+// acknowledged records what the client has taken until it says goodbye with an
+// End frame, or, which it then reports as broken, the connection is lost.
+func (p *process) acknowledged(c *conn, r *reader) (broke bool) {
+	for {
+		kind, payload, err := c.r.Next()
+		if err != nil {
+			return true
+		}
+		if kind == protocol.FrameEnd {
+			return false
+		}
+		offset, err := protocol.DecodeAck(payload)
+		if kind != protocol.FrameAck || err != nil {
+			return true
+		}
+		p.took(r, offset)
+	}
+}
+
+// stdin writes what the client sends to the command until it sends End, which
+// closes a pipe. A lost connection closes nothing: the client may come back.
+func (in *Init) stdin(c *conn, q *protocol.Request) error {
+	p, err := in.find(q.ID)
+	if err != nil {
+		return err
+	}
+	status := p.snapshot()
+	if p.stdin == nil {
+		return fault.Newf(fault.Conflict, "exec.Stdin", string(q.ID), "the command was started without stdin")
+	}
+	if status.Ended != nil {
+		return fault.Newf(fault.Conflict, "exec.Stdin", string(q.ID), "the command has ended")
+	}
+	if err := c.reply(status); err != nil {
+		return nil
+	}
+	stop := make(chan struct{})
+	defer close(stop)
+	frames, quit := c.incoming(stop)
+	for f := range frames {
+		switch f.kind {
+		case protocol.FrameData:
+			if err := p.write(f.payload, quit); err != nil {
+				return err
+			}
+		case protocol.FrameEnd:
+			p.dropStdin()
+			return c.end(nil)
+		default:
+			return fmt.Errorf("%w: kind %d in stdin", protocol.ErrMalformed, f.kind)
+		}
+	}
+	return nil
+}
+
+type frame struct {
+	kind    protocol.Frame
+	payload []byte
+}
+
+// incoming reads ahead by one frame, so that quit, closed when the client has
+// gone, is noticed while the frame before is being dealt with. The caller
+// closes stop when it wants no more.
+func (c *conn) incoming(stop <-chan struct{}) (frames <-chan frame, quit <-chan struct{}) {
+	out, gone := make(chan frame, 1), make(chan struct{})
+	go func() {
+		defer close(out)
+		for {
+			kind, payload, err := c.r.Next()
+			if err != nil {
+				close(gone)
+				return
+			}
+			select {
+			case out <- frame{kind, append([]byte(nil), payload...)}:
+			case <-stop:
+				return
+			}
+		}
+	}()
+	return out, gone
+}
+
+func (in *Init) resize(c *conn, q *protocol.Request) error {
+	p, err := in.find(q.ID)
+	if err != nil {
+		return err
+	}
+	if q.Size == nil {
+		return fault.Fieldf("exec.Resize", "size", "missing")
+	}
+	if err := p.resize(*q.Size); err != nil {
+		return err
+	}
+	return c.reply(p.snapshot())
+}
+
+func (in *Init) signal(c *conn, q *protocol.Request) error {
+	p, err := in.find(q.ID)
+	if err != nil {
+		return err
+	}
+	sig, err := parseSignal(q.Signal)
+	if err != nil {
+		return err
+	}
+	if sig == 0 {
+		return fault.Fieldf("exec.Signal", "signal", "0 is not a signal")
+	}
+	if err := p.kill(sig, q.Group); err != nil {
+		return err
+	}
+	return c.reply(p.snapshot())
+}
+
+func (in *Init) terminate(c *conn, q *protocol.Request) error {
+	sig, err := parseSignal(q.Signal)
+	if err != nil {
+		return err
+	}
+	in.forks <- struct{}{}
+	left, err := in.signalAll(sig)
+	<-in.forks
+	if err != nil {
+		return err
+	}
+	return c.reply(protocol.Remaining{Processes: left})
+}
+
+func (in *Init) wait(c *conn, q *protocol.Request) error {
+	p, err := in.find(q.ID)
+	if err != nil {
+		return err
+	}
+	select {
+	case <-p.ended:
+		return c.reply(p.snapshot())
+	case <-c.gone():
+		return nil
+	}
+}
+
+func (in *Init) status(c *conn, q *protocol.Request) error {
+	p, err := in.find(q.ID)
+	if err != nil {
+		return err
+	}
+	return c.reply(p.snapshot())
+}
+
+func (in *Init) statuses(c *conn, _ *protocol.Request) error {
+	for _, s := range in.list() {
+		if err := c.reply(s); err != nil {
+			return nil
+		}
+	}
+	return c.end(nil)
+}
+
+func (in *Init) forgetExec(c *conn, q *protocol.Request) error {
+	status, err := in.forget(q.ID)
+	if err != nil {
+		return err
+	}
+	return c.reply(status)
+}
+
+func (in *Init) stat(c *conn, q *protocol.Request) error {
+	in.slots <- struct{}{}
+	info, err := in.files.Stat(context.Background(), q.Path)
+	<-in.slots
+	if err != nil {
+		return err
+	}
+	return c.reply(info)
+}
+
+// listBatch is how many entries go into one frame.
+const listBatch = 100
+
+func (in *Init) listDir(c *conn, q *protocol.Request) error {
+	in.slots <- struct{}{}
+	infos, more, err := in.files.List(context.Background(), q.Path, q.After, int(q.Limit))
+	<-in.slots
+	if err != nil {
+		return err
+	}
+	for len(infos) > 0 {
+		n := min(listBatch, len(infos))
+		if err := c.reply(infos[:n]); err != nil {
+			return nil
+		}
+		infos = infos[n:]
+	}
+	return c.end(protocol.Listed{More: more})
+}
+
+func (in *Init) readFile(c *conn, q *protocol.Request) error {
+	in.slots <- struct{}{}
+	f, info, err := in.files.Read(context.Background(), q.Path, q.Offset, q.Limit)
+	<-in.slots
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	if err := c.reply(info); err != nil {
+		return nil
+	}
+	buf := make([]byte, protocol.MaxData)
+	for {
+		in.slots <- struct{}{}
+		n, err := f.Read(buf)
+		<-in.slots
+		if c.w.Data(buf[:n]) != nil {
+			return nil
+		}
+		if err == io.EOF {
+			return c.end(nil)
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+func (in *Init) writeFile(c *conn, q *protocol.Request) error {
+	var options protocol.WriteOptions
+	if q.Write != nil {
+		options = *q.Write
+	}
+	if err := c.reply(nil); err != nil {
+		return nil
+	}
+	in.slots <- struct{}{}
+	info, err := in.files.Write(context.Background(), q.Path, &upload{in: in, c: c}, options)
+	<-in.slots
+	if err != nil {
+		return err
+	}
+	return c.end(info)
+}
+
+// An upload is the bytes the client sends, up to its End frame. Its reader
+// holds a file slot, which is free while the network is waited for.
+type upload struct {
+	in   *Init
+	c    *conn
+	left []byte
+	done bool
+}
+
+func (u *upload) Read(p []byte) (int, error) {
+	<-u.in.slots
+	defer func() { u.in.slots <- struct{}{} }()
+	for len(u.left) == 0 {
+		if u.done {
+			return 0, io.EOF
+		}
+		kind, payload, err := u.c.r.Next()
+		if err != nil {
+			return 0, io.ErrUnexpectedEOF // the client has gone before the end
+		}
+		switch kind {
+		case protocol.FrameData:
+			u.left = payload
+		case protocol.FrameEnd:
+			u.done = true
+		default:
+			return 0, fmt.Errorf("%w: kind %d in an upload", protocol.ErrMalformed, kind)
+		}
+	}
+	n := copy(p, u.left)
+	u.left = u.left[n:]
+	return n, nil
+}
+
+func (in *Init) mkdir(c *conn, q *protocol.Request) error {
+	return in.change(c, func() error {
+		return in.files.Mkdir(context.Background(), q.Path, q.Mode, q.Parents)
+	})
+}
+
+func (in *Init) remove(c *conn, q *protocol.Request) error {
+	return in.change(c, func() error {
+		return in.files.Remove(context.Background(), q.Path, q.Recursive)
+	})
+}
+
+func (in *Init) move(c *conn, q *protocol.Request) error {
+	return in.change(c, func() error {
+		return in.files.Move(context.Background(), q.Path, q.To, q.Replace)
+	})
+}
+
+func (in *Init) change(c *conn, do func() error) error {
+	in.slots <- struct{}{}
+	err := do()
+	<-in.slots
+	if err != nil {
+		return err
+	}
+	return c.reply(nil)
+}
+
+func (in *Init) tar(c *conn, q *protocol.Request) error {
+	in.slots <- struct{}{}
+	_, err := in.files.Stat(context.Background(), q.Path)
+	<-in.slots
+	if err != nil {
+		return err
+	}
+	if err := c.reply(nil); err != nil {
+		return nil
+	}
+	in.slots <- struct{}{}
+	err = in.files.WriteTar(context.Background(), q.Path, &download{in, c})
+	<-in.slots
+	if err != nil {
+		return err
+	}
+	return c.end(nil)
+}
+
+// A download sends bytes to the client. Its writer holds a file slot, which is
+// free while the network is waited for.
+type download struct {
+	in *Init
+	c  *conn
+}
+
+func (d *download) Write(p []byte) (int, error) {
+	<-d.in.slots
+	defer func() { d.in.slots <- struct{}{} }()
+	if err := d.c.w.Data(p); err != nil {
+		return 0, err
+	}
+	return len(p), nil
+}
+
+func (in *Init) untar(c *conn, q *protocol.Request) error {
+	if err := c.reply(nil); err != nil {
+		return nil
+	}
+	in.slots <- struct{}{}
+	err := in.files.Untar(context.Background(), q.Path, &upload{in: in, c: c})
+	<-in.slots
+	if err != nil {
+		return err
+	}
+	return c.end(nil)
+}

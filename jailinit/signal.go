@@ -1,0 +1,195 @@
+package jailinit
+
+import (
+	"os"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"glasshouse/fault"
+)
+
+// parseSignal understands "TERM", "SIGTERM" and "15". 0 asks whether anybody
+// is there.
+func parseSignal(s string) (unix.Signal, error) {
+	if n, err := strconv.Atoi(s); err == nil && n >= 0 && n <= 64 {
+		return unix.Signal(n), nil
+	}
+	name := strings.ToUpper(s)
+	if !strings.HasPrefix(name, "SIG") {
+		name = "SIG" + name
+	}
+	if sig := unix.SignalNum(name); sig != 0 {
+		return sig, nil
+	}
+	return 0, fault.Fieldf("exec.Signal", "signal", "%q is not a signal", s)
+}
+
+// signalName is a signal without its SIG: "KILL".
+func signalName(sig unix.Signal) string {
+	if name := unix.SignalName(sig); name != "" {
+		return strings.TrimPrefix(name, "SIG")
+	}
+	return strconv.Itoa(int(sig))
+}
+
+// kill signals the command's main process, or its process group. On a
+// terminal the signals that keys send go to the group in the foreground, as
+// from the key.
+func (p *process) kill(sig unix.Signal, group bool) error {
+	p.in.pids.Lock()
+	defer p.in.pids.Unlock()
+	if p.in.byPID[p.pid] != p {
+		return fault.Newf(fault.Conflict, "exec.Signal", string(p.id), "the command has ended")
+	}
+	if !group {
+		return unix.Kill(p.pid, sig)
+	}
+	front := p.foreground()
+	if front > 0 && (sig == unix.SIGINT || sig == unix.SIGQUIT || sig == unix.SIGTSTP) {
+		return unix.Kill(-front, sig)
+	}
+	if front > 0 && front != p.pid {
+		unix.Kill(-front, sig) // it may have ended just now
+	}
+	return unix.Kill(-p.pid, sig)
+}
+
+// foreground is the process group that the terminal's keys reach, or 0.
+func (p *process) foreground() (group int) {
+	if p.tty == nil {
+		return 0
+	}
+	raw, err := p.tty.SyscallConn()
+	if err != nil {
+		return 0
+	}
+	raw.Control(func(fd uintptr) { group, _ = unix.IoctlGetInt(int(fd), unix.TIOCGPGRP) })
+	return max(group, 0)
+}
+
+// timeOut kills the command's process group, and what else is in its session:
+// a shell's jobs have groups of their own.
+func (p *process) timeOut() {
+	p.in.forks <- struct{}{}
+	defer func() { <-p.in.forks }()
+	p.in.pids.Lock()
+	defer p.in.pids.Unlock()
+	if p.in.byPID[p.pid] != p {
+		return
+	}
+	p.mu.Lock()
+	p.status.TimedOut = true
+	p.mu.Unlock()
+
+	// The main process, which is not reaped now, keeps the session's number
+	// from being given to another. Whoever forks while it is looked through is
+	// found in the next round.
+	for range 10 {
+		found := 0
+		for _, s := range processes() {
+			if s.session == p.pid && s.pid != p.pid && !s.zombie && unix.Kill(s.pid, unix.SIGKILL) == nil {
+				found++
+			}
+		}
+		unix.Kill(-p.pid, unix.SIGKILL)
+		if found == 0 {
+			return
+		}
+	}
+}
+
+// signalAll signals every process of the jail but init and returns how many
+// there are.
+func (in *Init) signalAll(sig unix.Signal) (left int, err error) {
+	in.pids.Lock()
+	defer in.pids.Unlock()
+	self := os.Getpid()
+	if self == 1 && sig != 0 {
+		if err := unix.Kill(-1, sig); err != nil && err != unix.ESRCH {
+			return 0, os.NewSyscallError("kill", err)
+		}
+	}
+	all := processes()
+	ours := descendants(all, self)
+	for _, s := range all {
+		if s.zombie || !ours[s.pid] {
+			continue
+		}
+		if self != 1 && sig != 0 {
+			unix.Kill(s.pid, sig)
+		}
+		left++
+	}
+	return left, nil
+}
+
+// descendants is who comes from pid. When that is PID 1, it is everybody,
+// also those who entered the jail from outside and have no parent in it.
+func descendants(all []stat, pid int) map[int]bool {
+	found := map[int]bool{}
+	for {
+		before := len(found)
+		for _, s := range all {
+			if s.pid != pid && (pid == 1 || s.parent == pid || found[s.parent]) {
+				found[s.pid] = true
+			}
+		}
+		if len(found) == before {
+			return found
+		}
+	}
+}
+
+// stat is what /proc says of a process.
+type stat struct {
+	pid, parent, session int
+	zombie               bool
+}
+
+// processes is everything /proc shows, or nothing without it.
+func processes() []stat {
+	dir, err := os.Open("/proc")
+	if err != nil {
+		return nil
+	}
+	defer dir.Close()
+	names, _ := dir.Readdirnames(-1)
+	var all []stat
+	for _, name := range names {
+		pid, err := strconv.Atoi(name)
+		if err != nil {
+			continue
+		}
+		b, err := os.ReadFile("/proc/" + name + "/stat")
+		if err != nil {
+			continue
+		}
+		if s, ok := parseStat(string(b)); ok {
+			s.pid = pid
+			all = append(all, s)
+		}
+	}
+	return all
+}
+
+// parseStat reads /proc/PID/stat. The command's name, in parentheses, can hold
+// anything, also parentheses.
+func parseStat(line string) (stat, bool) {
+	_, rest, ok := cutLast(line, ") ")
+	f := strings.Fields(rest) // state, ppid, pgrp, session, …
+	if !ok || len(f) < 4 {
+		return stat{}, false
+	}
+	parent, err1 := strconv.Atoi(f[1])
+	session, err2 := strconv.Atoi(f[3])
+	return stat{parent: parent, session: session, zombie: f[0] == "Z" || f[0] == "X"}, err1 == nil && err2 == nil
+}
+
+func cutLast(s, sep string) (before, after string, found bool) {
+	if i := strings.LastIndex(s, sep); i >= 0 {
+		return s[:i], s[i+len(sep):], true
+	}
+	return s, "", false
+}

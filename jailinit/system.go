@@ -1,0 +1,120 @@
+package jailinit
+
+import (
+	"os"
+	"os/signal"
+	"runtime"
+	"runtime/debug"
+	"strconv"
+	"sync"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	// fileSlots is how many file operations may block at a time, each in a
+	// thread of its own. The others wait in goroutines.
+	fileSlots = 4
+	forkSlots = 2 // the same for starting commands
+
+	// threads is what init needs at most: two that run Go, one for each slot,
+	// one each for the poller, signals, and the runtime's own work.
+	threads = 12
+
+	memoryLimit = 64 << 20
+)
+
+// becomeInit makes this process fit to be PID 1. Deaths of children are told
+// to children.
+func becomeInit(children chan<- os.Signal) error {
+	runtime.GOMAXPROCS(min(2, runtime.NumCPU()))
+	debug.SetGCPercent(50)
+	debug.SetMemoryLimit(memoryLimit)
+	debug.SetTraceback("none") // a trace would go to the jail's log
+
+	if os.Getpid() != 1 {
+		if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
+			return os.NewSyscallError("prctl PR_SET_CHILD_SUBREAPER", err)
+		}
+	}
+	// Nobody in the jail may look into init or trace it.
+	if err := unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0); err != nil {
+		return os.NewSyscallError("prctl PR_SET_DUMPABLE", err)
+	}
+	unix.Umask(0o022)
+	closeOnExec()
+	signal.Notify(children, unix.SIGCHLD)
+	survive()
+	spawnThreads()
+	return nil
+}
+
+// survive catches every signal that would end a Go program. A handler, unlike
+// SIG_IGN, is not inherited by the commands.
+func survive() {
+	var all []os.Signal
+	for n := unix.Signal(1); n <= 64; n++ {
+		switch n {
+		case unix.SIGKILL, unix.SIGSTOP, unix.SIGCHLD, unix.SIGCONT,
+			unix.SIGURG,              // the runtime sends it to itself
+			unix.SIGPROF, 32, 33, 34: // the runtime's and the C library's own
+			continue
+		}
+		all = append(all, n)
+	}
+	// Nobody receives: package signal drops what the channel cannot take.
+	signal.Notify(make(chan os.Signal, 1), all...)
+}
+
+// spawnThreads makes the threads that init will ever need, so that none has to
+// be made when the jail's process limit is reached. The runtime keeps idle
+// threads for reuse.
+func spawnThreads() {
+	var ready, done sync.WaitGroup
+	ready.Add(threads)
+	release := make(chan struct{})
+	for range threads {
+		done.Go(func() {
+			runtime.LockOSThread()
+			defer runtime.UnlockOSThread()
+			ready.Done()
+			<-release
+		})
+	}
+	ready.Wait()
+	close(release)
+	done.Wait()
+}
+
+// closeOnExec marks every descriptor but the standard ones, so that none that
+// the runtime passed to init reaches a command.
+func closeOnExec() {
+	err := unix.CloseRange(3, ^uint(0), unix.CLOSE_RANGE_CLOEXEC)
+	if err == nil {
+		return
+	}
+	names, err := os.ReadDir("/proc/self/fd")
+	if err != nil { // no /proc: the usual few
+		for fd := 3; fd < 256; fd++ {
+			unix.CloseOnExec(fd)
+		}
+		return
+	}
+	for _, n := range names {
+		if fd, err := strconv.Atoi(n.Name()); err == nil && fd > 2 {
+			unix.CloseOnExec(fd)
+		}
+	}
+}
+
+// preferAsVictim makes the kernel end a command before it ends init when the
+// jail is out of memory. It does what it can: without the privilege, or if the
+// command has ended already, nothing.
+func preferAsVictim(pid int) {
+	fd, err := unix.Open("/proc/"+strconv.Itoa(pid)+"/oom_score_adj", unix.O_WRONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return
+	}
+	unix.Write(fd, []byte("500"))
+	unix.Close(fd)
+}
