@@ -1,0 +1,48 @@
+# Glasshouse. `make up` on a fresh machine, `make test` before a push; the rest
+# is what those two are made of.
+
+SHELL := /bin/bash
+DATA  ?= $(if $(filter 0,$(shell id -u)),/var/lib/glasshouse,$(HOME)/.local/share/glasshouse)
+LISTEN ?= 127.0.0.1:8082
+export CGO_ENABLED := 0
+
+GO      ?= go
+LDFLAGS := -s -w -X glasshouse/cli.version=$(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
+
+.PHONY: help up down build test check bench setup docs clean
+.DEFAULT_GOAL := help
+
+help: ## this list
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t12
+
+up: ## install what is missing, build, start the daemon, run a demo jail
+	@scripts/up.sh "$(DATA)" "$(LISTEN)"
+
+down: ## stop the daemon that `make up` started; jails go on
+	@scripts/down.sh "$(DATA)"
+
+setup: ## install what is missing, and no more
+	@scripts/setup.sh "$(DATA)"
+
+INIT := cmd/glasshouse/embedded/glasshouse-init
+
+build: ## bin/glasshouse
+	@mkdir -p bin $(dir $(INIT))
+	$(GO) build -trimpath -ldflags '-s -w' -o $(INIT) ./cmd/glasshouse-init
+	$(GO) build -trimpath -ldflags '$(LDFLAGS)' -o bin/glasshouse ./cmd/glasshouse
+
+check: ## formatting, vet, generated files
+	@fmt=$$(gofmt -l $$(git ls-files '*.go')); test -z "$$fmt" || { echo "gofmt wanted: $$fmt"; exit 1; }
+	$(GO) vet ./...
+
+test: setup build check ## everything continuous integration runs
+	@scripts/test.sh "$(DATA)"
+
+bench: setup build ## benchmarks, side by side with their peers; ratios
+	@scripts/bench.sh "$(DATA)"
+
+docs: build ## docs/cli.md from the commands' own help
+	bin/glasshouse docs > docs/cli.md
+
+clean: ## what the build made
+	rm -rf bin $(INIT)

@@ -1,0 +1,190 @@
+package jail
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"glasshouse/fault"
+)
+
+// bound is one limit with the value it takes when none is asked for and the
+// most that may be asked for.
+type bound struct {
+	field        string
+	value        *int64
+	def, lo, max int64
+}
+
+func (l *Limits) bounds() []bound {
+	d, m := DefaultLimits, MaxLimits
+	return []bound{
+		{"limits.cpu_shares", &l.CPUShares, d.CPUShares, 2, m.CPUShares},
+		{"limits.memory_mb", &l.MemoryMB, d.MemoryMB, 32, m.MemoryMB},
+		{"limits.disk_mb", &l.DiskMB, d.DiskMB, 16, m.DiskMB},
+		{"limits.max_pids", &l.MaxPIDs, d.MaxPIDs, 24, m.MaxPIDs},
+	}
+}
+
+// check fills in defaults and returns an Invalid error that names the first
+// field at fault.
+func (m *Manager) check(s Spec) (Spec, error) {
+	const op = "jail.Create"
+	for _, b := range s.Limits.bounds() {
+		if *b.value == 0 {
+			*b.value = b.def
+		}
+		if *b.value > b.max {
+			return s, fault.Fieldf(op, b.field, "%d is over the maximum of %d", *b.value, b.max)
+		}
+		if *b.value < b.lo {
+			return s, fault.Fieldf(op, b.field, "%d is under the minimum of %d", *b.value, b.lo)
+		}
+	}
+	if s.Backend == "" {
+		s.Backend = m.cfg.Backend
+	}
+	if s.Backend == "oci" && s.Runtime == "" {
+		s.Runtime = m.cfg.Runtime
+	}
+	if s.Network == "" {
+		s.Network = Isolated
+	}
+	if s.Network != Isolated && s.Network != Full {
+		return s, fault.Fieldf(op, "network", "%q is neither %q nor %q", s.Network, Isolated, Full)
+	}
+	if err := checkHostname(s.Hostname); err != nil {
+		return s, fault.Fieldf(op, "hostname", "%v", err)
+	}
+	if len(s.Name) > 128 || strings.ContainsFunc(s.Name, func(r rune) bool { return r < ' ' }) {
+		return s, fault.Fieldf(op, "name", "at most 128 bytes, no control characters")
+	}
+	if len(s.Labels) > 64 {
+		return s, fault.Fieldf(op, "labels", "%d labels are over the maximum of 64", len(s.Labels))
+	}
+	for k, v := range s.Env {
+		if k == "" || strings.ContainsAny(k, "=\x00") || strings.Contains(v, "\x00") {
+			return s, fault.Fieldf(op, "env", "%q is not a variable", k)
+		}
+	}
+	if s.Cwd != "" && !filepath.IsAbs(s.Cwd) {
+		return s, fault.Fieldf(op, "cwd", "%q is not an absolute path", s.Cwd)
+	}
+	if err := s.Rootfs.check(s.Backend); err != nil {
+		return s, err
+	}
+	return s, m.checkHostPaths(&s)
+}
+
+func (r Rootfs) check(backend string) error {
+	const op = "jail.Create"
+	n := 0
+	for _, set := range []bool{r.Debian != "", r.Dir != "", r.OCI != "", r.Nix != "", r.Host} {
+		if set {
+			n++
+		}
+	}
+	if n > 1 {
+		return fault.Fieldf(op, "rootfs", "name one source, not %d", n)
+	}
+	if r.Host && backend != "bwrap" {
+		return fault.Fieldf(op, "rootfs.host", "only the bwrap backend can use the host's own tree")
+	}
+	return nil
+}
+
+// checkHostPaths decides whether the jail may see the host's paths it asks for.
+func (m *Manager) checkHostPaths(s *Spec) error {
+	const op = "jail.Create"
+	for i, mt := range s.Mounts {
+		field := fmt.Sprintf("mounts[%d]", i)
+		real, err := resolveDirOrFile(mt.Source)
+		if err != nil {
+			return fault.Fieldf(op, field+".source", "%v", err)
+		}
+		if !under(real, m.cfg.AllowMounts) {
+			return m.notAllowed(op, field+".source", real, "mounts.allow")
+		}
+		if err := checkTarget(mt.Target); err != nil {
+			return fault.Fieldf(op, field+".target", "%v", err)
+		}
+		s.Mounts[i].Source = real
+	}
+	if s.Workspace == nil {
+		return nil
+	}
+	w := *s.Workspace
+	real, err := resolveDirOrFile(w.Source)
+	if err != nil {
+		return fault.Fieldf(op, "workspace.source", "%v", err)
+	}
+	if fi, err := os.Stat(real); err != nil || !fi.IsDir() {
+		return fault.Fieldf(op, "workspace.source", "%q is not a directory", real)
+	}
+	if !s.Trusted && !under(real, m.cfg.AllowWorkspaces) {
+		return m.notAllowed(op, "workspace.source", real, "workspaces.allow")
+	}
+	if w.Target == "" {
+		w.Target = w.Source
+	}
+	if err := checkTarget(w.Target); err != nil {
+		return fault.Fieldf(op, "workspace.target", "%v", err)
+	}
+	w.Source = real
+	s.Workspace = &w
+	return nil
+}
+
+func (m *Manager) notAllowed(op, field, path, setting string) error {
+	return &fault.Error{Op: op, Kind: fault.Denied, Field: field,
+		Err:    fmt.Errorf("the configuration does not allow %q", path),
+		Remedy: fmt.Sprintf("add a prefix of it to %s in the daemon's configuration", setting)}
+}
+
+// resolveDirOrFile returns path with its symlinks followed, so that what is
+// allowed is what is mounted.
+func resolveDirOrFile(path string) (string, error) {
+	if !filepath.IsAbs(path) {
+		return "", fmt.Errorf("%q is not an absolute path", path)
+	}
+	real, err := filepath.EvalSymlinks(path)
+	if err != nil {
+		return "", err
+	}
+	return real, nil
+}
+
+func under(path string, prefixes []string) bool {
+	return slices.ContainsFunc(prefixes, func(p string) bool {
+		p = filepath.Clean(p)
+		return path == p || p == "/" || strings.HasPrefix(path, p+"/")
+	})
+}
+
+// reserved are the places in a jail that are its own.
+var reserved = []string{"/proc", "/sys", "/dev", "/.glasshouse"}
+
+func checkTarget(path string) error {
+	if !filepath.IsAbs(path) || filepath.Clean(path) != path || path == "/" {
+		return fmt.Errorf("%q is not a clean absolute path below /", path)
+	}
+	if under(path, reserved) {
+		return fmt.Errorf("%q belongs to the jail itself", path)
+	}
+	return nil
+}
+
+func checkHostname(name string) error {
+	if name == "" {
+		return nil
+	}
+	ok := func(r rune) bool {
+		return r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || r == '-' || r == '.'
+	}
+	if len(name) > 63 || strings.ContainsFunc(name, func(r rune) bool { return !ok(r) }) || strings.HasPrefix(name, "-") {
+		return fmt.Errorf("%q is not a host name of at most 63 letters, digits, dots and hyphens", name)
+	}
+	return nil
+}

@@ -1,0 +1,105 @@
+package jail
+
+import (
+	"context"
+	"errors"
+	"io"
+	"io/fs"
+
+	"glasshouse/fault"
+	"glasshouse/id"
+	"glasshouse/jailfs"
+	"glasshouse/jailinit/control"
+	"glasshouse/jailinit/protocol"
+)
+
+// Files reads and writes one jail's files. Paths are the jail's own and never
+// lead out of it. The caller closes it when done.
+type Files interface {
+	Stat(ctx context.Context, path string) (protocol.FileInfo, error)
+	List(ctx context.Context, path, after string, limit int) (infos []protocol.FileInfo, more bool, err error)
+	Read(ctx context.Context, path string, offset, limit int64) (io.ReadCloser, protocol.FileInfo, error)
+	Write(ctx context.Context, path string, r io.Reader, o protocol.WriteOptions) (protocol.FileInfo, error)
+	Mkdir(ctx context.Context, path string, mode fs.FileMode, parents bool) error
+	Remove(ctx context.Context, path string, recursive bool) error
+	Move(ctx context.Context, from, to string, replace bool) error
+	Tar(ctx context.Context, path string) (io.ReadCloser, error)
+	Untar(ctx context.Context, path string, r io.Reader) error
+	Close() error
+}
+
+// Files opens a jail's files: through its init if it has one, else from the
+// host. A stopped jail cannot be started or removed while its files are open.
+func (m *Manager) Files(ctx context.Context, jid id.Jail) (Files, error) {
+	const op = "jail.Files"
+	c, err := m.find(jid, op)
+	if err != nil {
+		return nil, err
+	}
+	unlock, err := c.lock(ctx, op)
+	if err != nil {
+		return nil, err
+	}
+	j, l := *c.jail.Load(), c.live.Load()
+	if l != nil && j.State != Paused {
+		unlock()
+		return liveFiles{l.ctl}, nil
+	}
+	if j.State != Stopped && j.State != Failed {
+		unlock()
+		return nil, &fault.Error{Op: op, On: string(jid), Kind: fault.Conflict, Err: errors.New("the jail is " + string(j.State)), Remedy: "resume it first"}
+	}
+	files, err := m.stoppedFiles(ctx, j)
+	if err != nil {
+		unlock()
+		return nil, err
+	}
+	files.unlock = unlock
+	return files, nil
+}
+
+func (m *Manager) stoppedFiles(ctx context.Context, j Jail) (*hostFiles, error) {
+	b, err := m.backend(j.Spec)
+	if err != nil {
+		return nil, err
+	}
+	dir, unmount, err := b.Mount(ctx, m.plan(j))
+	if err != nil {
+		return nil, err
+	}
+	root, err := jailfs.Open(dir)
+	if err != nil {
+		return nil, errors.Join(err, unmount())
+	}
+	return &hostFiles{Root: root, unmount: unmount}, nil
+}
+
+// liveFiles are a running jail's files, through its init.
+type liveFiles struct{ *control.Client }
+
+func (liveFiles) Close() error { return nil }
+
+// hostFiles are a stopped jail's files, mounted on the host.
+type hostFiles struct {
+	*jailfs.Root
+	unmount func() error
+	unlock  func()
+}
+
+func (f *hostFiles) Close() error {
+	if f.unlock == nil {
+		return nil
+	}
+	defer f.unlock()
+	f.unlock = nil
+	return errors.Join(f.Root.Close(), f.unmount())
+}
+
+// Watch reports changes below path in a running jail until ctx ends.
+func (m *Manager) Watch(ctx context.Context, jid id.Jail, path string, recursive bool) (<-chan protocol.FileEvent, error) {
+	_, l, err := m.running(jid, "jail.Watch")
+	if err != nil {
+		return nil, err
+	}
+	return l.ctl.Watch(ctx, path, recursive)
+}

@@ -1,0 +1,372 @@
+package jail
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"time"
+
+	"glasshouse/fault"
+	"glasshouse/id"
+	"glasshouse/jailinit/control"
+)
+
+// Create makes a jail whose init waits. Once it has begun it finishes, also
+// when the caller goes away.
+func (m *Manager) Create(ctx context.Context, s Spec) (Jail, error) {
+	const op = "jail.Create"
+	s, err := m.check(s)
+	if err != nil {
+		return Jail{}, err
+	}
+	b, err := m.backend(s)
+	if err != nil {
+		return Jail{}, err
+	}
+	if err := refuseLacking(op, b, s); err != nil {
+		return Jail{}, err
+	}
+	layers, err := m.cfg.Rootfs.Resolve(ctx, s.Rootfs)
+	if err != nil {
+		return Jail{}, err
+	}
+	if s.Cwd == "" {
+		s.Cwd = layers.Cwd
+	}
+	if s.User == "" {
+		s.User = layers.User
+	}
+
+	if c := m.pool.take(s, layers); c != nil {
+		if j, err := m.claim(ctx, c, s); err == nil {
+			return j, nil
+		} // a spare that died is no reason to refuse
+	}
+	c, err := m.make(ctx, b, s, layers, Created)
+	if err != nil {
+		return Jail{}, err
+	}
+	m.pool.wanted(s, layers)
+	return *c.jail.Load(), nil
+}
+
+// refuseLacking refuses what the jail would silently not get.
+func refuseLacking(op string, b Backend, s Spec) error {
+	lacks := b.Lacks()
+	if why, lacking := lacks["full network"]; lacking && s.Network == Full {
+		return &fault.Error{Op: op, Kind: fault.Unsupported, Field: "network", Err: errors.New(why)}
+	}
+	if why, lacking := lacks["mounts"]; lacking && len(s.Mounts) > 0 {
+		return &fault.Error{Op: op, Kind: fault.Unsupported, Field: "mounts", Err: errors.New(why)}
+	}
+	return nil
+}
+
+// make isolates a new jail and leaves it in the given state: created, or spare.
+// It records the jail before it touches the host, so that whatever happens the
+// next daemon knows what to remove.
+func (m *Manager) make(ctx context.Context, b Backend, s Spec, layers Layers, to State) (*cell, error) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), makeTime)
+	defer cancel()
+	ids, err := m.takeIDs()
+	if err != nil {
+		return nil, err
+	}
+	j := Jail{
+		ID: id.NewJail(), Spec: s, State: Creating, IDs: ids, Created: time.Now(),
+		Lower: layers.Dirs, Digest: layers.Digest, BaseEnv: layers.Env, Boot: m.cfg.Boot,
+	}
+	c := newCell(j)
+	unlock, err := c.lock(ctx, "jail.Create")
+	if err != nil {
+		return nil, err
+	}
+	defer unlock()
+	m.mu.Lock()
+	m.cells[j.ID] = c
+	m.mu.Unlock()
+
+	inst, err := m.isolate(ctx, b, c)
+	if err != nil {
+		return nil, errors.Join(err, m.destroy(ctx, b, c))
+	}
+	j.State = to
+	if err := m.save(ctx, c, j); err != nil {
+		inst.Close()
+		return nil, errors.Join(err, m.destroy(ctx, b, c))
+	}
+	m.attach(c, inst)
+	return c, nil
+}
+
+func (m *Manager) isolate(ctx context.Context, b Backend, c *cell) (Instance, error) {
+	j := *c.jail.Load()
+	if err := m.cfg.Store.Put(ctx, j); err != nil {
+		return nil, fmt.Errorf("record jail %s: %w", j.ID, err)
+	}
+	if err := os.Mkdir(m.dir(j.ID), 0o711); err != nil {
+		return nil, err
+	}
+	return b.Create(ctx, m.plan(j))
+}
+
+// claim hands a spare to the caller.
+func (m *Manager) claim(ctx context.Context, c *cell, s Spec) (Jail, error) {
+	ctx = context.WithoutCancel(ctx)
+	unlock, err := c.lock(ctx, "jail.Create")
+	if err != nil {
+		return Jail{}, err
+	}
+	defer unlock()
+	j := *c.jail.Load()
+	if c.live.Load() == nil {
+		return Jail{}, fault.Newf(fault.Unavailable, "jail.Create", string(j.ID), "the spare is gone")
+	}
+	if err := j.move(Created, "jail.Create"); err != nil {
+		return Jail{}, err
+	}
+	j.Spec, j.Created = s, time.Now()
+	if err := m.save(ctx, c, j); err != nil {
+		return Jail{}, err
+	}
+	return j, nil
+}
+
+// change runs f on a visible jail while it is the only one to change it. The
+// caller may give up waiting for its turn, but not in the middle.
+func (m *Manager) change(ctx context.Context, jid id.Jail, op string, f func(context.Context, Backend, *cell) error) (Jail, error) {
+	c, err := m.find(jid, op)
+	if err != nil {
+		return Jail{}, err
+	}
+	unlock, err := c.lock(ctx, op)
+	if err != nil {
+		return Jail{}, err
+	}
+	defer unlock()
+	if !c.jail.Load().State.visible() {
+		return Jail{}, fault.Newf(fault.NotFound, op, string(jid), "no such jail")
+	}
+	b, err := m.backend(c.jail.Load().Spec)
+	if err != nil {
+		return Jail{}, err
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), makeTime)
+	defer cancel()
+	if err := f(ctx, b, c); err != nil {
+		return Jail{}, err
+	}
+	return *c.jail.Load(), nil
+}
+
+// Start runs a created, stopped or failed jail, and its command if it has one.
+func (m *Manager) Start(ctx context.Context, jid id.Jail) (Jail, error) {
+	return m.change(ctx, jid, "jail.Start", m.start)
+}
+
+func (m *Manager) start(ctx context.Context, b Backend, c *cell) error {
+	j := *c.jail.Load()
+	if j.State != Created {
+		if err := m.again(ctx, b, c); err != nil {
+			return err
+		}
+		j = *c.jail.Load()
+	}
+	now := time.Now()
+	if err := j.move(Running, "jail.Start"); err != nil {
+		return err
+	}
+	j.Started, j.Stopped, j.Reason, j.Boot = &now, nil, "", m.cfg.Boot
+	if err := m.save(ctx, c, j); err != nil {
+		return err
+	}
+	if len(j.Spec.Command) == 0 {
+		return nil
+	}
+	if _, _, err := m.exec(ctx, c, ExecRequest{Argv: j.Spec.Command}, nil); err != nil {
+		m.settle(ctx, b, c, Failed, "its command could not be started: "+err.Error())
+		return err
+	}
+	return nil
+}
+
+// again isolates a jail that has stopped.
+func (m *Manager) again(ctx context.Context, b Backend, c *cell) error {
+	j := *c.jail.Load()
+	if err := j.move(Starting, "jail.Start"); err != nil {
+		return err
+	}
+	j.Boot = m.cfg.Boot
+	if err := m.save(ctx, c, j); err != nil {
+		return err
+	}
+	inst, err := b.Create(ctx, m.plan(j))
+	if err != nil {
+		m.settle(ctx, b, c, Failed, "it could not be started: "+err.Error())
+		return err
+	}
+	m.attach(c, inst)
+	return nil
+}
+
+// StopOptions say how a jail is stopped.
+type StopOptions struct {
+	// Grace is how long processes may take to end after SIGTERM, before
+	// SIGKILL. Zero means none.
+	Grace time.Duration
+}
+
+// MaxGrace bounds StopOptions.Grace: a stop holds the jail's turn.
+const MaxGrace = time.Minute
+
+// Stop ends every process of a jail. Its files stay. Stopping a stopped jail
+// does nothing, so that two who stop it at once both succeed.
+func (m *Manager) Stop(ctx context.Context, jid id.Jail, o StopOptions) (Jail, error) {
+	if o.Grace < 0 || o.Grace > MaxGrace {
+		return Jail{}, fault.Fieldf("jail.Stop", "grace_ms", "%v is not between 0 and %v", o.Grace, MaxGrace)
+	}
+	return m.change(ctx, jid, "jail.Stop", func(ctx context.Context, b Backend, c *cell) error {
+		j := *c.jail.Load()
+		if j.State == Stopped {
+			return nil
+		}
+		l := c.live.Load()
+		if l != nil && j.State == Running {
+			terminate(ctx, l.ctl, o.Grace)
+		}
+		if l != nil && j.State != Paused { // a frozen init cannot answer
+			m.archive(ctx, c, l)
+		}
+		if l != nil {
+			if err := l.inst.Kill(ctx); err != nil {
+				return fmt.Errorf("kill the processes of %s: %w", jid, err)
+			}
+		}
+		m.settle(ctx, b, c, Stopped, "")
+		if j := c.jail.Load(); j.State == Failed {
+			return errors.New(j.Reason)
+		}
+		return nil
+	})
+}
+
+// terminate asks every process to end and waits up to grace for that.
+func terminate(ctx context.Context, ctl *control.Client, grace time.Duration) {
+	if grace == 0 {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, grace)
+	defer cancel()
+	left, err := ctl.Terminate(ctx, "TERM")
+	for wait := time.Millisecond; err == nil && left > 0; wait = min(2*wait, 100*time.Millisecond) {
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(wait):
+		}
+		left, err = ctl.Terminate(ctx, "0")
+	}
+}
+
+// Pause freezes every process of a running jail.
+func (m *Manager) Pause(ctx context.Context, jid id.Jail) (Jail, error) {
+	return m.freeze(ctx, jid, "jail.Pause", Running, Paused, Instance.Freeze, Instance.Thaw)
+}
+
+// Resume lets a paused jail go on.
+func (m *Manager) Resume(ctx context.Context, jid id.Jail) (Jail, error) {
+	return m.freeze(ctx, jid, "jail.Resume", Paused, Running, Instance.Thaw, Instance.Freeze)
+}
+
+func (m *Manager) freeze(ctx context.Context, jid id.Jail, op string, from, to State, do, undo func(Instance, context.Context) error) (Jail, error) {
+	return m.change(ctx, jid, op, func(ctx context.Context, b Backend, c *cell) error {
+		j := *c.jail.Load()
+		if why, lacking := b.Lacks()["freeze"]; lacking {
+			return &fault.Error{Op: op, On: string(jid), Kind: fault.Unsupported, Err: errors.New(why)}
+		}
+		l := c.live.Load()
+		if j.State != from || l == nil {
+			return fault.Newf(fault.Conflict, op, string(jid), "the jail is %s, not %s", j.State, from)
+		}
+		if err := do(l.inst, ctx); err != nil {
+			return err
+		}
+		j.State = to
+		if err := m.save(ctx, c, j); err != nil {
+			return errors.Join(err, undo(l.inst, ctx))
+		}
+		return nil
+	})
+}
+
+// Delete ends a jail, whatever its state, and removes it with its files.
+func (m *Manager) Delete(ctx context.Context, jid id.Jail) error {
+	_, err := m.change(ctx, jid, "jail.Delete", m.destroy)
+	return err
+}
+
+// destroy removes a jail from the host and then from the record. The caller
+// holds the cell's turn, or is alone.
+func (m *Manager) destroy(ctx context.Context, b Backend, c *cell) error {
+	j := *c.jail.Load()
+	if j.State.visible() { // the others are removed by the next daemon anyway
+		j.State = Deleting
+		if err := m.save(ctx, c, j); err != nil {
+			return err
+		}
+	}
+	if l := c.live.Swap(nil); l != nil {
+		if err := l.inst.Kill(ctx); err != nil {
+			m.cfg.Log.Warn("kill", "jail", j.ID, "err", err) // Clean tries again, harder
+		}
+		l.inst.Close()
+	}
+	if err := b.Clean(ctx, m.plan(j)); err != nil {
+		return fmt.Errorf("release jail %s: %w", j.ID, err)
+	}
+	if err := os.RemoveAll(m.dir(j.ID)); err != nil {
+		return err
+	}
+	if err := m.cfg.Store.Delete(ctx, j.ID); err != nil {
+		return err
+	}
+	m.mu.Lock()
+	delete(m.cells, j.ID)
+	m.gone = append(m.gone[max(0, len(m.gone)+1-maxGone):], place{j.Created, j.ID})
+	m.mu.Unlock()
+	m.giveIDs(j.IDs)
+	return nil
+}
+
+// environment is what every process of the jail starts with, later words
+// winning over earlier ones.
+func environment(j Jail, extra map[string]string) []string {
+	env := map[string]string{
+		"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+		"LANG": "C.UTF-8",
+	}
+	set := func(kv []string) {
+		for _, s := range kv {
+			for i := range s {
+				if s[i] == '=' {
+					env[s[:i]] = s[i+1:]
+					break
+				}
+			}
+		}
+	}
+	set(j.BaseEnv)
+	for _, more := range []map[string]string{j.Spec.Env, extra} {
+		for k, v := range more {
+			env[k] = v
+		}
+	}
+	list := make([]string, 0, len(env))
+	for k, v := range env {
+		list = append(list, k+"="+v)
+	}
+	slices.Sort(list)
+	return list
+}

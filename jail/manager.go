@@ -1,0 +1,541 @@
+package jail
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"glasshouse/fault"
+	"glasshouse/id"
+	"glasshouse/internal/atomicfile"
+	"glasshouse/jailinit/control"
+)
+
+// A Store keeps the record of every jail. Put returns when the record would
+// survive a power cut.
+type Store interface {
+	Put(ctx context.Context, j Jail) error
+	All(ctx context.Context) ([]Jail, error)
+	Delete(ctx context.Context, id id.Jail) error
+}
+
+// Layers is a root filesystem, unpacked and ready to be a lower layer.
+type Layers struct {
+	Dirs   []string // topmost first, owned by the ids they have inside
+	Digest string
+	Env    []string // what the image sets for every process
+	Cwd    string
+	User   string
+}
+
+// A RootfsProvider finds or makes the lower layers a Rootfs names. It may take
+// minutes the first time.
+type RootfsProvider interface {
+	Resolve(ctx context.Context, r Rootfs) (Layers, error)
+}
+
+// A Runtime is one backend under the names a Spec gives it.
+type Runtime struct {
+	Name    string // Spec.Backend
+	Runtime string // Spec.Runtime, "" where the backend has none
+	Backend Backend
+}
+
+// Config is what a Manager needs. Fields without a default must be set.
+type Config struct {
+	Dir      string // {DATA}/jails
+	Store    Store
+	Rootfs   RootfsProvider
+	Runtimes []Runtime
+	Init     string // the host's path of the glasshouse-init binary
+	Boot     string // the host's boot id
+	Log      *slog.Logger
+
+	Backend string // of a Spec that names none
+	Runtime string // of a Spec that says oci and no more
+
+	AllowMounts     []string // host prefixes that jails may mount
+	AllowWorkspaces []string // host prefixes that jails may use copy-on-write
+
+	FirstID uint32 // first host id for jails; each takes the next 65536. Default 0x20000000
+
+	Pool PoolConfig
+}
+
+const (
+	idsPerJail   = 65536
+	defaultFirst = 0x20000000
+	maxJails     = 20000 // as many blocks of ids as fit under 2^31
+
+	// makeTime bounds one creation, start or removal. It is long: a loaded
+	// machine is slow, and giving up half-way helps nobody.
+	makeTime = 2 * time.Minute
+)
+
+// Manager makes, runs and removes jails. It is safe for concurrent use; two
+// operations on one jail take their turns.
+type Manager struct {
+	cfg  Config
+	pool *pool
+	wg   sync.WaitGroup // watchers and pool fillers
+
+	ctx    context.Context // ends with Close
+	cancel context.CancelFunc
+
+	mu    sync.Mutex
+	cells map[id.Jail]*cell   // every jail, also those not visible. guarded by mu
+	ids   map[uint32]struct{} // blocks of ids in use. guarded by mu
+	gone  []place             // where the jails removed last stood in the list. guarded by mu
+}
+
+// A place is where a jail stands in the list of all.
+type place struct {
+	created time.Time
+	id      id.Jail
+}
+
+func (a place) compare(b place) int {
+	return cmp.Or(a.created.Compare(b.created), cmp.Compare(a.id, b.id))
+}
+
+// maxGone is how many removed jails can still be named as the end of a page.
+const maxGone = 1024
+
+// A cell is one jail in memory.
+type cell struct {
+	turn chan struct{} // capacity 1; whoever holds the token may change the jail
+
+	jail atomic.Pointer[Jail] // replaced, never changed in place
+	live atomic.Pointer[live] // nil when no init runs
+}
+
+// live is what a jail has while its init runs.
+type live struct {
+	inst Instance
+	ctl  *control.Client
+}
+
+func newCell(j Jail) *cell {
+	c := &cell{turn: make(chan struct{}, 1)}
+	c.jail.Store(&j)
+	return c
+}
+
+// lock takes the cell's turn, or gives up when ctx ends.
+func (c *cell) lock(ctx context.Context, op string) (unlock func(), err error) {
+	select {
+	case c.turn <- struct{}{}:
+		return func() { <-c.turn }, nil
+	case <-ctx.Done():
+		return nil, fault.Newf(fault.Unavailable, op, string(c.jail.Load().ID), "another operation on this jail is still going on")
+	}
+}
+
+// NewManager returns a Manager that has touched nothing yet.
+func NewManager(cfg Config) *Manager {
+	if cfg.FirstID == 0 {
+		cfg.FirstID = defaultFirst
+	}
+	if cfg.Log == nil {
+		cfg.Log = slog.New(slog.DiscardHandler)
+	}
+	m := &Manager{cfg: cfg, cells: map[id.Jail]*cell{}, ids: map[uint32]struct{}{}}
+	m.pool = newPool(m, cfg.Pool)
+	return m
+}
+
+// Open finds every jail an earlier daemon left: it reattaches to those whose
+// init lives, says of the others that they stopped, and removes what was half
+// made or half removed. One broken jail never keeps the others from opening.
+func (m *Manager) Open(ctx context.Context) error {
+	m.ctx, m.cancel = context.WithCancel(context.WithoutCancel(ctx))
+	if err := os.MkdirAll(m.cfg.Dir, 0o711); err != nil {
+		return err
+	}
+	all, err := m.cfg.Store.All(ctx)
+	if err != nil {
+		return fmt.Errorf("read the record of jails: %w", err)
+	}
+	for _, j := range all {
+		m.ids[j.IDs.First] = struct{}{}
+		m.cells[j.ID] = newCell(j)
+	}
+	m.removeStrays(ctx)
+
+	var wg sync.WaitGroup
+	slots := make(chan struct{}, 8)
+	for _, c := range m.cells {
+		slots <- struct{}{}
+		wg.Go(func() {
+			defer func() { <-slots }()
+			m.reconcile(ctx, c)
+		})
+	}
+	wg.Wait()
+
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for id, c := range m.cells {
+		if !c.jail.Load().State.visible() {
+			delete(m.cells, id)
+		}
+	}
+	return nil
+}
+
+// Close lets go of every jail and leaves them running, save the spares, which
+// nobody asked for.
+func (m *Manager) Close() error {
+	if m.cancel == nil {
+		return nil
+	}
+	m.cancel()
+	m.pool.close()
+	m.wg.Wait()
+
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	var errs []error
+	for _, c := range m.cells {
+		if l := c.live.Swap(nil); l != nil {
+			errs = append(errs, l.inst.Close())
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// reconcile brings one recorded jail in line with what the host really holds.
+func (m *Manager) reconcile(ctx context.Context, c *cell) {
+	j := *c.jail.Load()
+	log := m.cfg.Log.With("jail", j.ID)
+	b, err := m.backend(j.Spec)
+	if err != nil {
+		log.Warn("jail left alone: its backend is not configured", "backend", j.Spec.Backend, "runtime", j.Spec.Runtime)
+		return
+	}
+	switch {
+	case !j.State.visible():
+		log.Info("removing a jail that was half made or half removed", "state", j.State)
+		if err := m.destroy(ctx, b, c); err != nil {
+			log.Error("jail not removed", "err", err)
+		}
+	case j.State.live():
+		m.reattach(ctx, b, c)
+	case j.State == Starting:
+		m.settle(ctx, b, c, Stopped, "the daemon ended while the jail was starting")
+	}
+}
+
+// reattach finds a live jail's init again, or records that it is gone.
+func (m *Manager) reattach(ctx context.Context, b Backend, c *cell) {
+	j := *c.jail.Load()
+	inst, err := b.Open(ctx, m.plan(j))
+	switch {
+	case err == nil:
+		m.attach(c, inst)
+		m.cfg.Log.Info("jail reattached", "jail", j.ID, "state", j.State)
+	case errors.Is(err, fault.NotFound):
+		reason := "its processes were gone when the daemon came back"
+		if j.Boot != m.cfg.Boot {
+			reason = "the host restarted"
+		}
+		m.settle(ctx, b, c, Stopped, reason)
+	default:
+		// What cannot be told apart from a passing trouble is left as it is.
+		m.cfg.Log.Error("jail not reattached", "jail", j.ID, "err", err)
+	}
+}
+
+// settle releases what a jail that is no longer live holds on the host and
+// records where it ended. The caller holds the cell's turn, or is alone.
+func (m *Manager) settle(ctx context.Context, b Backend, c *cell, to State, reason string) {
+	if l := c.live.Swap(nil); l != nil {
+		l.inst.Close()
+	}
+	j := *c.jail.Load()
+	if err := b.Clean(ctx, m.plan(j)); err != nil {
+		to, reason = Failed, fmt.Sprintf("%s; not all of it could be released: %v", reason, err)
+	}
+	now := time.Now()
+	j.State, j.Reason, j.Stopped = to, reason, &now
+	m.cfg.Log.Info("jail ended", "jail", j.ID, "state", to, "reason", reason)
+	if err := m.save(ctx, c, j); err != nil {
+		m.cfg.Log.Error("jail's state not recorded", "jail", j.ID, "err", err)
+	}
+}
+
+// removeStrays removes directories that no record knows, as a database restored
+// from a backup would leave. Whatever still holds on to them is left, and said.
+func (m *Manager) removeStrays(ctx context.Context) {
+	entries, err := os.ReadDir(m.cfg.Dir)
+	if err != nil {
+		m.cfg.Log.Error("jails directory not read", "err", err)
+		return
+	}
+	for _, e := range entries {
+		jid := id.Jail(e.Name())
+		if _, known := m.cells[jid]; known || !id.Valid('j', e.Name()) {
+			continue
+		}
+		m.cfg.Log.Warn("removing a jail directory that no record knows", "jail", jid)
+		j := Jail{ID: jid}
+		if data, err := os.ReadFile(filepath.Join(m.cfg.Dir, e.Name(), "jail.json")); err == nil {
+			json.Unmarshal(data, &j)
+			j.ID = jid // the file is a copy for people; the name is what we know
+		}
+		for _, r := range m.cfg.Runtimes {
+			if j.Spec.Backend != "" && (r.Name != j.Spec.Backend || r.Runtime != j.Spec.Runtime) {
+				continue
+			}
+			if err := r.Backend.Clean(ctx, m.plan(j)); err != nil {
+				m.cfg.Log.Error("stray jail not released", "jail", jid, "err", err)
+			}
+		}
+		if err := os.RemoveAll(m.dir(jid)); err != nil {
+			m.cfg.Log.Error("stray jail not removed", "jail", jid, "err", err)
+		}
+	}
+}
+
+// attach makes inst the cell's live instance and watches for its end.
+func (m *Manager) attach(c *cell, inst Instance) {
+	l := &live{inst: inst, ctl: control.Dial(inst.Control())}
+	c.live.Store(l)
+	m.wg.Go(func() { m.watch(c, l) })
+}
+
+// watch waits for an init that ends without having been asked to.
+func (m *Manager) watch(c *cell, l *live) {
+	select {
+	case <-l.inst.Done():
+	case <-m.ctx.Done():
+		return
+	}
+	unlock, err := c.lock(m.ctx, "jail.watch")
+	if err != nil {
+		return
+	}
+	defer unlock()
+	if c.live.Load() != l {
+		return // a stop or delete was quicker
+	}
+	ctx, cancel := context.WithTimeout(m.ctx, makeTime)
+	defer cancel()
+	j := *c.jail.Load()
+	b, err := m.backend(j.Spec)
+	if err != nil {
+		return
+	}
+	if j.State == Spare {
+		m.destroy(ctx, b, c)
+		return
+	}
+	m.settle(ctx, b, c, Failed, "its init ended unexpectedly"+oomNote(l))
+}
+
+// oomNote says whether the kernel killed something for memory, if that can
+// still be told.
+func oomNote(l *live) string {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	if st, err := l.inst.Stats(ctx); err == nil && st.OOMKills > 0 {
+		return "; the jail ran out of memory"
+	}
+	return ""
+}
+
+// save records j durably, then shows it.
+func (m *Manager) save(ctx context.Context, c *cell, j Jail) error {
+	if err := m.cfg.Store.Put(ctx, j); err != nil {
+		return fmt.Errorf("record jail %s: %w", j.ID, err)
+	}
+	c.jail.Store(&j)
+	data, err := json.MarshalIndent(j, "", "  ")
+	if err != nil {
+		return err
+	}
+	// A copy for people and for a lost database; the record is in the store.
+	err = atomicfile.Write(filepath.Join(m.dir(j.ID), "jail.json"), data, 0o600)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		m.cfg.Log.Warn("jail.json not written", "jail", j.ID, "err", err)
+	}
+	return nil
+}
+
+func (m *Manager) dir(jid id.Jail) string { return filepath.Join(m.cfg.Dir, string(jid)) }
+
+func (m *Manager) plan(j Jail) Plan {
+	hostname := j.Spec.Hostname
+	if hostname == "" {
+		hostname = string(j.ID)
+	}
+	return Plan{
+		ID: j.ID, Dir: m.dir(j.ID), Runtime: j.Spec.Runtime, Hostname: hostname,
+		Lower: j.Lower, IDs: j.IDs, Limits: j.Spec.Limits, Network: j.Spec.Network,
+		Mounts: j.Spec.Mounts, Workspace: j.Spec.Workspace, Init: m.cfg.Init,
+	}
+}
+
+func (m *Manager) backend(s Spec) (Backend, error) {
+	var names []string
+	for _, r := range m.cfg.Runtimes {
+		if r.Name == s.Backend && r.Runtime == s.Runtime {
+			return r.Backend, nil
+		}
+		names = append(names, strings.TrimSuffix(r.Name+"/"+r.Runtime, "/"))
+	}
+	field, got := "backend", s.Backend
+	if s.Runtime != "" {
+		field, got = "runtime", s.Backend+"/"+s.Runtime
+	}
+	return nil, fault.Fieldf("jail.Create", field, "%q is not one of %s", got, strings.Join(names, ", "))
+}
+
+// takeIDs reserves the lowest free block of host ids.
+func (m *Manager) takeIDs() (IDRange, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for n := range uint32(maxJails) {
+		first := m.cfg.FirstID + n*idsPerJail
+		if _, used := m.ids[first]; !used {
+			m.ids[first] = struct{}{}
+			return IDRange{First: first, Count: idsPerJail}, nil
+		}
+	}
+	return IDRange{}, fault.Newf(fault.Exhausted, "jail.Create", "", "all %d blocks of user ids are in use", maxJails)
+}
+
+func (m *Manager) giveIDs(r IDRange) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	delete(m.ids, r.First)
+}
+
+// find returns a visible jail's cell.
+func (m *Manager) find(jid id.Jail, op string) (*cell, error) {
+	m.mu.Lock()
+	c := m.cells[jid]
+	m.mu.Unlock()
+	if c == nil || !c.jail.Load().State.visible() {
+		return nil, fault.Newf(fault.NotFound, op, string(jid), "no such jail")
+	}
+	return c, nil
+}
+
+// Get returns a jail's record.
+func (m *Manager) Get(_ context.Context, jid id.Jail) (Jail, error) {
+	c, err := m.find(jid, "jail.Get")
+	if err != nil {
+		return Jail{}, err
+	}
+	return *c.jail.Load(), nil
+}
+
+// ListOptions choose and page a list of jails. Zero fields choose all.
+type ListOptions struct {
+	After id.Jail // the last jail of the page before
+	Limit int     // 0 means all
+	State State
+	Name  string
+	Label map[string]string
+}
+
+func (o ListOptions) match(j *Jail) bool {
+	if o.State != "" && j.State != o.State || o.Name != "" && j.Spec.Name != o.Name {
+		return false
+	}
+	for k, v := range o.Label {
+		if j.Spec.Labels[k] != v {
+			return false
+		}
+	}
+	return j.State.visible()
+}
+
+// List returns jails in the order they were created.
+func (m *Manager) List(_ context.Context, o ListOptions) ([]Jail, error) {
+	m.mu.Lock()
+	var all []Jail
+	for _, c := range m.cells {
+		all = append(all, *c.jail.Load())
+	}
+	after, known := m.placeOf(o.After)
+	m.mu.Unlock()
+	if !known {
+		return nil, fault.Fieldf("jail.List", "after", "no jail %s is or was there; start the list again", o.After)
+	}
+
+	all = slices.DeleteFunc(all, func(j Jail) bool {
+		return !o.match(&j) || place{j.Created, j.ID}.compare(after) <= 0
+	})
+	slices.SortFunc(all, func(a, b Jail) int { return place{a.Created, a.ID}.compare(place{b.Created, b.ID}) })
+	if o.Limit > 0 && len(all) > o.Limit {
+		all = all[:o.Limit]
+	}
+	return all, nil
+}
+
+// placeOf finds where a page ended, also when its last jail has been removed
+// since. The caller holds mu.
+func (m *Manager) placeOf(jid id.Jail) (p place, known bool) {
+	if jid == "" {
+		return place{}, true
+	}
+	if c := m.cells[jid]; c != nil {
+		return place{c.jail.Load().Created, jid}, true
+	}
+	i := slices.IndexFunc(m.gone, func(p place) bool { return p.id == jid })
+	if i < 0 {
+		return place{}, false
+	}
+	return m.gone[i], true
+}
+
+// Stats returns what a jail uses now. Of a jail without an init it knows the
+// limits only.
+func (m *Manager) Stats(ctx context.Context, jid id.Jail) (Stats, error) {
+	c, err := m.find(jid, "jail.Stats")
+	if err != nil {
+		return Stats{}, err
+	}
+	if l := c.live.Load(); l != nil {
+		return l.inst.Stats(ctx)
+	}
+	return Stats{DiskLimit: c.jail.Load().Spec.Limits.DiskMB << 20}, nil
+}
+
+// BackendInfo says of one backend whether it works on this host.
+type BackendInfo struct {
+	Name    string            `json:"name"`
+	Runtime string            `json:"runtime,omitempty"`
+	Usable  bool              `json:"usable"`
+	Reason  string            `json:"reason,omitempty"`
+	Remedy  string            `json:"remedy,omitempty"`
+	Lacks   map[string]string `json:"lacks,omitempty"`
+}
+
+// Backends probes every configured backend.
+func (m *Manager) Backends(ctx context.Context) []BackendInfo {
+	var infos []BackendInfo
+	for _, r := range m.cfg.Runtimes {
+		info := BackendInfo{Name: r.Name, Runtime: r.Runtime, Usable: true}
+		if err := r.Backend.Probe(ctx); err != nil {
+			info.Usable, info.Reason, info.Remedy = false, err.Error(), fault.RemedyOf(err)
+		} else {
+			info.Lacks = r.Backend.Lacks()
+		}
+		infos = append(infos, info)
+	}
+	return infos
+}

@@ -1,0 +1,677 @@
+package jail_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"glasshouse/backend/backendtest"
+	"glasshouse/fault"
+	"glasshouse/id"
+	"glasshouse/jail"
+	"glasshouse/jailinit/control"
+	"glasshouse/jailinit/protocol"
+	"glasshouse/store"
+)
+
+// bare is a backend that isolates nothing: a real init, run as an ordinary
+// process. What the Manager does with a backend shows without a kernel that can
+// isolate.
+type bare struct {
+	t       *testing.T
+	creates atomic.Int32
+	slow    time.Duration
+	fail    atomic.Pointer[error]
+}
+
+func (b *bare) Probe(context.Context) error { return nil }
+func (b *bare) Lacks() map[string]string    { return map[string]string{"full network": "nothing is isolated"} }
+
+func (b *bare) Create(ctx context.Context, p jail.Plan) (jail.Instance, error) {
+	b.creates.Add(1)
+	time.Sleep(b.slow)
+	if err := b.fail.Load(); err != nil {
+		return nil, *err
+	}
+	ctl := filepath.Join(p.Dir, "ctl")
+	if err := os.MkdirAll(ctl, 0o700); err != nil {
+		return nil, err
+	}
+	cmd := exec.Command(p.Init, "--socket", filepath.Join(ctl, "init.sock"))
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	if err := cmd.Start(); err != nil {
+		return nil, err
+	}
+	go cmd.Wait()
+	pid := strconv.Itoa(cmd.Process.Pid)
+	if err := os.WriteFile(filepath.Join(p.Dir, "pid"), []byte(pid), 0o600); err != nil {
+		return nil, err
+	}
+	inst := newBareInstance(p, cmd.Process.Pid)
+	_, err := control.Dial(inst.Control()).WaitReady(ctx)
+	return inst, err
+}
+
+func (b *bare) Open(ctx context.Context, p jail.Plan) (jail.Instance, error) {
+	data, err := os.ReadFile(filepath.Join(p.Dir, "pid"))
+	if err != nil {
+		return nil, fault.New(fault.NotFound, "bare.Open", string(p.ID), err)
+	}
+	pid, _ := strconv.Atoi(string(data))
+	if !alive(pid) {
+		return nil, fault.Newf(fault.NotFound, "bare.Open", string(p.ID), "init is gone")
+	}
+	return newBareInstance(p, pid), nil
+}
+
+func (b *bare) Clean(ctx context.Context, p jail.Plan) error {
+	if inst, err := b.Open(ctx, p); err == nil {
+		defer inst.Close()
+		return inst.Kill(ctx)
+	}
+	return nil
+}
+
+func (b *bare) Mount(ctx context.Context, p jail.Plan) (string, func() error, error) {
+	dir := filepath.Join(p.Dir, "files")
+	err := os.MkdirAll(dir, 0o700)
+	return dir, func() error { return nil }, err
+}
+
+func alive(pid int) bool {
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return false
+	}
+	_, rest, _ := strings.Cut(string(stat), ") ")
+	return !strings.HasPrefix(rest, "Z")
+}
+
+type bareInstance struct {
+	p    jail.Plan
+	pid  int
+	done chan struct{}
+	stop chan struct{}
+	once sync.Once
+}
+
+func newBareInstance(p jail.Plan, pid int) *bareInstance {
+	i := &bareInstance{p: p, pid: pid, done: make(chan struct{}), stop: make(chan struct{})}
+	go func() {
+		for alive(pid) {
+			select {
+			case <-i.stop:
+				return
+			case <-time.After(5 * time.Millisecond):
+			}
+		}
+		close(i.done)
+	}()
+	return i
+}
+
+func (i *bareInstance) Control() string       { return filepath.Join(i.p.Dir, "ctl/init.sock") }
+func (i *bareInstance) PID() int              { return i.pid }
+func (i *bareInstance) Done() <-chan struct{} { return i.done }
+func (i *bareInstance) Close() error          { i.once.Do(func() { close(i.stop) }); return nil }
+
+func (i *bareInstance) Freeze(context.Context) error { return syscall.Kill(i.pid, syscall.SIGSTOP) }
+func (i *bareInstance) Thaw(context.Context) error   { return syscall.Kill(i.pid, syscall.SIGCONT) }
+
+func (i *bareInstance) Kill(ctx context.Context) error {
+	syscall.Kill(i.pid, syscall.SIGKILL)
+	for alive(i.pid) {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(time.Millisecond):
+		}
+	}
+	return nil
+}
+
+func (i *bareInstance) Stats(context.Context) (jail.Stats, error) {
+	return jail.Stats{DiskLimit: i.p.Limits.DiskMB << 20}, nil
+}
+
+type noRootfs struct{}
+
+func (noRootfs) Resolve(context.Context, jail.Rootfs) (jail.Layers, error) {
+	return jail.Layers{Digest: "dir:/", Env: []string{"FROM_IMAGE=yes"}}, nil
+}
+
+// world is a data directory with a daemon's worth of parts that can be dropped
+// and opened again.
+type world struct {
+	*testing.T
+	dir     string
+	db      *store.Store
+	backend *bare
+	pool    jail.PoolConfig
+	allow   []string
+}
+
+func newWorld(t *testing.T) *world {
+	t.Helper()
+	w := &world{T: t, dir: t.TempDir(), backend: &bare{t: t}}
+	db, err := store.Open(t.Context(), filepath.Join(w.dir, "db"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { db.Close() })
+	w.db = db
+	return w
+}
+
+// manager opens a Manager on the world. At the end every jail is deleted.
+func (w *world) manager() *jail.Manager {
+	w.Helper()
+	m := jail.NewManager(jail.Config{
+		Dir: filepath.Join(w.dir, "jails"), Store: w.db.Jails(), Rootfs: noRootfs{},
+		Runtimes: []jail.Runtime{{Name: "oci", Runtime: "bare", Backend: w.backend}},
+		Init:     backendtest.Init(w.T), Boot: "boot-1", Backend: "oci", Runtime: "bare",
+		Pool: w.pool, AllowWorkspaces: w.allow,
+	})
+	if err := m.Open(w.Context()); err != nil {
+		w.Fatal(err)
+	}
+	w.Cleanup(func() {
+		ctx := context.Background()
+		all, _ := m.List(ctx, jail.ListOptions{})
+		for _, j := range all {
+			if err := m.Delete(ctx, j.ID); err != nil {
+				w.Errorf("delete %s: %v", j.ID, err)
+			}
+		}
+		m.Close()
+	})
+	return m
+}
+
+func (w *world) running(m *jail.Manager) jail.Jail {
+	w.Helper()
+	j, err := m.Create(w.Context(), jail.Spec{})
+	if err != nil {
+		w.Fatal(err)
+	}
+	if j, err = m.Start(w.Context(), j.ID); err != nil {
+		w.Fatal(err)
+	}
+	return j
+}
+
+func (w *world) sh(m *jail.Manager, jid id.Jail, line string) string {
+	w.Helper()
+	s, _, err := m.Exec(w.Context(), jid, jail.ExecRequest{Cmd: line}, &control.AttachOptions{From: -1, Lossless: true, Follow: true})
+	if err != nil {
+		w.Fatal(err)
+	}
+	defer s.Close()
+	var out strings.Builder
+	for {
+		ch, err := s.Next()
+		if err == io.EOF {
+			return strings.TrimSpace(out.String())
+		}
+		if err != nil {
+			w.Fatal(err)
+		}
+		out.Write(ch.Data)
+	}
+}
+
+func TestALifeFromCreateToDelete(t *testing.T) {
+	w := newWorld(t)
+	m := w.manager()
+	ctx := t.Context()
+	j, err := m.Create(ctx, jail.Spec{Name: "box", Env: map[string]string{"A": "1"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if j.State != jail.Created || j.Spec.Limits != jail.DefaultLimits {
+		t.Errorf("after create: state %s, limits %+v; want created with the defaults", j.State, j.Spec.Limits)
+	}
+	if _, _, err := m.Exec(ctx, j.ID, jail.ExecRequest{Cmd: "true"}, nil); !errors.Is(err, fault.Conflict) || fault.RemedyOf(err) == "" {
+		t.Errorf("exec before start = %v, want a conflict with a remedy", err)
+	}
+	if j, err = m.Start(ctx, j.ID); err != nil || j.State != jail.Running || j.Started == nil {
+		t.Fatalf("Start = %+v, %v; want running", j, err)
+	}
+	if _, err := m.Start(ctx, j.ID); !errors.Is(err, fault.Conflict) {
+		t.Errorf("second Start = %v, want conflict", err)
+	}
+	if got := w.sh(m, j.ID, "echo $A $FROM_IMAGE"); got != "1 yes" {
+		t.Errorf("environment = %q, want the jail's and the image's", got)
+	}
+	if j, err = m.Stop(ctx, j.ID, jail.StopOptions{}); err != nil || j.State != jail.Stopped {
+		t.Fatalf("Stop = %+v, %v; want stopped", j, err)
+	}
+	execs, err := m.Execs(ctx, j.ID)
+	if err != nil || len(execs) != 1 {
+		t.Fatalf("Execs of the stopped jail = %v, %v; want the one that ran", execs, err)
+	}
+	var out strings.Builder
+	if _, err := m.Output(ctx, j.ID, execs[0].ID, func(c protocol.Chunk) error { out.Write(c.Data); return nil }); err != nil || out.String() != "1 yes\n" {
+		t.Errorf("output after stop = %q, %v", out.String(), err)
+	}
+	if j, err = m.Start(ctx, j.ID); err != nil || j.State != jail.Running {
+		t.Fatalf("Start after stop = %+v, %v", j, err)
+	}
+	if err := m.Delete(ctx, j.ID); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := m.Get(ctx, j.ID); !errors.Is(err, fault.NotFound) {
+		t.Errorf("Get after delete = %v, want not found", err)
+	}
+	if _, err := os.Stat(filepath.Join(w.dir, "jails", string(j.ID))); err == nil {
+		t.Error("the jail's directory is still there")
+	}
+}
+
+func TestWhatIsAskedForIsChecked(t *testing.T) {
+	w := newWorld(t)
+	outside, inside := t.TempDir(), t.TempDir()
+	w.allow = []string{inside}
+	m := w.manager()
+	if err := os.Symlink(outside, filepath.Join(inside, "out")); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		spec  jail.Spec
+		kind  fault.Kind
+		field string
+	}{
+		{jail.Spec{Limits: jail.Limits{MemoryMB: 8193}}, fault.Invalid, "limits.memory_mb"},
+		{jail.Spec{Limits: jail.Limits{CPUShares: 2048}}, fault.Invalid, "limits.cpu_shares"},
+		{jail.Spec{Limits: jail.Limits{DiskMB: 20000}}, fault.Invalid, "limits.disk_mb"},
+		{jail.Spec{Limits: jail.Limits{MaxPIDs: -1}}, fault.Invalid, "limits.max_pids"},
+		{jail.Spec{Runtime: "rkt"}, fault.Invalid, "runtime"},
+		{jail.Spec{Backend: "vm"}, fault.Invalid, "backend"},
+		{jail.Spec{Network: "open"}, fault.Invalid, "network"},
+		{jail.Spec{Network: jail.Full}, fault.Unsupported, "network"},
+		{jail.Spec{Hostname: "no spaces"}, fault.Invalid, "hostname"},
+		{jail.Spec{Cwd: "work"}, fault.Invalid, "cwd"},
+		{jail.Spec{Env: map[string]string{"A=B": ""}}, fault.Invalid, "env"},
+		{jail.Spec{Rootfs: jail.Rootfs{Dir: "/x", OCI: "y"}}, fault.Invalid, "rootfs"},
+		{jail.Spec{Mounts: []jail.Mount{{Source: outside, Target: "/mnt"}}}, fault.Denied, "mounts[0].source"},
+		{jail.Spec{Workspace: &jail.Workspace{Source: outside}}, fault.Denied, "workspace.source"},
+		{jail.Spec{Workspace: &jail.Workspace{Source: filepath.Join(inside, "out")}}, fault.Denied, "workspace.source"},
+		{jail.Spec{Workspace: &jail.Workspace{Source: inside, Target: "/proc/x"}}, fault.Invalid, "workspace.target"},
+		{jail.Spec{Workspace: &jail.Workspace{Source: inside, Target: "/a/../b"}}, fault.Invalid, "workspace.target"},
+		{jail.Spec{Workspace: &jail.Workspace{Source: "/no/such"}}, fault.Invalid, "workspace.source"},
+	} {
+		_, err := m.Create(t.Context(), c.spec)
+		if !errors.Is(err, c.kind) || fault.FieldOf(err) != c.field {
+			t.Errorf("Create(%+v) = %v, want %s of %s", c.spec, err, c.kind, c.field)
+		}
+	}
+	if n := w.backend.creates.Load(); n != 0 {
+		t.Errorf("%d of the refused jails reached the backend", n)
+	}
+	j, err := m.Create(t.Context(), jail.Spec{Trusted: true, Workspace: &jail.Workspace{Source: outside}})
+	if err != nil || j.Spec.Workspace.Target != outside {
+		t.Errorf("a trusted caller's workspace = %+v, %v; want it at its own path", j.Spec.Workspace, err)
+	}
+}
+
+func TestTheNextDaemonFindsWhatTheKilledOneLeft(t *testing.T) {
+	w := newWorld(t)
+	first := w.manager()
+	ctx := t.Context()
+	run, dead, created := w.running(first), w.running(first), jail.Jail{}
+	created, err := first.Create(ctx, jail.Spec{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, st, err := first.Exec(ctx, run.ID, jail.ExecRequest{Cmd: "echo before; sleep 0.3; echo after"}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// Half made, as a kill -9 in the middle of a create leaves it.
+	half := jail.Jail{ID: id.NewJail(), Spec: run.Spec, State: jail.Creating, IDs: jail.IDRange{First: 1}}
+	starting := jail.Jail{ID: id.NewJail(), Spec: run.Spec, State: jail.Starting, IDs: jail.IDRange{First: 2}}
+	for _, j := range []jail.Jail{half, starting} {
+		os.MkdirAll(filepath.Join(w.dir, "jails", string(j.ID)), 0o700)
+		if err := w.db.Jails().Put(ctx, j); err != nil {
+			t.Fatal(err)
+		}
+	}
+	stray := filepath.Join(w.dir, "jails", string(id.NewJail()))
+	os.MkdirAll(stray, 0o700)
+	pid, _ := os.ReadFile(filepath.Join(w.dir, "jails", string(dead.ID), "pid"))
+
+	// The first daemon is gone without a word: it is simply not used again.
+	kill, _ := strconv.Atoi(string(pid))
+	first.Close()
+	syscall.Kill(kill, syscall.SIGKILL)
+	for alive(kill) {
+		time.Sleep(time.Millisecond)
+	}
+	second := w.manager()
+
+	for _, c := range []struct {
+		j    jail.Jail
+		want jail.State
+	}{{run, jail.Running}, {created, jail.Created}, {dead, jail.Stopped}, {starting, jail.Stopped}} {
+		if got, err := second.Get(ctx, c.j.ID); err != nil || got.State != c.want {
+			t.Errorf("%s that was %s: state %q, %v; want %s", c.j.ID, c.j.State, got.State, err, c.want)
+		}
+	}
+	if got, _ := second.Get(ctx, dead.ID); got.Reason == "" {
+		t.Error("a jail that lost its processes does not say why it is stopped")
+	}
+	if _, err := second.Get(ctx, half.ID); !errors.Is(err, fault.NotFound) {
+		t.Errorf("the half-made jail: %v, want not found", err)
+	}
+	if _, err := os.Stat(stray); err == nil {
+		t.Error("a directory that no record knows is still there")
+	}
+	s, err := second.Attach(ctx, run.ID, st.ID, control.AttachOptions{From: 0, Follow: true, Lossless: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	var out strings.Builder
+	for {
+		ch, err := s.Next()
+		if err == io.EOF {
+			break
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		out.Write(ch.Data)
+	}
+	if out.String() != "before\nafter\n" || s.Status().Code != 0 {
+		t.Errorf("output across daemons = %q, code %d; want all of it", out.String(), s.Status().Code)
+	}
+}
+
+func TestAFailedCreateLeavesNothing(t *testing.T) {
+	w := newWorld(t)
+	m := w.manager()
+	boom := errors.New("the kernel said no")
+	w.backend.fail.Store(&boom)
+	if _, err := m.Create(t.Context(), jail.Spec{}); !errors.Is(err, boom) {
+		t.Fatalf("Create = %v, want the backend's error", err)
+	}
+	if all, _ := w.db.Jails().All(t.Context()); len(all) != 0 {
+		t.Errorf("%d records left", len(all))
+	}
+	if es, _ := os.ReadDir(filepath.Join(w.dir, "jails")); len(es) != 0 {
+		t.Errorf("%d directories left", len(es))
+	}
+}
+
+func TestAJailThatCannotStartAgainSaysWhyAndCanBeTriedAgain(t *testing.T) {
+	w := newWorld(t)
+	m := w.manager()
+	j := w.running(m)
+	m.Stop(t.Context(), j.ID, jail.StopOptions{})
+	boom := errors.New("no room")
+	w.backend.fail.Store(&boom)
+	if _, err := m.Start(t.Context(), j.ID); !errors.Is(err, boom) {
+		t.Fatalf("Start = %v", err)
+	}
+	if got, _ := m.Get(t.Context(), j.ID); got.State != jail.Failed || !strings.Contains(got.Reason, "no room") {
+		t.Errorf("state %s, reason %q; want failed with the cause", got.State, got.Reason)
+	}
+	w.backend.fail.Store(nil)
+	if got, err := m.Start(t.Context(), j.ID); err != nil || got.State != jail.Running || got.Reason != "" {
+		t.Errorf("second Start = %+v, %v; want running", got, err)
+	}
+}
+
+func TestACommandThatIsNotThereFailsTheJail(t *testing.T) {
+	m := newWorld(t).manager()
+	j, err := m.Create(t.Context(), jail.Spec{Command: []string{"/no/such/program"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := m.Start(t.Context(), j.ID); err == nil {
+		t.Fatal("Start of a missing command = nil")
+	}
+	if got, _ := m.Get(t.Context(), j.ID); got.State != jail.Failed {
+		t.Errorf("state %s, want failed", got.State)
+	}
+}
+
+func TestInitThatDiesIsNoticed(t *testing.T) {
+	w := newWorld(t)
+	m := w.manager()
+	j := w.running(m)
+	pid, _ := os.ReadFile(filepath.Join(w.dir, "jails", string(j.ID), "pid"))
+	n, _ := strconv.Atoi(string(pid))
+	syscall.Kill(n, syscall.SIGKILL)
+	deadline := time.Now().Add(5 * time.Second)
+	for {
+		got, err := m.Get(t.Context(), j.ID)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got.State == jail.Failed && got.Reason != "" {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("state %s after its init was killed, want failed", got.State)
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+}
+
+func TestTwoWhoStopAtOnceBothSucceedAndDeleteWaitsForStart(t *testing.T) {
+	w := newWorld(t)
+	m := w.manager()
+	j := w.running(m)
+	var wg sync.WaitGroup
+	for range 2 {
+		wg.Go(func() {
+			if got, err := m.Stop(t.Context(), j.ID, jail.StopOptions{Grace: time.Second}); err != nil || got.State != jail.Stopped {
+				t.Errorf("Stop = %s, %v", got.State, err)
+			}
+		})
+	}
+	wg.Wait()
+
+	w.backend.slow = 100 * time.Millisecond
+	wg.Go(func() {
+		if _, err := m.Start(t.Context(), j.ID); err != nil {
+			t.Errorf("Start = %v", err)
+		}
+	})
+	for w.backend.creates.Load() < 2 {
+		time.Sleep(time.Millisecond)
+	}
+	if err := m.Delete(t.Context(), j.ID); err != nil {
+		t.Errorf("Delete while starting = %v", err)
+	}
+	wg.Wait()
+	if _, err := m.Get(t.Context(), j.ID); !errors.Is(err, fault.NotFound) {
+		t.Errorf("Get = %v, want not found", err)
+	}
+}
+
+func TestPauseAndResume(t *testing.T) {
+	w := newWorld(t)
+	m := w.manager()
+	j := w.running(m)
+	if got, err := m.Pause(t.Context(), j.ID); err != nil || got.State != jail.Paused {
+		t.Fatalf("Pause = %s, %v", got.State, err)
+	}
+	if _, err := m.Pause(t.Context(), j.ID); !errors.Is(err, fault.Conflict) {
+		t.Errorf("second Pause = %v, want conflict", err)
+	}
+	if _, _, err := m.Exec(t.Context(), j.ID, jail.ExecRequest{Cmd: "true"}, nil); !errors.Is(err, fault.Conflict) {
+		t.Errorf("exec while paused = %v, want conflict", err)
+	}
+	if got, err := m.Resume(t.Context(), j.ID); err != nil || got.State != jail.Running {
+		t.Fatalf("Resume = %s, %v", got.State, err)
+	}
+	if got := w.sh(m, j.ID, "echo on"); got != "on" {
+		t.Errorf("after resume: %q", got)
+	}
+}
+
+func TestGraceLetsAProcessSayGoodbye(t *testing.T) {
+	w := newWorld(t)
+	m := w.manager()
+	for _, c := range []struct {
+		trap string
+		bye  bool
+	}{{"trap 'echo bye > $F; exit' TERM", true}, {"trap '' TERM", false}} {
+		j := w.running(m)
+		file := filepath.Join(t.TempDir(), "bye")
+		_, _, err := m.Exec(t.Context(), j.ID, jail.ExecRequest{Cmd: c.trap + "; echo > $F.up; while :; do sleep 0.01; done", Env: map[string]string{"F": file}}, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, err := os.Stat(file + ".up"); err != nil; _, err = os.Stat(file + ".up") {
+			time.Sleep(time.Millisecond)
+		}
+		begun := time.Now()
+		if _, err := m.Stop(t.Context(), j.ID, jail.StopOptions{Grace: 500 * time.Millisecond}); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := os.Stat(file); (err == nil) != c.bye {
+			t.Errorf("%s: said goodbye %v, want %v", c.trap, err == nil, c.bye)
+		}
+		if took := time.Since(begun); took > 10*time.Second {
+			t.Errorf("%s: stop took %v", c.trap, took)
+		}
+	}
+}
+
+func TestThePoolHandsOutSparesAndIsRefilled(t *testing.T) {
+	w := newWorld(t)
+	w.pool = jail.PoolConfig{Size: 2, TTL: time.Hour}
+	m := w.manager()
+	ctx := t.Context()
+	if _, err := m.Create(ctx, jail.Spec{}); err != nil { // cold: teaches the shape
+		t.Fatal(err)
+	}
+	waitSpares(t, m, 2)
+	if all, _ := m.List(ctx, jail.ListOptions{}); len(all) != 1 {
+		t.Errorf("%d jails listed, want 1: spares are nobody's", len(all))
+	}
+	made := w.backend.creates.Load()
+	w.backend.slow = 300 * time.Millisecond // a cold create would show
+	begun := time.Now()
+	j, err := m.Create(ctx, jail.Spec{Name: "warm", Env: map[string]string{"K": "v"}})
+	if err != nil || time.Since(begun) > 250*time.Millisecond {
+		t.Fatalf("Create from the pool = %v after %v", err, time.Since(begun))
+	}
+	if _, err := m.Start(ctx, j.ID); err != nil {
+		t.Fatal(err)
+	}
+	if got := w.sh(m, j.ID, "echo $K"); got != "v" {
+		t.Errorf("the spare's environment = %q, want the caller's", got)
+	}
+	waitSpares(t, m, 2)
+	if n := w.backend.creates.Load(); n != made+1 {
+		t.Errorf("%d creates to refill, want 1", n-made)
+	}
+	if _, err := m.Create(ctx, jail.Spec{Limits: jail.Limits{MemoryMB: 64}}); err != nil {
+		t.Fatal(err) // another shape: cold, not from the wrong pool
+	}
+	if err := m.Close(); err != nil {
+		t.Fatal(err)
+	}
+	all, err := w.db.Jails().All(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, j := range all {
+		if j.State == jail.Spare {
+			t.Errorf("spare %s outlived the daemon", j.ID)
+		}
+	}
+}
+
+func waitSpares(t *testing.T, m *jail.Manager, want int) {
+	t.Helper()
+	for deadline := time.Now().Add(10 * time.Second); m.Spares() != want; time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("%d spares, want %d", m.Spares(), want)
+		}
+	}
+}
+
+func TestFiftyAtOnce(t *testing.T) {
+	w := newWorld(t)
+	m := w.manager()
+	var wg sync.WaitGroup
+	first := sync.Map{}
+	for range 50 {
+		wg.Go(func() {
+			j, err := m.Create(t.Context(), jail.Spec{})
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			if _, twice := first.LoadOrStore(j.IDs.First, j.ID); twice {
+				t.Errorf("two jails share the ids from %d", j.IDs.First)
+			}
+			if _, err := m.Start(t.Context(), j.ID); err != nil {
+				t.Error(err)
+			}
+			m.List(t.Context(), jail.ListOptions{Limit: 10})
+			if err := m.Delete(t.Context(), j.ID); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+	if all, _ := m.List(t.Context(), jail.ListOptions{}); len(all) != 0 {
+		t.Errorf("%d jails left", len(all))
+	}
+}
+
+func TestPagesAreInOrderAndSkipNobody(t *testing.T) {
+	w := newWorld(t)
+	m := w.manager()
+	var want []id.Jail
+	for i := range 5 {
+		j, err := m.Create(t.Context(), jail.Spec{Labels: map[string]string{"even": strconv.FormatBool(i%2 == 0)}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		want = append(want, j.ID)
+	}
+	var got []id.Jail
+	for after := id.Jail(""); ; {
+		page, err := m.List(t.Context(), jail.ListOptions{After: after, Limit: 2})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, j := range page {
+			got = append(got, j.ID)
+		}
+		if len(page) < 2 {
+			break
+		}
+		after = got[len(got)-1]
+	}
+	if err := m.Delete(t.Context(), want[1]); err != nil {
+		t.Fatal(err)
+	}
+	if page, err := m.List(t.Context(), jail.ListOptions{After: want[1]}); err != nil || len(page) != 3 {
+		t.Errorf("page after a jail that is gone = %d jails, %v; want 3", len(page), err)
+	}
+	if fmt.Sprint(got) != fmt.Sprint(want) {
+		t.Errorf("pages = %v, want %v", got, want)
+	}
+	if even, _ := m.List(t.Context(), jail.ListOptions{Label: map[string]string{"even": "true"}}); len(even) != 3 {
+		t.Errorf("%d jails with the label, want 3", len(even))
+	}
+}

@@ -1,0 +1,13 @@
+#!/usr/bin/env bash
+# Stops the daemon that up.sh started. Jails go on.
+set -euo pipefail
+DATA=${1:?usage: down.sh DATA_DIR}
+pid=$(cat "$DATA/daemon.pid" 2>/dev/null || true)
+[ -n "$pid" ] && kill -0 "$pid" 2>/dev/null || { echo "no daemon runs on $DATA"; exit 0; }
+kill -TERM "$pid"
+for _ in $(seq 100); do
+	kill -0 "$pid" 2>/dev/null || { rm -f "$DATA/daemon.pid"; exit 0; }
+	sleep 0.1
+done
+echo "the daemon, process $pid, has not ended after 10 s; see $DATA/daemon.log" >&2
+exit 1

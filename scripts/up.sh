@@ -1,0 +1,50 @@
+#!/usr/bin/env bash
+# From a clone to a running daemon with a demo jail. Every step looks first
+# whether it is done already.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+DATA=${1:?usage: up.sh DATA_DIR LISTEN}
+LISTEN=${2:?usage: up.sh DATA_DIR LISTEN}
+export GLASSHOUSE_DATA=$DATA
+
+scripts/setup.sh "$DATA"
+make -s build DATA="$DATA"
+gh() { bin/glasshouse "$@"; }
+
+# A daemon of another build makes way for this one; its jails go on.
+mkdir -p "$DATA"
+new=$(sha256sum bin/glasshouse | cut -d' ' -f1)
+old=$(cat "$DATA/daemon.build" 2>/dev/null || true)
+if gh health >/dev/null 2>&1 && [ "$new" != "$old" ]; then
+	scripts/down.sh "$DATA"
+fi
+if ! gh health >/dev/null 2>&1; then
+	install -d -m 0711 "$DATA/bin"
+	install -m 0755 bin/glasshouse "$DATA/bin/glasshouse"
+	setsid nohup "$DATA/bin/glasshouse" serve --data "$DATA" --listen "$LISTEN" >>"$DATA/daemon.log" 2>&1 </dev/null &
+	echo $! >"$DATA/daemon.pid"
+	echo "$new" >"$DATA/daemon.build"
+	for _ in $(seq 100); do
+		gh health >/dev/null 2>&1 && break
+		kill -0 "$(cat "$DATA/daemon.pid")" 2>/dev/null || { tail -5 "$DATA/daemon.log"; exit 1; }
+		sleep 0.1
+	done
+	gh health >/dev/null
+fi
+echo "daemon    running, log in $DATA/daemon.log"
+
+echo "rootfs    $(gh rootfs prepare)"
+echo
+echo '$ glasshouse run -- sh -c "…"'
+gh run -- sh -c 'echo "hello from $(hostname), as $(id -un), pid $$ of $(ls -d /proc/[0-9]* | wc -l)"; echo made in the jail > note.txt'
+cat <<NEXT
+
+Glasshouse is up.
+  API      http://$LISTEN   (token: $DATA/token)
+  CLI      bin/glasshouse --help
+Try next
+  bin/glasshouse run -- bash                    a shell in a fresh jail, this directory copy-on-write
+  bin/glasshouse jail create --name box && bin/glasshouse jail start box && bin/glasshouse jail exec box -- uname -a
+  bin/glasshouse doctor                         what this host can do, and the remedy for what it cannot
+  curl --unix-socket $DATA/glasshouse.sock http://glasshouse/jails
+NEXT

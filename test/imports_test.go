@@ -1,0 +1,156 @@
+// Package test holds the tests of the whole: which package may import which,
+// and scenarios that run the built binary as a user does.
+package test
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// may lists, for every package, what of this module it may import besides
+// fault, id and internal/*, which everybody may. "*" is anything. A package
+// that is not listed fails the test: decide where it belongs first.
+var may = map[string][]string{
+	"cmd/glasshouse":      {"cli", "backend/bwrap", "backend/oci"},
+	"cmd/glasshouse-init": {"jailinit"},
+	"cli":                 {"api/client", "api/wire", "daemon", "jailfs"},
+	"daemon":              {"*"},
+
+	"api":        {"api/wire", "access", "jail", "jailinit/control", "jailinit/protocol", "host/probe"},
+	"api/wire":   {},
+	"api/client": {"api/wire"},
+	"access":     {},
+
+	"jail":                {"jailinit/control", "jailinit/protocol", "jailfs"},
+	"jailinit":            {"jailinit/protocol", "jailfs"},
+	"jailinit/control":    {"jailinit/protocol"},
+	"jailinit/protocol":   {},
+	"jailfs":              {"jailinit/protocol"},
+	"backend/oci":         {"jail", "rootfs", "host/*", "jailinit/control"},
+	"backend/bwrap":       {"jail", "rootfs", "host/*", "jailinit/control"},
+	"backend/backendtest": {"jail", "jailinit/control", "jailinit/protocol"},
+	"rootfs":              {"jail", "nix"},
+	"nix":                 {},
+	"host/cgroup":         {},
+	"host/disk":           {},
+	"host/netns":          {},
+	"host/overlay":        {},
+	"host/probe":          {"host/*"},
+	"host/seccomp":        {},
+
+	"store": {"jail", "access"},
+
+	"fault":               {},
+	"id":                  {},
+	"internal/atomicfile": {},
+	"internal/undo":       {},
+	"internal/testenv":    {},
+}
+
+// mayNot lists what must not be linked at all, with the reason.
+var mayNot = []struct{ pkg, dep, why string }{
+	{"fault", "glasshouse/", "fault is a leaf: everything returns it"},
+	{"cmd/glasshouse-init", "database/sql", "runs inside the jail; keep it small enough to read"},
+	{"cmd/glasshouse-init", "net/http", "runs inside the jail; keep it small enough to read"},
+	{"jail", "glasshouse/backend/", "jail knows no backend: the daemon supplies them"},
+	{"jail", "database/sql", "jail declares its Store; store implements it"},
+	{"api/client", "database/sql", "a client is linked into other people's programs"},
+	{"api/client", "glasshouse/jail", "a client is linked into other people's programs"},
+}
+
+type pkg struct {
+	ImportPath string
+	Imports    []string
+	Deps       []string
+	Doc        string
+	Name       string
+}
+
+func list(t *testing.T) []pkg {
+	t.Helper()
+	cmd := exec.Command("go", "list", "-json=ImportPath,Imports,Deps,Doc,Name", "glasshouse/...")
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	var pkgs []pkg
+	for dec := json.NewDecoder(out); ; {
+		var p pkg
+		if err := dec.Decode(&p); err == io.EOF {
+			break
+		} else if err != nil {
+			t.Fatal(err)
+		}
+		pkgs = append(pkgs, p)
+	}
+	if err := cmd.Wait(); err != nil {
+		t.Fatal(err)
+	}
+	return pkgs
+}
+
+func rel(path string) string { return strings.TrimPrefix(path, "glasshouse/") }
+
+func TestDependenciesPointOneWay(t *testing.T) {
+	for _, p := range list(t) {
+		name := rel(p.ImportPath)
+		if strings.Contains(name, "testdata") || name == "test" || strings.Contains(name, "test/") || strings.HasSuffix(p.Name, "main") && !strings.HasPrefix(name, "cmd/") {
+			continue
+		}
+		allowed, listed := may[name]
+		if !listed {
+			t.Errorf("package %s is not in the list of who may import whom", name)
+			continue
+		}
+		for _, imp := range p.Imports {
+			dep, ours := strings.CutPrefix(imp, "glasshouse/")
+			if !ours || dep == "fault" || dep == "id" || strings.HasPrefix(dep, "internal/") {
+				continue
+			}
+			if !slices.ContainsFunc(allowed, func(a string) bool {
+				prefix, wild := strings.CutSuffix(a, "*")
+				return a == dep || wild && strings.HasPrefix(dep, prefix)
+			}) {
+				t.Errorf("%s imports %s, and may not", name, dep)
+			}
+		}
+	}
+}
+
+func TestWhatMustNotBeLinked(t *testing.T) {
+	pkgs := map[string]pkg{}
+	for _, p := range list(t) {
+		pkgs[rel(p.ImportPath)] = p
+	}
+	for _, rule := range mayNot {
+		for _, dep := range pkgs[rule.pkg].Deps {
+			if strings.HasPrefix(dep, rule.dep) {
+				t.Errorf("%s links %s: %s", rule.pkg, dep, rule.why)
+			}
+		}
+	}
+}
+
+func TestEveryPackageSaysWhatItIs(t *testing.T) {
+	for _, p := range list(t) {
+		if p.Doc == "" && p.Name != "main" && !strings.HasSuffix(p.Name, "_test") {
+			t.Errorf("package %s has no package comment", rel(p.ImportPath))
+		}
+	}
+}
+
+func TestAtMostTwoPathElements(t *testing.T) {
+	for _, p := range list(t) {
+		if n := strings.Count(rel(p.ImportPath), "/"); n > 1 && !strings.Contains(p.ImportPath, "testdata") {
+			t.Errorf("%s", fmt.Sprintf("package %s is %d elements deep; at most two", rel(p.ImportPath), n+1))
+		}
+	}
+}
