@@ -1,0 +1,128 @@
+package oci
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"glasshouse/fault"
+	"glasshouse/host/disk"
+	"glasshouse/host/overlay"
+	"glasshouse/id"
+	"glasshouse/jail"
+)
+
+// checkPlace refuses names that do not come from us: everything on the host is
+// found, and removed, by them.
+func checkPlace(p jail.Plan, op string) error {
+	if !id.Valid('j', string(p.ID)) {
+		return fault.Newf(fault.Invalid, op, string(p.ID), "not a jail's name")
+	}
+	if !filepath.IsAbs(p.Dir) || filepath.Clean(p.Dir) != p.Dir || p.Dir == "/" {
+		return fault.Newf(fault.Invalid, op, string(p.ID), "%q is not a jail's directory", p.Dir)
+	}
+	return nil
+}
+
+// Clean implements jail.Backend.
+func (b *Backend) Clean(ctx context.Context, p jail.Plan) error {
+	if err := checkPlace(p, "oci.Clean"); err != nil {
+		return err
+	}
+	l := layout{p.Dir}
+	// Processes first: what they use cannot be released under them.
+	tree, err := b.tree()
+	if err == nil {
+		err = tree.Destroy(ctx, string(p.ID))
+	}
+	if err != nil {
+		return fmt.Errorf("clean jail %s: %w", p.ID, err)
+	}
+	err = errors.Join(
+		b.forget(p),
+		dropStaged(l),
+		releaseVolume(l),
+		b.removeNetwork(p),
+		removeAll(l.control(), l.identity(), l.bundle(), l.record()),
+	)
+	if err != nil {
+		return fmt.Errorf("clean jail %s: %w", p.ID, err)
+	}
+	return nil
+}
+
+// dropStaged unmounts what was mounted for the runtime to take over, and the
+// root filesystem. The volume stays.
+func dropStaged(l layout) error {
+	mounts, err := overlay.MountsBelow(l.dir)
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, m := range mounts {
+		if filepath.Base(m) != filepath.Base(l.volume()) || filepath.Base(filepath.Dir(m)) != filepath.Base(l.dir) {
+			errs = append(errs, overlay.Unmount(m))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// releaseVolume unmounts the volume and frees its loop device, also one that a
+// crash has left without a mount.
+func releaseVolume(l layout) error {
+	if err := disk.Unmount(l.volume()); err != nil {
+		return err
+	}
+	devices, err := disk.Leftovers(l.dir)
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, d := range devices {
+		errs = append(errs, disk.Detach(d))
+	}
+	return errors.Join(errs...)
+}
+
+func removeAll(names ...string) error {
+	var errs []error
+	for _, name := range names {
+		errs = append(errs, os.RemoveAll(name))
+	}
+	return errors.Join(errs...)
+}
+
+// Mount implements jail.Backend.
+func (b *Backend) Mount(ctx context.Context, p jail.Plan) (dir string, unmount func() error, err error) {
+	const op = "oci.Mount"
+	if err := checkPlace(p, op); err != nil {
+		return "", nil, err
+	}
+	l := layout{p.Dir}
+	if _, err := os.Stat(l.image()); errors.Is(err, fs.ErrNotExist) {
+		return "", nil, fault.Newf(fault.NotFound, op, string(p.ID), "the jail has no files yet")
+	}
+	if err := errors.Join(b.base(), makeDirs(l.volume())); err != nil {
+		return "", nil, fmt.Errorf("mount files of %s: %w", p.ID, err)
+	}
+	unmount = func() error { return errors.Join(dropStaged(l), releaseVolume(l)) }
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("mount files of %s: %w", p.ID, errors.Join(err, unmount()))
+		}
+	}()
+	if err := disk.Mount(l.image(), l.volume()); err != nil {
+		return "", nil, err
+	}
+	if err := errors.Join(makeDirs(l.upper(), l.merged()), emptyDir(l.work())); err != nil {
+		return "", nil, err
+	}
+	lower := append(append([]string(nil), p.Lower...), b.cfg.Base)
+	if err := overlay.Mount(l.merged(), lower, l.upper(), l.work(), noPrivilege); err != nil {
+		return "", nil, err
+	}
+	return l.merged(), unmount, nil
+}

@@ -1,0 +1,129 @@
+package oci
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"sync"
+
+	"golang.org/x/sys/unix"
+
+	"glasshouse/host/cgroup"
+	"glasshouse/host/disk"
+	"glasshouse/jail"
+)
+
+// An instance is one running jail. It implements jail.Instance.
+type instance struct {
+	backend *Backend
+	plan    jail.Plan
+	layout  layout
+	cgroup  *cgroup.Cgroup
+	pid     int
+	pidfd   *os.File
+	done    chan struct{}
+	watch   sync.WaitGroup
+}
+
+// newInstance begins to watch the init with the given pid and descriptor, which
+// becomes the instance's.
+func (b *Backend) newInstance(p jail.Plan, cg *cgroup.Cgroup, pid int, pidfd *os.File) *instance {
+	i := &instance{
+		backend: b, plan: p, layout: layout{p.Dir}, cgroup: cg,
+		pid: pid, pidfd: pidfd, done: make(chan struct{}),
+	}
+	i.watch.Go(i.await)
+	return i
+}
+
+// openPID returns a descriptor of a process that the runtime of Go can wait for
+// without a thread.
+func openPID(pid int) (*os.File, error) {
+	fd, err := unix.PidfdOpen(pid, unix.PIDFD_NONBLOCK)
+	if err != nil {
+		return nil, fmt.Errorf("open process %d: %w", pid, err)
+	}
+	if exited(fd) {
+		unix.Close(fd)
+		return nil, fmt.Errorf("open process %d: %w", pid, os.ErrProcessDone)
+	}
+	return os.NewFile(uintptr(fd), fmt.Sprintf("pidfd of %d", pid)), nil
+}
+
+// await closes done when init is gone. It ends without it when pidfd is closed.
+func (i *instance) await() {
+	conn, err := i.pidfd.SyscallConn()
+	if err != nil {
+		return
+	}
+	err = conn.Read(func(fd uintptr) bool { return exited(int(fd)) })
+	if err == nil {
+		close(i.done)
+	}
+}
+
+// exited reports whether the process behind a pidfd has ended.
+func exited(pidfd int) bool {
+	fds := []unix.PollFd{{Fd: int32(pidfd), Events: unix.POLLIN}}
+	n, err := unix.Poll(fds, 0)
+	return err == nil && n > 0 && fds[0].Revents&unix.POLLIN != 0
+}
+
+func (i *instance) Control() string       { return i.layout.socket() }
+func (i *instance) PID() int              { return i.pid }
+func (i *instance) Done() <-chan struct{} { return i.done }
+
+func (i *instance) Freeze(ctx context.Context) error { return i.cgroup.Freeze(ctx) }
+func (i *instance) Thaw(ctx context.Context) error   { return i.cgroup.Thaw(ctx) }
+func (i *instance) Kill(ctx context.Context) error   { return i.cgroup.Kill(ctx) }
+
+// Close implements jail.Instance. It may be called twice.
+func (i *instance) Close() error {
+	err := i.pidfd.Close()
+	i.watch.Wait()
+	if errors.Is(err, os.ErrClosed) {
+		return nil
+	}
+	return err
+}
+
+// Stats implements jail.Instance.
+func (i *instance) Stats(ctx context.Context) (jail.Stats, error) {
+	cg, err := i.cgroup.Stats()
+	if err != nil {
+		return jail.Stats{}, err
+	}
+	used, _, err := disk.Usage(i.layout.volume())
+	if err != nil {
+		return jail.Stats{}, err
+	}
+	s := jail.Stats{
+		CPU:          cg.CPU,
+		MemoryBytes:  cg.MemoryBytes,
+		MemoryPeak:   cg.MemoryPeak,
+		PIDs:         cg.PIDs,
+		DiskBytes:    used,
+		DiskLimit:    i.plan.Limits.DiskMB << 20,
+		OOMKills:     cg.OOMKills,
+		ProcessesMax: i.plan.Limits.MaxPIDs,
+	}
+	for _, field := range cg.NotMeasured {
+		if name, ok := statName[field]; ok {
+			s.NotMeasured = append(s.NotMeasured, name)
+		}
+	}
+	if i.backend.kind.sentry {
+		// These are gVisor's threads and stubs, not the jail's processes.
+		s.PIDs, s.NotMeasured = 0, append(s.NotMeasured, "pids", "processes_max")
+	}
+	if err := i.backend.countTraffic(i.plan, &s); err != nil {
+		return jail.Stats{}, err
+	}
+	return s, nil
+}
+
+// statName puts the fields of cgroup.Stats in the words of jail.Stats.
+var statName = map[string]string{
+	"CPU": "cpu", "MemoryBytes": "memory_bytes", "MemoryPeak": "memory_peak", "PIDs": "pids", "OOMKills": "oom_kills",
+}

@@ -1,0 +1,77 @@
+package oci
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+	"path/filepath"
+	"sync"
+
+	"glasshouse/fault"
+	"glasshouse/host/netns"
+	"glasshouse/jail"
+)
+
+// netnsPath is where a jail's network namespace is bound, under its own name.
+func (b *Backend) netnsPath(p jail.Plan) string {
+	return filepath.Join(b.cfg.NetnsDir, string(p.ID))
+}
+
+// makeNetwork makes the jail's network namespace. Ranges of ids are disjoint, so
+// the number of a jail's range is also the number of its address.
+func (m *making) makeNetwork(ctx context.Context) (path string, err error) {
+	b, p := m.backend, m.plan
+	m.undo.Push("remove the network", func() error { return b.removeNetwork(p) })
+	n, err := netns.Create(ctx, string(p.ID), netns.Options{
+		Path:  b.netnsPath(p),
+		Full:  p.Network == jail.Full,
+		Index: int(p.IDs.First/p.IDs.Count) % addresses(b.cfg.Transit),
+		Pool:  b.cfg.Transit,
+	})
+	if err != nil {
+		return "", err
+	}
+	return n.Path, nil
+}
+
+// addresses is how many jails a pool has addresses for.
+func addresses(pool netip.Prefix) int {
+	if !pool.IsValid() {
+		pool = netns.Pool
+	}
+	return max(1, 1<<(pool.Addr().BitLen()-pool.Bits())-2)
+}
+
+func (b *Backend) removeNetwork(p jail.Plan) error {
+	return netns.Clean(string(p.ID), b.netnsPath(p))
+}
+
+// countTraffic fills in what went over the jail's wire.
+func (b *Backend) countTraffic(p jail.Plan, s *jail.Stats) (err error) {
+	if p.Network != jail.Full {
+		return nil // there is no wire
+	}
+	s.RxBytes, s.TxBytes, err = netns.Counters(string(p.ID))
+	return err
+}
+
+// A verdict is what a probe found, once it found something: that it works, or
+// that this host cannot. What merely went wrong is tried again.
+type verdict struct {
+	mu    sync.Mutex
+	known bool  // guarded by mu
+	err   error // guarded by mu
+}
+
+func (v *verdict) of(probe func() error) error {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if v.known {
+		return v.err
+	}
+	err := probe()
+	if err == nil || errors.Is(err, fault.Unsupported) {
+		v.known, v.err = true, err
+	}
+	return err
+}

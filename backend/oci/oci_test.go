@@ -1,0 +1,110 @@
+package oci_test
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+
+	"glasshouse/backend/backendtest"
+	"glasshouse/backend/oci"
+	"glasshouse/host/cgroup"
+	"glasshouse/jail"
+)
+
+// runsc says where gVisor's binary is, if it is not in PATH.
+const runscPath = "GLASSHOUSE_RUNSC"
+
+// binary is the path of a runtime on this host, or its name if it is not here.
+func binary(runtime string) string {
+	places := []string{runtime}
+	if runtime == "runsc" {
+		places = append(places, os.Getenv(runscPath), "/var/lib/glasshouse/tools/bin/runsc")
+	}
+	for _, p := range places {
+		if path, err := exec.LookPath(p); err == nil {
+			return path
+		}
+	}
+	return runtime
+}
+
+// A host is where the daemons of a test keep what is theirs.
+type host struct {
+	dir    string
+	prefix string
+}
+
+// testHost names a directory to a daemon that a test runs in another process.
+const testHost = "GLASSHOUSE_OCI_TEST_HOST"
+
+// newHost makes room for daemons. When the test ends it must be as empty as it
+// was, but for what daemons keep on purpose.
+func newHost(t testing.TB) *host {
+	t.Helper()
+	if dir := os.Getenv(testHost); dir != "" {
+		return hostIn(dir)
+	}
+	dir := filepath.Join(os.TempDir(), "glasshouse-oci-test")
+	if err := os.MkdirAll(dir, 0o711); err != nil {
+		t.Fatal(err)
+	}
+	dir, err := os.MkdirTemp(dir, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chmod(dir, 0o711); err != nil { // jails are strangers on the host
+		t.Fatal(err)
+	}
+	os.Setenv(testHost, dir)
+	h := hostIn(dir)
+	t.Cleanup(func() {
+		os.Unsetenv(testHost)
+		if err := os.RemoveAll(dir); err != nil {
+			t.Errorf("remove the daemon's directory: %v", err)
+		}
+		tree, err := cgroup.New(h.prefix)
+		if err != nil {
+			return
+		}
+		if err := tree.Remove(); err != nil {
+			t.Errorf("cgroups are left: %v", err)
+		}
+	})
+	return h
+}
+
+func hostIn(dir string) *host {
+	sum := sha256.Sum256([]byte(dir))
+	return &host{dir, "glasshouse-" + hex.EncodeToString(sum[:4])}
+}
+
+// daemon is a backend as a daemon would open it.
+func (h *host) daemon(runtime string) *oci.Backend {
+	return oci.New(oci.Config{
+		Runtime:      runtime,
+		Path:         binary(runtime),
+		CgroupPrefix: h.prefix,
+		RunDir:       filepath.Join(h.dir, "run"),
+		Templates:    filepath.Join(h.dir, "templates"),
+		Base:         filepath.Join(h.dir, "base"),
+	})
+}
+
+func TestContract(t *testing.T) {
+	for _, runtime := range []string{"runc", "crun", "runsc"} {
+		t.Run(runtime, func(t *testing.T) {
+			h := newHost(t)
+			open := func(*testing.T) jail.Backend { return h.daemon(runtime) }
+			backendtest.Run(t, open, backendtest.Options{Runtime: runtime, Differs: differs[runtime]})
+		})
+	}
+}
+
+// differs is where the runtimes do not keep the contract, each with the reason.
+var differs = map[string]map[string]string{}
+
+var _ = context.Background

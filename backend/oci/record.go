@@ -1,0 +1,157 @@
+package oci
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+
+	"glasshouse/fault"
+	"glasshouse/host/cgroup"
+	"glasshouse/internal/atomicfile"
+	"glasshouse/jail"
+	"glasshouse/jailinit/control"
+)
+
+// A record is what a later daemon needs to know an init again: a pid alone may
+// have become another process's.
+type record struct {
+	PID   int    `json:"pid"`
+	Start uint64 `json:"start"` // clock ticks after boot
+	Boot  string `json:"boot"`
+}
+
+// newRecord describes the process pid as it is now.
+func newRecord(pid int) (record, error) {
+	start, err := startTime(pid)
+	if err != nil {
+		return record{}, err
+	}
+	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	if err != nil {
+		return record{}, err
+	}
+	return record{PID: pid, Start: start, Boot: strings.TrimSpace(string(boot))}, nil
+}
+
+func (r record) write(name string) error {
+	b, err := json.Marshal(r)
+	if err != nil {
+		return err
+	}
+	return atomicfile.Write(name, b, 0o600)
+}
+
+func readRecord(name string) (record, error) {
+	b, err := os.ReadFile(name)
+	if err != nil {
+		return record{}, err
+	}
+	var r record
+	if err := json.Unmarshal(b, &r); err != nil {
+		return record{}, fmt.Errorf("%s: %w", name, err)
+	}
+	return r, nil
+}
+
+// startTime returns when a process began, in clock ticks after boot.
+func startTime(pid int) (uint64, error) {
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return 0, err
+	}
+	return parseStart(b)
+}
+
+// parseStart finds the 22nd field of a /proc/PID/stat. The second is the
+// program's name in parentheses, which may hold anything.
+func parseStart(stat []byte) (uint64, error) {
+	end := bytes.LastIndexByte(stat, ')')
+	fields := bytes.Fields(stat[end+1:])
+	if end < 0 || len(fields) < 20 {
+		return 0, fmt.Errorf("%.80q is no /proc/PID/stat", stat)
+	}
+	return strconv.ParseUint(string(fields[19]), 10, 64)
+}
+
+// memberOf reports whether a process is in the cgroup of the given path, in any
+// hierarchy.
+func memberOf(pid int, path string) bool {
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", pid))
+	if err != nil {
+		return false
+	}
+	for line := range strings.Lines(string(b)) {
+		if parts := strings.SplitN(strings.TrimSpace(line), ":", 3); len(parts) == 3 && under(parts[2], path) {
+			return true
+		}
+	}
+	return false
+}
+
+// Open implements jail.Backend.
+func (b *Backend) Open(ctx context.Context, p jail.Plan) (jail.Instance, error) {
+	const op = "oci.Open"
+	if err := checkPlace(p, op); err != nil {
+		return nil, err
+	}
+	l := layout{p.Dir}
+	gone := func(why string, args ...any) error {
+		return fault.Newf(fault.NotFound, op, string(p.ID), why, args...)
+	}
+	r, err := readRecord(l.record())
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, gone("no init was started")
+	}
+	if err != nil {
+		return nil, fmt.Errorf("open jail %s: %w", p.ID, err)
+	}
+	tree, err := b.tree()
+	if err != nil {
+		return nil, err
+	}
+	cg, err := tree.Open(string(p.ID))
+	if err != nil {
+		return nil, err // not found, if so
+	}
+	pidfd, err := openPID(r.PID)
+	if err != nil {
+		return nil, gone("its init is gone: %w", err)
+	}
+	// From here on the pid cannot become another's unnoticed.
+	now, err := newRecord(r.PID)
+	if err != nil || now != r || !memberOf(r.PID, cg.Path()) {
+		pidfd.Close()
+		return nil, gone("its init, process %d, is gone", r.PID)
+	}
+	if err := b.settled(ctx, l, cg); err != nil {
+		pidfd.Close()
+		return nil, err
+	}
+	return b.newInstance(p, cg, r.PID, pidfd), nil
+}
+
+// settled finishes what a daemon that died at the end of Create left to do. A
+// frozen jail was settled long before; it could not answer anyway.
+func (b *Backend) settled(ctx context.Context, l layout, cg *cgroup.Cgroup) error {
+	frozen, err := cg.Frozen()
+	if err != nil || frozen {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, answerTime)
+	defer cancel()
+	if _, err := control.Dial(l.socket()).WaitReady(ctx); err != nil {
+		return fmt.Errorf("init of %s does not answer: %w", l.dir, err)
+	}
+	return errors.Join(dropStaged(l), sealControl(l))
+}
+
+// answerTime is how long an init may take to answer: it has to be loaded, and
+// the machine may be busy.
+const answerTime = 15 * time.Second

@@ -1,0 +1,245 @@
+package oci
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"syscall"
+
+	specs "github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
+
+	"glasshouse/fault"
+	"glasshouse/host/cgroup"
+	"glasshouse/jail"
+)
+
+// A kind is one of the runtimes, with what sets it apart from the others.
+type kind struct {
+	name     string
+	unified  bool     // joins the v2 tree of a hybrid host by itself
+	hide     bool     // refuses to start where it sees that tree
+	chowns   bool     // gives its standard streams to the jail's root
+	flags    []string // before the subcommand
+	lacks    map[string]string
+	sentry   bool // a kernel of its own stands between jail and host
+	package_ string
+}
+
+var kinds = map[string]kind{
+	"runc": {name: "runc", unified: true, package_: "runc"},
+	"crun": {name: "crun", hide: true, chowns: true, package_: "crun"},
+	"runsc": {
+		name:   "runsc",
+		sentry: true,
+		flags: []string{
+			"--platform=systrap", // needs no KVM
+			"--oci-seccomp",      // also towards gVisor's own kernel
+			"--overlay2=none",    // writes reach the upper layer, not a file of gVisor's
+			"--host-uds=create",  // init's socket is one of the host
+			// The network is the jail's own namespace, which holds nothing it may
+			// not use. Its 127.0.0.1 is then the one the gateway listens on, which
+			// gVisor's own network stack would keep apart.
+			"--network=host",
+		},
+		lacks: map[string]string{
+			"pids": "gVisor runs the jail's processes on threads of its own: the host bounds those, at four times the limit and a thousand more, and there the whole jail ends instead of one fork",
+		},
+		package_: "runsc",
+	},
+}
+
+// adjust changes s where a runtime wants it otherwise.
+func (k kind) adjust(s *specs.Spec, p jail.Plan) {
+	if !k.sentry {
+		return
+	}
+	// gVisor tells the jail how much memory there is by this; the limit itself
+	// is on the cgroup.
+	bytes := p.Limits.MemoryMB << 20
+	s.Linux.Resources = &specs.LinuxResources{Memory: &specs.LinuxMemory{Limit: &bytes}}
+	// On an empty /tmp gVisor would mount a tmpfs of its own.
+	s.Mounts = append(s.Mounts, specs.Mount{
+		Destination: "/tmp", Type: "bind", Source: filepath.Join(s.Root.Path, "tmp"),
+		Options: []string{"bind", "rw", "nosuid", "nodev"},
+	})
+}
+
+// limits returns what the cgroup is to hold: where a kernel of its own stands
+// between, the processes are not the jail's.
+func (k kind) limits(l jail.Limits) cgroup.Limits {
+	pids := l.MaxPIDs
+	if k.sentry {
+		pids = 4*l.MaxPIDs + 1024
+	}
+	return cgroup.Limits{CPUShares: l.CPUShares, MemoryBytes: l.MemoryMB << 20, PIDs: pids}
+}
+
+// command returns the runtime's command line.
+func (b *Backend) command(log string, args ...string) []string {
+	argv := []string{b.path, "--root", b.state()}
+	if log != "" {
+		argv = append(argv, "--log", log, "--log-format", "json")
+	}
+	argv = append(argv, b.kind.flags...)
+	return append(argv, args...)
+}
+
+// state is where the runtime keeps what it knows of its containers.
+func (b *Backend) state() string { return filepath.Join(b.cfg.RunDir, b.kind.name) }
+
+// run starts the jail's init through the runtime and returns when it runs.
+//
+// Runtime and init get streams of their own: whatever a sandbox inherits it
+// keeps open for life. If this process dies the runtime is killed, so that no
+// jail is finished that nobody will know of; and it runs in the jail's cgroup
+// where that can be, to be found there by Clean.
+func (b *Backend) run(ctx context.Context, p jail.Plan, l layout) error {
+	null, err := b.nullDevice()
+	if err != nil {
+		return fmt.Errorf("open a null device: %w", err)
+	}
+	defer null.Close()
+
+	argv := b.command(l.log(), "run", "--detach", "--bundle", l.bundle(), "--pid-file", l.pidFile(), string(p.ID))
+	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
+	cmd.Env = []string{"PATH=/usr/sbin:/usr/bin:/sbin:/bin"}
+	cmd.Dir = "/"
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = null, null, null
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	group, err := b.openHybrid(p)
+	if err != nil {
+		return err
+	}
+	if group != nil {
+		defer group.Close()
+		cmd.SysProcAttr.UseCgroupFD = true
+		cmd.SysProcAttr.CgroupFD = int(group.Fd())
+	}
+	if err := b.runOnThread(cmd); err != nil {
+		return fmt.Errorf("%s run: %w%s", b.kind.name, errors.Join(err, ctx.Err()), lastWords(l.log()))
+	}
+	return nil
+}
+
+// runOnThread runs cmd to its end on a thread that lasts as long: the thread is
+// the parent whose death kills the child, and lends it its mount namespace.
+func (b *Backend) runOnThread(cmd *exec.Cmd) error {
+	done := make(chan error)
+	go func() {
+		runtime.LockOSThread()
+		if b.hidden == "" {
+			defer runtime.UnlockOSThread() // else nobody may inherit the thread
+		} else if err := hide(b.hidden); err != nil {
+			done <- err
+			return
+		}
+		done <- cmd.Run()
+	}()
+	return <-done
+}
+
+// hide gives the thread a mount namespace of its own in which mount is not
+// there.
+func hide(mount string) error {
+	if err := unix.Unshare(unix.CLONE_NEWNS); err != nil {
+		return fmt.Errorf("unshare: %w", err)
+	}
+	// What the host unmounts meanwhile goes here too; nothing goes back.
+	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_SLAVE, ""); err != nil {
+		return fmt.Errorf("make mounts follow the host's: %w", err)
+	}
+	if err := unix.Unmount(mount, unix.MNT_DETACH); err != nil {
+		return fmt.Errorf("hide %s: %w", mount, err)
+	}
+	return nil
+}
+
+// nullDevice opens what init's standard streams are. A runtime that gives them
+// to the jail's root gets a device of its own, on a filesystem that is nowhere
+// mounted: /dev/null would change its owner for the whole host.
+func (b *Backend) nullDevice() (*os.File, error) {
+	if !b.kind.chowns {
+		return os.OpenFile("/dev/null", os.O_RDWR, 0)
+	}
+	fs, err := unix.Fsopen("tmpfs", unix.FSOPEN_CLOEXEC)
+	if err != nil {
+		return nil, fmt.Errorf("fsopen: %w", err)
+	}
+	defer unix.Close(fs)
+	if err := unix.FsconfigCreate(fs); err != nil {
+		return nil, fmt.Errorf("fsconfig: %w", err)
+	}
+	dir, err := unix.Fsmount(fs, unix.FSMOUNT_CLOEXEC, unix.MOUNT_ATTR_NOEXEC|unix.MOUNT_ATTR_NOSUID)
+	if err != nil {
+		return nil, fmt.Errorf("fsmount: %w", err)
+	}
+	defer unix.Close(dir)
+	if err := unix.Mknodat(dir, "null", unix.S_IFCHR|0o666, int(unix.Mkdev(1, 3))); err != nil {
+		return nil, fmt.Errorf("mknod: %w", err)
+	}
+	fd, err := unix.Openat(dir, "null", unix.O_RDWR|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, err
+	}
+	return os.NewFile(uintptr(fd), "null"), nil
+}
+
+// lastWords returns what the runtime wrote to its log before it failed.
+func lastWords(log string) string {
+	b, err := os.ReadFile(log)
+	if err != nil {
+		return ""
+	}
+	last := ""
+	for line := range bytes.Lines(b) {
+		var entry struct{ Level, Msg string }
+		if json.Unmarshal(line, &entry) == nil && entry.Level == "error" {
+			last = ": " + strings.TrimSpace(entry.Msg)
+		}
+	}
+	return last
+}
+
+// forget removes what the runtime noted about a jail whose processes are gone.
+// Asking the runtime to do so would cost a process, for gVisor a second.
+func (b *Backend) forget(p jail.Plan) error {
+	name := string(p.ID)
+	errs := []error{os.RemoveAll(filepath.Join(b.state(), name))} // runc, crun
+	if b.kind.sentry {
+		for _, file := range []string{name + "_sandbox:" + name + ".state", name + "_sandbox:" + name + ".lock"} {
+			errs = append(errs, os.RemoveAll(filepath.Join(b.state(), file)))
+		}
+		// Where gVisor puts a sandbox's control socket: the first that is free.
+		for _, dir := range []string{b.state(), "/var/run", "/run", "/tmp"} {
+			errs = append(errs, os.RemoveAll(filepath.Join(dir, "runsc-"+name+".sock")))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// version returns the runtime's own name for its version, or fault.Unsupported
+// if it is not installed.
+func (b *Backend) version(ctx context.Context) (string, error) {
+	const op = "oci.Probe"
+	remedy := fmt.Sprintf("install the package %s, or name the binary in the configuration", b.kind.package_)
+	if _, err := exec.LookPath(b.path); err != nil {
+		return "", fault.Cannot(op, fmt.Sprintf("%s is not installed", b.path), remedy)
+	}
+	out, err := exec.CommandContext(ctx, b.path, "--version").Output()
+	if err != nil {
+		return "", fault.Cannot(op, fmt.Sprintf("%s --version: %v", b.path, err), remedy)
+	}
+	first, _, _ := strings.Cut(string(out), "\n")
+	if !strings.HasPrefix(first, b.kind.name+" version ") {
+		return "", fault.Cannot(op, fmt.Sprintf("%s is not %s: it says %.80q", b.path, b.kind.name, first), remedy)
+	}
+	return strings.TrimPrefix(first, b.kind.name+" version "), nil
+}

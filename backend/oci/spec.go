@@ -1,0 +1,156 @@
+package oci
+
+import (
+	"fmt"
+	"path/filepath"
+	"runtime"
+
+	specs "github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
+
+	"glasshouse/host/seccomp"
+	"glasshouse/jail"
+)
+
+const (
+	controlDir = "/.glasshouse"      // in the jail; {Dir}/ctl on the host
+	initPath   = "/.glasshouse/init" // the host's init binary
+)
+
+// maxFiles bounds the open files of one process. It is far above what programs
+// need and far below where those that walk all descriptors become slow.
+const maxFiles = 65536
+
+// oomScore makes the host's out-of-memory killer prefer jails to the daemon.
+const oomScore = 500
+
+// masked and readOnly are the paths of /proc and /sys through which a container
+// would see or change the machine.
+var (
+	masked = []string{
+		"/proc/acpi", "/proc/asound", "/proc/interrupts", "/proc/kcore", "/proc/keys",
+		"/proc/latency_stats", "/proc/sched_debug", "/proc/scsi", "/proc/timer_list", "/proc/timer_stats",
+		"/sys/devices/virtual/powercap", "/sys/firmware", "/sys/fs/bpf", "/sys/kernel/debug",
+		"/sys/kernel/security", "/sys/kernel/tracing",
+	}
+	readOnly = []string{"/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"}
+)
+
+// A bind is a mount of the host, prepared by us, that a jail is given.
+type bind struct {
+	source string // on the host
+	target string // in the jail
+	write  bool
+}
+
+// newSpec returns what the runtime is told. What it is not told, we have done
+// ourselves: the limits are set on the cgroup it joins, and the owners of files
+// come from the idmapped layers under root.
+func newSpec(p jail.Plan, k kind, root, netns, cgroup, sysfs, ctl string, binds []bind) *specs.Spec {
+	ids := []specs.LinuxIDMapping{{ContainerID: 0, HostID: p.IDs.First, Size: p.IDs.Count}}
+	score := oomScore
+	files := rlimitFiles()
+	s := &specs.Spec{
+		Version:  "1.0.2",
+		Root:     &specs.Root{Path: root},
+		Hostname: p.Hostname,
+		Process: &specs.Process{
+			Args:            []string{initPath},
+			Env:             []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"},
+			Cwd:             "/",
+			NoNewPrivileges: true,
+			Capabilities:    capabilitySets(),
+			OOMScoreAdj:     &score,
+			Rlimits: []specs.POSIXRlimit{
+				{Type: "RLIMIT_NOFILE", Soft: files, Hard: files},
+				{Type: "RLIMIT_CORE"},
+			},
+		},
+		Mounts: append(ownMounts(sysfs, ctl), bindMounts(binds)...),
+		Linux: &specs.Linux{
+			UIDMappings: ids,
+			GIDMappings: ids,
+			CgroupsPath: cgroup,
+			Namespaces: []specs.LinuxNamespace{
+				{Type: specs.UserNamespace}, {Type: specs.PIDNamespace}, {Type: specs.MountNamespace},
+				{Type: specs.UTSNamespace}, {Type: specs.IPCNamespace}, {Type: specs.CgroupNamespace},
+				{Type: specs.NetworkNamespace, Path: netns},
+			},
+			Seccomp:       seccomp.OCI(runtime.GOARCH),
+			MaskedPaths:   masked,
+			ReadonlyPaths: readOnly,
+		},
+	}
+	k.adjust(s, p)
+	return s
+}
+
+// ownMounts are what every jail has beside its root: /proc, a private /dev with
+// the runtime's default devices, and the machine as its own network namespace
+// sees it. /tmp and /run are on the root filesystem, so that they count as disk
+// and are part of a snapshot.
+func ownMounts(sysfs, ctl string) []specs.Mount {
+	return []specs.Mount{
+		{Destination: "/proc", Type: "proc", Source: "proc", Options: []string{"nosuid", "noexec", "nodev"}},
+		{Destination: "/dev", Type: "tmpfs", Source: "tmpfs", Options: []string{"nosuid", "noexec", "strictatime", "mode=755", "size=1024k"}},
+		{Destination: "/dev/pts", Type: "devpts", Source: "devpts", Options: []string{"nosuid", "noexec", "newinstance", "ptmxmode=0666", "mode=0620", "gid=5"}},
+		{Destination: "/dev/shm", Type: "tmpfs", Source: "shm", Options: []string{"nosuid", "noexec", "nodev", "mode=1777", "size=65536k"}},
+		{Destination: "/dev/mqueue", Type: "mqueue", Source: "mqueue", Options: []string{"nosuid", "noexec", "nodev"}},
+		{Destination: "/sys", Type: "bind", Source: sysfs, Options: []string{"bind", "ro", "nosuid", "noexec", "nodev"}},
+		{Destination: controlDir, Type: "bind", Source: ctl, Options: []string{"bind", "rw", "nosuid", "nodev"}},
+	}
+}
+
+// bindMounts shows the caller's directories. Sources are single mounts that
+// already are nosuid, nodev and, unless they may be written, read-only.
+func bindMounts(binds []bind) []specs.Mount {
+	var ms []specs.Mount
+	for _, b := range binds {
+		mode := "ro"
+		if b.write {
+			mode = "rw"
+		}
+		ms = append(ms, specs.Mount{
+			Destination: b.target, Type: "bind", Source: b.source,
+			Options: []string{"bind", mode, "nosuid", "nodev"},
+		})
+	}
+	return ms
+}
+
+// rlimitFiles is maxFiles, or what this process may have at most: without
+// CAP_SYS_RESOURCE nobody can be given more.
+func rlimitFiles() uint64 {
+	var own unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &own); err != nil {
+		return 1024
+	}
+	return min(own.Max, maxFiles)
+}
+
+// layout is where a jail's parts lie under its directory.
+type layout struct{ dir string }
+
+func (l layout) image() string   { return filepath.Join(l.dir, "disk.img") }
+func (l layout) volume() string  { return filepath.Join(l.dir, "rootfs") } // disk.img mounted
+func (l layout) upper() string   { return filepath.Join(l.volume(), "upper") }
+func (l layout) work() string    { return filepath.Join(l.volume(), "work") }
+func (l layout) wsUpper() string { return filepath.Join(l.volume(), "ws-upper") }
+func (l layout) wsWork() string  { return filepath.Join(l.volume(), "ws-work") }
+func (l layout) merged() string  { return filepath.Join(l.volume(), "merged") }
+
+// staged are mounts that exist only until the runtime has taken them over. They
+// are made on the volume because its mount is private: what is mounted on the
+// host's own filesystem may appear in other mount namespaces, and stay there.
+func (l layout) staged(name string) string { return filepath.Join(l.volume(), "lower", name) }
+func (l layout) sysfs() string             { return l.staged("sys") }
+func (l layout) layer(i int) string        { return l.staged(fmt.Sprintf("layer-%d", i)) }
+func (l layout) mount(i int) string        { return l.staged(fmt.Sprintf("mount-%d", i)) }
+
+func (l layout) control() string  { return filepath.Join(l.dir, "ctl") }
+func (l layout) socket() string   { return filepath.Join(l.control(), "init.sock") }
+func (l layout) identity() string { return filepath.Join(l.dir, "identity") }
+func (l layout) bundle() string   { return filepath.Join(l.dir, "bundle") }
+func (l layout) pidFile() string  { return filepath.Join(l.bundle(), "init.pid") }
+func (l layout) log() string      { return filepath.Join(l.bundle(), "runtime.log") }
+func (l layout) record() string   { return filepath.Join(l.dir, "oci.json") }
