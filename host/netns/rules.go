@@ -1,0 +1,180 @@
+package netns
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"net/netip"
+
+	"github.com/google/nftables"
+	"github.com/google/nftables/binaryutil"
+	"github.com/google/nftables/expr"
+	"github.com/google/nftables/userdata"
+	"golang.org/x/sys/unix"
+)
+
+const tableName = "glasshouse"
+
+// edition is written on the last rule, so that a daemon knows rules that another
+// version made, and replaces them. Change it with the rules.
+const edition = "glasshouse 1"
+
+// ensureRules makes the host's rules if they are not there as this version wants
+// them. They are replaced in one step: at no moment are there none.
+func ensureRules() error {
+	if rulesAreCurrent() {
+		return nil
+	}
+	c, err := nftables.New()
+	if err != nil {
+		return fmt.Errorf("nftables: %w", err)
+	}
+	t := hostTable()
+	c.AddTable(t) // so that there is one to delete
+	c.DelTable(t)
+	c.AddTable(t)
+
+	accept := nftables.ChainPolicyAccept
+	chain := func(name string, hook *nftables.ChainHook, kind nftables.ChainType, prio *nftables.ChainPriority) *nftables.Chain {
+		return c.AddChain(&nftables.Chain{Name: name, Table: t, Hooknum: hook, Type: kind, Priority: prio, Policy: &accept})
+	}
+	rule := func(ch *nftables.Chain, parts ...[]expr.Any) *nftables.Rule {
+		return c.AddRule(&nftables.Rule{Table: t, Chain: ch, Exprs: join(parts...)})
+	}
+
+	// A jail has no business with the host itself.
+	input := chain("input", nftables.ChainHookInput, nftables.ChainTypeFilter, nftables.ChainPriorityFilter)
+	rule(input, from(expr.CmpOpEq), refuse())
+
+	// A jail has none with other jails and with link-local addresses, and nobody
+	// begins a conversation with a jail.
+	fwd := chain("forward", nftables.ChainHookForward, nftables.ChainTypeFilter, nftables.ChainPriorityFilter)
+	rule(fwd, from(expr.CmpOpEq), to(expr.CmpOpEq), refuse())
+	rule(fwd, from(expr.CmpOpEq), linkLocal(), refuse())
+	rule(fwd, from(expr.CmpOpEq), verdict(expr.VerdictAccept))
+	rule(fwd, to(expr.CmpOpEq), established(), verdict(expr.VerdictAccept))
+	rule(fwd, to(expr.CmpOpEq), verdict(expr.VerdictDrop))
+
+	// What leaves the host leaves it in the host's name.
+	post := chain("postrouting", nftables.ChainHookPostrouting, nftables.ChainTypeNAT, nftables.ChainPriorityNATSource)
+	last := rule(post, from(expr.CmpOpEq), to(expr.CmpOpNeq), []expr.Any{&expr.Masq{}})
+	last.UserData = userdata.AppendString(nil, userdata.TypeComment, edition)
+
+	if err := c.Flush(); err != nil {
+		return fmt.Errorf("set the host's rules: %w", err)
+	}
+	return nil
+}
+
+func hostTable() *nftables.Table {
+	return &nftables.Table{Family: nftables.TableFamilyINet, Name: tableName}
+}
+
+// rulesAreCurrent reports whether the host's rules are there, of this edition.
+func rulesAreCurrent() bool {
+	c, err := nftables.New()
+	if err != nil {
+		return false
+	}
+	t := hostTable()
+	rules, err := c.GetRules(t, &nftables.Chain{Name: "postrouting", Table: t})
+	if err != nil || len(rules) != 1 {
+		return false
+	}
+	comment, ok := userdata.GetString(rules[0].UserData, userdata.TypeComment)
+	return ok && comment == edition
+}
+
+// Release removes the host's rules if no network with a wire is left that needs
+// them. Forwarding stays as it is, for others may rely on it.
+func Release() error {
+	unlock, err := lock(unix.LOCK_EX)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	names, err := List()
+	if err != nil || len(names) > 0 {
+		return err
+	}
+	c, err := nftables.New()
+	if err != nil {
+		return fmt.Errorf("nftables: %w", err)
+	}
+	c.DelTable(hostTable())
+	if err := c.Flush(); err != nil && !errors.Is(err, unix.ENOENT) {
+		return fmt.Errorf("remove the host's rules: %w", err)
+	}
+	return nil
+}
+
+// translate gives what leaves the namespace of this thread the source transit.
+func translate(transit netip.Addr) error {
+	c, err := nftables.New()
+	if err != nil {
+		return fmt.Errorf("nftables: %w", err)
+	}
+	t := c.AddTable(&nftables.Table{Family: nftables.TableFamilyIPv4, Name: tableName})
+	post := c.AddChain(&nftables.Chain{Name: "postrouting", Table: t, Hooknum: nftables.ChainHookPostrouting,
+		Type: nftables.ChainTypeNAT, Priority: nftables.ChainPriorityNATSource})
+	c.AddRule(&nftables.Rule{Table: t, Chain: post, Exprs: []expr.Any{
+		&expr.Meta{Key: expr.MetaKeyOIFNAME, Register: 1},
+		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: append([]byte(inside), bytes.Repeat([]byte{0}, unix.IFNAMSIZ-len(inside))...)},
+		&expr.Immediate{Register: 1, Data: transit.AsSlice()},
+		&expr.NAT{Type: expr.NATTypeSourceNAT, Family: unix.NFPROTO_IPV4, RegAddrMin: 1},
+	}})
+	if err := c.Flush(); err != nil {
+		return fmt.Errorf("set the jail's rules: %w", err)
+	}
+	return nil
+}
+
+// The parts of a rule, in the order one reads them.
+
+// from matches packets that come, or with CmpOpNeq do not come, from a jail.
+func from(op expr.CmpOp) []expr.Any { return wire(expr.MetaKeyIIFGROUP, op) }
+
+// to matches packets that go, or do not go, to a jail.
+func to(op expr.CmpOp) []expr.Any { return wire(expr.MetaKeyOIFGROUP, op) }
+
+func wire(key expr.MetaKey, op expr.CmpOp) []expr.Any {
+	return []expr.Any{
+		&expr.Meta{Key: key, Register: 1},
+		&expr.Cmp{Op: op, Register: 1, Data: binaryutil.NativeEndian.PutUint32(group)},
+	}
+}
+
+// linkLocal matches packets to 169.254.0.0/16.
+func linkLocal() []expr.Any {
+	return []expr.Any{
+		&expr.Meta{Key: expr.MetaKeyNFPROTO, Register: 1},
+		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: []byte{unix.NFPROTO_IPV4}},
+		&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseNetworkHeader, Offset: 16, Len: 2},
+		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: []byte{169, 254}},
+	}
+}
+
+// established matches packets of a conversation that a jail began.
+func established() []expr.Any {
+	return []expr.Any{
+		&expr.Ct{Key: expr.CtKeySTATE, Register: 1},
+		&expr.Bitwise{SourceRegister: 1, DestRegister: 1, Len: 4,
+			Mask: binaryutil.NativeEndian.PutUint32(expr.CtStateBitESTABLISHED | expr.CtStateBitRELATED),
+			Xor:  binaryutil.NativeEndian.PutUint32(0)},
+		&expr.Cmp{Op: expr.CmpOpNeq, Register: 1, Data: binaryutil.NativeEndian.PutUint32(0)},
+	}
+}
+
+// refuse answers that it is prohibited, so that a jail need not wait for a timeout.
+func refuse() []expr.Any {
+	return []expr.Any{&expr.Reject{Type: unix.NFT_REJECT_ICMPX_UNREACH, Code: unix.NFT_REJECT_ICMPX_ADMIN_PROHIBITED}}
+}
+
+func verdict(k expr.VerdictKind) []expr.Any { return []expr.Any{&expr.Verdict{Kind: k}} }
+
+func join(parts ...[]expr.Any) (all []expr.Any) {
+	for _, p := range parts {
+		all = append(all, p...)
+	}
+	return all
+}

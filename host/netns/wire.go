@@ -1,0 +1,335 @@
+package netns
+
+import (
+	"crypto/sha256"
+	"encoding/base32"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"net/netip"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"glasshouse/fault"
+)
+
+const (
+	// group marks the host's ends of all wires: "gh". The rules on the host
+	// speak of it, and List finds them by it.
+	group = 'g'<<8 | 'h'
+
+	aliasPrefix = "glasshouse "
+	inside      = "eth0"
+)
+
+var (
+	jailAddr = netip.MustParseAddr("10.0.0.2")
+	gateway  = netip.MustParseAddr("10.0.0.1")
+)
+
+// linkName returns the name of the host's end of a wire: "gh" and the twelve
+// characters of an id such as j-abcdefghijkl, or of a digest of another name.
+// The name of a link is its own.
+func linkName(name string) string {
+	const letters = "abcdefghijklmnopqrstuvwxyz0123456789"
+	if len(name) == 14 && (name[1] == '-' || name[:2] == "gh") && strings.Trim(name[2:], letters) == "" {
+		return "gh" + name[2:]
+	}
+	return "gh" + strings.ToLower(base32.StdEncoding.EncodeToString(digest(name, 'n')))[:12]
+}
+
+func digest(name string, what byte) []byte {
+	sum := sha256.Sum256(append([]byte{what}, name...))
+	return sum[:]
+}
+
+// mac returns the address of one end of a wire, 'h' or 'j', so that either end
+// knows the other's without asking.
+func mac(name string, end byte) net.HardwareAddr {
+	a := digest(name, end)[:6]
+	a[0] = a[0]&^1 | 2 // unicast, locally administered
+	return a
+}
+
+// connect lays the wire of a full network. If it fails, none is left, save one
+// that was there before and is another's.
+func (n *Net) connect(direct bool) (err error) {
+	ns, err := os.Open(n.Path)
+	if err != nil {
+		return err
+	}
+	defer ns.Close()
+
+	if err := n.layWire(ns); err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, disconnect(n.Name))
+		}
+	}()
+	if err := n.setUpHost(); err != nil {
+		return err
+	}
+	if err := Do(n.Path, func() error { return n.setUpJail(direct) }); err != nil {
+		return err
+	}
+	return awaitCarrier(n.Link)
+}
+
+// awaitCarrier returns when the host's end has seen that the jail's end is up.
+// Until then, which on a busy host may take long, it drops what it is to send.
+func awaitCarrier(name string) error {
+	deadline := time.Now().Add(2 * time.Second)
+	for wait := 50 * time.Microsecond; ; wait = min(2*wait, 10*time.Millisecond) {
+		link, err := netlink.LinkByName(name)
+		if err != nil {
+			return fmt.Errorf("find link %s: %w", name, err)
+		}
+		if link.Attrs().OperState == netlink.OperUp {
+			return nil
+		}
+		if time.Now().After(deadline) {
+			return fault.Newf(fault.Unavailable, "netns.Create", name, "the link does not come up")
+		}
+		time.Sleep(wait)
+	}
+}
+
+// layWire makes sure of the host's rules, then makes the pair of links. Nobody
+// may remove the rules between the two.
+func (n *Net) layWire(ns *os.File) error {
+	unlock, err := lockRules()
+	if err != nil {
+		return err
+	}
+	defer unlock()
+
+	veth := netlink.NewVeth(netlink.NewLinkAttrs())
+	veth.Name, veth.Group, veth.HardwareAddr = n.Link, group, mac(n.Name, 'h')
+	veth.PeerName, veth.PeerHardwareAddr, veth.PeerNamespace = inside, mac(n.Name, 'j'), netlink.NsFd(ns.Fd())
+	if err := netlink.LinkAdd(veth); err != nil {
+		return taken(err, "make link "+n.Link)
+	}
+	return nil
+}
+
+// lockRules makes sure of the host's rules and keeps them until unlock is
+// called. Only one caller makes them: a conversation that begins while the table
+// is replaced may miss its translation and never get it.
+func lockRules() (unlock func(), err error) {
+	if unlock, err = lock(unix.LOCK_SH); err != nil {
+		return nil, err
+	}
+	if rulesAreCurrent() {
+		return unlock, nil
+	}
+	unlock()
+	if unlock, err = lock(unix.LOCK_EX); err != nil {
+		return nil, err
+	}
+	if err := ensureRules(); err != nil {
+		unlock()
+		return nil, err
+	}
+	return unlock, nil
+}
+
+// taken wraps err, as a Conflict if it says that something is there already.
+func taken(err error, what string) error {
+	if errors.Is(err, unix.EEXIST) {
+		return fault.Newf(fault.Conflict, "netns.Create", what, "it is another network's")
+	}
+	return fmt.Errorf("%s: %w", what, err)
+}
+
+// lock locks the rules of this host, or as much of a host as our network
+// namespace is: the lock is on the namespace itself.
+func lock(how int) (unlock func(), err error) {
+	f, err := os.Open("/proc/self/ns/net")
+	if err != nil {
+		return nil, err
+	}
+	for {
+		err := unix.Flock(int(f.Fd()), how)
+		if err == nil {
+			return func() { f.Close() }, nil
+		}
+		if err != unix.EINTR {
+			f.Close()
+			return nil, fmt.Errorf("lock the host's rules: %w", err)
+		}
+	}
+}
+
+// setUpHost prepares the host's end: packets to the transit address go down the
+// wire, and only packets from it are taken.
+func (n *Net) setUpHost() error {
+	link, err := netlink.LinkByName(n.Link)
+	if err != nil {
+		return fmt.Errorf("find link %s: %w", n.Link, err)
+	}
+	if err := netlink.LinkSetAlias(link, aliasPrefix+n.Name); err != nil {
+		return fmt.Errorf("label link %s: %w", n.Link, err)
+	}
+	if err := errors.Join(
+		noIPv6(n.Link),
+		sysctl("net/ipv4/conf/"+n.Link+"/rp_filter", "1"),
+		sysctl("net/ipv4/conf/"+n.Link+"/send_redirects", "0"),
+		forward(),
+	); err != nil {
+		return err
+	}
+	if err := netlink.LinkSetUp(link); err != nil {
+		return fmt.Errorf("link %s up: %w", n.Link, err)
+	}
+	if err := neighbour(link, n.Transit, mac(n.Name, 'j')); err != nil {
+		return err
+	}
+	route := &netlink.Route{LinkIndex: link.Attrs().Index, Dst: host(n.Transit), Scope: netlink.SCOPE_LINK}
+	if err := netlink.RouteAdd(route); err != nil {
+		return taken(err, "route "+n.Transit.String())
+	}
+	return nil
+}
+
+// forward lets the host pass packets on, if it does not already: setting it
+// anew would reset other settings.
+func forward() error {
+	const name = "net/ipv4/ip_forward"
+	if b, err := os.ReadFile("/proc/sys/" + name); err == nil && strings.TrimSpace(string(b)) == "1" {
+		return nil
+	}
+	return sysctl(name, "1")
+}
+
+// noIPv6 closes the door that every link with IPv6 opens by itself.
+func noIPv6(link string) error {
+	err := sysctl("net/ipv6/conf/"+link+"/disable_ipv6", "1")
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil // no IPv6 in this kernel at all
+	}
+	return err
+}
+
+// setUpJail prepares the jail's end, on a thread that is in its namespace.
+func (n *Net) setUpJail(direct bool) error {
+	link, err := netlink.LinkByName(inside)
+	if err != nil {
+		return fmt.Errorf("find link %s: %w", inside, err)
+	}
+	if err := errors.Join(noIPv6(inside), sysctl("net/ipv4/ip_forward", "0")); err != nil {
+		return err
+	}
+	addr := &net.IPNet{IP: jailAddr.AsSlice(), Mask: net.CIDRMask(30, 32)}
+	if direct {
+		addr = host(n.Transit)
+	}
+	if err := netlink.AddrAdd(link, &netlink.Addr{IPNet: addr}); err != nil {
+		return fmt.Errorf("address of %s: %w", inside, err)
+	}
+	if err := netlink.LinkSetUp(link); err != nil {
+		return fmt.Errorf("link %s up: %w", inside, err)
+	}
+	if err := neighbour(link, gateway, mac(n.Name, 'h')); err != nil {
+		return err
+	}
+	index := link.Attrs().Index
+	if direct { // the gateway is on no network of ours
+		if err := netlink.RouteAdd(&netlink.Route{LinkIndex: index, Dst: host(gateway), Scope: netlink.SCOPE_LINK}); err != nil {
+			return fmt.Errorf("route to the gateway: %w", err)
+		}
+	}
+	if err := netlink.RouteAdd(&netlink.Route{LinkIndex: index, Gw: gateway.AsSlice()}); err != nil {
+		return fmt.Errorf("default route: %w", err)
+	}
+	if direct {
+		return nil
+	}
+	return translate(n.Transit)
+}
+
+func host(a netip.Addr) *net.IPNet {
+	return &net.IPNet{IP: a.AsSlice(), Mask: net.CIDRMask(32, 32)}
+}
+
+// neighbour tells link for good where addr is.
+func neighbour(link netlink.Link, addr netip.Addr, mac net.HardwareAddr) error {
+	err := netlink.NeighSet(&netlink.Neigh{
+		LinkIndex: link.Attrs().Index, IP: addr.AsSlice(), HardwareAddr: mac,
+		State: netlink.NUD_PERMANENT, Family: netlink.FAMILY_V4,
+	})
+	if err != nil {
+		return fmt.Errorf("neighbour %s: %w", addr, err)
+	}
+	return nil
+}
+
+// disconnect takes the wire of the given name away, both ends and their routes.
+func disconnect(name string) error {
+	link, err := netlink.LinkByName(linkName(name))
+	if notFound(err) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("find link of %s: %w", name, err)
+	}
+	if link.Attrs().Group != group {
+		return nil // not one of ours
+	}
+	if err := netlink.LinkDel(link); err != nil && !errors.Is(err, unix.ENODEV) {
+		return fmt.Errorf("remove link %s: %w", link.Attrs().Name, err)
+	}
+	return nil
+}
+
+func notFound(err error) bool {
+	_, ok := errors.AsType[netlink.LinkNotFoundError](err)
+	return ok
+}
+
+// Counters returns how many bytes the jail of the given network has received
+// and sent over its wire; none without one.
+func Counters(name string) (rx, tx int64, err error) {
+	link, err := netlink.LinkByName(linkName(name))
+	if notFound(err) {
+		return 0, 0, nil
+	}
+	if err != nil {
+		return 0, 0, fmt.Errorf("counters of %s: %w", name, err)
+	}
+	if s := link.Attrs().Statistics; s != nil && link.Attrs().Group == group {
+		rx, tx = int64(s.TxBytes), int64(s.RxBytes) // what the host sends the jail receives
+	}
+	return rx, tx, nil
+}
+
+// List returns the names of the networks that have a wire, sorted. One that was
+// interrupted before it was labelled comes as the name of its link, which Clean
+// takes too.
+func List() ([]string, error) {
+	links, err := netlink.LinkList()
+	if err != nil {
+		return nil, fmt.Errorf("list networks: %w", err)
+	}
+	var names []string
+	for _, l := range links {
+		a := l.Attrs()
+		if a.Group != group || l.Type() != "veth" {
+			continue
+		}
+		name, ok := strings.CutPrefix(a.Alias, aliasPrefix)
+		if !ok {
+			name = a.Name
+		}
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	return names, nil
+}
