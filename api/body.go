@@ -1,0 +1,195 @@
+package api
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"mime"
+	"net/http"
+	"reflect"
+	"strings"
+	"time"
+
+	"glasshouse/api/wire"
+	"glasshouse/fault"
+)
+
+// bodyTime is how long a caller may take to send a JSON body.
+const bodyTime = 30 * time.Second
+
+// readBody decodes a JSON body into what into points to and returns its bytes.
+// Where into is none, there must be no body.
+func (s *Server) readBody(w http.ResponseWriter, r *http.Request, into any) ([]byte, error) {
+	rc := http.NewResponseController(w)
+	if r.ContentLength != 0 {
+		// The deadline must go again: the server would take it for a caller
+		// that has hung up.
+		rc.SetReadDeadline(time.Now().Add(bodyTime))
+		defer rc.SetReadDeadline(time.Time{})
+	}
+	raw, err := io.ReadAll(http.MaxBytesReader(w, r.Body, s.o.MaxBody))
+	if _, over := errors.AsType[*http.MaxBytesError](err); over {
+		return nil, fault.Newf(fault.TooLarge, "api", "", "the body is over %d bytes", s.o.MaxBody)
+	}
+	if err != nil {
+		return nil, fault.Newf(fault.Invalid, "api", "", "the body broke off: %v", err)
+	}
+	if _, ok := into.(*none); ok {
+		if len(bytes.TrimSpace(raw)) > 0 {
+			return nil, fault.Newf(fault.Invalid, "api", "", "this request takes no body")
+		}
+		return raw, nil
+	}
+	if _, ok := into.(*wire.StopJail); ok && len(raw) == 0 { // the one body that may be left out
+		return raw, nil
+	}
+	if err := checkMedia(r); err != nil {
+		return nil, err
+	}
+	return raw, decodeStrict(raw, into)
+}
+
+// checkMedia refuses what a plain HTML form could send from another site.
+func checkMedia(r *http.Request) error {
+	ct := r.Header.Get("Content-Type")
+	media, params, err := mime.ParseMediaType(ct)
+	charset := strings.ToLower(params["charset"])
+	if ct == "" || err == nil && media == "application/json" && (charset == "" || charset == "utf-8") {
+		return nil
+	}
+	return &fault.Error{Op: "api", Kind: fault.Invalid, Field: "Content-Type",
+		Err: fmt.Errorf("%q is not JSON", printable(ct)), Remedy: "send Content-Type: application/json"}
+}
+
+// decodeStrict decodes one JSON value, all of raw, into what into points to.
+// Other than encoding/json it wants field names as they are written, each once
+// and each known, and its errors name the field at fault by its whole path.
+func decodeStrict(raw []byte, into any) error {
+	const op = "api"
+	if len(bytes.TrimSpace(raw)) == 0 {
+		return fault.Newf(fault.Invalid, op, "", "the body is empty; want a JSON object")
+	}
+	err := json.Unmarshal(raw, into)
+	if e, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
+		field := e.Field
+		if field == "" {
+			return fault.Newf(fault.Invalid, op, "", "want a JSON object, got %s", e.Value)
+		}
+		return fault.Fieldf(op, printable(field), "want %s, got %s", jsonType(e.Type), e.Value)
+	}
+	if e, ok := errors.AsType[*json.SyntaxError](err); ok {
+		return fault.Newf(fault.Invalid, op, "", "not JSON at byte %d: %v", e.Offset, err)
+	}
+	if err != nil { // a time or base64 that is none
+		return fault.Newf(fault.Invalid, op, "", "%v", err)
+	}
+	w := walker{dec: json.NewDecoder(bytes.NewReader(raw))}
+	w.dec.UseNumber()
+	return w.value(reflect.TypeOf(into).Elem(), "", true)
+}
+
+// jsonType says in JSON's words what a Go type takes.
+func jsonType(t reflect.Type) string {
+	switch t.Kind() {
+	case reflect.String:
+		return "a string"
+	case reflect.Bool:
+		return "true or false"
+	case reflect.Slice, reflect.Array:
+		return "a list"
+	case reflect.Map, reflect.Struct:
+		return "an object"
+	case reflect.Pointer:
+		return jsonType(t.Elem())
+	}
+	return "a whole number in range"
+}
+
+// A walker goes through JSON that fits a type and refuses fields that the type
+// has not, and fields given twice.
+type walker struct {
+	dec *json.Decoder
+}
+
+func (w *walker) value(t reflect.Type, path string, top bool) error {
+	tok, err := w.dec.Token()
+	if err != nil {
+		return err
+	}
+	if tok == nil && top {
+		return fault.Newf(fault.Invalid, "api", "", "want a JSON object, got null")
+	}
+	for t != nil && t.Kind() == reflect.Pointer {
+		t = t.Elem()
+	}
+	switch tok {
+	case json.Delim('{'):
+		return w.object(t, path)
+	case json.Delim('['):
+		return w.list(t, path)
+	}
+	return nil
+}
+
+func (w *walker) object(t reflect.Type, path string) error {
+	seen := map[string]bool{}
+	for w.dec.More() {
+		tok, err := w.dec.Token()
+		if err != nil {
+			return err
+		}
+		name := tok.(string)
+		at := name
+		if path != "" {
+			at = path + "." + name
+		}
+		if seen[name] {
+			return fault.Fieldf("api", printable(at), "given twice")
+		}
+		seen[name] = true
+		ft, ok := member(t, name)
+		if !ok {
+			return fault.Fieldf("api", printable(at), "there is no such field")
+		}
+		if err := w.value(ft, at, false); err != nil {
+			return err
+		}
+	}
+	_, err := w.dec.Token()
+	return err
+}
+
+func (w *walker) list(t reflect.Type, path string) error {
+	var elem reflect.Type
+	if t != nil && t.Kind() == reflect.Slice {
+		elem = t.Elem()
+	}
+	for i := 0; w.dec.More(); i++ {
+		if err := w.value(elem, fmt.Sprintf("%s[%d]", path, i), false); err != nil {
+			return err
+		}
+	}
+	_, err := w.dec.Token()
+	return err
+}
+
+// member returns the type of the field that t has under a JSON name.
+func member(t reflect.Type, name string) (reflect.Type, bool) {
+	if t == nil {
+		return nil, true
+	}
+	switch t.Kind() {
+	case reflect.Map:
+		return t.Elem(), true
+	case reflect.Struct:
+		for i := range t.NumField() {
+			if tag, _, _ := strings.Cut(t.Field(i).Tag.Get("json"), ","); tag == name {
+				return t.Field(i).Type, true
+			}
+		}
+		return nil, false
+	}
+	return nil, true // an interface takes anything
+}

@@ -1,0 +1,70 @@
+package client
+
+import (
+	"context"
+	"encoding/json"
+	"io"
+	"iter"
+	"net/url"
+
+	"glasshouse/api/wire"
+	"glasshouse/id"
+)
+
+// Health returns nil if the daemon lives.
+func (c *Client) Health(ctx context.Context) error {
+	return c.do(ctx, request{method: "GET", path: "/health"}, nil)
+}
+
+// Ready returns nil if the daemon can serve.
+func (c *Client) Ready(ctx context.Context) error {
+	return c.do(ctx, request{method: "GET", path: "/health/ready"}, nil)
+}
+
+// Version returns what runs.
+func (c *Client) Version(ctx context.Context) (wire.Version, error) {
+	var v wire.Version
+	return v, c.do(ctx, request{method: "GET", path: "/version"}, &v)
+}
+
+// Backends yields what can isolate on the daemon's host.
+func (c *Client) Backends(ctx context.Context) iter.Seq2[wire.Backend, error] {
+	return pages[wire.Backend](ctx, c, "/backends", nil)
+}
+
+// Doctor yields what the daemon's host can do.
+func (c *Client) Doctor(ctx context.Context) iter.Seq2[wire.Probe, error] {
+	return pages[wire.Probe](ctx, c, "/doctor", nil)
+}
+
+// Metrics returns the metrics in Prometheus's text form.
+func (c *Client) Metrics(ctx context.Context) ([]byte, error) {
+	resp, err := c.send(ctx, request{method: "GET", path: "/metrics"})
+	if err != nil {
+		return nil, err
+	}
+	defer resp.Body.Close()
+	return io.ReadAll(resp.Body)
+}
+
+// OpenAPI returns the daemon's OpenAPI document.
+func (c *Client) OpenAPI(ctx context.Context) (json.RawMessage, error) {
+	var doc json.RawMessage
+	return doc, c.do(ctx, request{method: "GET", path: "/openapi.json"}, &doc)
+}
+
+// CreateToken makes a token; the answer alone has its secret.
+func (c *Client) CreateToken(ctx context.Context, r wire.CreateToken) (wire.Token, error) {
+	var t wire.Token
+	return t, c.do(ctx, request{method: "POST", path: "/tokens", json: r}, &t)
+}
+
+// Tokens yields every token, oldest first.
+func (c *Client) Tokens(ctx context.Context) iter.Seq2[wire.Token, error] {
+	return pages[wire.Token](ctx, c, "/tokens", nil)
+}
+
+// RevokeToken ends a token.
+func (c *Client) RevokeToken(ctx context.Context, t id.Token) error {
+	return c.do(ctx, request{method: "DELETE", path: "/tokens/" + url.PathEscape(string(t))}, nil)
+}

@@ -1,0 +1,132 @@
+package client
+
+import (
+	"context"
+	"iter"
+	"net/url"
+	"strconv"
+	"time"
+
+	"glasshouse/api/wire"
+	"glasshouse/id"
+)
+
+func jailPath(j id.Jail, rest string) string { return "/jails/" + url.PathEscape(string(j)) + rest }
+
+// CreateJail makes a jail. A broken connection does not make two.
+func (c *Client) CreateJail(ctx context.Context, r wire.CreateJail) (wire.Jail, error) {
+	var j wire.Jail
+	return j, c.once(ctx, request{method: "POST", path: "/jails", json: r}, &j)
+}
+
+// Jail returns a jail and what it uses.
+func (c *Client) Jail(ctx context.Context, j id.Jail) (wire.Jail, error) {
+	var out wire.Jail
+	return out, c.do(ctx, request{method: "GET", path: jailPath(j, "")}, &out)
+}
+
+// JailFilter chooses jails. Its zero value chooses all.
+type JailFilter struct {
+	State string
+	Name  string
+	Label map[string]string
+}
+
+// Jails yields the jails that f chooses, oldest first.
+func (c *Client) Jails(ctx context.Context, f JailFilter) iter.Seq2[wire.Jail, error] {
+	q := url.Values{}
+	if f.State != "" {
+		q.Set("state", f.State)
+	}
+	if f.Name != "" {
+		q.Set("name", f.Name)
+	}
+	for k, v := range f.Label {
+		q.Add("label", k+"="+v)
+	}
+	return pages[wire.Jail](ctx, c, "/jails", q)
+}
+
+// pages yields every item of a list, page by page.
+func pages[T any](ctx context.Context, c *Client, path string, q url.Values) iter.Seq2[T, error] {
+	return func(yield func(T, error) bool) {
+		next := url.Values{}
+		for k, v := range q {
+			next[k] = v
+		}
+		for {
+			var page wire.Page[T]
+			if err := c.do(ctx, request{method: "GET", path: path, query: next}, &page); err != nil {
+				yield(*new(T), err)
+				return
+			}
+			for _, item := range page.Items {
+				if !yield(item, nil) {
+					return
+				}
+			}
+			if page.Next == "" {
+				return
+			}
+			next.Set("after", page.Next)
+		}
+	}
+}
+
+// Collect gathers what a list yields, up to its first error.
+func Collect[T any](list iter.Seq2[T, error]) ([]T, error) {
+	var all []T
+	for v, err := range list {
+		if err != nil {
+			return all, err
+		}
+		all = append(all, v)
+	}
+	return all, nil
+}
+
+// StartJail starts a jail.
+func (c *Client) StartJail(ctx context.Context, j id.Jail) (wire.Jail, error) {
+	return c.moveJail(ctx, j, "/start", nil)
+}
+
+// StopJail ends every process of a jail, which have grace to do so themselves.
+func (c *Client) StopJail(ctx context.Context, j id.Jail, grace time.Duration) (wire.Jail, error) {
+	return c.moveJail(ctx, j, "/stop", wire.StopJail{GraceMS: grace.Milliseconds()})
+}
+
+// PauseJail freezes a jail.
+func (c *Client) PauseJail(ctx context.Context, j id.Jail) (wire.Jail, error) {
+	return c.moveJail(ctx, j, "/pause", nil)
+}
+
+// ResumeJail lets a frozen jail go on.
+func (c *Client) ResumeJail(ctx context.Context, j id.Jail) (wire.Jail, error) {
+	return c.moveJail(ctx, j, "/resume", nil)
+}
+
+func (c *Client) moveJail(ctx context.Context, j id.Jail, verb string, body any) (wire.Jail, error) {
+	var out wire.Jail
+	return out, c.do(ctx, request{method: "POST", path: jailPath(j, verb), json: body}, &out)
+}
+
+// DeleteJail removes a jail and its files, with force also one that runs.
+func (c *Client) DeleteJail(ctx context.Context, j id.Jail, force bool) error {
+	return c.do(ctx, request{method: "DELETE", path: jailPath(j, ""), query: flags("force", force)}, nil)
+}
+
+// Changes yields how a jail's files differ from its root filesystem, by path.
+func (c *Client) Changes(ctx context.Context, j id.Jail) iter.Seq2[wire.Change, error] {
+	return pages[wire.Change](ctx, c, jailPath(j, "/fs/diff"), url.Values{"limit": {strconv.Itoa(1000)}})
+}
+
+// flags returns a query of those of the name, value pairs that are true.
+func flags(pairs ...any) url.Values {
+	q := url.Values{}
+	for i := 0; i < len(pairs); i += 2 {
+		if pairs[i+1].(bool) {
+			q.Set(pairs[i].(string), "1")
+		}
+	}
+	return q
+}

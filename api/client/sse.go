@@ -1,0 +1,103 @@
+package client
+
+import (
+	"bufio"
+	"errors"
+	"io"
+	"strings"
+)
+
+// An event is one server-sent event.
+type event struct {
+	id   string // the last one seen, also on an earlier event
+	name string
+	data string
+}
+
+// maxLine bounds a line of a stream: a daemon's are far shorter.
+const maxLine = 4 << 20
+
+var errLongLine = errors.New("a line of the event stream is too long")
+
+// A sseReader reads an event stream as the WHATWG's HTML standard has it.
+type sseReader struct {
+	r    *bufio.Reader
+	id   string
+	past bool // the byte order mark
+}
+
+func newSSEReader(r io.Reader) *sseReader {
+	return &sseReader{r: bufio.NewReaderSize(r, 64<<10)}
+}
+
+// next returns the next event that has data. An event that the stream's end
+// cuts off is not one.
+func (s *sseReader) next() (event, error) {
+	var e event
+	var data []string
+	size := 0
+	for {
+		line, err := s.line()
+		if err != nil {
+			return event{}, err
+		}
+		if line == "" {
+			if len(data) == 0 {
+				e.name = ""
+				continue
+			}
+			e.id, e.data = s.id, strings.Join(data, "\n")
+			return e, nil
+		}
+		field, value, _ := strings.Cut(line, ":")
+		value = strings.TrimPrefix(value, " ")
+		switch field {
+		case "event":
+			e.name = value
+		case "data":
+			if size += len(value); size > maxLine {
+				return event{}, errLongLine
+			}
+			data = append(data, value)
+		case "id":
+			if !strings.Contains(value, "\x00") {
+				s.id = value
+			}
+		}
+	}
+}
+
+// line returns the next line without its end, which is CR, LF or both.
+func (s *sseReader) line() (string, error) {
+	var b strings.Builder
+	for {
+		c, err := s.r.ReadByte()
+		if err != nil {
+			return "", err
+		}
+		if c == '\n' || c == '\r' {
+			if c == '\r' {
+				s.skipLF()
+			}
+			break
+		}
+		if b.Len() == maxLine {
+			return "", errLongLine
+		}
+		b.WriteByte(c)
+	}
+	line := b.String()
+	if !s.past {
+		s.past = true
+		line = strings.TrimPrefix(line, "\uFEFF")
+	}
+	return line, nil
+}
+
+// skipLF drops the LF of a CRLF. It may wait for the next byte: a daemon ends
+// its lines with LF.
+func (s *sseReader) skipLF() {
+	if next, err := s.r.Peek(1); err == nil && next[0] == '\n' {
+		s.r.Discard(1)
+	}
+}

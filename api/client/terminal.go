@@ -1,0 +1,211 @@
+package client
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"net/http"
+	"net/url"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/coder/websocket"
+
+	"glasshouse/api/wire"
+	"glasshouse/fault"
+	"glasshouse/id"
+)
+
+// TerminalOptions say what runs on a terminal. The zero value is the jail's
+// shell on 80 by 24.
+type TerminalOptions struct {
+	Exec id.Exec // come back to this command; then only Size counts
+	Argv []string
+	Cmd  string // a line for /bin/sh
+	User string
+	Cwd  string
+	Size wire.Size
+}
+
+func (o TerminalOptions) query() url.Values {
+	q := url.Values{}
+	for name, v := range map[string]string{"exec": string(o.Exec), "cmd": o.Cmd, "user": o.User, "cwd": o.Cwd} {
+		if v != "" {
+			q.Set(name, v)
+		}
+	}
+	if len(o.Argv) > 0 {
+		q["argv"] = o.Argv
+	}
+	if o.Size != (wire.Size{}) {
+		q.Set("cols", strconv.Itoa(int(o.Size.Cols)))
+		q.Set("rows", strconv.Itoa(int(o.Size.Rows)))
+	}
+	return q
+}
+
+// A Terminal is a command's terminal: what is written to it is typed, what is
+// read from it is shown. One goroutine may read and others write.
+type Terminal struct {
+	conn   *websocket.Conn
+	ctx    context.Context
+	cancel context.CancelFunc
+	left   []byte // read, not yet given
+
+	mu   sync.Mutex
+	exec wire.Exec // guarded by mu
+	err  error     // guarded by mu
+}
+
+// keyTime is how long a daemon may take for what is sent to it.
+const keyTime = 30 * time.Second
+
+// Terminal opens a terminal. Closing it does not end the command.
+func (c *Client) Terminal(ctx context.Context, j id.Jail, o TerminalOptions) (*Terminal, error) {
+	r := request{method: "GET", path: jailPath(j, "/terminal"), query: o.query()}
+	header := http.Header{}
+	if c.token != "" {
+		header.Set("Authorization", "Bearer "+c.token)
+	}
+	conn, resp, err := websocket.Dial(ctx, c.base+r.path+"?"+r.query.Encode(), &websocket.DialOptions{
+		HTTPClient: c.http, HTTPHeader: header, Subprotocols: []string{"glasshouse"},
+	})
+	if err != nil {
+		if resp != nil && resp.StatusCode >= 400 {
+			return nil, problemOf(resp) // Dial keeps the start of the body
+		}
+		return nil, c.lost(ctx, r, err)
+	}
+	conn.SetReadLimit(maxLine)
+	t := &Terminal{conn: conn}
+	t.ctx, t.cancel = context.WithCancel(ctx)
+	if err := t.first(); err != nil {
+		return nil, errors.Join(c.lost(ctx, r, err), t.Close())
+	}
+	return t, nil
+}
+
+// first waits for the daemon to say what runs on the terminal.
+func (t *Terminal) first() error {
+	kind, data, err := t.conn.Read(t.ctx)
+	if err != nil {
+		return err
+	}
+	if kind != websocket.MessageText {
+		return errors.New("the terminal does not say what runs on it")
+	}
+	_, err = t.hear(data)
+	return err
+}
+
+// Exec is the command on the terminal: as it started, and after Read has
+// returned io.EOF as it ended.
+func (t *Terminal) Exec() wire.Exec {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.exec
+}
+
+// Err returns the last thing the daemon could not do that was asked of it, such
+// as an unknown signal, or nil.
+func (t *Terminal) Err() error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.err
+}
+
+// Read reads what the command writes. It returns io.EOF when the command has
+// ended.
+func (t *Terminal) Read(p []byte) (int, error) {
+	for len(t.left) == 0 {
+		kind, data, err := t.conn.Read(t.ctx)
+		if err != nil {
+			return 0, t.ended(err)
+		}
+		if kind == websocket.MessageBinary {
+			t.left = data
+			continue
+		}
+		if exit, err := t.hear(data); err != nil || exit {
+			if exit {
+				err = io.EOF
+			}
+			return 0, err
+		}
+	}
+	n := copy(p, t.left)
+	t.left = t.left[n:]
+	return n, nil
+}
+
+// hear takes a word of the daemon, and reports whether it was the last.
+func (t *Terminal) hear(data []byte) (exit bool, err error) {
+	var e wire.TerminalEvent
+	if err := json.Unmarshal(data, &e); err != nil {
+		return false, err
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	switch {
+	case e.Exec != nil:
+		t.exec = *e.Exec
+	case e.Exit != nil:
+		t.exec = *e.Exit
+		return true, nil
+	case e.Error != nil:
+		t.err = Error(*e.Error)
+	}
+	return false, nil
+}
+
+// ended explains a terminal that broke before its command ended.
+func (t *Terminal) ended(err error) error {
+	if t.ctx.Err() != nil {
+		return context.Cause(t.ctx)
+	}
+	if last := t.Err(); last != nil && websocket.CloseStatus(err) == websocket.StatusInternalError {
+		return last
+	}
+	return fault.New(fault.Unavailable, "client", "terminal", errors.Join(errBroken, err))
+}
+
+// Write types p.
+func (t *Terminal) Write(p []byte) (int, error) {
+	const most = 256 << 10 // of one message
+	for rest := p; len(rest) > 0; {
+		n := min(len(rest), most)
+		if err := t.send(websocket.MessageBinary, rest[:n]); err != nil {
+			return len(p) - len(rest), err
+		}
+		rest = rest[n:]
+	}
+	return len(p), nil
+}
+
+// Resize changes the terminal's size.
+func (t *Terminal) Resize(s wire.Size) error { return t.say(wire.TerminalControl{Resize: &s}) }
+
+// Signal sends a signal to the command's process group.
+func (t *Terminal) Signal(signal string) error { return t.say(wire.TerminalControl{Signal: signal}) }
+
+func (t *Terminal) say(c wire.TerminalControl) error {
+	data, err := json.Marshal(c)
+	if err != nil {
+		return err
+	}
+	return t.send(websocket.MessageText, data)
+}
+
+func (t *Terminal) send(kind websocket.MessageType, data []byte) error {
+	ctx, cancel := context.WithTimeout(t.ctx, keyTime)
+	defer cancel()
+	return t.conn.Write(ctx, kind, data)
+}
+
+// Close leaves the terminal. The command goes on.
+func (t *Terminal) Close() error {
+	t.cancel()
+	return t.conn.CloseNow()
+}

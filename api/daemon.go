@@ -1,0 +1,123 @@
+package api
+
+import (
+	"context"
+	"net/http"
+	"time"
+
+	"glasshouse/access"
+	"glasshouse/api/wire"
+	"glasshouse/fault"
+	"glasshouse/id"
+	"glasshouse/jail"
+)
+
+func (s *Server) health(context.Context, none, none) (wire.Health, error) {
+	return wire.Health{Status: "ok"}, nil
+}
+
+// readyTime bounds what is asked before the daemon says it is ready.
+const readyTime = 5 * time.Second
+
+func (s *Server) ready(ctx context.Context, _, _ none) (wire.Health, error) {
+	ctx, cancel := context.WithTimeout(ctx, readyTime)
+	defer cancel()
+	if s.ctx.Err() != nil {
+		return wire.Health{}, fault.New(fault.Unavailable, "api", "", errClosing)
+	}
+	if s.o.Ready == nil {
+		return wire.Health{Status: "ok"}, nil
+	}
+	if err := s.o.Ready(ctx); err != nil {
+		// Anyone may ask, so the reason goes to the log alone.
+		s.o.Log.Warn("not ready", "err", err)
+		return wire.Health{}, fault.Newf(fault.Unavailable, "api", "", "the daemon is not ready; its log says why")
+	}
+	return wire.Health{Status: "ok"}, nil
+}
+
+func (s *Server) version(context.Context, none, none) (wire.Version, error) {
+	return s.o.Version, nil
+}
+
+func (s *Server) backends(ctx context.Context, _, _ none) (wire.Page[wire.Backend], error) {
+	return wire.Page[wire.Backend]{Items: each(s.o.Jails.Backends(ctx), func(b jail.BackendInfo) wire.Backend {
+		return wire.Backend(b)
+	})}, nil
+}
+
+func (s *Server) doctor(ctx context.Context, _, _ none) (wire.Page[wire.Probe], error) {
+	page := wire.Page[wire.Probe]{Items: []wire.Probe{}}
+	if s.o.Doctor != nil {
+		page.Items = append(page.Items, s.o.Doctor(ctx)...)
+	}
+	return page, nil
+}
+
+func (s *Server) serveMetrics(w http.ResponseWriter, r *http.Request, _ none) error {
+	s.metrics.handler().ServeHTTP(w, r)
+	return nil
+}
+
+func (s *Server) serveOpenAPI(w http.ResponseWriter, _ *http.Request, _ none) error {
+	w.Header().Set("Content-Type", "application/json")
+	_, err := w.Write(s.openapi)
+	return err
+}
+
+func (s *Server) createToken(ctx context.Context, _ none, b wire.CreateToken) (wire.Token, error) {
+	role, err := access.ParseRole(b.Role)
+	if err != nil {
+		return wire.Token{}, err
+	}
+	t, secret, err := s.o.Tokens.Create(ctx, b.Name, role, b.ExpiresAt)
+	if err != nil {
+		return wire.Token{}, err
+	}
+	w := tokenOf(t)
+	w.Token = secret
+	return w, nil
+}
+
+func (s *Server) listTokens(ctx context.Context, p paging, _ none) (wire.Page[wire.Token], error) {
+	var page wire.Page[wire.Token]
+	n, err := limit(p.Limit)
+	if err != nil {
+		return page, err
+	}
+	list, err := s.o.Tokens.List(ctx)
+	if err != nil {
+		return page, err
+	}
+	if list, err = afterID(list, p.After, func(t access.Token) string { return string(t.ID) }); err != nil {
+		return page, err
+	}
+	list, page.Next = cut(list, n, func(t access.Token) string { return string(t.ID) })
+	page.Items = each(list, tokenOf)
+	return page, nil
+}
+
+type oneToken struct {
+	ID id.Token `path:"id"`
+}
+
+func (s *Server) revokeToken(ctx context.Context, p oneToken, _ none) (none, error) {
+	return none{}, s.o.Tokens.Revoke(ctx, p.ID)
+}
+
+func tokenOf(t access.Token) wire.Token {
+	return wire.Token{ID: t.ID, Name: t.Name, Role: string(t.Role), CreatedAt: t.Created.UTC(), ExpiresAt: utc(t.Expires)}
+}
+
+// afterID returns what follows the item with the given key.
+func afterID[T any](list []T, after string, key func(T) string) ([]T, error) {
+	if after == "" {
+		return list, nil
+	}
+	for i, v := range list {
+		if key(v) == after {
+			return list[i+1:], nil
+		}
+	}
+	return nil, fault.Fieldf("api", "after", "%s is gone; start the list again", printable(after))
+}

@@ -1,0 +1,541 @@
+package api
+
+import (
+	"context"
+	"encoding/base64"
+	"errors"
+	"io"
+	"net/http"
+	"strconv"
+	"time"
+	"unicode/utf8"
+
+	"glasshouse/access"
+	"glasshouse/api/replay"
+	"glasshouse/api/wire"
+	"glasshouse/fault"
+	"glasshouse/id"
+	"glasshouse/jail"
+	"glasshouse/jailinit/control"
+	"glasshouse/jailinit/protocol"
+)
+
+type oneExec struct {
+	ID   id.Jail `path:"id"`
+	Exec id.Exec `path:"exec"`
+}
+
+func execPlace(j id.Jail, x id.Exec) string { return "/jails/" + string(j) + "/execs/" + string(x) }
+
+// exec runs a command and answers with what it wrote, with a stream of it, or
+// at once. A caller who leaves does not end the command.
+func (s *Server) exec(w http.ResponseWriter, r *http.Request, p oneJail) error {
+	var b wire.ExecRequest
+	body, err := s.readBody(w, r, &b)
+	if err != nil {
+		return err
+	}
+	req, err := execOf(b)
+	if err != nil {
+		return err
+	}
+	stdin, err := stdinOf(b)
+	if err != nil {
+		return err
+	}
+	if b.Stream {
+		if r.Header.Get(keyHeader) != "" {
+			return fault.Fieldf("api", keyHeader, "a stream cannot be replayed; detach, and read the command's own stream")
+		}
+		return s.execStream(w, r, p.ID, req, stdin, b.Lossless)
+	}
+	return s.answer(w, r, body, func() (replay.Answer, error) {
+		if b.Detach {
+			return s.execDetached(r.Context(), p.ID, req, stdin)
+		}
+		return s.execWait(r.Context(), p.ID, req, stdin)
+	})
+}
+
+func execOf(b wire.ExecRequest) (jail.ExecRequest, error) {
+	if b.Stream && b.Detach {
+		return jail.ExecRequest{}, fault.Fieldf("api", "detach", "a command is streamed or detached, not both")
+	}
+	if b.Lossless && !b.Stream {
+		return jail.ExecRequest{}, fault.Fieldf("api", "lossless", "it is for streams")
+	}
+	if b.StdinOpen && !b.Stream && !b.Detach {
+		return jail.ExecRequest{}, fault.Fieldf("api", "stdin_open", "nobody could write to it before the answer; stream or detach")
+	}
+	timeout, err := millis("timeout_ms", b.TimeoutMS)
+	if err != nil {
+		return jail.ExecRequest{}, err
+	}
+	r := jail.ExecRequest{
+		Argv: b.Argv, Cmd: b.Cmd, Env: b.Env, Cwd: b.Cwd, User: b.User,
+		Stdin: b.Stdin != "" || b.StdinOpen, Timeout: timeout, Ring: b.KeepBytes,
+	}
+	if b.PTY != nil {
+		if r.PTY, err = sizeOf("pty", *b.PTY); err != nil {
+			return jail.ExecRequest{}, err
+		}
+	}
+	return r, nil
+}
+
+func sizeOf(field string, s wire.Size) (*protocol.Size, error) {
+	if s.Cols == 0 || s.Rows == 0 {
+		return nil, fault.Fieldf("api", field, "a terminal of %d columns and %d rows shows nothing", s.Cols, s.Rows)
+	}
+	return &protocol.Size{Cols: s.Cols, Rows: s.Rows}, nil
+}
+
+// input is what a command is given to read. Its zero value is nothing.
+type input struct {
+	data []byte
+	open bool // more will come, by POST …/stdin
+}
+
+func stdinOf(b wire.ExecRequest) (input, error) {
+	if !b.StdinBase64 {
+		return input{[]byte(b.Stdin), b.StdinOpen}, nil
+	}
+	data, err := base64.StdEncoding.DecodeString(b.Stdin)
+	if err != nil {
+		return input{}, fault.Fieldf("api", "stdin", "not base64: %v", err)
+	}
+	return input{data, b.StdinOpen}, nil
+}
+
+// feed gives a command its input. Trouble with it is the command's end or its
+// deafness, and either shows in the command's status.
+func (s *Server) feed(ctx context.Context, j id.Jail, x id.Exec, in input) error {
+	if len(in.data) == 0 && !in.open {
+		return nil
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	w, err := s.o.Jails.Stdin(ctx, j, x)
+	if err != nil {
+		return err
+	}
+	_, err = w.Write(in.data)
+	if in.open {
+		cancel() // what is cancelled before it is closed leaves stdin open
+		w.Close()
+		return err
+	}
+	return errors.Join(err, w.Close())
+}
+
+// run starts a command, gives it its input and calls each with its output until
+// it ends.
+func (s *Server) run(ctx context.Context, j id.Jail, req jail.ExecRequest, in input, lossless bool,
+	started func(protocol.ExecStatus) error, each func(protocol.Chunk) error) (protocol.ExecStatus, error) {
+	stream, status, err := s.o.Jails.Exec(ctx, j, req, &control.AttachOptions{Lossless: lossless, Follow: true})
+	if err != nil {
+		return status, err
+	}
+	defer stream.Close()
+	if len(in.data) > 0 || in.open {
+		// Beside the reading: a command may write before it has read it all.
+		go func() {
+			if err := s.feed(ctx, j, status.ID, in); err != nil && ctx.Err() == nil {
+				s.o.Log.Debug("command did not take its input", "jail", j, "exec", status.ID, "err", err)
+			}
+		}()
+	}
+	if err := started(status); err != nil {
+		return status, err
+	}
+	return pump(stream, each)
+}
+
+// pump calls each with what stream gives, and returns the status at its end.
+func pump(stream *control.Stream, each func(protocol.Chunk) error) (protocol.ExecStatus, error) {
+	for {
+		c, err := stream.Next()
+		if err == io.EOF {
+			return stream.Status(), nil
+		}
+		if err == nil {
+			err = each(c)
+		}
+		if err != nil {
+			return stream.Status(), err
+		}
+	}
+}
+
+func (s *Server) execWait(ctx context.Context, j id.Jail, req jail.ExecRequest, in input) (replay.Answer, error) {
+	s.metrics.execs.WithLabelValues("wait").Inc()
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	defer context.AfterFunc(s.ctx, func() { cancel(errClosing) })()
+
+	out := output{max: s.o.MaxOutput}
+	status, err := s.run(ctx, j, req, in, true, func(protocol.ExecStatus) error { return nil }, out.add)
+	if err != nil {
+		if status.ID != "" && errors.Is(context.Cause(ctx), errClosing) {
+			err = &fault.Error{Op: "api", Kind: fault.Unavailable, On: string(status.ID), Err: errClosing,
+				Remedy: "the command goes on: GET " + execPlace(j, status.ID)}
+		}
+		return replay.Answer{}, err
+	}
+	x := execStatusOf(status)
+	out.into(&x)
+	a, err := jsonAnswer(http.StatusOK, x)
+	a.Location = execPlace(j, x.ID)
+	return a, err
+}
+
+func (s *Server) execDetached(ctx context.Context, j id.Jail, req jail.ExecRequest, in input) (replay.Answer, error) {
+	s.metrics.execs.WithLabelValues("detach").Inc()
+	_, status, err := s.o.Jails.Exec(ctx, j, req, nil)
+	if err != nil {
+		return replay.Answer{}, err
+	}
+	if err := s.feed(ctx, j, status.ID, in); err != nil {
+		s.o.Log.Debug("command did not take its input", "jail", j, "exec", status.ID, "err", err)
+	}
+	a, err := jsonAnswer(http.StatusCreated, execStatusOf(status))
+	a.Location = execPlace(j, status.ID)
+	return a, err
+}
+
+func (s *Server) execStream(w http.ResponseWriter, r *http.Request, j id.Jail, req jail.ExecRequest, in input, lossless bool) error {
+	s.metrics.execs.WithLabelValues("stream").Inc()
+	defer s.metrics.opened("exec")()
+	w.(*recorder).stream = true
+	ctx, cancel := s.streamContext(r)
+	defer cancel()
+	var out *execEvents
+	status, err := s.run(ctx, j, req, in, lossless, func(st protocol.ExecStatus) error {
+		w.Header().Set("Location", execPlace(j, st.ID))
+		out = newExecEvents(w)
+		return out.start(st)
+	}, func(c protocol.Chunk) error { return unless(out.output(c), cancel) })
+	if out == nil {
+		return err
+	}
+	defer out.stop()
+	return s.finishStream(r, out, status, err)
+}
+
+// streamContext is r's context, and ends too when the server closes.
+func (s *Server) streamContext(r *http.Request) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancel(r.Context())
+	stop := context.AfterFunc(s.ctx, cancel)
+	return ctx, func() { stop(); cancel() }
+}
+
+// finishStream sends a stream's last event. A server that closes sends none:
+// the reader comes back with its Last-Event-ID.
+func (s *Server) finishStream(r *http.Request, out *execEvents, status protocol.ExecStatus, err error) error {
+	switch {
+	case r.Context().Err() != nil || s.ctx.Err() != nil:
+		return nil
+	case err != nil:
+		return out.send("", wire.EventError, s.problem(where(r), err))
+	}
+	return out.send("", wire.EventExit, execStatusOf(status))
+}
+
+// execEvents is the event stream of a command, with a heartbeat while the
+// command is silent.
+type execEvents struct {
+	*events
+	turn chan struct{} // capacity 1: held while an event is written
+	done chan struct{}
+	idle chan struct{} // closed when the heartbeat has ended
+}
+
+func newExecEvents(w http.ResponseWriter) *execEvents {
+	e := &execEvents{events: startEvents(w), turn: make(chan struct{}, 1), done: make(chan struct{}), idle: make(chan struct{})}
+	go func() {
+		defer close(e.idle)
+		t := time.NewTicker(heartbeat)
+		defer t.Stop()
+		for {
+			select {
+			case <-t.C:
+				e.turn <- struct{}{}
+				e.beat() // the next write meets the same error
+				<-e.turn
+			case <-e.done:
+				return
+			}
+		}
+	}()
+	return e
+}
+
+// stop ends the heartbeat; nothing may touch the ResponseWriter after the
+// handler has returned.
+func (e *execEvents) stop() {
+	close(e.done)
+	<-e.idle
+}
+
+func (e *execEvents) send(id, name string, v any) error {
+	e.turn <- struct{}{}
+	defer func() { <-e.turn }()
+	return e.events.send(id, name, v)
+}
+
+func (e *execEvents) start(st protocol.ExecStatus) error {
+	return e.send("", wire.EventStart, execStatusOf(st))
+}
+
+func (e *execEvents) output(c protocol.Chunk) error {
+	next := c.Offset + int64(len(c.Data))
+	return e.send(strconv.FormatInt(next, 10), wire.EventOutput, wire.Output{
+		Stream: streamName(c.Stream), Offset: c.Offset, Lost: c.Lost, Data: c.Data,
+	})
+}
+
+func streamName(s protocol.Stream) string {
+	if s == protocol.Stderr {
+		return "stderr"
+	}
+	return "stdout"
+}
+
+type listExecs struct {
+	ID    id.Jail `path:"id"`
+	Limit int     `query:"limit" minimum:"1" maximum:"1000" description:"Items of a page, 100 if not given."`
+	After id.Exec `query:"after" description:"The 'next' of the page before."`
+}
+
+func (s *Server) listExecs(ctx context.Context, p listExecs, _ none) (wire.Page[wire.Exec], error) {
+	var page wire.Page[wire.Exec]
+	n, err := limit(p.Limit)
+	if err != nil {
+		return page, err
+	}
+	list, err := s.o.Jails.Execs(ctx, p.ID)
+	if err != nil {
+		return page, err
+	}
+	key := func(x protocol.ExecStatus) string { return string(x.ID) }
+	if list, err = afterID(list, string(p.After), key); err != nil {
+		return page, err
+	}
+	list, page.Next = cut(list, n, key)
+	page.Items = each(list, execStatusOf)
+	return page, nil
+}
+
+type getExec struct {
+	ID   id.Jail `path:"id"`
+	Exec id.Exec `path:"exec"`
+	From *int64  `query:"from" description:"Offset of the first output byte wanted from a stream. Default: the oldest kept. Last-Event-ID goes before it."`
+
+	Lossless bool `query:"lossless" description:"With a stream: slow the command down rather than lose output. Needs the role operator."`
+}
+
+// getExec answers with a command and the output that is kept of it, or streams
+// its output on.
+func (s *Server) getExec(w http.ResponseWriter, r *http.Request, p getExec) error {
+	if _, err := s.readBody(w, r, &none{}); err != nil {
+		return err
+	}
+	if wantsEvents(r) {
+		return s.followExec(w, r, p)
+	}
+	if p.From != nil || p.Lossless {
+		return fault.Fieldf("api", "from", "it is for streams: send Accept: text/event-stream")
+	}
+	out := output{max: s.o.MaxOutput}
+	status, err := s.o.Jails.Output(r.Context(), p.ID, p.Exec, out.add)
+	if err != nil {
+		return err
+	}
+	x := execStatusOf(status)
+	out.into(&x)
+	return writeJSON(w, http.StatusOK, x)
+}
+
+func (s *Server) followExec(w http.ResponseWriter, r *http.Request, p getExec) error {
+	from, err := resumeAt(r, p.From)
+	if err != nil {
+		return err
+	}
+	if p.Lossless && !access.CallerOf(r.Context()).Role.Allows(access.Operator) {
+		return fault.Newf(fault.Denied, "api", "", "who may only look may not slow a command down: lossless needs the role operator")
+	}
+	defer s.metrics.opened("exec")()
+	w.(*recorder).stream = true
+	ctx, cancel := s.streamContext(r)
+	defer cancel()
+	stream, err := s.o.Jails.Attach(ctx, p.ID, p.Exec, control.AttachOptions{From: from, Follow: true, Lossless: p.Lossless})
+	if errors.Is(err, fault.Conflict) {
+		return s.replayExec(w, r, p, from) // the jail has stopped; what it kept is still to be had
+	}
+	if err != nil {
+		return err
+	}
+	defer stream.Close()
+	out := newExecEvents(w)
+	defer out.stop()
+	if err := out.start(stream.Status()); err != nil {
+		return err
+	}
+	status, err := pump(stream, func(c protocol.Chunk) error { return unless(out.output(c), cancel) })
+	return s.finishStream(r, out, status, err)
+}
+
+// unless calls cancel if err is an error. A lossless stream that is cancelled
+// before it is closed keeps its place for a reader who comes back.
+func unless(err error, cancel func()) error {
+	if err != nil {
+		cancel()
+	}
+	return err
+}
+
+// replayExec streams what was kept of a command whose jail has stopped.
+func (s *Server) replayExec(w http.ResponseWriter, r *http.Request, p getExec, from int64) error {
+	status, err := s.o.Jails.ExecStatus(r.Context(), p.ID, p.Exec)
+	if err != nil {
+		return err
+	}
+	out := newExecEvents(w)
+	defer out.stop()
+	if err := out.start(status); err != nil {
+		return err
+	}
+	status, err = s.o.Jails.Output(r.Context(), p.ID, p.Exec, func(c protocol.Chunk) error {
+		if skip := from - c.Offset; skip > 0 { // seen before
+			if skip >= int64(len(c.Data)) {
+				return nil
+			}
+			c.Data, c.Offset, c.Lost = c.Data[skip:], from, 0
+		}
+		return out.output(c)
+	})
+	return s.finishStream(r, out, status, err)
+}
+
+// resumeAt returns the offset to stream from; below zero is the oldest kept.
+func resumeAt(r *http.Request, from *int64) (int64, error) {
+	last := r.Header.Get("Last-Event-ID")
+	if last == "" {
+		if from == nil {
+			return -1, nil
+		}
+		if *from < 0 {
+			return 0, fault.Fieldf("api", "from", "%d is no offset", *from)
+		}
+		return *from, nil
+	}
+	n, err := strconv.ParseInt(last, 10, 64)
+	if err != nil || n < 0 {
+		return 0, fault.Fieldf("api", "Last-Event-ID", "%q is none of this stream's", printable(last))
+	}
+	return n, nil
+}
+
+func (s *Server) signalExec(ctx context.Context, p oneExec, b wire.Signal) (none, error) {
+	if b.Signal == "" {
+		return none{}, fault.Fieldf("api", "signal", "which one?")
+	}
+	return none{}, s.o.Jails.Signal(ctx, p.ID, p.Exec, b.Signal)
+}
+
+func (s *Server) resizeExec(ctx context.Context, p oneExec, b wire.Size) (none, error) {
+	size, err := sizeOf("cols", b)
+	if err != nil {
+		return none{}, err
+	}
+	return none{}, s.o.Jails.Resize(ctx, p.ID, p.Exec, *size)
+}
+
+type stdinParams struct {
+	ID    id.Jail `path:"id"`
+	Exec  id.Exec `path:"exec"`
+	Close bool    `query:"close" description:"Close the command's standard input after the body."`
+}
+
+// writeStdin passes the body, of any length, to a command.
+func (s *Server) writeStdin(w http.ResponseWriter, r *http.Request, p stdinParams) error {
+	ctx, cancel := context.WithCancel(r.Context())
+	defer cancel()
+	in, err := s.o.Jails.Stdin(ctx, p.ID, p.Exec)
+	if err != nil {
+		return err
+	}
+	if _, err = io.Copy(in, patient(w, r)); err != nil || !p.Close {
+		cancel() // what is cancelled before it is closed leaves stdin open
+		in.Close()
+	} else {
+		err = in.Close()
+	}
+	if err != nil {
+		return err
+	}
+	w.WriteHeader(http.StatusNoContent)
+	return nil
+}
+
+func execStatusOf(st protocol.ExecStatus) wire.Exec {
+	x := wire.Exec{
+		ID: st.ID, Argv: st.Argv, PID: st.PID, PTY: st.PTY, Running: st.Ended == nil,
+		Signal: st.Signal, TimedOut: st.TimedOut,
+		StdoutBytes: st.Stdout, StderrBytes: st.Stderr, Oldest: st.Oldest, Next: st.Next,
+		StartedAt: st.Started.UTC(), EndedAt: utc(st.Ended),
+	}
+	if st.Ended != nil {
+		x.ExitCode = &st.Code
+		x.DurationMS = st.Ended.Sub(st.Started).Milliseconds()
+	}
+	return x
+}
+
+// output gathers what a command wrote, up to max bytes of each stream.
+type output struct {
+	max            int
+	stdout, stderr []byte
+	short          bool // not all is here
+}
+
+func (o *output) add(c protocol.Chunk) error {
+	to := &o.stdout
+	if c.Stream == protocol.Stderr {
+		to = &o.stderr
+	}
+	n := min(len(c.Data), o.max-len(*to))
+	*to = append(*to, c.Data[:n]...)
+	if n < len(c.Data) || c.Lost > 0 {
+		o.short = true
+	}
+	return nil
+}
+
+// into shows the output in x, as text if all of it is.
+func (o *output) into(x *wire.Exec) {
+	x.Truncated = o.short || int64(len(o.stdout)) < x.StdoutBytes || int64(len(o.stderr)) < x.StderrBytes
+	if o.short {
+		o.stdout, o.stderr = wholeRunes(o.stdout), wholeRunes(o.stderr)
+	}
+	if utf8.Valid(o.stdout) && utf8.Valid(o.stderr) {
+		x.Stdout, x.Stderr = string(o.stdout), string(o.stderr)
+		return
+	}
+	x.Encoding = "base64"
+	x.Stdout = base64.StdEncoding.EncodeToString(o.stdout)
+	x.Stderr = base64.StdEncoding.EncodeToString(o.stderr)
+}
+
+// wholeRunes drops a character that b was cut in the middle of.
+func wholeRunes(b []byte) []byte {
+	for i := 1; i < utf8.UTFMax && i <= len(b); i++ {
+		if c := b[len(b)-i]; utf8.RuneStart(c) {
+			if !utf8.FullRune(b[len(b)-i:]) {
+				return b[:len(b)-i]
+			}
+			break
+		}
+	}
+	return b
+}

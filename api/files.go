@@ -1,0 +1,461 @@
+package api
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"mime"
+	"net/http"
+	"path"
+	"strconv"
+	"strings"
+	"time"
+
+	"glasshouse/api/wire"
+	"glasshouse/fault"
+	"glasshouse/id"
+	"glasshouse/jail"
+	"glasshouse/jailinit/protocol"
+)
+
+type getFile struct {
+	ID     id.Jail `path:"id"`
+	Path   string  `query:"path" required:"true" description:"Absolute, in the jail."`
+	List   bool    `query:"list" description:"The entries of a directory, as JSON. Accept: application/json asks the same."`
+	Stat   bool    `query:"stat" description:"The file's description, as JSON."`
+	Tar    bool    `query:"tar" description:"A tar archive of it and all below it."`
+	Offset int64   `query:"offset" minimum:"0" description:"First byte wanted. A Range header goes before it."`
+	Bytes  *int64  `query:"bytes" minimum:"0" description:"Bytes wanted at most."`
+	Limit  int     `query:"limit" minimum:"1" maximum:"1000" description:"Entries of a page, 100 if not given."`
+	After  string  `query:"after" description:"The 'next' of the page before: a name."`
+}
+
+func (s *Server) getFile(w http.ResponseWriter, r *http.Request, p getFile) error {
+	if _, err := s.readBody(w, r, &none{}); err != nil {
+		return err
+	}
+	if n := count(p.List, p.Stat, p.Tar); n > 1 {
+		return fault.Fieldf("api", "path", "list, stat and tar exclude each other")
+	}
+	return s.withFiles(r.Context(), p.ID, p.Path, func(f jail.Files) error {
+		switch {
+		case p.Tar:
+			return sendTar(w, r, f, p)
+		case p.Stat:
+			return sendStat(w, r, f, p.Path)
+		case p.List || accepts(r, "application/json"):
+			return sendList(w, r, f, p)
+		}
+		return sendFile(w, r, f, p)
+	})
+}
+
+// withFiles opens a jail's files for f.
+func (s *Server) withFiles(ctx context.Context, j id.Jail, path string, f func(jail.Files) error) error {
+	if err := checkPath("path", path); err != nil {
+		return err
+	}
+	files, err := s.o.Jails.Files(ctx, j)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if err := files.Close(); err != nil {
+			s.o.Log.Error("files not closed", "jail", j, "err", err)
+		}
+	}()
+	return f(files)
+}
+
+// checkPath wants an absolute path. What it leads to inside the jail is for the
+// jail's files to say; that it leads nowhere else is theirs to keep.
+func checkPath(field, p string) error {
+	switch {
+	case p == "":
+		return fault.Fieldf("api", field, "which file?")
+	case !strings.HasPrefix(p, "/"):
+		return fault.Fieldf("api", field, "%q is not absolute", printable(p))
+	case strings.Contains(p, "\x00"):
+		return fault.Fieldf("api", field, "a path has no NUL")
+	case len(p) > protocol.MaxPath:
+		return fault.Fieldf("api", field, "longer than %d bytes", protocol.MaxPath)
+	}
+	return nil
+}
+
+func count(flags ...bool) int {
+	n := 0
+	for _, f := range flags {
+		if f {
+			n++
+		}
+	}
+	return n
+}
+
+func sendStat(w http.ResponseWriter, r *http.Request, f jail.Files, name string) error {
+	info, err := f.Stat(r.Context(), name)
+	if err != nil {
+		return err
+	}
+	return writeJSON(w, http.StatusOK, fileOf(info))
+}
+
+func sendList(w http.ResponseWriter, r *http.Request, f jail.Files, p getFile) error {
+	n, err := limit(p.Limit)
+	if err != nil {
+		return err
+	}
+	list, more, err := f.List(r.Context(), p.Path, p.After, n)
+	if err != nil {
+		return err
+	}
+	page := wire.Page[wire.File]{Items: each(list, fileOf)}
+	if more && len(list) > 0 {
+		page.Next = list[len(list)-1].Name
+	}
+	return writeJSON(w, http.StatusOK, page)
+}
+
+func sendTar(w http.ResponseWriter, r *http.Request, f jail.Files, p getFile) error {
+	body, err := f.Tar(r.Context(), p.Path)
+	if err != nil {
+		return err
+	}
+	defer body.Close()
+	download(w, "application/x-tar", path.Base(p.Path)+".tar")
+	return send(w, body)
+}
+
+// sendFile sends a file's bytes, or the part that was asked for.
+func sendFile(w http.ResponseWriter, r *http.Request, f jail.Files, p getFile) error {
+	info, err := f.Stat(r.Context(), p.Path)
+	if err != nil {
+		return err
+	}
+	part, err := partOf(r, p, info)
+	if errors.Is(err, errNoPart) {
+		w.Header().Set("Content-Range", fmt.Sprintf("bytes */%d", info.Size))
+		w.WriteHeader(http.StatusRequestedRangeNotSatisfiable)
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	body, info, err := f.Read(r.Context(), p.Path, part.offset, part.limit)
+	if err != nil {
+		return err
+	}
+	defer body.Close()
+	kind := mime.TypeByExtension(path.Ext(p.Path))
+	if kind == "" {
+		kind = "application/octet-stream"
+	}
+	download(w, kind, path.Base(p.Path))
+	h := w.Header()
+	h.Set("Accept-Ranges", "bytes")
+	h.Set("Last-Modified", info.MTime.UTC().Format(http.TimeFormat))
+	h.Set("Glasshouse-File-Mode", octal(info.Mode))
+	if part.ranged {
+		h.Set("Content-Range", fmt.Sprintf("bytes %d-%d/%d", part.offset, part.offset+part.limit-1, info.Size))
+		h.Set("Content-Length", strconv.FormatInt(part.limit, 10))
+		w.WriteHeader(http.StatusPartialContent)
+	}
+	if r.Method == http.MethodHead {
+		return nil
+	}
+	return send(w, body)
+}
+
+// download sets the headers of bytes that came out of a jail. They are never
+// the daemon's own words: a browser saves them, runs nothing in them and gives
+// them no origin.
+func download(w http.ResponseWriter, kind, name string) {
+	h := w.Header()
+	h.Set("Content-Type", kind)
+	h.Set("Content-Disposition", mime.FormatMediaType("attachment", map[string]string{"filename": name}))
+	h.Set("Content-Security-Policy", "sandbox; default-src 'none'")
+}
+
+// send copies body to the caller for as long as the caller takes it.
+func send(w http.ResponseWriter, body io.Reader) error {
+	rc := http.NewResponseController(w)
+	buf := make([]byte, 64<<10)
+	for {
+		n, err := body.Read(buf)
+		if n > 0 {
+			rc.SetWriteDeadline(time.Now().Add(writeTime))
+			if _, err := w.Write(buf[:n]); err != nil {
+				return err
+			}
+		}
+		switch {
+		case err == io.EOF:
+			return nil
+		case err != nil:
+			return err
+		}
+	}
+}
+
+// A part is the piece of a file that a request wants. A limit below zero is
+// "to the end".
+type part struct {
+	offset, limit int64
+	ranged        bool // asked for by a Range header
+}
+
+var errNoPart = errors.New("the range is outside of the file")
+
+func partOf(r *http.Request, p getFile, info protocol.FileInfo) (part, error) {
+	if h := r.Header.Get("Range"); h != "" && info.Type == "file" {
+		from, n, err := parseRange(h, info.Size)
+		if err != nil || n >= 0 {
+			return part{from, n, true}, err
+		}
+	}
+	if p.Offset < 0 {
+		return part{}, fault.Fieldf("api", "offset", "%d is no offset", p.Offset)
+	}
+	all := part{offset: p.Offset, limit: -1}
+	if p.Bytes != nil {
+		if *p.Bytes < 0 {
+			return part{}, fault.Fieldf("api", "bytes", "%d is no length", *p.Bytes)
+		}
+		all.limit = *p.Bytes
+	}
+	return all, nil
+}
+
+// parseRange returns where one byte range of a file begins and how long it is.
+// Several ranges, other units and nonsense give a length below zero: the header
+// may be ignored, and the whole file is right too (RFC 9110, 14.2).
+func parseRange(h string, size int64) (from, n int64, err error) {
+	spec, ok := strings.CutPrefix(h, "bytes=")
+	first, last, dash := strings.Cut(strings.TrimSpace(spec), "-")
+	if !ok || !dash || strings.Contains(spec, ",") {
+		return 0, -1, nil
+	}
+	if first == "" { // the last so many
+		n, ok := digits(last)
+		switch {
+		case !ok:
+			return 0, -1, nil
+		case n == 0 || size == 0:
+			return 0, 0, errNoPart
+		}
+		n = min(n, size)
+		return size - n, n, nil
+	}
+	from, ok = digits(first)
+	if !ok {
+		return 0, -1, nil
+	}
+	to := size - 1
+	if last != "" {
+		l, ok := digits(last)
+		if !ok || l < from {
+			return 0, -1, nil
+		}
+		to = min(to, l)
+	}
+	if from >= size {
+		return 0, 0, errNoPart
+	}
+	return from, to - from + 1, nil
+}
+
+func digits(s string) (int64, bool) {
+	n, err := strconv.ParseUint(s, 10, 63)
+	return int64(n), err == nil && s[0] != '+'
+}
+
+type putFile struct {
+	ID      id.Jail `path:"id"`
+	Path    string  `query:"path" required:"true" description:"Absolute, in the jail."`
+	Tar     bool    `query:"tar" description:"The body is a tar archive to extract below path."`
+	Mkdir   bool    `query:"mkdir" description:"Make a directory; there is no body."`
+	Mode    string  `query:"mode" description:"Permission bits of a new file or directory, octal." pattern:"^[0-7]{1,5}$"`
+	Append  bool    `query:"append" description:"Add to the file. Otherwise it is replaced in one step."`
+	Parents bool    `query:"parents" description:"Make missing directories above it."`
+	UID     *uint32 `query:"uid"`
+	GID     *uint32 `query:"gid"`
+}
+
+func (s *Server) putFile(w http.ResponseWriter, r *http.Request, p putFile) error {
+	if p.Tar && p.Mkdir {
+		return fault.Fieldf("api", "path", "tar and mkdir exclude each other")
+	}
+	mode, err := modeOf(p.Mode)
+	if err != nil {
+		return err
+	}
+	return s.withFiles(r.Context(), p.ID, p.Path, func(f jail.Files) error {
+		switch {
+		case p.Tar:
+			return putTar(w, r, f, p)
+		case p.Mkdir:
+			return s.mkdir(w, r, f, p, mode)
+		}
+		info, err := f.Write(r.Context(), p.Path, patient(w, r), protocol.WriteOptions{
+			Mode: mode, Append: p.Append, Parents: p.Parents, UID: p.UID, GID: p.GID,
+		})
+		if err != nil {
+			return err
+		}
+		return writeJSON(w, http.StatusOK, fileOf(info))
+	})
+}
+
+func putTar(w http.ResponseWriter, r *http.Request, f jail.Files, p putFile) error {
+	if p.Mode != "" || p.Append || p.UID != nil || p.GID != nil {
+		return fault.Fieldf("api", "tar", "the archive says what its files are like")
+	}
+	if p.Parents {
+		if err := f.Mkdir(r.Context(), p.Path, 0, true); err != nil {
+			return err
+		}
+	}
+	if err := f.Untar(r.Context(), p.Path, patient(w, r)); err != nil {
+		return err
+	}
+	return sendStat(w, r, f, p.Path)
+}
+
+func (s *Server) mkdir(w http.ResponseWriter, r *http.Request, f jail.Files, p putFile, mode fs.FileMode) error {
+	if p.Append || p.UID != nil || p.GID != nil {
+		return fault.Fieldf("api", "mkdir", "a new directory takes mode and parents alone")
+	}
+	if _, err := s.readBody(w, r, &none{}); err != nil {
+		return err
+	}
+	if err := f.Mkdir(r.Context(), p.Path, mode, p.Parents); err != nil {
+		return err
+	}
+	return sendStat(w, r, f, p.Path)
+}
+
+type deleteFile struct {
+	ID        id.Jail `path:"id"`
+	Path      string  `query:"path" required:"true" description:"Absolute, in the jail."`
+	Recursive bool    `query:"recursive" description:"Also a directory that is not empty."`
+}
+
+func (s *Server) deleteFile(ctx context.Context, p deleteFile, _ none) (none, error) {
+	return none{}, s.withFiles(ctx, p.ID, p.Path, func(f jail.Files) error {
+		return f.Remove(ctx, p.Path, p.Recursive)
+	})
+}
+
+func (s *Server) moveFile(ctx context.Context, p oneJail, b wire.MoveFile) (none, error) {
+	if err := checkPath("to", b.To); err != nil {
+		return none{}, err
+	}
+	if err := checkPath("from", b.From); err != nil {
+		return none{}, err
+	}
+	return none{}, s.withFiles(ctx, p.ID, b.From, func(f jail.Files) error {
+		return f.Move(ctx, b.From, b.To, b.Replace)
+	})
+}
+
+type watchFiles struct {
+	ID        id.Jail `path:"id"`
+	Path      string  `query:"path" required:"true" description:"Absolute, in the jail."`
+	Recursive bool    `query:"recursive" description:"Also what is below directories in it."`
+}
+
+// watchFiles streams changes until the caller leaves or the jail stops.
+func (s *Server) watchFiles(w http.ResponseWriter, r *http.Request, p watchFiles) error {
+	if err := checkPath("path", p.Path); err != nil {
+		return err
+	}
+	ctx, cancel := s.streamContext(r)
+	defer cancel()
+	changes, err := s.o.Jails.Watch(ctx, p.ID, p.Path, p.Recursive)
+	if err != nil {
+		return err
+	}
+	defer s.metrics.opened("watch")()
+	e := startEvents(w)
+	if err := e.beat(); err != nil { // tells the caller that the watch is on
+		return err
+	}
+	beat := time.NewTicker(heartbeat)
+	defer beat.Stop()
+	for {
+		select {
+		case c, ok := <-changes:
+			if !ok {
+				return nil
+			}
+			err = e.send("", wire.EventChange, wire.FileEvent(c))
+		case <-beat.C:
+			err = e.beat()
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+// patient reads a body of any length from a caller who may be slow, but not
+// silent.
+func patient(w http.ResponseWriter, r *http.Request) io.Reader {
+	return &patientReader{r: r.Body, rc: http.NewResponseController(w)}
+}
+
+// silence is how long a caller may say nothing in the middle of a body.
+const silence = time.Minute
+
+type patientReader struct {
+	r  io.Reader
+	rc *http.ResponseController
+}
+
+func (p *patientReader) Read(b []byte) (int, error) {
+	p.rc.SetReadDeadline(time.Now().Add(silence))
+	n, err := p.r.Read(b)
+	if err != nil {
+		p.rc.SetReadDeadline(time.Time{}) // or the server would take the caller for gone
+	}
+	return n, err
+}
+
+func modeOf(s string) (fs.FileMode, error) {
+	if s == "" {
+		return 0, nil
+	}
+	n, err := strconv.ParseUint(s, 8, 32)
+	if err != nil || n > 0o7777 {
+		return 0, fault.Fieldf("api", "mode", "%q is not octal permission bits", printable(s))
+	}
+	mode := fs.FileMode(n & 0o777)
+	for bit, m := range specialBits {
+		if n&bit != 0 {
+			mode |= m
+		}
+	}
+	return mode, nil
+}
+
+var specialBits = map[uint64]fs.FileMode{0o4000: fs.ModeSetuid, 0o2000: fs.ModeSetgid, 0o1000: fs.ModeSticky}
+
+func octal(m fs.FileMode) string {
+	n := uint64(m.Perm())
+	for bit, special := range specialBits {
+		if m&special != 0 {
+			n |= bit
+		}
+	}
+	return fmt.Sprintf("%04o", n)
+}
+
+func fileOf(i protocol.FileInfo) wire.File {
+	return wire.File{
+		Path: i.Path, Name: i.Name, Type: i.Type, Mode: octal(i.Mode), Size: i.Size,
+		UID: i.UID, GID: i.GID, MTime: i.MTime.UTC(), Target: i.Target,
+	}
+}

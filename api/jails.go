@@ -1,0 +1,272 @@
+package api
+
+import (
+	"cmp"
+	"context"
+	"slices"
+	"strings"
+	"time"
+
+	"glasshouse/access"
+	"glasshouse/api/wire"
+	"glasshouse/fault"
+	"glasshouse/id"
+	"glasshouse/jail"
+)
+
+type oneJail struct {
+	ID id.Jail `path:"id"`
+}
+
+func (s *Server) createJail(ctx context.Context, _ none, b wire.CreateJail) (wire.Jail, error) {
+	spec, err := specOf(b)
+	if err != nil {
+		return wire.Jail{}, err
+	}
+	caller := access.CallerOf(ctx)
+	spec.Trusted = caller.Local && caller.Token == "" && caller.Role == access.Admin // root, or the daemon's own user
+	return shown(ctx)(s.o.Jails.Create(ctx, spec))
+}
+
+func jailPlace(_ none, j wire.Jail) string { return "/jails/" + string(j.ID) }
+
+type listJails struct {
+	Limit int      `query:"limit" minimum:"1" maximum:"1000" description:"Items of a page, 100 if not given."`
+	After id.Jail  `query:"after" description:"The 'next' of the page before."`
+	State string   `query:"state" enum:"created,starting,running,paused,stopped,failed"`
+	Name  string   `query:"name"`
+	Label []string `query:"label" description:"key=value; may be given several times, and all must match."`
+}
+
+func (s *Server) listJails(ctx context.Context, p listJails, _ none) (wire.Page[wire.Jail], error) {
+	var page wire.Page[wire.Jail]
+	n, err := limit(p.Limit)
+	if err != nil {
+		return page, err
+	}
+	labels, err := labelsOf(p.Label)
+	if err != nil {
+		return page, err
+	}
+	state, err := stateOf(p.State)
+	if err != nil {
+		return page, err
+	}
+	list, err := s.o.Jails.List(ctx, jail.ListOptions{After: p.After, Limit: n + 1, State: state, Name: p.Name, Label: labels})
+	if err != nil {
+		return page, err
+	}
+	list, page.Next = cut(list, n, func(j jail.Jail) string { return string(j.ID) })
+	page.Items = each(list, func(j jail.Jail) wire.Jail { return jailOf(ctx, j) })
+	return page, nil
+}
+
+func (s *Server) getJail(ctx context.Context, p oneJail, _ none) (wire.Jail, error) {
+	j, err := s.o.Jails.Get(ctx, p.ID)
+	if err != nil {
+		return wire.Jail{}, err
+	}
+	w := jailOf(ctx, j)
+	st, err := s.o.Jails.Stats(ctx, p.ID)
+	if err != nil {
+		// It may have stopped since; its record is still what was asked for.
+		s.o.Log.Debug("no statistics", "jail", p.ID, "err", err)
+		return w, nil
+	}
+	w.Usage = usageOf(st)
+	return w, nil
+}
+
+func (s *Server) startJail(ctx context.Context, p oneJail, _ none) (wire.Jail, error) {
+	return shown(ctx)(s.o.Jails.Start(ctx, p.ID))
+}
+
+func (s *Server) stopJail(ctx context.Context, p oneJail, b wire.StopJail) (wire.Jail, error) {
+	grace, err := millis("grace_ms", b.GraceMS)
+	if err != nil {
+		return wire.Jail{}, err
+	}
+	return shown(ctx)(s.o.Jails.Stop(ctx, p.ID, jail.StopOptions{Grace: grace}))
+}
+
+func (s *Server) pauseJail(ctx context.Context, p oneJail, _ none) (wire.Jail, error) {
+	return shown(ctx)(s.o.Jails.Pause(ctx, p.ID))
+}
+
+func (s *Server) resumeJail(ctx context.Context, p oneJail, _ none) (wire.Jail, error) {
+	return shown(ctx)(s.o.Jails.Resume(ctx, p.ID))
+}
+
+type deleteJail struct {
+	ID    id.Jail `path:"id"`
+	Force bool    `query:"force" description:"Also a jail with processes; otherwise that is a conflict."`
+}
+
+func (s *Server) deleteJail(ctx context.Context, p deleteJail, _ none) (none, error) {
+	return none{}, s.o.Jails.Delete(ctx, p.ID)
+}
+
+type diffParams struct {
+	ID    id.Jail `path:"id"`
+	Limit int     `query:"limit" minimum:"1" maximum:"1000" description:"Items of a page, 100 if not given."`
+	After string  `query:"after" description:"The 'next' of the page before: a path."`
+}
+
+func (s *Server) diffJail(ctx context.Context, p diffParams, _ none) (wire.Page[wire.Change], error) {
+	var page wire.Page[wire.Change]
+	n, err := limit(p.Limit)
+	if err != nil {
+		return page, err
+	}
+	list, err := s.o.Jails.Changes(ctx, p.ID)
+	if err != nil {
+		return page, err
+	}
+	list = slices.Clone(list)
+	slices.SortFunc(list, func(a, b jail.Change) int { return strings.Compare(a.Path, b.Path) })
+	from, _ := slices.BinarySearchFunc(list, p.After, func(c jail.Change, after string) int {
+		return cmp.Or(strings.Compare(c.Path, after), -1) // after it, not at it
+	})
+	list, page.Next = cut(list[from:], n, func(c jail.Change) string { return c.Path })
+	page.Items = each(list, func(c jail.Change) wire.Change {
+		return wire.Change{Path: c.Path, Kind: c.Kind, Type: c.Type, Size: c.Size, Mode: octal(c.Mode)}
+	})
+	return page, nil
+}
+
+// shown turns what the Manager returns into what the caller of ctx may see.
+func shown(ctx context.Context) func(jail.Jail, error) (wire.Jail, error) {
+	return func(j jail.Jail, err error) (wire.Jail, error) {
+		if err != nil {
+			return wire.Jail{}, err
+		}
+		return jailOf(ctx, j), nil
+	}
+}
+
+func specOf(b wire.CreateJail) (jail.Spec, error) {
+	network, ok := networks[b.Network]
+	if !ok {
+		return jail.Spec{}, fault.Fieldf("api", "network", "%q is neither isolated nor full", printable(b.Network))
+	}
+	s := jail.Spec{
+		Name: b.Name, Labels: b.Labels, Backend: b.Backend, Runtime: b.Runtime,
+		Rootfs: jail.Rootfs(b.Rootfs), Limits: jail.Limits(b.Limits), Network: network,
+		Hostname: b.Hostname, Env: b.Env, Cwd: b.Cwd, User: b.User, Command: b.Command,
+	}
+	for _, m := range b.Mounts {
+		s.Mounts = append(s.Mounts, jail.Mount(m))
+	}
+	if b.Workspace != nil {
+		w := jail.Workspace(*b.Workspace)
+		s.Workspace = &w
+	}
+	return s, nil
+}
+
+// networks are the spellings of the network modes; the capitalized ones are
+// those of the first design, which clients still send.
+var networks = map[string]jail.Network{
+	"": "", "isolated": jail.Isolated, "full": jail.Full,
+	"Isolated": jail.Isolated, "FullAccess": jail.Full,
+}
+
+// jailOf is j as the caller of ctx may see it: environments hold secrets, and
+// who may only look does not get them.
+func jailOf(ctx context.Context, j jail.Jail) wire.Jail {
+	self := "/jails/" + string(j.ID)
+	w := wire.Jail{
+		ID: j.ID, Name: j.Spec.Name, Labels: j.Spec.Labels,
+		State: string(j.State), Reason: j.Reason,
+		Backend: j.Spec.Backend, Runtime: j.Spec.Runtime,
+		Rootfs: wire.Rootfs(j.Spec.Rootfs), Digest: j.Digest,
+		Limits: wire.Limits(j.Spec.Limits), Network: string(j.Spec.Network),
+		Hostname: j.Spec.Hostname, Env: j.Spec.Env, Cwd: j.Spec.Cwd, User: j.Spec.User, Command: j.Spec.Command,
+		CreatedAt: j.Created.UTC(), StartedAt: utc(j.Started), StoppedAt: utc(j.Stopped),
+		Links: map[string]string{
+			"self": self, "exec": self + "/exec", "execs": self + "/execs",
+			"files": self + "/files", "terminal": self + "/terminal", "diff": self + "/fs/diff",
+		},
+	}
+	if !access.CallerOf(ctx).Role.Allows(access.Operator) {
+		w.Env = nil
+	}
+	for _, m := range j.Spec.Mounts {
+		w.Mounts = append(w.Mounts, wire.Mount(m))
+	}
+	if j.Spec.Workspace != nil {
+		ws := wire.Workspace(*j.Spec.Workspace)
+		w.Workspace = &ws
+	}
+	return w
+}
+
+func usageOf(s jail.Stats) *wire.Usage {
+	return &wire.Usage{
+		CPUMS: s.CPU.Milliseconds(), MemoryBytes: s.MemoryBytes, MemoryPeak: s.MemoryPeak,
+		PIDs: s.PIDs, MaxPIDs: s.ProcessesMax, DiskBytes: s.DiskBytes, DiskLimit: s.DiskLimit,
+		OOMKills: s.OOMKills, RxBytes: s.RxBytes, TxBytes: s.TxBytes, NotMeasured: s.NotMeasured,
+	}
+}
+
+func stateOf(s string) (jail.State, error) {
+	switch st := jail.State(s); st {
+	case "", jail.Created, jail.Running, jail.Paused, jail.Stopped, jail.Failed, "starting":
+		return st, nil
+	}
+	return "", fault.Fieldf("api", "state", "%q is not a state of a jail", printable(s))
+}
+
+func labelsOf(pairs []string) (map[string]string, error) {
+	if len(pairs) == 0 {
+		return nil, nil
+	}
+	labels := map[string]string{}
+	for _, p := range pairs {
+		k, v, ok := strings.Cut(p, "=")
+		if !ok || k == "" {
+			return nil, fault.Fieldf("api", "label", "%q is not key=value", printable(p))
+		}
+		if had, twice := labels[k]; twice && had != v {
+			return nil, fault.Fieldf("api", "label", "no jail has two values of %q", printable(k))
+		}
+		labels[k] = v
+	}
+	return labels, nil
+}
+
+// maxMillis keeps a time from overflowing.
+const maxMillis = int64(24 * time.Hour / time.Millisecond * 365)
+
+func millis(field string, ms int64) (time.Duration, error) {
+	if ms < 0 || ms > maxMillis {
+		return 0, fault.Fieldf("api", field, "%d is not between 0 and %d", ms, maxMillis)
+	}
+	return time.Duration(ms) * time.Millisecond, nil
+}
+
+// cut returns the first n of list, and the key of the last of them if there are
+// more.
+func cut[T any](list []T, n int, key func(T) string) ([]T, string) {
+	if len(list) <= n {
+		return list, ""
+	}
+	return list[:n], key(list[n-1])
+}
+
+// each is never nil: an empty list is [] in JSON.
+func each[T, U any](list []T, f func(T) U) []U {
+	out := make([]U, 0, len(list))
+	for _, v := range list {
+		out = append(out, f(v))
+	}
+	return out
+}
+
+func utc(t *time.Time) *time.Time {
+	if t == nil {
+		return nil
+	}
+	u := t.UTC()
+	return &u
+}

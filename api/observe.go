@@ -1,0 +1,57 @@
+package api
+
+import (
+	"context"
+	"log/slog"
+	"net/http"
+	"time"
+
+	"glasshouse/access"
+)
+
+// A recorder is the ResponseWriter of one request, with what the log and the
+// metrics want to know of it.
+type recorder struct {
+	http.ResponseWriter
+	status int
+	bytes  int64
+	caller access.Caller
+	stream bool
+}
+
+// Unwrap lets http.ResponseController and hijackers through.
+func (rec *recorder) Unwrap() http.ResponseWriter { return rec.ResponseWriter }
+
+func (rec *recorder) WriteHeader(status int) {
+	if rec.status == 0 {
+		rec.status = status
+	}
+	rec.ResponseWriter.WriteHeader(status)
+}
+
+func (rec *recorder) Write(p []byte) (int, error) {
+	if rec.status == 0 {
+		rec.status = http.StatusOK
+	}
+	n, err := rec.ResponseWriter.Write(p)
+	rec.bytes += int64(n)
+	return n, err
+}
+
+// observe counts and logs a request that is done.
+func (s *Server) observe(rec *recorder, r *http.Request, start time.Time) {
+	took := time.Since(start)
+	s.metrics.request(r.Pattern, rec, took)
+
+	level := slog.LevelInfo
+	if r.Method == http.MethodGet && rec.status < 400 {
+		level = slog.LevelDebug
+	}
+	from := r.RemoteAddr
+	if connOf(r.Context()).local {
+		from = "socket"
+	}
+	s.o.Log.Log(context.WithoutCancel(r.Context()), level, "request",
+		"request", where(r), "status", rec.status, "bytes", rec.bytes,
+		"took", took, "caller", rec.caller.Name, "role", rec.caller.Role, "from", from)
+}

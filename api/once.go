@@ -1,0 +1,136 @@
+package api
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"net/http"
+	"strings"
+	"sync"
+	"time"
+
+	"glasshouse/access"
+	"glasshouse/api/replay"
+	"glasshouse/fault"
+)
+
+const (
+	keyHeader    = "Idempotency-Key"
+	replayHeader = "Idempotent-Replay"
+	maxKey       = 255
+)
+
+// flights are the keyed requests that go on now, so that a second one with the
+// same key waits for the first rather than being refused.
+type flights struct {
+	mu sync.Mutex
+	m  map[replay.Key]chan struct{} // closed when it has landed. guarded by mu
+}
+
+// enter waits until no request with key k is going on, and then takes its
+// place until leave is called.
+func (f *flights) enter(ctx context.Context, k replay.Key) (leave func(), err error) {
+	for {
+		f.mu.Lock()
+		other, busy := f.m[k]
+		if !busy {
+			mine := make(chan struct{})
+			if f.m == nil {
+				f.m = map[replay.Key]chan struct{}{}
+			}
+			f.m[k] = mine
+			f.mu.Unlock()
+			return func() {
+				f.mu.Lock()
+				delete(f.m, k)
+				f.mu.Unlock()
+				close(mine)
+			}, nil
+		}
+		f.mu.Unlock()
+		select {
+		case <-other:
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
+}
+
+// answer writes what do returns. With an Idempotency-Key it does so once: a
+// request that brings the key again gets the first one's answer. Only success
+// is kept, so that what failed may be tried again under its key.
+func (s *Server) answer(w http.ResponseWriter, r *http.Request, body []byte, do func() (replay.Answer, error)) error {
+	key := r.Header.Get(keyHeader)
+	if key == "" {
+		a, err := do()
+		if err == nil {
+			writeAnswer(w, a)
+		}
+		return err
+	}
+	k, err := replayKey(r, key)
+	if err != nil {
+		return err
+	}
+	leave, err := s.once.enter(r.Context(), k)
+	if err != nil {
+		return err
+	}
+	defer leave()
+
+	sum := sha256.Sum256(body)
+	kept, err := s.o.Replays.Begin(r.Context(), k, hex.EncodeToString(sum[:]))
+	if err != nil {
+		return err
+	}
+	if kept != nil {
+		w.Header().Set(replayHeader, "true")
+		writeAnswer(w, *kept)
+		return nil
+	}
+	a, err := s.land(r.Context(), k, do)
+	if err != nil {
+		return err
+	}
+	writeAnswer(w, a)
+	return nil
+}
+
+// land does the work of a claimed key and settles the claim, also when the
+// caller is gone or the work panics.
+func (s *Server) land(ctx context.Context, k replay.Key, do func() (replay.Answer, error)) (replay.Answer, error) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
+	defer cancel()
+	done := false
+	defer func() {
+		if done {
+			return
+		}
+		if err := s.o.Replays.Abandon(ctx, k); err != nil {
+			s.o.Log.Warn("idempotency key not released", "err", err)
+		}
+	}()
+	a, err := do()
+	if err != nil {
+		return a, err
+	}
+	done = true
+	if err := s.o.Replays.Finish(ctx, k, a); err != nil {
+		// The thing is made; to say otherwise would make a second one.
+		s.o.Log.Error("answer not kept for its idempotency key", "err", err)
+	}
+	return a, nil
+}
+
+func replayKey(r *http.Request, key string) (replay.Key, error) {
+	if len(key) > maxKey || strings.ContainsFunc(key, func(c rune) bool { return c < 0x21 || c > 0x7e }) {
+		return replay.Key{}, fault.Fieldf("api", keyHeader, "must be at most %d printable ASCII characters without blanks", maxKey)
+	}
+	c := access.CallerOf(r.Context())
+	who := string(c.Token)
+	if who == "" {
+		who = fmt.Sprint("uid ", c.UID)
+	}
+	return replay.Key{Scope: who + " " + r.Method + " " + r.URL.Path, Key: key}, nil
+}

@@ -1,0 +1,138 @@
+package api
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"path"
+	"reflect"
+	"strings"
+
+	"github.com/swaggest/jsonschema-go"
+	"github.com/swaggest/openapi-go"
+	"github.com/swaggest/openapi-go/openapi31"
+
+	"glasshouse/access"
+	"glasshouse/api/wire"
+)
+
+// document makes the OpenAPI document of a route table.
+func document(rs []route, version string) ([]byte, error) {
+	r := openapi31.NewReflector()
+	r.DefaultOptions = append(r.DefaultOptions,
+		jsonschema.InterceptDefName(func(t reflect.Type, _ string) string { return schemaName(t) }),
+		jsonschema.InterceptNullability(neverNull),
+	)
+	r.Spec.Info.WithTitle("Glasshouse").WithVersion(version).
+		WithDescription("Jails for autonomous agents that are watched completely. Errors are problem details (RFC 9457). " +
+			"Lists are paged by limit and after. A request field or parameter that is not described here is refused.")
+	r.Spec.SetHTTPBearerTokenSecurity("token", "gh_…", "A token with a role: viewer, operator or admin, each of which includes the one before. "+
+		"Not needed on the daemon's unix socket. On a WebSocket, where a browser can set no header, the subprotocols glasshouse and bearer.TOKEN do the same.")
+	for _, rt := range rs {
+		if err := describe(r, rt); err != nil {
+			return nil, fmt.Errorf("describe %s: %w", rt.pattern, err)
+		}
+	}
+	return json.MarshalIndent(r.Spec, "", " ")
+}
+
+func describe(r *openapi31.Reflector, rt route) error {
+	method, pattern, _ := strings.Cut(rt.pattern, " ")
+	oc, err := r.NewOperationContext(method, pattern)
+	if err != nil {
+		return err
+	}
+	oc.SetID(operationID(method, pattern))
+	oc.SetTags(strings.Split(pattern, "/")[1])
+	summary, _, _ := strings.Cut(rt.doc, ". ")
+	oc.SetSummary(strings.TrimSuffix(summary, "."))
+	if rt.role != "" {
+		oc.SetDescription(fmt.Sprintf("%s Needs the role %s.", rt.doc, rt.role))
+		oc.AddSecurity("token")
+	}
+	describeRequest(oc, rt.op)
+	describeAnswers(oc, rt)
+	return r.AddOperation(oc)
+}
+
+func describeRequest(oc openapi.OperationContext, op operation) {
+	if op.params != nil && op.params != (none{}) {
+		oc.AddReqStructure(op.params)
+	}
+	if op.once {
+		oc.AddReqStructure(struct {
+			Key string `header:"Idempotency-Key" description:"A request that brings this key again within a day gets the first one's answer, with Idempotent-Replay: true, and does nothing more." maxLength:"255"`
+		}{})
+	}
+	if op.body != nil && op.body != (none{}) {
+		oc.AddReqStructure(op.body, openapi.WithCustomize(func(cor openapi.ContentOrReference) {
+			if body, ok := cor.(*openapi31.RequestBodyOrReference); ok && op.body != (wire.StopJail{}) {
+				body.RequestBodyEns().WithRequired(true)
+			}
+		}))
+	}
+	for _, kind := range op.accept {
+		oc.AddReqStructure("", openapi.WithContentType(kind))
+	}
+}
+
+func describeAnswers(oc openapi.OperationContext, rt route) {
+	op := rt.op
+	var result any
+	if op.result != nil && op.result != (none{}) {
+		result = op.result
+	}
+	if result != nil || len(op.answers) == 0 {
+		oc.AddRespStructure(result, openapi.WithHTTPStatus(op.status))
+	}
+	for _, m := range op.answers {
+		v := m.value
+		if v == nil {
+			v = ""
+		}
+		oc.AddRespStructure(v, openapi.WithHTTPStatus(m.status), openapi.WithContentType(m.kind))
+	}
+	oc.AddRespStructure(wire.Problem{}, openapi.WithContentType(wire.ProblemType), func(cu *openapi.ContentUnit) {
+		cu.IsDefault = true
+		cu.Description = "What went wrong."
+	})
+	if rt.role != "" && !access.Agent.Allows(rt.role) {
+		for _, status := range []int{http.StatusUnauthorized, http.StatusForbidden} {
+			oc.AddRespStructure(wire.Problem{}, openapi.WithContentType(wire.ProblemType), openapi.WithHTTPStatus(status))
+		}
+	}
+}
+
+// operationID is stable and readable: "GET /jails/{id}/execs/{exec}" is
+// getJailsExecsByExec.
+func operationID(method, pattern string) string {
+	var b strings.Builder
+	b.WriteString(strings.ToLower(method))
+	for word := range strings.FieldsFuncSeq(pattern, func(r rune) bool { return strings.ContainsRune("/._", r) }) {
+		if name, ok := strings.CutPrefix(word, "{"); ok {
+			word = "by" + title(strings.TrimSuffix(name, "}"))
+		}
+		b.WriteString(title(word))
+	}
+	return b.String()
+}
+
+func title(s string) string { return strings.ToUpper(s[:1]) + s[1:] }
+
+// schemaName is the name of a type in the document: Page[wire.Jail] is JailPage.
+func schemaName(t reflect.Type) string {
+	name := t.Name()
+	outer, inner, generic := strings.Cut(name, "[")
+	if !generic {
+		return name
+	}
+	inner = path.Base(strings.TrimSuffix(inner, "]"))
+	return inner[strings.LastIndex(inner, ".")+1:] + outer
+}
+
+// neverNull says of lists and objects that they are left out, not null.
+func neverNull(p jsonschema.InterceptNullabilityParams) {
+	if p.NullAdded && p.Type.Kind() != reflect.Interface {
+		p.Schema.RemoveType(jsonschema.Null)
+	}
+}

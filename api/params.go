@@ -1,0 +1,151 @@
+package api
+
+import (
+	"net/http"
+	"net/url"
+	"reflect"
+	"strconv"
+	"strings"
+	"unicode/utf8"
+
+	"glasshouse/fault"
+	"glasshouse/id"
+)
+
+// readParams fills the fields of the struct into points to from the path and
+// the query, by their tags. A parameter nobody knows, one given twice, and a
+// value of the wrong type are errors that name it.
+func readParams(r *http.Request, into any) error {
+	v := reflect.ValueOf(into).Elem()
+	query, err := url.ParseQuery(r.URL.RawQuery)
+	if err != nil {
+		return fault.Fieldf("api", "query", "it is not well formed")
+	}
+	for i := range v.NumField() {
+		f := v.Type().Field(i)
+		if name, ok := f.Tag.Lookup("path"); ok {
+			if err := setPath(v.Field(i), r.PathValue(name)); err != nil {
+				return err
+			}
+		}
+		name, ok := f.Tag.Lookup("query")
+		if !ok {
+			continue
+		}
+		if err := setQuery(v.Field(i), name, query[name]); err != nil {
+			return err
+		}
+		delete(query, name)
+	}
+	for name := range query {
+		return fault.Fieldf("api", printable(name), "this request has no such parameter")
+	}
+	return nil
+}
+
+// prefixes tells the identifiers of each type apart.
+var prefixes = map[reflect.Type]struct {
+	letter byte
+	noun   string
+}{
+	reflect.TypeFor[id.Jail]():  {'j', "jail"},
+	reflect.TypeFor[id.Exec]():  {'x', "command"},
+	reflect.TypeFor[id.Token](): {'t', "token"},
+}
+
+// setPath sets an identifier. One of the wrong shape names nothing there is.
+func setPath(v reflect.Value, s string) error {
+	if p, ok := prefixes[v.Type()]; ok && !id.Valid(p.letter, s) {
+		return fault.Newf(fault.NotFound, "api", printable(s), "no such %s", p.noun)
+	}
+	v.SetString(s)
+	return nil
+}
+
+func setQuery(v reflect.Value, name string, values []string) error {
+	if len(values) == 0 {
+		return nil
+	}
+	for _, s := range values {
+		if !utf8.ValidString(s) || strings.Contains(s, "\x00") {
+			return fault.Fieldf("api", name, "must be UTF-8 without NUL")
+		}
+	}
+	if v.Kind() == reflect.Slice {
+		v.Set(reflect.ValueOf(values))
+		return nil
+	}
+	if len(values) > 1 {
+		return fault.Fieldf("api", name, "given %d times", len(values))
+	}
+	return setValue(v, name, values[0])
+}
+
+func setValue(v reflect.Value, name, s string) error {
+	switch v.Kind() {
+	case reflect.Pointer:
+		v.Set(reflect.New(v.Type().Elem()))
+		return setValue(v.Elem(), name, s)
+	case reflect.String:
+		if p, ok := prefixes[v.Type()]; ok && s != "" && !id.Valid(p.letter, s) {
+			return fault.Fieldf("api", name, "%q is not a %s's id", printable(s), p.noun)
+		}
+		v.SetString(s)
+	case reflect.Bool:
+		b, err := strconv.ParseBool(s)
+		if s != "" && err != nil { // ?tar is ?tar=1
+			return fault.Fieldf("api", name, "%q is not true or false", printable(s))
+		}
+		v.SetBool(s == "" || b)
+	case reflect.Int, reflect.Int64:
+		n, err := strconv.ParseInt(s, 10, v.Type().Bits())
+		if err != nil {
+			return fault.Fieldf("api", name, "%q is not a whole number in range", printable(s))
+		}
+		v.SetInt(n)
+	case reflect.Uint16, reflect.Uint32:
+		n, err := strconv.ParseUint(s, 10, v.Type().Bits())
+		if err != nil {
+			return fault.Fieldf("api", name, "%q is not a whole number in range", printable(s))
+		}
+		v.SetUint(n)
+	default:
+		panic("api: parameter " + name + " has type " + v.Type().String())
+	}
+	return nil
+}
+
+// printable is a stranger's string, short and on one line, for a message.
+func printable(s string) string {
+	if len(s) > 64 {
+		s = s[:64] + "…"
+	}
+	return strings.Map(func(r rune) rune {
+		if r < 0x20 || r == 0x7f || r == utf8.RuneError {
+			return '?'
+		}
+		return r
+	}, s)
+}
+
+// paging are the parameters of every list.
+type paging struct {
+	Limit int    `query:"limit" description:"Items of a page, 100 if not given." minimum:"1" maximum:"1000"`
+	After string `query:"after" description:"The 'next' of the page before."`
+}
+
+const (
+	defaultPage = 100
+	maxPage     = 1000
+)
+
+// limit returns how many items were asked for. Zero was not asked for.
+func limit(n int) (int, error) {
+	switch {
+	case n == 0:
+		return defaultPage, nil
+	case n < 0 || n > maxPage:
+		return 0, fault.Fieldf("api", "limit", "%d is not between 1 and %d", n, maxPage)
+	}
+	return n, nil
+}

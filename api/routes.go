@@ -1,0 +1,74 @@
+package api
+
+import (
+	"net/http"
+
+	"github.com/swaggest/jsonschema-go"
+
+	"glasshouse/access"
+	"glasshouse/api/wire"
+)
+
+// routes is the API, in the order of the OpenAPI document.
+var routes = []route{
+	{"POST /jails", access.Operator, create((*Server).createJail, jailPlace), "Make a jail."},
+	{"GET /jails", access.Viewer, call(ok, (*Server).listJails), "List jails, oldest first."},
+	{"GET /jails/{id}", access.Viewer, call(ok, (*Server).getJail), "Show a jail and what it uses."},
+	{"POST /jails/{id}/start", access.Operator, call(ok, (*Server).startJail), "Start a jail."},
+	{"POST /jails/{id}/stop", access.Operator, call(ok, (*Server).stopJail), "End every process of a jail. Its files stay."},
+	{"POST /jails/{id}/pause", access.Operator, call(ok, (*Server).pauseJail), "Freeze a jail."},
+	{"POST /jails/{id}/resume", access.Operator, call(ok, (*Server).resumeJail), "Let a frozen jail go on."},
+	{"DELETE /jails/{id}", access.Operator, call(noContent, (*Server).deleteJail), "Remove a jail and its files."},
+
+	{"POST /jails/{id}/exec", access.Operator, raw((*Server).exec).
+		takes(wire.ExecRequest{}).gives(ok, wire.Exec{}).or(created, jsonKind, wire.Exec{}).or(ok, eventKind, wire.Output{}).replayable(),
+		"Run a command and wait for it, stream its output, or detach from it."},
+	{"GET /jails/{id}/execs", access.Viewer, call(ok, (*Server).listExecs), "List the commands of a jail that are still known, oldest first."},
+	{"GET /jails/{id}/execs/{exec}", access.Viewer, raw((*Server).getExec).
+		gives(ok, wire.Exec{}).or(ok, eventKind, wire.Output{}),
+		"Show a command and its output, or follow it as events."},
+	{"POST /jails/{id}/execs/{exec}/signal", access.Operator, call(noContent, (*Server).signalExec), "Send a signal to a command's process group."},
+	{"POST /jails/{id}/execs/{exec}/resize", access.Operator, call(noContent, (*Server).resizeExec), "Change the size of a command's terminal."},
+	{"POST /jails/{id}/execs/{exec}/stdin", access.Operator, raw((*Server).writeStdin).
+		takesBytes(byteKind).gives(noContent, nil),
+		"Write to a command's standard input."},
+	{"GET /jails/{id}/terminal", access.Operator, raw((*Server).terminal).
+		gives(http.StatusSwitchingProtocols, jsonschema.OneOf(wire.TerminalEvent{}, wire.TerminalControl{})).streams(),
+		"Open a terminal as a WebSocket. Binary frames are bytes; text frames are a TerminalEvent from the daemon and a TerminalControl to it. The close code is 4000 plus the exit code."},
+
+	{"GET /jails/{id}/files", access.Viewer, raw((*Server).getFile).
+		gives(ok, jsonschema.OneOf(wire.File{}, wire.Page[wire.File]{})).or(ok, byteKind, nil).or(ok, tarKind, nil).or(http.StatusPartialContent, byteKind, nil),
+		"Read a file, list a directory, describe either, or take a tar archive of it."},
+	{"PUT /jails/{id}/files", access.Operator, raw((*Server).putFile).
+		takesBytes(byteKind, tarKind).gives(ok, wire.File{}),
+		"Write a file, make a directory, or extract a tar archive."},
+	{"DELETE /jails/{id}/files", access.Operator, call(noContent, (*Server).deleteFile), "Remove a file or directory."},
+	{"POST /jails/{id}/files/move", access.Operator, call(noContent, (*Server).moveFile), "Rename a file or directory."},
+	{"GET /jails/{id}/files/watch", access.Viewer, raw((*Server).watchFiles).
+		gives(ok, nil).or(ok, eventKind, wire.FileEvent{}).streams(),
+		"Stream changes below a path as they happen."},
+	{"GET /jails/{id}/fs/diff", access.Viewer, call(ok, (*Server).diffJail), "List how a jail's files differ from its root filesystem, by path."},
+
+	{"POST /tokens", access.Admin, call(created, (*Server).createToken), "Make a bearer token. The answer alone has its secret."},
+	{"GET /tokens", access.Admin, call(ok, (*Server).listTokens), "List tokens, oldest first."},
+	{"DELETE /tokens/{id}", access.Admin, call(noContent, (*Server).revokeToken), "Revoke a token."},
+
+	{"GET /backends", access.Viewer, call(ok, (*Server).backends), "List what can isolate on this host."},
+	{"GET /doctor", access.Viewer, call(ok, (*Server).doctor), "Probe what this host can do, and what to do about what it cannot."},
+	{"GET /version", access.Viewer, call(ok, (*Server).version), "Show what runs."},
+	{"GET /metrics", access.Viewer, raw((*Server).serveMetrics).gives(ok, nil).or(ok, "text/plain", nil), "Metrics for Prometheus."},
+	{"GET /health", "", call(ok, (*Server).health), "Say that the daemon lives."},
+	{"GET /health/ready", "", call(ok, (*Server).ready), "Say that the daemon can serve."},
+	{"GET /openapi.json", "", raw((*Server).serveOpenAPI).gives(ok, nil).or(ok, jsonKind, nil), "This document."},
+}
+
+const (
+	ok        = http.StatusOK
+	created   = http.StatusCreated
+	noContent = http.StatusNoContent
+
+	jsonKind  = "application/json"
+	byteKind  = "application/octet-stream"
+	tarKind   = "application/x-tar"
+	eventKind = "text/event-stream"
+)

@@ -1,0 +1,224 @@
+// Package api is the HTTP door: a table of routes over the parts behind it.
+//
+// A handler gets its parameters and body decoded and checked, and returns a
+// value or an error; one function renders errors as problem details. The same
+// table makes the OpenAPI document, so what is served and what is documented
+// cannot part.
+package api
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"strings"
+	"sync"
+	"time"
+
+	"glasshouse/access"
+	"glasshouse/api/replay"
+	"glasshouse/api/wire"
+	"glasshouse/id"
+	"glasshouse/jail"
+	"glasshouse/jailinit/control"
+	"glasshouse/jailinit/protocol"
+)
+
+// Manager is what the API asks of the part that runs jails. *jail.Manager is
+// one.
+type Manager interface {
+	Create(ctx context.Context, s jail.Spec) (jail.Jail, error)
+	Get(ctx context.Context, j id.Jail) (jail.Jail, error)
+	List(ctx context.Context, o jail.ListOptions) ([]jail.Jail, error)
+	Start(ctx context.Context, j id.Jail) (jail.Jail, error)
+	Stop(ctx context.Context, j id.Jail, o jail.StopOptions) (jail.Jail, error)
+	Pause(ctx context.Context, j id.Jail) (jail.Jail, error)
+	Resume(ctx context.Context, j id.Jail) (jail.Jail, error)
+	Delete(ctx context.Context, j id.Jail) error
+	Stats(ctx context.Context, j id.Jail) (jail.Stats, error)
+
+	Exec(ctx context.Context, j id.Jail, r jail.ExecRequest, o *control.AttachOptions) (*control.Stream, protocol.ExecStatus, error)
+	Attach(ctx context.Context, j id.Jail, x id.Exec, o control.AttachOptions) (*control.Stream, error)
+	Execs(ctx context.Context, j id.Jail) ([]protocol.ExecStatus, error)
+	ExecStatus(ctx context.Context, j id.Jail, x id.Exec) (protocol.ExecStatus, error)
+	Output(ctx context.Context, j id.Jail, x id.Exec, f func(protocol.Chunk) error) (protocol.ExecStatus, error)
+	Signal(ctx context.Context, j id.Jail, x id.Exec, sig string) error
+	Resize(ctx context.Context, j id.Jail, x id.Exec, size protocol.Size) error
+	Stdin(ctx context.Context, j id.Jail, x id.Exec) (io.WriteCloser, error)
+
+	Files(ctx context.Context, j id.Jail) (jail.Files, error)
+	Watch(ctx context.Context, j id.Jail, path string, recursive bool) (<-chan protocol.FileEvent, error)
+	Changes(ctx context.Context, j id.Jail) ([]jail.Change, error)
+
+	Backends(ctx context.Context) []jail.BackendInfo
+}
+
+// Options are what a Server needs. Jails, Tokens and Replays must be set.
+type Options struct {
+	Jails   Manager
+	Tokens  *access.Tokens
+	Replays replay.Store
+
+	Peers   access.Peers                           // who may use the unix socket
+	Doctor  func(ctx context.Context) []wire.Probe // what this host can do
+	Ready   func(ctx context.Context) error        // nil error: ready to serve
+	Version wire.Version                           // shown at /version
+	Hosts   []string                               // names the daemon is reached by over TCP, besides the loopback's and IP addresses
+	Origins []string                               // other web origins that may call: "https://ui.example"
+	Log     *slog.Logger                           // default: slog.Default()
+
+	MaxBody   int64 // bytes of a JSON body; default 1 MiB
+	MaxOutput int   // bytes of each output stream in an exec's JSON answer; default 1 MiB
+}
+
+// A Server answers HTTP. Serve may be called for several listeners.
+type Server struct {
+	o       Options
+	mux     *http.ServeMux
+	csrf    *http.CrossOriginProtection
+	metrics *metrics
+	openapi []byte
+	once    flights
+
+	ctx     context.Context // ends when streams must: they would keep Shutdown waiting
+	cancel  context.CancelCauseFunc
+	streams sync.WaitGroup // connections that http.Server no longer knows
+
+	mu      sync.Mutex
+	servers []*http.Server // guarded by mu
+	closed  bool           // guarded by mu
+}
+
+var errClosing = errors.New("the daemon is stopping")
+
+// New returns a Server over o. A bad route table panics.
+func New(o Options) (*Server, error) {
+	if o.Log == nil {
+		o.Log = slog.Default()
+	}
+	o.MaxBody = cmp.Or(o.MaxBody, 1<<20)
+	o.MaxOutput = cmp.Or(o.MaxOutput, 1<<20)
+	s := &Server{o: o, mux: http.NewServeMux(), csrf: http.NewCrossOriginProtection()}
+	for _, origin := range o.Origins {
+		if err := s.csrf.AddTrustedOrigin(origin); err != nil {
+			return nil, fmt.Errorf("trusted origin %q: %w", origin, err)
+		}
+	}
+	s.ctx, s.cancel = context.WithCancelCause(context.Background())
+	s.metrics = newMetrics(o.Jails)
+	for _, rt := range routes {
+		s.mux.Handle(rt.pattern, s.route(rt))
+	}
+	var err error
+	s.openapi, err = document(routes, o.Version.Version)
+	return s, err
+}
+
+// Handler returns the server's handler, for callers over TCP: they need tokens.
+func (s *Server) Handler() http.Handler { return http.HandlerFunc(s.serveHTTP) }
+
+// Serve answers on l until Shutdown, and then returns nil. Callers on a local
+// listener, a unix socket, are known by their credentials; others need tokens.
+func (s *Server) Serve(l net.Listener, local bool) error {
+	srv := &http.Server{
+		Handler:           s.Handler(),
+		ReadHeaderTimeout: 10 * time.Second,
+		IdleTimeout:       2 * time.Minute,
+		MaxHeaderBytes:    64 << 10,
+		ErrorLog:          slog.NewLogLogger(s.o.Log.Handler(), slog.LevelDebug),
+		ConnContext: func(ctx context.Context, c net.Conn) context.Context {
+			return withConn(ctx, s.o.Peers, c, local)
+		},
+	}
+	s.mu.Lock()
+	if s.closed {
+		s.mu.Unlock()
+		return errors.Join(errClosing, l.Close())
+	}
+	s.servers = append(s.servers, srv)
+	s.mu.Unlock()
+
+	if err := srv.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+		return fmt.Errorf("serve %s: %w", l.Addr(), err)
+	}
+	return nil
+}
+
+// Shutdown stops listening, ends streams and terminals, and waits for other
+// requests until ctx ends; then it breaks them off.
+func (s *Server) Shutdown(ctx context.Context) error {
+	s.mu.Lock()
+	s.closed = true
+	servers := s.servers
+	s.mu.Unlock()
+
+	s.cancel(errClosing)
+	var wg sync.WaitGroup
+	errs := make([]error, len(servers))
+	for i, srv := range servers {
+		wg.Go(func() {
+			if err := srv.Shutdown(ctx); err != nil {
+				errs[i] = errors.Join(err, srv.Close())
+			}
+		})
+	}
+	wg.Wait()
+	s.streams.Wait() // each has a deadline of its own
+	return errors.Join(errs...)
+}
+
+// serveHTTP is the whole of what happens to a request, outermost first.
+func (s *Server) serveHTTP(w http.ResponseWriter, r *http.Request) {
+	rec := &recorder{ResponseWriter: w}
+	defer s.observe(rec, r, time.Now())
+	defer s.recover(rec, r)
+
+	h := rec.Header()
+	h.Set("X-Content-Type-Options", "nosniff")
+	h.Set("Cache-Control", "no-store")
+	err := s.admit(rec, r)
+	if err != nil {
+		s.fail(rec, r, err)
+	}
+}
+
+// admit checks where the request comes from and who sent it, and passes it to
+// its route.
+func (s *Server) admit(rec *recorder, r *http.Request) error {
+	c := connOf(r.Context())
+	if err := s.checkHost(r, c); err != nil {
+		return err
+	}
+	if err := s.checkOrigin(r); err != nil {
+		return err
+	}
+	caller, err := s.authenticate(r, c)
+	if err != nil && !public(r) {
+		return err
+	}
+	rec.caller = caller
+	*r = *r.WithContext(access.WithCaller(r.Context(), caller))
+
+	if _, pattern := s.mux.Handler(r); pattern == "" {
+		return s.noRoute(r)
+	}
+	s.mux.ServeHTTP(rec, r)
+	return nil
+}
+
+// public reports whether r is for a route that anyone may ask.
+func public(r *http.Request) bool {
+	if r.Method != http.MethodGet && r.Method != http.MethodHead {
+		return false
+	}
+	for _, rt := range routes {
+		if rt.role == "" && strings.TrimPrefix(rt.pattern, "GET ") == r.URL.Path {
+			return true
+		}
+	}
+	return false
+}
