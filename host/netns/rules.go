@@ -38,8 +38,8 @@ func ensureRules() error {
 	chain := func(name string, hook *nftables.ChainHook, kind nftables.ChainType, prio *nftables.ChainPriority) *nftables.Chain {
 		return c.AddChain(&nftables.Chain{Name: name, Table: t, Hooknum: hook, Type: kind, Priority: prio, Policy: &accept})
 	}
-	rule := func(ch *nftables.Chain, parts ...[]expr.Any) *nftables.Rule {
-		return c.AddRule(&nftables.Rule{Table: t, Chain: ch, Exprs: join(parts...)})
+	rule := func(ch *nftables.Chain, parts ...[]expr.Any) {
+		c.AddRule(&nftables.Rule{Table: t, Chain: ch, Exprs: join(parts...)})
 	}
 
 	// A jail has no business with the host itself.
@@ -57,8 +57,9 @@ func ensureRules() error {
 
 	// What leaves the host leaves it in the host's name.
 	post := chain("postrouting", nftables.ChainHookPostrouting, nftables.ChainTypeNAT, nftables.ChainPriorityNATSource)
-	last := rule(post, from(expr.CmpOpEq), to(expr.CmpOpNeq), []expr.Any{&expr.Masq{}})
-	last.UserData = userdata.AppendString(nil, userdata.TypeComment, edition)
+	c.AddRule(&nftables.Rule{Table: t, Chain: post,
+		Exprs:    join(from(expr.CmpOpEq), to(expr.CmpOpNeq), []expr.Any{&expr.Masq{}}),
+		UserData: userdata.AppendString(nil, userdata.TypeComment, edition)})
 
 	if err := c.Flush(); err != nil {
 		return fmt.Errorf("set the host's rules: %w", err)
