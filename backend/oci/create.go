@@ -304,7 +304,7 @@ func (m *making) makeBundle(binds []bind) error {
 		return err
 	}
 	path := filepath.Join("/", m.backend.cfg.CgroupPrefix, string(m.plan.ID))
-	spec := newSpec(m.plan, m.backend.kind, l.merged(), m.netns, path, l.sysfs(), l.staged("control"), binds)
+	spec := newSpec(m.plan, m.backend.kind, l, m.netns, path, binds)
 	b, err := json.Marshal(spec)
 	if err != nil {
 		return err

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"os"
 	"path"
-	"runtime"
 	"strconv"
 	"strings"
 
@@ -119,28 +118,22 @@ func wrap(op, path string, err error) error {
 
 // asOwner runs f on a thread that makes files as the host's user and group id,
 // with the permissions of root. Ids outside a jail's range have no form on its
-// layers, root's among them. The thread ends with its goroutine, because no
-// other may inherit what it is.
+// layers, root's among them.
 func asOwner(id uint32, f func() error) error {
-	done := make(chan error)
-	go func() {
-		runtime.LockOSThread() // never unlocked
-		done <- func() error {
-			header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
-			var caps [2]unix.CapUserData
-			if err := unix.Capget(&header, &caps[0]); err != nil {
-				return fmt.Errorf("capget: %w", err)
-			}
-			unix.SetfsgidRetGid(int(id))
-			unix.SetfsuidRetUid(int(id)) // and takes the capabilities that are about files
-			if uid, _ := unix.SetfsuidRetUid(-1); uid != int(id) {
-				return errors.New("the thread cannot take the jail's id")
-			}
-			if err := unix.Capset(&header, &caps[0]); err != nil {
-				return fmt.Errorf("capset: %w", err)
-			}
-			return f()
-		}()
-	}()
-	return <-done
+	return onThread(func() error {
+		header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+		var caps [2]unix.CapUserData
+		if err := unix.Capget(&header, &caps[0]); err != nil {
+			return fmt.Errorf("capget: %w", err)
+		}
+		unix.SetfsgidRetGid(int(id))
+		unix.SetfsuidRetUid(int(id)) // and takes the capabilities that are about files
+		if uid, _ := unix.SetfsuidRetUid(-1); uid != int(id) {
+			return errors.New("the thread cannot take the jail's id")
+		}
+		if err := unix.Capset(&header, &caps[0]); err != nil {
+			return fmt.Errorf("capset: %w", err)
+		}
+		return f()
+	})
 }

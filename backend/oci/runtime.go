@@ -23,19 +23,18 @@ import (
 
 // A kind is one of the runtimes, with what sets it apart from the others.
 type kind struct {
-	name     string
-	unified  bool     // joins the v2 tree of a hybrid host by itself
-	hide     bool     // refuses to start where it sees that tree
-	chowns   bool     // gives its standard streams to the jail's root
-	flags    []string // before the subcommand
-	lacks    map[string]string
-	sentry   bool // a kernel of its own stands between jail and host
-	package_ string
+	name     string            // also of the package that has it
+	hide     bool              // refuses to start where it sees both generations of cgroups
+	chowns   bool              // gives its standard streams to the jail's root
+	defaults bool              // sets a limit of its own for processes where it is given none
+	sentry   bool              // a kernel of its own stands between jail and host
+	flags    []string          // before the subcommand
+	lacks    map[string]string // as jail.Backend's
 }
 
 var kinds = map[string]kind{
-	"runc": {name: "runc", unified: true, package_: "runc"},
-	"crun": {name: "crun", hide: true, chowns: true, package_: "crun"},
+	"runc": {name: "runc"},
+	"crun": {name: "crun", hide: true, chowns: true, defaults: true},
 	"runsc": {
 		name:   "runsc",
 		sentry: true,
@@ -52,12 +51,14 @@ var kinds = map[string]kind{
 		lacks: map[string]string{
 			"pids": "gVisor runs the jail's processes on threads of its own: the host bounds those, at four times the limit and a thousand more, and there the whole jail ends instead of one fork",
 		},
-		package_: "runsc",
 	},
 }
 
 // adjust changes s where a runtime wants it otherwise.
 func (k kind) adjust(s *specs.Spec, p jail.Plan) {
+	if k.defaults {
+		s.Linux.Resources = &specs.LinuxResources{Pids: &specs.LinuxPids{Limit: &p.Limits.MaxPIDs}}
+	}
 	if !k.sentry {
 		return
 	}
@@ -132,18 +133,17 @@ func (b *Backend) run(ctx context.Context, p jail.Plan, l layout) error {
 // runOnThread runs cmd to its end on a thread that lasts as long: the thread is
 // the parent whose death kills the child, and lends it its mount namespace.
 func (b *Backend) runOnThread(cmd *exec.Cmd) error {
-	done := make(chan error)
-	go func() {
+	if b.hidden == "" {
 		runtime.LockOSThread()
-		if b.hidden == "" {
-			defer runtime.UnlockOSThread() // else nobody may inherit the thread
-		} else if err := hide(b.hidden); err != nil {
-			done <- err
-			return
+		defer runtime.UnlockOSThread()
+		return cmd.Run()
+	}
+	return onThread(func() error {
+		if err := hide(b.hidden); err != nil {
+			return err
 		}
-		done <- cmd.Run()
-	}()
-	return <-done
+		return cmd.Run()
+	})
 }
 
 // hide gives the thread a mount namespace of its own in which mount is not
@@ -229,7 +229,7 @@ func (b *Backend) forget(p jail.Plan) error {
 // if it is not installed.
 func (b *Backend) version(ctx context.Context) (string, error) {
 	const op = "oci.Probe"
-	remedy := fmt.Sprintf("install the package %s, or name the binary in the configuration", b.kind.package_)
+	remedy := fmt.Sprintf("install the package %s, or name the binary in the configuration", b.kind.name)
 	if _, err := exec.LookPath(b.path); err != nil {
 		return "", fault.Cannot(op, fmt.Sprintf("%s is not installed", b.path), remedy)
 	}

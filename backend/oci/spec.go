@@ -24,12 +24,12 @@ const maxFiles = 65536
 // oomScore makes the host's out-of-memory killer prefer jails to the daemon.
 const oomScore = 500
 
-// masked and readOnly are the paths of /proc and /sys through which a container
-// would see or change the machine.
+// masked and readOnly are the paths of /proc and /sys through which a jail would
+// see or change the machine. What only the host's root may open, as /proc/kcore
+// and /proc/timer_list, is closed to a jail already, which has no such user.
 var (
 	masked = []string{
-		"/proc/acpi", "/proc/asound", "/proc/interrupts", "/proc/kcore", "/proc/keys",
-		"/proc/latency_stats", "/proc/sched_debug", "/proc/scsi", "/proc/timer_list", "/proc/timer_stats",
+		"/proc/acpi", "/proc/asound", "/proc/interrupts", "/proc/keys", "/proc/sched_debug", "/proc/scsi",
 		"/sys/devices/virtual/powercap", "/sys/firmware", "/sys/fs/bpf", "/sys/kernel/debug",
 		"/sys/kernel/security", "/sys/kernel/tracing",
 	}
@@ -46,13 +46,17 @@ type bind struct {
 // newSpec returns what the runtime is told. What it is not told, we have done
 // ourselves: the limits are set on the cgroup it joins, and the owners of files
 // come from the idmapped layers under root.
-func newSpec(p jail.Plan, k kind, root, netns, cgroup, sysfs, ctl string, binds []bind) *specs.Spec {
+func newSpec(p jail.Plan, k kind, l layout, netns, cgroup string, binds []bind) *specs.Spec {
 	ids := []specs.LinuxIDMapping{{ContainerID: 0, HostID: p.IDs.First, Size: p.IDs.Count}}
 	score := oomScore
 	files := rlimitFiles()
+	binds = append([]bind{
+		{source: l.sysfs(), target: "/sys"}, // the machine as its own network namespace sees it
+		{source: l.staged("control"), target: controlDir, write: true},
+	}, binds...)
 	s := &specs.Spec{
 		Version:  "1.0.2",
-		Root:     &specs.Root{Path: root},
+		Root:     &specs.Root{Path: l.merged()},
 		Hostname: p.Hostname,
 		Process: &specs.Process{
 			Args:            []string{initPath},
@@ -66,7 +70,7 @@ func newSpec(p jail.Plan, k kind, root, netns, cgroup, sysfs, ctl string, binds 
 				{Type: "RLIMIT_CORE"},
 			},
 		},
-		Mounts: append(ownMounts(sysfs, ctl), bindMounts(binds)...),
+		Mounts: append(ownMounts(p.Limits), bindMounts(binds, k)...),
 		Linux: &specs.Linux{
 			UIDMappings: ids,
 			GIDMappings: ids,
@@ -85,37 +89,44 @@ func newSpec(p jail.Plan, k kind, root, netns, cgroup, sysfs, ctl string, binds 
 	return s
 }
 
-// ownMounts are what every jail has beside its root: /proc, a private /dev with
-// the runtime's default devices, and the machine as its own network namespace
-// sees it. /tmp and /run are on the root filesystem, so that they count as disk
-// and are part of a snapshot.
-func ownMounts(sysfs, ctl string) []specs.Mount {
+// ownMounts are what every jail has beside its root: /proc and a private /dev
+// with the runtime's default devices. /tmp and /run are on the root filesystem,
+// so that they count as disk and are part of a snapshot. /dev/shm holds half of
+// the jail's memory: what is in it stays when the kernel kills processes for
+// want of memory, so more could cost the jail its init.
+func ownMounts(limits jail.Limits) []specs.Mount {
+	shm := fmt.Sprintf("size=%dk", limits.MemoryMB<<10/2)
 	return []specs.Mount{
 		{Destination: "/proc", Type: "proc", Source: "proc", Options: []string{"nosuid", "noexec", "nodev"}},
 		{Destination: "/dev", Type: "tmpfs", Source: "tmpfs", Options: []string{"nosuid", "noexec", "strictatime", "mode=755", "size=1024k"}},
 		{Destination: "/dev/pts", Type: "devpts", Source: "devpts", Options: []string{"nosuid", "noexec", "newinstance", "ptmxmode=0666", "mode=0620", "gid=5"}},
-		{Destination: "/dev/shm", Type: "tmpfs", Source: "shm", Options: []string{"nosuid", "noexec", "nodev", "mode=1777", "size=65536k"}},
+		{Destination: "/dev/shm", Type: "tmpfs", Source: "shm", Options: []string{"nosuid", "noexec", "nodev", "mode=1777", shm}},
 		{Destination: "/dev/mqueue", Type: "mqueue", Source: "mqueue", Options: []string{"nosuid", "noexec", "nodev"}},
-		{Destination: "/sys", Type: "bind", Source: sysfs, Options: []string{"bind", "ro", "nosuid", "noexec", "nodev"}},
-		{Destination: controlDir, Type: "bind", Source: ctl, Options: []string{"bind", "rw", "nosuid", "nodev"}},
 	}
 }
 
-// bindMounts shows the caller's directories. Sources are single mounts that
-// already are nosuid, nodev and, unless they may be written, read-only.
-func bindMounts(binds []bind) []specs.Mount {
+// bindMounts shows what was staged. The sources are single mounts that already
+// are nosuid, nodev and, unless they may be written, read-only; a bind takes
+// that along, with whatever else the host's administrator has forbidden there.
+// To ask for it again would be a remount, which a user namespace is refused if
+// it leaves out any of it.
+func bindMounts(binds []bind, k kind) []specs.Mount {
 	var ms []specs.Mount
 	for _, b := range binds {
-		mode := "ro"
-		if b.write {
-			mode = "rw"
+		options := []string{"bind"}
+		if k.sentry { // its own kernel keeps its own flags
+			options = append(options, b.mode(), "nosuid", "nodev")
 		}
-		ms = append(ms, specs.Mount{
-			Destination: b.target, Type: "bind", Source: b.source,
-			Options: []string{"bind", mode, "nosuid", "nodev"},
-		})
+		ms = append(ms, specs.Mount{Destination: b.target, Type: "bind", Source: b.source, Options: options})
 	}
 	return ms
+}
+
+func (b bind) mode() string {
+	if b.write {
+		return "rw"
+	}
+	return "ro"
 }
 
 // rlimitFiles is maxFiles, or what this process may have at most: without
