@@ -1,0 +1,161 @@
+package probe
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
+	"github.com/cilium/ebpf/link"
+	"golang.org/x/sys/unix"
+)
+
+const bpfRemedy = "use Linux 5.8 or later with CONFIG_BPF_SYSCALL, and give the daemon CAP_BPF and CAP_PERFMON"
+
+// noBPF says conclusively no where the kernel or the library does.
+func noBPF(what string, err error) error {
+	if errors.Is(err, ebpf.ErrNotSupported) {
+		return cannot("this kernel has no "+what, bpfRemedy)
+	}
+	return refused(what, firstLine(err), bpfRemedy)
+}
+
+// bpf makes the map and loads the type of program that watch system calls. A
+// program is loaded and not just asked for: "not permitted" is an answer to us,
+// though none about the kernel.
+func bpf(context.Context, Host) (string, error) {
+	m, err := ebpf.NewMap(&ebpf.MapSpec{Type: ebpf.RingBuf, MaxEntries: uint32(os.Getpagesize())})
+	if err != nil {
+		return "", noBPF("ring buffers of BPF", err)
+	}
+	defer m.Close()
+	p, err := ebpf.NewProgram(&ebpf.ProgramSpec{Type: ebpf.TracePoint, License: "GPL", Instructions: returns(0)})
+	if err != nil {
+		return "", noBPF("tracepoint programs of BPF", err)
+	}
+	defer p.Close()
+	return "ring buffers and tracepoint programs", nil
+}
+
+func returns(v int32) asm.Instructions {
+	return asm.Instructions{asm.Mov.Imm(asm.R0, v), asm.Return()}
+}
+
+func btf(context.Context, Host) (string, error) {
+	const file = "/sys/kernel/btf/vmlinux"
+	fi, err := os.Stat(file)
+	if errors.Is(err, os.ErrNotExist) {
+		return "", cannot("the kernel does not describe its types: there is no "+file, "use a kernel with CONFIG_DEBUG_INFO_BTF, as distributions ship")
+	}
+	if err != nil {
+		return "", err
+	}
+	if err := unix.Access(file, unix.R_OK); err != nil {
+		return "", refused("description of the kernel's types", err, "make "+file+" readable")
+	}
+	return fmt.Sprintf("%d KiB", fi.Size()>>10), nil
+}
+
+// bpfTracing loads a program on a raw tracepoint with types (tp_btf), which
+// observers prefer, and asks for those on functions (fentry).
+func bpfTracing(context.Context, Host) (string, error) {
+	if err := loadTracing("sys_enter", ebpf.AttachTraceRawTp); err != nil {
+		return "", noBPF("typed tracepoint programs of BPF", err)
+	}
+	if err := loadTracing("do_exit", ebpf.AttachTraceFEntry); err != nil {
+		return "tracepoints, not functions: " + err.Error(), nil
+	}
+	return "tracepoints and functions", nil
+}
+
+func loadTracing(to string, how ebpf.AttachType) error {
+	p, err := ebpf.NewProgram(&ebpf.ProgramSpec{
+		Type: ebpf.Tracing, AttachType: how, AttachTo: to, License: "GPL", Instructions: returns(0),
+	})
+	if err != nil {
+		return firstLine(err)
+	}
+	return p.Close()
+}
+
+// firstLine leaves out the library's advice and the verifier's log.
+func firstLine(err error) error {
+	if errno, ok := errors.AsType[unix.Errno](err); ok {
+		return errno
+	}
+	return err
+}
+
+// bpfLSM tells apart a kernel that has it off and one that has it on and yet
+// refuses such programs.
+func bpfLSM(context.Context, Host) (string, error) {
+	active, listErr := activeLSMs()
+	if listErr == nil && !strings.Contains(","+active+",", ",bpf,") {
+		return "", cannot("bpf is not among the active security modules ("+active+")", "boot with lsm="+active+",bpf")
+	}
+	p, err := ebpf.NewProgram(&ebpf.ProgramSpec{
+		Type: ebpf.LSM, AttachType: ebpf.AttachLSMMac, AttachTo: "file_open", License: "GPL", Instructions: returns(0),
+	})
+	if err != nil {
+		if errors.Is(err, ebpf.ErrNotSupported) {
+			err = unix.EOPNOTSUPP
+		}
+		return "", refused("programs of the bpf security module", firstLine(err),
+			"use a kernel with CONFIG_BPF_LSM and trampolines for BPF, as distributions ship; nothing depends on it")
+	}
+	defer p.Close()
+	return active, nil
+}
+
+// activeLSMs reads the list from securityfs, mounted for this thread alone where
+// the host has not.
+func activeLSMs() (string, error) {
+	const file = "/sys/kernel/security/lsm"
+	if b, err := os.ReadFile(file); err == nil {
+		return strings.TrimSpace(string(b)), nil
+	}
+	var list string
+	err := onThread(func() error {
+		if err := unix.Unshare(unix.CLONE_NEWNS); err != nil {
+			return err
+		}
+		if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
+			return err
+		}
+		if err := unix.Mount("securityfs", "/sys/kernel/security", "securityfs", 0, ""); err != nil {
+			return err
+		}
+		b, err := os.ReadFile(file)
+		list = strings.TrimSpace(string(b))
+		return err
+	})
+	return list, err
+}
+
+// tcx attaches a program to the loopback of a network that ends with the thread.
+func tcx(context.Context, Host) (string, error) {
+	const remedy = "use Linux 6.6 or later; older ones count traffic through classic tc"
+	err := onThread(func() error {
+		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
+			return err
+		}
+		p, err := ebpf.NewProgram(&ebpf.ProgramSpec{Type: ebpf.SchedCLS, License: "GPL", Instructions: returns(-1)})
+		if err != nil {
+			return err
+		}
+		defer p.Close()
+		const loopback = 1
+		l, err := link.AttachTCX(link.TCXOptions{Interface: loopback, Program: p, Attach: ebpf.AttachTCXIngress})
+		if err != nil {
+			return err
+		}
+		return l.Close()
+	})
+	if errors.Is(err, ebpf.ErrNotSupported) {
+		return "", cannot("this kernel attaches no programs through tcx", remedy)
+	}
+	return "", refused("tcx", err, remedy)
+}

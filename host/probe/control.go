@@ -1,0 +1,97 @@
+package probe
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"time"
+
+	"glasshouse/host/cgroup"
+)
+
+// layout tells which generation of cgroups this host has.
+func layout() string {
+	v2 := func(dir string) bool { _, err := os.Stat(dir + "/cgroup.procs"); return err == nil }
+	switch {
+	case v2("/sys/fs/cgroup"):
+		return "v2"
+	case v2("/sys/fs/cgroup/unified"):
+		return "hybrid"
+	}
+	return "v1"
+}
+
+func cgroupLimits(context.Context, Host) (string, error) {
+	t, err := cgroup.New("glasshouse-probe")
+	if err != nil {
+		return "", err
+	}
+	lacks := t.Lacks()
+	var have, reasons []string
+	for _, c := range []string{"cpu", "memory", "pids"} {
+		if lacks[c] == "" {
+			have = append(have, c)
+			continue
+		}
+		reasons = append(reasons, lacks[c])
+	}
+	if len(reasons) > 0 {
+		return "", cannot(strings.Join(reasons, "; "), "do what the reason says and reboot; jails work without, unlimited in what is missing")
+	}
+	detail := layout() + " with " + strings.Join(have, ", ")
+	if lacks["swap"] != "" {
+		detail += "; " + lacks["swap"]
+	}
+	return detail, nil
+}
+
+// cgroupControl makes a cgroup with a process in it and does to it what is done
+// to jails.
+func cgroupControl(ctx context.Context, _ Host) (_ string, err error) {
+	name := fmt.Sprintf("glasshouse-probe-%d-%d", os.Getpid(), time.Now().UnixNano())
+	t, err := cgroup.New(name)
+	if err != nil {
+		return "", err
+	}
+	for _, power := range []string{"freeze", "identity"} {
+		if why := t.Lacks()[power]; why != "" {
+			return "", cannot(why, "mount the cgroup2 filesystem: mount -t cgroup2 none /sys/fs/cgroup/unified")
+		}
+	}
+	// A probe that ran out of time still takes away what it made.
+	defer func() { err = errors.Join(err, t.Remove()) }()
+	c, err := t.Create("p", cgroup.Limits{})
+	if err != nil {
+		return "", refused("making a cgroup", err, "run the daemon outside a container, or in one with the host's cgroups")
+	}
+	defer func() {
+		err = errors.Join(err, c.Destroy(context.WithoutCancel(ctx)))
+	}()
+	pid, reap, err := sleeper()
+	if err != nil {
+		return "", err
+	}
+	defer reap()
+	for _, step := range []func() error{
+		func() error { return c.AddPID(pid) },
+		func() error { return c.Freeze(ctx) },
+		func() error { return c.Thaw(ctx) },
+		func() error { return c.Kill(ctx) },
+	} {
+		if err := step(); err != nil {
+			return "", fmt.Errorf("freeze, thaw and kill a process: %w", err)
+		}
+	}
+	return layout(), nil
+}
+
+func pressure(context.Context, Host) (string, error) {
+	const remedy = "boot with psi=1, or use a kernel with CONFIG_PSI"
+	_, err := os.ReadFile("/proc/pressure/memory")
+	if errors.Is(err, os.ErrNotExist) {
+		return "", cannot("this kernel does not measure pressure", remedy)
+	}
+	return "", refused("measurements of pressure", err, remedy)
+}

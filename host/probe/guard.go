@@ -1,0 +1,84 @@
+package probe
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+const seccompRemedy = "use a kernel with CONFIG_SECCOMP_FILTER"
+
+// actionAvailable asks whether filters may answer with this action.
+func actionAvailable(action uint32) error {
+	_, _, errno := unix.Syscall(unix.SYS_SECCOMP, unix.SECCOMP_GET_ACTION_AVAIL, 0, uintptr(unsafe.Pointer(&action)))
+	if errno != 0 {
+		return errno
+	}
+	return nil
+}
+
+func seccomp(context.Context, Host) (string, error) {
+	for _, action := range []uint32{unix.SECCOMP_RET_ERRNO, unix.SECCOMP_RET_KILL_PROCESS, unix.SECCOMP_RET_ALLOW} {
+		if err := actionAvailable(action); err != nil {
+			return "", refused("seccomp filters", err, seccompRemedy)
+		}
+	}
+	return "", nil
+}
+
+func seccompNotify(context.Context, Host) (string, error) {
+	return "", refused("seccomp user notification", actionAvailable(unix.SECCOMP_RET_USER_NOTIF), "use Linux 5.0 or later")
+}
+
+func landlock(context.Context, Host) (string, error) {
+	abi, _, errno := unix.Syscall(unix.SYS_LANDLOCK_CREATE_RULESET, 0, 0, unix.LANDLOCK_CREATE_RULESET_VERSION)
+	if errno != 0 {
+		return "", refused("Landlock", errno, "boot with landlock in the lsm= list, on a kernel with CONFIG_SECURITY_LANDLOCK")
+	}
+	return "ABI " + strconv.Itoa(int(abi)), nil
+}
+
+// fanotify marks the data directory's filesystem, where the jails' files will be.
+func fanotify(_ context.Context, h Host) (string, error) {
+	const remedy = "use Linux 5.9 or later with CONFIG_FANOTIFY, and give the daemon CAP_SYS_ADMIN"
+	fd, err := unix.FanotifyInit(unix.FAN_CLASS_NOTIF|unix.FAN_CLOEXEC|unix.FAN_NONBLOCK|unix.FAN_REPORT_DFID_NAME, unix.O_RDONLY)
+	if err != nil {
+		return "", refused("fanotify that reports names", err, remedy)
+	}
+	defer unix.Close(fd)
+	err = unix.FanotifyMark(fd, unix.FAN_MARK_ADD|unix.FAN_MARK_FILESYSTEM, unix.FAN_DELETE_SELF, unix.AT_FDCWD, h.Data)
+	return "on " + filesystem(h.Data), refused("fanotify on a whole filesystem", err, remedy)
+}
+
+func userfaultfd(context.Context, Host) (string, error) {
+	fd, _, errno := unix.Syscall(unix.SYS_USERFAULTFD, unix.O_CLOEXEC, 0, 0)
+	if errno != 0 {
+		return "", refused("userfaultfd", errno, "sysctl -w vm.unprivileged_userfaultfd=1, on a kernel with CONFIG_USERFAULTFD")
+	}
+	unix.Close(int(fd))
+	return "", nil
+}
+
+func kvm(context.Context, Host) (string, error) {
+	const remedy = "on a machine: turn on virtualization in its firmware and modprobe kvm; in a virtual one: have its host allow nested virtualization; without, microVMs are emulated, many times slower"
+	fd, err := unix.Open("/dev/kvm", unix.O_RDWR|unix.O_CLOEXEC, 0)
+	switch err {
+	case nil:
+	case unix.ENOENT, unix.ENXIO, unix.ENODEV:
+		return "", cannot("there is no /dev/kvm", remedy)
+	case unix.EACCES, unix.EPERM:
+		return "", cannot("this user may not open /dev/kvm", "add the user to the group kvm: usermod -aG kvm USER")
+	default:
+		return "", fmt.Errorf("open /dev/kvm: %w", err)
+	}
+	defer unix.Close(fd)
+	const getAPIVersion = 0xAE00
+	v, err := unix.IoctlRetInt(fd, getAPIVersion)
+	if err != nil {
+		return "", fmt.Errorf("ask KVM for its version: %w", err)
+	}
+	return "API " + strconv.Itoa(v), nil
+}

@@ -1,0 +1,35 @@
+package probe
+
+import (
+	"context"
+
+	nft "github.com/google/nftables"
+	"github.com/google/nftables/expr"
+	"golang.org/x/sys/unix"
+)
+
+// nftables makes the kind of rule that lets jails out, in a network namespace
+// that ends with the thread.
+func nftables(context.Context, Host) (string, error) {
+	const remedy = "load the kernel modules nf_tables, nft_chain_nat and nft_masq; without them jails have no way out, isolated ones work"
+	err := onThread(func() error {
+		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
+			return err
+		}
+		c, err := nft.New()
+		if err != nil {
+			return err
+		}
+		table := c.AddTable(&nft.Table{Family: nft.TableFamilyIPv4, Name: "glasshouse_probe"})
+		chain := c.AddChain(&nft.Chain{
+			Name: "out", Table: table, Type: nft.ChainTypeNAT,
+			Hooknum: nft.ChainHookPostrouting, Priority: nft.ChainPriorityNATSource,
+		})
+		c.AddRule(&nft.Rule{Table: table, Chain: chain, Exprs: []expr.Any{&expr.Masq{}}})
+		return c.Flush()
+	})
+	if err == unix.ENOENT { // what the kernel says for a module it does not have
+		return "", cannot("this kernel has no nftables with address translation", remedy)
+	}
+	return "with address translation", refused("nftables", err, remedy)
+}

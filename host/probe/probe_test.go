@@ -1,0 +1,253 @@
+package probe_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"glasshouse/host/probe"
+)
+
+// TestMain prints the results as an ordinary user when the tests below ask so.
+func TestMain(m *testing.M) {
+	if data := os.Getenv("PROBE_TEST_DATA"); data != "" {
+		json.NewEncoder(os.Stdout).Encode(probe.All(context.Background(), probe.Host{Data: data}))
+		return
+	}
+	os.Exit(m.Run())
+}
+
+// sound checks what holds of every result on every host.
+func sound(t *testing.T, results []probe.Result) {
+	t.Helper()
+	seen := map[string]bool{}
+	for _, r := range results {
+		if r.Name == "" || seen[r.Name] {
+			t.Errorf("name %q is empty or there twice", r.Name)
+		}
+		seen[r.Name] = true
+		switch r.Status {
+		case probe.OK:
+			if r.Reason != "" || r.Remedy != "" {
+				t.Errorf("%s is ok with reason %q and remedy %q", r.Name, r.Reason, r.Remedy)
+			}
+		case probe.Unsupported, probe.Unknown:
+			if !strings.HasSuffix(r.Reason, ".") || len(r.Reason) < 10 || strings.Contains(r.Reason, "\n") || r.Remedy == "" {
+				t.Errorf("%s is %s with reason %q and remedy %q, want a sentence and something to do", r.Name, r.Status, r.Reason, r.Remedy)
+			}
+		default:
+			t.Errorf("%s has status %q", r.Name, r.Status)
+		}
+	}
+}
+
+func find(t *testing.T, results []probe.Result, name string) probe.Result {
+	t.Helper()
+	i := slices.IndexFunc(results, func(r probe.Result) bool { return r.Name == name })
+	if i < 0 {
+		t.Fatalf("no result %q", name)
+	}
+	return results[i]
+}
+
+func show(t *testing.T, results []probe.Result) {
+	t.Helper()
+	for _, r := range results {
+		t.Logf("%-40s %-12s %s", r.Name, r.Status, r.Detail+r.Reason)
+		if r.Remedy != "" {
+			t.Logf("%-40s %-12s → %s", "", "", r.Remedy)
+		}
+	}
+}
+
+// left is what probes left behind: mounts, loop devices, files, cgroups and
+// networks named after them. Others may be at work on this host.
+func left(t *testing.T, data string) []string {
+	t.Helper()
+	var found []string
+	text, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil {
+		t.Fatal(err)
+	}
+	loops, _ := filepath.Glob("/sys/block/loop*/loop/backing_file")
+	for _, f := range loops {
+		b, _ := os.ReadFile(f)
+		text = append(text, b...)
+	}
+	for line := range strings.Lines(string(text)) {
+		if strings.Contains(line, "probe") {
+			found = append(found, line)
+		}
+	}
+	for _, glob := range []string{
+		data + "/.*", os.TempDir() + "/*glasshouse-probe*", "/var/tmp/*glasshouse-probe*",
+		"/sys/fs/cgroup/glasshouse-probe*", "/sys/fs/cgroup/*/glasshouse-probe*", "/run/netns/probe-*",
+	} {
+		names, err := filepath.Glob(glob)
+		if err != nil {
+			t.Fatal(err)
+		}
+		found = append(found, names...)
+	}
+	return found
+}
+
+func TestAsRootEverythingIsTold(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root")
+	}
+	data := t.TempDir()
+	start := time.Now()
+	results := probe.All(t.Context(), probe.Host{Data: filepath.Join(data, "not", "made", "yet")})
+	took := time.Since(start)
+
+	show(t, results)
+	sound(t, results)
+	for _, r := range results {
+		if r.Status == probe.Unknown {
+			t.Errorf("%s is unknown to root: %s", r.Name, r.Reason)
+		}
+	}
+	if took > 2*probe.Limit {
+		t.Errorf("it took %v", took)
+	}
+	t.Logf("took %v", took)
+	if found := left(t, data); len(found) > 0 {
+		t.Errorf("left behind: %q", found)
+	}
+	if r := find(t, results, "root"); r.Status != probe.OK {
+		t.Errorf("root = %+v", r)
+	}
+}
+
+func TestAnOrdinaryUserGetsAnswersToo(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root, to become somebody else")
+	}
+	data, err := os.MkdirTemp("", "probe-user-") // t.TempDir's parents are closed to others
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(data) })
+	const nobody = 65534
+	if err := os.Chown(data, nobody, nobody); err != nil {
+		t.Fatal(err)
+	}
+	// The test binary lies where others may not go.
+	bin := filepath.Join(data, "probe.test")
+	copyFile(t, "/proc/self/exe", bin)
+
+	cmd := exec.Command(bin)
+	cmd.Dir = data
+	cmd.Env = []string{"PATH=/usr/local/bin:/usr/bin:/bin", "PROBE_TEST_DATA=" + data}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobody, Gid: nobody}}
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	var results []probe.Result
+	if err := json.Unmarshal(out, &results); err != nil {
+		t.Fatal(err)
+	}
+	show(t, results)
+	sound(t, results)
+	for _, name := range []string{"root", "overlay with idmapped layers", "sized disks", "idmapped mounts of the data directory", "criu"} {
+		if r := find(t, results, name); r.Status != probe.Unsupported || !strings.Contains(r.Remedy, "root") {
+			t.Errorf("%s without root = %+v, want unsupported and root as the remedy", name, r)
+		}
+	}
+	for _, r := range results {
+		if r.Status == probe.Unknown {
+			t.Errorf("%s is unknown to an ordinary user: %s", r.Name, r.Reason)
+		}
+	}
+	if found := left(t, data); len(found) > 0 {
+		t.Errorf("left behind: %q", found)
+	}
+}
+
+func copyFile(t *testing.T, from, to string) {
+	t.Helper()
+	b, err := os.ReadFile(from)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(to, b, 0o755); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// fakeTools is a tools directory with one program in it.
+func fakeTools(t *testing.T, name, script string) probe.Host {
+	t.Helper()
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, name), []byte("#!/bin/sh\n"+script+"\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	return probe.Host{Tools: dir}
+}
+
+func TestToolsDirectoryComesBeforeThePath(t *testing.T) {
+	h := fakeTools(t, "runsc", "echo runsc version release-20301231.0")
+	r := find(t, probe.All(t.Context(), h), "runsc")
+	if want := "release-20301231.0, " + h.Tools + "/runsc"; r.Status != probe.OK || r.Detail != want {
+		t.Errorf("runsc = %+v, want %s", r, want)
+	}
+}
+
+func TestBrokenToolProvesNothing(t *testing.T) {
+	h := fakeTools(t, "runsc", "echo no such library >&2; exit 127")
+	r := find(t, probe.All(t.Context(), h), "runsc")
+	if r.Status != probe.Unknown || !strings.Contains(r.Reason, "no such library") {
+		t.Errorf("runsc = %+v, want unknown, with its words", r)
+	}
+}
+
+func TestCriuThatDoesNotFitIsNamed(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root")
+	}
+	h := fakeTools(t, "criu", `case $1 in --version) echo "Version: 3.17.1";; *) echo "Error: vdso: Unexpected rt vDSO area bounds"; exit 1;; esac`)
+	r := find(t, probe.All(t.Context(), h), "criu")
+	if r.Status != probe.Unsupported || !strings.Contains(r.Reason, "3.17.1") || !strings.Contains(r.Reason, "vDSO") {
+		t.Errorf("criu = %+v", r)
+	}
+}
+
+func TestHangingToolIsLeftBehind(t *testing.T) {
+	mark := filepath.Join(t.TempDir(), "pid")
+	h := fakeTools(t, "runsc", "sleep 300 & echo $! > "+mark+"; wait")
+	start := time.Now()
+	results := probe.All(t.Context(), h)
+	if r := find(t, results, "runsc"); r.Status != probe.Unknown || !strings.Contains(r.Reason, "no answer") && !strings.Contains(r.Reason, "No answer") {
+		t.Errorf("runsc = %+v, want unknown for want of an answer", r)
+	}
+	if took := time.Since(start); took > 2*probe.Limit {
+		t.Errorf("All waited %v", took)
+	}
+	pid, err := os.ReadFile(mark)
+	if err != nil {
+		t.Fatal(err)
+	}
+	deadline := time.Now().Add(2 * time.Second)
+	for running(strings.TrimSpace(string(pid))) {
+		if time.Now().After(deadline) {
+			t.Fatal("the program's child outlived the probe")
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+}
+
+// running reports whether a process is there and no zombie.
+func running(pid string) bool {
+	b, err := os.ReadFile("/proc/" + pid + "/stat")
+	return err == nil && !bytes.Contains(b, []byte(") Z "))
+}

@@ -1,0 +1,165 @@
+package probe
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"runtime"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// find looks for a program where make up puts them, then on the PATH, then where
+// an ordinary user's PATH does not lead.
+func (h Host) find(name string) string {
+	if h.Tools != "" {
+		if p, err := exec.LookPath(filepath.Join(h.Tools, name)); err == nil {
+			return p
+		}
+	}
+	if p, err := exec.LookPath(name); err == nil {
+		return p
+	}
+	for _, dir := range []string{"/usr/local/sbin", "/usr/sbin", "/sbin"} {
+		if p, err := exec.LookPath(filepath.Join(dir, name)); err == nil {
+			return p
+		}
+	}
+	return ""
+}
+
+// command is a program that dies with its probe, children and all.
+func command(ctx context.Context, path string, args ...string) *exec.Cmd {
+	cmd := exec.CommandContext(ctx, path, args...)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
+	cmd.WaitDelay = time.Second
+	return cmd
+}
+
+// tool asks a program for its version.
+func tool(name, remedy string) func(context.Context, Host) (string, error) {
+	return func(ctx context.Context, h Host) (string, error) {
+		path := h.find(name)
+		if path == "" {
+			return "", cannot("the program "+name+" is not installed", remedy)
+		}
+		v, err := version(ctx, path)
+		if err != nil {
+			return "", fmt.Errorf("ask %s for its version: %w", path, err)
+		}
+		return v + ", " + path, nil
+	}
+}
+
+// number is a version as programs print them.
+var number = regexp.MustCompile(`[0-9]+(\.[0-9]+)+[^\s,)]*|[a-z]+-20[0-9]{6}[^\s,]*`)
+
+func version(ctx context.Context, path string) (string, error) {
+	out, err := command(ctx, path, "--version").CombinedOutput()
+	if err != nil {
+		return "", errors.Join(err, said(out))
+	}
+	return cmp.Or(number.FindString(string(out)), firstWords(out)), nil
+}
+
+func firstWords(out []byte) string {
+	line, _, _ := bytes.Cut(bytes.TrimSpace(out), []byte("\n"))
+	return string(line[:min(len(line), 120)])
+}
+
+// said makes an error of a program's last words, or nil of silence.
+func said(out []byte) error {
+	out = bytes.TrimSpace(out)
+	if len(out) == 0 {
+		return nil
+	}
+	return errors.New(string(out[bytes.LastIndexByte(out, '\n')+1:]))
+}
+
+// criu asks CRIU itself whether it can work with this kernel.
+func criu(ctx context.Context, h Host) (string, error) {
+	const remedy = "make setup, as root, which installs one that fits or fetches it; without, jails work and snapshots of memory do not"
+	path := h.find("criu")
+	if path == "" {
+		return "", cannot("CRIU is not installed", remedy)
+	}
+	if os.Geteuid() != 0 {
+		return "", cannot("CRIU needs root to freeze and restore processes", "run the daemon as root")
+	}
+	v, err := version(ctx, path)
+	if err != nil {
+		return "", fmt.Errorf("ask %s for its version: %w", path, err)
+	}
+	out, err := command(ctx, path, "check").CombinedOutput()
+	if _, ended := errors.AsType[*exec.ExitError](err); ended && ctx.Err() == nil {
+		return "", cannot("CRIU "+v+", "+path+", does not fit this kernel: "+firstWords(out), remedy)
+	}
+	return v + ", " + path, err
+}
+
+// bubblewrap makes a sandbox of it.
+func bubblewrap(ctx context.Context, h Host) (string, error) {
+	path := h.find("bwrap")
+	if path == "" {
+		return "", cannot("the program bwrap is not installed", "apt-get install bubblewrap, or make setup")
+	}
+	out, err := command(ctx, path, "--unshare-user", "--unshare-pid", "--unshare-net", "--unshare-ipc", "--unshare-uts",
+		"--die-with-parent", "--ro-bind", "/", "/", "--proc", "/proc", "--dev", "/dev", "true").CombinedOutput()
+	if _, ended := errors.AsType[*exec.ExitError](err); ended && ctx.Err() == nil {
+		return "", cannot("bubblewrap cannot make a sandbox: "+firstWords(out), unprivilegedRemedy())
+	}
+	if err != nil {
+		return "", err
+	}
+	v, err := version(ctx, path)
+	return v + ", " + path, err
+}
+
+func qemuArch() string {
+	return cmp.Or(map[string]string{"amd64": "x86_64", "arm64": "aarch64"}[runtime.GOARCH], runtime.GOARCH)
+}
+
+func qemuPackage() string {
+	return cmp.Or(map[string]string{"amd64": "x86", "arm64": "arm"}[runtime.GOARCH], "misc")
+}
+
+// postgresql looks for a server too where Debian keeps it off the PATH.
+func postgresql(ctx context.Context, h Host) (string, error) {
+	path := h.find("postgres")
+	if path == "" {
+		found, _ := filepath.Glob("/usr/lib/postgresql/*/bin/postgres")
+		if len(found) > 0 {
+			path = slices.Max(found)
+		}
+	}
+	if path == "" {
+		return "", cannot("no PostgreSQL server is installed here", "nothing need be done: SQLite is the default, and --db takes the URL of a server elsewhere; or apt-get install postgresql")
+	}
+	v, err := version(ctx, path)
+	if err != nil {
+		return "", fmt.Errorf("ask %s for its version: %w", path, err)
+	}
+	return strings.TrimSpace(v) + ", " + path, nil
+}
+
+// sleeper starts a process to be frozen and killed. reap ends and buries it.
+func sleeper() (pid int, reap func(), err error) {
+	cmd := exec.Command("sleep", "60")
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: 0}
+	if err := cmd.Start(); err != nil {
+		return 0, nil, err
+	}
+	return cmd.Process.Pid, func() {
+		cmd.Process.Kill()
+		cmd.Wait()
+	}, nil
+}
