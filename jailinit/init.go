@@ -29,7 +29,7 @@ import (
 
 const (
 	maxConns     = 256
-	ringBudget   = 40 << 20 // of all commands together
+	ringBudget   = 32 << 20 // of all commands together
 	finishedKept = 16 << 20 // of the output of finished ones
 )
 
@@ -279,10 +279,8 @@ func (in *Init) list() []protocol.ExecStatus {
 }
 
 // retire remembers that p has ended, and forgets the oldest if there are too
-// many or their output takes too much memory.
+// many or their output takes too much memory. in.mu is held.
 func (in *Init) retire(p *process) {
-	in.mu.Lock()
-	defer in.mu.Unlock()
 	in.finished = append(in.finished, p)
 	kept := 0
 	for _, f := range in.finished {

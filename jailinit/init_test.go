@@ -134,5 +134,3 @@ func TestOutputAndExitCode(t *testing.T) {
 		t.Errorf("stdout %q, stderr %q, status %+v; want out, err and code 7", stdout, stderr, status)
 	}
 }
-
-func clientMain(socket string, args []string) int { return 0 }

@@ -38,10 +38,10 @@ type process struct {
 
 	stdin      *os.File // nil without stdin; the same as tty on a terminal
 	closeStdin sync.Once
-	ended      chan struct{} // closed by finish
+	ended      chan struct{} // closed by conclude
 
 	mu       sync.Mutex
-	status   protocol.ExecStatus // Ended is set last, see finish. guarded by mu, as all below
+	status   protocol.ExecStatus // guarded by mu, as all below
 	ring     ring
 	readers  map[*reader]struct{}
 	grown    notice // there is more output, or it has ended
@@ -96,7 +96,6 @@ func (p *process) current() protocol.ExecStatus {
 func (p *process) run(timeout time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.pumps = len(p.outs)
 	p.lastRead = time.Now()
 	for i, f := range p.outs {
 		p.in.wg.Go(func() { p.pump(f, protocol.Stream(i+1)) })
@@ -221,81 +220,77 @@ func later(a, b time.Time) time.Time {
 // outputClosed tells that nobody can write to f any more.
 func (p *process) outputClosed(f *os.File) {
 	f.Close()
-	p.mu.Lock()
-	p.pumps--
-	ended := p.pumps == 0 && !p.exited.IsZero() && p.finish()
-	p.mu.Unlock()
-	if ended {
-		p.after()
-	}
+	p.conclude(func() bool {
+		p.pumps--
+		return p.pumps == 0 && !p.exited.IsZero()
+	})
 }
 
 // exit records how the main process ended. Init.pids is held.
 func (p *process) exit(status unix.WaitStatus) {
-	p.mu.Lock()
-	p.exited = time.Now()
-	p.status.Code = status.ExitStatus()
-	if status.Signaled() {
-		p.status.Code = 128 + int(status.Signal())
-		p.status.Signal = signalName(status.Signal())
-	}
-	if p.timer != nil {
-		p.timer.Stop()
-	}
-	p.pending = p.ring.next
-	for _, f := range p.outs {
-		p.pending += unread(f)
-	}
-	ended := p.pumps == 0 && p.finish()
-	if !ended {
+	p.conclude(func() bool {
+		p.exited = time.Now()
+		p.status.Code = status.ExitStatus()
+		if status.Signaled() {
+			p.status.Code = 128 + int(status.Signal())
+			p.status.Signal = signalName(status.Signal())
+		}
+		if p.timer != nil {
+			p.timer.Stop()
+		}
+		if p.pumps == 0 {
+			return true
+		}
+		p.pending = p.ring.next
+		for _, f := range p.outs {
+			p.pending += unread(f)
+		}
 		p.timer = time.AfterFunc(p.in.Idle, p.drain)
-	}
-	p.mu.Unlock()
-	if ended {
-		go p.after() // takes locks that come before pids
-	}
+		return false
+	})
 }
 
 // drain ends a command whose main process has gone but whose output somebody
-// still holds open, once it has fallen silent.
+// still holds open: once it falls silent or, if it never does, once all that
+// was written before is read.
 func (p *process) drain() {
+	p.conclude(func() bool {
+		silent := time.Since(p.lastRead) >= p.in.Idle
+		drained := p.ring.next >= p.pending && time.Since(p.exited) >= drainAtMost
+		if p.waiting == 0 && (silent || drained) {
+			return true
+		}
+		if p.status.Ended == nil {
+			p.timer = time.AfterFunc(max(p.in.Idle-time.Since(p.lastRead), p.in.Idle/10), p.drain)
+		}
+		return false
+	})
+}
+
+// conclude ends the command if over, called with p.mu held, says so.
+func (p *process) conclude(over func() bool) {
+	p.in.mu.Lock()
+	defer p.in.mu.Unlock()
 	p.mu.Lock()
-	silent := p.waiting == 0 && time.Since(p.lastRead) >= p.in.Idle
-	drained := p.waiting == 0 && p.ring.next >= p.pending && time.Since(p.exited) >= drainAtMost
-	ended := (silent || drained) && p.finish()
-	if !ended && p.status.Ended == nil {
-		p.timer = time.AfterFunc(max(p.in.Idle-time.Since(p.lastRead), p.in.Idle/10), p.drain)
+	ended := over() && p.status.Ended == nil
+	if ended {
+		p.status.Ended = &p.exited
+		p.ring.shrink()
+		close(p.ended)
+		p.grown.wake()
+		p.freed.wake()
 	}
 	p.mu.Unlock()
 	if ended {
-		p.after()
+		p.dropStdin()
+		p.in.retire(p)
 	}
-}
-
-// finish marks the command as ended. It returns false if it was already. The
-// caller holds p.mu, and calls after when it has let go of it.
-func (p *process) finish() bool {
-	if p.status.Ended != nil {
-		return false
-	}
-	ended := p.exited
-	p.status.Ended = &ended
-	p.ring.shrink()
-	close(p.ended)
-	p.grown.wake()
-	p.freed.wake()
-	return true
-}
-
-func (p *process) after() {
-	p.dropStdin()
-	p.in.retire(p)
 }
 
 func (p *process) memory() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return len(p.ring.buf)
+	return p.ring.memory()
 }
 
 // release gives the output's memory back. Readers learn what they have lost.

@@ -1,6 +1,7 @@
 package jailinit
 
 import (
+	"slices"
 	"sort"
 	"sync/atomic"
 
@@ -44,8 +45,11 @@ type segment struct {
 }
 
 // maxSegments bounds what a command costs that writes single bytes to its two
-// streams in turn: a segment for every 16 bytes of the ring doubles its cost.
-func (r *ring) maxSegments() int { return max(64, r.limit/16) }
+// streams in turn: with a segment for every 32 bytes, half of the ring again.
+func (r *ring) maxSegments() int { return max(64, r.limit/32) }
+
+// memory is what the ring takes.
+func (r *ring) memory() int { return len(r.buf) + 16*cap(r.segments) }
 
 // reserve makes room for n bytes, by growing if that is allowed, and returns
 // the offset before which output has to go when they are appended.
@@ -115,11 +119,12 @@ func (r *ring) drop(to int64) {
 }
 
 // read copies output from offset from on into p. Lost says how much of what
-// was asked for is gone. It returns false if there is nothing from there on.
+// was asked for is gone; if all is, there is nothing but that to tell. It
+// returns false if there is nothing from there on.
 func (r *ring) read(from int64, p []byte) (c protocol.Chunk, ok bool) {
 	at := max(from, r.oldest)
 	if at >= r.next {
-		return protocol.Chunk{}, false
+		return protocol.Chunk{Stream: protocol.Stdout, Offset: at, Lost: at - from}, at > from
 	}
 	kept := r.segments[r.gone:]
 	s := kept[sort.Search(len(kept), func(i int) bool { return kept[i].end > at })]
@@ -145,6 +150,7 @@ func (r *ring) release() {
 
 // shrink moves what is kept to memory of its size.
 func (r *ring) shrink() {
+	r.segments, r.gone = slices.Clone(r.segments[r.gone:]), 0
 	kept := int(r.next - r.oldest)
 	if kept == 0 {
 		r.release()

@@ -9,6 +9,8 @@ import (
 	"os"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"glasshouse/fault"
 	"glasshouse/jailinit/protocol"
 )
@@ -52,6 +54,9 @@ var operations = map[protocol.Op]func(*Init, *conn, *protocol.Request) error{
 // serve reads a request from c, does it and closes the connection.
 func (in *Init) serve(nc net.Conn) {
 	defer nc.Close()
+	if fromInside(nc) {
+		return
+	}
 	c := &conn{net: nc, r: protocol.NewReader(nc), w: protocol.NewWriter(nc)}
 	nc.SetReadDeadline(time.Now().Add(requestPatience))
 	kind, payload, err := c.r.Next()
@@ -77,6 +82,23 @@ func (in *Init) serve(nc net.Conn) {
 	if err := do(in, c, &q); err != nil {
 		c.fail(err)
 	}
+}
+
+// fromInside tells whether the peer is a process of the jail. Those can do for
+// themselves whatever init would do for them, and it would look like the
+// daemon's doing. From outside of the pid namespace comes pid 0; gVisor says
+// it is init itself.
+func fromInside(nc net.Conn) bool {
+	if os.Getpid() != 1 {
+		return false
+	}
+	raw, err := nc.(*net.UnixConn).SyscallConn()
+	if err != nil {
+		return true
+	}
+	var peer *unix.Ucred
+	raw.Control(func(fd uintptr) { peer, err = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED) })
+	return err == nil && peer.Pid != 0 && peer.Pid != 1
 }
 
 // fail tells the client. If it has gone, nobody needs to know.
@@ -156,14 +178,17 @@ func (in *Init) stream(c *conn, p *process, a protocol.Attach) error {
 	buf := make([]byte, pumpSize)
 	for {
 		chunk, ok, more := p.read(at, buf)
-		if ok {
+		if !a.Follow {
+			more = nil
+		}
+		if ok && (a.Follow || at < status.Next) {
 			if c.w.Chunk(chunk) != nil {
 				return nil
 			}
 			at = chunk.Offset + int64(len(chunk.Data))
 			continue
 		}
-		if more == nil || !a.Follow {
+		if more == nil { // there will be no more, or no more is wanted
 			c.end(p.snapshot())
 			return nil
 		}

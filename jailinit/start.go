@@ -1,6 +1,7 @@
 package jailinit
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -102,12 +103,14 @@ func (in *Init) launch(e *protocol.Exec) (*process, error) {
 	}
 	defer std.closeChild()
 
-	p := &process{id: e.ID, in: in, tty: std.tty, stdin: std.stdin, outs: std.outs, ended: make(chan struct{}), readers: map[*reader]struct{}{}}
-	p.ring = ring{limit: max(e.Ring, firstRing), budget: &in.rings}
-	if e.Ring == 0 {
-		p.ring.limit = protocol.DefaultRing
+	p := &process{
+		id: e.ID, in: in, tty: std.tty, stdin: std.stdin, outs: std.outs,
+		ended:   make(chan struct{}),
+		status:  protocol.ExecStatus{ID: e.ID, Argv: truncated(e.Argv), PTY: e.PTY != nil},
+		ring:    ring{limit: max(cmp.Or(e.Ring, protocol.DefaultRing), firstRing), budget: &in.rings},
+		readers: map[*reader]struct{}{},
+		pumps:   len(std.outs),
 	}
-	p.status = protocol.ExecStatus{ID: e.ID, Argv: truncated(e.Argv), PTY: e.PTY != nil}
 	attr := &syscall.ProcAttr{
 		Dir:   cwd,
 		Env:   env,

@@ -57,7 +57,8 @@ type Stream struct {
 	closed  error
 }
 
-// Next returns the next piece of output, which the caller may keep. It blocks
+// Next returns the next piece of output, which the caller may keep; it has no
+// data if all that was left was lost meanwhile. It blocks
 // until there is some, and returns io.EOF when the command has ended and all
 // output was given. A lossless stream counts a chunk as taken when Next is
 // called again: until then the command waits rather than have it overwritten.
@@ -95,7 +96,7 @@ func (s *Stream) next() (protocol.Chunk, error) {
 	if err != nil {
 		return protocol.Chunk{}, hostile(err.Error())
 	}
-	if len(c.Data) == 0 || c.Offset-c.Lost != s.at {
+	if len(c.Data) == 0 && c.Lost == 0 || c.Offset-c.Lost != s.at {
 		return protocol.Chunk{}, hostile(fmt.Sprintf("output at %d where %d was next", c.Offset-c.Lost, s.at))
 	}
 	c.Data = bytes.Clone(c.Data)
@@ -122,8 +123,14 @@ func (s *Stream) Status() protocol.ExecStatus { return s.status }
 // Offset is where to attach to go on after the last chunk that was returned.
 func (s *Stream) Offset() int64 { return s.at }
 
-// Close lets go of the command, which goes on. A lossless stream that is not
-// closed, since its client has died, holds its place for a while.
+// Detach lets go of the command as a client that dies does: the place of a
+// lossless stream is held for a grace time, for whoever attaches at Offset.
+func (s *Stream) Detach() error {
+	s.closing.Do(func() { s.closed = s.conn.close() })
+	return s.closed
+}
+
+// Close lets go of the command, which goes on.
 func (s *Stream) Close() error {
 	s.closing.Do(func() {
 		if s.conn.mu.TryLock() { // somebody who is writing is stuck

@@ -1,0 +1,66 @@
+package jailinit_test
+
+import (
+	"errors"
+	"io"
+	"os"
+	"syscall"
+	"testing"
+
+	"glasshouse/id"
+	"glasshouse/jailinit/control"
+	"glasshouse/jailinit/protocol"
+)
+
+// BenchmarkExecTrue is a command through init, from the connection to its exit
+// status. Beside it, what the kernel alone needs.
+func BenchmarkExecTrue(b *testing.B) {
+	j := start(b)
+	for b.Loop() {
+		s, _, err := j.Exec(b.Context(), protocol.Exec{ID: id.NewExec(), Argv: []string{"/bin/true"}}, &control.AttachOptions{})
+		if err != nil {
+			b.Fatal(err)
+		}
+		if _, err := s.Next(); !errors.Is(err, io.EOF) || s.Status().Code != 0 {
+			b.Fatalf("Next = %v, code %d", err, s.Status().Code)
+		}
+		s.Close()
+	}
+}
+
+func BenchmarkBareForkExec(b *testing.B) {
+	null, err := os.OpenFile("/dev/null", os.O_RDWR, 0)
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer null.Close()
+	for b.Loop() {
+		pid, err := syscall.ForkExec("/bin/true", []string{"/bin/true"}, &syscall.ProcAttr{Files: []uintptr{null.Fd(), null.Fd(), null.Fd()}})
+		if err != nil {
+			b.Fatal(err)
+		}
+		if _, err := syscall.Wait4(pid, nil, 0, nil); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+// BenchmarkOutput is how fast a command's output passes through init.
+func BenchmarkOutput(b *testing.B) {
+	const size = 64 << 20
+	b.SetBytes(size)
+	j := start(b)
+	for b.Loop() {
+		s, _, err := j.Exec(b.Context(), sh("head -c 67108864 /dev/zero"), &control.AttachOptions{Lossless: true})
+		if err != nil {
+			b.Fatal(err)
+		}
+		for err == nil {
+			_, err = s.Next()
+		}
+		if got := s.Status().Stdout; got != size {
+			b.Fatalf("%d bytes, %v", got, err)
+		}
+		s.Close()
+	}
+}

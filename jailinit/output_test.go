@@ -1,0 +1,379 @@
+package jailinit_test
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"glasshouse/fault"
+	"glasshouse/id"
+	"glasshouse/jailinit/control"
+	"glasshouse/jailinit/protocol"
+)
+
+// maxResident is what init may take whatever its commands write, in kB. The
+// test binary alone is about 20 MB.
+const maxResident = 80 << 10
+
+const gigabyte = 1 << 30
+
+func zeros() protocol.Exec {
+	return protocol.Exec{ID: id.NewExec(), Argv: []string{"head", "-c", fmt.Sprint(gigabyte), "/dev/zero"}}
+}
+
+func (j *jail) wantSmall() {
+	j.t.Helper()
+	if kb := statusField(j.t, j.cmd.Process.Pid, "VmHWM"); kb > maxResident {
+		j.t.Errorf("init took %d kB of memory, at most %d are allowed", kb, maxResident)
+	}
+}
+
+func TestGigabyteWithoutReader(t *testing.T) {
+	j := start(t)
+	e := zeros()
+	if _, _, err := j.Exec(j.ctx(), e, nil); err != nil {
+		t.Fatal(err)
+	}
+	s, err := j.Wait(j.ctx(), e.ID)
+	if err != nil || s.Code != 0 || s.Stdout != gigabyte || s.Next != gigabyte || s.Oldest != gigabyte-protocol.DefaultRing {
+		t.Errorf("status %+v, %v; want all written, the last MiB kept", s, err)
+	}
+	j.wantSmall()
+
+	stream, err := j.Attach(j.ctx(), e.ID, control.AttachOptions{From: 0, Follow: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer stream.Close()
+	c, err := stream.Next()
+	if err != nil || c.Lost != gigabyte-protocol.DefaultRing || c.Offset != s.Oldest {
+		t.Errorf("first chunk at %d with %d lost, %v; want the gap told", c.Offset, c.Lost, err)
+	}
+}
+
+func TestGigabyteWithFastReader(t *testing.T) {
+	j := start(t)
+	s, _, err := j.Exec(j.ctx(), zeros(), &attachLossless)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	got := int64(0)
+	for {
+		c, err := s.Next()
+		if err == io.EOF {
+			break
+		}
+		if err != nil || c.Lost != 0 || c.Offset != got {
+			t.Fatalf("chunk at %d, %d lost, after %d bytes: %v", c.Offset, c.Lost, got, err)
+		}
+		got += int64(len(c.Data))
+	}
+	if got != gigabyte {
+		t.Errorf("%d bytes, want 1 GiB", got)
+	}
+	j.wantSmall()
+}
+
+func TestGigabyteWithStalledReaders(t *testing.T) {
+	j := start(t, "TEST_INIT_GRACE=300ms")
+	lossless, _, err := j.Exec(j.ctx(), zeros(), &attachLossless)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer lossless.Close()
+	x := lossless.Status().ID
+	careless, err := j.Attach(j.ctx(), x, control.AttachOptions{Follow: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer careless.Close()
+
+	began := time.Now()
+	s, err := j.Wait(j.ctx(), x)
+	if err != nil || s.Stdout != gigabyte {
+		t.Fatalf("status %+v, %v; want all written", s, err)
+	}
+	if took := time.Since(began); took < 200*time.Millisecond {
+		t.Errorf("it ended after %v: the lossless reader was not waited for", took)
+	}
+	j.wantSmall()
+	for name, s := range map[string]*control.Stream{"lossless": lossless, "careless": careless} {
+		got, lost := int64(0), int64(0)
+		for {
+			c, err := s.Next()
+			if err == io.EOF {
+				break
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			got, lost = got+int64(len(c.Data)), lost+c.Lost
+		}
+		if lost == 0 || got+lost != gigabyte {
+			t.Errorf("the %s reader got %d bytes and was told of %d lost, want 1 GiB together", name, got, lost)
+		}
+	}
+}
+
+func TestSlowLosslessReaderLosesNothing(t *testing.T) {
+	j := start(t, "TEST_INIT_GRACE=5s")
+	e := sh("seq 1 400000")
+	e.Ring = 64 << 10
+	s, _, err := j.Exec(j.ctx(), e, &attachLossless)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	read, write := io.Pipe()
+	go func() {
+		for n := 0; ; n++ {
+			c, err := s.Next()
+			if err != nil || c.Lost != 0 {
+				write.CloseWithError(err)
+				return
+			}
+			if n%8 == 0 {
+				time.Sleep(5 * time.Millisecond)
+			}
+			write.Write(c.Data)
+		}
+	}()
+	wantNumbers(t, read, 400000)
+}
+
+// wantNumbers checks that r gives the numbers from 1 on, each in a line.
+func wantNumbers(t *testing.T, r io.Reader, want int) {
+	t.Helper()
+	lines := bufio.NewScanner(r)
+	n := 0
+	for lines.Scan() {
+		if n++; lines.Text() != itoa(n) {
+			t.Fatalf("line %d is %q", n, lines.Text())
+		}
+	}
+	if n != want || lines.Err() != nil {
+		t.Errorf("%d lines, %v; want %d", n, lines.Err(), want)
+	}
+}
+
+func TestTwoReadersAndOneWhoComesLater(t *testing.T) {
+	j := start(t)
+	e := sh("for i in 1 2 3 4 5; do seq 1 2000; seq 1 2000 >&2; sleep 0.05; done")
+	first, _, err := j.Exec(j.ctx(), e, &attachLossless)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var wg sync.WaitGroup
+	results := make([]map[protocol.Stream]string, 3)
+	read := func(i int, s *control.Stream) {
+		wg.Go(func() { defer s.Close(); results[i] = j.collect(s) })
+	}
+	read(0, first)
+	second, err := j.Attach(j.ctx(), e.ID, attachLossless)
+	if err != nil {
+		t.Fatal(err)
+	}
+	read(1, second)
+	if _, err := j.Wait(j.ctx(), e.ID); err != nil {
+		t.Fatal(err)
+	}
+	later, err := j.Attach(j.ctx(), e.ID, control.AttachOptions{From: -1, Follow: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	read(2, later)
+	wg.Wait()
+	var numbers strings.Builder
+	for i := range 2000 {
+		fmt.Fprintln(&numbers, i+1)
+	}
+	want := strings.Repeat(numbers.String(), 5)
+	for i, r := range results {
+		if r[protocol.Stdout] != want || r[protocol.Stderr] != want {
+			t.Errorf("reader %d got %d and %d bytes, want %d each", i, len(r[protocol.Stdout]), len(r[protocol.Stderr]), len(want))
+		}
+	}
+}
+
+func TestAttachWithoutFollow(t *testing.T) {
+	j := start(t)
+	e := sh("echo now; sleep 60")
+	if _, _, err := j.Exec(j.ctx(), e, nil); err != nil {
+		t.Fatal(err)
+	}
+	for range 100 {
+		if s, _ := j.ExecStatus(j.ctx(), e.ID); s.Next == 4 {
+			break
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	s, err := j.Attach(j.ctx(), e.ID, control.AttachOptions{From: -1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if out := j.collect(s)[protocol.Stdout]; out != "now\n" || s.Status().Ended != nil {
+		t.Errorf("got %q, status %+v; want what is there, and that it runs", out, s.Status())
+	}
+	if _, err := j.Attach(j.ctx(), e.ID, control.AttachOptions{From: 100}); !errors.Is(err, fault.Invalid) {
+		t.Errorf("attach past the end: %v, want invalid", err)
+	}
+	// A daemon that writes without pause must not keep such a reader.
+	busy := sh("yes")
+	if _, _, err := j.Exec(j.ctx(), busy, nil); err != nil {
+		t.Fatal(err)
+	}
+	if s, err = j.Attach(j.ctx(), busy.ID, control.AttachOptions{From: -1}); err != nil {
+		t.Fatal(err)
+	}
+	for err == nil {
+		_, err = s.Next()
+	}
+	if err != io.EOF {
+		t.Error(err)
+	}
+}
+
+// clientMain is a client in a process of its own, to be killed: it copies a
+// command's output to stdout.
+func clientMain(socket string, args []string) int {
+	opts := attachLossless
+	fmt.Sscan(args[1], &opts.From)
+	s, err := control.Dial(socket).Attach(context.Background(), id.Exec(args[0]), opts)
+	for err == nil {
+		var c protocol.Chunk
+		if c, err = s.Next(); err == nil && c.Lost == 0 {
+			_, err = os.Stdout.Write(c.Data)
+		}
+	}
+	fmt.Fprintln(os.Stderr, err)
+	return 1
+}
+
+func TestClientKilledAndBackLosesNothing(t *testing.T) {
+	j := start(t)
+	e := sh("seq 1 3000000") // 22 MB through a ring of 128 kB
+	e.Ring = 128 << 10
+	s, _, err := j.Exec(j.ctx(), e, &attachLossless)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.Detach()
+	read, write := io.Pipe()
+	go func() {
+		var at int64
+		for range 5 {
+			// The killed client's own output tells how far it had come: what
+			// it has written it had been given.
+			n, err := killClientAfter(j, e.ID, at, 2<<20, write)
+			if at += n; err != nil {
+				write.CloseWithError(err)
+				return
+			}
+			time.Sleep(50 * time.Millisecond)
+		}
+		opts := attachLossless
+		opts.From = at
+		s, err := j.Attach(j.ctx(), e.ID, opts)
+		for err == nil {
+			var c protocol.Chunk
+			if c, err = s.Next(); c.Lost != 0 {
+				err = fmt.Errorf("%d bytes lost before %d", c.Lost, c.Offset)
+			}
+			write.Write(c.Data)
+		}
+		if err == io.EOF {
+			err = nil
+		}
+		write.CloseWithError(err)
+	}()
+	wantNumbers(t, read, 3000000)
+}
+
+// killClientAfter runs a client from offset at, kills it in the middle of its
+// work and returns how many bytes it had.
+func killClientAfter(j *jail, x id.Exec, at, enough int64, w io.Writer) (int64, error) {
+	cmd := exec.Command(os.Args[0], string(x), fmt.Sprint(at))
+	cmd.Env = []string{"TEST_CLIENT_SOCKET=" + j.dir + "/init.sock"}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		return 0, err
+	}
+	if err := cmd.Start(); err != nil {
+		return 0, err
+	}
+	n, err := io.CopyN(w, out, enough)
+	cmd.Process.Kill()
+	rest, restErr := io.Copy(w, out) // what was in the pipe when it died
+	cmd.Wait()
+	return n + rest, errors.Join(err, restErr)
+}
+
+func TestDetachHoldsThePlace(t *testing.T) {
+	j := start(t)
+	e := sh("seq 1 300000")
+	e.Ring = 64 << 10
+	s, _, err := j.Exec(j.ctx(), e, &attachLossless)
+	if err != nil {
+		t.Fatal(err)
+	}
+	read, write := io.Pipe()
+	go func() {
+		for n := 0; err == nil; n++ {
+			if n == 10 {
+				s.Detach()
+				time.Sleep(100 * time.Millisecond)
+				opts := attachLossless
+				opts.From = s.Offset()
+				if s, err = j.Attach(j.ctx(), e.ID, opts); err != nil {
+					break
+				}
+			}
+			var c protocol.Chunk
+			if c, err = s.Next(); c.Lost != 0 {
+				err = fmt.Errorf("%d bytes lost", c.Lost)
+			}
+			write.Write(c.Data)
+		}
+		if err == io.EOF {
+			err = nil
+		}
+		write.CloseWithError(err)
+	}()
+	wantNumbers(t, read, 300000)
+}
+
+func TestClosedReaderHoldsNothing(t *testing.T) {
+	j := start(t) // with a grace of 10 s
+	s, _, err := j.Exec(j.ctx(), zeros(), &attachLossless)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.Close()
+	began := time.Now()
+	if _, err := j.Wait(j.ctx(), s.Status().ID); err != nil || time.Since(began) > 8*time.Second {
+		t.Errorf("it went on after %v, %v; want at once", time.Since(began), err)
+	}
+}
+
+// Single bytes to both streams in turn cost the most to keep account of.
+func TestAlternatingBytesCostNoMore(t *testing.T) {
+	j := start(t)
+	e := protocol.Exec{ID: id.NewExec(), Ring: protocol.MaxRing, Argv: []string{"python3", "-c", "import os\nfor i in range(1500000): os.write(1+i%2, b'x')"}}
+	if _, err := exec.LookPath("python3"); err != nil {
+		t.Skip(err)
+	}
+	_, _, status := j.run(e)
+	if status.Stdout != 750000 || status.Stderr != 750000 {
+		t.Errorf("status %+v", status)
+	}
+	j.wantSmall()
+}
