@@ -285,6 +285,58 @@ func TestKillFindsWhoIsInOneGenerationOnly(t *testing.T) {
 	}
 }
 
+func TestAKernelThatCannotKillACgroupAtOnce(t *testing.T) {
+	cgroup.NoKillFile(t)
+	h := newHost(t)
+	c := h.create(cgroup.Limits{PIDs: 64})
+	h.run(c.AddPID, forkBomb)
+	h.grown(c, 50)
+	h.must(c.Kill(h.soon()))
+	if pids, err := c.PIDs(); err != nil || len(pids) != 0 {
+		t.Errorf("after Kill: %v, %v", pids, err)
+	}
+	_, wait := h.run(c.AddPID, "exit 3")
+	if err := wait(); err == nil || err.Error() != "exit status 3" {
+		t.Errorf("a new process ended with %v, want exit status 3", err)
+	}
+}
+
+func TestAHostWithTheFirstGenerationOnly(t *testing.T) {
+	h := newHost(t)
+	whole := h.create(cgroup.Limits{PIDs: 64})
+	c := cgroup.FirstOnly(whole)
+	if c == nil {
+		t.Skip("this host has no freezer of the first generation")
+	}
+	joinFirst := func(pid int) error {
+		join := func(controller string) error {
+			return os.WriteFile("/sys/fs/cgroup/"+controller+c.Path()+"/cgroup.procs", fmt.Append(nil, pid), 0)
+		}
+		return errors.Join(join("freezer"), join("pids"))
+	}
+	h.run(joinFirst, "while :; do /bin/true; done")
+	h.must(c.Freeze(h.soon()))
+	if frozen, err := c.Frozen(); err != nil || !frozen {
+		t.Errorf("Frozen = %v, %v", frozen, err)
+	}
+	h.must(c.Thaw(h.soon()))
+	if frozen, err := c.Frozen(); err != nil || frozen {
+		t.Errorf("after Thaw, Frozen = %v, %v", frozen, err)
+	}
+	h.run(joinFirst, forkBomb)
+	h.grown(c, 50)
+	h.must(c.Kill(h.soon()))
+	if busy, err := c.Populated(); err != nil || busy {
+		t.Errorf("after Kill, Populated = %v, %v", busy, err)
+	}
+	h.run(joinFirst, "sleep 1000")
+	h.must(c.Freeze(h.soon()))
+	h.must(c.Kill(h.soon()))
+	if c.ID() != 0 {
+		t.Errorf("ID = %d without a second generation", c.ID())
+	}
+}
+
 func TestDestroyTakesCgroupsBelowAndMayBeRepeated(t *testing.T) {
 	h := newHost(t)
 	c := h.create(cgroup.Limits{PIDs: 50})

@@ -235,10 +235,13 @@ func (c *Cgroup) settle(ctx context.Context) {
 	}
 }
 
+// killFile is how the kernel kills a whole cgroup; tests take it away.
+var killFile = "cgroup.kill"
+
 // killOnce kills what is there now: by one write where the kernel can (Linux
 // 5.14), the rest one by one, frozen so that nothing forks away meanwhile.
 func (c *Cgroup) killOnce() error {
-	if c.unified != "" && c.write("cgroup.kill", "1") == nil {
+	if c.unified != "" && c.write(killFile, "1") == nil {
 		pids, err := c.strays()
 		if err != nil {
 			return err

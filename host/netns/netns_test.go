@@ -459,6 +459,54 @@ func TestAnOldEditionOfTheRulesIsReplaced(t *testing.T) {
 	}
 }
 
+func TestRulesThatWereFlushedAreUpheld(t *testing.T) {
+	w := newWorld(t)
+	server := w.serve(w.path("internet"), serverAddr)
+	w.must(netns.Release())
+	w.must(netns.Uphold()) // nobody needs them
+	nft := func(command string) string {
+		out, err := exec.Command("nft", strings.Fields(command)...).CombinedOutput()
+		if err != nil {
+			t.Fatalf("nft %s: %s", command, out)
+		}
+		return string(out)
+	}
+	if _, err := exec.LookPath("nft"); err != nil {
+		t.Skip(err)
+	}
+	if got := nft("list ruleset"); got != "" {
+		t.Errorf("rules without a network:\n%s", got)
+	}
+	n := w.jail("flushed", netns.Options{Full: true})
+	nft("flush ruleset")
+	w.must(netns.Uphold())
+	if got, err := ask(n.Path, server); got != hostAddr {
+		t.Errorf("reached %q, %v", got, err)
+	}
+	if got, err := ask(n.Path, w.serve("", hostAddr)); err == nil {
+		t.Errorf("reached the host: %q", got)
+	}
+}
+
+func TestOtherFirewallsThatDropAreNamed(t *testing.T) {
+	w := newWorld(t)
+	if _, err := exec.LookPath("nft"); err != nil {
+		t.Skip(err)
+	}
+	w.jail("any", netns.Options{Full: true})
+	if got, err := netns.Obstacles(); len(got) != 0 || err != nil {
+		t.Errorf("Obstacles = %v, %v, want none", got, err)
+	}
+	rules := "add table ip other; add chain ip other FORWARD { type filter hook forward priority 0; policy drop; }; add chain ip other input { type filter hook input priority 0; policy drop; }"
+	if out, err := exec.Command("nft", rules).CombinedOutput(); err != nil {
+		t.Fatalf("nft: %s", out)
+	}
+	defer exec.Command("nft", "delete table ip other").Run()
+	if got, err := netns.Obstacles(); err != nil || len(got) != 1 || got[0] != "ip other FORWARD" {
+		t.Errorf("Obstacles = %v, %v", got, err)
+	}
+}
+
 func TestSysfsShowsTheJailsLinks(t *testing.T) {
 	w := newWorld(t)
 	n := w.jail("seen", netns.Options{Full: true})

@@ -86,6 +86,48 @@ func rulesAreCurrent() bool {
 	return ok && comment == edition
 }
 
+// Uphold makes the host's rules again if networks need them and somebody took
+// them away, as a reload of the host's firewall does. Until it is called such a
+// firewall alone stands between jails and the host, so call it now and then.
+func Uphold() error {
+	names, err := List()
+	if err != nil || len(names) == 0 {
+		return err
+	}
+	unlock, err := lockRules()
+	if err != nil {
+		return err
+	}
+	unlock()
+	return nil
+}
+
+// Obstacles returns the chains of other firewalls on this host that drop what
+// they are not told to pass on, as "family table chain". Whether they pass what
+// jails send, only their owner knows; if they do not, the remedy is to let them
+// accept packets from and to links of group 26472.
+func Obstacles() ([]string, error) {
+	c, err := nftables.New()
+	if err != nil {
+		return nil, fmt.Errorf("nftables: %w", err)
+	}
+	chains, err := c.ListChains()
+	if err != nil {
+		return nil, fmt.Errorf("list chains: %w", err)
+	}
+	var found []string
+	for _, ch := range chains {
+		if ch.Hooknum == nil || *ch.Hooknum != *nftables.ChainHookForward || ch.Policy == nil || *ch.Policy != nftables.ChainPolicyDrop {
+			continue
+		}
+		families := map[nftables.TableFamily]string{nftables.TableFamilyINet: "inet", nftables.TableFamilyIPv4: "ip"}
+		if f, ok := families[ch.Table.Family]; ok {
+			found = append(found, f+" "+ch.Table.Name+" "+ch.Name)
+		}
+	}
+	return found, nil
+}
+
 // Release removes the host's rules if no network with a wire is left that needs
 // them. Forwarding stays as it is, for others may rely on it.
 func Release() error {
