@@ -10,6 +10,7 @@ import (
 	"glasshouse/fault"
 	"glasshouse/id"
 	"glasshouse/jail"
+	"glasshouse/rootfs"
 )
 
 func (s *Server) health(context.Context, none, none) (wire.Health, error) {
@@ -51,6 +52,23 @@ func (s *Server) doctor(ctx context.Context, _, _ none) (wire.Page[wire.Probe], 
 	if s.o.Doctor != nil {
 		page.Items = append(page.Items, s.o.Doctor(ctx)...)
 	}
+	return page, nil
+}
+
+func (s *Server) images(_ context.Context, p paging, _ none) (wire.Page[wire.Image], error) {
+	page := wire.Page[wire.Image]{Items: []wire.Image{}}
+	n, err := limit(p.Limit)
+	if err != nil || s.o.Images == nil {
+		return page, err
+	}
+	list, err := afterID(s.o.Images.List(), p.After, func(i rootfs.Image) string { return i.Digest })
+	if err != nil {
+		return page, err
+	}
+	list, page.Next = cut(list, n, func(i rootfs.Image) string { return i.Digest })
+	page.Items = each(list, func(i rootfs.Image) wire.Image {
+		return wire.Image{Digest: i.Digest, Sources: i.Sources, Size: i.Size, Files: i.Files, CreatedAt: i.Created.UTC(), Skipped: i.Skipped}
+	})
 	return page, nil
 }
 

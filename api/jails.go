@@ -97,12 +97,7 @@ func (s *Server) resumeJail(ctx context.Context, p oneJail, _ none) (wire.Jail, 
 	return shown(ctx)(s.o.Jails.Resume(ctx, p.ID))
 }
 
-type deleteJail struct {
-	ID    id.Jail `path:"id"`
-	Force bool    `query:"force" description:"Also a jail with processes; otherwise that is a conflict."`
-}
-
-func (s *Server) deleteJail(ctx context.Context, p deleteJail, _ none) (none, error) {
+func (s *Server) deleteJail(ctx context.Context, p oneJail, _ none) (none, error) {
 	return none{}, s.o.Jails.Delete(ctx, p.ID)
 }
 
@@ -110,6 +105,8 @@ type diffParams struct {
 	ID    id.Jail `path:"id"`
 	Limit int     `query:"limit" minimum:"1" maximum:"1000" description:"Items of a page, 100 if not given."`
 	After string  `query:"after" description:"The 'next' of the page before: a path."`
+
+	Workspace bool `query:"workspace" description:"How its workspace differs from the host's directory, instead of its root filesystem."`
 }
 
 func (s *Server) diffJail(ctx context.Context, p diffParams, _ none) (wire.Page[wire.Change], error) {
@@ -118,7 +115,7 @@ func (s *Server) diffJail(ctx context.Context, p diffParams, _ none) (wire.Page[
 	if err != nil {
 		return page, err
 	}
-	list, err := s.o.Jails.Changes(ctx, p.ID)
+	list, err := s.o.Jails.Changes(ctx, p.ID, p.Workspace)
 	if err != nil {
 		return page, err
 	}

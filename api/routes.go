@@ -18,7 +18,7 @@ var routes = []route{
 	{"POST /jails/{id}/stop", access.Operator, call(ok, (*Server).stopJail), "End every process of a jail. Its files stay."},
 	{"POST /jails/{id}/pause", access.Operator, call(ok, (*Server).pauseJail), "Freeze a jail."},
 	{"POST /jails/{id}/resume", access.Operator, call(ok, (*Server).resumeJail), "Let a frozen jail go on."},
-	{"DELETE /jails/{id}", access.Operator, call(noContent, (*Server).deleteJail), "Remove a jail and its files."},
+	{"DELETE /jails/{id}", access.Operator, call(noContent, (*Server).deleteJail), "Remove a jail, whatever its state, and its files."},
 
 	{"POST /jails/{id}/exec", access.Operator, raw((*Server).exec).
 		takes(wire.ExecRequest{}).gives(ok, wire.Exec{}).or(created, jsonKind, wire.Exec{}).or(ok, eventKind, wire.Output{}).replayable(),
@@ -47,13 +47,14 @@ var routes = []route{
 	{"GET /jails/{id}/files/watch", access.Viewer, raw((*Server).watchFiles).
 		gives(ok, nil).or(ok, eventKind, wire.FileEvent{}).streams(),
 		"Stream changes below a path as they happen."},
-	{"GET /jails/{id}/fs/diff", access.Viewer, call(ok, (*Server).diffJail), "List how a jail's files differ from its root filesystem, by path."},
+	{"GET /jails/{id}/fs/diff", access.Viewer, call(ok, (*Server).diffJail), "List what a jail changed in its root filesystem or its workspace, by path."},
 
 	{"POST /tokens", access.Admin, call(created, (*Server).createToken), "Make a bearer token. The answer alone has its secret."},
 	{"GET /tokens", access.Admin, call(ok, (*Server).listTokens), "List tokens, oldest first."},
 	{"DELETE /tokens/{id}", access.Admin, call(noContent, (*Server).revokeToken), "Revoke a token."},
 
 	{"GET /backends", access.Viewer, call(ok, (*Server).backends), "List what can isolate on this host."},
+	{"GET /images", access.Viewer, call(ok, (*Server).images), "List the root filesystems that are ready, the newest first."},
 	{"GET /doctor", access.Viewer, call(ok, (*Server).doctor), "Probe what this host can do, and what to do about what it cannot."},
 	{"GET /version", access.Viewer, call(ok, (*Server).version), "Show what runs."},
 	{"GET /metrics", access.Viewer, raw((*Server).serveMetrics).gives(ok, nil).or(ok, "text/plain", nil), "Metrics for Prometheus."},

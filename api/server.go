@@ -26,6 +26,7 @@ import (
 	"glasshouse/jail"
 	"glasshouse/jailinit/control"
 	"glasshouse/jailinit/protocol"
+	"glasshouse/rootfs"
 )
 
 // Manager is what the API asks of the part that runs jails. *jail.Manager is
@@ -52,9 +53,15 @@ type Manager interface {
 
 	Files(ctx context.Context, j id.Jail) (jail.Files, error)
 	Watch(ctx context.Context, j id.Jail, path string, recursive bool) (<-chan protocol.FileEvent, error)
-	Changes(ctx context.Context, j id.Jail) ([]jail.Change, error)
+	Changes(ctx context.Context, j id.Jail, workspace bool) ([]jail.Change, error)
 
 	Backends(ctx context.Context) []jail.BackendInfo
+}
+
+// Images is what the API asks of the part that keeps root filesystems.
+// *rootfs.Provider is one.
+type Images interface {
+	List() []rootfs.Image // the newest first
 }
 
 // Options are what a Server needs. Jails, Tokens and Replays must be set.
@@ -63,6 +70,7 @@ type Options struct {
 	Tokens  *access.Tokens
 	Replays replay.Store
 
+	Images  Images                                 // nil: none are shown
 	Peers   access.Peers                           // who may use the unix socket
 	Doctor  func(ctx context.Context) []wire.Probe // what this host can do
 	Ready   func(ctx context.Context) error        // nil error: ready to serve

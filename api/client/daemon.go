@@ -32,6 +32,11 @@ func (c *Client) Backends(ctx context.Context) iter.Seq2[wire.Backend, error] {
 	return pages[wire.Backend](ctx, c, "/backends", nil)
 }
 
+// Images yields the root filesystems that are ready, the newest first.
+func (c *Client) Images(ctx context.Context) iter.Seq2[wire.Image, error] {
+	return pages[wire.Image](ctx, c, "/images", nil)
+}
+
 // Doctor yields what the daemon's host can do.
 func (c *Client) Doctor(ctx context.Context) iter.Seq2[wire.Probe, error] {
 	return pages[wire.Probe](ctx, c, "/doctor", nil)

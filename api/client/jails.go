@@ -4,7 +4,6 @@ import (
 	"context"
 	"iter"
 	"net/url"
-	"strconv"
 	"time"
 
 	"glasshouse/api/wire"
@@ -110,14 +109,17 @@ func (c *Client) moveJail(ctx context.Context, j id.Jail, verb string, body any)
 	return out, c.do(ctx, request{method: "POST", path: jailPath(j, verb), json: body}, &out)
 }
 
-// DeleteJail removes a jail and its files, with force also one that runs.
-func (c *Client) DeleteJail(ctx context.Context, j id.Jail, force bool) error {
-	return c.do(ctx, request{method: "DELETE", path: jailPath(j, ""), query: flags("force", force)}, nil)
+// DeleteJail removes a jail, whatever its state, and its files.
+func (c *Client) DeleteJail(ctx context.Context, j id.Jail) error {
+	return c.do(ctx, request{method: "DELETE", path: jailPath(j, "")}, nil)
 }
 
-// Changes yields how a jail's files differ from its root filesystem, by path.
-func (c *Client) Changes(ctx context.Context, j id.Jail) iter.Seq2[wire.Change, error] {
-	return pages[wire.Change](ctx, c, jailPath(j, "/fs/diff"), url.Values{"limit": {strconv.Itoa(1000)}})
+// Changes yields what a jail changed in its root filesystem, or with workspace
+// in its workspace, by path.
+func (c *Client) Changes(ctx context.Context, j id.Jail, workspace bool) iter.Seq2[wire.Change, error] {
+	q := flags("workspace", workspace)
+	q.Set("limit", "1000")
+	return pages[wire.Change](ctx, c, jailPath(j, "/fs/diff"), q)
 }
 
 // flags returns a query of those of the name, value pairs that are true.

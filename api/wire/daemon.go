@@ -50,6 +50,17 @@ type Backend struct {
 type Probe struct {
 	Name   string `json:"name" required:"true"`
 	Status string `json:"status" required:"true" enum:"ok,unsupported,unknown" description:"unknown: the probe could not tell."`
-	Detail string `json:"detail,omitempty" description:"What was found, or why it is not there."`
+	Detail string `json:"detail,omitempty" description:"What was found."`
+	Reason string `json:"reason,omitempty" description:"Why it is not ok."`
 	Remedy string `json:"remedy,omitempty"`
+}
+
+// Image is a root filesystem that is unpacked and ready to be a jail's.
+type Image struct {
+	Digest    string    `json:"digest" required:"true"`
+	Sources   []string  `json:"sources" description:"What was asked for and led to it."`
+	Size      int64     `json:"size" description:"Bytes of its files."`
+	Files     int64     `json:"files"`
+	CreatedAt time.Time `json:"created_at"`
+	Skipped   []string  `json:"skipped,omitempty" description:"What the archive held and the image does not, with the reason."`
 }

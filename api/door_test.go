@@ -1,0 +1,237 @@
+package api_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"glasshouse/access"
+	"glasshouse/api"
+	"glasshouse/api/apitest"
+	"glasshouse/api/wire"
+	"glasshouse/id"
+	"glasshouse/store"
+)
+
+func TestMain(m *testing.M) { os.Exit(apitest.Main(m)) }
+
+// A door is a server on a unix socket and on TCP, with a token for each role.
+type door struct {
+	t      testing.TB
+	jails  *apitest.Jails
+	server *api.Server
+	tokens map[access.Role]string
+	socket string
+	tcp    string // host:port
+	log    *syncBuffer
+}
+
+// syncBuffer is a log that may be read while it is written.
+type syncBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (s *syncBuffer) Write(p []byte) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.b.Write(p)
+}
+
+func (s *syncBuffer) String() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.b.String()
+}
+
+func open(t testing.TB, jails *apitest.Jails, change ...func(*api.Options)) *door {
+	t.Helper()
+	st, err := store.Open(t.Context(), "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { st.Close() })
+	d := &door{t: t, jails: jails, tokens: map[access.Role]string{}, log: &syncBuffer{}}
+	ts := &access.Tokens{Store: st.Tokens()}
+	for _, role := range []access.Role{access.Admin, access.Operator, access.Viewer, access.Agent} {
+		if _, d.tokens[role], err = ts.Create(t.Context(), "a "+string(role), role, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	o := api.Options{
+		Jails: jails, Tokens: ts, Replays: st.Replays(), Ready: st.Ping,
+		Version: wire.Version{Version: "1.2.3"},
+		Log:     slog.New(slog.NewTextHandler(d.log, &slog.HandlerOptions{Level: slog.LevelDebug})),
+	}
+	for _, f := range change {
+		f(&o)
+	}
+	if d.server, err = api.New(o); err != nil {
+		t.Fatal(err)
+	}
+	d.serve()
+	return d
+}
+
+func (d *door) serve() {
+	d.t.Helper()
+	dir, err := os.MkdirTemp("", "api")
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	d.t.Cleanup(func() { os.RemoveAll(dir) })
+	d.socket = filepath.Join(dir, "s")
+	local, err := net.Listen("unix", d.socket)
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	tcp, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	d.tcp = tcp.Addr().String()
+	var wg sync.WaitGroup
+	wg.Go(func() { d.serveOne(local, true) })
+	wg.Go(func() { d.serveOne(tcp, false) })
+	d.t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		defer cancel()
+		if err := d.server.Shutdown(ctx); err != nil {
+			d.t.Errorf("Shutdown: %v", err)
+		}
+		wg.Wait()
+	})
+}
+
+func (d *door) serveOne(l net.Listener, local bool) {
+	if err := d.server.Serve(l, local); err != nil {
+		d.t.Errorf("Serve: %v", err)
+	}
+}
+
+// A req is a request in a test's words. The body is marshalled unless it is a
+// string; a header with no value is left out.
+type req struct {
+	as     access.Role // whose token; "" is none
+	method string
+	path   string
+	body   any
+	header map[string]string
+	local  bool // over the unix socket
+}
+
+// A reply is an answer, read to its end.
+type reply struct {
+	status int
+	header http.Header
+	body   []byte
+}
+
+func (d *door) send(r req) *http.Response {
+	d.t.Helper()
+	var body io.Reader
+	switch b := r.body.(type) {
+	case nil:
+	case string:
+		body = strings.NewReader(b)
+	case io.Reader:
+		body = b
+	default:
+		data, err := json.Marshal(b)
+		if err != nil {
+			d.t.Fatal(err)
+		}
+		body = bytes.NewReader(data)
+	}
+	hr, err := http.NewRequestWithContext(d.t.Context(), r.method, "http://"+d.tcp+r.path, body)
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	if r.as != "" {
+		hr.Header.Set("Authorization", "Bearer "+d.tokens[r.as])
+	}
+	if body != nil {
+		hr.Header.Set("Content-Type", "application/json")
+	}
+	for k, v := range r.header {
+		if k == "Host" {
+			hr.Host = v
+		}
+		hr.Header.Set(k, v)
+	}
+	resp, err := d.client(r.local).Do(hr)
+	if err != nil {
+		d.t.Fatalf("%s %s: %v", r.method, r.path, err)
+	}
+	return resp
+}
+
+func (d *door) client(local bool) *http.Client {
+	tr := &http.Transport{DisableKeepAlives: true}
+	if local {
+		tr.DialContext = func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return (&net.Dialer{}).DialContext(ctx, "unix", d.socket)
+		}
+	}
+	return &http.Client{Transport: tr, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+}
+
+func (d *door) do(r req) reply {
+	d.t.Helper()
+	resp := d.send(r)
+	defer resp.Body.Close()
+	body, err := io.ReadAll(resp.Body)
+	if err != nil {
+		d.t.Fatalf("%s %s: %v", r.method, r.path, err)
+	}
+	return reply{resp.StatusCode, resp.Header, body}
+}
+
+// want fails the test unless the reply has this status, and decodes it.
+func (d *door) want(status int, r req, into any) reply {
+	d.t.Helper()
+	got := d.do(r)
+	if got.status != status {
+		d.t.Fatalf("%s %s: status %d, want %d\n%s", r.method, r.path, got.status, status, got.body)
+	}
+	if into != nil {
+		if err := json.Unmarshal(got.body, into); err != nil {
+			d.t.Fatalf("%s %s: %v\n%s", r.method, r.path, err, got.body)
+		}
+	}
+	return got
+}
+
+// refused fails the test unless the reply is a problem of this status, and
+// returns it.
+func (d *door) refused(status int, r req) wire.Problem {
+	d.t.Helper()
+	var p wire.Problem
+	got := d.want(status, r, &p)
+	if ct := got.header.Get("Content-Type"); ct != wire.ProblemType {
+		d.t.Errorf("%s %s: a problem of type %q, want %s", r.method, r.path, ct, wire.ProblemType)
+	}
+	if p.Status != status || p.Type == "" || p.Title == "" {
+		d.t.Errorf("%s %s: problem %+v is not complete", r.method, r.path, p)
+	}
+	return p
+}
+
+// running makes a jail that runs.
+func (d *door) running() id.Jail {
+	d.t.Helper()
+	var j wire.Jail
+	d.want(201, req{as: access.Admin, method: "POST", path: "/jails", body: "{}"}, &j)
+	d.want(200, req{as: access.Admin, method: "POST", path: "/jails/" + string(j.ID) + "/start"}, nil)
+	return j.ID
+}
