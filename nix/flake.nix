@@ -58,7 +58,7 @@
           '';
         in
         pkgs.runCommand "glasshouse-rootfs-${name}" { } ''
-          mkdir -p $out/nix/store $out/etc/ssl/certs $out/usr/local/bin $out/home/agent $out/var/tmp
+          mkdir -p $out/nix/store $out/etc/ssl/certs $out/usr/local/bin $out/home/agent
           while read -r path; do
             cp -a "$path" $out/nix/store/
           done < ${closure}/store-paths

@@ -33,5 +33,4 @@ func (p *Provider) Age(digest string, by time.Duration) {
 var (
 	DebianLines = debianLines
 	TarTree     = tarTree
-	CopyTree    = (*Provider).copyTree
 )

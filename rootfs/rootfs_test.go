@@ -20,6 +20,7 @@ import (
 
 	"glasshouse/fault"
 	"glasshouse/jail"
+	"glasshouse/nix"
 	"glasshouse/rootfs"
 )
 
@@ -180,7 +181,7 @@ func TestBaseHasTheMountPoints(t *testing.T) {
 	for range 2 {
 		must(t, rootfs.Base(dir))
 	}
-	want := []string{".glasshouse/", "dev/", "etc/", "proc/", "root/", "run/", "sys/", "tmp/"}
+	want := []string{".glasshouse/", "dev/", "etc/", "proc/", "root/", "run/", "sys/", "tmp/", "var/", "var/tmp/"}
 	if diff := cmp.Diff(want, look(t, dir)); diff != "" {
 		t.Errorf("base layer (-want +got):\n%s", diff)
 	}
@@ -328,6 +329,54 @@ func TestWithoutMmdebstrapTheReasonIsTold(t *testing.T) {
 	_, err = open(t).Resolve(t.Context(), jail.Rootfs{Nix: "python"})
 	if !errors.Is(err, fault.Unsupported) || !strings.Contains(fault.RemedyOf(err), "install nix") {
 		t.Errorf("Resolve = %v, remedy %q", err, fault.RemedyOf(err))
+	}
+}
+
+func TestNixProfileIsCopiedOutOfTheStore(t *testing.T) {
+	store := t.TempDir()
+	asked := filepath.Join(t.TempDir(), "asked")
+	// As nix does: nothing writable, the result a link.
+	tool(t, "nix", `echo "$@" >> `+asked+`
+while [ $# -gt 0 ]; do case $1 in --out-link) link=$2;; path:*) flake=$1;; esac; shift; done
+dir=${flake#path:}; test -s "${dir%#*}/flake.nix" || exit 9
+mkdir -p `+store+`/out/bin `+store+`/out/home/agent
+echo sh > `+store+`/out/bin/sh; chmod 0555 `+store+`/out/bin/sh `+store+`/out/bin `+store+`/out
+ln -s `+store+`/out "$link"`)
+	t.Cleanup(func() { exec.Command("chmod", "-R", "u+w", store).Run() })
+	images := filepath.Join(t.TempDir(), "images")
+
+	l, err := open(t, in(images)).Resolve(t.Context(), jail.Rootfs{Nix: "python"})
+	must(t, err)
+	if diff := cmp.Diff([]string{"bin/", "bin/sh = sh\n", "home/", "home/agent/"}, look(t, l.Dir)); diff != "" {
+		t.Errorf("tree (-want +got):\n%s", diff)
+	}
+	if fi, err := os.Stat(filepath.Join(l.Dir, "bin/sh")); err != nil || fi.Mode().Perm() != 0o755 {
+		t.Errorf("mode of bin/sh = %v, %v, want it writable by root in the jail", fi.Mode(), err)
+	}
+	if os.Geteuid() == 0 {
+		fi, err := os.Stat(filepath.Join(l.Dir, "home/agent"))
+		must(t, err)
+		if uid := fi.Sys().(*syscall.Stat_t).Uid; uid != 1000 {
+			t.Errorf("home/agent belongs to %d, want the agent", uid)
+		}
+	}
+	if _, err := open(t, in(images)).Resolve(t.Context(), jail.Rootfs{Nix: "python"}); err != nil {
+		t.Error(err)
+	}
+	b, err := os.ReadFile(asked)
+	must(t, err)
+	if n := strings.Count(string(b), "#rootfs-python"); n != 1 || strings.Count(string(b), "\n") != 1 {
+		t.Errorf("nix was run with %q, want one build of rootfs-python", b)
+	}
+}
+
+func TestFlakeHasEveryProfile(t *testing.T) {
+	b, err := nix.Flake.ReadFile("flake.nix")
+	must(t, err)
+	for _, p := range rootfs.Profiles {
+		if !strings.Contains(string(b), "rootfs-"+p+" = ") {
+			t.Errorf("the flake has no output rootfs-%s", p)
+		}
 	}
 }
 
