@@ -60,6 +60,13 @@ type Backend interface {
 	Mount(ctx context.Context, p Plan) (dir string, unmount func() error, err error)
 }
 
+// A Remover is a Backend that removes a jail's files itself, because the daemon
+// could not: without root they belong to ids that only a user namespace can act
+// for. Remove deletes Dir and all below it, after Clean.
+type Remover interface {
+	Remove(ctx context.Context, p Plan) error
+}
+
 // An Instance is a jail's live isolation.
 type Instance interface {
 	Control() string       // the unix socket its init listens on, as a path of the host

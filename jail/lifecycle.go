@@ -32,6 +32,9 @@ func (m *Manager) Create(ctx context.Context, s Spec) (Jail, error) {
 	if err != nil {
 		return Jail{}, err
 	}
+	if len(layers.Dirs) == 0 && s.Backend != "bwrap" {
+		return Jail{}, fault.Fieldf(op, "rootfs", "only the bwrap backend can use the host's own tree")
+	}
 	if s.Cwd == "" {
 		s.Cwd = layers.Cwd
 	}
@@ -326,7 +329,7 @@ func (m *Manager) destroy(ctx context.Context, b Backend, c *cell) error {
 	if err := b.Clean(ctx, m.plan(j)); err != nil {
 		return fmt.Errorf("release jail %s: %w", j.ID, err)
 	}
-	if err := os.RemoveAll(m.dir(j.ID)); err != nil {
+	if err := m.remove(ctx, b, m.plan(j)); err != nil {
 		return err
 	}
 	if err := m.cfg.Store.Delete(ctx, j.ID); err != nil {

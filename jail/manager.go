@@ -375,6 +375,15 @@ func (m *Manager) save(ctx context.Context, c *cell, j Jail) error {
 
 func (m *Manager) dir(jid id.Jail) string { return filepath.Join(m.cfg.Dir, string(jid)) }
 
+// remove deletes a jail's directory. Without root, what other users of the jail
+// wrote belongs to ids that only the backend can act for.
+func (m *Manager) remove(ctx context.Context, b Backend, p Plan) error {
+	if r, ok := b.(Remover); ok {
+		return r.Remove(ctx, p)
+	}
+	return os.RemoveAll(p.Dir)
+}
+
 func (m *Manager) plan(j Jail) Plan {
 	hostname := j.Spec.Hostname
 	if hostname == "" {
@@ -500,6 +509,18 @@ func (m *Manager) placeOf(jid id.Jail) (p place, known bool) {
 		return place{}, false
 	}
 	return m.gone[i], true
+}
+
+// Digests returns the root filesystems that jails stand on, spares included.
+func (m *Manager) Digests() []string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	var all []string
+	for _, c := range m.cells {
+		all = append(all, c.jail.Load().Digest)
+	}
+	slices.Sort(all)
+	return slices.Compact(all)
 }
 
 // Stats returns what a jail uses now. Of a jail without an init it knows the

@@ -148,7 +148,7 @@ func (i *bareInstance) Stats(context.Context) (jail.Stats, error) {
 type noRootfs struct{}
 
 func (noRootfs) Resolve(context.Context, jail.Rootfs) (jail.Layers, error) {
-	return jail.Layers{Digest: "dir:/", Env: []string{"FROM_IMAGE=yes"}}, nil
+	return jail.Layers{Dirs: []string{"/"}, Digest: "dir:/", Env: []string{"FROM_IMAGE=yes"}}, nil
 }
 
 // world is a data directory with a daemon's worth of parts that can be dropped
