@@ -1,10 +1,12 @@
 package jailinit_test
 
 import (
+	"context"
 	"os"
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"glasshouse/jailinit/control"
 )
@@ -56,4 +58,8 @@ func statusField(t testing.TB, pid int, key string) int {
 	}
 	t.Fatalf("no %s in /proc/%d/status", key, pid)
 	return 0
+}
+
+func contextWithTimeout(t testing.TB, d time.Duration) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(t.Context(), d)
 }

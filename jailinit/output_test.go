@@ -367,12 +367,12 @@ func TestClosedReaderHoldsNothing(t *testing.T) {
 // Single bytes to both streams in turn cost the most to keep account of.
 func TestAlternatingBytesCostNoMore(t *testing.T) {
 	j := start(t)
-	e := protocol.Exec{ID: id.NewExec(), Ring: protocol.MaxRing, Argv: []string{"python3", "-c", "import os\nfor i in range(1500000): os.write(1+i%2, b'x')"}}
+	e := protocol.Exec{ID: id.NewExec(), Ring: protocol.MaxRing, Argv: []string{"python3", "-c", "import os\nfor i in range(400000): os.write(1+i%2, b'x')"}}
 	if _, err := exec.LookPath("python3"); err != nil {
 		t.Skip(err)
 	}
 	_, _, status := j.run(e)
-	if status.Stdout != 750000 || status.Stderr != 750000 {
+	if status.Stdout != 200000 || status.Stderr != 200000 {
 		t.Errorf("status %+v", status)
 	}
 	j.wantSmall()

@@ -38,7 +38,8 @@ type process struct {
 
 	stdin      *os.File // nil without stdin; the same as tty on a terminal
 	closeStdin sync.Once
-	ended      chan struct{} // closed by conclude
+	reaped     chan struct{} // closed when the main process was reaped
+	ended      chan struct{} // closed when the command has ended, output and all
 
 	mu       sync.Mutex
 	status   protocol.ExecStatus // guarded by mu, as all below
@@ -133,10 +134,33 @@ func (p *process) pump(f *os.File, stream protocol.Stream) {
 			p.output(stream, buf[:n])
 		}
 		pumpBuffers.Put(buf)
+		if readErr == unix.EIO && p.unattended(f) {
+			continue
+		}
 		if n <= 0 || readErr != nil {
 			return
 		}
 	}
+}
+
+// unattended tells whether f is a terminal that nobody has open, though the
+// main process is alive and may open it again. Closing it would send that one
+// SIGHUP, also when it is just about to exit. It waits a little before it
+// returns true.
+func (p *process) unattended(f *os.File) bool {
+	if f != p.tty {
+		return false
+	}
+	select {
+	case <-p.reaped:
+		return false
+	default:
+	}
+	select {
+	case <-p.reaped: // read once more
+	case <-time.After(50 * time.Millisecond):
+	}
+	return true
 }
 
 // output keeps data, waiting for lossless readers where it must.
@@ -230,6 +254,7 @@ func (p *process) outputClosed(f *os.File) {
 func (p *process) exit(status unix.WaitStatus) {
 	p.conclude(func() bool {
 		p.exited = time.Now()
+		close(p.reaped)
 		p.status.Code = status.ExitStatus()
 		if status.Signaled() {
 			p.status.Code = 128 + int(status.Signal())
@@ -255,9 +280,9 @@ func (p *process) exit(status unix.WaitStatus) {
 // was written before is read.
 func (p *process) drain() {
 	p.conclude(func() bool {
-		silent := time.Since(p.lastRead) >= p.in.Idle
+		silent := p.waiting == 0 && time.Since(p.lastRead) >= p.in.Idle
 		drained := p.ring.next >= p.pending && time.Since(p.exited) >= drainAtMost
-		if p.waiting == 0 && (silent || drained) {
+		if silent || drained {
 			return true
 		}
 		if p.status.Ended == nil {
@@ -376,21 +401,24 @@ func (p *process) dropStdin() {
 	}
 }
 
-// write gives data to the command's stdin or terminal. It gives up when quit
-// is closed.
+// write gives data to the command's stdin or terminal. When quit is closed it
+// goes on only as long as the command takes something.
 func (p *process) write(data []byte, quit <-chan struct{}) error {
 	for len(data) > 0 {
 		// Another writer moves the deadline too, which is as good.
 		p.stdin.SetWriteDeadline(time.Now().Add(writePatience))
 		n, err := p.stdin.Write(data)
 		data = data[n:]
+		if err != nil && !errors.Is(err, os.ErrDeadlineExceeded) {
+			return fault.Newf(fault.Conflict, "exec.Stdin", string(p.id), "the command takes no more input")
+		}
+		if n > 0 {
+			continue
+		}
 		select {
 		case <-quit:
 			return net.ErrClosed
 		default:
-		}
-		if err != nil && !errors.Is(err, os.ErrDeadlineExceeded) {
-			return fault.Newf(fault.Conflict, "exec.Stdin", string(p.id), "the command takes no more input")
 		}
 	}
 	return nil

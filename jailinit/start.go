@@ -105,6 +105,7 @@ func (in *Init) launch(e *protocol.Exec) (*process, error) {
 
 	p := &process{
 		id: e.ID, in: in, tty: std.tty, stdin: std.stdin, outs: std.outs,
+		reaped:  make(chan struct{}),
 		ended:   make(chan struct{}),
 		status:  protocol.ExecStatus{ID: e.ID, Argv: truncated(e.Argv), PTY: e.PTY != nil},
 		ring:    ring{limit: max(cmp.Or(e.Ring, protocol.DefaultRing), firstRing), budget: &in.rings},
@@ -308,7 +309,7 @@ func (s *stdio) openTerminal(size protocol.Size, who user) error {
 
 func setSize(tty *os.File, size protocol.Size) error {
 	err := pty.Setsize(tty, &pty.Winsize{Cols: size.Cols, Rows: size.Rows})
-	if errors.Is(err, os.ErrClosed) {
+	if errors.Is(err, os.ErrClosed) || errors.Is(err, unix.EBADF) {
 		return fault.Newf(fault.Conflict, "exec.Resize", "", "the terminal is closed")
 	}
 	return err

@@ -254,6 +254,9 @@ func (c *conn) decode(kind protocol.Frame, payload []byte, want protocol.Frame, 
 
 // send writes one frame. If init hangs up, the reason it gave is returned.
 func (c *conn) send(write func(*protocol.Writer) error) error {
+	if err := c.ctx.Err(); err != nil {
+		return ended(c.ctx, err)
+	}
 	c.mu.Lock()
 	err := write(c.w)
 	c.mu.Unlock()
