@@ -66,10 +66,30 @@ func (s *Server) images(_ context.Context, p paging, _ none) (wire.Page[wire.Ima
 		return page, err
 	}
 	list, page.Next = cut(list, n, func(i rootfs.Image) string { return i.Digest })
-	page.Items = each(list, func(i rootfs.Image) wire.Image {
-		return wire.Image{Digest: i.Digest, Sources: i.Sources, Size: i.Size, Files: i.Files, CreatedAt: i.Created.UTC(), Skipped: i.Skipped}
-	})
+	page.Items = each(list, imageOut)
 	return page, nil
+}
+
+func imageOut(i rootfs.Image) wire.Image {
+	return wire.Image{Digest: i.Digest, Sources: i.Sources, Size: i.Size, Files: i.Files, CreatedAt: i.Created.UTC(), Skipped: i.Skipped}
+}
+
+func (s *Server) prepareImage(ctx context.Context, _ none, r wire.Rootfs) (wire.Prepared, error) {
+	if s.o.Images == nil {
+		return wire.Prepared{}, fault.Cannot("api.images", "this daemon keeps no root filesystems", "")
+	}
+	layer, err := s.o.Images.Prepare(ctx, jail.Rootfs(r))
+	return wire.Prepared{Digest: layer.Digest, Source: layer.Source}, err
+}
+
+func (s *Server) pruneImages(ctx context.Context, _, _ none) (wire.Page[wire.Image], error) {
+	page := wire.Page[wire.Image]{Items: []wire.Image{}}
+	if s.o.Images == nil {
+		return page, nil
+	}
+	gone, err := s.o.Images.Prune(ctx)
+	page.Items = each(gone, imageOut)
+	return page, err
 }
 
 func (s *Server) serveMetrics(w http.ResponseWriter, r *http.Request, _ none) error {

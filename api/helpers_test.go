@@ -4,6 +4,8 @@ import (
 	"context"
 	"io"
 	"strings"
+	"syscall"
+	"unsafe"
 
 	"glasshouse/jail"
 )
@@ -15,4 +17,16 @@ func chunked(s string) io.Reader { return io.MultiReader(strings.NewReader(s)) }
 
 func apitestChange(path string) jail.Change {
 	return jail.Change{Path: path, Kind: "added", Type: "file", Size: 1, Mode: 0o644}
+}
+
+// setgroups sets this thread's supplementary groups.
+func setgroups(list []uint32) error {
+	var p unsafe.Pointer
+	if len(list) > 0 {
+		p = unsafe.Pointer(&list[0])
+	}
+	if _, _, e := syscall.RawSyscall(syscall.SYS_SETGROUPS, uintptr(len(list)), uintptr(p), 0); e != 0 {
+		return e
+	}
+	return nil
 }

@@ -55,6 +55,8 @@ var routes = []route{
 
 	{"GET /backends", access.Viewer, call(ok, (*Server).backends), "List what can isolate on this host."},
 	{"GET /images", access.Viewer, call(ok, (*Server).images), "List the root filesystems that are ready, the newest first."},
+	{"POST /images", access.Operator, call(ok, (*Server).prepareImage), "Make a root filesystem ready, so that the first jail on it need not wait."},
+	{"POST /images/prune", access.Admin, call(ok, (*Server).pruneImages), "Remove the root filesystems that no jail uses, and list them."},
 	{"GET /doctor", access.Viewer, call(ok, (*Server).doctor), "Probe what this host can do, and what to do about what it cannot."},
 	{"GET /version", access.Viewer, call(ok, (*Server).version), "Show what runs."},
 	{"GET /metrics", access.Viewer, raw((*Server).serveMetrics).gives(ok, nil).or(ok, "text/plain", nil), "Metrics for Prometheus."},

@@ -59,9 +59,10 @@ type Manager interface {
 }
 
 // Images is what the API asks of the part that keeps root filesystems.
-// *rootfs.Provider is one.
 type Images interface {
 	List() []rootfs.Image // the newest first
+	Prepare(ctx context.Context, r jail.Rootfs) (rootfs.Layer, error)
+	Prune(ctx context.Context) ([]rootfs.Image, error) // returns what it removed
 }
 
 // Options are what a Server needs. Jails, Tokens and Replays must be set.

@@ -59,7 +59,6 @@ func (s *Server) terminal(w http.ResponseWriter, r *http.Request, p terminalPara
 	// Once the connection is a WebSocket the request's context tells nothing.
 	ctx, cancel := context.WithCancel(context.WithoutCancel(r.Context()))
 	defer cancel()
-	defer context.AfterFunc(s.ctx, cancel)()
 
 	stream, err := s.openTerminal(ctx, p)
 	if err != nil {
@@ -68,7 +67,7 @@ func (s *Server) terminal(w http.ResponseWriter, r *http.Request, p terminalPara
 	defer stream.Close()
 	x := stream.Status().ID
 	stdin, err := s.o.Jails.Stdin(ctx, p.ID, x)
-	if err != nil && stream.Status().Ended == nil {
+	if err != nil && !errors.Is(err, fault.Conflict) { // that is: it has ended, and there is its output to show
 		return errors.Join(err, s.hangUp(ctx, p, x))
 	}
 	conn, err := websocket.Accept(w, r, &websocket.AcceptOptions{
@@ -159,18 +158,16 @@ type terminal struct {
 // server closes.
 func (t *terminal) run(ctx context.Context, stdin io.WriteCloser) {
 	keys := make(chan []byte, 16)
-	done := make(chan struct{}, 3)
+	done := make(chan struct{}, 4)
 	for _, f := range []func(){
 		func() { t.listen(ctx, keys) },
 		func() { t.typeKeys(ctx, stdin, keys) },
 		func() { t.ping(ctx) },
+		func() { t.goAway(ctx) },
 	} {
 		go func() { f(); done <- struct{}{} }()
 	}
 	code, reason := t.show(ctx)
-	if t.s.ctx.Err() != nil {
-		code, reason = websocket.StatusGoingAway, errClosing.Error()
-	}
 	t.conn.Close(code, reason) // waits a little for the client's own close
 	t.cancel()
 	t.conn.CloseNow()
@@ -300,6 +297,17 @@ func (t *terminal) ping(ctx context.Context) {
 			t.cancel()
 			return
 		}
+	}
+}
+
+// goAway tells the client when the server closes. The close comes first: a
+// read whose context ends takes the connection with it.
+func (t *terminal) goAway(ctx context.Context) {
+	select {
+	case <-t.s.ctx.Done():
+		t.conn.Close(websocket.StatusGoingAway, errClosing.Error())
+		t.cancel()
+	case <-ctx.Done():
 	}
 }
 

@@ -37,6 +37,20 @@ func (c *Client) Images(ctx context.Context) iter.Seq2[wire.Image, error] {
 	return pages[wire.Image](ctx, c, "/images", nil)
 }
 
+// PrepareImage makes a root filesystem ready; the zero Rootfs is the daemon's
+// default. The first time it may take minutes.
+func (c *Client) PrepareImage(ctx context.Context, r wire.Rootfs) (wire.Prepared, error) {
+	var out wire.Prepared
+	return out, c.do(ctx, request{method: "POST", path: "/images", json: r}, &out)
+}
+
+// PruneImages removes the root filesystems that no jail uses and returns them.
+func (c *Client) PruneImages(ctx context.Context) ([]wire.Image, error) {
+	var page wire.Page[wire.Image]
+	err := c.do(ctx, request{method: "POST", path: "/images/prune"}, &page)
+	return page.Items, err
+}
+
 // Doctor yields what the daemon's host can do.
 func (c *Client) Doctor(ctx context.Context) iter.Seq2[wire.Probe, error] {
 	return pages[wire.Probe](ctx, c, "/doctor", nil)

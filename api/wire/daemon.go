@@ -64,3 +64,9 @@ type Image struct {
 	CreatedAt time.Time `json:"created_at"`
 	Skipped   []string  `json:"skipped,omitempty" description:"What the archive held and the image does not, with the reason."`
 }
+
+// Prepared is a root filesystem that has been made ready.
+type Prepared struct {
+	Digest string `json:"digest" required:"true"`
+	Source string `json:"source" description:"What was asked for, with what it was resolved to."`
+}
