@@ -1,0 +1,104 @@
+package bwrap
+
+import (
+	"maps"
+	"os"
+	"slices"
+	"strconv"
+
+	"golang.org/x/sys/unix"
+)
+
+// capabilities are those that root in a jail keeps, the same as with package
+// oci. They are worth something only inside the jail's user namespace: on files
+// owned by the jail's ids and on its own processes. The jail's network namespace
+// belongs to its user namespace, so what is about networks is left out, save the
+// right to listen on the ports below 1024.
+var capabilities = map[uintptr]string{
+	unix.CAP_CHOWN:            "CAP_CHOWN",
+	unix.CAP_DAC_OVERRIDE:     "CAP_DAC_OVERRIDE",
+	unix.CAP_FOWNER:           "CAP_FOWNER",
+	unix.CAP_FSETID:           "CAP_FSETID",
+	unix.CAP_KILL:             "CAP_KILL",
+	unix.CAP_SETGID:           "CAP_SETGID",
+	unix.CAP_SETUID:           "CAP_SETUID",
+	unix.CAP_NET_BIND_SERVICE: "CAP_NET_BIND_SERVICE",
+}
+
+// Paths of /proc through which a jail would see or change the machine.
+var (
+	maskedFiles = []string{"/proc/interrupts", "/proc/kcore", "/proc/keys", "/proc/latency_stats", "/proc/sched_debug", "/proc/timer_list", "/proc/timer_stats"}
+	maskedDirs  = []string{"/proc/acpi", "/proc/asound", "/proc/scsi"}
+	readOnly    = []string{"/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"}
+)
+
+// shmBytes is the size of a jail's /dev/shm.
+const shmBytes = 64 << 20
+
+const defaultPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+// arguments returns bwrap's command line. Mounts are made in its order.
+//
+// The user namespace is there already, bwrap runs as its root and makes the
+// others. It is not told to die with its parent: a jail outlives the daemon.
+func (o *orders) arguments(info, filter int) []string {
+	l := layout{o.Plan.Dir}
+	args := []string{
+		"--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-net", "--unshare-cgroup-try",
+		"--hostname", o.Plan.Hostname,
+		"--clearenv", "--setenv", "PATH", defaultPath,
+		"--new-session", "--as-pid-1",
+		"--seccomp", strconv.Itoa(filter), "--info-fd", strconv.Itoa(info),
+		"--cap-drop", "ALL",
+	}
+	for _, c := range slices.Sorted(maps.Values(capabilities)) {
+		args = append(args, "--cap-add", c)
+	}
+	args = append(args, "--bind", l.merged(), "/", "--proc", "/proc")
+	for _, path := range readOnly {
+		args = append(args, "--ro-bind-try", path, path)
+	}
+	for _, path := range maskedFiles {
+		if exists(path) {
+			args = append(args, "--dev-bind", "/dev/null", path)
+		}
+	}
+	for _, path := range maskedDirs {
+		if exists(path) {
+			args = append(args, "--tmpfs", path, "--remount-ro", path)
+		}
+	}
+	// /tmp and /run are on the root filesystem, so that they count as disk and
+	// are kept. Of /sys there is only what programs ask to know how many
+	// processors they have.
+	args = append(args,
+		"--dev", "/dev",
+		"--perms", "1777", "--size", strconv.Itoa(shmBytes), "--tmpfs", "/dev/shm",
+		"--mqueue", "/dev/mqueue",
+		"--remount-ro", "/dev",
+		"--tmpfs", "/sys",
+		"--ro-bind-try", "/sys/devices/system/cpu", "/sys/devices/system/cpu",
+		"--remount-ro", "/sys",
+		"--bind", l.control(), "/.glasshouse",
+	)
+	for _, b := range o.binds() {
+		show := "--ro-bind"
+		if b.write {
+			show = "--bind"
+		}
+		args = append(args, show, b.source, b.target)
+	}
+	return append(args, "--chdir", "/", "--", "/.glasshouse/init")
+}
+
+// hostDirs are the directories of the host's own tree that are shown as they
+// are: its programs. The rest of the tree is made up by makeHostTree.
+func hostDirs() []string {
+	var dirs []string
+	for _, dir := range []string{"/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/nix/store"} {
+		if st, err := os.Lstat(dir); err == nil && st.IsDir() {
+			dirs = append(dirs, dir)
+		}
+	}
+	return dirs
+}

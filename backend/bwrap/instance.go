@@ -1,0 +1,250 @@
+package bwrap
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"glasshouse/fault"
+	"glasshouse/host/cgroup"
+	"glasshouse/host/disk"
+	"glasshouse/jail"
+)
+
+// An instance is one running jail. It implements jail.Instance.
+type instance struct {
+	backend *Backend
+	plan    jail.Plan
+	kind    kind
+	layout  layout
+	group   *cgroup.Cgroup // nil where we may not make any
+	pid     int
+	pidfd   *os.File
+	monitor *os.File // pidfd of bwrap, nil if it was gone already
+	done    chan struct{}
+	watch   sync.WaitGroup
+}
+
+// newInstance begins to watch the init that r describes.
+func (b *Backend) newInstance(o orders, group *cgroup.Cgroup, r record) (*instance, error) {
+	pidfd, err := openPID(r.PID)
+	if err != nil {
+		return nil, fmt.Errorf("init is gone: %w", err)
+	}
+	// From here on the pid cannot become another's unnoticed.
+	now, err := newRecord(r.PID, r.Monitor)
+	if err != nil || now != r || exited(int(pidfd.Fd()), 0) {
+		return nil, errors.Join(fmt.Errorf("init, process %d, is gone", r.PID), pidfd.Close())
+	}
+	i := &instance{
+		backend: b, plan: o.Plan, kind: o.Identity.Kind, layout: layout{o.Plan.Dir},
+		group: group, pid: r.PID, pidfd: pidfd, done: make(chan struct{}),
+	}
+	if monitor, err := openPID(r.Monitor); err == nil {
+		if isOf(r.Monitor, o.Plan) {
+			i.monitor = monitor
+		} else {
+			monitor.Close()
+		}
+	}
+	i.watch.Go(i.await)
+	return i, nil
+}
+
+// await closes done when init is gone. It ends without it when pidfd is closed.
+func (i *instance) await() {
+	conn, err := i.pidfd.SyscallConn()
+	if err != nil {
+		return
+	}
+	if err := conn.Read(func(fd uintptr) bool { return exited(int(fd), 0) }); err == nil {
+		close(i.done)
+	}
+}
+
+// Open implements jail.Backend.
+func (b *Backend) Open(ctx context.Context, p jail.Plan) (jail.Instance, error) {
+	const op = "bwrap.Open"
+	if err := checkPlace(p, op); err != nil {
+		return nil, err
+	}
+	r, err := readRecord(layout{p.Dir}.record())
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, fault.Newf(fault.NotFound, op, string(p.ID), "no init was started")
+	}
+	if err != nil {
+		return nil, fmt.Errorf("open jail %s: %w", p.ID, err)
+	}
+	o, err := b.orders(p)
+	if err != nil {
+		return nil, err
+	}
+	var group *cgroup.Cgroup
+	if tree, err := b.tree(); err == nil {
+		if group, err = tree.Open(string(p.ID)); err != nil {
+			return nil, err // not found, if so
+		}
+	}
+	i, err := b.newInstance(o, group, r)
+	if err != nil {
+		return nil, fault.New(fault.NotFound, op, string(p.ID), err)
+	}
+	return i, nil
+}
+
+func (i *instance) Control() string       { return i.layout.socket() }
+func (i *instance) PID() int              { return i.pid }
+func (i *instance) Done() <-chan struct{} { return i.done }
+
+// Freeze implements jail.Instance.
+func (i *instance) Freeze(ctx context.Context) error {
+	if why, ok := i.backend.Lacks()["freeze"]; ok {
+		return fault.Cannot("bwrap.Freeze", why, cgroupRemedy)
+	}
+	return i.group.Freeze(ctx)
+}
+
+// Thaw implements jail.Instance.
+func (i *instance) Thaw(ctx context.Context) error {
+	if why, ok := i.backend.Lacks()["freeze"]; ok {
+		return fault.Cannot("bwrap.Thaw", why, cgroupRemedy)
+	}
+	return i.group.Thaw(ctx)
+}
+
+// Kill implements jail.Instance. When the first process of a pid namespace ends
+// the kernel ends every other in it, and only then is it gone.
+func (i *instance) Kill(ctx context.Context) error {
+	if i.group != nil {
+		if err := i.group.Kill(ctx); err != nil {
+			return err
+		}
+	}
+	if err := killHeld(ctx, i.pidfd); err != nil {
+		return fmt.Errorf("kill jail %s: %w", i.plan.ID, err)
+	}
+	if i.monitor == nil {
+		return nil
+	}
+	if err := killHeld(ctx, i.monitor); err != nil {
+		return fmt.Errorf("kill bwrap of jail %s: %w", i.plan.ID, err)
+	}
+	return nil
+}
+
+// Close implements jail.Instance. It may be called twice.
+func (i *instance) Close() error {
+	err := i.pidfd.Close()
+	i.watch.Wait()
+	if i.monitor != nil {
+		err = errors.Join(err, i.monitor.Close())
+	}
+	if errors.Is(err, os.ErrClosed) {
+		return nil
+	}
+	return err
+}
+
+// Stats implements jail.Instance.
+func (i *instance) Stats(ctx context.Context) (jail.Stats, error) {
+	var s jail.Stats
+	var err error
+	if i.group != nil {
+		s, err = i.countGroup()
+	} else {
+		s, err = i.countProcesses()
+	}
+	if err != nil {
+		return jail.Stats{}, fmt.Errorf("stats of jail %s: %w", i.plan.ID, err)
+	}
+	lacks := i.backend.Lacks()
+	if _, ok := lacks["pids"]; !ok {
+		s.ProcessesMax = i.plan.Limits.MaxPIDs
+	} else {
+		s.NotMeasured = append(s.NotMeasured, "processes_max")
+	}
+	if i.kind != asRoot {
+		s.NotMeasured = append(s.NotMeasured, "disk_bytes", "disk_limit")
+		return s, nil
+	}
+	// An overlay says of itself what the filesystem of its upper layer says.
+	s.DiskBytes, _, err = disk.Usage(fmt.Sprintf("/proc/%d/root", i.pid))
+	s.DiskLimit = i.plan.Limits.DiskMB << 20
+	return s, err
+}
+
+// countGroup asks the cgroup, in which bwrap is one process more.
+func (i *instance) countGroup() (jail.Stats, error) {
+	cg, err := i.group.Stats()
+	if err != nil {
+		return jail.Stats{}, err
+	}
+	s := jail.Stats{CPU: cg.CPU, MemoryBytes: cg.MemoryBytes, MemoryPeak: cg.MemoryPeak, PIDs: max(cg.PIDs-1, 0), OOMKills: cg.OOMKills}
+	for _, field := range cg.NotMeasured {
+		if name, ok := statName[field]; ok {
+			s.NotMeasured = append(s.NotMeasured, name)
+		}
+	}
+	return s, nil
+}
+
+// statName puts the fields of cgroup.Stats in the words of jail.Stats.
+var statName = map[string]string{
+	"CPU": "cpu", "MemoryBytes": "memory_bytes", "MemoryPeak": "memory_peak", "PIDs": "pids", "OOMKills": "oom_kills",
+}
+
+// ticks is how many clock ticks /proc has in a second, the same on all our
+// processors.
+const ticks = 100
+
+// countProcesses adds up what the jail's processes say of themselves. What has
+// ended is in the account of whoever waited for it, in the end of init.
+func (i *instance) countProcesses() (jail.Stats, error) {
+	s := jail.Stats{NotMeasured: []string{"memory_peak", "oom_kills"}}
+	own, err := os.Readlink(fmt.Sprintf("/proc/%d/ns/pid", i.pid))
+	if err != nil {
+		return s, err
+	}
+	dirs, err := filepath.Glob("/proc/[0-9]*")
+	if err != nil {
+		return s, err
+	}
+	for _, dir := range dirs {
+		if ns, err := os.Readlink(dir + "/ns/pid"); err != nil || ns != own {
+			continue
+		}
+		raw, err := os.ReadFile(dir + "/stat")
+		if err != nil {
+			continue // gone since
+		}
+		st, err := parseStat(raw)
+		if err != nil {
+			return s, err
+		}
+		s.PIDs++
+		s.CPU += time.Duration(st.cpu) * time.Second / ticks
+		status, _ := os.ReadFile(dir + "/status")
+		s.MemoryBytes += residentBytes(string(status))
+	}
+	return s, nil
+}
+
+// residentBytes is the memory that a process shares with no file.
+func residentBytes(status string) int64 {
+	var kb int64
+	for line := range strings.Lines(status) {
+		name, value, _ := strings.Cut(line, ":")
+		if name == "RssAnon" || name == "RssShmem" {
+			n, _ := strconv.ParseInt(strings.TrimSuffix(strings.TrimSpace(value), " kB"), 10, 64)
+			kb += n
+		}
+	}
+	return kb << 10
+}

@@ -1,0 +1,359 @@
+package bwrap
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"glasshouse/fault"
+	"glasshouse/host/disk"
+	"glasshouse/host/overlay"
+	"glasshouse/jail"
+)
+
+// noPrivilege is how every directory of the host is shown in a jail.
+var noPrivilege = overlay.Options{NoSuid: true, NoDev: true}
+
+// A bind is a directory or file, prepared by a stage, that bwrap shows in the jail.
+type bind struct {
+	from        string // on the host
+	source      string // where a stage has prepared it
+	target      string // in the jail
+	write       bool
+	inWorkspace bool // the target lies in the workspace, which is mounted before
+}
+
+// binds returns what the jail is shown beside its root, in the order of mounting.
+func (o *orders) binds() []bind {
+	p, l := o.Plan, layout{o.Plan.Dir}
+	var bs []bind
+	add := func(from, target string, write, inWorkspace bool) {
+		bs = append(bs, bind{from, l.bind(len(bs)), target, write, inWorkspace})
+	}
+	if hostTree(p) {
+		for _, dir := range hostDirs() {
+			add(dir, dir, false, false)
+		}
+	}
+	if p.Workspace != nil {
+		bs = append(bs, bind{p.Workspace.Source, l.workspace(), workspaceTarget(p), true, false})
+	}
+	for _, m := range p.Mounts {
+		add(m.Source, m.Target, m.Write, p.Workspace != nil && under(m.Target, workspaceTarget(p)))
+	}
+	return bs
+}
+
+// mountAsRoot mounts the jail's volume and stacks its root filesystem and its
+// workspace, each layer with the owners the jail is to see.
+func (o *orders) mountAsRoot() error {
+	p, l := o.Plan, layout{o.Plan.Dir}
+	if err := o.mountVolume(); err != nil {
+		return err
+	}
+	ids, err := overlay.IDMapFD(p.IDs.First, p.IDs.Count)
+	if err != nil {
+		return err
+	}
+	defer ids.Close()
+
+	readOnly := overlay.CloneOptions{IDMap: ids, Options: overlay.Options{ReadOnly: true, NoSuid: true, NoDev: true}}
+	var lower []string
+	for i, layer := range l.lower(p, o.Base) {
+		at := l.layer(i)
+		if err := makeDirs(at); err != nil {
+			return err
+		}
+		if err := overlay.Clone(layer, at, readOnly); err != nil {
+			return err
+		}
+		lower = append(lower, at)
+	}
+	volume := l.staged("volume")
+	if err := makeDirs(volume); err != nil {
+		return err
+	}
+	if err := overlay.Clone(l.volume(), volume, overlay.CloneOptions{IDMap: ids, Options: noPrivilege}); err != nil {
+		return err
+	}
+	on := func(path string) string { return filepath.Join(volume, filepath.Base(path)) }
+	if err := overlay.Mount(l.merged(), lower, on(l.upper()), on(l.work()), noPrivilege); err != nil {
+		return err
+	}
+	for _, b := range o.binds() {
+		if err := o.bindAsRoot(b, ids, on); err != nil {
+			return fmt.Errorf("show %s: %w", b.from, err)
+		}
+	}
+	return nil
+}
+
+// mountVolume makes the jail's disk and the directories on it.
+func (o *orders) mountVolume() error {
+	p, l := o.Plan, layout{o.Plan.Dir}
+	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
+		return fmt.Errorf("make mounts private: %w", err)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	if err := disk.Make(ctx, l.image(), l.volume(), p.Limits.DiskMB, o.Templates); err != nil {
+		return err
+	}
+	return o.makeLayout()
+}
+
+// makeLayout makes the directories that overlays and binds need.
+func (o *orders) makeLayout() error {
+	l := layout{o.Plan.Dir}
+	if err := makeDirs(l.upper(), l.merged(), l.staged("")); err != nil {
+		return err
+	}
+	return emptyDir(l.work())
+}
+
+// mountNaturally shows the files of a stopped jail as they are on disk.
+func (o *orders) mountNaturally() error {
+	l := layout{o.Plan.Dir}
+	if err := o.mountVolume(); err != nil {
+		return err
+	}
+	return overlay.Mount(l.merged(), l.lower(o.Plan, o.Base), l.upper(), l.work(), noPrivilege)
+}
+
+// bindAsRoot prepares b. What is shown read-only keeps the owners it has. What
+// may be written belongs to the jail's root, in the name of its real owner;
+// everybody else is nobody: no file can be made there, or taken over, in the
+// name of any other user of the host.
+func (o *orders) bindAsRoot(b bind, ids *os.File, on func(string) string) error {
+	src, st, err := openSource(b.from)
+	if err != nil {
+		return err
+	}
+	defer src.Close()
+	if b.source == (layout{o.Plan.Dir}).workspace() {
+		return o.workspaceAsRoot(src, st, on)
+	}
+	if err := makePlace(b.source, isDir(st)); err != nil {
+		return err
+	}
+	opts := overlay.CloneOptions{IDMap: ids, Options: noPrivilege}
+	opts.ReadOnly = !b.write
+	if b.write {
+		own, err := overlay.IDMap(
+			[]overlay.Mapping{{Disk: st.Uid, Host: o.Plan.IDs.First, Count: 1}},
+			[]overlay.Mapping{{Disk: st.Gid, Host: o.Plan.IDs.First, Count: 1}})
+		if err != nil {
+			return err
+		}
+		defer own.Close()
+		opts.IDMap = own
+	}
+	return overlay.Clone(procPath(src), b.source, opts)
+}
+
+// workspaceAsRoot stacks a layer of the jail's volume over a directory of the
+// host, which the kernel then only reads. Its owner and root change places, so
+// that the jail's root finds a directory of its own, which git and others insist
+// on; everybody else keeps the id they have.
+func (o *orders) workspaceAsRoot(src *os.File, st *unix.Stat_t, on func(string) string) error {
+	l, first := layout{o.Plan.Dir}, o.Plan.IDs
+	lower := l.staged("workspace-lower")
+	if err := errors.Join(makeDirs(lower, l.workspace()), o.makeWorkspace(st)); err != nil {
+		return err
+	}
+	swap, err := overlay.IDMap(exchange(st.Uid, first), exchange(st.Gid, first))
+	if err != nil {
+		return err
+	}
+	defer swap.Close()
+	readOnly := overlay.CloneOptions{IDMap: swap, Options: noPrivilege}
+	readOnly.ReadOnly = true
+	if err := overlay.Clone(procPath(src), lower, readOnly); err != nil {
+		return err
+	}
+	return overlay.Mount(l.workspace(), []string{lower}, on(l.wsUpper()), on(l.wsWork()), noPrivilege)
+}
+
+// makeWorkspace makes the writable layer of a workspace. The topmost layer's
+// mode is what an overlay shows.
+func (o *orders) makeWorkspace(st *unix.Stat_t) error {
+	l := layout{o.Plan.Dir}
+	if !isDir(st) {
+		return fault.Fieldf("bwrap.Create", "workspace.source", "%s is not a directory", o.Plan.Workspace.Source)
+	}
+	return errors.Join(makeDirs(l.wsUpper()), unix.Chmod(l.wsUpper(), st.Mode&0o7777), emptyDir(l.wsWork()))
+}
+
+// exchange returns the id map in which owner and root change places. An owner
+// whose id is beyond the jail's takes the place of its last one.
+func exchange(owner uint32, ids jail.IDRange) []overlay.Mapping {
+	last := ids.Count - 1
+	with := min(owner, last)
+	all := []overlay.Mapping{
+		{Disk: owner, Host: ids.First, Count: 1},
+		{Disk: 0, Host: ids.First + with, Count: 1},
+		{Disk: 1, Host: ids.First + 1, Count: max(with, 1) - 1},
+		{Disk: with + 1, Host: ids.First + with + 1, Count: last - with},
+	}
+	if owner == 0 {
+		all = all[1:]
+	}
+	return slices.DeleteFunc(all, func(m overlay.Mapping) bool { return m.Count == 0 })
+}
+
+// mountAsUser does in the jail's user namespace what mountAsRoot does outside.
+func (o *orders) mountAsUser() error {
+	p, l := o.Plan, layout{o.Plan.Dir}
+	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
+		return fmt.Errorf("make mounts private: %w", err)
+	}
+	if err := o.makeLayout(); err != nil {
+		return err
+	}
+	if err := mountOverlay(l.merged(), l.lower(p, o.Base), l.upper(), l.work()); err != nil {
+		return err
+	}
+	for _, b := range o.binds() {
+		if err := o.bindAsUser(b); err != nil {
+			return fmt.Errorf("show %s: %w", b.from, err)
+		}
+	}
+	return nil
+}
+
+func (o *orders) bindAsUser(b bind) error {
+	l := layout{o.Plan.Dir}
+	src, st, err := openSource(b.from)
+	if err != nil {
+		return err
+	}
+	defer src.Close()
+	if b.source == l.workspace() {
+		if err := errors.Join(makeDirs(l.workspace()), o.makeWorkspace(st)); err != nil {
+			return err
+		}
+		return mountOverlay(l.workspace(), []string{procPath(src)}, l.wsUpper(), l.wsWork())
+	}
+	if err := makePlace(b.source, isDir(st)); err != nil {
+		return err
+	}
+	// With the mounts below it: to leave them out would uncover what root has
+	// covered, which the kernel does not let other users do.
+	if err := unix.Mount(procPath(src), b.source, "", unix.MS_BIND|unix.MS_REC, ""); err != nil {
+		return fmt.Errorf("bind: %w", err)
+	}
+	return nil
+}
+
+// mountOverlay stacks lower, topmost first, and upper over them, on dst, as the
+// root of a user namespace may: what an overlay notes about a file it then notes
+// in attributes that users can set.
+func mountOverlay(dst string, lower []string, upper, work string) error {
+	open := func(path string) (string, error) {
+		fd, err := unix.Open(path, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+		if err != nil {
+			return "", &os.PathError{Op: "open", Path: path, Err: err}
+		}
+		return strconv.Itoa(fd), nil // closed with the stage
+	}
+	var below []string
+	for _, path := range lower {
+		fd, err := open(path)
+		if err != nil {
+			return err
+		}
+		below = append(below, fd)
+	}
+	up, err := open(upper)
+	if err != nil {
+		return err
+	}
+	scratch, err := open(work)
+	if err != nil {
+		return err
+	}
+	// Relative names of descriptors: nothing in them to escape, and four
+	// hundred layers fit on the page that the kernel takes.
+	if err := os.Chdir("/proc/self/fd"); err != nil {
+		return err
+	}
+	data := "userxattr,index=off,metacopy=off,lowerdir=" + strings.Join(below, ":") + ",upperdir=" + up + ",workdir=" + scratch
+	if err := unix.Mount("overlay", dst, "overlay", unix.MS_NOSUID|unix.MS_NODEV, data); err != nil {
+		return fmt.Errorf("mount overlay %s: %w", dst, err)
+	}
+	return nil
+}
+
+// openSource opens a directory or file of the host. Its path must be real: a
+// symbolic link in it could have been turned since somebody allowed it.
+func openSource(name string) (*os.File, *unix.Stat_t, error) {
+	const op = "bwrap.Create"
+	if !filepath.IsAbs(name) || filepath.Clean(name) != name {
+		return nil, nil, fault.Newf(fault.Invalid, op, name, "the source is not a clean absolute path")
+	}
+	fd, err := unix.Openat2(unix.AT_FDCWD, name, &unix.OpenHow{Flags: unix.O_PATH | unix.O_CLOEXEC, Resolve: unix.RESOLVE_NO_SYMLINKS})
+	switch err {
+	case nil:
+	case unix.ELOOP:
+		return nil, nil, fault.Newf(fault.Invalid, op, name, "the source leads through a symbolic link; name the place itself")
+	case unix.ENOENT, unix.ENOTDIR:
+		return nil, nil, fault.Newf(fault.NotFound, op, name, "the host has no such file or directory")
+	case unix.EACCES:
+		return nil, nil, fault.Newf(fault.Denied, op, name, "the source may not be read: %w", err)
+	default:
+		return nil, nil, &os.PathError{Op: "open", Path: name, Err: err}
+	}
+	f := os.NewFile(uintptr(fd), name)
+	var st unix.Stat_t
+	err = unix.Fstat(fd, &st)
+	if err == nil && !isDir(&st) && st.Mode&unix.S_IFMT != unix.S_IFREG {
+		err = fault.Newf(fault.Invalid, op, name, "only directories and regular files can be mounted")
+	}
+	if err != nil {
+		f.Close()
+		return nil, nil, err
+	}
+	return f, &st, nil
+}
+
+func isDir(st *unix.Stat_t) bool { return st.Mode&unix.S_IFMT == unix.S_IFDIR }
+
+// procPath names an open file in a way that always leads to it.
+func procPath(f *os.File) string { return "/proc/self/fd/" + strconv.Itoa(int(f.Fd())) }
+
+func makePlace(name string, dir bool) error {
+	if dir {
+		return makeDirs(name)
+	}
+	f, err := os.OpenFile(name, os.O_CREATE|os.O_RDONLY, 0o644)
+	if err != nil {
+		return err
+	}
+	return f.Close()
+}
+
+// makeDirs makes each directory, or leaves it as it is.
+func makeDirs(names ...string) error {
+	for _, name := range names {
+		if err := os.Mkdir(name, 0o755); err != nil && !errors.Is(err, os.ErrExist) {
+			return err
+		}
+	}
+	return nil
+}
+
+// emptyDir makes an empty directory, or empties the one that is there.
+func emptyDir(name string) error {
+	if err := os.RemoveAll(name); err != nil {
+		return err
+	}
+	return os.Mkdir(name, 0o755)
+}
