@@ -79,7 +79,7 @@ func template(ctx context.Context, mb int64, dir string) (*os.File, error) {
 	if f, err := os.Open(name); err == nil {
 		return f, nil
 	}
-	if err := format(ctx, name+".part", mb); err != nil {
+	if err := format(ctx, name+".part", mb, lock); err != nil {
 		return nil, errors.Join(err, os.Remove(name+".part"))
 	}
 	if err := os.Rename(name+".part", name); err != nil {
@@ -88,8 +88,10 @@ func template(ctx context.Context, mb int64, dir string) (*os.File, error) {
 	return os.Open(name)
 }
 
-// format writes an empty ext4 filesystem for mb megabytes of files to path.
-func format(ctx context.Context, path string, mb int64) error {
+// format writes an empty ext4 filesystem for mb megabytes of files to path. The
+// tool inherits the lock, for it outlives us if we are killed, and nobody else
+// may write to path until it is done.
+func format(ctx context.Context, path string, mb int64, lock *os.File) error {
 	tool, err := mkfs()
 	if err != nil {
 		return err
@@ -108,6 +110,7 @@ func format(ctx context.Context, path string, mb int64) error {
 		"-J", "size=4",
 		"-O", "^resize_inode", // volumes never grow
 		"-E", "lazy_itable_init=1,nodiscard,root_owner=0:0", path)
+	cmd.ExtraFiles = []*os.File{lock}
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("mkfs.ext4: %w: %s", err, bytes.TrimSpace(out))
 	}

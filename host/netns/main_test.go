@@ -1,6 +1,8 @@
 package netns_test
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -8,6 +10,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"glasshouse/host/netns"
 )
 
 // The tests run in a network and a mount namespace of their own, so that "the
@@ -20,6 +24,7 @@ func TestMain(m *testing.M) {
 		os.Exit(0)
 	}
 	if os.Getenv(inside) != "" {
+		victim()
 		if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
 			fmt.Println("make mounts private:", err)
 			os.Exit(1)
@@ -33,5 +38,18 @@ func TestMain(m *testing.M) {
 	if err := cmd.Run(); err != nil {
 		fmt.Println(err)
 		os.Exit(1)
+	}
+}
+
+// victim makes and cleans a network without end, if it is to be the victim of
+// TestKilledAtAnyInstant.
+func victim() {
+	path := os.Getenv("GLASSHOUSE_NETNS_VICTIM")
+	for path != "" {
+		_, err := netns.Create(context.Background(), "victim", netns.Options{Path: path, Full: true})
+		if err = errors.Join(err, netns.Clean("victim", path)); err != nil {
+			fmt.Println(err)
+			os.Exit(1)
+		}
 	}
 }

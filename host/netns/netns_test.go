@@ -68,6 +68,13 @@ func newWorld(t testing.TB) *world {
 	w.must(netns.Do(internet, func() error {
 		return errors.Join(address("eth0", "203.0.113.2/24"), address("lo", serverAddr+"/32"), address("lo", metadata+"/32"))
 	}))
+	for range 1000 { // until its link is up, the host drops what it sends
+		if l, err := netlink.LinkByName("wan0"); err == nil && l.Attrs().OperState == netlink.OperUp {
+			return w
+		}
+		time.Sleep(time.Millisecond)
+	}
+	t.Fatal("the link to the Internet does not come up")
 	return w
 }
 
@@ -406,6 +413,40 @@ func TestWhatACrashLeftIsCleaned(t *testing.T) {
 	w.must(netns.Clean("d", n.Path))
 	cmd.Process.Kill()
 	cmd.Wait()
+}
+
+func TestKilledAtAnyInstant(t *testing.T) {
+	w := newWorld(t)
+	server := w.serve(w.path("internet"), serverAddr)
+	path := w.path("victim")
+	for i := range 20 {
+		cmd := exec.Command("/proc/self/exe")
+		cmd.Env = append(os.Environ(), "GLASSHOUSE_NETNS_VICTIM="+path)
+		w.must(cmd.Start())
+		time.Sleep(10*time.Millisecond + time.Duration(i)*1300*time.Microsecond)
+		w.must(cmd.Process.Kill())
+		var exit *exec.ExitError
+		if err := cmd.Wait(); !errors.As(err, &exit) || exit.Exited() {
+			t.Fatalf("the victim ended by itself: %v", err)
+		}
+
+		w.must(netns.Clean("victim", path))
+		if names, err := netns.List(); len(names) != 0 || err != nil {
+			t.Fatalf("round %d left %v, %v", i, names, err)
+		}
+		if i%5 != 0 {
+			continue
+		}
+		_, err := netns.Create(t.Context(), "victim", netns.Options{Path: path, Full: true})
+		w.must(err)
+		if got, err := ask(path, server); got != hostAddr {
+			t.Errorf("round %d: reached %q, %v", i, got, err)
+		}
+		w.must(netns.Clean("victim", path))
+		if i%10 == 0 {
+			w.must(netns.Release())
+		}
+	}
 }
 
 func TestALinkThatOnlyLooksLikeOursStays(t *testing.T) {

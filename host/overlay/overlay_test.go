@@ -10,6 +10,7 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -411,6 +412,58 @@ func TestIDMapsLeaveNoProcess(t *testing.T) {
 		t.Error("an empty map was accepted")
 	}
 	s.idmap()
+}
+
+// TestMain lets the test binary be the victim of TestKilledWhileMappingIDs.
+func TestMain(m *testing.M) {
+	for os.Getenv("GLASSHOUSE_OVERLAY_VICTIM") != "" {
+		ids, err := overlay.IDMapFD(first, count)
+		if err != nil {
+			fmt.Println(err)
+			os.Exit(1)
+		}
+		ids.Close()
+	}
+	os.Exit(m.Run())
+}
+
+func TestKilledWhileMappingIDs(t *testing.T) {
+	newStage(t)
+	for i := range 20 {
+		cmd := exec.Command("/proc/self/exe")
+		cmd.Env = append(os.Environ(), "GLASSHOUSE_OVERLAY_VICTIM=yes")
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(10*time.Millisecond + time.Duration(i)*137*time.Microsecond)
+		cmd.Process.Kill()
+		var exit *exec.ExitError
+		if err := cmd.Wait(); !errors.As(err, &exit) || exit.Exited() {
+			t.Fatalf("the victim ended by itself: %v", err)
+		}
+	}
+	for range 100 {
+		if len(idmappers(t)) == 0 {
+			return
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	t.Errorf("processes left: %v", idmappers(t))
+}
+
+// idmappers returns the processes that hold nothing but an id map.
+func idmappers(t *testing.T) (pids []string) {
+	t.Helper()
+	names, err := filepath.Glob("/proc/[0-9]*/cmdline")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range names {
+		if b, _ := os.ReadFile(name); strings.HasPrefix(string(b), "glasshouse-idmap") {
+			pids = append(pids, filepath.Base(filepath.Dir(name)))
+		}
+	}
+	return pids
 }
 
 func BenchmarkIDMap(b *testing.B) {
