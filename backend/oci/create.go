@@ -62,9 +62,6 @@ type making struct {
 	layout  layout
 	undo    undo.Stack
 
-	// trace, if set, is told how long each step took.
-	trace func(step string, took time.Duration)
-
 	cgroup *cgroup.Cgroup // once prepared
 	netns  string         // path of the network namespace, once prepared
 }
@@ -130,8 +127,8 @@ func (m *making) prepare(ctx context.Context) error {
 func (m *making) step(name string, f func() error) error {
 	began := time.Now()
 	err := f()
-	if m.trace != nil {
-		m.trace(name, time.Since(began))
+	if trace := m.backend.trace; trace != nil {
+		trace(name, time.Since(began))
 	}
 	if err != nil {
 		return fmt.Errorf("%s: %w", name, err)

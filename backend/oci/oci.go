@@ -23,6 +23,7 @@ import (
 	"net/netip"
 	"os"
 	"sync"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -60,6 +61,9 @@ type Backend struct {
 	tree   func() (*cgroup.Tree, error)
 	base   func() error
 	full   verdict // whether jails can have a full network
+
+	// trace, if set, is told of each step of Create how long it took.
+	trace func(step string, took time.Duration)
 }
 
 var _ jail.Backend = (*Backend)(nil)

@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"syscall"
 
@@ -66,11 +67,28 @@ func (k kind) adjust(s *specs.Spec, p jail.Plan) {
 	// is on the cgroup.
 	bytes := p.Limits.MemoryMB << 20
 	s.Linux.Resources = &specs.LinuxResources{Memory: &specs.LinuxMemory{Limit: &bytes}}
-	// On an empty /tmp gVisor would mount a tmpfs of its own.
-	s.Mounts = append(s.Mounts, specs.Mount{
+	// On an empty /tmp gVisor would mount a tmpfs of its own. What is mounted
+	// below it comes later in the list.
+	tmp := specs.Mount{
 		Destination: "/tmp", Type: "bind", Source: filepath.Join(s.Root.Path, "tmp"),
 		Options: []string{"bind", "rw", "nosuid", "nodev"},
-	})
+	}
+	s.Mounts = append([]specs.Mount{tmp}, s.Mounts...)
+	allow(s.Linux.Seccomp, "clone3")
+}
+
+// allow lets calls through that the profile refuses with an errno of their own:
+// gVisor knows no errno but EPERM. To clone3 that is no answer that a C library
+// would take for "use clone".
+func allow(profile *specs.LinuxSeccomp, calls ...string) {
+	var rules []specs.LinuxSyscall
+	for _, rule := range profile.Syscalls {
+		rule.Names = slices.DeleteFunc(slices.Clone(rule.Names), func(name string) bool { return slices.Contains(calls, name) })
+		if len(rule.Names) > 0 {
+			rules = append(rules, rule)
+		}
+	}
+	profile.Syscalls = append(rules, specs.LinuxSyscall{Names: calls, Action: specs.ActAllow})
 }
 
 // limits returns what the cgroup is to hold: where a kernel of its own stands

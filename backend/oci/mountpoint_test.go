@@ -1,0 +1,78 @@
+package oci
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"glasshouse/fault"
+)
+
+func TestAMountPointNeverLiesOutsideTheJail(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("taking another id needs root")
+	}
+	outer := t.TempDir()
+	root := filepath.Join(outer, "root")
+	for _, dir := range []string{root, root + "/usr/share", outer + "/secret"} {
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for link, to := range map[string]string{
+		"share": "usr/share", "up": "../secret", "abs": "/usr/share", "out": outer + "/secret", "chain": "up",
+		"loop": "loop", "nowhere": "absent/deep", "usr/share/back": "../../../../secret",
+	} {
+		if err := os.Symlink(to, filepath.Join(root, link)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.WriteFile(root+"/file", nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+
+	const id = 1234567
+	for _, tt := range []struct {
+		target string
+		dir    bool
+		want   string // "" means refused
+	}{
+		{"/usr/share", true, "/usr/share"},
+		{"/share", true, "/usr/share"},
+		{"/abs/new", true, "/usr/share/new"},
+		{"/a/b/c", true, "/a/b/c"},
+		{"/a/b/f", false, "/a/b/f"},
+		{"/up", true, ""},             // secret does not exist in the jail
+		{"/up/x", true, ""},           // nor anything below it
+		{"/out/x", true, ""},          //
+		{"/usr/share/back", true, ""}, //
+		{"/chain", true, ""},          //
+		{"/loop", true, ""},           //
+		{"/nowhere", true, ""},        // a link is no place to make
+		{"/file", true, ""},           // a directory needs a directory
+		{"/usr", false, ""},           // and a file a file
+		{"/file", false, "/file"},     //
+		{"/file/below", true, ""},     //
+	} {
+		got, err := mountPoint(root, tt.target, tt.dir, id)
+		if tt.want == "" && err == nil {
+			t.Errorf("mountPoint(%s) = %s, want refused", tt.target, got)
+		}
+		if tt.want != "" && (err != nil || got != tt.want) {
+			t.Errorf("mountPoint(%s) = %s, %v, want %s", tt.target, got, err, tt.want)
+		}
+	}
+	var st unix.Stat_t
+	if err := unix.Stat(root+"/a/b/c", &st); err != nil || st.Uid != id || st.Gid != id {
+		t.Errorf("what was made belongs to %d:%d, %v, want %d", st.Uid, st.Gid, err, id)
+	}
+	if names, _ := os.ReadDir(outer + "/secret"); len(names) > 0 {
+		t.Errorf("something was made outside: %v", names)
+	}
+	if err := asOwner(id, func() error { return fault.Conflict }); !errors.Is(err, fault.Conflict) {
+		t.Errorf("asOwner hides the error: %v", err)
+	}
+}
