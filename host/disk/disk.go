@@ -61,13 +61,20 @@ func Make(ctx context.Context, img, mountpoint string, mb int64, templates strin
 	return nil
 }
 
-// Mount mounts the volume in img on mountpoint. A volume that was not unmounted
+// Mount mounts the volume in img on mountpoint, where no other volume may be. A volume that was not unmounted
 // before a crash is repaired from its journal. Mounting it again where it is
 // mounted does nothing; mounting it in a second place is a fault.Conflict, for
 // two loop devices on one image would destroy it.
-func Mount(img, mountpoint string) (err error) {
-	if on, err := mounted(mountpoint); err == nil && sameFile(on.img, img) {
+func Mount(img, mountpoint string) error {
+	on, err := mounted(mountpoint)
+	if err != nil {
+		return fmt.Errorf("mount volume %s: %w", img, err)
+	}
+	if on.device != "" && sameFile(on.img, img) {
 		return nil
+	}
+	if on.device != "" {
+		return fault.Newf(fault.Conflict, "disk.Mount", mountpoint, "the volume %s is mounted there", on.img)
 	}
 	loop, err := attach(img)
 	if err != nil {
@@ -140,8 +147,16 @@ func sameFile(a, b string) bool {
 }
 
 // Usage returns how many bytes the files on the volume take and how many it can
-// hold in all.
+// hold in all, or fault.NotFound if no volume is mounted there: the numbers would
+// be the host's.
 func Usage(mountpoint string) (used, total int64, err error) {
+	on, err := mounted(mountpoint)
+	if err != nil {
+		return 0, 0, fmt.Errorf("usage of %s: %w", mountpoint, err)
+	}
+	if on.device == "" {
+		return 0, 0, fault.Newf(fault.NotFound, "disk.Usage", mountpoint, "no volume is mounted")
+	}
 	var st unix.Statfs_t
 	if err := unix.Statfs(mountpoint, &st); err != nil {
 		return 0, 0, fmt.Errorf("usage of %s: %w", mountpoint, err)

@@ -211,8 +211,16 @@ func TestOneImageIsNeverMountedTwice(t *testing.T) {
 		disk.Unmount(other)
 		t.Errorf("mounting a mounted image elsewhere = %v, want conflict", err)
 	}
-	if left, _ := disk.Leftovers(h.dir); len(left) != 1 {
-		t.Errorf("loop devices = %v, want one", left)
+	h.volume("w", 16)
+	if err := disk.Mount(h.img("w"), mnt); !errors.Is(err, fault.Conflict) {
+		t.Errorf("mounting over another volume = %v, want conflict", err)
+	}
+	if left, _ := disk.Leftovers(h.dir); len(left) != 2 {
+		t.Errorf("loop devices = %v, want two", left)
+	}
+	h.unmount("w")
+	if _, _, err := disk.Usage(h.path("w")); !errors.Is(err, fault.NotFound) {
+		t.Errorf("Usage of what is not mounted = %v, want not found", err)
 	}
 }
 
