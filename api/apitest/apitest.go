@@ -391,3 +391,15 @@ func Goroutines(t testing.TB) {
 		t.Errorf("%d goroutines run, %d did before:\n%s", after, before, buf[:runtime.Stack(buf, true)])
 	})
 }
+
+// True runs /bin/true as the Manager would for the API, for comparison.
+func (m *Jails) True(t testing.TB, j id.Jail) {
+	s, _, err := m.Exec(t.Context(), j, jail.ExecRequest{Argv: []string{"/bin/true"}}, &control.AttachOptions{Lossless: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	if _, err := s.Next(); err != io.EOF {
+		t.Fatal(err)
+	}
+}
