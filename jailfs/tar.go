@@ -4,7 +4,6 @@ import (
 	"archive/tar"
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"path"
 	"slices"
@@ -122,7 +121,7 @@ func (p *packer) tree(at int, prefix string) error {
 		name := path.Join(l.name, base)
 		isDir, err := p.entry(at, base, name)
 		if err != nil {
-			return fmt.Errorf("%s: %w", name, err)
+			return explain("Tar", name, err)
 		}
 		if !isDir {
 			continue
@@ -159,7 +158,7 @@ func (p *packer) entry(dir int, base, name string) (isDir bool, err error) {
 		return false, err
 	}
 	if len(name) > maxTarName {
-		return false, fault.Newf(fault.TooLarge, "Tar", "", "a path of more than %d bytes", maxTarName)
+		return false, fault.Newf(fault.TooLarge, "Tar", name[:80]+"…", "a path of more than %d bytes", maxTarName)
 	}
 	var st unix.Stat_t
 	if err := unix.Fstatat(dir, base, &st, unix.AT_SYMLINK_NOFOLLOW); err != nil {
