@@ -136,10 +136,13 @@ func (s *suite) owners(t *testing.T) {
 		}
 		b.sh(t, "chmod 600 /etc/passwd && echo x >> /etc/passwd && mv /etc/group /etc/group.old")
 	})
-	s.clause(t, "other-users", func(t *testing.T) {
+	s.clause(t, "files-of-the-lower-layer's-users", func(t *testing.T) {
 		if got, want := b.sh(t, "stat -c %u:%g /home/agent"), "1000:1000"; got != want {
 			t.Errorf("owner of /home/agent = %q, want %q", got, want)
 		}
+	})
+	s.clause(t, "other-users", func(t *testing.T) {
+		b.sh(t, "chown 1000:1000 /home/agent")
 		r := b.exec(t, protocol.Exec{Argv: []string{"/bin/bash", "-c", "id -u; : > /home/agent/x; stat -c %u:%g /home/agent/x; : > /root/x"}, User: "agent"})
 		if got, want := r.stdout, "1000\n1000:1000\n"; got != want || r.status.Code == 0 {
 			t.Errorf("as agent: %v, want %q and no way into /root", r, want)
@@ -147,6 +150,7 @@ func (s *suite) owners(t *testing.T) {
 		b.sh(t, "touch /tmp/chowned; chown 12:34 /tmp/chowned; test $(stat -c %u:%g /tmp/chowned) = 12:34")
 	})
 	s.clause(t, "natural-on-disk", func(t *testing.T) {
+		b := s.newBox(t)
 		b.sh(t, "touch /root/mine; touch /home/agent/theirs; chown 1000:1000 /home/agent/theirs")
 		b.kill(t)
 		b.inst.Close()

@@ -3,7 +3,6 @@ package backendtest
 import (
 	"bytes"
 	"context"
-	"errors"
 	"flag"
 	"fmt"
 	"io"
@@ -52,10 +51,16 @@ func (s *suite) newPlan(t *testing.T, change ...func(*jail.Plan)) jail.Plan {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if err := s.backend.Clean(context.WithoutCancel(t.Context()), p); err != nil {
+		ctx := context.WithoutCancel(t.Context())
+		if err := s.backend.Clean(ctx, p); err != nil {
 			t.Errorf("Clean: %v", err)
 		}
 		mustNotLeak(t, p)
+		if r, ok := s.backend.(jail.Remover); ok {
+			if err := r.Remove(ctx, p); err != nil {
+				t.Errorf("Remove: %v", err)
+			}
+		}
 	})
 	return p
 }
@@ -168,7 +173,7 @@ func (b *box) tryExec(t *testing.T, e protocol.Exec) (result, error) {
 	var stdout, stderr bytes.Buffer
 	for {
 		chunk, err := stream.Next()
-		if errors.Is(err, io.EOF) {
+		if err == io.EOF { // a connection that is lost is another error that wraps it
 			break
 		}
 		if err != nil {

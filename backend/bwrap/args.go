@@ -32,9 +32,6 @@ var (
 	readOnly    = []string{"/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"}
 )
 
-// shmBytes is the size of a jail's /dev/shm.
-const shmBytes = 64 << 20
-
 const defaultPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 // arguments returns bwrap's command line. Mounts are made in its order.
@@ -70,10 +67,12 @@ func (o *orders) arguments(info, filter int) []string {
 	}
 	// /tmp and /run are on the root filesystem, so that they count as disk and
 	// are kept. Of /sys there is only what programs ask to know how many
-	// processors they have.
+	// processors they have. /dev/shm holds half of what the jail may have in
+	// memory, so that to fill it does not cost the jail its init.
+	shm := o.Plan.Limits.MemoryMB << 20 / 2
 	args = append(args,
 		"--dev", "/dev",
-		"--perms", "1777", "--size", strconv.Itoa(shmBytes), "--tmpfs", "/dev/shm",
+		"--perms", "1777", "--size", strconv.FormatInt(max(shm, 1<<20), 10), "--tmpfs", "/dev/shm",
 		"--mqueue", "/dev/mqueue",
 		"--remount-ro", "/dev",
 		"--tmpfs", "/sys",

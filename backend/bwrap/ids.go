@@ -48,11 +48,11 @@ func ownIdentity() (identity, error) {
 			return who, nil
 		}
 	}
-	names := []string{strconv.Itoa(int(who.UID))}
-	if u, err := user.LookupId(names[0]); err == nil {
-		names = append(names, u.Username)
+	u, err := user.LookupId(strconv.Itoa(int(who.UID)))
+	if err != nil {
+		return who, nil // the two refuse to work for a user without a name
 	}
-	var err error
+	names := []string{u.Uid, u.Username}
 	if who.SubUID, err = findSpan("/etc/subuid", names); err != nil {
 		return who, err
 	}

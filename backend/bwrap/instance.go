@@ -12,9 +12,10 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"glasshouse/fault"
 	"glasshouse/host/cgroup"
-	"glasshouse/host/disk"
 	"glasshouse/jail"
 )
 
@@ -174,10 +175,20 @@ func (i *instance) Stats(ctx context.Context) (jail.Stats, error) {
 		s.NotMeasured = append(s.NotMeasured, "disk_bytes", "disk_limit")
 		return s, nil
 	}
-	// An overlay says of itself what the filesystem of its upper layer says.
-	s.DiskBytes, _, err = disk.Usage(fmt.Sprintf("/proc/%d/root", i.pid))
 	s.DiskLimit = i.plan.Limits.DiskMB << 20
+	s.DiskBytes, err = i.diskBytes()
 	return s, err
+}
+
+// diskBytes is what the files on the jail's volume take. The volume is mounted
+// in the jail's namespaces alone, but an overlay says of itself what the
+// filesystem of its upper layer would say.
+func (i *instance) diskBytes() (int64, error) {
+	var st unix.Statfs_t
+	if err := unix.Statfs(fmt.Sprintf("/proc/%d/root", i.pid), &st); err != nil {
+		return 0, fmt.Errorf("disk usage of jail %s: %w", i.plan.ID, err)
+	}
+	return int64(st.Blocks-st.Bfree) * st.Bsize, nil
 }
 
 // countGroup asks the cgroup, in which bwrap is one process more.

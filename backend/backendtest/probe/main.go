@@ -22,6 +22,7 @@ import (
 // commands by name. Each gets the arguments after it and returns what is wrong.
 var commands = map[string]func(args []string) error{
 	"as":       as,
+	"burn":     burn,
 	"calls":    calls,
 	"dial":     dial,
 	"eat":      eat,
@@ -66,6 +67,23 @@ func as(args []string) error {
 		return err
 	}
 	return syscall.Exec(path, args[1:], os.Environ())
+}
+
+// burn uses milliseconds of processor time, however long that takes.
+func burn(args []string) error {
+	ms, err := strconv.Atoi(args[0])
+	if err != nil {
+		return err
+	}
+	for {
+		var used syscall.Rusage
+		if err := syscall.Getrusage(syscall.RUSAGE_SELF, &used); err != nil {
+			return err
+		}
+		if time.Duration(used.Utime.Nano()+used.Stime.Nano()) > time.Duration(ms)*time.Millisecond {
+			return nil
+		}
+	}
 }
 
 // eat takes megabytes of memory, each page of them.
