@@ -33,4 +33,5 @@ func (p *Provider) Age(digest string, by time.Duration) {
 var (
 	DebianLines = debianLines
 	TarTree     = tarTree
+	RemoveTree  = removeTree
 )

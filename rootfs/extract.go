@@ -409,7 +409,9 @@ func times(parent int, base string, hdr *tar.Header) error {
 
 // finish sets what directories could not have before all files were in them.
 func (x *extractor) finish() error {
-	for _, name := range slices.Sorted(maps.Keys(x.dirs)) {
+	// The deepest first: without root a mode may close the way to what is below.
+	names := slices.Sorted(maps.Keys(x.dirs))
+	for _, name := range slices.Backward(names) {
 		hdr := x.dirs[name]
 		if err := x.finishDir(name, &hdr); err != nil {
 			return archiveError(name, err)
@@ -420,7 +422,7 @@ func (x *extractor) finish() error {
 
 func (x *extractor) finishDir(name string, hdr *tar.Header) error {
 	parent, err := x.open(path.Dir(name))
-	if gone(err) {
+	if gone(err) || x.closed(err) {
 		return nil
 	}
 	if err != nil {
@@ -429,7 +431,7 @@ func (x *extractor) finishDir(name string, hdr *tar.Header) error {
 	defer unix.Close(parent)
 	// A later layer may have put something else here.
 	fd, err := unix.Openat(parent, path.Base(name), unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
-	if gone(err) {
+	if gone(err) || x.closed(err) {
 		return nil
 	}
 	if err != nil {
@@ -439,11 +441,15 @@ func (x *extractor) finishDir(name string, hdr *tar.Header) error {
 	if err := x.own(parent, name, hdr); err != nil {
 		return err
 	}
-	if err := unix.Fchmod(fd, mode(hdr)); err != nil {
+	if err := times(parent, path.Base(name), hdr); err != nil {
 		return err
 	}
-	return times(parent, path.Base(name), hdr)
+	return unix.Fchmod(fd, mode(hdr))
 }
+
+// closed reports whether an ordinary user met a directory that got its mode
+// already, under another name that a link gave it.
+func (x *extractor) closed(err error) bool { return !x.owners && errors.Is(err, unix.EACCES) }
 
 func gone(err error) bool {
 	return errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.ELOOP)
