@@ -327,7 +327,11 @@ func (r *Root) Untar(ctx context.Context, name string, src io.Reader) error {
 		return explain("Untar", name, notDir(err))
 	}
 	defer below.Close()
-	return explain("Untar", name, below.unpack(ctx, src))
+	if err := below.unpack(ctx, src); err != nil {
+		return explain("Untar", name, err)
+	}
+	_, err = io.Copy(io.Discard, src) // what fills up the last block: its sender is still sending it
+	return err
 }
 
 // maxDirTimes bounds the directories whose times are set again at the end.
