@@ -46,7 +46,7 @@ func (b *Backend) Clean(ctx context.Context, p jail.Plan) error {
 		dropStaged(l),
 		releaseVolume(l),
 		b.removeNetwork(p),
-		removeAll(l.control(), l.identity(), l.bundle(), l.record()),
+		removeAll(l.control(), l.identity(), l.bundle(), l.record(), l.image()+".part"),
 	)
 	if err != nil {
 		return fmt.Errorf("clean jail %s: %w", p.ID, err)

@@ -1,0 +1,427 @@
+package oci_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"glasshouse/backend/backendtest"
+	"glasshouse/backend/oci"
+	"glasshouse/fault"
+	"glasshouse/host/netns"
+	"glasshouse/id"
+	"glasshouse/jail"
+	"glasshouse/jailinit/control"
+	"glasshouse/jailinit/protocol"
+)
+
+// forEachRuntime runs a scenario on each runtime that this host has.
+func forEachRuntime(t *testing.T, scenario func(t *testing.T, h *host, b *oci.Backend)) {
+	for _, runtime := range []string{"runc", "crun", "runsc"} {
+		t.Run(runtime, func(t *testing.T) {
+			h := newHost(t)
+			scenario(t, h, ready(t, h, runtime))
+		})
+	}
+}
+
+// ready is a daemon with the given runtime, if this host has it.
+func ready(t testing.TB, h *host, runtime string) *oci.Backend {
+	t.Helper()
+	b := h.daemon(runtime)
+	if err := b.Probe(t.Context()); errors.Is(err, fault.Unsupported) {
+		t.Skip(err)
+	} else if err != nil {
+		t.Fatalf("Probe was inconclusive: %v", err)
+	}
+	return b
+}
+
+var ranges atomic.Uint32
+
+// plan is a small jail's, which is cleaned and leaves nothing when the test ends.
+func (h *host) plan(t testing.TB, b *oci.Backend, change ...func(*jail.Plan)) jail.Plan {
+	t.Helper()
+	name := id.NewJail()
+	p := jail.Plan{
+		ID: name, Dir: filepath.Join(h.dir, string(name)), Hostname: string(name),
+		Lower:  []string{backendtest.Rootfs(t)},
+		IDs:    jail.IDRange{First: 0x60000000 + 65536*((uint32(os.Getpid())*128+ranges.Add(1))%4096), Count: 65536},
+		Limits: jail.DefaultLimits, Network: jail.Isolated, Init: backendtest.Init(t),
+	}
+	p.Limits.DiskMB = 64
+	for _, c := range change {
+		c(&p)
+	}
+	if err := os.Mkdir(p.Dir, 0o711); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := b.Clean(context.WithoutCancel(t.Context()), p); err != nil {
+			t.Errorf("Clean: %v", err)
+		}
+		if leaks := backendtest.Leaks(p); len(leaks) > 0 {
+			t.Errorf("the host still holds\n%s", strings.Join(leaks, "\n"))
+		}
+	})
+	return p
+}
+
+// start makes a jail and returns a shell in it, which gives what a script prints
+// and its exit code.
+func start(t testing.TB, b *oci.Backend, p jail.Plan) func(script string) (string, int) {
+	t.Helper()
+	inst, err := b.Create(t.Context(), p)
+	if err != nil {
+		t.Fatalf("Create: %v", err)
+	}
+	t.Cleanup(func() { inst.Close() })
+	return func(script string) (string, int) {
+		t.Helper()
+		out, code, err := run(t.Context(), inst, "/bin/bash", "-c", script)
+		if err != nil {
+			t.Fatalf("run %s: %v", script, err)
+		}
+		return out, code
+	}
+}
+
+func run(ctx context.Context, inst jail.Instance, argv ...string) (string, int, error) {
+	e := protocol.Exec{ID: id.NewExec(), Argv: argv, Env: []string{"PATH=/usr/bin:/bin"}}
+	stream, _, err := control.Dial(inst.Control()).Exec(ctx, e, &control.AttachOptions{Lossless: true})
+	if err != nil {
+		return "", 0, err
+	}
+	defer stream.Close()
+	var out bytes.Buffer
+	for {
+		chunk, err := stream.Next()
+		if errors.Is(err, io.EOF) {
+			return out.String(), stream.Status().Code, nil
+		}
+		if err != nil {
+			return "", 0, err
+		}
+		out.Write(chunk.Data)
+	}
+}
+
+// open makes a directory of the host that somebody owns.
+func (h *host) owned(t *testing.T, name string, owner int, files map[string]int) string {
+	t.Helper()
+	dir := filepath.Join(h.dir, name)
+	must(t, os.Mkdir(dir, 0o755))
+	for file, owner := range files {
+		must(t, os.WriteFile(filepath.Join(dir, file), []byte(file+"\n"), 0o640))
+		must(t, os.Chown(filepath.Join(dir, file), owner, owner))
+	}
+	must(t, os.Chown(dir, owner, owner))
+	return dir
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func ownerOf(t *testing.T, path string) uint32 {
+	t.Helper()
+	var st unix.Stat_t
+	must(t, unix.Lstat(path, &st))
+	return st.Uid
+}
+
+func TestRootInTheJailWritesAMountAsItsOwner(t *testing.T) {
+	forEachRuntime(t, func(t *testing.T, h *host, b *oci.Backend) {
+		src := h.owned(t, "src", 4321, map[string]int{"mine": 4321, "theirs": 5555, "roots": 0})
+		sh := start(t, b, h.plan(t, b, func(p *jail.Plan) {
+			p.Mounts = []jail.Mount{{Source: src, Target: "/mnt/src", Write: true}}
+		}))
+		if out, code := sh("cd /mnt/src; stat -c %u mine; cat mine; echo x >> mine; echo y > new; mkdir dir"); code != 0 || out != "0\nmine\n" {
+			t.Errorf("the owner's files, as root in the jail: %q, %d", out, code)
+		}
+		for _, name := range []string{"new", "dir", "mine"} {
+			if got := ownerOf(t, filepath.Join(src, name)); got != 4321 {
+				t.Errorf("%s is %d's on the host, want 4321", name, got)
+			}
+		}
+		for _, script := range []string{"cat theirs", "echo x >> theirs", "echo x >> roots"} {
+			if out, code := sh("cd /mnt/src; " + script); code == 0 {
+				t.Errorf("%s of another user of the host succeeds: %q", script, out)
+			}
+		}
+		sh("cd /mnt/src; chown 0 theirs roots; chmod 666 theirs roots") // gVisor does not say that it cannot
+		for name, owner := range map[string]uint32{"theirs": 5555, "roots": 0} {
+			st, err := os.Stat(filepath.Join(src, name))
+			must(t, err)
+			if ownerOf(t, filepath.Join(src, name)) != owner || st.Mode() != 0o640 {
+				t.Errorf("%s of another user of the host is now %d's with %v", name, ownerOf(t, filepath.Join(src, name)), st.Mode())
+			}
+		}
+	})
+}
+
+// A program that is root's and set-user-id, in a directory where any user of the
+// host can run it, would give the host away.
+func TestNoSetuidRootProgramComesToTheHost(t *testing.T) {
+	forEachRuntime(t, func(t *testing.T, h *host, b *oci.Backend) {
+		src := h.owned(t, "src", 4321, nil)
+		sh := start(t, b, h.plan(t, b, func(p *jail.Plan) {
+			p.Mounts = []jail.Mount{{Source: src, Target: "/mnt/src", Write: true}}
+		}))
+		sh(`cd /mnt/src; cp /usr/bin/id a; chmod 4755 a; cp /usr/bin/id b; chown 0:0 b; chmod 4755 b; cp /usr/bin/id c; chown 1000 c; chmod 4755 c; mknod null c 1 3; mknod disk b 254 0; ln /usr/bin/id d; mv /usr/bin/setuid-probe e; cp -p /usr/bin/setuid-probe f`)
+		err := filepath.WalkDir(src, func(path string, d fs.DirEntry, err error) error {
+			if err != nil {
+				return err
+			}
+			if got := ownerOf(t, path); got != 4321 {
+				t.Errorf("%s belongs to %d on the host", path, got)
+			}
+			if d.Type()&fs.ModeDevice != 0 {
+				t.Errorf("%s is a device", path)
+			}
+			return nil
+		})
+		must(t, err)
+	})
+}
+
+func TestAWorkspaceIsRootsInTheJailAndUntouchedOnTheHost(t *testing.T) {
+	forEachRuntime(t, func(t *testing.T, h *host, b *oci.Backend) {
+		src := h.owned(t, "project", 1000, map[string]int{"code": 1000, "config": 0, "secret": 4321})
+		p := h.plan(t, b, func(p *jail.Plan) {
+			p.Workspace = &jail.Workspace{Source: src, Target: "/work"}
+			p.Mounts = []jail.Mount{{Source: h.owned(t, "data", 0, map[string]int{"d": 0}), Target: "/work/deps/data"}}
+		})
+		sh := start(t, b, p)
+		if out, code := sh("cd /work; stat -c %u . code config secret; cat deps/data/d"); code != 0 || out != "0\n0\n1000\n4321\nd\n" {
+			t.Errorf("owners in the jail = %q, %d", out, code)
+		}
+		if out, code := sh("cd /work; echo changed > code; rm secret; echo n > new; chown 1000 config"); code != 0 {
+			t.Errorf("root in the jail cannot work there: %q, %d", out, code)
+		}
+		for name, owner := range map[string]uint32{"code": 1000, "config": 0, "secret": 4321} {
+			content, err := os.ReadFile(filepath.Join(src, name))
+			if err != nil || string(content) != name+"\n" || ownerOf(t, filepath.Join(src, name)) != owner {
+				t.Errorf("on the host %s is now %q, %v", name, content, err)
+			}
+		}
+		if _, err := os.Lstat(filepath.Join(src, "deps")); !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("a mount point was made on the host: %v", err)
+		}
+		if got, err := os.ReadFile(filepath.Join(p.Dir, "rootfs/ws-upper/code")); string(got) != "changed\n" {
+			t.Errorf("the upper layer of the workspace holds %q, %v", got, err)
+		}
+	})
+}
+
+// An administrator may have mounted what a jail gets to see with more
+// restrictions than we ask for. They hold in the jail too.
+func TestRestrictionsOfTheHostsMountsStay(t *testing.T) {
+	forEachRuntime(t, func(t *testing.T, h *host, b *oci.Backend) {
+		src := filepath.Join(h.dir, "restricted")
+		must(t, os.Mkdir(src, 0o755))
+		must(t, unix.Mount("tmpfs", src, "tmpfs", unix.MS_NOEXEC|unix.MS_NOATIME|unix.MS_NOSUID, "mode=755"))
+		t.Cleanup(func() { must(t, unix.Unmount(src, 0)) })
+		must(t, exec.Command("cp", "/usr/bin/true", src).Run())
+
+		p := h.plan(t, b, func(p *jail.Plan) {
+			p.Mounts = []jail.Mount{{Source: src, Target: "/mnt/ro"}, {Source: src, Target: "/mnt/rw", Write: true}}
+		})
+		inst, err := b.Create(t.Context(), p)
+		if errors.Is(err, fault.Unsupported) {
+			t.Skip(err) // a tmpfs that cannot map ids
+		}
+		must(t, err)
+		defer inst.Close()
+		for _, program := range []string{"/mnt/ro/true", "/mnt/rw/true"} {
+			if _, code, err := run(t.Context(), inst, "/bin/bash", "-c", program); err == nil && code == 0 {
+				t.Errorf("%s runs, though its filesystem is noexec on the host", program)
+			}
+		}
+	})
+}
+
+func TestTheJailCannotUseItsControlDirectory(t *testing.T) {
+	forEachRuntime(t, func(t *testing.T, h *host, b *oci.Backend) {
+		p := h.plan(t, b)
+		sh := start(t, b, p)
+		scripts := []string{
+			"echo x > /.glasshouse/x", "rm /.glasshouse/init.sock", "mv /.glasshouse/init.sock /.glasshouse/y", "ln -s /x /.glasshouse/y",
+			"echo x > /.glasshouse/init", "ls /.glasshouse", "probe as 1000 probe dial unix /.glasshouse/init.sock",
+		}
+		if runtimeOf(t) != "runsc" { // whose kernel lets root connect to any socket
+			scripts = append(scripts, "probe dial unix /.glasshouse/init.sock")
+		}
+		for _, script := range scripts {
+			if out, code := sh(script); code == 0 {
+				t.Errorf("in the jail one may: %s: %q", script, out)
+			}
+		}
+		sh("chown 0 /.glasshouse /.glasshouse/*; chmod 777 /.glasshouse /.glasshouse/*") // gVisor does not say that it cannot
+		for name, want := range map[string]fs.FileMode{"": fs.ModeDir | 0o711, "init": 0o755, "init.sock": fs.ModeSocket | 0o600} {
+			path := filepath.Join(p.Dir, "ctl", name)
+			st, err := os.Lstat(path)
+			must(t, err)
+			if st.Mode() != want || ownerOf(t, path) != 0 {
+				t.Errorf("%s is %d's with mode %v, want root's with %v", path, ownerOf(t, path), st.Mode(), want)
+			}
+		}
+		if out, _ := sh("echo still there"); out != "still there\n" {
+			t.Errorf("init answers %q", out)
+		}
+	})
+}
+
+func TestAFullNetworkHasTheHostsResolvers(t *testing.T) {
+	if err := netns.ProbeFull(); errors.Is(err, fault.Unsupported) {
+		t.Skip(err)
+	}
+	t.Cleanup(func() { must(t, netns.Release()) })
+	forEachRuntime(t, func(t *testing.T, h *host, b *oci.Backend) {
+		sh := start(t, b, h.plan(t, b, func(p *jail.Plan) { p.Network = jail.Full }))
+		out, code := sh("tail -n +3 /proc/net/dev | cut -d: -f1 | tr -d ' ' | sort | tr '\\n' ' '; test -e /etc/resolv.conf")
+		if out != "eth0 lo " || code != 0 {
+			t.Errorf("interfaces = %q, %d, want eth0 and lo", out, code)
+		}
+		isolated := start(t, b, h.plan(t, b))
+		if out, _ := isolated("cat /etc/resolv.conf"); out != "" {
+			t.Errorf("an isolated jail has the resolvers %q", out)
+		}
+	})
+}
+
+func TestCreateOfARunningJailLeavesItAlone(t *testing.T) {
+	h := newHost(t)
+	b := ready(t, h, "runc")
+	p := h.plan(t, b)
+	sh := start(t, b, p)
+	if _, err := b.Create(t.Context(), p); !errors.Is(err, fault.Conflict) {
+		t.Errorf("Create of a running jail = %v, want conflict", err)
+	}
+	if out, _ := sh("echo alive"); out != "alive\n" {
+		t.Errorf("the running jail says %q", out)
+	}
+}
+
+func TestPlansThatAreNotOursAreRefused(t *testing.T) {
+	h := newHost(t)
+	b := h.daemon("runc")
+	good := jail.Plan{ID: id.NewJail(), Dir: filepath.Join(h.dir, "x"), Hostname: "x", Lower: []string{"/"}, IDs: jail.IDRange{First: 1 << 20, Count: 65536}}
+	for name, change := range map[string]func(p *jail.Plan){
+		"a name that is a path":  func(p *jail.Plan) { p.ID = "../../etc" },
+		"a relative directory":   func(p *jail.Plan) { p.Dir = "x" },
+		"the root directory":     func(p *jail.Plan) { p.Dir = "/" },
+		"another runtime":        func(p *jail.Plan) { p.Runtime = "runsc" },
+		"the host's own ids":     func(p *jail.Plan) { p.IDs.First = 0 },
+		"no ids":                 func(p *jail.Plan) { p.IDs.Count = 0 },
+		"ids beyond the last":    func(p *jail.Plan) { p.IDs.First = 1<<32 - 10 },
+		"no layers":              func(p *jail.Plan) { p.Lower = nil },
+		"a mount over /proc":     func(p *jail.Plan) { p.Mounts = []jail.Mount{{Source: "/tmp", Target: "/proc/x"}} },
+		"a workspace over /sys":  func(p *jail.Plan) { p.Workspace = &jail.Workspace{Source: "/sys"} },
+		"a mount above the root": func(p *jail.Plan) { p.Mounts = []jail.Mount{{Source: "/tmp", Target: "/../x"}} },
+	} {
+		p := good
+		change(&p)
+		if _, err := b.Create(t.Context(), p); !errors.Is(err, fault.Invalid) {
+			t.Errorf("%s: Create = %v, want invalid", name, err)
+		}
+	}
+}
+
+func TestASourceIsTakenAsItIsNamed(t *testing.T) {
+	h := newHost(t)
+	b := ready(t, h, "runc")
+	real := h.owned(t, "real", 0, nil)
+	link := filepath.Join(h.dir, "link")
+	must(t, os.Symlink(real, link))
+	must(t, unix.Mkfifo(filepath.Join(h.dir, "fifo"), 0o600))
+	for source, want := range map[string]fault.Kind{
+		link: fault.Invalid, link + "/.": fault.Invalid, filepath.Join(h.dir, "fifo"): fault.Invalid, filepath.Join(h.dir, "absent"): fault.NotFound,
+	} {
+		p := h.plan(t, b, func(p *jail.Plan) { p.Mounts = []jail.Mount{{Source: source, Target: "/mnt"}} })
+		if _, err := b.Create(t.Context(), p); !errors.Is(err, want) {
+			t.Errorf("Create with a mount of %s = %v, want %s", source, err, want)
+		}
+	}
+}
+
+// The daemon that dies at a step of Create is this test binary, run again.
+const (
+	dyingPlan = "GLASSHOUSE_OCI_TEST_PLAN"
+	dyingStep = "GLASSHOUSE_OCI_TEST_STEP"
+	dyingWith = "GLASSHOUSE_OCI_TEST_RUNTIME"
+)
+
+func TestADaemonMayDieAtAnyStep(t *testing.T) {
+	if file := os.Getenv(dyingPlan); file != "" {
+		dieCreating(t, file)
+		return
+	}
+	steps := []string{"volume", "network", "cgroup", "control", "identity", "idmap", "layers", "bundle", "runtime", "answer", "unmount", "created"}
+	forEachRuntime(t, func(t *testing.T, h *host, b *oci.Backend) {
+		for _, step := range steps {
+			p := h.plan(t, b)
+			plan, err := json.Marshal(p)
+			must(t, err)
+			file := filepath.Join(h.dir, "plan.json")
+			must(t, os.WriteFile(file, plan, 0o600))
+			cmd := exec.Command("/proc/self/exe", "-test.run=^TestADaemonMayDieAtAnyStep$")
+			cmd.Env = append(os.Environ(), dyingPlan+"="+file, dyingStep+"="+step, dyingWith+"="+runtimeOf(t))
+			out, err := cmd.CombinedOutput()
+			if status := cmd.ProcessState.Sys().(syscall.WaitStatus); status.Signal() != syscall.SIGKILL {
+				t.Fatalf("the daemon did not die after %s: %v\n%s", step, err, out)
+			}
+			if err := h.daemon(runtimeOf(t)).Clean(t.Context(), p); err != nil {
+				t.Errorf("Clean after death at %s: %v", step, err)
+			}
+			if leaks := backendtest.Leaks(p); len(leaks) > 0 {
+				t.Errorf("after death at %s and Clean the host holds\n%s", step, strings.Join(leaks, "\n"))
+			}
+			left, err := os.ReadDir(p.Dir)
+			must(t, err)
+			for _, e := range left {
+				if e.Name() != "disk.img" && e.Name() != "rootfs" {
+					t.Errorf("after death at %s and Clean there is %s", step, e.Name())
+				}
+			}
+		}
+	})
+}
+
+// runtimeOf is the runtime of a subtest of forEachRuntime.
+func runtimeOf(t *testing.T) string { return filepath.Base(t.Name()) }
+
+func dieCreating(t *testing.T, file string) {
+	var p jail.Plan
+	plan, err := os.ReadFile(file)
+	must(t, err)
+	must(t, json.Unmarshal(plan, &p))
+	b := newHost(t).daemon(os.Getenv(dyingWith))
+	b.Trace(func(step string, _ time.Duration) {
+		if step == os.Getenv(dyingStep) {
+			syscall.Kill(os.Getpid(), syscall.SIGKILL)
+		}
+	})
+	if _, err := b.Create(t.Context(), p); err != nil {
+		t.Fatal(err)
+	}
+	fmt.Println("created")
+	syscall.Kill(os.Getpid(), syscall.SIGKILL)
+}
