@@ -100,6 +100,7 @@ packages() {
 # mirror: where this machine gets Debian from; else the documented default.
 mirror() {
     local uri
+    # shellcheck disable=SC2016 # apt's variables, not the shell's
     uri=$(apt-get indextargets --format '$(REPO_URI) $(RELEASE) $(COMPONENT)' 'Created-By: Packages' 2>/dev/null |
         sed -nE 's|^(https?://[^ ]*/debian)/? [a-z]+ main$|\1|p' | head -n 1) || true
     echo "${uri:-http://deb.debian.org/debian}"
@@ -250,7 +251,10 @@ runsc_build() {
 }
 
 main() {
-    [ $# = 1 ] && [ -n "$1" ] || { echo "usage: $0 DATA_DIRECTORY" >&2; exit 2; }
+    if [ $# != 1 ] || [ -z "$1" ]; then
+        echo "usage: $0 DATA_DIRECTORY" >&2
+        exit 2
+    fi
     [ "$(uname -s)" = Linux ] || fail "Glasshouse runs on Linux"
     [ -d "$1" ] || install -d -m 0711 "$1" || fail "cannot make $1"
     TOOLS=$(cd "$1" && pwd)/tools
