@@ -27,7 +27,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -136,14 +135,19 @@ func (b *Backend) Lacks() map[string]string {
 	}
 	tree, err := b.tree()
 	if err == nil {
-		held := tree.Lacks()
-		maps.DeleteFunc(held, func(what, _ string) bool { return what == "identity" || what == "swap" })
-		maps.Copy(lacks, held)
+		for _, what := range []string{"cpu", "memory", "pids", "freeze"} {
+			if why, ok := tree.Lacks()[what]; ok {
+				lacks[what] = why
+			}
+		}
 	} else {
 		why := reason(err)
-		lacks["cpu"], lacks["memory"], lacks["freeze"] = why, why, why
-		if why := who.uncountable(); why != "" {
-			lacks["pids"] = why
+		lacks["cpu"], lacks["memory"], lacks["pids"], lacks["freeze"] = why, why, why, why
+	}
+	if why, ok := lacks["pids"]; ok {
+		delete(lacks, "pids")
+		if more := who.uncountable(); more != "" {
+			lacks["pids"] = why + "; " + more
 		}
 	}
 	return lacks

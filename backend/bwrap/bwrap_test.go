@@ -7,6 +7,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -41,28 +42,44 @@ func userDiffers(more map[string]string) map[string]string {
 		"Owners/files-of-the-lower-layer's-users":      "a tree that a user has made is that user's alone",
 		"Owners/natural-on-disk":                       "without root the files on disk belong to the user and the subordinate ids",
 	}
-	for name, reason := range more {
-		all[name] = reason
-	}
+	maps.Copy(all, more)
 	return all
 }
 
 func TestContractAsUser(t *testing.T) {
 	if os.Geteuid() == 0 {
-		asUser(t, stranger, "")
+		asUser(t, user{})
 		return
 	}
 	h := newHost(t)
-	backendtest.Run(t, h.daemon, backendtest.Options{Differs: userDiffers(map[string]string{
-		"Owners/other-users":               "without subordinate ids a jail has root alone",
-		"KillLeavesNoProcess/another-user": "without subordinate ids a jail has root alone",
-		"Attacks/setuid-programs":          "without subordinate ids a jail has root alone",
-	})})
+	backendtest.Run(t, h.daemon, backendtest.Options{Differs: userDiffers(oneID)})
+}
+
+// oneID are the clauses about a jail's other users.
+var oneID = map[string]string{
+	"Owners/other-users":               "without subordinate ids a jail has root alone",
+	"KillLeavesNoProcess/another-user": "without subordinate ids a jail has root alone",
+	"Attacks/setuid-programs":          "without subordinate ids a jail has root alone",
+}
+
+// TestContractWithADelegatedCgroup is a user as systemd has them: with a part of
+// the second generation of cgroups. On hosts that have controllers elsewhere, it
+// still freezes and kills.
+func TestContractWithADelegatedCgroup(t *testing.T) {
+	if os.Geteuid() == 0 {
+		asUser(t, user{delegate: true})
+		return
+	}
+	h := newHost(t)
+	if why, ok := h.daemon(t).Lacks()["freeze"]; ok {
+		t.Fatalf("with a delegated cgroup it lacks freeze: %s", why)
+	}
+	backendtest.Run(t, h.daemon, backendtest.Options{Differs: userDiffers(oneID)})
 }
 
 func TestContractWithSubordinateIDs(t *testing.T) {
 	if os.Geteuid() == 0 {
-		asUser(t, stranger, fmt.Sprintf("%d:%d:65536\n", stranger, 0x68000000))
+		asUser(t, user{subordinate: fmt.Sprintf("%d:%d:65536\n", stranger, 0x68000000)})
 		return
 	}
 	h := newHost(t)
@@ -98,9 +115,11 @@ func newHost(t *testing.T) *host {
 		if err := os.RemoveAll(dir); err != nil {
 			t.Errorf("remove the daemon's directory: %v", err)
 		}
-		if tree, err := cgroup.New(h.prefix); err == nil {
-			if err := tree.Remove(); err != nil {
-				t.Errorf("cgroups are left: %v", err)
+		for _, open := range []func(string) (*cgroup.Tree, error){cgroup.New, cgroup.Delegated} {
+			if tree, err := open(h.prefix); err == nil {
+				if err := tree.Remove(); err != nil {
+					t.Errorf("cgroups are left: %v", err)
+				}
 			}
 		}
 	})
@@ -119,9 +138,16 @@ func (h *host) daemon(t *testing.T) jail.Backend {
 // stranger is the id of a user that the host does not know.
 const stranger = 12345
 
+// A user is what an ordinary user of a host has been given.
+type user struct {
+	subordinate string // the line of /etc/subuid and /etc/subgid
+	delegate    bool   // a cgroup
+}
+
 // asUser runs the test again as a user without any privilege, in a mount
-// namespace where the files below /etc that name users are others.
-func asUser(t *testing.T, uid uint32, subordinate string) {
+// namespace where the files below /etc that name users are others, and cgroups
+// of the second generation where most hosts have them.
+func asUser(t *testing.T, u user) {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "gh-user-")
 	if err != nil {
@@ -137,7 +163,7 @@ func asUser(t *testing.T, uid uint32, subordinate string) {
 	if err := os.Chmod(dir, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.Chown(home, int(uid), int(uid)); err != nil {
+	if err := os.Chown(home, stranger, stranger); err != nil {
 		t.Fatal(err)
 	}
 	backendtest.Build(t, bin)
@@ -148,8 +174,8 @@ func asUser(t *testing.T, uid uint32, subordinate string) {
 	test := filepath.Join(bin, "bwrap.test") // the original is where only root may look
 	copyProgram(t, test, self)
 	etc := map[string]string{
-		"subuid": subordinate, "subgid": subordinate,
-		"passwd": fmt.Sprintf("root:x:0:0::/root:/bin/sh\nghtest:x:%[1]d:%[1]d::%s:/bin/sh\n", uid, home),
+		"subuid": u.subordinate, "subgid": u.subordinate,
+		"passwd": fmt.Sprintf("root:x:0:0::/root:/bin/sh\nghtest:x:%[1]d:%[1]d::%s:/bin/sh\n", stranger, home),
 	}
 	for name, content := range etc {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(content), 0o644); err != nil {
@@ -162,20 +188,63 @@ func asUser(t *testing.T, uid uint32, subordinate string) {
 		run += "/" + rest
 	}
 	const script = `for f in subuid subgid passwd; do mount --bind "$1/$f" /etc/$f || exit 99; done
-exec setpriv --reuid="$2" --regid="$2" --clear-groups "${@:3}"`
-	cmd := exec.Command("unshare", "--mount", "bash", "-c", script, "bash", dir, fmt.Sprint(uid),
+mount -t cgroup2 none /sys/fs/cgroup || exit 99
+if test "$3"; then
+	echo $$ > "/sys/fs/cgroup/$3/session/cgroup.procs" || exit 99
+fi
+exec setpriv --reuid="$2" --regid="$2" --clear-groups "${@:4}"`
+	cmd := exec.Command("unshare", "--mount", "bash", "-c", script, "bash", dir, fmt.Sprint(stranger), delegated(t, u),
 		test, "-test.run="+run, "-test.v", "-test.timeout=10m")
 	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "HOME=" + home, backendtest.Prebuilt + "=" + bin}
 	cmd.Dir = home
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	out, err := cmd.CombinedOutput()
 	if err != nil {
-		t.Fatalf("as user %d: %v\n%s", uid, err, out)
+		t.Fatalf("as an ordinary user: %v\n%s", err, out)
 	}
 	if bytes.Contains(out, []byte("\n--- SKIP: "+t.Name()+" ")) {
-		t.Skipf("as user %d:\n%s", uid, out)
+		t.Skipf("as an ordinary user:\n%s", out)
 	}
-	t.Logf("as user %d:\n%s", uid, out)
+	t.Logf("as an ordinary user:\n%s", out)
+}
+
+// delegated makes a cgroup of the second generation for a user and one below for
+// the user's session. It returns its name, or "" if there is none.
+func delegated(t *testing.T, u user) string {
+	t.Helper()
+	if !u.delegate {
+		return ""
+	}
+	root := "/sys/fs/cgroup/unified"
+	if _, err := os.Stat(root); err != nil {
+		root = "/sys/fs/cgroup"
+	}
+	if _, err := os.Stat(filepath.Join(root, "cgroup.controllers")); err != nil {
+		t.Skip("no cgroup2 hierarchy is mounted")
+	}
+	dir, err := os.MkdirTemp(root, "gh-user-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	session := filepath.Join(dir, "session")
+	t.Cleanup(func() {
+		for _, d := range []string{session, dir} {
+			if err := os.Remove(d); err != nil {
+				t.Errorf("the user's cgroup: %v", err)
+			}
+		}
+	})
+	if err := os.Mkdir(session, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for _, d := range []string{dir, session} {
+		for _, f := range []string{"", "cgroup.procs", "cgroup.subtree_control"} {
+			if err := os.Chown(filepath.Join(d, f), stranger, stranger); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	return filepath.Base(dir)
 }
 
 func copyProgram(t *testing.T, dst, src string) {

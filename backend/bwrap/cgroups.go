@@ -3,7 +3,6 @@ package bwrap
 import (
 	"os"
 
-	"glasshouse/fault"
 	"glasshouse/host/cgroup"
 )
 
@@ -14,5 +13,5 @@ func ownCgroups(prefix string) (*cgroup.Tree, error) {
 	if os.Geteuid() == 0 {
 		return cgroup.New(prefix)
 	}
-	return nil, fault.Cannot("bwrap", "no cgroup is delegated to us", cgroupRemedy)
+	return cgroup.Delegated(prefix)
 }

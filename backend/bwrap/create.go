@@ -86,7 +86,7 @@ func (b *Backend) orders(p jail.Plan) (orders, error) {
 	if o.Plan.Hostname == "" {
 		o.Plan.Hostname = string(p.ID)
 	}
-	if _, err := b.tree(); err != nil && who.uncountable() == "" {
+	if !b.groupCounts() && who.uncountable() == "" {
 		o.Processes = p.Limits.MaxPIDs
 	}
 	return o, nil
@@ -155,6 +155,12 @@ func (o *orders) sealControl() error {
 		return fault.Newf(fault.Denied, "bwrap.Create", l.socket(), "what init made is no socket")
 	}
 	return errors.Join(os.Lchown(l.socket(), 0, 0), os.Chmod(l.socket(), 0o600))
+}
+
+// groupCounts reports whether a cgroup holds the jail's number of processes.
+func (b *Backend) groupCounts() bool {
+	tree, err := b.tree()
+	return err == nil && tree.Lacks()["pids"] == ""
 }
 
 // makeCgroup makes the jail's cgroup, or returns nil where we may not.

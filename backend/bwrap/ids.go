@@ -203,14 +203,14 @@ func writeMaps(pid int, uids, gids []syscall.SysProcIDMap) error {
 // id is the jail.
 func (who identity) uncountable() string {
 	if who.Kind != single {
-		return "the limit for users holds each id of the jail by itself, not the jail, and no cgroup is delegated to us"
+		return "the limit for users holds each id of the jail by itself, not the jail"
 	}
 	var u unix.Utsname
 	var major, minor int
 	unix.Uname(&u)
 	fmt.Sscanf(unix.ByteSliceToString(u.Release[:]), "%d.%d", &major, &minor)
 	if major < 5 || major == 5 && minor < 14 {
-		return "before Linux 5.14 the limit for users counts all their processes, not those of a jail, and no cgroup is delegated to us"
+		return "before Linux 5.14 the limit for users counts all their processes, not those of a jail"
 	}
 	return ""
 }

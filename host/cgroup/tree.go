@@ -30,10 +30,11 @@ import (
 
 const mountpoint = "/sys/fs/cgroup"
 
-// A Tree is a directory of cgroups, one level below the root of each hierarchy.
-// It is safe for concurrent use.
+// A Tree is a directory of cgroups, one level below the root of each hierarchy
+// or, of a delegated one, below the cgroup that was given to us. It is safe for
+// concurrent use.
 type Tree struct {
-	prefix  string
+	prefix  string            // its path below each root
 	unified string            // where the second generation is mounted, "" if nowhere
 	v2      bool              // it holds the controllers too
 	roots   map[string]string // controller to the root of its hierarchy, first generation only
@@ -114,7 +115,7 @@ func (t *Tree) hierarchies() []string {
 func (t *Tree) findLacks() error {
 	have := func(controller string) bool { return t.roots[controller] != "" }
 	if t.v2 {
-		b, err := os.ReadFile(t.unified + "/cgroup.controllers")
+		b, err := os.ReadFile(filepath.Join(t.unified, filepath.Dir(t.prefix), "cgroup.controllers"))
 		if err != nil {
 			return fmt.Errorf("cgroup controllers: %w", err)
 		}

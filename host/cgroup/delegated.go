@@ -1,0 +1,117 @@
+package cgroup
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/opencontainers/cgroups"
+	"golang.org/x/sys/unix"
+
+	"glasshouse/fault"
+)
+
+const delegateRemedy = "run the daemon as a systemd user service, or as a service with Delegate=yes, on a host whose controllers are in cgroup2"
+
+// Delegated is New for a daemon that is not root: the tree lies in the part of
+// the second generation that was given to its user, as systemd does for users
+// and for services with Delegate=yes. Where nothing was it returns
+// fault.Unsupported.
+//
+// Limits can only be set below a cgroup that has no processes itself. If the
+// daemon's own is all it was given, its processes move into one below.
+func Delegated(prefix string) (*Tree, error) {
+	const op = "cgroup.Delegated"
+	if !plain(prefix) {
+		return nil, fault.Newf(fault.Invalid, op, prefix, "not a plain name")
+	}
+	if !cgroups.IsCgroup2UnifiedMode() {
+		return nil, fault.Cannot(op, "only cgroup2 can be delegated, and its controllers are elsewhere on this host", delegateRemedy)
+	}
+	own, err := ownPath()
+	if err != nil {
+		return nil, err
+	}
+	base, err := delegatedBase(mountpoint, own)
+	if err != nil {
+		return nil, err
+	}
+	t := &Tree{prefix: filepath.Join(strings.TrimPrefix(base, "/"), prefix), unified: mountpoint, v2: true, lacks: map[string]string{}}
+	if err := t.findLacks(); err != nil {
+		return nil, err
+	}
+	for what := range t.lacks {
+		t.lacks[what] = "the cgroup controller " + what + " is not delegated to this user; " + delegateRemedy
+	}
+	return t, nil
+}
+
+// ownPath returns this process's cgroup in the second generation.
+func ownPath() (string, error) {
+	b, err := os.ReadFile("/proc/self/cgroup")
+	if err != nil {
+		return "", fmt.Errorf("own cgroup: %w", err)
+	}
+	for line := range strings.Lines(string(b)) {
+		if path, ok := strings.CutPrefix(strings.TrimSpace(line), "0::"); ok && filepath.IsAbs(path) && filepath.Clean(path) == path {
+			return path, nil
+		}
+	}
+	return "", fault.Cannot("cgroup.Delegated", "this process is in no cgroup of the second generation", delegateRemedy)
+}
+
+// delegatedBase returns the nearest cgroup, own or one above it, that is ours to
+// write and has no processes.
+func delegatedBase(root, own string) (string, error) {
+	given := ""
+	for path := own; ; path = filepath.Dir(path) {
+		if !writable(filepath.Join(root, path)) {
+			break // nor is anything above it, or it is not for us
+		}
+		given = path
+		pids, err := cgroups.GetPids(filepath.Join(root, path))
+		if err != nil {
+			return "", fmt.Errorf("processes of cgroup %s: %w", path, err)
+		}
+		if len(pids) == 0 || path == "/" { // the root alone may have both
+			return path, nil
+		}
+	}
+	if given == "" {
+		return "", fault.Cannot("cgroup.Delegated", "no cgroup is delegated to this user", delegateRemedy)
+	}
+	return given, evacuate(filepath.Join(root, given))
+}
+
+// writable reports whether a cgroup is ours: to make others in, to move
+// processes within and to hand its controllers down.
+func writable(dir string) bool {
+	for _, file := range []string{"", "cgroup.procs", "cgroup.subtree_control"} {
+		if unix.Access(filepath.Join(dir, file), unix.W_OK) != nil {
+			return false
+		}
+	}
+	return true
+}
+
+// evacuate moves the processes of a cgroup into one below it.
+func evacuate(dir string) error {
+	below := filepath.Join(dir, "daemon")
+	if err := os.Mkdir(below, 0o755); err != nil && !errors.Is(err, os.ErrExist) {
+		return fmt.Errorf("make room in cgroup %s: %w", dir, err)
+	}
+	for range 100 { // others of the same service may be starting
+		pids, err := cgroups.GetPids(dir)
+		if err != nil || len(pids) == 0 {
+			return err
+		}
+		for _, pid := range pids {
+			if err := cgroups.WriteCgroupProc(below, pid); err != nil && !errors.Is(err, unix.ESRCH) {
+				return fmt.Errorf("make room in cgroup %s: %w", dir, err)
+			}
+		}
+	}
+	return fault.Newf(fault.Unavailable, "cgroup.Delegated", dir, "processes keep coming")
+}
