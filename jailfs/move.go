@@ -86,7 +86,9 @@ func (r *Root) carry(ctx context.Context, from string, fromDir int, fromBase str
 		write.CloseWithError(err)
 		packed <- err
 	}()
-	err = into.unpack(ctx, read)
+	if err = into.unpack(ctx, read); err == nil {
+		_, err = io.Copy(io.Discard, read)
+	}
 	read.CloseWithError(err)
 	if err := errors.Join(err, <-packed); err != nil {
 		return err
