@@ -142,25 +142,25 @@ func (b *Backend) run(ctx context.Context, p jail.Plan, l layout) error {
 		cmd.SysProcAttr.UseCgroupFD = true
 		cmd.SysProcAttr.CgroupFD = int(group.Fd())
 	}
-	if err := b.runOnThread(cmd); err != nil {
+	if err := b.onThread(cmd.Run); err != nil {
 		return fmt.Errorf("%s run: %w%s", b.kind.name, errors.Join(err, ctx.Err()), lastWords(l.log()))
 	}
 	return nil
 }
 
-// runOnThread runs cmd to its end on a thread that lasts as long: the thread is
-// the parent whose death kills the child, and lends it its mount namespace.
-func (b *Backend) runOnThread(cmd *exec.Cmd) error {
+// onThread runs f on a thread that lasts as long: the thread is the parent whose
+// death kills what f starts, and lends it its mount namespace.
+func (b *Backend) onThread(f func() error) error {
 	if b.hidden == "" {
 		runtime.LockOSThread()
 		defer runtime.UnlockOSThread()
-		return cmd.Run()
+		return f()
 	}
 	return onThread(func() error {
 		if err := hide(b.hidden); err != nil {
 			return err
 		}
-		return cmd.Run()
+		return f()
 	})
 }
 

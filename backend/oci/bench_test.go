@@ -1,0 +1,127 @@
+package oci_test
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+
+	specs "github.com/opencontainers/runtime-spec/specs-go"
+)
+
+// BenchmarkCreate measures a jail from nothing to the first output of a command
+// in it, and with each round, for comparison, what the runtime alone needs to
+// run that command in the same bundle, everything having been made for it. It
+// reports where the time goes, step by step: those taken at once overlap.
+func BenchmarkCreate(b *testing.B) {
+	for _, runtime := range []string{"runc", "crun", "runsc"} {
+		b.Run(runtime, func(b *testing.B) { benchmarkCreate(b, runtime) })
+	}
+}
+
+func benchmarkCreate(b *testing.B, runtime string) {
+	h := newHost(b)
+	backend := ready(b, h, runtime)
+	var m meter
+	backend.Trace(m.add)
+	var cold, alone time.Duration
+	for range b.N {
+		p := h.plan(b, backend)
+		began := time.Now()
+		inst, err := backend.Create(b.Context(), p)
+		if err != nil {
+			b.Fatal(err)
+		}
+		m.add("create", time.Since(began))
+		if out, _, err := run(b.Context(), inst, "/bin/echo", "hello"); err != nil || out != "hello\n" {
+			b.Fatalf("echo: %q, %v", out, err)
+		}
+		cold += time.Since(began)
+		b.StopTimer()
+		inst.Close()
+		if err := backend.Clean(b.Context(), p); err != nil {
+			b.Fatal(err)
+		}
+		err = backend.Alone(b.Context(), h.plan(b, backend), func(argv []string, bundle string) error {
+			took, err := firstOutput(b.Context(), argv, bundle)
+			alone += took
+			return err
+		})
+		if err != nil {
+			b.Fatal(err)
+		}
+		b.StartTimer()
+	}
+	m.report(b)
+	b.ReportMetric(ms(cold, b.N), "cold-ms/op")
+	b.ReportMetric(ms(alone, b.N), "alone-ms/op")
+	b.ReportMetric(cold.Seconds()/alone.Seconds(), "cold/alone")
+}
+
+// firstOutput runs echo by the runtime's command line and stops the clock at its
+// output.
+func firstOutput(ctx context.Context, argv []string, bundle string) (time.Duration, error) {
+	config := filepath.Join(bundle, "config.json")
+	data, err := os.ReadFile(config)
+	if err != nil {
+		return 0, err
+	}
+	var s specs.Spec
+	if err := json.Unmarshal(data, &s); err != nil {
+		return 0, err
+	}
+	s.Process.Args = []string{"/bin/echo", "hello"}
+	if data, err = json.Marshal(s); err != nil {
+		return 0, err
+	}
+	if err := os.WriteFile(config, data, 0o600); err != nil {
+		return 0, err
+	}
+	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		return 0, err
+	}
+	began := time.Now()
+	if err := cmd.Start(); err != nil {
+		return 0, err
+	}
+	if _, err := bufio.NewReader(out).ReadString('\n'); err != nil {
+		return 0, err
+	}
+	took := time.Since(began)
+	_, err = io.Copy(io.Discard, out)
+	return took, errors.Join(err, cmd.Wait())
+}
+
+// A meter adds up how long steps took.
+type meter struct {
+	mu  sync.Mutex
+	sum map[string]time.Duration // guarded by mu
+}
+
+func (m *meter) add(step string, took time.Duration) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.sum == nil {
+		m.sum = map[string]time.Duration{}
+	}
+	m.sum[step] += took
+}
+
+func (m *meter) report(b *testing.B) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for step, sum := range m.sum {
+		b.ReportMetric(ms(sum, b.N), step+"-ms/op")
+	}
+}
+
+func ms(d time.Duration, n int) float64 { return float64(d.Microseconds()) / 1000 / float64(n) }
