@@ -1,6 +1,7 @@
 package api
 
 import (
+	"bytes"
 	"context"
 	"encoding/base64"
 	"errors"
@@ -107,25 +108,48 @@ func stdinOf(b wire.ExecRequest) (input, error) {
 	return input{data, b.StdinOpen}, nil
 }
 
-// feed gives a command its input. Trouble with it is the command's end or its
-// deafness, and either shows in the command's status.
-func (s *Server) feed(ctx context.Context, j id.Jail, x id.Exec, in input) error {
-	if len(in.data) == 0 && !in.open {
-		return nil
+// feed gives a command its input beside whatever else happens, also after the
+// caller has left: a command may write before it has read it all, and it goes on
+// without its caller. It ends with the command; taken is closed then, or when
+// the command has taken everything.
+func (s *Server) feed(j id.Jail, x id.Exec, in input) (taken <-chan struct{}, err error) {
+	done := make(chan struct{})
+	if len(in.data) == 0 { // there is no stdin, or it stays open
+		close(done)
+		return done, nil
 	}
+	leave, err := s.enter()
+	if err != nil {
+		return nil, err
+	}
+	go func() {
+		defer leave()
+		defer close(done)
+		err := s.writeTo(s.ctx, j, x, bytes.NewReader(in.data), !in.open)
+		if err != nil && s.ctx.Err() == nil { // it has ended, or is deaf: its status tells
+			s.o.Log.Debug("command did not take its input", "jail", j, "exec", x, "err", err)
+		}
+	}()
+	return done, nil
+}
+
+// writeTo gives a command what r gives, waits until it has taken it all, and
+// with end closes its stdin.
+func (s *Server) writeTo(ctx context.Context, j id.Jail, x id.Exec, r io.Reader, end bool) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	w, err := s.o.Jails.Stdin(ctx, j, x)
 	if err != nil {
 		return err
 	}
-	_, err = w.Write(in.data)
-	if in.open {
+	if _, err := io.Copy(w, r); err != nil {
 		cancel() // what is cancelled before it is closed leaves stdin open
-		w.Close()
-		return err
+		return errors.Join(err, w.Close())
 	}
-	return errors.Join(err, w.Close())
+	if l, ok := w.(interface{ Leave() error }); ok && !end {
+		return l.Leave()
+	}
+	return w.Close()
 }
 
 // run starts a command, gives it its input and calls each with its output until
@@ -137,13 +161,8 @@ func (s *Server) run(ctx context.Context, j id.Jail, req jail.ExecRequest, in in
 		return status, err
 	}
 	defer stream.Close()
-	if len(in.data) > 0 || in.open {
-		// Beside the reading: a command may write before it has read it all.
-		go func() {
-			if err := s.feed(ctx, j, status.ID, in); err != nil && ctx.Err() == nil {
-				s.o.Log.Debug("command did not take its input", "jail", j, "exec", status.ID, "err", err)
-			}
-		}()
+	if _, err := s.feed(j, status.ID, in); err != nil {
+		return status, err
 	}
 	if err := started(status); err != nil {
 		return status, err
@@ -195,13 +214,22 @@ func (s *Server) execDetached(ctx context.Context, j id.Jail, req jail.ExecReque
 	if err != nil {
 		return replay.Answer{}, err
 	}
-	if err := s.feed(ctx, j, status.ID, in); err != nil {
-		s.o.Log.Debug("command did not take its input", "jail", j, "exec", status.ID, "err", err)
+	taken, err := s.feed(j, status.ID, in)
+	if err != nil {
+		return replay.Answer{}, err
+	}
+	select {
+	case <-taken:
+	case <-time.After(promptly):
 	}
 	a, err := jsonAnswer(http.StatusCreated, execStatusOf(status))
 	a.Location = execPlace(j, status.ID)
 	return a, err
 }
+
+// promptly is how long the answer about a detached command waits for it to take
+// its input, so that what is written to it next comes after.
+const promptly = time.Second
 
 func (s *Server) execStream(w http.ResponseWriter, r *http.Request, j id.Jail, req jail.ExecRequest, in input, lossless bool) error {
 	s.metrics.execs.WithLabelValues("stream").Inc()
@@ -459,19 +487,9 @@ type stdinParams struct {
 
 // writeStdin passes the body, of any length, to a command.
 func (s *Server) writeStdin(w http.ResponseWriter, r *http.Request, p stdinParams) error {
-	ctx, cancel := context.WithCancel(r.Context())
+	ctx, cancel := s.streamContext(r)
 	defer cancel()
-	in, err := s.o.Jails.Stdin(ctx, p.ID, p.Exec)
-	if err != nil {
-		return err
-	}
-	if _, err = io.Copy(in, patient(w, r)); err != nil || !p.Close {
-		cancel() // what is cancelled before it is closed leaves stdin open
-		in.Close()
-	} else {
-		err = in.Close()
-	}
-	if err != nil {
+	if err := s.writeTo(ctx, p.ID, p.Exec, patient(w, r), p.Close); err != nil {
 		return err
 	}
 	w.WriteHeader(http.StatusNoContent)

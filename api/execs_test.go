@@ -153,7 +153,7 @@ func TestADetachedCommand(t *testing.T) {
 	d.refused(400, req{as: access.Operator, method: "POST", path: self + "/signal", body: `{"signal":""}`})
 	d.refused(400, req{as: access.Viewer, method: "GET", path: self + "?from=0"})
 
-	d.want(201, req{as: access.Operator, method: "POST", path: "/jails/" + string(j) + "/exec", body: wire.ExecRequest{Cmd: "sleep 60", Detach: true}}, &x)
+	d.want(201, req{as: access.Operator, method: "POST", path: "/jails/" + string(j) + "/exec", body: wire.ExecRequest{Argv: []string{"sleep", "60"}, Detach: true}}, &x)
 	self = "/jails/" + string(j) + "/execs/" + string(x.ID)
 	d.refused(400, req{as: access.Operator, method: "POST", path: self + "/signal", body: `{"signal":"NOSUCH"}`})
 	d.want(204, req{as: access.Operator, method: "POST", path: self + "/signal", body: `{"signal":"INT"}`}, nil)

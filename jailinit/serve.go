@@ -220,7 +220,8 @@ func (p *process) acknowledged(c *conn, r *reader) (broke bool) {
 }
 
 // stdin writes what the client sends to the command until it sends End, which
-// closes a pipe. A lost connection closes nothing: the client may come back.
+// closes a pipe unless it says to keep it. A lost connection closes nothing:
+// the client may come back.
 func (in *Init) stdin(c *conn, q *protocol.Request) error {
 	p, err := in.find(q.ID)
 	if err != nil {
@@ -246,7 +247,13 @@ func (in *Init) stdin(c *conn, q *protocol.Request) error {
 				return err
 			}
 		case protocol.FrameEnd:
-			p.dropStdin()
+			var end protocol.StdinEnd
+			if err := protocol.Decode(f.kind, f.payload, protocol.FrameEnd, &end); len(f.payload) > 0 && err != nil {
+				return err
+			}
+			if !end.Keep {
+				p.dropStdin()
+			}
 			return c.end(nil)
 		default:
 			return fmt.Errorf("%w: kind %d in stdin", protocol.ErrMalformed, f.kind)

@@ -27,6 +27,8 @@ import (
 	"glasshouse/fault"
 	"glasshouse/id"
 	"glasshouse/jail"
+	"glasshouse/jailinit/control"
+	"glasshouse/jailinit/protocol"
 	"glasshouse/store"
 )
 
@@ -43,6 +45,11 @@ type daemon struct {
 
 func start(t testing.TB, jails *apitest.Jails) *daemon {
 	t.Helper()
+	return startWith(t, jails, jails)
+}
+
+func startWith(t testing.TB, jails *apitest.Jails, m api.Manager) *daemon {
+	t.Helper()
 	st, err := store.Open(t.Context(), "")
 	if err != nil {
 		t.Fatal(err)
@@ -54,7 +61,7 @@ func start(t testing.TB, jails *apitest.Jails) *daemon {
 		t.Fatal(err)
 	}
 	server, err := api.New(api.Options{
-		Jails: jails, Tokens: ts, Replays: st.Replays(), Ready: st.Ping, Version: wire.Version{Version: "9"},
+		Jails: m, Tokens: ts, Replays: st.Replays(), Ready: st.Ping, Version: wire.Version{Version: "9"},
 		Log: slog.New(slog.DiscardHandler),
 	})
 	if err != nil {
@@ -660,6 +667,25 @@ func BenchmarkExec(b *testing.B) {
 			jails.True(b, j)
 		}
 	})
+}
+
+// noop is a Manager whose commands cost nothing.
+type noop struct{ *apitest.Jails }
+
+func (noop) Exec(context.Context, id.Jail, jail.ExecRequest, *control.AttachOptions) (*control.Stream, protocol.ExecStatus, error) {
+	return nil, protocol.ExecStatus{ID: "x-aaaaaaaaaaaa", Started: time.Now()}, nil
+}
+
+// BenchmarkExecOfNothing is what the door adds to a command.
+func BenchmarkExecOfNothing(b *testing.B) {
+	jails := apitest.New()
+	d := startWith(b, jails, noop{jails})
+	j := d.running(b)
+	for b.Loop() {
+		if _, err := d.Exec(b.Context(), j, wire.ExecRequest{Argv: []string{"/bin/true"}, Detach: true}); err != nil {
+			b.Fatal(err)
+		}
+	}
 }
 
 // BenchmarkRoundTrip is a request that does no work.

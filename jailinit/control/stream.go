@@ -146,7 +146,9 @@ func (s *Stream) Close() error {
 // Stdin writes to a command's stdin or terminal. Write returns when the bytes
 // are on their way; Close waits until the command has been given them all,
 // then closes its stdin. A terminal is only detached: its end of input is the
-// user's to type. If ctx ends first, stdin stays open.
+// user's to type. What is returned has a method Leave() error too, which is
+// Close but leaves stdin open for the next writer. If ctx ends first, stdin
+// stays open, and what the command had not taken by then may be lost.
 func (c *Client) Stdin(ctx context.Context, x id.Exec) (io.WriteCloser, error) {
 	conn, err := c.open(ctx, &protocol.Request{Op: protocol.OpStdin, ID: x})
 	if err != nil {
@@ -174,13 +176,23 @@ func (s *stdin) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-func (s *stdin) Close() error {
+func (s *stdin) Close() error { return s.end(protocol.StdinEnd{}) }
+
+// Leave waits until the command has been given everything, and leaves its stdin
+// open.
+func (s *stdin) Leave() error { return s.end(protocol.StdinEnd{Keep: true}) }
+
+func (s *stdin) end(how protocol.StdinEnd) error {
 	if s.closed {
 		return nil
 	}
 	s.closed = true
 	defer s.conn.close()
-	return s.conn.finish(nil)
+	err := s.conn.send(func(w *protocol.Writer) error { return w.JSON(protocol.FrameEnd, how) })
+	if err != nil {
+		return err
+	}
+	return s.conn.expect(protocol.FrameEnd, nil)
 }
 
 // finish sends the End of what was streamed to init and waits for its answer.

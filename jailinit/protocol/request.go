@@ -15,7 +15,7 @@ const (
 	OpHello     Op = "hello"     // ← Reply(Hello)
 	OpExec      Op = "exec"      // ← Reply(ExecStatus); then, with Attach set, as OpAttach after its Reply
 	OpAttach    Op = "attach"    // ← Reply(ExecStatus) ← Chunk… → Ack… ← End(ExecStatus)
-	OpStdin     Op = "stdin"     // ← Reply(ExecStatus) → Data… → End ← End
+	OpStdin     Op = "stdin"     // ← Reply(ExecStatus) → Data… → End(StdinEnd) ← End
 	OpResize    Op = "resize"    // ← Reply(ExecStatus)
 	OpSignal    Op = "signal"    // ← Reply(ExecStatus)
 	OpTerminate Op = "terminate" // ← Reply(Remaining)
@@ -87,6 +87,11 @@ type Hello struct {
 // Remaining is how many processes but init are left in the jail.
 type Remaining struct {
 	Processes int `json:"processes"`
+}
+
+// StdinEnd ends what a client writes to a command's stdin.
+type StdinEnd struct {
+	Keep bool `json:"keep,omitempty"` // leave it open for the next writer
 }
 
 // Listed ends a listing.
