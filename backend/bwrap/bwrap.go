@@ -211,19 +211,16 @@ func (l layout) workspace() string         { return l.staged("workspace") }
 func (l layout) control() string  { return filepath.Join(l.dir, "ctl") }
 func (l layout) socket() string   { return filepath.Join(l.control(), "init.sock") }
 func (l layout) identity() string { return filepath.Join(l.dir, "identity") }
-func (l layout) host() string     { return filepath.Join(l.dir, "host") }
 func (l layout) record() string   { return filepath.Join(l.dir, "bwrap.json") }
 
 // lower returns the jail's read-only layers, topmost first: its own, the plan's,
 // and the mount points that every jail needs.
-func (l layout) lower(p jail.Plan, base string) []string {
-	layers := []string{l.identity()}
-	if hostTree(p) {
-		layers = append(layers, l.host())
-	} else {
-		layers = append(layers, p.Lower...)
+func (o *orders) lower() []string {
+	layers := []string{layout{o.Plan.Dir}.identity()}
+	if o.Host != "" {
+		layers = append(layers, o.Host)
 	}
-	return append(layers, base)
+	return append(append(layers, o.Plan.Lower...), o.Base)
 }
 
 func exists(path string) bool {

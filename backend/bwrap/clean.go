@@ -33,7 +33,7 @@ func (b *Backend) Clean(ctx context.Context, p jail.Plan) error {
 		}
 	}
 	var errs []error
-	for _, name := range []string{l.control(), l.identity(), l.host(), l.record()} {
+	for _, name := range []string{l.control(), l.identity(), l.record()} {
 		errs = append(errs, os.RemoveAll(name))
 	}
 	if err := errors.Join(errs...); err != nil {
@@ -97,13 +97,8 @@ func (b *Backend) Mount(ctx context.Context, p jail.Plan) (dir string, unmount f
 		return "", nil, err
 	}
 	o.Plan.Workspace, o.Plan.Mounts = nil, nil
-	if err := errors.Join(b.base(), makeDirs(l.identity())); err != nil {
+	if err := errors.Join(b.sharedLayers(&o), makeDirs(l.identity())); err != nil {
 		return "", nil, err
-	}
-	if hostTree(p) {
-		if err := makeHostTree(l.host()); err != nil {
-			return "", nil, err
-		}
 	}
 	s, err := b.startStage(stageHold, o)
 	if err != nil {

@@ -38,6 +38,9 @@ func (b *Backend) Create(ctx context.Context, p jail.Plan) (_ jail.Instance, err
 	if err != nil {
 		return nil, err
 	}
+	if err := b.sharedLayers(&o); err != nil {
+		return nil, err
+	}
 	l := layout{p.Dir}
 	if !exists(l.volume()) {
 		u.Push("remove its files", func() error { return b.removeVolume(context.Background(), o) })
@@ -92,22 +95,27 @@ func (b *Backend) orders(p jail.Plan) (orders, error) {
 	return o, nil
 }
 
-// prepare makes the directories and read-only layers that are this jail's own.
-func (b *Backend) prepare(o orders) error {
-	l := layout{o.Plan.Dir}
+// sharedLayers makes the layers that are not this jail's alone.
+func (b *Backend) sharedLayers(o *orders) error {
 	if err := b.base(); err != nil {
 		return err
 	}
+	if !hostTree(o.Plan) {
+		return nil
+	}
+	var err error
+	o.Host, err = makeHostTree(b.cfg.Base + "-host")
+	return err
+}
+
+// prepare makes the directories and read-only layers that are this jail's own.
+func (b *Backend) prepare(o orders) error {
+	l := layout{o.Plan.Dir}
 	if err := makeDirs(l.volume()); err != nil {
 		return err
 	}
 	if err := o.makeControl(); err != nil {
 		return err
-	}
-	if hostTree(o.Plan) {
-		if err := makeHostTree(l.host()); err != nil {
-			return fmt.Errorf("the host's tree: %w", err)
-		}
 	}
 	return rootfs.Identity(l.identity(), o.Plan.Hostname, "")
 }

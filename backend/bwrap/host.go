@@ -1,6 +1,8 @@
 package bwrap
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
@@ -28,56 +30,61 @@ var hostEtc = []string{
 	"profile", "protocols", "python3", "rpc", "services", "shells", "skel", "ssl/certs", "ssl/cert.pem", "ssl/openssl.cnf", "static", "terminfo", "timezone", "xattr.conf",
 }
 
-// makeHostTree fills dir with a layer for the host's own tree: the links of its
-// root directory, places for its programs, and a copy of what of its /etc a jail
-// may see. It is a copy because a layer's files can be changed by the jail, in
-// its own layer, only where they are root's there.
-func makeHostTree(dir string) error {
-	if err := emptyDir(dir); err != nil {
-		return err
+// hostRoot are the directories of the root that a jail on the host's tree has
+// beside those that rootfs.Base makes.
+var hostRoot = []string{"home", "opt", "srv", "var", "var/tmp", "var/lib", "var/cache", "mnt"}
+
+// A hostFile is a file, a directory or a link of the host's that is copied.
+type hostFile struct {
+	path string // on the host, and in the jail
+	link string // where a link leads
+	info fs.FileInfo
+}
+
+// makeHostTree returns a layer for the host's own tree: the links of its root
+// directory, places for its programs, and a copy of what of its /etc a jail may
+// see. It is made once and shared, in a directory named after prefix and what is
+// in it, so that jails keep the one they began with when the host changes.
+func makeHostTree(prefix string) (string, error) {
+	files, err := hostFiles()
+	if err != nil {
+		return "", fmt.Errorf("the host's tree: %w", err)
 	}
+	passwd, group := hostUsers()
+	dir := prefix + "-" + digest(files, passwd, group)
+	if exists(dir) {
+		return dir, nil
+	}
+	tmp, err := os.MkdirTemp(filepath.Dir(prefix), ".host-")
+	if err != nil {
+		return "", fmt.Errorf("the host's tree: %w", err)
+	}
+	defer os.RemoveAll(tmp)
+	if err := fillHostTree(tmp, files, passwd, group); err != nil {
+		return "", fmt.Errorf("the host's tree: %w", err)
+	}
+	if err := os.Rename(tmp, dir); err != nil && !exists(dir) { // else somebody was faster
+		return "", fmt.Errorf("the host's tree: %w", err)
+	}
+	return dir, nil
+}
+
+// hostFiles lists what is copied.
+func hostFiles() ([]hostFile, error) {
+	var files []hostFile
 	for _, name := range []string{"bin", "sbin", "lib", "lib32", "lib64", "libx32"} {
-		link, err := os.Readlink("/" + name)
-		if err != nil {
-			continue // a directory, which is shown, or not there
+		if link, err := os.Readlink("/" + name); err == nil { // else a directory, which is shown, or nothing
+			files = append(files, hostFile{path: "/" + name, link: link})
 		}
-		if err := os.Symlink(link, filepath.Join(dir, name)); err != nil {
-			return err
-		}
-	}
-	for _, name := range []string{"etc", "home", "opt", "srv", "var", "var/tmp", "var/lib", "var/cache", "mnt"} {
-		if err := os.MkdirAll(filepath.Join(dir, name), 0o755); err != nil {
-			return err
-		}
-	}
-	if err := os.Chmod(filepath.Join(dir, "var/tmp"), 0o777|fs.ModeSticky); err != nil {
-		return err
 	}
 	for _, name := range hostEtc {
-		if err := copyTree("/etc/"+name, filepath.Join(dir, "etc", name)); err != nil {
-			return fmt.Errorf("copy /etc/%s: %w", name, err)
+		more, err := readable("/etc/" + name)
+		if err != nil {
+			return nil, err
 		}
+		files = append(files, more...)
 	}
-	return writeUsers(filepath.Join(dir, "etc"))
-}
-
-// writeUsers makes up the users of a jail: root, nobody, and the one who runs
-// the daemon, whose name programs may look for.
-func writeUsers(etc string) error {
-	passwd := "root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534:nobody:/:/usr/sbin/nologin\n"
-	group := "root:x:0:\ntty:x:5:\nnogroup:x:65534:\n"
-	if u, err := user.Current(); err == nil && u.Uid != "0" && plainName(u.Username) {
-		passwd += fmt.Sprintf("%s:x:%s:%s::/home/%s:/bin/sh\n", u.Username, u.Uid, u.Gid, u.Username)
-		group += fmt.Sprintf("%s:x:%s:\n", u.Username, u.Gid)
-	}
-	return errors.Join(
-		os.WriteFile(filepath.Join(etc, "passwd"), []byte(passwd), 0o644),
-		os.WriteFile(filepath.Join(etc, "group"), []byte(group), 0o644))
-}
-
-func plainName(s string) bool {
-	_, err := strconv.Atoi(s)
-	return s != "" && err != nil && !strings.ContainsAny(s, ":/\n")
+	return files, nil
 }
 
 // Bounds of what is copied: nothing in the list above comes near them.
@@ -86,52 +93,36 @@ const (
 	maxHostFiles = 5000
 )
 
-// copyTree copies the files, directories and links of src that everybody on the
-// host may read. What is missing, and what only some may read, is left out.
-func copyTree(src, dst string) error {
-	if err := os.MkdirAll(filepath.Dir(dst), 0o755); err != nil {
-		return err
-	}
-	n := 0
-	return filepath.WalkDir(src, func(path string, d fs.DirEntry, err error) error {
+// readable lists the files, directories and links at and below root that
+// everybody on the host may read.
+func readable(root string) ([]hostFile, error) {
+	var files []hostFile
+	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
 		if err != nil {
 			return skipUnreadable(err)
 		}
-		if n++; n > maxHostFiles {
-			return fmt.Errorf("more than %d files", maxHostFiles)
-		}
-		rel, err := filepath.Rel(src, path)
-		if err != nil {
-			return err
-		}
-		to := filepath.Join(dst, rel)
 		info, err := d.Info()
 		if err != nil {
 			return skipUnreadable(err)
 		}
+		f := hostFile{path: path, info: info}
 		switch {
 		case info.Mode()&fs.ModeSymlink != 0:
-			return copyLink(path, to)
-		case info.Mode().Perm()&0o004 == 0:
-			if info.IsDir() {
-				return fs.SkipDir
+			if f.link, err = os.Readlink(path); err != nil {
+				return skipUnreadable(err)
 			}
-			return nil
+		case info.IsDir() && info.Mode().Perm()&0o005 != 0o005:
+			return fs.SkipDir
 		case info.IsDir():
-			return os.MkdirAll(to, 0o755)
-		case info.Mode().IsRegular() && info.Size() <= maxHostFile:
-			return skipUnreadable(copyFile(path, to, 0o644|info.Mode()&0o111))
+		case !info.Mode().IsRegular() || info.Mode().Perm()&0o004 == 0 || info.Size() > maxHostFile:
+			return nil
+		}
+		if files = append(files, f); len(files) > maxHostFiles {
+			return fmt.Errorf("%s holds more than %d files", root, maxHostFiles)
 		}
 		return nil
 	})
-}
-
-func copyLink(path, to string) error {
-	link, err := os.Readlink(path)
-	if err != nil {
-		return skipUnreadable(err)
-	}
-	return os.Symlink(link, to)
+	return files, err
 }
 
 func skipUnreadable(err error) error {
@@ -139,6 +130,73 @@ func skipUnreadable(err error) error {
 		return nil
 	}
 	return err
+}
+
+// digest names a tree after what it is made of.
+func digest(files []hostFile, more ...string) string {
+	h := sha256.New()
+	for _, f := range files {
+		fmt.Fprintf(h, "%q %q", f.path, f.link)
+		if f.info != nil {
+			fmt.Fprintf(h, " %v %d %d", f.info.Mode(), f.info.Size(), f.info.ModTime().UnixNano())
+		}
+	}
+	fmt.Fprintf(h, "%q", more)
+	return hex.EncodeToString(h.Sum(nil)[:8])
+}
+
+func fillHostTree(dir string, files []hostFile, passwd, group string) error {
+	if err := os.Chmod(dir, 0o755); err != nil {
+		return err
+	}
+	for _, name := range hostRoot {
+		if err := os.MkdirAll(filepath.Join(dir, name), 0o755); err != nil {
+			return err
+		}
+	}
+	if err := os.Chmod(filepath.Join(dir, "var/tmp"), 0o777|fs.ModeSticky); err != nil {
+		return err
+	}
+	for _, f := range files {
+		if err := f.copy(filepath.Join(dir, f.path)); err != nil {
+			return err
+		}
+	}
+	etc := filepath.Join(dir, "etc")
+	return errors.Join(
+		os.MkdirAll(etc, 0o755),
+		os.WriteFile(filepath.Join(etc, "passwd"), []byte(passwd), 0o644),
+		os.WriteFile(filepath.Join(etc, "group"), []byte(group), 0o644))
+}
+
+func (f hostFile) copy(to string) error {
+	if err := os.MkdirAll(filepath.Dir(to), 0o755); err != nil {
+		return err
+	}
+	switch {
+	case f.link != "":
+		return os.Symlink(f.link, to)
+	case f.info.IsDir():
+		return os.MkdirAll(to, 0o755)
+	}
+	return skipUnreadable(copyFile(f.path, to, 0o644|f.info.Mode().Perm()&0o111))
+}
+
+// hostUsers makes up the users of a jail: root, nobody, and the one who runs the
+// daemon, whose name programs may look for.
+func hostUsers() (passwd, group string) {
+	passwd = "root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534:nobody:/:/usr/sbin/nologin\n"
+	group = "root:x:0:\ntty:x:5:\nnogroup:x:65534:\n"
+	if u, err := user.Current(); err == nil && u.Uid != "0" && plainName(u.Username) {
+		passwd += fmt.Sprintf("%s:x:%s:%s::/home/%s:/bin/sh\n", u.Username, u.Uid, u.Gid, u.Username)
+		group += fmt.Sprintf("%s:x:%s:\n", u.Username, u.Gid)
+	}
+	return passwd, group
+}
+
+func plainName(s string) bool {
+	_, err := strconv.Atoi(s)
+	return s != "" && err != nil && !strings.ContainsAny(s, ":/\n")
 }
 
 // copyFile copies a regular file to a new one.

@@ -67,7 +67,7 @@ func (o *orders) mountAsRoot() error {
 
 	readOnly := overlay.CloneOptions{IDMap: ids, Options: overlay.Options{ReadOnly: true, NoSuid: true, NoDev: true}}
 	var lower []string
-	for i, layer := range l.lower(p, o.Base) {
+	for i, layer := range o.lower() {
 		at := l.layer(i)
 		if err := makeDirs(at); err != nil {
 			return err
@@ -125,7 +125,7 @@ func (o *orders) mountNaturally() error {
 	if err := o.mountVolume(); err != nil {
 		return err
 	}
-	return overlay.Mount(l.merged(), l.lower(o.Plan, o.Base), l.upper(), l.work(), noPrivilege)
+	return overlay.Mount(l.merged(), o.lower(), l.upper(), l.work(), noPrivilege)
 }
 
 // bindAsRoot prepares b. What is shown read-only keeps the owners it has. What
@@ -211,14 +211,14 @@ func exchange(owner uint32, ids jail.IDRange) []overlay.Mapping {
 
 // mountAsUser does in the jail's user namespace what mountAsRoot does outside.
 func (o *orders) mountAsUser() error {
-	p, l := o.Plan, layout{o.Plan.Dir}
+	l := layout{o.Plan.Dir}
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
 		return fmt.Errorf("make mounts private: %w", err)
 	}
 	if err := o.makeLayout(); err != nil {
 		return err
 	}
-	if err := mountOverlay(l.merged(), l.lower(p, o.Base), l.upper(), l.work()); err != nil {
+	if err := mountOverlay(l.merged(), o.lower(), l.upper(), l.work()); err != nil {
 		return err
 	}
 	for _, b := range o.binds() {

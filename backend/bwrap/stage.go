@@ -42,6 +42,7 @@ const (
 type orders struct {
 	Bwrap     string    `json:"bwrap"` // its path
 	Base      string    `json:"base"`
+	Host      string    `json:"host,omitempty"` // the layer for the host's own tree
 	Templates string    `json:"templates"`
 	Plan      jail.Plan `json:"plan"`
 	Identity  identity  `json:"identity"`
@@ -95,9 +96,8 @@ func runStage(what string) error {
 	for fd := fdOrders; fd <= fdMapped; fd++ {
 		unix.CloseOnExec(fd)
 	}
-	var o orders
-	r := io.NewSectionReader(os.NewFile(fdOrders, "orders"), 0, 1<<24)
-	if err := json.NewDecoder(r).Decode(&o); err != nil {
+	o, err := readOrders()
+	if err != nil {
 		return fmt.Errorf("read a stage's orders: %w", err)
 	}
 	syscall.Umask(0o022)
@@ -119,6 +119,28 @@ func runStage(what string) error {
 		return o.try()
 	}
 	return fmt.Errorf("there is no stage %q", what)
+}
+
+// readOrders reads the orders from the start: the next stage reads them again.
+// No os.File is made of a descriptor that it is to inherit, because it would be
+// closed whenever the garbage is collected.
+func readOrders() (o orders, err error) {
+	var st unix.Stat_t
+	if err := unix.Fstat(fdOrders, &st); err != nil {
+		return o, err
+	}
+	data := make([]byte, st.Size)
+	for n := 0; n < len(data); {
+		m, err := unix.Pread(fdOrders, data[n:], int64(n))
+		if err == nil && m == 0 {
+			err = io.ErrUnexpectedEOF
+		}
+		if err != nil {
+			return o, err
+		}
+		n += m
+	}
+	return o, json.Unmarshal(data, &o)
 }
 
 // launch starts the stage enter in the jail's user namespace. As root it mounts
