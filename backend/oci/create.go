@@ -66,61 +66,60 @@ type making struct {
 	netns  string         // path of the network namespace, once prepared
 }
 
-// prepare makes everything a jail consists of but its processes.
-func (m *making) prepare(ctx context.Context) error {
+// prepare makes everything a jail consists of but its processes. The volume
+// takes longest and what follows needs it: that is the line this goroutine
+// takes, while others make the rest.
+func (m *making) prepare(ctx context.Context) (err error) {
 	l := m.layout
 	m.undo.Push("remove the bundle", func() error {
 		return removeAll(l.control(), l.identity(), l.bundle(), l.record())
 	})
+	called := ctx
 	steps, ctx := errgroup.WithContext(ctx)
-	networked, volumed := make(chan struct{}), make(chan struct{})
-	steps.Go(func() error {
-		defer close(volumed)
-		return m.step("volume", func() error { return m.makeVolume(ctx) })
-	})
+	defer func() { err = errors.Join(err, steps.Wait()) }()
+
+	networked, identified := make(chan struct{}), make(chan struct{})
 	steps.Go(func() error {
 		defer close(networked)
-		return m.step("network", func() (err error) {
-			m.netns, err = m.makeNetwork(ctx)
-			return err
-		})
+		return m.step("network", func() error { return m.makeNetwork(ctx) })
 	})
 	steps.Go(func() error { return m.step("cgroup", m.makeCgroup) })
-	steps.Go(func() error {
+	var ids *os.File
+	defer func() { <-identified; ids.Close() }()
+	steps.Go(func() (err error) {
+		defer close(identified)
 		if err := m.step("control", m.makeControl); err != nil {
 			return err
 		}
 		if err := m.step("identity", m.makeIdentity); err != nil {
 			return err
 		}
-		var ids *os.File
-		err := m.step("idmap", func() (err error) {
+		return m.step("idmap", func() error {
 			ids, err = overlay.IDMapFD(m.plan.IDs.First, m.plan.IDs.Count)
 			return err
 		})
-		if err != nil {
-			return err
-		}
-		defer ids.Close()
-		if <-volumed; ctx.Err() != nil {
-			return context.Cause(ctx)
-		}
-		var binds []bind
-		err = m.step("layers", func() (err error) {
-			if err = m.makeRoot(ids); err == nil {
-				binds, err = stageBinds(m.plan, l, ids)
-			}
-			return err
-		})
-		if err != nil {
-			return err
-		}
-		if <-networked; ctx.Err() != nil {
-			return context.Cause(ctx)
-		}
-		return m.step("bundle", func() error { return m.makeBundle(binds) })
 	})
-	return steps.Wait()
+
+	if err := m.step("volume", func() error { return m.makeVolume(ctx) }); err != nil {
+		return err
+	}
+	if <-identified; ctx.Err() != nil {
+		return called.Err() // or else another step's error says why
+	}
+	var binds []bind
+	err = m.step("layers", func() (err error) {
+		if err = m.makeRoot(ids); err == nil {
+			binds, err = stageBinds(m.plan, l, ids)
+		}
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	if <-networked; ctx.Err() != nil {
+		return called.Err()
+	}
+	return m.step("bundle", func() error { return m.makeBundle(binds) })
 }
 
 // step takes one step and tells how long it took.
@@ -338,10 +337,10 @@ func (m *making) start(ctx context.Context) (*instance, error) {
 	if err := r.write(l.record()); err != nil {
 		return nil, err
 	}
-	var both errgroup.Group
-	both.Go(func() error { return m.step("answer", func() error { return i.answer(ctx) }) })
-	both.Go(func() error { return m.step("unmount", func() error { return dropStaged(l) }) })
-	if err := both.Wait(); err != nil {
+	var meanwhile errgroup.Group
+	meanwhile.Go(func() error { return m.step("unmount", func() error { return dropStaged(l) }) })
+	err = m.step("answer", func() error { return i.answer(ctx) })
+	if err := errors.Join(err, meanwhile.Wait()); err != nil {
 		return nil, err
 	}
 	if err := sealControl(l); err != nil {

@@ -320,6 +320,26 @@ func TestCreateOfARunningJailLeavesItAlone(t *testing.T) {
 	}
 }
 
+func TestAFrozenJailIsFoundAgain(t *testing.T) {
+	forEachRuntime(t, func(t *testing.T, h *host, b *oci.Backend) {
+		p := h.plan(t, b)
+		inst, err := b.Create(t.Context(), p)
+		must(t, err)
+		must(t, inst.Freeze(t.Context()))
+		must(t, inst.Close())
+
+		again, err := h.daemon(runtimeOf(t)).Open(t.Context(), p)
+		if err != nil {
+			t.Fatalf("Open of a frozen jail: %v", err)
+		}
+		defer again.Close()
+		must(t, again.Thaw(t.Context()))
+		if out, _, err := run(t.Context(), again, "/bin/echo", "awake"); err != nil || out != "awake\n" {
+			t.Errorf("after Thaw: %q, %v", out, err)
+		}
+	})
+}
+
 func TestPlansThatAreNotOursAreRefused(t *testing.T) {
 	h := newHost(t)
 	b := h.daemon("runc")

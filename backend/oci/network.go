@@ -19,7 +19,7 @@ func (b *Backend) netnsPath(p jail.Plan) string {
 
 // makeNetwork makes the jail's network namespace. Ranges of ids are disjoint, so
 // the number of a jail's range is also the number of its address.
-func (m *making) makeNetwork(ctx context.Context) (path string, err error) {
+func (m *making) makeNetwork(ctx context.Context) error {
 	b, p := m.backend, m.plan
 	m.undo.Push("remove the network", func() error { return b.removeNetwork(p) })
 	n, err := netns.Create(ctx, string(p.ID), netns.Options{
@@ -29,9 +29,10 @@ func (m *making) makeNetwork(ctx context.Context) (path string, err error) {
 		Pool:  b.cfg.Transit,
 	})
 	if err != nil {
-		return "", err
+		return err
 	}
-	return n.Path, nil
+	m.netns = n.Path
+	return nil
 }
 
 // addresses is how many jails a pool has addresses for.
