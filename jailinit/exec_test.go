@@ -3,6 +3,7 @@ package jailinit_test
 import (
 	"context"
 	"errors"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -166,6 +167,35 @@ func TestStdinIsWrittenAndClosed(t *testing.T) {
 	}
 	if _, err := j.Stdin(j.ctx(), e.ID); !errors.Is(err, fault.Conflict) {
 		t.Errorf("Stdin of an ended command: %v, want a conflict", err)
+	}
+}
+
+func TestStdinLeftForTheNextWriter(t *testing.T) {
+	j := start(t)
+	e := protocol.Exec{ID: id.NewExec(), Argv: []string{"cat"}, Stdin: true}
+	s, _, err := j.Exec(j.ctx(), e, &attachLossless)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	for i, word := range []string{"one ", "two ", "three"} {
+		w, err := j.Stdin(j.ctx(), e.ID)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := io.WriteString(w, word); err != nil {
+			t.Fatal(err)
+		}
+		end := w.(interface{ Leave() error }).Leave
+		if i == 2 {
+			end = w.Close
+		}
+		if err := end(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if out := j.collect(s)[protocol.Stdout]; out != "one two three" {
+		t.Errorf("cat saw %q", out)
 	}
 }
 

@@ -317,6 +317,40 @@ func killClientAfter(j *jail, x id.Exec, at, enough int64, w io.Writer) (int64, 
 	return n + rest, errors.Join(err, restErr)
 }
 
+// A jail that was frozen for longer than the grace time has not been waited
+// for by its readers.
+func TestFreezingCostsNoOutput(t *testing.T) {
+	j := start(t, "TEST_INIT_GRACE=500ms")
+	e := sh("seq 1 200000")
+	e.Ring = 64 << 10
+	s, _, err := j.Exec(j.ctx(), e, &attachLossless)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	time.Sleep(100 * time.Millisecond) // the pump waits for the first acknowledgement
+	stopped(t, j, func() { time.Sleep(2 * time.Second) })
+	read, write := io.Pipe()
+	go func() {
+		for {
+			c, err := s.Next()
+			if c.Lost != 0 {
+				err = fmt.Errorf("%d bytes lost", c.Lost)
+			}
+			if err == io.EOF {
+				write.Close()
+				return
+			}
+			if err != nil {
+				write.CloseWithError(err)
+				return
+			}
+			write.Write(c.Data)
+		}
+	}()
+	wantNumbers(t, read, 200000)
+}
+
 func TestDetachHoldsThePlace(t *testing.T) {
 	j := start(t)
 	e := sh("seq 1 300000")

@@ -6,6 +6,7 @@ import (
 	"os"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -40,6 +41,8 @@ type process struct {
 	closeStdin sync.Once
 	reaped     chan struct{} // closed when the main process was reaped
 	ended      chan struct{} // closed when the command has ended, output and all
+	inHand     atomic.Int32  // pumps with output that is in neither pipe nor ring
+	taken      atomic.Int64  // bytes of output read
 
 	mu       sync.Mutex
 	status   protocol.ExecStatus // guarded by mu, as all below
@@ -49,7 +52,6 @@ type process struct {
 	freed    notice // a lossless reader has taken something, or has gone
 	timer    *time.Timer
 	pumps    int       // outputs not at their end
-	waiting  int       // pumps that wait for a reader
 	lastRead time.Time // when output was last read
 	exited   time.Time // when the main process was reaped
 	pending  int64     // output offset that what it had written reaches
@@ -119,10 +121,12 @@ func (p *process) pump(f *os.File, stream protocol.Stream) {
 		var n int
 		var readErr error
 		err := raw.Read(func(fd uintptr) bool {
+			p.inHand.Add(1)
 			buf = pumpBuffers.Get().(*[pumpSize]byte)
 			n, readErr = ignoringEINTR(func() (int, error) { return unix.Read(int(fd), buf[:]) })
 			if readErr == unix.EAGAIN { // an idle command holds no buffer
 				pumpBuffers.Put(buf)
+				p.inHand.Add(-1)
 				return false
 			}
 			return true
@@ -131,9 +135,11 @@ func (p *process) pump(f *os.File, stream protocol.Stream) {
 			return
 		}
 		if n > 0 {
+			p.taken.Add(int64(n))
 			p.output(stream, buf[:n])
 		}
 		pumpBuffers.Put(buf)
+		p.inHand.Add(-1)
 		if readErr == unix.EIO && p.unattended(f) {
 			continue
 		}
@@ -198,7 +204,6 @@ func (p *process) makeRoom(stream protocol.Stream, n int) int {
 			return fit
 		}
 		freed := p.freed.wait()
-		p.waiting++
 		p.mu.Unlock()
 		timer := time.NewTimer(time.Until(until))
 		select {
@@ -207,8 +212,25 @@ func (p *process) makeRoom(stream protocol.Stream, n int) int {
 		}
 		timer.Stop()
 		p.mu.Lock()
-		p.waiting--
+		if time.Since(until) > thawing {
+			began = p.thawed()
+		}
 	}
+}
+
+// thawing is how late a timer is if the jail was frozen meanwhile. A reader
+// could not be heard then, and has its grace again.
+const thawing = time.Second
+
+// thawed lets the grace of all readers begin now, which it returns.
+func (p *process) thawed() time.Time {
+	now := time.Now()
+	for r := range p.readers {
+		if !r.gone.IsZero() {
+			r.gone = now
+		}
+	}
+	return now
 }
 
 // hold returns until when output before offset drop has to be kept, which
@@ -266,10 +288,7 @@ func (p *process) exit(status unix.WaitStatus) {
 		if p.pumps == 0 {
 			return true
 		}
-		p.pending = p.ring.next
-		for _, f := range p.outs {
-			p.pending += unread(f)
-		}
+		p.pending = p.taken.Load() + p.unread()
 		p.timer = time.AfterFunc(p.in.Idle, p.drain)
 		return false
 	})
@@ -280,7 +299,7 @@ func (p *process) exit(status unix.WaitStatus) {
 // was written before is read.
 func (p *process) drain() {
 	p.conclude(func() bool {
-		silent := p.waiting == 0 && time.Since(p.lastRead) >= p.in.Idle
+		silent := time.Since(p.lastRead) >= p.in.Idle && p.unread() == 0 && p.inHand.Load() == 0
 		drained := p.ring.next >= p.pending && time.Since(p.exited) >= drainAtMost
 		if silent || drained {
 			return true
@@ -443,15 +462,19 @@ func truncated(argv []string) []string {
 	return argv
 }
 
-// unread is how many bytes wait in a pipe or terminal.
-func unread(f *os.File) int64 {
-	raw, err := f.SyscallConn()
-	if err != nil {
-		return 0
+// unread is how many bytes wait in the command's pipes or terminal.
+func (p *process) unread() (sum int64) {
+	for _, f := range p.outs {
+		raw, err := f.SyscallConn()
+		if err != nil {
+			continue
+		}
+		raw.Control(func(fd uintptr) {
+			n, _ := unix.IoctlGetInt(int(fd), unix.TIOCINQ)
+			sum += int64(n)
+		})
 	}
-	var n int
-	raw.Control(func(fd uintptr) { n, _ = unix.IoctlGetInt(int(fd), unix.TIOCINQ) })
-	return int64(n)
+	return sum
 }
 
 func ignoringEINTR(f func() (int, error)) (int, error) {

@@ -83,17 +83,18 @@ func (p *process) timeOut() {
 	p.status.TimedOut = true
 	p.mu.Unlock()
 
-	// The main process, which is not reaped now, keeps the session's number
-	// from being given to another. Whoever forks while it is looked through is
-	// found in the next round.
+	// The main process goes first, so that it does not see its children die.
+	// Not reaped now, it keeps the session's number from being given to
+	// another. Whoever forks while it is looked through is found in the next
+	// round.
 	for range 10 {
+		unix.Kill(-p.pid, unix.SIGKILL)
 		found := 0
 		for _, s := range processes() {
 			if s.session == p.pid && s.pid != p.pid && !s.zombie && unix.Kill(s.pid, unix.SIGKILL) == nil {
 				found++
 			}
 		}
-		unix.Kill(-p.pid, unix.SIGKILL)
 		if found == 0 {
 			return
 		}
