@@ -130,6 +130,12 @@ func (i *bareInstance) Freeze(context.Context) error { return syscall.Kill(i.pid
 func (i *bareInstance) Thaw(context.Context) error   { return syscall.Kill(i.pid, syscall.SIGCONT) }
 
 func (i *bareInstance) Kill(ctx context.Context) error {
+	// Nothing but init knows what it started: there is no namespace to end.
+	syscall.Kill(i.pid, syscall.SIGCONT)
+	left := 1
+	for n := 0; left > 0 && n < 100 && alive(i.pid); n++ {
+		left, _ = control.Dial(i.Control()).Terminate(ctx, "KILL")
+	}
 	syscall.Kill(i.pid, syscall.SIGKILL)
 	for alive(i.pid) {
 		select {

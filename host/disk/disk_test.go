@@ -234,22 +234,36 @@ func TestUnmountMayBeCalledAnyTime(t *testing.T) {
 	h.unmount("v")
 }
 
-func TestUnmountOfABusyVolumeDetachesAndSaysSo(t *testing.T) {
+func TestAVolumeThatAnotherNamespaceHoldsIsLeftAndFoundAgain(t *testing.T) {
 	h := newHost(t)
 	mnt := h.volume("v", 16)
-	f, err := os.Create(filepath.Join(mnt, "open"))
-	h.must(err)
-	go func() {
-		time.Sleep(time.Second)
-		f.Close()
-	}()
-	start := time.Now()
-	h.unmount("v") // waits for the file to be closed
-	if took := time.Since(start); took < 500*time.Millisecond {
-		t.Errorf("Unmount of a volume in use returned after %v", took)
+	h.must(os.WriteFile(filepath.Join(mnt, "before"), nil, 0o600))
+
+	// A copy of our mounts, as any container that starts meanwhile would hold.
+	holder := exec.Command("sleep", "1000")
+	holder.SysProcAttr = &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNS}
+	h.must(holder.Start())
+	h.unmount("v")
+	if _, _, err := disk.Usage(mnt); !errors.Is(err, fault.NotFound) {
+		t.Errorf("Usage after unmount = %v, want not found", err)
 	}
+	h.must(disk.Mount(h.img("v"), mnt))
+	if _, err := os.Stat(filepath.Join(mnt, "before")); err != nil {
+		t.Errorf("mounted again while held: %v", err)
+	}
+	h.must(os.WriteFile(filepath.Join(mnt, "after"), nil, 0o600))
+	if left, _ := disk.Leftovers(h.dir); len(left) != 1 {
+		t.Errorf("loop devices = %v, want the one", left)
+	}
+	h.must(holder.Process.Kill())
+	holder.Wait()
+	h.unmount("v")
 	if left, _ := disk.Leftovers(h.dir); len(left) != 0 {
-		t.Errorf("loop devices left: %v", left)
+		t.Errorf("loop devices = %v after the holder is gone, want none", left)
+	}
+	h.must(disk.Mount(h.img("v"), mnt))
+	if _, err := os.Stat(filepath.Join(mnt, "after")); err != nil {
+		t.Errorf("mounted again: %v", err)
 	}
 }
 

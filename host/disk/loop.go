@@ -20,9 +20,9 @@ const (
 	loopMajor   = 7
 )
 
-// attach joins img to a free loop device and returns the device. The image is
-// locked through the descriptor the device keeps, so the lock lasts exactly as
-// long as the device does, whatever becomes of this process.
+// attach joins img to a loop device and returns the device. The image is locked
+// through the descriptor the device keeps, so the lock lasts exactly as long as
+// the device does, whatever becomes of this process.
 func attach(img string) (*os.File, error) {
 	f, err := os.OpenFile(img, os.O_RDWR|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -33,11 +33,45 @@ func attach(img string) (*os.File, error) {
 	deadline := time.Now().Add(patience)
 	for unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB) != nil {
 		if time.Now().After(deadline) {
-			return nil, fault.Newf(fault.Conflict, "disk.Mount", img, "the volume is in use")
+			return attached(img)
 		}
 		time.Sleep(2 * time.Millisecond)
 	}
 	return configure(f)
+}
+
+// attached returns the device that img is joined to, if only other mount
+// namespaces have it mounted.
+func attached(img string) (*os.File, error) {
+	busy := fault.Newf(fault.Conflict, "disk.Mount", img, "the volume is in use")
+	devices, err := Leftovers(filepath.Dir(img))
+	if err != nil {
+		return nil, err
+	}
+	for _, d := range devices {
+		if !sameFile(backing(d), img) {
+			continue
+		}
+		if here, err := mountedHere(d); err != nil || here {
+			return nil, errors.Join(busy, err)
+		}
+		return os.OpenFile(d, os.O_RDWR|unix.O_CLOEXEC, 0)
+	}
+	return nil, busy
+}
+
+// mountedHere reports whether this mount namespace has device mounted.
+func mountedHere(device string) (bool, error) {
+	var st unix.Stat_t
+	if err := unix.Stat(device, &st); err != nil {
+		return false, &fs.PathError{Op: "stat", Path: device, Err: err}
+	}
+	info, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil {
+		return false, err
+	}
+	number := fmt.Sprintf(" %d:%d ", unix.Major(st.Rdev), unix.Minor(st.Rdev))
+	return strings.Contains(string(info), number), nil
 }
 
 // configure finds a free device for f. Between asking for its number and taking
@@ -50,7 +84,7 @@ func configure(f *os.File) (*os.File, error) {
 	}
 	defer ctl.Close()
 
-	deadline := time.Now().Add(2 * patience)
+	deadline := time.Now().Add(5 * patience)
 	for {
 		loop, err := tryConfigure(ctl, f)
 		if err == nil || !raced(err) || time.Now().After(deadline) {
@@ -135,16 +169,16 @@ func backing(device string) string {
 	return unescape(string(b))
 }
 
-// waitDetached returns when v's device has let go of v's image.
-func waitDetached(v volume) error {
+// waitDetached waits for v's device to let go of v's image: the kernel takes its
+// time with what the last process of a jail leaves.
+func waitDetached(v volume) {
 	deadline := time.Now().Add(patience)
 	for wait := 200 * time.Microsecond; backing(v.device) == v.img && v.img != ""; wait = min(2*wait, 50*time.Millisecond) {
 		if time.Now().After(deadline) {
-			return fault.Newf(fault.Conflict, "disk.Unmount", v.img, "%s is still in use, perhaps in another mount namespace", v.device)
+			return
 		}
 		time.Sleep(wait)
 	}
-	return nil
 }
 
 // Leftovers returns the loop devices whose image lies, or lay, below dir.

@@ -1,0 +1,199 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"glasshouse/api/wire"
+)
+
+// An applier takes what a jail changed in its workspace over to the directory
+// that the workspace showed. The jail's word is not trusted: every path is
+// resolved inside the directory, and what would make the host run the jail's
+// code is left alone.
+type applier struct {
+	root  *os.Root
+	since time.Time // files the host changed after this are conflicts
+	force bool      // take conflicts over too
+	fetch func(ctx context.Context, path string) (io.ReadCloser, error)
+	link  func(ctx context.Context, path string) (target string, err error)
+}
+
+// applied says what became of the changes.
+type applied struct {
+	Done    []wire.Change `json:"done"`
+	Skipped []skip        `json:"skipped,omitempty"`
+}
+
+type skip struct {
+	Path   string `json:"path"`
+	Reason string `json:"reason"`
+}
+
+// apply works in the order that always fits: what is gone goes first, deepest
+// first, then the rest, parents first.
+func (a *applier) apply(ctx context.Context, changes []wire.Change) (applied, error) {
+	var out applied
+	var gone, come []wire.Change
+	for _, c := range changes {
+		if c.Kind == "deleted" {
+			gone = append(gone, c)
+		} else {
+			come = append(come, c)
+		}
+	}
+	slices.SortFunc(gone, func(x, y wire.Change) int { return strings.Compare(y.Path, x.Path) })
+	slices.SortFunc(come, func(x, y wire.Change) int { return strings.Compare(x.Path, y.Path) })
+	for _, c := range append(gone, come...) {
+		rel, err := localPath(c.Path)
+		if err != nil {
+			return out, err
+		}
+		if why := a.refuse(rel, c); why != "" {
+			out.Skipped = append(out.Skipped, skip{c.Path, why})
+			continue
+		}
+		if err := a.one(ctx, rel, c); err != nil {
+			return out, fmt.Errorf("apply %s: %w", c.Path, err)
+		}
+		out.Done = append(out.Done, c)
+	}
+	return out, nil
+}
+
+// localPath makes the absolute path of a change relative, and refuses what no
+// honest daemon sends.
+func localPath(p string) (string, error) {
+	rel, ok := strings.CutPrefix(p, "/")
+	if !ok || rel == "" || path.Clean(p) != p {
+		return "", fmt.Errorf("the daemon sent a path that is not clean: %q", p)
+	}
+	return rel, nil
+}
+
+// refuse returns why a change is not taken over, or "".
+func (a *applier) refuse(rel string, c wire.Change) string {
+	if gitCode(rel) {
+		return "git would run it on this host"
+	}
+	switch c.Type {
+	case "file", "dir", "symlink":
+	default:
+		if c.Kind != "deleted" {
+			return "a " + c.Type + " is not taken over"
+		}
+	}
+	fi, err := a.root.Lstat(rel)
+	if err != nil || a.force {
+		return ""
+	}
+	if c.Kind == "added" && !(c.Type == "dir" && fi.IsDir()) {
+		return "it has come to exist here since the run began"
+	}
+	if !fi.IsDir() && fi.ModTime().After(a.since) {
+		return "it has changed here since the run began"
+	}
+	return ""
+}
+
+// gitCode reports whether git takes commands from this file: hooks, and the
+// configuration that can name any program.
+func gitCode(rel string) bool {
+	parts := strings.Split(rel, "/")
+	i := slices.Index(parts, ".git")
+	if i < 0 || i == len(parts)-1 {
+		// A file named .git points git at a directory elsewhere.
+		return i >= 0
+	}
+	return slices.ContainsFunc(parts[i+1:], func(s string) bool {
+		return s == "hooks" || s == "config" || s == "config.worktree" || s == "commondir" || s == "gitdir" || s == "attributes"
+	})
+}
+
+func (a *applier) one(ctx context.Context, rel string, c wire.Change) error {
+	mode, err := strconv.ParseUint(c.Mode, 8, 32)
+	if err != nil && c.Kind != "deleted" {
+		return fmt.Errorf("mode %q: %w", c.Mode, err)
+	}
+	// Set-user-id bits are the jail's, and would be the caller's here.
+	perm := fs.FileMode(mode) & fs.ModePerm
+	switch {
+	case c.Kind == "deleted":
+		return a.root.RemoveAll(rel)
+	case c.Kind == "metadata":
+		return a.root.Chmod(rel, perm)
+	case c.Type == "dir":
+		return a.dir(rel, perm)
+	case c.Type == "symlink":
+		return a.symlink(ctx, rel, c.Path)
+	}
+	return a.file(ctx, rel, c.Path, perm)
+}
+
+func (a *applier) dir(rel string, perm fs.FileMode) error {
+	if fi, err := a.root.Lstat(rel); err == nil && !fi.IsDir() {
+		if err := a.root.Remove(rel); err != nil {
+			return err
+		}
+	}
+	if err := a.root.Mkdir(rel, perm); err != nil && !errors.Is(err, fs.ErrExist) {
+		return err
+	}
+	return a.root.Chmod(rel, perm)
+}
+
+func (a *applier) symlink(ctx context.Context, rel, from string) error {
+	target, err := a.link(ctx, from)
+	if err != nil {
+		return err
+	}
+	if err := a.root.RemoveAll(rel); err != nil {
+		return err
+	}
+	return a.root.Symlink(target, rel)
+}
+
+// file replaces rel in one step, so that an interrupted apply leaves the old
+// content or the new.
+func (a *applier) file(ctx context.Context, rel, from string, perm fs.FileMode) (err error) {
+	r, err := a.fetch(ctx, from)
+	if err != nil {
+		return err
+	}
+	defer r.Close()
+	if fi, err := a.root.Lstat(rel); err == nil && fi.IsDir() {
+		if err := a.root.RemoveAll(rel); err != nil {
+			return err
+		}
+	}
+	tmp := path.Join(path.Dir(rel), ".glasshouse-"+strconv.FormatInt(time.Now().UnixNano(), 36))
+	w, err := a.root.OpenFile(tmp, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil {
+			w.Close()
+			a.root.Remove(tmp)
+		}
+	}()
+	if _, err := io.Copy(w, r); err != nil {
+		return err
+	}
+	if err := w.Chmod(perm); err != nil {
+		return err
+	}
+	if err := w.Close(); err != nil {
+		return err
+	}
+	return a.root.Rename(tmp, rel)
+}

@@ -1,0 +1,139 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"glasshouse/api/wire"
+)
+
+// host makes a directory with these files, as they were before the run.
+func host(t *testing.T, files map[string]string) (dir string, a *applier) {
+	t.Helper()
+	dir = t.TempDir()
+	before := time.Now().Add(-time.Hour)
+	for name, content := range files {
+		full := filepath.Join(dir, name)
+		os.MkdirAll(filepath.Dir(full), 0o755)
+		if err := os.WriteFile(full, []byte(content), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		os.Chtimes(full, before, before)
+	}
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { root.Close() })
+	return dir, &applier{
+		root: root, since: time.Now().Add(-time.Minute),
+		fetch: func(_ context.Context, p string) (io.ReadCloser, error) {
+			return io.NopCloser(strings.NewReader("from the jail: " + p)), nil
+		},
+		link: func(context.Context, string) (string, error) { return "/etc/passwd", nil },
+	}
+}
+
+func content(t *testing.T, dir string) []string {
+	t.Helper()
+	var got []string
+	filepath.WalkDir(dir, func(p string, d os.DirEntry, err error) error {
+		rel, _ := filepath.Rel(dir, p)
+		switch {
+		case rel == ".":
+		case d.IsDir():
+			got = append(got, rel+"/")
+		case d.Type()&os.ModeSymlink != 0:
+			l, _ := os.Readlink(p)
+			got = append(got, rel+" -> "+l)
+		default:
+			data, _ := os.ReadFile(p)
+			fi, _ := d.Info()
+			got = append(got, fmt.Sprintf("%s %o %s", rel, fi.Mode().Perm(), data))
+		}
+		return nil
+	})
+	return got
+}
+
+func TestApplyTakesChangesOver(t *testing.T) {
+	dir, a := host(t, map[string]string{"keep": "k", "edit": "old", "gone/a/b": "x", "was-dir/f": "x", "was-file": "x", "mode": "m"})
+	out, err := a.apply(t.Context(), []wire.Change{
+		{Path: "/edit", Kind: "modified", Type: "file", Mode: "600"},
+		{Path: "/gone", Kind: "deleted", Type: "dir"},
+		{Path: "/gone/a", Kind: "deleted", Type: "dir"},
+		{Path: "/gone/a/b", Kind: "deleted", Type: "file"},
+		{Path: "/link", Kind: "added", Type: "symlink", Mode: "777"},
+		{Path: "/mode", Kind: "metadata", Type: "file", Mode: "4755"},
+		{Path: "/new/x", Kind: "added", Type: "file", Mode: "755"},
+		{Path: "/new", Kind: "added", Type: "dir", Mode: "755"},
+		{Path: "/was-dir", Kind: "modified", Type: "file", Mode: "644"},
+		{Path: "/was-file", Kind: "modified", Type: "dir", Mode: "755"},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(out.Skipped) > 0 {
+		t.Errorf("skipped %v, want nothing", out.Skipped)
+	}
+	want := []string{
+		"edit 600 from the jail: /edit", "keep 644 k", "link -> /etc/passwd", "mode 755 m",
+		"new/", "new/x 755 from the jail: /new/x", "was-dir 644 from the jail: /was-dir", "was-file/",
+	}
+	if got := content(t, dir); !slices.Equal(got, want) {
+		t.Errorf("after apply:\n%q\nwant\n%q", got, want)
+	}
+}
+
+func TestApplyLeavesAloneWhatGitWouldRun(t *testing.T) {
+	dir, a := host(t, map[string]string{".git/config": "[core]", "sub/.git": "gitdir: x"})
+	before := content(t, dir)
+	out, err := a.apply(t.Context(), []wire.Change{
+		{Path: "/.git/hooks/pre-commit", Kind: "added", Type: "file", Mode: "755"},
+		{Path: "/.git/config", Kind: "modified", Type: "file", Mode: "644"},
+		{Path: "/.git/modules/m/config", Kind: "added", Type: "file", Mode: "644"},
+		{Path: "/.git/info/attributes", Kind: "added", Type: "file", Mode: "644"},
+		{Path: "/sub/.git", Kind: "modified", Type: "file", Mode: "644"},
+	})
+	if err != nil || len(out.Done) != 0 || len(out.Skipped) != 5 {
+		t.Errorf("apply = done %v, skipped %v, %v; want all five left alone", out.Done, out.Skipped, err)
+	}
+	if got := content(t, dir); !slices.Equal(got, before) {
+		t.Errorf("the directory changed: %q", got)
+	}
+}
+
+func TestApplyDoesNotOverwriteWhatTheUserChangedMeanwhile(t *testing.T) {
+	dir, a := host(t, nil)
+	os.WriteFile(filepath.Join(dir, "mine"), []byte("edited just now"), 0o644)
+	changes := []wire.Change{{Path: "/mine", Kind: "modified", Type: "file", Mode: "644"}}
+	if out, err := a.apply(t.Context(), changes); err != nil || len(out.Skipped) != 1 {
+		t.Errorf("apply = %+v, %v; want a conflict", out, err)
+	}
+	a.force = true
+	if out, err := a.apply(t.Context(), changes); err != nil || len(out.Done) != 1 {
+		t.Errorf("forced apply = %+v, %v; want it done", out, err)
+	}
+}
+
+func TestApplyNeverLeavesTheDirectory(t *testing.T) {
+	outside := t.TempDir()
+	dir, a := host(t, nil)
+	os.Symlink(outside, filepath.Join(dir, "out"))
+	for _, p := range []string{"/out/planted", "/../planted", "planted", "/a/../../planted", "/"} {
+		out, err := a.apply(t.Context(), []wire.Change{{Path: p, Kind: "added", Type: "file", Mode: "644"}})
+		if err == nil && len(out.Done) > 0 {
+			t.Errorf("apply of %q = done, want refused", p)
+		}
+	}
+	if es, _ := os.ReadDir(outside); len(es) > 0 {
+		t.Errorf("%d files outside", len(es))
+	}
+}

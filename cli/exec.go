@@ -1,0 +1,307 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+	"time"
+
+	"glasshouse/api/client"
+	"glasshouse/api/wire"
+	"glasshouse/fault"
+	"glasshouse/id"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/term"
+)
+
+// execFlags are the flags that say how a command is run.
+type execFlags struct {
+	env     []string
+	cwd     string
+	user    string
+	timeout time.Duration
+	stdin   bool
+	tty     bool
+}
+
+func (f *execFlags) request(argv []string, getenv func(string) string) (wire.ExecRequest, error) {
+	env, err := keyValues(f.env, getenv)
+	return wire.ExecRequest{
+		Argv: argv, Env: env, Cwd: f.cwd, User: f.user, TimeoutMS: f.timeout.Milliseconds(),
+		StdinOpen: f.stdin, Lossless: true,
+	}, err
+}
+
+func (c *command) jailExec() *cobra.Command {
+	var f execFlags
+	var detach bool
+	cmd := &cobra.Command{
+		Use:   "exec [flags] JAIL [--] COMMAND [ARG...]",
+		Short: "Run a command in a running jail",
+		Long: `Run a command in a running jail. Its output comes as it is written, standard
+output and standard error apart, and its exit code is passed on: 128 and the
+signal's number if a signal ended it, 127 if it was not found, 126 if it could not
+be executed, 125 if Glasshouse failed. Interrupting this command interrupts that one.`,
+		Args: cobra.MinimumNArgs(2),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			cl, err := c.client()
+			if err != nil {
+				return err
+			}
+			argv := args[1:]
+			if argv[0] == "--" {
+				argv = argv[1:]
+			}
+			req, err := f.request(argv, c.env.Getenv)
+			if err != nil {
+				return err
+			}
+			jid := id.Jail(args[0])
+			if detach {
+				req.Detach, req.Lossless = true, false
+				x, err := cl.Exec(cmd.Context(), jid, req)
+				if err != nil {
+					return execError(c.env.Stderr, err)
+				}
+				return c.print(x, func(w io.Writer) { fmt.Fprintln(w, x.ID) })
+			}
+			if f.tty {
+				return c.terminal(cmd.Context(), cl, jid, client.TerminalOptions{Argv: argv, User: f.user, Cwd: f.cwd})
+			}
+			return c.stream(cmd.Context(), cl, jid, req)
+		},
+	}
+	cmd.Flags().SetInterspersed(false)
+	cmd.Flags().StringArrayVarP(&f.env, "env", "e", nil, "KEY=VALUE, or KEY to take the value from here; may be repeated")
+	cmd.Flags().StringVarP(&f.cwd, "cwd", "w", "", "working directory")
+	cmd.Flags().StringVarP(&f.user, "user", "u", "", "user: a name, a uid, or either with :group")
+	cmd.Flags().DurationVar(&f.timeout, "timeout", 0, "then the whole process group is killed")
+	cmd.Flags().BoolVarP(&f.stdin, "stdin", "i", false, "pass standard input on")
+	cmd.Flags().BoolVarP(&f.tty, "tty", "t", false, "run it on a terminal")
+	cmd.Flags().BoolVarP(&detach, "detach", "d", false, "only start it, and print its id")
+	return cmd
+}
+
+// stream runs a command and passes on its output, its input and its end.
+func (c *command) stream(ctx context.Context, cl *client.Client, jid id.Jail, req wire.ExecRequest) error {
+	s, err := cl.Stream(ctx, jid, req)
+	if err != nil {
+		return execError(c.env.Stderr, err)
+	}
+	defer s.Close()
+	stop := c.passSignals(ctx, cl, jid, s.Exec().ID)
+	defer stop()
+	if req.StdinOpen {
+		go cl.Stdin(ctx, jid, s.Exec().ID, c.env.Stdin, true) // ends with the process, or with ctx
+	}
+	for {
+		out, err := s.Next()
+		if err == io.EOF {
+			return exitOf(s.Exec())
+		}
+		if err != nil {
+			fmt.Fprintf(c.env.Stderr, "glasshouse: %v\n", err)
+			return exitCode(exitDaemon)
+		}
+		if out.Lost > 0 {
+			fmt.Fprintf(c.env.Stderr, "glasshouse: %d bytes of output were lost\n", out.Lost)
+		}
+		w := c.env.Stdout
+		if out.Stream == "stderr" {
+			w = c.env.Stderr
+		}
+		if _, err := w.Write(out.Data); err != nil {
+			return fmt.Errorf("pass output on: %w", err)
+		}
+	}
+}
+
+// passSignals sends what would end this process to the command instead. The
+// third interrupt is for us.
+func (c *command) passSignals(ctx context.Context, cl *client.Client, jid id.Jail, x id.Exec) (stop func()) {
+	ch := make(chan os.Signal, 4)
+	signal.Notify(ch, os.Interrupt, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT)
+	done := make(chan struct{})
+	go func() {
+		for n := 1; ; n++ {
+			select {
+			case <-done:
+				return
+			case sig := <-ch:
+				if n == 3 {
+					signal.Stop(ch)
+				}
+				name := signalNames[sig.(syscall.Signal)]
+				ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+				cl.Signal(ctx, jid, x, name)
+				cancel()
+			}
+		}
+	}()
+	return func() { signal.Stop(ch); close(done) }
+}
+
+var signalNames = map[syscall.Signal]string{
+	syscall.SIGINT: "INT", syscall.SIGTERM: "TERM", syscall.SIGHUP: "HUP", syscall.SIGQUIT: "QUIT",
+}
+
+// exitOf is how a command ended, as this process's own end.
+func exitOf(x wire.Exec) error {
+	if x.ExitCode == nil || *x.ExitCode == 0 {
+		return nil
+	}
+	return exitCode(*x.ExitCode)
+}
+
+// execError says why a command did not start, with the code a shell would use
+// if it is the command's fault.
+func execError(w io.Writer, err error) error {
+	code := exitDaemon
+	switch {
+	case fault.FieldOf(err) != "argv":
+	case errors.Is(err, fault.NotFound):
+		code = exitNoCmd
+	case errors.Is(err, fault.Invalid):
+		code = exitNoExec
+	}
+	fmt.Fprintf(w, "glasshouse: %v\n", err)
+	if remedy := fault.RemedyOf(err); remedy != "" {
+		fmt.Fprintf(w, "  try: %s\n", remedy)
+	}
+	return exitCode(code)
+}
+
+func (c *command) jailExecs() *cobra.Command {
+	return &cobra.Command{
+		Use: "execs JAIL [EXEC]", Short: "List a jail's commands, or show the output of one", Args: cobra.RangeArgs(1, 2),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			cl, err := c.client()
+			if err != nil {
+				return err
+			}
+			jid := id.Jail(args[0])
+			if len(args) == 2 {
+				x, err := cl.ExecResult(cmd.Context(), jid, id.Exec(args[1]))
+				if err != nil {
+					return err
+				}
+				return c.print(x, func(io.Writer) { c.showOutput(x) })
+			}
+			all, err := client.Collect(cl.Execs(cmd.Context(), jid))
+			if err != nil {
+				return err
+			}
+			return c.print(all, func(w io.Writer) {
+				rows := [][]string{{"ID", "STATE", "STARTED", "COMMAND"}}
+				for _, x := range all {
+					state := "running"
+					if x.ExitCode != nil {
+						state = fmt.Sprintf("exit %d", *x.ExitCode)
+					}
+					if x.Signal != "" {
+						state = "SIG" + x.Signal
+					}
+					rows = append(rows, []string{string(x.ID), state, ago(x.StartedAt, time.Now()), strings.Join(x.Argv, " ")})
+				}
+				table(w, rows)
+			})
+		},
+	}
+}
+
+func (c *command) showOutput(x wire.Exec) {
+	stdout, stderr, err := client.Output(x)
+	if err != nil {
+		fmt.Fprintf(c.env.Stderr, "glasshouse: %v\n", err)
+		return
+	}
+	if x.Truncated {
+		fmt.Fprintln(c.env.Stderr, "glasshouse: only the end of the output was kept")
+	}
+	c.env.Stdout.Write(stdout)
+	c.env.Stderr.Write(stderr)
+}
+
+func (c *command) jailTerminal() *cobra.Command {
+	var o client.TerminalOptions
+	var attach string
+	cmd := &cobra.Command{
+		Use:   "terminal [flags] JAIL [--] [COMMAND [ARG...]]",
+		Short: "Open a terminal in a running jail",
+		Long: `Open a terminal in a running jail, on a shell or the command given. Closing the
+terminal window leaves the command running: --attach comes back to it.`,
+		Args: cobra.MinimumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			cl, err := c.client()
+			if err != nil {
+				return err
+			}
+			o.Argv, o.Exec = args[1:], id.Exec(attach)
+			if len(o.Argv) > 0 && o.Argv[0] == "--" {
+				o.Argv = o.Argv[1:]
+			}
+			return c.terminal(cmd.Context(), cl, id.Jail(args[0]), o)
+		},
+	}
+	cmd.Flags().SetInterspersed(false)
+	cmd.Flags().StringVar(&attach, "attach", "", "come back to this command's terminal")
+	cmd.Flags().StringVarP(&o.User, "user", "u", "", "user: a name, a uid, or either with :group")
+	cmd.Flags().StringVarP(&o.Cwd, "cwd", "w", "", "working directory")
+	return cmd
+}
+
+// terminal joins this process's terminal and one in the jail until the command
+// there ends.
+func (c *command) terminal(ctx context.Context, cl *client.Client, jid id.Jail, o client.TerminalOptions) error {
+	tty, isTTY := c.env.Stdin.(*os.File)
+	isTTY = isTTY && term.IsTerminal(int(tty.Fd()))
+	if isTTY {
+		if w, h, err := term.GetSize(int(tty.Fd())); err == nil {
+			o.Size = wire.Size{Cols: uint16(w), Rows: uint16(h)}
+		}
+	}
+	t, err := cl.Terminal(ctx, jid, o)
+	if err != nil {
+		return execError(c.env.Stderr, err)
+	}
+	defer t.Close()
+	if isTTY {
+		old, err := term.MakeRaw(int(tty.Fd()))
+		if err != nil {
+			return err
+		}
+		defer term.Restore(int(tty.Fd()), old)
+		defer followSize(tty, t)()
+	}
+	go io.Copy(t, c.env.Stdin) // ends with the process
+	if _, err := io.Copy(c.env.Stdout, t); err != nil {
+		return err
+	}
+	return exitOf(t.Exec())
+}
+
+// followSize tells the terminal in the jail whenever ours changes its size.
+func followSize(tty *os.File, t *client.Terminal) (stop func()) {
+	ch := make(chan os.Signal, 1)
+	signal.Notify(ch, syscall.SIGWINCH)
+	done := make(chan struct{})
+	go func() {
+		for {
+			select {
+			case <-done:
+				return
+			case <-ch:
+				if w, h, err := term.GetSize(int(tty.Fd())); err == nil {
+					t.Resize(wire.Size{Cols: uint16(w), Rows: uint16(h)})
+				}
+			}
+		}
+	}()
+	return func() { signal.Stop(ch); close(done) }
+}

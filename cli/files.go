@@ -1,0 +1,262 @@
+package cli
+
+import (
+	"archive/tar"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"glasshouse/api/client"
+	"glasshouse/api/wire"
+	"glasshouse/id"
+
+	"github.com/spf13/cobra"
+)
+
+func (c *command) copy() *cobra.Command {
+	return &cobra.Command{
+		Use:   "cp SOURCE TARGET",
+		Short: "Copy files between here and a jail",
+		Long: `Copy a file or a directory between here and a jail, running or stopped. One of
+the two is JAIL:PATH, with an absolute path. - is standard input or output, as a
+file. A directory becomes the target, as a whole.`,
+		Example: "  glasshouse cp j-4k2m9x7qpz3a:/etc/os-release -\n  glasshouse cp ./src j-4k2m9x7qpz3a:/work/src",
+		Args:    cobra.ExactArgs(2),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			cl, err := c.client()
+			if err != nil {
+				return err
+			}
+			from, fromPath, isFrom := jailPath(args[0])
+			to, toPath, isTo := jailPath(args[1])
+			switch {
+			case isFrom == isTo:
+				return usagef("one of the two must be JAIL:PATH")
+			case isFrom:
+				return c.download(cmd.Context(), cl, from, fromPath, args[1])
+			}
+			return c.upload(cmd.Context(), cl, args[0], to, toPath)
+		},
+	}
+}
+
+// jailPath splits JAIL:PATH.
+func jailPath(s string) (id.Jail, string, bool) {
+	j, p, ok := strings.Cut(s, ":")
+	if !ok || !id.Valid('j', j) || !path.IsAbs(p) {
+		return "", "", false
+	}
+	return id.Jail(j), p, true
+}
+
+func (c *command) download(ctx context.Context, cl *client.Client, j id.Jail, from, to string) error {
+	st, err := cl.Stat(ctx, j, from)
+	if err != nil {
+		return err
+	}
+	if st.Type == "dir" {
+		if to == "-" {
+			return usagef("%s is a directory", from)
+		}
+		return c.downloadDir(ctx, cl, j, from, to)
+	}
+	r, err := cl.ReadFile(ctx, j, from, 0, -1)
+	if err != nil {
+		return err
+	}
+	defer r.Close()
+	if to == "-" {
+		_, err := io.Copy(c.env.Stdout, r)
+		return err
+	}
+	if fi, err := os.Stat(to); err == nil && fi.IsDir() {
+		to = filepath.Join(to, path.Base(from))
+	}
+	f, err := os.Create(to)
+	if err != nil {
+		return err
+	}
+	_, err = io.Copy(f, r)
+	return errors.Join(err, f.Close())
+}
+
+// downloadDir unpacks the jail's archive below to. Names and links in it are
+// the jail's: nothing is ever written outside of to.
+func (c *command) downloadDir(ctx context.Context, cl *client.Client, j id.Jail, from, to string) error {
+	if err := os.MkdirAll(to, 0o755); err != nil {
+		return err
+	}
+	root, err := os.OpenRoot(to)
+	if err != nil {
+		return err
+	}
+	defer root.Close()
+	r, err := cl.Tar(ctx, j, from)
+	if err != nil {
+		return err
+	}
+	defer r.Close()
+	tr := tar.NewReader(r)
+	for {
+		h, err := tr.Next()
+		if err == io.EOF {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		if err := extract(root, h, tr); err != nil {
+			return fmt.Errorf("unpack %s: %w", printable(h.Name), err)
+		}
+	}
+}
+
+func extract(root *os.Root, h *tar.Header, r io.Reader) error {
+	name := path.Clean(h.Name)
+	perm := fs.FileMode(h.Mode) & fs.ModePerm
+	switch h.Typeflag {
+	case tar.TypeDir:
+		if name == "." {
+			return nil
+		}
+		return root.MkdirAll(name, perm|0o700)
+	case tar.TypeReg:
+		f, err := root.OpenFile(name, os.O_CREATE|os.O_WRONLY|os.O_TRUNC, perm)
+		if err != nil {
+			return err
+		}
+		_, err = io.Copy(f, r)
+		return errors.Join(err, f.Close())
+	case tar.TypeSymlink:
+		root.Remove(name)
+		return root.Symlink(h.Linkname, name)
+	case tar.TypeLink:
+		root.Remove(name)
+		return root.Link(path.Clean(h.Linkname), name)
+	}
+	return nil // fifos, sockets and devices mean nothing here
+}
+
+func (c *command) upload(ctx context.Context, cl *client.Client, from string, j id.Jail, to string) error {
+	if from == "-" {
+		_, err := cl.WriteFile(ctx, j, to, c.env.Stdin, client.WriteOptions{Parents: true})
+		return err
+	}
+	fi, err := os.Stat(from)
+	if err != nil {
+		return err
+	}
+	if !fi.IsDir() {
+		f, err := os.Open(from)
+		if err != nil {
+			return err
+		}
+		defer f.Close()
+		if st, err := cl.Stat(ctx, j, to); err == nil && st.Type == "dir" {
+			to = path.Join(to, filepath.Base(from))
+		}
+		_, err = cl.WriteFile(ctx, j, to, f, client.WriteOptions{Mode: fi.Mode().Perm(), Parents: true})
+		return err
+	}
+	pr, pw := io.Pipe()
+	go func() {
+		tw := tar.NewWriter(pw)
+		err := tw.AddFS(os.DirFS(from))
+		pw.CloseWithError(errors.Join(err, tw.Close()))
+	}()
+	defer pr.Close()
+	return cl.Untar(ctx, j, to, pr, true)
+}
+
+func (c *command) diff() *cobra.Command {
+	var workspace bool
+	cmd := &cobra.Command{
+		Use: "diff JAIL", Short: "List what a jail changed", Args: cobra.ExactArgs(1),
+		Long: "List what a jail changed in its root filesystem, or with --workspace in its workspace.",
+		RunE: func(cmd *cobra.Command, args []string) error {
+			cl, err := c.client()
+			if err != nil {
+				return err
+			}
+			changes, err := client.Collect(cl.Changes(cmd.Context(), id.Jail(args[0]), workspace))
+			if err != nil {
+				return err
+			}
+			return c.print(changes, func(w io.Writer) {
+				for _, ch := range changes {
+					fmt.Fprintf(w, "%-9s %-8s %s\n", ch.Kind, ch.Type, printable(ch.Path))
+				}
+			})
+		},
+	}
+	cmd.Flags().BoolVar(&workspace, "workspace", false, "the workspace, not the root filesystem")
+	return cmd
+}
+
+func (c *command) rootfs() *cobra.Command {
+	cmd := &cobra.Command{Use: "rootfs", Short: "Prepare, list and prune root filesystems"}
+	prepare := &cobra.Command{
+		Use: "prepare [debian:SUITE|dir:PATH|oci:IMAGE|nix:PROFILE]", Short: "Make a root filesystem ready, the default one if none is named", Args: cobra.MaximumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			r, err := parseRootfs(strings.Join(args, ""))
+			if err != nil {
+				return err
+			}
+			cl, err := c.client()
+			if err != nil {
+				return err
+			}
+			img, err := cl.PrepareImage(cmd.Context(), r)
+			if err != nil {
+				return err
+			}
+			return c.print(img, func(w io.Writer) { fmt.Fprintln(w, img.Source, img.Digest) })
+		},
+	}
+	showImages := func(all []wire.Image) func(io.Writer) {
+		return func(w io.Writer) {
+			rows := [][]string{{"DIGEST", "SIZE", "CREATED", "SOURCE"}}
+			for _, i := range all {
+				rows = append(rows, []string{i.Digest, size(i.Size), ago(i.CreatedAt, time.Now()), strings.Join(i.Sources, ", ")})
+			}
+			table(w, rows)
+		}
+	}
+	list := &cobra.Command{
+		Use: "ls", Short: "List the root filesystems that are ready", Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			cl, err := c.client()
+			if err != nil {
+				return err
+			}
+			all, err := client.Collect(cl.Images(cmd.Context()))
+			if err != nil {
+				return err
+			}
+			return c.print(all, showImages(all))
+		},
+	}
+	prune := &cobra.Command{
+		Use: "prune", Short: "Remove the root filesystems that no jail uses", Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			cl, err := c.client()
+			if err != nil {
+				return err
+			}
+			gone, err := cl.PruneImages(cmd.Context())
+			if err != nil {
+				return err
+			}
+			return c.print(gone, showImages(gone))
+		},
+	}
+	cmd.AddCommand(prepare, list, prune)
+	return cmd
+}

@@ -1,0 +1,319 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"glasshouse/api/client"
+	"glasshouse/api/wire"
+	"glasshouse/id"
+
+	"github.com/spf13/cobra"
+)
+
+func (c *command) jail() *cobra.Command {
+	cmd := &cobra.Command{Use: "jail", Short: "Make, use and remove jails"}
+	cmd.AddCommand(
+		c.jailCreate(), c.jailList(), c.jailShow(),
+		c.jailStart(), c.jailStop(), c.jailPause(), c.jailResume(), c.jailRemove(),
+		c.jailExec(), c.jailTerminal(), c.jailExecs(),
+	)
+	return cmd
+}
+
+// jailFlags are the flags that describe a jail to be made.
+type jailFlags struct {
+	name, backend, runtime, rootfs, network, hostname, user, memory, disk string
+	env, labels, mounts                                                   []string
+	cpu, pids                                                             int64
+}
+
+func (f *jailFlags) add(cmd *cobra.Command) {
+	fs := cmd.Flags()
+	fs.StringVar(&f.name, "name", "", "a name for people")
+	fs.StringArrayVarP(&f.labels, "label", "l", nil, "KEY=VALUE to find the jail by; may be repeated")
+	fs.StringVar(&f.backend, "backend", "", "what isolates: oci or bwrap")
+	fs.StringVar(&f.runtime, "runtime", "", "the OCI runtime: runc, crun or runsc")
+	fs.StringVar(&f.rootfs, "rootfs", "", "debian:SUITE, dir:PATH, oci:IMAGE, nix:PROFILE or host")
+	fs.StringVar(&f.network, "network", "", "isolated (the default) or full")
+	fs.StringVar(&f.hostname, "hostname", "", "host name inside (default: the jail's id)")
+	fs.StringVarP(&f.user, "user", "u", "", "user of every command: a name, a uid, or either with :group")
+	fs.StringArrayVarP(&f.env, "env", "e", nil, "KEY=VALUE, or KEY to take the value from here; may be repeated")
+	fs.StringArrayVarP(&f.mounts, "mount", "m", nil, "SOURCE:TARGET[:rw] from the host; may be repeated")
+	fs.Int64Var(&f.cpu, "cpu-shares", 0, "processor weight (default 256, at most 1024)")
+	fs.StringVar(&f.memory, "memory", "", "memory, such as 512m or 2g (default 512m, at most 8g)")
+	fs.StringVar(&f.disk, "disk", "", "disk, such as 512m or 2g (default 1g, at most 16g)")
+	fs.Int64Var(&f.pids, "pids", 0, "processes and threads (default 128, at most 4096)")
+}
+
+func (f *jailFlags) request(getenv func(string) string) (req wire.CreateJail, err error) {
+	req = wire.CreateJail{
+		Name: f.name, Backend: f.backend, Runtime: f.runtime, Network: f.network, Hostname: f.hostname, User: f.user,
+		Limits: wire.Limits{CPUShares: f.cpu, MaxPIDs: f.pids},
+	}
+	if req.Env, err = keyValues(f.env, getenv); err != nil {
+		return req, err
+	}
+	if req.Labels, err = keyValues(f.labels, nil); err != nil {
+		return req, err
+	}
+	if req.Limits.MemoryMB, err = megabytes("memory", f.memory); err != nil {
+		return req, err
+	}
+	if req.Limits.DiskMB, err = megabytes("disk", f.disk); err != nil {
+		return req, err
+	}
+	if req.Rootfs, err = parseRootfs(f.rootfs); err != nil {
+		return req, err
+	}
+	for _, m := range f.mounts {
+		mount, err := parseMount(m)
+		if err != nil {
+			return req, err
+		}
+		req.Mounts = append(req.Mounts, mount)
+	}
+	return req, nil
+}
+
+func parseRootfs(s string) (wire.Rootfs, error) {
+	kind, rest, _ := strings.Cut(s, ":")
+	switch kind {
+	case "":
+		return wire.Rootfs{}, nil
+	case "host":
+		return wire.Rootfs{Host: true}, nil
+	case "debian":
+		return wire.Rootfs{Debian: rest}, nil
+	case "dir":
+		return wire.Rootfs{Dir: rest}, nil
+	case "oci":
+		return wire.Rootfs{OCI: rest}, nil
+	case "nix":
+		return wire.Rootfs{Nix: rest}, nil
+	}
+	return wire.Rootfs{}, usagef("--rootfs %q is not debian:SUITE, dir:PATH, oci:IMAGE, nix:PROFILE or host", s)
+}
+
+func parseMount(s string) (wire.Mount, error) {
+	parts := strings.Split(s, ":")
+	switch {
+	case len(parts) == 2:
+		return wire.Mount{Source: parts[0], Target: parts[1]}, nil
+	case len(parts) == 3 && (parts[2] == "rw" || parts[2] == "ro"):
+		return wire.Mount{Source: parts[0], Target: parts[1], Write: parts[2] == "rw"}, nil
+	}
+	return wire.Mount{}, usagef("--mount %q is not SOURCE:TARGET or SOURCE:TARGET:rw", s)
+}
+
+func rootfsName(r wire.Rootfs) string {
+	switch {
+	case r.Debian != "":
+		return "debian " + r.Debian
+	case r.Dir != "":
+		return "dir " + r.Dir
+	case r.OCI != "":
+		return r.OCI
+	case r.Nix != "":
+		return "nix " + r.Nix
+	case r.Host:
+		return "host"
+	}
+	return "default"
+}
+
+func (c *command) jailCreate() *cobra.Command {
+	var f jailFlags
+	var start bool
+	cmd := &cobra.Command{
+		Use:   "create [flags] [-- COMMAND [ARG...]]",
+		Short: "Make a jail",
+		Long: `Make a jail and print its id. With a command, that is run whenever the jail is
+started; its end does not end the jail.`,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			req, err := f.request(c.env.Getenv)
+			if err != nil {
+				return err
+			}
+			req.Command = args
+			cl, err := c.client()
+			if err != nil {
+				return err
+			}
+			j, err := cl.CreateJail(cmd.Context(), req)
+			if err != nil {
+				return err
+			}
+			if start {
+				if j, err = cl.StartJail(cmd.Context(), j.ID); err != nil {
+					return err
+				}
+			}
+			return c.print(j, func(w io.Writer) { fmt.Fprintln(w, j.ID) })
+		},
+	}
+	f.add(cmd)
+	cmd.Flags().BoolVar(&start, "start", false, "start it as well")
+	return cmd
+}
+
+func (c *command) jailList() *cobra.Command {
+	var o client.JailFilter
+	var labels []string
+	var quiet bool
+	cmd := &cobra.Command{
+		Use: "ls", Aliases: []string{"list"}, Short: "List jails, oldest first", Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) (err error) {
+			if o.Label, err = keyValues(labels, nil); err != nil {
+				return err
+			}
+			cl, err := c.client()
+			if err != nil {
+				return err
+			}
+			all, err := client.Collect(cl.Jails(cmd.Context(), o))
+			if err != nil {
+				return err
+			}
+			return c.print(all, func(w io.Writer) {
+				rows := [][]string{{"ID", "NAME", "STATE", "RUNTIME", "IMAGE", "CREATED"}}
+				for _, j := range all {
+					if quiet {
+						fmt.Fprintln(w, j.ID)
+						continue
+					}
+					runtime := j.Runtime
+					if runtime == "" {
+						runtime = j.Backend
+					}
+					rows = append(rows, []string{string(j.ID), j.Name, j.State, runtime, rootfsName(j.Rootfs), ago(j.CreatedAt, time.Now())})
+				}
+				if !quiet {
+					table(w, rows)
+				}
+			})
+		},
+	}
+	cmd.Flags().StringVar(&o.State, "state", "", "only jails in this state")
+	cmd.Flags().StringVar(&o.Name, "name", "", "only jails of this name")
+	cmd.Flags().StringArrayVarP(&labels, "label", "l", nil, "only jails with KEY=VALUE; may be repeated")
+	cmd.Flags().BoolVarP(&quiet, "quiet", "q", false, "ids alone")
+	return cmd
+}
+
+func (c *command) jailShow() *cobra.Command {
+	return &cobra.Command{
+		Use: "show JAIL", Short: "Show a jail and what it uses", Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			cl, err := c.client()
+			if err != nil {
+				return err
+			}
+			j, err := cl.Jail(cmd.Context(), id.Jail(args[0]))
+			if err != nil {
+				return err
+			}
+			return c.print(j, func(w io.Writer) { showJail(w, j) })
+		},
+	}
+}
+
+func showJail(w io.Writer, j wire.Jail) {
+	rows := [][]string{{"id", string(j.ID)}}
+	add := func(k, v string) {
+		if v != "" {
+			rows = append(rows, []string{k, v})
+		}
+	}
+	add("name", j.Name)
+	add("state", j.State)
+	add("reason", j.Reason)
+	add("backend", strings.TrimSuffix(j.Backend+" "+j.Runtime, " "))
+	add("rootfs", rootfsName(j.Rootfs))
+	add("digest", j.Digest)
+	add("network", j.Network)
+	add("created", j.CreatedAt.Local().Format(time.DateTime))
+	l := j.Limits
+	if u := j.Usage; u != nil {
+		add("cpu", fmt.Sprintf("%v used, weight %d", time.Duration(u.CPUMS)*time.Millisecond, l.CPUShares))
+		add("memory", fmt.Sprintf("%s of %s, peak %s", size(u.MemoryBytes), size(l.MemoryMB<<20), size(u.MemoryPeak)))
+		add("disk", fmt.Sprintf("%s of %s", size(u.DiskBytes), size(u.DiskLimit)))
+		add("processes", fmt.Sprintf("%d of %d", u.PIDs, l.MaxPIDs))
+		if u.OOMKills > 0 {
+			add("out of memory", fmt.Sprintf("%d killed", u.OOMKills))
+		}
+		add("not measured", strings.Join(u.NotMeasured, ", "))
+	} else {
+		add("limits", fmt.Sprintf("weight %d, memory %s, disk %s, %d processes", l.CPUShares, size(l.MemoryMB<<20), size(l.DiskMB<<20), l.MaxPIDs))
+	}
+	table(w, rows)
+}
+
+// each runs f on every jail named, and goes on after an error.
+func (c *command) each(use, short, long string, f func(context.Context, *client.Client, id.Jail) (any, error)) *cobra.Command {
+	return &cobra.Command{
+		Use: use + " JAIL...", Short: short, Long: long, Args: cobra.MinimumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			cl, err := c.client()
+			if err != nil {
+				return err
+			}
+			failed := false
+			for _, arg := range args {
+				v, err := f(cmd.Context(), cl, id.Jail(arg))
+				if err == nil {
+					err = c.print(v, func(w io.Writer) { fmt.Fprintln(w, arg) })
+				}
+				if err != nil && len(args) == 1 {
+					return err
+				}
+				if err != nil {
+					fmt.Fprintf(c.env.Stderr, "glasshouse: %s: %v\n", arg, err)
+					failed = true
+				}
+			}
+			if failed {
+				return exitCode(exitError)
+			}
+			return nil
+		},
+	}
+}
+
+func (c *command) jailStart() *cobra.Command {
+	return c.each("start", "Start jails", "", func(ctx context.Context, cl *client.Client, j id.Jail) (any, error) {
+		return cl.StartJail(ctx, j)
+	})
+}
+
+func (c *command) jailStop() *cobra.Command {
+	var grace time.Duration
+	cmd := c.each("stop", "End every process of jails", "Their files stay, and they can be started again.",
+		func(ctx context.Context, cl *client.Client, j id.Jail) (any, error) {
+			return cl.StopJail(ctx, j, grace)
+		})
+	cmd.Flags().DurationVar(&grace, "grace", 0, "how long processes may take to end after SIGTERM")
+	return cmd
+}
+
+func (c *command) jailPause() *cobra.Command {
+	return c.each("pause", "Freeze every process of jails", "", func(ctx context.Context, cl *client.Client, j id.Jail) (any, error) {
+		return cl.PauseJail(ctx, j)
+	})
+}
+
+func (c *command) jailResume() *cobra.Command {
+	return c.each("resume", "Let frozen jails go on", "", func(ctx context.Context, cl *client.Client, j id.Jail) (any, error) {
+		return cl.ResumeJail(ctx, j)
+	})
+}
+
+func (c *command) jailRemove() *cobra.Command {
+	cmd := c.each("rm", "Remove jails and their files, whatever their state", "", func(ctx context.Context, cl *client.Client, j id.Jail) (any, error) {
+		return map[string]id.Jail{"removed": j}, cl.DeleteJail(ctx, j)
+	})
+	return cmd
+}

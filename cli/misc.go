@@ -1,0 +1,197 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"glasshouse/api/client"
+	"glasshouse/api/wire"
+	"glasshouse/daemon"
+	"glasshouse/fault"
+	"glasshouse/host/probe"
+	"glasshouse/id"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/cobra/doc"
+)
+
+func (c *command) doctor() *cobra.Command {
+	return &cobra.Command{
+		Use: "doctor", Short: "Show what this host can do, and the remedy for what it cannot", Args: cobra.NoArgs,
+		Long: `Probe every mechanism that Glasshouse can use. With a daemon, the daemon probes;
+without one, this process does.`,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			cl, err := c.client()
+			if err != nil {
+				return err
+			}
+			probes, err := client.Collect(cl.Doctor(cmd.Context()))
+			if errors.Is(err, fault.Unavailable) {
+				fmt.Fprintln(c.env.Stderr, "no daemon answers; probing from here, as this user")
+				probes, err = daemon.Doctor(cmd.Context(), probe.Host{Data: c.dataDir()}), nil
+			}
+			if err != nil {
+				return err
+			}
+			return c.print(probes, func(w io.Writer) { showProbes(w, probes) })
+		},
+	}
+}
+
+func showProbes(w io.Writer, probes []wire.Probe) {
+	mark := map[string]string{"ok": "ok  ", "unsupported": "no  ", "unknown": "?   "}
+	for _, p := range probes {
+		fmt.Fprintf(w, "%s%-22s %s\n", mark[p.Status], p.Name, p.Detail)
+		if p.Reason != "" {
+			fmt.Fprintf(w, "    %-22s %s\n", "", p.Reason)
+		}
+		if p.Remedy != "" {
+			fmt.Fprintf(w, "    %-22s → %s\n", "", p.Remedy)
+		}
+	}
+}
+
+func (c *command) backends() *cobra.Command {
+	return &cobra.Command{
+		Use: "backends", Short: "List what can isolate on this host", Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			cl, err := c.client()
+			if err != nil {
+				return err
+			}
+			bs, err := client.Collect(cl.Backends(cmd.Context()))
+			if err != nil {
+				return err
+			}
+			return c.print(bs, func(w io.Writer) {
+				for _, b := range bs {
+					if b.Usable {
+						fmt.Fprintf(w, "ok  %s %s\n", b.Name, b.Runtime)
+					} else {
+						fmt.Fprintf(w, "no  %s %s: %s\n", b.Name, b.Runtime, b.Reason)
+					}
+					for what, why := range b.Lacks {
+						fmt.Fprintf(w, "      without %s: %s\n", what, why)
+					}
+				}
+			})
+		},
+	}
+}
+
+func (c *command) health() *cobra.Command {
+	return &cobra.Command{
+		Use: "health", Short: "Say whether the daemon can serve", Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			cl, err := c.client()
+			if err != nil {
+				return err
+			}
+			if err := cl.Ready(cmd.Context()); err != nil {
+				return err
+			}
+			v, err := cl.Version(cmd.Context())
+			if err != nil {
+				return err
+			}
+			return c.print(v, func(w io.Writer) {
+				fmt.Fprintf(w, "ok, version %s, started %s\n", v.Version, ago(v.StartedAt, time.Now()))
+			})
+		},
+	}
+}
+
+func (c *command) token() *cobra.Command {
+	cmd := &cobra.Command{Use: "token", Short: "Make, list and revoke bearer tokens"}
+	var role string
+	var ttl time.Duration
+	create := &cobra.Command{
+		Use: "create NAME", Short: "Make a token and print its secret, once", Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			cl, err := c.client()
+			if err != nil {
+				return err
+			}
+			req := wire.CreateToken{Name: args[0], Role: role}
+			if ttl > 0 {
+				t := time.Now().Add(ttl)
+				req.ExpiresAt = &t
+			}
+			tok, err := cl.CreateToken(cmd.Context(), req)
+			if err != nil {
+				return err
+			}
+			return c.print(tok, func(w io.Writer) { fmt.Fprintln(w, tok.Token) })
+		},
+	}
+	create.Flags().StringVar(&role, "role", "operator", "admin, operator, viewer or agent")
+	create.Flags().DurationVar(&ttl, "ttl", 0, "expires after this (default: never)")
+
+	list := &cobra.Command{
+		Use: "ls", Short: "List tokens, without their secrets", Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			cl, err := c.client()
+			if err != nil {
+				return err
+			}
+			all, err := client.Collect(cl.Tokens(cmd.Context()))
+			if err != nil {
+				return err
+			}
+			return c.print(all, func(w io.Writer) {
+				rows := [][]string{{"ID", "NAME", "ROLE", "CREATED", "EXPIRES"}}
+				for _, t := range all {
+					expires := "never"
+					if t.ExpiresAt != nil {
+						expires = t.ExpiresAt.Local().Format(time.DateTime)
+					}
+					rows = append(rows, []string{string(t.ID), t.Name, t.Role, ago(t.CreatedAt, time.Now()), expires})
+				}
+				table(w, rows)
+			})
+		},
+	}
+	remove := &cobra.Command{
+		Use: "rm ID", Short: "Revoke a token", Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			cl, err := c.client()
+			if err != nil {
+				return err
+			}
+			return cl.RevokeToken(cmd.Context(), id.Token(args[0]))
+		},
+	}
+	cmd.AddCommand(create, list, remove)
+	return cmd
+}
+
+func (c *command) docs() *cobra.Command {
+	return &cobra.Command{
+		Use: "docs", Short: "Print the manual as Markdown", Args: cobra.NoArgs, Hidden: true,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			root := cmd.Root()
+			root.DisableAutoGenTag = true
+			return manual(c.env.Stdout, root)
+		},
+	}
+}
+
+// manual writes the help of cmd and of all below it.
+func manual(w io.Writer, cmd *cobra.Command) error {
+	if cmd.Hidden || cmd.Name() == "help" || cmd.Name() == "completion" {
+		return nil
+	}
+	if err := doc.GenMarkdownCustom(cmd, w, func(name string) string {
+		return "#" + name[:len(name)-len(".md")]
+	}); err != nil {
+		return err
+	}
+	for _, sub := range cmd.Commands() {
+		if err := manual(w, sub); err != nil {
+			return err
+		}
+	}
+	return nil
+}

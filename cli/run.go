@@ -1,0 +1,335 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path"
+	"path/filepath"
+	"time"
+
+	"glasshouse/api/client"
+	"glasshouse/api/wire"
+	"glasshouse/daemon"
+	"glasshouse/fault"
+	"glasshouse/id"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/term"
+)
+
+// runLabel marks the jails that run made, with the directory they showed.
+const runLabel = "glasshouse.run"
+
+func (c *command) run() *cobra.Command {
+	var jf jailFlags
+	var o runOptions
+	cmd := &cobra.Command{
+		Use:   "run [flags] [--] COMMAND [ARG...]",
+		Short: "Run a command in a fresh jail, on a copy of this directory",
+		Long: `Run a command in a fresh jail. The current directory is its workspace: it sees
+the files as they are and writes to a layer of its own, so nothing here changes.
+At the end the list of what changed is printed to standard error.
+
+The command's output comes as it is written and its exit code is passed on. With a
+terminal on both ends it gets a terminal.
+
+With --apply the changes are taken over at the end, if the command succeeded.
+What would make git on this host run the jail's code is never taken over (hooks,
+configuration), and neither is what has changed here in the meantime, unless
+--force. Without --apply, a jail with changes is kept, so that glasshouse apply
+can take them over later; --rm removes it all the same.
+
+Without a daemon, run brings its own for as long as it takes.`,
+		Args: cobra.MinimumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return c.runIn(cmd.Context(), &jf, o, args)
+		},
+	}
+	cmd.Flags().SetInterspersed(false)
+	jf.add(cmd)
+	cmd.Flags().BoolVar(&o.apply, "apply", false, "take the changes over if the command succeeds")
+	cmd.Flags().BoolVar(&o.force, "force", false, "with --apply: also over what has changed here meanwhile")
+	cmd.Flags().BoolVar(&o.keep, "keep", false, "keep the jail, running")
+	cmd.Flags().BoolVar(&o.remove, "rm", false, "remove the jail even if its changes are not taken over")
+	cmd.Flags().BoolVar(&o.noWorkspace, "no-workspace", false, "do not show the current directory")
+	cmd.Flags().StringVarP(&o.workspace, "workspace", "C", "", "show this directory instead of the current one")
+	cmd.Flags().BoolVarP(&o.stdin, "stdin", "i", false, "pass standard input on")
+	cmd.Flags().DurationVar(&o.timeout, "timeout", 0, "then the command is killed")
+	return cmd
+}
+
+type runOptions struct {
+	apply, force, keep, remove, noWorkspace, stdin bool
+	workspace                                      string
+	timeout                                        time.Duration
+}
+
+func (c *command) runIn(ctx context.Context, jf *jailFlags, o runOptions, argv []string) error {
+	req, err := jf.request(c.env.Getenv)
+	if err != nil {
+		return err
+	}
+	dir, err := o.directory()
+	if err != nil {
+		return err
+	}
+	if dir != "" {
+		req.Workspace = &wire.Workspace{Source: dir}
+		if req.Labels == nil {
+			req.Labels = map[string]string{}
+		}
+		req.Labels[runLabel] = dir
+	}
+	cl, closeDaemon, err := c.clientOrDaemon(ctx)
+	if err != nil {
+		return err
+	}
+	defer closeDaemon()
+
+	begun := time.Now()
+	j, err := cl.CreateJail(ctx, req)
+	if err != nil {
+		return err
+	}
+	r := &runner{c: c, cl: cl, jail: j, dir: dir, begun: begun, runOptions: o}
+	err = r.do(ctx, argv)
+	return errors.Join(err, r.finish(context.WithoutCancel(ctx), err == nil))
+}
+
+// directory is what the jail shows as its workspace, or "".
+func (o runOptions) directory() (string, error) {
+	if o.noWorkspace {
+		return "", nil
+	}
+	dir := o.workspace
+	if dir == "" {
+		dir = "."
+	}
+	dir, err := filepath.Abs(dir)
+	if err != nil {
+		return "", err
+	}
+	if dir == "/" {
+		return "", usagef("/ cannot be a workspace: change to a project's directory, or say --no-workspace")
+	}
+	return dir, nil
+}
+
+// clientOrDaemon returns a client of the daemon that is there, or of one that
+// lives in this process until it is closed.
+func (c *command) clientOrDaemon(ctx context.Context) (*client.Client, func(), error) {
+	cl, err := c.client()
+	if err != nil {
+		return nil, nil, err
+	}
+	err = cl.Health(ctx)
+	if err == nil || !errors.Is(err, fault.Unavailable) || c.addr != "" || c.env.Getenv("GLASSHOUSE_ADDR") != "" {
+		return cl, func() {}, err
+	}
+	cfg := daemon.NewConfig(c.env.UID, c.env.Getenv("HOME"))
+	cfg.ReadEnv(c.env.Getenv)
+	cfg.Data, cfg.Listen = c.dataDir(), ""
+	cfg.Log.Level = "warn"
+	d := c.daemon(cfg)
+	if err := d.Open(ctx); err != nil {
+		return nil, nil, err
+	}
+	return cl, func() {
+		if err := d.Close(); err != nil {
+			fmt.Fprintf(c.env.Stderr, "glasshouse: %v\n", err)
+		}
+	}, nil
+}
+
+// A runner is one run of one command.
+type runner struct {
+	c     *command
+	cl    *client.Client
+	jail  wire.Jail
+	dir   string
+	begun time.Time
+	runOptions
+}
+
+func (r *runner) do(ctx context.Context, argv []string) error {
+	if _, err := r.cl.StartJail(ctx, r.jail.ID); err != nil {
+		return err
+	}
+	r.sayLacks(ctx)
+	if isTerminal(r.c.env.Stdin) && isTerminal(r.c.env.Stdout) {
+		return r.c.terminal(ctx, r.cl, r.jail.ID, client.TerminalOptions{Argv: argv})
+	}
+	return r.c.stream(ctx, r.cl, r.jail.ID, wire.ExecRequest{
+		Argv: argv, StdinOpen: r.stdin, Lossless: true, TimeoutMS: r.timeout.Milliseconds(),
+	})
+}
+
+// sayLacks tells what this jail does not hold, so that nobody believes it does.
+func (r *runner) sayLacks(ctx context.Context) {
+	for b, err := range r.cl.Backends(ctx) {
+		if err != nil {
+			return
+		}
+		if b.Name != r.jail.Backend || b.Runtime != r.jail.Runtime {
+			continue
+		}
+		for _, what := range []string{"memory", "cpu", "pids", "disk"} {
+			if why, ok := b.Lacks[what]; ok {
+				fmt.Fprintf(r.c.env.Stderr, "glasshouse: no limit on %s: %s\n", what, why)
+			}
+		}
+	}
+}
+
+func isTerminal(f any) bool {
+	file, ok := f.(*os.File)
+	return ok && term.IsTerminal(int(file.Fd()))
+}
+
+// finish says what changed, takes it over if asked to, and removes the jail
+// unless there is a reason to keep it.
+func (r *runner) finish(ctx context.Context, success bool) error {
+	w := r.c.env.Stderr
+	changes, err := r.changes(ctx)
+	if err != nil {
+		fmt.Fprintf(w, "glasshouse: jail %s is kept: %v\n", r.jail.ID, err)
+		return err
+	}
+	pending := len(changes) > 0
+	if pending {
+		fmt.Fprintf(w, "%s in %s, kept apart:\n", count(len(changes), "change"), r.dir)
+		showChanges(w, changes)
+	}
+	if pending && r.apply && success {
+		out, err := r.c.applyChanges(ctx, r.cl, r.jail, r.dir, r.begun, r.force, changes)
+		if err != nil {
+			fmt.Fprintf(w, "glasshouse: jail %s is kept: %v\n", r.jail.ID, err)
+			return err
+		}
+		showApplied(w, out)
+		pending = len(out.Skipped) > 0
+	}
+	switch {
+	case r.keep:
+		fmt.Fprintf(w, "The jail goes on:  glasshouse jail exec %s -- …\n", r.jail.ID)
+		return nil
+	case pending && !r.remove:
+		fmt.Fprintf(w, "Take them over with:  glasshouse apply %s\n", r.jail.ID)
+		_, err := r.cl.StopJail(ctx, r.jail.ID, 0)
+		return err
+	}
+	return r.cl.DeleteJail(ctx, r.jail.ID)
+}
+
+func (r *runner) changes(ctx context.Context) ([]wire.Change, error) {
+	if r.dir == "" {
+		return nil, nil
+	}
+	return client.Collect(r.cl.Changes(ctx, r.jail.ID, true))
+}
+
+func count(n int, what string) string {
+	if n == 1 {
+		return "1 " + what
+	}
+	return fmt.Sprintf("%d %ss", n, what)
+}
+
+// maxShown is how many changes are listed before the rest is only counted.
+const maxShown = 50
+
+func showChanges(w io.Writer, changes []wire.Change) {
+	for i, ch := range changes {
+		if i == maxShown && len(changes) > maxShown+1 {
+			fmt.Fprintf(w, "  … and %d more\n", len(changes)-maxShown)
+			return
+		}
+		fmt.Fprintf(w, "  %-9s %s\n", ch.Kind, printable(ch.Path[1:]))
+	}
+}
+
+// printable keeps a jail from writing to the user's terminal through the names
+// of its files.
+func printable(s string) string {
+	for _, r := range s {
+		if r < ' ' || r == 0x7f || r == '\uFFFD' || r >= 0x80 && r < 0xa0 || r >= 0x202a && r <= 0x202e || r >= 0x2066 && r <= 0x2069 {
+			return fmt.Sprintf("%+q", s)
+		}
+	}
+	return s
+}
+
+func showApplied(w io.Writer, out applied) {
+	fmt.Fprintf(w, "%s taken over\n", count(len(out.Done), "change"))
+	for _, s := range out.Skipped {
+		fmt.Fprintf(w, "  left out  %s: %s\n", printable(s.Path[1:]), s.Reason)
+	}
+}
+
+func (c *command) applyChanges(ctx context.Context, cl *client.Client, j wire.Jail, dir string, since time.Time, force bool, changes []wire.Change) (applied, error) {
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		return applied{}, err
+	}
+	defer root.Close()
+	in := func(p string) string { return path.Join(j.Workspace.Target, p) }
+	a := &applier{
+		root: root, since: since, force: force,
+		fetch: func(ctx context.Context, p string) (io.ReadCloser, error) {
+			return cl.ReadFile(ctx, j.ID, in(p), 0, -1)
+		},
+		link: func(ctx context.Context, p string) (string, error) {
+			f, err := cl.Stat(ctx, j.ID, in(p))
+			return f.Target, err
+		},
+	}
+	return a.apply(ctx, changes)
+}
+
+func (c *command) apply() *cobra.Command {
+	var force, keep bool
+	cmd := &cobra.Command{
+		Use: "apply JAIL", Short: "Take over what a run changed in its workspace", Args: cobra.ExactArgs(1),
+		Long: `Take over what a jail that run left behind changed in its workspace, and remove
+the jail. What would make git on this host run the jail's code is left out, and so
+is what has changed here since the run began, unless --force.`,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			ctx := cmd.Context()
+			cl, closeDaemon, err := c.clientOrDaemon(ctx)
+			if err != nil {
+				return err
+			}
+			defer closeDaemon()
+			j, err := cl.Jail(ctx, id.Jail(args[0]))
+			if err != nil {
+				return err
+			}
+			if j.Workspace == nil {
+				return fmt.Errorf("jail %s has no workspace", j.ID)
+			}
+			if j.State == "stopped" || j.State == "created" { // its files are read through its init
+				if j, err = cl.StartJail(ctx, j.ID); err != nil {
+					return err
+				}
+			}
+			changes, err := client.Collect(cl.Changes(ctx, j.ID, true))
+			if err != nil {
+				return err
+			}
+			out, err := c.applyChanges(ctx, cl, j, j.Workspace.Source, j.CreatedAt, force, changes)
+			if err != nil {
+				return err
+			}
+			if err := c.print(out, func(w io.Writer) { showApplied(w, out) }); err != nil || keep || len(out.Skipped) > 0 {
+				return err
+			}
+			return cl.DeleteJail(ctx, j.ID)
+		},
+	}
+	cmd.Flags().BoolVar(&force, "force", false, "also over what has changed here meanwhile")
+	cmd.Flags().BoolVar(&keep, "keep", false, "keep the jail")
+	return cmd
+}

@@ -1,0 +1,68 @@
+package cli
+
+import (
+	"os"
+	"os/signal"
+	"runtime"
+	"syscall"
+	"time"
+
+	"glasshouse/api/wire"
+	"glasshouse/daemon"
+
+	"github.com/spf13/cobra"
+)
+
+func (c *command) serve() *cobra.Command {
+	var file, listen, db string
+	var insecure bool
+	cmd := &cobra.Command{
+		Use:   "serve",
+		Short: "Run the daemon",
+		Long: `Run the daemon on a data directory.
+
+It listens on a unix socket in the data directory, for local callers known by
+their user id, and on --listen, for callers with a token. The first admin token
+is written to the file token in the data directory.
+
+The daemon may be stopped or killed at any moment: jails go on, and the next
+daemon on the same data directory finds them again.`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			cfg := daemon.NewConfig(c.env.UID, c.env.Getenv("HOME"))
+			if file != "" {
+				if err := cfg.ReadFile(file); err != nil {
+					return err
+				}
+			}
+			cfg.ReadEnv(c.env.Getenv)
+			for name, set := range map[string]func(){
+				"data": func() { cfg.Data = c.data }, "listen": func() { cfg.Listen = listen },
+				"db": func() { cfg.DB = db }, "insecure": func() { cfg.Insecure = insecure },
+			} {
+				if cmd.Flags().Changed(name) {
+					set()
+				}
+			}
+			ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt, syscall.SIGTERM)
+			defer stop()
+			d := c.daemon(cfg)
+			if err := d.Open(ctx); err != nil {
+				return err
+			}
+			return d.Run(ctx)
+		},
+	}
+	cmd.Flags().StringVar(&file, "config", "", "configuration file, YAML")
+	cmd.Flags().StringVar(&listen, "listen", "127.0.0.1:8082", `TCP address of the API; "" for the unix socket alone`)
+	cmd.Flags().StringVar(&db, "db", "", "postgres://… (default: SQLite in the data directory)")
+	cmd.Flags().BoolVar(&insecure, "insecure", false, "allow a listen address that is not loopback without TLS")
+	return cmd
+}
+
+func (c *command) daemon(cfg daemon.Config) *daemon.Daemon {
+	return &daemon.Daemon{
+		Config: cfg, Init: c.env.Init, LogTo: c.env.Stderr,
+		Version: wire.Version{Version: version, Go: runtime.Version(), StartedAt: time.Now()},
+	}
+}

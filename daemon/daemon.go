@@ -1,0 +1,298 @@
+// Package daemon joins the parts of Glasshouse: it opens them in the order they
+// need each other and closes them in reverse.
+package daemon
+
+import (
+	"context"
+	"crypto/sha256"
+	"crypto/tls"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"glasshouse/access"
+	"glasshouse/api/wire"
+	"glasshouse/fault"
+	"glasshouse/internal/atomicfile"
+	"glasshouse/jail"
+	"glasshouse/rootfs"
+	"glasshouse/store"
+
+	"golang.org/x/sys/unix"
+)
+
+// A Daemon owns one data directory.
+type Daemon struct {
+	Config  Config
+	Init    []byte // the glasshouse-init binary; empty looks for one beside the executable
+	Version wire.Version
+	LogTo   io.Writer
+
+	log     *slog.Logger
+	lock    *os.File
+	store   *store.Store
+	images  *rootfs.Provider
+	jails   *jail.Manager
+	tokens  *access.Tokens
+	addr    string
+	closers []func() error // newest last
+
+	wg       sync.WaitGroup
+	serveErr chan error
+}
+
+// Open takes the data directory, finds the jails an earlier daemon left, and
+// listens. When it returns the daemon can be spoken to.
+func (d *Daemon) Open(ctx context.Context) (err error) {
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, d.Close())
+		}
+	}()
+	if err := d.Config.Validate(); err != nil {
+		return err
+	}
+	d.log = newLogger(d.LogTo, d.Config.Log)
+	d.serveErr = make(chan error, 4)
+
+	if err := d.takeData(); err != nil {
+		return err
+	}
+	if err := d.openStore(ctx); err != nil {
+		return err
+	}
+	if err := d.openJails(ctx); err != nil {
+		return err
+	}
+	return d.listen(ctx)
+}
+
+// takeData makes the data directory and locks it: two daemons on one directory
+// would each clean up the other's jails.
+func (d *Daemon) takeData() error {
+	dir := d.Config.Data
+	if err := os.MkdirAll(dir, 0o711); err != nil {
+		return err
+	}
+	if os.Geteuid() == 0 {
+		if err := passable(dir); err != nil {
+			return err
+		}
+	}
+	f, err := os.OpenFile(filepath.Join(dir, "lock"), os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return err
+	}
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		f.Close()
+		return &fault.Error{Op: "daemon.Open", On: dir, Kind: fault.Conflict,
+			Err: errors.New("another daemon owns this data directory"), Remedy: "stop it, or give --data another directory"}
+	}
+	d.lock = f
+	d.onClose(f.Close)
+	return nil
+}
+
+// passable returns an error if a directory on the way to dir is closed to other
+// users. Root in a jail is one, and its root filesystem lies below dir.
+func passable(dir string) error {
+	for at := dir; at != "/"; at = filepath.Dir(at) {
+		fi, err := os.Stat(at)
+		if err != nil {
+			return err
+		}
+		if fi.Mode().Perm()&0o001 == 0 {
+			return &fault.Error{Op: "daemon.Open", On: dir, Kind: fault.Invalid,
+				Err:    fmt.Errorf("jails run as users of their own, who may not pass through %s, mode %v", at, fi.Mode().Perm()),
+				Remedy: fmt.Sprintf("chmod o+x %s, or give --data another directory", at)}
+		}
+	}
+	return nil
+}
+
+func (d *Daemon) onClose(f func() error) { d.closers = append(d.closers, f) }
+
+func (d *Daemon) openStore(ctx context.Context) (err error) {
+	where := d.Config.DB
+	if where == "" {
+		where = filepath.Join(d.Config.Data, "glasshouse.db")
+	}
+	if d.store, err = store.Open(ctx, where); err != nil {
+		return err
+	}
+	d.onClose(d.store.Close)
+
+	d.tokens = &access.Tokens{Store: d.store.Tokens()}
+	_, err = d.tokens.First(ctx, filepath.Join(d.Config.Data, "token"))
+	return err
+}
+
+func (d *Daemon) openJails(ctx context.Context) error {
+	c := d.Config
+	init, err := d.installInit()
+	if err != nil {
+		return err
+	}
+	allow := c.Rootfs.Allow
+	if dir := c.Rootfs.Default.Dir; dir != "" {
+		allow = append(slices.Clone(allow), dir) // what the configuration names it allows
+	}
+	d.images = rootfs.New(rootfs.Config{
+		Dir: filepath.Join(c.Data, "images"), Default: c.Rootfs.Default,
+		Allow: allow, Mirror: c.Rootfs.Mirror, Log: d.log.With("part", "rootfs"),
+	})
+	if err := d.images.Open(); err != nil {
+		return err
+	}
+	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	if err != nil {
+		return err
+	}
+	d.jails = jail.NewManager(jail.Config{
+		Dir: filepath.Join(c.Data, "jails"), Store: d.store.Jails(), Rootfs: layers{d.images},
+		Runtimes: d.runtimes(), Init: init, Boot: strings.TrimSpace(string(boot)),
+		Log:     d.log.With("part", "jail"),
+		Backend: c.Backend, Runtime: c.Runtime,
+		AllowMounts: c.Mounts.Allow, AllowWorkspaces: c.Workspaces.Allow,
+		FirstID: c.FirstID, Pool: jail.PoolConfig{Size: c.Pool.Size, TTL: c.Pool.TTL},
+	})
+	d.onClose(d.jails.Close)
+	return d.jails.Open(ctx)
+}
+
+// images is the rootfs provider as the API wants it.
+type images struct {
+	*rootfs.Provider
+	jails *jail.Manager
+}
+
+func (i images) Prepare(ctx context.Context, r jail.Rootfs) (rootfs.Layer, error) {
+	return i.Resolve(ctx, r)
+}
+
+func (i images) Prune(ctx context.Context) ([]rootfs.Image, error) {
+	return i.Provider.Prune(ctx, i.jails.Digests())
+}
+
+// layers is the rootfs provider as the jails want it.
+type layers struct{ p *rootfs.Provider }
+
+func (l layers) Resolve(ctx context.Context, r jail.Rootfs) (jail.Layers, error) {
+	layer, err := l.p.Resolve(ctx, r)
+	if err != nil {
+		return jail.Layers{}, err
+	}
+	got := jail.Layers{Digest: layer.Digest, Env: layer.Config.Env, Cwd: layer.Config.WorkingDir, User: layer.Config.User}
+	if layer.Dir != "" {
+		got.Dirs = []string{layer.Dir}
+	}
+	return got, nil
+}
+
+// installInit puts the init binary where jails can get it, under a name that
+// tells builds apart: a jail that is started again gets the init of the daemon
+// that starts it.
+func (d *Daemon) installInit() (string, error) {
+	if len(d.Init) == 0 {
+		exe, err := os.Executable()
+		if err != nil {
+			return "", err
+		}
+		if d.Init, err = os.ReadFile(filepath.Join(filepath.Dir(exe), "glasshouse-init")); err != nil {
+			return "", &fault.Error{Op: "daemon.Open", Kind: fault.Unsupported, Err: errors.New("this binary was built without glasshouse-init"), Remedy: "build it with make build"}
+		}
+	}
+	sum := sha256.Sum256(d.Init)
+	dir := filepath.Join(d.Config.Data, "bin")
+	name := filepath.Join(dir, "glasshouse-init-"+hex.EncodeToString(sum[:6]))
+	if have, err := os.ReadFile(name); err == nil && sha256.Sum256(have) == sum {
+		return name, nil
+	}
+	if err := os.MkdirAll(dir, 0o711); err != nil {
+		return "", err
+	}
+	return name, atomicfile.Write(name, d.Init, 0o755)
+}
+
+func newLogger(w io.Writer, c Log) *slog.Logger {
+	var level slog.Level
+	if err := level.UnmarshalText([]byte(c.Level)); err != nil {
+		level = slog.LevelInfo
+	}
+	o := &slog.HandlerOptions{Level: level}
+	if c.Format == "json" {
+		return slog.New(slog.NewJSONHandler(w, o))
+	}
+	return slog.New(slog.NewTextHandler(w, o))
+}
+
+// Run serves until ctx ends or a listener fails, then closes everything.
+func (d *Daemon) Run(ctx context.Context) error {
+	var err error
+	select {
+	case <-ctx.Done():
+		d.log.Info("stopping; jails go on")
+	case err = <-d.serveErr:
+		d.log.Error("a listener failed", "err", err)
+	}
+	return errors.Join(err, d.Close())
+}
+
+// Close lets go of everything, newest first. It can be called twice.
+func (d *Daemon) Close() error {
+	var errs []error
+	for i := len(d.closers) - 1; i >= 0; i-- {
+		errs = append(errs, d.closers[i]())
+	}
+	d.closers = nil
+	d.wg.Wait()
+	return errors.Join(errs...)
+}
+
+// listenTCP opens the network's door.
+func (d *Daemon) listenTCP() (net.Listener, error) {
+	c := d.Config
+	l, err := net.Listen("tcp", c.Listen)
+	if err != nil {
+		return nil, err
+	}
+	if c.TLS.Cert == "" {
+		return l, nil
+	}
+	cert, err := tls.LoadX509KeyPair(c.TLS.Cert, c.TLS.Key)
+	if err != nil {
+		l.Close()
+		return nil, fmt.Errorf("read the TLS certificate: %w", err)
+	}
+	return tls.NewListener(l, &tls.Config{Certificates: []tls.Certificate{cert}, MinVersion: tls.VersionTLS12, NextProtos: []string{"h2", "http/1.1"}}), nil
+}
+
+// listenUnix opens the local door. Everybody may knock: who may come in is
+// decided by the credentials the kernel tells.
+func (d *Daemon) listenUnix() (net.Listener, error) {
+	path := d.Config.Socket.Path
+	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return nil, err
+	}
+	l, err := net.Listen("unix", path)
+	if err != nil {
+		return nil, err
+	}
+	if err := os.Chmod(path, 0o666); err != nil {
+		l.Close()
+		return nil, err
+	}
+	return l, nil
+}
+
+// graceful bounds how long requests may take to end when the daemon stops.
+const graceful = 5 * time.Second

@@ -1,0 +1,123 @@
+package daemon
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+
+	"glasshouse/access"
+	"glasshouse/api"
+	"glasshouse/api/wire"
+	"glasshouse/backend/bwrap"
+	"glasshouse/backend/oci"
+	"glasshouse/host/probe"
+	"glasshouse/jail"
+)
+
+// runtimes are the backends a jail can name. Whether each works on this host,
+// its Probe tells.
+func (d *Daemon) runtimes() []jail.Runtime {
+	c := d.Config
+	sum := sha256.Sum256([]byte(c.Data))
+	prefix := "glasshouse-" + hex.EncodeToString(sum[:4])
+	templates, base := filepath.Join(c.Data, "templates"), filepath.Join(c.Data, "base")
+	var rs []jail.Runtime
+	for _, name := range []string{"runc", "crun", "runsc"} {
+		rs = append(rs, jail.Runtime{Name: "oci", Runtime: name, Backend: oci.New(oci.Config{
+			Runtime: name, Path: d.tool(name),
+			CgroupPrefix: prefix, Templates: templates, Base: base,
+			RunDir:   filepath.Join(c.Data, "run", name),
+			NetnsDir: filepath.Join(c.Data, "run", "netns"),
+			Log:      d.log.With("part", name),
+		})})
+	}
+	return append(rs, jail.Runtime{Name: "bwrap", Backend: bwrap.New(bwrap.Config{
+		Path: d.tool("bwrap"), CgroupPrefix: prefix, Templates: templates, Base: base, Log: d.log.With("part", "bwrap"),
+	})})
+}
+
+// tool returns the path of a program: a private one if make up had to fetch it,
+// else the system's.
+func (d *Daemon) tool(name string) string {
+	private := filepath.Join(d.Config.Tools, name)
+	if _, err := exec.LookPath(private); err == nil {
+		return private
+	}
+	return name
+}
+
+// listen opens the doors and serves at them until Close.
+func (d *Daemon) listen(ctx context.Context) error {
+	server, err := api.New(api.Options{
+		Jails: d.jails, Images: images{d.images, d.jails}, Tokens: d.tokens, Replays: d.store.Replays(),
+		Peers:   access.Peers{Group: d.Config.Socket.Group},
+		Doctor:  d.doctor,
+		Ready:   d.store.Ping,
+		Version: d.Version,
+		Log:     d.log.With("part", "api"),
+	})
+	if err != nil {
+		return err
+	}
+	local, err := d.listenUnix()
+	if err != nil {
+		return err
+	}
+	doors := []door{{local, true}}
+	if d.Config.Listen != "" {
+		tcp, err := d.listenTCP()
+		if err != nil {
+			return errors.Join(err, local.Close())
+		}
+		doors = append(doors, door{tcp, false})
+		d.addr = tcp.Addr().String()
+	}
+	d.onClose(func() error {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), graceful)
+		defer cancel()
+		err := server.Shutdown(ctx)
+		return errors.Join(err, ignoreMissing(os.Remove(d.Config.Socket.Path)))
+	})
+	for _, door := range doors {
+		d.log.Info("listening", "addr", door.Addr(), "local", door.local)
+		d.wg.Go(func() {
+			if err := server.Serve(door.Listener, door.local); err != nil {
+				d.serveErr <- err
+			}
+		})
+	}
+	return nil
+}
+
+type door struct {
+	net.Listener
+	local bool
+}
+
+// Addr returns the address of the network's door, or "" if there is none.
+func (d *Daemon) Addr() string { return d.addr }
+
+func ignoreMissing(err error) error {
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	return err
+}
+
+func (d *Daemon) doctor(ctx context.Context) []wire.Probe {
+	return Doctor(ctx, probe.Host{Tools: d.Config.Tools, Data: d.Config.Data})
+}
+
+// Doctor probes what a host can do, as the user who asks.
+func Doctor(ctx context.Context, h probe.Host) []wire.Probe {
+	var list []wire.Probe
+	for _, r := range probe.All(ctx, h) {
+		list = append(list, wire.Probe{Name: r.Name, Status: string(r.Status), Detail: r.Detail, Reason: r.Reason, Remedy: r.Remedy})
+	}
+	return list
+}

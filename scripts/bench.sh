@@ -1,0 +1,9 @@
+#!/usr/bin/env bash
+# Benchmarks, each side by side with its peers in one run. Figures depend on the
+# machine; ratios less. Nothing here fails for being slow.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+DATA=${1:?usage: bench.sh DATA_DIR}
+export PATH="$DATA/tools/bin:$PATH"
+echo "$(uname -srm), $(nproc) processors, load $(cut -d' ' -f1-3 /proc/loadavg), runc $(runc --version | sed -n '1s/.* //p')"
+go test -tags bench -count=1 -timeout 20m -run '^TestBench$' ./test

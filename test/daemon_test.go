@@ -1,0 +1,688 @@
+package test_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"glasshouse/api/client"
+	"glasshouse/api/wire"
+	"glasshouse/backend/backendtest"
+	"glasshouse/fault"
+	"glasshouse/id"
+)
+
+// binary returns the glasshouse binary, built once for all tests.
+var binary = sync.OnceValues(func() (string, error) {
+	dir, err := os.MkdirTemp("", "glasshouse-bin-")
+	if err != nil {
+		return "", err
+	}
+	for out, pkg := range map[string]string{"glasshouse": "glasshouse/cmd/glasshouse", "glasshouse-init": "glasshouse/cmd/glasshouse-init"} {
+		cmd := exec.Command("go", "build", "-o", filepath.Join(dir, out), pkg)
+		cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+		if msg, err := cmd.CombinedOutput(); err != nil {
+			return "", fmt.Errorf("%w\n%s", err, msg)
+		}
+	}
+	return filepath.Join(dir, "glasshouse"), os.Chmod(dir, 0o755)
+})
+
+func TestMain(m *testing.M) {
+	code := m.Run()
+	if bin, err := binary(); err == nil {
+		os.RemoveAll(filepath.Dir(bin))
+	}
+	os.Exit(code)
+}
+
+// A house is one data directory with a daemon on it that can be killed and
+// started again.
+type house struct {
+	*testing.T
+	bin, data string
+	config    string
+	args      []string // more for serve
+	cmd       *exec.Cmd
+	log       *bytes.Buffer
+	*client.Client
+}
+
+// open starts a daemon on a new data directory, with a small root filesystem.
+// At the end it removes every jail and fails the test for what is left.
+func open(t *testing.T, config string, args ...string) *house {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("isolating jails for others needs root")
+	}
+	bin, err := binary()
+	if err != nil {
+		t.Fatal(err)
+	}
+	h := &house{T: t, bin: bin, data: t.TempDir(), args: args}
+	if err := os.Chmod(filepath.Dir(h.data), 0o711); err != nil { // as the daemon would ask for
+		t.Fatal(err)
+	}
+	h.config = filepath.Join(h.data, "config.yaml")
+	text := fmt.Sprintf("rootfs: {default: {dir: %q}}\n%s", backendtest.Rootfs(t), config)
+	if err := os.WriteFile(h.config, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	h.start()
+	t.Cleanup(h.end)
+	return h
+}
+
+func (h *house) start() {
+	h.Helper()
+	h.log = &bytes.Buffer{}
+	h.cmd = exec.Command(h.bin, append([]string{"serve", "--data", h.data, "--config", h.config, "--listen", ""}, h.args...)...)
+	h.cmd.Stderr = h.log
+	if err := h.cmd.Start(); err != nil {
+		h.Fatal(err)
+	}
+	cl, err := client.New(client.Options{Addr: "unix://" + filepath.Join(h.data, "glasshouse.sock")})
+	if err != nil {
+		h.Fatal(err)
+	}
+	h.Client = cl
+	for deadline := time.Now().Add(30 * time.Second); cl.Ready(context.Background()) != nil; time.Sleep(2 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			h.kill()
+			h.Fatalf("the daemon is not ready:\n%s", h.log)
+		}
+	}
+}
+
+// tcpAddr is where the daemon listens for the network.
+func (h *house) tcpAddr() string {
+	for field := range strings.FieldsSeq(h.log.String()) {
+		if addr, ok := strings.CutPrefix(field, "addr="); ok && !strings.HasPrefix(addr, "/") {
+			return addr
+		}
+	}
+	h.Fatal("the daemon does not listen for the network")
+	return ""
+}
+
+// kill ends the daemon as a power cut would end it.
+func (h *house) kill() {
+	if h.cmd != nil {
+		h.cmd.Process.Kill()
+		h.cmd.Wait()
+		h.cmd = nil
+	}
+}
+
+func (h *house) end() {
+	ctx := context.Background()
+	if h.cmd == nil {
+		h.start()
+	}
+	all, err := client.Collect(h.Jails(ctx, client.JailFilter{}))
+	if err != nil {
+		h.Errorf("list jails: %v", err)
+	}
+	for _, j := range all {
+		if err := h.DeleteJail(ctx, j.ID); err != nil {
+			h.Errorf("delete %s: %v", j.ID, err)
+		}
+	}
+	h.cmd.Process.Signal(syscall.SIGTERM)
+	if err := h.cmd.Wait(); err != nil {
+		h.Errorf("the daemon ended with %v", err)
+	}
+	if h.Failed() {
+		text := h.log.String()
+		h.Logf("the daemon's log ends:\n%s", text[max(0, len(text)-4000):])
+	}
+	if left := h.leftovers(); len(left) > 0 {
+		h.Errorf("left on the host: %q", left)
+	}
+}
+
+// leftovers lists what of this data directory is still on the host.
+func (h *house) leftovers() []string {
+	var left []string
+	if es, _ := os.ReadDir(filepath.Join(h.data, "jails")); len(es) > 0 {
+		left = append(left, fmt.Sprintf("%d jail directories", len(es)))
+	}
+	mounts, _ := os.ReadFile("/proc/self/mountinfo")
+	for line := range strings.Lines(string(mounts)) {
+		if strings.Contains(line, h.data) {
+			left = append(left, "mount "+strings.TrimSpace(line))
+		}
+	}
+	loops, _ := filepath.Glob("/sys/block/loop*/loop/backing_file")
+	for _, l := range loops {
+		if data, _ := os.ReadFile(l); strings.Contains(string(data), h.data) {
+			left = append(left, "loop device of "+strings.TrimSpace(string(data)))
+		}
+	}
+	procs, _ := filepath.Glob("/proc/[0-9]*/mountinfo")
+	for _, p := range procs {
+		if data, _ := os.ReadFile(p); !strings.HasPrefix(p, "/proc/self") && strings.Contains(string(data), h.data) {
+			left = append(left, "process "+filepath.Dir(p))
+		}
+	}
+	return left
+}
+
+func (h *house) running(req wire.CreateJail) wire.Jail {
+	h.Helper()
+	j, err := h.CreateJail(h.Context(), req)
+	if err != nil {
+		h.Fatal(err)
+	}
+	if j, err = h.StartJail(h.Context(), j.ID); err != nil {
+		h.Fatal(err)
+	}
+	return j
+}
+
+// sh runs a line in a jail and returns what it wrote.
+func (h *house) sh(j id.Jail, line string) string {
+	h.Helper()
+	x, err := h.Exec(h.Context(), j, wire.ExecRequest{Cmd: line})
+	if err != nil {
+		h.Fatalf("%s: %v", line, err)
+	}
+	stdout, stderr, err := client.Output(x)
+	if err != nil {
+		h.Fatal(err)
+	}
+	return strings.TrimSpace(string(stdout) + string(stderr))
+}
+
+// glasshouse runs the command line as a user does.
+func (h *house) glasshouse(dir string, args ...string) (stdout, stderr string, code int) {
+	h.Helper()
+	cmd := exec.Command(h.bin, args...)
+	cmd.Dir = dir
+	cmd.Env = append(os.Environ(), "GLASSHOUSE_DATA="+h.data)
+	var o, e bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &o, &e
+	err := cmd.Run()
+	if exit, ok := errors.AsType[*exec.ExitError](err); ok {
+		return o.String(), e.String(), exit.ExitCode()
+	}
+	if err != nil {
+		h.Fatal(err)
+	}
+	return o.String(), e.String(), 0
+}
+
+func TestARunAsAUserDoesIt(t *testing.T) {
+	h := open(t, "")
+	dir := t.TempDir()
+	write := func(name, text string) {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("a", "old\n")
+	write("b", "b\n")
+
+	stdout, stderr, code := h.glasshouse(dir, "run", "--", "bash", "-c", "pwd; cat a; echo new > a; rm b; mkdir d; echo c > d/c; echo warn >&2; exit 3")
+	if stdout != dir+"\nold\n" || code != 3 {
+		t.Errorf("stdout %q, exit code %d; want the directory, the old content and 3", stdout, code)
+	}
+	for _, want := range []string{"warn\n", "modified  a", "deleted   b", "added     d/c", "glasshouse apply j-"} {
+		if !strings.Contains(stderr, want) {
+			t.Errorf("stderr does not say %q:\n%s", want, stderr)
+		}
+	}
+	if got, _ := os.ReadFile(filepath.Join(dir, "a")); string(got) != "old\n" {
+		t.Errorf("the host's file changed to %q", got)
+	}
+	if t.Failed() {
+		t.FailNow()
+	}
+	jid := stderr[strings.LastIndex(stderr, "j-"):]
+	if _, stderr, code := h.glasshouse(dir, "apply", strings.TrimSpace(jid)); code != 0 {
+		t.Fatalf("apply: exit code %d\n%s", code, stderr)
+	}
+	got, _ := os.ReadFile(filepath.Join(dir, "d/c"))
+	a, _ := os.ReadFile(filepath.Join(dir, "a"))
+	if _, err := os.Stat(filepath.Join(dir, "b")); err == nil || string(got) != "c\n" || string(a) != "new\n" {
+		t.Errorf("after apply: a %q, d/c %q, b there: %v", a, got, err == nil)
+	}
+	if out, _, _ := h.glasshouse(dir, "jail", "ls", "-q"); out != "" {
+		t.Errorf("jails left after apply: %q", out)
+	}
+
+	if _, stderr, code := h.glasshouse(dir, "run", "--apply", "--", "bash", "-c", "echo newer > a"); code != 0 || !strings.Contains(stderr, "1 change taken over") {
+		t.Errorf("run --apply: exit code %d\n%s", code, stderr)
+	}
+	if a, _ := os.ReadFile(filepath.Join(dir, "a")); string(a) != "newer\n" {
+		t.Errorf("after run --apply: a is %q", a)
+	}
+	for _, c := range []struct {
+		args []string
+		code int
+	}{
+		{[]string{"run", "--", "nosuch"}, 127},
+		{[]string{"run", "--", "/etc/passwd"}, 126},
+		{[]string{"run", "--", "bash", "-c", "kill -9 $$"}, 137},
+		{[]string{"run", "--timeout", "200ms", "--", "sleep", "60"}, 137},
+		{[]string{"run", "--memory", "9g", "--", "true"}, 1},
+		{[]string{"run", "--memory", "lots", "--", "true"}, 2},
+		{[]string{"run", "--no-such-flag"}, 2},
+		{[]string{"jail", "show", "j-nosuchnosuch"}, 1},
+	} {
+		if _, stderr, code := h.glasshouse(dir, c.args...); code != c.code || c.code != 137 && stderr == "" {
+			t.Errorf("%q: exit code %d, want %d, and a word why: %q", c.args, code, c.code, stderr)
+		}
+	}
+	if out, _, _ := h.glasshouse(dir, "jail", "ls", "-q"); out != "" {
+		t.Errorf("jails left behind: %q", out)
+	}
+}
+
+func TestABigOutputArrivesWhole(t *testing.T) {
+	h := open(t, "")
+	out, _, code := h.glasshouse(t.TempDir(), "run", "--no-workspace", "--", "bash", "-c", "head -c 50000000 /dev/zero; echo end")
+	if code != 0 || len(out) != 50000004 || !strings.HasSuffix(out, "end\n") {
+		t.Errorf("%d bytes, exit code %d; want all 50000004", len(out), code)
+	}
+}
+
+func TestFilesGoInAndOut(t *testing.T) {
+	h := open(t, "")
+	j := h.running(wire.CreateJail{})
+	src := t.TempDir()
+	os.MkdirAll(filepath.Join(src, "sub"), 0o755)
+	os.WriteFile(filepath.Join(src, "sub/f"), []byte("content"), 0o755)
+	if _, stderr, code := h.glasshouse(src, "cp", src, string(j.ID)+":/work/src"); code != 0 {
+		t.Fatalf("cp in: %s", stderr)
+	}
+	if got := h.sh(j.ID, "stat -c '%a %u' /work/src/sub/f; cat /work/src/sub/f"); got != "755 0\ncontent" {
+		t.Errorf("in the jail: %q", got)
+	}
+	if _, err := h.StopJail(t.Context(), j.ID, 0); err != nil {
+		t.Fatal(err)
+	}
+	// Also from a jail that is stopped, and with hostile links in it.
+	dst := filepath.Join(t.TempDir(), "dst")
+	if _, stderr, code := h.glasshouse(src, "cp", string(j.ID)+":/work", dst); code != 0 {
+		t.Fatalf("cp out of a stopped jail: %s", stderr)
+	}
+	if got, _ := os.ReadFile(filepath.Join(dst, "src/sub/f")); string(got) != "content" {
+		t.Errorf("back on the host: %q", got)
+	}
+	if out, _, code := h.glasshouse(src, "cp", string(j.ID)+":/work/src/sub/f", "-"); out != "content" || code != 0 {
+		t.Errorf("cp to standard output: %q, %d", out, code)
+	}
+}
+
+func TestAHostileLinkUnderAFilePathStaysInTheJail(t *testing.T) {
+	h := open(t, "")
+	j := h.running(wire.CreateJail{})
+	secret := filepath.Join(t.TempDir(), "secret")
+	os.WriteFile(secret, []byte("the host's"), 0o644)
+	h.sh(j.ID, "ln -s "+secret+" /direct; ln -s / /root/all; ln -s ../../../../../../../../../.. /up; mkfifo /fifo")
+	check := func(when string) {
+		for _, p := range []string{"/direct", "/up" + secret, "/root/all" + secret, "/../../.." + secret, "/proc/1/root" + secret} {
+			r, err := h.ReadFile(t.Context(), j.ID, p, 0, -1)
+			if err != nil {
+				continue
+			}
+			got, _ := io.ReadAll(r)
+			r.Close()
+			if strings.Contains(string(got), "the host's") {
+				t.Errorf("%s: %s shows the host's file", when, p)
+			}
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+		defer cancel()
+		if _, err := h.ReadFile(ctx, j.ID, "/fifo", 0, -1); err == nil || ctx.Err() != nil {
+			t.Errorf("%s: reading a fifo = %v, want refused at once", when, err)
+		}
+		if _, err := h.WriteFile(t.Context(), j.ID, "/direct", strings.NewReader("x"), client.WriteOptions{Parents: true}); err == nil {
+			if got, _ := os.ReadFile(secret); string(got) != "the host's" {
+				t.Errorf("%s: a write through a link changed the host's file", when)
+			}
+		}
+	}
+	check("running")
+	if _, err := h.StopJail(t.Context(), j.ID, 0); err != nil {
+		t.Fatal(err)
+	}
+	check("stopped")
+}
+
+func TestTheDaemonIsKilledAtManyMoments(t *testing.T) {
+	h := open(t, "pool: {size: 1}\n")
+	ctx := t.Context()
+	witness := h.running(wire.CreateJail{Name: "witness"})
+	x, err := h.Exec(ctx, witness.ID, wire.ExecRequest{Cmd: "for i in $(seq 100000); do echo $i; sleep 0.01; done", Detach: true, KeepBytes: 4 << 20})
+	if err != nil {
+		t.Fatal(err)
+	}
+	rounds := 20
+	if testing.Short() {
+		rounds = 5
+	}
+	for round := range rounds {
+		busy, stop := context.WithCancel(ctx)
+		var wg sync.WaitGroup
+		for range 3 {
+			wg.Go(func() { h.churn(busy) })
+		}
+		time.Sleep(time.Duration(rand.IntN(250)) * time.Millisecond)
+		h.kill()
+		stop()
+		wg.Wait()
+		h.start()
+
+		all, err := client.Collect(h.Jails(ctx, client.JailFilter{}))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, j := range all {
+			if !slices.Contains([]string{"created", "running", "stopped", "paused"}, j.State) {
+				t.Errorf("round %d: jail %s is %s: %s", round, j.ID, j.State, j.Reason)
+			}
+			if j.State == "running" {
+				if got := h.sh(j.ID, "echo alive"); got != "alive" {
+					t.Errorf("round %d: running jail %s answers %q", round, j.ID, got)
+				}
+			}
+			if j.ID != witness.ID {
+				if err := h.DeleteJail(ctx, j.ID); err != nil {
+					t.Errorf("round %d: delete %s, which was %s: %v", round, j.ID, j.State, err)
+				}
+			}
+		}
+	}
+	// The command that ran all the while lost nothing.
+	s, err := h.Follow(ctx, witness.ID, x.ID, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	var got strings.Builder
+	for strings.Count(got.String(), "\n") < 50 {
+		out, err := s.Next()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if out.Lost > 0 {
+			t.Fatalf("%d bytes lost", out.Lost)
+		}
+		got.Write(out.Data)
+	}
+	n := 0
+	for line := range strings.Lines(got.String()) {
+		if n++; strings.HasSuffix(line, "\n") && line != fmt.Sprintf("%d\n", n) {
+			t.Fatalf("line %d is %q", n, line)
+		}
+	}
+}
+
+// churn makes, uses and removes jails until ctx ends or the daemon does.
+func (h *house) churn(ctx context.Context) {
+	for ctx.Err() == nil {
+		j, err := h.CreateJail(ctx, wire.CreateJail{})
+		if err != nil {
+			return
+		}
+		steps := []func() error{
+			func() error { _, err := h.StartJail(ctx, j.ID); return err },
+			func() error { _, err := h.Client.Exec(ctx, j.ID, wire.ExecRequest{Cmd: "echo x > /f"}); return err },
+			func() error { _, err := h.PauseJail(ctx, j.ID); return err },
+			func() error { _, err := h.ResumeJail(ctx, j.ID); return err },
+			func() error { _, err := h.StopJail(ctx, j.ID, 0); return err },
+			func() error { _, err := h.StartJail(ctx, j.ID); return err },
+			func() error { return h.DeleteJail(ctx, j.ID) },
+		}
+		for _, step := range steps {
+			if err := step(); err != nil {
+				return
+			}
+		}
+	}
+}
+
+func TestAfterARebootJailsAreStoppedWithTheirFiles(t *testing.T) {
+	h := open(t, "")
+	j := h.running(wire.CreateJail{})
+	h.sh(j.ID, "echo kept > /root/file; sync")
+	inits, err := exec.Command("pgrep", "-f", "^/.glasshouse/init").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	h.kill()
+	for pid := range strings.FieldsSeq(string(inits)) {
+		if cg, _ := os.ReadFile("/proc/" + pid + "/cgroup"); strings.Contains(string(cg), string(j.ID)) {
+			var n int
+			fmt.Sscan(pid, &n)
+			syscall.Kill(n, syscall.SIGKILL)
+			for _, err := os.Stat("/proc/" + pid); err == nil; _, err = os.Stat("/proc/" + pid) {
+				time.Sleep(time.Millisecond)
+			}
+		}
+	}
+	h.start()
+	got, err := h.Jail(t.Context(), j.ID)
+	if err != nil || got.State != "stopped" || got.Reason == "" {
+		t.Fatalf("after the host went down: %s, %q, %v; want stopped with a reason", got.State, got.Reason, err)
+	}
+	r, err := h.ReadFile(t.Context(), j.ID, "/root/file", 0, -1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	data, _ := io.ReadAll(r)
+	r.Close()
+	if string(data) != "kept\n" {
+		t.Errorf("its file holds %q", data)
+	}
+	if _, err := h.StartJail(t.Context(), j.ID); err != nil {
+		t.Fatal(err)
+	}
+	if got := h.sh(j.ID, "cat /root/file"); got != "kept" {
+		t.Errorf("started again, its file holds %q", got)
+	}
+}
+
+func TestABombInOneJailIsNotNoticedByAnother(t *testing.T) {
+	h := open(t, "")
+	ctx := t.Context()
+	neighbour := h.running(wire.CreateJail{})
+	for name, c := range map[string]struct {
+		line  string
+		limit wire.Limits
+	}{
+		"fork bomb":     {":(){ :|:& };:", wire.Limits{MaxPIDs: 64}},
+		"memory bomb":   {"x=$(head -c 2G /dev/zero | tr '\\0' x); echo survived", wire.Limits{MemoryMB: 64}},
+		"disk filler":   {"dd if=/dev/zero of=/fill bs=1M; echo; df -P / | tail -1", wire.Limits{DiskMB: 32}},
+		"many files":    {"mkdir /m && cd /m && for i in $(seq 20000); do : > f$i; done 2>/dev/null", wire.Limits{DiskMB: 64}},
+		"deaf":          {"trap '' TERM INT HUP; sleep 1000 & sleep 1000", wire.Limits{}},
+		"double forker": {"(setsid sleep 1000 &) ; (setsid setsid bash -c 'while :; do :; done' &)", wire.Limits{}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			j, err := h.CreateJail(ctx, wire.CreateJail{Limits: c.limit})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := h.StartJail(ctx, j.ID); err != nil {
+				t.Fatal(err)
+			}
+			begun := time.Now()
+			h.Client.Exec(ctx, j.ID, wire.ExecRequest{Cmd: c.line, TimeoutMS: 3000})
+			if got := h.sh(neighbour.ID, "echo fine"); got != "fine" {
+				t.Errorf("the neighbour answers %q", got)
+			}
+			if err := h.Ready(ctx); err != nil {
+				t.Errorf("the daemon: %v", err)
+			}
+			if _, err := h.StopJail(ctx, j.ID, 200*time.Millisecond); err != nil {
+				t.Errorf("stop: %v", err)
+			}
+			if err := h.DeleteJail(ctx, j.ID); err != nil {
+				t.Errorf("delete: %v", err)
+			}
+			if took := time.Since(begun); took > 30*time.Second {
+				t.Errorf("it took %v to be rid of it", took)
+			}
+		})
+	}
+}
+
+func TestFiftyJailsAtOnce(t *testing.T) {
+	h := open(t, "")
+	var wg sync.WaitGroup
+	for range 50 {
+		wg.Go(func() {
+			j, err := h.CreateJail(t.Context(), wire.CreateJail{Limits: wire.Limits{DiskMB: 32, MemoryMB: 64}})
+			if err == nil {
+				_, err = h.StartJail(t.Context(), j.ID)
+			}
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			if x, err := h.Exec(t.Context(), j.ID, wire.ExecRequest{Cmd: "hostname || cat /etc/hostname"}); err != nil || strings.TrimSpace(x.Stdout) != string(j.ID) {
+				t.Errorf("%s: %q, %v", j.ID, x.Stdout, err)
+			}
+			var two sync.WaitGroup
+			for range 2 {
+				two.Go(func() {
+					if _, err := h.StopJail(t.Context(), j.ID, 0); err != nil {
+						t.Errorf("stop: %v", err)
+					}
+				})
+			}
+			two.Wait()
+			if err := h.DeleteJail(t.Context(), j.ID); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+}
+
+func TestOneDaemonOwnsADataDirectory(t *testing.T) {
+	h := open(t, "")
+	_, stderr, code := h.glasshouse(h.data, "serve", "--data", h.data, "--listen", "")
+	if code == 0 || !strings.Contains(stderr, "another daemon") {
+		t.Errorf("a second daemon: exit code %d, %q", code, stderr)
+	}
+	if _, stderr, code := h.glasshouse(h.data, "serve", "--data", t.TempDir(), "--listen", "0.0.0.0:0"); code == 0 || !strings.Contains(stderr, "--insecure") {
+		t.Errorf("a daemon open to the network: exit code %d, %q", code, stderr)
+	}
+}
+
+func TestTheNetworkDoorNeedsAToken(t *testing.T) {
+	h := open(t, "", "--listen", "127.0.0.1:0")
+	addr := h.tcpAddr()
+	get := func(token string) int {
+		req, _ := http.NewRequest("GET", "http://"+addr+"/jails", nil)
+		if token != "" {
+			req.Header.Set("Authorization", "Bearer "+token)
+		}
+		resp, err := http.DefaultClient.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer resp.Body.Close()
+		var p wire.Problem
+		if json.NewDecoder(resp.Body).Decode(&p); resp.StatusCode == 401 && p.Type == "" {
+			t.Error("the refusal is not a problem document")
+		}
+		return resp.StatusCode
+	}
+	file := filepath.Join(h.data, "token")
+	token, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if fi, _ := os.Stat(file); fi.Mode().Perm() != 0o600 {
+		t.Errorf("the first token's file has mode %v", fi.Mode())
+	}
+	if got := get(""); got != 401 {
+		t.Errorf("without a token: %d", got)
+	}
+	if got := get("gh_wrong"); got != 401 {
+		t.Errorf("with a wrong token: %d", got)
+	}
+	if got := get(strings.TrimSpace(string(token))); got != 200 {
+		t.Errorf("with the first token: %d", got)
+	}
+	viewer, err := h.CreateToken(t.Context(), wire.CreateToken{Name: "eyes", Role: "viewer"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	cl, _ := client.New(client.Options{Addr: "http://" + addr, Token: viewer.Token})
+	if _, err := cl.CreateJail(t.Context(), wire.CreateJail{}); !errors.Is(err, fault.Denied) {
+		t.Errorf("a viewer makes a jail: %v, want denied", err)
+	}
+	if err := h.RevokeToken(t.Context(), viewer.ID); err != nil {
+		t.Fatal(err)
+	}
+	if got := get(viewer.Token); got != 401 {
+		t.Errorf("with a revoked token: %d", got)
+	}
+}
+
+func TestATerminalHasARealTTYAndCanBeComeBackTo(t *testing.T) {
+	h := open(t, "")
+	j := h.running(wire.CreateJail{})
+	term, err := h.Terminal(t.Context(), j.ID, client.TerminalOptions{Argv: []string{"bash", "--norc"}, Size: wire.Size{Cols: 100, Rows: 30}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	x := term.Exec().ID
+	expect := func(term *client.Terminal, want string) {
+		t.Helper()
+		defer time.AfterFunc(20*time.Second, func() { term.Close() }).Stop()
+		var seen strings.Builder
+		buf := make([]byte, 4096)
+		for !strings.Contains(seen.String(), want) {
+			n, err := term.Read(buf)
+			if seen.Write(buf[:n]); err != nil {
+				t.Fatalf("%v after %q, waiting for %q", err, seen.String(), want)
+			}
+		}
+	}
+	io.WriteString(term, "echo $(( $(stat -c %t /proc/self/fd/0 2>/dev/null | wc -l) ))tty; [ -t 0 ] && echo is''-a-tty; echo $COLUMNS''x$LINES\n")
+	expect(term, "is-a-tty")
+	if err := term.Resize(wire.Size{Cols: 120, Rows: 40}); err != nil {
+		t.Fatal(err)
+	}
+	io.WriteString(term, "export MARK=kept; sleep 100 || echo back''-$?\n")
+	time.Sleep(300 * time.Millisecond)
+	io.WriteString(term, "\x03")
+	io.WriteString(term, "echo c''olumns=$COLUMNS\n")
+	expect(term, "columns=120")
+	term.Close()
+
+	h.kill()
+	h.start()
+	back, err := h.Terminal(t.Context(), j.ID, client.TerminalOptions{Exec: x})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer back.Close()
+	io.WriteString(back, "echo mark=$MARK; echo size=$COLUMNS\n")
+	expect(back, "mark=kept")
+	io.WriteString(back, "exit 7\n")
+	io.Copy(io.Discard, back)
+	if code := back.Exec().ExitCode; code == nil || *code != 7 {
+		t.Errorf("exit code %v, want 7", code)
+	}
+}
