@@ -64,3 +64,14 @@ func BenchmarkOutput(b *testing.B) {
 		s.Close()
 	}
 }
+
+// BenchmarkStart is from the start of init's process to its first answer, which
+// every start of a jail waits for.
+func BenchmarkStart(b *testing.B) {
+	for b.Loop() {
+		j := start(b)
+		b.StopTimer()
+		j.end()
+		b.StartTimer()
+	}
+}
