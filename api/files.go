@@ -126,7 +126,7 @@ func sendTar(w http.ResponseWriter, r *http.Request, f jail.Files, p getFile) er
 	}
 	defer body.Close()
 	download(w, "application/x-tar", path.Base(p.Path)+".tar")
-	return send(w, body)
+	return send(w, r, body)
 }
 
 // sendFile sends a file's bytes, or the part that was asked for.
@@ -163,10 +163,7 @@ func sendFile(w http.ResponseWriter, r *http.Request, f jail.Files, p getFile) e
 		h.Set("Content-Length", strconv.FormatInt(part.limit, 10))
 		w.WriteHeader(http.StatusPartialContent)
 	}
-	if r.Method == http.MethodHead {
-		return nil
-	}
-	return send(w, body)
+	return send(w, r, body)
 }
 
 // download sets the headers of bytes that came out of a jail. They are never
@@ -180,7 +177,10 @@ func download(w http.ResponseWriter, kind, name string) {
 }
 
 // send copies body to the caller for as long as the caller takes it.
-func send(w http.ResponseWriter, body io.Reader) error {
+func send(w http.ResponseWriter, r *http.Request, body io.Reader) error {
+	if r.Method == http.MethodHead {
+		return nil
+	}
 	rc := http.NewResponseController(w)
 	buf := make([]byte, 64<<10)
 	for {

@@ -57,12 +57,12 @@ func (f *flights) enter(ctx context.Context, k replay.Key) (leave func(), err er
 	}
 }
 
-// answer writes what do returns. With an Idempotency-Key it does so once: a
+// answer writes what do returns. For a POST with an Idempotency-Key it does so once: a
 // request that brings the key again gets the first one's answer. Only success
 // is kept, so that what failed may be tried again under its key.
 func (s *Server) answer(w http.ResponseWriter, r *http.Request, body []byte, do func() (replay.Answer, error)) error {
 	key := r.Header.Get(keyHeader)
-	if key == "" {
+	if key == "" || r.Method != http.MethodPost {
 		a, err := do()
 		if err == nil {
 			writeAnswer(w, a)

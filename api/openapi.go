@@ -59,7 +59,7 @@ func describeRequest(oc openapi.OperationContext, op operation) {
 	if op.params != nil && op.params != (none{}) {
 		oc.AddReqStructure(op.params)
 	}
-	if op.once {
+	if op.once && strings.EqualFold(oc.Method(), http.MethodPost) {
 		oc.AddReqStructure(struct {
 			Key string `header:"Idempotency-Key" description:"A request that brings this key again within a day gets the first one's answer, with Idempotent-Replay: true, and does nothing more." maxLength:"255"`
 		}{})

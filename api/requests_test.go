@@ -363,6 +363,11 @@ func TestIdempotencyKey(t *testing.T) {
 
 	d.refused(400, req{as: access.Operator, method: "POST", path: "/jails", body: "{}", header: map[string]string{"Idempotency-Key": strings.Repeat("k", 256)}})
 	d.refused(400, req{as: access.Operator, method: "POST", path: "/jails", body: "{}", header: map[string]string{"Idempotency-Key": "a b"}})
+	// A step in a jail's life can be replayed too, and a list ignores keys.
+	for range 2 {
+		d.want(200, req{as: access.Operator, method: "POST", path: "/jails/" + string(first.ID) + "/start", header: map[string]string{"Idempotency-Key": "start"}}, nil)
+		d.want(200, req{as: access.Operator, method: "GET", path: "/jails", header: map[string]string{"Idempotency-Key": "list"}}, nil)
+	}
 	// A token's secret must not be kept for a replay.
 	d.refused(400, req{as: access.Admin, method: "POST", path: "/tokens", body: `{"name":"a","role":"viewer"}`, header: key})
 }

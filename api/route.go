@@ -31,7 +31,7 @@ type operation struct {
 	result  any     // JSON answer, or nil
 	answers []media // what else it answers with
 
-	once   bool // takes an Idempotency-Key
+	once   bool // as a POST, takes an Idempotency-Key
 	stream bool // goes on for as long as the caller likes: no latency to measure
 
 	serve func(s *Server, w http.ResponseWriter, r *http.Request) error
@@ -52,16 +52,13 @@ func call[P, B, R any](status int, do func(s *Server, ctx context.Context, p P, 
 	return valueOperation(status, do, nil)
 }
 
-// create is call for what makes a thing: it answers 201 with the thing's place,
-// and takes an Idempotency-Key.
+// create is call for what makes a thing: it answers 201 with the thing's place.
 func create[P, B, R any](do func(s *Server, ctx context.Context, p P, b B) (R, error), place func(P, R) string) operation {
-	op := valueOperation(http.StatusCreated, do, place)
-	op.once = true
-	return op
+	return valueOperation(http.StatusCreated, do, place)
 }
 
 func valueOperation[P, B, R any](status int, do func(s *Server, ctx context.Context, p P, b B) (R, error), place func(P, R) string) operation {
-	op := operation{params: *new(P), body: *new(B), result: *new(R), status: status}
+	op := operation{params: *new(P), body: *new(B), result: *new(R), status: status, once: true}
 	op.serve = func(s *Server, w http.ResponseWriter, r *http.Request) error {
 		var p P
 		var b B
@@ -106,6 +103,9 @@ func (op operation) takesBytes(kinds ...string) operation { op.accept = kinds; r
 
 func (op operation) replayable() operation { op.once = true; return op }
 
+// secret says that the answer must not be kept, and so not replayed.
+func (op operation) secret() operation { op.once = false; return op }
+
 func (op operation) streams() operation { op.stream = true; return op }
 
 func (op operation) gives(status int, result any) operation {
@@ -142,7 +142,7 @@ func (s *Server) allow(rt route, r *http.Request) error {
 		}
 	}
 	if !rt.op.once && r.Header.Get(keyHeader) != "" && r.Method == http.MethodPost {
-		return fault.Fieldf("api", keyHeader, "this request cannot be replayed")
+		return fault.Fieldf("api", keyHeader, "the answer to this request is not kept, and so cannot be replayed")
 	}
 	return nil
 }

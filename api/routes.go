@@ -49,7 +49,7 @@ var routes = []route{
 		"Stream changes below a path as they happen."},
 	{"GET /jails/{id}/fs/diff", access.Viewer, call(ok, (*Server).diffJail), "List what a jail changed in its root filesystem or its workspace, by path."},
 
-	{"POST /tokens", access.Admin, call(created, (*Server).createToken), "Make a bearer token. The answer alone has its secret."},
+	{"POST /tokens", access.Admin, call(created, (*Server).createToken).secret(), "Make a bearer token. The answer alone has its secret."},
 	{"GET /tokens", access.Admin, call(ok, (*Server).listTokens), "List tokens, oldest first."},
 	{"DELETE /tokens/{id}", access.Admin, call(noContent, (*Server).revokeToken), "Revoke a token."},
 

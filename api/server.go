@@ -77,7 +77,6 @@ type Options struct {
 	Ready   func(ctx context.Context) error        // nil error: ready to serve
 	Version wire.Version                           // shown at /version
 	Hosts   []string                               // names the daemon is reached by over TCP, besides the loopback's and IP addresses
-	Origins []string                               // other web origins that may call: "https://ui.example"
 	Log     *slog.Logger                           // default: slog.Default()
 
 	MaxBody   int64 // bytes of a JSON body; default 1 MiB
@@ -112,11 +111,6 @@ func New(o Options) (*Server, error) {
 	o.MaxBody = cmp.Or(o.MaxBody, 1<<20)
 	o.MaxOutput = cmp.Or(o.MaxOutput, 1<<20)
 	s := &Server{o: o, mux: http.NewServeMux(), csrf: http.NewCrossOriginProtection()}
-	for _, origin := range o.Origins {
-		if err := s.csrf.AddTrustedOrigin(origin); err != nil {
-			return nil, fmt.Errorf("trusted origin %q: %w", origin, err)
-		}
-	}
 	s.ctx, s.cancel = context.WithCancelCause(context.Background())
 	s.metrics = newMetrics(o.Jails)
 	for _, rt := range routes {

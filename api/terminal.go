@@ -74,8 +74,8 @@ func (s *Server) terminal(w http.ResponseWriter, r *http.Request, p terminalPara
 		Subprotocols:       []string{wsProtocol},
 		InsecureSkipVerify: true, // checkOrigin was here before
 	})
-	if err != nil {
-		return errors.Join(err, s.hangUp(ctx, p, x))
+	if err != nil { // Accept has answered
+		return s.hangUp(ctx, p, x)
 	}
 	defer conn.CloseNow()
 	conn.SetReadLimit(maxPaste)
