@@ -398,6 +398,33 @@ func TestClosedReaderHoldsNothing(t *testing.T) {
 	}
 }
 
+func TestReaderOfWhatIsThereHoldsNothing(t *testing.T) {
+	j := start(t) // with a grace of 10 s
+	e := sh("echo first; read go; head -c 10000000 /dev/zero")
+	e.Stdin = true
+	if _, _, err := j.Exec(j.ctx(), e, nil); err != nil {
+		t.Fatal(err)
+	}
+	s, err := j.Attach(j.ctx(), e.ID, control.AttachOptions{Lossless: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for err == nil {
+		_, err = s.Next()
+	}
+	s.Close()
+	began := time.Now()
+	w, err := j.Stdin(j.ctx(), e.ID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	io.WriteString(w, "go\n")
+	w.Close()
+	if _, err := j.Wait(j.ctx(), e.ID); err != nil || time.Since(began) > 8*time.Second {
+		t.Errorf("it went on after %v, %v; want at once", time.Since(began), err)
+	}
+}
+
 // Single bytes to both streams in turn cost the most to keep account of.
 func TestAlternatingBytesCostNoMore(t *testing.T) {
 	j := start(t)

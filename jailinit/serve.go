@@ -156,46 +156,56 @@ func (in *Init) stream(c *conn, p *process, a protocol.Attach) error {
 	if err != nil {
 		return err
 	}
-	quit, done := make(chan struct{}), make(chan bool, 1)
+	quit, broke := make(chan struct{}), false
 	go func() {
-		broke := p.acknowledged(c, r)
-		close(quit)
+		defer close(quit)
+		broke = p.acknowledged(c, r)
 		c.net.Close() // wakes a blocked write
-		done <- broke
 	}()
-	defer func() {
+	complete := c.output(p, a, status, quit)
+	if complete {
 		c.net.Close()
-		p.leave(r, <-done)
-	}()
+	} else { // the client has gone, and may have said goodbye
+		c.net.SetReadDeadline(time.Now().Add(goodbyePatience))
+	}
+	<-quit
+	p.leave(r, broke && !complete)
+	return nil
+}
 
+// goodbyePatience is how long a client that takes no more may take to say so.
+const goodbyePatience = time.Second
+
+// output writes chunks until there are no more to come, or returns false when
+// the client takes no more.
+func (c *conn) output(p *process, a protocol.Attach, status protocol.ExecStatus, quit <-chan struct{}) (complete bool) {
 	at := a.From
 	if at < 0 {
 		at = status.Oldest
 	}
-	if err := c.reply(status); err != nil {
-		return nil
+	if c.reply(status) != nil {
+		return false
 	}
 	buf := make([]byte, pumpSize)
 	for {
 		chunk, ok, more := p.read(at, buf)
 		if !a.Follow {
-			more = nil
+			ok, more = ok && at < status.Next, nil
 		}
-		if ok && (a.Follow || at < status.Next) {
+		switch {
+		case ok:
 			if c.w.Chunk(chunk) != nil {
-				return nil
+				return false
 			}
 			at = chunk.Offset + int64(len(chunk.Data))
-			continue
-		}
-		if more == nil { // there will be no more, or no more is wanted
-			c.end(p.snapshot())
-			return nil
-		}
-		select {
-		case <-more:
-		case <-quit:
-			return nil
+		case more == nil: // there will be no more, or no more is wanted
+			return c.end(p.snapshot()) == nil
+		default:
+			select {
+			case <-more:
+			case <-quit:
+				return false
+			}
 		}
 	}
 }
