@@ -241,6 +241,9 @@ func (m *Manager) reconcile(ctx context.Context, c *cell) {
 func (m *Manager) reattach(ctx context.Context, b Backend, c *cell) {
 	j := *c.jail.Load()
 	inst, err := b.Open(ctx, m.plan(j))
+	if err == nil {
+		err = asRecorded(ctx, b, j, inst)
+	}
 	switch {
 	case err == nil:
 		m.attach(c, inst)
@@ -255,6 +258,22 @@ func (m *Manager) reattach(ctx context.Context, b Backend, c *cell) {
 		// What cannot be told apart from a passing trouble is left as it is.
 		m.cfg.Log.Error("jail not reattached", "jail", j.ID, "err", err)
 	}
+}
+
+// asRecorded freezes or thaws a jail as its record says: a daemon that died in
+// the middle of a pause may have done one and not written the other.
+func asRecorded(ctx context.Context, b Backend, j Jail, inst Instance) error {
+	if _, lacking := b.Lacks()["freeze"]; lacking {
+		return nil
+	}
+	do := inst.Thaw
+	if j.State == Paused {
+		do = inst.Freeze
+	}
+	if err := do(ctx); err != nil {
+		return errors.Join(err, inst.Close())
+	}
+	return nil
 }
 
 // settle releases what a jail that is no longer live holds on the host and

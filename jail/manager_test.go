@@ -36,7 +36,9 @@ type bare struct {
 }
 
 func (b *bare) Probe(context.Context) error { return nil }
-func (b *bare) Lacks() map[string]string    { return map[string]string{"full network": "nothing is isolated"} }
+func (b *bare) Lacks() map[string]string {
+	return map[string]string{"full network": "nothing is isolated"}
+}
 
 func (b *bare) Create(ctx context.Context, p jail.Plan) (jail.Instance, error) {
 	b.creates.Add(1)
@@ -526,6 +528,31 @@ func TestPauseAndResume(t *testing.T) {
 	}
 	if got := w.sh(m, j.ID, "echo on"); got != "on" {
 		t.Errorf("after resume: %q", got)
+	}
+}
+
+func TestAPauseThatWasCutShortIsUndone(t *testing.T) {
+	w := newWorld(t)
+	first := w.manager()
+	frozen, thawed := w.running(first), w.running(first)
+	if _, err := first.Pause(t.Context(), thawed.ID); err != nil {
+		t.Fatal(err)
+	}
+	first.Close()
+	// As a kill between the deed and its record leaves them.
+	for j, sig := range map[id.Jail]syscall.Signal{frozen.ID: syscall.SIGSTOP, thawed.ID: syscall.SIGCONT} {
+		pid, _ := os.ReadFile(filepath.Join(w.dir, "jails", string(j), "pid"))
+		n, _ := strconv.Atoi(string(pid))
+		syscall.Kill(n, sig)
+	}
+	second := w.manager()
+	if got := w.sh(second, frozen.ID, "echo on"); got != "on" {
+		t.Errorf("the running jail answers %q", got)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+	defer cancel()
+	if _, err := control.Dial(filepath.Join(w.dir, "jails", string(thawed.ID), "ctl/init.sock")).Hello(ctx); err == nil {
+		t.Error("the paused jail is not frozen")
 	}
 }
 
