@@ -24,7 +24,8 @@ func (c *Client) Ready(ctx context.Context) error {
 // Version returns what runs.
 func (c *Client) Version(ctx context.Context) (wire.Version, error) {
 	var v wire.Version
-	return v, c.do(ctx, request{method: "GET", path: "/version"}, &v)
+	err := c.do(ctx, request{method: "GET", path: "/version"}, &v)
+	return v, err
 }
 
 // Backends yields what can isolate on the daemon's host.
@@ -41,7 +42,8 @@ func (c *Client) Images(ctx context.Context) iter.Seq2[wire.Image, error] {
 // default. The first time it may take minutes.
 func (c *Client) PrepareImage(ctx context.Context, r wire.Rootfs) (wire.Prepared, error) {
 	var out wire.Prepared
-	return out, c.do(ctx, request{method: "POST", path: "/images", json: r}, &out)
+	err := c.do(ctx, request{method: "POST", path: "/images", json: r}, &out)
+	return out, err
 }
 
 // PruneImages removes the root filesystems that no jail uses and returns them.
@@ -69,13 +71,15 @@ func (c *Client) Metrics(ctx context.Context) ([]byte, error) {
 // OpenAPI returns the daemon's OpenAPI document.
 func (c *Client) OpenAPI(ctx context.Context) (json.RawMessage, error) {
 	var doc json.RawMessage
-	return doc, c.do(ctx, request{method: "GET", path: "/openapi.json"}, &doc)
+	err := c.do(ctx, request{method: "GET", path: "/openapi.json"}, &doc)
+	return doc, err
 }
 
 // CreateToken makes a token; the answer alone has its secret.
 func (c *Client) CreateToken(ctx context.Context, r wire.CreateToken) (wire.Token, error) {
 	var t wire.Token
-	return t, c.do(ctx, request{method: "POST", path: "/tokens", json: r}, &t)
+	err := c.do(ctx, request{method: "POST", path: "/tokens", json: r}, &t)
+	return t, err
 }
 
 // Tokens yields every token, oldest first.

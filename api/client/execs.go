@@ -30,7 +30,8 @@ func (c *Client) Exec(ctx context.Context, j id.Jail, r wire.ExecRequest) (wire.
 		return wire.Exec{}, fault.Fieldf("client.Exec", "stream", "use Stream")
 	}
 	var x wire.Exec
-	return x, c.do(ctx, request{method: "POST", path: jailPath(j, "/exec"), json: r}, &x)
+	err := c.do(ctx, request{method: "POST", path: jailPath(j, "/exec"), json: r}, &x)
+	return x, err
 }
 
 // Output returns what an Exec's answer carries of its output.
@@ -54,7 +55,8 @@ func (c *Client) Execs(ctx context.Context, j id.Jail) iter.Seq2[wire.Exec, erro
 // ExecResult returns a command with the output that is kept of it.
 func (c *Client) ExecResult(ctx context.Context, j id.Jail, x id.Exec) (wire.Exec, error) {
 	var out wire.Exec
-	return out, c.do(ctx, request{method: "GET", path: execPath(j, x, "")}, &out)
+	err := c.do(ctx, request{method: "GET", path: execPath(j, x, "")}, &out)
+	return out, err
 }
 
 // Signal sends a signal to a command's process group.

@@ -26,7 +26,8 @@ func filesRequest(method string, j id.Jail, rest, path string, q url.Values) req
 // Stat describes a file. A symlink is not followed.
 func (c *Client) Stat(ctx context.Context, j id.Jail, path string) (wire.File, error) {
 	var f wire.File
-	return f, c.do(ctx, filesRequest("GET", j, "", path, flags("stat", true)), &f)
+	err := c.do(ctx, filesRequest("GET", j, "", path, flags("stat", true)), &f)
+	return f, err
 }
 
 // Files yields the entries of a directory, by name.
@@ -77,7 +78,8 @@ func (c *Client) WriteFile(ctx context.Context, j id.Jail, path string, r io.Rea
 	req := filesRequest("PUT", j, "", path, q)
 	req.body = r
 	var f wire.File
-	return f, c.do(ctx, req, &f)
+	err := c.do(ctx, req, &f)
+	return f, err
 }
 
 func setMode(q url.Values, m fs.FileMode) {
@@ -99,7 +101,8 @@ func (c *Client) Mkdir(ctx context.Context, j id.Jail, path string, mode fs.File
 	q := flags("mkdir", true, "parents", parents)
 	setMode(q, mode)
 	var f wire.File
-	return f, c.do(ctx, filesRequest("PUT", j, "", path, q), &f)
+	err := c.do(ctx, filesRequest("PUT", j, "", path, q), &f)
+	return f, err
 }
 
 // Remove removes a file or an empty directory, or recursively a full one.

@@ -15,13 +15,15 @@ func jailPath(j id.Jail, rest string) string { return "/jails/" + url.PathEscape
 // CreateJail makes a jail. A broken connection does not make two.
 func (c *Client) CreateJail(ctx context.Context, r wire.CreateJail) (wire.Jail, error) {
 	var j wire.Jail
-	return j, c.once(ctx, request{method: "POST", path: "/jails", json: r}, &j)
+	err := c.once(ctx, request{method: "POST", path: "/jails", json: r}, &j)
+	return j, err
 }
 
 // Jail returns a jail and what it uses.
 func (c *Client) Jail(ctx context.Context, j id.Jail) (wire.Jail, error) {
 	var out wire.Jail
-	return out, c.do(ctx, request{method: "GET", path: jailPath(j, "")}, &out)
+	err := c.do(ctx, request{method: "GET", path: jailPath(j, "")}, &out)
+	return out, err
 }
 
 // JailFilter chooses jails. Its zero value chooses all.
@@ -106,7 +108,8 @@ func (c *Client) ResumeJail(ctx context.Context, j id.Jail) (wire.Jail, error) {
 
 func (c *Client) moveJail(ctx context.Context, j id.Jail, verb string, body any) (wire.Jail, error) {
 	var out wire.Jail
-	return out, c.do(ctx, request{method: "POST", path: jailPath(j, verb), json: body}, &out)
+	err := c.do(ctx, request{method: "POST", path: jailPath(j, verb), json: body}, &out)
+	return out, err
 }
 
 // DeleteJail removes a jail, whatever its state, and its files.
