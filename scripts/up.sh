@@ -35,8 +35,8 @@ echo "daemon    running, log in $DATA/daemon.log"
 
 echo "rootfs    $(gh rootfs prepare)"
 echo
-echo '$ glasshouse run -- sh -c "…"'
-gh run -- sh -c 'echo "hello from $(hostname), as $(id -un), pid $$ of $(ls -d /proc/[0-9]* | wc -l)"; echo made in the jail > note.txt'
+echo '$ glasshouse run --rm -- sh -c "…"'
+gh run --rm -- sh -c 'echo "hello from $(hostname), as $(id -un), pid $$ of $(ls -d /proc/[0-9]* | wc -l)"; echo made in the jail > note.txt'
 cat <<NEXT
 
 Glasshouse is up.
