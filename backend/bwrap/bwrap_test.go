@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"syscall"
 	"testing"
@@ -199,6 +200,7 @@ exec setpriv --reuid="$2" --regid="$2" --clear-groups "${@:4}"`
 	cmd.Dir = home
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	out, err := cmd.CombinedOutput()
+	out = regexp.MustCompile(`(?m)^ *(=== RUN|--- PASS).*\n`).ReplaceAll(out, nil)
 	if err != nil {
 		t.Fatalf("as an ordinary user: %v\n%s", err, out)
 	}

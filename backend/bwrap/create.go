@@ -111,6 +111,10 @@ func (b *Backend) sharedLayers(o *orders) error {
 // prepare makes the directories and read-only layers that are this jail's own.
 func (b *Backend) prepare(o orders) error {
 	l := layout{o.Plan.Dir}
+	// A record says that a jail has been made; this one has not been yet.
+	if err := os.RemoveAll(l.record()); err != nil {
+		return err
+	}
 	if err := makeDirs(l.volume()); err != nil {
 		return err
 	}

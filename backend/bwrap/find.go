@@ -19,8 +19,8 @@ import (
 	"glasshouse/jail"
 )
 
-// findProcesses returns the processes that keep a jail alive or are about to
-// make it: its stages, bwrap, and its init. With init all others of the jail end.
+// findProcesses returns the processes of a jail that can be known: those that
+// make it, the bwrap outside and all inside.
 func findProcesses(p jail.Plan) ([]int, error) {
 	entries, err := os.ReadDir("/proc")
 	if err != nil {
@@ -36,11 +36,11 @@ func findProcesses(p jail.Plan) ([]int, error) {
 	return found, nil
 }
 
-// isOf reports whether a process is a stage, the bwrap or the init of jail p.
+// isOf reports whether a process is a stage or the bwrap of jail p, or inside.
 func isOf(pid int, p jail.Plan) bool {
 	cmdline, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
-	if err != nil || len(cmdline) == 0 {
-		return false // gone, a zombie, or the kernel's
+	if err != nil {
+		return false
 	}
 	args := strings.Split(strings.TrimSuffix(string(cmdline), "\x00"), "\x00")
 	switch {
@@ -49,21 +49,19 @@ func isOf(pid int, p jail.Plan) bool {
 	case args[0] == monitorName(p):
 		return true
 	}
-	return isInit(pid, p)
+	return isInside(pid, p)
 }
 
-// isInit reports whether a process is the first of its pid namespace and sees
-// the jail's control directory, which nobody can pretend who cannot mount.
-func isInit(pid int, p jail.Plan) bool {
+// isInside reports whether a process is in a pid namespace and sees the jail's
+// control directory, which nobody can pretend who cannot mount.
+func isInside(pid int, p jail.Plan) bool {
 	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	if err != nil {
 		return false
 	}
 	for line := range strings.Lines(string(status)) {
-		if pids, ok := strings.CutPrefix(line, "NSpid:"); ok {
-			if fields := strings.Fields(pids); len(fields) < 2 || fields[len(fields)-1] != "1" {
-				return false
-			}
+		if pids, ok := strings.CutPrefix(line, "NSpid:"); ok && len(strings.Fields(pids)) < 2 {
+			return false
 		}
 	}
 	mounts, err := os.ReadFile(fmt.Sprintf("/proc/%d/mountinfo", pid))
@@ -74,20 +72,51 @@ func isInit(pid int, p jail.Plan) bool {
 	return bytes.Contains(mounts, own)
 }
 
-// killAll kills what findProcesses finds until it finds nothing: while one is
-// looked at, another may start.
+// killAll kills every process of a jail, at whatever point of its making.
+//
+// While one looks, a process can start its successor, unseen because it was not
+// there when the look began, and end, unseen because it is not there any more.
+// That can happen twice: launch starts enter and ends; enter, as bwrap, starts
+// the jail's init and ends if nobody reads its report. So a jail whose init is
+// not on record is gone when three looks one after the other find nothing.
 func killAll(ctx context.Context, p jail.Plan) error {
-	for {
+	looks := 3
+	r, err := readRecord(layout{p.Dir}.record())
+	if err == nil {
+		looks = 1
+		if err := killRecorded(ctx, r); err != nil {
+			return fmt.Errorf("kill init %d: %w", r.PID, err)
+		}
+	}
+	for empty := 0; empty < looks; empty++ {
 		pids, err := findProcesses(p)
-		if err != nil || len(pids) == 0 {
+		if err != nil {
 			return err
 		}
 		for _, pid := range pids {
+			empty = -1
 			if err := killOne(ctx, pid, p); err != nil {
 				return fmt.Errorf("kill process %d: %w", pid, err)
 			}
 		}
 	}
+	return nil
+}
+
+// killRecorded kills the init of a record, or waits for it if it is dying: until
+// it is gone others of the jail may not be, and while it is dying it cannot be
+// told from its looks.
+func killRecorded(ctx context.Context, r record) error {
+	f, err := openPID(r.PID)
+	if err != nil {
+		return nil // gone
+	}
+	defer f.Close()
+	now, err := newRecord(r.PID, r.Monitor)
+	if err != nil || now != r {
+		return nil // it has become another's
+	}
+	return killHeld(ctx, f)
 }
 
 func killOne(ctx context.Context, pid int, p jail.Plan) error {
