@@ -329,6 +329,9 @@ func (m *Manager) destroy(ctx context.Context, b Backend, c *cell) error {
 	if err := b.Clean(ctx, m.plan(j)); err != nil {
 		return fmt.Errorf("release jail %s: %w", j.ID, err)
 	}
+	c.file.Lock()
+	c.gone = true
+	c.file.Unlock()
 	if err := m.remove(ctx, b, m.plan(j)); err != nil {
 		return err
 	}

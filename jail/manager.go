@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io/fs"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -18,7 +17,6 @@ import (
 
 	"glasshouse/fault"
 	"glasshouse/id"
-	"glasshouse/internal/atomicfile"
 	"glasshouse/jailinit/control"
 )
 
@@ -86,12 +84,14 @@ const (
 // Manager makes, runs and removes jails. It is safe for concurrent use; two
 // operations on one jail take their turns.
 type Manager struct {
-	cfg  Config
-	pool *pool
-	wg   sync.WaitGroup // watchers and pool fillers
+	cfg    Config
+	pool   *pool
+	copies *copies
+	wg     sync.WaitGroup // watchers and pool fillers
 
-	ctx    context.Context // ends with Close
-	cancel context.CancelFunc
+	closing sync.Once
+	ctx     context.Context // ends with Close
+	cancel  context.CancelFunc
 
 	mu    sync.Mutex
 	cells map[id.Jail]*cell   // every jail, also those not visible. guarded by mu
@@ -118,6 +118,9 @@ type cell struct {
 
 	jail atomic.Pointer[Jail] // replaced, never changed in place
 	live atomic.Pointer[live] // nil when no init runs
+
+	file sync.Mutex // held while jail.json is written
+	gone bool       // the directory is being removed. guarded by file
 }
 
 // live is what a jail has while its init runs.
@@ -152,6 +155,7 @@ func NewManager(cfg Config) *Manager {
 	}
 	m := &Manager{cfg: cfg, cells: map[id.Jail]*cell{}, ids: map[uint32]struct{}{}}
 	m.pool = newPool(m, cfg.Pool)
+	m.copies = newCopies(m)
 	return m
 }
 
@@ -160,6 +164,7 @@ func NewManager(cfg Config) *Manager {
 // made or half removed. One broken jail never keeps the others from opening.
 func (m *Manager) Open(ctx context.Context) error {
 	m.ctx, m.cancel = context.WithCancel(context.WithoutCancel(ctx))
+	m.wg.Go(m.copies.run)
 	if err := os.MkdirAll(m.cfg.Dir, 0o711); err != nil {
 		return err
 	}
@@ -201,7 +206,10 @@ func (m *Manager) Close() error {
 		return nil
 	}
 	m.cancel()
-	m.pool.close()
+	m.closing.Do(func() {
+		m.pool.close()
+		m.copies.close()
+	})
 	m.wg.Wait()
 
 	m.mu.Lock()
@@ -380,15 +388,7 @@ func (m *Manager) save(ctx context.Context, c *cell, j Jail) error {
 		return fmt.Errorf("record jail %s: %w", j.ID, err)
 	}
 	c.jail.Store(&j)
-	data, err := json.MarshalIndent(j, "", "  ")
-	if err != nil {
-		return err
-	}
-	// A copy for people and for a lost database; the record is in the store.
-	err = atomicfile.Write(filepath.Join(m.dir(j.ID), "jail.json"), data, 0o600)
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		m.cfg.Log.Warn("jail.json not written", "jail", j.ID, "err", err)
-	}
+	m.copies.want(c)
 	return nil
 }
 

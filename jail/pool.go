@@ -36,7 +36,8 @@ type shape struct {
 	layers Layers
 	spares []*cell
 	making int
-	used   time.Time // when a jail of this shape was last asked for
+	later  *time.Timer // runs fill; nil before the first spare was taken
+	used   time.Time   // when a jail of this shape was last asked for
 }
 
 func newPool(m *Manager, cfg PoolConfig) *pool {
@@ -76,11 +77,31 @@ func (p *pool) take(s Spec, l Layers) *cell {
 		c := sh.spares[0]
 		sh.spares = sh.spares[1:]
 		if c.live.Load() != nil {
-			p.fill(key, sh)
+			p.fillLater(key, sh)
 			return c
 		}
 	}
 	return nil
+}
+
+// settleTime is how long the pool waits after a spare was taken before it makes
+// another: whoever took it is about to start it and to run something.
+const settleTime = 100 * time.Millisecond
+
+// fillLater has the shape filled when nobody has taken a spare for a moment. The
+// caller holds mu.
+func (p *pool) fillLater(key string, sh *shape) {
+	if sh.later != nil {
+		sh.later.Reset(settleTime)
+		return
+	}
+	sh.later = time.AfterFunc(settleTime, func() {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		if p.shapes[key] == sh {
+			p.fill(key, sh)
+		}
+	})
 }
 
 // wanted notes that a jail of this shape was made cold.
@@ -149,6 +170,9 @@ func (p *pool) sweep() {
 	var old []*cell
 	for key, sh := range p.shapes {
 		if time.Since(sh.used) > p.ttl {
+			if sh.later != nil {
+				sh.later.Stop()
+			}
 			old = append(old, sh.spares...)
 			delete(p.shapes, key)
 		}
@@ -187,6 +211,9 @@ func (p *pool) close() {
 	}
 	var all []*cell
 	for _, sh := range p.shapes {
+		if sh.later != nil {
+			sh.later.Stop()
+		}
 		all = append(all, sh.spares...)
 		sh.spares = nil
 	}

@@ -34,7 +34,7 @@ func (b *Backend) Changes(ctx context.Context, p jail.Plan, workspace bool) (cha
 	if workspace {
 		upper, lower = l.wsUpper(), []string{p.Workspace.Source}
 	}
-	found, err := overlay.Diff(upper, lower)
+	found, err := overlay.Diff(upper, lower, !workspace) // a workspace's owner is root in the jail
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil // never started
 	}

@@ -28,8 +28,11 @@ type Change struct {
 // held or holds; a file that was copied up and is the same again is not
 // reported. The upper may be in use: what changes meanwhile is seen or not, but
 // nothing outside the layers is ever read, whatever links the jail plants.
-func Diff(upper string, lower []string) ([]Change, error) {
-	d := differ{}
+//
+// Owners counts a change of owner as one. It is for layers that name owners
+// alike: in a workspace they do not.
+func Diff(upper string, lower []string, owners bool) ([]Change, error) {
+	d := differ{owners: owners}
 	defer d.close()
 	up, err := d.open(upper)
 	if err != nil {
@@ -83,6 +86,7 @@ func (d dirAt) opaque() bool {
 }
 
 type differ struct {
+	owners  bool
 	roots   []*os.Root
 	changes []Change
 }
@@ -151,7 +155,7 @@ func (d *differ) entry(up dirAt, fi fs.FileInfo, below []dirAt) error {
 		}
 		if !same {
 			d.add("modified", up, fi)
-		} else if !sameMetadata(fi, old) {
+		} else if !d.sameMetadata(fi, old) {
 			d.add("metadata", up, fi)
 		}
 	case fi.Mode().Type() == fs.ModeSymlink:
@@ -160,7 +164,7 @@ func (d *differ) entry(up dirAt, fi fs.FileInfo, below []dirAt) error {
 		if a != b {
 			d.add("modified", up, fi)
 		}
-	case !sameMetadata(fi, old):
+	case !d.sameMetadata(fi, old):
 		d.add("metadata", up, fi)
 	}
 	if !fi.IsDir() {
@@ -279,10 +283,10 @@ func whiteout(fi fs.FileInfo) bool {
 	return ok && fi.Mode()&fs.ModeCharDevice != 0 && st.Rdev == 0
 }
 
-func sameMetadata(a, b fs.FileInfo) bool {
+func (d *differ) sameMetadata(a, b fs.FileInfo) bool {
 	x, ok1 := a.Sys().(*syscall.Stat_t)
 	y, ok2 := b.Sys().(*syscall.Stat_t)
-	return ok1 && ok2 && a.Mode() == b.Mode() && x.Uid == y.Uid && x.Gid == y.Gid
+	return ok1 && ok2 && a.Mode() == b.Mode() && (!d.owners || x.Uid == y.Uid && x.Gid == y.Gid)
 }
 
 func sameContent(up dirAt, fi fs.FileInfo, at dirAt, old fs.FileInfo) (bool, error) {

@@ -64,7 +64,7 @@ func TestDiffSaysWhatTheUpperChanges(t *testing.T) {
 	})
 	os.Chmod(filepath.Join(upper, "same"), 0o600)
 
-	changes, err := overlay.Diff(upper, []string{middle, bottom})
+	changes, err := overlay.Diff(upper, []string{middle, bottom}, true)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -97,13 +97,28 @@ func TestDiffDoesNotFollowPlantedLinks(t *testing.T) {
 	outside := tree(t, map[string]string{"secret/file": "s"})
 	upper := tree(t, map[string]string{"d": "-> " + outside})
 	lower := tree(t, map[string]string{"d/secret/file": "x"})
-	changes, err := overlay.Diff(upper, []string{lower})
+	changes, err := overlay.Diff(upper, []string{lower}, true)
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, c := range changes {
 		if c.Kind == "added" {
 			t.Errorf("Diff looked behind the link: %+v", c)
+		}
+	}
+}
+
+func TestDiffCountsOwnersOnlyWhereLayersNameThemAlike(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("giving files away is root's to do")
+	}
+	lower, upper := tree(t, map[string]string{"f": "same"}), tree(t, map[string]string{"f": "same"})
+	if err := os.Chown(filepath.Join(upper, "f"), 1000, 1000); err != nil {
+		t.Fatal(err)
+	}
+	for owners, want := range map[bool]int{true: 1, false: 0} {
+		if changes, err := overlay.Diff(upper, []string{lower}, owners); err != nil || len(changes) != want {
+			t.Errorf("owners %v: %+v, %v; want %d changes", owners, changes, err, want)
 		}
 	}
 }
