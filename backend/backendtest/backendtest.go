@@ -23,7 +23,7 @@ type Options struct {
 
 	// Differs names clauses of the contract that this backend is allowed to
 	// break, each with the reason. A clause is the name of a test below Run's,
-	// as go test prints it: "Attacks/mount". A clause that is named here and
+	// as go test prints it: "Attacks/mount-proc". A clause that is named here and
 	// does not exist fails the run, so that no excuse outlives its cause.
 	Differs map[string]string
 }

@@ -6,10 +6,10 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -84,17 +84,14 @@ func shortTempDir(t *testing.T) string {
 	return dir
 }
 
-var ranges atomic.Uint32
-
-// nextIDs is a range of host ids that no other jail of this host's tests has,
-// also if several packages are tested at a time.
+// nextIDs is a range of host ids that no other jail of this host has, as far as
+// luck goes: daemons begin far below, and there are tens of thousands to draw.
 func (s *suite) nextIDs() jail.IDRange {
 	if s.opts.IDs != nil {
 		return *s.opts.IDs
 	}
-	const count, first, all = 65536, 0x70000000, 0x80000000 / 65536
-	n := (uint32(os.Getpid())*128 + ranges.Add(1)) % all
-	return jail.IDRange{First: first + n*count, Count: count}
+	const count, first, last = 65536, 0x80000000, 0xf0000000
+	return jail.IDRange{First: first + count*rand.Uint32N((last-first)/count), Count: count}
 }
 
 // newBox creates a jail and waits until its init answers.

@@ -3,6 +3,7 @@ package bwrap_test
 import (
 	"context"
 	"encoding/json"
+	"math/rand/v2"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -44,7 +45,7 @@ func newBox(t *testing.T, lower ...string) *box {
 	name := id.NewJail()
 	p := jail.Plan{
 		ID: name, Dir: filepath.Join(dir, string(name)), Hostname: "box", Lower: lower,
-		IDs:    jail.IDRange{First: 0x69000000 + uint32(os.Getpid()%1024)*65536, Count: 65536},
+		IDs:    jail.IDRange{First: 0xf0000000 + rand.Uint32N(4000)*65536, Count: 65536},
 		Limits: jail.DefaultLimits, Network: jail.Isolated, Init: backendtest.Init(t),
 	}
 	if err := os.Mkdir(p.Dir, 0o711); err != nil {
