@@ -132,7 +132,7 @@ func (c *command) clientOrDaemon(ctx context.Context) (*client.Client, func(), e
 	cfg := daemon.NewConfig(c.env.UID, c.env.Getenv("HOME"))
 	cfg.ReadEnv(c.env.Getenv)
 	cfg.Data, cfg.Listen = c.dataDir(), ""
-	cfg.Log.Level = "warn"
+	cfg.Log.Level, cfg.Pool.Size = "warn", 0
 	d := c.daemon(cfg)
 	if err := d.Open(ctx); err != nil {
 		return nil, nil, err

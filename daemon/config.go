@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"time"
@@ -78,7 +79,9 @@ type Pool struct {
 
 // Network is the host's side of jails with full network.
 type Network struct {
-	Transit string `yaml:"transit"` // addresses between jails and host; default 100.64.0.0/16
+	Transit string `yaml:"transit"` // addresses between jails and host
+
+	transit netip.Prefix // Transit, once validated
 }
 
 // NewConfig returns the defaults for root, or for a user without root: those
@@ -88,8 +91,9 @@ func NewConfig(uid int, home string) Config {
 		Data: "/var/lib/glasshouse", Listen: "127.0.0.1:8082",
 		Log:     Log{Level: "info", Format: "text"},
 		Backend: "oci", Runtime: "runc",
-		Rootfs: Rootfs{Default: jail.Rootfs{Debian: "bookworm"}},
-		Pool:   Pool{Size: 0, TTL: 10 * time.Minute},
+		Rootfs:  Rootfs{Default: jail.Rootfs{Debian: "bookworm"}},
+		Network: Network{Transit: "100.64.0.0/16"},
+		Pool:    Pool{Size: 1, TTL: 10 * time.Minute},
 	}
 	if uid != 0 {
 		c.Data = filepath.Join(home, ".local/share/glasshouse")
@@ -159,6 +163,9 @@ func (c *Config) Validate() error {
 				return fault.Fieldf(op, field, "%q is not an absolute path", p)
 			}
 		}
+	}
+	if c.Network.transit, err = netip.ParsePrefix(c.Network.Transit); err != nil || !c.Network.transit.Addr().Is4() {
+		return fault.Fieldf(op, "network.transit", "%q is not a range of IPv4 addresses such as 100.64.0.0/16", c.Network.Transit)
 	}
 	if c.Listen == "" {
 		return nil

@@ -22,6 +22,7 @@ import (
 	"glasshouse/access"
 	"glasshouse/api/wire"
 	"glasshouse/fault"
+	"glasshouse/host/netns"
 	"glasshouse/internal/atomicfile"
 	"glasshouse/jail"
 	"glasshouse/rootfs"
@@ -166,7 +167,44 @@ func (d *Daemon) openJails(ctx context.Context) error {
 		FirstID: c.FirstID, Pool: jail.PoolConfig{Size: c.Pool.Size, TTL: c.Pool.TTL},
 	})
 	d.onClose(d.jails.Close)
-	return d.jails.Open(ctx)
+	if err := d.jails.Open(ctx); err != nil {
+		return err
+	}
+	if os.Geteuid() == 0 {
+		d.guardNetwork()
+	}
+	return nil
+}
+
+// guardTime is how often the host's rules for jails with full network are looked
+// at: until then a firewall that was reloaded stands alone between them and the
+// host.
+const guardTime = 10 * time.Second
+
+// guardNetwork keeps the host's rules for jails with full network in place, and
+// removes them at the end if no such jail is left.
+func (d *Daemon) guardNetwork() {
+	stop := make(chan struct{})
+	var loop sync.WaitGroup
+	loop.Go(func() {
+		tick := time.NewTicker(guardTime)
+		defer tick.Stop()
+		for {
+			select {
+			case <-stop:
+				return
+			case <-tick.C:
+				if err := netns.Uphold(); err != nil {
+					d.log.Error("the host's rules for jails with full network could not be checked", "err", err)
+				}
+			}
+		}
+	})
+	d.onClose(func() error {
+		close(stop)
+		loop.Wait()
+		return netns.Release()
+	})
 }
 
 // images is the rootfs provider as the API wants it.

@@ -33,6 +33,7 @@ func (d *Daemon) runtimes() []jail.Runtime {
 			CgroupPrefix: prefix, Templates: templates, Base: base,
 			RunDir:   filepath.Join(c.Data, "run", name),
 			NetnsDir: filepath.Join(c.Data, "run", "netns"),
+			Transit:  c.Network.transit,
 			Log:      d.log.With("part", name),
 		})})
 	}
