@@ -166,6 +166,9 @@ func (d *Daemon) openJails(ctx context.Context) error {
 		AllowMounts: c.Mounts.Allow, AllowWorkspaces: c.Workspaces.Allow,
 		FirstID: c.FirstID, Pool: jail.PoolConfig{Size: c.Pool.Size, TTL: c.Pool.TTL},
 	})
+	if os.Geteuid() == 0 {
+		d.onClose(d.dropCgroups)
+	}
 	d.onClose(d.jails.Close)
 	if err := d.jails.Open(ctx); err != nil {
 		return err

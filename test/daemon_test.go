@@ -3,6 +3,8 @@ package test_test
 import (
 	"bytes"
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -172,6 +174,10 @@ func (h *house) leftovers() []string {
 		if data, _ := os.ReadFile(l); strings.Contains(string(data), h.data) {
 			left = append(left, "loop device of "+strings.TrimSpace(string(data)))
 		}
+	}
+	sum := sha256.Sum256([]byte(h.data))
+	if groups, _ := filepath.Glob("/sys/fs/cgroup/*/glasshouse-" + hex.EncodeToString(sum[:4])); len(groups) > 0 {
+		left = append(left, groups...)
 	}
 	procs, _ := filepath.Glob("/proc/[0-9]*/mountinfo")
 	for _, p := range procs {
@@ -574,6 +580,27 @@ func TestFiftyJailsAtOnce(t *testing.T) {
 		})
 	}
 	wg.Wait()
+}
+
+func TestAJailHoldsNothingOfAnother(t *testing.T) {
+	h := open(t, "pool: {size: 0}\n")
+	first := h.running(wire.CreateJail{})
+	holder, err := h.CreateJail(t.Context(), wire.CreateJail{Backend: "bwrap"})
+	if errors.Is(err, fault.Unsupported) {
+		t.Skip(err)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := h.DeleteJail(t.Context(), first.ID); err != nil {
+		t.Fatal(err)
+	}
+	loops, _ := filepath.Glob("/sys/block/loop*/loop/backing_file")
+	for _, l := range loops {
+		if data, _ := os.ReadFile(l); strings.Contains(string(data), string(first.ID)) {
+			t.Errorf("%s still holds the disk of a jail that is gone", holder.ID)
+		}
+	}
 }
 
 func TestOneDaemonOwnsADataDirectory(t *testing.T) {

@@ -99,8 +99,13 @@ func (o *orders) mountAsRoot() error {
 // mountVolume makes the jail's disk and the directories on it.
 func (o *orders) mountVolume() error {
 	p, l := o.Plan, layout{o.Plan.Dir}
-	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
-		return fmt.Errorf("make mounts private: %w", err)
+	// What the host unmounts later is unmounted here too, for as long as the jail
+	// lives; nothing goes the other way.
+	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_SLAVE, ""); err != nil {
+		return fmt.Errorf("make mounts follow the host's: %w", err)
+	}
+	if err := dropOthers(l.dir); err != nil {
+		return fmt.Errorf("let go of other jails: %w", err)
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
@@ -108,6 +113,30 @@ func (o *orders) mountVolume() error {
 		return err
 	}
 	return o.makeLayout()
+}
+
+// dropOthers unmounts, in the jail's mount namespace, what other jails have on
+// the host now: bwrap keeps this namespace, and would hold their disks for as
+// long as this jail lives.
+func dropOthers(own string) error {
+	own, err := filepath.EvalSymlinks(own)
+	if err != nil {
+		return err
+	}
+	all := filepath.Dir(own)
+	mounts, err := overlay.MountsBelow(all)
+	if err != nil {
+		return err
+	}
+	for _, m := range mounts { // deepest first
+		if m == all || m == own || strings.HasPrefix(m, own+"/") {
+			continue
+		}
+		if err := overlay.Unmount(m); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // makeLayout makes the directories that overlays and binds need.

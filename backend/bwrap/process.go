@@ -28,6 +28,10 @@ func stageCommand(what, dir string) *exec.Cmd {
 	}
 }
 
+// maxReports bounds what a stage may report: a list of changes names files that
+// the jail has made.
+const maxReports = 64 << 20
+
 // A stage is a stage process as the daemon sees it.
 type stage struct {
 	cmd     *exec.Cmd
@@ -64,7 +68,7 @@ func (b *Backend) startStage(what string, o orders) (_ *stage, err error) {
 	if err != nil {
 		return nil, err
 	}
-	s.report, s.reports, theirs = r, json.NewDecoder(io.LimitReader(r, 1<<20)), append(theirs, w)
+	s.report, s.reports, theirs = r, json.NewDecoder(io.LimitReader(r, maxReports)), append(theirs, w)
 	r, w, err = os.Pipe()
 	if err != nil {
 		return nil, err

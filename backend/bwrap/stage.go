@@ -27,6 +27,7 @@ const (
 	stageEnter  = "enter"
 	stageHold   = "hold"   // show a stopped jail's files until nobody wants them any more
 	stageRemove = "remove" // remove a jail's files
+	stageDiff   = "diff"   // compare a jail's files with its layers
 	stageTry    = "try"    // find out whether all that works on this host
 )
 
@@ -47,14 +48,17 @@ type orders struct {
 	Plan      jail.Plan `json:"plan"`
 	Identity  identity  `json:"identity"`
 	Processes int64     `json:"processes"` // limit for the jail's one user; 0 is none
+
+	Compare comparison `json:"compare"`
 }
 
 // A report is what a stage tells, and bwrap after it.
 type report struct {
-	Ready int      `json:"ready,omitempty"`     // of enter, which waits for the go: its pid
-	Dir   string   `json:"dir,omitempty"`       // of hold: where the files are, seen from its root
-	Child int      `json:"child-pid,omitempty"` // of bwrap: the pid of the jail's init
-	Error *failure `json:"error,omitempty"`
+	Ready   int           `json:"ready,omitempty"`     // of enter, which waits for the go: its pid
+	Dir     string        `json:"dir,omitempty"`       // of hold: where the files are, seen from its root
+	Child   int           `json:"child-pid,omitempty"` // of bwrap: the pid of the jail's init
+	Changes []jail.Change `json:"changes,omitempty"`   // of diff
+	Error   *failure      `json:"error,omitempty"`
 }
 
 // A failure is an error on its way out of a stage.
@@ -87,8 +91,18 @@ func Stage(args []string) {
 // tell writes a report. If nobody reads it any more, nothing can be done.
 func tell(r report) {
 	b, err := json.Marshal(r)
-	if err == nil {
-		unix.Write(fdReport, append(b, '\n'))
+	if err != nil {
+		return
+	}
+	for b = append(b, '\n'); len(b) > 0; {
+		n, err := unix.Write(fdReport, b)
+		if err == unix.EINTR {
+			continue
+		}
+		if err != nil {
+			return
+		}
+		b = b[n:]
 	}
 }
 
@@ -115,6 +129,8 @@ func runStage(what string) error {
 		return o.hold()
 	case stageRemove:
 		return os.RemoveAll(o.Plan.Dir)
+	case stageDiff:
+		return o.diff()
 	case stageTry:
 		return o.try()
 	}

@@ -1,0 +1,108 @@
+package bwrap
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+
+	"glasshouse/fault"
+	"glasshouse/host/overlay"
+	"glasshouse/jail"
+)
+
+var _ jail.Differ = (*Backend)(nil)
+
+// A comparison is what the stage diff compares.
+type comparison struct {
+	Workspace bool   `json:"workspace"`        // instead of the root
+	Volume    string `json:"volume,omitempty"` // where a live jail's is to be seen; else it is mounted
+}
+
+// Changes implements jail.Differ. A stage compares the files: without root those
+// of the jail's other users are only its root's to read, and as root the volume
+// is mounted in namespaces of the jail's alone.
+func (b *Backend) Changes(ctx context.Context, p jail.Plan, workspace bool) (changes []jail.Change, err error) {
+	const op = "bwrap.Changes"
+	if err := checkPlace(p, op); err != nil {
+		return nil, err
+	}
+	if workspace && p.Workspace == nil {
+		return nil, fault.Newf(fault.Conflict, op, string(p.ID), "the jail has no workspace")
+	}
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("compare files of %s: %w", p.ID, err)
+		}
+	}()
+	o, err := b.orders(p)
+	if err != nil {
+		return nil, err
+	}
+	if err := b.sharedLayers(&o); err != nil {
+		return nil, err
+	}
+	o.Compare = comparison{Workspace: workspace, Volume: o.visibleVolume()}
+	s, err := b.startStage(stageDiff, o)
+	if err != nil {
+		return nil, err
+	}
+	r, err := s.next(ctx)
+	if err != nil {
+		s.cmd.Process.Kill() // it may have far to go yet
+	}
+	if ended := s.end(); err == nil {
+		err = ended
+	}
+	if o.Compare.Volume == "" {
+		err = errors.Join(err, releaseVolume(context.WithoutCancel(ctx), layout{p.Dir}))
+	}
+	return r.Changes, err
+}
+
+// visibleVolume returns where the volume of a live jail is mounted, as seen from
+// outside, or "" if no jail lives. bwrap, which stays outside of the jail it has
+// made, is in the namespace in which the volume was mounted.
+func (o *orders) visibleVolume() string {
+	l := layout{o.Plan.Dir}
+	if o.Identity.Kind != asRoot {
+		return l.volume() // a directory like others
+	}
+	r, err := readRecord(l.record())
+	if err != nil || !isOf(r.Monitor, o.Plan) {
+		return ""
+	}
+	return filepath.Join(fmt.Sprintf("/proc/%d/root", r.Monitor), l.volume())
+}
+
+// diff is the stage that compares.
+func (o *orders) diff() error {
+	l := layout{o.Plan.Dir}
+	volume := o.Compare.Volume
+	if volume == "" {
+		if err := o.mountVolume(); err != nil {
+			return err
+		}
+		volume = l.volume()
+	}
+	upper, lower := l.upper(), o.lower()
+	if !exists(l.identity()) {
+		lower = lower[1:]
+	}
+	if o.Compare.Workspace {
+		upper, lower = l.wsUpper(), []string{o.Plan.Workspace.Source}
+	}
+	upper = filepath.Join(volume, filepath.Base(upper))
+	var changes []jail.Change
+	if exists(upper) { // else the jail was never started
+		found, err := overlay.Diff(upper, lower, !o.Compare.Workspace) // a workspace's owner is root in the jail
+		if err != nil {
+			return err
+		}
+		for _, c := range found {
+			changes = append(changes, jail.Change(c))
+		}
+	}
+	tell(report{Changes: changes})
+	return nil
+}
