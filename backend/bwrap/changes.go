@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"path/filepath"
 
 	"glasshouse/fault"
@@ -42,7 +43,11 @@ func (b *Backend) Changes(ctx context.Context, p jail.Plan, workspace bool) (cha
 	if err := b.sharedLayers(&o); err != nil {
 		return nil, err
 	}
-	o.Compare = comparison{Workspace: workspace, Volume: o.visibleVolume()}
+	volume, err := o.visibleVolume()
+	if err != nil {
+		return nil, err
+	}
+	o.Compare = comparison{Workspace: workspace, Volume: volume}
 	s, err := b.startStage(stageDiff, o)
 	if err != nil {
 		return nil, err
@@ -62,17 +67,27 @@ func (b *Backend) Changes(ctx context.Context, p jail.Plan, workspace bool) (cha
 
 // visibleVolume returns where the volume of a live jail is mounted, as seen from
 // outside, or "" if no jail lives. bwrap, which stays outside of the jail it has
-// made, is in the namespace in which the volume was mounted.
-func (o *orders) visibleVolume() string {
+// made, is in the namespace in which the volume was mounted. A second mount of
+// it beside that one would destroy the files.
+func (o *orders) visibleVolume() (string, error) {
 	l := layout{o.Plan.Dir}
 	if o.Identity.Kind != asRoot {
-		return l.volume() // a directory like others
+		return l.volume(), nil // a directory like others
 	}
 	r, err := readRecord(l.record())
-	if err != nil || !isOf(r.Monitor, o.Plan) {
-		return ""
+	if errors.Is(err, fs.ErrNotExist) {
+		return "", nil
 	}
-	return filepath.Join(fmt.Sprintf("/proc/%d/root", r.Monitor), l.volume())
+	if err != nil {
+		return "", err
+	}
+	if isOf(r.Monitor, o.Plan) {
+		return filepath.Join(fmt.Sprintf("/proc/%d/root", r.Monitor), l.volume()), nil
+	}
+	if now, err := newRecord(r.PID, r.Monitor); err == nil && now == r {
+		return "", fault.Newf(fault.Conflict, "bwrap.Changes", string(o.Plan.ID), "somebody ended its bwrap, and with it the way to its files; stop the jail first")
+	}
+	return "", nil
 }
 
 // diff is the stage that compares.
