@@ -592,13 +592,13 @@ func TestAJailHoldsNothingOfAnother(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := h.DeleteJail(t.Context(), first.ID); err != nil {
+	if _, err := h.StopJail(t.Context(), first.ID, 0); err != nil {
 		t.Fatal(err)
 	}
 	loops, _ := filepath.Glob("/sys/block/loop*/loop/backing_file")
 	for _, l := range loops {
 		if data, _ := os.ReadFile(l); strings.Contains(string(data), string(first.ID)) {
-			t.Errorf("%s still holds the disk of a jail that is gone", holder.ID)
+			t.Errorf("%s still holds the disk of a jail that has stopped", holder.ID)
 		}
 	}
 }
