@@ -154,6 +154,7 @@ func specOf(b wire.CreateJail) (jail.Spec, error) {
 	for _, m := range b.Mounts {
 		s.Mounts = append(s.Mounts, jail.Mount(m))
 	}
+	s.Start = b.Start
 	if b.Workspace != nil {
 		w := jail.Workspace(*b.Workspace)
 		s.Workspace = &w

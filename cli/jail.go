@@ -138,7 +138,7 @@ started; its end does not end the jail.`,
 			if err != nil {
 				return err
 			}
-			req.Command = args
+			req.Command, req.Start = args, start
 			cl, err := c.client()
 			if err != nil {
 				return err
@@ -146,11 +146,6 @@ started; its end does not end the jail.`,
 			j, err := cl.CreateJail(cmd.Context(), req)
 			if err != nil {
 				return err
-			}
-			if start {
-				if j, err = cl.StartJail(cmd.Context(), j.ID); err != nil {
-					return err
-				}
 			}
 			return c.print(j, func(w io.Writer) { fmt.Fprintln(w, j.ID) })
 		},

@@ -72,6 +72,7 @@ func (c *command) runIn(ctx context.Context, jf *jailFlags, o runOptions, argv [
 	if err != nil {
 		return err
 	}
+	req.Start = true
 	dir, err := o.directory()
 	if err != nil {
 		return err
@@ -155,9 +156,6 @@ type runner struct {
 }
 
 func (r *runner) do(ctx context.Context, argv []string) error {
-	if _, err := r.cl.StartJail(ctx, r.jail.ID); err != nil {
-		return err
-	}
 	r.sayLacks(ctx)
 	if isTerminal(r.c.env.Stdin) && isTerminal(r.c.env.Stdout) {
 		return r.c.terminal(ctx, r.cl, r.jail.ID, client.TerminalOptions{Argv: argv})

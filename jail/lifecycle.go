@@ -13,8 +13,9 @@ import (
 	"glasshouse/jailinit/control"
 )
 
-// Create makes a jail whose init waits. Once it has begun it finishes, also
-// when the caller goes away.
+// Create makes a jail whose init waits, or with Spec.Start one that runs. Once
+// it has begun it finishes, also when the caller goes away. A jail that cannot be
+// started is not kept.
 func (m *Manager) Create(ctx context.Context, s Spec) (Jail, error) {
 	const op = "jail.Create"
 	s, err := m.check(s)
@@ -43,8 +44,9 @@ func (m *Manager) Create(ctx context.Context, s Spec) (Jail, error) {
 	}
 
 	if c := m.pool.take(s, layers); c != nil {
-		if j, err := m.claim(ctx, c, s); err == nil {
-			return j, nil
+		j, err := m.claim(ctx, b, c, s)
+		if !errors.Is(err, errSpareGone) {
+			return j, err
 		} // a spare that died is no reason to refuse
 	}
 	c, err := m.make(ctx, b, s, layers, Created)
@@ -52,7 +54,15 @@ func (m *Manager) Create(ctx context.Context, s Spec) (Jail, error) {
 		return Jail{}, err
 	}
 	m.pool.wanted(s, layers)
-	return *c.jail.Load(), nil
+	j := *c.jail.Load()
+	if !s.Start {
+		return j, nil
+	}
+	started, err := m.Start(ctx, j.ID)
+	if err != nil {
+		return Jail{}, errors.Join(err, m.Delete(context.WithoutCancel(ctx), j.ID))
+	}
+	return started, nil
 }
 
 // refuseLacking refuses what the jail would silently not get.
@@ -115,9 +125,13 @@ func (m *Manager) isolate(ctx context.Context, b Backend, c *cell) (Instance, er
 	return b.Create(ctx, m.plan(j))
 }
 
-// claim hands a spare to the caller.
-func (m *Manager) claim(ctx context.Context, c *cell, s Spec) (Jail, error) {
-	ctx = context.WithoutCancel(ctx)
+var errSpareGone = errors.New("the spare is gone")
+
+// claim hands a spare to the caller, started if it is to be: one write to the
+// record does for both.
+func (m *Manager) claim(ctx context.Context, b Backend, c *cell, s Spec) (Jail, error) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), makeTime)
+	defer cancel()
 	unlock, err := c.lock(ctx, "jail.Create")
 	if err != nil {
 		return Jail{}, err
@@ -125,16 +139,21 @@ func (m *Manager) claim(ctx context.Context, c *cell, s Spec) (Jail, error) {
 	defer unlock()
 	j := *c.jail.Load()
 	if c.live.Load() == nil {
-		return Jail{}, fault.Newf(fault.Unavailable, "jail.Create", string(j.ID), "the spare is gone")
+		return Jail{}, errSpareGone
 	}
 	if err := j.move(Created, "jail.Create"); err != nil {
-		return Jail{}, err
+		return Jail{}, errSpareGone
 	}
 	j.Spec, j.Created = s, time.Now()
-	if err := m.save(ctx, c, j); err != nil {
-		return Jail{}, err
+	if s.Start {
+		err = m.begin(ctx, b, c, j)
+	} else {
+		err = m.save(ctx, c, j)
 	}
-	return j, nil
+	if err != nil {
+		return Jail{}, errors.Join(err, m.destroy(ctx, b, c))
+	}
+	return *c.jail.Load(), nil
 }
 
 // change runs f on a visible jail while it is the only one to change it. The
@@ -177,6 +196,12 @@ func (m *Manager) start(ctx context.Context, b Backend, c *cell) error {
 		}
 		j = *c.jail.Load()
 	}
+	return m.begin(ctx, b, c, j)
+}
+
+// begin records j, whose init waits, as running, and runs its command if it has
+// one. The caller holds the cell's turn.
+func (m *Manager) begin(ctx context.Context, b Backend, c *cell, j Jail) error {
 	now := time.Now()
 	if err := j.move(Running, "jail.Start"); err != nil {
 		return err

@@ -453,6 +453,12 @@ func TestACommandThatIsNotThereFailsTheJail(t *testing.T) {
 	if got, _ := m.Get(t.Context(), j.ID); got.State != jail.Failed {
 		t.Errorf("state %s, want failed", got.State)
 	}
+	if _, err := m.Create(t.Context(), jail.Spec{Command: []string{"/no/such/program"}, Start: true}); err == nil {
+		t.Error("Create and start of a missing command = nil")
+	}
+	if all, _ := m.List(t.Context(), jail.ListOptions{}); len(all) != 1 {
+		t.Errorf("%d jails, want 1: one that could not be started is not kept", len(all))
+	}
 }
 
 func TestInitThatDiesIsNoticed(t *testing.T) {
@@ -600,12 +606,9 @@ func TestThePoolHandsOutSparesAndIsRefilled(t *testing.T) {
 	made := w.backend.creates.Load()
 	w.backend.slow = 300 * time.Millisecond // a cold create would show
 	begun := time.Now()
-	j, err := m.Create(ctx, jail.Spec{Name: "warm", Env: map[string]string{"K": "v"}})
-	if err != nil || time.Since(begun) > 250*time.Millisecond {
-		t.Fatalf("Create from the pool = %v after %v", err, time.Since(begun))
-	}
-	if _, err := m.Start(ctx, j.ID); err != nil {
-		t.Fatal(err)
+	j, err := m.Create(ctx, jail.Spec{Name: "warm", Env: map[string]string{"K": "v"}, Start: true})
+	if err != nil || j.State != jail.Running || time.Since(begun) > 250*time.Millisecond {
+		t.Fatalf("Create from the pool = %s, %v after %v; want it running at once", j.State, err, time.Since(begun))
 	}
 	if got := w.sh(m, j.ID, "echo $K"); got != "v" {
 		t.Errorf("the spare's environment = %q, want the caller's", got)
@@ -614,6 +617,10 @@ func TestThePoolHandsOutSparesAndIsRefilled(t *testing.T) {
 	if n := w.backend.creates.Load(); n != made+1 {
 		t.Errorf("%d creates to refill, want 1", n-made)
 	}
+	if _, err := m.Create(ctx, jail.Spec{Start: true, Command: []string{"/no/such"}}); err == nil {
+		t.Error("a spare whose command is not there was handed out")
+	}
+	waitSpares(t, m, 2)
 	if _, err := m.Create(ctx, jail.Spec{Limits: jail.Limits{MemoryMB: 64}}); err != nil {
 		t.Fatal(err) // another shape: cold, not from the wrong pool
 	}

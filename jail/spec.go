@@ -24,6 +24,9 @@ type Spec struct {
 	Mounts    []Mount           `json:"mounts,omitempty"`
 	Workspace *Workspace        `json:"workspace,omitempty"`
 
+	// Start has Create start the jail as well, at the price of the creation alone.
+	Start bool `json:"-"`
+
 	// Trusted says the caller could read any host directory anyway, so that its
 	// workspace needs no leave from the configuration. Never from a request body.
 	Trusted bool `json:"-"`

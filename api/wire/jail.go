@@ -22,6 +22,7 @@ type CreateJail struct {
 	Command   []string          `json:"command,omitempty" description:"Run at start. Its end does not end the jail."`
 	Mounts    []Mount           `json:"mounts,omitempty"`
 	Workspace *Workspace        `json:"workspace,omitempty"`
+	Start     bool              `json:"start,omitempty" description:"Start it as well. A jail that cannot be started is not kept."`
 }
 
 // Rootfs names the read-only root filesystem. At most one field may be set.

@@ -1,0 +1,135 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"glasshouse/api/client"
+	"glasshouse/fault"
+)
+
+// A command that finds no daemon starts one that lasts as long as it is used:
+// every command holds a shared lock on a file in the data directory until it
+// ends, however it ends, and such a daemon stops when it gets the lock for
+// itself. Who comes while it stops waits for its end and starts the next.
+
+// whileUsed is the flag of serve that makes such a daemon.
+const whileUsed = "while-used"
+
+// client returns a client of the daemon, which it starts if there is none.
+func (c *command) client(ctx context.Context) (*client.Client, error) {
+	cl, err := c.dial()
+	if err != nil || c.addr != "" || c.env.Getenv("GLASSHOUSE_ADDR") != "" {
+		return cl, err
+	}
+	// Without a right to this directory the daemon is somebody else's, and
+	// not ours to start.
+	if err := c.use(); err != nil {
+		return cl, nil
+	}
+	if err := cl.Health(ctx); !errors.Is(err, fault.Unavailable) {
+		return cl, err
+	}
+	return cl, c.startOwn(ctx, cl)
+}
+
+// use takes part in the use of the daemon, for as long as this process lasts.
+func (c *command) use() error {
+	if c.used != nil {
+		return nil
+	}
+	f, err := usersFile(c.dataDir())
+	if err != nil {
+		return err
+	}
+	if err := flock(f, syscall.LOCK_SH); err != nil {
+		f.Close()
+		return err
+	}
+	c.used = f
+	return nil
+}
+
+// usersFile opens the file that is locked by who uses the daemon of a data
+// directory.
+func usersFile(dir string) (*os.File, error) {
+	if err := os.MkdirAll(dir, 0o711); err != nil {
+		return nil, err
+	}
+	return os.OpenFile(filepath.Join(dir, "users"), os.O_CREATE|os.O_RDWR, 0o600)
+}
+
+func flock(f *os.File, how int) error {
+	for {
+		if err := syscall.Flock(int(f.Fd()), how); err != syscall.EINTR {
+			return err
+		}
+	}
+}
+
+// startTime is how long a daemon may take to find the jails that are there.
+const startTime = time.Minute
+
+// startOwn starts a daemon and waits until it answers. Of two who do so at once
+// one daemon finds that the other has the data directory; that one serves both.
+func (c *command) startOwn(ctx context.Context, cl *client.Client) error {
+	log, err := os.OpenFile(filepath.Join(c.dataDir(), "daemon.log"), os.O_CREATE|os.O_RDWR|os.O_APPEND, 0o600)
+	if err != nil {
+		return err
+	}
+	defer log.Close()
+	from, err := log.Seek(0, io.SeekEnd)
+	if err != nil {
+		return err
+	}
+	cmd := exec.Command("/proc/self/exe", "serve", "--data", c.dataDir(), "--listen", "", "--"+whileUsed)
+	cmd.Args[0] = "glasshouse"
+	cmd.Stderr = log
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // an interrupt is for us, not for it
+	if err := cmd.Start(); err != nil {
+		return err
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- cmd.Wait() }()
+	for deadline := time.Now().Add(startTime); ; {
+		err := cl.Health(ctx)
+		if !errors.Is(err, fault.Unavailable) {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case err := <-ended:
+			said, _ := io.ReadAll(io.NewSectionReader(log, from, 4<<10))
+			if !strings.Contains(string(said), "another daemon") {
+				return fault.Newf(fault.Unavailable, "start a daemon", c.dataDir(), "%w: %s", err, strings.TrimSpace(string(said)))
+			}
+		case <-time.After(2 * time.Millisecond):
+		}
+		if time.Now().After(deadline) {
+			return fmt.Errorf("the daemon on %s does not answer; see %s", c.dataDir(), log.Name())
+		}
+	}
+}
+
+// stopUnused calls stop when nobody uses the daemon any more.
+func stopUnused(dir string, stop func()) error {
+	f, err := usersFile(dir)
+	if err != nil {
+		return err
+	}
+	go func() { // ends with the process, which alone lets go of the lock
+		if err := flock(f, syscall.LOCK_EX); err == nil {
+			stop()
+		}
+	}()
+	return nil
+}
