@@ -49,6 +49,9 @@ func (m *Manager) check(s Spec) (Spec, error) {
 	if s.Backend == "oci" && s.Runtime == "" {
 		s.Runtime = m.cfg.Runtime
 	}
+	if s.Rootfs == (Rootfs{}) {
+		s.Rootfs = m.cfg.DefaultRootfs
+	}
 	if s.Network == "" {
 		s.Network = Isolated
 	}

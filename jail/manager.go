@@ -60,8 +60,9 @@ type Config struct {
 	Boot     string // the host's boot id
 	Log      *slog.Logger
 
-	Backend string // of a Spec that names none
-	Runtime string // of a Spec that says oci and no more
+	Backend       string // of a Spec that names none
+	Runtime       string // of a Spec that says oci and no more
+	DefaultRootfs Rootfs // of a Spec that names none
 
 	AllowMounts     []string // host prefixes that jails may mount
 	AllowWorkspaces []string // host prefixes that jails may use copy-on-write
