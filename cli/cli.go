@@ -84,6 +84,8 @@ type command struct {
 	data string // --data
 	addr string // --addr
 	json bool   // --json
+
+	used *os.File // locked while this process uses a daemon
 }
 
 func (c *command) root() *cobra.Command {
@@ -93,7 +95,8 @@ func (c *command) root() *cobra.Command {
 		Long: `Glasshouse runs autonomous agents in jails on Linux.
 
 Every command but serve talks to a daemon: the one at --addr or GLASSHOUSE_ADDR
-if that is set, else the one whose socket is in the data directory.`,
+if that is set, else the one whose socket is in the data directory. If there is
+none, the command starts one, which ends when nobody uses it any more.`,
 		SilenceUsage:  true,
 		SilenceErrors: true,
 		Version:       version,
@@ -104,7 +107,7 @@ if that is set, else the one whose socket is in the data directory.`,
 	root.PersistentFlags().StringVar(&c.addr, "addr", "", "the daemon's address, unix:///path or http://host:port (GLASSHOUSE_ADDR)")
 	root.PersistentFlags().BoolVar(&c.json, "json", false, "print what the API answered")
 	root.AddCommand(
-		c.serve(), c.run(), c.apply(), c.jail(), c.copy(), c.diff(),
+		c.serve(), c.run(), c.apply(), c.jail(), c.copy(), c.files(), c.diff(),
 		c.rootfs(), c.token(), c.backends(), c.doctor(), c.health(), c.docs(),
 	)
 	return root
@@ -121,9 +124,9 @@ func (c *command) dataDir() string {
 	return daemon.NewConfig(c.env.UID, c.env.Getenv("HOME")).Data
 }
 
-// client returns a client of the daemon. It does no I/O: a daemon that is not
-// there shows at the first call.
-func (c *command) client() (*client.Client, error) {
+// dial returns a client of the daemon. It does no I/O: a daemon that is not there
+// shows at the first call.
+func (c *command) dial() (*client.Client, error) {
 	addr := c.addr
 	if addr == "" {
 		addr = c.env.Getenv("GLASSHOUSE_ADDR")

@@ -50,7 +50,7 @@ signal's number if a signal ended it, 127 if it was not found, 126 if it could n
 be executed, 125 if Glasshouse failed. Interrupting this command interrupts that one.`,
 		Args: cobra.MinimumNArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			cl, err := c.client()
+			cl, err := c.client(cmd.Context())
 			if err != nil {
 				return err
 			}
@@ -181,7 +181,7 @@ func (c *command) jailExecs() *cobra.Command {
 	return &cobra.Command{
 		Use: "execs JAIL [EXEC]", Short: "List a jail's commands, or show the output of one", Args: cobra.RangeArgs(1, 2),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			cl, err := c.client()
+			cl, err := c.client(cmd.Context())
 			if err != nil {
 				return err
 			}
@@ -238,7 +238,7 @@ func (c *command) jailTerminal() *cobra.Command {
 terminal window leaves the command running: --attach comes back to it.`,
 		Args: cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			cl, err := c.client()
+			cl, err := c.client(cmd.Context())
 			if err != nil {
 				return err
 			}

@@ -30,30 +30,36 @@ file. A directory becomes the target, as a whole.`,
 		Example: "  glasshouse cp j-4k2m9x7qpz3a:/etc/os-release -\n  glasshouse cp ./src j-4k2m9x7qpz3a:/work/src",
 		Args:    cobra.ExactArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			cl, err := c.client()
+			cl, err := c.client(cmd.Context())
 			if err != nil {
 				return err
 			}
-			from, fromPath, isFrom := jailPath(args[0])
-			to, toPath, isTo := jailPath(args[1])
+			from, notFrom := parsePlace(args[0])
+			to, notTo := parsePlace(args[1])
 			switch {
-			case isFrom == isTo:
+			case (notFrom == nil) == (notTo == nil):
 				return usagef("one of the two must be JAIL:PATH")
-			case isFrom:
-				return c.download(cmd.Context(), cl, from, fromPath, args[1])
+			case notFrom == nil:
+				return c.download(cmd.Context(), cl, from.jail, from.path, args[1])
 			}
-			return c.upload(cmd.Context(), cl, args[0], to, toPath)
+			return c.upload(cmd.Context(), cl, args[0], to.jail, to.path)
 		},
 	}
 }
 
-// jailPath splits JAIL:PATH.
-func jailPath(s string) (id.Jail, string, bool) {
+// A place is a path in a jail.
+type place struct {
+	jail id.Jail
+	path string
+}
+
+// parsePlace reads JAIL:PATH.
+func parsePlace(s string) (place, error) {
 	j, p, ok := strings.Cut(s, ":")
 	if !ok || !id.Valid('j', j) || !path.IsAbs(p) {
-		return "", "", false
+		return place{}, usagef("%q is not JAIL:PATH with an absolute path", s)
 	}
-	return id.Jail(j), p, true
+	return place{id.Jail(j), p}, nil
 }
 
 func (c *command) download(ctx context.Context, cl *client.Client, j id.Jail, from, to string) error {
@@ -181,7 +187,7 @@ func (c *command) diff() *cobra.Command {
 		Use: "diff JAIL", Short: "List what a jail changed", Args: cobra.ExactArgs(1),
 		Long: "List what a jail changed in its root filesystem, or with --workspace in its workspace.",
 		RunE: func(cmd *cobra.Command, args []string) error {
-			cl, err := c.client()
+			cl, err := c.client(cmd.Context())
 			if err != nil {
 				return err
 			}
@@ -209,7 +215,7 @@ func (c *command) rootfs() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			cl, err := c.client()
+			cl, err := c.client(cmd.Context())
 			if err != nil {
 				return err
 			}
@@ -232,7 +238,7 @@ func (c *command) rootfs() *cobra.Command {
 	list := &cobra.Command{
 		Use: "ls", Short: "List the root filesystems that are ready", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			cl, err := c.client()
+			cl, err := c.client(cmd.Context())
 			if err != nil {
 				return err
 			}
@@ -246,7 +252,7 @@ func (c *command) rootfs() *cobra.Command {
 	prune := &cobra.Command{
 		Use: "prune", Short: "Remove the root filesystems that no jail uses", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			cl, err := c.client()
+			cl, err := c.client(cmd.Context())
 			if err != nil {
 				return err
 			}

@@ -139,7 +139,7 @@ started; its end does not end the jail.`,
 				return err
 			}
 			req.Command, req.Start = args, start
-			cl, err := c.client()
+			cl, err := c.client(cmd.Context())
 			if err != nil {
 				return err
 			}
@@ -165,7 +165,7 @@ func (c *command) jailList() *cobra.Command {
 			if o.Label, err = keyValues(labels, nil); err != nil {
 				return err
 			}
-			cl, err := c.client()
+			cl, err := c.client(cmd.Context())
 			if err != nil {
 				return err
 			}
@@ -203,7 +203,7 @@ func (c *command) jailShow() *cobra.Command {
 	return &cobra.Command{
 		Use: "show JAIL", Short: "Show a jail and what it uses", Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			cl, err := c.client()
+			cl, err := c.client(cmd.Context())
 			if err != nil {
 				return err
 			}
@@ -252,7 +252,7 @@ func (c *command) each(use, short, long string, f func(context.Context, *client.
 	return &cobra.Command{
 		Use: use + " JAIL...", Short: short, Long: long, Args: cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			cl, err := c.client()
+			cl, err := c.client(cmd.Context())
 			if err != nil {
 				return err
 			}

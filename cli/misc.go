@@ -23,7 +23,7 @@ func (c *command) doctor() *cobra.Command {
 		Long: `Probe every mechanism that Glasshouse can use. With a daemon, the daemon probes;
 without one, this process does.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			cl, err := c.client()
+			cl, err := c.dial()
 			if err != nil {
 				return err
 			}
@@ -57,7 +57,7 @@ func (c *command) backends() *cobra.Command {
 	return &cobra.Command{
 		Use: "backends", Short: "List what can isolate on this host", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			cl, err := c.client()
+			cl, err := c.client(cmd.Context())
 			if err != nil {
 				return err
 			}
@@ -85,7 +85,7 @@ func (c *command) health() *cobra.Command {
 	return &cobra.Command{
 		Use: "health", Short: "Say whether the daemon can serve", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			cl, err := c.client()
+			cl, err := c.dial()
 			if err != nil {
 				return err
 			}
@@ -110,7 +110,7 @@ func (c *command) token() *cobra.Command {
 	create := &cobra.Command{
 		Use: "create NAME", Short: "Make a token and print its secret, once", Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			cl, err := c.client()
+			cl, err := c.client(cmd.Context())
 			if err != nil {
 				return err
 			}
@@ -132,7 +132,7 @@ func (c *command) token() *cobra.Command {
 	list := &cobra.Command{
 		Use: "ls", Short: "List tokens, without their secrets", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			cl, err := c.client()
+			cl, err := c.client(cmd.Context())
 			if err != nil {
 				return err
 			}
@@ -156,7 +156,7 @@ func (c *command) token() *cobra.Command {
 	remove := &cobra.Command{
 		Use: "rm ID", Short: "Revoke a token", Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			cl, err := c.client()
+			cl, err := c.client(cmd.Context())
 			if err != nil {
 				return err
 			}

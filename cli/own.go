@@ -30,6 +30,9 @@ func (c *command) client(ctx context.Context) (*client.Client, error) {
 	if err != nil || c.addr != "" || c.env.Getenv("GLASSHOUSE_ADDR") != "" {
 		return cl, err
 	}
+	if !filepath.IsAbs(c.dataDir()) && c.env.Getenv("HOME") == "" {
+		return nil, usagef("HOME is not set, and neither are --data, GLASSHOUSE_DATA and --addr")
+	}
 	// Without a right to this directory the daemon is somebody else's, and
 	// not ours to start.
 	if err := c.use(); err != nil {

@@ -12,8 +12,6 @@ import (
 
 	"glasshouse/api/client"
 	"glasshouse/api/wire"
-	"glasshouse/daemon"
-	"glasshouse/fault"
 	"glasshouse/id"
 
 	"github.com/spf13/cobra"
@@ -40,9 +38,7 @@ With --apply the changes are taken over at the end, if the command succeeded.
 What would make git on this host run the jail's code is never taken over (hooks,
 configuration), and neither is what has changed here in the meantime, unless
 --force. Without --apply, a jail with changes is kept, so that glasshouse apply
-can take them over later; --rm removes it all the same.
-
-Without a daemon, run brings its own for as long as it takes.`,
+can take them over later; --rm removes it all the same.`,
 		Args: cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return c.runIn(cmd.Context(), &jf, o, args)
@@ -84,11 +80,10 @@ func (c *command) runIn(ctx context.Context, jf *jailFlags, o runOptions, argv [
 		}
 		req.Labels[runLabel] = dir
 	}
-	cl, closeDaemon, err := c.clientOrDaemon(ctx)
+	cl, err := c.client(ctx)
 	if err != nil {
 		return err
 	}
-	defer closeDaemon()
 
 	begun := time.Now()
 	j, err := cl.CreateJail(ctx, req)
@@ -117,32 +112,6 @@ func (o runOptions) directory() (string, error) {
 		return "", usagef("/ cannot be a workspace: change to a project's directory, or say --no-workspace")
 	}
 	return dir, nil
-}
-
-// clientOrDaemon returns a client of the daemon that is there, or of one that
-// lives in this process until it is closed.
-func (c *command) clientOrDaemon(ctx context.Context) (*client.Client, func(), error) {
-	cl, err := c.client()
-	if err != nil {
-		return nil, nil, err
-	}
-	err = cl.Health(ctx)
-	if err == nil || !errors.Is(err, fault.Unavailable) || c.addr != "" || c.env.Getenv("GLASSHOUSE_ADDR") != "" {
-		return cl, func() {}, err
-	}
-	cfg := daemon.NewConfig(c.env.UID, c.env.Getenv("HOME"))
-	cfg.ReadEnv(c.env.Getenv)
-	cfg.Data, cfg.Listen = c.dataDir(), ""
-	cfg.Log.Level, cfg.Pool.Size = "warn", 0
-	d := c.daemon(cfg)
-	if err := d.Open(ctx); err != nil {
-		return nil, nil, err
-	}
-	return cl, func() {
-		if err := d.Close(); err != nil {
-			fmt.Fprintf(c.env.Stderr, "glasshouse: %v\n", err)
-		}
-	}, nil
 }
 
 // A runner is one run of one command.
@@ -296,11 +265,10 @@ the jail. What would make git on this host run the jail's code is left out, and 
 is what has changed here since the run began, unless --force.`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			ctx := cmd.Context()
-			cl, closeDaemon, err := c.clientOrDaemon(ctx)
+			cl, err := c.client(ctx)
 			if err != nil {
 				return err
 			}
-			defer closeDaemon()
 			j, err := cl.Jail(ctx, id.Jail(args[0]))
 			if err != nil {
 				return err

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"errors"
 	"os"
 	"os/signal"
 	"runtime"
@@ -15,7 +16,7 @@ import (
 
 func (c *command) serve() *cobra.Command {
 	var file, listen, db string
-	var insecure bool
+	var insecure, ends bool
 	cmd := &cobra.Command{
 		Use:   "serve",
 		Short: "Run the daemon",
@@ -46,9 +47,17 @@ daemon on the same data directory finds them again.`,
 			}
 			ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt, syscall.SIGTERM)
 			defer stop()
+			if ends {
+				cfg.Log.Level, cfg.Pool.Size = "warn", 0 // nothing made ahead of need is needed
+			}
 			d := c.daemon(cfg)
 			if err := d.Open(ctx); err != nil {
 				return err
+			}
+			if ends {
+				if err := stopUnused(cfg.Data, stop); err != nil {
+					return errors.Join(err, d.Close())
+				}
 			}
 			return d.Run(ctx)
 		},
@@ -57,6 +66,8 @@ daemon on the same data directory finds them again.`,
 	cmd.Flags().StringVar(&listen, "listen", "127.0.0.1:8082", `TCP address of the API; "" for the unix socket alone`)
 	cmd.Flags().StringVar(&db, "db", "", "postgres://… (default: SQLite in the data directory)")
 	cmd.Flags().BoolVar(&insecure, "insecure", false, "allow a listen address that is not loopback without TLS")
+	cmd.Flags().BoolVar(&ends, whileUsed, false, "end when no command uses this daemon any more")
+	cmd.Flags().MarkHidden(whileUsed)
 	return cmd
 }
 

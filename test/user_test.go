@@ -1,0 +1,313 @@
+package test_test
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// stranger is a user whom the host does not know by name.
+const stranger = 23456
+
+// An ordinary user has a home directory and no daemon.
+type ordinaryUser struct {
+	*testing.T
+	bin, home, project string
+}
+
+func newUser(t *testing.T) *ordinaryUser {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("becoming another user needs root")
+	}
+	if _, err := exec.LookPath("bwrap"); err != nil {
+		t.Skip(err)
+	}
+	bin, err := binary()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chmod(filepath.Dir(bin), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	dir, err := os.MkdirTemp("", "gh-user-") // t.TempDir lies where other users may not look
+	if err != nil {
+		t.Fatal(err)
+	}
+	u := &ordinaryUser{T: t, bin: bin, home: filepath.Join(dir, "home"), project: filepath.Join(dir, "home/project")}
+	t.Cleanup(func() {
+		u.noTrace()
+		for _, pid := range u.processes() {
+			syscall.Kill(pid, syscall.SIGKILL)
+		}
+		if err := os.RemoveAll(dir); err != nil {
+			t.Error(err)
+		}
+	})
+	for _, d := range []string{dir, u.home, u.project} {
+		if err := os.MkdirAll(d, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Chmod(d, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	os.Chown(u.home, stranger, stranger)
+	os.Chown(u.project, stranger, stranger)
+	return u
+}
+
+// write makes a file of the user's.
+func (u *ordinaryUser) write(name, text string, mode os.FileMode) string {
+	u.Helper()
+	path := filepath.Join(u.home, name)
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		u.Fatal(err)
+	}
+	if err := os.WriteFile(path, []byte(text), mode); err != nil {
+		u.Fatal(err)
+	}
+	for p := path; p != u.home; p = filepath.Dir(p) {
+		os.Chown(p, stranger, stranger)
+	}
+	return path
+}
+
+func (u *ordinaryUser) read(name string) string {
+	data, _ := os.ReadFile(filepath.Join(u.home, name))
+	return string(data)
+}
+
+// command is glasshouse, called by the user in the project.
+func (u *ordinaryUser) command(args ...string) *exec.Cmd {
+	cmd := exec.Command(u.bin, args...)
+	cmd.Dir = u.project
+	cmd.Env = []string{"PATH=/usr/local/bin:/usr/bin:/bin", "HOME=" + u.home, "SECRET=of the user's shell"}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: stranger, Gid: stranger}}
+	return cmd
+}
+
+func (u *ordinaryUser) glasshouse(args ...string) (stdout, stderr string, code int) {
+	u.Helper()
+	cmd := u.command(args...)
+	var o, e bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &o, &e
+	err := cmd.Run()
+	if exit, ok := errors.AsType[*exec.ExitError](err); ok {
+		return o.String(), e.String(), exit.ExitCode()
+	}
+	if err != nil {
+		u.Fatal(err)
+	}
+	return o.String(), e.String(), 0
+}
+
+// noTrace fails the test if a process of the user's is left, or a mount.
+func (u *ordinaryUser) noTrace() {
+	u.Helper()
+	var left []string
+	for end := time.Now().Add(2 * time.Second); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
+		if left = u.traces(); len(left) == 0 {
+			return
+		}
+	}
+	u.Errorf("left on the host: %q", left)
+}
+
+// processes lists what runs as the user.
+func (u *ordinaryUser) processes() []int {
+	var pids []int
+	dirs, _ := filepath.Glob("/proc/[0-9]*")
+	for _, dir := range dirs {
+		var pid int
+		fmt.Sscanf(dir, "/proc/%d", &pid)
+		if fi, err := os.Stat(dir); err == nil && fi.Sys().(*syscall.Stat_t).Uid == stranger {
+			pids = append(pids, pid)
+		}
+	}
+	return pids
+}
+
+func (u *ordinaryUser) traces() []string {
+	var left []string
+	for _, pid := range u.processes() {
+		line, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
+		left = append(left, fmt.Sprintf("process %d: %.60q", pid, line))
+	}
+	mounts, _ := os.ReadFile("/proc/self/mountinfo")
+	for line := range strings.Lines(string(mounts)) {
+		if strings.Contains(line, u.home) {
+			left = append(left, "mount "+line)
+		}
+	}
+	return left
+}
+
+func TestAnOrdinaryUserRunsACommandInAJail(t *testing.T) {
+	u := newUser(t)
+	u.write("project/a", "old\n", 0o644)
+	u.write("project/b", "b\n", 0o600)
+
+	stdout, stderr, code := u.glasshouse("run", "--", "sh", "-c", "pwd; cat a; ls /usr/bin/env; echo new > a; rm b; mkdir d; echo c > d/c; exit 3")
+	if stdout != u.project+"\nold\n/usr/bin/env\n" || code != 3 {
+		t.Errorf("stdout %q, exit code %d; want the directory, the old content, a program of the host's and 3\n%s", stdout, code, stderr)
+	}
+	for _, want := range []string{"modified  a", "deleted   b", "added     d/c", "glasshouse apply j-", "no limit on disk: "} {
+		if !strings.Contains(stderr, want) {
+			t.Errorf("stderr does not say %q:\n%s", want, stderr)
+		}
+	}
+	if got := u.read("project/a"); got != "old\n" {
+		t.Errorf("the user's file changed to %q", got)
+	}
+	u.noTrace()
+
+	name := strings.TrimSpace(stderr[max(0, strings.LastIndex(stderr, "j-")):])
+	if _, stderr, code := u.glasshouse("apply", name); code != 0 {
+		t.Fatalf("apply: exit code %d\n%s", code, stderr)
+	}
+	if a, b, c := u.read("project/a"), u.read("project/b"), u.read("project/d/c"); a != "new\n" || b != "" || c != "c\n" {
+		t.Errorf("after apply: a %q, b %q, d/c %q", a, b, c)
+	}
+	u.noTrace()
+
+	if _, stderr, code := u.glasshouse("run", "--apply", "--", "sh", "-c", "echo newer > a; chmod 700 a"); code != 0 || !strings.Contains(stderr, "1 change taken over") {
+		t.Errorf("run --apply: exit code %d\n%s", code, stderr)
+	}
+	fi, err := os.Stat(filepath.Join(u.project, "a"))
+	if err != nil || u.read("project/a") != "newer\n" || fi.Mode().Perm() != 0o700 || fi.Sys().(*syscall.Stat_t).Uid != stranger {
+		t.Errorf("after run --apply: %q, %v, %v", u.read("project/a"), fi, err)
+	}
+	left, _ := filepath.Glob(filepath.Join(u.home, ".local/share/glasshouse/jails/*"))
+	if len(left) > 0 {
+		t.Errorf("jails are left: %q", left)
+	}
+}
+
+func TestAUsersJailCannotReachWhatTheUserCan(t *testing.T) {
+	u := newUser(t)
+	secret := u.write(".ssh/id_ed25519", "secret of the user's", 0o600)
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	_, port, _ := net.SplitHostPort(l.Addr().String())
+	u.write("project/tries", fmt.Sprintf(`
+read_it() { if cat "$1" 2>/dev/null | grep -q .; then echo "read $1"; fi; }
+for root in "" /proc/1/root /proc/self/root /proc/$PPID/root; do
+	read_it $root/etc/shadow
+	read_it $root%[1]s
+done
+ls -a %[2]s | grep -q ssh && echo "sees .ssh"
+ln -s %[1]s link; read_it link
+( : > /usr/bin/own ) 2>/dev/null && echo "writes to /usr"
+[ "$SECRET" ] && echo "has the environment"
+( : < /dev/tcp/127.0.0.1/%[3]s ) 2>/dev/null && echo "reaches the host"
+( : < /dev/tcp/192.0.2.1/80 ) 2>&1 | grep -q unreachable || echo "has a way out"
+unshare -U true 2>/dev/null && echo "makes a user namespace"
+for p in /proc/[0-9]*; do grep -q glasshouse.run $p/cmdline 2>/dev/null && echo "sees a process of the host's"; done
+rm link; exit 0
+`, secret, u.home, port), 0o644)
+	stdout, stderr, code := u.glasshouse("run", "--", "bash", "tries")
+	if stdout != "" || code != 0 {
+		t.Errorf("a jail of the user's: %q, exit code %d\n%s", stdout, code, stderr)
+	}
+}
+
+func TestAUsersJailEndsWithTheUsersCommand(t *testing.T) {
+	u := newUser(t)
+	// What the command leaves behind ends with the jail.
+	if _, stderr, code := u.glasshouse("run", "--", "sh", "-c", "setsid sleep 1000 & exit 0"); code != 0 {
+		t.Errorf("exit code %d\n%s", code, stderr)
+	}
+	u.noTrace()
+
+	// So it does when the user has had enough, or loses the whole session.
+	for _, sig := range []syscall.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGKILL} {
+		cmd := u.command("run", "--", "sh", "-c", "echo up; sleep 1000")
+		out, err := cmd.StdoutPipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		if n, err := out.Read(make([]byte, 10)); n == 0 {
+			t.Errorf("the jail is not up: %v", err)
+		}
+		cmd.Process.Signal(sig)
+		ended := make(chan error, 1)
+		go func() { ended <- cmd.Wait() }()
+		select {
+		case <-ended:
+		case <-time.After(20 * time.Second):
+			t.Errorf("%v does not end a run", sig)
+			cmd.Process.Kill()
+			<-ended
+		}
+		if sig == syscall.SIGKILL { // then the jail goes on, and its user finds it
+			left, stderr, _ := u.glasshouse("jail", "ls", "-q")
+			if left = strings.TrimSpace(left); strings.Count(left, "j-") != 1 {
+				t.Fatalf("after a kill there is not one jail but %q\n%s", left, stderr)
+			}
+			if out, stderr, code := u.glasshouse("jail", "exec", left, "--", "echo", "alive"); out != "alive\n" {
+				t.Errorf("the jail answers %q, %d\n%s", out, code, stderr)
+			}
+			if _, stderr, code := u.glasshouse("jail", "rm", left); code != 0 {
+				t.Errorf("jail rm: exit code %d\n%s", code, stderr)
+			}
+		}
+		u.noTrace()
+	}
+}
+
+// Commands of one user at once share a daemon that none of them is.
+func TestRunsOfAUserDoNotEndEachOther(t *testing.T) {
+	u := newUser(t)
+	var wg sync.WaitGroup
+	for i := range 5 {
+		wg.Go(func() {
+			for range 2 {
+				time.Sleep(time.Duration(i) * 50 * time.Millisecond)
+				line := fmt.Sprintf("sleep 0.%d; echo done", i*2)
+				if out, stderr, code := u.glasshouse("run", "--", "sh", "-c", line); out != "done\n" || code != 0 {
+					t.Errorf("%s: %q, exit code %d\n%s", line, out, code, stderr)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	u.noTrace()
+}
+
+func TestAUserIsToldWhyNoDaemonStarts(t *testing.T) {
+	u := newUser(t)
+	file := u.write("file", "", 0o644)
+	for want, args := range map[string][]string{
+		"not a directory":     {"run", "--data", filepath.Join(file, "data"), "--", "true"},
+		"no daemon answers":   {"jail", "ls", "--addr", "unix://" + u.home + "/none.sock"},
+		"--db":                {"jail", "ls", "--data", u.postgresData()},
+		"No such file or dir": {"health", "--data", u.home + "/none"},
+	} {
+		begun := time.Now()
+		if _, stderr, code := u.glasshouse(args...); code != 1 || !strings.Contains(strings.ToLower(stderr), strings.ToLower(want)) || time.Since(begun) > 10*time.Second {
+			t.Errorf("%q after %v: exit code %d, %q; want 1 and %q", args, time.Since(begun), code, stderr, want)
+		}
+	}
+	u.noTrace()
+}
+
+// postgresData returns a data directory whose records are in PostgreSQL.
+func (u *ordinaryUser) postgresData() string {
+	return filepath.Dir(u.write("elsewhere/database", "postgres:///jails\n", 0o600))
+}
