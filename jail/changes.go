@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"io/fs"
+	"slices"
+	"strings"
 
 	"glasshouse/fault"
 	"glasshouse/id"
@@ -51,5 +53,20 @@ func (m *Manager) Changes(ctx context.Context, jid id.Jail, workspace bool) ([]C
 	if workspace && j.Spec.Workspace == nil {
 		return nil, fault.Newf(fault.Conflict, op, string(jid), "the jail has no workspace")
 	}
-	return d.Changes(ctx, m.plan(j), workspace)
+	changes, err := d.Changes(ctx, m.plan(j), workspace)
+	if workspace {
+		return changes, err
+	}
+	return slices.DeleteFunc(changes, j.Spec.madePlace), err
+}
+
+// madePlace reports whether a change is a directory that was made for the
+// workspace or a mount to be shown on, which is none of the jail's doing.
+func (s Spec) madePlace(c Change) bool {
+	if c.Kind != "added" || c.Type != "dir" {
+		return false
+	}
+	holds := func(target string) bool { return target == c.Path || strings.HasPrefix(target, c.Path+"/") }
+	return s.Workspace != nil && holds(s.Workspace.Target) ||
+		slices.ContainsFunc(s.Mounts, func(mt Mount) bool { return holds(mt.Target) })
 }

@@ -34,3 +34,23 @@ func TestMoveRefusesWhatTheTableDoesNotList(t *testing.T) {
 		t.Errorf("stopped to starting = %v, state %s", err, j.State)
 	}
 }
+
+func TestPlacesForMountsAreNotTheJailsChanges(t *testing.T) {
+	s := Spec{Workspace: &Workspace{Target: "/home/u/proj"}, Mounts: []Mount{{Target: "/data"}}}
+	for _, c := range []struct {
+		change Change
+		want   bool
+	}{
+		{Change{Path: "/home/u", Kind: "added", Type: "dir"}, true},
+		{Change{Path: "/home/u/proj", Kind: "added", Type: "dir"}, true},
+		{Change{Path: "/data", Kind: "added", Type: "dir"}, true},
+		{Change{Path: "/home/u/other", Kind: "added", Type: "dir"}, false},
+		{Change{Path: "/home/u/pro", Kind: "added", Type: "dir"}, false},
+		{Change{Path: "/home", Kind: "deleted", Type: "dir"}, false},
+		{Change{Path: "/data", Kind: "added", Type: "file"}, false},
+	} {
+		if got := s.madePlace(c.change); got != c.want {
+			t.Errorf("madePlace(%+v) = %v, want %v", c.change, got, c.want)
+		}
+	}
+}
