@@ -3,7 +3,6 @@
 package daemon
 
 import (
-	"cmp"
 	"context"
 	"crypto/sha256"
 	"crypto/tls"
@@ -13,7 +12,6 @@ import (
 	"io"
 	"log/slog"
 	"net"
-	"net/url"
 	"os"
 	"path/filepath"
 	"slices"
@@ -129,14 +127,11 @@ func (d *Daemon) openStore(ctx context.Context) (err error) {
 	if where == "" {
 		where = filepath.Join(d.Config.Data, "glasshouse.db")
 	}
-	if err := d.checkDatabase(); err != nil {
-		return err
-	}
 	if d.store, err = store.Open(ctx, where); err != nil {
 		return err
 	}
 	d.onClose(d.store.Close)
-	if err := d.noteDatabase(); err != nil {
+	if err := d.bindDatabase(ctx); err != nil {
 		return err
 	}
 
@@ -144,40 +139,6 @@ func (d *Daemon) openStore(ctx context.Context) (err error) {
 	_, err = d.tokens.First(ctx, filepath.Join(d.Config.Data, "token"))
 	return err
 }
-
-// databaseName is what tells one database from another without telling secrets.
-func (d *Daemon) databaseName() string {
-	if d.Config.DB == "" {
-		return "sqlite"
-	}
-	u, err := url.Parse(d.Config.DB)
-	if err != nil {
-		return "postgres"
-	}
-	return fmt.Sprintf("postgres://%s%s", cmp.Or(u.Host, u.Query().Get("host")), u.Path)
-}
-
-// checkDatabase refuses a database that is not this data directory's: of jails
-// without a record a daemon believes that they were half made, and removes them.
-func (d *Daemon) checkDatabase() error {
-	noted, err := os.ReadFile(d.databaseNote())
-	if errors.Is(err, os.ErrNotExist) {
-		return nil
-	}
-	was, is := strings.TrimSpace(string(noted)), d.databaseName()
-	if err != nil || was == is {
-		return err
-	}
-	return &fault.Error{Op: "daemon.Open", On: d.Config.Data, Kind: fault.Conflict,
-		Err:    fmt.Errorf("the records of this data directory are in %s, not in %s", was, is),
-		Remedy: fmt.Sprintf("give the same --db as before; if the database was moved, remove %s", d.databaseNote())}
-}
-
-func (d *Daemon) noteDatabase() error {
-	return atomicfile.Write(d.databaseNote(), []byte(d.databaseName()+"\n"), 0o600)
-}
-
-func (d *Daemon) databaseNote() string { return filepath.Join(d.Config.Data, "database") }
 
 func (d *Daemon) openJails(ctx context.Context) error {
 	c := d.Config

@@ -58,6 +58,7 @@ func conform(t *testing.T, fresh func(t *testing.T) string) {
 		{"ReplaysOfOneKeyAtOnce", replaysAtOnce},
 		{"ParallelWriters", parallelWriters},
 		{"OpenedManyTimesAtOnce", openedAtOnce},
+		{"HouseIsTheFirstOne", house},
 		{"NewerSchemaIsRefused", newerSchema},
 	} {
 		t.Run(c.name, func(t *testing.T) { c.test(t, fresh(t)) })
@@ -381,6 +382,15 @@ func openedAtOnce(t *testing.T, where string) {
 		})
 	}
 	wg.Wait()
+}
+
+func house(t *testing.T, where string) {
+	s := open(t, where)
+	for _, c := range []struct{ give, want string }{{"", ""}, {"first", "first"}, {"second", "first"}, {"", "first"}} {
+		if got, err := s.House(t.Context(), c.give); err != nil || got != c.want {
+			t.Errorf("House(%q) = %q, %v; want %q", c.give, got, err, c.want)
+		}
+	}
 }
 
 func newerSchema(t *testing.T, where string) {

@@ -296,7 +296,7 @@ func TestAUserIsToldWhyNoDaemonStarts(t *testing.T) {
 	for want, args := range map[string][]string{
 		"not a directory":     {"run", "--data", filepath.Join(file, "data"), "--", "true"},
 		"no daemon answers":   {"jail", "ls", "--addr", "unix://" + u.home + "/none.sock"},
-		"--db":                {"jail", "ls", "--data", u.postgresData()},
+		"--db":                {"jail", "ls", "--data", u.elsewhere()},
 		"No such file or dir": {"health", "--data", u.home + "/none"},
 	} {
 		begun := time.Now()
@@ -307,7 +307,8 @@ func TestAUserIsToldWhyNoDaemonStarts(t *testing.T) {
 	u.noTrace()
 }
 
-// postgresData returns a data directory whose records are in PostgreSQL.
-func (u *ordinaryUser) postgresData() string {
-	return filepath.Dir(u.write("elsewhere/database", "postgres:///jails\n", 0o600))
+// elsewhere returns a data directory whose records are in another database.
+func (u *ordinaryUser) elsewhere() string {
+	u.write("elsewhere/jails/j-abcdefghjkmn/jail.json", "{}", 0o600)
+	return filepath.Dir(u.write("elsewhere/house", "another\n", 0o600))
 }
