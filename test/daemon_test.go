@@ -149,8 +149,13 @@ func (h *house) end() {
 		h.Errorf("the daemon ended with %v", err)
 	}
 	if h.Failed() {
-		text := h.log.String()
-		h.Logf("the daemon's log ends:\n%s", text[max(0, len(text)-4000):])
+		var text string
+		for line := range strings.Lines(h.log.String()) {
+			if !strings.Contains(line, "level=INFO msg=request ") {
+				text += line
+			}
+		}
+		h.Logf("the daemon's log, less its requests, ends:\n%s", text[max(0, len(text)-4000):])
 	}
 	if left := h.leftovers(); len(left) > 0 {
 		h.Errorf("left on the host: %q", left)

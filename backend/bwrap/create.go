@@ -38,6 +38,9 @@ func (b *Backend) Create(ctx context.Context, p jail.Plan) (_ jail.Instance, err
 	if err != nil {
 		return nil, err
 	}
+	if o.Bwrap, err = exec.LookPath(b.cfg.Path); err != nil {
+		return nil, fault.Cannot("bwrap.Create", "bwrap is not installed", "install the package bubblewrap")
+	}
 	if err := b.sharedLayers(&o); err != nil {
 		return nil, err
 	}
@@ -81,11 +84,7 @@ func (b *Backend) orders(p jail.Plan) (orders, error) {
 	if err != nil {
 		return orders{}, err
 	}
-	path, err := exec.LookPath(b.cfg.Path)
-	if err != nil {
-		return orders{}, fault.Cannot("bwrap.Create", "bwrap is not installed", "install the package bubblewrap")
-	}
-	o := orders{Bwrap: path, Base: b.cfg.Base, Templates: b.cfg.Templates, Plan: p, Identity: who}
+	o := orders{Base: b.cfg.Base, Templates: b.cfg.Templates, Plan: p, Identity: who}
 	if o.Plan.Hostname == "" {
 		o.Plan.Hostname = string(p.ID)
 	}

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -142,7 +143,11 @@ func (b *Backend) run(ctx context.Context, p jail.Plan, l layout) error {
 		cmd.SysProcAttr.UseCgroupFD = true
 		cmd.SysProcAttr.CgroupFD = int(group.Fd())
 	}
-	if err := b.onThread(cmd.Run); err != nil {
+	err = b.onThread(cmd.Run)
+	if errors.Is(err, exec.ErrNotFound) || errors.Is(err, fs.ErrNotExist) {
+		return b.notInstalled("oci.Create")
+	}
+	if err != nil {
 		return fmt.Errorf("%s run: %w%s", b.kind.name, errors.Join(err, ctx.Err()), lastWords(l.log()))
 	}
 	return nil
@@ -247,17 +252,24 @@ func (b *Backend) forget(p jail.Plan) error {
 // if it is not installed.
 func (b *Backend) version(ctx context.Context) (string, error) {
 	const op = "oci.Probe"
-	remedy := fmt.Sprintf("install the package %s, or name the binary in the configuration", b.kind.name)
 	if _, err := exec.LookPath(b.path); err != nil {
-		return "", fault.Cannot(op, fmt.Sprintf("%s is not installed", b.path), remedy)
+		return "", b.notInstalled(op)
 	}
 	out, err := exec.CommandContext(ctx, b.path, "--version").Output()
 	if err != nil {
-		return "", fault.Cannot(op, fmt.Sprintf("%s --version: %v", b.path, err), remedy)
+		return "", fault.Cannot(op, fmt.Sprintf("%s --version: %v", b.path, err), b.remedy())
 	}
 	first, _, _ := strings.Cut(string(out), "\n")
 	if !strings.HasPrefix(first, b.kind.name+" version ") {
-		return "", fault.Cannot(op, fmt.Sprintf("%s is not %s: it says %.80q", b.path, b.kind.name, first), remedy)
+		return "", fault.Cannot(op, fmt.Sprintf("%s is not %s: it says %.80q", b.path, b.kind.name, first), b.remedy())
 	}
 	return strings.TrimPrefix(first, b.kind.name+" version "), nil
+}
+
+func (b *Backend) notInstalled(op string) error {
+	return fault.Cannot(op, fmt.Sprintf("%s is not installed", b.path), b.remedy())
+}
+
+func (b *Backend) remedy() string {
+	return fmt.Sprintf("install the package %s, or put the binary into the daemon's directory of tools", b.kind.name)
 }
