@@ -7,6 +7,7 @@ import (
 	"runtime/debug"
 	"strconv"
 	"sync"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
@@ -43,10 +44,29 @@ func becomeInit(children chan<- os.Signal) error {
 	}
 	unix.Umask(0o022)
 	closeOnExec()
+	heedSignals()
 	signal.Notify(children, unix.SIGCHLD)
 	survive()
 	spawnThreads()
 	return nil
+}
+
+// heedSignals ends the ignoring of the signals that package signal leaves alone:
+// who started init may have passed it on, and the commands would get it too.
+func heedSignals() {
+	type action struct {
+		handler, flags, restorer uintptr
+		mask                     uint64
+	}
+	const ignore = 1
+	for _, n := range []uintptr{32, 33, 34} {
+		var was action
+		_, _, errno := unix.RawSyscall6(unix.SYS_RT_SIGACTION, n, 0, uintptr(unsafe.Pointer(&was)), unsafe.Sizeof(was.mask), 0, 0)
+		if errno == 0 && was.handler == ignore {
+			var def action
+			unix.RawSyscall6(unix.SYS_RT_SIGACTION, n, uintptr(unsafe.Pointer(&def)), 0, unsafe.Sizeof(def.mask), 0, 0)
+		}
+	}
 }
 
 // survive catches every signal that would end a Go program. A handler, unlike
