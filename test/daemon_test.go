@@ -80,7 +80,10 @@ func open(t *testing.T, config string, args ...string) *house {
 		t.Fatal(err)
 	}
 	h.config = filepath.Join(h.data, "config.yaml")
-	text := fmt.Sprintf("rootfs: {default: {dir: %q}}\n%s", backendtest.Rootfs(t), config)
+	text := config
+	if !strings.Contains(config, "rootfs:") {
+		text += fmt.Sprintf("rootfs: {default: {dir: %q}}\n", backendtest.Rootfs(t))
+	}
 	if err := os.WriteFile(h.config, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -103,7 +106,8 @@ func (h *house) start() {
 	}
 	h.Client = cl
 	for deadline := time.Now().Add(30 * time.Second); cl.Ready(context.Background()) != nil; time.Sleep(2 * time.Millisecond) {
-		if time.Now().After(deadline) {
+		_, err := os.Readlink(fmt.Sprintf("/proc/%d/exe", h.cmd.Process.Pid))
+		if ended := err != nil; ended || time.Now().After(deadline) {
 			h.kill()
 			h.Fatalf("the daemon is not ready:\n%s", h.log)
 		}
