@@ -11,6 +11,7 @@ import (
 	"reflect"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"glasshouse/api/wire"
 	"glasshouse/fault"
@@ -70,6 +71,9 @@ func decodeStrict(raw []byte, into any) error {
 	const op = "api"
 	if len(bytes.TrimSpace(raw)) == 0 {
 		return fault.Newf(fault.Invalid, op, "", "the body is empty; want a JSON object")
+	}
+	if !utf8.Valid(raw) { // encoding/json would put other characters in its place
+		return fault.Newf(fault.Invalid, op, "", "the body is not UTF-8")
 	}
 	err := json.Unmarshal(raw, into)
 	if e, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {

@@ -15,8 +15,8 @@ import (
 	"time"
 )
 
-// stranger is a user whom the host does not know by name.
-const stranger = 23456
+// nobodyKnown is a user whom the host does not know by name.
+const nobodyKnown = 23456
 
 // An ordinary user has a home directory and no daemon.
 type ordinaryUser struct {
@@ -61,8 +61,8 @@ func newUser(t *testing.T) *ordinaryUser {
 			t.Fatal(err)
 		}
 	}
-	os.Chown(u.home, stranger, stranger)
-	os.Chown(u.project, stranger, stranger)
+	os.Chown(u.home, nobodyKnown, nobodyKnown)
+	os.Chown(u.project, nobodyKnown, nobodyKnown)
 	return u
 }
 
@@ -77,7 +77,7 @@ func (u *ordinaryUser) write(name, text string, mode os.FileMode) string {
 		u.Fatal(err)
 	}
 	for p := path; p != u.home; p = filepath.Dir(p) {
-		os.Chown(p, stranger, stranger)
+		os.Chown(p, nobodyKnown, nobodyKnown)
 	}
 	return path
 }
@@ -92,7 +92,7 @@ func (u *ordinaryUser) command(args ...string) *exec.Cmd {
 	cmd := exec.Command(u.bin, args...)
 	cmd.Dir = u.project
 	cmd.Env = []string{"PATH=/usr/local/bin:/usr/bin:/bin", "HOME=" + u.home, "SECRET=of the user's shell"}
-	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: stranger, Gid: stranger}}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobodyKnown, Gid: nobodyKnown}}
 	return cmd
 }
 
@@ -130,7 +130,7 @@ func (u *ordinaryUser) processes() []int {
 	for _, dir := range dirs {
 		var pid int
 		fmt.Sscanf(dir, "/proc/%d", &pid)
-		if fi, err := os.Stat(dir); err == nil && fi.Sys().(*syscall.Stat_t).Uid == stranger {
+		if fi, err := os.Stat(dir); err == nil && fi.Sys().(*syscall.Stat_t).Uid == nobodyKnown {
 			pids = append(pids, pid)
 		}
 	}
@@ -184,7 +184,7 @@ func TestAnOrdinaryUserRunsACommandInAJail(t *testing.T) {
 		t.Errorf("run --apply: exit code %d\n%s", code, stderr)
 	}
 	fi, err := os.Stat(filepath.Join(u.project, "a"))
-	if err != nil || u.read("project/a") != "newer\n" || fi.Mode().Perm() != 0o700 || fi.Sys().(*syscall.Stat_t).Uid != stranger {
+	if err != nil || u.read("project/a") != "newer\n" || fi.Mode().Perm() != 0o700 || fi.Sys().(*syscall.Stat_t).Uid != nobodyKnown {
 		t.Errorf("after run --apply: %q, %v, %v", u.read("project/a"), fi, err)
 	}
 	left, _ := filepath.Glob(filepath.Join(u.home, ".local/share/glasshouse/jails/*"))

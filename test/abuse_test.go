@@ -1,0 +1,344 @@
+package test_test
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"glasshouse/api/client"
+	"glasshouse/api/wire"
+)
+
+// A stranger speaks HTTP to the daemon without knowing the client.
+type stranger struct {
+	*house
+	http *http.Client
+}
+
+func (h *house) stranger() stranger {
+	dial := func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return (&net.Dialer{}).DialContext(ctx, "unix", filepath.Join(h.data, "glasshouse.sock"))
+	}
+	t := &http.Transport{DialContext: dial}
+	h.Cleanup(t.CloseIdleConnections)
+	return stranger{h, &http.Client{Transport: t, Timeout: 30 * time.Second, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}}
+}
+
+// An answer is what came back.
+type answer struct {
+	status int
+	header http.Header
+	body   []byte
+}
+
+// problem returns what the body says went wrong.
+func (a answer) problem() (p wire.Problem, ok bool) {
+	err := json.Unmarshal(a.body, &p)
+	return p, err == nil && a.header.Get("Content-Type") == "application/problem+json" && p.Status == a.status && p.Type != "" && p.Title != ""
+}
+
+func (s stranger) do(method, path, body string, header ...string) answer {
+	s.Helper()
+	req, err := http.NewRequest(method, "http://glasshouse/", strings.NewReader(body))
+	if err != nil {
+		s.Fatal(err)
+	}
+	req.URL.Opaque = "//glasshouse" + path // as it is
+	if body != "" {
+		req.Header.Set("Content-Type", "application/json")
+	}
+	for i := 0; i+1 < len(header); i += 2 {
+		req.Header.Set(header[i], header[i+1])
+	}
+	resp, err := s.http.Do(req)
+	if err != nil {
+		s.Errorf("%s %.60s: %v", method, path, err)
+		return answer{}
+	}
+	defer resp.Body.Close()
+	data, err := io.ReadAll(io.LimitReader(resp.Body, 1<<20))
+	if err != nil {
+		s.Errorf("%s %.60s: %v", method, path, err)
+	}
+	return answer{resp.StatusCode, resp.Header, data}
+}
+
+// held is what a daemon holds of its host: open files and goroutines.
+func (h *house) held() (files, goroutines int) {
+	h.Helper()
+	fds, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", h.cmd.Process.Pid))
+	if err != nil {
+		h.Fatal(err)
+	}
+	metrics, err := h.Metrics(h.Context())
+	if err != nil {
+		h.Fatal(err)
+	}
+	scan := bufio.NewScanner(bytes.NewReader(metrics))
+	for scan.Scan() {
+		fmt.Sscanf(scan.Text(), "go_goroutines %d", &goroutines)
+	}
+	if goroutines == 0 {
+		h.Error("the metrics do not say how many goroutines there are")
+	}
+	return len(fds), goroutines
+}
+
+// settles fails the test unless the daemon holds about as much as before.
+func (h *house) settles(files, goroutines int) {
+	h.Helper()
+	const spare = 12 // connections that are kept for a while
+	var f, g int
+	for end := time.Now().Add(15 * time.Second); time.Now().Before(end); time.Sleep(100 * time.Millisecond) {
+		if f, g = h.held(); f <= files+spare && g <= goroutines+2*spare {
+			return
+		}
+	}
+	h.Errorf("the daemon had %d open files and %d goroutines, and now has %d and %d", files, goroutines, f, g)
+}
+
+func TestBadRequestsEndInProblems(t *testing.T) {
+	h := open(t, "")
+	s := h.stranger()
+	j := h.running(wire.CreateJail{})
+	at := "/jails/" + string(j.ID)
+	for _, c := range []struct {
+		name, method, path, body string
+		status                   int
+		field                    string
+	}{
+		{"unknown field", "POST", "/jails", `{"memory":"lots"}`, 400, "memory"},
+		{"unknown field within", "POST", "/jails", `{"limits":{"memory":1}}`, 400, "limits.memory"},
+		{"wrong type", "POST", "/jails", `{"limits":{"memory_mb":"1"}}`, 400, "limits.memory_mb"},
+		{"number too large", "POST", "/jails", `{"limits":{"memory_mb":1e99}}`, 400, "limits.memory_mb"},
+		{"over the maximum", "POST", "/jails", `{"limits":{"memory_mb":8193}}`, 400, "limits.memory_mb"},
+		{"negative", "POST", "/jails", `{"limits":{"disk_mb":-1}}`, 400, "limits.disk_mb"},
+		{"no such network", "POST", "/jails", `{"network":"some"}`, 400, "network"},
+		{"unknown runtime", "POST", "/jails", `{"runtime":"docker"}`, 400, "runtime"},
+		{"half a document", "POST", "/jails", `{"name":`, 400, ""},
+		{"two documents", "POST", "/jails", `{}{}`, 400, ""},
+		{"a list", "POST", "/jails", `[]`, 400, ""},
+		{"null bytes", "POST", "/jails", "{\"name\":\"a\\u0000b\"}", 400, "name"},
+		{"not UTF-8", "POST", "/jails", "{\"name\":\"\xff\xfe\"}", 400, ""},
+		{"deep", "POST", "/jails", strings.Repeat(`{"limits":`, 20000), 400, ""},
+		{"oversize", "POST", "/jails", `{"name":"` + strings.Repeat("x", 2<<20) + `"}`, 413, ""},
+		{"not JSON", "POST", "/jails", "name=x", 400, ""},
+		{"traversal in an id", "GET", "/jails/..%2f..%2fetc%2fpasswd", "", 404, ""},
+		{"dots for an id", "GET", "/jails/%2e%2e", "", 404, ""},
+		{"a long id", "GET", "/jails/" + strings.Repeat("j", 10000), "", 404, ""},
+		{"no such jail", "DELETE", "/jails/j-abcdefghjkmn", "", 404, ""},
+		{"no such place", "GET", "/etc/passwd", "", 404, ""},
+		{"no such method", "PATCH", "/jails", "{}", 405, ""},
+		{"traversal of a file", "GET", at + "/files?path=../../../../etc/shadow", "", 400, "path"},
+		{"no path", "GET", at + "/files", "", 400, "path"},
+		{"null in a path", "GET", at + "/files?path=/a%00b", "", 400, "path"},
+		{"a long path", "GET", at + "/files?path=/" + strings.Repeat("x", 5000), "", 400, "path"},
+		{"nothing to run", "POST", at + "/exec", `{}`, 400, ""},
+		{"two things to run", "POST", at + "/exec", `{"cmd":"true","argv":["true"]}`, 400, ""},
+		{"null in an argument", "POST", at + "/exec", "{\"argv\":[\"a\\u0000b\"]}", 400, "argv"},
+		{"no time at all", "POST", at + "/exec", `{"cmd":"true","timeout_ms":-5}`, 400, "timeout_ms"},
+		{"an exec of nobody", "GET", at + "/execs/x-abcdefghjkmn", "", 404, ""},
+		{"a bad page", "GET", "/jails?limit=minus", "", 400, "limit"},
+		{"a huge page", "GET", "/jails?limit=99999999999999999999", "", 400, "limit"},
+	} {
+		a := s.do(c.method, c.path, c.body)
+		p, ok := a.problem()
+		if a.status != c.status || !ok || c.field != "" && p.Field != c.field {
+			t.Errorf("%s: status %d, field %q, %.200q; want %d about %q, as a problem", c.name, a.status, p.Field, a.body, c.status, c.field)
+		}
+	}
+	if got := h.sh(j.ID, "echo alive"); got != "alive" {
+		t.Errorf("after all that the jail answers %q", got)
+	}
+}
+
+func TestAnIdempotencyKeyIsForOneRequest(t *testing.T) {
+	h := open(t, "")
+	s := h.stranger()
+	var wg sync.WaitGroup
+	ids := make([]string, 10)
+	for i := range ids { // at once
+		wg.Go(func() {
+			a := s.do("POST", "/jails", `{"name":"once"}`, "Idempotency-Key", "k1")
+			var j wire.Jail
+			json.Unmarshal(a.body, &j)
+			if ids[i] = string(j.ID); a.status != 201 {
+				t.Errorf("status %d: %s", a.status, a.body)
+			}
+		})
+	}
+	wg.Wait()
+	for _, id := range ids {
+		if id != ids[0] || id == "" {
+			t.Errorf("one key made jails %q", ids)
+			break
+		}
+	}
+	if a := s.do("POST", "/jails", `{"name":"twice"}`, "Idempotency-Key", "k1"); a.status != 422 {
+		t.Errorf("another body with the same key: %d %s", a.status, a.body)
+	}
+	if a := s.do("POST", "/jails", `{}`, "Idempotency-Key", strings.Repeat("k", 1000)); a.status != 400 {
+		t.Errorf("a key without end: %d %s", a.status, a.body)
+	}
+	h.kill()
+	h.start()
+	s = h.stranger()
+	a := s.do("POST", "/jails", `{"name":"once"}`, "Idempotency-Key", "k1")
+	var j wire.Jail
+	if json.Unmarshal(a.body, &j); a.status != 201 || string(j.ID) != ids[0] {
+		t.Errorf("after the daemon was killed: %d %s, want %s", a.status, a.body, ids[0])
+	}
+	if all, err := client.Collect(h.Jails(t.Context(), client.JailFilter{})); err != nil || len(all) != 1 {
+		t.Errorf("%d jails, %v; want one", len(all), err)
+	}
+}
+
+func TestAJailCanBeDeletedAtAnyMoment(t *testing.T) {
+	h := open(t, "")
+	s := h.stranger()
+	files, goroutines := h.held()
+	for round := range 20 {
+		j, err := h.CreateJail(t.Context(), wire.CreateJail{Command: []string{"sleep", "100"}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		at := "/jails/" + string(j.ID)
+		var wg sync.WaitGroup
+		for i, what := range []string{"start", "stop", "start", "pause", "exec", "", ""} {
+			wg.Go(func() {
+				time.Sleep(time.Duration(rand.IntN(20+round)) * time.Millisecond)
+				method, path, body := "POST", at+"/"+what, ""
+				if what == "" {
+					method, path = "DELETE", at
+				}
+				if what == "exec" {
+					body = `{"cmd":"sleep 100"}`
+				}
+				a := s.do(method, path, body)
+				// A command whose jail goes away under it is not available.
+				gone := what == "exec" && a.status == 503
+				if _, ok := a.problem(); a.status >= 500 && !gone || a.status >= 400 && !ok {
+					t.Errorf("%d %s %s: %d %s", i, method, what, a.status, a.body)
+				}
+			})
+		}
+		wg.Wait()
+		if a := s.do("DELETE", at, ""); a.status != 204 && a.status != 404 {
+			t.Errorf("at last: %d %s", a.status, a.body)
+		}
+	}
+	h.settles(files, goroutines)
+}
+
+func TestFiftyCreatedAndDeletedAtOnceLeaveNothing(t *testing.T) {
+	h := open(t, "pool: {size: 0}\n")
+	s := h.stranger()
+	h.DeleteJail(t.Context(), h.running(wire.CreateJail{}).ID) // what is made once is made
+	files, goroutines := h.held()
+	var wg sync.WaitGroup
+	for range 50 {
+		wg.Go(func() {
+			a := s.do("POST", "/jails", `{"limits":{"disk_mb":32,"memory_mb":64}}`)
+			var j wire.Jail
+			if err := json.Unmarshal(a.body, &j); err != nil || a.status != 201 {
+				t.Errorf("create: %d %s", a.status, a.body)
+				return
+			}
+			if a := s.do("DELETE", "/jails/"+string(j.ID), ""); a.status != 204 {
+				t.Errorf("delete: %d %s", a.status, a.body)
+			}
+		})
+	}
+	wg.Wait()
+	s.http.CloseIdleConnections()
+	h.settles(files, goroutines)
+	if left := h.jailsOnDisk(); len(left) > 0 {
+		t.Errorf("left: %q", left)
+	}
+}
+
+func (h *house) jailsOnDisk() []string {
+	dirs, _ := filepath.Glob(filepath.Join(h.data, "jails", "*"))
+	return dirs
+}
+
+func TestGarbageDoesNotWearTheDaemonOut(t *testing.T) {
+	h := open(t, "", "--listen", "127.0.0.1:0")
+	j := h.running(wire.CreateJail{})
+	files, goroutines := h.held()
+
+	// Somebody who never finishes a header, many times over.
+	var slow []net.Conn
+	for range 50 {
+		c, err := net.Dial("tcp", h.tcpAddr())
+		if err != nil {
+			t.Fatal(err)
+		}
+		fmt.Fprintf(c, "GET /jails HTTP/1.1\r\nHost: localhost\r\nX-Slow: ")
+		slow = append(slow, c)
+	}
+
+	s := h.stranger()
+	rng := rand.New(rand.NewPCG(1, 2)) // the same garbage every time
+	pick := func(words ...string) string { return words[rng.IntN(len(words))] }
+	junk := func(n int) string {
+		b := make([]byte, rng.IntN(n))
+		for i := range b {
+			b[i] = byte(rng.IntN(256))
+		}
+		return string(b)
+	}
+	for range 1000 {
+		path := "/" + pick("jails", "images", "tokens", "openapi.json", "metrics", fmt.Sprintf("%x", junk(20)))
+		if rng.IntN(2) == 0 {
+			path += "/" + pick(string(j.ID), "j-abcdefghjkmn", "..", "%00", fmt.Sprintf("%x", junk(200)))
+			path += pick("", "/exec", "/files", "/execs", "/start", "/fs/diff", "/terminal", "/files/watch", "/stop/..")
+		}
+		path += pick("", "?path="+fmt.Sprintf("%x", junk(50)), "?limit=-1", "?%zz", "?after="+fmt.Sprintf("%x", junk(100)))
+		body := pick("", "{}", junk(300), `{"argv":[`+fmt.Sprintf("%q", junk(30))+`]}`, strings.Repeat("[", rng.IntN(5000)), `{"cmd":"true","pty":{"cols":0,"rows":99999}}`)
+		a := s.do(pick("GET", "POST", "PUT", "DELETE", "HEAD", "OPTIONS", "BREW"), path, body, pick("Accept", "Range", "Last-Event-ID", "Idempotency-Key", "Upgrade", "X-A"), fmt.Sprintf("%q", junk(60)))
+		if a.status >= 500 && a.status != 501 {
+			t.Errorf("%s with %.60q: %d %.200s", path, body, a.status, a.body)
+		}
+	}
+	// And some who do not speak HTTP at all.
+	for range 50 {
+		if c, err := net.Dial("tcp", h.tcpAddr()); err == nil {
+			io.WriteString(c, junk(500)+"\r\n\r\n")
+			c.Close()
+		}
+	}
+	if err := h.Ready(t.Context()); err != nil {
+		t.Errorf("after the garbage: %v", err)
+	}
+	all, err := client.Collect(h.Jails(t.Context(), client.JailFilter{}))
+	if err != nil {
+		t.Error(err)
+	}
+	for _, j := range all { // some garbage is a request
+		if err := h.DeleteJail(t.Context(), j.ID); err != nil {
+			t.Error(err)
+		}
+	}
+	for _, c := range slow {
+		c.SetReadDeadline(time.Now().Add(20 * time.Second))
+		if _, err := io.Copy(io.Discard, c); err != nil {
+			t.Errorf("a header without end is waited for: %v", err)
+		}
+		c.Close()
+	}
+	s.http.CloseIdleConnections()
+	h.settles(files, goroutines)
+}
