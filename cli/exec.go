@@ -81,7 +81,7 @@ be executed, 125 if Glasshouse failed. Interrupting this command interrupts that
 	cmd.Flags().StringArrayVarP(&f.env, "env", "e", nil, "KEY=VALUE, or KEY to take the value from here; may be repeated")
 	cmd.Flags().StringVarP(&f.cwd, "cwd", "w", "", "working directory")
 	cmd.Flags().StringVarP(&f.user, "user", "u", "", "user: a name, a uid, or either with :group")
-	cmd.Flags().DurationVar(&f.timeout, "timeout", 0, "then the whole process group is killed")
+	cmd.Flags().DurationVar(&f.timeout, "timeout", 0, "kill the command and what it started after this long, such as 90s")
 	cmd.Flags().BoolVarP(&f.stdin, "stdin", "i", false, "pass standard input on")
 	cmd.Flags().BoolVarP(&f.tty, "tty", "t", false, "run it on a terminal")
 	cmd.Flags().BoolVarP(&detach, "detach", "d", false, "only start it, and print its id")

@@ -286,7 +286,7 @@ func (c *command) jailStart() *cobra.Command {
 
 func (c *command) jailStop() *cobra.Command {
 	var grace time.Duration
-	cmd := c.each("stop", "End every process of jails", "Their files stay, and they can be started again.",
+	cmd := c.each("stop", "End every process of jails", "End every process of jails. Their files stay, and they can be started again.",
 		func(ctx context.Context, cl *client.Client, j id.Jail) (any, error) {
 			return cl.StopJail(ctx, j, grace)
 		})

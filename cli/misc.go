@@ -1,9 +1,11 @@
 package cli
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
+	"strings"
 	"time"
 
 	"glasshouse/api/client"
@@ -14,7 +16,6 @@ import (
 	"glasshouse/id"
 
 	"github.com/spf13/cobra"
-	"github.com/spf13/cobra/doc"
 )
 
 func (c *command) doctor() *cobra.Command {
@@ -170,28 +171,48 @@ func (c *command) token() *cobra.Command {
 func (c *command) docs() *cobra.Command {
 	return &cobra.Command{
 		Use: "docs", Short: "Print the manual as Markdown", Args: cobra.NoArgs, Hidden: true,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			root := cmd.Root()
-			root.DisableAutoGenTag = true
-			return manual(c.env.Stdout, root)
+		RunE: func(*cobra.Command, []string) error {
+			// Not of this host and user, so that the manual is the same everywhere.
+			everywhere := &command{env: Env{Getenv: func(string) string { return "" }}}
+			return manual(c.env.Stdout, everywhere.root())
 		},
 	}
 }
 
-// manual writes the help of cmd and of all below it.
-func manual(w io.Writer, cmd *cobra.Command) error {
-	if cmd.Hidden || cmd.Name() == "help" || cmd.Name() == "completion" {
-		return nil
+// manual writes the help of every command, the options that all have once.
+func manual(w io.Writer, root *cobra.Command) error {
+	var b strings.Builder
+	fmt.Fprintf(&b, "# The glasshouse command\n\nMade from the commands' own help by `make docs`.\n\n%s\n", root.Long)
+	fmt.Fprintf(&b, "\nEvery command has these options:\n\n```\n%s```\n\n", root.PersistentFlags().FlagUsages())
+	commands := leaves(root)
+	for _, cmd := range commands {
+		fmt.Fprintf(&b, "- [%s](#%s): %s\n", cmd.CommandPath(), strings.ReplaceAll(cmd.CommandPath(), " ", "-"), cmd.Short)
 	}
-	if err := doc.GenMarkdownCustom(cmd, w, func(name string) string {
-		return "#" + name[:len(name)-len(".md")]
-	}); err != nil {
-		return err
+	for _, cmd := range commands {
+		fmt.Fprintf(&b, "\n## %s\n\n%s\n\n```\n%s\n", cmd.CommandPath(), cmp.Or(cmd.Long, cmd.Short+"."), cmd.UseLine())
+		if cmd.Example != "" {
+			fmt.Fprintf(&b, "\n%s\n", cmd.Example)
+		}
+		if flags := cmd.LocalNonPersistentFlags().FlagUsages(); flags != "" {
+			fmt.Fprintf(&b, "\n%s", flags)
+		}
+		b.WriteString("```\n")
 	}
+	_, err := io.WriteString(w, b.String())
+	return err
+}
+
+// leaves are the commands that do something, in the order of their names.
+func leaves(cmd *cobra.Command) []*cobra.Command {
+	var all []*cobra.Command
 	for _, sub := range cmd.Commands() {
-		if err := manual(w, sub); err != nil {
-			return err
+		switch {
+		case sub.Hidden || sub.Name() == "help" || sub.Name() == "completion":
+		case sub.HasSubCommands():
+			all = append(all, leaves(sub)...)
+		default:
+			all = append(all, sub)
 		}
 	}
-	return nil
+	return all
 }

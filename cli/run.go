@@ -53,7 +53,7 @@ can take them over later; --rm removes it all the same.`,
 	cmd.Flags().BoolVar(&o.noWorkspace, "no-workspace", false, "do not show the current directory")
 	cmd.Flags().StringVarP(&o.workspace, "workspace", "C", "", "show this directory instead of the current one")
 	cmd.Flags().BoolVarP(&o.stdin, "stdin", "i", false, "pass standard input on")
-	cmd.Flags().DurationVar(&o.timeout, "timeout", 0, "then the command is killed")
+	cmd.Flags().DurationVar(&o.timeout, "timeout", 0, "kill the command after this long, such as 90s or 10m")
 	return cmd
 }
 

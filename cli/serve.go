@@ -62,9 +62,9 @@ daemon on the same data directory finds them again.`,
 			return d.Run(ctx)
 		},
 	}
-	cmd.Flags().StringVar(&file, "config", "", "configuration file, YAML")
+	cmd.Flags().StringVar(&file, "config", "", "configuration file, YAML; see docs/configuration.md")
 	cmd.Flags().StringVar(&listen, "listen", "127.0.0.1:8082", `TCP address of the API; "" for the unix socket alone`)
-	cmd.Flags().StringVar(&db, "db", "", "postgres://… (default: SQLite in the data directory)")
+	cmd.Flags().StringVar(&db, "db", "", "postgres://… (default: SQLite in the data directory, or GLASSHOUSE_DB)")
 	cmd.Flags().BoolVar(&insecure, "insecure", false, "allow a listen address that is not loopback without TLS")
 	cmd.Flags().BoolVar(&ends, whileUsed, false, "end when no command uses this daemon any more")
 	cmd.Flags().MarkHidden(whileUsed)
