@@ -44,10 +44,24 @@ func Open(ctx context.Context, where string) (*Store, error) {
 	if err := s.connect(where); err != nil {
 		return nil, err
 	}
-	if err := s.migrate(ctx, migrations); err != nil {
+	if err := s.migrateWhenFree(ctx); err != nil {
 		return nil, errors.Join(fmt.Errorf("open database: %w", err), s.Close())
 	}
 	return s, nil
+}
+
+// migrateWhenFree waits for others who open a new SQLite file: while one turns it
+// into one with a write-ahead log, the rest are refused at once, whatever their
+// busy timeout.
+func (s *Store) migrateWhenFree(ctx context.Context) error {
+	const patience = 10 * time.Second
+	for end := time.Now().Add(patience); ; time.Sleep(5 * time.Millisecond) {
+		err := s.migrate(ctx, migrations)
+		e, ok := errors.AsType[*sqlite.Error](err)
+		if !ok || e.Code()&0xff != sqlite3.SQLITE_BUSY || ctx.Err() != nil || time.Now().After(end) {
+			return err
+		}
+	}
 }
 
 func (s *Store) connect(where string) error {
