@@ -3,7 +3,9 @@
 set -euo pipefail
 DATA=${1:?usage: down.sh DATA_DIR}
 pid=$(cat "$DATA/daemon.pid" 2>/dev/null || true)
-[ -n "$pid" ] && kill -0 "$pid" 2>/dev/null || { echo "no daemon runs on $DATA"; exit 0; }
+# By the number alone it could have become another process.
+[[ -n $pid && $(readlink "/proc/$pid/exe" 2>/dev/null) == "$(realpath "$DATA")/bin/glasshouse"* ]] ||
+	{ echo "make up has started no daemon on $DATA, or it has ended"; exit 0; }
 kill -TERM "$pid"
 for _ in $(seq 100); do
 	kill -0 "$pid" 2>/dev/null || { rm -f "$DATA/daemon.pid"; exit 0; }

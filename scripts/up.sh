@@ -11,14 +11,28 @@ scripts/setup.sh "$DATA"
 make -s build DATA="$DATA"
 gh() { bin/glasshouse "$@"; }
 
+# Whether the daemon that this script started is there.
+ours() {
+	local pid
+	pid=$(cat "$DATA/daemon.pid" 2>/dev/null) || return 1
+	[[ $(readlink "/proc/$pid/exe" 2>/dev/null) == "$(realpath "$DATA")/bin/glasshouse"* ]]
+}
+
 # A daemon of another build makes way for this one; its jails go on.
 mkdir -p "$DATA"
 new=$(sha256sum bin/glasshouse | cut -d' ' -f1)
 old=$(cat "$DATA/daemon.build" 2>/dev/null || true)
-if gh health >/dev/null 2>&1 && [ "$new" != "$old" ]; then
+if ours && [ "$new" != "$old" ]; then
 	scripts/down.sh "$DATA"
 fi
-if ! gh health >/dev/null 2>&1; then
+# One that a command has started for itself ends with the command.
+for _ in $(seq 50); do
+	ours || ! gh health >/dev/null 2>&1 && break
+	sleep 0.2
+done
+if gh health >/dev/null 2>&1; then
+	ours || echo "daemon    one that make up has not started answers on $DATA; it is used as it is"
+else
 	install -d -m 0711 "$DATA/bin"
 	install -m 0755 bin/glasshouse "$DATA/bin/glasshouse"
 	setsid nohup "$DATA/bin/glasshouse" serve --data "$DATA" --listen "$LISTEN" >>"$DATA/daemon.log" 2>&1 </dev/null &
