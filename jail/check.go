@@ -107,16 +107,13 @@ func (m *Manager) checkHostPaths(s *Spec) error {
 		if err != nil {
 			return fault.Fieldf(op, field+".source", "%v", err)
 		}
-		if !under(real, m.cfg.AllowMounts) {
+		if !underAny(real, m.cfg.AllowMounts) {
 			return m.notAllowed(op, field+".source", real, "mounts.allow")
-		}
-		if err := checkTarget(mt.Target); err != nil {
-			return fault.Fieldf(op, field+".target", "%v", err)
 		}
 		s.Mounts[i].Source = real
 	}
 	if s.Workspace == nil {
-		return nil
+		return Plan{Mounts: s.Mounts}.CheckTargets()
 	}
 	w := *s.Workspace
 	real, err := resolveDirOrFile(w.Source)
@@ -126,18 +123,12 @@ func (m *Manager) checkHostPaths(s *Spec) error {
 	if fi, err := os.Stat(real); err != nil || !fi.IsDir() {
 		return fault.Fieldf(op, "workspace.source", "%q is not a directory", real)
 	}
-	if !s.Trusted && !under(real, m.cfg.AllowWorkspaces) {
+	if !s.Trusted && !underAny(real, m.cfg.AllowWorkspaces) {
 		return m.notAllowed(op, "workspace.source", real, "workspaces.allow")
 	}
-	if w.Target == "" {
-		w.Target = w.Source
-	}
-	if err := checkTarget(w.Target); err != nil {
-		return fault.Fieldf(op, "workspace.target", "%v", err)
-	}
-	w.Source = real
+	w.Source, w.Target = real, w.At()
 	s.Workspace = &w
-	return nil
+	return Plan{Workspace: s.Workspace, Mounts: s.Mounts}.CheckTargets()
 }
 
 func (m *Manager) notAllowed(op, field, path, setting string) error {
@@ -159,24 +150,8 @@ func resolveDirOrFile(path string) (string, error) {
 	return real, nil
 }
 
-func under(path string, prefixes []string) bool {
-	return slices.ContainsFunc(prefixes, func(p string) bool {
-		p = filepath.Clean(p)
-		return path == p || p == "/" || strings.HasPrefix(path, p+"/")
-	})
-}
-
-// reserved are the places in a jail that are its own.
-var reserved = []string{"/proc", "/sys", "/dev", "/.glasshouse"}
-
-func checkTarget(path string) error {
-	if !filepath.IsAbs(path) || filepath.Clean(path) != path || path == "/" {
-		return fmt.Errorf("%q is not a clean absolute path below /", path)
-	}
-	if under(path, reserved) {
-		return fmt.Errorf("%q belongs to the jail itself", path)
-	}
-	return nil
+func underAny(path string, prefixes []string) bool {
+	return slices.ContainsFunc(prefixes, func(p string) bool { return Under(path, filepath.Clean(p)) })
 }
 
 func checkHostname(name string) error {

@@ -176,7 +176,7 @@ func (b *Backend) check(p jail.Plan) error {
 	if p.IDs.First == 0 || p.IDs.Count < 2 || p.IDs.First+p.IDs.Count < p.IDs.First {
 		return fault.Newf(fault.Invalid, op, string(p.ID), "no range of ids: %+v", p.IDs)
 	}
-	return checkTargets(p)
+	return p.CheckTargets()
 }
 
 // checkPlace refuses names that do not come from us: everything on the host is

@@ -44,10 +44,10 @@ func (o *orders) binds() []bind {
 		}
 	}
 	if p.Workspace != nil {
-		bs = append(bs, bind{p.Workspace.Source, l.workspace(), workspaceTarget(p), true, false})
+		bs = append(bs, bind{p.Workspace.Source, l.workspace(), p.Workspace.At(), true, false})
 	}
 	for _, m := range p.Mounts {
-		add(m.Source, m.Target, m.Write, p.Workspace != nil && under(m.Target, workspaceTarget(p)))
+		add(m.Source, m.Target, m.Write, p.Workspace != nil && jail.Under(m.Target, p.Workspace.At()))
 	}
 	return bs
 }

@@ -81,24 +81,24 @@ func TestTargetsThatCoverTheJailItself(t *testing.T) {
 		return p
 	}
 	for _, target := range []string{"", "relative", "/", "/proc", "/proc/sys", "/dev/shm", "/sys", "/.glasshouse", "/.glasshouse/init", "/a/../b", "/a/", "//a", "/a\x00"} {
-		if err := checkTargets(mount(target)); err == nil {
+		if err := mount(target).CheckTargets(); err == nil {
 			t.Errorf("a mount on %q is accepted", target)
 		}
 	}
-	if err := checkTargets(mount("/a", "/a/b")); err == nil {
+	if err := mount("/a", "/a/b").CheckTargets(); err == nil {
 		t.Error("a mount inside another is accepted")
 	}
-	if err := checkTargets(mount("/a", "/ab", "/processes")); err != nil {
+	if err := mount("/a", "/ab", "/processes").CheckTargets(); err != nil {
 		t.Errorf("three places apart: %v", err)
 	}
 	p := mount("/work/sub")
 	p.Workspace = &jail.Workspace{Source: "/work"}
-	if err := checkTargets(p); err != nil {
+	if err := p.CheckTargets(); err != nil {
 		t.Errorf("a mount inside the workspace: %v", err)
 	}
 	p = mount("/work")
 	p.Workspace = &jail.Workspace{Source: "/x", Target: "/work/sub"}
-	if err := checkTargets(p); err == nil {
+	if err := p.CheckTargets(); err == nil {
 		t.Error("a mount over the workspace is accepted")
 	}
 }

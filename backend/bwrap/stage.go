@@ -261,7 +261,7 @@ func (o *orders) makeTargets() error {
 		return err
 	}
 	defer root.Close()
-	for _, own := range reserved {
+	for _, own := range jail.Reserved() {
 		st, err := root.Lstat(own[1:])
 		if err != nil || !st.IsDir() {
 			return fault.Newf(fault.Conflict, "bwrap.Create", own, "the jail's files have something else there than a directory: %v", err)
@@ -274,7 +274,7 @@ func (o *orders) makeTargets() error {
 				return err
 			}
 			defer in.Close()
-			rel = b.target[len(workspaceTarget(o.Plan)):]
+			rel = b.target[len(o.Plan.Workspace.At()):]
 		}
 		st, err := os.Stat(b.source)
 		if err != nil {

@@ -40,8 +40,8 @@ func stageBinds(p jail.Plan, l layout, ids *os.File) ([]bind, error) {
 			return nil, fmt.Errorf("mount %s: %w", m.Source, err)
 		}
 		in, below := l.merged(), m.Target
-		if p.Workspace != nil && under(m.Target, workspaceTarget(p)) {
-			in, below = root, strings.TrimPrefix(m.Target, workspaceTarget(p))
+		if p.Workspace != nil && jail.Under(m.Target, p.Workspace.At()) {
+			in, below = root, strings.TrimPrefix(m.Target, p.Workspace.At())
 		}
 		real, err := mountPoint(in, below, b.dir, p.IDs.First)
 		if err != nil {
@@ -51,7 +51,7 @@ func stageBinds(p jail.Plan, l layout, ids *os.File) ([]bind, error) {
 		if in != l.merged() {
 			b.target = path.Join(at, real)
 		}
-		if err := checkTarget(b.target); err != nil {
+		if err := jail.CheckTarget(b.target); err != nil {
 			return nil, fault.Fieldf("oci.Create", fmt.Sprintf("mounts[%d].target", i), "%s leads to %s: %w", m.Target, b.target, err)
 		}
 		binds = append(binds, b.bind)
@@ -98,12 +98,12 @@ func stageWorkspace(p jail.Plan, l layout) (bind, error) {
 	if err := overlay.Mount(show, []string{lower}, upper, work, noPrivilege); err != nil {
 		return bind{}, err
 	}
-	real, err := mountPoint(l.merged(), workspaceTarget(p), true, p.IDs.First)
+	real, err := mountPoint(l.merged(), p.Workspace.At(), true, p.IDs.First)
 	if err != nil {
 		return bind{}, err
 	}
-	if err := checkTarget(real); err != nil {
-		return bind{}, fault.Fieldf("oci.Create", "workspace.target", "%s leads to %s: %w", workspaceTarget(p), real, err)
+	if err := jail.CheckTarget(real); err != nil {
+		return bind{}, fault.Fieldf("oci.Create", "workspace.target", "%s leads to %s: %w", p.Workspace.At(), real, err)
 	}
 	return bind{source: show, target: real, write: true}, nil
 }

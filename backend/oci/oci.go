@@ -167,5 +167,5 @@ func (b *Backend) check(p jail.Plan, op string) error {
 			return fmt.Errorf("%s: full network: %w", op, err)
 		}
 	}
-	return checkTargets(p)
+	return p.CheckTargets()
 }

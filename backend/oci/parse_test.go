@@ -17,12 +17,12 @@ func TestMountsCannotCoverTheJailsOwn(t *testing.T) {
 		"", ".", "relative", "/", "/proc", "/proc/sys", "/sys/fs", "/dev", "/dev/shm", "/.glasshouse", "/.glasshouse/init",
 		"/a/../proc", "/a//b", "/a/", "/a/.", "//a", "/a\x00b", "/a\nb",
 	} {
-		if err := checkTarget(target); err == nil {
+		if err := jail.CheckTarget(target); err == nil {
 			t.Errorf("a mount on %q is let through", target)
 		}
 	}
 	for _, target := range []string{"/work", "/home/agent/src", "/process", "/tmp", "/mnt/ü b", "/.glass"} {
-		if err := checkTarget(target); err != nil {
+		if err := jail.CheckTarget(target); err != nil {
 			t.Errorf("a mount on %q is refused: %v", target, err)
 		}
 	}
@@ -50,7 +50,7 @@ func TestMountsDoNotHideEachOther(t *testing.T) {
 		for _, target := range tt.targets {
 			p.Mounts = append(p.Mounts, jail.Mount{Source: "/src", Target: target})
 		}
-		if err := checkTargets(p); (err == nil) != tt.ok {
+		if err := p.CheckTargets(); (err == nil) != tt.ok {
 			t.Errorf("workspace %q, mounts %q: %v, want ok = %v", tt.workspace, tt.targets, err, tt.ok)
 		}
 	}
@@ -61,13 +61,13 @@ func FuzzCheckTarget(f *testing.F) {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, target string) {
-		if checkTarget(target) != nil {
+		if jail.CheckTarget(target) != nil {
 			return
 		}
 		if !path.IsAbs(target) || path.Clean(target) != target || strings.Contains(target, "\x00") {
 			t.Errorf("%q is let through", target)
 		}
-		for _, r := range reserved {
+		for _, r := range jail.Reserved() {
 			if target == r || strings.HasPrefix(target, r+"/") {
 				t.Errorf("%q covers %s", target, r)
 			}

@@ -88,7 +88,7 @@ func memberOf(pid int, path string) bool {
 		return false
 	}
 	for line := range strings.Lines(string(b)) {
-		if parts := strings.SplitN(strings.TrimSpace(line), ":", 3); len(parts) == 3 && under(parts[2], path) {
+		if parts := strings.SplitN(strings.TrimSpace(line), ":", 3); len(parts) == 3 && jail.Under(parts[2], path) {
 			return true
 		}
 	}
