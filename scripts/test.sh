@@ -12,7 +12,7 @@ trap 'rm -f "$log"' EXIT
 
 before=$(scripts/leaks.sh)
 status=0
-go tool gotestsum --format pkgname --format-hide-empty-pkg --jsonfile "$log" -- \
+go tool gotestsum --format pkgname --format-hide-empty-pkg --hide-summary=skipped --jsonfile "$log" -- \
 	-count=1 -p 1 -timeout 20m ./... || status=$?
 
 after=$(scripts/leaks.sh)
