@@ -44,7 +44,6 @@ type Daemon struct {
 	images  *rootfs.Provider
 	jails   *jail.Manager
 	tokens  *access.Tokens
-	addr    string
 	closers []func() error // newest last
 
 	wg       sync.WaitGroup

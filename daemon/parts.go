@@ -94,7 +94,6 @@ func (d *Daemon) listen(ctx context.Context) error {
 			return errors.Join(err, local.Close())
 		}
 		doors = append(doors, door{tcp, false})
-		d.addr = tcp.Addr().String()
 	}
 	d.onClose(func() error {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), graceful)
@@ -117,9 +116,6 @@ type door struct {
 	net.Listener
 	local bool
 }
-
-// Addr returns the address of the network's door, or "" if there is none.
-func (d *Daemon) Addr() string { return d.addr }
 
 func ignoreMissing(err error) error {
 	if errors.Is(err, os.ErrNotExist) {

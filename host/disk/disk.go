@@ -113,6 +113,9 @@ func Unmount(mountpoint string) error {
 		if on.device == "" {
 			return nil
 		}
+		// A courtesy to the host: a volume that cannot be trimmed, for it was
+		// found damaged and made read-only, is unmounted all the same.
+		_ = Trim(mountpoint)
 		if err := unmount(mountpoint); err != nil {
 			return fmt.Errorf("unmount %s: %w", mountpoint, err)
 		}
@@ -167,9 +170,8 @@ func Usage(mountpoint string) (used, total int64, err error) {
 	return max(used, 0), int64(st.Blocks)*st.Bsize - held - fresh, nil
 }
 
-// Trim gives the space of deleted files back to the host now. A mounted volume
-// does so by itself within seconds, but not what was deleted just before it is
-// unmounted.
+// Trim gives the space of deleted files on a mounted volume back to the host
+// now, which would otherwise take seconds. Unmount does it too.
 func Trim(mountpoint string) error {
 	dir, err := os.Open(mountpoint)
 	if err != nil {

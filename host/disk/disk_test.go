@@ -156,6 +156,13 @@ func TestDeletedFilesAreGivenBackToTheHost(t *testing.T) {
 	if got := h.onHost("v"); got > 8*meg {
 		t.Errorf("the image still takes %d bytes long after the file was deleted", got)
 	}
+
+	deleted()
+	dir.Close()
+	h.unmount("v")
+	if got := h.onHost("v"); got > 8*meg {
+		t.Errorf("the image still takes %d bytes after the file was deleted and the volume unmounted", got)
+	}
 }
 
 func TestFilesOutliveTheMount(t *testing.T) {

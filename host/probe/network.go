@@ -2,10 +2,13 @@ package probe
 
 import (
 	"context"
+	"strings"
 
 	nft "github.com/google/nftables"
 	"github.com/google/nftables/expr"
 	"golang.org/x/sys/unix"
+
+	"glasshouse/host/netns"
 )
 
 // nftables makes the kind of rule that lets jails out, in a network namespace
@@ -31,5 +34,13 @@ func nftables(context.Context, Host) (string, error) {
 	if err == unix.ENOENT { // what the kernel says for a module it does not have
 		return "", cannot("this kernel has no nftables with address translation", remedy)
 	}
-	return "with address translation", refused("nftables", err, remedy)
+	if err != nil {
+		return "", refused("nftables", err, remedy)
+	}
+	detail := "with address translation"
+	// Not for an ordinary user to see, and no reason to say that nothing works.
+	if found, err := netns.Obstacles(); err == nil && len(found) > 0 {
+		detail += "; for jails with full network, have the firewall's " + strings.Join(found, ", ") + " accept links of group 26472"
+	}
+	return detail, nil
 }

@@ -8,17 +8,9 @@ import (
 )
 
 // Write replaces name with data. It does not sync: after a power cut the old
-// content may be back. Use WriteSync for what must not be lost.
-func Write(name string, data []byte, mode os.FileMode) error { return write(name, data, mode, false) }
-
-// WriteSync is Write, and returns when a power cut would no longer undo it.
-func WriteSync(name string, data []byte, mode os.FileMode) error {
-	return write(name, data, mode, true)
-}
-
-func write(name string, data []byte, mode os.FileMode, sync bool) (err error) {
-	dir := filepath.Dir(name)
-	f, err := os.CreateTemp(dir, ".tmp-*")
+// content may be back.
+func Write(name string, data []byte, mode os.FileMode) (err error) {
+	f, err := os.CreateTemp(filepath.Dir(name), ".tmp-*")
 	if err != nil {
 		return err
 	}
@@ -34,24 +26,8 @@ func write(name string, data []byte, mode os.FileMode, sync bool) (err error) {
 	if err := f.Chmod(mode); err != nil {
 		return err
 	}
-	if sync {
-		if err := f.Sync(); err != nil {
-			return err
-		}
-	}
 	if err := f.Close(); err != nil {
 		return err
 	}
-	if err := os.Rename(f.Name(), name); err != nil {
-		return err
-	}
-	if !sync {
-		return nil
-	}
-	d, err := os.Open(dir)
-	if err != nil {
-		return err
-	}
-	defer d.Close()
-	return d.Sync()
+	return os.Rename(f.Name(), name)
 }

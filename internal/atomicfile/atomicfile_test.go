@@ -11,9 +11,8 @@ import (
 func TestWriteReplacesAndLeavesNothingElse(t *testing.T) {
 	dir := t.TempDir()
 	name := filepath.Join(dir, "f")
-	for i, write := range []func(string, []byte, os.FileMode) error{atomicfile.Write, atomicfile.WriteSync} {
-		want := string(rune('a' + i))
-		if err := write(name, []byte(want), 0o600); err != nil {
+	for _, want := range []string{"first", "second"} {
+		if err := atomicfile.Write(name, []byte(want), 0o600); err != nil {
 			t.Fatal(err)
 		}
 		if got, _ := os.ReadFile(name); string(got) != want {
