@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"glasshouse/jail"
 )
@@ -28,7 +29,12 @@ func Leaks(p jail.Plan) []string {
 
 func mustNotLeak(t *testing.T, p jail.Plan) {
 	t.Helper()
-	if leaks := Leaks(p); len(leaks) > 0 {
+	// A process that has left its cgroup may take a moment more to be gone.
+	leaks := Leaks(p)
+	for end := time.Now().Add(2 * time.Second); len(leaks) > 0 && time.Now().Before(end); leaks = Leaks(p) {
+		time.Sleep(10 * time.Millisecond)
+	}
+	if len(leaks) > 0 {
 		t.Errorf("the host still holds of jail %s:\n\t%s", p.ID, strings.Join(leaks, "\n\t"))
 	}
 }

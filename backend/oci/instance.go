@@ -76,7 +76,20 @@ func (i *instance) Done() <-chan struct{} { return i.done }
 
 func (i *instance) Freeze(ctx context.Context) error { return i.cgroup.Freeze(ctx) }
 func (i *instance) Thaw(ctx context.Context) error   { return i.cgroup.Thaw(ctx) }
-func (i *instance) Kill(ctx context.Context) error   { return i.cgroup.Kill(ctx) }
+
+// Kill implements jail.Instance. Init leaves its cgroup before it has waited for
+// the others of its pid namespace: only its own end is the end of all.
+func (i *instance) Kill(ctx context.Context) error {
+	if err := i.cgroup.Kill(ctx); err != nil {
+		return err
+	}
+	select {
+	case <-i.done:
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("wait for the end of %s: %w", i.plan.ID, ctx.Err())
+	}
+}
 
 // Close implements jail.Instance. It may be called twice.
 func (i *instance) Close() error {
