@@ -46,6 +46,7 @@ var may = map[string][]string{
 	"fault":               {},
 	"id":                  {},
 	"internal/atomicfile": {},
+	"internal/dirs":       {},
 	"internal/undo":       {},
 	"internal/testenv":    {},
 }

@@ -10,6 +10,7 @@ import (
 
 	"glasshouse/fault"
 	"glasshouse/host/disk"
+	"glasshouse/internal/dirs"
 	"glasshouse/jail"
 )
 
@@ -97,7 +98,7 @@ func (b *Backend) Mount(ctx context.Context, p jail.Plan) (dir string, unmount f
 		return "", nil, err
 	}
 	o.Plan.Workspace, o.Plan.Mounts = nil, nil
-	if err := errors.Join(b.sharedLayers(&o), makeDirs(l.identity())); err != nil {
+	if err := errors.Join(b.sharedLayers(&o), dirs.Make(l.identity())); err != nil {
 		return "", nil, err
 	}
 	s, err := b.startStage(stageHold, o)

@@ -13,6 +13,7 @@ import (
 
 	"glasshouse/fault"
 	"glasshouse/host/cgroup"
+	"glasshouse/internal/dirs"
 	"glasshouse/internal/undo"
 	"glasshouse/jail"
 	"glasshouse/jailinit/control"
@@ -114,7 +115,7 @@ func (b *Backend) prepare(o orders) error {
 	if err := os.RemoveAll(l.record()); err != nil {
 		return err
 	}
-	if err := makeDirs(l.volume()); err != nil {
+	if err := dirs.Make(l.volume()); err != nil {
 		return err
 	}
 	if err := o.makeControl(); err != nil {
@@ -128,7 +129,7 @@ func (b *Backend) prepare(o orders) error {
 // jail's root, the original would be its to change.
 func (o *orders) makeControl() error {
 	dir := layout{o.Plan.Dir}.control()
-	if err := emptyDir(dir); err != nil {
+	if err := dirs.Empty(dir); err != nil {
 		return err
 	}
 	src, err := filepath.EvalSymlinks(o.Plan.Init)

@@ -16,6 +16,7 @@ import (
 	"glasshouse/fault"
 	"glasshouse/host/disk"
 	"glasshouse/host/overlay"
+	"glasshouse/internal/dirs"
 	"glasshouse/jail"
 )
 
@@ -69,7 +70,7 @@ func (o *orders) mountAsRoot() error {
 	var lower []string
 	for i, layer := range o.lower() {
 		at := l.layer(i)
-		if err := makeDirs(at); err != nil {
+		if err := dirs.Make(at); err != nil {
 			return err
 		}
 		if err := overlay.Clone(layer, at, readOnly); err != nil {
@@ -78,7 +79,7 @@ func (o *orders) mountAsRoot() error {
 		lower = append(lower, at)
 	}
 	volume := l.staged("volume")
-	if err := makeDirs(volume); err != nil {
+	if err := dirs.Make(volume); err != nil {
 		return err
 	}
 	if err := overlay.Clone(l.volume(), volume, overlay.CloneOptions{IDMap: ids, Options: noPrivilege}); err != nil {
@@ -142,10 +143,10 @@ func dropOthers(own string) error {
 // makeLayout makes the directories that overlays and binds need.
 func (o *orders) makeLayout() error {
 	l := layout{o.Plan.Dir}
-	if err := makeDirs(l.upper(), l.merged(), l.staged("")); err != nil {
+	if err := dirs.Make(l.upper(), l.merged(), l.staged("")); err != nil {
 		return err
 	}
-	return emptyDir(l.work())
+	return dirs.Empty(l.work())
 }
 
 // mountNaturally shows the files of a stopped jail as they are on disk.
@@ -170,7 +171,7 @@ func (o *orders) bindAsRoot(b bind, ids *os.File, on func(string) string) error 
 	if b.source == (layout{o.Plan.Dir}).workspace() {
 		return o.workspaceAsRoot(src, st, on)
 	}
-	if err := makePlace(b.source, isDir(st)); err != nil {
+	if err := dirs.Place(b.source, isDir(st)); err != nil {
 		return err
 	}
 	opts := overlay.CloneOptions{IDMap: ids, Options: noPrivilege}
@@ -185,7 +186,7 @@ func (o *orders) bindAsRoot(b bind, ids *os.File, on func(string) string) error 
 		defer own.Close()
 		opts.IDMap = own
 	}
-	return overlay.Clone(procPath(src), b.source, opts)
+	return overlay.Clone(dirs.ProcPath(src), b.source, opts)
 }
 
 // workspaceAsRoot stacks a layer of the jail's volume over a directory of the
@@ -195,7 +196,7 @@ func (o *orders) bindAsRoot(b bind, ids *os.File, on func(string) string) error 
 func (o *orders) workspaceAsRoot(src *os.File, st *unix.Stat_t, on func(string) string) error {
 	l, first := layout{o.Plan.Dir}, o.Plan.IDs
 	lower := l.staged("workspace-lower")
-	if err := errors.Join(makeDirs(lower, l.workspace()), o.makeWorkspace(st)); err != nil {
+	if err := errors.Join(dirs.Make(lower, l.workspace()), o.makeWorkspace(st)); err != nil {
 		return err
 	}
 	swap, err := overlay.IDMap(exchange(st.Uid, first), exchange(st.Gid, first))
@@ -205,7 +206,7 @@ func (o *orders) workspaceAsRoot(src *os.File, st *unix.Stat_t, on func(string) 
 	defer swap.Close()
 	readOnly := overlay.CloneOptions{IDMap: swap, Options: noPrivilege}
 	readOnly.ReadOnly = true
-	if err := overlay.Clone(procPath(src), lower, readOnly); err != nil {
+	if err := overlay.Clone(dirs.ProcPath(src), lower, readOnly); err != nil {
 		return err
 	}
 	return overlay.Mount(l.workspace(), []string{lower}, on(l.wsUpper()), on(l.wsWork()), noPrivilege)
@@ -218,7 +219,7 @@ func (o *orders) makeWorkspace(st *unix.Stat_t) error {
 	if !isDir(st) {
 		return fault.Fieldf("bwrap.Create", "workspace.source", "%s is not a directory", o.Plan.Workspace.Source)
 	}
-	return errors.Join(makeDirs(l.wsUpper()), unix.Chmod(l.wsUpper(), st.Mode&0o7777), emptyDir(l.wsWork()))
+	return errors.Join(dirs.Make(l.wsUpper()), unix.Chmod(l.wsUpper(), st.Mode&0o7777), dirs.Empty(l.wsWork()))
 }
 
 // exchange returns the id map in which owner and root change places. An owner
@@ -266,17 +267,17 @@ func (o *orders) bindAsUser(b bind) error {
 	}
 	defer src.Close()
 	if b.source == l.workspace() {
-		if err := errors.Join(makeDirs(l.workspace()), o.makeWorkspace(st)); err != nil {
+		if err := errors.Join(dirs.Make(l.workspace()), o.makeWorkspace(st)); err != nil {
 			return err
 		}
-		return mountOverlay(l.workspace(), []string{procPath(src)}, l.wsUpper(), l.wsWork())
+		return mountOverlay(l.workspace(), []string{dirs.ProcPath(src)}, l.wsUpper(), l.wsWork())
 	}
-	if err := makePlace(b.source, isDir(st)); err != nil {
+	if err := dirs.Place(b.source, isDir(st)); err != nil {
 		return err
 	}
 	// With the mounts below it: to leave them out would uncover what root has
 	// covered, which the kernel does not let other users do.
-	if err := unix.Mount(procPath(src), b.source, "", unix.MS_BIND|unix.MS_REC, ""); err != nil {
+	if err := unix.Mount(dirs.ProcPath(src), b.source, "", unix.MS_BIND|unix.MS_REC, ""); err != nil {
 		return fmt.Errorf("bind: %w", err)
 	}
 	return nil
@@ -354,35 +355,3 @@ func openSource(name string) (*os.File, *unix.Stat_t, error) {
 }
 
 func isDir(st *unix.Stat_t) bool { return st.Mode&unix.S_IFMT == unix.S_IFDIR }
-
-// procPath names an open file in a way that always leads to it.
-func procPath(f *os.File) string { return "/proc/self/fd/" + strconv.Itoa(int(f.Fd())) }
-
-func makePlace(name string, dir bool) error {
-	if dir {
-		return makeDirs(name)
-	}
-	f, err := os.OpenFile(name, os.O_CREATE|os.O_RDONLY, 0o644)
-	if err != nil {
-		return err
-	}
-	return f.Close()
-}
-
-// makeDirs makes each directory, or leaves it as it is.
-func makeDirs(names ...string) error {
-	for _, name := range names {
-		if err := os.Mkdir(name, 0o755); err != nil && !errors.Is(err, os.ErrExist) {
-			return err
-		}
-	}
-	return nil
-}
-
-// emptyDir makes an empty directory, or empties the one that is there.
-func emptyDir(name string) error {
-	if err := os.RemoveAll(name); err != nil {
-		return err
-	}
-	return os.Mkdir(name, 0o755)
-}

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"glasshouse/fault"
+	"glasshouse/internal/dirs"
 )
 
 // stageCommand starts this executable again as a stage.
@@ -190,7 +191,7 @@ func (o *orders) tryOverlay() error {
 		return fmt.Errorf("make mounts private: %w", err)
 	}
 	l := layout{o.Plan.Dir}
-	if err := errors.Join(makeDirs(l.volume(), l.identity()), o.makeLayout()); err != nil {
+	if err := errors.Join(dirs.Make(l.volume(), l.identity()), o.makeLayout()); err != nil {
 		return err
 	}
 	return mountOverlay(l.merged(), []string{l.identity()}, l.upper(), l.work())

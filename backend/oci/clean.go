@@ -12,6 +12,7 @@ import (
 	"glasshouse/host/disk"
 	"glasshouse/host/overlay"
 	"glasshouse/id"
+	"glasshouse/internal/dirs"
 	"glasshouse/jail"
 )
 
@@ -105,7 +106,7 @@ func (b *Backend) Mount(ctx context.Context, p jail.Plan) (dir string, unmount f
 	if _, err := os.Stat(l.image()); errors.Is(err, fs.ErrNotExist) {
 		return "", nil, fault.Newf(fault.NotFound, op, string(p.ID), "the jail has no files yet")
 	}
-	if err := errors.Join(b.base(), makeDirs(l.volume())); err != nil {
+	if err := errors.Join(b.base(), dirs.Make(l.volume())); err != nil {
 		return "", nil, fmt.Errorf("mount files of %s: %w", p.ID, err)
 	}
 	unmount = func() error { return errors.Join(dropStaged(l), releaseVolume(l)) }
@@ -117,7 +118,7 @@ func (b *Backend) Mount(ctx context.Context, p jail.Plan) (dir string, unmount f
 	if err := disk.Mount(l.image(), l.volume()); err != nil {
 		return "", nil, err
 	}
-	if err := errors.Join(makeDirs(l.upper(), l.merged()), emptyDir(l.work())); err != nil {
+	if err := errors.Join(dirs.Make(l.upper(), l.merged()), dirs.Empty(l.work())); err != nil {
 		return "", nil, err
 	}
 	lower := append(append([]string(nil), p.Lower...), b.cfg.Base)

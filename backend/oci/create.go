@@ -21,6 +21,7 @@ import (
 	"glasshouse/host/disk"
 	"glasshouse/host/netns"
 	"glasshouse/host/overlay"
+	"glasshouse/internal/dirs"
 	"glasshouse/internal/undo"
 	"glasshouse/jail"
 	"glasshouse/jailinit/control"
@@ -141,17 +142,17 @@ func (m *making) makeVolume(ctx context.Context) error {
 	if _, err := os.Lstat(l.image()); errors.Is(err, os.ErrNotExist) {
 		m.undo.Push("remove the volume", func() error { return removeAll(l.image(), l.volume()) })
 	}
-	if err := makeDirs(l.volume()); err != nil {
+	if err := dirs.Make(l.volume()); err != nil {
 		return err
 	}
 	m.undo.Push("unmount", func() error { return errors.Join(dropStaged(l), releaseVolume(l)) })
 	if err := disk.Make(ctx, l.image(), l.volume(), m.plan.Limits.DiskMB, m.backend.cfg.Templates); err != nil {
 		return err
 	}
-	if err := makeDirs(l.upper(), l.staged(""), l.staged("volume"), l.staged("control"), l.sysfs(), l.merged()); err != nil {
+	if err := dirs.Make(l.upper(), l.staged(""), l.staged("volume"), l.staged("control"), l.sysfs(), l.merged()); err != nil {
 		return err
 	}
-	return emptyDir(l.work())
+	return dirs.Empty(l.work())
 }
 
 func (m *making) makeCgroup() error {
@@ -188,7 +189,7 @@ func (b *Backend) checkAlone(p jail.Plan, op string) error {
 // made it the directory belongs to the jail's root.
 func (m *making) makeControl() error {
 	dir := m.layout.control()
-	if err := emptyDir(dir); err != nil {
+	if err := dirs.Empty(dir); err != nil {
 		return err
 	}
 	if err := installInit(m.plan.Init, filepath.Join(dir, "init")); err != nil {
@@ -269,7 +270,7 @@ func (m *making) makeRoot(ids *os.File) error {
 	layers := append(append([]string{l.identity()}, m.plan.Lower...), m.backend.cfg.Base)
 	for i, layer := range layers {
 		at := l.layer(i)
-		if err := makeDirs(at); err != nil {
+		if err := dirs.Make(at); err != nil {
 			return err
 		}
 		if err := overlay.Clone(layer, at, readOnly); err != nil {
@@ -296,7 +297,7 @@ func (m *making) makeBundle(binds []bind) error {
 	if err := netns.MountSysfs(m.netns, l.sysfs()); err != nil {
 		return err
 	}
-	if err := emptyDir(l.bundle()); err != nil {
+	if err := dirs.Empty(l.bundle()); err != nil {
 		return err
 	}
 	path := filepath.Join("/", m.backend.cfg.CgroupPrefix, string(m.plan.ID))

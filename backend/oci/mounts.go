@@ -6,13 +6,13 @@ import (
 	"os"
 	"path"
 	"slices"
-	"strconv"
 	"strings"
 
 	"golang.org/x/sys/unix"
 
 	"glasshouse/fault"
 	"glasshouse/host/overlay"
+	"glasshouse/internal/dirs"
 	"glasshouse/jail"
 )
 
@@ -69,7 +69,7 @@ func stageWorkspace(p jail.Plan, l layout) (bind, error) {
 	defer src.Close()
 
 	lower, show := l.staged("workspace-lower"), l.staged("workspace")
-	if err := errors.Join(makeDirs(lower, show, l.wsUpper()), emptyDir(l.wsWork())); err != nil {
+	if err := errors.Join(dirs.Make(lower, show, l.wsUpper()), dirs.Empty(l.wsWork())); err != nil {
 		return bind{}, err
 	}
 	var st unix.Stat_t
@@ -90,7 +90,7 @@ func stageWorkspace(p jail.Plan, l layout) (bind, error) {
 	defer ids.Close()
 	readOnly := noPrivilege
 	readOnly.ReadOnly = true
-	if err := overlay.Clone(procPath(src), lower, overlay.CloneOptions{Options: readOnly, IDMap: ids}); err != nil {
+	if err := overlay.Clone(dirs.ProcPath(src), lower, overlay.CloneOptions{Options: readOnly, IDMap: ids}); err != nil {
 		return bind{}, err
 	}
 	mapped := l.staged("volume")
@@ -145,7 +145,7 @@ func stageMount(p jail.Plan, at string, m jail.Mount, ids *os.File) (stagedMount
 		return stagedMount{}, err
 	}
 	defer src.Close()
-	if err := makePlace(at, dir); err != nil {
+	if err := dirs.Place(at, dir); err != nil {
 		return stagedMount{}, err
 	}
 	opts := overlay.CloneOptions{Options: noPrivilege, IDMap: ids}
@@ -164,7 +164,7 @@ func stageMount(p jail.Plan, at string, m jail.Mount, ids *os.File) (stagedMount
 		defer own.Close()
 		opts.IDMap = own
 	}
-	if err := overlay.Clone(procPath(src), at, opts); err != nil {
+	if err := overlay.Clone(dirs.ProcPath(src), at, opts); err != nil {
 		return stagedMount{}, err
 	}
 	return stagedMount{bind{source: at, write: m.Write}, dir}, nil
@@ -200,36 +200,4 @@ func openSource(name string) (*os.File, bool, error) {
 		return nil, false, err
 	}
 	return f, st.IsDir(), nil
-}
-
-// procPath names an open file in a way that always leads to it.
-func procPath(f *os.File) string { return "/proc/self/fd/" + strconv.Itoa(int(f.Fd())) }
-
-func makePlace(name string, dir bool) error {
-	if dir {
-		return makeDirs(name)
-	}
-	f, err := os.OpenFile(name, os.O_CREATE|os.O_RDONLY, 0o644)
-	if err != nil {
-		return err
-	}
-	return f.Close()
-}
-
-// makeDirs makes each directory, or leaves it as it is.
-func makeDirs(names ...string) error {
-	for _, name := range names {
-		if err := os.Mkdir(name, 0o755); err != nil && !errors.Is(err, os.ErrExist) {
-			return err
-		}
-	}
-	return nil
-}
-
-// emptyDir makes an empty directory, or empties the one that is there.
-func emptyDir(name string) error {
-	if err := os.RemoveAll(name); err != nil {
-		return err
-	}
-	return os.Mkdir(name, 0o755)
 }

@@ -1,0 +1,41 @@
+// Package dirs makes the directories and files that a jail's mounts need.
+package dirs
+
+import (
+	"errors"
+	"os"
+	"strconv"
+)
+
+// Make makes each directory, or leaves it as it is.
+func Make(names ...string) error {
+	for _, name := range names {
+		if err := os.Mkdir(name, 0o755); err != nil && !errors.Is(err, os.ErrExist) {
+			return err
+		}
+	}
+	return nil
+}
+
+// Empty makes an empty directory, or empties the one that is there.
+func Empty(name string) error {
+	if err := os.RemoveAll(name); err != nil {
+		return err
+	}
+	return os.Mkdir(name, 0o755)
+}
+
+// Place makes what a directory, or else a file, can be mounted on.
+func Place(name string, dir bool) error {
+	if dir {
+		return Make(name)
+	}
+	f, err := os.OpenFile(name, os.O_CREATE|os.O_RDONLY, 0o644)
+	if err != nil {
+		return err
+	}
+	return f.Close()
+}
+
+// ProcPath names an open file in a way that always leads to it.
+func ProcPath(f *os.File) string { return "/proc/self/fd/" + strconv.Itoa(int(f.Fd())) }
