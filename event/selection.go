@@ -1,0 +1,95 @@
+package event
+
+import (
+	"slices"
+
+	"glasshouse/fault"
+)
+
+// A Selection says what of a jail is recorded. It is part of the jail's record,
+// so that what a log does not hold can be told from what did not happen. The
+// zero value, after Defaults, records everything.
+type Selection struct {
+	Syscalls   string   `json:"syscalls"`         // all, security, off
+	Allow      []string `json:"allow,omitempty"`  // names of calls recorded as well, whatever Syscalls says
+	Ignore     []string `json:"ignore,omitempty"` // names of calls not recorded, whatever else is said
+	Sample     int      `json:"sample,omitempty"` // of the calls left, one in so many is recorded; 0 and 1 are all
+	Files      string   `json:"files"`            // all, off
+	Network    string   `json:"network"`          // packets, flows, off
+	Packets    int      `json:"packet_bytes"`     // of each packet so many bytes are kept for export; 0 is none
+	OnOverload string   `json:"on_overload"`      // throttle: slow the jail so that nothing is lost; count: let it run and count what is lost
+}
+
+// What a Selection's words may be. The first is the default.
+var (
+	syscallWords  = []string{"all", "security", "off"}
+	fileWords     = []string{"all", "off"}
+	networkWords  = []string{"packets", "flows", "off"}
+	overloadWords = []string{"throttle", "count"}
+)
+
+// MaxPacketBytes bounds Selection.Packets: no packet is longer.
+const MaxPacketBytes = 65535
+
+// Defaults returns s with what it leaves open filled in.
+func (s Selection) Defaults(d Selection) Selection {
+	for _, w := range []struct {
+		v     *string
+		def   string
+		words []string
+	}{
+		{&s.Syscalls, d.Syscalls, syscallWords}, {&s.Files, d.Files, fileWords},
+		{&s.Network, d.Network, networkWords}, {&s.OnOverload, d.OnOverload, overloadWords},
+	} {
+		if *w.v == "" {
+			*w.v = w.def
+		}
+		if *w.v == "" {
+			*w.v = w.words[0]
+		}
+	}
+	if s.Allow == nil {
+		s.Allow = d.Allow
+	}
+	if s.Ignore == nil {
+		s.Ignore = d.Ignore
+	}
+	if s.Sample == 0 {
+		s.Sample = d.Sample
+	}
+	if s.Packets == 0 {
+		s.Packets = d.Packets
+	}
+	return s
+}
+
+// Check returns a fault.Invalid error that names the first wrong field below
+// prefix. Names of calls are checked by known, which says whether there is such
+// a call on any architecture.
+func (s Selection) Check(op, prefix string, known func(string) bool) error {
+	for _, w := range []struct {
+		field, v string
+		words    []string
+	}{
+		{"syscalls", s.Syscalls, syscallWords}, {"files", s.Files, fileWords},
+		{"network", s.Network, networkWords}, {"on_overload", s.OnOverload, overloadWords},
+	} {
+		if w.v != "" && !slices.Contains(w.words, w.v) {
+			return fault.Fieldf(op, prefix+w.field, "%q is not one of %v", w.v, w.words)
+		}
+	}
+	for field, names := range map[string][]string{"allow": s.Allow, "ignore": s.Ignore} {
+		for _, name := range names {
+			if !known(name) {
+				return fault.Fieldf(op, prefix+field, "%q is not a system call", name)
+			}
+		}
+	}
+	if s.Sample < 0 {
+		return fault.Fieldf(op, prefix+"sample", "%d is negative", s.Sample)
+	}
+	if s.Packets < 0 || s.Packets > MaxPacketBytes {
+		return fault.Fieldf(op, prefix+"packet_bytes", "%d is not between 0 and %d", s.Packets, MaxPacketBytes)
+	}
+	return nil
+}
