@@ -38,7 +38,7 @@ func main() {
 		fmt.Fprintf(&b, "\nvar %s = []string{\n", arch.name)
 		ast.Inspect(f, func(n ast.Node) bool {
 			spec, ok := n.(*ast.ValueSpec)
-			if !ok || !strings.HasPrefix(spec.Names[0].Name, "SYS_") {
+			if !ok || !strings.HasPrefix(spec.Names[0].Name, "SYS_") || spec.Names[0].Name == "SYS_SYSCALL_MASK" {
 				return true
 			}
 			nr, err := strconv.Atoi(spec.Values[0].(*ast.BasicLit).Value)

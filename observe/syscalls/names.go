@@ -1186,7 +1186,6 @@ var arm64 = []string{
 }
 
 var arm = []string{
-	0:   "syscall_mask",
 	0:   "restart_syscall",
 	1:   "exit",
 	2:   "fork",
