@@ -167,6 +167,15 @@ const (
 	OpExit = "exit"
 )
 
+// All operations, of files and of processes.
+var (
+	fileOps = []string{
+		OpOpen, OpCreate, OpClose, OpRead, OpWrite, OpDelete, OpRename, OpTruncate, OpAllocate, OpMode, OpOwner,
+		OpLink, OpSymlink, OpMkdir, OpMknod, OpTimes, OpXattr, OpMmap, OpMount, OpUnmount, OpChroot,
+	}
+	procOps = []string{OpFork, OpExec, OpExit}
+)
+
 // Directions of packets, as the jail sees them.
 const (
 	Egress   = "egress"

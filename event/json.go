@@ -90,7 +90,7 @@ func (e *Event) appendFile(b []byte) []byte {
 	b = append(b, `","path":`...)
 	b = appendString(b, e.Path)
 	b = optional(b, `,"to":`, e.To)
-	if e.Bytes != 0 || hasBytes(e.Op) {
+	if tellsBytes(e) {
 		b = append(b, `,"bytes":`...)
 		b = appendInt(b, e.Bytes)
 	}
@@ -105,9 +105,10 @@ func (e *Event) appendFile(b []byte) []byte {
 	return b
 }
 
-// hasBytes reports whether zero bytes say something about an operation.
-func hasBytes(op string) bool {
-	return op == OpRead || op == OpWrite || op == OpTruncate || op == OpAllocate
+// tellsBytes reports whether the number of bytes says something about an
+// operation on a file: for some even that it is zero.
+func tellsBytes(e *Event) bool {
+	return e.Bytes != 0 || e.Op == OpRead || e.Op == OpWrite || e.Op == OpTruncate || e.Op == OpAllocate
 }
 
 func (e *Event) appendNet(b []byte) []byte {
@@ -197,6 +198,16 @@ func (e *Event) appendUsage(b []byte) []byte {
 }
 
 var flagNames = [...]string{"denied", "unfinished", "partial", "child", "cut", "raced", "injected", "unresolved", "existing", "thread"}
+
+// parseFlag returns the flag of that name, or 0.
+func parseFlag(s []byte) Flags {
+	for i, name := range flagNames {
+		if name == string(s) {
+			return 1 << i
+		}
+	}
+	return 0
+}
 
 func appendFlags(b []byte, f Flags) []byte {
 	for ; f != 0; f &= f - 1 {

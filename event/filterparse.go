@@ -1,0 +1,294 @@
+package event
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"glasshouse/fault"
+)
+
+// maxFilter is how long a filter may be: it is held against every record.
+const maxFilter = 4096
+
+// ParseFilter returns the filter that q describes. No terms are all records. Its
+// errors are fault.Invalid, name the field "q", and say what would be right.
+func ParseFilter(q string) (*Filter, error) {
+	const op = "event.ParseFilter"
+	if len(q) > maxFilter {
+		return nil, fault.Fieldf(op, "q", "%d bytes are more than the %d a filter may have", len(q), maxFilter)
+	}
+	f := &Filter{}
+	for s := (scanner{q: q}); s.more(); {
+		from := s.i
+		t, err := s.term()
+		if err != nil {
+			return nil, fault.Fieldf(op, "q", "%q: %w", s.whole(from), err)
+		}
+		f.terms = append(f.terms, t)
+	}
+	slices.SortFunc(f.terms, func(a, b term) int {
+		if c := rank(a.key) - rank(b.key); c != 0 {
+			return c
+		}
+		return strings.Compare(a.String(), b.String())
+	})
+	f.terms = slices.CompactFunc(f.terms, func(a, b term) bool { return a.String() == b.String() })
+	f.plan()
+	return f, nil
+}
+
+func rank(k *key) int {
+	return slices.IndexFunc(keys, func(other key) bool { return other.name == k.name })
+}
+
+// A scanner takes a filter's text apart.
+type scanner struct {
+	q string
+	i int
+}
+
+func (s *scanner) more() bool {
+	for s.i < len(s.q) && isSpace(s.q[s.i]) {
+		s.i++
+	}
+	return s.i < len(s.q)
+}
+
+func isSpace(c byte) bool { return c == ' ' || c == '\t' || c == '\n' || c == '\r' }
+
+// whole returns the term that begins at from, as far as it was written without
+// a space after where reading it failed.
+func (s *scanner) whole(from int) string {
+	end := s.i
+	for end < len(s.q) && !isSpace(s.q[end]) {
+		end++
+	}
+	return s.q[from:end]
+}
+
+func (s *scanner) term() (term, error) {
+	var t term
+	if s.q[s.i] == '-' {
+		t.not = true
+		s.i++
+	}
+	name := s.key()
+	i := slices.IndexFunc(keys, func(k key) bool { return k.name == name })
+	if i < 0 {
+		return t, fmt.Errorf("there is no key %q; there are %s. To look for the text, put it in quotes", name, keyNames())
+	}
+	t.key = &keys[i]
+	for {
+		pieces, err := s.value(name == "")
+		if err != nil {
+			return t, err
+		}
+		a, err := t.key.value(pieces)
+		if err != nil {
+			return t, err
+		}
+		t.alts = append(t.alts, a)
+		if s.i == len(s.q) || s.q[s.i] != ',' {
+			break
+		}
+		s.i++
+	}
+	slices.SortFunc(t.alts, func(a, b alt) int { return strings.Compare(a.text, b.text) })
+	t.alts = slices.CompactFunc(t.alts, func(a, b alt) bool { return a.text == b.text })
+	return t, nil
+}
+
+// key reads a key and its colon. Without one the term is a bare word, and the
+// key is "".
+func (s *scanner) key() string {
+	for i := s.i; i < len(s.q); i++ {
+		switch c := s.q[i]; {
+		case 'a' <= c|0x20 && c|0x20 <= 'z' || c == '_':
+		case c == ':' && i > s.i:
+			name := s.q[s.i:i]
+			s.i = i + 1
+			return name
+		default:
+			return ""
+		}
+	}
+	return ""
+}
+
+func keyNames() string {
+	var names []string
+	for _, k := range keys {
+		if k.name != "" {
+			names = append(names, k.name)
+		}
+	}
+	slices.Sort(names)
+	return strings.Join(names, ", ")
+}
+
+// value reads up to a comma or space and returns what stands between stars.
+func (s *scanner) value(bare bool) ([]string, error) {
+	pieces, piece, quoted := []string{}, []byte{}, false
+	for ; s.i < len(s.q); s.i++ {
+		c := s.q[s.i]
+		if !quoted && (c == ',' || isSpace(c)) {
+			break
+		}
+		switch {
+		case c == '"':
+			quoted = !quoted
+		case c == '*':
+			if len(piece) > 0 || len(pieces) == 0 { // two stars are one
+				pieces = append(pieces, string(piece))
+				piece = piece[:0]
+			}
+		case c == '\\':
+			s.i++
+			if s.i == len(s.q) {
+				return nil, fmt.Errorf(`it ends in a backslash; a backslash itself is \\`)
+			}
+			piece = append(piece, s.q[s.i])
+		case c == ':' && bare && !quoted:
+			return nil, fmt.Errorf("to look for text with a colon, put it in quotes")
+		default:
+			piece = append(piece, c)
+		}
+	}
+	if quoted {
+		return nil, fmt.Errorf("a quote is not closed")
+	}
+	if len(pieces) == 0 && len(piece) == 0 {
+		return nil, fmt.Errorf("a value is missing")
+	}
+	return append(pieces, string(piece)), nil
+}
+
+// value makes ready what was written for a key.
+func (k *key) value(pieces []string) (alt, error) {
+	text := strings.Join(pieces, "*")
+	switch k.kind {
+	case number:
+		return numberValue(text, func(s string) (int64, error) {
+			v, err := strconv.ParseInt(s, 10, 64)
+			if err != nil {
+				return 0, fmt.Errorf("%q is not a number; write 3, <3, >=3 or 3..5", s)
+			}
+			return v, nil
+		}, func(v int64) string { return strconv.FormatInt(v, 10) })
+	case result:
+		if ret, ok := errnos()[strings.ToUpper(text)]; ok {
+			return alt{text: ErrnoName(ret), lo: ret, hi: ret}, nil
+		}
+		return numberValue(text, func(s string) (int64, error) {
+			v, err := strconv.ParseInt(s, 10, 64)
+			if err != nil {
+				return 0, fmt.Errorf("%q is neither a number nor the name of an error; write EPERM, 3, <0, >=3 or 3..5", s)
+			}
+			return v, nil
+		}, func(v int64) string { return strconv.FormatInt(v, 10) })
+	case duration:
+		return numberValue(text, func(s string) (int64, error) {
+			d, err := time.ParseDuration(s)
+			if err != nil || d < 0 {
+				return 0, fmt.Errorf("%q is not a duration; write >10ms, <=1.5s or 1us..20us", s)
+			}
+			return int64(d), nil
+		}, func(v int64) string { return time.Duration(v).String() })
+	case typeNamed:
+		t := ParseType(text)
+		if t == 0 {
+			return alt{}, fmt.Errorf("%q is not one of %v", text, Types)
+		}
+		return alt{text: text, lo: int64(t), hi: int64(t)}, nil
+	case flagNamed:
+		i := slices.Index(flagNames[:], text)
+		if i < 0 {
+			return alt{}, fmt.Errorf("%q is not one of %v", text, flagNames)
+		}
+		return alt{text: text, lo: int64(i)}, nil
+	case address:
+		e, text, ok := parseEndpoint(text)
+		if !ok {
+			return alt{}, fmt.Errorf("%q is not an address; write 10.0.0.2, 10.0.0.0/8, 10.0.0.2:443, ::1 or [::1]:80", strings.Join(pieces, "*"))
+		}
+		return alt{text: text, addr: e}, nil
+	case signal:
+		if len(pieces) == 1 {
+			name := signalNamed(text)
+			if name == "" {
+				return alt{}, fmt.Errorf("%q is not a signal; write SIGKILL, KILL or 9", text)
+			}
+			return alt{text: name, pieces: []string{name}}, nil
+		}
+		for i, p := range pieces {
+			pieces[i] = strings.ToUpper(p)
+		}
+	case hostName:
+		for i, p := range pieces {
+			pieces[i] = strings.ToLower(p)
+		}
+		last := &pieces[len(pieces)-1]
+		*last = strings.TrimSuffix(*last, ".")
+		if len(pieces) == 1 && *last == "" {
+			return alt{}, fmt.Errorf("a value is missing")
+		}
+	case pathName:
+		if len(pieces) == 1 && len(text) > 1 {
+			pieces[0] = text[:1] + strings.TrimRight(text[1:], "/")
+		}
+	}
+	if len(pieces) == 1 && k.values != nil && !slices.Contains(k.values, pieces[0]) {
+		return alt{}, fmt.Errorf("%q is not one of %v", text, k.values)
+	}
+	return alt{text: patternText(pieces), pieces: pieces}, nil
+}
+
+// numberValue reads a number, a comparison with one, or a range.
+func numberValue(s string, parse func(string) (int64, error), format func(int64) string) (alt, error) {
+	if from, through, ok := strings.Cut(s, ".."); ok {
+		lo, err := parse(from)
+		if err != nil {
+			return alt{}, err
+		}
+		hi, err := parse(through)
+		if err != nil {
+			return alt{}, err
+		}
+		if lo > hi {
+			return alt{}, fmt.Errorf("nothing is between %s and %s; write the smaller one first", from, through)
+		}
+		return alt{text: format(lo) + ".." + format(hi), lo: lo, hi: hi}, nil
+	}
+	digits := strings.TrimLeft(s, "<>=")
+	op := s[:len(s)-len(digits)]
+	v, err := parse(digits)
+	if err != nil {
+		return alt{}, err
+	}
+	a := alt{text: op + format(v), lo: math.MinInt64, hi: math.MaxInt64}
+	switch op {
+	case "":
+		a.lo, a.hi = v, v
+	case "<=":
+		a.hi = v
+	case ">=":
+		a.lo = v
+	case "<":
+		if v == math.MinInt64 {
+			return alt{}, fmt.Errorf("nothing is less than %s", digits)
+		}
+		a.hi = v - 1
+	case ">":
+		if v == math.MaxInt64 {
+			return alt{}, fmt.Errorf("nothing is more than %s", digits)
+		}
+		a.lo = v + 1
+	default:
+		return alt{}, fmt.Errorf("%q is not a comparison; there are <, <=, > and >=", op)
+	}
+	return a, nil
+}

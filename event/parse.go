@@ -1,0 +1,587 @@
+package event
+
+import (
+	"fmt"
+	"hash/maphash"
+	"math"
+	"math/bits"
+	"sync/atomic"
+	"unicode/utf8"
+
+	"glasshouse/id"
+)
+
+// Parse sets e to the record that line is the JSON of. Fields may come in any
+// order; those it does not know are skipped, so that older readers read newer
+// logs. It keeps no reference to line. After an error e is good for nothing but
+// to be used again.
+func Parse(line []byte, e *Event) error {
+	*e = Event{FD: -1}
+	p := parser{b: line}
+	p.object(e)
+	p.space()
+	if p.i < len(p.b) {
+		p.fail("more after the record")
+	}
+	if e.Type == 0 {
+		p.fail("no type")
+	}
+	if p.err != "" {
+		return fmt.Errorf("not an event: %s at byte %d", p.err, p.at)
+	}
+	return nil
+}
+
+// A parser reads one line. After a failure there is nothing left of it to read,
+// so that every method comes to its end by itself.
+type parser struct {
+	b   []byte
+	i   int
+	buf []byte // strings with escapes are unescaped here
+
+	err string // the first failure
+	at  int    // where it was
+}
+
+func (p *parser) fail(why string) {
+	if p.err == "" {
+		p.err, p.at = why, p.i
+	}
+	p.b, p.i = nil, 0
+}
+
+func (p *parser) space() {
+	for p.i < len(p.b) {
+		switch p.b[p.i] {
+		case ' ', '\t', '\n', '\r':
+			p.i++
+		default:
+			return
+		}
+	}
+}
+
+// next consumes c, which may follow spaces, and reports whether it was there.
+func (p *parser) next(c byte) bool {
+	if p.i < len(p.b) && p.b[p.i] == c {
+		p.i++
+		return true
+	}
+	p.space()
+	if p.i < len(p.b) && p.b[p.i] == c {
+		p.i++
+		return true
+	}
+	return false
+}
+
+func (p *parser) want(c byte, why string) bool {
+	if p.next(c) {
+		return true
+	}
+	p.fail(why)
+	return false
+}
+
+func (p *parser) object(e *Event) {
+	if !p.want('{', "no object") || p.next('}') {
+		return
+	}
+	for {
+		p.space()
+		key := p.bytes()
+		if !p.want(':', "no colon") {
+			return
+		}
+		p.space()
+		// Null is what some writers put for a field that is absent.
+		if p.i < len(p.b) && p.b[p.i] == 'n' {
+			p.word("null")
+		} else {
+			p.field(key, e)
+		}
+		if p.err != "" || p.next('}') {
+			return
+		}
+		if !p.want(',', "no comma") {
+			return
+		}
+	}
+}
+
+// field reads the value of one key into e.
+func (p *parser) field(key []byte, e *Event) {
+	switch string(key) {
+	case "type":
+		if e.Type = ParseType(string(p.bytes())); e.Type == 0 {
+			p.fail("an unknown type")
+		}
+	case "seq":
+		e.Seq = p.uint()
+	case "ts":
+		e.TS = p.int()
+	case "ns":
+		e.NS = p.int()
+	case "jail":
+		e.Jail = id.Jail(p.name())
+	case "pid":
+		e.PID = p.int32()
+	case "tid":
+		e.TID = p.int32()
+	case "host_pid":
+		e.HostPID = p.int32()
+	case "comm":
+		e.Comm = p.name()
+	case "nr":
+		e.NR = p.int32()
+	case "name":
+		e.Name = p.name()
+	case "abi":
+		e.ABI = p.name()
+	case "args":
+		p.args(&e.Args)
+	case "ret":
+		e.Ret = p.int()
+	case "dur_ns":
+		e.Dur = p.int()
+	case "addr":
+		e.Addr = p.string()
+	case "op":
+		e.Op = p.name()
+	case "path":
+		e.Path = p.string()
+	case "to":
+		e.To = p.string()
+	case "real":
+		e.Real = p.string()
+	case "bytes":
+		e.Bytes = p.int()
+	case "fd":
+		e.FD = p.int32()
+	case "dir":
+		e.Dir = p.name()
+	case "proto":
+		e.Proto = p.name()
+	case "src":
+		e.Src = p.name()
+	case "dst":
+		e.Dst = p.name()
+	case "host":
+		e.Host = p.name()
+	case "iface":
+		e.Iface = p.name()
+	case "packets":
+		e.Packets = p.int()
+	case "tcp":
+		e.TCP = p.name()
+	case "begin":
+		e.Begin = p.int()
+	case "ppid":
+		e.PPID = p.int32()
+	case "uid":
+		e.UID = p.uint32()
+	case "gid":
+		e.GID = p.uint32()
+	case "exe":
+		e.Exe = p.string()
+	case "argv":
+		e.Argv = p.strings()
+	case "cwd":
+		e.Cwd = p.string()
+	case "exit_code":
+		e.Code = p.int32()
+	case "signal":
+		e.Signal = p.name()
+	case "user_ns":
+		e.UserNS = p.int()
+	case "system_ns":
+		e.SystemNS = p.int()
+	case "rss":
+		e.RSS = p.int()
+	case "source":
+		e.Source = p.source()
+	case "lost":
+		e.Lost = p.int()
+	case "reason":
+		e.Reason = p.name()
+	case "from":
+		e.From = p.uint()
+	case "through":
+		e.Through = p.uint()
+	case "cpu_ns":
+		e.CPU = p.int()
+	case "memory_bytes":
+		e.Memory = p.int()
+	case "pids":
+		e.PIDs = p.int()
+	case "disk_bytes":
+		e.Disk = p.int()
+	case "rx_bytes":
+		e.Rx = p.int()
+	case "tx_bytes":
+		e.Tx = p.int()
+	default:
+		if f := parseFlag(key); f != 0 {
+			if p.bool() {
+				e.Flags |= f
+			}
+			return
+		}
+		p.skip(0)
+	}
+}
+
+func (p *parser) source() Type {
+	s := p.bytes()
+	t := ParseType(string(s))
+	if t == 0 && string(s) != Type(0).String() {
+		p.fail("an unknown source")
+	}
+	return t
+}
+
+func (p *parser) args(args *[6]uint64) {
+	*args = [6]uint64{}
+	if !p.want('[', "no list") || p.next(']') {
+		return
+	}
+	for i := 0; ; i++ {
+		p.space()
+		v := p.uint()
+		if i == len(args) {
+			p.fail("more than six arguments")
+			return
+		}
+		args[i] = v
+		if p.err != "" || p.next(']') {
+			return
+		}
+		if !p.want(',', "no comma") {
+			return
+		}
+	}
+}
+
+func (p *parser) strings() []string {
+	list := []string{}
+	if !p.want('[', "no list") || p.next(']') {
+		return list
+	}
+	for {
+		p.space()
+		list = append(list, p.string())
+		if p.err != "" || p.next(']') {
+			return list
+		}
+		if !p.want(',', "no comma") {
+			return list
+		}
+	}
+}
+
+// uint reads a number without sign, fraction and exponent.
+func (p *parser) uint() uint64 {
+	from := p.i
+	var v uint64
+	for ; p.i < len(p.b); p.i++ {
+		d := uint64(p.b[p.i] - '0')
+		if d > 9 {
+			break
+		}
+		if p.i-from >= 19 { // 19 digits always fit
+			hi, lo := bits.Mul64(v, 10)
+			sum, carry := bits.Add64(lo, d, 0)
+			if hi|carry != 0 {
+				p.fail("a number too large")
+				return 0
+			}
+			v = sum
+			continue
+		}
+		v = v*10 + d
+	}
+	switch {
+	case p.err != "":
+	case p.i == from:
+		p.fail("no number")
+	case p.b[from] == '0' && p.i-from > 1:
+		p.fail("a number that begins with 0")
+	case p.i < len(p.b) && (p.b[p.i] == '.' || p.b[p.i]|0x20 == 'e'):
+		p.fail("no whole number")
+	default:
+		return v
+	}
+	return 0
+}
+
+func (p *parser) int() int64 {
+	if p.i < len(p.b) && p.b[p.i] == '-' {
+		p.i++
+		v := p.uint()
+		if v > -math.MinInt64 {
+			p.fail("a number too small")
+			return 0
+		}
+		return -int64(v)
+	}
+	v := p.uint()
+	if v > math.MaxInt64 {
+		p.fail("a number too large")
+		return 0
+	}
+	return int64(v)
+}
+
+func (p *parser) int32() int32 {
+	v := p.int()
+	if int64(int32(v)) != v {
+		p.fail("a number beyond 32 bits")
+		return 0
+	}
+	return int32(v)
+}
+
+func (p *parser) uint32() uint32 {
+	v := p.uint()
+	if v > math.MaxUint32 {
+		p.fail("a number beyond 32 bits")
+		return 0
+	}
+	return uint32(v)
+}
+
+func (p *parser) bool() bool {
+	if p.i < len(p.b) && p.b[p.i] == 't' {
+		p.word("true")
+		return p.err == ""
+	}
+	p.word("false")
+	return false
+}
+
+// word consumes w.
+func (p *parser) word(w string) {
+	if len(p.b)-p.i < len(w) || string(p.b[p.i:p.i+len(w)]) != w {
+		p.fail("no value of the right kind")
+		return
+	}
+	p.i += len(w)
+}
+
+func (p *parser) string() string { return string(p.bytes()) }
+
+// name is string for what has few values: most are had without allocating.
+func (p *parser) name() string { return intern(p.bytes()) }
+
+// bytes reads a string. The result is part of the line or of buf, and good until
+// the next call.
+func (p *parser) bytes() []byte {
+	if p.i >= len(p.b) || p.b[p.i] != '"' {
+		p.fail("no string")
+		return nil
+	}
+	from := p.i + 1
+	for i := from; i < len(p.b); i++ {
+		switch c := p.b[i]; {
+		case c == '"':
+			p.i = i + 1
+			return p.b[from:i]
+		case c == '\\':
+			return p.unescape(from, i)
+		case c < ' ':
+			p.i = i
+			p.fail("a control character in a string")
+			return nil
+		}
+	}
+	p.fail("a string without end")
+	return nil
+}
+
+// unescape reads the string that began at from and has its first escape at i.
+func (p *parser) unescape(from, i int) []byte {
+	out := append(p.buf[:0], p.b[from:i]...)
+	for i < len(p.b) {
+		c := p.b[i]
+		i++
+		switch {
+		case c == '"':
+			p.i, p.buf = i, out
+			return out
+		case c < ' ':
+			p.i = i - 1
+			p.fail("a control character in a string")
+			return nil
+		case c != '\\':
+			out = append(out, c)
+			continue
+		}
+		if i == len(p.b) {
+			break
+		}
+		c = p.b[i]
+		i++
+		switch c {
+		case '"', '\\', '/':
+			out = append(out, c)
+		case 'b':
+			out = append(out, '\b')
+		case 'f':
+			out = append(out, '\f')
+		case 'n':
+			out = append(out, '\n')
+		case 'r':
+			out = append(out, '\r')
+		case 't':
+			out = append(out, '\t')
+		case 'u':
+			r := hex4(p.b[i:])
+			if r < 0 {
+				p.i = i
+				p.fail("an unknown escape")
+				return nil
+			}
+			i += 4
+			if 0xd800 <= r && r < 0xdc00 && i+1 < len(p.b) && p.b[i] == '\\' && p.b[i+1] == 'u' {
+				if low := hex4(p.b[i+2:]); 0xdc00 <= low && low < 0xe000 {
+					r = (r-0xd800)<<10 | (low - 0xdc00) + 0x10000
+					i += 6
+				}
+			}
+			if 0xdc80 <= r && r <= 0xdcff { // a byte that was no UTF-8
+				out = append(out, byte(r))
+			} else {
+				out = utf8.AppendRune(out, r) // U+FFFD for other lone surrogates
+			}
+		default:
+			p.i = i - 1
+			p.fail("an unknown escape")
+			return nil
+		}
+	}
+	p.fail("a string without end")
+	return nil
+}
+
+// hex4 returns the number that the first four bytes are in hexadecimal, or -1.
+func hex4(b []byte) rune {
+	if len(b) < 4 {
+		return -1
+	}
+	var r rune
+	for _, c := range b[:4] {
+		switch {
+		case '0' <= c && c <= '9':
+			c -= '0'
+		case 'a' <= c|0x20 && c|0x20 <= 'f':
+			c = c | 0x20 - 'a' + 10
+		default:
+			return -1
+		}
+		r = r<<4 | rune(c)
+	}
+	return r
+}
+
+// maxDepth is how deep unknown values may be nested: a line of brackets must
+// not use up the stack.
+const maxDepth = 64
+
+// skip reads any value and forgets it.
+func (p *parser) skip(depth int) {
+	p.space()
+	if p.i >= len(p.b) || depth > maxDepth {
+		p.fail("no value")
+		return
+	}
+	switch c := p.b[p.i]; c {
+	case '"':
+		p.bytes()
+	case 't':
+		p.word("true")
+	case 'f':
+		p.word("false")
+	case 'n':
+		p.word("null")
+	case '[', '{':
+		p.i++
+		end := c + 2 // ] and }
+		if p.next(end) {
+			return
+		}
+		for p.err == "" {
+			if c == '{' {
+				p.space()
+				p.bytes()
+				p.want(':', "no colon")
+			}
+			p.skip(depth + 1)
+			if p.next(end) {
+				return
+			}
+			p.want(',', "no comma")
+		}
+	default:
+		p.number()
+	}
+}
+
+// number skips a number of any form.
+func (p *parser) number() {
+	digits := func() {
+		from := p.i
+		for p.i < len(p.b) && '0' <= p.b[p.i] && p.b[p.i] <= '9' {
+			p.i++
+		}
+		if p.i == from {
+			p.fail("no value")
+		}
+	}
+	is := func(set string) bool {
+		for i := range len(set) {
+			if p.i < len(p.b) && p.b[p.i] == set[i] {
+				p.i++
+				return true
+			}
+		}
+		return false
+	}
+	is("-")
+	if !is("0") {
+		digits()
+	}
+	if is(".") {
+		digits()
+	}
+	if is("eE") {
+		is("+-")
+		digits()
+	}
+}
+
+// The strings that come again and again, such as names of programs and calls,
+// are kept in a table that every parser shares. Its size is fixed: a new string
+// takes the place of the one before it.
+var (
+	interned [2048]atomic.Pointer[string]
+	seed     = maphash.MakeSeed()
+)
+
+// maxInterned is the length of the longest string kept in the table.
+const maxInterned = 48
+
+func intern(b []byte) string {
+	if len(b) == 0 {
+		return ""
+	}
+	if len(b) > maxInterned {
+		return string(b)
+	}
+	at := &interned[maphash.Bytes(seed, b)%uint64(len(interned))]
+	if s := at.Load(); s != nil && *s == string(b) {
+		return *s
+	}
+	s := string(b)
+	at.Store(&s)
+	return s
+}
