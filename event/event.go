@@ -46,7 +46,7 @@ type Flags uint16
 const (
 	Denied     Flags = 1 << iota // "denied": seccomp refused the call before it was entered
 	Unfinished                   // "unfinished": the caller died inside the call, or never returns; no ret
-	Partial                      // "partial": the caller was inside the call when observation began; dur_ns is unknown
+	Partial                      // "partial": the caller was inside the call when observation began; no dur_ns
 	Child                        // "child": the return of fork or clone in the new task
 	Cut                          // "cut": a string or list is longer than what is kept
 	Raced                        // "raced": the memory the path was read from said something else than what the kernel used

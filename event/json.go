@@ -21,9 +21,8 @@ func (e *Event) AppendJSON(dst []byte) []byte {
 		b = append(b, `,"ns":`...)
 		b = appendInt(b, e.NS)
 	}
-	b = append(b, `,"jail":"`...)
-	b = append(b, e.Jail...)
-	b = append(b, '"')
+	b = append(b, `,"jail":`...)
+	b = appendString(b, string(e.Jail))
 	switch e.Type {
 	case Syscall:
 		b = e.appendSyscall(b)
@@ -59,9 +58,8 @@ func (e *Event) appendSyscall(b []byte) []byte {
 	b = e.appendWho(b)
 	b = append(b, `,"nr":`...)
 	b = appendInt(b, int64(e.NR))
-	b = append(b, `,"name":"`...)
-	b = append(b, e.Name...) // from our own tables
-	b = append(b, '"')
+	b = append(b, `,"name":`...)
+	b = appendString(b, e.Name)
 	b = optional(b, `,"abi":`, e.ABI)
 	b = append(b, `,"args":[`...)
 	for i, a := range e.Args {
@@ -75,8 +73,10 @@ func (e *Event) appendSyscall(b []byte) []byte {
 		b = append(b, `,"ret":`...)
 		b = appendInt(b, e.Ret)
 	}
-	b = append(b, `,"dur_ns":`...)
-	b = appendInt(b, e.Dur)
+	if e.Flags&Partial == 0 {
+		b = append(b, `,"dur_ns":`...)
+		b = appendInt(b, e.Dur)
+	}
 	b = optional(b, `,"path":`, e.Path)
 	b = optional(b, `,"to":`, e.To)
 	b = optional(b, `,"real":`, e.Real)
@@ -85,9 +85,9 @@ func (e *Event) appendSyscall(b []byte) []byte {
 
 func (e *Event) appendFile(b []byte) []byte {
 	b = e.appendWho(b)
-	b = append(b, `,"op":"`...)
-	b = append(b, e.Op...)
-	b = append(b, `","path":`...)
+	b = append(b, `,"op":`...)
+	b = appendString(b, e.Op)
+	b = append(b, `,"path":`...)
 	b = appendString(b, e.Path)
 	b = optional(b, `,"to":`, e.To)
 	if tellsBytes(e) {
@@ -115,11 +115,11 @@ func (e *Event) appendNet(b []byte) []byte {
 	if e.PID != 0 {
 		b = e.appendWho(b)
 	}
-	b = append(b, `,"dir":"`...)
-	b = append(b, e.Dir...)
-	b = append(b, `","proto":"`...)
-	b = append(b, e.Proto...)
-	b = append(b, `","src":`...)
+	b = append(b, `,"dir":`...)
+	b = appendString(b, e.Dir)
+	b = append(b, `,"proto":`...)
+	b = appendString(b, e.Proto)
+	b = append(b, `,"src":`...)
 	b = appendString(b, e.Src)
 	b = append(b, `,"dst":`...)
 	b = appendString(b, e.Dst)
@@ -133,9 +133,8 @@ func (e *Event) appendNet(b []byte) []byte {
 }
 
 func (e *Event) appendProc(b []byte) []byte {
-	b = append(b, `,"op":"`...)
-	b = append(b, e.Op...)
-	b = append(b, '"')
+	b = append(b, `,"op":`...)
+	b = appendString(b, e.Op)
 	b = e.appendWho(b)
 	b = append(b, `,"ppid":`...)
 	b = appendInt(b, int64(e.PPID))
@@ -179,8 +178,15 @@ func (e *Event) appendGap(b []byte) []byte {
 	b = appendInt(b, e.Lost)
 	b = append(b, `,"reason":`...)
 	b = appendString(b, e.Reason)
-	b = optionalInt(b, `,"from":`, int64(e.From))
-	return optionalInt(b, `,"through":`, int64(e.Through))
+	if e.From != 0 {
+		b = append(b, `,"from":`...)
+		b = appendUint(b, e.From)
+	}
+	if e.Through != 0 {
+		b = append(b, `,"through":`...)
+		b = appendUint(b, e.Through)
+	}
+	return b
 }
 
 func (e *Event) appendUsage(b []byte) []byte {
