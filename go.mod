@@ -3,6 +3,7 @@ module glasshouse
 go 1.26.0
 
 require (
+	github.com/aymanbagabas/go-udiff v0.4.1
 	github.com/cilium/ebpf v0.22.0
 	github.com/coder/websocket v1.8.15
 	github.com/creack/pty v1.1.24
@@ -78,4 +79,7 @@ require (
 	modernc.org/memory v1.11.0 // indirect
 )
 
-tool gotest.tools/gotestsum
+tool (
+	github.com/cilium/ebpf/cmd/bpf2go
+	gotest.tools/gotestsum
+)

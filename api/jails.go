@@ -1,9 +1,7 @@
 package api
 
 import (
-	"cmp"
 	"context"
-	"slices"
 	"strings"
 	"time"
 
@@ -99,36 +97,6 @@ func (s *Server) resumeJail(ctx context.Context, p oneJail, _ none) (wire.Jail, 
 
 func (s *Server) deleteJail(ctx context.Context, p oneJail, _ none) (none, error) {
 	return none{}, s.o.Jails.Delete(ctx, p.ID)
-}
-
-type diffParams struct {
-	ID    id.Jail `path:"id"`
-	Limit int     `query:"limit" minimum:"1" maximum:"1000" description:"Items of a page, 100 if not given."`
-	After string  `query:"after" description:"The 'next' of the page before: a path."`
-
-	Workspace bool `query:"workspace" description:"How its workspace differs from the host's directory, instead of its root filesystem."`
-}
-
-func (s *Server) diffJail(ctx context.Context, p diffParams, _ none) (wire.Page[wire.Change], error) {
-	var page wire.Page[wire.Change]
-	n, err := limit(p.Limit)
-	if err != nil {
-		return page, err
-	}
-	list, err := s.o.Jails.Changes(ctx, p.ID, p.Workspace)
-	if err != nil {
-		return page, err
-	}
-	list = slices.Clone(list)
-	slices.SortFunc(list, func(a, b jail.Change) int { return strings.Compare(a.Path, b.Path) })
-	from, _ := slices.BinarySearchFunc(list, p.After, func(c jail.Change, after string) int {
-		return cmp.Or(strings.Compare(c.Path, after), -1) // after it, not at it
-	})
-	list, page.Next = cut(list[from:], n, func(c jail.Change) string { return c.Path })
-	page.Items = each(list, func(c jail.Change) wire.Change {
-		return wire.Change{Path: c.Path, Kind: c.Kind, Type: c.Type, Size: c.Size, Mode: octal(c.Mode)}
-	})
-	return page, nil
 }
 
 // shown turns what the Manager returns into what the caller of ctx may see.

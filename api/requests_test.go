@@ -128,6 +128,65 @@ func TestChangesArePaged(t *testing.T) {
 	}
 }
 
+func TestDifferencesComeInAnswersOfBoundedSize(t *testing.T) {
+	jails := apitest.New()
+	d := open(t, jails)
+	j := d.running()
+	for n := range 9 {
+		c := apitestChange(fmt.Sprintf("/f%d", n))
+		c.Kind, c.From, c.What, c.Diff = "renamed", "/was", []string{"content", "mode"}, "--- a\n"
+		jails.Diff = append(jails.Diff, c)
+	}
+	seen, pages := 0, 0
+	for after := ""; ; {
+		var page wire.Page[wire.Change]
+		d.want(200, req{as: access.Viewer, method: "GET", path: "/jails/" + string(j) + "/fs/diff?content=unified&limit=5&after=" + after}, &page)
+		for _, c := range page.Items {
+			if c.Diff == "" || c.NoDiff != "" || c.From != "/was" || len(c.What) != 2 {
+				t.Errorf("%+v, want it with its difference", c)
+			}
+			seen++
+		}
+		pages++
+		if after = page.Next; after == "" {
+			break
+		}
+	}
+	if seen != 9 || pages < 4 { // the daemon compares two at a time
+		t.Errorf("%d changes in %d pages, want 9 in at least 4", seen, pages)
+	}
+	for query, field := range map[string]string{"content=side": "content", "path=etc": "path", "after=~%25": "after"} {
+		if p := d.refused(400, req{as: access.Viewer, method: "GET", path: "/jails/" + string(j) + "/fs/diff?" + query}); p.Field != field {
+			t.Errorf("?%s: field %q, want %q: %s", query, p.Field, field, p.Detail)
+		}
+	}
+}
+
+// A name that is not UTF-8 comes out of JSON as another one, which sorts
+// elsewhere.
+func TestPagesOfOddNamesComeToAnEnd(t *testing.T) {
+	jails := apitest.New()
+	d := open(t, jails)
+	j := d.running()
+	for n := range 9 {
+		jails.Diff = append(jails.Diff, apitestChange(fmt.Sprintf("/\xff%d", n)))
+	}
+	seen := 0
+	for after := ""; ; {
+		var page wire.Page[wire.Change]
+		d.want(200, req{as: access.Viewer, method: "GET", path: "/jails/" + string(j) + "/fs/diff?limit=2&after=" + after}, &page)
+		if seen += len(page.Items); seen > 9 {
+			t.Fatal("the same names come again")
+		}
+		if after = page.Next; after == "" {
+			break
+		}
+	}
+	if seen != 9 {
+		t.Errorf("%d changes, want 9", seen)
+	}
+}
+
 func TestBadBodiesNameTheField(t *testing.T) {
 	d := open(t, apitest.New())
 	deep := strings.Repeat(`{"a":`, 20000) + "1" + strings.Repeat("}", 20000)

@@ -53,7 +53,7 @@ type Manager interface {
 
 	Files(ctx context.Context, j id.Jail) (jail.Files, error)
 	Watch(ctx context.Context, j id.Jail, path string, recursive bool) (<-chan protocol.FileEvent, error)
-	Changes(ctx context.Context, j id.Jail, workspace bool) ([]jail.Change, error)
+	Changes(ctx context.Context, j id.Jail, o jail.ChangesOptions) ([]jail.Change, error)
 
 	Backends(ctx context.Context) []jail.BackendInfo
 }

@@ -40,14 +40,29 @@ type skip struct {
 }
 
 // apply works in the order that always fits: what is gone goes first, deepest
-// first, then the rest, parents first.
+// first, then the rest, parents first. Of a renamed file one is gone and one has
+// come, and both are taken over or none.
 func (a *applier) apply(ctx context.Context, changes []wire.Change) (applied, error) {
 	var out applied
 	var gone, come []wire.Change
+	renamed := map[string]wire.Change{} // by where it is now
 	for _, c := range changes {
-		if c.Kind == "deleted" {
+		switch c.Kind {
+		case "deleted":
 			gone = append(gone, c)
-		} else {
+		case "renamed":
+			why, err := a.refuseRenamed(c)
+			if err != nil {
+				return out, err
+			}
+			if why != "" {
+				out.Skipped = append(out.Skipped, skip{c.Path, why})
+				continue
+			}
+			renamed[c.Path] = c
+			was, is := halves(c)
+			gone, come = append(gone, was), append(come, is)
+		default:
 			come = append(come, c)
 		}
 	}
@@ -65,9 +80,37 @@ func (a *applier) apply(ctx context.Context, changes []wire.Change) (applied, er
 		if err := a.one(ctx, rel, c); err != nil {
 			return out, fmt.Errorf("apply %s: %w", c.Path, err)
 		}
-		out.Done = append(out.Done, c)
+		whole, half := renamed[c.Path]
+		switch {
+		case half:
+			out.Done = append(out.Done, whole)
+		case c.From == "": // not the half that is gone
+			out.Done = append(out.Done, c)
+		}
 	}
 	return out, nil
+}
+
+// halves are a renamed file as one that is gone, which names the other, and one
+// that has come.
+func halves(c wire.Change) (was, is wire.Change) {
+	was = wire.Change{Path: c.From, Kind: "deleted", Type: c.Type, From: c.Path}
+	c.Kind, c.From = "added", ""
+	return was, c
+}
+
+func (a *applier) refuseRenamed(c wire.Change) (why string, err error) {
+	was, is := halves(c)
+	for _, half := range []wire.Change{was, is} {
+		rel, err := localPath(half.Path)
+		if err != nil {
+			return "", err
+		}
+		if why := a.refuse(rel, half); why != "" {
+			return why, nil
+		}
+	}
+	return "", nil
 }
 
 // localPath makes the absolute path of a change relative, and refuses what no

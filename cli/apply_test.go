@@ -137,3 +137,29 @@ func TestApplyNeverLeavesTheDirectory(t *testing.T) {
 		t.Errorf("%d files outside", len(es))
 	}
 }
+
+func TestApplyTakesARenamedFileOverWholeOrNotAtAll(t *testing.T) {
+	dir, a := host(t, map[string]string{"old": "x", "dir/f": "x", "mine": "x", "taken": "here already", "hook": "x"})
+	out, err := a.apply(t.Context(), []wire.Change{
+		{Path: "/new", Kind: "renamed", From: "/old", Type: "file", Mode: "644"},
+		{Path: "/dir", Kind: "modified", Type: "file", Mode: "644"}, // its file has moved out
+		{Path: "/f", Kind: "renamed", From: "/dir/f", Type: "file", Mode: "600"},
+		{Path: "/taken", Kind: "renamed", From: "/mine", Type: "file", Mode: "644"},
+		{Path: "/.git/hooks/post-commit", Kind: "renamed", From: "/hook", Type: "file", Mode: "755"},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []string{"dir 644 from the jail: /dir", "f 600 from the jail: /f", "hook 644 x", "mine 644 x", "new 644 from the jail: /new", "taken 644 here already"}
+	if got := content(t, dir); !slices.Equal(got, want) {
+		t.Errorf("the directory holds %q, want %q", got, want)
+	}
+	if len(out.Done) != 3 || len(out.Skipped) != 2 {
+		t.Errorf("done %+v, skipped %+v; want three and two", out.Done, out.Skipped)
+	}
+	for _, from := range []string{"/../x", "x", "/a//b"} {
+		if _, err := a.apply(t.Context(), []wire.Change{{Path: "/n", Kind: "renamed", From: from, Type: "file", Mode: "644"}}); err == nil {
+			t.Errorf("a file renamed from %q was taken over", from)
+		}
+	}
+}

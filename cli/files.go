@@ -181,31 +181,6 @@ func (c *command) upload(ctx context.Context, cl *client.Client, from string, j 
 	return cl.Untar(ctx, j, to, pr, true)
 }
 
-func (c *command) diff() *cobra.Command {
-	var workspace bool
-	cmd := &cobra.Command{
-		Use: "diff JAIL", Short: "List what a jail changed", Args: cobra.ExactArgs(1),
-		Long: "List what a jail changed in its root filesystem, or with --workspace in its workspace.",
-		RunE: func(cmd *cobra.Command, args []string) error {
-			cl, err := c.client(cmd.Context())
-			if err != nil {
-				return err
-			}
-			changes, err := client.Collect(cl.Changes(cmd.Context(), id.Jail(args[0]), workspace))
-			if err != nil {
-				return err
-			}
-			return c.print(changes, func(w io.Writer) {
-				for _, ch := range changes {
-					fmt.Fprintf(w, "%-9s %-8s %s\n", ch.Kind, ch.Type, printable(ch.Path))
-				}
-			})
-		},
-	}
-	cmd.Flags().BoolVar(&workspace, "workspace", false, "the workspace, not the root filesystem")
-	return cmd
-}
-
 func (c *command) rootfs() *cobra.Command {
 	cmd := &cobra.Command{Use: "rootfs", Short: "Prepare, list and prune root filesystems"}
 	prepare := &cobra.Command{

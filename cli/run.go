@@ -8,6 +8,8 @@ import (
 	"os"
 	"path"
 	"path/filepath"
+	"slices"
+	"strings"
 	"time"
 
 	"glasshouse/api/client"
@@ -195,7 +197,16 @@ func (r *runner) changes(ctx context.Context) ([]wire.Change, error) {
 	if r.dir == "" {
 		return nil, nil
 	}
-	return client.Collect(r.cl.Changes(ctx, r.jail.ID, true))
+	return workChanges(ctx, r.cl, r.jail.ID)
+}
+
+// workChanges are the changes in a jail's workspace that are work: a file that
+// was only written again as it was is none.
+func workChanges(ctx context.Context, cl *client.Client, jid id.Jail) ([]wire.Change, error) {
+	all, err := client.Collect(cl.Changes(ctx, jid, client.ChangesOptions{Workspace: true}))
+	return slices.DeleteFunc(all, func(ch wire.Change) bool {
+		return ch.Kind == "metadata" && slices.Equal(ch.What, []string{"times"})
+	}), err
 }
 
 func count(n int, what string) string {
@@ -214,8 +225,17 @@ func showChanges(w io.Writer, changes []wire.Change) {
 			fmt.Fprintf(w, "  … and %d more\n", len(changes)-maxShown)
 			return
 		}
-		fmt.Fprintf(w, "  %-9s %s\n", ch.Kind, printable(ch.Path[1:]))
+		fmt.Fprintf(w, "  %-9s %s\n", ch.Kind, changeName(ch))
 	}
+}
+
+// changeName is what changed, and of a renamed file where it was.
+func changeName(ch wire.Change) string {
+	name := printable(strings.TrimPrefix(ch.Path, "/"))
+	if ch.From != "" {
+		name = printable(strings.TrimPrefix(ch.From, "/")) + " -> " + name
+	}
+	return name
 }
 
 // printable keeps a jail from writing to the user's terminal through the names
@@ -281,7 +301,7 @@ is what has changed here since the run began, unless --force.`,
 					return err
 				}
 			}
-			changes, err := client.Collect(cl.Changes(ctx, j.ID, true))
+			changes, err := workChanges(ctx, cl, j.ID)
 			if err != nil {
 				return err
 			}

@@ -34,7 +34,7 @@ func (h *house) read(j id.Jail, path string) string {
 // changed returns what a jail changed in its root, a line each.
 func (h *house) changed(j id.Jail) string {
 	h.Helper()
-	changes, err := client.Collect(h.Changes(h.Context(), j, false))
+	changes, err := client.Collect(h.Changes(h.Context(), j, client.ChangesOptions{}))
 	if err != nil {
 		h.Errorf("changes: %v", err)
 	}

@@ -363,8 +363,16 @@ func (m *Jails) Watch(ctx context.Context, j id.Jail, path string, recursive boo
 	return ctl.Watch(ctx, path, recursive)
 }
 
-func (m *Jails) Changes(_ context.Context, j id.Jail, _ bool) ([]jail.Change, error) {
-	return m.Diff, m.fail("changes")
+func (m *Jails) Changes(_ context.Context, j id.Jail, o jail.ChangesOptions) ([]jail.Change, error) {
+	list, compared := slices.Clone(m.Diff), 0
+	for i := range list {
+		if c := &list[i]; !o.Text || c.Path <= o.After {
+			c.Diff, c.NoDiff = "", ""
+		} else if compared++; compared > 2 { // enough for one answer
+			c.Diff, c.NoDiff = "", jail.DiffLater
+		}
+	}
+	return list, m.fail("changes")
 }
 
 func (m *Jails) Backends(context.Context) []jail.BackendInfo {

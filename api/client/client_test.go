@@ -151,7 +151,7 @@ func TestJails(t *testing.T) {
 		}
 	}
 	d.jails.Diff = []jail.Change{{Path: "/b", Kind: "added"}, {Path: "/a", Kind: "deleted"}}
-	if cs, err := client.Collect(d.Changes(ctx, j, false)); err != nil || len(cs) != 2 || cs[0].Path != "/a" {
+	if cs, err := client.Collect(d.Changes(ctx, j, client.ChangesOptions{})); err != nil || len(cs) != 2 || cs[0].Path != "/a" {
 		t.Errorf("Changes = %v, %v", cs, err)
 	}
 	if err := d.DeleteJail(ctx, j); err != nil {

@@ -117,11 +117,24 @@ func (c *Client) DeleteJail(ctx context.Context, j id.Jail) error {
 	return c.do(ctx, request{method: "DELETE", path: jailPath(j, "")}, nil)
 }
 
-// Changes yields what a jail changed in its root filesystem, or with workspace
-// in its workspace, by path.
-func (c *Client) Changes(ctx context.Context, j id.Jail, workspace bool) iter.Seq2[wire.Change, error] {
-	q := flags("workspace", workspace)
+// ChangesOptions say which changes of a jail's files are wanted. The zero value
+// is all in its root filesystem.
+type ChangesOptions struct {
+	Workspace bool   // those in its workspace instead
+	Path      string // only those at this path or below it
+	Unified   bool   // with the differences of text files
+}
+
+// Changes yields what a jail changed, by path.
+func (c *Client) Changes(ctx context.Context, j id.Jail, o ChangesOptions) iter.Seq2[wire.Change, error] {
+	q := flags("workspace", o.Workspace)
 	q.Set("limit", "1000")
+	if o.Path != "" {
+		q.Set("path", o.Path)
+	}
+	if o.Unified {
+		q.Set("content", "unified")
+	}
 	return pages[wire.Change](ctx, c, jailPath(j, "/fs/diff"), q)
 }
 

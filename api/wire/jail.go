@@ -105,8 +105,14 @@ type StopJail struct {
 // Change is one difference between a jail's files and its root filesystem.
 type Change struct {
 	Path string `json:"path" required:"true"`
-	Kind string `json:"kind" required:"true" enum:"added,modified,deleted,metadata"`
+	Kind string `json:"kind" required:"true" enum:"added,modified,deleted,metadata,renamed"`
 	Type string `json:"type,omitempty" description:"file, dir, symlink, fifo, socket, char or block."`
 	Size int64  `json:"size,omitempty"`
 	Mode string `json:"mode,omitempty" description:"Permission bits, octal."`
+
+	From string   `json:"from,omitempty" description:"Of a renamed file: where it was."`
+	What []string `json:"what,omitempty" description:"What differs, where both sides are there: content, mode, owner, times, xattrs."`
+
+	Diff   string `json:"diff,omitempty" description:"With content=unified: the difference, as diff -u writes it."`
+	NoDiff string `json:"no_diff,omitempty" description:"With content=unified: why a file has no difference here: binary, too large, moving."`
 }

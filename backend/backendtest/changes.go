@@ -33,10 +33,10 @@ func (s *suite) changesTellWhatTheJailDid(t *testing.T) {
 			workspace bool
 			want      string
 		}{
-			{true, "modified /a.txt, deleted /gone, deleted /gone/b.txt, added /new, added /new/dir, added /new/dir/f, added /new/link, deleted /turned/c.txt, added /turned/d.txt"},
+			{true, "modified /a.txt, deleted /gone, deleted /gone/b.txt, added /new, added /new/dir, added /new/dir/f, added /new/link, metadata /same.txt, deleted /turned/c.txt, added /turned/d.txt"},
 			{false, "modified /etc/issue, added /root/own, added /root/own/f, deleted /usr/bin/nproc"},
 		} {
-			changes, err := d.Changes(t.Context(), p, tt.workspace)
+			changes, err := d.Changes(t.Context(), p, jail.ChangesOptions{Workspace: tt.workspace})
 			if err != nil {
 				t.Errorf("%s: Changes: %v", when, err)
 				continue

@@ -16,19 +16,19 @@ var _ jail.Differ = (*Backend)(nil)
 
 // A comparison is what the stage diff compares.
 type comparison struct {
-	Workspace bool   `json:"workspace"`        // instead of the root
-	Volume    string `json:"volume,omitempty"` // where a live jail's is to be seen; else it is mounted
+	jail.ChangesOptions
+	Volume string `json:"volume,omitempty"` // where a live jail's is to be seen; else it is mounted
 }
 
 // Changes implements jail.Differ. A stage compares the files: without root those
 // of the jail's other users are only its root's to read, and as root the volume
 // is mounted in namespaces of the jail's alone.
-func (b *Backend) Changes(ctx context.Context, p jail.Plan, workspace bool) (changes []jail.Change, err error) {
+func (b *Backend) Changes(ctx context.Context, p jail.Plan, opts jail.ChangesOptions) (changes []jail.Change, err error) {
 	const op = "bwrap.Changes"
 	if err := checkPlace(p, op); err != nil {
 		return nil, err
 	}
-	if workspace && p.Workspace == nil {
+	if opts.Workspace && p.Workspace == nil {
 		return nil, fault.Newf(fault.Conflict, op, string(p.ID), "the jail has no workspace")
 	}
 	defer func() {
@@ -47,7 +47,7 @@ func (b *Backend) Changes(ctx context.Context, p jail.Plan, workspace bool) (cha
 	if err != nil {
 		return nil, err
 	}
-	o.Compare = comparison{Workspace: workspace, Volume: volume}
+	o.Compare = comparison{ChangesOptions: opts, Volume: volume}
 	s, err := b.startStage(stageDiff, o)
 	if err != nil {
 		return nil, err
@@ -110,7 +110,10 @@ func (o *orders) diff() error {
 	upper = filepath.Join(volume, filepath.Base(upper))
 	var changes []jail.Change
 	if exists(upper) { // else the jail was never started
-		found, err := overlay.Diff(upper, lower, !o.Compare.Workspace) // a workspace's owner is root in the jail
+		found, err := overlay.Diff(context.Background(), upper, lower, overlay.DiffOptions{
+			Owners: !o.Compare.Workspace, // a workspace's owner is root in the jail
+			Below:  o.Compare.Below, Text: o.Compare.Text, After: o.Compare.After,
+		})
 		if err != nil {
 			return err
 		}

@@ -15,7 +15,7 @@ import (
 var _ jail.Differ = (*Backend)(nil)
 
 // Changes implements jail.Differ.
-func (b *Backend) Changes(ctx context.Context, p jail.Plan, workspace bool) (changes []jail.Change, err error) {
+func (b *Backend) Changes(ctx context.Context, p jail.Plan, o jail.ChangesOptions) (changes []jail.Change, err error) {
 	const op = "oci.Changes"
 	if err := checkPlace(p, op); err != nil {
 		return nil, err
@@ -31,10 +31,13 @@ func (b *Backend) Changes(ctx context.Context, p jail.Plan, workspace bool) (cha
 	if _, err := os.Stat(l.identity()); err == nil {
 		lower = append([]string{l.identity()}, lower...)
 	}
-	if workspace {
+	if o.Workspace {
 		upper, lower = l.wsUpper(), []string{p.Workspace.Source}
 	}
-	found, err := overlay.Diff(upper, lower, !workspace) // a workspace's owner is root in the jail
+	found, err := overlay.Diff(ctx, upper, lower, overlay.DiffOptions{
+		Owners: !o.Workspace, // a workspace's owner is root in the jail
+		Below:  o.Below, Text: o.Text, After: o.After,
+	})
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil // never started
 	}

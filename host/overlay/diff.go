@@ -1,9 +1,8 @@
 package overlay
 
 import (
-	"bytes"
-	"errors"
-	"io"
+	"cmp"
+	"context"
 	"io/fs"
 	"os"
 	"path"
@@ -17,22 +16,53 @@ import (
 // A Change is one path that an upper layer holds against the layers below it.
 type Change struct {
 	Path string      // absolute in the merged tree
-	Kind string      // added, modified, deleted, metadata
+	Kind string      // added, modified, deleted, metadata, renamed
 	Type string      // file, dir, symlink, fifo, socket, char, block
 	Size int64       // of a file
 	Mode fs.FileMode // permission bits with setuid, setgid, sticky
+
+	From string   // of a renamed file: where it was
+	What []string // what differs, where both sides are there: content, mode, owner, times, xattrs
+
+	Diff   string // if asked for: the difference as unified text
+	NoDiff string // why a file has none: one of the words below
+}
+
+// Why there is no text of a difference.
+const (
+	Binary   = "binary"    // one side is not UTF-8 text
+	TooLarge = "too large" // one side, or the difference itself, is over its bound
+	Moving   = "moving"    // it changed, or went away, while it was read
+	Later    = "later"     // enough was compared; ask again from here on
+)
+
+// DiffOptions say what a comparison tells.
+type DiffOptions struct {
+	// Owners counts a change of owner as one. It is for layers that name owners
+	// alike: in a workspace they do not.
+	Owners bool
+
+	// Below leaves out what is neither at this path nor below it. "" is all.
+	Below string
+
+	// Text adds unified diffs of text files, of those paths that come after
+	// After, in order, until enough is compared for one answer. At least one
+	// path is.
+	Text  bool
+	After string
 }
 
 // Diff says what upper changes in the tree that lower, topmost first, makes
 // without it. A directory that is gone, or new, is reported with all that it
-// held or holds; a file that was copied up and is the same again is not
-// reported. The upper may be in use: what changes meanwhile is seen or not, but
-// nothing outside the layers is ever read, whatever links the jail plants.
+// held or holds; a file that was copied up and is the same again, also in its
+// times, is not reported, and a directory's times follow from its entries. A file
+// that is gone and has come to be elsewhere is reported once, as renamed.
 //
-// Owners counts a change of owner as one. It is for layers that name owners
-// alike: in a workspace they do not.
-func Diff(upper string, lower []string, owners bool) ([]Change, error) {
-	d := differ{owners: owners}
+// The upper may be in use: what changes meanwhile is seen or not, but nothing
+// outside the layers is ever read, whatever links the jail plants, and no fifo
+// or device is waited for.
+func Diff(ctx context.Context, upper string, lower []string, o DiffOptions) ([]Change, error) {
+	d := differ{ctx: ctx, owners: o.Owners}
 	defer d.close()
 	up, err := d.open(upper)
 	if err != nil {
@@ -40,68 +70,62 @@ func Diff(upper string, lower []string, owners bool) ([]Change, error) {
 	}
 	var below []dirAt
 	for _, dir := range lower {
-		root, err := d.open(dir)
+		top, err := d.open(dir)
 		if err != nil {
 			return nil, err
 		}
-		below = append(below, dirAt{root, "."})
+		below = append(below, dirAt{top, "."})
 	}
 	if err := d.dir(dirAt{up, "."}, below); err != nil {
 		return nil, err
 	}
-	slices.SortFunc(d.changes, func(a, b Change) int { return strings.Compare(a.Path, b.Path) })
-	return d.changes, nil
-}
-
-// dirAt is one directory of one layer.
-type dirAt struct {
-	root *os.Root
-	rel  string
-}
-
-func (d dirAt) child(name string) dirAt { return dirAt{d.root, path.Join(d.rel, name)} }
-
-func (d dirAt) list() ([]fs.DirEntry, error) {
-	entries, err := fs.ReadDir(d.root.FS(), d.rel)
-	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR) {
-		return nil, nil // gone since its parent was read
+	if err := d.renames(); err != nil {
+		return nil, err
 	}
-	return entries, err
-}
-
-// opaque reports whether the directory hides what lies under it.
-func (d dirAt) opaque() bool {
-	f, err := d.root.Open(d.rel)
-	if err != nil {
-		return false
-	}
-	defer f.Close()
-	var b [1]byte
-	for _, name := range []string{"trusted.overlay.opaque", "user.overlay.opaque"} {
-		if n, err := unix.Fgetxattr(int(f.Fd()), name, b[:]); err == nil && n == 1 && b[0] == 'y' {
-			return true
+	d.found = slices.DeleteFunc(d.found, func(f finding) bool { return !within(f.Path, o.Below) && !within(f.From, o.Below) })
+	slices.SortFunc(d.found, func(a, b finding) int { return cmp.Compare(a.Path, b.Path) })
+	if o.Text {
+		if err := d.texts(o.After); err != nil {
+			return nil, err
 		}
 	}
-	return false
+	changes := make([]Change, 0, len(d.found))
+	for _, f := range d.found {
+		changes = append(changes, f.Change)
+	}
+	return changes, nil
+}
+
+// within reports whether a path is dir or below it.
+func within(p, dir string) bool {
+	rest, ok := strings.CutPrefix(p, strings.TrimSuffix(dir, "/"))
+	return ok && (rest == "" || rest[0] == '/')
+}
+
+// A finding is a change and where its two sides are.
+type finding struct {
+	Change
+	now, was *fileAt // nil if there is no such side
 }
 
 type differ struct {
-	owners  bool
-	roots   []*os.Root
-	changes []Change
+	ctx    context.Context
+	owners bool
+	tops   []*os.File
+	found  []finding
 }
 
-func (d *differ) open(dir string) (*os.Root, error) {
-	root, err := os.OpenRoot(dir)
+func (d *differ) open(dir string) (*os.File, error) {
+	top, err := os.OpenFile(dir, unix.O_PATH|unix.O_DIRECTORY, 0)
 	if err == nil {
-		d.roots = append(d.roots, root)
+		d.tops = append(d.tops, top)
 	}
-	return root, err
+	return top, err
 }
 
 func (d *differ) close() {
-	for _, r := range d.roots {
-		r.Close()
+	for _, top := range d.tops {
+		top.Close()
 	}
 }
 
@@ -118,14 +142,18 @@ func (d *differ) dir(up dirAt, below []dirAt) error {
 		}
 	}
 	for _, e := range entries {
-		fi, err := up.root.Lstat(path.Join(up.rel, e.Name()))
-		if errors.Is(err, fs.ErrNotExist) {
+		if err := d.ctx.Err(); err != nil {
+			return err
+		}
+		at := up.child(e.Name())
+		fi, err := at.stat()
+		if moving(err) {
 			continue
 		}
 		if err != nil {
 			return err
 		}
-		if err := d.entry(up.child(e.Name()), fi, below); err != nil {
+		if err := d.entry(at, fi, below); err != nil {
 			return err
 		}
 	}
@@ -140,32 +168,24 @@ func (d *differ) entry(up dirAt, fi fs.FileInfo, below []dirAt) error {
 		}
 		return nil
 	}
-	switch {
-	case old == nil:
-		d.add("added", up, fi)
-	case fi.Mode().Type() != old.Mode().Type():
-		d.add("modified", up, fi)
-		if old.IsDir() {
-			d.deletedBelow(dirs)
-		}
-	case fi.Mode().IsRegular():
-		same, err := sameContent(up, fi, oldAt, old)
+	now := fileAt{up, fi}
+	if old == nil {
+		d.add("added", &now, nil)
+	} else {
+		was := fileAt{oldAt, old}
+		what, err := d.compare(now, was)
 		if err != nil {
 			return err
 		}
-		if !same {
-			d.add("modified", up, fi)
-		} else if !d.sameMetadata(fi, old) {
-			d.add("metadata", up, fi)
+		switch {
+		case slices.Contains(what, "content"):
+			d.add("modified", &now, &was, what...)
+		case len(what) > 0:
+			d.add("metadata", &now, &was, what...)
 		}
-	case fi.Mode().Type() == fs.ModeSymlink:
-		a, _ := up.root.Readlink(up.rel)
-		b, _ := oldAt.root.Readlink(oldAt.rel)
-		if a != b {
-			d.add("modified", up, fi)
+		if old.IsDir() && !fi.IsDir() {
+			d.deletedBelow(dirs)
 		}
-	case !d.sameMetadata(fi, old):
-		d.add("metadata", up, fi)
 	}
 	if !fi.IsDir() {
 		return nil
@@ -181,7 +201,7 @@ func (d *differ) entry(up dirAt, fi fs.FileInfo, below []dirAt) error {
 func lookup(below []dirAt, name string) (fi fs.FileInfo, at dirAt, dirs []dirAt) {
 	for _, b := range below {
 		c := b.child(name)
-		info, err := c.root.Lstat(c.rel)
+		info, err := c.stat()
 		if err != nil {
 			continue
 		}
@@ -208,7 +228,7 @@ func lookup(below []dirAt, name string) (fi fs.FileInfo, at dirAt, dirs []dirAt)
 // hidden reports as deleted what an opaque directory hides and does not hold.
 func (d *differ) hidden(up dirAt, below []dirAt) error {
 	for _, name := range names(below) {
-		if fi, err := up.root.Lstat(path.Join(up.rel, name)); err == nil && !whiteout(fi) {
+		if fi, err := up.child(name).stat(); err == nil && !whiteout(fi) {
 			continue
 		}
 		if old, at, dirs := lookup(below, name); old != nil {
@@ -219,7 +239,7 @@ func (d *differ) hidden(up dirAt, below []dirAt) error {
 }
 
 func (d *differ) deleted(at dirAt, fi fs.FileInfo, dirs []dirAt) {
-	d.add("deleted", at, fi)
+	d.add("deleted", nil, &fileAt{at, fi})
 	d.deletedBelow(dirs)
 }
 
@@ -250,12 +270,21 @@ func names(dirs []dirAt) []string {
 	return all
 }
 
-func (d *differ) add(kind string, at dirAt, fi fs.FileInfo) {
-	c := Change{Path: "/" + at.rel, Kind: kind, Type: typeOf(fi.Mode()), Mode: fi.Mode() & (fs.ModePerm | fs.ModeSetuid | fs.ModeSetgid | fs.ModeSticky)}
-	if fi.Mode().IsRegular() {
-		c.Size = fi.Size()
+// add records a change. It describes the side that is there now, or that was.
+func (d *differ) add(kind string, now, was *fileAt, what ...string) {
+	of := now
+	if of == nil {
+		of = was
 	}
-	d.changes = append(d.changes, c)
+	mode := of.info.Mode()
+	f := finding{now: now, was: was, Change: Change{
+		Path: "/" + of.rel, Kind: kind, Type: typeOf(mode), What: what,
+		Mode: mode & (fs.ModePerm | fs.ModeSetuid | fs.ModeSetgid | fs.ModeSticky),
+	}}
+	if mode.IsRegular() {
+		f.Size = of.info.Size()
+	}
+	d.found = append(d.found, f)
 }
 
 func typeOf(m fs.FileMode) string {
@@ -281,58 +310,4 @@ func typeOf(m fs.FileMode) string {
 func whiteout(fi fs.FileInfo) bool {
 	st, ok := fi.Sys().(*syscall.Stat_t)
 	return ok && fi.Mode()&fs.ModeCharDevice != 0 && st.Rdev == 0
-}
-
-func (d *differ) sameMetadata(a, b fs.FileInfo) bool {
-	x, ok1 := a.Sys().(*syscall.Stat_t)
-	y, ok2 := b.Sys().(*syscall.Stat_t)
-	return ok1 && ok2 && a.Mode() == b.Mode() && (!d.owners || x.Uid == y.Uid && x.Gid == y.Gid)
-}
-
-func sameContent(up dirAt, fi fs.FileInfo, at dirAt, old fs.FileInfo) (bool, error) {
-	if fi.Size() != old.Size() {
-		return false, nil
-	}
-	// O_NONBLOCK: what was a file a moment ago may be a fifo now.
-	a, err := up.root.OpenFile(up.rel, os.O_RDONLY|unix.O_NONBLOCK|unix.O_NOFOLLOW, 0)
-	if err != nil {
-		return false, ignoreGone(err)
-	}
-	defer a.Close()
-	b, err := at.root.OpenFile(at.rel, os.O_RDONLY|unix.O_NONBLOCK|unix.O_NOFOLLOW, 0)
-	if err != nil {
-		return false, ignoreGone(err)
-	}
-	defer b.Close()
-	return sameBytes(io.LimitReader(a, fi.Size()), b)
-}
-
-func ignoreGone(err error) error {
-	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ELOOP) {
-		return nil
-	}
-	return err
-}
-
-func sameBytes(a, b io.Reader) (bool, error) {
-	x, y := make([]byte, 64<<10), make([]byte, 64<<10)
-	for {
-		n, err1 := io.ReadFull(a, x)
-		m, err2 := io.ReadFull(b, y)
-		if !bytes.Equal(x[:n], y[:m]) {
-			return false, nil
-		}
-		end1 := err1 == io.EOF || err1 == io.ErrUnexpectedEOF
-		end2 := err2 == io.EOF || err2 == io.ErrUnexpectedEOF
-		switch {
-		case end1 && end2:
-			return true, nil
-		case end1 != end2:
-			return false, nil
-		case err1 != nil:
-			return false, err1
-		case err2 != nil:
-			return false, err2
-		}
-	}
 }

@@ -1,0 +1,133 @@
+package overlay
+
+import (
+	"errors"
+	"io"
+	"io/fs"
+	"os"
+	"path"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// dirAt is one place in one layer. The layer may be a running jail's, which can
+// put anything in any place at any moment: what is asked of a place is asked of
+// one descriptor, and no link on the way to it is followed.
+type dirAt struct {
+	top *os.File // the layer's directory
+	rel string
+}
+
+func (d dirAt) child(name string) dirAt { return dirAt{d.top, path.Join(d.rel, name)} }
+
+func (d dirAt) open(flags int) (*os.File, error) {
+	fd, err := unix.Openat2(int(d.top.Fd()), d.rel, &unix.OpenHow{
+		Flags:   uint64(flags | unix.O_NOFOLLOW | unix.O_CLOEXEC),
+		Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS,
+	})
+	if err != nil {
+		return nil, &fs.PathError{Op: "open", Path: d.rel, Err: err}
+	}
+	return os.NewFile(uintptr(fd), d.rel), nil
+}
+
+func (d dirAt) stat() (fs.FileInfo, error) {
+	f, err := d.open(unix.O_PATH)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	return f.Stat()
+}
+
+// list returns the entries, none if there is no directory any more.
+func (d dirAt) list() ([]fs.DirEntry, error) {
+	f, err := d.open(unix.O_RDONLY | unix.O_DIRECTORY)
+	if moving(err) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	entries, err := f.ReadDir(-1)
+	if moving(err) {
+		err = nil
+	}
+	return entries, err
+}
+
+// target is where a symlink leads, or "".
+func (d dirAt) target() string {
+	f, err := d.open(unix.O_PATH)
+	if err != nil {
+		return ""
+	}
+	defer f.Close()
+	buf := make([]byte, unix.PathMax)
+	n, err := unix.Readlinkat(int(f.Fd()), "", buf)
+	if err != nil {
+		return ""
+	}
+	return string(buf[:n])
+}
+
+// opaque reports whether the directory hides what lies under it.
+func (d dirAt) opaque() bool {
+	f, err := d.open(unix.O_RDONLY | unix.O_DIRECTORY)
+	if err != nil {
+		return false
+	}
+	defer f.Close()
+	var b [1]byte
+	for _, name := range []string{"trusted.overlay.opaque", "user.overlay.opaque"} {
+		if n, err := unix.Fgetxattr(int(f.Fd()), name, b[:]); err == nil && n == 1 && b[0] == 'y' {
+			return true
+		}
+	}
+	return false
+}
+
+// fileAt is a place and what was there when it was looked at.
+type fileAt struct {
+	dirAt
+	info fs.FileInfo
+}
+
+// open opens what should still be a regular file. O_NONBLOCK: it may be a fifo
+// by now.
+func (f fileAt) open() (*os.File, error) {
+	file, err := f.dirAt.open(unix.O_RDONLY | unix.O_NONBLOCK)
+	if err != nil {
+		return nil, err
+	}
+	if fi, err := file.Stat(); err != nil || !fi.Mode().IsRegular() {
+		file.Close()
+		return nil, errMoving
+	}
+	return file, nil
+}
+
+// read returns at most n bytes of the file.
+func (f fileAt) read(n int64) ([]byte, error) {
+	file, err := f.open()
+	if err != nil {
+		return nil, err
+	}
+	defer file.Close()
+	return io.ReadAll(io.LimitReader(file, n))
+}
+
+// errMoving says that a place does not hold what it held a moment ago.
+var errMoving = errors.New("changed while it was read")
+
+// moving reports whether err comes from a place that changed under the reader.
+func moving(err error) bool {
+	for _, e := range []error{errMoving, syscall.ENOENT, syscall.ELOOP, syscall.ENOTDIR, syscall.ENXIO, syscall.EXDEV, syscall.EAGAIN, syscall.ESTALE} {
+		if errors.Is(err, e) {
+			return true
+		}
+	}
+	return false
+}

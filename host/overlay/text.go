@@ -1,0 +1,116 @@
+package overlay
+
+import (
+	"bytes"
+	"errors"
+	"strconv"
+	"strings"
+	"unicode/utf8"
+
+	udiff "github.com/aymanbagabas/go-udiff"
+)
+
+const (
+	maxText  = 512 << 10 // bytes of a side that is compared line by line
+	maxTexts = 4 << 20   // bytes of all sides that are compared for one answer
+	maxDiff  = 1 << 20   // bytes of one unified diff
+)
+
+// texts adds the text of what changed to the changes after a path, in order,
+// until enough was read. The changes it does not come to say so.
+func (d *differ) texts(after string) error {
+	read := 0
+	for i := range d.found {
+		f := &d.found[i]
+		if f.Path <= after {
+			continue
+		}
+		if read > maxTexts {
+			f.NoDiff = Later
+			continue
+		}
+		if err := d.ctx.Err(); err != nil {
+			return err
+		}
+		n, err := f.text()
+		if err != nil {
+			return err
+		}
+		read += n
+	}
+	return nil
+}
+
+// text sets the text of one change, and returns how many bytes that took.
+func (f *finding) text() (read int, err error) {
+	was, n, err1 := side(f.was)
+	now, m, err2 := side(f.now)
+	switch {
+	case f.Kind == "metadata" || was == nil && now == nil:
+		return 0, nil
+	case errors.Is(err1, errTooLarge) || errors.Is(err2, errTooLarge):
+		f.NoDiff = TooLarge
+	case moving(err1) || moving(err2):
+		f.NoDiff = Moving
+	case err1 != nil || err2 != nil:
+		return 0, errors.Join(err1, err2)
+	case !isText(was) || !isText(now):
+		f.NoDiff = Binary
+	default:
+		f.Diff, f.NoDiff = unified(f, string(was), string(now))
+	}
+	return n + m, nil
+}
+
+var errTooLarge = errors.New("too large to compare line by line")
+
+// side reads one side of a change. It is nil if there is none, or none with
+// lines: a directory, a device, a link.
+func side(f *fileAt) (data []byte, read int, err error) {
+	if f == nil || !f.info.Mode().IsRegular() {
+		return nil, 0, nil
+	}
+	if f.info.Size() > maxText {
+		return []byte{}, 0, errTooLarge
+	}
+	data, err = f.read(maxText + 1)
+	if err == nil && len(data) > maxText {
+		err = errTooLarge
+	}
+	if data == nil {
+		data = []byte{}
+	}
+	return data, len(data), err
+}
+
+func isText(b []byte) bool { return utf8.Valid(b) && bytes.IndexByte(b, 0) < 0 }
+
+// unified returns the difference as diff -u and git write it.
+func unified(f *finding, was, now string) (diff, why string) {
+	from := f.Path
+	if f.From != "" {
+		from = f.From
+	}
+	a, b := label("a", from), label("b", f.Path)
+	if f.was == nil || !f.was.info.Mode().IsRegular() {
+		a = "/dev/null"
+	}
+	if f.now == nil || !f.now.info.Mode().IsRegular() {
+		b = "/dev/null"
+	}
+	text, err := udiff.ToUnified(a, b, was, udiff.Lines(was, now), udiff.DefaultContextLines)
+	if err != nil || len(text) > maxDiff {
+		return "", TooLarge
+	}
+	return text, ""
+}
+
+// label is a name in a diff's heading. As in git's, one that could be taken for
+// more than a name is quoted: a jail chooses the names of its files.
+func label(side, name string) string {
+	s := side + name
+	if strings.ContainsFunc(s, func(r rune) bool { return r < ' ' || r == 0x7f || r == '"' || r == '\\' || r == utf8.RuneError }) {
+		return strconv.QuoteToASCII(s)
+	}
+	return s
+}
