@@ -10,7 +10,7 @@ import (
 // so that what a log does not hold can be told from what did not happen. The
 // zero value, after Defaults, records everything.
 type Selection struct {
-	Syscalls   string   `json:"syscalls"`         // all, security, off
+	Syscalls   string   `json:"syscalls"`         // all, security (those named in Security), off
 	Allow      []string `json:"allow,omitempty"`  // names of calls recorded as well, whatever Syscalls says
 	Ignore     []string `json:"ignore,omitempty"` // names of calls not recorded, whatever else is said
 	Sample     int      `json:"sample,omitempty"` // of the calls left, one in so many is recorded; 0 and 1 are all
@@ -31,7 +31,8 @@ var (
 // MaxPacketBytes bounds Selection.Packets: no packet is longer.
 const MaxPacketBytes = 65535
 
-// Defaults returns s with what it leaves open filled in.
+// Defaults returns s with what it leaves open taken from d, and what d leaves
+// open as well from the first of the words.
 func (s Selection) Defaults(d Selection) Selection {
 	for _, w := range []struct {
 		v     *string
@@ -78,10 +79,13 @@ func (s Selection) Check(op, prefix string, known func(string) bool) error {
 			return fault.Fieldf(op, prefix+w.field, "%q is not one of %v", w.v, w.words)
 		}
 	}
-	for field, names := range map[string][]string{"allow": s.Allow, "ignore": s.Ignore} {
-		for _, name := range names {
+	for _, l := range []struct {
+		field string
+		names []string
+	}{{"allow", s.Allow}, {"ignore", s.Ignore}} {
+		for _, name := range l.names {
 			if !known(name) {
-				return fault.Fieldf(op, prefix+field, "%q is not a system call", name)
+				return fault.Fieldf(op, prefix+l.field, "%q is not a system call", name)
 			}
 		}
 	}
