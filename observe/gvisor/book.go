@@ -1,0 +1,521 @@
+package gvisor
+
+import (
+	"path"
+	"strconv"
+	"strings"
+
+	"glasshouse/event"
+	"glasshouse/id"
+	"glasshouse/observe"
+	"glasshouse/observe/syscalls"
+)
+
+// A book makes records of points. It knows of each thread which call it is in,
+// and of each process what it runs. It is one goroutine's.
+type book struct {
+	jail   id.Jail
+	sink   observe.Sink
+	choice *choice
+	clock  clock
+	muted  func(ns int64) bool
+
+	tasks     map[int32]*task
+	processes map[int32]*process
+	waiting   int // tasks with a call whose detail is awaited
+	count     int // of calls, for sampling
+
+	words   map[string]string
+	ev      event.Event
+	records uint64
+}
+
+// A task is a thread of the jail.
+type task struct {
+	tid, pid int32
+
+	inside  bool // a call: enter says which
+	enter   call
+	told    bool     // what it closes: path, if that is a file
+	path    string   // "" is no file
+	program *program // that it is about to run
+
+	held  bool // a call returned: ended says which, and its detail is to come
+	ended call
+}
+
+// A call is one system call of a task.
+type call struct {
+	nr    int32
+	flags event.Flags
+	args  [6]uint64
+	ret   int64
+	begin int64 // monotonic
+	end   int64
+}
+
+// A process is what records say of the one they are about.
+type process struct {
+	pid, ppid int32
+	comm      string
+	exe       string
+	uid, gid  uint32
+	begin     int64
+}
+
+// A program is what a process is going to run.
+type program struct {
+	exe      string
+	argv     []string
+	cut      bool
+	uid, gid uint32
+}
+
+// maxTasks is more than gVisor can have. Beyond it a sandbox lies.
+const maxTasks = 1 << 17
+
+func newBook(jail id.Jail, sink observe.Sink, muted func(int64) bool) *book {
+	return &book{
+		jail: jail, sink: sink, muted: muted,
+		tasks: map[int32]*task{}, processes: map[int32]*process{}, words: map[string]string{},
+	}
+}
+
+// task returns the task of a point.
+func (b *book) task(tid, pid int32) *task {
+	t := b.tasks[tid]
+	if t == nil {
+		if len(b.tasks) >= maxTasks {
+			clear(b.tasks)
+			b.waiting = 0
+		}
+		t = &task{tid: tid}
+		b.tasks[tid] = t
+	}
+	t.pid = pid
+	return t
+}
+
+func (b *book) process(pid int32) *process {
+	p := b.processes[pid]
+	if p == nil {
+		if len(b.processes) >= maxTasks {
+			clear(b.processes)
+		}
+		p = &process{pid: pid}
+		b.processes[pid] = p
+	}
+	return p
+}
+
+// point records what a point says.
+func (b *book) point(p *point) {
+	switch p.kind {
+	case kindClone:
+		b.clone(p)
+	case kindExec:
+		b.task(p.tid, p.pid).program = b.program(p, p.binary)
+	case kindTaskExit:
+		b.taskExit(p)
+	case kindExitNotify:
+		b.processExit(p)
+	case kindRaw:
+		if p.nr >= calls {
+			return
+		}
+		t := b.task(p.tid, p.pid)
+		b.settle(t)
+		if p.exit {
+			b.returned(t, p)
+		} else {
+			b.entered(t, p)
+		}
+	default:
+		if p.nr < calls && fields[p.kind] != nil {
+			b.detail(b.task(p.tid, p.pid), p)
+		}
+	}
+}
+
+func (b *book) entered(t *task, p *point) {
+	if t.inside { // what it returned was dropped
+		b.unfinished(t)
+	}
+	t.inside, t.told, t.path, t.program = true, false, "", nil
+	t.enter = call{nr: int32(p.nr), args: p.args, begin: b.clock.ns(p.time)}
+}
+
+func (b *book) returned(t *task, p *point) {
+	c := call{nr: int32(p.nr), args: p.args, ret: p.ret(), end: b.clock.ns(p.time)}
+	if t.inside && t.enter.nr == c.nr {
+		c.begin = t.enter.begin
+	} else {
+		c.begin, c.flags = c.end, event.Partial
+	}
+	t.inside = false
+	if b.choice.detail[c.nr] == "exit" {
+		t.held, t.ended = true, c
+		b.waiting++
+		return
+	}
+	b.finish(t, &c, nil)
+}
+
+// detail takes what a call's own point says: before it, what it is going to
+// close; after it, all else.
+func (b *book) detail(t *task, p *point) {
+	if !p.exit {
+		t.told = true
+		t.path, _ = b.filePath(p.fdPath)
+		return
+	}
+	switch {
+	case t.held && t.ended.nr == int32(p.nr):
+		t.held = false
+		b.waiting--
+	case t.inside && t.enter.nr == int32(p.nr): // the raw point was dropped
+		t.inside = false
+		t.ended = t.enter
+		t.ended.ret, t.ended.end = p.ret(), b.clock.ns(p.time)
+	default:
+		return // recorded without it
+	}
+	b.finish(t, &t.ended, p)
+}
+
+// settle records the call that a task has returned from, if that waits for its
+// detail: the task has gone on, so none will come.
+func (b *book) settle(t *task) {
+	if t.held {
+		t.held = false
+		b.waiting--
+		b.finish(t, &t.ended, nil)
+	}
+}
+
+// settleAll does so for all tasks.
+func (b *book) settleAll() {
+	if b.waiting == 0 {
+		return
+	}
+	for _, t := range b.tasks {
+		b.settle(t)
+	}
+}
+
+// unfinished records a call that nothing more is known of.
+func (b *book) unfinished(t *task) {
+	t.inside = false
+	c := t.enter
+	c.end, c.flags = c.begin, c.flags|event.Unfinished
+	b.finish(t, &c, nil)
+}
+
+// finish records a call, and what it did to files and to its process.
+func (b *book) finish(t *task, c *call, p *point) {
+	name := syscalls.Name(syscalls.Native, c.nr)
+	if name == "exit" || name == "exit_group" {
+		c.flags |= event.Unfinished // gVisor calls it a return
+	}
+	shape := syscalls.Shapes[name]
+	if p == nil && b.choice.detail[c.nr] == "exit" && c.flags&event.Unfinished == 0 {
+		c.flags |= event.Unresolved
+	}
+	if b.wanted(c.nr) {
+		e := b.begin(event.Syscall, t, c.end, c.flags)
+		e.NR, e.Name, e.Args, e.Ret, e.Dur = c.nr, name, c.args, c.ret, max(0, c.end-c.begin)
+		if p != nil {
+			e.Path = b.word(p.pathname)
+			if !shape.AddrOut || c.ret >= 0 {
+				e.Addr = syscalls.Address(p.address)
+			}
+		}
+		b.add()
+	}
+	if b.choice.files && shape.Op != "" && c.flags&event.Unfinished == 0 {
+		b.file(t, c, p, name, shape)
+	}
+	if shape.Execs && name != "rt_sigreturn" {
+		b.exec(t, c, p)
+	}
+}
+
+// wanted reports whether this call of the given number is recorded.
+func (b *book) wanted(nr int32) bool {
+	c := b.choice
+	if !c.record[nr] {
+		return false
+	}
+	if c.sample <= 1 || c.exempt[nr] {
+		return true
+	}
+	b.count++
+	return b.count%c.sample == 0
+}
+
+// begin begins a record of what a task did.
+func (b *book) begin(typ event.Type, t *task, ns int64, flags event.Flags) *event.Event {
+	b.ev = event.Event{Type: typ, Jail: b.jail, Flags: flags, NS: ns, TS: b.clock.ms(ns), PID: t.pid, TID: t.tid, FD: -1}
+	if p := b.processes[t.pid]; p != nil {
+		b.ev.Comm = p.comm
+	}
+	if b.muted(ns) {
+		b.ev.Flags |= event.Injected
+	}
+	return &b.ev
+}
+
+func (b *book) add() {
+	b.sink.Append(&b.ev)
+	b.records++
+}
+
+// clone records a new thread or process.
+func (b *book) clone(p *point) {
+	const cloneThread = 0x10000
+	ns := b.clock.ns(p.time)
+	var flags event.Flags
+	parent := b.process(p.pid)
+	parent.uid, parent.gid = p.uid, p.gid
+	ppid := p.pid
+	if p.newFlags&cloneThread != 0 {
+		flags, ppid = event.Thread, parent.ppid
+	} else {
+		child := &process{pid: p.newPID, ppid: p.pid, comm: parent.comm, exe: parent.exe, uid: p.uid, gid: p.gid, begin: ns}
+		if len(b.processes) < maxTasks {
+			b.processes[p.newPID] = child
+		}
+	}
+	if old := b.tasks[p.newTID]; old != nil { // whose end was dropped
+		b.drop(old)
+	}
+	t := b.task(p.newTID, p.newPID)
+	e := b.begin(event.Proc, t, ns, flags)
+	e.Op, e.PPID, e.UID, e.GID, e.Begin = event.OpFork, ppid, p.uid, p.gid, ns
+	e.Exe = parent.exe
+	b.add()
+}
+
+// program is what a point says of a program that is to run.
+func (b *book) program(p *point, exe []byte) *program {
+	r := &program{exe: string(exe), uid: p.uid, gid: p.gid, argv: []string{}}
+	left := maxArgBytes
+	for i, arg := range p.argv {
+		if i == maxArgs || len(arg) > left {
+			r.cut = true
+			break
+		}
+		left -= len(arg)
+		r.argv = append(r.argv, string(arg))
+	}
+	return r
+}
+
+// exec records that a process runs another program. What it is called with comes
+// from the point of its own, or if that could not be sent, from the call's.
+func (b *book) exec(t *task, c *call, p *point) {
+	what := t.program
+	t.program = nil
+	if c.ret != 0 || c.flags&event.Unfinished != 0 {
+		return
+	}
+	proc := b.process(t.pid)
+	if what == nil && p != nil {
+		at, _ := b.resolve(p)
+		what = b.program(p, []byte(at))
+		what.uid, what.gid = proc.uid, proc.gid
+	}
+	flags := c.flags &^ event.Unresolved
+	if what == nil {
+		what, flags = &program{uid: proc.uid, gid: proc.gid}, flags|event.Unresolved
+	}
+	if what.cut {
+		flags |= event.Cut
+	}
+	proc.exe, proc.uid, proc.gid, proc.comm = what.exe, what.uid, what.gid, comm(what.exe)
+	if p != nil && len(p.pathname) > 0 {
+		proc.comm = comm(string(p.pathname))
+	}
+	proc.comm, proc.exe = b.word([]byte(proc.comm)), b.word([]byte(proc.exe))
+	e := b.begin(event.Proc, &task{tid: t.pid, pid: t.pid}, c.end, flags)
+	e.Op, e.PPID, e.UID, e.GID, e.Exe, e.Begin = event.OpExec, proc.ppid, proc.uid, proc.gid, proc.exe, proc.begin
+	e.Argv = what.argv
+	if p != nil {
+		e.Cwd = b.word(p.cwd)
+	}
+	b.add()
+	if t.tid != t.pid { // it takes the first thread's number
+		delete(b.tasks, t.tid)
+	}
+}
+
+// comm is the name that a process gets from its program.
+func comm(exe string) string {
+	const most = 15
+	if exe == "" {
+		return ""
+	}
+	name := path.Base(exe)
+	return name[:min(len(name), most)]
+}
+
+// taskExit records the end of a thread. The end of a process is told by another
+// point, but for init, of which there is none.
+func (b *book) taskExit(p *point) {
+	const init = 1
+	t := b.task(p.tid, p.pid)
+	b.drop(t)
+	if p.tid == p.pid && p.pid != init {
+		return
+	}
+	flags := event.Thread
+	if p.tid == p.pid {
+		flags = 0
+	}
+	b.exit(t, b.clock.ns(p.time), flags, p.uid, p.gid, p.status)
+	if p.tid == p.pid {
+		delete(b.processes, p.pid)
+	}
+}
+
+func (b *book) processExit(p *point) {
+	t := b.task(p.pid, p.pid)
+	b.drop(t)
+	b.exit(t, b.clock.ns(p.time), 0, p.uid, p.gid, p.status)
+	delete(b.processes, p.pid)
+}
+
+// drop forgets a task that has ended.
+func (b *book) drop(t *task) {
+	b.settle(t)
+	if t.inside {
+		b.unfinished(t)
+	}
+	delete(b.tasks, t.tid)
+}
+
+func (b *book) exit(t *task, ns int64, flags event.Flags, uid, gid uint32, status int32) {
+	e := b.begin(event.Proc, t, ns, flags)
+	e.Op, e.UID, e.GID = event.OpExit, uid, gid
+	if p := b.processes[t.pid]; p != nil {
+		e.PPID, e.Exe, e.Begin = p.ppid, p.exe, p.begin
+	}
+	if signal := int(status & 0x7f); signal != 0 {
+		e.Signal = signalName(signal)
+	} else {
+		e.Code = status >> 8 & 0xff
+	}
+	b.add()
+}
+
+func signalName(n int) string {
+	if name := event.SignalName(n); name != "" {
+		return name
+	}
+	return "signal " + strconv.Itoa(n)
+}
+
+// residents notes the processes that are there. Those that began before the given
+// wall time are recorded, the birth of others is in the points.
+func (b *book) residents(all []resident, before int64) {
+	for _, r := range all {
+		pid := r.Status.PID
+		if b.processes[pid] != nil {
+			continue
+		}
+		p := b.process(pid)
+		*p = process{
+			pid: pid, ppid: r.Status.PPID, comm: r.Status.Comm, exe: r.Exe,
+			uid: r.Status.UID.Real, gid: r.Status.GID.Real, begin: b.clock.past(r.Start),
+		}
+		if r.Start > before {
+			continue
+		}
+		e := b.begin(event.Proc, &task{tid: pid, pid: pid}, b.clock.now(), event.Existing)
+		e.Op, e.PPID, e.UID, e.GID, e.Exe, e.Argv, e.Cwd, e.Begin = event.OpExec, p.ppid, p.uid, p.gid, p.exe, r.Args, r.CWD, p.begin
+		b.add()
+	}
+}
+
+// end records what the end of the sandbox was to those who lived in it: it is
+// killed, and all of them with it.
+func (b *book) end() {
+	b.settleAll()
+	for _, t := range b.tasks {
+		if t.inside {
+			b.unfinished(t)
+		}
+	}
+	for pid, p := range b.processes {
+		b.exit(&task{tid: pid, pid: pid}, b.clock.now(), 0, p.uid, p.gid, 9)
+	}
+	clear(b.tasks)
+	clear(b.processes)
+}
+
+// forget forgets in which calls tasks are: points were missed.
+func (b *book) forget() {
+	b.settleAll()
+	clear(b.tasks)
+}
+
+// gap records that points are missing. A call has up to three.
+func (b *book) gap(lost int64, reason string) {
+	now := b.clock.now()
+	b.ev = event.Event{Type: event.Gap, Jail: b.jail, NS: now, TS: b.clock.ms(now), Source: event.Syscall, Lost: lost, Reason: reason, FD: -1}
+	b.add()
+}
+
+// word returns b as a string, of which there is one copy for those seen lately.
+func (b *book) word(s []byte) string {
+	const most, longest = 4096, 256
+	if len(s) == 0 {
+		return ""
+	}
+	if w, ok := b.words[string(s)]; ok {
+		return w
+	}
+	w := string(s)
+	if len(s) <= longest {
+		if len(b.words) >= most {
+			clear(b.words)
+		}
+		b.words[w] = w
+	}
+	return w
+}
+
+// filePath is the path that gVisor gives for a descriptor, if it is one of a
+// file: sockets and pipes have names without a slash, errors begin with a bracket.
+func (b *book) filePath(p []byte) (string, bool) {
+	if len(p) == 0 || p[0] != '/' {
+		return "", false
+	}
+	return b.word(p), true
+}
+
+// resolve returns the absolute path that a call names. A symbolic link stays as
+// it is: gVisor does not say where it led. So does what comes after one, "..".
+func (b *book) resolve(p *point) (string, bool) {
+	name := p.pathname
+	if len(name) == 0 {
+		return b.filePath(p.fdPath)
+	}
+	whole := string(name)
+	if name[0] != '/' {
+		base := p.fdPath // of the directory
+		if len(base) == 0 {
+			base = p.cwd
+		}
+		if len(base) == 0 || base[0] != '/' {
+			return "", false
+		}
+		whole = string(base) + "/" + whole
+	}
+	if !strings.Contains(whole+"/", "/../") {
+		whole = path.Clean(whole)
+	}
+	return b.word([]byte(whole)), true
+}
+
+func itoa(n int32) string { return strconv.Itoa(int(n)) }

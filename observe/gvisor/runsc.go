@@ -1,0 +1,212 @@
+package gvisor
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"strings"
+	"time"
+
+	"glasshouse/fault"
+	"glasshouse/id"
+)
+
+// A runsc is the runtime's command line, as far as it is about tracing.
+type runsc struct {
+	path string
+	root string // where it keeps what it knows of its containers
+}
+
+// maxOutput bounds what is read of a command's output, which in part is made by
+// the sandbox.
+const maxOutput = 16 << 20
+
+// command prepares "runsc trace" with the given arguments. It is killed when ctx
+// ends, and its output is no longer waited for.
+func (r runsc) command(ctx context.Context, args ...string) *exec.Cmd {
+	cmd := exec.CommandContext(ctx, r.path, append([]string{"--root", r.root, "trace"}, args...)...)
+	cmd.Env = []string{"PATH=/usr/sbin:/usr/bin:/sbin:/bin"}
+	cmd.Dir = "/"
+	cmd.WaitDelay = time.Second
+	return cmd
+}
+
+// run runs a command and returns what it prints.
+func (r runsc) run(ctx context.Context, args ...string) ([]byte, error) {
+	cmd := r.command(ctx, args...)
+	out, complaint := &bounded{left: maxOutput}, &bounded{left: 4096}
+	cmd.Stdout, cmd.Stderr = out, complaint
+	err := cmd.Run()
+	if err == nil && out.left == 0 {
+		err = errors.New("it prints too much")
+	}
+	if err != nil {
+		return nil, fmt.Errorf("runsc trace %s: %w%s", args[0], errors.Join(err, ctx.Err()), complaint.said())
+	}
+	return out.Bytes(), nil
+}
+
+// bounded keeps the first bytes of what is written to it.
+type bounded struct {
+	bytes.Buffer
+	left int
+}
+
+func (b *bounded) Write(p []byte) (int, error) {
+	n := min(len(p), b.left)
+	b.left -= n
+	b.Buffer.Write(p[:n])
+	return len(p), nil
+}
+
+// said is the last line that was written, to end an error's text with.
+func (b *bounded) said() string {
+	text := strings.TrimSpace(b.String())
+	if text == "" {
+		return ""
+	}
+	return ": " + text[strings.LastIndexByte(text, '\n')+1:]
+}
+
+// metadata asks which points this build of runsc has.
+func (r runsc) metadata(ctx context.Context) (points, error) {
+	const op = "gvisor.Probe"
+	remedy := "install the package runsc, or put the binary into the daemon's directory of tools"
+	if _, err := exec.LookPath(r.path); err != nil {
+		return nil, fault.Cannot(op, fmt.Sprintf("%s is not installed", r.path), remedy)
+	}
+	out, err := r.run(ctx, "metadata")
+	if err != nil {
+		return nil, fault.Cannot(op, err.Error(), remedy)
+	}
+	ps, err := parsePoints(bytes.NewReader(out))
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", op, err)
+	}
+	for _, name := range essential {
+		if _, ok := ps[name]; !ok {
+			return nil, fault.Cannot(op, fmt.Sprintf("%s has no trace point %s", r.path, name), "install a runsc of 2023 or later")
+		}
+	}
+	return ps, nil
+}
+
+// dropped returns how many points the session of a jail could not deliver.
+func (r runsc) dropped(ctx context.Context, jail id.Jail) (uint32, error) {
+	out, err := r.run(ctx, "list", string(jail))
+	if err != nil {
+		return 0, err
+	}
+	return parseDropped(out)
+}
+
+func parseDropped(out []byte) (n uint32, err error) {
+	_, rest, ok := bytes.Cut(out, []byte("dropped: "))
+	if !ok {
+		return 0, errors.New("runsc trace list: there is no session")
+	}
+	_, err = fmt.Sscan(string(rest[:min(len(rest), 20)]), &n)
+	return n, err
+}
+
+// remove ends the session of a jail.
+func (r runsc) remove(ctx context.Context, jail id.Jail) error {
+	_, err := r.run(ctx, "delete", "--name", sessionName, string(jail))
+	return err
+}
+
+// errExists is the answer to a second session.
+var errExists = errors.New("there is a session already")
+
+// create begins a session that reports to what comes through the door d. Unless
+// it may replace one that is there, that is errExists.
+func (r runsc) create(ctx context.Context, jail id.Jail, d *door, session []byte, replace bool) (_ *conn, err error) {
+	if err := os.WriteFile(d.path+"/"+configName, session, 0o600); err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	args := []string{"create", "--config", inherited + configName}
+	if replace {
+		args = append(args, "--force")
+	}
+	cmd := r.command(ctx, append(args, string(jail))...)
+	complaint := &bounded{left: 4096}
+	cmd.Stderr = complaint
+	cmd.ExtraFiles = []*os.File{d.dir}
+	if err := cmd.Start(); err != nil {
+		return nil, fmt.Errorf("runsc trace create: %w", err)
+	}
+	ended := make(chan error, 1)
+	go func() {
+		err := cmd.Wait()
+		cancel() // nobody will come in any more
+		ended <- err
+	}()
+	c, err := d.accept(ctx, cmd.Process.Pid)
+	if err != nil {
+		cmd.Process.Kill()
+	}
+	failed := <-ended
+	switch {
+	case failed == nil && err == nil:
+		return c, nil
+	case strings.Contains(complaint.said(), "already exists"):
+		err = errExists
+	case failed != nil:
+		err = fmt.Errorf("runsc trace create: %w%s", errors.Join(failed, err), complaint.said())
+	}
+	if c != nil {
+		err = errors.Join(err, c.Close())
+	}
+	return nil, err
+}
+
+// inherited is the door's directory in runsc, which gets it as a descriptor.
+const inherited = "/proc/self/fd/3/"
+
+// A resident is a process that was there when the session began.
+type resident struct {
+	Exe    string
+	Args   []string
+	CWD    string
+	Start  int64 `json:"clone_ts"`
+	Status struct {
+		Comm     string
+		PID      int32
+		PPID     int32
+		UID, GID struct{ Real uint32 }
+	}
+}
+
+// residents lists the processes of a jail.
+func (r runsc) residents(ctx context.Context, jail id.Jail) ([]resident, error) {
+	out, err := r.run(ctx, "procfs", string(jail))
+	if err != nil {
+		return nil, err
+	}
+	return parseResidents(bytes.NewReader(out))
+}
+
+func parseResidents(r io.Reader) ([]resident, error) {
+	var all []resident
+	lines := bufio.NewScanner(r)
+	lines.Buffer(nil, maxOutput)
+	for lines.Scan() {
+		if !bytes.HasPrefix(lines.Bytes(), []byte("{")) {
+			continue
+		}
+		var one resident
+		if err := json.Unmarshal(lines.Bytes(), &one); err != nil {
+			return nil, fmt.Errorf("runsc trace procfs: %w", err)
+		}
+		all = append(all, one)
+	}
+	return all, lines.Err()
+}
