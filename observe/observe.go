@@ -56,6 +56,11 @@ type Sink interface {
 
 	// Push has what was appended written soon, rather than when enough is there.
 	Push()
+
+	// Kept calls each for every record in the log of one type with NS of since
+	// or later, oldest first. A source that takes over from an earlier daemon
+	// tells by it what that one had written.
+	Kept(since int64, of event.Type, each func(*event.Event)) error
 }
 
 // A Source is one way to see what jails do. observe/observetest checks what is
@@ -98,6 +103,13 @@ type Watch interface {
 	// Release lets go of a jail that goes on. What can keep recording without
 	// a daemon does.
 	Release() error
+}
+
+// A Collector is a Source that keeps recording without a daemon, so that it has
+// something to say of jails that ended meanwhile.
+type Collector interface {
+	// Collect appends what is left of a jail that does not run, and forgets it.
+	Collect(jail id.Jail, s Sink) error
 }
 
 // Status is what a source says of one jail.

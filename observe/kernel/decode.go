@@ -1,0 +1,204 @@
+package kernel
+
+import (
+	"bytes"
+	"sync/atomic"
+	"time"
+	"unsafe"
+
+	"glasshouse/event"
+	"glasshouse/observe/syscalls"
+)
+
+// Kinds of records, and the flags that only they have, as in trace.bpf.c.
+const (
+	kindCall = iota + 1
+	kindPath
+	kindArgs
+	kindFork
+	kindExec
+	kindExit
+)
+
+const (
+	recNoCall = 1 << (iota + 11)
+	recCompat
+	recCreated
+	recOutside
+	recWithFile
+)
+
+// eventFlags are the flags of a record that an event has too.
+const eventFlags = uint16(event.Denied | event.Unfinished | event.Partial | event.Child | event.Cut | event.Injected | event.Thread)
+
+// decoding is what must be remembered to make events of records.
+type decoding struct {
+	w      *watch
+	wall   int64 // what to add to the records' clock for nanoseconds since 1970
+	paths  map[uint32]string
+	names  map[[16]byte]string
+	argv   map[uint32][]byte // of processes about to be recorded, by host pid
+	ev     event.Event
+	second event.Event // for the file records of a call
+}
+
+const (
+	maxPaths = 1 << 18 // four times as many as the programs remember
+	maxNames = 1 << 12
+	maxArgv  = 64 // processes that begin a program at one moment
+)
+
+func newDecoding(w *watch) decoding {
+	return decoding{w: w, paths: map[uint32]string{}, names: map[[16]byte]string{}, argv: map[uint32][]byte{}}
+}
+
+// begin prepares for a round.
+func (d *decoding) begin() {
+	d.wall = time.Now().UnixNano() - now()
+	if len(d.names) > maxNames {
+		clear(d.names)
+	}
+	if len(d.paths) > maxPaths {
+		clear(d.paths)
+		atomic.AddUint64(&d.w.slot.Moves, 1) // have them told anew
+	}
+	if len(d.argv) > maxArgv {
+		clear(d.argv)
+	}
+}
+
+func payload(r *traceRecord) []byte {
+	return unsafe.Slice((*byte)(unsafe.Add(unsafe.Pointer(r), fixedSize)), int(r.Size)-fixedSize)
+}
+
+// strings returns the two texts of a call's record, as it has them.
+func texts(r *traceRecord) (first, second []byte) {
+	p := payload(r)
+	n := min(int(r.Len), len(p))
+	first, p = p[:n], p[min((n+7)&^7, len(p)):]
+	second, _, _ = bytes.Cut(p, []byte{0})
+	return first, second
+}
+
+func text(b []byte) string {
+	b, _, _ = bytes.Cut(b, []byte{0})
+	return string(b)
+}
+
+func (d *decoding) decode(r *traceRecord) {
+	switch r.Kind {
+	case kindCall:
+		d.call(r)
+	case kindPath:
+		d.path(r)
+	case kindArgs:
+		p := payload(r)
+		d.argv[r.HostPid] = append(d.argv[r.HostPid], p[:min(int(r.Len), len(p))]...)
+	case kindFork, kindExec, kindExit:
+		d.process(r)
+	}
+}
+
+// who fills in what all records have.
+func (d *decoding) who(e *event.Event, r *traceRecord, t event.Type) {
+	e.Type, e.Flags = t, event.Flags(r.Flags&eventFlags)
+	e.NS, e.TS = int64(r.Ns), (int64(r.Ns)+d.wall)/int64(time.Millisecond)
+	e.PID, e.TID, e.HostPID = int32(r.Pid), int32(r.Tid), int32(r.HostPid)
+	e.Comm = d.name(r)
+}
+
+func (d *decoding) name(r *traceRecord) string {
+	raw := *(*[16]byte)(unsafe.Pointer(&r.Comm))
+	s, ok := d.names[raw]
+	if !ok {
+		s = text(raw[:])
+		d.names[raw] = s
+	}
+	return s
+}
+
+// path remembers what a number stands for. Its parts come from the file up.
+func (d *decoding) path(r *traceRecord) {
+	p := payload(r)
+	p = bytes.TrimSuffix(p[:min(int(r.Len), len(p))], []byte{0})
+	if len(p) == 0 {
+		d.paths[r.File] = "/"
+		return
+	}
+	var b []byte
+	for {
+		i := bytes.LastIndexByte(p, 0)
+		b = append(append(b, '/'), p[i+1:]...)
+		if i < 0 {
+			break
+		}
+		p = p[:i]
+	}
+	switch {
+	case r.Flags&recOutside != 0 && bytes.HasPrefix(b, []byte("//")):
+		b = b[1:] // the root of another tree
+	case r.Flags&recOutside != 0:
+		b = b[1:] // not below the root: the name alone, "memfd:x"
+	case r.Flags&uint16(event.Cut) != 0:
+		b = append([]byte("…"), b...)
+	}
+	d.paths[r.File] = string(b)
+}
+
+func (d *decoding) call(r *traceRecord) {
+	known, abi := callOf(r.Nr, r.Flags&recCompat != 0)
+	shape := &known.shape
+	if r.Flags&recNoCall == 0 {
+		e := &d.ev
+		d.who(e, r, event.Syscall)
+		e.NR, e.Name, e.ABI, e.Args, e.Ret, e.Dur = r.Nr, known.name, abi, r.Args, r.Ret, int64(r.Dur)
+		e.Path, e.To, e.Real, e.Addr = "", "", "", ""
+		if r.Size > fixedSize {
+			first, second := texts(r)
+			if shape.Addr != 0 {
+				e.Addr = syscalls.Address(first)
+			} else {
+				e.Path, e.To = text(first), string(second)
+			}
+		}
+		if r.File != 0 && shape.ReturnsFile {
+			if real := d.paths[r.File]; real != e.Path {
+				e.Real = real
+			}
+		}
+		d.w.append(e)
+	}
+	if r.Flags&recWithFile != 0 {
+		d.file(r, shape)
+	}
+}
+
+// sayLosses records what the programs had no room for since it was said last.
+func (w *watch) sayLosses() {
+	for i, of := range sources {
+		var lost uint64
+		for cpu := range w.count {
+			r := w.ring(cpu)
+			n := atomic.LoadUint64(&r.Lost[i])
+			lost += n - r.Said[i]
+			r.Said[i] = n
+		}
+		if lost > 0 {
+			w.gap(of, lost, "the ring was full")
+		}
+	}
+	if n := atomic.SwapUint64(&w.slot.Elsewhere, 0); n > 0 {
+		w.gap(event.Syscall, n, "made on a processor that was added to the host later")
+	}
+}
+
+func (w *watch) gap(of event.Type, lost uint64, reason string) {
+	for i, t := range sources {
+		if t == of {
+			w.lost[i] += lost
+		}
+	}
+	w.sink.Append(&event.Event{
+		Type: event.Gap, TS: time.Now().UnixMilli(), NS: now(), Source: of, Lost: int64(lost), Reason: reason,
+	})
+}

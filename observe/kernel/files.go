@@ -1,0 +1,121 @@
+package kernel
+
+import (
+	"path"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"glasshouse/event"
+	"glasshouse/observe/syscalls"
+)
+
+// file makes the record of what a call did to a file, or to two.
+func (d *decoding) file(r *traceRecord, s *syscalls.Shape) {
+	e := &d.second
+	d.who(e, r, event.File)
+	e.Op, e.Path, e.To, e.Bytes, e.FD, e.Ret = s.Op, "", "", 0, -1, min(r.Ret, 0)
+
+	switch {
+	case s.ReturnsFile && r.Ret >= 0:
+		if r.File == 0 {
+			return
+		}
+		d.at(e, r.File)
+		e.FD = int32(r.Ret)
+		if r.Flags&recCreated != 0 {
+			e.Op = event.OpCreate
+		}
+	case s.Path != 0:
+		first, second := texts(r)
+		d.named(e, r, s, text(first), string(second))
+	case s.Op == event.OpMmap:
+		const write, shared = unix.PROT_WRITE, unix.MAP_SHARED
+		if r.File == 0 || r.Args[2]&write == 0 || r.Args[3]&shared == 0 {
+			return // memory that cannot change the file
+		}
+		d.at(e, r.File)
+		e.FD, e.Bytes = argument(r, s.FD), int64(r.Args[1])
+	default:
+		d.moved(e, r, s)
+		return
+	}
+	if s.Length != 0 && r.Ret >= 0 {
+		e.Bytes = int64(r.Args[s.Length-1])
+	}
+	d.w.append(e)
+}
+
+// moved makes the records of a call on one or two descriptors.
+func (d *decoding) moved(e *event.Event, r *traceRecord, s *syscalls.Shape) {
+	switch {
+	case s.Length != 0:
+		e.Bytes = int64(r.Args[s.Length-1])
+	case s.Op == event.OpRead || s.Op == event.OpWrite:
+		e.Bytes = max(r.Ret, 0)
+	}
+	if r.File != 0 {
+		d.at(e, r.File)
+		e.FD = argument(r, s.FD)
+		d.w.append(e)
+	}
+	if s.FD2 != 0 && r.File2 != 0 {
+		e.Flags &^= event.Unresolved
+		d.at(e, r.File2)
+		e.Op, e.FD = event.OpWrite, argument(r, s.FD2)
+		d.w.append(e)
+	}
+}
+
+// argument is a descriptor that a call was given.
+func argument(r *traceRecord, n int8) int32 {
+	if n == 0 {
+		return -1
+	}
+	return int32(r.Args[n-1])
+}
+
+// at sets the path that a number stands for.
+func (d *decoding) at(e *event.Event, number uint32) {
+	p, ok := d.paths[number]
+	if !ok {
+		e.Flags |= event.Unresolved
+	}
+	e.Path = p
+}
+
+// named makes the paths that a call was given absolute, as seen from the jail's
+// root. Links on the way are not followed: the caller's words, not the kernel's.
+func (d *decoding) named(e *event.Event, r *traceRecord, s *syscalls.Shape, first, second string) {
+	var ok bool
+	if e.Path, ok = d.absolute(r.Base, first); !ok {
+		e.Flags |= event.Unresolved
+	}
+	switch {
+	case s.To == 0:
+	case s.Op == event.OpSymlink || s.Op == event.OpMount:
+		e.To = second // what it points to; a device or another word
+	default:
+		if e.To, ok = d.absolute(r.Base2, second); !ok {
+			e.Flags |= event.Unresolved
+		}
+	}
+}
+
+// absolute returns a path as seen from the jail's root. base is the directory it
+// is relative to or, of an absolute path, the root of its process if that is
+// not the jail's.
+func (d *decoding) absolute(base uint32, p string) (string, bool) {
+	abs := strings.HasPrefix(p, "/")
+	if base == 0 {
+		if abs {
+			return path.Clean(p), true
+		}
+		return p, false
+	}
+	dir, ok := d.paths[base]
+	if !ok {
+		return p, false
+	}
+	return path.Clean(dir + "/" + p), true
+}

@@ -1,0 +1,457 @@
+// Package kernel watches jails from the host's kernel, by programs on its
+// tracepoints: system calls, what they do to files, and processes.
+//
+// One program at the end of every call sees all three, so they are one source:
+// see trace.bpf.c for what is recorded, decode.go for what becomes of it.
+package kernel
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/bits"
+	"os"
+	"path/filepath"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"unsafe"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/btf"
+	"github.com/cilium/ebpf/link"
+	"golang.org/x/sys/unix"
+
+	"glasshouse/event"
+	"glasshouse/fault"
+	"glasshouse/id"
+	"glasshouse/observe"
+)
+
+// Sizes that trace.bpf.c has too.
+const (
+	slotCount  = 1024
+	headerSize = 256
+	fixedSize  = 128
+	slackSize  = fixedSize + 2*4096 + 64
+)
+
+// Config is what a Source needs to know.
+type Config struct {
+	// Pin is a directory on a bpf filesystem, where what watches goes on when
+	// the daemon ends, or "": then it ends with the daemon.
+	Pin string
+
+	// RingBytes is the room for records that are not read yet, per processor
+	// and jail; it is rounded up to a power of two. Default 1 MiB.
+	RingBytes int
+
+	Log *slog.Logger
+}
+
+// Source implements observe.Source. It is safe for concurrent use.
+type Source struct {
+	cfg  Config
+	cpus int
+
+	mu      sync.Mutex
+	spec    *ebpf.CollectionSpec // guarded by mu
+	machine *machine             // nil while no jail is watched. guarded by mu
+	loaded  *ebpf.Collection     // kept while not attached: loading is slow. guarded by mu
+	closed  bool                 // guarded by mu
+
+	watches atomic.Pointer[[]*watch] // replaced, never changed
+	sweeper *sweeper                 // runs while there is a machine. guarded by mu
+}
+
+// A machine is the programs at work and the memory they share with the daemon.
+type machine struct {
+	ctls, slots, jails, rings, bell *ebpf.Map
+
+	links    []link.Link
+	ctlMem   []byte
+	slotMem  []byte
+	ringSize int
+	pinned   string // where, "" is nowhere
+}
+
+func (m *machine) ctl() *traceCtl { return (*traceCtl)(unsafe.Pointer(&m.ctlMem[0])) }
+
+func (m *machine) slot(i int) *traceSlot {
+	return &unsafe.Slice((*traceSlot)(unsafe.Pointer(&m.slotMem[0])), slotCount)[i]
+}
+
+// New returns a Source that has touched nothing yet.
+func New(cfg Config) *Source {
+	if cfg.RingBytes == 0 {
+		cfg.RingBytes = 1 << 20
+	}
+	cfg.RingBytes = 1 << bits.Len(uint(max(cfg.RingBytes, 1<<16)-1))
+	if cfg.Log == nil {
+		cfg.Log = slog.New(slog.DiscardHandler)
+	}
+	s := &Source{cfg: cfg}
+	s.watches.Store(new([]*watch))
+	return s
+}
+
+// Name implements observe.Source.
+func (s *Source) Name() string { return "kernel" }
+
+// Probe implements observe.Source. It loads the programs, as nothing else tells
+// whether the kernel takes them.
+func (s *Source) Probe(context.Context) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.machine != nil {
+		return nil
+	}
+	return s.load()
+}
+
+func unsupported(err error, remedy string) error {
+	return &fault.Error{Op: "observe", On: "kernel", Kind: fault.Unsupported, Err: err, Remedy: remedy}
+}
+
+// load has the programs taken by the kernel, but not attached. The caller holds mu.
+func (s *Source) load() error {
+	if s.loaded != nil {
+		return nil
+	}
+	var st unix.Stat_t
+	const firstNamespace = 0xEFFFFFFC // PROC_PID_INIT_INO
+	if err := unix.Stat("/proc/self/ns/pid", &st); err == nil && st.Ino != firstNamespace {
+		return unsupported(errors.New("the daemon is in a pid namespace of its own, and would not know the processes that the kernel names"),
+			"run it in the host's pid namespace")
+	}
+	spec, err := s.prepare()
+	if err != nil {
+		return err
+	}
+	c, err := ebpf.NewCollection(spec)
+	switch {
+	case errors.Is(err, btf.ErrNotSupported), errors.Is(err, os.ErrNotExist):
+		return unsupported(fmt.Errorf("the kernel does not describe its types: %w", err), "use a kernel with CONFIG_DEBUG_INFO_BTF")
+	case errors.Is(err, unix.EPERM):
+		return unsupported(fmt.Errorf("the kernel refused the programs: %w", err), "run the daemon as root, or with CAP_BPF, CAP_PERFMON and CAP_SYS_RESOURCE")
+	case err != nil:
+		return unsupported(fmt.Errorf("the kernel refused the programs: %w", err), "use Linux 5.17 or newer")
+	}
+	s.loaded = c
+	return nil
+}
+
+// prepare returns the programs as this host and configuration need them.
+func (s *Source) prepare() (*ebpf.CollectionSpec, error) {
+	spec, err := loadTrace()
+	if err != nil {
+		return nil, fmt.Errorf("read the programs: %w", err)
+	}
+	s.cpus = runtime.NumCPU()
+	if n, err := ebpf.PossibleCPU(); err == nil && n < 4*s.cpus {
+		s.cpus = n // not those of a machine that could have many more
+	}
+	rings := spec.Maps["rings"]
+	rings.InnerMap = spec.Maps["ring_of_a_jail"].Copy()
+	rings.InnerMap.ValueSize = uint32(headerSize + s.cfg.RingBytes + slackSize)
+	rings.InnerMap.MaxEntries = uint32(s.cpus)
+	delete(spec.Maps, "ring_of_a_jail")
+	if err := spec.Variables["ring_size"].Set(uint32(s.cfg.RingBytes)); err != nil {
+		return nil, fmt.Errorf("set the size of the rings: %w", err)
+	}
+	s.spec = spec
+	return spec, nil
+}
+
+// version names the directory of the pins: what another version of the programs
+// has left cannot be read.
+func version() string {
+	sum := sha256.Sum256(_TraceBytes)
+	return hex.EncodeToString(sum[:8])
+}
+
+// start attaches the programs, or takes over those an earlier daemon attached.
+// The caller holds mu.
+func (s *Source) start() (err error) {
+	if s.machine != nil {
+		return nil
+	}
+	if s.closed {
+		return fault.Newf(fault.Unavailable, "observe", "kernel", "the daemon is ending")
+	}
+	m, err := s.takeOver()
+	if err != nil {
+		s.cfg.Log.Warn("what an earlier daemon left watching cannot be taken over", "err", err)
+	}
+	if m == nil {
+		if m, err = s.attach(); err != nil {
+			return err
+		}
+	}
+	if err := m.share(); err != nil {
+		m.close()
+		return err
+	}
+	s.machine = m
+	s.sweeper, err = startSweeper(s, m)
+	if err != nil {
+		m.close()
+		s.machine = nil
+	}
+	return err
+}
+
+// attach loads and attaches the programs, and pins them if they are to stay.
+func (s *Source) attach() (*machine, error) {
+	if err := s.load(); err != nil {
+		return nil, err
+	}
+	c := s.loaded
+	s.loaded = nil // the machine's now
+	m := &machine{ctls: c.Maps["ctls"], slots: c.Maps["slots"], jails: c.Maps["jails"], rings: c.Maps["rings"], bell: c.Maps["bell"], ringSize: s.cfg.RingBytes}
+	defer func() { // of the rest the programs have their own hold
+		for _, name := range []string{"ctls", "slots", "jails", "rings", "bell"} {
+			delete(c.Maps, name)
+		}
+		c.Close()
+	}()
+	if err := fillCalls(c.Maps["calls"]); err != nil {
+		m.close()
+		return nil, err
+	}
+	if s.cfg.Pin != "" {
+		m.pinned = filepath.Join(s.cfg.Pin, version())
+		if err := os.MkdirAll(m.pinned, 0o700); err != nil {
+			m.close()
+			return nil, fmt.Errorf("make the directory of pins: %w", err)
+		}
+	}
+	for name, p := range c.Programs {
+		l, err := link.AttachTracing(link.TracingOptions{Program: p})
+		if err == nil {
+			m.links = append(m.links, l)
+			if m.pinned != "" {
+				err = l.Pin(filepath.Join(m.pinned, "link-"+name))
+			}
+		}
+		if err != nil {
+			m.close()
+			return nil, fmt.Errorf("attach the program %s: %w", name, err)
+		}
+	}
+	if m.pinned != "" {
+		for name, mp := range m.maps() {
+			if err := mp.Pin(filepath.Join(m.pinned, name)); err != nil {
+				m.close()
+				return nil, fmt.Errorf("pin the map %s: %w", name, err)
+			}
+		}
+	}
+	return m, nil
+}
+
+func (m *machine) maps() map[string]*ebpf.Map {
+	return map[string]*ebpf.Map{"ctls": m.ctls, "slots": m.slots, "jails": m.jails, "rings": m.rings, "bell": m.bell}
+}
+
+var links = []string{"enter", "leave", "fork", "exec", "gone"}
+
+// takeOver opens what an earlier daemon has pinned. It returns nil if there is
+// nothing, and removes what is of another version or only half there.
+func (s *Source) takeOver() (_ *machine, err error) {
+	if s.cfg.Pin == "" {
+		return nil, nil
+	}
+	entries, err := os.ReadDir(s.cfg.Pin)
+	if err != nil {
+		if errors.Is(err, os.ErrNotExist) {
+			return nil, nil
+		}
+		return nil, err
+	}
+	dir := ""
+	for _, e := range entries {
+		if e.Name() == version() {
+			dir = filepath.Join(s.cfg.Pin, e.Name())
+			continue
+		}
+		s.cfg.Log.Warn("another version's programs are removed; what they saw since is lost", "pin", e.Name())
+		if err := os.RemoveAll(filepath.Join(s.cfg.Pin, e.Name())); err != nil {
+			return nil, err
+		}
+	}
+	if dir == "" {
+		return nil, nil
+	}
+	m := &machine{pinned: dir}
+	defer func() {
+		if err != nil {
+			m.close() // removes the pins as well
+		}
+	}()
+	for name, at := range map[string]**ebpf.Map{"ctls": &m.ctls, "slots": &m.slots, "jails": &m.jails, "rings": &m.rings, "bell": &m.bell} {
+		if *at, err = ebpf.LoadPinnedMap(filepath.Join(dir, name), nil); err != nil {
+			return nil, fmt.Errorf("open the pinned map %s: %w", name, err)
+		}
+	}
+	for _, name := range links {
+		l, err := link.LoadPinnedLink(filepath.Join(dir, "link-"+name), nil)
+		if err != nil {
+			return nil, fmt.Errorf("open the pinned program %s: %w", name, err)
+		}
+		m.links = append(m.links, l)
+	}
+	return m, nil
+}
+
+// share maps the memory that the programs and the daemon have in common.
+func (m *machine) share() (err error) {
+	if m.ctlMem, err = mapMemory(m.ctls); err != nil {
+		return err
+	}
+	m.slotMem, err = mapMemory(m.slots)
+	return err
+}
+
+// mapMemory maps an array of the kernel.
+func mapMemory(m *ebpf.Map) ([]byte, error) {
+	size := int(m.MaxEntries()) * int((m.ValueSize()+7)&^7)
+	page := os.Getpagesize()
+	mem, err := unix.Mmap(m.FD(), 0, (size+page-1)&^(page-1), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+	if err != nil {
+		return nil, fmt.Errorf("map memory of the kernel: %w", err)
+	}
+	return mem, nil
+}
+
+// release lets go of the machine; what is pinned goes on.
+func (m *machine) release() {
+	for _, mem := range []*[]byte{&m.ctlMem, &m.slotMem} {
+		if *mem != nil {
+			unix.Munmap(*mem)
+			*mem = nil
+		}
+	}
+	for _, l := range m.links {
+		l.Close()
+	}
+	for _, mp := range m.maps() {
+		if mp != nil {
+			mp.Close()
+		}
+	}
+}
+
+// close ends the machine: nothing watches any more.
+func (m *machine) close() {
+	if m.pinned != "" {
+		os.RemoveAll(m.pinned)
+	}
+	m.release()
+}
+
+// Attach implements observe.Source.
+func (s *Source) Attach(ctx context.Context, t observe.Target, sink observe.Sink) (observe.Watch, error) {
+	if t.Cgroup == 0 || t.CgroupDir == "" {
+		return nil, unsupported(errors.New("the jail has no cgroup of the second generation"), "mount cgroup2, also beside the first: at /sys/fs/cgroup/unified")
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err := s.start(); err != nil {
+		return nil, err
+	}
+	w, err := s.watch(t, sink)
+	if err != nil {
+		s.stopIfIdle()
+		return nil, err
+	}
+	list := append(append([]*watch(nil), *s.watches.Load()...), w)
+	s.watches.Store(&list)
+	return w, nil
+}
+
+// forget takes w off the list. When no jail is left, the programs are detached:
+// they cost every process of the host a little.
+func (s *Source) forget(w *watch, idle bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var list []*watch
+	for _, other := range *s.watches.Load() {
+		if other != w {
+			list = append(list, other)
+		}
+	}
+	s.watches.Store(&list)
+	if s.machine == nil {
+		return
+	}
+	s.sweeper.settle() // it may be in the middle of a round
+	if idle {
+		s.stopIfIdle()
+	}
+}
+
+// stopIfIdle ends the machine if no slot is in use. The caller holds mu.
+func (s *Source) stopIfIdle() {
+	if s.machine == nil || s.machine.ctl().Jails > 0 {
+		return
+	}
+	s.sweeper.stop()
+	s.machine.close()
+	s.machine, s.sweeper = nil, nil
+}
+
+// Collect implements observe.Collector.
+func (s *Source) Collect(jail id.Jail, sink observe.Sink) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.machine == nil {
+		if s.cfg.Pin == "" {
+			return nil
+		}
+		if _, err := os.Stat(filepath.Join(s.cfg.Pin, version())); err != nil {
+			return nil
+		}
+		if err := s.start(); err != nil {
+			return err
+		}
+	}
+	defer s.stopIfIdle()
+	for i := range slotCount {
+		if sl := s.machine.slot(i); sl.Cgroup != 0 && slotJail(sl) == jail {
+			w, err := s.resume(i, observe.Target{Jail: jail}, sink)
+			if err != nil {
+				return err
+			}
+			return w.end()
+		}
+	}
+	return nil
+}
+
+// Close implements observe.Source.
+func (s *Source) Close() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.closed = true
+	if s.machine != nil {
+		s.sweeper.stop()
+		if s.machine.pinned != "" && s.machine.ctl().Jails > 0 {
+			s.machine.release() // jails go on, and are watched
+		} else {
+			s.machine.close()
+		}
+		s.machine, s.sweeper = nil, nil
+	}
+	if s.loaded != nil {
+		s.loaded.Close()
+		s.loaded = nil
+	}
+	return nil
+}
+
+// sources maps what trace.bpf.c counts losses by.
+var sources = [...]event.Type{event.Syscall, event.File, event.Proc}

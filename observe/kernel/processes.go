@@ -1,0 +1,131 @@
+package kernel
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"glasshouse/event"
+)
+
+// process makes the record of a process or thread that began, changed its
+// program, or ended.
+func (d *decoding) process(r *traceRecord) {
+	e := event.Event{FD: -1}
+	d.who(&e, r, event.Proc)
+	e.PPID = r.Nr
+	e.UID = d.w.target.IDs.Inside(uint32(r.Args[0]))
+	e.GID = d.w.target.IDs.Inside(uint32(r.Args[0] >> 32))
+	e.Begin = int64(r.Args[2])
+	switch r.Kind {
+	case kindFork:
+		e.Op = event.OpFork
+	case kindExec:
+		e.Op = event.OpExec
+		e.Exe, e.Cwd = d.paths[r.File], d.paths[r.Base]
+		e.Argv = splitArgv(d.argv[r.HostPid])
+		delete(d.argv, r.HostPid)
+	case kindExit:
+		e.Op = event.OpExit
+		status := unix.WaitStatus(r.Ret)
+		if status.Signaled() {
+			e.Signal = signalName(status.Signal())
+		} else {
+			e.Code = int32(status.ExitStatus())
+		}
+		e.UserNS, e.SystemNS = int64(r.Args[3]), int64(r.Args[4])
+		e.RSS = int64(r.Args[5]) * int64(os.Getpagesize())
+	}
+	d.w.append(&e)
+}
+
+func splitArgv(b []byte) []string {
+	argv := []string{}
+	for len(b) > 0 {
+		arg, rest, _ := bytes.Cut(b, []byte{0})
+		argv, b = append(argv, string(arg)), rest
+	}
+	return argv
+}
+
+func signalName(s syscall.Signal) string {
+	if name := unix.SignalName(s); name != "" {
+		return name
+	}
+	return "SIG" + strconv.Itoa(int(s))
+}
+
+// existing records the processes that were there before the watch began, so that
+// what they do later has somebody to belong to.
+func (w *watch) existing() {
+	var pids []string
+	filepath.WalkDir(w.target.CgroupDir, func(p string, _ os.DirEntry, err error) error {
+		if err == nil && filepath.Base(p) == "cgroup.procs" {
+			data, _ := os.ReadFile(p)
+			pids = append(pids, strings.Fields(string(data))...)
+		}
+		return nil
+	})
+	root := procRoot(w.target.PID)
+	for _, pid := range pids {
+		if e, ok := w.look(pid, root); ok {
+			w.append(e)
+		}
+	}
+}
+
+// procRoot is where the host sees the root of a process, which is at the head of
+// what it says of other paths in the jail.
+func procRoot(pid int) string {
+	root, _ := os.Readlink("/proc/" + strconv.Itoa(pid) + "/root")
+	return strings.TrimSuffix(root, "/")
+}
+
+// look describes a process as /proc does.
+func (w *watch) look(pid, root string) (*event.Event, bool) {
+	dir := "/proc/" + pid
+	status, err := os.ReadFile(dir + "/status")
+	if err != nil {
+		return nil, false // it ended
+	}
+	e := &event.Event{Type: event.Proc, Op: event.OpExec, Flags: event.Existing, FD: -1, TS: time.Now().UnixMilli(), NS: now()}
+	host, _ := strconv.Atoi(pid)
+	e.HostPID = int32(host)
+	for line := range strings.Lines(string(status)) {
+		word, rest, _ := strings.Cut(line, ":")
+		fields := strings.Fields(rest)
+		if len(fields) == 0 {
+			continue
+		}
+		n, _ := strconv.ParseUint(fields[0], 10, 32)
+		switch word {
+		case "Name":
+			e.Comm = strings.TrimSuffix(strings.TrimPrefix(rest, "\t"), "\n")
+		case "Uid":
+			e.UID = w.target.IDs.Inside(uint32(n))
+		case "Gid":
+			e.GID = w.target.IDs.Inside(uint32(n))
+		case "NSpid":
+			inside, _ := strconv.Atoi(fields[min(int(w.slot.Level), len(fields)-1)])
+			e.PID, e.TID = int32(inside), int32(inside)
+		}
+	}
+	if exe, err := os.Readlink(dir + "/exe"); err == nil {
+		e.Exe = strings.TrimPrefix(exe, root)
+	}
+	if cwd, err := os.Readlink(dir + "/cwd"); err == nil {
+		if e.Cwd = strings.TrimPrefix(cwd, root); e.Cwd == "" {
+			e.Cwd = "/"
+		}
+	}
+	if argv, err := os.ReadFile(dir + "/cmdline"); err == nil {
+		e.Argv = splitArgv(argv)
+	}
+	return e, true
+}

@@ -1,0 +1,269 @@
+package kernel
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/cilium/ebpf/ringbuf"
+	"golang.org/x/sys/unix"
+)
+
+const (
+	// pauseTime is between two looks at the rings while there is something in
+	// them. It is what makes records cheap: to wake somebody for each costs
+	// several times as much as the record.
+	pauseTime = time.Millisecond
+
+	// idleRounds without a record put the sweeper to sleep, until the programs
+	// ring the bell.
+	idleRounds = 20
+
+	endTime = 10 * time.Second
+)
+
+// A sweeper empties the rings of all jails.
+type sweeper struct {
+	source *Source
+	m      *machine
+	bell   *ringbuf.Reader
+	quit   atomic.Bool
+	done   sync.WaitGroup
+	round  sync.Mutex // held during one
+}
+
+func startSweeper(s *Source, m *machine) (*sweeper, error) {
+	bell, err := ringbuf.NewReader(m.bell)
+	if err != nil {
+		return nil, fmt.Errorf("listen to the bell: %w", err)
+	}
+	sw := &sweeper{source: s, m: m, bell: bell}
+	atomic.StoreUint64(&m.ctl().Beat, uint64(now()))
+	sw.done.Go(sw.run)
+	return sw, nil
+}
+
+func (sw *sweeper) stop() {
+	sw.quit.Store(true)
+	sw.bell.Close()
+	sw.done.Wait()
+}
+
+// settle returns when no round that began before it goes on.
+func (sw *sweeper) settle() {
+	sw.round.Lock()
+	defer sw.round.Unlock()
+}
+
+func (sw *sweeper) run() {
+	// A jail must not be able to keep the one who reads its record from the
+	// processor. The thread ends with the goroutine.
+	runtime.LockOSThread()
+	if err := unix.Setpriority(unix.PRIO_PROCESS, unix.Gettid(), -20); err != nil {
+		sw.source.cfg.Log.Debug("the sweeper has no precedence", "err", err)
+	}
+	ctl := sw.m.ctl()
+	var rang ringbuf.Record
+	for idle := 0; !sw.quit.Load(); {
+		atomic.StoreUint64(&ctl.Beat, uint64(now()))
+		if sw.sweep() {
+			idle = 0
+		} else {
+			idle++
+		}
+		if idle < idleRounds {
+			pause()
+			continue
+		}
+		atomic.StoreUint64(&ctl.Asleep, 1)
+		// A program that did not see this yet runs with preemption off: after
+		// the barrier its record is there to be seen.
+		unix.Syscall(unix.SYS_MEMBARRIER, 1 /* MEMBARRIER_CMD_GLOBAL */, 0, 0)
+		if sw.sweep() {
+			atomic.StoreUint64(&ctl.Asleep, 0)
+			idle = 0
+			continue
+		}
+		if err := sw.bell.ReadInto(&rang); errors.Is(err, os.ErrClosed) {
+			return
+		}
+		atomic.StoreUint64(&ctl.Asleep, 0)
+		idle = 0
+	}
+}
+
+// sweep looks at every jail once, and reports whether there was anything.
+func (sw *sweeper) sweep() bool {
+	sw.round.Lock()
+	defer sw.round.Unlock()
+	ctl, until, busy := sw.m.ctl(), now(), false
+	for _, w := range *sw.source.watches.Load() {
+		if ctl.Dirty[w.index] == 0 && !w.waiting() {
+			continue
+		}
+		ctl.Dirty[w.index] = 0
+		w.drain(until)
+		busy = true
+	}
+	return busy
+}
+
+// waiting reports whether there is something to do at a jail that made no record.
+func (w *watch) waiting() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.behind || len(w.unsaved) > 0 || w.frozen
+}
+
+// drain reads what the rings hold up to a time. Records of different processors
+// come in the order of their times.
+func (w *watch) drain(until int64) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.mem == nil || w.err != nil {
+		w.behind = false
+		return
+	}
+	defer w.relieve()
+	w.reclaim()
+	w.behind = !w.sink.Room()
+	if w.behind {
+		return // the rings fill, and the jail waits for the log
+	}
+	w.state.begin()
+	for cpu := range w.count {
+		w.limits[cpu] = atomic.LoadUint64(&w.ring(cpu).Head)
+		w.next(cpu, until)
+	}
+	w.merge(until)
+	if !w.behind {
+		w.kept = nil // all that an earlier daemon can have seen is passed
+	}
+	w.sayLosses()
+
+	w.unsaved = append(w.unsaved, mark{seq: w.sink.Last(), pos: append([]uint64(nil), w.pos...)})
+	for cpu := range w.count {
+		if w.fill(cpu) > w.size/8 {
+			w.sink.Push()
+			break
+		}
+	}
+	w.reclaim()
+}
+
+func (w *watch) fill(cpu int) uint64 {
+	r := w.ring(cpu)
+	return atomic.LoadUint64(&r.Head) - atomic.LoadUint64(&r.Tail)
+}
+
+// next finds the next record of a ring that belongs to this round.
+func (w *watch) next(cpu int, until int64) {
+	w.scratch[cpu] = nil
+	if w.pos[cpu] == w.limits[cpu] {
+		return
+	}
+	r := w.record(cpu, w.pos[cpu])
+	if int64(r.Ns) > until {
+		w.behind = true
+		return
+	}
+	w.scratch[cpu] = r
+}
+
+// merge decodes records until no ring has one.
+func (w *watch) merge(until int64) {
+	for n := 0; ; n++ {
+		first, second := -1, ^uint64(0)
+		for cpu, r := range w.scratch {
+			if r == nil {
+				continue
+			}
+			if first < 0 || r.Ns < w.scratch[first].Ns {
+				if first >= 0 {
+					second = w.scratch[first].Ns
+				}
+				first = cpu
+			} else if r.Ns < second {
+				second = r.Ns
+			}
+		}
+		if first < 0 {
+			return
+		}
+		// One processor's records usually come in a row.
+		for r := w.scratch[first]; r != nil && r.Ns <= second; r = w.scratch[first] {
+			if int(r.Size) < fixedSize || int(r.Size) > slackSize || r.Size%8 != 0 {
+				w.err = fmt.Errorf("a record of %d bytes in the ring of processor %d", r.Size, first)
+				w.source.cfg.Log.Error("a jail is not watched any more", "jail", w.target.Jail, "err", w.err)
+				w.behind = false
+				return
+			}
+			w.state.decode(r)
+			w.pos[first] += uint64(r.Size)
+			w.next(first, until)
+			if n++; n%1024 == 0 {
+				atomic.StoreUint64(&w.ctl.Beat, uint64(now()))
+				if !w.sink.Room() {
+					w.behind = true
+					return
+				}
+			}
+		}
+	}
+}
+
+// relieve holds the jail while its log has no room and its rings run full, and
+// lets it go on when there is room again.
+func (w *watch) relieve() {
+	var most uint64
+	for cpu := range w.count {
+		most = max(most, w.fill(cpu))
+	}
+	switch {
+	case !w.frozen && w.target.Freeze != nil && most > w.size/2 && w.behind && atomic.LoadUint32(&w.slot.Flags)&slotThrottle != 0:
+		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+		defer cancel()
+		if err := w.target.Freeze(ctx); err == nil {
+			w.frozen = true
+			w.waits.Add(1)
+		}
+	case w.frozen && most < w.size/4 && !w.behind:
+		w.thawLocked()
+	}
+}
+
+func (w *watch) thaw() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.thawLocked()
+}
+
+func (w *watch) thawLocked() {
+	if !w.frozen {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), endTime)
+	defer cancel()
+	if err := w.target.Thaw(ctx); err != nil {
+		w.source.cfg.Log.Error("a jail that was held does not go on", "jail", w.target.Jail, "err", err)
+		return
+	}
+	w.frozen = false
+}
+
+// now is the clock of the records.
+func now() int64 {
+	var ts unix.Timespec
+	unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts)
+	return ts.Nano()
+}
+
+func pause() {
+	ts := unix.NsecToTimespec(int64(pauseTime))
+	unix.Nanosleep(&ts, nil)
+}

@@ -1,0 +1,1352 @@
+//go:build ignore
+
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * Sees every system call, file operation and process of the jails being watched.
+ *
+ * One record is made per call, when it returns. It goes into a ring that belongs
+ * to the jail and the processor alone, so that no lock is taken and no jail's
+ * noise takes another's room. The rings are memory that the daemon has mapped;
+ * it looks at them when there is something, and nothing here waits for it unless
+ * a ring runs full.
+ *
+ * Programs on tracepoints run with preemption off, so between reserve and commit
+ * nobody else writes to a processor's rings.
+ */
+#include "types.h"
+#include <bpf/bpf_helpers.h>
+#include <bpf/bpf_core_read.h>
+#include <bpf/bpf_tracing.h>
+
+char LICENSE[] SEC("license") = "GPL";
+
+#define SLOTS 1024
+#define CALLS 512
+#define PATHS 65536
+#define SHORT 256   /* of a string kept from entry to return */
+#define LONG 4096   /* of a string in a record */
+#define HEADER 256  /* of a ring */
+#define FIXED 128   /* of a record */
+#define SLACK (FIXED + 2 * LONG + 64)
+#define CHUNK 4096  /* of the arguments of a program */
+#define CHUNKS 2048
+#define CACHED 4    /* descriptors a task remembers */
+#define STALE 2000000000ULL /* the daemon is gone if it was silent for so long */
+
+/* Set before loading. */
+const volatile u32 ring_size = 65536; /* a power of two */
+
+enum { SYSCALL, FILES, PROC, SOURCES };
+
+/* A ring, at the start of a processor's element of a jail's map. */
+struct ring {
+	u64 head;	    /* bytes ever written */
+	u64 lost[SOURCES];  /* records there was no room for */
+	u64 waits;	    /* times a call was held because the ring ran full */
+	u8 pad1[128 - 8 * (2 + SOURCES)];
+	u64 tail;	    /* bytes ever read; the daemon's */
+	u64 said[SOURCES];  /* of lost, those that are in the log; the daemon's */
+	u8 pad2[128 - 8 * (1 + SOURCES)];
+};
+
+enum kind { CALL = 1, PATH, ARGS, FORK, EXEC, EXIT };
+
+/* The low bits are those of event.Flags. */
+enum {
+	DENIED = 1 << 0,
+	UNFINISHED = 1 << 1,
+	PARTIAL = 1 << 2,
+	CHILD = 1 << 3,
+	CUT = 1 << 4,
+	INJECTED = 1 << 6,
+	THREAD = 1 << 9,
+	/* Of records alone. */
+	NO_CALL = 1 << 11,	/* only its operation on a file is wanted */
+	COMPAT = 1 << 12,
+	CREATED = 1 << 13,
+	OUTSIDE = 1 << 14,	/* of PATH: it does not lead to the jail's root */
+	WITH_FILE = 1 << 15,	/* the call is an operation on a file that is wanted */
+};
+
+struct record {
+	u16 size;	/* with payload, a multiple of 8 */
+	u16 flags;
+	u16 len;	/* of the first string that follows; the second ends with a zero */
+	u16 kind;
+	u64 ns;
+	u32 pid, tid;	/* inside the jail */
+	u32 host_pid;	/* of the process */
+	s32 nr;		/* of PROC: the parent, inside the jail */
+	char comm[16];
+	s64 ret;
+	u64 dur;
+	u64 args[6];
+	u32 file, file2; /* paths, by number: what descriptors stand for */
+	u32 base, base2; /* what relative paths are relative to */
+};
+
+_Static_assert(sizeof(struct ring) == HEADER, "ring header");
+_Static_assert(sizeof(struct record) == FIXED, "record");
+
+struct call {
+	u8 path, dir, to, to_dir; /* arguments, from 1 */
+	u8 fd, fd2, addr, len;
+	u32 flags;
+	u32 pad;
+};
+
+enum { /* of struct call */
+	F_FILE = 1 << 0,	/* an operation on a file */
+	F_RETURNS = 1 << 1,	/* the descriptor of a file */
+	F_CLOSES = 1 << 2,
+	F_EXECS = 1 << 3,
+	F_MOVES = 1 << 4,	/* may change the path of other files */
+	F_ADDR_OUT = 1 << 5,
+	F_MESSAGE = 1 << 6,
+	F_ROOT = 1 << 7,	/* changes what paths begin at */
+	F_FORKS = 1 << 8,
+};
+
+enum { /* of struct slot */
+	S_FILES = 1 << 0,
+	S_THROTTLE = 1 << 1,
+	S_MUTE = 1 << 2,
+};
+
+struct slot {
+	u64 cgroup;	/* 0 is unused */
+	char jail[16];
+	u32 level;	/* of its init's pid namespace */
+	u32 flags;
+	u64 epoch;	/* differs for every jail that had the slot */
+	u64 moves;	/* times any path may have changed */
+	u64 removals;	/* times a name may have gone */
+	u64 root;	/* its root directory */
+	u64 elsewhere;	/* records made on a processor that has no ring */
+	u32 paths;	/* the last number given to a path */
+	u32 sample;
+	u64 want[CALLS / 64];
+};
+
+struct ctl {
+	u64 beat;	/* when the daemon last looked, by our clock */
+	u64 asleep;	/* it wants the bell rung */
+	u32 level;	/* of the jails' cgroups in their tree */
+	u32 jails;
+	u32 pad;
+	u8 dirty[SLOTS]; /* there is something in a ring */
+};
+
+struct cached {
+	u64 file, dentry, removals;
+	u32 id;
+	u32 mode;
+};
+
+struct task {
+	u64 cgroup;
+	u64 epoch;
+	u32 slot;
+	u32 pid, tid;
+	s32 nr;		/* of the call being made, -1 is none */
+	u32 wanted;	/* flags for the record */
+	u32 samples;
+	u64 begin;
+	u64 args[6];
+	u32 file;	/* that is being closed */
+	u32 base;
+	u16 len[2];
+	u32 faults;	/* strings to be read again, when the call has touched them */
+	struct cached cache[CACHED];
+	char text[2][SHORT];
+};
+
+struct walk {
+	u64 dentry, mnt, root;
+	u32 pos, outside;
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__type(key, u32);
+	__type(value, struct ctl);
+} ctls SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, SLOTS);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__type(key, u32);
+	__type(value, struct slot);
+} slots SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, SLOTS);
+	__type(key, u64);
+	__type(value, u32);
+} jails SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 2 * CALLS);
+	__type(key, u32);
+	__type(value, struct call);
+} calls SEC(".maps");
+
+struct element {
+	u8 bytes[HEADER + 65536 + SLACK];
+};
+
+struct inner {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__type(key, u32);
+	__type(value, struct element);
+} ring_of_a_jail SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY_OF_MAPS);
+	__uint(max_entries, SLOTS);
+	__type(key, u32);
+	__array(values, struct inner);
+} rings SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_TASK_STORAGE);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, int);
+	__type(value, struct task);
+} tasks SEC(".maps");
+
+struct place {
+	u64 dentry, mnt;
+	u64 slot;
+};
+
+struct known {
+	u64 parent, hash, inode, moves, epoch;
+	u32 id;
+	u32 mode;
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, PATHS);
+	__type(key, struct place);
+	__type(value, struct known);
+} paths SEC(".maps");
+
+/* So that the daemon's code is made from them too. */
+const struct record *unused_record __attribute__((unused));
+const struct ring *unused_ring __attribute__((unused));
+
+struct scratch {
+	char name[LONG + 256];
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, u32);
+	__type(value, struct scratch);
+} scratches SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_RINGBUF);
+	__uint(max_entries, 4096);
+} bell SEC(".maps");
+
+static __always_inline struct ctl *control(void)
+{
+	u32 zero = 0;
+
+	return bpf_map_lookup_elem(&ctls, &zero);
+}
+
+/* --- whose --- */
+
+static __always_inline u32 number(struct pid *pid, u32 level)
+{
+	u32 nr = 0;
+	void *at;
+
+	if (!pid)
+		return 0;
+	if (BPF_CORE_READ(pid, level) < level)
+		return 0; /* outside */
+	at = (void *)pid + bpf_core_field_offset(struct pid, numbers) +
+	     (level & 31) * bpf_core_type_size(struct upid) +
+	     bpf_core_field_offset(struct upid, nr);
+	bpf_probe_read_kernel(&nr, sizeof(nr), at);
+	return nr;
+}
+
+static __always_inline u32 process(struct task_struct *t, u32 level)
+{
+	return number(BPF_CORE_READ(t, group_leader, thread_pid), level);
+}
+
+static __always_inline void identify(struct task *st, struct task_struct *t, u32 level)
+{
+	st->tid = number(BPF_CORE_READ(t, thread_pid), level);
+	st->pid = process(t, level);
+}
+
+/* mine returns what is known of the current task if it is in a jail. */
+static __always_inline struct task *mine(struct task_struct *t, struct slot **slot, bool *fresh)
+{
+	struct task *st;
+	struct slot *s;
+	struct ctl *c;
+	u32 *index;
+	u64 cgroup;
+
+	*fresh = false;
+	st = bpf_task_storage_get(&tasks, t, 0, 0);
+	if (st) {
+		s = bpf_map_lookup_elem(&slots, &st->slot);
+		if (s && s->epoch == st->epoch) {
+			*slot = s;
+			return st;
+		}
+	}
+	c = control();
+	if (!c || !c->jails)
+		return NULL;
+	cgroup = bpf_get_current_ancestor_cgroup_id(c->level);
+	index = bpf_map_lookup_elem(&jails, &cgroup);
+	if (!index)
+		return NULL;
+	s = bpf_map_lookup_elem(&slots, index);
+	if (!s || s->cgroup != cgroup)
+		return NULL;
+	if (!st)
+		st = bpf_task_storage_get(&tasks, t, 0, BPF_LOCAL_STORAGE_GET_F_CREATE);
+	if (!st)
+		return NULL;
+	st->cgroup = cgroup;
+	st->epoch = s->epoch;
+	st->slot = *index;
+	st->nr = -1;
+	for (int i = 0; i < CACHED; i++)
+		st->cache[i].file = 0;
+	identify(st, t, s->level);
+	*fresh = true;
+	*slot = s;
+	return st;
+}
+
+/* --- rings --- */
+
+struct spin {
+	struct ring *ring;
+	u64 until;
+};
+
+static long moved(u32 i, struct spin *s)
+{
+	return *(volatile u64 *)&s->ring->tail != s->until;
+}
+
+static __always_inline bool alive(u64 now)
+{
+	struct ctl *c = control();
+
+	return c && (s64)(now - c->beat) < (s64)STALE;
+}
+
+static __always_inline struct ring *ring_here(struct slot *slot, u32 index)
+{
+	u32 cpu = bpf_get_smp_processor_id();
+	void *map = bpf_map_lookup_elem(&rings, &index);
+	struct ring *ring;
+
+	if (!map)
+		return NULL;
+	ring = bpf_map_lookup_elem(map, &cpu);
+	if (!ring)
+		__sync_fetch_and_add(&slot->elsewhere, 1);
+	return ring;
+}
+
+static __always_inline bool fits(struct ring *ring, u32 need)
+{
+	return ring->head - *(volatile u64 *)&ring->tail + need <= ring_size;
+}
+
+/*
+ * hold keeps the current task here until the daemon has read on, for a while
+ * that grows with the need, from a tenth of a millisecond to a few. No longer:
+ * nothing else runs on this processor meanwhile, and the daemon may need it. A
+ * daemon that cannot read on for long freezes the jail.
+ *
+ * Functions that are not static are verified once, not once for every caller.
+ */
+__noinline int hold(u32 index, u32 need)
+{
+	struct slot *slot = bpf_map_lookup_elem(&slots, &index);
+	struct spin s = {};
+	u32 n = 1 << 13;
+	u64 used;
+
+	if (!slot)
+		return 0;
+	s.ring = ring_here(slot, index);
+	if (!s.ring)
+		return 0;
+	if (!(slot->flags & S_THROTTLE) || !alive(bpf_ktime_get_ns()))
+		return fits(s.ring, need);
+	s.until = s.ring->tail;
+	used = s.ring->head - s.until;
+	if (used > ring_size - ring_size / 16)
+		n = 1 << 19;
+	else if (used > ring_size - ring_size / 8)
+		n = 1 << 17;
+	s.ring->waits++;
+	bpf_loop(n, moved, &s, 0);
+	return fits(s.ring, need);
+}
+
+/* room reports whether need bytes can be written, and makes the task wait for it. */
+static __always_inline bool room(struct ring *ring, u32 index, u32 need)
+{
+	if (ring->head - *(volatile u64 *)&ring->tail <= ring_size - ring_size / 4)
+		return true;
+	return hold(index, need);
+}
+
+static __always_inline struct record *at(struct ring *ring)
+{
+	return (void *)ring + HEADER + (ring->head & (ring_size - 1));
+}
+
+static __always_inline void commit(struct ring *ring, u32 index, u32 size)
+{
+	struct ctl *c = control();
+
+#if defined(__TARGET_ARCH_x86)
+	asm volatile("" ::: "memory"); /* stores are seen in their order */
+	*(volatile u64 *)&ring->head += size;
+#else
+	__sync_fetch_and_add(&ring->head, size);
+#endif
+	if (!c || index >= SLOTS)
+		return;
+	if (!*(volatile u8 *)&c->dirty[index & (SLOTS - 1)])
+		c->dirty[index & (SLOTS - 1)] = 1;
+	if (*(volatile u64 *)&c->asleep && __sync_lock_test_and_set(&c->asleep, 0)) {
+		u64 one = 1;
+
+		bpf_ringbuf_output(&bell, &one, sizeof(one), BPF_RB_FORCE_WAKEUP);
+	}
+}
+
+static __always_inline void name(struct record *r, struct task_struct *t)
+{
+	/* Reading it is cheaper than asking for it. */
+	*(u64 *)&r->comm[0] = *(u64 *)&t->comm[0];
+	*(u64 *)&r->comm[8] = *(u64 *)&t->comm[8];
+}
+
+/* --- paths --- */
+
+static long step(u32 i, struct walk *w)
+{
+	struct dentry *dentry = (void *)w->dentry;
+	struct vfsmount *mnt = (void *)w->mnt;
+	struct dentry *parent;
+	struct scratch *s;
+	u32 zero = 0, pos = w->pos;
+	long n;
+
+	if (w->dentry == w->root)
+		return 1;
+	parent = BPF_CORE_READ(dentry, d_parent);
+	if (dentry == BPF_CORE_READ(mnt, mnt_root) || dentry == parent) {
+		struct mount *m = (void *)mnt - bpf_core_field_offset(struct mount, mnt);
+		struct mount *up = BPF_CORE_READ(m, mnt_parent);
+
+		if (up != m && up) {
+			w->dentry = (u64)BPF_CORE_READ(m, mnt_mountpoint);
+			w->mnt = (u64)up + bpf_core_field_offset(struct mount, mnt);
+			return 0;
+		}
+		w->outside = 1;
+		if (i != 0) /* the root of a tree has no name of its own */
+			return 1;
+	}
+	s = bpf_map_lookup_elem(&scratches, &zero);
+	if (!s || pos >= LONG) {
+		w->outside = 2;
+		return 1;
+	}
+	n = bpf_probe_read_kernel_str(&s->name[pos & (LONG - 1)], 256, BPF_CORE_READ(dentry, d_name.name));
+	if (n > 0)
+		w->pos = pos + n;
+	if (w->outside)
+		return 1;
+	w->dentry = (u64)parent;
+	return 0;
+}
+
+/* root_of finds the root directory of the jail: that of its init. */
+static __always_inline u64 root_of(struct task_struct *t, struct slot *slot)
+{
+	struct pid_namespace *ns;
+	u64 root = slot->root;
+
+	if (root)
+		return root;
+	ns = BPF_CORE_READ(t, nsproxy, pid_ns_for_children);
+	for (int i = 0; i < 8 && ns; i++) {
+		if (BPF_CORE_READ(ns, level) <= slot->level)
+			break;
+		ns = BPF_CORE_READ(ns, parent);
+	}
+	if (!ns)
+		return 0;
+	root = (u64)BPF_CORE_READ(ns, child_reaper, fs, root.dentry);
+	slot->root = root;
+	return root;
+}
+
+/*
+ * intern returns the number of a path, and tells the daemon the path when the
+ * number is new. 0 is none.
+ */
+__noinline int intern(u64 dentry_at, u64 mnt_at)
+{
+	struct task_struct *t = bpf_get_current_task_btf();
+	struct place key;
+	struct known fresh = {}, *old;
+	struct walk w = {};
+	struct dentry *dentry = (void *)dentry_at;
+	struct scratch *s;
+	struct record *r;
+	struct ring *ring;
+	struct slot *slot;
+	struct task *st;
+	u32 zero = 0, size;
+
+	st = bpf_task_storage_get(&tasks, t, 0, 0);
+	if (!st)
+		return 0;
+	slot = bpf_map_lookup_elem(&slots, &st->slot);
+	if (!slot)
+		return 0;
+	__builtin_memset(&key, 0, sizeof(key));
+	key.dentry = dentry_at;
+	key.mnt = mnt_at;
+	key.slot = st->slot;
+	if (!key.dentry)
+		return 0;
+	fresh.parent = (u64)BPF_CORE_READ(dentry, d_parent);
+	fresh.hash = BPF_CORE_READ(dentry, d_name.hash_len);
+	fresh.inode = (u64)BPF_CORE_READ(dentry, d_inode);
+	fresh.moves = slot->moves;
+	fresh.epoch = slot->epoch;
+	old = bpf_map_lookup_elem(&paths, &key);
+	if (old && old->parent == fresh.parent && old->hash == fresh.hash && old->inode == fresh.inode &&
+	    old->moves == fresh.moves && old->epoch == fresh.epoch)
+		return old->id;
+
+	w.dentry = key.dentry;
+	w.mnt = key.mnt;
+	w.root = root_of(t, slot);
+	bpf_loop(512, step, &w, 0);
+	if (w.dentry != w.root && !w.outside)
+		w.outside = 2;
+
+	ring = ring_here(slot, st->slot);
+	if (!ring)
+		return 0;
+	if (!room(ring, st->slot, SLACK))
+		return 0; /* the record that needs it has no room either */
+	s = bpf_map_lookup_elem(&scratches, &zero);
+	if (!s)
+		return 0;
+	fresh.id = __sync_fetch_and_add(&slot->paths, 1) + 1;
+	r = at(ring);
+	r->kind = PATH;
+	r->flags = (w.outside == 1 ? OUTSIDE : 0) | (w.outside == 2 ? CUT : 0);
+	r->ns = bpf_ktime_get_ns();
+	r->file = fresh.id;
+	size = w.pos;
+	if (size > LONG)
+		size = LONG;
+	r->len = size;
+	if (size)
+		bpf_probe_read_kernel((void *)r + FIXED, size, s->name);
+	size = FIXED + ((size + 7) & ~7U);
+	r->size = size;
+	commit(ring, st->slot, size);
+	bpf_map_update_elem(&paths, &key, &fresh, BPF_ANY);
+	return fresh.id;
+}
+
+#define S_IFMT 0170000
+#define S_IFSOCK 0140000
+#define S_IFIFO 0010000
+#define PIPEFS 0x50495045
+
+/* open_file returns the file behind a descriptor. */
+static __always_inline struct file *open_file(struct task_struct *t, u32 fd)
+{
+	struct fdtable *fdt;
+	struct file *f = NULL;
+	struct file **table;
+
+	fdt = BPF_CORE_READ(t, files, fdt);
+	if (!fdt || fd >= BPF_CORE_READ(fdt, max_fds))
+		return NULL;
+	table = BPF_CORE_READ(fdt, fd);
+	bpf_probe_read_kernel(&f, sizeof(f), &table[fd]);
+	return f;
+}
+
+/* find_file looks up what file_of does not remember. */
+__noinline int find_file(u32 fd)
+{
+	struct task_struct *t = bpf_get_current_task_btf();
+	struct cached *c;
+	struct inode *inode;
+	struct slot *slot;
+	struct task *st;
+	struct file *f;
+	u64 dentry;
+	u32 mode, id;
+
+	st = bpf_task_storage_get(&tasks, t, 0, 0);
+	if (!st)
+		return 0;
+	slot = bpf_map_lookup_elem(&slots, &st->slot);
+	f = open_file(t, fd);
+	if (!slot || !f)
+		return 0;
+	dentry = (u64)BPF_CORE_READ(f, f_path.dentry);
+	inode = BPF_CORE_READ(f, f_inode);
+	mode = BPF_CORE_READ(inode, i_mode) & S_IFMT;
+	id = 0;
+	if (mode != 0 && mode != S_IFSOCK && !(mode == S_IFIFO && BPF_CORE_READ(inode, i_sb, s_magic) == PIPEFS)) {
+		id = intern(dentry, (u64)BPF_CORE_READ(f, f_path.mnt));
+		if (!id)
+			return 0;
+	}
+	c = &st->cache[fd & (CACHED - 1)];
+	c->file = (u64)f;
+	c->dentry = dentry;
+	c->removals = slot->removals + slot->moves;
+	c->id = id;
+	return id;
+}
+
+/* file_of returns the number of an open file's path, 0 for what has none. */
+static __always_inline u32 file_of(struct task_struct *t, struct slot *slot, struct task *st, u32 fd)
+{
+	struct cached *c = &st->cache[fd & (CACHED - 1)];
+	struct file *f = open_file(t, fd);
+
+	if (!f)
+		return 0;
+	if (c->file == (u64)f && c->dentry == (u64)BPF_CORE_READ(f, f_path.dentry) && c->removals == slot->removals + slot->moves)
+		return c->id;
+	return find_file(fd);
+}
+
+#define AT_FDCWD -100
+
+/* base_of returns what a path is relative to: a directory, or the task's root. */
+__noinline int base_of(u32 absolute, s32 dir)
+{
+	struct task_struct *t = bpf_get_current_task_btf();
+	struct slot *slot;
+	struct task *st;
+	u64 root;
+
+	if (!absolute && dir != AT_FDCWD)
+		return find_file(dir);
+	if (!absolute)
+		return intern((u64)BPF_CORE_READ(t, fs, pwd.dentry), (u64)BPF_CORE_READ(t, fs, pwd.mnt));
+	st = bpf_task_storage_get(&tasks, t, 0, 0);
+	if (!st)
+		return 0;
+	slot = bpf_map_lookup_elem(&slots, &st->slot);
+	if (!slot)
+		return 0;
+	root = (u64)BPF_CORE_READ(t, fs, root.dentry);
+	if (root == root_of(t, slot))
+		return 0; /* the usual: the jail's own root */
+	return intern(root, (u64)BPF_CORE_READ(t, fs, root.mnt));
+}
+
+/* --- system calls --- */
+
+static __always_inline bool compat(struct task_struct *t)
+{
+#if defined(__TARGET_ARCH_x86)
+	return t->thread_info.status & 2; /* TS_COMPAT */
+#else
+	return t->thread_info.flags & (1 << 22); /* TIF_32BIT */
+#endif
+}
+
+static __always_inline void arguments(u64 *args, struct pt_regs *regs, bool is32)
+{
+#if defined(__TARGET_ARCH_x86)
+	if (is32) {
+		args[0] = (u32)regs->bx;
+		args[1] = (u32)regs->cx;
+		args[2] = (u32)regs->dx;
+		args[3] = (u32)regs->si;
+		args[4] = (u32)regs->di;
+		args[5] = (u32)regs->bp;
+		return;
+	}
+	args[0] = regs->di;
+	args[1] = regs->si;
+	args[2] = regs->dx;
+	args[3] = regs->r10;
+	args[4] = regs->r8;
+	args[5] = regs->r9;
+#else
+	args[0] = regs->orig_x0;
+	args[1] = regs->regs[1];
+	args[2] = regs->regs[2];
+	args[3] = regs->regs[3];
+	args[4] = regs->regs[4];
+	args[5] = regs->regs[5];
+#endif
+}
+
+static __always_inline s32 call_number(struct pt_regs *regs)
+{
+#if defined(__TARGET_ARCH_x86)
+	return regs->orig_ax;
+#else
+	return regs->syscallno;
+#endif
+}
+
+static __always_inline struct call *call_of(s32 nr, bool is32)
+{
+	u32 index = nr & ~0x40000000; /* x32's calls are numbered as the others */
+
+	if (index >= CALLS)
+		return NULL;
+	if (is32)
+		index += CALLS;
+	return bpf_map_lookup_elem(&calls, &index);
+}
+
+/* wanted returns the flags of the record to be made of a call, 0 for none. */
+#define WANTED (1 << 16)
+static __always_inline u32 wanted(struct slot *slot, struct task *st, s32 nr, bool is32, struct call *c)
+{
+	u32 flags = 0, index = nr & ~0x40000000;
+	bool call = true;
+
+	if (c && (c->flags & F_FILE) && (slot->flags & S_FILES))
+		flags |= WITH_FILE | WANTED;
+	if (!is32 && index < CALLS)
+		call = slot->want[(index >> 6) & (CALLS / 64 - 1)] >> (index & 63) & 1;
+	else
+		call = slot->want[0] | slot->want[1]; /* rare enough to be kept if any is */
+	if (call && slot->sample > 1 && ++st->samples % slot->sample)
+		call = false;
+	if (call)
+		flags |= WANTED;
+	else if (flags)
+		flags |= NO_CALL;
+	return flags;
+}
+
+/* pick returns an argument, counted from 1. */
+static __always_inline u64 pick(const u64 *args, u32 n)
+{
+	n--;
+	return n < 6 ? args[n] : 0;
+}
+
+struct header32 { u32 name, len; };
+struct header64 { u64 name; u32 len; };
+
+/* address reads the socket address that a call was given or gives. */
+static __always_inline u32 address(char *to, const u64 *args, struct call *c, bool is32)
+{
+	u64 from = pick(args, c->addr);
+	u32 len = 0;
+
+	if (!from)
+		return 0;
+	if (c->flags & F_MESSAGE) {
+		if (is32) {
+			struct header32 h = {};
+
+			if (bpf_probe_read_user(&h, sizeof(h), (void *)from))
+				return 0;
+			from = h.name;
+			len = h.len;
+		} else {
+			struct header64 h = {};
+
+			if (bpf_probe_read_user(&h, 12, (void *)from))
+				return 0;
+			from = h.name;
+			len = h.len;
+		}
+	} else if (c->flags & F_ADDR_OUT) {
+		u64 at = pick(args, c->len);
+
+		if (!at || bpf_probe_read_user(&len, sizeof(len), (void *)at))
+			return 0;
+	} else {
+		len = pick(args, c->len);
+	}
+	if (!from || !len)
+		return 0;
+	if (len > 128)
+		len = 128;
+	if (bpf_probe_read_user(to, len, (void *)from))
+		return 0;
+	return len;
+}
+
+/* entering does what must be done before a call, for calls that need it. */
+static __noinline void entering(struct task_struct *t, struct slot *slot, struct task *st, struct pt_regs *regs, u32 is32)
+{
+	struct call *c = call_of(st->nr, is32);
+	u64 args[6];
+	long n;
+
+	if (!c)
+		return;
+	arguments(args, regs, is32);
+	if (c->flags & F_EXECS) {
+#pragma unroll
+		for (int i = 0; i < 6; i++)
+			st->args[i] = args[i];
+	}
+	if (c->path) {
+		n = bpf_probe_read_user_str(st->text[0], SHORT, (void *)pick(args, c->path));
+		if (n <= 0 || n == SHORT)
+			st->faults |= 1;
+		st->len[0] = n > 0 ? n : 0;
+	}
+	if (c->to) {
+		n = bpf_probe_read_user_str(st->text[1], SHORT, (void *)pick(args, c->to));
+		if (n <= 0 || n == SHORT)
+			st->faults |= 2;
+		st->len[1] = n > 0 ? n : 0;
+	}
+	if (c->addr && !(c->flags & F_ADDR_OUT))
+		st->len[0] = address(st->text[0], args, c, is32);
+	if ((c->flags & F_CLOSES) && (st->wanted & WITH_FILE))
+		st->file = file_of(t, slot, st, pick(args, c->fd));
+	if ((c->flags & F_ROOT) && (st->wanted & WITH_FILE))
+		st->base = base_of(st->text[0][0] == '/', AT_FDCWD);
+}
+
+SEC("tp_btf/sys_enter")
+int BPF_PROG(enter, struct pt_regs *regs, long id)
+{
+	struct task_struct *t = bpf_get_current_task_btf();
+	struct slot *slot;
+	struct task *st;
+	struct call *c;
+	bool fresh, is32;
+
+	st = mine(t, &slot, &fresh);
+	if (!st)
+		return 0;
+	is32 = compat(t);
+	c = call_of(id, is32);
+	st->nr = id;
+	st->wanted = wanted(slot, st, id, is32, c);
+	if (!st->wanted)
+		return 0;
+	if (c && (c->flags & ~(F_FILE | F_MOVES | F_RETURNS | F_ADDR_OUT) || c->path || (c->addr && !(c->flags & F_ADDR_OUT)))) {
+		st->len[0] = st->len[1] = 0;
+		st->faults = 0;
+		st->file = st->base = 0;
+		entering(t, slot, st, regs, is32);
+	}
+	st->begin = bpf_ktime_get_ns();
+	return 0;
+}
+
+/* ids resolves the files and directories of a call that has any. */
+struct ids {
+	u32 file, file2, base, base2, flags;
+};
+
+#define FMODE_CREATED 0x100000
+
+static __always_inline void resolve(struct task_struct *t, struct slot *slot, struct task *st, struct record *r, struct ids *ids)
+{
+	struct call *c = call_of(r->nr, r->flags & COMPAT);
+
+	if (!c)
+		return;
+	if (c->flags & F_CLOSES) {
+		ids->file = st->file;
+		return;
+	}
+	if (c->fd)
+		ids->file = file_of(t, slot, st, pick(r->args, c->fd));
+	if (c->fd2)
+		ids->file2 = file_of(t, slot, st, pick(r->args, c->fd2));
+	if ((c->flags & F_RETURNS) && r->ret >= 0) {
+		struct file *f = open_file(t, r->ret);
+
+		ids->file = file_of(t, slot, st, r->ret);
+		if (f && (BPF_CORE_READ(f, f_mode) & FMODE_CREATED))
+			ids->flags |= CREATED;
+		return;
+	}
+	if (c->flags & F_ROOT) {
+		ids->base = st->base;
+		return;
+	}
+	if (c->path)
+		ids->base = base_of(st->text[0][0] == '/', c->dir ? (s32)pick(r->args, c->dir) : AT_FDCWD);
+	if (c->to && c->to_dir)
+		ids->base2 = base_of(st->text[1][0] == '/', (s32)pick(r->args, c->to_dir));
+	else if (c->to)
+		ids->base2 = base_of(st->text[1][0] == '/', AT_FDCWD);
+}
+
+/* text puts one of a call's strings into its record and returns its length. */
+static __always_inline u32 text(struct task *st, char *to, u32 which, u64 from)
+{
+	u32 n = st->len[which];
+	long m;
+
+	if (st->faults & (1 << which)) {
+		m = bpf_probe_read_user_str(to, LONG, (void *)from);
+		if (m > 0)
+			return m;
+	}
+	if (n > SHORT)
+		n = SHORT;
+	if (n)
+		bpf_probe_read_kernel(to, n, st->text[which]);
+	return n;
+}
+
+/*
+ * returning makes the record of a call with strings or files, for which there is
+ * more to do. r is a copy, without its name and identity.
+ */
+static __noinline void returning(struct task_struct *t, struct slot *slot, struct task *st, struct record *from, u32 is32)
+{
+	struct call *c;
+	struct ids ids = {};
+	struct ring *ring;
+	struct record *r;
+	u32 size, n;
+
+	c = call_of(from->nr, is32);
+	if (!c)
+		return;
+	if (from->flags & WITH_FILE) {
+		resolve(t, slot, st, from, &ids);
+		from->flags |= ids.flags;
+	}
+	if ((c->flags & F_MOVES) && from->ret >= 0) {
+		if (c->to || (c->flags & F_ROOT))
+			__sync_fetch_and_add(&slot->moves, 1);
+		else
+			__sync_fetch_and_add(&slot->removals, 1);
+	}
+	if ((c->flags & F_ADDR_OUT) && from->ret >= 0)
+		st->len[0] = address(st->text[0], from->args, c, is32);
+
+	ring = ring_here(slot, st->slot);
+	if (!ring)
+		return;
+	if (!room(ring, st->slot, SLACK)) {
+		if (!(from->flags & NO_CALL))
+			ring->lost[SYSCALL]++;
+		if (from->flags & WITH_FILE)
+			ring->lost[FILES]++;
+		return;
+	}
+	r = at(ring);
+	__builtin_memcpy(r, from, sizeof(*r));
+	name(r, t);
+	r->file = ids.file;
+	r->file2 = ids.file2;
+	r->base = ids.base;
+	r->base2 = ids.base2;
+	size = FIXED;
+	r->len = 0;
+	if (c->path || c->addr) {
+		n = text(st, (void *)r + FIXED, 0, c->path ? pick(from->args, c->path) : 0);
+		n &= LONG * 2 - 1;
+		if (n > LONG)
+			n = LONG;
+		r->len = n;
+		size += (n + 7) & ~7U;
+	}
+	if (c->to && size <= FIXED + LONG) {
+		n = text(st, (void *)r + size, 1, pick(from->args, c->to));
+		n &= LONG * 2 - 1;
+		if (n > LONG)
+			n = LONG;
+		size += (n + 7) & ~7U;
+	}
+	r->size = size;
+	commit(ring, st->slot, size);
+}
+
+SEC("tp_btf/sys_exit")
+int BPF_PROG(leave, struct pt_regs *regs, long ret)
+{
+	struct task_struct *t = bpf_get_current_task_btf();
+	u32 flags = 0, want;
+	struct slot *slot;
+	struct ring *ring;
+	struct record *r;
+	struct task *st;
+	struct call *c;
+	bool fresh, is32;
+	u64 now, begin;
+	s32 nr;
+
+	st = mine(t, &slot, &fresh);
+	if (!st)
+		return 0;
+	is32 = compat(t);
+	nr = st->nr;
+	st->nr = -1;
+	now = bpf_ktime_get_ns();
+	if (nr >= 0) {
+		want = st->wanted;
+		if (!want)
+			return 0;
+		begin = st->begin;
+		c = call_of(nr, is32);
+	} else {
+		/* Never entered: refused by seccomp, or a child's first return. */
+		nr = call_number(regs);
+		if (nr == -1)
+			return 0; /* not a call */
+		c = call_of(nr, is32);
+		want = wanted(slot, st, nr, is32, c);
+		if (!want)
+			return 0;
+		if (fresh && ret == 0 && c && (c->flags & F_FORKS))
+			flags = CHILD;
+		else if (fresh)
+			flags = PARTIAL;
+		else
+			flags = DENIED;
+		begin = now;
+		st->len[0] = st->len[1] = 0;
+		st->faults = 3;
+		st->file = st->base = 0;
+		want &= ~WITH_FILE;
+		if (want & NO_CALL)
+			return 0;
+	}
+	flags |= want & (WITH_FILE | NO_CALL);
+	if (is32)
+		flags |= COMPAT;
+	if (slot->flags & S_MUTE)
+		flags |= INJECTED;
+
+	/* Most calls have neither paths nor addresses, and most files are known. */
+	if (!c || (!(c->path | c->addr | c->fd2) && !(c->flags & ~(F_FILE | F_FORKS)))) {
+		u32 file = 0;
+
+		if (c && c->fd && (flags & WITH_FILE)) {
+			u64 args[6];
+
+			arguments(args, regs, is32);
+			file = file_of(t, slot, st, pick(args, c->fd));
+			if (!file) {
+				flags &= ~WITH_FILE; /* a pipe, a socket */
+				if (flags & NO_CALL)
+					return 0;
+			}
+		}
+		ring = ring_here(slot, st->slot);
+		if (!ring)
+			return 0;
+		if (!room(ring, st->slot, SLACK)) {
+			if (!(flags & NO_CALL))
+				ring->lost[SYSCALL]++;
+			if (flags & WITH_FILE)
+				ring->lost[FILES]++;
+			return 0;
+		}
+		r = at(ring);
+		r->size = FIXED;
+		r->kind = CALL;
+		r->flags = flags;
+		r->ns = now;
+		r->pid = st->pid;
+		r->tid = st->tid;
+		r->host_pid = t->tgid;
+		r->nr = nr;
+		name(r, t);
+		r->ret = ret;
+		r->dur = now - begin;
+		arguments(r->args, regs, is32);
+		r->file = file;
+		r->file2 = r->base = r->base2 = 0;
+		r->len = 0;
+		commit(ring, st->slot, FIXED);
+		return 0;
+	}
+
+	struct record copy = {};
+
+	if ((c->flags & F_EXECS) && !ret)
+		identify(st, t, slot->level); /* another thread's number may be its own now */
+	copy.kind = CALL;
+	copy.flags = flags;
+	copy.ns = now;
+	copy.pid = st->pid;
+	copy.tid = st->tid;
+	copy.host_pid = t->tgid;
+	copy.nr = nr;
+	copy.ret = ret;
+	copy.dur = now - begin;
+	if ((c->flags & F_EXECS) && !(flags & (DENIED | PARTIAL)))
+		__builtin_memcpy(copy.args, st->args, sizeof(copy.args));
+	else
+		arguments(copy.args, regs, is32);
+	if ((c->flags & F_EXECS) && !ret)
+		st->faults = 0; /* the memory they were in is gone */
+	returning(t, slot, st, &copy, is32);
+	return 0;
+}
+
+/* --- processes --- */
+
+static __always_inline void person(struct record *r, struct task_struct *t)
+{
+	const struct cred *cred = BPF_CORE_READ(t, real_cred);
+
+	r->args[0] = (u64)BPF_CORE_READ(cred, gid.val) << 32 | BPF_CORE_READ(cred, uid.val);
+}
+
+/* proc begins the record of a process; the caller commits it. */
+static __always_inline struct record *proc(struct slot *slot, u32 index, struct ring **ring, u32 kind, u64 now)
+{
+	struct record *r;
+
+	*ring = ring_here(slot, index);
+	if (!*ring)
+		return NULL;
+	if (!room(*ring, index, SLACK)) {
+		(*ring)->lost[PROC]++;
+		return NULL;
+	}
+	r = at(*ring);
+	__builtin_memset(r, 0, sizeof(*r));
+	r->size = FIXED;
+	r->kind = kind;
+	r->ns = now;
+	if (slot->flags & S_MUTE)
+		r->flags = INJECTED;
+	return r;
+}
+
+SEC("tp_btf/sched_process_fork")
+int BPF_PROG(fork, struct task_struct *parent, struct task_struct *child)
+{
+	struct task_struct *t = bpf_get_current_task_btf();
+	struct ring *ring;
+	struct record *r;
+	struct slot *slot;
+	struct task *st;
+	bool fresh;
+
+	st = mine(t, &slot, &fresh);
+	if (!st)
+		return 0;
+	r = proc(slot, st->slot, &ring, FORK, bpf_ktime_get_ns());
+	if (!r)
+		return 0;
+	r->tid = number(BPF_CORE_READ(child, thread_pid), slot->level);
+	r->pid = process(child, slot->level);
+	r->host_pid = child->tgid;
+	if (child->tgid != child->pid)
+		r->flags |= THREAD;
+	r->nr = process(BPF_CORE_READ(child, real_parent), slot->level);
+	name(r, child);
+	person(r, child);
+	r->args[2] = child->start_time;
+	commit(ring, st->slot, FIXED);
+	return 0;
+}
+
+struct argv {
+	struct slot *slot;
+	struct ring *ring;
+	u64 from, end, ns;
+	u32 index, host_pid, cut;
+};
+
+static long argument(u32 i, struct argv *a)
+{
+	struct record *r;
+	u64 n = a->end - a->from;
+
+	if (a->from >= a->end)
+		return 1;
+	if (n > CHUNK)
+		n = CHUNK;
+	if (!room(a->ring, a->index, SLACK)) {
+		a->cut = 1;
+		return 1;
+	}
+	r = at(a->ring);
+	r->kind = ARGS;
+	r->flags = 0;
+	r->ns = a->ns;
+	r->host_pid = a->host_pid;
+	if (bpf_probe_read_user((void *)r + FIXED, n, (void *)a->from)) {
+		a->cut = 1;
+		return 1;
+	}
+	r->len = n;
+	n = FIXED + ((n + 7) & ~7ULL);
+	r->size = n;
+	commit(a->ring, a->index, n);
+	a->from += CHUNK;
+	return 0;
+}
+
+SEC("tp_btf/sched_process_exec")
+int BPF_PROG(exec, struct task_struct *p, s32 old, struct linux_binprm *bprm)
+{
+	struct task_struct *t = bpf_get_current_task_btf();
+	struct argv a = {};
+	u32 exe_id, cwd_id;
+	struct ring *ring;
+	struct record *r;
+	struct slot *slot;
+	struct task *st;
+	struct file *f;
+	bool fresh;
+
+	st = mine(t, &slot, &fresh);
+	if (!st)
+		return 0;
+	identify(st, t, slot->level);
+	a.ns = bpf_ktime_get_ns();
+	f = BPF_CORE_READ(t, mm, exe_file);
+	exe_id = intern((u64)BPF_CORE_READ(f, f_path.dentry), (u64)BPF_CORE_READ(f, f_path.mnt));
+	cwd_id = intern((u64)BPF_CORE_READ(t, fs, pwd.dentry), (u64)BPF_CORE_READ(t, fs, pwd.mnt));
+
+	a.ring = ring_here(slot, st->slot);
+	if (!a.ring)
+		return 0;
+	a.slot = slot;
+	a.index = st->slot;
+	a.host_pid = t->tgid;
+	a.from = BPF_CORE_READ(t, mm, arg_start);
+	a.end = BPF_CORE_READ(t, mm, arg_end);
+	bpf_loop(CHUNKS, argument, &a, 0);
+	if (a.from < a.end)
+		a.cut = 1;
+
+	r = proc(slot, st->slot, &ring, EXEC, a.ns);
+	if (!r)
+		return 0;
+	if (a.cut)
+		r->flags |= CUT;
+	r->pid = st->pid;
+	r->tid = st->tid;
+	r->host_pid = t->tgid;
+	r->nr = process(BPF_CORE_READ(t, real_parent), slot->level);
+	name(r, t);
+	person(r, t);
+	r->args[2] = t->start_time;
+	r->file = exe_id;
+	r->base = cwd_id;
+	commit(ring, st->slot, FIXED);
+	return 0;
+}
+
+SEC("tp_btf/sched_process_exit")
+int BPF_PROG(gone, struct task_struct *p)
+{
+	struct task_struct *t = bpf_get_current_task_btf();
+	struct signal_struct *sig;
+	struct ring *ring;
+	struct record *r;
+	struct slot *slot;
+	struct task *st;
+	bool fresh, last;
+	u64 now;
+
+	st = mine(t, &slot, &fresh);
+	if (!st)
+		return 0;
+	now = bpf_ktime_get_ns();
+	if (st->nr >= 0) {
+		/* It dies inside a call, be it exit itself. */
+		struct pt_regs *regs = (struct pt_regs *)bpf_task_pt_regs(t);
+		bool is32 = compat(t);
+
+		if (st->wanted && !(st->wanted & NO_CALL)) {
+			struct record copy = {};
+
+			copy.kind = CALL;
+			copy.flags = UNFINISHED | (is32 ? COMPAT : 0) | (slot->flags & S_MUTE ? INJECTED : 0);
+			copy.ns = now;
+			copy.pid = st->pid;
+			copy.tid = st->tid;
+			copy.host_pid = t->tgid;
+			copy.nr = st->nr;
+			copy.dur = now - st->begin;
+			arguments(copy.args, regs, is32);
+			ring = ring_here(slot, st->slot);
+			if (ring) {
+				if (room(ring, st->slot, SLACK)) {
+					r = at(ring);
+					__builtin_memcpy(r, &copy, sizeof(*r));
+					name(r, t);
+					r->size = FIXED;
+					commit(ring, st->slot, FIXED);
+				} else {
+					ring->lost[SYSCALL]++;
+				}
+			}
+		}
+		st->nr = -1;
+	}
+
+	sig = BPF_CORE_READ(t, signal);
+	last = BPF_CORE_READ(sig, live.counter) == 0;
+	r = proc(slot, st->slot, &ring, EXIT, now);
+	if (!r)
+		return 0;
+	if (!last)
+		r->flags |= THREAD;
+	r->pid = st->pid;
+	r->tid = last ? st->pid : st->tid;
+	r->host_pid = t->tgid;
+	r->nr = process(BPF_CORE_READ(t, real_parent), slot->level);
+	name(r, t);
+	person(r, t);
+	r->ret = t->exit_code;
+	r->args[2] = BPF_CORE_READ(t, group_leader, start_time);
+	r->args[3] = t->utime;
+	r->args[4] = t->stime;
+	if (last) {
+		r->args[3] += BPF_CORE_READ(sig, utime);
+		r->args[4] += BPF_CORE_READ(sig, stime);
+		r->args[5] = BPF_CORE_READ(sig, maxrss);
+	}
+	commit(ring, st->slot, FIXED);
+	return 0;
+}

@@ -1,0 +1,436 @@
+package kernel
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"unsafe"
+
+	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
+
+	"glasshouse/event"
+	"glasshouse/fault"
+	"glasshouse/id"
+	"glasshouse/observe"
+)
+
+// Flags of struct slot in trace.bpf.c.
+const (
+	slotFiles = 1 << iota
+	slotThrottle
+	slotMute
+)
+
+// A watch is one jail's: a slot of the machine, and a ring for each processor.
+type watch struct {
+	source *Source
+	target observe.Target
+	sink   observe.Sink
+	index  int
+	slot   *traceSlot
+	ctl    *traceCtl
+	stride int
+	size   uint64 // of a ring
+	count  int    // of rings
+
+	mu      sync.Mutex
+	mem     []byte          // all rings; nil once closed. guarded by mu, as all below
+	pos     []uint64        // how far each ring was read
+	unsaved []mark          // read, and not yet known to be written
+	kept    map[key]bool    // records that an earlier daemon wrote; nil once they are passed
+	behind  bool            // there was more than could be taken
+	frozen  bool            // the jail is held until the log has room
+	state   decoding        // see decode.go
+	lost    [3]uint64       // of each source, said
+	seen    uint64          // records appended
+	err     error           // that stopped reading
+	waits   atomic.Uint64   // times the jail was held
+	scratch []*traceRecord  // one for each ring: the next record
+	limits  []uint64        // one for each ring: how far this round goes
+	gaps    map[string]bool // reasons said in this round
+}
+
+// A mark says that once seq is written, the rings may be given back up to pos.
+type mark struct {
+	seq uint64
+	pos []uint64
+}
+
+// slotJail is the jail that a slot was last given to.
+func slotJail(s *traceSlot) id.Jail {
+	b := unsafe.Slice((*byte)(unsafe.Pointer(&s.Jail[0])), len(s.Jail))
+	name, _, _ := bytes.Cut(b, []byte{0})
+	return id.Jail(name)
+}
+
+// watch gives a jail a slot, or finds the one it has. The caller holds s.mu.
+func (s *Source) watch(t observe.Target, sink observe.Sink) (*watch, error) {
+	free := -1
+	for i := range slotCount {
+		sl := s.machine.slot(i)
+		if sl.Cgroup != 0 && slotJail(sl) == t.Jail {
+			if sl.Cgroup == t.Cgroup {
+				return s.resume(i, t, sink)
+			}
+			// It has stopped and started since, unwatched.
+			w, err := s.resume(i, observe.Target{Jail: t.Jail}, sink)
+			if err == nil {
+				err = w.end()
+			}
+			if err != nil {
+				return nil, err
+			}
+		}
+		if sl.Cgroup == 0 && free < 0 {
+			free = i
+		}
+	}
+	if free < 0 {
+		return nil, fault.Newf(fault.Exhausted, "observe", string(t.Jail), "%d jails are watched already", slotCount)
+	}
+	return s.begin(free, t, sink)
+}
+
+// begin starts to watch a jail that nobody has watched.
+func (s *Source) begin(i int, t observe.Target, sink observe.Sink) (_ *watch, err error) {
+	m := s.machine
+	level, err := levels(t.CgroupDir, t.Cgroup)
+	if err != nil {
+		return nil, err
+	}
+	if m.ctl().Jails > 0 && m.ctl().Level != level {
+		return nil, fault.Newf(fault.Unsupported, "observe", string(t.Jail), "its cgroup is %d levels deep, and that of jails watched now %d", level, m.ctl().Level)
+	}
+	depth, err := namespaceDepth(t.PID)
+	if err != nil {
+		return nil, err
+	}
+	ring, err := ebpf.NewMap(&ebpf.MapSpec{
+		Name: "ring_of_a_jail", Type: ebpf.Array, KeySize: 4, Flags: unix.BPF_F_MMAPABLE,
+		ValueSize: uint32(headerSize + m.ringSize + slackSize), MaxEntries: uint32(s.ringCount()),
+	})
+	if err != nil {
+		return nil, fmt.Errorf("make the rings of %s: %w", t.Jail, err)
+	}
+	defer ring.Close()
+	if err := m.rings.Put(uint32(i), uint32(ring.FD())); err != nil {
+		return nil, fmt.Errorf("give %s its rings: %w", t.Jail, err)
+	}
+	sl := m.slot(i)
+	*sl = traceSlot{Level: depth, Epoch: uint64(now())}
+	copy(unsafe.Slice((*byte)(unsafe.Pointer(&sl.Jail[0])), len(sl.Jail)), t.Jail)
+	sl.Cgroup = t.Cgroup
+	w, err := s.newWatch(i, t, sink, ring)
+	if err != nil {
+		return nil, errors.Join(err, s.vacate(i))
+	}
+	if err := w.Select(t.Selection); err != nil {
+		return nil, errors.Join(err, w.unmap(), s.vacate(i))
+	}
+	m.ctl().Level = level
+	atomic.AddUint32(&m.ctl().Jails, 1)
+	// From here on it is recorded.
+	if err := m.jails.Put(t.Cgroup, uint32(i)); err != nil {
+		atomic.AddUint32(&m.ctl().Jails, ^uint32(0))
+		return nil, errors.Join(fmt.Errorf("watch %s: %w", t.Jail, err), w.unmap(), s.vacate(i))
+	}
+	w.existing()
+	return w, nil
+}
+
+// ringCount is how many rings a jail has. Rings taken over are as many as they
+// were when the programs were loaded.
+func (s *Source) ringCount() int {
+	if s.cpus == 0 {
+		s.cpus = 1
+	}
+	return s.cpus
+}
+
+// resume takes over a slot that an earlier daemon left.
+func (s *Source) resume(i int, t observe.Target, sink observe.Sink) (*watch, error) {
+	var inner uint32
+	if err := s.machine.rings.Lookup(uint32(i), &inner); err != nil {
+		return nil, fmt.Errorf("find the rings of %s: %w", t.Jail, err)
+	}
+	ring, err := ebpf.NewMapFromID(ebpf.MapID(inner))
+	if err != nil {
+		return nil, fmt.Errorf("find the rings of %s: %w", t.Jail, err)
+	}
+	defer ring.Close()
+	w, err := s.newWatch(i, t, sink, ring)
+	if err != nil {
+		return nil, err
+	}
+	if err := w.takeStock(); err != nil {
+		return nil, errors.Join(err, w.unmap())
+	}
+	// What paths the numbers stand for was known to the other daemon alone: the
+	// programs tell them anew.
+	atomic.AddUint64(&w.slot.Moves, 1)
+	if t.Cgroup != 0 {
+		if err := w.Select(t.Selection); err != nil {
+			return nil, errors.Join(err, w.unmap())
+		}
+	}
+	return w, nil
+}
+
+func (s *Source) newWatch(i int, t observe.Target, sink observe.Sink, ring *ebpf.Map) (*watch, error) {
+	mem, err := mapMemory(ring)
+	if err != nil {
+		return nil, err
+	}
+	w := &watch{
+		source: s, target: t, sink: sink, index: i, slot: s.machine.slot(i), ctl: s.machine.ctl(), mem: mem,
+		stride: int(ring.ValueSize()+7) &^ 7, size: uint64(ring.ValueSize()) - headerSize - slackSize, count: int(ring.MaxEntries()),
+	}
+	w.pos, w.limits, w.scratch = make([]uint64, w.count), make([]uint64, w.count), make([]*traceRecord, w.count)
+	for cpu := range w.count {
+		r := w.ring(cpu)
+		w.pos[cpu] = atomic.LoadUint64(&r.Tail)
+		for i, n := range r.Said {
+			w.lost[i] += n
+		}
+	}
+	w.state = newDecoding(w)
+	return w, nil
+}
+
+// takeStock reads from the log which of the records in the rings an earlier
+// daemon had written before it ended: it gives rings back a moment later.
+func (w *watch) takeStock() error {
+	since := int64(-1)
+	for cpu := range w.count {
+		if r := w.ring(cpu); atomic.LoadUint64(&r.Head) != w.pos[cpu] {
+			if ns := int64(w.record(cpu, w.pos[cpu]).Ns); since < 0 || ns < since {
+				since = ns
+			}
+		}
+	}
+	if since < 0 {
+		return nil
+	}
+	w.kept = map[key]bool{}
+	for _, of := range sources {
+		err := w.sink.Kept(since, of, func(e *event.Event) {
+			if e.Flags&event.Existing == 0 {
+				w.kept[keyOf(e)] = true
+			}
+		})
+		if err != nil {
+			return fmt.Errorf("read what is kept of %s: %w", w.target.Jail, err)
+		}
+	}
+	return nil
+}
+
+func (w *watch) ring(cpu int) *traceRing {
+	return (*traceRing)(unsafe.Pointer(&w.mem[cpu*w.stride]))
+}
+
+func (w *watch) record(cpu int, pos uint64) *traceRecord {
+	return (*traceRecord)(unsafe.Pointer(&w.mem[cpu*w.stride+headerSize+int(pos&(w.size-1))]))
+}
+
+// Select implements observe.Watch.
+func (w *watch) Select(sel event.Selection) error {
+	var flags uint32
+	if sel.Files != "off" {
+		flags |= slotFiles
+	}
+	if sel.OnOverload != "count" {
+		flags |= slotThrottle
+	}
+	w.slot.Want = wanted(sel)
+	w.slot.Sample = uint32(sel.Sample)
+	for {
+		old := atomic.LoadUint32(&w.slot.Flags)
+		if atomic.CompareAndSwapUint32(&w.slot.Flags, old, old&slotMute|flags) {
+			return nil
+		}
+	}
+}
+
+// Mute implements observe.Watch.
+func (w *watch) Mute(on bool) error {
+	if on {
+		atomic.OrUint32(&w.slot.Flags, slotMute)
+	} else {
+		atomic.AndUint32(&w.slot.Flags, ^uint32(slotMute))
+	}
+	return nil
+}
+
+// Drain implements observe.Watch.
+func (w *watch) Drain(ctx context.Context) error {
+	until := now()
+	for {
+		w.drain(until)
+		w.mu.Lock()
+		done, err := !w.behind, w.err
+		w.mu.Unlock()
+		switch {
+		case err != nil:
+			return err
+		case done:
+			return nil
+		case ctx.Err() != nil:
+			return ctx.Err()
+		}
+		pause()
+	}
+}
+
+// Status implements observe.Watch.
+func (w *watch) Status() observe.Status {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	st := observe.Status{Seen: w.seen, Throttled: w.waits.Load()}
+	for _, n := range w.lost {
+		st.Lost += n
+	}
+	for cpu := range w.count {
+		if w.mem != nil {
+			st.Throttled += atomic.LoadUint64(&w.ring(cpu).Waits)
+		}
+	}
+	if w.err != nil {
+		st.Err = w.err.Error()
+	}
+	return st
+}
+
+// Close implements observe.Watch.
+func (w *watch) Close() error {
+	err := w.end()
+	w.source.forget(w, true)
+	return err
+}
+
+// end stops the record, takes what is left of it and gives up the slot.
+func (w *watch) end() error {
+	s := w.source
+	if w.slot.Cgroup != 0 {
+		if err := s.machine.jails.Delete(w.slot.Cgroup); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+			return fmt.Errorf("stop watching %s: %w", w.target.Jail, err)
+		}
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), endTime)
+	defer cancel()
+	err := w.Drain(ctx)
+	w.sink.Push()
+	w.thaw()
+	return errors.Join(err, w.unmap(), s.vacate(w.index))
+}
+
+// vacate frees a slot and what the kernel keeps for it.
+func (s *Source) vacate(i int) error {
+	sl := s.machine.slot(i)
+	listed := sl.Cgroup != 0
+	*sl = traceSlot{}
+	if listed {
+		atomic.AddUint32(&s.machine.ctl().Jails, ^uint32(0))
+	}
+	if err := s.machine.rings.Delete(uint32(i)); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+		return fmt.Errorf("free the rings: %w", err)
+	}
+	return nil
+}
+
+// Release implements observe.Watch.
+func (w *watch) Release() error {
+	w.thaw() // nobody else would
+	err := w.unmap()
+	w.source.forget(w, w.source.cfg.Pin == "")
+	return err
+}
+
+func (w *watch) unmap() error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.mem == nil {
+		return nil
+	}
+	mem := w.mem
+	w.mem = nil
+	return unix.Munmap(mem)
+}
+
+// levels is how deep in its tree a cgroup is.
+func levels(dir string, cgroup uint64) (uint32, error) {
+	var st unix.Stat_t
+	if err := unix.Stat(dir, &st); err != nil {
+		return 0, fmt.Errorf("find the cgroup %s: %w", dir, err)
+	}
+	if st.Ino != cgroup {
+		return 0, fault.Newf(fault.Invalid, "observe", dir, "the cgroup is %d, not %d", st.Ino, cgroup)
+	}
+	depth := uint32(0)
+	for at := dir; ; depth++ {
+		up := at[:max(strings.LastIndexByte(at, '/'), 0)]
+		var fs unix.Statfs_t
+		if up == "" || unix.Statfs(up, &fs) != nil || fs.Type != unix.CGROUP2_SUPER_MAGIC {
+			return depth, nil
+		}
+		at = up
+	}
+}
+
+// namespaceDepth is how many pid namespaces a process is in, the host's not counted.
+func namespaceDepth(pid int) (uint32, error) {
+	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	if err != nil {
+		return 0, fmt.Errorf("look at the jail's init: %w", err)
+	}
+	for line := range strings.Lines(string(status)) {
+		if pids, ok := strings.CutPrefix(line, "NSpid:"); ok {
+			return uint32(len(strings.Fields(pids)) - 1), nil
+		}
+	}
+	return 0, errors.New("the kernel does not tell pids inside namespaces")
+}
+
+// key tells the records of one jail apart.
+type key struct {
+	of event.Type
+	ns int64
+	by int32
+	op string
+}
+
+func keyOf(e *event.Event) key {
+	return key{e.Type, e.NS, e.TID, e.Op}
+}
+
+// append hands a record to the log, unless an earlier daemon did.
+func (w *watch) append(e *event.Event) {
+	if w.kept != nil && w.kept[keyOf(e)] {
+		return
+	}
+	w.seen++
+	w.sink.Append(e)
+}
+
+// reclaim gives back the parts of rings whose records are written.
+func (w *watch) reclaim() {
+	written := w.sink.Written()
+	n := 0
+	for n < len(w.unsaved) && w.unsaved[n].seq <= written {
+		n++
+	}
+	if n == 0 {
+		return
+	}
+	for cpu, pos := range w.unsaved[n-1].pos {
+		atomic.StoreUint64(&w.ring(cpu).Tail, pos)
+	}
+	w.unsaved = slices.Delete(w.unsaved, 0, n)
+}
