@@ -56,6 +56,17 @@ const (
 	Thread                       // "thread": of a thread, not of a whole process
 )
 
+// Names returns the words of those that are set.
+func (f Flags) Names() []string {
+	var names []string
+	for i, name := range flagNames {
+		if f&(1<<i) != 0 {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
 // An Event is one record. It is flat, so that one value can be reused for many
 // records: which fields mean something follows from Type.
 //
