@@ -1,0 +1,322 @@
+package ptrace
+
+import (
+	"golang.org/x/sys/unix"
+
+	"glasshouse/event"
+	"glasshouse/observe/syscalls"
+)
+
+// A call is one that a task is in.
+type call struct {
+	open bool // entered and not returned
+	known
+	nr    int32
+	abi   abi
+	args  [6]uint64
+	begin int64
+
+	want     bool // it is recorded
+	wantFile bool // what it does to files is
+	forked   bool // it has made a task
+	flags    event.Flags
+
+	path, to string // its path arguments
+	unread   bool   // their memory was not there
+	addr     string
+	closing  string // the file that a close is about
+	before   before // of an open that may make a file
+	hidden   uint64 // flags of clone that we have taken away
+}
+
+// callStop is a stop at the entry of a call or at its return.
+func (tr *tracer) callStop(t *task) {
+	info := &tr.info
+	if !tr.oldStyle {
+		switch err := getCallInfo(t.tid, info); err {
+		case nil:
+		case unix.EIO, unix.EINVAL:
+			tr.oldStyle = true // before Linux 5.3
+		default:
+			return // killed meanwhile
+		}
+	}
+	if tr.oldStyle {
+		regs, err := getRegisters(t.tid)
+		if err != nil {
+			return
+		}
+		*info = callInfo{Op: unix.PTRACE_SYSCALL_INFO_ENTRY, Arch: regs.arch, NR: uint64(regs.nr), Args: regs.args}
+		if t.call.open {
+			*info = callInfo{Op: unix.PTRACE_SYSCALL_INFO_EXIT, Arch: regs.arch, NR: uint64(regs.ret)}
+		}
+	}
+	switch info.Op {
+	case unix.PTRACE_SYSCALL_INFO_ENTRY:
+		tr.enter(t, info)
+	case unix.PTRACE_SYSCALL_INFO_EXIT:
+		if !t.call.open {
+			tr.wasInside(t)
+			return
+		}
+		tr.returns(t, int64(info.NR))
+	}
+}
+
+// enter begins a call.
+func (tr *tracer) enter(t *task, info *callInfo) {
+	tr.begins(t, info.Arch, int32(info.NR), info.Args)
+	c := &t.call
+	if t.partial {
+		t.partial = false
+		c.flags |= event.Partial
+	}
+	if c.want || c.wantFile {
+		tr.readPaths(t)
+		if c.shape.Addr != 0 && !c.shape.AddrOut {
+			tr.readAddress(t)
+		}
+	}
+	if c.wantFile {
+		switch c.kind {
+		case opens, opensAt, opensHow, creates:
+			tr.lookBefore(t)
+		}
+		if c.shape.Closes {
+			c.closing, _ = tr.descriptor(t, c.arg(c.shape.FD))
+		}
+	}
+	if c.kind == makesTask || c.kind == makesTask3 {
+		tr.insist(t)
+	}
+}
+
+// begins fills in what is known of a call by its number.
+func (tr *tracer) begins(t *task, arch uint32, nr int32, args [6]uint64) {
+	a := abiOf(arch, nr)
+	t.call = call{open: true, known: lookup(a, nr), nr: nr, abi: a, args: args}
+	c := &t.call
+	_, c.begin = tr.clock.now()
+	c.want = tr.wanted(a, nr, c.name)
+	c.wantFile = tr.wants.files && c.shape.Op != ""
+}
+
+// arg returns an argument, counted from 1.
+func (c *call) arg(i int8) uint64 { return c.args[i-1] }
+
+// readPaths reads the path arguments.
+func (tr *tracer) readPaths(t *task) {
+	c := &t.call
+	c.unread = false
+	for _, p := range [...]struct {
+		arg  int8
+		into *string
+	}{{c.shape.Path, &c.path}, {c.shape.To, &c.to}} {
+		if p.arg == 0 {
+			continue
+		}
+		s, whole, ok := tr.readString(t.tid, c.arg(p.arg))
+		if !whole && ok {
+			c.flags |= event.Cut
+		}
+		if !ok {
+			c.unread = true
+			continue
+		}
+		*p.into = s
+	}
+}
+
+// readAddress reads the socket address of a call.
+func (tr *tracer) readAddress(t *task) {
+	c := &t.call
+	addr, size := c.arg(c.shape.Addr), uint64(128) // of a sockaddr_storage
+	word := 8
+	if c.abi == compat {
+		word = 4
+	}
+	switch {
+	case addr == 0:
+		return
+	case c.shape.Message:
+		var ok bool
+		if size, ok = readWord(t.tid, addr+uint64(word), 4); !ok {
+			return
+		}
+		if addr, ok = readWord(t.tid, addr, word); !ok || addr == 0 {
+			return
+		}
+	case c.shape.Len != 0 && c.shape.AddrOut:
+		var ok bool
+		if size, ok = readWord(t.tid, c.arg(c.shape.Len), 4); !ok {
+			return
+		}
+	case c.shape.Len != 0:
+		size = c.arg(c.shape.Len)
+	}
+	b := tr.text[:min(size, 128)]
+	if n, err := readMemory(t.tid, addr, b); err == nil {
+		c.addr = syscalls.Address(b[:n])
+	}
+}
+
+// returns ends a call and records it.
+func (tr *tracer) returns(t *task, ret int64) {
+	c := &t.call
+	tr.giveBack(t)
+	if tr.leaving && restarts(ret) {
+		tr.unfinished(t) // we have interrupted it, and it will go on unseen
+		return
+	}
+	c.open = false
+	real := ""
+	if c.want || c.wantFile {
+		if c.unread {
+			tr.readPaths(t) // the kernel has touched them since
+		} else if t.proc.tasks > 1 && c.shape.Path != 0 && !(c.shape.Execs && ret == 0) {
+			tr.readAgain(t)
+		}
+		if c.shape.AddrOut && ret >= 0 {
+			tr.readAddress(t)
+		}
+		if c.shape.ReturnsFile && ret >= 0 {
+			real, _ = tr.descriptor(t, uint64(ret))
+		}
+	}
+	switch {
+	case c.kind == prctl && ret == 0 && c.args[0] == unix.PR_SET_NAME:
+		tr.rename(t)
+	case c.kind == debugs && ret == 0 && len(tr.foreign) > 0 && c.args[0] == unix.PTRACE_DETACH:
+		tr.takeOver("a debugger in the jail has let go")
+	case (c.kind == forks || c.kind == makesTask || c.kind == makesTask3) && ret > 0 && !c.forked:
+		tr.takeOver("a process began where it could not be seen")
+	}
+	if c.want {
+		e := tr.callRecord(t)
+		e.Ret = ret
+		if real != "" && real != c.path {
+			e.Real = real
+		}
+		tr.append()
+	}
+	if c.wantFile {
+		tr.fileRecords(t, ret, real)
+	}
+}
+
+// readAgain notices paths that another thread has changed since the call began:
+// which of the two the kernel has read nobody knows.
+func (tr *tracer) readAgain(t *task) {
+	c := &t.call
+	path, to, flags := c.path, c.to, c.flags
+	tr.readPaths(t)
+	if !c.unread && (c.path != path || c.to != to) {
+		flags |= event.Raced
+	}
+	c.path, c.to, c.flags = path, to, flags
+}
+
+// callRecord begins the record of a task's call.
+func (tr *tracer) callRecord(t *task) *event.Event {
+	c := &t.call
+	e := tr.record(event.Syscall, t)
+	e.NR, e.Name, e.ABI, e.Args = c.nr, c.name, abis[c.abi], c.args
+	e.Path, e.To, e.Addr = c.path, c.to, c.addr
+	e.Flags = c.flags
+	if c.flags&event.Partial == 0 {
+		_, now := tr.clock.now()
+		e.Dur = now - c.begin
+	}
+	return e
+}
+
+// unfinished records the call of a task that will not return from it.
+func (tr *tracer) unfinished(t *task) {
+	c := &t.call
+	if !c.open {
+		return
+	}
+	c.open = false
+	if c.want {
+		e := tr.callRecord(t)
+		e.Flags |= event.Unfinished
+		tr.append()
+	}
+}
+
+// childReturns records the return of fork in the task that it made.
+func (tr *tracer) childReturns(t *task) {
+	regs, err := getRegisters(t.tid)
+	if err != nil || regs.nr < 0 {
+		return
+	}
+	tr.begins(t, regs.arch, int32(regs.nr), regs.args)
+	t.call.open = false
+	t.call.flags = event.Child
+	if t.call.want {
+		tr.callRecord(t).Dur = 0
+		tr.append()
+	}
+}
+
+// wasInside looks at a task that was here before us and has stopped for the
+// first time. If it was in a call, that has ended now, or is about to be made
+// again because of us.
+func (tr *tracer) wasInside(t *task) {
+	regs, err := getRegisters(t.tid)
+	if err != nil || regs.nr < 0 {
+		return
+	}
+	if restarts(regs.ret) {
+		t.partial = true
+		return
+	}
+	tr.begins(t, regs.arch, int32(regs.nr), regs.args)
+	t.call.open = false
+	t.call.flags = event.Partial
+	if t.call.want {
+		tr.callRecord(t).Ret = regs.ret
+		tr.append()
+	}
+}
+
+// restarts reports whether a call that returns so is made again when no handler
+// of a signal runs: ERESTARTSYS and its like.
+func restarts(ret int64) bool { return ret <= -512 && ret >= -516 && ret != -515 }
+
+// insist takes away the flag by which a task is made that nobody traces.
+func (tr *tracer) insist(t *task) {
+	c := &t.call
+	flags := c.args[0]
+	if c.kind == makesTask3 {
+		var ok bool
+		if flags, ok = readWord(t.tid, c.args[0], 8); !ok {
+			return
+		}
+	}
+	if flags&unix.CLONE_UNTRACED == 0 {
+		return
+	}
+	visible := flags &^ unix.CLONE_UNTRACED
+	var err error
+	if c.kind == makesTask3 {
+		err = writeWord(t.tid, c.args[0], visible)
+	} else {
+		err = setFirstArg(t.tid, c.abi == compat, visible)
+	}
+	if err == nil {
+		c.hidden = flags
+	}
+}
+
+// giveBack puts back what insist has changed.
+func (tr *tracer) giveBack(t *task) {
+	c := &t.call
+	switch {
+	case c.hidden == 0:
+	case c.kind == makesTask3:
+		writeWord(t.tid, c.args[0], c.hidden)
+	default:
+		restoreFirstArg(t.tid, c.abi == compat, c.hidden)
+	}
+}

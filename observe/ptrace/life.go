@@ -1,0 +1,204 @@
+package ptrace
+
+import (
+	"bytes"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"glasshouse/event"
+)
+
+// meet makes the acquaintance of a task. What it is the host's /proc tells, while
+// it is stopped or its end is not taken from the kernel yet.
+func (tr *tracer) meet(tid int) *task {
+	t := &task{tid: tid, fresh: true}
+	tr.tasks[tid] = t
+	st, err := readStatus(tid)
+	if err != nil {
+		st = status{tgid: tid}
+	}
+	t.inner = inside(st.pids, tr.level)
+	s, err := readStat(tid, "stat")
+	if err == nil {
+		t.comm = s.comm
+	}
+	p := tr.procs[st.tgid]
+	if p == nil {
+		p = &process{pid: st.tgid, inner: inside(st.tgids, tr.level), began: tr.clock.began(s.start)}
+		tr.procs[st.tgid] = p
+	}
+	p.tasks++
+	t.proc = p
+	return t
+}
+
+// drop forgets a task.
+func (tr *tracer) drop(t *task) {
+	delete(tr.tasks, t.tid)
+	if t.proc.tasks--; t.proc.tasks == 0 {
+		delete(tr.procs, t.proc.pid)
+	}
+}
+
+// person begins the record of a process or thread.
+func (tr *tracer) person(op string, t *task) *event.Event {
+	e := tr.record(event.Proc, t)
+	e.Op, e.Begin = op, t.proc.began
+	if t.tid != t.proc.pid {
+		e.Flags |= event.Thread
+	}
+	if st, err := readStatus(t.tid); err == nil {
+		e.PPID, e.UID, e.GID = tr.innerPID(st.ppid), tr.uids.in(st.uid), tr.gids.in(st.gid)
+	}
+	return e
+}
+
+// innerPID returns the number inside of a process of the host, or 0 if it is not
+// of the jail.
+func (tr *tracer) innerPID(pid int) int32 {
+	if p := tr.procs[pid]; p != nil {
+		return p.inner
+	}
+	if st, err := readStatus(pid); err == nil {
+		return inside(st.tgids, tr.level)
+	}
+	return 0
+}
+
+// began records the beginning of a task, or that it was there.
+func (tr *tracer) began(t *task, flags event.Flags) {
+	e := tr.person(event.OpFork, t)
+	e.Flags |= flags
+	if e.Flags&event.Thread == 0 {
+		e.Exe = tr.program(t)
+		if flags&event.Existing != 0 {
+			e.Argv, e.Cwd = arguments(t.tid), tr.directory(t)
+		}
+	}
+	tr.append()
+}
+
+// executed records that a process has another program now. If a thread that is
+// not the first did that, it is the first from now on: its number is gone, and
+// the former first is.
+func (tr *tracer) executed(t *task) {
+	if former, err := message(t.tid); err == nil && former != t.tid {
+		if old := tr.tasks[former]; old != nil {
+			tr.unfinished(t)
+			e := tr.person(event.OpExit, t)
+			e.TID = old.inner
+			e.Flags |= event.Thread
+			tr.append()
+			t.call, old.call = old.call, call{}
+			tr.drop(old)
+		}
+	}
+	t.proc.peak = 0
+	tr.rename(t)
+	e := tr.person(event.OpExec, t)
+	e.Exe, e.Argv, e.Cwd = tr.program(t), arguments(t.tid), tr.directory(t)
+	tr.append()
+}
+
+// exits is the last stop of a task, when its memory is still there.
+func (tr *tracer) exits(t *task) {
+	tr.unfinished(t)
+	if t.proc.hasForked { // else the kernel tells at its end
+		if st, err := readStatus(t.tid); err == nil {
+			t.proc.peak = max(t.proc.peak, st.peak)
+		}
+	}
+}
+
+// ended records the end of a task and takes it from the kernel.
+func (tr *tracer) ended(t *task, r *report) {
+	tr.unfinished(t)
+	e := tr.person(event.OpExit, t)
+	if r.Code == exited {
+		e.Code = r.Status
+	} else {
+		e.Signal = event.SignalName(int(r.Status))
+	}
+	if t.tid == t.proc.pid {
+		e.UserNS, e.SystemNS = processTimes(t.tid)
+		e.RSS = t.proc.peak
+		if !t.proc.hasForked {
+			e.RSS = peakOfEnded(t.tid)
+		}
+	} else {
+		e.UserNS, e.SystemNS = threadTimes(t.tid)
+	}
+	tr.append()
+	bury(t.tid)
+	tr.drop(t)
+	traced := false
+	for tid, by := range tr.foreign {
+		if by == t.tid {
+			delete(tr.foreign, tid)
+			traced = true
+		}
+	}
+	if traced {
+		tr.takeOver("a debugger in the jail has ended")
+	}
+}
+
+// rename asks for a task's name again.
+func (tr *tracer) rename(t *task) {
+	var buf [64]byte
+	if b, err := readProc(t.tid, "comm", buf[:]); err == nil {
+		t.comm = string(bytes.TrimSuffix(b, []byte("\n")))
+	}
+}
+
+// program returns the path of a task's program.
+func (tr *tracer) program(t *task) string {
+	path, err := readLink(t.tid, "exe")
+	if err != nil {
+		return ""
+	}
+	return tr.shown(path, t.tid, "exe")
+}
+
+// directory returns a task's working directory.
+func (tr *tracer) directory(t *task) string {
+	path, err := readLink(t.tid, "cwd")
+	if err != nil {
+		return ""
+	}
+	return tr.shown(path, t.tid, "cwd")
+}
+
+// arguments returns those of a task's program, as they are in its memory now.
+func arguments(tid int) []string {
+	b, err := readProc(tid, "cmdline", make([]byte, 4096))
+	if err != nil || len(b) == 0 {
+		return nil
+	}
+	return strings.Split(strings.TrimSuffix(string(b), "\x00"), "\x00")
+}
+
+// shown returns a path from the kernel as the jail's init would see it. What it
+// says of a file without a name is taken away, unless the file is named so.
+func (tr *tracer) shown(path string, tid int, link string) string {
+	if name, ok := strings.CutSuffix(path, " (deleted)"); ok && unlinked(tid, link) {
+		path = name
+	}
+	if tr.rootDir == "" {
+		return path
+	}
+	if rest, ok := strings.CutPrefix(path, tr.rootDir); ok && (rest == "" || rest[0] == '/') {
+		return "/" + strings.TrimPrefix(rest, "/")
+	}
+	return path
+}
+
+// unlinked reports whether the file of a link below /proc/TID has no name. It
+// has the file system answer from what it knows: asking one of the jail's own
+// could take forever.
+func unlinked(tid int, link string) bool {
+	var st unix.Statx_t
+	err := unix.Statx(unix.AT_FDCWD, procPath(tid, link), unix.AT_STATX_DONT_SYNC, unix.STATX_NLINK, &st)
+	return err != nil || st.Nlink == 0
+}
