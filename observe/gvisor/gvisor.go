@@ -105,7 +105,12 @@ func (s *Source) Attach(ctx context.Context, t observe.Target, sink observe.Sink
 	if err != nil {
 		return nil, fault.New(fault.NotFound, op, string(t.Jail), fmt.Errorf("open process %d: %w", t.PID, err))
 	}
-	w := &watch{source: s, target: t, sink: sink, pidfd: pidfd, done: make(chan struct{})}
+	bell, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
+	if err != nil {
+		unix.Close(pidfd)
+		return nil, fmt.Errorf("eventfd: %w", err)
+	}
+	w := &watch{source: s, target: t, sink: sink, pidfd: pidfd, bell: bell, done: make(chan struct{})}
 	w.changed.L = &w.mu
 	w.book = newBook(t.Jail, sink, w.muted)
 	w.book.clock.read()
@@ -115,6 +120,7 @@ func (s *Source) Attach(ctx context.Context, t observe.Target, sink observe.Sink
 	}
 	if err != nil {
 		unix.Close(pidfd)
+		unix.Close(bell)
 		return nil, fmt.Errorf("watch jail %s: %w", t.Jail, err)
 	}
 	w.queue = []*session{first}

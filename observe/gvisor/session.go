@@ -48,21 +48,6 @@ var detailed = map[string]string{
 	"connect": "exit", "bind": "exit", "accept": "exit", "accept4": "exit",
 }
 
-// security are the calls by which a program reaches beyond itself.
-var security = []string{
-	"accept", "accept4", "acct", "add_key", "adjtimex", "bind", "bpf", "capset", "chmod", "chown", "chroot", "clock_adjtime",
-	"clock_settime", "clone", "clone3", "connect", "creat", "delete_module", "execve", "execveat", "fchmod", "fchmodat",
-	"fchmodat2", "fchown", "fchownat", "finit_module", "fork", "fsconfig", "fsmount", "fsopen", "init_module", "io_uring_setup",
-	"ioperm", "iopl", "kcmp", "kexec_file_load", "kexec_load", "keyctl", "kill", "lchown", "link", "linkat", "listen", "memfd_create",
-	"mknod", "mknodat", "mount", "mount_setattr", "move_mount", "name_to_handle_at", "open", "open_by_handle_at", "open_tree",
-	"openat", "openat2", "perf_event_open", "personality", "pidfd_getfd", "pidfd_open", "pidfd_send_signal", "pivot_root", "prctl",
-	"process_madvise", "process_vm_readv", "process_vm_writev", "ptrace", "quotactl", "reboot", "rename", "renameat", "renameat2",
-	"request_key", "rmdir", "rt_sigqueueinfo", "rt_tgsigqueueinfo", "seccomp", "sendmmsg", "sendmsg", "sendto", "setdomainname",
-	"setfsgid", "setfsuid", "setgid", "setgroups", "sethostname", "setns", "setregid", "setresgid", "setresuid", "setreuid",
-	"settimeofday", "setuid", "setxattr", "socket", "socketpair", "swapoff", "swapon", "symlink", "symlinkat", "syslog", "tgkill",
-	"tkill", "umount2", "unlink", "unlinkat", "unshare", "userfaultfd", "vfork", "vhangup",
-}
-
 // calls is how many numbers of calls gVisor may know. It has points for fewer.
 const calls = 1024
 
@@ -97,7 +82,7 @@ func newChoice(s event.Selection, ps points, endpoint string) (*choice, error) {
 	for nr := range int32(min(calls, syscalls.Count(syscalls.Native))) {
 		name := syscalls.Name(syscalls.Native, nr)
 		c.exempt[nr] = slices.Contains(s.Allow, name)
-		c.record[nr] = !slices.Contains(s.Ignore, name) && (c.exempt[nr] || s.Syscalls == "all" || s.Syscalls == "security" && slices.Contains(security, name))
+		c.record[nr] = !slices.Contains(s.Ignore, name) && (c.exempt[nr] || s.Syscalls == "all" || s.Syscalls == "security" && slices.Contains(event.Security, name))
 		// A program that begins is recorded in any case, and in all detail: the
 		// point of its own is lost if its environment is not UTF-8.
 		if !c.record[nr] && !(c.files && syscalls.Shapes[name].Op != "") && name != "execve" && name != "execveat" {

@@ -7,8 +7,6 @@ import (
 	"io"
 	"os"
 	"path/filepath"
-	"syscall"
-	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -20,21 +18,21 @@ import (
 // only root may enter and is gone as soon as it has been used.
 type door struct {
 	path string
-	dir  *os.File // of the socket: what is called with it needs no short path
-	sock *os.File
+	dir  *os.File // of the socket: with it nobody needs a long path
+	sock int
 }
 
-// doorDir and doorName are the directory in a jail's own, and what is in it.
+// What is below a jail's directory while runsc is called, and in there.
 const (
 	doorDir    = "gvisor"
 	doorName   = "sink"
 	configName = "session.json"
 )
 
-// openDoor makes a socket below a jail's directory. One that a daemon left that
-// ended meanwhile is removed.
+// openDoor makes a socket below a jail's directory. One of a daemon that ended
+// meanwhile is removed.
 func openDoor(jail string) (_ *door, err error) {
-	d := &door{path: filepath.Join(jail, doorDir)}
+	d := &door{path: filepath.Join(jail, doorDir), sock: -1}
 	if err := os.RemoveAll(d.path); err != nil {
 		return nil, err
 	}
@@ -43,23 +41,21 @@ func openDoor(jail string) (_ *door, err error) {
 	}
 	defer func() {
 		if err != nil {
-			d.Close()
+			err = errors.Join(err, d.Close())
 		}
 	}()
 	if d.dir, err = os.Open(d.path); err != nil {
 		return nil, err
 	}
-	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
-	if err != nil {
+	if d.sock, err = unix.Socket(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0); err != nil {
 		return nil, fmt.Errorf("socket: %w", err)
 	}
-	d.sock = os.NewFile(uintptr(fd), doorName)
 	// A socket's path may have 107 bytes, a jail's directory more.
 	short := fmt.Sprintf("/proc/self/fd/%d/%s", d.dir.Fd(), doorName)
-	if err := unix.Bind(fd, &unix.SockaddrUnix{Name: short}); err != nil {
+	if err := unix.Bind(d.sock, &unix.SockaddrUnix{Name: short}); err != nil {
 		return nil, fmt.Errorf("bind %s: %w", filepath.Join(d.path, doorName), err)
 	}
-	if err := unix.Listen(fd, 1); err != nil {
+	if err := unix.Listen(d.sock, 1); err != nil {
 		return nil, fmt.Errorf("listen: %w", err)
 	}
 	return d, nil
@@ -67,70 +63,74 @@ func openDoor(jail string) (_ *door, err error) {
 
 // Close removes the socket. Who has come in stays.
 func (d *door) Close() error {
-	return errors.Join(d.sock.Close(), d.dir.Close(), os.RemoveAll(d.path))
+	var errs []error
+	if d.sock >= 0 {
+		errs = append(errs, unix.Close(d.sock))
+	}
+	if d.dir != nil {
+		errs = append(errs, d.dir.Close())
+	}
+	return errors.Join(append(errs, os.RemoveAll(d.path))...)
 }
 
 // accept lets the process pid in, which must be root's, and nobody else.
 func (d *door) accept(ctx context.Context, pid int) (*conn, error) {
-	fd, err := d.next(ctx)
-	if err != nil {
+	if err := await(ctx, d.sock); err != nil {
 		return nil, fmt.Errorf("wait for runsc: %w", err)
 	}
-	c := &conn{f: os.NewFile(uintptr(fd), "trace")}
+	fd, _, err := unix.Accept4(d.sock, unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK)
+	if err != nil {
+		return nil, fmt.Errorf("accept: %w", err)
+	}
+	c := &conn{fd: fd}
 	if err := c.admit(ctx, pid); err != nil {
 		return nil, errors.Join(err, c.Close())
 	}
 	return c, nil
 }
 
-func (d *door) next(ctx context.Context) (fd int, err error) {
-	err = interruptible(ctx, d.sock, func(raw syscall.RawConn) error {
-		var failed error
-		err := raw.Read(func(sock uintptr) bool {
-			fd, _, failed = unix.Accept4(int(sock), unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK)
-			return !errors.Is(failed, unix.EAGAIN) && !errors.Is(failed, unix.EINTR)
-		})
-		return errors.Join(err, failed)
-	})
-	return fd, err
+// await waits until a descriptor can be read from, or ctx ends.
+func await(ctx context.Context, fd int) error {
+	const look = 20 // milliseconds between looks at ctx
+	for ctx.Err() == nil {
+		if ready, err := wait(look, fd); ready || err != nil {
+			return err
+		}
+	}
+	return context.Cause(ctx)
 }
 
-// interruptible calls f with a file that can be waited for until ctx ends.
-func interruptible(ctx context.Context, file *os.File, f func(syscall.RawConn) error) error {
-	raw, err := file.SyscallConn()
-	if err != nil {
-		return err
+// wait waits until one of the descriptors can be read from, for so many
+// milliseconds, or for ever if that is negative.
+func wait(ms int, fds ...int) (ready bool, err error) {
+	var polled [2]unix.PollFd
+	for i, fd := range fds {
+		polled[i] = unix.PollFd{Fd: int32(fd), Events: unix.POLLIN}
 	}
-	stop := context.AfterFunc(ctx, func() { file.SetReadDeadline(time.Unix(1, 0)) })
-	defer stop()
-	if err := f(raw); err != nil {
-		return errors.Join(ctx.Err(), err)
+	n, err := unix.Poll(polled[:len(fds)], ms)
+	if errors.Is(err, unix.EINTR) {
+		return false, nil
 	}
-	return nil
+	return n > 0, err
 }
 
-// A conn is what a sandbox writes its points to.
+// A conn is what a sandbox writes its points to. It is not in the runtime's
+// network poller: that would wake a thread for every single point, and waking
+// one costs the jail more than writing the point.
 type conn struct {
-	f     *os.File
-	raw   syscall.RawConn
+	fd    int
 	slots slots
 }
 
 func (c *conn) Close() error {
-	return errors.Join(c.f.Close(), c.slots.free())
+	return errors.Join(unix.Close(c.fd), c.slots.free())
 }
 
 // admit checks who is at the other end, greets it, and makes room.
 func (c *conn) admit(ctx context.Context, pid int) (err error) {
-	if c.raw, err = c.f.SyscallConn(); err != nil {
+	peer, err := unix.GetsockoptUcred(c.fd, unix.SOL_SOCKET, unix.SO_PEERCRED)
+	if err != nil {
 		return err
-	}
-	var peer *unix.Ucred
-	var failed error
-	if err := c.raw.Control(func(fd uintptr) {
-		peer, failed = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED)
-	}); err != nil || failed != nil {
-		return errors.Join(err, failed)
 	}
 	if peer.Uid != 0 || int(peer.Pid) != pid {
 		return fault.Newf(fault.Denied, "gvisor.Attach", "", "process %d of user %d connected, not runsc, process %d of root", peer.Pid, peer.Uid, pid)
@@ -139,20 +139,19 @@ func (c *conn) admit(ctx context.Context, pid int) (err error) {
 	if err := widen(pid); err != nil {
 		return fmt.Errorf("make room for what gVisor sends: %w", err)
 	}
-	hello := make([]byte, 128)
-	err = interruptible(ctx, c.f, func(syscall.RawConn) error {
-		n, err := c.f.Read(hello)
-		hello = hello[:n]
-		return err
-	})
+	if err := await(ctx, c.fd); err != nil {
+		return fmt.Errorf("wait for gVisor's handshake: %w", err)
+	}
+	var hello [128]byte
+	n, err := unix.Read(c.fd, hello[:])
+	if err == nil {
+		err = checkHandshake(hello[:n])
+	}
+	if err == nil {
+		_, err = unix.Write(c.fd, handshake)
+	}
 	if err != nil {
-		return fmt.Errorf("read gVisor's handshake: %w", err)
-	}
-	if err := checkHandshake(hello); err != nil {
 		return fmt.Errorf("gVisor's handshake: %w", err)
-	}
-	if _, err := c.f.Write(handshake); err != nil {
-		return fmt.Errorf("answer gVisor's handshake: %w", err)
 	}
 	c.slots, err = newSlots()
 	return err
@@ -262,37 +261,15 @@ func (s *slots) release(i int) {
 	}
 }
 
-// poll returns how many messages are there now; io.EOF if there will be no more.
-func (c *conn) poll() (n int, err error) {
-	var failed error
-	err = c.raw.Control(func(fd uintptr) { n, failed = c.slots.receive(fd) })
-	if errors.Is(failed, unix.EAGAIN) {
-		return 0, err
-	}
-	return n, errors.Join(err, failed)
-}
-
-// wait is poll, which waits for a message, or returns os.ErrDeadlineExceeded when
-// the deadline of the file has come.
-func (c *conn) wait() (n int, err error) {
-	var failed error
-	err = c.raw.Read(func(fd uintptr) bool {
-		n, failed = c.slots.receive(fd)
-		return !errors.Is(failed, unix.EAGAIN)
-	})
-	if err != nil {
-		return 0, err
-	}
-	return n, failed
-}
-
-// receive takes the messages that are there, or returns EAGAIN.
-func (s *slots) receive(fd uintptr) (n int, err error) {
-	got, _, errno := unix.Syscall6(unix.SYS_RECVMMSG, fd, uintptr(unsafe.Pointer(&s.heads[0])), slotCount, unix.MSG_DONTWAIT, 0, 0)
+// receive takes the messages that are there, if any. If there will be no more,
+// that is io.EOF.
+func (c *conn) receive() (n int, err error) {
+	s := &c.slots
+	got, _, errno := unix.Syscall6(unix.SYS_RECVMMSG, uintptr(c.fd), uintptr(unsafe.Pointer(&s.heads[0])), slotCount, unix.MSG_DONTWAIT, 0, 0)
 	switch errno {
 	case 0:
-	case unix.EINTR:
-		return s.receive(fd)
+	case unix.EAGAIN, unix.EINTR:
+		return 0, nil
 	case unix.ECONNRESET:
 		return 0, io.EOF
 	default:
