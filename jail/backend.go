@@ -82,6 +82,10 @@ type Instance interface {
 
 	Stats(ctx context.Context) (Stats, error)
 
+	// Sight returns how the host's kernel knows the jail: its cgroup, if it has
+	// one. The rest is the Manager's to fill in.
+	Sight() Sight
+
 	// Close lets go of the jail without touching it.
 	Close() error
 }

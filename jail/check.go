@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"glasshouse/fault"
+	"glasshouse/observe/syscalls"
 )
 
 // bound is one limit with the value it takes when none is asked for and the
@@ -72,6 +73,10 @@ func (m *Manager) check(s Spec) (Spec, error) {
 			return s, fault.Fieldf(op, "env", "%q is not a variable", k)
 		}
 	}
+	if err := s.Observe.Check(op, "observe.", syscalls.Known); err != nil {
+		return s, err
+	}
+	s.Observe = s.Observe.Defaults(m.cfg.Observe)
 	if s.Cwd != "" && !filepath.IsAbs(s.Cwd) {
 		return s, fault.Fieldf(op, "cwd", "%q is not an absolute path", s.Cwd)
 	}

@@ -111,6 +111,9 @@ func (m *Manager) make(ctx context.Context, b Backend, s Spec, layers Layers, to
 		return nil, errors.Join(err, m.destroy(ctx, b, c))
 	}
 	m.attach(c, inst)
+	if err := m.observe(ctx, b, c); err != nil {
+		return nil, errors.Join(err, m.destroy(ctx, b, c))
+	}
 	return c, nil
 }
 
@@ -145,6 +148,11 @@ func (m *Manager) claim(ctx context.Context, b Backend, c *cell, s Spec) (Jail, 
 		return Jail{}, errSpareGone
 	}
 	j.Spec, j.Created = s, time.Now()
+	if m.cfg.Observer != nil {
+		if err := m.cfg.Observer.Select(ctx, j); err != nil {
+			return Jail{}, errors.Join(err, m.destroy(ctx, b, c))
+		}
+	}
 	if s.Start {
 		err = m.begin(ctx, b, c, j)
 	} else {
@@ -236,6 +244,13 @@ func (m *Manager) again(ctx context.Context, b Backend, c *cell) error {
 		return err
 	}
 	m.attach(c, inst)
+	if err := m.observe(ctx, b, c); err != nil {
+		if kill := inst.Kill(ctx); kill != nil {
+			m.cfg.Log.Warn("kill", "jail", j.ID, "err", kill) // Clean tries again, harder
+		}
+		m.settle(ctx, b, c, Failed, "it could not be observed: "+err.Error())
+		return err
+	}
 	return nil
 }
 
@@ -261,6 +276,11 @@ func (m *Manager) Stop(ctx context.Context, jid id.Jail, o StopOptions) (Jail, e
 			return nil
 		}
 		l := c.live.Load()
+		if l != nil {
+			if err := l.letGo(ctx); err != nil {
+				return fmt.Errorf("let %s go on to its end: %w", jid, err)
+			}
+		}
 		if l != nil && j.State == Running {
 			terminate(ctx, l.ctl, o.Grace)
 		}
@@ -300,15 +320,15 @@ func terminate(ctx context.Context, ctl *control.Client, grace time.Duration) {
 
 // Pause freezes every process of a running jail.
 func (m *Manager) Pause(ctx context.Context, jid id.Jail) (Jail, error) {
-	return m.freeze(ctx, jid, "jail.Pause", Running, Paused, Instance.Freeze, Instance.Thaw)
+	return m.freeze(ctx, jid, "jail.Pause", Running, Paused, (*live).pause, (*live).resume)
 }
 
 // Resume lets a paused jail go on.
 func (m *Manager) Resume(ctx context.Context, jid id.Jail) (Jail, error) {
-	return m.freeze(ctx, jid, "jail.Resume", Paused, Running, Instance.Thaw, Instance.Freeze)
+	return m.freeze(ctx, jid, "jail.Resume", Paused, Running, (*live).resume, (*live).pause)
 }
 
-func (m *Manager) freeze(ctx context.Context, jid id.Jail, op string, from, to State, do, undo func(Instance, context.Context) error) (Jail, error) {
+func (m *Manager) freeze(ctx context.Context, jid id.Jail, op string, from, to State, do, undo func(*live, context.Context) error) (Jail, error) {
 	return m.change(ctx, jid, op, func(ctx context.Context, b Backend, c *cell) error {
 		j := *c.jail.Load()
 		if why, lacking := b.Lacks()["freeze"]; lacking {
@@ -318,12 +338,12 @@ func (m *Manager) freeze(ctx context.Context, jid id.Jail, op string, from, to S
 		if j.State != from || l == nil {
 			return fault.Newf(fault.Conflict, op, string(jid), "the jail is %s, not %s", j.State, from)
 		}
-		if err := do(l.inst, ctx); err != nil {
+		if err := do(l, ctx); err != nil {
 			return err
 		}
 		j.State = to
 		if err := m.save(ctx, c, j); err != nil {
-			return errors.Join(err, undo(l.inst, ctx))
+			return errors.Join(err, undo(l, ctx))
 		}
 		return nil
 	})
@@ -351,12 +371,18 @@ func (m *Manager) destroy(ctx context.Context, b Backend, c *cell) error {
 		}
 		l.inst.Close()
 	}
+	m.unobserve(ctx, j.ID)
 	if err := b.Clean(ctx, m.plan(j)); err != nil {
 		return fmt.Errorf("release jail %s: %w", j.ID, err)
 	}
 	c.file.Lock()
 	c.gone = true
 	c.file.Unlock()
+	if m.cfg.Observer != nil {
+		if err := m.cfg.Observer.Forget(j.ID); err != nil {
+			m.cfg.Log.Warn("log not closed", "jail", j.ID, "err", err)
+		}
+	}
 	if err := m.remove(ctx, b, m.plan(j)); err != nil {
 		return err
 	}

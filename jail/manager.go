@@ -15,6 +15,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"glasshouse/event"
 	"glasshouse/fault"
 	"glasshouse/id"
 	"glasshouse/jailinit/control"
@@ -59,6 +60,9 @@ type Config struct {
 	Init     string // the host's path of the glasshouse-init binary
 	Boot     string // the host's boot id
 	Log      *slog.Logger
+	Observer Observer // nil: nobody watches
+
+	Observe event.Selection // of what a Spec leaves open
 
 	Backend       string // of a Spec that names none
 	Runtime       string // of a Spec that says oci and no more
@@ -128,6 +132,7 @@ type cell struct {
 type live struct {
 	inst Instance
 	ctl  *control.Client
+	ice  ice
 }
 
 func newCell(j Jail) *cell {
@@ -255,8 +260,11 @@ func (m *Manager) reattach(ctx context.Context, b Backend, c *cell) {
 	}
 	switch {
 	case err == nil:
-		m.attach(c, inst)
+		m.attach(c, inst).ice.paused = j.State == Paused
 		m.cfg.Log.Info("jail reattached", "jail", j.ID, "state", j.State)
+		if err := m.observe(ctx, b, c); err != nil {
+			m.cfg.Log.Error("jail goes on unobserved", "jail", j.ID, "err", err)
+		}
 	case errors.Is(err, fault.NotFound):
 		reason := "its processes were gone when the daemon came back"
 		if j.Boot != m.cfg.Boot {
@@ -292,6 +300,7 @@ func (m *Manager) settle(ctx context.Context, b Backend, c *cell, to State, reas
 		l.inst.Close()
 	}
 	j := *c.jail.Load()
+	m.unobserve(ctx, j.ID)
 	if err := b.Clean(ctx, m.plan(j)); err != nil {
 		to, reason = Failed, fmt.Sprintf("%s; not all of it could be released: %v", reason, err)
 	}
@@ -337,10 +346,11 @@ func (m *Manager) removeStrays(ctx context.Context) {
 }
 
 // attach makes inst the cell's live instance and watches for its end.
-func (m *Manager) attach(c *cell, inst Instance) {
+func (m *Manager) attach(c *cell, inst Instance) *live {
 	l := &live{inst: inst, ctl: control.Dial(inst.Control())}
 	c.live.Store(l)
 	m.wg.Go(func() { m.watch(c, l) })
+	return l
 }
 
 // watch waits for an init that ends without having been asked to.

@@ -149,6 +149,8 @@ func (i *bareInstance) Kill(ctx context.Context) error {
 	return nil
 }
 
+func (i *bareInstance) Sight() jail.Sight { return jail.Sight{} }
+
 func (i *bareInstance) Stats(context.Context) (jail.Stats, error) {
 	return jail.Stats{DiskLimit: i.p.Limits.DiskMB << 20}, nil
 }

@@ -3,6 +3,7 @@ package jail
 import (
 	"time"
 
+	"glasshouse/event"
 	"glasshouse/id"
 )
 
@@ -23,6 +24,7 @@ type Spec struct {
 	Command   []string          `json:"command,omitempty"` // run at start; its end does not end the jail
 	Mounts    []Mount           `json:"mounts,omitempty"`
 	Workspace *Workspace        `json:"workspace,omitempty"`
+	Observe   event.Selection   `json:"observe"`
 
 	// Start has Create start the jail as well, at the price of the creation alone.
 	Start bool `json:"-"`

@@ -24,7 +24,7 @@ var may = map[string][]string{
 	"api/client": {"api/wire"},
 	"access":     {},
 
-	"jail":                {"event", "jailinit/control", "jailinit/protocol", "jailfs"},
+	"jail":                {"event", "observe/syscalls", "jailinit/control", "jailinit/protocol", "jailfs"},
 	"jailinit":            {"jailinit/protocol", "jailfs"},
 	"jailinit/control":    {"jailinit/protocol"},
 	"jailinit/protocol":   {},
@@ -45,7 +45,7 @@ var may = map[string][]string{
 	"eventlog":            {"event"},
 	"report":              {"event", "eventlog"},
 	"observe":             {"event", "eventlog"},
-	"observe/syscalls":    {},
+	"observe/syscalls":    {"event"},
 	"observe/kernel":      {"event", "observe", "observe/syscalls"},
 	"observe/network":     {"event", "observe", "observe/syscalls"},
 	"observe/gvisor":      {"event", "observe", "observe/syscalls"},

@@ -70,6 +70,14 @@ func (i *instance) await() {
 	}
 }
 
+// Sight implements jail.Instance.
+func (i *instance) Sight() jail.Sight {
+	if i.group == nil {
+		return jail.Sight{}
+	}
+	return jail.Sight{Cgroup: i.group.ID(), CgroupDir: i.group.Unified()}
+}
+
 // Open implements jail.Backend.
 func (b *Backend) Open(ctx context.Context, p jail.Plan) (jail.Instance, error) {
 	const op = "bwrap.Open"

@@ -74,6 +74,11 @@ func (i *instance) Control() string       { return i.layout.socket() }
 func (i *instance) PID() int              { return i.pid }
 func (i *instance) Done() <-chan struct{} { return i.done }
 
+// Sight implements jail.Instance.
+func (i *instance) Sight() jail.Sight {
+	return jail.Sight{Cgroup: i.cgroup.ID(), CgroupDir: i.cgroup.Unified()}
+}
+
 func (i *instance) Freeze(ctx context.Context) error { return i.cgroup.Freeze(ctx) }
 func (i *instance) Thaw(ctx context.Context) error   { return i.cgroup.Thaw(ctx) }
 

@@ -86,6 +86,10 @@ func (c *Cgroup) ID() uint64 {
 	return st.Ino
 }
 
+// Unified returns the cgroup's directory in the second generation, or "" where
+// there is none.
+func (c *Cgroup) Unified() string { return c.unified }
+
 // AddPID moves a process into the cgroup, in every hierarchy.
 func (c *Cgroup) AddPID(pid int) error {
 	if err := c.manager.AddPid("", pid); err != nil {
