@@ -1,10 +1,6 @@
 package event
 
-import (
-	"encoding/binary"
-	"math/bits"
-	"unicode/utf8"
-)
+import "math/bits"
 
 // AppendJSON appends e as one JSON object, without a newline. It allocates
 // nothing but what dst grows by, and uses no reflection: a million calls a
@@ -240,102 +236,4 @@ func optionalInt(b []byte, name string, v int64) []byte {
 		return b
 	}
 	return appendInt(append(b, name...), v)
-}
-
-// quads is 0000 to 9999: four digits are written by one copy.
-var quads = func() (q [10000]uint32) {
-	for i := range q {
-		var d [4]byte
-		for j, n := 3, i; j >= 0; j, n = j-1, n/10 {
-			d[j] = byte('0' + n%10)
-		}
-		q[i] = binary.NativeEndian.Uint32(d[:])
-	}
-	return q
-}()
-
-func appendInt(b []byte, v int64) []byte {
-	if v >= 0 {
-		return appendUint(b, uint64(v))
-	}
-	return appendUint(append(b, '-'), -uint64(v))
-}
-
-func appendUint(b []byte, v uint64) []byte {
-	if v < 10 {
-		return append(b, byte('0'+v))
-	}
-	var d [20]byte
-	at := len(d)
-	for v >= 10000 {
-		q := v / 10000
-		at -= 4
-		binary.NativeEndian.PutUint32(d[at:], quads[v-q*10000])
-		v = q
-	}
-	at -= 4
-	binary.NativeEndian.PutUint32(d[at:], quads[v])
-	switch {
-	case v < 10:
-		at += 3
-	case v < 100:
-		at += 2
-	case v < 1000:
-		at++
-	}
-	return append(b, d[at:]...)
-}
-
-const hexDigits = "0123456789abcdef"
-
-// plain says which bytes a JSON string holds as they are.
-var plain = func() (p [256]bool) {
-	for c := ' '; c < utf8.RuneSelf; c++ {
-		p[c] = c != '"' && c != '\\' && c != 0x7f
-	}
-	return p
-}()
-
-// appendString appends s as a JSON string. Bytes that are not UTF-8 become lone
-// surrogates, U+DC80 to U+DCFF, from which they can be had back.
-func appendString(b []byte, s string) []byte {
-	b = append(b, '"')
-	from := 0
-	for i := 0; i < len(s); {
-		c := s[i]
-		if plain[c] {
-			i++
-			continue
-		}
-		size := 1
-		if c >= utf8.RuneSelf {
-			r, n := utf8.DecodeRuneInString(s[i:])
-			if (r != utf8.RuneError || n != 1) && r != '\u2028' && r != '\u2029' {
-				i += n
-				continue
-			}
-			size = n
-		}
-		b = append(b, s[from:i]...)
-		switch {
-		case c == '"' || c == '\\':
-			b = append(b, '\\', c)
-		case c == '\n':
-			b = append(b, '\\', 'n')
-		case c == '\t':
-			b = append(b, '\\', 't')
-		case c == '\r':
-			b = append(b, '\\', 'r')
-		case c < utf8.RuneSelf:
-			b = append(b, '\\', 'u', '0', '0', hexDigits[c>>4], hexDigits[c&15])
-		case size == 1:
-			b = append(b, '\\', 'u', 'd', 'c', hexDigits[c>>4], hexDigits[c&15])
-		default: // the two line separators, which some readers take for newlines
-			b = append(b, '\\', 'u', '2', '0', '2', hexDigits[s[i+2]&15])
-		}
-		i += size
-		from = i
-	}
-	b = append(b, s[from:]...)
-	return append(b, '"')
 }
