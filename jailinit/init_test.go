@@ -19,8 +19,8 @@ import (
 	"glasshouse/jailinit/protocol"
 )
 
-// TestMain lets the test binary be an init, or a client of one, in a process
-// of its own.
+// TestMain lets the test binary be an init, a client of one, or who sends it
+// signals, in a process of its own.
 func TestMain(m *testing.M) {
 	if socket := os.Getenv("TEST_INIT_SOCKET"); socket != "" {
 		os.Unsetenv("TEST_INIT_SOCKET")
@@ -35,6 +35,12 @@ func TestMain(m *testing.M) {
 	}
 	if socket := os.Getenv("TEST_CLIENT_SOCKET"); socket != "" {
 		os.Exit(clientMain(socket, os.Args[1:]))
+	}
+	if way := os.Getenv("TEST_SIGNALS"); way != "" {
+		os.Exit(signalMain(way))
+	}
+	if os.Getenv("TEST_FAULT") != "" {
+		os.Exit(faultMain())
 	}
 	os.Exit(m.Run())
 }

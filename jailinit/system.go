@@ -7,7 +7,6 @@ import (
 	"runtime/debug"
 	"strconv"
 	"sync"
-	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
@@ -44,46 +43,12 @@ func becomeInit(children chan<- os.Signal) error {
 	}
 	unix.Umask(0o022)
 	closeOnExec()
-	heedSignals()
 	signal.Notify(children, unix.SIGCHLD)
-	survive()
+	if err := shield(); err != nil {
+		return err
+	}
 	spawnThreads()
 	return nil
-}
-
-// heedSignals ends the ignoring of the signals that package signal leaves alone:
-// who started init may have passed it on, and the commands would get it too.
-func heedSignals() {
-	type action struct {
-		handler, flags, restorer uintptr
-		mask                     uint64
-	}
-	const ignore = 1
-	for _, n := range []uintptr{32, 33, 34} {
-		var was action
-		_, _, errno := unix.RawSyscall6(unix.SYS_RT_SIGACTION, n, 0, uintptr(unsafe.Pointer(&was)), unsafe.Sizeof(was.mask), 0, 0)
-		if errno == 0 && was.handler == ignore {
-			var def action
-			unix.RawSyscall6(unix.SYS_RT_SIGACTION, n, uintptr(unsafe.Pointer(&def)), 0, unsafe.Sizeof(def.mask), 0, 0)
-		}
-	}
-}
-
-// survive catches every signal that would end a Go program. A handler, unlike
-// SIG_IGN, is not inherited by the commands.
-func survive() {
-	var all []os.Signal
-	for n := unix.Signal(1); n <= 64; n++ {
-		switch n {
-		case unix.SIGKILL, unix.SIGSTOP, unix.SIGCHLD, unix.SIGCONT,
-			unix.SIGURG,              // the runtime sends it to itself
-			unix.SIGPROF, 32, 33, 34: // the runtime's and the C library's own
-			continue
-		}
-		all = append(all, n)
-	}
-	// Nobody receives: package signal drops what the channel cannot take.
-	signal.Notify(make(chan os.Signal, 1), all...)
 }
 
 // spawnThreads makes the threads that init will ever need, so that none has to
