@@ -1,0 +1,555 @@
+package report
+
+import (
+	"cmp"
+	"fmt"
+	"io"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	"glasshouse/event"
+)
+
+// A NetLog is whom a jail talked to, folded from its packets. It is fed records
+// in the order of the log; beside those of packets it looks at the calls of
+// connect that failed. It is not safe for concurrent use.
+type NetLog struct {
+	flows    table[flowKey, flow]
+	peers    table[peerKey, peer]
+	names    table[string, name]
+	failed   table[connectKey, connect]
+	total    Traffic
+	conns    int64 // flows, and as many more as were begun again
+	refusals int64 // of them
+	fails    int64 // calls of connect
+	lost     Lost
+}
+
+// Traffic counts packets and bytes, as the jail sees them. What it sends to
+// itself is counted once, and is out.
+type Traffic struct {
+	PacketsOut int64 `json:"packets_out"`
+	BytesOut   int64 `json:"bytes_out"`
+	PacketsIn  int64 `json:"packets_in"`
+	BytesIn    int64 `json:"bytes_in"`
+}
+
+func (t *Traffic) add(out bool, packets, bytes int64) {
+	if out {
+		t.PacketsOut, t.BytesOut = sum(t.PacketsOut, packets), sum(t.BytesOut, bytes)
+	} else {
+		t.PacketsIn, t.BytesIn = sum(t.PacketsIn, packets), sum(t.BytesIn, bytes)
+	}
+}
+
+func (t *Traffic) plus(v *Traffic, sign int64) {
+	t.PacketsOut += sign * v.PacketsOut
+	t.BytesOut += sign * v.BytesOut
+	t.PacketsIn += sign * v.PacketsIn
+	t.BytesIn += sign * v.BytesIn
+}
+
+// States of a flow. Protocols other than TCP are open, for they have none.
+const (
+	Unanswered  = "unanswered"  // SYN, and nothing came back
+	Refused     = "refused"     // SYN, and RST came back, or ECONNREFUSED
+	Established = "established" // both sides spoke, or were speaking already
+	Closed      = "closed"      // FIN
+	Reset       = "reset"       // RST after it was established
+	Open        = "open"        // not TCP
+)
+
+// A Flow is all packets between two addresses, or two of their ports.
+type Flow struct {
+	Proto   string    `json:"proto"`
+	Dir     string    `json:"dir"` // who began it: egress, ingress; or loopback
+	Local   Text      `json:"local"`
+	Remote  Text      `json:"remote"`
+	Host    Text      `json:"host,omitempty"`
+	PID     int32     `json:"pid,omitempty"`
+	Comm    Text      `json:"comm,omitempty"`
+	State   string    `json:"state"`
+	Times   int64     `json:"times"`   // it was begun; more than 1 if ports were used again
+	Refused int64     `json:"refused"` // times it was refused
+	AtLeast bool      `json:"at_least,omitempty"`
+	Begin   time.Time `json:"begin"`
+	End     time.Time `json:"end"` // of its last packet so far
+	Traffic
+	Events Link `json:"events"`
+}
+
+type flowKey struct{ proto, local, remote string }
+
+type flow struct {
+	dir, host       string
+	pid             int32
+	comm            string
+	out, in         tcpFlags // of the present connection, by who sent them
+	flipped         bool     // the remote side began it
+	times, refused  int64
+	beginTS, lastTS int64
+	traffic         Traffic
+	link            Link
+}
+
+type tcpFlags uint8
+
+const (
+	syn tcpFlags = 1 << iota
+	ack
+	fin
+	rst
+)
+
+func parseTCP(s string) (f tcpFlags) {
+	for s != "" {
+		var w string
+		w, s, _ = strings.Cut(s, ",")
+		switch w {
+		case "SYN":
+			f |= syn
+		case "ACK":
+			f |= ack
+		case "FIN":
+			f |= fin
+		case "RST":
+			f |= rst
+		}
+	}
+	return f
+}
+
+const keepFlows = 8192
+
+// NewNetLog returns an empty log.
+func NewNetLog() *NetLog {
+	n := &NetLog{}
+	n.flows.keep = keepFlows
+	n.flows.weight = func(f *flow) int64 { return sum(f.traffic.BytesOut, f.traffic.BytesIn) }
+	n.flows.own = func(k flowKey) flowKey { return flowKey{keep(k.proto), keep(k.local), keep(k.remote)} }
+	n.flows.dropped = func(k flowKey, f *flow) { foldPeer(&n.peers, k, f) }
+	n.peers.keep = 2048
+	n.peers.weight = func(p *peer) int64 { return sum(p.traffic.BytesOut, p.traffic.BytesIn) }
+	n.peers.own = func(k peerKey) peerKey { k.host, k.proto = keep(k.host), keep(k.proto); return k }
+	n.names.keep, n.names.own = 1024, keep
+	n.names.weight = func(n *name) int64 { return sum(n.traffic.BytesOut, n.traffic.BytesIn) }
+	n.failed.keep = 1024
+	n.failed.weight = func(c *connect) int64 { return c.count }
+	n.failed.own = func(k connectKey) connectKey { k.addr = keep(k.addr); return k }
+	return n
+}
+
+// Add takes the next record. It keeps no reference to e.
+func (n *NetLog) Add(e *event.Event) {
+	switch e.Type {
+	case event.Net:
+		n.packet(e)
+	case event.Gap:
+		if e.Source == event.Net {
+			n.lost.add(e)
+		}
+	case event.Syscall:
+		if e.Name == "connect" && e.Ret < 0 && e.Addr != "" {
+			n.connect(e)
+		}
+	}
+}
+
+func (n *NetLog) packet(e *event.Event) {
+	k := flowKey{cut(e.Proto), cut(e.Src), cut(e.Dst)}
+	flags := parseTCP(e.TCP)
+	out := e.Dir != event.Ingress
+	switch e.Dir {
+	case event.Ingress:
+		k.local, k.remote = k.remote, k.local
+	case event.Loopback:
+		// One of the two ends is taken for the near one: that which began.
+		back := flowKey{k.proto, k.remote, k.local}
+		if n.flows.find(k) == nil && (n.flows.find(back) != nil || flags&(syn|ack) == syn|ack && e.Packets == 0) {
+			k, out = back, false
+		}
+	}
+	f, fresh := n.flows.get(k)
+	if fresh {
+		*f = flow{dir: direction(e.Dir, flags, e.Packets), beginTS: e.TS, times: 1}
+		if e.Begin > 0 && e.NS > e.Begin {
+			f.beginTS -= (e.NS - e.Begin) / int64(time.Millisecond)
+		}
+		f.flipped = f.dir == event.Ingress
+		n.conns++
+	}
+	f.flags(out, flags, fresh, n)
+	if e.PID != 0 && f.pid == 0 {
+		f.pid, f.comm = e.PID, keep(e.Comm)
+	}
+	packets := max(e.Packets, 1)
+	f.lastTS = max(f.lastTS, e.TS)
+	f.link.saw(e.Seq)
+	f.traffic.add(out, packets, e.Bytes)
+	// Inside the jail what one end sends the other gets: it is counted once.
+	n.total.add(out || e.Dir == event.Loopback, packets, e.Bytes)
+	if e.Host != "" {
+		n.name(k, f, e, out, packets)
+	}
+}
+
+// direction says who began a flow of which this is the first packet.
+func direction(dir string, flags tcpFlags, packets int64) string {
+	if flags&(syn|ack) == syn|ack && packets == 0 { // the answer; its question was not seen
+		switch dir {
+		case event.Egress:
+			return event.Ingress
+		case event.Ingress:
+			return event.Egress
+		}
+	}
+	return dir
+}
+
+// flags follows a TCP connection.
+func (f *flow) flags(out bool, flags tcpFlags, fresh bool, n *NetLog) {
+	if flags == 0 {
+		return
+	}
+	began := out != f.flipped // the packet is from who began
+	if flags&(syn|ack) == syn && !fresh {
+		if s := f.state(); s == Refused || s == Closed || s == Reset {
+			f.out, f.in, f.flipped = 0, 0, !out
+			if f.dir != event.Loopback {
+				f.dir = event.Egress
+				if !out {
+					f.dir = event.Ingress
+				}
+			}
+			f.times++
+			n.conns++
+			began = true
+		}
+	}
+	was := f.state()
+	if began {
+		f.out |= flags
+	} else {
+		f.in |= flags
+	}
+	if was != Refused && f.state() == Refused {
+		f.refused++
+		n.refusals++
+	}
+}
+
+// state is what the flags seen so far come to. They are those of who began and
+// of the other side; a flow that is a sum has all of either at once.
+func (f *flow) state() string {
+	switch {
+	case f.out == 0 && f.in == 0:
+		return Open
+	case f.out&syn != 0 && f.in&rst != 0 && f.in&syn == 0:
+		return Refused
+	case (f.out|f.in)&rst != 0:
+		return Reset
+	case (f.out|f.in)&fin != 0:
+		return Closed
+	case f.out&syn != 0 && f.in == 0:
+		return Unanswered
+	}
+	return Established
+}
+
+// Flows returns the log in the order in which the flows began, and how many
+// there were in all. If there were too many to keep, those of the most bytes are
+// returned.
+func (n *NetLog) Flows() ([]Flow, Count) {
+	list := n.flows.rows()
+	slices.SortFunc(list, func(a, b *row[flowKey, flow]) int { return cmp.Compare(a.v.link.First, b.v.link.First) })
+	out := make([]Flow, 0, len(list))
+	for _, r := range list {
+		out = append(out, n.describe(r))
+	}
+	return out, n.flows.distinct()
+}
+
+func (n *NetLog) describe(r *row[flowKey, flow]) Flow {
+	f := &r.v
+	d := Flow{
+		Proto: r.key.proto, Dir: f.dir, Local: Text(r.key.local), Remote: Text(r.key.remote), Host: Text(f.host),
+		PID: f.pid, Comm: Text(f.comm), State: f.state(), Times: f.times, Refused: f.refused, AtLeast: r.late,
+		Begin: instant(f.beginTS), End: instant(max(f.lastTS, f.beginTS)), Traffic: f.traffic, Events: f.link,
+	}
+	if d.State == Unanswered && n.failed.find(connectKey{r.key.remote, -econnrefused}) != nil {
+		d.State, d.Refused = Refused, max(d.Refused, 1)
+	}
+	// Whichever end it is of: a filter has no "either address".
+	d.Events.Query = query("type", "net", "proto", r.key.proto, "dst", r.key.remote)
+	if f.traffic.PacketsOut == 0 {
+		d.Events.Query = query("type", "net", "proto", r.key.proto, "src", r.key.remote)
+	}
+	return d
+}
+
+// Network is whom the jail talked to.
+type Network struct {
+	Total       Traffic     `json:"total"`
+	Refused     int64       `json:"refused"`     // of them
+	Connections Count       `json:"connections"` // flows, and as many more as were begun on the same ports
+	Flows       Count       `json:"flows"`
+	Peers       Count       `json:"peers"`
+	List        []Peer      `json:"list"` // of the most bytes first
+	More        Traffic     `json:"more"` // of peers that are not in List
+	Names       Count       `json:"names"`
+	Lookups     []Name      `json:"lookups"` // names that were asked for
+	Failed      int64       `json:"failed"`  // connects that failed
+	Fails       []ConnectNo `json:"fails"`   // to which addresses; the most frequent first
+	FailsMore   int64       `json:"fails_more"`
+	Lost        Lost        `json:"lost"` // records of packets that are missing
+}
+
+// A Peer is one host and service, of all connections to it or from it.
+type Peer struct {
+	Proto       string `json:"proto"`
+	Dir         string `json:"dir"`
+	Host        Text   `json:"host"` // its name if it was asked for, else its address
+	Port        int    `json:"port,omitempty"`
+	AtLeast     bool   `json:"at_least,omitempty"`
+	Connections int64  `json:"connections"`
+	Refused     int64  `json:"refused"`
+	Unanswered  int64  `json:"unanswered"`
+	PID         int32  `json:"pid,omitempty"` // of the first
+	Comm        Text   `json:"comm,omitempty"`
+	Traffic
+	Began  time.Time `json:"began"`
+	Events Link      `json:"events"`
+}
+
+type peerKey struct {
+	proto, dir, host string
+	port             uint16
+	named            bool
+}
+
+type peer struct {
+	connections, refused, unanswered int64
+	pid                              int32
+	comm                             string
+	began                            int64 // milliseconds
+	traffic                          Traffic
+	link                             Link
+}
+
+// foldPeer adds a flow to its peer.
+func foldPeer(to *table[peerKey, peer], k flowKey, f *flow) {
+	key := peerKey{proto: k.proto, dir: f.dir, host: f.host, named: f.host != ""}
+	if !key.named {
+		key.host = hostOf(k.remote)
+	}
+	key.port = portOf(k.remote)
+	if f.dir == event.Ingress { // what matters is the port they came to
+		key.port = portOf(k.local)
+	}
+	p, fresh := to.get(key)
+	if fresh {
+		p.pid, p.comm = f.pid, f.comm
+	}
+	if fresh || f.beginTS < p.began {
+		p.began = f.beginTS
+	}
+	p.connections += f.times
+	p.refused += f.refused
+	if s := f.state(); s == Unanswered {
+		p.unanswered++
+	}
+	p.traffic.plus(&f.traffic, 1)
+	p.link.saw(f.link.First)
+	p.link.saw(f.link.Last)
+}
+
+// A Name is a host's name that the jail asked for.
+type Name struct {
+	Host      Text   `json:"host"`
+	AtLeast   bool   `json:"at_least,omitempty"`
+	Addresses []Text `json:"addresses"` // the first few it talked to
+	More      bool   `json:"more,omitempty"`
+	Traffic
+	Events Link `json:"events"`
+}
+
+type name struct {
+	addrs   []string
+	more    bool
+	traffic Traffic
+	link    Link
+}
+
+func (n *NetLog) name(k flowKey, f *flow, e *event.Event, out bool, packets int64) {
+	host := cut(e.Host)
+	r, _ := n.names.get(host)
+	r.traffic.add(out, packets, e.Bytes)
+	r.link.saw(e.Seq)
+	if f.host == host {
+		return
+	}
+	f.host = keep(host)
+	if addr := hostOf(k.remote); !slices.Contains(r.addrs, addr) {
+		if len(r.addrs) < 4 {
+			r.addrs = append(r.addrs, keep(addr))
+		} else {
+			r.more = true
+		}
+	}
+}
+
+// hostOf is an address without its port, if it has one.
+func hostOf(addr string) string {
+	if ap, err := netip.ParseAddrPort(addr); err == nil {
+		return ap.Addr().String()
+	}
+	return addr
+}
+
+func portOf(addr string) uint16 {
+	ap, _ := netip.ParseAddrPort(addr)
+	return ap.Port()
+}
+
+// A ConnectNo is an address that could not be connected to, and why.
+type ConnectNo struct {
+	Addr    Text   `json:"addr"`
+	Errno   string `json:"errno"`
+	Count   int64  `json:"count"`
+	AtLeast bool   `json:"at_least,omitempty"`
+	PID     int32  `json:"pid"` // of the first
+	Comm    Text   `json:"comm"`
+	Events  Link   `json:"events"`
+}
+
+type connectKey struct {
+	addr string
+	ret  int64
+}
+
+type connect struct {
+	count int64
+	pid   int32
+	comm  string
+	link  Link
+}
+
+const econnrefused = 111
+
+// underWay are what connect returns when it has not failed.
+var underWay = []string{"EINPROGRESS", "EALREADY", "EISCONN", "EINTR", "EAGAIN", "ERESTARTSYS", "ERESTARTNOINTR", "ERESTARTNOHAND"}
+
+func (n *NetLog) connect(e *event.Event) {
+	if slices.Contains(underWay, event.ErrnoName(e.Ret)) {
+		return
+	}
+	c, fresh := n.failed.get(connectKey{cut(e.Addr), e.Ret})
+	if fresh {
+		c.pid, c.comm = e.PID, keep(e.Comm)
+	}
+	c.count++
+	n.fails++
+	c.link.saw(e.Seq)
+}
+
+func (n *NetLog) report(rows int) Network {
+	peers := n.peers.clone()
+	for _, r := range n.flows.rows() {
+		foldPeer(peers, r.key, &r.v)
+	}
+	out := Network{Total: n.total, Connections: Count{n.conns, n.flows.lost}, Refused: n.refusals, Flows: n.flows.distinct(), Peers: peers.distinct(), More: n.total,
+		Names: n.names.distinct(), Failed: n.fails, FailsMore: n.fails, Lost: n.lost}
+	list := peers.rows()
+	for _, r := range list[:min(len(list), rows)] {
+		k, p := r.key, &r.v
+		d := Peer{Proto: k.proto, Dir: k.dir, Host: Text(k.host), Port: int(k.port), AtLeast: r.late, Connections: p.connections,
+			Refused: p.refused, Unanswered: p.unanswered, PID: p.pid, Comm: Text(p.comm), Traffic: p.traffic, Began: instant(p.began), Events: p.link}
+		d.Events.Query = k.query()
+		out.List = append(out.List, d)
+		once := p.traffic
+		if k.dir == event.Loopback {
+			once = Traffic{PacketsOut: sum(once.PacketsOut, once.PacketsIn), BytesOut: sum(once.BytesOut, once.BytesIn)}
+		}
+		out.More.plus(&once, -1)
+	}
+	names := n.names.rows()
+	for _, r := range names[:min(len(names), rows)] {
+		r.v.link.Query = query("type", "net", "host", r.key)
+		out.Lookups = append(out.Lookups, Name{Text(r.key), r.late, texts(r.v.addrs), r.v.more, r.v.traffic, r.v.link})
+	}
+	fails := n.failed.rows()
+	for _, r := range fails[:min(len(fails), rows)] {
+		r.v.link.Query = query("type", "syscall", "name", "connect", "ret", errno(r.key.ret))
+		out.FailsMore -= r.v.count
+		out.Fails = append(out.Fails, ConnectNo{Text(r.key.addr), errno(r.key.ret), r.v.count, r.late, r.v.pid, Text(r.v.comm), r.v.link})
+	}
+	return out
+}
+
+func (k *peerKey) query() Text {
+	port := ""
+	if k.port > 0 {
+		port = fmt.Sprint(k.port)
+	}
+	if k.named {
+		return query("type", "net", "proto", k.proto, "host", k.host, "port", port)
+	}
+	end := "dst"
+	if k.dir == event.Ingress {
+		end = "src"
+	}
+	return query("type", "net", "proto", k.proto, end, k.host, "port", port)
+}
+
+// WriteNet writes flows for people. Nothing in it drives a terminal.
+func WriteNet(w io.Writer, flows []Flow) error {
+	rows := [][]string{{"TIME", "PROTO", "LOCAL", "", "REMOTE", "STATE", "OUT", "IN", "PROCESS"}}
+	for _, f := range flows {
+		arrow := "→"
+		if f.Dir == event.Ingress {
+			arrow = "←"
+		}
+		rows = append(rows, []string{
+			f.Begin.Format("15:04:05"), visible(f.Proto, 16), visible(string(f.Local), 64), arrow, f.far(), f.status(),
+			size(f.BytesOut), size(f.BytesIn), f.process(),
+		})
+	}
+	return writeTable(w, rows, "......rr")
+}
+
+// far is the other end, by name if it was asked for.
+func (f *Flow) far() string {
+	s := visible(string(f.Remote), 64)
+	if f.Host != "" {
+		s = visible(string(f.Host), 128) + " (" + s + ")"
+	}
+	return s
+}
+
+func (f *Flow) status() string {
+	if f.Times > 1 {
+		return fmt.Sprintf("%s (%d ×)", f.State, f.Times)
+	}
+	return f.State
+}
+
+func (f *Flow) process() string {
+	if f.PID == 0 {
+		return ""
+	}
+	return Who{f.PID, f.Comm}.String()
+}
+
+// Service is a peer as one would write it: "tcp example.com:443".
+func (p Peer) Service() string {
+	s := visible(string(p.Host), 128)
+	if p.Port > 0 {
+		if strings.Contains(s, ":") {
+			s = "[" + s + "]"
+		}
+		s += fmt.Sprintf(":%d", p.Port)
+	}
+	return visible(p.Proto, 16) + " " + s
+}

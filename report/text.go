@@ -1,0 +1,180 @@
+package report
+
+import (
+	"encoding/json"
+	"fmt"
+	"math"
+	"strconv"
+	"strings"
+	"time"
+	"unicode"
+	"unicode/utf8"
+)
+
+// Text is bytes as the jail had them, which need not be UTF-8. Its JSON is that
+// of strings in events: a byte that is not UTF-8 is \udc80 to \udcff.
+type Text string
+
+func (t Text) MarshalJSON() ([]byte, error) {
+	b := []byte{'"'}
+	for s := string(t); s != ""; {
+		n := 0
+		for n < len(s) {
+			r, size := utf8.DecodeRuneInString(s[n:])
+			if r == utf8.RuneError && size == 1 {
+				break
+			}
+			n += size
+		}
+		if n > 0 {
+			q, err := json.Marshal(s[:n])
+			if err != nil {
+				return nil, err
+			}
+			b = append(b, q[1:len(q)-1]...)
+		} else {
+			b = fmt.Appendf(b, `\udc%02x`, s[0])
+			n = 1
+		}
+		s = s[n:]
+	}
+	return append(b, '"'), nil
+}
+
+// visible is s on one line, as it can be shown to a person: what would move a
+// cursor, turn the direction of writing or be invisible is written as an escape,
+// and what is longer than most bytes is cut, which it says.
+func visible(s string, most int) string {
+	rest := 0
+	if len(s) > most {
+		n := most
+		for n > 0 && n > most-utf8.UTFMax && !utf8.RuneStart(s[n]) {
+			n--
+		}
+		s, rest = s[:n], len(s)-n
+	}
+	plain := rest == 0
+	for i := 0; plain && i < len(s); i++ {
+		plain = ' ' <= s[i] && s[i] < 0x7f
+	}
+	if plain {
+		return s
+	}
+	var b strings.Builder
+	for i := 0; i < len(s); {
+		r, n := utf8.DecodeRuneInString(s[i:])
+		switch {
+		case r == utf8.RuneError && n == 1, r < ' ' && !strings.ContainsRune("\n\r\t", r), r == 0x7f:
+			fmt.Fprintf(&b, `\x%02x`, s[i])
+		case !unicode.IsPrint(r):
+			q := strconv.QuoteRuneToASCII(r)
+			b.WriteString(q[1 : len(q)-1])
+		default:
+			b.WriteString(s[i : i+n])
+		}
+		i += n
+	}
+	if rest > 0 {
+		fmt.Fprintf(&b, "… (%s bytes more)", number(int64(rest)))
+	}
+	return b.String()
+}
+
+// commandLine is argv as one would type it, quoted where needed.
+func commandLine(argv []Text, most int) string {
+	var b strings.Builder
+	for i, a := range argv {
+		if i > 0 {
+			b.WriteByte(' ')
+		}
+		if s := string(a); s == "" || strings.ContainsFunc(s, special) {
+			b.WriteString("'" + strings.ReplaceAll(s, "'", `'\''`) + "'")
+		} else {
+			b.WriteString(s)
+		}
+	}
+	return visible(b.String(), most)
+}
+
+// special reports whether a shell may read r as something else than itself.
+func special(r rune) bool {
+	return r < utf8.RuneSelf && !strings.ContainsRune(shellPlain, r) || r == utf8.RuneError
+}
+
+const shellPlain = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_@%+=:,./-"
+
+// number writes 1234567 as 1,234,567.
+func number(n int64) string {
+	s := strconv.FormatInt(n, 10)
+	from := len(s) - 3
+	least := 0
+	if n < 0 {
+		least = 1
+	}
+	for ; from > least; from -= 3 {
+		s = s[:from] + "," + s[from:]
+	}
+	return s
+}
+
+// count is a number of things in words: "1 process", "3 processes".
+func count(n int64, one, many string) string {
+	if n == 1 {
+		return "1 " + one
+	}
+	return number(n) + " " + many
+}
+
+// three writes f, from 0 to below 1000, with three digits.
+func three(f float64) string {
+	switch {
+	case f < 9.995:
+		return strconv.FormatFloat(math.Round(f*100)/100, 'f', -1, 64)
+	case f < 99.95:
+		return strconv.FormatFloat(math.Round(f*10)/10, 'f', -1, 64)
+	}
+	return strconv.FormatFloat(math.Round(f), 'f', -1, 64)
+}
+
+// size writes n bytes in the largest unit that keeps three digits.
+func size(n int64) string {
+	const units = "KMGTPE"
+	if n < 1024 {
+		return strconv.FormatInt(n, 10) + " B"
+	}
+	f, i := float64(n)/1024, 0
+	for ; f >= 999.5 && i < len(units)-1; i++ {
+		f /= 1024
+	}
+	return three(f) + " " + units[i:i+1] + "B"
+}
+
+// took writes nanoseconds as a duration, for a person.
+func took(ns int64) string {
+	f := float64(ns)
+	switch d := time.Duration(ns); {
+	case d < 0:
+		return "?"
+	case f < 999.5:
+		return three(f) + " ns"
+	case f < 999.5e3:
+		return three(f/1e3) + " µs"
+	case f < 999.5e6:
+		return three(f/1e6) + " ms"
+	case f < 59.95e9:
+		return three(f/1e9) + " s"
+	case d < time.Hour:
+		return fmt.Sprintf("%dm %02ds", d/time.Minute, d%time.Minute/time.Second)
+	case d < 48*time.Hour:
+		return fmt.Sprintf("%dh %02dm", d/time.Hour, d%time.Hour/time.Minute)
+	default:
+		return fmt.Sprintf("%dd %02dh", d/(24*time.Hour), d%(24*time.Hour)/time.Hour)
+	}
+}
+
+// instant is a record's time. What no calendar holds becomes the nearest that
+// one does, for JSON knows no year 10000.
+func instant(ms int64) time.Time {
+	const last = 253402300799999
+	return time.UnixMilli(min(max(ms, 0), last)).UTC()
+}
