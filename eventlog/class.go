@@ -1,0 +1,83 @@
+package eventlog
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+
+	"glasshouse/event"
+)
+
+// A class is one of the four files that records are kept in.
+type class uint8
+
+const (
+	syscalls class = iota
+	filesystem
+	network
+	processes
+	classes = 4
+)
+
+var classNames = [classes]string{"syscalls", "filesystem", "network", "processes"}
+
+// source is the type that a gap names when records of a class are missing.
+var source = [classes]event.Type{event.Syscall, event.File, event.Net, event.Proc}
+
+var byType = [...]class{
+	event.Syscall: syscalls, event.File: filesystem, event.Net: network,
+	event.Proc: processes, event.Usage: processes, event.Gap: processes,
+}
+
+// classOf says where e belongs. A gap lies beside the records it tells of.
+func classOf(e *event.Event) class {
+	t := e.Type
+	if t == event.Gap {
+		t = e.Source
+	}
+	if int(t) >= len(byType) || t == 0 {
+		return processes
+	}
+	return byType[t]
+}
+
+const (
+	textSuffix   = ".jsonl"
+	packedSuffix = ".jsonl.zst"
+	indexSuffix  = ".idx"
+	tempSuffix   = ".tmp"
+	badSuffix    = ".bad"
+)
+
+// activeName is the file that a class is written to; closedName that of a
+// segment whose first record has the sequence number first. Both get a suffix.
+func activeName(c class) string { return classNames[c] }
+
+func closedName(c class, first uint64) string {
+	return fmt.Sprintf("%s-%020d", classNames[c], first)
+}
+
+// parseName is the inverse of closedName, with one of the suffixes.
+func parseName(name string) (c class, first uint64, suffix string, ok bool) {
+	base, suffix := name, ""
+	for _, s := range []string{packedSuffix, textSuffix, indexSuffix} {
+		if b, cut := strings.CutSuffix(name, s); cut {
+			base, suffix = b, s
+			break
+		}
+	}
+	prefix, digits, found := strings.Cut(base, "-")
+	if suffix == "" || !found || len(digits) != 20 {
+		return 0, 0, "", false
+	}
+	first, err := strconv.ParseUint(digits, 10, 64)
+	if err != nil {
+		return 0, 0, "", false
+	}
+	for c, n := range classNames {
+		if n == prefix {
+			return class(c), first, suffix, true
+		}
+	}
+	return 0, 0, "", false
+}

@@ -1,0 +1,250 @@
+package eventlog
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"io"
+	"os"
+
+	"glasshouse/internal/atomicfile"
+)
+
+// A span is what a run of records covers.
+type span struct {
+	first, last  uint64 // sequence numbers
+	minTS, maxTS int64
+	maxNS        int64
+	n            int64
+}
+
+func (s *span) add(seq uint64, ts, ns int64) {
+	if s.n == 0 {
+		s.first, s.minTS, s.maxTS, s.maxNS = seq, ts, ts, ns
+	}
+	s.last = seq
+	s.n++
+	s.minTS, s.maxTS, s.maxNS = min(s.minTS, ts), max(s.maxTS, ts), max(s.maxNS, ns)
+}
+
+func (s *span) join(o span) {
+	if o.n == 0 {
+		return
+	}
+	if s.n == 0 {
+		*s = o
+		return
+	}
+	s.last = max(s.last, o.last)
+	s.n += o.n
+	s.minTS, s.maxTS, s.maxNS = min(s.minTS, o.minTS), max(s.maxTS, o.maxTS), max(s.maxNS, o.maxNS)
+}
+
+// A block is a part of a segment that reading can begin at: whole lines, and one
+// frame of its own in a compressed file.
+type block struct {
+	span
+	off, len   int64 // in the text
+	zoff, zlen int64 // in the compressed file
+}
+
+// blockSize is how much text a block has, or a line more. Compressed, a record
+// costs a tenth less in blocks twice as long, and a reader that opens a window
+// has to unpack twice as much for each of the four files.
+const blockSize = 512 << 10
+
+// maxLine bounds what is taken for a line. Sources cut their strings far below.
+// maxBlock is what a block can be with such a line in it.
+const (
+	maxLine  = 4 << 20
+	maxBlock = 2*maxLine + blockSize
+)
+
+// An index says what is where in one segment. It is kept in a file beside it.
+type index struct {
+	whole   uint64 // everything up to it was on disk, in all files, when the index was written
+	packed  int64  // length of the compressed file; 0 is none
+	sum     [32]byte
+	blocks  []block
+	hasSum  bool
+	textLen int64
+}
+
+func (x *index) span() (s span) {
+	for i := range x.blocks {
+		s.join(x.blocks[i].span)
+	}
+	return s
+}
+
+// The file: magic, six numbers, the digest, the blocks, and a checksum of all
+// before it. Everything is little endian.
+const (
+	indexMagic  = "glasidx1"
+	indexHeader = len(indexMagic) + 5*8 + 32
+	blockBytes  = 10 * 8
+)
+
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+func (x *index) encode() []byte {
+	le := binary.LittleEndian
+	b := make([]byte, 0, indexHeader+len(x.blocks)*blockBytes+4)
+	b = append(b, indexMagic...)
+	hasSum := uint64(0)
+	if x.hasSum {
+		hasSum = 1
+	}
+	for _, v := range []uint64{x.whole, uint64(x.packed), uint64(x.textLen), hasSum, uint64(len(x.blocks))} {
+		b = le.AppendUint64(b, v)
+	}
+	b = append(b, x.sum[:]...)
+	for i := range x.blocks {
+		k := &x.blocks[i]
+		for _, v := range []uint64{k.first, k.last, uint64(k.minTS), uint64(k.maxTS), uint64(k.maxNS), uint64(k.n),
+			uint64(k.off), uint64(k.len), uint64(k.zoff), uint64(k.zlen)} {
+			b = le.AppendUint64(b, v)
+		}
+	}
+	return le.AppendUint32(b, crc32.Checksum(b, castagnoli))
+}
+
+var errIndex = errors.New("the index is damaged")
+
+func decodeIndex(b []byte) (*index, error) {
+	le := binary.LittleEndian
+	if len(b) < indexHeader+4 || string(b[:len(indexMagic)]) != indexMagic ||
+		le.Uint32(b[len(b)-4:]) != crc32.Checksum(b[:len(b)-4], castagnoli) {
+		return nil, errIndex
+	}
+	next := func() uint64 {
+		v := le.Uint64(b)
+		b = b[8:]
+		return v
+	}
+	b = b[len(indexMagic) : len(b)-4]
+	x := &index{whole: next(), packed: int64(next()), textLen: int64(next()), hasSum: next() == 1}
+	n := next()
+	copy(x.sum[:], b)
+	b = b[32:]
+	if n > uint64(len(b)) || n*blockBytes != uint64(len(b)) {
+		return nil, errIndex
+	}
+	x.blocks = make([]block, n)
+	var off, zoff int64
+	for i := range x.blocks {
+		k := &x.blocks[i]
+		k.first, k.last, k.minTS, k.maxTS, k.maxNS, k.n = next(), next(), int64(next()), int64(next()), int64(next()), int64(next())
+		k.off, k.len, k.zoff, k.zlen = int64(next()), int64(next()), int64(next()), int64(next())
+		// What reading relies on. A checksum protects from damage, not from
+		// an index that belongs to another file.
+		if k.off != off || k.zoff != zoff || k.len <= 0 || k.zlen < 0 || k.len > maxBlock || k.zlen > 2*maxBlock ||
+			k.n < 0 || k.n > 0 && (k.first > k.last || k.first == 0) {
+			return nil, errIndex
+		}
+		off += k.len
+		zoff += k.zlen
+	}
+	if off != x.textLen || zoff != x.packed {
+		return nil, errIndex
+	}
+	return x, nil
+}
+
+// maxIndex bounds what is read of an index: blocks for 64 GB.
+const maxIndex = int64(indexHeader + 4 + (64<<30/blockSize)*blockBytes)
+
+func readIndex(name string) (*index, error) {
+	f, err := openRegular(name)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	b, err := io.ReadAll(io.LimitReader(f, maxIndex))
+	if err != nil {
+		return nil, err
+	}
+	return decodeIndex(b)
+}
+
+func (x *index) write(name string) error {
+	if err := atomicfile.Write(name, x.encode(), 0o600); err != nil {
+		return fmt.Errorf("write index %s: %w", name, err)
+	}
+	return nil
+}
+
+// scan reads text from r, which is at offset off of its segment, and calls fn
+// with one block after the other. Lines that are no records are in the blocks
+// but not in their spans. It returns how much text there was in whole lines.
+func scan(r io.Reader, off int64, fn func(k block, text []byte) error) (int64, error) {
+	buf := make([]byte, 0, blockSize+64<<10)
+	for {
+		n, err := io.ReadFull(r, buf[len(buf):cap(buf)])
+		buf = buf[:len(buf)+n]
+		end := err == io.EOF || err == io.ErrUnexpectedEOF
+		if err != nil && !end {
+			return off, err
+		}
+		for len(buf) > 0 {
+			whole := bytes.LastIndexByte(buf[:min(len(buf), blockSize)], '\n') + 1
+			if whole == 0 { // one line longer than a block
+				whole = bytes.IndexByte(buf, '\n') + 1
+			}
+			if whole == 0 || whole < blockSize/2 && len(buf) < blockSize && !end {
+				break // the rest is to be read first
+			}
+			k := block{off: off, len: int64(whole)}
+			spanOf(buf[:whole], &k.span)
+			if err := fn(k, buf[:whole]); err != nil {
+				return off, err
+			}
+			off += int64(whole)
+			buf = append(buf[:0], buf[whole:]...)
+		}
+		if end {
+			return off, nil
+		}
+		if len(buf) >= maxLine { // no line
+			if err := fn(block{off: off, len: int64(len(buf))}, buf); err != nil {
+				return off, err
+			}
+			off += int64(len(buf))
+			buf = buf[:0]
+		}
+		if len(buf) == cap(buf) {
+			buf = append(make([]byte, 0, 2*cap(buf)), buf...)
+		}
+	}
+}
+
+// spanOf adds the records in text to s.
+func spanOf(text []byte, s *span) {
+	for len(text) > 0 {
+		i := bytes.IndexByte(text, '\n')
+		if i < 0 {
+			return
+		}
+		if h, ok := parseHead(text[:i]); ok && h.seq > s.last {
+			s.add(h.seq, h.ts, h.ns)
+		}
+		text = text[i+1:]
+	}
+}
+
+var errNotFile = errors.New("not a regular file")
+
+// openRegular opens a regular file for reading, and nothing else: a name in the
+// log's directory may have become a pipe, on which an open would wait.
+func openRegular(name string) (*os.File, error) {
+	st, err := os.Lstat(name)
+	if err != nil {
+		return nil, err
+	}
+	if !st.Mode().IsRegular() {
+		return nil, fmt.Errorf("%s: %w", name, errNotFile)
+	}
+	return os.Open(name)
+}
