@@ -1,10 +1,12 @@
 package event
 
 import (
+	"encoding/binary"
 	"fmt"
 	"hash/maphash"
 	"math"
 	"math/bits"
+	"strconv"
 	"sync/atomic"
 	"unicode/utf8"
 
@@ -283,35 +285,54 @@ func (p *parser) strings() []string {
 func (p *parser) uint() uint64 {
 	from := p.i
 	var v uint64
-	for ; p.i < len(p.b); p.i++ {
-		d := uint64(p.b[p.i] - '0')
-		if d > 9 {
+	for {
+		x, n := p.digits()
+		v = v*powers[n] + x
+		p.i += n
+		if n < 8 {
 			break
 		}
-		if p.i-from >= 19 { // 19 digits always fit
-			hi, lo := bits.Mul64(v, 10)
-			sum, carry := bits.Add64(lo, d, 0)
-			if hi|carry != 0 {
+	}
+	if n := p.i - from; n != 1 {
+		switch {
+		case n == 0:
+			p.fail("no number")
+			return 0
+		case p.b[from] == '0':
+			p.fail("a number that begins with 0")
+			return 0
+		case n > 19: // fewer always fit
+			var err error
+			if v, err = strconv.ParseUint(string(p.b[from:p.i]), 10, 64); err != nil {
 				p.fail("a number too large")
 				return 0
 			}
-			v = sum
-			continue
 		}
-		v = v*10 + d
 	}
-	switch {
-	case p.err != "":
-	case p.i == from:
-		p.fail("no number")
-	case p.b[from] == '0' && p.i-from > 1:
-		p.fail("a number that begins with 0")
-	case p.i < len(p.b) && (p.b[p.i] == '.' || p.b[p.i]|0x20 == 'e'):
+	if p.i < len(p.b) && (p.b[p.i] == '.' || p.b[p.i]|0x20 == 'e') {
 		p.fail("no whole number")
-	default:
-		return v
+		return 0
 	}
-	return 0
+	return v
+}
+
+var powers = [...]uint64{1, 1e1, 1e2, 1e3, 1e4, 1e5, 1e6, 1e7, 1e8}
+
+// digits returns the number that the next digits are, at most eight, and how
+// many there are.
+func (p *parser) digits() (v uint64, n int) {
+	if len(p.b)-p.i < 8 {
+		for ; p.i+n < len(p.b) && p.b[p.i+n]-'0' <= 9; n++ {
+			v = v*10 + uint64(p.b[p.i+n]-'0')
+		}
+		return v, n
+	}
+	x := binary.LittleEndian.Uint64(p.b[p.i:]) ^ '0'*ones
+	n = bits.TrailingZeros64((x+0x76*ones|x)&tops) / 8 // up to the first that is more than 9
+	x <<= 64 - 8*n                                     // zeros before the first digit
+	x = x*10 + x>>8                                    // four numbers of two digits, in every second byte
+	const odd = 0x000000ff_000000ff
+	return (x&odd*(100+1e6<<32) + x>>16&odd*(1+1e4<<32)) >> 32, n
 }
 
 func (p *parser) int() int64 {
@@ -381,7 +402,17 @@ func (p *parser) bytes() []byte {
 		return nil
 	}
 	from := p.i + 1
-	for i := from; i < len(p.b); i++ {
+	i := from
+	for ; len(p.b)-i >= 8; i += 8 {
+		x := binary.LittleEndian.Uint64(p.b[i:])
+		quote, slash := x^'"'*ones, x^'\\'*ones
+		stop := ((x-' '*ones)&^x | (quote-ones)&^quote | (slash-ones)&^slash) & tops
+		if stop != 0 {
+			i += bits.TrailingZeros64(stop) / 8
+			break
+		}
+	}
+	for ; i < len(p.b); i++ {
 		switch c := p.b[i]; {
 		case c == '"':
 			p.i = i + 1

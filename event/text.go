@@ -104,12 +104,14 @@ func appendString(b []byte, s string) []byte {
 	return b[:n+len(s)+2]
 }
 
-const ones = 0x0101010101010101 // times c is c in every byte
+const (
+	ones = 0x0101010101010101 // times c is c in every byte
+	tops = 0x80 * ones
+)
 
 // plain reports whether a JSON string holds the eight bytes of x as they are:
 // all are from ' ' to '~' and neither a quote nor a backslash.
 func plain(x uint64) bool {
-	const tops = 0x80 * ones
 	low := x - ' '*ones // borrows for bytes below ' '
 	quote := x ^ '"'*ones
 	slash := x ^ '\\'*ones
