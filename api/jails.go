@@ -7,6 +7,7 @@ import (
 
 	"glasshouse/access"
 	"glasshouse/api/wire"
+	"glasshouse/event"
 	"glasshouse/fault"
 	"glasshouse/id"
 	"glasshouse/jail"
@@ -65,6 +66,7 @@ func (s *Server) getJail(ctx context.Context, p oneJail, _ none) (wire.Jail, err
 		return wire.Jail{}, err
 	}
 	w := jailOf(ctx, j)
+	w.Observation = s.observation(ctx, p.ID)
 	st, err := s.o.Jails.Stats(ctx, p.ID)
 	if err != nil {
 		// It may have stopped since; its record is still what was asked for.
@@ -123,6 +125,7 @@ func specOf(b wire.CreateJail) (jail.Spec, error) {
 		s.Mounts = append(s.Mounts, jail.Mount(m))
 	}
 	s.Start = b.Start
+	s.Observe = event.Selection(b.Observe)
 	if b.Workspace != nil {
 		w := jail.Workspace(*b.Workspace)
 		s.Workspace = &w
@@ -148,10 +151,12 @@ func jailOf(ctx context.Context, j jail.Jail) wire.Jail {
 		Rootfs: wire.Rootfs(j.Spec.Rootfs), Digest: j.Digest,
 		Limits: wire.Limits(j.Spec.Limits), Network: string(j.Spec.Network),
 		Hostname: j.Spec.Hostname, Env: j.Spec.Env, Cwd: j.Spec.Cwd, User: j.Spec.User, Command: j.Spec.Command,
+		Observe:   wire.Observe(j.Spec.Observe),
 		CreatedAt: j.Created.UTC(), StartedAt: utc(j.Started), StoppedAt: utc(j.Stopped),
 		Links: map[string]string{
 			"self": self, "exec": self + "/exec", "execs": self + "/execs",
 			"files": self + "/files", "terminal": self + "/terminal", "diff": self + "/fs/diff",
+			"events": self + "/events", "processes": self + "/processes", "network": self + "/network/log", "report": self + "/report",
 		},
 	}
 	if !access.CallerOf(ctx).Role.Allows(access.Operator) {

@@ -21,8 +21,26 @@ func readParams(r *http.Request, into any) error {
 	if err != nil {
 		return fault.Fieldf("api", "query", "it is not well formed")
 	}
+	if err := fill(r, v, query); err != nil {
+		return err
+	}
+	for name := range query {
+		return fault.Fieldf("api", printable(name), "this request has no such parameter")
+	}
+	return nil
+}
+
+// fill takes what a struct, and those embedded in it, have a place for out of
+// query.
+func fill(r *http.Request, v reflect.Value, query url.Values) error {
 	for i := range v.NumField() {
 		f := v.Type().Field(i)
+		if f.Anonymous {
+			if err := fill(r, v.Field(i), query); err != nil {
+				return err
+			}
+			continue
+		}
 		if name, ok := f.Tag.Lookup("path"); ok {
 			if err := setPath(v.Field(i), r.PathValue(name)); err != nil {
 				return err
@@ -36,9 +54,6 @@ func readParams(r *http.Request, into any) error {
 			return err
 		}
 		delete(query, name)
-	}
-	for name := range query {
-		return fault.Fieldf("api", printable(name), "this request has no such parameter")
 	}
 	return nil
 }
@@ -103,7 +118,7 @@ func setValue(v reflect.Value, name, s string) error {
 			return fault.Fieldf("api", name, "%q is not a whole number in range", printable(s))
 		}
 		v.SetInt(n)
-	case reflect.Uint16, reflect.Uint32:
+	case reflect.Uint16, reflect.Uint32, reflect.Uint64:
 		n, err := strconv.ParseUint(s, 10, v.Type().Bits())
 		if err != nil {
 			return fault.Fieldf("api", name, "%q is not a whole number in range", printable(s))

@@ -49,6 +49,22 @@ var routes = []route{
 		"Stream changes below a path as they happen."},
 	{"GET /jails/{id}/fs/diff", access.Viewer, call(ok, (*Server).diffJail), "List what a jail changed in its root filesystem or its workspace, by path."},
 
+	{"GET /jails/{id}/events", access.Viewer, raw((*Server).streamEvents).
+		gives(ok, nil).or(ok, eventKind, wire.Event{}).or(ok, lineKind, wire.Event{}).streams(),
+		"Stream what a jail does, from its first record on or from where a filter, a time or Last-Event-ID says. Each event's id is its record's seq; 'end' comes last."},
+	{"GET /jails/{id}/processes", access.Viewer, raw((*Server).processes).
+		gives(ok, wire.Processes{}).or(ok, textKind, nil),
+		"Show the tree of a jail's processes, as it is or as it was."},
+	{"GET /jails/{id}/network/log", access.Viewer, raw((*Server).networkLog).
+		gives(ok, wire.Flows{}).or(ok, lineKind, wire.Event{}).or(ok, textKind, nil),
+		"List whom a jail talked to, in the order it began."},
+	{"GET /jails/{id}/network/pcap", access.Viewer, raw((*Server).networkPackets).
+		gives(ok, nil).or(ok, "application/x-pcapng", nil),
+		"Download what is kept of a jail's packets."},
+	{"GET /jails/{id}/report", access.Viewer, raw((*Server).report).
+		gives(ok, nil).or(ok, jsonKind, map[string]any{}).or(ok, htmlKind, nil).or(ok, markdownKind, nil),
+		"Report on all that a jail did, on one page."},
+
 	{"POST /tokens", access.Admin, call(created, (*Server).createToken).secret(), "Make a bearer token. The answer alone has its secret."},
 	{"GET /tokens", access.Admin, call(ok, (*Server).listTokens), "List tokens, oldest first."},
 	{"DELETE /tokens/{id}", access.Admin, call(noContent, (*Server).revokeToken), "Revoke a token."},
@@ -74,4 +90,9 @@ const (
 	byteKind  = "application/octet-stream"
 	tarKind   = "application/x-tar"
 	eventKind = "text/event-stream"
+	lineKind  = "application/x-ndjson"
+	textKind  = "text/plain"
+	htmlKind  = "text/html"
+
+	markdownKind = "text/markdown"
 )

@@ -108,6 +108,7 @@ none, the command starts one, which ends when nobody uses it any more.`,
 	root.PersistentFlags().BoolVar(&c.json, "json", false, "print what the API answered")
 	root.AddCommand(
 		c.serve(), c.run(), c.apply(), c.jail(), c.copy(), c.files(), c.diff(),
+		c.events(), c.processes(), c.network(), c.report(),
 		c.rootfs(), c.token(), c.backends(), c.doctor(), c.health(), c.docs(),
 	)
 	return root

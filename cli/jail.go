@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"maps"
+	"slices"
 	"strings"
 	"time"
 
@@ -26,9 +28,9 @@ func (c *command) jail() *cobra.Command {
 
 // jailFlags are the flags that describe a jail to be made.
 type jailFlags struct {
-	name, backend, runtime, rootfs, network, hostname, user, memory, disk string
-	env, labels, mounts                                                   []string
-	cpu, pids                                                             int64
+	name, backend, runtime, rootfs, network, hostname, user, memory, disk, observe string
+	env, labels, mounts                                                            []string
+	cpu, pids                                                                      int64
 }
 
 func (f *jailFlags) add(cmd *cobra.Command) {
@@ -46,6 +48,7 @@ func (f *jailFlags) add(cmd *cobra.Command) {
 	fs.Int64Var(&f.cpu, "cpu-shares", 0, "processor weight (default 256, at most 1024)")
 	fs.StringVar(&f.memory, "memory", "", "memory, such as 512m or 2g (default 512m, at most 8g)")
 	fs.StringVar(&f.disk, "disk", "", "disk, such as 512m or 2g (default 1g, at most 16g)")
+	fs.StringVar(&f.observe, "observe", "", observeHelp)
 	fs.Int64Var(&f.pids, "pids", 0, "processes and threads (default 128, at most 4096)")
 }
 
@@ -67,6 +70,9 @@ func (f *jailFlags) request(getenv func(string) string) (req wire.CreateJail, er
 		return req, err
 	}
 	if req.Rootfs, err = parseRootfs(f.rootfs); err != nil {
+		return req, err
+	}
+	if req.Observe, err = parseObserve(f.observe); err != nil {
 		return req, err
 	}
 	for _, m := range f.mounts {
@@ -230,6 +236,7 @@ func showJail(w io.Writer, j wire.Jail) {
 	add("rootfs", rootfsName(j.Rootfs))
 	add("digest", j.Digest)
 	add("network", j.Network)
+	add("recorded", observeText(j.Observe))
 	add("created", j.CreatedAt.Local().Format(time.DateTime))
 	l := j.Limits
 	if u := j.Usage; u != nil {
@@ -244,7 +251,30 @@ func showJail(w io.Writer, j wire.Jail) {
 	} else {
 		add("limits", fmt.Sprintf("weight %d, memory %s, disk %s, %d processes", l.CPUShares, size(l.MemoryMB<<20), size(l.DiskMB<<20), l.MaxPIDs))
 	}
+	if o := j.Observation; o != nil {
+		showObservation(add, *o)
+	}
 	table(w, rows)
+}
+
+// showObservation says how a jail is being recorded, and what of it is missing.
+func showObservation(add func(k, v string), o wire.Observation) {
+	add("events", fmt.Sprintf("%d kept, %s", o.Log.Events, size(o.Log.Bytes)))
+	for _, t := range slices.Sorted(maps.Keys(o.Log.Lost)) {
+		add("events lost", fmt.Sprintf("%d of type %s: the disk did not keep up", o.Log.Lost[t], t))
+	}
+	add("not written", o.Log.Err)
+	for _, name := range slices.Sorted(maps.Keys(o.Sources)) {
+		s := o.Sources[name]
+		text := fmt.Sprintf("%d seen, %d lost", s.Seen, s.Lost)
+		if s.Throttled > 0 {
+			text += fmt.Sprintf(", slowed the jail %d times", s.Throttled)
+		}
+		if s.Err != "" {
+			text += ": " + s.Err
+		}
+		add("  "+name, text)
+	}
 }
 
 // each runs f on every jail named, and goes on after an error.

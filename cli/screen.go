@@ -72,6 +72,25 @@ func (s screen) size() (cols, rows int) {
 	return cols, rows
 }
 
+// page returns text as a page that replaces the one before, if the screen is a
+// terminal, cut to what fits on it.
+func (s screen) page(text string) string {
+	if !s.terminal {
+		return text + "\n"
+	}
+	cols, rows := s.size()
+	lines := strings.Split(strings.TrimSuffix(text, "\n"), "\n")
+	if rows > 1 && len(lines) >= rows {
+		lines = append(lines[:rows-2], fmt.Sprintf("… %d more", len(lines)-rows+2))
+	}
+	for i, line := range lines {
+		if r := []rune(line); cols > 0 && len(r) > cols {
+			lines[i] = string(r[:cols-1]) + "…"
+		}
+	}
+	return "\x1b[H\x1b[2J" + strings.Join(lines, "\n") + "\n"
+}
+
 // escape makes of a stranger's text one line that moves no cursor and sets no
 // title: what a terminal would obey, and what changes the direction of writing,
 // is shown as Go and most shells would write it.

@@ -15,7 +15,7 @@ import (
 var may = map[string][]string{
 	"cmd/glasshouse":      {"cli", "backend/bwrap"},
 	"cmd/glasshouse-init": {"jailinit"},
-	"cli":                 {"api/client", "api/wire", "daemon", "event", "host/probe"},
+	"cli":                 {"api/client", "api/wire", "daemon", "event", "host/probe", "observe/syscalls"},
 	"daemon":              {"*"},
 
 	"api":        {"api/wire", "api/replay", "access", "event", "eventlog", "jail", "jailinit/control", "jailinit/protocol", "report", "rootfs"},
@@ -47,7 +47,7 @@ var may = map[string][]string{
 	"observe":             {"event", "eventlog"},
 	"observe/syscalls":    {"event"},
 	"observe/kernel":      {"event", "observe", "observe/syscalls"},
-	"observe/network":     {"event", "observe", "observe/syscalls"},
+	"observe/network":     {"event", "host/netns", "observe"},
 	"observe/gvisor":      {"event", "observe", "observe/syscalls"},
 	"observe/ptrace":      {"event", "observe", "observe/syscalls"},
 	"observe/observetest": {"event", "observe"},

@@ -38,6 +38,7 @@ func TestMain(m *testing.M) { os.Exit(apitest.Main(m)) }
 type daemon struct {
 	*client.Client // over the socket
 	jails          *apitest.Jails
+	watched        *apitest.Watched
 	server         *api.Server
 	socket, tcp    string
 	token          string
@@ -60,8 +61,10 @@ func startWith(t testing.TB, jails *apitest.Jails, m api.Manager) *daemon {
 	if err != nil {
 		t.Fatal(err)
 	}
+	watched := apitest.Watch(t, jails)
 	server, err := api.New(api.Options{
-		Jails: m, Tokens: ts, Replays: st.Replays(), Ready: st.Ping, Version: wire.Version{Version: "9"},
+		Observed: watched,
+		Jails:    m, Tokens: ts, Replays: st.Replays(), Ready: st.Ping, Version: wire.Version{Version: "9"},
 		Log: slog.New(slog.DiscardHandler),
 	})
 	if err != nil {
@@ -72,7 +75,7 @@ func startWith(t testing.TB, jails *apitest.Jails, m api.Manager) *daemon {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { os.RemoveAll(dir) })
-	d := &daemon{jails: jails, server: server, socket: filepath.Join(dir, "s"), token: secret}
+	d := &daemon{jails: jails, watched: watched, server: server, socket: filepath.Join(dir, "s"), token: secret}
 	d.listen(t, "unix", d.socket)
 	d.tcp = d.listen(t, "tcp", "127.0.0.1:0")
 	d.Client = d.dial(t, client.Options{Addr: "unix://" + d.socket})

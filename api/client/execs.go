@@ -196,27 +196,8 @@ func (s *ExecStream) start(e event) error {
 // comeBack connects again after the connection broke with cause.
 func (s *ExecStream) comeBack(cause error) error {
 	s.hangUp()
-	start := time.Now()
-	for wait := firstTry; ; wait = min(2*wait, lastTry) {
-		if s.ctx.Err() != nil {
-			return context.Cause(s.ctx)
-		}
-		r := s.request(s.next)
-		err := s.connect(r)
-		if err == nil {
-			return nil
-		}
-		if !errors.Is(err, fault.Unavailable) {
-			return err // the jail or the command is gone, or we may no longer
-		}
-		if time.Since(start) > patience {
-			return s.c.lost(s.ctx, r, errors.Join(cause, err))
-		}
-		select {
-		case <-time.After(wait):
-		case <-s.ctx.Done():
-		}
-	}
+	r := s.request(s.next)
+	return s.c.comeBack(s.ctx, r, cause, func() error { return s.connect(r) })
 }
 
 func (s *ExecStream) request(from int64) request {

@@ -10,6 +10,7 @@ import (
 // An event is one server-sent event.
 type event struct {
 	id   string // the last one seen, also on an earlier event
+	own  bool   // id is this event's own
 	name string
 	data string
 }
@@ -43,7 +44,7 @@ func (s *sseReader) next() (event, error) {
 		}
 		if line == "" {
 			if len(data) == 0 {
-				e.name = ""
+				e.name, e.own = "", false
 				continue
 			}
 			e.id, e.data = s.id, strings.Join(data, "\n")
@@ -61,7 +62,7 @@ func (s *sseReader) next() (event, error) {
 			data = append(data, value)
 		case "id":
 			if !strings.Contains(value, "\x00") {
-				s.id = value
+				s.id, e.own = value, true
 			}
 		}
 	}

@@ -22,6 +22,7 @@ type CreateJail struct {
 	Command   []string          `json:"command,omitempty" description:"Run at start. Its end does not end the jail."`
 	Mounts    []Mount           `json:"mounts,omitempty"`
 	Workspace *Workspace        `json:"workspace,omitempty"`
+	Observe   Observe           `json:"observe,omitzero" description:"What of it is recorded."`
 	Start     bool              `json:"start,omitempty" description:"Start it as well. A jail that cannot be started is not kept."`
 }
 
@@ -75,11 +76,14 @@ type Jail struct {
 	Command   []string          `json:"command,omitempty"`
 	Mounts    []Mount           `json:"mounts,omitempty"`
 	Workspace *Workspace        `json:"workspace,omitempty"`
+	Observe   Observe           `json:"observe"`
 	CreatedAt time.Time         `json:"created_at" required:"true"`
 	StartedAt *time.Time        `json:"started_at,omitempty"`
 	StoppedAt *time.Time        `json:"stopped_at,omitempty"`
 	Usage     *Usage            `json:"usage,omitempty" description:"What it uses now. Only when one jail is asked for, and it has processes."`
 	Links     map[string]string `json:"links,omitempty"`
+
+	Observation *Observation `json:"observation,omitempty" description:"How it is being recorded. Only when one jail is asked for."`
 }
 
 // Usage is what a jail uses now.

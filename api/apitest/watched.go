@@ -1,0 +1,106 @@
+package apitest
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"sync"
+	"testing"
+
+	"glasshouse/api/wire"
+	"glasshouse/event"
+	"glasshouse/eventlog"
+	"glasshouse/id"
+)
+
+// Watched is an api.Observed: real logs, in which is what a test puts there.
+type Watched struct {
+	t     testing.TB
+	jails *Jails
+	dir   string
+
+	mu   sync.Mutex
+	logs map[id.Jail]*eventlog.Log // guarded by mu
+}
+
+// Watch returns the logs of jails. They are closed with t.
+func Watch(t testing.TB, jails *Jails) *Watched {
+	t.Helper()
+	w := &Watched{t: t, jails: jails, dir: t.TempDir(), logs: map[id.Jail]*eventlog.Log{}}
+	t.Cleanup(func() {
+		for j := range w.logs {
+			w.Close(j)
+		}
+	})
+	return w
+}
+
+// Log implements api.Observed.
+func (w *Watched) Log(ctx context.Context, j id.Jail) (*eventlog.Log, error) {
+	if _, err := w.jails.Get(ctx, j); err != nil {
+		return nil, err
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if l, ok := w.logs[j]; ok {
+		return l, nil
+	}
+	if err := os.MkdirAll(w.place(j), 0o700); err != nil {
+		return nil, err
+	}
+	l := eventlog.New(eventlog.Config{Dir: filepath.Join(w.place(j), "events"), Jail: j})
+	if err := l.Open(); err != nil {
+		return nil, err
+	}
+	w.logs[j] = l
+	return l, nil
+}
+
+func (w *Watched) place(j id.Jail) string { return filepath.Join(w.dir, string(j)) }
+
+// Status implements api.Observed.
+func (w *Watched) Status(id.Jail) map[string]wire.Source {
+	return map[string]wire.Source{"kernel": {Seen: 7, Throttled: 1}}
+}
+
+// Packets implements api.Observed.
+func (w *Watched) Packets(j id.Jail) ([]string, error) {
+	return filepath.Glob(filepath.Join(w.place(j), "packets*.pcapng"))
+}
+
+// PutPackets makes a capture file of a jail.
+func (w *Watched) PutPackets(j id.Jail, name string, data []byte) {
+	w.t.Helper()
+	if err := os.MkdirAll(w.place(j), 0o700); err != nil {
+		w.t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(w.place(j), name), data, 0o600); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// Append puts records into a jail's log.
+func (w *Watched) Append(j id.Jail, es ...event.Event) {
+	w.t.Helper()
+	l, err := w.Log(context.Background(), j)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	for i := range es {
+		l.Append(&es[i])
+	}
+	if err := l.Flush(context.Background()); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// Close closes a jail's log, as the jail's deletion does.
+func (w *Watched) Close(j id.Jail) {
+	w.t.Helper()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if err := w.logs[j].Close(); err != nil {
+		w.t.Errorf("close the log of %s: %v", j, err)
+	}
+	delete(w.logs, j)
+}

@@ -1,0 +1,172 @@
+package api
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"slices"
+	"strconv"
+
+	"glasshouse/event"
+	"glasshouse/fault"
+	"glasshouse/id"
+	"glasshouse/report"
+)
+
+type networkParams struct {
+	ID id.Jail `path:"id"`
+	paging
+	Since   string `query:"since" description:"Not before: a time (RFC 3339) or how long ago, such as 5m."`
+	Until   string `query:"until" description:"Not after."`
+	Packets bool   `query:"packets" description:"The records themselves, as lines of JSON; Accept: application/x-ndjson asks the same."`
+}
+
+// networkLog answers with whom a jail talked to.
+func (s *Server) networkLog(w http.ResponseWriter, r *http.Request, p networkParams) error {
+	if _, err := s.readBody(w, r, &none{}); err != nil {
+		return err
+	}
+	part := window{Since: p.Since, Until: p.Until}
+	if p.Packets || accepts(r, lineKind) {
+		if p.Limit != 0 || p.After != "" {
+			return fault.Fieldf("api", "packets", "records are not paged; GET /jails/%s/events?type=net has limit and after", p.ID)
+		}
+		return s.streamEvents(w, r, eventParams{ID: p.ID, recordFilter: recordFilter{Q: netRecords}, window: part, Format: "ndjson"})
+	}
+	n, err := limit(p.Limit)
+	if err != nil {
+		return err
+	}
+	var after uint64
+	if p.After != "" {
+		if after, err = strconv.ParseUint(p.After, 10, 64); err != nil {
+			return fault.Fieldf("api", "after", "%q is no page's 'next'", printable(p.After))
+		}
+	}
+	log := report.NewNetLog()
+	err = s.folded(r.Context(), p.ID, netRecords, part, func(src report.Events) error {
+		var e event.Event
+		for {
+			if _, err := src.Next(&e); err == io.EOF {
+				return nil
+			} else if err != nil {
+				return err
+			}
+			log.Add(&e)
+		}
+	})
+	if err != nil {
+		return err
+	}
+	list, count := log.Flows()
+	if accepts(r, textKind) {
+		var b bytes.Buffer
+		if err := report.WriteNet(&b, list); err != nil {
+			return err
+		}
+		if more := count.N - int64(len(list)); more > 0 {
+			fmt.Fprintf(&b, "and %d more, of fewer bytes\n", more)
+		}
+		return writeText(w, b.Bytes())
+	}
+	list = list[from(list, after):]
+	list, next := cut(list, n, func(f report.Flow) string { return strconv.FormatUint(f.Events.First, 10) })
+	return writeJSON(w, http.StatusOK, struct {
+		Items []report.Flow `json:"items"`
+		Next  string        `json:"next,omitempty"`
+		Count int64         `json:"count"`
+	}{list, next, count.N})
+}
+
+// from is where in list the flows are that began after a record. Each began with
+// one of its own.
+func from(list []report.Flow, after uint64) int {
+	i, found := slices.BinarySearchFunc(list, after, func(f report.Flow, seq uint64) int {
+		return int(min(max(int64(f.Events.First)-int64(seq), -1), 1))
+	})
+	if found {
+		i++
+	}
+	return i
+}
+
+// networkPackets answers with what is kept of a jail's packets.
+func (s *Server) networkPackets(w http.ResponseWriter, r *http.Request, p oneJail) error {
+	if _, err := s.readBody(w, r, &none{}); err != nil {
+		return err
+	}
+	if _, err := s.o.Jails.Get(r.Context(), p.ID); err != nil {
+		return err
+	}
+	if s.o.Observed == nil {
+		return errUnwatched
+	}
+	names, err := s.o.Observed.Packets(p.ID)
+	if err != nil {
+		return err
+	}
+	if len(names) == 0 {
+		return &fault.Error{Op: "api", On: string(p.ID), Kind: fault.NotFound, Err: errors.New("no bytes of this jail's packets are kept"),
+			Remedy: "make a jail with observe.packet_bytes above 0, such as 128"}
+	}
+	w.(*recorder).stream = true
+	download(w, "application/x-pcapng", string(p.ID)+".pcapng")
+	for _, name := range names {
+		if err := sendBlocks(w, r, name); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// sendBlocks sends the whole blocks of a pcapng file. One that is being written
+// may end in half a block, behind which no reader would find the next file.
+func sendBlocks(w http.ResponseWriter, r *http.Request, name string) error {
+	f, err := os.Open(name)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil // gone for its age since it was listed
+	}
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	size, err := wholeBlocks(f)
+	if err != nil {
+		return fmt.Errorf("read %s: %w", name, err)
+	}
+	return send(w, r, io.NewSectionReader(f, 0, size))
+}
+
+// wholeBlocks returns the length of a file without the block at its end that is
+// not yet whole. A block begins with its type and its length, and each section
+// says in which order of bytes.
+func wholeBlocks(f *os.File) (size int64, err error) {
+	fi, err := f.Stat()
+	if err != nil {
+		return 0, err
+	}
+	const section, magic, least = 0x0a0d0d0a, 0x1a2b3c4d, 12
+	var order binary.ByteOrder = binary.LittleEndian
+	var head [least]byte
+	for size+least <= fi.Size() {
+		if _, err := f.ReadAt(head[:], size); err != nil {
+			return 0, err
+		}
+		if binary.LittleEndian.Uint32(head[:]) == section { // reads the same both ways
+			order = binary.LittleEndian
+			if order.Uint32(head[8:]) != magic {
+				order = binary.BigEndian
+			}
+		}
+		n := int64(order.Uint32(head[4:]))
+		if n < least || n%4 != 0 || size+n > fi.Size() {
+			break
+		}
+		size += n
+	}
+	return size, nil
+}

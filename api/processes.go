@@ -1,0 +1,101 @@
+package api
+
+import (
+	"bytes"
+	"context"
+	"net/http"
+	"strconv"
+	"time"
+
+	"glasshouse/event"
+	"glasshouse/eventlog"
+	"glasshouse/id"
+	"glasshouse/report"
+)
+
+// folded reads the records that a query names, for one of report's folds.
+func (s *Server) folded(ctx context.Context, j id.Jail, filter string, w window, fold func(report.Events) error) error {
+	f, err := event.ParseFilter(filter)
+	if err != nil {
+		return err
+	}
+	l, err := s.log(ctx, j)
+	if err != nil {
+		return err
+	}
+	q, err := w.query(f, l)
+	if err != nil {
+		return err
+	}
+	c, err := read(ctx, l, q)
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	return fold(&records{ctx, c})
+}
+
+// records is a cursor that ends with its caller: a fold may take long.
+type records struct {
+	ctx context.Context
+	c   *eventlog.Cursor
+}
+
+func (r *records) Next(e *event.Event) ([]byte, error) {
+	if err := r.ctx.Err(); err != nil {
+		return nil, err
+	}
+	return r.c.Next(e)
+}
+
+type processParams struct {
+	ID  id.Jail `path:"id"`
+	At  string  `query:"at" description:"As it was then: a time (RFC 3339), how long ago, such as 5m, or the sequence number of a record."`
+	All bool    `query:"all" description:"Also those that have ended."`
+}
+
+// processes answers with the tree of a jail's processes.
+func (s *Server) processes(w http.ResponseWriter, r *http.Request, p processParams) error {
+	if _, err := s.readBody(w, r, &none{}); err != nil {
+		return err
+	}
+	at, err := p.instant(time.Now())
+	if err != nil {
+		return err
+	}
+	var tree *report.Tree
+	err = s.folded(r.Context(), p.ID, procRecords, window{}, func(src report.Events) (err error) {
+		tree, err = report.TreeAt(src, at)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	list := tree.Processes(p.All)
+	if accepts(r, textKind) {
+		var b bytes.Buffer
+		if err := report.WritePS(&b, list); err != nil {
+			return err
+		}
+		return writeText(w, b.Bytes())
+	}
+	return writeJSON(w, http.StatusOK, struct {
+		Items []report.Process `json:"items"`
+		report.Known
+	}{list, tree.Known()})
+}
+
+func (p processParams) instant(now time.Time) (report.Instant, error) {
+	if seq, err := strconv.ParseUint(p.At, 10, 64); err == nil {
+		return report.Instant{Seq: seq}, nil
+	}
+	t, err := instant("at", p.At, now)
+	return report.Instant{Time: t}, err
+}
+
+// writeText writes an answer for people.
+func writeText(w http.ResponseWriter, text []byte) error {
+	w.Header().Set("Content-Type", textKind+"; charset=utf-8")
+	_, err := w.Write(text)
+	return err
+}

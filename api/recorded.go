@@ -1,0 +1,394 @@
+package api
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"reflect"
+	"strconv"
+	"strings"
+	"time"
+
+	"glasshouse/api/wire"
+	"glasshouse/event"
+	"glasshouse/eventlog"
+	"glasshouse/fault"
+	"glasshouse/id"
+)
+
+// Observed is what the API asks of the part that watches jails.
+type Observed interface {
+	// Log returns a jail's log, to which all has been appended that its
+	// sources saw before the call; fault.NotFound if there is no such jail. It
+	// is closed when the jail is deleted.
+	Log(ctx context.Context, j id.Jail) (*eventlog.Log, error)
+
+	// Status says how the sources at a jail fare, by their names. A jail that
+	// does not run has none.
+	Status(j id.Jail) map[string]wire.Source
+
+	// Packets returns the pcapng files that are kept of a jail, oldest first.
+	Packets(j id.Jail) ([]string, error)
+}
+
+// errUnwatched answers for a daemon without observers.
+var errUnwatched = fault.Cannot("api", "this daemon watches no jails", "see glasshouse doctor for what is missing")
+
+// log returns a jail's log.
+func (s *Server) log(ctx context.Context, j id.Jail) (*eventlog.Log, error) {
+	if s.o.Observed == nil {
+		return nil, errUnwatched
+	}
+	return s.o.Observed.Log(ctx, j)
+}
+
+// observation is how a jail is being recorded, or nil if it is not.
+func (s *Server) observation(ctx context.Context, j id.Jail) *wire.Observation {
+	l, err := s.log(ctx, j)
+	if err != nil {
+		if s.o.Observed != nil {
+			s.o.Log.Debug("no log", "jail", j, "err", err)
+		}
+		return nil
+	}
+	st := l.Stats()
+	o := &wire.Observation{Sources: s.o.Observed.Status(j), Log: wire.EventLog{
+		Events: st.Events, Bytes: st.Bytes, Segments: st.Segments, First: st.OldestSeq, Last: st.Last, Lost: st.Lost, Err: st.Err,
+	}}
+	if o.Sources == nil {
+		o.Sources = map[string]wire.Source{}
+	}
+	return o
+}
+
+// All records of a type, and the gaps among them, which a term for the type would
+// leave out.
+const (
+	netRecords  = "proto:*"
+	procRecords = "ppid:>=0"
+)
+
+// A recordFilter is the terms of a request. Each parameter but q is one term.
+type recordFilter struct {
+	Q    string `query:"q" description:"A filter: terms joined by spaces, such as 'type:net host:*.example.com ret:<0 pid:42'. docs/events.md has the language."`
+	Type string `query:"type" description:"Short for a term of q, as are those that follow: one of syscall, file, net, proc, gap, usage, or several joined by commas."`
+	PID  string `query:"pid"`
+	Path string `query:"path"`
+	Host string `query:"host"`
+	Name string `query:"name" description:"Of a system call."`
+	Ret  string `query:"ret" description:"Such as <0 or EACCES."`
+	Comm string `query:"comm"`
+	Op   string `query:"op"`
+}
+
+// filter is nil if every record is meant.
+func (f recordFilter) filter() (*event.Filter, error) {
+	terms := []string{f.Q}
+	v := reflect.ValueOf(f)
+	for i := 1; i < v.NumField(); i++ {
+		value := v.Field(i).String()
+		if value == "" {
+			continue
+		}
+		name := v.Type().Field(i).Tag.Get("query")
+		term := name + ":" + quoted(value)
+		if _, err := event.ParseFilter(term); err != nil {
+			return nil, &fault.Error{Op: "api", Kind: fault.Invalid, Field: name, Err: cause(err)}
+		}
+		terms = append(terms, term)
+	}
+	q := strings.TrimSpace(strings.Join(terms, " "))
+	if q == "" {
+		return nil, nil
+	}
+	return event.ParseFilter(q)
+}
+
+// quoted keeps a parameter's value one value of a term: a space in it would begin
+// another term.
+func quoted(value string) string {
+	if !strings.ContainsAny(value, " \t\r\n\"\\") {
+		return value
+	}
+	return `"` + strings.NewReplacer(`"`, `\"`, `\`, `\\`).Replace(value) + `"`
+}
+
+// cause is what is wrong, without where the inner error says that it is.
+func cause(err error) error {
+	if e, ok := errors.AsType[*fault.Error](err); ok && e.Err != nil {
+		return e.Err
+	}
+	return err
+}
+
+// A window is a part of a log.
+type window struct {
+	Since string  `query:"since" description:"Not before: a time (RFC 3339) or how long ago, such as 5m."`
+	Until string  `query:"until" description:"Not after."`
+	After *uint64 `query:"after" description:"Only records with a later sequence number."`
+	Tail  *int    `query:"tail" minimum:"0" description:"Of the records there are, only the last so many."`
+	Limit int     `query:"limit" minimum:"1" description:"At most so many; all if not given."`
+}
+
+func (w window) query(f *event.Filter, l *eventlog.Log) (eventlog.Query, error) {
+	q := eventlog.Query{Filter: f, Limit: w.Limit}
+	var err error
+	now := time.Now()
+	if q.Since, err = instant("since", w.Since, now); err != nil {
+		return q, err
+	}
+	if q.Until, err = instant("until", w.Until, now); err != nil {
+		return q, err
+	}
+	if w.Limit < 0 {
+		return q, fault.Fieldf("api", "limit", "%d is less than 1", w.Limit)
+	}
+	last := l.Last()
+	if w.After != nil {
+		if q.After = *w.After; q.After > last {
+			return q, &fault.Error{Op: "api", Kind: fault.Invalid, Field: "after", Err: fmt.Errorf("the log has come to %d only", last),
+				Remedy: "leave it out, to begin with the oldest record that is kept"}
+		}
+	}
+	if w.Tail != nil {
+		switch q.Tail = *w.Tail; {
+		case q.Tail < 0:
+			return q, fault.Fieldf("api", "tail", "%d is less than 0", q.Tail)
+		case q.Tail == 0: // only what comes
+			q.After = max(q.After, last)
+		}
+	}
+	return q, nil
+}
+
+// instant reads a time, or how long before now it was. "" is the zero time.
+func instant(field, s string, now time.Time) (time.Time, error) {
+	if s == "" {
+		return time.Time{}, nil
+	}
+	if t, err := time.Parse(time.RFC3339, s); err == nil {
+		return t, nil
+	}
+	d, err := time.ParseDuration(s)
+	if err != nil || d < 0 {
+		return time.Time{}, fault.Fieldf("api", field, "%q is neither a time such as 2026-01-02T15:04:05Z nor how long ago, such as 5m", printable(s))
+	}
+	return now.Add(-d), nil
+}
+
+type eventParams struct {
+	ID id.Jail `path:"id"`
+	recordFilter
+	window
+	Follow *bool  `query:"follow" description:"Go on with what happens from now on. Events do unless told otherwise, lines do not."`
+	Format string `query:"format" enum:"sse,ndjson" description:"As Accept: text/event-stream, the default, and application/x-ndjson."`
+}
+
+// streamEvents answers with a jail's records: those there are, and as they
+// happen those to come.
+func (s *Server) streamEvents(w http.ResponseWriter, r *http.Request, p eventParams) error {
+	if _, err := s.readBody(w, r, &none{}); err != nil {
+		return err
+	}
+	lines, err := p.lines(r)
+	if err != nil {
+		return err
+	}
+	if err := lastEvent(r, &p.After); err != nil {
+		return err
+	}
+	f, err := p.filter()
+	if err != nil {
+		return err
+	}
+	ctx, cancel := s.streamContext(r)
+	defer cancel()
+	l, err := s.log(ctx, p.ID)
+	if err != nil {
+		return err
+	}
+	q, err := p.query(f, l)
+	if err != nil {
+		return err
+	}
+	out := &recordWriter{w: w, rc: http.NewResponseController(w), lines: lines}
+	w.(*recorder).stream = true
+	if p.Follow == nil && !lines || p.Follow != nil && *p.Follow {
+		defer s.metrics.opened("events")()
+		err = out.follow(ctx, l, q)
+	} else {
+		err = out.history(ctx, l, q)
+	}
+	if err != nil && ctx.Err() != nil && !lines {
+		return nil // no end was sent, so the reader knows; it comes back
+	}
+	return err
+}
+
+func (p eventParams) lines(r *http.Request) (bool, error) {
+	switch p.Format {
+	case "":
+		return accepts(r, lineKind) && !wantsEvents(r), nil
+	case "sse", "ndjson":
+		return p.Format == "ndjson", nil
+	}
+	return false, fault.Fieldf("api", "format", "%q is neither sse nor ndjson", printable(p.Format))
+}
+
+// lastEvent puts what a reader who comes back has seen last in the place of
+// after.
+func lastEvent(r *http.Request, after **uint64) error {
+	last := r.Header.Get("Last-Event-ID")
+	if last == "" {
+		return nil
+	}
+	n, err := strconv.ParseUint(last, 10, 64)
+	if err != nil {
+		return fault.Fieldf("api", "Last-Event-ID", "%q is none of this stream's", printable(last))
+	}
+	*after = &n
+	return nil
+}
+
+// A recordWriter writes records as events or lines. It holds little: there may
+// be a thousand.
+type recordWriter struct {
+	w     http.ResponseWriter
+	rc    *http.ResponseController
+	lines bool
+}
+
+func (o *recordWriter) start() error {
+	h := o.w.Header()
+	h.Set("Content-Type", eventKind)
+	if o.lines {
+		h.Set("Content-Type", lineKind)
+	}
+	h.Set("X-Accel-Buffering", "no") // for a proxy that would wait for more
+	o.w.WriteHeader(http.StatusOK)
+	return o.beat() // tells the reader that the stream is on
+}
+
+// beat writes a comment, so that a dead peer is noticed. Among lines there are
+// none: there the kernel's own probes must do.
+func (o *recordWriter) beat() error {
+	if o.lines {
+		return o.rc.Flush()
+	}
+	return o.write([]byte(":\n\n"))
+}
+
+// write passes bytes on at once, and gives up on a reader that takes nothing.
+func (o *recordWriter) write(b []byte) error {
+	o.rc.SetWriteDeadline(time.Now().Add(writeTime))
+	if _, err := o.w.Write(b); err != nil {
+		return err
+	}
+	return o.rc.Flush()
+}
+
+// end says that there is no more, and that the connection did not break.
+func (o *recordWriter) end() error {
+	if o.lines {
+		return nil
+	}
+	return o.write([]byte("event: " + wire.EventEnd + "\ndata: {}\n\n"))
+}
+
+// read opens what a log holds, with what is not yet written.
+func read(ctx context.Context, l *eventlog.Log, q eventlog.Query) (*eventlog.Cursor, error) {
+	if err := l.Flush(ctx); err != nil {
+		return nil, err
+	}
+	return l.Read(ctx, q)
+}
+
+// history writes the records that there are.
+func (o *recordWriter) history(ctx context.Context, l *eventlog.Log, q eventlog.Query) error {
+	if q.Tail == 0 && q.After != 0 && q.After >= l.Last() {
+		if err := o.start(); err != nil {
+			return err
+		}
+		return o.end()
+	}
+	c, err := read(ctx, l, q)
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	if err := o.start(); err != nil {
+		return err
+	}
+	const chunk = 32 << 10
+	var b bytes.Buffer
+	var e event.Event
+	for {
+		line, err := c.Next(&e)
+		if err == io.EOF {
+			break
+		}
+		if err == nil {
+			err = ctx.Err()
+		}
+		if err != nil {
+			return err
+		}
+		if o.lines {
+			b.Write(line)
+			b.WriteByte('\n')
+		} else {
+			if e.Seq != 0 { // a gap that the reader met and the log does not have has none
+				fmt.Fprintf(&b, "id: %d\n", e.Seq)
+			}
+			fmt.Fprintf(&b, "event: %s\ndata: %s\n\n", e.Type, line)
+		}
+		if b.Len() >= chunk {
+			if err := o.write(b.Bytes()); err != nil {
+				return err
+			}
+			b.Reset()
+		}
+	}
+	if b.Len() > 0 {
+		if err := o.write(b.Bytes()); err != nil {
+			return err
+		}
+	}
+	return o.end()
+}
+
+// follow writes the records that there are and those to come, until the log is
+// closed: the jail is deleted then.
+func (o *recordWriter) follow(ctx context.Context, l *eventlog.Log, q eventlog.Query) error {
+	stream, err := l.Follow(ctx, q)
+	if err != nil {
+		return err
+	}
+	defer stream.Close()
+	if err := o.start(); err != nil {
+		return err
+	}
+	for {
+		wait, cancel := context.WithTimeout(ctx, heartbeat)
+		batch, err := stream.Next(wait)
+		cancel()
+		switch {
+		case err == io.EOF:
+			return o.end()
+		case err != nil && ctx.Err() == nil && wait.Err() != nil:
+			err = o.beat()
+		case err != nil:
+			return err
+		case o.lines:
+			err = o.write(append(bytes.Join(batch.Lines, []byte{'\n'}), '\n'))
+		default:
+			err = o.write(batch.SSE())
+		}
+		if err != nil {
+			return err
+		}
+	}
+}

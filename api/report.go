@@ -1,0 +1,97 @@
+package api
+
+import (
+	"bytes"
+	"io"
+	"net/http"
+
+	"glasshouse/fault"
+	"glasshouse/id"
+	"glasshouse/jail"
+	"glasshouse/report"
+)
+
+type reportParams struct {
+	ID     id.Jail `path:"id"`
+	Since  string  `query:"since" description:"Of what happened not before: a time (RFC 3339) or how long ago, such as 5m."`
+	Until  string  `query:"until" description:"Nor after."`
+	Format string  `query:"format" enum:"json,html,md" description:"As Accept: application/json, the default, text/html and text/markdown."`
+}
+
+// reportPolicy lets a report be nothing but a page: what is in it a jail has
+// said. Its style is its own.
+const reportPolicy = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; sandbox"
+
+// report answers with all that a jail did, on one page.
+func (s *Server) report(w http.ResponseWriter, r *http.Request, p reportParams) error {
+	if _, err := s.readBody(w, r, &none{}); err != nil {
+		return err
+	}
+	kind, err := p.kind(r)
+	if err != nil {
+		return err
+	}
+	j, err := s.o.Jails.Get(r.Context(), p.ID)
+	if err != nil {
+		return err
+	}
+	var made *report.Report
+	err = s.folded(r.Context(), p.ID, "", window{Since: p.Since, Until: p.Until}, func(src report.Events) (err error) {
+		made, err = report.Make(r.Context(), src, reportOptions(j))
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	var b bytes.Buffer // so that what cannot be rendered is an error, not half a page
+	var render func(io.Writer) error
+	switch kind {
+	case htmlKind:
+		render = made.HTML
+		w.Header().Set("Content-Security-Policy", reportPolicy)
+	case markdownKind:
+		render = made.Markdown
+	default:
+		return writeJSON(w, http.StatusOK, made)
+	}
+	if err := render(&b); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", kind+"; charset=utf-8")
+	_, err = w.Write(b.Bytes())
+	return err
+}
+
+func (p reportParams) kind(r *http.Request) (string, error) {
+	switch p.Format {
+	case "json":
+		return jsonKind, nil
+	case "html":
+		return htmlKind, nil
+	case "md":
+		return markdownKind, nil
+	case "":
+	default:
+		return "", fault.Fieldf("api", "format", "%q is none of json, html and md", printable(p.Format))
+	}
+	for _, kind := range []string{jsonKind, htmlKind, markdownKind} {
+		if accepts(r, kind) {
+			return kind, nil
+		}
+	}
+	return jsonKind, nil
+}
+
+// reportOptions are what a report is told of a jail.
+func reportOptions(j jail.Jail) report.Options {
+	o := report.Options{Jail: j.ID, Selection: &j.Spec.Observe, Memory: j.Spec.Limits.MemoryMB << 20}
+	if ws := j.Spec.Workspace; ws != nil {
+		o.Workspace = append(o.Workspace, ws.Target)
+	}
+	for _, m := range j.Spec.Mounts {
+		if m.Write {
+			o.Workspace = append(o.Workspace, m.Target)
+		}
+	}
+	return o
+}

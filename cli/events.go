@@ -1,0 +1,104 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"os/signal"
+	"strings"
+	"syscall"
+	"time"
+
+	"glasshouse/api/client"
+	"glasshouse/event"
+	"glasshouse/id"
+
+	"github.com/spf13/cobra"
+)
+
+func (c *command) events() *cobra.Command {
+	var q client.EventQuery
+	var since, until, colour string
+	cmd := &cobra.Command{
+		Use: "events JAIL [TERM...]", Short: "Show what a jail does and did", Args: cobra.MinimumNArgs(1),
+		Long: `Print the records of a jail: its system calls, what it did to files, its packets
+and processes. The terms of a filter must all hold: type:net, name:openat,
+path:/etc, comm:curl, host:*.example.com, ret:<0, pid:42; a term after a minus must
+not; values joined by commas are alternatives. docs/events.md has them all.
+
+With --follow it goes on with what happens, also after the connection to the
+daemon was lost, until it is interrupted or the jail is deleted. With --json a
+record is a line, as it is in the log.`,
+		Example: `  glasshouse events j-4k2v9c7m1xqe --follow
+  glasshouse events j-4k2v9c7m1xqe type:file op:write,delete path:/etc
+  glasshouse events j-4k2v9c7m1xqe 'ret:<0 -name:futex' --since 5m
+  glasshouse events j-4k2v9c7m1xqe type:net --tail 20 --json | jq .host`,
+		RunE: func(cmd *cobra.Command, args []string) (err error) {
+			now := time.Now()
+			if q.Since, err = moment("since", since, now); err != nil {
+				return err
+			}
+			if q.Until, err = moment("until", until, now); err != nil {
+				return err
+			}
+			q.Filter = strings.Join(args[1:], " ")
+			out, err := c.screen(colour)
+			if err != nil {
+				return err
+			}
+			cl, err := c.client(cmd.Context())
+			if err != nil {
+				return err
+			}
+			return c.showEvents(cmd.Context(), cl, id.Jail(args[0]), q, out)
+		},
+	}
+	fs := cmd.Flags()
+	fs.BoolVarP(&q.Follow, "follow", "f", false, "go on with what happens from now on")
+	fs.StringVar(&since, "since", "", "not before: a time such as 2026-01-02T15:04:05Z, or how long ago, such as 5m")
+	fs.StringVar(&until, "until", "", "not after")
+	fs.IntVarP(&q.Tail, "tail", "n", 0, "of the records there are, only the last so many")
+	fs.IntVar(&q.Limit, "limit", 0, "at most so many")
+	colourFlag(cmd, &colour)
+	return cmd
+}
+
+// showEvents prints records until there are no more, or an interrupt.
+func (c *command) showEvents(ctx context.Context, cl *client.Client, jid id.Jail, q client.EventQuery, out screen) error {
+	ctx, stop := signal.NotifyContext(ctx, syscall.SIGINT, syscall.SIGTERM)
+	defer stop()
+	var e event.Event
+	for r, err := range cl.Events(ctx, jid, q) {
+		if err != nil && ctx.Err() != nil {
+			return nil // as asked
+		}
+		if err != nil {
+			return err
+		}
+		if c.json {
+			_, err = out.Write(append(r.JSON, '\n'))
+		} else if err = event.Parse(r.JSON, &e); err == nil {
+			_, err = fmt.Fprintln(out, eventLine(out, &e))
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// moment reads a time, or how long before now it was. "" is the zero time.
+func moment(flag, s string, now time.Time) (time.Time, error) {
+	if s == "" {
+		return time.Time{}, nil
+	}
+	for _, layout := range []string{time.RFC3339, "2006-01-02T15:04:05", time.DateTime} {
+		if t, err := time.ParseInLocation(layout, s, time.Local); err == nil {
+			return t, nil
+		}
+	}
+	d, err := time.ParseDuration(s)
+	if err != nil || d < 0 {
+		return time.Time{}, usagef("--%s %q is neither a time such as 2026-01-02T15:04:05Z nor how long ago, such as 5m", flag, s)
+	}
+	return now.Add(-d), nil
+}

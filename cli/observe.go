@@ -1,0 +1,76 @@
+package cli
+
+import (
+	"slices"
+	"strconv"
+	"strings"
+
+	"glasshouse/api/wire"
+)
+
+const observeHelp = "what is recorded: WORD=VALUE,... of syscalls (all, security, off), allow and ignore (names joined by +), " +
+	"sample, files (all, off), network (packets, flows, off), packet_bytes, on_overload (throttle, count)"
+
+// parseObserve reads what is to be recorded of a jail. Whether the words are
+// right is for the daemon to say, save for those it would not get to see.
+func parseObserve(s string) (wire.Observe, error) {
+	var o wire.Observe
+	if s == "" {
+		return o, nil
+	}
+	var seen []string
+	for part := range strings.SplitSeq(s, ",") {
+		word, value, ok := strings.Cut(part, "=")
+		if !ok || value == "" {
+			return o, usagef("--observe %q is not WORD=VALUE", part)
+		}
+		if slices.Contains(seen, word) {
+			return o, usagef("--observe says %s twice; join names by +", word)
+		}
+		seen = append(seen, word)
+		var err error
+		switch word {
+		case "syscalls":
+			o.Syscalls = value
+		case "allow":
+			o.Allow = strings.Split(value, "+")
+		case "ignore":
+			o.Ignore = strings.Split(value, "+")
+		case "sample":
+			o.Sample, err = strconv.Atoi(value)
+		case "files":
+			o.Files = value
+		case "network":
+			o.Network = value
+		case "packet_bytes":
+			o.Packets, err = strconv.Atoi(value)
+		case "on_overload":
+			o.OnOverload = value
+		default:
+			return o, usagef("--observe has no word %q; there are syscalls, allow, ignore, sample, files, network, packet_bytes and on_overload", word)
+		}
+		if err != nil {
+			return o, usagef("--observe %s=%q is not a number", word, value)
+		}
+	}
+	return o, nil
+}
+
+// observeText is what is recorded, as --observe takes it.
+func observeText(o wire.Observe) string {
+	var words []string
+	add := func(word, value string) {
+		if value != "" && value != "0" {
+			words = append(words, word+"="+value)
+		}
+	}
+	add("syscalls", o.Syscalls)
+	add("allow", strings.Join(o.Allow, "+"))
+	add("ignore", strings.Join(o.Ignore, "+"))
+	add("sample", strconv.Itoa(o.Sample))
+	add("files", o.Files)
+	add("network", o.Network)
+	add("packet_bytes", strconv.Itoa(o.Packets))
+	add("on_overload", o.OnOverload)
+	return strings.Join(words, ",")
+}
