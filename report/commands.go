@@ -54,12 +54,12 @@ type command struct {
 	pid                  int32
 	uid                  uint32
 	runs, replaced, lost int64
-	ended                int64
 	total, longest, cpu  int64
 	ends                 map[end]int64
 	began                int64 // milliseconds
 	failed, killed       int64
-	link                 Link
+	link                 Link   // of the execs
+	endSeq               uint64 // of the last end
 }
 
 type end struct {
@@ -95,7 +95,7 @@ func (c *commands) began(p *proc, e *event.Event) {
 
 func (c *commands) over(p *proc, e *event.Event) {
 	g := p.group
-	g.link.saw(e.Seq)
+	g.endSeq = e.Seq
 	ns := between(p.runNS, e.NS, p.runTS, e.TS)
 	g.total = sum(g.total, ns)
 	g.longest = max(g.longest, ns)
@@ -119,7 +119,6 @@ func (c *commands) over(p *proc, e *event.Event) {
 		c.killed++
 	}
 	g.cpu = sum(sum(g.cpu, p.userNS), p.systemNS)
-	g.ended++
 	if _, ok := g.ends[how]; ok || len(g.ends) < 8 {
 		g.ends[how]++
 	}
@@ -148,7 +147,7 @@ func (c *commands) report(t *Tree, rows int) Commands {
 		d := Command{
 			Exe: Text(g.p.exe), Argv: texts(g.p.argv), Cut: g.p.cut, Cwd: Text(g.p.cwd), PID: g.pid, UID: g.uid,
 			Runs: g.runs, AtLeast: r.late, Running: running[g], Replaced: g.replaced, Lost: g.lost,
-			Total: g.total, Longest: g.longest, CPU: g.cpu, Events: g.link, Began: instant(g.began), Ends: []EndCount{},
+			Total: g.total, Longest: g.longest, CPU: g.cpu, Began: instant(g.began), Ends: []EndCount{},
 		}
 		for how, n := range g.ends {
 			x := EndCount{Signal: Text(how.signal), Runs: n}
@@ -160,21 +159,19 @@ func (c *commands) report(t *Tree, rows int) Commands {
 		slices.SortFunc(d.Ends, func(a, b EndCount) int {
 			return cmp.Or(cmp.Compare(b.Runs, a.Runs), cmp.Compare(a.String(), b.String()))
 		})
-		if d.Events.Query = g.query(); d.Running > 0 {
-			d.Events.Last = 0
-		}
+		d.Events = g.events()
 		out.More -= g.runs
 		out.List = append(out.List, d)
 	}
 	return out
 }
 
-// query finds the records of the runs: of one, all that its process did.
-func (g *command) query() Text {
+// events finds the execs; of a single run all that its process did.
+func (g *command) events() Link {
 	if g.runs == 1 {
-		return query("pid", fmt.Sprint(g.pid))
+		return Link{query("pid", fmt.Sprint(g.pid)), g.link.First, g.endSeq}
 	}
-	return query("type", "proc", "op", "exec", "exe", g.p.exe)
+	return Link{query("type", "proc", "op", "exec", "exe", g.p.exe), g.link.First, g.link.Last}
 }
 
 // String is how it ended, in a word: "exit 1", "SIGKILL".

@@ -281,12 +281,18 @@ func (n *NetLog) describe(r *row[flowKey, flow]) Flow {
 	if d.State == Unanswered && n.failed.find(connectKey{r.key.remote, -econnrefused}) != nil {
 		d.State, d.Refused = Refused, max(d.Refused, 1)
 	}
-	// Whichever end it is of: a filter has no "either address".
-	d.Events.Query = query("type", "net", "proto", r.key.proto, "dst", r.key.remote)
-	if f.traffic.PacketsOut == 0 {
-		d.Events.Query = query("type", "net", "proto", r.key.proto, "src", r.key.remote)
-	}
+	d.Events.Query = within(r.key.proto, r.key.local, r.key.remote, "")
 	return d
+}
+
+// within is the query for what passes between two addresses, in either direction.
+func within(proto, a, b, port string) Text {
+	ends := literal(a) + "," + literal(b)
+	if a == "" {
+		ends = literal(b)
+		return allOf("type:net", "proto:"+literal(proto), "dst:"+ends, "port:"+port)
+	}
+	return allOf("type:net", "proto:"+literal(proto), "src:"+ends, "dst:"+ends, "port:"+port)
 }
 
 // Network is whom the jail talked to.
@@ -333,7 +339,8 @@ type peer struct {
 	connections, refused, unanswered int64
 	pid                              int32
 	comm                             string
-	began                            int64 // milliseconds
+	local                            string // the jail's own address; "" if it used several
+	began                            int64  // milliseconds
 	traffic                          Traffic
 	link                             Link
 }
@@ -350,7 +357,10 @@ func foldPeer(to *table[peerKey, peer], k flowKey, f *flow) {
 	}
 	p, fresh := to.get(key)
 	if fresh {
-		p.pid, p.comm = f.pid, f.comm
+		p.pid, p.comm, p.local = f.pid, f.comm, hostOf(k.local)
+	}
+	if p.local != "" && p.local != hostOf(k.local) {
+		p.local = ""
 	}
 	if fresh || f.beginTS < p.began {
 		p.began = f.beginTS
@@ -466,7 +476,7 @@ func (n *NetLog) report(rows int) Network {
 		k, p := r.key, &r.v
 		d := Peer{Proto: k.proto, Dir: k.dir, Host: Text(k.host), Port: int(k.port), AtLeast: r.late, Connections: p.connections,
 			Refused: p.refused, Unanswered: p.unanswered, PID: p.pid, Comm: Text(p.comm), Traffic: p.traffic, Began: instant(p.began), Events: p.link}
-		d.Events.Query = k.query()
+		d.Events.Query = k.query(p.local)
 		out.List = append(out.List, d)
 		once := p.traffic
 		if k.dir == event.Loopback {
@@ -488,7 +498,7 @@ func (n *NetLog) report(rows int) Network {
 	return out
 }
 
-func (k *peerKey) query() Text {
+func (k *peerKey) query(local string) Text {
 	port := ""
 	if k.port > 0 {
 		port = fmt.Sprint(k.port)
@@ -496,11 +506,7 @@ func (k *peerKey) query() Text {
 	if k.named {
 		return query("type", "net", "proto", k.proto, "host", k.host, "port", port)
 	}
-	end := "dst"
-	if k.dir == event.Ingress {
-		end = "src"
-	}
-	return query("type", "net", "proto", k.proto, end, k.host, "port", port)
+	return within(k.proto, local, k.host, port)
 }
 
 // WriteNet writes flows for people. Nothing in it drives a terminal.

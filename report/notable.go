@@ -197,12 +197,13 @@ type itemKey struct {
 }
 
 type item struct {
-	count int64
-	pid   int32
-	comm  string
-	ts    int64    // of the first
-	terms []string // of its query: keys and values in turn
-	link  Link
+	count   int64
+	pid     int32
+	comm    string
+	ts      int64    // of the first
+	packets bool     // it was seen as packets, not as a call
+	terms   []string // of its query: keys and values in turn
+	link    Link
 }
 
 type found struct {
@@ -218,6 +219,7 @@ type notables struct {
 	killed  map[int32]bool // pids that the jail itself sent SIGKILL
 	any     bool           // it sent one to a group, or more than are remembered
 	outside Text           // the query for changes outside
+	packets bool           // refusals were seen as packets
 
 	// Ends by SIGKILL from outside wait here until it is known whether the whole
 	// jail ended with them, which is nothing to note.
@@ -442,18 +444,22 @@ func (n *notables) life(e *event.Event) {
 
 // elsewhere adds what is counted elsewhere: refused connections and gaps.
 func (f *fold) elsewhere(r *Report) {
+	n := f.notable
+	n.packets = f.net.refusals > 0
 	note := func(kind int, what string, l Link, i item) {
-		f.notable.found[kind].link.saw(l.First)
-		f.notable.found[kind].link.saw(l.Last)
-		it, _ := f.notable.found[kind].items.get(itemKey{what: what})
+		if kind != kindRefused || !n.packets || i.packets {
+			n.found[kind].link.saw(l.First)
+			n.found[kind].link.saw(l.Last)
+		}
+		it, _ := n.found[kind].items.get(itemKey{what: what})
 		i.link = l
 		*it = i
 	}
-	refused, gaps := &f.notable.found[kindRefused], &f.notable.found[kindGap]
+	refused, gaps := &n.found[kindRefused], &n.found[kindGap]
 	refused.count, gaps.count = f.net.refusals, f.complete.gaps
 	for _, p := range r.Network.List {
 		if p.Refused > 0 {
-			note(kindRefused, p.Service()+" refused", p.Events, item{count: p.Refused, ts: p.Began.UnixMilli(), pid: p.PID, comm: string(p.Comm)})
+			note(kindRefused, p.Service()+" refused", p.Events, item{count: p.Refused, packets: true, ts: p.Began.UnixMilli(), pid: p.PID, comm: string(p.Comm)})
 		}
 	}
 	for _, c := range r.Network.Fails {
@@ -481,8 +487,11 @@ func (n *notables) report(rows int) []Notable {
 		}
 		d := Notable{Kind: k.name, Level: k.level, Title: k.title, Count: f.count, Failed: f.failed, Kinds: f.items.distinct(), More: f.count, Events: f.link}
 		d.Events.Query = k.filter()
-		if i == kindOutside {
+		switch {
+		case i == kindOutside:
 			d.Events.Query = n.outside
+		case i == kindRefused && n.packets:
+			d.Events.Query = "type:net proto:tcp"
 		}
 		list := f.items.rows()
 		for _, r := range list[:min(len(list), rows/2+1)] {
