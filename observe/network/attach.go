@@ -1,0 +1,504 @@
+package network
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"sync/atomic"
+	"syscall"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/link"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"glasshouse/event"
+	"glasshouse/fault"
+	"glasshouse/host/netns"
+	"glasshouse/internal/undo"
+	"glasshouse/observe"
+)
+
+// An iface is a network interface of a jail.
+type iface struct {
+	name string
+	bare bool // packets on it have no header of the link layer
+	loop bool
+}
+
+// A filter is a program at an interface where the kernel has no links for that.
+type filter struct {
+	index  int
+	parent uint32
+}
+
+// nsID returns the number of a namespace.
+func nsID(path string) (uint32, error) {
+	st, err := os.Stat(path)
+	if err != nil {
+		return 0, err
+	}
+	return uint32(st.Sys().(*syscall.Stat_t).Ino), nil
+}
+
+func netnsOf(pid int) string { return fmt.Sprintf("/proc/%d/ns/net", pid) }
+
+// attach begins to record a jail. s.mu is held.
+func (s *Source) attach(ctx context.Context, t observe.Target, sink observe.Sink) (_ *watch, err error) {
+	const op = "network.Attach"
+	if err := context.Cause(ctx); err != nil {
+		return nil, err
+	}
+	id, err := nsID(netnsOf(t.PID))
+	if err != nil {
+		return nil, fault.New(fault.NotFound, op, string(t.Jail), err)
+	}
+	pidns, err := nsID(fmt.Sprintf("/proc/%d/ns/pid", t.PID))
+	if err != nil {
+		return nil, fault.New(fault.NotFound, op, string(t.Jail), err)
+	}
+	if own, err := nsID(netnsOf(os.Getpid())); err != nil {
+		return nil, err
+	} else if own == id {
+		return nil, fault.Newf(fault.Invalid, op, string(t.Jail), "it has no network of its own, but the host's")
+	}
+	for _, w := range *s.watches.Load() {
+		if w.netns == id || w.target.Jail == t.Jail {
+			return nil, fault.Newf(fault.Conflict, op, string(t.Jail), "the network is recorded already")
+		}
+	}
+
+	var undone undo.Stack
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, undone.Run())
+		}
+	}()
+
+	w := &watch{source: s, target: t, sink: sink, netns: id, selection: t.Selection.Defaults(event.Selection{})}
+	if err := s.takeRing(w, &undone); err != nil {
+		return nil, err
+	}
+	if err := w.findTranslation(); err != nil {
+		return nil, err
+	}
+	w.key.Pidns = pidns
+	w.key.Outer, w.key.Inner = raw(w.outer), raw(w.inner)
+	undone.Push("forget the jail", func() error { return s.forget(w.netns, w.key.Slot) })
+	if err := w.configure(w.selection); err != nil {
+		return nil, err
+	}
+	undone.Push("detach", w.unlink)
+	if err := w.link(); err != nil {
+		return nil, err
+	}
+	if err := w.chooseCapture(w.selection); err != nil {
+		return nil, err
+	}
+	if err := s.reader.watch(w.ring.m.FD()); err != nil {
+		return nil, err
+	}
+	undone.Keep()
+	return w, nil
+}
+
+// raw is an address as it is in a packet, read as a number of this machine.
+func raw(a netip.Addr) uint32 {
+	if !a.Is4() {
+		return 0
+	}
+	b := a.As4()
+	return binary.NativeEndian.Uint32(b[:])
+}
+
+func unraw(n uint32) netip.Addr {
+	if n == 0 {
+		return netip.Addr{}
+	}
+	var b [4]byte
+	binary.NativeEndian.PutUint32(b[:], n)
+	return netip.AddrFrom4(b)
+}
+
+// takeRing gives w a ring: the one an earlier daemon left, or a new one.
+func (s *Source) takeRing(w *watch, undone *undo.Stack) error {
+	left, err := s.leftover(w.target.Jail)
+	if err != nil {
+		return err
+	}
+	if left != nil && left.netns != w.netns { // of its life before this one
+		if err := s.collect(left, w.sink); err != nil {
+			return err
+		}
+		left = nil
+	}
+	if left != nil {
+		return w.adopt(left)
+	}
+	if s.strange[string(w.target.Jail)] {
+		delete(s.strange, string(w.target.Jail))
+		w.gap(now(), -1, "recorded by another version, whose records cannot be read")
+	}
+	slot, err := s.takeSlot()
+	if err != nil {
+		return err
+	}
+	undone.Push("give back the slot", func() error { s.slots[slot] = false; return nil })
+	m, err := ebpf.NewMap(&ebpf.MapSpec{Name: ringName(slot, w.netns), Type: ebpf.RingBuf, MaxEntries: s.bytes})
+	if err != nil {
+		return fmt.Errorf("make a ring: %w", err)
+	}
+	if w.ring, err = newRing(m); err != nil {
+		m.Close()
+		return err
+	}
+	undone.Push("close the ring", func() error { w.ring.close(); w.ring = nil; return nil })
+	w.key.Slot, w.count = slot, counted(s.counts, slot)
+	*w.count = networkCount{}
+	if s.pins() {
+		undone.Push("remove what is pinned", func() error { return os.RemoveAll(s.jailPins(w.target.Jail)) })
+		if err := s.pinRing(w); err != nil {
+			return err
+		}
+	}
+	undone.Push("take the ring from the programs", func() error { return s.uninstall(slot) })
+	return s.install(slot, m)
+}
+
+func (s *Source) takeSlot() (uint32, error) {
+	for i := range s.slots {
+		if !s.slots[i] {
+			s.slots[i] = true
+			return uint32(i), nil
+		}
+	}
+	return 0, fault.Newf(fault.Exhausted, "network.Attach", "", "%d jails are recorded, and there is no room for more", maxJails)
+}
+
+// install gives the programs a jail's ring. The kernel does it at once, but the
+// call returns only when no program can know of the state before, many
+// milliseconds later; nobody waits for that here.
+func (s *Source) install(slot uint32, m *ebpf.Map) error {
+	info, err := m.Info()
+	if err != nil {
+		return fmt.Errorf("look at the ring: %w", err)
+	}
+	want, ok := info.ID()
+	if !ok {
+		return s.maps.Rings.Put(slot, uint32(m.FD()))
+	}
+	there := func() bool {
+		var got uint32
+		return s.maps.Rings.Lookup(slot, &got) == nil && ebpf.MapID(got) == want
+	}
+	if there() {
+		return nil
+	}
+	failed := make(chan error, 1)
+	s.installing.Go(func() { failed <- s.maps.Rings.Put(slot, uint32(m.FD())) })
+	for !there() {
+		select {
+		case err := <-failed:
+			if err != nil {
+				return fmt.Errorf("install the ring: %w", err)
+			}
+		default:
+			runtime.Gosched()
+		}
+	}
+	return nil
+}
+
+// uninstall takes a ring from the programs. When it returns, none writes to it.
+func (s *Source) uninstall(slot uint32) error {
+	if err := s.maps.Rings.Delete(slot); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+		return fmt.Errorf("take the ring from the programs: %w", err)
+	}
+	return nil
+}
+
+// forget removes a jail from the map of jails, unless its namespace's number is
+// another's by now.
+func (s *Source) forget(netns, slot uint32) error {
+	var k networkJail
+	if err := s.maps.Jails.Lookup(netns, &k); err != nil || k.Slot != slot {
+		return nil
+	}
+	if err := s.maps.Jails.Delete(netns); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+		return fmt.Errorf("forget the jail: %w", err)
+	}
+	return nil
+}
+
+// enter runs f in the jail's network namespace.
+func (w *watch) enter(f func() error) error {
+	return netns.Do(netnsOf(w.target.PID), func() error {
+		// The process may have ended, and its number be another's.
+		if id, err := nsID("/proc/thread-self/ns/net"); err != nil || id != w.netns {
+			return fault.Newf(fault.NotFound, "network.Attach", string(w.target.Jail), "its network is gone")
+		}
+		return f()
+	})
+}
+
+// findTranslation finds out whether what leaves the jail gets another address
+// before it comes by: the one that the host has a route for on its end of the wire.
+func (w *watch) findTranslation() error {
+	if w.target.Veth == "" {
+		return nil
+	}
+	l, err := netlink.LinkByName(w.target.Veth)
+	if err != nil {
+		return fmt.Errorf("find link %s: %w", w.target.Veth, err)
+	}
+	routes, err := netlink.RouteListFiltered(netlink.FAMILY_V4, &netlink.Route{LinkIndex: l.Attrs().Index}, netlink.RT_FILTER_OIF)
+	if err != nil {
+		return fmt.Errorf("routes of %s: %w", w.target.Veth, err)
+	}
+	var outer, inner netip.Addr
+	for _, r := range routes {
+		if r.Dst == nil {
+			continue
+		}
+		if ones, _ := r.Dst.Mask.Size(); ones == 32 {
+			outer, _ = netip.AddrFromSlice(r.Dst.IP.To4())
+		}
+	}
+	if !outer.IsValid() {
+		return nil
+	}
+	err = w.enter(func() error {
+		addrs, err := netlink.AddrList(nil, netlink.FAMILY_V4)
+		if err != nil {
+			return fmt.Errorf("addresses: %w", err)
+		}
+		for _, a := range addrs {
+			ip, _ := netip.AddrFromSlice(a.IP.To4())
+			if ip == outer {
+				inner = netip.Addr{} // nothing is translated
+				return nil
+			}
+			if !ip.IsLoopback() {
+				inner = ip
+			}
+		}
+		return nil
+	})
+	if err == nil && inner.IsValid() {
+		w.outer, w.inner = outer, inner
+	}
+	return err
+}
+
+// link attaches the programs to every interface of the jail and to its cgroup.
+func (w *watch) link() error {
+	w.ifaces = map[uint32]iface{}
+	err := w.enter(func() error {
+		links, err := netlink.LinkList()
+		if err != nil {
+			return fmt.Errorf("list links: %w", err)
+		}
+		for _, l := range links {
+			a := l.Attrs()
+			i := iface{name: a.Name, loop: a.EncapType == "loopback"}
+			i.bare = !i.loop && a.EncapType != "ether"
+			w.ifaces[uint32(a.Index)] = i
+			if err := w.linkIface(a.Index, i); err != nil {
+				return fmt.Errorf("attach to %s: %w", a.Name, err)
+			}
+		}
+		return nil
+	})
+	if err != nil || w.target.CgroupDir == "" {
+		return err
+	}
+	p := &w.source.programs
+	for _, h := range []struct {
+		name string
+		at   ebpf.AttachType
+		prog *ebpf.Program
+	}{
+		{"create", ebpf.AttachCGroupInetSockCreate, p.Create},
+		{"bind4", ebpf.AttachCGroupInet4PostBind, p.Bind4},
+		{"bind6", ebpf.AttachCGroupInet6PostBind, p.Bind6},
+		{"connect4", ebpf.AttachCGroupInet4Connect, p.Connect4},
+		{"connect6", ebpf.AttachCGroupInet6Connect, p.Connect6},
+		{"send4", ebpf.AttachCGroupUDP4Sendmsg, p.Send4},
+		{"send6", ebpf.AttachCGroupUDP6Sendmsg, p.Send6},
+	} {
+		l, err := w.source.pinned(w.pin(h.name), h.prog, func() (link.Link, error) {
+			return link.AttachCgroup(link.CgroupOptions{Path: w.target.CgroupDir, Attach: h.at, Program: h.prog})
+		})
+		if err != nil {
+			return fmt.Errorf("attach to cgroup %s: %w", w.target.CgroupDir, err)
+		}
+		w.links = append(w.links, l)
+	}
+	return nil
+}
+
+// linkIface attaches to one interface of the namespace of this thread.
+func (w *watch) linkIface(index int, i iface) error {
+	p := &w.source.programs
+	out, in := p.Egress, p.Ingress
+	switch {
+	case i.loop: // what leaves comes back at once; it is recorded as it leaves
+		out, in = p.Loopback, nil
+	case i.bare:
+		out, in = p.EgressBare, p.IngressBare
+	}
+	for _, h := range []struct {
+		name   string
+		at     ebpf.AttachType
+		parent uint32
+		prog   *ebpf.Program
+	}{
+		{"egress", ebpf.AttachTCXEgress, netlink.HANDLE_MIN_EGRESS, out},
+		{"ingress", ebpf.AttachTCXIngress, netlink.HANDLE_MIN_INGRESS, in},
+	} {
+		if h.prog == nil {
+			continue
+		}
+		if !w.source.clsact {
+			l, err := w.source.pinned(w.pin(linkPin(index, i.name, h.name)), h.prog, func() (link.Link, error) {
+				return link.AttachTCX(link.TCXOptions{Interface: index, Program: h.prog, Attach: h.at})
+			})
+			if err == nil {
+				w.links = append(w.links, l)
+				continue
+			}
+			if !errors.Is(err, link.ErrNotSupported) {
+				return err
+			}
+			w.source.clsact = true // Linux before 6.6
+		}
+		if err := w.filterAt(index, h.parent, h.prog); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// filterPriority tells our filters from others at the same place: "gh".
+const filterPriority = 'g'<<8 | 'h'
+
+func clsact(index int) *netlink.Clsact {
+	return &netlink.Clsact{QdiscAttrs: netlink.QdiscAttrs{LinkIndex: index, Handle: netlink.MakeHandle(0xffff, 0), Parent: netlink.HANDLE_CLSACT}}
+}
+
+func bpfFilter(index int, parent uint32) *netlink.BpfFilter {
+	return &netlink.BpfFilter{
+		FilterAttrs:  netlink.FilterAttrs{LinkIndex: index, Parent: parent, Handle: 1, Protocol: unix.ETH_P_ALL, Priority: filterPriority},
+		Name:         "glasshouse",
+		DirectAction: true,
+	}
+}
+
+func (w *watch) filterAt(index int, parent uint32, prog *ebpf.Program) error {
+	if err := netlink.QdiscAdd(clsact(index)); err != nil && !errors.Is(err, unix.EEXIST) {
+		return fmt.Errorf("make clsact: %w", err)
+	}
+	f := bpfFilter(index, parent)
+	f.Fd = prog.FD()
+	if err := netlink.FilterReplace(f); err != nil {
+		return fmt.Errorf("make filter: %w", err)
+	}
+	w.filter = append(w.filter, filter{index, parent})
+	return nil
+}
+
+// unlink takes the programs from where link attached them.
+func (w *watch) unlink() error {
+	var errs []error
+	for _, l := range w.links {
+		if w.source.pins() {
+			if err := l.Unpin(); err != nil && !errors.Is(err, os.ErrNotExist) {
+				errs = append(errs, fmt.Errorf("unpin: %w", err))
+			}
+		}
+		errs = append(errs, l.Close())
+	}
+	w.links = nil
+	if len(w.filter) > 0 {
+		err := w.enter(w.removeFilters)
+		if !errors.Is(err, os.ErrNotExist) && !errors.Is(err, fault.NotFound) && !errors.Is(err, unix.ESRCH) {
+			errs = append(errs, err)
+		} // else they are gone with the namespace, or do nothing until it goes
+		w.filter = nil
+	}
+	return errors.Join(errs...)
+}
+
+func (w *watch) removeFilters() error {
+	var errs []error
+	at := map[int]bool{}
+	for _, f := range w.filter {
+		at[f.index] = true
+		if err := netlink.FilterDel(bpfFilter(f.index, f.parent)); err != nil && !errors.Is(err, unix.ENOENT) && !errors.Is(err, unix.ENODEV) {
+			errs = append(errs, fmt.Errorf("remove filter: %w", err))
+		}
+	}
+	for index := range at {
+		if err := removeClsact(index); err != nil {
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// removeClsact removes what filters hang on, if none is left.
+func removeClsact(index int) error {
+	l, err := netlink.LinkByIndex(index)
+	if err != nil {
+		return nil // gone, with all that was at it
+	}
+	for _, parent := range []uint32{netlink.HANDLE_MIN_EGRESS, netlink.HANDLE_MIN_INGRESS} {
+		if fs, err := netlink.FilterList(l, parent); err != nil || len(fs) > 0 {
+			return err
+		}
+	}
+	if err := netlink.QdiscDel(clsact(index)); err != nil && !errors.Is(err, unix.ENOENT) && !errors.Is(err, unix.EINVAL) {
+		return fmt.Errorf("remove clsact: %w", err)
+	}
+	return nil
+}
+
+// detach ends a watch whole.
+func (w *watch) detach() error {
+	s := w.source
+	err := errors.Join(w.unlink(), s.uninstall(w.key.Slot), w.finish(), s.forget(w.netns, w.key.Slot))
+	if s.pins() {
+		err = errors.Join(err, os.RemoveAll(s.jailPins(w.target.Jail)))
+	}
+	w.dropRing()
+	return err
+}
+
+// dropRing closes the ring. Nothing is read after that.
+func (w *watch) dropRing() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.status.Lost, w.status.Throttled = atomic.LoadUint64(&w.count.Lost)-w.base.Lost, atomic.LoadUint64(&w.count.Throttled)-w.base.Throttled
+	w.ring.close()
+	w.ring, w.talks, w.names, w.marks, w.kept = nil, conversations{}, names{}, nil, nil
+}
+
+// linkPin is the name under which a link at an interface is pinned. Dots are not
+// allowed there.
+func linkPin(index int, name, hook string) string {
+	return fmt.Sprintf("%d-%s-%s", index, strings.ReplaceAll(name, ".", "_"), hook)
+}
+
+// pin is where something of the jail is pinned, or "".
+func (w *watch) pin(name string) string {
+	if !w.source.pins() {
+		return ""
+	}
+	return filepath.Join(w.source.jailPins(w.target.Jail), name)
+}

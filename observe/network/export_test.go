@@ -1,0 +1,8 @@
+package network
+
+// UseFilters has s do without links at interfaces, as on Linux before 6.6.
+func UseFilters(s *Source) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.clsact = true
+}

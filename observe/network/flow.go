@@ -1,0 +1,183 @@
+package network
+
+import (
+	"container/list"
+	"net/netip"
+	"time"
+
+	"glasshouse/event"
+)
+
+const (
+	maxConversations = 2048             // known at a time in one jail
+	flowEvery        = 10 * time.Second // a flow that lives is recorded as often
+	flowIdle         = 60 * time.Second // without packets it has ended
+	flowLinger       = time.Second      // for the last packets of a closed connection
+)
+
+// An end is one of two that converse. Protocols without ports have 0; echoes
+// have their number.
+type end struct {
+	addr netip.Addr
+	port uint16
+}
+
+func (e end) less(o end) bool {
+	if c := e.addr.Compare(o.addr); c != 0 {
+		return c < 0
+	}
+	return e.port < o.port
+}
+
+// A talk names a conversation, whichever way a packet of it goes.
+type talk struct {
+	proto uint8
+	ends  [2]end // the lesser first
+}
+
+// A conversation is what is known of the packets between two ends. Of way 0 are
+// those from ends[0] to ends[1].
+type conversation struct {
+	talk
+	text  [2]string        // the ends as they are written
+	owner [2]*networkOwner // of the ends; nil is none in this jail, or not known
+	host  string
+	age   uint64 // of the names when host was looked for among them
+
+	sums    [2]sum
+	fin     [2]bool
+	closing int64 // NS since which it has ended; 0 is not yet
+}
+
+// A sum is the packets of one way since it was last recorded.
+type sum struct {
+	packets, bytes int64
+	tcp            uint8
+	flags          event.Flags
+	index          uint32
+	dir            uint8
+	begin          int64 // NS of the flow's first packet, not of the sum's
+	since, last    int64 // NS of the sum's first and last packet
+}
+
+// conversations are those known, the latest in front. Of too many, the one that
+// was silent longest is forgotten. The zero value is ready.
+type conversations struct {
+	of    map[talk]*list.Element // of *conversation
+	order list.List
+}
+
+// between returns the conversation of a packet from src to dst, and which of its
+// ways that is. One that was forgotten for it is returned too.
+func (c *conversations) between(proto uint8, src, dst end) (_ *conversation, way int, gone *conversation) {
+	k := talk{proto, [2]end{src, dst}}
+	if dst.less(src) {
+		k.ends[0], k.ends[1], way = dst, src, 1
+	}
+	if e := c.of[k]; e != nil {
+		c.order.MoveToFront(e)
+		return e.Value.(*conversation), way, nil
+	}
+	if c.of == nil {
+		c.of = map[talk]*list.Element{}
+	}
+	v := &conversation{talk: k}
+	for i, e := range k.ends {
+		v.text[i] = written(proto, e)
+	}
+	c.of[k] = c.order.PushFront(v)
+	if len(c.of) > maxConversations {
+		gone = c.order.Back().Value.(*conversation)
+		c.forget(gone)
+	}
+	return v, way, gone
+}
+
+func (c *conversations) forget(v *conversation) {
+	c.order.Remove(c.of[v.talk])
+	delete(c.of, v.talk)
+}
+
+// all calls f for each, which may forget it.
+func (c *conversations) all(f func(*conversation)) {
+	for e := c.order.Front(); e != nil; {
+		next := e.Next()
+		f(e.Value.(*conversation))
+		e = next
+	}
+}
+
+func written(proto uint8, e end) string {
+	if !ported(proto) || e.port == 0 {
+		return e.addr.String()
+	}
+	return netip.AddrPortFrom(e.addr, e.port).String()
+}
+
+const (
+	protoICMP  = 1
+	protoTCP   = 6
+	protoUDP   = 17
+	protoICMP6 = 58
+)
+
+func ported(proto uint8) bool {
+	switch proto {
+	case protoTCP, protoUDP, 33, 132, 136: // DCCP, SCTP, UDP-Lite
+		return true
+	}
+	return false
+}
+
+const (
+	tcpFIN = 1 << iota
+	tcpSYN
+	tcpRST
+)
+
+// add counts a packet.
+func (v *conversation) add(way int, r *networkRecord, flags event.Flags) {
+	s, ns := &v.sums[way], int64(r.Ns)
+	if s.begin == 0 {
+		s.begin = ns
+	}
+	if s.packets == 0 {
+		s.since, s.tcp, s.flags = ns, 0, 0
+	}
+	s.packets += max(1, int64(r.Segments))
+	s.bytes += int64(r.Len)
+	s.tcp |= r.Tcp
+	s.flags |= flags
+	s.index, s.dir, s.last = r.Ifindex, r.Flags&direction, ns
+	v.fin[way] = v.fin[way] || r.Tcp&tcpFIN != 0
+	if v.closing == 0 && (r.Tcp&tcpRST != 0 || v.fin[0] && v.fin[1]) {
+		v.closing = ns
+	}
+}
+
+// again reports whether a packet begins another connection between the same ends.
+func (v *conversation) again(r *networkRecord) bool {
+	return v.closing != 0 && r.Tcp&tcpSYN != 0
+}
+
+// due is when the conversation wants to be looked at again.
+func (v *conversation) due() int64 {
+	at := max(v.sums[0].last, v.sums[1].last) + int64(flowIdle)
+	if v.closing != 0 {
+		at = min(at, v.closing+int64(flowLinger))
+	}
+	for i := range v.sums {
+		if s := &v.sums[i]; s.packets > 0 {
+			at = min(at, s.since+int64(flowEvery))
+		}
+	}
+	return at
+}
+
+// over reports whether the conversation has ended.
+func (v *conversation) over(now int64) bool {
+	if v.closing != 0 {
+		return now >= v.closing+int64(flowLinger)
+	}
+	return now >= max(v.sums[0].last, v.sums[1].last)+int64(flowIdle)
+}

@@ -1,0 +1,484 @@
+package network_test
+
+import (
+	"context"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"glasshouse/event"
+	"glasshouse/fault"
+	"glasshouse/host/netns"
+	"glasshouse/id"
+	"glasshouse/observe"
+	"glasshouse/observe/network"
+)
+
+// A log keeps what a source appends, in memory.
+type log struct {
+	mu      sync.Mutex
+	events  []event.Event
+	full    bool // there is no room
+	unsafe  bool // nothing is written
+	pushed  int
+	written uint64
+}
+
+func (l *log) Append(e *event.Event) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	c := *e
+	c.Seq = uint64(len(l.events) + 1)
+	l.events = append(l.events, c)
+	if !l.unsafe {
+		l.written = c.Seq
+	}
+}
+func (l *log) Room() bool      { l.mu.Lock(); defer l.mu.Unlock(); return !l.full }
+func (l *log) Last() uint64    { l.mu.Lock(); defer l.mu.Unlock(); return uint64(len(l.events)) }
+func (l *log) Written() uint64 { l.mu.Lock(); defer l.mu.Unlock(); return l.written }
+func (l *log) Push()           { l.mu.Lock(); defer l.mu.Unlock(); l.pushed++ }
+
+func (l *log) Kept(since int64, of event.Type, each func(*event.Event)) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for i := range l.events {
+		if e := l.events[i]; e.Type == of && e.NS >= since {
+			each(&e)
+		}
+	}
+	return nil
+}
+
+func (l *log) setFull(on bool) { l.mu.Lock(); defer l.mu.Unlock(); l.full = on }
+
+// all returns the records for which f is true.
+func (l *log) all(f func(*event.Event) bool) (found []event.Event) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for i := range l.events {
+		if f(&l.events[i]) {
+			found = append(found, l.events[i])
+		}
+	}
+	return found
+}
+
+func isNet(e *event.Event) bool { return e.Type == event.Net }
+
+func (l *log) String() string {
+	var b strings.Builder
+	for _, e := range l.all(func(*event.Event) bool { return true }) {
+		b.Write(e.AppendJSON(nil))
+		b.WriteByte('\n')
+	}
+	return b.String()
+}
+
+// A house is a host with a source, on which jails are made.
+type house struct {
+	testing.TB
+	source *network.Source
+	jails  int
+}
+
+func newHouse(t testing.TB, c network.Config) *house {
+	t.Helper()
+	h := &house{TB: t}
+	if os.Geteuid() != 0 {
+		t.Skip("seeing packets needs root")
+	}
+	h.source = network.New(c)
+	switch err := h.source.Probe(t.Context()); {
+	case errors.Is(err, fault.Unsupported):
+		t.Skip(err)
+	case err != nil:
+		t.Fatalf("Probe was inconclusive: %v", err)
+	}
+	t.Cleanup(func() { h.must(h.source.Close()) })
+	return h
+}
+
+func (h *house) must(err error) {
+	h.Helper()
+	if err != nil {
+		h.Fatal(err)
+	}
+}
+
+// A jail is a process in namespaces of its own, with a wire to the host.
+type jail struct {
+	*house
+	observe.Target
+	host, own     string // addresses of the wire
+	host6, own6   string
+	in            io.WriteCloser
+	out           *json.Decoder
+	mu            sync.Mutex
+	cmd           *exec.Cmd
+	log           *log
+	watch         observe.Watch
+	noIPv6OnWires bool
+}
+
+var jailNumbers = struct {
+	sync.Mutex
+	n int
+}{}
+
+// jail makes a jail with a wire to the host. There is no IPv6 traffic on it but
+// what is asked for.
+func (h *house) jail() *jail {
+	h.Helper()
+	jailNumbers.Lock()
+	jailNumbers.n++
+	n := jailNumbers.n
+	jailNumbers.Unlock()
+	j := &jail{house: h, log: &log{}}
+	j.host, j.own = fmt.Sprintf("10.77.%d.1", n), fmt.Sprintf("10.77.%d.2", n)
+	j.host6, j.own6 = fmt.Sprintf("fd77:%x::1", n), fmt.Sprintf("fd77:%x::2", n)
+	j.Jail, j.Dir, j.Runtime, j.Veth = id.Jail(fmt.Sprintf("j-network%05d", n)), h.TempDir(), "runc", fmt.Sprintf("nt%d", n)
+
+	j.cmd = exec.Command("/proc/self/exe")
+	j.cmd.Env = append(os.Environ(), actEnv+"=init")
+	j.cmd.Stderr = os.Stderr
+	j.cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET | syscall.CLONE_NEWPID | syscall.CLONE_NEWUTS, Pdeathsig: syscall.SIGKILL}
+	if root := cgroup2(); root != "" {
+		j.CgroupDir = filepath.Join(root, fmt.Sprintf("glasshouse-network-test-%d-%d", os.Getpid(), n))
+		h.must(os.Mkdir(j.CgroupDir, 0o755))
+		h.Cleanup(func() { h.must(removeCgroup(j.CgroupDir)) })
+		f, err := os.Open(j.CgroupDir)
+		h.must(err)
+		defer f.Close()
+		j.cmd.SysProcAttr.UseCgroupFD, j.cmd.SysProcAttr.CgroupFD = true, int(f.Fd())
+	}
+	var err error
+	j.in, err = j.cmd.StdinPipe()
+	h.must(err)
+	out, err := j.cmd.StdoutPipe()
+	h.must(err)
+	j.out = json.NewDecoder(out)
+	h.must(j.cmd.Start())
+	j.PID = j.cmd.Process.Pid
+	h.Cleanup(j.kill)
+
+	veth := netlink.NewVeth(netlink.NewLinkAttrs())
+	veth.Name, veth.PeerName, veth.PeerNamespace = j.Veth, "eth0", netlink.NsPid(j.PID)
+	h.must(netlink.LinkAdd(veth))
+	quiet(h, j.Veth)
+	h.must(address("lo", ""))
+	h.must(address(j.Veth, j.host+"/24", j.host6+"/64"))
+	h.must(j.enter(func() error {
+		quiet(h, "eth0")
+		quiet(h, "lo")
+		return errors.Join(address("lo"), address("eth0", j.own+"/24", j.own6+"/64"))
+	}))
+	for range 2000 { // until its link is up, the host drops what it sends
+		if l, err := netlink.LinkByName(j.Veth); err == nil && l.Attrs().OperState == netlink.OperUp {
+			return j
+		}
+		time.Sleep(time.Millisecond)
+	}
+	h.Fatal("the wire does not come up")
+	return nil
+}
+
+func cgroup2() string {
+	for _, dir := range []string{"/sys/fs/cgroup/unified", "/sys/fs/cgroup"} {
+		var st unix.Statfs_t
+		if unix.Statfs(dir, &st) == nil && st.Type == unix.CGROUP2_SUPER_MAGIC {
+			return dir
+		}
+	}
+	return ""
+}
+
+func removeCgroup(dir string) (err error) {
+	for range 1000 { // the kernel holds on to it for a moment
+		if err = unix.Rmdir(dir); err != unix.EBUSY {
+			return err
+		}
+		time.Sleep(time.Millisecond)
+	}
+	return err
+}
+
+// quiet keeps the kernel from sending of its own accord on a link.
+func quiet(t testing.TB, link string) {
+	for name, value := range map[string]string{"addr_gen_mode": "1", "accept_ra": "0", "router_solicitations": "0", "dad_transmits": "0"} {
+		os.WriteFile("/proc/sys/net/ipv6/conf/"+link+"/"+name, []byte(value), 0)
+	}
+}
+
+func address(link string, addrs ...string) error {
+	l, err := netlink.LinkByName(link)
+	if err != nil {
+		return err
+	}
+	for _, s := range addrs {
+		if s == "" {
+			continue
+		}
+		a, err := netlink.ParseAddr(s)
+		if err != nil {
+			return err
+		}
+		a.Flags = unix.IFA_F_NODAD
+		if err := netlink.AddrAdd(l, a); err != nil {
+			return err
+		}
+	}
+	return netlink.LinkSetUp(l)
+}
+
+func (j *jail) enter(f func() error) error {
+	return netns.Do(fmt.Sprintf("/proc/%d/ns/net", j.PID), f)
+}
+
+func (j *jail) kill() {
+	j.in.Close()
+	j.cmd.Process.Kill()
+	j.cmd.Wait()
+	if l, err := netlink.LinkByName(j.Veth); err == nil {
+		netlink.LinkDel(l)
+	}
+}
+
+// attach begins to watch, until the end of the test.
+func (j *jail) attach() *jail {
+	j.Helper()
+	w, err := j.source.Attach(j.Context(), j.Target, j.log)
+	j.must(err)
+	j.watch = w
+	j.Cleanup(func() { j.must(w.Close()) })
+	return j
+}
+
+func (j *jail) drain() {
+	j.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	defer cancel()
+	j.must(j.watch.Drain(ctx))
+}
+
+func (j *jail) tell(o order) answer {
+	j.Helper()
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.must(json.NewEncoder(j.in).Encode(o))
+	var a answer
+	j.must(j.out.Decode(&a))
+	if a.Err != "" {
+		j.Fatalf("%s %v in the jail: %s, %s", o.Act, o.Args, a.Out, a.Err)
+	}
+	return a
+}
+
+// run runs an act in the jail to its end, start until it has written a line.
+func (j *jail) run(act string, args ...string) answer {
+	j.Helper()
+	return j.tell(order{act, args, true})
+}
+func (j *jail) start(act string, args ...string) answer {
+	j.Helper()
+	return j.tell(order{act, args, false})
+}
+
+// counters are those of the jail's end of the wire.
+func (j *jail) counters() (s netlink.LinkStatistics) {
+	j.Helper()
+	j.must(j.enter(func() error {
+		l, err := netlink.LinkByName("eth0")
+		if err == nil {
+			s = *l.Attrs().Statistics
+		}
+		return err
+	}))
+	return s
+}
+
+// acts is what processes of jails can be told to do.
+var acts map[string]func(args []string) error
+
+func init() {
+	acts = map[string]func(args []string) error{
+		"init": initAct, "send": sendAct, "echo": echoAct, "get": getAct, "serve": serveAct, "child": childAct,
+		"ping": pingAct, "ask": askAct, "hello": helloAct, "flood": floodAct, "daemon": daemonAct,
+	}
+}
+
+func number(s string) int { n, _ := strconv.Atoi(s); return n }
+
+// sendAct ADDR N SIZE: N datagrams, and as many answers if ADDR answers.
+func sendAct(args []string) error {
+	c, err := net.Dial("udp", args[0])
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	b := make([]byte, number(args[2]))
+	for range number(args[1]) {
+		if _, err := c.Write(b); err != nil {
+			return err
+		}
+		c.SetReadDeadline(time.Now().Add(5 * time.Second))
+		if _, err := c.Read(make([]byte, 65536)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// floodAct ADDR N SIZE: N datagrams, unconnected, as fast as can be.
+func floodAct(args []string) error {
+	to, err := net.ResolveUDPAddr("udp", args[0])
+	if err != nil {
+		return err
+	}
+	c, err := net.ListenUDP("udp", nil)
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	b := make([]byte, number(args[2]))
+	for i := range number(args[1]) {
+		binary.BigEndian.PutUint32(b, uint32(i))
+		if _, err := c.WriteToUDP(b, to); err != nil && !errors.Is(err, unix.ENOBUFS) {
+			return err
+		}
+	}
+	return nil
+}
+
+// echoAct ADDR: says where, then answers datagrams for ever.
+func echoAct(args []string) error {
+	c, err := net.ListenPacket("udp", args[0])
+	if err != nil {
+		return err
+	}
+	fmt.Println(c.LocalAddr())
+	return echo(c)
+}
+
+func echo(c net.PacketConn) error {
+	b := make([]byte, 65536)
+	for {
+		n, from, err := c.ReadFrom(b)
+		if err != nil {
+			return err
+		}
+		if _, err := c.WriteTo(b[:n], from); err != nil {
+			return err
+		}
+	}
+}
+
+// getAct ADDR N: sends N bytes, closes its side, reads to the end.
+func getAct(args []string) error {
+	c, err := net.Dial("tcp", args[0])
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	if _, err := c.Write(make([]byte, number(args[1]))); err != nil {
+		return err
+	}
+	c.(*net.TCPConn).CloseWrite()
+	n, err := io.Copy(io.Discard, c)
+	fmt.Println(n)
+	return err
+}
+
+// serveAct ADDR: says where, then gives every connection to a child of its own.
+func serveAct(args []string) error {
+	l, err := net.Listen("tcp", args[0])
+	if err != nil {
+		return err
+	}
+	fmt.Println(l.Addr())
+	for {
+		c, err := l.Accept()
+		if err != nil {
+			return err
+		}
+		f, err := c.(*net.TCPConn).File()
+		if err != nil {
+			return err
+		}
+		cmd := exec.Command("/proc/self/exe")
+		cmd.Env = append(os.Environ(), actEnv+"=child")
+		cmd.ExtraFiles = []*os.File{f}
+		if err := cmd.Start(); err != nil {
+			return err
+		}
+		f.Close()
+		c.Close()
+		go cmd.Wait()
+	}
+}
+
+// childAct reads what is asked on descriptor 3, and answers with its pid.
+func childAct([]string) error {
+	c, err := net.FileConn(os.NewFile(3, "connection"))
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	if _, err := io.Copy(io.Discard, c); err != nil {
+		return err
+	}
+	_, err = fmt.Fprintln(c, os.Getpid())
+	return err
+}
+
+// pingAct ADDR: one echo, from a raw socket.
+func pingAct(args []string) error {
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_RAW, unix.IPPROTO_ICMP)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	to := &unix.SockaddrInet4{Addr: [4]byte(net.ParseIP(args[0]).To4())}
+	msg := []byte{8, 0, 0, 0, 0x12, 0x34, 0, 1}
+	binary.BigEndian.PutUint16(msg[2:], ^uint16(0x0800+0x1234+1))
+	if err := unix.Sendto(fd, msg, 0, to); err != nil {
+		return err
+	}
+	b := make([]byte, 1500)
+	n, _, err := unix.Recvfrom(fd, b, 0)
+	if err == nil && (n < 28 || b[20] != 0) {
+		err = fmt.Errorf("no answer: %x", b[:n])
+	}
+	return err
+}
+
+// askAct SERVER NAME PORT: looks the name up at the server and connects to the
+// first address, at the port.
+func askAct(args []string) error {
+	r := net.Resolver{PreferGo: true, Dial: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return (&net.Dialer{}).DialContext(ctx, "udp", args[0])
+	}}
+	addrs, err := r.LookupHost(context.Background(), args[1])
+	if err != nil {
+		return err
+	}
+	return getAct([]string{net.JoinHostPort(addrs[0], args[2]), "10"})
+}
+
+// daemonAct waits to be killed.
+func daemonAct([]string) error { select {} }

@@ -1,0 +1,342 @@
+package network
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/link"
+	"golang.org/x/sys/unix"
+
+	"glasshouse/event"
+	"glasshouse/fault"
+	"glasshouse/id"
+	"glasshouse/observe"
+)
+
+// pinVersion is raised when records or maps change: what was pinned under
+// another name is not understood.
+//
+//	{pin}/network-1/host/    maps and tracepoints, for all jails
+//	{pin}/network-1/{jail}/  its ring and where the programs are attached
+const (
+	pinVersion = "network-1"
+	pinHost    = "host"
+	pinRing    = "ring"
+)
+
+func (s *Source) pins() bool { return s.pin != "" }
+
+func (s *Source) hostPins() string {
+	if !s.pins() {
+		return ""
+	}
+	return filepath.Join(s.pin, pinHost)
+}
+
+func (s *Source) jailPins(jail id.Jail) string { return filepath.Join(s.pin, string(jail)) }
+
+// preparePins makes the directories, discards what other versions left, and
+// takes the slots of jails that are pinned.
+func (s *Source) preparePins(spec *ebpf.CollectionSpec) error {
+	if !s.pins() {
+		for _, m := range spec.Maps {
+			m.Pinning = ebpf.PinNone
+		}
+		return nil
+	}
+	parent := filepath.Dir(s.pin)
+	if err := os.MkdirAll(parent, 0o700); err != nil {
+		return err
+	}
+	var st unix.Statfs_t
+	if err := unix.Statfs(parent, &st); err != nil {
+		return &fs.PathError{Op: "statfs", Path: parent, Err: err}
+	}
+	if st.Type != unix.BPF_FS_MAGIC {
+		return &fault.Error{Op: "network.Probe", On: parent, Kind: fault.Unsupported, Remedy: "mount -t bpf bpf " + parent,
+			Err: errors.New("not on a BPF file system, so nothing could record without a daemon")}
+	}
+	versions, err := os.ReadDir(parent)
+	if err != nil {
+		return err
+	}
+	for _, v := range versions {
+		if strings.HasPrefix(v.Name(), "network-") && v.Name() != pinVersion {
+			if err := s.discardPins(filepath.Join(parent, v.Name())); err != nil {
+				return err
+			}
+		}
+	}
+	if err := os.MkdirAll(s.hostPins(), 0o700); err != nil {
+		return err
+	}
+	jails, err := s.pinnedJails()
+	if err != nil {
+		return err
+	}
+	for _, jail := range jails {
+		left, err := s.leftover(jail)
+		if err != nil {
+			return err
+		}
+		if left != nil {
+			s.slots[left.slot] = true
+			left.m.Close()
+		}
+	}
+	return nil
+}
+
+// discardPins removes what is pinned in dir, and remembers whose it was.
+func (s *Source) discardPins(dir string) error {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return err
+	}
+	if s.strange == nil {
+		s.strange = map[string]bool{}
+	}
+	for _, e := range entries {
+		if e.Name() != pinHost {
+			s.strange[e.Name()] = true
+		}
+	}
+	s.log.Warn("recording of packets by another version of Glasshouse ends", "pins", dir, "jails", len(entries)-1)
+	return os.RemoveAll(dir)
+}
+
+func (s *Source) pinnedJails() ([]id.Jail, error) {
+	entries, err := os.ReadDir(s.pin)
+	if err != nil {
+		return nil, err
+	}
+	var jails []id.Jail
+	for _, e := range entries {
+		if e.Name() != pinHost {
+			jails = append(jails, id.Jail(e.Name()))
+		}
+	}
+	return jails, nil
+}
+
+// tidyPins removes what is pinned for all jails, if no jail needs it.
+func (s *Source) tidyPins() error {
+	if !s.pins() {
+		return nil
+	}
+	if jails, err := s.pinnedJails(); err != nil || len(jails) > 0 {
+		return err
+	}
+	return os.RemoveAll(s.pin)
+}
+
+// pinned returns the link that is pinned at path, now with prog, or one that
+// attach makes, pinned. With path "" nothing is pinned.
+func (s *Source) pinned(path string, prog *ebpf.Program, attach func() (link.Link, error)) (link.Link, error) {
+	if !s.pins() {
+		return attach()
+	}
+	old, err := link.LoadPinnedLink(path, nil)
+	if err == nil {
+		if old.Update(prog) == nil {
+			return old, nil
+		}
+		// It is of an interface or a cgroup that is gone, or of a kind that
+		// cannot be given another program.
+		if err := errors.Join(old.Unpin(), old.Close()); err != nil {
+			return nil, err
+		}
+	} else if !errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("open %s: %w", path, err)
+	}
+	l, err := attach()
+	if err != nil {
+		return nil, err
+	}
+	if err := l.Pin(path); err != nil {
+		l.Close()
+		return nil, fmt.Errorf("pin %s: %w", path, err)
+	}
+	return l, nil
+}
+
+// ringName tells a later daemon which slot a ring has, and of which namespace.
+func ringName(slot, netns uint32) string { return fmt.Sprintf("r%x_%x", slot, netns) }
+
+func (s *Source) pinRing(w *watch) error {
+	dir := s.jailPins(w.target.Jail)
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return err
+	}
+	if err := w.ring.m.Pin(filepath.Join(dir, pinRing)); err != nil {
+		return fmt.Errorf("pin the ring: %w", err)
+	}
+	return nil
+}
+
+// A leftover is what an earlier daemon left of a jail.
+type leftover struct {
+	jail        id.Jail
+	m           *ebpf.Map
+	slot, netns uint32
+}
+
+// leftover returns what is pinned of a jail, or nil. Its map is the caller's.
+func (s *Source) leftover(jail id.Jail) (*leftover, error) {
+	if !s.pins() {
+		return nil, nil
+	}
+	dir := s.jailPins(jail)
+	m, err := ebpf.LoadPinnedMap(filepath.Join(dir, pinRing), nil)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, os.RemoveAll(dir) // a daemon ended before it had a ring
+	}
+	if err != nil {
+		return nil, fmt.Errorf("open the ring of jail %s: %w", jail, err)
+	}
+	l := &leftover{jail: jail, m: m}
+	info, err := m.Info()
+	if err == nil {
+		_, err = fmt.Sscanf(info.Name, "r%x_%x", &l.slot, &l.netns)
+	}
+	if err != nil || l.slot >= maxJails {
+		m.Close()
+		return nil, fmt.Errorf("the ring of jail %s is not one of ours: %q, %w", jail, info.Name, err)
+	}
+	return l, nil
+}
+
+// adopt has w continue where an earlier daemon ended. l's map is w's afterwards.
+func (w *watch) adopt(l *leftover) (err error) {
+	s := w.source
+	if w.ring, err = newRing(l.m); err != nil {
+		l.m.Close()
+		return err
+	}
+	w.key.Slot, w.count = l.slot, counted(s.counts, l.slot)
+	w.said = mark{lost: w.count.SaidLost, throttled: w.count.SaidThrottled}
+	w.base = observe.Status{Lost: w.count.SaidLost, Throttled: w.count.SaidThrottled}
+	w.clock = time.Now().UnixNano() - now()
+	var before networkJail
+	if s.maps.Jails.Lookup(l.netns, &before) != nil || before.Flags&flagReleased != 0 {
+		return s.install(l.slot, l.m)
+	}
+	if before.Flags&flagFlows != 0 {
+		w.flowsLost()
+	} else if err := w.findKept(); err != nil {
+		return err
+	}
+	return s.install(l.slot, l.m)
+}
+
+// findKept asks the log which of the records in the ring it has: the earlier
+// daemon was killed before it could say that they are safe.
+func (w *watch) findKept() error {
+	at := w.ring.read
+	defer func() { w.ring.read = at }()
+	var oldest int64
+	for b := w.ring.next(); b != nil; b = w.ring.next() {
+		if r, _, ok := decode(b); ok && (oldest == 0 || int64(r.Ns) < oldest) {
+			oldest = int64(r.Ns)
+		}
+	}
+	w.keptUntil = w.ring.read
+	if oldest == 0 {
+		return nil
+	}
+	w.kept = map[keep]int{}
+	for _, t := range []event.Type{event.Net, event.Gap} {
+		if err := w.sink.Kept(oldest, t, func(e *event.Event) { w.kept[keepOf(e)]++ }); err != nil {
+			return fmt.Errorf("see what the log has: %w", err)
+		}
+	}
+	return nil
+}
+
+// release leaves the jail to what is pinned.
+func (w *watch) release() error {
+	err := w.finish()
+	w.sink.Push()
+	for range 2000 {
+		w.mu.Lock()
+		w.commit()
+		rest := len(w.marks)
+		w.mu.Unlock()
+		if rest == 0 {
+			break
+		}
+		time.Sleep(time.Millisecond)
+	}
+	w.mu.Lock()
+	if len(w.marks) == 0 { // else the next daemon asks the log
+		k := w.key
+		k.Flags |= flagReleased
+		err = errors.Join(err, w.put(k))
+	}
+	w.mu.Unlock()
+	for _, l := range w.links {
+		err = errors.Join(err, l.Close())
+	}
+	w.links, w.filter = nil, nil
+	w.dropRing()
+	return err
+}
+
+// Collect appends what is left of a jail that does not run, and forgets it.
+func (s *Source) Collect(jail id.Jail, sink observe.Sink) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err := s.load(); err != nil {
+		return err
+	}
+	left, err := s.leftover(jail)
+	if err == nil && left != nil {
+		err = s.collect(left, sink)
+	}
+	if err != nil {
+		return fmt.Errorf("collect the packets of jail %s: %w", jail, err)
+	}
+	return nil
+}
+
+// collect is Collect of what was found. s.mu is held.
+func (s *Source) collect(l *leftover, sink observe.Sink) error {
+	w := &watch{source: s, target: observe.Target{Jail: l.jail}, sink: sink, netns: l.netns, ifaces: s.pinnedIfaces(l.jail)}
+	w.selection = event.Selection{}.Defaults(event.Selection{})
+	var before networkJail
+	if s.maps.Jails.Lookup(l.netns, &before) == nil && before.Slot == l.slot {
+		w.outer, w.inner = unraw(before.Outer), unraw(before.Inner)
+		if before.Flags&flagFlows != 0 {
+			w.selection.Network = "flows"
+		}
+	}
+	if err := w.adopt(l); err != nil {
+		return err
+	}
+	err := w.detach()
+	s.slots[l.slot] = false
+	return err
+}
+
+// pinnedIfaces reads the names of a jail's interfaces from those of its links.
+func (s *Source) pinnedIfaces(jail id.Jail) map[uint32]iface {
+	found := map[uint32]iface{}
+	entries, _ := os.ReadDir(s.jailPins(jail)) // without it they have no names
+	for _, e := range entries {
+		var index uint32
+		head, rest, ok := strings.Cut(e.Name(), "-")
+		if _, err := fmt.Sscan(head, &index); err != nil || !ok {
+			continue
+		}
+		if at := strings.LastIndexByte(rest, '-'); at > 0 {
+			found[index] = iface{name: rest[:at]}
+		}
+	}
+	return found
+}

@@ -1,0 +1,142 @@
+package network
+
+import (
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
+)
+
+// A reader is the goroutine that reads the rings of all jails.
+//
+// While packets come it looks at the rings once in a millisecond, and nobody has
+// to wake it: waking costs more than all else about a packet. When there is
+// nothing it says so in asleep and waits; the next packet of any jail wakes it.
+type reader struct {
+	source *Source
+	shared []byte
+	asleep *uint64
+	epoll  int
+	wake   int // an eventfd
+	done   chan struct{}
+	stop   atomic.Bool
+}
+
+func newReader(s *Source, asleep *ebpf.Map) (_ *reader, err error) {
+	r := &reader{source: s, epoll: -1, wake: -1, done: make(chan struct{})}
+	defer func() {
+		if err != nil {
+			r.free()
+		}
+	}()
+	if r.shared, err = memory(asleep); err != nil {
+		return nil, err
+	}
+	r.asleep = word(r.shared)
+	if r.epoll, err = unix.EpollCreate1(unix.EPOLL_CLOEXEC); err != nil {
+		return nil, fmt.Errorf("epoll: %w", err)
+	}
+	if r.wake, err = unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK); err != nil {
+		return nil, fmt.Errorf("eventfd: %w", err)
+	}
+	if err := r.watch(r.wake); err != nil {
+		return nil, err
+	}
+	go r.run()
+	return r, nil
+}
+
+// watch has fd wake the reader when something new is there.
+func (r *reader) watch(fd int) error {
+	err := unix.EpollCtl(r.epoll, unix.EPOLL_CTL_ADD, fd, &unix.EpollEvent{Events: unix.EPOLLIN | unix.EPOLLET, Fd: int32(fd)})
+	if err != nil {
+		return fmt.Errorf("epoll: %w", err)
+	}
+	return nil
+}
+
+// nudge wakes the reader.
+func (r *reader) nudge() {
+	unix.Write(r.wake, []byte{1, 0, 0, 0, 0, 0, 0, 0})
+}
+
+const (
+	pace   = time.Millisecond
+	rounds = 3 // without a packet, before the reader sleeps
+)
+
+func (r *reader) run() {
+	defer close(r.done)
+	for idle := 0; !r.stop.Load(); {
+		busy := false
+		for _, w := range *r.source.watches.Load() {
+			busy = w.pass() || busy
+		}
+		if idle++; busy {
+			idle = 0
+		}
+		if idle < rounds {
+			r.wait(pace)
+			continue
+		}
+		atomic.StoreUint64(r.asleep, 1)
+		if d := r.rest(); d != 0 {
+			r.wait(d)
+		}
+		atomic.StoreUint64(r.asleep, 0)
+	}
+}
+
+// rest returns for how long all jails let the reader sleep.
+func (r *reader) rest() time.Duration {
+	least := time.Duration(-1)
+	for _, w := range *r.source.watches.Load() {
+		d := w.rest()
+		if d == 0 {
+			return 0
+		}
+		if d > 0 && (least < 0 || d < least) {
+			least = d
+		}
+	}
+	return least
+}
+
+// wait waits for a packet after a sleep, for a nudge, or for d if it is not
+// negative.
+func (r *reader) wait(d time.Duration) {
+	ms := -1
+	if d >= 0 {
+		ms = int((d + time.Millisecond - 1) / time.Millisecond)
+	}
+	var events [16]unix.EpollEvent
+	n, _ := unix.EpollWait(r.epoll, events[:], ms)
+	for _, e := range events[:max(n, 0)] {
+		if int(e.Fd) == r.wake {
+			var b [8]byte
+			unix.Read(r.wake, b[:])
+		}
+	}
+}
+
+func (r *reader) close() error {
+	r.stop.Store(true)
+	r.nudge()
+	<-r.done
+	return r.free()
+}
+
+func (r *reader) free() (err error) {
+	for _, fd := range []int{r.epoll, r.wake} {
+		if fd >= 0 {
+			err = errors.Join(err, unix.Close(fd))
+		}
+	}
+	if r.shared != nil {
+		err = errors.Join(err, unix.Munmap(r.shared))
+	}
+	return err
+}

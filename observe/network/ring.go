@@ -1,0 +1,106 @@
+package network
+
+import (
+	"fmt"
+	"os"
+	"sync/atomic"
+	"unsafe"
+
+	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
+)
+
+// A ring is a jail's records, between the kernel that writes and one reader.
+// What was read stays in the ring until it is released: a daemon that is killed
+// before its log was written finds it again.
+type ring struct {
+	m        *ebpf.Map
+	consumer []byte // a page of which the first word is where the kernel may write up to
+	producer []byte // a page of which the first word is where it writes next, then the data, twice
+	data     []byte
+	read     uint64 // where the next record begins
+}
+
+const (
+	ringBusy      = 1 << 31 // taken by a program that has not written it yet
+	ringDiscarded = 1 << 30
+	ringHeader    = 8
+)
+
+func newRing(m *ebpf.Map) (_ *ring, err error) {
+	page, size := os.Getpagesize(), int(m.MaxEntries())
+	r := &ring{m: m}
+	defer func() {
+		if err != nil {
+			r.unmap()
+		}
+	}()
+	if r.consumer, err = unix.Mmap(m.FD(), 0, page, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED); err != nil {
+		return nil, fmt.Errorf("map the ring: %w", err)
+	}
+	// The data is there twice, one after the other, so that no record is torn
+	// where the ring begins again.
+	if r.producer, err = unix.Mmap(m.FD(), int64(page), page+2*size, unix.PROT_READ, unix.MAP_SHARED); err != nil {
+		return nil, fmt.Errorf("map the ring: %w", err)
+	}
+	r.data = r.producer[page:]
+	r.read = r.released()
+	return r, nil
+}
+
+func word(b []byte) *uint64 { return (*uint64)(unsafe.Pointer(unsafe.SliceData(b))) }
+
+// written is where the kernel writes next.
+func (r *ring) written() uint64 { return atomic.LoadUint64(word(r.producer)) }
+
+func (r *ring) released() uint64 { return atomic.LoadUint64(word(r.consumer)) }
+
+// release lets the kernel write over all before pos.
+func (r *ring) release(pos uint64) { atomic.StoreUint64(word(r.consumer), pos) }
+
+func (r *ring) empty() bool { return r.read >= r.written() }
+
+func (r *ring) size() uint64 { return uint64(len(r.data) / 2) }
+
+// next returns the next record, or nil if there is none yet. It is valid until
+// it is released.
+func (r *ring) next() []byte {
+	for end := r.written(); r.read < end; {
+		at := r.read & (r.size() - 1)
+		head := atomic.LoadUint32((*uint32)(unsafe.Pointer(&r.data[at])))
+		if head&ringBusy != 0 {
+			return nil
+		}
+		n := uint64(head &^ ringDiscarded)
+		r.read += (ringHeader + n + 7) &^ 7
+		if head&ringDiscarded == 0 {
+			return r.data[at+ringHeader : at+ringHeader+n]
+		}
+	}
+	return nil
+}
+
+func (r *ring) unmap() {
+	for _, b := range [][]byte{r.consumer, r.producer} {
+		if b != nil {
+			unix.Munmap(b)
+		}
+	}
+	r.consumer, r.producer, r.data = nil, nil, nil
+}
+
+func (r *ring) close() {
+	r.unmap()
+	r.m.Close()
+}
+
+// memory maps an array of the kernel's into ours. The caller unmaps it.
+func memory(m *ebpf.Map) ([]byte, error) {
+	page := os.Getpagesize()
+	size := (int(m.MaxEntries())*int(m.ValueSize()) + page - 1) &^ (page - 1)
+	b, err := unix.Mmap(m.FD(), 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+	if err != nil {
+		return nil, fmt.Errorf("map an array: %w", err)
+	}
+	return b, nil
+}

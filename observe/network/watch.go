@@ -1,0 +1,576 @@
+package network
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+	"time"
+	"unsafe"
+
+	"github.com/cilium/ebpf/link"
+	"golang.org/x/sys/unix"
+
+	"glasshouse/event"
+	"glasshouse/observe"
+)
+
+// Flags of a jail, as network.bpf.c has them. The last two are for a daemon that
+// takes over.
+const (
+	flagRecord = 1 << iota
+	flagThrottle
+	flagMuted
+	flagFlows
+	flagReleased
+)
+
+// A watch is a jail whose packets are recorded.
+type watch struct {
+	source *Source
+	target observe.Target
+	sink   observe.Sink
+	netns  uint32
+	key    networkJail   // what the kernel's side knows of the jail. guarded by mu
+	count  *networkCount // in memory shared with the kernel
+	links  []link.Link
+	filter []filter // where links are not to be had
+	ifaces map[uint32]iface
+	outer  netip.Addr // translated to inner; both zero where nothing is
+	inner  netip.Addr
+
+	mu        sync.Mutex // guards what follows, and the reading of ring
+	ring      *ring      // nil once the watch has ended
+	selection event.Selection
+	talks     conversations
+	names     names
+	capture   *capture
+	marks     []mark
+	kept      map[keep]int // what an earlier daemon wrote of what the ring still holds
+	keptUntil uint64       // where in the ring that ends
+	said      mark
+	due       int64 // NS at which flows are to be looked at; 0 is never
+	status    observe.Status
+	base      observe.Status // lost and throttled before the watch began
+	clock     int64          // nanoseconds from NS to time since 1970
+	event     event.Event    // used again for every record
+}
+
+// A mark says up to where the ring and the counts are said once the log has
+// written what has sequence number seq.
+type mark struct {
+	seq, pos        uint64
+	lost, throttled uint64
+}
+
+// A keep is what makes two records the same.
+type keep struct {
+	typ           event.Type
+	ns            int64
+	dir, src, dst string
+	bytes         int64
+	lost          int64
+	reason        string
+}
+
+func keepOf(e *event.Event) keep {
+	return keep{e.Type, e.NS, e.Dir, e.Src, e.Dst, e.Bytes, e.Lost, e.Reason}
+}
+
+// now is the host's monotonic clock.
+func now() int64 {
+	var t unix.Timespec
+	unix.ClockGettime(unix.CLOCK_MONOTONIC, &t)
+	return t.Nano()
+}
+
+// batch bounds how many records are taken before other jails have their turn.
+const batch = 4096
+
+// pass takes what is there. It reports whether there was anything, or still is.
+func (w *watch) pass() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.ring == nil {
+		return false
+	}
+	n := w.take(batch)
+	w.flows(now())
+	w.commit()
+	return n > 0 || !w.ring.empty()
+}
+
+// take reads up to limit records, as long as there is room for them.
+func (w *watch) take(limit int) (n int) {
+	w.clock = time.Now().UnixNano() - now()
+	for ; n < limit; n++ {
+		if n%64 == 0 && !w.sink.Room() {
+			break
+		}
+		b := w.ring.next()
+		if b == nil {
+			break
+		}
+		if w.kept != nil && w.ring.read > w.keptUntil {
+			w.kept = nil
+		}
+		if r, frame, ok := decode(b); ok {
+			w.missed(int64(r.Ns), extend(w.said.lost, r.Lost), extend(w.said.throttled, r.Throttled))
+			w.record(r, frame)
+		}
+	}
+	if w.ring.empty() {
+		w.missed(now(), atomic.LoadUint64(&w.count.Lost), atomic.LoadUint64(&w.count.Throttled))
+	}
+	if n > 0 && w.capture != nil {
+		w.failed(w.capture.flush())
+	}
+	return n
+}
+
+// extend returns the count of which low is the lower half, and which is not
+// smaller than from; or from, if a record is older than what was said.
+func extend(from uint64, low uint32) uint64 {
+	d := low - uint32(from)
+	if d > 1<<31 {
+		return from
+	}
+	return from + uint64(d)
+}
+
+// missed says what was not recorded until ns, if more than what was said.
+func (w *watch) missed(ns int64, lost, throttled uint64) {
+	if n := lost - w.said.lost; lost > w.said.lost {
+		w.said.lost = lost
+		w.gap(ns, int64(n), "the ring was full")
+	}
+	if n := throttled - w.said.throttled; throttled > w.said.throttled {
+		w.said.throttled = throttled
+		w.gap(ns, 0, fmt.Sprintf("throttled: %d packets were dropped, not passed, because they could not be recorded", n))
+	}
+}
+
+func (w *watch) gap(ns, lost int64, reason string) {
+	e := w.fresh(event.Gap, ns)
+	e.Source, e.Lost, e.Reason = event.Net, lost, reason
+	w.append(e)
+}
+
+func (w *watch) fresh(t event.Type, ns int64) *event.Event {
+	w.event = event.Event{Type: t, Jail: w.target.Jail, NS: ns, TS: (ns + w.clock) / 1e6, FD: -1}
+	return &w.event
+}
+
+func (w *watch) append(e *event.Event) {
+	if w.kept != nil {
+		if k := keepOf(e); w.kept[k] > 0 {
+			w.kept[k]--
+			return
+		}
+	}
+	w.sink.Append(e)
+	if e.Type == event.Net {
+		w.status.Seen++
+	}
+}
+
+// record makes of a record what the selection wants.
+func (w *watch) record(r *networkRecord, frame []byte) {
+	var flags event.Flags
+	if r.Flags&injected != 0 {
+		flags = event.Injected
+	}
+	var v *conversation
+	var way int
+	owner := &r.Owner
+	if owner.HostPid == 0 {
+		owner = nil
+	}
+	if internet(r) || r.Ethertype == etherARP {
+		src, dst := ends(r)
+		if w.outer.IsValid() {
+			src.addr, dst.addr = w.translated(src.addr), w.translated(dst.addr)
+		}
+		v, way = w.between(r, src, dst)
+		owner = w.learn(v, way, r, frame, owner)
+		v.add(way, r, flags)
+	}
+	if w.capture != nil && w.selection.Packets > 0 {
+		w.keepBytes(r, frame, owner)
+	}
+	if w.selection.Network == "flows" && v != nil {
+		if at := v.due(); w.due == 0 || at < w.due {
+			w.due = at
+		}
+		return
+	}
+	e := w.fresh(event.Net, int64(r.Ns))
+	e.Flags = flags
+	e.Dir, e.Proto, e.Bytes, e.Iface = directions[r.Flags&direction], protocol(r), int64(r.Len), w.ifaces[r.Ifindex].name
+	if r.Segments > 1 {
+		e.Packets = int64(r.Segments)
+	}
+	if v != nil {
+		e.Src, e.Dst, e.Host, e.TCP = v.text[way], v.text[1-way], v.host, tcpFlags[r.Tcp]
+	} else {
+		e.Src, e.Dst = hardware(r.Src), hardware(r.Dst)
+	}
+	by(e, owner)
+	w.append(e)
+}
+
+func (w *watch) translated(a netip.Addr) netip.Addr {
+	if a == w.outer {
+		return w.inner
+	}
+	return a
+}
+
+// between returns the conversation of a packet, and its way.
+func (w *watch) between(r *networkRecord, src, dst end) (*conversation, int) {
+	proto := r.Proto
+	if r.Ethertype == etherARP {
+		proto = 255 // is no protocol of IP
+	}
+	v, way, gone := w.talks.between(proto, src, dst)
+	if v.again(r) {
+		w.sum(v)
+		w.talks.forget(v)
+		v, way, _ = w.talks.between(proto, src, dst)
+	}
+	if gone != nil {
+		w.sum(gone)
+	}
+	return v, way
+}
+
+// learn takes from a packet whose the conversation is and with whom. It returns
+// the packet's owner: that of its socket, or else the last one on its side.
+func (w *watch) learn(v *conversation, way int, r *networkRecord, frame []byte, owner *networkOwner) *networkOwner {
+	side := way // the end whose process it is
+	other := v.ends[1-way]
+	if r.Flags&direction == ingress {
+		side, other = 1-way, v.ends[way]
+	}
+	switch {
+	case owner == nil:
+		owner = v.owner[side]
+	case v.owner[side] == nil || *v.owner[side] != *owner:
+		o := *owner // the record's memory is the ring's
+		v.owner[side] = &o
+	}
+	if r.Worth != 0 && int(r.Payload) <= len(frame) {
+		w.read(v, r, frame[r.Payload:])
+	}
+	if v.host == "" && v.age < w.names.age && r.Flags&direction != loopback {
+		v.host, v.age = w.names.name(other.addr), w.names.age
+	}
+	return owner
+}
+
+// read learns names from the application's bytes.
+func (w *watch) read(v *conversation, r *networkRecord, b []byte) {
+	host := ""
+	switch r.Worth {
+	case worthDNS:
+		if r.Proto == protoUDP {
+			answers(b, w.names.learn)
+		} else {
+			stream(b, func(msg []byte) { answers(msg, w.names.learn) })
+		}
+	case worthTLS:
+		host = serverName(b)
+	case worthHTTP:
+		host = hostHeader(b)
+	}
+	if host != "" {
+		if _, err := netip.ParseAddr(host); err != nil {
+			v.host = host
+		}
+	}
+}
+
+func (w *watch) keepBytes(r *networkRecord, frame []byte, owner *networkOwner) {
+	comment := ""
+	if owner != nil {
+		comment = fmt.Sprintf("pid %d %s", owner.Pid, comm(owner))
+	}
+	length := r.Len + uint32(r.Link)
+	frame = frame[:min(len(frame), w.selection.Packets)]
+	w.failed(w.capture.packet(r.Ifindex, int64(r.Ns)+w.clock, frame, length, r.Flags&direction == ingress, comment))
+}
+
+// failed ends the keeping of bytes if it does not work, and says so.
+func (w *watch) failed(err error) {
+	if err == nil {
+		return
+	}
+	w.capture.f.Close()
+	w.capture = nil
+	w.status.Err = "keep packets: " + err.Error()
+	w.source.log.Error("packets are no longer kept", "jail", w.target.Jail, "error", err)
+	w.gap(now(), 0, "the bytes of packets are no longer kept: "+err.Error())
+}
+
+// sum records what a conversation came to since it was last recorded, one record
+// for each way.
+func (w *watch) sum(v *conversation) {
+	if w.selection.Network != "flows" {
+		return
+	}
+	for way := range v.sums {
+		s := &v.sums[way]
+		if s.packets == 0 {
+			continue
+		}
+		e := w.fresh(event.Net, s.last)
+		e.Flags = s.flags
+		e.Dir, e.Iface = directions[s.dir], w.ifaces[s.index].name
+		e.Proto = protocol(&networkRecord{Ethertype: etherIPv4, Proto: v.proto})
+		switch {
+		case v.proto == 255:
+			e.Proto = "arp"
+		}
+		e.Src, e.Dst, e.Host, e.TCP = v.text[way], v.text[1-way], v.host, tcpFlags[s.tcp]
+		e.Packets, e.Bytes, e.Begin = s.packets, s.bytes, s.begin
+		side := way
+		if s.dir == ingress {
+			side = 1 - way
+		}
+		by(e, v.owner[side])
+		w.append(e)
+		s.packets, s.bytes = 0, 0
+	}
+}
+
+// flows records the flows whose time has come at ns.
+func (w *watch) flows(ns int64) {
+	if w.due == 0 || ns < w.due {
+		return
+	}
+	w.due = 0
+	w.talks.all(func(v *conversation) {
+		over := v.over(ns)
+		if over || ns >= v.due() {
+			w.sum(v)
+		}
+		if over {
+			w.talks.forget(v)
+		} else if at := v.due(); w.due == 0 || at < w.due {
+			w.due = at
+		}
+	})
+}
+
+// allFlows records every flow as it is.
+func (w *watch) allFlows() {
+	w.talks.all(w.sum)
+}
+
+// commit gives back to the kernel what is safe in the log.
+func (w *watch) commit() {
+	at := w.said
+	at.pos, at.seq = w.ring.read, w.sink.Last()
+	last := w.ring.released()
+	if n := len(w.marks); n > 0 {
+		last = w.marks[n-1].pos
+	}
+	if at.pos != last || at.lost != w.count.SaidLost || at.throttled != w.count.SaidThrottled {
+		if n := len(w.marks); n > 0 && w.marks[n-1].seq == at.seq {
+			w.marks[n-1] = at
+		} else if n == 0 || w.marks[n-1] != at {
+			w.marks = append(w.marks, at)
+		}
+	}
+	written := w.sink.Written()
+	safe := 0
+	for safe < len(w.marks) && (w.marks[safe].seq <= written || !w.source.pins()) {
+		safe++
+	}
+	if safe > 0 {
+		m := w.marks[safe-1]
+		w.ring.release(m.pos)
+		atomic.StoreUint64(&w.count.SaidLost, m.lost)
+		atomic.StoreUint64(&w.count.SaidThrottled, m.throttled)
+		w.marks = append(w.marks[:0], w.marks[safe:]...)
+	}
+	if w.ring.read-w.ring.released() > w.ring.size()/4 {
+		w.sink.Push()
+	}
+}
+
+// rest is called before the reader sleeps. It returns for how long it may, at
+// most; 0 is not at all, and less is for ever.
+func (w *watch) rest() time.Duration {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.ring == nil {
+		return -1
+	}
+	if !w.ring.empty() {
+		return 0
+	}
+	d := time.Duration(-1)
+	if w.due != 0 {
+		d = time.Duration(max(w.due-now(), int64(time.Millisecond)))
+	}
+	if len(w.marks) > 0 {
+		w.sink.Push()
+		if d < 0 || d > 20*time.Millisecond {
+			d = 20 * time.Millisecond
+		}
+	}
+	return d
+}
+
+// Drain returns when every packet that passed before is in the log.
+func (w *watch) Drain(ctx context.Context) error {
+	w.mu.Lock()
+	if w.ring == nil {
+		w.mu.Unlock()
+		return nil
+	}
+	until := w.ring.written()
+	for {
+		w.take(batch)
+		done := w.ring.read >= until
+		if done {
+			w.allFlows()
+			w.missed(now(), atomic.LoadUint64(&w.count.Lost), atomic.LoadUint64(&w.count.Throttled))
+		}
+		w.commit()
+		w.mu.Unlock()
+		if done {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("drain the packets of jail %s: %w", w.target.Jail, context.Cause(ctx))
+		case <-time.After(time.Millisecond):
+		}
+		w.mu.Lock()
+		if w.ring == nil {
+			w.mu.Unlock()
+			return nil
+		}
+	}
+}
+
+func (w *watch) Status() observe.Status {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	s := w.status
+	s.Lost = atomic.LoadUint64(&w.count.Lost) - w.base.Lost
+	s.Throttled = atomic.LoadUint64(&w.count.Throttled) - w.base.Throttled
+	return s
+}
+
+// Select changes what is recorded. What passed before is recorded as it was
+// wanted then.
+func (w *watch) Select(sel event.Selection) error {
+	sel = sel.Defaults(event.Selection{})
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.ring == nil {
+		return nil
+	}
+	if err := w.configure(sel); err != nil {
+		return err
+	}
+	for !w.ring.empty() && w.take(batch) > 0 {
+	}
+	if w.selection.Network != sel.Network {
+		w.allFlows()
+		w.talks, w.due = conversations{}, 0
+	}
+	if err := w.chooseCapture(sel); err != nil {
+		return err
+	}
+	w.selection = sel
+	w.commit()
+	return nil
+}
+
+func (w *watch) chooseCapture(sel event.Selection) error {
+	wanted := sel.Packets > 0 && sel.Network != "off"
+	if !wanted && w.capture != nil {
+		err := w.capture.close()
+		w.capture = nil
+		return err
+	}
+	if wanted && w.capture == nil {
+		c, err := openCapture(filepath.Join(w.target.Dir, "events"), w.ifaces)
+		if err != nil {
+			return fmt.Errorf("keep the packets of jail %s: %w", w.target.Jail, err)
+		}
+		w.capture = c
+	}
+	return nil
+}
+
+// configure tells the kernel's side what is selected.
+func (w *watch) configure(sel event.Selection) error {
+	k := w.key
+	k.Flags &= flagMuted
+	if sel.Network != "off" {
+		k.Flags |= flagRecord
+	}
+	if sel.Network == "flows" {
+		k.Flags |= flagFlows
+	}
+	if sel.OnOverload != "count" {
+		k.Flags |= flagThrottle
+	}
+	k.Snap = uint32(sel.Packets)
+	return w.put(k)
+}
+
+func (w *watch) put(k networkJail) error {
+	if err := w.source.maps.Jails.Put(w.netns, &k); err != nil {
+		return fmt.Errorf("configure jail %s: %w", w.target.Jail, err)
+	}
+	w.key = k
+	return nil
+}
+
+// Mute marks what passes from now on as Injected.
+func (w *watch) Mute(on bool) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	k := w.key
+	k.Flags &^= flagMuted
+	if on {
+		k.Flags |= flagMuted
+	}
+	return w.put(k)
+}
+
+// Close ends the watch. Nothing of it stays.
+func (w *watch) Close() error { return w.source.end(w, false) }
+
+// Release leaves the jail to the kernel's side, if that is pinned: it records
+// until its ring is full.
+func (w *watch) Release() error { return w.source.end(w, true) }
+
+// finish takes what is left, within a bound, and lets go of memory.
+func (w *watch) finish() error {
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	err := w.Drain(ctx)
+
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.capture != nil {
+		err = errors.Join(err, w.capture.close())
+		w.capture = nil
+	}
+	return err
+}
+
+// counted returns the counts of a slot.
+func counted(b []byte, slot uint32) *networkCount {
+	return (*networkCount)(unsafe.Pointer(&b[uintptr(slot)*unsafe.Sizeof(networkCount{})]))
+}
