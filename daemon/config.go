@@ -13,6 +13,7 @@ import (
 
 	"glasshouse/fault"
 	"glasshouse/jail"
+	"glasshouse/observe/syscalls"
 
 	"go.yaml.in/yaml/v3"
 )
@@ -39,6 +40,9 @@ type Config struct {
 	Pool       Pool    `yaml:"pool"`
 	FirstID    uint32  `yaml:"first_id"` // first host uid and gid for jails
 	Network    Network `yaml:"network"`
+
+	Observe Observe `yaml:"observe"`
+	Events  Events  `yaml:"events"`
 }
 
 // TLS names the certificate of the TCP listener.
@@ -94,6 +98,8 @@ func NewConfig(uid int, home string) Config {
 		Rootfs:  Rootfs{Default: jail.Rootfs{Debian: "bookworm"}},
 		Network: Network{Transit: "100.64.0.0/16"},
 		Pool:    Pool{Size: 1, TTL: 10 * time.Minute},
+		Observe: Observe{Syscalls: "all", Sample: 1, Files: "all", Network: "packets", OnOverload: "throttle", RingKB: 1024, Fallback: "ptrace"},
+		Events:  Events{Fsync: "none", SegmentMB: 64, KeepMB: 8192},
 	}
 	if uid != 0 {
 		c.Data = filepath.Join(home, ".local/share/glasshouse")
@@ -163,6 +169,18 @@ func (c *Config) Validate() error {
 				return fault.Fieldf(op, field, "%q is not an absolute path", p)
 			}
 		}
+	}
+	if err := c.Observe.selection().Check(op, "observe.", syscalls.Known); err != nil {
+		return err
+	}
+	if c.Observe.RingKB < 64 || c.Observe.RingKB > 1<<20 {
+		return fault.Fieldf(op, "observe.ring_kb", "%d is not between 64 and %d", c.Observe.RingKB, 1<<20)
+	}
+	if c.Observe.Fallback != "ptrace" && c.Observe.Fallback != "off" {
+		return fault.Fieldf(op, "observe.fallback", "%q is neither ptrace nor off", c.Observe.Fallback)
+	}
+	if err := c.Events.policy().Check(op, "events."); err != nil {
+		return err
 	}
 	if c.Network.transit, err = netip.ParsePrefix(c.Network.Transit); err != nil || !c.Network.transit.Addr().Is4() {
 		return fault.Fieldf(op, "network.transit", "%q is not a range of IPv4 addresses such as 100.64.0.0/16", c.Network.Transit)

@@ -25,6 +25,7 @@ import (
 	"glasshouse/host/netns"
 	"glasshouse/internal/atomicfile"
 	"glasshouse/jail"
+	"glasshouse/observe"
 	"glasshouse/rootfs"
 	"glasshouse/store"
 
@@ -38,13 +39,15 @@ type Daemon struct {
 	Version wire.Version
 	LogTo   io.Writer
 
-	log     *slog.Logger
-	lock    *os.File
-	store   *store.Store
-	images  *rootfs.Provider
-	jails   *jail.Manager
-	tokens  *access.Tokens
-	closers []func() error // newest last
+	log    *slog.Logger
+	lock   *os.File
+	store  *store.Store
+	images *rootfs.Provider
+	jails  *jail.Manager
+	tokens *access.Tokens
+
+	observers *observe.Observers
+	closers   []func() error // newest last
 
 	wg       sync.WaitGroup
 	serveErr chan error
@@ -160,17 +163,21 @@ func (d *Daemon) openJails(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	if os.Geteuid() == 0 {
+		d.onClose(d.dropCgroups)
+	}
+	if err := d.openObservers(); err != nil {
+		return err
+	}
 	d.jails = jail.NewManager(jail.Config{
 		Dir: filepath.Join(c.Data, "jails"), Store: d.store.Jails(), Rootfs: layers{d.images},
 		Runtimes: d.runtimes(), Init: init, Boot: strings.TrimSpace(string(boot)),
 		Log:     d.log.With("part", "jail"),
 		Backend: c.Backend, Runtime: c.Runtime, DefaultRootfs: c.Rootfs.Default,
 		AllowMounts: c.Mounts.Allow, AllowWorkspaces: c.Workspaces.Allow,
+		Observer: watcher{d.observers}, Observe: c.Observe.selection(),
 		FirstID: c.FirstID, Pool: jail.PoolConfig{Size: c.Pool.Size, TTL: c.Pool.TTL},
 	})
-	if os.Geteuid() == 0 {
-		d.onClose(d.dropCgroups)
-	}
 	d.onClose(d.jails.Close)
 	if err := d.jails.Open(ctx); err != nil {
 		return err

@@ -74,11 +74,12 @@ func (d *Daemon) tool(name string) string {
 func (d *Daemon) listen(ctx context.Context) error {
 	server, err := api.New(api.Options{
 		Jails: d.jails, Images: images{d.images, d.jails}, Tokens: d.tokens, Replays: d.store.Replays(),
-		Peers:   access.Peers{Group: d.Config.Socket.Group},
-		Doctor:  d.doctor,
-		Ready:   d.store.Ping,
-		Version: d.Version,
-		Log:     d.log.With("part", "api"),
+		Observed: observed{d.observers},
+		Peers:    access.Peers{Group: d.Config.Socket.Group},
+		Doctor:   d.doctor,
+		Ready:    d.store.Ping,
+		Version:  d.Version,
+		Log:      d.log.With("part", "api"),
 	})
 	if err != nil {
 		return err
@@ -134,5 +135,5 @@ func Doctor(ctx context.Context, h probe.Host) []wire.Probe {
 	for _, r := range probe.All(ctx, h) {
 		list = append(list, wire.Probe{Name: r.Name, Status: string(r.Status), Detail: r.Detail, Reason: r.Reason, Remedy: r.Remedy})
 	}
-	return list
+	return append(list, observing(ctx)...)
 }

@@ -111,7 +111,7 @@ func (m *Manager) make(ctx context.Context, b Backend, s Spec, layers Layers, to
 		return nil, errors.Join(err, m.destroy(ctx, b, c))
 	}
 	m.attach(c, inst)
-	if err := m.observe(ctx, b, c); err != nil {
+	if err := m.observe(ctx, b, c, false); err != nil {
 		return nil, errors.Join(err, m.destroy(ctx, b, c))
 	}
 	return c, nil
@@ -244,7 +244,7 @@ func (m *Manager) again(ctx context.Context, b Backend, c *cell) error {
 		return err
 	}
 	m.attach(c, inst)
-	if err := m.observe(ctx, b, c); err != nil {
+	if err := m.observe(ctx, b, c, false); err != nil {
 		if kill := inst.Kill(ctx); kill != nil {
 			m.cfg.Log.Warn("kill", "jail", j.ID, "err", kill) // Clean tries again, harder
 		}

@@ -262,7 +262,7 @@ func (m *Manager) reattach(ctx context.Context, b Backend, c *cell) {
 	case err == nil:
 		m.attach(c, inst).ice.paused = j.State == Paused
 		m.cfg.Log.Info("jail reattached", "jail", j.ID, "state", j.State)
-		if err := m.observe(ctx, b, c); err != nil {
+		if err := m.observe(ctx, b, c, true); err != nil {
 			m.cfg.Log.Error("jail goes on unobserved", "jail", j.ID, "err", err)
 		}
 	case errors.Is(err, fault.NotFound):

@@ -32,10 +32,14 @@ type Sight struct {
 	PID       int    // its init
 	Cgroup    uint64 // by which tracing knows it; 0 if it has no cgroup of the second generation
 	CgroupDir string // of the second generation, "" is none
+	Link      string // the host's end of its wire; "" is none
+	Again     bool   // an earlier daemon let go of it while it ran
 
 	// Freeze and Thaw hold the jail, beside and below a pause that somebody
 	// asked for. Nil where the backend cannot.
 	Freeze, Thaw func(context.Context) error
+
+	Stats func(context.Context) (Stats, error)
 }
 
 // ice is who wants a jail frozen: the one who paused it, and whoever holds it
@@ -76,13 +80,13 @@ func (l *live) hold(ctx context.Context) error   { return l.set(ctx, &l.ice.held
 func (l *live) letGo(ctx context.Context) error  { return l.set(ctx, &l.ice.held, false) }
 
 // observe has a jail watched that has just come to life, or is found alive.
-func (m *Manager) observe(ctx context.Context, b Backend, c *cell) error {
+func (m *Manager) observe(ctx context.Context, b Backend, c *cell, again bool) error {
 	if m.cfg.Observer == nil {
 		return nil
 	}
 	l, j := c.live.Load(), *c.jail.Load()
 	s := l.inst.Sight()
-	s.PID = l.inst.PID()
+	s.PID, s.Again, s.Stats = l.inst.PID(), again, l.inst.Stats
 	if _, lacking := b.Lacks()["freeze"]; !lacking {
 		s.Freeze, s.Thaw = l.hold, l.letGo
 	}

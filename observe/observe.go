@@ -18,12 +18,16 @@ type Target struct {
 	Cgroup    uint64 // by which the kernel's tracing knows its cgroup; 0 is unknown
 	CgroupDir string // its directory in the second generation's tree; "" is none
 	Veth      string // the host's end of its link; "" is none
+	Again     bool   // an earlier daemon let go of it while it ran
 	IDs       IDMap  // how its user ids look on the host
 	Selection event.Selection
 
 	// Freeze and Thaw stop and continue all its processes. Nil where the
 	// backend cannot.
 	Freeze, Thaw func(context.Context) error
+
+	// Usage fills in a record of type Usage. Nil where the backend cannot.
+	Usage func(context.Context, *event.Event) error
 }
 
 // An IDMap is a block of host ids: id n inside is First+n outside, for n < Count.

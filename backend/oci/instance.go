@@ -11,6 +11,7 @@ import (
 
 	"glasshouse/host/cgroup"
 	"glasshouse/host/disk"
+	"glasshouse/host/netns"
 	"glasshouse/jail"
 )
 
@@ -76,7 +77,11 @@ func (i *instance) Done() <-chan struct{} { return i.done }
 
 // Sight implements jail.Instance.
 func (i *instance) Sight() jail.Sight {
-	return jail.Sight{Cgroup: i.cgroup.ID(), CgroupDir: i.cgroup.Unified()}
+	s := jail.Sight{Cgroup: i.cgroup.ID(), CgroupDir: i.cgroup.Unified()}
+	if i.plan.Network == jail.Full {
+		s.Link = netns.Link(string(i.plan.ID))
+	}
+	return s
 }
 
 func (i *instance) Freeze(ctx context.Context) error { return i.cgroup.Freeze(ctx) }

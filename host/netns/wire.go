@@ -310,6 +310,9 @@ func Counters(name string) (rx, tx int64, err error) {
 	return rx, tx, nil
 }
 
+// Link returns the name of the host's end of a network's wire, if it has one.
+func Link(name string) string { return linkName(name) }
+
 // List returns the names of the networks that have a wire, sorted. One that was
 // interrupted before it was labelled comes as the name of its link, which Clean
 // takes too.

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"time"
 	"unsafe"
 
 	"github.com/cilium/ebpf"
@@ -140,6 +141,11 @@ func (s *Source) begin(i int, t observe.Target, sink observe.Sink) (_ *watch, er
 	if err := m.jails.Put(t.Cgroup, uint32(i)); err != nil {
 		atomic.AddUint32(&m.ctl().Jails, ^uint32(0))
 		return nil, errors.Join(fmt.Errorf("watch %s: %w", t.Jail, err), w.unmap(), s.vacate(i))
+	}
+	if t.Again {
+		for _, of := range sources {
+			w.sink.Append(&event.Event{Type: event.Gap, TS: time.Now().UnixMilli(), NS: now(), Source: of, Lost: -1, Reason: "nobody watched until now"})
+		}
 	}
 	w.existing()
 	return w, nil

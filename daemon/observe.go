@@ -1,0 +1,199 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"glasshouse/api/wire"
+	"glasshouse/event"
+	"glasshouse/eventlog"
+	"glasshouse/fault"
+	"glasshouse/id"
+	"glasshouse/jail"
+	"glasshouse/observe"
+	"glasshouse/observe/gvisor"
+	"glasshouse/observe/kernel"
+	"glasshouse/observe/network"
+	"glasshouse/observe/ptrace"
+)
+
+// Observe says what of jails is recorded, where a jail does not say it itself,
+// and by what.
+type Observe struct {
+	Syscalls    string   `yaml:"syscalls"` // all, security, off
+	Allow       []string `yaml:"allow"`
+	Ignore      []string `yaml:"ignore"`
+	Sample      int      `yaml:"sample"`
+	Files       string   `yaml:"files"`   // all, off
+	Network     string   `yaml:"network"` // packets, flows, off
+	PacketBytes int      `yaml:"packet_bytes"`
+	OnOverload  string   `yaml:"on_overload"` // throttle, count
+
+	RingKB   int    `yaml:"ring_kb"`  // room for records not yet read, per jail and processor
+	Fallback string `yaml:"fallback"` // where the kernel takes no programs: ptrace, off
+}
+
+func (o Observe) selection() event.Selection {
+	return event.Selection{
+		Syscalls: o.Syscalls, Allow: o.Allow, Ignore: o.Ignore, Sample: o.Sample, Files: o.Files,
+		Network: o.Network, Packets: o.PacketBytes, OnOverload: o.OnOverload,
+	}
+}
+
+// Events says how the records are kept.
+type Events struct {
+	Fsync     string        `yaml:"fsync"`      // none, second, segment
+	SegmentMB int           `yaml:"segment_mb"` // a file is closed beyond this
+	KeepMB    int           `yaml:"keep_mb"`    // of closed files per jail; 0 keeps all
+	KeepAge   time.Duration `yaml:"keep_age"`   // of closed files; 0 keeps all
+	Plain     bool          `yaml:"plain"`      // leave closed files uncompressed
+}
+
+func (e Events) policy() eventlog.Policy {
+	return eventlog.Policy{Fsync: e.Fsync, SegmentMB: e.SegmentMB, KeepMB: e.KeepMB, KeepAge: e.KeepAge, Plain: e.Plain}
+}
+
+// openObservers makes the sources and the observers who use them.
+func (d *Daemon) openObservers() error {
+	c, pin := d.Config, ""
+	if os.Geteuid() == 0 {
+		var err error
+		if pin, err = d.mountPins(); err != nil {
+			// Jails are watched all the same, as long as the daemon lives.
+			d.log.Warn("watching will end with the daemon, and not go on until the next", "err", err)
+		}
+	}
+	cfg := observe.Config{
+		Dir: filepath.Join(c.Data, "jails"), Policy: c.Events.policy(), Log: d.log.With("part", "observe"),
+		Kernel:  kernel.New(kernel.Config{Pin: under(pin, "kernel"), RingBytes: c.Observe.RingKB << 10, Log: d.log.With("part", "kernel")}),
+		Network: network.New(network.Config{Pin: under(pin, "network"), RingBytes: c.Observe.RingKB << 10, Log: d.log.With("part", "network")}),
+		GVisor:  gvisor.New(gvisor.Config{Path: d.tool("runsc"), Root: filepath.Join(c.Data, "run", "runsc", "runsc"), Log: d.log.With("part", "gvisor")}),
+	}
+	if c.Observe.Fallback == "ptrace" {
+		cfg.Ptrace = &ptrace.Source{Log: d.log.With("part", "ptrace")}
+	}
+	d.observers = observe.NewObservers(cfg)
+	d.onClose(func() error {
+		err := d.observers.Close()
+		if pin != "" {
+			err = errors.Join(err, dropPins(pin))
+		}
+		return err
+	})
+	return d.observers.Open()
+}
+
+func under(dir, name string) string {
+	if dir == "" {
+		return ""
+	}
+	return filepath.Join(dir, name)
+}
+
+// mountPins returns a directory on a bpf filesystem of this data directory's
+// own. What is pinned there keeps watching jails while no daemon runs.
+func (d *Daemon) mountPins() (string, error) {
+	dir := filepath.Join(d.Config.Data, "run", "bpf")
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return "", err
+	}
+	var fs unix.Statfs_t
+	if err := unix.Statfs(dir, &fs); err != nil {
+		return "", err
+	}
+	if fs.Type == unix.BPF_FS_MAGIC {
+		return dir, nil
+	}
+	if err := unix.Mount("bpf", dir, "bpf", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, "mode=0700"); err != nil {
+		return "", &os.PathError{Op: "mount bpf", Path: dir, Err: err}
+	}
+	return dir, nil
+}
+
+// dropPins unmounts the pins if no jail is watched by them.
+func dropPins(dir string) error {
+	for _, source := range []string{"kernel", "network"} {
+		entries, err := os.ReadDir(filepath.Join(dir, source))
+		if err != nil && !errors.Is(err, os.ErrNotExist) {
+			return err
+		}
+		if len(entries) > 0 {
+			return nil
+		}
+	}
+	if err := unix.Unmount(dir, 0); err != nil {
+		return &os.PathError{Op: "unmount", Path: dir, Err: err}
+	}
+	return nil
+}
+
+// watcher is the observers as the jails want them.
+type watcher struct{ o *observe.Observers }
+
+func (w watcher) Attach(ctx context.Context, j jail.Jail, s jail.Sight) error {
+	return w.o.Attach(ctx, observe.Target{
+		Jail: j.ID, Runtime: j.Spec.Runtime, PID: s.PID, Cgroup: s.Cgroup, CgroupDir: s.CgroupDir, Veth: s.Link, Again: s.Again,
+		IDs: observe.IDMap{First: j.IDs.First, Count: j.IDs.Count}, Selection: j.Spec.Observe,
+		Freeze: s.Freeze, Thaw: s.Thaw,
+		Usage: func(ctx context.Context, e *event.Event) error {
+			st, err := s.Stats(ctx)
+			if err != nil {
+				return err
+			}
+			e.CPU, e.Memory, e.PIDs, e.Disk, e.Rx, e.Tx = int64(st.CPU), st.MemoryBytes, st.PIDs, st.DiskBytes, st.RxBytes, st.TxBytes
+			return nil
+		},
+	})
+}
+
+func (w watcher) Select(_ context.Context, j jail.Jail) error {
+	return w.o.Select(j.ID, j.Spec.Observe)
+}
+
+func (w watcher) Detach(ctx context.Context, jid id.Jail) error { return w.o.Detach(ctx, jid) }
+func (w watcher) Forget(jid id.Jail) error                      { return w.o.Forget(jid) }
+
+// observed is the observers as the API wants them.
+type observed struct{ *observe.Observers }
+
+func (o observed) Status(jid id.Jail) map[string]wire.Source {
+	var all map[string]wire.Source
+	for name, st := range o.Observers.Status(jid) {
+		if all == nil {
+			all = map[string]wire.Source{}
+		}
+		all[name] = wire.Source{Seen: st.Seen, Lost: st.Lost, Throttled: st.Throttled, Err: st.Err}
+	}
+	return all
+}
+
+// observing says, for the doctor, by what the jails of this host are watched.
+func observing(ctx context.Context) []wire.Probe {
+	var list []wire.Probe
+	add := func(name string, s observe.Source, note string) bool {
+		err := s.Probe(ctx)
+		err = errors.Join(err, s.Close())
+		p := wire.Probe{Name: name, Status: "ok", Detail: note}
+		switch {
+		case errors.Is(err, fault.Unsupported):
+			p = wire.Probe{Name: name, Status: "unsupported", Reason: err.Error(), Remedy: fault.RemedyOf(err)}
+		case err != nil:
+			p = wire.Probe{Name: name, Status: "unknown", Reason: err.Error()}
+		}
+		list = append(list, p)
+		return err == nil
+	}
+	seen := add("observe: calls, files, processes", kernel.New(kernel.Config{}), "by programs in the kernel: every one, at a few hundred nanoseconds a call")
+	add("observe: packets", network.New(network.Config{}), "by programs on the jails' interfaces")
+	note := ptrace.Note
+	if seen {
+		note = "not needed here; " + note
+	}
+	add("observe: fallback", &ptrace.Source{}, note)
+	return list
+}

@@ -1,0 +1,393 @@
+package observe
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"log/slog"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"time"
+
+	"glasshouse/event"
+	"glasshouse/eventlog"
+	"glasshouse/fault"
+	"glasshouse/id"
+)
+
+// Config is what Observers are made of.
+type Config struct {
+	Dir    string // {DATA}/jails
+	Policy eventlog.Policy
+	Log    *slog.Logger
+
+	// Kernel, Network, GVisor and Ptrace are the sources; nil is none. Ptrace
+	// stands in where Kernel is not supported.
+	Kernel, Network, GVisor, Ptrace Source
+}
+
+const (
+	// usageTime is between two samples of what a jail uses.
+	usageTime = 5 * time.Second
+
+	// usageStep is the processor time that makes a sample worth keeping: a jail
+	// that does nothing does not write that down for ever.
+	usageStep = int64(5 * time.Millisecond)
+
+	drainTime = 5 * time.Second
+)
+
+// Observers has every jail watched by the sources that this host has for it, and
+// keeps their logs. It is safe for concurrent use, also for one jail.
+type Observers struct {
+	cfg  Config
+	stop chan struct{}
+	wg   sync.WaitGroup
+
+	mu     sync.Mutex
+	jails  map[id.Jail]*observed // guarded by mu
+	closed bool                  // guarded by mu
+}
+
+// observed is one jail.
+type observed struct {
+	log *eventlog.Log
+
+	mu      sync.Mutex // also: one change at a time
+	target  Target
+	watches map[string]Watch // by the name of their source; nil when the jail does not run
+	lacks   map[string]error // sources that should watch and cannot, by name
+	cpu     int64            // when usage was sampled last
+	gone    bool
+}
+
+// sink is a log as sources want it.
+type sink struct{ *eventlog.Log }
+
+func (s sink) Kept(since int64, of event.Type, each func(*event.Event)) error {
+	c, err := s.Recent(since, of)
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	var e event.Event
+	for {
+		switch _, err := c.Next(&e); {
+		case errors.Is(err, io.EOF):
+			return nil
+		case err != nil:
+			return err
+		}
+		each(&e)
+	}
+}
+
+// NewObservers returns Observers that have touched nothing yet.
+func NewObservers(cfg Config) *Observers {
+	if cfg.Log == nil {
+		cfg.Log = slog.New(slog.DiscardHandler)
+	}
+	return &Observers{cfg: cfg, stop: make(chan struct{}), jails: map[id.Jail]*observed{}}
+}
+
+// Open begins to sample what watched jails use.
+func (o *Observers) Open() error {
+	o.wg.Go(o.sample)
+	return nil
+}
+
+// Close lets go of every jail. What can keep recording without a daemon does.
+func (o *Observers) Close() error {
+	o.mu.Lock()
+	if o.closed {
+		o.mu.Unlock()
+		return nil
+	}
+	o.closed = true
+	jails := slices.Collect(maps.Values(o.jails))
+	o.mu.Unlock()
+	close(o.stop)
+	o.wg.Wait()
+
+	var errs []error
+	for _, j := range jails {
+		j.mu.Lock()
+		for _, w := range j.watches {
+			errs = append(errs, w.Release())
+		}
+		j.watches = nil
+		errs = append(errs, j.log.Close())
+		j.mu.Unlock()
+	}
+	for _, s := range o.sources() {
+		errs = append(errs, s.Close())
+	}
+	return errors.Join(errs...)
+}
+
+func (o *Observers) sources() []Source {
+	return slices.DeleteFunc([]Source{o.cfg.Kernel, o.cfg.Network, o.cfg.GVisor, o.cfg.Ptrace}, func(s Source) bool { return s == nil })
+}
+
+// find returns a jail, with its log open.
+func (o *Observers) find(jid id.Jail) (*observed, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if j := o.jails[jid]; j != nil {
+		return j, nil
+	}
+	if o.closed {
+		return nil, fault.Newf(fault.Unavailable, "observe", string(jid), "the daemon is ending")
+	}
+	dir := filepath.Join(o.cfg.Dir, string(jid))
+	if _, err := os.Stat(dir); !id.Valid('j', string(jid)) || errors.Is(err, fs.ErrNotExist) {
+		return nil, fault.Newf(fault.NotFound, "observe", string(jid), "no such jail")
+	} else if err != nil {
+		return nil, err
+	}
+	j := &observed{log: eventlog.New(eventlog.Config{
+		Dir: filepath.Join(dir, "events"), Jail: jid, Policy: o.cfg.Policy, Log: o.cfg.Log,
+	})}
+	if err := j.log.Open(); err != nil {
+		return nil, fmt.Errorf("open the log of %s: %w", jid, err)
+	}
+	o.jails[jid] = j
+	return j, nil
+}
+
+// Attach begins to watch a jail. Sources that this host does not have are noted
+// in the jail's status; one that fails for another reason fails the whole, for a
+// jail that is thought to be watched must be.
+func (o *Observers) Attach(ctx context.Context, t Target) error {
+	j, err := o.find(t.Jail)
+	if err != nil {
+		return err
+	}
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if j.gone || j.watches != nil {
+		return fault.Newf(fault.Conflict, "observe", string(t.Jail), "it is watched already, or removed")
+	}
+	t.Dir = filepath.Join(o.cfg.Dir, string(t.Jail))
+	j.target, j.watches, j.lacks, j.cpu = t, map[string]Watch{}, map[string]error{}, -usageStep
+	for _, s := range o.chosen(ctx, t, j) {
+		w, err := s.Attach(ctx, t, sink{j.log})
+		switch {
+		case errors.Is(err, fault.Unsupported):
+			j.lacks[s.Name()] = err
+		case err != nil:
+			for _, w := range j.watches {
+				err = errors.Join(err, w.Close())
+			}
+			j.watches = nil
+			return err
+		default:
+			j.watches[s.Name()] = w
+		}
+	}
+	o.usage(ctx, j)
+	return nil
+}
+
+// chosen returns the sources for a jail. A sandbox with a kernel of its own is
+// asked itself; of all others the host's kernel knows, or a tracer.
+func (o *Observers) chosen(ctx context.Context, t Target, j *observed) []Source {
+	var some []Source
+	add := func(s Source) bool {
+		if s == nil {
+			return false
+		}
+		if err := s.Probe(ctx); err != nil {
+			j.lacks[s.Name()] = err
+			return false
+		}
+		some = append(some, s)
+		return true
+	}
+	if t.Runtime == "runsc" {
+		add(o.cfg.GVisor)
+	} else if t.Cgroup == 0 || !add(o.cfg.Kernel) {
+		add(o.cfg.Ptrace)
+	}
+	add(o.cfg.Network)
+	return some
+}
+
+// Select changes what is recorded of a jail.
+func (o *Observers) Select(jid id.Jail, sel event.Selection) error {
+	j, err := o.find(jid)
+	if err != nil {
+		return err
+	}
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	var errs []error
+	for _, w := range j.watches {
+		errs = append(errs, w.Select(sel))
+	}
+	j.target.Selection = sel
+	return errors.Join(errs...)
+}
+
+// Mute has what the jail's processes do marked as made by Glasshouse.
+func (o *Observers) Mute(jid id.Jail, on bool) error {
+	j, err := o.find(jid)
+	if err != nil {
+		return err
+	}
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	var errs []error
+	for _, w := range j.watches {
+		errs = append(errs, w.Mute(on))
+	}
+	return errors.Join(errs...)
+}
+
+// Detach ends the watch of a jail whose processes have ended, with everything
+// they did in its log.
+func (o *Observers) Detach(ctx context.Context, jid id.Jail) error {
+	j, err := o.find(jid)
+	if errors.Is(err, fault.NotFound) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	var errs []error
+	if j.watches == nil { // it ended while there was no daemon
+		for _, s := range o.sources() {
+			if c, ok := s.(Collector); ok {
+				errs = append(errs, c.Collect(jid, sink{j.log}))
+			}
+		}
+	} else {
+		o.usage(ctx, j)
+	}
+	for _, w := range j.watches {
+		errs = append(errs, w.Close())
+	}
+	j.watches = nil
+	return errors.Join(append(errs, j.log.Flush(ctx))...)
+}
+
+// Forget closes the log of a jail, whose files are about to be removed.
+func (o *Observers) Forget(jid id.Jail) error {
+	o.mu.Lock()
+	j := o.jails[jid]
+	delete(o.jails, jid)
+	o.mu.Unlock()
+	if j == nil {
+		return nil
+	}
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.gone = true
+	return j.log.Close()
+}
+
+// Log returns a jail's log, to which all has been appended that its sources saw
+// before the call.
+func (o *Observers) Log(ctx context.Context, jid id.Jail) (*eventlog.Log, error) {
+	j, err := o.find(jid)
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, drainTime)
+	defer cancel()
+	j.mu.Lock()
+	watches := maps.Clone(j.watches)
+	j.mu.Unlock()
+	for name, w := range watches {
+		// What a busy or broken source has not said is missing from this
+		// answer alone, and seen in its status.
+		if err := w.Drain(ctx); err != nil {
+			o.cfg.Log.Debug("source not drained", "jail", jid, "source", name, "err", err)
+		}
+	}
+	return j.log, nil
+}
+
+// Status says how the sources at a jail fare, by their names. A jail that does
+// not run has none.
+func (o *Observers) Status(jid id.Jail) map[string]Status {
+	o.mu.Lock()
+	j := o.jails[jid]
+	o.mu.Unlock()
+	if j == nil {
+		return nil
+	}
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if j.watches == nil {
+		return nil
+	}
+	all := map[string]Status{}
+	for name, err := range j.lacks {
+		all[name] = Status{Err: err.Error()}
+	}
+	for name, w := range j.watches {
+		all[name] = w.Status()
+	}
+	return all
+}
+
+// Packets returns the pcapng files that are kept of a jail, oldest first.
+func (o *Observers) Packets(jid id.Jail) ([]string, error) {
+	names, err := filepath.Glob(filepath.Join(o.cfg.Dir, string(jid), "events", "packets*.pcapng"))
+	if err != nil {
+		return nil, err
+	}
+	age := map[string]time.Time{}
+	for _, name := range names {
+		if fi, err := os.Stat(name); err == nil {
+			age[name] = fi.ModTime()
+		}
+	}
+	slices.SortFunc(names, func(a, b string) int { return age[a].Compare(age[b]) })
+	return names, nil
+}
+
+// sample records what jails use, every now and then.
+func (o *Observers) sample() {
+	tick := time.NewTicker(usageTime)
+	defer tick.Stop()
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	for {
+		select {
+		case <-o.stop:
+			return
+		case <-tick.C:
+		}
+		o.mu.Lock()
+		jails := slices.Collect(maps.Values(o.jails))
+		o.mu.Unlock()
+		for _, j := range jails {
+			j.mu.Lock()
+			o.usage(ctx, j)
+			j.mu.Unlock()
+		}
+	}
+}
+
+// usage records what a jail uses, if it has done anything since the last time.
+// The caller holds j.mu.
+func (o *Observers) usage(ctx context.Context, j *observed) {
+	if j.watches == nil || j.target.Usage == nil {
+		return
+	}
+	e := event.Event{Type: event.Usage, TS: time.Now().UnixMilli(), NS: monotonic()}
+	if err := j.target.Usage(ctx, &e); err != nil || e.CPU < j.cpu+usageStep {
+		return
+	}
+	j.cpu = e.CPU
+	j.log.Append(&e)
+}
