@@ -283,15 +283,18 @@ func (p *parser) strings() []string {
 
 // uint reads a number without sign, fraction and exponent.
 func (p *parser) uint() uint64 {
-	from := p.i
+	b, from, i := p.b, p.i, p.i
 	var v uint64
-	for {
+	for i < len(b) && b[i]-'0' <= 9 && i-from < 4 { // most are short
+		v = v*10 + uint64(b[i]-'0')
+		i++
+	}
+	p.i = i
+	for more := i-from == 4; more; {
 		x, n := p.digits()
 		v = v*powers[n] + x
 		p.i += n
-		if n < 8 {
-			break
-		}
+		more = n == 8
 	}
 	if n := p.i - from; n != 1 {
 		switch {
@@ -407,10 +410,15 @@ func (p *parser) bytes() []byte {
 		x := binary.LittleEndian.Uint64(p.b[i:])
 		quote, slash := x^'"'*ones, x^'\\'*ones
 		stop := ((x-' '*ones)&^x | (quote-ones)&^quote | (slash-ones)&^slash) & tops
-		if stop != 0 {
-			i += bits.TrailingZeros64(stop) / 8
-			break
+		if stop == 0 {
+			continue
 		}
+		i += bits.TrailingZeros64(stop) / 8
+		if p.b[i] == '"' {
+			p.i = i + 1
+			return p.b[from:i]
+		}
+		break
 	}
 	for ; i < len(p.b); i++ {
 		switch c := p.b[i]; {

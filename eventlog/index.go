@@ -50,9 +50,9 @@ type block struct {
 	zoff, zlen int64 // in the compressed file
 }
 
-// blockSize is how much text a block has, or a line more. Compressed, a record
-// costs a tenth less in blocks twice as long, and a reader that opens a window
-// has to unpack twice as much for each of the four files.
+// blockSize is how much text a block has, or a line more. Blocks of twice that
+// compress by two in a hundred better, and a reader that opens a window has to
+// unpack twice as much for each of the four files.
 const blockSize = 512 << 10
 
 // maxLine bounds what is taken for a line. Sources cut their strings far below.

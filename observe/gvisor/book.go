@@ -41,6 +41,7 @@ type task struct {
 	program *program // that it is about to run
 
 	held  bool // a call returned: ended says which, and its detail is to come
+	late  bool // it was recorded without its detail, which may still come
 	ended call
 }
 
@@ -141,7 +142,7 @@ func (b *book) entered(t *task, p *point) {
 	if t.inside { // what it returned was dropped
 		b.unfinished(t)
 	}
-	t.inside, t.told, t.path, t.program = true, false, "", nil
+	t.inside, t.late, t.told, t.path, t.program = true, false, false, "", nil
 	t.enter = call{nr: int32(p.nr), args: p.args, begin: b.clock.ns(p.time)}
 }
 
@@ -152,7 +153,7 @@ func (b *book) returned(t *task, p *point) {
 	} else {
 		c.begin, c.flags = c.end, event.Partial
 	}
-	t.inside = false
+	t.inside, t.late = false, false
 	if b.choice.detail[c.nr] == "exit" {
 		t.held, t.ended = true, c
 		b.waiting++
@@ -169,16 +170,22 @@ func (b *book) detail(t *task, p *point) {
 		t.path, _ = b.filePath(p.fdPath)
 		return
 	}
+	nr := int32(p.nr)
 	switch {
-	case t.held && t.ended.nr == int32(p.nr):
+	case t.held && t.ended.nr == nr:
 		t.held = false
 		b.waiting--
-	case t.inside && t.enter.nr == int32(p.nr): // the raw point was dropped
+	case t.late && t.ended.nr == nr:
+		t.late = false
+		return
+	default: // the raw point was dropped
+		b.settle(t)
+		t.ended = call{nr: nr, begin: b.clock.ns(p.time), flags: event.Partial}
+		if t.inside && t.enter.nr == nr {
+			t.ended = t.enter
+		}
 		t.inside = false
-		t.ended = t.enter
 		t.ended.ret, t.ended.end = p.ret(), b.clock.ns(p.time)
-	default:
-		return // recorded without it
 	}
 	b.finish(t, &t.ended, p)
 }
@@ -187,7 +194,7 @@ func (b *book) detail(t *task, p *point) {
 // detail: the task has gone on, so none will come.
 func (b *book) settle(t *task) {
 	if t.held {
-		t.held = false
+		t.held, t.late = false, true
 		b.waiting--
 		b.finish(t, &t.ended, nil)
 	}

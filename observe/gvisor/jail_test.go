@@ -56,8 +56,8 @@ func newHouse(t testing.TB) *house {
 			Runtime: "runsc", Path: runsc(), CgroupPrefix: prefix,
 			RunDir: filepath.Join(dir, "run"), Templates: filepath.Join(dir, "templates"), Base: filepath.Join(dir, "base"),
 		}),
-		source: gvisor.New(gvisor.Config{Path: runsc(), Root: filepath.Join(dir, "run", "runsc")}),
 	}
+	h.source = h.gvisor()
 	t.Cleanup(func() {
 		must(t, os.RemoveAll(dir))
 		if tree, err := cgroup.New(prefix); err == nil {
@@ -72,6 +72,11 @@ func newHouse(t testing.TB) *house {
 		}
 	}
 	return h
+}
+
+// gvisor is a source as a daemon would open it.
+func (h *house) gvisor() *gvisor.Source {
+	return gvisor.New(gvisor.Config{Path: runsc(), Root: filepath.Join(h.dir, "run", "runsc")})
 }
 
 func must(t testing.TB, err error) {

@@ -246,8 +246,12 @@ func (l *log) String() string {
 // watch attaches to a jail until the test ends.
 func watch(t *testing.T, j *jail, s event.Selection) (*log, observe.Watch) {
 	t.Helper()
+	return watchWith(t, &ptrace.Source{}, j, s)
+}
+
+func watchWith(t *testing.T, src *ptrace.Source, j *jail, s event.Selection) (*log, observe.Watch) {
+	t.Helper()
 	l := &log{}
-	src := &ptrace.Source{}
 	w, err := src.Attach(ctx(t), j.target(s), l)
 	if err != nil {
 		t.Fatal(err)

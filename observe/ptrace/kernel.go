@@ -108,8 +108,9 @@ func wait(what, id int, flags int) (report, error) {
 	return r, nil
 }
 
-// bury takes a tracee's end from the kernel, which then tells its parent.
-func bury(tid int) {
+// take takes a tracee's report from the kernel. Of its end its parent is told
+// then.
+func take(tid int) {
 	unix.Syscall6(unix.SYS_WAITID, unix.P_PID, uintptr(tid), 0, unix.WEXITED|unix.WALL|unix.WNOTHREAD|unix.WNOHANG, 0, 0)
 }
 

@@ -83,6 +83,9 @@ func (tr *tracer) began(t *task, flags event.Flags) {
 // not the first did that, it is the first from now on: its number is gone, and
 // the former first is.
 func (tr *tracer) executed(t *task) {
+	// Until its report is taken, a task that got the number of another one
+	// answers to nobody.
+	take(t.tid)
 	if former, err := message(t.tid); err == nil && former != t.tid {
 		if old := tr.tasks[former]; old != nil {
 			tr.unfinished(t)
@@ -130,7 +133,7 @@ func (tr *tracer) ended(t *task, r *report) {
 		e.UserNS, e.SystemNS = threadTimes(t.tid)
 	}
 	tr.append()
-	bury(t.tid)
+	take(t.tid)
 	tr.drop(t)
 	traced := false
 	for tid, by := range tr.foreign {

@@ -38,6 +38,8 @@ const remedy = "let processes be traced: sysctl -w kernel.yama.ptrace_scope=1, a
 type Source struct {
 	Log *slog.Logger // nil is none
 
+	oldStyle bool // act as on a kernel before 5.3
+
 	mu      sync.Mutex
 	watches map[*Watch]struct{} // guarded by mu
 }
@@ -111,7 +113,7 @@ func scope() string {
 // The jail's processes must not be children of this process that it waits for:
 // their stops would be taken for their end.
 func (s *Source) Attach(ctx context.Context, t observe.Target, sink observe.Sink) (observe.Watch, error) {
-	w, err := attach(ctx, t, sink, s.log().With("jail", t.Jail))
+	w, err := attach(ctx, t, sink, s.log().With("jail", t.Jail), s.oldStyle)
 	if err != nil {
 		return nil, err
 	}

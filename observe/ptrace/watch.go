@@ -40,7 +40,7 @@ type order struct {
 
 var errGone = errors.New("the jail is not watched any more")
 
-func attach(ctx context.Context, t observe.Target, sink observe.Sink, log *slog.Logger) (*Watch, error) {
+func attach(ctx context.Context, t observe.Target, sink observe.Sink, log *slog.Logger, oldStyle bool) (*Watch, error) {
 	const op = "ptrace.Attach"
 	if err := hangBell(); err != nil {
 		return nil, fmt.Errorf("%s: signal handler: %w", op, err)
@@ -50,6 +50,7 @@ func attach(ctx context.Context, t observe.Target, sink observe.Sink, log *slog.
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", op, err)
 	}
+	tr.oldStyle = oldStyle
 	w.tr = tr
 	init, err := identify(t.PID)
 	if err != nil {
