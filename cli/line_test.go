@@ -28,7 +28,7 @@ func TestEventsAreLinesForPeople(t *testing.T) {
 		`42 python3 openat(AT_FDCWD, "/etc/shadow") = EACCES <1.23ms>`:              with(call("openat", -13, 1<<64-100, 0x7ffc0001000), func(e *event.Event) { e.Path = "/etc/shadow" }),
 		`42 python3 rename("/a", "/b") = 0 <1.23ms>`:                                with(call("rename", 0, 0x7f0000000000, 0x7f0000000008), func(e *event.Event) { e.Path, e.To = "/a", "/b" }),
 		`42 python3 connect(3, "10.0.0.1:80", 16) = ECONNREFUSED <1.23ms>`:          with(call("connect", -111, 3, 0x7f0000000000, 16), func(e *event.Event) { e.Addr = "10.0.0.1:80" }),
-		`42 python3 mmap(0, 4096) = 0x7f0000000000 <1.23ms>`:                        call("mmap", 0x7f0000000000, 0, 4096),
+		`42 python3 mmap(0, 4096, 3, 34, -1) = 0x7f0000000000 <1.23ms>`:             call("mmap", 0x7f0000000000, 0, 4096, 3, 34, 0xffffffff),
 		`42 python3 exit_group(1) = ? [unfinished]`:                                 with(call("exit_group", 0, 1), func(e *event.Event) { e.Flags, e.Dur = event.Unfinished, 0 }),
 		`42 python3 bpf/i386(5) = EPERM <1.23ms> [denied raced]`:                    with(call("bpf", -1, 5), func(e *event.Event) { e.ABI, e.Flags = "i386", event.Denied|event.Raced }),
 		`42 python3 open("/link") -> "/real" = 4 <1.23ms>`:                          with(call("open", 4, 0x7f0000000000), func(e *event.Event) { e.Path, e.Real = "/link", "/real" }),
