@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"strconv"
+	"strings"
 	"sync"
 	"syscall"
 	"unsafe"
@@ -108,16 +109,25 @@ func elsewhere(f func()) {
 
 // threadsExit ends with all its threads in calls.
 func threadsExit(args []string) {
-	var in sync.WaitGroup
+	tids := make(chan int)
 	for range number(args[0]) {
-		in.Add(1)
 		go func() {
 			runtime.LockOSThread()
-			in.Done()
-			unix.Pause()
+			tids <- unix.Gettid()
+			var mask uint64
+			unix.Syscall(unix.SYS_RT_SIGSUSPEND, uintptr(unsafe.Pointer(&mask)), 8, 0)
 		}()
 	}
-	in.Wait()
+	for range number(args[0]) {
+		dir := fmt.Sprintf("/proc/self/task/%d/", <-tids)
+		for in := false; !in; {
+			call, err := os.ReadFile(dir + "syscall")
+			must(err)
+			stat, err := os.ReadFile(dir + "stat")
+			must(err)
+			in = strings.HasPrefix(string(call), strconv.Itoa(unix.SYS_RT_SIGSUSPEND)+" ") && strings.Contains(string(stat), ") S ")
+		}
+	}
 	os.Exit(7)
 }
 

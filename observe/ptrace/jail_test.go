@@ -147,6 +147,11 @@ func (j *jail) sh(script string) string {
 	if _, err := fmt.Fprintf(j.stdin, "%s\necho '%s'\n", script, end); err != nil {
 		j.t.Fatal(err)
 	}
+	hangs := time.AfterFunc(30*time.Second, func() {
+		j.t.Errorf("%s: hangs\n%s", script, j.states())
+		syscall.Kill(j.pid, syscall.SIGKILL)
+	})
+	defer hangs.Stop()
 	var out strings.Builder
 	for {
 		line, err := j.out.ReadString('\n')

@@ -208,7 +208,7 @@ func TestThreadsThatEndTogether(t *testing.T) {
 		t.Errorf("it ends with %q", out)
 	}
 	drain(t, w)
-	if got := l.all(func(e *event.Event) bool { return called("pause")(e) && e.Flags == event.Unfinished }); len(got) != 10 {
+	if got := l.all(func(e *event.Event) bool { return called("rt_sigsuspend")(e) && e.Flags == event.Unfinished }); len(got) != 10 {
 		t.Errorf("%d of 10 calls that never returned", len(got))
 	}
 	if got := l.all(func(e *event.Event) bool { return e.Op == event.OpExit && e.Flags == 0 }); len(got) != 1 || got[0].Code != 7 {
@@ -409,7 +409,7 @@ func TestWhatIsRecordedCanBeChanged(t *testing.T) {
 	j := newJail(t)
 	off := event.Selection{Syscalls: "off", Files: "off"}
 	l, w := watch(t, j, off)
-	j.sh("$SELF handled > out & until grep -q ready out; do :; done")
+	j.sh("$SELF handled > out & until grep -q ready out; do :; done; p=$!")
 	for i, step := range []struct {
 		s    event.Selection
 		want int
@@ -425,7 +425,7 @@ func TestWhatIsRecordedCanBeChanged(t *testing.T) {
 			t.Errorf("step %d: %d records, want %d", i, got, step.want)
 		}
 	}
-	j.sh("kill %1; wait; cat out")
+	j.sh("kill $p; wait; cat out")
 }
 
 func TestCallsMadeByGlasshouseAreMarked(t *testing.T) {
@@ -449,26 +449,24 @@ func TestAFullLogHoldsTheJail(t *testing.T) {
 	l, w := watch(t, j, event.Selection{OnOverload: "throttle"})
 	l.fill(true)
 	done := make(chan string)
-	go func() { done <- j.sh("$SELF getppid 100") }()
+	go func() { done <- j.sh("$SELF getppid 1000") }()
 	for w.Status().Throttled == 0 {
 		time.Sleep(time.Millisecond)
 	}
 	drain(t, w) // orders are carried out all the same
-	at := l.Last()
-	drain(t, w)
-	if now := l.Last(); now > at+2 { // one task can be resumed by a drain, and stop again
-		t.Errorf("the jail goes on: %d records, then %d", at, now)
-	}
 	select {
 	case <-done:
 		t.Error("the program ended while the log was full")
 	default:
+		if n := l.Last(); n > 100 { // a drain lets a few go on
+			t.Errorf("the jail goes on: %d records", n)
+		}
 	}
 	l.fill(false)
 	<-done
 	drain(t, w)
-	if got := len(l.all(called("getppid"))); got != 100 {
-		t.Errorf("%d records of 100 calls", got)
+	if got := len(l.all(called("getppid"))); got != 1000 {
+		t.Errorf("%d records of 1000 calls", got)
 	}
 	if l.pushed == 0 {
 		t.Error("the log was not asked to write")
@@ -505,7 +503,7 @@ func TestReleaseAndComeBack(t *testing.T) {
 	if missing() != 0 {
 		t.Error("a new jail misses records")
 	}
-	j.sh("$SELF getppid 10; $SELF handled > out & until grep -q ready out; do :; done")
+	j.sh("$SELF getppid 10; $SELF handled > out & until grep -q ready out; do :; done; p=$!")
 	if err := w.Release(); err != nil {
 		t.Fatal(err)
 	}
@@ -522,7 +520,7 @@ func TestReleaseAndComeBack(t *testing.T) {
 	}
 
 	w = attach()
-	j.sh("$SELF getppid 10; kill %2; wait; cat out")
+	j.sh("$SELF getppid 10; kill $p; wait; cat out")
 	drain(t, w)
 	if missing() != 3 {
 		t.Errorf("%d gaps, want one for each type of record", missing())

@@ -1,0 +1,15 @@
+package ptrace
+
+// NewOldStyle returns a source that acts as on a kernel which cannot say what
+// call a stop is about.
+func NewOldStyle() *Source { return &Source{oldStyle: true} }
+
+var ParseStat = func(b []byte) (comm string, state byte, err error) {
+	s, err := parseStat(b)
+	return s.comm, s.state, err
+}
+
+var ParseStatus = func(b []byte) error {
+	_, err := parseStatus(b)
+	return err
+}
