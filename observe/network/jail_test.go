@@ -479,6 +479,3 @@ func askAct(args []string) error {
 	}
 	return getAct([]string{net.JoinHostPort(addrs[0], args[2]), "10"})
 }
-
-// daemonAct waits to be killed.
-func daemonAct([]string) error { select {} }

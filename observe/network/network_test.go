@@ -7,11 +7,13 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"os"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/vishvananda/netlink"
 	"golang.org/x/net/dns/dnsmessage"
 	"golang.org/x/sys/unix"
 
@@ -68,18 +70,16 @@ func onBoth(t *testing.T, f func(t *testing.T, h *house)) {
 func TestEveryPacketOfTheWireIsRecordedOnce(t *testing.T) {
 	onBoth(t, func(t *testing.T, h *house) {
 		j := h.jail().attach()
-		before := j.counters()
+		before, from := j.settled()
 		j.run("send", j.echoOn(j.host), "300", "64")
 		j.run("send", j.echoOn(j.host6), "300", "1400")
 		j.run("get", j.serveOn(j.host, 300000), "200000")
 		j.run("get", j.serveOn(j.host6, 300000), "200000")
 		j.run("ping", j.host)
-		time.Sleep(20 * time.Millisecond) // the last acknowledgements
-		after := j.counters()
-		j.drain()
+		after, to := j.settled()
 
 		var tx, rx, txBytes, rxBytes uint64
-		for _, e := range j.log.all(isNet) {
+		for _, e := range j.log.all(isNet)[from:to] {
 			if e.Iface != "eth0" {
 				t.Errorf("on another interface: %s", e.AppendJSON(nil))
 			}
@@ -107,6 +107,24 @@ func TestEveryPacketOfTheWireIsRecordedOnce(t *testing.T) {
 			t.Errorf("status %+v", s)
 		}
 	})
+}
+
+// settled returns the interface's counters and how many packets were recorded at
+// the same moment.
+func (j *jail) settled() (netlink.LinkStatistics, int) {
+	j.Helper()
+	for range 1000 {
+		time.Sleep(10 * time.Millisecond) // the last acknowledgements
+		j.drain()
+		n := len(j.log.all(isNet))
+		c := j.counters()
+		j.drain()
+		if len(j.log.all(isNet)) == n && j.counters() == c {
+			return c, n
+		}
+	}
+	j.Fatal("there are packets all the time")
+	return netlink.LinkStatistics{}, 0
 }
 
 // one returns the only record for which f is true.
@@ -408,6 +426,7 @@ func TestNothingPassesUnrecordedWhenTheRingIsFull(t *testing.T) {
 		j := h.jail()
 		j.Selection.OnOverload = "throttle"
 		j.attach()
+		j.acquaint()
 		got, sink := j.swallow()
 		j.log.setFull(true)
 		j.run("flood", sink, "20000", "100")
@@ -441,6 +460,7 @@ func TestWhatWasNotRecordedIsCountedExactly(t *testing.T) {
 	j := h.jail()
 	j.Selection.OnOverload = "count"
 	j.attach()
+	j.acquaint()
 	got, sink := j.swallow()
 	j.log.setFull(true)
 	j.run("flood", sink, "5000", "100")
@@ -460,6 +480,34 @@ func TestWhatWasNotRecordedIsCountedExactly(t *testing.T) {
 	if s := j.watch.Status(); s.Lost != uint64(lost) || s.Throttled != 0 {
 		t.Errorf("status %+v, want %d lost", s, lost)
 	}
+}
+
+// acquaint makes both ends of the wire know each other for good and ends IPv6 on
+// it, so that there is nothing on it but what processes send.
+func (j *jail) acquaint() {
+	j.Helper()
+	know := func(link, addr string, mac net.HardwareAddr) error {
+		l, err := netlink.LinkByName(link)
+		if err != nil {
+			return err
+		}
+		if err := os.WriteFile("/proc/sys/net/ipv6/conf/"+link+"/disable_ipv6", []byte("1"), 0); err != nil {
+			return err
+		}
+		return netlink.NeighSet(&netlink.Neigh{LinkIndex: l.Attrs().Index, State: netlink.NUD_PERMANENT, IP: net.ParseIP(addr), HardwareAddr: mac})
+	}
+	var own net.HardwareAddr
+	host, err := netlink.LinkByName(j.Veth)
+	j.must(err)
+	j.must(j.enter(func() error {
+		l, err := netlink.LinkByName("eth0")
+		if err != nil {
+			return err
+		}
+		own = l.Attrs().HardwareAddr
+		return know("eth0", j.host, host.Attrs().HardwareAddr)
+	}))
+	j.must(know(j.Veth, j.own, own))
 }
 
 // swallow takes datagrams on the host and counts them.
