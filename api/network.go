@@ -99,7 +99,8 @@ func (s *Server) networkPackets(w http.ResponseWriter, r *http.Request, p oneJai
 	if _, err := s.readBody(w, r, &none{}); err != nil {
 		return err
 	}
-	if _, err := s.o.Jails.Get(r.Context(), p.ID); err != nil {
+	j, err := s.o.Jails.Get(r.Context(), p.ID)
+	if err != nil {
 		return err
 	}
 	if s.o.Observed == nil {
@@ -109,36 +110,47 @@ func (s *Server) networkPackets(w http.ResponseWriter, r *http.Request, p oneJai
 	if err != nil {
 		return err
 	}
-	if len(names) == 0 {
-		return &fault.Error{Op: "api", On: string(p.ID), Kind: fault.NotFound, Err: errors.New("no bytes of this jail's packets are kept"),
-			Remedy: "make a jail with observe.packet_bytes above 0, such as 128"}
-	}
 	w.(*recorder).stream = true
-	download(w, "application/x-pcapng", string(p.ID)+".pcapng")
+	begun := false
 	for _, name := range names {
-		if err := sendBlocks(w, r, name); err != nil {
+		blocks, f, err := openBlocks(name)
+		if err != nil {
+			return err
+		}
+		if blocks.Size() > 0 && !begun {
+			download(w, "application/x-pcapng", string(p.ID)+".pcapng")
+			begun = true
+		}
+		if err := errors.Join(send(w, r, blocks), f.Close()); err != nil {
 			return err
 		}
 	}
-	return nil
+	if begun {
+		return nil
+	}
+	missing := &fault.Error{Op: "api", On: string(p.ID), Kind: fault.NotFound, Err: errors.New("it has sent and got no packet yet")}
+	if j.Spec.Observe.Packets == 0 {
+		missing.Err = errors.New("no bytes of this jail's packets are kept")
+		missing.Remedy = "make a jail with observe.packet_bytes above 0, such as 128"
+	}
+	return missing
 }
 
-// sendBlocks sends the whole blocks of a pcapng file. One that is being written
+// openBlocks opens the whole blocks of a pcapng file. One that is being written
 // may end in half a block, behind which no reader would find the next file.
-func sendBlocks(w http.ResponseWriter, r *http.Request, name string) error {
+func openBlocks(name string) (*io.SectionReader, io.Closer, error) {
 	f, err := os.Open(name)
-	if errors.Is(err, os.ErrNotExist) {
-		return nil // gone for its age since it was listed
+	if errors.Is(err, os.ErrNotExist) { // gone for its age since it was listed
+		return io.NewSectionReader(f, 0, 0), io.NopCloser(nil), nil
 	}
 	if err != nil {
-		return err
+		return nil, nil, err
 	}
-	defer f.Close()
 	size, err := wholeBlocks(f)
 	if err != nil {
-		return fmt.Errorf("read %s: %w", name, err)
+		return nil, nil, errors.Join(fmt.Errorf("read %s: %w", name, err), f.Close())
 	}
-	return send(w, r, io.NewSectionReader(f, 0, size))
+	return io.NewSectionReader(f, 0, size), f, nil
 }
 
 // wholeBlocks returns the length of a file without the block at its end that is

@@ -138,7 +138,11 @@ func (c *command) jailCreate() *cobra.Command {
 		Use:   "create [flags] [-- COMMAND [ARG...]]",
 		Short: "Make a jail",
 		Long: `Make a jail and print its id. With a command, that is run whenever the jail is
-started; its end does not end the jail.`,
+started; its end does not end the jail.
+
+` + observeLong,
+		Example: `  glasshouse jail create --start --memory 2g
+  glasshouse jail create --start --observe syscalls=security,network=flows`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			req, err := f.request(c.env.Getenv)
 			if err != nil {

@@ -8,8 +8,19 @@ import (
 	"glasshouse/api/wire"
 )
 
-const observeHelp = "what is recorded: WORD=VALUE,... of syscalls (all, security, off), allow and ignore (names joined by +), " +
-	"sample, files (all, off), network (packets, flows, off), packet_bytes, on_overload (throttle, count)"
+const observeHelp = "what is recorded, as WORD=VALUE,...; default: all there is, see glasshouse jail create --help"
+
+const observeLong = `What it does is recorded: system calls, files, network, processes. --observe says
+otherwise, in words joined by commas:
+
+  syscalls=all|security|off    security: those that change privileges, mounts or programs
+  allow=NAME+NAME...           calls recorded whatever syscalls says
+  ignore=NAME+NAME...          calls never recorded
+  sample=N                     of the calls left, one in N
+  files=all|off
+  network=packets|flows|off    each packet, or sums of them for each connection
+  packet_bytes=N               of each packet keep N bytes, for glasshouse net --pcap
+  on_overload=throttle|count   slow the jail so that nothing is lost, or count what is`
 
 // parseObserve reads what is to be recorded of a jail. Whether the words are
 // right is for the daemon to say, save for those it would not get to see.
@@ -67,7 +78,9 @@ func observeText(o wire.Observe) string {
 	add("syscalls", o.Syscalls)
 	add("allow", strings.Join(o.Allow, "+"))
 	add("ignore", strings.Join(o.Ignore, "+"))
-	add("sample", strconv.Itoa(o.Sample))
+	if o.Sample > 1 {
+		add("sample", strconv.Itoa(o.Sample))
+	}
 	add("files", o.Files)
 	add("network", o.Network)
 	add("packet_bytes", strconv.Itoa(o.Packets))

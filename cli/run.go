@@ -183,10 +183,10 @@ func (r *runner) finish(ctx context.Context, success bool) error {
 	}
 	switch {
 	case r.keep:
-		fmt.Fprintf(w, "The jail goes on:  glasshouse jail exec %s -- …\n", r.jail.ID)
+		fmt.Fprintf(w, "The jail goes on:  glasshouse jail exec %s -- …\nWhat it did:  glasshouse report %s\n", r.jail.ID, r.jail.ID)
 		return nil
 	case pending && !r.remove:
-		fmt.Fprintf(w, "Take them over with:  glasshouse apply %s\n", r.jail.ID)
+		fmt.Fprintf(w, "Take them over with:  glasshouse apply %s\nWhat it did:  glasshouse report %s\n", r.jail.ID, r.jail.ID)
 		_, err := r.cl.StopJail(ctx, r.jail.ID, 0)
 		return err
 	}

@@ -1,0 +1,200 @@
+package cli
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"glasshouse/access"
+	"glasshouse/api"
+	"glasshouse/api/apitest"
+	"glasshouse/event"
+	"glasshouse/id"
+	"glasshouse/jail"
+	"glasshouse/store"
+)
+
+// A desk is a place to type commands at, with a real server behind and jails
+// whose records are made up.
+type desk struct {
+	t     *testing.T
+	addr  string
+	jails *apitest.Jails
+	seen  *apitest.Watched
+	jail  id.Jail
+}
+
+func newDesk(t *testing.T) *desk {
+	t.Helper()
+	st, err := store.Open(t.Context(), "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { st.Close() })
+	jails := apitest.New()
+	d := &desk{t: t, jails: jails, seen: apitest.Watch(t, jails)}
+	server, err := api.New(api.Options{
+		Jails: jails, Observed: d.seen, Tokens: &access.Tokens{Store: st.Tokens()}, Replays: st.Replays(), Log: slog.New(slog.DiscardHandler),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir, err := os.MkdirTemp("", "cli")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	l, err := net.Listen("unix", filepath.Join(dir, "s"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var wg sync.WaitGroup
+	wg.Go(func() { server.Serve(l, true) })
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		defer cancel()
+		server.Shutdown(ctx)
+		wg.Wait()
+	})
+	d.addr = "unix://" + l.Addr().String()
+	j, err := jails.Create(t.Context(), jail.Spec{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	d.jail = j.ID
+	return d
+}
+
+// types runs a command line, in which JAIL is the jail.
+func (d *desk) types(line string) (code int, stdout, stderr string) {
+	d.t.Helper()
+	var out, errs bytes.Buffer
+	args := append([]string{"--addr", d.addr}, strings.Fields(strings.ReplaceAll(line, "JAIL", string(d.jail)))...)
+	code = Run(d.t.Context(), args, Env{Stdout: &out, Stderr: &errs, Getenv: func(string) string { return "" }, UID: os.Getuid()})
+	return code, out.String(), errs.String()
+}
+
+// sees fails the test unless a command line succeeds and prints all of these.
+func (d *desk) sees(line string, want ...string) string {
+	d.t.Helper()
+	code, out, errs := d.types(line)
+	if code != 0 {
+		d.t.Fatalf("%s: exit code %d, %s", line, code, errs)
+	}
+	for _, w := range want {
+		if !strings.Contains(out, w) {
+			d.t.Errorf("%s: no %q in\n%s", line, w, out)
+		}
+	}
+	return out
+}
+
+func (d *desk) happens(es ...event.Event) {
+	d.t.Helper()
+	for i := range es {
+		es[i].TS = time.Now().UnixMilli()
+	}
+	d.seen.Append(d.jail, es...)
+}
+
+func TestWatchingAJail(t *testing.T) {
+	d := newDesk(t)
+	d.happens(
+		event.Event{Type: event.Proc, NS: 10, Begin: 10, PID: 1, TID: 1, Comm: "init", Op: event.OpExec, Exe: "/init", Argv: []string{"/init"}},
+		event.Event{Type: event.Proc, NS: 20, Begin: 20, PID: 2, TID: 2, PPID: 1, Comm: "sh", Op: event.OpExec, Exe: "/bin/sh", Argv: []string{"sh", "\x1b]0;x\a"}},
+		event.Event{Type: event.Syscall, NS: 30, PID: 2, TID: 2, Comm: "sh", Name: "openat", Path: "/etc/shadow", Ret: -13, Dur: 1000},
+		event.Event{Type: event.Net, NS: 40, PID: 2, TID: 2, Comm: "sh", Dir: event.Egress, Proto: "tcp", Src: "10.0.0.2:1", Dst: "1.1.1.1:443", Host: "one.one", Bytes: 60, TCP: "SYN"},
+		event.Event{Type: event.Proc, NS: 50, Begin: 20, PID: 2, TID: 2, PPID: 1, Comm: "sh", Op: event.OpExit, Signal: "SIGKILL"},
+	)
+	if out := d.sees("events JAIL", "openat(", `"/etc/shadow"`, "EACCES", "one.one", "by SIGKILL"); strings.Count(out, "\n") != 5 || strings.Contains(out, "\x1b") {
+		t.Errorf("five records are\n%q", out)
+	}
+	if out := d.sees("events JAIL type:syscall,net ret:<0 --since 1h"); strings.Count(out, "\n") != 1 {
+		t.Errorf("one call failed, shown are\n%s", out)
+	}
+	if out := d.sees("events JAIL --tail 1 --colour always", "\x1b[36mexit"); strings.Count(out, "\n") != 1 {
+		t.Errorf("the last record is\n%s", out)
+	}
+	for line := range strings.Lines(d.sees("events JAIL --json")) {
+		var e event.Event
+		if err := event.Parse([]byte(strings.TrimSuffix(line, "\n")), &e); err != nil {
+			t.Errorf("%v: %s", err, line)
+		}
+	}
+	d.sees("ps JAIL", "/init")
+	if out := d.sees("ps JAIL --all", `\_ sh`, "SIGKILL"); strings.Contains(out, "\x1b") {
+		t.Errorf("a jail's argument reaches the terminal: %q", out)
+	}
+	if out := d.sees("ps JAIL --at 2"); !strings.Contains(out, `\_ sh`) || strings.Contains(out, "SIGKILL") {
+		t.Errorf("at its second record the jail had\n%s", out)
+	}
+	d.sees("ps JAIL --json", `"begin_ns": 10`)
+	d.sees("net JAIL", "one.one", "unanswered")
+	d.sees("net JAIL --packets", "10.0.0.2:1 -> 1.1.1.1:443 (one.one) 60 bytes SYN")
+	d.sees("net JAIL --json", `"remote": "1.1.1.1:443"`)
+	d.sees("report JAIL", "# ")
+	d.sees("jail show JAIL", "events", "5 kept", "7 seen, 0 lost, slowed the jail 1 times")
+
+	page := filepath.Join(t.TempDir(), "report.html")
+	d.sees("report JAIL --html -o " + page)
+	if data, err := os.ReadFile(page); err != nil || !bytes.Contains(data, []byte("<html")) {
+		t.Errorf("the page is %.100q, %v", data, err)
+	}
+	var report map[string]any
+	if err := json.Unmarshal([]byte(d.sees("report JAIL --json")), &report); err != nil || report["completeness"] == nil {
+		t.Errorf("the report as JSON: %v", err)
+	}
+}
+
+func TestFollowingAJailToItsEnd(t *testing.T) {
+	d := newDesk(t)
+	d.happens(event.Event{Type: event.File, PID: 1, Comm: "sh", Op: event.OpDelete, Path: "/one", FD: -1})
+	time.AfterFunc(50*time.Millisecond, func() {
+		d.happens(event.Event{Type: event.File, PID: 1, Comm: "sh", Op: event.OpDelete, Path: "/two", FD: -1})
+		d.seen.Close(d.jail) // it is deleted
+	})
+	if out := d.sees("events JAIL -f", `delete "/one"`, `delete "/two"`); strings.Count(out, "\n") != 2 {
+		t.Errorf("two records are\n%s", out)
+	}
+}
+
+func TestCommandLinesThatCannotBeWatched(t *testing.T) {
+	d := newDesk(t)
+	for line, want := range map[string]string{
+		"events JAIL --since yesterday": "--since", "events JAIL colour:red": "colour", "events j-aaaaaaaaaaaa": "no such jail", "events JAIL --colour pink": "--colour",
+		"ps JAIL --at noon": "at", "ps JAIL --at 5m --watch": "--watch", "net JAIL --pcap x --follow": "--pcap", "report JAIL --html --md": "exclude",
+		"jail create --observe colour=red": "--observe",
+	} {
+		if code, out, errs := d.types(line); code == 0 || !strings.Contains(errs, want) {
+			t.Errorf("%s: exit code %d, %s%s; want an error with %q", line, code, out, errs, want)
+		}
+	}
+	file := filepath.Join(t.TempDir(), "out.pcapng")
+	if code, _, errs := d.types("net JAIL --pcap " + file); code == 0 || !strings.Contains(errs, "packet_bytes") {
+		t.Errorf("without packets: exit code %d, %s; want what to do", code, errs)
+	}
+	if left, _ := filepath.Glob(file + "*"); len(left) != 0 {
+		t.Errorf("files left: %v", left)
+	}
+}
+
+func TestDifferencesAsAPersonSeesThem(t *testing.T) {
+	d := newDesk(t)
+	d.jails.Diff = []jail.Change{
+		{Path: "/etc/motd", Kind: "modified", Type: "file", What: []string{"content"}, Diff: "--- a/etc/motd\n+++ b/etc/motd\n@@ -1 +1 @@\n-old\n+\tnew \x1b[2J\n"},
+		{Path: "/new", Kind: "renamed", Type: "file", From: "/old\x1b"},
+		{Path: "/opt", Kind: "metadata", Type: "dir", What: []string{"mode", "owner"}},
+	}
+	d.sees("diff JAIL", "modified  file     /etc/motd\n", `renamed   file     "/old\x1b" -> /new`, "metadata  dir      /opt  (mode, owner)")
+	d.sees("diff JAIL --unified", "@@ -1 +1 @@\n-old\n+\tnew \x1b[2J\n", "# renamed") // to patch, as it is
+	d.sees("diff JAIL --unified --colour always", "\x1b[31m-old\x1b[0m\n", "\x1b[32m+\tnew \\x1b[2J\x1b[0m\n")
+	d.sees("diff JAIL --json", `"from": "/old\u001b"`, `"what": [`)
+}
