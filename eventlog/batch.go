@@ -74,25 +74,23 @@ func (w *builder) batch() *Batch {
 }
 
 // only returns a batch of those records of b that keep says yes to: b itself if
-// it does to all, and nil if to none.
+// it does to all, and nil if to none. It asks once for each, in order.
 func (b *Batch) only(keep func(h *head) bool) *Batch {
-	n := 0
+	kept := make([]int, 0, len(b.heads))
 	for i := range b.heads {
 		if keep(&b.heads[i]) {
-			n++
+			kept = append(kept, i)
 		}
 	}
-	switch n {
+	switch len(kept) {
 	case len(b.heads):
 		return b
 	case 0:
 		return nil
 	}
 	var w builder
-	for i := range b.heads {
-		if keep(&b.heads[i]) {
-			w.add(b.heads[i], b.Lines[i])
-		}
+	for _, i := range kept {
+		w.add(b.heads[i], b.Lines[i])
 	}
 	part := w.batch()
 	part.upto, part.before = b.upto, b.before

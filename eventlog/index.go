@@ -9,6 +9,7 @@ import (
 	"io"
 	"os"
 
+	"glasshouse/event"
 	"glasshouse/internal/atomicfile"
 )
 
@@ -66,10 +67,38 @@ const (
 type index struct {
 	whole   uint64 // everything up to it was on disk, in all files, when the index was written
 	packed  int64  // length of the compressed file; 0 is none
-	sum     [32]byte
-	blocks  []block
-	hasSum  bool
 	textLen int64
+	sum     [32]byte // of the text
+	hasSum  bool
+	told    told
+	blocks  []block
+}
+
+// told is what the gaps in a segment tell of. When retention drops the segment,
+// what they told has to be told again.
+type told struct {
+	lost int64
+	from uint64 // the lowest number that one of them names; 0 is none
+}
+
+func (x *index) add(k block, text []byte) {
+	x.blocks = append(x.blocks, k)
+	x.textLen += k.len
+	x.packed += k.zlen
+	const gap = `{"type":"gap"`
+	for i := bytes.Index(text, []byte(gap)); i >= 0; i = bytes.Index(text, []byte(gap)) {
+		text = text[i:]
+		line, _, _ := bytes.Cut(text, []byte{'\n'})
+		text = text[len(line):]
+		var e event.Event
+		if event.Parse(line, &e) != nil {
+			continue
+		}
+		x.told.lost += max(e.Lost, 0)
+		if x.told.from == 0 || e.From > 0 && e.From < x.told.from {
+			x.told.from = e.From
+		}
+	}
 }
 
 func (x *index) span() (s span) {
@@ -79,11 +108,11 @@ func (x *index) span() (s span) {
 	return s
 }
 
-// The file: magic, six numbers, the digest, the blocks, and a checksum of all
+// The file: magic, seven numbers, the digest, the blocks, and a checksum of all
 // before it. Everything is little endian.
 const (
 	indexMagic  = "glasidx1"
-	indexHeader = len(indexMagic) + 5*8 + 32
+	indexHeader = len(indexMagic) + 7*8 + 32
 	blockBytes  = 10 * 8
 )
 
@@ -97,7 +126,7 @@ func (x *index) encode() []byte {
 	if x.hasSum {
 		hasSum = 1
 	}
-	for _, v := range []uint64{x.whole, uint64(x.packed), uint64(x.textLen), hasSum, uint64(len(x.blocks))} {
+	for _, v := range []uint64{x.whole, uint64(x.packed), uint64(x.textLen), hasSum, uint64(x.told.lost), x.told.from, uint64(len(x.blocks))} {
 		b = le.AppendUint64(b, v)
 	}
 	b = append(b, x.sum[:]...)
@@ -125,7 +154,7 @@ func decodeIndex(b []byte) (*index, error) {
 		return v
 	}
 	b = b[len(indexMagic) : len(b)-4]
-	x := &index{whole: next(), packed: int64(next()), textLen: int64(next()), hasSum: next() == 1}
+	x := &index{whole: next(), packed: int64(next()), textLen: int64(next()), hasSum: next() == 1, told: told{int64(next()), next()}}
 	n := next()
 	copy(x.sum[:], b)
 	b = b[32:]

@@ -94,6 +94,17 @@ func fill(l *Log, from, to int) {
 	}
 }
 
+// grow appends n samples in portions, as a busy jail does, so that there are
+// segments of the size that is asked for.
+func grow(t testing.TB, l *Log, n int) {
+	t.Helper()
+	for i := 0; i < n; i += 1000 {
+		fill(l, i, i+1000)
+		flush(t, l)
+	}
+	settle(t, l)
+}
+
 // read returns the sequence numbers of what a query finds, having checked that
 // each line is one whole record in its place, and the gaps that are in no file.
 func read(t testing.TB, l *Log, q Query) (seqs []uint64, gaps []event.Event) {

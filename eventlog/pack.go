@@ -180,7 +180,7 @@ func (l *Log) pack(s *segment, w *zstd.Encoder) (err error) {
 	sum := sha256.New()
 	x := &index{hasSum: true, whole: l.written.Load()}
 	var frame []byte
-	x.textLen, err = scan(io.NewSectionReader(in, 0, st.Size()), 0, func(k block, text []byte) error {
+	_, err = scan(io.NewSectionReader(in, 0, st.Size()), 0, func(k block, text []byte) error {
 		select {
 		case <-l.quit:
 			return errStopped
@@ -193,9 +193,8 @@ func (l *Log) pack(s *segment, w *zstd.Encoder) (err error) {
 				return orGone(err)
 			}
 			k.zoff, k.zlen = x.packed, int64(len(frame))
-			x.packed += k.zlen
 		}
-		x.blocks = append(x.blocks, k)
+		x.add(k, text)
 		return nil
 	})
 	if err != nil {
@@ -253,8 +252,8 @@ func (l *Log) finished(s *segment, x *index, packed bool) bool {
 	if s.gone {
 		return false
 	}
-	s.span, s.known, s.sum, s.hasSum = x.span(), true, x.sum, x.hasSum
-	s.text, s.blocks = x.textLen, nil
+	s.learn(x)
+	s.blocks = nil
 	if packed {
 		s.packed, s.size = true, x.packed
 	}
@@ -272,9 +271,7 @@ func (l *Log) reindex(s *segment, f *os.File, size int64) error {
 		default:
 		}
 		sum.Write(text)
-		x.blocks = append(x.blocks, k)
-		x.textLen += k.len
-		x.packed += k.zlen
+		x.add(k, text)
 		return nil
 	})
 	if err != nil {

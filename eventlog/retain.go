@@ -4,8 +4,6 @@ import (
 	"cmp"
 	"slices"
 	"time"
-
-	"glasshouse/event"
 )
 
 // retain drops closed segments that are older than the policy keeps, and the
@@ -56,11 +54,10 @@ func (l *Log) retain() {
 			}
 			continue
 		}
-		if !l.drop(k.segment) {
-			continue
+		if gap, ok := l.drop(k.segment); ok {
+			l.say(&gap)
 		}
 		total -= k.size
-		l.say(&event.Event{Type: event.Gap, Source: source[k.class], Lost: k.span.n, Reason: "retention", From: k.span.first, Through: k.span.last})
 	}
 	if p.KeepAge > 0 && !next.IsZero() {
 		l.expireAt(next)

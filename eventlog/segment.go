@@ -35,8 +35,9 @@ type segment struct {
 	size   int64 // bytes of the closed file
 
 	blocks []block // of the segment being written, and of one whose index is not yet in a file
-	known  bool    // span, whole and sum are what the index says
+	known  bool    // what follows is what the index says
 	span   span
+	told   told
 	sum    [32]byte
 	hasSum bool
 }
@@ -111,11 +112,16 @@ func (l *Log) adopt(s *segment, x *index) bool {
 	}
 	l.disk.Lock()
 	defer l.disk.Unlock()
-	s.span, s.known, s.text = sp, true, x.textLen
+	s.learn(x)
+	return true
+}
+
+// learn is adopt for an index that is surely of s. Log.disk must be held.
+func (s *segment) learn(x *index) {
+	s.span, s.known, s.text, s.told = x.span(), true, x.textLen, x.told
 	if x.hasSum {
 		s.sum, s.hasSum = x.sum, true
 	}
-	return true
 }
 
 // rebuild makes the index of a closed segment by reading all of it.
@@ -126,16 +132,14 @@ func rebuild(f *os.File, packed bool) (*index, error) {
 	}
 	x := &index{}
 	if packed {
-		err = scanPacked(f, st.Size(), func(k block, _ []byte) error {
-			x.blocks = append(x.blocks, k)
-			x.textLen += k.len
-			x.packed += k.zlen
+		err = scanPacked(f, st.Size(), func(k block, text []byte) error {
+			x.add(k, text)
 			return nil
 		})
 		return x, err
 	}
-	x.textLen, err = scan(io.NewSectionReader(f, 0, st.Size()), 0, func(k block, _ []byte) error {
-		x.blocks = append(x.blocks, k)
+	_, err = scan(io.NewSectionReader(f, 0, st.Size()), 0, func(k block, text []byte) error {
+		x.add(k, text)
 		return nil
 	})
 	return x, err
@@ -154,20 +158,8 @@ func (l *Log) learn(s *segment) error {
 		return err
 	}
 	defer f.Close()
-	blocks, err := l.blocksOf(s, f, packed, 0)
-	if err != nil {
-		return err
-	}
-	var sp span
-	for i := range blocks {
-		sp.join(blocks[i].span)
-	}
-	l.disk.Lock()
-	defer l.disk.Unlock()
-	if s.closed {
-		s.span, s.known = sp, true
-	}
-	return nil
+	_, err = l.blocksOf(s, f, packed, 0)
+	return err
 }
 
 // list returns all segments of all classes, those of each class from the oldest.
@@ -235,16 +227,17 @@ func (s *segment) covers() (sp span) {
 	return sp
 }
 
-// drop removes s and its files from the log. It reports false if s was gone.
-func (l *Log) drop(s *segment) bool {
+// drop removes s and its files, and returns the gap that tells so. It reports
+// false if s was gone.
+func (l *Log) drop(s *segment) (event.Event, bool) {
 	l.disk.Lock()
 	defer l.disk.Unlock()
 	if !l.forget(s) {
-		return false
+		return event.Event{}, false
 	}
 	l.remove(s.file())
 	l.remove(s.index())
-	return true
+	return s.loss("retention"), true
 }
 
 // setAside takes a segment that cannot be read out of the log, for a person to
@@ -270,10 +263,20 @@ func (l *Log) takeOut(s *segment, why error) (event.Event, bool) {
 	l.remove(s.index())
 	l.log.Error("a segment of the event log cannot be read and is set aside", "file", name+badSuffix, "error", why)
 	gap := event.Event{Type: event.Gap, Source: source[s.class], Lost: -1, Reason: "unreadable", From: s.first}
-	if sp := s.covers(); sp.n > 0 {
-		gap.Lost, gap.Through = sp.n, sp.last
+	if s.covers().n > 0 {
+		gap = s.loss("unreadable")
 	}
 	return gap, true
+}
+
+// loss is the gap that tells that s is no longer there. Log.disk must be held.
+func (s *segment) loss(reason string) event.Event {
+	sp := s.covers()
+	from := sp.first
+	if s.told.from > 0 {
+		from = min(from, s.told.from)
+	}
+	return event.Event{Type: event.Gap, Source: source[s.class], Lost: sp.n + s.told.lost, Reason: reason, From: from, Through: sp.last}
 }
 
 // forget takes s out of the list. Log.disk must be held.

@@ -227,14 +227,36 @@ func (l *Log) try(c class, k *chunk, mayRotate bool) error {
 			return err
 		}
 	}
-	n, err := a.file.WriteAt(k.text[k.done:], a.size+int64(k.done))
-	k.done += n
 	a.dirty = true
+	err := k.writeTo(a.file, a.size)
 	if err != nil {
 		a.file.Close() // it may be the descriptor that is at fault
 		a.file = nil
 		return fmt.Errorf("write %s: %w", activeName(c), err)
 	}
+	l.commit(c, k)
+	return nil
+}
+
+// writeTo writes what is left of k to f, in which k begins at off. It is not
+// File.WriteAt, which does not count what a full disk took in part.
+func (k *chunk) writeTo(f *os.File, off int64) error {
+	for k.done < len(k.text) {
+		n, err := unix.Pwrite(int(f.Fd()), k.text[k.done:], off+int64(k.done))
+		if errors.Is(err, unix.EINTR) {
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		k.done += n
+	}
+	return nil
+}
+
+// commit remembers that k is in the file of c.
+func (l *Log) commit(c class, k *chunk) {
+	a := &l.files[c]
 	l.disk.Lock()
 	defer l.disk.Unlock()
 	if a.seg == nil {
@@ -244,7 +266,6 @@ func (l *Log) try(c class, k *chunk, mayRotate bool) error {
 	a.seg.grow(a.size, k)
 	a.size += int64(len(k.text))
 	a.stale = true
-	return nil
 }
 
 // grow adds k, which lies at off, to the blocks of s. Log.disk must be held.
@@ -414,18 +435,17 @@ func (l *Log) rest() {
 // abandon gives up chunks of c that the disk did not take. Of a chunk that it
 // took in part, whole lines stay.
 func (l *Log) abandon(c class, chunks []*chunk) {
-	a := &l.files[c]
 	for _, k := range chunks {
-		kept := bytes.LastIndexByte(k.text[:k.done], '\n') + 1
-		n := k.n - int64(bytes.Count(k.text[:kept], []byte{'\n'}))
-		if k.done > kept {
-			// Open would cut the torn line as well.
-			os.Truncate(l.path(activeName(c)+textSuffix), a.size+int64(kept))
+		n, size := k.n, len(k.text)
+		k.text, k.span = k.text[:bytes.LastIndexByte(k.text[:k.done], '\n')+1], span{}
+		if spanOf(k.text, &k.span); k.n > 0 {
+			l.commit(c, k)
+			os.Truncate(l.path(activeName(c)+textSuffix), l.files[c].size) // or Open will
 		}
 		l.mu.Lock()
-		l.lost[source[c]] += n
+		l.lost[source[c]] += n - k.n
+		l.buffered -= size
 		l.mu.Unlock()
-		l.release(k)
+		k.free()
 	}
-	a.stale = false // the index on disk is older than the file: Open reads the rest
 }
