@@ -140,7 +140,7 @@ func (c *completeness) report(o Options) Completeness {
 		out.Gaps = append(out.Gaps, GapKind{source(r.key.source), Text(r.key.reason), r.v.gaps, r.v.lost, r.v.unknown, instant(r.v.ts), r.v.link})
 	}
 	slices.SortStableFunc(out.Gaps, func(a, b GapKind) int { return cmp.Compare(a.Events.First, b.Events.First) })
-	out.Complete = c.gaps == 0 && out.Dropped == 0 && out.Holes == 0
+	out.Complete = out.Records > 0 && c.gaps == 0 && out.Dropped == 0 && out.Holes == 0
 	out.Statement = out.statement()
 	return out
 }
