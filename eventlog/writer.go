@@ -440,12 +440,14 @@ func (l *Log) abandon(c class, chunks []*chunk) {
 		k.text, k.span = k.text[:bytes.LastIndexByte(k.text[:k.done], '\n')+1], span{}
 		if spanOf(k.text, &k.span); k.n > 0 {
 			l.commit(c, k)
-			os.Truncate(l.path(activeName(c)+textSuffix), l.files[c].size) // or Open will
 		}
 		l.mu.Lock()
 		l.lost[source[c]] += n - k.n
 		l.buffered -= size
 		l.mu.Unlock()
 		k.free()
+	}
+	if l.files[c].size > 0 {
+		os.Truncate(l.path(activeName(c)+textSuffix), l.files[c].size) // or Open will
 	}
 }
