@@ -65,11 +65,9 @@ func (p *parser) space() {
 
 // next consumes c, which may follow spaces, and reports whether it was there.
 func (p *parser) next(c byte) bool {
-	if p.i < len(p.b) && p.b[p.i] == c {
-		p.i++
-		return true
+	if p.i < len(p.b) && p.b[p.i] <= ' ' {
+		p.space()
 	}
-	p.space()
 	if p.i < len(p.b) && p.b[p.i] == c {
 		p.i++
 		return true
@@ -102,10 +100,8 @@ func (p *parser) object(e *Event) {
 		} else {
 			p.field(key, e)
 		}
-		if p.err != "" || p.next('}') {
-			return
-		}
-		if !p.want(',', "no comma") {
+		if !p.next(',') {
+			p.want('}', "no comma")
 			return
 		}
 	}
@@ -255,10 +251,8 @@ func (p *parser) args(args *[6]uint64) {
 			return
 		}
 		args[i] = v
-		if p.err != "" || p.next(']') {
-			return
-		}
-		if !p.want(',', "no comma") {
+		if !p.next(',') {
+			p.want(']', "no comma")
 			return
 		}
 	}
@@ -272,10 +266,8 @@ func (p *parser) strings() []string {
 	for {
 		p.space()
 		list = append(list, p.string())
-		if p.err != "" || p.next(']') {
-			return list
-		}
-		if !p.want(',', "no comma") {
+		if !p.next(',') {
+			p.want(']', "no comma")
 			return list
 		}
 	}
@@ -285,17 +277,14 @@ func (p *parser) strings() []string {
 func (p *parser) uint() uint64 {
 	b, from, i := p.b, p.i, p.i
 	var v uint64
-	for i < len(b) && b[i]-'0' <= 9 && i-from < 4 { // most are short
-		v = v*10 + uint64(b[i]-'0')
-		i++
+	for ; i < len(b); i++ {
+		d := uint64(b[i] - '0')
+		if d > 9 {
+			break
+		}
+		v = v*10 + d
 	}
 	p.i = i
-	for more := i-from == 4; more; {
-		x, n := p.digits()
-		v = v*powers[n] + x
-		p.i += n
-		more = n == 8
-	}
 	if n := p.i - from; n != 1 {
 		switch {
 		case n == 0:
@@ -317,25 +306,6 @@ func (p *parser) uint() uint64 {
 		return 0
 	}
 	return v
-}
-
-var powers = [...]uint64{1, 1e1, 1e2, 1e3, 1e4, 1e5, 1e6, 1e7, 1e8}
-
-// digits returns the number that the next digits are, at most eight, and how
-// many there are.
-func (p *parser) digits() (v uint64, n int) {
-	if len(p.b)-p.i < 8 {
-		for ; p.i+n < len(p.b) && p.b[p.i+n]-'0' <= 9; n++ {
-			v = v*10 + uint64(p.b[p.i+n]-'0')
-		}
-		return v, n
-	}
-	x := binary.LittleEndian.Uint64(p.b[p.i:]) ^ '0'*ones
-	n = bits.TrailingZeros64((x+0x76*ones|x)&tops) / 8 // up to the first that is more than 9
-	x <<= 64 - 8*n                                     // zeros before the first digit
-	x = x*10 + x>>8                                    // four numbers of two digits, in every second byte
-	const odd = 0x000000ff_000000ff
-	return (x&odd*(100+1e6<<32) + x>>16&odd*(1+1e4<<32)) >> 32, n
 }
 
 func (p *parser) int() int64 {
@@ -548,17 +518,17 @@ func (p *parser) skip(depth int) {
 		if p.next(end) {
 			return
 		}
-		for p.err == "" {
+		for {
 			if c == '{' {
 				p.space()
 				p.bytes()
 				p.want(':', "no colon")
 			}
 			p.skip(depth + 1)
-			if p.next(end) {
+			if !p.next(',') {
+				p.want(end, "no comma")
 				return
 			}
-			p.want(',', "no comma")
 		}
 	default:
 		p.number()
