@@ -158,7 +158,7 @@ func (k failureKey) class() string {
 var permission = []string{"EPERM", "EACCES", "EROFS"}
 
 func (c *calls) report(rows int) Syscalls {
-	out := Syscalls{Count: c.count, Total: c.total, Unfinished: c.unfinished, Kinds: c.byName.distinct(), More: c.count}
+	out := Syscalls{Count: c.count, Total: c.total, Unfinished: c.unfinished, Kinds: c.byName.distinct(), List: []Call{}, More: c.count}
 	list := c.byName.rows()
 	for _, r := range list[:min(len(list), rows)] {
 		r.v.link.Query = query("type", "syscall", "name", r.key)
@@ -172,7 +172,7 @@ func (c *calls) report(rows int) Syscalls {
 }
 
 func (c *calls) failures(rows int) Failures {
-	out := Failures{Count: c.failed, Denied: c.denied, Refused: c.refused, Kinds: c.fails.distinct(), More: c.failTotal}
+	out := Failures{Count: c.failed, Denied: c.denied, Refused: c.refused, Kinds: c.fails.distinct(), List: []Failure{}, More: c.failTotal}
 	list := c.fails.rows()
 	rank := func(r *row[failureKey, failure]) int {
 		return slices.Index([]string{"denied", "refused", "failed"}, r.key.class())

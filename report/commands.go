@@ -130,7 +130,7 @@ func (r *program) key() string {
 }
 
 func (c *commands) report(t *Tree, rows int) Commands {
-	out := Commands{Runs: c.runs, Failed: c.failed, Killed: c.killed, Kinds: c.table.distinct(), More: c.runs}
+	out := Commands{Runs: c.runs, Failed: c.failed, Killed: c.killed, Kinds: c.table.distinct(), List: []Command{}, More: c.runs}
 	running := map[*command]int64{}
 	for _, p := range t.live {
 		if p.group != nil {

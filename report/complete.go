@@ -116,7 +116,7 @@ func (c *completeness) records() (n int64) {
 func (c *completeness) report(o Options) Completeness {
 	out := Completeness{
 		Records: c.records(), ByType: map[string]int64{}, First: c.first, Last: c.last,
-		Lost: c.lost, LostUnknown: c.unknown, GapsMore: c.gaps, Flagged: map[string]int64{},
+		Lost: c.lost, LostUnknown: c.unknown, Gaps: []GapKind{}, GapsMore: c.gaps, Flagged: map[string]int64{},
 		NotRecorded: notRecorded(o.Selection),
 	}
 	for _, t := range event.Types {

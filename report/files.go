@@ -325,7 +325,7 @@ func (f *files) report(rows int) Files {
 	out := Files{Total: f.total, Devices: f.devices, Others: f.others}
 	for c, to := range map[fileClass]*FileList{changed: &out.Changed, used: &out.Read, tried: &out.Failed} {
 		t := &f.lists[c]
-		to.Paths, to.More = t.distinct(), f.sums[c]
+		to.Paths, to.List, to.More = t.distinct(), []File{}, f.sums[c]
 		list := t.rows()
 		for _, r := range list[:min(len(list), rows)] {
 			r.v.link.Query = query("type", "file", "path", r.key)

@@ -64,7 +64,7 @@ type Bucket struct {
 }
 
 func (h *histogram) latency() Latency {
-	l := Latency{Total: h.sum, Min: h.min, P50: h.quantile(.5), P90: h.quantile(.9), P99: h.quantile(.99), Max: h.max}
+	l := Latency{Total: h.sum, Min: h.min, P50: h.quantile(.5), P90: h.quantile(.9), P99: h.quantile(.99), Max: h.max, Buckets: []Bucket{}}
 	empty := 0
 	for i, n := range h.buckets {
 		if n == 0 {

@@ -470,7 +470,7 @@ func (n *NetLog) report(rows int) Network {
 		foldPeer(peers, r.key, &r.v)
 	}
 	out := Network{Total: n.total, Connections: Count{n.conns, n.flows.lost}, Refused: n.refusals, Flows: n.flows.distinct(), Peers: peers.distinct(), More: n.total,
-		Names: n.names.distinct(), Failed: n.fails, FailsMore: n.fails, Lost: n.lost}
+		List: []Peer{}, Names: n.names.distinct(), Lookups: []Name{}, Fails: []ConnectNo{}, Failed: n.fails, FailsMore: n.fails, Lost: n.lost}
 	list := peers.rows()
 	for _, r := range list[:min(len(list), rows)] {
 		k, p := r.key, &r.v

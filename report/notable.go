@@ -485,7 +485,7 @@ func (n *notables) report(rows int) []Notable {
 		if f.count == 0 {
 			continue
 		}
-		d := Notable{Kind: k.name, Level: k.level, Title: k.title, Count: f.count, Failed: f.failed, Kinds: f.items.distinct(), More: f.count, Events: f.link}
+		d := Notable{Kind: k.name, Level: k.level, Title: k.title, Count: f.count, Failed: f.failed, Kinds: f.items.distinct(), List: []NotableItem{}, More: f.count, Events: f.link}
 		d.Events.Query = k.filter()
 		switch {
 		case i == kindOutside:

@@ -189,7 +189,7 @@ func between(fromNS, toNS, fromTS, toTS int64) int64 {
 }
 
 func texts(list []string) []Text {
-	var out []Text
+	out := make([]Text, 0, len(list))
 	for _, s := range list {
 		out = append(out, Text(s))
 	}

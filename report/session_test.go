@@ -145,7 +145,7 @@ func agent() *session {
 	s.call(43, "connect", -111, 80*time.Microsecond, addr("169.254.169.254:80"))
 	s.packet(43, event.Egress, "tcp", "10.0.0.2:51002", "169.254.169.254:80", "", "SYN", 60)
 	s.packet(43, event.Ingress, "tcp", "169.254.169.254:80", "10.0.0.2:51002", "", "RST,ACK", 40)
-	s.exit(43, 7, "")
+	s.wait(21*time.Millisecond).exit(43, 7, "")
 	s.call(7, "bpf", -1, 0, flagged(event.Denied)).call(7, "mount", -1, 3*time.Microsecond, path("/mnt"))
 	s.call(7, "setuid", -1, 900, args(0)).call(7, "ptrace", 0, 4*time.Microsecond, args(16, 42))
 	s.file(7, event.OpCreate, "/etc/cron.d/later", 0).file(7, event.OpWrite, "/etc/cron.d/later", 64)

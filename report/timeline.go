@@ -15,6 +15,7 @@ type Moment struct {
 	Seq    uint64    `json:"seq"`
 	Kind   string    `json:"kind"` // command, peer, or a Notable's
 	Level  string    `json:"level"`
+	Title  string    `json:"title,omitempty"` // the Notable's
 	What   Text      `json:"what"`
 	Events Link      `json:"events"`
 }
@@ -24,16 +25,16 @@ const maxMoments = 60
 
 // timeline is what is in the report's lists, as it began.
 func timeline(r *Report) []Moment {
-	var all []Moment
+	all := []Moment{}
 	for _, c := range r.Commands.List {
-		all = append(all, Moment{c.Began, c.Events.First, "command", "", Text(c.Line()), c.Events})
+		all = append(all, Moment{c.Began, c.Events.First, "command", "", "", Text(c.Line()), c.Events})
 	}
 	for _, p := range r.Network.List {
 		what := "talked to " + p.Service()
 		if p.Dir == event.Ingress {
 			what = "was called by " + p.Service()
 		}
-		all = append(all, Moment{p.Began, p.Events.First, "peer", "", Text(what), p.Events})
+		all = append(all, Moment{p.Began, p.Events.First, "peer", "", "", Text(what), p.Events})
 	}
 	for _, n := range r.Notable {
 		for i, it := range n.List {
@@ -43,7 +44,7 @@ func timeline(r *Report) []Moment {
 			if it.Began == nil {
 				continue
 			}
-			all = append(all, Moment{*it.Began, it.Events.First, n.Kind, n.Level, it.What, it.Events})
+			all = append(all, Moment{*it.Began, it.Events.First, n.Kind, n.Level, n.Title, it.What, it.Events})
 		}
 	}
 	rank := func(m Moment) int {
@@ -53,6 +54,7 @@ func timeline(r *Report) []Moment {
 		return slices.Index(levels, m.Level)
 	}
 	slices.SortStableFunc(all, func(a, b Moment) int { return cmp.Or(cmp.Compare(rank(a), rank(b)), cmp.Compare(a.Seq, b.Seq)) })
+	all = slices.CompactFunc(all, func(a, b Moment) bool { return a.Seq == b.Seq && a.What == b.What && a.Level != "" })
 	all = all[:min(len(all), maxMoments)]
 	slices.SortStableFunc(all, func(a, b Moment) int { return cmp.Or(cmp.Compare(a.Seq, b.Seq), cmp.Compare(rank(a), rank(b))) })
 	return slices.Clip(all)

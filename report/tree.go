@@ -69,7 +69,6 @@ type proc struct {
 	beganTS int64 // milliseconds
 	runNS   int64 // since when it runs what it runs
 	runTS   int64
-	runSeq  uint64
 	group   *command // what runs, among its like; the report's
 
 	end, endTS       int64 // end is 0 while it lives
@@ -100,9 +99,9 @@ type program struct {
 }
 
 type execution struct {
-	ns, ts int64
-	seq    uint64
-	p      *program
+	ts  int64
+	seq uint64
+	p   *program
 }
 
 const (
@@ -169,8 +168,18 @@ func (t *Tree) proc(e *event.Event) {
 		}
 	}
 	switch {
-	case e.Op == event.OpExec, e.Flags&event.Existing != 0 && fresh:
+	case e.Flags&event.Existing != 0:
+		p.threads = 1 // they are told of after it
+		t.meet(p, e)
+	case e.Op == event.OpExec:
+		p.execs++
 		t.exec(p, e)
+		p.runs.refs++
+		p.history = append(p.history, execution{e.TS, e.Seq, p.runs})
+		if len(p.history) > maxHistory {
+			t.release(p.history[0].p)
+			p.history = append(p.history[:0], p.history[1:]...)
+		}
 	case e.Op == event.OpExit:
 		p.exit(e)
 		t.finish(p, e)
@@ -241,7 +250,7 @@ func (t *Tree) begin(e *event.Event) *proc {
 	if e.NS > begin {
 		p.beganTS -= (e.NS - begin) / int64(time.Millisecond)
 	}
-	p.runNS, p.runTS, p.runSeq = begin, p.beganTS, e.Seq
+	p.runNS, p.runTS = begin, p.beganTS
 	if e.PID == 1 {
 		t.endBefore(p, e)
 	}
@@ -261,6 +270,25 @@ func (t *Tree) child(p *proc, ppid int32) {
 	}
 }
 
+// meet notes what an observer found p to run when it came, or came back. A run
+// that it goes on with is not another.
+func (t *Tree) meet(p *proc, e *event.Event) {
+	if p.group != nil {
+		r := t.hold(e)
+		same := r.key() == p.runs.key()
+		t.release(r)
+		if same {
+			return
+		}
+	}
+	met := p.group == nil
+	t.exec(p, e)
+	if met {
+		p.runNS, p.runTS = p.begin, p.beganTS
+	}
+}
+
+// exec has p run what e says.
 func (t *Tree) exec(p *proc, e *event.Event) {
 	if p.group != nil && t.over != nil {
 		t.over(p, e)
@@ -269,19 +297,7 @@ func (t *Tree) exec(p *proc, e *event.Event) {
 	t.release(p.runs)
 	p.runs = t.hold(e)
 	p.threads = 1
-	if e.Op == event.OpExec {
-		p.execs++
-		p.runNS, p.runTS, p.runSeq = e.NS, e.TS, e.Seq
-		if e.Flags&event.Existing != 0 {
-			p.runNS, p.runTS = p.begin, p.beganTS
-		}
-		p.runs.refs++
-		p.history = append(p.history, execution{p.runNS, p.runTS, e.Seq, p.runs})
-		if len(p.history) > maxHistory {
-			t.release(p.history[0].p)
-			p.history = append(p.history[:0], p.history[1:]...)
-		}
-	}
+	p.runNS, p.runTS = e.NS, e.TS
 	if t.began != nil {
 		t.began(p, e)
 	}

@@ -142,6 +142,13 @@ func TestAnObserverThatComesLateHearsOfWhatIsThere(t *testing.T) {
 	existing(5, 1, 2e9, "b")
 	existing(9, 5, 3e9, "c")
 	check(t, "told again", grow(s).Processes(false), want)
+	if c := makeReport(t, s, report.Options{}).Commands; c.Runs != 3 {
+		t.Errorf("%d runs, want 3: those found again went on", c.Runs)
+	}
+	existing(9, 5, 3e9, "d") // while nobody watched it ran another program
+	if c := makeReport(t, s, report.Options{}).Commands; c.Runs != 4 || c.List[len(c.List)-1].Exe != "d" {
+		t.Errorf("%d runs, want 4, of which d is one", c.Runs)
+	}
 	if k := grow(s).Known(); k.Count != 3 {
 		t.Errorf("%d processes, want 3", k.Count)
 	}

@@ -51,7 +51,7 @@ type step struct {
 	memory, pids, disk int64
 }
 
-func newUsage() *usage { return &usage{step: 10} }
+func newUsage() *usage { return &usage{step: 50} }
 
 // at returns the step of a time.
 func (u *usage) at(ts int64) *step {
@@ -117,7 +117,7 @@ func grown(from, to int64) int64 {
 
 func (u *usage) report() Usage {
 	t := &u.total
-	out := Usage{Samples: u.samples, Step: u.step, CPU: t.cpu, PeakMemory: t.memory, PeakPIDs: t.pids, Disk: t.disk, Rx: t.rx, Tx: t.tx}
+	out := Usage{Samples: u.samples, Step: u.step, Points: []Point{}, CPU: t.cpu, PeakMemory: t.memory, PeakPIDs: t.pids, Disk: t.disk, Rx: t.rx, Tx: t.tx}
 	for i, s := range u.steps {
 		p := Point{Time: instant(u.from + int64(i)*u.step), Syscalls: float64(s.calls) * 1000 / float64(u.step)}
 		if s.samples > 0 {

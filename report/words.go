@@ -42,11 +42,13 @@ func (i NotableItem) Who() string {
 	return Who{i.PID, i.Comm}.String()
 }
 
+// Finished is how many runs are over.
+func (c Command) Finished() int64 { return c.Runs - c.Running }
+
 // times is how long runs took.
 func (c Command) times() string {
-	ended := c.Runs - c.Running
 	switch {
-	case ended <= 0:
+	case c.Finished() <= 0:
 		return "not ended"
 	case c.Runs == 1:
 		return took(c.Total)

@@ -115,21 +115,28 @@ func newPage(t testing.TB, s event.Selection) (*book, *page) {
 	p := &page{}
 	b := newBook("j-test", p, func(int64) bool { return false })
 	b.clock = clock{first: 0, last: 1 << 60}
+	b.choice = chosen(t, s)
+	return b, p
+}
+
+// chosen is what a selection means for a gVisor that has all points.
+func chosen(t testing.TB, s event.Selection) *choice {
+	t.Helper()
 	ps := points{}
 	for _, name := range essential {
 		ps[name] = nil
 	}
-	for n := range calls {
-		ps["syscall/sysno/"+itoa(int32(n))+"/enter"], ps["syscall/sysno/"+itoa(int32(n))+"/exit"] = nil, nil
+	for n := range int32(calls) {
+		ps["syscall/sysno/"+itoa(n)+"/enter"], ps["syscall/sysno/"+itoa(n)+"/exit"] = nil, nil
 	}
 	for name, when := range detailed {
 		ps["syscall/"+name+"/"+when] = []string{"fd_path"}
 	}
-	var err error
-	if b.choice, err = newChoice(s.Defaults(event.Selection{}), ps, "sink"); err != nil {
+	c, err := newChoice(s.Defaults(event.Selection{}), ps, "sink")
+	if err != nil {
 		t.Fatal(err)
 	}
-	return b, p
+	return c
 }
 
 func feed(t testing.TB, b *book, d []byte) {
@@ -351,8 +358,7 @@ func TestOfManyCallsOneInTenIsRecordedIfThatIsWanted(t *testing.T) {
 
 func TestOnlyPointsThatAreNeededAreAskedFor(t *testing.T) {
 	asked := func(s event.Selection) string {
-		b, _ := newPage(t, s)
-		return string(b.choice.session)
+		return string(chosen(t, s).session)
 	}
 	for _, c := range []struct {
 		name      string
@@ -399,8 +405,10 @@ func FuzzAnythingASandboxMaySend(f *testing.F) {
 	f.Add(datagram(kindOpen, 0, at(7, 7, 3), exits(4), num(3, nr("openat")), text(5, "/a"), text(6, "b\xff")), datagram(kindExec, 0, at(7, 7, 2), text(2, "/x"), text(3, "sh")))
 	f.Add(datagram(kindClone, 0, at(7, 8, 1), num(3, 20), num(4, 20)), datagram(kindExitNotify, 0, at(20, 20, 5), num(2, 5<<8)))
 	f.Add(datagram(kindConnect, 0, at(1, 1, 1), exits(0), num(3, 42), text(6, "\x02\x00\x00P\x7f\x00\x00\x01")), []byte{9, 0})
+	everything := chosen(f, event.Selection{})
 	f.Fuzz(func(t *testing.T, first, second []byte) {
-		b, _ := newPage(t, event.Selection{})
+		b := newBook("j-test", &page{}, func(int64) bool { return false })
+		b.choice, b.clock = everything, clock{last: 1 << 60}
 		for _, d := range [][]byte{first, second, first} {
 			k, _, payload, err := header(d)
 			if err != nil {

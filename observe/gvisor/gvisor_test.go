@@ -3,7 +3,6 @@ package gvisor_test
 import (
 	"bufio"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -402,7 +401,8 @@ func TestOnlyGVisorsJailsAreWatched(t *testing.T) {
 	}
 }
 
-// daemonTarget tells a process of this test which jail it is to watch.
+// daemonTarget tells a process of this test which jail it is to watch: its name,
+// its process and its directory.
 const daemonTarget = "GLASSHOUSE_GVISOR_TEST_TARGET"
 
 func TestMain(m *testing.M) {
@@ -415,12 +415,12 @@ func TestMain(m *testing.M) {
 
 // watchAsDaemon watches a jail until it is killed.
 func watchAsDaemon(s string) error {
-	var target observe.Target
-	if err := json.Unmarshal([]byte(s), &target); err != nil {
+	target := observe.Target{Runtime: "runsc"}
+	if _, err := fmt.Sscan(s, &target.Jail, &target.PID, &target.Dir); err != nil {
 		return err
 	}
 	h := &house{dir: filepath.Dir(target.Dir)}
-	_, err := h.gvisor().Attach(context.Background(), target, &keeper{})
+	_, err := h.gvisor().Attach(context.Background(), withDefaults(target), &keeper{})
 	if err == nil {
 		fmt.Println("watching")
 		select {}
@@ -431,12 +431,8 @@ func watchAsDaemon(s string) error {
 func TestAfterADaemonThatWasKilledTheNextOneGoesOn(t *testing.T) {
 	h := newHouse(t)
 	g := h.guest(t)
-	target := g.target
-	target.Freeze, target.Thaw = nil, nil // cannot be told
-	told, err := json.Marshal(withDefaults(target))
-	must(t, err)
 	daemon := exec.Command(os.Args[0])
-	daemon.Env = append(os.Environ(), daemonTarget+"="+string(told))
+	daemon.Env = append(os.Environ(), fmt.Sprintf("%s=%s %d %s", daemonTarget, g.target.Jail, g.target.PID, g.target.Dir))
 	out, err := daemon.StdoutPipe()
 	must(t, err)
 	must(t, daemon.Start())

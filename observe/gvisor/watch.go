@@ -67,7 +67,7 @@ type session struct {
 var _ observe.Watch = (*watch)(nil)
 
 // establish makes a session, which may replace one that is there.
-func (w *watch) establish(ctx context.Context, replace bool) (_ *session, err error) {
+func (w *watch) establish(ctx context.Context, replace bool) (*session, error) {
 	ps, err := w.source.known(ctx)
 	if err != nil {
 		return nil, err
@@ -80,7 +80,11 @@ func (w *watch) establish(ctx context.Context, replace bool) (_ *session, err er
 	if err != nil {
 		return nil, fmt.Errorf("make a socket for gVisor: %w", err)
 	}
-	defer func() { err = errors.Join(err, d.Close()) }()
+	defer func() {
+		if err := d.Close(); err != nil {
+			w.fail(err)
+		}
+	}()
 	s := &session{choice: c, began: time.Now().UnixNano(), residents: make(chan []resident, 1)}
 	if s.conn, err = w.source.runsc.create(ctx, w.target.Jail, d, c.session, replace); err != nil {
 		return nil, err

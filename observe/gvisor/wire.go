@@ -123,6 +123,10 @@ const (
 	maxArgBytes = 128 << 10
 )
 
+// maxText bounds any other text. It is four times what a path may have, for those
+// of descriptors can be longer.
+const maxText = 16 << 10
+
 // header returns what kind of message a datagram holds, and how many messages
 // were dropped before it since the session began, modulo 1<<32.
 func header(b []byte) (k kind, dropped uint32, payload []byte, err error) {
@@ -162,17 +166,17 @@ func (p *point) set(m meaning, v uint64, data []byte) {
 	case arg1, arg2, arg3, arg4, arg5, arg6:
 		p.args[m-arg1] = v
 	case fdPath:
-		p.fdPath = data
+		p.fdPath = short(data)
 	case pathname:
-		p.pathname = data
+		p.pathname = short(data)
 	case address:
-		p.address = data
+		p.address = short(data)
 	case argument:
 		if len(p.argv) <= maxArgs { // one more says that there are more
 			p.argv = append(p.argv, data)
 		}
 	case binary_:
-		p.binary = data
+		p.binary = short(data)
 	case status:
 		p.status = int32(v)
 	case newThread:
@@ -183,6 +187,8 @@ func (p *point) set(m meaning, v uint64, data []byte) {
 		p.newFlags = v
 	}
 }
+
+func short(text []byte) []byte { return text[:min(len(text), maxText)] }
 
 func (p *point) context(b []byte) error {
 	return each(b, func(n protowire.Number, v uint64, data []byte) error {
@@ -196,7 +202,7 @@ func (p *point) context(b []byte) error {
 		case 7:
 			return p.credentials(data)
 		case 8:
-			p.cwd = data
+			p.cwd = short(data)
 		}
 		return nil
 	})

@@ -1,15 +1,12 @@
 package kernel_test
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
-	"sync"
-	"syscall"
 	"testing"
 	"time"
 
@@ -17,314 +14,553 @@ import (
 
 	"glasshouse/event"
 	"glasshouse/fault"
-	"glasshouse/id"
 	"glasshouse/observe"
 	"glasshouse/observe/kernel"
+	"glasshouse/observe/observetest"
 )
 
-// A log keeps what a source appends.
-type log struct {
-	mu     sync.Mutex
-	events []event.Event // guarded by mu, as all below
-	count  map[event.Type]int
-	lost   map[event.Type]int64
-	forget bool // count, and keep nothing
-	full   bool
-	seq    uint64
-	older  []event.Event // for Kept
+func TestMain(m *testing.M) { observetest.Main(m) }
+
+func TestContract(t *testing.T) {
+	observetest.Run(t, observetest.Suite{
+		Open: func(t *testing.T) observe.Source { return kernel.New(kernel.Config{}) },
+		Jail: func(t *testing.T) observetest.Jail { return observetest.NewCell(t) },
+	})
 }
 
-func newLog() *log { return &log{count: map[event.Type]int{}, lost: map[event.Type]int64{}} }
-
-func (l *log) Append(e *event.Event) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.seq++
-	e.Seq = l.seq
-	l.count[e.Type]++
-	if e.Type == event.Gap {
-		l.lost[e.Source] += e.Lost
-	}
-	if !l.forget {
-		l.events = append(l.events, *e)
-	}
+func TestContractWithPins(t *testing.T) {
+	observetest.Run(t, observetest.Suite{
+		Open:   func(t *testing.T) observe.Source { return kernel.New(kernel.Config{Pin: pins(t)}) },
+		Jail:   func(t *testing.T) observetest.Jail { return observetest.NewCell(t) },
+		Pinned: true,
+	})
 }
 
-func (l *log) Room() bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return !l.full
-}
-
-func (l *log) setFull(full bool) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.full = full
-}
-
-func (l *log) Last() uint64 {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.seq
-}
-
-func (l *log) Written() uint64 { return l.Last() }
-func (l *log) Push()           {}
-
-func (l *log) Kept(since int64, of event.Type, each func(*event.Event)) error {
-	for i := range l.older {
-		if e := &l.older[i]; e.Type == of && e.NS >= since {
-			each(e)
-		}
-	}
-	return nil
-}
-
-// all returns what is kept of one type and operation or call.
-func (l *log) all(of event.Type, name string) []event.Event {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	var some []event.Event
-	for _, e := range l.events {
-		if e.Type == of && (name == "" || e.Name == name || e.Op == name) {
-			some = append(some, e)
-		}
-	}
-	return some
-}
-
-// A house is a source and the jails it watches.
-type house struct {
-	t      *testing.T
-	source *kernel.Source
-}
-
-func open(t *testing.T, cfg kernel.Config) *house {
+// pins is a directory on a bpf filesystem, the same for one test.
+func pins(t *testing.T) string {
 	t.Helper()
 	if os.Geteuid() != 0 {
 		t.Skip("needs root")
 	}
-	s := kernel.New(cfg)
-	if err := s.Probe(t.Context()); errors.Is(err, fault.Unsupported) {
-		t.Skip(err)
-	} else if err != nil {
+	dir := filepath.Join(os.TempDir(), "glasshouse-pins-"+strings.ReplaceAll(t.Name(), "/", "-"))
+	var fs unix.Statfs_t
+	if unix.Statfs(dir, &fs) == nil && fs.Type == unix.BPF_FS_MAGIC {
+		return dir
+	}
+	if err := os.MkdirAll(dir, 0o700); err != nil {
 		t.Fatal(err)
 	}
+	if err := unix.Mount("bpf", dir, "bpf", 0, "mode=0700"); err != nil {
+		t.Skip(err)
+	}
+	t.Cleanup(func() {
+		if left, _ := filepath.Glob(filepath.Join(dir, "*", "*")); len(left) > 0 {
+			t.Errorf("pins stay: %q", left)
+		}
+		if err := errors.Join(unix.Unmount(dir, 0), os.Remove(dir)); err != nil {
+			t.Error(err)
+		}
+	})
+	return dir
+}
+
+// A jail is a cell that the kernel watches.
+type jail struct {
+	*observetest.Cell
+	t     *testing.T
+	log   *observetest.Log
+	watch observe.Watch
+}
+
+func watched(t *testing.T, cfg kernel.Config, sel event.Selection) *jail {
+	t.Helper()
+	c := observetest.NewCell(t)
+	s := kernel.New(cfg)
 	t.Cleanup(func() {
 		if err := s.Close(); err != nil {
 			t.Error(err)
 		}
 	})
-	return &house{t, s}
-}
-
-func unified(t *testing.T) string {
-	t.Helper()
-	for _, dir := range []string{"/sys/fs/cgroup/unified", "/sys/fs/cgroup"} {
-		var fs unix.Statfs_t
-		if unix.Statfs(dir, &fs) == nil && fs.Type == unix.CGROUP2_SUPER_MAGIC {
-			return dir
-		}
-	}
-	t.Skip("no cgroup2 is mounted")
-	return ""
-}
-
-// A cell is what a jail is to a source: a cgroup, and a pid namespace with an init.
-type cell struct {
-	t      *testing.T
-	jail   id.Jail
-	dir    string
-	init   *exec.Cmd
-	log    *log
-	watch  observe.Watch
-	target observe.Target
-}
-
-// jail makes a cell and begins to watch it.
-func (h *house) jail(sel event.Selection) *cell {
-	h.t.Helper()
-	c := newCell(h.t)
-	c.attach(h.source, sel)
-	return c
-}
-
-func newCell(t *testing.T) *cell {
-	t.Helper()
-	c := &cell{t: t, jail: id.NewJail(), log: newLog()}
-	c.dir = filepath.Join(unified(t), "glasshouse-kernel-test-"+string(c.jail))
-	if err := os.Mkdir(c.dir, 0o755); err != nil {
+	j := &jail{Cell: c, t: t, log: &observetest.Log{}}
+	w, err := s.Attach(t.Context(), c.Target(sel), j.log)
+	if errors.Is(err, fault.Unsupported) {
+		t.Skip(err)
+	} else if err != nil {
 		t.Fatal(err)
 	}
-	c.init = c.command("init")
-	c.init.SysProcAttr.Cloneflags = unix.CLONE_NEWPID | unix.CLONE_NEWNS
-	c.start(c.init)
+	j.watch = w
 	t.Cleanup(func() {
-		if err := os.WriteFile(filepath.Join(c.dir, "cgroup.kill"), []byte("1"), 0); err != nil {
+		if err := w.Close(); err != nil {
 			t.Error(err)
 		}
-		c.init.Wait()
-		for range 1000 {
-			filepath.WalkDir(c.dir, func(p string, d os.DirEntry, err error) error {
-				if err == nil && d.IsDir() && p != c.dir {
-					unix.Rmdir(p)
-				}
-				return nil
-			})
-			if err := unix.Rmdir(c.dir); err == nil {
-				return
-			}
-			time.Sleep(10 * time.Millisecond)
-		}
-		t.Errorf("cgroup %s stays", c.dir)
 	})
-	return c
+	return j
 }
 
-func (c *cell) attach(s *kernel.Source, sel event.Selection) {
-	c.t.Helper()
-	var st unix.Stat_t
-	if err := unix.Stat(c.dir, &st); err != nil {
-		c.t.Fatal(err)
+func (j *jail) do(name string, args ...string) string {
+	j.t.Helper()
+	out := observetest.Output(j.t, j.Work(name, args...))
+	j.drain()
+	return out
+}
+
+func (j *jail) sh(script string) string {
+	j.t.Helper()
+	out := observetest.Output(j.t, j.Command("/bin/sh", "-c", script))
+	j.drain()
+	return out
+}
+
+func (j *jail) drain() {
+	j.t.Helper()
+	if err := j.watch.Drain(j.t.Context()); err != nil {
+		j.t.Fatal(err)
 	}
-	freeze := func(to string) func(context.Context) error {
-		return func(context.Context) error {
-			return os.WriteFile(filepath.Join(c.dir, "cgroup.freeze"), []byte(to), 0)
+}
+
+// one returns the only record of the calls of that name that pass.
+func (j *jail) one(name string, pass func(event.Event) bool) event.Event {
+	j.t.Helper()
+	some := slices.DeleteFunc(j.log.Events(event.Syscall, name), func(e event.Event) bool { return !pass(e) })
+	if len(some) != 1 {
+		j.t.Fatalf("%d records of %s are what is looked for, want 1", len(some), name)
+	}
+	return some[0]
+}
+
+func TestCallsThatSeccompRefusesAreRecorded(t *testing.T) {
+	j := watched(t, kernel.Config{}, event.Selection{})
+	j.do("refused", "50")
+	calls := j.log.Events(event.Syscall, "getpgrp")
+	if len(calls) != 50 {
+		t.Fatalf("%d refused calls are recorded of 50", len(calls))
+	}
+	for _, e := range calls {
+		if e.Flags != event.Denied || e.Ret != -int64(unix.EPERM) || e.Dur != 0 {
+			t.Fatalf("a refused call is recorded as %s", e.AppendJSON(nil))
 		}
 	}
-	c.target = observe.Target{
-		Jail: c.jail, PID: c.init.Process.Pid, Cgroup: st.Ino, CgroupDir: c.dir,
-		Selection: sel, IDs: observe.IDMap{Count: 1 << 16}, Freeze: freeze("1"), Thaw: freeze("0"),
+	e := j.one("rmdir", func(e event.Event) bool { return e.Flags&event.Denied != 0 })
+	if e.Path != "/of-a-refused-call" {
+		t.Errorf("the path of a refused call is recorded as %q", e.Path)
 	}
-	w, err := s.Attach(c.t.Context(), c.target, c.log)
-	if err != nil {
-		c.t.Fatal(err)
+}
+
+func TestAPathThatFaultsOnEntryIsReadOnReturn(t *testing.T) {
+	j := watched(t, kernel.Config{}, event.Selection{})
+	name := filepath.Join(t.TempDir(), "page")
+	if err := os.WriteFile(name, append([]byte("/tmp/of-a-page-not-read-yet"), make([]byte, 5000)...), 0o644); err != nil {
+		t.Fatal(err)
 	}
-	c.watch = w
-	c.t.Cleanup(func() {
-		if c.watch == nil {
-			return
-		}
-		if err := c.watch.Close(); err != nil {
-			c.t.Error(err)
-		}
+	j.do("fault", name)
+	j.one("openat", func(e event.Event) bool {
+		return e.Path == "/tmp/of-a-page-not-read-yet" && e.Ret == -int64(unix.ENOENT)
 	})
 }
 
-// command is the test's own binary doing some work, in the cell's cgroup. It is
-// in the cell's pid namespace once the cell has one.
-func (c *cell) command(work string, args ...string) *exec.Cmd {
-	cmd := exec.Command("/proc/self/exe", args...)
-	cmd.Env = append(os.Environ(), "WORK="+work)
-	return c.inside(cmd)
+func TestLongPathsAreWhole(t *testing.T) {
+	j := watched(t, kernel.Config{}, event.Selection{})
+	long := "/tmp/" + strings.Repeat("a/../", 700) + "there-is-no-such-file"
+	j.do("open", long)
+	j.one("openat", func(e event.Event) bool { return e.Path == long })
 }
 
-func (c *cell) inside(cmd *exec.Cmd) *exec.Cmd {
-	cmd.Stderr = os.Stderr
-	f, err := os.Open(c.dir)
-	if err != nil {
-		c.t.Fatal(err)
-	}
-	c.t.Cleanup(func() { f.Close() })
-	cmd.SysProcAttr = &syscall.SysProcAttr{UseCgroupFD: true, CgroupFD: int(f.Fd())}
-	return cmd
-}
-
-func (c *cell) start(cmd *exec.Cmd) {
-	c.t.Helper()
-	if err := cmd.Start(); err != nil {
-		c.t.Fatal(err)
-	}
-}
-
-// run does some work in the cell and returns what it printed, once all of it is
-// in the log.
-func (c *cell) run(cmd *exec.Cmd) string {
-	c.t.Helper()
-	var out strings.Builder
-	cmd.Stdout = &out
-	if err := cmd.Run(); err != nil && cmd.ProcessState == nil {
-		c.t.Fatal(err)
-	}
-	c.drain()
-	return out.String()
-}
-
-// sh is a shell in the cell's namespaces.
-func (c *cell) sh(script string, args ...string) *exec.Cmd {
-	c.t.Helper()
-	return c.enter(append([]string{"/bin/sh", "-c", script}, args...)...)
-}
-
-// work is the test's own binary in the cell's namespaces.
-func (c *cell) work(name string, args ...string) *exec.Cmd {
-	cmd := c.enter(append([]string{"/proc/self/exe"}, args...)...)
-	cmd.Args[len(cmd.Args)-len(args)-1] = self
-	cmd.Env = append(os.Environ(), "WORK="+name)
-	return cmd
-}
-
-var self, _ = os.Executable()
-
-func (c *cell) enter(argv ...string) *exec.Cmd {
-	c.t.Helper()
-	if _, err := exec.LookPath("nsenter"); err != nil {
-		c.t.Skip(err)
-	}
-	pid := fmt.Sprint(c.init.Process.Pid)
-	return c.inside(exec.Command("nsenter", append([]string{"--target", pid, "--pid", "--mount", "--"}, argv...)...))
-}
-
-func (c *cell) drain() {
-	c.t.Helper()
-	if err := c.watch.Drain(c.t.Context()); err != nil {
-		c.t.Fatal(err)
-	}
-}
-
-// works are what the test's binary does in a cell.
-var works = map[string]func(args []string){
-	"init": func([]string) { unix.Pause() },
-	"getppid": func(args []string) {
-		var n int
-		fmt.Sscan(args[0], &n)
-		for range n {
-			unix.RawSyscall(unix.SYS_GETPPID, 0, 0, 0)
+func TestAThreadThatChangesAPathInFlightDoesNotHideIt(t *testing.T) {
+	j := watched(t, kernel.Config{}, event.Selection{})
+	dir := t.TempDir()
+	for _, name := range []string{"good", "evil"} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(name), 0o644); err != nil {
+			t.Fatal(err)
 		}
-	},
-}
-
-func TestMain(m *testing.M) {
-	if work := os.Getenv("WORK"); work != "" {
-		works[work](os.Args[1:])
-		os.Exit(0)
 	}
-	os.Exit(m.Run())
-}
-
-func TestEveryCallIsThereOnce(t *testing.T) {
-	c := open(t, kernel.Config{}).jail(event.Selection{})
-	c.run(c.work("getppid", "1234"))
-	if got := len(c.log.all(event.Syscall, "getppid")); got != 1234 {
-		t.Errorf("%d calls of getppid are recorded, want 1234", got)
+	opened := map[string]int{}
+	for line := range strings.Lines(j.do("race", dir, "5000")) {
+		opened[strings.TrimSpace(line)]++
+	}
+	if opened["good"] == 0 || opened["evil"] == 0 {
+		t.Fatalf("there was no race: %v", opened)
+	}
+	seen := map[string]int{}
+	for _, e := range j.log.Events(event.File, event.OpOpen) {
+		if filepath.Dir(e.Path) == dir {
+			seen[filepath.Base(e.Path)]++
+		}
+	}
+	if seen["good"] != opened["good"] || seen["evil"] != opened["evil"] {
+		t.Errorf("opened %v, recorded %v", opened, seen)
+	}
+	for _, e := range j.log.Events(event.Syscall, "openat") {
+		if strings.HasPrefix(e.Path, dir) && e.Ret >= 0 && e.Real == "" && opened[filepath.Base(e.Path)] == 0 {
+			t.Errorf("a path nobody had: %s", e.AppendJSON(nil))
+		}
 	}
 }
 
-func TestStorm(t *testing.T) {
-	h := open(t, kernel.Config{})
-	plain := newCell(t)
-	plain.watch = nil
-	c := h.jail(event.Selection{})
-	c.log.forget = true
-	for range 4 {
-		start := time.Now()
-		plain.init = c.init
-		cmd := plain.inside(exec.Command("dd", "if=/dev/zero", "of=/dev/null", "bs=1", "count=1000000", "status=none"))
-		cmd.Run()
-		base := time.Since(start)
-		start = time.Now()
-		c.run(c.inside(exec.Command("dd", "if=/dev/zero", "of=/dev/null", "bs=1", "count=1000000", "status=none")))
-		traced := time.Since(start)
-		t.Log(base, traced, float64(traced)/float64(base), c.log.count, c.log.lost, c.watch.Status())
+func TestCallsThatNeverReturn(t *testing.T) {
+	j := watched(t, kernel.Config{}, event.Selection{})
+	j.do("exit", "9")
+	last := j.log.Events(event.Syscall, "exit_group")
+	if n := len(last); n == 0 || last[n-1].Flags&event.Unfinished == 0 || last[n-1].Args[0] != 9 {
+		t.Errorf("exit_group is recorded as %+v", last)
+	}
+
+	// Killed while it sleeps.
+	j.sh("sleep 100 & sleep 0.2; kill -9 $!; wait")
+	e := j.one("clock_nanosleep", func(e event.Event) bool { return e.Flags&event.Unfinished != 0 })
+	if e.Dur < int64(100*time.Millisecond) {
+		t.Errorf("it slept %v before it was killed", time.Duration(e.Dur))
+	}
+}
+
+func TestExecHasItsArgumentsThoughItsMemoryIsGone(t *testing.T) {
+	j := watched(t, kernel.Config{}, event.Selection{})
+	j.do("exec-in-thread", "/bin/true")
+	e := j.one("execve", func(e event.Event) bool { return e.Path == "/bin/true" })
+	if e.Ret != 0 || e.Args[0] == 0 || e.Args[1] == 0 || e.Dur == 0 {
+		t.Errorf("execve is recorded as %s", e.AppendJSON(nil))
+	}
+	if e.PID != e.TID {
+		t.Errorf("after exec a process has one thread, pid %d tid %d", e.PID, e.TID)
+	}
+	var ran []event.Event
+	for _, p := range j.log.Events(event.Proc, event.OpExec) {
+		if len(p.Argv) > 0 && p.Argv[0] == "/bin/true" {
+			ran = append(ran, p)
+		}
+	}
+	if len(ran) != 1 || ran[0].PID != e.PID || !strings.HasSuffix(ran[0].Exe, "/true") || ran[0].Cwd == "" {
+		t.Errorf("the process is recorded as %+v", ran)
+	}
+	j.sh("/there/is/no/such/program")
+	e = j.one("execve", func(e event.Event) bool { return e.Path == "/there/is/no/such/program" })
+	if e.Ret != -int64(unix.ENOENT) {
+		t.Errorf("a failed execve returned %d", e.Ret)
+	}
+}
+
+func TestNewTasksReturnFromACallTheyNeverMade(t *testing.T) {
+	j := watched(t, kernel.Config{}, event.Selection{})
+	j.do("forks", "20")
+	children, parents := 0, 0
+	for _, e := range j.log.Events(event.Syscall, "clone") {
+		switch {
+		case e.Flags&event.Child != 0 && e.Ret == 0:
+			children++
+		case e.Flags == 0 && e.Ret > 0:
+			parents++
+		default:
+			t.Errorf("clone is recorded as %s", e.AppendJSON(nil))
+		}
+	}
+	if children < 20 || parents != children {
+		t.Errorf("%d returns in children and %d in parents, of 20 and those of threads", children, parents)
+	}
+	j.do("vfork", "/bin/true")
+	var got []string
+	for _, e := range j.log.Events(event.Syscall, "vfork") {
+		got = append(got, fmt.Sprint(e.Flags&event.Child != 0))
+	}
+	if want := []string{"true", "false"}; !slices.Equal(got, want) {
+		t.Errorf("vfork returns in child %v, want the child's first", got)
+	}
+}
+
+func TestCallsOf32BitPrograms(t *testing.T) {
+	j := watched(t, kernel.Config{}, event.Selection{})
+	if out := j.do("int80", "6"); !strings.Contains(out, "done") {
+		t.Skip("this kernel has no 32-bit calls")
+	}
+	calls := slices.DeleteFunc(j.log.Events(event.Syscall, "getpgrp"), func(e event.Event) bool { return e.ABI != "i386" })
+	if len(calls) != 6 || calls[0].NR != 65 {
+		t.Errorf("%d calls are recorded of 6: %+v", len(calls), calls)
+	}
+}
+
+func TestCallsThatASignalRestarts(t *testing.T) {
+	j := watched(t, kernel.Config{}, event.Selection{})
+	j.do("restarted")
+	var got []int64
+	for _, e := range j.log.Events(event.Syscall, "wait4") {
+		if e.Args[0] == 0xffffffff || e.Args[0] == 1<<64-1 {
+			got = append(got, e.Ret)
+		}
+	}
+	const restart = -512 // ERESTARTSYS, which programs never see
+	if len(got) < 2 || got[0] != restart || got[len(got)-1] <= 0 {
+		t.Errorf("a call that was restarted returned %v, want %d and then a pid", got, restart)
+	}
+	for _, e := range j.log.Events(event.Syscall, "rt_sigreturn") {
+		if e.Flags&(event.Denied|event.Partial) != 0 {
+			t.Errorf("a return from a handler is recorded as %s", e.AppendJSON(nil))
+		}
+	}
+}
+
+func TestAChildCgroupIsSeen(t *testing.T) {
+	j := watched(t, kernel.Config{}, event.Selection{})
+	child := filepath.Join(j.Dir(), "below")
+	if err := os.Mkdir(child, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	cmd := j.Work("getppid", "77")
+	f, err := os.Open(child)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	cmd.SysProcAttr.CgroupFD = int(f.Fd())
+	observetest.Output(t, cmd)
+	j.drain()
+	if n := len(j.log.Events(event.Syscall, "getppid")); n != 77 {
+		t.Errorf("%d calls are recorded of 77", n)
+	}
+}
+
+func TestPathsInsideAChroot(t *testing.T) {
+	j := watched(t, kernel.Config{}, event.Selection{})
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "inner"), []byte("x"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	j.do("chroot", dir)
+	var got []string
+	for _, e := range j.log.Events(event.File, "") {
+		if e.Op == event.OpChroot || strings.Contains(e.Path, "inner") || strings.Contains(e.Path, "made") {
+			got = append(got, e.Op+" "+strings.TrimPrefix(e.Path, dir))
+		}
+	}
+	want := []string{"chroot ", "open /inner", "close /inner", "mkdir /made", "delete /made"}
+	if !slices.Equal(got, want) {
+		t.Errorf("in a chroot is recorded %q, want %q below %s", got, want, dir)
+	}
+}
+
+func TestAFileThatIsDeletedWhileOpen(t *testing.T) {
+	j := watched(t, kernel.Config{}, event.Selection{})
+	name := filepath.Join(t.TempDir(), "gone")
+	j.sh("exec 3> " + name + "; rm " + name + "; echo 12345 >&3; exec 3>&-; exec 3> " + name + "-next; echo 1 >&3")
+	var got []string
+	for _, e := range j.log.Events(event.File, event.OpWrite) {
+		if strings.HasPrefix(e.Path, name) {
+			got = append(got, fmt.Sprint(filepath.Base(e.Path), e.Bytes))
+		}
+	}
+	if want := []string{"gone6", "gone-next2"}; !slices.Equal(got, want) {
+		t.Errorf("writes are recorded as %q, want %q", got, want)
+	}
+}
+
+func TestADirectoryThatIsRenamedTakesItsFilesAlong(t *testing.T) {
+	j := watched(t, kernel.Config{}, event.Selection{})
+	dir := t.TempDir()
+	j.sh("mkdir " + dir + "/a && exec 3> " + dir + "/a/f && echo 1 >&3 && mv " + dir + "/a " + dir + "/b && echo 22 >&3")
+	var got []string
+	for _, e := range j.log.Events(event.File, event.OpWrite) {
+		if p, ok := strings.CutPrefix(e.Path, dir); ok {
+			got = append(got, p)
+		}
+	}
+	if want := []string{"/a/f", "/b/f"}; !slices.Equal(got, want) {
+		t.Errorf("writes are recorded at %q, want %q", got, want)
+	}
+}
+
+func TestRelativePathsAndDescriptors(t *testing.T) {
+	j := watched(t, kernel.Config{}, event.Selection{})
+	dir := t.TempDir()
+	j.sh("cd " + dir + " && mkdir sub && cd sub && echo 1 > ../x && rm ../x && ln -s /elsewhere link && mkdir /proc/self/cwd/deep")
+	var got []string
+	for _, e := range j.log.Events(event.File, "") {
+		if p, ok := strings.CutPrefix(e.Path, dir); ok && e.Op != event.OpWrite && e.Op != event.OpClose && e.Op != event.OpOpen {
+			got = append(got, e.Op+p+e.To)
+		}
+	}
+	want := []string{"mkdir/sub", "create/x", "delete/x", "symlink/sub/link/elsewhere"}
+	if !slices.Equal(got, want) {
+		t.Errorf("recorded %q, want %q", got, want)
+	}
+}
+
+func TestMemoryThatWritesAFileIsSaid(t *testing.T) {
+	j := watched(t, kernel.Config{}, event.Selection{})
+	name := filepath.Join(t.TempDir(), "mapped")
+	j.do("mmap", name)
+	var got []event.Event
+	for _, e := range j.log.Events(event.File, event.OpMmap) {
+		if e.Path == name {
+			got = append(got, e)
+		}
+	}
+	if len(got) != 1 || got[0].Bytes != 8192 {
+		t.Errorf("a shared, writable mapping is recorded as %+v", got)
+	}
+}
+
+func TestAddressesOfSockets(t *testing.T) {
+	j := watched(t, kernel.Config{}, event.Selection{})
+	j.do("connect")
+	for _, want := range []struct{ call, addr string }{
+		{"connect", "127.0.0.1:1"}, {"connect", "[::1]:1"}, {"connect", "unix:/tmp/nobody-listens-here"}, {"sendto", "127.0.0.1:9"}, {"sendmsg", "127.0.0.1:9"},
+	} {
+		j.one(want.call, func(e event.Event) bool { return e.Addr == want.addr })
+	}
+}
+
+func TestHardlyEverUsedCopies(t *testing.T) {
+	j := watched(t, kernel.Config{}, event.Selection{})
+	dir := t.TempDir()
+	j.do("copy", dir)
+	var got []string
+	for _, e := range j.log.Events(event.File, "") {
+		if p, ok := strings.CutPrefix(e.Path, dir+"/"); ok && (e.Op == event.OpRead || e.Op == event.OpWrite || e.Op == event.OpTruncate || e.Op == event.OpAllocate) {
+			got = append(got, fmt.Sprintf("%s %s %d", e.Op, p, e.Bytes))
+		}
+	}
+	want := []string{"write from 5000", "read from 3000", "write to 3000", "read from 2000", "write to 2000", "truncate to 100", "allocate to 8192"}
+	if !slices.Equal(got, want) {
+		t.Errorf("recorded %q, want %q", got, want)
+	}
+}
+
+// What an earlier daemon had written is not written twice, and what it had read
+// but not written is not lost, wherever it was killed.
+func TestADaemonThatIsKilledLosesNothing(t *testing.T) {
+	dir := pins(t)
+	cell := observetest.NewCell(t)
+	first := kernel.New(kernel.Config{Pin: dir})
+	log := &observetest.Log{}
+	target := cell.Target(event.Selection{})
+	w, err := first.Attach(t.Context(), target, log)
+	if errors.Is(err, fault.Unsupported) {
+		t.Skip(err)
+	} else if err != nil {
+		t.Fatal(err)
+	}
+	observetest.Output(t, cell.Work("getppid", "500"))
+	if err := w.Drain(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	log.Hold(log.Last() - 200) // the rest never reaches the disk
+	observetest.Output(t, cell.Work("getppid", "300"))
+	if err := w.Drain(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(w.Release(), first.Close()); err != nil {
+		t.Fatal(err)
+	}
+	observetest.Output(t, cell.Work("getppid", "100"))
+
+	second := kernel.New(kernel.Config{Pin: dir})
+	defer second.Close()
+	after := log.After()
+	target.Again = true
+	if w, err = second.Attach(t.Context(), target, after); err != nil {
+		t.Fatal(err)
+	}
+	defer w.Close()
+	if err := w.Drain(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if n := len(after.Events(event.Syscall, "getppid")); n != 900 {
+		t.Errorf("%d calls are recorded of 900", n)
+	}
+	if after.Gaps() > 0 {
+		t.Errorf("%d gaps where nothing is missing", after.Gaps())
+	}
+}
+
+func TestWhileNoDaemonIsThereWhatDoesNotFitIsCounted(t *testing.T) {
+	dir := pins(t)
+	cell := observetest.NewCell(t)
+	cfg := kernel.Config{Pin: dir, RingBytes: 64 << 10}
+	first := kernel.New(cfg)
+	log := &observetest.Log{}
+	target := cell.Target(event.Selection{Files: "off"})
+	w, err := first.Attach(t.Context(), target, log)
+	if errors.Is(err, fault.Unsupported) {
+		t.Skip(err)
+	} else if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(w.Release(), first.Close()); err != nil {
+		t.Fatal(err)
+	}
+	before := log.Count(event.Syscall)
+	time.Sleep(2100 * time.Millisecond) // until it counts as gone
+	start := time.Now()
+	observetest.Output(t, cell.Work("getppid", "100000"))
+	t.Logf("100000 calls nobody read took %v", time.Since(start))
+
+	second := kernel.New(cfg)
+	defer second.Close()
+	after := log.After()
+	target.Again = true
+	if w, err = second.Attach(t.Context(), target, after); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.Drain(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	got, lost := after.Count(event.Syscall)-before, after.Lost(event.Syscall)
+	if lost == 0 || int64(got)+lost < 100000 || int64(got)+lost > 101000 {
+		t.Errorf("%d calls are recorded and %d said to be missing, of 100000 and a few more", got, lost)
+	}
+	if err := w.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestAJailThatEndedWithoutADaemon(t *testing.T) {
+	dir := pins(t)
+	cell := observetest.NewCell(t)
+	first := kernel.New(kernel.Config{Pin: dir})
+	log := &observetest.Log{}
+	target := cell.Target(event.Selection{})
+	w, err := first.Attach(t.Context(), target, log)
+	if errors.Is(err, fault.Unsupported) {
+		t.Skip(err)
+	} else if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(w.Release(), first.Close()); err != nil {
+		t.Fatal(err)
+	}
+	observetest.Output(t, cell.Work("getppid", "321"))
+
+	second := kernel.New(kernel.Config{Pin: dir})
+	defer second.Close()
+	after := log.After()
+	if err := second.Collect(target.Jail, after); err != nil {
+		t.Fatal(err)
+	}
+	if n := len(after.Events(event.Syscall, "getppid")); n != 321 {
+		t.Errorf("%d calls are recorded of 321", n)
+	}
+}
+
+func TestFiftyJailsAtOnce(t *testing.T) {
+	s := kernel.New(kernel.Config{RingBytes: 64 << 10})
+	defer s.Close()
+	var jails []*jail
+	for range 50 {
+		c := observetest.NewCell(t)
+		j := &jail{Cell: c, t: t, log: &observetest.Log{}}
+		w, err := s.Attach(t.Context(), c.Target(event.Selection{}), j.log)
+		if errors.Is(err, fault.Unsupported) {
+			t.Skip(err)
+		} else if err != nil {
+			t.Fatal(err)
+		}
+		j.watch = w
+		defer w.Close()
+		jails = append(jails, j)
+	}
+	for i, j := range jails {
+		j.do("getppid", fmt.Sprint(100+i))
+	}
+	for i, j := range jails {
+		if n := len(j.log.Events(event.Syscall, "getppid")); n != 100+i {
+			t.Errorf("%d calls are recorded of %d", n, 100+i)
+		}
 	}
 }

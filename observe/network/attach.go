@@ -88,7 +88,7 @@ func (s *Source) attach(ctx context.Context, t observe.Target, sink observe.Sink
 	if err := w.findTranslation(); err != nil {
 		return nil, err
 	}
-	w.key.Pidns = pidns
+	w.key.Pidns, w.key.Half = pidns, uint32(w.ring.size()/2)
 	w.key.Outer, w.key.Inner = raw(w.outer), raw(w.inner)
 	undone.Push("forget the jail", func() error { return s.forget(w.netns, w.key.Slot) })
 	if err := w.configure(w.selection); err != nil {

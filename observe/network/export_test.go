@@ -6,3 +6,6 @@ func UseFilters(s *Source) {
 	defer s.mu.Unlock()
 	s.clsact = true
 }
+
+// Rounds is how often the reader has looked at the rings.
+func Rounds(s *Source) uint64 { return s.reader.rounds.Load() }

@@ -43,6 +43,7 @@ enum {
 #define BPF_SK_STORAGE_GET_F_CREATE 1
 #define BPF_RB_NO_WAKEUP 1
 #define BPF_RB_FORCE_WAKEUP 2
+#define BPF_RB_AVAIL_DATA 0
 #define BPF_F_CURRENT_NETNS (-1L)
 
 #define TC_ACT_UNSPEC (-1) /* the next program decides */

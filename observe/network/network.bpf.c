@@ -44,6 +44,7 @@ struct jail {
 	u32 pidns;   /* in which its processes are numbered */
 	__be32 outer; /* what address translation makes of its address on the wire */
 	__be32 inner;
+	u32 half; /* of the bytes of its ring */
 };
 
 struct {
@@ -84,7 +85,9 @@ struct {
 	__array(values, struct ring);
 } rings SEC(".maps");
 
-/* Whether the reader of all rings sleeps, and wants to be woken. */
+/* Whether the reader of all rings sleeps, and by what it wants to be woken. */
+enum { AWAKE, ASLEEP /* by any record */, NAPPING /* by a ring that is half full */ };
+
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1);
@@ -384,10 +387,24 @@ static __always_inline void receiver(struct __sk_buff *skb, struct record *r, co
 
 /* ---- recording ---- */
 
-/* write puts a record and the first r->kept bytes of the frame into a piece of
- * the ring of which room bytes are for the frame. That the reader sleeps is asked
- * only after the piece is taken, and the reader looks for taken pieces after it
+/* roused says how to hand over a record of which the place is taken. That the
+ * reader sleeps is asked only then, and the reader looks for taken places after it
  * has said that it sleeps: one of the two sees the other. */
+static __always_inline u64 roused(void *ring, const struct jail *j)
+{
+	u32 zero = 0;
+	u64 *sleep = bpf_map_lookup_elem(&asleep, &zero);
+
+	if (!sleep || *sleep == AWAKE)
+		return BPF_RB_NO_WAKEUP;
+	if (*sleep == NAPPING && bpf_ringbuf_query(ring, BPF_RB_AVAIL_DATA) < j->half)
+		return BPF_RB_NO_WAKEUP;
+	*sleep = AWAKE;
+	return BPF_RB_FORCE_WAKEUP;
+}
+
+/* WRITE puts a record and the first r->kept bytes of the frame into a place in
+ * the ring that has room bytes for the frame. */
 #define WRITE(room)                                                                             \
 	{                                                                                       \
 		struct record *at = bpf_ringbuf_reserve(ring, sizeof(*r) + (room), 0);          \
@@ -401,12 +418,7 @@ static __always_inline void receiver(struct __sk_buff *skb, struct record *r, co
 				r->kept = 0, r->worth = NOTHING;                                \
 		}                                                                               \
 		*at = *r;                                                                       \
-		wake = bpf_map_lookup_elem(&asleep, &zero);                                     \
-		if (wake && *wake) {                                                            \
-			*wake = 0;                                                              \
-			flags = BPF_RB_FORCE_WAKEUP;                                            \
-		}                                                                               \
-		bpf_ringbuf_submit(at, flags);                                                  \
+		bpf_ringbuf_submit(at, roused(ring, j));                                        \
 		return 0;                                                                       \
 	}
 
@@ -415,11 +427,8 @@ static __always_inline void receiver(struct __sk_buff *skb, struct record *r, co
 #undef barrier_var
 #define barrier_var(v) asm volatile("" : "+r"(v))
 
-static __always_inline int write(struct __sk_buff *skb, void *ring, struct record *r)
+static __always_inline int write(struct __sk_buff *skb, void *ring, struct record *r, const struct jail *j)
 {
-	u64 flags = BPF_RB_NO_WAKEUP, *wake;
-	u32 zero = 0;
-
 	if (r->kept == 0)
 		WRITE(0)
 	if (r->kept <= 128)
@@ -430,6 +439,10 @@ static __always_inline int write(struct __sk_buff *skb, void *ring, struct recor
 		WRITE(1536)
 	if (r->kept <= NAMES + 128)
 		WRITE(NAMES + 128)
+	if (r->kept <= 16384)
+		WRITE(16384)
+	if (r->kept <= 32768)
+		WRITE(32768)
 	WRITE(65536)
 }
 
@@ -486,7 +499,7 @@ static __always_inline int packet(struct __sk_buff *skb, u32 direction, u32 link
 	if (r.kept > 65536)
 		r.kept = 65536;
 	ring = bpf_map_lookup_elem(&rings, &slot);
-	if (ring && !write(skb, ring, &r))
+	if (ring && !write(skb, ring, &r, j))
 		return TC_ACT_UNSPEC;
 	if (j->flags & THROTTLE) {
 		__sync_fetch_and_add(&c->throttled, 1);

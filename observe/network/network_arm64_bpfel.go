@@ -30,6 +30,7 @@ type networkJail struct {
 	Pidns uint32
 	Outer uint32
 	Inner uint32
+	Half  uint32
 }
 
 type networkOwner struct {

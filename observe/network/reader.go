@@ -12,30 +12,31 @@ import (
 
 // A reader is the goroutine that reads the rings of all jails.
 //
-// While packets come it looks at the rings once in a millisecond, and nobody has
-// to wake it: waking costs more than all else about a packet. When there is
-// nothing it says so in asleep and waits; the next packet of any jail wakes it.
+// While packets come it looks at the rings once in a millisecond, and nobody
+// wakes it, unless a ring is half full: waking costs more than all else about a
+// packet. When there is nothing, it waits until the next packet of any jail.
 type reader struct {
 	source *Source
 	shared []byte
-	asleep *uint64
+	state  *uint64
 	epoll  int
 	wake   int // an eventfd
 	done   chan struct{}
 	stop   atomic.Bool
+	rounds atomic.Uint64 // how often it looked; for tests
 }
 
-func newReader(s *Source, asleep *ebpf.Map) (_ *reader, err error) {
+func newReader(s *Source, state *ebpf.Map) (_ *reader, err error) {
 	r := &reader{source: s, epoll: -1, wake: -1, done: make(chan struct{})}
 	defer func() {
 		if err != nil {
 			r.free()
 		}
 	}()
-	if r.shared, err = memory(asleep); err != nil {
+	if r.shared, err = memory(state); err != nil {
 		return nil, err
 	}
-	r.asleep = word(r.shared)
+	r.state = word(r.shared)
 	if r.epoll, err = unix.EpollCreate1(unix.EPOLL_CLOEXEC); err != nil {
 		return nil, fmt.Errorf("epoll: %w", err)
 	}
@@ -63,30 +64,39 @@ func (r *reader) nudge() {
 	unix.Write(r.wake, []byte{1, 0, 0, 0, 0, 0, 0, 0})
 }
 
+// What the programs are told of the reader, as network.bpf.c has it.
 const (
-	pace   = time.Millisecond
-	rounds = 3 // without a packet, before the reader sleeps
+	awake = iota
+	asleep
+	napping
+)
+
+const (
+	pace  = time.Millisecond
+	empty = 3 // rounds without a packet, before the reader sleeps
 )
 
 func (r *reader) run() {
 	defer close(r.done)
 	for idle := 0; !r.stop.Load(); {
 		busy := false
+		r.rounds.Add(1)
 		for _, w := range *r.source.watches.Load() {
 			busy = w.pass() || busy
 		}
 		if idle++; busy {
 			idle = 0
 		}
-		if idle < rounds {
+		if idle < empty {
+			atomic.StoreUint64(r.state, napping)
 			r.wait(pace)
-			continue
+		} else {
+			atomic.StoreUint64(r.state, asleep)
+			if d := r.rest(); d != 0 {
+				r.wait(d)
+			}
 		}
-		atomic.StoreUint64(r.asleep, 1)
-		if d := r.rest(); d != 0 {
-			r.wait(d)
-		}
-		atomic.StoreUint64(r.asleep, 0)
+		atomic.StoreUint64(r.state, awake)
 	}
 }
 

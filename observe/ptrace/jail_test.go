@@ -37,7 +37,7 @@ const stranger = 12346
 
 // A jail is a shell that is process 1 of its own pid namespace.
 type jail struct {
-	t     *testing.T
+	t     testing.TB
 	cmd   *exec.Cmd // what holds it
 	pid   int       // its init
 	dir   string    // its files; it sees the host's tree
@@ -47,7 +47,7 @@ type jail struct {
 	name  id.Jail
 }
 
-func newJail(t *testing.T) *jail {
+func newJail(t testing.TB) *jail {
 	t.Helper()
 	if _, err := exec.LookPath("unshare"); err != nil {
 		t.Skip("unshare is not installed")
@@ -249,12 +249,12 @@ func (l *log) String() string {
 }
 
 // watch attaches to a jail until the test ends.
-func watch(t *testing.T, j *jail, s event.Selection) (*log, observe.Watch) {
+func watch(t testing.TB, j *jail, s event.Selection) (*log, observe.Watch) {
 	t.Helper()
 	return watchWith(t, &ptrace.Source{}, j, s)
 }
 
-func watchWith(t *testing.T, src *ptrace.Source, j *jail, s event.Selection) (*log, observe.Watch) {
+func watchWith(t testing.TB, src *ptrace.Source, j *jail, s event.Selection) (*log, observe.Watch) {
 	t.Helper()
 	l := &log{}
 	w, err := src.Attach(ctx(t), j.target(s), l)
@@ -269,13 +269,13 @@ func watchWith(t *testing.T, src *ptrace.Source, j *jail, s event.Selection) (*l
 	return l, w
 }
 
-func ctx(t *testing.T) context.Context {
+func ctx(t testing.TB) context.Context {
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	t.Cleanup(cancel)
 	return ctx
 }
 
-func drain(t *testing.T, w observe.Watch) {
+func drain(t testing.TB, w observe.Watch) {
 	t.Helper()
 	if err := w.Drain(ctx(t)); err != nil {
 		t.Fatal(err)

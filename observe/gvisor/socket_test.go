@@ -1,0 +1,65 @@
+package gvisor
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"glasshouse/fault"
+)
+
+func TestNobodyButTheProcessThatWasCalledComesIn(t *testing.T) {
+	// Longer than what fits into the address of a socket.
+	dir := filepath.Join(t.TempDir(), strings.Repeat("long", 30))
+	if err := os.Mkdir(dir, 0o711); err != nil {
+		t.Fatal(err)
+	}
+	d, err := openDoor(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	st, err := os.Stat(d.path)
+	if err != nil || st.Mode() != os.ModeDir|0o700 {
+		t.Errorf("the socket's directory is %v, %v", st.Mode(), err)
+	}
+	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(fd)
+	here, err := os.Open(d.path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer here.Close()
+	if err := unix.Connect(fd, &unix.SockaddrUnix{Name: "/proc/self/fd/" + itoa(int32(here.Fd())) + "/" + doorName}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := d.accept(t.Context(), 1); !errors.Is(err, fault.Denied) {
+		t.Errorf("a stranger comes in: %v, want denied", err)
+	}
+	if err := d.Close(); err != nil {
+		t.Error(err)
+	}
+	if _, err := os.Lstat(d.path); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the socket's directory is still there: %v", err)
+	}
+}
+
+func TestNobodyComesAndNobodyWaitsForEver(t *testing.T) {
+	d, err := openDoor(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer d.Close()
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := d.accept(ctx, 1); !errors.Is(err, context.Canceled) {
+		t.Errorf("accept = %v, want canceled", err)
+	}
+}

@@ -1,0 +1,196 @@
+package kernel_test
+
+import (
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"os/signal"
+	"runtime"
+	"strconv"
+	"sync/atomic"
+	"syscall"
+	"time"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"glasshouse/observe/observetest"
+)
+
+func init() {
+	for name, work := range map[string]func([]string){
+		"refused": refused, "fault": faulting, "open": openOne, "race": race, "exec-in-thread": execInThread, "vfork": vfork,
+		"int80": int80, "restarted": restarted, "chroot": chroot, "mmap": mmap, "connect": connect, "copy": copyAll,
+	} {
+		observetest.Works[name] = work
+	}
+}
+
+func check(err error) {
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "work:", err)
+		os.Exit(1)
+	}
+}
+
+// refused has seccomp refuse two calls and makes them.
+func refused(args []string) {
+	runtime.LockOSThread()
+	check(unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))
+	filter := []unix.SockFilter{
+		{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, K: 0},
+		{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: unix.SYS_GETPGRP, Jt: 1},
+		{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: unix.SYS_RMDIR, Jf: 1},
+		{Code: unix.BPF_RET | unix.BPF_K, K: unix.SECCOMP_RET_ERRNO | uint32(unix.EPERM)},
+		{Code: unix.BPF_RET | unix.BPF_K, K: unix.SECCOMP_RET_ALLOW},
+	}
+	prog := unix.SockFprog{Len: uint16(len(filter)), Filter: &filter[0]}
+	check(unix.Prctl(unix.PR_SET_SECCOMP, unix.SECCOMP_MODE_FILTER, uintptr(unsafe.Pointer(&prog)), 0, 0))
+	n, _ := strconv.Atoi(args[0])
+	for range n {
+		unix.RawSyscall(unix.SYS_GETPGRP, 0, 0, 0)
+	}
+	unix.Rmdir("/of-a-refused-call")
+}
+
+// faulting opens a path that lies in memory not read yet.
+func faulting(args []string) {
+	f, err := os.Open(args[0])
+	check(err)
+	mem, err := unix.Mmap(int(f.Fd()), 0, 4096, unix.PROT_READ, unix.MAP_PRIVATE)
+	check(err)
+	unix.Syscall6(unix.SYS_OPENAT, ^uintptr(99), uintptr(unsafe.Pointer(&mem[0])), 0, 0, 0, 0)
+}
+
+func openOne(args []string) {
+	if fd, err := unix.Open(args[0], unix.O_RDONLY, 0); err == nil {
+		unix.Close(fd)
+	}
+}
+
+// race opens a path that another thread changes, and prints what it opened.
+func race(args []string) {
+	good, evil := []byte(args[0]+"/good\x00"), []byte(args[0]+"/evil\x00")
+	path := append([]byte(nil), good...)
+	at := (*uint32)(unsafe.Pointer(&path[len(args[0])+1]))
+	g, e := *(*uint32)(unsafe.Pointer(&good[len(args[0])+1])), *(*uint32)(unsafe.Pointer(&evil[len(args[0])+1]))
+	var stop atomic.Bool
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for !stop.Load() {
+			*(*uint32)(unsafe.Pointer(at)) = e
+			*(*uint32)(unsafe.Pointer(at)) = g
+		}
+	}()
+	n, _ := strconv.Atoi(args[1])
+	for range n {
+		fd, _, errno := unix.Syscall6(unix.SYS_OPENAT, ^uintptr(99), uintptr(unsafe.Pointer(&path[0])), 0, 0, 0, 0)
+		if errno != 0 {
+			continue
+		}
+		b := make([]byte, 4)
+		unix.Read(int(fd), b)
+		unix.Close(int(fd))
+		fmt.Println(string(b))
+	}
+	stop.Store(true)
+	<-done
+}
+
+// execInThread begins a program from a thread that is not the first.
+func execInThread(args []string) {
+	done := make(chan struct{})
+	go func() {
+		runtime.LockOSThread()
+		for unix.Gettid() == os.Getpid() { // the first thread: have another one
+			ready := make(chan struct{})
+			go func() {
+				runtime.LockOSThread()
+				close(ready)
+				check(syscall.Exec(args[0], args, nil))
+			}()
+			<-ready
+			select {}
+		}
+		check(syscall.Exec(args[0], args, nil))
+	}()
+	<-done
+}
+
+// vfork is what the standard library does to begin a program, with vfork's number.
+func vfork(args []string) {
+	out, err := exec.Command("python3", "-c", "import ctypes,os\nl=ctypes.CDLL(None)\np=l.vfork()\nif p==0: l._exit(0)\nos.waitpid(p,0)").CombinedOutput()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, string(out), err)
+	}
+}
+
+// restarted waits for a child and is interrupted by a signal whose handler has
+// the call restarted.
+func restarted([]string) {
+	c := make(chan os.Signal, 1)
+	signal.Notify(c, unix.SIGUSR1)
+	cmd := exec.Command("sleep", "0.4")
+	check(cmd.Start())
+	ready := make(chan int)
+	go func() {
+		tid := <-ready
+		time.Sleep(100 * time.Millisecond)
+		unix.Tgkill(os.Getpid(), tid, unix.SIGUSR1)
+	}()
+	runtime.LockOSThread()
+	ready <- unix.Gettid()
+	unix.Wait4(-1, nil, 0, nil)
+}
+
+func chroot(args []string) {
+	check(unix.Chroot(args[0]))
+	check(unix.Chdir("/"))
+	fd, err := unix.Open("/inner", unix.O_RDONLY, 0)
+	check(err)
+	unix.Close(fd)
+	check(unix.Mkdir("made", 0o755))
+	check(unix.Rmdir("/made"))
+}
+
+func mmap(args []string) {
+	f, err := os.Create(args[0])
+	check(err)
+	check(f.Truncate(8192))
+	mem, err := unix.Mmap(int(f.Fd()), 0, 8192, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+	check(err)
+	mem[0] = 1
+	_, err = unix.Mmap(int(f.Fd()), 0, 4096, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE) // writes nobody's file
+	check(err)
+}
+
+func connect([]string) {
+	net.Dial("tcp", "127.0.0.1:1")
+	net.Dial("tcp", "[::1]:1")
+	net.Dial("unix", "/tmp/nobody-listens-here")
+	s, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM, 0)
+	check(err)
+	to := &unix.SockaddrInet4{Port: 9, Addr: [4]byte{127, 0, 0, 1}}
+	unix.Sendto(s, []byte("x"), 0, to)
+	unix.Sendmsg(s, []byte("x"), nil, to, 0)
+}
+
+func copyAll(args []string) {
+	from, err := os.Create(args[0] + "/from")
+	check(err)
+	to, err := os.Create(args[0] + "/to")
+	check(err)
+	_, err = unix.Write(int(from.Fd()), make([]byte, 5000))
+	check(err)
+	_, err = from.Seek(0, io.SeekStart)
+	check(err)
+	_, err = unix.CopyFileRange(int(from.Fd()), nil, int(to.Fd()), nil, 3000, 0)
+	check(err)
+	_, err = unix.Sendfile(int(to.Fd()), int(from.Fd()), nil, 2000)
+	check(err)
+	check(unix.Ftruncate(int(to.Fd()), 100))
+	check(unix.Fallocate(int(to.Fd()), 0, 0, 8192))
+}

@@ -1,0 +1,151 @@
+package observetest
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"glasshouse/event"
+	"glasshouse/id"
+	"glasshouse/observe"
+)
+
+// A Cell is what a jail is to a source on the host: a cgroup, and a pid and a
+// mount namespace with an init.
+type Cell struct {
+	t    *testing.T
+	id   id.Jail
+	dir  string // its cgroup
+	init *exec.Cmd
+}
+
+// NewCell makes a cell that ends with the test.
+func NewCell(t *testing.T) *Cell {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("needs root")
+	}
+	if _, err := exec.LookPath("nsenter"); err != nil {
+		t.Skip(err)
+	}
+	c := &Cell{t: t, id: id.NewJail()}
+	c.dir = filepath.Join(unified(t), "glasshouse-observe-test-"+string(c.id))
+	if err := os.Mkdir(c.dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	c.init = c.inside(exec.Command(self(t)))
+	c.init.Env = append(os.Environ(), variable+"=init")
+	c.init.SysProcAttr.Cloneflags = unix.CLONE_NEWPID | unix.CLONE_NEWNS
+	if err := c.init.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(c.remove)
+	return c
+}
+
+func (c *Cell) remove() {
+	if err := os.WriteFile(filepath.Join(c.dir, "cgroup.kill"), []byte("1"), 0); err != nil {
+		c.t.Error(err)
+	}
+	c.init.Wait()
+	for range 1000 {
+		filepath.WalkDir(c.dir, func(p string, d os.DirEntry, err error) error {
+			if err == nil && d.IsDir() && p != c.dir {
+				unix.Rmdir(p)
+			}
+			return nil
+		})
+		if unix.Rmdir(c.dir) == nil {
+			return
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	c.t.Errorf("cgroup %s stays", c.dir)
+}
+
+func unified(t *testing.T) string {
+	t.Helper()
+	for _, dir := range []string{"/sys/fs/cgroup/unified", "/sys/fs/cgroup"} {
+		var fs unix.Statfs_t
+		if unix.Statfs(dir, &fs) == nil && fs.Type == unix.CGROUP2_SUPER_MAGIC {
+			return dir
+		}
+	}
+	t.Skip("no cgroup2 is mounted")
+	return ""
+}
+
+func self(t *testing.T) string {
+	t.Helper()
+	exe, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return exe
+}
+
+// Target describes the cell to a source.
+func (c *Cell) Target(sel event.Selection) observe.Target {
+	var st unix.Stat_t
+	if err := unix.Stat(c.dir, &st); err != nil {
+		c.t.Fatal(err)
+	}
+	freeze := func(to string) func(context.Context) error {
+		return func(context.Context) error {
+			return os.WriteFile(filepath.Join(c.dir, "cgroup.freeze"), []byte(to), 0)
+		}
+	}
+	return observe.Target{
+		Jail: c.id, Dir: c.t.TempDir(), PID: c.init.Process.Pid, Cgroup: st.Ino, CgroupDir: c.dir, Selection: sel,
+		IDs: observe.IDMap{Count: 1 << 16}, Freeze: freeze("1"), Thaw: freeze("0"),
+	}
+}
+
+// Dir is the cell's cgroup.
+func (c *Cell) Dir() string { return c.dir }
+
+// Command is a command in the cell. What enters the cell is seen too, under the
+// pid 0.
+func (c *Cell) Command(argv ...string) *exec.Cmd {
+	c.t.Helper()
+	pid := fmt.Sprint(c.init.Process.Pid)
+	return c.inside(exec.Command("nsenter", append([]string{"--target", pid, "--pid", "--mount", "--"}, argv...)...))
+}
+
+// Work is one of Works, done in the cell.
+func (c *Cell) Work(name string, args ...string) *exec.Cmd {
+	c.t.Helper()
+	cmd := c.Command(append([]string{self(c.t)}, args...)...)
+	cmd.Env = append(os.Environ(), variable+"="+name)
+	return cmd
+}
+
+func (c *Cell) inside(cmd *exec.Cmd) *exec.Cmd {
+	cmd.Stderr = os.Stderr
+	f, err := os.Open(c.dir)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	c.t.Cleanup(func() { f.Close() })
+	cmd.SysProcAttr = &syscall.SysProcAttr{UseCgroupFD: true, CgroupFD: int(f.Fd())}
+	return cmd
+}
+
+// Output runs a command and returns what it printed, whatever its exit code.
+func Output(t *testing.T, cmd *exec.Cmd) string {
+	t.Helper()
+	var out strings.Builder
+	cmd.Stdout = &out
+	if err := cmd.Run(); err != nil && cmd.ProcessState == nil {
+		t.Fatal(err)
+	}
+	return out.String()
+}

@@ -1,0 +1,110 @@
+package observetest
+
+import (
+	"fmt"
+	"os"
+	"runtime"
+	"strconv"
+	"sync"
+	"testing"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// variable names the work that a test's own binary is to do in a jail.
+const variable = "GLASSHOUSE_OBSERVE_WORK"
+
+// Works are what a test's own binary can do in a jail, by name. A package's
+// tests may add their own.
+var Works = map[string]func(args []string){
+	"init":    func([]string) { unix.Pause() },
+	"nothing": func([]string) {},
+	"getppid": func(args []string) { getppid(number(args[0])) },
+	"threads": func(args []string) {
+		var wg sync.WaitGroup
+		for range number(args[0]) {
+			wg.Go(func() {
+				runtime.LockOSThread()
+				getppid(number(args[1]))
+			})
+		}
+		wg.Wait()
+	},
+	"exit": func(args []string) { os.Exit(number(args[0])) },
+	"die": func(args []string) {
+		unix.Kill(os.Getpid(), unix.Signal(number(args[0])))
+		unix.Pause()
+	},
+	"write": func(args []string) { // path, times, bytes each
+		f, err := os.Create(args[0])
+		must(err)
+		b := make([]byte, number(args[2]))
+		for range number(args[1]) {
+			_, err := unix.Write(int(f.Fd()), b)
+			must(err)
+		}
+		must(f.Close())
+	},
+	"forks": func(args []string) {
+		for range number(args[0]) {
+			pid, _, errno := unix.RawSyscall6(unix.SYS_CLONE, uintptr(unix.SIGCHLD), 0, 0, 0, 0, 0)
+			if errno != 0 {
+				fmt.Fprintln(os.Stderr, errno)
+				os.Exit(1)
+			}
+			if pid == 0 { // only the kernel may be called here
+				unix.RawSyscall(unix.SYS_EXIT_GROUP, 0, 0, 0)
+			}
+			for {
+				if _, err := unix.Wait4(int(pid), nil, 0, nil); err != unix.EINTR {
+					must(err)
+					break
+				}
+			}
+		}
+	},
+	"rename": func(args []string) { // to another name
+		runtime.LockOSThread()
+		getppid(1)
+		name := append([]byte(args[0]), 0)
+		_, _, errno := unix.RawSyscall(unix.SYS_PRCTL, unix.PR_SET_NAME, uintptr(unsafe.Pointer(&name[0])), 0)
+		if errno != 0 {
+			must(errno)
+		}
+		unix.RawSyscall(unix.SYS_GETUID, 0, 0, 0)
+	},
+}
+
+func getppid(n int) {
+	for range n {
+		unix.RawSyscall(unix.SYS_GETPPID, 0, 0, 0)
+	}
+}
+
+func number(s string) int {
+	n, err := strconv.Atoi(s)
+	must(err)
+	return n
+}
+
+func must(err error) {
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "work:", err)
+		os.Exit(1)
+	}
+}
+
+// Main runs the tests of a package, or in a jail one of Works.
+func Main(m *testing.M) {
+	if name := os.Getenv(variable); name != "" {
+		work, ok := Works[name]
+		if !ok {
+			fmt.Fprintln(os.Stderr, "no such work:", name)
+			os.Exit(1)
+		}
+		work(os.Args[1:])
+		os.Exit(0)
+	}
+	os.Exit(m.Run())
+}
