@@ -447,3 +447,29 @@ func TestDroppedPointsAreReadFromTheListOfSessions(t *testing.T) {
 		}
 	}
 }
+
+func BenchmarkACall(b *testing.B) {
+	book := newBook("j-test", &nowhere{}, func(int64) bool { return false })
+	book.choice, book.clock = chosen(b, event.Selection{}), clock{last: 1 << 60}
+	points := [][]byte{
+		datagram(kindRaw, 0, at(7, 7, 1), enters("read", 3, 4096, 4096)),
+		datagram(kindRaw, 0, at(7, 7, 2), enters("read", 3, 4096, 4096), exits(118)),
+		datagram(kindRead, 0, at(7, 7, 3), exits(118), num(3, nr("read")), num(4, 3), text(5, "/etc/passwd"), num(6, 4096)),
+	}
+	var p point
+	b.ReportAllocs()
+	for b.Loop() {
+		for _, d := range points {
+			k, _, payload, _ := header(d)
+			if err := p.parse(k, payload); err != nil {
+				b.Fatal(err)
+			}
+			book.point(&p)
+		}
+	}
+}
+
+// nowhere is a log that keeps nothing.
+type nowhere struct{ page }
+
+func (*nowhere) Append(*event.Event) {}
