@@ -88,6 +88,7 @@ func newChoice(s event.Selection, ps points, endpoint string) (*choice, error) {
 		if !c.record[nr] && !(c.files && syscalls.Shapes[name].Op != "") && name != "execve" && name != "execveat" {
 			continue
 		}
+		// Both: the context of a return is that which its entry was asked for.
 		raw := "syscall/sysno/" + itoa(nr)
 		ask(raw+"/enter", timed)
 		ask(raw+"/exit", timed)
