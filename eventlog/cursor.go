@@ -87,10 +87,10 @@ type Cursor struct {
 	tracks []*track
 	live   bool // there is more to come behind upto
 	left   int  // of Query.Limit; -1 is no limit
+	before uint64
 
-	last *track // whose line was handed out last
-	ev   event.Event
-	gap  []byte
+	ev  event.Event // where nobody else gives one
+	gap []byte
 }
 
 // Read returns a cursor over what is written now.
@@ -177,9 +177,10 @@ func (c *Cursor) next(e *event.Event) (h head, line []byte, err error) {
 		}
 		h, line = t.head, t.line
 		t.line = nil
-		if !c.want.has(&h) {
-			continue
+		if h.seq <= c.before || !c.want.has(&h) {
+			continue // the first is a number that is in two files
 		}
+		c.before = h.seq
 		if e != nil {
 			if err := event.Parse(line, e); err != nil {
 				t.gap = event.Event{Type: event.Gap, Source: source[t.class], Lost: 1, Reason: "damaged", From: h.seq, Through: h.seq}

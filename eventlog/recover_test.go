@@ -5,7 +5,6 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
-	"io"
 	"math/rand/v2"
 	"os"
 	"os/exec"
@@ -69,7 +68,7 @@ func TestKilledAtAnyMoment(t *testing.T) {
 	}
 	dir := filepath.Join(t.TempDir(), "events")
 	last := uint64(0)
-	for round := range rounds {
+	for range rounds {
 		written := killedWriter(t, dir, time.Duration(1+rand.IntN(40))*time.Millisecond)
 		l := reopen(t, dir)
 		flush(t, l)
