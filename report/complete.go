@@ -26,6 +26,7 @@ type Completeness struct {
 	Gaps        []GapKind        `json:"gaps"`
 	GapsMore    int64            `json:"gaps_more"`    // that are not in Gaps
 	NotRecorded []string         `json:"not_recorded"` // by choice
+	Limits      []string         `json:"limits"`       // what was recorded and is too much for this report
 	Flagged     map[string]int64 `json:"flagged"`      // records with a word of doubt: cut, raced, unresolved, …
 }
 
@@ -117,7 +118,7 @@ func (c *completeness) report(o Options) Completeness {
 	out := Completeness{
 		Records: c.records(), ByType: map[string]int64{}, First: c.first, Last: c.last,
 		Lost: c.lost, LostUnknown: c.unknown, Gaps: []GapKind{}, GapsMore: c.gaps, Flagged: map[string]int64{},
-		NotRecorded: notRecorded(o.Selection),
+		NotRecorded: notRecorded(o.Selection), Limits: []string{},
 	}
 	for _, t := range event.Types {
 		out.ByType[t.String()] = c.byType[t]

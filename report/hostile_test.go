@@ -324,6 +324,23 @@ func TestMoreThanCanBeListedIsSummedExactly(t *testing.T) {
 	}
 }
 
+func TestWhatIsTooMuchToFollowIsSaid(t *testing.T) {
+	f := report.NewFold()
+	for i := range int64(300_000) {
+		f.Add(&event.Event{Type: event.File, Op: event.OpWrite, Path: fmt.Sprint("/tmp/", i), Seq: uint64(i + 1), PID: 2})
+	}
+	for i := range int64(70_000) {
+		f.Add(&event.Event{Type: event.Proc, Op: event.OpFork, PID: int32(i + 1), NS: i + 1, Seq: uint64(300_001 + i)})
+	}
+	r := f.Report()
+	if got := strings.Join(r.Completeness.Limits, "\n"); !strings.Contains(got, "4,464 records of processes") || !strings.Contains(got, "262,144") {
+		t.Errorf("limits: %s", got)
+	}
+	if r.Processes.Count != 70_000 {
+		t.Errorf("%d processes, want 70000", r.Processes.Count)
+	}
+}
+
 func TestMemoryDoesNotGrowWithWhatAJailDoes(t *testing.T) {
 	if testing.Short() {
 		t.Skip("folds a million events")
@@ -346,7 +363,7 @@ func TestMemoryDoesNotGrowWithWhatAJailDoes(t *testing.T) {
 		runtime.KeepAlive(f)
 		return int64(after.HeapAlloc) - int64(before.HeapAlloc)
 	}
-	few, many := held(1<<18), held(3<<18)
+	few, many := held(1<<17), held(3<<17)
 	if many > few+few/2 || many > 128<<20 {
 		t.Errorf("a flood leaves %d KB behind, one three times as long %d KB", few>>10, many>>10)
 	}

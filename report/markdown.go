@@ -36,6 +36,10 @@ func (r *Report) Markdown(w io.Writer) error {
 		line("\nNot recorded, by choice: %s.", span(strings.Join(r.Completeness.NotRecorded, ", ")))
 	}
 
+	for _, s := range r.Completeness.Limits {
+		line("\nToo much to follow: %s.", s)
+	}
+
 	if len(r.Notable) > 0 {
 		line("\n## Notable")
 		for _, n := range r.Notable {

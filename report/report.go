@@ -147,12 +147,25 @@ func (f *fold) report() *Report {
 		Syscalls:     f.calls.report(f.o.Rows),
 		Usage:        f.usage.report(),
 	}
+	r.Completeness.Limits = f.limits()
 	r.Duration = r.To.Sub(r.From).Milliseconds()
 	f.elsewhere(r)
 	r.Notable = f.notable.report(f.o.Rows)
 	r.Timeline = timeline(r)
 	r.Summary = r.summary()
 	return r
+}
+
+// limits says where the report had to stop following.
+func (f *fold) limits() []string {
+	out := []string{}
+	if n := f.tree.untold; n > 0 {
+		out = append(out, count(n, "record", "records")+" of processes could not be followed, for more than "+number(maxLive)+" lived at once")
+	}
+	if f.files.unlisted {
+		out = append(out, "of the written files "+number(maxWritten)+" are remembered: programs run from others are not among the notable")
+	}
+	return out
 }
 
 // processes is the tree as it was at the end, with as many of the ended as there
