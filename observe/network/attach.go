@@ -9,7 +9,6 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
-	"strings"
 	"sync/atomic"
 	"syscall"
 
@@ -32,7 +31,7 @@ type iface struct {
 	loop bool
 }
 
-// A filter is a program at an interface where the kernel has no links for that.
+// A filter is a program at an interface, where it is not attached by a link.
 type filter struct {
 	index  int
 	parent uint32
@@ -343,6 +342,12 @@ func (w *watch) link() error {
 	return nil
 }
 
+// filters reports whether programs are attached as filters rather than by links.
+// A filter stays when the daemon ends, which is what pins are for, and does not
+// wait as a link does for all processors to pass a quiet moment, three times,
+// while no other network of the host can change. A link ends with the daemon.
+func (s *Source) filters() bool { return s.pins() || s.clsact }
+
 // linkIface attaches to one interface of the namespace of this thread.
 func (w *watch) linkIface(index int, i iface) error {
 	p := &w.source.programs
@@ -353,22 +358,22 @@ func (w *watch) linkIface(index int, i iface) error {
 	case i.bare:
 		out, in = p.EgressBare, p.IngressBare
 	}
+	if err := w.pinIface(index, i.name); err != nil {
+		return err
+	}
 	for _, h := range []struct {
-		name   string
 		at     ebpf.AttachType
 		parent uint32
 		prog   *ebpf.Program
 	}{
-		{"egress", ebpf.AttachTCXEgress, netlink.HANDLE_MIN_EGRESS, out},
-		{"ingress", ebpf.AttachTCXIngress, netlink.HANDLE_MIN_INGRESS, in},
+		{ebpf.AttachTCXEgress, netlink.HANDLE_MIN_EGRESS, out},
+		{ebpf.AttachTCXIngress, netlink.HANDLE_MIN_INGRESS, in},
 	} {
 		if h.prog == nil {
 			continue
 		}
-		if !w.source.clsact {
-			l, err := w.source.pinned(w.pin(linkPin(index, i.name, h.name)), h.prog, func() (link.Link, error) {
-				return link.AttachTCX(link.TCXOptions{Interface: index, Program: h.prog, Attach: h.at})
-			})
+		if !w.source.filters() {
+			l, err := link.AttachTCX(link.TCXOptions{Interface: index, Program: h.prog, Attach: h.at})
 			if err == nil {
 				w.links = append(w.links, l)
 				continue
@@ -487,12 +492,6 @@ func (w *watch) dropRing() {
 	w.status.Lost, w.status.Throttled = atomic.LoadUint64(&w.count.Lost)-w.base.Lost, atomic.LoadUint64(&w.count.Throttled)-w.base.Throttled
 	w.ring.close()
 	w.ring, w.talks, w.names, w.marks, w.kept = nil, conversations{}, names{}, nil, nil
-}
-
-// linkPin is the name under which a link at an interface is pinned. Dots are not
-// allowed there.
-func linkPin(index int, name, hook string) string {
-	return fmt.Sprintf("%d-%s-%s", index, strings.ReplaceAll(name, ".", "_"), hook)
 }
 
 // pin is where something of the jail is pinned, or "".

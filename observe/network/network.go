@@ -63,7 +63,7 @@ type Source struct {
 	slots    [maxJails]bool
 	strange  map[string]bool // jails that were left pinned by another version
 	reader   *reader
-	clsact   bool // no tcx on this kernel
+	clsact   bool // there are no links to interfaces on this kernel
 
 	installing sync.WaitGroup // of rings, see install
 

@@ -23,7 +23,7 @@ import (
 // another name is not understood.
 //
 //	{pin}/network-1/host/    maps and tracepoints, for all jails
-//	{pin}/network-1/{jail}/  its ring and where the programs are attached
+//	{pin}/network-1/{jail}/  its ring, its cgroup's links, its interfaces' names
 const (
 	pinVersion = "network-1"
 	pinHost    = "host"
@@ -147,8 +147,8 @@ func (s *Source) pinned(path string, prog *ebpf.Program, attach func() (link.Lin
 		if old.Update(prog) == nil {
 			return old, nil
 		}
-		// It is of an interface or a cgroup that is gone, or of a kind that
-		// cannot be given another program.
+		// It is of a cgroup that is gone, or of a kind that cannot be given
+		// another program.
 		if err := errors.Join(old.Unpin(), old.Close()); err != nil {
 			return nil, err
 		}
@@ -324,18 +324,28 @@ func (s *Source) collect(l *leftover, sink observe.Sink) error {
 	return err
 }
 
-// pinnedIfaces reads the names of a jail's interfaces from those of its links.
+// pinIface keeps the name of an interface for a daemon that comes when the jail
+// is gone: as that of a directory, in which dots are not allowed.
+func (w *watch) pinIface(index int, name string) error {
+	if !w.source.pins() {
+		return nil
+	}
+	err := os.Mkdir(w.pin(fmt.Sprintf("%d-%s", index, strings.ReplaceAll(name, ".", "_"))), 0o700)
+	if err != nil && !errors.Is(err, fs.ErrExist) {
+		return err
+	}
+	return nil
+}
+
+// pinnedIfaces is what pinIface kept.
 func (s *Source) pinnedIfaces(jail id.Jail) map[uint32]iface {
 	found := map[uint32]iface{}
 	entries, _ := os.ReadDir(s.jailPins(jail)) // without it they have no names
 	for _, e := range entries {
 		var index uint32
-		head, rest, ok := strings.Cut(e.Name(), "-")
-		if _, err := fmt.Sscan(head, &index); err != nil || !ok {
-			continue
-		}
-		if at := strings.LastIndexByte(rest, '-'); at > 0 {
-			found[index] = iface{name: rest[:at]}
+		head, name, ok := strings.Cut(e.Name(), "-")
+		if _, err := fmt.Sscan(head, &index); err == nil && ok {
+			found[index] = iface{name: name}
 		}
 	}
 	return found

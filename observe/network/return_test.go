@@ -42,9 +42,6 @@ func (s sink) Kept(since int64, of event.Type, each func(*event.Event)) error {
 	}
 }
 
-// filtersEnv has daemons do without links.
-const filtersEnv = "GLASSHOUSE_NETWORK_FILTERS"
-
 func openLog(dir string, t observe.Target) (sink, error) {
 	l := eventlog.New(eventlog.Config{Dir: filepath.Join(dir, "events"), Jail: t.Jail})
 	return sink{l}, l.Open()
@@ -61,9 +58,6 @@ func daemonAct(args []string) error {
 		return err
 	}
 	s := network.New(network.Config{Pin: args[0]})
-	if os.Getenv(filtersEnv) != "" {
-		network.UseFilters(s)
-	}
 	w, err := s.Attach(context.Background(), t, l)
 	if err != nil {
 		return err
@@ -150,50 +144,43 @@ func (j *jail) onDisk() (found []event.Event) {
 }
 
 func TestADaemonThatIsKilledLosesNothing(t *testing.T) {
-	for _, filters := range []bool{false, true} {
-		t.Run(fmt.Sprint("filters ", filters), func(t *testing.T) {
-			h := newHouse(t, network.Config{})
-			pin := pins(t)
-			j := h.jail()
-			j.acquaint()
-			server := j.echoOn(j.host)
-			if filters {
-				t.Setenv(filtersEnv, "1")
-			}
-			sent := 0
-			for range 8 {
-				d := j.daemon(pin)
-				done := make(chan struct{})
-				go func() { defer close(done); j.run("send", server, "300", "100") }()
-				time.Sleep(time.Duration(rand.IntN(40)) * time.Millisecond)
-				d.kill()
-				<-done
-				j.run("send", server, "100", "100")
-				sent += 400
-			}
-			j.daemon(pin).end()
-			j.finish(pin)
+	h := newHouse(t, network.Config{})
+	pin := pins(t)
+	j := h.jail()
+	j.acquaint()
+	server := j.echoOn(j.host)
+	sent := 0
+	for range 8 {
+		d := j.daemon(pin)
+		done := make(chan struct{})
+		go func() { defer close(done); j.run("send", server, "300", "100") }()
+		time.Sleep(time.Duration(rand.IntN(40)) * time.Millisecond)
+		d.kill()
+		<-done
+		j.run("send", server, "100", "100")
+		sent += 400
+	}
+	j.daemon(pin).end()
+	j.finish(pin)
 
-			seen := map[int64]bool{}
-			there, back := 0, 0
-			for _, e := range j.onDisk() {
-				switch {
-				case e.Type == event.Gap:
-					t.Errorf("a gap: %s", e.AppendJSON(nil))
-				case e.Dst == server:
-					there++
-				case e.Src == server:
-					back++
-				}
-				if seen[e.NS] {
-					t.Errorf("twice: %s", e.AppendJSON(nil))
-				}
-				seen[e.NS] = true
-			}
-			if there != sent || back != sent {
-				t.Errorf("%d questions and %d answers are recorded of %d each", there, back, sent)
-			}
-		})
+	seen := map[int64]bool{}
+	there, back := 0, 0
+	for _, e := range j.onDisk() {
+		switch {
+		case e.Type == event.Gap:
+			t.Errorf("a gap: %s", e.AppendJSON(nil))
+		case e.Dst == server:
+			there++
+		case e.Src == server:
+			back++
+		}
+		if seen[e.NS] {
+			t.Errorf("twice: %s", e.AppendJSON(nil))
+		}
+		seen[e.NS] = true
+	}
+	if there != sent || back != sent {
+		t.Errorf("%d questions and %d answers are recorded of %d each", there, back, sent)
 	}
 }
 
@@ -201,9 +188,6 @@ func TestADaemonThatIsKilledLosesNothing(t *testing.T) {
 func (j *jail) finish(pin string) {
 	j.Helper()
 	s := network.New(network.Config{Pin: pin})
-	if os.Getenv(filtersEnv) != "" {
-		network.UseFilters(s)
-	}
 	l, err := openLog(j.Dir, j.Target)
 	j.must(err)
 	w, err := s.Attach(j.Context(), j.Target, l)
