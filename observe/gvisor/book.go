@@ -5,6 +5,8 @@ import (
 	"strconv"
 	"strings"
 
+	"golang.org/x/sys/unix"
+
 	"glasshouse/event"
 	"glasshouse/id"
 	"glasshouse/observe"
@@ -27,12 +29,16 @@ type book struct {
 
 	words   map[string]string
 	ev      event.Event
+	last    int64 // NS of the last record
 	records uint64
+	lost    uint64
 }
 
 // A task is a thread of the jail.
 type task struct {
 	tid, pid int32
+	named    bool // comm is its name; else it has its process's
+	comm     string
 
 	inside  bool // a call: enter says which
 	enter   call
@@ -54,6 +60,11 @@ type call struct {
 	begin int64 // monotonic
 	end   int64
 }
+
+// renames reports whether the call gives the thread a name.
+func (c *call) renames() bool { return c.nr == prctl && c.args[0] == unix.PR_SET_NAME }
+
+var prctl, _ = syscalls.Number(syscalls.Native, "prctl")
 
 // A process is what records say of the one they are about.
 type process struct {
@@ -140,6 +151,10 @@ func (b *book) point(p *point) {
 
 func (b *book) entered(t *task, p *point) {
 	if t.inside { // what it returned was dropped
+		if t.enter.renames() {
+			t.named, t.comm = true, ""
+			b.gap(-1, "gVisor does not say how a prctl ended; if that is because the thread's name is not UTF-8 now, its further ones are not seen either")
+		}
 		b.unfinished(t)
 	}
 	t.inside, t.late, t.told, t.path, t.program = true, false, false, "", nil
@@ -154,6 +169,12 @@ func (b *book) returned(t *task, p *point) {
 		c.begin, c.flags = c.end, event.Partial
 	}
 	t.inside, t.late = false, false
+	if c.renames() && c.ret == 0 {
+		t.named, t.comm = true, b.word(p.name)
+		if t.tid == t.pid {
+			b.process(t.pid).comm = t.comm
+		}
+	}
 	if b.choice.detail[c.nr] == "exit" {
 		t.held, t.ended = true, c
 		b.waiting++
@@ -262,8 +283,13 @@ func (b *book) wanted(nr int32) bool {
 
 // begin begins a record of what a task did.
 func (b *book) begin(typ event.Type, t *task, ns int64, flags event.Flags) *event.Event {
-	b.ev = event.Event{Type: typ, Jail: b.jail, Flags: flags, NS: ns, TS: b.clock.ms(ns), PID: t.pid, TID: t.tid, FD: -1}
-	if p := b.processes[t.pid]; p != nil {
+	// Threads that write at once may be in another order than their times, by
+	// as much as one had to wait; the record's order is that of its times.
+	b.last = max(b.last, ns)
+	b.ev = event.Event{Type: typ, Jail: b.jail, Flags: flags, NS: b.last, TS: b.clock.ms(b.last), PID: t.pid, TID: t.tid, FD: -1}
+	if t.named {
+		b.ev.Comm = t.comm
+	} else if p := b.processes[t.pid]; p != nil {
 		b.ev.Comm = p.comm
 	}
 	if b.muted(ns) {
@@ -285,10 +311,14 @@ func (b *book) clone(p *point) {
 	parent := b.process(p.pid)
 	parent.uid, parent.gid = p.uid, p.gid
 	ppid := p.pid
+	name := parent.comm
+	if by := b.tasks[p.tid]; by != nil && by.named {
+		name = by.comm
+	}
 	if p.newFlags&cloneThread != 0 {
 		flags, ppid = event.Thread, parent.ppid
 	} else {
-		child := &process{pid: p.newPID, ppid: p.pid, comm: parent.comm, exe: parent.exe, uid: p.uid, gid: p.gid, begin: ns}
+		child := &process{pid: p.newPID, ppid: p.pid, comm: name, exe: parent.exe, uid: p.uid, gid: p.gid, begin: ns}
 		if len(b.processes) < maxTasks {
 			b.processes[p.newPID] = child
 		}
@@ -297,6 +327,7 @@ func (b *book) clone(p *point) {
 		b.drop(old)
 	}
 	t := b.task(p.newTID, p.newPID)
+	t.named, t.comm = true, name
 	e := b.begin(event.Proc, t, ns, flags)
 	e.Op, e.PPID, e.UID, e.GID, e.Begin = event.OpFork, ppid, p.uid, p.gid, ns
 	e.Exe = parent.exe
@@ -344,6 +375,7 @@ func (b *book) exec(t *task, c *call, p *point) {
 		proc.comm = comm(string(p.pathname))
 	}
 	proc.comm, proc.exe = b.word([]byte(proc.comm)), b.word([]byte(proc.exe))
+	t.named, t.comm = true, proc.comm
 	e := b.begin(event.Proc, &task{tid: t.pid, pid: t.pid}, c.end, flags)
 	e.Op, e.PPID, e.UID, e.GID, e.Exe, e.Begin = event.OpExec, proc.ppid, proc.uid, proc.gid, proc.exe, proc.begin
 	e.Argv = what.argv
@@ -353,6 +385,7 @@ func (b *book) exec(t *task, c *call, p *point) {
 	b.add()
 	if t.tid != t.pid { // it takes the first thread's number
 		delete(b.tasks, t.tid)
+		b.task(t.pid, t.pid).named = false
 	}
 }
 
@@ -405,7 +438,10 @@ func (b *book) exit(t *task, ns int64, flags event.Flags, uid, gid uint32, statu
 	e := b.begin(event.Proc, t, ns, flags)
 	e.Op, e.UID, e.GID = event.OpExit, uid, gid
 	if p := b.processes[t.pid]; p != nil {
-		e.PPID, e.Exe, e.Begin = p.ppid, p.exe, p.begin
+		e.PPID, e.Exe = p.ppid, p.exe
+		if flags&event.Thread == 0 {
+			e.Begin = p.begin
+		}
 	}
 	if signal := int(status & 0x7f); signal != 0 {
 		e.Signal = signalName(signal)
@@ -438,7 +474,7 @@ func (b *book) residents(all []resident, before int64) {
 		if r.Start > before {
 			continue
 		}
-		e := b.begin(event.Proc, &task{tid: pid, pid: pid}, b.clock.now(), event.Existing)
+		e := b.begin(event.Proc, &task{tid: pid, pid: pid}, b.clock.first, event.Existing)
 		e.Op, e.PPID, e.UID, e.GID, e.Exe, e.Argv, e.Cwd, e.Begin = event.OpExec, p.ppid, p.uid, p.gid, p.exe, r.Args, r.CWD, p.begin
 		b.add()
 	}
@@ -468,9 +504,10 @@ func (b *book) forget() {
 
 // gap records that points are missing. A call has up to three.
 func (b *book) gap(lost int64, reason string) {
-	now := b.clock.now()
-	b.ev = event.Event{Type: event.Gap, Jail: b.jail, NS: now, TS: b.clock.ms(now), Source: event.Syscall, Lost: lost, Reason: reason, FD: -1}
+	b.last = max(b.last, b.clock.first) // and not now: what comes next is from before
+	b.ev = event.Event{Type: event.Gap, Jail: b.jail, NS: b.last, TS: b.clock.ms(b.last), Source: event.Syscall, Lost: lost, Reason: reason, FD: -1}
 	b.add()
+	b.lost += uint64(max(lost, 1))
 }
 
 // word returns b as a string, of which there is one copy for those seen lately.

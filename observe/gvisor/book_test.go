@@ -1,6 +1,7 @@
 package gvisor
 
 import (
+	"cmp"
 	"encoding/binary"
 	"fmt"
 	"strings"
@@ -44,6 +45,11 @@ func at(pid, tid int32, ns int64) []byte {
 	return message(1, num(1, uint64(ns)), num(2, uint64(tid)), num(4, uint64(pid)), message(7, num(1, 1000), num(4, 100)), text(8, "/work"))
 }
 
+// called is the same, with the name of the thread.
+func called(pid, tid int32, name string) []byte {
+	return message(1, num(1, 5), num(2, uint64(tid)), num(4, uint64(pid)), text(9, name))
+}
+
 func exits(ret int64) []byte {
 	if ret < 0 {
 		return message(2, num(2, uint64(-ret)))
@@ -65,7 +71,10 @@ func enters(name string, args ...uint64) []byte {
 }
 
 // A page is a log in memory, one line for each record.
-type page struct{ b strings.Builder }
+type page struct {
+	b     strings.Builder
+	names bool // of threads are all that is kept
+}
 
 func (p *page) Room() bool                                       { return true }
 func (p *page) Last() uint64                                     { return 0 }
@@ -74,6 +83,10 @@ func (p *page) Push()                                            {}
 func (p *page) Kept(int64, event.Type, func(*event.Event)) error { return nil }
 func (p *page) line(format string, args ...any)                  { fmt.Fprintf(&p.b, format+"\n", args...) }
 func (p *page) Append(e *event.Event) {
+	if p.names {
+		p.line("%s %s", cmp.Or(e.Name, e.Op, e.Type.String()), e.Comm)
+		return
+	}
 	flags := ""
 	for _, f := range []struct {
 		f    event.Flags
@@ -314,6 +327,54 @@ func TestProcessesAndThreadsBeginAndEnd(t *testing.T) {
 		`1/1 exit of 0, 1000:100  [] in "" code 1`)
 }
 
+func TestThreadsHaveTheNamesTheyGiveThemselves(t *testing.T) {
+	b, p := newPage(t, event.Selection{Files: "off"})
+	p.names = true
+	for _, d := range [][]byte{
+		datagram(kindClone, 0, at(1, 1, 1), num(3, 7), num(4, 7)),
+		datagram(kindRaw, 0, called(7, 7, ""), enters("prctl", 15)),
+		datagram(kindRaw, 0, called(7, 7, "main"), enters("prctl", 15), exits(0)),
+		datagram(kindClone, 0, at(7, 7, 1), num(3, 8), num(4, 7), num(6, 0x10000)),
+		datagram(kindRaw, 0, called(7, 8, "main"), enters("prctl", 15)),
+		datagram(kindRaw, 0, called(7, 8, "worker"), enters("prctl", 15), exits(0)),
+		datagram(kindClone, 0, at(7, 8, 1), num(3, 9), num(4, 9)),
+		datagram(kindRaw, 0, called(7, 7, "main"), enters("prctl", 15)), // gets a name that cannot be told
+		datagram(kindRaw, 0, at(7, 7, 1), enters("getppid")),
+		datagram(kindRaw, 0, at(7, 7, 1), enters("getppid"), exits(1)),
+	} {
+		feed(t, b, d)
+	}
+	expect(t, p.b.String(), "fork ", "prctl main", "fork main", "prctl worker", "fork worker", "gap ", "prctl ", "getppid ")
+}
+
+func TestRecordsAreInTheOrderOfTheirTimes(t *testing.T) {
+	b, _ := newPage(t, event.Selection{})
+	last := int64(0)
+	b.sink = watcher(func(e *event.Event) {
+		if e.NS < last {
+			t.Errorf("a record of %d comes after one of %d", e.NS, last)
+		}
+		last = e.NS
+	})
+	for _, ns := range []int64{10, 30, 20, 40} {
+		feed(t, b, datagram(kindRaw, 0, at(7, int32(ns), ns), enters("getppid")))
+		feed(t, b, datagram(kindRaw, 0, at(7, int32(ns), ns+1), enters("getppid"), exits(1)))
+	}
+	if last != 41 {
+		t.Errorf("the last record is of %d, want 41", last)
+	}
+}
+
+// A watcher is a log that only looks.
+type watcher func(*event.Event)
+
+func (watcher) Room() bool                                       { return true }
+func (watcher) Last() uint64                                     { return 0 }
+func (watcher) Written() uint64                                  { return 0 }
+func (watcher) Push()                                            {}
+func (watcher) Kept(int64, event.Type, func(*event.Event)) error { return nil }
+func (w watcher) Append(e *event.Event)                          { w(e) }
+
 func TestTheEndOfTheSandboxEndsAllThatIsInIt(t *testing.T) {
 	b, p := newPage(t, event.Selection{})
 	feed(t, b, datagram(kindClone, 0, at(1, 1, 1), num(3, 20), num(4, 20)))
@@ -360,12 +421,16 @@ func TestOnlyPointsThatAreNeededAreAskedFor(t *testing.T) {
 	asked := func(s event.Selection) string {
 		return string(chosen(t, s).session)
 	}
+	// Of prctl alone, entered and returned.
+	if n := strings.Count(asked(event.Selection{}), "process_name"); n != 2 {
+		t.Errorf("the name is asked for at %d points, want 2", n)
+	}
 	for _, c := range []struct {
 		name      string
 		s         event.Selection
 		with, not []string
 	}{
-		{"all", event.Selection{}, []string{"sysno/39/enter", "sysno/0/exit", "read/exit", "close/enter"}, []string{"process_name", `"env`}},
+		{"all", event.Selection{}, []string{"sysno/39/enter", "sysno/0/exit", "read/exit", "close/enter"}, []string{`"env`}},
 		{"no files", event.Selection{Syscalls: "off", Files: "off"}, []string{"sentry/execve", "execve/exit"}, []string{"sysno/39/", "read/exit", "openat"}},
 		{"files alone", event.Selection{Syscalls: "off"}, []string{"read/exit", "sysno/87/exit"}, []string{"sysno/39/"}},
 		{"security", event.Selection{Syscalls: "security", Files: "off"}, []string{"connect/exit"}, []string{"sysno/39/", "read/exit"}},
@@ -449,7 +514,7 @@ func TestDroppedPointsAreReadFromTheListOfSessions(t *testing.T) {
 }
 
 func BenchmarkACall(b *testing.B) {
-	book := newBook("j-test", &nowhere{}, func(int64) bool { return false })
+	book := newBook("j-test", watcher(func(*event.Event) {}), func(int64) bool { return false })
 	book.choice, book.clock = chosen(b, event.Selection{}), clock{last: 1 << 60}
 	points := [][]byte{
 		datagram(kindRaw, 0, at(7, 7, 1), enters("read", 3, 4096, 4096)),
@@ -468,8 +533,3 @@ func BenchmarkACall(b *testing.B) {
 		}
 	}
 }
-
-// nowhere is a log that keeps nothing.
-type nowhere struct{ page }
-
-func (*nowhere) Append(*event.Event) {}

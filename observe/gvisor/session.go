@@ -84,14 +84,20 @@ func newChoice(s event.Selection, ps points, endpoint string) (*choice, error) {
 		c.exempt[nr] = slices.Contains(s.Allow, name)
 		c.record[nr] = !slices.Contains(s.Ignore, name) && (c.exempt[nr] || s.Syscalls == "all" || s.Syscalls == "security" && slices.Contains(event.Security, name))
 		// A program that begins is recorded in any case, and in all detail: the
-		// point of its own is lost if its environment is not UTF-8.
-		if !c.record[nr] && !(c.files && syscalls.Shapes[name].Op != "") && name != "execve" && name != "execveat" {
+		// point of its own is lost if its environment is not UTF-8. And records
+		// have the names that threads give themselves.
+		always := name == "execve" || name == "execveat" || name == "prctl"
+		if !always && !c.record[nr] && !(c.files && syscalls.Shapes[name].Op != "") {
 			continue
 		}
 		// Both: the context of a return is that which its entry was asked for.
 		raw := "syscall/sysno/" + itoa(nr)
-		ask(raw+"/enter", timed)
-		ask(raw+"/exit", timed)
+		context := timed
+		if name == "prctl" {
+			context = named
+		}
+		ask(raw+"/enter", context)
+		ask(raw+"/exit", context)
 		if when := detailed[name]; when != "" && ask("syscall/"+name+"/"+when, placed, "fd_path") {
 			c.detail[nr] = when
 		}
@@ -109,9 +115,12 @@ func newChoice(s event.Selection, ps points, endpoint string) (*choice, error) {
 // The context that points come with. A message with a string that is not UTF-8
 // cannot be sent, and is not even counted. So no string that a process chooses
 // is in the raw points, for a process could hide by it: a name that is not UTF-8
-// would do. The detail of a call can be lost that way, the call cannot.
+// would do. The detail of a call can be lost that way, the call cannot. The one
+// exception is prctl, which gives threads names; that an end of it is missing is
+// seen, and said.
 var (
 	timed      = []string{"time", "thread_id", "group_id"}
+	named      = []string{"time", "thread_id", "group_id", "process_name"}
 	placed     = []string{"time", "thread_id", "group_id", "cwd"}
 	identified = []string{"time", "thread_id", "group_id", "credentials"}
 )

@@ -37,11 +37,10 @@ type watch struct {
 	stop     stop            // what to do when nothing is left to read
 	drains   []chan struct{} // asked for
 	throttle uint64
-	lost     uint64
 	trouble  error
 
 	final            atomic.Uint32 // points dropped when the session was removed
-	seen             atomic.Uint64
+	seen, lost       atomic.Uint64
 	muteFrom, muteTo atomic.Int64 // monotonic
 }
 
@@ -109,7 +108,7 @@ func (w *watch) run() {
 		if err := s.conn.Close(); err != nil {
 			w.fail(err)
 		}
-		w.seen.Store(w.book.records)
+		w.publish()
 	}
 	w.answer()
 }
@@ -147,7 +146,7 @@ func (w *watch) recover() {
 	w.book.clock.read()
 	if w.dead(2 * time.Second) {
 		w.book.end()
-		w.seen.Store(w.book.records)
+		w.publish()
 		return
 	}
 	w.book.forget()
@@ -296,7 +295,7 @@ func (w *watch) take(s *session, n int) {
 		}
 		slots.release(i)
 	}
-	w.seen.Store(w.book.records)
+	w.publish()
 	if bad > 0 {
 		w.gap(int64(bad), "points that gVisor sent could not be read")
 		w.fail(errMalformed)
@@ -314,9 +313,13 @@ func (w *watch) dropped(s *session, now uint32) {
 // gap records that something is missing. Only the goroutine may call it.
 func (w *watch) gap(lost int64, why string) {
 	w.book.gap(lost, why)
-	w.mu.Lock()
-	w.lost += uint64(max(lost, 1))
-	w.mu.Unlock()
+	w.publish()
+}
+
+// publish tells others how far the book is.
+func (w *watch) publish() {
+	w.seen.Store(w.book.records)
+	w.lost.Store(w.book.lost)
 }
 
 // ended is called when a session has.
@@ -454,7 +457,7 @@ func (w *watch) muted(ns int64) bool {
 func (w *watch) Status() observe.Status {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	s := observe.Status{Seen: w.seen.Load(), Lost: w.lost, Throttled: w.throttle}
+	s := observe.Status{Seen: w.seen.Load(), Lost: w.lost.Load(), Throttled: w.throttle}
 	if w.trouble != nil {
 		s.Err = w.trouble.Error()
 	}

@@ -56,7 +56,7 @@ const (
 	pathname
 	address
 	argument
-	binary_
+	binaryPath
 	status
 	newThread
 	newProcess
@@ -68,7 +68,7 @@ const (
 // any other message is its context too.
 var fields = map[kind][]meaning{
 	kindClone:      {3: newThread, 4: newProcess, 6: newFlags},
-	kindExec:       {2: binary_, 3: argument},
+	kindExec:       {2: binaryPath, 3: argument},
 	kindExitNotify: {2: status},
 	kindTaskExit:   {2: status},
 	kindRaw:        {4: number, 5: arg1, 6: arg2, 7: arg3, 8: arg4, 9: arg5, 10: arg6},
@@ -96,6 +96,7 @@ type point struct {
 	tid, pid int32
 	uid, gid uint32
 	cwd      []byte
+	name     []byte // of the thread
 
 	nr     uint64
 	args   [6]uint64
@@ -175,7 +176,7 @@ func (p *point) set(m meaning, v uint64, data []byte) {
 		if len(p.argv) <= maxArgs { // one more says that there are more
 			p.argv = append(p.argv, data)
 		}
-	case binary_:
+	case binaryPath:
 		p.binary = short(data)
 	case status:
 		p.status = int32(v)
@@ -203,6 +204,8 @@ func (p *point) context(b []byte) error {
 			return p.credentials(data)
 		case 8:
 			p.cwd = short(data)
+		case 9:
+			p.name = short(data)
 		}
 		return nil
 	})
