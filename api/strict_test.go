@@ -6,10 +6,12 @@ import (
 	"net/http"
 	"net/url"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 
 	"glasshouse/api/wire"
+	"glasshouse/event"
 	"glasshouse/fault"
 	"glasshouse/id"
 )
@@ -57,7 +59,7 @@ func FuzzParameters(f *testing.F) {
 		f.Add(s, "j-aaaaaaaaaaaa")
 	}
 	f.Fuzz(func(t *testing.T, query, path string) {
-		for _, into := range []any{&listJails{}, &getFile{}, &putFile{}, &getExec{}, &terminalParams{}, &paging{}, &none{}} {
+		for _, into := range []any{&eventParams{}, &diffParams{}, &listJails{}, &getFile{}, &putFile{}, &getExec{}, &terminalParams{}, &paging{}, &none{}} {
 			r := &http.Request{URL: &url.URL{RawQuery: query}}
 			r.SetPathValue("id", path)
 			r.SetPathValue("exec", "x-aaaaaaaaaaaa")
@@ -108,4 +110,24 @@ func TestPagesNeverHoldNull(t *testing.T) {
 			t.Errorf("%s, want []", b)
 		}
 	}
+}
+
+// Whatever a parameter's value is, it is one value of one term, and an error
+// names the parameter.
+func FuzzRecordFilter(f *testing.F) {
+	for _, s := range []string{"a", "a b", `"`, `\`, "a,b", "*", "x type:proc", "<0", "EPERM", `a" type:net "`, "-x"} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, value string) {
+		rf, err := recordFilter{Comm: value}.filter()
+		if err != nil {
+			if field := fault.FieldOf(err); !errors.Is(err, fault.Invalid) || field != "comm" && field != "q" {
+				t.Errorf("%q: %v", value, err)
+			}
+			return
+		}
+		if got, want := rf.Types(), []event.Type{event.Syscall, event.File, event.Net, event.Proc}; value != "" && !slices.Equal(got, want) {
+			t.Errorf("%q: a term for comm means records of types %v, want %v: %s", value, got, want, rf)
+		}
+	})
 }

@@ -1,0 +1,56 @@
+package api
+
+import (
+	"context"
+	"net/http"
+	"net/http/httptest"
+	"path/filepath"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"glasshouse/event"
+	"glasshouse/eventlog"
+)
+
+// An idle stream is kept alive, by what readers pass over, and goes on after.
+func TestAnIdleStreamOfEventsBeats(t *testing.T) {
+	dir := t.TempDir()
+	synctest.Test(t, func(t *testing.T) {
+		l := eventlog.New(eventlog.Config{Dir: filepath.Join(dir, "events"), Jail: "j-aaaaaaaaaaaa"})
+		if err := l.Open(); err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		w := httptest.NewRecorder()
+		done := make(chan error)
+		go func() {
+			done <- (&recordWriter{w: w, rc: http.NewResponseController(w)}).follow(ctx, l, eventlog.Query{})
+		}()
+		for range 2 {
+			time.Sleep(3*heartbeat + time.Second)
+			l.Append(&event.Event{Type: event.File, TS: time.Now().UnixMilli(), PID: 1, Op: event.OpDelete, Path: "/x", FD: -1})
+			time.Sleep(time.Second)
+		}
+		synctest.Wait()
+		if err := l.Close(); err != nil {
+			t.Error(err)
+		}
+		if err := <-done; err != nil {
+			t.Errorf("follow: %v", err)
+		}
+		got := strings.Split(w.Body.String(), "\n\n")
+		var kinds []string
+		for _, f := range got {
+			name, _, _ := strings.Cut(f, "\n")
+			kinds = append(kinds, name)
+		}
+		// One comment tells that the stream is on.
+		want := ": : : : id: 1 : : : id: 2 event: end "
+		if text := strings.Join(kinds, " "); text != want {
+			t.Errorf("the stream is %q, want %q", text, want)
+		}
+	})
+}
