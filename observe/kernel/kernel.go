@@ -439,6 +439,10 @@ func (s *Source) Close() error {
 	s.closed = true
 	if s.machine != nil {
 		s.sweeper.stop()
+		for _, w := range *s.watches.Load() { // none, if all is well
+			w.thaw()
+			w.unmap()
+		}
 		if s.machine.pinned != "" && s.machine.ctl().Jails > 0 {
 			s.machine.release() // jails go on, and are watched
 		} else {

@@ -324,6 +324,12 @@ func (w *watch) Close() error {
 // end stops the record, takes what is left of it and gives up the slot.
 func (w *watch) end() error {
 	s := w.source
+	w.mu.Lock()
+	over := w.mem == nil
+	w.mu.Unlock()
+	if over {
+		return nil
+	}
 	if w.slot.Cgroup != 0 {
 		if err := s.machine.jails.Delete(w.slot.Cgroup); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
 			return fmt.Errorf("stop watching %s: %w", w.target.Jail, err)

@@ -66,16 +66,20 @@ func (s Suite) watch(t *testing.T, src observe.Source, sel event.Selection) *sce
 	if err != nil {
 		t.Fatal(err)
 	}
-	sc.watch = w
-	t.Cleanup(func() {
-		if sc.watch == nil {
+	sc.closeAtEnd(w)
+	return sc
+}
+
+func (s *scene) closeAtEnd(w observe.Watch) {
+	s.watch = w
+	s.t.Cleanup(func() {
+		if s.watch != w {
 			return
 		}
-		if err := sc.watch.Close(); err != nil {
-			t.Errorf("Close: %v", err)
+		if err := w.Close(); err != nil {
+			s.t.Errorf("Close: %v", err)
 		}
 	})
-	return sc
 }
 
 // run does something in the jail, to the end of its record.
@@ -426,7 +430,8 @@ func release(t *testing.T, s Suite) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	sc.watch, sc.log = w, log
+	sc.log = log
+	sc.closeAtEnd(w)
 	sc.run(sc.jail.Work("getppid", "33"))
 	want := 11 + 33
 	if s.Pinned {
