@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -19,6 +20,7 @@ import (
 	"glasshouse/api/wire"
 	"glasshouse/event"
 	"glasshouse/id"
+	"glasshouse/report"
 )
 
 // watched opens a door to jails that are watched, one of which runs.
@@ -437,6 +439,36 @@ func TestManyFollowOneJail(t *testing.T) {
 	for range readers {
 		if err := <-done; err != nil {
 			t.Error(err)
+		}
+	}
+}
+
+// names are the fields that a type has in JSON.
+func names(t reflect.Type) []string {
+	var all []string
+	for i := range t.NumField() {
+		f := t.Field(i)
+		if f.Anonymous {
+			all = append(all, names(f.Type)...)
+			continue
+		}
+		name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+		all = append(all, name)
+	}
+	slices.Sort(all)
+	return all
+}
+
+// What is made from records is sent as report has it, and promised as wire has
+// it.
+func TestWhatIsSentIsWhatIsPromised(t *testing.T) {
+	for _, pair := range [][2]any{
+		{report.Process{}, wire.Process{}}, {report.Exec{}, wire.Program{}}, {report.Link{}, wire.EventLink{}},
+		{report.Flow{}, wire.Flow{}}, {report.Lost{}, wire.Lost{}}, {event.Selection{}, wire.Observe{}},
+	} {
+		sent, promised := names(reflect.TypeOf(pair[0])), names(reflect.TypeOf(pair[1]))
+		if !slices.Equal(sent, promised) {
+			t.Errorf("%T is sent with %v, and %T says %v", pair[0], sent, pair[1], promised)
 		}
 	}
 }
