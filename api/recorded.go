@@ -298,9 +298,16 @@ func (o *recordWriter) end() error {
 	return o.write([]byte("event: " + wire.EventEnd + "\ndata: {}\n\n"))
 }
 
-// read opens what a log holds, with what is not yet written.
+// flushTime is how long a reader of the past waits for what is not yet written.
+const flushTime = 2 * time.Second
+
+// read opens what a log holds, with what was appended before the call. Where the
+// disk takes nothing, what it has taken must do: the jail's own status says so,
+// and a full disk is when one wants to look.
 func read(ctx context.Context, l *eventlog.Log, q eventlog.Query) (*eventlog.Cursor, error) {
-	if err := l.Flush(ctx); err != nil {
+	flush, cancel := context.WithTimeout(ctx, flushTime)
+	defer cancel()
+	if err := l.Flush(flush); err != nil && (flush.Err() == nil || ctx.Err() != nil) {
 		return nil, err
 	}
 	return l.Read(ctx, q)
