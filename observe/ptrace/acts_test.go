@@ -3,7 +3,10 @@ package ptrace_test
 import (
 	"context"
 	"fmt"
+	"io"
+	"net"
 	"os"
+	"os/exec"
 	"os/signal"
 	"path/filepath"
 	"runtime"
@@ -32,12 +35,15 @@ var acts = map[string]func(args []string){
 	"untraced":    untraced,
 	"untraced3":   untraced3,
 	"handled":     handled,
-	"rename":      renameSelf,
+	"nameself":    nameSelf,
 	"opens":       opensFiles,
 	"tracer":      tracer,
 	"debugger":    debugger,
 	"race":        race,
 	"mapped":      mapped,
+	"vforkwait":   vforkWait,
+	"serve":       serve,
+	"ask":         ask,
 }
 
 func number(s string) int {
@@ -161,6 +167,51 @@ func refused(args []string) {
 	fmt.Println("refused")
 }
 
+// vforkWait makes a child as vfork does, that waits for a line on its input and
+// ends.
+func vforkWait([]string) {
+	const flags = unix.CLONE_VFORK | uintptr(unix.SIGCHLD)
+	var line [1]byte
+	pid := mustCall(unix.RawSyscall6(unix.SYS_CLONE, flags, 0, 0, 0, 0, 0))
+	if pid == 0 {
+		unix.RawSyscall(unix.SYS_READ, 0, uintptr(unsafe.Pointer(&line)), 1)
+	}
+	child(pid)
+}
+
+// serve is an init that starts the programs that ask wants.
+func serve(args []string) {
+	l, err := net.Listen("unix", args[0])
+	must(err)
+	must(exec.Command("/bin/true").Run()) // before its first, os/exec starts a process to learn what it can
+	fmt.Println("up")
+	for {
+		c, err := l.Accept()
+		must(err)
+		go func() {
+			argv, err := io.ReadAll(c)
+			must(err)
+			out, err := c.(*net.UnixConn).File()
+			must(err)
+			words := strings.Split(strings.TrimSuffix(string(argv), "\x00"), "\x00")
+			(&exec.Cmd{Path: words[0], Args: words, Stdout: out, Stderr: os.Stderr}).Run()
+			out.Close()
+			c.Close()
+		}()
+	}
+}
+
+// ask has serve start a program, and prints what that does.
+func ask(args []string) {
+	c, err := net.Dial("unix", args[0])
+	must(err)
+	_, err = io.WriteString(c, strings.Join(args[1:], "\x00")+"\x00")
+	must(err)
+	must(c.(*net.UnixConn).CloseWrite())
+	_, err = io.Copy(os.Stdout, c)
+	must(err)
+}
+
 // untraced makes a child by clone that asks not to be traced, and waits for it.
 func untraced([]string) {
 	const flags = unix.CLONE_UNTRACED | uintptr(unix.SIGCHLD)
@@ -205,7 +256,7 @@ func handled([]string) {
 	}
 }
 
-func renameSelf(args []string) {
+func nameSelf(args []string) {
 	runtime.LockOSThread()
 	name := append([]byte(args[0]), 0)
 	must(unix.Prctl(unix.PR_SET_NAME, uintptr(unsafe.Pointer(&name[0])), 0, 0, 0))

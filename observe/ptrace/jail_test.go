@@ -16,17 +16,22 @@ import (
 	"testing"
 	"time"
 
+	"glasshouse/backend/bwrap"
 	"glasshouse/event"
 	"glasshouse/id"
 	"glasshouse/observe"
+	"glasshouse/observe/observetest"
 	"glasshouse/observe/ptrace"
 )
 
 func TestMain(m *testing.M) {
+	bwrap.Stage(os.Args)
 	if len(os.Args) > 1 {
-		if act, ok := acts[os.Args[1]]; ok {
-			act(os.Args[2:])
-			os.Exit(0)
+		for _, acts := range []map[string]func([]string){acts, observetest.Works} {
+			if act, ok := acts[os.Args[1]]; ok {
+				act(os.Args[2:])
+				os.Exit(0)
+			}
 		}
 	}
 	os.Exit(m.Run())
@@ -45,9 +50,16 @@ type jail struct {
 	stdin io.WriteCloser
 	out   *bufio.Reader
 	name  id.Jail
+	again bool // a daemon has watched it before
 }
 
 func newJail(t testing.TB) *jail {
+	t.Helper()
+	return newJailOf(t, "/bin/sh", "-s")
+}
+
+// newJailOf makes a jail with another init. It must say "up".
+func newJailOf(t testing.TB, init ...string) *jail {
 	t.Helper()
 	if _, err := exec.LookPath("unshare"); err != nil {
 		t.Skip("unshare is not installed")
@@ -66,10 +78,10 @@ func newJail(t testing.TB) *jail {
 		args = append(args, "--user", "--map-root-user")
 	}
 	j := &jail{t: t, dir: dir, self: self, name: id.NewJail()}
-	j.cmd = exec.Command("unshare", append(args, "/bin/sh", "-s")...)
+	j.cmd = exec.Command("unshare", append(args, init...)...)
 	j.cmd.Dir = dir
 	j.cmd.Env = []string{"PATH=/usr/local/bin:/usr/bin:/bin", "SELF=" + self}
-	j.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	j.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	if j.stdin, err = j.cmd.StdinPipe(); err != nil {
 		t.Fatal(err)
 	}
@@ -166,7 +178,7 @@ func (j *jail) sh(script string) string {
 }
 
 func (j *jail) target(s event.Selection) observe.Target {
-	return observe.Target{Jail: j.name, Dir: j.dir, PID: j.pid, Selection: s}
+	return observe.Target{Jail: j.name, Dir: j.dir, PID: j.pid, Again: j.again, Selection: s}
 }
 
 // A log is a sink that keeps all.

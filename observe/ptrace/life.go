@@ -11,7 +11,7 @@ import (
 
 // meet makes the acquaintance of a task. What it is the host's /proc tells, while
 // it is stopped or its end is not taken from the kernel yet.
-func (tr *tracer) meet(tid int) *task {
+func (tr *tracer) meet(tid int) (*task, status) {
 	t := &task{tid: tid, fresh: true}
 	tr.tasks[tid] = t
 	st, err := readStatus(tid)
@@ -30,7 +30,7 @@ func (tr *tracer) meet(tid int) *task {
 	}
 	p.tasks++
 	t.proc = p
-	return t
+	return t, st
 }
 
 // drop forgets a task.
@@ -42,15 +42,13 @@ func (tr *tracer) drop(t *task) {
 }
 
 // person begins the record of a process or thread.
-func (tr *tracer) person(op string, t *task) *event.Event {
+func (tr *tracer) person(op string, t *task, st status) *event.Event {
 	e := tr.record(event.Proc, t)
 	e.Op, e.Begin = op, t.proc.began
 	if t.tid != t.proc.pid {
 		e.Flags |= event.Thread
 	}
-	if st, err := readStatus(t.tid); err == nil {
-		e.PPID, e.UID, e.GID = tr.innerPID(st.ppid), tr.uids.in(st.uid), tr.gids.in(st.gid)
-	}
+	e.PPID, e.UID, e.GID = tr.innerPID(st.ppid), tr.uids.in(st.uid), tr.gids.in(st.gid)
 	return e
 }
 
@@ -67,13 +65,14 @@ func (tr *tracer) innerPID(pid int) int32 {
 }
 
 // began records the beginning of a task, or that it was there.
-func (tr *tracer) began(t *task, flags event.Flags) {
-	e := tr.person(event.OpFork, t)
+func (tr *tracer) began(t *task, st status, flags event.Flags) {
+	e := tr.person(event.OpFork, t, st)
 	e.Flags |= flags
 	if e.Flags&event.Thread == 0 {
 		e.Exe = tr.program(t)
 		if flags&event.Existing != 0 {
-			e.Argv, e.Cwd = arguments(t.tid), tr.directory(t)
+			tr.arguments(t, e)
+			e.Cwd = tr.directory(t)
 		}
 	}
 	tr.append()
@@ -86,10 +85,11 @@ func (tr *tracer) executed(t *task) {
 	// Until its report is taken, a task that got the number of another one
 	// answers to nobody.
 	take(t.tid)
+	st, _ := readStatus(t.tid)
 	if former, err := message(t.tid); err == nil && former != t.tid {
 		if old := tr.tasks[former]; old != nil {
 			tr.unfinished(t)
-			e := tr.person(event.OpExit, t)
+			e := tr.person(event.OpExit, t, st)
 			e.TID = old.inner
 			e.Flags |= event.Thread
 			tr.append()
@@ -99,8 +99,9 @@ func (tr *tracer) executed(t *task) {
 	}
 	t.proc.peak = 0
 	tr.rename(t)
-	e := tr.person(event.OpExec, t)
-	e.Exe, e.Argv, e.Cwd = tr.program(t), arguments(t.tid), tr.directory(t)
+	e := tr.person(event.OpExec, t, st)
+	e.Exe, e.Cwd = tr.program(t), tr.directory(t)
+	tr.arguments(t, e)
 	tr.append()
 }
 
@@ -117,7 +118,8 @@ func (tr *tracer) exits(t *task) {
 // ended records the end of a task and takes it from the kernel.
 func (tr *tracer) ended(t *task, r *report) {
 	tr.unfinished(t)
-	e := tr.person(event.OpExit, t)
+	st, _ := readStatus(t.tid)
+	e := tr.person(event.OpExit, t, st)
 	if r.Code == exited {
 		e.Code = r.Status
 	} else {
@@ -173,13 +175,16 @@ func (tr *tracer) directory(t *task) string {
 	return tr.shown(path, t.tid, "cwd")
 }
 
-// arguments returns those of a task's program, as they are in its memory now.
-func arguments(tid int) []string {
-	b, err := readProc(tid, "cmdline", make([]byte, 4096))
+// arguments fills in those of a task's program, as they are in its memory now.
+func (tr *tracer) arguments(t *task, e *event.Event) {
+	b, err := readProc(t.tid, "cmdline", make([]byte, 4096))
 	if err != nil || len(b) == 0 {
-		return nil
+		return
 	}
-	return strings.Split(strings.TrimSuffix(string(b), "\x00"), "\x00")
+	if len(b) >= procMax {
+		e.Flags |= event.Cut
+	}
+	e.Argv = strings.Split(strings.TrimSuffix(string(b), "\x00"), "\x00")
 }
 
 // shown returns a path from the kernel as the jail's init would see it. What it

@@ -13,6 +13,11 @@ import (
 
 func procPath(tid int, name string) string { return "/proc/" + strconv.Itoa(tid) + "/" + name }
 
+// procMax bounds what is read of a file. The kernel lets a new program have no
+// more arguments than that, but a process with the right can say later that they
+// are elsewhere and longer.
+const procMax = 8 << 20
+
 // readProc reads a file of a task below /proc, with no more calls than needed.
 func readProc(tid int, name string, buf []byte) ([]byte, error) {
 	fd, err := unix.Open(procPath(tid, name), unix.O_RDONLY|unix.O_CLOEXEC, 0)
@@ -28,8 +33,8 @@ func readProc(tid int, name string, buf []byte) ([]byte, error) {
 		if err != nil {
 			return nil, err
 		}
-		if got == 0 {
-			return buf[:n], nil
+		if got == 0 || n+got >= procMax {
+			return buf[:n+got], nil
 		}
 		n += got
 	}

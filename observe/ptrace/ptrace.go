@@ -11,12 +11,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"os"
 	"os/exec"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -27,8 +27,8 @@ import (
 )
 
 // Note says what a user should know of jails that are watched like this.
-const Note = "every system call is stopped twice, so programs that make many run ten to fifty times slower, " +
-	"and leaving calls out of the record does not make them faster, except all of them and files too; " +
+const Note = "every system call is stopped twice: programs run several times slower, those that do little but call fifty times and more; " +
+	"leaving calls out of the record does not make them faster, except all of them and files too; " +
 	"debuggers do not work inside; a call that seccomp refused looks like one that the kernel refused; " +
 	"what a jail does while the daemon is not there is not recorded"
 
@@ -38,7 +38,8 @@ const remedy = "let processes be traced: sysctl -w kernel.yama.ptrace_scope=1, a
 type Source struct {
 	Log *slog.Logger // nil is none
 
-	oldStyle bool // act as on a kernel before 5.3
+	oldStyle bool        // act as on a kernel before 5.3
+	works    atomic.Bool // Probe has found so
 
 	mu      sync.Mutex
 	watches map[*Watch]struct{} // guarded by mu
@@ -51,6 +52,9 @@ func (*Source) Name() string { return "ptrace" }
 // not.
 func (s *Source) Probe(ctx context.Context) error {
 	const op = "ptrace.Probe"
+	if s.works.Load() {
+		return nil
+	}
 	attempt := &syscall.SysProcAttr{}
 	if os.Geteuid() != 0 {
 		attempt.Cloneflags = unix.CLONE_NEWUSER
@@ -77,6 +81,7 @@ func (s *Source) Probe(ctx context.Context) error {
 	case err != nil:
 		return fmt.Errorf("%s: %w", op, err)
 	}
+	s.works.Store(true)
 	return nil
 }
 
@@ -110,7 +115,8 @@ func scope() string {
 // interrupted and made again, as by a signal without a handler. It returns
 // fault.Unsupported if the jail's init may not be traced.
 //
-// The jail's processes must not be children of this process that it waits for:
+// What enters the jail from outside later, and is no child of a process inside,
+// is not seen. The jail's processes must not be children of this process that it waits for:
 // their stops would be taken for their end.
 func (s *Source) Attach(ctx context.Context, t observe.Target, sink observe.Sink) (observe.Watch, error) {
 	w, err := attach(ctx, t, sink, s.log().With("jail", t.Jail), s.oldStyle)
@@ -150,7 +156,7 @@ func (s *Source) log() *slog.Logger {
 	if s.Log != nil {
 		return s.Log
 	}
-	return slog.New(slog.NewTextHandler(io.Discard, nil))
+	return slog.New(slog.DiscardHandler)
 }
 
 // recorded lists the types of records that a selection asks this source for.

@@ -16,7 +16,7 @@ import (
 
 // begin seizes all there is in the jail. When it returns every task has stopped
 // once and goes on traced.
-func (tr *tracer) begin(ctx context.Context, watched bool) error {
+func (tr *tracer) begin(ctx context.Context) error {
 	found, err := tr.seizeAll(ctx)
 	if err != nil {
 		return err
@@ -24,7 +24,7 @@ func (tr *tracer) begin(ctx context.Context, watched bool) error {
 	if tr.tasks[tr.jail.PID] == nil {
 		return fmt.Errorf("init, process %d, is gone", tr.jail.PID)
 	}
-	if watched || len(tr.procs) > 1 {
+	if tr.jail.Again || len(tr.procs) > 1 {
 		tr.missing("nobody watched")
 	}
 	tr.announce(found)
@@ -56,7 +56,7 @@ func (tr *tracer) seizeAll(ctx context.Context) (all []*task, err error) {
 			}
 			switch err := seize(tid); err {
 			case nil:
-				t := tr.meet(tid)
+				t, _ := tr.meet(tid)
 				t.fresh = false
 				all = append(all, t)
 				delete(tr.foreign, tid)
@@ -112,7 +112,8 @@ func cannotTrace(pid int, err error) error {
 func (tr *tracer) announce(found []*task) {
 	slices.SortFunc(found, func(a, b *task) int { return int(a.inner) - int(b.inner) })
 	for _, t := range found {
-		tr.began(t, event.Existing)
+		st, _ := readStatus(t.tid) // its parent may have been unknown before
+		tr.began(t, st, event.Existing)
 		if tr.wants.stops {
 			t.existing = true
 			interrupt(t.tid)

@@ -149,8 +149,9 @@ func (tr *tracer) handle(r *report) {
 	tid := int(r.Tid)
 	t := tr.tasks[tid]
 	if t == nil {
-		t = tr.meet(tid)
-		tr.began(t, 0)
+		var st status
+		t, st = tr.meet(tid)
+		tr.began(t, st, 0)
 	}
 	if r.ended() {
 		tr.ended(t, r)
@@ -165,8 +166,9 @@ func (tr *tracer) handle(r *report) {
 	case ev == eventStop:
 		// Stopped with its whole process. So it stays until it is continued,
 		// which it says by another such stop.
-		t.fresh, t.existing = false, false
+		tr.firstStop(t)
 		if !tr.leaving {
+			t.fresh, t.existing = false, false
 			ptrace(unix.PTRACE_LISTEN, tid, 0, 0)
 			return
 		}
@@ -316,10 +318,15 @@ func (tr *tracer) drain(ctx context.Context) error {
 	return tr.pending() // the children they have made
 }
 
+// patience is how long tasks are waited for that are busy in the kernel, when
+// the watch ends.
+const patience = time.Second
+
 // letAllGo has every task go on untraced. The few that cannot be stopped now,
 // such as the parent of a vfork, the kernel lets go when this thread ends.
 func (tr *tracer) letAllGo() {
 	tr.leaving, tr.over = true, true
+	begin := time.Now()
 	for _, t := range tr.tasks {
 		interrupt(t.tid)
 	}
@@ -331,10 +338,13 @@ func (tr *tracer) letAllGo() {
 		for tid := range tr.tasks {
 			all = all && blocked(tid)
 		}
-		if all {
-			return
+		if all || time.Since(begin) > patience {
+			break
 		}
 		time.Sleep(100 * time.Microsecond)
+	}
+	for _, t := range tr.tasks {
+		tr.unfinished(t)
 	}
 }
 

@@ -28,8 +28,8 @@ type Watch struct {
 	gone   chan struct{} // closed when the thread has let go of the jail
 	once   sync.Once
 
-	seen, lost, throttled atomic.Uint64
-	err                   atomic.Pointer[string]
+	seen, throttled atomic.Uint64
+	err             atomic.Pointer[string]
 }
 
 // An order is carried out by the tracing thread between two stops.
@@ -52,19 +52,11 @@ func attach(ctx context.Context, t observe.Target, sink observe.Sink, log *slog.
 	}
 	tr.oldStyle = oldStyle
 	w.tr = tr
-	init, err := identify(t.PID)
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", op, err)
-	}
 	seized := make(chan error, 1)
 	onOwnThread(func() {
 		defer close(w.gone)
 		w.tid = unix.Gettid()
-		err := tr.begin(ctx, watched(t.Dir, init))
-		if err == nil {
-			err = mark(t.Dir, init)
-		}
-		if err != nil {
+		if err := tr.begin(ctx); err != nil {
 			tr.letAllGo()
 			seized <- err
 			return
@@ -138,28 +130,25 @@ func (w *Watch) Drain(ctx context.Context) error {
 }
 
 func (w *Watch) Status() observe.Status {
-	s := observe.Status{Seen: w.seen.Load(), Lost: w.lost.Load(), Throttled: w.throttled.Load()}
+	s := observe.Status{Seen: w.seen.Load(), Throttled: w.throttled.Load()}
 	if err := w.err.Load(); err != nil {
 		s.Err = *err
 	}
 	return s
 }
 
-// Close lets the jail's processes go on unwatched, and forgets that they were.
-func (w *Watch) Close() error {
-	w.Release()
-	if err := unmark(w.target.Dir); err != nil {
-		return fmt.Errorf("ptrace.Close: %w", err)
-	}
-	return nil
-}
+// Close lets the jail's processes go on unwatched. Nothing is left on the host,
+// so it is the same as Release.
+func (w *Watch) Close() error { return w.Release() }
 
 // Release lets the jail's processes go on unwatched: nothing can record them
 // without a daemon. The next Attach says so in the log.
 func (w *Watch) Release() error {
 	w.once.Do(func() {
 		w.give(context.Background(), func() { // if it is gone already, so much the better
-			w.tr.drain(context.Background())
+			ctx, cancel := context.WithTimeout(context.Background(), patience)
+			defer cancel()
+			w.tr.drain(ctx)
 			w.tr.letAllGo()
 		})
 		<-w.gone

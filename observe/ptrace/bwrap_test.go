@@ -1,0 +1,104 @@
+package ptrace_test
+
+import (
+	"context"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"glasshouse/backend/backendtest"
+	"glasshouse/backend/bwrap"
+	"glasshouse/event"
+	"glasshouse/id"
+	api "glasshouse/jail"
+	"glasshouse/jailinit/control"
+	"glasshouse/jailinit/protocol"
+	"glasshouse/observe"
+	"glasshouse/observe/ptrace"
+)
+
+// TestAJailOfBubblewrap is what this package is for: run as an ordinary user, it
+// is all there is to see the jail by.
+func TestAJailOfBubblewrap(t *testing.T) {
+	dir, err := os.MkdirTemp("", "gh-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chmod(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	backend := bwrap.New(bwrap.Config{
+		CgroupPrefix: "glasshouse-" + filepath.Base(dir), Templates: filepath.Join(dir, "templates"), Base: filepath.Join(dir, "base"),
+	})
+	if err := backend.Probe(t.Context()); err != nil {
+		t.Skip(err)
+	}
+	name := id.NewJail()
+	p := api.Plan{
+		ID: name, Dir: filepath.Join(dir, string(name)), Hostname: "box",
+		IDs:    api.IDRange{First: 0xe0000000 + rand.Uint32N(4000)*65536, Count: 65536},
+		Limits: api.DefaultLimits, Network: api.Isolated, Init: backendtest.Init(t),
+	}
+	if err := os.Mkdir(p.Dir, 0o711); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		ctx := context.WithoutCancel(t.Context())
+		if err := backend.Clean(ctx, p); err != nil {
+			t.Errorf("Clean: %v", err)
+		}
+		if err := backend.Remove(ctx, p); err != nil {
+			t.Errorf("Remove: %v", err)
+		}
+		os.RemoveAll(dir)
+	})
+	inst, err := backend.Create(t.Context(), p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { inst.Close() })
+
+	l := &log{}
+	w, err := (&ptrace.Source{}).Attach(ctx(t), observe.Target{Jail: name, Dir: p.Dir, PID: inst.PID()}, l)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { w.Close() })
+	argv := []string{"/bin/sh", "-c", "cd /tmp; echo hello > its; rm its; unshare -U true; exit 3"}
+	stream, _, err := control.Dial(inst.Control()).Exec(ctx(t), protocol.Exec{ID: id.NewExec(), Argv: argv, Env: []string{"PATH=/usr/bin:/bin"}}, &control.AttachOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer stream.Close()
+	for {
+		if _, err := stream.Next(); err != nil {
+			break
+		}
+	}
+	drain(t, w)
+	if stream.Status().Code != 3 {
+		t.Errorf("the command ends with %+v", stream.Status())
+	}
+	shells := l.all(func(e *event.Event) bool { return e.Op == event.OpExec && slices.Equal(e.Argv, argv) })
+	if len(shells) != 1 || shells[0].UID != 0 || shells[0].PPID != 1 || shells[0].PID == shells[0].HostPID || !strings.HasPrefix(shells[0].Exe, "/usr/bin/") {
+		t.Fatalf("programs: %+v", shells)
+	}
+	var did []string
+	for _, e := range l.all(func(e *event.Event) bool { return e.Type == event.File && strings.HasPrefix(e.Path, "/tmp/") }) {
+		did = append(did, line(&e, "/tmp"))
+	}
+	for _, want := range []string{"create its", "write its 6", "delete its"} {
+		if !slices.Contains(did, want) {
+			t.Errorf("%q is missing in %q", want, did)
+		}
+	}
+	if got := l.all(func(e *event.Event) bool { return e.Op == event.OpExit && e.PID == shells[0].PID && e.Code == 3 }); len(got) != 1 {
+		t.Errorf("ends of the shell: %+v", got)
+	}
+	if got := l.all(func(e *event.Event) bool { return called("unshare")(e) && e.Ret < 0 }); len(got) != 1 {
+		t.Errorf("the call that the filter refuses: %+v", l.all(called("unshare")))
+	}
+}
