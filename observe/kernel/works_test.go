@@ -52,7 +52,8 @@ func refused(args []string) {
 	for range n {
 		unix.RawSyscall(unix.SYS_GETPGRP, 0, 0, 0)
 	}
-	unix.Rmdir("/of-a-refused-call")
+	name := []byte("/of-a-refused-call\x00")
+	unix.RawSyscall(unix.SYS_RMDIR, uintptr(unsafe.Pointer(&name[0])), 0, 0)
 }
 
 // faulting opens a path that lies in memory not read yet.
@@ -81,8 +82,8 @@ func race(args []string) {
 	go func() {
 		defer close(done)
 		for !stop.Load() {
-			*(*uint32)(unsafe.Pointer(at)) = e
-			*(*uint32)(unsafe.Pointer(at)) = g
+			atomic.StoreUint32(at, e)
+			atomic.StoreUint32(at, g)
 		}
 	}()
 	n, _ := strconv.Atoi(args[1])
