@@ -71,6 +71,18 @@ func (p *packer) run() {
 	p.mu.Unlock()
 	if nice {
 		runtime.LockOSThread() // until its end, so that the thread ends too
+		if unix.Gettid() == os.Getpid() {
+			// The main thread does not end. While it is held here, the work
+			// is done by another.
+			defer runtime.UnlockOSThread()
+			done := make(chan struct{})
+			go func() {
+				defer close(done)
+				p.run()
+			}()
+			<-done
+			return
+		}
 		_ = unix.Setpriority(unix.PRIO_PROCESS, unix.Gettid(), 19)
 	}
 	var w *zstd.Encoder

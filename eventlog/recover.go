@@ -51,10 +51,10 @@ func (l *Log) Open() error {
 	r.boot()
 
 	l.mu.Lock()
-	l.seq = max(l.seq, r.last)
+	l.seq = r.last
+	l.written.Store(l.seq)
 	l.open = true
 	l.mu.Unlock()
-	l.written.Store(l.seq)
 	for i := range r.gaps {
 		l.say(&r.gaps[i])
 	}

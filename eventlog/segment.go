@@ -99,7 +99,12 @@ func (l *Log) blocksOf(s *segment, f *os.File, packed bool, off int64) ([]block,
 		return nil, fmt.Errorf("read segment %s: %w", f.Name(), err)
 	}
 	l.adopt(s, x)
-	packing.add(l, s) // which writes the index
+	l.mu.Lock()
+	open := l.open
+	l.mu.Unlock()
+	if open { // Open itself looks at segments before there can be a gap about them
+		packing.add(l, s) // which writes the index
+	}
 	return x.blocks, nil
 }
 
