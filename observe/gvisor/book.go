@@ -105,7 +105,19 @@ func (b *book) task(tid, pid int32) *task {
 		b.tasks[tid] = t
 	}
 	t.pid = pid
+	if pid > 0 && b.processes[pid] == nil {
+		b.appear(pid)
+	}
 	return t
+}
+
+// appear records a process of whose beginning nothing was told: somebody on the
+// host put it there with runsc, or the point was dropped.
+func (b *book) appear(pid int32) {
+	b.process(pid)
+	e := b.begin(event.Proc, &task{tid: pid, pid: pid}, b.clock.first, event.Unresolved)
+	e.Op = event.OpExec
+	b.add()
 }
 
 func (b *book) process(pid int32) *process {
@@ -308,11 +320,12 @@ func (b *book) clone(p *point) {
 	const cloneThread = 0x10000
 	ns := b.clock.ns(p.time)
 	var flags event.Flags
+	by := b.task(p.tid, p.pid)
 	parent := b.process(p.pid)
 	parent.uid, parent.gid = p.uid, p.gid
 	ppid := p.pid
 	name := parent.comm
-	if by := b.tasks[p.tid]; by != nil && by.named {
+	if by.named {
 		name = by.comm
 	}
 	if p.newFlags&cloneThread != 0 {

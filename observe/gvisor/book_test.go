@@ -129,6 +129,8 @@ func newPage(t testing.TB, s event.Selection) (*book, *page) {
 	b := newBook("j-test", p, func(int64) bool { return false })
 	b.clock = clock{first: 0, last: 1 << 60}
 	b.choice = chosen(t, s)
+	b.process(1)
+	b.process(7)
 	return b, p
 }
 
@@ -347,6 +349,13 @@ func TestThreadsHaveTheNamesTheyGiveThemselves(t *testing.T) {
 	expect(t, p.b.String(), "fork ", "prctl main", "fork main", "prctl worker", "fork worker", "gap ", "prctl ", "getppid ")
 }
 
+func TestAProcessThatComesFromNowhereIsRecorded(t *testing.T) {
+	got := told(t, event.Selection{},
+		datagram(kindRaw, 0, at(30, 30, 1), enters("getppid")),
+		datagram(kindRaw, 0, at(30, 30, 2), enters("getppid"), exits(0)))
+	expect(t, got, `30/30 exec of 0, 0:0  [] in "" code 0 unresolved`, "30/30 getppid(0) = 0 in 1 ")
+}
+
 func TestRecordsAreInTheOrderOfTheirTimes(t *testing.T) {
 	b, _ := newPage(t, event.Selection{})
 	last := int64(0)
@@ -400,6 +409,7 @@ func TestWhoWasThereBeforeIsRecordedOnce(t *testing.T) {
 		t.Fatal(err)
 	}
 	b, p := newPage(t, event.Selection{})
+	clear(b.processes)
 	b.residents(all, 100)
 	b.residents(all, 100)
 	expect(t, p.b.String(), `1/1 exec of 0, 0:0 /init ["/init" "x"] in "/" code 0 existing`)

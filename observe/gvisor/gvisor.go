@@ -123,6 +123,9 @@ func (s *Source) Attach(ctx context.Context, t observe.Target, sink observe.Sink
 		unix.Close(bell)
 		return nil, fmt.Errorf("watch jail %s: %w", t.Jail, err)
 	}
+	if t.Again && first.gap == "" {
+		first.gap = "nobody watched"
+	}
 	w.queue = []*session{first}
 	go w.run()
 	return w, nil

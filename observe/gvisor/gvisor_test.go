@@ -16,6 +16,7 @@ import (
 	"glasshouse/event"
 	"glasshouse/fault"
 	"glasshouse/observe"
+	"glasshouse/observe/observetest"
 )
 
 func is(typ event.Type, op, path string) func(*event.Event) bool {
@@ -410,7 +411,10 @@ func TestMain(m *testing.M) {
 		fmt.Println(watchAsDaemon(s))
 		return
 	}
-	os.Exit(m.Run())
+	if socket := os.Getenv(jailSocket); socket != "" {
+		os.Exit(runInJail(socket))
+	}
+	observetest.Main(m)
 }
 
 // watchAsDaemon watches a jail until it is killed.

@@ -94,7 +94,7 @@ type guest struct {
 	target observe.Target
 }
 
-func (h *house) guest(t testing.TB) *guest {
+func (h *house) guest(t testing.TB, change ...func(*jail.Plan)) *guest {
 	t.Helper()
 	name := id.NewJail()
 	p := jail.Plan{
@@ -104,6 +104,9 @@ func (h *house) guest(t testing.TB) *guest {
 		Limits: jail.DefaultLimits, Network: jail.Isolated, Init: backendtest.Init(t),
 	}
 	p.Limits.DiskMB = 64
+	for _, c := range change {
+		c(&p)
+	}
 	must(t, os.Mkdir(p.Dir, 0o711))
 	t.Cleanup(func() {
 		if err := h.backend.Clean(context.WithoutCancel(t.Context()), p); err != nil {
@@ -122,17 +125,27 @@ func (h *house) guest(t testing.TB) *guest {
 // run runs a program in the jail and returns what it prints and its exit code.
 func (g *guest) run(t testing.TB, argv ...string) (string, int) {
 	t.Helper()
-	e := protocol.Exec{ID: id.NewExec(), Argv: argv, Env: []string{"PATH=/usr/bin:/bin"}}
-	stream, _, err := control.Dial(g.inst.Control()).Exec(t.Context(), e, &control.AttachOptions{Lossless: true})
+	out, code, err := run(t.Context(), g.inst.Control(), nil, argv)
 	must(t, err)
+	return out, code
+}
+
+func run(ctx context.Context, socket string, env, argv []string) (string, int, error) {
+	e := protocol.Exec{ID: id.NewExec(), Argv: argv, Env: append([]string{"PATH=/usr/bin:/bin"}, env...)}
+	stream, _, err := control.Dial(socket).Exec(ctx, e, &control.AttachOptions{Lossless: true})
+	if err != nil {
+		return "", 0, err
+	}
 	defer stream.Close()
 	var out bytes.Buffer
 	for {
 		chunk, err := stream.Next()
 		if errors.Is(err, io.EOF) {
-			return out.String(), stream.Status().Code
+			return out.String(), stream.Status().Code, nil
 		}
-		must(t, err)
+		if err != nil {
+			return "", 0, err
+		}
 		out.Write(chunk.Data)
 	}
 }

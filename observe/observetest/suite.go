@@ -31,6 +31,9 @@ type Suite struct {
 
 	// Pinned says that recording goes on after Release.
 	Pinned bool
+
+	// Differs names the clauses that the source cannot keep, each with the reason.
+	Differs map[string]string
 }
 
 // A scene is one jail being watched.
@@ -119,7 +122,12 @@ func Run(t *testing.T, s Suite) {
 		{"ClosedIsClosed", closed},
 		{"LetGoAndTakenUpAgain", release},
 	} {
-		t.Run(test.name, func(t *testing.T) { test.f(t, s) })
+		t.Run(test.name, func(t *testing.T) {
+			if why, ok := s.Differs[test.name]; ok {
+				t.Skip(why)
+			}
+			test.f(t, s)
+		})
 	}
 }
 

@@ -1,0 +1,72 @@
+package gvisor_test
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+
+	"glasshouse/event"
+	"glasshouse/jail"
+	"glasshouse/observe"
+	"glasshouse/observe/observetest"
+)
+
+func TestContract(t *testing.T) {
+	h := newHouse(t)
+	self, err := os.ReadFile("/proc/self/exe")
+	must(t, err)
+	dir := filepath.Join(h.dir, "works")
+	must(t, os.Mkdir(dir, 0o755))
+	must(t, os.WriteFile(filepath.Join(dir, "work"), self, 0o755))
+	observetest.Run(t, observetest.Suite{
+		Open: func(*testing.T) observe.Source { return h.gvisor() },
+		Jail: func(t *testing.T) observetest.Jail {
+			return cell{h.guest(t, func(p *jail.Plan) { p.Mounts = []jail.Mount{{Source: dir, Target: "/works"}} })}
+		},
+		Differs: map[string]string{
+			"ArgumentsComeBackByteForByte":     "gVisor cannot send text that is not UTF-8; TestWhatIsNotUTF8CannotHide says what is left",
+			"AFileIsSeenFromItsMakingToItsEnd": "gVisor has no points that tell the paths of rename, link, chmod and unlink",
+		},
+	})
+}
+
+// A cell is a jail of gVisor's as the suite wants it.
+type cell struct{ *guest }
+
+func (c cell) Target(s event.Selection) observe.Target {
+	t := c.target
+	t.Selection = s
+	return t
+}
+
+// jailSocket tells a process of this test to run a program in the jail whose init
+// has that socket.
+const jailSocket = "GLASSHOUSE_GVISOR_TEST_SOCKET"
+
+func (c cell) Command(argv ...string) *exec.Cmd {
+	cmd := exec.Command(os.Args[0], argv...)
+	cmd.Env = append(os.Environ(), jailSocket+"="+c.inst.Control())
+	return cmd
+}
+
+// work is what the suite names its works by.
+const work = "GLASSHOUSE_OBSERVE_WORK"
+
+func (c cell) Work(name string, args ...string) *exec.Cmd {
+	cmd := c.Command(append([]string{"/works/work"}, args...)...)
+	cmd.Env = append(cmd.Env, work+"="+name)
+	return cmd
+}
+
+func runInJail(socket string) int {
+	out, code, err := run(context.Background(), socket, []string{work + "=" + os.Getenv(work)}, os.Args[1:])
+	fmt.Print(out)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	return code
+}
