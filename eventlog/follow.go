@@ -173,6 +173,11 @@ func (s *Stream) join(ctx context.Context) error {
 		t.mu.Lock()
 	}
 	defer t.mu.Unlock()
+	if t.at < s.seen { // the log was closed meanwhile
+		s.l.leaveTail(t)
+		s.tail = nil
+		return nil
+	}
 	if t.floor > s.seen {
 		s.cur.upto = max(s.cur.upto, t.at)
 		return nil
@@ -254,8 +259,13 @@ func (s *Stream) live(ctx context.Context) (*Batch, error) {
 	}
 	ended, ch := t.ended, t.more
 	t.mu.Unlock()
-	if ended {
-		return nil, io.EOF
+	if ended { // the log is closed, and what is left no tail will hand out
+		s.l.leaveTail(t)
+		s.tail = nil
+		w := s.want
+		w.after = s.seen
+		s.cur = s.l.cursor(w, s.l.Written())
+		return nil, nil
 	}
 	return nil, s.wait(ctx, ch)
 }

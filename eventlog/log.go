@@ -94,7 +94,7 @@ type Log struct {
 	drained chan struct{} // closed by Close when all is written
 	tailing sync.WaitGroup
 
-	// Lock order: follow, disk, mu.
+	// Lock order: a tail's mu, follow, disk, mu.
 
 	mu       sync.Mutex
 	open     bool

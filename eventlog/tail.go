@@ -68,8 +68,8 @@ type tail struct {
 	late time.Time
 }
 
-// run is the tail's goroutine. It ends with its last stream, or with the log,
-// and then when everything was handed out.
+// run is the tail's goroutine. It ends with its last stream, or with the log:
+// what it has not handed out by then the streams read for themselves.
 func (t *tail) run() {
 	tailCount.Add(1)
 	defer tailCount.Add(-1)
@@ -86,7 +86,6 @@ func (t *tail) run() {
 			case <-t.quit:
 				return
 			case <-t.l.drained:
-				t.finish()
 				return
 			}
 		}
@@ -96,7 +95,6 @@ func (t *tail) run() {
 		case <-t.quit:
 			return
 		case <-t.l.drained:
-			t.finish()
 			return
 		}
 		began := time.Now()
@@ -105,7 +103,7 @@ func (t *tail) run() {
 		behind = !t.round(int(flow * every.Seconds() / float64(n)))
 		pause = max(every, time.Since(began)*time.Duration(tailCount.Load()))
 		if behind && time.Since(t.late) > patience {
-			t.skip("faster than it is handed out")
+			t.skip()
 			behind = false
 		}
 	}
@@ -118,14 +116,6 @@ func (t *tail) end() {
 	t.ended = true
 	close(t.more)
 	close(t.moved)
-}
-
-// finish hands out what is left when the log is closed: as much as the ring
-// holds, for there is no later.
-func (t *tail) finish() {
-	if !t.round(t.capacity() / 2) {
-		t.skip("the log was closed")
-	}
 }
 
 // parsed is where the cursor is to parse a record, if the filter needs that.
@@ -167,7 +157,7 @@ func (t *tail) round(limit int) bool {
 }
 
 // skip counts what was written and not handed out, and tells so instead.
-func (t *tail) skip(reason string) {
+func (t *tail) skip() {
 	t.cur.upto = t.l.Written()
 	from, last := t.at+1, uint64(0)
 	var n counts
@@ -185,7 +175,7 @@ func (t *tail) skip(reason string) {
 			last = h.seq
 		}
 	}
-	t.push(t.l.gaps(n, from, t.cur.upto, reason), t.cur.upto)
+	t.push(t.l.gaps(n, from, t.cur.upto, "faster than it is handed out"), t.cur.upto)
 	t.late = time.Time{}
 }
 
