@@ -26,10 +26,13 @@ var commands = map[string]func(args []string) error{
 	"calls":    calls,
 	"dial":     dial,
 	"eat":      eat,
+	"files":    files,
 	"fork":     fork,
+	"forks":    forks,
 	"kill-all": killAll,
 	"loopback": loopback,
 	"powers":   powers,
+	"storm":    storm,
 }
 
 func main() {

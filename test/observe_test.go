@@ -1,0 +1,284 @@
+package test_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"glasshouse/api/client"
+	"glasshouse/api/wire"
+	"glasshouse/event"
+	"glasshouse/id"
+)
+
+// events returns what a jail's log has that a filter means.
+func (h *house) events(j id.Jail, filter string) []event.Event {
+	h.Helper()
+	var all []event.Event
+	for r, err := range h.Events(h.Context(), j, client.EventQuery{Filter: filter}) {
+		if err != nil {
+			h.Fatal(err)
+		}
+		var e event.Event
+		if err := event.Parse(r.JSON, &e); err != nil {
+			h.Fatalf("%v in %s", err, r.JSON)
+		}
+		all = append(all, e)
+	}
+	return all
+}
+
+// tally counts a jail's records without keeping them.
+func (h *house) tally(j id.Jail, filter string) (n int, bytes, lost int64) {
+	h.Helper()
+	for r, err := range h.Events(h.Context(), j, client.EventQuery{Filter: filter}) {
+		if err != nil {
+			h.Fatal(err)
+		}
+		var e event.Event
+		if err := event.Parse(r.JSON, &e); err != nil {
+			h.Fatalf("%v in %s", err, r.JSON)
+		}
+		if e.Type == event.Gap {
+			lost += e.Lost
+			continue
+		}
+		n++
+		bytes += e.Bytes
+	}
+	return n, bytes, lost
+}
+
+// run runs a program in a jail without a shell, which makes calls of its own.
+func (h *house) run(j id.Jail, argv ...string) {
+	h.Helper()
+	x, err := h.Exec(h.Context(), j, wire.ExecRequest{Argv: argv})
+	if err != nil {
+		h.Fatal(err)
+	}
+	if x.ExitCode == nil || *x.ExitCode != 0 {
+		h.Fatalf("%q: %+v", argv, x)
+	}
+}
+
+// watchedByKernel skips a test of what only programs in the kernel see.
+func (h *house) watchedByKernel(j id.Jail) {
+	h.Helper()
+	got, err := h.Jail(h.Context(), j)
+	if err != nil {
+		h.Fatal(err)
+	}
+	if got.Observation == nil {
+		h.Fatal("the jail is not observed")
+	}
+	if src, ok := got.Observation.Sources["kernel"]; !ok || src.Err != "" {
+		h.Skipf("the kernel watches no jails here: %s", src.Err)
+	}
+}
+
+func TestWhatAJailDoesIsSeenFromItsFirstExec(t *testing.T) {
+	h := open(t, "")
+	dir := t.TempDir()
+	out, stderr, code := h.glasshouse(dir, "jail", "create", "--start", "--network", "full", "--", "sh", "-c", "echo first > /tmp/first; sleep 60")
+	if code != 0 {
+		t.Fatal(stderr)
+	}
+	j := id.Jail(strings.TrimSpace(out))
+	h.watchedByKernel(j)
+	h.sh(j, "echo secret > /tmp/x; cat /tmp/x; rm /tmp/x; cat /etc/nosuch; exit 3")
+
+	var argv [][]string
+	for _, e := range h.events(j, "type:proc op:exec -flag:existing") {
+		argv = append(argv, e.Argv)
+	}
+	if len(argv) < 2 || argv[0][len(argv[0])-1] != "echo first > /tmp/first; sleep 60" {
+		t.Errorf("the first exec is %q, want the jail's command", argv)
+	}
+	var files []string
+	for _, e := range h.events(j, "type:file path:/tmp/x") {
+		files = append(files, e.Op)
+	}
+	if got := strings.Join(files, " "); got != "create write close open read read close delete" && got != "create close write open read read close delete" {
+		t.Logf("operations on /tmp/x: %s", got)
+		for _, want := range []string{"create", "write", "open", "read", "close", "delete"} {
+			if !strings.Contains(got, want) {
+				t.Errorf("no %s of /tmp/x", want)
+			}
+		}
+	}
+	if e := h.events(j, "type:syscall path:/etc/nosuch ret:ENOENT"); len(e) == 0 || e[0].Name != "openat" {
+		t.Errorf("the open that failed is recorded as %+v", e)
+	}
+
+	for _, c := range []struct {
+		args []string
+		want string
+	}{
+		{[]string{"events", string(j), "type:proc", "op:exec"}, "sleep 60"},
+		{[]string{"events", string(j), "--json", "type:file", "path:/tmp/first"}, `"op":"create","path":"/tmp/first"`},
+		{[]string{"ps", string(j)}, "sleep 60"},
+		{[]string{"ps", string(j), "--all"}, "exit 3"},
+		{[]string{"report", string(j), "--md"}, "/etc/nosuch"},
+		{[]string{"report", string(j), "--html"}, "<!doctype html>"},
+		{[]string{"diff", string(j), "--unified"}, "+first"},
+		{[]string{"net", string(j)}, ""},
+	} {
+		out, stderr, code := h.glasshouse(dir, c.args...)
+		if code != 0 || !strings.Contains(strings.ToLower(out), strings.ToLower(c.want)) {
+			t.Errorf("%q: exit code %d, without %q:\n%.2000s%s", c.args, code, c.want, out, stderr)
+		}
+	}
+	// The files are what the seed says they are.
+	for _, name := range []string{"syscalls", "filesystem", "processes"} {
+		data, err := os.ReadFile(filepath.Join(h.data, "jails", string(j), "events", name+".jsonl"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		first, _, _ := strings.Cut(string(data), "\n")
+		var got map[string]any
+		if err := json.Unmarshal([]byte(first), &got); err != nil || got["jail"] != string(j) {
+			t.Errorf("%s.jsonl begins %s: %v", name, first, err)
+		}
+	}
+}
+
+func TestTwoJailsAndTheHostAreApartInTheLogs(t *testing.T) {
+	h := open(t, "")
+	one, two := h.running(wire.CreateJail{}), h.running(wire.CreateJail{})
+	h.watchedByKernel(one.ID)
+	if err := exec.Command("sh", "-c", "echo mark-of-the-host > /dev/null; ls /mark-of-the-host 2>/dev/null; true").Run(); err != nil {
+		t.Fatal(err)
+	}
+	h.sh(one.ID, "cat /mark-of-one; true")
+	h.sh(two.ID, "cat /mark-of-two; true")
+	for _, c := range []struct {
+		j    id.Jail
+		mine string
+	}{{one.ID, "mark-of-one"}, {two.ID, "mark-of-two"}} {
+		seen := map[string]int{}
+		for _, e := range h.events(c.j, "") {
+			line := string(e.AppendJSON(nil))
+			for _, mark := range []string{"mark-of-one", "mark-of-two", "mark-of-the-host"} {
+				if strings.Contains(line, mark) {
+					seen[mark]++
+				}
+			}
+		}
+		if seen[c.mine] == 0 || len(seen) != 1 {
+			t.Errorf("the log of %s has %v", c.mine, seen)
+		}
+	}
+}
+
+func TestArgumentsOfAnyBytesComeThroughTheAPI(t *testing.T) {
+	h := open(t, "")
+	j := h.running(wire.CreateJail{})
+	h.watchedByKernel(j.ID)
+	h.sh(j.ID, `/bin/echo "a \"quote\"" 'two
+lines' "$(printf 'no \377\200 text')" > /dev/null`)
+	for _, e := range h.events(j.ID, "type:proc op:exec") {
+		if len(e.Argv) == 4 && e.Argv[0] == "/bin/echo" {
+			if e.Argv[1] != `a "quote"` || e.Argv[2] != "two\nlines" || e.Argv[3] != "no \xff\x80 text" {
+				t.Errorf("argv came back as %q", e.Argv)
+			}
+			return
+		}
+	}
+	t.Error("the program is not recorded")
+}
+
+func TestAStormIsCountedToTheLastCall(t *testing.T) {
+	h := open(t, "")
+	j := h.running(wire.CreateJail{})
+	h.watchedByKernel(j.ID)
+	const each, threads = 400000, 3
+	start := time.Now()
+	h.run(j.ID, "probe", "storm", fmt.Sprint(each), fmt.Sprint(threads))
+	took := time.Since(start)
+	n, _, lost := h.tally(j.ID, "name:getppid")
+	t.Logf("%d calls in %v", n, took)
+	if n != each*threads || lost != 0 {
+		t.Errorf("%d calls are recorded and %d said to be lost, of %d", n, lost, each*threads)
+	}
+	if _, _, gaps := h.tally(j.ID, "type:gap"); gaps != 0 {
+		t.Errorf("%d records are said to be lost", gaps)
+	}
+
+	h.run(j.ID, "probe", "forks", "10000")
+	forks := map[int32]int{}
+	most := 0
+	for _, e := range h.events(j.ID, "type:proc op:fork -flag:thread") {
+		forks[e.PPID]++
+		most = max(most, forks[e.PPID])
+	}
+	if most != 10000 {
+		t.Errorf("%d forks of one process are recorded of 10000", most)
+	}
+}
+
+func TestGreatAndManyFiles(t *testing.T) {
+	if testing.Short() {
+		t.Skip("writes 4 GB")
+	}
+	h := open(t, "")
+	j := h.running(wire.CreateJail{Limits: wire.Limits{DiskMB: 8192}, Observe: wire.Observe{Syscalls: "security"}})
+	h.watchedByKernel(j.ID)
+	h.sh(j.ID, "dd if=/dev/zero of=/work/great bs=4M count=1024; rm /work/great")
+	if _, bytes, lost := h.tally(j.ID, "op:write path:/work/great"); bytes != 4<<30 || lost != 0 {
+		t.Errorf("%d bytes are recorded of %d, %d records lost", bytes, int64(4<<30), lost)
+	}
+	h.sh(j.ID, "mkdir /work/many; probe files /work/many 100000")
+	for op, want := range map[string]int{"create": 100000, "write": 100000, "delete": 100000} {
+		if n, _, lost := h.tally(j.ID, "op:"+op+" path:/work/many/*"); n != want || lost != 0 {
+			t.Errorf("%d of %s are recorded of %d, %d lost", n, op, want, lost)
+		}
+	}
+}
+
+// A daemon that is killed while a jail makes calls as fast as it can says when it
+// is back how many it missed, to the last one.
+func TestADaemonKilledUnderAStormAddsUp(t *testing.T) {
+	h := open(t, "")
+	j := h.running(wire.CreateJail{Observe: wire.Observe{Syscalls: "off", Allow: []string{"getppid"}, Files: "off", Network: "off"}})
+	h.watchedByKernel(j.ID)
+	const each, threads = 1000000, 2
+	x, err := h.Exec(h.Context(), j.ID, wire.ExecRequest{Argv: []string{"probe", "storm", fmt.Sprint(each), fmt.Sprint(threads)}, Detach: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	time.Sleep(300 * time.Millisecond)
+	h.kill()
+	time.Sleep(time.Second)
+	h.start()
+	for deadline := time.Now().Add(2 * time.Minute); ; time.Sleep(50 * time.Millisecond) {
+		got, err := h.ExecResult(h.Context(), j.ID, x.ID)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !got.Running {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatal("the storm does not end")
+		}
+	}
+	n, _, _ := h.tally(j.ID, "name:getppid -type:gap")
+	var lost int64
+	for _, e := range h.events(j.ID, "type:gap") {
+		if e.Source == event.Syscall {
+			lost += e.Lost
+		}
+	}
+	t.Logf("%d recorded, %d missed", n, lost)
+	if int64(n)+lost != each*threads {
+		t.Errorf("%d calls are recorded and %d said to be lost; together %d, want %d", n, lost, int64(n)+lost, each*threads)
+	}
+	if lost == 0 {
+		t.Error("nothing was missed: the test is too small to show anything")
+	}
+}
