@@ -9,7 +9,7 @@ export CGO_ENABLED := 0
 GO      ?= go
 LDFLAGS := -s -w -X glasshouse/cli.version=$(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
 
-.PHONY: help up down build test check bench setup docs clean
+.PHONY: help up down build test check generate bench setup docs clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -31,7 +31,11 @@ build: ## bin/glasshouse
 	$(GO) build -trimpath -ldflags '-s -w' -o $(INIT) ./cmd/glasshouse-init
 	$(GO) build -trimpath -ldflags '$(LDFLAGS)' -o bin/glasshouse ./cmd/glasshouse
 
+generate: ## the programs for the kernel and the tables of calls; wants clang-14 and libbpf-dev
+	$(GO) generate ./observe/...
+
 check: ## formatting, vet, generated files
+	@scripts/generated.sh
 	@fmt=$$(gofmt -l $$(git ls-files '*.go')); test -z "$$fmt" || { echo "gofmt wanted: $$fmt"; exit 1; }
 	$(GO) vet ./...
 

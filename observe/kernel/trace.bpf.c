@@ -596,15 +596,17 @@ __noinline int intern(u64 dentry_at, u64 mnt_at)
 /* open_file returns the file behind a descriptor. */
 static __always_inline struct file *open_file(struct task_struct *t, u32 fd)
 {
-	struct fdtable *fdt;
+	struct files_struct *files = t->files;
 	struct file *f = NULL;
-	struct file **table;
+	struct fdtable *fdt;
 
-	fdt = BPF_CORE_READ(t, files, fdt);
-	if (!fdt || fd >= BPF_CORE_READ(fdt, max_fds))
+	/* What the verifier knows the type of is read without a helper's cost. */
+	if (!files)
 		return NULL;
-	table = BPF_CORE_READ(fdt, fd);
-	bpf_probe_read_kernel(&f, sizeof(f), &table[fd]);
+	fdt = files->fdt;
+	if (!fdt || fd >= fdt->max_fds)
+		return NULL;
+	bpf_probe_read_kernel(&f, sizeof(f), &fdt->fd[fd]);
 	return f;
 }
 
