@@ -86,63 +86,65 @@ func follow(t testing.TB, l *Log, q Query) *Stream {
 }
 
 func TestHistoryThenLiveWithoutASeam(t *testing.T) {
-	l := open(t, config(t, Policy{SegmentMB: 1}))
-	const n = 30_000
-	fill(l, 0, n/3)
-	var writers, readers sync.WaitGroup
-	writers.Go(func() {
-		for i := n / 3; i < n; i += 10 {
-			fill(l, i, i+10)
-			if i%500 == 0 {
-				time.Sleep(time.Millisecond)
-			}
-		}
-	})
-	for i := range 12 {
-		readers.Go(func() {
-			time.Sleep(time.Duration(i) * 5 * time.Millisecond)
-			q := Query{}
-			if i%3 == 1 {
-				q.Filter, _ = event.ParseFilter("type:file")
-			}
-			if i%3 == 2 {
-				q.Tail = 777
-			}
-			s, err := l.Follow(t.Context(), q)
-			if err != nil {
-				t.Error(err)
-				return
-			}
-			defer s.Close()
-			a, err := followAll(t.Context(), s, 0)
-			if err != nil {
-				t.Error(err)
-			}
-			step, first := uint64(1), uint64(1)
-			switch i % 3 {
-			case 1:
-				step, first = 10, 4
-			case 2:
-				first = a.seqs[0]
-			}
-			if a.missed > 0 || a.seqs[0] != first {
-				t.Errorf("reader %d missed %d, and begins with %d", i, a.missed, a.seqs[0])
-			}
-			for k, seq := range a.seqs {
-				if seq != first+uint64(k)*step {
-					t.Errorf("reader %d has %d after %d", i, seq, a.seqs[k-1])
-					return
+	synctest.Test(t, func(t *testing.T) {
+		l := open(t, config(t, Policy{SegmentMB: 1}))
+		const n = 30_000
+		fill(l, 0, n/3)
+		var writers, readers sync.WaitGroup
+		writers.Go(func() {
+			for i := n / 3; i < n; i += 10 {
+				fill(l, i, i+10)
+				if i%500 == 0 {
+					time.Sleep(time.Millisecond)
 				}
 			}
-			if end := a.seqs[len(a.seqs)-1]; end+step <= n {
-				t.Errorf("reader %d ends with %d of %d", i, end, n)
-			}
 		})
-	}
-	writers.Wait()
-	time.Sleep(50 * time.Millisecond)
-	l.Close()
-	readers.Wait()
+		for i := range 12 {
+			readers.Go(func() {
+				time.Sleep(time.Duration(i) * 5 * time.Millisecond)
+				q := Query{}
+				if i%3 == 1 {
+					q.Filter, _ = event.ParseFilter("type:file")
+				}
+				if i%3 == 2 {
+					q.Tail = 777
+				}
+				s, err := l.Follow(t.Context(), q)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				defer s.Close()
+				a, err := followAll(t.Context(), s, 0)
+				if err != nil {
+					t.Error(err)
+				}
+				step, first := uint64(1), uint64(1)
+				switch i % 3 {
+				case 1:
+					step, first = 10, 4
+				case 2:
+					first = a.seqs[0]
+				}
+				if a.missed > 0 || a.seqs[0] != first {
+					t.Errorf("reader %d missed %d, and begins with %d", i, a.missed, a.seqs[0])
+				}
+				for k, seq := range a.seqs {
+					if seq != first+uint64(k)*step {
+						t.Errorf("reader %d has %d after %d", i, seq, a.seqs[k-1])
+						return
+					}
+				}
+				if end := a.seqs[len(a.seqs)-1]; end+step <= n {
+					t.Errorf("reader %d ends with %d of %d", i, end, n)
+				}
+			})
+		}
+		writers.Wait()
+		time.Sleep(50 * time.Millisecond)
+		l.Close()
+		readers.Wait()
+	})
 }
 
 func TestFollowersGetWhatComesSoon(t *testing.T) {
@@ -264,48 +266,50 @@ func TestServerSentEvents(t *testing.T) {
 // A follower that does not take what is handed to it is told how much it missed,
 // exactly, and where that can be read.
 func TestASlowFollowerIsToldWhatItMissed(t *testing.T) {
-	l := open(t, config(t, Policy{}))
-	q := Query{Filter: filter(t, "type:syscall,file")}
-	s := follow(t, l, q)
-	fill(l, 0, 1)
-	first, err := s.Next(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	a := &account{keep: true}
-	a.take(first)
-	joined, cancel := context.WithCancel(t.Context())
-	time.AfterFunc(50*time.Millisecond, cancel)
-	if b, err := s.Next(joined); err == nil { // it waits, with the tail
-		a.take(b)
-	}
-	const n = 100_000 // more than a ring holds
-	fill(l, 1, n)
-	flush(t, l)
-	l.follow.Lock()
-	tail := l.tails[q.Filter.String()]
-	l.follow.Unlock()
-	for {
-		tail.mu.Lock()
-		at := tail.at
-		tail.mu.Unlock()
-		if at == n {
-			break
+	synctest.Test(t, func(t *testing.T) {
+		l := open(t, config(t, Policy{}))
+		q := Query{Filter: filter(t, "type:syscall,file")}
+		s := follow(t, l, q)
+		fill(l, 0, 1)
+		first, err := s.Next(t.Context())
+		if err != nil {
+			t.Fatal(err)
 		}
-		time.Sleep(time.Millisecond)
-	}
-	l.Close()
-	rest, err := followAll(t.Context(), s, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	want, _ := read(t, l, q)
-	if got := a.n + rest.n + rest.missed; got != int64(len(want)) || rest.missed == 0 {
-		t.Errorf("%d given and %d said to be missed, want %d together", a.n+rest.n, rest.missed, len(want))
-	}
-	if rest.gaps != 2 {
-		t.Errorf("%d gaps, want one for each type", rest.gaps)
-	}
+		a := &account{keep: true}
+		a.take(first)
+		joined, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+		defer cancel()
+		if b, err := s.Next(joined); err == nil { // it waits, with the tail
+			a.take(b)
+		}
+		const n = 100_000 // more than a ring holds
+		fill(l, 1, n)
+		flush(t, l)
+		l.follow.Lock()
+		tail := l.tails[q.Filter.String()]
+		l.follow.Unlock()
+		for {
+			tail.mu.Lock()
+			at := tail.at
+			tail.mu.Unlock()
+			if at == n {
+				break
+			}
+			time.Sleep(time.Millisecond)
+		}
+		l.Close()
+		rest, err := followAll(t.Context(), s, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		want, _ := read(t, l, q)
+		if got := a.n + rest.n + rest.missed; got != int64(len(want)) || rest.missed == 0 {
+			t.Errorf("%d given and %d said to be missed, want %d together", a.n+rest.n, rest.missed, len(want))
+		}
+		if rest.gaps != 2 {
+			t.Errorf("%d gaps, want one for each type", rest.gaps)
+		}
+	})
 }
 
 // When more is recorded than is handed out, the tail itself leaves out what is
