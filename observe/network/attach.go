@@ -157,7 +157,7 @@ func (s *Source) takeRing(w *watch, undone *undo.Stack) error {
 		m.Close()
 		return err
 	}
-	undone.Push("close the ring", func() error { w.ring.close(); w.ring = nil; return nil })
+	undone.Push("close the ring", func() error { w.installing.Wait(); w.ring.close(); w.ring = nil; return nil })
 	w.key.Slot, w.count = slot, counted(s.counts, slot)
 	*w.count = networkCount{}
 	if s.pins() {
@@ -167,7 +167,7 @@ func (s *Source) takeRing(w *watch, undone *undo.Stack) error {
 		}
 	}
 	undone.Push("take the ring from the programs", func() error { return s.uninstall(slot) })
-	return s.install(slot, m)
+	return w.install()
 }
 
 func (s *Source) takeSlot() (uint32, error) {
@@ -182,25 +182,26 @@ func (s *Source) takeSlot() (uint32, error) {
 
 // install gives the programs a jail's ring. The kernel does it at once, but the
 // call returns only when no program can know of the state before, many
-// milliseconds later; nobody waits for that here.
-func (s *Source) install(slot uint32, m *ebpf.Map) error {
-	info, err := m.Info()
+// milliseconds later; nobody waits for that until the ring is closed.
+func (w *watch) install() error {
+	rings, slot, fd := w.source.maps.Rings, w.key.Slot, uint32(w.ring.m.FD())
+	info, err := w.ring.m.Info()
 	if err != nil {
 		return fmt.Errorf("look at the ring: %w", err)
 	}
 	want, ok := info.ID()
 	if !ok {
-		return s.maps.Rings.Put(slot, uint32(m.FD()))
+		return rings.Put(slot, fd)
 	}
 	there := func() bool {
 		var got uint32
-		return s.maps.Rings.Lookup(slot, &got) == nil && ebpf.MapID(got) == want
+		return rings.Lookup(slot, &got) == nil && ebpf.MapID(got) == want
 	}
 	if there() {
 		return nil
 	}
 	failed := make(chan error, 1)
-	s.installing.Go(func() { failed <- s.maps.Rings.Put(slot, uint32(m.FD())) })
+	w.installing.Go(func() { failed <- rings.Put(slot, fd) })
 	for !there() {
 		select {
 		case err := <-failed:
@@ -490,6 +491,7 @@ func (w *watch) dropRing() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.status.Lost, w.status.Throttled = atomic.LoadUint64(&w.count.Lost)-w.base.Lost, atomic.LoadUint64(&w.count.Throttled)-w.base.Throttled
+	w.installing.Wait()
 	w.ring.close()
 	w.ring, w.talks, w.names, w.marks, w.kept = nil, conversations{}, names{}, nil, nil
 }

@@ -5,13 +5,10 @@ import (
 	"net"
 	"os"
 	"path/filepath"
-	"runtime"
-	"strings"
 	"testing"
 	"time"
 
 	"github.com/cilium/ebpf"
-	"github.com/cilium/ebpf/link"
 	"golang.org/x/sys/unix"
 
 	"glasshouse/event"
@@ -27,93 +24,76 @@ func (h *house) tinyDisk() string {
 	return dir
 }
 
-// held is what the kernel keeps for us: maps, programs and links of our names,
-// and descriptors of this process.
-func held(t testing.TB) string {
+// gone fails the test if the kernel still has a map or a program after a while.
+func gone(t testing.TB, maps []ebpf.MapID, programs []ebpf.ProgramID) {
 	t.Helper()
-	maps, programs, links := 0, 0, 0
-	for id := ebpf.MapID(0); ; {
-		next, err := ebpf.MapGetNextID(id)
-		if err != nil {
-			break
-		}
-		id = next
-		if m, err := ebpf.NewMapFromID(id); err == nil {
-			if info, err := m.Info(); err == nil && ours(info.Name) {
-				maps++
+	left := func() (n int) {
+		for _, id := range maps {
+			if m, err := ebpf.NewMapFromID(id); err == nil {
+				m.Close()
+				n++
 			}
-			m.Close()
 		}
-	}
-	for id := ebpf.ProgramID(0); ; {
-		next, err := ebpf.ProgramGetNextID(id)
-		if err != nil {
-			break
-		}
-		id = next
-		if p, err := ebpf.NewProgramFromID(id); err == nil {
-			if info, err := p.Info(); err == nil && (info.Name == "loopback" || info.Name == "egress_bare") {
-				programs++
+		for _, id := range programs {
+			if p, err := ebpf.NewProgramFromID(id); err == nil {
+				p.Close()
+				n++
 			}
-			p.Close()
 		}
+		return n
 	}
-	it := new(link.Iterator)
-	for it.Next() {
-		if info, err := it.Link.Info(); err == nil && info.Type == link.TCXType {
-			links++
+	if len(maps) < 5 || len(programs) < 4 {
+		t.Fatalf("%d maps and %d programs were there", len(maps), len(programs))
+	}
+	for range 2000 { // the kernel frees a moment later
+		if left() == 0 {
+			return
 		}
+		time.Sleep(10 * time.Millisecond)
 	}
-	it.Close()
+	t.Errorf("%d of %d maps and programs are left", left(), len(maps)+len(programs))
+}
+
+func descriptors(t testing.TB) int {
+	t.Helper()
 	fds, err := os.ReadDir("/proc/self/fd")
 	if err != nil {
 		t.Fatal(err)
 	}
-	return fmt.Sprintf("%d maps, %d programs, %d links, %d descriptors", maps, programs, links, len(fds))
-}
-
-func ours(name string) bool {
-	var slot, netns uint32
-	if _, err := fmt.Sscanf(name, "r%x_%x", &slot, &netns); err == nil {
-		return true
-	}
-	return name == "owners" || name == "jails" || name == "rings" || name == "asleep"
+	return len(fds)
 }
 
 func TestNothingIsLeftOfAClosedWatch(t *testing.T) {
 	for _, pinned := range []bool{false, true} {
 		t.Run(fmt.Sprint("pinned ", pinned), func(t *testing.T) {
-			outer := newHouse(t, network.Config{}) // makes the jail; its own source is part of what is there before
-			j := outer.jail()
-			net.Listen("tcp", "256.0.0.1:0") // the poller's descriptors
+			h := newHouse(t, network.Config{})
+			j := h.jail()
+			server := j.echoOn(j.host)
 			var c network.Config
 			if pinned {
 				c.Pin = pins(t)
 			}
-			before := held(t)
+			before := descriptors(t)
 			for _, filters := range []bool{false, true} {
 				s := network.New(c)
 				if filters {
 					network.UseFilters(s)
 				}
+				var maps []ebpf.MapID
+				var programs []ebpf.ProgramID
 				for range 3 {
 					w, err := s.Attach(t.Context(), j.Target, j.log)
-					outer.must(err)
-					j.run("send", j.echoOn(j.host), "3", "10")
-					outer.must(w.Close())
+					h.must(err)
+					m, p := network.Held(s)
+					maps, programs = append(maps, m...), append(programs, p...)
+					j.run("send", server, "3", "10")
+					h.must(w.Close())
 				}
-				outer.must(s.Close())
+				h.must(s.Close())
+				gone(t, maps, programs)
 			}
-			var after string
-			for range 500 { // the kernel frees a moment later; listeners of the test stay
-				runtime.GC()
-				if after = held(t); strings.HasPrefix(after, before[:strings.LastIndex(before, ",")]) {
-					break
-				}
-				time.Sleep(10 * time.Millisecond)
-			}
-			if !strings.HasPrefix(after, before[:strings.LastIndex(before, ",")]) {
-				t.Errorf("held before: %s; after: %s", before, after)
+			if after := descriptors(t); after != before {
+				t.Errorf("%d descriptors before, %d after", before, after)
 			}
 		})
 	}
@@ -122,38 +102,28 @@ func TestNothingIsLeftOfAClosedWatch(t *testing.T) {
 func TestAFailedAttachLeavesNothing(t *testing.T) {
 	h := newHouse(t, network.Config{})
 	j := h.jail()
-	before := held(t)
 	for what, spoil := range map[string]func(){
-		"a cgroup that is not there": func() { j.CgroupDir += "-none" },
-		"a link that is not there":   func() { j.Veth = "none" },
-		"a directory that cannot be made": func() {
-			j.Selection.Packets = 10
-			j.Dir = "/proc/none"
-		},
+		"a cgroup that is not there":      func() { j.CgroupDir += "-none" },
+		"a link that is not there":        func() { j.Veth = "none" },
+		"a directory that cannot be made": func() { j.Selection.Packets, j.Dir = 10, "/proc/none" },
 	} {
+		s := network.New(network.Config{})
 		good := j.Target
 		spoil()
-		if _, err := h.source.Attach(t.Context(), j.Target, j.log); err == nil {
+		if _, err := s.Attach(t.Context(), j.Target, j.log); err == nil {
 			t.Errorf("%s is no error", what)
 		}
 		j.Target = good
-	}
-	var after string
-	// The tracepoints are attached with the first jail, for all of them.
-	for range 500 {
-		if after = held(t); after[:strings.LastIndex(after, ",")] == before[:strings.LastIndex(before, ",")] {
-			break
+		before := descriptors(t)
+		maps, programs := network.Held(s)
+		w, err := s.Attach(t.Context(), j.Target, j.log) // as if nothing had been
+		h.must(err)
+		h.must(w.Close())
+		if after := descriptors(t); after != before {
+			t.Errorf("%s: %d descriptors before, %d after", what, before, after)
 		}
-		time.Sleep(10 * time.Millisecond)
-	}
-	if after[:strings.LastIndex(after, ",")] != before[:strings.LastIndex(before, ",")] {
-		t.Errorf("held before: %s; after: %s", before, after)
-	}
-	j.attach()
-	j.run("send", j.echoOn(j.host), "3", "10")
-	j.drain()
-	if n := len(j.log.all(func(e *event.Event) bool { return e.Proto == "udp" })); n != 6 {
-		t.Errorf("afterwards %d packets are recorded of 6", n)
+		h.must(s.Close())
+		gone(t, maps, programs)
 	}
 }
 

@@ -1,5 +1,7 @@
 package network
 
+import "github.com/cilium/ebpf"
+
 // UseFilters has s do without links at interfaces, as on Linux before 6.6.
 func UseFilters(s *Source) {
 	s.mu.Lock()
@@ -9,3 +11,27 @@ func UseFilters(s *Source) {
 
 // Rounds is how often the reader has looked at the rings.
 func Rounds(s *Source) uint64 { return s.reader.rounds.Load() }
+
+// Held lists what s has the kernel keep for all jails, and the rings of jails.
+func Held(s *Source) (maps []ebpf.MapID, programs []ebpf.ProgramID) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	all := []*ebpf.Map{s.maps.Asleep, s.maps.Counts, s.maps.Jails, s.maps.Owners, s.maps.Rings}
+	for _, w := range *s.watches.Load() {
+		all = append(all, w.ring.m)
+	}
+	for _, m := range all {
+		if info, err := m.Info(); err == nil {
+			id, _ := info.ID()
+			maps = append(maps, id)
+		}
+	}
+	p := &s.programs
+	for _, p := range []*ebpf.Program{p.Loopback, p.Egress, p.Ingress, p.Create, p.Sent} {
+		if info, err := p.Info(); err == nil {
+			id, _ := info.ID()
+			programs = append(programs, id)
+		}
+	}
+	return maps, programs
+}

@@ -65,8 +65,6 @@ type Source struct {
 	reader   *reader
 	clsact   bool // there are no links to interfaces on this kernel
 
-	installing sync.WaitGroup // of rings, see install
-
 	watches atomic.Pointer[[]*watch] // read without mu, replaced under it
 }
 
@@ -282,7 +280,6 @@ func (s *Source) Close() error {
 	if !s.loaded {
 		return nil
 	}
-	s.installing.Wait()
 	err := s.reader.close()
 	for _, l := range s.taps {
 		err = errors.Join(err, l.Close())

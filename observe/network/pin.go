@@ -225,14 +225,14 @@ func (w *watch) adopt(l *leftover) (err error) {
 	w.clock = time.Now().UnixNano() - now()
 	var before networkJail
 	if s.maps.Jails.Lookup(l.netns, &before) != nil || before.Flags&flagReleased != 0 {
-		return s.install(l.slot, l.m)
+		return w.install()
 	}
 	if before.Flags&flagFlows != 0 {
 		w.flowsLost()
 	} else if err := w.findKept(); err != nil {
 		return err
 	}
-	return s.install(l.slot, l.m)
+	return w.install()
 }
 
 // findKept asks the log which of the records in the ring it has: the earlier

@@ -42,6 +42,8 @@ type watch struct {
 	outer  netip.Addr // translated to inner; both zero where nothing is
 	inner  netip.Addr
 
+	installing sync.WaitGroup // of the ring
+
 	mu        sync.Mutex // guards what follows, and the reading of ring
 	ring      *ring      // nil once the watch has ended
 	selection event.Selection
