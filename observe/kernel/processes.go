@@ -112,7 +112,10 @@ func (w *watch) look(pid, root string) (*event.Event, bool) {
 		case "Gid":
 			e.GID = w.target.IDs.Inside(uint32(n))
 		case "NSpid":
-			inside, _ := strconv.Atoi(fields[min(int(w.slot.Level), len(fields)-1)])
+			if int(w.slot.Level) >= len(fields) {
+				return nil, false // a runtime's helper: in the cgroup, but not in the jail
+			}
+			inside, _ := strconv.Atoi(fields[w.slot.Level])
 			e.PID, e.TID = int32(inside), int32(inside)
 		}
 	}

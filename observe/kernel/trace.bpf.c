@@ -311,7 +311,7 @@ static __always_inline struct task *mine(struct task_struct *t, struct slot **sl
 		s = bpf_map_lookup_elem(&slots, &st->slot);
 		if (s && s->epoch == st->epoch) {
 			*slot = s;
-			return st;
+			return st->tid ? st : NULL;
 		}
 	}
 	c = control();
@@ -335,6 +335,8 @@ static __always_inline struct task *mine(struct task_struct *t, struct slot **sl
 	for (int i = 0; i < CACHED; i++)
 		st->cache[i].file = 0;
 	identify(st, t, s->level);
+	if (!st->tid)
+		return NULL; /* a runtime's helper: in the cgroup, but not in the jail */
 	*fresh = true;
 	*slot = s;
 	return st;

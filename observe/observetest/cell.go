@@ -112,8 +112,7 @@ func (c *Cell) Target(sel event.Selection) observe.Target {
 // Dir is the cell's cgroup.
 func (c *Cell) Dir() string { return c.dir }
 
-// Command is a command in the cell. What enters the cell is seen too, under the
-// pid 0.
+// Command is a command in the cell. What enters the cell for it is not.
 func (c *Cell) Command(argv ...string) *exec.Cmd {
 	c.t.Helper()
 	pid := fmt.Sprint(c.init.Process.Pid)
