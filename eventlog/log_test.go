@@ -456,22 +456,17 @@ func TestAnIdleLogCostsNothing(t *testing.T) {
 }
 
 func TestFsyncOnceASecond(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		l := open(t, config(t, Policy{Fsync: "second"}))
-		fill(l, 0, 10)
-		time.Sleep(2 * delay)
-		synctest.Wait()
-		l.mu.Lock()
-		if !l.files[syscalls].dirty {
-			t.Error("the file is synced at once")
-		}
-		l.mu.Unlock()
-		time.Sleep(time.Second)
-		synctest.Wait()
-		if l.files[syscalls].dirty {
-			t.Error("the file is not synced after a second")
-		}
-	})
+	for policy, want := range map[string]bool{"second": true, "none": false, "segment": false} {
+		synctest.Test(t, func(t *testing.T) {
+			l := open(t, config(t, Policy{Fsync: policy}))
+			fill(l, 0, 10)
+			time.Sleep(delay + time.Second)
+			synctest.Wait()
+			if synced := !l.files[syscalls].dirty; synced != want {
+				t.Errorf("%s: after a second synced is %v, want %v", policy, synced, want)
+			}
+		})
+	}
 }
 
 func TestManyAppendAtOnce(t *testing.T) {
