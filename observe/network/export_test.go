@@ -35,3 +35,6 @@ func Held(s *Source) (maps []ebpf.MapID, programs []ebpf.ProgramID) {
 	}
 	return maps, programs
 }
+
+// Egress is the program at the way out.
+func Egress(s *Source) *ebpf.Program { return s.programs.Egress }
