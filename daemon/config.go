@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"glasshouse/fault"
@@ -98,7 +99,7 @@ func NewConfig(uid int, home string) Config {
 		Rootfs:  Rootfs{Default: jail.Rootfs{Debian: "bookworm"}},
 		Network: Network{Transit: "100.64.0.0/16"},
 		Pool:    Pool{Size: 1, TTL: 10 * time.Minute},
-		Observe: Observe{Syscalls: "all", Sample: 1, Files: "all", Network: "packets", OnOverload: "throttle", RingKB: 1024, Fallback: "ptrace"},
+		Observe: Observe{Syscalls: "all", Sample: 1, Files: "all", Network: "packets", OnOverload: "throttle", RingKB: 1024, Sources: sourceNames},
 		Events:  Events{Fsync: "none", SegmentMB: 64, KeepMB: 8192},
 	}
 	if uid != 0 {
@@ -176,8 +177,10 @@ func (c *Config) Validate() error {
 	if c.Observe.RingKB < 64 || c.Observe.RingKB > 1<<20 {
 		return fault.Fieldf(op, "observe.ring_kb", "%d is not between 64 and %d", c.Observe.RingKB, 1<<20)
 	}
-	if c.Observe.Fallback != "ptrace" && c.Observe.Fallback != "off" {
-		return fault.Fieldf(op, "observe.fallback", "%q is neither ptrace nor off", c.Observe.Fallback)
+	for _, s := range c.Observe.Sources {
+		if !slices.Contains(sourceNames, s) {
+			return fault.Fieldf(op, "observe.sources", "%q is not one of %v", s, sourceNames)
+		}
 	}
 	if err := c.Events.policy().Check(op, "events."); err != nil {
 		return err

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -34,9 +35,12 @@ type Observe struct {
 	PacketBytes int      `yaml:"packet_bytes"`
 	OnOverload  string   `yaml:"on_overload"` // throttle, count
 
-	RingKB   int    `yaml:"ring_kb"`  // room for records not yet read, per jail and processor
-	Fallback string `yaml:"fallback"` // where the kernel takes no programs: ptrace, off
+	RingKB  int      `yaml:"ring_kb"` // room for records not yet read, per jail and processor
+	Sources []string `yaml:"sources"` // who may watch: kernel, network, gvisor; ptrace where kernel cannot
 }
+
+// sourceNames are what Observe.Sources may hold.
+var sourceNames = []string{"kernel", "network", "gvisor", "ptrace"}
 
 func (o Observe) selection() event.Selection {
 	return event.Selection{
@@ -61,20 +65,26 @@ func (e Events) policy() eventlog.Policy {
 // openObservers makes the sources and the observers who use them.
 func (d *Daemon) openObservers() error {
 	c, pin := d.Config, ""
-	if os.Geteuid() == 0 {
+	may := func(source string) bool { return slices.Contains(c.Observe.Sources, source) }
+	if os.Geteuid() == 0 && (may("kernel") || may("network")) {
 		var err error
 		if pin, err = d.mountPins(); err != nil {
 			// Jails are watched all the same, as long as the daemon lives.
 			d.log.Warn("watching will end with the daemon, and not go on until the next", "err", err)
 		}
 	}
-	cfg := observe.Config{
-		Dir: filepath.Join(c.Data, "jails"), Policy: c.Events.policy(), Log: d.log.With("part", "observe"),
-		Kernel:  kernel.New(kernel.Config{Pin: under(pin, "kernel"), RingBytes: c.Observe.RingKB << 10, Log: d.log.With("part", "kernel")}),
-		Network: network.New(network.Config{Pin: under(pin, "network"), RingBytes: c.Observe.RingKB << 10, Log: d.log.With("part", "network")}),
-		GVisor:  gvisor.New(gvisor.Config{Path: d.tool("runsc"), Root: filepath.Join(c.Data, "run", "runsc", "runsc"), Log: d.log.With("part", "gvisor")}),
+	ring := c.Observe.RingKB << 10
+	cfg := observe.Config{Dir: filepath.Join(c.Data, "jails"), Policy: c.Events.policy(), Log: d.log.With("part", "observe")}
+	if may("kernel") {
+		cfg.Kernel = kernel.New(kernel.Config{Pin: under(pin, "kernel"), RingBytes: ring, Log: d.log.With("part", "kernel")})
 	}
-	if c.Observe.Fallback == "ptrace" {
+	if may("network") {
+		cfg.Network = network.New(network.Config{Pin: under(pin, "network"), RingBytes: ring, Log: d.log.With("part", "network")})
+	}
+	if may("gvisor") {
+		cfg.GVisor = gvisor.New(gvisor.Config{Path: d.tool("runsc"), Root: filepath.Join(c.Data, "run", "runsc", "runsc"), Log: d.log.With("part", "gvisor")})
+	}
+	if may("ptrace") {
 		cfg.Ptrace = &ptrace.Source{Log: d.log.With("part", "ptrace")}
 	}
 	d.observers = observe.NewObservers(cfg)
