@@ -101,6 +101,9 @@ func (tr *tracer) fileRecords(t *task, ret int64, opened string) {
 			return
 		}
 	}
+	if op == event.OpWrite && strings.HasPrefix(file, "/proc/") && strings.HasSuffix(file, "/comm") {
+		tr.renameAll(t.proc)
+	}
 	if file != "" || !known {
 		tr.fileRecord(t, op, file, to, fd, ret, known)
 	}

@@ -157,6 +157,15 @@ func (tr *tracer) rename(t *task) {
 	}
 }
 
+// renameAll asks for the names of a process's tasks again.
+func (tr *tracer) renameAll(p *process) {
+	for _, t := range tr.tasks {
+		if t.proc == p {
+			tr.rename(t)
+		}
+	}
+}
+
 // program returns the path of a task's program.
 func (tr *tracer) program(t *task) string {
 	path, err := readLink(t.tid, "exe")

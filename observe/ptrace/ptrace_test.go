@@ -413,6 +413,11 @@ func TestNamesOfTasks(t *testing.T) {
 	if got := l.all(called("getppid")); len(got) != 1 || got[0].Comm != "a (b) c" {
 		t.Errorf("calls: %+v", got)
 	}
+	j.sh("/bin/sh -c 'printf another > /proc/$$/comm; cat /proc/$$/comm; exit 9'")
+	drain(t, w)
+	if got := l.all(func(e *event.Event) bool { return e.Op == event.OpExit && e.Code == 9 }); len(got) != 1 || got[0].Comm != "another" {
+		t.Errorf("the one that wrote its name ends as %+v", got)
+	}
 }
 
 func TestRecordingOneOfSoMany(t *testing.T) {
@@ -490,6 +495,38 @@ func TestAFullLogHoldsTheJail(t *testing.T) {
 	}
 	if l.pushed == 0 {
 		t.Error("the log was not asked to write")
+	}
+}
+
+func TestAJailIsKilledWhileTheLogIsFull(t *testing.T) {
+	j := newJail(t)
+	l, w := watch(t, j, event.Selection{OnOverload: "throttle"})
+	j.sh("sleep 1000 & $SELF threads 3 100000000 & (while :; do /bin/true; done) &")
+	l.fill(true)
+	for w.Status().Throttled == 0 {
+		time.Sleep(time.Millisecond)
+	}
+	if err := syscall.Kill(j.pid, syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan struct{})
+	go func() {
+		j.cmd.Wait()
+		close(ended)
+	}()
+	select {
+	case <-ended:
+	case <-ctx(t).Done():
+		t.Errorf("it is not gone:\n%s", j.states())
+	}
+}
+
+func TestABusyJailIsDrained(t *testing.T) {
+	for _, s := range []event.Selection{{}, {Syscalls: "off", Files: "off"}} {
+		j := newJail(t)
+		_, w := watch(t, j, s)
+		j.sh("(while :; do :; done) & (while :; do :; done) &")
+		drain(t, w)
 	}
 }
 

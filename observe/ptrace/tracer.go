@@ -3,6 +3,8 @@ package ptrace
 import (
 	"context"
 	"fmt"
+	"maps"
+	"slices"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -121,12 +123,29 @@ func (tr *tracer) run() {
 }
 
 // holdBack waits until the log has room. What stops in the meantime stays
-// stopped, and so does everything soon.
+// stopped, and so does everything soon. Ends are recorded all the same: as long
+// as we hold a process that was killed, so long it is not gone.
 func (tr *tracer) holdBack() {
 	tr.w.throttled.Add(1)
-	for !tr.sink.Room() && len(tr.w.orders) == 0 {
+	for n := 1; !tr.sink.Room() && len(tr.w.orders) == 0; n++ {
 		tr.sink.Push()
 		time.Sleep(time.Millisecond)
+		if n%16 == 0 {
+			tr.onlyEnds(slices.Collect(maps.Keys(tr.tasks)))
+		}
+		if n%1024 == 0 {
+			tr.onlyEnds(tr.members()) // with those that have never stopped
+		}
+	}
+}
+
+// onlyEnds handles those of the tasks that have ended or are about to.
+func (tr *tracer) onlyEnds(tids []int) {
+	for _, tid := range tids {
+		r, err := wait(unix.P_PID, tid, unix.WNOHANG)
+		if err == nil && r.Tid != 0 && (r.ended() || r.Status>>8 == unix.PTRACE_EVENT_EXIT) {
+			tr.handle(&r)
+		}
 	}
 }
 
@@ -283,12 +302,11 @@ func blocked(tid int) bool {
 }
 
 // drain looks at every task: if it has stopped, its stop is handled, and if it
-// is on its way out of a call, or to its end, its stop is waited for.
+// may be on its way out of a call, its stop is waited for. What processes do
+// besides, nobody can see before we have.
 func (tr *tracer) drain(ctx context.Context) error {
-	tids := make([]int, 0, len(tr.tasks))
-	for tid := range tr.tasks {
-		tids = append(tids, tid)
-	}
+	tids := slices.Collect(maps.Keys(tr.tasks))
+	begin := time.Now()
 	for _, tid := range tids {
 		for {
 			r, err := wait(unix.P_PID, tid, unix.WNOHANG)
@@ -303,7 +321,7 @@ func (tr *tracer) drain(ctx context.Context) error {
 				break
 			}
 			t := tr.tasks[tid]
-			if t == nil || !t.call.open && tr.wants.stops {
+			if t == nil || !t.call.open || time.Since(begin) > patience {
 				break
 			}
 			if st, err := readStat(tid, "stat"); err != nil || st.state != 'R' {
@@ -318,8 +336,7 @@ func (tr *tracer) drain(ctx context.Context) error {
 	return tr.pending() // the children they have made
 }
 
-// patience is how long tasks are waited for that are busy in the kernel, when
-// the watch ends.
+// patience is how long tasks are waited for that are busy in the kernel.
 const patience = time.Second
 
 // letAllGo has every task go on untraced. The few that cannot be stopped now,

@@ -146,9 +146,7 @@ func (w *Watch) Close() error { return w.Release() }
 func (w *Watch) Release() error {
 	w.once.Do(func() {
 		w.give(context.Background(), func() { // if it is gone already, so much the better
-			ctx, cancel := context.WithTimeout(context.Background(), patience)
-			defer cancel()
-			w.tr.drain(ctx)
+			w.tr.drain(context.Background())
 			w.tr.letAllGo()
 		})
 		<-w.gone
