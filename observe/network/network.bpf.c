@@ -90,12 +90,23 @@ enum { AWAKE, ASLEEP /* by any record */, NAPPING /* by a ring that is half full
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, 1);
+	__uint(max_entries, 2); /* one of the above, and when the reader last looked */
 	__uint(map_flags, BPF_F_MMAPABLE);
 	__type(key, u32);
 	__type(value, u64);
 	__uint(pinning, LIBBPF_PIN_BY_NAME);
 } asleep SEC(".maps");
+
+/* A reader that has not looked for so long, though a ring is full, is gone. */
+#define GONE 2000000000ULL
+
+static __always_inline int attended(void)
+{
+	u32 one = 1;
+	u64 *beat = bpf_map_lookup_elem(&asleep, &one);
+
+	return beat && bpf_ktime_get_ns() - *beat < GONE;
+}
 
 /* Whose a socket is: who made it, or who used it since. */
 struct owner {
@@ -501,7 +512,8 @@ static __always_inline int packet(struct __sk_buff *skb, u32 direction, u32 link
 	ring = bpf_map_lookup_elem(&rings, &slot);
 	if (ring && !write(skb, ring, &r, j))
 		return TC_ACT_UNSPEC;
-	if (j->flags & THROTTLE) {
+	/* Without a daemon jails go on, and what is not recorded is counted. */
+	if ((j->flags & THROTTLE) && attended()) {
 		__sync_fetch_and_add(&c->throttled, 1);
 		return TC_ACT_SHOT;
 	}

@@ -15,7 +15,7 @@
 // full, and the next daemon continues where the log ends.
 package network
 
-//go:generate go tool bpf2go -tags linux -target amd64,arm64 -type record -type count -type jail -strip llvm-strip -cflags "-O2 -g -Wall -Werror" network network.bpf.c
+//go:generate go tool bpf2go -tags linux -target amd64,arm64 -type record -type count -type jail -cc clang-14 -strip llvm-strip-14 -cflags "-O2 -g -Wall -Werror" network network.bpf.c
 
 import (
 	"context"

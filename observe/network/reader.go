@@ -19,6 +19,7 @@ type reader struct {
 	source *Source
 	shared []byte
 	state  *uint64
+	beat   *uint64 // when it last looked
 	epoll  int
 	wake   int // an eventfd
 	done   chan struct{}
@@ -36,7 +37,7 @@ func newReader(s *Source, state *ebpf.Map) (_ *reader, err error) {
 	if r.shared, err = memory(state); err != nil {
 		return nil, err
 	}
-	r.state = word(r.shared)
+	r.state, r.beat = word(r.shared), word(r.shared[8:])
 	if r.epoll, err = unix.EpollCreate1(unix.EPOLL_CLOEXEC); err != nil {
 		return nil, fmt.Errorf("epoll: %w", err)
 	}
@@ -81,6 +82,7 @@ func (r *reader) run() {
 	for idle := 0; !r.stop.Load(); {
 		busy := false
 		r.rounds.Add(1)
+		atomic.StoreUint64(r.beat, uint64(now()))
 		for _, w := range *r.source.watches.Load() {
 			busy = w.pass() || busy
 		}
