@@ -171,9 +171,11 @@ func (tr *tracer) returns(t *task, ret int64) {
 	c.open = false
 	real := ""
 	if c.want || c.wantFile {
-		if c.unread {
+		switch {
+		case c.shape.Execs && ret == 0: // the memory they were in is gone
+		case c.unread:
 			tr.readPaths(t) // the kernel has touched them since
-		} else if t.proc.tasks > 1 && c.shape.Path != 0 && !(c.shape.Execs && ret == 0) {
+		case t.proc.tasks > 1 && c.shape.Path != 0:
 			tr.readAgain(t)
 		}
 		if c.shape.AddrOut && ret >= 0 {
