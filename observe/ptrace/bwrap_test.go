@@ -27,6 +27,7 @@ func TestAJailOfBubblewrap(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
 	if err := os.Chmod(dir, 0o755); err != nil {
 		t.Fatal(err)
 	}
@@ -53,7 +54,6 @@ func TestAJailOfBubblewrap(t *testing.T) {
 		if err := backend.Remove(ctx, p); err != nil {
 			t.Errorf("Remove: %v", err)
 		}
-		os.RemoveAll(dir)
 	})
 	inst, err := backend.Create(t.Context(), p)
 	if err != nil {
