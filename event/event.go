@@ -103,6 +103,7 @@ type Event struct {
 	To    string // the second path of a rename or link
 	Real  string
 	Bytes int64 // also of Net
+	Calls int64 // of which this is the sum; 0 is a record of one
 	FD    int32 // -1 is none
 
 	// Net. Addresses are "10.0.0.2:54321" and "[::1]:80"; without a port where

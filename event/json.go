@@ -90,6 +90,7 @@ func (e *Event) appendFile(b []byte) []byte {
 		b = append(b, `,"bytes":`...)
 		b = appendInt(b, e.Bytes)
 	}
+	b = optionalInt(b, `,"calls":`, e.Calls)
 	if e.FD >= 0 {
 		b = append(b, `,"fd":`...)
 		b = appendInt(b, int64(e.FD))

@@ -168,6 +168,8 @@ func (p *parser) field(key []byte, e *Event) {
 		e.Host = p.name()
 	case "iface":
 		e.Iface = p.name()
+	case "calls":
+		e.Calls = p.int()
 	case "packets":
 		e.Packets = p.int()
 	case "tcp":

@@ -68,10 +68,10 @@ func (u *FileUse) add(e *event.Event) {
 	case event.OpOpen:
 		u.Opens++
 	case event.OpRead:
-		u.Reads++
+		u.Reads += max(1, e.Calls)
 		u.Read = sum(u.Read, e.Bytes)
 	case event.OpWrite:
-		u.Writes++
+		u.Writes += max(1, e.Calls)
 		u.Written = sum(u.Written, e.Bytes)
 	case event.OpCreate, event.OpMkdir, event.OpMknod, event.OpLink, event.OpSymlink:
 		u.Created++

@@ -77,6 +77,7 @@ type Event struct {
 	To    string `json:"to,omitempty"`
 	Real  string `json:"real,omitempty" description:"What the kernel opened, where that differs from path."`
 	Bytes *int64 `json:"bytes,omitempty"`
+	Calls int64  `json:"calls,omitempty" description:"Of reads or writes in quick succession, how many this record sums up."`
 	FD    *int32 `json:"fd,omitempty"`
 
 	Dir     string `json:"dir,omitempty" enum:"egress,ingress,loopback"`

@@ -33,13 +33,15 @@ const eventFlags = uint16(event.Denied | event.Unfinished | event.Partial | even
 
 // decoding is what must be remembered to make events of records.
 type decoding struct {
-	w      *watch
-	wall   int64 // what to add to the records' clock for nanoseconds since 1970
-	paths  map[uint32]string
-	names  map[[16]byte]string
-	argv   map[uint32][]byte // of processes about to be recorded, by host pid
-	ev     event.Event
-	second event.Event // for the file records of a call
+	w       *watch
+	wall    int64 // what to add to the records' clock for nanoseconds since 1970
+	paths   map[uint32]string
+	names   map[[16]byte]string
+	argv    map[uint32][]byte // of processes about to be recorded, by host pid
+	runs    map[int32]*runs
+	summing bool // there is a sum that is not recorded
+	ev      event.Event
+	second  event.Event // for the file records of a call
 }
 
 const (
@@ -49,7 +51,7 @@ const (
 )
 
 func newDecoding(w *watch) decoding {
-	return decoding{w: w, paths: map[uint32]string{}, names: map[[16]byte]string{}, argv: map[uint32][]byte{}}
+	return decoding{w: w, paths: map[uint32]string{}, names: map[[16]byte]string{}, argv: map[uint32][]byte{}, runs: map[int32]*runs{}}
 }
 
 // begin prepares for a round.

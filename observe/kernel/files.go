@@ -43,6 +43,7 @@ func (d *decoding) file(r *traceRecord, s *syscalls.Shape) {
 	if s.Length != 0 && r.Ret >= 0 {
 		e.Bytes = int64(r.Args[s.Length-1])
 	}
+	d.endRuns(e.TID)
 	d.w.append(e)
 }
 
@@ -57,13 +58,17 @@ func (d *decoding) moved(e *event.Event, r *traceRecord, s *syscalls.Shape) {
 	if r.File != 0 {
 		d.at(e, r.File)
 		e.FD = argument(r, s.FD)
-		d.w.append(e)
+		if !d.summed(e, r.File) {
+			d.w.append(e)
+		}
 	}
 	if s.FD2 != 0 && r.File2 != 0 {
 		e.Flags &^= event.Unresolved
 		d.at(e, r.File2)
 		e.Op, e.FD = event.OpWrite, argument(r, s.FD2)
-		d.w.append(e)
+		if !d.summed(e, r.File2) {
+			d.w.append(e)
+		}
 	}
 }
 

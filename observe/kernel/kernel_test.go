@@ -425,6 +425,34 @@ func TestHardlyEverUsedCopies(t *testing.T) {
 	}
 }
 
+func TestReadsAndWritesInQuickSuccessionAreSummedUp(t *testing.T) {
+	j := watched(t, kernel.Config{}, event.Selection{})
+	dir := t.TempDir()
+	j.sh("head -c 5000 /dev/zero > " + dir + "/from; dd bs=1 count=3000 if=" + dir + "/from of=" + dir + "/to status=none; echo end >> " + dir + "/to")
+	type use struct{ bytes, calls, records int64 }
+	got := map[string]use{}
+	for _, e := range j.log.Events(event.File, "") {
+		if p, ok := strings.CutPrefix(e.Path, dir+"/"); ok && e.Comm == "dd" && (e.Op == event.OpRead || e.Op == event.OpWrite) {
+			u := got[e.Op+" "+p]
+			got[e.Op+" "+p] = use{u.bytes + e.Bytes, u.calls + max(1, e.Calls), u.records + 1}
+		}
+	}
+	for _, of := range []string{"read from", "write to"} {
+		if u := got[of]; u.bytes != 3000 || u.calls != 3000 || u.records > 1500 || u.records < 33 {
+			t.Errorf("%s: %d bytes in %d calls in %d records, want 3000 in 3000 in much fewer", of, u.bytes, u.calls, u.records)
+		}
+	}
+	var ends []string
+	for _, e := range j.log.Events(event.File, "") {
+		if e.Path == dir+"/to" && e.Comm == "dd" {
+			ends = append(ends, e.Op)
+		}
+	}
+	if len(ends) == 0 || ends[len(ends)-1] != event.OpClose {
+		t.Errorf("the last of what dd did to its file is %q, want its close after all sums", ends[max(0, len(ends)-3):])
+	}
+}
+
 // What an earlier daemon had written is not written twice, and what it had read
 // but not written is not lost, wherever it was killed.
 func TestADaemonThatIsKilledLosesNothing(t *testing.T) {

@@ -141,6 +141,7 @@ func (w *watch) drain(until int64) {
 		w.next(cpu, until)
 	}
 	w.merge(until)
+	w.state.endAllRuns()
 	if !w.behind {
 		w.kept = nil // all that an earlier daemon can have seen is passed
 	}

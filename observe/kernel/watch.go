@@ -45,7 +45,7 @@ type watch struct {
 	mem     []byte          // all rings; nil once closed. guarded by mu, as all below
 	pos     []uint64        // how far each ring was read
 	unsaved []mark          // read, and not yet known to be written
-	kept    map[key]bool    // records that an earlier daemon wrote; nil once they are passed
+	kept    map[key]int64   // until when an earlier daemon wrote; nil once that is passed
 	behind  bool            // there was more than could be taken
 	frozen  bool            // the jail is held until the log has room
 	state   decoding        // see decode.go
@@ -224,11 +224,11 @@ func (w *watch) takeStock() error {
 	if since < 0 {
 		return nil
 	}
-	w.kept = map[key]bool{}
+	w.kept = map[key]int64{}
 	for _, of := range sources {
 		err := w.sink.Kept(since, of, func(e *event.Event) {
 			if e.Flags&event.Existing == 0 {
-				w.kept[keyOf(e)] = true
+				w.kept[keyOf(e)] = max(w.kept[keyOf(e)], e.NS)
 			}
 		})
 		if err != nil {
@@ -410,21 +410,25 @@ func namespaceDepth(pid int) (uint32, error) {
 	return 0, errors.New("the kernel does not tell pids inside namespaces")
 }
 
-// key tells the records of one jail apart.
+// A key is whose records come in the order of their times in the log: what is
+// not later than one that was written was written too.
 type key struct {
 	of event.Type
-	ns int64
 	by int32
 	op string
 }
 
 func keyOf(e *event.Event) key {
-	return key{e.Type, e.NS, e.TID, e.Op}
+	k := key{of: e.Type, by: e.TID}
+	if e.Type != event.Syscall {
+		k.op = e.Op
+	}
+	return k
 }
 
 // append hands a record to the log, unless an earlier daemon did.
 func (w *watch) append(e *event.Event) {
-	if w.kept != nil && w.kept[keyOf(e)] {
+	if w.kept != nil && e.NS <= w.kept[keyOf(e)] {
 		return
 	}
 	w.seen++

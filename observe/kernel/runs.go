@@ -1,0 +1,97 @@
+package kernel
+
+import "glasshouse/event"
+
+// A program that reads or writes one file again and again, byte by byte at worst,
+// would have each call recorded twice: as a call, and as an operation on a file
+// that says little new. So what follows a start of runStart operations, each
+// within runPause of the one before, is summed up: one record with the sum of the
+// bytes and the number of calls. A sum ends when its thread does anything else to
+// a file, and with every round of reading the rings, a few milliseconds. The calls
+// themselves are recorded one by one.
+const (
+	runStart = 32
+	runPause = int64(1e6) // nanoseconds
+)
+
+// A run is one thread's reading or writing of one file.
+type run struct {
+	file uint32
+	op   string
+	n    int         // operations in a row
+	last int64       // when the last one was
+	sum  event.Event // of those not recorded one by one; Calls says how many
+}
+
+// runs are the two of a thread that copies: it reads here and writes there.
+type runs [2]run
+
+const maxRuns = 256 // threads at once
+
+// summed takes a read or write into a sum, and reports whether it did.
+func (d *decoding) summed(e *event.Event, file uint32) bool {
+	if e.Op != event.OpRead && e.Op != event.OpWrite || e.Ret < 0 {
+		d.endRuns(e.TID)
+		return false
+	}
+	rs := d.runs[e.TID]
+	if rs == nil {
+		if len(d.runs) >= maxRuns {
+			d.endAllRuns()
+			clear(d.runs)
+		}
+		rs = new(runs)
+		d.runs[e.TID] = rs
+	}
+	r := &rs[0]
+	if e.Op == event.OpWrite {
+		r = &rs[1]
+	}
+	if r.file != file || r.op != e.Op || e.NS-r.last > runPause || e.FD != r.sum.FD && r.sum.Calls > 0 {
+		d.endRun(r)
+		*r = run{file: file, op: e.Op, last: e.NS}
+	}
+	r.n, r.last = r.n+1, e.NS
+	if r.n <= runStart {
+		return false
+	}
+	if r.sum.Calls == 0 {
+		r.sum = *e
+		r.sum.Calls = 1
+		d.summing = true
+		return true
+	}
+	r.sum.Calls++
+	r.sum.Bytes += e.Bytes
+	r.sum.NS, r.sum.TS = e.NS, e.TS
+	return true
+}
+
+// endRun records a sum.
+func (d *decoding) endRun(r *run) {
+	if r.sum.Calls == 0 {
+		return
+	}
+	d.w.append(&r.sum)
+	r.sum.Calls = 0
+}
+
+func (d *decoding) endRuns(tid int32) {
+	if rs := d.runs[tid]; rs != nil {
+		d.endRun(&rs[0])
+		d.endRun(&rs[1])
+		delete(d.runs, tid)
+	}
+}
+
+// endAllRuns records all sums; the runs go on.
+func (d *decoding) endAllRuns() {
+	if !d.summing {
+		return
+	}
+	for _, rs := range d.runs {
+		d.endRun(&rs[0])
+		d.endRun(&rs[1])
+	}
+	d.summing = false
+}
