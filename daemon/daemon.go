@@ -14,6 +14,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -66,6 +67,10 @@ func (d *Daemon) Open(ctx context.Context) (err error) {
 	}
 	d.log = newLogger(d.LogTo, d.Config.Log)
 	d.serveErr = make(chan error, 4)
+	// Logs are compressed by a thread that gives way to all others. While it
+	// waits for a processor it must not keep Go's own right to one from those
+	// that read and write the record.
+	runtime.GOMAXPROCS(runtime.NumCPU() + 4)
 
 	if err := d.takeData(); err != nil {
 		return err
