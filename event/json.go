@@ -6,37 +6,45 @@ import "math/bits"
 // nothing but what dst grows by, and uses no reflection: a million calls a
 // second go through here.
 func (e *Event) AppendJSON(dst []byte) []byte {
-	b := dst
+	b := e.appendSeq(dst)
+	b = e.appendTS(b)
+	b = e.appendNS(b)
+	b = e.appendJail(b)
+	switch {
+	case e.Type == Syscall:
+		b = e.appendWho(b)
+		b = e.appendCall(b)
+		b = e.appendArgs(b)
+		b = e.appendResult(b)
+	case e.Type == File:
+		b = e.appendWho(b)
+		b = e.appendFile(b)
+	case e.Type == Net && e.PID != 0:
+		b = e.appendWho(b)
+		b = e.appendNet(b)
+	default:
+		b = e.appendOther(b)
+	}
+	return e.appendEnd(b)
+}
+
+func (e *Event) appendSeq(b []byte) []byte {
 	b = append(b, `{"type":"`...)
 	b = append(b, e.Type.String()...)
 	b = append(b, `","seq":`...)
-	b = appendUint(b, e.Seq)
+	return appendUint(b, e.Seq)
+}
+
+func (e *Event) appendTS(b []byte) []byte {
 	b = append(b, `,"ts":`...)
-	b = appendInt(b, e.TS)
-	if e.NS != 0 {
-		b = append(b, `,"ns":`...)
-		b = appendInt(b, e.NS)
-	}
+	return appendInt(b, e.TS)
+}
+
+func (e *Event) appendNS(b []byte) []byte { return optionalInt(b, `,"ns":`, e.NS) }
+
+func (e *Event) appendJail(b []byte) []byte {
 	b = append(b, `,"jail":`...)
-	b = appendString(b, string(e.Jail))
-	switch e.Type {
-	case Syscall:
-		b = e.appendSyscall(b)
-	case File:
-		b = e.appendFile(b)
-	case Net:
-		b = e.appendNet(b)
-	case Proc:
-		b = e.appendProc(b)
-	case Gap:
-		b = e.appendGap(b)
-	case Usage:
-		b = e.appendUsage(b)
-	}
-	if e.Flags != 0 {
-		b = appendFlags(b, e.Flags)
-	}
-	return append(b, '}')
+	return appendString(b, string(e.Jail))
 }
 
 func (e *Event) appendWho(b []byte) []byte {
@@ -50,13 +58,37 @@ func (e *Event) appendWho(b []byte) []byte {
 	return appendString(b, e.Comm)
 }
 
-func (e *Event) appendSyscall(b []byte) []byte {
-	b = e.appendWho(b)
+// appendOther appends what is in records that do not begin with who did it.
+func (e *Event) appendOther(b []byte) []byte {
+	switch e.Type {
+	case Net:
+		return e.appendNet(b)
+	case Proc:
+		return e.appendProc(b)
+	case Gap:
+		return e.appendGap(b)
+	case Usage:
+		return e.appendUsage(b)
+	}
+	return b
+}
+
+func (e *Event) appendEnd(b []byte) []byte {
+	if e.Flags != 0 {
+		b = appendFlags(b, e.Flags)
+	}
+	return append(b, '}')
+}
+
+func (e *Event) appendCall(b []byte) []byte {
 	b = append(b, `,"nr":`...)
 	b = appendInt(b, int64(e.NR))
 	b = append(b, `,"name":`...)
 	b = appendString(b, e.Name)
-	b = optional(b, `,"abi":`, e.ABI)
+	return optional(b, `,"abi":`, e.ABI)
+}
+
+func (e *Event) appendArgs(b []byte) []byte {
 	b = append(b, `,"args":[`...)
 	for i, a := range e.Args {
 		if i > 0 {
@@ -64,7 +96,10 @@ func (e *Event) appendSyscall(b []byte) []byte {
 		}
 		b = appendUint(b, a)
 	}
-	b = append(b, ']')
+	return append(b, ']')
+}
+
+func (e *Event) appendResult(b []byte) []byte {
 	if e.Flags&Unfinished == 0 {
 		b = append(b, `,"ret":`...)
 		b = appendInt(b, e.Ret)
@@ -80,7 +115,6 @@ func (e *Event) appendSyscall(b []byte) []byte {
 }
 
 func (e *Event) appendFile(b []byte) []byte {
-	b = e.appendWho(b)
 	b = append(b, `,"op":`...)
 	b = appendString(b, e.Op)
 	b = append(b, `,"path":`...)
@@ -109,9 +143,6 @@ func tellsBytes(e *Event) bool {
 }
 
 func (e *Event) appendNet(b []byte) []byte {
-	if e.PID != 0 {
-		b = e.appendWho(b)
-	}
 	b = append(b, `,"dir":`...)
 	b = appendString(b, e.Dir)
 	b = append(b, `,"proto":`...)

@@ -100,6 +100,7 @@ type Log struct {
 	open     bool
 	closed   bool
 	seq      uint64 // given last
+	enc      *event.Encoder // nil while the writer does not run
 	chunks   [classes]*chunk
 	full     [classes][]*chunk
 	pending  int  // bytes the writer has not taken
@@ -203,8 +204,11 @@ func (l *Log) append(c class, e *event.Event) {
 		k = chunkPool.Get().(*chunk)
 		l.chunks[c] = k
 	}
+	if l.enc == nil {
+		l.enc = new(event.Encoder)
+	}
 	before := len(k.text)
-	k.text = append(e.AppendJSON(k.text), '\n')
+	k.text = append(l.enc.Append(k.text, e), '\n')
 	k.add(e.Seq, e.TS, e.NS)
 	n := len(k.text) - before
 	if len(k.text) > chunkSize-4<<10 {

@@ -29,26 +29,7 @@ func syscallRecord(n int, e *event.Event) {
 }
 
 // BenchmarkAppend is the whole way of a record to the kernel's page cache.
-func BenchmarkAppend(b *testing.B) {
-	l := open(b, config(b, Policy{SegmentMB: 4096}))
-	records := make([]event.Event, 1024)
-	for n := range records {
-		syscallRecord(n, &records[n])
-	}
-	before := cpu()
-	b.ReportAllocs()
-	b.ResetTimer()
-	for n := range b.N {
-		for !l.Room() {
-			time.Sleep(50 * time.Microsecond)
-		}
-		l.Append(&records[n&1023])
-	}
-	flush(b, l)
-	b.StopTimer()
-	b.ReportMetric(float64(cpu()-before)/float64(b.N), "cpu-ns/record")
-	b.ReportMetric(float64(b.N)/b.Elapsed().Seconds()/1e6, "Mrecords/s")
-}
+func BenchmarkAppend(b *testing.B) { benchmarkAppend(b, syscallRecord) }
 
 // cpu is the processor time of this process.
 func cpu() time.Duration {
@@ -59,18 +40,34 @@ func cpu() time.Duration {
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
-// BenchmarkEncode is the part of BenchmarkAppend that makes text of a record.
+// BenchmarkEncode is the part of BenchmarkAppend that makes text of a record,
+// with and without a memory of those before.
 func BenchmarkEncode(b *testing.B) {
-	records := make([]event.Event, 1024)
-	for n := range records {
-		syscallRecord(n, &records[n])
+	for _, kind := range []struct {
+		name   string
+		record func(int, *event.Event)
+	}{{"mixed", syscallRecord}, {"storm", stormRecord}} {
+		records := make([]event.Event, 1024)
+		for n := range records {
+			kind.record(n, &records[n])
+			records[n].Jail = jid
+		}
+		buf := make([]byte, 0, 1024)
+		run := func(name string, encode func(*event.Event)) {
+			b.Run(kind.name+"/"+name, func(b *testing.B) {
+				before := cpu()
+				for n := range b.N {
+					e := &records[n&1023]
+					e.Seq = uint64(1_000_000 + n)
+					encode(e)
+				}
+				b.ReportMetric(float64(cpu()-before)/float64(b.N), "cpu-ns/record")
+			})
+		}
+		run("AppendJSON", func(e *event.Event) { buf = e.AppendJSON(buf[:0]) })
+		var enc event.Encoder
+		run("Encoder", func(e *event.Event) { buf = enc.Append(buf[:0], e) })
 	}
-	buf := make([]byte, 0, 1024)
-	before := cpu()
-	for n := range b.N {
-		buf = records[n&1023].AppendJSON(buf[:0])
-	}
-	b.ReportMetric(float64(cpu()-before)/float64(b.N), "cpu-ns/record")
 }
 
 // BenchmarkPack compares levels: bytes a record, and how fast. The block is as

@@ -52,7 +52,7 @@ func (l *Log) write() {
 			l.mu.Unlock()
 			l.rest()
 			l.mu.Lock()
-			l.writing = false
+			l.writing, l.enc = false, nil
 			l.stopWaiting()
 			l.mu.Unlock()
 			return
@@ -99,7 +99,7 @@ func (l *Log) retire() bool {
 	if l.pending > 0 || l.closed {
 		return false
 	}
-	l.writing = false
+	l.writing, l.enc = false, nil
 	return true
 }
 
