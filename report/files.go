@@ -115,13 +115,13 @@ func (u FileUse) Done() string {
 	}
 	say(u.Created, "created")
 	if u.Writes > 0 {
-		parts = append(parts, count(u.Writes, "write", "writes")+" of "+size(u.Written))
+		parts = append(parts, size(u.Written)+" in "+count(u.Writes, "write", "writes"))
 	}
 	say(u.Deleted, "deleted")
 	say(u.Renamed, "renamed")
 	say(u.Modes, "chmod")
 	if u.Reads > 0 {
-		parts = append(parts, count(u.Reads, "read", "reads")+" of "+size(u.Read))
+		parts = append(parts, size(u.Read)+" in "+count(u.Reads, "read", "reads"))
 	}
 	if u.Writes == 0 && u.Reads == 0 && u.Opens > 0 {
 		parts = append(parts, "opened")

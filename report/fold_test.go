@@ -230,8 +230,8 @@ func TestAFileMovesToTheListOfWhatWasDoneToIt(t *testing.T) {
 		return out
 	}
 	for _, c := range []struct{ name, got, want string }{
-		{"changed", say(f.Changed), "1; /c 1 write of 30 B, deleted, 2 reads of 60 B"},
-		{"read", say(f.Read), "1; /b 1 read of 10 B, 1 in vain"},
+		{"changed", say(f.Changed), "1; /c 30 B in 1 write, deleted, 60 B in 2 reads"},
+		{"read", say(f.Read), "1; /b 10 B in 1 read, 1 in vain"},
 		{"failed", say(f.Failed), "1; /a 1 in vain"},
 	} {
 		if c.got != c.want {

@@ -7,9 +7,13 @@ import (
 	"fmt"
 	"html/template"
 	"io"
+	"maps"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
+
+	"glasshouse/id"
 )
 
 //go:embed page.html
@@ -36,8 +40,18 @@ var page = template.Must(template.New("page").Funcs(template.FuncMap{
 	"user":    user,
 	"stamp":   func(t time.Time) string { return t.Format(stamp) },
 	"clock":   func(t time.Time) string { return t.Format("15:04:05") },
+	"millis":  func(t time.Time) string { return t.Format("15:04:05.000") },
+	"day":     day,
+	"period":  period,
+	"moment":  Moment.shown,
+	"step":    func(ms int64) string { return took(ms * int64(time.Millisecond)) },
+	"flagged": flagged,
+	"few":     func(l []NotableItem) []NotableItem { return l[:min(len(l), fewItems)] },
+	"rest":    func(l []NotableItem) []NotableItem { return l[min(len(l), fewItems):] },
+	"item":    func(j id.Jail, i NotableItem) noted { return noted{j, i} },
 	"state":   func(p Process) string { return p.state() },
-	"limb":    func(p Process) string { return p.limb() },
+	"limb":    func(p Process) string { return strings.Replace(p.limb(), `\_`, "└", 1) },
+	"badly":   func(p Process) bool { return p.Signal != "" || p.Code != nil && *p.Code != 0 },
 	"command": func(p Process) string { return p.command(300) },
 	"who":     func(pid int32, comm Text) string { return Who{pid, comm}.String() },
 	"conns":   func(c Count) string { return c.of("connection", "connections") },
@@ -51,10 +65,40 @@ var page = template.Must(template.New("page").Funcs(template.FuncMap{
 // jail said in it is text, whatever it looks like.
 func (r *Report) HTML(w io.Writer) error { return page.Execute(w, r) }
 
+// fewItems is how many items of one notable kind are shown at once. The others
+// are folded away, so that one kind does not push the next out of sight.
+const fewItems = 5
+
+// noted is an item of a notable kind and whose it is, for its line in the page.
+type noted struct {
+	Jail id.Jail
+	NotableItem
+}
+
+func day(t time.Time) string { return t.Format(time.DateOnly) }
+
+// period is from when to when, with the day said once if there is but one.
+func period(from, to time.Time) string {
+	if day(from) == day(to) {
+		return from.Format(time.DateTime) + " to " + to.Format("15:04:05 UTC")
+	}
+	return from.Format(stamp) + " to " + to.Format(stamp)
+}
+
+// flagged is how many records have each word of doubt.
+func flagged(words map[string]int64) []string {
+	var out []string
+	for _, w := range slices.Sorted(maps.Keys(words)) {
+		out = append(out, number(words[w])+" "+w)
+	}
+	return out
+}
+
 // A chart is one drawing of usage over time.
 type chart struct {
 	Title, Most        string
-	Area, Line, Second string // of paths
+	Scale              [3]string // at the top, in the middle and at the bottom
+	Area, Line, Second string    // of paths
 	From, To           string
 }
 
@@ -64,18 +108,24 @@ func charts(u Usage) []chart {
 		return nil
 	}
 	from, to := u.Points[0].Time, u.Points[len(u.Points)-1].Time.Add(time.Duration(u.Step)*time.Millisecond)
+	format := "15:04:05"
+	if day(from) != day(to) {
+		format = "2 Jan 15:04"
+	}
 	var out []chart
-	add := func(title string, most func(float64) string, sampled bool, values ...func(*Point) float64) {
-		top := 0.0
+	// unit is what thousands are of it, least what half the scale is at least.
+	add := func(title string, unit, least float64, say func(float64) string, sampled bool, values ...func(*Point) float64) {
+		most := 0.0
 		for i := range u.Points {
 			for _, v := range values {
-				top = max(top, v(&u.Points[i]))
+				most = max(most, v(&u.Points[i]))
 			}
 		}
-		if top == 0 {
+		if most == 0 {
 			return
 		}
-		c := chart{Title: title, Most: "at most " + most(top), From: from.Format("15:04:05"), To: to.Format("15:04:05")}
+		top := round(max(most, 2*least), unit)
+		c := chart{Title: title, Most: "at most " + say(most), Scale: [3]string{say(top), say(top / 2), "0"}, From: from.Format(format), To: to.Format(format)}
 		c.Line, c.Area = line(u.Points, sampled, top, values[0])
 		if len(values) > 1 {
 			c.Second, _ = line(u.Points, sampled, top, values[1])
@@ -83,17 +133,41 @@ func charts(u Usage) []chart {
 		}
 		out = append(out, c)
 	}
-	add("Processors busy", func(f float64) string { return strconv.FormatFloat(f, 'f', 2, 64) }, true, func(p *Point) float64 { return p.Cores })
-	add("Memory", func(f float64) string { return size(int64(f)) }, true, func(p *Point) float64 { return float64(p.Memory) })
-	add("Network out and in", func(f float64) string { return size(int64(f)) + "/s" }, true,
+	bytes := func(f float64) string { return size(int64(f)) }
+	whole := func(f float64) string {
+		if f < 10 {
+			return three(f)
+		}
+		return number(int64(f + .5))
+	}
+	add("Processors busy", 1000, .05, three, true, func(p *Point) float64 { return p.Cores })
+	add("Memory", 1024, 1, bytes, true, func(p *Point) float64 { return float64(p.Memory) })
+	add("Network", 1024, 1, func(f float64) string { return bytes(f) + "/s" }, true,
 		func(p *Point) float64 { return p.Tx }, func(p *Point) float64 { return p.Rx })
-	add("System calls", func(f float64) string { return number(int64(f+.5)) + "/s" }, false, func(p *Point) float64 { return p.Syscalls })
-	add("Processes", func(f float64) string { return number(int64(f)) }, true, func(p *Point) float64 { return float64(p.PIDs) })
+	add("System calls", 1000, .05, func(f float64) string { return whole(f) + "/s" }, false, func(p *Point) float64 { return p.Syscalls })
+	add("Processes", 1000, 1, whole, true, func(p *Point) float64 { return float64(p.PIDs) })
 	return out
 }
 
+// steps are where a scale may end: easily halved, easily read.
+var steps = []float64{.1, .2, .4, .6, .8, 1, 2, 4, 6, 8, 10, 20, 40, 60, 80, 100, 200, 400, 600, 800}
+
+// round is the next step from f on, in thousands or whatever unit it has.
+func round(f, unit float64) float64 {
+	scale := 1.0
+	for f/scale > unit {
+		scale *= unit
+	}
+	for _, n := range steps {
+		if n*scale >= f {
+			return n * scale
+		}
+	}
+	return unit * scale
+}
+
 // line is the paths of one value's line and of the area below it, in a drawing
-// of 400 by 84. Where nothing was sampled the line goes on to where it was.
+// of 400 by 92. Where nothing was sampled the line goes on to where it was.
 func line(points []Point, sampled bool, top float64, value func(*Point) float64) (edge, area string) {
 	var b strings.Builder
 	first, last := -1.0, 0.0
@@ -103,7 +177,7 @@ func line(points []Point, sampled bool, top float64, value func(*Point) float64)
 			continue
 		}
 		x := (float64(i) + .5) / float64(len(points)) * 400
-		y := 82 - value(p)/top*78
+		y := 91.5 - value(p)/top*91
 		if first < 0 {
 			first = x
 			if len(points) == 1 {
@@ -121,7 +195,7 @@ func line(points []Point, sampled bool, top float64, value func(*Point) float64)
 	if edge == "" {
 		return "", ""
 	}
-	return edge, fmt.Sprintf("%sL%.1f 83L%.1f 83Z", edge, last, first)
+	return edge, fmt.Sprintf("%sL%.1f 91.5L%.1f 91.5Z", edge, last, first)
 }
 
 // An axis is the range of durations that all histograms of a table share, so
@@ -141,12 +215,14 @@ func newAxis(list []Call) axis {
 	return a
 }
 
-func (a axis) String() string {
-	if a.hi == 0 {
-		return ""
-	}
-	return took(a.lo) + " … " + took(2*a.hi)
-}
+// Has reports whether there is anything to hold against it.
+func (a axis) Has() bool { return a.hi > 0 }
+
+// From is where its first bar begins.
+func (a axis) From() string { return took(a.lo) }
+
+// To is where its last bar ends.
+func (a axis) To() string { return took(2 * a.hi) }
 
 type bar struct {
 	X, Y, W, H string

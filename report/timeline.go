@@ -20,6 +20,14 @@ type Moment struct {
 	Events Link      `json:"events"`
 }
 
+// shown is what happened, as it can be shown to a person.
+func (m Moment) shown() string {
+	if m.Level == "" {
+		return string(m.What) // it was made so already; cut again it would say less is missing than is
+	}
+	return visible(string(m.What), 300)
+}
+
 // maxMoments bounds a timeline. What is serious goes in first.
 const maxMoments = 60
 
