@@ -66,7 +66,7 @@ type Config struct {
 const (
 	hold      = 8 << 20
 	chunkSize = 128 << 10
-	urgent    = 2 * chunkSize // so much is written at once
+	urgent    = 4 * chunkSize // so much is written at once
 )
 
 // delay is how long a record may wait to be written with others. linger is how
@@ -99,7 +99,7 @@ type Log struct {
 	mu       sync.Mutex
 	open     bool
 	closed   bool
-	seq      uint64 // given last
+	seq      uint64         // given last
 	enc      *event.Encoder // nil while the writer does not run
 	chunks   [classes]*chunk
 	full     [classes][]*chunk

@@ -539,3 +539,32 @@ func TestALogThatLosesItsDirectory(t *testing.T) {
 		t.Error("the log made a directory that is not its own")
 	}
 }
+
+func TestADiskThatIsFullInTheMiddleOfWhatIsWrittenAtOnce(t *testing.T) {
+	dir := smallDisk(t, 1)
+	f, err := os.Create(filepath.Join(dir, "f"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	var chunks []*chunk
+	var want []byte
+	for c := range byte(5) {
+		k := &chunk{text: bytes.Repeat([]byte{'a' + c}, 300_000)}
+		chunks = append(chunks, k)
+		want = append(want, k.text...)
+	}
+	n, err := writeTo(f, 0, chunks)
+	if !errors.Is(err, unix.ENOSPC) || n != 3 || chunks[3].done != 1<<20-900_000 || chunks[4].done != 0 {
+		t.Fatalf("%d chunks are written, %d and %d bytes of the next two: %v", n, chunks[3].done, chunks[4].done, err)
+	}
+	if err := unix.Mount("", dir, "", unix.MS_REMOUNT, "size=2m"); err != nil {
+		t.Fatal(err)
+	}
+	if n, err := writeTo(f, 900_000, chunks[n:]); n != 2 || err != nil {
+		t.Fatalf("%d of the other two are written: %v", n, err)
+	}
+	if got, err := os.ReadFile(f.Name()); err != nil || !bytes.Equal(got, want) {
+		t.Errorf("the file has %d bytes, and not what was to be written: %v", len(got), err)
+	}
+}

@@ -131,13 +131,9 @@ func (l *Log) deliver() {
 
 	whole := true
 	for c, chunks := range cut {
-		for i, k := range chunks {
-			if !l.put(class(c), k, i == 0) {
-				l.abandon(class(c), chunks[i:])
-				whole = false
-				break
-			}
-			l.release(k)
+		if left := l.put(class(c), chunks); len(left) > 0 {
+			l.abandon(class(c), left)
+			whole = false
 		}
 	}
 	if whole {
@@ -164,107 +160,148 @@ func (l *Log) publish(upto uint64) {
 	l.written.Store(upto)
 }
 
-// release gives back the room that k took.
-func (l *Log) release(k *chunk) {
+// release gives back the room that chunks took.
+func (l *Log) release(chunks []*chunk) {
+	n := 0
+	for _, k := range chunks {
+		n += len(k.text)
+		k.free()
+	}
 	l.mu.Lock()
-	l.buffered -= len(k.text)
+	l.buffered -= n
 	if l.buffered <= hold/2 && !l.losing {
 		l.tight.Store(false)
 	}
 	l.mu.Unlock()
-	k.free()
 }
 
-// put writes k at the end of its file, trying again for as long as the disk
-// does not take it. It returns false when the log is closed and the disk still
-// does not.
-func (l *Log) put(c class, k *chunk, mayRotate bool) bool {
-	for wait := 50 * time.Millisecond; ; wait = min(2*wait, 5*time.Second) {
-		err := l.try(c, k, mayRotate)
+// gather is how many chunks are written at once, if there are so many. The page
+// cache takes a megabyte at once for less than the same in small pieces.
+const gather = 8
+
+// put writes chunks at the end of their file, trying again for as long as the
+// disk does not take them. It returns those that are left when the log is closed
+// and the disk still does not.
+func (l *Log) put(c class, chunks []*chunk) (left []*chunk) {
+	mayRotate := true
+	try := func() error {
+		n, err := l.try(c, chunks[:min(len(chunks), gather)], mayRotate)
+		if n > 0 {
+			l.release(chunks[:n])
+			chunks, mayRotate = chunks[n:], false
+		}
 		l.trouble(err)
-		if err == nil {
-			return true
+		return err
+	}
+	const first = 50 * time.Millisecond
+	for wait := first; len(chunks) > 0; {
+		if try() == nil {
+			wait = first
+			continue
 		}
 		select {
 		case <-l.quit:
 			// Once more, for the disk may have been freed while we waited.
-			if err = l.try(c, k, mayRotate); err != nil {
-				l.trouble(err)
+			if try() != nil {
+				return chunks
 			}
-			return err == nil
 		case <-time.After(wait):
+			wait = min(2*wait, 5*time.Second)
 		}
 	}
+	return nil
 }
 
 // trouble remembers why nothing can be written, or that it can.
 func (l *Log) trouble(err error) {
+	if err == nil && l.err == "" {
+		return // nobody but the writer sets it
+	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	switch {
-	case err == nil && l.err != "":
+	case err == nil:
 		l.err = ""
 		l.log.Info("the event log is written again")
-	case err != nil && l.err == "":
+	case l.err == "":
 		l.log.Error("the event log cannot be written; records wait, and are counted when too many do", "error", err)
 		fallthrough
-	case err != nil:
+	default:
 		l.err = err.Error()
 	}
 }
 
-// try writes what is left of k. How much the disk took is remembered in k, so
-// that nothing is written twice and no line stays torn.
-func (l *Log) try(c class, k *chunk, mayRotate bool) error {
+// try writes what is left of chunks, and returns how many of them are written.
+// How much the disk took of the next one is remembered in it, so that nothing is
+// written twice and no line stays torn.
+func (l *Log) try(c class, chunks []*chunk, mayRotate bool) (int, error) {
 	a := &l.files[c]
-	if mayRotate && k.done == 0 && a.seg != nil && a.size >= l.segment {
+	if mayRotate && chunks[0].done == 0 && a.seg != nil && a.size >= l.segment {
 		if err := l.rotate(c); err != nil {
-			return err
+			return 0, err
 		}
 	}
 	if a.file == nil {
-		if err := l.openActive(c, k); err != nil {
-			return err
+		if err := l.openActive(c, chunks[0]); err != nil {
+			return 0, err
 		}
 	}
 	a.dirty = true
-	err := k.writeTo(a.file, a.size)
+	n, err := writeTo(a.file, a.size, chunks)
+	if n > 0 {
+		l.commit(c, chunks[:n])
+	}
 	if err != nil {
 		a.file.Close() // it may be the descriptor that is at fault
 		a.file = nil
-		return fmt.Errorf("write %s: %w", activeName(c), err)
+		return n, fmt.Errorf("write %s: %w", activeName(c), err)
 	}
-	l.commit(c, k)
-	return nil
+	return n, nil
 }
 
-// writeTo writes what is left of k to f, in which k begins at off. It is not
-// File.WriteAt, which does not count what a full disk took in part.
-func (k *chunk) writeTo(f *os.File, off int64) error {
-	for k.done < len(k.text) {
-		n, err := unix.Pwrite(int(f.Fd()), k.text[k.done:], off+int64(k.done))
+// writeTo writes what is left of chunks to f, in which the first begins at off,
+// and returns how many of them are written. It is not File.WriteAt, which does
+// not count what a full disk took in part.
+func writeTo(f *os.File, off int64, chunks []*chunk) (int, error) {
+	var parts [gather][]byte
+	for n := 0; n < len(chunks); {
+		for i, k := range chunks[n:] {
+			parts[i] = k.text[k.done:]
+		}
+		took, err := unix.Pwritev(int(f.Fd()), parts[:len(chunks)-n], off+int64(chunks[n].done))
 		if errors.Is(err, unix.EINTR) {
 			continue
 		}
 		if err != nil {
-			return err
+			return n, err
 		}
-		k.done += n
+		for ; n < len(chunks); n++ {
+			k := chunks[n]
+			part := min(took, len(k.text)-k.done)
+			k.done += part
+			took -= part
+			if k.done < len(k.text) {
+				break
+			}
+			off += int64(len(k.text))
+		}
 	}
-	return nil
+	return len(chunks), nil
 }
 
-// commit remembers that k is in the file of c.
-func (l *Log) commit(c class, k *chunk) {
+// commit remembers that chunks are in the file of c.
+func (l *Log) commit(c class, chunks []*chunk) {
 	a := &l.files[c]
 	l.disk.Lock()
 	defer l.disk.Unlock()
 	if a.seg == nil {
-		a.seg = &segment{class: c, first: k.first}
+		a.seg = &segment{class: c, first: chunks[0].first}
 		l.segments[c] = append(l.segments[c], a.seg)
 	}
-	a.seg.grow(a.size, k)
-	a.size += int64(len(k.text))
+	for _, k := range chunks {
+		a.seg.grow(a.size, k)
+		a.size += int64(len(k.text))
+	}
 	a.stale = true
 }
 
@@ -439,7 +476,7 @@ func (l *Log) abandon(c class, chunks []*chunk) {
 		n, size := k.n, len(k.text)
 		k.text, k.span = k.text[:bytes.LastIndexByte(k.text[:k.done], '\n')+1], span{}
 		if spanOf(k.text, &k.span); k.n > 0 {
-			l.commit(c, k)
+			l.commit(c, []*chunk{k})
 		}
 		l.mu.Lock()
 		l.lost[source[c]] += n - k.n
