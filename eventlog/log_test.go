@@ -56,7 +56,7 @@ func settle(t testing.TB, l *Log) {
 	t.Helper()
 	for range 3000 {
 		packing.mu.Lock()
-		busy := packing.busy
+		busy := packing.busy || len(packing.queue) > 0
 		packing.mu.Unlock()
 		if !busy {
 			return

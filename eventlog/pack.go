@@ -9,6 +9,7 @@ import (
 	"runtime"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/klauspost/compress/zstd"
 	"golang.org/x/sys/unix"
@@ -21,6 +22,7 @@ var packing packer
 type packer struct {
 	mu    sync.Mutex
 	queue []task
+	last  time.Time // when a task was added
 	busy  bool
 }
 
@@ -32,7 +34,12 @@ type task struct {
 
 // behind is a queue so long that finishing is no longer done with what
 // processor time nobody else wants: plain segments take the disk instead.
-const behind = 8
+const behind = 32
+
+// calm is how long nothing was closed before compressing begins, unless the
+// queue is long: a jail that fills a segment a second is in a hurry, and what
+// shares its processors should be no more than its record.
+var calm = time.Second // tests do not wait for it
 
 func (p *packer) add(l *Log, s *segment) {
 	p.mu.Lock()
@@ -43,10 +50,29 @@ func (p *packer) add(l *Log, s *segment) {
 	default:
 	}
 	l.wg.Add(1) // not after Close waits: forget takes p.mu between quit and that
-	p.queue = append(p.queue, task{l, s})
-	if !p.busy {
+	p.queue, p.last = append(p.queue, task{l, s}), time.Now()
+	if len(p.queue) >= behind {
+		p.begin()
+	} else {
+		time.AfterFunc(calm, p.beginCalm)
+	}
+}
+
+// begin works on the queue if nobody does. p.mu must be held.
+func (p *packer) begin() {
+	if !p.busy && len(p.queue) > 0 {
 		p.busy = true
 		go p.run()
+	}
+}
+
+// beginCalm begins if nothing was closed since it was asked for. If something
+// was, it will be asked for again.
+func (p *packer) beginCalm() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if time.Since(p.last) >= calm {
+		p.begin()
 	}
 }
 
@@ -95,6 +121,11 @@ func (p *packer) run() {
 		}
 		if nice && len(p.queue) >= 2*behind || !nice && len(p.queue) == 1 {
 			go p.run()
+			p.mu.Unlock()
+			return
+		}
+		if nice && time.Since(p.last) < calm && len(p.queue) < behind {
+			p.busy = false // beginCalm goes on
 			p.mu.Unlock()
 			return
 		}

@@ -22,6 +22,7 @@ import (
 
 // TestMain lets the test binary be the process that is killed.
 func TestMain(m *testing.M) {
+	calm = 0
 	if dir := os.Getenv("EVENTLOG_TEST_WRITER"); dir != "" {
 		writeForever(dir)
 	}

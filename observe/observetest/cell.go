@@ -21,14 +21,14 @@ import (
 // A Cell is what a jail is to a source on the host: a cgroup, and a pid and a
 // mount namespace with an init.
 type Cell struct {
-	t    *testing.T
+	t    testing.TB
 	id   id.Jail
 	dir  string // its cgroup
 	init *exec.Cmd
 }
 
 // NewCell makes a cell that ends with the test.
-func NewCell(t *testing.T) *Cell {
+func NewCell(t testing.TB) *Cell {
 	t.Helper()
 	if os.Geteuid() != 0 {
 		t.Skip("needs root")
@@ -71,7 +71,7 @@ func (c *Cell) remove() {
 	c.t.Errorf("cgroup %s stays", c.dir)
 }
 
-func unified(t *testing.T) string {
+func unified(t testing.TB) string {
 	t.Helper()
 	for _, dir := range []string{"/sys/fs/cgroup/unified", "/sys/fs/cgroup"} {
 		var fs unix.Statfs_t
@@ -83,7 +83,7 @@ func unified(t *testing.T) string {
 	return ""
 }
 
-func self(t *testing.T) string {
+func self(t testing.TB) string {
 	t.Helper()
 	exe, err := os.Executable()
 	if err != nil {
@@ -139,7 +139,7 @@ func (c *Cell) inside(cmd *exec.Cmd) *exec.Cmd {
 }
 
 // Output runs a command and returns what it printed, whatever its exit code.
-func Output(t *testing.T, cmd *exec.Cmd) string {
+func Output(t testing.TB, cmd *exec.Cmd) string {
 	t.Helper()
 	var out strings.Builder
 	cmd.Stdout = &out

@@ -1,0 +1,68 @@
+package kernel_test
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"glasshouse/event"
+	"glasshouse/observe"
+	"glasshouse/observe/kernel"
+	"glasshouse/observe/observetest"
+)
+
+// BenchmarkCalls is what watching costs the watched, with a log that costs
+// nothing: nobody watching, processes alone, calls, and what they do to files.
+func BenchmarkCalls(b *testing.B) {
+	const n = 1000000
+	for _, load := range []struct {
+		name  string
+		calls int
+		argv  []string
+	}{
+		{"dd bs=1", 2 * n, []string{"dd", "if=/dev/zero", "of=/dev/null", "bs=1", fmt.Sprint("count=", n), "status=none"}},
+	} {
+		var base time.Duration
+		for _, how := range []struct {
+			name string
+			sel  *event.Selection
+		}{
+			{"unwatched", nil},
+			{"processes", &event.Selection{Syscalls: "off", Files: "off"}},
+			{"calls", &event.Selection{Files: "off"}},
+			{"calls and files", &event.Selection{}},
+		} {
+			b.Run(load.name+"/"+how.name, func(b *testing.B) {
+				best := time.Duration(0)
+				for b.Loop() {
+					c := observetest.NewCell(b)
+					var w observe.Watch
+					if how.sel != nil {
+						s := kernel.New(kernel.Config{})
+						log := &observetest.Log{}
+						log.Brief()
+						var err error
+						if w, err = s.Attach(b.Context(), c.Target(*how.sel), log); err != nil {
+							b.Skip(err)
+						}
+						defer s.Close()
+						defer w.Close()
+					}
+					cmd := c.Command(load.argv...)
+					begun := time.Now()
+					if err := cmd.Run(); err != nil {
+						b.Fatal(err)
+					}
+					if d := time.Since(begun); best == 0 || d < best {
+						best = d
+					}
+				}
+				if how.sel == nil {
+					base = best
+				}
+				b.ReportMetric(float64(best)/float64(load.calls), "ns/call")
+				b.ReportMetric(float64(best-base)/float64(load.calls), "added-ns/call")
+			})
+		}
+	}
+}
