@@ -18,9 +18,9 @@ type reportParams struct {
 	Format string  `query:"format" enum:"json,html,md" description:"As Accept: application/json, the default, text/html and text/markdown."`
 }
 
-// reportPolicy lets a report be nothing but a page: what is in it a jail has
-// said. Its style is its own.
-const reportPolicy = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; sandbox"
+// reportPolicy lets a report be nothing but a page, whose links may be followed
+// to the events they name: what is in it a jail has said.
+var reportPolicy = report.ContentSecurityPolicy + "; sandbox allow-downloads"
 
 // report answers with all that a jail did, on one page.
 func (s *Server) report(w http.ResponseWriter, r *http.Request, p reportParams) error {
