@@ -32,7 +32,7 @@ func FuzzAnyFile(f *testing.F) {
 	y.add(k, text)
 	f.Add(text, packed, x.encode(), y.encode())
 	f.Add(text[:len(text)-9], packed[:len(packed)-9], y.encode(), x.encode())
-	f.Add(append([]byte("\x00\x00\n"), text...), []byte{}, []byte{}, []byte("glasidx1"))
+	f.Add(append([]byte("\x00\x00\n"), text...), []byte{}, []byte{}, []byte(indexMagic))
 	dir := f.TempDir()
 	f.Fuzz(func(t *testing.T, text, packed, active, closed []byte) {
 		if len(text)+len(packed) > 1<<20 {

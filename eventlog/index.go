@@ -108,11 +108,13 @@ func (x *index) span() (s span) {
 	return s
 }
 
-// The file: magic, seven numbers, the digest, the blocks, and a checksum of all
-// before it. Everything is little endian.
+// The file: magic, seven numbers, the digest, the span of all blocks, a checksum
+// of this header, the blocks, and a checksum of all before it. Everything is
+// little endian. The header is read alone where a segment is only to be passed
+// over: of a log of gigabytes that is all segments but one.
 const (
-	indexMagic  = "glasidx1"
-	indexHeader = len(indexMagic) + 7*8 + 32
+	indexMagic  = "glasidx2"
+	indexHeader = len(indexMagic) + 7*8 + 32 + 6*8 + 4
 	blockBytes  = 10 * 8
 )
 
@@ -130,43 +132,78 @@ func (x *index) encode() []byte {
 		b = le.AppendUint64(b, v)
 	}
 	b = append(b, x.sum[:]...)
+	b = x.span().encode(b)
+	b = le.AppendUint32(b, crc32.Checksum(b, castagnoli))
 	for i := range x.blocks {
 		k := &x.blocks[i]
-		for _, v := range []uint64{k.first, k.last, uint64(k.minTS), uint64(k.maxTS), uint64(k.maxNS), uint64(k.n),
-			uint64(k.off), uint64(k.len), uint64(k.zoff), uint64(k.zlen)} {
-			b = le.AppendUint64(b, v)
+		b = k.span.encode(b)
+		for _, v := range []int64{k.off, k.len, k.zoff, k.zlen} {
+			b = le.AppendUint64(b, uint64(v))
 		}
 	}
 	return le.AppendUint32(b, crc32.Checksum(b, castagnoli))
 }
 
+func (s span) encode(b []byte) []byte {
+	for _, v := range []uint64{s.first, s.last, uint64(s.minTS), uint64(s.maxTS), uint64(s.maxNS), uint64(s.n)} {
+		b = binary.LittleEndian.AppendUint64(b, v)
+	}
+	return b
+}
+
+// numbers are what is read from an index, one after the other.
+type numbers []byte
+
+func (b *numbers) next() uint64 {
+	v := binary.LittleEndian.Uint64(*b)
+	*b = (*b)[8:]
+	return v
+}
+
+func (b *numbers) int() int64 { return int64(b.next()) }
+
+func (b *numbers) span() span {
+	return span{first: b.next(), last: b.next(), minTS: b.int(), maxTS: b.int(), maxNS: b.int(), n: b.int()}
+}
+
 var errIndex = errors.New("the index is damaged")
 
+// sealed reports whether b ends with the checksum of what is before it.
+func sealed(b []byte) bool {
+	n := len(b) - 4
+	return binary.LittleEndian.Uint32(b[n:]) == crc32.Checksum(b[:n], castagnoli)
+}
+
+// decodeHeader reads what an index begins with: all but the blocks, of which it
+// returns the span and how many there are.
+func decodeHeader(b []byte) (x *index, sp span, blocks uint64, err error) {
+	if len(b) < indexHeader || string(b[:len(indexMagic)]) != indexMagic || !sealed(b[:indexHeader]) {
+		return nil, span{}, 0, errIndex
+	}
+	v := numbers(b[len(indexMagic):])
+	x = &index{whole: v.next(), packed: v.int(), textLen: v.int(), hasSum: v.next() == 1, told: told{v.int(), v.next()}}
+	blocks = v.next()
+	v = v[copy(x.sum[:], v):]
+	return x, v.span(), blocks, nil
+}
+
 func decodeIndex(b []byte) (*index, error) {
-	le := binary.LittleEndian
-	if len(b) < indexHeader+4 || string(b[:len(indexMagic)]) != indexMagic ||
-		le.Uint32(b[len(b)-4:]) != crc32.Checksum(b[:len(b)-4], castagnoli) {
+	x, sp, n, err := decodeHeader(b)
+	if err != nil {
+		return nil, err
+	}
+	if len(b) < indexHeader+4 || !sealed(b) {
 		return nil, errIndex
 	}
-	next := func() uint64 {
-		v := le.Uint64(b)
-		b = b[8:]
-		return v
-	}
-	b = b[len(indexMagic) : len(b)-4]
-	x := &index{whole: next(), packed: int64(next()), textLen: int64(next()), hasSum: next() == 1, told: told{int64(next()), next()}}
-	n := next()
-	copy(x.sum[:], b)
-	b = b[32:]
-	if n > uint64(len(b)) || n*blockBytes != uint64(len(b)) {
+	v := numbers(b[indexHeader : len(b)-4])
+	if n > uint64(len(v)) || n*blockBytes != uint64(len(v)) {
 		return nil, errIndex
 	}
 	x.blocks = make([]block, n)
 	var off, zoff int64
 	for i := range x.blocks {
 		k := &x.blocks[i]
-		k.first, k.last, k.minTS, k.maxTS, k.maxNS, k.n = next(), next(), int64(next()), int64(next()), int64(next()), int64(next())
-		k.off, k.len, k.zoff, k.zlen = int64(next()), int64(next()), int64(next()), int64(next())
+		*k = block{span: v.span(), off: v.int(), len: v.int(), zoff: v.int(), zlen: v.int()}
 		// What reading relies on. A checksum protects from damage, not from
 		// an index that belongs to another file.
 		if k.off != off || k.zoff != zoff || k.len <= 0 || k.zlen < 0 || k.len > maxBlock || k.zlen > 2*maxBlock ||
@@ -176,7 +213,7 @@ func decodeIndex(b []byte) (*index, error) {
 		off += k.len
 		zoff += k.zlen
 	}
-	if off != x.textLen || zoff != x.packed {
+	if off != x.textLen || zoff != x.packed || x.span() != sp {
 		return nil, errIndex
 	}
 	return x, nil
@@ -196,6 +233,21 @@ func readIndex(name string) (*index, error) {
 		return nil, err
 	}
 	return decodeIndex(b)
+}
+
+// readHeader reads only what decodeHeader needs.
+func readHeader(name string) (*index, span, error) {
+	f, err := openRegular(name)
+	if err != nil {
+		return nil, span{}, err
+	}
+	defer f.Close()
+	b := make([]byte, indexHeader)
+	if _, err := io.ReadFull(f, b); err != nil {
+		return nil, span{}, err
+	}
+	x, sp, _, err := decodeHeader(b)
+	return x, sp, err
 }
 
 func (x *index) write(name string) error {

@@ -550,3 +550,36 @@ func TestNoAllocationForARecord(t *testing.T) {
 	l.wg.Go(l.write)
 	l.mu.Unlock()
 }
+
+func TestAWindowByTimeReadsOnlyHeadersOfTheIndexesBeforeIt(t *testing.T) {
+	const n = 20_000
+	cfg := config(t, Policy{SegmentMB: 1})
+	l := open(t, cfg)
+	grow(t, l, n)
+	l.Close()
+	indexes, _ := filepath.Glob(filepath.Join(cfg.Dir, "*-*.idx"))
+	if len(indexes) < 2 {
+		t.Fatalf("there are only the indexes %v", indexes)
+	}
+	// Whoever reads one of these has to make it anew.
+	for _, idx := range indexes {
+		if err := os.Truncate(idx, int64(indexHeader)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	l = open(t, cfg)
+	e := sample(n - 1)
+	_, gaps := read(t, l, Query{Since: time.UnixMilli(e.TS)})
+	if gaps != nil {
+		t.Errorf("gaps: %v", gaps)
+	}
+	settle(t, l)
+	for _, idx := range indexes {
+		if st, err := os.Stat(idx); err != nil || st.Size() != int64(indexHeader) {
+			t.Errorf("%s was read (%v)", idx, err)
+		}
+	}
+	if seqs, gaps := read(t, l, Query{}); !slices.Equal(seqs, all(1, n)) || gaps != nil {
+		t.Errorf("read %d records and %+v", len(seqs), gaps)
+	}
+}

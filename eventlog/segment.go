@@ -122,8 +122,11 @@ func (l *Log) adopt(s *segment, x *index) bool {
 }
 
 // learn is adopt for an index that is surely of s. Log.disk must be held.
-func (s *segment) learn(x *index) {
-	s.span, s.known, s.text, s.told = x.span(), true, x.textLen, x.told
+func (s *segment) learn(x *index) { s.learnHeader(x, x.span()) }
+
+// learnHeader is learn where the blocks of x, which span sp, were not read.
+func (s *segment) learnHeader(x *index, sp span) {
+	s.span, s.known, s.text, s.told = sp, true, x.textLen, x.told
 	if x.hasSum {
 		s.sum, s.hasSum = x.sum, true
 	}
@@ -150,12 +153,30 @@ func rebuild(f *os.File, packed bool) (*index, error) {
 	return x, err
 }
 
-// learn makes sure that the span of s is known.
-func (l *Log) learn(s *segment) error {
+// glance looks for the span of s in its index's header, and reports whether it
+// is known now. If not, the index has to be read, or made anew.
+func (l *Log) glance(s *segment) bool {
 	l.disk.Lock()
-	known := s.known || !s.closed
+	known, name := s.known || !s.closed || s.blocks != nil, l.path(s.index())
 	l.disk.Unlock()
 	if known {
+		return true
+	}
+	x, sp, err := readHeader(name)
+	if err != nil || sp.n == 0 || sp.first != s.first {
+		return false
+	}
+	l.disk.Lock()
+	defer l.disk.Unlock()
+	if !s.known {
+		s.learnHeader(x, sp)
+	}
+	return true
+}
+
+// learn makes sure that the span of s is known.
+func (l *Log) learn(s *segment) error {
+	if l.glance(s) {
 		return nil
 	}
 	f, packed, err := l.openSegment(s)

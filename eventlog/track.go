@@ -192,7 +192,7 @@ func (t *track) nextSegment() (bool, error) {
 			}
 		}
 		s := t.queue[0]
-		if t.skipWhole(s) {
+		if t.l.glance(s); t.skipWhole(s) {
 			t.queue = t.queue[1:]
 			continue
 		}

@@ -13,10 +13,10 @@ import (
 )
 
 // BenchmarkWindow opens windows anywhere in a log of some gigabytes and reads
-// the first hundred records of each. What is asked by time has been asked the
-// first time as well: there, the index of every segment is read.
+// the first hundred records of each. What is asked by time for the first time
+// reads the header of every index before it.
 func BenchmarkWindow(b *testing.B) {
-	size := int64(4 << 30)
+	size := int64(10 << 30)
 	if testing.Short() {
 		size = 512 << 20
 	}
