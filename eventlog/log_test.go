@@ -94,12 +94,12 @@ func fill(l *Log, from, to int) {
 	}
 }
 
-// grow appends n samples in portions, as a busy jail does, so that there are
+// grow appends samples in portions, as a busy jail does, so that there are
 // segments of the size that is asked for.
-func grow(t testing.TB, l *Log, n int) {
+func grow(t testing.TB, l *Log, from, to int) {
 	t.Helper()
-	for i := 0; i < n; i += 1000 {
-		fill(l, i, i+1000)
+	for i := from; i < to; i += 1000 {
+		fill(l, i, min(i+1000, to))
 		flush(t, l)
 	}
 	settle(t, l)
@@ -261,9 +261,7 @@ func TestEveryWindowOfALongLog(t *testing.T) {
 				t.Fatal(err)
 			}
 			l = open(t, cfg)
-			fill(l, n/2, n)
-			flush(t, l)
-			settle(t, l)
+			grow(t, l, n/2, n)
 			segs, err := l.Segments()
 			if err != nil {
 				t.Fatal(err)
@@ -555,7 +553,7 @@ func TestAWindowByTimeReadsOnlyHeadersOfTheIndexesBeforeIt(t *testing.T) {
 	const n = 20_000
 	cfg := config(t, Policy{SegmentMB: 1})
 	l := open(t, cfg)
-	grow(t, l, n)
+	grow(t, l, 0, n)
 	l.Close()
 	indexes, _ := filepath.Glob(filepath.Join(cfg.Dir, "*-*.idx"))
 	if len(indexes) < 2 {

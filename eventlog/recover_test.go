@@ -260,7 +260,7 @@ func TestIndexesThatAreLostOrWrong(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			cfg := config(t, Policy{SegmentMB: 1})
 			l := open(t, cfg)
-			grow(t, l, n)
+			grow(t, l, 0, n)
 			l.Close()
 			found, _ := filepath.Glob(filepath.Join(cfg.Dir, "*.idx"))
 			if len(found) < 6 {
@@ -289,7 +289,7 @@ func TestACrashWhileCompressing(t *testing.T) {
 	cfg := config(t, Policy{SegmentMB: 1, Plain: true})
 	const n = 10_000
 	l := open(t, cfg)
-	grow(t, l, n)
+	grow(t, l, 0, n)
 	l.Close()
 	plain, _ := filepath.Glob(filepath.Join(cfg.Dir, "syscalls-*.jsonl"))
 	if len(plain) == 0 {
@@ -320,7 +320,7 @@ func TestWhatCannotBeReadIsSetAside(t *testing.T) {
 	cfg := config(t, Policy{SegmentMB: 1})
 	const n = 20_000
 	l := open(t, cfg)
-	grow(t, l, n)
+	grow(t, l, 0, n)
 	l.Close()
 	packed, _ := filepath.Glob(filepath.Join(cfg.Dir, "syscalls-*.zst"))
 	if len(packed) < 2 {
@@ -370,7 +370,7 @@ func TestDamageInTheMiddle(t *testing.T) {
 			cfg := config(t, Policy{SegmentMB: 1, Plain: plain})
 			const n = 20_000
 			l := open(t, cfg)
-			grow(t, l, n)
+			grow(t, l, 0, n)
 			l.Close()
 			names, _ := filepath.Glob(filepath.Join(cfg.Dir, "syscalls-*.jsonl*"))
 			f, err := os.OpenFile(names[0], os.O_RDWR, 0)

@@ -114,7 +114,7 @@ func TestAnIdleLogForgets(t *testing.T) {
 func TestAReaderSlowerThanRetention(t *testing.T) {
 	l := open(t, config(t, Policy{SegmentMB: 1}))
 	const n = 30_000
-	grow(t, l, n)
+	grow(t, l, 0, n)
 	c, err := l.Read(t.Context(), Query{})
 	if err != nil {
 		t.Fatal(err)
