@@ -206,8 +206,9 @@ func TestAnIdempotencyKeyIsForOneRequest(t *testing.T) {
 }
 
 func TestAJailCanBeDeletedAtAnyMoment(t *testing.T) {
-	h := open(t, "")
+	h := open(t, "pool: {size: 0}\n") // a spare is watched, and holds what that takes
 	s := h.stranger()
+	h.DeleteJail(t.Context(), h.running(wire.CreateJail{}).ID) // what is made once is made
 	files, goroutines := h.held()
 	for round := range 20 {
 		j, err := h.CreateJail(t.Context(), wire.CreateJail{Command: []string{"sleep", "100"}})

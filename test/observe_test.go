@@ -228,13 +228,15 @@ func TestGreatAndManyFiles(t *testing.T) {
 	h := open(t, "")
 	j := h.running(wire.CreateJail{Limits: wire.Limits{DiskMB: 8192}, Observe: wire.Observe{Syscalls: "security"}})
 	h.watchedByKernel(j.ID)
-	h.sh(j.ID, "dd if=/dev/zero of=/work/great bs=4M count=1024; rm /work/great")
-	if _, bytes, lost := h.tally(j.ID, "op:write path:/work/great"); bytes != 4<<30 || lost != 0 {
+	h.run(j.ID, "dd", "if=/dev/zero", "of=/tmp/great", "bs=4M", "count=1024", "status=none")
+	h.run(j.ID, "rm", "/tmp/great")
+	if _, bytes, lost := h.tally(j.ID, "op:write path:/tmp/great"); bytes != 4<<30 || lost != 0 {
 		t.Errorf("%d bytes are recorded of %d, %d records lost", bytes, int64(4<<30), lost)
 	}
-	h.sh(j.ID, "mkdir /work/many; probe files /work/many 100000")
+	h.run(j.ID, "mkdir", "/tmp/many")
+	h.run(j.ID, "probe", "files", "/tmp/many", "100000")
 	for op, want := range map[string]int{"create": 100000, "write": 100000, "delete": 100000} {
-		if n, _, lost := h.tally(j.ID, "op:"+op+" path:/work/many/*"); n != want || lost != 0 {
+		if n, _, lost := h.tally(j.ID, "op:"+op+" path:/tmp/many/*"); n != want || lost != 0 {
 			t.Errorf("%d of %s are recorded of %d, %d lost", n, op, want, lost)
 		}
 	}
@@ -243,15 +245,15 @@ func TestGreatAndManyFiles(t *testing.T) {
 // A daemon that is killed while a jail makes calls as fast as it can says when it
 // is back how many it missed, to the last one.
 func TestADaemonKilledUnderAStormAddsUp(t *testing.T) {
-	h := open(t, "")
+	h := open(t, "observe: {ring_kb: 64}\n")
 	j := h.running(wire.CreateJail{Observe: wire.Observe{Syscalls: "off", Allow: []string{"getppid"}, Files: "off", Network: "off"}})
 	h.watchedByKernel(j.ID)
-	const each, threads = 1000000, 2
+	const each, threads = 3000000, 2
 	x, err := h.Exec(h.Context(), j.ID, wire.ExecRequest{Argv: []string{"probe", "storm", fmt.Sprint(each), fmt.Sprint(threads)}, Detach: true})
 	if err != nil {
 		t.Fatal(err)
 	}
-	time.Sleep(300 * time.Millisecond)
+	time.Sleep(200 * time.Millisecond)
 	h.kill()
 	time.Sleep(time.Second)
 	h.start()

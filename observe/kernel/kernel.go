@@ -74,7 +74,8 @@ type machine struct {
 	links    []link.Link
 	ctlMem   []byte
 	slotMem  []byte
-	ringSize int
+	ringSize int    // bytes of a ring, and
+	count    int    // how many a jail has
 	pinned   string // where, "" is nowhere
 }
 
@@ -211,7 +212,7 @@ func (s *Source) attach() (*machine, error) {
 	}
 	c := s.loaded
 	s.loaded = nil // the machine's now
-	m := &machine{ctls: c.Maps["ctls"], slots: c.Maps["slots"], jails: c.Maps["jails"], rings: c.Maps["rings"], bell: c.Maps["bell"], ringSize: s.cfg.RingBytes}
+	m := &machine{ctls: c.Maps["ctls"], slots: c.Maps["slots"], jails: c.Maps["jails"], rings: c.Maps["rings"], bell: c.Maps["bell"], ringSize: s.cfg.RingBytes, count: s.cpus}
 	defer func() { // of the rest the programs have their own hold
 		for _, name := range []string{"ctls", "slots", "jails", "rings", "bell"} {
 			delete(c.Maps, name)
@@ -304,7 +305,21 @@ func (s *Source) takeOver() (_ *machine, err error) {
 		}
 		m.links = append(m.links, l)
 	}
-	return m, nil
+	// What rings the programs take is seen from those there are.
+	for i := range uint32(slotCount) {
+		var inner uint32
+		if m.rings.Lookup(i, &inner) != nil {
+			continue
+		}
+		ring, err := ebpf.NewMapFromID(ebpf.MapID(inner))
+		if err != nil {
+			return nil, fmt.Errorf("open a jail's rings: %w", err)
+		}
+		m.ringSize, m.count = int(ring.ValueSize())-headerSize-slackSize, int(ring.MaxEntries())
+		return m, ring.Close()
+	}
+	m.close() // nobody is watched by them
+	return nil, nil
 }
 
 // share maps the memory that the programs and the daemon have in common.

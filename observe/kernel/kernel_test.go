@@ -498,6 +498,22 @@ func TestADaemonThatIsKilledLosesNothing(t *testing.T) {
 	if after.Gaps() > 0 {
 		t.Errorf("%d gaps where nothing is missing", after.Gaps())
 	}
+
+	// It watches new jails by what it has taken over.
+	other := observetest.NewCell(t)
+	fresh := &observetest.Log{}
+	w2, err := second.Attach(t.Context(), other.Target(event.Selection{}), fresh)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer w2.Close()
+	observetest.Output(t, other.Work("getppid", "44"))
+	if err := w2.Drain(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if n := len(fresh.Events(event.Syscall, "getppid")); n != 44 {
+		t.Errorf("%d calls of a new jail are recorded of 44", n)
+	}
 }
 
 func TestWhileNoDaemonIsThereWhatDoesNotFitIsCounted(t *testing.T) {

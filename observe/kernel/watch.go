@@ -115,7 +115,7 @@ func (s *Source) begin(i int, t observe.Target, sink observe.Sink) (_ *watch, er
 	}
 	ring, err := ebpf.NewMap(&ebpf.MapSpec{
 		Name: "ring_of_a_jail", Type: ebpf.Array, KeySize: 4, Flags: unix.BPF_F_MMAPABLE,
-		ValueSize: uint32(headerSize + m.ringSize + slackSize), MaxEntries: uint32(s.ringCount()),
+		ValueSize: uint32(headerSize + m.ringSize + slackSize), MaxEntries: uint32(m.count),
 	})
 	if err != nil {
 		return nil, fmt.Errorf("make the rings of %s: %w", t.Jail, err)
@@ -149,15 +149,6 @@ func (s *Source) begin(i int, t observe.Target, sink observe.Sink) (_ *watch, er
 	}
 	w.existing()
 	return w, nil
-}
-
-// ringCount is how many rings a jail has. Rings taken over are as many as they
-// were when the programs were loaded.
-func (s *Source) ringCount() int {
-	if s.cpus == 0 {
-		s.cpus = 1
-	}
-	return s.cpus
 }
 
 // resume takes over a slot that an earlier daemon left.
