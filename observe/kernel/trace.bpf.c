@@ -1027,11 +1027,11 @@ int BPF_PROG(leave, struct pt_regs *regs, long ret)
 	is32 = compat(t);
 	nr = st->nr;
 	st->nr = -1;
-	now = bpf_ktime_get_ns();
 	if (nr >= 0) {
 		want = st->wanted;
 		if (!want)
 			return 0;
+		now = bpf_ktime_get_ns();
 		begin = st->begin;
 		c = call_of(nr, is32);
 	} else {
@@ -1049,7 +1049,7 @@ int BPF_PROG(leave, struct pt_regs *regs, long ret)
 			flags = PARTIAL;
 		else
 			flags = DENIED;
-		begin = now;
+		begin = now = bpf_ktime_get_ns();
 		st->len[0] = st->len[1] = 0;
 		st->faults = 3;
 		st->file = st->base = 0;
