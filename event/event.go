@@ -49,7 +49,7 @@ const (
 	Partial                      // "partial": the caller was inside the call when observation began; no dur_ns
 	Child                        // "child": the return of fork or clone in the new task
 	Cut                          // "cut": a string or list is longer than what is kept
-	Raced                        // "raced": the memory the path was read from said something else than what the kernel used
+	Raced                        // "raced": the memory the path was read from changed during the call
 	Injected                     // "injected": made by Glasshouse in the jail's processes, not by them
 	Unresolved                   // "unresolved": the path of a descriptor is not known
 	Existing                     // "existing": was there when observation began

@@ -29,7 +29,7 @@ const (
 )
 
 // eventFlags are the flags of a record that an event has too.
-const eventFlags = uint16(event.Denied | event.Unfinished | event.Partial | event.Child | event.Cut | event.Injected | event.Thread)
+const eventFlags = uint16(event.Denied | event.Unfinished | event.Partial | event.Child | event.Cut | event.Raced | event.Injected | event.Thread)
 
 // decoding is what must be remembered to make events of records.
 type decoding struct {

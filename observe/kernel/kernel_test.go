@@ -190,10 +190,19 @@ func TestAThreadThatChangesAPathInFlightDoesNotHideIt(t *testing.T) {
 	if seen["good"] != opened["good"] || seen["evil"] != opened["evil"] {
 		t.Errorf("opened %v, recorded %v", opened, seen)
 	}
+	raced := 0
 	for _, e := range j.log.Events(event.Syscall, "openat") {
+		if e.Flags&event.Raced != 0 {
+			if raced++; !strings.HasPrefix(e.Path, dir) {
+				t.Errorf("nobody changed the path of %s", e.AppendJSON(nil))
+			}
+		}
 		if strings.HasPrefix(e.Path, dir) && e.Ret >= 0 && e.Real == "" && opened[filepath.Base(e.Path)] == 0 {
 			t.Errorf("a path nobody had: %s", e.AppendJSON(nil))
 		}
+	}
+	if raced == 0 {
+		t.Error("no record says that its path changed during the call")
 	}
 }
 

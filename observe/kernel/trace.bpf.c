@@ -58,6 +58,7 @@ enum {
 	PARTIAL = 1 << 2,
 	CHILD = 1 << 3,
 	CUT = 1 << 4,
+	RACED = 1 << 5,
 	INJECTED = 1 << 6,
 	THREAD = 1 << 9,
 	/* Of records alone. */
@@ -942,6 +943,38 @@ static __always_inline u32 text(struct task *st, char *to, u32 which, u64 from)
 }
 
 /*
+ * raced reports whether the memory of a call's first string has changed since it
+ * was read: then nobody can tell from it what the kernel used. kept is the copy in
+ * the record; that in st is given up.
+ */
+static __always_inline bool raced(struct task *st, const char *kept, u64 from)
+{
+	u32 n = st->len[0];
+
+	if ((st->faults & 1) || !n || n > SHORT)
+		return false;
+	if (bpf_probe_read_user_str(st->text[0], SHORT, (void *)from) != n)
+		return true;
+	for (u32 i = 0; i < SHORT / 8; i++) {
+		u64 was, is;
+
+		if (i * 8 >= n)
+			break;
+		was = *(u64 *)&kept[i * 8];
+		is = *(u64 *)&st->text[0][i * 8];
+		if (n - i * 8 < 8) { /* what follows the end is anything */
+			u64 mask = (1ULL << ((n - i * 8) * 8)) - 1;
+
+			was &= mask;
+			is &= mask;
+		}
+		if (was != is)
+			return true;
+	}
+	return false;
+}
+
+/*
  * returning makes the record of a call with strings or files, for which there is
  * more to do. r is a copy, without its name and identity.
  */
@@ -995,6 +1028,9 @@ static __noinline void returning(struct task_struct *t, struct slot *slot, struc
 			n = LONG;
 		r->len = n;
 		size += (n + 7) & ~7U;
+		if (c->path && !(r->flags & DENIED) && !((c->flags & F_EXECS) && !r->ret) &&
+		    raced(st, (void *)r + FIXED, pick(from->args, c->path)))
+			r->flags |= RACED;
 	}
 	if (c->to && size <= FIXED + LONG) {
 		n = text(st, (void *)r + size, 1, pick(from->args, c->to));
