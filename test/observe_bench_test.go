@@ -62,7 +62,7 @@ func TestBenchObserve(t *testing.T) {
 			t.Skip(err)
 		}
 		compare(t, "go build of net/http and all below it, from nothing", 3, 0,
-			"export PATH=$PATH:/usr/local/go/bin HOME=/tmp GOCACHE=/tmp/cache GOFLAGS=-mod=mod; rm -rf /tmp/cache; cd /usr/local/go/src && go build -o /dev/null net/http")
+			"export PATH=$PATH:/usr/local/go/bin HOME=/tmp GOCACHE=/tmp/cache GOFLAGS=-mod=mod CGO_ENABLED=0; rm -rf /tmp/cache; cd /usr/local/go/src && go build -o /dev/null net/http")
 	})
 	t.Run("sustained", sustained)
 	t.Run("idle", idle)
