@@ -2,8 +2,8 @@ package observe
 
 import "golang.org/x/sys/unix"
 
-// monotonic is the clock of Event.NS.
-func monotonic() int64 {
+// Now is the clock of Event.NS: the host's monotonic one.
+func Now() int64 {
 	var ts unix.Timespec
 	unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts) // cannot fail
 	return ts.Nano()

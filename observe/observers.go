@@ -117,9 +117,7 @@ func (o *Observers) Close() error {
 	var errs []error
 	for _, j := range jails {
 		j.mu.Lock()
-		for _, w := range j.watches {
-			errs = append(errs, w.Release())
-		}
+		errs = append(errs, j.each(Watch.Release))
 		j.watches = nil
 		errs = append(errs, j.log.Close())
 		j.mu.Unlock()
@@ -181,9 +179,7 @@ func (o *Observers) Attach(ctx context.Context, t Target) error {
 		case errors.Is(err, fault.Unsupported):
 			j.lacks[s.Name()] = err
 		case err != nil:
-			for _, w := range j.watches {
-				err = errors.Join(err, w.Close())
-			}
+			err = errors.Join(err, j.each(Watch.Close))
 			j.watches = nil
 			return err
 		default:
@@ -226,12 +222,8 @@ func (o *Observers) Select(jid id.Jail, sel event.Selection) error {
 	}
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	var errs []error
-	for _, w := range j.watches {
-		errs = append(errs, w.Select(sel))
-	}
 	j.target.Selection = sel
-	return errors.Join(errs...)
+	return j.each(func(w Watch) error { return w.Select(sel) })
 }
 
 // Mute has what the jail's processes do marked as made by Glasshouse.
@@ -242,9 +234,15 @@ func (o *Observers) Mute(jid id.Jail, on bool) error {
 	}
 	j.mu.Lock()
 	defer j.mu.Unlock()
+	return j.each(func(w Watch) error { return w.Mute(on) })
+}
+
+// each calls f for every watch of a jail, also after one failed. The caller holds
+// j.mu.
+func (j *observed) each(f func(Watch) error) error {
 	var errs []error
 	for _, w := range j.watches {
-		errs = append(errs, w.Mute(on))
+		errs = append(errs, f(w))
 	}
 	return errors.Join(errs...)
 }
@@ -271,9 +269,7 @@ func (o *Observers) Detach(ctx context.Context, jid id.Jail) error {
 	} else {
 		o.usage(ctx, j)
 	}
-	for _, w := range j.watches {
-		errs = append(errs, w.Close())
-	}
+	errs = append(errs, j.each(Watch.Close))
 	j.watches = nil
 	return errors.Join(append(errs, j.log.Flush(ctx))...)
 }
@@ -384,7 +380,7 @@ func (o *Observers) usage(ctx context.Context, j *observed) {
 	if j.watches == nil || j.target.Usage == nil {
 		return
 	}
-	e := event.Event{Type: event.Usage, TS: time.Now().UnixMilli(), NS: monotonic()}
+	e := event.Event{Type: event.Usage, TS: time.Now().UnixMilli(), NS: Now()}
 	if err := j.target.Usage(ctx, &e); err != nil || e.CPU < j.cpu+usageStep {
 		return
 	}

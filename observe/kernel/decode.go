@@ -7,6 +7,7 @@ import (
 	"unsafe"
 
 	"glasshouse/event"
+	"glasshouse/observe"
 	"glasshouse/observe/syscalls"
 )
 
@@ -56,7 +57,7 @@ func newDecoding(w *watch) decoding {
 
 // begin prepares for a round.
 func (d *decoding) begin() {
-	d.wall = time.Now().UnixNano() - now()
+	d.wall = time.Now().UnixNano() - observe.Now()
 	if len(d.names) > maxNames {
 		clear(d.names)
 	}
@@ -201,6 +202,6 @@ func (w *watch) gap(of event.Type, lost uint64, reason string) {
 		}
 	}
 	w.sink.Append(&event.Event{
-		Type: event.Gap, TS: time.Now().UnixMilli(), NS: now(), Source: of, Lost: int64(lost), Reason: reason,
+		Type: event.Gap, TS: time.Now().UnixMilli(), NS: observe.Now(), Source: of, Lost: int64(lost), Reason: reason,
 	})
 }

@@ -6,12 +6,12 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
-	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
 
 	"glasshouse/event"
+	"glasshouse/observe"
 )
 
 // process makes the record of a process or thread that began, changed its
@@ -35,7 +35,7 @@ func (d *decoding) process(r *traceRecord) {
 		e.Op = event.OpExit
 		status := unix.WaitStatus(r.Ret)
 		if status.Signaled() {
-			e.Signal = signalName(status.Signal())
+			e.Signal = event.SignalName(int(status.Signal()))
 		} else {
 			e.Code = int32(status.ExitStatus())
 		}
@@ -52,13 +52,6 @@ func splitArgv(b []byte) []string {
 		argv, b = append(argv, string(arg)), rest
 	}
 	return argv
-}
-
-func signalName(s syscall.Signal) string {
-	if name := unix.SignalName(s); name != "" {
-		return name
-	}
-	return "SIG" + strconv.Itoa(int(s))
 }
 
 // existing records the processes that were there before the watch began, so that
@@ -94,7 +87,7 @@ func (w *watch) look(pid, root string) (*event.Event, bool) {
 	if err != nil {
 		return nil, false // it ended
 	}
-	e := &event.Event{Type: event.Proc, Op: event.OpExec, Flags: event.Existing, FD: -1, TS: time.Now().UnixMilli(), NS: now()}
+	e := &event.Event{Type: event.Proc, Op: event.OpExec, Flags: event.Existing, FD: -1, TS: time.Now().UnixMilli(), NS: observe.Now()}
 	host, _ := strconv.Atoi(pid)
 	e.HostPID = int32(host)
 	for line := range strings.Lines(string(status)) {

@@ -12,6 +12,8 @@ import (
 
 	"github.com/cilium/ebpf/ringbuf"
 	"golang.org/x/sys/unix"
+
+	"glasshouse/observe"
 )
 
 const (
@@ -43,7 +45,7 @@ func startSweeper(s *Source, m *machine) (*sweeper, error) {
 		return nil, fmt.Errorf("listen to the bell: %w", err)
 	}
 	sw := &sweeper{source: s, m: m, bell: bell}
-	atomic.StoreUint64(&m.ctl().Beat, uint64(now()))
+	atomic.StoreUint64(&m.ctl().Beat, uint64(observe.Now()))
 	sw.done.Go(sw.run)
 	return sw, nil
 }
@@ -70,7 +72,7 @@ func (sw *sweeper) run() {
 	ctl := sw.m.ctl()
 	var rang ringbuf.Record
 	for idle := 0; !sw.quit.Load(); {
-		atomic.StoreUint64(&ctl.Beat, uint64(now()))
+		atomic.StoreUint64(&ctl.Beat, uint64(observe.Now()))
 		if sw.sweep() {
 			idle = 0
 		} else {
@@ -101,7 +103,7 @@ func (sw *sweeper) run() {
 func (sw *sweeper) sweep() bool {
 	sw.round.Lock()
 	defer sw.round.Unlock()
-	ctl, until, busy := sw.m.ctl(), now(), false
+	ctl, until, busy := sw.m.ctl(), observe.Now(), false
 	for _, w := range *sw.source.watches.Load() {
 		if ctl.Dirty[w.index] == 0 && !w.waiting() {
 			continue
@@ -208,7 +210,7 @@ func (w *watch) merge(until int64) {
 			w.pos[first] += uint64(r.Size)
 			w.next(first, until)
 			if n++; n%1024 == 0 {
-				atomic.StoreUint64(&w.ctl.Beat, uint64(now()))
+				atomic.StoreUint64(&w.ctl.Beat, uint64(observe.Now()))
 				if !w.sink.Room() {
 					w.behind = true
 					return
@@ -255,13 +257,6 @@ func (w *watch) thawLocked() {
 		return
 	}
 	w.frozen = false
-}
-
-// now is the clock of the records.
-func now() int64 {
-	var ts unix.Timespec
-	unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts)
-	return ts.Nano()
 }
 
 func pause() {

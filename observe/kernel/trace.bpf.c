@@ -140,12 +140,10 @@ struct ctl {
 
 struct cached {
 	u64 file, dentry, removals;
-	u32 id;
-	u32 mode;
+	u64 id;
 };
 
 struct task {
-	u64 cgroup;
 	u64 epoch;
 	u32 slot;
 	u32 pid, tid;
@@ -230,8 +228,7 @@ struct place {
 
 struct known {
 	u64 parent, hash, inode, moves, epoch;
-	u32 id;
-	u32 mode;
+	u64 id;
 };
 
 struct {
@@ -329,7 +326,6 @@ static __always_inline struct task *mine(struct task_struct *t, struct slot **sl
 		st = bpf_task_storage_get(&tasks, t, 0, BPF_LOCAL_STORAGE_GET_F_CREATE);
 	if (!st)
 		return NULL;
-	st->cgroup = cgroup;
 	st->epoch = s->epoch;
 	st->slot = *index;
 	st->nr = -1;

@@ -50,8 +50,7 @@ type traceKnown struct {
 	Inode  uint64
 	Moves  uint64
 	Epoch  uint64
-	Id     uint32
-	Mode   uint32
+	Id     uint64
 }
 
 type tracePlace struct {
@@ -116,7 +115,6 @@ type traceSlot struct {
 
 type traceTask struct {
 	_       structs.HostLayout
-	Cgroup  uint64
 	Epoch   uint64
 	Slot    uint32
 	Pid     uint32
@@ -135,8 +133,7 @@ type traceTask struct {
 		File     uint64
 		Dentry   uint64
 		Removals uint64
-		Id       uint32
-		Mode     uint32
+		Id       uint64
 	}
 	Text [2][256]int8
 }

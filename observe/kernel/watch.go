@@ -125,7 +125,7 @@ func (s *Source) begin(i int, t observe.Target, sink observe.Sink) (_ *watch, er
 		return nil, fmt.Errorf("give %s its rings: %w", t.Jail, err)
 	}
 	sl := m.slot(i)
-	*sl = traceSlot{Level: depth, Epoch: uint64(now())}
+	*sl = traceSlot{Level: depth, Epoch: uint64(observe.Now())}
 	copy(unsafe.Slice((*byte)(unsafe.Pointer(&sl.Jail[0])), len(sl.Jail)), t.Jail)
 	sl.Cgroup = t.Cgroup
 	w, err := s.newWatch(i, t, sink, ring)
@@ -144,7 +144,7 @@ func (s *Source) begin(i int, t observe.Target, sink observe.Sink) (_ *watch, er
 	}
 	if t.Again {
 		for _, of := range sources {
-			w.sink.Append(&event.Event{Type: event.Gap, TS: time.Now().UnixMilli(), NS: now(), Source: of, Lost: -1, Reason: "nobody watched until now"})
+			w.sink.Append(&event.Event{Type: event.Gap, TS: time.Now().UnixMilli(), NS: observe.Now(), Source: of, Lost: -1, Reason: "nobody watched until now"})
 		}
 	}
 	w.existing()
@@ -268,7 +268,7 @@ func (w *watch) Mute(on bool) error {
 
 // Drain implements observe.Watch.
 func (w *watch) Drain(ctx context.Context) error {
-	until := now()
+	until := observe.Now()
 	for {
 		w.drain(until)
 		w.mu.Lock()

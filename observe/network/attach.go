@@ -142,7 +142,7 @@ func (s *Source) takeRing(w *watch, undone *undo.Stack) error {
 	}
 	if s.strange[string(w.target.Jail)] {
 		delete(s.strange, string(w.target.Jail))
-		w.gap(now(), -1, "recorded by another version, whose records cannot be read")
+		w.gap(observe.Now(), -1, "recorded by another version, whose records cannot be read")
 	}
 	slot, err := s.takeSlot()
 	if err != nil {

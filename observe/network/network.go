@@ -290,7 +290,7 @@ func (s *Source) Close() error {
 
 // flowsLost is what a daemon that was killed knew of flows.
 func (w *watch) flowsLost() {
-	e := w.fresh(event.Gap, now())
+	e := w.fresh(event.Gap, observe.Now())
 	e.Source, e.Lost, e.Reason = event.Net, -1, "sums of flows were lost with the daemon"
 	w.append(e)
 }

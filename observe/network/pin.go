@@ -222,7 +222,7 @@ func (w *watch) adopt(l *leftover) (err error) {
 	w.key.Slot, w.count = l.slot, counted(s.counts, l.slot)
 	w.said = mark{lost: w.count.SaidLost, throttled: w.count.SaidThrottled}
 	w.base = observe.Status{Lost: w.count.SaidLost, Throttled: w.count.SaidThrottled}
-	w.clock = time.Now().UnixNano() - now()
+	w.clock = time.Now().UnixNano() - observe.Now()
 	var before networkJail
 	if s.maps.Jails.Lookup(l.netns, &before) != nil || before.Flags&flagReleased != 0 {
 		return w.install()

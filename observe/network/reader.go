@@ -8,6 +8,8 @@ import (
 
 	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
+
+	"glasshouse/observe"
 )
 
 // A reader is the goroutine that reads the rings of all jails.
@@ -82,7 +84,7 @@ func (r *reader) run() {
 	for idle := 0; !r.stop.Load(); {
 		busy := false
 		r.rounds.Add(1)
-		atomic.StoreUint64(r.beat, uint64(now()))
+		atomic.StoreUint64(r.beat, uint64(observe.Now()))
 		for _, w := range *r.source.watches.Load() {
 			busy = w.pass() || busy
 		}

@@ -12,7 +12,6 @@ import (
 	"unsafe"
 
 	"github.com/cilium/ebpf/link"
-	"golang.org/x/sys/unix"
 
 	"glasshouse/event"
 	"glasshouse/observe"
@@ -82,13 +81,6 @@ func keepOf(e *event.Event) keep {
 	return keep{e.Type, e.NS, e.Dir, e.Src, e.Dst, e.Bytes, e.Lost, e.Reason}
 }
 
-// now is the host's monotonic clock.
-func now() int64 {
-	var t unix.Timespec
-	unix.ClockGettime(unix.CLOCK_MONOTONIC, &t)
-	return t.Nano()
-}
-
 // batch bounds how many records are taken before other jails have their turn.
 const batch = 4096
 
@@ -100,14 +92,14 @@ func (w *watch) pass() bool {
 		return false
 	}
 	n := w.take(batch)
-	w.flows(now())
+	w.flows(observe.Now())
 	w.commit()
 	return n > 0 || !w.ring.empty()
 }
 
 // take reads up to limit records, as long as there is room for them.
 func (w *watch) take(limit int) (n int) {
-	w.clock = time.Now().UnixNano() - now()
+	w.clock = time.Now().UnixNano() - observe.Now()
 	for ; n < limit; n++ {
 		if n%64 == 0 && !w.sink.Room() {
 			break
@@ -125,7 +117,7 @@ func (w *watch) take(limit int) (n int) {
 		}
 	}
 	if w.ring.empty() {
-		w.missed(now(), atomic.LoadUint64(&w.count.Lost), atomic.LoadUint64(&w.count.Throttled))
+		w.missed(observe.Now(), atomic.LoadUint64(&w.count.Lost), atomic.LoadUint64(&w.count.Throttled))
 	}
 	if n > 0 && w.capture != nil {
 		w.failed(w.capture.flush())
@@ -314,7 +306,7 @@ func (w *watch) failed(err error) {
 	w.capture = nil
 	w.status.Err = "keep packets: " + err.Error()
 	w.source.log.Error("packets are no longer kept", "jail", w.target.Jail, "error", err)
-	w.gap(now(), 0, "the bytes of packets are no longer kept: "+err.Error())
+	w.gap(observe.Now(), 0, "the bytes of packets are no longer kept: "+err.Error())
 }
 
 // sum records what a conversation came to since it was last recorded, one record
@@ -417,7 +409,7 @@ func (w *watch) rest() time.Duration {
 	}
 	d := time.Duration(-1)
 	if w.due != 0 {
-		d = time.Duration(max(w.due-now(), int64(time.Millisecond)))
+		d = time.Duration(max(w.due-observe.Now(), int64(time.Millisecond)))
 	}
 	if len(w.marks) > 0 {
 		w.sink.Push()
@@ -441,7 +433,7 @@ func (w *watch) Drain(ctx context.Context) error {
 		done := w.ring.read >= until
 		if done {
 			w.allFlows()
-			w.missed(now(), atomic.LoadUint64(&w.count.Lost), atomic.LoadUint64(&w.count.Throttled))
+			w.missed(observe.Now(), atomic.LoadUint64(&w.count.Lost), atomic.LoadUint64(&w.count.Throttled))
 		}
 		w.commit()
 		w.mu.Unlock()
