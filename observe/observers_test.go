@@ -1,0 +1,129 @@
+package observe_test
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"glasshouse/event"
+	"glasshouse/fault"
+	"glasshouse/id"
+	"glasshouse/observe"
+)
+
+// A source that says what a test wants it to say.
+type source struct {
+	name   string
+	probe  error
+	attach error
+
+	watches, closed, released int
+}
+
+func (s *source) Name() string                { return s.name }
+func (s *source) Probe(context.Context) error { return s.probe }
+func (s *source) Close() error                { return nil }
+
+func (s *source) Attach(_ context.Context, _ observe.Target, sink observe.Sink) (observe.Watch, error) {
+	if s.attach != nil {
+		return nil, s.attach
+	}
+	s.watches++
+	sink.Append(&event.Event{Type: event.Proc, Op: event.OpExec, PID: 1, TID: 1, FD: -1, Exe: "/" + s.name})
+	return watch{s}, nil
+}
+
+type watch struct{ s *source }
+
+func (watch) Select(event.Selection) error { return nil }
+func (watch) Mute(bool) error              { return nil }
+func (watch) Drain(context.Context) error  { return nil }
+func (watch) Status() observe.Status       { return observe.Status{Seen: 7} }
+func (w watch) Close() error               { w.s.closed++; return nil }
+func (w watch) Release() error             { w.s.released++; return nil }
+
+// observers are of one jail, whose directory is there.
+func observers(t *testing.T, kernel, network, ptrace *source) (*observe.Observers, observe.Target) {
+	t.Helper()
+	dir, jail := t.TempDir(), id.NewJail()
+	if err := os.Mkdir(filepath.Join(dir, string(jail)), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	o := observe.NewObservers(observe.Config{Dir: dir, Kernel: kernel, Network: network, Ptrace: ptrace})
+	if err := o.Open(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := o.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return o, observe.Target{Jail: jail, Runtime: "runc", Cgroup: 1}
+}
+
+func TestTheTracerStandsInForTheKernelAndTheStatusSaysWhy(t *testing.T) {
+	none := fault.Newf(fault.Unsupported, "probe", "", "no programs here")
+	kernel, network, ptrace := &source{name: "kernel", probe: none}, &source{name: "network"}, &source{name: "ptrace"}
+	o, target := observers(t, kernel, network, ptrace)
+	if err := o.Attach(t.Context(), target); err != nil {
+		t.Fatal(err)
+	}
+	st := o.Status(target.Jail)
+	if st["kernel"].Err == "" || st["ptrace"].Seen != 7 || st["network"].Seen != 7 || kernel.watches != 0 {
+		t.Errorf("status %+v", st)
+	}
+	if err := o.Attach(t.Context(), target); !errors.Is(err, fault.Conflict) {
+		t.Errorf("watched twice: %v", err)
+	}
+	l, err := o.Log(t.Context(), target.Jail)
+	if err != nil || l.Last() != 2 {
+		t.Fatalf("the log ends with %d: %v", l.Last(), err)
+	}
+	if err := o.Detach(t.Context(), target.Jail); err != nil || ptrace.closed != 1 || network.closed != 1 || o.Status(target.Jail) != nil {
+		t.Errorf("Detach: %v, closed %d and %d", err, ptrace.closed, network.closed)
+	}
+}
+
+func TestWhereTheKernelWatchesNobodyTraces(t *testing.T) {
+	kernel, network, ptrace := &source{name: "kernel"}, &source{name: "network"}, &source{name: "ptrace"}
+	o, target := observers(t, kernel, network, ptrace)
+	if err := o.Attach(t.Context(), target); err != nil {
+		t.Fatal(err)
+	}
+	if kernel.watches != 1 || ptrace.watches != 0 {
+		t.Errorf("%d watches of the kernel, %d of the tracer", kernel.watches, ptrace.watches)
+	}
+	if err := errors.Join(o.Close(), o.Close()); err != nil || kernel.released != 1 || network.released != 1 || kernel.closed != 0 {
+		t.Errorf("Close: %v, released %d and %d, ended %d; want the jail let go of", err, kernel.released, network.released, kernel.closed)
+	}
+}
+
+func TestAJailThatIsThoughtToBeWatchedIs(t *testing.T) {
+	broken := errors.New("broken")
+	kernel, network, ptrace := &source{name: "kernel"}, &source{name: "network", attach: broken}, &source{name: "ptrace"}
+	o, target := observers(t, kernel, network, ptrace)
+	if err := o.Attach(t.Context(), target); !errors.Is(err, broken) || kernel.closed != 1 {
+		t.Errorf("Attach with a broken source: %v; the other was ended %d times, want once", err, kernel.closed)
+	}
+	network.attach = nil
+	if err := o.Attach(t.Context(), target); err != nil {
+		t.Errorf("and again when it is whole: %v", err)
+	}
+}
+
+func TestOnlyJailsHaveLogs(t *testing.T) {
+	o, target := observers(t, &source{name: "kernel"}, &source{name: "network"}, &source{name: "ptrace"})
+	for _, jail := range []id.Jail{id.NewJail(), "", "..", "../etc"} {
+		if _, err := o.Log(t.Context(), jail); !errors.Is(err, fault.NotFound) {
+			t.Errorf("Log(%q): %v, want not found", jail, err)
+		}
+	}
+	if err := o.Detach(t.Context(), id.NewJail()); err != nil {
+		t.Errorf("Detach of a jail that is not there: %v", err)
+	}
+	if err := errors.Join(o.Forget(target.Jail), o.Forget(target.Jail)); err != nil {
+		t.Error(err)
+	}
+}
