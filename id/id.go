@@ -11,14 +11,17 @@ type (
 	Jail string // "j-…": a jail
 	Exec string // "x-…": a command run in a jail
 
+	Snapshot string // "s-…": a jail as it was at one moment
+
 	Token string // "t-…": a bearer token's name in lists; not its secret
 )
 
 // NewJail and its like return fresh identifiers: 60 random bits, lower case,
 // safe as file names, host names and cgroup names.
-func NewJail() Jail   { return Jail("j-" + random()) }
-func NewExec() Exec   { return Exec("x-" + random()) }
-func NewToken() Token { return Token("t-" + random()) }
+func NewJail() Jail         { return Jail("j-" + random()) }
+func NewExec() Exec         { return Exec("x-" + random()) }
+func NewSnapshot() Snapshot { return Snapshot("s-" + random()) }
+func NewToken() Token       { return Token("t-" + random()) }
 
 var encoding = base32.NewEncoding("abcdefghijkmnpqrstuvwxyz23456789").WithPadding(base32.NoPadding)
 

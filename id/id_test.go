@@ -15,6 +15,9 @@ func TestNewIsValidAndDistinct(t *testing.T) {
 		}
 		seen[j] = true
 	}
+	if s := string(id.NewSnapshot()); !id.Valid('s', s) {
+		t.Errorf("NewSnapshot() = %q, not valid", s)
+	}
 	if x := string(id.NewExec()); !id.Valid('x', x) {
 		t.Errorf("NewExec() = %q, not valid", x)
 	}

@@ -16,6 +16,7 @@ type Plan struct {
 	Runtime   string
 	Hostname  string
 	Lower     []string // read-only layers, topmost first, owned by the ids they have inside
+	Sealed    []string // sealed writable layers above Lower, topmost first: files of SealLayer or CopyLayer
 	IDs       IDRange
 	Limits    Limits
 	Network   Network
@@ -58,6 +59,41 @@ type Backend interface {
 	// Mount shows the files of a jail that is not running in a directory of
 	// the host, owned by the ids they have inside, until unmount is called.
 	Mount(ctx context.Context, p Plan) (dir string, unmount func() error, err error)
+}
+
+// A Checkpointer is a Backend that can write down a live jail and make it again.
+// backend/backendtest checks what is written here.
+type Checkpointer interface {
+	// CanCheckpoint returns nil if this host can write down what runs, or a
+	// fault.Unsupported error with reason and remedy.
+	CanCheckpoint(ctx context.Context) error
+
+	// Dumpable returns nil, or a fault.Unsupported error that says what of a
+	// live jail cannot be written down. It disturbs nothing.
+	Dumpable(ctx context.Context, p Plan, i Instance) error
+
+	// Dump writes the processes of a frozen jail, whose init has no connection
+	// open, to dir, which is empty. It leaves them frozen and as they were, also
+	// if it fails.
+	Dump(ctx context.Context, p Plan, i Instance, dir string) error
+
+	// Restore is Create with the processes that a Dump wrote to dir, of a jail
+	// with the same mounts and workspace. They are frozen, and none has executed
+	// an instruction since. What they had connected over the network outside of
+	// the jail is closed. Dir is read only.
+	Restore(ctx context.Context, p Plan, dir string) (Instance, error)
+
+	// CopyLayer writes the jail's writable layer, which nobody is writing to, to
+	// the new file to. The jail keeps its own. If it is too much to be copied
+	// while a jail waits, and cannot be copied in one step, it returns
+	// fault.TooLarge.
+	CopyLayer(ctx context.Context, p Plan, to string) error
+
+	// SealLayer gives the jail's writable layer the name to as well, on the same
+	// filesystem, for good: nobody may write to it any more. The name it had
+	// goes with the jail's other files. The processes of a live jail are frozen
+	// and about to end.
+	SealLayer(ctx context.Context, p Plan, to string) error
 }
 
 // A Remover is a Backend that removes a jail's files itself, because the daemon

@@ -1,0 +1,97 @@
+// Package criu writes the processes of a jail to files and makes them again
+// from there, with CRIU.
+//
+// CRIU is driven through its worker mode, one process an operation: it has to be
+// started inside the network namespace of the jail, which is the host's and so
+// is neither written down nor made again, and for a restore inside the jail's
+// cgroup. What is the jail's own (user ids, processes, mounts, host name, System
+// V objects) is in the images; what the host lends it (its root, its directory
+// of devices, mounted directories) is named on both sides and may be another one
+// at every restore.
+//
+// The package keeps no state but a cache of what CRIU found out about the kernel.
+package criu
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"glasshouse/fault"
+	"glasshouse/internal/atomicfile"
+)
+
+// A Tool is CRIU as this host has it. It is safe for concurrent use.
+type Tool struct {
+	path  string
+	cache string // what CRIU found out about the kernel, between two runs
+}
+
+// New returns the CRIU at path, which keeps a cache file in the directory dir.
+// It touches nothing.
+func New(path, dir string) *Tool {
+	return &Tool{path: path, cache: filepath.Join(dir, "criu.kdat")}
+}
+
+// Probe returns nil if CRIU is installed and fits this kernel, or a
+// fault.Unsupported error with the reason.
+func (t *Tool) Probe(ctx context.Context) error {
+	const op = "criu.Probe"
+	const remedy = "install CRIU 4.1 or newer; scripts/setup.sh fetches one that fits"
+	if os.Geteuid() != 0 {
+		return fault.Cannot(op, "writing down processes needs root", "run the daemon as root")
+	}
+	if _, err := exec.LookPath(t.path); err != nil {
+		return fault.Cannot(op, fmt.Sprintf("%s is not installed", t.path), remedy)
+	}
+	out, err := exec.CommandContext(ctx, t.path, "check").CombinedOutput()
+	if err != nil {
+		return fault.Cannot(op, fmt.Sprintf("%s check: %v: %s", t.path, err, lastLine(string(out))), remedy)
+	}
+	return nil
+}
+
+func lastLine(s string) string {
+	s = strings.TrimSpace(s)
+	return s[strings.LastIndexByte(s, '\n')+1:]
+}
+
+// runDir is where CRIU keeps its cache, and only if it is a tmpfs.
+const runDir = "/run"
+
+// ownMounts gives this thread a mount namespace of its own, in which CRIU finds
+// its cache.
+func (t *Tool) ownMounts() error {
+	if err := unix.Unshare(unix.CLONE_NEWNS); err != nil {
+		return fmt.Errorf("unshare: %w", err)
+	}
+	// What the host unmounts meanwhile goes here too; nothing goes back.
+	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_SLAVE, ""); err != nil {
+		return fmt.Errorf("make mounts follow the host's: %w", err)
+	}
+	if err := unix.Mount("criu", runDir, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, "mode=700"); err != nil {
+		return fmt.Errorf("mount a tmpfs for CRIU's cache: %w", err)
+	}
+	known, err := os.ReadFile(t.cache)
+	if err != nil {
+		return nil // CRIU asks the kernel again
+	}
+	return os.WriteFile(filepath.Join(runDir, filepath.Base(t.cache)), known, 0o600)
+}
+
+// learn keeps what CRIU found out, seen from the thread that started it.
+func (t *Tool) learn() {
+	known, err := os.ReadFile(filepath.Join(runDir, filepath.Base(t.cache)))
+	if err != nil {
+		return
+	}
+	if _, err := os.Stat(t.cache); errors.Is(err, os.ErrNotExist) {
+		_ = atomicfile.Write(t.cache, known, 0o600) // without it the next run is slower
+	}
+}

@@ -1,0 +1,60 @@
+package criu
+
+import (
+	"context"
+	"os"
+
+	"github.com/checkpoint-restore/go-criu/v8/rpc"
+
+	"glasshouse/host/cgroup"
+)
+
+// A Dump says which processes are written down, and what they have from the
+// host.
+type Dump struct {
+	PID    int            // the first process of the jail
+	Netns  string         // path of its network namespace
+	Cgroup *cgroup.Cgroup // frozen: it is frozen when Dump returns, too
+	Lent   []string       // mount points, in the jail, of what the host lends it
+	Dir    string         // for the images: empty, and on a filesystem in memory if it is to be quick
+}
+
+// maxGhost bounds what is written down of one file that was deleted while open.
+const maxGhost = 1 << 30
+
+// Dump writes a frozen jail's processes to d.Dir and leaves them as they were,
+// also if it fails.
+func (t *Tool) Dump(ctx context.Context, d Dump) error {
+	dir, err := os.Open(d.Dir)
+	if err != nil {
+		return err
+	}
+	defer dir.Close()
+	opts := options(dir)
+	opts.Pid = ptr(int32(d.PID))
+	opts.LeaveRunning = ptr(true)
+	opts.LinkRemap = ptr(true)
+	opts.GhostLimit = ptr(uint32(maxGhost))
+	opts.FreezeCgroup = ptr(d.Cgroup.Freezer())
+	for _, at := range d.Lent {
+		opts.External = append(opts.External, "mnt["+at+"]:"+at)
+	}
+	req := &rpc.CriuReq{Type: ptr(rpc.CriuReqType_DUMP), Opts: opts}
+	_, err = t.work(ctx, place{netns: d.Netns}, req, d.Dir, nil)
+	return err
+}
+
+// options are those of both directions.
+func options(dir *os.File) *rpc.CriuOpts {
+	return &rpc.CriuOpts{
+		ImagesDirFd:       ptr(int32(dir.Fd())),
+		LogFile:           ptr(logName),
+		LogLevel:          ptr(int32(1)),
+		TcpEstablished:    ptr(true),
+		NetworkLock:       ptr(rpc.CriuNetworkLockMethod_SKIP), // nobody runs who could send
+		FileLocks:         ptr(true),
+		ManageCgroupsMode: ptr(rpc.CriuCgMode_IGNORE),
+	}
+}
+
+func ptr[T any](v T) *T { return &v }

@@ -1,0 +1,99 @@
+package criu
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/checkpoint-restore/go-criu/v8/crit/images/userns"
+	"github.com/checkpoint-restore/go-criu/v8/crit/images/utsns"
+	"google.golang.org/protobuf/proto"
+)
+
+// An Identity is what sets processes apart from others made from the same images.
+type Identity struct {
+	FirstID  uint32 // the host's id of their root
+	Hostname string
+}
+
+// Adopt makes the directory to, with the images in from but for the parts that
+// say who the processes are. The rest is shared: both directories must be on one
+// filesystem.
+func Adopt(from, to string, who Identity) error {
+	entries, err := os.ReadDir(from)
+	if err != nil {
+		return err
+	}
+	if err := os.Mkdir(to, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
+		return err
+	}
+	for _, e := range entries {
+		name, src, dst := e.Name(), filepath.Join(from, e.Name()), filepath.Join(to, e.Name())
+		switch {
+		case !e.Type().IsRegular() || name == logName:
+			continue
+		case strings.HasPrefix(name, "userns-"):
+			err = edit(src, dst, &userns.UsernsEntry{}, func(m *userns.UsernsEntry) error { return who.shift(m) })
+		case strings.HasPrefix(name, "utsns-"):
+			err = edit(src, dst, &utsns.UtsnsEntry{}, func(m *utsns.UtsnsEntry) error {
+				m.Nodename = &who.Hostname
+				return nil
+			})
+		default:
+			err = os.Link(src, dst)
+		}
+		if err != nil {
+			return fmt.Errorf("images %s: %w", from, err)
+		}
+	}
+	return nil
+}
+
+// shift moves a map of ids, of one block each, to where the ids now are.
+func (who Identity) shift(m *userns.UsernsEntry) error {
+	if len(m.UidMap) != 1 || len(m.GidMap) != 1 {
+		return fmt.Errorf("%d and %d blocks of ids where a jail has one", len(m.UidMap), len(m.GidMap))
+	}
+	m.UidMap[0].LowerFirst, m.GidMap[0].LowerFirst = &who.FirstID, &who.FirstID
+	return nil
+}
+
+// header is the two numbers that an image begins with.
+const header = 8
+
+// edit copies an image of one record, changed.
+func edit[M proto.Message](src, dst string, m M, change func(M) error) error {
+	b, err := os.ReadFile(src)
+	if err != nil {
+		return err
+	}
+	if err := record(b, m); err != nil {
+		return fmt.Errorf("%s: %w", filepath.Base(src), err)
+	}
+	if err := change(m); err != nil {
+		return fmt.Errorf("%s: %w", filepath.Base(src), err)
+	}
+	payload, err := proto.Marshal(m)
+	if err != nil {
+		return err
+	}
+	out := append([]byte(nil), b[:header]...)
+	out = binary.LittleEndian.AppendUint32(out, uint32(len(payload)))
+	return os.WriteFile(dst, append(out, payload...), 0o600)
+}
+
+// record reads the only record of an image.
+func record(b []byte, m proto.Message) error {
+	if len(b) < header+4 {
+		return errors.New("cut short")
+	}
+	n := binary.LittleEndian.Uint32(b[header:])
+	if uint64(n) != uint64(len(b)-header-4) {
+		return errors.New("not one record")
+	}
+	return proto.Unmarshal(b[header+4:], m)
+}

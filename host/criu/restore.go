@@ -1,0 +1,71 @@
+package criu
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"github.com/checkpoint-restore/go-criu/v8/rpc"
+
+	"glasshouse/host/cgroup"
+)
+
+// A Restore says from which images processes are made, and where.
+type Restore struct {
+	Dir    string            // of the images
+	Root   string            // the root of their mount namespace, a mount of the host
+	Lent   map[string]string // what the host lends them: by mount point in the jail, a mount of the host
+	Netns  string            // path of the network namespace they are in
+	Cgroup *cgroup.Cgroup    // empty; frozen when Restore returns
+
+	// Close closes all connections over the network, also those of the jail
+	// with itself, instead of making them again.
+	Close bool
+}
+
+// Restore makes the processes in r.Dir again and returns the first one's pid.
+// They are frozen and have not executed an instruction. If it fails, what it has
+// begun is in the cgroup, for the caller to kill.
+func (t *Tool) Restore(ctx context.Context, r Restore) (pid int, err error) {
+	dir, err := os.Open(r.Dir)
+	if err != nil {
+		return 0, err
+	}
+	defer dir.Close()
+	opts := options(dir)
+	opts.Root = ptr(r.Root)
+	opts.NotifyScripts = ptr(true)
+	if r.Close {
+		opts.TcpClose = ptr(true)
+	}
+	for at, from := range r.Lent {
+		opts.External = append(opts.External, "mnt["+at+"]:"+from)
+	}
+	at := place{netns: r.Netns, own: true}
+	for _, dir := range r.Cgroup.First() {
+		at.tasks = append(at.tasks, filepath.Join(dir, "tasks"))
+	}
+	if dir := r.Cgroup.Unified(); dir != "" {
+		if at.cgroup, err = os.Open(dir); err != nil {
+			return 0, err
+		}
+		defer at.cgroup.Close()
+	}
+	req := &rpc.CriuReq{Type: ptr(rpc.CriuReqType_RESTORE), Opts: opts}
+	resp, err := t.work(ctx, at, req, r.Dir, func(name string, worker int) error {
+		if name != "pre-resume" {
+			return nil
+		}
+		// All is made and held. CRIU, which was born in the cgroup for them to be
+		// born there too, leaves it, or it would be frozen with them.
+		if err := r.Cgroup.Expel(worker); err != nil {
+			return fmt.Errorf("take criu out of the cgroup: %w", err)
+		}
+		return r.Cgroup.FreezeSoon()
+	})
+	if err != nil {
+		return 0, err
+	}
+	return int(resp.GetRestore().GetPid()), r.Cgroup.Freeze(ctx)
+}
