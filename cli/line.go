@@ -40,6 +40,8 @@ func eventWhat(out screen, e *event.Event) string {
 	case event.Usage:
 		return out.paint(faint, fmt.Sprintf("uses: cpu %v, memory %s, %s, disk %s, received %s, sent %s",
 			time.Duration(e.CPU).Round(time.Millisecond), size(e.Memory), counted(e.PIDs, "process", "processes"), size(e.Disk), size(e.Rx), size(e.Tx)))
+	case event.Lineage:
+		return out.paint(bold, escape(e.Op)) + fmt.Sprintf(" %s of %s at %d", escape(string(e.Snapshot)), escape(string(e.Parent)), e.ParentSeq)
 	}
 	return "?"
 }

@@ -43,6 +43,7 @@ func TestEventsAreLinesForPeople(t *testing.T) {
 		`43 curl exit by SIGKILL, user 0s, system 0s`:                                   {Type: event.Proc, PID: 43, Comm: "curl", Op: "exit", Signal: "SIGKILL"},
 		`- - -- 12 syscall records are missing here: ring full`:                         {Type: event.Gap, Source: event.Syscall, Lost: 12, Reason: "ring full"},
 		`- - -- an unknown number of net records are missing here: gone`:                {Type: event.Gap, Source: event.Net, Lost: -1, Reason: "gone"},
+		`- - branch s-7k2mwq4x9dpa of j-3f2akm9x7qpw at 9`:                              {Type: event.Lineage, Op: event.OpBranch, Snapshot: "s-7k2mwq4x9dpa", Parent: "j-3f2akm9x7qpw", ParentSeq: 9},
 		`- - uses: cpu 1.5s, memory 2 KB, 1 process, disk 0 B, received 0 B, sent 10 B`: {Type: event.Usage, CPU: 1500000000, Memory: 2048, PIDs: 1, Tx: 10},
 	} {
 		if got := line(e); got != want {

@@ -15,12 +15,13 @@ const (
 	Proc                    // a process or thread that began, changed its program, or ended
 	Gap                     // records that are missing here, and how many
 	Usage                   // what the jail uses at this moment
+	Lineage                 // a snapshot was taken of the jail, or it goes on from one
 )
 
 // Types lists all, in the order of their constants.
-var Types = []Type{Syscall, File, Net, Proc, Gap, Usage}
+var Types = []Type{Syscall, File, Net, Proc, Gap, Usage, Lineage}
 
-var typeNames = [...]string{Syscall: "syscall", File: "file", Net: "net", Proc: "proc", Gap: "gap", Usage: "usage"}
+var typeNames = [...]string{Syscall: "syscall", File: "file", Net: "net", Proc: "proc", Gap: "gap", Usage: "usage", Lineage: "lineage"}
 
 func (t Type) String() string {
 	if int(t) < len(typeNames) && t != 0 {
@@ -77,7 +78,7 @@ type Event struct {
 	Type  Type
 	Flags Flags
 
-	Seq  uint64 // gapless in one jail, from 1; given by the log
+	Seq  uint64 // gapless in one jail, from 1 or, of a branch, from where its parent was; given by the log
 	TS   int64  // milliseconds since 1970
 	NS   int64  // monotonic nanoseconds of the host, when the fact was complete
 	Jail id.Jail
@@ -98,7 +99,7 @@ type Event struct {
 	Addr string
 
 	// File, and the paths of Syscall.
-	Op    string // also of Proc; see the Op constants
+	Op    string // also of Proc and Lineage; see the Op constants
 	Path  string
 	To    string // the second path of a rename or link
 	Real  string
@@ -145,6 +146,12 @@ type Event struct {
 	PIDs   int64
 	Disk   int64
 	Rx, Tx int64
+
+	// Lineage. The snapshot was taken of Parent when the last record in its log
+	// had the number ParentSeq.
+	Snapshot  id.Snapshot
+	Parent    id.Jail
+	ParentSeq uint64
 }
 
 // Operations on files.
@@ -179,13 +186,22 @@ const (
 	OpExit = "exit"
 )
 
-// All operations, of files and of processes.
+// What snapshots have to do with a jail.
+const (
+	OpSnapshot = "snapshot" // one was taken of it; Parent is itself
+	OpRestore  = "restore"  // it is a new jail made from one
+	OpBranch   = "branch"   // it is one of several made from one
+	OpRewind   = "rewind"   // it goes on from one of its own: what it did since is undone
+)
+
+// All operations, of files, of processes and with snapshots.
 var (
 	fileOps = []string{
 		OpOpen, OpCreate, OpClose, OpRead, OpWrite, OpDelete, OpRename, OpTruncate, OpAllocate, OpMode, OpOwner,
 		OpLink, OpSymlink, OpMkdir, OpMknod, OpTimes, OpXattr, OpMmap, OpMount, OpUnmount, OpChroot,
 	}
-	procOps = []string{OpFork, OpExec, OpExit}
+	procOps    = []string{OpFork, OpExec, OpExit}
+	lineageOps = []string{OpSnapshot, OpRestore, OpBranch, OpRewind}
 )
 
 // Directions of packets, as the jail sees them.

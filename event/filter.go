@@ -12,7 +12,7 @@ type Filter struct {
 // A typeSet has the bit of each Type.
 type typeSet uint16
 
-const everyType typeSet = 1<<Syscall | 1<<File | 1<<Net | 1<<Proc | 1<<Gap | 1<<Usage
+const everyType typeSet = 1<<Syscall | 1<<File | 1<<Net | 1<<Proc | 1<<Gap | 1<<Usage | 1<<Lineage
 
 func (s typeSet) has(t Type) bool { return s>>t&1 != 0 }
 

@@ -27,6 +27,7 @@ var (
 	exited = event.Event{Type: event.Proc, Seq: 11, PID: 45, TID: 45, PPID: 42, Comm: "git", Op: event.OpExit, Code: 3, FD: -1}
 	killed = event.Event{Type: event.Proc, Seq: 12, PID: 46, TID: 47, PPID: 42, Comm: "node", Op: event.OpExit, Signal: "SIGKILL", Flags: event.Thread, FD: -1}
 	used   = event.Event{Type: event.Usage, Seq: 13, CPU: 5, FD: -1}
+	branch = event.Event{Type: event.Lineage, Seq: 15, Op: event.OpBranch, Snapshot: "s-7k2mwq4x9dpa", Parent: "j-3f2akm9x7qpw", ParentSeq: 14, FD: -1}
 	lost   = event.Event{Type: event.Gap, Seq: 14, Source: event.Net, Lost: 12, Reason: "ring full", FD: -1}
 )
 
@@ -35,22 +36,27 @@ var day = []struct {
 	e    *event.Event
 }{
 	{"opened", &opened}, {"denied", &denied}, {"died", &died}, {"joined", &joined}, {"wrote", &wrote}, {"moved", &moved},
-	{"sent", &sent}, {"six", &six}, {"arp", &arp}, {"began", &began}, {"exited", &exited}, {"killed", &killed}, {"used", &used}, {"lost", &lost},
+	{"sent", &sent}, {"six", &six}, {"arp", &arp}, {"began", &began}, {"exited", &exited}, {"killed", &killed}, {"used", &used}, {"branch", &branch}, {"lost", &lost},
 }
 
 func TestWhatAFilterMeans(t *testing.T) {
 	for _, tt := range []struct{ q, want, types string }{
-		{"", "opened denied died joined wrote moved sent six arp began exited killed used lost", "syscall file net proc gap usage"},
+		{"", "opened denied died joined wrote moved sent six arp began exited killed used branch lost", "syscall file net proc gap usage lineage"},
 		{"type:net", "sent six arp", "net"},
 		{"type:net,gap", "sent six arp lost", "net gap"},
 		{"type:gap", "lost", "gap"},
 		{"type:syscall,gap", "opened denied died joined", "syscall gap"}, // the gap is among packets
-		{"-type:syscall,gap,usage", "wrote moved sent six arp began exited killed", "file net proc"},
+		{"-type:syscall,gap,usage,lineage", "wrote moved sent six arp began exited killed", "file net proc"},
 		{"type:usage", "used", "usage"},
+		{"type:lineage", "branch", "lineage"},
+		{"snapshot:s-7k2mwq4x9dpa", "branch", "lineage"},
+		{"snapshot:s-7k2mwq4x9dpb", "", "lineage"},
+		{"parent:j-3f2*", "branch", "lineage"},
+		{"op:branch,rewind", "branch", "file proc lineage"},
 
 		{"pid:42", "opened denied died joined wrote lost", "syscall file net proc"},
 		{"pid:44,46", "moved killed lost", "syscall file net proc"},
-		{"-pid:42 -type:gap", "moved sent six arp began exited killed used", "syscall file net proc usage"},
+		{"-pid:42 -type:gap", "moved sent six arp began exited killed used branch", "syscall file net proc usage lineage"},
 		{"tid:43..47 type:syscall,proc", "opened began exited killed", "syscall proc"},
 		{"host_pid:>9000", "opened lost", "syscall file net proc"},
 		{"pid:0", "lost", "syscall file net proc"}, // whose packet it was is not known
@@ -72,11 +78,11 @@ func TestWhatAFilterMeans(t *testing.T) {
 		{"dur:>10ms", "opened", "syscall"},
 		{"dur:<1ms", "denied died", "syscall"}, // not joined: when it began is not known
 		{"dur:1ms..12ms", "opened", "syscall"},
-		{"flag:denied", "denied lost", "syscall file net proc gap usage"},
+		{"flag:denied", "denied lost", "syscall file net proc gap usage lineage"},
 		{"flag:thread,partial type:proc", "killed", "proc"},
 
-		{"op:write", "wrote", "file proc"},
-		{"op:exec,rename", "moved began", "file proc"},
+		{"op:write", "wrote", "file proc lineage"},
+		{"op:exec,rename", "moved began", "file proc lineage"},
 		{"bytes:>=1024", "wrote lost", "file net"},
 		{"bytes:<100 type:net", "six arp", "net"},
 		{"bytes:0 type:file", "", "file"}, // renaming is not of bytes
@@ -129,8 +135,8 @@ func TestWhatAFilterMeans(t *testing.T) {
 		{"signal:kill,TERM", "killed", "proc"},
 		{"signal:9", "killed", "proc"},
 		{"signal:*", "killed", "proc"},
-		{"seq:>=13", "used lost", "syscall file net proc gap usage"},
-		{"seq:1..3", "opened denied died", "syscall file net proc gap usage"},
+		{"seq:>=13", "used branch lost", "syscall file net proc gap usage lineage"},
+		{"seq:1..3", "opened denied died", "syscall file net proc gap usage lineage"},
 
 		{"passwd", "opened lost", "syscall file net proc"},
 		{"/work -type:gap", "wrote moved", "syscall file net proc"},
@@ -170,8 +176,8 @@ func TestWhatAFilterMeans(t *testing.T) {
 
 func TestAFilterIsRefusedWithWhatWouldBeRight(t *testing.T) {
 	for q, want := range map[string]string{
-		"colour:red":               `"colour:red": there is no key "colour"; there are argv, bytes, comm, dir, dst, dur, exe, exit_code, flag, host, host_pid, name, nr, op, path, pid, port, ppid, proto, ret, seq, signal, src, tid, type, uid. To look for the text, put it in quotes`,
-		"pid:42 type:packet":       `"type:packet": "packet" is not one of [syscall file net proc gap usage]`,
+		"colour:red":               `"colour:red": there is no key "colour"; there are argv, bytes, comm, dir, dst, dur, exe, exit_code, flag, host, host_pid, name, nr, op, parent, path, pid, port, ppid, proto, ret, seq, signal, snapshot, src, tid, type, uid. To look for the text, put it in quotes`,
+		"pid:42 type:packet":       `"type:packet": "packet" is not one of [syscall file net proc gap usage lineage]`,
 		"pid:python":               `"pid:python": "python" is not a number; write 3, <3, >=3 or 3..5`,
 		"pid:":                     `"pid:": a value is missing`,
 		"pid:1,":                   `"pid:1,": a value is missing`,

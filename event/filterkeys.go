@@ -57,7 +57,7 @@ var keys = []key{
 	{name: "bytes", kind: number, types: 1<<File | 1<<Net, number: func(e *Event) (int64, bool) { return e.Bytes, e.Type == Net || tellsBytes(e) }},
 
 	{name: "name", kind: word, types: 1 << Syscall, text: func(e *Event) string { return e.Name }},
-	{name: "op", kind: word, types: 1<<File | 1<<Proc, values: operations, text: func(e *Event) string { return e.Op }},
+	{name: "op", kind: word, types: 1<<File | 1<<Proc | 1<<Lineage, values: operations, text: func(e *Event) string { return e.Op }},
 	{name: "dir", kind: word, types: 1 << Net, values: []string{Egress, Ingress, Loopback}, text: func(e *Event) string { return e.Dir }},
 	{name: "proto", kind: word, types: 1 << Net, text: func(e *Event) string { return e.Proto }},
 	{name: "signal", kind: signal, types: 1 << Proc, text: func(e *Event) string {
@@ -66,6 +66,8 @@ var keys = []key{
 		}
 		return e.Signal
 	}},
+	{name: "snapshot", kind: word, types: 1 << Lineage, text: func(e *Event) string { return string(e.Snapshot) }},
+	{name: "parent", kind: word, types: 1 << Lineage, text: func(e *Event) string { return string(e.Parent) }},
 	{name: "comm", kind: word, types: hasWho, text: func(e *Event) string {
 		if !knowsWho(e) {
 			return ""

@@ -147,5 +147,5 @@ func quote(text string, bare bool) string {
 	return text
 }
 
-// operations lists all that Op may be, of files and of processes.
-var operations = slices.Concat(fileOps, procOps)
+// operations lists all that Op may be, of files, of processes and with snapshots.
+var operations = slices.Concat(fileOps, procOps, lineageOps)

@@ -69,6 +69,8 @@ func (e *Event) appendOther(b []byte) []byte {
 		return e.appendGap(b)
 	case Usage:
 		return e.appendUsage(b)
+	case Lineage:
+		return e.appendLineage(b)
 	}
 	return b
 }
@@ -229,6 +231,17 @@ func (e *Event) appendUsage(b []byte) []byte {
 		b = appendInt(b, f.v)
 	}
 	return b
+}
+
+func (e *Event) appendLineage(b []byte) []byte {
+	b = append(b, `,"op":`...)
+	b = appendString(b, e.Op)
+	b = append(b, `,"snapshot":`...)
+	b = appendString(b, string(e.Snapshot))
+	b = append(b, `,"parent":`...)
+	b = appendString(b, string(e.Parent))
+	b = append(b, `,"parent_seq":`...)
+	return appendUint(b, e.ParentSeq)
 }
 
 var flagNames = [...]string{"denied", "unfinished", "partial", "child", "cut", "raced", "injected", "unresolved", "existing", "thread"}

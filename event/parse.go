@@ -220,6 +220,12 @@ func (p *parser) field(key []byte, e *Event) {
 		e.Rx = p.int()
 	case "tx_bytes":
 		e.Tx = p.int()
+	case "snapshot":
+		e.Snapshot = id.Snapshot(p.name())
+	case "parent":
+		e.Parent = id.Jail(p.name())
+	case "parent_seq":
+		e.ParentSeq = p.uint()
 	default:
 		if f := parseFlag(key); f != 0 {
 			if p.bool() {

@@ -110,6 +110,9 @@ func (d die) event(t event.Type) event.Event {
 	case event.Gap:
 		e.Source, e.Lost, e.Reason = event.Type(d.IntN(len(event.Types)+1)), d.int(), d.maybe()
 		e.From, e.Through = d.uint(), d.uint()
+	case event.Lineage:
+		e.Op = []string{event.OpSnapshot, event.OpRestore, event.OpBranch, event.OpRewind}[d.IntN(4)]
+		e.Snapshot, e.Parent, e.ParentSeq = id.Snapshot(d.maybe()), id.Jail(d.maybe()), d.uint()
 	case event.Usage:
 		e.CPU, e.Memory, e.PIDs, e.Disk, e.Rx, e.Tx = d.int(), d.int(), d.int(), d.int(), d.int(), d.int()
 	}

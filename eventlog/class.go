@@ -26,7 +26,7 @@ var source = [classes]event.Type{event.Syscall, event.File, event.Net, event.Pro
 
 var byType = [...]class{
 	event.Syscall: syscalls, event.File: filesystem, event.Net: network,
-	event.Proc: processes, event.Usage: processes, event.Gap: processes,
+	event.Proc: processes, event.Usage: processes, event.Gap: processes, event.Lineage: processes,
 }
 
 // classOf says where e belongs. A gap lies beside the records it tells of.

@@ -36,6 +36,8 @@ func parseHead(line []byte) (h head, ok bool) {
 		h.typ, n = event.Proc, len("proc")
 	case 'g':
 		h.typ, n = event.Gap, len("gap")
+	case 'l':
+		h.typ, n = event.Lineage, len("lineage")
 	case 'u':
 		h.typ, n = event.Usage, len("usage")
 	default:

@@ -82,7 +82,8 @@ const (
 type Log struct {
 	cfg     Config
 	log     *slog.Logger
-	segment int64 // bytes of text a file is closed beyond
+	segment int64  // bytes of text a file is closed beyond
+	base    uint64 // the sequence number before the first: 0, or as Begin said
 	bootSeq uint64
 	bootNew bool // the file that says bootSeq is not yet written
 
@@ -110,9 +111,9 @@ type Log struct {
 	progress chan struct{}
 	losing   bool // records are lost until there is room
 	lost     counts
-	owed     counts                // lost, and not yet said in a gap
-	vague    [event.Usage + 1]bool // owed is less than what is lost
-	err      string                // why the writer gets nowhere; "" if it does
+	owed     counts                  // lost, and not yet said in a gap
+	vague    [event.Lineage + 1]bool // owed is less than what is lost
+	err      string                  // why the writer gets nowhere; "" if it does
 
 	disk     sync.Mutex
 	segments [classes][]*segment // of each class from the oldest; only the last may be open
@@ -127,7 +128,7 @@ type Log struct {
 }
 
 // counts counts records by type; 0 is unknown.
-type counts [event.Usage + 1]int64
+type counts [event.Lineage + 1]int64
 
 func (c *counts) add(o *counts) {
 	for t := range c {
@@ -177,6 +178,25 @@ func New(cfg Config) *Log {
 		l.segment = 64 << 20
 	}
 	return l
+}
+
+// Begin has a log that holds nothing count from after seq, as the log of a jail
+// that goes on from another's. It is durable with the first record.
+func (l *Log) Begin(seq uint64) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !l.open || l.closed {
+		return fault.Newf(fault.Unavailable, "eventlog.Begin", string(l.cfg.Jail), "the log is not open")
+	}
+	if l.seq == seq && l.base == seq {
+		return nil
+	}
+	if l.seq != l.base || l.writing {
+		return fault.Newf(fault.Conflict, "eventlog.Begin", string(l.cfg.Jail), "the log has records already, up to %d", l.seq)
+	}
+	l.base, l.seq, l.bootSeq, l.bootNew = seq, seq, seq+1, true
+	l.written.Store(seq)
+	return nil
 }
 
 // Append gives e the next sequence number and keeps it. It never waits for the
@@ -246,7 +266,7 @@ func (l *Log) lose(e *event.Event) {
 	if t == event.Gap {
 		t, n = e.Source, max(e.Lost, 0)
 	}
-	if t > event.Usage {
+	if t > event.Lineage {
 		t = 0
 	}
 	l.lost[t] += n
@@ -277,7 +297,7 @@ func (l *Log) sayLost() {
 		stamp(&e)
 		l.append(classOf(&e), &e)
 	}
-	l.owed, l.vague = counts{}, [event.Usage + 1]bool{}
+	l.owed, l.vague = counts{}, [event.Lineage + 1]bool{}
 }
 
 // Room reports whether there is room for more. A source that can hold back

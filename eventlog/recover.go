@@ -16,7 +16,8 @@ import (
 )
 
 // bootFile says since which sequence number records are of this boot of the
-// host: monotonic time begins anew with each.
+// host: monotonic time begins anew with each. Of a log that does not begin with
+// number 1 it says as well after which it does.
 const bootFile = "boot"
 
 func bootID() string {
@@ -27,7 +28,12 @@ func bootID() string {
 	return strings.TrimSpace(string(b))
 }
 
-func (l *Log) bootLine() []byte { return fmt.Appendf(nil, "%s %d\n", bootID(), l.bootSeq) }
+func (l *Log) bootLine() []byte {
+	if l.base > 0 {
+		return fmt.Appendf(nil, "%s %d %d\n", bootID(), l.bootSeq, l.base)
+	}
+	return fmt.Appendf(nil, "%s %d\n", bootID(), l.bootSeq)
+}
 
 // Open finds what an earlier log has left in the directory and goes on behind
 // it. A line that a crash has torn is cut off, what is missing is said in a gap,
@@ -42,6 +48,7 @@ func (l *Log) Open() error {
 		return fmt.Errorf("open event log: %w", err)
 	}
 	r := recovery{l: l}
+	r.base()
 	for _, e := range names {
 		r.sort(e.Name())
 	}
@@ -75,6 +82,7 @@ type recovery struct {
 	indexes    []string
 	unfinished []*segment
 
+	said  []string // what the boot file says
 	whole uint64   // up to here nothing is missing
 	last  uint64   // the largest sequence number there is
 	seen  []uint64 // a bit for each sequence number after whole
@@ -352,16 +360,26 @@ func (r *recovery) bad(c class, why error) {
 	r.gaps = append(r.gaps, event.Event{Type: event.Gap, Source: source[c], Lost: -1, Reason: "unreadable"})
 }
 
+// base finds where the log begins, before which nothing is missing.
+func (r *recovery) base() {
+	b, _ := readSmall(r.l.path(bootFile)) // without it, at the beginning
+	r.said = strings.Fields(string(b))
+	if len(r.said) < 3 {
+		return
+	}
+	if n, err := strconv.ParseUint(r.said[2], 10, 63); err == nil {
+		r.l.base, r.whole, r.last = n, n, n
+	}
+}
+
 // boot finds where this boot of the host begins in the log.
 func (r *recovery) boot() {
 	l := r.l
 	l.bootSeq, l.bootNew = r.last+1, true
-	b, err := readSmall(l.path(bootFile))
-	if err != nil {
+	if len(r.said) < 2 || r.said[0] != bootID() {
 		return
 	}
-	boot, seq, _ := strings.Cut(strings.TrimSpace(string(b)), " ")
-	if n, err := strconv.ParseUint(seq, 10, 63); err == nil && boot == bootID() && n <= r.last+1 {
+	if n, err := strconv.ParseUint(r.said[1], 10, 63); err == nil && n <= r.last+1 {
 		l.bootSeq, l.bootNew = n, false
 	}
 }

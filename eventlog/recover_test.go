@@ -38,6 +38,12 @@ func writeForever(dir string) {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
+	if base, _ := strconv.ParseUint(os.Getenv("EVENTLOG_TEST_BEGIN"), 10, 64); base > 0 && l.Last() <= base {
+		if err := l.Begin(base); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+	}
 	for n := 0; ; n++ {
 		for !l.Room() {
 			time.Sleep(100 * time.Microsecond)

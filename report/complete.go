@@ -56,6 +56,7 @@ type completeness struct {
 	byType      [8]int64
 	flagged     [16]int64
 	first, last uint64
+	before      uint64 // the log begins after this number
 	holes       uint64
 	explained   uint64
 	lost        int64
@@ -83,6 +84,9 @@ func (c *completeness) add(e *event.Event) {
 	switch {
 	case c.first == 0:
 		c.first = e.Seq
+		if e.Type == event.Lineage && (e.Op == event.OpBranch || e.Op == event.OpRestore) {
+			c.before = e.ParentSeq // what came before is in the parent's log
+		}
 	case e.Seq > c.last+1:
 		c.holes += e.Seq - c.last - 1
 	}
@@ -128,8 +132,8 @@ func (c *completeness) report(o Options) Completeness {
 			out.Flagged[name] = n
 		}
 	}
-	if c.first > 1 {
-		out.Dropped = signed(c.first - 1)
+	if c.first > c.before+1 {
+		out.Dropped = signed(c.first - c.before - 1)
 	}
 	if c.holes > c.explained {
 		out.Holes = signed(c.holes - c.explained)

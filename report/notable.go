@@ -74,6 +74,7 @@ var kinds = []kind{
 	{"executable", "note", "Files made executable", nil, "type:syscall name:chmod,fchmod,fchmodat,fchmodat2"},
 	{"outside", "note", "Files changed outside the workspace and the temporary directories", nil, ""},
 	{"refused", "note", "Connections that were refused, or could not be made", nil, "type:syscall name:connect ret:<0"},
+	{"lineage", "note", "Snapshots taken, and where it went on from one", nil, "type:lineage"},
 	{"killed", "note", "Ended by a signal", nil, "type:proc op:exit signal:*"},
 }
 
@@ -269,6 +270,9 @@ func terms(e *event.Event) []string {
 	case e.Type == event.Proc:
 		return []string{"type", "proc", "op", "exit", "signal", keep(e.Signal), "comm", keep(e.Comm)}
 	}
+	if e.Type == event.Lineage {
+		return []string{"type", "lineage", "snapshot", keep(string(e.Snapshot))}
+	}
 	t := []string{"type", "syscall", "name", keep(e.Name), "path", keep(e.Path)}
 	if e.Flags&event.Denied != 0 {
 		t = append(t, "flag", "denied")
@@ -289,6 +293,7 @@ var (
 	kindOutside  = kindOf("outside")
 	kindRefused  = kindOf("refused")
 	kindKilled   = kindOf("killed")
+	kindLineage  = kindOf("lineage")
 )
 
 func (f *fold) syscall(e *event.Event) {

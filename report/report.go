@@ -132,6 +132,8 @@ func (f *fold) add(e *event.Event) {
 		f.net.Add(e)
 	case event.Usage:
 		f.usage.sample(e)
+	case event.Lineage:
+		f.notable.add(kindLineage, e.Op+" "+string(e.Snapshot)+" of "+string(e.Parent), e, 0)
 	}
 }
 

@@ -53,8 +53,8 @@ const EventEnd = "end"
 // the type; docs/events.md has them all. Strings are bytes of the jail's: one
 // that is not UTF-8 is written as the escape \udc80 to \udcff.
 type Event struct {
-	Type string  `json:"type" required:"true" enum:"syscall,file,net,proc,gap,usage"`
-	Seq  uint64  `json:"seq" required:"true" description:"Gapless in one jail, from 1."`
+	Type string  `json:"type" required:"true" enum:"syscall,file,net,proc,gap,usage,lineage"`
+	Seq  uint64  `json:"seq" required:"true" description:"Gapless in one jail, from 1; in one made from a snapshot, from where its parent was."`
 	TS   int64   `json:"ts" required:"true" description:"Milliseconds since 1970."`
 	NS   int64   `json:"ns,omitempty" description:"Monotonic nanoseconds of the host."`
 	Jail id.Jail `json:"jail" required:"true"`
@@ -72,7 +72,7 @@ type Event struct {
 	Dur  int64    `json:"dur_ns,omitempty"`
 	Addr string   `json:"addr,omitempty"`
 
-	Op    string `json:"op,omitempty" description:"What was done to a file, or happened to a process."`
+	Op    string `json:"op,omitempty" description:"What was done to a file, happened to a process, or was done with a snapshot."`
 	Path  string `json:"path,omitempty" description:"Inside the jail."`
 	To    string `json:"to,omitempty"`
 	Real  string `json:"real,omitempty" description:"What the kernel opened, where that differs from path."`
@@ -114,6 +114,10 @@ type Event struct {
 	Disk   int64 `json:"disk_bytes,omitempty"`
 	Rx     int64 `json:"rx_bytes,omitempty"`
 	Tx     int64 `json:"tx_bytes,omitempty"`
+
+	Snapshot  id.Snapshot `json:"snapshot,omitempty"`
+	Parent    id.Jail     `json:"parent,omitempty" description:"The jail that the snapshot was taken of."`
+	ParentSeq *uint64     `json:"parent_seq,omitempty" description:"Of the last record in the parent's log that the snapshot knows of."`
 
 	Denied     bool `json:"denied,omitempty" description:"seccomp refused the call before it was entered."`
 	Unfinished bool `json:"unfinished,omitempty" description:"The caller died inside the call."`
