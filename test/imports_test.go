@@ -52,6 +52,8 @@ var may = map[string][]string{
 	"observe/ptrace":      {"event", "observe", "observe/syscalls"},
 	"observe/observetest": {"event", "observe"},
 
+	"snapshot/images": {},
+
 	"store": {"jail", "access", "api/replay"},
 
 	"fault":               {},

@@ -1,0 +1,299 @@
+package images
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"golang.org/x/sys/unix"
+
+	"glasshouse/fault"
+)
+
+// Delete deletes what is kept as dst, and dst too if nothing else is in it. It is
+// no error if nothing is. Reads that have begun go on; the next GC gives back
+// the room.
+func (s *Store) Delete(dst string) error {
+	if err := s.delete(dst); err != nil {
+		return failed("images.Delete", filepath.Base(dst), err)
+	}
+	return nil
+}
+
+func (s *Store) delete(dst string) error {
+	link := filepath.Join(dst, indexName)
+	x, err := readIndex(link)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	var ref string
+	if err == nil && s.isRef(link, x.id) {
+		ref = s.ref(x.id)
+	}
+	if err := os.Remove(link); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	if err := syncDir(dst); err != nil {
+		return err
+	}
+	_ = os.Remove(dst) // there may be more in it
+	if ref == "" {
+		return nil // damaged, or a copy: GC sees to its index
+	}
+	if err := os.Remove(ref); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	s.forget(x.id)
+	return nil
+}
+
+// isRef tells whether link is a snapshot's index, not a copy of it.
+func (s *Store) isRef(link string, id packID) bool {
+	a, err := os.Lstat(link)
+	if err != nil {
+		return false
+	}
+	b, err := os.Lstat(s.ref(id))
+	return err == nil && (s.linkless || os.SameFile(a, b))
+}
+
+// forget gives up the chunks of a snapshot whose index is gone, when nobody
+// reads it any more.
+func (s *Store) forget(id packID) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if sn := s.snaps[id]; sn != nil {
+		sn.deleted = true
+		s.drop(id, sn)
+	}
+}
+
+// GC gives back the room of deleted snapshots and of Puts that did not finish,
+// and returns how many bytes of the disk that was. Where a filesystem cannot
+// punch holes, a pack goes when the last of its chunks does.
+//
+// It returns fault.Conflict, and gives nothing back, if an index is damaged:
+// nobody knows what it needs.
+func (s *Store) GC(ctx context.Context) (freed int64, err error) {
+	s.collecting.Lock()
+	defer s.collecting.Unlock()
+	if err := s.sweepRefs(ctx); err != nil {
+		return 0, failed("images.GC", "", err)
+	}
+	waste := s.waste()
+	if len(waste) == 0 {
+		return 0, nil
+	}
+	// What names a chunk must be gone for good before the chunk goes.
+	if err := syncfs(s.dir); err != nil {
+		s.keepWaste(waste)
+		return 0, failed("images.GC", "", err)
+	}
+	for i, w := range waste {
+		if err = ctx.Err(); err != nil {
+			s.keepWaste(waste[i:])
+			break
+		}
+		n, err1 := s.collect(w)
+		freed += n
+		if err1 != nil {
+			s.keepWaste(waste[i : i+1])
+			err = errors.Join(err, err1)
+		}
+	}
+	return freed, failed("images.GC", "", err)
+}
+
+// sweepRefs removes the indexes that no snapshot's directory holds.
+func (s *Store) sweepRefs(ctx context.Context) error {
+	entries, err := os.ReadDir(s.path(refsDir))
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		id, ok := parsePackID(e.Name())
+		if !ok {
+			continue
+		}
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		if err := s.sweepRef(id); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+	}
+	return nil
+}
+
+func (s *Store) sweepRef(id packID) error {
+	s.mu.Lock()
+	pk, sn := s.packs[id], s.snaps[id]
+	busy := pk != nil && pk.open
+	s.mu.Unlock()
+	if busy {
+		return nil // its Put has yet to link it
+	}
+	live, err := s.linked(id)
+	if err != nil {
+		return err
+	}
+	if live && sn == nil {
+		_, err := readIndex(s.ref(id))
+		if errors.Is(err, errDamaged) {
+			return &fault.Error{Kind: fault.Conflict, Err: fmt.Errorf("%s: %w", s.ref(id), err),
+				Remedy: "delete the snapshot whose " + indexName + " this file is"}
+		}
+		return err
+	}
+	if live {
+		return nil
+	}
+	if err := os.Remove(s.ref(id)); err != nil {
+		return err
+	}
+	s.forget(id)
+	return nil
+}
+
+// A waste is a pack of which something is no longer used.
+type waste struct {
+	pack *pack
+	used []span // in order; none if the pack can go
+}
+
+type span struct{ from, to int64 }
+
+// waste returns what is to be given back. Nobody can come to use it any more.
+func (s *Store) waste() []waste {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var all []waste
+	for _, pk := range s.packs {
+		if pk.open || !pk.holes {
+			continue
+		}
+		pk.holes = false
+		w := waste{pack: pk}
+		for _, c := range pk.chunks {
+			w.used = append(w.used, span{c.off, c.off + c.stored})
+		}
+		slices.SortFunc(w.used, func(a, b span) int { return cmp.Compare(a.from, b.from) })
+		all = append(all, w)
+	}
+	return all
+}
+
+// keepWaste leaves to the next GC what this one did not do.
+func (s *Store) keepWaste(left []waste) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, w := range left {
+		w.pack.holes = true
+	}
+}
+
+// collect removes a pack, or what is not used of it.
+func (s *Store) collect(w waste) (freed int64, err error) {
+	name := s.pack(w.pack.id)
+	before, err := blocks(name)
+	if errors.Is(err, fs.ErrNotExist) {
+		err = nil
+	}
+	if err != nil {
+		return 0, err
+	}
+	if len(w.used) == 0 {
+		if err := os.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return 0, err
+		}
+		s.mu.Lock()
+		delete(s.packs, w.pack.id)
+		s.mu.Unlock()
+		return before, nil
+	}
+	if before == 0 {
+		return 0, nil // what is used of it is lost
+	}
+	if err := punch(name, w.used); err != nil {
+		return 0, err
+	}
+	after, err := blocks(name)
+	return before - after, err
+}
+
+// punch gives back what lies between the used parts of a file, and behind them.
+func punch(name string, used []span) error {
+	f, err := os.OpenFile(name, os.O_WRONLY, 0)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	st, err := f.Stat()
+	if err != nil {
+		return err
+	}
+	at := int64(0)
+	for _, u := range append(used, span{st.Size(), st.Size()}) {
+		if u.from > at {
+			err := unix.Fallocate(int(f.Fd()), unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, at, u.from-at)
+			if errors.Is(err, unix.EOPNOTSUPP) {
+				return nil
+			}
+			if err != nil {
+				return &fs.PathError{Op: "punch", Path: name, Err: err}
+			}
+		}
+		at = max(at, u.to)
+	}
+	return nil
+}
+
+// blocks returns what a file takes on its disk.
+func blocks(name string) (int64, error) {
+	var st unix.Stat_t
+	if err := unix.Lstat(name, &st); err != nil {
+		return 0, &fs.PathError{Op: "lstat", Path: name, Err: err}
+	}
+	return st.Blocks * 512, nil
+}
+
+func syncfs(dir string) error {
+	d, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	defer d.Close()
+	return os.NewSyscallError("syncfs", unix.Syncfs(int(d.Fd())))
+}
+
+// Usage is what a snapshot's memory takes.
+type Usage struct {
+	Own    int64 // bytes of the disk that nothing else uses
+	Shared int64 // bytes that other snapshots use as well
+	Raw    int64 // bytes of the files, holes included
+}
+
+// Size returns what the snapshot kept as dst takes.
+func (s *Store) Size(dst string) (Usage, error) {
+	x, done, err := s.index(dst)
+	if err != nil {
+		return Usage{}, failed("images.Size", filepath.Base(dst), err)
+	}
+	defer done()
+	u := Usage{Own: x.size, Raw: x.sum().Raw}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, c := range s.snaps[x.id].chunks {
+		if c.refs > 1 {
+			u.Shared += c.stored
+		} else {
+			u.Own += c.stored
+		}
+	}
+	return u, nil
+}
