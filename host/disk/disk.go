@@ -12,8 +12,12 @@
 // host may promise more than it has: when its own filesystem is full, writes in
 // a volume fail as they would on a broken disk.
 //
-// The package starts no goroutines and keeps no state. A mounted image is found
-// again by its mountpoint or by its path.
+// An image that is written no more can be sealed: then it is mounted read-only, in
+// many places at once, on one loop device. An image never has a writable and a
+// read-only device at the same time.
+//
+// The package keeps no state but a guess at where a sealed image is attached. A
+// mounted image is found again by its mountpoint or by its path.
 package disk
 
 import (
@@ -74,7 +78,7 @@ func Mount(img, mountpoint string) error {
 	if err != nil {
 		return fmt.Errorf("mount volume %s: %w", img, err)
 	}
-	if on.device != "" && sameFile(on.img, img) {
+	if on.device != "" && sameFile(on.img, img) && !on.sealed() {
 		return nil
 	}
 	if on.device != "" {
@@ -89,13 +93,21 @@ func Mount(img, mountpoint string) error {
 	defer loop.Close()
 
 	// The table of inodes needs no zeroing: a sparse image reads as zeros.
-	const options = "discard,noinit_itable,errors=remount-ro"
-	flags := uintptr(unix.MS_NOSUID | unix.MS_NODEV | unix.MS_NOATIME)
+	if err := mount(loop, mountpoint, 0, "discard,noinit_itable,errors=remount-ro"); err != nil {
+		return fmt.Errorf("mount volume %s: %w", img, err)
+	}
+	return nil
+}
+
+// mount mounts a device so that what lies on it has no power, and so that no
+// other mount namespace sees it.
+func mount(loop *os.File, mountpoint string, flags uintptr, options string) error {
+	flags |= unix.MS_NOSUID | unix.MS_NODEV | unix.MS_NOATIME
 	if err := unix.Mount(loop.Name(), mountpoint, "ext4", flags, options); err != nil {
-		return fmt.Errorf("mount volume %s on %s: %w", img, mountpoint, err)
+		return &fs.PathError{Op: "mount", Path: mountpoint, Err: err}
 	}
 	if err := unix.Mount("", mountpoint, "", unix.MS_PRIVATE, ""); err != nil {
-		return fmt.Errorf("keep volume %s private: %w", img, errors.Join(err, unix.Unmount(mountpoint, unix.MNT_DETACH)))
+		return fmt.Errorf("keep it private: %w", errors.Join(err, unix.Unmount(mountpoint, unix.MNT_DETACH)))
 	}
 	return nil
 }
@@ -103,7 +115,8 @@ func Mount(img, mountpoint string) error {
 // Unmount unmounts the volume on mountpoint and waits a moment for its device to
 // let go of the image. A mountpoint where nothing is mounted, or that does not
 // exist, is done already. Somebody else's mount namespace may hold the volume
-// for longer than that; its device goes when that goes.
+// for longer than that; its device goes when that goes. A sealed volume is not
+// waited for: others use it too. A frozen one is thawed.
 func Unmount(mountpoint string) error {
 	for {
 		on, err := mounted(mountpoint)
@@ -113,13 +126,21 @@ func Unmount(mountpoint string) error {
 		if on.device == "" {
 			return nil
 		}
-		// A courtesy to the host: a volume that cannot be trimmed, for it was
-		// found damaged and made read-only, is unmounted all the same.
-		_ = Trim(mountpoint)
+		sealed := on.sealed()
+		if !sealed {
+			if err := Thaw(mountpoint); err != nil { // trimming would wait for it
+				return err
+			}
+			// A courtesy to the host: a volume that cannot be trimmed, for it was
+			// found damaged and made read-only, is unmounted all the same.
+			_ = Trim(mountpoint)
+		}
 		if err := unmount(mountpoint); err != nil {
 			return fmt.Errorf("unmount %s: %w", mountpoint, err)
 		}
-		waitDetached(on)
+		if !sealed {
+			waitDetached(on)
+		}
 	}
 }
 

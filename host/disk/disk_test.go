@@ -35,12 +35,25 @@ func newHost(t testing.TB) *host {
 		t.Fatalf("Probe was inconclusive: %v", err)
 	}
 	h := &host{t, t.TempDir()}
-	t.Cleanup(func() {
-		if left, err := disk.Leftovers(h.dir); err != nil || len(left) != 0 {
-			t.Errorf("loop devices left behind: %v, %v", left, err)
-		}
-	})
+	t.Cleanup(h.gone)
 	return h
+}
+
+// gone waits for the kernel to have let go of every device below the host.
+func (h *host) gone() {
+	h.t.Helper()
+	deadline := time.Now().Add(10 * time.Second)
+	for {
+		left, err := disk.Leftovers(h.dir)
+		h.must(err)
+		if len(left) == 0 {
+			return
+		}
+		if time.Now().After(deadline) {
+			h.t.Fatalf("loop devices left: %v", left)
+		}
+		time.Sleep(time.Millisecond)
+	}
 }
 
 func (h *host) img(name string) string     { return filepath.Join(h.dir, name+".img") }

@@ -37,7 +37,7 @@ func attach(img string) (*os.File, error) {
 		}
 		time.Sleep(2 * time.Millisecond)
 	}
-	return configure(f)
+	return configure(f, 0)
 }
 
 // attached returns the device that img is joined to, if only other mount
@@ -51,6 +51,9 @@ func attached(img string) (*os.File, error) {
 	for _, d := range devices {
 		if !sameFile(backing(d), img) {
 			continue
+		}
+		if (volume{device: d}).sealed() {
+			return nil, fault.Newf(fault.Conflict, "disk.Mount", img, "the volume is sealed and in use")
 		}
 		if here, err := mountedHere(d); err != nil || here {
 			return nil, errors.Join(busy, err)
@@ -74,10 +77,10 @@ func mountedHere(device string) (bool, error) {
 	return strings.Contains(string(info), number), nil
 }
 
-// configure finds a free device for f. Between asking for its number and taking
+// configure finds a free device for f, with flags beside autoclear. Between asking for its number and taking
 // it another caller may be faster, or the device may still be letting go of its
 // last file; either way the next number is tried.
-func configure(f *os.File) (*os.File, error) {
+func configure(f *os.File, flags uint32) (*os.File, error) {
 	ctl, err := os.OpenFile(loopControl, os.O_RDWR|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return nil, err
@@ -86,7 +89,7 @@ func configure(f *os.File) (*os.File, error) {
 
 	deadline := time.Now().Add(5 * patience)
 	for {
-		loop, err := tryConfigure(ctl, f)
+		loop, err := tryConfigure(ctl, f, flags)
 		if err == nil || !raced(err) || time.Now().After(deadline) {
 			return loop, err
 		}
@@ -94,7 +97,7 @@ func configure(f *os.File) (*os.File, error) {
 	}
 }
 
-func tryConfigure(ctl, f *os.File) (*os.File, error) {
+func tryConfigure(ctl, f *os.File, flags uint32) (*os.File, error) {
 	n, err := unix.IoctlRetInt(int(ctl.Fd()), unix.LOOP_CTL_GET_FREE)
 	if err != nil {
 		return nil, fmt.Errorf("find a free loop device: %w", err)
@@ -113,7 +116,7 @@ func tryConfigure(ctl, f *os.File) (*os.File, error) {
 	config := unix.LoopConfig{
 		Fd:   uint32(f.Fd()),
 		Size: block,
-		Info: unix.LoopInfo64{Flags: unix.LO_FLAGS_AUTOCLEAR},
+		Info: unix.LoopInfo64{Flags: unix.LO_FLAGS_AUTOCLEAR | flags},
 	}
 	copy(config.Info.File_name[:], f.Name())
 	if err := unix.IoctlLoopConfigure(int(loop.Fd()), &config); err != nil {
@@ -167,6 +170,12 @@ func backing(device string) string {
 		return ""
 	}
 	return unescape(string(b))
+}
+
+// sealed reports whether the device is read-only, as only sealed images have it.
+func (v volume) sealed() bool {
+	b, err := os.ReadFile(filepath.Join("/sys/block", filepath.Base(v.device), "ro"))
+	return err == nil && string(b) == "1\n"
 }
 
 // waitDetached waits for v's device to let go of v's image: the kernel takes its

@@ -1,0 +1,194 @@
+package disk
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"glasshouse/fault"
+)
+
+// frozenFor bounds how long a clone may keep its source from writing.
+const frozenFor = 10 * time.Second
+
+// Clone makes dst an image with what the volume in src holds, sharing its blocks.
+// The volume is mounted on mountpoint; it is frozen while its blocks are marked
+// as shared, which takes milliseconds, and whoever writes to it waits. "" says
+// that it is not mounted. The image dst is in order: it can be sealed as it is.
+// It is whole or it is not there. A host that cannot share blocks is
+// fault.Unsupported.
+//
+// A caller that dies meanwhile leaves the volume frozen, and every process that
+// writes to it stuck beyond signals. Thaw, which whoever comes next calls for
+// every mounted volume, and Unmount end that.
+func Clone(ctx context.Context, src, mountpoint, dst string) (err error) {
+	from, err := os.OpenFile(src, os.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return fmt.Errorf("clone volume: %w", err)
+	}
+	defer from.Close()
+	if mountpoint != "" {
+		on, err := mounted(mountpoint)
+		if err != nil {
+			return fmt.Errorf("clone volume %s: %w", src, err)
+		}
+		if !sameFile(on.img, src) {
+			return fault.Newf(fault.Invalid, "disk.Clone", mountpoint, "the volume %s is not mounted there", src)
+		}
+	}
+	part := dst + ".part"
+	to, err := os.OpenFile(part, os.O_RDWR|os.O_CREATE|os.O_TRUNC|unix.O_CLOEXEC, 0o600)
+	if err != nil {
+		return fmt.Errorf("clone volume %s: %w", src, err)
+	}
+	defer to.Close()
+
+	share := func() error { return shareBlocks(to, from) }
+	if mountpoint != "" {
+		err = whileFrozen(ctx, mountpoint, share)
+	} else {
+		err = share()
+	}
+	if err == nil {
+		err = inOrder(to)
+	}
+	if err == nil {
+		err = os.Rename(part, dst)
+	}
+	if err != nil {
+		return fmt.Errorf("clone volume %s: %w", src, errors.Join(err, os.Remove(part)))
+	}
+	return nil
+}
+
+// shareBlocks makes to a copy of from that shares its blocks.
+func shareBlocks(to, from *os.File) error {
+	err := retryEINTR(func() error { return unix.IoctlFileClone(int(to.Fd()), int(from.Fd())) })
+	if cannotShare(err) {
+		return fault.Cannot("disk.Clone", "the host's filesystem cannot share blocks between files: "+err.Error(),
+			"keep the data directory on xfs or btrfs")
+	}
+	return err
+}
+
+func cannotShare(err error) bool {
+	for _, e := range []error{unix.EOPNOTSUPP, unix.ENOTTY, unix.EINVAL, unix.EXDEV, unix.ENOSYS} {
+		if errors.Is(err, e) {
+			return true
+		}
+	}
+	return false
+}
+
+// whileFrozen does work while nothing can write to the volume on mountpoint and
+// all that was written is in its image, whose journal is empty. When ctx ends, or
+// the work takes too long, the volume is thawed at once; the work is then not to
+// be trusted and fails.
+func whileFrozen(ctx context.Context, mountpoint string, work func() error) error {
+	dir, err := os.Open(mountpoint)
+	if err != nil {
+		return err
+	}
+	defer dir.Close()
+	if err := unix.Syncfs(int(dir.Fd())); err != nil { // most of it before anybody waits
+		return fmt.Errorf("sync %s: %w", mountpoint, err)
+	}
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	if err := freeze(dir); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, frozenFor)
+	defer cancel()
+	early := make(chan error, 1)
+	stop := context.AfterFunc(ctx, func() { early <- thaw(dir) })
+	err = work()
+	if stop() {
+		return errors.Join(err, thaw(dir))
+	}
+	return errors.Join(err, <-early,
+		fault.New(fault.Timeout, "disk.Clone", mountpoint, fmt.Errorf("thawed before the clone was done: %w", context.Cause(ctx))))
+}
+
+// Thaw lets a mounted volume be written again that was frozen, and is harmless
+// where none is mounted or none is frozen.
+func Thaw(mountpoint string) error {
+	on, err := mounted(mountpoint)
+	if err != nil || on.device == "" {
+		return err
+	}
+	dir, err := os.Open(mountpoint)
+	if err != nil {
+		return fmt.Errorf("thaw: %w", err)
+	}
+	defer dir.Close()
+	return thaw(dir)
+}
+
+// FIFREEZE and FITHAW of linux/fs.h: _IOWR('X', 119, int) and _IOWR('X', 120, int).
+const (
+	fifreeze = 0xc0045877
+	fithaw   = 0xc0045878
+)
+
+func freeze(dir *os.File) error {
+	err := retryEINTR(func() error { return unix.IoctlSetInt(int(dir.Fd()), fifreeze, 0) })
+	if err == unix.EBUSY {
+		return fault.Newf(fault.Conflict, "disk.Clone", dir.Name(), "the volume is frozen already")
+	}
+	if err != nil {
+		return fmt.Errorf("freeze %s: %w", dir.Name(), err)
+	}
+	return nil
+}
+
+func thaw(dir *os.File) error {
+	err := retryEINTR(func() error { return unix.IoctlSetInt(int(dir.Fd()), fithaw, 0) })
+	if err != nil && err != unix.EINVAL { // it is not frozen
+		return fmt.Errorf("thaw %s: %w", dir.Name(), err)
+	}
+	return nil
+}
+
+// CanClone reports whether Clone can work in dir. It tries; the answer is kept
+// for the filesystem that dir is on.
+func CanClone(dir string) bool {
+	var st unix.Stat_t
+	if unix.Stat(dir, &st) != nil {
+		return false
+	}
+	if can, ok := clones.Load(st.Dev); ok {
+		return can.(bool)
+	}
+	err := tryClone(dir)
+	if err == nil || errors.Is(err, fault.Unsupported) { // anything else tells nothing
+		clones.Store(st.Dev, err == nil)
+	}
+	return err == nil
+}
+
+var clones sync.Map // which filesystems share blocks: device number to bool
+
+func tryClone(dir string) error {
+	var f [2]*os.File
+	for i := range f {
+		var err error
+		if f[i], err = os.CreateTemp(dir, ".clone-"); err != nil {
+			return err
+		}
+		defer f[i].Close()
+		if err := os.Remove(f[i].Name()); err != nil {
+			return err
+		}
+	}
+	if _, err := f[0].Write(make([]byte, block)); err != nil {
+		return err
+	}
+	return shareBlocks(f[1], f[0])
+}

@@ -1,0 +1,221 @@
+package disk
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"glasshouse/fault"
+)
+
+// Seal makes sure that nothing writes to the image img any more: its volume was
+// unmounted, or cloned while frozen, and needs no repair. It makes the file
+// read-only, and returns when its bytes are on the disk. A volume that is mounted
+// writable, or was not left in order, is a fault.Conflict. Sealing twice does
+// nothing.
+//
+// MountSealed does not depend on it; where every millisecond counts, it can be
+// done later.
+func Seal(img string) error {
+	f, err := os.OpenFile(img, os.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return fmt.Errorf("seal volume: %w", err)
+	}
+	defer f.Close()
+	if err := idle(f); err != nil {
+		return err
+	}
+	if err := inOrder(f); err != nil {
+		return fmt.Errorf("seal volume %s: %w", img, err)
+	}
+	if err := errors.Join(f.Chmod(0o400), f.Sync(), syncDir(filepath.Dir(img))); err != nil {
+		return fmt.Errorf("seal volume %s: %w", img, err)
+	}
+	return nil
+}
+
+// idle waits a moment for the last writable device of the image f to go.
+func idle(f *os.File) error {
+	deadline := time.Now().Add(patience)
+	for unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB) != nil {
+		loop, err := attachedSealed(f)
+		if err != nil {
+			return err
+		}
+		if loop != nil {
+			return loop.Close()
+		}
+		if time.Now().After(deadline) {
+			return fault.Newf(fault.Conflict, "disk.Seal", f.Name(), "the volume is in use")
+		}
+		time.Sleep(2 * time.Millisecond)
+	}
+	return unix.Flock(int(f.Fd()), unix.LOCK_UN)
+}
+
+func syncDir(dir string) error {
+	f, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	return f.Sync()
+}
+
+// inOrder reports whether the filesystem in the image f can be mounted without
+// writing to it. The offsets are of struct ext4_super_block in the kernel's
+// fs/ext4/ext4.h.
+func inOrder(f *os.File) error {
+	var sb [1024]byte
+	if _, err := f.ReadAt(sb[:], 1024); err != nil {
+		return fmt.Errorf("read its superblock: %w", err)
+	}
+	const (
+		magic       = 0xef53
+		valid, bad  = 1, 2
+		needsReplay = 4
+	)
+	state := binary.LittleEndian.Uint16(sb[0x3a:])
+	incompat := binary.LittleEndian.Uint32(sb[0x60:])
+	var why string
+	switch {
+	case binary.LittleEndian.Uint16(sb[0x38:]) != magic:
+		why = "it holds no ext4 filesystem"
+	case incompat&needsReplay != 0 || state&valid == 0:
+		why = "the volume was not unmounted"
+	case state&bad != 0:
+		why = "the volume is damaged"
+	default:
+		return nil
+	}
+	return fault.New(fault.Conflict, "disk.Seal", f.Name(), errors.New(why))
+}
+
+// MountSealed mounts the volume in img read-only on mountpoint, where no other
+// volume may be. The image may be mounted so in any number of places: they have
+// one loop device and one file system in the kernel, which both go with the last
+// user, be it an overlay. An image whose volume is mounted writable, or that was
+// left needing repair, is a fault.Conflict.
+func MountSealed(img, mountpoint string) error {
+	on, err := mounted(mountpoint)
+	if err != nil {
+		return fmt.Errorf("mount sealed volume %s: %w", img, err)
+	}
+	if on.device != "" && sameFile(on.img, img) && on.sealed() {
+		return nil
+	}
+	if on.device != "" {
+		return fault.Newf(fault.Conflict, "disk.MountSealed", mountpoint, "the volume %s is mounted there", on.img)
+	}
+	loop, err := attachSealed(img)
+	if err != nil {
+		return fmt.Errorf("attach sealed volume %s: %w", img, err)
+	}
+	defer loop.Close() // the mount holds the device now, or nobody does
+
+	err = mount(loop, mountpoint, unix.MS_RDONLY, "")
+	if errors.Is(err, unix.EROFS) { // the kernel wanted to write
+		err = fault.New(fault.Conflict, "disk.MountSealed", img, fmt.Errorf("the volume was not unmounted: %w", err))
+	}
+	if err != nil {
+		return fmt.Errorf("mount sealed volume %s: %w", img, err)
+	}
+	return nil
+}
+
+// attachSealed returns the read-only loop device of img, joining them if they
+// are not. As in attach, the lock on the image lasts as long as its device: who
+// gets it makes the device, others find it.
+func attachSealed(img string) (*os.File, error) {
+	f, err := os.OpenFile(img, os.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+
+	deadline := time.Now().Add(patience)
+	for wait := 100 * time.Microsecond; ; wait = min(2*wait, 10*time.Millisecond) {
+		if unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB) == nil {
+			loop, err := configure(f, unix.LO_FLAGS_READ_ONLY)
+			if err == nil {
+				remember(f, loop.Name())
+			}
+			return loop, err
+		}
+		if loop, err := attachedSealed(f); loop != nil || err != nil {
+			return loop, err
+		}
+		if time.Now().After(deadline) {
+			return nil, fault.Newf(fault.Conflict, "disk.MountSealed", img, "the volume is in use, and can be written")
+		}
+		time.Sleep(wait) // its device is being made, or going
+	}
+}
+
+// attachedSealed returns the read-only device of the image f, or nil. Asking
+// every device of the host takes milliseconds where there are hundreds, so the
+// last answer is tried first.
+func attachedSealed(f *os.File) (*os.File, error) {
+	key, err := keyOf(f)
+	if err != nil {
+		return nil, err
+	}
+	if device, ok := guesses.Load(key); ok {
+		if loop := openIf(device.(string), key); loop != nil {
+			return loop, nil
+		}
+		guesses.Delete(key)
+	}
+	devices, err := Leftovers(filepath.Dir(f.Name()))
+	if err != nil {
+		return nil, err
+	}
+	for _, d := range devices {
+		if loop := openIf(d, key); loop != nil {
+			guesses.Store(key, d)
+			return loop, nil
+		}
+	}
+	return nil, nil
+}
+
+// guesses say which device an image had last: imageKey to string. They are only
+// ever believed after asking the device.
+var guesses sync.Map
+
+type imageKey struct{ device, inode uint64 }
+
+func keyOf(f *os.File) (imageKey, error) {
+	var st unix.Stat_t
+	if err := unix.Fstat(int(f.Fd()), &st); err != nil {
+		return imageKey{}, fmt.Errorf("stat %s: %w", f.Name(), err)
+	}
+	return imageKey{st.Dev, st.Ino}, nil
+}
+
+func remember(f *os.File, device string) {
+	if key, err := keyOf(f); err == nil {
+		guesses.Store(key, device)
+	}
+}
+
+// openIf opens a device if it is the image's, and read-only. While it is open it
+// stays that.
+func openIf(device string, key imageKey) *os.File {
+	loop, err := os.OpenFile(device, os.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil
+	}
+	info, err := unix.IoctlLoopGetStatus64(int(loop.Fd()))
+	if err != nil || (imageKey{info.Device, info.Inode}) != key || info.Flags&unix.LO_FLAGS_READ_ONLY == 0 {
+		loop.Close()
+		return nil
+	}
+	return loop
+}
