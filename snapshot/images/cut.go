@@ -8,12 +8,18 @@ import (
 
 // How files are cut. It is part of the format: other numbers give other digests
 // for the same files, and chunks that no older snapshot has.
+//
+// Changes in a heap are scattered, one page here and one there, and each makes a
+// new chunk. Three dumps of one process of 200 MB, between which a hundredth of
+// its objects and then all were changed, take with their indexes 41 MB if one
+// page in 4 may be the last of a chunk, 42 MB with one in 8, 47 MB with one in
+// 32, and also 47 MB cut at every page. One in 8 has half the chunks of one in 4.
 const (
 	page     = 4096
-	minChunk = 8 * page
-	maxChunk = 256 * page
+	minChunk = 2 * page
+	maxChunk = 64 * page
+	cutMask  = 1<<3 - 1
 	minHole  = 8 * page // so many zeros end a chunk and take no room
-	cutMask  = 1<<5 - 1 // one page in 32 may be the last of a chunk
 )
 
 var (

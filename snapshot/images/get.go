@@ -175,6 +175,7 @@ func (s *Store) read(ctx context.Context, x *index, fn func(spots []spot, data [
 	for range workers() {
 		readers.Go(func() error {
 			var r chunkReader
+			defer r.close()
 			for n := range next {
 				c := x.chunks[n]
 				data, err := r.read(s.pack(x.packs[c.pack]), c.place)
@@ -212,24 +213,41 @@ func (x *index) about(spots []spot) string {
 	return fmt.Sprintf("%s at byte %d", x.files[spots[0].file].name, spots[0].off)
 }
 
-// A chunkReader has the buffers for one chunk after the other.
-type chunkReader struct{ packed, data []byte }
+// A chunkReader reads one chunk after the other, most of them from one pack.
+type chunkReader struct {
+	pack         *os.File // nil, or the last one read
+	packed, data []byte
+}
+
+func (r *chunkReader) close() {
+	if r.pack != nil {
+		r.pack.Close()
+	}
+}
+
+func (r *chunkReader) open(pack string) (err error) {
+	if r.pack != nil && r.pack.Name() == pack {
+		return nil
+	}
+	r.close()
+	r.pack, err = os.Open(pack)
+	if errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("%w: %w", errDamaged, err)
+	}
+	return err
+}
 
 // read returns the content of a chunk, valid until the next read.
 func (r *chunkReader) read(pack string, p place) ([]byte, error) {
-	f, err := os.Open(pack)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("%w: %w", errDamaged, err)
-	}
+	err := r.open(pack)
 	if err != nil {
 		return nil, err
 	}
-	defer f.Close()
 	if int64(cap(r.packed)) < p.stored {
 		r.packed = make([]byte, p.stored)
 	}
 	r.packed = r.packed[:p.stored]
-	if _, err := f.ReadAt(r.packed, p.off); err == io.EOF || errors.Is(err, unix.EIO) {
+	if _, err := r.pack.ReadAt(r.packed, p.off); err == io.EOF || errors.Is(err, unix.EIO) {
 		return nil, fmt.Errorf("%w: read %s: %w", errDamaged, filepath.Base(pack), err)
 	} else if err != nil {
 		return nil, err
