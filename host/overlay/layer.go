@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"path"
+	"strings"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -21,15 +22,32 @@ type dirAt struct {
 
 func (d dirAt) child(name string) dirAt { return dirAt{d.top, path.Join(d.rel, name)} }
 
-func (d dirAt) open(flags int) (*os.File, error) {
-	fd, err := unix.Openat2(int(d.top.Fd()), d.rel, &unix.OpenHow{
+func (d dirAt) open(flags int) (*os.File, error) { return openBelow(d.top, d.rel, flags) }
+
+// openBelow opens rel below the directory top, following no link. The kernel
+// takes names of a page at most; a jail can make longer ones, step by step, and
+// so they are opened step by step.
+func openBelow(top *os.File, rel string, flags int) (*os.File, error) {
+	for len(rel) >= unix.PathMax {
+		cut := strings.LastIndexByte(rel[:unix.PathMax], '/')
+		if cut <= 0 {
+			return nil, &fs.PathError{Op: "open", Path: rel, Err: unix.ENAMETOOLONG}
+		}
+		dir, err := openBelow(top, rel[:cut], unix.O_PATH|unix.O_DIRECTORY)
+		if err != nil {
+			return nil, err
+		}
+		defer dir.Close()
+		top, rel = dir, rel[cut+1:]
+	}
+	fd, err := unix.Openat2(int(top.Fd()), rel, &unix.OpenHow{
 		Flags:   uint64(flags | unix.O_NOFOLLOW | unix.O_CLOEXEC),
 		Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS,
 	})
 	if err != nil {
-		return nil, &fs.PathError{Op: "open", Path: d.rel, Err: err}
+		return nil, &fs.PathError{Op: "open", Path: rel, Err: err}
 	}
-	return os.NewFile(uintptr(fd), d.rel), nil
+	return os.NewFile(uintptr(fd), rel), nil
 }
 
 func (d dirAt) stat() (fs.FileInfo, error) {

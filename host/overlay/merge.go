@@ -1,0 +1,305 @@
+package overlay
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"glasshouse/fault"
+)
+
+// maxDepth bounds how many directories lie in one another in a layer that is
+// copied. Each is opened from the layer's top, so that a jail that nests them
+// costs neither descriptors nor memory; time is what this bounds.
+const maxDepth = 16 << 10
+
+// A node is a directory of the tree that is being copied. Nodes share the
+// names above them: a deep tree is as cheap to remember as a flat one.
+type node struct {
+	up    *node // nil at the top
+	name  string
+	depth int
+}
+
+func (p *node) child(name string) *node { return &node{p, name, p.depth + 1} }
+
+func (p *node) rel() string {
+	if p.up == nil {
+		return "."
+	}
+	names := make([]string, 0, p.depth)
+	for ; p.up != nil; p = p.up {
+		names = append(names, p.name)
+	}
+	slices.Reverse(names)
+	return strings.Join(names, "/")
+}
+
+// A merger writes layers as one layer that shows the same, over whatever lies
+// below.
+//
+// It walks without recursion and without holding a directory open for longer
+// than it works in it: a directory's entries are made at once, subdirectories
+// empty, and then it gets its times. What comes into a subdirectory later does
+// not touch them.
+type merger struct {
+	ctx    context.Context
+	layers []*os.File // topmost first
+	dst    *os.File
+	limit  CopyLimit
+	stats  CopyStats
+	todo   []task
+	links  map[inode]link // the first names of files that have several
+	data   copier
+}
+
+// A task is a directory that was made and is to be filled.
+type task struct {
+	at     *node
+	layers []int // those that have a part in it, topmost first
+	opaque bool  // it hides what lies below all layers
+}
+
+type inode struct {
+	layer int
+	ino   uint64
+}
+
+type link struct {
+	in   *node
+	name string
+}
+
+func newMerger(ctx context.Context, layers []string, dst string) (*merger, error) {
+	m := &merger{ctx: ctx, links: map[inode]link{}, data: copier{ctx: ctx, buf: make([]byte, 256<<10)}}
+	all := task{at: &node{}}
+	for i, dir := range append([]string{dst}, layers...) {
+		f, err := os.OpenFile(dir, unix.O_PATH|unix.O_DIRECTORY, 0)
+		if err != nil {
+			m.close()
+			return nil, err
+		}
+		if i == 0 {
+			m.dst = f
+			continue
+		}
+		m.layers = append(m.layers, f)
+		all.layers = append(all.layers, i-1)
+	}
+	m.todo = []task{all}
+	return m, nil
+}
+
+func (m *merger) close() {
+	for _, f := range append(m.layers, m.dst) {
+		if f != nil {
+			f.Close()
+		}
+	}
+}
+
+func (m *merger) run() error {
+	for len(m.todo) > 0 {
+		t := m.todo[len(m.todo)-1]
+		m.todo = m.todo[:len(m.todo)-1]
+		err := m.dir(t)
+		if moving(err) {
+			err = fault.New(fault.Conflict, "overlay.CopyLayer", "", fmt.Errorf("the layer changed while it was copied: %w", err))
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// A part is one layer's share of a directory.
+type part struct {
+	layer int
+	dir   *os.File
+}
+
+func (p part) stat(name string, st *unix.Stat_t) error {
+	err := unix.Fstatat(int(p.dir.Fd()), name, st, unix.AT_SYMLINK_NOFOLLOW)
+	if err != nil {
+		return &fs.PathError{Op: "stat", Path: name, Err: err}
+	}
+	return nil
+}
+
+func (m *merger) dir(t task) error {
+	if t.at.depth > maxDepth {
+		return fault.Newf(fault.TooLarge, "overlay.CopyLayer", "", "the layer has more than %d directories in one another", maxDepth)
+	}
+	rel := t.at.rel()
+	to, err := openBelow(m.dst, rel, unix.O_RDONLY|unix.O_DIRECTORY)
+	if err != nil {
+		return err
+	}
+	defer to.Close()
+	var parts []part
+	for _, layer := range t.layers {
+		f, err := openBelow(m.layers[layer], rel, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOATIME)
+		if err != nil {
+			return err
+		}
+		defer f.Close()
+		parts = append(parts, part{layer, f})
+	}
+	var st unix.Stat_t
+	if err := parts[0].stat(".", &st); err != nil {
+		return err
+	}
+	hides, err := m.entries(t, parts, to)
+	if err != nil {
+		return err
+	}
+	if err := copyAttributes(to, parts[0].dir, ".", &st); err != nil {
+		return err
+	}
+	if t.opaque {
+		return setMark(to, opaqueMark, "y")
+	}
+	if hides && t.at.up != nil && !hasMark(to, originMark) {
+		// The kernel looks for whiteouts only in a directory that is merged of
+		// several, or that has the mark of one that was (ovl_get_inode).
+		return setMark(to, originMark, "")
+	}
+	return nil
+}
+
+// entries makes what the parts of a directory hold together, and reports whether
+// a whiteout is among it.
+func (m *merger) entries(t task, parts []part, to *os.File) (hides bool, err error) {
+	seen := map[string]bool{}
+	for i, p := range parts {
+		names, err := p.dir.Readdirnames(-1)
+		if err != nil {
+			return false, err
+		}
+		for _, name := range names {
+			if seen[name] {
+				continue
+			}
+			if len(parts) > 1 {
+				seen[name] = true
+			}
+			if err := m.ctx.Err(); err != nil {
+				return false, err
+			}
+			white, err := m.entry(t, parts[i:], to, name)
+			if err != nil {
+				return false, err
+			}
+			hides = hides || white
+		}
+	}
+	return hides, nil
+}
+
+// entry makes what name is in the merged directory. The first part has it.
+func (m *merger) entry(t task, parts []part, to *os.File, name string) (white bool, err error) {
+	var st unix.Stat_t
+	if err := parts[0].stat(name, &st); err != nil {
+		return false, err
+	}
+	if st.Mode&unix.S_IFMT == unix.S_IFDIR {
+		return false, m.subdir(t, parts, to, name)
+	}
+	white = st.Mode&unix.S_IFMT == unix.S_IFCHR && st.Rdev == 0
+	if white && t.opaque {
+		return false, nil // nothing is left below that it could hide, and there it would show
+	}
+	return white, m.file(t.at, parts[0], to, name, &st)
+}
+
+// subdir makes a directory and leaves it to be filled by those parts that show in
+// it: down to the first that is opaque, or not a directory.
+func (m *merger) subdir(t task, parts []part, to *os.File, name string) error {
+	sub := task{at: t.at.child(name)}
+	for _, p := range parts {
+		var st unix.Stat_t
+		err := p.stat(name, &st)
+		if errors.Is(err, unix.ENOENT) {
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		if st.Mode&unix.S_IFMT != unix.S_IFDIR {
+			sub.opaque = true
+			break
+		}
+		sub.layers = append(sub.layers, p.layer)
+		if isOpaque(p.dir, name) {
+			sub.opaque = true
+			break
+		}
+	}
+	if len(sub.layers) == 0 {
+		return errMoving // it was a directory a moment ago
+	}
+	if err := m.stats.add(1, 0, m.limit); err != nil {
+		return err
+	}
+	if err := unix.Mkdirat(int(to.Fd()), name, 0o700); err != nil {
+		return &fs.PathError{Op: "mkdir", Path: name, Err: err}
+	}
+	m.todo = append(m.todo, sub)
+	return nil
+}
+
+// file makes what is not a directory: another name of what is made already, or
+// a copy.
+func (m *merger) file(at *node, p part, to *os.File, name string, st *unix.Stat_t) error {
+	id := inode{p.layer, st.Ino}
+	if st.Nlink > 1 {
+		if first, ok := m.links[id]; ok {
+			done, err := m.link(first, at, to, name)
+			if done || err != nil {
+				return err
+			}
+		}
+		m.links[id] = link{at, name}
+	}
+	bytes := int64(0)
+	if st.Mode&unix.S_IFMT == unix.S_IFREG {
+		bytes = st.Blocks * 512
+	}
+	if err := m.stats.add(1, bytes, m.limit); err != nil {
+		return err
+	}
+	if err := m.data.file(to, p.dir, name, st); err != nil {
+		return err
+	}
+	return copyAttributes(to, p.dir, name, st)
+}
+
+// link makes name another name of first, unless that has as many as it can.
+func (m *merger) link(first link, at *node, to *os.File, name string) (done bool, err error) {
+	if err := m.stats.add(1, 0, m.limit); err != nil {
+		return false, err
+	}
+	in := to
+	if first.in != at {
+		if in, err = openBelow(m.dst, first.in.rel(), unix.O_PATH|unix.O_DIRECTORY); err != nil {
+			return false, err
+		}
+		defer in.Close()
+	}
+	err = unix.Linkat(int(in.Fd()), first.name, int(to.Fd()), name, 0)
+	if err == unix.EMLINK {
+		m.stats.Files-- // it is counted as a file of its own
+		return false, nil
+	}
+	if err != nil {
+		return false, &fs.PathError{Op: "link", Path: name, Err: err}
+	}
+	return true, nil
+}
