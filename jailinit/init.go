@@ -58,8 +58,12 @@ type Init struct {
 	mu       sync.Mutex
 	execs    map[id.Exec]*process // nil while one is being started. guarded by mu
 	finished []*process           // oldest first. guarded by mu
-	open     map[net.Conn]bool    // guarded by mu
+	open     map[*conn]struct{}   // guarded by mu
+	fewer    notice               // a connection is gone from open. guarded by mu
 	closed   bool                 // guarded by mu
+	parking  *conn                // the connection on which init is asked to park, or nil. guarded by mu
+	parked   bool                 // time stands still. guarded by mu
+	unparked *time.Timer          // ends that if nobody comes. guarded by mu
 }
 
 // Open prepares the process to be an init and listens.
@@ -73,7 +77,7 @@ func (in *Init) Open() error {
 	in.rings.left.Store(ringBudget)
 	in.byPID = map[int]*process{}
 	in.execs = map[id.Exec]*process{}
-	in.open = map[net.Conn]bool{}
+	in.open = map[*conn]struct{}{}
 
 	var err error
 	if in.files, err = jailfs.Open("/"); err != nil {
@@ -127,8 +131,8 @@ func (in *Init) shut() {
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	in.closed = true
-	for conn := range in.open {
-		conn.Close()
+	for c := range in.open {
+		c.net.Close()
 	}
 }
 
@@ -142,20 +146,41 @@ func (in *Init) admit(conn net.Conn) {
 		conn.Close()
 		return
 	}
-	in.mu.Lock()
-	in.open[conn] = true
-	if in.closed {
-		conn.Close()
-	}
-	in.mu.Unlock()
-
+	c := newConn(conn)
+	in.enter(c)
 	in.wg.Go(func() {
-		in.serve(conn)
-		in.mu.Lock()
-		delete(in.open, conn)
-		in.mu.Unlock()
+		in.serve(c)
+		in.leave(c)
 		<-in.conns
 	})
+}
+
+// enter records a connection. While init is being parked it is turned away;
+// the first one after that wakes a parked init.
+func (in *Init) enter(c *conn) {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	in.open[c] = struct{}{}
+	if in.closed {
+		c.net.Close()
+	}
+	switch {
+	case in.parking != nil:
+		c.giveUp()
+	case in.parked:
+		in.goOn()
+	}
+}
+
+// leave forgets a connection that is closed.
+func (in *Init) leave(c *conn) {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	delete(in.open, c)
+	if in.parking == c {
+		in.parking = nil
+	}
+	in.fewer.wake()
 }
 
 // listen binds path for the owner alone, in place of whatever an earlier init

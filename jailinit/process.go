@@ -43,17 +43,21 @@ type process struct {
 	ended      chan struct{} // closed when the command has ended, output and all
 	inHand     atomic.Int32  // pumps with output that is in neither pipe nor ring
 	taken      atomic.Int64  // bytes of output read
+	given      atomic.Int64  // bytes of stdin written
 
 	mu       sync.Mutex
 	status   protocol.ExecStatus // guarded by mu, as all below
 	ring     ring
 	readers  map[*reader]struct{}
-	grown    notice // there is more output, or it has ended
-	freed    notice // a lossless reader has taken something, or has gone
-	timer    *time.Timer
+	grown    notice    // there is more output, or it has ended
+	freed    notice    // a lossless reader has taken something, or has gone
+	alarm    alarm     // its timeout, then what ends it when its output does not
+	still    bool      // init is parked: time does not count
+	thaws    int       // how often that was over
 	pumps    int       // outputs not at their end
 	lastRead time.Time // when output was last read
 	exited   time.Time // when the main process was reaped
+	draining time.Time // since when its output is waited for: exited, or when time last went on
 	pending  int64     // output offset that what it had written reaches
 }
 
@@ -104,7 +108,7 @@ func (p *process) run(timeout time.Duration) {
 		p.in.wg.Go(func() { p.pump(f, protocol.Stream(i+1)) })
 	}
 	if timeout > 0 && p.exited.IsZero() {
-		p.timer = time.AfterFunc(timeout, p.timeOut)
+		p.alarm.set(timeout, p.timeOut)
 	}
 }
 
@@ -196,7 +200,7 @@ func (p *process) output(stream protocol.Stream, data []byte) {
 // has taken nothing for the grace time is lossless no more. p.mu is held, but
 // not while waiting.
 func (p *process) makeRoom(stream protocol.Stream, n int) int {
-	began := time.Now()
+	began, thaws := time.Now(), p.thaws
 	for {
 		fit := p.ring.fit(n)
 		until := p.hold(p.ring.reserve(stream, fit), began)
@@ -212,8 +216,8 @@ func (p *process) makeRoom(stream protocol.Stream, n int) int {
 		}
 		timer.Stop()
 		p.mu.Lock()
-		if time.Since(until) > thawing {
-			began = p.thawed()
+		if time.Since(until) > thawing || thaws != p.thaws {
+			began, thaws = p.thawed(), p.thaws
 		}
 	}
 }
@@ -222,10 +226,12 @@ func (p *process) makeRoom(stream protocol.Stream, n int) int {
 // could not be heard then, and has its grace again.
 const thawing = time.Second
 
-// thawed lets the grace of all readers begin now, which it returns.
+// thawed lets the grace of all readers begin now, which it returns. What is
+// recorded of the time before means nothing on the clock of another host.
 func (p *process) thawed() time.Time {
 	now := time.Now()
 	for r := range p.readers {
+		r.progress = now
 		if !r.gone.IsZero() {
 			r.gone = now
 		}
@@ -242,6 +248,9 @@ func (p *process) hold(drop int64, began time.Time) (until time.Time) {
 		deadline := later(r.progress, began).Add(p.in.Grace)
 		if !r.gone.IsZero() {
 			deadline = r.gone.Add(p.in.Grace)
+		}
+		if p.still { // nobody can come
+			deadline = now.Add(p.in.Grace)
 		}
 		switch {
 		case !r.lossless || r.pos >= drop:
@@ -282,14 +291,13 @@ func (p *process) exit(status unix.WaitStatus) {
 			p.status.Code = 128 + int(status.Signal())
 			p.status.Signal = signalName(status.Signal())
 		}
-		if p.timer != nil {
-			p.timer.Stop()
-		}
+		p.alarm.stop()
 		if p.pumps == 0 {
 			return true
 		}
+		p.draining = p.exited
 		p.pending = p.taken.Load() + p.unread()
-		p.timer = time.AfterFunc(p.in.Idle, p.drain)
+		p.alarm.set(p.in.Idle, p.drain)
 		return false
 	})
 }
@@ -300,12 +308,12 @@ func (p *process) exit(status unix.WaitStatus) {
 func (p *process) drain() {
 	p.conclude(func() bool {
 		silent := time.Since(p.lastRead) >= p.in.Idle && p.unread() == 0 && p.inHand.Load() == 0
-		drained := p.ring.next >= p.pending && time.Since(p.exited) >= drainAtMost
+		drained := p.ring.next >= p.pending && time.Since(p.draining) >= drainAtMost
 		if silent || drained {
 			return true
 		}
 		if p.status.Ended == nil {
-			p.timer = time.AfterFunc(max(p.in.Idle-time.Since(p.lastRead), p.in.Idle/10), p.drain)
+			p.alarm.set(max(p.in.Idle-time.Since(p.lastRead), p.in.Idle/10), p.drain)
 		}
 		return false
 	})
@@ -420,27 +428,37 @@ func (p *process) dropStdin() {
 	}
 }
 
-// write gives data to the command's stdin or terminal. When quit is closed it
-// goes on only as long as the command takes something.
-func (p *process) write(data []byte, quit <-chan struct{}) error {
-	for len(data) > 0 {
+// errParked means that a write was given up because init is to be parked.
+var errParked = errors.New("init is to be parked")
+
+// write gives data to the command's stdin or terminal, and returns how much of
+// it that took. When quit is closed it goes on only as long as the command
+// takes something, when parked is closed not at all.
+func (p *process) write(data []byte, quit, parked <-chan struct{}) (taken int, err error) {
+	for taken < len(data) {
 		// Another writer moves the deadline too, which is as good.
 		p.stdin.SetWriteDeadline(time.Now().Add(writePatience))
-		n, err := p.stdin.Write(data)
-		data = data[n:]
+		select {
+		case <-parked: // after the deadline was set, or who parks would set it too early
+			return taken, errParked
+		default:
+		}
+		n, err := p.stdin.Write(data[taken:])
+		taken += n
+		p.given.Add(int64(n))
 		if err != nil && !errors.Is(err, os.ErrDeadlineExceeded) {
-			return fault.Newf(fault.Conflict, "exec.Stdin", string(p.id), "the command takes no more input")
+			return taken, fault.Newf(fault.Conflict, "exec.Stdin", string(p.id), "the command takes no more input")
 		}
 		if n > 0 {
 			continue
 		}
 		select {
 		case <-quit:
-			return net.ErrClosed
+			return taken, net.ErrClosed
 		default:
 		}
 	}
-	return nil
+	return taken, nil
 }
 
 func (p *process) resize(size protocol.Size) error {

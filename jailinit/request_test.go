@@ -45,7 +45,7 @@ func FuzzRequest(f *testing.F) {
 		if err == nil && kind == protocol.FrameRequest && dangerous(payload) {
 			return
 		}
-		i := &Init{slots: make(chan struct{}, 1), forks: make(chan struct{}, 1), execs: map[id.Exec]*process{}, byPID: map[int]*process{}}
+		i := &Init{slots: make(chan struct{}, 1), forks: make(chan struct{}, 1), execs: map[id.Exec]*process{}, byPID: map[int]*process{}, open: map[*conn]struct{}{}}
 		if i.files, err = jailfs.Open(t.TempDir()); err != nil {
 			t.Fatal(err)
 		}
@@ -56,7 +56,13 @@ func FuzzRequest(f *testing.F) {
 			theirs.CloseWrite()
 		}()
 		done := make(chan struct{})
-		go func() { defer close(done); i.serve(ours) }()
+		c := newConn(ours)
+		i.enter(c)
+		go func() {
+			defer close(done)
+			i.serve(c)
+			i.leave(c)
+		}()
 		r := protocol.NewReader(theirs)
 		for err := error(nil); err == nil; {
 			_, _, err = r.Next()
@@ -75,7 +81,7 @@ func FuzzRequest(f *testing.F) {
 
 // dangerous requests would act on the machine that runs the test.
 func dangerous(request []byte) bool {
-	for _, op := range []protocol.Op{protocol.OpExec, protocol.OpTerminate, protocol.OpWatch} {
+	for _, op := range []protocol.Op{protocol.OpExec, protocol.OpTerminate, protocol.OpWatch, protocol.OpBranched} {
 		if bytes.Contains(request, []byte(op)) {
 			return true
 		}

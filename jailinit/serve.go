@@ -22,7 +22,18 @@ const requestPatience = 10 * time.Second
 type conn struct {
 	net net.Conn
 	r   *protocol.Reader
+	out *tornWriter
 	w   *protocol.Writer
+
+	parked chan struct{} // closed when the connection is to be given up
+	begun  bool          // the request is being carried out. guarded by Init.mu
+	wake   func()        // makes the operation look at parked; nil while it cannot be given up. guarded by Init.mu
+}
+
+func newConn(nc net.Conn) *conn {
+	nc.SetReadDeadline(time.Now().Add(requestPatience))
+	out := &tornWriter{Conn: nc}
+	return &conn{net: nc, r: protocol.NewReader(nc), out: out, w: protocol.NewWriter(out), parked: make(chan struct{})}
 }
 
 // operations is everything init can be asked.
@@ -49,21 +60,28 @@ var operations = map[protocol.Op]func(*Init, *conn, *protocol.Request) error{
 	protocol.OpTar:    (*Init).tar,
 	protocol.OpUntar:  (*Init).untar,
 	protocol.OpWatch:  (*Init).watch,
+
+	protocol.OpPark:     (*Init).park,
+	protocol.OpBranched: (*Init).branched,
 }
 
-// serve reads a request from c, does it and closes the connection.
-func (in *Init) serve(nc net.Conn) {
-	defer nc.Close()
-	if fromInside(nc) {
+// serve reads a request from c, does it and closes the connection. A client
+// that is turned away because init is being parked learns that nothing was
+// begun.
+func (in *Init) serve(c *conn) {
+	defer c.net.Close()
+	if fromInside(c.net) {
 		return
 	}
-	c := &conn{net: nc, r: protocol.NewReader(nc), w: protocol.NewWriter(nc)}
-	nc.SetReadDeadline(time.Now().Add(requestPatience))
 	kind, payload, err := c.r.Next()
+	if !in.begin(c) {
+		c.farewell(protocol.Parked{})
+		return
+	}
 	if err != nil || kind != protocol.FrameRequest {
 		return // not one of ours
 	}
-	nc.SetReadDeadline(time.Time{})
+	c.net.SetReadDeadline(time.Time{})
 
 	var q protocol.Request
 	if err := json.Unmarshal(payload, &q); err != nil {
@@ -162,10 +180,18 @@ func (in *Init) stream(c *conn, p *process, a protocol.Attach) error {
 		broke = p.acknowledged(c, r)
 		c.net.Close() // wakes a blocked write
 	}()
-	complete := c.output(p, a, status, quit)
-	if complete {
+	complete := false
+	if c.reply(status) == nil { // also to a client that is sent away then: the command has been started
+		in.parkable(c, func() { c.net.SetWriteDeadline(past) })
+		complete = c.output(p, a, status, quit)
+	}
+	switch {
+	case complete:
 		c.net.Close()
-	} else { // the client has gone, and may have said goodbye
+	case c.isParked(): // what the client has sent may still be on its way through here
+		c.farewell(protocol.Parked{})
+		c.net.SetReadDeadline(time.Now().Add(lastWord))
+	default: // the client has gone, and may have said goodbye
 		c.net.SetReadDeadline(time.Now().Add(goodbyePatience))
 	}
 	<-quit
@@ -177,17 +203,14 @@ func (in *Init) stream(c *conn, p *process, a protocol.Attach) error {
 const goodbyePatience = time.Second
 
 // output writes chunks until there are no more to come, or returns false when
-// the client takes no more.
+// the client takes no more or is to be sent away.
 func (c *conn) output(p *process, a protocol.Attach, status protocol.ExecStatus, quit <-chan struct{}) (complete bool) {
 	at := a.From
 	if at < 0 {
 		at = status.Oldest
 	}
-	if c.reply(status) != nil {
-		return false
-	}
 	buf := make([]byte, pumpSize)
-	for {
+	for !c.isParked() {
 		chunk, ok, more := p.read(at, buf)
 		if !a.Follow {
 			ok, more = ok && at < status.Next, nil
@@ -205,9 +228,11 @@ func (c *conn) output(p *process, a protocol.Attach, status protocol.ExecStatus,
 			case <-more:
 			case <-quit:
 				return false
+			case <-c.parked:
 			}
 		}
 	}
+	return false
 }
 
 // acknowledged records what the client has taken until it says goodbye with an
@@ -231,7 +256,8 @@ func (p *process) acknowledged(c *conn, r *reader) (broke bool) {
 
 // stdin writes what the client sends to the command until it sends End, which
 // closes a pipe unless it says to keep it. A lost connection closes nothing:
-// the client may come back.
+// the client may come back. What the command was given is acknowledged, so that
+// the client knows what it has to send again after the jail was parked.
 func (in *Init) stdin(c *conn, q *protocol.Request) error {
 	p, err := in.find(q.ID)
 	if err != nil {
@@ -244,32 +270,54 @@ func (in *Init) stdin(c *conn, q *protocol.Request) error {
 	if status.Ended != nil {
 		return fault.Newf(fault.Conflict, "exec.Stdin", string(q.ID), "the command has ended")
 	}
-	if err := c.reply(status); err != nil {
+	begun := protocol.StdinBegun{ExecStatus: status, Counted: true, Given: p.given.Load()}
+	if err := c.reply(begun); err != nil {
 		return nil
 	}
+	in.parkable(c, func() { p.stdin.SetWriteDeadline(past) })
 	stop := make(chan struct{})
 	defer close(stop)
 	frames, quit := c.incoming(stop)
-	for f := range frames {
-		switch f.kind {
-		case protocol.FrameData:
-			if err := p.write(f.payload, quit); err != nil {
-				return err
+	for taken := int64(0); ; {
+		select {
+		case <-c.parked:
+			c.farewell(protocol.Parked{Taken: taken, Given: p.given.Load()})
+			return nil
+		case f, ok := <-frames:
+			if !ok {
+				return nil
 			}
-		case protocol.FrameEnd:
-			var end protocol.StdinEnd
-			if err := protocol.Decode(f.kind, f.payload, protocol.FrameEnd, &end); len(f.payload) > 0 && err != nil {
-				return err
+			switch f.kind {
+			case protocol.FrameData:
+				n, err := p.write(f.payload, quit, c.parked)
+				taken += int64(n)
+				if err == errParked {
+					c.farewell(protocol.Parked{Taken: taken, Given: p.given.Load()})
+					return nil
+				}
+				if err != nil {
+					return err
+				}
+				c.w.Ack(taken)
+			case protocol.FrameEnd:
+				return p.stdinEnd(c, f)
+			default:
+				return fmt.Errorf("%w: kind %d in stdin", protocol.ErrMalformed, f.kind)
 			}
-			if !end.Keep {
-				p.dropStdin()
-			}
-			return c.end(nil)
-		default:
-			return fmt.Errorf("%w: kind %d in stdin", protocol.ErrMalformed, f.kind)
 		}
 	}
-	return nil
+}
+
+// stdinEnd answers the end of what a client writes.
+func (p *process) stdinEnd(c *conn, f frame) error {
+	var end protocol.StdinEnd
+	if err := protocol.Decode(f.kind, f.payload, protocol.FrameEnd, &end); len(f.payload) > 0 && err != nil {
+		return err
+	}
+	if !end.Keep {
+		p.dropStdin()
+	}
+	return c.end(nil)
 }
 
 type frame struct {
@@ -351,9 +399,13 @@ func (in *Init) wait(c *conn, q *protocol.Request) error {
 	if err != nil {
 		return err
 	}
+	in.parkable(c, func() {})
 	select {
 	case <-p.ended:
 		return c.reply(p.snapshot())
+	case <-c.parked:
+		c.farewell(protocol.Parked{})
+		return nil
 	case <-c.gone():
 		return nil
 	}

@@ -128,7 +128,7 @@ func (in *Init) launch(e *protocol.Exec) (*process, error) {
 func (in *Init) fork(p *process, file string, argv []string, attr *syscall.ProcAttr) error {
 	in.pids.Lock()
 	defer in.pids.Unlock()
-	p.status.Started = time.Now()
+	p.status.Started = time.Now().Round(0) // commands are sorted by it, and a restored jail's monotonic clock may lie behind
 	pid, err := syscall.ForkExec(file, argv, attr)
 	if err != nil {
 		return err

@@ -42,6 +42,7 @@ func becomeInit(children chan<- os.Signal) error {
 		return os.NewSyscallError("prctl PR_SET_DUMPABLE", err)
 	}
 	unix.Umask(0o022)
+	ownStreams()
 	closeOnExec()
 	signal.Notify(children, unix.SIGCHLD)
 	if err := shield(); err != nil {
@@ -49,6 +50,23 @@ func becomeInit(children chan<- os.Signal) error {
 	}
 	spawnThreads()
 	return nil
+}
+
+// ownStreams puts the jail's own /dev/null in place of the standard streams,
+// where there is one: a runtime may have left init those of the host, which no
+// checkpoint could name.
+func ownStreams() {
+	if os.Getpid() != 1 {
+		return
+	}
+	fd, err := unix.Open("/dev/null", unix.O_RDWR|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return
+	}
+	for std := range 3 {
+		unix.Dup3(fd, std, 0)
+	}
+	unix.Close(fd)
 }
 
 // spawnThreads makes the threads that init will ever need, so that none has to

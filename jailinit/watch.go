@@ -34,7 +34,16 @@ func (in *Init) watch(c *conn, q *protocol.Request) error {
 		c.r.Next()
 		w.file.Close() // ends the reading below
 	}()
-	return w.run(func(e protocol.FileEvent) error { return c.w.JSON(protocol.FrameEvent, e) })
+	in.parkable(c, func() {
+		c.net.SetWriteDeadline(past)
+		w.file.SetReadDeadline(past)
+	})
+	err = w.run(func(e protocol.FileEvent) error { return c.w.JSON(protocol.FrameEvent, e) })
+	if c.isParked() {
+		c.farewell(protocol.Parked{})
+		return nil
+	}
+	return err
 }
 
 // A watcher is an inotify instance. Paths are what they were when a watch was
@@ -138,7 +147,7 @@ func (w *watcher) run(send func(protocol.FileEvent) error) error {
 		}
 		n, err := w.file.Read(buf)
 		if err != nil {
-			return nil // closed: the client has gone
+			return nil // the client has gone, or is sent away
 		}
 		for b := buf[:n]; len(b) >= unix.SizeofInotifyEvent; {
 			wd, mask := int32(binary.NativeEndian.Uint32(b)), binary.NativeEndian.Uint32(b[4:])

@@ -6,6 +6,7 @@
 package control
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -30,11 +31,13 @@ type (
 // A Client talks to one jail's init. It holds no connection: each call makes
 // its own. It is safe for concurrent use.
 type Client struct {
-	path string
+	gate gate
 }
 
 // Dial returns a client for the socket at path. It does no I/O.
-func Dial(path string) *Client { return &Client{path} }
+func Dial(path string) *Client {
+	return &Client{gate{path: path, conns: map[*conn]struct{}{}}}
+}
 
 // Hello asks init who it is.
 func (c *Client) Hello(ctx context.Context) (Hello, error) {
@@ -196,40 +199,133 @@ func (c *Client) call(ctx context.Context, q *protocol.Request, reply any) error
 // A conn is one operation.
 type conn struct {
 	ctx  context.Context
+	gate *gate
+	era  int // of the gate, when the connection was made
+	made time.Time
 	net  net.Conn
 	r    *protocol.Reader
 	stop func() bool
 
 	mu sync.Mutex // held while a frame is written
 	w  *protocol.Writer
+
+	first *frame // was read when the connection was made
+
+	busy bool // Park waits for it. guarded by gate.mu
 }
 
-// open connects and sends q.
+type frame struct {
+	kind    protocol.Frame
+	payload []byte
+}
+
+// open connects, sends q and waits for the first frame of init's answer. A
+// request that init turns away because it is being parked is made again.
 func (c *Client) open(ctx context.Context, q *protocol.Request) (*conn, error) {
-	nc, err := c.connect(ctx)
+	return c.reopen(ctx, q, nil)
+}
+
+// reopen is open for an operation that was under way on a connection which init
+// gave up.
+func (c *Client) reopen(ctx context.Context, q *protocol.Request, parked *conn) (*conn, error) {
+	for turns := 0; ; {
+		if parked != nil {
+			if c.gate.shutSince(parked.era) {
+				turns = 0
+			} else if err := stayAway(ctx, turns); err != nil {
+				return nil, err
+			} else {
+				turns++
+			}
+		}
+		conn, err := c.begin(ctx, q)
+		switch {
+		case err == errParked:
+			if time.Since(conn.made) > time.Minute { // it was not turned away, but waited
+				turns = 0
+			}
+			parked = conn
+		case turns > 0 && isAbsent(err): // it is being restored
+		default:
+			return conn, err
+		}
+	}
+}
+
+// begin makes a request. If the error is errParked it was not begun.
+func (c *Client) begin(ctx context.Context, q *protocol.Request) (*conn, error) {
+	conn, err := c.connect(ctx)
 	if err != nil {
 		return nil, err
 	}
-	conn := &conn{ctx: ctx, net: nc, r: protocol.NewReader(nc), w: protocol.NewWriter(nc)}
-	conn.stop = context.AfterFunc(ctx, func() { nc.SetDeadline(time.Unix(1, 0)) })
 	q.Version = protocol.Version
-	if err := conn.w.JSON(protocol.FrameRequest, q); err != nil {
-		defer conn.close()
-		if e, ok := errors.AsType[*protocol.TooLargeError](err); ok {
-			return nil, fault.New(fault.TooLarge, "control", "", e)
-		}
-		return nil, conn.lost(err)
+	sendErr := conn.w.JSON(protocol.FrameRequest, q)
+	if e, ok := errors.AsType[*protocol.TooLargeError](sendErr); ok {
+		conn.close()
+		return nil, fault.New(fault.TooLarge, "control", "", e)
 	}
+	if waits[q.Op] {
+		c.gate.rest(conn)
+	}
+	kind, payload, err := conn.r.Next() // also when the request could not be sent: init may have said why
+	switch {
+	case err != nil:
+		conn.close()
+		return nil, conn.lost(cmp.Or(sendErr, err))
+	case kind == protocol.FrameParked:
+		conn.close()
+		return conn, errParked
+	}
+	conn.first = &frame{kind, payload}
 	return conn, nil
 }
 
+// connect passes the gate and makes a connection. Until the gate is told
+// otherwise Park waits for it.
+func (c *Client) connect(ctx context.Context) (*conn, error) {
+	conn := &conn{ctx: ctx, gate: &c.gate}
+	path, err := c.gate.enter(conn)
+	if err != nil {
+		return nil, err
+	}
+	if conn.net, err = dial(ctx, path); err != nil {
+		c.gate.leave(conn)
+		return nil, err
+	}
+	conn.start()
+	return conn, nil
+}
+
+// start prepares a connection that was made.
+func (c *conn) start() {
+	c.made = time.Now()
+	c.r, c.w = protocol.NewReader(c.net), protocol.NewWriter(c.net)
+	c.stop = context.AfterFunc(c.ctx, func() { c.net.SetDeadline(past) })
+}
+
+var past = time.Unix(1, 0)
+
+// close ends the operation. It may be called again.
 func (c *conn) close() error {
 	c.stop()
-	return c.net.Close()
+	err := c.net.Close()
+	if c.gate != nil {
+		c.gate.leave(c)
+	}
+	return err
+}
+
+// read is the next frame, or why there is none, as it is.
+func (c *conn) read() (protocol.Frame, []byte, error) {
+	if f := c.first; f != nil {
+		c.first = nil
+		return f.kind, f.payload, nil
+	}
+	return c.r.Next()
 }
 
 func (c *conn) next() (protocol.Frame, []byte, error) {
-	kind, payload, err := c.r.Next()
+	kind, payload, err := c.read()
 	if err != nil {
 		return 0, nil, c.lost(err)
 	}
@@ -253,17 +349,20 @@ func (c *conn) decode(kind protocol.Frame, payload []byte, want protocol.Frame, 
 }
 
 // send writes one frame. If init hangs up, the reason it gave is returned.
-func (c *conn) send(write func(*protocol.Writer) error) error {
+func (c *conn) send(frame func(*protocol.Writer) error) error {
 	if err := c.ctx.Err(); err != nil {
 		return ended(c.ctx, err)
 	}
-	c.mu.Lock()
-	err := write(c.w)
-	c.mu.Unlock()
-	if err == nil {
-		return nil
+	if err := c.write(frame); err != nil {
+		return c.reason(err)
 	}
-	return c.reason(err)
+	return nil
+}
+
+func (c *conn) write(frame func(*protocol.Writer) error) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return frame(c.w)
 }
 
 // reason returns the error that init sent before it closed the connection, or
@@ -272,7 +371,7 @@ func (c *conn) reason(err error) error {
 	if c.ctx.Err() == nil {
 		c.net.SetReadDeadline(time.Now().Add(time.Second))
 		for range 16 { // what it had sent before
-			kind, payload, readErr := c.r.Next()
+			kind, payload, readErr := c.read()
 			if readErr != nil {
 				break
 			}
@@ -295,6 +394,34 @@ func (c *conn) lost(err error) error {
 	return fault.Newf(fault.Unavailable, "control", "", "the jail's init hung up: %w", err)
 }
 
+// A brokenError is a connection that init closed without a word. It does so when
+// it is parked while the client does not read: it cannot say anything in the
+// middle of a frame. It also does so when it ends.
+type brokenError struct{ error }
+
+func (e *brokenError) Unwrap() error { return e.error }
+
+// ended explains a connection that ended early, of an operation that can be
+// taken up again: errParked if this client has parked it, a brokenError if it
+// may be that another has.
+func (c *conn) ended(err error) error {
+	lost := c.lost(err)
+	switch {
+	case c.ctx.Err() != nil, errors.Is(err, protocol.ErrMalformed):
+		return lost
+	case c.gate.shutSince(c.era):
+		return errParked
+	}
+	return &brokenError{lost}
+}
+
+// broke tells whether err is that a connection ended without a word. Then it
+// is worth to ask once more, if there was an init that answered.
+func broke(err error) bool {
+	_, ok := errors.AsType[*brokenError](err)
+	return ok
+}
+
 // ended is the error of an operation whose context ended.
 func ended(ctx context.Context, last error) error {
 	err := context.Cause(ctx)
@@ -309,19 +436,19 @@ func hostile(what string) error {
 	return fault.Newf(fault.Unavailable, "control", "", "the jail's init is not to be trusted: it sent %s", what)
 }
 
-// connect opens a connection to the socket itself: a symlink in its place
+// dial opens a connection to the socket itself: a symlink in its place
 // could lead anywhere on the host. Through its descriptor the path can have
 // any length too.
-func (c *Client) connect(ctx context.Context) (net.Conn, error) {
-	fd, err := unix.Open(c.path, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+func dial(ctx context.Context, path string) (net.Conn, error) {
+	fd, err := unix.Open(path, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if err != nil {
-		return nil, absent(fmt.Errorf("open %s: %w", c.path, err))
+		return nil, absent(fmt.Errorf("open %s: %w", path, err))
 	}
-	f := os.NewFile(uintptr(fd), c.path)
+	f := os.NewFile(uintptr(fd), path)
 	defer f.Close()
 	var st unix.Stat_t
 	if err := unix.Fstat(fd, &st); err != nil {
-		return nil, fmt.Errorf("stat %s: %w", c.path, err)
+		return nil, fmt.Errorf("stat %s: %w", path, err)
 	}
 	if st.Mode&unix.S_IFMT != unix.S_IFSOCK {
 		return nil, hostile("something else in place of its socket")
@@ -339,6 +466,11 @@ func (c *Client) connect(ctx context.Context) (net.Conn, error) {
 		}
 		time.Sleep(5 * time.Millisecond) // its queue is full: it is busy, or frozen
 	}
+}
+
+// isAbsent tells whether nobody listened on the socket.
+func isAbsent(err error) bool {
+	return errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ECONNREFUSED)
 }
 
 func absent(err error) error {

@@ -259,14 +259,26 @@ var fileOps = map[string]bool{"create": true, "write": true, "delete": true, "re
 
 // Watch reports changes of a file, or of what is in a directory, until ctx
 // ends or what is watched is gone; then the channel is closed. A receiver that
-// is too slow is told so by an overflow event.
+// is too slow is told so by an overflow event, as is one whose jail was parked
+// meanwhile.
 func (c *Client) Watch(ctx context.Context, path string, recursive bool) (<-chan protocol.FileEvent, error) {
 	q, err := fileRequest(protocol.OpWatch, path)
 	if err != nil {
 		return nil, err
 	}
 	q.Recursive = recursive
-	conn, err := c.open(ctx, q)
+	conn, err := c.watch(ctx, q, nil)
+	if err != nil {
+		return nil, err
+	}
+	w := &watch{client: c, conn: conn, q: q, events: make(chan protocol.FileEvent, 64)}
+	go w.run(ctx)
+	return w.events, nil
+}
+
+// watch begins to watch, or does again what init gave up.
+func (c *Client) watch(ctx context.Context, q *protocol.Request, parked *conn) (*conn, error) {
+	conn, err := c.reopen(ctx, q, parked)
 	if err != nil {
 		return nil, err
 	}
@@ -274,21 +286,65 @@ func (c *Client) Watch(ctx context.Context, path string, recursive bool) (<-chan
 		conn.close()
 		return nil, err
 	}
-	events := make(chan protocol.FileEvent, 64)
-	go func() {
-		defer close(events)
-		defer conn.close()
-		for {
-			var e protocol.FileEvent
-			if conn.expect(protocol.FrameEvent, &e) != nil || !fileOps[e.Op] || len(e.Path) > 4*protocol.MaxPath {
-				return
-			}
-			select {
-			case events <- e:
-			case <-ctx.Done():
-				return
-			}
+	return conn, nil
+}
+
+type watch struct {
+	client *Client
+	conn   *conn
+	q      *protocol.Request
+	came   bool // something has, on this connection
+	events chan protocol.FileEvent
+}
+
+func (w *watch) run(ctx context.Context) {
+	defer close(w.events)
+	defer func() { w.conn.close() }()
+	for {
+		e, err := w.next()
+		switch {
+		case err == errParked:
+			e, err = w.again(ctx, w.conn)
+		case broke(err) && w.came:
+			e, err = w.again(ctx, nil)
 		}
-	}()
-	return events, nil
+		if err != nil {
+			return
+		}
+		select {
+		case w.events <- e:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// next is errParked if the connection was given up.
+func (w *watch) next() (e protocol.FileEvent, err error) {
+	kind, payload, err := w.conn.read()
+	switch {
+	case err != nil:
+		return e, w.conn.ended(err)
+	case kind == protocol.FrameParked:
+		return e, errParked
+	}
+	w.came = true
+	if err := w.conn.decode(kind, payload, protocol.FrameEvent, &e); err != nil {
+		return e, err
+	}
+	if !fileOps[e.Op] || len(e.Path) > 4*protocol.MaxPath {
+		return e, hostile("an event that cannot be")
+	}
+	return e, nil
+}
+
+// again watches once more. What changed meanwhile nobody knows.
+func (w *watch) again(ctx context.Context, parked *conn) (protocol.FileEvent, error) {
+	w.conn.close()
+	conn, err := w.client.watch(ctx, w.q, parked)
+	if err != nil {
+		return protocol.FileEvent{}, err
+	}
+	w.conn, w.came = conn, false
+	return protocol.FileEvent{Path: path.Join("/", w.q.Path), Op: "overflow", Dir: true}, nil
 }

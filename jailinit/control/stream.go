@@ -3,6 +3,7 @@ package control
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"sync"
@@ -24,14 +25,14 @@ func (c *Client) stream(ctx context.Context, q *protocol.Request, x id.Exec) (*S
 	if err != nil {
 		return nil, protocol.ExecStatus{}, err
 	}
-	s := &Stream{conn: conn, id: x, at: q.Attach.From, lossless: q.Attach.Lossless}
-	if err = conn.expect(protocol.FrameReply, &s.status); err == nil {
-		err = checkStatus(s.status, x)
-	}
-	if err != nil {
+	s := &Stream{client: c, conn: conn, id: x, opts: *q.Attach, at: q.Attach.From}
+	s.ctx, s.cancel = context.WithCancel(ctx)
+	if s.status, err = conn.status(x); err != nil {
+		s.cancel()
 		conn.close()
 		return nil, protocol.ExecStatus{}, err
 	}
+	c.gate.rest(conn)
 	if s.at < 0 {
 		s.at = s.status.Oldest
 	}
@@ -39,20 +40,36 @@ func (c *Client) stream(ctx context.Context, q *protocol.Request, x id.Exec) (*S
 	return s, s.status, nil
 }
 
+// status reads a Reply that is the status of command x.
+func (c *conn) status(x id.Exec) (protocol.ExecStatus, error) {
+	var status protocol.ExecStatus
+	if err := c.expect(protocol.FrameReply, &status); err != nil {
+		return status, err
+	}
+	return status, checkStatus(status, x)
+}
+
 // goodbyePatience is how long Close tries to tell init that it means it.
 const goodbyePatience = 100 * time.Millisecond
 
 // A Stream is the output of a command. It is for one goroutine, save for
-// Close, which may be called from any.
+// Close, which may be called from any. When the jail is parked it goes on
+// after that at the byte where it was.
 type Stream struct {
-	conn     *conn
-	id       id.Exec
-	lossless bool
-	at       int64 // offset of the next chunk, less what is lost
-	acked    int64
-	status   protocol.ExecStatus
-	err      error // the stream is over
+	client *Client
+	ctx    context.Context // of connections after the first
+	cancel context.CancelFunc
+	id     id.Exec
+	opts   AttachOptions
+	at     int64 // offset of the next chunk, less what is lost
+	acked  int64
+	came   bool // something has, on this connection
+	status protocol.ExecStatus
+	err    error // the stream is over
 
+	mu      sync.Mutex
+	conn    *conn // guarded by mu; only Next changes it
+	over    bool  // closed or detached. guarded by mu
 	closing sync.Once
 	closed  error
 }
@@ -62,33 +79,47 @@ type Stream struct {
 // until there is some, and returns io.EOF when the command has ended and all
 // output was given. A lossless stream counts a chunk as taken when Next is
 // called again: until then the command waits rather than have it overwritten.
+// It is fault.NotFound if the jail goes on, after it was parked, without having
+// such a command, and fault.Conflict if that has not written yet what was read.
 func (s *Stream) Next() (protocol.Chunk, error) {
-	if s.err != nil {
-		return protocol.Chunk{}, s.err
-	}
-	c, err := s.next()
-	if err != nil {
+	for s.err == nil {
+		c, err := s.next()
+		if err == nil {
+			return c, nil
+		}
+		switch {
+		case err == errParked:
+			err = s.resume(s.conn)
+		case s.came && broke(err) && !s.isOver():
+			if s.resume(nil) == nil {
+				err = nil
+			}
+		}
 		s.err = err
 	}
-	return c, err
+	return protocol.Chunk{}, s.err
 }
 
+// next is errParked if the stream can be taken up again where it is.
 func (s *Stream) next() (protocol.Chunk, error) {
-	if s.lossless && s.at > s.acked {
+	if s.opts.Lossless && s.at > s.acked {
 		// If this does not get through, the reading says why.
 		s.conn.mu.Lock()
 		s.conn.w.Ack(s.at)
 		s.conn.mu.Unlock()
 		s.acked = s.at
 	}
-	kind, payload, err := s.conn.next()
+	kind, payload, err := s.conn.read()
 	if err != nil {
-		return protocol.Chunk{}, err
+		return protocol.Chunk{}, s.conn.ended(err)
 	}
-	if kind == protocol.FrameEnd {
+	switch kind {
+	case protocol.FrameEnd:
 		return protocol.Chunk{}, s.end(payload)
-	}
-	if kind != protocol.FrameChunk {
+	case protocol.FrameParked:
+		return protocol.Chunk{}, errParked
+	case protocol.FrameChunk:
+	default:
 		err := s.conn.decode(kind, payload, protocol.FrameChunk, nil)
 		return protocol.Chunk{}, err
 	}
@@ -100,8 +131,45 @@ func (s *Stream) next() (protocol.Chunk, error) {
 		return protocol.Chunk{}, hostile(fmt.Sprintf("output at %d where %d was next", c.Offset-c.Lost, s.at))
 	}
 	c.Data = bytes.Clone(c.Data)
-	s.at = c.Offset + int64(len(c.Data))
+	s.at, s.came = c.Offset+int64(len(c.Data)), true
 	return c, nil
+}
+
+// isOver tells whether the stream was closed or detached.
+func (s *Stream) isOver() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.over
+}
+
+// resume attaches at where the stream is. Parked is the connection that init
+// gave up, if it said so.
+func (s *Stream) resume(parked *conn) error {
+	s.conn.close()
+	opts := s.opts
+	opts.From = s.at
+	conn, err := s.client.reopen(s.ctx, &protocol.Request{Op: protocol.OpAttach, ID: s.id, Attach: &opts}, parked)
+	if err != nil {
+		return err
+	}
+	status, err := conn.status(s.id)
+	switch {
+	case errors.Is(err, fault.NotFound):
+		err = fault.Newf(fault.NotFound, "exec.Attach", string(s.id), "the jail goes on without this command: it was forgotten, or not yet started at the time the jail was taken back to")
+	case errors.Is(err, fault.Invalid), err == nil && status.Next < s.at:
+		err = fault.Newf(fault.Conflict, "exec.Attach", string(s.id), "the jail was taken back to before the output at %d was written", s.at)
+	}
+	if err != nil {
+		conn.close()
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.conn, s.came, s.acked = conn, false, s.at
+	if s.over {
+		conn.close()
+	}
+	return nil
 }
 
 func (s *Stream) end(payload []byte) error {
@@ -125,74 +193,30 @@ func (s *Stream) Offset() int64 { return s.at }
 
 // Detach lets go of the command as a client that dies does: the place of a
 // lossless stream is held for a grace time, for whoever attaches at Offset.
-func (s *Stream) Detach() error {
-	s.closing.Do(func() { s.closed = s.conn.close() })
-	return s.closed
-}
+func (s *Stream) Detach() error { return s.finish(func(*conn) {}) }
 
 // Close lets go of the command, which goes on.
-func (s *Stream) Close() error {
+func (s *Stream) Close() error { return s.finish((*conn).goodbye) }
+
+func (s *Stream) finish(last func(*conn)) error {
 	s.closing.Do(func() {
-		if s.conn.mu.TryLock() { // somebody who is writing is stuck
-			s.conn.net.SetWriteDeadline(time.Now().Add(goodbyePatience))
-			s.conn.w.JSON(protocol.FrameEnd, nil)
-			s.conn.mu.Unlock()
-		}
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.over = true
+		last(s.conn)
 		s.closed = s.conn.close()
+		s.cancel()
 	})
 	return s.closed
 }
 
-// Stdin writes to a command's stdin or terminal. Write returns when the bytes
-// are on their way; Close waits until the command has been given them all,
-// then closes its stdin. A terminal is only detached: its end of input is the
-// user's to type. What is returned has a method Leave() error too, which is
-// Close but leaves stdin open for the next writer. If ctx ends first, stdin
-// stays open, and what the command had not taken by then may be lost.
-func (c *Client) Stdin(ctx context.Context, x id.Exec) (io.WriteCloser, error) {
-	conn, err := c.open(ctx, &protocol.Request{Op: protocol.OpStdin, ID: x})
-	if err != nil {
-		return nil, err
+// goodbye tells init that the reader will not come back.
+func (c *conn) goodbye() {
+	if c.mu.TryLock() { // somebody who is writing is stuck
+		c.net.SetWriteDeadline(time.Now().Add(goodbyePatience))
+		c.w.JSON(protocol.FrameEnd, nil)
+		c.mu.Unlock()
 	}
-	if err := conn.expect(protocol.FrameReply, nil); err != nil {
-		conn.close()
-		return nil, err
-	}
-	return &stdin{conn: conn}, nil
-}
-
-type stdin struct {
-	conn   *conn
-	closed bool
-}
-
-func (s *stdin) Write(p []byte) (int, error) {
-	if s.closed {
-		return 0, fault.Newf(fault.Conflict, "exec.Stdin", "", "stdin is closed")
-	}
-	if err := s.conn.send(func(w *protocol.Writer) error { return w.Data(p) }); err != nil {
-		return 0, err
-	}
-	return len(p), nil
-}
-
-func (s *stdin) Close() error { return s.end(protocol.StdinEnd{}) }
-
-// Leave waits until the command has been given everything, and leaves its stdin
-// open.
-func (s *stdin) Leave() error { return s.end(protocol.StdinEnd{Keep: true}) }
-
-func (s *stdin) end(how protocol.StdinEnd) error {
-	if s.closed {
-		return nil
-	}
-	s.closed = true
-	defer s.conn.close()
-	err := s.conn.send(func(w *protocol.Writer) error { return w.JSON(protocol.FrameEnd, how) })
-	if err != nil {
-		return err
-	}
-	return s.conn.expect(protocol.FrameEnd, nil)
 }
 
 // finish sends the End of what was streamed to init and waits for its answer.

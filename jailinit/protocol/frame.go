@@ -20,8 +20,9 @@ const (
 	FrameEnd                      // JSON or empty: what the sender streams is complete
 	FrameData                     // bytes of a file, an archive or stdin
 	FrameChunk                    // output: stream, offset, lost, bytes
-	FrameAck                      // offset: the reader has taken everything before it
+	FrameAck                      // offset: the reader, or the command, has taken everything before it
 	FrameEvent                    // JSON FileEvent
+	FrameParked                   // JSON Parked; the operation is to be taken up again on a new connection
 	frameLimit
 )
 

@@ -9,17 +9,18 @@ import (
 
 // Op names an operation. Its comment says which frames follow the Request.
 // Every operation can end with an Error frame instead of what is written here.
+// Any can be answered at once with Parked, and then was not begun.
 type Op string
 
 const (
 	OpHello     Op = "hello"     // ← Reply(Hello)
 	OpExec      Op = "exec"      // ← Reply(ExecStatus); then, with Attach set, as OpAttach after its Reply
-	OpAttach    Op = "attach"    // ← Reply(ExecStatus) ← Chunk… → Ack… ← End(ExecStatus)
-	OpStdin     Op = "stdin"     // ← Reply(ExecStatus) → Data… → End(StdinEnd) ← End
+	OpAttach    Op = "attach"    // ← Reply(ExecStatus) ← Chunk… → Ack… ← End(ExecStatus) or Parked
+	OpStdin     Op = "stdin"     // ← Reply(StdinBegun) → Data… ← Ack… → End(StdinEnd) ← End or Parked
 	OpResize    Op = "resize"    // ← Reply(ExecStatus)
 	OpSignal    Op = "signal"    // ← Reply(ExecStatus)
 	OpTerminate Op = "terminate" // ← Reply(Remaining)
-	OpWait      Op = "wait"      // ← Reply(ExecStatus) once it has ended
+	OpWait      Op = "wait"      // ← Reply(ExecStatus) once it has ended, or Parked
 	OpStatus    Op = "status"    // ← Reply(ExecStatus)
 	OpExecs     Op = "execs"     // ← Reply(ExecStatus)… ← End
 	OpForget    Op = "forget"    // ← Reply(ExecStatus)
@@ -33,7 +34,10 @@ const (
 	OpMove   Op = "move"   // ← Reply
 	OpTar    Op = "tar"    // ← Reply ← Data… ← End
 	OpUntar  Op = "untar"  // ← Reply → Data… → End ← End
-	OpWatch  Op = "watch"  // ← Reply ← Event…
+	OpWatch  Op = "watch"  // ← Reply ← Event… ← Parked
+
+	OpPark     Op = "park"     // ← Reply when no other connection is left
+	OpBranched Op = "branched" // ← Reply(BranchedReply)
 )
 
 // Request is the first frame of a connection. Only the fields its operation
@@ -59,6 +63,9 @@ type Request struct {
 	Recursive bool          `json:"recursive,omitempty"` // remove, watch
 	Replace   bool          `json:"replace,omitempty"`   // move
 	Write     *WriteOptions `json:"write,omitempty"`     // write
+
+	Patience time.Duration `json:"patience,omitempty"` // park: for what can only be waited for
+	Branched *Branched     `json:"branched,omitempty"` // branched
 }
 
 // Attach says how output is read.
@@ -89,6 +96,15 @@ type Remaining struct {
 	Processes int `json:"processes"`
 }
 
+// StdinBegun is the answer to a writer of stdin. Counted says that init
+// acknowledges what the command was given of this connection's bytes. Given is
+// what it was ever given, by anybody.
+type StdinBegun struct {
+	ExecStatus
+	Counted bool  `json:"counted"`
+	Given   int64 `json:"given"`
+}
+
 // StdinEnd ends what a client writes to a command's stdin.
 type StdinEnd struct {
 	Keep bool `json:"keep,omitempty"` // leave it open for the next writer
@@ -107,6 +123,10 @@ const (
 	MaxListPage = 10_000 // entries of one listing; more are read page by page
 	MaxRunning  = 1024   // commands running at a time
 	MaxFinished = 64     // commands remembered after their end
+
+	// StdinWindow is how many bytes of stdin may be on their way that the
+	// command was not given yet. The client keeps them.
+	StdinWindow = 2 * MaxData
 
 	// MaxStatusArgv is the bytes of a command line that ExecStatus repeats.
 	// What is over is cut off and an element "…" added.

@@ -1,0 +1,272 @@
+package jailinit
+
+import (
+	"context"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"glasshouse/fault"
+	"glasshouse/id"
+	"glasshouse/jailinit/protocol"
+)
+
+const (
+	branchNotice = "/run/glasshouse/branch.json" // what the jail is a branch of
+	branchNotify = "/run/glasshouse/notify"      // one file for each process that wants a signal
+	branchHooks  = "/etc/glasshouse/branch.d"    // programs to run
+
+	maxHooks    = 64
+	maxEntries  = 1024 // looked at in a directory, which is the jail's to fill
+	hookTimeout = 5 * time.Second
+	hookBound   = hookTimeout + 2*drainAtMost // after which even one that cannot be killed is waited for no more
+
+	// hookPath is searched by what a hook runs.
+	hookPath = "PATH=" + defaultPath
+)
+
+// branched tells the jail that it is a branch: what was unique may now exist
+// elsewhere too, and time has passed. Whatever goes wrong with that, the jail
+// is a branch; the daemon is told.
+func (in *Init) branched(c *conn, q *protocol.Request) error {
+	if err := q.Branched.Check(); err != nil {
+		return err
+	}
+	var reply protocol.BranchedReply
+	problem := func(format string, args ...any) {
+		if len(reply.Problems) < protocol.MaxProblems {
+			reply.Problems = append(reply.Problems, fmt.Sprintf(format, args...))
+		}
+	}
+	if err := in.writeNotice(q.Branched); err != nil {
+		problem("%s: %v", branchNotice, err)
+	}
+	in.runHooks(q.Branched, problem)
+	in.notifyProcesses(problem)
+	return c.reply(reply)
+}
+
+// branchInfo tells programs of the jail what it is a branch of.
+type branchInfo struct {
+	Jail     id.Jail     `json:"jail"`
+	Snapshot id.Snapshot `json:"snapshot"`
+	Hostname string      `json:"hostname,omitempty"`
+	Branch   int         `json:"branch"`
+	Time     time.Time   `json:"time"`
+	Seed     string      `json:"seed"` // hexadecimal; for what must not be the same in two branches
+}
+
+// writeNotice replaces the notice in one step.
+func (in *Init) writeNotice(b *protocol.Branched) error {
+	text, err := json.MarshalIndent(branchInfo{b.Jail, b.Snapshot, b.Hostname, b.Branch, time.Now().UTC(), hex.EncodeToString(b.Seed)}, "", "  ")
+	if err != nil {
+		return err
+	}
+	in.slots <- struct{}{}
+	defer func() { <-in.slots }()
+	_, err = in.files.Write(context.Background(), branchNotice, strings.NewReader(string(text)+"\n"), protocol.WriteOptions{Mode: 0o644, Parents: true})
+	return err
+}
+
+// runHooks runs the jail's hooks one after the other, as ordinary commands.
+// One that fails is kept, so that its output can be read.
+func (in *Init) runHooks(b *protocol.Branched, problem func(string, ...any)) {
+	names, err := in.hooks()
+	if err != nil {
+		problem("%s: %v", branchHooks, err)
+	}
+	if len(names) > maxHooks {
+		problem("%s: more than %d programs, of which the first are run", branchHooks, maxHooks)
+		names = names[:maxHooks]
+	}
+	env := []string{hookPath,
+		"GLASSHOUSE_JAIL=" + string(b.Jail),
+		"GLASSHOUSE_SNAPSHOT=" + string(b.Snapshot),
+		"GLASSHOUSE_BRANCH=" + strconv.Itoa(b.Branch),
+		"GLASSHOUSE_SEED=" + hex.EncodeToString(b.Seed),
+	}
+	for _, name := range names {
+		if err := in.runHook(name, env); err != nil {
+			problem("%s: %v", name, err)
+		}
+	}
+}
+
+// hooks is the executable files of the hooks' directory, sorted.
+func (in *Init) hooks() (names []string, err error) {
+	in.slots <- struct{}{}
+	defer func() { <-in.slots }()
+	entries, err := readDir(branchHooks)
+	for _, e := range entries {
+		name := path.Join(branchHooks, e.Name())
+		if info, err := os.Stat(name); err == nil && info.Mode().IsRegular() && info.Mode()&0o111 != 0 {
+			names = append(names, name)
+		}
+	}
+	return names, err
+}
+
+// readDir is the entries of a directory, sorted. One that is not there is empty.
+func readDir(dir string) ([]os.DirEntry, error) {
+	f, err := os.Open(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	entries, err := f.ReadDir(maxEntries + 1)
+	if err == io.EOF {
+		err = nil
+	}
+	if len(entries) > maxEntries {
+		entries, err = entries[:maxEntries], fmt.Errorf("more than %d files, of which some are left out", maxEntries)
+	}
+	slices.SortFunc(entries, func(a, b os.DirEntry) int { return strings.Compare(a.Name(), b.Name()) })
+	return entries, err
+}
+
+func (in *Init) runHook(name string, env []string) error {
+	p, err := in.start(&protocol.Exec{ID: id.NewExec(), Argv: []string{name}, Env: env, Timeout: hookTimeout})
+	if err != nil {
+		return err
+	}
+	bound := time.NewTimer(hookBound)
+	defer bound.Stop()
+	select {
+	case <-p.ended:
+	case <-bound.C:
+		return fmt.Errorf("it did not end, nor could it be killed (command %s)", p.id)
+	}
+	switch s := p.snapshot(); {
+	case s.TimedOut:
+		return fmt.Errorf("it did not end within %v (command %s)", hookTimeout, p.id)
+	case s.Code != 0:
+		return fmt.Errorf("it ended with code %d (command %s)", s.Code, p.id)
+	}
+	_, err = in.forget(p.id)
+	return err
+}
+
+// notifyProcesses sends the signals that processes have asked for. They know
+// nothing of having been copied otherwise.
+func (in *Init) notifyProcesses(problem func(string, ...any)) {
+	in.slots <- struct{}{}
+	defer func() { <-in.slots }()
+	entries, err := readDir(branchNotify)
+	if err != nil {
+		problem("%s: %v", branchNotify, err)
+	}
+	for _, e := range entries {
+		if err := notify(path.Join(branchNotify, e.Name())); err != nil {
+			problem("%s: %v", path.Join(branchNotify, e.Name()), err)
+		}
+	}
+}
+
+// notify sends the signal that file asks for to the process it is named after,
+// if that runs as the file's owner: nobody gets to signal others' processes.
+// A process that has ended is no problem.
+func notify(file string) error {
+	pid, err := strconv.Atoi(path.Base(file))
+	if err != nil || pid <= 1 || pid == os.Getpid() || path.Base(file) != strconv.Itoa(pid) {
+		return errors.New("not the number of a process that can be notified")
+	}
+	sig, owner, err := registration(file)
+	if err != nil {
+		return err
+	}
+	fd, err := unix.PidfdOpen(pid, 0) // so that it stays the same process below
+	if err == unix.ESRCH {
+		return nil
+	}
+	if err != nil {
+		return os.NewSyscallError("pidfd_open", err)
+	}
+	defer unix.Close(fd)
+	uids, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	if err != nil {
+		return nil // it has ended
+	}
+	if !runsAs(string(uids), owner) {
+		return fmt.Errorf("process %d is not its owner's", pid)
+	}
+	if err := unix.PidfdSendSignal(fd, sig, nil, 0); err != nil && err != unix.ESRCH {
+		return os.NewSyscallError("pidfd_send_signal", err)
+	}
+	return nil
+}
+
+// maxRegistration is more than any signal's name.
+const maxRegistration = 32
+
+// registration reads which signal a file asks for, and whose file it is. A
+// link to somebody else's is none.
+func registration(file string) (sig unix.Signal, owner uint32, err error) {
+	fd, err := unix.Open(file, unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return 0, 0, err
+	}
+	f := os.NewFile(uintptr(fd), file)
+	defer f.Close()
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		return 0, 0, err
+	}
+	if st.Mode&unix.S_IFMT != unix.S_IFREG || st.Nlink != 1 {
+		return 0, 0, errors.New("not a plain file of its own")
+	}
+	text, err := io.ReadAll(io.LimitReader(f, maxRegistration))
+	if err != nil {
+		return 0, 0, err
+	}
+	sig, err = notification(string(text))
+	return sig, st.Uid, err
+}
+
+// notification is the signal a registration names, SIGUSR1 if it is empty.
+func notification(text string) (unix.Signal, error) {
+	name := strings.TrimSpace(text)
+	if name == "" {
+		return unix.SIGUSR1, nil
+	}
+	sig, err := parseSignal(name)
+	if err != nil {
+		return 0, err
+	}
+	if sig == 0 || sig == unix.SIGKILL || sig == unix.SIGSTOP {
+		return 0, fault.Fieldf("init.Branched", "signal", "%q is not a signal a process can be notified by", name)
+	}
+	return sig, nil
+}
+
+// runsAs tells whether all user ids in a process's status are uid: a program
+// that has changed its identity is not its caller's to signal.
+func runsAs(status string, uid uint32) bool {
+	for line := range strings.Lines(status) {
+		ids, ok := strings.CutPrefix(line, "Uid:")
+		if !ok {
+			continue
+		}
+		all := strings.Fields(ids)
+		for _, s := range all {
+			if n, ok := number(s); !ok || n != uid {
+				return false
+			}
+		}
+		return len(all) > 0
+	}
+	return false
+}

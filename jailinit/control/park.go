@@ -1,0 +1,146 @@
+package control
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"glasshouse/fault"
+	"glasshouse/jailinit/protocol"
+)
+
+// Park ends every connection to the jail's init, so that the jail can be
+// dumped, and returns when init has none. Operations that only wait or stream
+// go on after Unpark as if nothing had been; so do those that are asked for
+// until then. Others are waited for, by this client and by init for at most
+// patience each; if that is not enough, as with an upload that has stalled,
+// Park fails with fault.Conflict and everything goes on. To be parked already
+// is no error.
+func (c *Client) Park(ctx context.Context, patience time.Duration) error {
+	g := &c.gate
+	g.parking.Lock()
+	defer g.parking.Unlock()
+	if g.isShut() {
+		return nil
+	}
+	err := c.park(ctx, g.close(), patience)
+	if err != nil {
+		g.open()
+	}
+	return err
+}
+
+// Unpark lets everything go on, with the init at the path last given to MoveTo.
+func (c *Client) Unpark() {
+	c.gate.parking.Lock()
+	defer c.gate.parking.Unlock()
+	c.gate.open()
+}
+
+// MoveTo changes where the jail's init is reached, while the client is parked:
+// the jail goes on somewhere else.
+func (c *Client) MoveTo(path string) {
+	c.gate.mu.Lock()
+	defer c.gate.mu.Unlock()
+	c.gate.path = path
+}
+
+// Branched tells a restored init who it is now, and waits until the jail's hooks
+// have run. An error of no kind is what went wrong in the jail, which is a
+// branch all the same.
+func (c *Client) Branched(ctx context.Context, b protocol.Branched) error {
+	if err := b.Check(); err != nil {
+		return err
+	}
+	var reply protocol.BranchedReply
+	if err := c.call(ctx, &protocol.Request{Op: protocol.OpBranched, Branched: &b}, &reply); err != nil {
+		return err
+	}
+	return reply.Err()
+}
+
+func (g *gate) isShut() bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.shut != nil
+}
+
+func (g *gate) address() string {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.path
+}
+
+func (c *Client) park(ctx context.Context, idle <-chan struct{}, patience time.Duration) error {
+	timer := time.NewTimer(patience)
+	defer timer.Stop()
+	select {
+	case <-idle:
+	case <-timer.C:
+		return fault.Newf(fault.Conflict, "control.Park", "", "operations on files or commands did not end within %v", patience)
+	case <-ctx.Done():
+		return ended(ctx, errors.New("waiting for operations to end"))
+	}
+	nc, err := dial(ctx, c.gate.address())
+	if err != nil {
+		return err
+	}
+	conn := &conn{ctx: ctx, net: nc}
+	conn.start()
+	defer conn.close()
+	if err := conn.park(patience); err != nil {
+		return err
+	}
+	for _, other := range c.gate.all() {
+		if !hungUp(other.net) {
+			return hostile("that it has parked, and kept a connection")
+		}
+	}
+	return nil
+}
+
+// park asks init to give up everything else, and reads to the end.
+func (c *conn) park(patience time.Duration) error {
+	q := &protocol.Request{Version: protocol.Version, Op: protocol.OpPark, Patience: patience}
+	if err := c.w.JSON(protocol.FrameRequest, q); err != nil {
+		return c.reason(err)
+	}
+	kind, payload, err := c.next()
+	if err != nil {
+		return err
+	}
+	if kind == protocol.FrameParked {
+		return fault.Newf(fault.Conflict, "control.Park", "", "another client is parking the jail")
+	}
+	if err := c.decode(kind, payload, protocol.FrameReply, nil); err != nil {
+		return err
+	}
+	switch _, _, err := c.r.Next(); {
+	case errors.Is(err, io.EOF):
+		return nil
+	case err != nil:
+		return c.lost(err)
+	}
+	return hostile("more than an answer")
+}
+
+// hungUp tells whether init has closed its end of a connection, whatever is
+// still to be read from it. One that we have closed is no connection.
+func hungUp(nc net.Conn) bool {
+	raw, err := nc.(*net.UnixConn).SyscallConn()
+	if err != nil {
+		return true
+	}
+	closed := true
+	raw.Control(func(fd uintptr) {
+		p := []unix.PollFd{{Fd: int32(fd)}}
+		if n, err := unix.Poll(p, 0); err == nil {
+			closed = n > 0 && p[0].Revents&unix.POLLHUP != 0
+		}
+	})
+	return closed
+}
