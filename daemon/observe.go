@@ -146,8 +146,16 @@ func dropPins(dir string) error {
 type watcher struct{ o *observe.Observers }
 
 func (w watcher) Attach(ctx context.Context, j jail.Jail, s jail.Sight) error {
-	return w.o.Attach(ctx, observe.Target{
-		Jail: j.ID, Runtime: j.Spec.Runtime, PID: s.PID, Cgroup: s.Cgroup, CgroupDir: s.CgroupDir, Veth: s.Link, Again: s.Again,
+	return w.o.Attach(ctx, target(j, s))
+}
+
+func (w watcher) Reattach(ctx context.Context, j jail.Jail, s jail.Sight) error {
+	return w.o.Reattach(ctx, target(j, s))
+}
+
+func target(j jail.Jail, s jail.Sight) observe.Target {
+	return observe.Target{
+		Jail: j.ID, Runtime: j.Spec.Runtime, PID: s.PID, Cgroup: s.Cgroup, CgroupDir: s.CgroupDir, Veth: s.Link, Again: s.Again, Told: s.Restored,
 		IDs: observe.IDMap{First: j.IDs.First, Count: j.IDs.Count}, Selection: j.Spec.Observe,
 		Freeze: s.Freeze, Thaw: s.Thaw,
 		Usage: func(ctx context.Context, e *event.Event) error {
@@ -158,11 +166,29 @@ func (w watcher) Attach(ctx context.Context, j jail.Jail, s jail.Sight) error {
 			e.CPU, e.Memory, e.PIDs, e.Disk, e.Rx, e.Tx = int64(st.CPU), st.MemoryBytes, st.PIDs, st.DiskBytes, st.RxBytes, st.TxBytes
 			return nil
 		},
-	})
+	}
 }
 
 func (w watcher) Select(_ context.Context, j jail.Jail) error {
 	return w.o.Select(j.ID, j.Spec.Observe)
+}
+
+func (w watcher) Mute(ctx context.Context, jid id.Jail, on bool) error {
+	return w.o.Mute(ctx, jid, on)
+}
+
+func (w watcher) Lineage(ctx context.Context, jid id.Jail, l jail.Lineage) (uint64, error) {
+	return w.o.Lineage(ctx, jid, observe.Lineage(l))
+}
+
+func (w watcher) Mark(ctx context.Context, jid id.Jail) (jail.Mark, error) {
+	m, err := w.o.Mark(ctx, jid)
+	return jail.Mark{Seq: m.Seq, Then: m}, err
+}
+
+func (w watcher) Changed(ctx context.Context, jid id.Jail, since jail.Mark) (bool, error) {
+	m, _ := since.Then.(observe.Mark)
+	return w.o.Changed(ctx, jid, m)
 }
 
 func (w watcher) Detach(ctx context.Context, jid id.Jail) error { return w.o.Detach(ctx, jid) }

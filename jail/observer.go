@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"sync"
 
+	"glasshouse/fault"
 	"glasshouse/id"
 )
 
@@ -19,12 +20,52 @@ type Observer interface {
 	// Select follows a change of the jail's Spec.Observe.
 	Select(ctx context.Context, j Jail) error
 
+	// Reattach goes on to watch a jail that has got another body, which is frozen
+	// and has not run yet: Sight is of that one. Nothing is missed, and nothing
+	// is told twice. The body it had does not run any more; what it did is in the
+	// log. After an error it is watched as it was.
+	Reattach(ctx context.Context, j Jail, s Sight) error
+
+	// Mute has what a jail's processes do marked as not their own, until
+	// Mute(false): others act in their name while they are written down. The jail
+	// should be frozen when either is called, so that none of its own doings is
+	// marked. Where watching would be in the way it pauses, and the log says so.
+	Mute(ctx context.Context, jid id.Jail, on bool) error
+
+	// Lineage says in a jail's log that a snapshot was taken of it, or that it
+	// goes on from one. The log of a new jail must not have any record yet, so
+	// Lineage comes before Attach: it is made to count on from l.Seq. It returns
+	// the number that the record has as that of the parent: l.Seq or, if the
+	// snapshot is being taken, what was given last.
+	Lineage(ctx context.Context, jid id.Jail, l Lineage) (seq uint64, err error)
+
+	// Mark remembers how a jail is now, best while it is frozen. Changed reports
+	// whether it may have changed since: no is certain, and yes is said as well
+	// when nobody can know. Of the zero Mark, everything has changed.
+	Mark(ctx context.Context, jid id.Jail) (Mark, error)
+	Changed(ctx context.Context, jid id.Jail, since Mark) (bool, error)
+
 	// Detach ends the watch of a jail whose processes have ended, with all they
 	// did in the log. It may be called for a jail that nobody watches.
 	Detach(ctx context.Context, jid id.Jail) error
 
 	// Forget lets go of a jail's log, whose files are about to be removed.
 	Forget(jid id.Jail) error
+}
+
+// A Lineage is what a snapshot has to do with a jail. Op is one of event.OpSnapshot
+// and its like.
+type Lineage struct {
+	Op       string
+	Snapshot id.Snapshot
+	Parent   id.Jail // of which the snapshot was taken
+	Seq      uint64  // of the last record in the parent's log then
+}
+
+// A Mark is how a jail was at one moment.
+type Mark struct {
+	Seq  uint64 // of its last record then
+	Then any    // the Observer's own
 }
 
 // A Sight is how the host's kernel knows a running jail.
@@ -34,6 +75,7 @@ type Sight struct {
 	CgroupDir string // of the second generation, "" is none
 	Link      string // the host's end of its wire; "" is none
 	Again     bool   // an earlier daemon let go of it while it ran
+	Restored  bool   // its processes are a snapshot's, and have not run yet
 
 	// Freeze and Thaw hold the jail, beside and below a pause that somebody
 	// asked for. Nil where the backend cannot.
@@ -42,13 +84,17 @@ type Sight struct {
 	Stats func(context.Context) (Stats, error)
 }
 
-// ice is who wants a jail frozen: the one who paused it, and whoever holds it
-// until something has caught up. It thaws when nobody does.
+// ice is who wants a jail frozen: the one who paused it, the observers until
+// they have caught up, and whoever works on it in its sleep. It thaws when nobody
+// does.
 type ice struct {
-	mu     sync.Mutex
-	paused bool // guarded by mu
-	held   bool // guarded by mu
+	mu        sync.Mutex
+	paused    bool // guarded by mu
+	throttled bool // guarded by mu
+	held      bool // guarded by mu
 }
+
+func (i *ice) frozen() bool { return i.paused || i.throttled || i.held }
 
 // set changes one of the wishes and freezes or thaws as both together want.
 func (l *live) set(ctx context.Context, wish *bool, to bool) error {
@@ -57,9 +103,9 @@ func (l *live) set(ctx context.Context, wish *bool, to bool) error {
 	if *wish == to {
 		return nil
 	}
-	was := l.ice.paused || l.ice.held
+	was := l.ice.frozen()
 	*wish = to
-	will := l.ice.paused || l.ice.held
+	will := l.ice.frozen()
 	if was == will {
 		return nil
 	}
@@ -74,26 +120,112 @@ func (l *live) set(ctx context.Context, wish *bool, to bool) error {
 	return nil
 }
 
-func (l *live) pause(ctx context.Context) error  { return l.set(ctx, &l.ice.paused, true) }
-func (l *live) resume(ctx context.Context) error { return l.set(ctx, &l.ice.paused, false) }
-func (l *live) hold(ctx context.Context) error   { return l.set(ctx, &l.ice.held, true) }
-func (l *live) letGo(ctx context.Context) error  { return l.set(ctx, &l.ice.held, false) }
+func (l *live) throttle(ctx context.Context) error { return l.set(ctx, &l.ice.throttled, true) }
+func (l *live) relent(ctx context.Context) error   { return l.set(ctx, &l.ice.throttled, false) }
+func (l *live) hold(ctx context.Context) error     { return l.set(ctx, &l.ice.held, true) }
+func (l *live) letGo(ctx context.Context) error    { return l.set(ctx, &l.ice.held, false) }
+
+// pause freezes the jail with nobody talking to its init, so that it can be
+// written down as it is. A transfer that does not end keeps no jail from being
+// paused.
+func (l *live) pause(ctx context.Context) error {
+	parked := l.park(ctx)
+	err := l.set(ctx, &l.ice.paused, true)
+	if err != nil && parked == nil {
+		l.unpark()
+	}
+	return err
+}
+
+func (l *live) resume(ctx context.Context) error {
+	err := l.set(ctx, &l.ice.paused, false)
+	if err == nil {
+		l.unpark()
+	}
+	return err
+}
+
+// park ends all talk with init until unpark. Whoever talks waits. The caller
+// holds the cell's turn.
+func (l *live) park(ctx context.Context) error {
+	if l.parked {
+		return nil
+	}
+	if l.ice.paused {
+		return fault.Newf(fault.Conflict, "jail.Checkpoint", "", "the jail was paused in the middle of a transfer: resume it, and try again")
+	}
+	if err := l.ctl.Park(ctx, patience); err != nil {
+		return err
+	}
+	l.parked = true
+	return nil
+}
+
+// unpark lets the talk go on, unless the jail is paused.
+func (l *live) unpark() {
+	if l.parked && !l.ice.paused {
+		l.parked = false
+		l.ctl.Unpark()
+	}
+}
 
 // observe has a jail watched that has just come to life, or is found alive.
 func (m *Manager) observe(ctx context.Context, b Backend, c *cell, again bool) error {
 	if m.cfg.Observer == nil {
 		return nil
 	}
-	l, j := c.live.Load(), *c.jail.Load()
-	s := l.inst.Sight()
-	s.PID, s.Again, s.Stats = l.inst.PID(), again, l.inst.Stats
-	if _, lacking := b.Lacks()["freeze"]; !lacking {
-		s.Freeze, s.Thaw = l.hold, l.letGo
-	}
+	j, l := *c.jail.Load(), c.live.Load()
+	s := sight(b, l)
+	s.Again = again
 	if err := m.cfg.Observer.Attach(ctx, j, s); err != nil {
 		return fmt.Errorf("observe jail %s: %w", j.ID, err)
 	}
 	return nil
+}
+
+// watchAnew has a jail watched in the body it is about to move into.
+func (m *Manager) watchAnew(ctx context.Context, b Backend, j Jail, l *live, watched bool) error {
+	if m.cfg.Observer == nil {
+		return nil
+	}
+	attach := m.cfg.Observer.Attach
+	if watched {
+		attach = m.cfg.Observer.Reattach
+	}
+	if err := attach(ctx, j, sight(b, l)); err != nil {
+		return fmt.Errorf("observe jail %s: %w", j.ID, err)
+	}
+	return nil
+}
+
+func sight(b Backend, l *live) Sight {
+	s := l.inst.Sight()
+	s.PID, s.Stats = l.inst.PID(), l.inst.Stats
+	if _, lacking := b.Lacks()["freeze"]; !lacking {
+		s.Freeze, s.Thaw = l.throttle, l.relent
+	}
+	return s
+}
+
+func (m *Manager) mute(ctx context.Context, jid id.Jail, on bool) error {
+	if m.cfg.Observer == nil {
+		return nil
+	}
+	if err := m.cfg.Observer.Mute(ctx, jid, on); err != nil {
+		return fmt.Errorf("mute the observers of %s: %w", jid, err)
+	}
+	return nil
+}
+
+func (m *Manager) lineage(ctx context.Context, jid id.Jail, l Lineage) (uint64, error) {
+	if m.cfg.Observer == nil {
+		return 0, nil
+	}
+	seq, err := m.cfg.Observer.Lineage(ctx, jid, l)
+	if err != nil {
+		return 0, fmt.Errorf("note in the log of %s: %w", jid, err)
+	}
+	return seq, nil
 }
 
 // unobserve ends the watch of a jail without processes.

@@ -19,6 +19,7 @@ type Target struct {
 	CgroupDir string // its directory in the second generation's tree; "" is none
 	Veth      string // the host's end of its link; "" is none
 	Again     bool   // an earlier daemon let go of it while it ran
+	Told      bool   // it has processes beside its init, and what they did is recorded, or said to be missing
 	IDs       IDMap  // how its user ids look on the host
 	Selection event.Selection
 
@@ -107,6 +108,14 @@ type Watch interface {
 	// Release lets go of a jail that goes on. What can keep recording without
 	// a daemon does.
 	Release() error
+}
+
+// A Mover is a Watch that can follow its jail into another body, as a jail that is
+// rewound gets one: other processes, in another cgroup, in the same network.
+type Mover interface {
+	// Move reports whether it has: from then on the watch is of the new target,
+	// and nothing was missed. If not, the target is to be attached to.
+	Move(ctx context.Context, t Target) (bool, error)
 }
 
 // A Collector is a Source that keeps recording without a daemon, so that it has

@@ -1,6 +1,7 @@
 package observe
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -62,12 +63,28 @@ type observed struct {
 	target  Target
 	watches map[string]Watch // by the name of their source; nil when the jail does not run
 	lacks   map[string]error // sources that should watch and cannot, by name
+	body    int              // counts those it has had
+	paused  bool             // it is muted, and not traced meanwhile
 	cpu     int64            // when usage was sampled last
 	gone    bool
+	closing sync.WaitGroup // of watches of a body it has left
+
+	doings doings
 }
 
 // sink is a log as sources want it.
-type sink struct{ *eventlog.Log }
+type sink struct {
+	*eventlog.Log
+	doings *doings
+}
+
+// Append implements Sink.
+func (s sink) Append(e *event.Event) {
+	s.doings.notice(e)
+	s.Log.Append(e)
+}
+
+func (j *observed) sink() sink { return sink{j.log, &j.doings} }
 
 func (s sink) Kept(since int64, of event.Type, each func(*event.Event)) error {
 	c, err := s.Recent(since, of)
@@ -119,6 +136,7 @@ func (o *Observers) Close() error {
 		j.mu.Lock()
 		errs = append(errs, j.each(Watch.Release))
 		j.watches = nil
+		j.closing.Wait()
 		errs = append(errs, j.log.Close())
 		j.mu.Unlock()
 	}
@@ -171,35 +189,79 @@ func (o *Observers) Attach(ctx context.Context, t Target) error {
 	if j.gone || j.watches != nil {
 		return fault.Newf(fault.Conflict, "observe", string(t.Jail), "it is watched already, or removed")
 	}
+	if err := o.attach(ctx, j, t); err != nil {
+		return err
+	}
+	if !t.Told { // else somebody waits for it to go on
+		o.usage(ctx, j)
+	}
+	return nil
+}
+
+// attach has j watched as t, by sources that begin at the same time. The caller
+// holds j.mu.
+func (o *Observers) attach(ctx context.Context, j *observed, t Target) error {
 	t.Dir = filepath.Join(o.cfg.Dir, string(t.Jail))
-	j.target, j.watches, j.lacks, j.cpu = t, map[string]Watch{}, map[string]error{}, -usageStep
-	for _, s := range o.chosen(ctx, t, j) {
-		w, err := s.Attach(ctx, t, sink{j.log})
-		switch {
-		case errors.Is(err, fault.Unsupported):
-			j.lacks[s.Name()] = err
-		case err != nil:
-			err = errors.Join(err, j.each(Watch.Close))
-			j.watches = nil
-			return err
-		default:
-			j.watches[s.Name()] = w
+	lacks := map[string]error{}
+	some := o.chosen(ctx, t, lacks)
+	watches, errs := make([]Watch, len(some)), make([]error, len(some))
+	var all sync.WaitGroup
+	for i, s := range some {
+		all.Go(func() { watches[i], errs[i] = o.begin(ctx, j, t, s) })
+	}
+	all.Wait()
+	next := map[string]Watch{}
+	for i, s := range some {
+		if errors.Is(errs[i], fault.Unsupported) {
+			lacks[s.Name()], errs[i] = errs[i], nil
+		} else if errs[i] == nil {
+			next[s.Name()] = watches[i]
 		}
 	}
-	o.usage(ctx, j)
+	if err := errors.Join(errs...); err != nil {
+		return errors.Join(err, o.giveUp(ctx, j, next))
+	}
+	j.target, j.watches, j.lacks, j.paused, j.cpu = t, next, lacks, false, -usageStep
+	j.body++
 	return nil
+}
+
+// begin has one source watch j as t: by the watch it has, if that can follow.
+func (o *Observers) begin(ctx context.Context, j *observed, t Target, s Source) (Watch, error) {
+	if w := j.watches[s.Name()]; w != nil {
+		if m, ok := w.(Mover); ok {
+			if moved, err := m.Move(ctx, t); moved || err != nil {
+				return w, err
+			}
+		}
+	}
+	return s.Attach(ctx, t, j.sink())
+}
+
+// giveUp undoes what was begun of next: j stays with the watches it has.
+func (o *Observers) giveUp(ctx context.Context, j *observed, next map[string]Watch) error {
+	var errs []error
+	for name, w := range next {
+		if j.watches[name] != w {
+			errs = append(errs, w.Close())
+			continue
+		}
+		_, err := w.(Mover).Move(ctx, j.target)
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
 }
 
 // chosen returns the sources for a jail. A sandbox with a kernel of its own is
 // asked itself; of all others the host's kernel knows, or a tracer.
-func (o *Observers) chosen(ctx context.Context, t Target, j *observed) []Source {
+func (o *Observers) chosen(ctx context.Context, t Target, lacks map[string]error) []Source {
 	var some []Source
 	add := func(s Source) bool {
 		if s == nil {
 			return false
 		}
 		if err := s.Probe(ctx); err != nil {
-			j.lacks[s.Name()] = err
+			lacks[s.Name()] = err
 			return false
 		}
 		some = append(some, s)
@@ -223,18 +285,10 @@ func (o *Observers) Select(jid id.Jail, sel event.Selection) error {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	j.target.Selection = sel
+	j.doings.mu.Lock()
+	j.doings.selected++
+	j.doings.mu.Unlock()
 	return j.each(func(w Watch) error { return w.Select(sel) })
-}
-
-// Mute has what the jail's processes do marked as made by Glasshouse.
-func (o *Observers) Mute(jid id.Jail, on bool) error {
-	j, err := o.find(jid)
-	if err != nil {
-		return err
-	}
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	return j.each(func(w Watch) error { return w.Mute(on) })
 }
 
 // each calls f for every watch of a jail, also after one failed. The caller holds
@@ -263,14 +317,15 @@ func (o *Observers) Detach(ctx context.Context, jid id.Jail) error {
 	if j.watches == nil { // it ended while there was no daemon
 		for _, s := range o.sources() {
 			if c, ok := s.(Collector); ok {
-				errs = append(errs, c.Collect(jid, sink{j.log}))
+				errs = append(errs, c.Collect(jid, j.sink()))
 			}
 		}
 	} else {
 		o.usage(ctx, j)
 	}
 	errs = append(errs, j.each(Watch.Close))
-	j.watches = nil
+	j.watches, j.paused = nil, false
+	j.closing.Wait()
 	return errors.Join(append(errs, j.log.Flush(ctx))...)
 }
 
@@ -286,6 +341,7 @@ func (o *Observers) Forget(jid id.Jail) error {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	j.gone = true
+	j.closing.Wait()
 	return j.log.Close()
 }
 
@@ -368,7 +424,9 @@ func (o *Observers) sample() {
 		o.mu.Unlock()
 		for _, j := range jails {
 			j.mu.Lock()
-			o.usage(ctx, j)
+			if !frozen(j.target.CgroupDir) {
+				o.usage(ctx, j)
+			}
 			j.mu.Unlock()
 		}
 	}
@@ -386,4 +444,14 @@ func (o *Observers) usage(ctx context.Context, j *observed) {
 	}
 	j.cpu = e.CPU
 	j.log.Append(&e)
+}
+
+// frozen reports whether a cgroup is: what it uses does not change then, and a
+// jail that waits for its turn, maybe for hours, costs next to nothing.
+func frozen(dir string) bool {
+	if dir == "" {
+		return false
+	}
+	b, err := os.ReadFile(filepath.Join(dir, "cgroup.freeze"))
+	return err == nil && bytes.HasPrefix(b, []byte("1"))
 }

@@ -66,3 +66,27 @@ func BenchmarkCalls(b *testing.B) {
 		}
 	}
 }
+
+// BenchmarkAttach is how long a jail waits to be watched, on a host that watches
+// others already.
+func BenchmarkAttach(b *testing.B) {
+	s := kernel.New(kernel.Config{})
+	defer s.Close()
+	attach := func(c *observetest.Cell) observe.Watch {
+		w, err := s.Attach(b.Context(), c.Target(event.Selection{}), &observetest.Log{})
+		if err != nil {
+			b.Skip(err)
+		}
+		return w
+	}
+	defer attach(observetest.NewCell(b)).Close()
+	c := observetest.NewCell(b)
+	for b.Loop() {
+		w := attach(c)
+		b.StopTimer()
+		if err := w.Close(); err != nil {
+			b.Fatal(err)
+		}
+		b.StartTimer()
+	}
+}

@@ -77,6 +77,7 @@ type machine struct {
 	ringSize int    // bytes of a ring, and
 	count    int    // how many a jail has
 	pinned   string // where, "" is nowhere
+	spares   spares
 }
 
 func (m *machine) ctl() *traceCtl { return (*traceCtl)(unsafe.Pointer(&m.ctlMem[0])) }
@@ -344,6 +345,7 @@ func mapMemory(m *ebpf.Map) ([]byte, error) {
 
 // release lets go of the machine; what is pinned goes on.
 func (m *machine) release() {
+	m.spares.close()
 	for _, mem := range []*[]byte{&m.ctlMem, &m.slotMem} {
 		if *mem != nil {
 			unix.Munmap(*mem)
@@ -435,16 +437,13 @@ func (s *Source) Collect(jail id.Jail, sink observe.Sink) error {
 		}
 	}
 	defer s.stopIfIdle()
-	for i := range slotCount {
+	var errs []error
+	for i := range slotCount { // one that was rewound as the daemon ended has two
 		if sl := s.machine.slot(i); sl.Cgroup != 0 && slotJail(sl) == jail {
-			w, err := s.resume(i, observe.Target{Jail: jail}, sink)
-			if err != nil {
-				return err
-			}
-			return w.end()
+			errs = append(errs, s.finish(i, jail, sink))
 		}
 	}
-	return nil
+	return errors.Join(errs...)
 }
 
 // Close implements observe.Source.

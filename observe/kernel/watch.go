@@ -41,6 +41,8 @@ type watch struct {
 	size   uint64 // of a ring
 	count  int    // of rings
 
+	installing sync.WaitGroup // of the rings
+
 	mu      sync.Mutex
 	mem     []byte          // all rings; nil once closed. guarded by mu, as all below
 	pos     []uint64        // how far each ring was read
@@ -73,30 +75,45 @@ func slotJail(s *traceSlot) id.Jail {
 
 // watch gives a jail a slot, or finds the one it has. The caller holds s.mu.
 func (s *Source) watch(t observe.Target, sink observe.Sink) (*watch, error) {
-	free := -1
+	live := map[int]bool{} // slots that this daemon watches
+	for _, w := range *s.watches.Load() {
+		live[w.index] = true
+	}
+	free, own := -1, -1
 	for i := range slotCount {
 		sl := s.machine.slot(i)
-		if sl.Cgroup != 0 && slotJail(sl) == t.Jail {
-			if sl.Cgroup == t.Cgroup {
-				return s.resume(i, t, sink)
-			}
-			// It has stopped and started since, unwatched.
-			w, err := s.resume(i, observe.Target{Jail: t.Jail}, sink)
-			if err == nil {
-				err = w.end()
-			}
-			if err != nil {
+		switch {
+		case sl.Cgroup == 0 && !live[i] && free < 0:
+			free = i
+		case sl.Cgroup == 0 || slotJail(sl) != t.Jail:
+		case sl.Cgroup == t.Cgroup && live[i]:
+			return nil, fault.Newf(fault.Conflict, "observe", string(t.Jail), "its cgroup is watched already")
+		case sl.Cgroup == t.Cgroup:
+			own = i
+		case !live[i]:
+			// It has stopped and started since, or been rewound, unwatched.
+			if err := s.finish(i, t.Jail, sink); err != nil {
 				return nil, err
 			}
 		}
-		if sl.Cgroup == 0 && free < 0 {
-			free = i
-		}
 	}
-	if free < 0 {
+	switch {
+	case own >= 0:
+		return s.resume(own, t, sink)
+	case free < 0:
 		return nil, fault.Newf(fault.Exhausted, "observe", string(t.Jail), "%d jails are watched already", slotCount)
 	}
 	return s.begin(free, t, sink)
+}
+
+// finish takes what an earlier daemon left in a slot that is in use no more. The
+// caller holds s.mu.
+func (s *Source) finish(i int, jail id.Jail, sink observe.Sink) error {
+	w, err := s.resume(i, observe.Target{Jail: jail}, sink)
+	if err != nil {
+		return err
+	}
+	return w.end()
 }
 
 // begin starts to watch a jail that nobody has watched.
@@ -113,33 +130,26 @@ func (s *Source) begin(i int, t observe.Target, sink observe.Sink) (_ *watch, er
 	if err != nil {
 		return nil, err
 	}
-	ring, err := ebpf.NewMap(&ebpf.MapSpec{
-		Name: "ring_of_a_jail", Type: ebpf.Array, KeySize: 4, Flags: unix.BPF_F_MMAPABLE,
-		ValueSize: uint32(headerSize + m.ringSize + slackSize), MaxEntries: uint32(m.count),
-	})
+	ring, err := m.takeRings()
 	if err != nil {
 		return nil, fmt.Errorf("make the rings of %s: %w", t.Jail, err)
 	}
-	defer ring.Close()
-	if err := m.rings.Put(uint32(i), uint32(ring.FD())); err != nil {
-		return nil, fmt.Errorf("give %s its rings: %w", t.Jail, err)
-	}
+	defer ring.m.Close()
 	sl := m.slot(i)
 	*sl = traceSlot{Level: depth, Epoch: uint64(observe.Now())}
 	copy(unsafe.Slice((*byte)(unsafe.Pointer(&sl.Jail[0])), len(sl.Jail)), t.Jail)
-	sl.Cgroup = t.Cgroup
-	w, err := s.newWatch(i, t, sink, ring)
-	if err != nil {
-		return nil, errors.Join(err, s.vacate(i))
+	w := s.newWatch(i, t, sink, ring)
+	if err := w.install(ring); err != nil {
+		return nil, errors.Join(fmt.Errorf("give %s its rings: %w", t.Jail, err), w.unmap(), s.vacate(i))
 	}
 	if err := w.Select(t.Selection); err != nil {
 		return nil, errors.Join(err, w.unmap(), s.vacate(i))
 	}
 	m.ctl().Level = level
+	sl.Cgroup = t.Cgroup
 	atomic.AddUint32(&m.ctl().Jails, 1)
 	// From here on it is recorded.
 	if err := m.jails.Put(t.Cgroup, uint32(i)); err != nil {
-		atomic.AddUint32(&m.ctl().Jails, ^uint32(0))
 		return nil, errors.Join(fmt.Errorf("watch %s: %w", t.Jail, err), w.unmap(), s.vacate(i))
 	}
 	if t.Again {
@@ -157,16 +167,21 @@ func (s *Source) resume(i int, t observe.Target, sink observe.Sink) (*watch, err
 	if err := s.machine.rings.Lookup(uint32(i), &inner); err != nil {
 		return nil, fmt.Errorf("find the rings of %s: %w", t.Jail, err)
 	}
-	ring, err := ebpf.NewMapFromID(ebpf.MapID(inner))
+	m, err := ebpf.NewMapFromID(ebpf.MapID(inner))
 	if err != nil {
 		return nil, fmt.Errorf("find the rings of %s: %w", t.Jail, err)
 	}
-	defer ring.Close()
-	w, err := s.newWatch(i, t, sink, ring)
+	defer m.Close()
+	ring, err := openRings(m)
 	if err != nil {
 		return nil, err
 	}
+	w := s.newWatch(i, t, sink, ring)
 	if err := w.takeStock(); err != nil {
+		return nil, errors.Join(err, w.unmap())
+	}
+	// Who muted it is gone, and will not say that it is over.
+	if err := w.Mute(false); err != nil {
 		return nil, errors.Join(err, w.unmap())
 	}
 	// What paths the numbers stand for was known to the other daemon alone: the
@@ -180,14 +195,11 @@ func (s *Source) resume(i int, t observe.Target, sink observe.Sink) (*watch, err
 	return w, nil
 }
 
-func (s *Source) newWatch(i int, t observe.Target, sink observe.Sink, ring *ebpf.Map) (*watch, error) {
-	mem, err := mapMemory(ring)
-	if err != nil {
-		return nil, err
-	}
+// newWatch returns a watch that reads from r, whose memory is its own now.
+func (s *Source) newWatch(i int, t observe.Target, sink observe.Sink, r *rings) *watch {
 	w := &watch{
-		source: s, target: t, sink: sink, index: i, slot: s.machine.slot(i), ctl: s.machine.ctl(), mem: mem,
-		stride: int(ring.ValueSize()+7) &^ 7, size: uint64(ring.ValueSize()) - headerSize - slackSize, count: int(ring.MaxEntries()),
+		source: s, target: t, sink: sink, index: i, slot: s.machine.slot(i), ctl: s.machine.ctl(), mem: r.mem,
+		stride: int(r.m.ValueSize()+7) &^ 7, size: uint64(r.m.ValueSize()) - headerSize - slackSize, count: int(r.m.MaxEntries()),
 	}
 	w.pos, w.limits, w.scratch = make([]uint64, w.count), make([]uint64, w.count), make([]*traceRecord, w.count)
 	for cpu := range w.count {
@@ -198,7 +210,7 @@ func (s *Source) newWatch(i int, t observe.Target, sink observe.Sink, ring *ebpf
 		}
 	}
 	w.state = newDecoding(w)
-	return w, nil
+	return w
 }
 
 // takeStock reads from the log which of the records in the rings an earlier
@@ -334,15 +346,21 @@ func (w *watch) end() error {
 	return errors.Join(err, w.unmap(), s.vacate(w.index))
 }
 
-// vacate frees a slot and what the kernel keeps for it.
+// vacate frees a slot and what the kernel keeps for it. Only then can the slot be
+// another's.
 func (s *Source) vacate(i int) error {
 	sl := s.machine.slot(i)
+	sl.Epoch = 0 // who was known to be of the jail is not any more
+	err := s.machine.rings.Delete(uint32(i))
+	if errors.Is(err, ebpf.ErrKeyNotExist) {
+		err = nil
+	}
 	listed := sl.Cgroup != 0
 	*sl = traceSlot{}
 	if listed {
 		atomic.AddUint32(&s.machine.ctl().Jails, ^uint32(0))
 	}
-	if err := s.machine.rings.Delete(uint32(i)); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+	if err != nil {
 		return fmt.Errorf("free the rings: %w", err)
 	}
 	return nil
@@ -364,6 +382,7 @@ func (w *watch) unmap() error {
 	}
 	mem := w.mem
 	w.mem = nil
+	w.installing.Wait()
 	return unix.Munmap(mem)
 }
 

@@ -43,8 +43,10 @@ func nsID(path string) (uint32, error) {
 	if err != nil {
 		return 0, err
 	}
-	return uint32(st.Sys().(*syscall.Stat_t).Ino), nil
+	return uint32(inode(st)), nil
 }
+
+func inode(st os.FileInfo) uint64 { return st.Sys().(*syscall.Stat_t).Ino }
 
 func netnsOf(pid int) string { return fmt.Sprintf("/proc/%d/ns/net", pid) }
 
@@ -68,7 +70,7 @@ func (s *Source) attach(ctx context.Context, t observe.Target, sink observe.Sink
 		return nil, fault.Newf(fault.Invalid, op, string(t.Jail), "it has no network of its own, but the host's")
 	}
 	for _, w := range *s.watches.Load() {
-		if w.netns == id || w.target.Jail == t.Jail {
+		if w.netns == id {
 			return nil, fault.Newf(fault.Conflict, op, string(t.Jail), "the network is recorded already")
 		}
 	}
@@ -96,6 +98,15 @@ func (s *Source) attach(ctx context.Context, t observe.Target, sink observe.Sink
 	undone.Push("detach", w.unlink)
 	if err := w.link(); err != nil {
 		return nil, err
+	}
+	for _, other := range *s.watches.Load() {
+		if other.target.Jail != t.Jail { // the same, before it was rewound
+			continue
+		}
+		if err := other.yieldCapture(); err != nil {
+			return nil, err
+		}
+		undone.Push("go on keeping packets", other.regainCapture)
 	}
 	if err := w.chooseCapture(w.selection); err != nil {
 		return nil, err
@@ -127,18 +138,22 @@ func unraw(n uint32) netip.Addr {
 
 // takeRing gives w a ring: the one an earlier daemon left, or a new one.
 func (s *Source) takeRing(w *watch, undone *undo.Stack) error {
-	left, err := s.leftover(w.target.Jail)
+	left, err := s.leftOf(w.target.Jail)
 	if err != nil {
 		return err
 	}
-	if left != nil && left.netns != w.netns { // of its life before this one
-		if err := s.collect(left, w.sink); err != nil {
+	var own *leftover
+	for i, l := range left {
+		if l.netns == w.netns {
+			own = &left[i]
+			continue
+		}
+		if err := s.collect(l, w.sink); err != nil { // of its life before this one
 			return err
 		}
-		left = nil
 	}
-	if left != nil {
-		return w.adopt(left)
+	if own != nil {
+		return w.adopt(*own)
 	}
 	if s.strange[string(w.target.Jail)] {
 		delete(s.strange, string(w.target.Jail))
@@ -149,19 +164,15 @@ func (s *Source) takeRing(w *watch, undone *undo.Stack) error {
 		return err
 	}
 	undone.Push("give back the slot", func() error { s.slots[slot] = false; return nil })
-	m, err := ebpf.NewMap(&ebpf.MapSpec{Name: ringName(slot, w.netns), Type: ebpf.RingBuf, MaxEntries: s.bytes})
-	if err != nil {
-		return fmt.Errorf("make a ring: %w", err)
-	}
-	if w.ring, err = newRing(m); err != nil {
-		m.Close()
+	if w.ring, err = s.spares.take(); err != nil {
 		return err
 	}
 	undone.Push("close the ring", func() error { w.installing.Wait(); w.ring.close(); w.ring = nil; return nil })
 	w.key.Slot, w.count = slot, counted(s.counts, slot)
 	*w.count = networkCount{}
 	if s.pins() {
-		undone.Push("remove what is pinned", func() error { return os.RemoveAll(s.jailPins(w.target.Jail)) })
+		w.pins = s.pinsOf(w.target.Jail, slot, w.netns)
+		undone.Push("remove what is pinned", func() error { return os.RemoveAll(w.pins) })
 		if err := s.pinRing(w); err != nil {
 			return err
 		}
@@ -315,32 +326,11 @@ func (w *watch) link() error {
 		}
 		return nil
 	})
-	if err != nil || w.target.CgroupDir == "" {
+	if err != nil {
 		return err
 	}
-	p := &w.source.programs
-	for _, h := range []struct {
-		name string
-		at   ebpf.AttachType
-		prog *ebpf.Program
-	}{
-		{"create", ebpf.AttachCGroupInetSockCreate, p.Create},
-		{"bind4", ebpf.AttachCGroupInet4PostBind, p.Bind4},
-		{"bind6", ebpf.AttachCGroupInet6PostBind, p.Bind6},
-		{"connect4", ebpf.AttachCGroupInet4Connect, p.Connect4},
-		{"connect6", ebpf.AttachCGroupInet6Connect, p.Connect6},
-		{"send4", ebpf.AttachCGroupUDP4Sendmsg, p.Send4},
-		{"send6", ebpf.AttachCGroupUDP6Sendmsg, p.Send6},
-	} {
-		l, err := w.source.pinned(w.pin(h.name), h.prog, func() (link.Link, error) {
-			return link.AttachCgroup(link.CgroupOptions{Path: w.target.CgroupDir, Attach: h.at, Program: h.prog})
-		})
-		if err != nil {
-			return fmt.Errorf("attach to cgroup %s: %w", w.target.CgroupDir, err)
-		}
-		w.links = append(w.links, l)
-	}
-	return nil
+	w.hooks, err = w.hook(w.target.CgroupDir)
+	return err
 }
 
 // filters reports whether programs are attached as filters rather than by links.
@@ -421,16 +411,8 @@ func (w *watch) filterAt(index int, parent uint32, prog *ebpf.Program) error {
 
 // unlink takes the programs from where link attached them.
 func (w *watch) unlink() error {
-	var errs []error
-	for _, l := range w.links {
-		if w.source.pins() {
-			if err := l.Unpin(); err != nil && !errors.Is(err, os.ErrNotExist) {
-				errs = append(errs, fmt.Errorf("unpin: %w", err))
-			}
-		}
-		errs = append(errs, l.Close())
-	}
-	w.links = nil
+	errs := []error{w.unhook(w.links), w.unhook(w.hooks)}
+	w.links, w.hooks = nil, nil
 	if len(w.filter) > 0 {
 		err := w.enter(w.removeFilters)
 		if !errors.Is(err, os.ErrNotExist) && !errors.Is(err, fault.NotFound) && !errors.Is(err, unix.ESRCH) {
@@ -480,7 +462,7 @@ func (w *watch) detach() error {
 	s := w.source
 	err := errors.Join(w.unlink(), s.uninstall(w.key.Slot), w.finish(), s.forget(w.netns, w.key.Slot))
 	if s.pins() {
-		err = errors.Join(err, os.RemoveAll(s.jailPins(w.target.Jail)))
+		err = errors.Join(err, os.RemoveAll(w.pins))
 	}
 	w.dropRing()
 	return err
@@ -501,5 +483,5 @@ func (w *watch) pin(name string) string {
 	if !w.source.pins() {
 		return ""
 	}
-	return filepath.Join(w.source.jailPins(w.target.Jail), name)
+	return filepath.Join(w.pins, name)
 }

@@ -64,6 +64,7 @@ type Source struct {
 	strange  map[string]bool // jails that were left pinned by another version
 	reader   *reader
 	clsact   bool // there are no links to interfaces on this kernel
+	spares   spares
 
 	watches atomic.Pointer[[]*watch] // read without mu, replaced under it
 }
@@ -84,6 +85,7 @@ func New(c Config) *Source {
 	if c.Pin != "" {
 		s.pin = filepath.Join(c.Pin, pinVersion)
 	}
+	s.spares.size = s.bytes
 	s.watches.Store(&[]*watch{})
 	return s
 }
@@ -280,6 +282,7 @@ func (s *Source) Close() error {
 	if !s.loaded {
 		return nil
 	}
+	s.spares.close()
 	err := s.reader.close()
 	for _, l := range s.taps {
 		err = errors.Join(err, l.Close())

@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -22,10 +23,12 @@ import (
 // pinVersion is raised when records or maps change: what was pinned under
 // another name is not understood.
 //
-//	{pin}/network-1/host/    maps and tracepoints, for all jails
-//	{pin}/network-1/{jail}/  its ring, its cgroup's links, its interfaces' names
+//	{pin}/network-2/host/                 maps and tracepoints, for all jails
+//	{pin}/network-2/{jail}-{slot}-{netns}/  its ring, its cgroup's links, its interfaces' names
+//
+// A jail that is being rewound has two of the latter for a moment.
 const (
-	pinVersion = "network-1"
+	pinVersion = "network-2"
 	pinHost    = "host"
 	pinRing    = "ring"
 )
@@ -39,7 +42,67 @@ func (s *Source) hostPins() string {
 	return filepath.Join(s.pin, pinHost)
 }
 
-func (s *Source) jailPins(jail id.Jail) string { return filepath.Join(s.pin, string(jail)) }
+// pinsOf is where a jail's ring of one slot and namespace is pinned.
+func (s *Source) pinsOf(jail id.Jail, slot, netns uint32) string {
+	return filepath.Join(s.pin, fmt.Sprintf("%s-%x-%x", jail, slot, netns))
+}
+
+// A leftover is what an earlier daemon left of a jail.
+type leftover struct {
+	jail        id.Jail
+	slot, netns uint32
+	dir         string
+}
+
+// leftovers lists what is pinned of all jails, and of watches of this daemon.
+func (s *Source) leftovers() ([]leftover, error) {
+	if !s.pins() {
+		return nil, nil
+	}
+	entries, err := os.ReadDir(s.pin)
+	if err != nil {
+		return nil, err
+	}
+	var all []leftover
+	for _, e := range entries {
+		if e.Name() == pinHost {
+			continue
+		}
+		l := leftover{dir: filepath.Join(s.pin, e.Name())}
+		rest, netns, _ := cutLast(e.Name(), "-")
+		jail, slot, _ := cutLast(rest, "-")
+		_, err := fmt.Sscanf(slot+" "+netns, "%x %x", &l.slot, &l.netns)
+		if l.jail = id.Jail(jail); err != nil || l.slot >= maxJails {
+			return nil, fmt.Errorf("%s is not one of ours", l.dir)
+		}
+		all = append(all, l)
+	}
+	return all, nil
+}
+
+func cutLast(s, sep string) (before, after string, found bool) {
+	i := strings.LastIndex(s, sep)
+	if i < 0 {
+		return s, "", false
+	}
+	return s[:i], s[i+len(sep):], true
+}
+
+// leftOf lists what an earlier daemon left of one jail. s.mu is held.
+func (s *Source) leftOf(jail id.Jail) ([]leftover, error) {
+	all, err := s.leftovers()
+	var its []leftover
+	for _, l := range all {
+		mine := false
+		for _, w := range *s.watches.Load() {
+			mine = mine || w.pins == l.dir
+		}
+		if l.jail == jail && !mine {
+			its = append(its, l)
+		}
+	}
+	return its, err
+}
 
 // preparePins makes the directories, discards what other versions left, and
 // takes the slots of jails that are pinned.
@@ -76,18 +139,19 @@ func (s *Source) preparePins(spec *ebpf.CollectionSpec) error {
 	if err := os.MkdirAll(s.hostPins(), 0o700); err != nil {
 		return err
 	}
-	jails, err := s.pinnedJails()
+	left, err := s.leftovers()
 	if err != nil {
 		return err
 	}
-	for _, jail := range jails {
-		left, err := s.leftover(jail)
+	for _, l := range left {
+		_, err := os.Stat(filepath.Join(l.dir, pinRing))
+		if errors.Is(err, fs.ErrNotExist) { // a daemon ended before it had a ring
+			err = os.RemoveAll(l.dir)
+		} else {
+			s.slots[l.slot] = true
+		}
 		if err != nil {
 			return err
-		}
-		if left != nil {
-			s.slots[left.slot] = true
-			left.m.Close()
 		}
 	}
 	return nil
@@ -103,26 +167,12 @@ func (s *Source) discardPins(dir string) error {
 		s.strange = map[string]bool{}
 	}
 	for _, e := range entries {
-		if e.Name() != pinHost {
-			s.strange[e.Name()] = true
+		if head := strings.SplitN(e.Name(), "-", 3); e.Name() != pinHost && len(head) > 1 {
+			s.strange[head[0]+"-"+head[1]] = true
 		}
 	}
 	s.log.Warn("recording of packets by another version of Glasshouse ends", "pins", dir, "jails", len(entries)-1)
 	return os.RemoveAll(dir)
-}
-
-func (s *Source) pinnedJails() ([]id.Jail, error) {
-	entries, err := os.ReadDir(s.pin)
-	if err != nil {
-		return nil, err
-	}
-	var jails []id.Jail
-	for _, e := range entries {
-		if e.Name() != pinHost {
-			jails = append(jails, id.Jail(e.Name()))
-		}
-	}
-	return jails, nil
 }
 
 // tidyPins removes what is pinned for all jails, if no jail needs it.
@@ -130,7 +180,7 @@ func (s *Source) tidyPins() error {
 	if !s.pins() {
 		return nil
 	}
-	if jails, err := s.pinnedJails(); err != nil || len(jails) > 0 {
+	if left, err := s.leftovers(); err != nil || len(left) > 0 {
 		return err
 	}
 	return os.RemoveAll(s.pin)
@@ -166,59 +216,28 @@ func (s *Source) pinned(path string, prog *ebpf.Program, attach func() (link.Lin
 	return l, nil
 }
 
-// ringName tells a later daemon which slot a ring has, and of which namespace.
-func ringName(slot, netns uint32) string { return fmt.Sprintf("r%x_%x", slot, netns) }
-
 func (s *Source) pinRing(w *watch) error {
-	dir := s.jailPins(w.target.Jail)
-	if err := os.MkdirAll(dir, 0o700); err != nil {
+	if err := os.Mkdir(w.pins, 0o700); err != nil {
 		return err
 	}
-	if err := w.ring.m.Pin(filepath.Join(dir, pinRing)); err != nil {
+	if err := w.ring.m.Pin(w.pin(pinRing)); err != nil {
 		return fmt.Errorf("pin the ring: %w", err)
 	}
 	return nil
 }
 
-// A leftover is what an earlier daemon left of a jail.
-type leftover struct {
-	jail        id.Jail
-	m           *ebpf.Map
-	slot, netns uint32
-}
-
-// leftover returns what is pinned of a jail, or nil. Its map is the caller's.
-func (s *Source) leftover(jail id.Jail) (*leftover, error) {
-	if !s.pins() {
-		return nil, nil
-	}
-	dir := s.jailPins(jail)
-	m, err := ebpf.LoadPinnedMap(filepath.Join(dir, pinRing), nil)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, os.RemoveAll(dir) // a daemon ended before it had a ring
-	}
-	if err != nil {
-		return nil, fmt.Errorf("open the ring of jail %s: %w", jail, err)
-	}
-	l := &leftover{jail: jail, m: m}
-	info, err := m.Info()
-	if err == nil {
-		_, err = fmt.Sscanf(info.Name, "r%x_%x", &l.slot, &l.netns)
-	}
-	if err != nil || l.slot >= maxJails {
-		m.Close()
-		return nil, fmt.Errorf("the ring of jail %s is not one of ours: %q, %w", jail, info.Name, err)
-	}
-	return l, nil
-}
-
 // adopt has w continue where an earlier daemon ended. l's map is w's afterwards.
-func (w *watch) adopt(l *leftover) (err error) {
+func (w *watch) adopt(l leftover) error {
 	s := w.source
-	if w.ring, err = newRing(l.m); err != nil {
-		l.m.Close()
+	m, err := ebpf.LoadPinnedMap(filepath.Join(l.dir, pinRing), nil)
+	if err != nil {
+		return fmt.Errorf("open the ring of jail %s: %w", l.jail, err)
+	}
+	if w.ring, err = newRing(m); err != nil {
+		m.Close()
 		return err
 	}
+	w.pins, w.adopted = l.dir, true
 	w.key.Slot, w.count = l.slot, counted(s.counts, l.slot)
 	w.said = mark{lost: w.count.SaidLost, throttled: w.count.SaidThrottled}
 	w.base = observe.Status{Lost: w.count.SaidLost, Throttled: w.count.SaidThrottled}
@@ -280,10 +299,10 @@ func (w *watch) release() error {
 		err = errors.Join(err, w.put(k))
 	}
 	w.mu.Unlock()
-	for _, l := range w.links {
+	for _, l := range slices.Concat(w.links, w.hooks) {
 		err = errors.Join(err, l.Close())
 	}
-	w.links, w.filter = nil, nil
+	w.links, w.hooks, w.filter = nil, nil, nil
 	w.dropRing()
 	return err
 }
@@ -295,9 +314,9 @@ func (s *Source) Collect(jail id.Jail, sink observe.Sink) error {
 	if err := s.load(); err != nil {
 		return err
 	}
-	left, err := s.leftover(jail)
-	if err == nil && left != nil {
-		err = s.collect(left, sink)
+	left, err := s.leftOf(jail)
+	for _, l := range left {
+		err = errors.Join(err, s.collect(l, sink))
 	}
 	if err != nil {
 		return fmt.Errorf("collect the packets of jail %s: %w", jail, err)
@@ -306,8 +325,8 @@ func (s *Source) Collect(jail id.Jail, sink observe.Sink) error {
 }
 
 // collect is Collect of what was found. s.mu is held.
-func (s *Source) collect(l *leftover, sink observe.Sink) error {
-	w := &watch{source: s, target: observe.Target{Jail: l.jail}, sink: sink, netns: l.netns, ifaces: s.pinnedIfaces(l.jail)}
+func (s *Source) collect(l leftover, sink observe.Sink) error {
+	w := &watch{source: s, target: observe.Target{Jail: l.jail}, sink: sink, netns: l.netns, ifaces: pinnedIfaces(l.dir)}
 	w.selection = event.Selection{}.Defaults(event.Selection{})
 	var before networkJail
 	if s.maps.Jails.Lookup(l.netns, &before) == nil && before.Slot == l.slot {
@@ -338,9 +357,9 @@ func (w *watch) pinIface(index int, name string) error {
 }
 
 // pinnedIfaces is what pinIface kept.
-func (s *Source) pinnedIfaces(jail id.Jail) map[uint32]iface {
+func pinnedIfaces(dir string) map[uint32]iface {
 	found := map[uint32]iface{}
-	entries, _ := os.ReadDir(s.jailPins(jail)) // without it they have no names
+	entries, _ := os.ReadDir(dir) // without it they have no names
 	for _, e := range entries {
 		var index uint32
 		head, name, ok := strings.Cut(e.Name(), "-")

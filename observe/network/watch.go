@@ -33,10 +33,12 @@ type watch struct {
 	target observe.Target
 	sink   observe.Sink
 	netns  uint32
+	pins   string        // where what it has is pinned
 	key    networkJail   // what the kernel's side knows of the jail. guarded by mu
 	count  *networkCount // in memory shared with the kernel
-	links  []link.Link
-	filter []filter // where links are not to be had
+	links  []link.Link   // at interfaces
+	hooks  []link.Link   // at the cgroup
+	filter []filter      // where links are not to be had
 	ifaces map[uint32]iface
 	outer  netip.Addr // translated to inner; both zero where nothing is
 	inner  netip.Addr
@@ -48,7 +50,9 @@ type watch struct {
 	selection event.Selection
 	talks     conversations
 	names     names
+	adopted   bool // an earlier daemon recorded the jail
 	capture   *capture
+	yielded   bool // another watch of the jail keeps the bytes of packets
 	marks     []mark
 	kept      map[keep]int // what an earlier daemon wrote of what the ring still holds
 	keptUntil uint64       // where in the ring that ends
@@ -489,7 +493,7 @@ func (w *watch) Select(sel event.Selection) error {
 }
 
 func (w *watch) chooseCapture(sel event.Selection) error {
-	wanted := sel.Packets > 0 && sel.Network != "off"
+	wanted := sel.Packets > 0 && sel.Network != "off" && !w.yielded
 	if !wanted && w.capture != nil {
 		err := w.capture.close()
 		w.capture = nil
@@ -503,6 +507,26 @@ func (w *watch) chooseCapture(sel event.Selection) error {
 		w.capture = c
 	}
 	return nil
+}
+
+// yieldCapture ends the keeping of bytes, for another watch goes on with the file.
+func (w *watch) yieldCapture() error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.ring == nil {
+		return nil
+	}
+	for !w.ring.empty() && w.take(batch) > 0 {
+	}
+	w.yielded = true
+	return w.chooseCapture(w.selection)
+}
+
+func (w *watch) regainCapture() error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.yielded = false
+	return w.chooseCapture(w.selection)
 }
 
 // configure tells the kernel's side what is selected.

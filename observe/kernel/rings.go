@@ -1,0 +1,138 @@
+package kernel
+
+import (
+	"runtime"
+	"sync"
+
+	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
+)
+
+// spareRings are made before a jail needs them: that a jail which is taken back
+// or branched off runs again does not wait for the kernel to clear megabytes.
+const spareRings = 2
+
+// rings are those of one jail, one for each processor.
+type rings struct {
+	m   *ebpf.Map
+	id  ebpf.MapID
+	mem []byte
+}
+
+// openRings maps the memory of m, which is the caller's until it succeeds.
+func openRings(m *ebpf.Map) (*rings, error) {
+	info, err := m.Info()
+	if err != nil {
+		return nil, err
+	}
+	r := &rings{m: m}
+	r.id, _ = info.ID()
+	if r.mem, err = mapMemory(m); err != nil {
+		return nil, err
+	}
+	return r, nil
+}
+
+func (r *rings) close() {
+	unix.Munmap(r.mem)
+	r.m.Close()
+}
+
+// spares are the rings of jails to come.
+type spares struct {
+	mu     sync.Mutex
+	list   []*rings // guarded by mu
+	closed bool     // guarded by mu
+	making sync.WaitGroup
+}
+
+func (m *machine) newRings() (*rings, error) {
+	made, err := ebpf.NewMap(&ebpf.MapSpec{
+		Name: "ring_of_a_jail", Type: ebpf.Array, KeySize: 4, Flags: unix.BPF_F_MMAPABLE,
+		ValueSize: uint32(headerSize + m.ringSize + slackSize), MaxEntries: uint32(m.count),
+	})
+	if err != nil {
+		return nil, err
+	}
+	r, err := openRings(made)
+	if err != nil {
+		made.Close()
+	}
+	return r, err
+}
+
+// takeRings returns rings, which are the caller's, and has others made.
+func (m *machine) takeRings() (*rings, error) {
+	s := &m.spares
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.closed {
+		s.making.Go(m.refill)
+	}
+	if n := len(s.list); n > 0 {
+		r := s.list[n-1]
+		s.list = s.list[:n-1]
+		return r, nil
+	}
+	return m.newRings()
+}
+
+// refill makes rings until there are enough to spare. That one cannot be made is
+// said to whoever needs it.
+func (m *machine) refill() {
+	s := &m.spares
+	for {
+		s.mu.Lock()
+		enough := s.closed || len(s.list) >= spareRings
+		s.mu.Unlock()
+		if enough {
+			return
+		}
+		r, err := m.newRings()
+		if err != nil {
+			return
+		}
+		s.mu.Lock()
+		if s.closed || len(s.list) >= spareRings {
+			r.close()
+		} else {
+			s.list = append(s.list, r)
+		}
+		s.mu.Unlock()
+	}
+}
+
+func (s *spares) close() {
+	s.mu.Lock()
+	s.closed = true
+	list := s.list
+	s.list = nil
+	s.mu.Unlock()
+	for _, r := range list {
+		r.close()
+	}
+	s.making.Wait()
+}
+
+// install gives the programs a jail's rings. The kernel does it at once, but the
+// call returns only when no program can know of the state before, many
+// milliseconds later; nobody waits for that until the watch ends.
+func (w *watch) install(r *rings) error {
+	all, index, fd := w.source.machine.rings, uint32(w.index), uint32(r.m.FD())
+	failed := make(chan error, 1)
+	w.installing.Go(func() { failed <- all.Put(index, fd) })
+	for {
+		var got uint32
+		if all.Lookup(index, &got) == nil && ebpf.MapID(got) == r.id {
+			return nil
+		}
+		select {
+		case err := <-failed:
+			if err != nil {
+				return err
+			}
+		default:
+			runtime.Gosched()
+		}
+	}
+}
