@@ -135,7 +135,10 @@ func TestADamagedIndexKeepsWhatItMayNeed(t *testing.T) {
 	if _, err := h.store.GC(t.Context()); !errors.Is(err, fault.Conflict) || !strings.Contains(err.Error(), "refs/") {
 		t.Errorf("GC with a damaged index = %v, want conflict", err)
 	}
-	h.must(flip(index, 200))
+	h.must(flip(index, 200)) // a disk that reads again what it did not
+	if _, err := h.store.GC(t.Context()); !errors.Is(err, fault.Conflict) {
+		t.Errorf("GC with an index that was damaged at the start = %v, want conflict", err)
+	}
 	h.reopen()
 	h.same("s1", src, sum)
 
@@ -242,6 +245,24 @@ func TestAFullDiskCanBeEmptied(t *testing.T) {
 		t.Errorf("GC on a full disk freed %d", freed)
 	}
 	h.same("s2", src, h.put(src, "s2"))
+}
+
+func TestImagesThatDoNotFitLeaveNothing(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("mounting needs root")
+	}
+	outside := newHouse(t)
+	outside.put(outside.dump("src", random(4<<20)), "s1")
+	h := &house{t: t, dir: t.TempDir()}
+	h.small()
+	h.limit("size=2m")
+	into := h.path("into")
+	if _, err := outside.store.Get(t.Context(), outside.path("s1"), into); !errors.Is(err, fault.Exhausted) {
+		t.Errorf("Get into too little room = %v, want exhausted", err)
+	}
+	if _, err := os.Stat(into); err == nil {
+		t.Error("Get into too little room left something")
+	}
 }
 
 // TestMain lets the test binary be the victim of TestKilledAtAnyInstant.

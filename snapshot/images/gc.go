@@ -142,13 +142,9 @@ func (s *Store) sweepRef(id packID) error {
 	if err != nil {
 		return err
 	}
-	if live && sn == nil {
-		_, err := readIndex(s.ref(id))
-		if errors.Is(err, errDamaged) {
-			return &fault.Error{Kind: fault.Conflict, Err: fmt.Errorf("%s: %w", s.ref(id), err),
-				Remedy: "delete the snapshot whose " + indexName + " this file is"}
-		}
-		return err
+	if live && sn == nil { // it could not be read when the store was opened
+		return &fault.Error{Kind: fault.Conflict, Err: fmt.Errorf("%s: %w", s.ref(id), errDamaged),
+			Remedy: "delete the snapshot whose " + indexName + " this file is"}
 	}
 	if live {
 		return nil
@@ -273,8 +269,8 @@ func syncfs(dir string) error {
 
 // Usage is what a snapshot's memory takes.
 type Usage struct {
-	Own    int64 // bytes of the disk that nothing else uses
-	Shared int64 // bytes that other snapshots use as well
+	Own    int64 // bytes that nothing else uses; GC frees them in whole blocks, so somewhat less
+	Shared int64 // bytes of packs that other snapshots use as well
 	Raw    int64 // bytes of the files, holes included
 }
 

@@ -63,7 +63,7 @@ func (s *Store) index(dst string) (x *index, done func(), err error) {
 	}
 	done, ok := s.acquire(x.id)
 	if !ok {
-		return nil, nil, damaged(fmt.Errorf("%w: it was deleted, or is of another store", errDamaged))
+		return nil, nil, fault.Newf(fault.NotFound, "", "", "it was deleted, or is of another store")
 	}
 	return x, done, nil
 }

@@ -122,6 +122,9 @@ func (s *Store) open() (err error) {
 	if s.linkless, err = lostLinks(s.dir); err != nil {
 		return err
 	}
+	if err := errors.Join(syncDir(s.dir), syncDir(filepath.Dir(s.dir))); err != nil {
+		return err
+	}
 	packs, err := os.ReadDir(s.path(packsDir))
 	if err != nil {
 		return err
