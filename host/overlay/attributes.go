@@ -10,11 +10,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The overlay's marks on files of an upper layer.
-const (
-	opaqueMark = "trusted.overlay.opaque"
-	originMark = "trusted.overlay.origin"
-)
+// opaqueMark is the overlay's on a directory of an upper layer that hides what
+// lies under it.
+const opaqueMark = "trusted.overlay.opaque"
 
 // copyAttributes gives name in the directory to the owner, mode, attributes and
 // times that st and name in from have. The order matters: a new owner takes
@@ -78,7 +76,8 @@ func copyXattrs(to, from string) error {
 // The overlay's own marks go along. The origin of a file or directory that was
 // copied up names the one in the lower layers, which are the same for the copy;
 // it is how a renamed file is recognized, and how the kernel knows that a
-// directory may hold whiteouts. Where it names nothing any more it is ignored.
+// directory that it merges with no other may hold whiteouts (ovl_get_inode): it
+// would show them otherwise. Where it names nothing any more it is ignored.
 // Only the identity of the overlay itself, kept on the topmost directory, must
 // not be had by two.
 func travels(name string) bool {
@@ -100,11 +99,6 @@ func isOpaque(dir *os.File, name string) bool {
 	var b [1]byte
 	n, err := unix.Lgetxattr(pathIn(dir, name), opaqueMark, b[:])
 	return err == nil && n == 1 && b[0] == 'y'
-}
-
-func hasMark(dir *os.File, mark string) bool {
-	_, err := unix.Fgetxattr(int(dir.Fd()), mark, nil)
-	return err == nil
 }
 
 func setMark(dir *os.File, mark, value string) error {

@@ -156,8 +156,7 @@ func (m *merger) dir(t task) error {
 	if err := parts[0].stat(".", &st); err != nil {
 		return err
 	}
-	hides, err := m.entries(t, parts, to)
-	if err != nil {
+	if err := m.entries(t, parts, to); err != nil {
 		return err
 	}
 	if err := copyAttributes(to, parts[0].dir, ".", &st); err != nil {
@@ -166,22 +165,16 @@ func (m *merger) dir(t task) error {
 	if t.opaque {
 		return setMark(to, opaqueMark, "y")
 	}
-	if hides && t.at.up != nil && !hasMark(to, originMark) {
-		// The kernel looks for whiteouts only in a directory that is merged of
-		// several, or that has the mark of one that was (ovl_get_inode).
-		return setMark(to, originMark, "")
-	}
 	return nil
 }
 
-// entries makes what the parts of a directory hold together, and reports whether
-// a whiteout is among it.
-func (m *merger) entries(t task, parts []part, to *os.File) (hides bool, err error) {
+// entries makes what the parts of a directory hold together.
+func (m *merger) entries(t task, parts []part, to *os.File) error {
 	seen := map[string]bool{}
 	for i, p := range parts {
 		names, err := p.dir.Readdirnames(-1)
 		if err != nil {
-			return false, err
+			return err
 		}
 		for _, name := range names {
 			if seen[name] {
@@ -191,32 +184,29 @@ func (m *merger) entries(t task, parts []part, to *os.File) (hides bool, err err
 				seen[name] = true
 			}
 			if err := m.ctx.Err(); err != nil {
-				return false, err
+				return err
 			}
-			white, err := m.entry(t, parts[i:], to, name)
-			if err != nil {
-				return false, err
+			if err := m.entry(t, parts[i:], to, name); err != nil {
+				return err
 			}
-			hides = hides || white
 		}
 	}
-	return hides, nil
+	return nil
 }
 
 // entry makes what name is in the merged directory. The first part has it.
-func (m *merger) entry(t task, parts []part, to *os.File, name string) (white bool, err error) {
+func (m *merger) entry(t task, parts []part, to *os.File, name string) error {
 	var st unix.Stat_t
 	if err := parts[0].stat(name, &st); err != nil {
-		return false, err
+		return err
 	}
 	if st.Mode&unix.S_IFMT == unix.S_IFDIR {
-		return false, m.subdir(t, parts, to, name)
+		return m.subdir(t, parts, to, name)
 	}
-	white = st.Mode&unix.S_IFMT == unix.S_IFCHR && st.Rdev == 0
-	if white && t.opaque {
-		return false, nil // nothing is left below that it could hide, and there it would show
+	if t.opaque && len(t.layers) > 1 && st.Mode&unix.S_IFMT == unix.S_IFCHR && st.Rdev == 0 {
+		return nil // what it hid has not come along, and below nothing shows
 	}
-	return white, m.file(t.at, parts[0], to, name, &st)
+	return m.file(t.at, parts[0], to, name, &st)
 }
 
 // subdir makes a directory and leaves it to be filled by those parts that show in
