@@ -44,6 +44,15 @@ type Config struct {
 
 	Observe Observe `yaml:"observe"`
 	Events  Events  `yaml:"events"`
+
+	Snapshots Snapshots `yaml:"snapshots"`
+}
+
+// Snapshots says what of snapshots is kept at hand.
+type Snapshots struct {
+	MemoryMB int64 `yaml:"memory_mb"` // of memory, for the images of processes that are likely to be needed soon
+	Copies   int   `yaml:"copies"`    // frozen copies of a snapshot that wait for a branch or a rewind; 0 means none
+	CopiesMB int64 `yaml:"copies_mb"` // of memory, for all such copies together
 }
 
 // TLS names the certificate of the TCP listener.
@@ -101,6 +110,8 @@ func NewConfig(uid int, home string) Config {
 		Pool:    Pool{Size: 1, TTL: 10 * time.Minute},
 		Observe: Observe{Syscalls: "all", Sample: 1, Files: "all", Network: "packets", OnOverload: "throttle", RingKB: 1024, Sources: sourceNames},
 		Events:  Events{Fsync: "none", SegmentMB: 64, KeepMB: 8192},
+
+		Snapshots: Snapshots{MemoryMB: 1024, CopiesMB: 1024},
 	}
 	if uid != 0 {
 		c.Data = filepath.Join(home, ".local/share/glasshouse")

@@ -28,6 +28,7 @@ import (
 	"glasshouse/jail"
 	"glasshouse/observe"
 	"glasshouse/rootfs"
+	"glasshouse/snapshot"
 	"glasshouse/store"
 
 	"golang.org/x/sys/unix"
@@ -48,6 +49,7 @@ type Daemon struct {
 	tokens *access.Tokens
 
 	observers *observe.Observers
+	snapshots *snapshot.Keeper
 	closers   []func() error // newest last
 
 	wg       sync.WaitGroup
@@ -79,6 +81,9 @@ func (d *Daemon) Open(ctx context.Context) (err error) {
 		return err
 	}
 	if err := d.openJails(ctx); err != nil {
+		return err
+	}
+	if err := d.openSnapshots(ctx); err != nil {
 		return err
 	}
 	return d.listen(ctx)

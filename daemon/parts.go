@@ -31,6 +31,7 @@ func (d *Daemon) runtimes() []jail.Runtime {
 		rs = append(rs, jail.Runtime{Name: "oci", Runtime: name, Backend: oci.New(oci.Config{
 			Runtime: name, Path: d.tool(name),
 			CgroupPrefix: prefix, Templates: templates, Base: base,
+			CRIU:     d.tool("criu"),
 			RunDir:   filepath.Join(c.Data, "run", name),
 			NetnsDir: filepath.Join(c.Data, "run", "netns"),
 			Transit:  c.Network.transit,

@@ -17,6 +17,7 @@ type Plan struct {
 	Hostname  string
 	Lower     []string // read-only layers, topmost first, owned by the ids they have inside
 	Sealed    []string // sealed writable layers above Lower, topmost first: files of SealLayer or CopyLayer
+	From      *Plan    // the frozen jail whose writable layer Sealed[0] still is, or nil
 	IDs       IDRange
 	Limits    Limits
 	Network   Network
@@ -94,6 +95,10 @@ type Checkpointer interface {
 	// goes with the jail's other files. The processes of a live jail are frozen
 	// and about to end.
 	SealLayer(ctx context.Context, p Plan, to string) error
+
+	// Shed is Clean, and the writable layer is gone too, but for the name that
+	// SealLayer gave it.
+	Shed(ctx context.Context, p Plan) error
 }
 
 // A Remover is a Backend that removes a jail's files itself, because the daemon

@@ -171,3 +171,6 @@ func checkHostname(name string) error {
 	}
 	return nil
 }
+
+// Check returns what Create would make of a spec, or why it would refuse it.
+func (m *Manager) Check(s Spec) (Spec, error) { return m.check(s) }

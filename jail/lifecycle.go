@@ -49,12 +49,16 @@ func (m *Manager) Create(ctx context.Context, s Spec) (Jail, error) {
 			return j, err
 		} // a spare that died is no reason to refuse
 	}
-	c, err := m.make(ctx, b, s, layers, Created)
+	j, err := m.fresh(s, layers)
+	if err != nil {
+		return Jail{}, err
+	}
+	c, err := m.make(ctx, b, j, source{}, Created)
 	if err != nil {
 		return Jail{}, err
 	}
 	m.pool.wanted(s, layers)
-	j := *c.jail.Load()
+	j = *c.jail.Load()
 	if !s.Start {
 		return j, nil
 	}
@@ -77,20 +81,18 @@ func refuseLacking(op string, b Backend, s Spec) error {
 	return nil
 }
 
-// make isolates a new jail and leaves it in the given state: created, or spare.
-// It records the jail before it touches the host, so that whatever happens the
-// next daemon knows what to remove.
-func (m *Manager) make(ctx context.Context, b Backend, s Spec, layers Layers, to State) (*cell, error) {
+// A source is what a jail is made from, if not from its root filesystem alone.
+type source struct {
+	frozen  func(context.Context, Plan) (Instance, error) // its processes, frozen
+	lineage *Lineage                                      // what its log begins with
+}
+
+// make isolates the new jail j and leaves it in the given state. It records the
+// jail before it touches the host, so that whatever happens the next daemon
+// knows what to remove. A spare with processes stays frozen.
+func (m *Manager) make(ctx context.Context, b Backend, j Jail, from source, to State) (*cell, error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), makeTime)
 	defer cancel()
-	ids, err := m.takeIDs()
-	if err != nil {
-		return nil, err
-	}
-	j := Jail{
-		ID: id.NewJail(), Spec: s, State: Creating, IDs: ids, Created: time.Now(),
-		Lower: layers.Dirs, Digest: layers.Digest, BaseEnv: layers.Env, Boot: m.cfg.Boot,
-	}
 	c := newCell(j)
 	unlock, err := c.lock(ctx, "jail.Create")
 	if err != nil {
@@ -101,29 +103,59 @@ func (m *Manager) make(ctx context.Context, b Backend, s Spec, layers Layers, to
 	m.cells[j.ID] = c
 	m.mu.Unlock()
 
-	inst, err := m.isolate(ctx, b, c)
+	inst, err := m.isolate(ctx, b, c, from)
 	if err != nil {
 		return nil, errors.Join(err, m.destroy(ctx, b, c))
 	}
-	j.State = to
-	if err := m.save(ctx, c, j); err != nil {
+	if from.lineage != nil {
+		_, err = m.lineage(ctx, j.ID, *from.lineage)
+	}
+	if err == nil {
+		j.State = to
+		err = m.save(ctx, c, j)
+	}
+	if err != nil {
 		inst.Close()
 		return nil, errors.Join(err, m.destroy(ctx, b, c))
 	}
-	m.attach(c, inst)
-	if err := m.observe(ctx, b, c, false); err != nil {
+	l := m.attach(c, inst)
+	l.ice.held, l.restored = from.frozen != nil, from.frozen != nil
+	if err = m.observe(ctx, b, c, false); err == nil && to != Spare {
+		err = l.letGo(ctx)
+	}
+	if err != nil {
 		return nil, errors.Join(err, m.destroy(ctx, b, c))
+	}
+	if to == Spare && from.frozen != nil {
+		m.mu.Lock()
+		m.frozen[j.Origin.Snapshot] = append(m.frozen[j.Origin.Snapshot], c)
+		m.mu.Unlock()
 	}
 	return c, nil
 }
 
-func (m *Manager) isolate(ctx context.Context, b Backend, c *cell) (Instance, error) {
+// fresh is a new jail over a root filesystem.
+func (m *Manager) fresh(s Spec, layers Layers) (Jail, error) {
+	ids, err := m.takeIDs()
+	if err != nil {
+		return Jail{}, err
+	}
+	return Jail{
+		ID: id.NewJail(), Spec: s, State: Creating, IDs: ids, Created: time.Now(),
+		Lower: layers.Dirs, Digest: layers.Digest, BaseEnv: layers.Env, Boot: m.cfg.Boot,
+	}, nil
+}
+
+func (m *Manager) isolate(ctx context.Context, b Backend, c *cell, from source) (Instance, error) {
 	j := *c.jail.Load()
 	if err := m.cfg.Store.Put(ctx, j); err != nil {
 		return nil, fmt.Errorf("record jail %s: %w", j.ID, err)
 	}
 	if err := os.Mkdir(m.dir(j.ID), 0o711); err != nil {
 		return nil, err
+	}
+	if from.frozen != nil {
+		return from.frozen(ctx, m.plan(j))
 	}
 	return b.Create(ctx, m.plan(j))
 }
@@ -277,7 +309,7 @@ func (m *Manager) Stop(ctx context.Context, jid id.Jail, o StopOptions) (Jail, e
 		}
 		l := c.live.Load()
 		if l != nil {
-			if err := l.letGo(ctx); err != nil {
+			if err := l.relent(ctx); err != nil {
 				return fmt.Errorf("let %s go on to its end: %w", jid, err)
 			}
 		}
@@ -369,7 +401,7 @@ func (m *Manager) destroy(ctx context.Context, b Backend, c *cell) error {
 		if err := l.inst.Kill(ctx); err != nil {
 			m.cfg.Log.Warn("kill", "jail", j.ID, "err", err) // Clean tries again, harder
 		}
-		l.inst.Close()
+		l.close()
 	}
 	m.unobserve(ctx, j.ID)
 	if err := b.Clean(ctx, m.plan(j)); err != nil {
@@ -383,7 +415,7 @@ func (m *Manager) destroy(ctx context.Context, b Backend, c *cell) error {
 			m.cfg.Log.Warn("log not closed", "jail", j.ID, "err", err)
 		}
 	}
-	if err := m.remove(ctx, b, m.plan(j)); err != nil {
+	if err := m.remove(ctx, b, j); err != nil {
 		return err
 	}
 	if err := m.cfg.Store.Delete(ctx, j.ID); err != nil {

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -14,6 +15,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"glasshouse/event"
 	"glasshouse/fault"
@@ -98,10 +101,11 @@ type Manager struct {
 	ctx     context.Context // ends with Close
 	cancel  context.CancelFunc
 
-	mu    sync.Mutex
-	cells map[id.Jail]*cell   // every jail, also those not visible. guarded by mu
-	ids   map[uint32]struct{} // blocks of ids in use. guarded by mu
-	gone  []place             // where the jails removed last stood in the list. guarded by mu
+	mu     sync.Mutex
+	cells  map[id.Jail]*cell       // every jail, also those not visible. guarded by mu
+	ids    map[uint32]struct{}     // blocks of ids in use. guarded by mu
+	frozen map[id.Snapshot][]*cell // copies of snapshots that wait for a branch. guarded by mu
+	gone   []place                 // where the jails removed last stood in the list. guarded by mu
 }
 
 // A place is where a jail stands in the list of all.
@@ -130,9 +134,22 @@ type cell struct {
 
 // live is what a jail has while its init runs.
 type live struct {
-	inst Instance
-	ctl  *control.Client
-	ice  ice
+	inst   Instance
+	ctl    *control.Client
+	ice    ice
+	parked bool // nobody may talk to init. guarded by the cell's turn
+
+	restored bool // it is of a snapshot, and had not run when it was first watched
+}
+
+// close lets go of the jail. Whoever waits to talk to its init learns that there
+// is none.
+func (l *live) close() {
+	l.inst.Close()
+	if l.parked {
+		l.parked = false
+		l.ctl.Unpark()
+	}
 }
 
 func newCell(j Jail) *cell {
@@ -159,7 +176,7 @@ func NewManager(cfg Config) *Manager {
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
-	m := &Manager{cfg: cfg, cells: map[id.Jail]*cell{}, ids: map[uint32]struct{}{}}
+	m := &Manager{cfg: cfg, cells: map[id.Jail]*cell{}, ids: map[uint32]struct{}{}, frozen: map[id.Snapshot][]*cell{}}
 	m.pool = newPool(m, cfg.Pool)
 	m.copies = newCopies(m)
 	return m
@@ -178,11 +195,19 @@ func (m *Manager) Open(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("read the record of jails: %w", err)
 	}
+	bodies := map[id.Jail]bool{}
 	for _, j := range all {
 		m.ids[j.IDs.First] = struct{}{}
-		m.cells[j.ID] = newCell(j)
+		bodies[j.Body] = true
 	}
-	m.removeStrays(ctx)
+	for _, j := range all {
+		if !bodies[j.ID] || j.Body != "" {
+			m.cells[j.ID] = newCell(j)
+		} else if err := m.cfg.Store.Delete(ctx, j.ID); err != nil { // a jail has moved in since
+			return fmt.Errorf("forget the record of body %s: %w", j.ID, err)
+		}
+	}
+	m.removeStrays(ctx, bodies)
 
 	var wg sync.WaitGroup
 	slots := make(chan struct{}, 8)
@@ -238,6 +263,14 @@ func (m *Manager) reconcile(ctx context.Context, c *cell) {
 		log.Warn("jail left alone: its backend is not configured", "backend", j.Spec.Backend, "runtime", j.Spec.Runtime)
 		return
 	}
+	if cp, ok := b.(Checkpointer); ok && j.Body != "" {
+		// The body it left last may not have been removed to its end.
+		own := j
+		own.Body = ""
+		if err := cp.Shed(ctx, m.plan(own)); err != nil {
+			log.Error("a body that was left is not gone", "err", err)
+		}
+	}
 	switch {
 	case !j.State.visible():
 		log.Info("removing a jail that was half made or half removed", "state", j.State)
@@ -260,7 +293,12 @@ func (m *Manager) reattach(ctx context.Context, b Backend, c *cell) {
 	}
 	switch {
 	case err == nil:
-		m.attach(c, inst).ice.paused = j.State == Paused
+		l := m.attach(c, inst)
+		if j.State == Paused {
+			// Nobody could talk to its init, which still has the descriptors of
+			// those who did when the last daemon ended.
+			l.ice.paused = true
+		}
 		m.cfg.Log.Info("jail reattached", "jail", j.ID, "state", j.State)
 		if err := m.observe(ctx, b, c, true); err != nil {
 			m.cfg.Log.Error("jail goes on unobserved", "jail", j.ID, "err", err)
@@ -297,7 +335,7 @@ func asRecorded(ctx context.Context, b Backend, j Jail, inst Instance) error {
 // records where it ended. The caller holds the cell's turn, or is alone.
 func (m *Manager) settle(ctx context.Context, b Backend, c *cell, to State, reason string) {
 	if l := c.live.Swap(nil); l != nil {
-		l.inst.Close()
+		l.close()
 	}
 	j := *c.jail.Load()
 	m.unobserve(ctx, j.ID)
@@ -314,7 +352,7 @@ func (m *Manager) settle(ctx context.Context, b Backend, c *cell, to State, reas
 
 // removeStrays removes directories that no record knows, as a database restored
 // from a backup would leave. Whatever still holds on to them is left, and said.
-func (m *Manager) removeStrays(ctx context.Context) {
+func (m *Manager) removeStrays(ctx context.Context, bodies map[id.Jail]bool) {
 	entries, err := os.ReadDir(m.cfg.Dir)
 	if err != nil {
 		m.cfg.Log.Error("jails directory not read", "err", err)
@@ -322,7 +360,7 @@ func (m *Manager) removeStrays(ctx context.Context) {
 	}
 	for _, e := range entries {
 		jid := id.Jail(e.Name())
-		if _, known := m.cells[jid]; known || !id.Valid('j', e.Name()) {
+		if _, known := m.cells[jid]; known || bodies[jid] || !id.Valid('j', e.Name()) || m.onlySnapshots(jid) {
 			continue
 		}
 		m.cfg.Log.Warn("removing a jail directory that no record knows", "jail", jid)
@@ -339,7 +377,7 @@ func (m *Manager) removeStrays(ctx context.Context) {
 				m.cfg.Log.Error("stray jail not released", "jail", jid, "err", err)
 			}
 		}
-		if err := os.RemoveAll(m.dir(jid)); err != nil {
+		if err := m.removeDir(jid); err != nil {
 			m.cfg.Log.Error("stray jail not removed", "jail", jid, "err", err)
 		}
 	}
@@ -405,13 +443,53 @@ func (m *Manager) save(ctx context.Context, c *cell, j Jail) error {
 
 func (m *Manager) dir(jid id.Jail) string { return filepath.Join(m.cfg.Dir, string(jid)) }
 
-// remove deletes a jail's directory. Without root, what other users of the jail
-// wrote belongs to ids that only the backend can act for.
-func (m *Manager) remove(ctx context.Context, b Backend, p Plan) error {
+// remove deletes a jail's files, but not its snapshots. Without root, what other
+// users of the jail wrote belongs to ids that only the backend can act for.
+func (m *Manager) remove(ctx context.Context, b Backend, j Jail) error {
 	if r, ok := b.(Remover); ok {
-		return r.Remove(ctx, p)
+		return r.Remove(ctx, m.plan(j))
 	}
-	return os.RemoveAll(p.Dir)
+	if j.body() != j.ID {
+		if err := os.RemoveAll(m.dir(j.body())); err != nil {
+			return err
+		}
+	}
+	return m.removeDir(j.ID)
+}
+
+// snapshotsDir holds, in the directory of a jail, its snapshots. They stay when
+// it goes: others may stand on them.
+const snapshotsDir = "snapshots"
+
+// removeDir deletes a jail's directory, or all of it but its snapshots.
+func (m *Manager) removeDir(jid id.Jail) error {
+	entries, err := os.ReadDir(m.dir(jid))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	errs := []error{err}
+	for _, e := range entries {
+		if e.Name() != snapshotsDir {
+			errs = append(errs, os.RemoveAll(filepath.Join(m.dir(jid), e.Name())))
+		}
+	}
+	if err := errors.Join(errs...); err != nil {
+		return err
+	}
+	for _, dir := range []string{filepath.Join(m.dir(jid), snapshotsDir), m.dir(jid)} {
+		if err := os.Remove(dir); errors.Is(err, unix.ENOTEMPTY) {
+			return nil
+		} else if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+	}
+	return nil
+}
+
+// onlySnapshots reports whether that is all that is left of a jail.
+func (m *Manager) onlySnapshots(jid id.Jail) bool {
+	entries, err := os.ReadDir(m.dir(jid))
+	return err == nil && len(entries) == 1 && entries[0].Name() == snapshotsDir
 }
 
 func (m *Manager) plan(j Jail) Plan {
@@ -420,8 +498,8 @@ func (m *Manager) plan(j Jail) Plan {
 		hostname = string(j.ID)
 	}
 	return Plan{
-		ID: j.ID, Dir: m.dir(j.ID), Runtime: j.Spec.Runtime, Hostname: hostname,
-		Lower: j.Lower, IDs: j.IDs, Limits: j.Spec.Limits, Network: j.Spec.Network,
+		ID: j.body(), Dir: m.dir(j.body()), Runtime: j.Spec.Runtime, Hostname: hostname,
+		Lower: j.Lower, Sealed: j.Sealed, IDs: j.IDs, Limits: j.Spec.Limits, Network: j.Spec.Network,
 		Mounts: j.Spec.Mounts, Workspace: j.Spec.Workspace, Init: m.cfg.Init,
 	}
 }

@@ -176,7 +176,7 @@ func (m *Manager) observe(ctx context.Context, b Backend, c *cell, again bool) e
 	}
 	j, l := *c.jail.Load(), c.live.Load()
 	s := sight(b, l)
-	s.Again = again
+	s.Again, s.Restored = again, l.restored
 	if err := m.cfg.Observer.Attach(ctx, j, s); err != nil {
 		return fmt.Errorf("observe jail %s: %w", j.ID, err)
 	}
@@ -192,7 +192,9 @@ func (m *Manager) watchAnew(ctx context.Context, b Backend, j Jail, l *live, wat
 	if watched {
 		attach = m.cfg.Observer.Reattach
 	}
-	if err := attach(ctx, j, sight(b, l)); err != nil {
+	s := sight(b, l)
+	s.Restored = l.restored
+	if err := attach(ctx, j, s); err != nil {
 		return fmt.Errorf("observe jail %s: %w", j.ID, err)
 	}
 	return nil

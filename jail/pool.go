@@ -143,7 +143,11 @@ func (p *pool) fill(key string, sh *shape) {
 	}
 	sh.making++
 	p.m.wg.Go(func() {
-		c, err := p.m.make(p.m.ctx, b, sh.spec, sh.layers, Spare)
+		j, err := p.m.fresh(sh.spec, sh.layers)
+		var c *cell
+		if err == nil {
+			c, err = p.m.make(p.m.ctx, b, j, source{}, Spare)
+		}
 		p.mu.Lock()
 		defer p.mu.Unlock()
 		sh.making--

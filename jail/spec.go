@@ -117,4 +117,23 @@ type Jail struct {
 	Started *time.Time `json:"started,omitempty"`
 	Stopped *time.Time `json:"stopped,omitempty"`
 	Boot    string     `json:"boot,omitempty"` // the host's boot id it was last running under
+
+	Body   id.Jail  `json:"body,omitempty"`   // the name it has on the host and in the data directory, if that is not its id: it was rewound, or went on over a new layer
+	Sealed []string `json:"sealed,omitempty"` // layers of snapshots, between Lower and the writable one, topmost first
+	Origin *Origin  `json:"origin,omitempty"` // of a jail made from a snapshot
+}
+
+// body is the name a jail has on the host.
+func (j *Jail) body() id.Jail {
+	if j.Body != "" {
+		return j.Body
+	}
+	return j.ID
+}
+
+// Origin is what a jail was made from.
+type Origin struct {
+	Snapshot id.Snapshot `json:"snapshot"`
+	Jail     id.Jail     `json:"jail"`   // of which that is
+	Number   int         `json:"number"` // among those made with it, from 1
 }

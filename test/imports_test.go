@@ -35,6 +35,7 @@ var may = map[string][]string{
 	"rootfs":              {"jail", "nix"},
 	"nix":                 {},
 	"host/cgroup":         {},
+	"host/criu":           {"host/cgroup"},
 	"host/disk":           {},
 	"host/netns":          {},
 	"host/overlay":        {},
@@ -54,14 +55,16 @@ var may = map[string][]string{
 
 	"snapshot/images": {},
 
-	"store": {"jail", "access", "api/replay"},
+	"snapshot": {"event", "jail", "snapshot/images"},
+
+	"store": {"jail", "access", "api/replay", "snapshot"},
 
 	"fault":               {},
 	"id":                  {},
 	"internal/atomicfile": {},
 	"internal/dirs":       {},
 	"internal/undo":       {},
-	"internal/testenv":    {},
+	"internal/thread":     {},
 }
 
 // mayNot lists what must not be linked at all, with the reason.

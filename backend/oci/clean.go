@@ -8,6 +8,8 @@ import (
 	"os"
 	"path/filepath"
 
+	"golang.org/x/sys/unix"
+
 	"glasshouse/fault"
 	"glasshouse/host/disk"
 	"glasshouse/host/overlay"
@@ -45,6 +47,7 @@ func (b *Backend) Clean(ctx context.Context, p jail.Plan) error {
 	err = errors.Join(
 		b.forget(p),
 		dropStaged(l),
+		retire(l),
 		releaseVolume(l),
 		b.removeNetwork(p),
 		removeAll(l.control(), l.identity(), l.bundle(), l.record(), l.image()+".part"),
@@ -53,6 +56,15 @@ func (b *Backend) Clean(ctx context.Context, p jail.Plan) error {
 		return fmt.Errorf("clean jail %s: %w", p.ID, err)
 	}
 	return nil
+}
+
+// Shed implements jail.Checkpointer.
+func (b *Backend) Shed(ctx context.Context, p jail.Plan) error {
+	if err := b.Clean(ctx, p); err != nil {
+		return err
+	}
+	l := layout{p.Dir}
+	return removeAll(l.image(), l.volume())
 }
 
 // dropStaged unmounts what was mounted for the runtime to take over, and the
@@ -88,6 +100,19 @@ func releaseVolume(l layout) error {
 	return errors.Join(errs...)
 }
 
+// retire ends all writing to a volume that has become a sealed layer: an overlay
+// that was mounted before may keep its filesystem alive.
+func retire(l layout) error {
+	var st unix.Stat_t
+	if err := unix.Stat(l.image(), &st); err != nil || st.Nlink == 1 {
+		return nil
+	}
+	if err := disk.Retire(l.volume()); err != nil {
+		return err
+	}
+	return overlay.Unmount(l.volume()) // its device may stay for long, and nobody waits for it
+}
+
 func removeAll(names ...string) error {
 	var errs []error
 	for _, name := range names {
@@ -103,11 +128,16 @@ func (b *Backend) Mount(ctx context.Context, p jail.Plan) (dir string, unmount f
 		return "", nil, err
 	}
 	l := layout{p.Dir}
-	if _, err := os.Stat(l.image()); errors.Is(err, fs.ErrNotExist) {
-		return "", nil, fault.Newf(fault.NotFound, op, string(p.ID), "the jail has no files yet")
-	}
-	if err := errors.Join(b.base(), dirs.Make(l.volume())); err != nil {
+	if err := errors.Join(b.base(), dirs.Make(l.volume()), dropSealed(p, l)); err != nil {
 		return "", nil, fmt.Errorf("mount files of %s: %w", p.ID, err)
+	}
+	if _, err := os.Stat(l.image()); errors.Is(err, fs.ErrNotExist) {
+		if len(p.Sealed) == 0 {
+			return "", nil, fault.Newf(fault.NotFound, op, string(p.ID), "the jail has no files yet")
+		}
+		if err := disk.Make(ctx, l.image(), l.volume(), p.Limits.DiskMB, b.cfg.Templates); err != nil {
+			return "", nil, fmt.Errorf("mount files of %s: %w", p.ID, err)
+		}
 	}
 	unmount = func() error { return errors.Join(dropStaged(l), releaseVolume(l)) }
 	defer func() {
@@ -121,7 +151,10 @@ func (b *Backend) Mount(ctx context.Context, p jail.Plan) (dir string, unmount f
 	if err := errors.Join(dirs.Make(l.upper(), l.merged()), dirs.Empty(l.work())); err != nil {
 		return "", nil, err
 	}
-	lower := append(append([]string(nil), p.Lower...), b.cfg.Base)
+	if err := errors.Join(dirs.Make(l.staged("")), mountSealed(p, l)); err != nil {
+		return "", nil, err
+	}
+	lower := append(append(sealedLayers(p, l), p.Lower...), b.cfg.Base)
 	if err := overlay.Mount(l.merged(), lower, l.upper(), l.work(), noPrivilege); err != nil {
 		return "", nil, err
 	}

@@ -51,6 +51,9 @@ func (b *Backend) Create(ctx context.Context, p jail.Plan) (_ jail.Instance, err
 	if err := m.prepare(ctx); err != nil {
 		return nil, err
 	}
+	if err := m.step("bundle", m.makeBundle); err != nil {
+		return nil, err
+	}
 	return m.start(ctx)
 }
 
@@ -63,8 +66,9 @@ type making struct {
 	layout  layout
 	undo    undo.Stack
 
-	cgroup *cgroup.Cgroup // once prepared
-	netns  string         // path of the network namespace, once prepared
+	cgroup *cgroup.Cgroup // once prepared, as all below
+	netns  string         // path of the network namespace
+	binds  []bind         // the workspace and mounts
 }
 
 // prepare makes everything a jail consists of but its processes. The volume
@@ -120,7 +124,10 @@ func (m *making) prepare(ctx context.Context) (err error) {
 	if <-networked; ctx.Err() != nil {
 		return called.Err()
 	}
-	return m.step("bundle", func() error { return m.makeBundle(binds) })
+	m.binds = binds
+	return m.step("devices", func() error {
+		return errors.Join(netns.MountSysfs(m.netns, l.sysfs()), makeDevices(m.plan, l))
+	})
 }
 
 // step takes one step and tells how long it took.
@@ -139,6 +146,9 @@ func (m *making) step(name string, f func() error) error {
 // makeVolume mounts the jail's disk and makes the directories on it.
 func (m *making) makeVolume(ctx context.Context) error {
 	l := m.layout
+	if err := dropSealed(m.plan, l); err != nil {
+		return err
+	}
 	if _, err := os.Lstat(l.image()); errors.Is(err, os.ErrNotExist) {
 		m.undo.Push("remove the volume", func() error { return removeAll(l.image(), l.volume()) })
 	}
@@ -267,7 +277,11 @@ func (m *making) makeRoot(ids *os.File) error {
 	l := m.layout
 	readOnly := overlay.CloneOptions{IDMap: ids, Options: overlay.Options{ReadOnly: true, NoDev: true}}
 	var lower []string
-	layers := append(append([]string{l.identity()}, m.plan.Lower...), m.backend.cfg.Base)
+	layers := append([]string{l.identity()}, sealedLayers(m.plan, l)...)
+	layers = append(append(layers, m.plan.Lower...), m.backend.cfg.Base)
+	if err := mountSealed(m.plan, l); err != nil {
+		return err
+	}
 	for i, layer := range layers {
 		at := l.layer(i)
 		if err := dirs.Make(at); err != nil {
@@ -292,16 +306,13 @@ func (m *making) makeRoot(ids *os.File) error {
 }
 
 // makeBundle writes what the runtime is told.
-func (m *making) makeBundle(binds []bind) error {
+func (m *making) makeBundle() error {
 	l := m.layout
-	if err := netns.MountSysfs(m.netns, l.sysfs()); err != nil {
-		return err
-	}
 	if err := dirs.Empty(l.bundle()); err != nil {
 		return err
 	}
 	path := filepath.Join("/", m.backend.cfg.CgroupPrefix, string(m.plan.ID))
-	spec := newSpec(m.plan, m.backend.kind, l, m.netns, path, binds)
+	spec := newSpec(m.plan, m.backend.kind, l, m.netns, path, m.binds)
 	b, err := json.Marshal(spec)
 	if err != nil {
 		return err

@@ -22,6 +22,9 @@ func (b *Backend) Alone(ctx context.Context, p jail.Plan, f func(argv []string, 
 	m.undo.Push("remove the runtime's notes", func() error { return b.forget(p) })
 	err := m.prepare(ctx)
 	if err == nil {
+		err = m.makeBundle()
+	}
+	if err == nil {
 		err = os.MkdirAll(b.state(), 0o700)
 	}
 	if err == nil {

@@ -27,7 +27,7 @@ func stageBinds(p jail.Plan, l layout, ids *os.File) ([]bind, error) {
 	var binds []bind
 	root, at := l.merged(), "/"
 	if p.Workspace != nil {
-		b, err := stageWorkspace(p, l)
+		b, err := stageWorkspace(p, l, ids)
 		if err != nil {
 			return nil, fmt.Errorf("workspace %s: %w", p.Workspace.Source, err)
 		}
@@ -61,7 +61,7 @@ func stageBinds(p jail.Plan, l layout, ids *os.File) ([]bind, error) {
 
 // stageWorkspace stacks a layer of the jail's volume over the host's directory,
 // which the kernel then only reads.
-func stageWorkspace(p jail.Plan, l layout) (bind, error) {
+func stageWorkspace(p jail.Plan, l layout, volumeIDs *os.File) (bind, error) {
 	src, dir, err := openSource(p.Workspace.Source)
 	if err != nil {
 		return bind{}, err
@@ -93,9 +93,13 @@ func stageWorkspace(p jail.Plan, l layout) (bind, error) {
 	if err := overlay.Clone(dirs.ProcPath(src), lower, overlay.CloneOptions{Options: readOnly, IDMap: ids}); err != nil {
 		return bind{}, err
 	}
+	layers, err := sealedWorkspace(p, l, volumeIDs)
+	if err != nil {
+		return bind{}, err
+	}
 	mapped := l.staged("volume")
 	upper, work := path.Join(mapped, path.Base(l.wsUpper())), path.Join(mapped, path.Base(l.wsWork()))
-	if err := overlay.Mount(show, []string{lower}, upper, work, noPrivilege); err != nil {
+	if err := overlay.Mount(show, append(layers, lower), upper, work, noPrivilege); err != nil {
 		return bind{}, err
 	}
 	real, err := mountPoint(l.merged(), p.Workspace.At(), true, p.IDs.First)

@@ -15,6 +15,7 @@
 package oci
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -29,6 +30,7 @@ import (
 
 	"glasshouse/fault"
 	"glasshouse/host/cgroup"
+	"glasshouse/host/criu"
 	"glasshouse/host/disk"
 	"glasshouse/host/netns"
 	"glasshouse/host/overlay"
@@ -45,6 +47,7 @@ type Config struct {
 	RunDir       string       // what the runtimes note about their containers
 	Templates    string       // formatted volumes to copy
 	Base         string       // the lowest layer of every jail, made if missing
+	CRIU         string       // of its binary; default: criu, looked up in PATH
 	NetnsDir     string       // of named network namespaces; default: /run/netns
 	Transit      netip.Prefix // addresses of jails with full network; default: netns.Pool
 	Log          *slog.Logger // default: discard
@@ -60,7 +63,11 @@ type Backend struct {
 	log    *slog.Logger
 	tree   func() (*cgroup.Tree, error)
 	base   func() error
-	full   verdict // whether jails can have a full network
+	criu   *criu.Tool
+
+	full        verdict // whether jails can have a full network
+	checkpoints verdict // whether CRIU works
+	digests     sync.Map
 
 	// trace, if set, is told of each step of Create how long it took.
 	trace func(step string, took time.Duration)
@@ -86,6 +93,7 @@ func New(cfg Config) *Backend {
 		log:  cfg.Log,
 		tree: sync.OnceValues(func() (*cgroup.Tree, error) { return cgroup.New(cfg.CgroupPrefix) }),
 	}
+	b.criu = criu.New(cmp.Or(cfg.CRIU, "criu"), cfg.RunDir)
 	b.base = sync.OnceValue(func() error { return rootfs.Base(cfg.Base) })
 	if isCgroup2(unifiedMount) {
 		b.hybrid = unifiedMount

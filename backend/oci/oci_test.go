@@ -20,8 +20,11 @@ const runscPath = "GLASSHOUSE_RUNSC"
 // binary is the path of a runtime on this host, or its name if it is not here.
 func binary(runtime string) string {
 	places := []string{runtime}
-	if runtime == "runsc" {
+	switch runtime {
+	case "runsc":
 		places = append(places, os.Getenv(runscPath), "/var/lib/glasshouse/tools/bin/runsc")
+	case "criu": // a distribution's may be too old for the kernel
+		places = []string{"/var/lib/glasshouse/tools/bin/criu", "criu"}
 	}
 	for _, p := range places {
 		if path, err := exec.LookPath(p); err == nil {
@@ -86,6 +89,7 @@ func (h *host) daemon(runtime string) *oci.Backend {
 	return oci.New(oci.Config{
 		Runtime:      runtime,
 		Path:         binary(runtime),
+		CRIU:         binary("criu"),
 		CgroupPrefix: h.prefix,
 		RunDir:       filepath.Join(h.dir, "run"),
 		Templates:    filepath.Join(h.dir, "templates"),

@@ -137,12 +137,16 @@ func (b *Backend) Open(ctx context.Context, p jail.Plan) (jail.Instance, error) 
 	return b.newInstance(p, cg, r.PID, pidfd), nil
 }
 
-// settled finishes what a daemon that died at the end of Create left to do. A
-// frozen jail was settled long before; it could not answer anyway.
+// settled finishes what a daemon that died at the end of Create, or in a Dump,
+// left to do. A frozen jail could not answer, and has been settled long before
+// but for what a Dump undid.
 func (b *Backend) settled(ctx context.Context, l layout, cg *cgroup.Cgroup) error {
 	frozen, err := cg.Frozen()
-	if err != nil || frozen {
+	if err != nil {
 		return err
+	}
+	if frozen {
+		return sealControl(l)
 	}
 	ctx, cancel := context.WithTimeout(ctx, answerTime)
 	defer cancel()

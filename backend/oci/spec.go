@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"path/filepath"
 	"runtime"
+	"slices"
 
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
@@ -50,10 +51,15 @@ func newSpec(p jail.Plan, k kind, l layout, netns, cgroup string, binds []bind) 
 	ids := []specs.LinuxIDMapping{{ContainerID: 0, HostID: p.IDs.First, Size: p.IDs.Count}}
 	score := oomScore
 	files := rlimitFiles()
-	binds = append([]bind{
+	own := []bind{
 		{source: l.sysfs(), target: "/sys"}, // the machine as its own network namespace sees it
 		{source: l.staged("control"), target: controlDir, write: true},
-	}, binds...)
+	}
+	mounts := ownMounts(p.Limits)
+	if !k.sentry { // which has devices of its own
+		mounts = append(bindMounts([]bind{{source: l.dev(), target: "/dev", write: true}, {source: l.shm(), target: "/dev/shm", write: true}}, k),
+			slices.DeleteFunc(mounts, func(m specs.Mount) bool { return m.Type == "tmpfs" })...)
+	}
 	s := &specs.Spec{
 		Version:  "1.0.2",
 		Root:     &specs.Root{Path: l.merged()},
@@ -70,7 +76,7 @@ func newSpec(p jail.Plan, k kind, l layout, netns, cgroup string, binds []bind) 
 				{Type: "RLIMIT_CORE"},
 			},
 		},
-		Mounts: append(ownMounts(p.Limits), bindMounts(binds, k)...),
+		Mounts: append(mounts, bindMounts(append(own, binds...), k)...),
 		Linux: &specs.Linux{
 			UIDMappings: ids,
 			GIDMappings: ids,
@@ -89,11 +95,9 @@ func newSpec(p jail.Plan, k kind, l layout, netns, cgroup string, binds []bind) 
 	return s
 }
 
-// ownMounts are what every jail has beside its root: /proc and a private /dev
-// with the runtime's default devices. /tmp and /run are on the root filesystem,
-// so that they count as disk and are part of a snapshot. /dev/shm holds half of
-// the jail's memory: what is in it stays when the kernel kills processes for
-// want of memory, so more could cost the jail its init.
+// ownMounts are what every jail has beside its root: /proc and a private /dev.
+// /tmp and /run are on the root filesystem, so that they count as disk and are
+// part of a snapshot.
 func ownMounts(limits jail.Limits) []specs.Mount {
 	shm := fmt.Sprintf("size=%dk", limits.MemoryMB<<10/2)
 	return []specs.Mount{
@@ -155,7 +159,10 @@ func (l layout) merged() string  { return filepath.Join(l.volume(), "merged") }
 // host's own filesystem may appear in other mount namespaces, and stay there.
 func (l layout) staged(name string) string { return filepath.Join(l.volume(), "lower", name) }
 func (l layout) sysfs() string             { return l.staged("sys") }
+func (l layout) dev() string               { return l.staged("dev") }
+func (l layout) shm() string               { return l.staged("shm") }
 func (l layout) layer(i int) string        { return l.staged(fmt.Sprintf("layer-%d", i)) }
+func (l layout) sealed(i int) string       { return l.staged(fmt.Sprintf("sealed-%d", i)) }
 func (l layout) mount(i int) string        { return l.staged(fmt.Sprintf("mount-%d", i)) }
 
 func (l layout) control() string  { return filepath.Join(l.dir, "ctl") }

@@ -7,8 +7,10 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"syscall"
 
 	"github.com/opencontainers/cgroups"
+	"golang.org/x/sys/unix"
 )
 
 // Freezer returns the directory whose files freeze the cgroup.
@@ -19,16 +21,39 @@ func (c *Cgroup) Freezer() string {
 	return c.v1["freezer"]
 }
 
-// First returns the cgroup's directories in the hierarchies of the first
-// generation.
-func (c *Cgroup) First() []string {
-	var dirs []string
+// Born has start, called on this thread alone, start a process that is in the
+// cgroup from its first moment in every hierarchy. In those of the first
+// generation only a thread can lend that, so this one enters them meanwhile.
+func (c *Cgroup) Born(attr *syscall.SysProcAttr, start func() error) (err error) {
+	own, err := ownPaths()
+	if err != nil {
+		return err
+	}
+	tid := []byte(strconv.Itoa(unix.Gettid()))
 	for _, dir := range c.dirs {
-		if dir != c.unified {
-			dirs = append(dirs, dir)
+		if dir == c.unified {
+			continue
+		}
+		back, ok := c.own(own, dir)
+		if !ok {
+			return fmt.Errorf("cgroup %s: no way back from %s", c.path, dir)
+		}
+		// Whoever kills the cgroup while a thread of ours is in it kills us.
+		defer func() { err = errors.Join(err, os.WriteFile(filepath.Join(back, "tasks"), tid, 0)) }()
+		if err := os.WriteFile(filepath.Join(dir, "tasks"), tid, 0); err != nil {
+			return fmt.Errorf("enter cgroup: %w", err)
 		}
 	}
-	return dirs
+	if c.unified == "" {
+		return start()
+	}
+	dir, err := os.Open(c.unified)
+	if err != nil {
+		return err
+	}
+	defer dir.Close()
+	attr.UseCgroupFD, attr.CgroupFD = true, int(dir.Fd())
+	return start()
 }
 
 // FreezeSoon has every process of the cgroup stop when it next could run. Freeze
@@ -47,28 +72,49 @@ func (c *Cgroup) FreezeSoon() error {
 // Expel moves a process out of the cgroup to where this process is, in every
 // hierarchy.
 func (c *Cgroup) Expel(pid int) error {
-	b, err := os.ReadFile("/proc/self/cgroup")
+	own, err := ownPaths()
 	if err != nil {
-		return fmt.Errorf("own cgroup: %w", err)
+		return err
 	}
 	var errs []error
-	for line := range strings.Lines(string(b)) {
-		parts := strings.SplitN(strings.TrimSpace(line), ":", 3)
-		if len(parts) != 3 {
-			continue
+	for _, dir := range c.dirs {
+		if back, ok := c.own(own, dir); ok {
+			errs = append(errs, os.WriteFile(filepath.Join(back, "cgroup.procs"), []byte(strconv.Itoa(pid)), 0))
 		}
-		dir := c.unified
-		if controller, _, _ := strings.Cut(parts[1], ","); controller != "" {
-			dir = c.v1[controller]
-		}
-		if dir == "" {
-			continue // not a hierarchy of ours
-		}
-		own := filepath.Join(strings.TrimSuffix(dir, c.path), parts[2], "cgroup.procs")
-		errs = append(errs, os.WriteFile(own, []byte(strconv.Itoa(pid)), 0))
 	}
 	if err := errors.Join(errs...); err != nil {
 		return fmt.Errorf("take process %d out of cgroup %s: %w", pid, c.path, err)
 	}
 	return nil
+}
+
+// ownPaths returns this process's cgroups: by controller, "" for the second
+// generation, the path below the hierarchy's root.
+func ownPaths() (map[string]string, error) {
+	b, err := os.ReadFile("/proc/self/cgroup")
+	if err != nil {
+		return nil, fmt.Errorf("own cgroup: %w", err)
+	}
+	paths := map[string]string{}
+	for line := range strings.Lines(string(b)) {
+		if parts := strings.SplitN(strings.TrimSpace(line), ":", 3); len(parts) == 3 {
+			for controller := range strings.SplitSeq(parts[1], ",") {
+				paths[controller] = parts[2]
+			}
+		}
+	}
+	return paths, nil
+}
+
+// own returns this process's cgroup in the hierarchy of which dir is one of the
+// cgroup's directories.
+func (c *Cgroup) own(paths map[string]string, dir string) (string, bool) {
+	controller := ""
+	for name, at := range c.v1 {
+		if at == dir {
+			controller = name
+		}
+	}
+	path, ok := paths[controller]
+	return filepath.Join(strings.TrimSuffix(dir, c.path), path), ok && (controller != "" || dir == c.unified)
 }

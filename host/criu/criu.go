@@ -75,6 +75,9 @@ func (t *Tool) ownMounts() error {
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_SLAVE, ""); err != nil {
 		return fmt.Errorf("make mounts follow the host's: %w", err)
 	}
+	if isMemory(runDir) {
+		return nil
+	}
 	if err := unix.Mount("criu", runDir, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, "mode=700"); err != nil {
 		return fmt.Errorf("mount a tmpfs for CRIU's cache: %w", err)
 	}
@@ -83,6 +86,11 @@ func (t *Tool) ownMounts() error {
 		return nil // CRIU asks the kernel again
 	}
 	return os.WriteFile(filepath.Join(runDir, filepath.Base(t.cache)), known, 0o600)
+}
+
+func isMemory(dir string) bool {
+	var st unix.Statfs_t
+	return unix.Statfs(dir, &st) == nil && st.Type == unix.TMPFS_MAGIC
 }
 
 // learn keeps what CRIU found out, seen from the thread that started it.

@@ -28,7 +28,7 @@ func Adopt(from, to string, who Identity) error {
 	if err != nil {
 		return err
 	}
-	if err := os.Mkdir(to, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
+	if err := os.Mkdir(to, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
 		return err
 	}
 	for _, e := range entries {
@@ -83,7 +83,7 @@ func edit[M proto.Message](src, dst string, m M, change func(M) error) error {
 	}
 	out := append([]byte(nil), b[:header]...)
 	out = binary.LittleEndian.AppendUint32(out, uint32(len(payload)))
-	return os.WriteFile(dst, append(out, payload...), 0o600)
+	return os.WriteFile(dst, append(out, payload...), 0o644)
 }
 
 // record reads the only record of an image.

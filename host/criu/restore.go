@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"os"
-	"path/filepath"
 
 	"github.com/checkpoint-restore/go-criu/v8/rpc"
 
@@ -42,16 +41,7 @@ func (t *Tool) Restore(ctx context.Context, r Restore) (pid int, err error) {
 	for at, from := range r.Lent {
 		opts.External = append(opts.External, "mnt["+at+"]:"+from)
 	}
-	at := place{netns: r.Netns, own: true}
-	for _, dir := range r.Cgroup.First() {
-		at.tasks = append(at.tasks, filepath.Join(dir, "tasks"))
-	}
-	if dir := r.Cgroup.Unified(); dir != "" {
-		if at.cgroup, err = os.Open(dir); err != nil {
-			return 0, err
-		}
-		defer at.cgroup.Close()
-	}
+	at := place{netns: r.Netns, cgroup: r.Cgroup}
 	req := &rpc.CriuReq{Type: ptr(rpc.CriuReqType_RESTORE), Opts: opts}
 	resp, err := t.work(ctx, at, req, r.Dir, func(name string, worker int) error {
 		if name != "pre-resume" {

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
-	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -16,15 +15,14 @@ import (
 	"github.com/checkpoint-restore/go-criu/v8/rpc"
 	"golang.org/x/sys/unix"
 
+	"glasshouse/host/cgroup"
 	"glasshouse/internal/thread"
 )
 
 // A place is where a worker is started.
 type place struct {
-	netns  string   // path of the network namespace
-	tasks  []string // files of the first generation of cgroups that this thread's id is written to
-	cgroup *os.File // directory of the second generation to be born in, or nil
-	own    bool     // the cgroup it is born in is the root of its cgroup namespace
+	netns  string         // path of the network namespace
+	cgroup *cgroup.Cgroup // to be born in, as the root of its cgroup namespace; nil: in ours
 }
 
 // logName is CRIU's own log, in the directory of images.
@@ -54,19 +52,14 @@ func (t *Tool) work(ctx context.Context, at place, req *rpc.CriuReq, dir string,
 
 // enter takes this thread to the place.
 func (at place) enter(t *Tool) error {
-	if err := t.ownMounts(); err != nil {
-		return err
-	}
-	for _, file := range at.tasks {
-		if err := os.WriteFile(file, []byte(strconv.Itoa(unix.Gettid())), 0); err != nil {
-			return fmt.Errorf("enter cgroup: %w", err)
-		}
-	}
-	ns, err := os.Open(at.netns)
+	ns, err := os.Open(at.netns) // as long as /run is to be seen
 	if err != nil {
 		return fmt.Errorf("enter network: %w", err)
 	}
 	defer ns.Close()
+	if err := t.ownMounts(); err != nil {
+		return err
+	}
 	if err := unix.Setns(int(ns.Fd()), unix.CLONE_NEWNET); err != nil {
 		return fmt.Errorf("enter network: %w", err)
 	}
@@ -98,14 +91,12 @@ func (t *Tool) start(at place) (*worker, error) {
 	cmd.Env = []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}
 	cmd.ExtraFiles = []*os.File{theirs}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	begin := cmd.Start
 	if at.cgroup != nil {
-		cmd.SysProcAttr.UseCgroupFD = true
-		cmd.SysProcAttr.CgroupFD = int(at.cgroup.Fd())
-	}
-	if at.own {
 		cmd.SysProcAttr.Unshareflags = unix.CLONE_NEWCGROUP
+		begin = func() error { return at.cgroup.Born(cmd.SysProcAttr, cmd.Start) }
 	}
-	if err := cmd.Start(); err != nil {
+	if err := begin(); err != nil {
 		ours.Close()
 		return nil, fmt.Errorf("start %s: %w", t.path, err)
 	}

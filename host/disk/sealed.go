@@ -113,24 +113,62 @@ func MountSealed(img, mountpoint string) error {
 	if on.device != "" {
 		return fault.Newf(fault.Conflict, "disk.MountSealed", mountpoint, "the volume %s is mounted there", on.img)
 	}
-	loop, err := attachSealed(img)
-	if err != nil {
-		return fmt.Errorf("attach sealed volume %s: %w", img, err)
+	deadline := time.Now().Add(patience)
+	for wait := time.Millisecond; ; wait *= 2 {
+		err := mountSealed(img, mountpoint)
+		// A file system that can be written, or a moment ago could.
+		if errors.Is(err, unix.EBUSY) && time.Now().Before(deadline) {
+			time.Sleep(wait)
+			continue
+		}
+		switch {
+		case errors.Is(err, unix.EBUSY):
+			err = fault.New(fault.Conflict, "disk.MountSealed", img, fmt.Errorf("the volume is in use, and can be written: %w", err))
+		case errors.Is(err, unix.EROFS): // the kernel wanted to write
+			err = fault.New(fault.Conflict, "disk.MountSealed", img, fmt.Errorf("the volume was not unmounted: %w", err))
+		}
+		if err != nil {
+			return fmt.Errorf("mount sealed volume %s: %w", img, err)
+		}
+		return nil
 	}
-	defer loop.Close() // the mount holds the device now, or nobody does
-
-	err = mount(loop, mountpoint, unix.MS_RDONLY, "")
-	if errors.Is(err, unix.EROFS) { // the kernel wanted to write
-		err = fault.New(fault.Conflict, "disk.MountSealed", img, fmt.Errorf("the volume was not unmounted: %w", err))
-	}
-	if err != nil {
-		return fmt.Errorf("mount sealed volume %s: %w", img, err)
-	}
-	return nil
 }
 
-// attachSealed returns the read-only loop device of img, joining them if they
-// are not. As in attach, the lock on the image lasts as long as its device: who
+func mountSealed(img, mountpoint string) error {
+	loop, err := attachSealed(img)
+	if err != nil {
+		return err
+	}
+	defer loop.Close() // the mount holds the device now, or nobody does
+	return mount(loop, mountpoint, unix.MS_RDONLY, "")
+}
+
+// Retire makes the volume mounted on mountpoint one that nobody can write to any
+// more, wherever it is mounted, and returns when its files are in the image. An
+// overlay of another may have it as a lower layer meanwhile. Whoever wrote to it
+// must have ended.
+func Retire(mountpoint string) error {
+	on, err := mounted(mountpoint)
+	if err != nil || on.device == "" {
+		return err
+	}
+	flags := uintptr(unix.MS_REMOUNT | unix.MS_RDONLY | unix.MS_NOSUID | unix.MS_NODEV | unix.MS_NOATIME)
+	deadline := time.Now().Add(patience)
+	for {
+		err := unix.Mount("", mountpoint, "", flags, "")
+		if err == unix.EBUSY && time.Now().Before(deadline) {
+			time.Sleep(time.Millisecond) // the last writer is on its way out
+			continue
+		}
+		if err != nil {
+			return fmt.Errorf("retire volume %s: %w", mountpoint, err)
+		}
+		return nil
+	}
+}
+
+// attachSealed returns the loop device of img, joining them, to be read only, if
+// they are not. As in attach, the lock on the image lasts as long as its device: who
 // gets it makes the device, others find it.
 func attachSealed(img string) (*os.File, error) {
 	f, err := os.OpenFile(img, os.O_RDONLY|unix.O_CLOEXEC, 0)
@@ -158,7 +196,8 @@ func attachSealed(img string) (*os.File, error) {
 	}
 }
 
-// attachedSealed returns the read-only device of the image f, or nil. Asking
+// attachedSealed returns the device of the image f, or nil. It may be one that
+// can be written; whether its file system can, mounting shows. Asking
 // every device of the host takes milliseconds where there are hundreds, so the
 // last answer is tried first.
 func attachedSealed(f *os.File) (*os.File, error) {
@@ -172,7 +211,7 @@ func attachedSealed(f *os.File) (*os.File, error) {
 		}
 		guesses.Delete(key)
 	}
-	devices, err := Leftovers(filepath.Dir(f.Name()))
+	devices, err := Leftovers("/") // the image may have been joined under another name
 	if err != nil {
 		return nil, err
 	}
@@ -205,15 +244,14 @@ func remember(f *os.File, device string) {
 	}
 }
 
-// openIf opens a device if it is the image's, and read-only. While it is open it
-// stays that.
+// openIf opens a device if it is the image's. While it is open it stays that.
 func openIf(device string, key imageKey) *os.File {
 	loop, err := os.OpenFile(device, os.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return nil
 	}
 	info, err := unix.IoctlLoopGetStatus64(int(loop.Fd()))
-	if err != nil || (imageKey{info.Device, info.Inode}) != key || info.Flags&unix.LO_FLAGS_READ_ONLY == 0 {
+	if err != nil || (imageKey{info.Device, info.Inode}) != key {
 		loop.Close()
 		return nil
 	}

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"os"
 	"strconv"
+
+	"golang.org/x/sys/unix"
 )
 
 // Make makes each directory, or leaves it as it is.
@@ -39,3 +41,18 @@ func Place(name string, dir bool) error {
 
 // ProcPath names an open file in a way that always leads to it.
 func ProcPath(f *os.File) string { return "/proc/self/fd/" + strconv.Itoa(int(f.Fd())) }
+
+// RemoveEmpty removes the directories that are empty, in the order given, up to
+// the first that is not.
+func RemoveEmpty(names ...string) error {
+	for _, name := range names {
+		err := os.Remove(name)
+		if errors.Is(err, unix.ENOTEMPTY) || errors.Is(err, unix.EEXIST) {
+			return nil
+		}
+		if err != nil && !errors.Is(err, os.ErrNotExist) {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,355 @@
+package oci
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/moby/sys/mountinfo"
+	"golang.org/x/sync/errgroup"
+	"golang.org/x/sys/unix"
+
+	"glasshouse/fault"
+	"glasshouse/host/criu"
+	"glasshouse/host/netns"
+	"glasshouse/internal/dirs"
+	"glasshouse/jail"
+)
+
+var _ jail.Checkpointer = (*Backend)(nil)
+
+const (
+	notesFile = "jail.json" // what the images themselves do not say
+	initFile  = "init"      // the program that init is, which a newer daemon's may not be
+)
+
+// notes are kept with the images of a jail.
+type notes struct {
+	Lent map[string]bool `json:"lent"` // mount points of what the host lends, and whether each is a directory
+	Init string          `json:"init"` // digest of init's program
+}
+
+// CanCheckpoint implements jail.Checkpointer.
+func (b *Backend) CanCheckpoint(ctx context.Context) error {
+	if b.kind.sentry {
+		return b.sentryCanCheckpoint(ctx)
+	}
+	if why, lacking := b.Lacks()["freeze"]; lacking {
+		return fault.Cannot("oci.CanCheckpoint", why, "mount the cgroup2 filesystem")
+	}
+	return b.checkpoints.of(func() error { return b.criu.Probe(ctx) })
+}
+
+// Dump implements jail.Checkpointer.
+func (b *Backend) Dump(ctx context.Context, p jail.Plan, i jail.Instance, dir string) (err error) {
+	inst, ok := i.(*instance)
+	if !ok {
+		return fault.Newf(fault.Invalid, "oci.Dump", string(p.ID), "not a jail of this backend")
+	}
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("write down jail %s: %w", p.ID, err)
+		}
+	}()
+	if b.kind.sentry {
+		return b.sentryDump(ctx, inst, dir)
+	}
+	n := notes{Lent: map[string]bool{}}
+	mounts, err := lent(inst.pid)
+	if err != nil {
+		return err
+	}
+	d := criu.Dump{PID: inst.pid, Netns: b.netnsPath(p), Cgroup: inst.cgroup, Dir: dir}
+	for _, at := range mounts {
+		st, err := os.Stat(fmt.Sprintf("/proc/%d/root%s", inst.pid, at))
+		if err != nil {
+			return err
+		}
+		n.Lent[at], d.Lent = st.IsDir(), append(d.Lent, at)
+	}
+	// A socket is made again with the owner it had, who must be one of the jail.
+	first := int(p.IDs.First)
+	if err := os.Lchown(inst.layout.socket(), first, first); err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, sealControl(inst.layout)) }()
+	// What CRIU is not asked to do is done beside it: the jail waits.
+	steps, stepCtx := errgroup.WithContext(ctx)
+	steps.Go(func() error { return b.criu.Dump(stepCtx, d) })
+	steps.Go(func() (err error) {
+		if n.Init, err = keepInit(filepath.Join(inst.layout.control(), "init"), filepath.Join(dir, initFile)); err != nil {
+			return err
+		}
+		b, err := json.Marshal(n)
+		if err != nil {
+			return err
+		}
+		return os.WriteFile(filepath.Join(dir, notesFile), b, 0o600)
+	})
+	steps.Go(func() error { return packMemory(inst.pid, p.IDs, dir) })
+	return steps.Wait()
+}
+
+// lent returns the mount points of what CRIU is not to write down: all but the
+// root and what has no meaning outside of the jail.
+func lent(pid int) ([]string, error) {
+	f, err := os.Open(fmt.Sprintf("/proc/%d/mountinfo", pid))
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	infos, err := mountinfo.GetMountsFromReader(f, nil)
+	if err != nil {
+		return nil, err
+	}
+	var at []string
+	for _, m := range infos {
+		switch {
+		case m.Mountpoint == "/", m.FSType == "proc", m.FSType == "devpts", m.FSType == "mqueue":
+		default:
+			at = append(at, m.Mountpoint)
+		}
+	}
+	return at, nil
+}
+
+// keepInit copies the program and returns its digest.
+func keepInit(src, dst string) (string, error) {
+	in, err := os.Open(src)
+	if err != nil {
+		return "", err
+	}
+	defer in.Close()
+	out, err := os.OpenFile(dst, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o755)
+	if err != nil {
+		return "", err
+	}
+	sum := sha256.New()
+	_, err = io.Copy(io.MultiWriter(out, sum), in)
+	return hex.EncodeToString(sum.Sum(nil)), errors.Join(err, out.Chmod(0o755), out.Close())
+}
+
+// digestOf returns the digest of a file that does not change while it is there.
+func (b *Backend) digestOf(name string) (string, error) {
+	if d, ok := b.digests.Load(name); ok {
+		return d.(string), nil
+	}
+	f, err := os.Open(name)
+	if err != nil {
+		return "", err
+	}
+	defer f.Close()
+	sum := sha256.New()
+	if _, err := io.Copy(sum, f); err != nil {
+		return "", err
+	}
+	d := hex.EncodeToString(sum.Sum(nil))
+	b.digests.Store(name, d)
+	return d, nil
+}
+
+// Restore implements jail.Checkpointer.
+func (b *Backend) Restore(ctx context.Context, p jail.Plan, dir string) (_ jail.Instance, err error) {
+	const op = "oci.Restore"
+	if err := errors.Join(b.check(p, op), b.checkAlone(p, op)); err != nil {
+		return nil, err
+	}
+	n, err := readNotes(dir)
+	if err != nil {
+		return nil, fmt.Errorf("images in %s: %w", dir, err)
+	}
+	m := &making{backend: b, plan: p, layout: layout{p.Dir}}
+	defer func() {
+		if err == nil {
+			return
+		}
+		err = fmt.Errorf("restore jail %s: %w", p.ID, err)
+		if more := m.undo.Run(); more != nil {
+			b.log.Error("a jail that could not be restored left something behind", "jail", p.ID, "err", more)
+			err = errors.Join(err, more)
+		}
+	}()
+	if digest, err := b.digestOf(p.Init); err != nil || digest != n.Init {
+		m.plan.Init = filepath.Join(dir, initFile) // an older daemon's
+	}
+	if err := m.prepare(ctx); err != nil {
+		return nil, err
+	}
+	if b.kind.sentry {
+		return m.sentryRestore(ctx, dir)
+	}
+	return m.restore(ctx, dir, n)
+}
+
+func readNotes(dir string) (n notes, err error) {
+	b, err := os.ReadFile(filepath.Join(dir, notesFile))
+	if err != nil {
+		return n, err
+	}
+	return n, json.Unmarshal(b, &n)
+}
+
+// restore makes the processes again and takes away what only that needed.
+func (m *making) restore(ctx context.Context, dir string, n notes) (*instance, error) {
+	b, p, l := m.backend, m.plan, m.layout
+	sources, err := m.lend(n)
+	if err != nil {
+		return nil, err
+	}
+	if err := unpackMemory(dir, p.IDs, l); err != nil {
+		return nil, err
+	}
+	images := dir + "." + string(p.ID)
+	m.undo.Push("remove the copy of the images", func() error { return os.RemoveAll(images) })
+	err = m.step("adopt", func() error {
+		return criu.Adopt(dir, images, criu.Identity{FirstID: p.IDs.First, Hostname: p.Hostname})
+	})
+	if err != nil {
+		return nil, err
+	}
+	// The limits are the jail's own: CRIU needs a little beside them.
+	roomy := b.kind.limits(p.Limits)
+	roomy.PIDs, roomy.MemoryBytes = roomy.PIDs+restorers, roomy.MemoryBytes+restorerMemory
+	if err := m.cgroup.Set(roomy); err != nil {
+		return nil, err
+	}
+	m.undo.Push("kill its processes", func() error { return m.cgroup.Kill(context.Background()) })
+	var pid int
+	err = m.step("criu", func() (err error) {
+		pid, err = b.criu.Restore(ctx, criu.Restore{
+			Dir: images, Root: l.merged(), Lent: sources, Netns: m.netns, Cgroup: m.cgroup,
+		})
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	if err := errors.Join(m.cgroup.Set(b.kind.limits(p.Limits)), netns.CloseOutward(m.netns)); err != nil {
+		return nil, err
+	}
+	pidfd, err := openPID(pid)
+	if err != nil {
+		return nil, fmt.Errorf("init ended at once: %w", err)
+	}
+	i := b.newInstance(p, m.cgroup, pid, pidfd)
+	m.undo.Push("let go of init", i.Close)
+	r, err := newRecord(pid)
+	if err != nil {
+		return nil, err
+	}
+	err = m.step("settle", func() error {
+		return errors.Join(r.write(l.record()), dropStaged(l), sealControl(l), os.RemoveAll(images))
+	})
+	if err != nil {
+		return nil, err
+	}
+	m.undo.Keep()
+	return i, nil
+}
+
+const (
+	restorers      = 16       // processes and threads of CRIU's own
+	restorerMemory = 64 << 20 // and their memory
+)
+
+// lend returns what the host lends the jail: by mount point, the mount prepared
+// for it.
+func (m *making) lend(n notes) (map[string]string, error) {
+	l := m.layout
+	sources := map[string]string{
+		"/dev": l.dev(), "/dev/shm": l.shm(), "/sys": l.sysfs(), controlDir: l.staged("control"),
+	}
+	for _, b := range m.binds {
+		sources[b.target] = b.source
+	}
+	// The rest covers what is none of the jail's business, with the flags that
+	// the runtime's own covers have: none may be taken away again.
+	cover := l.staged("cover")
+	if err := errors.Join(dirs.Make(cover), memory(cover, unix.MS_RDONLY, "mode=755,size=4k")); err != nil {
+		return nil, err
+	}
+	lent := map[string]string{}
+	for at, dir := range n.Lent {
+		source, ok := sources[at]
+		switch {
+		case ok:
+		case !covered(at):
+			return nil, fault.Newf(fault.Invalid, "oci.Restore", at, "the jail had something mounted there that this one is not given")
+		case dir:
+			source = cover
+		default:
+			source = filepath.Join(l.dev(), "null")
+		}
+		lent[at] = source
+	}
+	return lent, nil
+}
+
+// covered reports whether a mount point is one of the masked paths.
+func covered(at string) bool {
+	for _, m := range masked {
+		if at == m {
+			return true
+		}
+	}
+	return false
+}
+
+// Dumpable implements jail.Checkpointer.
+func (b *Backend) Dumpable(ctx context.Context, p jail.Plan, i jail.Instance) error {
+	if err := b.CanCheckpoint(ctx); err != nil {
+		return err
+	}
+	inst, ok := i.(*instance)
+	if !ok || b.kind.sentry {
+		return nil // gVisor refuses what it cannot do before it begins
+	}
+	pids, err := inst.cgroup.PIDs()
+	if err != nil {
+		return err
+	}
+	for _, pid := range pids {
+		if what := undumpable(pid); what != "" {
+			comm, _ := os.ReadFile(fmt.Sprintf("/proc/%d/comm", pid))
+			return fault.Cannot("snapshot", fmt.Sprintf("%s holds %s, which cannot be written down", bytes.TrimSpace(comm), what),
+				"end it, or have it use something else, and try again")
+		}
+	}
+	return nil
+}
+
+// undumpable returns what a process holds that CRIU cannot make again, or "".
+func undumpable(pid int) string {
+	dir := fmt.Sprintf("/proc/%d/fd", pid)
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return "" // it has ended
+	}
+	for _, e := range entries {
+		to, err := os.Readlink(filepath.Join(dir, e.Name()))
+		if err != nil {
+			continue
+		}
+		switch {
+		case to == "anon_inode:[io_uring]":
+			return "an io_uring"
+		case to == "anon_inode:[userfaultfd]":
+			return "a userfaultfd"
+		case to == "anon_inode:[perf_event]":
+			return "a perf event"
+		case strings.HasPrefix(to, "anon_inode:bpf"), strings.HasPrefix(to, "anon_inode:kvm"), strings.HasPrefix(to, "anon_inode:[fanotify"):
+			return "a descriptor of kind " + strings.TrimPrefix(to, "anon_inode:")
+		case strings.HasPrefix(to, "/dev/nvidia"), strings.HasPrefix(to, "/dev/dri/"), to == "/dev/kvm", to == "/dev/fuse":
+			return "the device " + to
+		}
+	}
+	return ""
+}

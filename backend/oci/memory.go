@@ -1,0 +1,216 @@
+package oci
+
+import (
+	"archive/tar"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"glasshouse/jail"
+)
+
+// memoryFile holds what was in a jail's filesystems in memory.
+const memoryFile = "memory.tar"
+
+// packMemory keeps what a frozen jail has in /dev/shm, and what it has added to
+// /dev. Usually that is nothing, and there is no file.
+func packMemory(pid int, ids jail.IDRange, dir string) (err error) {
+	p := &packer{ids: ids, file: filepath.Join(dir, memoryFile), seen: map[uint64]string{}}
+	defer func() { err = errors.Join(err, p.close()) }()
+	for _, at := range []string{"dev", "dev/shm"} {
+		root, err := os.OpenRoot(fmt.Sprintf("/proc/%d/root/%s", pid, at))
+		if err != nil {
+			return err
+		}
+		err = fs.WalkDir(root.FS(), ".", func(name string, e fs.DirEntry, err error) error {
+			switch {
+			case err != nil || name == ".":
+				return err
+			case at == "dev" && ours(name):
+				if e.IsDir() {
+					return fs.SkipDir
+				}
+				return nil
+			}
+			return p.add(root, name, path.Join(at, name))
+		})
+		if err := errors.Join(err, root.Close()); err != nil {
+			return fmt.Errorf("keep /%s: %w", at, err)
+		}
+	}
+	return nil
+}
+
+// ours reports whether a name in /dev is one every jail has.
+func ours(name string) bool {
+	for _, d := range devices {
+		if d.name == name {
+			return true
+		}
+	}
+	for _, link := range deviceLinks {
+		if link[0] == name {
+			return true
+		}
+	}
+	return slices.Contains(deviceDirs, name)
+}
+
+type packer struct {
+	ids  jail.IDRange
+	file string
+	out  *os.File // nil until there is something to keep
+	tar  *tar.Writer
+	seen map[uint64]string // the names of files with several
+}
+
+func (p *packer) add(root *os.Root, name, as string) error {
+	fi, err := root.Lstat(name)
+	if err != nil {
+		return err
+	}
+	if fi.Mode().Type()&(fs.ModeSocket|fs.ModeDevice) != 0 {
+		return nil // CRIU binds sockets again; a jail can make no device
+	}
+	if p.out == nil {
+		if p.out, err = os.OpenFile(p.file, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600); err != nil {
+			return err
+		}
+		p.tar = tar.NewWriter(p.out)
+	}
+	link := ""
+	if fi.Mode().Type() == fs.ModeSymlink {
+		if link, err = root.Readlink(name); err != nil {
+			return err
+		}
+	}
+	h, err := tar.FileInfoHeader(fi, link)
+	if err != nil {
+		return err
+	}
+	st := fi.Sys().(*syscall.Stat_t)
+	h.Name, h.Uname, h.Gname, h.Format = as, "", "", tar.FormatPAX
+	h.Uid, h.Gid = int(st.Uid-p.ids.First), int(st.Gid-p.ids.First)
+	first, again := p.seen[st.Ino]
+	if regular := fi.Mode().IsRegular(); regular && st.Nlink > 1 && again {
+		h.Typeflag, h.Linkname, h.Size = tar.TypeLink, first, 0
+		return p.tar.WriteHeader(h)
+	} else if regular {
+		p.seen[st.Ino] = as
+	}
+	if err := p.tar.WriteHeader(h); err != nil || !fi.Mode().IsRegular() {
+		return err
+	}
+	f, err := root.Open(name)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	_, err = io.CopyN(p.tar, f, h.Size)
+	return err
+}
+
+func (p *packer) close() error {
+	if p.out == nil {
+		return nil
+	}
+	return errors.Join(p.tar.Close(), p.out.Close())
+}
+
+// unpackMemory fills the filesystems in memory of a jail that is being made.
+func unpackMemory(dir string, ids jail.IDRange, l layout) error {
+	f, err := os.Open(filepath.Join(dir, memoryFile))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	// /dev/shm is not yet mounted below /dev.
+	dev, err := os.OpenRoot(l.dev())
+	if err != nil {
+		return err
+	}
+	defer dev.Close()
+	shm, err := os.OpenRoot(l.shm())
+	if err != nil {
+		return err
+	}
+	defer shm.Close()
+	for r := tar.NewReader(f); ; {
+		h, err := r.Next()
+		if err == io.EOF {
+			return nil
+		}
+		if err != nil {
+			return fmt.Errorf("%s: %w", memoryFile, err)
+		}
+		root, name := dev, ""
+		if name, err = filepath.Rel("dev/shm", h.Name); err == nil && filepath.IsLocal(name) {
+			root = shm
+		} else {
+			name, err = filepath.Rel("dev", h.Name)
+		}
+		if err == nil {
+			err = unpack(root, name, h, r, ids)
+		}
+		if err != nil {
+			return fmt.Errorf("%s: %s: %w", memoryFile, h.Name, err)
+		}
+	}
+}
+
+func unpack(root *os.Root, name string, h *tar.Header, content io.Reader, ids jail.IDRange) error {
+	var err error
+	switch h.Typeflag {
+	case tar.TypeDir:
+		err = root.Mkdir(name, 0o700)
+	case tar.TypeReg:
+		var f *os.File
+		if f, err = root.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600); err == nil {
+			_, err = io.Copy(f, content)
+			err = errors.Join(err, f.Close())
+		}
+	case tar.TypeLink:
+		first, relErr := filepath.Rel("dev/shm", h.Linkname)
+		if relErr != nil || !filepath.IsLocal(first) {
+			first, relErr = filepath.Rel("dev", h.Linkname)
+		}
+		return errors.Join(relErr, root.Link(first, name))
+	case tar.TypeSymlink:
+		err = root.Symlink(h.Linkname, name)
+	case tar.TypeFifo:
+		err = within0(root, name, func(dir int, base string) error { return unix.Mkfifoat(dir, base, 0o600) })
+	}
+	if err != nil {
+		return err
+	}
+	if err := root.Lchown(name, h.Uid+int(ids.First), h.Gid+int(ids.First)); err != nil {
+		return err
+	}
+	if h.Typeflag == tar.TypeSymlink {
+		return nil
+	}
+	mode := h.FileInfo().Mode()
+	return errors.Join(root.Chmod(name, mode), root.Chtimes(name, time.Time{}, h.ModTime))
+}
+
+// within0 runs f on the directory that holds name below root.
+func within0(root *os.Root, name string, f func(dir int, base string) error) error {
+	dir, err := root.Open(filepath.Dir(name))
+	if err != nil {
+		return err
+	}
+	defer dir.Close()
+	return f(int(dir.Fd()), filepath.Base(name))
+}

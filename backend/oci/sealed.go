@@ -1,0 +1,170 @@
+package oci
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"glasshouse/fault"
+	"glasshouse/host/disk"
+	"glasshouse/host/overlay"
+	"glasshouse/internal/dirs"
+	"glasshouse/jail"
+)
+
+// mountSealed shows each sealed layer of p at its place among the staged mounts.
+// A layer that was sealed a moment ago may still be some jail's mounted volume:
+// one filesystem cannot be mounted both to be read and to be written, so then it
+// is that mount's clone, which cannot be written.
+func mountSealed(p jail.Plan, l layout) error {
+	for i, img := range p.Sealed {
+		at := l.sealed(i)
+		if err := dirs.Make(at); err != nil {
+			return err
+		}
+		if err := showSealed(p, i, at); err != nil {
+			return fmt.Errorf("sealed layer %s: %w", img, err)
+		}
+	}
+	return nil
+}
+
+func showSealed(p jail.Plan, i int, at string) error {
+	if i == 0 && p.From != nil {
+		return overlay.Clone(layout{p.From.Dir}.volume(), at, overlay.CloneOptions{Options: overlay.Options{ReadOnly: true, NoDev: true, NoSuid: true}})
+	}
+	return disk.MountSealed(p.Sealed[i], at)
+}
+
+// sealedLayers returns the root's part of each sealed layer, topmost first.
+func sealedLayers(p jail.Plan, l layout) []string {
+	var layers []string
+	for i := range p.Sealed {
+		layers = append(layers, filepath.Join(l.sealed(i), filepath.Base(l.upper())))
+	}
+	return layers
+}
+
+// sealedWorkspace shows the workspace's part of each sealed layer, topmost first.
+func sealedWorkspace(p jail.Plan, l layout, ids *os.File) ([]string, error) {
+	var layers []string
+	for i := range p.Sealed {
+		part := filepath.Join(l.sealed(i), filepath.Base(l.wsUpper()))
+		if _, err := os.Lstat(part); errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		at := l.staged(fmt.Sprintf("sealed-workspace-%d", i))
+		if err := dirs.Make(at); err != nil {
+			return nil, err
+		}
+		readOnly := overlay.CloneOptions{IDMap: ids, Options: overlay.Options{ReadOnly: true, NoDev: true, NoSuid: true}}
+		if err := overlay.Clone(part, at, readOnly); err != nil {
+			return nil, err
+		}
+		layers = append(layers, at)
+	}
+	return layers, nil
+}
+
+// dropSealed removes a volume that has become the topmost sealed layer: a crash
+// came before that was done.
+func dropSealed(p jail.Plan, l layout) error {
+	if len(p.Sealed) == 0 {
+		return nil
+	}
+	own, err := os.Stat(l.image())
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	top, err := os.Stat(p.Sealed[0])
+	if err != nil {
+		return err
+	}
+	if !os.SameFile(own, top) {
+		return nil
+	}
+	return os.Remove(l.image())
+}
+
+// SealLayer implements jail.Checkpointer.
+func (b *Backend) SealLayer(ctx context.Context, p jail.Plan, to string) error {
+	const op = "oci.SealLayer"
+	if err := checkPlace(p, op); err != nil {
+		return err
+	}
+	l := layout{p.Dir}
+	err := os.Link(l.image(), to)
+	if errors.Is(err, fs.ErrNotExist) {
+		return fault.Newf(fault.NotFound, op, string(p.ID), "the jail has no files yet")
+	}
+	if err != nil {
+		return fmt.Errorf("seal the layer of %s: %w", p.ID, err)
+	}
+	return nil
+}
+
+// copyAtMost bounds what is copied while a jail waits: what takes no longer than
+// its processes take to be written down.
+var copyAtMost = overlay.CopyLimit{Files: 300, Bytes: 8 << 20}
+
+// CopyLayer implements jail.Checkpointer.
+func (b *Backend) CopyLayer(ctx context.Context, p jail.Plan, to string) (err error) {
+	const op = "oci.CopyLayer"
+	if err := checkPlace(p, op); err != nil {
+		return err
+	}
+	l := layout{p.Dir}
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("copy the layer of %s: %w", p.ID, errors.Join(err, os.RemoveAll(to)))
+		}
+	}()
+	if disk.CanClone(p.Dir) {
+		return disk.Clone(ctx, l.image(), l.volume(), to)
+	}
+	return b.copyFiles(ctx, p, to)
+}
+
+// copyFiles copies the layer file by file to a volume of its own.
+func (b *Backend) copyFiles(ctx context.Context, p jail.Plan, to string) (err error) {
+	l := layout{p.Dir}
+	for _, upper := range []string{l.upper(), l.wsUpper()} {
+		_, _, over, err := overlay.Measure(ctx, upper, copyAtMost)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		if over {
+			return fault.Newf(fault.TooLarge, "oci.CopyLayer", string(p.ID), "more than %d files or %d bytes", copyAtMost.Files, copyAtMost.Bytes)
+		}
+	}
+	at := to + ".mnt"
+	if err := os.Mkdir(at, 0o700); err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, disk.Unmount(at), os.Remove(at)) }()
+	if err := disk.Make(ctx, to, at, p.Limits.DiskMB, b.cfg.Templates); err != nil {
+		return err
+	}
+	for _, upper := range []string{l.upper(), l.wsUpper()} {
+		if _, err := os.Lstat(upper); errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		into := filepath.Join(at, filepath.Base(upper))
+		if err := os.Mkdir(into, 0o755); err != nil {
+			return err
+		}
+		if _, err := overlay.CopyLayer(ctx, upper, into, copyAtMost); err != nil {
+			return err
+		}
+	}
+	return nil
+}

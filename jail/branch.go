@@ -1,0 +1,286 @@
+package jail
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"slices"
+	"time"
+
+	"glasshouse/event"
+	"glasshouse/fault"
+	"glasshouse/id"
+	"glasshouse/jailinit/protocol"
+)
+
+// BranchOptions say how a jail made from an image is to be.
+type BranchOptions struct {
+	Spec   Spec   // with defaults filled in
+	Number int    // among those made with it, from 1
+	Op     string // the word for it in the log: branch or restore
+	Spare  bool   // frozen, for a Branch or Rewind of the same image to take
+}
+
+// Branch makes a new jail from an image: running where that one was, if it has
+// processes, and else created.
+func (m *Manager) Branch(ctx context.Context, img Image, o BranchOptions) (Jail, error) {
+	const op = "jail.Branch"
+	b, err := m.backend(o.Spec)
+	if err != nil {
+		return Jail{}, err
+	}
+	cp, ok := b.(Checkpointer)
+	if !ok {
+		return Jail{}, fault.Cannot(op, "the backend "+o.Spec.Backend+" cannot make jails from snapshots", "use a jail with --backend oci")
+	}
+	if err := refuseLacking(op, b, o.Spec); err != nil {
+		return Jail{}, err
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), makeTime)
+	defer cancel()
+	if !o.Spare && img.Images != "" {
+		if c := m.takeSpare(img.Snapshot, o.Spec); c != nil {
+			j, err := m.wake(ctx, b, c, o)
+			if !errors.Is(err, errSpareGone) {
+				return j, err
+			}
+		}
+	}
+	ids, err := m.takeIDs()
+	if err != nil {
+		return Jail{}, err
+	}
+	j := Jail{
+		ID: id.NewJail(), Spec: o.Spec, State: Creating, IDs: ids, Created: time.Now(), Boot: m.cfg.Boot,
+		Lower: img.Jail.Lower, Digest: img.Jail.Digest, BaseEnv: img.Jail.BaseEnv, Sealed: img.Jail.Sealed,
+		Origin: &Origin{Snapshot: img.Snapshot, Jail: img.Jail.ID, Number: o.Number},
+	}
+	from := source{lineage: &Lineage{Op: o.Op, Snapshot: img.Snapshot, Parent: img.Jail.ID, Seq: img.Seq}}
+	to := Created
+	if img.Images != "" {
+		to = Running
+		from.frozen = func(ctx context.Context, p Plan) (Instance, error) { return cp.Restore(ctx, p, img.Images) }
+		now := time.Now()
+		j.Started = &now
+	}
+	if o.Spare {
+		to = Spare
+	}
+	c, err := m.make(ctx, b, j, from, to)
+	if err != nil {
+		return Jail{}, err
+	}
+	if to == Running {
+		m.announce(c)
+	}
+	return *c.jail.Load(), nil
+}
+
+// takeSpare returns a frozen copy of a snapshot that fits s, or nil.
+func (m *Manager) takeSpare(of id.Snapshot, s Spec) *cell {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for i, c := range m.frozen[of] {
+		j := c.jail.Load()
+		if s.Limits == j.Spec.Limits && s.Network == j.Spec.Network && s.Hostname == j.Spec.Hostname {
+			m.frozen[of] = slices.Delete(m.frozen[of], i, i+1)
+			return c
+		}
+	}
+	return nil
+}
+
+// Copies returns how many frozen copies of a snapshot wait.
+func (m *Manager) Copies(of id.Snapshot) int {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return len(m.frozen[of])
+}
+
+// DropCopies removes the frozen copies of a snapshot.
+func (m *Manager) DropCopies(ctx context.Context, of id.Snapshot) error {
+	m.mu.Lock()
+	cells := m.frozen[of]
+	delete(m.frozen, of)
+	m.mu.Unlock()
+	var errs []error
+	for _, c := range cells {
+		errs = append(errs, m.dropSpare(ctx, c))
+	}
+	return errors.Join(errs...)
+}
+
+func (m *Manager) dropSpare(ctx context.Context, c *cell) error {
+	unlock, err := c.lock(ctx, "jail.DropCopies")
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	b, err := m.backend(c.jail.Load().Spec)
+	if err != nil {
+		return err
+	}
+	return m.destroy(ctx, b, c)
+}
+
+// wake hands a frozen copy to whoever asked for a branch.
+func (m *Manager) wake(ctx context.Context, b Backend, c *cell, o BranchOptions) (Jail, error) {
+	unlock, err := c.lock(ctx, "jail.Branch")
+	if err != nil {
+		return Jail{}, err
+	}
+	defer unlock()
+	l := c.live.Load()
+	if l == nil {
+		return Jail{}, errSpareGone
+	}
+	j, now, origin := *c.jail.Load(), time.Now(), *c.jail.Load().Origin
+	origin.Number = o.Number
+	j.Spec, j.Created, j.Started, j.State, j.Origin = o.Spec, now, &now, Running, &origin
+	if err := m.save(ctx, c, j); err != nil {
+		return Jail{}, errors.Join(err, m.destroy(ctx, b, c))
+	}
+	if err := l.letGo(ctx); err != nil {
+		return Jail{}, errors.Join(err, m.destroy(ctx, b, c))
+	}
+	m.announce(c)
+	return j, nil
+}
+
+// announce tells a new jail's programs that they are not the ones they were:
+// what they know of random numbers, others know as well. It is done beside
+// whatever comes next; what goes wrong is said.
+func (m *Manager) announce(c *cell) {
+	j, l := *c.jail.Load(), c.live.Load()
+	if l == nil || j.Origin == nil {
+		return
+	}
+	m.wg.Go(func() {
+		ctx, cancel := context.WithTimeout(m.ctx, makeTime)
+		defer cancel()
+		seed := make([]byte, protocol.SeedSize)
+		rand.Read(seed) // never fails
+		err := l.ctl.Branched(ctx, protocol.Branched{
+			Jail: j.ID, Snapshot: j.Origin.Snapshot, Hostname: m.plan(j).Hostname, Branch: j.Origin.Number, Seed: seed,
+		})
+		if err != nil {
+			m.cfg.Log.Warn("a branch was not told of all", "jail", j.ID, "err", err)
+		}
+	})
+}
+
+// Sealed returns the sealed layers that jails stand on, spares included.
+func (m *Manager) Sealed() map[string]bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	used := map[string]bool{}
+	for _, c := range m.cells {
+		for _, layer := range c.jail.Load().Sealed {
+			used[layer] = true
+		}
+	}
+	return used
+}
+
+// Rewind has a jail go on where it, or another, was when img was taken. What it
+// did since is gone from its files and its memory, and stays in its log.
+func (m *Manager) Rewind(ctx context.Context, jid id.Jail, img Image) (Jail, error) {
+	const op = "jail.Rewind"
+	return m.change(ctx, jid, op, func(ctx context.Context, b Backend, c *cell) error {
+		cp, ok := b.(Checkpointer)
+		was := *c.jail.Load()
+		if !ok || was.Spec.Backend != img.Jail.Spec.Backend || was.Spec.Runtime != img.Jail.Spec.Runtime || was.Digest != img.Jail.Digest {
+			return fault.Newf(fault.Conflict, op, string(jid), "the snapshot is of another kind of jail: branch from it instead")
+		}
+		next := was
+		next.Sealed, next.Lower = img.Jail.Sealed, img.Jail.Lower
+		if img.Images == "" {
+			return m.rewindFiles(ctx, b, cp, c, next)
+		}
+		now := time.Now()
+		next.State, next.Started, next.Stopped, next.Reason = Running, &now, nil, ""
+		l := c.live.Load()
+		if l != nil {
+			if err := l.park(ctx); err != nil {
+				return err
+			}
+			defer func() {
+				if cur := c.live.Load(); cur != nil {
+					cur.unpark()
+				}
+			}()
+			if err := l.hold(ctx); err != nil {
+				return err
+			}
+		}
+		body, err := m.spareBody(ctx, img.Snapshot, next)
+		if body == nil && err == nil {
+			body, err = m.body(ctx, cp, next, img.Images, nil)
+		}
+		var leave func() error
+		if err == nil {
+			if l != nil {
+				l.ice.paused = false // a paused jail that is rewound runs
+			}
+			leave, err = m.inhabit(ctx, b, c, body, &Lineage{Op: event.OpRewind, Snapshot: img.Snapshot, Parent: img.Jail.ID, Seq: img.Seq})
+		}
+		if leave == nil {
+			if l != nil {
+				l.ice.paused = was.State == Paused
+				err = errors.Join(err, l.letGo(ctx))
+			}
+			return err
+		}
+		c.live.Load().unpark()
+		return errors.Join(err, leave())
+	})
+}
+
+// spareBody makes a frozen copy of a snapshot, if one waits, the body of j.
+func (m *Manager) spareBody(ctx context.Context, of id.Snapshot, j Jail) (*body, error) {
+	c := m.takeSpare(of, j.Spec)
+	if c == nil {
+		return nil, nil
+	}
+	unlock, err := c.lock(ctx, "jail.Rewind")
+	if err != nil {
+		return nil, err
+	}
+	defer unlock()
+	l := c.live.Swap(nil)
+	if l == nil {
+		return nil, nil
+	}
+	spare := *c.jail.Load()
+	m.mu.Lock()
+	delete(m.cells, spare.ID)
+	m.mu.Unlock()
+	m.unobserve(ctx, spare.ID)
+	if m.cfg.Observer != nil {
+		if err := m.cfg.Observer.Forget(spare.ID); err != nil {
+			return nil, err
+		}
+	}
+	j.Body, j.IDs, j.Boot = spare.ID, spare.IDs, spare.Boot
+	return &body{j, l.inst}, m.recordHalf(ctx, j)
+}
+
+// rewindFiles takes a jail back to a snapshot that has files alone. It stops.
+func (m *Manager) rewindFiles(ctx context.Context, b Backend, cp Checkpointer, c *cell, next Jail) error {
+	if l := c.live.Load(); l != nil {
+		if err := l.inst.Kill(ctx); err != nil {
+			return err
+		}
+	}
+	was := *c.jail.Load()
+	m.settle(ctx, b, c, Stopped, "")
+	if j := c.jail.Load(); j.State == Failed {
+		return errors.New(j.Reason)
+	}
+	if err := cp.Shed(ctx, m.plan(was)); err != nil {
+		return err
+	}
+	j := *c.jail.Load()
+	j.Sealed, j.Lower = next.Sealed, next.Lower
+	return m.save(ctx, c, j)
+}

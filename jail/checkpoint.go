@@ -1,0 +1,336 @@
+package jail
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"glasshouse/event"
+	"glasshouse/fault"
+	"glasshouse/id"
+	"glasshouse/jailinit/control"
+)
+
+// Layering is how the writable layer of a running jail gets into a checkpoint.
+type Layering string
+
+const (
+	// Copied: the jail keeps its layer, and the checkpoint has a copy, made while
+	// the jail waits: at once where the host's filesystem can share blocks, file
+	// by file where there are few.
+	Copied Layering = "copied"
+
+	// Stacked: the layer is the checkpoint's, as it is and whatever its size, and
+	// the jail goes on as a new set of the same processes over a new layer. What
+	// it had connected outside is closed.
+	Stacked Layering = "stacked"
+)
+
+// CheckpointOptions say where a checkpoint of a jail goes.
+type CheckpointOptions struct {
+	Snapshot id.Snapshot // what it will be known as
+	Images   string      // an empty directory for the processes, on a filesystem in memory if the jail is not to wait long
+	Layer    string      // a new file for the writable layer, on the filesystem of the data directory
+	Layering Layering    // "" chooses: copied where that is quick
+	Stop     bool        // the jail is not to go on
+}
+
+// A Checkpoint is what was taken.
+type Checkpoint struct {
+	Image
+	Stats    Stats
+	Paused   time.Duration // how long the jail waited
+	Layering Layering      // of a live jail
+}
+
+// An Image is what a jail is made from again.
+type Image struct {
+	Snapshot id.Snapshot
+	Jail     Jail   // as it was, with Sealed as those made from it have it
+	Images   string // directory of its processes; "" if it had none
+	Seq      uint64 // its last record
+}
+
+// patience is how long a checkpoint waits for uploads and downloads that are
+// going on.
+const patience = 2 * time.Second
+
+// Checkpoint writes down a jail as it is now. A live jail goes on unless o.Stop
+// says otherwise, and as if nothing had happened if it fails.
+func (m *Manager) Checkpoint(ctx context.Context, jid id.Jail, o CheckpointOptions) (Checkpoint, error) {
+	const op = "jail.Checkpoint"
+	var made Checkpoint
+	_, err := m.change(ctx, jid, op, func(ctx context.Context, b Backend, c *cell) error {
+		cp, ok := b.(Checkpointer)
+		if !ok {
+			return fault.Cannot(op, "jails of the backend "+c.jail.Load().Spec.Backend+" cannot be snapshotted", "make jails with --backend oci")
+		}
+		still := &still{m: m, b: b, cp: cp, c: c, l: c.live.Load(), was: *c.jail.Load(), o: o}
+		var err error
+		if still.l == nil {
+			made, err = still.atRest(ctx)
+		} else {
+			made, err = still.alive(ctx)
+		}
+		return err
+	})
+	if err != nil {
+		return Checkpoint{}, err
+	}
+	return made, nil
+}
+
+// still is a checkpoint being taken.
+type still struct {
+	m   *Manager
+	b   Backend
+	cp  Checkpointer
+	c   *cell
+	l   *live // nil if no init runs
+	was Jail
+	o   CheckpointOptions
+
+	leave func() error // removes the body that the jail has left, if it has
+}
+
+// atRest takes a jail without processes: its layer is the checkpoint's from now
+// on, and it starts again over a new one.
+func (s *still) atRest(ctx context.Context) (Checkpoint, error) {
+	p := s.m.plan(s.was)
+	if err := s.cp.SealLayer(ctx, p, s.o.Layer); err != nil {
+		return Checkpoint{}, err
+	}
+	now := s.was
+	now.Sealed = append([]string{s.o.Layer}, s.was.Sealed...)
+	if err := s.m.save(ctx, s.c, now); err != nil {
+		return Checkpoint{}, err
+	}
+	if err := s.cp.Shed(ctx, p); err != nil {
+		s.m.cfg.Log.Warn("a sealed layer kept its old name", "jail", p.ID, "err", err) // until the next start
+	}
+	return s.checkpoint(now.Sealed, "", 0), nil
+}
+
+func (s *still) checkpoint(sealed []string, how Layering, paused time.Duration) Checkpoint {
+	j := s.was
+	j.Sealed = sealed
+	return Checkpoint{Image: Image{Snapshot: s.o.Snapshot, Jail: j}, Layering: how, Paused: paused}
+}
+
+// alive takes a jail with processes.
+func (s *still) alive(ctx context.Context) (made Checkpoint, err error) {
+	l, p := s.l, s.m.plan(s.was)
+	if err := s.cp.Dumpable(ctx, p, l.inst); err != nil {
+		return made, err
+	}
+	if err := l.park(ctx); err != nil {
+		return made, err
+	}
+	defer func() {
+		if cur := s.c.live.Load(); cur != nil {
+			cur.unpark()
+		}
+	}()
+	began := time.Now()
+	if err := l.hold(ctx); err != nil {
+		return made, err
+	}
+	if err := s.m.mute(ctx, s.was.ID, true); err != nil {
+		return made, errors.Join(err, l.letGo(ctx))
+	}
+	stats, _ := l.inst.Stats(ctx) // what cannot be measured is zero
+	how, err := s.take(ctx, p)
+	var seq uint64
+	if err == nil {
+		seq, err = s.m.lineage(ctx, s.was.ID, Lineage{Op: event.OpSnapshot, Snapshot: s.o.Snapshot, Parent: s.was.ID})
+	}
+	sealed := append([]string{s.o.Layer}, s.was.Sealed...)
+	switch {
+	case err != nil:
+	case s.o.Stop:
+		err = s.stop(ctx, sealed)
+	case how == Stacked:
+		err = s.rehost(ctx, sealed)
+	}
+	if cur := s.c.live.Load(); cur == l {
+		err = errors.Join(err, s.m.mute(ctx, s.was.ID, false), l.letGo(ctx))
+	}
+	paused := time.Since(began)
+	if s.leave != nil { // the jail runs: what is left of the old body is nobody's hurry
+		s.c.live.Load().unpark()
+		err = errors.Join(err, s.leave())
+	}
+	if err != nil {
+		return Checkpoint{}, err
+	}
+	made = s.checkpoint(sealed, how, paused)
+	made.Images, made.Stats, made.Seq = s.o.Images, stats, seq
+	return made, nil
+}
+
+// take writes down the processes and the layer of the frozen jail.
+func (s *still) take(ctx context.Context, p Plan) (how Layering, err error) {
+	steps, stepCtx := errgroup.WithContext(ctx)
+	steps.Go(func() error { return s.cp.Dump(stepCtx, p, s.l.inst, s.o.Images) })
+	steps.Go(func() error {
+		var err error
+		how, err = s.layer(stepCtx, p)
+		return err
+	})
+	return how, steps.Wait()
+}
+
+func (s *still) layer(ctx context.Context, p Plan) (Layering, error) {
+	if s.o.Stop {
+		return Stacked, s.cp.SealLayer(ctx, p, s.o.Layer)
+	}
+	if s.o.Layering != Stacked {
+		err := s.cp.CopyLayer(ctx, p, s.o.Layer)
+		if err == nil || s.o.Layering == Copied || !errors.Is(err, fault.TooLarge) {
+			return Copied, err
+		}
+	}
+	return Stacked, s.cp.SealLayer(ctx, p, s.o.Layer)
+}
+
+// stop ends the jail where it was written down.
+func (s *still) stop(ctx context.Context, sealed []string) error {
+	if err := s.l.inst.Kill(ctx); err != nil {
+		return err
+	}
+	j := s.was
+	j.Sealed = sealed
+	s.c.jail.Store(&j)
+	s.m.settle(ctx, s.b, s.c, Stopped, "")
+	if j := s.c.jail.Load(); j.State == Failed {
+		return errors.New(j.Reason)
+	}
+	return s.cp.Shed(ctx, s.m.plan(s.was))
+}
+
+// rehost has the jail go on as a copy of itself over a new layer.
+func (s *still) rehost(ctx context.Context, sealed []string) error {
+	next := s.was
+	next.Sealed = sealed
+	p := s.m.plan(s.was)
+	body, err := s.m.body(ctx, s.cp, next, s.o.Images, &p)
+	if err != nil {
+		return fmt.Errorf("go on over a new layer: %w", err)
+	}
+	s.leave, err = s.m.inhabit(ctx, s.b, s.c, body, nil)
+	return err
+}
+
+// A body is what a jail is on the host: processes, network, layer. It has the
+// name of its first jail, or one of its own.
+type body struct {
+	jail Jail // as it will be
+	inst Instance
+}
+
+// body makes a frozen body for j from images. It is recorded as a jail of its
+// own until j inhabits it, so that whatever happens the next daemon removes it.
+func (m *Manager) body(ctx context.Context, cp Checkpointer, j Jail, images string, from *Plan) (_ *body, err error) {
+	ids, err := m.takeIDs()
+	if err != nil {
+		return nil, err
+	}
+	j.Body, j.IDs, j.Boot = id.NewJail(), ids, m.cfg.Boot
+	if err := m.recordHalf(ctx, j); err != nil {
+		m.giveIDs(ids)
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, m.dropBody(ctx, cp, j))
+		}
+	}()
+	p := m.plan(j)
+	p.From = from
+	if err := os.Mkdir(p.Dir, 0o711); err != nil {
+		return nil, err
+	}
+	inst, err := cp.Restore(ctx, p, images)
+	if err != nil {
+		return nil, err
+	}
+	return &body{j, inst}, nil
+}
+
+// recordHalf records a body that nobody inhabits yet. Its ids are in no record
+// but the jail's that will.
+func (m *Manager) recordHalf(ctx context.Context, j Jail) error {
+	j.ID, j.Body, j.State, j.IDs = j.Body, "", Creating, IDRange{}
+	if err := m.cfg.Store.Put(ctx, j); err != nil {
+		return fmt.Errorf("record body %s: %w", j.ID, err)
+	}
+	return nil
+}
+
+// dropBody removes the body that j was to move into.
+func (m *Manager) dropBody(ctx context.Context, cp Checkpointer, j Jail) error {
+	err := cp.Shed(ctx, m.plan(j))
+	if err == nil {
+		err = os.RemoveAll(m.dir(j.Body))
+	}
+	if err == nil {
+		err = m.cfg.Store.Delete(ctx, j.Body)
+	}
+	if err == nil {
+		m.giveIDs(j.IDs)
+	}
+	return err
+}
+
+// inhabit moves a jail into a body that waits frozen, and thaws it. What the
+// jail's log is to say of it comes before anything the body does. The body it
+// leaves is removed by leave. The caller holds the cell's turn; what the jail had
+// alive is frozen.
+func (m *Manager) inhabit(ctx context.Context, b Backend, c *cell, body *body, say *Lineage) (leave func() error, err error) {
+	was, old := *c.jail.Load(), c.live.Load()
+	next := &live{inst: body.inst, restored: true}
+	next.ice.held = true
+	if old == nil {
+		next.ctl = control.Dial(body.inst.Control())
+	} else { // whoever reads a command's output goes on reading
+		next.ctl, next.parked, next.ice.paused = old.ctl, old.parked, old.ice.paused
+	}
+	err = m.watchAnew(ctx, b, body.jail, next, old != nil)
+	if err == nil && say != nil {
+		_, err = m.lineage(ctx, was.ID, *say)
+	}
+	if err == nil {
+		err = m.save(ctx, c, body.jail)
+	}
+	if err != nil {
+		return nil, errors.Join(err, body.inst.Kill(ctx), body.inst.Close(), m.dropBody(ctx, b.(Checkpointer), body.jail))
+	}
+	next.ctl.MoveTo(body.inst.Control())
+	c.live.Store(next)
+	m.wg.Go(func() { m.watch(c, next) })
+	return func() error {
+		if old != nil {
+			if err := old.inst.Kill(ctx); err != nil {
+				m.cfg.Log.Warn("kill", "jail", was.ID, "err", err) // Shed tries again, harder
+			}
+			old.inst.Close()
+		}
+		return errors.Join(m.leave(ctx, b.(Checkpointer), was), m.cfg.Store.Delete(ctx, body.jail.Body))
+	}, next.letGo(ctx)
+}
+
+// leave removes the body that a jail had.
+func (m *Manager) leave(ctx context.Context, cp Checkpointer, was Jail) error {
+	if err := cp.Shed(ctx, m.plan(was)); err != nil {
+		return err
+	}
+	m.giveIDs(was.IDs)
+	if was.body() == was.ID {
+		return nil // its directory is also the jail's
+	}
+	return os.RemoveAll(m.dir(was.body()))
+}

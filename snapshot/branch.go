@@ -1,0 +1,192 @@
+package snapshot
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"sync"
+
+	"glasshouse/event"
+	"glasshouse/fault"
+	"glasshouse/id"
+	"glasshouse/jail"
+)
+
+// Overrides are what may differ in a jail made from a snapshot. Nil and ""
+// leave what was.
+type Overrides struct {
+	Name     string
+	Labels   map[string]string
+	Hostname string
+	Limits   *jail.Limits
+	Network  jail.Network
+}
+
+// apply returns the spec of the nth of count jails made from s.
+func (o Overrides) apply(s jail.Spec, n, count int) jail.Spec {
+	s.Name, s.Labels, s.Hostname = o.Name, o.Labels, o.Hostname
+	s.Trusted = true // its workspace was allowed to the jail it was taken of
+	if o.Name != "" && count > 1 {
+		s.Name = fmt.Sprintf("%s-%d", o.Name, n)
+	}
+	if o.Limits != nil {
+		s.Limits = *o.Limits
+	}
+	if o.Network != "" {
+		s.Network = o.Network
+	}
+	return s
+}
+
+// A Child is one of the jails that were to be made, or why it could not be.
+type Child struct {
+	Jail jail.Jail
+	Err  error
+}
+
+// MaxBranches bounds one call.
+const MaxBranches = 256
+
+// Branch makes count jails from a snapshot, each as the one it was taken of was
+// at that moment. Some may fail; it is an error only if the snapshot cannot be
+// used at all.
+func (k *Keeper) Branch(ctx context.Context, sid id.Snapshot, count int, o Overrides) ([]Child, error) {
+	return k.branch(ctx, sid, count, o, event.OpBranch)
+}
+
+// Restore makes one jail from a snapshot.
+func (k *Keeper) Restore(ctx context.Context, sid id.Snapshot, o Overrides) (jail.Jail, error) {
+	children, err := k.branch(ctx, sid, 1, o, event.OpRestore)
+	if err != nil {
+		return jail.Jail{}, err
+	}
+	return children[0].Jail, children[0].Err
+}
+
+func (k *Keeper) branch(ctx context.Context, sid id.Snapshot, count int, o Overrides, op string) ([]Child, error) {
+	if count < 1 || count > MaxBranches {
+		return nil, fault.Fieldf("snapshot.Branch", "count", "%d is not between 1 and %d", count, MaxBranches)
+	}
+	img, done, err := k.image(ctx, sid)
+	if err != nil {
+		return nil, err
+	}
+	defer done()
+	spec := o.apply(img.Jail.Spec, 1, count)
+	if _, err := k.cfg.Jails.Check(spec); err != nil {
+		return nil, err
+	}
+	children := make([]Child, count)
+	var wg sync.WaitGroup
+	slots := make(chan struct{}, 2*runtime.NumCPU())
+	for i := range children {
+		slots <- struct{}{}
+		wg.Go(func() {
+			defer func() { <-slots }()
+			children[i].Jail, children[i].Err = k.cfg.Jails.Branch(ctx, img, jail.BranchOptions{
+				Spec: o.apply(img.Jail.Spec, i+1, count), Number: i + 1, Op: op,
+			})
+		})
+	}
+	wg.Wait()
+	k.mu.Lock()
+	for _, c := range children {
+		if c.Err == nil {
+			k.last[c.Jail.ID] = sid
+		}
+	}
+	k.mu.Unlock()
+	k.refill(sid)
+	return children, nil
+}
+
+// BranchJail takes a snapshot of a jail and makes count jails from it.
+func (k *Keeper) BranchJail(ctx context.Context, jid id.Jail, count int, o Overrides) (Snapshot, []Child, error) {
+	s, done, err := k.take(ctx, jid, TakeOptions{Reason: Branched})
+	if err != nil {
+		return Snapshot{}, nil, err
+	}
+	defer done()
+	children, err := k.Branch(ctx, s.ID, count, o)
+	return s, children, err
+}
+
+// Rewind takes a jail back to a snapshot of it, or of a jail it comes from.
+func (k *Keeper) Rewind(ctx context.Context, jid id.Jail, sid id.Snapshot) (jail.Jail, error) {
+	img, done, err := k.image(ctx, sid)
+	if err != nil {
+		return jail.Jail{}, err
+	}
+	defer done()
+	j, err := k.cfg.Jails.Rewind(ctx, jid, img)
+	if err != nil {
+		return jail.Jail{}, err
+	}
+	k.mu.Lock()
+	k.last[jid] = sid
+	k.mu.Unlock()
+	k.refill(sid)
+	return j, k.sweep(ctx)
+}
+
+// image makes a snapshot ready to be gone on with, until done is called.
+func (k *Keeper) image(ctx context.Context, sid id.Snapshot) (jail.Image, func(), error) {
+	s, free, err := k.use(sid)
+	if err != nil {
+		return jail.Image{}, nil, err
+	}
+	img := jail.Image{Snapshot: sid, Jail: s.Jail, Seq: s.Seq}
+	if !s.Memory {
+		return img, free, nil
+	}
+	at, cool, err := k.warm(ctx, s)
+	if err != nil {
+		free()
+		return jail.Image{}, nil, fmt.Errorf("snapshot %s: %w", sid, err)
+	}
+	img.Images = at
+	return img, func() { cool(); free() }, nil
+}
+
+// warm brings a snapshot's images into memory, or onto the disk if they are too
+// large for that, until cool is called.
+func (k *Keeper) warm(ctx context.Context, s *Snapshot) (at string, cool func(), err error) {
+	k.warming.Lock()
+	defer k.warming.Unlock()
+	if at, ok := k.hot.get(s.ID); ok {
+		return at, func() { k.hot.put(s.ID) }, nil
+	}
+	kept := filepath.Join(k.dir(s.Jail.ID, s.ID), imagesDir)
+	u, err := k.images.Size(kept)
+	if err != nil {
+		return "", nil, err
+	}
+	err = k.hot.make(s.ID, u.Raw)
+	if errors.Is(err, fault.Exhausted) {
+		at, err := os.MkdirTemp(k.dir(s.Jail.ID, s.ID), "images-*.part")
+		if err != nil {
+			return "", nil, err
+		}
+		cool := func() { os.RemoveAll(at) }
+		if err := os.Chmod(at, 0o755); err == nil {
+			_, err = k.images.Get(ctx, kept, at)
+		}
+		if err != nil {
+			cool()
+			return "", nil, err
+		}
+		return at, cool, nil
+	}
+	if err != nil {
+		return "", nil, err
+	}
+	if _, err := k.images.Get(ctx, kept, k.hot.path(s.ID)); err != nil {
+		k.hot.drop(s.ID)
+		k.hot.put(s.ID)
+		return "", nil, err
+	}
+	return k.hot.path(s.ID), func() { k.hot.put(s.ID) }, nil
+}

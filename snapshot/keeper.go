@@ -1,0 +1,342 @@
+package snapshot
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+
+	"glasshouse/fault"
+	"glasshouse/id"
+	"glasshouse/internal/dirs"
+	"glasshouse/jail"
+	"glasshouse/snapshot/images"
+)
+
+// Config is what a Keeper needs.
+type Config struct {
+	Dir    string // {DATA}/jails
+	Pages  string // {DATA}/pages, the store of images
+	Hot    string // on a filesystem in memory: images that are likely to be needed soon
+	HotMB  int64  // how much of them is kept
+	Jails  *jail.Manager
+	Store  Store
+	Log    *slog.Logger
+	Copies Copies
+}
+
+// Keeper keeps snapshots. It is safe for concurrent use.
+type Keeper struct {
+	cfg    Config
+	images *images.Store
+	hot    *hot
+	wg     sync.WaitGroup
+	ctx    context.Context // ends with Close
+	cancel context.CancelFunc
+
+	warming   sync.Mutex   // held while images are brought into memory
+	refilling sync.Mutex   // held while copies are made
+	tidying   sync.RWMutex // held to write while what nobody needs is removed, to read while something is being made
+
+	mu   sync.Mutex
+	all  map[id.Snapshot]*Snapshot // replaced, never changed in place. guarded by mu
+	last map[id.Jail]id.Snapshot   // the snapshot each jail is nearest to. guarded by mu
+	busy map[id.Snapshot]int       // being read: not to be deleted. guarded by mu
+}
+
+// New returns a Keeper that has touched nothing yet.
+func New(cfg Config) *Keeper {
+	if cfg.Log == nil {
+		cfg.Log = slog.New(slog.DiscardHandler)
+	}
+	return &Keeper{
+		cfg: cfg, all: map[id.Snapshot]*Snapshot{}, last: map[id.Jail]id.Snapshot{}, busy: map[id.Snapshot]int{},
+	}
+}
+
+// Open finds the snapshots that are there, and removes what was half made or
+// half removed. The Manager is open already.
+func (k *Keeper) Open(ctx context.Context) (err error) {
+	k.ctx, k.cancel = context.WithCancel(context.WithoutCancel(ctx))
+	if k.images, err = images.Open(k.cfg.Pages); err != nil {
+		return err
+	}
+	if k.hot, err = openHot(k.cfg.Hot, k.cfg.HotMB<<20); err != nil {
+		return err
+	}
+	all, err := k.cfg.Store.All(ctx)
+	if err != nil {
+		return fmt.Errorf("read the record of snapshots: %w", err)
+	}
+	slices.SortFunc(all, func(a, b Snapshot) int { return a.Created.Compare(b.Created) })
+	for i := range all {
+		k.all[all[i].ID] = &all[i]
+		k.last[all[i].Jail.ID] = all[i].ID
+	}
+	jails, err := k.cfg.Jails.List(ctx, jail.ListOptions{})
+	if err != nil {
+		return err
+	}
+	for _, j := range jails {
+		k.nearest(j)
+	}
+	k.wg.Go(k.tidy)
+	return nil
+}
+
+// nearest notes which snapshot a jail is nearest to, from what it stands on.
+func (k *Keeper) nearest(j jail.Jail) {
+	if len(j.Sealed) > 0 {
+		if sid := id.Snapshot(filepath.Base(filepath.Dir(j.Sealed[0]))); k.all[sid] != nil {
+			k.last[j.ID] = sid
+		}
+	}
+}
+
+// Close lets go of everything.
+func (k *Keeper) Close() error {
+	if k.cancel == nil {
+		return nil
+	}
+	k.cancel()
+	k.wg.Wait()
+	return nil
+}
+
+// dir is where a snapshot of a jail lies.
+func (k *Keeper) dir(jid id.Jail, sid id.Snapshot) string {
+	return filepath.Join(k.cfg.Dir, string(jid), "snapshots", string(sid))
+}
+
+const (
+	layerFile = "fs-upper.img"
+	imagesDir = "criu-dump"
+	metaFile  = "metadata.json"
+)
+
+// Get returns a snapshot.
+func (k *Keeper) Get(_ context.Context, sid id.Snapshot) (Snapshot, error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	s := k.all[sid]
+	if s == nil {
+		return Snapshot{}, notFound(sid)
+	}
+	return *s, nil
+}
+
+func notFound(sid id.Snapshot) error {
+	return fault.Newf(fault.NotFound, "snapshot", string(sid), "no such snapshot")
+}
+
+// ListOptions choose and page a list of snapshots. Zero fields choose all.
+type ListOptions struct {
+	Jail  id.Jail
+	After id.Snapshot // the last one of the page before
+	Limit int
+}
+
+// List returns snapshots in the order they were taken.
+func (k *Keeper) List(_ context.Context, o ListOptions) ([]Snapshot, error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	var list []Snapshot
+	for _, s := range k.all {
+		if o.Jail == "" || s.Jail.ID == o.Jail {
+			list = append(list, *s)
+		}
+	}
+	slices.SortFunc(list, byAge)
+	if o.After != "" {
+		i := slices.IndexFunc(list, func(s Snapshot) bool { return s.ID == o.After })
+		if i < 0 {
+			return nil, fault.Fieldf("snapshot.List", "after", "no snapshot %s is there; start the list again", o.After)
+		}
+		list = list[i+1:]
+	}
+	if o.Limit > 0 && len(list) > o.Limit {
+		list = list[:o.Limit]
+	}
+	return list, nil
+}
+
+func byAge(a, b Snapshot) int {
+	return cmp.Or(a.Created.Compare(b.Created), cmp.Compare(a.ID, b.ID))
+}
+
+// Usage is what a snapshot takes on the disk.
+type Usage struct {
+	Own    int64 `json:"own"`    // would be free without it
+	Shared int64 `json:"shared"` // is there for others as well
+}
+
+// Usage returns what a snapshot takes.
+func (k *Keeper) Usage(ctx context.Context, sid id.Snapshot) (Usage, error) {
+	s, done, err := k.use(sid)
+	if err != nil {
+		return Usage{}, err
+	}
+	defer done()
+	var u Usage
+	used := k.layersOfOthers(sid)
+	for _, layer := range s.Jail.Sealed {
+		n, err := blocks(layer)
+		if err != nil {
+			return Usage{}, err
+		}
+		if used[layer] {
+			u.Shared += n
+		} else {
+			u.Own += n
+		}
+	}
+	if s.Memory {
+		m, err := k.images.Size(filepath.Join(k.dir(s.Jail.ID, sid), imagesDir))
+		if err != nil {
+			return Usage{}, err
+		}
+		u.Own, u.Shared = u.Own+m.Own, u.Shared+m.Shared
+	}
+	return u, nil
+}
+
+// layersOfOthers returns the layers that jails and other snapshots stand on.
+func (k *Keeper) layersOfOthers(sid id.Snapshot) map[string]bool {
+	used := k.cfg.Jails.Sealed()
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for _, s := range k.all {
+		if s.ID == sid {
+			continue
+		}
+		for _, layer := range s.Jail.Sealed {
+			used[layer] = true
+		}
+	}
+	return used
+}
+
+// use returns a snapshot that is not deleted until done is called.
+func (k *Keeper) use(sid id.Snapshot) (s *Snapshot, done func(), err error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if s = k.all[sid]; s == nil {
+		return nil, nil, notFound(sid)
+	}
+	k.busy[sid]++
+	return s, func() {
+		k.mu.Lock()
+		defer k.mu.Unlock()
+		if k.busy[sid]--; k.busy[sid] == 0 {
+			delete(k.busy, sid)
+		}
+	}, nil
+}
+
+// Delete removes a snapshot. What jails and other snapshots stand on stays.
+func (k *Keeper) Delete(ctx context.Context, sid id.Snapshot) error {
+	k.mu.Lock()
+	s := k.all[sid]
+	switch {
+	case s == nil:
+		k.mu.Unlock()
+		return notFound(sid)
+	case k.busy[sid] > 0:
+		k.mu.Unlock()
+		return fault.Newf(fault.Conflict, "snapshot.Delete", string(sid), "it is being used; try again")
+	}
+	if err := k.cfg.Store.Delete(ctx, sid); err != nil {
+		k.mu.Unlock()
+		return err
+	}
+	delete(k.all, sid)
+	for jid, last := range k.last {
+		if last == sid {
+			k.last[jid] = s.Parent
+		}
+	}
+	k.mu.Unlock()
+	err := k.cfg.Jails.DropCopies(ctx, sid)
+	k.hot.drop(sid)
+	return errors.Join(err, k.sweep(ctx))
+}
+
+// Abandoned tells that jails were deleted: what only they stood on can go, and so
+// can the snapshots that were taken of them without being asked for.
+func (k *Keeper) Abandoned(ctx context.Context, jid id.Jail) error {
+	list, err := k.List(ctx, ListOptions{Jail: jid})
+	if err != nil {
+		return err
+	}
+	for _, s := range list {
+		if s.Reason == Every || s.Reason == Before || s.Reason == After {
+			if err := k.Delete(ctx, s.ID); err != nil && !errors.Is(err, fault.NotFound) {
+				return err
+			}
+		}
+	}
+	return k.sweep(ctx)
+}
+
+// tidy removes at the start what an earlier daemon left half done.
+func (k *Keeper) tidy() {
+	if err := k.sweep(k.ctx); err != nil {
+		k.cfg.Log.Error("what is left of snapshots was not removed", "err", err)
+	}
+	if _, err := k.images.GC(k.ctx); err != nil && k.ctx.Err() == nil {
+		k.cfg.Log.Error("what is left of memory images was not removed", "err", err)
+	}
+}
+
+// sweep removes what belongs to no snapshot: all of a directory that has no
+// record, save the layer if it is stood on.
+func (k *Keeper) sweep(ctx context.Context) error {
+	k.tidying.Lock()
+	defer k.tidying.Unlock()
+	found, err := filepath.Glob(filepath.Join(k.cfg.Dir, "j-*", "snapshots", "s-*"))
+	if err != nil {
+		return err
+	}
+	used := k.layersOfOthers("")
+	var errs []error
+	for _, dir := range found {
+		k.mu.Lock()
+		s := k.all[id.Snapshot(filepath.Base(dir))]
+		k.mu.Unlock()
+		if s == nil {
+			errs = append(errs, k.clear(dir, used[filepath.Join(dir, layerFile)]))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// clear empties the directory of what is no snapshot any more.
+func (k *Keeper) clear(dir string, keepLayer bool) error {
+	if _, err := os.Lstat(filepath.Join(dir, imagesDir)); err == nil {
+		if err := k.images.Delete(filepath.Join(dir, imagesDir)); err != nil {
+			return err
+		}
+	}
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		if keepLayer && e.Name() == layerFile {
+			continue
+		}
+		if err := os.RemoveAll(filepath.Join(dir, e.Name())); err != nil {
+			return err
+		}
+	}
+	if keepLayer {
+		return nil
+	}
+	// The last snapshot of a jail that is gone takes its directory along.
+	return dirs.RemoveEmpty(dir, filepath.Dir(dir), filepath.Dir(filepath.Dir(dir)))
+}

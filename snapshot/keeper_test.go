@@ -1,0 +1,375 @@
+package snapshot_test
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"glasshouse/backend/backendtest"
+	"glasshouse/backend/oci"
+	"glasshouse/id"
+	"glasshouse/jail"
+	"glasshouse/jailinit/control"
+	"glasshouse/jailinit/protocol"
+	"glasshouse/snapshot"
+)
+
+// A house is jails and their snapshots, as a daemon has them.
+type house struct {
+	t       *testing.T
+	dir     string
+	jails   *jail.Manager
+	keeper  *snapshot.Keeper
+	records *records
+	keep    *snapshots
+}
+
+func criu() string {
+	const private = "/var/lib/glasshouse/tools/bin/criu"
+	if _, err := os.Stat(private); err == nil {
+		return private
+	}
+	return "criu"
+}
+
+func newHouse(t *testing.T) *house {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root")
+	}
+	dir, err := os.MkdirTemp("", "glasshouse-snap-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chmod(dir, 0o711); err != nil {
+		t.Fatal(err)
+	}
+	h := &house{t: t, dir: dir, records: &records{all: map[id.Jail]jail.Jail{}}, keep: &snapshots{all: map[id.Snapshot]snapshot.Snapshot{}}}
+	for _, d := range []string{"run", "hot"} {
+		if err := os.Mkdir(filepath.Join(dir, d), 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := unix.Mount("hot", filepath.Join(dir, "hot"), "tmpfs", 0, "size=2g,mode=700"); err != nil {
+		t.Fatal(err)
+	}
+	h.open()
+	if err := h.backend().CanCheckpoint(t.Context()); err != nil {
+		t.Skip("needs CRIU: ", err)
+	}
+	t.Cleanup(h.end)
+	return h
+}
+
+func (h *house) backend() *oci.Backend {
+	return oci.New(oci.Config{
+		Runtime: "runc", CRIU: criu(), CgroupPrefix: filepath.Base(h.dir),
+		RunDir: filepath.Join(h.dir, "run"), Templates: filepath.Join(h.dir, "templates"), Base: filepath.Join(h.dir, "base"),
+		NetnsDir: filepath.Join(h.dir, "netns"),
+	})
+}
+
+// open begins as a daemon does, also one that finds the jails of another.
+func (h *house) open() {
+	h.t.Helper()
+	h.jails = jail.NewManager(jail.Config{
+		Dir: filepath.Join(h.dir, "jails"), Store: h.records, Rootfs: tree(backendtest.Rootfs(h.t)),
+		Runtimes: []jail.Runtime{{Name: "oci", Runtime: "runc", Backend: h.backend()}},
+		Init:     backendtest.Init(h.t), Boot: "boot", Backend: "oci", Runtime: "runc", FirstID: 0x30000000,
+	})
+	if err := h.jails.Open(h.t.Context()); err != nil {
+		h.t.Fatal(err)
+	}
+	h.keeper = snapshot.New(snapshot.Config{
+		Dir: filepath.Join(h.dir, "jails"), Pages: filepath.Join(h.dir, "pages"), Hot: filepath.Join(h.dir, "hot"), HotMB: 1024,
+		Jails: h.jails, Store: h.keep,
+	})
+	if err := h.keeper.Open(h.t.Context()); err != nil {
+		h.t.Fatal(err)
+	}
+}
+
+func (h *house) end() {
+	ctx := context.Background()
+	all, _ := h.jails.List(ctx, jail.ListOptions{})
+	for _, j := range all {
+		if err := h.jails.Delete(ctx, j.ID); err != nil {
+			h.t.Errorf("delete %s: %v", j.ID, err)
+		}
+	}
+	list, _ := h.keeper.List(ctx, snapshot.ListOptions{})
+	for _, s := range list {
+		if err := h.keeper.Delete(ctx, s.ID); err != nil {
+			h.t.Errorf("delete %s: %v", s.ID, err)
+		}
+	}
+	h.keeper.Close()
+	h.jails.Close()
+	unix.Unmount(filepath.Join(h.dir, "hot"), unix.MNT_DETACH)
+	h.nothingIsLeft()
+	if err := os.RemoveAll(h.dir); err != nil {
+		h.t.Error(err)
+	}
+}
+
+// nothingIsLeft reports what jails and snapshots left behind when all are gone.
+func (h *house) nothingIsLeft() {
+	h.t.Helper()
+	if left, _ := filepath.Glob(filepath.Join(h.dir, "jails", "*")); len(left) > 0 {
+		h.t.Errorf("left: %v", left)
+	}
+	for _, root := range []string{"/sys/fs/cgroup", "/sys/fs/cgroup/unified"} {
+		if left, _ := filepath.Glob(filepath.Join(root, filepath.Base(h.dir), "*", "cgroup.procs")); len(left) > 0 {
+			h.t.Errorf("cgroups left: %v", left)
+		}
+	}
+	dirs, _ := filepath.Glob("/sys/fs/cgroup/*/" + filepath.Base(h.dir))
+	for _, d := range append(dirs, "/sys/fs/cgroup/"+filepath.Base(h.dir)) {
+		os.Remove(d)
+	}
+	if b, _ := os.ReadFile("/proc/self/mountinfo"); strings.Contains(string(b), h.dir) {
+		h.t.Errorf("mounts left below %s", h.dir)
+	}
+	if loops, _ := filepath.Glob("/sys/block/loop*/loop/backing_file"); len(loops) > 0 {
+		for _, l := range loops {
+			if b, _ := os.ReadFile(l); bytes.Contains(b, []byte(h.dir)) {
+				h.t.Errorf("loop device left: %s", b)
+			}
+		}
+	}
+}
+
+// tree is a root filesystem with what the tests run.
+type tree string
+
+func (t tree) Resolve(context.Context, jail.Rootfs) (jail.Layers, error) {
+	return jail.Layers{Dirs: []string{string(t)}, Digest: "tree"}, nil
+}
+
+type records struct {
+	mu  sync.Mutex
+	all map[id.Jail]jail.Jail
+}
+
+func (r *records) Put(_ context.Context, j jail.Jail) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, other := range r.all {
+		if other.ID != j.ID && j.IDs.Count > 0 && other.IDs == j.IDs {
+			return fmt.Errorf("%s and %s have the same ids", j.ID, other.ID)
+		}
+	}
+	r.all[j.ID] = j
+	return nil
+}
+
+func (r *records) All(context.Context) (list []jail.Jail, _ error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, j := range r.all {
+		list = append(list, j)
+	}
+	slices.SortFunc(list, func(a, b jail.Jail) int { return a.Created.Compare(b.Created) })
+	return list, nil
+}
+
+func (r *records) Delete(_ context.Context, jid id.Jail) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.all, jid)
+	return nil
+}
+
+type snapshots struct {
+	mu  sync.Mutex
+	all map[id.Snapshot]snapshot.Snapshot
+}
+
+func (r *snapshots) Put(_ context.Context, s snapshot.Snapshot) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.all[s.ID] = s
+	return nil
+}
+
+func (r *snapshots) All(context.Context) (list []snapshot.Snapshot, _ error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, s := range r.all {
+		list = append(list, s)
+	}
+	return list, nil
+}
+
+func (r *snapshots) Delete(_ context.Context, sid id.Snapshot) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.all, sid)
+	return nil
+}
+
+// running returns a new jail that runs.
+func (h *house) running(change ...func(*jail.Spec)) id.Jail {
+	h.t.Helper()
+	s := jail.Spec{Start: true}
+	for _, f := range change {
+		f(&s)
+	}
+	j, err := h.jails.Create(h.t.Context(), s)
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	return j.ID
+}
+
+// sh runs a line in a jail and returns what it wrote.
+func (h *house) sh(jid id.Jail, line string) string {
+	h.t.Helper()
+	out, code := h.try(jid, line)
+	if code != 0 {
+		h.t.Fatalf("%s: %q exits with %d: %s", jid, line, code, out)
+	}
+	return out
+}
+
+func (h *house) try(jid id.Jail, line string) (string, int) {
+	h.t.Helper()
+	ctx, cancel := context.WithTimeout(h.t.Context(), 30*time.Second)
+	defer cancel()
+	s, _, err := h.jails.Exec(ctx, jid, jail.ExecRequest{Argv: []string{"sh", "-c", line}}, &control.AttachOptions{Lossless: true})
+	if err != nil {
+		h.t.Fatalf("%s: %q: %v", jid, line, err)
+	}
+	defer s.Close()
+	var out strings.Builder
+	for {
+		c, err := s.Next()
+		if err != nil {
+			break
+		}
+		out.Write(c.Data)
+	}
+	return out.String(), s.Status().Code
+}
+
+// behind starts a line that goes on.
+func (h *house) behind(jid id.Jail, line string) protocol.ExecStatus {
+	h.t.Helper()
+	_, st, err := h.jails.Exec(h.t.Context(), jid, jail.ExecRequest{Argv: []string{"sh", "-c", line}}, nil)
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	return st
+}
+
+func (h *house) take(jid id.Jail, how jail.Layering) snapshot.Snapshot {
+	h.t.Helper()
+	s, err := h.keeper.Take(h.t.Context(), jid, snapshot.TakeOptions{Layering: how})
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	return s
+}
+
+func (h *house) branch(sid id.Snapshot, count int) []id.Jail {
+	h.t.Helper()
+	children, err := h.keeper.Branch(h.t.Context(), sid, count, snapshot.Overrides{})
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	var all []id.Jail
+	for _, c := range children {
+		if c.Err != nil {
+			h.t.Fatal(c.Err)
+		}
+		all = append(all, c.Jail.ID)
+	}
+	return all
+}
+
+// counter is a process that counts in memory and shows it in a file.
+const counter = `i=0; while :; do i=$((i+1)); echo $i > /tmp/count; sleep 0.02; done`
+
+func (h *house) count(jid id.Jail) (n int) {
+	h.t.Helper()
+	for range 50 {
+		if fmt.Sscan(h.sh(jid, "cat /tmp/count"), &n); n > 0 {
+			return n
+		}
+	}
+	h.t.Fatalf("%s counts nothing", jid)
+	return 0
+}
+
+func (h *house) countsOn(jid id.Jail, from int) int {
+	h.t.Helper()
+	for range 100 {
+		if n := h.count(jid); n > from {
+			return n
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+	h.t.Fatalf("%s stopped counting at %d", jid, from)
+	return 0
+}
+
+var layerings = []jail.Layering{jail.Copied, jail.Stacked}
+
+func TestACounterCountsOnInTheJailAndInItsBranches(t *testing.T) {
+	for _, how := range layerings {
+		t.Run(string(how), func(t *testing.T) {
+			h := newHouse(t)
+			j := h.running()
+			h.behind(j, counter)
+			h.countsOn(j, 3)
+			s := h.take(j, how)
+			at := h.count(j)
+			t.Logf("paused %v, %v", s.Paused, s.Layering)
+			h.countsOn(j, at)
+			kids := h.branch(s.ID, 3)
+			for _, k := range kids {
+				h.countsOn(k, 0)
+				h.sh(k, "echo "+string(k)+" > /tmp/mine; grep -q "+string(k)+" /etc/hostname && uname -n | grep -q "+string(k))
+			}
+			for _, k := range kids {
+				if got := strings.TrimSpace(h.sh(k, "cat /tmp/mine")); got != string(k) {
+					t.Errorf("%s reads %q", k, got)
+				}
+			}
+			h.countsOn(j, h.count(j))
+		})
+	}
+}
+
+func TestAJailGoesBackToWhereItWas(t *testing.T) {
+	for _, how := range layerings {
+		t.Run(string(how), func(t *testing.T) {
+			h := newHouse(t)
+			j := h.running()
+			h.behind(j, counter)
+			h.sh(j, "echo before > /root/file")
+			h.countsOn(j, 3)
+			s := h.take(j, how)
+			at := h.countsOn(j, h.count(j)+20)
+			h.sh(j, "echo after > /root/file; touch /root/new")
+			if _, err := h.keeper.Rewind(t.Context(), j, s.ID); err != nil {
+				t.Fatal(err)
+			}
+			if n := h.count(j); n >= at {
+				t.Errorf("it counts %d, and had come to %d before it was rewound", n, at)
+			}
+			if got := h.sh(j, "cat /root/file; ls /root"); got != "before\nfile\n" {
+				t.Errorf("files after: %q", got)
+			}
+			h.countsOn(j, h.count(j))
+		})
+	}
+}

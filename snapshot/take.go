@@ -1,0 +1,194 @@
+package snapshot
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	"golang.org/x/sys/unix"
+
+	"glasshouse/fault"
+	"glasshouse/id"
+	"glasshouse/internal/atomicfile"
+	"glasshouse/jail"
+)
+
+// TakeOptions say what snapshot is taken.
+type TakeOptions struct {
+	Name     string
+	Labels   map[string]string
+	Reason   Reason // default: Asked
+	Trigger  string
+	Layering jail.Layering // "" chooses
+	Stop     bool          // the jail is left stopped
+}
+
+// Take takes a snapshot of a jail, which goes on. When it returns, a power cut
+// does not lose the snapshot.
+func (k *Keeper) Take(ctx context.Context, jid id.Jail, o TakeOptions) (Snapshot, error) {
+	s, done, err := k.take(ctx, jid, o)
+	if err != nil {
+		return Snapshot{}, err
+	}
+	done()
+	return s, nil
+}
+
+// take is Take whose result cannot be deleted until done is called.
+func (k *Keeper) take(ctx context.Context, jid id.Jail, o TakeOptions) (_ Snapshot, done func(), err error) {
+	if o.Reason == "" {
+		o.Reason = Asked
+	}
+	j, err := k.cfg.Jails.Get(ctx, jid)
+	if err != nil {
+		return Snapshot{}, nil, err
+	}
+	k.tidying.RLock()
+	t := &taking{k: k, ctx: context.WithoutCancel(ctx), s: Snapshot{
+		ID: id.NewSnapshot(), Name: o.Name, Labels: o.Labels, Reason: o.Reason, Trigger: o.Trigger, Host: host(),
+	}, o: o}
+	t.dir = k.dir(jid, t.s.ID)
+	err = t.run(j)
+	k.tidying.RUnlock()
+	if err != nil {
+		k.hot.drop(t.s.ID)
+		return Snapshot{}, nil, errors.Join(fmt.Errorf("snapshot of %s: %w", jid, err), k.sweep(t.ctx))
+	}
+	return t.s, func() { k.release(t.s.ID) }, nil
+}
+
+// taking is a snapshot on its way.
+type taking struct {
+	k   *Keeper
+	ctx context.Context
+	o   TakeOptions
+	s   Snapshot
+	dir string
+}
+
+func (t *taking) run(j jail.Jail) error {
+	k, sid := t.k, t.s.ID
+	if err := os.MkdirAll(t.dir, 0o700); err != nil {
+		return err
+	}
+	layer := filepath.Join(t.dir, layerFile)
+	at, err := t.place(j)
+	if err != nil {
+		return err
+	}
+	made, err := k.cfg.Jails.Checkpoint(t.ctx, j.ID, jail.CheckpointOptions{
+		Snapshot: sid, Images: at, Layer: layer, Layering: t.o.Layering, Stop: t.o.Stop,
+	})
+	if err != nil {
+		return err
+	}
+	k.hot.measured(sid)
+	t.s.Created = time.Now()
+	t.s.Jail, t.s.Seq, t.s.Paused, t.s.Layering, t.s.Stats = made.Jail, made.Seq, made.Paused, made.Layering, made.Stats
+	t.s.Memory = made.Images != ""
+	k.mu.Lock()
+	t.s.Parent = k.last[j.ID]
+	k.mu.Unlock()
+	return t.keep(at, layer)
+}
+
+// place makes the directory that the processes are written to: in memory, or on
+// the disk if they are too many for that.
+func (t *taking) place(j jail.Jail) (string, error) {
+	stats, err := t.k.cfg.Jails.Stats(t.ctx, j.ID)
+	if err != nil {
+		return "", err
+	}
+	const beside = 16 << 20 // init, its program, and what the kernel knows of processes
+	err = t.k.hot.make(t.s.ID, stats.MemoryBytes+beside)
+	if err == nil {
+		return t.k.hot.path(t.s.ID), nil
+	}
+	if !errors.Is(err, fault.Exhausted) {
+		return "", err
+	}
+	at := filepath.Join(t.dir, "images.part")
+	return at, os.Mkdir(at, 0o755)
+}
+
+// keep makes the snapshot last. The jail goes on already.
+func (t *taking) keep(at, layer string) error {
+	k := t.k
+	defer k.hot.put(t.s.ID)
+	steps, ctx := errgroup.WithContext(t.ctx)
+	if t.s.Memory {
+		steps.Go(func() error {
+			sum, err := k.images.Put(ctx, at, filepath.Join(t.dir, imagesDir))
+			t.s.Digest = sum.Digest
+			return err
+		})
+	}
+	steps.Go(func() error { return settle(layer) })
+	if err := steps.Wait(); err != nil {
+		return err
+	}
+	meta, err := json.MarshalIndent(t.s, "", "\t")
+	if err != nil {
+		return err
+	}
+	if err := atomicfile.Write(filepath.Join(t.dir, metaFile), meta, 0o600); err != nil {
+		return err
+	}
+	if filepath.Dir(at) == t.dir {
+		if err := os.RemoveAll(at); err != nil {
+			return err
+		}
+	}
+	if err := k.cfg.Store.Put(t.ctx, t.s); err != nil {
+		return err
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	s := t.s
+	k.all[s.ID], k.last[s.Jail.ID] = &s, s.ID
+	k.busy[s.ID]++
+	return nil
+}
+
+func (k *Keeper) release(sid id.Snapshot) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.busy[sid]--; k.busy[sid] == 0 {
+		delete(k.busy, sid)
+	}
+}
+
+// settle returns when the layer is on the disk.
+func settle(layer string) error {
+	f, err := os.Open(layer)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	return errors.Join(f.Chmod(0o400), f.Sync())
+}
+
+// host describes this host.
+func host() Host {
+	h := Host{Arch: runtime.GOARCH}
+	var u unix.Utsname
+	if unix.Uname(&u) == nil {
+		h.Kernel = unix.ByteSliceToString(u.Release[:])
+	}
+	if b, err := os.ReadFile("/proc/cpuinfo"); err == nil {
+		for line := range strings.Lines(string(b)) {
+			if name, value, ok := strings.Cut(line, ":"); ok && strings.TrimSpace(name) == "model name" {
+				h.CPU = strings.TrimSpace(value)
+				break
+			}
+		}
+	}
+	return h
+}
