@@ -26,7 +26,7 @@ type Mark struct {
 	known     bool // else nobody can tell what happens
 	body      int
 	changes   int64
-	forks     int64
+	lives     int64
 	selected  int64
 	processes map[int]process
 }
@@ -67,7 +67,7 @@ func (o *Observers) Changed(ctx context.Context, jid id.Jail, since Mark) (bool,
 		return true, err
 	}
 	whole := since.selected == now.selected && whole(j.target.Selection)
-	same := now.body == since.body && now.changes == since.changes && (whole || now.forks == since.forks) &&
+	same := now.body == since.body && now.changes == since.changes && (whole || now.lives == since.lives) &&
 		maps.EqualFunc(now.processes, since.processes, func(is, was process) bool { return is.same(was, whole) })
 	return !same, nil
 }
@@ -101,7 +101,7 @@ func (j *observed) mark(ctx context.Context) (Mark, error) {
 	d := &j.doings
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	m.changes, m.forks, m.selected = d.changes, d.forks, d.selected
+	m.changes, m.lives, m.selected = d.changes, d.lives, d.selected
 	for pid, p := range m.processes {
 		p.calls = d.calls[int32(pid)]
 		m.processes[pid] = p
@@ -120,7 +120,7 @@ func whole(s event.Selection) bool {
 type doings struct {
 	mu       sync.Mutex
 	changes  int64           // of what outlives its maker, and losses: nobody knows of what
-	forks    int64           // of processes
+	lives    int64           // beginnings and ends of processes and programs
 	selected int64           // times the selection changed
 	calls    map[int32]int64 // that processes have come back from, by their number on the host
 }
@@ -145,11 +145,11 @@ func (d *doings) notice(e *event.Event) {
 			d.changes++
 		}
 	case event.Proc:
-		switch {
-		case e.Flags&(event.Thread|event.Existing) != 0:
-		case e.Op == event.OpFork:
-			d.forks++
-		case e.Op == event.OpExit:
+		if e.Flags&(event.Thread|event.Existing) != 0 {
+			return
+		}
+		d.lives++
+		if e.Op == event.OpExit {
 			delete(d.calls, e.HostPID)
 		}
 	case event.Gap:

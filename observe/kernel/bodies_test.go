@@ -1,0 +1,136 @@
+package kernel_test
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+
+	"glasshouse/event"
+	"glasshouse/fault"
+	"glasshouse/observe"
+	"glasshouse/observe/kernel"
+	"glasshouse/observe/observetest"
+)
+
+// bodies are two cells of one jail, as one has that is being rewound.
+type bodies struct {
+	t        *testing.T
+	source   *kernel.Source
+	log      *observetest.Log
+	old, new *observetest.Cell
+	of       map[*observetest.Cell]observe.Target
+}
+
+func twoBodies(t *testing.T, cfg kernel.Config) *bodies {
+	t.Helper()
+	b := &bodies{t: t, log: &observetest.Log{}, old: observetest.NewCell(t), new: observetest.NewCell(t)}
+	b.of = map[*observetest.Cell]observe.Target{b.old: b.old.Target(event.Selection{}), b.new: b.new.Target(event.Selection{})}
+	in := b.of[b.new]
+	in.Jail = b.of[b.old].Jail
+	b.of[b.new] = in
+	b.open(cfg)
+	return b
+}
+
+func (b *bodies) open(cfg kernel.Config) {
+	b.t.Helper()
+	s := kernel.New(cfg)
+	b.t.Cleanup(func() { b.must(s.Close()) })
+	b.source = s
+}
+
+func (b *bodies) must(err error) {
+	b.t.Helper()
+	if err != nil {
+		b.t.Fatal(err)
+	}
+}
+
+func (b *bodies) attach(c *observetest.Cell) observe.Watch {
+	b.t.Helper()
+	w, err := b.source.Attach(b.t.Context(), b.of[c], b.log)
+	if errors.Is(err, fault.Unsupported) {
+		b.t.Skip(err)
+	}
+	b.must(err)
+	return w
+}
+
+func (b *bodies) calls(c *observetest.Cell, n int) {
+	b.t.Helper()
+	observetest.Output(b.t, c.Work("getppid", fmt.Sprint(n)))
+}
+
+func (b *bodies) want(n int) {
+	b.t.Helper()
+	if got := len(b.log.Events(event.Syscall, "getppid")); got != n || b.log.Gaps() > 0 {
+		b.t.Errorf("%d calls are recorded and %d gaps, want %d and none", got, b.log.Gaps(), n)
+	}
+}
+
+func TestAJailInTwoBodiesIsRecordedOnce(t *testing.T) {
+	for _, cfg := range []kernel.Config{{}, {Pin: pins(t)}} {
+		b := twoBodies(t, cfg)
+		first := b.attach(b.old)
+		b.calls(b.old, 100)
+		second := b.attach(b.new)
+		b.calls(b.new, 20)
+		b.calls(b.old, 3)
+		if _, err := b.source.Attach(t.Context(), b.of[b.old], b.log); !errors.Is(err, fault.Conflict) {
+			t.Errorf("one body watched twice: %v", err)
+		}
+		b.must(first.Close())
+		b.calls(b.new, 4000)
+		b.calls(b.old, 7) // is of no jail now
+		b.must(second.Drain(t.Context()))
+		b.want(4123)
+		b.must(second.Close())
+		b.want(4123)
+	}
+}
+
+func TestADaemonThatIsKilledWhileAJailHasTwoBodiesLosesNothing(t *testing.T) {
+	cfg := kernel.Config{Pin: pins(t)}
+	b := twoBodies(t, cfg)
+	b.attach(b.old)
+	b.calls(b.old, 100)
+	last := b.attach(b.new)
+	b.must(last.Mute(true))
+	b.must(last.Mute(false))
+	b.calls(b.new, 20)
+	b.must(last.Mute(true)) // nobody is left to end it
+	b.must(b.source.Close())
+	b.calls(b.old, 3)
+
+	b.open(cfg)
+	b.log = b.log.After()
+	in := b.of[b.new]
+	in.Again = true
+	b.of[b.new] = in
+	w := b.attach(b.new)
+	b.calls(b.new, 4000)
+	b.must(w.Drain(t.Context()))
+	b.want(4123)
+	for _, e := range b.log.Events(event.Syscall, "getppid")[123:] {
+		if e.Flags != 0 {
+			t.Fatalf("the jail's own call is recorded as %s", e.AppendJSON(nil))
+		}
+	}
+	b.must(w.Close())
+}
+
+func TestWhatAJailDidInTwoBodiesIsCollected(t *testing.T) {
+	cfg := kernel.Config{Pin: pins(t)}
+	b := twoBodies(t, cfg)
+	b.attach(b.old)
+	b.attach(b.new)
+	b.must(b.source.Close())
+	b.calls(b.old, 100)
+	b.calls(b.new, 20)
+	b.open(cfg)
+	b.log = b.log.After()
+	b.must(b.source.Collect(b.of[b.old].Jail, b.log))
+	b.want(120)
+	b.must(b.source.Collect(b.of[b.old].Jail, b.log))
+	b.want(120)
+}
