@@ -10,9 +10,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// opaqueMark is the overlay's on a directory of an upper layer that hides what
-// lies under it.
-const opaqueMark = "trusted.overlay.opaque"
+// The overlay's mark on a directory of an upper layer that hides what lies under
+// it: root's overlays, and those of other users, who cannot set the first.
+const (
+	opaqueMark     = "trusted.overlay.opaque"
+	userOpaqueMark = "user.overlay.opaque"
+)
 
 // copyAttributes gives name in the directory to the owner, mode, attributes and
 // times that st and name in from have. The order matters: a new owner takes

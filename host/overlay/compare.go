@@ -11,9 +11,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// compare says what differs between a file of the upper layer and the one it
-// hides. Another type is another content.
-func (d *differ) compare(now, was fileAt) (what []string, err error) {
+// differences says what differs between a file and the one that was in its
+// place. Another type is another content.
+func (d *differ) differences(now, was fileAt) (what []string, err error) {
 	if now.info.Mode().Type() != was.info.Mode().Type() {
 		return []string{"content"}, nil
 	}

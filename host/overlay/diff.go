@@ -3,14 +3,16 @@ package overlay
 import (
 	"cmp"
 	"context"
+	"fmt"
 	"io/fs"
 	"os"
-	"path"
 	"slices"
 	"strings"
 	"syscall"
 
 	"golang.org/x/sys/unix"
+
+	"glasshouse/fault"
 )
 
 // A Change is one path that an upper layer holds against the layers below it.
@@ -62,21 +64,57 @@ type DiffOptions struct {
 // outside the layers is ever read, whatever links the jail plants, and no fifo
 // or device is waited for.
 func Diff(ctx context.Context, upper string, lower []string, o DiffOptions) ([]Change, error) {
-	d := differ{ctx: ctx, owners: o.Owners}
+	d := differ{ctx: ctx, owners: o.Owners, opaque: []string{opaqueMark, userOpaqueMark}}
+	return d.compare(Stack{Base: lower}, Stack{Layers: []string{upper}, Base: lower}, o)
+}
+
+// A Stack is a tree as lower layers make it.
+type Stack struct {
+	Layers []string // upper layers of this side, sealed or in use, topmost first
+	Base   []string // the layers below them, which both sides have, topmost first
+}
+
+// Compare says what has to change to come from the tree a to the tree b, two
+// branches on the same base, or one of them an ancestor of the other: what Diff
+// says of one layer. Only what some layer touched that the two do not share is
+// looked at, however large the base is.
+//
+// A file that was renamed in one layer and changed in a later one is reported as
+// gone and come.
+func Compare(ctx context.Context, a, b Stack, o DiffOptions) ([]Change, error) {
+	if !slices.Equal(a.Base, b.Base) {
+		return nil, fault.Newf(fault.Invalid, "overlay.Compare", "", "the two trees do not stand on the same layers")
+	}
+	for len(a.Layers) > 0 && len(b.Layers) > 0 && a.Layers[len(a.Layers)-1] == b.Layers[len(b.Layers)-1] {
+		last := a.Layers[len(a.Layers)-1]
+		base := append([]string{last}, a.Base...)
+		a = Stack{a.Layers[:len(a.Layers)-1], base}
+		b = Stack{b.Layers[:len(b.Layers)-1], base}
+	}
+	d := differ{ctx: ctx, owners: o.Owners, opaque: []string{opaqueMark}}
+	changes, err := d.compare(a, b, o)
+	if err != nil {
+		return nil, fmt.Errorf("compare layers: %w", err)
+	}
+	return changes, nil
+}
+
+// compare lists what has to change to come from the tree was to the tree now.
+func (d *differ) compare(was, now Stack, o DiffOptions) ([]Change, error) {
 	defer d.close()
-	up, err := d.open(upper)
+	base, err := d.open(now.Base)
 	if err != nil {
 		return nil, err
 	}
-	var below []dirAt
-	for _, dir := range lower {
-		top, err := d.open(dir)
-		if err != nil {
-			return nil, err
-		}
-		below = append(below, dirAt{top, "."})
+	before, err := d.open(was.Layers)
+	if err != nil {
+		return nil, err
 	}
-	if err := d.dir(dirAt{up, "."}, below); err != nil {
+	after, err := d.open(now.Layers)
+	if err != nil {
+		return nil, err
+	}
+	if err := d.dir(side{before, base}, side{after, base}); err != nil {
 		return nil, err
 	}
 	if err := d.renames(); err != nil {
@@ -111,163 +149,28 @@ type finding struct {
 type differ struct {
 	ctx    context.Context
 	owners bool
+	opaque []string // the attributes that make a directory opaque
 	tops   []*os.File
 	found  []finding
 }
 
-func (d *differ) open(dir string) (*os.File, error) {
-	top, err := os.OpenFile(dir, unix.O_PATH|unix.O_DIRECTORY, 0)
-	if err == nil {
+func (d *differ) open(dirs []string) ([]dirAt, error) {
+	var tops []dirAt
+	for _, dir := range dirs {
+		top, err := os.OpenFile(dir, unix.O_PATH|unix.O_DIRECTORY, 0)
+		if err != nil {
+			return nil, err
+		}
 		d.tops = append(d.tops, top)
+		tops = append(tops, dirAt{top, "."})
 	}
-	return top, err
+	return tops, nil
 }
 
 func (d *differ) close() {
 	for _, top := range d.tops {
 		top.Close()
 	}
-}
-
-// dir compares one directory of the upper layer with the same directory of
-// those below that have it.
-func (d *differ) dir(up dirAt, below []dirAt) error {
-	entries, err := up.list()
-	if err != nil {
-		return err
-	}
-	if len(below) > 0 && up.rel != "." && up.opaque() {
-		if err := d.hidden(up, below); err != nil {
-			return err
-		}
-	}
-	for _, e := range entries {
-		if err := d.ctx.Err(); err != nil {
-			return err
-		}
-		at := up.child(e.Name())
-		fi, err := at.stat()
-		if moving(err) {
-			continue
-		}
-		if err != nil {
-			return err
-		}
-		if err := d.entry(at, fi, below); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-func (d *differ) entry(up dirAt, fi fs.FileInfo, below []dirAt) error {
-	old, oldAt, dirs := lookup(below, path.Base(up.rel))
-	if whiteout(fi) {
-		if old != nil {
-			d.deleted(oldAt, old, dirs)
-		}
-		return nil
-	}
-	now := fileAt{up, fi}
-	if old == nil {
-		d.add("added", &now, nil)
-	} else {
-		was := fileAt{oldAt, old}
-		what, err := d.compare(now, was)
-		if err != nil {
-			return err
-		}
-		switch {
-		case slices.Contains(what, "content"):
-			d.add("modified", &now, &was, what...)
-		case len(what) > 0:
-			d.add("metadata", &now, &was, what...)
-		}
-		if old.IsDir() && !fi.IsDir() {
-			d.deletedBelow(dirs)
-		}
-	}
-	if !fi.IsDir() {
-		return nil
-	}
-	if old == nil || !old.IsDir() {
-		dirs = nil
-	}
-	return d.dir(up, dirs)
-}
-
-// lookup finds name in the directories below, topmost first: what it is there,
-// where, and, if it is a directory, every layer's part of it.
-func lookup(below []dirAt, name string) (fi fs.FileInfo, at dirAt, dirs []dirAt) {
-	for _, b := range below {
-		c := b.child(name)
-		info, err := c.stat()
-		if err != nil {
-			continue
-		}
-		if whiteout(info) {
-			break
-		}
-		if fi == nil {
-			fi, at = info, c
-		}
-		if !info.IsDir() {
-			break
-		}
-		dirs = append(dirs, c)
-		if c.opaque() {
-			break
-		}
-	}
-	if fi != nil && !fi.IsDir() {
-		dirs = nil
-	}
-	return fi, at, dirs
-}
-
-// hidden reports as deleted what an opaque directory hides and does not hold.
-func (d *differ) hidden(up dirAt, below []dirAt) error {
-	for _, name := range names(below) {
-		if fi, err := up.child(name).stat(); err == nil && !whiteout(fi) {
-			continue
-		}
-		if old, at, dirs := lookup(below, name); old != nil {
-			d.deleted(at, old, dirs)
-		}
-	}
-	return nil
-}
-
-func (d *differ) deleted(at dirAt, fi fs.FileInfo, dirs []dirAt) {
-	d.add("deleted", nil, &fileAt{at, fi})
-	d.deletedBelow(dirs)
-}
-
-func (d *differ) deletedBelow(dirs []dirAt) {
-	for _, name := range names(dirs) {
-		if old, at, sub := lookup(dirs, name); old != nil {
-			d.deleted(at, old, sub)
-		}
-	}
-}
-
-// names returns every name that the directories hold, once.
-func names(dirs []dirAt) []string {
-	seen := map[string]bool{}
-	var all []string
-	for _, dir := range dirs {
-		entries, err := dir.list()
-		if err != nil {
-			continue
-		}
-		for _, e := range entries {
-			if !seen[e.Name()] {
-				seen[e.Name()] = true
-				all = append(all, e.Name())
-			}
-		}
-	}
-	return all
 }
 
 // add records a change. It describes the side that is there now, or that was.

@@ -91,16 +91,17 @@ func (d dirAt) target() string {
 	return string(buf[:n])
 }
 
-// opaque reports whether the directory hides what lies under it.
-func (d dirAt) opaque() bool {
+// marked reports whether the directory has one of the overlay's marks, such as
+// that it hides what lies under it.
+func (d dirAt) marked(marks []string) bool {
 	f, err := d.open(unix.O_RDONLY | unix.O_DIRECTORY)
 	if err != nil {
 		return false
 	}
 	defer f.Close()
-	var b [1]byte
-	for _, name := range []string{"trusted.overlay.opaque", "user.overlay.opaque"} {
-		if n, err := unix.Fgetxattr(int(f.Fd()), name, b[:]); err == nil && n == 1 && b[0] == 'y' {
+	for _, mark := range marks {
+		var b [1]byte
+		if n, err := unix.Fgetxattr(int(f.Fd()), mark, b[:]); err == nil && n == 1 && b[0] == 'y' {
 			return true
 		}
 	}

@@ -60,7 +60,7 @@ type renaming struct {
 // join makes one change of two.
 func (r *renaming) join(gone, come int) error {
 	was, now := &r.d.found[gone], &r.d.found[come]
-	what, err := r.d.compare(*now.now, *was.was)
+	what, err := r.d.differences(*now.now, *was.was)
 	if err != nil {
 		return err
 	}

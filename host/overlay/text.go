@@ -43,8 +43,8 @@ func (d *differ) texts(after string) error {
 
 // text sets the text of one change, and returns how many bytes that took.
 func (f *finding) text() (read int, err error) {
-	was, n, err1 := side(f.was)
-	now, m, err2 := side(f.now)
+	was, n, err1 := readSide(f.was)
+	now, m, err2 := readSide(f.now)
 	switch {
 	case f.Kind == "metadata" || was == nil && now == nil:
 		return 0, nil
@@ -64,9 +64,9 @@ func (f *finding) text() (read int, err error) {
 
 var errTooLarge = errors.New("too large to compare line by line")
 
-// side reads one side of a change. It is nil if there is none, or none with
+// readSide reads one side of a change. It is nil if there is none, or none with
 // lines: a directory, a device, a link.
-func side(f *fileAt) (data []byte, read int, err error) {
+func readSide(f *fileAt) (data []byte, read int, err error) {
 	if f == nil || !f.info.Mode().IsRegular() {
 		return nil, 0, nil
 	}

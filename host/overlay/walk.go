@@ -1,0 +1,139 @@
+package overlay
+
+import (
+	"slices"
+
+	"glasshouse/fault"
+)
+
+// maxPath bounds the names that a comparison tells: a jail can nest directories
+// without end, and each is told with all that lead to it.
+const maxPath = 16 << 10
+
+// A side is a directory of one of the two trees that are compared, as the
+// layers that have a part in it, topmost first.
+type side struct {
+	own  []dirAt // of layers that the other tree does not stand on
+	base []dirAt // of layers that both stand on; none, if they are hidden
+}
+
+// dir compares a directory of two trees. Where both show the base, only what the
+// layers above it hold can differ.
+func (d *differ) dir(was, now side) error {
+	base := was.base
+	if len(base) == 0 {
+		base = now.base
+	}
+	parts := slices.Concat(now.own, was.own)
+	own := len(parts)
+	if len(was.base) != len(now.base) {
+		parts = append(parts, base...)
+	}
+	seen := map[string]bool{}
+	for i, part := range parts {
+		if len(part.rel) > maxPath {
+			return fault.Newf(fault.TooLarge, "overlay.Diff", "", "a path is longer than %d bytes", maxPath)
+		}
+		entries, err := part.list()
+		if err != nil && i < own { // what cannot be read in an image cannot be told
+			return err
+		}
+		for _, e := range entries {
+			if err := d.ctx.Err(); err != nil {
+				return err
+			}
+			if seen[e.Name()] {
+				continue
+			}
+			seen[e.Name()] = true
+			if err := d.entry(e.Name(), base, was, now); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// entry compares what a name is in a directory of two trees.
+func (d *differ) entry(name string, base []dirAt, from, to side) error {
+	below := d.lookup(base, name) // once for both
+	was, now := d.lookup(from.own, name), d.lookup(to.own, name)
+	was, now = was.over(below, len(from.base) > 0), now.over(below, len(to.base) > 0)
+	switch {
+	case was.file == nil && now.file == nil:
+		return nil
+	case was.file == nil:
+		d.add("added", now.file, nil)
+	case now.file == nil:
+		d.add("deleted", nil, was.file)
+	case was.file.dirAt != now.file.dirAt: // else it is one and the same
+		if err := d.both(now.file, was.file); err != nil {
+			return err
+		}
+	}
+	if was.isDir() || now.isDir() {
+		return d.dir(was.dirs, now.dirs)
+	}
+	return nil
+}
+
+// both compares what is in one place in both trees.
+func (d *differ) both(now, was *fileAt) error {
+	what, err := d.differences(*now, *was)
+	if err != nil {
+		return err
+	}
+	switch {
+	case slices.Contains(what, "content"):
+		d.add("modified", now, was, what...)
+	case len(what) > 0:
+		d.add("metadata", now, was, what...)
+	}
+	return nil
+}
+
+// A lookup is what a name is in some layers' parts of a directory.
+type lookup struct {
+	file *fileAt // nil if it is not there
+	dirs side    // if it is a directory, every layer's part of it
+	ends bool    // layers below do not show
+}
+
+func (l lookup) isDir() bool { return l.file != nil && l.file.info.IsDir() }
+
+// lookup finds name in parts of a directory. They are of layers of one side; in
+// the result they are its own.
+func (d *differ) lookup(parts []dirAt, name string) (l lookup) {
+	for _, part := range parts {
+		at := part.child(name)
+		info, err := at.stat()
+		if err != nil {
+			continue
+		}
+		dir := info.IsDir()
+		if l.file == nil && !whiteout(info) {
+			l.file = &fileAt{at, info}
+		}
+		if dir {
+			l.dirs.own = append(l.dirs.own, at)
+		}
+		if !dir || at.marked(d.opaque) {
+			l.ends = true
+			break
+		}
+	}
+	return l
+}
+
+// over is what a lookup in the layers of one side becomes by what the name is in
+// the base, if that is to be seen there.
+func (l lookup) over(base lookup, seen bool) lookup {
+	switch {
+	case l.ends || !seen || base.file == nil:
+	case l.file == nil:
+		l.file, l.dirs.base = base.file, base.dirs.own
+	case base.isDir():
+		l.dirs.base = base.dirs.own
+	}
+	return l
+}
