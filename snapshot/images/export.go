@@ -2,6 +2,7 @@ package images
 
 import (
 	"archive/tar"
+	"bytes"
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
@@ -46,7 +47,7 @@ func export(w io.Writer, meta []byte, files []File) error {
 	}
 	defer zw.Close() // stops it; a second Close does nothing
 	e := &exporter{tar: tar.NewWriter(zw), buf: make([]byte, 256<<10)}
-	if err := e.add(metaName, int64(len(meta)), strings.NewReader(string(meta))); err != nil {
+	if err := e.add(metaName, int64(len(meta)), bytes.NewReader(meta)); err != nil {
 		return err
 	}
 	for _, f := range files {

@@ -74,46 +74,59 @@ func damaged(err error) error {
 }
 
 func (s *Store) restore(ctx context.Context, x *index, into string) (err error) {
-	made, err := emptyDir(into)
+	madeDir, err := emptyDir(into)
 	if err != nil {
 		return err
 	}
-	out := make([]*os.File, len(x.files))
+	made := 0
 	defer func() {
-		for _, f := range out {
-			if f != nil {
-				err = errors.Join(err, f.Close())
-			}
-		}
 		if err == nil {
 			return
 		}
-		for i, f := range out {
-			if f != nil {
-				os.Remove(filepath.Join(into, x.files[i].name))
-			}
+		for _, f := range x.files[:made] {
+			os.Remove(filepath.Join(into, f.name))
 		}
-		if made {
+		if madeDir {
 			os.Remove(into)
 		}
 	}()
-	for i, f := range x.files {
-		out[i], err = os.OpenFile(filepath.Join(into, f.name), os.O_WRONLY|os.O_CREATE|os.O_EXCL|unix.O_NOFOLLOW, 0o600)
-		if err != nil {
+	for _, f := range x.files {
+		if err := makeFile(filepath.Join(into, f.name), f.size); err != nil {
 			return err
 		}
-		if err := out[i].Truncate(f.size); err != nil {
-			return err
-		}
+		made++
 	}
 	return s.read(ctx, x, func(spots []spot, data []byte) error {
 		for _, sp := range spots {
-			if err := writeSparse(out[sp.file], data, sp.off); err != nil {
+			if err := writeFile(filepath.Join(into, x.files[sp.file].name), data, sp.off); err != nil {
 				return err
 			}
 		}
 		return nil
 	})
+}
+
+// makeFile makes a file of zeros.
+func makeFile(name string, size int64) error {
+	f, err := os.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return err
+	}
+	if err := errors.Join(f.Truncate(size), f.Close()); err != nil {
+		os.Remove(name)
+		return err
+	}
+	return nil
+}
+
+// writeFile writes data into a file of zeros. Files are not kept open: a
+// checkpoint of many processes has thousands.
+func writeFile(name string, data []byte, off int64) error {
+	f, err := os.OpenFile(name, os.O_WRONLY|unix.O_NOFOLLOW, 0)
+	if err != nil {
+		return err
+	}
+	return errors.Join(writeSparse(f, data, off), f.Close())
 }
 
 func emptyDir(name string) (made bool, err error) {

@@ -92,7 +92,7 @@ const (
 	magic   = "glasshouse pages "
 	version = 1
 
-	maxIndex = 1 << 30 // of a directory of terabytes
+	maxIndex = 256 << 20 // of some 250 GB of memory, all different
 	maxName  = 255
 )
 

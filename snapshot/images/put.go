@@ -21,8 +21,9 @@ import (
 // fails there is no snapshot, and what may be left is for GC.
 //
 // It returns fault.Conflict if dst holds images already, fault.Invalid if there
-// is anything but regular files in src, and fault.Exhausted if the disk is full.
-// Nothing may change src meanwhile.
+// is anything but regular files in src, fault.TooLarge if they are hundreds of
+// gigabytes, and fault.Exhausted if the disk is full. Nothing may change src
+// meanwhile.
 func (s *Store) Put(ctx context.Context, src, dst string) (Sum, error) {
 	p := &put{store: s, chunks: map[sum]*chunk{}, bufs: make(chan []byte, 2*workers())}
 	sum, err := p.run(ctx, src, dst)
@@ -87,12 +88,16 @@ func prepare(dst string) (made bool, err error) {
 	}
 	_, err = os.Lstat(filepath.Join(dst, indexName))
 	if err == nil {
-		return false, fault.Newf(fault.Conflict, "", "", "%s holds images already", dst)
+		return false, kept(dst)
 	}
-	if !errors.Is(err, fs.ErrNotExist) {
-		return false, err
+	if errors.Is(err, fs.ErrNotExist) {
+		err = nil
 	}
-	return false, nil
+	return false, err
+}
+
+func kept(dst string) error {
+	return fault.Newf(fault.Conflict, "", "", "%s holds images already", dst)
 }
 
 func (s *Store) newPack() *pack {
@@ -258,6 +263,9 @@ func (p *put) commit(x *index, dst string, madeDst bool) error {
 	s := p.store
 	b := x.encode()
 	x.size = int64(len(b))
+	if x.size > maxIndex {
+		return fault.Newf(fault.TooLarge, "", "", "its index would take %d bytes, over %d", x.size, maxIndex)
+	}
 	ref := s.ref(x.id)
 	if err := writeSynced(ref, b); err != nil {
 		return err
@@ -268,7 +276,7 @@ func (p *put) commit(x *index, dst string, madeDst bool) error {
 	link := filepath.Join(dst, indexName)
 	if err := os.Link(ref, link); err != nil {
 		if errors.Is(err, fs.ErrExist) {
-			err = fault.Newf(fault.Conflict, "", "", "%s holds images already", dst)
+			err = kept(dst)
 		}
 		return err
 	}
