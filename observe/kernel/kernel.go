@@ -28,6 +28,7 @@ import (
 	"glasshouse/event"
 	"glasshouse/fault"
 	"glasshouse/id"
+	"glasshouse/internal/spare"
 	"glasshouse/observe"
 )
 
@@ -77,7 +78,7 @@ type machine struct {
 	ringSize int    // bytes of a ring, and
 	count    int    // how many a jail has
 	pinned   string // where, "" is nowhere
-	spares   spares
+	spares   spare.Pool[*rings]
 }
 
 func (m *machine) ctl() *traceCtl { return (*traceCtl)(unsafe.Pointer(&m.ctlMem[0])) }
@@ -325,6 +326,7 @@ func (s *Source) takeOver() (_ *machine, err error) {
 
 // share maps the memory that the programs and the daemon have in common.
 func (m *machine) share() (err error) {
+	m.spares.Make, m.spares.Drop, m.spares.Keep = m.newRings, (*rings).close, spareRings
 	if m.ctlMem, err = mapMemory(m.ctls); err != nil {
 		return err
 	}
@@ -345,7 +347,7 @@ func mapMemory(m *ebpf.Map) ([]byte, error) {
 
 // release lets go of the machine; what is pinned goes on.
 func (m *machine) release() {
-	m.spares.close()
+	m.spares.Close()
 	for _, mem := range []*[]byte{&m.ctlMem, &m.slotMem} {
 		if *mem != nil {
 			unix.Munmap(*mem)

@@ -2,7 +2,6 @@ package kernel
 
 import (
 	"runtime"
-	"sync"
 
 	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
@@ -38,14 +37,6 @@ func (r *rings) close() {
 	r.m.Close()
 }
 
-// spares are the rings of jails to come.
-type spares struct {
-	mu     sync.Mutex
-	list   []*rings // guarded by mu
-	closed bool     // guarded by mu
-	making sync.WaitGroup
-}
-
 func (m *machine) newRings() (*rings, error) {
 	made, err := ebpf.NewMap(&ebpf.MapSpec{
 		Name: "ring_of_a_jail", Type: ebpf.Array, KeySize: 4, Flags: unix.BPF_F_MMAPABLE,
@@ -59,59 +50,6 @@ func (m *machine) newRings() (*rings, error) {
 		made.Close()
 	}
 	return r, err
-}
-
-// takeRings returns rings, which are the caller's, and has others made.
-func (m *machine) takeRings() (*rings, error) {
-	s := &m.spares
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if !s.closed {
-		s.making.Go(m.refill)
-	}
-	if n := len(s.list); n > 0 {
-		r := s.list[n-1]
-		s.list = s.list[:n-1]
-		return r, nil
-	}
-	return m.newRings()
-}
-
-// refill makes rings until there are enough to spare. That one cannot be made is
-// said to whoever needs it.
-func (m *machine) refill() {
-	s := &m.spares
-	for {
-		s.mu.Lock()
-		enough := s.closed || len(s.list) >= spareRings
-		s.mu.Unlock()
-		if enough {
-			return
-		}
-		r, err := m.newRings()
-		if err != nil {
-			return
-		}
-		s.mu.Lock()
-		if s.closed || len(s.list) >= spareRings {
-			r.close()
-		} else {
-			s.list = append(s.list, r)
-		}
-		s.mu.Unlock()
-	}
-}
-
-func (s *spares) close() {
-	s.mu.Lock()
-	s.closed = true
-	list := s.list
-	s.list = nil
-	s.mu.Unlock()
-	for _, r := range list {
-		r.close()
-	}
-	s.making.Wait()
 }
 
 // install gives the programs a jail's rings. The kernel does it at once, but the

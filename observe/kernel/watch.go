@@ -130,7 +130,7 @@ func (s *Source) begin(i int, t observe.Target, sink observe.Sink) (_ *watch, er
 	if err != nil {
 		return nil, err
 	}
-	ring, err := m.takeRings()
+	ring, err := m.spares.Take()
 	if err != nil {
 		return nil, fmt.Errorf("make the rings of %s: %w", t.Jail, err)
 	}

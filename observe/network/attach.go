@@ -9,6 +9,8 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
+	"sync"
 	"sync/atomic"
 	"syscall"
 
@@ -86,11 +88,7 @@ func (s *Source) attach(ctx context.Context, t observe.Target, sink observe.Sink
 	if err := s.takeRing(w, &undone); err != nil {
 		return nil, err
 	}
-	if err := w.findTranslation(); err != nil {
-		return nil, err
-	}
 	w.key.Pidns, w.key.Half = pidns, uint32(w.ring.size()/2)
-	w.key.Outer, w.key.Inner = raw(w.outer), raw(w.inner)
 	undone.Push("forget the jail", func() error { return s.forget(w.netns, w.key.Slot) })
 	if err := w.configure(w.selection); err != nil {
 		return nil, err
@@ -164,7 +162,7 @@ func (s *Source) takeRing(w *watch, undone *undo.Stack) error {
 		return err
 	}
 	undone.Push("give back the slot", func() error { s.slots[slot] = false; return nil })
-	if w.ring, err = s.spares.take(); err != nil {
+	if w.ring, err = s.spares.Take(); err != nil {
 		return err
 	}
 	undone.Push("close the ring", func() error { w.installing.Wait(); w.ring.close(); w.ring = nil; return nil })
@@ -258,21 +256,56 @@ func (w *watch) enter(f func() error) error {
 	})
 }
 
-// findTranslation finds out whether what leaves the jail gets another address
-// before it comes by: the one that the host has a route for on its end of the wire.
-func (w *watch) findTranslation() error {
+// link attaches the programs to every interface of the jail and to its cgroup, and
+// finds out whether what leaves the jail gets another address before it comes by.
+// A jail may wait for it, so what can be done at the same time is.
+func (w *watch) link() error {
+	var hooked, routed error
+	var outer netip.Addr
+	var aside sync.WaitGroup
+	aside.Go(func() { w.hooks, hooked = w.hook(w.target.CgroupDir) })
+	aside.Go(func() { outer, routed = w.findOuter() })
+	var own []netip.Addr
+	err := w.enter(func() (err error) {
+		h, err := netlink.NewHandle(unix.NETLINK_ROUTE)
+		if err != nil {
+			return err
+		}
+		defer h.Close()
+		if err := w.linkIfaces(h); err != nil {
+			return err
+		}
+		own, err = addresses(h)
+		return err
+	})
+	aside.Wait()
+	if err := errors.Join(err, hooked, routed); err != nil {
+		return err
+	}
+	if len(own) > 0 && outer.IsValid() && !slices.Contains(own, outer) {
+		w.outer, w.inner = outer, own[len(own)-1]
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	k := w.key
+	k.Outer, k.Inner = raw(w.outer), raw(w.inner)
+	return w.put(k)
+}
+
+// findOuter returns the address that the host has a route for on its end of the
+// wire, or none.
+func (w *watch) findOuter() (outer netip.Addr, err error) {
 	if w.target.Veth == "" {
-		return nil
+		return outer, nil
 	}
 	l, err := netlink.LinkByName(w.target.Veth)
 	if err != nil {
-		return fmt.Errorf("find link %s: %w", w.target.Veth, err)
+		return outer, fmt.Errorf("find link %s: %w", w.target.Veth, err)
 	}
 	routes, err := netlink.RouteListFiltered(netlink.FAMILY_V4, &netlink.Route{LinkIndex: l.Attrs().Index}, netlink.RT_FILTER_OIF)
 	if err != nil {
-		return fmt.Errorf("routes of %s: %w", w.target.Veth, err)
+		return outer, fmt.Errorf("routes of %s: %w", w.target.Veth, err)
 	}
-	var outer, inner netip.Addr
 	for _, r := range routes {
 		if r.Dst == nil {
 			continue
@@ -281,56 +314,40 @@ func (w *watch) findTranslation() error {
 			outer, _ = netip.AddrFromSlice(r.Dst.IP.To4())
 		}
 	}
-	if !outer.IsValid() {
-		return nil
-	}
-	err = w.enter(func() error {
-		addrs, err := netlink.AddrList(nil, netlink.FAMILY_V4)
-		if err != nil {
-			return fmt.Errorf("addresses: %w", err)
-		}
-		for _, a := range addrs {
-			ip, _ := netip.AddrFromSlice(a.IP.To4())
-			if ip == outer {
-				inner = netip.Addr{} // nothing is translated
-				return nil
-			}
-			if !ip.IsLoopback() {
-				inner = ip
-			}
-		}
-		return nil
-	})
-	if err == nil && inner.IsValid() {
-		w.outer, w.inner = outer, inner
-	}
-	return err
+	return outer, nil
 }
 
-// link attaches the programs to every interface of the jail and to its cgroup.
-func (w *watch) link() error {
-	w.ifaces = map[uint32]iface{}
-	err := w.enter(func() error {
-		links, err := netlink.LinkList()
-		if err != nil {
-			return fmt.Errorf("list links: %w", err)
-		}
-		for _, l := range links {
-			a := l.Attrs()
-			i := iface{name: a.Name, loop: a.EncapType == "loopback"}
-			i.bare = !i.loop && a.EncapType != "ether"
-			w.ifaces[uint32(a.Index)] = i
-			if err := w.linkIface(a.Index, i); err != nil {
-				return fmt.Errorf("attach to %s: %w", a.Name, err)
-			}
-		}
-		return nil
-	})
+// addresses lists those that the jail itself knows it has, but for loopback.
+func addresses(h *netlink.Handle) ([]netip.Addr, error) {
+	addrs, err := h.AddrList(nil, netlink.FAMILY_V4)
 	if err != nil {
-		return err
+		return nil, fmt.Errorf("addresses: %w", err)
 	}
-	w.hooks, err = w.hook(w.target.CgroupDir)
-	return err
+	var own []netip.Addr
+	for _, a := range addrs {
+		if ip, _ := netip.AddrFromSlice(a.IP.To4()); !ip.IsLoopback() {
+			own = append(own, ip)
+		}
+	}
+	return own, nil
+}
+
+func (w *watch) linkIfaces(h *netlink.Handle) error {
+	w.ifaces = map[uint32]iface{}
+	links, err := h.LinkList()
+	if err != nil {
+		return fmt.Errorf("list links: %w", err)
+	}
+	for _, l := range links {
+		a := l.Attrs()
+		i := iface{name: a.Name, loop: a.EncapType == "loopback"}
+		i.bare = !i.loop && a.EncapType != "ether"
+		w.ifaces[uint32(a.Index)] = i
+		if err := w.linkIface(h, a.Index, i); err != nil {
+			return fmt.Errorf("attach to %s: %w", a.Name, err)
+		}
+	}
+	return nil
 }
 
 // filters reports whether programs are attached as filters rather than by links.
@@ -340,7 +357,7 @@ func (w *watch) link() error {
 func (s *Source) filters() bool { return s.pins() || s.clsact }
 
 // linkIface attaches to one interface of the namespace of this thread.
-func (w *watch) linkIface(index int, i iface) error {
+func (w *watch) linkIface(h *netlink.Handle, index int, i iface) error {
 	p := &w.source.programs
 	out, in := p.Egress, p.Ingress
 	switch {
@@ -352,19 +369,19 @@ func (w *watch) linkIface(index int, i iface) error {
 	if err := w.pinIface(index, i.name); err != nil {
 		return err
 	}
-	for _, h := range []struct {
-		at     ebpf.AttachType
+	for _, at := range []struct {
+		hook   ebpf.AttachType
 		parent uint32
 		prog   *ebpf.Program
 	}{
 		{ebpf.AttachTCXEgress, netlink.HANDLE_MIN_EGRESS, out},
 		{ebpf.AttachTCXIngress, netlink.HANDLE_MIN_INGRESS, in},
 	} {
-		if h.prog == nil {
+		if at.prog == nil {
 			continue
 		}
 		if !w.source.filters() {
-			l, err := link.AttachTCX(link.TCXOptions{Interface: index, Program: h.prog, Attach: h.at})
+			l, err := link.AttachTCX(link.TCXOptions{Interface: index, Program: at.prog, Attach: at.hook})
 			if err == nil {
 				w.links = append(w.links, l)
 				continue
@@ -374,7 +391,7 @@ func (w *watch) linkIface(index int, i iface) error {
 			}
 			w.source.clsact = true // Linux before 6.6
 		}
-		if err := w.filterAt(index, h.parent, h.prog); err != nil {
+		if err := w.filterAt(h, index, at.parent, at.prog); err != nil {
 			return err
 		}
 	}
@@ -396,13 +413,13 @@ func bpfFilter(index int, parent uint32) *netlink.BpfFilter {
 	}
 }
 
-func (w *watch) filterAt(index int, parent uint32, prog *ebpf.Program) error {
-	if err := netlink.QdiscAdd(clsact(index)); err != nil && !errors.Is(err, unix.EEXIST) {
+func (w *watch) filterAt(h *netlink.Handle, index int, parent uint32, prog *ebpf.Program) error {
+	if err := h.QdiscAdd(clsact(index)); err != nil && !errors.Is(err, unix.EEXIST) {
 		return fmt.Errorf("make clsact: %w", err)
 	}
 	f := bpfFilter(index, parent)
 	f.Fd = prog.FD()
-	if err := netlink.FilterReplace(f); err != nil {
+	if err := h.FilterReplace(f); err != nil {
 		return fmt.Errorf("make filter: %w", err)
 	}
 	w.filter = append(w.filter, filter{index, parent})

@@ -37,6 +37,7 @@ import (
 
 	"glasshouse/event"
 	"glasshouse/fault"
+	"glasshouse/internal/spare"
 	"glasshouse/observe"
 )
 
@@ -64,7 +65,7 @@ type Source struct {
 	strange  map[string]bool // jails that were left pinned by another version
 	reader   *reader
 	clsact   bool // there are no links to interfaces on this kernel
-	spares   spares
+	spares   spare.Pool[*ring]
 
 	watches atomic.Pointer[[]*watch] // read without mu, replaced under it
 }
@@ -85,7 +86,7 @@ func New(c Config) *Source {
 	if c.Pin != "" {
 		s.pin = filepath.Join(c.Pin, pinVersion)
 	}
-	s.spares.size = s.bytes
+	s.spares.Make, s.spares.Drop, s.spares.Keep = s.makeRing, (*ring).close, spareRings
 	s.watches.Store(&[]*watch{})
 	return s
 }
@@ -282,7 +283,7 @@ func (s *Source) Close() error {
 	if !s.loaded {
 		return nil
 	}
-	s.spares.close()
+	s.spares.Close()
 	err := s.reader.close()
 	for _, l := range s.taps {
 		err = errors.Join(err, l.Close())

@@ -27,6 +27,22 @@ const (
 	ringHeader    = 8
 )
 
+// spareRings are made before a jail needs them: that a jail which is taken back
+// or branched off runs again does not wait for the kernel to clear a megabyte.
+const spareRings = 2
+
+func (s *Source) makeRing() (*ring, error) {
+	m, err := ebpf.NewMap(&ebpf.MapSpec{Name: "packets", Type: ebpf.RingBuf, MaxEntries: s.bytes})
+	if err != nil {
+		return nil, fmt.Errorf("make a ring: %w", err)
+	}
+	r, err := newRing(m)
+	if err != nil {
+		m.Close()
+	}
+	return r, err
+}
+
 func newRing(m *ebpf.Map) (_ *ring, err error) {
 	page, size := os.Getpagesize(), int(m.MaxEntries())
 	r := &ring{m: m}

@@ -1,0 +1,104 @@
+package spare_test
+
+import (
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"glasshouse/internal/spare"
+)
+
+// things counts what is there.
+type things struct {
+	spare.Pool[int]
+	made, dropped int
+	err           error
+}
+
+func newThings(keep int) *things {
+	t := &things{}
+	t.Keep = keep
+	t.Make = func() (int, error) {
+		if t.err != nil {
+			return 0, t.err
+		}
+		t.made++
+		return t.made, nil
+	}
+	t.Drop = func(int) { t.dropped++ }
+	return t
+}
+
+func settle() {
+	time.Sleep(time.Second)
+	synctest.Wait()
+}
+
+func TestWhatIsTakenIsThereAlready(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newThings(2)
+		if p.made != 0 {
+			t.Errorf("%d are made before anybody needs one", p.made)
+		}
+		first, err := p.Take()
+		if err != nil || first != 1 {
+			t.Fatalf("Take = %d, %v", first, err)
+		}
+		settle()
+		if p.made != 3 {
+			t.Errorf("%d are made, want the one that was taken and two to spare", p.made)
+		}
+		for range 3 { // one more than there are
+			if _, err := p.Take(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if p.made != 4 {
+			t.Errorf("%d are made when four were taken at once", p.made)
+		}
+		settle()
+		p.Close()
+		p.Close()
+		if p.made != 6 || p.dropped != 2 {
+			t.Errorf("%d were made and %d dropped, want 6 and 2", p.made, p.dropped)
+		}
+		if _, err := p.Take(); err != nil || p.made != 7 {
+			t.Errorf("of a closed pool one is made: %v", err)
+		}
+	})
+}
+
+func TestAPoolThatIsClosedAtOnceMakesNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newThings(2)
+		if _, err := p.Take(); err != nil {
+			t.Fatal(err)
+		}
+		p.Close()
+		settle()
+		if p.made != 1 || p.dropped != 0 {
+			t.Errorf("%d made, %d dropped", p.made, p.dropped)
+		}
+	})
+}
+
+func TestWhoNeedsOneHearsWhyThereIsNone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newThings(2)
+		p.err = errors.New("none")
+		if _, err := p.Take(); !errors.Is(err, p.err) {
+			t.Errorf("Take: %v", err)
+		}
+		settle()
+		p.err = nil
+		if _, err := p.Take(); err != nil {
+			t.Errorf("and when there is one again: %v", err)
+		}
+		settle()
+		p.Close()
+		if p.made != 3 || p.dropped != 2 {
+			t.Errorf("%d made, %d dropped", p.made, p.dropped)
+		}
+	})
+}
