@@ -64,6 +64,7 @@ var may = map[string][]string{
 	"internal/atomicfile": {},
 	"internal/dirs":       {},
 	"internal/undo":       {},
+	"internal/spare":      {},
 	"internal/thread":     {},
 }
 
