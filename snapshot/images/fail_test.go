@@ -247,6 +247,36 @@ func TestAFullDiskCanBeEmptied(t *testing.T) {
 	h.same("s2", src, h.put(src, "s2"))
 }
 
+// What one GC could not give back is told, and the next one does it.
+func TestGCGoesOnWhereItEnded(t *testing.T) {
+	h := newHouse(t)
+	var packs []string
+	for i := range 3 {
+		h.put(h.images(fmt.Sprint("src", i), map[string][]byte{"pages-1.img": memory(uint64(i), 50)}), fmt.Sprint("s", i))
+		packs = append(packs, h.packOf(fmt.Sprint("s", i)))
+	}
+	for i := range 3 {
+		h.must(h.store.Delete(h.path(fmt.Sprint("s", i))))
+	}
+	h.must(os.Rename(packs[1], packs[1]+".was"))
+	h.must(os.MkdirAll(filepath.Join(packs[1], "in the way"), 0o700))
+	if _, err := h.store.GC(t.Context()); err == nil {
+		t.Error("GC that could not remove a pack says nothing")
+	}
+	if _, err := os.Stat(packs[0]); err == nil {
+		t.Error("one pack in the way keeps the others")
+	}
+	if _, err := os.Stat(packs[2]); err == nil {
+		t.Error("one pack in the way keeps the others")
+	}
+	h.must(os.RemoveAll(packs[1]))
+	h.must(os.Rename(packs[1]+".was", packs[1]))
+	h.gc()
+	if _, err := os.Stat(packs[1]); err == nil {
+		t.Error("the next GC leaves what the first could not remove")
+	}
+}
+
 func TestImagesThatDoNotFitLeaveNothing(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("mounting needs root")

@@ -95,15 +95,16 @@ func (s *Store) GC(ctx context.Context) (freed int64, err error) {
 		return 0, failed("images.GC", "", err)
 	}
 	for i, w := range waste {
-		if err = ctx.Err(); err != nil {
+		if ended := ctx.Err(); ended != nil {
 			s.keepWaste(waste[i:])
+			err = errors.Join(err, ended)
 			break
 		}
-		n, err1 := s.collect(w)
+		n, failed := s.collect(w)
 		freed += n
-		if err1 != nil {
+		if failed != nil {
 			s.keepWaste(waste[i : i+1])
-			err = errors.Join(err, err1)
+			err = errors.Join(err, failed)
 		}
 	}
 	return freed, failed("images.GC", "", err)
