@@ -40,7 +40,7 @@ func (m *Manager) Branch(ctx context.Context, img Image, o BranchOptions) (Jail,
 	defer cancel()
 	if !o.Spare && img.Images != "" {
 		if c := m.takeSpare(img.Snapshot, o.Spec); c != nil {
-			j, err := m.wake(ctx, b, c, o)
+			j, err := m.wake(ctx, b, c, img, o)
 			if !errors.Is(err, errSpareGone) {
 				return j, err
 			}
@@ -71,7 +71,7 @@ func (m *Manager) Branch(ctx context.Context, img Image, o BranchOptions) (Jail,
 		return Jail{}, err
 	}
 	if to == Running {
-		m.announce(c)
+		m.announce(c, img.Snapshot, o.Number)
 	}
 	return *c.jail.Load(), nil
 }
@@ -124,7 +124,7 @@ func (m *Manager) dropSpare(ctx context.Context, c *cell) error {
 }
 
 // wake hands a frozen copy to whoever asked for a branch.
-func (m *Manager) wake(ctx context.Context, b Backend, c *cell, o BranchOptions) (Jail, error) {
+func (m *Manager) wake(ctx context.Context, b Backend, c *cell, img Image, o BranchOptions) (Jail, error) {
 	unlock, err := c.lock(ctx, "jail.Branch")
 	if err != nil {
 		return Jail{}, err
@@ -137,22 +137,24 @@ func (m *Manager) wake(ctx context.Context, b Backend, c *cell, o BranchOptions)
 	j, now, origin := *c.jail.Load(), time.Now(), *c.jail.Load().Origin
 	origin.Number = o.Number
 	j.Spec, j.Created, j.Started, j.State, j.Origin = o.Spec, now, &now, Running, &origin
-	if err := m.save(ctx, c, j); err != nil {
+	// It runs before that is recorded: nobody knows of it until then.
+	err = l.letGo(ctx)
+	if err == nil {
+		err = m.save(ctx, c, j)
+	}
+	if err != nil {
 		return Jail{}, errors.Join(err, m.destroy(ctx, b, c))
 	}
-	if err := l.letGo(ctx); err != nil {
-		return Jail{}, errors.Join(err, m.destroy(ctx, b, c))
-	}
-	m.announce(c)
+	m.announce(c, img.Snapshot, o.Number)
 	return j, nil
 }
 
-// announce tells a new jail's programs that they are not the ones they were:
-// what they know of random numbers, others know as well. It is done beside
+// announce tells a jail's programs that they are not the only ones that they
+// are: what they know of random numbers, others know as well. It is done beside
 // whatever comes next; what goes wrong is said.
-func (m *Manager) announce(c *cell) {
+func (m *Manager) announce(c *cell, of id.Snapshot, number int) {
 	j, l := *c.jail.Load(), c.live.Load()
-	if l == nil || j.Origin == nil {
+	if l == nil {
 		return
 	}
 	m.wg.Go(func() {
@@ -161,7 +163,7 @@ func (m *Manager) announce(c *cell) {
 		seed := make([]byte, protocol.SeedSize)
 		rand.Read(seed) // never fails
 		err := l.ctl.Branched(ctx, protocol.Branched{
-			Jail: j.ID, Snapshot: j.Origin.Snapshot, Hostname: m.plan(j).Hostname, Branch: j.Origin.Number, Seed: seed,
+			Jail: j.ID, Snapshot: of, Hostname: m.plan(j).Hostname, Branch: number, Seed: seed,
 		})
 		if err != nil {
 			m.cfg.Log.Warn("a branch was not told of all", "jail", j.ID, "err", err)
@@ -232,6 +234,7 @@ func (m *Manager) Rewind(ctx context.Context, jid id.Jail, img Image) (Jail, err
 			return err
 		}
 		c.live.Load().unpark()
+		m.announce(c, img.Snapshot, 0)
 		return errors.Join(err, leave())
 	})
 }

@@ -303,6 +303,11 @@ func (m *Manager) inhabit(ctx context.Context, b Backend, c *cell, body *body, s
 	if err == nil && say != nil {
 		_, err = m.lineage(ctx, was.ID, *say)
 	}
+	// It runs before that is recorded: until then nobody was told, and what a
+	// daemon that comes after a crash finds is the jail as it was.
+	if err == nil {
+		err = next.letGo(ctx)
+	}
 	if err == nil {
 		err = m.save(ctx, c, body.jail)
 	}
@@ -320,7 +325,7 @@ func (m *Manager) inhabit(ctx context.Context, b Backend, c *cell, body *body, s
 			old.inst.Close()
 		}
 		return errors.Join(m.leave(ctx, b.(Checkpointer), was), m.cfg.Store.Delete(ctx, body.jail.Body))
-	}, next.letGo(ctx)
+	}, nil
 }
 
 // leave removes the body that a jail had.

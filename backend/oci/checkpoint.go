@@ -208,24 +208,24 @@ func (m *making) restore(ctx context.Context, dir string, n notes) (*instance, e
 		return nil, err
 	}
 	images := dir + "." + string(p.ID)
-	m.undo.Push("remove the copy of the images", func() error { return os.RemoveAll(images) })
 	err = m.step("adopt", func() error {
 		return criu.Adopt(dir, images, criu.Identity{FirstID: p.IDs.First, Hostname: p.Hostname})
 	})
 	if err != nil {
-		return nil, err
+		return nil, errors.Join(err, os.RemoveAll(images))
 	}
 	// The limits are the jail's own: CRIU needs a little beside them.
 	roomy := b.kind.limits(p.Limits)
 	roomy.PIDs, roomy.MemoryBytes = roomy.PIDs+restorers, roomy.MemoryBytes+restorerMemory
 	if err := m.cgroup.Set(roomy); err != nil {
-		return nil, err
+		return nil, errors.Join(err, os.RemoveAll(images))
 	}
 	m.undo.Push("kill its processes", func() error { return m.cgroup.Kill(context.Background()) })
 	var pid int
 	err = m.step("criu", func() (err error) {
 		pid, err = b.criu.Restore(ctx, criu.Restore{
 			Dir: images, Root: l.merged(), Lent: sources, Netns: m.netns, Cgroup: m.cgroup,
+			Lazy: large(images) && b.lazy(), Done: func() { os.RemoveAll(images) },
 		})
 		return err
 	})
@@ -246,13 +246,38 @@ func (m *making) restore(ctx context.Context, dir string, n notes) (*instance, e
 		return nil, err
 	}
 	err = m.step("settle", func() error {
-		return errors.Join(r.write(l.record()), dropStaged(l), sealControl(l), os.RemoveAll(images))
+		return errors.Join(r.write(l.record()), dropStaged(l), sealControl(l))
 	})
 	if err != nil {
 		return nil, err
 	}
 	m.undo.Keep()
 	return i, nil
+}
+
+// lazyFrom is the memory from which on it is quicker to have processes run before
+// they have it all.
+const lazyFrom = 24 << 20
+
+func large(images string) bool {
+	entries, err := os.ReadDir(images)
+	if err != nil {
+		return false
+	}
+	var total int64
+	for _, e := range entries {
+		if fi, err := e.Info(); err == nil && strings.HasPrefix(e.Name(), "pages-") {
+			total += fi.Size()
+		}
+	}
+	return total >= lazyFrom
+}
+
+// lazy reports whether processes can be made before their memory. The jail's
+// seccomp profile keeps what that needs from the jail itself.
+func (b *Backend) lazy() bool {
+	v, err := os.ReadFile("/proc/sys/vm/unprivileged_userfaultfd")
+	return err == nil && len(v) > 0 && v[0] == '1'
 }
 
 const (

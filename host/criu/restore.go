@@ -18,6 +18,14 @@ type Restore struct {
 	Netns  string            // path of the network namespace they are in
 	Cgroup *cgroup.Cgroup    // empty; frozen when Restore returns
 
+	// Lazy makes the processes before their memory, which follows as they touch
+	// it, and soon in any case.
+	Lazy bool
+
+	// Done is called when Dir is not needed any more, also if Restore fails. It
+	// may be after Restore has returned.
+	Done func()
+
 	// Close closes all connections over the network, also those of the jail
 	// with itself, instead of making them again.
 	Close bool
@@ -29,9 +37,12 @@ type Restore struct {
 func (t *Tool) Restore(ctx context.Context, r Restore) (pid int, err error) {
 	dir, err := os.Open(r.Dir)
 	if err != nil {
+		r.Done()
 		return 0, err
 	}
 	defer dir.Close()
+	done := r.Done
+	defer func() { done() }()
 	opts := options(dir)
 	opts.Root = ptr(r.Root)
 	opts.NotifyScripts = ptr(true)
@@ -42,8 +53,24 @@ func (t *Tool) Restore(ctx context.Context, r Restore) (pid int, err error) {
 		opts.External = append(opts.External, "mnt["+at+"]:"+from)
 	}
 	at := place{netns: r.Netns, cgroup: r.Cgroup}
+	if r.Lazy {
+		s, err := t.serve(ctx, r.Dir)
+		if err != nil {
+			return 0, err
+		}
+		opts.LazyPages = ptr(true)
+		done = func() {
+			if err != nil {
+				s.kill()
+			}
+			go func() {
+				<-s.done
+				r.Done()
+			}()
+		}
+	}
 	req := &rpc.CriuReq{Type: ptr(rpc.CriuReqType_RESTORE), Opts: opts}
-	resp, err := t.work(ctx, at, req, r.Dir, func(name string, worker int) error {
+	resp, workErr := t.work(ctx, at, req, r.Dir, func(name string, worker int) error {
 		if name != "pre-resume" {
 			return nil
 		}
@@ -54,7 +81,7 @@ func (t *Tool) Restore(ctx context.Context, r Restore) (pid int, err error) {
 		}
 		return r.Cgroup.FreezeSoon()
 	})
-	if err != nil {
+	if err = workErr; err != nil {
 		return 0, err
 	}
 	return int(resp.GetRestore().GetPid()), r.Cgroup.Freeze(ctx)

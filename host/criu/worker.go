@@ -25,6 +25,8 @@ type place struct {
 	cgroup *cgroup.Cgroup // to be born in, as the root of its cgroup namespace; nil: in ours
 }
 
+var environ = []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}
+
 // logName is CRIU's own log, in the directory of images.
 const logName = "criu.log"
 
@@ -88,7 +90,7 @@ func (t *Tool) start(at place) (*worker, error) {
 
 	cmd := exec.Command(t.path, "swrk", "3")
 	cmd.Dir = "/"
-	cmd.Env = []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}
+	cmd.Env = environ
 	cmd.ExtraFiles = []*os.File{theirs}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	begin := cmd.Start
