@@ -81,16 +81,12 @@ func TestASnapshotTravelsAndKeepsItsHoles(t *testing.T) {
 }
 
 func TestAnArchiveNeedsNoGlasshouse(t *testing.T) {
-	for _, tool := range []string{"tar", "zstd", "sha256sum"} {
-		if _, err := exec.LookPath(tool); err != nil {
-			t.Skip(err)
-		}
-	}
 	h := newHouse(t)
-	h.must(os.WriteFile(h.path("a.tar.zst"), h.export(h.snapshot()[1:]), 0o600))
-	h.must(os.Mkdir(h.path("out"), 0o700))
-	cmd := exec.Command("sh", "-c", "zstd -qdc ../a.tar.zst | tar x && sha256sum --quiet --strict -c SHA256SUMS && cat metadata.json")
-	cmd.Dir = h.path("out")
+	zr, err := zstd.NewReader(bytes.NewReader(h.export(h.snapshot()[1:])))
+	h.must(err)
+	defer zr.Close()
+	cmd := exec.Command("sh", "-c", "tar x && sha256sum --quiet --strict -c SHA256SUMS && cat metadata.json")
+	cmd.Dir, cmd.Stdin = t.TempDir(), zr
 	if out, err := cmd.CombinedOutput(); err != nil || string(out) != meta {
 		t.Errorf("%v: %s", err, out)
 	}
