@@ -177,9 +177,6 @@ func (in *Init) leave(c *conn) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	delete(in.open, c)
-	if in.parking == c {
-		in.parking = nil
-	}
 	in.fewer.wake()
 }
 

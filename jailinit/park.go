@@ -42,13 +42,8 @@ var past = time.Unix(1, 0)
 func (in *Init) begin(c *conn) bool {
 	in.mu.Lock()
 	defer in.mu.Unlock()
-	select {
-	case <-c.parked:
-		return false
-	default:
-		c.begun = true
-		return true
-	}
+	c.begun = !c.isParked()
+	return c.begun
 }
 
 // parkable says that c's operation, which from now on only waits or moves
@@ -57,15 +52,16 @@ func (in *Init) parkable(c *conn, wake func()) {
 	in.mu.Lock()
 	c.wake = wake
 	in.mu.Unlock()
-	select {
-	case <-c.parked: // just before
+	if c.isParked() { // just before
 		wake()
-	default:
 	}
 }
 
-// giveUp asks c's operation to end. in.mu is held.
+// giveUp asks c's operation to end, once. in.mu is held.
 func (c *conn) giveUp() {
+	if c.isParked() {
+		return
+	}
 	close(c.parked)
 	switch {
 	case c.wake != nil:
@@ -120,13 +116,17 @@ func (in *Init) park(c *conn, q *protocol.Request) error {
 		left, fewer := in.others()
 		if left == 0 {
 			in.standStill()
-			return c.reply(nil)
+			err := c.reply(nil)
+			in.stopParking(c, true)
+			return err
 		}
 		select {
 		case <-fewer:
 		case <-gone:
+			in.stopParking(c, true)
 			return nil
 		case <-timer.C:
+			in.stopParking(c, false) // before the client is told, who may send others at once
 			return fault.Newf(fault.Conflict, "init.Park", "", "%d operations on files or commands did not end within %v", left, patience)
 		}
 	}
@@ -146,6 +146,17 @@ func (in *Init) startParking(c *conn) error {
 		}
 	}
 	return nil
+}
+
+// stopParking lets others come again: before the client can know that c is
+// closed, since it may send them at once.
+func (in *Init) stopParking(c *conn, hangUp bool) {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	if hangUp {
+		c.net.Close()
+	}
+	in.parking = nil
 }
 
 // others is how many connections are left beside the one that parks, and what

@@ -1,6 +1,7 @@
 package control
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"io"
@@ -106,12 +107,10 @@ func (c *Client) park(ctx context.Context, idle <-chan struct{}, patience time.D
 // park asks init to give up everything else, and reads to the end.
 func (c *conn) park(patience time.Duration) error {
 	q := &protocol.Request{Version: protocol.Version, Op: protocol.OpPark, Patience: patience}
-	if err := c.w.JSON(protocol.FrameRequest, q); err != nil {
-		return c.reason(err)
-	}
-	kind, payload, err := c.next()
+	sendErr := c.w.JSON(protocol.FrameRequest, q)
+	kind, payload, err := c.r.Next() // also when it could not be sent: init may have said why
 	if err != nil {
-		return err
+		return c.lost(cmp.Or(sendErr, err))
 	}
 	if kind == protocol.FrameParked {
 		return fault.Newf(fault.Conflict, "control.Park", "", "another client is parking the jail")

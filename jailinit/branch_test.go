@@ -1,0 +1,175 @@
+package jailinit_test
+
+import (
+	"bytes"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+
+	"glasshouse/fault"
+	"glasshouse/id"
+	"glasshouse/jailinit/protocol"
+)
+
+// startBranch runs an init with a /run and an /etc/glasshouse of its own.
+func startBranch(t *testing.T) *jail {
+	t.Helper()
+	needRoot(t)
+	const own = `mount -t tmpfs -o mode=755 run /run && mkdir /run/upper /run/work &&
+mount -t overlay -o lowerdir=/etc,upperdir=/run/upper,workdir=/run/work etc /etc || exit
+exec "$0"`
+	j := startIn(t, t.TempDir(), exec.Command("unshare", "--fork", "--pid", "--mount-proc", "--kill-child", "sh", "-c", own, os.Args[0]))
+	j.runs("mkdir -p /etc/glasshouse/branch.d; mkdir -p -m 1777 /run/glasshouse/notify; chmod 1777 /run/glasshouse/notify")
+	return j
+}
+
+// runs runs a script that must do well.
+func (j *jail) runs(script string) (stdout string) {
+	j.t.Helper()
+	out, stderr, s := j.run(sh(script))
+	if s.Code != 0 || stderr != "" {
+		j.t.Fatalf("%s: code %d, %s", script, s.Code, stderr)
+	}
+	return out
+}
+
+func aBranch() protocol.Branched {
+	return protocol.Branched{Jail: id.NewJail(), Snapshot: id.NewSnapshot(), Hostname: "second", Branch: 2, Seed: bytes.Repeat([]byte{0xab, 1}, 16)}
+}
+
+func TestBranchIsTold(t *testing.T) {
+	j := startBranch(t)
+	j.runs(`cd /etc/glasshouse/branch.d
+printf '#!/bin/sh\n(echo first $(id -u) $GLASSHOUSE_BRANCH; test -f /run/glasshouse/branch.json && echo noticed) >>/run/ran' >10-first
+printf '#!/bin/sh\necho second $GLASSHOUSE_JAIL $GLASSHOUSE_SNAPSHOT $GLASSHOUSE_SEED >>/run/ran' >20-second
+echo 'echo never >>/run/ran' >15-not-executable
+mkdir 16-directory
+chmod +x 10-first 20-second`)
+	b := aBranch()
+	if err := j.Branched(j.ctx(), b); err != nil {
+		t.Fatal(err)
+	}
+	seed := hex.EncodeToString(b.Seed)
+	want := "first 0 2\nnoticed\nsecond " + string(b.Jail) + " " + string(b.Snapshot) + " " + seed + "\n"
+	if ran := j.runs("cat /run/ran"); ran != want {
+		t.Errorf("hooks wrote %q, want %q", ran, want)
+	}
+	var notice struct {
+		Jail, Snapshot, Hostname, Seed string
+		Branch                         int
+		Time                           time.Time
+	}
+	if err := json.Unmarshal([]byte(j.runs("cat /run/glasshouse/branch.json")), &notice); err != nil {
+		t.Fatal(err)
+	}
+	if notice.Jail != string(b.Jail) || notice.Snapshot != string(b.Snapshot) || notice.Hostname != "second" || notice.Branch != 2 ||
+		notice.Seed != seed || time.Since(notice.Time).Abs() > time.Minute {
+		t.Errorf("the notice is %+v", notice)
+	}
+	if mode := j.runs("stat -c %a /run/glasshouse/branch.json"); mode != "644\n" {
+		t.Errorf("its mode is %s", mode)
+	}
+}
+
+func TestProcessesAreNotifiedOfTheBranch(t *testing.T) {
+	j := startBranch(t)
+	const listen = `trap 'echo usr1 >>/tmp/told-$$; mv /tmp/told-$$ /run/$1' USR1; trap 'echo hup >/run/$1' HUP
+echo "$2" >/run/glasshouse/notify/$$; echo $$ >/run/$1.pid; while :; do sleep 0.02; done`
+	j.runs("chmod 1777 /run")
+	for _, p := range []struct{ name, signal, user string }{
+		{"default", "", ""}, {"hangup", "SIGHUP", "daemon"}, {"kill", "KILL", ""}, {"nonsense", "whatever", ""}, {"forged", "", "root"},
+	} {
+		e := protocol.Exec{ID: id.NewExec(), Argv: []string{"sh", "-c", listen, "sh", p.name, p.signal}, User: p.user}
+		if _, _, err := j.Exec(j.ctx(), e, nil); err != nil {
+			t.Fatal(err)
+		}
+		j.runs("until test -s /run/" + p.name + ".pid; do sleep 0.02; done")
+	}
+	// Somebody asks for a signal to a process that is not theirs.
+	j.runs(`pid=$(cat /run/forged.pid); rm /run/glasshouse/notify/$pid`)
+	forge := sh(`echo TERM >/run/glasshouse/notify/$(cat /run/forged.pid)`)
+	forge.User = "daemon"
+	j.run(forge)
+	// Nor does a link to a file of the process's owner count, nor a fifo.
+	j.runs(`cd /run/glasshouse/notify; echo TERM >1; echo TERM >../term; ln -s ../term 2; mkfifo 3; echo TERM >0004; echo USR1 >999999`)
+
+	err := j.Branched(j.ctx(), aBranch())
+	if err == nil || fault.KindOf(err) != "" {
+		t.Fatalf("Branched: %v, want the problems", err)
+	}
+	j.runs("until test -s /run/default && test -s /run/hangup; do sleep 0.02; done")
+	if told := j.runs("cat /run/default /run/hangup"); told != "usr1\nhup\n" {
+		t.Errorf("the processes were told %q", told)
+	}
+	for _, name := range []string{"kill", "nonsense", "forged"} {
+		pid := strings.TrimSpace(j.runs("cat /run/" + name + ".pid"))
+		j.runs("kill -0 " + pid)
+		if !strings.Contains(err.Error(), "/notify/"+pid+":") {
+			t.Errorf("the %s registration was not refused: %v", name, err)
+		}
+	}
+	for _, name := range []string{"1", "2", "3", "0004"} {
+		if !strings.Contains(err.Error(), "/notify/"+name+":") {
+			t.Errorf("%s was not refused: %v", name, err)
+		}
+	}
+	if strings.Contains(err.Error(), "999999") || strings.Contains(err.Error(), strings.TrimSpace(j.runs("cat /run/default.pid"))+":") {
+		t.Errorf("what is no problem was told as one: %v", err)
+	}
+}
+
+func TestHooksThatFailDoNotFailTheBranch(t *testing.T) {
+	j := startBranch(t)
+	j.runs(`cd /etc/glasshouse/branch.d
+printf '#!/bin/sh\necho why; exit 3' >1-fails
+printf '#!/no/such\n' >2-cannot-run
+printf '#!/bin/sh\nsleep 60' >3-hangs
+printf '#!/bin/sh\necho ran >/run/ran' >4-runs
+chmod +x *
+rm -rf /run/glasshouse; echo in the way >/run/glasshouse`)
+	err := j.Branched(j.ctx(), aBranch())
+	if err == nil || fault.KindOf(err) != "" {
+		t.Fatalf("Branched: %v, want the problems", err)
+	}
+	for _, want := range []string{"branch.json", "1-fails: it ended with code 3", "2-cannot-run", "3-hangs: it did not end within"} {
+		if !strings.Contains(err.Error(), want) {
+			t.Errorf("%q is not told: %v", want, err)
+		}
+	}
+	if ran := j.runs("cat /run/ran"); ran != "ran\n" {
+		t.Errorf("the hook after the ones that failed: %q", ran)
+	}
+	all, listErr := j.Execs(j.ctx())
+	kept := 0
+	for _, s := range all {
+		if strings.HasPrefix(s.Argv[0], "/etc/glasshouse/") {
+			kept++
+		}
+	}
+	if listErr != nil || kept != 2 {
+		t.Errorf("%d hooks are kept, %v; want the two that ran and failed", kept, listErr)
+	}
+}
+
+func TestImpossibleBranchesAreRefused(t *testing.T) {
+	j := start(t)
+	for what, change := range map[string]func(*protocol.Branched){
+		"no jail":       func(b *protocol.Branched) { b.Jail = "" },
+		"no snapshot":   func(b *protocol.Branched) { b.Snapshot = "../x" },
+		"a short seed":  func(b *protocol.Branched) { b.Seed = b.Seed[1:] },
+		"branch -1":     func(b *protocol.Branched) { b.Branch = -1 },
+		"a long name":   func(b *protocol.Branched) { b.Hostname = strings.Repeat("x", 65) },
+		"an empty seed": func(b *protocol.Branched) { b.Seed = nil },
+	} {
+		b := aBranch()
+		change(&b)
+		if err := j.Branched(j.ctx(), b); !errors.Is(err, fault.Invalid) {
+			t.Errorf("%s: %v, want invalid", what, err)
+		}
+	}
+}
