@@ -74,7 +74,7 @@ const (
 // A recordFilter is the terms of a request. Each parameter but q is one term.
 type recordFilter struct {
 	Q    string `query:"q" description:"A filter: terms joined by spaces, such as 'type:net host:*.example.com ret:<0 pid:42'. docs/events.md has the language."`
-	Type string `query:"type" description:"Short for a term of q, as are those that follow: one of syscall, file, net, proc, gap, usage, or several joined by commas."`
+	Type string `query:"type" description:"Short for a term of q, as are those that follow: one of syscall, file, net, proc, gap, usage, lineage, or several joined by commas."`
 	PID  string `query:"pid"`
 	Path string `query:"path"`
 	Host string `query:"host"`

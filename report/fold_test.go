@@ -199,6 +199,9 @@ func TestWhatIsNotable(t *testing.T) {
 			s.call(2, "connect", -111, 1, addr("192.0.2.1:80"))
 		}, []string{"tcp 192.0.2.1:80 refused ×1"}},
 		{"no packets are recorded", "refused", func(s *session) { s.call(2, "connect", -111, 1, addr("192.0.2.1:80")) }, []string{"connect 192.0.2.1:80 ECONNREFUSED ×1"}},
+		{"rewound", "lineage", func(s *session) {
+			s.add(event.Event{Type: event.Lineage, Op: event.OpRewind, Snapshot: "s-7k2mwq4x9dpa", Parent: "j-3f2akm9x7qpw"})
+		}, []string{"rewind s-7k2mwq4x9dpa of j-3f2akm9x7qpw ×1"}},
 		{"a gap", "gap", func(s *session) { s.add(event.Event{Type: event.Gap, Source: event.Net, Lost: 4, Reason: "ring full"}) }, []string{"net: ring full ×1"}},
 	} {
 		s := started()

@@ -31,6 +31,7 @@ type Tree struct {
 	untold                         int64 // for want of room
 	lost                           Lost
 	text                           int // bytes held by programs
+	body, rewound                  int // counts the bodies that the jail has had; and had when it was rewound
 }
 
 // Lost is how much is not known.
@@ -64,6 +65,7 @@ type proc struct {
 	execs         int
 	threads       int
 	existing      bool
+	body          int    // in which it was told of last
 	first, last   uint64 // sequence numbers of its records
 
 	beganTS int64 // milliseconds
@@ -126,6 +128,8 @@ func (t *Tree) Add(e *event.Event) {
 		if e.Source == event.Proc {
 			t.lost.add(e)
 		}
+	case e.Type == event.Lineage && e.Op == event.OpRewind:
+		t.rewind(e)
 	case e.PID != 0 && e.PID == e.TID && e.Type == event.Syscall:
 		if p := t.live[e.PID]; p != nil && p.comm != e.Comm && e.Comm != "" && e.NS > p.runNS {
 			p.comm = keep(e.Comm)
@@ -142,6 +146,7 @@ func (t *Tree) proc(e *event.Event) {
 		}
 		return
 	}
+	t.move(e)
 	p := t.find(e)
 	fresh := p == nil
 	if fresh {
@@ -150,6 +155,7 @@ func (t *Tree) proc(e *event.Event) {
 		}
 	}
 	p.last = max(p.last, e.Seq)
+	defer func() { p.body = t.body }()
 	if p.how != lives {
 		// From another processor, after what told us that it must have ended.
 		if p.how == unknown && e.Op == event.OpExit {
@@ -183,6 +189,34 @@ func (t *Tree) proc(e *event.Event) {
 	case e.Op == event.OpExit:
 		p.exit(e)
 		t.finish(p, e)
+	}
+}
+
+// move has a process go on that is found in another body of its jail: there it has
+// another number on the host, and another beginning. The first process is told of
+// first.
+func (t *Tree) move(e *event.Event) {
+	p := t.live[e.PID]
+	if p == nil || e.Flags&event.Existing == 0 || e.HostPID == p.hostPID || p.runs == nil {
+		return
+	}
+	r := t.hold(e)
+	same := r.key() == p.runs.key()
+	t.release(r)
+	if !same {
+		return // it only has its pid
+	}
+	if p.pid == 1 {
+		t.body++
+	}
+	was := p.begin
+	if p.hostPID = e.HostPID; e.Begin != 0 {
+		p.begin = e.Begin
+	}
+	for _, child := range t.live {
+		if child.ppid == p.pid && child.parent == was {
+			child.parent = p.begin
+		}
 	}
 }
 
@@ -372,6 +406,18 @@ func (t *Tree) endBefore(first *proc, e *event.Event) {
 			t.finish(p, e)
 		}
 	}
+}
+
+// rewind ends the processes that a jail had and has not: those that are not told
+// of in its new body or, if that is told of later, all.
+func (t *Tree) rewind(e *event.Event) {
+	for _, p := range t.live {
+		if p.body < t.body || t.body == t.rewound {
+			p.how = unknown
+			t.finish(p, e)
+		}
+	}
+	t.rewound = t.body
 }
 
 // parentOf returns the parent of a living process. Orphans are given to the first

@@ -172,6 +172,39 @@ func TestAJailThatIsStartedAgainHasNoneOfItsOldProcesses(t *testing.T) {
 	check(t, "after a boot", grow(s).Processes(false), want)
 }
 
+func TestAJailThatIsRewoundHasOnlyTheProcessesItHadThen(t *testing.T) {
+	existing := func(s *session, pid, ppid, host int32, comm string) {
+		s.add(event.Event{Type: event.Proc, Op: event.OpExec, Flags: event.Existing, PID: pid, PPID: ppid, HostPID: host, Begin: s.ns, Comm: comm, Exe: comm, Argv: []string{comm}})
+	}
+	back := func(s *session) {
+		s.add(event.Event{Type: event.Lineage, Op: event.OpRewind, Snapshot: "s-7k2mwq4x9dpa", Parent: "j-3f2akm9x7qpw", ParentSeq: 4})
+	}
+	body := func(s *session, host int32) {
+		existing(s, 1, 0, host+1, "init")
+		existing(s, 2, 1, host+2, "server")
+	}
+	want := `
+1<0 init [init] running
+ 2<1 server [server] running
+`
+	s := newSession().fork(0, 1, "init").exec(1, "init", "init").fork(1, 2, "server").exec(2, "server", "server").fork(1, 3, "late").fork(3, 4, "later").wait(time.Minute)
+	body(s, 500)
+	back(s)
+	check(t, "its body told first", grow(s).Processes(false), want)
+	s.fork(1, 9, "new").wait(time.Minute)
+	back(s)
+	body(s, 600)
+	check(t, "its body told after", grow(s).Processes(false), want)
+	s.wait(time.Minute)
+	body(s, 700) // it goes on in another body, with all it had
+	check(t, "without a rewind", grow(s).Processes(false), want)
+	for _, p := range grow(s).Processes(false) {
+		if p.HostPID != 700+p.PID {
+			t.Errorf("process %d is %d on the host, want %d", p.PID, p.HostPID, 700+p.PID)
+		}
+	}
+}
+
 func TestATreeForgetsTheOldestThatEnded(t *testing.T) {
 	s := newSession()
 	s.fork(0, 1, "init")

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"testing"
+	"time"
 
 	"glasshouse/event"
 	"glasshouse/fault"
@@ -133,4 +134,62 @@ func TestWhatAJailDidInTwoBodiesIsCollected(t *testing.T) {
 	b.want(120)
 	b.must(b.source.Collect(b.of[b.old].Jail, b.log))
 	b.want(120)
+}
+
+func TestProcessesThatWereThereAreKnownByTheirParentsAndBeginnings(t *testing.T) {
+	c := observetest.NewCell(t)
+	cmd := c.Command("/bin/sh", "-c", "sh -c 'sleep 0.6; exit 3' & read y; wait $!")
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	began := observe.Now()
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	time.Sleep(100 * time.Millisecond)
+	s := kernel.New(kernel.Config{})
+	defer s.Close()
+	log := &observetest.Log{}
+	w, err := s.Attach(t.Context(), c.Target(event.Selection{}), log)
+	if errors.Is(err, fault.Unsupported) {
+		t.Skip(err)
+	} else if err != nil {
+		t.Fatal(err)
+	}
+	in.Close()
+	cmd.Wait()
+	if err := errors.Join(w.Drain(t.Context()), w.Close()); err != nil {
+		t.Fatal(err)
+	}
+	there := map[int32]event.Event{}
+	for i, e := range log.Events(event.Proc, event.OpExec) {
+		if e.Flags&event.Existing == 0 {
+			continue
+		}
+		if there[e.PID] = e; (i == 0) != (e.PID == 1) {
+			t.Errorf("process %d is told of as number %d", e.PID, i)
+		}
+	}
+	ends := 0
+	for _, e := range log.Events(event.Proc, event.OpExit) {
+		was, ok := there[e.PID]
+		if !ok {
+			continue
+		}
+		ends++
+		const tick = int64(11 * time.Millisecond)
+		if d := e.Begin - was.Begin; d < -tick || d > tick || was.Begin < began-tick {
+			t.Errorf("process %d began at %d, and when it was found it had begun at %d", e.PID, e.Begin, was.Begin)
+		}
+		if was.PPID != e.PPID && e.PPID != 1 { // an orphan is given to the first
+			t.Errorf("process %d was found as a child of %d, and ended as one of %d", e.PID, was.PPID, e.PPID)
+		}
+		if was.PPID != 0 && there[was.PPID].PID == 0 {
+			t.Errorf("process %d is a child of %d, of which nobody has heard", e.PID, was.PPID)
+		}
+	}
+	if ends < 2 {
+		t.Errorf("the ends of %d processes that were there are recorded, want 2", ends)
+	}
 }

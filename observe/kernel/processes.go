@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -66,10 +67,23 @@ func (w *watch) existing() {
 		return nil
 	})
 	root := procRoot(w.target.PID)
+	var found []*event.Event
+	inside, parent := map[int32]int32{}, map[*event.Event]int32{} // by numbers of the host
 	for _, pid := range pids {
-		if e, ok := w.look(pid, root); ok {
-			w.append(e)
+		e, ppid, ok := w.look(pid, root)
+		if !ok {
+			continue
 		}
+		inside[e.HostPID], parent[e] = e.PID, ppid
+		if e.HostPID == int32(w.target.PID) { // so that who reads knows all others to be its
+			found = slices.Insert(found, 0, e)
+		} else {
+			found = append(found, e)
+		}
+	}
+	for _, e := range found {
+		e.PPID = inside[parent[e]] // 0 is outside
+		w.append(e)
 	}
 }
 
@@ -80,12 +94,12 @@ func procRoot(pid int) string {
 	return strings.TrimSuffix(root, "/")
 }
 
-// look describes a process as /proc does.
-func (w *watch) look(pid, root string) (*event.Event, bool) {
+// look describes a process as /proc does, with its parent's number on the host.
+func (w *watch) look(pid, root string) (_ *event.Event, parent int32, ok bool) {
 	dir := "/proc/" + pid
 	status, err := os.ReadFile(dir + "/status")
 	if err != nil {
-		return nil, false // it ended
+		return nil, 0, false // it ended
 	}
 	e := &event.Event{Type: event.Proc, Op: event.OpExec, Flags: event.Existing, FD: -1, TS: time.Now().UnixMilli(), NS: observe.Now()}
 	host, _ := strconv.Atoi(pid)
@@ -100,13 +114,15 @@ func (w *watch) look(pid, root string) (*event.Event, bool) {
 		switch word {
 		case "Name":
 			e.Comm = strings.TrimSuffix(strings.TrimPrefix(rest, "\t"), "\n")
+		case "PPid":
+			parent = int32(n)
 		case "Uid":
 			e.UID = w.target.IDs.Inside(uint32(n))
 		case "Gid":
 			e.GID = w.target.IDs.Inside(uint32(n))
 		case "NSpid":
 			if int(w.slot.Level) >= len(fields) {
-				return nil, false // a runtime's helper: in the cgroup, but not in the jail
+				return nil, 0, false // a runtime's helper: in the cgroup, but not in the jail
 			}
 			inside, _ := strconv.Atoi(fields[w.slot.Level])
 			e.PID, e.TID = int32(inside), int32(inside)
@@ -123,5 +139,22 @@ func (w *watch) look(pid, root string) (*event.Event, bool) {
 	if argv, err := os.ReadFile(dir + "/cmdline"); err == nil {
 		e.Argv = splitArgv(argv)
 	}
-	return e, true
+	if stat, err := os.ReadFile(dir + "/stat"); err == nil {
+		e.Begin = began(stat)
+	}
+	return e, parent, true
+}
+
+// began is when a process did, by the clock of records, from its stat in /proc:
+// there it is in hundredths of a second, and counts the time that the host slept.
+func began(stat []byte) int64 {
+	fields := bytes.Fields(stat[bytes.LastIndexByte(stat, ')')+1:])
+	const start, tick = 22 - 3, int64(10 * time.Millisecond)
+	if len(fields) <= start {
+		return 0
+	}
+	n, _ := strconv.ParseInt(string(fields[start]), 10, 64)
+	var boot unix.Timespec
+	unix.ClockGettime(unix.CLOCK_BOOTTIME, &boot) // cannot fail
+	return n*tick - (boot.Nano() - observe.Now())
 }
