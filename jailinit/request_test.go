@@ -123,6 +123,34 @@ func FuzzCheck(f *testing.F) {
 	})
 }
 
+func FuzzRegistration(f *testing.F) {
+	f.Add("SIGUSR1\n", "Name:\tx\nUid:\t1\t1\t1\t1\n", uint32(1))
+	f.Add("KILL", "Uid:\t0\t1\t1\t1\n", uint32(0))
+	f.Add("19", "Uid:\n", uint32(0))
+	f.Fuzz(func(t *testing.T, text, status string, uid uint32) {
+		if sig, err := notification(text); err == nil && (sig < 1 || sig > 64 || sig == unix.SIGKILL || sig == unix.SIGSTOP) {
+			t.Errorf("%q asks for signal %d", text, sig)
+		}
+		if runsAs(status, uid) && !strings.Contains(status, "Uid:") {
+			t.Errorf("%q is user %d", status, uid)
+		}
+	})
+}
+
+func TestIdentityOfAProcess(t *testing.T) {
+	for status, want := range map[string]bool{
+		"Name:\tUid:\nUid:\t5\t5\t5\t5\nGid:\t0\t0\t0\t0\n": true,
+		"Uid:\t5\t0\t0\t0\n": false, // a program that took on another's
+		"Uid:\t0\t5\t5\t5\n": false,
+		"Uid:\n":             false,
+		"":                   false,
+	} {
+		if got := runsAs(status, 5); got != want {
+			t.Errorf("%q runs as user 5: %v, want %v", status, got, want)
+		}
+	}
+}
+
 func TestStatLinesOfOddNames(t *testing.T) {
 	for line, want := range map[string]stat{
 		"12 (cat) R 1 12 10 0 -1":                {parent: 1, session: 10},

@@ -202,9 +202,11 @@ type conn struct {
 	gate *gate
 	era  int // of the gate, when the connection was made
 	made time.Time
-	net  net.Conn
-	r    *protocol.Reader
-	stop func() bool
+
+	turns int // how often in a row the operation had been parked by somebody else. Only reopen uses it
+	net   net.Conn
+	r     *protocol.Reader
+	stop  func() bool
 
 	mu sync.Mutex // held while a frame is written
 	w  *protocol.Writer
@@ -228,28 +230,40 @@ func (c *Client) open(ctx context.Context, q *protocol.Request) (*conn, error) {
 // reopen is open for an operation that was under way on a connection which init
 // gave up.
 func (c *Client) reopen(ctx context.Context, q *protocol.Request, parked *conn) (*conn, error) {
-	for turns := 0; ; {
-		if parked != nil {
-			if c.gate.shutSince(parked.era) {
-				turns = 0
-			} else if err := stayAway(ctx, turns); err != nil {
+	turns := parked.turnsSoFar()
+	for {
+		if parked == nil || c.gate.shutSince(parked.era) {
+			turns = 0
+		} else {
+			turns++
+			if err := stayAway(ctx, turns); err != nil {
 				return nil, err
-			} else {
-				turns++
 			}
 		}
 		conn, err := c.begin(ctx, q)
 		switch {
 		case err == errParked:
-			if time.Since(conn.made) > time.Minute { // it was not turned away, but waited
+			if conn.turns = turns; conn.turnsSoFar() == 0 {
 				turns = 0
 			}
 			parked = conn
 		case turns > 0 && isAbsent(err): // it is being restored
+		case err != nil:
+			return nil, err
 		default:
-			return conn, err
+			conn.turns = turns
+			return conn, nil
 		}
 	}
+}
+
+// turnsSoFar is how often in a row an operation was parked by somebody else,
+// before the connection c that has now been parked.
+func (c *conn) turnsSoFar() int {
+	if c == nil || time.Since(c.made) > lasting {
+		return 0
+	}
+	return c.turns
 }
 
 // begin makes a request. If the error is errParked it was not begun.

@@ -128,6 +128,18 @@ var calls = map[string]func(context.Context, *control.Client) error{
 		}
 		return errors.New("the watch ended")
 	},
+	"Park": func(ctx context.Context, c *control.Client) error {
+		defer c.Unpark()
+		return c.Park(ctx, time.Second)
+	},
+	"Branched": func(ctx context.Context, c *control.Client) error {
+		return c.Branched(ctx, protocol.Branched{Jail: "j-aaaaaaaaaaaa", Snapshot: "s-aaaaaaaaaaaa", Seed: make([]byte, protocol.SeedSize)})
+	},
+}
+
+func TestMain(m *testing.M) {
+	control.HurryBack()
+	os.Exit(m.Run())
 }
 
 func drain(s *control.Stream, err error) error {
@@ -149,22 +161,27 @@ func frame(kind protocol.Frame, payload string) string {
 func TestNothingHostileIsBelieved(t *testing.T) {
 	status := frame(protocol.FrameReply, `{"id":"`+string(x)+`"}`)
 	for what, answer := range map[string]string{
-		"nothing":                   "",
-		"no frame":                  "HTTP/1.1 200 OK\r\n\r\n",
-		"half a frame":              "\x02\x00\x00",
-		"an endless frame":          "\x02\xff\xff\xff\xff",
-		"no JSON":                   frame(protocol.FrameReply, "{"),
-		"deep JSON":                 frame(protocol.FrameReply, strings.Repeat("[", 1<<20)),
-		"a frame of the wrong kind": frame(protocol.FrameRequest, "{}"),
-		"another command's status":  frame(protocol.FrameReply, `{"id":"x-bbbbbbbbbbbb","type":"no","pid":-1}`) + "junk",
-		"impossible numbers":        frame(protocol.FrameReply, `{"id":"`+string(x)+`","type":"file","size":-1,"code":99999,"oldest":-5}`) + "junk",
-		"output out of order":       status + frame(protocol.FrameChunk, "\x01\x00\x00\x00\x00\x00\x00\x00\x09\x00\x00\x00\x00\x00\x00\x00\x00x"),
-		"output of no stream":       status + frame(protocol.FrameChunk, "\x09\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00x"),
-		"empty output":              status + frame(protocol.FrameChunk, "\x01\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00"),
-		"too much of a file":        frame(protocol.FrameReply, `{"type":"file"}`) + frame(protocol.FrameData, "more than ten bytes"),
-		"a listing with paths":      frame(protocol.FrameReply, `[{"name":"../../etc/passwd","type":"file"}]`),
-		"a listing out of order":    frame(protocol.FrameReply, `[{"name":"b","type":"file"},{"name":"a","type":"file"}]`),
-		"an event of no kind":       frame(protocol.FrameReply, "{}") + frame(protocol.FrameEvent, `{"op":"format disk"}`),
+		"nothing":                         "",
+		"no frame":                        "HTTP/1.1 200 OK\r\n\r\n",
+		"half a frame":                    "\x02\x00\x00",
+		"an endless frame":                "\x02\xff\xff\xff\xff",
+		"no JSON":                         frame(protocol.FrameReply, "{"),
+		"deep JSON":                       frame(protocol.FrameReply, strings.Repeat("[", 1<<20)),
+		"a frame of the wrong kind":       frame(protocol.FrameRequest, "{}"),
+		"another command's status":        frame(protocol.FrameReply, `{"id":"x-bbbbbbbbbbbb","type":"no","pid":-1}`) + "junk",
+		"impossible numbers":              frame(protocol.FrameReply, `{"id":"`+string(x)+`","type":"file","size":-1,"code":99999,"oldest":-5}`) + "junk",
+		"output out of order":             status + frame(protocol.FrameChunk, "\x01\x00\x00\x00\x00\x00\x00\x00\x09\x00\x00\x00\x00\x00\x00\x00\x00x"),
+		"output of no stream":             status + frame(protocol.FrameChunk, "\x09\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00x"),
+		"empty output":                    status + frame(protocol.FrameChunk, "\x01\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00"),
+		"too much of a file":              frame(protocol.FrameReply, `{"type":"file"}`) + frame(protocol.FrameData, "more than ten bytes"),
+		"a listing with paths":            frame(protocol.FrameReply, `[{"name":"../../etc/passwd","type":"file"}]`),
+		"a listing out of order":          frame(protocol.FrameReply, `[{"name":"b","type":"file"},{"name":"a","type":"file"}]`),
+		"that it is always parked":        frame(protocol.FrameParked, "{}"),
+		"that it is always parked then":   status + frame(protocol.FrameParked, "{}"),
+		"stdin taken before it was given": frame(protocol.FrameReply, `{"id":"`+string(x)+`","counted":true}`) + frame(protocol.FrameAck, "\x00\x00\x00\x00\x7f\xff\xff\xff"),
+		"stdin given back":                frame(protocol.FrameReply, `{"id":"`+string(x)+`","counted":true}`) + frame(protocol.FrameParked, `{"taken":-5}`),
+		"more after it has parked":        frame(protocol.FrameReply, "") + frame(protocol.FrameReply, ""),
+		"an event of no kind":             frame(protocol.FrameReply, "{}") + frame(protocol.FrameEvent, `{"op":"format disk"}`),
 	} {
 		c := hostile(t, []byte(answer))
 		for name, call := range calls {
@@ -179,10 +196,10 @@ func TestNothingHostileIsBelieved(t *testing.T) {
 // to be wrong.
 func answerMeansNothing(what, call string) bool {
 	switch call {
-	case "Hello", "Terminate", "Mkdir", "Remove", "Move":
-		return what == "nothing" || what == "no frame" || what == "half a frame" || what == "an endless frame" || what == "a frame of the wrong kind"
+	case "Hello", "Terminate", "Mkdir", "Remove", "Move", "Branched", "Park":
+		return what == "that it is always parked" || call == "Park" && what == "more after it has parked" || what == "nothing" || what == "no frame" || what == "half a frame" || what == "an endless frame" || what == "a frame of the wrong kind"
 	case "Exec", "Resize", "Signal", "Wait", "ExecStatus", "Forget":
-		return !strings.Contains(what, "output")
+		return !strings.Contains(what, "output") && !strings.HasPrefix(what, "stdin") && !strings.HasSuffix(what, "then")
 	case "Stat":
 		return what != "too much of a file"
 	}
@@ -268,6 +285,11 @@ func FuzzClient(f *testing.F) {
 	w.JSON(protocol.FrameReply, protocol.FileInfo{Name: "a", Type: "file"})
 	w.Data([]byte("0123456789"))
 	w.JSON(protocol.FrameEnd, nil)
+	f.Add(b.Bytes())
+	b.Reset()
+	w.JSON(protocol.FrameReply, protocol.StdinBegun{ExecStatus: protocol.ExecStatus{ID: x}, Counted: true, Given: 9})
+	w.Ack(1000)
+	w.JSON(protocol.FrameParked, protocol.Parked{Taken: 2000, Given: 2000})
 	f.Add(b.Bytes())
 	f.Fuzz(func(t *testing.T, answer []byte) {
 		c := hostile(t, answer)

@@ -122,18 +122,20 @@ func (g *gate) all() (conns []*conn) {
 
 // A connection that somebody else parked is made again a little later, since a
 // dump that finds one fails. An init that goes on like that is given up.
-var (
-	awayAtFirst = 250 * time.Millisecond
-	awayTurns   = 5
+var awayAtFirst = 250 * time.Millisecond
+
+const (
+	awayTurns = 5
+	lasting   = time.Second // a connection that lasted so long was not just turned away
 )
 
-// stayAway waits. Turns is how often it has done so in a row.
-func stayAway(ctx context.Context, turns int) error {
-	if turns >= awayTurns {
+// stayAway waits, for the turnth time in a row.
+func stayAway(ctx context.Context, turn int) error {
+	if turn > awayTurns {
 		return fault.Newf(fault.Unavailable, "control", "", "the jail's init gives up every connection")
 	}
 	select {
-	case <-time.After(awayAtFirst << turns):
+	case <-time.After(awayAtFirst << (turn - 1)):
 		return nil
 	case <-ctx.Done():
 		return ended(ctx, errParked)

@@ -9,6 +9,7 @@ import (
 	"runtime"
 	"strings"
 	"testing"
+	"unicode"
 
 	"glasshouse/fault"
 	"glasshouse/jailinit/protocol"
@@ -115,6 +116,9 @@ func FuzzReader(f *testing.F) {
 	w.Ack(7)
 	w.JSON(protocol.FrameError, protocol.Failure{Kind: fault.Invalid, Message: "m"})
 	f.Add(b.Bytes())
+	w.JSON(protocol.FrameParked, protocol.Parked{Taken: 3, Given: 4})
+	w.JSON(protocol.FrameReply, protocol.BranchedReply{Problems: []string{"\x1b[2J"}})
+	f.Add(b.Bytes())
 	f.Add([]byte("\x01\xff\xff\xff\xff"))
 	f.Fuzz(func(t *testing.T, in []byte) {
 		r := protocol.NewReader(bytes.NewReader(in))
@@ -134,6 +138,20 @@ func FuzzReader(f *testing.F) {
 			}
 			var s protocol.ExecStatus
 			protocol.Decode(kind, p, protocol.FrameReply, &s)
+			var parked protocol.Parked
+			if protocol.Decode(kind, p, protocol.FrameParked, &parked) == nil && parked.Err() == nil && (parked.Taken < 0 || parked.Given < parked.Taken) {
+				t.Fatalf("parked: %+v", parked)
+			}
+			var told protocol.BranchedReply
+			if protocol.Decode(kind, p, protocol.FrameReply, &told) == nil {
+				if err := told.Err(); (err == nil) != (len(told.Problems) == 0) || err != nil && strings.ContainsFunc(err.Error(), unicode.IsControl) {
+					t.Fatalf("problems %q became %v", told.Problems, err)
+				}
+			}
+			var q protocol.Request
+			if protocol.Decode(kind, p, protocol.FrameRequest, &q) == nil && q.Branched.Check() == nil && len(q.Branched.Seed) != protocol.SeedSize {
+				t.Fatalf("the branch %+v passes", q.Branched)
+			}
 		}
 	})
 }
