@@ -115,6 +115,8 @@ func FuzzHead(f *testing.F) {
 		e.Seq, e.Jail = uint64(n+1), jid
 		f.Add(e.AppendJSON(nil))
 	}
+	came := event.Event{Type: event.Lineage, Seq: 8, NS: 9, Op: event.OpBranch, Snapshot: "s-7k2mwq4x9dpa", Parent: jid, ParentSeq: 7}
+	f.Add(came.AppendJSON(nil))
 	f.Fuzz(func(t *testing.T, line []byte) {
 		var e event.Event
 		h, ok := parseHead(line)

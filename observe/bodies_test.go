@@ -189,6 +189,24 @@ func TestARewoundJailIsRecordedWithoutABreak(t *testing.T) {
 	}
 }
 
+func TestAJailThatGoesBackToItsFirstBodyIsWatchedThere(t *testing.T) {
+	h := newHouse(t)
+	jid := h.jail()
+	a, b := h.body(jid), h.body(jid)
+	h.must(h.Attach(t.Context(), a.Target))
+	for i := range 6 {
+		to := a
+		if i%2 == 0 {
+			to = b
+		}
+		h.must(h.Reattach(t.Context(), to.Target))
+		to.calls(10)
+	}
+	if got := len(h.records(jid, "name:getppid")); got != 60 {
+		t.Errorf("%d calls are recorded of 60", got)
+	}
+}
+
 func TestABodyThatCannotBeWatchedLeavesTheJailAsItWas(t *testing.T) {
 	h := newHouse(t)
 	jid := h.jail()

@@ -72,6 +72,7 @@ func (o *Observers) Reattach(ctx context.Context, t Target) error {
 	if err := j.each(func(w Watch) error { return w.Drain(ctx) }); err != nil {
 		return err
 	}
+	j.closing.Wait() // it may go back to the body it left last
 	before := j.watches
 	if err := o.attach(ctx, j, t); err != nil {
 		return err
