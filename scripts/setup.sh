@@ -15,6 +15,9 @@ export LC_ALL=C.UTF-8
 PATH=$PATH:/usr/local/sbin:/usr/sbin:/sbin
 
 RELEASE=trixie               # where newer packages come from
+CRIU_RELEASE=forky           # the first whose CRIU knows the sockets of Linux 6.16
+CRIU_SINCE=4.1               # older ones lack what jails need
+CRIU_SINCE_6_16=4.2
 RUNSC_SINCE=20240101         # older ones lack what jails need
 RUNSC_MODULE=gvisor.dev/gvisor/runsc@v0.0.0-20260905035102-160fafc42237
 
@@ -34,14 +37,6 @@ patchelf    patchelf
 /etc/ssl/certs/ca-certificates.crt             ca-certificates
 /usr/share/keyrings/debian-archive-keyring.gpg debian-archive-keyring
 '
-
-# criu of $RELEASE, and the libraries it is linked with, down to the C library:
-# the distribution's own may be too old for it.
-CRIU_PACKAGES='criu
-libc6 libnet1 libnl-3-200 libprotobuf-c1 libgnutls30t64 libnftables1 libbsd0
-libmd0 libnftnl11 libmnl0 libjansson4 libxtables12 libedit2 libtinfo6 libgmp10
-libidn2-0 libunistring5 libtasn1-6 libp11-kit0 libffi8 libnettle8t64
-libhogweed6t64 zlib1g libbrotli1 libzstd1 libcap2 libuuid1'
 
 say()  { printf '%-23s %-10s %s\n' "$1" "$2" "${3-}"; }
 fail() { printf 'setup: %s\n' "$*" >&2; exit 1; }
@@ -106,7 +101,7 @@ mirror() {
     echo "${uri:-http://deb.debian.org/debian}"
 }
 
-# private_apt COMMAND...: apt-get that knows $RELEASE and nothing else: its own
+# private_apt COMMAND...: apt-get that knows one release and nothing else: its own
 # sources, lists, cache and an empty list of installed packages.
 private_apt() {
     local home=$TOOLS/apt
@@ -118,22 +113,23 @@ private_apt() {
         -o Acquire::Languages=none -o APT::Sandbox::User="$(id -un)" "$@"
 }
 
-# private_update: learn what $RELEASE has, once a run.
+# private_update RELEASE: learn what it has, once a run.
 private_update() {
     local home=$TOOLS/apt keys=/usr/share/keyrings/debian-archive-keyring.gpg
-    [ -z "${PRIVATE_UPDATED-}" ] || return 0
+    [ "${PRIVATE_UPDATED-}" != "$1" ] || return 0
     have apt-get || { echo "there is no apt-get here" >&2; return 1; }
     mkdir -p "$home/lists/partial" "$home/cache/archives/partial"
     : >"$home/status"
-    echo "deb [signed-by=$keys] $(mirror) $RELEASE main" >"$home/sources.list"
-    quietly private_apt update && PRIVATE_UPDATED=1
+    echo "deb [signed-by=$keys] $(mirror) $1 main" >"$home/sources.list"
+    quietly private_apt update && PRIVATE_UPDATED=$1
 }
 
-# unpack DIR PACKAGE...: fetch packages of $RELEASE and unpack them under DIR.
+# unpack RELEASE DIR PACKAGE...: fetch packages of a release and unpack them
+# under DIR.
 unpack() {
-    local into=$1 deb debs=$TOOLS/apt/debs
-    shift
-    private_update || return 1
+    local release=$1 into=$2 deb debs=$TOOLS/apt/debs
+    shift 2
+    private_update "$release" || return 1
     rm -rf "$debs"
     mkdir -p "$debs" "$into"
     (cd "$debs" && quietly private_apt download "$@") || return 1
@@ -143,8 +139,15 @@ unpack() {
     rm -rf "$debs"
 }
 
+# at_least VERSION WANTED: whether VERSION is WANTED or newer.
+at_least() { [ "$(printf '%s\n%s\n' "$2" "$1" | sort -V | head -n 1)" = "$2" ]; }
+
 # criu_fits FILE: whether this CRIU can work with the running kernel.
-criu_fits() { have "$1" && "$1" check >/dev/null 2>&1; }
+criu_fits() {
+    local since=$CRIU_SINCE
+    ! at_least "$(uname -r)" 6.16 || since=$CRIU_SINCE_6_16
+    have "$1" && at_least "$(criu_version "$1")" "$since" && "$1" check >/dev/null 2>&1
+}
 
 criu_version() { "$1" --version 2>/dev/null | sed -n 's/^Version: *//p' | head -n 1; }
 
@@ -168,19 +171,22 @@ criu() {
         return
     fi
     if criu_fetch && criu_fits "$ours"; then
-        say criu fetched "$(criu_version "$ours") of Debian $RELEASE, $ours"
+        say criu fetched "$(criu_version "$ours") of Debian $CRIU_RELEASE, $ours"
         return
     fi
     say criu missing "no CRIU fits kernel $(uname -r): jails work, snapshots of memory do not. Try: criu check"
 }
 
-# criu_fetch: unpack CRIU beside its own libraries and bind it to them. A plain
-# RUNPATH is not inherited by libraries, so it must be an RPATH.
+# criu_fetch: unpack CRIU beside its own libraries, down to the C library, and
+# bind it to them. A plain RUNPATH is not inherited by libraries, so it must be an
+# RPATH.
 criu_fetch() {
-    local dir=$TOOLS/criu new=$TOOLS/criu.new bin lib loader
+    local dir=$TOOLS/criu new=$TOOLS/criu.new bin lib loader packages
     rm -rf "$new"
+    private_update "$CRIU_RELEASE" || return 1
+    packages=$(private_apt install --simulate --no-install-recommends criu | sed -n 's/^Inst \([^ ]*\) .*/\1/p') || return 1
     # shellcheck disable=SC2086 # a list of words
-    unpack "$new/root" $CRIU_PACKAGES || return 1
+    unpack "$CRIU_RELEASE" "$new/root" criu $packages || return 1
     mkdir -p "$new/lib"
     # The libraries themselves, not the modules in directories below them.
     find "$new/root" -regextype egrep -regex '.*/lib/[^/]+-linux-gnu[^/]*/[^/]+\.so(\.[^/]*)?' \
@@ -237,7 +243,7 @@ runsc() {
 runsc_fetch() {
     local new=$TOOLS/runsc.new bin
     rm -rf "$new"
-    unpack "$new" runsc || return 1
+    unpack "$RELEASE" "$new" runsc || return 1
     bin=$(find "$new" -type f -path '*bin/runsc' | head -n 1)
     [ -n "$bin" ] || return 1
     mv "$bin" "$TOOLS/bin/runsc"
