@@ -40,7 +40,7 @@ func (o *Observers) Mark(ctx context.Context, jid id.Jail) (Mark, error) {
 	}
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	return j.mark(ctx)
+	return o.mark(ctx, j)
 }
 
 // Changed reports whether a jail may have changed since a mark. It has not if
@@ -62,7 +62,7 @@ func (o *Observers) Changed(ctx context.Context, jid id.Jail, since Mark) (bool,
 	}
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	now, err := j.mark(ctx)
+	now, err := o.mark(ctx, j)
 	if err != nil || !since.known || !now.known {
 		return true, err
 	}
@@ -73,14 +73,10 @@ func (o *Observers) Changed(ctx context.Context, jid id.Jail, since Mark) (bool,
 }
 
 // mark is Mark. The caller holds j.mu.
-func (j *observed) mark(ctx context.Context) (Mark, error) {
+func (o *Observers) mark(ctx context.Context, j *observed) (Mark, error) {
 	m := Mark{known: j.watches != nil && !j.paused && j.target.CgroupDir != "" && tellsTime(), body: j.body}
-	var errs []error
-	for _, w := range j.watches {
-		errs = append(errs, w.Drain(ctx))
-	}
-	if err := errors.Join(errs...); err != nil {
-		return Mark{}, err
+	if !o.drain(ctx, j.target.Jail, j.watches) {
+		m.known = false
 	}
 	m.Seq = j.log.Last()
 	if !m.known {

@@ -32,9 +32,7 @@ func (o *Observers) Lineage(ctx context.Context, jid id.Jail, l Lineage) (uint64
 	defer j.mu.Unlock()
 	switch l.Op {
 	case event.OpSnapshot:
-		if err := j.each(func(w Watch) error { return w.Drain(ctx) }); err != nil {
-			return 0, err
-		}
+		o.drain(ctx, jid, j.watches)
 		l.Seq = j.log.Last()
 	case event.OpRestore, event.OpBranch:
 		if err := j.log.Begin(l.Seq); err != nil {
@@ -69,10 +67,8 @@ func (o *Observers) Reattach(ctx context.Context, t Target) error {
 	if j.gone || j.watches == nil {
 		return fault.Newf(fault.Conflict, "observe", string(t.Jail), "it is not watched, or removed")
 	}
-	if err := j.each(func(w Watch) error { return w.Drain(ctx) }); err != nil {
-		return err
-	}
-	j.closing.Wait() // it may go back to the body it left last
+	o.drain(ctx, t.Jail, j.watches) // so that what it did is told first
+	j.closing.Wait()                // it may go back to the body it left last
 	before := j.watches
 	if err := o.attach(ctx, j, t); err != nil {
 		return err
@@ -104,12 +100,7 @@ func (o *Observers) Mute(ctx context.Context, jid id.Jail, on bool) error {
 	if !on {
 		return errors.Join(j.each(func(w Watch) error { return w.Mute(false) }), o.resume(ctx, j))
 	}
-	// What was done before is not marked.
-	err = j.each(func(w Watch) error { return w.Drain(ctx) })
-	if err == nil {
-		err = o.pause(j)
-	}
-	if err == nil {
+	if err = o.pause(j); err == nil {
 		err = j.each(func(w Watch) error { return w.Mute(true) })
 	}
 	if err != nil {

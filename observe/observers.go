@@ -30,6 +30,11 @@ type Config struct {
 	// Kernel, Network, GVisor and Ptrace are the sources; nil is none. Ptrace
 	// stands in where Kernel is not supported.
 	Kernel, Network, GVisor, Ptrace Source
+
+	// Exec, if set, is told of every program that a jail's process has begun, as
+	// soon as the record of it is read. Whoever reads records waits for it, and e
+	// is not to be kept.
+	Exec func(jid id.Jail, e *event.Event)
 }
 
 const (
@@ -70,21 +75,26 @@ type observed struct {
 	closing sync.WaitGroup // of watches of a body it has left
 
 	doings doings
+	exec   func(*event.Event) // or nil
 }
 
 // sink is a log as sources want it.
 type sink struct {
 	*eventlog.Log
 	doings *doings
+	exec   func(*event.Event) // or nil
 }
 
 // Append implements Sink.
 func (s sink) Append(e *event.Event) {
 	s.doings.notice(e)
 	s.Log.Append(e)
+	if s.exec != nil && e.Type == event.Proc && e.Op == event.OpExec && e.Flags&(event.Injected|event.Existing) == 0 {
+		s.exec(e)
+	}
 }
 
-func (j *observed) sink() sink { return sink{j.log, &j.doings} }
+func (j *observed) sink() sink { return sink{j.log, &j.doings, j.exec} }
 
 func (s sink) Kept(since int64, of event.Type, each func(*event.Event)) error {
 	c, err := s.Recent(since, of)
@@ -171,6 +181,9 @@ func (o *Observers) find(jid id.Jail) (*observed, error) {
 	})}
 	if err := j.log.Open(); err != nil {
 		return nil, fmt.Errorf("open the log of %s: %w", jid, err)
+	}
+	if o.cfg.Exec != nil {
+		j.exec = func(e *event.Event) { o.cfg.Exec(jid, e) }
 	}
 	o.jails[jid] = j
 	return j, nil
@@ -352,19 +365,28 @@ func (o *Observers) Log(ctx context.Context, jid id.Jail) (*eventlog.Log, error)
 	if err != nil {
 		return nil, err
 	}
-	ctx, cancel := context.WithTimeout(ctx, drainTime)
-	defer cancel()
 	j.mu.Lock()
 	watches := maps.Clone(j.watches)
 	j.mu.Unlock()
+	// What a busy or broken source has not said is missing from this answer
+	// alone, and seen in its status.
+	o.drain(ctx, jid, watches)
+	return j.log, nil
+}
+
+// drain has the sources of a jail append what they have seen, and reports whether
+// all have.
+func (o *Observers) drain(ctx context.Context, jid id.Jail, watches map[string]Watch) bool {
+	ctx, cancel := context.WithTimeout(ctx, drainTime)
+	defer cancel()
+	all := true
 	for name, w := range watches {
-		// What a busy or broken source has not said is missing from this
-		// answer alone, and seen in its status.
 		if err := w.Drain(ctx); err != nil {
 			o.cfg.Log.Debug("source not drained", "jail", jid, "source", name, "err", err)
+			all = false
 		}
 	}
-	return j.log, nil
+	return all
 }
 
 // Status says how the sources at a jail fare, by their names. A jail that does
