@@ -541,6 +541,28 @@ func TestAFullLogIsCountedIfSoAsked(t *testing.T) {
 	}
 }
 
+func TestWhatASnapshotsProcessesDidIsNotMissing(t *testing.T) {
+	j := newJail(t)
+	j.sh("$SELF handled > out & until grep -q ready out; do :; done; p=$!")
+	l, target := &log{}, j.target(event.Selection{})
+	target.Told = true
+	w, err := (&ptrace.Source{}).Attach(ctx(t), target, l)
+	if err != nil {
+		t.Fatal(err)
+	}
+	j.sh("$SELF getppid 10; kill $p; wait")
+	drain(t, w)
+	if got := len(l.all(called("getppid"))); got != 10 {
+		t.Errorf("%d calls are recorded of 10", got)
+	}
+	if gaps := l.all(func(e *event.Event) bool { return e.Type == event.Gap }); len(gaps) > 0 {
+		t.Errorf("a gap: %s", gaps[0].AppendJSON(nil))
+	}
+	if err := w.Release(); err != nil {
+		t.Fatal(err)
+	}
+}
+
 func TestReleaseAndComeBack(t *testing.T) {
 	j := newJail(t)
 	src := &ptrace.Source{}
