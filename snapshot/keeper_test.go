@@ -3,6 +3,7 @@ package snapshot_test
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -27,6 +28,7 @@ import (
 type house struct {
 	t       *testing.T
 	dir     string
+	root    string // of the jails
 	jails   *jail.Manager
 	keeper  *snapshot.Keeper
 	records *records
@@ -49,10 +51,11 @@ func newHouse(t *testing.T) *house {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := os.Chmod(dir, 0o711); err != nil {
+	// In memory, apart from what jails may have as their root.
+	if err := unix.Mount("house", dir, "tmpfs", 0, "size=8g,mode=711"); err != nil {
 		t.Fatal(err)
 	}
-	h := &house{t: t, dir: dir, records: &records{all: map[id.Jail]jail.Jail{}}, keep: &snapshots{all: map[id.Snapshot]snapshot.Snapshot{}}}
+	h := &house{t: t, dir: dir, root: backendtest.Rootfs(t), records: &records{all: map[id.Jail]jail.Jail{}}, keep: &snapshots{all: map[id.Snapshot]snapshot.Snapshot{}}}
 	for _, d := range []string{"run", "hot"} {
 		if err := os.Mkdir(filepath.Join(dir, d), 0o700); err != nil {
 			t.Fatal(err)
@@ -81,7 +84,7 @@ func (h *house) backend() *oci.Backend {
 func (h *house) open() {
 	h.t.Helper()
 	h.jails = jail.NewManager(jail.Config{
-		Dir: filepath.Join(h.dir, "jails"), Store: h.records, Rootfs: tree(backendtest.Rootfs(h.t)),
+		Dir: filepath.Join(h.dir, "jails"), Store: h.records, Rootfs: tree(h.root),
 		Runtimes: []jail.Runtime{{Name: "oci", Runtime: "runc", Backend: h.backend()}},
 		Init:     backendtest.Init(h.t), Boot: "boot", Backend: "oci", Runtime: "runc", FirstID: 0x30000000,
 	})
@@ -95,6 +98,15 @@ func (h *house) open() {
 	if err := h.keeper.Open(h.t.Context()); err != nil {
 		h.t.Fatal(err)
 	}
+}
+
+// reopen ends as a daemon does and begins again.
+func (h *house) reopen() {
+	h.t.Helper()
+	if err := errors.Join(h.keeper.Close(), h.jails.Close()); err != nil {
+		h.t.Fatal(err)
+	}
+	h.open()
 }
 
 func (h *house) end() {
@@ -113,8 +125,13 @@ func (h *house) end() {
 	}
 	h.keeper.Close()
 	h.jails.Close()
-	unix.Unmount(filepath.Join(h.dir, "hot"), unix.MNT_DETACH)
+	if err := unix.Unmount(filepath.Join(h.dir, "hot"), 0); err != nil {
+		h.t.Error(err)
+	}
 	h.nothingIsLeft()
+	if err := unix.Unmount(h.dir, unix.MNT_DETACH); err != nil {
+		h.t.Error(err)
+	}
 	if err := os.RemoveAll(h.dir); err != nil {
 		h.t.Error(err)
 	}
@@ -135,7 +152,7 @@ func (h *house) nothingIsLeft() {
 	for _, d := range append(dirs, "/sys/fs/cgroup/"+filepath.Base(h.dir)) {
 		os.Remove(d)
 	}
-	if b, _ := os.ReadFile("/proc/self/mountinfo"); strings.Contains(string(b), h.dir) {
+	if b, _ := os.ReadFile("/proc/self/mountinfo"); strings.Contains(string(b), h.dir+"/") {
 		h.t.Errorf("mounts left below %s", h.dir)
 	}
 	if loops, _ := filepath.Glob("/sys/block/loop*/loop/backing_file"); len(loops) > 0 {
@@ -244,7 +261,7 @@ func (h *house) try(jid id.Jail, line string) (string, int) {
 	h.t.Helper()
 	ctx, cancel := context.WithTimeout(h.t.Context(), 30*time.Second)
 	defer cancel()
-	s, _, err := h.jails.Exec(ctx, jid, jail.ExecRequest{Argv: []string{"sh", "-c", line}}, &control.AttachOptions{Lossless: true})
+	s, _, err := h.jails.Exec(ctx, jid, jail.ExecRequest{Argv: []string{"bash", "-c", line}}, &control.AttachOptions{Lossless: true})
 	if err != nil {
 		h.t.Fatalf("%s: %q: %v", jid, line, err)
 	}
@@ -300,10 +317,12 @@ const counter = `i=0; while :; do i=$((i+1)); echo $i > /tmp/count; sleep 0.02; 
 
 func (h *house) count(jid id.Jail) (n int) {
 	h.t.Helper()
-	for range 50 {
-		if fmt.Sscan(h.sh(jid, "cat /tmp/count"), &n); n > 0 {
+	for range 100 { // it is not there yet, or is just being written
+		out, _ := h.try(jid, "cat /tmp/count")
+		if fmt.Sscan(out, &n); n > 0 {
 			return n
 		}
+		time.Sleep(10 * time.Millisecond)
 	}
 	h.t.Fatalf("%s counts nothing", jid)
 	return 0

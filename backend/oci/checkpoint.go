@@ -20,6 +20,7 @@ import (
 	"glasshouse/fault"
 	"glasshouse/host/criu"
 	"glasshouse/host/netns"
+	"glasshouse/host/process"
 	"glasshouse/internal/dirs"
 	"glasshouse/jail"
 )
@@ -68,6 +69,9 @@ func (b *Backend) Dump(ctx context.Context, p jail.Plan, i jail.Instance, dir st
 		return err
 	}
 	d := criu.Dump{PID: inst.pid, Netns: b.netnsPath(p), Cgroup: inst.cgroup, Dir: dir}
+	if watched := inst.watched.Load(); watched != nil {
+		d.Watched = *watched
+	}
 	for _, at := range mounts {
 		st, err := os.Stat(fmt.Sprintf("/proc/%d/root%s", inst.pid, at))
 		if err != nil {
@@ -245,6 +249,7 @@ func (m *making) restore(ctx context.Context, dir string, n notes) (*instance, e
 	if err != nil {
 		return nil, err
 	}
+	r.Restored = process.Now() // they are frozen
 	err = m.step("settle", func() error {
 		return errors.Join(r.write(l.record()), dropStaged(l), sealControl(l))
 	})
@@ -343,12 +348,28 @@ func (b *Backend) Dumpable(ctx context.Context, p jail.Plan, i jail.Instance) er
 	}
 	for _, pid := range pids {
 		if what := undumpable(pid); what != "" {
-			comm, _ := os.ReadFile(fmt.Sprintf("/proc/%d/comm", pid))
-			return fault.Cannot("snapshot", fmt.Sprintf("%s holds %s, which cannot be written down", bytes.TrimSpace(comm), what),
-				"end it, or have it use something else, and try again")
+			return cannotDump(pid, "holds "+what)
 		}
 	}
+	watched := watchedBy(pids)
+	if len(watched) == 0 {
+		inst.watched.Store(nil)
+		return nil
+	}
+	paths, err := pathsOf(inst.pid, watched)
+	if err != nil {
+		for _, pid := range watched {
+			return cannotDump(pid, "watches files of which at least one cannot be found: it was deleted, or lies deep")
+		}
+	}
+	inst.watched.Store(&paths)
 	return nil
+}
+
+func cannotDump(pid int, what string) error {
+	comm, _ := os.ReadFile(fmt.Sprintf("/proc/%d/comm", pid))
+	return fault.Cannot("snapshot", fmt.Sprintf("process %d, %s, %s, which cannot be written down", pid, bytes.TrimSpace(comm), what),
+		"end it, or have it do without, and try again")
 }
 
 // undumpable returns what a process holds that CRIU cannot make again, or "".
@@ -372,6 +393,10 @@ func undumpable(pid int) string {
 			return "a perf event"
 		case strings.HasPrefix(to, "anon_inode:bpf"), strings.HasPrefix(to, "anon_inode:kvm"), strings.HasPrefix(to, "anon_inode:[fanotify"):
 			return "a descriptor of kind " + strings.TrimPrefix(to, "anon_inode:")
+		case to == "/dev/tty":
+			// CRIU takes the first process it meets on a terminal for the owner of
+			// its session, and that is whoever has the other end.
+			return "/dev/tty open, rather than the terminal itself"
 		case strings.HasPrefix(to, "/dev/nvidia"), strings.HasPrefix(to, "/dev/dri/"), to == "/dev/kvm", to == "/dev/fuse":
 			return "the device " + to
 		}

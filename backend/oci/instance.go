@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"sync"
+	"sync/atomic"
 
 	"golang.org/x/sys/unix"
 
@@ -25,6 +26,8 @@ type instance struct {
 	pidfd   *os.File
 	done    chan struct{}
 	watch   sync.WaitGroup
+
+	watched atomic.Pointer[[]string] // what processes of the jail watched when last asked
 }
 
 // newInstance begins to watch the init with the given pid and descriptor, which

@@ -12,11 +12,12 @@ import (
 // A Dump says which processes are written down, and what they have from the
 // host.
 type Dump struct {
-	PID    int            // the first process of the jail
-	Netns  string         // path of its network namespace
-	Cgroup *cgroup.Cgroup // frozen: it is frozen when Dump returns, too
-	Lent   []string       // mount points, in the jail, of what the host lends it
-	Dir    string         // for the images: empty, and on a filesystem in memory if it is to be quick
+	PID     int            // the first process of the jail
+	Netns   string         // path of its network namespace
+	Cgroup  *cgroup.Cgroup // frozen: it is frozen when Dump returns, too
+	Lent    []string       // mount points, in the jail, of what the host lends it
+	Watched []string       // paths, in the jail, of what its processes watch by inotify
+	Dir     string         // for the images: empty, and on a filesystem in memory if it is to be quick
 }
 
 // maxGhost bounds what is written down of one file that was deleted while open.
@@ -36,6 +37,7 @@ func (t *Tool) Dump(ctx context.Context, d Dump) error {
 	opts.LinkRemap = ptr(true)
 	opts.GhostLimit = ptr(uint32(maxGhost))
 	opts.FreezeCgroup = ptr(d.Cgroup.Freezer())
+	opts.IrmapScanPaths, opts.ForceIrmap = d.Watched, ptr(len(d.Watched) > 0)
 	for _, at := range d.Lent {
 		opts.External = append(opts.External, "mnt["+at+"]:"+at)
 	}
