@@ -7,6 +7,10 @@
 // overlay shows First+n where the disk says n. The overlay keeps its own hold on
 // its layers: the clones may be unmounted as soon as it is mounted.
 //
+// Upper layers also stand for themselves, without being mounted: two trees that
+// share their lower layers are compared by what lies above those, and layers are
+// copied, or flattened into one. All of that reads what a hostile jail wrote.
+//
 // Every mount is private: it neither shows in other mount namespaces nor follows
 // what happens there. The package keeps no state; a mount is found again by its
 // path.
@@ -149,8 +153,10 @@ func (l *layers) close() {
 	}
 }
 
-// options are the overlay's own, beside its layers.
-var options = [][2]string{{"redirect_dir", "off"}, {"metacopy", "off"}, {"index", "off"}}
+// options are the overlay's own, beside its layers. With xino a file has one
+// number, wherever it comes from and whoever asks, as long as the layers'
+// filesystems leave room for that: a checkpoint compares them.
+var options = [][2]string{{"redirect_dir", "off"}, {"metacopy", "off"}, {"index", "off"}, {"xino", "auto"}}
 
 // addsLayers reports whether the kernel takes lower layers one at a time
 // (Linux 6.8). Only a kernel without overlays leaves it open, and there nothing
