@@ -6,6 +6,7 @@ import (
 	"os"
 	"syscall"
 	"testing"
+	"time"
 
 	"glasshouse/id"
 	"glasshouse/jailinit/control"
@@ -72,6 +73,38 @@ func BenchmarkStart(b *testing.B) {
 		j := start(b)
 		b.StopTimer()
 		j.end()
+		b.StartTimer()
+	}
+}
+
+// BenchmarkPark is what every snapshot waits for before the jail is frozen, with
+// a reader, a writer and somebody who waits.
+func BenchmarkPark(b *testing.B) {
+	j := start(b)
+	e := sh("cat")
+	e.Stdin = true
+	s, _, err := j.Exec(b.Context(), e, &attachLossless)
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer s.Close()
+	w, err := j.Stdin(b.Context(), e.ID)
+	if err != nil {
+		b.Fatal(err)
+	}
+	go j.Wait(b.Context(), e.ID)
+	for b.Loop() {
+		if err := j.Park(b.Context(), time.Second); err != nil {
+			b.Fatal(err)
+		}
+		b.StopTimer()
+		j.Unpark()
+		if _, err := io.WriteString(w, "x"); err != nil {
+			b.Fatal(err)
+		}
+		if _, err := s.Next(); err != nil {
+			b.Fatal(err)
+		}
 		b.StartTimer()
 	}
 }

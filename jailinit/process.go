@@ -166,8 +166,12 @@ func (p *process) unattended(f *os.File) bool {
 		return false
 	default:
 	}
+	p.mu.Lock()
+	freed := p.freed.wait()
+	p.mu.Unlock()
 	select {
 	case <-p.reaped: // read once more
+	case <-freed: // maybe time goes on after init was parked, and the clock is another
 	case <-time.After(50 * time.Millisecond):
 	}
 	return true
