@@ -126,7 +126,7 @@ func Unmount(mountpoint string) error {
 		if on.device == "" {
 			return nil
 		}
-		sealed := on.sealed()
+		sealed := readOnly(mountpoint)
 		if !sealed {
 			if err := Thaw(mountpoint); err != nil { // trimming would wait for it
 				return err
@@ -142,6 +142,13 @@ func Unmount(mountpoint string) error {
 			waitDetached(on)
 		}
 	}
+}
+
+// readOnly reports whether nobody can write to what is mounted on path: it is
+// sealed, or retired.
+func readOnly(path string) bool {
+	var st unix.Statfs_t
+	return unix.Statfs(path, &st) == nil && st.Flags&unix.ST_RDONLY != 0
 }
 
 // unmount takes one mount off path, lazily only if it stays busy.

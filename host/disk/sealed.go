@@ -15,10 +15,10 @@ import (
 )
 
 // Seal makes sure that nothing writes to the image img any more: its volume was
-// unmounted, or cloned while frozen, and needs no repair. It makes the file
-// read-only, and returns when its bytes are on the disk. A volume that is mounted
-// writable, or was not left in order, is a fault.Conflict. Sealing twice does
-// nothing.
+// unmounted, or retired, or cloned while frozen, and needs no repair. It makes
+// the file read-only, and returns when its bytes are on the disk. A volume that
+// is mounted writable, or was not left in order, is a fault.Conflict. Sealing
+// twice does nothing.
 //
 // MountSealed does not depend on it; where every millisecond counts, it can be
 // done later.
@@ -28,10 +28,7 @@ func Seal(img string) error {
 		return fmt.Errorf("seal volume: %w", err)
 	}
 	defer f.Close()
-	if err := idle(f); err != nil {
-		return err
-	}
-	if err := inOrder(f); err != nil {
+	if err := settled(f); err != nil {
 		return fmt.Errorf("seal volume %s: %w", img, err)
 	}
 	if err := errors.Join(f.Chmod(0o400), f.Sync(), syncDir(filepath.Dir(img))); err != nil {
@@ -40,23 +37,22 @@ func Seal(img string) error {
 	return nil
 }
 
-// idle waits a moment for the last writable device of the image f to go.
-func idle(f *os.File) error {
+// settled waits a moment for the image f to be in order, as long as somebody
+// holds its device and may still bring that about. While a volume can be written
+// its image says that it is not.
+func settled(f *os.File) error {
 	deadline := time.Now().Add(patience)
-	for unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB) != nil {
-		loop, err := attachedSealed(f)
-		if err != nil {
+	for {
+		alone := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB) == nil
+		err := inOrder(f)
+		if alone {
+			return errors.Join(err, unix.Flock(int(f.Fd()), unix.LOCK_UN))
+		}
+		if err == nil || time.Now().After(deadline) {
 			return err
-		}
-		if loop != nil {
-			return loop.Close()
-		}
-		if time.Now().After(deadline) {
-			return fault.Newf(fault.Conflict, "disk.Seal", f.Name(), "the volume is in use")
 		}
 		time.Sleep(2 * time.Millisecond)
 	}
-	return unix.Flock(int(f.Fd()), unix.LOCK_UN)
 }
 
 func syncDir(dir string) error {
@@ -88,7 +84,7 @@ func inOrder(f *os.File) error {
 	case binary.LittleEndian.Uint16(sb[0x38:]) != magic:
 		why = "it holds no ext4 filesystem"
 	case incompat&needsReplay != 0 || state&valid == 0:
-		why = "the volume was not unmounted"
+		why = "the volume is mounted, or was not unmounted"
 	case state&bad != 0:
 		why = "the volume is damaged"
 	default:

@@ -164,6 +164,51 @@ func TestASealedVolumeIsFoundThoughItIsMountedNowhere(t *testing.T) {
 	h.must(disk.Unmount(h.path("third")))
 }
 
+// A jail's own volume becomes a lower layer, of itself and of its branches, while
+// an overlay still has it.
+func TestARetiredVolumeIsSealedWhereItLies(t *testing.T) {
+	h := newHost(t)
+	mnt := h.volume("v", 16)
+	h.must(os.WriteFile(filepath.Join(mnt, "note"), []byte("last"), 0o600))
+	holder, err := os.Open(filepath.Join(mnt, "note")) // stands for the overlay
+	h.must(err)
+	defer holder.Close()
+	h.must(disk.Retire(mnt))
+	if err := os.WriteFile(filepath.Join(mnt, "new"), nil, 0o600); !errors.Is(err, unix.EROFS) {
+		t.Errorf("writing to a retired volume = %v, want read-only", err)
+	}
+	h.must(os.Rename(h.img("v"), h.img("layer")))
+	h.must(disk.Unmount(mnt))
+	h.must(disk.Seal(h.img("layer")))
+	for _, name := range []string{"one", "two"} {
+		if b, err := os.ReadFile(filepath.Join(h.show(h.img("layer"), name), "note")); string(b) != "last" {
+			t.Errorf("the layer shows %q, %v", b, err)
+		}
+	}
+	if left, _ := disk.Leftovers(h.dir); len(left) != 1 {
+		t.Errorf("loop devices = %v, want one", left)
+	}
+	if out, err := exec.Command("e2fsck", "-fn", h.img("layer")).CombinedOutput(); err != nil {
+		t.Errorf("the layer is not in order: %v\n%s", err, out)
+	}
+	h.volume("v", 16) // the jail goes on with a fresh one
+	h.must(disk.Retire(h.path("nowhere")))
+}
+
+func TestAVolumeInUseIsNotRetired(t *testing.T) {
+	h := newHost(t)
+	mnt := h.volume("v", 16)
+	f, err := os.Create(filepath.Join(mnt, "open"))
+	h.must(err)
+	defer f.Close()
+	if err := disk.Retire(mnt); !errors.Is(err, unix.EBUSY) {
+		t.Errorf("Retire of a volume that is being written = %v, want busy", err)
+	}
+	_, err = f.Write([]byte("works"))
+	h.must(err)
+	h.must(f.Close())
+}
+
 // Stacking seals a jail's own image by giving it another name.
 func TestASealedVolumeMayBeRenamedAndRemovedWhileItIsUsed(t *testing.T) {
 	h := newHost(t)

@@ -1,6 +1,8 @@
 package overlay_test
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"io/fs"
 	"os"
@@ -11,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"glasshouse/fault"
 	"glasshouse/host/overlay"
 )
 
@@ -121,7 +124,7 @@ func compared(t testing.TB, a, b overlay.Stack) (changes []string, renamed int) 
 func TestCompareSaysWhatLookingAtEverythingSays(t *testing.T) {
 	s := newStage(t)
 	renamed := 0
-	for seed := range uint64(300) {
+	for seed := range uint64(200) {
 		h := newHistory(s, 1000+seed)
 		base := []string{h.base(), h.base()}
 		grow := func(layers []string, n int) []string {
@@ -153,5 +156,117 @@ func TestCompareSaysWhatLookingAtEverythingSays(t *testing.T) {
 	}
 	if renamed < 100 {
 		t.Errorf("%d files were renamed in all histories; want more, they rename all the time", renamed)
+	}
+}
+
+// Changed in one layer and renamed in another, a file is still that file.
+func TestCompareFollowsAFileThroughLayers(t *testing.T) {
+	s := newStage(t)
+	h := newHistory(s, 0)
+	base := h.new()
+	for _, name := range []string{"a", "b", "c", "d"} {
+		s.write("the file "+name+"\n", base, name)
+	}
+	edit := func(path, text string) {
+		f, err := os.OpenFile(path, os.O_WRONLY|os.O_APPEND, 0)
+		s.must(err)
+		_, err = f.WriteString(text)
+		s.must(err)
+		s.must(f.Close())
+	}
+	var layers []string
+	step := func(do func(in func(string) string)) {
+		upper, work, merged := h.new(), h.new(), h.new()
+		s.must(overlay.Mount(merged, slices.Concat(layers, []string{base}), upper, work, overlay.Options{}))
+		do(func(name string) string { return filepath.Join(merged, name) })
+		s.must(overlay.Unmount(merged))
+		layers = append([]string{upper}, layers...)
+	}
+	step(func(in func(string) string) {
+		s.must(os.Rename(in("a"), in("a2")))
+		edit(in("b"), "changed\n")
+		s.must(os.Rename(in("c"), in("c2")))
+	})
+	step(func(in func(string) string) {
+		edit(in("a2"), "changed\n")
+		s.must(os.Rename(in("b"), in("b2")))
+		s.must(os.Rename(in("c2"), in("c3")))
+		s.must(os.Remove(in("d")))
+		s.must(os.WriteFile(in("d2"), []byte("another\n"), 0o644))
+	})
+	step(func(in func(string) string) {
+		edit(in("b2"), "changed again\n")
+		edit(in("c3"), "changed\n")
+	})
+	lines := func(from, to overlay.Stack) (lines []string) {
+		changes, err := overlay.Compare(t.Context(), from, to, overlay.DiffOptions{Owners: true, Text: true})
+		s.must(err)
+		for _, c := range changes {
+			lines = append(lines, strings.TrimSpace(strings.Join([]string{c.Kind, c.Path, c.From, strings.Join(c.What, ",")}, " ")))
+			if strings.HasPrefix(c.Kind, "renamed") && !strings.Contains(c.Diff, "changed") {
+				t.Errorf("of %s the text is %q", c.Path, c.Diff)
+			}
+		}
+		return lines
+	}
+	was, now := overlay.Stack{Base: []string{base}}, overlay.Stack{Layers: layers, Base: []string{base}}
+	if got, want := lines(was, now), []string{"renamed /a2 /a content", "renamed /b2 /b content", "renamed /c3 /c content", "deleted /d", "added /d2"}; !slices.Equal(got, want) {
+		t.Errorf("Compare = %q, want %q", got, want)
+	}
+	if got, want := lines(now, was), []string{"renamed /a /a2 content", "renamed /b /b2 content", "renamed /c /c3 content", "added /d", "deleted /d2"}; !slices.Equal(got, want) {
+		t.Errorf("back, Compare = %q, want %q", got, want)
+	}
+}
+
+func TestCompareLooksOnlyAtWhatIsNotShared(t *testing.T) {
+	s := newStage(t)
+	h := newHistory(s, 0)
+	base := h.new()
+	s.write("x", base, "shared")
+	a, b := h.new(), h.new()
+	s.write("a", a, "own")
+	s.write("b", b, "own")
+	// A base that differs behind its back is not looked at.
+	got, _ := compared(t, overlay.Stack{Layers: []string{a}, Base: []string{base}}, overlay.Stack{Layers: []string{b}, Base: []string{base}})
+	if want := []string{"modified /own content"}; !slices.Equal(got, want) {
+		t.Errorf("Compare = %q, want %q", got, want)
+	}
+	_, err := overlay.Compare(t.Context(), overlay.Stack{Base: []string{base}}, overlay.Stack{Base: []string{a}}, overlay.DiffOptions{})
+	if !errors.Is(err, fault.Invalid) {
+		t.Errorf("Compare on two bases = %v, want invalid", err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := overlay.Compare(ctx, overlay.Stack{}, overlay.Stack{Layers: []string{a}}, overlay.DiffOptions{}); !errors.Is(err, context.Canceled) {
+		t.Errorf("Compare = %v, want %v", err, context.Canceled)
+	}
+}
+
+// A mark that any program can make is no mark to root's overlay, and none to
+// those who compare its layers.
+func TestCompareIsNotFooledByAMarkOfTheUser(t *testing.T) {
+	s := newStage(t)
+	h := newHistory(s, 0)
+	base := h.new()
+	s.must(os.Mkdir(base+"/d", 0o755))
+	s.write("x", base, "d/kept")
+	layer := h.layer([]string{base}, 0)
+	s.must(os.Mkdir(layer+"/d", 0o755))
+	s.must(unix.Setxattr(layer+"/d", "user.overlay.opaque", []byte("y"), 0))
+	got, _ := compared(t, overlay.Stack{Base: []string{base}}, overlay.Stack{Layers: []string{layer}, Base: []string{base}})
+	if len(got) != 0 && !slices.Equal(got, []string{"metadata /d times"}) {
+		t.Errorf("Compare = %q, want nothing: the overlay shows all", got)
+	}
+	flat := h.new()
+	s.must(overlay.Flatten(t.Context(), []string{layer}, flat))
+	same(t, "flattened", h.shows(flat, base), h.shows(layer, base))
+}
+
+func TestCompareRefusesPathsWithoutEnd(t *testing.T) {
+	s := newStage(t)
+	layer := s.mkdir("layer")
+	s.deep(layer, 4096, "deep")
+	if _, err := overlay.Compare(t.Context(), overlay.Stack{}, overlay.Stack{Layers: []string{layer}}, overlay.DiffOptions{}); !errors.Is(err, fault.TooLarge) {
+		t.Errorf("Compare = %v, want too large", err)
 	}
 }

@@ -357,3 +357,30 @@ func TestACopyReadsNothingOutsideTheLayer(t *testing.T) {
 	<-done
 	t.Logf("%d copies came to their end", copied)
 }
+
+func BenchmarkCopyLayer(b *testing.B) {
+	for _, n := range []int{100, 2000} {
+		s := newStage(b)
+		src, dst := s.mkdir("src"), s.second()
+		for i := range n {
+			dir := s.mkdir(fmt.Sprint("src/d", i%20))
+			s.must(os.WriteFile(filepath.Join(dir, fmt.Sprint("f", i)), make([]byte, 10<<10), 0o644))
+		}
+		b.Run(fmt.Sprint(n, "files"), func(b *testing.B) {
+			for i := 0; b.Loop(); i++ {
+				at := filepath.Join(dst, fmt.Sprint(i))
+				s.must(os.Mkdir(at, 0o755))
+				_, err := overlay.CopyLayer(b.Context(), src, at, overlay.CopyLimit{})
+				s.must(err)
+				b.StopTimer()
+				s.must(os.RemoveAll(at))
+				b.StartTimer()
+			}
+		})
+		b.Run(fmt.Sprint(n, "measured"), func(b *testing.B) {
+			for b.Loop() {
+				overlay.Measure(b.Context(), src, overlay.CopyLimit{})
+			}
+		})
+	}
+}

@@ -78,9 +78,6 @@ type Stack struct {
 // branches on the same base, or one of them an ancestor of the other: what Diff
 // says of one layer. Only what some layer touched that the two do not share is
 // looked at, however large the base is.
-//
-// A file that was renamed in one layer and changed in a later one is reported as
-// gone and come.
 func Compare(ctx context.Context, a, b Stack, o DiffOptions) ([]Change, error) {
 	if !slices.Equal(a.Base, b.Base) {
 		return nil, fault.Newf(fault.Invalid, "overlay.Compare", "", "the two trees do not stand on the same layers")
@@ -114,6 +111,7 @@ func (d *differ) compare(was, now Stack, o DiffOptions) ([]Change, error) {
 	if err != nil {
 		return nil, err
 	}
+	d.own = slices.Concat(before, after)
 	if err := d.dir(side{before, base}, side{after, base}); err != nil {
 		return nil, err
 	}
@@ -151,6 +149,7 @@ type differ struct {
 	owners bool
 	opaque []string // the attributes that make a directory opaque
 	tops   []*os.File
+	own    []dirAt // the layers that the two trees do not share
 	found  []finding
 }
 

@@ -121,7 +121,7 @@ func (h *history) merged(lower []string, do func(merged string)) {
 
 func TestFlattenedLayersShowTheSame(t *testing.T) {
 	s := newStage(t)
-	for seed := range uint64(300) {
+	for seed := range uint64(200) {
 		h := newHistory(s, seed)
 		base, other := h.base(), h.base()
 		var layers []string // topmost first

@@ -71,23 +71,93 @@ func (r *renaming) join(gone, come int) error {
 
 // byOrigin joins by the overlay's note, which a file keeps however it is changed.
 func (r *renaming) byOrigin(gone, come []int) error {
-	origins := map[string]int{}
-	for _, i := range come {
-		if o := origin(*r.d.found[i].now); o != "" {
-			origins[o] = i
-		}
-	}
-	if len(origins) == 0 {
-		return nil
+	l, err := r.d.lineage()
+	if err != nil {
+		return err
 	}
 	for _, i := range gone {
-		if j, ok := origins[handle(*r.d.found[i].was)]; ok && !r.joined[j] {
-			if err := r.join(i, j); err != nil {
-				return err
+		l.add(*r.d.found[i].was)
+	}
+	for _, j := range come {
+		l.add(*r.d.found[j].now)
+	}
+	heirs := map[string][]int{}
+	for _, j := range come {
+		if id := l.of(*r.d.found[j].now); id != "" {
+			heirs[id] = append(heirs[id], j)
+		}
+	}
+	for _, i := range gone {
+		id := l.of(*r.d.found[i].was)
+		if len(heirs[id]) == 0 {
+			continue
+		}
+		if err := r.join(i, heirs[id][0]); err != nil {
+			return err
+		}
+		heirs[id] = heirs[id][1:]
+	}
+	return nil
+}
+
+// A lineage knows which files are versions of one: a layer may have changed a
+// file that the next has renamed, and the one after that changed again. It is a
+// forest: each handle leads to another of the same lineage, or to itself.
+type lineage map[string]string
+
+// lineage is of all files in the layers that the two trees do not share. Of a
+// single one the files that came and went tell enough.
+func (d *differ) lineage() (lineage, error) {
+	l := lineage{}
+	if len(d.own) < 2 {
+		return l, nil
+	}
+	todo := slices.Clone(d.own)
+	for len(todo) > 0 {
+		dir := todo[len(todo)-1]
+		todo = todo[:len(todo)-1]
+		if len(dir.rel) > maxPath {
+			continue // hidden by another layer, or it had been refused
+		}
+		if err := d.ctx.Err(); err != nil {
+			return nil, err
+		}
+		entries, err := dir.list()
+		if err != nil {
+			return nil, err
+		}
+		for _, e := range entries {
+			switch at := dir.child(e.Name()); {
+			case e.IsDir():
+				todo = append(todo, at)
+			case e.Type().IsRegular():
+				l.add(fileAt{dirAt: at})
 			}
 		}
 	}
-	return nil
+	return l, nil
+}
+
+// add notes that a file descends from its origin.
+func (l lineage) add(f fileAt) {
+	if o := origin(f); o != "" {
+		if h := handle(f); h != "" {
+			l[l.first(h)] = l.first(o)
+		}
+	}
+}
+
+// of names the lineage of a file, "" if its filesystem has no handles.
+func (l lineage) of(f fileAt) string { return l.first(handle(f)) }
+
+func (l lineage) first(id string) string {
+	for {
+		next, ok := l[id]
+		if !ok || next == id {
+			return id
+		}
+		id = next
+	}
 }
 
 // origin returns the handle of the file that f was copied up from, or "". The
