@@ -43,7 +43,7 @@ func (d *door) document() document {
 	return doc
 }
 
-var placeholders = strings.NewReplacer("{id}", "j-aaaaaaaaaaaa", "{exec}", "x-aaaaaaaaaaaa")
+var placeholders = strings.NewReplacer("{id}", "j-aaaaaaaaaaaa", "{exec}", "x-aaaaaaaaaaaa", "{sid}", "s-aaaaaaaaaaaa")
 
 // Every operation is tried with every role, as the document says it may be.
 func TestEachRoleGetsWhatTheDocumentSays(t *testing.T) {

@@ -43,13 +43,22 @@ func (s *Server) readBody(w http.ResponseWriter, r *http.Request, into any) ([]b
 		}
 		return raw, nil
 	}
-	if _, ok := into.(*wire.StopJail); ok && len(raw) == 0 { // the one body that may be left out
+	if len(raw) == 0 && optional(reflect.TypeOf(into).Elem()) {
 		return raw, nil
 	}
 	if err := checkMedia(r); err != nil {
 		return nil, err
 	}
 	return raw, decodeStrict(raw, into)
+}
+
+// optional reports whether a body of type t may be left out.
+func optional(t reflect.Type) bool {
+	switch t {
+	case reflect.TypeFor[wire.StopJail](), reflect.TypeFor[wire.TakeSnapshot](), reflect.TypeFor[wire.Overrides]():
+		return true
+	}
+	return false
 }
 
 // checkMedia refuses what a plain HTML form could send from another site.
@@ -189,8 +198,12 @@ func member(t reflect.Type, name string) (reflect.Type, bool) {
 		return t.Elem(), true
 	case reflect.Struct:
 		for i := range t.NumField() {
-			if tag, _, _ := strings.Cut(t.Field(i).Tag.Get("json"), ","); tag == name {
-				return t.Field(i).Type, true
+			f := t.Field(i)
+			if tag, _, _ := strings.Cut(f.Tag.Get("json"), ","); tag == name {
+				return f.Type, true
+			}
+			if ft, ok := member(f.Type, name); f.Anonymous && ok {
+				return ft, true
 			}
 		}
 		return nil, false

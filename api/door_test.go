@@ -29,6 +29,7 @@ func TestMain(m *testing.M) { os.Exit(apitest.Main(m)) }
 type door struct {
 	t      testing.TB
 	jails  *apitest.Jails
+	kept   *apitest.Snapshots
 	server *api.Server
 	tokens map[access.Role]string
 	socket string
@@ -61,7 +62,7 @@ func open(t testing.TB, jails *apitest.Jails, change ...func(*api.Options)) *doo
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { st.Close() })
-	d := &door{t: t, jails: jails, tokens: map[access.Role]string{}, log: &syncBuffer{}}
+	d := &door{t: t, jails: jails, kept: apitest.Snapshot(jails), tokens: map[access.Role]string{}, log: &syncBuffer{}}
 	ts := &access.Tokens{Store: st.Tokens()}
 	for _, role := range []access.Role{access.Admin, access.Operator, access.Viewer, access.Agent} {
 		if _, d.tokens[role], err = ts.Create(t.Context(), "a "+string(role), role, nil); err != nil {
@@ -69,7 +70,7 @@ func open(t testing.TB, jails *apitest.Jails, change ...func(*api.Options)) *doo
 		}
 	}
 	o := api.Options{
-		Jails: jails, Tokens: ts, Replays: st.Replays(), Ready: st.Ping,
+		Jails: jails, Snapshots: d.kept, Tokens: ts, Replays: st.Replays(), Ready: st.Ping,
 		Version: wire.Version{Version: "1.2.3"},
 		Log:     slog.New(slog.NewTextHandler(d.log, &slog.HandlerOptions{Level: slog.LevelDebug})),
 	}

@@ -24,7 +24,7 @@ func (s *Server) createJail(ctx context.Context, _ none, b wire.CreateJail) (wir
 	}
 	caller := access.CallerOf(ctx)
 	spec.Trusted = caller.Local && caller.Token == "" && caller.Role == access.Admin // root, or the daemon's own user
-	return shown(ctx)(s.o.Jails.Create(ctx, spec))
+	return s.shown(ctx)(s.o.Jails.Create(ctx, spec))
 }
 
 func jailPlace(_ none, j wire.Jail) string { return "/jails/" + string(j.ID) }
@@ -56,7 +56,7 @@ func (s *Server) listJails(ctx context.Context, p listJails, _ none) (wire.Page[
 		return page, err
 	}
 	list, page.Next = cut(list, n, func(j jail.Jail) string { return string(j.ID) })
-	page.Items = each(list, func(j jail.Jail) wire.Jail { return jailOf(ctx, j) })
+	page.Items = each(list, func(j jail.Jail) wire.Jail { return s.jailOf(ctx, j) })
 	return page, nil
 }
 
@@ -65,7 +65,7 @@ func (s *Server) getJail(ctx context.Context, p oneJail, _ none) (wire.Jail, err
 	if err != nil {
 		return wire.Jail{}, err
 	}
-	w := jailOf(ctx, j)
+	w := s.jailOf(ctx, j)
 	w.Observation = s.observation(ctx, p.ID)
 	st, err := s.o.Jails.Stats(ctx, p.ID)
 	if err != nil {
@@ -78,7 +78,7 @@ func (s *Server) getJail(ctx context.Context, p oneJail, _ none) (wire.Jail, err
 }
 
 func (s *Server) startJail(ctx context.Context, p oneJail, _ none) (wire.Jail, error) {
-	return shown(ctx)(s.o.Jails.Start(ctx, p.ID))
+	return s.shown(ctx)(s.o.Jails.Start(ctx, p.ID))
 }
 
 func (s *Server) stopJail(ctx context.Context, p oneJail, b wire.StopJail) (wire.Jail, error) {
@@ -86,28 +86,47 @@ func (s *Server) stopJail(ctx context.Context, p oneJail, b wire.StopJail) (wire
 	if err != nil {
 		return wire.Jail{}, err
 	}
-	return shown(ctx)(s.o.Jails.Stop(ctx, p.ID, jail.StopOptions{Grace: grace}))
+	return s.shown(ctx)(s.o.Jails.Stop(ctx, p.ID, jail.StopOptions{Grace: grace}))
 }
 
 func (s *Server) pauseJail(ctx context.Context, p oneJail, _ none) (wire.Jail, error) {
-	return shown(ctx)(s.o.Jails.Pause(ctx, p.ID))
+	return s.shown(ctx)(s.o.Jails.Pause(ctx, p.ID))
 }
 
 func (s *Server) resumeJail(ctx context.Context, p oneJail, _ none) (wire.Jail, error) {
-	return shown(ctx)(s.o.Jails.Resume(ctx, p.ID))
+	return s.shown(ctx)(s.o.Jails.Resume(ctx, p.ID))
 }
 
-func (s *Server) deleteJail(ctx context.Context, p oneJail, _ none) (none, error) {
-	return none{}, s.o.Jails.Delete(ctx, p.ID)
+type deleteJail struct {
+	ID        id.Jail `path:"id"`
+	Snapshots bool    `query:"snapshots" description:"Its snapshots too. Without it those stay that were asked for."`
+}
+
+func (s *Server) deleteJail(ctx context.Context, p deleteJail, _ none) (none, error) {
+	if p.Snapshots {
+		if err := s.deleteSnapshotsOf(ctx, p.ID); err != nil {
+			return none{}, err
+		}
+	}
+	if err := s.o.Jails.Delete(ctx, p.ID); err != nil {
+		return none{}, err
+	}
+	if s.o.Snapshots != nil {
+		// The jail is gone; what stays behind is removed at the next start.
+		if err := s.o.Snapshots.Abandoned(context.WithoutCancel(ctx), p.ID); err != nil {
+			s.o.Log.Error("what is left of a deleted jail's snapshots was not removed", "jail", p.ID, "err", err)
+		}
+	}
+	return none{}, nil
 }
 
 // shown turns what the Manager returns into what the caller of ctx may see.
-func shown(ctx context.Context) func(jail.Jail, error) (wire.Jail, error) {
+func (s *Server) shown(ctx context.Context) func(jail.Jail, error) (wire.Jail, error) {
 	return func(j jail.Jail, err error) (wire.Jail, error) {
 		if err != nil {
 			return wire.Jail{}, err
 		}
-		return jailOf(ctx, j), nil
+		return s.jailOf(ctx, j), nil
 	}
 }
 
@@ -142,7 +161,7 @@ var networks = map[string]jail.Network{
 
 // jailOf is j as the caller of ctx may see it: environments hold secrets, and
 // who may only look does not get them.
-func jailOf(ctx context.Context, j jail.Jail) wire.Jail {
+func (s *Server) jailOf(ctx context.Context, j jail.Jail) wire.Jail {
 	self := "/jails/" + string(j.ID)
 	w := wire.Jail{
 		ID: j.ID, Name: j.Spec.Name, Labels: j.Spec.Labels,
@@ -156,11 +175,19 @@ func jailOf(ctx context.Context, j jail.Jail) wire.Jail {
 		Links: map[string]string{
 			"self": self, "exec": self + "/exec", "execs": self + "/execs",
 			"files": self + "/files", "terminal": self + "/terminal", "diff": self + "/fs/diff",
-			"events": self + "/events", "processes": self + "/processes", "network": self + "/network/log", "report": self + "/report",
+			"snapshots": self + "/snapshots",
+			"events":    self + "/events", "processes": self + "/processes", "network": self + "/network/log", "report": self + "/report",
 		},
 	}
 	if !access.CallerOf(ctx).Role.Allows(access.Operator) {
 		w.Env = nil
+	}
+	if j.Origin != nil {
+		from := wire.Origin(*j.Origin)
+		w.Origin = &from
+	}
+	if s.o.Snapshots != nil {
+		w.Nearest = s.o.Snapshots.Nearest(j.ID)
 	}
 	for _, m := range j.Spec.Mounts {
 		w.Mounts = append(w.Mounts, wire.Mount(m))

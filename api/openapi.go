@@ -66,7 +66,7 @@ func describeRequest(oc openapi.OperationContext, op operation) {
 	}
 	if op.body != nil && op.body != (none{}) {
 		oc.AddReqStructure(op.body, openapi.WithCustomize(func(cor openapi.ContentOrReference) {
-			if body, ok := cor.(*openapi31.RequestBodyOrReference); ok && op.body != (wire.StopJail{}) {
+			if body, ok := cor.(*openapi31.RequestBodyOrReference); ok && !optional(reflect.TypeOf(op.body)) {
 				body.RequestBodyEns().WithRequired(true)
 			}
 		}))

@@ -66,6 +66,8 @@ var prefixes = map[reflect.Type]struct {
 	reflect.TypeFor[id.Jail]():  {'j', "jail"},
 	reflect.TypeFor[id.Exec]():  {'x', "command"},
 	reflect.TypeFor[id.Token](): {'t', "token"},
+
+	reflect.TypeFor[id.Snapshot](): {'s', "snapshot"},
 }
 
 // setPath sets an identifier. One of the wrong shape names nothing there is.

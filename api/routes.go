@@ -20,6 +20,18 @@ var routes = []route{
 	{"POST /jails/{id}/resume", access.Operator, call(ok, (*Server).resumeJail), "Let a frozen jail go on."},
 	{"DELETE /jails/{id}", access.Operator, call(noContent, (*Server).deleteJail), "Remove a jail, whatever its state, and its files."},
 
+	{"POST /jails/{id}/snapshot", access.Operator, create((*Server).takeSnapshot, snapshotPlace), "Take a snapshot of a jail, which goes on."},
+	{"GET /jails/{id}/snapshots", access.Viewer, call(ok, (*Server).listSnapshotsOf), "List the snapshots of a jail, oldest first, also of one that is gone."},
+	{"POST /jails/{id}/branch", access.Operator, call(created, (*Server).branchJail), "Take a snapshot of a jail and make jails from it."},
+	{"POST /jails/{id}/rewind", access.Operator, call(ok, (*Server).rewindJail), "Take a jail back to a snapshot. What it did since stays in its log."},
+	{"GET /snapshots", access.Viewer, call(ok, (*Server).listSnapshots), "List snapshots, oldest first."},
+	{"GET /snapshots/{sid}", access.Viewer, call(ok, (*Server).getSnapshot), "Show a snapshot and what it takes on the disk."},
+	{"POST /snapshots/{sid}/restore", access.Operator, create((*Server).restoreSnapshot, restoredPlace), "Make a jail from a snapshot, as it was."},
+	{"POST /snapshots/{sid}/branch", access.Operator, call(created, (*Server).branchSnapshot), "Make jails from a snapshot. Some may fail; the answer says which."},
+	{"POST /snapshots/{sid}/warm", access.Operator, call(ok, (*Server).warmSnapshot), "Make frozen copies of a snapshot ahead of need."},
+	{"DELETE /snapshots/{sid}", access.Operator, call(noContent, (*Server).deleteSnapshot), "Remove a snapshot. What jails and other snapshots stand on stays."},
+	{"GET /lineage", access.Viewer, call(ok, (*Server).lineage), "Show which jails and snapshots come from which, as trees."},
+
 	{"POST /jails/{id}/exec", access.Operator, raw((*Server).exec).
 		takes(wire.ExecRequest{}).gives(ok, wire.Exec{}).or(created, jsonKind, wire.Exec{}).or(ok, eventKind, wire.Output{}).replayable(),
 		"Run a command and wait for it, stream its output, or detach from it."},

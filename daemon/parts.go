@@ -75,12 +75,13 @@ func (d *Daemon) tool(name string) string {
 func (d *Daemon) listen(ctx context.Context) error {
 	server, err := api.New(api.Options{
 		Jails: d.jails, Images: images{d.images, d.jails}, Tokens: d.tokens, Replays: d.store.Replays(),
-		Observed: observed{d.observers},
-		Peers:    access.Peers{Group: d.Config.Socket.Group},
-		Doctor:   d.doctor,
-		Ready:    d.store.Ping,
-		Version:  d.Version,
-		Log:      d.log.With("part", "api"),
+		Observed:  observed{d.observers},
+		Snapshots: d.snapshots,
+		Peers:     access.Peers{Group: d.Config.Socket.Group},
+		Doctor:    d.doctor,
+		Ready:     d.store.Ping,
+		Version:   d.Version,
+		Log:       d.log.With("part", "api"),
 	})
 	if err != nil {
 		return err

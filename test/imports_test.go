@@ -18,7 +18,7 @@ var may = map[string][]string{
 	"cli":                 {"api/client", "api/wire", "daemon", "event", "host/probe", "observe/syscalls"},
 	"daemon":              {"*"},
 
-	"api":        {"api/wire", "api/replay", "access", "event", "eventlog", "jail", "jailinit/control", "jailinit/protocol", "report", "rootfs"},
+	"api":        {"api/wire", "api/replay", "access", "event", "eventlog", "jail", "jailinit/control", "jailinit/protocol", "report", "rootfs", "snapshot"},
 	"api/replay": {},
 	"api/wire":   {},
 	"api/client": {"api/wire"},

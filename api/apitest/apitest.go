@@ -137,6 +137,14 @@ func (m *Jails) Create(ctx context.Context, s jail.Spec) (jail.Jail, error) {
 	return j, nil
 }
 
+// add takes in a jail that was made from a snapshot.
+func (m *Jails) add(j jail.Jail) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.jails = append(m.jails, j)
+	m.created++
+}
+
 func (m *Jails) index(j id.Jail) (int, error) {
 	i := slices.IndexFunc(m.jails, func(x jail.Jail) bool { return x.ID == j })
 	if i < 0 {

@@ -63,8 +63,8 @@ func startWith(t testing.TB, jails *apitest.Jails, m api.Manager) *daemon {
 	}
 	watched := apitest.Watch(t, jails)
 	server, err := api.New(api.Options{
-		Observed: watched,
-		Jails:    m, Tokens: ts, Replays: st.Replays(), Ready: st.Ping, Version: wire.Version{Version: "9"},
+		Observed: watched, Snapshots: apitest.Snapshot(jails),
+		Jails: m, Tokens: ts, Replays: st.Replays(), Ready: st.Ping, Version: wire.Version{Version: "9"},
 		Log: slog.New(slog.DiscardHandler),
 	})
 	if err != nil {

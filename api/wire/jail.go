@@ -77,6 +77,8 @@ type Jail struct {
 	Mounts    []Mount           `json:"mounts,omitempty"`
 	Workspace *Workspace        `json:"workspace,omitempty"`
 	Observe   Observe           `json:"observe"`
+	Origin    *Origin           `json:"origin,omitempty" description:"The snapshot it was made from, if it was."`
+	Nearest   id.Snapshot       `json:"nearest,omitempty" description:"The snapshot it is nearest to: taken of it, made from or rewound to last."`
 	CreatedAt time.Time         `json:"created_at" required:"true"`
 	StartedAt *time.Time        `json:"started_at,omitempty"`
 	StoppedAt *time.Time        `json:"stopped_at,omitempty"`

@@ -1,0 +1,123 @@
+package api
+
+import (
+	"context"
+	"errors"
+
+	"glasshouse/api/wire"
+	"glasshouse/fault"
+	"glasshouse/jail"
+	"glasshouse/snapshot"
+)
+
+func (s *Server) restoreSnapshot(ctx context.Context, p oneSnapshot, b wire.Overrides) (wire.Jail, error) {
+	k, err := s.snapshots()
+	if err != nil {
+		return wire.Jail{}, err
+	}
+	from, err := k.Get(ctx, p.ID)
+	if err != nil {
+		return wire.Jail{}, err
+	}
+	o, err := overridesOf(b, from.Jail.Spec.Limits)
+	if err != nil {
+		return wire.Jail{}, err
+	}
+	return s.shown(ctx)(k.Restore(ctx, p.ID, o))
+}
+
+func restoredPlace(_ oneSnapshot, j wire.Jail) string { return jailPlace(none{}, j) }
+
+func (s *Server) branchSnapshot(ctx context.Context, p oneSnapshot, b wire.Branch) (wire.Branches, error) {
+	k, err := s.snapshots()
+	if err != nil {
+		return wire.Branches{}, err
+	}
+	from, err := k.Get(ctx, p.ID)
+	if err != nil {
+		return wire.Branches{}, err
+	}
+	o, err := overridesOf(b.Overrides, from.Jail.Spec.Limits)
+	if err != nil {
+		return wire.Branches{}, err
+	}
+	children, err := k.Branch(ctx, p.ID, b.Count, o)
+	if err != nil {
+		return wire.Branches{}, err
+	}
+	return s.branchesOf(ctx, "branch "+string(p.ID), children)
+}
+
+func (s *Server) branchJail(ctx context.Context, p oneJail, b wire.Branch) (wire.Branches, error) {
+	k, err := s.snapshots()
+	if err != nil {
+		return wire.Branches{}, err
+	}
+	// What is wrong with the request shows before the jail has to wait for it.
+	if b.Count < 1 || b.Count > snapshot.MaxBranches {
+		return wire.Branches{}, fault.Fieldf("api", "count", "%d is not between 1 and %d", b.Count, snapshot.MaxBranches)
+	}
+	j, err := s.o.Jails.Get(ctx, p.ID)
+	if err != nil {
+		return wire.Branches{}, err
+	}
+	o, err := overridesOf(b.Overrides, j.Spec.Limits)
+	if err != nil {
+		return wire.Branches{}, err
+	}
+	taken, children, err := k.BranchJail(ctx, p.ID, b.Count, o)
+	var made wire.Branches
+	if err == nil {
+		made, err = s.branchesOf(ctx, "branch "+string(p.ID), children)
+	}
+	if err != nil {
+		// Taken for branches that are not there, it is of no use to anybody.
+		if taken.ID != "" {
+			err = errors.Join(err, k.Delete(context.WithoutCancel(ctx), taken.ID))
+		}
+		return wire.Branches{}, err
+	}
+	w := s.snapshotOf(taken)
+	made.Snapshot = &w
+	return made, nil
+}
+
+// branchesOf returns the first error if no jail was made.
+func (s *Server) branchesOf(ctx context.Context, where string, children []snapshot.Child) (wire.Branches, error) {
+	made := wire.Branches{Jails: []wire.Jail{}}
+	for i, c := range children {
+		if c.Err != nil {
+			made.Errors = append(made.Errors, wire.BranchError{Number: i + 1, Problem: s.problem(where, c.Err)})
+		} else {
+			made.Jails = append(made.Jails, s.jailOf(ctx, c.Jail))
+		}
+	}
+	if len(made.Jails) == 0 && len(children) > 0 {
+		return wire.Branches{}, children[0].Err
+	}
+	return made, nil
+}
+
+// overridesOf fills in the limits that are not named with those that were.
+func overridesOf(b wire.Overrides, had jail.Limits) (snapshot.Overrides, error) {
+	network, ok := networks[b.Network]
+	if !ok {
+		return snapshot.Overrides{}, fault.Fieldf("api", "network", "%q is neither isolated nor full", printable(b.Network))
+	}
+	o := snapshot.Overrides{Name: b.Name, Labels: b.Labels, Hostname: b.Hostname, Network: network}
+	if b.Limits != (wire.Limits{}) {
+		for _, l := range []struct {
+			to   *int64
+			want int64
+		}{
+			{&had.CPUShares, b.Limits.CPUShares}, {&had.MemoryMB, b.Limits.MemoryMB},
+			{&had.DiskMB, b.Limits.DiskMB}, {&had.MaxPIDs, b.Limits.MaxPIDs},
+		} {
+			if l.want != 0 {
+				*l.to = l.want
+			}
+		}
+		o.Limits = &had
+	}
+	return o, nil
+}

@@ -1,0 +1,95 @@
+package client
+
+import (
+	"context"
+	"iter"
+	"net/url"
+
+	"glasshouse/api/wire"
+	"glasshouse/id"
+)
+
+func snapshotPath(s id.Snapshot, rest string) string {
+	return "/snapshots/" + url.PathEscape(string(s)) + rest
+}
+
+// TakeSnapshot takes a snapshot of a jail. A broken connection does not make two.
+func (c *Client) TakeSnapshot(ctx context.Context, j id.Jail, r wire.TakeSnapshot) (wire.Snapshot, error) {
+	var s wire.Snapshot
+	err := c.once(ctx, request{method: "POST", path: jailPath(j, "/snapshot"), json: r}, &s)
+	return s, err
+}
+
+// Snapshot returns a snapshot and what it takes on the disk.
+func (c *Client) Snapshot(ctx context.Context, s id.Snapshot) (wire.Snapshot, error) {
+	var out wire.Snapshot
+	err := c.do(ctx, request{method: "GET", path: snapshotPath(s, "")}, &out)
+	return out, err
+}
+
+// SnapshotFilter chooses snapshots. Its zero value chooses all.
+type SnapshotFilter struct {
+	Jail  id.Jail // only those of this jail
+	Usage bool    // with what each takes on the disk
+}
+
+// Snapshots yields the snapshots that f chooses, oldest first.
+func (c *Client) Snapshots(ctx context.Context, f SnapshotFilter) iter.Seq2[wire.Snapshot, error] {
+	path := "/snapshots"
+	if f.Jail != "" {
+		path = jailPath(f.Jail, path)
+	}
+	return pages[wire.Snapshot](ctx, c, path, flags("usage", f.Usage))
+}
+
+// RestoreSnapshot makes a jail from a snapshot.
+func (c *Client) RestoreSnapshot(ctx context.Context, s id.Snapshot, r wire.Overrides) (wire.Jail, error) {
+	var j wire.Jail
+	err := c.once(ctx, request{method: "POST", path: snapshotPath(s, "/restore"), json: r}, &j)
+	return j, err
+}
+
+// BranchSnapshot makes jails from a snapshot. It is an error if none was made.
+func (c *Client) BranchSnapshot(ctx context.Context, s id.Snapshot, r wire.Branch) (wire.Branches, error) {
+	var made wire.Branches
+	err := c.once(ctx, request{method: "POST", path: snapshotPath(s, "/branch"), json: r}, &made)
+	return made, err
+}
+
+// BranchJail takes a snapshot of a jail and makes jails from it.
+func (c *Client) BranchJail(ctx context.Context, j id.Jail, r wire.Branch) (wire.Branches, error) {
+	var made wire.Branches
+	err := c.once(ctx, request{method: "POST", path: jailPath(j, "/branch"), json: r}, &made)
+	return made, err
+}
+
+// RewindJail takes a jail back to a snapshot.
+func (c *Client) RewindJail(ctx context.Context, j id.Jail, s id.Snapshot) (wire.Jail, error) {
+	return c.moveJail(ctx, j, "/rewind", wire.Rewind{Snapshot: s})
+}
+
+// WarmSnapshot has frozen copies of a snapshot made, and returns how many wait.
+func (c *Client) WarmSnapshot(ctx context.Context, s id.Snapshot, count int) (int, error) {
+	var w wire.Warmed
+	err := c.do(ctx, request{method: "POST", path: snapshotPath(s, "/warm"), json: wire.Warm{Count: count}}, &w)
+	return w.Copies, err
+}
+
+// DeleteSnapshot removes a snapshot. What others stand on stays.
+func (c *Client) DeleteSnapshot(ctx context.Context, s id.Snapshot) error {
+	return c.do(ctx, request{method: "DELETE", path: snapshotPath(s, "")}, nil)
+}
+
+// DeleteJailAndSnapshots removes a jail and all snapshots of it.
+func (c *Client) DeleteJailAndSnapshots(ctx context.Context, j id.Jail) error {
+	return c.do(ctx, request{method: "DELETE", path: jailPath(j, ""), query: flags("snapshots", true)}, nil)
+}
+
+// Lineage yields the trees of jails and snapshots, or the one that j is in.
+func (c *Client) Lineage(ctx context.Context, j id.Jail) iter.Seq2[wire.LineageJail, error] {
+	q := url.Values{}
+	if j != "" {
+		q.Set("jail", string(j))
+	}
+	return pages[wire.LineageJail](ctx, c, "/lineage", q)
+}

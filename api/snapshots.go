@@ -1,0 +1,220 @@
+package api
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"slices"
+
+	"glasshouse/api/wire"
+	"glasshouse/fault"
+	"glasshouse/id"
+	"glasshouse/jail"
+	"glasshouse/snapshot"
+)
+
+// Snapshots is what the API asks of the part that keeps snapshots.
+// *snapshot.Keeper is one.
+type Snapshots interface {
+	Take(ctx context.Context, j id.Jail, o snapshot.TakeOptions) (snapshot.Snapshot, error)
+	Get(ctx context.Context, s id.Snapshot) (snapshot.Snapshot, error)
+	List(ctx context.Context, o snapshot.ListOptions) ([]snapshot.Snapshot, error)
+	Usage(ctx context.Context, s id.Snapshot) (snapshot.Usage, error)
+	Nearest(j id.Jail) id.Snapshot
+	Copies(s id.Snapshot) int
+	Delete(ctx context.Context, s id.Snapshot) error
+	Abandoned(ctx context.Context, j id.Jail) error
+
+	Restore(ctx context.Context, s id.Snapshot, o snapshot.Overrides) (jail.Jail, error)
+	Branch(ctx context.Context, s id.Snapshot, count int, o snapshot.Overrides) ([]snapshot.Child, error)
+	BranchJail(ctx context.Context, j id.Jail, count int, o snapshot.Overrides) (snapshot.Snapshot, []snapshot.Child, error)
+	Rewind(ctx context.Context, j id.Jail, s id.Snapshot) (jail.Jail, error)
+	Warm(ctx context.Context, s id.Snapshot, count int) error
+}
+
+// snapshots returns the part that keeps them, if there is one.
+func (s *Server) snapshots() (Snapshots, error) {
+	if s.o.Snapshots == nil {
+		return nil, fault.Cannot("api", "this daemon keeps no snapshots", "use one that was started by glasshouse serve")
+	}
+	return s.o.Snapshots, nil
+}
+
+type oneSnapshot struct {
+	ID id.Snapshot `path:"sid"`
+}
+
+func (s *Server) takeSnapshot(ctx context.Context, p oneJail, b wire.TakeSnapshot) (wire.Snapshot, error) {
+	k, err := s.snapshots()
+	if err != nil {
+		return wire.Snapshot{}, err
+	}
+	o := snapshot.TakeOptions{Name: b.Name, Labels: b.Labels, Stop: b.Stop, Layering: jail.Layering(b.Layering)}
+	if err := o.Check(); err != nil {
+		return wire.Snapshot{}, err
+	}
+	taken, err := k.Take(ctx, p.ID, o)
+	if err != nil {
+		return wire.Snapshot{}, err
+	}
+	return s.snapshotOf(taken), nil
+}
+
+func snapshotPlace(_ oneJail, s wire.Snapshot) string { return "/snapshots/" + string(s.ID) }
+
+type listSnapshots struct {
+	Limit int         `query:"limit" minimum:"1" maximum:"1000" description:"Items of a page, 100 if not given."`
+	After id.Snapshot `query:"after" description:"The 'next' of the page before."`
+	Usage bool        `query:"usage" description:"With what each takes on the disk."`
+}
+
+func (s *Server) listSnapshots(ctx context.Context, p listSnapshots, _ none) (wire.Page[wire.Snapshot], error) {
+	return s.pageOfSnapshots(ctx, p, "")
+}
+
+type listSnapshotsOf struct {
+	ID id.Jail `path:"id"`
+	listSnapshots
+}
+
+func (s *Server) listSnapshotsOf(ctx context.Context, p listSnapshotsOf, _ none) (wire.Page[wire.Snapshot], error) {
+	page, err := s.pageOfSnapshots(ctx, p.listSnapshots, p.ID)
+	if err == nil && len(page.Items) == 0 && p.After == "" { // no jail, or one without any
+		_, err = s.o.Jails.Get(ctx, p.ID)
+	}
+	return page, err
+}
+
+func (s *Server) pageOfSnapshots(ctx context.Context, p listSnapshots, of id.Jail) (wire.Page[wire.Snapshot], error) {
+	var page wire.Page[wire.Snapshot]
+	k, err := s.snapshots()
+	if err != nil {
+		return page, err
+	}
+	n, err := limit(p.Limit)
+	if err != nil {
+		return page, err
+	}
+	list, err := k.List(ctx, snapshot.ListOptions{Jail: of, After: p.After, Limit: n + 1})
+	if err != nil {
+		return page, err
+	}
+	list, page.Next = cut(list, n, func(one snapshot.Snapshot) string { return string(one.ID) })
+	page.Items = make([]wire.Snapshot, 0, len(list))
+	for _, one := range list {
+		w := s.snapshotOf(one)
+		if p.Usage {
+			w.Usage, err = usageOfSnapshot(ctx, k, one.ID)
+		}
+		if errors.Is(err, fault.NotFound) { // deleted since
+			continue
+		} else if err != nil {
+			return page, err
+		}
+		page.Items = append(page.Items, w)
+	}
+	return page, nil
+}
+
+func (s *Server) getSnapshot(ctx context.Context, p oneSnapshot, _ none) (wire.Snapshot, error) {
+	k, err := s.snapshots()
+	if err != nil {
+		return wire.Snapshot{}, err
+	}
+	one, err := k.Get(ctx, p.ID)
+	if err != nil {
+		return wire.Snapshot{}, err
+	}
+	w := s.snapshotOf(one)
+	w.Usage, err = usageOfSnapshot(ctx, k, p.ID)
+	return w, err
+}
+
+func (s *Server) deleteSnapshot(ctx context.Context, p oneSnapshot, _ none) (none, error) {
+	k, err := s.snapshots()
+	if err != nil {
+		return none{}, err
+	}
+	return none{}, k.Delete(ctx, p.ID)
+}
+
+// deleteSnapshotsOf removes the snapshots of a jail that is about to be removed.
+// It comes first, so that a request that fails half-way can be made again.
+func (s *Server) deleteSnapshotsOf(ctx context.Context, j id.Jail) error {
+	k, err := s.snapshots()
+	if err != nil {
+		return err
+	}
+	if _, err := s.o.Jails.Get(ctx, j); err != nil {
+		return err
+	}
+	list, err := k.List(ctx, snapshot.ListOptions{Jail: j})
+	if err != nil {
+		return err
+	}
+	for _, one := range slices.Backward(list) {
+		if err := k.Delete(ctx, one.ID); err != nil && !errors.Is(err, fault.NotFound) {
+			return err
+		}
+	}
+	return nil
+}
+
+func (s *Server) rewindJail(ctx context.Context, p oneJail, b wire.Rewind) (wire.Jail, error) {
+	k, err := s.snapshots()
+	if err != nil {
+		return wire.Jail{}, err
+	}
+	if !id.Valid('s', string(b.Snapshot)) {
+		return wire.Jail{}, fault.Fieldf("api", "snapshot", "%q is not a snapshot's id", printable(string(b.Snapshot)))
+	}
+	return s.shown(ctx)(k.Rewind(ctx, p.ID, b.Snapshot))
+}
+
+func (s *Server) warmSnapshot(ctx context.Context, p oneSnapshot, b wire.Warm) (wire.Warmed, error) {
+	k, err := s.snapshots()
+	if err != nil {
+		return wire.Warmed{}, err
+	}
+	if b.Count < 1 || b.Count > snapshot.MaxBranches {
+		return wire.Warmed{}, fault.Fieldf("api", "count", "%d is not between 1 and %d", b.Count, snapshot.MaxBranches)
+	}
+	one, err := k.Get(ctx, p.ID)
+	if err != nil {
+		return wire.Warmed{}, err
+	}
+	if !one.Memory {
+		return wire.Warmed{}, fault.Newf(fault.Conflict, "api", string(p.ID), "it has no processes that a copy could hold")
+	}
+	if err := k.Warm(ctx, p.ID, b.Count); err != nil {
+		return wire.Warmed{}, err
+	}
+	return wire.Warmed{Copies: k.Copies(p.ID)}, nil
+}
+
+func (s *Server) snapshotOf(one snapshot.Snapshot) wire.Snapshot {
+	self := "/snapshots/" + string(one.ID)
+	return wire.Snapshot{
+		ID: one.ID, Jail: one.Jail.ID, JailName: one.Jail.Spec.Name, Parent: one.Parent,
+		Name: one.Name, Labels: maps.Clone(one.Labels), CreatedAt: one.Created.UTC(),
+		Reason: string(one.Reason), Trigger: one.Trigger,
+		Memory: one.Memory, Digest: one.Digest, Seq: one.Seq,
+		PausedUS: one.Paused.Microseconds(), Layering: string(one.Layering),
+		Backend: one.Jail.Spec.Backend, Runtime: one.Jail.Spec.Runtime,
+		Limits: wire.Limits(one.Jail.Spec.Limits), Network: string(one.Jail.Spec.Network),
+		MemoryBytes: one.Stats.MemoryBytes, DiskBytes: one.Stats.DiskBytes, PIDs: one.Stats.PIDs,
+		Host: wire.Host(one.Host), Copies: s.o.Snapshots.Copies(one.ID),
+		Links: map[string]string{
+			"self": self, "jail": "/jails/" + string(one.Jail.ID),
+			"restore": self + "/restore", "branch": self + "/branch", "warm": self + "/warm",
+		},
+	}
+}
+
+func usageOfSnapshot(ctx context.Context, k Snapshots, sid id.Snapshot) (*wire.SnapshotUsage, error) {
+	u, err := k.Usage(ctx, sid)
+	if err != nil {
+		return nil, err
+	}
+	return &wire.SnapshotUsage{OwnBytes: u.Own, SharedBytes: u.Shared}, nil
+}

@@ -1,0 +1,36 @@
+package snapshot
+
+import (
+	"strings"
+
+	"glasshouse/fault"
+	"glasshouse/id"
+	"glasshouse/jail"
+)
+
+// Check returns nil, or an Invalid error that names the first field at fault.
+func (o TakeOptions) Check() error {
+	const op = "snapshot.Take"
+	if len(o.Name) > 128 || strings.ContainsFunc(o.Name, func(r rune) bool { return r < ' ' }) {
+		return fault.Fieldf(op, "name", "at most 128 bytes, no control characters")
+	}
+	if len(o.Labels) > 64 {
+		return fault.Fieldf(op, "labels", "%d labels are over the maximum of 64", len(o.Labels))
+	}
+	switch o.Layering {
+	case "", jail.Copied, jail.Stacked:
+		return nil
+	}
+	return fault.Fieldf(op, "layering", "%q is neither %q nor %q", o.Layering, jail.Copied, jail.Stacked)
+}
+
+// Nearest returns the snapshot that a jail is nearest to: the last that was taken
+// of it, that it was made from or that it was rewound to. It is "" if there is none.
+func (k *Keeper) Nearest(jid id.Jail) id.Snapshot {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.last[jid]
+}
+
+// Copies returns how many frozen copies of a snapshot wait.
+func (k *Keeper) Copies(sid id.Snapshot) int { return k.cfg.Jails.Copies(sid) }
