@@ -193,3 +193,21 @@ func TestProcessesThatWereThereAreKnownByTheirParentsAndBeginnings(t *testing.T)
 		t.Errorf("the ends of %d processes that were there are recorded, want 2", ends)
 	}
 }
+
+func TestADaemonThatIsKilledAsItBeginsToWatch(t *testing.T) {
+	cfg := kernel.Config{Pin: pins(t)}
+	b := twoBodies(t, cfg)
+	b.attach(b.new)
+	b.must(kernel.DieBeforeListing(b.source, b.of[b.new].Cgroup))
+	b.calls(b.new, 50) // nobody knows of them
+
+	b.open(cfg)
+	b.log = b.log.After()
+	w := b.attach(b.new)
+	b.calls(b.new, 20)
+	b.must(w.Drain(t.Context()))
+	if got := len(b.log.Events(event.Syscall, "getppid")); got != 20 || b.log.Gaps() != 3 {
+		t.Errorf("%d calls are recorded and %d gaps, want 20 and one for each type of record", got, b.log.Gaps())
+	}
+	b.must(w.Close())
+}

@@ -198,6 +198,7 @@ func (s *Source) start() (err error) {
 		m.close()
 		return err
 	}
+	m.recount()
 	s.machine = m
 	s.sweeper, err = startSweeper(s, m)
 	if err != nil {
@@ -332,6 +333,17 @@ func (m *machine) share() (err error) {
 	}
 	m.slotMem, err = mapMemory(m.slots)
 	return err
+}
+
+// recount counts the jails anew: a daemon that was killed may have been about to.
+func (m *machine) recount() {
+	n := uint32(0)
+	for i := range slotCount {
+		if m.slot(i).Cgroup != 0 {
+			n++
+		}
+	}
+	atomic.StoreUint32(&m.ctl().Jails, n)
 }
 
 // mapMemory maps an array of the kernel.

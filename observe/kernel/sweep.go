@@ -26,6 +26,11 @@ const (
 	// ring the bell.
 	idleRounds = 20
 
+	// finishTime is what a program may take from looking at the clock to having
+	// made its record. What is younger waits for the next look, lest a record of
+	// another processor come before it in the log.
+	finishTime = 200 * time.Microsecond
+
 	endTime = 10 * time.Second
 )
 
@@ -103,7 +108,7 @@ func (sw *sweeper) run() {
 func (sw *sweeper) sweep() bool {
 	sw.round.Lock()
 	defer sw.round.Unlock()
-	ctl, until, busy := sw.m.ctl(), observe.Now(), false
+	ctl, until, busy := sw.m.ctl(), observe.Now()-int64(finishTime), false
 	for _, w := range *sw.source.watches.Load() {
 		if ctl.Dirty[w.index] == 0 && !w.waiting() {
 			continue
@@ -119,7 +124,7 @@ func (sw *sweeper) sweep() bool {
 func (w *watch) waiting() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return w.behind || len(w.unsaved) > 0 || w.frozen
+	return w.behind || w.young || len(w.unsaved) > 0 || w.frozen
 }
 
 // drain reads what the rings hold up to a time. Records of different processors
@@ -128,12 +133,12 @@ func (w *watch) drain(until int64) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.mem == nil || w.err != nil {
-		w.behind = false
+		w.behind, w.young = false, false
 		return
 	}
 	defer w.relieve()
 	w.reclaim()
-	w.behind = !w.sink.Room()
+	w.behind, w.young = !w.sink.Room(), false
 	if w.behind {
 		return // the rings fill, and the jail waits for the log
 	}
@@ -144,7 +149,7 @@ func (w *watch) drain(until int64) {
 	}
 	w.merge(until)
 	w.state.endAllRuns()
-	if !w.behind {
+	if !w.behind && !w.young {
 		w.kept = nil // all that an earlier daemon can have seen is passed
 	}
 	w.sayLosses()
@@ -172,7 +177,7 @@ func (w *watch) next(cpu int, until int64) {
 	}
 	r := w.record(cpu, w.pos[cpu])
 	if int64(r.Ns) > until {
-		w.behind = true
+		w.young = true
 		return
 	}
 	w.scratch[cpu] = r

@@ -49,6 +49,7 @@ type watch struct {
 	unsaved []mark          // read, and not yet known to be written
 	kept    map[key]int64   // until when an earlier daemon wrote; nil once that is passed
 	behind  bool            // there was more than could be taken
+	young   bool            // there was more than was to be taken already
 	frozen  bool            // the jail is held until the log has room
 	state   decoding        // see decode.go
 	lost    [3]uint64       // of each source, said
@@ -153,12 +154,16 @@ func (s *Source) begin(i int, t observe.Target, sink observe.Sink) (_ *watch, er
 		return nil, errors.Join(fmt.Errorf("watch %s: %w", t.Jail, err), w.unmap(), s.vacate(i))
 	}
 	if t.Again {
-		for _, of := range sources {
-			w.sink.Append(&event.Event{Type: event.Gap, TS: time.Now().UnixMilli(), NS: observe.Now(), Source: of, Lost: -1, Reason: "nobody watched until now"})
-		}
+		w.sayUnwatched()
 	}
 	w.existing()
 	return w, nil
+}
+
+func (w *watch) sayUnwatched() {
+	for _, of := range sources {
+		w.sink.Append(&event.Event{Type: event.Gap, TS: time.Now().UnixMilli(), NS: observe.Now(), Source: of, Lost: -1, Reason: "nobody watched until now"})
+	}
 }
 
 // resume takes over a slot that an earlier daemon left.
@@ -188,11 +193,35 @@ func (s *Source) resume(i int, t observe.Target, sink observe.Sink) (*watch, err
 	// programs tell them anew.
 	atomic.AddUint64(&w.slot.Moves, 1)
 	if t.Cgroup != 0 {
-		if err := w.Select(t.Selection); err != nil {
+		err := w.Select(t.Selection)
+		if err == nil {
+			err = w.list()
+		}
+		if err != nil {
 			return nil, errors.Join(err, w.unmap())
 		}
 	}
 	return w, nil
+}
+
+// list has a slot that was taken over recorded into, if the earlier daemon ended
+// before it had said so.
+func (w *watch) list() error {
+	jails, cgroup := w.source.machine.jails, w.target.Cgroup
+	var at uint32
+	err := jails.Lookup(cgroup, &at)
+	if err == nil {
+		return nil
+	}
+	if errors.Is(err, ebpf.ErrKeyNotExist) {
+		err = jails.Put(cgroup, uint32(w.index))
+	}
+	if err != nil {
+		return fmt.Errorf("watch %s: %w", w.target.Jail, err)
+	}
+	w.sayUnwatched()
+	w.existing()
+	return nil
 }
 
 // newWatch returns a watch that reads from r, whose memory is its own now.
