@@ -259,6 +259,7 @@ func TestNewTasksReturnFromACallTheyNeverMade(t *testing.T) {
 			children++
 		case e.Flags == 0 && e.Ret > 0:
 			parents++
+		case e.Flags == 0 && e.Ret == -513: // a signal came before it; it is made again
 		default:
 			t.Errorf("clone is recorded as %s", e.AppendJSON(nil))
 		}
