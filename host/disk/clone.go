@@ -104,7 +104,8 @@ func whileFrozen(ctx context.Context, mountpoint string, work func() error) erro
 	if err := freeze(dir); err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(ctx, frozenFor)
+	tooLong := fault.Newf(fault.Timeout, "disk.Clone", mountpoint, "the volume was frozen for more than %v", frozenFor)
+	ctx, cancel := context.WithTimeoutCause(ctx, frozenFor, tooLong)
 	defer cancel()
 	early := make(chan error, 1)
 	stop := context.AfterFunc(ctx, func() { early <- thaw(dir) })
@@ -112,8 +113,7 @@ func whileFrozen(ctx context.Context, mountpoint string, work func() error) erro
 	if stop() {
 		return errors.Join(err, thaw(dir))
 	}
-	return errors.Join(err, <-early,
-		fault.New(fault.Timeout, "disk.Clone", mountpoint, fmt.Errorf("thawed before the clone was done: %w", context.Cause(ctx))))
+	return errors.Join(err, <-early, context.Cause(ctx))
 }
 
 // Thaw lets a mounted volume be written again that was frozen, and is harmless

@@ -187,3 +187,26 @@ func TestAFrozenVolumeIsThawed(t *testing.T) {
 	h.must(disk.Unmount(mnt))
 	h.must(<-write)
 }
+
+// A clone that hangs in the host's filesystem does not hang the jail.
+func TestAVolumeIsThawedWhenItsCloneIsGivenUp(t *testing.T) {
+	h := newHost(t)
+	mnt := h.volume("v", 16)
+	ctx, cancel := context.WithCancel(t.Context())
+	wrote := false
+	err := disk.WhileFrozen(ctx, mnt, func() error {
+		cancel()
+		// This waits for the thaw, and the clone is still not done.
+		err := os.WriteFile(filepath.Join(mnt, "note"), nil, 0o600)
+		wrote = err == nil
+		return err
+	})
+	if !errors.Is(err, context.Canceled) || !wrote {
+		t.Errorf("given up, it returns %v, and writing was possible: %v; want cancelled, true", err, wrote)
+	}
+	broken := errors.New("broken")
+	if err := disk.WhileFrozen(t.Context(), mnt, func() error { return broken }); !errors.Is(err, broken) {
+		t.Errorf("a clone that fails returns %v", err)
+	}
+	h.must(os.WriteFile(filepath.Join(mnt, "note"), nil, 0o600)) // thawed
+}

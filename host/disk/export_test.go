@@ -1,6 +1,9 @@
 package disk
 
-import "os"
+import (
+	"context"
+	"os"
+)
 
 // ForgetDevices makes this process as ignorant as one that just began.
 func ForgetDevices() { guesses.Clear() }
@@ -13,4 +16,9 @@ func Freeze(mountpoint string) error {
 	}
 	defer dir.Close()
 	return freeze(dir)
+}
+
+// WhileFrozen does something else than to clone.
+func WhileFrozen(ctx context.Context, mountpoint string, work func() error) error {
+	return whileFrozen(ctx, mountpoint, work)
 }

@@ -47,8 +47,13 @@ func newStage(t testing.TB) *stage {
 			t.Errorf("mounts left: %v, %v", left, err)
 		}
 		s.must(disk.Unmount(s.dir))
-		if left, _ := disk.Leftovers(top); len(left) != 0 {
-			t.Errorf("loop devices left: %v", left)
+		left, err := disk.Leftovers(top)
+		for deadline := time.Now().Add(10 * time.Second); len(left) > 0 && time.Now().Before(deadline); {
+			time.Sleep(time.Millisecond) // the kernel is letting go
+			left, err = disk.Leftovers(top)
+		}
+		if err != nil || len(left) != 0 {
+			t.Errorf("loop devices left: %v, %v", left, err)
 		}
 	})
 	return s
