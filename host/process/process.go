@@ -1,0 +1,258 @@
+// Package process tells of processes what /proc knows: what they run, where, with
+// which environment, and whom they talk to.
+//
+// Everything is read through one descriptor of a process's directory, which never
+// becomes another's when pids come back, and within bounds: what is there the
+// process itself may have written.
+package process
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// A Process is one process of a cgroup.
+type Process struct {
+	PID   int       // in the namespace of the cgroup's first process
+	PPID  int       // 0: not one of these
+	Began time.Time // about: clocks are set
+	Start uint64    // the same in ticks since the host started
+	Comm  string
+	Exe   string
+	Cwd   string
+	Argv  []string
+	Env   []string
+	Cut   bool // there is more of argv, the environment or sockets than is told
+
+	Sockets []Socket // of TCP and UDP
+}
+
+// What is told of one process at most, and of all together. Of a jail that wants
+// to be told of at length, the processes beyond are told without argv and
+// environment.
+const (
+	maxText  = 64 << 10 // bytes of argv, and of the environment
+	maxTexts = 16 << 20
+	maxFDs   = 4096 // descriptors that are looked at
+	maxAll   = 64 << 10
+)
+
+// Hertz is how many ticks a second has: what the kernel shows to programs on
+// every architecture we run on.
+const Hertz = 100
+
+// Now returns the time since the host started, in ticks.
+func Now() uint64 {
+	var ts unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &ts); err != nil {
+		return 0
+	}
+	return uint64(ts.Sec)*Hertz + uint64(ts.Nsec)*Hertz/1e9
+}
+
+// List tells of those of pids, as the host numbers them, that are in the cgroup
+// of the given path or below it. First is the first process of their pid
+// namespace, whose network is theirs. Those that end meanwhile are left out, and
+// so are those that have ended and wait for their parent.
+func List(pids []int, first int, cgroup string) ([]Process, error) {
+	r := reading{cgroup: cgroup, texts: maxTexts, fds: maxAll, now: time.Now(), ticks: Now()}
+	network, err := sockets(first)
+	if err != nil && !gone(err) {
+		return nil, fmt.Errorf("sockets of process %d: %w", first, err)
+	}
+	r.network = network
+	inside := map[int]int{} // host's pids to theirs
+	var all []Process
+	for _, pid := range pids {
+		p, parent, err := r.process(pid)
+		if gone(err) || errors.Is(err, errStranger) {
+			continue
+		}
+		if err != nil {
+			return nil, fmt.Errorf("process %d: %w", pid, err)
+		}
+		inside[pid] = p.PID
+		p.PPID = parent
+		all = append(all, p)
+	}
+	for i := range all {
+		all[i].PPID = inside[all[i].PPID]
+	}
+	return all, nil
+}
+
+func gone(err error) bool {
+	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ESRCH)
+}
+
+// errStranger is said of a process that is not one of the cgroup any more, or not
+// alive.
+var errStranger = errors.New("not a process of the cgroup")
+
+// A reading is one call of List.
+type reading struct {
+	cgroup  string
+	network map[uint64]Socket
+	texts   int // bytes that may still be read
+	fds     int // descriptors that may still be looked at
+	now     time.Time
+	ticks   uint64
+}
+
+func (r *reading) process(pid int) (p Process, parent int, err error) {
+	dir, err := openDir(pid)
+	if err != nil {
+		return p, 0, err
+	}
+	defer dir.Close()
+	cg, err := read(dir, "cgroup", maxText)
+	if err != nil {
+		return p, 0, err
+	}
+	if !within(string(cg), r.cgroup) {
+		return p, 0, errStranger
+	}
+	b, err := read(dir, "stat", maxText)
+	if err != nil {
+		return p, 0, err
+	}
+	s, err := parseStat(b)
+	if err != nil {
+		return p, 0, err
+	}
+	if s.state == 'Z' || s.state == 'X' {
+		return p, 0, errStranger
+	}
+	b, err = read(dir, "status", maxText)
+	if err != nil {
+		return p, 0, err
+	}
+	p = Process{PID: insidePID(b), Comm: s.comm, Start: s.start}
+	p.Began = r.now.Add(-time.Duration(int64(r.ticks)-int64(s.start)) * (time.Second / Hertz))
+	p.Exe, _ = readlink(dir, "exe") // of a process that is ending there is none
+	p.Cwd, _ = readlink(dir, "cwd")
+	var cutArgv, cutEnv bool
+	if p.Argv, cutArgv, err = r.list(dir, "cmdline"); err != nil {
+		return p, 0, err
+	}
+	if p.Env, cutEnv, err = r.list(dir, "environ"); err != nil {
+		return p, 0, err
+	}
+	cutSockets, err := r.sockets(dir, &p)
+	p.Cut = cutArgv || cutEnv || cutSockets
+	return p, s.parent, err
+}
+
+func openDir(pid int) (*os.File, error) {
+	name := fmt.Sprintf("/proc/%d", pid)
+	fd, err := unix.Open(name, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, &fs.PathError{Op: "open", Path: name, Err: err}
+	}
+	return os.NewFile(uintptr(fd), name), nil
+}
+
+func openAt(dir *os.File, name string, flags int) (*os.File, error) {
+	fd, err := unix.Openat(int(dir.Fd()), name, unix.O_RDONLY|unix.O_CLOEXEC|flags, 0)
+	if err != nil {
+		return nil, &fs.PathError{Op: "open", Path: dir.Name() + "/" + name, Err: err}
+	}
+	return os.NewFile(uintptr(fd), dir.Name()+"/"+name), nil
+}
+
+// read returns at most so many bytes of a file, and one more if there are more.
+func read(dir *os.File, name string, most int) ([]byte, error) {
+	f, err := openAt(dir, name, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	return io.ReadAll(io.LimitReader(f, int64(most)+1))
+}
+
+func readlink(dir *os.File, name string) (string, error) {
+	buf := make([]byte, unix.PathMax)
+	n, err := unix.Readlinkat(int(dir.Fd()), name, buf)
+	if err != nil {
+		return "", &fs.PathError{Op: "readlink", Path: dir.Name() + "/" + name, Err: err}
+	}
+	return string(buf[:n]), nil
+}
+
+// list reads a list of strings, each of which ends with a NUL.
+func (r *reading) list(dir *os.File, name string) (all []string, cut bool, err error) {
+	most := min(maxText, r.texts)
+	b, err := read(dir, name, most)
+	if err != nil {
+		return nil, false, err
+	}
+	if cut = len(b) > most; cut {
+		b = b[:most]
+	}
+	r.texts -= len(b)
+	if b = bytes.TrimSuffix(b, []byte{0}); len(b) == 0 {
+		return nil, cut, nil
+	}
+	return strings.Split(string(b), "\x00"), cut, nil
+}
+
+// within reports whether a /proc/PID/cgroup names the cgroup or one below it, in
+// any hierarchy.
+func within(lines, cgroup string) bool {
+	for line := range strings.Lines(lines) {
+		parts := strings.SplitN(strings.TrimSuffix(line, "\n"), ":", 3)
+		if len(parts) == 3 && (parts[2] == cgroup || strings.HasPrefix(parts[2], strings.TrimSuffix(cgroup, "/")+"/")) {
+			return true
+		}
+	}
+	return false
+}
+
+type stat struct {
+	comm   string
+	state  byte
+	parent int
+	start  uint64
+}
+
+// parseStat reads a /proc/PID/stat. The second field is the program's name in
+// parentheses, which may hold anything.
+func parseStat(b []byte) (s stat, err error) {
+	begin, end := bytes.IndexByte(b, '('), bytes.LastIndexByte(b, ')')
+	if begin < 0 || end < begin {
+		return s, fmt.Errorf("%.80q is no /proc/PID/stat", b)
+	}
+	fields := bytes.Fields(b[end+1:])
+	if len(fields) < 20 || len(fields[0]) != 1 {
+		return s, fmt.Errorf("%.80q is no /proc/PID/stat", b)
+	}
+	s = stat{comm: string(b[begin+1 : end]), state: fields[0][0]}
+	if s.parent, err = strconv.Atoi(string(fields[1])); err != nil {
+		return s, err
+	}
+	s.start, err = strconv.ParseUint(string(fields[19]), 10, 64)
+	return s, err
+}
+
+// insidePID returns the pid that a /proc/PID/status names second: in the
+// namespace below ours. A process may have made itself another below that.
+func insidePID(status []byte) int {
+	for line := range bytes.Lines(status) {
+		if rest, ok := bytes.CutPrefix(line, []byte("NSpid:")); ok {
+			if fields := bytes.Fields(rest); len(fields) > 1 {
+				pid, _ := strconv.Atoi(string(fields[1]))
+				return pid
+			}
+		}
+	}
+	return 0
+}
