@@ -49,7 +49,7 @@ func TestPlacesForMountsAreNotTheJailsChanges(t *testing.T) {
 		{Change{Path: "/home", Kind: "deleted", Type: "dir"}, false},
 		{Change{Path: "/data", Kind: "added", Type: "file"}, false},
 	} {
-		if got := s.madePlace(c.change); got != c.want {
+		if got := s.madePlace(c.change, "added"); got != c.want {
 			t.Errorf("madePlace(%+v) = %v, want %v", c.change, got, c.want)
 		}
 	}

@@ -6,56 +6,171 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"path/filepath"
 
 	"glasshouse/host/disk"
 	"glasshouse/host/overlay"
 	"glasshouse/jail"
 )
 
-var _ jail.Differ = (*Backend)(nil)
+var (
+	_ jail.Differ   = (*Backend)(nil)
+	_ jail.Comparer = (*Backend)(nil)
+)
 
 // Changes implements jail.Differ.
 func (b *Backend) Changes(ctx context.Context, p jail.Plan, o jail.ChangesOptions) (changes []jail.Change, err error) {
-	const op = "oci.Changes"
-	if err := checkPlace(p, op); err != nil {
+	v := &views{sealed: map[string]*os.File{}}
+	defer func() { err = v.close(p, err) }()
+	layers, err := v.layers(jail.Tree{Plan: p, Own: true}, o.Workspace)
+	if err != nil {
 		return nil, err
 	}
-	l := layout{p.Dir}
-	release, err := showVolume(l)
-	if err != nil {
-		return nil, fmt.Errorf("compare files of %s: %w", p.ID, err)
+	was, now := overlay.Stack{Base: b.under(p, o.Workspace)}, overlay.Stack{Base: b.under(p, o.Workspace), Layers: layers}
+	// The layer that is this jail's alone lies above what was sealed, and hides
+	// it; it was there before the jail did anything.
+	if id := identity(p); id != nil && !o.Workspace {
+		now.Layers = append(append(layers[:1:1], id...), layers[1:]...)
+		was.Layers = id
 	}
-	defer func() { err = errors.Join(err, release()) }()
+	return v.compare(ctx, was, now, o)
+}
 
-	upper, lower := l.upper(), append(append([]string(nil), p.Lower...), b.cfg.Base)
-	if _, err := os.Stat(l.identity()); err == nil {
-		lower = append([]string{l.identity()}, lower...)
+// Compare implements jail.Comparer.
+func (b *Backend) Compare(ctx context.Context, from, to jail.Tree, o jail.ChangesOptions) (changes []jail.Change, err error) {
+	v := &views{sealed: map[string]*os.File{}}
+	defer func() { err = v.close(to.Plan, err) }()
+	was, err := v.layers(from, o.Workspace)
+	if err != nil {
+		return nil, err
 	}
-	if o.Workspace {
-		upper, lower = l.wsUpper(), []string{p.Workspace.Source}
+	now, err := v.layers(to, o.Workspace)
+	if err != nil {
+		return nil, err
 	}
-	found, err := overlay.Diff(ctx, upper, lower, overlay.DiffOptions{
+	// The layers that the host made for each differ, and that is none of the
+	// jails' doing: both are shown over the same one.
+	base := b.under(to.Plan, o.Workspace)
+	if !o.Workspace {
+		id := identity(to.Plan)
+		if id == nil {
+			id = identity(from.Plan)
+		}
+		base = append(id, base...)
+	}
+	return v.compare(ctx, overlay.Stack{Layers: was, Base: base}, overlay.Stack{Layers: now, Base: base}, o)
+}
+
+// under returns what lies under all that a jail wrote.
+func (b *Backend) under(p jail.Plan, workspace bool) []string {
+	if workspace {
+		return []string{p.Workspace.Source}
+	}
+	return append(p.Lower[:len(p.Lower):len(p.Lower)], b.cfg.Base)
+}
+
+// identity returns the layer that is the jail's alone, if it is live.
+func identity(p jail.Plan) []string {
+	at := layout{p.Dir}.identity()
+	if _, err := os.Stat(at); err != nil {
+		return nil
+	}
+	return []string{at}
+}
+
+// views are the layers that are compared, open. Those that are sealed are mounted
+// in no place, so that nothing is left of them whatever happens.
+type views struct {
+	sealed  map[string]*os.File // by image
+	release []func() error
+}
+
+func (v *views) close(p jail.Plan, err error) error {
+	errs := []error{err}
+	for _, f := range v.sealed {
+		errs = append(errs, f.Close())
+	}
+	for _, f := range v.release {
+		errs = append(errs, f())
+	}
+	if err := errors.Join(errs...); err != nil {
+		return fmt.Errorf("compare files of %s: %w", p.ID, err)
+	}
+	return nil
+}
+
+// layers returns what a jail wrote, topmost first. The first is its own, if the
+// tree has that, also when nothing was written yet.
+func (v *views) layers(t jail.Tree, workspace bool) ([]string, error) {
+	if err := checkPlace(t.Plan, "oci.Compare"); err != nil {
+		return nil, err
+	}
+	l := layout{t.Dir}
+	part := l.upper()
+	if workspace {
+		part = l.wsUpper()
+	}
+	var all []string
+	if t.Own {
+		release, err := showVolume(t.Plan, l)
+		if err != nil {
+			return nil, err
+		}
+		v.release = append(v.release, release)
+		all = append(all, part)
+	}
+	for _, img := range t.Sealed {
+		if v.sealed[img] == nil {
+			dir, err := disk.OpenSealed(img)
+			if err != nil {
+				return nil, err
+			}
+			v.sealed[img] = dir
+		}
+		all = append(all, filepath.Join(fmt.Sprintf("/proc/self/fd/%d", v.sealed[img].Fd()), filepath.Base(part)))
+	}
+	return all, nil
+}
+
+func (v *views) compare(ctx context.Context, was, now overlay.Stack, o jail.ChangesOptions) ([]jail.Change, error) {
+	was.Layers, now.Layers = there(was.Layers), there(now.Layers)
+	found, err := overlay.Compare(ctx, was, now, overlay.DiffOptions{
 		Owners: !o.Workspace, // a workspace's owner is root in the jail
 		Below:  o.Below, Text: o.Text, After: o.After,
 	})
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil // never started
-	}
+	var changes []jail.Change
 	for _, c := range found {
 		changes = append(changes, jail.Change(c))
 	}
 	return changes, err
 }
 
-// showVolume mounts the volume of a jail that is not live, until release. A
-// live jail's is mounted already, and stays.
-func showVolume(l layout) (release func() error, err error) {
+// there leaves out the layers that nothing was written to: of a jail that never
+// started, or that had no workspace.
+func there(layers []string) []string {
+	var all []string
+	for _, l := range layers {
+		if _, err := os.Lstat(l); err == nil {
+			all = append(all, l)
+		}
+	}
+	return all
+}
+
+// showVolume mounts the volume of a jail that is not live, until release. A live
+// jail's is mounted already, and stays. One whose volume was sealed has none of
+// its own.
+func showVolume(p jail.Plan, l layout) (release func() error, err error) {
+	nothing := func() error { return nil }
 	mounts, err := overlay.MountsBelow(l.dir)
-	if err != nil {
+	if err != nil || len(mounts) > 0 {
+		return nothing, err
+	}
+	if err := dropSealed(p, l); err != nil {
 		return nil, err
 	}
-	if len(mounts) > 0 {
-		return func() error { return nil }, nil
+	if _, err := os.Stat(l.image()); errors.Is(err, fs.ErrNotExist) {
+		return nothing, nil
 	}
 	if err := disk.Mount(l.image(), l.volume()); err != nil {
 		return nil, errors.Join(err, releaseVolume(l))

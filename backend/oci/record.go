@@ -25,6 +25,8 @@ type record struct {
 	PID   int    `json:"pid"`
 	Start uint64 `json:"start"` // clock ticks after boot
 	Boot  string `json:"boot"`
+
+	Restored uint64 `json:"restored,omitempty"` // clock ticks after boot: what began until then was made from images
 }
 
 // newRecord describes the process pid as it is now.
@@ -126,6 +128,7 @@ func (b *Backend) Open(ctx context.Context, p jail.Plan) (jail.Instance, error) 
 	}
 	// From here on the pid cannot become another's unnoticed.
 	now, err := newRecord(r.PID)
+	now.Restored = r.Restored
 	if err != nil || now != r || !memberOf(r.PID, cg.Path()) {
 		pidfd.Close()
 		return nil, gone("its init, process %d, is gone", r.PID)

@@ -1,0 +1,43 @@
+package oci
+
+import (
+	"context"
+	"fmt"
+
+	"glasshouse/fault"
+	"glasshouse/host/process"
+	"glasshouse/jail"
+)
+
+var _ jail.ProcessLister = (*instance)(nil)
+
+// Processes implements jail.ProcessLister.
+func (i *instance) Processes(context.Context) ([]jail.Process, error) {
+	if i.backend.kind.sentry {
+		return nil, fault.Cannot("oci.Processes", "what runs inside gVisor the host does not see", "make jails with the runtime runc or crun")
+	}
+	pids, err := i.cgroup.PIDs()
+	if err != nil {
+		return nil, err
+	}
+	r, err := readRecord(i.layout.record())
+	if err != nil {
+		return nil, fmt.Errorf("processes of %s: %w", i.plan.ID, err)
+	}
+	found, err := process.List(pids, i.pid, i.cgroup.Path())
+	if err != nil {
+		return nil, fmt.Errorf("processes of %s: %w", i.plan.ID, err)
+	}
+	all := make([]jail.Process, 0, len(found))
+	for _, p := range found {
+		q := jail.Process{
+			PID: p.PID, PPID: p.PPID, Began: p.Began, Start: p.Start, Comm: p.Comm, Exe: p.Exe, Cwd: p.Cwd,
+			Argv: p.Argv, Env: p.Env, Cut: p.Cut, Inherited: p.Start <= r.Restored,
+		}
+		for _, s := range p.Sockets {
+			q.Sockets = append(q.Sockets, jail.Socket(s))
+		}
+		all = append(all, q)
+	}
+	return all, nil
+}
