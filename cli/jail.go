@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -28,9 +29,35 @@ func (c *command) jail() *cobra.Command {
 
 // jailFlags are the flags that describe a jail to be made.
 type jailFlags struct {
-	name, backend, runtime, rootfs, network, hostname, user, memory, disk, observe string
-	env, labels, mounts                                                            []string
-	cpu, pids                                                                      int64
+	name, backend, runtime, rootfs, network, hostname, user, observe string
+	env, labels, mounts                                              []string
+	limits                                                           limitFlags
+}
+
+// limitFlags are those that bound a jail.
+type limitFlags struct {
+	memory, disk string
+	cpu, pids    int64
+}
+
+// add adds the flags. Def says what a limit is that is not given, "" that it is
+// the daemon's default.
+func (f *limitFlags) add(cmd *cobra.Command, def string) {
+	or := func(daemon string) string { return cmp.Or(def, daemon) }
+	fs := cmd.Flags()
+	fs.Int64Var(&f.cpu, "cpu-shares", 0, "processor weight (default "+or("256")+", at most 1024)")
+	fs.StringVar(&f.memory, "memory", "", "memory, such as 512m or 2g (default "+or("512m")+", at most 8g)")
+	fs.StringVar(&f.disk, "disk", "", "disk, such as 512m or 2g (default "+or("1g")+", at most 16g)")
+	fs.Int64Var(&f.pids, "pids", 0, "processes and threads (default "+or("128")+", at most 4096)")
+}
+
+func (f *limitFlags) request() (l wire.Limits, err error) {
+	l = wire.Limits{CPUShares: f.cpu, MaxPIDs: f.pids}
+	if l.MemoryMB, err = megabytes("memory", f.memory); err != nil {
+		return l, err
+	}
+	l.DiskMB, err = megabytes("disk", f.disk)
+	return l, err
 }
 
 func (f *jailFlags) add(cmd *cobra.Command) {
@@ -45,17 +72,13 @@ func (f *jailFlags) add(cmd *cobra.Command) {
 	fs.StringVarP(&f.user, "user", "u", "", "user of every command: a name, a uid, or either with :group")
 	fs.StringArrayVarP(&f.env, "env", "e", nil, "KEY=VALUE, or KEY to take the value from here; may be repeated")
 	fs.StringArrayVarP(&f.mounts, "mount", "m", nil, "SOURCE:TARGET[:rw] from the host; may be repeated")
-	fs.Int64Var(&f.cpu, "cpu-shares", 0, "processor weight (default 256, at most 1024)")
-	fs.StringVar(&f.memory, "memory", "", "memory, such as 512m or 2g (default 512m, at most 8g)")
-	fs.StringVar(&f.disk, "disk", "", "disk, such as 512m or 2g (default 1g, at most 16g)")
 	fs.StringVar(&f.observe, "observe", "", observeHelp)
-	fs.Int64Var(&f.pids, "pids", 0, "processes and threads (default 128, at most 4096)")
+	f.limits.add(cmd, "")
 }
 
 func (f *jailFlags) request(getenv func(string) string) (req wire.CreateJail, err error) {
 	req = wire.CreateJail{
 		Name: f.name, Backend: f.backend, Runtime: f.runtime, Network: f.network, Hostname: f.hostname, User: f.user,
-		Limits: wire.Limits{CPUShares: f.cpu, MaxPIDs: f.pids},
 	}
 	if req.Env, err = keyValues(f.env, getenv); err != nil {
 		return req, err
@@ -63,10 +86,7 @@ func (f *jailFlags) request(getenv func(string) string) (req wire.CreateJail, er
 	if req.Labels, err = keyValues(f.labels, nil); err != nil {
 		return req, err
 	}
-	if req.Limits.MemoryMB, err = megabytes("memory", f.memory); err != nil {
-		return req, err
-	}
-	if req.Limits.DiskMB, err = megabytes("disk", f.disk); err != nil {
+	if req.Limits, err = f.limits.request(); err != nil {
 		return req, err
 	}
 	if req.Rootfs, err = parseRootfs(f.rootfs); err != nil {
@@ -242,6 +262,10 @@ func showJail(w io.Writer, j wire.Jail) {
 	add("network", j.Network)
 	add("recorded", observeText(j.Observe))
 	add("created", j.CreatedAt.Local().Format(time.DateTime))
+	if o := j.Origin; o != nil {
+		add("made from", fmt.Sprintf("%s of %s, number %d", o.Snapshot, o.Jail, o.Number))
+	}
+	add("nearest", string(j.Nearest))
 	l := j.Limits
 	if u := j.Usage; u != nil {
 		add("cpu", fmt.Sprintf("%v used, weight %d", time.Duration(u.CPUMS)*time.Millisecond, l.CPUShares))
@@ -341,8 +365,18 @@ func (c *command) jailResume() *cobra.Command {
 }
 
 func (c *command) jailRemove() *cobra.Command {
-	cmd := c.each("rm", "Remove jails and their files, whatever their state", "", func(ctx context.Context, cl *client.Client, j id.Jail) (any, error) {
-		return map[string]id.Jail{"removed": j}, cl.DeleteJail(ctx, j)
-	})
+	var snapshots bool
+	cmd := c.each("rm", "Remove jails and their files, whatever their state",
+		`Remove jails and their files, whatever their state. Snapshots that somebody asked
+for stay, unless --snapshots; those taken automatically go with their jail.`,
+		func(ctx context.Context, cl *client.Client, j id.Jail) (any, error) {
+			remove := cl.DeleteJail
+			if snapshots {
+				remove = cl.DeleteJailAndSnapshots
+			}
+			return map[string]id.Jail{"removed": j}, remove(ctx, j)
+		})
+	cmd.Aliases = []string{"delete"}
+	cmd.Flags().BoolVar(&snapshots, "snapshots", false, "their snapshots too")
 	return cmd
 }

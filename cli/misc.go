@@ -209,6 +209,9 @@ func leaves(cmd *cobra.Command) []*cobra.Command {
 		switch {
 		case sub.Hidden || sub.Name() == "help" || sub.Name() == "completion":
 		case sub.HasSubCommands():
+			if sub.Runnable() {
+				all = append(all, sub)
+			}
 			all = append(all, leaves(sub)...)
 		default:
 			all = append(all, sub)

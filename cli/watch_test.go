@@ -28,21 +28,26 @@ type desk struct {
 	t     *testing.T
 	addr  string
 	jails *apitest.Jails
+	kept  *apitest.Snapshots
 	seen  *apitest.Watched
 	jail  id.Jail
 }
 
 func newDesk(t *testing.T) *desk {
 	t.Helper()
+	return newDeskWith(t, apitest.New())
+}
+
+func newDeskWith(t *testing.T, jails *apitest.Jails) *desk {
+	t.Helper()
 	st, err := store.Open(t.Context(), "")
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { st.Close() })
-	jails := apitest.New()
-	d := &desk{t: t, jails: jails, seen: apitest.Watch(t, jails)}
+	d := &desk{t: t, jails: jails, kept: apitest.Snapshot(jails), seen: apitest.Watch(t, jails)}
 	server, err := api.New(api.Options{
-		Jails: jails, Observed: d.seen, Tokens: &access.Tokens{Store: st.Tokens()}, Replays: st.Replays(), Log: slog.New(slog.DiscardHandler),
+		Jails: jails, Snapshots: d.kept, Observed: d.seen, Tokens: &access.Tokens{Store: st.Tokens()}, Replays: st.Replays(), Log: slog.New(slog.DiscardHandler),
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -76,8 +81,17 @@ func newDesk(t *testing.T) *desk {
 // types runs a command line, in which JAIL is the jail.
 func (d *desk) types(line string) (code int, stdout, stderr string) {
 	d.t.Helper()
+	return d.typesArgs(strings.Fields(line)...)
+}
+
+// typesArgs is types with words that may hold blanks.
+func (d *desk) typesArgs(words ...string) (code int, stdout, stderr string) {
+	d.t.Helper()
 	var out, errs bytes.Buffer
-	args := append([]string{"--addr", d.addr}, strings.Fields(strings.ReplaceAll(line, "JAIL", string(d.jail)))...)
+	args := []string{"--addr", d.addr}
+	for _, w := range words {
+		args = append(args, strings.ReplaceAll(w, "JAIL", string(d.jail)))
+	}
 	code = Run(d.t.Context(), args, Env{Stdout: &out, Stderr: &errs, Getenv: func(string) string { return "" }, UID: os.Getuid()})
 	return code, out.String(), errs.String()
 }

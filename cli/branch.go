@@ -1,0 +1,231 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"glasshouse/api/client"
+	"glasshouse/api/wire"
+	"glasshouse/fault"
+	"glasshouse/id"
+
+	"github.com/spf13/cobra"
+)
+
+// overrideFlags say what is to differ in jails made from a snapshot.
+type overrideFlags struct {
+	name, network, hostname string
+	labels                  []string
+	limits                  limitFlags
+}
+
+func (f *overrideFlags) add(cmd *cobra.Command) {
+	fs := cmd.Flags()
+	fs.StringVar(&f.name, "name", "", "a name for people; of several, each has its number at the end")
+	fs.StringArrayVarP(&f.labels, "label", "l", nil, "KEY=VALUE to find the jail by; may be repeated")
+	fs.StringVar(&f.network, "network", "", "isolated or full (default: as it was)")
+	fs.StringVar(&f.hostname, "hostname", "", "host name inside (default: the jail's id)")
+	f.limits.add(cmd, "as it was")
+}
+
+func (f *overrideFlags) request() (o wire.Overrides, err error) {
+	o = wire.Overrides{Name: f.name, Network: f.network, Hostname: f.hostname}
+	if o.Labels, err = keyValues(f.labels, nil); err != nil {
+		return o, err
+	}
+	o.Limits, err = f.limits.request()
+	return o, err
+}
+
+func (c *command) branch() *cobra.Command {
+	var f overrideFlags
+	var e eachOptions
+	count := 1
+	cmd := &cobra.Command{
+		Use: "branch SNAPSHOT|JAIL", Short: "Make jails that go on from where one was", Args: cobra.ExactArgs(1),
+		Long: `Make jails from a snapshot and print their ids. Each goes on where the jail was
+when the snapshot was taken, with the same processes, memory and files, and shares
+what does not change. Of a jail, a snapshot is taken first.
+
+With --each the line is run in every branch at once, with {n} in it replaced by the
+branch's number, from 1. At the end a table compares them: exit code, time, files
+changed, processes started, processor time, the most memory the branch held, the
+last line of output. Then the branches are removed, and the snapshot if one was
+taken for them, unless --keep. The exit code says whether every line could be run,
+not how it ended.`,
+		Example: `  glasshouse branch s-9d2kq7w4hxma -n 5
+  glasshouse branch j-4k2v9c7m1xqe -n 3 --each 'pip install -r req-{n}.txt && pytest -q'`,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			o, err := f.request()
+			if err != nil {
+				return err
+			}
+			if e.line == "" && (e.keep || e.timeout != 0) {
+				return usagef("--keep and --timeout go with --each")
+			}
+			cl, err := c.client(cmd.Context())
+			if err != nil {
+				return err
+			}
+			req := wire.Branch{Count: count, Overrides: o}
+			if e.line != "" {
+				return c.eachBranch(cmd.Context(), cl, args[0], req, e)
+			}
+			made, err := branches(cmd.Context(), cl, args[0], req)
+			if err != nil {
+				return err
+			}
+			err = c.print(made, func(w io.Writer) {
+				for _, j := range made.Jails {
+					fmt.Fprintln(w, j.ID)
+				}
+			})
+			if err == nil && len(made.Errors) > 0 {
+				c.sayErrors(made.Errors)
+				err = exitCode(exitError)
+			}
+			return err
+		},
+	}
+	f.add(cmd)
+	cmd.Flags().IntVarP(&count, "count", "n", 1, "how many")
+	cmd.Flags().StringVar(&e.line, "each", "", "run this line of sh in every branch, and compare")
+	cmd.Flags().BoolVar(&e.keep, "keep", false, "with --each: keep the branches, running")
+	cmd.Flags().DurationVar(&e.timeout, "timeout", 0, "with --each: kill the line after this long, such as 90s")
+	return cmd
+}
+
+// branches makes jails from what has this id or name, a snapshot or a jail.
+func branches(ctx context.Context, cl *client.Client, arg string, req wire.Branch) (wire.Branches, error) {
+	at := arg
+	if !id.Valid('s', arg) && !id.Valid('j', arg) {
+		snapshots, err := snapshotsNamed(ctx, cl, arg)
+		if err != nil {
+			return wire.Branches{}, err
+		}
+		jails, err := jailsNamed(ctx, cl, arg)
+		if err != nil {
+			return wire.Branches{}, err
+		}
+		if at, err = only(append(snapshots, jails...), arg, "snapshot or jail"); err != nil {
+			return wire.Branches{}, err
+		}
+	}
+	if id.Valid('s', at) {
+		return cl.BranchSnapshot(ctx, id.Snapshot(at), req)
+	}
+	return cl.BranchJail(ctx, id.Jail(at), req)
+}
+
+func (c *command) sayErrors(errs []wire.BranchError) {
+	for _, e := range errs {
+		fmt.Fprintf(c.env.Stderr, "glasshouse: branch %d: %v\n", e.Number, client.Error(e.Problem))
+	}
+}
+
+func (c *command) restore() *cobra.Command {
+	var f overrideFlags
+	cmd := &cobra.Command{
+		Use: "restore SNAPSHOT", Short: "Make a jail from a snapshot, as it was", Args: cobra.ExactArgs(1),
+		Long: `Make a jail from a snapshot and print its id. It goes on where the jail was when
+the snapshot was taken; the jail itself, if it is still there, stays what it is.`,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			o, err := f.request()
+			if err != nil {
+				return err
+			}
+			cl, err := c.client(cmd.Context())
+			if err != nil {
+				return err
+			}
+			sid, err := snapshotNamed(cmd.Context(), cl, args[0])
+			if err != nil {
+				return err
+			}
+			j, err := cl.RestoreSnapshot(cmd.Context(), sid, o)
+			if err != nil {
+				return err
+			}
+			return c.print(j, func(w io.Writer) { fmt.Fprintln(w, j.ID) })
+		},
+	}
+	f.add(cmd)
+	return cmd
+}
+
+func (c *command) rewind() *cobra.Command {
+	var last bool
+	cmd := &cobra.Command{
+		Use: "rewind JAIL SNAPSHOT|--last", Short: "Take a jail back to a snapshot", Args: cobra.RangeArgs(1, 2),
+		Long: `Take a jail back to a snapshot of it, or of a jail that it comes from. What it did
+since is gone from its memory and its files; its record keeps it, and says that it
+was undone. With --last it is the snapshot that the jail is nearest to: the last
+that was taken of it, that it was made from or that it was rewound to.`,
+		Example: `  glasshouse rewind j-4k2v9c7m1xqe s-9d2kq7w4hxma
+  glasshouse rewind j-4k2v9c7m1xqe --last`,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if last == (len(args) == 2) {
+				return usagef("say a snapshot or --last")
+			}
+			ctx := cmd.Context()
+			cl, err := c.client(ctx)
+			if err != nil {
+				return err
+			}
+			jid, err := jailNamed(ctx, cl, args[0])
+			if err != nil {
+				return err
+			}
+			var sid id.Snapshot
+			if last {
+				sid, err = nearest(ctx, cl, jid)
+			} else {
+				sid, err = snapshotNamed(ctx, cl, args[1])
+			}
+			if err != nil {
+				return err
+			}
+			j, err := cl.RewindJail(ctx, jid, sid)
+			if err != nil {
+				return err
+			}
+			return c.print(j, func(w io.Writer) { fmt.Fprintln(w, j.ID) })
+		},
+	}
+	cmd.Flags().BoolVar(&last, "last", false, "to the snapshot that the jail is nearest to")
+	return cmd
+}
+
+func nearest(ctx context.Context, cl *client.Client, jid id.Jail) (id.Snapshot, error) {
+	j, err := cl.Jail(ctx, jid)
+	if err == nil && j.Nearest == "" {
+		err = fault.Newf(fault.NotFound, "", string(jid), "it has no snapshot to go back to")
+	}
+	return j.Nearest, err
+}
+
+// removeBranches removes what was made, with the snapshot that was taken for it.
+func removeBranches(ctx context.Context, cl *client.Client, made wire.Branches) error {
+	var errs []error
+	for _, j := range made.Jails {
+		if err := cl.DeleteJail(ctx, j.ID); err != nil {
+			errs = append(errs, fmt.Errorf("remove %s: %w", j.ID, err))
+		}
+	}
+	if made.Snapshot != nil {
+		if err := cl.DeleteSnapshot(ctx, made.Snapshot.ID); err != nil {
+			errs = append(errs, fmt.Errorf("remove %s: %w", made.Snapshot.ID, err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// eachOptions say what is run in every branch.
+type eachOptions struct {
+	line    string
+	keep    bool
+	timeout time.Duration
+}

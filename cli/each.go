@@ -1,0 +1,261 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os/signal"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"glasshouse/api/client"
+	"glasshouse/api/wire"
+	"glasshouse/id"
+)
+
+// An outcome is what became of a line in one branch.
+type outcome struct {
+	Branch     int        `json:"branch"`
+	Jail       id.Jail    `json:"jail,omitempty"`
+	Exec       *wire.Exec `json:"exec,omitempty"`
+	DurationMS int64      `json:"duration_ms"`
+	Output     string     `json:"output,omitempty"` // the end of it
+	Changes    *int       `json:"changes,omitempty"`
+	Processes  *int       `json:"processes,omitempty"` // started by the line, itself included
+	CPUMS      int64      `json:"cpu_ms"`
+	MemoryPeak int64      `json:"memory_peak_bytes"`
+	Error      string     `json:"error,omitempty"` // why the line was not run, or not to its end
+}
+
+// eachBranch makes branches, runs a line in all of them at once and compares.
+func (c *command) eachBranch(ctx context.Context, cl *client.Client, arg string, req wire.Branch, o eachOptions) error {
+	ctx, stop := signal.NotifyContext(ctx, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
+	defer stop()
+	made, err := branches(ctx, cl, arg, req)
+	if err != nil {
+		return err
+	}
+	all := make([]outcome, len(made.Jails), len(made.Jails)+len(made.Errors))
+	var wg sync.WaitGroup
+	for i, j := range made.Jails {
+		all[i] = outcome{Branch: j.Origin.Number, Jail: j.ID}
+		wg.Go(func() { all[i].run(ctx, cl, o) })
+	}
+	wg.Wait()
+	for _, e := range made.Errors {
+		all = append(all, outcome{Branch: e.Number, Error: client.Error(e.Problem).Error()})
+	}
+	if !o.keep {
+		err = removeBranches(context.WithoutCancel(ctx), cl, made)
+	}
+	err = errors.Join(err, c.print(all, func(w io.Writer) { table(w, outcomeRows(all)) }))
+	for _, one := range all {
+		if one.Error != "" && err == nil {
+			err = exitCode(exitError)
+		}
+	}
+	return err
+}
+
+// run runs the line in its branch and measures.
+func (one *outcome) run(ctx context.Context, cl *client.Client, o eachOptions) {
+	if err := one.try(ctx, cl, o); err != nil {
+		one.Error = err.Error()
+	}
+}
+
+func (one *outcome) try(ctx context.Context, cl *client.Client, o eachOptions) error {
+	before, err := cl.Jail(ctx, one.Jail)
+	if err != nil {
+		return err
+	}
+	had, err := changes(ctx, cl, one.Jail)
+	if err != nil {
+		return err
+	}
+	begun := time.Now()
+	s, err := cl.Stream(ctx, one.Jail, wire.ExecRequest{
+		Cmd:      strings.ReplaceAll(o.line, "{n}", strconv.Itoa(one.Branch)),
+		Env:      map[string]string{"GLASSHOUSE_BRANCH": strconv.Itoa(one.Branch)},
+		Lossless: true, TimeoutMS: o.timeout.Milliseconds(),
+	})
+	if err != nil {
+		return err
+	}
+	defer s.Close()
+	if one.Output, err = lastOf(s); err != nil {
+		return err
+	}
+	x := s.Exec()
+	one.Exec, one.DurationMS = &x, time.Since(begun).Milliseconds()
+	after, err := cl.Jail(ctx, one.Jail)
+	if err != nil {
+		return err
+	}
+	if after.Usage != nil {
+		one.CPUMS, one.MemoryPeak = after.Usage.CPUMS, after.Usage.MemoryPeak
+		if before.Usage != nil {
+			one.CPUMS -= before.Usage.CPUMS
+		}
+	}
+	has, err := changes(ctx, cl, one.Jail)
+	if err != nil {
+		return err
+	}
+	n := differing(had, has)
+	one.Changes = &n
+	one.Processes, err = started(ctx, cl, one.Jail, x)
+	return err
+}
+
+// changes returns what a jail changed in its files, also before it was branched.
+func changes(ctx context.Context, cl *client.Client, jid id.Jail) (map[string]string, error) {
+	all := map[string]string{}
+	for ch, err := range cl.Changes(ctx, jid, client.ChangesOptions{}) {
+		if err != nil {
+			return nil, err
+		}
+		all[ch.Path] = fmt.Sprint(ch)
+	}
+	return all, nil
+}
+
+// differing counts the paths that two moments do not have in common.
+func differing(had, has map[string]string) (n int) {
+	for path, what := range has {
+		if had[path] != what {
+			n++
+		}
+	}
+	for path := range had {
+		if _, there := has[path]; !there {
+			n++
+		}
+	}
+	return n
+}
+
+// keptOutput is how much of a line's output is kept.
+const keptOutput = 64 << 10
+
+// lastOf reads a command's output to its end and returns the last of it.
+func lastOf(s *client.ExecStream) (string, error) {
+	var kept []byte
+	for {
+		out, err := s.Next()
+		if err != nil {
+			text := strings.ToValidUTF8(string(kept[max(0, len(kept)-keptOutput):]), "\uFFFD")
+			if err == io.EOF {
+				err = nil
+			}
+			return text, err
+		}
+		kept = append(kept, out.Data...)
+		if len(kept) > 2*keptOutput {
+			kept = append(kept[:0], kept[len(kept)-keptOutput:]...)
+		}
+	}
+}
+
+// settleTime is how long a jail's record may take to have the end of a command
+// that has ended.
+const settleTime = time.Second
+
+// started counts the processes that a command started, itself included, in the
+// jail's record. It is nil if they are not recorded.
+func started(ctx context.Context, cl *client.Client, jid id.Jail, x wire.Exec) (*int, error) {
+	for deadline := time.Now().Add(settleTime); ; {
+		all, err := cl.Processes(ctx, jid, "", true)
+		if err != nil {
+			return nil, err
+		}
+		n, ended := descendants(all.Items, int32(x.PID))
+		if ended {
+			return &n, nil
+		}
+		if time.Now().After(deadline) {
+			return nil, nil
+		}
+		select {
+		case <-time.After(20 * time.Millisecond):
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		}
+	}
+}
+
+// descendants counts a process and all that come from it, and reports whether
+// its own end is recorded. Each process is in the list after its parent.
+func descendants(all []wire.Process, pid int32) (n int, ended bool) {
+	depth := -1 // of the process, while its descendants are listed
+	for _, p := range all {
+		if depth >= 0 && p.Depth <= depth {
+			depth = -1
+		}
+		switch {
+		case depth >= 0:
+			n++
+		case p.PID == pid && !p.Existing:
+			depth, n, ended = p.Depth, n+1, p.State != "running"
+		}
+	}
+	return n, ended
+}
+
+func outcomeRows(all []outcome) [][]string {
+	rows := [][]string{{"BRANCH", "JAIL", "EXIT", "TIME", "FILES", "PROCESSES", "CPU", "PEAK MEMORY", "LAST LINE"}}
+	for _, o := range all {
+		row := []string{strconv.Itoa(o.Branch), string(o.Jail)}
+		if o.Exec == nil {
+			rows = append(rows, append(row, "-", "-", "-", "-", "-", "-", escape(o.Error)))
+			continue
+		}
+		last := lastLine(o.Output)
+		if o.Error != "" {
+			last = o.Error
+		}
+		rows = append(rows, append(row,
+			exitText(*o.Exec), short(time.Duration(o.DurationMS)*time.Millisecond), known(o.Changes), known(o.Processes),
+			short(time.Duration(o.CPUMS)*time.Millisecond), size(o.MemoryPeak), escape(last)))
+	}
+	return rows
+}
+
+func exitText(x wire.Exec) string {
+	switch {
+	case x.TimedOut:
+		return "timeout"
+	case x.Signal != "":
+		return "SIG" + x.Signal
+	case x.ExitCode == nil:
+		return "-"
+	}
+	return strconv.Itoa(*x.ExitCode)
+}
+
+func known(n *int) string {
+	if n == nil {
+		return "-"
+	}
+	return strconv.Itoa(*n)
+}
+
+// maxLine is how much of a line is in the table.
+const maxLine = 80
+
+// lastLine returns the last line of an output that is not blank.
+func lastLine(output string) string {
+	output = strings.TrimSpace(output)
+	line := strings.TrimSpace(output[strings.LastIndexByte(output, '\n')+1:])
+	if i := strings.LastIndexByte(line, '\r'); i >= 0 { // what is left of a progress bar
+		line = line[i+1:]
+	}
+	if r := []rune(line); len(r) > maxLine {
+		line = string(r[:maxLine-1]) + "…"
+	}
+	return line
+}

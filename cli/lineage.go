@@ -1,0 +1,110 @@
+package cli
+
+import (
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"glasshouse/api/client"
+	"glasshouse/api/wire"
+	"glasshouse/id"
+
+	"github.com/spf13/cobra"
+)
+
+func (c *command) lineage() *cobra.Command {
+	return &cobra.Command{
+		Use: "lineage [JAIL]", Short: "Show which jails and snapshots come from which", Args: cobra.MaximumNArgs(1),
+		Long: `Draw the trees of jails and snapshots, or the one that a jail is in. Below a jail
+are the snapshots that were taken of it, below a snapshot the jails that were made
+from it. A snapshot that was taken after its jail went back says from where on; the
+snapshot that a jail is nearest to is marked with *.`,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			cl, err := c.client(cmd.Context())
+			if err != nil {
+				return err
+			}
+			var of id.Jail
+			if len(args) == 1 {
+				if of, err = jailNamed(cmd.Context(), cl, args[0]); err != nil {
+					return err
+				}
+			}
+			trees, err := client.Collect(cl.Lineage(cmd.Context(), of))
+			if err != nil {
+				return err
+			}
+			return c.print(append([]wire.LineageJail{}, trees...), func(w io.Writer) {
+				for _, t := range trees {
+					drawTree(w, lineageOf(t, time.Now()), "", "")
+				}
+			})
+		},
+	}
+}
+
+// A tree is a line of text with those that hang from it.
+type tree struct {
+	text  string
+	below []tree
+}
+
+// drawTree writes a tree: its own line after first, what hangs from it after rest.
+func drawTree(w io.Writer, t tree, first, rest string) {
+	fmt.Fprintln(w, first+t.text)
+	for i, sub := range t.below {
+		if i < len(t.below)-1 {
+			drawTree(w, sub, rest+"├─ ", rest+"│  ")
+		} else {
+			drawTree(w, sub, rest+"└─ ", rest+"   ")
+		}
+	}
+}
+
+func lineageOf(j wire.LineageJail, now time.Time) tree {
+	t := tree{text: words(string(j.ID), j.Name, j.State)}
+	if j.Origin != nil && j.Origin.Number > 0 {
+		t.text = words(fmt.Sprintf("%d:", j.Origin.Number), t.text)
+	}
+	var expected id.Snapshot // that the next snapshot follows
+	if j.Origin != nil {
+		expected = j.Origin.Snapshot
+	}
+	for _, s := range j.Snapshots {
+		below := tree{text: words(string(s.ID), s.Name, ago(s.CreatedAt, now), strings.TrimSuffix(s.Reason+" "+s.Trigger, " "))}
+		if !s.Memory {
+			below.text += ", files alone"
+		}
+		if s.Parent != expected && s.Parent != "" {
+			below.text += ", from " + string(s.Parent)
+		}
+		if s.ID == j.Nearest {
+			below.text += " *"
+		}
+		for _, made := range s.Jails {
+			below.below = append(below.below, lineageOf(made, now))
+		}
+		t.below = append(t.below, below)
+		expected = s.ID
+	}
+	for _, made := range j.Jails {
+		t.below = append(t.below, lineageOf(made, now))
+	}
+	return t
+}
+
+// words joins what is not empty, so that it can drive no terminal.
+func words(list ...string) string {
+	var b strings.Builder
+	for _, s := range list {
+		if s == "" {
+			continue
+		}
+		if b.Len() > 0 {
+			b.WriteString("  ")
+		}
+		b.WriteString(escape(s))
+	}
+	return b.String()
+}

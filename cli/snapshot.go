@@ -1,0 +1,299 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"glasshouse/api/client"
+	"glasshouse/api/wire"
+	"glasshouse/fault"
+	"glasshouse/id"
+
+	"github.com/spf13/cobra"
+)
+
+func (c *command) snapshot() *cobra.Command {
+	var req wire.TakeSnapshot
+	var labels []string
+	cmd := &cobra.Command{
+		Use: "snapshot JAIL", Short: "Take a snapshot of a jail", Args: cobra.ExactArgs(1),
+		Long: `Take a snapshot of a jail: its processes with all that is in their memory, and its
+files. The jail goes on, after a pause of milliseconds. The snapshot's id is
+printed; rewind goes back to it, branch and restore make new jails from it.
+
+How the files are taken is chosen, unless --layering says it. copied: the jail
+keeps its layer, and the snapshot gets a copy. stacked: the layer, whatever its
+size, becomes the snapshot's, and the jail goes on over a new one; what it had
+connected outside is closed. A jail without processes is taken in the second way.`,
+		Example: `  glasshouse snapshot j-4k2v9c7m1xqe --name before-upgrade
+  glasshouse branch $(glasshouse snapshot j-4k2v9c7m1xqe) -n 5`,
+		RunE: func(cmd *cobra.Command, args []string) (err error) {
+			if req.Labels, err = keyValues(labels, nil); err != nil {
+				return err
+			}
+			cl, err := c.client(cmd.Context())
+			if err != nil {
+				return err
+			}
+			jid, err := jailNamed(cmd.Context(), cl, args[0])
+			if err != nil {
+				return err
+			}
+			s, err := cl.TakeSnapshot(cmd.Context(), jid, req)
+			if err != nil {
+				return err
+			}
+			return c.print(s, func(w io.Writer) { fmt.Fprintln(w, s.ID) })
+		},
+	}
+	cmd.Flags().StringVar(&req.Name, "name", "", "a name for people")
+	cmd.Flags().StringArrayVarP(&labels, "label", "l", nil, "KEY=VALUE; may be repeated")
+	cmd.Flags().BoolVar(&req.Stop, "stop", false, "leave the jail stopped")
+	cmd.Flags().StringVar(&req.Layering, "layering", "", "how the files are taken: copied or stacked")
+	cmd.AddCommand(c.snapshotShow(), c.snapshotRemove(), c.snapshotWarm())
+	return cmd
+}
+
+func (c *command) snapshots() *cobra.Command {
+	var quiet bool
+	cmd := &cobra.Command{
+		Use: "snapshots [JAIL]", Short: "List snapshots, of one jail or all, oldest first", Args: cobra.MaximumNArgs(1),
+		Long: `List snapshots, oldest first. MEMORY is what the jail's processes had, - if there
+were none; PAUSE is how long the jail waited. Of the disk, OWN would be free
+without the snapshot; SHARED is there for jails and other snapshots as well.`,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			cl, err := c.client(cmd.Context())
+			if err != nil {
+				return err
+			}
+			f := client.SnapshotFilter{Usage: !quiet}
+			if len(args) == 1 {
+				if f.Jail, err = jailNamed(cmd.Context(), cl, args[0]); err != nil {
+					return err
+				}
+			}
+			all, err := client.Collect(cl.Snapshots(cmd.Context(), f))
+			if err != nil {
+				return err
+			}
+			return c.print(append([]wire.Snapshot{}, all...), func(w io.Writer) {
+				if quiet {
+					for _, s := range all {
+						fmt.Fprintln(w, s.ID)
+					}
+					return
+				}
+				table(w, snapshotRows(all))
+			})
+		},
+	}
+	cmd.Flags().BoolVarP(&quiet, "quiet", "q", false, "ids alone")
+	return cmd
+}
+
+func snapshotRows(all []wire.Snapshot) [][]string {
+	rows := [][]string{{"ID", "JAIL", "NAME", "AGE", "REASON", "MEMORY", "PAUSE", "OWN", "SHARED"}}
+	for _, s := range all {
+		own, shared := "", ""
+		if s.Usage != nil {
+			own, shared = size(s.Usage.OwnBytes), size(s.Usage.SharedBytes)
+		}
+		rows = append(rows, []string{
+			string(s.ID), string(s.Jail), s.Name, ago(s.CreatedAt, time.Now()), snapshotReason(s), snapshotMemory(s), snapshotPause(s), own, shared,
+		})
+	}
+	return rows
+}
+
+func snapshotReason(s wire.Snapshot) string {
+	return escape(strings.TrimSuffix(s.Reason+" "+s.Trigger, " "))
+}
+
+func snapshotMemory(s wire.Snapshot) string {
+	if !s.Memory {
+		return "-"
+	}
+	return size(s.MemoryBytes)
+}
+
+func snapshotPause(s wire.Snapshot) string {
+	if !s.Memory {
+		return "-"
+	}
+	return short(time.Duration(s.PausedUS) * time.Microsecond)
+}
+
+func (c *command) snapshotShow() *cobra.Command {
+	return &cobra.Command{
+		Use: "show SNAPSHOT", Short: "Show a snapshot and what it takes on the disk", Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			cl, err := c.client(cmd.Context())
+			if err != nil {
+				return err
+			}
+			sid, err := snapshotNamed(cmd.Context(), cl, args[0])
+			if err != nil {
+				return err
+			}
+			s, err := cl.Snapshot(cmd.Context(), sid)
+			if err != nil {
+				return err
+			}
+			return c.print(s, func(w io.Writer) { showSnapshot(w, s) })
+		},
+	}
+}
+
+func showSnapshot(w io.Writer, s wire.Snapshot) {
+	rows := [][]string{{"id", string(s.ID)}}
+	add := func(k, v string) {
+		if v != "" {
+			rows = append(rows, []string{k, v})
+		}
+	}
+	add("name", s.Name)
+	add("of jail", strings.TrimSuffix(string(s.Jail)+" "+s.JailName, " "))
+	add("after", string(s.Parent))
+	add("taken", s.CreatedAt.Local().Format(time.DateTime)+", "+snapshotReason(s))
+	if s.Memory {
+		add("processes", fmt.Sprintf("%d, %s of memory", s.PIDs, size(s.MemoryBytes)))
+		add("paused", snapshotPause(s)+", files "+s.Layering)
+		add("records", fmt.Sprintf("up to %d", s.Seq))
+	} else {
+		add("processes", "none: files alone")
+	}
+	if s.Copies > 0 {
+		add("copies", fmt.Sprintf("%d wait", s.Copies))
+	}
+	if s.Usage != nil {
+		add("disk", fmt.Sprintf("%s of its own, %s shared", size(s.Usage.OwnBytes), size(s.Usage.SharedBytes)))
+	}
+	add("backend", strings.TrimSuffix(s.Backend+" "+s.Runtime, " "))
+	add("host", fmt.Sprintf("%s, kernel %s, %s", s.Host.Arch, s.Host.Kernel, s.Host.CPU))
+	table(w, rows)
+}
+
+func (c *command) snapshotRemove() *cobra.Command {
+	return &cobra.Command{
+		Use: "rm SNAPSHOT...", Aliases: []string{"delete"}, Short: "Remove snapshots", Args: cobra.MinimumNArgs(1),
+		Long: `Remove snapshots. Jails that were made from them go on: what they stand on stays
+until they are gone too.`,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			cl, err := c.client(cmd.Context())
+			if err != nil {
+				return err
+			}
+			var errs []error
+			for _, arg := range args {
+				sid, err := snapshotNamed(cmd.Context(), cl, arg)
+				if err == nil {
+					err = cl.DeleteSnapshot(cmd.Context(), sid)
+				}
+				if err == nil {
+					err = c.print(map[string]id.Snapshot{"removed": sid}, func(w io.Writer) { fmt.Fprintln(w, sid) })
+				}
+				if err != nil && len(args) > 1 {
+					err = fmt.Errorf("%s: %w", arg, err)
+				}
+				errs = append(errs, err)
+			}
+			return errors.Join(errs...)
+		},
+	}
+}
+
+func (c *command) snapshotWarm() *cobra.Command {
+	var count int
+	cmd := &cobra.Command{
+		Use: "warm SNAPSHOT", Short: "Make frozen copies of a snapshot ahead of need", Args: cobra.ExactArgs(1),
+		Long: `Make frozen copies of a snapshot, of which branch, restore and rewind then need
+only thaw one. They take memory, at most snapshots.copies_mb of the configuration
+all together, and end with the daemon.`,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			cl, err := c.client(cmd.Context())
+			if err != nil {
+				return err
+			}
+			sid, err := snapshotNamed(cmd.Context(), cl, args[0])
+			if err != nil {
+				return err
+			}
+			n, err := cl.WarmSnapshot(cmd.Context(), sid, count)
+			if err != nil {
+				return err
+			}
+			if n < count {
+				fmt.Fprintf(c.env.Stderr, "glasshouse: there is memory for %d of %d copies (snapshots.copies_mb)\n", n, count)
+			}
+			return c.print(wire.Warmed{Copies: n}, func(w io.Writer) { fmt.Fprintln(w, n) })
+		},
+	}
+	cmd.Flags().IntVarP(&count, "count", "n", 1, "how many are to wait")
+	return cmd
+}
+
+// jailNamed returns the jail that has this id, or is the only one of this name.
+func jailNamed(ctx context.Context, cl *client.Client, arg string) (id.Jail, error) {
+	if id.Valid('j', arg) {
+		return id.Jail(arg), nil
+	}
+	found, err := jailsNamed(ctx, cl, arg)
+	if err != nil {
+		return "", err
+	}
+	one, err := only(found, arg, "jail")
+	return id.Jail(one), err
+}
+
+// snapshotNamed returns the snapshot that has this id, or is the only one of this
+// name.
+func snapshotNamed(ctx context.Context, cl *client.Client, arg string) (id.Snapshot, error) {
+	if id.Valid('s', arg) {
+		return id.Snapshot(arg), nil
+	}
+	found, err := snapshotsNamed(ctx, cl, arg)
+	if err != nil {
+		return "", err
+	}
+	one, err := only(found, arg, "snapshot")
+	return id.Snapshot(one), err
+}
+
+func jailsNamed(ctx context.Context, cl *client.Client, name string) (ids []string, err error) {
+	for j, err := range cl.Jails(ctx, client.JailFilter{Name: name}) {
+		if err != nil {
+			return nil, err
+		}
+		ids = append(ids, string(j.ID))
+	}
+	return ids, nil
+}
+
+func snapshotsNamed(ctx context.Context, cl *client.Client, name string) (ids []string, err error) {
+	for s, err := range cl.Snapshots(ctx, client.SnapshotFilter{}) {
+		if err != nil {
+			return nil, err
+		}
+		if s.Name == name {
+			ids = append(ids, string(s.ID))
+		}
+	}
+	return ids, nil
+}
+
+// only returns the one thing of a name.
+func only(ids []string, name, what string) (string, error) {
+	switch len(ids) {
+	case 0:
+		return "", fault.Newf(fault.NotFound, "", "", "no %s has the id or the name %q", what, name)
+	case 1:
+		return ids[0], nil
+	}
+	return "", &fault.Error{
+		Kind: fault.Conflict, Err: fmt.Errorf("%d have the name %q: %s", len(ids), name, strings.Join(ids, " ")), Remedy: "say the id of one",
+	}
+}

@@ -1,0 +1,269 @@
+package cli
+
+import (
+	"encoding/json"
+	"os"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+
+	"glasshouse/api/apitest"
+	"glasshouse/api/wire"
+	"glasshouse/fault"
+	"glasshouse/id"
+	"glasshouse/jail"
+)
+
+func TestMain(m *testing.M) { os.Exit(apitest.Main(m)) }
+
+// starts makes the desk's jail run.
+func (d *desk) starts() {
+	d.t.Helper()
+	if _, err := d.jails.Start(d.t.Context(), d.jail); err != nil {
+		d.t.Fatal(err)
+	}
+}
+
+// prints is what a command line prints, less its end.
+func (d *desk) prints(line string) string {
+	d.t.Helper()
+	return strings.TrimSpace(d.sees(line))
+}
+
+func TestSnapshotsAtTheDesk(t *testing.T) {
+	d := newDesk(t)
+	d.starts()
+	s := d.prints("snapshot JAIL --name base --label a=b --layering stacked")
+	if !id.Valid('s', s) {
+		t.Fatalf("a snapshot is %q", s)
+	}
+	list := d.sees("snapshots", "ID", "OWN", "SHARED", s, string(d.jail), "base", "just now", "asked", "64 MB", "12.35ms", "3 MB", "5 MB")
+	if list != d.sees("snapshots JAIL") {
+		t.Error("the jail's snapshots are not all there are")
+	}
+	if got := d.prints("snapshots -q"); got != s {
+		t.Errorf("-q prints %q", got)
+	}
+	d.sees("snapshots --json", `"own_bytes": 3145728`, `"paused_us": 12345`)
+	d.sees("snapshot show base", s, "stacked", "3 MB of its own, 5 MB shared", "up to 7")
+	d.sees("jail show JAIL", "nearest", s)
+
+	var ids []string
+	for line := range strings.Lines(d.sees("branch base -n 3 --name try --memory 1g")) {
+		ids = append(ids, strings.TrimSpace(line))
+	}
+	if len(ids) != 3 || !id.Valid('j', ids[2]) {
+		t.Fatalf("three branches are %q", ids)
+	}
+	d.sees("jail show "+ids[2], "try-3", "made from", s+" of "+string(d.jail)+", number 3", "1 GB")
+	again := d.prints("restore " + s + " --network full")
+	d.sees("jail show "+again, "full")
+	if got := d.prints("rewind JAIL --last"); got != string(d.jail) {
+		t.Errorf("rewind prints %q", got)
+	}
+	d.sees("rewind try-1 base", ids[0])
+	d.sees("snapshot warm base -n 2", "2\n")
+	if code, out, errs := d.types("snapshot warm base -n 5"); code != 0 || out != "3\n" || !strings.Contains(errs, "3 of 5") {
+		t.Errorf("warm: exit code %d, %q, %q; want three, and why", code, out, errs)
+	}
+	d.sees("snapshot delete base", s)
+	if got := d.prints("snapshots -q"); got != "" {
+		t.Errorf("after the delete %q is left", got)
+	}
+	d.sees("snapshots --json", "[]")
+
+	d.sees("snapshot JAIL --stop")
+	d.sees("jail show JAIL", "stopped")
+	d.sees("snapshot JAIL")
+	d.sees("snapshots JAIL", " - ") // neither memory nor pause
+	d.sees("jail delete JAIL --snapshots")
+	if got := d.prints("snapshots -q"); got != "" {
+		t.Errorf("after the jail's delete %q is left", got)
+	}
+}
+
+func TestNamesThatAreNotClear(t *testing.T) {
+	d := newDesk(t)
+	d.starts()
+	for range 2 {
+		d.sees("snapshot JAIL --name twice")
+	}
+	d.sees("snapshot JAIL --name both")
+	if _, err := d.jails.Create(t.Context(), jail.Spec{Name: "both"}); err != nil {
+		t.Fatal(err)
+	}
+	for line, want := range map[string]string{
+		"snapshot delete twice": "2 have the name", "snapshot show nothing": "no snapshot has", "snapshot nobody": "no jail has",
+		"branch both": "2 have the name", "branch neither": "no snapshot or jail has", "rewind JAIL": "--last", "rewind JAIL both --last": "--last",
+		"branch both --keep": "--each", "branch JAIL -n 0": "count", "branch JAIL -n 999": "count", "snapshot JAIL --layering thick": "layering",
+		"branch JAIL --memory lots": "--memory", "rewind both --last": "2", "snapshot delete s-aaaaaaaaaaaa": "no such snapshot",
+	} {
+		if line == "rewind both --last" { // of jails there is one of this name, and it has no snapshot
+			want = "no snapshot to go back to"
+		}
+		if code, out, errs := d.types(line); code == 0 || !strings.Contains(errs, want) {
+			t.Errorf("%s: exit code %d, %s%s; want an error with %q", line, code, out, errs, want)
+		}
+	}
+	both := d.sees("snapshots -q")
+	if code, out, _ := d.types("snapshot delete nothing both"); code != 1 || strings.Count(out, "\n") != 1 || !strings.Contains(both, strings.TrimSpace(out)) {
+		t.Errorf("of two, one of which is not there, %q was removed, exit code %d", out, code)
+	}
+}
+
+func TestSomeBranchesAreNotMade(t *testing.T) {
+	d := newDesk(t)
+	d.starts()
+	d.kept.Fail = func(op string) error {
+		if op == "branch 2" {
+			return fault.Newf(fault.Exhausted, "", "", "no memory")
+		}
+		return nil
+	}
+	code, out, errs := d.types("branch JAIL -n 3")
+	if code != 1 || strings.Count(out, "j-") != 2 || !strings.Contains(errs, "branch 2: ") || !strings.Contains(errs, "no memory") {
+		t.Errorf("exit code %d, %q, %q; want two ids and what became of the second", code, out, errs)
+	}
+}
+
+func TestTheLineageIsDrawn(t *testing.T) {
+	d := newDesk(t)
+	d.starts()
+	first := d.prints("snapshot JAIL --name one\u202e")
+	kid := d.prints("branch " + first)
+	second := d.prints("snapshot " + kid)
+	third := d.prints("snapshot JAIL")
+	d.sees("rewind JAIL " + first)
+	fourth := d.prints("snapshot JAIL")
+	got := d.sees("lineage " + kid)
+	if strings.Contains(got, "\u202e") {
+		t.Errorf("a name drives the terminal: %q", got)
+	}
+	got = strings.NewReplacer(string(d.jail), "JAIL", kid, "KID", first, "FIRST", second, "SECOND", third, "THIRD", fourth, "FOURTH").Replace(got)
+	want := `JAIL  running
+├─ FIRST  one\u202e  just now  asked
+│  └─ 1:  KID  running
+│     └─ SECOND  just now  asked *
+├─ THIRD  just now  asked
+└─ FOURTH  just now  asked, from FIRST *
+`
+	if got != want {
+		t.Errorf("the lineage is drawn as\n%swant\n%s", got, want)
+	}
+	if all := d.sees("lineage"); strings.Count(all, "\n") != 6 {
+		t.Errorf("all is\n%s", all)
+	}
+	var trees []wire.LineageJail
+	if err := json.Unmarshal([]byte(d.sees("lineage --json")), &trees); err != nil || len(trees) != 1 || len(trees[0].Snapshots) != 3 {
+		t.Errorf("as JSON %+v, %v", trees, err)
+	}
+}
+
+func TestALineInEachBranch(t *testing.T) {
+	d := newDeskWith(t, apitest.Start(t))
+	d.starts()
+	d.jails.Diff = []jail.Change{{Path: "/before", Kind: "added", Type: "file"}}
+	args := []string{"branch", "JAIL", "-n", "3", "--each", `echo first; echo "{n} of $GLASSHOUSE_BRANCH"; exit {n}`}
+	code, out, errs := d.typesArgs(args...)
+	if code != 0 {
+		t.Fatalf("exit code %d, %s", code, errs)
+	}
+	rows := strings.Split(strings.TrimSpace(out), "\n")
+	if len(rows) != 4 || !strings.HasPrefix(rows[0], "BRANCH") {
+		t.Fatalf("the table is\n%s", out)
+	}
+	for n, row := range rows[1:] {
+		want := strings.ReplaceAll(`^N +j-\w+ +N +\S+ +0 +- +0s +0 B +N of N$`, "N", strconv.Itoa(n+1))
+		if !regexp.MustCompile(want).MatchString(row) {
+			t.Errorf("row %d is %q, want %s", n+1, row, want)
+		}
+	}
+	if left := d.prints("jail ls -q"); left != string(d.jail) {
+		t.Errorf("after it the jails are %q", left)
+	}
+	if left := d.prints("snapshots -q"); left != "" {
+		t.Errorf("the snapshot that was taken for it is left: %q", left)
+	}
+
+	base := d.prints("snapshot JAIL --name base")
+	code, out, errs = d.typesArgs("branch", "base", "-n", "2", "--json", "--keep", "--timeout", "10s", "--each", "seq {n}00000")
+	var all []outcome
+	if err := json.Unmarshal([]byte(out), &all); err != nil || code != 0 || len(all) != 2 {
+		t.Fatalf("exit code %d, %v, %s%s", code, err, out, errs)
+	}
+	for i, o := range all {
+		if o.Branch != i+1 || o.Exec == nil || *o.Exec.ExitCode != 0 || len(o.Output) > keptOutput || lastLine(o.Output) != string(rune('1'+i))+"00000" || *o.Changes != 0 {
+			t.Errorf("branch %d: %.300s", i+1, out)
+		}
+	}
+	if left := d.sees("jail ls -q"); strings.Count(left, "j-") != 3 || !strings.Contains(left, string(all[1].Jail)) {
+		t.Errorf("with --keep the jails are %q", left)
+	}
+	if left := d.prints("snapshots -q"); left != base {
+		t.Errorf("the snapshots are %q, want the one that was there", left)
+	}
+}
+
+func TestALineThatFailsOrCannotBeRun(t *testing.T) {
+	d := newDeskWith(t, apitest.Start(t))
+	d.starts()
+	d.kept.Fail = func(op string) error {
+		if op == "branch 2" {
+			return fault.Newf(fault.Exhausted, "", "", "no memory")
+		}
+		return nil
+	}
+	code, out, _ := d.typesArgs("branch", "JAIL", "-n", "3", "--timeout", "100ms", "--each", "echo begun; sleep 100")
+	if code != 1 || strings.Count(out, "timeout") != 2 || strings.Count(out, "begun") != 2 || !strings.Contains(out, "no memory") {
+		t.Errorf("exit code %d,\n%s", code, out)
+	}
+	d.kept.Fail = nil
+	d.jails.Fail = func(op string) error {
+		if op == "exec" {
+			return fault.Newf(fault.Conflict, "", "", "not in this state\x1b[2J")
+		}
+		return nil
+	}
+	code, out, _ = d.typesArgs("branch", "JAIL", "-n", "2", "--each", "true")
+	if code != 1 || strings.Count(out, `not in this state\x1b[2J`) != 2 {
+		t.Errorf("exit code %d,\n%s", code, out)
+	}
+	if left := d.prints("jail ls -q"); left != string(d.jail) {
+		t.Errorf("after it the jails are %q", left)
+	}
+}
+
+// The record of processes is in the order of the tree.
+func TestProcessesThatALineStarted(t *testing.T) {
+	p := func(pid int32, depth int, state string) wire.Process {
+		return wire.Process{PID: pid, Depth: depth, State: state, Existing: pid < 10}
+	}
+	all := []wire.Process{p(1, 0, "running"), p(5, 1, "running"), p(10, 1, "exited"), p(11, 2, "exited"), p(12, 3, "killed"), p(13, 2, "running"), p(14, 1, "running")}
+	for pid, want := range map[int32]struct {
+		n     int
+		ended bool
+	}{10: {4, true}, 11: {2, true}, 14: {1, false}, 5: {0, false}, 99: {0, false}} {
+		if n, ended := descendants(all, pid); n != want.n || ended != want.ended {
+			t.Errorf("process %d and its own are %d, ended %v; want %+v", pid, n, ended, want)
+		}
+	}
+}
+
+func TestTheLastLine(t *testing.T) {
+	for in, want := range map[string]string{
+		"": "", "\n\n": "", "a\nb\n": "b", "a\n  b  \n\n": "b", "10%\r50%\r100%\n": "100%", strings.Repeat("é", 100): strings.Repeat("é", 79) + "…",
+	} {
+		if got := lastLine(in); got != want {
+			t.Errorf("the last line of %q is %q, want %q", in, got, want)
+		}
+	}
+}
+
+func TestWhatTwoMomentsDoNotShare(t *testing.T) {
+	had := map[string]string{"/same": "1", "/changed": "1", "/gone": "1"}
+	has := map[string]string{"/same": "1", "/changed": "2", "/new": "1"}
+	if n := differing(had, has); n != 3 {
+		t.Errorf("%d paths differ, want 3", n)
+	}
+}
