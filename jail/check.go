@@ -77,6 +77,10 @@ func (m *Manager) check(s Spec) (Spec, error) {
 		return s, err
 	}
 	s.Observe = s.Observe.Defaults(m.cfg.Observe)
+	var err error
+	if s.Snapshots, err = s.Snapshots.check(op); err != nil {
+		return s, err
+	}
 	if s.Cwd != "" && !filepath.IsAbs(s.Cwd) {
 		return s, fault.Fieldf(op, "cwd", "%q is not an absolute path", s.Cwd)
 	}

@@ -37,6 +37,14 @@ type CheckpointOptions struct {
 	Layer    string      // a new file for the writable layer, on the filesystem of the data directory
 	Layering Layering    // "" chooses: copied where that is quick
 	Stop     bool        // the jail is not to go on
+
+	// Held is a process that runs no further than to where the checkpoint has it;
+	// nil is none. It is released.
+	Held *Held
+
+	// Below returns layers that show the same as those the jail stands on, for
+	// the checkpoint to stand on. Nil: those.
+	Below func(sealed []string) []string
 }
 
 // A Checkpoint is what was taken.
@@ -45,6 +53,10 @@ type Checkpoint struct {
 	Stats    Stats
 	Paused   time.Duration // how long the jail waited
 	Layering Layering      // of a live jail
+
+	Processes []Process // that are in Images
+	Untold    error     // why Processes does not tell of them
+	Over      string    // the sealed layer that the jail stood on, of the snapshot that inherited processes are from; "" is none
 }
 
 // An Image is what a jail is made from again.
@@ -95,6 +107,9 @@ type still struct {
 	o   CheckpointOptions
 
 	leave func() error // removes the body that the jail has left, if it has
+
+	processes []Process
+	untold    error
 }
 
 // atRest takes a jail without processes: its layer is the checkpoint's from now
@@ -105,7 +120,7 @@ func (s *still) atRest(ctx context.Context) (Checkpoint, error) {
 		return Checkpoint{}, err
 	}
 	now := s.was
-	now.Sealed = append([]string{s.o.Layer}, s.was.Sealed...)
+	now.Sealed = s.sealed()
 	if err := s.m.save(ctx, s.c, now); err != nil {
 		return Checkpoint{}, err
 	}
@@ -113,6 +128,15 @@ func (s *still) atRest(ctx context.Context) (Checkpoint, error) {
 		s.m.cfg.Log.Warn("a sealed layer kept its old name", "jail", p.ID, "err", err) // until the next start
 	}
 	return s.checkpoint(now.Sealed, "", 0), nil
+}
+
+// sealed are the layers of what is made from the checkpoint.
+func (s *still) sealed() []string {
+	below := s.was.Sealed
+	if s.o.Below != nil {
+		below = s.o.Below(below)
+	}
+	return append([]string{s.o.Layer}, below...)
 }
 
 func (s *still) checkpoint(sealed []string, how Layering, paused time.Duration) Checkpoint {
@@ -127,6 +151,7 @@ func (s *still) alive(ctx context.Context) (made Checkpoint, err error) {
 	if err := s.cp.Dumpable(ctx, p, l.inst); err != nil {
 		return made, err
 	}
+	stats, _ := l.inst.Stats(ctx) // what cannot be measured is zero
 	if err := l.park(ctx); err != nil {
 		return made, err
 	}
@@ -136,19 +161,18 @@ func (s *still) alive(ctx context.Context) (made Checkpoint, err error) {
 		}
 	}()
 	began := time.Now()
-	if err := l.hold(ctx); err != nil {
-		return made, err
+	if err := s.freeze(ctx); err != nil {
+		return made, errors.Join(err, l.letGo(ctx))
 	}
 	if err := s.m.mute(ctx, s.was.ID, true); err != nil {
 		return made, errors.Join(err, l.letGo(ctx))
 	}
-	stats, _ := l.inst.Stats(ctx) // what cannot be measured is zero
 	how, err := s.take(ctx, p)
 	var seq uint64
 	if err == nil {
 		seq, err = s.m.lineage(ctx, s.was.ID, Lineage{Op: event.OpSnapshot, Snapshot: s.o.Snapshot, Parent: s.was.ID})
 	}
-	sealed := append([]string{s.o.Layer}, s.was.Sealed...)
+	sealed := s.sealed()
 	switch {
 	case err != nil:
 	case s.o.Stop:
@@ -157,7 +181,11 @@ func (s *still) alive(ctx context.Context) (made Checkpoint, err error) {
 		err = s.rehost(ctx, sealed)
 	}
 	if cur := s.c.live.Load(); cur == l {
-		err = errors.Join(err, s.m.mute(ctx, s.was.ID, false), l.letGo(ctx))
+		err = errors.Join(err, s.m.mute(ctx, s.was.ID, false))
+		if err == nil {
+			s.m.remember(ctx, s.was, l)
+		}
+		err = errors.Join(err, l.letGo(ctx))
 	}
 	paused := time.Since(began)
 	if s.leave != nil { // the jail runs: what is left of the old body is nobody's hurry
@@ -169,13 +197,38 @@ func (s *still) alive(ctx context.Context) (made Checkpoint, err error) {
 	}
 	made = s.checkpoint(sealed, how, paused)
 	made.Images, made.Stats, made.Seq = s.o.Images, stats, seq
+	made.Processes, made.Untold = s.processes, s.untold
+	if len(s.was.Sealed) > 0 {
+		made.Over = s.was.Sealed[0]
+	}
 	return made, nil
+}
+
+// freeze freezes the jail, with the process that is held, if one is, where it is.
+func (s *still) freeze(ctx context.Context) error {
+	if err := s.l.hold(ctx); err != nil {
+		return err
+	}
+	if s.o.Held != nil {
+		s.o.Held.Release()
+		if err := s.l.inst.Freeze(ctx); err != nil { // it is not out of the tracer's hands before it is in the freezer's
+			return err
+		}
+	}
+	return s.cp.Steady(ctx, s.m.plan(s.was), s.l.inst)
 }
 
 // take writes down the processes and the layer of the frozen jail.
 func (s *still) take(ctx context.Context, p Plan) (how Layering, err error) {
 	steps, stepCtx := errgroup.WithContext(ctx)
 	steps.Go(func() error { return s.cp.Dump(stepCtx, p, s.l.inst, s.o.Images) })
+	steps.Go(func() error {
+		// It takes a millisecond for ten processes, which CRIU takes many times
+		// over: beside it the jail does not wait for this. What CRIU has the
+		// processes do meanwhile changes nothing that is told of them.
+		s.processes, s.untold = processes(stepCtx, s.l.inst)
+		return nil
+	})
 	steps.Go(func() error {
 		var err error
 		how, err = s.layer(stepCtx, p)
@@ -294,10 +347,10 @@ func (m *Manager) inhabit(ctx context.Context, b Backend, c *cell, body *body, s
 	was, old := *c.jail.Load(), c.live.Load()
 	next := &live{inst: body.inst, restored: true}
 	next.ice.held = true
-	if old == nil {
-		next.ctl = control.Dial(body.inst.Control())
-	} else { // whoever reads a command's output goes on reading
+	if goesOn := old != nil && say == nil; goesOn { // whoever reads a command's output goes on reading
 		next.ctl, next.parked, next.ice.paused = old.ctl, old.parked, old.ice.paused
+	} else {
+		next.ctl = control.Dial(body.inst.Control())
 	}
 	err = m.watchAnew(ctx, b, body.jail, next, old != nil)
 	if err == nil && say != nil {
@@ -312,17 +365,24 @@ func (m *Manager) inhabit(ctx context.Context, b Backend, c *cell, body *body, s
 		err = m.save(ctx, c, body.jail)
 	}
 	if err != nil {
+		if old != nil { // which is still what is observed, if watchAnew failed
+			err = errors.Join(err, m.watchAnew(ctx, b, was, old, true))
+		}
 		return nil, errors.Join(err, body.inst.Kill(ctx), body.inst.Close(), m.dropBody(ctx, b.(Checkpointer), body.jail))
 	}
-	next.ctl.MoveTo(body.inst.Control())
+	if next.parked {
+		next.ctl.MoveTo(body.inst.Control())
+		old.parked = false
+	}
 	c.live.Store(next)
 	m.wg.Go(func() { m.watch(c, next) })
+	m.remember(ctx, body.jail, next)
 	return func() error {
 		if old != nil {
 			if err := old.inst.Kill(ctx); err != nil {
 				m.cfg.Log.Warn("kill", "jail", was.ID, "err", err) // Shed tries again, harder
 			}
-			old.inst.Close()
+			old.close()
 		}
 		return errors.Join(m.leave(ctx, b.(Checkpointer), was), m.cfg.Store.Delete(ctx, body.jail.Body))
 	}, nil

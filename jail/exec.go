@@ -105,6 +105,9 @@ func (m *Manager) Exec(ctx context.Context, jid id.Jail, r ExecRequest, o *contr
 	if err != nil {
 		return nil, protocol.ExecStatus{}, err
 	}
+	if m.cfg.Commands != nil && c.jail.Load().Spec.Snapshots.Any() {
+		return m.execTold(ctx, c, r, o)
+	}
 	return m.exec(ctx, c, r, o)
 }
 

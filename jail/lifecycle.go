@@ -78,6 +78,10 @@ func refuseLacking(op string, b Backend, s Spec) error {
 	if why, lacking := lacks["mounts"]; lacking && len(s.Mounts) > 0 {
 		return &fault.Error{Op: op, Kind: fault.Unsupported, Field: "mounts", Err: errors.New(why)}
 	}
+	if _, ok := b.(Checkpointer); !ok && s.Snapshots.Any() {
+		return &fault.Error{Op: op, Kind: fault.Unsupported, Field: "snapshots",
+			Err: errors.New("jails of the backend " + s.Backend + " cannot be snapshotted"), Remedy: "make jails with --backend oci"}
+	}
 	return nil
 }
 

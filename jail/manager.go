@@ -64,6 +64,7 @@ type Config struct {
 	Boot     string // the host's boot id
 	Log      *slog.Logger
 	Observer Observer // nil: nobody watches
+	Commands Commands // nil: nobody is told
 
 	Observe event.Selection // of what a Spec leaves open
 
@@ -137,7 +138,8 @@ type live struct {
 	inst   Instance
 	ctl    *control.Client
 	ice    ice
-	parked bool // nobody may talk to init. guarded by the cell's turn
+	parked bool  // nobody may talk to init. guarded by the cell's turn
+	mark   *Mark // how it was when it was last written down. guarded by the cell's turn
 
 	restored bool // it is of a snapshot, and had not run when it was first watched
 }

@@ -25,6 +25,7 @@ type Spec struct {
 	Mounts    []Mount           `json:"mounts,omitempty"`
 	Workspace *Workspace        `json:"workspace,omitempty"`
 	Observe   event.Selection   `json:"observe"`
+	Snapshots Snapshots         `json:"snapshots,omitzero"` // taken unasked
 
 	// Start has Create start the jail as well, at the price of the creation alone.
 	Start bool `json:"-"`

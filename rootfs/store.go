@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"glasshouse/fault"
+	"glasshouse/jail"
 )
 
 // The directory holds sha256-<hex>/{rootfs/,image.json} for each whole tree and
@@ -389,4 +390,26 @@ func syncTree(dir string) error {
 		return fmt.Errorf("sync %s: %w", dir, err)
 	}
 	return nil
+}
+
+// Kept returns the layer with a digest, if it is here: what r names if that is a
+// directory of the host, else an image. Nothing is made for it. It returns
+// fault.NotFound if it is not here.
+func (p *Provider) Kept(r jail.Rootfs, digest string) (Layer, error) {
+	const op = "rootfs.Kept"
+	p.mu.Lock()
+	_, there := p.images[digest]
+	p.mu.Unlock()
+	if there {
+		return p.layer(digest)
+	}
+	if r.Dir != "" {
+		l, err := p.dir(r.Dir)
+		if err != nil || l.Digest == digest {
+			return l, err
+		}
+		return Layer{}, fault.Newf(fault.NotFound, op, digest, "%s is another directory, or was changed", r.Dir)
+	}
+	return Layer{}, &fault.Error{Op: op, On: digest, Kind: fault.NotFound,
+		Err: errors.New("this root filesystem is not here"), Remedy: "make it ready with glasshouse rootfs; it must have the same digest"}
 }

@@ -166,11 +166,14 @@ func (k *Keeper) warm(ctx context.Context, s *Snapshot) (at string, cool func(),
 	}
 	err = k.hot.make(s.ID, u.Raw)
 	if errors.Is(err, fault.Exhausted) {
-		at, err := os.MkdirTemp(k.dir(s.Jail.ID, s.ID), "images-*.part")
+		at, done, err := k.scratch(k.dir(s.Jail.ID, s.ID), "images")
 		if err != nil {
 			return "", nil, err
 		}
-		cool := func() { os.RemoveAll(at) }
+		cool := func() {
+			os.RemoveAll(at)
+			done()
+		}
 		if err := os.Chmod(at, 0o755); err == nil {
 			_, err = k.images.Get(ctx, kept, at)
 		}

@@ -28,6 +28,20 @@ type Config struct {
 	Store  Store
 	Log    *slog.Logger
 	Copies Copies
+
+	// Records finds the logs of jails. Nil: comparisons count no records.
+	Records Logbook
+
+	// Layers merges the layers of snapshots that stand on many. Nil: they stay.
+	Layers Layers
+
+	// Lower returns the layers of a root filesystem, topmost first, if this host
+	// has it with the given digest, for snapshots of other hosts. Nil: none can be
+	// imported.
+	Lower func(ctx context.Context, r jail.Rootfs, digest string) ([]string, error)
+
+	// DiskMB is what automatic snapshots may take together; 0 is no limit.
+	DiskMB int64
 }
 
 // Keeper keeps snapshots. It is safe for concurrent use.
@@ -39,6 +53,9 @@ type Keeper struct {
 	ctx    context.Context // ends with Close
 	cancel context.CancelFunc
 
+	flattening sync.Mutex // held while layers are merged
+	retaining  sync.Mutex // held while automatic snapshots are removed
+
 	warming   sync.Mutex   // held while images are brought into memory
 	refilling sync.Mutex   // held while copies are made
 	tidying   sync.RWMutex // held to write while what nobody needs is removed, to read while something is being made
@@ -47,6 +64,9 @@ type Keeper struct {
 	all  map[id.Snapshot]*Snapshot // replaced, never changed in place. guarded by mu
 	last map[id.Jail]id.Snapshot   // the snapshot each jail is nearest to. guarded by mu
 	busy map[id.Snapshot]int       // being read: not to be deleted. guarded by mu
+	lent map[string]int            // layers and files that somebody is at work on. guarded by mu
+
+	autos map[id.Jail]*auto // of jails whose snapshots are taken unasked. guarded by mu
 }
 
 // New returns a Keeper that has touched nothing yet.
@@ -56,6 +76,7 @@ func New(cfg Config) *Keeper {
 	}
 	return &Keeper{
 		cfg: cfg, all: map[id.Snapshot]*Snapshot{}, last: map[id.Jail]id.Snapshot{}, busy: map[id.Snapshot]int{},
+		lent: map[string]int{}, autos: map[id.Jail]*auto{},
 	}
 }
 
@@ -86,6 +107,7 @@ func (k *Keeper) Open(ctx context.Context) (err error) {
 		k.nearest(j)
 	}
 	k.wg.Go(k.tidy)
+	k.wg.Go(k.clock)
 	return nil
 }
 
@@ -183,7 +205,7 @@ func (k *Keeper) Usage(ctx context.Context, sid id.Snapshot) (Usage, error) {
 	}
 	defer done()
 	var u Usage
-	used := k.layersOfOthers(sid)
+	used := k.layersOfOthers(func(other *Snapshot) bool { return other.ID == sid })
 	for _, layer := range s.Jail.Sealed {
 		n, err := blocks(layer)
 		if err != nil {
@@ -205,18 +227,22 @@ func (k *Keeper) Usage(ctx context.Context, sid id.Snapshot) (Usage, error) {
 	return u, nil
 }
 
-// layersOfOthers returns the layers that jails and other snapshots stand on.
-func (k *Keeper) layersOfOthers(sid id.Snapshot) map[string]bool {
+// layersOfOthers returns the layers that jails stand on, and snapshots but those
+// that f leaves out.
+func (k *Keeper) layersOfOthers(f func(*Snapshot) bool) map[string]bool {
 	used := k.cfg.Jails.Sealed()
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	for _, s := range k.all {
-		if s.ID == sid {
+		if f != nil && f(s) {
 			continue
 		}
 		for _, layer := range s.Jail.Sealed {
 			used[layer] = true
 		}
+	}
+	for file := range k.lent {
+		used[file] = true
 	}
 	return used
 }
@@ -229,12 +255,10 @@ func (k *Keeper) use(sid id.Snapshot) (s *Snapshot, done func(), err error) {
 		return nil, nil, notFound(sid)
 	}
 	k.busy[sid]++
+	giveBack := k.lend(s.Jail.Sealed) // by the next the snapshot may stand on others
 	return s, func() {
-		k.mu.Lock()
-		defer k.mu.Unlock()
-		if k.busy[sid]--; k.busy[sid] == 0 {
-			delete(k.busy, sid)
-		}
+		giveBack()
+		k.release(sid)
 	}, nil
 }
 
@@ -274,7 +298,7 @@ func (k *Keeper) Abandoned(ctx context.Context, jid id.Jail) error {
 		return err
 	}
 	for _, s := range list {
-		if s.Reason == Every || s.Reason == Before || s.Reason == After {
+		if s.Reason.automatic() {
 			if err := k.Delete(ctx, s.ID); err != nil && !errors.Is(err, fault.NotFound) {
 				return err
 			}
@@ -291,6 +315,7 @@ func (k *Keeper) tidy() {
 	if _, err := k.images.GC(k.ctx); err != nil && k.ctx.Err() == nil {
 		k.cfg.Log.Error("what is left of memory images was not removed", "err", err)
 	}
+	k.flattenSoon()
 }
 
 // sweep removes what belongs to no snapshot: all of a directory that has no
@@ -302,21 +327,33 @@ func (k *Keeper) sweep(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	used := k.layersOfOthers("")
+	used := k.layersOfOthers(nil)
 	var errs []error
+	half, err := filepath.Glob(filepath.Join(k.cfg.Dir, "import-*.part"))
+	if err != nil {
+		return err
+	}
+	for _, at := range half {
+		if !used[at] {
+			errs = append(errs, os.RemoveAll(at))
+		}
+	}
 	for _, dir := range found {
 		k.mu.Lock()
 		s := k.all[id.Snapshot(filepath.Base(dir))]
 		k.mu.Unlock()
 		if s == nil {
-			errs = append(errs, k.clear(dir, used[filepath.Join(dir, layerFile)]))
+			errs = append(errs, k.clear(dir, used))
+		} else {
+			errs = append(errs, k.trim(dir, used))
 		}
 	}
 	return errors.Join(errs...)
 }
 
-// clear empties the directory of what is no snapshot any more.
-func (k *Keeper) clear(dir string, keepLayer bool) error {
+// clear empties the directory of what is no snapshot any more, but for the files
+// that are used.
+func (k *Keeper) clear(dir string, used map[string]bool) error {
 	if _, err := os.Lstat(filepath.Join(dir, imagesDir)); err == nil {
 		if err := k.images.Delete(filepath.Join(dir, imagesDir)); err != nil {
 			return err
@@ -326,15 +363,18 @@ func (k *Keeper) clear(dir string, keepLayer bool) error {
 	if err != nil {
 		return err
 	}
+	kept := false
 	for _, e := range entries {
-		if keepLayer && e.Name() == layerFile {
+		at := filepath.Join(dir, e.Name())
+		if used[at] || e.Name() == processesFile && used[filepath.Join(dir, layerFile)] {
+			kept = true
 			continue
 		}
-		if err := os.RemoveAll(filepath.Join(dir, e.Name())); err != nil {
+		if err := k.discard(e, at); err != nil {
 			return err
 		}
 	}
-	if keepLayer {
+	if kept {
 		return nil
 	}
 	// The last snapshot of a jail that is gone takes its directory along.

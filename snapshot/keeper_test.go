@@ -33,6 +33,8 @@ type house struct {
 	keeper  *snapshot.Keeper
 	records *records
 	keep    *snapshots
+
+	tune func(*jail.Config, *snapshot.Config) // before they are opened; or nil
 }
 
 func criu() string {
@@ -83,18 +85,24 @@ func (h *house) backend() *oci.Backend {
 // open begins as a daemon does, also one that finds the jails of another.
 func (h *house) open() {
 	h.t.Helper()
-	h.jails = jail.NewManager(jail.Config{
+	jails := jail.Config{
 		Dir: filepath.Join(h.dir, "jails"), Store: h.records, Rootfs: tree(h.root),
 		Runtimes: []jail.Runtime{{Name: "oci", Runtime: "runc", Backend: h.backend()}},
 		Init:     backendtest.Init(h.t), Boot: "boot", Backend: "oci", Runtime: "runc", FirstID: 0x30000000,
-	})
+	}
+	keeper := snapshot.Config{
+		Dir: filepath.Join(h.dir, "jails"), Pages: filepath.Join(h.dir, "pages"), Hot: filepath.Join(h.dir, "hot"), HotMB: 1024,
+		Store: h.keep, Layers: oci.Layers{Templates: filepath.Join(h.dir, "templates")},
+	}
+	if h.tune != nil {
+		h.tune(&jails, &keeper)
+	}
+	h.jails = jail.NewManager(jails)
 	if err := h.jails.Open(h.t.Context()); err != nil {
 		h.t.Fatal(err)
 	}
-	h.keeper = snapshot.New(snapshot.Config{
-		Dir: filepath.Join(h.dir, "jails"), Pages: filepath.Join(h.dir, "pages"), Hot: filepath.Join(h.dir, "hot"), HotMB: 1024,
-		Jails: h.jails, Store: h.keep,
-	})
+	keeper.Jails = h.jails
+	h.keeper = snapshot.New(keeper)
 	if err := h.keeper.Open(h.t.Context()); err != nil {
 		h.t.Fatal(err)
 	}

@@ -6,6 +6,7 @@
 //	{data}/jails/{jail}/snapshots/{id}/
 //	    metadata.json   the record, a copy for people and for other hosts
 //	    fs-upper.img    the sealed writable layer
+//	    fs-flat-1.img   it and all below it as one layer, once they are many
 //	    criu-dump/      its processes, if it had any, in the store of images
 //
 // The record in the database is written last: a snapshot is there, complete, or
@@ -38,7 +39,9 @@ type Snapshot struct {
 	Paused   time.Duration `json:"paused"`             // how long the jail waited
 	Layering jail.Layering `json:"layering,omitempty"` // how the layer was taken
 	Stats    jail.Stats    `json:"stats"`              // what the jail used
-	Host     Host          `json:"host"`               // where it was taken
+
+	Flattened []string `json:"flattened,omitempty"` // the layers that its one layer was made of, and stands for
+	Host      Host     `json:"host"`                // where it was taken
 }
 
 // Reason is why a snapshot was taken.

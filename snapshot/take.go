@@ -28,6 +28,8 @@ type TakeOptions struct {
 	Trigger  string
 	Layering jail.Layering // "" chooses
 	Stop     bool          // the jail is left stopped
+
+	held *jail.Held // a process that the snapshot is to have where it is
 }
 
 // Take takes a snapshot of a jail, which goes on. When it returns, a power cut
@@ -46,6 +48,9 @@ func (k *Keeper) take(ctx context.Context, jid id.Jail, o TakeOptions) (_ Snapsh
 	if o.Reason == "" {
 		o.Reason = Asked
 	}
+	if o.Layering != "" && o.Layering != jail.Copied && o.Layering != jail.Stacked {
+		return Snapshot{}, nil, fault.Fieldf("snapshot.Take", "layering", "%q is neither %q nor %q", o.Layering, jail.Copied, jail.Stacked)
+	}
 	j, err := k.cfg.Jails.Get(ctx, jid)
 	if err != nil {
 		return Snapshot{}, nil, err
@@ -60,6 +65,9 @@ func (k *Keeper) take(ctx context.Context, jid id.Jail, o TakeOptions) (_ Snapsh
 	if err != nil {
 		k.hot.drop(t.s.ID)
 		return Snapshot{}, nil, errors.Join(fmt.Errorf("snapshot of %s: %w", jid, err), k.sweep(t.ctx))
+	}
+	if len(t.s.Jail.Sealed) > flattenAt {
+		k.flattenSoon()
 	}
 	return t.s, func() { k.release(t.s.ID) }, nil
 }
@@ -85,6 +93,7 @@ func (t *taking) run(j jail.Jail) error {
 	}
 	made, err := k.cfg.Jails.Checkpoint(t.ctx, j.ID, jail.CheckpointOptions{
 		Snapshot: sid, Images: at, Layer: layer, Layering: t.o.Layering, Stop: t.o.Stop,
+		Held: t.o.held, Below: k.below,
 	})
 	if err != nil {
 		return err
@@ -96,6 +105,9 @@ func (t *taking) run(j jail.Jail) error {
 	k.mu.Lock()
 	t.s.Parent = k.last[j.ID]
 	k.mu.Unlock()
+	if err := t.keepProcesses(made); err != nil {
+		return err
+	}
 	return t.keep(at, layer)
 }
 
@@ -134,11 +146,7 @@ func (t *taking) keep(at, layer string) error {
 	if err := steps.Wait(); err != nil {
 		return err
 	}
-	meta, err := json.MarshalIndent(t.s, "", "\t")
-	if err != nil {
-		return err
-	}
-	if err := atomicfile.Write(filepath.Join(t.dir, metaFile), meta, 0o600); err != nil {
+	if err := writeMeta(t.dir, t.s); err != nil {
 		return err
 	}
 	if filepath.Dir(at) == t.dir {
@@ -157,6 +165,15 @@ func (t *taking) keep(at, layer string) error {
 	return nil
 }
 
+// writeMeta writes the copy of a snapshot's record that is for people.
+func writeMeta(dir string, s Snapshot) error {
+	meta, err := json.MarshalIndent(s, "", "\t")
+	if err != nil {
+		return err
+	}
+	return atomicfile.Write(filepath.Join(dir, metaFile), meta, 0o600)
+}
+
 func (k *Keeper) release(sid id.Snapshot) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -172,7 +189,23 @@ func settle(layer string) error {
 		return err
 	}
 	defer f.Close()
-	return errors.Join(f.Chmod(0o400), f.Sync())
+	if err := errors.Join(f.Chmod(0o400), f.Sync()); err != nil {
+		return err
+	}
+	for dir := filepath.Dir(layer); ; dir = filepath.Dir(dir) { // up to the jail's own
+		if err := syncDir(dir); err != nil || id.Valid('j', filepath.Base(dir)) || dir == "/" {
+			return err
+		}
+	}
+}
+
+func syncDir(dir string) error {
+	f, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	return f.Sync()
 }
 
 // host describes this host.

@@ -1,0 +1,150 @@
+package snapshot
+
+import (
+	"context"
+	"errors"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"glasshouse/fault"
+	"glasshouse/id"
+	"glasshouse/jail"
+)
+
+// retain removes the automatic snapshots of a jail that its policy does not keep,
+// and the oldest of all while they take too much. Those that somebody asked for
+// stay, and so do those that are being used: the next time will do.
+func (k *Keeper) retain(ctx context.Context, jid id.Jail) error {
+	k.retaining.Lock()
+	defer k.retaining.Unlock()
+	j, err := k.cfg.Jails.Get(ctx, jid)
+	if err != nil {
+		return err
+	}
+	list := k.automatic(jid)
+	stay := kept(list, j.Spec.Snapshots.Keep)
+	removed := false
+	for _, s := range list {
+		if !stay[s.ID] {
+			gone, err := k.expire(ctx, s.ID)
+			if err != nil {
+				return err
+			}
+			removed = removed || gone
+		}
+	}
+	over, err := k.economize(ctx)
+	if removed || over {
+		_, more := k.images.GC(ctx)
+		err = errors.Join(err, more)
+	}
+	return err
+}
+
+// expire deletes a snapshot unless it is being used, and reports whether it has.
+func (k *Keeper) expire(ctx context.Context, sid id.Snapshot) (bool, error) {
+	err := k.Delete(ctx, sid)
+	if errors.Is(err, fault.Conflict) || errors.Is(err, fault.NotFound) {
+		return false, nil
+	}
+	return err == nil, err
+}
+
+// automatic returns the automatic snapshots of a jail, or of all, newest first.
+func (k *Keeper) automatic(jid id.Jail) []*Snapshot {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	var list []*Snapshot
+	for _, s := range k.all {
+		if s.Reason.automatic() && (jid == "" || s.Jail.ID == jid) {
+			list = append(list, s)
+		}
+	}
+	slices.SortFunc(list, func(a, b *Snapshot) int { return byAge(*b, *a) })
+	return list
+}
+
+// kept returns which of a list of snapshots, newest first, stay: the last, and the
+// last of each of the newest hours and days in which there is one, by UTC.
+func kept(list []*Snapshot, keep jail.Keep) map[id.Snapshot]bool {
+	stay := map[id.Snapshot]bool{}
+	for i, s := range list {
+		if i < keep.Last {
+			stay[s.ID] = true
+		}
+	}
+	for _, period := range []struct {
+		n    int
+		name string
+	}{{keep.Hourly, "2006-01-02 15"}, {keep.Daily, time.DateOnly}} {
+		had := map[string]bool{}
+		for _, s := range list {
+			at := s.Created.UTC().Format(period.name)
+			if !had[at] && len(had) < period.n {
+				had[at] = true
+				stay[s.ID] = true
+			}
+		}
+	}
+	return stay
+}
+
+// economize removes the oldest automatic snapshots while all of them take more
+// than they may, and reports whether it has removed any.
+func (k *Keeper) economize(ctx context.Context) (removed bool, err error) {
+	if k.cfg.DiskMB == 0 {
+		return false, nil
+	}
+	list := k.automatic("")
+	for len(list) > 0 {
+		bytes, err := k.spent(list)
+		if err != nil || bytes <= k.cfg.DiskMB<<20 {
+			return removed, err
+		}
+		oldest := list[len(list)-1]
+		list = list[:len(list)-1]
+		gone, err := k.expire(ctx, oldest.ID)
+		if err != nil {
+			return removed, err
+		}
+		removed = removed || gone
+	}
+	return removed, nil
+}
+
+// spent returns what would be free without these snapshots. Of what their memory
+// images share the largest share is counted, once.
+func (k *Keeper) spent(list []*Snapshot) (int64, error) {
+	ours := map[id.Snapshot]bool{}
+	for _, s := range list {
+		ours[s.ID] = true
+	}
+	needed := k.layersOfOthers(func(s *Snapshot) bool { return ours[s.ID] })
+	var total, shared int64
+	for _, s := range list {
+		for _, layer := range s.Jail.Sealed {
+			if needed[layer] {
+				continue
+			}
+			needed[layer] = true
+			n, err := blocks(layer)
+			if err != nil && !errors.Is(err, fault.NotFound) {
+				return 0, err
+			}
+			total += n
+		}
+		if !s.Memory {
+			continue
+		}
+		u, err := k.images.Size(filepath.Join(k.dir(s.Jail.ID, s.ID), imagesDir))
+		if errors.Is(err, fault.NotFound) {
+			continue // deleted meanwhile
+		}
+		if err != nil {
+			return 0, err
+		}
+		total, shared = total+u.Own, max(shared, u.Shared)
+	}
+	return total + shared, nil
+}
