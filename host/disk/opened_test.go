@@ -19,7 +19,7 @@ func TestASealedVolumeIsReadWithoutAPlace(t *testing.T) {
 	h := newHost(t)
 	img := h.sealed("v")
 	mnt := h.show(img, "shown") // it may be mounted as well
-	places := func() int { // other programs mount and unmount all the while
+	places := func() int {      // other programs mount and unmount all the while
 		all, err := os.ReadFile("/proc/self/mountinfo")
 		h.must(err)
 		return strings.Count(string(all), h.dir+"/")
