@@ -73,6 +73,10 @@ type Checkpointer interface {
 	// live jail cannot be written down. It disturbs nothing.
 	Dumpable(ctx context.Context, p Plan, i Instance) error
 
+	// Steady lets a frozen jail run on for moments, until none of its processes
+	// is in the middle of what cannot be written down. It is frozen at the end.
+	Steady(ctx context.Context, p Plan, i Instance) error
+
 	// Dump writes the processes of a frozen jail, whose init has no connection
 	// open, to dir, which is empty. It leaves them frozen and as they were, also
 	// if it fails.

@@ -37,9 +37,8 @@ func becomeInit(children chan<- os.Signal) error {
 			return os.NewSyscallError("prctl PR_SET_CHILD_SUBREAPER", err)
 		}
 	}
-	// Nobody in the jail may look into init or trace it.
-	if err := unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0); err != nil {
-		return os.NewSyscallError("prctl PR_SET_DUMPABLE", err)
+	if err := guard(); err != nil {
+		return err
 	}
 	unix.Umask(0o022)
 	ownStreams()

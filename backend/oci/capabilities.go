@@ -48,8 +48,18 @@ func kept() []string {
 	return names
 }
 
+// initOnly are two that init has at the start: it keeps the first to itself, so
+// that nobody who lacks it may trace init, and takes both away from all it will
+// run, which it needs the second for. In a user namespace neither has power over
+// the host.
+var initOnly = []string{"CAP_WAKE_ALARM", "CAP_SETPCAP"}
+
 // capabilitySets gives init the kept capabilities and lets no program inherit
 // or gain any by other means.
-func capabilitySets() *specs.LinuxCapabilities {
-	return &specs.LinuxCapabilities{Bounding: kept(), Effective: kept(), Permitted: kept()}
+func (k kind) capabilitySets() *specs.LinuxCapabilities {
+	names := kept()
+	if !k.sentry { // where anybody may look at init in any case
+		names = append(names, initOnly...)
+	}
+	return &specs.LinuxCapabilities{Bounding: names, Effective: names, Permitted: names}
 }

@@ -69,7 +69,7 @@ func newSpec(p jail.Plan, k kind, l layout, netns, cgroup string, binds []bind) 
 			Env:             []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"},
 			Cwd:             "/",
 			NoNewPrivileges: true,
-			Capabilities:    capabilitySets(),
+			Capabilities:    k.capabilitySets(),
 			OOMScoreAdj:     &score,
 			Rlimits: []specs.POSIXRlimit{
 				{Type: "RLIMIT_NOFILE", Soft: files, Hard: files},

@@ -1,0 +1,63 @@
+package oci
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"time"
+
+	"glasshouse/fault"
+	"glasshouse/jail"
+)
+
+// steadyTime is how long a jail may take to come to where it can be written down.
+const steadyTime = 2 * time.Second
+
+// Steady implements jail.Checkpointer. A process that has begun another by vfork
+// waits, beyond the reach of a tracer, for that one to start its program. If the
+// jail was frozen between, CRIU could wait for ever.
+func (b *Backend) Steady(ctx context.Context, p jail.Plan, i jail.Instance) error {
+	inst, ok := i.(*instance)
+	if !ok || b.kind.sentry {
+		return nil
+	}
+	deadline := time.Now().Add(steadyTime)
+	for wait := 200 * time.Microsecond; ; wait = min(2*wait, 20*time.Millisecond) {
+		waiting, err := inst.waiting()
+		if err != nil || waiting == 0 {
+			return err
+		}
+		if time.Now().After(deadline) {
+			return fault.Newf(fault.Conflict, "snapshot", string(p.ID), "process %d waits in the kernel for something that does not come; try again", waiting)
+		}
+		if err := inst.Thaw(ctx); err != nil {
+			return err
+		}
+		time.Sleep(wait)
+		if err := inst.Freeze(ctx); err != nil {
+			return err
+		}
+	}
+}
+
+// waiting returns a process of the frozen jail that cannot be interrupted, or 0.
+func (i *instance) waiting() (int, error) {
+	pids, err := i.cgroup.PIDs()
+	if err != nil {
+		return 0, err
+	}
+	for _, pid := range pids {
+		tasks, err := os.ReadDir(fmt.Sprintf("/proc/%d/task", pid))
+		if err != nil {
+			continue // it has ended
+		}
+		for _, t := range tasks {
+			stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%s/stat", pid, t.Name()))
+			if at := bytes.LastIndexByte(stat, ')'); err == nil && at > 0 && at+2 < len(stat) && stat[at+2] == 'D' {
+				return pid, nil
+			}
+		}
+	}
+	return 0, nil
+}

@@ -1,0 +1,47 @@
+package jailinit
+
+import (
+	"fmt"
+	"os"
+	"syscall"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// guard sees to it that nobody in the jail may look into init or trace it.
+//
+// The kernel lets nobody trace a process that has a capability they lack. Where
+// the runtime gives init one more than commands are to have, it keeps that to
+// itself: it is about waking the machine, which from within a user namespace
+// nobody can. Elsewhere init makes itself undumpable. That is enough too, but a
+// checkpoint of a restored jail could then not look into init either.
+func guard() error {
+	const keep, drop = uint(unix.CAP_WAKE_ALARM), uint(unix.CAP_SETPCAP)
+	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	var caps [2]unix.CapUserData
+	if err := unix.Capget(&header, &caps[0]); err != nil {
+		return os.NewSyscallError("capget", err)
+	}
+	has := func(c uint) bool { return caps[c/32].Effective&(1<<(c%32)) != 0 }
+	if !has(keep) || !has(drop) {
+		if err := unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0); err != nil {
+			return os.NewSyscallError("prctl PR_SET_DUMPABLE", err)
+		}
+		return nil
+	}
+	for _, c := range []uint{keep, drop} {
+		if _, _, errno := syscall.AllThreadsSyscall(unix.SYS_PRCTL, unix.PR_CAPBSET_DROP, uintptr(c), 0); errno != 0 {
+			return fmt.Errorf("drop capability %d from the bounding set: %w", c, errno)
+		}
+	}
+	caps[drop/32].Effective &^= 1 << (drop % 32)
+	caps[drop/32].Permitted &^= 1 << (drop % 32)
+	for i := range caps {
+		caps[i].Inheritable = 0
+	}
+	if _, _, errno := syscall.AllThreadsSyscall(unix.SYS_CAPSET, uintptr(unsafe.Pointer(&header)), uintptr(unsafe.Pointer(&caps)), 0); errno != 0 {
+		return os.NewSyscallError("capset", errno)
+	}
+	return nil
+}
