@@ -23,7 +23,8 @@ func (d *Daemon) openSnapshots(ctx context.Context) error {
 		Dir: filepath.Join(c.Data, "jails"), Pages: filepath.Join(c.Data, "pages"),
 		Hot: hot, HotMB: c.Snapshots.MemoryMB,
 		Jails: d.jails, Store: d.store.Snapshots(), Log: d.log.With("part", "snapshot"),
-		Copies: snapshot.Copies{Count: c.Snapshots.Copies, MemoryMB: c.Snapshots.CopiesMB},
+		Copies:  snapshot.Copies{Count: c.Snapshots.Copies, MemoryMB: c.Snapshots.CopiesMB},
+		Records: d.observers.Log,
 	})
 	d.onClose(func() error { return errors.Join(d.snapshots.Close(), dropHot(hot)) })
 	return d.snapshots.Open(ctx)

@@ -194,9 +194,16 @@ func (m *Manager) Changes(ctx context.Context, jid id.Jail, o ChangesOptions) ([
 	return slices.DeleteFunc(changes, func(c Change) bool { return j.Spec.madePlace(c, "added") }), err
 }
 
+// notice is where init tells a jail that it is a branch.
+const notice = "/run/glasshouse"
+
 // madePlace reports whether a change of that kind is a directory that was made for
-// the workspace or a mount to be shown on, which is none of the jail's doing.
+// the workspace or a mount to be shown on, or is what init tells a branch: none of
+// the jail's doing.
 func (s Spec) madePlace(c Change, kind string) bool {
+	if Under(c.Path, notice) {
+		return true
+	}
 	if c.Kind != kind || c.Type != "dir" {
 		return false
 	}

@@ -1,0 +1,274 @@
+package snapshot_test
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"glasshouse/id"
+	"glasshouse/jail"
+	"glasshouse/report"
+	"glasshouse/snapshot"
+)
+
+func at[T id.Jail | id.Snapshot](x T) snapshot.End {
+	if strings.HasPrefix(string(x), "s-") {
+		return snapshot.End{Snapshot: id.Snapshot(x)}
+	}
+	return snapshot.End{Jail: id.Jail(x)}
+}
+
+func (h *house) compare(from, to snapshot.End) *report.Comparison {
+	h.t.Helper()
+	c, err := h.keeper.Compare(h.t.Context(), from, to, snapshot.CompareOptions{Text: true})
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	return c
+}
+
+// changesIn are the changes of files below /root, one in a line.
+func changesIn(f *report.FileChanges) string {
+	var lines []string
+	for _, c := range f.List {
+		if path := string(c.Path); strings.HasPrefix(path, "/root") {
+			line := c.Kind + " " + path
+			if c.From != "" {
+				line += " from " + string(c.From)
+			}
+			lines = append(lines, line)
+		}
+	}
+	return strings.Join(lines, "\n")
+}
+
+func expect(t *testing.T, what, got, want string) {
+	t.Helper()
+	if want = strings.TrimSpace(want); got != want {
+		t.Errorf("%s:\n%s\nwant\n%s", what, got, want)
+	}
+}
+
+// commands are what processes run, one in a line.
+func commands(list []report.Runs) string {
+	var lines []string
+	for _, r := range list {
+		lines = append(lines, r.Command())
+	}
+	slices.Sort(lines)
+	return strings.Join(lines, "\n")
+}
+
+func TestTwoBranchesThatWroteTheSameFileDiffer(t *testing.T) {
+	for _, how := range layerings {
+		t.Run(string(how), func(t *testing.T) {
+			h := newHouse(t)
+			j := h.running()
+			h.sh(j, "cd /root; echo everybody > both; echo x > moved; echo x > gone; echo x > mode; mkdir dir; echo kept > dir/kept")
+			h.behind(j, "exec sleep 1000")
+			s := h.take(j, how)
+			kids := h.branch(s.ID, 2)
+			h.sh(kids[0], "cd /root; echo first >> both; mv moved moved-by-first; rm gone")
+			h.sh(kids[1], "cd /root; echo second >> both; chmod 600 mode; echo new > dir/new")
+			h.behind(kids[1], "exec sleep 2000")
+
+			c := h.compare(at(kids[0]), at(kids[1]))
+			expect(t, "from one branch to the other", changesIn(c.Files), `
+modified /root/both
+added /root/dir/new
+added /root/gone
+metadata /root/mode
+renamed /root/moved from /root/moved-by-first`)
+			i := slices.IndexFunc(c.Files.List, func(f report.FileChange) bool { return f.Path == "/root/both" })
+			if i < 0 || !strings.Contains(string(c.Files.List[i].Diff), " everybody\n-first\n+second\n") {
+				t.Errorf("the difference of the file that both wrote: %+v", c.Files.List)
+			}
+			expect(t, "started", commands(c.Processes.Started), "sleep 2000")
+			expect(t, "ended", commands(c.Processes.Ended), "")
+			if c.Processes.Same < 2 {
+				t.Errorf("the same in both: %d, want init and sleep at least", c.Processes.Same)
+			}
+			back := h.compare(at(kids[1]), at(kids[0]))
+			expect(t, "and back", changesIn(back.Files), `
+modified /root/both
+deleted /root/dir/new
+deleted /root/gone
+metadata /root/mode
+renamed /root/moved-by-first from /root/moved`)
+			expect(t, "ended, back", commands(back.Processes.Ended), "sleep 2000")
+			if c := h.compare(at(s.ID), at(s.ID)); changesIn(c.Files) != "" || len(c.Processes.Started)+len(c.Processes.Ended)+len(c.Processes.Changed) > 0 {
+				t.Errorf("a snapshot differs from itself: %+v", c)
+			}
+			changes, err := h.jails.Changes(t.Context(), kids[0], jail.ChangesOptions{Below: "/root"})
+			if err != nil {
+				t.Fatal(err)
+			}
+			var all []string
+			for _, c := range changes {
+				all = append(all, c.Kind+" "+c.Path)
+			}
+			expect(t, "against the root filesystem", strings.Join(all, "\n"), `
+added /root/both
+added /root/dir
+added /root/dir/kept
+added /root/mode
+added /root/moved-by-first`)
+		})
+	}
+}
+
+func TestWhatAJailDidSinceItsSnapshot(t *testing.T) {
+	for _, how := range layerings {
+		t.Run(string(how), func(t *testing.T) {
+			h := newHouse(t)
+			j := h.running()
+			h.install(j, "./testdata/serves", "/usr/bin/serves")
+			st := h.talk(j, "/usr/bin/serves 127.0.0.1:7001", "")
+			h.eventually(j, "cat /tmp/served", "start")
+			sleeper := h.behind(j, "exec sleep 1000")
+			h.sh(j, "echo one > /root/f")
+			first := h.take(j, how)
+			h.sh(j, "echo two > /root/f; mkdir /root/new; ln -s /etc /root/new/link")
+			h.say(j, st, "127.0.0.1:7002")
+			h.eventually(j, "cat /tmp/served", "127.0.0.1:7002")
+			h.say(j, st, "/root/new")
+			h.eventually(j, "cat /tmp/served", "/root/new")
+			h.behind(j, "exec sleep 3000")
+			if err := h.jails.Signal(t.Context(), j, sleeper.ID, "KILL"); err != nil {
+				t.Fatal(err)
+			}
+			h.eventually(j, "grep -c ^1000$ /proc/[0-9]*/cmdline | grep -c :1$ || true", "0")
+			check := func(what string, c *report.Comparison) {
+				t.Helper()
+				expect(t, what+": files", changesIn(c.Files), "modified /root/f\nadded /root/new\nadded /root/new/link")
+				expect(t, what+": started", commands(c.Processes.Started), "sleep 3000")
+				expect(t, what+": ended", commands(c.Processes.Ended), "sleep 1000")
+				if len(c.Processes.Changed) != 1 || c.Processes.Changed[0].Was == nil || c.Processes.Changed[0].Cwd != "/root/new" || c.Processes.Changed[0].Was.Cwd != "/" {
+					t.Errorf("%s: changed: %+v", what, c.Processes.Changed)
+				}
+				if o := c.Processes.Opened; len(o) != 1 || o[0].Local != "127.0.0.1:7002" || o[0].State != "listening" || o[0].Comm != "serves" {
+					t.Errorf("%s: opened: %+v", what, o)
+				}
+				if len(c.Processes.Closed) != 0 {
+					t.Errorf("%s: closed: %+v", what, c.Processes.Closed)
+				}
+				if c.Usage == nil || c.Usage.From == nil || c.Usage.From.Memory == 0 {
+					t.Errorf("%s: usage: %+v", what, c.Usage)
+				}
+			}
+			check("the jail now", h.compare(at(first.ID), at(j)))
+			if _, err := h.jails.Pause(t.Context(), j); err != nil {
+				t.Fatal(err)
+			}
+			check("the jail, paused", h.compare(at(first.ID), at(j)))
+			if _, err := h.jails.Resume(t.Context(), j); err != nil {
+				t.Fatal(err)
+			}
+			second := h.take(j, how)
+			check("two snapshots", h.compare(at(first.ID), at(second.ID)))
+			kid := h.branch(second.ID, 1)[0]
+			check("a branch", h.compare(at(first.ID), at(kid)))
+
+			if _, err := h.jails.Stop(t.Context(), kid, jail.StopOptions{}); err != nil {
+				t.Fatal(err)
+			}
+			c := h.compare(at(second.ID), at(kid))
+			expect(t, "a stopped branch: files", changesIn(c.Files), "")
+			if c.Processes.Same != 0 || !strings.Contains(commands(c.Processes.Ended), "sleep 3000") || c.Usage.To != nil {
+				t.Errorf("a stopped branch: %+v, %+v", c.Processes, c.Usage)
+			}
+			if _, err := h.jails.Stop(t.Context(), j, jail.StopOptions{}); err != nil {
+				t.Fatal(err)
+			}
+			rest := h.take(j, "")
+			c = h.compare(at(second.ID), at(rest.ID))
+			expect(t, "a snapshot at rest: files", changesIn(c.Files), "")
+			c = h.compare(at(rest.ID), at(j))
+			expect(t, "a jail without a layer of its own", changesIn(c.Files), "")
+			if _, err := h.keeper.Rewind(t.Context(), j, first.ID); err != nil {
+				t.Fatal(err)
+			}
+			c = h.compare(at(first.ID), at(j))
+			expect(t, "rewound: files", changesIn(c.Files), "")
+			expect(t, "rewound: started", commands(c.Processes.Started), "")
+			expect(t, "rewound: ended", commands(c.Processes.Ended), "")
+
+			h.say(j, st, "connect")
+			h.eventually(j, "cat /tmp/served", "connect")
+			c = h.compare(at(first.ID), at(j))
+			ends := 0
+			for _, o := range c.Processes.Opened {
+				if o.State == "established" && (o.Local == "127.0.0.1:7001" || o.Remote == "127.0.0.1:7001") {
+					ends++
+				}
+			}
+			if ends != 2 {
+				t.Errorf("connected: opened: %+v", c.Processes.Opened)
+			}
+		})
+	}
+}
+
+func TestAProcessIsTheSameWhenItsSnapshotIsGone(t *testing.T) {
+	h := newHouse(t)
+	j := h.running()
+	h.behind(j, "exec sleep 1000")
+	var taken []snapshot.Snapshot
+	for range 3 {
+		taken = append(taken, h.take(j, jail.Stacked))
+	}
+	if err := h.keeper.Delete(t.Context(), taken[1].ID); err != nil {
+		t.Fatal(err)
+	}
+	kid := h.branch(taken[2].ID, 1)[0]
+	for _, to := range []snapshot.End{at(taken[2].ID), at(j), at(kid)} {
+		c := h.compare(at(taken[0].ID), to)
+		if len(c.Processes.Started)+len(c.Processes.Ended) > 0 || c.Processes.Same < 2 {
+			t.Errorf("%v: %+v", to, c.Processes)
+		}
+	}
+}
+
+func TestWhatAJailCallsItsFilesAndProcessesBreaksNoComparison(t *testing.T) {
+	h := newHouse(t)
+	j := h.running()
+	s := h.take(j, "")
+	h.sh(j, `cd /root; touch "$(printf '\377\376')" "$(printf 'a\nb\033[2J')"; truncate -s 100G sparse 2>/dev/null || truncate -s 500M sparse
+		head -c 3000000 /dev/zero | tr '\0' 'a' > long; mkfifo fifo; ln -s /proc/kcore link; seq 1 2000 | sed 's/^/f/' | (mkdir many; cd many; while read n; do : > $n; done)`)
+	h.behind(j, `exec -a "$(printf '\377\033[2J')" sleep 1000 || exec bash -c 'exec -a "$(printf "\377\033[2J")" sleep 1000'`)
+	h.behind(j, `exec bash -c 'exec -a "$(printf "\377\033[2J")" sleep 1234'`)
+	h.eventually(j, "grep -lx 1234 /proc/[0-9]*/cmdline >/dev/null 2>&1; echo done", "done")
+	c := h.compare(at(s.ID), at(j))
+	for _, want := range []string{"added /root/\xff\xfe", "added /root/a\nb\x1b[2J", "added /root/fifo", "added /root/many/f2000"} {
+		if !strings.Contains(changesIn(c.Files), want) {
+			t.Errorf("%q is not told", want)
+		}
+	}
+	var b strings.Builder
+	if err := c.WriteText(&b); err != nil {
+		t.Fatal(err)
+	}
+	if strings.ContainsAny(b.String(), "\x1b\xff") {
+		t.Error("the text obeys the jail")
+	}
+	second := h.take(j, "")
+	if c := h.compare(at(second.ID), at(j)); len(c.Processes.Started)+len(c.Processes.Ended)+len(c.Processes.Changed) > 0 {
+		t.Errorf("bytes do not survive being written down: %+v", c.Processes)
+	}
+}
+
+func TestJailsThatHaveNothingInCommonAreNotCompared(t *testing.T) {
+	h := newHouse(t)
+	a, b := h.running(), h.running()
+	h.sh(a, "echo a > /root/a")
+	c := h.compare(at(a), at(b))
+	expect(t, "files of two jails on one root filesystem", changesIn(c.Files), "deleted /root/a")
+	if c.Processes.Same != 0 {
+		t.Errorf("two jails have %d processes in common", c.Processes.Same)
+	}
+	for _, e := range []snapshot.End{at(id.NewJail()), at(id.NewSnapshot())} {
+		if _, err := h.keeper.Compare(t.Context(), at(a), e, snapshot.CompareOptions{}); err == nil {
+			t.Errorf("%v is nowhere, and was compared", e)
+		}
+	}
+}

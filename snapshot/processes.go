@@ -1,0 +1,197 @@
+package snapshot
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"time"
+	"unicode/utf8"
+
+	"glasshouse/fault"
+	"glasshouse/id"
+	"glasshouse/internal/atomicfile"
+	"glasshouse/jail"
+)
+
+// processesFile tells of the processes in a snapshot. It stays as long as its
+// layer does: who goes on from there has processes that are these.
+const processesFile = "processes.json"
+
+// maxProcesses bounds what is read of it.
+const maxProcesses = 256 << 20
+
+// A process is one in a snapshot or in a jail. Born tells, together with its pid,
+// whether it is the same process as another: a process that was written down and
+// made again is.
+type process struct {
+	PID     int           `json:"pid"`
+	PPID    int           `json:"ppid"`
+	Born    string        `json:"born"`
+	Began   time.Time     `json:"began"`
+	Comm    text          `json:"comm"`
+	Exe     text          `json:"exe"`
+	Cwd     text          `json:"cwd"`
+	Argv    []text        `json:"argv"`
+	Env     []text        `json:"env"`
+	Cut     bool          `json:"cut,omitempty"`
+	Sockets []jail.Socket `json:"sockets,omitempty"`
+}
+
+// text is bytes of the jail's, which JSON can hold only if they are UTF-8.
+type text string
+
+func (t text) MarshalJSON() ([]byte, error) {
+	if utf8.ValidString(string(t)) {
+		return json.Marshal(string(t))
+	}
+	return json.Marshal(bytesOf{[]byte(t)})
+}
+
+type bytesOf struct {
+	Base64 []byte `json:"base64"`
+}
+
+func (t *text) UnmarshalJSON(b []byte) error {
+	if len(b) > 0 && b[0] == '{' {
+		var o bytesOf
+		err := json.Unmarshal(b, &o)
+		*t = text(o.Base64)
+		return err
+	}
+	var s string
+	err := json.Unmarshal(b, &s)
+	*t = text(s)
+	return err
+}
+
+func texts(list []string) []text {
+	all := make([]text, 0, len(list))
+	for _, s := range list {
+		all = append(all, text(s))
+	}
+	return all
+}
+
+// known says which processes those of j are, whose body was made over the layer
+// of a snapshot, if it was made from one.
+func known(j jail.Jail, over string, found []jail.Process) ([]process, error) {
+	before := map[int]process{}
+	var from string
+	if over != "" {
+		from = filepath.Dir(over)
+		list, err := readProcesses(from)
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return nil, err
+		}
+		for _, p := range list {
+			before[p.PID] = p
+		}
+	}
+	var all []process
+	for _, f := range found {
+		p := process{
+			PID: f.PID, PPID: f.PPID, Began: f.Began, Comm: text(f.Comm), Exe: text(f.Exe), Cwd: text(f.Cwd),
+			Argv: texts(f.Argv), Env: texts(f.Env), Cut: f.Cut, Sockets: f.Sockets,
+			Born: fmt.Sprintf("%s/%s/%d", cmp.Or(j.Body, j.ID), j.Boot, f.Start),
+		}
+		if was, ok := before[f.PID]; f.Inherited && ok {
+			p.Born, p.Began = was.Born, was.Began
+		}
+		all = append(all, p)
+	}
+	return all, nil
+}
+
+// keepProcesses writes down what runs in the snapshot. Where that cannot be told,
+// comparisons say so; the snapshot is as good without.
+func (t *taking) keepProcesses(made jail.Checkpoint) error {
+	if made.Images == "" {
+		return nil
+	}
+	if made.Untold != nil {
+		t.k.cfg.Log.Debug("what runs in a snapshot was not written down", "snapshot", t.s.ID, "err", made.Untold)
+		return nil
+	}
+	list, err := known(made.Jail, made.Over, made.Processes)
+	if err != nil {
+		return err
+	}
+	return writeProcesses(t.dir, list)
+}
+
+func writeProcesses(dir string, list []process) error {
+	b, err := json.Marshal(list)
+	if err != nil {
+		return err
+	}
+	return atomicfile.Write(filepath.Join(dir, processesFile), b, 0o600)
+}
+
+func readProcesses(dir string) ([]process, error) {
+	f, err := os.Open(filepath.Join(dir, processesFile))
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	b, err := io.ReadAll(io.LimitReader(f, maxProcesses))
+	if err != nil {
+		return nil, err
+	}
+	var list []process
+	if err := json.Unmarshal(b, &list); err != nil {
+		return nil, fmt.Errorf("%s: %w", f.Name(), err)
+	}
+	return list, nil
+}
+
+// processesOf returns what ran in a snapshot.
+func (k *Keeper) processesOf(s *Snapshot) ([]process, error) {
+	if !s.Memory {
+		return nil, nil
+	}
+	list, err := readProcesses(k.dir(s.Jail.ID, s.ID))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, fault.Newf(fault.NotFound, "", "", "it was not written down what ran")
+	}
+	return list, err
+}
+
+// running returns what runs in a jail now.
+func (k *Keeper) running(ctx context.Context, jid id.Jail) ([]process, error) {
+	for range 10 {
+		j, err := k.cfg.Jails.Get(ctx, jid)
+		if err != nil {
+			return nil, err
+		}
+		found, err := k.cfg.Jails.Processes(ctx, jid)
+		if err != nil {
+			return nil, err
+		}
+		list, err := known(j, topmost(j), found)
+		if err != nil {
+			return nil, err
+		}
+		now, err := k.cfg.Jails.Get(ctx, jid)
+		if err != nil {
+			return nil, err
+		}
+		if now.Body == j.Body && topmost(now) == topmost(j) {
+			return list, nil
+		}
+	} // it has moved into another body meanwhile
+	return nil, fault.Newf(fault.Unavailable, "", "", "it changes all the time")
+}
+
+// topmost returns the layer that a jail stands on.
+func topmost(j jail.Jail) string {
+	if len(j.Sealed) == 0 {
+		return ""
+	}
+	return j.Sealed[0]
+}
