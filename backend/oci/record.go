@@ -14,6 +14,7 @@ import (
 
 	"glasshouse/fault"
 	"glasshouse/host/cgroup"
+	"glasshouse/host/disk"
 	"glasshouse/internal/atomicfile"
 	"glasshouse/jail"
 	"glasshouse/jailinit/control"
@@ -144,6 +145,9 @@ func (b *Backend) Open(ctx context.Context, p jail.Plan) (jail.Instance, error) 
 // left to do. A frozen jail could not answer, and has been settled long before
 // but for what a Dump undid.
 func (b *Backend) settled(ctx context.Context, l layout, cg *cgroup.Cgroup) error {
+	if err := disk.Thaw(l.volume()); err != nil { // a daemon may have died in the middle of a clone
+		return err
+	}
 	frozen, err := cg.Frozen()
 	if err != nil {
 		return err
