@@ -24,8 +24,14 @@ var routes = []route{
 	{"GET /jails/{id}/snapshots", access.Viewer, call(ok, (*Server).listSnapshotsOf), "List the snapshots of a jail, oldest first, also of one that is gone."},
 	{"POST /jails/{id}/branch", access.Operator, call(created, (*Server).branchJail), "Take a snapshot of a jail and make jails from it."},
 	{"POST /jails/{id}/rewind", access.Operator, call(ok, (*Server).rewindJail), "Take a jail back to a snapshot. What it did since stays in its log."},
+	{"GET /jails/{id}/diff", access.Viewer, raw((*Server).compareJail).
+		gives(ok, wire.Comparison{}).or(ok, textKind, nil).or(ok, htmlKind, nil),
+		"Show what differs between a jail and another, or a snapshot."},
 	{"GET /snapshots", access.Viewer, call(ok, (*Server).listSnapshots), "List snapshots, oldest first."},
 	{"GET /snapshots/{sid}", access.Viewer, call(ok, (*Server).getSnapshot), "Show a snapshot and what it takes on the disk."},
+	{"GET /snapshots/{sid}/diff", access.Viewer, raw((*Server).compareSnapshot).
+		gives(ok, wire.Comparison{}).or(ok, textKind, nil).or(ok, htmlKind, nil),
+		"Show what differs between a snapshot and the jail it was taken of, another jail or another snapshot."},
 	{"POST /snapshots/{sid}/restore", access.Operator, create((*Server).restoreSnapshot, restoredPlace), "Make a jail from a snapshot, as it was."},
 	{"POST /snapshots/{sid}/branch", access.Operator, call(created, (*Server).branchSnapshot), "Make jails from a snapshot. Some may fail; the answer says which."},
 	{"POST /snapshots/{sid}/warm", access.Operator, call(ok, (*Server).warmSnapshot), "Make frozen copies of a snapshot ahead of need."},
@@ -59,7 +65,9 @@ var routes = []route{
 	{"GET /jails/{id}/files/watch", access.Viewer, raw((*Server).watchFiles).
 		gives(ok, nil).or(ok, eventKind, wire.FileEvent{}).streams(),
 		"Stream changes below a path as they happen."},
-	{"GET /jails/{id}/fs/diff", access.Viewer, call(ok, (*Server).diffJail), "List what a jail changed in its root filesystem or its workspace, by path."},
+	{"GET /jails/{id}/fs/diff", access.Viewer, raw((*Server).diffFiles).
+		gives(ok, wire.Page[wire.Change]{}).or(ok, textKind, nil).or(ok, htmlKind, nil),
+		"List what a jail changed in its root filesystem or its workspace, or how it differs from a snapshot or another jail, by path."},
 
 	{"GET /jails/{id}/events", access.Viewer, raw((*Server).streamEvents).
 		gives(ok, nil).or(ok, eventKind, wire.Event{}).or(ok, lineKind, wire.Event{}).streams(),

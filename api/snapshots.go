@@ -16,6 +16,8 @@ import (
 // Snapshots is what the API asks of the part that keeps snapshots.
 // *snapshot.Keeper is one.
 type Snapshots interface {
+	Comparer
+
 	Take(ctx context.Context, j id.Jail, o snapshot.TakeOptions) (snapshot.Snapshot, error)
 	Get(ctx context.Context, s id.Snapshot) (snapshot.Snapshot, error)
 	List(ctx context.Context, o snapshot.ListOptions) ([]snapshot.Snapshot, error)

@@ -15,39 +15,150 @@ import (
 )
 
 func (c *command) diff() *cobra.Command {
-	var o client.ChangesOptions
+	var o diffOptions
 	var colour string
 	cmd := &cobra.Command{
-		Use: "diff JAIL [PATH...]", Short: "Show what a jail changed in its files", Args: cobra.MinimumNArgs(1),
+		Use: "diff JAIL [PATH...] | diff SNAPSHOT|JAIL [SNAPSHOT|JAIL]", Short: "Show what a jail changed, or what differs between jails and snapshots", Args: cobra.MinimumNArgs(1),
 		Long: `List what a jail changed in its root filesystem, or with --workspace in its
 workspace; with paths, only there and below. A file whose content is the same is
 metadata, with what of it differs; one that has only moved is renamed.
+
+Of two, each a jail or a snapshot, show what has to change to come from the first
+to the second: files, the workspace, processes and their connections, what was
+recorded, and what was used. A snapshot alone is compared with the jail it was
+taken of. --files, --workspace, --processes, --events and --usage show only that.
 
 With --unified the differences of text files are printed as diff -u writes them,
 so that patch and git apply can read them.`,
 		Example: `  glasshouse diff j-4k2v9c7m1xqe
   glasshouse diff j-4k2v9c7m1xqe /etc --unified
-  glasshouse diff j-4k2v9c7m1xqe --workspace -u | git apply --check`,
+  glasshouse diff j-4k2v9c7m1xqe --workspace -u | git apply --check
+  glasshouse diff s-7m3wq2xk9dpa
+  glasshouse diff s-7m3wq2xk9dpa j-4k2v9c7m1xqe --processes
+  glasshouse diff j-4k2v9c7m1xqe j-b8r5n3t6yhuc --html > diff.html`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			out, err := c.screen(colour)
 			if err != nil {
+				return err
+			}
+			from, to, paths := compared(args)
+			if err := o.check(from, to, c.json, paths); err != nil {
 				return err
 			}
 			cl, err := c.client(cmd.Context())
 			if err != nil {
 				return err
 			}
-			paths := args[1:]
+			if from != "" {
+				return c.compare(cmd.Context(), cl, from, to, o, out)
+			}
 			if len(paths) == 0 {
 				paths = []string{""}
 			}
-			return c.showDiff(cmd.Context(), cl, id.Jail(args[0]), o, paths, out)
+			return c.showDiff(cmd.Context(), cl, id.Jail(args[0]), client.ChangesOptions{Workspace: o.Workspace, Unified: o.Unified}, paths, out)
 		},
 	}
 	cmd.Flags().BoolVar(&o.Workspace, "workspace", false, "the workspace, not the root filesystem")
 	cmd.Flags().BoolVarP(&o.Unified, "unified", "u", false, "the differences of text files, as diff -u writes them")
+	cmd.Flags().BoolVar(&o.Files, "files", false, "of two: what differs in the root filesystem")
+	cmd.Flags().BoolVar(&o.Processes, "processes", false, "of two: what differs in what runs")
+	cmd.Flags().BoolVar(&o.Events, "events", false, "of two: what was recorded since they parted")
+	cmd.Flags().BoolVar(&o.Usage, "usage", false, "of two: what was used")
+	cmd.Flags().BoolVar(&o.HTML, "html", false, "of two: as a page that needs nothing beside it")
 	colourFlag(cmd, &colour)
 	return cmd
+}
+
+// diffOptions are the flags of diff.
+type diffOptions struct {
+	Files, Workspace, Processes, Events, Usage bool
+	Unified, HTML                              bool
+}
+
+// compared returns the two that arguments name, or else of one jail the paths that
+// are looked at.
+func compared(args []string) (from, to string, paths []string) {
+	two := len(args) == 2 && (id.Valid('j', args[1]) || id.Valid('s', args[1]))
+	switch {
+	case two:
+		return args[0], args[1], nil
+	case id.Valid('s', args[0]):
+		return args[0], "", args[1:]
+	}
+	return "", "", args[1:]
+}
+
+func (o diffOptions) check(from, to string, json bool, paths []string) error {
+	switch {
+	case from == "" && (o.Files || o.Processes || o.Events || o.Usage || o.HTML):
+		return usagef("--files, --processes, --events, --usage and --html are about two: name a snapshot or a jail to compare with")
+	case from != "" && len(paths) > 0:
+		return usagef("%q is the id of neither a jail nor a snapshot", paths[0])
+	case o.HTML && json:
+		return usagef("either --html or --json")
+	}
+	return nil
+}
+
+// only are the parts of a comparison that are wanted; none is all.
+func (o diffOptions) only() (parts []string) {
+	for _, part := range []struct {
+		name   string
+		wanted bool
+	}{{"files", o.Files}, {"workspace", o.Workspace}, {"processes", o.Processes}, {"events", o.Events}, {"usage", o.Usage}} {
+		if part.wanted {
+			parts = append(parts, part.name)
+		}
+	}
+	return parts
+}
+
+// compare shows what differs between two.
+func (c *command) compare(ctx context.Context, cl *client.Client, from, to string, o diffOptions, out screen) error {
+	q := client.CompareOptions{Only: o.only(), Unified: o.Unified}
+	if o.Unified && !o.HTML && !c.json {
+		return showPatch(ctx, cl, from, to, q, out)
+	}
+	kind := "text/plain"
+	switch {
+	case c.json:
+		kind = "application/json"
+	case o.HTML:
+		kind = "text/html"
+	}
+	page, err := cl.ComparisonPage(ctx, kind, from, to, q)
+	if err != nil {
+		return err
+	}
+	defer page.Close()
+	_, err = io.Copy(out, page) // the daemon has made it harmless
+	return err
+}
+
+// showPatch writes what patch reads of the files, and nothing else.
+func showPatch(ctx context.Context, cl *client.Client, from, to string, q client.CompareOptions, out screen) error {
+	if len(q.Only) == 0 {
+		q.Only = []string{"files", "workspace"}
+	}
+	cmp, err := cl.Compare(ctx, from, to, q)
+	if err != nil {
+		return err
+	}
+	for _, tree := range []*wire.FileChanges{cmp.Files, cmp.Workspace} {
+		if tree == nil {
+			continue
+		}
+		if tree.Unknown != "" {
+			fmt.Fprintln(out, out.paint(faint, "# "+printable(tree.Unknown)))
+		}
+		for _, ch := range tree.List {
+			showUnified(out, ch)
+		}
+		if tree.More > 0 {
+			fmt.Fprintln(out, out.paint(faint, fmt.Sprintf("# and %d more", tree.More)))
+		}
+	}
+	return nil
 }
 
 func (c *command) showDiff(ctx context.Context, cl *client.Client, jid id.Jail, o client.ChangesOptions, paths []string, out screen) error {

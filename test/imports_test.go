@@ -38,6 +38,7 @@ var may = map[string][]string{
 	"host/criu":           {"host/cgroup"},
 	"host/disk":           {},
 	"host/netns":          {},
+	"host/process":        {},
 	"host/overlay":        {},
 	"host/probe":          {"host/*"},
 	"host/seccomp":        {},
@@ -55,7 +56,7 @@ var may = map[string][]string{
 
 	"snapshot/images": {},
 
-	"snapshot": {"event", "jail", "snapshot/images"},
+	"snapshot": {"event", "eventlog", "jail", "report", "snapshot/images"},
 
 	"store": {"jail", "access", "api/replay", "snapshot"},
 

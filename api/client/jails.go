@@ -123,6 +123,7 @@ type ChangesOptions struct {
 	Workspace bool   // those in its workspace instead
 	Path      string // only those at this path or below it
 	Unified   bool   // with the differences of text files
+	Against   string // a snapshot or a jail: how the jail differs from that
 }
 
 // Changes yields what a jail changed, by path.
@@ -134,6 +135,9 @@ func (c *Client) Changes(ctx context.Context, j id.Jail, o ChangesOptions) iter.
 	}
 	if o.Unified {
 		q.Set("content", "unified")
+	}
+	if o.Against != "" {
+		q.Set("against", o.Against)
 	}
 	return pages[wire.Change](ctx, c, jailPath(j, "/fs/diff"), q)
 }
