@@ -106,13 +106,14 @@ func (s *Store) restore(ctx context.Context, x *index, into string) (err error) 
 	})
 }
 
-// makeFile makes a file of zeros.
+// makeFile makes a file of zeros. Who may come to it, its directory says: who goes
+// on with the processes reads their images as a user of its own.
 func makeFile(name string, size int64) error {
-	f, err := os.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	f, err := os.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
 	if err != nil {
 		return err
 	}
-	if err := errors.Join(f.Truncate(size), f.Close()); err != nil {
+	if err := errors.Join(f.Chmod(0o644), f.Truncate(size), f.Close()); err != nil {
 		os.Remove(name)
 		return err
 	}

@@ -503,3 +503,22 @@ func TestDeletedWhileRead(t *testing.T) {
 		}
 	}
 }
+
+// Whoever goes on with the processes is another user than the daemon.
+func TestImagesThatCameBackCanBeReadByOthers(t *testing.T) {
+	h := newHouse(t)
+	h.put(h.dump("src", memory(1, 1)), "kept")
+	into := filepath.Join(t.TempDir(), "back")
+	if _, err := h.store.Get(t.Context(), h.path("kept"), into); err != nil {
+		t.Fatal(err)
+	}
+	files, err := os.ReadDir(into)
+	if err != nil || len(files) == 0 {
+		t.Fatalf("%d files, %v", len(files), err)
+	}
+	for _, f := range files {
+		if fi, err := f.Info(); err != nil || fi.Mode().Perm() != 0o644 {
+			t.Errorf("%s has the mode %v, %v; want it readable", f.Name(), fi.Mode(), err)
+		}
+	}
+}
