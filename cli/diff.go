@@ -3,12 +3,14 @@ package cli
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"strings"
 
 	"glasshouse/api/client"
 	"glasshouse/api/wire"
+	"glasshouse/fault"
 	"glasshouse/id"
 
 	"github.com/spf13/cobra"
@@ -18,7 +20,7 @@ func (c *command) diff() *cobra.Command {
 	var o diffOptions
 	var colour string
 	cmd := &cobra.Command{
-		Use: "diff JAIL [PATH...] | diff SNAPSHOT|JAIL [SNAPSHOT|JAIL]", Short: "Show what a jail changed, or what differs between jails and snapshots", Args: cobra.MinimumNArgs(1),
+		Use: "diff JAIL|SNAPSHOT [JAIL|SNAPSHOT | PATH...]", Short: "Show what a jail changed, or what differs between jails and snapshots", Args: cobra.MinimumNArgs(1),
 		Long: `List what a jail changed in its root filesystem, or with --workspace in its
 workspace; with paths, only there and below. A file whose content is the same is
 metadata, with what of it differs; one that has only moved is renamed.
@@ -41,21 +43,28 @@ so that patch and git apply can read them.`,
 			if err != nil {
 				return err
 			}
-			from, to, paths := compared(args)
-			if err := o.check(from, to, c.json, paths); err != nil {
-				return err
+			if o.HTML && c.json {
+				return usagef("either --html or --json")
 			}
 			cl, err := c.client(cmd.Context())
 			if err != nil {
 				return err
 			}
-			if from != "" {
+			from, to, paths, err := compared(cmd.Context(), cl, args)
+			if err != nil {
+				return err
+			}
+			two := to != "" || id.Valid('s', from)
+			if err := o.check(two, paths); err != nil {
+				return err
+			}
+			if two {
 				return c.compare(cmd.Context(), cl, from, to, o, out)
 			}
 			if len(paths) == 0 {
 				paths = []string{""}
 			}
-			return c.showDiff(cmd.Context(), cl, id.Jail(args[0]), client.ChangesOptions{Workspace: o.Workspace, Unified: o.Unified}, paths, out)
+			return c.showDiff(cmd.Context(), cl, id.Jail(from), client.ChangesOptions{Workspace: o.Workspace, Unified: o.Unified}, paths, out)
 		},
 	}
 	cmd.Flags().BoolVar(&o.Workspace, "workspace", false, "the workspace, not the root filesystem")
@@ -75,27 +84,42 @@ type diffOptions struct {
 	Unified, HTML                              bool
 }
 
-// compared returns the two that arguments name, or else of one jail the paths that
-// are looked at.
-func compared(args []string) (from, to string, paths []string) {
-	two := len(args) == 2 && (id.Valid('j', args[1]) || id.Valid('s', args[1]))
-	switch {
-	case two:
-		return args[0], args[1], nil
-	case id.Valid('s', args[0]):
-		return args[0], "", args[1:]
+// compared returns the two that arguments name or, of one jail, the paths that are
+// looked at. Paths begin with a slash; names and ids do not.
+func compared(ctx context.Context, cl *client.Client, args []string) (from, to string, paths []string, err error) {
+	if from, err = eitherNamed(ctx, cl, args[0]); err != nil {
+		return "", "", nil, err
 	}
-	return "", "", args[1:]
+	if len(args) == 2 && !strings.HasPrefix(args[1], "/") {
+		to, err = eitherNamed(ctx, cl, args[1])
+		return from, to, nil, err
+	}
+	return from, "", args[1:], nil
 }
 
-func (o diffOptions) check(from, to string, json bool, paths []string) error {
+// eitherNamed returns the jail or snapshot that has this id, or is the only one of
+// this name.
+func eitherNamed(ctx context.Context, cl *client.Client, arg string) (string, error) {
+	if id.Valid('j', arg) || id.Valid('s', arg) {
+		return arg, nil
+	}
+	found, err := jailsNamed(ctx, cl, arg)
+	if err != nil {
+		return "", err
+	}
+	snapshots, err := snapshotsNamed(ctx, cl, arg)
+	if err != nil && !errors.Is(err, fault.Unsupported) { // a daemon may keep none
+		return "", err
+	}
+	return only(append(found, snapshots...), arg, "jail or snapshot")
+}
+
+func (o diffOptions) check(two bool, paths []string) error {
 	switch {
-	case from == "" && (o.Files || o.Processes || o.Events || o.Usage || o.HTML):
+	case !two && (o.Files || o.Processes || o.Events || o.Usage || o.HTML):
 		return usagef("--files, --processes, --events, --usage and --html are about two: name a snapshot or a jail to compare with")
-	case from != "" && len(paths) > 0:
-		return usagef("%q is the id of neither a jail nor a snapshot", paths[0])
-	case o.HTML && json:
-		return usagef("either --html or --json")
+	case two && len(paths) > 0:
+		return usagef("paths are for the changes of one jail; with a snapshot, name what to compare it with")
 	}
 	return nil
 }
@@ -140,11 +164,11 @@ func showPatch(ctx context.Context, cl *client.Client, from, to string, q client
 	if len(q.Only) == 0 {
 		q.Only = []string{"files", "workspace"}
 	}
-	cmp, err := cl.Compare(ctx, from, to, q)
+	c, err := cl.Compare(ctx, from, to, q)
 	if err != nil {
 		return err
 	}
-	for _, tree := range []*wire.FileChanges{cmp.Files, cmp.Workspace} {
+	for _, tree := range []*wire.FileChanges{c.Files, c.Workspace} {
 		if tree == nil {
 			continue
 		}
