@@ -8,6 +8,8 @@ import (
 	"os"
 	"path/filepath"
 
+	"golang.org/x/sys/unix"
+
 	"glasshouse/fault"
 	"glasshouse/host/disk"
 	"glasshouse/host/overlay"
@@ -119,6 +121,9 @@ func (b *Backend) CopyLayer(ctx context.Context, p jail.Plan, to string) (err er
 	if err := checkPlace(p, op); err != nil {
 		return err
 	}
+	if _, err := os.Lstat(to); !errors.Is(err, fs.ErrNotExist) {
+		return errors.Join(err, fault.Newf(fault.Conflict, op, to, "there is something of that name"))
+	}
 	l := layout{p.Dir}
 	defer func() {
 		if err != nil {
@@ -154,6 +159,17 @@ func (b *Backend) copyFiles(ctx context.Context, p jail.Plan, to string) (err er
 	if err := disk.Make(ctx, to, at, p.Limits.DiskMB, b.cfg.Templates); err != nil {
 		return err
 	}
+	volume, err := os.Open(at)
+	if err != nil {
+		return err
+	}
+	// What the host's disk has no room for is only told to who asks for it.
+	defer func() {
+		if err == nil {
+			err = unix.Syncfs(int(volume.Fd()))
+		}
+		err = errors.Join(err, volume.Close())
+	}()
 	for _, upper := range []string{l.upper(), l.wsUpper()} {
 		if _, err := os.Lstat(upper); errors.Is(err, fs.ErrNotExist) {
 			continue

@@ -2,6 +2,7 @@ package criu
 
 import (
 	"context"
+	"errors"
 	"os"
 
 	"github.com/checkpoint-restore/go-criu/v8/rpc"
@@ -24,7 +25,11 @@ type Dump struct {
 const maxGhost = 1 << 30
 
 // Dump writes a frozen jail's processes to d.Dir and leaves them as they were,
-// also if it fails.
+// also if it fails or is called off: what was begun is always finished or undone
+// by the worker itself, which may take a moment.
+//
+// Whoever kills the worker, as root can, may kill the jail: there are instants in
+// which a process of it runs the worker's code in place of its own.
 func (t *Tool) Dump(ctx context.Context, d Dump) error {
 	dir, err := os.Open(d.Dir)
 	if err != nil {
@@ -42,7 +47,10 @@ func (t *Tool) Dump(ctx context.Context, d Dump) error {
 		opts.External = append(opts.External, "mnt["+at+"]:"+at)
 	}
 	req := &rpc.CriuReq{Type: ptr(rpc.CriuReqType_DUMP), Opts: opts}
-	_, err = t.work(ctx, place{netns: d.Netns}, req, d.Dir, nil)
+	if _, err = t.work(ctx, place{netns: d.Netns, precious: true}, req, d.Dir, nil); err != nil {
+		// A worker that was killed has left them running.
+		err = errors.Join(err, d.Cgroup.Freeze(context.WithoutCancel(ctx)))
+	}
 	return err
 }
 

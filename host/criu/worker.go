@@ -23,6 +23,10 @@ import (
 type place struct {
 	netns  string         // path of the network namespace
 	cgroup *cgroup.Cgroup // to be born in, as the root of its cgroup namespace; nil: in ours
+
+	// precious says that others depend on the worker's life: the kernel is to
+	// look for memory elsewhere, and a worker that hangs gets more time.
+	precious bool
 }
 
 var environ = []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}
@@ -44,7 +48,14 @@ func (t *Tool) work(ctx context.Context, at place, req *rpc.CriuReq, dir string,
 			return err
 		}
 		resp, err = w.talk(ctx, req, step)
-		return errors.Join(err, w.end(err != nil))
+		patience := time.Duration(0)
+		if err != nil {
+			patience = 5 * time.Second
+			if at.precious {
+				patience = 2 * time.Minute
+			}
+		}
+		return errors.Join(err, w.end(patience))
 	})
 	if err != nil {
 		return nil, fmt.Errorf("criu: %w%s", err, complaint(dir))
@@ -101,6 +112,10 @@ func (t *Tool) start(at place) (*worker, error) {
 	if err := begin(); err != nil {
 		ours.Close()
 		return nil, fmt.Errorf("start %s: %w", t.path, err)
+	}
+	if at.precious {
+		// Without the power to, it stays what it is.
+		_ = os.WriteFile(fmt.Sprintf("/proc/%d/oom_score_adj", cmd.Process.Pid), []byte("-1000"), 0)
 	}
 	return &worker{cmd, ours}, nil
 }
@@ -161,11 +176,11 @@ func errno(r *rpc.CriuResp) string {
 	return ""
 }
 
-// end waits for the worker, which is killed only if it has failed and hangs.
-func (w *worker) end(failed bool) error {
+// end waits for the worker. If patience is not 0 it is killed after that.
+func (w *worker) end(patience time.Duration) error {
 	w.sock.Close()
-	if failed {
-		kill := time.AfterFunc(5*time.Second, func() { w.cmd.Process.Kill() })
+	if patience > 0 {
+		kill := time.AfterFunc(patience, func() { w.cmd.Process.Kill() })
 		defer kill.Stop()
 	}
 	var status *exec.ExitError

@@ -163,6 +163,8 @@ func unbind(path string) error {
 // loopback prepares the namespace of this thread: its loopback goes up, and
 // since root in the jail has no power here, what a jail's root expects to be
 // able to do is opened to everybody in it: to listen on any port and to ping.
+// Sockets of multipath TCP, which Go's servers ask for first, could not be
+// written down; where there are none, programs take TCP.
 func loopback() error {
 	lo, err := netlink.LinkByName("lo")
 	if err != nil {
@@ -174,7 +176,16 @@ func loopback() error {
 	return errors.Join(
 		sysctl("net/ipv4/ip_unprivileged_port_start", "0"),
 		sysctl("net/ipv4/ping_group_range", "0 2147483647"),
+		optional(sysctl("net/mptcp/enabled", "0")),
 	)
+}
+
+// optional is err, unless it says that the kernel has no such setting.
+func optional(err error) error {
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	return err
 }
 
 // sysctl sets a setting of the thread's network namespace.
