@@ -32,7 +32,7 @@ type Options struct {
 // jail.Backend. open is called once for each daemon that a scenario has: two
 // calls are two daemons, and what one leaves the other must find.
 func Run(t *testing.T, open func(t *testing.T) jail.Backend, opts Options) {
-	if childCreates(t, open) {
+	if childMakes(t, open) {
 		return
 	}
 	b := open(t)
@@ -69,6 +69,7 @@ func Run(t *testing.T, open func(t *testing.T) jail.Backend, opts Options) {
 	s.clause(t, "TwoJailsStayApart", s.twoJailsStayApart)
 	s.clause(t, "TwentyAtOnce", s.twentyAtOnce)
 	s.clause(t, "Attacks", s.attacks)
+	s.clause(t, "Checkpoint", s.checkpoint)
 
 	if filtered() {
 		return // not every clause has had its turn
@@ -89,6 +90,8 @@ type suite struct {
 	init    string
 	clauses []string // that were reached, below the name of Run's test
 	prefix  string
+
+	restored bool // new jails are made by Restore
 }
 
 // clause runs one clause of the contract, unless the backend is excused from it.
@@ -97,7 +100,7 @@ func (s *suite) clause(t *testing.T, name string, f func(t *testing.T)) {
 	full := outer + name
 	s.clauses = append(s.clauses, full)
 	t.Run(name, func(t *testing.T) {
-		if reason, ok := s.opts.Differs[full]; ok {
+		if reason, ok := s.opts.Differs[contract(full)]; ok {
 			t.Skipf("allowed to differ: %s", reason)
 		}
 		s.prefix = full + "/"

@@ -71,7 +71,28 @@ func isProcessOf(dir string, p jail.Plan) bool {
 	if bytes.Contains(readProc(dir, "cgroup"), name) {
 		return true
 	}
-	return ownMounts(dir) && bytes.Contains(readProc(dir, "mountinfo"), name)
+	return ownMounts(dir) && !isForeign(status) && bytes.Contains(readProc(dir, "mountinfo"), name)
+}
+
+// isForeign reports whether a process is the child of somebody who has nothing
+// to do with us: if it has a mount namespace of its own, what it sees of a jail
+// it has copied from the host's.
+func isForeign(status []byte) bool {
+	for {
+		parent := field(status, "PPid")
+		if parent == strconv.Itoa(os.Getpid()) {
+			return false
+		}
+		if parent == "1" || parent == "0" || parent == "" {
+			break
+		}
+		dir := "/proc/" + parent
+		if exe, _ := os.Readlink(filepath.Join(dir, "exe")); strings.HasSuffix(exe, ".test") || strings.HasSuffix(exe, "/go") {
+			return true
+		}
+		status = readProc(dir, "status")
+	}
+	return false
 }
 
 // isTest reports whether a process is one of the suite's own children, which

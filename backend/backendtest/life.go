@@ -201,9 +201,15 @@ const (
 	childTest = "GLASSHOUSE_BACKENDTEST_TEST"
 )
 
-// childCreates creates the jail of the environment's plan and reports true, if
-// this process is such a daemon.
-func childCreates(t *testing.T, open func(t *testing.T) jail.Backend) bool {
+// An order is what such a daemon is to do.
+type order struct {
+	Plan   jail.Plan
+	Images string // to make the jail from; "" has it created
+}
+
+// childMakes makes the jail of the environment's order and reports true, if this
+// process is such a daemon.
+func childMakes(t *testing.T, open func(t *testing.T) jail.Backend) bool {
 	file := os.Getenv(childPlan)
 	if file == "" {
 		return false
@@ -215,12 +221,18 @@ func childCreates(t *testing.T, open func(t *testing.T) jail.Backend) bool {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var p jail.Plan
-	if err := json.Unmarshal(data, &p); err != nil {
+	var o order
+	if err := json.Unmarshal(data, &o); err != nil {
 		t.Fatal(err)
 	}
+	b := open(t)
 	fmt.Println("creating")
-	if _, err := open(t).Create(t.Context(), p); err != nil {
+	if o.Images == "" {
+		_, err = b.Create(t.Context(), o.Plan)
+	} else {
+		_, err = b.(jail.Checkpointer).Restore(t.Context(), o.Plan, o.Images)
+	}
+	if err != nil {
 		t.Fatal(err)
 	}
 	fmt.Println("created")
@@ -231,18 +243,24 @@ func childCreates(t *testing.T, open func(t *testing.T) jail.Backend) bool {
 // cleanInTheMiddleOfCreate kills daemons at moments spread over Create, from
 // its first step to past its end.
 func (s *suite) cleanInTheMiddleOfCreate(t *testing.T) {
-	name, _, _ := strings.Cut(t.Name(), "/CleanInTheMiddleOfCreate")
-	whole := s.creationTime(t, name)
+	s.cleanInTheMiddle(t, "/CleanInTheMiddleOfCreate", func(t *testing.T) order { return order{Plan: s.newPlan(t)} })
+}
+
+// cleanInTheMiddle does so to daemons with the orders given.
+func (s *suite) cleanInTheMiddle(t *testing.T, clause string, give func(t *testing.T) order) {
+	name, _, _ := strings.Cut(t.Name(), clause)
+	whole := s.dieMaking(t, name, give(t), time.Minute)
 	const moments = 16
 	for i := range moments {
 		after := whole * time.Duration(i) / (moments - 4)
 		after += time.Duration(rand.Int64N(int64(whole/moments) + 1))
 		s.clause(t, fmt.Sprintf("moment-%02d", i), func(t *testing.T) {
-			p := s.newPlan(t)
-			s.dieCreating(t, name, p, after)
+			o := give(t)
+			p := o.Plan
+			s.dieMaking(t, name, o, after)
 			daemon := s.open(t)
 			if err := daemon.Clean(t.Context(), p); err != nil {
-				t.Fatalf("Clean after death %v into Create: %v", after, err)
+				t.Fatalf("Clean after death %v into it: %v", after, err)
 			}
 			mustNotLeak(t, p)
 			time.Sleep(50 * time.Millisecond) // for what may still be on its way
@@ -254,17 +272,11 @@ func (s *suite) cleanInTheMiddleOfCreate(t *testing.T) {
 	}
 }
 
-func (s *suite) creationTime(t *testing.T, name string) time.Duration {
+// dieMaking runs a daemon that makes a jail and is killed some time after it
+// began, or when it is done. It returns how long it had.
+func (s *suite) dieMaking(t *testing.T, name string, o order, after time.Duration) time.Duration {
 	t.Helper()
-	p := s.newPlan(t)
-	return s.dieCreating(t, name, p, time.Minute)
-}
-
-// dieCreating runs a daemon that creates p and is killed some time after it
-// began, or when it is done. It returns how long Create had.
-func (s *suite) dieCreating(t *testing.T, name string, p jail.Plan, after time.Duration) time.Duration {
-	t.Helper()
-	data, err := json.Marshal(p)
+	data, err := json.Marshal(o)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -308,7 +320,7 @@ func (s *suite) dieCreating(t *testing.T, name string, p jail.Plan, after time.D
 	await("the end of its output")
 	cmd.Wait()
 	if status := cmd.ProcessState.Sys().(syscall.WaitStatus); status.Signal() != syscall.SIGKILL {
-		t.Fatalf("Create in another process: %v\n%s", cmd.ProcessState, seen.String())
+		t.Fatalf("making a jail in another process: %v\n%s", cmd.ProcessState, seen.String())
 	}
 	return took
 }

@@ -102,6 +102,9 @@ func (s *suite) newBox(t *testing.T, change ...func(*jail.Plan)) *box {
 
 func (s *suite) create(t *testing.T, p jail.Plan) *box {
 	t.Helper()
+	if s.restored && isNew(t, p) {
+		return s.recreate(t, p)
+	}
 	inst, err := s.backend.Create(t.Context(), p)
 	if err != nil {
 		t.Fatalf("Create: %v", err)

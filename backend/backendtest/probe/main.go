@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -29,8 +30,11 @@ var commands = map[string]func(args []string) error{
 	"files":    files,
 	"fork":     fork,
 	"forks":    forks,
+	"hold":     hold,
+	"keep":     keep,
 	"kill-all": killAll,
 	"loopback": loopback,
+	"part":     part,
 	"powers":   powers,
 	"storm":    storm,
 }
@@ -91,9 +95,14 @@ func burn(args []string) error {
 
 // eat takes megabytes of memory, each page of them.
 func eat(args []string) error {
+	_, err := take(args)
+	return err
+}
+
+func take(args []string) ([][]byte, error) {
 	mb, err := strconv.Atoi(args[0])
 	if err != nil {
-		return err
+		return nil, err
 	}
 	var held [][]byte
 	for range mb {
@@ -104,6 +113,17 @@ func eat(args []string) error {
 		held = append(held, b)
 	}
 	fmt.Println("took", len(held), "MB")
+	return held, nil
+}
+
+// hold is eat, and keeps what it has taken.
+func hold(args []string) error {
+	held, err := take(args)
+	if err != nil {
+		return err
+	}
+	time.Sleep(time.Hour)
+	runtime.KeepAlive(held)
 	return nil
 }
 

@@ -1,0 +1,256 @@
+package backendtest
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"glasshouse/fault"
+	"glasshouse/id"
+	"glasshouse/jail"
+	"glasshouse/jailinit/control"
+)
+
+// checkpoint is the contract of jail.Checkpointer, for backends that are one.
+func (s *suite) checkpoint(t *testing.T) {
+	s.checkpointer(t)
+	s.clause(t, "Keeps", s.keeps)
+	s.clause(t, "DumpLeavesFrozenAndUnharmed", s.dumpLeavesFrozenAndUnharmed)
+	s.clause(t, "RestoreIsFrozenUntilThawed", s.restoreIsFrozenUntilThawed)
+	s.clause(t, "SeveralFromOne", s.severalFromOne)
+	s.clause(t, "CopyOfACopy", s.copyOfACopy)
+	s.clause(t, "CommandsGoOn", s.commandsGoOn)
+	s.clause(t, "Outward", s.outward)
+	s.clause(t, "FullOfProcesses", s.fullOfProcesses)
+	s.clause(t, "FullOfMemory", s.fullOfMemory)
+	s.clause(t, "FailedDump", s.failedDump)
+	s.clause(t, "FailedRestore", s.failedRestore)
+	s.clause(t, "HelpersDie", s.helpersDie)
+	s.clause(t, "CleanInTheMiddleOfRestore", s.cleanInTheMiddleOfRestore)
+	s.clause(t, "CopyLayer", s.copyLayer)
+	s.clause(t, "SealLayer", s.sealLayer)
+	s.clause(t, "Restored", s.restoredJails)
+}
+
+// checkpointer returns the backend as one that writes jails down, and skips the
+// test if it is none, or not on this host.
+func (s *suite) checkpointer(t *testing.T) jail.Checkpointer {
+	t.Helper()
+	cp, ok := s.backend.(jail.Checkpointer)
+	if !ok {
+		t.Skip("jails of this backend cannot be written down")
+	}
+	switch err := cp.CanCheckpoint(t.Context()); {
+	case errors.Is(err, fault.Unsupported):
+		if fault.RemedyOf(err) == "" {
+			t.Errorf("CanCheckpoint names no remedy: %v", err)
+		}
+		t.Skipf("%v (remedy: %s)", err, fault.RemedyOf(err))
+	case err != nil:
+		t.Fatalf("CanCheckpoint was inconclusive: %v", err)
+	}
+	return cp
+}
+
+// restoredJails runs what is demanded of any jail against jails that were
+// written down as soon as they were made, and made again from there. A backend
+// may differ where its other jails do.
+func (s *suite) restoredJails(t *testing.T) {
+	s.restored = true
+	defer func() { s.restored = false }()
+	s.clause(t, "Inside", s.inside)
+	s.clause(t, "Owners", s.owners)
+	s.clause(t, "WritesLandInTheUpper", s.writesLandInTheUpper)
+	s.clause(t, "Workspace", s.workspace)
+	s.clause(t, "Mounts", s.mounts)
+	s.clause(t, "FreezeAndThaw", s.freezeAndThaw)
+	s.clause(t, "KillLeavesNoProcess", s.killLeavesNoProcess)
+	s.clause(t, "DoneClosesWhenInitDies", s.doneClosesWhenInitDies)
+	s.clause(t, "OpenFindsTheJailAgain", s.openFindsTheJailAgain)
+	s.clause(t, "CleanAfterEveryDeath", s.cleanAfterEveryDeath)
+	s.clause(t, "StoppedJailStartsAgain", s.stoppedJailStartsAgain)
+	s.clause(t, "MountShowsAStoppedJail", s.mountShowsAStoppedJail)
+	s.clause(t, "Limits", s.limits)
+	s.clause(t, "StatsArePlausible", s.statsArePlausible)
+	s.clause(t, "TwoJailsStayApart", s.twoJailsStayApart)
+	s.clause(t, "Attacks", s.attacks)
+}
+
+// cleanInTheMiddleOfRestore is cleanInTheMiddleOfCreate for daemons that make a
+// jail from images.
+func (s *suite) cleanInTheMiddleOfRestore(t *testing.T) {
+	b := s.newBox(t)
+	b.start(t, "exec probe fork 6")
+	img := b.snapshot(t)
+	before := fingerprint(t, img.dir)
+	s.cleanInTheMiddle(t, "/Checkpoint/CleanInTheMiddleOfRestore", func(t *testing.T) order {
+		return order{Plan: img.newPlan(t, s), Images: img.dir}
+	})
+	if after := fingerprint(t, img.dir); after != before {
+		t.Errorf("the images have changed:\n%s\nwere\n%s", after, before)
+	}
+	b.kill(t)
+}
+
+// An image is what was taken of a jail: its processes and its files.
+type image struct {
+	dir   string
+	layer string
+	plan  jail.Plan // of the jail it was taken of
+}
+
+// newImage makes room for one, and insists when the test ends that nothing is
+// mounted of it any more.
+func (s *suite) newImage(t *testing.T, p jail.Plan) *image {
+	t.Helper()
+	base := shortTempDir(t)
+	img := &image{dir: filepath.Join(base, "images"), layer: filepath.Join(base, "layer.img"), plan: p}
+	if err := os.Mkdir(img.dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		left := loopsOf(jail.Plan{ID: id.Jail(base)})
+		for end := time.Now().Add(2 * time.Second); len(left) > 0 && time.Now().Before(end); left = loopsOf(jail.Plan{ID: id.Jail(base)}) {
+			time.Sleep(10 * time.Millisecond)
+		}
+		if len(left) > 0 {
+			t.Errorf("the host still holds of the layer: %v", left)
+		}
+		entries, err := os.ReadDir(base)
+		for _, e := range entries {
+			if e.Name() != "images" && e.Name() != "layer.img" {
+				t.Errorf("beside the images there is %s, %v", e.Name(), err)
+			}
+		}
+	})
+	return img
+}
+
+// hold parks init and freezes the jail, as is demanded before a Dump.
+func (b *box) hold(t *testing.T) {
+	t.Helper()
+	if err := b.ctl.Park(deadline(t, 20*time.Second), 5*time.Second); err != nil {
+		t.Fatalf("Park: %v", err)
+	}
+	if err := b.inst.Freeze(deadline(t, 20*time.Second)); err != nil {
+		t.Fatalf("Freeze: %v", err)
+	}
+}
+
+// letGo undoes hold.
+func (b *box) letGo(t *testing.T) {
+	t.Helper()
+	if err := b.inst.Thaw(deadline(t, 20*time.Second)); err != nil {
+		t.Fatalf("Thaw: %v", err)
+	}
+	b.ctl.Unpark()
+}
+
+// take writes down a held jail.
+func (b *box) take(t *testing.T) *image {
+	t.Helper()
+	cp, img := b.suite.checkpointer(t), b.suite.newImage(t, b.plan)
+	if err := cp.Dumpable(t.Context(), b.plan, b.inst); err != nil {
+		t.Fatalf("Dumpable: %v", err)
+	}
+	if err := cp.Dump(deadline(t, time.Minute), b.plan, b.inst, img.dir); err != nil {
+		t.Fatalf("Dump: %v", err)
+	}
+	if err := cp.CopyLayer(deadline(t, time.Minute), b.plan, img.layer); err != nil {
+		t.Fatalf("CopyLayer: %v", err)
+	}
+	return img
+}
+
+// snapshot takes a jail, which goes on.
+func (b *box) snapshot(t *testing.T) *image {
+	t.Helper()
+	b.hold(t)
+	img := b.take(t)
+	b.letGo(t)
+	return img
+}
+
+// plan plans another jail from img: with ids, a name and a directory of its own.
+func (img *image) newPlan(t *testing.T, s *suite, change ...func(*jail.Plan)) jail.Plan {
+	t.Helper()
+	return s.newPlan(t, append([]func(*jail.Plan){func(p *jail.Plan) {
+		p.Limits, p.Network, p.Mounts, p.Workspace = img.plan.Limits, img.plan.Network, img.plan.Mounts, img.plan.Workspace
+		p.Sealed = append([]string{img.layer}, img.plan.Sealed...)
+	}}, change...)...)
+}
+
+// frozen makes a jail from img, which waits.
+func (s *suite) frozen(t *testing.T, img *image, p jail.Plan) *box {
+	t.Helper()
+	inst, err := s.checkpointer(t).Restore(deadline(t, time.Minute), p, img.dir)
+	if err != nil {
+		t.Fatalf("Restore: %v", err)
+	}
+	t.Cleanup(func() { inst.Close() })
+	return &box{suite: s, plan: p, inst: inst, ctl: control.Dial(inst.Control())}
+}
+
+// restore makes a jail from img, which goes on.
+func (s *suite) restore(t *testing.T, img *image, change ...func(*jail.Plan)) *box {
+	t.Helper()
+	b := s.frozen(t, img, img.newPlan(t, s, change...))
+	b.thaw(t)
+	return b
+}
+
+func (b *box) thaw(t *testing.T) {
+	t.Helper()
+	if err := b.inst.Thaw(deadline(t, 20*time.Second)); err != nil {
+		t.Fatalf("Thaw: %v", err)
+	}
+	if _, err := b.ctl.WaitReady(deadline(t, 20*time.Second)); err != nil {
+		t.Fatalf("a restored init does not answer: %v", err)
+	}
+}
+
+// recreate is create by way of another jail that is written down and ended.
+func (s *suite) recreate(t *testing.T, p jail.Plan) *box {
+	t.Helper()
+	cp := s.checkpointer(t)
+	first := s.newPlan(t, func(first *jail.Plan) {
+		first.Limits, first.Network, first.Mounts, first.Workspace = p.Limits, p.Network, p.Mounts, p.Workspace
+		first.Lower, first.Init = p.Lower, p.Init
+	})
+	inst, err := s.backend.Create(t.Context(), first)
+	if err != nil {
+		t.Fatalf("Create: %v", err)
+	}
+	defer inst.Close()
+	b := s.adopt(t, first, inst)
+	b.hold(t)
+	img := s.newImage(t, first)
+	if err := cp.Dump(deadline(t, time.Minute), first, inst, img.dir); err != nil {
+		t.Fatalf("Dump: %v", err)
+	}
+	b.kill(t)
+	if err := cp.Shed(context.WithoutCancel(t.Context()), first); err != nil {
+		t.Fatalf("Shed: %v", err)
+	}
+	again := s.frozen(t, img, p)
+	again.thaw(t)
+	return again
+}
+
+// isNew reports whether the jail of p has never been made.
+func isNew(t *testing.T, p jail.Plan) bool {
+	t.Helper()
+	entries, err := os.ReadDir(p.Dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return len(entries) == 0
+}
+
+// contract is the name by which Options.Differs knows a clause: what restored
+// jails may do differently is what others may.
+func contract(clause string) string { return strings.TrimPrefix(clause, "Checkpoint/Restored/") }

@@ -1,0 +1,400 @@
+package backendtest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"glasshouse/fault"
+	"glasshouse/jail"
+)
+
+// failedDump gives directories in which nothing can be written.
+func (s *suite) failedDump(t *testing.T) {
+	b, file := s.counts(t)
+	cp := s.checkpointer(t)
+	b.start(t, "exec probe hold 32") // more than there is room for
+	fails := func(t *testing.T, dir string) {
+		t.Helper()
+		b.hold(t)
+		at := countIn(file)
+		err := cp.Dump(deadline(t, time.Minute), b.plan, b.inst, dir)
+		if err == nil {
+			t.Error("Dump says that it worked")
+		}
+		b.stillHeld(t, file, at)
+		b.letGo(t)
+		moves(t, file)
+		if got := b.sh(t, "echo fine"); got != "fine" {
+			t.Errorf("after a failed Dump the jail says %q", got)
+		}
+	}
+	s.clause(t, "no-directory", func(t *testing.T) { fails(t, filepath.Join(shortTempDir(t), "absent")) })
+	s.clause(t, "read-only", func(t *testing.T) { fails(t, smallMemory(t, unix.MS_RDONLY, "size=64m")) })
+	for _, room := range []string{"4k", "64k", "512k", "4m", "16m"} {
+		s.clause(t, "disk-full-at-"+room, func(t *testing.T) { fails(t, smallMemory(t, 0, "size="+room)) })
+	}
+	s.clause(t, "called-off", func(t *testing.T) {
+		for i := range 6 {
+			img := s.newImage(t, b.plan)
+			b.hold(t)
+			at := countIn(file)
+			ctx, cancel := context.WithTimeout(t.Context(), time.Duration(i)*6*time.Millisecond)
+			err := cp.Dump(ctx, b.plan, b.inst, img.dir)
+			cancel()
+			b.stillHeld(t, file, at)
+			b.letGo(t)
+			moves(t, file)
+			if err == nil {
+				t.Logf("Dump was done within %d ms", i*6)
+			}
+		}
+	})
+	s.clause(t, "another-backend's-jail", func(t *testing.T) {
+		if err := cp.Dump(t.Context(), b.plan, stranger{b.inst}, s.newImage(t, b.plan).dir); !errors.Is(err, fault.Invalid) {
+			t.Errorf("Dump = %v, want invalid", err)
+		}
+	})
+	s.snapshotStillWorks(t, b, file)
+	b.kill(t)
+}
+
+// A stranger is an instance of no backend.
+type stranger struct{ jail.Instance }
+
+// stillHeld insists that a Dump has left the jail frozen, where it was.
+func (b *box) stillHeld(t *testing.T, file, at string) {
+	t.Helper()
+	stands(t, file, countIn(file))
+	if now := countIn(file); now != at {
+		t.Errorf("during Dump the count went from %q to %q", at, now)
+	}
+	select {
+	case <-b.inst.Done():
+		t.Fatal("init has ended")
+	default:
+	}
+}
+
+// snapshotStillWorks takes a jail after all that was done to it.
+func (s *suite) snapshotStillWorks(t *testing.T, b *box, file string) {
+	t.Helper()
+	img := b.snapshot(t)
+	copied := s.restore(t, img)
+	if got := copied.sh(t, "echo fine"); got != "fine" {
+		t.Errorf("a copy says %q", got)
+	}
+	copied.kill(t)
+	moves(t, file)
+}
+
+// smallMemory mounts a filesystem in memory that is too small, or not to be
+// written.
+func smallMemory(t *testing.T, flags uintptr, options string) string {
+	t.Helper()
+	dir := shortTempDir(t)
+	if err := unix.Mount("small", dir, "tmpfs", flags, options); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := unix.Unmount(dir, 0); err != nil {
+			t.Errorf("something keeps the directory of images: %v", err)
+			unix.Unmount(dir, unix.MNT_DETACH)
+		}
+	})
+	return dir
+}
+
+// failedRestore gives images of which something is missing or damaged.
+func (s *suite) failedRestore(t *testing.T) {
+	b := s.newBox(t)
+	b.start(t, "sleep 300")
+	img := b.snapshot(t)
+	b.kill(t)
+	cp := s.checkpointer(t)
+	names, err := os.ReadDir(img.dir)
+	if err != nil || len(names) == 0 {
+		t.Fatalf("images: %v, %v", names, err)
+	}
+	fails := func(t *testing.T, harm func(dir string) error) {
+		t.Helper()
+		harmed := s.newImage(t, img.plan)
+		harmed.layer = img.layer
+		for _, e := range names {
+			if err := copyFile(filepath.Join(harmed.dir, e.Name()), filepath.Join(img.dir, e.Name()), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := harm(harmed.dir); err != nil {
+			t.Fatal(err)
+		}
+		p := harmed.newPlan(t, s)
+		inst, err := cp.Restore(deadline(t, time.Minute), p, harmed.dir)
+		if err == nil { // what was missing was not needed
+			inst.Kill(deadline(t, 20*time.Second))
+			inst.Close()
+			return
+		}
+		mustNotLeak(t, p)
+	}
+	s.clause(t, "nothing-there", func(t *testing.T) {
+		p := img.newPlan(t, s)
+		if _, err := cp.Restore(t.Context(), p, shortTempDir(t)); err == nil {
+			t.Error("Restore of nothing succeeded")
+		}
+		mustNotLeak(t, p)
+	})
+	s.clause(t, "another-mount", func(t *testing.T) {
+		p := img.newPlan(t, s, func(p *jail.Plan) { p.Lower = []string{filepath.Join(p.Dir, "absent")} })
+		if _, err := cp.Restore(t.Context(), p, img.dir); err == nil {
+			t.Error("Restore over a layer that is not there succeeded")
+		}
+		mustNotLeak(t, p)
+	})
+	for i, e := range names {
+		if i%3 != 0 && len(names) > 12 {
+			continue // a third of them says it
+		}
+		s.clause(t, "missing", func(t *testing.T) {
+			fails(t, func(dir string) error { return os.Remove(filepath.Join(dir, e.Name())) })
+		})
+		s.clause(t, "cut-short", func(t *testing.T) {
+			fails(t, func(dir string) error { return os.Truncate(filepath.Join(dir, e.Name()), 10) })
+		})
+	}
+	s.clause(t, "called-off", func(t *testing.T) {
+		for i := range 8 {
+			p := img.newPlan(t, s)
+			ctx, cancel := context.WithTimeout(t.Context(), time.Duration(i)*12*time.Millisecond)
+			inst, err := cp.Restore(ctx, p, img.dir)
+			cancel()
+			if err != nil {
+				mustNotLeak(t, p)
+				continue
+			}
+			inst.Kill(deadline(t, 20*time.Second))
+			inst.Close()
+		}
+	})
+	s.clause(t, "running-already", func(t *testing.T) {
+		copied := s.restore(t, img)
+		if _, err := cp.Restore(t.Context(), copied.plan, img.dir); !errors.Is(err, fault.Conflict) {
+			t.Errorf("Restore of a jail that runs = %v, want conflict", err)
+		}
+		if got := copied.sh(t, "echo alive"); got != "alive" {
+			t.Errorf("the jail says %q", got)
+		}
+		copied.kill(t)
+	})
+}
+
+// helpersDie kills the programs that a Dump or Restore starts, at any moment. A
+// Dump cannot promise that the jail survives that: there are instants in which a
+// process of it is in the helper's hands. But they are few, it says that it
+// failed, what lives stays frozen, and nothing is left.
+func (s *suite) helpersDie(t *testing.T) {
+	cp := s.checkpointer(t)
+	const moments = 24
+	s.clause(t, "in-Dump", func(t *testing.T) {
+		var b *box
+		var file string
+		var whole time.Duration
+		met, harmed := 0, 0
+		for i := range moments {
+			if b == nil {
+				b, file = s.counts(t)
+				b.start(t, "exec probe hold 32")
+				whole = timed(func() { b.snapshot(t) })
+			}
+			img := s.newImage(t, b.plan)
+			b.hold(t)
+			stop := killChildren(whole * time.Duration(i) / moments)
+			err := cp.Dump(deadline(t, time.Minute), b.plan, b.inst, img.dir)
+			if stop() > 0 && err != nil {
+				met++
+			}
+			stands(t, file, countIn(file))
+			if b.isWell(t, file) {
+				continue
+			}
+			if err == nil {
+				t.Fatalf("moment %d: Dump says it worked, and the jail is harmed", i)
+			}
+			harmed++
+			b.kill(t)
+			if err := cp.Shed(t.Context(), b.plan); err != nil {
+				t.Fatalf("Shed: %v", err)
+			}
+			mustNotLeak(t, b.plan)
+			b = nil
+		}
+		t.Logf("in %d of %d dumps a helper was killed, which harmed %d", met, moments, harmed)
+		if met == 0 || harmed > moments/3 {
+			t.Errorf("a helper was met %d times, and %d times the jail was harmed", met, harmed)
+		}
+	})
+	s.clause(t, "in-Restore", func(t *testing.T) {
+		b := s.newBox(t)
+		b.start(t, "exec probe hold 32")
+		b.start(t, "exec probe fork 6")
+		img := b.snapshot(t)
+		b.kill(t)
+		whole := timed(func() { s.restore(t, img).kill(t) })
+		met := 0
+		for i := range moments {
+			p := img.newPlan(t, s)
+			stop := killChildren(whole * time.Duration(i) / moments)
+			inst, err := cp.Restore(deadline(t, time.Minute), p, img.dir)
+			if stop() > 0 && err != nil {
+				met++
+			}
+			if err != nil {
+				mustNotLeak(t, p)
+				continue
+			}
+			(&box{suite: s, plan: p, inst: inst}).kill(t)
+			inst.Close()
+		}
+		if t.Logf("%d of %d restores were killed", met, moments); met == 0 {
+			t.Error("none of the helpers was met")
+		}
+	})
+}
+
+// isWell thaws a jail and reports whether all of it goes on.
+func (b *box) isWell(t *testing.T, file string) bool {
+	t.Helper()
+	b.letGo(t)
+	at := countIn(file)
+	for end := time.Now().Add(5 * time.Second); countIn(file) == at; time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(end) {
+			return false
+		}
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+	defer cancel()
+	execs, err := b.ctl.Execs(ctx)
+	for _, x := range execs {
+		if x.Ended != nil && x.Signal != "" {
+			return false
+		}
+	}
+	return err == nil
+}
+
+func timed(f func()) time.Duration {
+	began := time.Now()
+	f()
+	return time.Since(began)
+}
+
+// killChildren kills, some time from now, every child of this process that has
+// been started since, and their children, and says how many it was.
+func killChildren(after time.Duration) (stop func() int) {
+	old := map[int]bool{}
+	for _, pid := range ownChildren() {
+		old[pid] = true
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	var wg sync.WaitGroup
+	n := 0
+	wg.Go(func() {
+		select {
+		case <-time.After(after + time.Duration(rand.Int64N(int64(3*time.Millisecond)))):
+		case <-ctx.Done():
+			return
+		}
+		for ctx.Err() == nil && n == 0 { // one may be on its way
+			for _, pid := range ownChildren() {
+				if !old[pid] && syscall.Kill(pid, syscall.SIGKILL) == nil {
+					n++
+				}
+			}
+			time.Sleep(200 * time.Microsecond)
+		}
+	})
+	return func() int { cancel(); wg.Wait(); return n }
+}
+
+// ownChildren returns the children of this process, of whichever thread.
+func ownChildren() []int {
+	files, _ := filepath.Glob("/proc/self/task/*/children")
+	var pids []int
+	for _, f := range files {
+		b, _ := os.ReadFile(f)
+		for field := range strings.FieldsSeq(string(b)) {
+			if pid, err := strconv.Atoi(field); err == nil {
+				pids = append(pids, pid)
+			}
+		}
+	}
+	return pids
+}
+
+// fullOfProcesses writes down a jail in which no process can be added.
+func (s *suite) fullOfProcesses(t *testing.T) {
+	s.lacks(t, "pids")
+	const most = 40
+	b := s.newBox(t, func(p *jail.Plan) { p.Limits.MaxPIDs = most })
+	b.start(t, "exec probe fork 200")
+	full := func(b *box) bool {
+		st, err := b.inst.Stats(t.Context())
+		return err == nil && st.PIDs >= most
+	}
+	eventually(t, "the jail is full", func() bool { return full(b) })
+	img := b.snapshot(t)
+	copied := s.restore(t, img)
+	for _, b := range []*box{b, copied} {
+		if n := len(processesOf(b.plan)); n > most {
+			t.Errorf("%d processes in a jail of %d", n, most)
+		}
+		b.kill(t)
+	}
+	again := s.restore(t, img)
+	if !full(again) {
+		t.Error("a copy of a full jail is not full")
+	}
+	again.kill(t)
+}
+
+// fullOfMemory writes down a jail that has next to no memory left.
+func (s *suite) fullOfMemory(t *testing.T) {
+	s.lacks(t, "memory")
+	b := s.newBox(t, func(p *jail.Plan) { p.Limits.MemoryMB = 128 })
+	b.sh(t, "head -c 32M /dev/zero > /dev/shm/file")
+	x := b.start(t, "probe hold 72 > /tmp/held")
+	eventually(t, "the memory is taken", func() bool { return b.try(t, "test -s /tmp/held").status.Code == 0 })
+	st, err := b.inst.Stats(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("%d MB of 128 are used", st.MemoryBytes>>20)
+	img := b.snapshot(t)
+	for _, b := range []*box{s.restore(t, img), b} {
+		st, err := b.inst.Stats(t.Context())
+		if err != nil || st.OOMKills > 0 {
+			t.Errorf("%d processes were killed for want of memory, %v", st.OOMKills, err)
+		}
+		if got := b.sh(t, "wc -c < /dev/shm/file"); got != fmt.Sprint(32<<20) {
+			t.Errorf("a file in memory has %s bytes", got)
+		}
+		if st, err := b.ctl.ExecStatus(t.Context(), x); err != nil || st.Ended != nil {
+			t.Errorf("who had the memory: %+v, %v", st, err)
+		}
+		if r := b.try(t, "probe eat 128"); r.status.Code == 0 {
+			t.Errorf("the limit does not hold any more: %v", r)
+		}
+		b.kill(t)
+	}
+}
