@@ -65,7 +65,8 @@ type house struct {
 }
 
 // open starts a daemon on a new data directory, with a small root filesystem.
-// At the end it removes every jail and fails the test for what is left.
+// At the end it removes every jail and snapshot and fails the test for what is
+// left.
 func open(t *testing.T, config string, args ...string) *house {
 	t.Helper()
 	if os.Geteuid() != 0 {
@@ -146,6 +147,15 @@ func (h *house) end() {
 	for _, j := range all {
 		if err := h.DeleteJail(ctx, j.ID); err != nil {
 			h.Errorf("delete %s: %v", j.ID, err)
+		}
+	}
+	snapshots, err := client.Collect(h.Snapshots(ctx, client.SnapshotFilter{}))
+	if err != nil {
+		h.Errorf("list snapshots: %v", err)
+	}
+	for _, s := range snapshots {
+		if err := h.DeleteSnapshot(ctx, s.ID); err != nil {
+			h.Errorf("delete %s: %v", s.ID, err)
 		}
 	}
 	h.cmd.Process.Signal(syscall.SIGTERM)

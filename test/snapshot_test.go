@@ -1,0 +1,298 @@
+package test_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"glasshouse/api/client"
+	"glasshouse/api/wire"
+	"glasshouse/fault"
+	"glasshouse/id"
+)
+
+// counter counts in memory and shows it in a file.
+const counter = `i=0; while :; do i=$((i+1)); echo $i > /tmp/count.new; mv /tmp/count.new /tmp/count; sleep 0.02; done`
+
+// counting returns a jail in which a counter runs, on a daemon that can take
+// snapshots.
+func counting(t *testing.T) (*house, id.Jail) {
+	t.Helper()
+	h := open(t, tools())
+	j := h.running(wire.CreateJail{Name: "build"}).ID
+	h.says("jail", "exec", "-d", string(j), "--", "sh", "-c", counter)
+	h.countsOn(j, 2)
+	s, err := h.TakeSnapshot(t.Context(), j, wire.TakeSnapshot{})
+	if errors.Is(err, fault.Unsupported) {
+		t.Skip(err)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := h.DeleteSnapshot(t.Context(), s.ID); err != nil {
+		t.Fatal(err)
+	}
+	return h, j
+}
+
+// says runs a command line that must succeed and returns what it prints.
+func (h *house) says(args ...string) string {
+	h.Helper()
+	out, stderr, code := h.glasshouse(h.data, args...)
+	if code != 0 {
+		h.Fatalf("%q: exit code %d\n%s%s", args, code, out, stderr)
+	}
+	return strings.TrimSpace(out)
+}
+
+func (h *house) count(j id.Jail) int {
+	h.Helper()
+	n, err := strconv.Atoi(h.sh(j, "cat /tmp/count"))
+	if err != nil {
+		h.Fatalf("%s counts nothing: %v", j, err)
+	}
+	return n
+}
+
+// countsOn waits until a jail has counted beyond a number.
+func (h *house) countsOn(j id.Jail, from int) (n int) {
+	h.Helper()
+	var text string
+	for end := time.Now().Add(30 * time.Second); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
+		text = h.sh(j, "cat /tmp/count 2>/dev/null")
+		if n, _ = strconv.Atoi(text); n > from {
+			return n
+		}
+	}
+	h.Fatalf("%s does not count beyond %d: %q", j, from, text)
+	return 0
+}
+
+func jails(lines string) (ids []id.Jail) {
+	for line := range strings.Lines(lines) {
+		ids = append(ids, id.Jail(strings.TrimSpace(line)))
+	}
+	return ids
+}
+
+func TestAUserGoesBackInTime(t *testing.T) {
+	h, j := counting(t)
+	h.sh(j, "echo before > /root/file")
+	base := id.Snapshot(h.says("snapshot", "build", "--name", "base"))
+	at := h.count(j)
+	h.countsOn(j, at) // it goes on
+	h.sh(j, "echo after > /root/file; touch /root/new")
+
+	kids := jails(h.says("branch", "base", "-n", "3", "--name", "try", "--memory", "256m"))
+	if len(kids) != 3 {
+		t.Fatalf("three branches are %q", kids)
+	}
+	for n, k := range kids {
+		if got := h.sh(k, "cat /root/file; ls /root; echo "+string(k)+" > /root/mine; uname -n"); got != "before\nfile\n"+string(k) {
+			t.Errorf("branch %d has %q", n+1, got)
+		}
+		h.countsOn(k, 1)
+		if j, err := h.Jail(t.Context(), k); err != nil || j.Limits.MemoryMB != 256 || j.Origin == nil || *j.Origin != (wire.Origin{Snapshot: base, Jail: h.named("build"), Number: n + 1}) {
+			t.Errorf("branch %d is %+v, %v", n+1, j, err)
+		}
+	}
+	drawn := h.says("lineage", "build")
+	for _, want := range []string{"build  running\n└─ " + string(base) + "  base", "─ 1:  " + string(kids[0]) + "  try-1  running", "─ 3:  " + string(kids[2])} {
+		if !strings.Contains(drawn, want) {
+			t.Errorf("the lineage does not show %q:\n%s", want, drawn)
+		}
+	}
+
+	h.kill()
+	h.start()
+
+	later := regexp.MustCompile(`(just now|\d+ seconds? ago)`)
+	if now := h.says("lineage", "build"); later.ReplaceAllString(now, "") != later.ReplaceAllString(drawn, "") {
+		t.Errorf("another daemon draws\n%s\nwant\n%s", now, drawn)
+	}
+	for _, k := range append(kids, j) {
+		h.countsOn(k, h.count(k))
+	}
+	ahead := h.countsOn(j, at+100)
+	if got := h.says("rewind", "build", "--last"); got != string(j) {
+		t.Errorf("rewind prints %q", got)
+	}
+	if n := h.count(j); n >= ahead {
+		t.Errorf("after the rewind it counts %d, and had come to %d", n, ahead)
+	}
+	if got := h.sh(j, "cat /root/file; ls /root"); got != "before\nfile" {
+		t.Errorf("after the rewind its files are %q", got)
+	}
+	h.countsOn(j, h.count(j))
+	if got := h.sh(kids[0], "cat /root/mine"); got != string(kids[0]) {
+		t.Errorf("the rewind of the first jail changed a branch: %q", got)
+	}
+
+	again := id.Jail(h.says("restore", "base"))
+	h.countsOn(again, h.count(again))
+	h.says("snapshot", "rm", "base")
+	h.says("jail", "rm", string(j))
+	for _, k := range append(kids, again) { // those made from it need neither
+		h.countsOn(k, h.count(k))
+	}
+	if out := h.says("snapshots", "-q"); out != "" {
+		t.Errorf("snapshots left: %q", out)
+	}
+}
+
+func (h *house) named(name string) id.Jail {
+	h.Helper()
+	all, err := client.Collect(h.Jails(h.Context(), client.JailFilter{Name: name}))
+	if err != nil || len(all) != 1 {
+		h.Fatalf("jails named %s: %v, %v", name, all, err)
+	}
+	return all[0].ID
+}
+
+func TestALineIsTriedInEachBranch(t *testing.T) {
+	h, j := counting(t)
+	h.sh(j, "mkdir /root/work; echo old > /root/work/a")
+	var all []struct {
+		Branch     int
+		Jail       id.Jail
+		Exec       wire.Exec
+		Output     string
+		Changes    int
+		Processes  int
+		MemoryPeak int64 `json:"memory_peak_bytes"`
+	}
+	out := h.says("branch", "build", "-n", "3", "--json", "--each", `cd /root/work; test -f a || exit 9; for i in $(seq {n}); do env echo $i > n$i; cat n$i; done; exit {n}`)
+	if err := json.Unmarshal([]byte(out), &all); err != nil || len(all) != 3 {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	for i, o := range all {
+		n := i + 1
+		if o.Branch != n || o.Exec.ExitCode == nil || *o.Exec.ExitCode != n || !strings.HasSuffix(o.Output, fmt.Sprintf("%d\n", n)) || o.MemoryPeak == 0 {
+			t.Errorf("branch %d ended with %+v", n, o)
+		}
+		// n files; of the counter's own nobody knows whether they changed.
+		if o.Changes < n || o.Changes > n+5 {
+			t.Errorf("branch %d changed %d files, want %d and what the counter did", n, o.Changes, n)
+		}
+		if want := 2 + 2*n; o.Processes != want { // the shell, seq, and in each turn echo and cat
+			t.Errorf("branch %d started %d processes, want %d", n, o.Processes, want)
+		}
+	}
+	if left := h.says("jail", "ls", "-q"); left != string(j) {
+		t.Errorf("jails left: %q", left)
+	}
+	if left := h.says("snapshots", "-q"); left != "" {
+		t.Errorf("snapshots left: %q", left)
+	}
+	table := h.says("branch", "build", "-n", "2", "--each", "echo end of {n}")
+	for _, want := range []string{"BRANCH", "end of 1", "end of 2"} {
+		if !strings.Contains(table, want) {
+			t.Errorf("the table lacks %q:\n%s", want, table)
+		}
+	}
+}
+
+func TestAStoppedJailIsSnapshottedAndDeletedWithAll(t *testing.T) {
+	h, j := counting(t)
+	h.sh(j, "echo one > /root/file")
+	running := h.says("snapshot", "build", "--stop", "--name", "running")
+	if got, err := h.Jail(t.Context(), j); err != nil || got.State != "stopped" {
+		t.Fatalf("after --stop it is %s, %v", got.State, err)
+	}
+	h.says("jail", "start", string(j))
+	h.sh(j, "cat /root/file; echo more >> /root/file")
+	h.says("jail", "stop", string(j))
+	h.says("snapshot", "build", "--name", "stopped")
+	h.says("jail", "start", string(j))
+	if got := h.sh(j, "cat /root/file; echo two > /root/file"); got != "one\nmore" {
+		t.Errorf("after two snapshots at rest the jail has %q", got)
+	}
+	files := id.Jail(h.says("restore", "stopped"))
+	if got, err := h.StartJail(t.Context(), files); err != nil || got.State != "running" {
+		t.Fatalf("a jail of files alone is %s, %v", got.State, err)
+	}
+	if got := h.sh(files, "cat /root/file"); got != "one\nmore" {
+		t.Errorf("it has %q", got)
+	}
+	whole := id.Jail(h.says("restore", running))
+	h.countsOn(whole, h.count(whole))
+
+	if got := len(strings.Fields(h.says("snapshots", "build", "-q"))); got != 2 {
+		t.Errorf("the jail has %d snapshots, want 2", got)
+	}
+	h.says("jail", "rm", string(j), "--snapshots")
+	if left := h.says("snapshots", "-q"); left != "" {
+		t.Errorf("snapshots left: %q", left)
+	}
+	h.countsOn(whole, h.count(whole))
+}
+
+// What a daemon was doing with snapshots when it was killed is done, or is not.
+func TestTheDaemonIsKilledWhileItTakesSnapshots(t *testing.T) {
+	h, j := counting(t)
+	rounds := 8
+	if testing.Short() {
+		rounds = 3
+	}
+	for round := range rounds {
+		busy, stop := context.WithCancel(t.Context())
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			for busy.Err() == nil {
+				made, err := h.BranchJail(busy, j, wire.Branch{Count: 2})
+				if err != nil {
+					return
+				}
+				if _, err := h.RewindJail(busy, j, made.Snapshot.ID); err != nil {
+					return
+				}
+			}
+		}()
+		time.Sleep(time.Duration(150+170*round) * time.Millisecond)
+		h.kill()
+		stop()
+		<-done
+		h.start()
+
+		h.countsOn(j, h.count(j))
+		all, err := client.Collect(h.Snapshots(t.Context(), client.SnapshotFilter{Usage: true}))
+		if err != nil {
+			t.Fatalf("round %d: %v", round, err)
+		}
+		for i, s := range all {
+			if i == 0 { // what is there is whole
+				kid, err := h.RestoreSnapshot(t.Context(), s.ID, wire.Overrides{})
+				if err != nil {
+					t.Fatalf("round %d: %v", round, err)
+				}
+				h.countsOn(kid.ID, h.count(kid.ID))
+			}
+			if err := h.DeleteSnapshot(t.Context(), s.ID); err != nil {
+				t.Errorf("round %d: %v", round, err)
+			}
+		}
+		kids, err := client.Collect(h.Jails(t.Context(), client.JailFilter{}))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, k := range kids {
+			if k.State != "running" {
+				t.Errorf("round %d: jail %s is %s: %s", round, k.ID, k.State, k.Reason)
+			}
+			if k.ID == j {
+				continue
+			}
+			h.countsOn(k.ID, h.count(k.ID))
+			if err := h.DeleteJail(t.Context(), k.ID); err != nil {
+				t.Errorf("round %d: %v", round, err)
+			}
+		}
+	}
+}
