@@ -64,16 +64,12 @@ func Now() uint64 {
 // namespace, whose network is theirs. Those that end meanwhile are left out, and
 // so are those that have ended and wait for their parent.
 func List(pids []int, first int, cgroup string) ([]Process, error) {
-	r := reading{cgroup: cgroup, texts: maxTexts, fds: maxAll, now: time.Now(), ticks: Now()}
-	network, err := sockets(first)
-	if err != nil && !gone(err) {
-		return nil, fmt.Errorf("sockets of process %d: %w", first, err)
-	}
-	r.network = network
+	r := newReading(cgroup)
 	inside := map[int]int{} // host's pids to theirs
 	var all []Process
+	var held [][]uint64
 	for _, pid := range pids {
-		p, parent, err := r.process(pid)
+		p, parent, inodes, err := r.process(pid)
 		if gone(err) || errors.Is(err, errStranger) {
 			continue
 		}
@@ -82,10 +78,20 @@ func List(pids []int, first int, cgroup string) ([]Process, error) {
 		}
 		inside[pid] = p.PID
 		p.PPID = parent
-		all = append(all, p)
+		all, held = append(all, p), append(held, inodes)
+	}
+	network, err := sockets(first, r.tables)
+	if err != nil && !gone(err) {
+		return nil, fmt.Errorf("sockets of process %d: %w", first, err)
 	}
 	for i := range all {
 		all[i].PPID = inside[all[i].PPID]
+		for _, inode := range held[i] {
+			if s, ok := network[inode]; ok {
+				all[i].Sockets = append(all[i].Sockets, s)
+			}
+		}
+		all[i].Sockets = sorted(all[i].Sockets)
 	}
 	return all, nil
 }
@@ -100,41 +106,45 @@ var errStranger = errors.New("not a process of the cgroup")
 
 // A reading is one call of List.
 type reading struct {
-	cgroup  string
-	network map[uint64]Socket
-	texts   int // bytes that may still be read
-	fds     int // descriptors that may still be looked at
-	now     time.Time
-	ticks   uint64
+	cgroup string
+	texts  int             // bytes that may still be read
+	fds    int             // descriptors that may still be looked at
+	tables map[string]bool // in which there are sockets of theirs
+	now    time.Time
+	ticks  uint64
 }
 
-func (r *reading) process(pid int) (p Process, parent int, err error) {
+func newReading(cgroup string) *reading {
+	return &reading{cgroup: cgroup, texts: maxTexts, fds: maxAll, tables: map[string]bool{}, now: time.Now(), ticks: Now()}
+}
+
+func (r *reading) process(pid int) (p Process, parent int, inodes []uint64, err error) {
 	dir, err := openDir(pid)
 	if err != nil {
-		return p, 0, err
+		return p, 0, nil, err
 	}
 	defer dir.Close()
 	cg, err := read(dir, "cgroup", maxText)
 	if err != nil {
-		return p, 0, err
+		return p, 0, nil, err
 	}
 	if !within(string(cg), r.cgroup) {
-		return p, 0, errStranger
+		return p, 0, nil, errStranger
 	}
 	b, err := read(dir, "stat", maxText)
 	if err != nil {
-		return p, 0, err
+		return p, 0, nil, err
 	}
 	s, err := parseStat(b)
 	if err != nil {
-		return p, 0, err
+		return p, 0, nil, err
 	}
 	if s.state == 'Z' || s.state == 'X' {
-		return p, 0, errStranger
+		return p, 0, nil, errStranger
 	}
 	b, err = read(dir, "status", maxText)
 	if err != nil {
-		return p, 0, err
+		return p, 0, nil, err
 	}
 	p = Process{PID: insidePID(b), Comm: s.comm, Start: s.start}
 	p.Began = r.now.Add(-time.Duration(int64(r.ticks)-int64(s.start)) * (time.Second / Hertz))
@@ -142,14 +152,14 @@ func (r *reading) process(pid int) (p Process, parent int, err error) {
 	p.Cwd, _ = readlink(dir, "cwd")
 	var cutArgv, cutEnv bool
 	if p.Argv, cutArgv, err = r.list(dir, "cmdline"); err != nil {
-		return p, 0, err
+		return p, 0, nil, err
 	}
 	if p.Env, cutEnv, err = r.list(dir, "environ"); err != nil {
-		return p, 0, err
+		return p, 0, nil, err
 	}
-	cutSockets, err := r.sockets(dir, &p)
+	inodes, cutSockets, err := r.inodes(dir)
 	p.Cut = cutArgv || cutEnv || cutSockets
-	return p, s.parent, err
+	return p, s.parent, inodes, err
 }
 
 func openDir(pid int) (*os.File, error) {

@@ -11,6 +11,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"golang.org/x/sys/unix"
 )
 
 // A Socket is one end of a connection, or where one may come in.
@@ -29,15 +31,19 @@ var states = []string{
 	"", "established", "connecting", "accepting", "closing", "closing", "closing", "closed", "closing", "closing", "listening", "closing", "accepting",
 }
 
-// sockets returns the sockets in a process's network, by inode.
-func sockets(pid int) (map[uint64]Socket, error) {
+// sockets returns the sockets in a process's network, by inode, that are in the
+// given tables.
+func sockets(pid int, tables map[string]bool) (map[uint64]Socket, error) {
+	all := map[uint64]Socket{}
+	if len(tables) == 0 {
+		return all, nil
+	}
 	dir, err := openDir(pid)
 	if err != nil {
 		return nil, err
 	}
 	defer dir.Close()
-	all := map[uint64]Socket{}
-	for _, table := range []string{"tcp", "tcp6", "udp", "udp6"} {
+	for table := range tables {
 		b, err := read(dir, "net/"+table, maxTable)
 		if os.IsNotExist(err) && strings.HasSuffix(table, "6") {
 			continue // a host without IPv6
@@ -95,40 +101,58 @@ func parseAddr(s string) (a netip.AddrPort, ok bool) {
 	return netip.AddrPortFrom(addr.Unmap(), uint16(n)), ok
 }
 
-// sockets sets those of the network's sockets that a process holds.
-func (r *reading) sockets(dir *os.File, p *Process) (cut bool, err error) {
-	if len(r.network) == 0 {
-		return false, nil
-	}
+// tables are the tables that sockets of a protocol, in the kernel's words, are in.
+// Those of multipath TCP are in the table of the paths.
+var tables = map[string]string{
+	"TCP": "tcp", "MPTCP": "tcp", "TCPv6": "tcp6", "MPTCPv6": "tcp6", "UDP": "udp", "UDPv6": "udp6",
+}
+
+// inodes returns the sockets of TCP and UDP that a process holds, and notes which
+// tables they are in. To read one of TCP the kernel walks the connections of the
+// whole host, for milliseconds, and most jails have none.
+func (r *reading) inodes(dir *os.File) (all []uint64, cut bool, err error) {
 	fds, err := openAt(dir, "fd", 0)
 	if err != nil {
-		return false, err
+		return nil, false, err
 	}
 	defer fds.Close()
 	most := min(maxFDs, r.fds)
 	names, err := fds.Readdirnames(most + 1)
 	if err != nil && err != io.EOF {
-		return false, err
+		return nil, false, err
 	}
 	if cut = len(names) > most; cut {
 		names = names[:most]
 	}
 	r.fds -= len(names)
+	var proto [16]byte
 	for _, name := range names {
 		to, err := readlink(fds, name)
 		if err != nil {
 			continue // closed meanwhile
 		}
-		var inode uint64
-		if _, err := fmt.Sscanf(to, "socket:[%d]", &inode); err != nil {
+		digits, is := strings.CutPrefix(to, "socket:[")
+		inode, err := strconv.ParseUint(strings.TrimSuffix(digits, "]"), 10, 64)
+		if !is || err != nil {
 			continue
 		}
-		if s, ok := r.network[inode]; ok && !slices.Contains(p.Sockets, s) {
-			p.Sockets = append(p.Sockets, s)
+		n, err := unix.Getxattr(fmt.Sprintf("/proc/self/fd/%d/%s", fds.Fd(), name), "system.sockprotoname", proto[:])
+		if err != nil {
+			continue
+		}
+		if table := tables[unix.ByteSliceToString(proto[:n])]; table != "" {
+			r.tables[table] = true
+			all = append(all, inode)
 		}
 	}
-	slices.SortFunc(p.Sockets, func(a, b Socket) int {
+	slices.Sort(all)
+	return slices.Compact(all), cut, nil
+}
+
+// sorted puts sockets in an order that does not depend on their numbers.
+func sorted(all []Socket) []Socket {
+	slices.SortFunc(all, func(a, b Socket) int {
 		return strings.Compare(a.Proto+a.Local+a.Remote, b.Proto+b.Local+b.Remote)
 	})
-	return cut, nil
+	return slices.Compact(all)
 }
