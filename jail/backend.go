@@ -94,6 +94,10 @@ type Checkpointer interface {
 	// fault.TooLarge.
 	CopyLayer(ctx context.Context, p Plan, to string) error
 
+	// BeginCopy is CopyLayer in three steps, so that a jail waits for the second
+	// alone.
+	BeginCopy(ctx context.Context, p Plan, to string) (LayerCopy, error)
+
 	// SealLayer gives the jail's writable layer the name to as well, on the same
 	// filesystem, for good: nobody may write to it any more. The name it had
 	// goes with the jail's other files. The processes of a live jail are frozen
@@ -103,6 +107,15 @@ type Checkpointer interface {
 	// Shed is Clean, and the writable layer is gone too, but for the name that
 	// SealLayer gave it.
 	Shed(ctx context.Context, p Plan) error
+}
+
+// A LayerCopy is a copy of a jail's writable layer on its way to a file.
+type LayerCopy interface {
+	// Take copies the layer, which nobody is writing to meanwhile.
+	Take(ctx context.Context) error
+
+	// End finishes the file if the layer was taken, and else removes it.
+	End() error
 }
 
 // A Remover is a Backend that removes a jail's files itself, because the daemon

@@ -106,6 +106,7 @@ type still struct {
 	was Jail
 	o   CheckpointOptions
 
+	copy  LayerCopy    // of the layer; nil if that is stacked
 	leave func() error // removes the body that the jail has left, if it has
 
 	processes []Process
@@ -116,7 +117,11 @@ type still struct {
 // on, and it starts again over a new one.
 func (s *still) atRest(ctx context.Context) (Checkpoint, error) {
 	p := s.m.plan(s.was)
-	if err := s.cp.SealLayer(ctx, p, s.o.Layer); err != nil {
+	err := s.cp.SealLayer(ctx, p, s.o.Layer)
+	if errors.Is(err, fault.NotFound) { // it has not been started since the last checkpoint
+		return s.checkpoint(s.was.Sealed, "", 0), nil
+	}
+	if err != nil {
 		return Checkpoint{}, err
 	}
 	now := s.was
@@ -151,6 +156,14 @@ func (s *still) alive(ctx context.Context) (made Checkpoint, err error) {
 	if err := s.cp.Dumpable(ctx, p, l.inst); err != nil {
 		return made, err
 	}
+	if err := s.beginCopy(ctx, p); err != nil {
+		return made, err
+	}
+	defer func() { // when the jail runs again
+		if s.copy != nil {
+			err = errors.Join(err, s.copy.End())
+		}
+	}()
 	stats, _ := l.inst.Stats(ctx) // what cannot be measured is zero
 	if err := l.park(ctx); err != nil {
 		return made, err
@@ -237,17 +250,36 @@ func (s *still) take(ctx context.Context, p Plan) (how Layering, err error) {
 	return how, steps.Wait()
 }
 
+// layer takes the writable layer.
 func (s *still) layer(ctx context.Context, p Plan) (Layering, error) {
-	if s.o.Stop {
+	if s.copy == nil {
 		return Stacked, s.cp.SealLayer(ctx, p, s.o.Layer)
 	}
-	if s.o.Layering != Stacked {
-		err := s.cp.CopyLayer(ctx, p, s.o.Layer)
-		if err == nil || s.o.Layering == Copied || !errors.Is(err, fault.TooLarge) {
-			return Copied, err
-		}
+	err := s.copy.Take(ctx)
+	if err == nil || s.o.Layering == Copied || !errors.Is(err, fault.TooLarge) {
+		return Copied, err
+	}
+	err = s.copy.End() // it has grown since it was measured
+	s.copy = nil
+	if err != nil {
+		return Stacked, err
 	}
 	return Stacked, s.cp.SealLayer(ctx, p, s.o.Layer)
+}
+
+// beginCopy makes ready for the layer to be copied, if it is to be.
+func (s *still) beginCopy(ctx context.Context, p Plan) error {
+	if s.o.Stop || s.o.Layering == Stacked {
+		return nil
+	}
+	c, err := s.cp.BeginCopy(ctx, p, s.o.Layer)
+	switch {
+	case err == nil:
+		s.copy = c
+	case s.o.Layering != Copied && errors.Is(err, fault.TooLarge):
+		return nil
+	}
+	return err
 }
 
 // stop ends the jail where it was written down.

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -185,11 +186,10 @@ func (k *Keeper) release(sid id.Snapshot) {
 // settle returns when the layer is on the disk.
 func settle(layer string) error {
 	f, err := os.Open(layer)
-	if err != nil {
-		return err
+	if err == nil {
+		err = errors.Join(f.Chmod(0o400), f.Sync(), f.Close())
 	}
-	defer f.Close()
-	if err := errors.Join(f.Chmod(0o400), f.Sync()); err != nil {
+	if err != nil && !errors.Is(err, fs.ErrNotExist) { // a jail that was not started since the last snapshot has none
 		return err
 	}
 	for dir := filepath.Dir(layer); ; dir = filepath.Dir(dir) { // up to the jail's own

@@ -116,65 +116,86 @@ func (b *Backend) SealLayer(ctx context.Context, p jail.Plan, to string) error {
 var copyAtMost = overlay.CopyLimit{Files: 300, Bytes: 8 << 20}
 
 // CopyLayer implements jail.Checkpointer.
-func (b *Backend) CopyLayer(ctx context.Context, p jail.Plan, to string) (err error) {
-	const op = "oci.CopyLayer"
-	if err := checkPlace(p, op); err != nil {
+func (b *Backend) CopyLayer(ctx context.Context, p jail.Plan, to string) error {
+	c, err := b.BeginCopy(ctx, p, to)
+	if err != nil {
 		return err
 	}
-	if _, err := os.Lstat(to); !errors.Is(err, fs.ErrNotExist) {
-		return errors.Join(err, fault.Newf(fault.Conflict, op, to, "there is something of that name"))
-	}
-	l := layout{p.Dir}
-	defer func() {
-		if err != nil {
-			err = fmt.Errorf("copy the layer of %s: %w", p.ID, errors.Join(err, os.RemoveAll(to)))
-		}
-	}()
-	if disk.CanClone(p.Dir) {
-		return disk.Clone(ctx, l.image(), l.volume(), to)
-	}
-	return b.copyFiles(ctx, p, to)
+	return errors.Join(c.Take(ctx), c.End())
 }
 
-// copyFiles copies the layer file by file to a volume of its own.
-func (b *Backend) copyFiles(ctx context.Context, p jail.Plan, to string) (err error) {
-	l := layout{p.Dir}
-	for _, upper := range []string{l.upper(), l.wsUpper()} {
-		_, _, over, err := overlay.Measure(ctx, upper, copyAtMost)
-		if errors.Is(err, fs.ErrNotExist) {
-			continue
-		}
+// BeginCopy implements jail.Checkpointer.
+func (b *Backend) BeginCopy(ctx context.Context, p jail.Plan, to string) (_ jail.LayerCopy, err error) {
+	const op = "oci.CopyLayer"
+	if err := checkPlace(p, op); err != nil {
+		return nil, err
+	}
+	if _, err := os.Lstat(to); !errors.Is(err, fs.ErrNotExist) {
+		return nil, errors.Join(err, fault.Newf(fault.Conflict, op, to, "there is something of that name"))
+	}
+	c := &layerCopy{plan: p, layout: layout{p.Dir}, to: to}
+	if disk.CanClone(p.Dir) {
+		return c, nil
+	}
+	defer func() {
 		if err != nil {
-			return err
+			err = fmt.Errorf("copy the layer of %s: %w", p.ID, errors.Join(err, c.End()))
+		}
+	}()
+	for _, upper := range c.uppers() {
+		_, _, over, err := overlay.Measure(ctx, upper, copyAtMost)
+		if err != nil {
+			return nil, err
 		}
 		if over {
-			return fault.Newf(fault.TooLarge, "oci.CopyLayer", string(p.ID), "more than %d files or %d bytes", copyAtMost.Files, copyAtMost.Bytes)
+			return nil, fault.Newf(fault.TooLarge, op, string(p.ID), "more than %d files or %d bytes", copyAtMost.Files, copyAtMost.Bytes)
 		}
 	}
 	at := to + ".mnt"
 	if err := os.Mkdir(at, 0o700); err != nil {
-		return err
+		return nil, err
 	}
-	defer func() { err = errors.Join(err, disk.Unmount(at), os.Remove(at)) }()
-	if err := disk.Make(ctx, to, at, p.Limits.DiskMB, b.cfg.Templates); err != nil {
-		return err
+	c.at = at
+	return c, disk.Make(ctx, to, at, p.Limits.DiskMB, b.cfg.Templates)
+}
+
+// A layerCopy is a copy of a writable layer on its way. It implements
+// jail.LayerCopy.
+type layerCopy struct {
+	plan   jail.Plan
+	layout layout
+	to     string
+	at     string // where to is mounted, for the files to be copied; "" if its blocks are shared
+	done   bool
+}
+
+// uppers are the layers of the root and of the workspace, if it has one.
+func (c *layerCopy) uppers() (dirs []string) {
+	for _, dir := range []string{c.layout.upper(), c.layout.wsUpper()} {
+		if _, err := os.Lstat(dir); err == nil {
+			dirs = append(dirs, dir)
+		}
 	}
-	volume, err := os.Open(at)
+	return dirs
+}
+
+// Take implements jail.LayerCopy.
+func (c *layerCopy) Take(ctx context.Context) (err error) {
+	if c.at == "" {
+		err = disk.Clone(ctx, c.layout.image(), c.layout.volume(), c.to)
+	} else {
+		err = c.copyFiles(ctx)
+	}
 	if err != nil {
-		return err
+		return fmt.Errorf("copy the layer of %s: %w", c.plan.ID, err)
 	}
-	// What the host's disk has no room for is only told to who asks for it.
-	defer func() {
-		if err == nil {
-			err = unix.Syncfs(int(volume.Fd()))
-		}
-		err = errors.Join(err, volume.Close())
-	}()
-	for _, upper := range []string{l.upper(), l.wsUpper()} {
-		if _, err := os.Lstat(upper); errors.Is(err, fs.ErrNotExist) {
-			continue
-		}
-		into := filepath.Join(at, filepath.Base(upper))
+	c.done = true
+	return nil
+}
+
+func (c *layerCopy) copyFiles(ctx context.Context) error {
+	for _, upper := range c.uppers() {
+		into := filepath.Join(c.at, filepath.Base(upper))
 		if err := os.Mkdir(into, 0o755); err != nil {
 			return err
 		}
@@ -183,4 +204,28 @@ func (b *Backend) copyFiles(ctx context.Context, p jail.Plan, to string) (err er
 		}
 	}
 	return nil
+}
+
+// End implements jail.LayerCopy.
+func (c *layerCopy) End() error {
+	var err error
+	if c.at != "" {
+		if c.done {
+			err = syncVolume(c.at) // what the host's disk has no room for is only told to who asks for it
+		}
+		err = errors.Join(err, disk.Unmount(c.at), os.Remove(c.at))
+	}
+	if err != nil || !c.done {
+		err = errors.Join(err, os.RemoveAll(c.to))
+	}
+	return err
+}
+
+func syncVolume(at string) error {
+	volume, err := os.Open(at)
+	if err != nil {
+		return err
+	}
+	defer volume.Close()
+	return os.NewSyscallError("syncfs", unix.Syncfs(int(volume.Fd())))
 }
