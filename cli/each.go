@@ -3,7 +3,6 @@ package cli
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"os/signal"
 	"strconv"
@@ -73,10 +72,6 @@ func (one *outcome) try(ctx context.Context, cl *client.Client, o eachOptions) e
 	if err != nil {
 		return err
 	}
-	had, err := changes(ctx, cl, one.Jail)
-	if err != nil {
-		return err
-	}
 	begun := time.Now()
 	s, err := cl.Stream(ctx, one.Jail, wire.ExecRequest{
 		Cmd:      strings.ReplaceAll(o.line, "{n}", strconv.Itoa(one.Branch)),
@@ -102,41 +97,23 @@ func (one *outcome) try(ctx context.Context, cl *client.Client, o eachOptions) e
 			one.CPUMS -= before.Usage.CPUMS
 		}
 	}
-	has, err := changes(ctx, cl, one.Jail)
-	if err != nil {
+	if one.Changes, err = changed(ctx, cl, before); err != nil {
 		return err
 	}
-	n := differing(had, has)
-	one.Changes = &n
 	one.Processes, err = started(ctx, cl, one.Jail, x)
 	return err
 }
 
-// changes returns what a jail changed in its files, also before it was branched.
-func changes(ctx context.Context, cl *client.Client, jid id.Jail) (map[string]string, error) {
-	all := map[string]string{}
-	for ch, err := range cl.Changes(ctx, jid, client.ChangesOptions{}) {
+// changed counts the paths that a branch no longer has as its snapshot does.
+func changed(ctx context.Context, cl *client.Client, j wire.Jail) (*int, error) {
+	n := 0
+	for _, err := range cl.Changes(ctx, j.ID, client.ChangesOptions{Against: string(j.Origin.Snapshot)}) {
 		if err != nil {
 			return nil, err
 		}
-		all[ch.Path] = fmt.Sprint(ch)
+		n++
 	}
-	return all, nil
-}
-
-// differing counts the paths that two moments do not have in common.
-func differing(had, has map[string]string) (n int) {
-	for path, what := range has {
-		if had[path] != what {
-			n++
-		}
-	}
-	for path := range had {
-		if _, there := has[path]; !there {
-			n++
-		}
-	}
-	return n
+	return &n, nil
 }
 
 // keptOutput is how much of a line's output is kept.
