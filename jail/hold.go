@@ -15,7 +15,7 @@ import (
 
 // A Held is a process of a jail that does not run on.
 type Held struct {
-	let  chan struct{}
+	let  *os.File // closed to let it go on
 	done chan struct{}
 	once sync.Once
 }
@@ -25,13 +25,14 @@ func (h *Held) Release() {
 	if h == nil {
 		return
 	}
-	h.once.Do(func() { close(h.let) })
+	h.once.Do(func() { h.let.Close() })
 	<-h.done
 }
 
 // Hold stops a process of a running jail, named by its pid on the host, wherever
 // it is. All others go on, which freezing the jail would not allow, and nobody in
-// it can tell. The process goes on at Release, or if the daemon ends.
+// it can tell. The process goes on at Release, or if the daemon ends, and can be
+// killed.
 //
 // It is a tracer that holds it, so it fails where there is another. Only the
 // thread with that number is held: a process that has just begun a program has no
@@ -42,54 +43,99 @@ func (m *Manager) Hold(jid id.Jail, pid int) (*Held, error) {
 	if err != nil {
 		return nil, err
 	}
-	h := &Held{let: make(chan struct{}), done: make(chan struct{})}
+	wait, let, err := os.Pipe()
+	if err != nil {
+		return nil, err
+	}
+	h := &Held{let: let, done: make(chan struct{})}
 	begun := make(chan error, 1)
 	go thread.Alone(func() error { // who holds is a thread
 		defer close(h.done)
-		signal, err := seize(pid, l.inst.PID())
+		defer wait.Close()
+		p := &holding{pid: pid}
+		err := p.seize(l.inst.PID())
 		begun <- err
-		if err != nil {
-			return err
+		if err == nil {
+			p.letGo(wait)
 		}
-		<-h.let
-		return detach(pid, signal)
+		return nil
 	})
 	if err := <-begun; err != nil {
+		h.Release()
 		return nil, fault.New(fault.Unavailable, op, string(jid), fmt.Errorf("hold process %d: %w", pid, err))
 	}
 	return h, nil
 }
 
-// seize stops a process of the jail with the given init, and returns the signal
-// that it was about to get, if any.
-func seize(pid, init int) (signal int, err error) {
-	if err := unix.PtraceSeize(pid); err != nil {
-		return 0, err
+// holding is a process in the hands of this thread. If the thread ends, it is not.
+type holding struct {
+	pid    int
+	fd     int // tells that it has ended
+	signal int // that it was about to get
+}
+
+// seize stops a process of the jail with the given init.
+func (p *holding) seize(init int) (err error) {
+	if err := unix.PtraceSeize(p.pid); err != nil {
+		return err
 	}
 	// From here on the number cannot become another's.
-	if err := sameJail(pid, init); err != nil {
-		return 0, err // the thread ends, and lets go of it
+	if err := sameJail(p.pid, init); err != nil {
+		return err
 	}
-	if err := unix.PtraceInterrupt(pid); err != nil {
-		return 0, err
+	if p.fd, err = unix.PidfdOpen(p.pid, 0); err != nil {
+		return err
 	}
+	if err = unix.PtraceInterrupt(p.pid); err == nil {
+		err = p.stopped()
+	}
+	if err != nil {
+		unix.Close(p.fd)
+	}
+	return err
+}
+
+// stopped returns when the process has stopped.
+func (p *holding) stopped() error {
 	var ws unix.WaitStatus
-	for {
-		_, err := unix.Wait4(pid, &ws, unix.WALL, nil)
-		if err == nil {
-			break
-		}
-		if !errors.Is(err, unix.EINTR) {
-			return 0, err
-		}
+	if err := p.wait(&ws); err != nil {
+		return err
 	}
 	if !ws.Stopped() {
-		return 0, unix.ESRCH
+		return unix.ESRCH // it has ended
 	}
-	if ws>>16 == 0 {
-		return int(ws.StopSignal()), nil
+	if ws>>16 == 0 { // on its way to a signal, not by an event of the tracer's
+		p.signal = int(ws.StopSignal())
 	}
-	return 0, nil
+	return nil
+}
+
+func (p *holding) wait(ws *unix.WaitStatus) error {
+	for {
+		_, err := unix.Wait4(p.pid, ws, unix.WALL, nil)
+		if !errors.Is(err, unix.EINTR) {
+			return err
+		}
+	}
+}
+
+// letGo waits until until is at its end, and lets the process go on. If it is
+// killed meanwhile, its end is the tracer's to see before anybody's.
+func (p *holding) letGo(until *os.File) {
+	defer unix.Close(p.fd)
+	fds := []unix.PollFd{{Fd: int32(p.fd), Events: unix.POLLIN}, {Fd: int32(until.Fd()), Events: unix.POLLIN}}
+	for {
+		if _, err := unix.Poll(fds, -1); err == nil || !errors.Is(err, unix.EINTR) {
+			break
+		}
+	}
+	if fds[0].Revents != 0 {
+		var ws unix.WaitStatus
+		p.wait(&ws)
+		return
+	}
+	// It fails if the process is being killed; then the end of the thread does it.
+	unix.Syscall6(unix.SYS_PTRACE, unix.PTRACE_DETACH, uintptr(p.pid), 0, uintptr(p.signal), 0, 0)
 }
 
 func sameJail(pid, init int) error {
@@ -103,14 +149,6 @@ func sameJail(pid, init int) error {
 	}
 	if one != other {
 		return errors.New("it is none of the jail's")
-	}
-	return nil
-}
-
-func detach(pid, signal int) error {
-	_, _, errno := unix.Syscall6(unix.SYS_PTRACE, unix.PTRACE_DETACH, uintptr(pid), 0, uintptr(signal), 0, 0)
-	if errno != 0 && errno != unix.ESRCH { // it was killed
-		return errno
 	}
 	return nil
 }

@@ -12,6 +12,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -50,7 +51,8 @@ func (o *Observers) Mark(ctx context.Context, jid id.Jail) (Mark, error) {
 //     nothing else was made that outlives its maker;
 //   - the same processes are there as were;
 //   - none of them but init has run. One that was held and let go on inside a
-//     system call, which it has not left since, has not.
+//     system call, which it has not left since, has not; nor has one of a body
+//     that is a snapshot's, and has only got back to where it was in that.
 //
 // Processes that came and went, and did none of the first, are no change. Nobody
 // can know that of a jail of which not everything is recorded: there, any process
@@ -100,6 +102,7 @@ func (o *Observers) mark(ctx context.Context, j *observed) (Mark, error) {
 	m.changes, m.lives, m.selected = d.changes, d.lives, d.selected
 	for pid, p := range m.processes {
 		p.calls = d.calls[int32(pid)]
+		p.fresh = j.target.Told && p.calls == 0
 		m.processes[pid] = p
 	}
 	return m, nil
@@ -234,13 +237,25 @@ type process struct {
 	cpu   uint64 // nanoseconds of all its threads
 	where string // inside which calls its threads wait; "" if not all do
 	calls int64  // that it came back from
+	fresh bool   // it is a snapshot's, and has come back from none since
 }
+
+// wakeTime is more than a process of a snapshot runs until it is where it was. If
+// it does more, but comes back from no call, then whatever is made from the
+// snapshot does the same.
+const wakeTime = uint64(5 * time.Millisecond)
 
 func (is process) same(was process, whole bool) bool {
 	if is.began != was.began {
 		return false
 	}
-	return is.cpu == was.cpu || whole && is.calls == was.calls && is.where != "" && is.where == was.where
+	if is.cpu == was.cpu {
+		return true
+	}
+	if !whole || is.calls != was.calls {
+		return false
+	}
+	return is.where != "" && is.where == was.where || was.fresh && is.cpu-was.cpu < wakeTime
 }
 
 // look reads what /proc says of a process.

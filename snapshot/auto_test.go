@@ -1,0 +1,287 @@
+package snapshot_test
+
+import (
+	"errors"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"glasshouse/event"
+	"glasshouse/eventlog"
+	"glasshouse/id"
+	"glasshouse/jail"
+	"glasshouse/snapshot"
+)
+
+// policy is what changes a Spec to have one.
+func policy(p jail.Snapshots) func(*jail.Spec) { return func(s *jail.Spec) { s.Snapshots = p } }
+
+// list returns the snapshots of a jail that were taken for a reason.
+func (h *house) list(jid id.Jail, why snapshot.Reason) (list []snapshot.Snapshot) {
+	h.t.Helper()
+	all, err := h.keeper.List(h.t.Context(), snapshot.ListOptions{Jail: jid})
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	for _, s := range all {
+		if s.Reason == why {
+			list = append(list, s)
+		}
+	}
+	return list
+}
+
+// until waits for something that must come.
+func (h *house) until(what string, is func() bool) {
+	h.t.Helper()
+	for range 1000 {
+		if is() {
+			return
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+	h.t.Fatalf("it never came that %s", what)
+}
+
+func TestSnapshotsAreTakenByTimeOnlyIfSomethingChanged(t *testing.T) {
+	w := newWatched(t)
+	j := w.running(policy(jail.Snapshots{Every: time.Hour}))
+	w.sh(j, "echo one > /root/f")
+	now := time.Now()
+	w.house.keeper.Strike(now)
+	if n := len(w.list(j, snapshot.Every)); n != 0 {
+		t.Fatalf("%d snapshots before the time had come", n)
+	}
+	w.house.keeper.Strike(now.Add(2 * time.Hour))
+	if n := len(w.list(j, snapshot.Every)); n != 1 {
+		t.Fatalf("%d snapshots when the time had come, want 1", n)
+	}
+	w.house.keeper.Strike(now.Add(4 * time.Hour))
+	if n := len(w.list(j, snapshot.Every)); n != 1 {
+		t.Fatalf("%d snapshots, though nothing had changed", n)
+	}
+	w.sh(j, "echo two > /root/f")
+	w.house.keeper.Strike(now.Add(6 * time.Hour))
+	list := w.list(j, snapshot.Every)
+	if len(list) != 2 {
+		t.Fatalf("%d snapshots after a change, want 2", len(list))
+	}
+	for i, want := range []string{"one\n", "two\n"} {
+		k := w.branch(list[i].ID, 1)[0]
+		if got := w.sh(k, "cat /root/f"); got != want {
+			t.Errorf("branch of snapshot %d reads %q, want %q", i+1, got, want)
+		}
+	}
+}
+
+func TestAnIdleJailThatGoesOnOverANewLayerHasNotChanged(t *testing.T) {
+	w := newWatched(t)
+	j := w.running(policy(jail.Snapshots{Every: time.Hour}))
+	w.sh(j, "echo one > /root/f")
+	w.behind(j, "exec sleep 1000")
+	for _, how := range layerings {
+		w.take(j, how)
+		if changed, err := w.jails.Changed(t.Context(), j); err != nil || changed {
+			t.Errorf("%s: changed = %v, %v", how, changed, err)
+		}
+	}
+	w.behind(j, "exec sleep 2000")
+	if changed, err := w.jails.Changed(t.Context(), j); err != nil || !changed {
+		t.Errorf("with a new process: changed = %v, %v", changed, err)
+	}
+}
+
+func TestThePolicySurvivesTheDaemon(t *testing.T) {
+	w := newWatched(t)
+	p := jail.Snapshots{Every: time.Hour, Before: []string{"exec:true"}, Keep: jail.Keep{Last: 1}}
+	j := w.running(policy(p))
+	w.sh(j, "echo one > /root/f")
+	now := time.Now()
+	w.house.keeper.Strike(now.Add(2 * time.Hour))
+	w.begin()
+	got, err := w.jails.Get(t.Context(), j)
+	if err != nil || got.Spec.Snapshots.Every != p.Every || !slices.Equal(got.Spec.Snapshots.Before, p.Before) || got.Spec.Snapshots.Keep != p.Keep {
+		t.Fatalf("%+v, %v", got.Spec.Snapshots, err)
+	}
+	w.sh(j, "echo two > /root/f")
+	w.house.keeper.Strike(now.Add(30 * time.Minute))
+	first := w.list(j, snapshot.Every)
+	if len(first) != 1 {
+		t.Fatalf("%d snapshots; the last was half an hour ago", len(first))
+	}
+	w.house.keeper.Strike(now.Add(4 * time.Hour))
+	if list := w.list(j, snapshot.Every); len(list) != 1 || list[0].ID == first[0].ID {
+		t.Errorf("%d snapshots under the next daemon; want one new, the last", len(list))
+	}
+}
+
+func TestACommandWaitsForTheSnapshotBeforeIt(t *testing.T) {
+	w := newWatched(t)
+	j := w.running(policy(jail.Snapshots{Before: []string{"exec:touch /root/pushed"}}))
+	w.sh(j, "echo work > /root/f")
+	if out, code := w.try(j, "cd /root && touch /root/pushed && cat /root/f"); code != 0 {
+		t.Fatalf("%d: %s", code, out)
+	}
+	list := w.list(j, snapshot.Before)
+	if len(list) == 0 || list[0].Trigger != "exec:touch /root/pushed" {
+		t.Fatalf("snapshots: %+v", list)
+	}
+	k := w.branch(list[0].ID, 1)[0]
+	if got := w.sh(k, "ls /root"); got != "f\n" {
+		t.Errorf("in the branch of before there is %q", got)
+	}
+	if got := w.sh(k, "cat /proc/[0-9]*/comm"); strings.Contains(got, "touch") {
+		t.Errorf("the command was begun: %s", got)
+	}
+}
+
+func TestASnapshotIsTakenWhenAJailBeginsAProgram(t *testing.T) {
+	w := newWatched(t)
+	j := w.running(policy(jail.Snapshots{Before: []string{"exec:sh /root/push"}}))
+	w.sh(j, `X=push; echo 'sleep 3; echo pushed > /root/effect' > /root/$X
+cat > /root/agent <<'E'
+while [ ! -e /root/go ]; do sleep 0.05; done
+X=push
+sh /root/$X
+echo $? > /root/done
+while :; do sleep 1; done
+E`)
+	w.behind(j, "sh /root/agent")
+	w.sh(j, "touch /root/go")
+	w.until("a snapshot was taken", func() bool { return len(w.list(j, snapshot.Before)) == 1 })
+	s := w.list(j, snapshot.Before)[0]
+	t.Logf("calls of the program between its exec and the snapshot: %d", w.callsBefore(j, s, "/root/push"))
+
+	k := w.branch(s.ID, 1)[0]
+	if got := w.sh(k, "ls /root"); got != "agent\ngo\npush\n" {
+		t.Errorf("in the branch there is %q", got)
+	}
+	for _, goesOn := range []id.Jail{j, k} {
+		w.until("the program ends well", func() bool { _, code := w.try(goesOn, "grep -q 0 /root/done && cat /root/effect"); return code == 0 })
+	}
+	if n := len(w.list(j, snapshot.Before)); n != 1 {
+		t.Errorf("%d snapshots, want one", n)
+	}
+}
+
+// pid returns the host's number of the process in a jail that a mark in its
+// environment tells.
+func (h *house) pid(jid id.Jail, mark string) int {
+	h.t.Helper()
+	all, _ := filepath.Glob("/proc/[0-9]*/environ")
+	for _, f := range all {
+		if b, err := os.ReadFile(f); err == nil && strings.Contains(string(b), mark) {
+			n, _ := strconv.Atoi(filepath.Base(filepath.Dir(f)))
+			return n
+		}
+	}
+	h.t.Fatalf("%s: no process has %s", jid, mark)
+	return 0
+}
+
+func TestAProcessThatIsHeldDoesNotRunAndOthersDo(t *testing.T) {
+	h := newHouse(t)
+	j := h.running()
+	mark := "MARK=" + string(j)
+	h.behind(j, "export "+mark+"; exec sh -c '"+counter+"'")
+	h.countsOn(j, 3)
+	if _, err := h.jails.Hold(j, os.Getpid()); err == nil {
+		t.Fatal("a process of the host was held")
+	}
+	for range 3 {
+		held, err := h.jails.Hold(j, h.pid(j, mark))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := h.jails.Hold(j, h.pid(j, mark)); err == nil {
+			t.Error("it was held twice")
+		}
+		time.Sleep(100 * time.Millisecond) // what it had begun to write is written
+		at := h.count(j)
+		time.Sleep(200 * time.Millisecond)
+		if n := h.count(j); n != at {
+			t.Errorf("it counted from %d to %d while it was held", at, n)
+		}
+		held.Release()
+		held.Release()
+		h.countsOn(j, at)
+	}
+}
+
+func TestAProcessThatWasHeldGoesOnInTheJailAndInItsBranch(t *testing.T) {
+	for _, how := range layerings {
+		t.Run(string(how), func(t *testing.T) {
+			h := newHouse(t)
+			j := h.running()
+			mark := "MARK=" + string(j)
+			h.behind(j, "export "+mark+"; exec sh -c '"+counter+"'")
+			h.countsOn(j, 3)
+			held, err := h.jails.Hold(j, h.pid(j, mark))
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer held.Release()
+			time.Sleep(100 * time.Millisecond)
+			at := h.count(j)
+			s, err := h.keeper.TakeHeld(t.Context(), j, how, held)
+			if err != nil {
+				t.Fatal(err)
+			}
+			h.countsOn(j, at)
+			h.countsOn(h.branch(s.ID, 1)[0], at)
+		})
+	}
+}
+
+func TestAHeldProcessCanBeKilledAndItsJailStopped(t *testing.T) {
+	h := newHouse(t)
+	j := h.running()
+	mark := "MARK=" + string(j)
+	h.behind(j, "export "+mark+"; exec sh -c '"+counter+"'")
+	h.countsOn(j, 3)
+	held, err := h.jails.Hold(j, h.pid(j, mark))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := h.jails.Stop(t.Context(), j, jail.StopOptions{}); err != nil {
+		t.Error(err)
+	}
+	held.Release()
+}
+
+// callsBefore returns how many calls a program with that argument had made when a
+// snapshot was taken.
+func (w *watched) callsBefore(jid id.Jail, s snapshot.Snapshot, arg string) (calls int) {
+	w.t.Helper()
+	l, err := w.o.Log(w.t.Context(), jid)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	c, err := l.Read(w.t.Context(), eventlog.Query{})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	defer c.Close()
+	var pid int32
+	for {
+		var e event.Event
+		_, err := c.Next(&e)
+		if errors.Is(err, io.EOF) || err == nil && e.Seq > s.Seq {
+			return calls
+		}
+		if err != nil {
+			w.t.Fatal(err)
+		}
+		switch {
+		case e.Type == event.Proc && e.Op == event.OpExec && slices.Contains(e.Argv, arg):
+			pid, calls = e.PID, 0
+		case e.Type == event.Syscall && e.PID == pid && e.Flags&event.Injected == 0:
+			calls++
+		}
+	}
+}

@@ -1,0 +1,127 @@
+package snapshot_test
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+	"testing"
+
+	"glasshouse/event"
+	"glasshouse/eventlog"
+	"glasshouse/fault"
+	"glasshouse/id"
+	"glasshouse/jail"
+	"glasshouse/observe"
+	"glasshouse/observe/kernel"
+	"glasshouse/snapshot"
+)
+
+// watched is a house whose jails are watched by the kernel's tracing, and whose
+// commands are told, as a daemon has it.
+type watched struct {
+	*house
+	o      *observe.Observers
+	keeper atomic.Pointer[snapshot.Keeper]
+}
+
+func newWatched(t *testing.T) *watched {
+	t.Helper()
+	w := &watched{}
+	t.Cleanup(func() { w.close() })
+	w.house = newHouse(t)
+	probe := kernel.New(kernel.Config{})
+	err := errors.Join(probe.Probe(t.Context()), probe.Close())
+	if errors.Is(err, fault.Unsupported) {
+		t.Skip("needs the kernel's tracing: ", err)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.tune = w.watch
+	w.begin()
+	return w
+}
+
+// begin is a daemon's beginning, after the end of another.
+func (w *watched) begin() {
+	w.t.Helper()
+	w.reopen()
+	w.keeper.Store(w.house.keeper)
+}
+
+func (w *watched) close() {
+	if w.o != nil {
+		if err := w.o.Close(); err != nil {
+			w.t.Error(err)
+		}
+		w.o = nil
+	}
+}
+
+func (w *watched) watch(c *jail.Config, _ *snapshot.Config) {
+	w.close()
+	w.o = observe.NewObservers(observe.Config{
+		Dir: c.Dir, Policy: eventlog.Policy{Fsync: "none", SegmentMB: 64}, Kernel: kernel.New(kernel.Config{}),
+		Exec: func(jid id.Jail, e *event.Event) {
+			if k := w.keeper.Load(); k != nil {
+				k.Began(jid, e)
+			}
+		},
+	})
+	if err := w.o.Open(); err != nil {
+		w.t.Fatal(err)
+	}
+	c.Observer = watcher{w.o}
+	c.Commands = hook{w}
+}
+
+// hook tells the keeper that there is of commands.
+type hook struct{ w *watched }
+
+func (c hook) Before(ctx context.Context, jid id.Jail, argv []string) {
+	c.w.keeper.Load().Before(ctx, jid, argv)
+}
+
+func (c hook) After(ctx context.Context, jid id.Jail, argv []string) {
+	c.w.keeper.Load().After(ctx, jid, argv)
+}
+
+// watcher is the observers as the jails want them.
+type watcher struct{ o *observe.Observers }
+
+func target(j jail.Jail, s jail.Sight) observe.Target {
+	return observe.Target{
+		Jail: j.ID, Runtime: j.Spec.Runtime, PID: s.PID, Cgroup: s.Cgroup, CgroupDir: s.CgroupDir, Again: s.Again, Told: s.Restored,
+		IDs: observe.IDMap{First: j.IDs.First, Count: j.IDs.Count}, Selection: j.Spec.Observe, Freeze: s.Freeze, Thaw: s.Thaw,
+	}
+}
+
+func (w watcher) Attach(ctx context.Context, j jail.Jail, s jail.Sight) error {
+	return w.o.Attach(ctx, target(j, s))
+}
+
+func (w watcher) Reattach(ctx context.Context, j jail.Jail, s jail.Sight) error {
+	return w.o.Reattach(ctx, target(j, s))
+}
+func (w watcher) Select(_ context.Context, j jail.Jail) error {
+	return w.o.Select(j.ID, j.Spec.Observe)
+}
+func (w watcher) Mute(ctx context.Context, jid id.Jail, on bool) error {
+	return w.o.Mute(ctx, jid, on)
+}
+
+func (w watcher) Lineage(ctx context.Context, jid id.Jail, l jail.Lineage) (uint64, error) {
+	return w.o.Lineage(ctx, jid, observe.Lineage(l))
+}
+
+func (w watcher) Mark(ctx context.Context, jid id.Jail) (jail.Mark, error) {
+	m, err := w.o.Mark(ctx, jid)
+	return jail.Mark{Seq: m.Seq, Then: m}, err
+}
+
+func (w watcher) Changed(ctx context.Context, jid id.Jail, since jail.Mark) (bool, error) {
+	m, _ := since.Then.(observe.Mark)
+	return w.o.Changed(ctx, jid, m)
+}
+func (w watcher) Detach(ctx context.Context, jid id.Jail) error { return w.o.Detach(ctx, jid) }
+func (w watcher) Forget(jid id.Jail) error                      { return w.o.Forget(jid) }
