@@ -1,6 +1,8 @@
 package snapshot_test
 
 import (
+	"bytes"
+	"context"
 	"slices"
 	"strings"
 	"testing"
@@ -270,5 +272,93 @@ func TestJailsThatHaveNothingInCommonAreNotCompared(t *testing.T) {
 		if _, err := h.keeper.Compare(t.Context(), at(a), e, snapshot.CompareOptions{}); err == nil {
 			t.Errorf("%v is nowhere, and was compared", e)
 		}
+	}
+}
+
+func TestAnImportedSnapshotIsComparedWithTheOneItWas(t *testing.T) {
+	h := newHouse(t)
+	h.tune = func(_ *jail.Config, c *snapshot.Config) {
+		c.Lower = func(context.Context, jail.Rootfs, string) ([]string, error) { return []string{h.root}, nil }
+	}
+	h.reopen()
+	j := h.running()
+	h.behind(j, "exec sleep 1000")
+	h.sh(j, "echo x > /root/f")
+	s := h.take(j, "")
+	var parcel bytes.Buffer
+	if err := h.keeper.Export(t.Context(), s.ID, &parcel); err != nil {
+		t.Fatal(err)
+	}
+	other, err := h.keeper.Import(t.Context(), &parcel, snapshot.ImportOptions{Force: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := h.compare(at(s.ID), at(other.ID))
+	expect(t, "files", changesIn(c.Files), "")
+	if p := c.Processes; p.Unknown != "" || len(p.Started)+len(p.Ended)+len(p.Changed) > 0 || p.Same < 2 {
+		t.Errorf("processes: %+v", p)
+	}
+}
+
+func TestRecordsAreCountedFromWhereTwoJailsParted(t *testing.T) {
+	w := newWatched(t)
+	watch := w.tune
+	w.tune = func(j *jail.Config, c *snapshot.Config) {
+		watch(j, c)
+		c.Records = w.o.Log
+	}
+	w.begin()
+	j := w.running()
+	w.sh(j, "echo before > /root/f")
+	s := w.take(j, "")
+	kids := w.branch(s.ID, 2)
+	w.sh(kids[1], "for i in 1 2 3; do echo $i > /root/g; rm /root/g; done")
+	again := w.take(kids[1], "")
+	grandchild := w.branch(again.ID, 1)[0]
+	w.sh(j, "true")
+
+	c := w.compare(at(kids[0]), at(kids[1]))
+	if e := c.Events; e.Since == nil || e.Since.Jail != j || e.Since.Seq != s.Seq || e.From.Unknown != "" || e.To.Total <= e.From.Total {
+		t.Fatalf("two branches: %+v", c.Events)
+	}
+	whole := func(what string, n report.EventCount) {
+		t.Helper()
+		sum := int64(0)
+		for _, k := range n.ByType {
+			sum += k
+		}
+		if sum != n.Total || n.AtLeast {
+			t.Errorf("%s: the types make %d of %d records, at least: %v", what, sum, n.Total, n.AtLeast)
+		}
+	}
+	whole("the first branch", c.Events.From)
+	whole("the second branch", c.Events.To)
+	if n := c.Events.To.ByType; n["file"] < 3 || n["lineage"] < 1 || n["proc"] < 1 {
+		t.Errorf("the second branch wrote files, and of types there are %v", n)
+	}
+	c = w.compare(at(s.ID), at(j))
+	if e := c.Events; e.Since == nil || e.Since.Seq != s.Seq || e.From.Total != 0 || e.To.Total == 0 || e.To.ByType["proc"] == 0 {
+		t.Errorf("a snapshot and its jail: %+v", c.Events)
+	}
+	c = w.compare(at(s.ID), at(again.ID))
+	if e := c.Events; e.Since == nil || e.Since.Jail != j || e.From.Total != 0 || e.To.Total != int64(again.Seq-s.Seq) {
+		t.Errorf("two snapshots of one line: %+v, want %d", c.Events, again.Seq-s.Seq)
+	}
+	whole("two snapshots", c.Events.To)
+	c = w.compare(at(grandchild), at(kids[1]))
+	if e := c.Events; e.Since == nil || e.Since.Jail != kids[1] || e.Since.Seq != again.Seq {
+		t.Errorf("a branch and where it is from: %+v", c.Events)
+	}
+	// When the snapshot is gone the logs say where they parted.
+	if err := w.house.keeper.Delete(t.Context(), s.ID); err != nil {
+		t.Fatal(err)
+	}
+	c = w.compare(at(kids[0]), at(kids[1]))
+	if e := c.Events; e.Since == nil || e.Since.Jail != j || e.Since.Seq != s.Seq {
+		t.Errorf("two branches of a snapshot that is gone: %+v", c.Events)
+	}
+	stranger := w.running()
+	if e := w.compare(at(stranger), at(j)).Events; e.Since != nil || e.From.Total == 0 || e.To.Total == 0 {
+		t.Errorf("two jails that are not related: %+v", e)
 	}
 }

@@ -54,6 +54,9 @@ func (k *Keeper) Export(ctx context.Context, sid id.Snapshot, w io.Writer) error
 		for _, e := range entries {
 			files = append(files, images.File{Name: memoryDir + "/" + e.Name(), Path: filepath.Join(at, e.Name())})
 		}
+		if told := filepath.Join(k.dir(s.Jail.ID, sid), processesFile); exists(told) {
+			files = append(files, images.File{Name: processesFile, Path: told})
+		}
 	}
 	meta, err := json.MarshalIndent(parcel{parcelFormat, traveller(*s)}, "", "\t")
 	if err != nil {

@@ -31,7 +31,7 @@ type ImportOptions struct {
 // importLimits are what an archive may hold. What it takes is bounded by the
 // disk.
 var importLimits = images.Limits{
-	Names: []string{layerFile, memoryDir + "/*"}, Files: 20_000, Bytes: 1 << 40, Meta: 4 << 20,
+	Names: []string{layerFile, processesFile, memoryDir + "/*"}, Files: 20_000, Bytes: 1 << 40, Meta: 4 << 20,
 }
 
 // Import keeps a snapshot that Export wrote, here or on another host, under a new
@@ -109,6 +109,11 @@ func (i *importing) read(meta []byte) (Snapshot, error) {
 	if _, err := os.Lstat(filepath.Join(i.at, memoryDir)); s.Memory && err != nil {
 		return invalid("the images of its processes are missing")
 	}
+	if exists(filepath.Join(i.at, processesFile)) {
+		if _, err := readProcesses(i.at); err != nil {
+			return invalid("what it says of its processes: %w", err)
+		}
+	}
 	s.ID, s.Reason, s.Trigger, s.Created = i.sid, Imported, "from "+string(s.ID), time.Now()
 	s.Memory = s.Memory && !i.o.FilesOnly
 	s.Jail.Spec.Trusted, s.Jail.Spec.Start = i.o.Trusted, false
@@ -144,6 +149,11 @@ func (i *importing) keep(ctx context.Context, s *Snapshot) error {
 	layer := filepath.Join(i.dir, layerFile)
 	if err := os.Rename(filepath.Join(i.at, layerFile), layer); err != nil {
 		return err
+	}
+	if told := filepath.Join(i.at, processesFile); s.Memory && exists(told) {
+		if err := os.Rename(told, filepath.Join(i.dir, processesFile)); err != nil {
+			return err
+		}
 	}
 	s.Jail.Sealed, s.Digest = []string{layer}, ""
 	steps, stepCtx := errgroup.WithContext(ctx)

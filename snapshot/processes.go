@@ -79,15 +79,14 @@ func texts(list []string) []text {
 }
 
 // known says which processes those of j are, whose body was made over the layer
-// of a snapshot, if it was made from one.
-func known(j jail.Jail, over string, found []jail.Process) ([]process, error) {
+// of a snapshot, if it was made from one. Where it is not known which processes
+// that one had, its own pass for others.
+func (k *Keeper) known(j jail.Jail, over string, found []jail.Process) []process {
 	before := map[int]process{}
-	var from string
 	if over != "" {
-		from = filepath.Dir(over)
-		list, err := readProcesses(from)
+		list, err := readProcesses(filepath.Dir(over))
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return nil, err
+			k.cfg.Log.Warn("what ran in a snapshot cannot be read", "layer", over, "err", err)
 		}
 		for _, p := range list {
 			before[p.PID] = p
@@ -105,7 +104,7 @@ func known(j jail.Jail, over string, found []jail.Process) ([]process, error) {
 		}
 		all = append(all, p)
 	}
-	return all, nil
+	return all
 }
 
 // keepProcesses writes down what runs in the snapshot. Where that cannot be told,
@@ -118,11 +117,7 @@ func (t *taking) keepProcesses(made jail.Checkpoint) error {
 		t.k.cfg.Log.Debug("what runs in a snapshot was not written down", "snapshot", t.s.ID, "err", made.Untold)
 		return nil
 	}
-	list, err := known(made.Jail, made.Over, made.Processes)
-	if err != nil {
-		return err
-	}
-	return writeProcesses(t.dir, list)
+	return writeProcesses(t.dir, t.k.known(made.Jail, made.Over, made.Processes))
 }
 
 func writeProcesses(dir string, list []process) error {
@@ -150,6 +145,11 @@ func readProcesses(dir string) ([]process, error) {
 	return list, nil
 }
 
+func exists(name string) bool {
+	_, err := os.Lstat(name)
+	return err == nil
+}
+
 // processesOf returns what ran in a snapshot.
 func (k *Keeper) processesOf(s *Snapshot) ([]process, error) {
 	if !s.Memory {
@@ -173,10 +173,7 @@ func (k *Keeper) running(ctx context.Context, jid id.Jail) ([]process, error) {
 		if err != nil {
 			return nil, err
 		}
-		list, err := known(j, topmost(j), found)
-		if err != nil {
-			return nil, err
-		}
+		list := k.known(j, topmost(j), found)
 		now, err := k.cfg.Jails.Get(ctx, jid)
 		if err != nil {
 			return nil, err
