@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"sync"
 	"time"
 
 	"glasshouse/api/client"
@@ -209,15 +210,22 @@ func nearest(ctx context.Context, cl *client.Client, jid id.Jail) (id.Snapshot, 
 
 // removeBranches removes what was made, with the snapshot that was taken for it.
 func removeBranches(ctx context.Context, cl *client.Client, made wire.Branches) error {
-	var errs []error
-	for _, j := range made.Jails {
-		if err := cl.DeleteJail(ctx, j.ID); err != nil {
-			errs = append(errs, fmt.Errorf("remove %s: %w", j.ID, err))
-		}
+	errs := make([]error, len(made.Jails)+1)
+	var wg sync.WaitGroup
+	slots := make(chan struct{}, 8)
+	for i, j := range made.Jails {
+		slots <- struct{}{}
+		wg.Go(func() {
+			defer func() { <-slots }()
+			if err := cl.DeleteJail(ctx, j.ID); err != nil {
+				errs[i] = fmt.Errorf("remove %s: %w", j.ID, err)
+			}
+		})
 	}
+	wg.Wait()
 	if made.Snapshot != nil {
 		if err := cl.DeleteSnapshot(ctx, made.Snapshot.ID); err != nil {
-			errs = append(errs, fmt.Errorf("remove %s: %w", made.Snapshot.ID, err))
+			errs[len(made.Jails)] = fmt.Errorf("remove %s: %w", made.Snapshot.ID, err)
 		}
 	}
 	return errors.Join(errs...)

@@ -34,7 +34,9 @@ type outcome struct {
 func (c *command) eachBranch(ctx context.Context, cl *client.Client, arg string, req wire.Branch, o eachOptions) error {
 	ctx, stop := signal.NotifyContext(ctx, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
 	defer stop()
-	made, err := branches(ctx, cl, arg, req)
+	context.AfterFunc(ctx, stop) // the second interrupt is not for us
+	// Branches that nobody waited for would stay.
+	made, err := branches(context.WithoutCancel(ctx), cl, arg, req)
 	if err != nil {
 		return err
 	}

@@ -1,10 +1,13 @@
 package test_test
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"os"
+	"os/exec"
 	"regexp"
 	"strconv"
 	"strings"
@@ -194,6 +197,56 @@ func TestALineIsTriedInEachBranch(t *testing.T) {
 	for _, want := range []string{"BRANCH", "end of 1", "end of 2"} {
 		if !strings.Contains(table, want) {
 			t.Errorf("the table lacks %q:\n%s", want, table)
+		}
+	}
+}
+
+func TestAnInterruptLeavesNoBranches(t *testing.T) {
+	h, j := counting(t)
+	cmd := exec.Command(h.bin, "branch", "build", "-n", "2", "--each", "echo begun > /root/begun; sleep 1000")
+	cmd.Env = append(os.Environ(), "GLASSHOUSE_DATA="+h.data)
+	var out bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &out
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	h.wait("both lines run", func() bool {
+		kids, err := client.Collect(h.Jails(t.Context(), client.JailFilter{}))
+		n := 0
+		for _, k := range kids {
+			if k.ID != j && h.sh(k.ID, "cat /root/begun 2>/dev/null") == "begun" {
+				n++
+			}
+		}
+		return err == nil && n == 2
+	})
+	cmd.Process.Signal(os.Interrupt)
+	ended := make(chan error, 1)
+	go func() { ended <- cmd.Wait() }()
+	select {
+	case err := <-ended:
+		if exit, ok := errors.AsType[*exec.ExitError](err); !ok || exit.ExitCode() != 1 {
+			t.Errorf("it ended with %v, want exit code 1\n%s", err, &out)
+		}
+	case <-time.After(time.Minute):
+		cmd.Process.Kill()
+		<-ended
+		t.Errorf("an interrupt does not end it\n%s", &out)
+	}
+	if left := h.says("jail", "ls", "-q"); left != string(j) {
+		t.Errorf("jails left: %q\n%s", left, &out)
+	}
+	if left := h.says("snapshots", "-q"); left != "" {
+		t.Errorf("snapshots left: %q\n%s", left, &out)
+	}
+}
+
+// wait waits until something has come true.
+func (h *house) wait(what string, yes func() bool) {
+	h.Helper()
+	for end := time.Now().Add(time.Minute); !yes(); time.Sleep(20 * time.Millisecond) {
+		if time.Now().After(end) {
+			h.Fatalf("it does not come true that %s", what)
 		}
 	}
 }
