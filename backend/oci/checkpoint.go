@@ -68,7 +68,7 @@ func (b *Backend) Dump(ctx context.Context, p jail.Plan, i jail.Instance, dir st
 	if err != nil {
 		return err
 	}
-	d := criu.Dump{PID: inst.pid, Netns: b.netnsPath(p), Cgroup: inst.cgroup, Dir: dir}
+	d := criu.Dump{PID: inst.pid, Netns: b.netnsPath(p), Cgroup: inst.cgroup, Worker: inst.worker.Swap(nil), Dir: dir}
 	if watched := inst.watched.Load(); watched != nil {
 		d.Watched = *watched
 	}
@@ -184,6 +184,7 @@ func (b *Backend) Restore(ctx context.Context, p jail.Plan, dir string) (_ jail.
 	if digest, err := b.digestOf(p.Init); err != nil || digest != n.Init {
 		m.plan.Init = filepath.Join(dir, initFile) // an older daemon's
 	}
+	m.restoring = !b.kind.sentry
 	if err := m.prepare(ctx); err != nil {
 		return nil, err
 	}
@@ -218,17 +219,14 @@ func (m *making) restore(ctx context.Context, dir string, n notes) (*instance, e
 	if err != nil {
 		return nil, errors.Join(err, os.RemoveAll(images))
 	}
-	// The limits are the jail's own: CRIU needs a little beside them.
-	roomy := b.kind.limits(p.Limits)
-	roomy.PIDs, roomy.MemoryBytes = roomy.PIDs+restorers, roomy.MemoryBytes+restorerMemory
-	if err := m.cgroup.Set(roomy); err != nil {
+	if err := m.worker.Bring(l.volume()); err != nil {
 		return nil, errors.Join(err, os.RemoveAll(images))
 	}
 	m.undo.Push("kill its processes", func() error { return m.cgroup.Kill(context.Background()) })
 	var pid int
 	err = m.step("criu", func() (err error) {
 		pid, err = b.criu.Restore(ctx, criu.Restore{
-			Dir: images, Root: l.merged(), Lent: sources, Netns: m.netns, Cgroup: m.cgroup,
+			Dir: images, Root: l.merged(), Lent: sources, Netns: m.netns, Cgroup: m.cgroup, Worker: m.worker,
 			Lazy: large(images) && b.lazy(), Done: func() { os.RemoveAll(images) },
 		})
 		return err
@@ -290,6 +288,15 @@ const (
 	restorerMemory = 64 << 20 // and their memory
 )
 
+// startWorker starts the CRIU that will make the processes again.
+func (m *making) startWorker() (err error) {
+	if m.worker, err = m.backend.criu.ToRestore(m.netns, m.cgroup); err != nil {
+		return err
+	}
+	m.undo.Push("end the worker", m.worker.Close)
+	return nil
+}
+
 // lend returns what the host lends the jail: by mount point, the mount prepared
 // for it.
 func (m *making) lend(n notes) (map[string]string, error) {
@@ -350,6 +357,13 @@ func (b *Backend) Dumpable(ctx context.Context, p jail.Plan, i jail.Instance) er
 		if what := undumpable(pid); what != "" {
 			return cannotDump(pid, "holds "+what)
 		}
+	}
+	if inst.worker.Load() == nil { // it is loaded while the jail still runs
+		w, err := b.criu.ToDump(b.netnsPath(p))
+		if err != nil {
+			return err
+		}
+		inst.worker.Store(w)
 	}
 	watched := watchedBy(pids)
 	if len(watched) == 0 {

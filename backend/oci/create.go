@@ -18,6 +18,7 @@ import (
 
 	"glasshouse/fault"
 	"glasshouse/host/cgroup"
+	"glasshouse/host/criu"
 	"glasshouse/host/disk"
 	"glasshouse/host/netns"
 	"glasshouse/host/overlay"
@@ -66,6 +67,9 @@ type making struct {
 	layout  layout
 	undo    undo.Stack
 
+	restoring bool         // by CRIU
+	worker    *criu.Worker // that will
+
 	cgroup *cgroup.Cgroup // once prepared, as all below
 	netns  string         // path of the network namespace
 	binds  []bind         // the workspace and mounts
@@ -88,7 +92,20 @@ func (m *making) prepare(ctx context.Context) (err error) {
 		defer close(networked)
 		return m.step("network", func() error { return m.makeNetwork(ctx) })
 	})
-	steps.Go(func() error { return m.step("cgroup", m.makeCgroup) })
+	grouped := make(chan struct{})
+	steps.Go(func() error {
+		defer close(grouped)
+		return m.step("cgroup", m.makeCgroup)
+	})
+	if m.restoring {
+		steps.Go(func() error { // it takes as long to load as the volume to be made
+			<-networked
+			if <-grouped; ctx.Err() != nil {
+				return nil
+			}
+			return m.step("worker", m.startWorker)
+		})
+	}
 	var ids *os.File
 	defer func() { <-identified; ids.Close() }()
 	steps.Go(func() (err error) {
@@ -172,7 +189,11 @@ func (m *making) makeCgroup() error {
 	}
 	name := string(m.plan.ID)
 	m.undo.Push("remove the cgroup", func() error { return tree.Destroy(context.Background(), name) })
-	m.cgroup, err = tree.Create(name, m.backend.kind.limits(m.plan.Limits))
+	limits := m.backend.kind.limits(m.plan.Limits)
+	if m.restoring { // CRIU needs a little beside the jail, at first
+		limits.PIDs, limits.MemoryBytes = limits.PIDs+restorers, limits.MemoryBytes+restorerMemory
+	}
+	m.cgroup, err = tree.Create(name, limits)
 	return err
 }
 

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"glasshouse/host/cgroup"
+	"glasshouse/host/criu"
 	"glasshouse/host/disk"
 	"glasshouse/host/netns"
 	"glasshouse/jail"
@@ -27,7 +28,8 @@ type instance struct {
 	done    chan struct{}
 	watch   sync.WaitGroup
 
-	watched atomic.Pointer[[]string] // what processes of the jail watched when last asked
+	watched atomic.Pointer[[]string]    // what processes of the jail watched when last asked
+	worker  atomic.Pointer[criu.Worker] // started for a Dump that did not come yet
 }
 
 // newInstance begins to watch the init with the given pid and descriptor, which
@@ -106,6 +108,9 @@ func (i *instance) Kill(ctx context.Context) error {
 
 // Close implements jail.Instance. It may be called twice.
 func (i *instance) Close() error {
+	if w := i.worker.Swap(nil); w != nil {
+		w.Close()
+	}
 	err := i.pidfd.Close()
 	i.watch.Wait()
 	if errors.Is(err, os.ErrClosed) {

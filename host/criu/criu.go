@@ -93,13 +93,13 @@ func isMemory(dir string) bool {
 	return unix.Statfs(dir, &st) == nil && st.Type == unix.TMPFS_MAGIC
 }
 
-// learn keeps what CRIU found out, seen from the thread that started it.
-func (t *Tool) learn() {
-	known, err := os.ReadFile(filepath.Join(runDir, filepath.Base(t.cache)))
-	if err != nil {
+// learn keeps what a CRIU that is still there found out.
+func (t *Tool) learn(pid int) {
+	if _, err := os.Stat(t.cache); !errors.Is(err, os.ErrNotExist) {
 		return
 	}
-	if _, err := os.Stat(t.cache); errors.Is(err, os.ErrNotExist) {
+	known, err := os.ReadFile(fmt.Sprintf("/proc/%d/root%s/%s", pid, runDir, filepath.Base(t.cache)))
+	if err == nil {
 		_ = atomicfile.Write(t.cache, known, 0o600) // without it the next run is slower
 	}
 }

@@ -18,6 +18,7 @@ type Dump struct {
 	Cgroup  *cgroup.Cgroup // frozen: it is frozen when Dump returns, too
 	Lent    []string       // mount points, in the jail, of what the host lends it
 	Watched []string       // paths, in the jail, of what its processes watch by inotify
+	Worker  *Worker        // from ToDump, or nil
 	Dir     string         // for the images: empty, and on a filesystem in memory if it is to be quick
 }
 
@@ -47,7 +48,7 @@ func (t *Tool) Dump(ctx context.Context, d Dump) error {
 		opts.External = append(opts.External, "mnt["+at+"]:"+at)
 	}
 	req := &rpc.CriuReq{Type: ptr(rpc.CriuReqType_DUMP), Opts: opts}
-	if _, err = t.work(ctx, place{netns: d.Netns, precious: true}, req, d.Dir, nil); err != nil {
+	if _, err = t.work(ctx, d.Worker, place{netns: d.Netns, precious: true}, req, d.Dir, nil); err != nil {
 		// A worker that was killed has left them running.
 		err = errors.Join(err, d.Cgroup.Freeze(context.WithoutCancel(ctx)))
 	}

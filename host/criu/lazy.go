@@ -47,6 +47,7 @@ func (t *Tool) serve(ctx context.Context, dir string) (*server, error) {
 	if err != nil {
 		return nil, fmt.Errorf("start the server of memory: %w", err)
 	}
+	protect(s.cmd.Process.Pid)
 	go func() {
 		s.cmd.Wait()
 		close(s.done)

@@ -17,6 +17,7 @@ type Restore struct {
 	Lent   map[string]string // what the host lends them: by mount point in the jail, a mount of the host
 	Netns  string            // path of the network namespace they are in
 	Cgroup *cgroup.Cgroup    // empty; frozen when Restore returns
+	Worker *Worker           // from ToRestore, or nil
 
 	// Lazy makes the processes before their memory, which follows as they touch
 	// it, and soon in any case.
@@ -54,9 +55,9 @@ func (t *Tool) Restore(ctx context.Context, r Restore) (pid int, err error) {
 	}
 	at := place{netns: r.Netns, cgroup: r.Cgroup}
 	if r.Lazy {
-		s, err := t.serve(ctx, r.Dir)
-		if err != nil {
-			return 0, err
+		s, serveErr := t.serve(ctx, r.Dir)
+		if serveErr != nil {
+			return 0, serveErr
 		}
 		opts.LazyPages = ptr(true)
 		done = func() {
@@ -70,7 +71,7 @@ func (t *Tool) Restore(ctx context.Context, r Restore) (pid int, err error) {
 		}
 	}
 	req := &rpc.CriuReq{Type: ptr(rpc.CriuReqType_RESTORE), Opts: opts}
-	resp, workErr := t.work(ctx, at, req, r.Dir, func(name string, worker int) error {
+	resp, workErr := t.work(ctx, r.Worker, at, req, r.Dir, func(name string, worker int) error {
 		if name != "pre-resume" {
 			return nil
 		}

@@ -34,33 +34,89 @@ var environ = []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/
 // logName is CRIU's own log, in the directory of images.
 const logName = "criu.log"
 
-// work has a worker do one request in the given place. It is told of the steps
-// on the way, and which process the worker is.
-func (t *Tool) work(ctx context.Context, at place, req *rpc.CriuReq, dir string, step func(name string, worker int) error) (*rpc.CriuResp, error) {
-	var resp *rpc.CriuResp
-	err := thread.Alone(func() error {
-		if err := at.enter(t); err != nil {
-			return err
+// work has w, or if that is nil a worker started for it, do one request in the
+// given place. It is told of the steps on the way, and which process the worker
+// is.
+func (t *Tool) work(ctx context.Context, w *Worker, at place, req *rpc.CriuReq, dir string, step func(name string, worker int) error) (*rpc.CriuResp, error) {
+	if w == nil {
+		var err error
+		if w, err = t.begin(at); err != nil {
+			return nil, fmt.Errorf("criu: %w", err)
 		}
-		defer t.learn()
-		w, err := t.start(at)
-		if err != nil {
-			return err
-		}
-		resp, err = w.talk(ctx, req, step)
-		patience := time.Duration(0)
-		if err != nil {
-			patience = 5 * time.Second
-			if at.precious {
-				patience = 2 * time.Minute
-			}
-		}
-		return errors.Join(err, w.end(patience))
-	})
+	}
+	resp, err := w.talk(ctx, req, step)
+	t.learn(w.cmd.Process.Pid)
+	patience := time.Duration(0)
 	if err != nil {
+		patience = 5 * time.Second
+		if at.precious {
+			patience = 2 * time.Minute
+		}
+	}
+	if err := errors.Join(err, w.end(patience)); err != nil {
 		return nil, fmt.Errorf("criu: %w%s", err, complaint(dir))
 	}
 	return resp, nil
+}
+
+// A Worker is a CRIU that was started ahead of need, for one Dump or Restore: to
+// be loaded takes it as long as what it then does.
+type Worker struct{ *worker }
+
+// ToDump starts a worker for the Dump of a jail with the given network.
+func (t *Tool) ToDump(netns string) (*Worker, error) {
+	return t.begin(place{netns: netns, precious: true})
+}
+
+// ToRestore starts a worker for a Restore into the given network and cgroup.
+func (t *Tool) ToRestore(netns string, cg *cgroup.Cgroup) (*Worker, error) {
+	return t.begin(place{netns: netns, cgroup: cg})
+}
+
+// Close ends a worker that was not needed.
+func (w *Worker) Close() error { return w.end(time.Second) }
+
+// begin starts a worker in the given place.
+func (t *Tool) begin(at place) (*Worker, error) {
+	var w *worker
+	err := thread.Alone(func() (err error) {
+		if err := at.enter(t); err != nil {
+			return err
+		}
+		w, err = t.start(at)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	return &Worker{w}, nil
+}
+
+// Bring shows the mount on dir, with those below it, to a worker that was started
+// before they were made.
+func (w *Worker) Bring(dir string) error {
+	ns, err := os.Open(fmt.Sprintf("/proc/%d/ns/mnt", w.cmd.Process.Pid))
+	if err != nil {
+		return err
+	}
+	defer ns.Close()
+	tree, err := unix.OpenTree(unix.AT_FDCWD, dir, unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_RECURSIVE)
+	if err != nil {
+		return &os.PathError{Op: "open_tree", Path: dir, Err: err}
+	}
+	defer unix.Close(tree)
+	return thread.Alone(func() error {
+		if err := unix.Unshare(unix.CLONE_FS); err != nil {
+			return fmt.Errorf("unshare: %w", err)
+		}
+		if err := unix.Setns(int(ns.Fd()), unix.CLONE_NEWNS); err != nil {
+			return fmt.Errorf("enter the worker's mounts: %w", err)
+		}
+		if err := unix.MoveMount(tree, "", unix.AT_FDCWD, dir, unix.MOVE_MOUNT_F_EMPTY_PATH); err != nil {
+			return &os.PathError{Op: "move_mount", Path: dir, Err: err}
+		}
+		return nil
+	})
 }
 
 // enter takes this thread to the place.
@@ -81,8 +137,10 @@ func (at place) enter(t *Tool) error {
 
 // A worker is one CRIU process and the socket to it.
 type worker struct {
-	cmd  *exec.Cmd
-	sock *os.File
+	cmd   *exec.Cmd
+	sock  *os.File
+	ended chan struct{} // closed when the process has
+	err   error         // of waiting for it, once it has ended
 }
 
 // start starts a worker. It is not killed when this process dies: a worker that
@@ -114,10 +172,62 @@ func (t *Tool) start(at place) (*worker, error) {
 		return nil, fmt.Errorf("start %s: %w", t.path, err)
 	}
 	if at.precious {
-		// Without the power to, it stays what it is.
-		_ = os.WriteFile(fmt.Sprintf("/proc/%d/oom_score_adj", cmd.Process.Pid), []byte("-1000"), 0)
+		protect(cmd.Process.Pid)
 	}
-	return &worker{cmd, ours}, nil
+	w := &worker{cmd: cmd, sock: ours, ended: make(chan struct{})}
+	go func() {
+		if killed(cmd.Process.Pid) {
+			// Its helpers are of its process group, which is ours to name as long as
+			// nobody has waited for it.
+			unix.Kill(-cmd.Process.Pid, unix.SIGKILL)
+		}
+		w.err = cmd.Wait()
+		close(w.ended)
+		// What it has begun may have the socket's other end open for long.
+		ours.SetReadDeadline(time.Now())
+	}()
+	return w, nil
+}
+
+// killed waits for the end of a child, which is left to be waited for, and reports
+// whether it was a violent one.
+func killed(pid int) bool {
+	const exited = 1 // CLD_EXITED
+	var info unix.Siginfo
+	for {
+		err := unix.Waitid(unix.P_PID, pid, &info, unix.WEXITED|unix.WNOWAIT, nil)
+		if err != unix.EINTR {
+			return err == nil && info.Code != exited
+		}
+	}
+}
+
+// protect has the kernel take memory from others first. Without the power to say
+// so, the process stays as it is.
+func protect(pid int) {
+	_ = os.WriteFile(fmt.Sprintf("/proc/%d/oom_score_adj", pid), []byte("-1000"), 0)
+}
+
+// read reads one message, also the last one of a worker that has ended.
+func (w *worker) read(buf []byte) (int, error) {
+	n, err := w.sock.Read(buf)
+	if !errors.Is(err, os.ErrDeadlineExceeded) {
+		return n, err
+	}
+	select {
+	case <-w.ended:
+	default:
+		return n, err
+	}
+	raw, rawErr := w.sock.SyscallConn()
+	if rawErr != nil {
+		return 0, rawErr
+	}
+	rawErr = raw.Control(func(fd uintptr) { n, err = unix.Read(int(fd), buf) }) // does not block
+	if rawErr == nil && err == unix.EAGAIN {
+		err = errors.New("it was killed")
+	}
+	return max(n, 0), errors.Join(rawErr, err)
 }
 
 // maxMessage is far above what the worker says at a time.
@@ -136,7 +246,7 @@ func (w *worker) talk(ctx context.Context, req *rpc.CriuReq, step func(string, i
 		if _, err := w.sock.Write(b); err != nil {
 			return nil, errors.Join(context.Cause(ctx), err)
 		}
-		n, err := w.sock.Read(buf)
+		n, err := w.read(buf)
 		if err != nil {
 			return nil, errors.Join(context.Cause(ctx), fmt.Errorf("the worker hung up: %w", err))
 		}
@@ -161,7 +271,7 @@ func (w *worker) talk(ctx context.Context, req *rpc.CriuReq, step func(string, i
 		if failed != nil {
 			b, _ := req.MarshalVT()
 			w.sock.Write(b) // so that it undoes what it did
-			w.sock.Read(buf)
+			w.read(buf)
 			return nil, failed
 		}
 	}
@@ -183,9 +293,10 @@ func (w *worker) end(patience time.Duration) error {
 		kill := time.AfterFunc(patience, func() { w.cmd.Process.Kill() })
 		defer kill.Stop()
 	}
+	<-w.ended
 	var status *exec.ExitError
-	if err := w.cmd.Wait(); err != nil && !errors.As(err, &status) {
-		return err
+	if w.err != nil && !errors.As(w.err, &status) {
+		return w.err
 	}
 	return nil // what it had to say it has said
 }
