@@ -36,6 +36,7 @@ const (
 type notes struct {
 	Lent map[string]bool `json:"lent"` // mount points of what the host lends, and whether each is a directory
 	Init string          `json:"init"` // digest of init's program
+	Net  jail.Network    `json:"net"`  // of which the sockets are
 }
 
 // CanCheckpoint implements jail.Checkpointer.
@@ -63,7 +64,7 @@ func (b *Backend) Dump(ctx context.Context, p jail.Plan, i jail.Instance, dir st
 	if b.kind.sentry {
 		return b.sentryDump(ctx, inst, dir)
 	}
-	n := notes{Lent: map[string]bool{}}
+	n := notes{Lent: map[string]bool{}, Net: p.Network}
 	mounts, err := lent(inst.pid)
 	if err != nil {
 		return err
@@ -222,12 +223,18 @@ func (m *making) restore(ctx context.Context, dir string, n notes) (*instance, e
 	if err := m.worker.Bring(l.volume()); err != nil {
 		return nil, errors.Join(err, os.RemoveAll(images))
 	}
+	if n.Net != p.Network { // what is bound to an address that is not there stays bound
+		if err := netns.BindAnything(m.netns); err != nil {
+			return nil, errors.Join(err, os.RemoveAll(images))
+		}
+	}
 	m.undo.Push("kill its processes", func() error { return m.cgroup.Kill(context.Background()) })
 	var pid int
 	err = m.step("criu", func() (err error) {
 		pid, err = b.criu.Restore(ctx, criu.Restore{
 			Dir: images, Root: l.merged(), Lent: sources, Netns: m.netns, Cgroup: m.cgroup, Worker: m.worker,
-			Lazy: large(images) && b.lazy(), Done: func() { os.RemoveAll(images) },
+			Close: n.Net != p.Network,
+			Lazy:  large(images) && b.lazy(), Done: func() { os.RemoveAll(images) },
 		})
 		return err
 	})

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"syscall"
 
 	"github.com/checkpoint-restore/go-criu/v8/rpc"
 
@@ -27,8 +28,8 @@ type Restore struct {
 	// may be after Restore has returned.
 	Done func()
 
-	// Close closes all connections over the network, also those of the jail
-	// with itself, instead of making them again.
+	// Close closes all TCP connections, also those of the jail with itself,
+	// instead of making them again.
 	Close bool
 }
 
@@ -50,6 +51,7 @@ func (t *Tool) Restore(ctx context.Context, r Restore) (pid int, err error) {
 	if r.Close {
 		opts.TcpClose = ptr(true)
 	}
+	opts.TcpClose = ptr(true) // we connect them
 	for at, from := range r.Lent {
 		opts.External = append(opts.External, "mnt["+at+"]:"+from)
 	}
@@ -66,6 +68,10 @@ func (t *Tool) Restore(ctx context.Context, r Restore) (pid int, err error) {
 			}
 			go func() {
 				<-s.done
+				if err == nil && s.cmd.ProcessState.Sys().(syscall.WaitStatus).Signaled() {
+					// Where memory is missing there would be zeros.
+					r.Cgroup.Kill(context.WithoutCancel(ctx))
+				}
 				r.Done()
 			}()
 		}
@@ -85,5 +91,8 @@ func (t *Tool) Restore(ctx context.Context, r Restore) (pid int, err error) {
 	if err = workErr; err != nil {
 		return 0, err
 	}
-	return int(resp.GetRestore().GetPid()), r.Cgroup.Freeze(ctx)
+	if err = r.Cgroup.Freeze(ctx); err == nil {
+		err = reconnect(r.Dir, r.Cgroup, !r.Close)
+	}
+	return int(resp.GetRestore().GetPid()), err
 }

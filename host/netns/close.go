@@ -32,6 +32,12 @@ func CloseOutward(path string) error {
 	})
 }
 
+// BindAnything lets sockets in the namespace bound to path have any address as
+// their own.
+func BindAnything(path string) error {
+	return Do(path, func() error { return sysctl("net/ipv4/ip_nonlocal_bind", "1") })
+}
+
 const tcpListen = 10 // TCP_LISTEN of linux/tcp_states.h
 
 func closeOutward(s *netlink.Socket) error {
