@@ -75,6 +75,9 @@ func (k *Keeper) deepest(ctx context.Context) (chain []string, _ error) {
 // does not run stand on that. It may end at any moment: both are there, and show
 // the same, until nothing stands on the former any more.
 func (k *Keeper) flatten(ctx context.Context, chain []string) error {
+	if few := k.below(chain); len(few) < len(chain) { // it was done for others
+		return errors.Join(k.restack(ctx, chain, few), k.sweep(ctx))
+	}
 	k.mu.Lock()
 	giveBack := k.lend(chain)
 	k.mu.Unlock()
@@ -86,7 +89,7 @@ func (k *Keeper) flatten(ctx context.Context, chain []string) error {
 	made := k.making(to)
 	err = k.cfg.Layers.Flatten(ctx, chain, to)
 	if err == nil {
-		err = k.restack(ctx, chain, to)
+		err = k.restack(ctx, chain, []string{to})
 	}
 	made()
 	giveBack()
@@ -105,12 +108,11 @@ func freeName(dir string) (string, error) {
 	}
 }
 
-// restack has what stood on chain, and does not run, stand on one layer instead.
-// Nothing is removed meanwhile.
-func (k *Keeper) restack(ctx context.Context, chain []string, one string) error {
+// restack has what stood on some layers, and does not run, stand on others that
+// show the same. Nothing is removed meanwhile.
+func (k *Keeper) restack(ctx context.Context, chain, to []string) error {
 	k.tidying.RLock()
 	defer k.tidying.RUnlock()
-	to := []string{one}
 	k.mu.Lock()
 	var errs []error
 	for _, s := range k.all {

@@ -58,6 +58,18 @@ func (k *Keeper) scratch(dir, name string) (at string, done func(), err error) {
 	return at, k.making(strings.TrimSuffix(at, ".part")), nil
 }
 
+// sweepSoon removes in the background what nobody stands on any more.
+func (k *Keeper) sweepSoon() {
+	if k.ctx.Err() != nil {
+		return
+	}
+	k.wg.Go(func() {
+		if err := k.sweep(k.ctx); err != nil {
+			k.cfg.Log.Error("what is left of snapshots was not removed", "err", err)
+		}
+	})
+}
+
 // trim removes from the directory of a snapshot the layers that nobody stands on
 // any more, and what a daemon left that was killed.
 func (k *Keeper) trim(dir string, used map[string]bool) error {

@@ -67,8 +67,11 @@ func (k *Keeper) take(ctx context.Context, jid id.Jail, o TakeOptions) (_ Snapsh
 		k.hot.drop(t.s.ID)
 		return Snapshot{}, nil, errors.Join(fmt.Errorf("snapshot of %s: %w", jid, err), k.sweep(t.ctx))
 	}
-	if len(t.s.Jail.Sealed) > flattenAt {
+	switch n := len(t.s.Jail.Sealed); {
+	case n > flattenAt:
 		k.flattenSoon()
+	case n <= len(j.Sealed): // it moved to what was merged meanwhile
+		k.sweepSoon()
 	}
 	return t.s, func() { k.release(t.s.ID) }, nil
 }
