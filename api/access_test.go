@@ -112,7 +112,7 @@ func TestTheDocumentIsComplete(t *testing.T) {
 			t.Errorf("the document refers to %s and does not have it", name)
 		}
 	}
-	for _, name := range []string{"Jail", "JailPage", "ExecRequest", "Problem", "TerminalControl"} {
+	for _, name := range []string{"Jail", "JailPage", "ExecRequest", "Problem", "TerminalControl", "Snapshot", "SnapshotPage", "Branch", "LineageJailPage"} {
 		if doc.Components.Schemas[name] == nil {
 			t.Errorf("the document lacks %s", name)
 		}
@@ -124,6 +124,11 @@ func TestTheDocumentIsComplete(t *testing.T) {
 		}
 		if got != want {
 			t.Errorf("POST %s takes an Idempotency-Key: %v in the document, want %v", path, got, want)
+		}
+	}
+	for name := range doc.Components.Schemas {
+		if strings.Contains(name, "Type2") {
+			t.Errorf("two types have the name of %s", name)
 		}
 	}
 	if doc.Paths["/jails"]["post"].Body == nil {

@@ -14,6 +14,7 @@ import (
 
 	"glasshouse/access"
 	"glasshouse/api/wire"
+	"glasshouse/id"
 )
 
 // document makes the OpenAPI document of a route table.
@@ -122,6 +123,9 @@ func title(s string) string { return strings.ToUpper(s[:1]) + s[1:] }
 // schemaName is the name of a type in the document: Page[wire.Jail] is JailPage.
 func schemaName(t reflect.Type) string {
 	name := t.Name()
+	if t.PkgPath() == reflect.TypeFor[id.Jail]().PkgPath() {
+		return name + "ID" // never shown: it only must not take the name of the thing
+	}
 	outer, inner, generic := strings.Cut(name, "[")
 	if !generic {
 		return name

@@ -160,7 +160,7 @@ func showSnapshot(w io.Writer, s wire.Snapshot) {
 	add("after", string(s.Parent))
 	add("taken", s.CreatedAt.Local().Format(time.DateTime)+", "+snapshotReason(s))
 	if s.Memory {
-		add("processes", fmt.Sprintf("%d, %s of memory", s.PIDs, size(s.MemoryBytes)))
+		add("processes", fmt.Sprintf("%d with threads, %s of memory", s.PIDs, size(s.MemoryBytes)))
 		add("paused", snapshotPause(s)+", files "+s.Layering)
 		add("records", fmt.Sprintf("up to %d", s.Seq))
 	} else {

@@ -38,7 +38,7 @@ type Snapshot struct {
 	Network     string `json:"network" required:"true" enum:"isolated,full"`
 	MemoryBytes int64  `json:"memory_bytes" description:"That the jail used."`
 	DiskBytes   int64  `json:"disk_bytes" description:"That the jail had written."`
-	PIDs        int64  `json:"pids" description:"Processes that the jail had."`
+	PIDs        int64  `json:"pids" description:"Processes and threads that the jail had."`
 	Host        Host   `json:"host" description:"Where it was taken."`
 	Copies      int    `json:"copies,omitempty" description:"Frozen copies of it that wait to become branches."`
 
