@@ -3,6 +3,8 @@ package snapshot_test
 import (
 	"bytes"
 	"context"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -360,5 +362,92 @@ func TestRecordsAreCountedFromWhereTwoJailsParted(t *testing.T) {
 	stranger := w.running()
 	if e := w.compare(at(stranger), at(j)).Events; e.Since != nil || e.From.Total == 0 || e.To.Total == 0 {
 		t.Errorf("two jails that are not related: %+v", e)
+	}
+}
+
+// mounts are what is mounted in the house.
+func (h *house) mounts() string {
+	h.t.Helper()
+	b, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	var ours []string
+	for line := range strings.Lines(string(b)) {
+		if strings.Contains(line, h.dir) {
+			ours = append(ours, line)
+		}
+	}
+	return strings.Join(ours, "")
+}
+
+func TestAComparisonLeavesNothingBehind(t *testing.T) {
+	h := newHouse(t)
+	source := t.TempDir()
+	for name, text := range map[string]string{"kept": "kept\n", "edited": "one\n", "gone": "gone\n"} {
+		if err := os.WriteFile(filepath.Join(source, name), []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	j := h.running(func(s *jail.Spec) {
+		s.Workspace, s.Trusted = &jail.Workspace{Source: source, Target: "/work"}, true
+	})
+	h.sh(j, "cd /work; echo two > edited; echo x > /root/f; mkdir dir; echo y > dir/y")
+	s := h.take(j, jail.Stacked)
+	kid := h.branch(s.ID, 1)[0]
+	h.sh(kid, "cd /work; rm gone; mv dir/y dir/z; echo three >> edited; rm /root/f")
+	work := func(from, to snapshot.End) string {
+		t.Helper()
+		c := h.compare(from, to)
+		var lines []string
+		for _, f := range c.Workspace.List {
+			lines = append(lines, strings.TrimSpace(f.Kind+" "+string(f.Path)+" "+string(f.From)))
+		}
+		return strings.Join(lines, "\n")
+	}
+	want := "renamed /dir/z /dir/y\nmodified /edited\ndeleted /gone"
+	expect(t, "the workspace of a branch", work(at(s.ID), at(kid)), want)
+	expect(t, "the workspace of both", work(at(j), at(kid)), want)
+	changes, err := h.jails.Changes(t.Context(), kid, jail.ChangesOptions{Workspace: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var all []string
+	for _, c := range changes {
+		all = append(all, c.Kind+" "+c.Path)
+	}
+	expect(t, "against the host's directory", strings.Join(all, "\n"), "added /dir\nadded /dir/z\nmodified /edited\ndeleted /gone")
+
+	for _, jid := range []id.Jail{j, kid} {
+		if _, err := h.jails.Stop(t.Context(), jid, jail.StopOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	mounts := h.mounts()
+	for range 5 { // and what was compared can be started at once
+		expect(t, "stopped", work(at(j), at(kid)), want)
+		expect(t, "stopped: files", changesIn(h.compare(at(j), at(kid)).Files), "deleted /root/f")
+		if now := h.mounts(); now != mounts {
+			t.Fatalf("mounted:\n%s\nbefore:\n%s", now, mounts)
+		}
+		if _, err := h.jails.Start(t.Context(), kid); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := h.jails.Stop(t.Context(), kid, jail.StopOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	layer := s.Jail.Sealed[0]
+	if err := os.Rename(layer, layer+".away"); err != nil {
+		t.Fatal(err)
+	}
+	if c, err := h.keeper.Compare(t.Context(), at(s.ID), at(kid), snapshot.CompareOptions{}); err == nil {
+		t.Errorf("without a layer they differ in %+v", c.Files)
+	}
+	if now := h.mounts(); now != mounts {
+		t.Errorf("mounted after an error:\n%s", now)
+	}
+	if err := os.Rename(layer+".away", layer); err != nil {
+		t.Fatal(err)
 	}
 }

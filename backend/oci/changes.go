@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 
+	"glasshouse/fault"
 	"glasshouse/host/disk"
 	"glasshouse/host/overlay"
 	"glasshouse/jail"
@@ -20,7 +21,7 @@ var (
 
 // Changes implements jail.Differ.
 func (b *Backend) Changes(ctx context.Context, p jail.Plan, o jail.ChangesOptions) (changes []jail.Change, err error) {
-	v := &views{sealed: map[string]*os.File{}}
+	v := &views{opened: map[string]*os.File{}}
 	defer func() { err = v.close(p, err) }()
 	layers, err := v.layers(jail.Tree{Plan: p, Own: true}, o.Workspace)
 	if err != nil {
@@ -38,7 +39,7 @@ func (b *Backend) Changes(ctx context.Context, p jail.Plan, o jail.ChangesOption
 
 // Compare implements jail.Comparer.
 func (b *Backend) Compare(ctx context.Context, from, to jail.Tree, o jail.ChangesOptions) (changes []jail.Change, err error) {
-	v := &views{sealed: map[string]*os.File{}}
+	v := &views{opened: map[string]*os.File{}}
 	defer func() { err = v.close(to.Plan, err) }()
 	was, err := v.layers(from, o.Workspace)
 	if err != nil {
@@ -78,16 +79,17 @@ func identity(p jail.Plan) []string {
 	return []string{at}
 }
 
-// views are the layers that are compared, open. Those that are sealed are mounted
-// in no place, so that nothing is left of them whatever happens.
+// views are the layers that are compared, open. Those of volumes that nobody
+// writes to are mounted in no place, so that nothing is left of them whatever
+// happens.
 type views struct {
-	sealed  map[string]*os.File // by image
+	opened  map[string]*os.File // volumes, by image
 	release []func() error
 }
 
 func (v *views) close(p jail.Plan, err error) error {
 	errs := []error{err}
-	for _, f := range v.sealed {
+	for _, f := range v.opened {
 		errs = append(errs, f.Close())
 	}
 	for _, f := range v.release {
@@ -112,24 +114,57 @@ func (v *views) layers(t jail.Tree, workspace bool) ([]string, error) {
 	}
 	var all []string
 	if t.Own {
-		release, err := showVolume(t.Plan, l)
+		volume, err := v.volume(t.Plan, l)
 		if err != nil {
 			return nil, err
 		}
-		v.release = append(v.release, release)
-		all = append(all, part)
+		all = append(all, filepath.Join(volume, filepath.Base(part)))
 	}
 	for _, img := range t.Sealed {
-		if v.sealed[img] == nil {
-			dir, err := disk.OpenSealed(img)
-			if err != nil {
-				return nil, err
-			}
-			v.sealed[img] = dir
+		at, err := v.open(img)
+		if err != nil {
+			return nil, err
 		}
-		all = append(all, filepath.Join(fmt.Sprintf("/proc/self/fd/%d", v.sealed[img].Fd()), filepath.Base(part)))
+		all = append(all, filepath.Join(at, filepath.Base(part)))
 	}
 	return all, nil
+}
+
+// open returns where a volume can be read that nobody writes to.
+func (v *views) open(img string) (string, error) {
+	if v.opened[img] == nil {
+		dir, err := disk.OpenSealed(img)
+		if err != nil {
+			return "", err
+		}
+		v.opened[img] = dir
+	}
+	return fmt.Sprintf("/proc/self/fd/%d", v.opened[img].Fd()), nil
+}
+
+// volume returns where a jail's own volume can be read. A live jail's is mounted.
+// Of another it is opened or, if a crash has left it to be repaired, mounted. One
+// whose volume was sealed has none of its own.
+func (v *views) volume(p jail.Plan, l layout) (string, error) {
+	mounts, err := overlay.MountsBelow(l.dir)
+	if err != nil {
+		return "", err
+	}
+	if len(mounts) > 0 {
+		return l.volume(), nil
+	}
+	if err := dropSealed(p, l); err != nil {
+		return "", err
+	}
+	at, err := v.open(l.image())
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return l.volume(), nil // an empty directory, or none
+	case !errors.Is(err, fault.Conflict):
+		return at, err
+	}
+	v.release = append(v.release, func() error { return releaseVolume(l) })
+	return l.volume(), disk.Mount(l.image(), l.volume())
 }
 
 func (v *views) compare(ctx context.Context, was, now overlay.Stack, o jail.ChangesOptions) ([]jail.Change, error) {
@@ -155,25 +190,4 @@ func there(layers []string) []string {
 		}
 	}
 	return all
-}
-
-// showVolume mounts the volume of a jail that is not live, until release. A live
-// jail's is mounted already, and stays. One whose volume was sealed has none of
-// its own.
-func showVolume(p jail.Plan, l layout) (release func() error, err error) {
-	nothing := func() error { return nil }
-	mounts, err := overlay.MountsBelow(l.dir)
-	if err != nil || len(mounts) > 0 {
-		return nothing, err
-	}
-	if err := dropSealed(p, l); err != nil {
-		return nil, err
-	}
-	if _, err := os.Stat(l.image()); errors.Is(err, fs.ErrNotExist) {
-		return nothing, nil
-	}
-	if err := disk.Mount(l.image(), l.volume()); err != nil {
-		return nil, errors.Join(err, releaseVolume(l))
-	}
-	return func() error { return releaseVolume(l) }, nil
 }
