@@ -43,18 +43,40 @@ func New(path, dir string) *Tool {
 // fault.Unsupported error with the reason.
 func (t *Tool) Probe(ctx context.Context) error {
 	const op = "criu.Probe"
-	const remedy = "install CRIU 4.1 or newer; scripts/setup.sh fetches one that fits"
+	const remedy = "make setup, as root, which installs one that fits or fetches it; without, jails work and snapshots of memory do not"
 	if os.Geteuid() != 0 {
 		return fault.Cannot(op, "writing down processes needs root", "run the daemon as root")
 	}
 	if _, err := exec.LookPath(t.path); err != nil {
 		return fault.Cannot(op, fmt.Sprintf("%s is not installed", t.path), remedy)
 	}
+	if why := tooOld(ctx, t.path); why != "" {
+		return fault.Cannot(op, why, remedy)
+	}
 	out, err := exec.CommandContext(ctx, t.path, "check").CombinedOutput()
 	if err != nil {
 		return fault.Cannot(op, fmt.Sprintf("%s check: %v: %s", t.path, err, lastLine(string(out))), remedy)
 	}
 	return nil
+}
+
+// tooOld says what a CRIU lacks that is older than the kernel's ways: since Linux
+// 6.16 one before 4.2 fails at every TCP and UDP socket.
+func tooOld(ctx context.Context, path string) string {
+	var u unix.Utsname
+	var kernel, minor, major, second int
+	if unix.Uname(&u) != nil {
+		return ""
+	}
+	fmt.Sscanf(unix.ByteSliceToString(u.Release[:]), "%d.%d", &kernel, &minor)
+	out, err := exec.CommandContext(ctx, path, "--version").Output()
+	if _, scanErr := fmt.Sscanf(string(out), "Version: %d.%d", &major, &second); err != nil || scanErr != nil {
+		return "" // check says more
+	}
+	if at := kernel*100 + minor; at >= 616 && major*100+second < 402 {
+		return fmt.Sprintf("CRIU %d.%d cannot write down the sockets of Linux %d.%d", major, second, kernel, minor)
+	}
+	return ""
 }
 
 func lastLine(s string) string {

@@ -3,6 +3,7 @@ package probe
 import (
 	"context"
 	"fmt"
+	"os"
 	"strconv"
 	"unsafe"
 
@@ -59,6 +60,9 @@ func userfaultfd(context.Context, Host) (string, error) {
 		return "", refused("userfaultfd", errno, "sysctl -w vm.unprivileged_userfaultfd=1, on a kernel with CONFIG_USERFAULTFD")
 	}
 	unix.Close(int(fd))
+	if v, err := os.ReadFile("/proc/sys/vm/unprivileged_userfaultfd"); err == nil && len(v) > 0 && v[0] == '0' {
+		return "for root alone: large jails are branched when all their memory is there; with sysctl -w vm.unprivileged_userfaultfd=1, before. Jails themselves are refused it either way", nil
+	}
 	return "", nil
 }
 

@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
@@ -15,6 +14,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"glasshouse/host/criu"
 )
 
 // find looks for a program where make up puts them, then on the PATH, then where
@@ -85,24 +86,16 @@ func said(out []byte) error {
 	return errors.New(string(out[bytes.LastIndexByte(out, '\n')+1:]))
 }
 
-// criu asks CRIU itself whether it can work with this kernel.
-func criu(ctx context.Context, h Host) (string, error) {
-	const remedy = "make setup, as root, which installs one that fits or fetches it; without, jails work and snapshots of memory do not"
+// checkpoint asks CRIU itself whether it can work with this kernel.
+func checkpoint(ctx context.Context, h Host) (string, error) {
 	path := h.find("criu")
 	if path == "" {
-		return "", cannot("CRIU is not installed", remedy)
+		path = "criu"
 	}
-	if os.Geteuid() != 0 {
-		return "", cannot("CRIU needs root to freeze and restore processes", "run the daemon as root")
+	if err := criu.New(path, "").Probe(ctx); err != nil {
+		return "", err
 	}
 	v, err := version(ctx, path)
-	if err != nil {
-		return "", fmt.Errorf("ask %s for its version: %w", path, err)
-	}
-	out, err := command(ctx, path, "check").CombinedOutput()
-	if _, ended := errors.AsType[*exec.ExitError](err); ended && ctx.Err() == nil {
-		return "", cannot("CRIU "+v+", "+path+", does not fit this kernel: "+firstWords(out), remedy)
-	}
 	return v + ", " + path, err
 }
 
