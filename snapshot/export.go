@@ -75,11 +75,11 @@ func traveller(s Snapshot) Snapshot {
 // oneLayer returns a layer that shows all that a snapshot stands on above its root
 // filesystem, until drop is called.
 func (k *Keeper) oneLayer(ctx context.Context, s *Snapshot) (layer string, drop func(), err error) {
-	if len(s.Jail.Sealed) == 1 {
-		return s.Jail.Sealed[0], func() {}, nil
+	if full, err := mostlyFull(s.Jail.Sealed); full || err != nil {
+		return s.Jail.Sealed[0], func() {}, err
 	}
 	if k.cfg.Layers == nil {
-		return "", nil, fault.Cannot("snapshot.Export", "a snapshot of several layers cannot be exported here", "run the daemon as root, with a backend that can snapshot")
+		return "", nil, fault.Cannot("snapshot.Export", "snapshots cannot be exported here", "run the daemon as root, with a backend that can snapshot")
 	}
 	at, done, err := k.scratch(k.dir(s.Jail.ID, s.ID), "export")
 	if err != nil {
@@ -95,6 +95,20 @@ func (k *Keeper) oneLayer(ctx context.Context, s *Snapshot) (layer string, drop 
 		return "", nil, err
 	}
 	return layer, drop, nil
+}
+
+// mostlyFull reports whether layers are one that is not mainly holes, which would
+// take longer to read than to copy what is between them.
+func mostlyFull(layers []string) (bool, error) {
+	if len(layers) != 1 {
+		return false, nil
+	}
+	fi, err := os.Stat(layers[0])
+	if err != nil {
+		return false, err
+	}
+	n, err := blocks(layers[0])
+	return n > fi.Size()/4, err
 }
 
 // interruptible is a Writer that fails when the context ends.
