@@ -2,6 +2,7 @@ package main
 
 import (
 	"bufio"
+	"bytes"
 	"errors"
 	"fmt"
 	"io"
@@ -215,12 +216,54 @@ func keepLoopback([]string) (func(bool) error, error) {
 	if _, err := io.WriteString(client, "hello\n"); err != nil {
 		return nil, err
 	}
+	// As much as goes into a connection whose other end does not read.
+	heavy, err := net.Dial("tcp", l.Addr().String())
+	if err != nil {
+		return nil, err
+	}
+	slow, err := l.Accept()
+	if err != nil {
+		return nil, err
+	}
+	heavy.SetWriteDeadline(time.Now().Add(300 * time.Millisecond))
+	var full int
+	for err == nil {
+		var n int
+		n, err = heavy.Write(pattern(full, 8192))
+		full += n
+	}
+	heavy.SetWriteDeadline(time.Time{})
 	return func(bool) error {
 		if err := converse(server, client); err != nil {
 			return err
 		}
+		err := within(20*time.Second, "a long message", func() error {
+			got := make([]byte, full)
+			if _, err := io.ReadFull(slow, got); err != nil {
+				return err
+			}
+			if !bytes.Equal(got, pattern(0, full)) {
+				return errors.New("it is not what was sent")
+			}
+			if _, err := io.WriteString(slow, "hello\n"); err != nil {
+				return err
+			}
+			return converse(heavy, slow)
+		})
+		if err != nil {
+			return err
+		}
 		return meet(l, "tcp", l.Addr().String())
 	}, nil
+}
+
+// pattern is n bytes of an endless message, from some place on.
+func pattern(from, n int) []byte {
+	b := make([]byte, n)
+	for i := range b {
+		b[i] = byte((from + i) * 31 >> 4)
+	}
+	return b
 }
 
 // keepUDP is about sockets that have no connection.

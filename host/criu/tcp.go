@@ -1,0 +1,400 @@
+package criu
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"unsafe"
+
+	criu_core "github.com/checkpoint-restore/go-criu/v8/crit/images/criu-core"
+	"github.com/checkpoint-restore/go-criu/v8/crit/images/fdinfo"
+	"github.com/checkpoint-restore/go-criu/v8/crit/images/pstree"
+	sk_inet "github.com/checkpoint-restore/go-criu/v8/crit/images/sk-inet"
+	tcp_stream "github.com/checkpoint-restore/go-criu/v8/crit/images/tcp-stream"
+	"golang.org/x/sys/unix"
+	"google.golang.org/protobuf/proto"
+
+	"glasshouse/host/cgroup"
+)
+
+// Connections. CRIU makes a TCP connection again from within the process that has
+// it, which takes power over the network namespace. A jail's belongs to the host,
+// and its root has none. So CRIU makes sockets that are not connected, and while
+// their processes are frozen, we, who have that power, take each socket from its
+// process and put it where its connection was: at the same addresses and numbers,
+// with what was sent and not yet read.
+//
+// This is done for what was open in both directions. A connection that one side
+// had begun to close stays closed.
+
+// A stream is one end of a connection.
+type stream struct {
+	sk    *sk_inet.InetSkEntry
+	state *tcp_stream.TcpStreamEntry
+	recv  []byte // arrived and not read
+	send  []byte // written and not acknowledged
+	pid   int    // of a process, in its own namespace, that has it
+	fd    int    // where
+	sock  int    // ours, of the same file; -1 if we do not have it
+	reuse int    // its SO_REUSEADDR
+}
+
+// reconnect connects the sockets of frozen processes as the images in dir say.
+// Those that lead out of the jail are connected too if outward says so and they
+// can be, but nothing is sent.
+func reconnect(dir string, cg *cgroup.Cgroup, outward bool) error {
+	files, err := filepath.Glob(filepath.Join(dir, "tcp-stream-*.img"))
+	if err != nil || len(files) == 0 {
+		return err
+	}
+	streams, err := readStreams(dir)
+	if err != nil {
+		return fmt.Errorf("connections: %w", err)
+	}
+	pids, err := hostPIDs(cg)
+	if err != nil {
+		return err
+	}
+	// Both ends are where they were before either says anything.
+	defer func() {
+		for _, s := range streams {
+			if s.sock >= 0 {
+				unix.Close(s.sock)
+			}
+		}
+	}()
+	for _, s := range streams {
+		if !s.inward() && !outward {
+			continue
+		}
+		if s.sock, err = s.take(pids); err != nil {
+			return fmt.Errorf("connection of process %d: %w", s.pid, err)
+		}
+	}
+	for _, step := range []func(*stream) error{(*stream).place, (*stream).fill, (*stream).resume} {
+		for _, s := range streams {
+			if s.sock < 0 {
+				continue
+			}
+			if err := step(s); err != nil && s.inward() {
+				return fmt.Errorf("connection %s to %s: %w", s.source(), s.destination(), err)
+			}
+		}
+	}
+	return nil
+}
+
+// readStreams returns the connections that were open, each with a process that
+// has it.
+func readStreams(dir string) ([]*stream, error) {
+	open := map[uint32]*stream{} // by the id of the file
+	err := eachRecord(filepath.Join(dir, "files.img"), func(b []byte) error {
+		var f fdinfo.FileEntry
+		if err := proto.Unmarshal(b, &f); err != nil {
+			return err
+		}
+		sk := f.GetIsk()
+		if sk == nil || sk.GetProto() != unix.IPPROTO_TCP || sk.GetState() != tcpEstablished {
+			return nil
+		}
+		s, err := readStream(filepath.Join(dir, fmt.Sprintf("tcp-stream-%x.img", sk.GetIno())))
+		if err != nil {
+			return err
+		}
+		s.sk = sk
+		open[f.GetId()] = s
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	var all []*stream
+	err = eachRecord(filepath.Join(dir, "pstree.img"), func(b []byte) error {
+		var p pstree.PstreeEntry
+		if err := proto.Unmarshal(b, &p); err != nil {
+			return err
+		}
+		var ids criu_core.TaskKobjIdsEntry
+		err := eachRecord(filepath.Join(dir, fmt.Sprintf("ids-%d.img", p.GetPid())), func(b []byte) error { return proto.Unmarshal(b, &ids) })
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil // it has ended and was not asked about
+		}
+		if err != nil {
+			return err
+		}
+		return eachRecord(filepath.Join(dir, fmt.Sprintf("fdinfo-%d.img", ids.GetFilesId())), func(b []byte) error {
+			var f fdinfo.FdinfoEntry
+			if err := proto.Unmarshal(b, &f); err != nil {
+				return err
+			}
+			if s := open[f.GetId()]; s != nil && f.GetType() == fdinfo.FdTypes_INETSK {
+				s.pid, s.fd = int(p.GetPid()), int(f.GetFd())
+				all = append(all, s)
+				delete(open, f.GetId())
+			}
+			return nil
+		})
+	})
+	return all, err
+}
+
+const tcpEstablished = 1 // TCP_ESTABLISHED of linux/tcp_states.h
+
+// readStream reads the image of one connection: a record, and then the bytes of
+// its two queues.
+func readStream(name string) (*stream, error) {
+	b, err := os.ReadFile(name)
+	if err != nil {
+		return nil, err
+	}
+	s := &stream{sock: -1, state: &tcp_stream.TcpStreamEntry{}}
+	if len(b) < header+4 {
+		return nil, fmt.Errorf("%s: cut short", filepath.Base(name))
+	}
+	n := uint64(binary.LittleEndian.Uint32(b[header:]))
+	rest := b[header+4:]
+	if n > uint64(len(rest)) {
+		return nil, fmt.Errorf("%s: cut short", filepath.Base(name))
+	}
+	if err := proto.Unmarshal(rest[:n], s.state); err != nil {
+		return nil, fmt.Errorf("%s: %w", filepath.Base(name), err)
+	}
+	rest = rest[n:]
+	in, out := uint64(s.state.GetInqLen()), uint64(s.state.GetOutqLen())
+	if in+out != uint64(len(rest)) || uint64(s.state.GetUnsqLen()) > out {
+		return nil, fmt.Errorf("%s: %d and %d bytes in a file of %d", filepath.Base(name), in, out, len(rest))
+	}
+	s.recv, s.send = rest[:in], rest[in:]
+	return s, nil
+}
+
+// eachRecord calls f with each record of an image.
+func eachRecord(name string, f func([]byte) error) error {
+	b, err := os.ReadFile(name)
+	if err != nil {
+		return err
+	}
+	if len(b) < header {
+		return fmt.Errorf("%s: cut short", filepath.Base(name))
+	}
+	for b = b[header:]; len(b) > 0; {
+		if len(b) < 4 || uint64(binary.LittleEndian.Uint32(b)) > uint64(len(b)-4) {
+			return fmt.Errorf("%s: %w", filepath.Base(name), io.ErrUnexpectedEOF)
+		}
+		n := binary.LittleEndian.Uint32(b)
+		if err := f(b[4 : 4+n]); err != nil {
+			return fmt.Errorf("%s: %w", filepath.Base(name), err)
+		}
+		b = b[4+n:]
+	}
+	return nil
+}
+
+// hostPIDs returns the host's number of each process by its own.
+func hostPIDs(cg *cgroup.Cgroup) (map[int]int, error) {
+	pids, err := cg.PIDs()
+	if err != nil {
+		return nil, err
+	}
+	of := map[int]int{}
+	for _, pid := range pids {
+		status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+		if err != nil {
+			return nil, err
+		}
+		for line := range strings.Lines(string(status)) {
+			if all, ok := strings.CutPrefix(line, "NSpid:"); ok {
+				fields := strings.Fields(all)
+				if own, err := strconv.Atoi(fields[len(fields)-1]); err == nil {
+					of[own] = pid
+				}
+			}
+		}
+	}
+	return of, nil
+}
+
+// take returns the socket that the process has. Its flags are the process's own:
+// it is no file of Go's.
+func (s *stream) take(pids map[int]int) (int, error) {
+	pid, ok := pids[s.pid]
+	if !ok {
+		return -1, errors.New("it is not there")
+	}
+	pidfd, err := unix.PidfdOpen(pid, 0)
+	if err != nil {
+		return -1, err
+	}
+	defer unix.Close(pidfd)
+	fd, err := unix.PidfdGetfd(pidfd, s.fd, 0) // closed on exec
+	if err != nil {
+		return -1, fmt.Errorf("take descriptor %d: %w", s.fd, err)
+	}
+	return fd, nil
+}
+
+func (s *stream) source() netip.AddrPort { return addrPort(s.sk.SrcAddr, s.sk.GetSrcPort()) }
+func (s *stream) destination() netip.AddrPort {
+	return addrPort(s.sk.DstAddr, s.sk.GetDstPort())
+}
+
+func addrPort(words []uint32, port uint32) netip.AddrPort {
+	var b []byte
+	for _, w := range words { // as they are in memory
+		b = binary.NativeEndian.AppendUint32(b, w)
+	}
+	a, _ := netip.AddrFromSlice(b)
+	return netip.AddrPortFrom(a, uint16(port))
+}
+
+// inward reports whether the other end is in the jail too.
+func (s *stream) inward() bool {
+	src, dst := s.source().Addr().Unmap(), s.destination().Addr().Unmap()
+	return dst.IsLoopback() || src == dst
+}
+
+// Of linux/tcp.h, where x/sys/unix leaves them out.
+const (
+	noQueue, recvQueue, sendQueue = 0, 1, 2
+
+	optTimestamps, optSACK, optWindowScale = 1, 2, 4 // in the images' mask
+)
+
+// place puts a socket at its addresses and numbers. It says nothing to anybody.
+func (s *stream) place() error {
+	fd := s.sock
+	set := func(opt, value int) error { return unix.SetsockoptInt(fd, unix.IPPROTO_TCP, opt, value) }
+	// CRIU has shut it down. This takes that back, too.
+	unspec := unix.RawSockaddr{Family: unix.AF_UNSPEC}
+	if _, _, errno := unix.Syscall(unix.SYS_CONNECT, uintptr(fd), uintptr(unsafe.Pointer(&unspec)), unsafe.Sizeof(unspec)); errno != 0 {
+		return fmt.Errorf("disconnect: %w", errno)
+	}
+	reuse, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEADDR)
+	if err != nil {
+		return err
+	}
+	s.reuse = reuse // which repair changes
+	if err := set(unix.TCP_REPAIR, 1); err != nil {
+		return fmt.Errorf("repair: %w", err)
+	}
+	for queue, seq := range map[int]uint32{
+		recvQueue: s.state.GetInqSeq() - s.state.GetInqLen(),
+		sendQueue: s.state.GetOutqSeq() - s.state.GetOutqLen(),
+	} {
+		if err := errors.Join(set(unix.TCP_REPAIR_QUEUE, queue), set(unix.TCP_QUEUE_SEQ, int(int32(seq)))); err != nil {
+			return fmt.Errorf("number of queue %d: %w", queue, err)
+		}
+	}
+	if err := unix.Bind(fd, sockaddr(s.source())); err != nil {
+		return fmt.Errorf("bind: %w", err)
+	}
+	if err := unix.Connect(fd, sockaddr(s.destination())); err != nil {
+		return fmt.Errorf("connect: %w", err)
+	}
+	return s.options(fd)
+}
+
+func sockaddr(a netip.AddrPort) unix.Sockaddr {
+	if a.Addr().Is4() {
+		return &unix.SockaddrInet4{Port: int(a.Port()), Addr: a.Addr().As4()}
+	}
+	return &unix.SockaddrInet6{Port: int(a.Port()), Addr: a.Addr().As16()}
+}
+
+// options tells the socket what both ends agreed on.
+func (s *stream) options(fd int) error {
+	const maxSegment, windowScale, sackPermitted, timestamps = 2, 3, 4, 8
+	type option struct{ code, value uint32 }
+	mask := s.state.GetOptMask()
+	opts := []option{{maxSegment, s.state.GetMssClamp()}}
+	if mask&optWindowScale != 0 {
+		opts = append(opts, option{windowScale, s.state.GetSndWscale() | s.state.GetRcvWscale()<<16})
+	}
+	if mask&optSACK != 0 {
+		opts = append(opts, option{sackPermitted, 0})
+	}
+	if mask&optTimestamps != 0 {
+		opts = append(opts, option{timestamps, 0})
+	}
+	if err := setRaw(fd, unix.TCP_REPAIR_OPTIONS, unsafe.Pointer(&opts[0]), unsafe.Sizeof(opts[0])*uintptr(len(opts))); err != nil {
+		return fmt.Errorf("options: %w", err)
+	}
+	if mask&optTimestamps != 0 {
+		return unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_TIMESTAMP, int(int32(s.state.GetTimestamp())))
+	}
+	return nil
+}
+
+func setRaw(fd, opt int, value unsafe.Pointer, size uintptr) error {
+	_, _, errno := unix.Syscall6(unix.SYS_SETSOCKOPT, uintptr(fd), unix.IPPROTO_TCP, uintptr(opt), uintptr(value), size, 0)
+	if errno != 0 {
+		return errno
+	}
+	return nil
+}
+
+// fill puts into the queues what was in them, and sets the window.
+func (s *stream) fill() error {
+	if !s.inward() {
+		return nil
+	}
+	fd := s.sock
+	sent := len(s.send) - int(s.state.GetUnsqLen())
+	if err := errors.Join(enqueue(fd, recvQueue, s.recv), enqueue(fd, sendQueue, s.send[:sent])); err != nil {
+		return fmt.Errorf("queues: %w", err)
+	}
+	window := [5]uint32{s.state.GetSndWl1(), s.state.GetSndWnd(), s.state.GetMaxWindow(), s.state.GetRcvWnd(), s.state.GetRcvWup()}
+	if s.state.RcvWup == nil {
+		return nil
+	}
+	if err := setRaw(fd, unix.TCP_REPAIR_WINDOW, unsafe.Pointer(&window), unsafe.Sizeof(window)); err != nil {
+		return fmt.Errorf("window: %w", err)
+	}
+	return nil
+}
+
+func enqueue(fd, queue int, b []byte) error {
+	if err := unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_REPAIR_QUEUE, queue); err != nil {
+		return err
+	}
+	for len(b) > 0 {
+		n, err := unix.SendmsgN(fd, b[:min(len(b), 64<<10)], nil, nil, unix.MSG_DONTWAIT)
+		if err != nil {
+			return err
+		}
+		b = b[n:]
+	}
+	return nil
+}
+
+// resume has the socket talk again, first of what it had not come to say.
+func (s *stream) resume() error {
+	if !s.inward() {
+		return nil
+	}
+	fd := s.sock
+	if err := unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_REPAIR_QUEUE, noQueue); err != nil {
+		return err
+	}
+	if err := unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_REPAIR, 0); err != nil {
+		return fmt.Errorf("end repair: %w", err)
+	}
+	if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEADDR, s.reuse); err != nil {
+		return err
+	}
+	for b := s.send[len(s.send)-int(s.state.GetUnsqLen()):]; len(b) > 0; {
+		n, err := unix.SendmsgN(fd, b, nil, nil, unix.MSG_DONTWAIT)
+		if err != nil {
+			return fmt.Errorf("what was not sent: %w", err)
+		}
+		b = b[n:]
+	}
+	return nil
+}
