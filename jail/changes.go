@@ -194,14 +194,19 @@ func (m *Manager) Changes(ctx context.Context, jid id.Jail, o ChangesOptions) ([
 	return slices.DeleteFunc(changes, func(c Change) bool { return j.Spec.madePlace(c, "added") }), err
 }
 
-// notice is where init tells a jail that it is a branch.
-const notice = "/run/glasshouse"
+// Where init tells a jail that it is a branch, and how long that is at most: more
+// is the jail's own.
+const (
+	noticeDir  = "/run/glasshouse"
+	notice     = noticeDir + "/branch.json"
+	noticeSize = 1 << 10
+)
 
 // madePlace reports whether a change of that kind is a directory that was made for
 // the workspace or a mount to be shown on, or is what init tells a branch: none of
 // the jail's doing.
 func (s Spec) madePlace(c Change, kind string) bool {
-	if Under(c.Path, notice) {
+	if c.Path == notice && c.Type == "file" && c.Size <= noticeSize || c.Path == noticeDir && c.Type == "dir" {
 		return true
 	}
 	if c.Kind != kind || c.Type != "dir" {

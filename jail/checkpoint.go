@@ -236,8 +236,8 @@ func (s *still) take(ctx context.Context, p Plan) (how Layering, err error) {
 	steps, stepCtx := errgroup.WithContext(ctx)
 	steps.Go(func() error { return s.cp.Dump(stepCtx, p, s.l.inst, s.o.Images) })
 	steps.Go(func() error {
-		// It takes a millisecond for ten processes, which CRIU takes many times
-		// over: beside it the jail does not wait for this. What CRIU has the
+		// It takes a millisecond or two for ten processes, and CRIU takes many times
+		// that: beside it the jail does not wait for this. What CRIU has the
 		// processes do meanwhile changes nothing that is told of them.
 		s.processes, s.untold = processes(stepCtx, s.l.inst)
 		return nil

@@ -48,6 +48,10 @@ func TestPlacesForMountsAreNotTheJailsChanges(t *testing.T) {
 		{Change{Path: "/home/u/pro", Kind: "added", Type: "dir"}, false},
 		{Change{Path: "/home", Kind: "deleted", Type: "dir"}, false},
 		{Change{Path: "/data", Kind: "added", Type: "file"}, false},
+		{Change{Path: "/run/glasshouse", Kind: "added", Type: "dir"}, true},
+		{Change{Path: "/run/glasshouse/branch.json", Kind: "modified", Type: "file", Size: 200}, true},
+		{Change{Path: "/run/glasshouse/branch.json", Kind: "modified", Type: "file", Size: 2000}, false},
+		{Change{Path: "/run/glasshouse/hidden", Kind: "added", Type: "file"}, false},
 	} {
 		if got := s.madePlace(c.change, "added"); got != c.want {
 			t.Errorf("madePlace(%+v) = %v, want %v", c.change, got, c.want)

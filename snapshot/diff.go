@@ -202,7 +202,7 @@ func (k *Keeper) used(ctx context.Context, e *end) *report.Used {
 	switch {
 	case e.snapshot != nil && e.snapshot.Memory:
 		s = e.snapshot.Stats
-	case e.snapshot == nil && e.jail.Started != nil && e.jail.Stopped == nil, e.snapshot == nil && live(e.jail.State):
+	case e.snapshot == nil && live(e.jail.State):
 		var err error
 		if s, err = k.cfg.Jails.Stats(ctx, e.jail.ID); err != nil {
 			return nil

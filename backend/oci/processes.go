@@ -2,7 +2,9 @@ package oci
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io/fs"
 
 	"glasshouse/fault"
 	"glasshouse/host/process"
@@ -21,6 +23,9 @@ func (i *instance) Processes(context.Context) ([]jail.Process, error) {
 		return nil, err
 	}
 	r, err := readRecord(i.layout.record())
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil // it has been stopped
+	}
 	if err != nil {
 		return nil, fmt.Errorf("processes of %s: %w", i.plan.ID, err)
 	}
