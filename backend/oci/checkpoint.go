@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -214,18 +215,22 @@ func (m *making) restore(ctx context.Context, dir string, n notes) (*instance, e
 		return nil, err
 	}
 	images := dir + "." + string(p.ID)
+	m.undo.Push("remove the copy of the images", func() error { return dropImages(p, l) })
+	if err := os.Symlink(images, l.images()); err != nil {
+		return nil, err
+	}
 	err = m.step("adopt", func() error {
 		return criu.Adopt(dir, images, criu.Identity{FirstID: p.IDs.First, Hostname: p.Hostname})
 	})
 	if err != nil {
-		return nil, errors.Join(err, os.RemoveAll(images))
+		return nil, err
 	}
 	if err := m.worker.Bring(l.volume()); err != nil {
-		return nil, errors.Join(err, os.RemoveAll(images))
+		return nil, err
 	}
 	if n.Net != p.Network { // what is bound to an address that is not there stays bound
 		if err := netns.BindAnything(m.netns); err != nil {
-			return nil, errors.Join(err, os.RemoveAll(images))
+			return nil, err
 		}
 	}
 	m.undo.Push("kill its processes", func() error { return m.cgroup.Kill(context.Background()) })
@@ -263,6 +268,22 @@ func (m *making) restore(ctx context.Context, dir string, n notes) (*instance, e
 	}
 	m.undo.Keep()
 	return i, nil
+}
+
+// dropImages removes the jail's own copy of the images that it is made from, which
+// a crash may have left.
+func dropImages(p jail.Plan, l layout) error {
+	images, err := os.Readlink(l.images())
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if !filepath.IsAbs(images) || filepath.Ext(images) != "."+string(p.ID) {
+		return fmt.Errorf("%s leads to %s", l.images(), images)
+	}
+	return errors.Join(os.RemoveAll(images), os.Remove(l.images()))
 }
 
 // lazyFrom is the memory from which on it is quicker to have processes run before

@@ -50,6 +50,7 @@ func (b *Backend) Clean(ctx context.Context, p jail.Plan) error {
 		retire(l),
 		releaseVolume(l),
 		b.removeNetwork(p),
+		dropImages(p, l),
 		removeAll(l.control(), l.identity(), l.bundle(), l.record(), l.image()+".part"),
 	)
 	if err != nil {

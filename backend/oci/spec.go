@@ -171,4 +171,5 @@ func (l layout) identity() string { return filepath.Join(l.dir, "identity") }
 func (l layout) bundle() string   { return filepath.Join(l.dir, "bundle") }
 func (l layout) pidFile() string  { return filepath.Join(l.bundle(), "init.pid") }
 func (l layout) log() string      { return filepath.Join(l.bundle(), "runtime.log") }
+func (l layout) images() string   { return filepath.Join(l.dir, "images") } // leads to those the jail is made from
 func (l layout) record() string   { return filepath.Join(l.dir, "oci.json") }
