@@ -8,6 +8,7 @@
 //	    fs-upper.img    the sealed writable layer
 //	    fs-flat-1.img   it and all below it as one layer, once they are many
 //	    criu-dump/      its processes, if it had any, in the store of images
+//	    processes.json  what they are, for comparisons
 //
 // The record in the database is written last: a snapshot is there, complete, or
 // it is not. A layer stays as long as a jail or another snapshot stands on it,
