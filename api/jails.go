@@ -145,6 +145,10 @@ func specOf(b wire.CreateJail) (jail.Spec, error) {
 	}
 	s.Start = b.Start
 	s.Observe = event.Selection(b.Observe)
+	var err error
+	if s.Snapshots, err = policyOf(b.Snapshots); err != nil {
+		return jail.Spec{}, err
+	}
 	if b.Workspace != nil {
 		w := jail.Workspace(*b.Workspace)
 		s.Workspace = &w
@@ -171,6 +175,7 @@ func (s *Server) jailOf(ctx context.Context, j jail.Jail) wire.Jail {
 		Limits: wire.Limits(j.Spec.Limits), Network: string(j.Spec.Network),
 		Hostname: j.Spec.Hostname, Env: j.Spec.Env, Cwd: j.Spec.Cwd, User: j.Spec.User, Command: j.Spec.Command,
 		Observe:   wire.Observe(j.Spec.Observe),
+		Snapshots: policyShown(j.Spec.Snapshots),
 		CreatedAt: j.Created.UTC(), StartedAt: utc(j.Started), StoppedAt: utc(j.Stopped),
 		Links: map[string]string{
 			"self": self, "exec": self + "/exec", "execs": self + "/execs",

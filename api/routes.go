@@ -32,6 +32,12 @@ var routes = []route{
 	{"GET /snapshots/{sid}/diff", access.Viewer, raw((*Server).compareSnapshot).
 		gives(ok, wire.Comparison{}).or(ok, textKind, nil).or(ok, htmlKind, nil),
 		"Show what differs between a snapshot and the jail it was taken of, another jail or another snapshot."},
+	{"GET /snapshots/{sid}/export", access.Operator, raw((*Server).exportSnapshot).
+		gives(ok, nil).or(ok, parcelKind, nil),
+		"Download a snapshot, memory and files, as an archive that another host can import."},
+	{"POST /snapshots/import", access.Admin, raw((*Server).importSnapshot).
+		takesBytes(byteKind, parcelKind).gives(created, wire.Snapshot{}),
+		"Keep a snapshot that was exported. Its archive is trusted like a program that runs as root."},
 	{"POST /snapshots/{sid}/restore", access.Operator, create((*Server).restoreSnapshot, restoredPlace), "Make a jail from a snapshot, as it was."},
 	{"POST /snapshots/{sid}/branch", access.Operator, call(created, (*Server).branchSnapshot), "Make jails from a snapshot. Some may fail; the answer says which."},
 	{"POST /snapshots/{sid}/warm", access.Operator, call(ok, (*Server).warmSnapshot), "Make frozen copies of a snapshot ahead of need."},

@@ -17,6 +17,7 @@ import (
 // *snapshot.Keeper is one.
 type Snapshots interface {
 	Comparer
+	Carrier
 
 	Take(ctx context.Context, j id.Jail, o snapshot.TakeOptions) (snapshot.Snapshot, error)
 	Get(ctx context.Context, s id.Snapshot) (snapshot.Snapshot, error)

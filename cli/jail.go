@@ -29,9 +29,9 @@ func (c *command) jail() *cobra.Command {
 
 // jailFlags are the flags that describe a jail to be made.
 type jailFlags struct {
-	name, backend, runtime, rootfs, network, hostname, user, observe string
-	env, labels, mounts                                              []string
-	limits                                                           limitFlags
+	name, backend, runtime, rootfs, network, hostname, user, observe, policy string
+	env, labels, mounts                                                      []string
+	limits                                                                   limitFlags
 }
 
 // limitFlags are those that bound a jail.
@@ -73,6 +73,7 @@ func (f *jailFlags) add(cmd *cobra.Command) {
 	fs.StringArrayVarP(&f.env, "env", "e", nil, "KEY=VALUE, or KEY to take the value from here; may be repeated")
 	fs.StringArrayVarP(&f.mounts, "mount", "m", nil, "SOURCE:TARGET[:rw] from the host; may be repeated")
 	fs.StringVar(&f.observe, "observe", "", observeHelp)
+	fs.StringVar(&f.policy, "snapshots", "", policyHelp)
 	f.limits.add(cmd, "")
 }
 
@@ -93,6 +94,9 @@ func (f *jailFlags) request(getenv func(string) string) (req wire.CreateJail, er
 		return req, err
 	}
 	if req.Observe, err = parseObserve(f.observe); err != nil {
+		return req, err
+	}
+	if req.Snapshots, err = parsePolicy(f.policy); err != nil {
 		return req, err
 	}
 	for _, m := range f.mounts {
@@ -160,7 +164,7 @@ func (c *command) jailCreate() *cobra.Command {
 		Long: `Make a jail and print its id. With a command, that is run whenever the jail is
 started; its end does not end the jail.
 
-` + observeLong,
+` + observeLong + "\n\n" + policyLong,
 		Example: `  glasshouse jail create --start --memory 2g
   glasshouse jail create --start --observe syscalls=security,network=flows`,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -261,6 +265,7 @@ func showJail(w io.Writer, j wire.Jail) {
 	add("digest", j.Digest)
 	add("network", j.Network)
 	add("recorded", observeText(j.Observe))
+	add("snapshots", policyText(j.Snapshots))
 	add("created", j.CreatedAt.Local().Format(time.DateTime))
 	if o := j.Origin; o != nil {
 		add("made from", fmt.Sprintf("%s of %s, number %d", o.Snapshot, o.Jail, o.Number))

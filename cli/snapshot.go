@@ -54,7 +54,7 @@ connected outside is closed. A jail without processes is taken in the second way
 	cmd.Flags().StringArrayVarP(&labels, "label", "l", nil, "KEY=VALUE; may be repeated")
 	cmd.Flags().BoolVar(&req.Stop, "stop", false, "leave the jail stopped")
 	cmd.Flags().StringVar(&req.Layering, "layering", "", "how the files are taken: copied or stacked")
-	cmd.AddCommand(c.snapshotShow(), c.snapshotRemove(), c.snapshotWarm())
+	cmd.AddCommand(c.snapshotShow(), c.snapshotRemove(), c.snapshotWarm(), c.snapshotExport(), c.snapshotImport())
 	return cmd
 }
 

@@ -53,6 +53,7 @@ type Snapshots struct {
 	MemoryMB int64 `yaml:"memory_mb"` // of memory, for the images of processes that are likely to be needed soon
 	Copies   int   `yaml:"copies"`    // frozen copies of a snapshot that wait for a branch or a rewind; 0 means none
 	CopiesMB int64 `yaml:"copies_mb"` // of memory, for all such copies together
+	DiskMB   int64 `yaml:"disk_mb"`   // for all snapshots that are taken unasked; 0 means no limit
 }
 
 // TLS names the certificate of the TCP listener.
@@ -195,6 +196,9 @@ func (c *Config) Validate() error {
 	}
 	if err := c.Events.policy().Check(op, "events."); err != nil {
 		return err
+	}
+	if c.Snapshots.DiskMB < 0 {
+		return fault.Fieldf(op, "snapshots.disk_mb", "%d is negative", c.Snapshots.DiskMB)
 	}
 	if c.Network.transit, err = netip.ParsePrefix(c.Network.Transit); err != nil || !c.Network.transit.Addr().Is4() {
 		return fault.Fieldf(op, "network.transit", "%q is not a range of IPv4 addresses such as 100.64.0.0/16", c.Network.Transit)

@@ -18,6 +18,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"glasshouse/access"
@@ -50,6 +51,7 @@ type Daemon struct {
 
 	observers *observe.Observers
 	snapshots *snapshot.Keeper
+	keeper    atomic.Pointer[snapshot.Keeper] // snapshots, once they are open
 	closers   []func() error // newest last
 
 	wg       sync.WaitGroup
@@ -185,7 +187,7 @@ func (d *Daemon) openJails(ctx context.Context) error {
 		Log:     d.log.With("part", "jail"),
 		Backend: c.Backend, Runtime: c.Runtime, DefaultRootfs: c.Rootfs.Default,
 		AllowMounts: c.Mounts.Allow, AllowWorkspaces: c.Workspaces.Allow,
-		Observer: watcher{d.observers}, Observe: c.Observe.selection(),
+		Observer: watcher{d.observers}, Observe: c.Observe.selection(), Commands: commands{d},
 		FirstID: c.FirstID, Pool: jail.PoolConfig{Size: c.Pool.Size, TTL: c.Pool.TTL},
 	})
 	d.onClose(d.jails.Close)

@@ -9,6 +9,10 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"glasshouse/backend/oci"
+	"glasshouse/event"
+	"glasshouse/id"
+	"glasshouse/jail"
 	"glasshouse/snapshot"
 )
 
@@ -25,9 +29,48 @@ func (d *Daemon) openSnapshots(ctx context.Context) error {
 		Jails: d.jails, Store: d.store.Snapshots(), Log: d.log.With("part", "snapshot"),
 		Copies:  snapshot.Copies{Count: c.Snapshots.Copies, MemoryMB: c.Snapshots.CopiesMB},
 		Records: d.observers.Log,
+		Layers:  oci.Layers{Templates: filepath.Join(c.Data, "templates")},
+		Lower:   d.lower,
+		DiskMB:  c.Snapshots.DiskMB,
 	})
 	d.onClose(func() error { return errors.Join(d.snapshots.Close(), dropHot(hot)) })
-	return d.snapshots.Open(ctx)
+	if err := d.snapshots.Open(ctx); err != nil {
+		return err
+	}
+	d.keeper.Store(d.snapshots)
+	return nil
+}
+
+// lower returns the layers of a root filesystem that is kept.
+func (d *Daemon) lower(_ context.Context, r jail.Rootfs, digest string) ([]string, error) {
+	l, err := d.images.Kept(r, digest)
+	if err != nil {
+		return nil, err
+	}
+	return []string{l.Dir}, nil
+}
+
+// commands tells the keeper of snapshots of the commands that are asked for. It
+// is made after the jails are; until it is there none is asked for.
+type commands struct{ d *Daemon }
+
+func (c commands) Before(ctx context.Context, jid id.Jail, argv []string) {
+	if k := c.d.keeper.Load(); k != nil {
+		k.Before(ctx, jid, argv)
+	}
+}
+
+func (c commands) After(ctx context.Context, jid id.Jail, argv []string) {
+	if k := c.d.keeper.Load(); k != nil {
+		k.After(ctx, jid, argv)
+	}
+}
+
+// began tells it of the programs that jails begin.
+func (d *Daemon) began(jid id.Jail, e *event.Event) {
+	if k := d.keeper.Load(); k != nil {
+		k.Began(jid, e)
+	}
 }
 
 // mountHot returns a directory in memory, with a little more room than is used.

@@ -23,6 +23,7 @@ type CreateJail struct {
 	Mounts    []Mount           `json:"mounts,omitempty"`
 	Workspace *Workspace        `json:"workspace,omitempty"`
 	Observe   Observe           `json:"observe,omitzero" description:"What of it is recorded."`
+	Snapshots Snapshots         `json:"snapshots,omitzero" description:"When snapshots of it are taken unasked."`
 	Start     bool              `json:"start,omitempty" description:"Start it as well. A jail that cannot be started is not kept."`
 }
 
@@ -77,6 +78,7 @@ type Jail struct {
 	Mounts    []Mount           `json:"mounts,omitempty"`
 	Workspace *Workspace        `json:"workspace,omitempty"`
 	Observe   Observe           `json:"observe"`
+	Snapshots Snapshots         `json:"snapshots,omitzero"`
 	Origin    *Origin           `json:"origin,omitempty" description:"The snapshot it was made from, if it was."`
 	Nearest   id.Snapshot       `json:"nearest,omitempty" description:"The snapshot it is nearest to: taken of it, made from or rewound to last."`
 	CreatedAt time.Time         `json:"created_at" required:"true"`

@@ -1,0 +1,80 @@
+package api
+
+import (
+	"context"
+	"io"
+	"net/http"
+	"time"
+
+	"glasshouse/access"
+	"glasshouse/id"
+	"glasshouse/snapshot"
+)
+
+// A Carrier has snapshots travel between hosts. *snapshot.Keeper is one.
+type Carrier interface {
+	Export(ctx context.Context, s id.Snapshot, w io.Writer) error
+	Import(ctx context.Context, r io.Reader, o snapshot.ImportOptions) (snapshot.Snapshot, error)
+}
+
+const parcelKind = "application/zstd"
+
+// exportSnapshot answers with an archive of a snapshot.
+func (s *Server) exportSnapshot(w http.ResponseWriter, r *http.Request, p oneSnapshot) error {
+	if _, err := s.readBody(w, r, &none{}); err != nil {
+		return err
+	}
+	k, err := s.snapshots()
+	if err != nil {
+		return err
+	}
+	if _, err := k.Get(r.Context(), p.ID); err != nil {
+		return err
+	}
+	name := string(p.ID) + ".tar.zst"
+	if r.Method == http.MethodHead {
+		download(w, parcelKind, name)
+		return nil
+	}
+	w.(*recorder).stream = true
+	return k.Export(r.Context(), p.ID, &downloader{w: w, name: name, rc: http.NewResponseController(w)})
+}
+
+// A downloader is a download that begins with its first byte: until then the
+// answer can still be that there is none.
+type downloader struct {
+	w    http.ResponseWriter
+	name string
+	rc   *http.ResponseController
+}
+
+func (d *downloader) Write(b []byte) (int, error) {
+	if d.name != "" {
+		download(d.w, parcelKind, d.name)
+		d.name = ""
+	}
+	d.rc.SetWriteDeadline(time.Now().Add(writeTime))
+	return d.w.Write(b)
+}
+
+type importSnapshot struct {
+	FilesOnly bool `query:"files_only" description:"Leave its processes behind."`
+	Force     bool `query:"force" description:"Take its processes though they ran on another processor or a newer kernel."`
+}
+
+// importSnapshot keeps a snapshot that export answered with.
+func (s *Server) importSnapshot(w http.ResponseWriter, r *http.Request, p importSnapshot) error {
+	k, err := s.snapshots()
+	if err != nil {
+		return err
+	}
+	caller := access.CallerOf(r.Context())
+	got, err := k.Import(r.Context(), patient(w, r), snapshot.ImportOptions{
+		FilesOnly: p.FilesOnly, Force: p.Force, Trusted: caller.Local && caller.Token == "",
+	})
+	if err != nil {
+		return err
+	}
+	w.Header().Set("Location", "/snapshots/"+string(got.ID))
+	return writeJSON(w, http.StatusCreated, s.snapshotOf(got))
+}

@@ -1,0 +1,29 @@
+package api
+
+import (
+	"time"
+
+	"glasshouse/api/wire"
+	"glasshouse/fault"
+	"glasshouse/jail"
+)
+
+func policyOf(w wire.Snapshots) (jail.Snapshots, error) {
+	p := jail.Snapshots{Before: w.Before, After: w.After, Keep: jail.Keep(w.Keep)}
+	if w.Every == "" {
+		return p, nil
+	}
+	var err error
+	if p.Every, err = time.ParseDuration(w.Every); err != nil || p.Every == 0 {
+		return p, fault.Fieldf("api", "snapshots.every", "%q is not a time such as 10m", printable(w.Every))
+	}
+	return p, nil
+}
+
+func policyShown(p jail.Snapshots) wire.Snapshots {
+	w := wire.Snapshots{Before: p.Before, After: p.After, Keep: wire.Keep(p.Keep)}
+	if p.Every > 0 {
+		w.Every = p.Every.String()
+	}
+	return w
+}

@@ -1,0 +1,93 @@
+package cli
+
+import (
+	"strconv"
+	"strings"
+
+	"glasshouse/api/wire"
+)
+
+const policyHelp = "when snapshots are taken unasked, as WORD=VALUE,...; see glasshouse jail create --help"
+
+const policyLong = `With --snapshots, snapshots of it are taken unasked, whenever anything may have
+changed since the last one, in words joined by commas:
+
+  every=TIME                   every so often, such as 10m
+  before=exec:COMMAND          before a command, such as exec:git push; may be repeated
+  after=exec                   after each command that exec or a terminal began
+  keep=last:N/hourly:N/daily:N which of them stay; default last:5/hourly:24/daily:7`
+
+// parsePolicy reads when snapshots of a jail are taken unasked. Whether the words
+// are right is for the daemon to say, save for those it would not get to see.
+func parsePolicy(s string) (wire.Snapshots, error) {
+	var p wire.Snapshots
+	if s == "" {
+		return p, nil
+	}
+	for part := range strings.SplitSeq(s, ",") {
+		word, value, ok := strings.Cut(part, "=")
+		if !ok || value == "" {
+			return p, usagef("--snapshots %q is not WORD=VALUE", part)
+		}
+		var err error
+		switch {
+		case word == "before":
+			p.Before = append(p.Before, value)
+		case word == "every" && p.Every == "":
+			p.Every = value
+		case word == "after" && p.After == "":
+			p.After = value
+		case word == "keep" && p.Keep == (wire.Keep{}):
+			p.Keep, err = parseKeep(value)
+		case word == "every" || word == "after" || word == "keep":
+			return p, usagef("--snapshots says %s twice", word)
+		default:
+			return p, usagef("--snapshots has no word %q; there are every, before, after and keep", word)
+		}
+		if err != nil {
+			return p, err
+		}
+	}
+	return p, nil
+}
+
+func parseKeep(s string) (wire.Keep, error) {
+	var k wire.Keep
+	for part := range strings.SplitSeq(s, "/") {
+		word, value, _ := strings.Cut(part, ":")
+		n, err := strconv.Atoi(value)
+		field := map[string]*int{"last": &k.Last, "hourly": &k.Hourly, "daily": &k.Daily}[word]
+		if field == nil || err != nil || *field != 0 {
+			return k, usagef("--snapshots keep=%q is not like last:5/hourly:24/daily:7", s)
+		}
+		*field = n
+	}
+	return k, nil
+}
+
+// policyText is a policy as --snapshots takes it.
+func policyText(p wire.Snapshots) string {
+	var words []string
+	if p.Every != "" {
+		words = append(words, "every="+p.Every)
+	}
+	for _, b := range p.Before {
+		words = append(words, "before="+b)
+	}
+	if p.After != "" {
+		words = append(words, "after="+p.After)
+	}
+	var keep []string
+	for _, k := range []struct {
+		word string
+		n    int
+	}{{"last", p.Keep.Last}, {"hourly", p.Keep.Hourly}, {"daily", p.Keep.Daily}} {
+		if k.n > 0 {
+			keep = append(keep, k.word+":"+strconv.Itoa(k.n))
+		}
+	}
+	if len(keep) > 0 {
+		words = append(words, "keep="+strings.Join(keep, "/"))
+	}
+	return strings.Join(words, ",")
+}
