@@ -148,7 +148,7 @@ func environment(was, now []text) (all []report.EnvChange, cut bool) {
 		if len(all) == maxChange {
 			return all, true
 		}
-		e := report.EnvChange{Name: report.Text(short(name)), Hidden: secret.MatchString(name)}
+		e := report.EnvChange{Name: report.Text(short(name)), Hidden: secret.MatchString(name) || login.MatchString(x) || login.MatchString(y)}
 		if ok1 {
 			e.From = told(x, e.Hidden)
 		}
@@ -163,6 +163,9 @@ func environment(was, now []text) (all []report.EnvChange, cut bool) {
 // secret matches names of variables that hold what not everybody who may look at
 // a jail should see.
 var secret = regexp.MustCompile(`(?i)(token|secret|passw|passphrase|credential|cookie|session|api_?key|private_?key|access_?key|auth|_key$|_pwd$|_dsn$|^key$)`)
+
+// login matches values with a password in an address.
+var login = regexp.MustCompile(`://[^/@\s]*:[^/@\s]+@`)
 
 func told(value string, hidden bool) *report.Text {
 	t := report.Text(short(value))

@@ -225,11 +225,14 @@ func TestAProcessIsTheSameWhenItsSnapshotIsGone(t *testing.T) {
 		t.Fatal(err)
 	}
 	kid := h.branch(taken[2].ID, 1)[0]
-	for _, to := range []snapshot.End{at(taken[2].ID), at(j), at(kid)} {
-		c := h.compare(at(taken[0].ID), to)
-		if len(c.Processes.Started)+len(c.Processes.Ended) > 0 || c.Processes.Same < 2 {
-			t.Errorf("%v: %+v", to, c.Processes)
+	for _, when := range []string{"at once", "for the next daemon"} {
+		for _, to := range []snapshot.End{at(taken[2].ID), at(j), at(kid)} {
+			c := h.compare(at(taken[0].ID), to)
+			if len(c.Processes.Started)+len(c.Processes.Ended) > 0 || c.Processes.Same < 2 {
+				t.Errorf("%s, %v: %+v", when, to, c.Processes)
+			}
 		}
+		h.reopen()
 	}
 }
 
