@@ -43,7 +43,7 @@ type notes struct {
 // CanCheckpoint implements jail.Checkpointer.
 func (b *Backend) CanCheckpoint(ctx context.Context) error {
 	if b.kind.sentry {
-		return b.sentryCanCheckpoint(ctx)
+		return b.sentryCannot("oci.CanCheckpoint")
 	}
 	if why, lacking := b.Lacks()["freeze"]; lacking {
 		return fault.Cannot("oci.CanCheckpoint", why, "mount the cgroup2 filesystem")
@@ -63,7 +63,7 @@ func (b *Backend) Dump(ctx context.Context, p jail.Plan, i jail.Instance, dir st
 		}
 	}()
 	if b.kind.sentry {
-		return b.sentryDump(ctx, inst, dir)
+		return b.sentryCannot("oci.Dump")
 	}
 	n := notes{Lent: map[string]bool{}, Net: p.Network}
 	mounts, err := lent(inst.pid)
@@ -165,6 +165,9 @@ func (b *Backend) digestOf(name string) (string, error) {
 // Restore implements jail.Checkpointer.
 func (b *Backend) Restore(ctx context.Context, p jail.Plan, dir string) (_ jail.Instance, err error) {
 	const op = "oci.Restore"
+	if b.kind.sentry {
+		return nil, b.sentryCannot(op)
+	}
 	if err := errors.Join(b.check(p, op), b.checkAlone(p, op)); err != nil {
 		return nil, err
 	}
@@ -189,9 +192,6 @@ func (b *Backend) Restore(ctx context.Context, p jail.Plan, dir string) (_ jail.
 	m.restoring = !b.kind.sentry
 	if err := m.prepare(ctx); err != nil {
 		return nil, err
-	}
-	if b.kind.sentry {
-		return m.sentryRestore(ctx, dir)
 	}
 	return m.restore(ctx, dir, n)
 }
@@ -374,8 +374,8 @@ func (b *Backend) Dumpable(ctx context.Context, p jail.Plan, i jail.Instance) er
 		return err
 	}
 	inst, ok := i.(*instance)
-	if !ok || b.kind.sentry {
-		return nil // gVisor refuses what it cannot do before it begins
+	if !ok {
+		return fault.Newf(fault.Invalid, "oci.Dumpable", string(p.ID), "not a jail of this backend")
 	}
 	pids, err := inst.cgroup.PIDs()
 	if err != nil {
