@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"glasshouse/fault"
+	"glasshouse/internal/thread"
 )
 
 // mountPoint makes sure that target, an absolute path seen from the directory
@@ -120,7 +121,7 @@ func wrap(op, path string, err error) error {
 // with the permissions of root. Ids outside a jail's range have no form on its
 // layers, root's among them.
 func asOwner(id uint32, f func() error) error {
-	return onThread(func() error {
+	return thread.Alone(func() error {
 		header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
 		var caps [2]unix.CapUserData
 		if err := unix.Capget(&header, &caps[0]); err != nil {

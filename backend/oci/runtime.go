@@ -20,6 +20,7 @@ import (
 
 	"glasshouse/fault"
 	"glasshouse/host/cgroup"
+	"glasshouse/internal/thread"
 	"glasshouse/jail"
 )
 
@@ -161,7 +162,7 @@ func (b *Backend) onThread(f func() error) error {
 		defer runtime.UnlockOSThread()
 		return f()
 	}
-	return onThread(func() error {
+	return thread.Alone(func() error {
 		if err := hide(b.hidden); err != nil {
 			return err
 		}
