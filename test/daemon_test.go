@@ -201,7 +201,8 @@ func (h *house) leftovers() []string {
 	procs, _ := filepath.Glob("/proc/[0-9]*/mountinfo")
 	for _, p := range procs {
 		if data, _ := os.ReadFile(p); !strings.HasPrefix(p, "/proc/self") && strings.Contains(string(data), h.data) {
-			left = append(left, "process "+filepath.Dir(p))
+			line, _ := os.ReadFile(filepath.Join(filepath.Dir(p), "cmdline"))
+			left = append(left, fmt.Sprintf("process %s: %.80q", filepath.Dir(p), line))
 		}
 	}
 	return left
