@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 
 	"glasshouse/api/client"
@@ -141,7 +142,7 @@ func (o diffOptions) only() (parts []string) {
 func (c *command) compare(ctx context.Context, cl *client.Client, from, to string, o diffOptions, out screen) error {
 	q := client.CompareOptions{Only: o.only(), Unified: o.Unified}
 	if o.Unified && !o.HTML && !c.json {
-		return showPatch(ctx, cl, from, to, q, out)
+		return c.showPatch(ctx, cl, from, to, o, out)
 	}
 	kind := "text/plain"
 	switch {
@@ -160,11 +161,41 @@ func (c *command) compare(ctx context.Context, cl *client.Client, from, to strin
 }
 
 // showPatch writes what patch reads of the files, and nothing else.
-func showPatch(ctx context.Context, cl *client.Client, from, to string, q client.CompareOptions, out screen) error {
-	if len(q.Only) == 0 {
-		q.Only = []string{"files", "workspace"}
+func (c *command) showPatch(ctx context.Context, cl *client.Client, from, to string, o diffOptions, out screen) error {
+	if to == "" {
+		s, err := cl.Snapshot(ctx, id.Snapshot(from))
+		if err != nil {
+			return err
+		}
+		to = string(s.Jail)
 	}
-	c, err := cl.Compare(ctx, from, to, q)
+	trees := []string{"files", "workspace"}
+	if o.Files || o.Workspace {
+		trees = slices.DeleteFunc(trees, func(t string) bool { return t == "files" && !o.Files || t == "workspace" && !o.Workspace })
+	}
+	if id.Valid('s', to) {
+		return showPatchOfSnapshot(ctx, cl, from, to, trees, out)
+	}
+	j, err := cl.Jail(ctx, id.Jail(to))
+	if err != nil {
+		return err
+	}
+	for _, tree := range trees {
+		q := client.ChangesOptions{Against: from, Workspace: tree == "workspace", Unified: true}
+		if q.Workspace && j.Workspace == nil && !o.Workspace {
+			continue
+		}
+		if err := c.showDiff(ctx, cl, j.ID, q, []string{""}, out); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// showPatchOfSnapshot is showPatch for what leads to a snapshot, of which the
+// daemon gives one answer.
+func showPatchOfSnapshot(ctx context.Context, cl *client.Client, from, to string, trees []string, out screen) error {
+	c, err := cl.Compare(ctx, from, to, client.CompareOptions{Only: trees, Unified: true})
 	if err != nil {
 		return err
 	}

@@ -31,6 +31,7 @@ func TestWhatDiffersBetweenTwoAtTheDesk(t *testing.T) {
 		t.Errorf("patch cannot read\n%s", out)
 	}
 	d.sees("diff base -u --colour always", "\x1b[31m-old\x1b[0m\n")
+	d.sees("diff JAIL base -u", "@@ -1 +1 @@\n-old\n")
 	if out := d.sees("diff base --unified --html", "<!doctype html>"); strings.Contains(out, "\x1b") {
 		t.Error("the page holds control characters")
 	}

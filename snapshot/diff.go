@@ -77,7 +77,7 @@ func (k *Keeper) Compare(ctx context.Context, from, to End, o CompareOptions) (*
 		}
 	}
 	if o.Parts.Usage {
-		c.Usage = &report.UsageChanges{From: k.used(ctx, a), To: k.used(ctx, b)}
+		c.Usage = &report.UsageChanges{From: k.usedBy(ctx, a), To: k.usedBy(ctx, b)}
 	}
 	return c, nil
 }
@@ -164,6 +164,9 @@ func (k *Keeper) files(ctx context.Context, a, b *end, o jail.ChangesOptions) (*
 			f.More++
 			continue
 		}
+		if c.NoDiff == jail.DiffLater {
+			c.NoDiff = "too much for one answer"
+		}
 		f.List = append(f.List, report.FileChange{
 			Path: report.Text(c.Path), Kind: c.Kind, Type: c.Type, Size: c.Size, Mode: octal(c.Mode), From: report.Text(c.From),
 			What: c.What, Diff: report.Text(c.Diff), NoDiff: c.NoDiff,
@@ -196,8 +199,8 @@ func octal(m fs.FileMode) string {
 	return fmt.Sprintf("%04o", n)
 }
 
-// used returns what a jail used, or nil of one in which nothing ran.
-func (k *Keeper) used(ctx context.Context, e *end) *report.Used {
+// usedBy returns what a jail used, or nil of one in which nothing ran.
+func (k *Keeper) usedBy(ctx context.Context, e *end) *report.Used {
 	var s jail.Stats
 	switch {
 	case e.snapshot != nil && e.snapshot.Memory:
