@@ -71,6 +71,7 @@ func (b *Backend) Dump(ctx context.Context, p jail.Plan, i jail.Instance, dir st
 		return err
 	}
 	d := criu.Dump{PID: inst.pid, Netns: b.netnsPath(p), Cgroup: inst.cgroup, Worker: inst.worker.Swap(nil), Dir: dir}
+	d.Linked = func(names []string) error { return keepLinks(inst.pid, names, dir) }
 	if watched := inst.watched.Load(); watched != nil {
 		d.Watched = *watched
 	}
@@ -212,6 +213,9 @@ func (m *making) restore(ctx context.Context, dir string, n notes) (*instance, e
 		return nil, err
 	}
 	if err := unpackMemory(dir, p.IDs, l); err != nil {
+		return nil, err
+	}
+	if err := m.giveLinks(dir); err != nil {
 		return nil, err
 	}
 	images := dir + "." + string(p.ID)

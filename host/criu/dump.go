@@ -20,6 +20,10 @@ type Dump struct {
 	Watched []string       // paths, in the jail, of what its processes watch by inotify
 	Worker  *Worker        // from ToDump, or nil
 	Dir     string         // for the images: empty, and on a filesystem in memory if it is to be quick
+
+	// Linked is told of names in the jail that files have for the time of the
+	// dump, and must have again for a restore.
+	Linked func(names []string) error
 }
 
 // maxGhost bounds what is written down of one file that was deleted while open.
@@ -40,7 +44,7 @@ func (t *Tool) Dump(ctx context.Context, d Dump) error {
 	opts := options(dir)
 	opts.Pid = ptr(int32(d.PID))
 	opts.LeaveRunning = ptr(true)
-	opts.LinkRemap = ptr(true)
+	opts.LinkRemap, opts.NotifyScripts = ptr(true), ptr(true)
 	opts.GhostLimit = ptr(uint32(maxGhost))
 	opts.FreezeCgroup = ptr(d.Cgroup.Freezer())
 	opts.IrmapScanPaths, opts.ForceIrmap = d.Watched, ptr(len(d.Watched) > 0)
@@ -48,7 +52,16 @@ func (t *Tool) Dump(ctx context.Context, d Dump) error {
 		opts.External = append(opts.External, "mnt["+at+"]:"+at)
 	}
 	req := &rpc.CriuReq{Type: ptr(rpc.CriuReqType_DUMP), Opts: opts}
-	if _, err = t.work(ctx, d.Worker, place{netns: d.Netns, precious: true}, req, d.Dir, nil); err != nil {
+	if _, err = t.work(ctx, d.Worker, place{netns: d.Netns, precious: true}, req, d.Dir, func(name string, _ int) error {
+		if name != "post-dump" {
+			return nil
+		}
+		names, err := links(d.Dir)
+		if err != nil || len(names) == 0 {
+			return err
+		}
+		return d.Linked(names)
+	}); err != nil {
 		// A worker that was killed has left them running.
 		err = errors.Join(err, d.Cgroup.Freeze(context.WithoutCancel(ctx)))
 	}
