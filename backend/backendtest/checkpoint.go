@@ -17,6 +17,15 @@ import (
 
 // checkpoint is the contract of jail.Checkpointer, for backends that are one.
 func (s *suite) checkpoint(t *testing.T) {
+	cp, ok := s.backend.(jail.Checkpointer)
+	if !ok {
+		t.Skip("jails of this backend cannot be written down")
+	}
+	s.clause(t, "SealLayerAtRest", s.sealAtRest)
+	s.clause(t, "SealLayerThenCrash", s.sealThenCrash)
+	if cannot := cp.CanCheckpoint(t.Context()); errors.Is(cannot, fault.Unsupported) {
+		s.clause(t, "WhatItCannotItRefuses", s.cannotCheckpoint)
+	}
 	s.checkpointer(t)
 	s.clause(t, "Keeps", s.keeps)
 	s.clause(t, "DumpLeavesFrozenAndUnharmed", s.dumpLeavesFrozenAndUnharmed)
@@ -34,6 +43,29 @@ func (s *suite) checkpoint(t *testing.T) {
 	s.clause(t, "CopyLayer", s.copyLayer)
 	s.clause(t, "SealLayer", s.sealLayer)
 	s.clause(t, "Restored", s.restoredJails)
+}
+
+// cannotCheckpoint has a backend that cannot write down what runs do so.
+func (s *suite) cannotCheckpoint(t *testing.T) {
+	cp := s.backend.(jail.Checkpointer)
+	b := s.newBox(t)
+	b.sh(t, "echo one > /root/a")
+	if err := cp.Dumpable(t.Context(), b.plan, b.inst); !errors.Is(err, fault.Unsupported) {
+		t.Errorf("Dumpable = %v, want unsupported", err)
+	}
+	img := s.newImage(t, b.plan)
+	if err := cp.Dump(t.Context(), b.plan, b.inst, img.dir); !errors.Is(err, fault.Unsupported) {
+		t.Errorf("Dump = %v, want unsupported", err)
+	}
+	p := img.newPlan(t, s)
+	if _, err := cp.Restore(t.Context(), p, img.dir); !errors.Is(err, fault.Unsupported) {
+		t.Errorf("Restore = %v, want unsupported", err)
+	}
+	mustNotLeak(t, p)
+	if got := b.sh(t, "cat /root/a"); got != "one" {
+		t.Errorf("afterwards the jail has %q", got)
+	}
+	b.kill(t)
 }
 
 // checkpointer returns the backend as one that writes jails down, and skips the

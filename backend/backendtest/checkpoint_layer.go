@@ -15,8 +15,8 @@ import (
 // history is what a jail did to its files, and what they look like then.
 const (
 	history = `echo one > /root/a; ln /root/a /root/b; echo x >> /etc/issue; rm /usr/bin/nproc; mkdir -m 700 /data; ln -s /nowhere /data/link
-mkfifo /data/fifo; chown 1000:1000 /data; rm -r /home/agent; mkdir /home/agent; mv /etc/group /etc/group.old; truncate -s 1M /data/sparse; touch -d @1000000000 /data/old`
-	look = `stat -c '%n %F %a %u:%g %h %s' /root/a /root/b /etc/issue /data /data/fifo /data/sparse /home/agent /etc/group.old; stat -c %Y /data/old
+chown 1000:1000 /data; rm -r /home/agent; mkdir /home/agent; mv /etc/group /etc/group.old; truncate -s 1M /data/sparse; touch -d @1000000000 /data/old`
+	look = `stat -c '%n %F %a %u:%g %h %s' /root/a /root/b /etc/issue /data /data/sparse /home/agent /etc/group.old; stat -c %Y /data/old
 test /root/a -ef /root/b && echo same; cat /root/a /etc/issue; readlink /data/link; test -e /usr/bin/nproc || echo gone; test -e /etc/group || echo gone; ls -A /home/agent /data`
 )
 
@@ -24,6 +24,7 @@ test /root/a -ef /root/b && echo same; cat /root/a /etc/issue; readlink /data/li
 func (s *suite) copyLayer(t *testing.T) {
 	b := s.newBox(t)
 	b.sh(t, history)
+	b.sh(t, "mkfifo -m 620 /data/fifo")
 	want := b.sh(t, look)
 	img := b.snapshot(t)
 	b.sh(t, "echo two > /root/a; rm -r /data")
@@ -36,6 +37,7 @@ func (s *suite) copyLayer(t *testing.T) {
 	if got := copied.sh(t, look); got != want {
 		t.Errorf("the copy's files are\n%s\nwant\n%s", got, want)
 	}
+	copied.sh(t, "test $(stat -c %F-%a /data/fifo) = fifo-620")
 	copied.sh(t, "echo three > /root/b; test $(cat /root/a) = three; rm /etc/issue")
 	copied.kill(t)
 	b.kill(t)
@@ -158,8 +160,6 @@ func (s *suite) sealLayer(t *testing.T) {
 		t.Errorf("the sealed layer has changed, %v", err)
 	}
 
-	s.clause(t, "at-rest", s.sealAtRest)
-	s.clause(t, "crash-before-shed", s.sealThenCrash)
 	s.clause(t, "nothing-to-seal", func(t *testing.T) {
 		p := s.newPlan(t)
 		if err := cp.SealLayer(t.Context(), p, filepath.Join(shortTempDir(t), "layer.img")); !errors.Is(err, fault.NotFound) {
@@ -171,7 +171,7 @@ func (s *suite) sealLayer(t *testing.T) {
 // sealAtRest seals the layer of a jail that has no processes, which then starts
 // over it.
 func (s *suite) sealAtRest(t *testing.T) {
-	cp := s.checkpointer(t)
+	cp := s.backend.(jail.Checkpointer)
 	b := s.newBox(t)
 	b.sh(t, history)
 	want := b.sh(t, look)
@@ -223,7 +223,7 @@ func (s *suite) sealThenCrash(t *testing.T) {
 	b.kill(t)
 	b.inst.Close()
 	img := s.newImage(t, b.plan)
-	if err := s.checkpointer(t).SealLayer(t.Context(), b.plan, img.layer); err != nil {
+	if err := s.backend.(jail.Checkpointer).SealLayer(t.Context(), b.plan, img.layer); err != nil {
 		t.Fatal(err)
 	}
 	daemon := s.open(t)
