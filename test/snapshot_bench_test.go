@@ -49,7 +49,10 @@ func TestBenchSnapshot(t *testing.T) {
 	t.Run("peers", benchPeers)
 }
 
-const benchSnapshots = "pool: {size: 0}\nsnapshots: {memory_mb: 2048, copies_mb: 4096}\n"
+// openSnapshots opens a house for the benchmarks of snapshots.
+func openSnapshots(t *testing.T) *house {
+	return open(t, fmt.Sprintf("pool: {size: 0}\nsnapshots: {memory_mb: 2048, copies_mb: 4096}\nrootfs: {allow: [%s]}\n", benchRootfs(t).Dir))
+}
 
 // bench returns a jail that runs line.
 func (h *house) bench(line string, up bool) wire.Jail {
@@ -86,7 +89,7 @@ func (ts times) String() string {
 }
 
 func benchFiles(t *testing.T) {
-	h := open(t, benchSnapshots)
+	h := openSnapshots(t)
 	for _, size := range []struct{ name, make string }{
 		{"10 files", `for i in 1 2 3 4 5 6 7 8 9 10; do echo $i > /root/$i; done`},
 		{"1 GB in 2000 files", `mkdir /root/d; head -c 524288 /dev/urandom > /root/x; for i in $(seq 2000); do cp /root/x /root/d/$i; done`},
@@ -149,7 +152,7 @@ func benchPause(t *testing.T) {
 		name, line string
 		up         bool
 	}{{"idle shell", idleShell, false}, {"python with 200 MB", heap, true}} {
-		h := open(t, benchSnapshots)
+		h := openSnapshots(t)
 		j := h.bench(load.line, load.up)
 		for _, how := range []string{"copied", "stacked"} {
 			var paused, whole times
@@ -175,13 +178,13 @@ func benchBranch(t *testing.T) {
 		name, line string
 		up         bool
 	}{{"idle shell", idleShell, false}, {"python with 200 MB", heap, true}} {
-		h := open(t, benchSnapshots)
+		h := openSnapshots(t)
 		j := h.bench(load.line, load.up)
 		s := h.snap(j, "")
 		h.branchTimes(s.ID, load.name)
 		h.rewindTimes(j, s.ID, load.name)
 	}
-	h := open(t, benchSnapshots)
+	h := openSnapshots(t)
 	j := h.bench(gaps, true)
 	s := h.snap(j, "")
 	for _, warm := range []bool{false, true} {
@@ -279,7 +282,7 @@ func (h *house) rewindTimes(j wire.Jail, s id.Snapshot, name string) {
 
 // benchMemory tells what fifty branches of a large jail take together.
 func benchMemory(t *testing.T) {
-	h := open(t, benchSnapshots)
+	h := openSnapshots(t)
 	j := h.bench(heap, true)
 	s := h.snap(j, "")
 	free := func() int64 {
