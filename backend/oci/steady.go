@@ -23,13 +23,17 @@ func (b *Backend) Steady(ctx context.Context, p jail.Plan, i jail.Instance) erro
 		return nil
 	}
 	deadline := time.Now().Add(steadyTime)
-	for wait := 200 * time.Microsecond; ; wait = min(2*wait, 20*time.Millisecond) {
-		waiting, err := inst.waiting()
-		if err != nil || waiting == 0 {
+	for wait := 200 * time.Microsecond; ; {
+		running, waiting, err := inst.unsteady()
+		if err != nil || running == 0 && waiting == 0 {
 			return err
 		}
 		if time.Now().After(deadline) {
-			return fault.Newf(fault.Conflict, "snapshot", string(p.ID), "process %d waits in the kernel for something that does not come; try again", waiting)
+			return fault.Newf(fault.Conflict, "snapshot", string(p.ID), "process %d is in the kernel, for something that does not come; try again", max(running, waiting))
+		}
+		if running != 0 { // the kernel says so a moment before the last one has stopped
+			time.Sleep(100 * time.Microsecond)
+			continue
 		}
 		if err := inst.Thaw(ctx); err != nil {
 			return err
@@ -38,14 +42,16 @@ func (b *Backend) Steady(ctx context.Context, p jail.Plan, i jail.Instance) erro
 		if err := inst.Freeze(ctx); err != nil {
 			return err
 		}
+		wait = min(2*wait, 20*time.Millisecond)
 	}
 }
 
-// waiting returns a process of the frozen jail that cannot be interrupted, or 0.
-func (i *instance) waiting() (int, error) {
+// unsteady returns a process of the frozen jail that is still on its way to where
+// it stops, and one that cannot be interrupted, or 0.
+func (i *instance) unsteady() (running, waiting int, err error) {
 	pids, err := i.cgroup.PIDs()
 	if err != nil {
-		return 0, err
+		return 0, 0, err
 	}
 	for _, pid := range pids {
 		tasks, err := os.ReadDir(fmt.Sprintf("/proc/%d/task", pid))
@@ -54,10 +60,17 @@ func (i *instance) waiting() (int, error) {
 		}
 		for _, t := range tasks {
 			stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%s/stat", pid, t.Name()))
-			if at := bytes.LastIndexByte(stat, ')'); err == nil && at > 0 && at+2 < len(stat) && stat[at+2] == 'D' {
-				return pid, nil
+			at := bytes.LastIndexByte(stat, ')')
+			if err != nil || at < 0 || at+2 >= len(stat) {
+				continue
+			}
+			switch stat[at+2] {
+			case 'R':
+				running = pid
+			case 'D':
+				waiting = pid
 			}
 		}
 	}
-	return 0, nil
+	return running, waiting, nil
 }
