@@ -8,7 +8,6 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -167,22 +166,32 @@ func changes(e *event.Event) bool {
 	case event.OpOpen, event.OpClose, event.OpRead:
 		return false
 	}
-	return !strings.HasPrefix(e.Path, "/dev/pts/") && !slices.Contains(sinks, e.Path)
+	return !sinks(e) && !strings.HasPrefix(e.Path, "/dev/pts/")
 }
 
-// sinks are files that can be written to and have nothing in them.
-var sinks = []string{"/dev/null", "/dev/zero", "/dev/full", "/dev/tty", "/dev/console", "/dev/ptmx"}
+// sinks reports whether what is written there leaves nothing behind: there is
+// nothing in the file, or it is where init says of each process that it starts how
+// eagerly the kernel is to kill it, which ends with that.
+func sinks(e *event.Event) bool {
+	switch e.Path {
+	case "/dev/null", "/dev/zero", "/dev/full", "/dev/tty", "/dev/console", "/dev/ptmx":
+		return true
+	}
+	return e.PID == 1 && strings.HasPrefix(e.Path, "/proc/") && strings.HasSuffix(e.Path, "/oom_score_adj")
+}
 
 // lasts reports whether a call may leave something behind that is no file.
 func lasts(e *event.Event) bool {
 	const truncate = 0o1000 // O_TRUNC
 	switch e.Name {
 	case "open":
-		return e.Ret >= 0 && e.Args[1]&truncate != 0 && !slices.Contains(sinks, e.Path)
+		return e.Ret >= 0 && e.Args[1]&truncate != 0 && !sinks(e)
 	case "openat":
-		return e.Ret >= 0 && e.Args[2]&truncate != 0 && !slices.Contains(sinks, e.Path)
-	case "creat", "openat2": // of the latter the flags are in memory
-		return e.Ret >= 0 && !slices.Contains(sinks, e.Path)
+		return e.Ret >= 0 && e.Args[2]&truncate != 0 && !sinks(e)
+	case "creat":
+		return e.Ret >= 0 && !sinks(e)
+	case "openat2": // whose flags are in memory; init, which is ours, truncates nothing by it
+		return e.Ret >= 0 && e.PID != 1 && !sinks(e)
 	case "bind":
 		return e.Ret >= 0 && strings.HasPrefix(e.Addr, "/")
 	case "kill", "rt_sigqueueinfo":

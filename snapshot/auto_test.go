@@ -1,13 +1,17 @@
 package snapshot_test
 
 import (
+	"bytes"
 	"errors"
+	"fmt"
 	"io"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -53,20 +57,20 @@ func TestSnapshotsAreTakenByTimeOnlyIfSomethingChanged(t *testing.T) {
 	j := w.running(policy(jail.Snapshots{Every: time.Hour}))
 	w.sh(j, "echo one > /root/f")
 	now := time.Now()
-	w.house.keeper.Strike(now)
+	w.house.keeper.Strike(t, now)
 	if n := len(w.list(j, snapshot.Every)); n != 0 {
 		t.Fatalf("%d snapshots before the time had come", n)
 	}
-	w.house.keeper.Strike(now.Add(2 * time.Hour))
+	w.house.keeper.Strike(t, now.Add(2 * time.Hour))
 	if n := len(w.list(j, snapshot.Every)); n != 1 {
 		t.Fatalf("%d snapshots when the time had come, want 1", n)
 	}
-	w.house.keeper.Strike(now.Add(4 * time.Hour))
+	w.house.keeper.Strike(t, now.Add(4 * time.Hour))
 	if n := len(w.list(j, snapshot.Every)); n != 1 {
 		t.Fatalf("%d snapshots, though nothing had changed", n)
 	}
 	w.sh(j, "echo two > /root/f")
-	w.house.keeper.Strike(now.Add(6 * time.Hour))
+	w.house.keeper.Strike(t, now.Add(6 * time.Hour))
 	list := w.list(j, snapshot.Every)
 	if len(list) != 2 {
 		t.Fatalf("%d snapshots after a change, want 2", len(list))
@@ -102,19 +106,19 @@ func TestThePolicySurvivesTheDaemon(t *testing.T) {
 	j := w.running(policy(p))
 	w.sh(j, "echo one > /root/f")
 	now := time.Now()
-	w.house.keeper.Strike(now.Add(2 * time.Hour))
+	w.house.keeper.Strike(t, now.Add(2 * time.Hour))
 	w.begin()
 	got, err := w.jails.Get(t.Context(), j)
 	if err != nil || got.Spec.Snapshots.Every != p.Every || !slices.Equal(got.Spec.Snapshots.Before, p.Before) || got.Spec.Snapshots.Keep != p.Keep {
 		t.Fatalf("%+v, %v", got.Spec.Snapshots, err)
 	}
 	w.sh(j, "echo two > /root/f")
-	w.house.keeper.Strike(now.Add(30 * time.Minute))
+	w.house.keeper.Strike(t, now.Add(30 * time.Minute))
 	first := w.list(j, snapshot.Every)
 	if len(first) != 1 {
 		t.Fatalf("%d snapshots; the last was half an hour ago", len(first))
 	}
-	w.house.keeper.Strike(now.Add(4 * time.Hour))
+	w.house.keeper.Strike(t, now.Add(4 * time.Hour))
 	if list := w.list(j, snapshot.Every); len(list) != 1 || list[0].ID == first[0].ID {
 		t.Errorf("%d snapshots under the next daemon; want one new, the last", len(list))
 	}
@@ -284,4 +288,127 @@ func (w *watched) callsBefore(jid id.Jail, s snapshot.Snapshot, arg string) (cal
 			calls++
 		}
 	}
+}
+
+func TestAfterACommandThatChangedSomething(t *testing.T) {
+	w := newWatched(t)
+	j := w.running(policy(jail.Snapshots{After: jail.AfterExec, Keep: jail.Keep{Last: 2}}))
+	taken := func(n int) snapshot.Snapshot {
+		t.Helper()
+		began := time.Now()
+		w.sh(j, fmt.Sprintf("echo %d > /root/f", n))
+		var last snapshot.Snapshot
+		w.until("a snapshot was taken after the command", func() bool {
+			list := w.list(j, snapshot.After)
+			if len(list) > 0 {
+				last = list[len(list)-1]
+			}
+			return last.Created.After(began)
+		})
+		return last
+	}
+	first := taken(1)
+	if !strings.HasSuffix(first.Trigger, "-c echo 1 > /root/f") {
+		t.Errorf("trigger %q", first.Trigger)
+	}
+	w.sh(j, "cat /root/f")
+	if changed, err := w.jails.Changed(t.Context(), j); err != nil || changed {
+		t.Errorf("after a command that only reads: changed = %v, %v", changed, err)
+	}
+	if got := w.sh(w.branch(first.ID, 1)[0], "cat /root/f"); got != "1\n" {
+		t.Errorf("the first has %q", got)
+	}
+	asked := w.take(j, "")
+	var last snapshot.Snapshot
+	for n := range 4 {
+		last = taken(n)
+	}
+	w.until("only the last two are kept", func() bool { return len(w.list(j, snapshot.After)) == 2 })
+	if list := w.list(j, snapshot.After); list[1].ID != last.ID {
+		t.Error("the last is not among them")
+	}
+	if list := w.list(j, snapshot.Asked); len(list) != 1 || list[0].ID != asked.ID {
+		t.Errorf("of those that were asked for %d are left", len(list))
+	}
+}
+
+func TestAutomaticSnapshotsStayWithinTheirRoom(t *testing.T) {
+	w := newWatched(t)
+	w.tuneKeeper = func(c *snapshot.Config) { c.DiskMB = 30 }
+	w.begin()
+	j := w.running(policy(jail.Snapshots{Every: time.Hour}))
+	now := time.Now()
+	asked := w.take(j, jail.Copied)
+	for n := range 5 {
+		w.sh(j, fmt.Sprintf("dd if=/dev/urandom of=/root/big%d bs=1M count=10 2>/dev/null", n))
+		now = now.Add(2 * time.Hour)
+		w.house.keeper.Strike(t, now)
+		// What the jail stands on is not theirs: it goes back to its beginning.
+		if _, err := w.house.keeper.Rewind(t.Context(), j, asked.ID); err != nil {
+			t.Fatal(err)
+		}
+	}
+	w.house.keeper.Retain(t)
+	list := w.list(j, snapshot.Every)
+	if len(list) == 0 || len(list) > 2 {
+		t.Fatalf("%d snapshots of over 10 MB each are in 30 MB", len(list))
+	}
+	if got := w.sh(w.branch(list[len(list)-1].ID, 1)[0], "ls /root"); got != "big4\n" {
+		t.Errorf("the newest has %q", got)
+	}
+	if _, err := w.house.keeper.Get(t.Context(), asked.ID); err != nil {
+		t.Errorf("the one that was asked for: %v", err)
+	}
+}
+
+func TestAJailThatCannotBeWrittenDownGoesOnAndIsLeftInPeace(t *testing.T) {
+	w := newWatched(t)
+	var log lockedBuffer
+	store := &brokenStore{Store: w.keep}
+	w.tuneKeeper = func(c *snapshot.Config) {
+		c.Log, c.Store = slog.New(slog.NewTextHandler(&log, nil)), store
+	}
+	w.begin()
+	j := w.running(policy(jail.Snapshots{Every: time.Hour, Before: []string{"exec:true"}}))
+	w.behind(j, counter)
+	w.countsOn(j, 3)
+	store.full.Store(true)
+	for range 3 {
+		w.house.keeper.Strike(t, time.Now().Add(100 * time.Hour))
+		w.sh(j, "true")
+	}
+	if n := strings.Count(log.String(), "no automatic snapshot was taken"); n != 1 {
+		t.Errorf("it is said %d times, want once:\n%s", n, log.String())
+	}
+	if rest := time.Until(w.house.keeper.Rest(j)); rest < 30*time.Second {
+		t.Errorf("it is tried again in %v", rest)
+	}
+	w.countsOn(j, w.count(j))
+	if left, _ := filepath.Glob(filepath.Join(w.dir, "jails", string(j), "snapshots", "*")); len(left) > 0 {
+		t.Errorf("left: %v", left)
+	}
+	store.full.Store(false)
+	w.begin() // the next daemon tries at once
+	w.house.keeper.Strike(t, time.Now().Add(100 * time.Hour))
+	if n := len(w.list(j, snapshot.Every)); n != 1 {
+		t.Errorf("%d snapshots when there is room again", n)
+	}
+}
+
+// lockedBuffer is a log that may be read while it is written.
+type lockedBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (l *lockedBuffer) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+func (l *lockedBuffer) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
 }

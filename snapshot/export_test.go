@@ -18,10 +18,19 @@ func FlattenAt(t *testing.T, n int) {
 
 // Strike has the clock strike at a time, and returns when what is due is taken
 // and what is not kept is gone.
-func (k *Keeper) Strike(now time.Time) {
+func (k *Keeper) Strike(t *testing.T, now time.Time) {
+	t.Helper()
 	k.strike(now)
+	k.Retain(t)
+}
+
+// Retain returns when the automatic snapshots that are not kept are gone.
+func (k *Keeper) Retain(t *testing.T) {
+	t.Helper()
 	for _, s := range k.automatic("") {
-		k.retain(context.Background(), s.Jail.ID)
+		if err := k.retain(t.Context(), s.Jail.ID); err != nil {
+			t.Error(err)
+		}
 	}
 }
 

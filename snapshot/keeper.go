@@ -241,6 +241,15 @@ func (k *Keeper) layersOfOthers(f func(*Snapshot) bool) map[string]bool {
 			used[layer] = true
 		}
 	}
+	return used
+}
+
+// needed returns the files that are not to be removed: the layers that something
+// stands on, and what somebody is at work on.
+func (k *Keeper) needed() map[string]bool {
+	used := k.layersOfOthers(nil)
+	k.mu.Lock()
+	defer k.mu.Unlock()
 	for file := range k.lent {
 		used[file] = true
 	}
@@ -327,7 +336,7 @@ func (k *Keeper) sweep(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	used := k.layersOfOthers(nil)
+	used := k.needed()
 	var errs []error
 	half, err := filepath.Glob(filepath.Join(k.cfg.Dir, "import-*.part"))
 	if err != nil {

@@ -93,7 +93,7 @@ func (h *house) open() {
 	keeper := snapshot.Config{
 		Dir: filepath.Join(h.dir, "jails"), Pages: filepath.Join(h.dir, "pages"), Hot: filepath.Join(h.dir, "hot"), HotMB: 1024,
 		Copies: snapshot.Copies{MemoryMB: 1024},
-		Store: h.keep, Layers: oci.Layers{Templates: filepath.Join(h.dir, "templates")},
+		Store:  h.keep, Layers: oci.Layers{Templates: filepath.Join(h.dir, "templates")},
 	}
 	if h.tune != nil {
 		h.tune(&jails, &keeper)

@@ -6,6 +6,8 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"glasshouse/event"
 	"glasshouse/eventlog"
 	"glasshouse/fault"
@@ -22,6 +24,21 @@ type watched struct {
 	*house
 	o      *observe.Observers
 	keeper atomic.Pointer[snapshot.Keeper]
+
+	tuneKeeper func(*snapshot.Config) // or nil
+}
+
+// A brokenStore is one whose disk may be full.
+type brokenStore struct {
+	snapshot.Store
+	full atomic.Bool
+}
+
+func (b *brokenStore) Put(ctx context.Context, s snapshot.Snapshot) error {
+	if b.full.Load() {
+		return fault.New(fault.Exhausted, "store", "", unix.ENOSPC)
+	}
+	return b.Store.Put(ctx, s)
 }
 
 func newWatched(t *testing.T) *watched {
@@ -58,8 +75,11 @@ func (w *watched) close() {
 	}
 }
 
-func (w *watched) watch(c *jail.Config, _ *snapshot.Config) {
+func (w *watched) watch(c *jail.Config, k *snapshot.Config) {
 	w.close()
+	if w.tuneKeeper != nil {
+		w.tuneKeeper(k)
+	}
 	w.o = observe.NewObservers(observe.Config{
 		Dir: c.Dir, Policy: eventlog.Policy{Fsync: "none", SegmentMB: 64}, Kernel: kernel.New(kernel.Config{}),
 		Exec: func(jid id.Jail, e *event.Event) {
