@@ -14,6 +14,7 @@ package criu
 
 import (
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"os"
@@ -25,18 +26,19 @@ import (
 
 	"glasshouse/fault"
 	"glasshouse/internal/atomicfile"
+	"glasshouse/internal/thread"
 )
 
 // A Tool is CRIU as this host has it. It is safe for concurrent use.
 type Tool struct {
-	path  string
-	cache string // what CRIU found out about the kernel, between two runs
+	path string
+	dir  string
 }
 
-// New returns the CRIU at path, which keeps a cache file in the directory dir.
-// It touches nothing.
+// New returns the CRIU at path, which keeps a cache file in the directory dir, or
+// none if dir is "". It touches nothing.
 func New(path, dir string) *Tool {
-	return &Tool{path: path, cache: filepath.Join(dir, "criu.kdat")}
+	return &Tool{path, dir}
 }
 
 // Probe returns nil if CRIU is installed and fits this kernel, or a
@@ -53,7 +55,17 @@ func (t *Tool) Probe(ctx context.Context) error {
 	if why := tooOld(ctx, t.path); why != "" {
 		return fault.Cannot(op, why, remedy)
 	}
-	out, err := exec.CommandContext(ctx, t.path, "check").CombinedOutput()
+	// What it finds out about the kernel takes it longer than a jail should wait:
+	// it is kept, for the first jail too.
+	var out []byte
+	err := thread.Alone(func() (err error) {
+		if err := t.ownMounts(); err != nil {
+			return err
+		}
+		out, err = exec.CommandContext(ctx, t.path, "check").CombinedOutput()
+		t.learn("/proc/thread-self")
+		return err
+	})
 	if err != nil {
 		return fault.Cannot(op, fmt.Sprintf("%s check: %v: %s", t.path, err, lastLine(string(out))), remedy)
 	}
@@ -103,11 +115,11 @@ func (t *Tool) ownMounts() error {
 	if err := unix.Mount("criu", runDir, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, "mode=700"); err != nil {
 		return fmt.Errorf("mount a tmpfs for CRIU's cache: %w", err)
 	}
-	known, err := os.ReadFile(t.cache)
+	known, err := os.ReadFile(t.cache())
 	if err != nil {
 		return nil // CRIU asks the kernel again
 	}
-	return os.WriteFile(filepath.Join(runDir, filepath.Base(t.cache)), known, 0o600)
+	return os.WriteFile(filepath.Join(runDir, kdat), known, 0o600)
 }
 
 func isMemory(dir string) bool {
@@ -115,13 +127,45 @@ func isMemory(dir string) bool {
 	return unix.Statfs(dir, &st) == nil && st.Type == unix.TMPFS_MAGIC
 }
 
-// learn keeps what a CRIU that is still there found out.
-func (t *Tool) learn(pid int) {
-	if _, err := os.Stat(t.cache); !errors.Is(err, os.ErrNotExist) {
+// kdat is CRIU's name for its cache.
+const kdat = "criu.kdat"
+
+// cache is where what this CRIU found out about this kernel is kept between two
+// runs: another boot may be of another kernel.
+func (t *Tool) cache() string {
+	if t.dir == "" {
+		return ""
+	}
+	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	if err != nil {
+		return ""
+	}
+	path, err := exec.LookPath(t.path)
+	if err != nil {
+		return ""
+	}
+	fi, err := os.Stat(path)
+	if err != nil {
+		return ""
+	}
+	sum := sha256.Sum256(fmt.Append(boot, path, fi.Size(), fi.ModTime().UnixNano()))
+	return filepath.Join(t.dir, fmt.Sprintf("criu-%x.kdat", sum[:4]))
+}
+
+// learn keeps what a CRIU found out that had the mounts of the process or thread
+// proc.
+func (t *Tool) learn(proc string) {
+	cache := t.cache()
+	if _, err := os.Stat(cache); cache == "" || !errors.Is(err, os.ErrNotExist) {
 		return
 	}
-	known, err := os.ReadFile(fmt.Sprintf("/proc/%d/root%s/%s", pid, runDir, filepath.Base(t.cache)))
-	if err == nil {
-		_ = atomicfile.Write(t.cache, known, 0o600) // without it the next run is slower
+	known, err := os.ReadFile(filepath.Join(proc, "root", runDir, kdat))
+	if err != nil {
+		return
 	}
+	stale, _ := filepath.Glob(filepath.Join(t.dir, "criu-*.kdat"))
+	for _, name := range stale {
+		os.Remove(name)
+	}
+	_ = atomicfile.Write(cache, known, 0o600) // without it the next run is slower
 }

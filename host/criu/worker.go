@@ -15,6 +15,7 @@ import (
 	"github.com/checkpoint-restore/go-criu/v8/rpc"
 	"golang.org/x/sys/unix"
 
+	"glasshouse/fault"
 	"glasshouse/host/cgroup"
 	"glasshouse/internal/thread"
 )
@@ -45,7 +46,7 @@ func (t *Tool) work(ctx context.Context, w *Worker, at place, req *rpc.CriuReq, 
 		}
 	}
 	resp, err := w.talk(ctx, req, step)
-	t.learn(w.cmd.Process.Pid)
+	t.learn(fmt.Sprintf("/proc/%d", w.cmd.Process.Pid))
 	patience := time.Duration(0)
 	if err != nil {
 		patience = 5 * time.Second
@@ -54,7 +55,14 @@ func (t *Tool) work(ctx context.Context, w *Worker, at place, req *rpc.CriuReq, 
 		}
 	}
 	if err := errors.Join(err, w.end(patience)); err != nil {
-		return nil, fmt.Errorf("criu: %w%s", err, complaint(dir))
+		said := complaint(dir)
+		err = fmt.Errorf("criu: %w%s", err, said)
+		for _, k := range known {
+			if strings.Contains(said, k.says) {
+				return nil, errors.Join(fault.Cannot("snapshot", k.means, k.remedy), err)
+			}
+		}
+		return nil, err
 	}
 	return resp, nil
 }
@@ -299,6 +307,15 @@ func (w *worker) end(patience time.Duration) error {
 		return w.err
 	}
 	return nil // what it had to say it has said
+}
+
+// known is what CRIU says of things that it cannot write down, and what it means.
+var known = []struct{ says, means, remedy string }{
+	{"Unsupported proto", "a program holds a socket of a kind that cannot be written down, as ping does", "end the program and try again"},
+	{"In-flight connection", "a program was called by another and has not answered yet", "try again"},
+	{"ctty inheritance", "a program has its terminal open a second time", "end what reads the terminal, such as a pager or an editor, and try again"},
+	{"Can't dump ghost file", "a program has a deleted file of more than a gigabyte open", "end the program and try again"},
+	{"External socket is used", "a program is connected to a socket outside of the jail", "end the program and try again"},
 }
 
 // complaint returns the errors in CRIU's log of the operation in dir. That it
