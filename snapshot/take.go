@@ -63,6 +63,7 @@ func (k *Keeper) take(ctx context.Context, jid id.Jail, o TakeOptions) (_ Snapsh
 	t.dir = k.dir(jid, t.s.ID)
 	err = t.run(j)
 	k.tidying.RUnlock()
+	k.hot.put(t.s.ID)
 	if err != nil {
 		k.hot.drop(t.s.ID)
 		return Snapshot{}, nil, errors.Join(fmt.Errorf("snapshot of %s: %w", jid, err), k.sweep(t.ctx))
@@ -137,7 +138,6 @@ func (t *taking) place(j jail.Jail) (string, error) {
 // keep makes the snapshot last. The jail goes on already.
 func (t *taking) keep(at, layer string) error {
 	k := t.k
-	defer k.hot.put(t.s.ID)
 	steps, ctx := errgroup.WithContext(t.ctx)
 	if t.s.Memory {
 		steps.Go(func() error {

@@ -1,0 +1,159 @@
+package snapshot_test
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"glasshouse/id"
+	"glasshouse/jail"
+	"glasshouse/snapshot"
+)
+
+// memoryCounter counts where no disk is needed.
+const memoryCounter = `i=0; while :; do i=$((i+1)); echo $i > /dev/shm/count; sleep 0.02; done`
+
+// ticks returns when the counter in memory has gone on.
+func (h *house) ticks(jid id.Jail) {
+	h.t.Helper()
+	read := func() (n int) {
+		for range 100 {
+			if fmt.Sscan(h.sh(jid, "cat /dev/shm/count"), &n); n > 0 {
+				return n
+			}
+		}
+		h.t.Fatalf("%s counts nothing", jid)
+		return 0
+	}
+	for from, tries := read(), 0; ; tries++ {
+		if read() > from {
+			return
+		}
+		if tries == 200 {
+			h.t.Fatalf("%s stopped counting at %d", jid, from)
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+}
+
+// leave fills the disk of the house but for so many bytes, until free is called.
+func (h *house) leave(bytes int64) (free func()) {
+	h.t.Helper()
+	var st unix.Statfs_t
+	if err := unix.Statfs(h.dir, &st); err != nil {
+		h.t.Fatal(err)
+	}
+	filler := filepath.Join(h.dir, "filler")
+	f, err := os.Create(filler)
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	defer f.Close()
+	if err := unix.Fallocate(int(f.Fd()), 0, 0, int64(st.Bfree)*st.Bsize-bytes); err != nil {
+		h.t.Fatal(err)
+	}
+	return func() { os.Remove(filler) }
+}
+
+// nothingHalf reports what of snapshots lies there without a record.
+func (h *house) nothingHalf(jid id.Jail) {
+	h.t.Helper()
+	list, err := h.keeper.List(h.t.Context(), snapshot.ListOptions{})
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	known := map[string]bool{}
+	for _, s := range list {
+		known[string(s.ID)] = true
+	}
+	used := h.jails.Sealed()
+	found, _ := filepath.Glob(filepath.Join(h.dir, "jails", "*", "snapshots", "*", "*"))
+	for _, f := range found {
+		if sid := filepath.Base(filepath.Dir(f)); !known[sid] && !used[f] && !used[filepath.Join(filepath.Dir(f), "fs-upper.img")] {
+			h.t.Errorf("left: %s", f)
+		}
+	}
+	refs, _ := filepath.Glob(filepath.Join(h.dir, "pages", "refs", "*"))
+	if len(refs) > len(list) {
+		h.t.Errorf("%d sets of images for %d snapshots", len(refs), len(list))
+	}
+	if b, _ := os.ReadFile("/proc/self/mountinfo"); strings.Contains(string(b), filepath.Join(h.dir, "jails", string(jid), "snapshots")) {
+		h.t.Error("something is mounted below the snapshots")
+	}
+}
+
+func TestADiskThatIsFullHarmsNoJail(t *testing.T) {
+	for _, how := range layerings {
+		t.Run(string(how), func(t *testing.T) {
+			h := newHouse(t)
+			// The whole takes a few megabytes: each of its steps finds no room once.
+			if err := unix.Mount("", h.dir, "", unix.MS_REMOUNT, "size=256m,mode=711"); err != nil {
+				t.Fatal(err)
+			}
+			j := h.running()
+			h.sh(j, "dd if=/dev/urandom of=/root/f bs=1k count=600 2>/dev/null; sync")
+			h.behind(j, memoryCounter)
+			h.ticks(j)
+			failed, took := 0, 0
+			for _, left := range []int64{0, 4 << 10, 64 << 10, 300 << 10, 700 << 10, 1 << 20, 1500 << 10, 2 << 20, 3 << 20, 5 << 20, 16 << 20} {
+				free := h.leave(left)
+				s, err := h.keeper.Take(t.Context(), j, snapshot.TakeOptions{Layering: how})
+				h.ticks(j)
+				h.nothingHalf(j)
+				free()
+				h.ticks(j)
+				if err != nil {
+					failed++
+					if !errors.Is(err, unix.ENOSPC) && !strings.Contains(err.Error(), "no space left") {
+						t.Logf("with %d bytes: %v", left, err)
+					}
+					continue
+				}
+				took++
+				k := h.branch(s.ID, 1)[0]
+				h.ticks(k)
+				h.delete(k)
+				h.forget(s.ID)
+			}
+			t.Logf("%d failed, %d were taken", failed, took)
+			if failed == 0 || took == 0 {
+				t.Error("some should fail, and some not")
+			}
+			s := h.take(j, how)
+			h.ticks(h.branch(s.ID, 1)[0])
+			h.ticks(j)
+		})
+	}
+}
+
+func TestMemoryForImagesThatIsFullHarmsNoJail(t *testing.T) {
+	h := newHouse(t)
+	j := h.running()
+	h.behind(j, memoryCounter)
+	h.ticks(j)
+	for _, size := range []string{"64k", "512k", "2m", "4m"} {
+		if err := unix.Mount("", filepath.Join(h.dir, "hot"), "", unix.MS_REMOUNT, "size="+size); err != nil {
+			t.Fatal(err)
+		}
+		for _, how := range layerings {
+			if _, err := h.keeper.Take(t.Context(), j, snapshot.TakeOptions{Layering: how}); err == nil {
+				t.Errorf("%s: a snapshot was taken in %s", how, size)
+			}
+			h.ticks(j)
+			h.nothingHalf(j)
+		}
+	}
+	if err := unix.Mount("", filepath.Join(h.dir, "hot"), "", unix.MS_REMOUNT, "size=1g"); err != nil {
+		t.Fatal(err)
+	}
+	if left, _ := filepath.Glob(filepath.Join(h.dir, "hot", "*")); len(left) > 0 {
+		t.Errorf("left: %v", left)
+	}
+	h.ticks(h.branch(h.take(j, jail.Stacked).ID, 1)[0])
+}
