@@ -12,6 +12,8 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/moby/sys/mountinfo"
@@ -35,9 +37,15 @@ const (
 
 // notes are kept with the images of a jail.
 type notes struct {
-	Lent map[string]bool `json:"lent"` // mount points of what the host lends, and whether each is a directory
+	Lent map[string]loan `json:"lent"` // what the host lends, by mount point
 	Init string          `json:"init"` // digest of init's program
 	Net  jail.Network    `json:"net"`  // of which the sockets are
+}
+
+// A loan is a mount that is the host's.
+type loan struct {
+	Dir   bool   `json:"dir"`   // or else a file
+	Flags string `json:"flags"` // as mountinfo names them: "ro,nosuid"
 }
 
 // CanCheckpoint implements jail.Checkpointer.
@@ -65,7 +73,7 @@ func (b *Backend) Dump(ctx context.Context, p jail.Plan, i jail.Instance, dir st
 	if b.kind.sentry {
 		return b.sentryCannot("oci.Dump")
 	}
-	n := notes{Lent: map[string]bool{}, Net: p.Network}
+	n := notes{Lent: map[string]loan{}, Net: p.Network}
 	mounts, err := lent(inst.pid)
 	if err != nil {
 		return err
@@ -75,12 +83,12 @@ func (b *Backend) Dump(ctx context.Context, p jail.Plan, i jail.Instance, dir st
 	if watched := inst.watched.Load(); watched != nil {
 		d.Watched = *watched
 	}
-	for _, at := range mounts {
+	for at, flags := range mounts {
 		st, err := os.Stat(fmt.Sprintf("/proc/%d/root%s", inst.pid, at))
 		if err != nil {
 			return err
 		}
-		n.Lent[at], d.Lent = st.IsDir(), append(d.Lent, at)
+		n.Lent[at], d.Lent = loan{st.IsDir(), flags}, append(d.Lent, at)
 	}
 	// A socket is made again with the owner it had, who must be one of the jail.
 	first := int(p.IDs.First)
@@ -105,9 +113,9 @@ func (b *Backend) Dump(ctx context.Context, p jail.Plan, i jail.Instance, dir st
 	return steps.Wait()
 }
 
-// lent returns the mount points of what CRIU is not to write down: all but the
-// root and what has no meaning outside of the jail.
-func lent(pid int) ([]string, error) {
+// lent returns the mount points of what CRIU is not to write down, with their
+// flags: all but the root and what has no meaning outside of the jail.
+func lent(pid int) (map[string]string, error) {
 	f, err := os.Open(fmt.Sprintf("/proc/%d/mountinfo", pid))
 	if err != nil {
 		return nil, err
@@ -117,12 +125,12 @@ func lent(pid int) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	var at []string
+	at := map[string]string{}
 	for _, m := range infos {
 		switch {
 		case m.Mountpoint == "/", m.FSType == "proc", m.FSType == "devpts", m.FSType == "mqueue":
 		default:
-			at = append(at, m.Mountpoint)
+			at[m.Mountpoint] = m.Options
 		}
 	}
 	return at, nil
@@ -339,27 +347,62 @@ func (m *making) lend(n notes) (map[string]string, error) {
 	for _, b := range m.binds {
 		sources[b.target] = b.source
 	}
-	// The rest covers what is none of the jail's business, with the flags that
-	// the runtime's own covers have: none may be taken away again.
-	cover := l.staged("cover")
-	if err := errors.Join(dirs.Make(cover), memory(cover, unix.MS_RDONLY, "mode=755,size=4k")); err != nil {
-		return nil, err
-	}
 	lent := map[string]string{}
-	for at, dir := range n.Lent {
+	covers := map[string]string{} // by flags
+	for at, loan := range n.Lent {
 		source, ok := sources[at]
-		switch {
-		case ok:
-		case !covered(at):
+		if !ok && !covered(at) {
 			return nil, fault.Newf(fault.Invalid, "oci.Restore", at, "the jail had something mounted there that this one is not given")
-		case dir:
-			source = cover
-		default:
-			source = filepath.Join(l.dev(), "null")
+		}
+		if !ok {
+			cover := covers[loan.Flags]
+			if cover == "" {
+				cover = l.staged(fmt.Sprintf("cover-%d", len(covers)))
+				if err := makeCover(cover, loan.Flags); err != nil {
+					return nil, err
+				}
+				covers[loan.Flags] = cover
+			}
+			if source = filepath.Join(cover, "null"); loan.Dir {
+				source = filepath.Join(cover, "empty")
+			}
 		}
 		lent[at] = source
 	}
 	return lent, nil
+}
+
+// makeCover mounts what covers a jail's view of what is none of its business: an
+// empty directory, and a device that holds nothing. The flags are those that the
+// runtime's own covers have. They differ between runtimes, and CRIU neither adds
+// all that are missing nor can take any away.
+func makeCover(at, flags string) error {
+	var bits uintptr
+	for flag := range strings.SplitSeq(flags, ",") {
+		bits |= mountFlags[flag]
+	}
+	empty, null := filepath.Join(at, "empty"), filepath.Join(at, "null")
+	if err := errors.Join(dirs.Make(at), memory(at, bits&^unix.MS_RDONLY, "mode=755,size=16k"), dirs.Make(empty)); err != nil {
+		return err
+	}
+	if err := unix.Mknod(null, unix.S_IFCHR|0o666, int(unix.Mkdev(1, 3))); err != nil {
+		return &os.PathError{Op: "mknod", Path: null, Err: err}
+	}
+	if err := os.Chmod(null, 0o666); err != nil { // what the umask has left
+		return err
+	}
+	if bits&unix.MS_RDONLY == 0 {
+		return nil
+	}
+	if err := unix.Mount("", at, "", unix.MS_REMOUNT|unix.MS_BIND|bits, ""); err != nil {
+		return &os.PathError{Op: "remount read-only", Path: at, Err: err}
+	}
+	return nil
+}
+
+var mountFlags = map[string]uintptr{
+	"ro": unix.MS_RDONLY, "nosuid": unix.MS_NOSUID, "nodev": unix.MS_NODEV, "noexec": unix.MS_NOEXEC,
+	"noatime": unix.MS_NOATIME, "nodiratime": unix.MS_NODIRATIME, "relatime": unix.MS_RELATIME,
 }
 
 // covered reports whether a mount point is one of the masked paths.
@@ -388,6 +431,9 @@ func (b *Backend) Dumpable(ctx context.Context, p jail.Plan, i jail.Instance) er
 	for _, pid := range pids {
 		if what := undumpable(pid); what != "" {
 			return cannotDump(pid, "holds "+what)
+		}
+		if slices.Contains(pids, tracerOf(pid)) {
+			return cannotDump(pid, "is held by a debugger")
 		}
 	}
 	if inst.worker.Load() == nil { // it is loaded while the jail still runs
@@ -418,6 +464,18 @@ func cannotDump(pid int, what string) error {
 		"end it, or have it do without, and try again")
 }
 
+// tracerOf returns who traces a process, or 0.
+func tracerOf(pid int) int {
+	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	if err != nil {
+		return 0 // it has ended
+	}
+	_, after, _ := bytes.Cut(status, []byte("\nTracerPid:"))
+	line, _, _ := bytes.Cut(after, []byte("\n"))
+	tracer, _ := strconv.Atoi(string(bytes.TrimSpace(line)))
+	return tracer
+}
+
 // undumpable returns what a process holds that CRIU cannot make again, or "".
 func undumpable(pid int) string {
 	dir := fmt.Sprintf("/proc/%d/fd", pid)
@@ -439,6 +497,11 @@ func undumpable(pid int) string {
 			return "a perf event"
 		case strings.HasPrefix(to, "anon_inode:bpf"), strings.HasPrefix(to, "anon_inode:kvm"), strings.HasPrefix(to, "anon_inode:[fanotify"):
 			return "a descriptor of kind " + strings.TrimPrefix(to, "anon_inode:")
+		case to == "anon_inode:[eventfd]":
+			info, _ := os.ReadFile(fmt.Sprintf("/proc/%d/fdinfo/%s", pid, e.Name()))
+			if bytes.Contains(info, []byte("eventfd-semaphore: 1")) {
+				return "an eventfd that counts as a semaphore" // which CRIU forgets
+			}
 		case to == "/dev/tty":
 			// CRIU takes the first process it meets on a terminal for the owner of
 			// its session, and that is whoever has the other end.
