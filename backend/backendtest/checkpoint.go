@@ -28,6 +28,7 @@ func (s *suite) checkpoint(t *testing.T) {
 	}
 	s.checkpointer(t)
 	s.clause(t, "Keeps", s.keeps)
+	s.clause(t, "KeepsOrRefuses", s.keepsOrRefuses)
 	s.clause(t, "DumpLeavesFrozenAndUnharmed", s.dumpLeavesFrozenAndUnharmed)
 	s.clause(t, "RestoreIsFrozenUntilThawed", s.restoreIsFrozenUntilThawed)
 	s.clause(t, "SeveralFromOne", s.severalFromOne)

@@ -356,7 +356,7 @@ func (s *suite) fullOfProcesses(t *testing.T) {
 	img := b.snapshot(t)
 	copied := s.restore(t, img)
 	for _, b := range []*box{b, copied} {
-		if n := len(processesOf(b.plan)); n > most {
+		if n := len(processes(func(dir string) bool { return isProcessOf(dir, b.plan) })); n > most {
 			t.Errorf("%d processes in a jail of %d", n, most)
 		}
 		b.kill(t)

@@ -17,6 +17,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"glasshouse/fault"
 	"glasshouse/id"
 	"glasshouse/jail"
 	"glasshouse/jailinit/control"
@@ -104,6 +105,37 @@ func (s *suite) keeps(t *testing.T) {
 			t.Errorf("files in memory have become\n%s\nwere\n%s", got, want)
 		}
 	})
+}
+
+// rare is what processes may have that a backend need not keep. If it does not,
+// it says so, and what to do, before anything is taken.
+var rare = []string{"semaphore", "traced", "backlog"}
+
+func (s *suite) keepsOrRefuses(t *testing.T) {
+	for _, name := range rare {
+		s.clause(t, name, func(t *testing.T) {
+			cp, b := s.checkpointer(t), s.newBox(t)
+			x := b.hasKept(t, name, "probe keep "+name)
+			b.hold(t)
+			img := s.newImage(t, b.plan)
+			err := cp.Dumpable(t.Context(), b.plan, b.inst)
+			if err == nil {
+				err = cp.Dump(deadline(t, time.Minute), b.plan, b.inst, img.dir)
+			}
+			if err == nil {
+				err = cp.CopyLayer(deadline(t, time.Minute), b.plan, img.layer)
+				if err != nil {
+					t.Fatalf("CopyLayer: %v", err)
+				}
+				s.restore(t, img).looks(t, "copy", name, x)
+			} else if !errors.Is(err, fault.Unsupported) || fault.RemedyOf(err) == "" {
+				t.Errorf("it is refused by %v, want unsupported and a remedy", err)
+			}
+			t.Logf("%v (remedy: %s)", err, fault.RemedyOf(err))
+			b.letGo(t)
+			b.looks(t, "source", name, x)
+		})
+	}
 }
 
 // keep runs a script that ends in a keeper, writes the jail down, and has both

@@ -43,10 +43,14 @@ func mustNotLeak(t *testing.T, p jail.Plan) {
 // its ids, that were started with its name, that are in a cgroup of its name,
 // or that see its directory mounted. Zombies hold nothing and do not count.
 func processesOf(p jail.Plan) []string {
+	return processes(func(dir string) bool { return isProcessOf(dir, p) || seesMounts(dir, p) })
+}
+
+func processes(which func(dir string) bool) []string {
 	dirs, _ := filepath.Glob("/proc/[0-9]*")
 	var found []string
 	for _, dir := range dirs {
-		if pid := filepath.Base(dir); pid != strconv.Itoa(os.Getpid()) && isProcessOf(dir, p) {
+		if pid := filepath.Base(dir); pid != strconv.Itoa(os.Getpid()) && which(dir) {
 			found = append(found, describe(dir))
 		}
 	}
@@ -68,10 +72,15 @@ func isProcessOf(dir string, p jail.Plan) bool {
 	if strings.Contains(string(readProc(dir, "cmdline")), string(name)) && !isTest(dir) {
 		return true
 	}
-	if bytes.Contains(readProc(dir, "cgroup"), name) {
-		return true
-	}
-	return ownMounts(dir) && !isForeign(status) && bytes.Contains(readProc(dir, "mountinfo"), name)
+	return bytes.Contains(readProc(dir, "cgroup"), name)
+}
+
+// seesMounts reports whether a process that is nobody else's keeps the jail's
+// directory mounted in a mount namespace of its own.
+func seesMounts(dir string, p jail.Plan) bool {
+	status := readProc(dir, "status")
+	return len(status) > 0 && !strings.HasPrefix(field(status, "State"), "Z") &&
+		ownMounts(dir) && !isForeign(status) && bytes.Contains(readProc(dir, "mountinfo"), []byte(p.ID))
 }
 
 // isForeign reports whether a process is the child of somebody who has nothing

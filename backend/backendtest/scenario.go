@@ -128,7 +128,7 @@ func (b *box) kill(t *testing.T) {
 	if err := b.inst.Kill(deadline(t, 30*time.Second)); err != nil {
 		t.Fatalf("Kill: %v", err)
 	}
-	if left := processesOf(b.plan); len(left) > 0 {
+	if left := processes(func(dir string) bool { return isProcessOf(dir, b.plan) }); len(left) > 0 {
 		t.Fatalf("after Kill there are still %v", left)
 	}
 }

@@ -45,6 +45,9 @@ var keepers = map[string]keeper{
 	"session":    keepSession,
 	"sleep":      keepSleep,
 	"pidfd":      keepPidfd,
+	"semaphore":  keepSemaphore,
+	"traced":     keepTraced,
+	"backlog":    keepBacklog,
 }
 
 // keepDir is where keepers and the suite leave each other notes.

@@ -109,7 +109,8 @@ func mounts() (string, error) {
 		if len(f) < 6 || len(kind) < 1 {
 			return "", fmt.Errorf("a mount as %q", line)
 		}
-		all = append(all, f[4]+" "+f[5]+" "+kind[0])
+		// A covered file is a device of whichever filesystem has devices.
+		all = append(all, f[4]+" "+f[5]+" "+strings.Replace(kind[0], "devtmpfs", "tmpfs", 1))
 	}
 	sort.Strings(all)
 	return strings.Join(all, "\n"), nil

@@ -1,0 +1,80 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os/exec"
+	"runtime"
+
+	"golang.org/x/sys/unix"
+)
+
+// keepSemaphore is about an eventfd that gives one at a time.
+func keepSemaphore([]string) (func(bool) error, error) {
+	fd, err := unix.Eventfd(5, unix.EFD_SEMAPHORE)
+	if err != nil {
+		return nil, err
+	}
+	return func(bool) error {
+		b := make([]byte, 8)
+		_, err := unix.Read(fd, b)
+		return errors.Join(err, want("a semaphore's step", b[0], 1))
+	}, nil
+}
+
+// keepTraced is about a debugger and whom it holds.
+func keepTraced([]string) (func(bool) error, error) {
+	c, err := beside(func(*exec.Cmd) {}, "wait")
+	if err != nil {
+		return nil, err
+	}
+	calls, results := make(chan func() error), make(chan error)
+	go func() {
+		runtime.LockOSThread() // who traces is a thread
+		for f := range calls {
+			results <- f()
+		}
+	}()
+	calls <- func() error { return unix.PtraceSeize(c.Process.Pid) }
+	if err := <-results; err != nil {
+		return nil, fmt.Errorf("trace: %w", err)
+	}
+	return func(bool) error {
+		calls <- func() error { return unix.PtraceInterrupt(c.Process.Pid) }
+		if err := <-results; err != nil {
+			return fmt.Errorf("it is not held any more: %w", err)
+		}
+		c.Process.Kill()
+		c.Wait()
+		return nil
+	}, nil
+}
+
+// keepBacklog is about a connection that the server has not accepted yet.
+func keepBacklog([]string) (func(bool) error, error) {
+	l, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM, 0)
+	if err != nil {
+		return nil, err
+	}
+	if err := errors.Join(unix.Bind(l, &unix.SockaddrInet4{Port: 7030, Addr: [4]byte{127, 0, 0, 1}}), unix.Listen(l, 4)); err != nil {
+		return nil, err
+	}
+	c, err := net.Dial("tcp", "127.0.0.1:7030")
+	if err != nil {
+		return nil, err
+	}
+	if _, err := io.WriteString(c, "hello\n"); err != nil {
+		return nil, err
+	}
+	return func(bool) error {
+		fd, _, err := unix.Accept(l)
+		if err != nil {
+			return err
+		}
+		b := make([]byte, 6)
+		_, err = unix.Read(fd, b)
+		return errors.Join(err, want("what was said", string(b), "hello\n"))
+	}, nil
+}
