@@ -219,7 +219,7 @@ func (m *Manager) Rewind(ctx context.Context, jid id.Jail, img Image) (Jail, err
 		if body == nil && err == nil {
 			body, err = m.body(ctx, cp, next, img.Images, nil)
 		}
-		var leave func() error
+		var leave func(context.Context) error
 		if err == nil {
 			if l != nil {
 				l.ice.paused = false // a paused jail that is rewound runs
@@ -235,7 +235,8 @@ func (m *Manager) Rewind(ctx context.Context, jid id.Jail, img Image) (Jail, err
 		}
 		c.live.Load().unpark()
 		m.announce(c, img.Snapshot, 0)
-		return errors.Join(err, leave())
+		c.leave(m, leave)
+		return err
 	})
 }
 

@@ -106,8 +106,8 @@ type still struct {
 	was Jail
 	o   CheckpointOptions
 
-	copy  LayerCopy    // of the layer; nil if that is stacked
-	leave func() error // removes the body that the jail has left, if it has
+	copy  LayerCopy                   // of the layer; nil if that is stacked
+	leave func(context.Context) error // removes the body that the jail has left, if it has
 
 	processes []Process
 	untold    error
@@ -203,7 +203,7 @@ func (s *still) alive(ctx context.Context) (made Checkpoint, err error) {
 	paused := time.Since(began)
 	if s.leave != nil { // the jail runs: what is left of the old body is nobody's hurry
 		s.c.live.Load().unpark()
-		err = errors.Join(err, s.leave())
+		err = errors.Join(err, s.leave(ctx))
 	}
 	if err != nil {
 		return Checkpoint{}, err
@@ -375,7 +375,7 @@ func (m *Manager) dropBody(ctx context.Context, cp Checkpointer, j Jail) error {
 // jail's log is to say of it comes before anything the body does. The body it
 // leaves is removed by leave. The caller holds the cell's turn; what the jail had
 // alive is frozen.
-func (m *Manager) inhabit(ctx context.Context, b Backend, c *cell, body *body, say *Lineage) (leave func() error, err error) {
+func (m *Manager) inhabit(ctx context.Context, b Backend, c *cell, body *body, say *Lineage) (leave func(context.Context) error, err error) {
 	was, old := *c.jail.Load(), c.live.Load()
 	next := &live{inst: body.inst, restored: true}
 	next.ice.held = true
@@ -409,7 +409,7 @@ func (m *Manager) inhabit(ctx context.Context, b Backend, c *cell, body *body, s
 	c.live.Store(next)
 	m.wg.Go(func() { m.watch(c, next) })
 	m.remember(ctx, body.jail, next)
-	return func() error {
+	return func(ctx context.Context) error {
 		if old != nil {
 			if err := old.inst.Kill(ctx); err != nil {
 				m.cfg.Log.Warn("kill", "jail", was.ID, "err", err) // Shed tries again, harder
@@ -430,4 +430,19 @@ func (m *Manager) leave(ctx context.Context, cp Checkpointer, was Jail) error {
 		return nil // its directory is also the jail's
 	}
 	return os.RemoveAll(m.dir(was.body()))
+}
+
+// leave removes the body that the jail was in before, while nobody waits but who
+// wants to change the jail again. The caller holds the cell's turn.
+func (c *cell) leave(m *Manager, remove func(context.Context) error) {
+	left := make(chan struct{})
+	c.left = left
+	m.wg.Go(func() {
+		defer close(left)
+		ctx, cancel := context.WithTimeout(m.ctx, makeTime)
+		defer cancel()
+		if err := remove(ctx); err != nil {
+			m.cfg.Log.Error("a body that was left is not gone", "jail", c.jail.Load().ID, "err", err)
+		}
+	})
 }

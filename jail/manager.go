@@ -125,6 +125,7 @@ const maxGone = 1024
 // A cell is one jail in memory.
 type cell struct {
 	turn chan struct{} // capacity 1; whoever holds the token may change the jail
+	left chan struct{} // closed when the body that the jail was in before is gone; nil if it is. guarded by turn
 
 	jail atomic.Pointer[Jail] // replaced, never changed in place
 	live atomic.Pointer[live] // nil when no init runs
@@ -164,10 +165,19 @@ func newCell(j Jail) *cell {
 func (c *cell) lock(ctx context.Context, op string) (unlock func(), err error) {
 	select {
 	case c.turn <- struct{}{}:
-		return func() { <-c.turn }, nil
+		if c.left == nil {
+			return func() { <-c.turn }, nil
+		}
+		select {
+		case <-c.left:
+			c.left = nil
+			return func() { <-c.turn }, nil
+		case <-ctx.Done():
+			<-c.turn
+		}
 	case <-ctx.Done():
-		return nil, fault.Newf(fault.Unavailable, op, string(c.jail.Load().ID), "another operation on this jail is still going on")
 	}
+	return nil, fault.Newf(fault.Unavailable, op, string(c.jail.Load().ID), "another operation on this jail is still going on")
 }
 
 // NewManager returns a Manager that has touched nothing yet.
