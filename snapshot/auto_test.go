@@ -61,16 +61,16 @@ func TestSnapshotsAreTakenByTimeOnlyIfSomethingChanged(t *testing.T) {
 	if n := len(w.list(j, snapshot.Every)); n != 0 {
 		t.Fatalf("%d snapshots before the time had come", n)
 	}
-	w.house.keeper.Strike(t, now.Add(2 * time.Hour))
+	w.house.keeper.Strike(t, now.Add(2*time.Hour))
 	if n := len(w.list(j, snapshot.Every)); n != 1 {
 		t.Fatalf("%d snapshots when the time had come, want 1", n)
 	}
-	w.house.keeper.Strike(t, now.Add(4 * time.Hour))
+	w.house.keeper.Strike(t, now.Add(4*time.Hour))
 	if n := len(w.list(j, snapshot.Every)); n != 1 {
 		t.Fatalf("%d snapshots, though nothing had changed", n)
 	}
 	w.sh(j, "echo two > /root/f")
-	w.house.keeper.Strike(t, now.Add(6 * time.Hour))
+	w.house.keeper.Strike(t, now.Add(6*time.Hour))
 	list := w.list(j, snapshot.Every)
 	if len(list) != 2 {
 		t.Fatalf("%d snapshots after a change, want 2", len(list))
@@ -106,19 +106,19 @@ func TestThePolicySurvivesTheDaemon(t *testing.T) {
 	j := w.running(policy(p))
 	w.sh(j, "echo one > /root/f")
 	now := time.Now()
-	w.house.keeper.Strike(t, now.Add(2 * time.Hour))
+	w.house.keeper.Strike(t, now.Add(2*time.Hour))
 	w.begin()
 	got, err := w.jails.Get(t.Context(), j)
 	if err != nil || got.Spec.Snapshots.Every != p.Every || !slices.Equal(got.Spec.Snapshots.Before, p.Before) || got.Spec.Snapshots.Keep != p.Keep {
 		t.Fatalf("%+v, %v", got.Spec.Snapshots, err)
 	}
 	w.sh(j, "echo two > /root/f")
-	w.house.keeper.Strike(t, now.Add(30 * time.Minute))
+	w.house.keeper.Strike(t, now.Add(30*time.Minute))
 	first := w.list(j, snapshot.Every)
 	if len(first) != 1 {
 		t.Fatalf("%d snapshots; the last was half an hour ago", len(first))
 	}
-	w.house.keeper.Strike(t, now.Add(4 * time.Hour))
+	w.house.keeper.Strike(t, now.Add(4*time.Hour))
 	if list := w.list(j, snapshot.Every); len(list) != 1 || list[0].ID == first[0].ID {
 		t.Errorf("%d snapshots under the next daemon; want one new, the last", len(list))
 	}
@@ -374,7 +374,7 @@ func TestAJailThatCannotBeWrittenDownGoesOnAndIsLeftInPeace(t *testing.T) {
 	w.countsOn(j, 3)
 	store.full.Store(true)
 	for range 3 {
-		w.house.keeper.Strike(t, time.Now().Add(100 * time.Hour))
+		w.house.keeper.Strike(t, time.Now().Add(100*time.Hour))
 		w.sh(j, "true")
 	}
 	if n := strings.Count(log.String(), "no automatic snapshot was taken"); n != 1 {
@@ -389,7 +389,7 @@ func TestAJailThatCannotBeWrittenDownGoesOnAndIsLeftInPeace(t *testing.T) {
 	}
 	store.full.Store(false)
 	w.begin() // the next daemon tries at once
-	w.house.keeper.Strike(t, time.Now().Add(100 * time.Hour))
+	w.house.keeper.Strike(t, time.Now().Add(100*time.Hour))
 	if n := len(w.list(j, snapshot.Every)); n != 1 {
 		t.Errorf("%d snapshots when there is room again", n)
 	}

@@ -47,6 +47,23 @@ func (h *house) export(sid id.Snapshot) []byte {
 // rewritten is an archive with another record.
 func rewritten(t *testing.T, archive []byte, change func(s map[string]any)) []byte {
 	t.Helper()
+	return edited(t, archive, "metadata.json", func(body []byte) []byte {
+		var p map[string]any
+		if err := json.Unmarshal(body, &p); err != nil {
+			t.Fatal(err)
+		}
+		change(p["snapshot"].(map[string]any))
+		body, err := json.Marshal(p)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return body
+	})
+}
+
+// edited is an archive with another content of one file.
+func edited(t *testing.T, archive []byte, name string, change func(body []byte) []byte) []byte {
+	t.Helper()
 	zr, err := zstd.NewReader(bytes.NewReader(archive))
 	if err != nil {
 		t.Fatal(err)
@@ -72,14 +89,9 @@ func rewritten(t *testing.T, archive []byte, change func(s map[string]any)) []by
 			t.Fatal(err)
 		}
 		switch head.Name {
-		case "metadata.json":
+		case name:
 			was = sum(body)
-			var p map[string]any
-			if err := json.Unmarshal(body, &p); err != nil {
-				t.Fatal(err)
-			}
-			change(p["snapshot"].(map[string]any))
-			body, _ = json.Marshal(p)
+			body = change(body)
 			is = sum(body)
 		case "SHA256SUMS":
 			body = bytes.Replace(body, []byte(was), []byte(is), 1)
@@ -91,6 +103,9 @@ func rewritten(t *testing.T, archive []byte, change func(s map[string]any)) []by
 		if _, err := to.Write(body); err != nil {
 			t.Fatal(err)
 		}
+	}
+	if was == "" {
+		t.Fatalf("there is no %s in the archive", name)
 	}
 	if err := errors.Join(to.Close(), zw.Close()); err != nil {
 		t.Fatal(err)
