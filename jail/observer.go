@@ -152,7 +152,7 @@ func (l *live) park(ctx context.Context) error {
 		return nil
 	}
 	if l.ice.paused {
-		return fault.Newf(fault.Conflict, "jail.Checkpoint", "", "the jail was paused in the middle of a transfer: resume it, and try again")
+		return fault.Newf(fault.Conflict, "jail.Checkpoint", "", "the jail was paused by an earlier daemon, or in the middle of a transfer, and may have connections that cannot be written down: resume it, and try again")
 	}
 	if err := l.ctl.Park(ctx, patience); err != nil {
 		return err
