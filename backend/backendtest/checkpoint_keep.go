@@ -277,6 +277,18 @@ func (s *suite) restoreIsFrozenUntilThawed(t *testing.T) {
 		t.Errorf("Open finds pid %d, want %d", again.PID(), copied.inst.PID())
 	}
 	stands(t, theirs, at)
+	ours, err := os.Readlink("/proc/self/ns/pid")
+	if err != nil {
+		t.Fatal(err)
+	}
+	// Whoever made the jail is gone from among its processes.
+	strangers := processes(func(dir string) bool {
+		ns, err := os.Readlink(filepath.Join(dir, "ns/pid"))
+		return err == nil && ns == ours && strings.Contains(string(readProc(dir, "cgroup")), string(copied.plan.ID))
+	})
+	if len(strangers) > 0 {
+		t.Errorf("in the copy's cgroup there are %v", strangers)
+	}
 	copied.thaw(t)
 	moves(t, theirs)
 	if got, want := copied.sh(t, "uname -n"), copied.plan.Hostname; got != want {
