@@ -52,7 +52,7 @@ type Daemon struct {
 	observers *observe.Observers
 	snapshots *snapshot.Keeper
 	keeper    atomic.Pointer[snapshot.Keeper] // snapshots, once they are open
-	closers   []func() error // newest last
+	closers   []func() error                  // newest last
 
 	wg       sync.WaitGroup
 	serveErr chan error
@@ -234,7 +234,8 @@ func (d *Daemon) guardNetwork() {
 // images is the rootfs provider as the API wants it.
 type images struct {
 	*rootfs.Provider
-	jails *jail.Manager
+	jails     *jail.Manager
+	snapshots *snapshot.Keeper
 }
 
 func (i images) Prepare(ctx context.Context, r jail.Rootfs) (rootfs.Layer, error) {
@@ -242,7 +243,7 @@ func (i images) Prepare(ctx context.Context, r jail.Rootfs) (rootfs.Layer, error
 }
 
 func (i images) Prune(ctx context.Context) ([]rootfs.Image, error) {
-	return i.Provider.Prune(ctx, i.jails.Digests())
+	return i.Provider.Prune(ctx, append(i.jails.Digests(), i.snapshots.Digests()...))
 }
 
 // layers is the rootfs provider as the jails want it.

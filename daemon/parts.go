@@ -74,7 +74,7 @@ func (d *Daemon) tool(name string) string {
 // listen opens the doors and serves at them until Close.
 func (d *Daemon) listen(ctx context.Context) error {
 	server, err := api.New(api.Options{
-		Jails: d.jails, Images: images{d.images, d.jails}, Tokens: d.tokens, Replays: d.store.Replays(),
+		Jails: d.jails, Images: images{d.images, d.jails, d.snapshots}, Tokens: d.tokens, Replays: d.store.Replays(),
 		Observed:  observed{d.observers},
 		Snapshots: d.snapshots,
 		Peers:     access.Peers{Group: d.Config.Socket.Group},

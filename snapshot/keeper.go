@@ -389,3 +389,15 @@ func (k *Keeper) clear(dir string, used map[string]bool) error {
 	// The last snapshot of a jail that is gone takes its directory along.
 	return dirs.RemoveEmpty(dir, filepath.Dir(dir), filepath.Dir(filepath.Dir(dir)))
 }
+
+// Digests returns the root filesystems that snapshots stand on.
+func (k *Keeper) Digests() []string {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	var all []string
+	for _, s := range k.all {
+		all = append(all, s.Jail.Digest)
+	}
+	slices.Sort(all)
+	return slices.Compact(all)
+}
