@@ -2,7 +2,6 @@ package test_test
 
 import (
 	"bytes"
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -284,68 +283,4 @@ func TestAStoppedJailIsSnapshottedAndDeletedWithAll(t *testing.T) {
 		t.Errorf("snapshots left: %q", left)
 	}
 	h.countsOn(whole, h.count(whole))
-}
-
-// What a daemon was doing with snapshots when it was killed is done, or is not.
-func TestTheDaemonIsKilledWhileItTakesSnapshots(t *testing.T) {
-	h, j := counting(t)
-	rounds := 8
-	if testing.Short() {
-		rounds = 3
-	}
-	for round := range rounds {
-		busy, stop := context.WithCancel(t.Context())
-		done := make(chan struct{})
-		go func() {
-			defer close(done)
-			for busy.Err() == nil {
-				made, err := h.BranchJail(busy, j, wire.Branch{Count: 2})
-				if err != nil {
-					return
-				}
-				if _, err := h.RewindJail(busy, j, made.Snapshot.ID); err != nil {
-					return
-				}
-			}
-		}()
-		time.Sleep(time.Duration(150+170*round) * time.Millisecond)
-		h.kill()
-		stop()
-		<-done
-		h.start()
-
-		h.countsOn(j, h.count(j))
-		all, err := client.Collect(h.Snapshots(t.Context(), client.SnapshotFilter{Usage: true}))
-		if err != nil {
-			t.Fatalf("round %d: %v", round, err)
-		}
-		for i, s := range all {
-			if i == 0 { // what is there is whole
-				kid, err := h.RestoreSnapshot(t.Context(), s.ID, wire.Overrides{})
-				if err != nil {
-					t.Fatalf("round %d: %v", round, err)
-				}
-				h.countsOn(kid.ID, h.count(kid.ID))
-			}
-			if err := h.DeleteSnapshot(t.Context(), s.ID); err != nil {
-				t.Errorf("round %d: %v", round, err)
-			}
-		}
-		kids, err := client.Collect(h.Jails(t.Context(), client.JailFilter{}))
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, k := range kids {
-			if k.State != "running" {
-				t.Errorf("round %d: jail %s is %s: %s", round, k.ID, k.State, k.Reason)
-			}
-			if k.ID == j {
-				continue
-			}
-			h.countsOn(k.ID, h.count(k.ID))
-			if err := h.DeleteJail(t.Context(), k.ID); err != nil {
-				t.Errorf("round %d: %v", round, err)
-			}
-		}
-	}
 }
