@@ -15,10 +15,18 @@ import (
 
 // BranchOptions say how a jail made from an image is to be.
 type BranchOptions struct {
-	Spec   Spec   // with defaults filled in
-	Number int    // among those made with it, from 1
-	Op     string // the word for it in the log: branch or restore
-	Spare  bool   // frozen, for a Branch or Rewind of the same image to take
+	Spec   Spec      // with defaults filled in
+	Number int       // among those made with it, from 1
+	Op     string    // the word for it in the log: branch or restore
+	At     time.Time // when it was asked for; zero is now
+	Spare  bool      // frozen, for a Branch or Rewind of the same image to take
+}
+
+func (o BranchOptions) at() time.Time {
+	if o.At.IsZero() {
+		return time.Now()
+	}
+	return o.At
 }
 
 // Branch makes a new jail from an image: running where that one was, if it has
@@ -51,7 +59,7 @@ func (m *Manager) Branch(ctx context.Context, img Image, o BranchOptions) (Jail,
 		return Jail{}, err
 	}
 	j := Jail{
-		ID: id.NewJail(), Spec: o.Spec, State: Creating, IDs: ids, Created: time.Now(), Boot: m.cfg.Boot,
+		ID: id.NewJail(), Spec: o.Spec, State: Creating, IDs: ids, Created: o.at(), Boot: m.cfg.Boot,
 		Lower: img.Jail.Lower, Digest: img.Jail.Digest, BaseEnv: img.Jail.BaseEnv, Sealed: img.Jail.Sealed,
 		Origin: &Origin{Snapshot: img.Snapshot, Jail: img.Jail.ID, Number: o.Number},
 	}
@@ -136,7 +144,7 @@ func (m *Manager) wake(ctx context.Context, b Backend, c *cell, img Image, o Bra
 	}
 	j, now, origin := *c.jail.Load(), time.Now(), *c.jail.Load().Origin
 	origin.Number = o.Number
-	j.Spec, j.Created, j.Started, j.State, j.Origin = o.Spec, now, &now, Running, &origin
+	j.Spec, j.Created, j.Started, j.State, j.Origin = o.Spec, o.at(), &now, Running, &origin
 	// It runs before that is recorded: nobody knows of it until then.
 	err = l.letGo(ctx)
 	if err == nil {

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"sync"
+	"time"
 
 	"glasshouse/event"
 	"glasshouse/fault"
@@ -75,10 +76,13 @@ func (k *Keeper) branch(ctx context.Context, sid id.Snapshot, count int, o Overr
 		return nil, err
 	}
 	defer done()
-	spec := o.apply(img.Jail.Spec, 1, count)
-	if _, err := k.cfg.Jails.Check(spec); err != nil {
-		return nil, err
+	specs := make([]jail.Spec, count)
+	for i := range specs {
+		if specs[i], err = k.cfg.Jails.Check(o.apply(img.Jail.Spec, i+1, count)); err != nil {
+			return nil, err
+		}
 	}
+	began := time.Now()
 	children := make([]Child, count)
 	var wg sync.WaitGroup
 	slots := make(chan struct{}, 2*runtime.NumCPU())
@@ -87,7 +91,8 @@ func (k *Keeper) branch(ctx context.Context, sid id.Snapshot, count int, o Overr
 		wg.Go(func() {
 			defer func() { <-slots }()
 			children[i].Jail, children[i].Err = k.cfg.Jails.Branch(ctx, img, jail.BranchOptions{
-				Spec: o.apply(img.Jail.Spec, i+1, count), Number: i + 1, Op: op,
+				Spec: specs[i], Number: i + 1, Op: op,
+				At: began.Add(time.Duration(i)), // in the order of their numbers, whoever is first
 			})
 		})
 	}

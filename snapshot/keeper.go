@@ -63,6 +63,7 @@ type Keeper struct {
 	mu   sync.Mutex
 	all  map[id.Snapshot]*Snapshot // replaced, never changed in place. guarded by mu
 	last map[id.Jail]id.Snapshot   // the snapshot each jail is nearest to. guarded by mu
+	gone []Snapshot                // where those deleted last stood in the list. guarded by mu
 	busy map[id.Snapshot]int       // being read: not to be deleted. guarded by mu
 	lent map[string]int            // layers and files that somebody is at work on. guarded by mu
 
@@ -175,16 +176,32 @@ func (k *Keeper) List(_ context.Context, o ListOptions) ([]Snapshot, error) {
 	}
 	slices.SortFunc(list, byAge)
 	if o.After != "" {
-		i := slices.IndexFunc(list, func(s Snapshot) bool { return s.ID == o.After })
-		if i < 0 {
-			return nil, fault.Fieldf("snapshot.List", "after", "no snapshot %s is there; start the list again", o.After)
+		last, known := k.placeOf(o.After)
+		if !known {
+			return nil, fault.Fieldf("snapshot.List", "after", "no snapshot %s is or was there; start the list again", o.After)
 		}
-		list = list[i+1:]
+		list = slices.DeleteFunc(list, func(s Snapshot) bool { return byAge(s, last) <= 0 })
 	}
 	if o.Limit > 0 && len(list) > o.Limit {
 		list = list[:o.Limit]
 	}
 	return list, nil
+}
+
+// maxGone is how many deleted snapshots can still be named as the end of a page.
+const maxGone = 1024
+
+// placeOf finds where a page ended, also when its last snapshot has been deleted
+// since. The caller holds mu.
+func (k *Keeper) placeOf(sid id.Snapshot) (Snapshot, bool) {
+	if s := k.all[sid]; s != nil {
+		return *s, true
+	}
+	i := slices.IndexFunc(k.gone, func(s Snapshot) bool { return s.ID == sid })
+	if i < 0 {
+		return Snapshot{}, false
+	}
+	return k.gone[i], true
 }
 
 func byAge(a, b Snapshot) int {
@@ -288,6 +305,7 @@ func (k *Keeper) Delete(ctx context.Context, sid id.Snapshot) error {
 		return err
 	}
 	delete(k.all, sid)
+	k.gone = append(k.gone[max(0, len(k.gone)+1-maxGone):], Snapshot{ID: sid, Created: s.Created})
 	for jid, last := range k.last {
 		if last == sid {
 			k.last[jid] = s.Parent

@@ -49,8 +49,8 @@ func (k *Keeper) take(ctx context.Context, jid id.Jail, o TakeOptions) (_ Snapsh
 	if o.Reason == "" {
 		o.Reason = Asked
 	}
-	if o.Layering != "" && o.Layering != jail.Copied && o.Layering != jail.Stacked {
-		return Snapshot{}, nil, fault.Fieldf("snapshot.Take", "layering", "%q is neither %q nor %q", o.Layering, jail.Copied, jail.Stacked)
+	if err := o.Check(); err != nil {
+		return Snapshot{}, nil, err
 	}
 	j, err := k.cfg.Jails.Get(ctx, jid)
 	if err != nil {

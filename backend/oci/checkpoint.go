@@ -197,6 +197,9 @@ func (b *Backend) Restore(ctx context.Context, p jail.Plan, dir string) (_ jail.
 	}()
 	if digest, err := b.digestOf(p.Init); err != nil || digest != n.Init {
 		m.plan.Init = filepath.Join(dir, initFile) // an older daemon's
+		if err := os.Chmod(m.plan.Init, 0o755); err != nil {
+			return nil, err
+		}
 	}
 	m.restoring = !b.kind.sentry
 	if err := m.prepare(ctx); err != nil {

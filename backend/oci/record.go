@@ -134,12 +134,39 @@ func (b *Backend) Open(ctx context.Context, p jail.Plan) (jail.Instance, error) 
 		pidfd.Close()
 		return nil, gone("its init, process %d, is gone", r.PID)
 	}
+	if err := b.letFinish(ctx, r.PID); err != nil {
+		pidfd.Close()
+		return nil, err
+	}
 	if err := b.settled(ctx, l, cg); err != nil {
 		pidfd.Close()
 		return nil, err
 	}
 	return b.newInstance(p, cg, r.PID, pidfd), nil
 }
+
+// letFinish waits until nobody writes the jail down any more: a CRIU that a daemon
+// left behind in the middle of that finishes it, and leaves the jail frozen as it
+// found it.
+func (b *Backend) letFinish(ctx context.Context, pid int) error {
+	deadline := time.Now().Add(dumpTime)
+	for wait := time.Millisecond; ; wait = min(2*wait, 100*time.Millisecond) {
+		status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+		if err != nil {
+			return nil // it has ended, which is for others to find
+		}
+		if bytes.Contains(status, []byte("\nTracerPid:\t0\n")) {
+			return nil
+		}
+		if ctx.Err() != nil || time.Now().After(deadline) {
+			return fmt.Errorf("init, process %d, is being traced and does not come free", pid)
+		}
+		time.Sleep(wait)
+	}
+}
+
+// dumpTime is how long a dump that nobody waits for any more may take to end.
+const dumpTime = time.Minute
 
 // settled finishes what a daemon that died at the end of Create, or in a Dump,
 // left to do. A frozen jail could not answer, and has been settled long before
