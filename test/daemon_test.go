@@ -187,6 +187,10 @@ func (h *house) leftovers() []string {
 		if strings.Contains(line, h.data) {
 			left = append(left, "mount "+strings.TrimSpace(line))
 		}
+		if strings.Contains(line, h.data) && strings.Contains(line, " bpf ") { // what keeps it there
+			pins, _ := filepath.Glob(filepath.Join(h.data, "run/bpf/*/*"))
+			left = append(left, pins...)
+		}
 	}
 	loops, _ := filepath.Glob("/sys/block/loop*/loop/backing_file")
 	for _, l := range loops {
