@@ -327,14 +327,13 @@ func (o *Observers) Detach(ctx context.Context, jid id.Jail) error {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	var errs []error
-	if j.watches == nil { // it ended while there was no daemon
-		for _, s := range o.sources() {
-			if c, ok := s.(Collector); ok {
-				errs = append(errs, c.Collect(jid, j.sink()))
-			}
-		}
-	} else {
+	if j.watches != nil {
 		o.usage(ctx, j)
+	}
+	for _, s := range o.sources() { // it ended while there was no daemon, or could not be attached to
+		if c, ok := s.(Collector); ok && j.watches[s.Name()] == nil {
+			errs = append(errs, c.Collect(jid, j.sink()))
+		}
 	}
 	errs = append(errs, j.each(Watch.Close))
 	j.watches, j.paused = nil, false

@@ -3,6 +3,7 @@ package kernel_test
 import (
 	"errors"
 	"fmt"
+	"path/filepath"
 	"testing"
 	"time"
 
@@ -210,4 +211,31 @@ func TestADaemonThatIsKilledAsItBeginsToWatch(t *testing.T) {
 		t.Errorf("%d calls are recorded and %d gaps, want 20 and one for each type of record", got, b.log.Gaps())
 	}
 	b.must(w.Close())
+}
+
+func TestADaemonThatIsKilledAsItEndsToWatch(t *testing.T) {
+	for _, again := range []bool{false, true} {
+		cfg := kernel.Config{Pin: pins(t)}
+		b := twoBodies(t, cfg)
+		b.attach(b.new)
+		b.must(kernel.DieWhileEnding(b.source, b.of[b.new].Cgroup))
+
+		b.open(cfg)
+		b.log = b.log.After()
+		if again {
+			w := b.attach(b.new)
+			b.calls(b.new, 20)
+			b.must(w.Drain(t.Context()))
+			if got := len(b.log.Events(event.Syscall, "getppid")); got != 20 {
+				t.Errorf("%d calls are recorded, want 20", got)
+			}
+			b.must(w.Close())
+		} else {
+			b.must(b.source.Collect(b.of[b.new].Jail, b.log))
+		}
+		b.must(b.source.Close())
+		if left, _ := filepath.Glob(filepath.Join(cfg.Pin, "*")); len(left) > 0 {
+			t.Errorf("attached again: %v, left: %v", again, left)
+		}
+	}
 }

@@ -83,6 +83,11 @@ func (s *Source) watch(t observe.Target, sink observe.Sink) (*watch, error) {
 	free, own := -1, -1
 	for i := range slotCount {
 		sl := s.machine.slot(i)
+		if sl.Cgroup != 0 && !live[i] && slotJail(sl) == t.Jail && s.emptied(i) {
+			if err := s.vacate(i); err != nil {
+				return nil, err
+			}
+		}
 		switch {
 		case sl.Cgroup == 0 && !live[i] && free < 0:
 			free = i
@@ -110,6 +115,9 @@ func (s *Source) watch(t observe.Target, sink observe.Sink) (*watch, error) {
 // finish takes what an earlier daemon left in a slot that is in use no more. The
 // caller holds s.mu.
 func (s *Source) finish(i int, jail id.Jail, sink observe.Sink) error {
+	if s.emptied(i) {
+		return s.vacate(i)
+	}
 	w, err := s.resume(i, observe.Target{Jail: jail}, sink)
 	if err != nil {
 		return err
@@ -393,6 +401,13 @@ func (s *Source) vacate(i int) error {
 		return fmt.Errorf("free the rings: %w", err)
 	}
 	return nil
+}
+
+// emptied reports whether a slot has no rings any more: a daemon was killed while
+// it gave it up, and all that was in them is written.
+func (s *Source) emptied(i int) bool {
+	var inner uint32
+	return errors.Is(s.machine.rings.Lookup(uint32(i), &inner), ebpf.ErrKeyNotExist)
 }
 
 // Release implements observe.Watch.
