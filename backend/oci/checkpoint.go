@@ -78,7 +78,7 @@ func (b *Backend) Dump(ctx context.Context, p jail.Plan, i jail.Instance, dir st
 	if err != nil {
 		return err
 	}
-	d := criu.Dump{PID: inst.pid, Netns: b.netnsPath(p), Cgroup: inst.cgroup, Worker: inst.worker.Swap(nil), Dir: dir}
+	d := criu.Dump{PID: inst.pid, Netns: b.netnsPath(p), Cgroup: inst.cgroup, Dir: dir}
 	d.Linked = func(names []string) error { return keepLinks(inst.pid, names, dir) }
 	if watched := inst.watched.Load(); watched != nil {
 		d.Watched = *watched
@@ -96,6 +96,7 @@ func (b *Backend) Dump(ctx context.Context, p jail.Plan, i jail.Instance, dir st
 		return err
 	}
 	defer func() { err = errors.Join(err, sealControl(inst.layout)) }()
+	d.Worker = inst.worker.Swap(nil)
 	// What CRIU is not asked to do is done beside it: the jail waits.
 	steps, stepCtx := errgroup.WithContext(ctx)
 	steps.Go(func() error { return b.criu.Dump(stepCtx, d) })
