@@ -171,7 +171,12 @@ func (h *house) end() {
 		}
 		h.Logf("the daemon's log, less its requests, ends:\n%s", text[max(0, len(text)-4000):])
 	}
-	if left := h.leftovers(); len(left) > 0 {
+	left := h.leftovers()
+	for n := 0; len(left) > 0 && n < 20; n++ { // the kernel takes its time with the end of a process
+		time.Sleep(100 * time.Millisecond)
+		left = h.leftovers()
+	}
+	if len(left) > 0 {
 		h.Errorf("left on the host: %q", left)
 	}
 }

@@ -120,6 +120,10 @@ func (u *ordinaryUser) noTrace() {
 			return
 		}
 	}
+	for _, pid := range u.processes() {
+		stat, _ := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+		u.Logf("process %d: %.100s", pid, stat)
+	}
 	u.Errorf("left on the host: %q", left)
 }
 

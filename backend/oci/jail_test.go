@@ -445,3 +445,26 @@ func dieCreating(t *testing.T, file string) {
 	fmt.Println("created")
 	syscall.Kill(os.Getpid(), syscall.SIGKILL)
 }
+
+// TestOnlyInitHasWhatKeepsItFromBeingTraced looks at what a command has, and at
+// what root can learn of init.
+func TestOnlyInitHasWhatKeepsItFromBeingTraced(t *testing.T) {
+	const kept = "00000000000004fb" // the eight of capabilities.go
+	for _, runtime := range []string{"runc", "crun"} {
+		t.Run(runtime, func(t *testing.T) {
+			h := newHost(t)
+			b := ready(t, h, runtime)
+			sh := start(t, b, h.plan(t, b))
+			out, _ := sh("grep ^Cap /proc/self/status")
+			want := "CapInh:\t0000000000000000\nCapPrm:\t" + kept + "\nCapEff:\t" + kept + "\nCapBnd:\t" + kept + "\nCapAmb:\t0000000000000000\n"
+			if out != want {
+				t.Errorf("a command has\n%swant\n%s", out, want)
+			}
+			for _, try := range []string{"cat /proc/1/environ", "readlink /proc/1/fd/3", "head -c 1 /proc/1/mem", "readlink /proc/1/exe", "cat /proc/1/maps"} {
+				if out, code := sh(try + " 2>&1"); code == 0 && out != "" {
+					t.Errorf("%s: %q", try, out)
+				}
+			}
+		})
+	}
+}
