@@ -134,9 +134,15 @@ func (u *ordinaryUser) processes() []int {
 	for _, dir := range dirs {
 		var pid int
 		fmt.Sscanf(dir, "/proc/%d", &pid)
-		if fi, err := os.Stat(dir); err == nil && fi.Sys().(*syscall.Stat_t).Uid == nobodyKnown {
-			pids = append(pids, pid)
+		fi, err := os.Stat(dir)
+		if err != nil || fi.Sys().(*syscall.Stat_t).Uid != nobodyKnown {
+			continue
 		}
+		stat, _ := os.ReadFile(dir + "/stat")
+		if _, after, _ := strings.Cut(string(stat), ") "); strings.HasPrefix(after, "Z 1 ") {
+			continue // it has ended, and the host's init has yet to hear of it
+		}
+		pids = append(pids, pid)
 	}
 	return pids
 }
