@@ -13,6 +13,8 @@ import (
 
 	"github.com/klauspost/compress/zstd"
 	"golang.org/x/sys/unix"
+
+	"glasshouse/internal/dirs"
 )
 
 // packing finishes the closed segments of all logs of the process, one after
@@ -266,7 +268,7 @@ func (l *Log) pack(s *segment, w *zstd.Encoder) (err error) {
 		os.Remove(final)
 		return orGone(err)
 	}
-	if err := syncDir(l.cfg.Dir); err != nil {
+	if err := dirs.Sync(l.cfg.Dir); err != nil {
 		os.Remove(final)
 		return orGone(err)
 	}
@@ -331,15 +333,6 @@ func (l *Log) reindex(s *segment, f *os.File, size int64) error {
 	}
 	l.finished(s, x, true)
 	return nil
-}
-
-func syncDir(dir string) error {
-	d, err := os.Open(dir)
-	if err != nil {
-		return err
-	}
-	defer d.Close()
-	return d.Sync()
 }
 
 // scanPacked reads a compressed file frame by frame and calls fn with each as a

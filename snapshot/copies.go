@@ -4,6 +4,7 @@ import (
 	"context"
 	"time"
 
+	"glasshouse/event"
 	"glasshouse/id"
 	"glasshouse/jail"
 )
@@ -18,8 +19,8 @@ type Copies struct {
 // refillTime bounds the making of one copy.
 const refillTime = time.Minute
 
-// Warm has frozen copies of a snapshot made until count wait, besides those that
-// the configuration asks for.
+// Warm has frozen copies of a snapshot made until count wait, or there is no
+// memory for more.
 func (k *Keeper) Warm(ctx context.Context, sid id.Snapshot, count int) error {
 	img, done, err := k.image(ctx, sid)
 	if err != nil {
@@ -39,7 +40,7 @@ func (k *Keeper) Warm(ctx context.Context, sid id.Snapshot, count int) error {
 
 func (k *Keeper) copy(ctx context.Context, img jail.Image) error {
 	_, err := k.cfg.Jails.Branch(ctx, img, jail.BranchOptions{
-		Spec: Overrides{}.apply(img.Jail.Spec, 1, 1), Number: 1, Op: "branch", Spare: true,
+		Spec: Overrides{}.apply(img.Jail.Spec, 1, 1), Number: 1, Op: event.OpBranch, Spare: true,
 	})
 	return err
 }

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"strings"
+	"sync"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -18,6 +19,7 @@ import (
 	"glasshouse/fault"
 	"glasshouse/id"
 	"glasshouse/internal/atomicfile"
+	"glasshouse/internal/dirs"
 	"glasshouse/jail"
 )
 
@@ -196,23 +198,14 @@ func settle(layer string) error {
 		return err
 	}
 	for dir := filepath.Dir(layer); ; dir = filepath.Dir(dir) { // up to the jail's own
-		if err := syncDir(dir); err != nil || id.Valid('j', filepath.Base(dir)) || dir == "/" {
+		if err := dirs.Sync(dir); err != nil || id.Valid('j', filepath.Base(dir)) || dir == "/" {
 			return err
 		}
 	}
 }
 
-func syncDir(dir string) error {
-	f, err := os.Open(dir)
-	if err != nil {
-		return err
-	}
-	defer f.Close()
-	return f.Sync()
-}
-
-// host describes this host.
-func host() Host {
+// host describes this host, which stays what it is.
+var host = sync.OnceValue(func() Host {
 	h := Host{Arch: runtime.GOARCH}
 	var u unix.Utsname
 	if unix.Uname(&u) == nil {
@@ -227,4 +220,4 @@ func host() Host {
 		}
 	}
 	return h
-}
+})

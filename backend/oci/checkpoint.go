@@ -185,7 +185,7 @@ func (b *Backend) Restore(ctx context.Context, p jail.Plan, dir string) (_ jail.
 	if err != nil {
 		return nil, fmt.Errorf("images in %s: %w", dir, err)
 	}
-	m := &making{backend: b, plan: p, layout: layout{p.Dir}}
+	m := &making{backend: b, plan: p, layout: layout{p.Dir}, restoring: true}
 	defer func() {
 		if err == nil {
 			return
@@ -202,7 +202,6 @@ func (b *Backend) Restore(ctx context.Context, p jail.Plan, dir string) (_ jail.
 			return nil, err
 		}
 	}
-	m.restoring = !b.kind.sentry
 	if err := m.prepare(ctx); err != nil {
 		return nil, err
 	}
@@ -355,7 +354,7 @@ func (m *making) lend(n notes) (map[string]string, error) {
 	covers := map[string]string{} // by flags
 	for at, loan := range n.Lent {
 		source, ok := sources[at]
-		if !ok && !covered(at) {
+		if !ok && !slices.Contains(masked, at) {
 			return nil, fault.Newf(fault.Invalid, "oci.Restore", at, "the jail had something mounted there that this one is not given")
 		}
 		if !ok {
@@ -407,16 +406,6 @@ func makeCover(at, flags string) error {
 var mountFlags = map[string]uintptr{
 	"ro": unix.MS_RDONLY, "nosuid": unix.MS_NOSUID, "nodev": unix.MS_NODEV, "noexec": unix.MS_NOEXEC,
 	"noatime": unix.MS_NOATIME, "nodiratime": unix.MS_NODIRATIME, "relatime": unix.MS_RELATIME,
-}
-
-// covered reports whether a mount point is one of the masked paths.
-func covered(at string) bool {
-	for _, m := range masked {
-		if at == m {
-			return true
-		}
-	}
-	return false
 }
 
 // Dumpable implements jail.Checkpointer.

@@ -12,6 +12,7 @@ import (
 
 	"glasshouse/host/disk"
 	"glasshouse/host/overlay"
+	"glasshouse/internal/dirs"
 )
 
 // Layers works on sealed layers that no jail is needed for.
@@ -42,7 +43,7 @@ func (f Layers) Flatten(ctx context.Context, layers []string, to string) (err er
 	if err := os.Rename(img, to); err != nil {
 		return err
 	}
-	return errors.Join(os.Remove(part), syncDir(filepath.Dir(to)))
+	return errors.Join(os.Remove(part), dirs.Sync(filepath.Dir(to)))
 }
 
 // write makes the image. All that is mounted for it is below part, which it
@@ -130,12 +131,3 @@ func (Layers) Seal(img string) error { return disk.Seal(img) }
 // Release unmounts everything below a directory that was mounted there to copy or
 // flatten layers.
 func (Layers) Release(dir string) error { return overlay.UnmountBelow(dir) }
-
-func syncDir(dir string) error {
-	f, err := os.Open(dir)
-	if err != nil {
-		return err
-	}
-	defer f.Close()
-	return f.Sync()
-}

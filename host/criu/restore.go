@@ -48,10 +48,7 @@ func (t *Tool) Restore(ctx context.Context, r Restore) (pid int, err error) {
 	opts := options(dir)
 	opts.Root = ptr(r.Root)
 	opts.NotifyScripts = ptr(true)
-	if r.Close {
-		opts.TcpClose = ptr(true)
-	}
-	opts.TcpClose = ptr(true) // we connect them
+	opts.TcpClose = ptr(true) // we connect them, unless r.Close
 	for at, from := range r.Lent {
 		opts.External = append(opts.External, "mnt["+at+"]:"+from)
 	}

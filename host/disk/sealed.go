@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"glasshouse/fault"
+	"glasshouse/internal/dirs"
 )
 
 // Seal makes sure that nothing writes to the image img any more: its volume was
@@ -31,7 +32,7 @@ func Seal(img string) error {
 	if err := settled(f); err != nil {
 		return fmt.Errorf("seal volume %s: %w", img, err)
 	}
-	if err := errors.Join(f.Chmod(0o400), f.Sync(), syncDir(filepath.Dir(img))); err != nil {
+	if err := errors.Join(f.Chmod(0o400), f.Sync(), dirs.Sync(filepath.Dir(img))); err != nil {
 		return fmt.Errorf("seal volume %s: %w", img, err)
 	}
 	return nil
@@ -53,15 +54,6 @@ func settled(f *os.File) error {
 		}
 		time.Sleep(2 * time.Millisecond)
 	}
-}
-
-func syncDir(dir string) error {
-	f, err := os.Open(dir)
-	if err != nil {
-		return err
-	}
-	defer f.Close()
-	return f.Sync()
 }
 
 // inOrder reports whether the filesystem in the image f can be mounted without

@@ -22,7 +22,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"runtime"
 	"strconv"
 	"strings"
 	"sync"
@@ -30,6 +29,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"glasshouse/fault"
+	"glasshouse/internal/thread"
 )
 
 // MaxLayers is how many lower layers one overlay can have with room to spare;
@@ -265,23 +265,18 @@ func mountByString(dst string, l *layers, opts Options) error {
 			flags |= flag
 		}
 	}
-	done := make(chan error)
-	go func() {
-		runtime.LockOSThread() // never unlocked
-		done <- func() error {
-			if err := unix.Unshare(unix.CLONE_FS); err != nil {
-				return fmt.Errorf("unshare: %w", err)
-			}
-			if err := unix.Chdir("/proc/self/fd"); err != nil {
-				return fmt.Errorf("chdir: %w", err)
-			}
-			if err := unix.Mount("overlay", dst, "overlay", flags, data.String()); err != nil {
-				return fmt.Errorf("mount: %w", err)
-			}
-			return unix.Mount("", dst, "", unix.MS_PRIVATE, "")
-		}()
-	}()
-	return <-done
+	return thread.Alone(func() error {
+		if err := unix.Unshare(unix.CLONE_FS); err != nil {
+			return fmt.Errorf("unshare: %w", err)
+		}
+		if err := unix.Chdir("/proc/self/fd"); err != nil {
+			return fmt.Errorf("chdir: %w", err)
+		}
+		if err := unix.Mount("overlay", dst, "overlay", flags, data.String()); err != nil {
+			return fmt.Errorf("mount: %w", err)
+		}
+		return unix.Mount("", dst, "", unix.MS_PRIVATE, "")
+	})
 }
 
 func b2i(b bool) int {

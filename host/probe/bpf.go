@@ -11,6 +11,8 @@ import (
 	"github.com/cilium/ebpf/asm"
 	"github.com/cilium/ebpf/link"
 	"golang.org/x/sys/unix"
+
+	"glasshouse/internal/thread"
 )
 
 const bpfRemedy = "use Linux 5.8 or later with CONFIG_BPF_SYSCALL, and give the daemon CAP_BPF and CAP_PERFMON"
@@ -118,7 +120,7 @@ func activeLSMs() (string, error) {
 		return strings.TrimSpace(string(b)), nil
 	}
 	var list string
-	err := onThread(func() error {
+	err := thread.Alone(func() error {
 		if err := unix.Unshare(unix.CLONE_NEWNS); err != nil {
 			return err
 		}
@@ -138,7 +140,7 @@ func activeLSMs() (string, error) {
 // tcx attaches a program to the loopback of a network that ends with the thread.
 func tcx(context.Context, Host) (string, error) {
 	const remedy = "use Linux 6.6 or later; older ones count traffic through classic tc"
-	err := onThread(func() error {
+	err := thread.Alone(func() error {
 		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
 			return err
 		}

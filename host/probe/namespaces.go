@@ -11,6 +11,8 @@ import (
 	"syscall"
 
 	"golang.org/x/sys/unix"
+
+	"glasshouse/internal/thread"
 )
 
 func kernel(context.Context, Host) (string, error) {
@@ -168,6 +170,6 @@ func timeNamespaces(context.Context, Host) (string, error) {
 		return "", nil
 	}
 	// clone cannot ask for one; unshare gives it to the children of a thread.
-	err := onThread(func() error { return unix.Unshare(unix.CLONE_NEWTIME) })
+	err := thread.Alone(func() error { return unix.Unshare(unix.CLONE_NEWTIME) })
 	return "", refused("time namespaces", err, "use Linux 5.6 or later with CONFIG_TIME_NS")
 }

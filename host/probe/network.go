@@ -9,13 +9,14 @@ import (
 	"golang.org/x/sys/unix"
 
 	"glasshouse/host/netns"
+	"glasshouse/internal/thread"
 )
 
 // nftables makes the kind of rule that lets jails out, in a network namespace
 // that ends with the thread.
 func nftables(context.Context, Host) (string, error) {
 	const remedy = "load the kernel modules nf_tables, nft_chain_nat and nft_masq; without them jails have no way out, isolated ones work"
-	err := onThread(func() error {
+	err := thread.Alone(func() error {
 		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
 			return err
 		}

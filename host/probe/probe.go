@@ -216,17 +216,6 @@ func refused(what string, err error, remedy string) error {
 	return fmt.Errorf("try %s: %w", what, err)
 }
 
-// onThread runs f on a thread of its own, which ends with f: what f changes of
-// it, namespaces above all, ends too.
-func onThread(f func() error) error {
-	done := make(chan error, 1)
-	go func() {
-		runtime.LockOSThread() // never unlocked
-		done <- f()
-	}()
-	return <-done
-}
-
 // scratch gives f a directory for its files, and removes it.
 func scratch(in string, f func(dir string) (string, error)) (detail string, err error) {
 	dir, err := os.MkdirTemp(in, ".glasshouse-probe-")

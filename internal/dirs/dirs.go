@@ -1,4 +1,4 @@
-// Package dirs makes the directories and files that a jail's mounts need.
+// Package dirs makes, empties, removes and syncs directories.
 package dirs
 
 import (
@@ -55,4 +55,14 @@ func RemoveEmpty(names ...string) error {
 		}
 	}
 	return nil
+}
+
+// Sync returns when the names in a directory would survive a power cut.
+func Sync(dir string) error {
+	f, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	return f.Sync()
 }

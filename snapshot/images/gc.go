@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"glasshouse/fault"
+	"glasshouse/internal/dirs"
 )
 
 // Delete deletes what is kept as dst, and dst too if nothing else is in it. It is
@@ -38,7 +39,7 @@ func (s *Store) delete(dst string) error {
 	if err := os.Remove(link); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	if err := syncDir(dst); err != nil {
+	if err := dirs.Sync(dst); err != nil {
 		return err
 	}
 	_ = os.Remove(dst) // there may be more in it

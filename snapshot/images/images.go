@@ -122,7 +122,7 @@ func (s *Store) open() (err error) {
 	if s.linkless, err = lostLinks(s.dir); err != nil {
 		return err
 	}
-	if err := errors.Join(syncDir(s.dir), syncDir(filepath.Dir(s.dir))); err != nil {
+	if err := errors.Join(dirs.Sync(s.dir), dirs.Sync(filepath.Dir(s.dir))); err != nil {
 		return err
 	}
 	packs, err := os.ReadDir(s.path(packsDir))
@@ -332,13 +332,4 @@ func failed(op, on string, err error) error {
 		return &fault.Error{Op: op, On: on, Err: err} // which may have a kind
 	}
 	return nil
-}
-
-func syncDir(dir string) error {
-	d, err := os.Open(dir)
-	if err != nil {
-		return err
-	}
-	defer d.Close()
-	return d.Sync()
 }

@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"glasshouse/fault"
+	"glasshouse/internal/dirs"
 )
 
 // Put keeps the image directory src as dst, which it makes if need be, and whose
@@ -223,7 +224,7 @@ func (p *put) flush() error {
 	if err := errors.Join(p.w.Flush(), p.out.Sync(), p.out.Close()); err != nil {
 		return err
 	}
-	return syncDir(p.store.path(packsDir))
+	return dirs.Sync(p.store.path(packsDir))
 }
 
 // resolve fills in chunks, packs and extents from the pieces of every file.
@@ -270,7 +271,7 @@ func (p *put) commit(x *index, dst string, madeDst bool) error {
 	if err := writeSynced(ref, b); err != nil {
 		return err
 	}
-	if err := syncDir(s.path(refsDir)); err != nil {
+	if err := dirs.Sync(s.path(refsDir)); err != nil {
 		return err
 	}
 	link := filepath.Join(dst, indexName)
@@ -280,9 +281,9 @@ func (p *put) commit(x *index, dst string, madeDst bool) error {
 		}
 		return err
 	}
-	err := syncDir(dst)
+	err := dirs.Sync(dst)
 	if err == nil && madeDst {
-		err = syncDir(filepath.Dir(dst))
+		err = dirs.Sync(filepath.Dir(dst))
 	}
 	if err != nil {
 		return errors.Join(err, os.Remove(link))
