@@ -18,7 +18,7 @@ var may = map[string][]string{
 	"cli":                 {"api/client", "api/wire", "daemon", "event", "host/probe", "observe/syscalls"},
 	"daemon":              {"*"},
 
-	"api":        {"api/wire", "api/replay", "access", "event", "eventlog", "jail", "jailinit/control", "jailinit/protocol", "report", "rootfs", "snapshot"},
+	"api":        {"api/wire", "api/replay", "access", "approval", "chain", "govern", "policy", "secret", "event", "eventlog", "jail", "jailinit/control", "jailinit/protocol", "report", "rootfs", "snapshot"},
 	"api/replay": {},
 	"api/wire":   {},
 	"api/client": {"api/wire"},
@@ -58,7 +58,16 @@ var may = map[string][]string{
 
 	"snapshot": {"event", "eventlog", "jail", "report", "snapshot/images"},
 
-	"store": {"jail", "access", "api/replay", "snapshot"},
+	"policy":       {"policy/shell"},
+	"policy/shell": {},
+	"approval":     {"policy"},
+	"secret":       {},
+	"egress":       {"event"},
+	"chain":        {},
+	"enforce":      {"policy", "host/*"},
+	"govern":       {"policy", "approval", "secret", "egress", "chain", "enforce"},
+
+	"store": {"jail", "access", "api/replay", "snapshot", "approval", "secret", "chain"},
 
 	"fault":               {},
 	"id":                  {},
