@@ -29,6 +29,7 @@ require (
 	golang.org/x/term v0.47.0
 	google.golang.org/protobuf v1.36.12
 	modernc.org/sqlite v1.50.0
+	mvdan.cc/sh/v3 v3.14.1
 )
 
 require (
