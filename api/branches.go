@@ -102,7 +102,7 @@ func (s *Server) branchesOf(ctx context.Context, where string, children []snapsh
 func overridesOf(b wire.Overrides, had jail.Limits) (snapshot.Overrides, error) {
 	network, ok := networks[b.Network]
 	if !ok {
-		return snapshot.Overrides{}, fault.Fieldf("api", "network", "%q is neither isolated nor full", printable(b.Network))
+		return snapshot.Overrides{}, fault.Fieldf("api", "network", "%q is none of isolated, proxy, bridged and full", printable(b.Network))
 	}
 	o := snapshot.Overrides{Name: b.Name, Labels: b.Labels, Hostname: b.Hostname, Network: network}
 	if b.Limits != (wire.Limits{}) {

@@ -133,11 +133,11 @@ func (s *Server) shown(ctx context.Context) func(jail.Jail, error) (wire.Jail, e
 func specOf(b wire.CreateJail) (jail.Spec, error) {
 	network, ok := networks[b.Network]
 	if !ok {
-		return jail.Spec{}, fault.Fieldf("api", "network", "%q is neither isolated nor full", printable(b.Network))
+		return jail.Spec{}, fault.Fieldf("api", "network", "%q is none of isolated, proxy, bridged and full", printable(b.Network))
 	}
 	s := jail.Spec{
 		Name: b.Name, Labels: b.Labels, Backend: b.Backend, Runtime: b.Runtime,
-		Rootfs: jail.Rootfs(b.Rootfs), Limits: jail.Limits(b.Limits), Network: network,
+		Rootfs: jail.Rootfs(b.Rootfs), Limits: jail.Limits(b.Limits), Network: network, Group: b.Group,
 		Hostname: b.Hostname, Env: b.Env, Cwd: b.Cwd, User: b.User, Command: b.Command,
 	}
 	for _, m := range b.Mounts {
@@ -159,7 +159,7 @@ func specOf(b wire.CreateJail) (jail.Spec, error) {
 // networks are the spellings of the network modes; the capitalized ones are
 // those of the first design, which clients still send.
 var networks = map[string]jail.Network{
-	"": "", "isolated": jail.Isolated, "full": jail.Full,
+	"": "", "isolated": jail.Isolated, "proxy": jail.Proxied, "bridged": jail.Bridged, "full": jail.Full,
 	"Isolated": jail.Isolated, "FullAccess": jail.Full,
 }
 
@@ -172,7 +172,7 @@ func (s *Server) jailOf(ctx context.Context, j jail.Jail) wire.Jail {
 		State: string(j.State), Reason: j.Reason,
 		Backend: j.Spec.Backend, Runtime: j.Spec.Runtime,
 		Rootfs: wire.Rootfs(j.Spec.Rootfs), Digest: j.Digest,
-		Limits: wire.Limits(j.Spec.Limits), Network: string(j.Spec.Network),
+		Limits: wire.Limits(j.Spec.Limits), Network: string(j.Spec.Network), Group: j.Spec.Group,
 		Hostname: j.Spec.Hostname, Env: j.Spec.Env, Cwd: j.Spec.Cwd, User: j.Spec.User, Command: j.Spec.Command,
 		Observe:   wire.Observe(j.Spec.Observe),
 		Snapshots: policyShown(j.Spec.Snapshots),

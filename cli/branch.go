@@ -27,7 +27,7 @@ func (f *overrideFlags) add(cmd *cobra.Command) {
 	fs := cmd.Flags()
 	fs.StringVar(&f.name, "name", "", "a name for people; of several, each has its number at the end")
 	fs.StringArrayVarP(&f.labels, "label", "l", nil, "KEY=VALUE to find the jail by; may be repeated")
-	fs.StringVar(&f.network, "network", "", "isolated or full (default: as it was)")
+	fs.StringVar(&f.network, "network", "", "isolated, proxy, bridged or full (default: as it was)")
 	fs.StringVar(&f.hostname, "hostname", "", "host name inside (default: the jail's id)")
 	f.limits.add(cmd, "as it was")
 }

@@ -29,7 +29,7 @@ func (c *command) jail() *cobra.Command {
 
 // jailFlags are the flags that describe a jail to be made.
 type jailFlags struct {
-	name, backend, runtime, rootfs, network, hostname, user, observe, policy string
+	name, backend, runtime, rootfs, network, group, hostname, user, observe, policy string
 	env, labels, mounts                                                      []string
 	limits                                                                   limitFlags
 }
@@ -67,7 +67,8 @@ func (f *jailFlags) add(cmd *cobra.Command) {
 	fs.StringVar(&f.backend, "backend", "", "what isolates: oci or bwrap")
 	fs.StringVar(&f.runtime, "runtime", "", "the OCI runtime: runc, crun or runsc")
 	fs.StringVar(&f.rootfs, "rootfs", "", "debian:SUITE, dir:PATH, oci:IMAGE, nix:PROFILE or host")
-	fs.StringVar(&f.network, "network", "", "isolated (the default) or full")
+	fs.StringVar(&f.network, "network", "", "isolated (the default), proxy, bridged or full")
+	fs.StringVar(&f.group, "network-group", "", "whom a bridged jail sees (default: the group default)")
 	fs.StringVar(&f.hostname, "hostname", "", "host name inside (default: the jail's id)")
 	fs.StringVarP(&f.user, "user", "u", "", "user of every command: a name, a uid, or either with :group")
 	fs.StringArrayVarP(&f.env, "env", "e", nil, "KEY=VALUE, or KEY to take the value from here; may be repeated")
@@ -79,7 +80,7 @@ func (f *jailFlags) add(cmd *cobra.Command) {
 
 func (f *jailFlags) request(getenv func(string) string) (req wire.CreateJail, err error) {
 	req = wire.CreateJail{
-		Name: f.name, Backend: f.backend, Runtime: f.runtime, Network: f.network, Hostname: f.hostname, User: f.user,
+		Name: f.name, Backend: f.backend, Runtime: f.runtime, Network: f.network, Group: f.group, Hostname: f.hostname, User: f.user,
 	}
 	if req.Env, err = keyValues(f.env, getenv); err != nil {
 		return req, err

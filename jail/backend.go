@@ -21,6 +21,7 @@ type Plan struct {
 	IDs       IDRange
 	Limits    Limits
 	Network   Network
+	Group     string // of a bridged network
 	Mounts    []Mount
 	Workspace *Workspace
 	Init      string // the host's path of the glasshouse-init binary
@@ -35,7 +36,7 @@ type Backend interface {
 	Probe(ctx context.Context) error
 
 	// Lacks returns, by name ("disk", "memory", "cpu", "pids", "freeze",
-	// "mounts", "full network"), what this backend cannot hold or do on this
+	// "mounts", "network"), what this backend cannot hold or do on this
 	// host, each with the reason. What it names, it does not pretend to do:
 	// Create refuses a Plan that depends on it, save for limits, which are
 	// left unenforced and reported in Stats.NotMeasured.

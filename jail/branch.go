@@ -90,7 +90,7 @@ func (m *Manager) takeSpare(of id.Snapshot, s Spec) *cell {
 	defer m.mu.Unlock()
 	for i, c := range m.frozen[of] {
 		j := c.jail.Load()
-		if s.Limits == j.Spec.Limits && s.Network == j.Spec.Network && s.Hostname == j.Spec.Hostname {
+		if s.Limits == j.Spec.Limits && s.Network == j.Spec.Network && s.Group == j.Spec.Group && s.Hostname == j.Spec.Hostname {
 			m.frozen[of] = slices.Delete(m.frozen[of], i, i+1)
 			return c
 		}

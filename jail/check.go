@@ -56,8 +56,8 @@ func (m *Manager) check(s Spec) (Spec, error) {
 	if s.Network == "" {
 		s.Network = Isolated
 	}
-	if s.Network != Isolated && s.Network != Full {
-		return s, fault.Fieldf(op, "network", "%q is neither %q nor %q", s.Network, Isolated, Full)
+	if err := s.checkNetwork(); err != nil {
+		return s, err
 	}
 	if err := checkHostname(s.Hostname); err != nil {
 		return s, fault.Fieldf(op, "hostname", "%v", err)
@@ -88,6 +88,28 @@ func (m *Manager) check(s Spec) (Spec, error) {
 		return s, err
 	}
 	return s, m.checkHostPaths(&s)
+}
+
+// Networks are all that there are, from the nearest to the farthest.
+var Networks = []Network{Isolated, Proxied, Bridged, Full}
+
+// DefaultGroup is whom a bridged jail sees that names no group.
+const DefaultGroup = "default"
+
+// checkNetwork checks how far the jail reaches, and with whom.
+func (s *Spec) checkNetwork() error {
+	const op = "jail.Create"
+	switch {
+	case !slices.Contains(Networks, s.Network):
+		return fault.Fieldf(op, "network", "%q is none of %q", s.Network, Networks)
+	case s.Network != Bridged && s.Group != "":
+		return fault.Fieldf(op, "network_group", "only a bridged jail is in a group, and this one is %s", s.Network)
+	case s.Network == Bridged && s.Group == "":
+		s.Group = DefaultGroup
+	case len(s.Group) > 64 || strings.ContainsFunc(s.Group, func(r rune) bool { return r < ' ' || r == 0x7f }):
+		return fault.Fieldf(op, "network_group", "at most 64 bytes, no control characters")
+	}
+	return nil
 }
 
 func (r Rootfs) check(backend string) error {

@@ -72,7 +72,7 @@ func (m *Manager) Create(ctx context.Context, s Spec) (Jail, error) {
 // refuseLacking refuses what the jail would silently not get.
 func refuseLacking(op string, b Backend, s Spec) error {
 	lacks := b.Lacks()
-	if why, lacking := lacks["full network"]; lacking && s.Network == Full {
+	if why, lacking := lacks["network"]; lacking && s.Network != Isolated {
 		return &fault.Error{Op: op, Kind: fault.Unsupported, Field: "network", Err: errors.New(why)}
 	}
 	if why, lacking := lacks["mounts"]; lacking && len(s.Mounts) > 0 {

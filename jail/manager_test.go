@@ -37,7 +37,7 @@ type bare struct {
 
 func (b *bare) Probe(context.Context) error { return nil }
 func (b *bare) Lacks() map[string]string {
-	return map[string]string{"full network": "nothing is isolated"}
+	return map[string]string{"network": "nothing is isolated"}
 }
 
 func (b *bare) Create(ctx context.Context, p jail.Plan) (jail.Instance, error) {

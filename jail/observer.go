@@ -74,6 +74,7 @@ type Sight struct {
 	Cgroup    uint64 // by which tracing knows it; 0 if it has no cgroup of the second generation
 	CgroupDir string // of the second generation, "" is none
 	Link      string // the host's end of its wire; "" is none
+	Door      string // the network namespace in which the daemon listens for it; "" is none
 	Again     bool   // an earlier daemon let go of it while it ran
 	Restored  bool   // its processes are a snapshot's, and have not run yet
 

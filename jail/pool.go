@@ -53,7 +53,7 @@ func shapeOf(s Spec, l Layers) string {
 	if len(s.Mounts) > 0 || s.Workspace != nil || s.Hostname != "" {
 		return ""
 	}
-	key, err := json.Marshal([]any{s.Backend, s.Runtime, l.Dirs, l.Digest, s.Limits, s.Network})
+	key, err := json.Marshal([]any{s.Backend, s.Runtime, l.Dirs, l.Digest, s.Limits, s.Network, s.Group})
 	if err != nil {
 		return ""
 	}
@@ -121,7 +121,7 @@ func (p *pool) wanted(s Spec, l Layers) {
 			return
 		}
 		// Only what makes the shape: the rest is each caller's own.
-		sh = &shape{layers: l, spec: Spec{Backend: s.Backend, Runtime: s.Runtime, Rootfs: s.Rootfs, Limits: s.Limits, Network: s.Network}}
+		sh = &shape{layers: l, spec: Spec{Backend: s.Backend, Runtime: s.Runtime, Rootfs: s.Rootfs, Limits: s.Limits, Network: s.Network, Group: s.Group}}
 		p.shapes[key] = sh
 	}
 	sh.used = time.Now()

@@ -17,8 +17,9 @@ type Spec struct {
 	Rootfs    Rootfs            `json:"rootfs"`
 	Limits    Limits            `json:"limits"`
 	Network   Network           `json:"network"`
-	Hostname  string            `json:"hostname,omitempty"` // default: the jail's id
-	Env       map[string]string `json:"env,omitempty"`      // of every exec
+	Group     string            `json:"network_group,omitempty"` // of bridged: whom it sees
+	Hostname  string            `json:"hostname,omitempty"`      // default: the jail's id
+	Env       map[string]string `json:"env,omitempty"`           // of every exec
 	Cwd       string            `json:"cwd,omitempty"`
 	User      string            `json:"user,omitempty"`
 	Command   []string          `json:"command,omitempty"` // run at start; its end does not end the jail
@@ -64,6 +65,8 @@ type Network string
 
 const (
 	Isolated Network = "isolated" // its own loopback and nothing else
+	Proxied  Network = "proxy"    // what the egress proxy carries, and nothing else
+	Bridged  Network = "bridged"  // jails of the same group, and nothing else
 	Full     Network = "full"     // outward through the host, by address translation
 )
 

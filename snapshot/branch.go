@@ -38,6 +38,12 @@ func (o Overrides) apply(s jail.Spec, n, count int) jail.Spec {
 	}
 	if o.Network != "" {
 		s.Network = o.Network
+		switch {
+		case s.Network != jail.Bridged:
+			s.Group = ""
+		case s.Group == "":
+			s.Group = jail.DefaultGroup
+		}
 	}
 	return s
 }

@@ -186,7 +186,7 @@ func TestFullNetworkReachesOutAndNothingElse(t *testing.T) {
 		}
 		req := wire.CreateJail{Backend: b.Name, Runtime: b.Runtime, Network: "full"}
 		name := strings.TrimSpace(b.Name + " " + b.Runtime)
-		if _, lacks := b.Lacks["full network"]; lacks || !b.Usable {
+		if _, lacks := b.Lacks["network"]; lacks || !b.Usable {
 			if _, err := h.CreateJail(t.Context(), req); !errors.Is(err, fault.Unsupported) {
 				t.Errorf("%s: a full network = %v, want unsupported", name, err)
 			}

@@ -14,7 +14,8 @@ type CreateJail struct {
 	Runtime   string            `json:"runtime,omitempty" description:"The OCI runtime: runc, crun or runsc."`
 	Rootfs    Rootfs            `json:"rootfs,omitzero"`
 	Limits    Limits            `json:"limits,omitzero"`
-	Network   string            `json:"network,omitempty" enum:"isolated,full,Isolated,FullAccess" description:"isolated (the default) has only its own loopback; full reaches outward."`
+	Network   string            `json:"network,omitempty" enum:"isolated,proxy,bridged,full,Isolated,FullAccess" description:"isolated (the default) has only its own loopback; proxy reaches what the egress rules let through; bridged reaches jails of its group; full reaches outward."`
+	Group     string            `json:"network_group,omitempty" maxLength:"64" description:"Of a bridged jail: which jails it sees. The default is the group default."`
 	Hostname  string            `json:"hostname,omitempty" description:"Default: the jail's id."`
 	Env       map[string]string `json:"env,omitempty" description:"Environment of every command."`
 	Cwd       string            `json:"cwd,omitempty" description:"Working directory of every command."`
@@ -69,7 +70,8 @@ type Jail struct {
 	Rootfs    Rootfs            `json:"rootfs"`
 	Digest    string            `json:"digest,omitempty" description:"Of the root filesystem."`
 	Limits    Limits            `json:"limits"`
-	Network   string            `json:"network" required:"true" enum:"isolated,full"`
+	Network   string            `json:"network" required:"true" enum:"isolated,proxy,bridged,full"`
+	Group     string            `json:"network_group,omitempty"`
 	Hostname  string            `json:"hostname,omitempty"`
 	Env       map[string]string `json:"env,omitempty" description:"Not shown to viewers."`
 	Cwd       string            `json:"cwd,omitempty"`

@@ -35,7 +35,7 @@ type Snapshot struct {
 	Backend     string `json:"backend" required:"true"`
 	Runtime     string `json:"runtime,omitempty"`
 	Limits      Limits `json:"limits"`
-	Network     string `json:"network" required:"true" enum:"isolated,full"`
+	Network     string `json:"network" required:"true" enum:"isolated,proxy,bridged,full"`
 	MemoryBytes int64  `json:"memory_bytes" description:"That the jail used."`
 	DiskBytes   int64  `json:"disk_bytes" description:"That the jail had written."`
 	PIDs        int64  `json:"pids" description:"Processes and threads that the jail had."`
@@ -67,7 +67,7 @@ type Overrides struct {
 	Labels   map[string]string `json:"labels,omitempty"`
 	Hostname string            `json:"hostname,omitempty" description:"Default: the jail's id."`
 	Limits   Limits            `json:"limits,omitzero"`
-	Network  string            `json:"network,omitempty" enum:"isolated,full"`
+	Network  string            `json:"network,omitempty" enum:"isolated,proxy,bridged,full"`
 }
 
 // Branch asks for jails that go on from where one was.

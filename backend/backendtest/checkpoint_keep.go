@@ -429,7 +429,7 @@ func (s *suite) commandsGoOn(t *testing.T) {
 
 // outward is about a connection with somebody outside, who notices nothing.
 func (s *suite) outward(t *testing.T) {
-	s.lacks(t, "full network")
+	s.lacks(t, "network")
 	peer := newPeer(t)
 	b := s.newBox(t, func(p *jail.Plan) { p.Network = jail.Full })
 	s.keep(t, b, "outward", "probe keep outward "+peer)

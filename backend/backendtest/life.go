@@ -368,8 +368,8 @@ func (s *suite) failedCreateLeavesNothing(t *testing.T) {
 func (s *suite) whatItLacksItRefuses(t *testing.T) {
 	lacks := s.backend.Lacks()
 	dependent := map[string]func(p *jail.Plan){
-		"full network": func(p *jail.Plan) { p.Network = jail.Full },
-		"mounts":       func(p *jail.Plan) { p.Mounts = []jail.Mount{{Source: p.Dir, Target: "/mnt"}} },
+		"network": func(p *jail.Plan) { p.Network = jail.Full },
+		"mounts":  func(p *jail.Plan) { p.Mounts = []jail.Mount{{Source: p.Dir, Target: "/mnt"}} },
 	}
 	for thing, change := range dependent {
 		reason, ok := lacks[thing]

@@ -124,7 +124,7 @@ func checkVersion(ctx context.Context, path string) error {
 // Lacks implements jail.Backend.
 func (b *Backend) Lacks() map[string]string {
 	lacks := map[string]string{
-		"full network": "bubblewrap gives a jail no way out but the host's own network, with everything that listens there; use the backend oci",
+		"network": "bubblewrap gives a jail no way out but the host's own network, with everything that listens there; use the backend oci",
 	}
 	who, err := b.ids()
 	if err != nil {
@@ -170,8 +170,8 @@ func (b *Backend) check(p jail.Plan) error {
 	if p.Runtime != "" {
 		return fault.Fieldf(op, "runtime", "bubblewrap is its own runtime; %s is one of the backend oci", p.Runtime)
 	}
-	if p.Network == jail.Full {
-		return &fault.Error{Op: op, On: string(p.ID), Kind: fault.Unsupported, Field: "network", Err: errors.New(b.Lacks()["full network"])}
+	if p.Network != jail.Isolated {
+		return &fault.Error{Op: op, On: string(p.ID), Kind: fault.Unsupported, Field: "network", Err: errors.New(b.Lacks()["network"])}
 	}
 	if p.IDs.First == 0 || p.IDs.Count < 2 || p.IDs.First+p.IDs.Count < p.IDs.First {
 		return fault.Newf(fault.Invalid, op, string(p.ID), "no range of ids: %+v", p.IDs)

@@ -287,8 +287,11 @@ func (m *making) makeIdentity() error {
 		return err
 	}
 	resolv := ""
-	if m.plan.Network == jail.Full {
+	switch m.plan.Network {
+	case jail.Full:
 		resolv = hostResolv()
+	case jail.Proxied, jail.Bridged: // the daemon answers for names
+		resolv = "nameserver " + netns.Gateway.String() + "\n"
 	}
 	return rootfs.Identity(m.layout.identity(), m.plan.Hostname, resolv)
 }

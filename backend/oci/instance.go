@@ -83,8 +83,11 @@ func (i *instance) Done() <-chan struct{} { return i.done }
 // Sight implements jail.Instance.
 func (i *instance) Sight() jail.Sight {
 	s := jail.Sight{Cgroup: i.cgroup.ID(), CgroupDir: i.cgroup.Unified()}
-	if i.plan.Network == jail.Full {
+	switch i.plan.Network {
+	case jail.Full:
 		s.Link = netns.Link(string(i.plan.ID))
+	case jail.Proxied, jail.Bridged:
+		s.Door = netns.Door(i.backend.netnsPath(i.plan))
 	}
 	return s
 }

@@ -2,6 +2,8 @@ package oci
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"net/netip"
 	"path/filepath"
@@ -24,7 +26,8 @@ func (m *making) makeNetwork(ctx context.Context) error {
 	m.undo.Push("remove the network", func() error { return b.removeNetwork(p) })
 	n, err := netns.Create(ctx, string(p.ID), netns.Options{
 		Path:  b.netnsPath(p),
-		Full:  p.Network == jail.Full,
+		Reach: reaches[p.Network],
+		Group: b.groupPath(p),
 		Index: int(p.IDs.First/p.IDs.Count) % addresses(b.cfg.Transit),
 		Pool:  b.cfg.Transit,
 	})
@@ -33,6 +36,24 @@ func (m *making) makeNetwork(ctx context.Context) error {
 	}
 	m.netns = n.Path
 	return nil
+}
+
+// reaches are the networks that jails may have.
+var reaches = map[jail.Network]netns.Reach{
+	jail.Isolated: netns.Alone,
+	jail.Proxied:  netns.Gated,
+	jail.Bridged:  netns.Grouped,
+	jail.Full:     netns.Full,
+}
+
+// groupPath is where the network of the jail's group is bound. Its name is a
+// stranger's word.
+func (b *Backend) groupPath(p jail.Plan) string {
+	if p.Network != jail.Bridged {
+		return ""
+	}
+	sum := sha256.Sum256([]byte(p.Group))
+	return filepath.Join(b.cfg.NetnsDir, "group-"+hex.EncodeToString(sum[:8]))
 }
 
 // addresses is how many jails a pool has addresses for.
@@ -49,10 +70,10 @@ func (b *Backend) removeNetwork(p jail.Plan) error {
 
 // countTraffic fills in what went over the jail's wire.
 func (b *Backend) countTraffic(p jail.Plan, s *jail.Stats) (err error) {
-	if p.Network != jail.Full {
+	if p.Network == jail.Isolated {
 		return nil // there is no wire
 	}
-	s.RxBytes, s.TxBytes, err = netns.Counters(string(p.ID))
+	s.RxBytes, s.TxBytes, err = netns.Counters(string(p.ID), b.netnsPath(p))
 	return err
 }
 

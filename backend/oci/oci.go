@@ -65,7 +65,7 @@ type Backend struct {
 	base   func() error
 	criu   *criu.Tool
 
-	full        verdict // whether jails can have a full network
+	wired       verdict // whether jails can have a network with a wire
 	checkpoints verdict // whether CRIU works
 	digests     sync.Map
 
@@ -142,8 +142,8 @@ func (b *Backend) Lacks() map[string]string {
 			}
 		}
 	}
-	if err := b.full.of(netns.ProbeFull); err != nil {
-		lacks["full network"] = reason(err)
+	if err := b.wired.of(netns.ProbeFull); err != nil {
+		lacks["network"] = reason(err)
 	}
 	maps.Copy(lacks, b.kind.lacks)
 	return lacks
@@ -170,9 +170,9 @@ func (b *Backend) check(p jail.Plan, op string) error {
 	case len(p.Lower) == 0:
 		return fault.Newf(fault.Invalid, op, string(p.ID), "no lower layer")
 	}
-	if p.Network == jail.Full {
-		if err := b.full.of(netns.ProbeFull); err != nil {
-			return fmt.Errorf("%s: full network: %w", op, err)
+	if p.Network != jail.Isolated {
+		if err := b.wired.of(netns.ProbeFull); err != nil {
+			return fmt.Errorf("%s: network: %w", op, err)
 		}
 	}
 	return p.CheckTargets()

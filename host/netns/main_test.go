@@ -46,7 +46,7 @@ func TestMain(m *testing.M) {
 func victim() {
 	path := os.Getenv("GLASSHOUSE_NETNS_VICTIM")
 	for path != "" {
-		_, err := netns.Create(context.Background(), "victim", netns.Options{Path: path, Full: true})
+		_, err := netns.Create(context.Background(), "victim", netns.Options{Path: path, Reach: netns.Full})
 		if err = errors.Join(err, netns.Clean("victim", path)); err != nil {
 			fmt.Println(err)
 			os.Exit(1)

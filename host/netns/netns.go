@@ -1,14 +1,27 @@
 // Package netns gives a jail a network of its own: a named network namespace
 // that belongs to the host, so that root in the jail has no power over it, and
-// if the jail may reach outward, a wire from it to the host.
+// if the jail may reach anything, a wire from it.
 //
 // Every jail with a wire sees the same small network: itself at 10.0.0.2 on
-// eth0, the way out at 10.0.0.1. Inside its namespace the source of what leaves
-// becomes the jail's transit address, one of a pool on this host, and on the
-// host that becomes the host's own. What comes back finds the same way in
+// eth0, the way out at 10.0.0.1. Where the wire ends is how far it reaches.
+//
+// Of a Full network it ends on the host. Inside the namespace the source of what
+// leaves becomes the jail's transit address, one of a pool on this host, and on
+// the host that becomes the host's own. What comes back finds the same way in
 // reverse; nothing else comes in. The host's end of the wire has no address.
 //
 //	jail: 10.0.0.2 ──snat──▶ 100.64.0.7 ═ veth ═▶ host ──masquerade──▶ outside
+//
+// Of a Gated network it ends in a second namespace, the gate, which has no other
+// way out: no route, no forwarding, nothing but sockets that the daemon opens in
+// it. Every TCP connection, to wherever, arrives at the one of them on ProxyPort,
+// every question for a name at that on port 53, and all else is refused.
+//
+//	jail: 10.0.0.2 ═ veth ═▶ gate 10.0.0.1: the daemon's sockets, and nothing behind
+//
+// Of a Grouped network it ends at a switch in a namespace of the group. Members
+// see each other at their transit addresses; there is nothing else to see but
+// the daemon, which answers for names.
 //
 // One table of rules on the host, named glasshouse, lets jails out and refuses
 // them the host itself, each other, and link-local addresses, among which are
@@ -45,11 +58,22 @@ var Pool = netip.MustParsePrefix("100.64.0.0/16")
 type Options struct {
 	Path string // where the namespace is bound: a file this package makes
 
-	Full   bool         // with a wire to the host; without, only loopback
+	Reach  Reach
+	Group  string       // of Grouped: where the group's namespace is bound
 	Direct bool         // for gVisor, which moves the address out of the namespace's own stack: eth0 has the transit address itself
 	Index  int          // which address of the pool is the jail's; no two jails may share one
 	Pool   netip.Prefix // zero means Pool
 }
+
+// Reach is how far a network goes.
+type Reach int
+
+const (
+	Alone   Reach = iota // loopback and nothing else
+	Gated                // to a gate, in which only the daemon listens
+	Grouped              // to others of the same group
+	Full                 // outward through the host
+)
 
 // transit returns the jail's transit address.
 func (o Options) transit() (netip.Addr, error) {
@@ -70,8 +94,9 @@ func (o Options) transit() (netip.Addr, error) {
 type Net struct {
 	Name    string
 	Path    string
-	Link    string     // the host's end of the wire; "" without one
-	Transit netip.Addr // zero without a wire
+	Link    string     // the host's end of the wire; "" without one there
+	Transit netip.Addr // of Full and Grouped
+	Door    string     // of Gated and Grouped: the namespace the daemon listens in, at Gateway
 }
 
 // Create makes the network of the given name. A name, path or transit address
@@ -81,18 +106,16 @@ func Create(ctx context.Context, name string, o Options) (_ *Net, err error) {
 		return nil, fault.Newf(fault.Invalid, "netns.Create", name, "a network needs a name and a path")
 	}
 	n := &Net{Name: name, Path: o.Path}
-	if o.Full {
+	if o.Reach == Full || o.Reach == Grouped {
 		if n.Transit, err = o.transit(); err != nil {
 			return nil, err
 		}
-		n.Link = linkName(name)
 	}
 	if err := bind(o.Path); err != nil {
 		return nil, fmt.Errorf("make network %s: %w", name, err)
 	}
-	err = context.Cause(ctx)
-	if err == nil && o.Full {
-		err = n.connect(o.Direct)
+	if err = context.Cause(ctx); err == nil {
+		err = n.wire(o)
 	}
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("make network %s: %w", name, err), unbind(o.Path))
@@ -100,10 +123,27 @@ func Create(ctx context.Context, name string, o Options) (_ *Net, err error) {
 	return n, nil
 }
 
+// wire connects the network as far as it is to reach, or leaves nothing.
+func (n *Net) wire(o Options) error {
+	switch o.Reach {
+	case Gated:
+		n.Door = gatePath(n.Path)
+		return n.connectGate()
+	case Grouped:
+		n.Door = o.Group
+		return n.join(o)
+	case Full:
+		n.Link = linkName(n.Name)
+		return n.connect(o.Direct)
+	}
+	return nil
+}
+
 // Clean removes the network of the given name and path, whatever of it there is.
-// The namespace itself ends with the last process in it.
+// The namespace itself ends with the last process in it, and a gate with the
+// last socket.
 func Clean(name, path string) error {
-	return errors.Join(disconnect(name), unbind(path))
+	return errors.Join(disconnect(name), leave(name, path), unbind(gatePath(path)), unbind(path))
 }
 
 // bind makes a network namespace with loopback up and binds it to path.
@@ -280,7 +320,7 @@ func Probe() error { return probe("netns.Probe", Options{}) }
 // rules and forwarding in place, as any such network does.
 func ProbeFull() error {
 	// The last address of the pool, so as not to take one from a jail.
-	return probe("netns.ProbeFull", Options{Full: true, Index: 1<<(32-Pool.Bits()) - 3})
+	return probe("netns.ProbeFull", Options{Reach: Full, Index: 1<<(32-Pool.Bits()) - 3})
 }
 
 func probe(op string, o Options) error {

@@ -184,14 +184,14 @@ func TestAFullJailReachesTheInternetInTheHostsName(t *testing.T) {
 	w := newWorld(t)
 	server := w.serve(w.path("internet"), serverAddr)
 	for i, direct := range []bool{false, true} {
-		n := w.jail(fmt.Sprint("jail", i), netns.Options{Full: true, Direct: direct, Index: i})
+		n := w.jail(fmt.Sprint("jail", i), netns.Options{Reach: netns.Full, Direct: direct, Index: i})
 		if got, err := ask(n.Path, server); got != hostAddr {
 			t.Errorf("direct %v: the server saw %q, %v; want the host's address", direct, got, err)
 		}
 		if n.Transit != netip.MustParseAddr(fmt.Sprint("100.64.0.", i+1)) {
 			t.Errorf("transit address of index %d is %v", i, n.Transit)
 		}
-		if rx, tx, err := netns.Counters(n.Name); rx < 100 || tx < 100 || err != nil {
+		if rx, tx, err := netns.Counters(n.Name, n.Path); rx < 100 || tx < 100 || err != nil {
 			t.Errorf("counters: received %d, sent %d, %v", rx, tx, err)
 		}
 		udp := func() error {
@@ -223,7 +223,7 @@ func TestAnIsolatedJailReachesNothing(t *testing.T) {
 	if got, err := ask(n.Path, own); got != "127.0.0.1" {
 		t.Errorf("its own loopback: %q, %v", got, err)
 	}
-	if rx, tx, err := netns.Counters("alone"); rx+tx != 0 || err != nil {
+	if rx, tx, err := netns.Counters("alone", n.Path); rx+tx != 0 || err != nil {
 		t.Errorf("counters of an isolated jail: %d, %d, %v", rx, tx, err)
 	}
 }
@@ -231,9 +231,9 @@ func TestAnIsolatedJailReachesNothing(t *testing.T) {
 func TestJailsReachNeitherEachOtherNorTheHost(t *testing.T) {
 	w := newWorld(t)
 	server := w.serve(w.path("internet"), serverAddr)
-	a := w.jail("j-aaaaaaaaaaaa", netns.Options{Full: true, Index: 0})
-	b := w.jail("j-bbbbbbbbbbbb", netns.Options{Full: true, Index: 1})
-	d := w.jail("j-dddddddddddd", netns.Options{Full: true, Index: 2, Direct: true})
+	a := w.jail("j-aaaaaaaaaaaa", netns.Options{Reach: netns.Full, Index: 0})
+	b := w.jail("j-bbbbbbbbbbbb", netns.Options{Reach: netns.Full, Index: 1})
+	d := w.jail("j-dddddddddddd", netns.Options{Reach: netns.Full, Index: 2, Direct: true})
 	for _, n := range []*netns.Net{a, b, d} {
 		if got, err := ask(n.Path, server); got != hostAddr {
 			t.Errorf("%s, beside others, reaches the Internet as %q, %v", n.Name, got, err)
@@ -266,7 +266,7 @@ func TestJailsReachNeitherEachOtherNorTheHost(t *testing.T) {
 
 func TestAnOutsiderWithARouteCannotReachAJail(t *testing.T) {
 	w := newWorld(t)
-	d := w.jail("direct", netns.Options{Full: true, Direct: true})
+	d := w.jail("direct", netns.Options{Reach: netns.Full, Direct: true})
 	addr := w.serve(d.Path, d.Transit.String())
 	w.must(netns.Do(w.path("internet"), func() error {
 		_, pool, _ := net.ParseCIDR("100.64.0.0/16")
@@ -279,7 +279,7 @@ func TestAnOutsiderWithARouteCannotReachAJail(t *testing.T) {
 
 func TestThereIsNoIPv6OnTheWire(t *testing.T) {
 	w := newWorld(t)
-	n := w.jail("six", netns.Options{Full: true})
+	n := w.jail("six", netns.Options{Reach: netns.Full})
 	has6 := func(name string) bool {
 		l, err := netlink.LinkByName(name)
 		w.must(err)
@@ -318,18 +318,18 @@ func TestAJailsRootMayListenAnywhereAndPing(t *testing.T) {
 func TestWhatIsInUseIsAConflictAndStays(t *testing.T) {
 	w := newWorld(t)
 	server := w.serve(w.path("internet"), serverAddr)
-	n := w.jail("first", netns.Options{Full: true, Index: 5})
+	n := w.jail("first", netns.Options{Reach: netns.Full, Index: 5})
 	for what, create := range map[string]func() error{
 		"the path": func() error {
 			_, err := netns.Create(t.Context(), "second", netns.Options{Path: n.Path})
 			return err
 		},
 		"the name": func() error {
-			_, err := netns.Create(t.Context(), "first", netns.Options{Path: w.path("x"), Full: true, Index: 6})
+			_, err := netns.Create(t.Context(), "first", netns.Options{Path: w.path("x"), Reach: netns.Full, Index: 6})
 			return err
 		},
 		"the address": func() error {
-			_, err := netns.Create(t.Context(), "third", netns.Options{Path: w.path("y"), Full: true, Index: 5})
+			_, err := netns.Create(t.Context(), "third", netns.Options{Path: w.path("y"), Reach: netns.Full, Index: 5})
 			return err
 		},
 	} {
@@ -355,20 +355,20 @@ func TestRefusals(t *testing.T) {
 	}{
 		{"", netns.Options{Path: w.path("p")}, fault.Invalid},
 		{"n", netns.Options{}, fault.Invalid},
-		{"n", netns.Options{Path: w.path("p"), Full: true, Pool: pool, Index: 2}, fault.Exhausted},
-		{"n", netns.Options{Path: w.path("p"), Full: true, Index: -1}, fault.Exhausted},
+		{"n", netns.Options{Path: w.path("p"), Reach: netns.Full, Pool: pool, Index: 2}, fault.Exhausted},
+		{"n", netns.Options{Path: w.path("p"), Reach: netns.Full, Index: -1}, fault.Exhausted},
 	} {
 		if _, err := netns.Create(t.Context(), c.name, c.o); !errors.Is(err, c.want) {
 			t.Errorf("Create(%q, %+v) = %v, want %v", c.name, c.o, err, c.want)
 		}
 	}
-	n := w.jail("last", netns.Options{Full: true, Pool: pool, Index: 1})
+	n := w.jail("last", netns.Options{Reach: netns.Full, Pool: pool, Index: 1})
 	if n.Transit.String() != "100.64.9.2" {
 		t.Errorf("the last address of %v is %v", pool, n.Transit)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err := netns.Create(ctx, "late", netns.Options{Path: w.path("late"), Full: true}); !errors.Is(err, context.Canceled) {
+	if _, err := netns.Create(ctx, "late", netns.Options{Path: w.path("late"), Reach: netns.Full}); !errors.Is(err, context.Canceled) {
 		t.Errorf("Create after cancel = %v", err)
 	}
 	if err := netns.Do(w.path("never"), func() error { return nil }); err == nil {
@@ -388,7 +388,7 @@ func TestWhatACrashLeftIsCleaned(t *testing.T) {
 
 	// The file was made, the namespace not.
 	w.must(os.WriteFile(w.path("a"), nil, 0o444))
-	w.jail("a", netns.Options{Full: true}) // and it is in nobody's way
+	w.jail("a", netns.Options{Reach: netns.Full}) // and it is in nobody's way
 	w.must(os.WriteFile(w.path("b"), nil, 0o444))
 	w.must(netns.Clean("b", w.path("b")))
 
@@ -403,7 +403,7 @@ func TestWhatACrashLeftIsCleaned(t *testing.T) {
 	w.must(netns.Clean(names[1], w.path("c")))
 
 	// Everything twice, also while a process is still inside.
-	n := w.jail("d", netns.Options{Full: true, Index: 1})
+	n := w.jail("d", netns.Options{Reach: netns.Full, Index: 1})
 	var cmd *exec.Cmd
 	w.must(netns.Do(n.Path, func() error {
 		cmd = exec.Command("/bin/sleep", "100")
@@ -437,7 +437,7 @@ func TestKilledAtAnyInstant(t *testing.T) {
 		if i%5 != 0 {
 			continue
 		}
-		_, err := netns.Create(t.Context(), "victim", netns.Options{Path: path, Full: true})
+		_, err := netns.Create(t.Context(), "victim", netns.Options{Path: path, Reach: netns.Full})
 		w.must(err)
 		if got, err := ask(path, server); got != hostAddr {
 			t.Errorf("round %d: reached %q, %v", i, got, err)
@@ -468,7 +468,7 @@ func TestALinkThatOnlyLooksLikeOursStays(t *testing.T) {
 		}
 		netlink.LinkDel(l)
 	}()
-	if _, err := netns.Create(t.Context(), "j-xxxxxxxxxxxx", netns.Options{Path: w.path("x"), Full: true}); !errors.Is(err, fault.Conflict) {
+	if _, err := netns.Create(t.Context(), "j-xxxxxxxxxxxx", netns.Options{Path: w.path("x"), Reach: netns.Full}); !errors.Is(err, fault.Conflict) {
 		t.Errorf("Create = %v, want conflict", err)
 	}
 	w.must(netns.Clean("j-xxxxxxxxxxxx", w.path("x")))
@@ -483,7 +483,7 @@ func TestAnOldEditionOfTheRulesIsReplaced(t *testing.T) {
 	if out, err := exec.Command("nft", "add table inet glasshouse; add chain inet glasshouse old").CombinedOutput(); err != nil {
 		t.Fatalf("nft: %s", out)
 	}
-	w.jail("new", netns.Options{Full: true})
+	w.jail("new", netns.Options{Reach: netns.Full})
 	out, err := exec.Command("nft", "list", "table", "inet", "glasshouse").Output()
 	if s := string(out); err != nil || strings.Contains(s, "old") || !strings.Contains(s, "masquerade") {
 		t.Errorf("rules are %s, %v", s, err)
@@ -493,7 +493,7 @@ func TestAnOldEditionOfTheRulesIsReplaced(t *testing.T) {
 		return string(out)
 	}
 	before := handles()
-	w.jail("newer", netns.Options{Full: true, Index: 1})
+	w.jail("newer", netns.Options{Reach: netns.Full, Index: 1})
 	w.must(netns.Release()) // jails still need them
 	if after := handles(); after != before {
 		t.Errorf("rules that were right and needed changed from\n%s to\n%s", before, after)
@@ -518,7 +518,7 @@ func TestRulesThatWereFlushedAreUpheld(t *testing.T) {
 	if got := nft("list ruleset"); got != "" {
 		t.Errorf("rules without a network:\n%s", got)
 	}
-	n := w.jail("flushed", netns.Options{Full: true})
+	n := w.jail("flushed", netns.Options{Reach: netns.Full})
 	nft("flush ruleset")
 	w.must(netns.Uphold())
 	if got, err := ask(n.Path, server); got != hostAddr {
@@ -534,7 +534,7 @@ func TestOtherFirewallsThatDropAreNamed(t *testing.T) {
 	if _, err := exec.LookPath("nft"); err != nil {
 		t.Skip(err)
 	}
-	w.jail("any", netns.Options{Full: true})
+	w.jail("any", netns.Options{Reach: netns.Full})
 	if got, err := netns.Obstacles(); len(got) != 0 || err != nil {
 		t.Errorf("Obstacles = %v, %v, want none", got, err)
 	}
@@ -550,7 +550,7 @@ func TestOtherFirewallsThatDropAreNamed(t *testing.T) {
 
 func TestSysfsShowsTheJailsLinks(t *testing.T) {
 	w := newWorld(t)
-	n := w.jail("seen", netns.Options{Full: true})
+	n := w.jail("seen", netns.Options{Reach: netns.Full})
 	dst := t.TempDir()
 	w.must(netns.MountSysfs(n.Path, dst))
 	defer unix.Unmount(dst, unix.MNT_DETACH)
@@ -600,7 +600,7 @@ func TestTwentyAtOnce(t *testing.T) {
 	for i := range 20 {
 		wg.Go(func() {
 			name, path := fmt.Sprint("many", i), w.path(fmt.Sprint("many", i))
-			n, err := netns.Create(t.Context(), name, netns.Options{Path: path, Full: true, Index: i, Direct: i%2 == 1})
+			n, err := netns.Create(t.Context(), name, netns.Options{Path: path, Reach: netns.Full, Index: i, Direct: i%2 == 1})
 			if err != nil {
 				t.Error(err)
 				return
@@ -618,7 +618,7 @@ func TestTwentyAtOnce(t *testing.T) {
 
 func BenchmarkCreate(b *testing.B) {
 	w := newWorld(b)
-	for name, o := range map[string]netns.Options{"isolated": {}, "full": {Full: true}} {
+	for name, o := range map[string]netns.Options{"isolated": {}, "full": {Reach: netns.Full}} {
 		o.Path = w.path("bench")
 		b.Run(name, func(b *testing.B) {
 			for b.Loop() {
@@ -633,7 +633,7 @@ func BenchmarkCreate(b *testing.B) {
 	b.Run("clean", func(b *testing.B) {
 		for b.Loop() {
 			b.StopTimer()
-			_, err := netns.Create(b.Context(), "bench", netns.Options{Path: w.path("bench"), Full: true})
+			_, err := netns.Create(b.Context(), "bench", netns.Options{Path: w.path("bench"), Reach: netns.Full})
 			w.must(err)
 			b.StartTimer()
 			w.must(netns.Clean("bench", w.path("bench")))

@@ -172,6 +172,28 @@ func translate(transit netip.Addr) error {
 	return nil
 }
 
+// accept gives what comes to transit over the wire to the jail's own address, so
+// that it does not matter at which of the two a server listens.
+func accept(transit netip.Addr) error {
+	c, err := nftables.New()
+	if err != nil {
+		return fmt.Errorf("nftables: %w", err)
+	}
+	t := c.AddTable(&nftables.Table{Family: nftables.TableFamilyIPv4, Name: tableName})
+	pre := c.AddChain(&nftables.Chain{Name: "prerouting", Table: t, Hooknum: nftables.ChainHookPrerouting,
+		Type: nftables.ChainTypeNAT, Priority: nftables.ChainPriorityNATDest})
+	c.AddRule(&nftables.Rule{Table: t, Chain: pre, Exprs: []expr.Any{
+		&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseNetworkHeader, Offset: 16, Len: 4},
+		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: transit.AsSlice()},
+		&expr.Immediate{Register: 1, Data: jailAddr.AsSlice()},
+		&expr.NAT{Type: expr.NATTypeDestNAT, Family: unix.NFPROTO_IPV4, RegAddrMin: 1},
+	}})
+	if err := c.Flush(); err != nil {
+		return fmt.Errorf("set the jail's rules: %w", err)
+	}
+	return nil
+}
+
 // The parts of a rule, in the order one reads them.
 
 // from matches packets that come, or with CmpOpNeq do not come, from a jail.

@@ -30,7 +30,9 @@ const (
 
 var (
 	jailAddr = netip.MustParseAddr("10.0.0.2")
-	gateway  = netip.MustParseAddr("10.0.0.1")
+
+	// Gateway is where every jail with a wire finds what is at its other end.
+	Gateway = netip.MustParseAddr("10.0.0.1")
 )
 
 // linkName returns the name of the host's end of a wire: "gh" and the twelve
@@ -77,7 +79,7 @@ func (n *Net) connect(direct bool) (err error) {
 	if err := n.setUpHost(); err != nil {
 		return err
 	}
-	if err := Do(n.Path, func() error { return n.setUpJail(direct) }); err != nil {
+	if err := Do(n.Path, func() error { return n.setUpJail(direct, true) }); err != nil {
 		return err
 	}
 	return awaitCarrier(n.Link)
@@ -218,8 +220,9 @@ func noIPv6(link string) error {
 	return err
 }
 
-// setUpJail prepares the jail's end, on a thread that is in its namespace.
-func (n *Net) setUpJail(direct bool) error {
+// setUpJail prepares the jail's end, on a thread that is in its namespace. Of a
+// full network what leaves it is translated to the transit address.
+func (n *Net) setUpJail(direct, full bool) error {
 	link, err := netlink.LinkByName(inside)
 	if err != nil {
 		return fmt.Errorf("find link %s: %w", inside, err)
@@ -237,22 +240,30 @@ func (n *Net) setUpJail(direct bool) error {
 	if err := netlink.LinkSetUp(link); err != nil {
 		return fmt.Errorf("link %s up: %w", inside, err)
 	}
-	if err := neighbour(link, gateway, mac(n.Name, 'h')); err != nil {
+	if err := neighbour(link, Gateway, n.farMAC()); err != nil {
 		return err
 	}
 	index := link.Attrs().Index
 	if direct { // the gateway is on no network of ours
-		if err := netlink.RouteAdd(&netlink.Route{LinkIndex: index, Dst: host(gateway), Scope: netlink.SCOPE_LINK}); err != nil {
+		if err := netlink.RouteAdd(&netlink.Route{LinkIndex: index, Dst: host(Gateway), Scope: netlink.SCOPE_LINK}); err != nil {
 			return fmt.Errorf("route to the gateway: %w", err)
 		}
 	}
-	if err := netlink.RouteAdd(&netlink.Route{LinkIndex: index, Gw: gateway.AsSlice()}); err != nil {
+	if err := netlink.RouteAdd(&netlink.Route{LinkIndex: index, Gw: Gateway.AsSlice()}); err != nil {
 		return fmt.Errorf("default route: %w", err)
 	}
-	if direct {
+	if direct || !full {
 		return nil
 	}
 	return translate(n.Transit)
+}
+
+// farMAC is the address of what the jail finds at Gateway.
+func (n *Net) farMAC() net.HardwareAddr {
+	if n.Transit.IsValid() && n.Door != "" { // the group's switch
+		return mac(n.Door, 'h')
+	}
+	return mac(n.Name, 'h')
 }
 
 func host(a netip.Addr) *net.IPNet {
@@ -296,8 +307,11 @@ func notFound(err error) bool {
 
 // Counters returns how many bytes the jail of the given network has received
 // and sent over its wire; none without one.
-func Counters(name string) (rx, tx int64, err error) {
+func Counters(name, path string) (rx, tx int64, err error) {
 	link, err := netlink.LinkByName(linkName(name))
+	if notFound(err) {
+		link, err = farEnd(name, path)
+	}
 	if notFound(err) {
 		return 0, 0, nil
 	}
@@ -305,7 +319,7 @@ func Counters(name string) (rx, tx int64, err error) {
 		return 0, 0, fmt.Errorf("counters of %s: %w", name, err)
 	}
 	if s := link.Attrs().Statistics; s != nil && link.Attrs().Group == group {
-		rx, tx = int64(s.TxBytes), int64(s.RxBytes) // what the host sends the jail receives
+		rx, tx = int64(s.TxBytes), int64(s.RxBytes) // what the far end sends the jail receives
 	}
 	return rx, tx, nil
 }

@@ -1,0 +1,270 @@
+package netns_test
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"os"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"glasshouse/host/netns"
+)
+
+// answerAll listens at a port of a door and tells everybody whom they meant.
+func (w *world) answerAll(door string, port int) {
+	w.t.Helper()
+	var l net.Listener
+	w.must(netns.Do(door, func() (err error) {
+		l, err = net.Listen("tcp4", fmt.Sprint(netns.Gateway, ":", port))
+		return err
+	}))
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			fmt.Fprintf(c, "%d: %s", port, original(c.(*net.TCPConn)))
+			c.Close()
+		}
+	})
+	w.t.Cleanup(func() { l.Close(); wg.Wait() })
+}
+
+// original is where a connection was meant for.
+func original(c *net.TCPConn) string {
+	raw, err := c.SyscallConn()
+	if err != nil {
+		return err.Error()
+	}
+	var to string
+	raw.Control(func(fd uintptr) {
+		m, err := unix.GetsockoptIPv6Mreq(int(fd), unix.IPPROTO_IP, unix.SO_ORIGINAL_DST)
+		if err != nil {
+			to = err.Error()
+			return
+		}
+		sa := m.Multiaddr
+		to = fmt.Sprintf("%d.%d.%d.%d:%d", sa[4], sa[5], sa[6], sa[7], int(sa[2])<<8|int(sa[3]))
+	})
+	return to
+}
+
+func TestEveryConnectionOfAGatedJailComesToTheDaemon(t *testing.T) {
+	w := newWorld(t)
+	server := w.serve(w.path("internet"), serverAddr)
+	n := w.jail("gated", netns.Options{Reach: netns.Gated})
+	w.answerAll(n.Door, netns.AllPort)
+	w.answerAll(n.Door, netns.ProxyPort)
+	w.answerAll(n.Door, netns.NamePort)
+	for addr, want := range map[string]string{
+		server:               "3129: " + server,
+		"10.0.0.1:80":        "3129: 10.0.0.1:80",
+		"169.254.169.254:80": "3129: 169.254.169.254:80",
+		"10.0.0.1:3128":      "3128: 10.0.0.1:3128",
+		"8.8.8.8:53":         "53: 8.8.8.8:53",
+		"10.0.0.1:53":        "53: 10.0.0.1:53",
+		hostAddr + ":1":      "3129: " + hostAddr + ":1",
+	} {
+		if got, err := ask(n.Path, addr); got != want {
+			t.Errorf("a connection to %s is answered %q, %v; want %q", addr, got, err, want)
+		}
+	}
+	own := w.serve(n.Path, "127.0.0.1")
+	if got, err := ask(n.Path, own); got != "127.0.0.1" {
+		t.Errorf("its own loopback: %q, %v", got, err)
+	}
+	own = w.serve(n.Path, "10.0.0.2")
+	if got, err := ask(n.Path, own); got != "10.0.0.2" {
+		t.Errorf("its own address: %q, %v", got, err)
+	}
+	if rx, tx, err := netns.Counters(n.Name, n.Path); rx < 100 || tx < 100 || err != nil {
+		t.Errorf("counters: received %d, sent %d, %v", rx, tx, err)
+	}
+}
+
+func TestNothingElseLeavesAGatedJail(t *testing.T) {
+	w := newWorld(t)
+	w.serve(w.path("internet"), serverAddr)
+	n := w.jail("gated", netns.Options{Reach: netns.Gated})
+	// Nobody listens at the gate: a connection is refused, and goes nowhere else.
+	if got, err := ask(n.Path, serverAddr+":80"); !errors.Is(err, unix.ECONNREFUSED) && !errors.Is(err, unix.EHOSTUNREACH) {
+		t.Errorf("a connection while the daemon is away: %q, %v", got, err)
+	}
+	send := func(network, addr string) error {
+		return netns.Do(n.Path, func() error {
+			c, err := net.Dial(network, addr)
+			if err != nil {
+				return err
+			}
+			defer c.Close()
+			if _, err := c.Write([]byte("x")); err != nil {
+				return err
+			}
+			c.SetReadDeadline(time.Now().Add(time.Second))
+			_, err = c.Read(make([]byte, 1))
+			return err
+		})
+	}
+	for _, addr := range []string{"8.8.8.8:443", serverAddr + ":9", "10.0.0.1:3129", hostAddr + ":123"} {
+		err := send("udp4", addr)
+		if err == nil || os.IsTimeout(err) {
+			t.Errorf("a datagram to %s: %v; want a refusal, at once", addr, err)
+		}
+	}
+	if err := send("udp6", "[2001:db8::1]:53"); err == nil {
+		t.Error("a datagram of IPv6 left")
+	}
+	if _, err := ask(n.Path, "[2001:db8::1]:80"); err == nil {
+		t.Error("a connection of IPv6 was made")
+	}
+	// An echo request, as ping sends it.
+	err := netns.Do(n.Path, func() error {
+		fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, unix.IPPROTO_ICMP)
+		if err != nil {
+			return err
+		}
+		defer unix.Close(fd)
+		unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Sec: 1})
+		unix.SetsockoptInt(fd, unix.IPPROTO_IP, unix.IP_RECVERR, 1)
+		if err := unix.Connect(fd, &unix.SockaddrInet4{Addr: [4]byte{198, 51, 100, 7}}); err != nil {
+			return err
+		}
+		if _, err := unix.Write(fd, []byte{8, 0, 0, 0, 0, 1, 0, 1}); err != nil {
+			return err
+		}
+		_, err = unix.Read(fd, make([]byte, 64))
+		return err
+	})
+	if err == nil || errors.Is(err, syscall.EAGAIN) {
+		t.Errorf("a ping: %v; want a refusal, at once", err)
+	}
+	// Not even from the gate itself is there a way on.
+	for _, addr := range []string{serverAddr + ":80", hostAddr + ":22"} {
+		if got, err := ask(n.Door, addr); !errors.Is(err, unix.ENETUNREACH) {
+			t.Errorf("from the gate to %s: %q, %v", addr, got, err)
+		}
+	}
+}
+
+func TestAGroupSeesItselfAndNobodyElse(t *testing.T) {
+	w := newWorld(t)
+	server := w.serve(w.path("internet"), serverAddr)
+	one, other := w.path("one"), w.path("other")
+	a := w.jail("a", netns.Options{Reach: netns.Grouped, Group: one, Index: 0})
+	b := w.jail("b", netns.Options{Reach: netns.Grouped, Group: one, Index: 1})
+	d := w.jail("d", netns.Options{Reach: netns.Grouped, Group: one, Index: 2, Direct: true})
+	x := w.jail("x", netns.Options{Reach: netns.Grouped, Group: other, Index: 3})
+	at := func(n *netns.Net, listen string) string {
+		_, port, _ := net.SplitHostPort(w.serve(n.Path, listen))
+		return net.JoinHostPort(n.Transit.String(), port)
+	}
+	for _, c := range []struct {
+		what string
+		from *netns.Net
+		to   string
+		want string
+	}{
+		{"a member at its address", a, at(b, "0.0.0.0"), a.Transit.String()},
+		{"a member that listens at the address it knows as its own", a, at(b, "10.0.0.2"), a.Transit.String()},
+		{"gVisor's member", a, at(d, "0.0.0.0"), a.Transit.String()},
+		{"from gVisor's member", d, at(a, "0.0.0.0"), d.Transit.String()},
+		{"another group", a, at(x, "0.0.0.0"), ""},
+		{"from another group", x, at(a, "0.0.0.0"), ""},
+		{"the Internet", a, server, ""},
+		{"the host", a, w.serve("", hostAddr), ""},
+	} {
+		if got, err := ask(c.from.Path, c.to); got != c.want {
+			t.Errorf("%s: %q, %v; want %q", c.what, got, err, c.want)
+		}
+	}
+	// Datagrams too.
+	var pc net.PacketConn
+	w.must(netns.Do(b.Path, func() (err error) { pc, err = net.ListenPacket("udp4", "0.0.0.0:777"); return err }))
+	defer pc.Close()
+	w.must(netns.Do(a.Path, func() error {
+		c, err := net.Dial("udp4", b.Transit.String()+":777")
+		if err != nil {
+			return err
+		}
+		defer c.Close()
+		_, err = io.WriteString(c, "hello")
+		return err
+	}))
+	pc.SetReadDeadline(time.Now().Add(time.Second))
+	buf := make([]byte, 16)
+	if m, from, err := pc.ReadFrom(buf); err != nil || string(buf[:m]) != "hello" || !strings.HasPrefix(from.String(), a.Transit.String()+":") {
+		t.Errorf("a datagram: %q from %v, %v", buf[:m], from, err)
+	}
+	// The daemon, at the same place for all.
+	w.answerAll(one, netns.NamePort)
+	for _, n := range []*netns.Net{a, d} {
+		if got, err := ask(n.Path, "10.0.0.1:53"); !strings.HasPrefix(got, "53: ") {
+			t.Errorf("the daemon, asked by %s: %q, %v", n.Name, got, err)
+		}
+	}
+	if rx, tx, err := netns.Counters(a.Name, a.Path); rx < 100 || tx < 100 || err != nil {
+		t.Errorf("counters: received %d, sent %d, %v", rx, tx, err)
+	}
+}
+
+func TestTheLastOfAGroupTakesItAlong(t *testing.T) {
+	w := newWorld(t)
+	group := w.path("group")
+	o := func(name string, i int) netns.Options {
+		return netns.Options{Path: w.path(name), Reach: netns.Grouped, Group: group, Index: i}
+	}
+	for range 3 { // a group of the same name may come again
+		var wg sync.WaitGroup
+		for i := range 8 {
+			wg.Go(func() {
+				name := fmt.Sprint("m", i)
+				if _, err := netns.Create(t.Context(), name, o(name, i)); err != nil {
+					t.Error(err)
+				}
+				if i%2 == 0 {
+					if err := netns.Clean(name, w.path(name)); err != nil {
+						t.Error(err)
+					}
+				}
+			})
+		}
+		wg.Wait()
+		if _, err := os.Stat(group); err != nil {
+			t.Errorf("half of the members left, and the group is gone: %v", err)
+		}
+		for i := range 8 {
+			name := fmt.Sprint("m", i)
+			w.must(netns.Clean(name, w.path(name)))
+			w.must(netns.Clean(name, w.path(name)))
+		}
+		if _, err := os.Stat(group); !errors.Is(err, os.ErrNotExist) {
+			t.Errorf("all members left, and the group is there: %v", err)
+		}
+	}
+}
+
+func TestAGroupThatWasHalfMadeIsMadeAnew(t *testing.T) {
+	w := newWorld(t)
+	group := w.path("group")
+	_, err := netns.Create(t.Context(), "half", netns.Options{Path: group}) // a namespace, and no switch in it
+	w.must(err)
+	a := w.jail("a", netns.Options{Reach: netns.Grouped, Group: group, Index: 0})
+	b := w.jail("b", netns.Options{Reach: netns.Grouped, Group: group, Index: 1})
+	_, port, _ := net.SplitHostPort(w.serve(b.Path, "0.0.0.0"))
+	if got, err := ask(a.Path, net.JoinHostPort(b.Transit.String(), port)); got != a.Transit.String() {
+		t.Errorf("members: %q, %v", got, err)
+	}
+	if b.Transit != netip.MustParseAddr("100.64.0.2") {
+		t.Errorf("address of the second: %v", b.Transit)
+	}
+}
