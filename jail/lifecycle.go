@@ -184,10 +184,8 @@ func (m *Manager) claim(ctx context.Context, b Backend, c *cell, s Spec) (Jail, 
 		return Jail{}, errSpareGone
 	}
 	j.Spec, j.Created = s, time.Now()
-	if m.cfg.Observer != nil {
-		if err := m.cfg.Observer.Select(ctx, j); err != nil {
-			return Jail{}, errors.Join(err, m.destroy(ctx, b, c))
-		}
+	if err := m.adapt(ctx, j); err != nil {
+		return Jail{}, errors.Join(err, m.destroy(ctx, b, c))
 	}
 	if s.Start {
 		err = m.begin(ctx, b, c, j)
@@ -433,6 +431,14 @@ func (m *Manager) destroy(ctx context.Context, b Backend, c *cell) error {
 	return nil
 }
 
+// proxyEnv leads programs that know of proxies to the one that carries all
+// connections anyway: with it they say the name of whom they want.
+var proxyEnv = []string{
+	"HTTP_PROXY=http://10.0.0.1:3128", "http_proxy=http://10.0.0.1:3128",
+	"HTTPS_PROXY=http://10.0.0.1:3128", "https_proxy=http://10.0.0.1:3128",
+	"NO_PROXY=localhost,127.0.0.1,::1,10.0.0.2", "no_proxy=localhost,127.0.0.1,::1,10.0.0.2",
+}
+
 // environment is what every process of the jail starts with, later words
 // winning over earlier ones.
 func environment(j Jail, extra map[string]string) []string {
@@ -451,6 +457,9 @@ func environment(j Jail, extra map[string]string) []string {
 		}
 	}
 	set(j.BaseEnv)
+	if j.Spec.Network == Proxied {
+		set(proxyEnv)
+	}
 	for _, more := range []map[string]string{j.Spec.Env, extra} {
 		for k, v := range more {
 			env[k] = v

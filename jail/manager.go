@@ -64,6 +64,7 @@ type Config struct {
 	Boot     string // the host's boot id
 	Log      *slog.Logger
 	Observer Observer // nil: nobody watches
+	Warden   Warden   // nil: nobody governs
 	Commands Commands // nil: nobody is told
 
 	Observe event.Selection // of what a Spec leaves open

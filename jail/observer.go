@@ -172,33 +172,31 @@ func (l *live) unpark() {
 
 // observe has a jail watched that has just come to life, or is found alive.
 func (m *Manager) observe(ctx context.Context, b Backend, c *cell, again bool) error {
-	if m.cfg.Observer == nil {
-		return nil
-	}
 	j, l := *c.jail.Load(), c.live.Load()
 	s := sight(b, l)
 	s.Again, s.Restored = again, l.restored
-	if err := m.cfg.Observer.Attach(ctx, j, s); err != nil {
-		return fmt.Errorf("observe jail %s: %w", j.ID, err)
+	if m.cfg.Observer != nil {
+		if err := m.cfg.Observer.Attach(ctx, j, s); err != nil {
+			return fmt.Errorf("observe jail %s: %w", j.ID, err)
+		}
 	}
-	return nil
+	return m.guard(ctx, j, s)
 }
 
 // watchAnew has a jail watched in the body it is about to move into.
 func (m *Manager) watchAnew(ctx context.Context, b Backend, j Jail, l *live, watched bool) error {
-	if m.cfg.Observer == nil {
-		return nil
-	}
-	attach := m.cfg.Observer.Attach
-	if watched {
-		attach = m.cfg.Observer.Reattach
-	}
 	s := sight(b, l)
 	s.Restored = l.restored
-	if err := attach(ctx, j, s); err != nil {
-		return fmt.Errorf("observe jail %s: %w", j.ID, err)
+	if m.cfg.Observer != nil {
+		attach := m.cfg.Observer.Attach
+		if watched {
+			attach = m.cfg.Observer.Reattach
+		}
+		if err := attach(ctx, j, s); err != nil {
+			return fmt.Errorf("observe jail %s: %w", j.ID, err)
+		}
 	}
-	return nil
+	return m.guard(ctx, j, s)
 }
 
 func sight(b Backend, l *live) Sight {
@@ -233,6 +231,9 @@ func (m *Manager) lineage(ctx context.Context, jid id.Jail, l Lineage) (uint64, 
 
 // unobserve ends the watch of a jail without processes.
 func (m *Manager) unobserve(ctx context.Context, jid id.Jail) {
+	if m.cfg.Warden != nil {
+		m.cfg.Warden.Release(jid)
+	}
 	if m.cfg.Observer == nil {
 		return
 	}
