@@ -268,3 +268,33 @@ func TestAGroupThatWasHalfMadeIsMadeAnew(t *testing.T) {
 		t.Errorf("address of the second: %v", b.Transit)
 	}
 }
+
+func TestWhatAGateRefusesIsTold(t *testing.T) {
+	w := newWorld(t)
+	n := w.jail("gated", netns.Options{Reach: netns.Gated})
+	w.answerAll(n.Door, netns.AllPort)
+	r, err := netns.WatchRefused(n.Door)
+	w.must(err)
+	w.must(netns.Do(n.Path, func() error {
+		for _, addr := range []string{"9.9.9.9:53", "8.8.8.8:443"} { // the first is a question for a name
+			c, err := net.Dial("udp4", addr)
+			if err != nil {
+				return err
+			}
+			io.WriteString(c, "tunnel")
+			c.Close()
+		}
+		return nil
+	}))
+	if _, err := ask(n.Path, "8.8.8.8:80"); err != nil { // carried
+		t.Error(err)
+	}
+	p, err := r.Next()
+	if err != nil || p.Proto != unix.IPPROTO_UDP || p.Dst.String() != "8.8.8.8:443" || p.Src.Addr().String() != "10.0.0.2" {
+		t.Errorf("the first refused packet is %+v, %v", p, err)
+	}
+	go func() { time.Sleep(20 * time.Millisecond); r.Close() }()
+	if p, err := r.Next(); !errors.Is(err, os.ErrClosed) {
+		t.Errorf("then %+v, %v; want no other", p, err)
+	}
+}
