@@ -3,6 +3,7 @@ package jail
 import (
 	"context"
 	"fmt"
+	"net/netip"
 	"sync"
 
 	"glasshouse/fault"
@@ -70,13 +71,14 @@ type Mark struct {
 
 // A Sight is how the host's kernel knows a running jail.
 type Sight struct {
-	PID       int    // its init
-	Cgroup    uint64 // by which tracing knows it; 0 if it has no cgroup of the second generation
-	CgroupDir string // of the second generation, "" is none
-	Link      string // the host's end of its wire; "" is none
-	Door      string // the network namespace in which the daemon listens for it; "" is none
-	Again     bool   // an earlier daemon let go of it while it ran
-	Restored  bool   // its processes are a snapshot's, and have not run yet
+	PID       int        // its init
+	Cgroup    uint64     // by which tracing knows it; 0 if it has no cgroup of the second generation
+	CgroupDir string     // of the second generation, "" is none
+	Link      string     // the host's end of its wire; "" is none
+	Door      string     // the network namespace in which the daemon listens for it; "" is none
+	Address   netip.Addr // where others of its group see it; zero is none
+	Again     bool       // an earlier daemon let go of it while it ran
+	Restored  bool       // its processes are a snapshot's, and have not run yet
 
 	// Freeze and Thaw hold the jail, beside and below a pause that somebody
 	// asked for. Nil where the backend cannot.

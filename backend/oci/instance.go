@@ -86,7 +86,10 @@ func (i *instance) Sight() jail.Sight {
 	switch i.plan.Network {
 	case jail.Full:
 		s.Link = netns.Link(string(i.plan.ID))
-	case jail.Proxied, jail.Bridged:
+	case jail.Bridged:
+		s.Address, _ = netns.Transit(i.backend.cfg.Transit, i.backend.address(i.plan)) // it was made with it
+		s.Door = netns.Door(i.backend.netnsPath(i.plan))
+	case jail.Proxied:
 		s.Door = netns.Door(i.backend.netnsPath(i.plan))
 	}
 	return s

@@ -28,7 +28,7 @@ func (m *making) makeNetwork(ctx context.Context) error {
 		Path:  b.netnsPath(p),
 		Reach: reaches[p.Network],
 		Group: b.groupPath(p),
-		Index: int(p.IDs.First/p.IDs.Count) % addresses(b.cfg.Transit),
+		Index: b.address(p),
 		Pool:  b.cfg.Transit,
 	})
 	if err != nil {
@@ -36,6 +36,11 @@ func (m *making) makeNetwork(ctx context.Context) error {
 	}
 	m.netns = n.Path
 	return nil
+}
+
+// address is the number of the jail's address among those of the pool.
+func (b *Backend) address(p jail.Plan) int {
+	return int(p.IDs.First/p.IDs.Count) % addresses(b.cfg.Transit)
 }
 
 // reaches are the networks that jails may have.

@@ -75,18 +75,17 @@ const (
 	Full                 // outward through the host
 )
 
-// transit returns the jail's transit address.
-func (o Options) transit() (netip.Addr, error) {
-	pool := o.Pool
+// Transit returns the address of a pool that is a jail's. Of no pool it is Pool.
+func Transit(pool netip.Prefix, index int) (netip.Addr, error) {
 	if !pool.IsValid() {
 		pool = Pool
 	}
-	if !pool.Addr().Is4() || o.Index < 0 || o.Index >= 1<<(32-pool.Bits())-2 {
-		return netip.Addr{}, fault.Newf(fault.Exhausted, "netns.Create", pool.String(), "no address %d in the pool", o.Index)
+	if !pool.Addr().Is4() || index < 0 || index >= 1<<(32-pool.Bits())-2 {
+		return netip.Addr{}, fault.Newf(fault.Exhausted, "netns.Create", pool.String(), "no address %d in the pool", index)
 	}
 	a := pool.Masked().Addr().As4()
 	n := uint32(a[0])<<24 | uint32(a[1])<<16 | uint32(a[2])<<8 | uint32(a[3])
-	n += uint32(o.Index) + 1
+	n += uint32(index) + 1
 	return netip.AddrFrom4([4]byte{byte(n >> 24), byte(n >> 16), byte(n >> 8), byte(n)}), nil
 }
 
@@ -107,7 +106,7 @@ func Create(ctx context.Context, name string, o Options) (_ *Net, err error) {
 	}
 	n := &Net{Name: name, Path: o.Path}
 	if o.Reach == Full || o.Reach == Grouped {
-		if n.Transit, err = o.transit(); err != nil {
+		if n.Transit, err = Transit(o.Pool, o.Index); err != nil {
 			return nil, err
 		}
 	}
