@@ -1,0 +1,251 @@
+package pages
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// A branch is one jail: the address spaces that its processes have, and will
+// have as they fork.
+type branch struct {
+	server *Server
+	name   string
+	marker string // a file that is there as long as the branch needs the server
+	tasks  Map
+	dir    string
+
+	socket *net.UnixListener
+	gone   chan struct{} // closed when it needs the server no more, or has lost it
+
+	mu     sync.Mutex
+	spaces map[*space]struct{} // guarded by mu
+	whole  bool                // all its processes are made. guarded by mu
+	ended  bool                // gone is closed. guarded by mu
+	err    error               // why memory is lost. guarded by mu
+}
+
+// The names are CRIU's: it connects there from its working directory.
+const (
+	restorerSocket = "lazy-pages.socket"
+	mapFile        = "lazy.map"
+)
+
+// newBranch listens for who makes the processes.
+func (s *Server) newBranch(name, dir, marker string) (*branch, error) {
+	encoded, err := os.ReadFile(filepath.Join(dir, mapFile))
+	if err != nil {
+		return nil, err
+	}
+	b := &branch{server: s, name: name, marker: marker, dir: dir, gone: make(chan struct{}), spaces: map[*space]struct{}{}}
+	if b.tasks, err = Decode(encoded, pageSize); err != nil {
+		return nil, fmt.Errorf("%s: %w", mapFile, err)
+	}
+	for _, t := range b.tasks { // now, while they are sure to be there
+		if _, err := s.mapped(dir, t); err != nil {
+			return nil, err
+		}
+	}
+	if b.socket, err = listen(filepath.Join(dir, restorerSocket)); err != nil {
+		return nil, err
+	}
+	return b, nil
+}
+
+// receive has the address spaces handed over as the processes are made.
+func (b *branch) receive() {
+	err := b.receiveAll()
+	b.socket.Close()
+	b.mu.Lock()
+	if err != nil {
+		b.end(err)
+	} else {
+		b.whole = true
+		b.settle()
+	}
+	spaces := b.all()
+	b.mu.Unlock()
+	for _, s := range spaces {
+		if err != nil {
+			s.fd.Close()
+		} else {
+			s.hurry()
+		}
+	}
+}
+
+// finished is what the restorer sends when all processes are made.
+const finished = 0x52535446
+
+func (b *branch) receiveAll() error {
+	conn, err := b.socket.AcceptUnix()
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	for {
+		var word [4]byte
+		if _, err := io.ReadFull(conn, word[:]); err != nil {
+			return fmt.Errorf("the processes were not made: %w", err)
+		}
+		pid := binary.NativeEndian.Uint32(word[:])
+		switch {
+		case pid == finished:
+			return nil
+		case int32(pid) <= 0: // a zombie, which has no memory
+			continue
+		}
+		fd, err := receiveFile(conn)
+		if err != nil {
+			return fmt.Errorf("the address space of process %d: %w", pid, err)
+		}
+		t, err := b.tasks.task(int(pid))
+		var file []byte
+		if err == nil {
+			file, err = b.server.mapped(b.dir, t)
+		}
+		if err != nil {
+			fd.Close()
+			return err
+		}
+		b.add(&space{branch: b, file: file, fd: fd, soon: t.Soon, missing: slices.Clone(runs(t.Runs))})
+	}
+}
+
+// receiveFile receives a descriptor, which comes with one byte.
+func receiveFile(conn *net.UnixConn) (*os.File, error) {
+	oob := make([]byte, unix.CmsgSpace(4))
+	n, oobn, _, _, err := conn.ReadMsgUnix(make([]byte, 1), oob)
+	if err != nil || n == 0 {
+		return nil, errors.Join(err, io.ErrUnexpectedEOF)
+	}
+	messages, err := unix.ParseSocketControlMessage(oob[:oobn])
+	if err != nil || len(messages) != 1 {
+		return nil, errors.Join(err, errors.New("no descriptor came"))
+	}
+	fds, err := unix.ParseUnixRights(&messages[0])
+	if err != nil || len(fds) != 1 {
+		return nil, errors.Join(err, errors.New("not one descriptor came"))
+	}
+	unix.CloseOnExec(fds[0])
+	return os.NewFile(uintptr(fds[0]), "userfaultfd"), nil
+}
+
+// add serves one more address space.
+func (b *branch) add(s *space) {
+	b.mu.Lock()
+	b.spaces[s] = struct{}{}
+	many := len(b.spaces)
+	b.mu.Unlock()
+	if many%crowd == 0 {
+		b.server.look()
+	}
+	go s.run()
+}
+
+// crowd is after how many address spaces it is asked which of them are still
+// there: of one whose process has ended, or runs another program, nobody tells.
+const crowd = 64
+
+// drop forgets an address space.
+func (b *branch) drop(s *space) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	delete(b.spaces, s)
+	b.settle()
+}
+
+// settle ends the branch if nothing is left to be given. The caller holds mu, as
+// for end.
+func (b *branch) settle() {
+	if b.whole && len(b.spaces) == 0 && b.err == nil {
+		b.end(nil)
+	}
+}
+
+// lose says that the branch's memory cannot be given.
+func (b *branch) lose(err error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.end(err)
+}
+
+func (b *branch) end(err error) {
+	if b.ended {
+		return
+	}
+	b.ended, b.err = true, err
+	if err == nil {
+		os.Remove(b.marker) // who is told, next, need not look for us again
+	}
+	close(b.gone)
+	if err == nil || !b.whole {
+		b.server.forget(b)
+	}
+}
+
+func (b *branch) all() (all []*space) {
+	for s := range b.spaces {
+		all = append(all, s)
+	}
+	return all
+}
+
+func (b *branch) now() []*space {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.all()
+}
+
+// look forgets the address spaces that have no process any more.
+func (b *branch) look() {
+	b.mu.Lock()
+	whole := b.whole
+	b.mu.Unlock()
+	if !whole { // what is being made is not yet where it will be
+		return
+	}
+	for _, s := range b.now() {
+		s.alive()
+	}
+}
+
+// fill gives all that is missing, also what processes that are forked meanwhile
+// would miss.
+func (b *branch) fill() error {
+	for {
+		idle := true
+		for _, s := range b.now() {
+			if s.fill() {
+				idle = false
+			}
+		}
+		select {
+		case <-b.gone:
+			b.mu.Lock()
+			defer b.mu.Unlock()
+			return b.err
+		default:
+		}
+		if idle {
+			time.Sleep(again)
+		}
+	}
+}
+
+// left returns how much is missing.
+func (b *branch) left() (n int64) {
+	for _, s := range b.now() {
+		n += s.left()
+	}
+	return n
+}

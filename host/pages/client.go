@@ -1,0 +1,209 @@
+package pages
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// socketFD is where a server finds the socket that it is to serve.
+const socketFD = 3
+
+// Start starts a server, a program that calls Main with its last argument, for the
+// socket at sock, which that is. What was there before is replaced. What the server
+// has to say at a violent end is in sock.log. It returns the server's pid; the
+// server outlives this process.
+func Start(sock string, argv ...string) (pid int, err error) {
+	if err := os.Remove(sock); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return 0, err
+	}
+	l, err := listen(sock)
+	if err != nil {
+		return 0, err
+	}
+	l.SetUnlinkOnClose(false)
+	defer l.Close()
+	f, err := l.File()
+	if err != nil {
+		return 0, err
+	}
+	defer f.Close()
+	log, err := os.Create(sock + ".log")
+	if err != nil {
+		return 0, err
+	}
+	defer log.Close()
+	cmd := exec.Command(argv[0], append(argv[1:], sock)...)
+	cmd.Stderr = log
+	cmd.Dir = "/"
+	cmd.Env = []string{}
+	cmd.ExtraFiles = []*os.File{f}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	if err := cmd.Start(); err != nil {
+		return 0, fmt.Errorf("start the server of memory: %w", err)
+	}
+	go cmd.Wait()
+	return cmd.Process.Pid, nil
+}
+
+// listen listens at a path of any length.
+func listen(path string) (l *net.UnixListener, err error) {
+	err = near(path, func(short string) error {
+		l, err = net.ListenUnix("unix", &net.UnixAddr{Name: short, Net: "unix"})
+		return err
+	})
+	if err == nil {
+		l.SetUnlinkOnClose(false)
+	}
+	return l, err
+}
+
+// near calls f with a short name for path: that of a socket has at most 107 bytes.
+func near(path string, f func(short string) error) error {
+	dir, err := os.Open(filepath.Dir(path))
+	if err != nil {
+		return err
+	}
+	defer dir.Close()
+	return f(fmt.Sprintf("/proc/self/fd/%d/%s", dir.Fd(), filepath.Base(path)))
+}
+
+// A Client talks to the server at a socket.
+type Client struct {
+	Sock string
+}
+
+// ErrNone is that of a branch that the server does not know: it needs nothing.
+var ErrNone = errors.New("the server has no such branch")
+
+// ask sends one request and returns the answer, on a connection that stays open.
+func (c Client) ask(ctx context.Context, q request) (conn net.Conn, r reply, err error) {
+	err = near(c.Sock, func(short string) error {
+		var d net.Dialer
+		conn, err = d.DialContext(ctx, "unix", short)
+		return err
+	})
+	if err != nil {
+		return nil, r, err
+	}
+	stop := context.AfterFunc(ctx, func() { conn.SetDeadline(time.Unix(1, 0)) })
+	defer stop()
+	err = json.NewEncoder(conn).Encode(q)
+	if err == nil {
+		err = json.NewDecoder(conn).Decode(&r)
+	}
+	if err != nil {
+		err = errors.Join(context.Cause(ctx), fmt.Errorf("the server of memory: %w", err))
+	}
+	if err == nil && r.Error != "" {
+		err = errors.New(r.Error)
+	}
+	if err == nil && r.None {
+		err = ErrNone
+	}
+	if err != nil {
+		conn.Close()
+		return nil, r, err
+	}
+	return conn, r, nil
+}
+
+// A Branch is a jail that is about to be made from images in Dir, where its Map is
+// and CRIU works.
+type Branch struct {
+	Name   string
+	Dir    string
+	Marker string // a file that the server removes when the branch needs it no more
+}
+
+// PutMap writes the map for a branch to be made from the images in dir.
+func PutMap(dir string, m Map) error {
+	return os.WriteFile(filepath.Join(dir, mapFile), m.Encode(), 0o600)
+}
+
+// Serve has the server wait for the processes of a branch. Until they are made,
+// closing the Watch calls it off.
+func (c Client) Serve(ctx context.Context, b Branch) (*Watch, error) {
+	conn, _, err := c.ask(ctx, request{Op: "serve", Name: b.Name, Dir: b.Dir, Marker: b.Marker})
+	if err != nil {
+		return nil, err
+	}
+	return &Watch{conn}, nil
+}
+
+// Watch returns a Watch of a branch that an earlier process had served.
+func (c Client) Watch(ctx context.Context, name string) (*Watch, error) {
+	conn, _, err := c.ask(ctx, request{Op: "watch", Name: name})
+	if err != nil {
+		return nil, err
+	}
+	return &Watch{conn}, nil
+}
+
+// Fill has all memory of a branch be there. When it returns, the branch needs the
+// server no more.
+func (c Client) Fill(ctx context.Context, name string) error {
+	conn, _, err := c.ask(ctx, request{Op: "fill", Name: name})
+	if err == nil {
+		conn.Close()
+	}
+	if errors.Is(err, ErrNone) {
+		return nil
+	}
+	return err
+}
+
+// Left returns how much memory of a branch is missing.
+func (c Client) Left(ctx context.Context, name string) (int64, error) {
+	conn, r, err := c.ask(ctx, request{Op: "left", Name: name})
+	if err == nil {
+		conn.Close()
+	}
+	if errors.Is(err, ErrNone) {
+		return 0, nil
+	}
+	return r.Left, err
+}
+
+// A Watch learns what comes of a branch.
+type Watch struct {
+	conn net.Conn
+}
+
+// Wait returns nil when the branch needs the server no more, net.ErrClosed after
+// Close, and any other error if its memory is lost.
+func (w *Watch) Wait() error {
+	var r reply
+	err := json.NewDecoder(w.conn).Decode(&r)
+	switch {
+	case err == nil && r.Error != "":
+		return errors.New(r.Error)
+	case err == nil, errors.Is(err, net.ErrClosed):
+		return err
+	}
+	return errors.New("the server of its memory is gone")
+}
+
+// Close ends the watch. The branch is served on.
+func (w *Watch) Close() error { return w.conn.Close() }
+
+// InUse reports whether a server has a file with pages mapped, whose memory is
+// then not free when it is removed.
+func InUse(name string) bool {
+	f, err := os.Open(name)
+	if err != nil {
+		return false
+	}
+	defer f.Close()
+	return unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB) == unix.EWOULDBLOCK
+}

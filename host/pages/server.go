@@ -1,0 +1,276 @@
+package pages
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// A Server gives branches of one set of images their memory.
+type Server struct {
+	socket *net.UnixListener
+	path   string        // of the socket
+	wake   chan struct{} // capacity 1: somebody may have ended
+
+	mu       sync.Mutex
+	branches map[string]*branch // guarded by mu
+	files    map[node]*content  // guarded by mu
+	used     time.Time          // when there last was a branch. guarded by mu
+	closing  bool               // no branch is taken any more. guarded by mu
+}
+
+type node struct{ dev, ino uint64 }
+
+// A content is what a file holds, mapped as long as the server lives. The file
+// stays open and locked: InUse sees that, and that it takes memory.
+type content struct {
+	b []byte
+	f *os.File
+}
+
+const (
+	lookEvery = 5 * time.Second
+	idleTime  = 30 * time.Second // for which a server waits for another branch
+)
+
+// Main is the server's process: it takes over the socket that Start made for it at
+// path, and ends when it has had no branch for a while.
+func Main(path string) error {
+	var most unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &most); err == nil {
+		most.Cur = max(most.Max, 1<<20) // every process that forks takes one
+		most.Max = most.Cur
+		_ = unix.Setrlimit(unix.RLIMIT_NOFILE, &most) // without the power to, it stays as it is
+	}
+	f := os.NewFile(socketFD, "socket")
+	l, err := net.FileListener(f)
+	if err != nil {
+		return fmt.Errorf("take over the socket: %w", err)
+	}
+	f.Close()
+	unix.CloseOnExec(socketFD)
+	socket, ok := l.(*net.UnixListener)
+	if !ok {
+		return errors.New("the socket is not a unix socket")
+	}
+	socket.SetUnlinkOnClose(false) // it knows itself by another path
+	s := &Server{
+		socket: socket, path: path, wake: make(chan struct{}, 1),
+		branches: map[string]*branch{}, files: map[node]*content{}, used: time.Now(),
+	}
+	go s.watch()
+	return s.serve()
+}
+
+// serve answers until the socket is closed.
+func (s *Server) serve() error {
+	for {
+		conn, err := s.socket.AcceptUnix()
+		if errors.Is(err, net.ErrClosed) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		go s.talk(conn)
+	}
+}
+
+// watch looks now and then who has ended, and ends the server that nobody needs.
+func (s *Server) watch() {
+	tick := time.NewTicker(lookEvery)
+	for {
+		select {
+		case <-tick.C:
+		case <-s.wake:
+		}
+		s.mu.Lock()
+		var all []*branch
+		for _, b := range s.branches {
+			all = append(all, b)
+		}
+		if len(all) > 0 {
+			s.used = time.Now()
+		}
+		idle := time.Since(s.used) > idleTime
+		s.closing = idle
+		s.mu.Unlock()
+		for _, b := range all {
+			b.look()
+		}
+		if idle {
+			// Whoever comes before the name is gone is hung up on, and starts another.
+			os.Remove(s.path)
+			os.Remove(s.path + ".log")
+			s.socket.Close()
+			return
+		}
+	}
+}
+
+func (s *Server) look() {
+	select {
+	case s.wake <- struct{}{}:
+	default:
+	}
+}
+
+func (s *Server) forget(b *branch) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.branches[b.name] == b {
+		delete(s.branches, b.name)
+	}
+	s.used = time.Now()
+}
+
+// mapped returns the file of a task's pages.
+func (s *Server) mapped(dir string, t Task) ([]byte, error) {
+	if len(t.Runs) == 0 {
+		return nil, nil
+	}
+	if filepath.Base(t.File) != t.File {
+		return nil, fmt.Errorf("%q is not the name of a file with pages", t.File)
+	}
+	f, err := os.Open(filepath.Join(dir, t.File))
+	if err != nil {
+		return nil, err
+	}
+	var st unix.Stat_t
+	if err := unix.Fstat(int(f.Fd()), &st); err != nil {
+		f.Close()
+		return nil, err
+	}
+	for _, r := range t.Runs {
+		if n := int64(r.End - r.Start); n > st.Size || r.Off > st.Size-n {
+			f.Close()
+			return nil, fmt.Errorf("%s is cut short", t.File)
+		}
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	of := node{uint64(st.Dev), st.Ino}
+	if c, ok := s.files[of]; ok {
+		f.Close()
+		return c.b, nil
+	}
+	b, err := unix.Mmap(int(f.Fd()), 0, int(st.Size), unix.PROT_READ, unix.MAP_SHARED)
+	if err == nil {
+		err = unix.Flock(int(f.Fd()), unix.LOCK_SH|unix.LOCK_NB)
+	}
+	if err != nil {
+		f.Close()
+		return nil, fmt.Errorf("map %s: %w", t.File, err)
+	}
+	s.files[of] = &content{b, f}
+	return b, nil
+}
+
+// A request is what a Client asks for.
+type request struct {
+	Op     string `json:"op"` // serve, watch, fill, left
+	Name   string `json:"name"`
+	Dir    string `json:"dir,omitempty"`
+	Marker string `json:"marker,omitempty"`
+}
+
+// A reply is what it is answered, and on the connection of serve and watch, what
+// comes of the branch in the end.
+type reply struct {
+	PID   int    `json:"pid"`
+	Left  int64  `json:"left,omitempty"`
+	None  bool   `json:"none,omitempty"` // there is no such branch
+	Error string `json:"error,omitempty"`
+}
+
+// talk answers one connection.
+func (s *Server) talk(conn *net.UnixConn) {
+	defer conn.Close()
+	var q request
+	if json.NewDecoder(conn).Decode(&q) != nil {
+		return
+	}
+	say := func(r reply, err error) {
+		r.PID = os.Getpid()
+		if err != nil {
+			r.Error = err.Error()
+		}
+		json.NewEncoder(conn).Encode(r)
+	}
+	if q.Op == "serve" {
+		s.take(conn, q, say)
+		return
+	}
+	s.mu.Lock()
+	b := s.branches[q.Name]
+	s.mu.Unlock()
+	switch {
+	case b == nil:
+		say(reply{None: true}, nil)
+	case q.Op == "watch":
+		say(reply{}, nil)
+		b.await(conn, say)
+	case q.Op == "fill":
+		say(reply{}, b.fill())
+	case q.Op == "left":
+		b.look()
+		say(reply{Left: b.left()}, nil)
+	default:
+		say(reply{}, errors.New("unknown operation "+strconv.Quote(q.Op)))
+	}
+}
+
+// take begins to serve a branch. If whoever asked for it goes before its processes
+// are made, they never will be.
+func (s *Server) take(conn *net.UnixConn, q request, say func(reply, error)) {
+	b, err := s.newBranch(q.Name, q.Dir, q.Marker)
+	if err == nil {
+		s.mu.Lock()
+		switch {
+		case s.closing:
+			s.mu.Unlock()
+			b.socket.Close()
+			return
+		case s.branches[q.Name] != nil:
+			err = errors.New("there is a branch of that name")
+			b.socket.Close()
+		default:
+			s.branches[q.Name] = b
+		}
+		s.mu.Unlock()
+	}
+	say(reply{}, err)
+	if err != nil {
+		return
+	}
+	go b.receive()
+	b.await(conn, say)
+}
+
+// await tells whoever is at the other end what comes of the branch, if he waits
+// for it.
+func (b *branch) await(conn *net.UnixConn, say func(reply, error)) {
+	left := make(chan struct{})
+	go func() {
+		defer close(left)
+		conn.Read(make([]byte, 1)) // nothing is ever sent
+	}()
+	select {
+	case <-b.gone:
+		b.mu.Lock()
+		err := b.err
+		b.mu.Unlock()
+		say(reply{}, err)
+	case <-left:
+		b.socket.Close() // which ends receive, if it still waits
+		b.server.look()
+	}
+}

@@ -1,0 +1,70 @@
+package pages
+
+import (
+	"encoding/binary"
+	"os"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// What linux/userfaultfd.h says.
+const (
+	ioctlCopy = 0xc028aa03
+	ioctlZero = 0xc020aa04
+	ioctlWake = 0x8010aa02
+
+	messageSize = 32
+
+	eventFault  = 0x12
+	eventFork   = 0x13
+	eventRemap  = 0x14
+	eventRemove = 0x15
+	eventUnmap  = 0x16
+)
+
+// A message is what the kernel says happens to an address space.
+type message [messageSize]byte
+
+func (m *message) event() byte      { return m[0] }
+func (m *message) arg(i int) uint64 { return binary.NativeEndian.Uint64(m[8+8*i:]) }
+
+// fork returns the descriptor of the child's address space.
+func (m *message) fork() int { return int(binary.NativeEndian.Uint32(m[8:])) }
+
+// fault returns the address that was touched.
+func (m *message) fault() uint64 { return m.arg(1) }
+
+// copyIn copies memory to addr, and returns how much. What waits for it goes on.
+func copyIn(f *os.File, addr uint64, from []byte) (n int64, err error) {
+	arg := struct{ dst, src, n, mode, copied uint64 }{dst: addr, src: uint64(uintptr(unsafe.Pointer(&from[0]))), n: uint64(len(from))}
+	err = ioctl(f, ioctlCopy, unsafe.Pointer(&arg))
+	return max(0, int64(arg.copied)), err
+}
+
+// zeroIn has the page at addr be there and hold zeros.
+func zeroIn(f *os.File, addr, page uint64) error {
+	arg := struct{ start, n, mode, zeroed uint64 }{start: addr, n: page}
+	return ioctl(f, ioctlZero, unsafe.Pointer(&arg))
+}
+
+// wake has those who wait for the page at addr look again.
+func wake(f *os.File, addr, page uint64) error {
+	arg := struct{ start, n uint64 }{addr, page}
+	return ioctl(f, ioctlWake, unsafe.Pointer(&arg))
+}
+
+func ioctl(f *os.File, req uintptr, arg unsafe.Pointer) error {
+	conn, err := f.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var errno unix.Errno
+	err = conn.Control(func(fd uintptr) {
+		_, _, errno = unix.Syscall(unix.SYS_IOCTL, fd, req, uintptr(arg))
+	})
+	if err == nil && errno != 0 {
+		return errno
+	}
+	return err
+}
