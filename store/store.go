@@ -34,6 +34,8 @@ type Store struct {
 	read, write *sql.DB // two pools on one SQLite file, one on PostgreSQL
 	postgres    bool
 	process     string // tells this process's claims from those of one that died
+	path        string // of the SQLite file; "" if there is none
+	chain       Chain
 }
 
 // Open opens the database that where names, and brings its schema up to date.
@@ -44,6 +46,7 @@ func Open(ctx context.Context, where string) (*Store, error) {
 	if err := s.connect(where); err != nil {
 		return nil, err
 	}
+	s.chain = Chain{ChainReader: ChainReader{s.read}, s: s}
 	if err := s.migrateWhenFree(ctx); err != nil {
 		return nil, errors.Join(fmt.Errorf("open database: %w", err), s.Close())
 	}
@@ -110,6 +113,7 @@ func (s *Store) connectSQLite(path string) error {
 	if err != nil {
 		return err
 	}
+	s.path = path
 	// SQLite makes the file with the umask's mode, and its journal with the
 	// file's. Environments of jails may hold secrets: nobody else reads it.
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)

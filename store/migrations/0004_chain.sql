@@ -10,7 +10,6 @@ CREATE TABLE chain_entries (
 	session    TEXT,
 	run        TEXT,
 	capability TEXT,
-	agent      TEXT,
 	line       TEXT NOT NULL,
 	nodes      TEXT NOT NULL
 );

@@ -1,0 +1,430 @@
+package chain
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"strconv"
+	"unicode/utf16"
+	"unicode/utf8"
+
+	"glasshouse/fault"
+)
+
+// maxDepth is how deep arrays and objects may lie in each other: a stranger's
+// bytes must not choose how much stack is used.
+const maxDepth = 64
+
+// Canonical returns the one way to write a JSON value that RFC 8785 allows.
+//
+// It is strict where others would guess, for two readers must not disagree about
+// what was hashed: a key twice in one object, half of a surrogate pair, bytes
+// that are not UTF-8, and an integer that a double cannot hold are Invalid.
+func Canonical(data []byte) ([]byte, error) { return canonical(data, 0) }
+
+// canonical is Canonical for a value that lies in depth others.
+func canonical(data []byte, depth int) ([]byte, error) {
+	p := parser{in: data}
+	p.space()
+	out, err := p.value(make([]byte, 0, len(data)), depth)
+	if err == nil {
+		if p.space(); p.at != len(p.in) {
+			err = errors.New("there is more behind it")
+		}
+	}
+	if err != nil {
+		return nil, fault.Newf(fault.Invalid, "chain.Canonical", "", "not JSON that can be kept: byte %d: %w", p.at, err)
+	}
+	return out, nil
+}
+
+// A parser reads JSON and writes it canonically.
+type parser struct {
+	in []byte
+	at int
+}
+
+func (p *parser) space() {
+	for p.at < len(p.in) {
+		switch p.in[p.at] {
+		case ' ', '\t', '\n', '\r':
+			p.at++
+		default:
+			return
+		}
+	}
+}
+
+// next returns the byte p is at, or 0 at the end: no token begins with it.
+func (p *parser) next() byte {
+	if p.at < len(p.in) {
+		return p.in[p.at]
+	}
+	return 0
+}
+
+func (p *parser) value(out []byte, depth int) ([]byte, error) {
+	if depth > maxDepth {
+		return nil, fmt.Errorf("more than %d values in each other", maxDepth)
+	}
+	switch c := p.next(); {
+	case c == '{':
+		return p.object(out, depth)
+	case c == '[':
+		return p.array(out, depth)
+	case c == '"':
+		s, err := p.text()
+		if err != nil {
+			return nil, err
+		}
+		return appendString(out, s), nil
+	case c == '-' || c >= '0' && c <= '9':
+		token := number(p.in[p.at:])
+		if token == 0 {
+			return nil, errors.New("not a number")
+		}
+		out, err := appendNumber(out, p.in[p.at:p.at+token])
+		p.at += token
+		return out, err
+	}
+	for _, word := range []string{"true", "false", "null"} {
+		if bytes.HasPrefix(p.in[p.at:], []byte(word)) {
+			p.at += len(word)
+			return append(out, word...), nil
+		}
+	}
+	return nil, errors.New("no value begins here")
+}
+
+func (p *parser) array(out []byte, depth int) ([]byte, error) {
+	out = append(out, '[')
+	p.at++
+	if p.space(); p.next() == ']' {
+		p.at++
+		return append(out, ']'), nil
+	}
+	for {
+		var err error
+		p.space()
+		if out, err = p.value(out, depth+1); err != nil {
+			return nil, err
+		}
+		p.space()
+		switch p.next() {
+		case ',':
+			out = append(out, ',')
+		case ']':
+			p.at++
+			return append(out, ']'), nil
+		default:
+			return nil, errors.New("want , or ]")
+		}
+		p.at++
+	}
+}
+
+// A member is a key of an object, and where it stands in the output.
+type member struct {
+	key      string
+	from, to int
+}
+
+func (p *parser) object(out []byte, depth int) ([]byte, error) {
+	out = append(out, '{')
+	p.at++
+	if p.space(); p.next() == '}' {
+		p.at++
+		return append(out, '}'), nil
+	}
+	start := len(out)
+	var members []member
+	for {
+		p.space()
+		if p.next() != '"' {
+			return nil, errors.New("want a key")
+		}
+		key, err := p.text()
+		if err != nil {
+			return nil, err
+		}
+		m := member{key: key, from: len(out)}
+		out = append(appendString(out, key), ':')
+		if p.space(); p.next() != ':' {
+			return nil, errors.New("want :")
+		}
+		p.at++
+		p.space()
+		if out, err = p.value(out, depth+1); err != nil {
+			return nil, err
+		}
+		m.to = len(out)
+		members = append(members, m)
+		p.space()
+		c := p.next()
+		if c != ',' && c != '}' {
+			return nil, errors.New("want , or }")
+		}
+		p.at++
+		if c == '}' {
+			out, err = sortMembers(out, start, members)
+			return append(out, '}'), err
+		}
+		out = append(out, ',')
+	}
+}
+
+// sortMembers puts the members that begin at start in order of their keys.
+func sortMembers(out []byte, start int, members []member) ([]byte, error) {
+	inOrder := true
+	for i := 1; i < len(members); i++ {
+		inOrder = inOrder && compareKeys(members[i-1].key, members[i].key) < 0
+	}
+	if inOrder {
+		return out, nil
+	}
+	slices.SortFunc(members, func(a, b member) int { return compareKeys(a.key, b.key) })
+	sorted := make([]byte, 0, len(out)-start)
+	for i, m := range members {
+		if i > 0 {
+			if members[i-1].key == m.key {
+				return nil, fmt.Errorf("the key %q is there twice", m.key)
+			}
+			sorted = append(sorted, ',')
+		}
+		sorted = append(sorted, out[m.from:m.to]...)
+	}
+	return append(out[:start], sorted...), nil
+}
+
+// compareKeys orders keys by their UTF-16 code units, as RFC 8785 wants. That is
+// the order of their bytes, but that what needs a surrogate pair comes before
+// U+E000 to U+FFFF.
+func compareKeys[T string | []byte](a, b T) int {
+	n := min(len(a), len(b))
+	for i := range n {
+		x, y := a[i], b[i]
+		if x == y {
+			continue
+		}
+		if min(x, y) >= 0xee && max(x, y) >= 0xf0 && min(x, y) < 0xf0 {
+			x, y = y, x
+		}
+		return int(x) - int(y)
+	}
+	return len(a) - len(b)
+}
+
+// text reads a string and returns what it says.
+func (p *parser) text() (string, error) {
+	p.at++
+	start := p.at
+	for p.at < len(p.in) && plain[p.in[p.at]] {
+		p.at++
+	}
+	if p.next() == '"' {
+		s := string(p.in[start:p.at])
+		p.at++
+		return s, nil
+	}
+	s := slices.Clone(p.in[start:p.at])
+	for p.at < len(p.in) {
+		switch c := p.in[p.at]; {
+		case c == '"':
+			p.at++
+			return string(s), nil
+		case c == '\\':
+			r, err := p.escape()
+			if err != nil {
+				return "", err
+			}
+			s = utf8.AppendRune(s, r)
+		case c < 0x20:
+			return "", errors.New("a control character in a string")
+		default:
+			r, n := utf8.DecodeRune(p.in[p.at:])
+			if r == utf8.RuneError && n == 1 {
+				return "", errors.New("not UTF-8")
+			}
+			s = append(s, p.in[p.at:p.at+n]...)
+			p.at += n
+		}
+	}
+	return "", errors.New("a string without end")
+}
+
+func (p *parser) escape() (rune, error) {
+	p.at++
+	c := p.next()
+	p.at++
+	switch c {
+	case '"', '\\', '/':
+		return rune(c), nil
+	case 'b':
+		return '\b', nil
+	case 'f':
+		return '\f', nil
+	case 'n':
+		return '\n', nil
+	case 'r':
+		return '\r', nil
+	case 't':
+		return '\t', nil
+	case 'u':
+		r, err := p.hex4()
+		if err != nil || !utf16.IsSurrogate(r) {
+			return r, err
+		}
+		if !bytes.HasPrefix(p.in[p.at:], []byte(`\u`)) {
+			return 0, errors.New("half of a surrogate pair")
+		}
+		p.at += 2
+		low, err := p.hex4()
+		if err != nil {
+			return 0, err
+		}
+		if r = utf16.DecodeRune(r, low); r == utf8.RuneError {
+			return 0, errors.New("half of a surrogate pair")
+		}
+		return r, nil
+	}
+	return 0, errors.New("no such escape")
+}
+
+func (p *parser) hex4() (rune, error) {
+	if len(p.in)-p.at < 4 {
+		return 0, errors.New("a string without end")
+	}
+	var r rune
+	for _, c := range p.in[p.at : p.at+4] {
+		d, ok := unhex(c)
+		if !ok {
+			return 0, errors.New("not four hexadecimal digits")
+		}
+		r = r<<4 | rune(d)
+	}
+	p.at += 4
+	return r, nil
+}
+
+func unhex(c byte) (byte, bool) {
+	switch {
+	case c >= '0' && c <= '9':
+		return c - '0', true
+	case c >= 'a' && c <= 'f':
+		return c - 'a' + 10, true
+	case c >= 'A' && c <= 'F':
+		return c - 'A' + 10, true
+	}
+	return 0, false
+}
+
+// plain are the bytes of ASCII that stand for themselves in a string.
+var plain = func() (t [256]bool) {
+	for c := 0x20; c < 0x80; c++ {
+		t[c] = c != '"' && c != '\\'
+	}
+	return t
+}()
+
+const hexDigits = "0123456789abcdef"
+
+// appendString writes a string, which must be UTF-8.
+func appendString(out []byte, s string) []byte {
+	out = append(out, '"')
+	from := 0
+	for i := 0; i < len(s); i++ {
+		c := s[i]
+		if c >= 0x20 && c != '"' && c != '\\' {
+			continue
+		}
+		out = append(out, s[from:i]...)
+		from = i + 1
+		if short := shortEscape(c); short != 0 {
+			out = append(out, '\\', short)
+		} else {
+			out = append(out, '\\', 'u', '0', '0', hexDigits[c>>4], hexDigits[c&15])
+		}
+	}
+	return append(append(out, s[from:]...), '"')
+}
+
+// shortEscape returns the letter that escapes c, or 0 if there is none.
+func shortEscape(c byte) byte {
+	switch c {
+	case '"', '\\':
+		return c
+	case '\b':
+		return 'b'
+	case '\t':
+		return 't'
+	case '\n':
+		return 'n'
+	case '\f':
+		return 'f'
+	case '\r':
+		return 'r'
+	}
+	return 0
+}
+
+// number returns how long the number is that b begins with, 0 if there is none.
+func number(b []byte) int {
+	i := 0
+	digits := func() bool {
+		from := i
+		for i < len(b) && b[i] >= '0' && b[i] <= '9' {
+			i++
+		}
+		return i > from
+	}
+	if i < len(b) && b[i] == '-' {
+		i++
+	}
+	if i < len(b) && b[i] == '0' {
+		i++
+	} else if !digits() {
+		return 0
+	}
+	if i < len(b) && b[i] == '.' {
+		i++
+		if !digits() {
+			return 0
+		}
+	}
+	if i < len(b) && (b[i] == 'e' || b[i] == 'E') {
+		i++
+		if i < len(b) && (b[i] == '+' || b[i] == '-') {
+			i++
+		}
+		if !digits() {
+			return 0
+		}
+	}
+	return i
+}
+
+// appendNumber writes a number as ECMAScript does, which is what RFC 8785 wants.
+func appendNumber(out, token []byte) ([]byte, error) {
+	f, err := strconv.ParseFloat(string(token), 64)
+	if err != nil { // out of range
+		return nil, fmt.Errorf("the number %.40s cannot be kept: write it as a string", token)
+	}
+	start := len(out)
+	switch abs := math.Abs(f); {
+	case f == 0:
+		out = append(out, '0') // -0 too
+	case abs < 1e-6 || abs >= 1e21:
+		out = strconv.AppendFloat(out, f, 'e', -1, 64)
+		if n := len(out); out[n-4] == 'e' && out[n-2] == '0' { // e-07 is e-7
+			out = append(out[:n-2], out[n-1])
+		}
+	default:
+		out = strconv.AppendFloat(out, f, 'f', -1, 64)
+	}
+	if !bytes.ContainsAny(token, ".eE") && f != 0 && !bytes.Equal(out[start:], token) {
+		return nil, fmt.Errorf("the integer %.40s cannot be kept exactly: write it as a string", token)
+	}
+	return out, nil
+}

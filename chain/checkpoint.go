@@ -1,0 +1,88 @@
+package chain
+
+import (
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"golang.org/x/mod/sumdb/note"
+
+	"glasshouse/fault"
+)
+
+// A Head is what a checkpoint says: with so many entries, the tree has this hash.
+type Head struct {
+	Size int64
+	Root Hash
+}
+
+// sign makes the checkpoint of a tree.
+func (k *Key) sign(h Head) (Checkpoint, error) {
+	msg, err := note.Sign(&note.Note{Text: h.text(k.signer.Name())}, k.signer)
+	if err != nil {
+		return Checkpoint{}, fmt.Errorf("sign a checkpoint: %w", err)
+	}
+	return Checkpoint{Size: h.Size, Note: string(msg)}, nil
+}
+
+func (h Head) text(origin string) string {
+	return fmt.Sprintf("%s\n%d\n%s\n", origin, h.Size, base64.StdEncoding.EncodeToString(h.Root[:]))
+}
+
+// Open returns what a checkpoint says, if p's key has signed it. Others may have
+// signed it as well.
+func (p Public) Open(text string) (Head, error) {
+	h, _, err := p.open(text)
+	return h, err
+}
+
+// openOwn is Open for a checkpoint that is as the key's owner wrote it, to the
+// byte.
+func (p Public) openOwn(text string) (Head, error) {
+	h, n, err := p.open(text)
+	if err != nil {
+		return h, err
+	}
+	own := n.Text + "\n— " + n.Sigs[0].Name + " " + n.Sigs[0].Base64 + "\n"
+	sig, err := base64.StdEncoding.Strict().DecodeString(n.Sigs[0].Base64)
+	if err != nil || own != text || n.Text != h.text(p.verifier.Name()) || base64.StdEncoding.EncodeToString(sig) != n.Sigs[0].Base64 {
+		return h, errors.New("it is not as it was written")
+	}
+	return h, nil
+}
+
+func (p Public) open(text string) (Head, *note.Note, error) {
+	n, err := note.Open([]byte(text), note.VerifierList(p.verifier))
+	if err != nil {
+		if _, ok := errors.AsType[*note.UnverifiedNoteError](err); ok {
+			err = fmt.Errorf("it is not signed by %s", p.text)
+		}
+		return Head{}, nil, fault.Newf(fault.Invalid, "chain.Open", "", "not a checkpoint of this chain: %w", err)
+	}
+	h, err := parseHead(n.Text, p.verifier.Name())
+	if err != nil {
+		return Head{}, nil, fault.Newf(fault.Invalid, "chain.Open", "", "not a checkpoint: %w", err)
+	}
+	return h, n, nil
+}
+
+// parseHead reads the text of a checkpoint. Behind the three lines that every one
+// has there may be more, which are no concern of ours.
+func parseHead(text, origin string) (h Head, err error) {
+	lines := strings.SplitN(text, "\n", 4)
+	if len(lines) < 4 || lines[0] != origin {
+		return h, fmt.Errorf("want the lines of %s", origin)
+	}
+	h.Size, err = strconv.ParseInt(lines[1], 10, 64)
+	if err != nil || h.Size <= 0 || h.Size > maxSeq || strconv.FormatInt(h.Size, 10) != lines[1] {
+		return h, fmt.Errorf("%.40q is no number of entries", lines[1])
+	}
+	root, err := base64.StdEncoding.Strict().DecodeString(lines[2])
+	if err != nil || len(root) != len(h.Root) || base64.StdEncoding.EncodeToString(root) != lines[2] {
+		return h, fmt.Errorf("%.80q is no hash", lines[2])
+	}
+	copy(h.Root[:], root)
+	return h, nil
+}

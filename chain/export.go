@@ -1,0 +1,308 @@
+package chain
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+)
+
+// An export is the whole chain as lines of canonical JSON: the entries, then
+// {"checkpoint":"…"} for each checkpoint, the last of which is of all entries,
+// then {"key":"…"}, the public key they are signed with.
+
+const (
+	checkpointStart = `{"checkpoint":`
+	keyStart        = `{"key":`
+	maxLine         = MaxBody + 16<<10
+)
+
+// Export writes the chain as it is now, and returns the checkpoint it ends with,
+// which is signed for it if need be.
+func (c *Chain) Export(ctx context.Context, w io.Writer) (Checkpoint, error) {
+	cp, err := c.Checkpoint(ctx)
+	if err != nil {
+		return cp, err
+	}
+	b := bufio.NewWriterSize(w, 1<<20)
+	if err := c.export(ctx, b, cp); err != nil {
+		return cp, fmt.Errorf("export the chain: %w", err)
+	}
+	if err := b.Flush(); err != nil {
+		return cp, fmt.Errorf("export the chain: %w", err)
+	}
+	return cp, nil
+}
+
+func (c *Chain) export(ctx context.Context, w *bufio.Writer, cp Checkpoint) error {
+	for after := int64(0); after < cp.Size; {
+		rows, err := c.store.Select(ctx, Query{After: after, Limit: int(min(pageLen, cp.Size-after))})
+		if err != nil {
+			return err
+		}
+		if len(rows) == 0 || rows[len(rows)-1].Seq > cp.Size {
+			return damaged(fmt.Errorf("entries are missing after %d", after))
+		}
+		for _, r := range rows {
+			w.WriteString(r.Line) // bufio remembers the error
+			w.WriteByte('\n')
+			after = r.Seq
+		}
+	}
+	next := checkpointsOf(ctx, c.store, 0, cp.Size)
+	for {
+		d, err := next()
+		if err != nil {
+			return err
+		}
+		if d == nil {
+			break
+		}
+		w.Write(tailLine(checkpointStart, d.note))
+	}
+	_, err := w.Write(tailLine(keyStart, c.key.public.text))
+	return err
+}
+
+// tailLine is a line behind the entries.
+func tailLine(start, text string) []byte {
+	return append(appendString([]byte(start), text), "}\n"...)
+}
+
+// VerifyExport verifies an export. If t has no key, the one in the export is
+// used, and the report says that it was not given: then it is only known that the
+// export has not been changed since somebody signed it. If the export cannot be
+// read that is an error; if it is wrong, the report says so.
+func VerifyExport(ctx context.Context, f io.ReadSeeker, t Trust) (Report, error) {
+	tail, err := readTail(f)
+	if err != nil {
+		return Report{}, fmt.Errorf("verify an export: %w", err)
+	}
+	given := t.Key.text != ""
+	if !given {
+		if t.Key, err = ParsePublic(tail.key); err != nil {
+			tail.unsigned()
+		}
+	}
+	if _, err := f.Seek(0, io.SeekStart); err != nil {
+		return Report{}, fmt.Errorf("verify an export: %w", err)
+	}
+	v := verifier{key: t.Key}
+	if v.due, err = seenAmong(t, tail.next()); err != nil {
+		return Report{}, err
+	}
+	bad, err := v.lines(ctx, io.LimitReader(f, tail.offset))
+	if bad == nil && err == nil {
+		bad = tail.bad
+	}
+	if bad == nil && err == nil {
+		bad, err = v.end()
+	}
+	if err != nil {
+		return Report{}, fmt.Errorf("verify an export: %w", err)
+	}
+	switch {
+	case bad != nil:
+	case tail.key != t.Key.text:
+		bad = &Bad{Line: tail.keyLine, Reason: "the export is signed with another key than the one given"}
+	case v.signed < v.seq:
+		bad = &Bad{Seq: v.signed + 1, Line: v.signed + 1, Reason: "no checkpoint vouches for it"}
+	}
+	return v.report(t.Key, given, bad), nil
+}
+
+// lines verifies the entries of an export.
+func (v *verifier) lines(ctx context.Context, r io.Reader) (*Bad, error) {
+	var bad *Bad
+	chunks := &chunker{r: r}
+	err := inOrder(ctx, func() (func() ([]checked, error), error) {
+		text, err := chunks.next()
+		if err != nil || len(text) == 0 {
+			return nil, err
+		}
+		return func() ([]checked, error) { return checkLines(text), nil }, nil
+	}, func(page []checked) (err error) {
+		for i := range page {
+			if bad, err = v.entry(&page[i]); err != nil {
+				return err
+			}
+			if bad != nil {
+				if bad.Line == 0 {
+					bad.Line = bad.Seq
+				}
+				return errStop
+			}
+		}
+		return nil
+	})
+	if bad != nil {
+		return bad, nil
+	}
+	return nil, err
+}
+
+func checkLines(text []byte) []checked {
+	out := make([]checked, 0, len(text)/300)
+	var room []byte
+	var f fields
+	for len(text) > 0 {
+		line := text
+		i := bytes.IndexByte(text, '\n')
+		c := checked{}
+		switch {
+		case i < 0:
+			c.bad = "its line has no end"
+			text = nil
+		case i > maxLine:
+			c.bad = "its line is too long"
+			text = nil
+		default:
+			line, text = text[:i], text[i+1:]
+			c.check(&f, line, &room)
+		}
+		out = append(out, c)
+	}
+	return out
+}
+
+// A chunker cuts what it reads into pieces of whole lines. The last may lack its
+// end, as may one that is longer than a line can be.
+type chunker struct {
+	r    io.Reader
+	rest []byte
+	err  error
+}
+
+const chunkLen = 1 << 20
+
+func (c *chunker) next() ([]byte, error) {
+	if c.err != nil {
+		return nil, ignoreEOF(c.err)
+	}
+	buf := make([]byte, len(c.rest), chunkLen+len(c.rest))
+	copy(buf, c.rest)
+	n, err := io.ReadFull(c.r, buf[len(buf):cap(buf)])
+	buf = buf[:len(buf)+n]
+	if err != nil {
+		if c.err = err; errors.Is(err, io.ErrUnexpectedEOF) {
+			c.err = io.EOF
+		}
+		return buf, ignoreEOF(c.err)
+	}
+	end := bytes.LastIndexByte(buf, '\n') + 1
+	if end == 0 {
+		c.err = io.EOF // checkLines will say that it is too long
+		return buf, nil
+	}
+	c.rest = buf[end:]
+	return buf[:end:end], nil
+}
+
+func ignoreEOF(err error) error {
+	if errors.Is(err, io.EOF) {
+		return nil
+	}
+	return err
+}
+
+// A tail is what an export has behind its entries.
+type tail struct {
+	offset      int64 // where it begins
+	checkpoints []*due
+	key         string
+	keyLine     int64
+	bad         *Bad // what is wrong with its form
+}
+
+// unsigned drops the checkpoints, for there is no key to look at them with.
+func (t *tail) unsigned() {
+	t.checkpoints = nil
+	if t.bad == nil {
+		t.bad = &Bad{Line: t.keyLine, Reason: "the public key cannot be read"}
+	}
+}
+
+func (t *tail) next() func() (*due, error) {
+	rest := t.checkpoints
+	return func() (*due, error) {
+		if len(rest) == 0 {
+			return nil, nil
+		}
+		d := rest[0]
+		rest = rest[1:]
+		return d, nil
+	}
+}
+
+// readTail finds the tail of an export and reads it. It has to be known before the
+// entries are: the tree is what it was at a checkpoint only once.
+func readTail(f io.ReadSeeker) (*tail, error) {
+	if _, err := f.Seek(0, io.SeekStart); err != nil {
+		return nil, err
+	}
+	t := &tail{}
+	lines := int64(0)
+	b := bufio.NewReaderSize(f, 1<<20)
+	began := false
+	long := false // in the middle of a line longer than the buffer
+	for {
+		line, err := b.ReadSlice('\n')
+		if err != nil && !errors.Is(err, io.EOF) && !errors.Is(err, bufio.ErrBufferFull) {
+			return nil, err
+		}
+		if !long {
+			lines++
+			began = began || bytes.HasPrefix(line, []byte(checkpointStart)) || bytes.HasPrefix(line, []byte(keyStart))
+			if began && len(line) > 0 {
+				t.line(line, lines)
+			}
+		}
+		if !began {
+			t.offset += int64(len(line))
+		}
+		if err != nil && !errors.Is(err, bufio.ErrBufferFull) {
+			break
+		}
+		long = err != nil
+	}
+	if t.bad == nil && t.key == "" {
+		t.bad = &Bad{Line: lines, Reason: "the export has no end: there is no public key"}
+	}
+	return t, nil
+}
+
+// line reads one line of the tail.
+func (t *tail) line(line []byte, number int64) {
+	if t.bad != nil {
+		return
+	}
+	var text struct {
+		Checkpoint *string `json:"checkpoint"`
+		Key        *string `json:"key"`
+	}
+	err := json.Unmarshal(line, &text)
+	switch {
+	case err == nil && t.key == "" && text.Checkpoint != nil && bytes.Equal(line, tailLine(checkpointStart, *text.Checkpoint)):
+		size, ok := claimedSize(*text.Checkpoint)
+		if !ok || len(t.checkpoints) > 0 && size <= t.checkpoints[len(t.checkpoints)-1].size {
+			t.bad = &Bad{Line: number, Reason: "no checkpoint, or one out of order"}
+			return
+		}
+		t.checkpoints = append(t.checkpoints, &due{size: size, note: *text.Checkpoint, line: number})
+	case err == nil && t.key == "" && text.Key != nil && *text.Key != "" && bytes.Equal(line, tailLine(keyStart, *text.Key)):
+		t.key, t.keyLine = *text.Key, number
+	default:
+		t.bad = &Bad{Line: number, Reason: "neither a checkpoint nor the public key, where only these can be"}
+	}
+}
+
+// claimedSize is what a checkpoint says of itself, before its signature is looked
+// at.
+func claimedSize(note string) (int64, bool) {
+	first, _, _ := bytes.Cut([]byte(note), []byte("\n"))
+	head, err := parseHead(note, string(first))
+	return head.Size, err == nil
+}

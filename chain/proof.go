@@ -1,0 +1,120 @@
+package chain
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+
+	"golang.org/x/mod/sumdb/tlog"
+
+	"glasshouse/fault"
+)
+
+// An Inclusion proves to who has the public key that an entry is in the chain:
+// Path leads from the entry to the hash that the checkpoint signed, as in RFC
+// 6962. In JSON the hashes of a path are base64, as in the checkpoint.
+type Inclusion struct {
+	Entry      Entry       `json:"entry"`
+	Path       []tlog.Hash `json:"path"`
+	Checkpoint string      `json:"checkpoint"`
+}
+
+// A Consistency proves that the chain that From was signed over is a part of the
+// one that To was signed over: that nothing was changed or taken away between.
+type Consistency struct {
+	From string      `json:"from"` // checkpoints
+	To   string      `json:"to"`
+	Path []tlog.Hash `json:"path"`
+}
+
+// Check returns an Invalid error unless the proof holds.
+func (p Inclusion) Check(key Public) error {
+	const op = "chain.Inclusion.Check"
+	head, err := key.Open(p.Checkpoint)
+	if err != nil {
+		return err
+	}
+	if err := p.Entry.Check(); err != nil {
+		return err
+	}
+	if p.Entry.Seq < 1 || p.Entry.Seq > head.Size {
+		return fault.Newf(fault.Invalid, op, "", "entry %d is not among the %d of the checkpoint", p.Entry.Seq, head.Size)
+	}
+	if err := tlog.CheckRecord(p.Path, head.Size, tlog.Hash(head.Root), p.Entry.Seq-1, tlog.Hash(p.Entry.Hash)); err != nil {
+		return fault.Newf(fault.Invalid, op, strconv.FormatInt(p.Entry.Seq, 10), "the path does not lead to the signed hash")
+	}
+	return nil
+}
+
+// Check returns an Invalid error unless the proof holds.
+func (p Consistency) Check(key Public) error {
+	from, err := key.Open(p.From)
+	if err != nil {
+		return err
+	}
+	to, err := key.Open(p.To)
+	if err != nil {
+		return err
+	}
+	if from.Size <= to.Size {
+		err = tlog.CheckTree(p.Path, to.Size, tlog.Hash(to.Root), from.Size, tlog.Hash(from.Root))
+	} else {
+		err = fmt.Errorf("%d entries cannot be among %d", from.Size, to.Size)
+	}
+	if err != nil {
+		return fault.Newf(fault.Invalid, "chain.Consistency.Check", "", "the later checkpoint does not contain the earlier: %w", err)
+	}
+	return nil
+}
+
+// Prove proves that an entry is in the chain, under the newest checkpoint, or a
+// new one if it is not yet under any.
+func (c *Chain) Prove(ctx context.Context, seq int64) (Inclusion, error) {
+	e, err := c.Entry(ctx, seq)
+	if err != nil {
+		return Inclusion{}, err
+	}
+	cp := c.Latest()
+	if cp.Size < seq {
+		if cp, err = c.Checkpoint(ctx); err != nil {
+			return Inclusion{}, err
+		}
+	}
+	p := Inclusion{Entry: e, Checkpoint: cp.Note}
+	if p.Path, err = tlog.ProveRecord(cp.Size, seq-1, hashes(ctx, c.store)); err != nil {
+		return Inclusion{}, fmt.Errorf("prove entry %d: %w", seq, err)
+	}
+	if err := p.Check(c.key.public); err != nil {
+		return Inclusion{}, damaged(fmt.Errorf("prove entry %d: %w", seq, err))
+	}
+	return p, nil
+}
+
+// ProveConsistency proves that the newest checkpoint contains an earlier one,
+// which must be of this chain.
+func (c *Chain) ProveConsistency(ctx context.Context, earlier string) (Consistency, error) {
+	from, err := c.key.public.Open(earlier)
+	if err != nil {
+		return Consistency{}, err
+	}
+	cp := c.Latest()
+	if cp.Size < from.Size {
+		return Consistency{}, damaged(fmt.Errorf("a checkpoint of %d entries was signed, and the newest is of %d", from.Size, cp.Size))
+	}
+	p := Consistency{From: earlier, To: cp.Note}
+	if p.Path, err = tlog.ProveTree(cp.Size, from.Size, hashes(ctx, c.store)); err != nil {
+		return Consistency{}, fmt.Errorf("prove the checkpoint of %d entries: %w", from.Size, err)
+	}
+	if err := p.Check(c.key.public); err != nil {
+		return Consistency{}, damaged(err)
+	}
+	return p, nil
+}
+
+// damaged says that what is stored is not what was appended.
+func damaged(err error) error {
+	return &fault.Error{
+		Op: "chain", Kind: fault.Conflict, Err: fmt.Errorf("the chain is damaged: %w", err),
+		Remedy: "glasshouse audit verify names the first entry that is wrong",
+	}
+}

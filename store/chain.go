@@ -1,0 +1,411 @@
+package store
+
+import (
+	"context"
+	"database/sql"
+	"database/sql/driver"
+	"errors"
+	"fmt"
+	"math/bits"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/stdlib"
+	"golang.org/x/sys/unix"
+
+	"glasshouse/chain"
+	"glasshouse/fault"
+)
+
+// Chain keeps the causal chain; it is a chain.Store.
+type Chain struct {
+	ChainReader
+	s *Store
+
+	mu      sync.Mutex
+	claimed bool      // guarded by mu
+	conn    *sql.Conn // guarded by mu: on PostgreSQL, the connection whose lock is the claim; nil if it broke
+}
+
+// Chain returns the database's chain.
+func (s *Store) Chain() *Chain { return &s.chain }
+
+// Claim makes the caller the only one who appends. On PostgreSQL the claim is an
+// advisory lock, on SQLite a lock on a file beside the database; both end with the
+// process.
+func (c *Chain) Claim(ctx context.Context) (release func() error, err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.claimed {
+		return nil, errClaimed
+	}
+	var file *os.File
+	switch {
+	case c.s.postgres:
+		err = c.lock(ctx)
+	case c.s.path != "":
+		file, err = lockBeside(c.s.path)
+	}
+	if err != nil {
+		return nil, err
+	}
+	c.claimed = true
+	return func() error {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.claimed = false
+		return errors.Join(c.unlock(), closeFile(file))
+	}, nil
+}
+
+var errClaimed = &fault.Error{
+	Op: "store.Claim", Kind: fault.Conflict, Err: errors.New("another daemon appends to the chain in this database"),
+	Remedy: "stop the other daemon, or give this one a database of its own",
+}
+
+func lockBeside(path string) (*os.File, error) {
+	f, err := os.OpenFile(path+"-chain", os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("claim the chain: %w", err)
+	}
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		if errors.Is(err, unix.EWOULDBLOCK) {
+			err = errClaimed
+		}
+		return nil, errors.Join(err, f.Close())
+	}
+	return f, nil
+}
+
+func closeFile(f *os.File) error {
+	if f == nil {
+		return nil
+	}
+	return f.Close()
+}
+
+// lock takes the advisory lock on a connection that is kept for it. c.mu must be
+// held.
+func (c *Chain) lock(ctx context.Context) error {
+	conn, err := c.s.write.Conn(ctx)
+	if err != nil {
+		return fmt.Errorf("claim the chain: %w", err)
+	}
+	var ok bool
+	err = conn.QueryRowContext(ctx, "SELECT pg_try_advisory_lock(hashtextextended('glasshouse.chain.claim', 0))").Scan(&ok)
+	if err != nil {
+		return errors.Join(fmt.Errorf("claim the chain: %w", err), conn.Close())
+	}
+	if !ok {
+		return errors.Join(errClaimed, conn.Close())
+	}
+	c.conn = conn
+	return nil
+}
+
+// unlock ends the connection that has the lock, and with it the lock. c.mu must
+// be held.
+func (c *Chain) unlock() error {
+	if c.conn == nil {
+		return nil
+	}
+	conn := c.conn
+	c.conn = nil
+	// With this error the pool does not use it again.
+	if err := conn.Raw(func(any) error { return driver.ErrBadConn }); !errors.Is(err, driver.ErrBadConn) && !errors.Is(err, sql.ErrConnDone) {
+		return errors.Join(err, conn.Close())
+	}
+	return nil
+}
+
+// Append adds what belongs together in one transaction. On PostgreSQL that is on
+// the connection that has the lock, so that nothing is ever added without it.
+func (c *Chain) Append(ctx context.Context, last int64, rows []chain.Row, cp chain.Checkpoint) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.claimed {
+		return fault.Newf(fault.Conflict, "store.Append", "", "the chain is not claimed")
+	}
+	if !c.s.postgres {
+		return appendIn(ctx, c.s.write, last, rows, cp)
+	}
+	if c.conn == nil {
+		if err := c.lock(ctx); err != nil {
+			return err
+		}
+	}
+	err := appendIn(ctx, c.conn, last, rows, cp)
+	if err != nil && c.conn.PingContext(context.WithoutCancel(ctx)) != nil {
+		err = errors.Join(err, c.unlock()) // broken: the next transaction needs both again
+	}
+	return err
+}
+
+func appendIn(ctx context.Context, db interface {
+	BeginTx(context.Context, *sql.TxOptions) (*sql.Tx, error)
+}, last int64, rows []chain.Row, cp chain.Checkpoint) error {
+	tx, err := db.BeginTx(ctx, nil)
+	if err != nil {
+		return err
+	}
+	defer tx.Rollback() // does nothing after Commit
+	if err = appendRows(ctx, tx, last, rows, cp); err == nil {
+		err = tx.Commit()
+	}
+	if unique(err) {
+		return fault.New(fault.Conflict, "store.Append", "", err)
+	}
+	return err
+}
+
+// rowsAtOnce is how many rows one statement inserts.
+const rowsAtOnce = 64
+
+func appendRows(ctx context.Context, tx *sql.Tx, last int64, rows []chain.Row, cp chain.Checkpoint) error {
+	var have sql.NullInt64
+	if err := tx.QueryRowContext(ctx, "SELECT MAX(seq) FROM chain_entries").Scan(&have); err != nil {
+		return err
+	}
+	if have.Int64 != last {
+		return fault.Newf(fault.Conflict, "store.Append", "", "the last entry is %d, and should be %d", have.Int64, last)
+	}
+	for len(rows) > 0 {
+		n := min(len(rows), rowsAtOnce)
+		if n < rowsAtOnce && n > 1 { // few statements, so that each is prepared once
+			n = 1 << (bits.Len(uint(n)) - 1)
+		}
+		args := make([]any, 0, n*rowColumns)
+		for _, r := range rows[:n] {
+			args = append(args, r.Seq, r.Time, r.Kind, sql.NullInt64{Int64: r.Parent, Valid: r.Parent != 0},
+				orNull(r.Jail), orNull(r.Session), orNull(r.Run), orNull(r.Capability), r.Line, r.Nodes)
+		}
+		if _, err := tx.ExecContext(ctx, insertRows(n), args...); err != nil {
+			return err
+		}
+		rows = rows[n:]
+	}
+	if cp.Size == 0 {
+		return nil
+	}
+	_, err := tx.ExecContext(ctx, "INSERT INTO chain_checkpoints (size, note) VALUES ($1, $2)", cp.Size, cp.Note)
+	return err
+}
+
+const (
+	entryColumns = "seq, time, kind, parent, jail, session, run, capability, line, nodes"
+	rowColumns   = 10
+)
+
+// insertRows is the statement that inserts n rows.
+func insertRows(n int) string {
+	var b strings.Builder
+	b.WriteString("INSERT INTO chain_entries (" + entryColumns + ") VALUES ")
+	for i := range n * rowColumns {
+		switch {
+		case i == 0:
+			b.WriteString("(")
+		case i%rowColumns == 0:
+			b.WriteString("), (")
+		default:
+			b.WriteString(", ")
+		}
+		b.WriteString("$" + strconv.Itoa(i+1))
+	}
+	b.WriteString(")")
+	return b.String()
+}
+
+func orNull(s string) sql.NullString { return sql.NullString{String: s, Valid: s != ""} }
+
+// A ChainReader reads the causal chain; it is a chain.Reader.
+type ChainReader struct{ db *sql.DB }
+
+// ReadChain opens the chain in a database to be read alone: nothing in it is made,
+// changed or locked, also if its daemon is running. The caller closes it.
+func ReadChain(ctx context.Context, where string) (*ChainReader, error) {
+	db, err := openReadOnly(where)
+	if err != nil {
+		return nil, err
+	}
+	c := &ChainReader{db}
+	if _, err := c.Last(ctx); err != nil {
+		return nil, errors.Join(fault.New(fault.Invalid, "store.ReadChain", where, err), db.Close())
+	}
+	return c, nil
+}
+
+func openReadOnly(where string) (*sql.DB, error) {
+	if strings.HasPrefix(where, "postgres://") || strings.HasPrefix(where, "postgresql://") {
+		cfg, err := pgx.ParseConfig(where)
+		if err != nil {
+			return nil, fault.Fieldf("store.ReadChain", "db", "not a PostgreSQL URL: %v", redact(err))
+		}
+		cfg.RuntimeParams["default_transaction_read_only"] = "on"
+		return stdlib.OpenDB(*cfg), nil
+	}
+	path, err := filepath.Abs(where)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := os.Stat(path); err != nil {
+		return nil, fault.New(fault.NotFound, "store.ReadChain", "", err)
+	}
+	q := url.Values{"mode": {"ro"}, "_pragma": {"busy_timeout(10000)", "query_only(1)"}}
+	return sql.Open("sqlite", (&url.URL{Scheme: "file", Path: path, RawQuery: q.Encode()}).String())
+}
+
+// Close ends reading. It is for a reader from ReadChain.
+func (c *ChainReader) Close() error { return c.db.Close() }
+
+// Last returns the last entry, or a row without a number.
+func (c *ChainReader) Last(ctx context.Context) (chain.Row, error) {
+	rows, err := c.query(ctx, "SELECT "+entryColumns+" FROM chain_entries ORDER BY seq DESC LIMIT 1")
+	if err != nil || len(rows) == 0 {
+		return chain.Row{}, err
+	}
+	return rows[0], nil
+}
+
+// Rows returns those of the given entries that are there.
+func (c *ChainReader) Rows(ctx context.Context, seqs []int64) ([]chain.Row, error) {
+	if len(seqs) == 0 {
+		return nil, nil
+	}
+	var w where
+	in(&w, "seq", seqs)
+	return c.query(ctx, "SELECT "+entryColumns+" FROM chain_entries"+w.String(), w.args...)
+}
+
+// Select returns the entries that q asks for, by number.
+func (c *ChainReader) Select(ctx context.Context, q chain.Query) ([]chain.Row, error) {
+	var w where
+	for _, f := range []struct{ column, value string }{
+		{"session", q.Session}, {"run", q.Run}, {"jail", string(q.Jail)}, {"capability", q.Capability},
+	} {
+		if f.value != "" {
+			w.add(f.column+" = ", text(f.value))
+		}
+	}
+	if len(q.Kinds) > 0 {
+		in(&w, "kind", q.Kinds)
+	}
+	if q.Parent > 0 {
+		w.add("parent = ", q.Parent)
+	}
+	if q.Under > 0 {
+		// Not UNION ALL: what is damaged may go in circles.
+		w.add(`seq IN (WITH RECURSIVE under(seq) AS (SELECT e.seq FROM chain_entries e WHERE e.parent = `, q.Under)
+		w.more(` UNION SELECT e.seq FROM chain_entries e JOIN under ON e.parent = under.seq) SELECT seq FROM under)`)
+	}
+	if !q.From.IsZero() {
+		w.add("time >= ", q.From.UnixNano())
+	}
+	if !q.Until.IsZero() {
+		w.add("time < ", q.Until.UnixNano())
+	}
+	if q.After > 0 {
+		w.add("seq > ", q.After)
+	}
+	return c.query(ctx, "SELECT "+entryColumns+" FROM chain_entries"+w.String()+" ORDER BY seq LIMIT "+strconv.Itoa(q.Limit), w.args...)
+}
+
+func (c *ChainReader) query(ctx context.Context, query string, args ...any) ([]chain.Row, error) {
+	rows, err := c.db.QueryContext(ctx, query, args...)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var list []chain.Row
+	for rows.Next() {
+		var r chain.Row
+		var parent sql.NullInt64
+		var jail, session, run, capability sql.NullString
+		if err := rows.Scan(&r.Seq, &r.Time, &r.Kind, &parent, &jail, &session, &run, &capability, &r.Line, &r.Nodes); err != nil {
+			return nil, err
+		}
+		r.Parent, r.Jail, r.Session, r.Run, r.Capability = parent.Int64, jail.String, session.String, run.String, capability.String
+		list = append(list, r)
+	}
+	return list, rows.Err()
+}
+
+// Checkpoints returns checkpoints larger than after, by size.
+func (c *ChainReader) Checkpoints(ctx context.Context, after int64, limit int) ([]chain.Checkpoint, error) {
+	return c.checkpoints(ctx, "SELECT size, note FROM chain_checkpoints WHERE size > $1 ORDER BY size LIMIT "+strconv.Itoa(limit), after)
+}
+
+// LastCheckpoint returns the largest, or one without a size.
+func (c *ChainReader) LastCheckpoint(ctx context.Context) (chain.Checkpoint, error) {
+	list, err := c.checkpoints(ctx, "SELECT size, note FROM chain_checkpoints ORDER BY size DESC LIMIT 1")
+	if err != nil || len(list) == 0 {
+		return chain.Checkpoint{}, err
+	}
+	return list[0], nil
+}
+
+func (c *ChainReader) checkpoints(ctx context.Context, query string, args ...any) ([]chain.Checkpoint, error) {
+	rows, err := c.db.QueryContext(ctx, query, args...)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var list []chain.Checkpoint
+	for rows.Next() {
+		var cp chain.Checkpoint
+		if err := rows.Scan(&cp.Size, &cp.Note); err != nil {
+			return nil, err
+		}
+		list = append(list, cp)
+	}
+	return list, rows.Err()
+}
+
+// where builds the conditions of a query.
+type where struct {
+	text string
+	args []any
+}
+
+// add adds a condition, which ends before its argument.
+func (w *where) add(condition string, arg any) {
+	w.and(condition)
+	w.arg(arg)
+}
+
+func (w *where) and(condition string) {
+	if w.text != "" {
+		w.text += " AND "
+	}
+	w.text += condition
+}
+
+func (w *where) arg(arg any) {
+	w.args = append(w.args, arg)
+	w.text += "$" + strconv.Itoa(len(w.args))
+}
+
+func (w *where) more(text string) { w.text += text }
+
+func (w *where) String() string {
+	if w.text == "" {
+		return ""
+	}
+	return " WHERE " + w.text
+}
+
+// in adds the condition that a column has one of some values.
+func in[T any](w *where, column string, values []T) {
+	w.and(column + " IN (")
+	for i, v := range values {
+		if i > 0 {
+			w.more(", ")
+		}
+		w.arg(v)
+	}
+	w.more(")")
+}
