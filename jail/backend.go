@@ -148,3 +148,8 @@ type Instance interface {
 	// Close lets go of the jail without touching it.
 	Close() error
 }
+
+// A Witness is an Instance that may know why its init ended.
+type Witness interface {
+	Why() string // "" if it does not
+}

@@ -42,6 +42,9 @@ func (m *Manager) Create(ctx context.Context, s Spec) (Jail, error) {
 	if s.User == "" {
 		s.User = layers.User
 	}
+	if s.Govern, err = m.checkGovern(ctx, s); err != nil {
+		return Jail{}, err
+	}
 
 	if c := m.pool.take(s, layers); c != nil {
 		j, err := m.claim(ctx, b, c, s)

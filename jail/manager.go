@@ -430,7 +430,11 @@ func (m *Manager) watch(c *cell, l *live) {
 		m.destroy(ctx, b, c)
 		return
 	}
-	m.settle(ctx, b, c, Failed, "its init ended unexpectedly"+oomNote(l))
+	reason := "its init ended unexpectedly" + oomNote(l)
+	if w, ok := l.inst.(Witness); ok && w.Why() != "" {
+		reason = w.Why()
+	}
+	m.settle(ctx, b, c, Failed, reason)
 }
 
 // oomNote says whether the kernel killed something for memory, if that can
@@ -449,8 +453,11 @@ func (m *Manager) save(ctx context.Context, c *cell, j Jail) error {
 	if err := m.cfg.Store.Put(ctx, j); err != nil {
 		return fmt.Errorf("record jail %s: %w", j.ID, err)
 	}
-	c.jail.Store(&j)
+	was := c.jail.Swap(&j)
 	m.copies.want(c)
+	if was != nil {
+		m.moved(j, was.State)
+	}
 	return nil
 }
 

@@ -1,6 +1,7 @@
 package jail
 
 import (
+	"encoding/json"
 	"time"
 
 	"glasshouse/event"
@@ -18,6 +19,7 @@ type Spec struct {
 	Limits    Limits            `json:"limits"`
 	Network   Network           `json:"network"`
 	Group     string            `json:"network_group,omitempty"` // of bridged: whom it sees
+	Govern    json.RawMessage   `json:"govern,omitempty"`        // what the Warden is to go by, in its own words
 	Hostname  string            `json:"hostname,omitempty"`      // default: the jail's id
 	Env       map[string]string `json:"env,omitempty"`           // of every exec
 	Cwd       string            `json:"cwd,omitempty"`

@@ -2,14 +2,21 @@ package jail
 
 import (
 	"context"
+	"encoding/json"
+	"errors"
 	"fmt"
 
+	"glasshouse/fault"
 	"glasshouse/id"
 )
 
 // A Warden governs what leaves jails. The Manager calls it for one jail at a
 // time, and beside the Observer: what is governed is watched first.
 type Warden interface {
+	// Check reads the Govern of a Spec and returns it as it is to be kept, or an
+	// Invalid error that names the field at fault.
+	Check(ctx context.Context, s Spec) (json.RawMessage, error)
+
 	// Guard begins to govern a jail that has come to life or is found alive, or
 	// goes on with one that has got another body. Of a new jail nothing but init
 	// has run yet, and of one made from a snapshot nothing at all. After an
@@ -22,6 +29,49 @@ type Warden interface {
 	// Release ends it, when the jail's processes have ended. It may be called
 	// for a jail that is not governed.
 	Release(jid id.Jail)
+
+	// Moved is told of every change of a jail's state, once it is on record.
+	// It must not wait for anything.
+	Moved(j Jail, from State)
+}
+
+// Govern changes what the Warden is to go by for a jail, at once.
+func (m *Manager) Govern(ctx context.Context, jid id.Jail, by json.RawMessage) (Jail, error) {
+	return m.change(ctx, jid, "jail.Govern", func(ctx context.Context, b Backend, c *cell) error {
+		was := *c.jail.Load()
+		j := was
+		j.Spec.Govern = by
+		var err error
+		if j.Spec.Govern, err = m.checkGovern(ctx, j.Spec); err != nil {
+			return err
+		}
+		if err := m.save(ctx, c, j); err != nil {
+			return err
+		}
+		if m.cfg.Warden == nil || c.live.Load() == nil {
+			return nil
+		}
+		if err := m.cfg.Warden.Adapt(ctx, j); err != nil {
+			return errors.Join(err, m.save(ctx, c, was))
+		}
+		return nil
+	})
+}
+
+func (m *Manager) checkGovern(ctx context.Context, s Spec) (json.RawMessage, error) {
+	if m.cfg.Warden == nil {
+		if len(s.Govern) > 0 {
+			return nil, fault.Fieldf("jail.Create", "govern", "nobody governs jails here")
+		}
+		return nil, nil
+	}
+	return m.cfg.Warden.Check(ctx, s)
+}
+
+func (m *Manager) moved(j Jail, from State) {
+	if m.cfg.Warden != nil && j.State != from {
+		m.cfg.Warden.Moved(j, from)
+	}
 }
 
 func (m *Manager) guard(ctx context.Context, j Jail, s Sight) error {
