@@ -14,6 +14,8 @@ type (
 	Snapshot string // "s-…": a jail as it was at one moment
 
 	Token string // "t-…": a bearer token's name in lists; not its secret
+
+	Grant string // "g-…": leave to use one secret
 )
 
 // NewJail and its like return fresh identifiers: 60 random bits, lower case,
@@ -22,6 +24,7 @@ func NewJail() Jail         { return Jail("j-" + random()) }
 func NewExec() Exec         { return Exec("x-" + random()) }
 func NewSnapshot() Snapshot { return Snapshot("s-" + random()) }
 func NewToken() Token       { return Token("t-" + random()) }
+func NewGrant() Grant       { return Grant("g-" + random()) }
 
 var encoding = base32.NewEncoding("abcdefghijkmnpqrstuvwxyz23456789").WithPadding(base32.NoPadding)
 

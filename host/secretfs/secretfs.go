@@ -1,0 +1,429 @@
+// Package secretfs shows files that are nowhere but in memory to the processes of
+// one mount namespace, and takes them away again.
+//
+// The namespace's own processes need no privilege for it and have no part in it:
+// what is written never passes through any of them. They see a filesystem that is
+// read-only, so that they can neither hide a file by renaming or unlinking it nor
+// leave another.
+package secretfs
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path"
+	"strconv"
+	"strings"
+
+	"github.com/moby/sys/mountinfo"
+	"golang.org/x/sys/unix"
+
+	"glasshouse/fault"
+	"glasshouse/internal/thread"
+)
+
+const (
+	// Dir is where the files are shown.
+	Dir = "/run/secrets"
+
+	// Source is what the filesystem is called in lists of mounts: by that it is
+	// found wherever its processes have moved the directory above it.
+	Source = "glasshouse-secrets"
+
+	// MaxFiles and MaxSize bound what is shown.
+	MaxFiles = 128
+	MaxSize  = 64 << 10 // of one file
+)
+
+// A File is to be shown as Name, for its owner alone to read.
+type File struct {
+	Name     string
+	Data     []byte
+	UID, GID uint32 // of the host
+}
+
+// A Namespace is where to show them: that of a process, whose root has the given
+// ids on the host.
+type Namespace struct {
+	PID      int
+	UID, GID uint32
+}
+
+// Show has exactly these files there, running or frozen. Of a file that goes or
+// is replaced nothing is left, also for who has it open.
+func (n Namespace) Show(files []File) error {
+	if err := check(files); err != nil {
+		return err
+	}
+	return n.inside("show secrets", func(at *place) error {
+		switch {
+		case at == nil && len(files) == 0:
+			return nil
+		case at == nil:
+			return n.mount(files)
+		}
+		if err := at.update(files); err != nil || len(files) > 0 {
+			return err
+		}
+		if err := at.unmount(); err != unix.EBUSY { // else it stays, empty
+			return err
+		}
+		return nil
+	})
+}
+
+// Hide unmounts what is shown, so that the processes can be written down. If one
+// of them holds any of it, it returns fault.Conflict, and nothing has changed.
+func (n Namespace) Hide() error {
+	return n.inside("hide secrets", func(at *place) error {
+		if at == nil {
+			return nil
+		}
+		err := at.unmount()
+		if err == unix.EBUSY {
+			return &fault.Error{Op: "secretfs.Hide", Kind: fault.Conflict,
+				Err: errors.New("one of its processes has a file in " + Dir + " open, or is in it"), Remedy: "close it, and try again"}
+		}
+		return err
+	})
+}
+
+func check(files []File) error {
+	if len(files) > MaxFiles {
+		return fault.Newf(fault.TooLarge, "secretfs.Show", "", "%d files are over the maximum of %d", len(files), MaxFiles)
+	}
+	seen := map[string]bool{}
+	for _, f := range files {
+		if f.Name == "" || strings.ContainsAny(f.Name, "/\x00") || f.Name[0] == '.' || len(f.Name) > 200 || seen[f.Name] {
+			return fault.Newf(fault.Invalid, "secretfs.Show", "", "%.40q cannot be a file there, or is one twice", f.Name)
+		}
+		if len(f.Data) > MaxSize {
+			return fault.Newf(fault.TooLarge, "secretfs.Show", f.Name, "%d bytes are over the maximum of %d", len(f.Data), MaxSize)
+		}
+		seen[f.Name] = true
+	}
+	return nil
+}
+
+// inside runs f on a thread in the mount namespace, with where the files are shown
+// now, or nil.
+func (n Namespace) inside(doing string, f func(at *place) error) error {
+	ns, err := os.Open(fmt.Sprintf("/proc/%d/ns/mnt", n.PID))
+	if err != nil {
+		return fmt.Errorf("%s: %w", doing, err)
+	}
+	defer ns.Close()
+	at, err := n.find()
+	if err != nil {
+		return fmt.Errorf("%s: %w", doing, err)
+	}
+	err = thread.Alone(func() error {
+		if err := unix.Unshare(unix.CLONE_FS); err != nil {
+			return os.NewSyscallError("unshare", err)
+		}
+		if err := unix.Setns(int(ns.Fd()), unix.CLONE_NEWNS); err != nil {
+			return os.NewSyscallError("setns", err)
+		}
+		if err := n.become(); err != nil {
+			return err
+		}
+		return f(at)
+	})
+	if err != nil {
+		return fmt.Errorf("%s in %s: %w", doing, Dir, err)
+	}
+	return nil
+}
+
+// become has the thread make files as the namespace's root, whose ids alone have
+// a form on its disk, with the privileges that it has.
+func (n Namespace) become() error {
+	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	var caps [2]unix.CapUserData
+	if err := unix.Capget(&header, &caps[0]); err != nil {
+		return os.NewSyscallError("capget", err)
+	}
+	unix.SetfsgidRetGid(int(n.GID))
+	unix.SetfsuidRetUid(int(n.UID)) // and takes the capabilities that are about files
+	if uid, _ := unix.SetfsuidRetUid(-1); uid != int(n.UID) {
+		return errors.New("the thread cannot take the id of the jail's root")
+	}
+	return os.NewSyscallError("capset", unix.Capset(&header, &caps[0]))
+}
+
+// A place is where the files are shown now.
+type place struct {
+	path string
+	dev  uint64
+}
+
+// find returns where they are, or nil.
+func (n Namespace) find() (*place, error) {
+	f, err := os.Open(fmt.Sprintf("/proc/%d/mountinfo", n.PID))
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	infos, err := mountinfo.GetMountsFromReader(f, nil)
+	if err != nil {
+		return nil, err
+	}
+	for _, m := range infos {
+		if m.Source == Source && m.FSType == "tmpfs" {
+			return &place{m.Mountpoint, unix.Mkdev(uint32(m.Major), uint32(m.Minor))}, nil
+		}
+	}
+	return nil, nil
+}
+
+// open opens what is at the place, or what is to be mounted on, following no link.
+func open(dir int, name string) (int, error) {
+	return unix.Openat2(dir, name, &unix.OpenHow{
+		Flags:   unix.O_PATH | unix.O_DIRECTORY | unix.O_CLOEXEC,
+		Resolve: unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS,
+	})
+}
+
+var errMoved = fault.Newf(fault.Conflict, "secretfs", "", "the jail is moving its directories about; try again")
+
+// is reports whether name in dir is the filesystem's root.
+func (p *place) is(dir int, name string) bool {
+	var st unix.Stat_t
+	return unix.Fstatat(dir, name, &st, unix.AT_SYMLINK_NOFOLLOW|unix.AT_EMPTY_PATH) == nil && st.Dev == p.dev
+}
+
+// unmount unmounts it, unless it is in use: then it returns EBUSY itself. While
+// the directory above is held, nobody can put another in its place: what is
+// mounted on is not renamed.
+func (p *place) unmount() error {
+	above, err := open(unix.AT_FDCWD, path.Dir(p.path))
+	if err != nil {
+		return errMoved
+	}
+	defer unix.Close(above)
+	base := path.Base(p.path)
+	if !p.is(above, base) {
+		return errMoved
+	}
+	if err := unix.Fchdir(above); err != nil {
+		return os.NewSyscallError("fchdir", err)
+	}
+	switch err := unix.Unmount(base, unix.UMOUNT_NOFOLLOW); err {
+	case nil, unix.EBUSY:
+		return err
+	default:
+		return os.NewSyscallError("umount", err)
+	}
+}
+
+// update makes the filesystem hold exactly these files. It is written through
+// another mount of it, which is nowhere.
+func (p *place) update(files []File) error {
+	fd, err := unix.OpenTree(unix.AT_FDCWD, p.path, unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_SYMLINK_NOFOLLOW)
+	if err != nil {
+		return errMoved
+	}
+	defer unix.Close(fd)
+	if !p.is(fd, "") {
+		return errMoved
+	}
+	if err := unix.MountSetattr(fd, "", unix.AT_EMPTY_PATH, &unix.MountAttr{Attr_clr: unix.MOUNT_ATTR_RDONLY}); err != nil {
+		return os.NewSyscallError("mount_setattr", err)
+	}
+	return fill(fd, files)
+}
+
+// mount shows files where nothing is shown yet.
+func (n Namespace) mount(files []File) error {
+	on, err := n.mountPoint()
+	if err != nil {
+		return err
+	}
+	defer unix.Close(on)
+	fd, err := n.newFilesystem(true)
+	if errors.Is(err, unix.EINVAL) { // before 6.4 nobody could ask to be kept from being swapped out
+		fd, err = n.newFilesystem(false)
+	}
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	if err := fill(fd, files); err != nil {
+		return err
+	}
+	if err := unix.MountSetattr(fd, "", unix.AT_EMPTY_PATH, &unix.MountAttr{Attr_set: unix.MOUNT_ATTR_RDONLY, Propagation: unix.MS_PRIVATE}); err != nil {
+		return os.NewSyscallError("mount_setattr", err)
+	}
+	return os.NewSyscallError("move_mount", unix.MoveMount(fd, "", on, "", unix.MOVE_MOUNT_F_EMPTY_PATH|unix.MOVE_MOUNT_T_EMPTY_PATH))
+}
+
+// mountPoint opens the directory to mount on, and makes it if it is missing.
+func (n Namespace) mountPoint() (int, error) {
+	at := -1
+	for _, part := range []string{"/", "run", "secrets"} {
+		dir := unix.AT_FDCWD
+		if at >= 0 {
+			dir = at
+		}
+		next, err := open(dir, part)
+		if err == unix.ENOENT {
+			if err = unix.Mkdirat(dir, part, 0o755); err == nil || err == unix.EEXIST {
+				next, err = open(dir, part)
+			}
+		}
+		if at >= 0 {
+			unix.Close(at)
+		}
+		if err == unix.ELOOP || err == unix.ENOTDIR {
+			return -1, fault.Newf(fault.Conflict, "secretfs.Show", "", "%s is not a directory there, or behind a symbolic link", Dir)
+		}
+		if err != nil {
+			return -1, &os.PathError{Op: "open", Path: part, Err: err}
+		}
+		at = next
+	}
+	return at, nil
+}
+
+// newFilesystem returns a mount, that is nowhere, of a new filesystem in memory.
+func (n Namespace) newFilesystem(noSwap bool) (int, error) {
+	fs, err := unix.Fsopen("tmpfs", unix.FSOPEN_CLOEXEC)
+	if err != nil {
+		return -1, os.NewSyscallError("fsopen", err)
+	}
+	defer unix.Close(fs)
+	id := func(n uint32) string { return strconv.FormatUint(uint64(n), 10) }
+	for _, o := range [][2]string{
+		{"source", Source}, {"mode", "0755"}, {"uid", id(n.UID)}, {"gid", id(n.GID)},
+		{"size", strconv.Itoa((MaxFiles + 8) * MaxSize)}, {"nr_inodes", strconv.Itoa(2 * MaxFiles)},
+	} {
+		if err := unix.FsconfigSetString(fs, o[0], o[1]); err != nil {
+			return -1, fmt.Errorf("tmpfs, %s: %w", o[0], err)
+		}
+	}
+	if noSwap {
+		if err := unix.FsconfigSetFlag(fs, "noswap"); err != nil {
+			return -1, fmt.Errorf("tmpfs, noswap: %w", err)
+		}
+	}
+	if err := unix.FsconfigCreate(fs); err != nil {
+		return -1, fmt.Errorf("tmpfs: %w", err)
+	}
+	fd, err := unix.Fsmount(fs, unix.FSMOUNT_CLOEXEC, unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NODEV|unix.MOUNT_ATTR_NOEXEC)
+	return fd, os.NewSyscallError("fsmount", err)
+}
+
+// fill makes the directory hold exactly these files. What goes is emptied first:
+// who has it open is left with nothing.
+func fill(dir int, files []File) error {
+	wanted := map[string]File{}
+	for _, f := range files {
+		wanted[f.Name] = f
+	}
+	names, err := list(dir)
+	if err != nil {
+		return err
+	}
+	for _, name := range names {
+		f, keep := wanted[name]
+		same := false
+		if keep {
+			if same, err = holds(dir, f); err != nil {
+				return err
+			}
+		}
+		if same {
+			delete(wanted, name)
+			continue
+		}
+		if err := wipe(dir, name); err != nil {
+			return err
+		}
+		if keep {
+			continue // write replaces it in one step
+		}
+		if err := unix.Unlinkat(dir, name, 0); err != nil {
+			return &os.PathError{Op: "unlink", Path: name, Err: err}
+		}
+	}
+	for _, f := range wanted {
+		if err := write(dir, f); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func list(dir int) ([]string, error) {
+	fd, err := unix.Openat(dir, ".", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, os.NewSyscallError("openat", err)
+	}
+	f := os.NewFile(uintptr(fd), Dir)
+	defer f.Close()
+	return f.Readdirnames(-1)
+}
+
+// holds reports whether f is there as it is to be.
+func holds(dir int, f File) (bool, error) {
+	fd, err := unix.Openat(dir, f.Name, unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return false, &os.PathError{Op: "open", Path: f.Name, Err: err}
+	}
+	file := os.NewFile(uintptr(fd), f.Name)
+	defer file.Close()
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		return false, &os.PathError{Op: "stat", Path: f.Name, Err: err}
+	}
+	if st.Uid != f.UID || st.Gid != f.GID || st.Mode&0o7777 != 0o400 || st.Size != int64(len(f.Data)) {
+		return false, nil
+	}
+	have := make([]byte, len(f.Data))
+	defer clear(have)
+	if _, err := io.ReadFull(file, have); err != nil {
+		return false, &os.PathError{Op: "read", Path: f.Name, Err: err}
+	}
+	return bytes.Equal(have, f.Data), nil
+}
+
+func wipe(dir int, name string) error {
+	fd, err := unix.Openat(dir, name, unix.O_WRONLY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return &os.PathError{Op: "open", Path: name, Err: err}
+	}
+	defer unix.Close(fd)
+	if err := unix.Ftruncate(fd, 0); err != nil {
+		return &os.PathError{Op: "truncate", Path: name, Err: err}
+	}
+	return nil
+}
+
+// write writes a file in one step.
+func write(dir int, f File) (err error) {
+	const temp = ".new"
+	defer func() {
+		if err != nil {
+			unix.Unlinkat(dir, temp, 0)
+			err = &os.PathError{Op: "write", Path: f.Name, Err: err}
+		}
+	}()
+	fd, err := unix.Openat(dir, temp, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o400)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	for rest := f.Data; len(rest) > 0; {
+		m, err := unix.Write(fd, rest)
+		if err != nil && err != unix.EINTR {
+			return err
+		}
+		rest = rest[max(m, 0):]
+	}
+	if err := errors.Join(unix.Fchown(fd, int(f.UID), int(f.GID)), unix.Fchmod(fd, 0o400)); err != nil {
+		return err
+	}
+	return unix.Renameat(dir, temp, dir, f.Name)
+}

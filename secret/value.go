@@ -1,0 +1,56 @@
+package secret
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"slices"
+)
+
+// A Value is a secret in the clear. However it is printed, logged or encoded,
+// also as a part of something else, only its name is told. Copies of a Value
+// share its bytes. Whoever is given one zeroes it when done.
+type Value struct {
+	name string
+	// A pointer, because fmt prints the fields of a stranger's struct without
+	// asking them; of a pointer in there it prints the address.
+	clear *[]byte
+}
+
+// NewValue returns a Value that owns b: it is zeroed with it.
+func NewValue(name string, b []byte) Value { return Value{name, &b} }
+
+// Name returns what the secret is called.
+func (v Value) Name() string { return v.name }
+
+// Bytes returns the value itself, until Zero.
+func (v Value) Bytes() []byte {
+	if v.clear == nil {
+		return nil
+	}
+	return *v.clear
+}
+
+// Zero overwrites the value. It may be called again.
+func (v Value) Zero() {
+	if v.clear != nil {
+		clear(*v.clear)
+		*v.clear = nil
+	}
+}
+
+// copy returns a Value with bytes of its own.
+func (v Value) copy() Value { return NewValue(v.name, slices.Clone(v.Bytes())) }
+
+func (v Value) String() string               { return "[secret " + v.name + "]" }
+func (v Value) GoString() string             { return v.String() }
+func (v Value) Format(f fmt.State, _ rune)   { io.WriteString(f, v.String()) }
+func (v Value) MarshalJSON() ([]byte, error) { return []byte(`"` + v.String() + `"`), nil }
+func (v Value) MarshalText() ([]byte, error) { return []byte(v.String()), nil }
+func (v Value) LogValue() slog.Value         { return slog.StringValue(v.String()) }
+
+// MarshalBinary refuses: what is encoded that way is meant to be decoded.
+func (v Value) MarshalBinary() ([]byte, error) {
+	return nil, errors.New("secret " + v.name + " is not to be encoded")
+}
