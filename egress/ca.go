@@ -1,0 +1,165 @@
+package egress
+
+import (
+	"bytes"
+	"crypto"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/sha256"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"math/big"
+	"net"
+	"net/netip"
+	"sync"
+	"time"
+
+	"glasshouse/fault"
+)
+
+const (
+	caYears  = 10
+	leafLife = 24 * time.Hour
+	skew     = time.Hour // by which the jail's clock may be behind
+)
+
+// A CA is the certificate authority of one jail, which nobody outside trusts. It
+// vouches for hosts only, not for other authorities. It is not bound to certain
+// names, for rules change while the jail trusts it; whoever has its key can
+// deceive that jail and nobody else.
+type CA struct {
+	cert *x509.Certificate
+	key  *ecdsa.PrivateKey
+	pem  []byte
+
+	leafKey *ecdsa.PrivateKey
+
+	mu     sync.Mutex
+	leaves cache[string, *tls.Certificate] // guarded by mu
+}
+
+// NewCA makes an authority for a jail.
+func NewCA(jail string) (*CA, error) {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return nil, err
+	}
+	public, err := x509.MarshalPKIXPublicKey(&key.PublicKey)
+	if err != nil {
+		return nil, err
+	}
+	keyID := sha256.Sum256(public)
+	serial, err := newSerial()
+	if err != nil {
+		return nil, err
+	}
+	now := time.Now()
+	t := &x509.Certificate{
+		SerialNumber:          serial,
+		Subject:               pkix.Name{Organization: []string{"glasshouse"}, CommonName: "egress of jail " + clip(jail, 40)},
+		NotBefore:             now.Add(-skew),
+		NotAfter:              now.AddDate(caYears, 0, 0),
+		KeyUsage:              x509.KeyUsageCertSign,
+		ExtKeyUsage:           []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
+		BasicConstraintsValid: true,
+		IsCA:                  true,
+		MaxPathLenZero:        true,
+		SubjectKeyId:          keyID[:20],
+	}
+	der, err := x509.CreateCertificate(rand.Reader, t, t, &key.PublicKey, key)
+	if err != nil {
+		return nil, fmt.Errorf("make certificate authority: %w", err)
+	}
+	secret, err := x509.MarshalPKCS8PrivateKey(key)
+	if err != nil {
+		return nil, err
+	}
+	var b bytes.Buffer
+	pem.Encode(&b, &pem.Block{Type: "CERTIFICATE", Bytes: der})
+	pem.Encode(&b, &pem.Block{Type: "PRIVATE KEY", Bytes: secret})
+	return ParseCA(b.Bytes())
+}
+
+// ParseCA reads what Secret returned.
+func ParseCA(b []byte) (*CA, error) {
+	invalid := func(err error) error { return fault.New(fault.Invalid, "egress.ParseCA", "", err) }
+	pair, err := tls.X509KeyPair(b, b)
+	if err != nil {
+		return nil, invalid(errors.New("it is not a certificate and its key")) // the error of the key's parser is not told
+	}
+	key, ok := pair.PrivateKey.(*ecdsa.PrivateKey)
+	if !ok || !pair.Leaf.IsCA {
+		return nil, invalid(errors.New("it is no certificate authority of this package"))
+	}
+	leafKey, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return nil, err
+	}
+	return &CA{
+		cert: pair.Leaf, key: key, leafKey: leafKey,
+		pem: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: pair.Certificate[0]}),
+	}, nil
+}
+
+// PEM returns the certificate, which the jail's programs are to trust.
+func (c *CA) PEM() []byte { return bytes.Clone(c.pem) }
+
+// Secret returns the certificate and its key, for ParseCA. Whoever keeps it keeps
+// it from the jail, and from all others.
+func (c *CA) Secret() ([]byte, error) {
+	der, err := x509.MarshalPKCS8PrivateKey(c.key)
+	if err != nil {
+		return nil, err
+	}
+	return append(c.PEM(), pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der})...), nil
+}
+
+// Format keeps the key out of whatever prints a CA.
+func (c *CA) Format(s fmt.State, _ rune) { fmt.Fprintf(s, "CA(%s)", c.cert.Subject.CommonName) }
+
+// leaf returns a certificate for the host.
+func (c *CA) leaf(host string) (*tls.Certificate, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if l, ok := c.leaves.get(host); ok && time.Until(l.Leaf.NotAfter) > leafLife/2 {
+		return l, nil
+	}
+	serial, err := newSerial()
+	if err != nil {
+		return nil, err
+	}
+	now := time.Now()
+	t := &x509.Certificate{
+		SerialNumber: serial,
+		Subject:      pkix.Name{Organization: []string{"glasshouse"}},
+		NotBefore:    now.Add(-skew),
+		NotAfter:     now.Add(leafLife),
+		KeyUsage:     x509.KeyUsageDigitalSignature,
+		ExtKeyUsage:  []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
+	}
+	if a, err := netip.ParseAddr(host); err == nil {
+		t.IPAddresses = []net.IP{a.AsSlice()}
+	} else {
+		t.DNSNames = []string{host}
+	}
+	der, err := x509.CreateCertificate(rand.Reader, t, c.cert, &c.leafKey.PublicKey, c.key)
+	if err != nil {
+		return nil, fmt.Errorf("make a certificate for %s: %w", host, err)
+	}
+	cert, err := x509.ParseCertificate(der)
+	if err != nil {
+		return nil, err
+	}
+	l := &tls.Certificate{Certificate: [][]byte{der, c.cert.Raw}, PrivateKey: crypto.PrivateKey(c.leafKey), Leaf: cert}
+	c.leaves.put(host, l)
+	return l, nil
+}
+
+func newSerial() (*big.Int, error) {
+	return rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), 127))
+}

@@ -1,0 +1,298 @@
+package egress
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"io"
+	"net"
+	"net/netip"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/net/dns/dnsmessage"
+)
+
+const (
+	maxQueries = 256 // that wait for an answer at once; more are refused
+	maxAnswers = 16
+	udpSize    = 1232 // that passes any network unbroken
+
+	typeSVCB  = dnsmessage.Type(64)
+	typeHTTPS = dnsmessage.Type(65)
+
+	optionError  = 15 // extended errors (RFC 8914)
+	errorBlocked = 15
+)
+
+// ServeDNS answers the queries of the jail's resolvers until Close or an error of
+// either's, and closes both. Names that are not allowed are answered that there
+// is no such name, without anybody else being asked; of those that are allowed,
+// the addresses of IPv4 are told.
+func (p *Proxy) ServeDNS(udp net.PacketConn, tcp net.Listener) error {
+	if !p.begin(udp) {
+		udp.Close()
+		tcp.Close()
+		return errClosed
+	}
+	defer p.wg.Done()
+	defer p.forget(udp)
+	failed := make(chan error, 1)
+	p.wg.Go(func() {
+		failed <- p.accept(tcp, (*visit).queries)
+		udp.Close()
+	})
+	var waiting atomic.Int64
+	buf := make([]byte, 64<<10)
+	for {
+		n, from, err := udp.ReadFrom(buf)
+		if err != nil {
+			tcp.Close()
+			if p.isClosing() {
+				<-failed
+				return nil
+			}
+			return errors.Join(<-failed, err)
+		}
+		msg := append([]byte(nil), buf[:n]...)
+		q, fail := readQuery(msg)
+		if fail != nil {
+			udp.WriteTo(fail, from)
+			continue
+		}
+		if q == nil {
+			continue
+		}
+		if waiting.Add(1) > maxQueries {
+			waiting.Add(-1)
+			udp.WriteTo(q.reply(dnsmessage.RCodeServerFailure, nil, "too many queries at once"), from)
+			p.refused(q.ask(), refuse(ReasonLimit, "", "more than %d queries of DNS at once", maxQueries))
+			continue
+		}
+		p.wg.Go(func() {
+			defer waiting.Add(-1)
+			b := p.answer(q)
+			if len(b) > q.size {
+				b = q.truncated()
+			}
+			udp.WriteTo(b, from)
+		})
+	}
+}
+
+// queries answers the queries of one connection.
+func (v *visit) queries() {
+	for {
+		v.client.SetDeadline(time.Now().Add(v.p.times.head))
+		var size [2]byte
+		if _, err := io.ReadFull(v.client, size[:]); err != nil {
+			return
+		}
+		msg := make([]byte, binary.BigEndian.Uint16(size[:]))
+		if _, err := io.ReadFull(v.client, msg); err != nil {
+			return
+		}
+		q, b := readQuery(msg)
+		if q != nil {
+			b = v.p.answer(q)
+		}
+		if b == nil {
+			return
+		}
+		v.client.SetDeadline(time.Now().Add(v.p.times.head))
+		if _, err := v.client.Write(binary.BigEndian.AppendUint16(nil, uint16(len(b)))); err != nil {
+			return
+		}
+		if _, err := v.client.Write(b); err != nil {
+			return
+		}
+	}
+}
+
+// A query is a question of DNS that can be answered.
+type query struct {
+	id   uint16
+	rd   bool
+	q    dnsmessage.Question
+	host string // that is asked for, or "" if no host can have the name
+	edns bool
+	size int // of the answer that the asker can take over UDP
+}
+
+// readQuery reads a message. What is no query is passed over, and to a query that
+// cannot be understood fail is the answer.
+func readQuery(msg []byte) (q *query, fail []byte) {
+	var r dnsmessage.Parser
+	h, err := r.Start(msg)
+	if err != nil || h.Response {
+		return nil, nil
+	}
+	q = &query{id: h.ID, rd: h.RecursionDesired, size: 512}
+	if h.OpCode != 0 {
+		return nil, q.bare(dnsmessage.RCodeNotImplemented)
+	}
+	questions, err := r.AllQuestions()
+	if err != nil || len(questions) != 1 {
+		return nil, q.bare(dnsmessage.RCodeFormatError)
+	}
+	q.q = questions[0]
+	if r.SkipAllAnswers() != nil || r.SkipAllAuthorities() != nil {
+		return nil, q.bare(dnsmessage.RCodeFormatError)
+	}
+	for {
+		h, err := r.AdditionalHeader()
+		if err == dnsmessage.ErrSectionDone {
+			break
+		}
+		if err != nil {
+			return nil, q.bare(dnsmessage.RCodeFormatError)
+		}
+		if h.Type == dnsmessage.TypeOPT && !q.edns {
+			q.edns = true
+			q.size = min(max(512, int(h.Class)), udpSize)
+		}
+		if r.SkipAdditional() != nil {
+			return nil, q.bare(dnsmessage.RCodeFormatError)
+		}
+	}
+	if name := q.q.Name.String(); strings.HasSuffix(name, ".") {
+		if host, addr, err := parseHost(name); err == nil && !addr.IsValid() {
+			q.host = host
+		}
+	}
+	return q, nil
+}
+
+func (q *query) ask() Request { return Request{Kind: KindName, Host: q.host} }
+
+// answer decides about a query and returns the reply.
+func (p *Proxy) answer(q *query) []byte {
+	p.count.queries.Add(1)
+	if q.host == "" || q.q.Class != dnsmessage.ClassINET {
+		p.refused(Request{Kind: KindName, Host: clip(strings.TrimSuffix(q.q.Name.String(), "."), 253)}, refuse(ReasonName, "", "a query for what is no host of the Internet"))
+		return q.reply(dnsmessage.RCodeRefused, nil, "no host can have this name")
+	}
+	ask := q.ask()
+	ask.Jail = p.conf.Jail
+	known := p.rules.Load().names(q.host)
+	if !known && !p.worthAsking(ask) {
+		ref := refuse(ReasonHost, "", "%s is not among the hosts this jail may reach", q.host)
+		p.refused(ask, ref)
+		return q.reply(dnsmessage.RCodeNameError, nil, ref.Detail)
+	}
+	switch q.q.Type {
+	case dnsmessage.TypeA:
+	case dnsmessage.TypeAAAA, typeHTTPS, typeSVCB:
+		return q.reply(dnsmessage.RCodeSuccess, nil, "")
+	default:
+		p.refused(ask, refuse(ReasonProtocol, "", "a query of type %s: only addresses are told", strings.TrimPrefix(q.q.Type.String(), "Type")))
+		return q.reply(dnsmessage.RCodeRefused, nil, "only addresses are told")
+	}
+	if !known {
+		return q.reply(dnsmessage.RCodeSuccess, []netip.Addr{p.known.placeholder(q.host)}, "")
+	}
+	ctx, stop := context.WithTimeout(p.ctx, p.times.dial/2)
+	defer stop()
+	found, err := p.resolve(ctx, q.host)
+	if e, ok := errors.AsType[*net.DNSError](err); ok && e.IsNotFound {
+		return q.reply(dnsmessage.RCodeNameError, nil, "")
+	}
+	if err != nil {
+		return q.reply(dnsmessage.RCodeServerFailure, nil, "the host's resolver does not answer")
+	}
+	addrs, ref := p.tell(q.host, found)
+	if ref != nil {
+		p.refused(ask, ref)
+		return q.reply(dnsmessage.RCodeSuccess, nil, ref.Detail)
+	}
+	return q.reply(dnsmessage.RCodeSuccess, addrs, "")
+}
+
+// tell returns the addresses of a host that may be told, and remembers that they
+// were. It is a refusal if the host has others only.
+func (p *Proxy) tell(host string, found []netip.Addr) ([]netip.Addr, *refusal) {
+	var addrs []netip.Addr
+	var ref *refusal
+	for _, a := range found {
+		if !a.Is4() || len(addrs) == maxAnswers {
+			continue
+		}
+		if !public(a) && !p.rules.Load().lists(a) {
+			ref = refuse(ReasonAddress, "", "%s has the address %s, which is none of the Internet", host, a)
+			continue
+		}
+		p.known.give(a, host)
+		addrs = append(addrs, a)
+	}
+	if len(addrs) > 0 {
+		ref = nil
+	}
+	return addrs, ref
+}
+
+// lists reports whether a rule lists the address, for whatever port.
+func (s *ruleset) lists(a netip.Addr) bool {
+	for _, r := range s.rules {
+		if r.prefix.IsValid() && r.prefix.Contains(a) {
+			return true
+		}
+	}
+	return false
+}
+
+// worthAsking reports whether the Authority may allow the host.
+func (p *Proxy) worthAsking(ask Request) bool {
+	if p.conf.Authority == nil {
+		return false
+	}
+	ctx, stop := context.WithTimeout(p.ctx, time.Second)
+	defer stop()
+	verdict, err := p.conf.Authority.Judge(ctx, ask)
+	return err == nil && verdict.Allow
+}
+
+// reply writes an answer. why is told to askers that understand extended errors.
+func (q *query) reply(code dnsmessage.RCode, addrs []netip.Addr, why string) []byte {
+	b := dnsmessage.NewBuilder(nil, dnsmessage.Header{ID: q.id, Response: true, RecursionDesired: q.rd, RecursionAvailable: true, RCode: code})
+	b.EnableCompression()
+	err := errors.Join(b.StartQuestions(), b.Question(q.q), b.StartAnswers())
+	for _, a := range addrs {
+		h := dnsmessage.ResourceHeader{Name: q.q.Name, Class: dnsmessage.ClassINET, TTL: uint32(ttl / time.Second)}
+		err = errors.Join(err, b.AResource(h, dnsmessage.AResource{A: a.As4()}))
+	}
+	err = errors.Join(err, b.StartAdditionals())
+	if q.edns {
+		var h dnsmessage.ResourceHeader
+		var opt dnsmessage.OPTResource
+		err = errors.Join(err, h.SetEDNS0(udpSize, code, false))
+		if why != "" {
+			data := binary.BigEndian.AppendUint16(nil, errorBlocked)
+			opt.Options = []dnsmessage.Option{{Code: optionError, Data: append(data, why...)}}
+		}
+		err = errors.Join(err, b.OPTResource(h, opt))
+	}
+	msg, e := b.Finish()
+	if errors.Join(err, e) != nil {
+		return q.bare(dnsmessage.RCodeServerFailure)
+	}
+	return msg
+}
+
+// truncated tells the asker to ask again over TCP.
+func (q *query) truncated() []byte {
+	b := dnsmessage.NewBuilder(nil, dnsmessage.Header{ID: q.id, Response: true, Truncated: true, RecursionDesired: q.rd, RecursionAvailable: true})
+	err := errors.Join(b.StartQuestions(), b.Question(q.q))
+	msg, e := b.Finish()
+	if errors.Join(err, e) != nil {
+		return q.bare(dnsmessage.RCodeServerFailure)
+	}
+	return msg
+}
+
+// bare is a reply without even the question.
+func (q *query) bare(code dnsmessage.RCode) []byte {
+	b := dnsmessage.NewBuilder(nil, dnsmessage.Header{ID: q.id, Response: true, RecursionDesired: q.rd, RecursionAvailable: true, RCode: code})
+	msg, _ := b.Finish() // a header alone always can be written
+	return msg
+}

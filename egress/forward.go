@@ -1,0 +1,387 @@
+package egress
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptrace"
+	"net/netip"
+	"net/textproto"
+	"net/url"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"compress/gzip"
+
+	"golang.org/x/net/http/httpguts"
+)
+
+// transport makes what carries requests to servers. Connections are kept for the
+// next request of the same jail, never for another's.
+func (p *Proxy) transport() *http.Transport {
+	return &http.Transport{
+		DialContext: func(ctx context.Context, _, address string) (net.Conn, error) {
+			host, number, err := net.SplitHostPort(address)
+			if err != nil {
+				return nil, err
+			}
+			port, err := parsePort(number)
+			if err != nil {
+				return nil, err
+			}
+			chosen, _ := ctx.Value(chosenKey{}).(netip.Addr)
+			c, err := p.dial(ctx, host, port, chosen)
+			if err != nil {
+				return nil, err
+			}
+			return c, nil
+		},
+		TLSClientConfig:        &tls.Config{RootCAs: p.conf.Roots, MinVersion: tls.VersionTLS12, ClientSessionCache: tls.NewLRUClientSessionCache(64)},
+		ForceAttemptHTTP2:      true,
+		TLSHandshakeTimeout:    p.times.dial,
+		ExpectContinueTimeout:  time.Second,
+		IdleConnTimeout:        30 * time.Second,
+		MaxIdleConnsPerHost:    64,
+		DisableCompression:     true,
+		MaxResponseHeaderBytes: 256 << 10,
+	}
+}
+
+// chosenKey finds the address that a program connected to.
+type chosenKey struct{}
+
+// exchange carries one request, which is of size bytes so far, and its answer.
+func (v *visit) exchange(w http.ResponseWriter, r *http.Request, ask Request, size int64) {
+	p := v.p
+	ctx, cancel := context.WithCancel(context.WithValue(p.ctx, chosenKey{}, v.dst.Addr()))
+	defer cancel()
+	defer context.AfterFunc(r.Context(), cancel)()
+	accept := r.Header["Accept"]
+	g, ref := v.settle(ctx, ask)
+	var f *flow
+	if ref == nil {
+		f, ref = v.open(ask, g, cancel)
+	}
+	if ref != nil {
+		p.refused(ask, ref)
+		ref.answer(w, accept)
+		return
+	}
+	status, err := v.passOn(ctx, w, r, f, size, accept)
+	f.end(status, err)
+	if _, ok := w.(*reply); !ok && f.short {
+		panic(http.ErrAbortHandler) // resets the stream, so that the client sees that it is not whole
+	}
+}
+
+// passOn carries what is allowed, and returns the status the client was answered.
+func (v *visit) passOn(ctx context.Context, w http.ResponseWriter, r *http.Request, f *flow, size int64, accept []string) (status int, err error) {
+	body, _ := r.Body.(*requestBody)
+	if body != nil {
+		body.f = f
+	}
+	answer := func(ref *refusal) (int, error) { return ref.answer(w, accept), ref }
+	f.up(int(size))
+	out := v.outgoing(ctx, r, f)
+	upgrade := isWebSocket(r)
+	if upgrade {
+		out.Header.Set("Connection", "Upgrade")
+		out.Header.Set("Upgrade", "websocket")
+	}
+	var hidden *mask
+	if g := f.grant; g.rule != nil && len(g.rule.Inject) > 0 {
+		var ref *refusal
+		if hidden, f.secrets, ref = v.p.inject(ctx, out, g.rule); ref != nil {
+			return answer(ref)
+		}
+		out.Header.Set("Accept-Encoding", "identity") // what is packed cannot be looked through
+	}
+	var early sync.Mutex
+	begun := false
+	out = out.WithContext(httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
+		GotConn: func(c httptrace.GotConnInfo) {
+			to := c.Conn.RemoteAddr().String()
+			f.addr.Store(&to)
+		},
+		Got1xxResponse: func(code int, h textproto.MIMEHeader) error {
+			early.Lock()
+			defer early.Unlock()
+			if begun || code == http.StatusContinue || code == http.StatusSwitchingProtocols {
+				return nil
+			}
+			copyHeader(w.Header(), http.Header(h), hidden)
+			w.WriteHeader(code)
+			clear(w.Header())
+			return nil
+		},
+	}))
+	resp, err := v.p.upstream.RoundTrip(out)
+	early.Lock()
+	begun = true
+	early.Unlock()
+	if err != nil {
+		return v.explain(w, f, body, err, accept)
+	}
+	defer resp.Body.Close()
+
+	if hidden != nil {
+		if ref := unpack(resp); ref != nil {
+			return answer(ref)
+		}
+	}
+	if resp.StatusCode == http.StatusSwitchingProtocols {
+		if !upgrade {
+			return answer(refuse(ReasonUpstream, "", "the server changes the protocol, which nobody asked for"))
+		}
+		return v.upgrade(w, resp, f, hidden)
+	}
+	return v.passBack(w, r, resp, f, hidden)
+}
+
+// outgoing writes the request anew for the server.
+func (v *visit) outgoing(ctx context.Context, r *http.Request, f *flow) *http.Request {
+	scheme := "http"
+	if v.tls {
+		scheme = "https"
+	}
+	named := f.ask.Host
+	if host, _, _, err := parseHostPort(r.Host); err == nil {
+		named = host // which may be another only at a listed address
+	}
+	out := (&http.Request{
+		Method:        r.Method,
+		URL:           &url.URL{Scheme: scheme, Host: net.JoinHostPort(f.grant.dial, strconv.Itoa(int(f.ask.Port))), Path: r.URL.Path, RawPath: r.URL.RawPath, RawQuery: r.URL.RawQuery, ForceQuery: r.URL.ForceQuery},
+		Host:          joinHost(named, f.ask.Port, v.tls),
+		Header:        http.Header{},
+		Body:          r.Body,
+		ContentLength: r.ContentLength,
+		ProtoMajor:    1, ProtoMinor: 1,
+	}).WithContext(ctx)
+	if r.RequestURI == "*" || r.URL.Path == "*" {
+		out.URL.Path, out.URL.RawPath, out.URL.Opaque = "", "", "*"
+	}
+	if rb, ok := r.Body.(*requestBody); r.ContentLength == 0 || ok && rb.done {
+		out.Body = http.NoBody
+	}
+	copyHeader(out.Header, r.Header, nil)
+	if te := r.Header.Get("Te"); te != "" && httpguts.HeaderValuesContainsToken([]string{te}, "trailers") {
+		out.Header.Set("Te", "trailers")
+	}
+	if _, ok := out.Header["User-Agent"]; !ok {
+		out.Header.Set("User-Agent", "") // so that none is made up
+	}
+	return out
+}
+
+// hopByHop are fields that concern one connection only.
+var hopByHop = []string{
+	"Connection", "Proxy-Connection", "Keep-Alive", "Proxy-Authenticate", "Proxy-Authorization",
+	"Te", "Trailer", "Transfer-Encoding", "Upgrade", "Http2-Settings", "Host",
+}
+
+// copyHeader copies the fields that are for the other end.
+func copyHeader(dst, src http.Header, hidden *mask) {
+	for k, v := range src {
+		dst[k] = append([]string(nil), v...)
+	}
+	for _, list := range src["Connection"] {
+		for name := range strings.SplitSeq(list, ",") {
+			if name = textproto.TrimString(name); !strings.EqualFold(name, "Content-Length") {
+				dst.Del(name)
+			}
+		}
+	}
+	for _, k := range hopByHop {
+		dst.Del(k)
+	}
+	if hidden != nil {
+		hidden.header(dst)
+	}
+}
+
+func isWebSocket(r *http.Request) bool {
+	return r.ProtoMajor == 1 && r.Method == http.MethodGet && r.ContentLength == 0 &&
+		httpguts.HeaderValuesContainsToken(r.Header["Connection"], "upgrade") &&
+		strings.EqualFold(r.Header.Get("Upgrade"), "websocket")
+}
+
+// explain tells the client why there is no answer.
+func (v *visit) explain(w http.ResponseWriter, f *flow, body *requestBody, err error, accept []string) (int, error) {
+	ref, ok := errors.AsType[*refusal](f.stopped())
+	if !ok {
+		ref, ok = errors.AsType[*refusal](err)
+	}
+	switch {
+	case ok:
+	case body != nil && body.broken() != nil:
+		ref = refuse(ReasonMalformed, "", "the body of the request cannot be read")
+	case errors.Is(err, context.Canceled):
+		ref = errGone
+	default:
+		// The text of the error has addresses and names of certificates in it, and
+		// nothing of the request.
+		ref = refuse(ReasonUpstream, f.grant.label, "no answer from %s: %v", f.ask.Host, err)
+	}
+	return ref.answer(w, accept), ref
+}
+
+// unpack makes the body of an answer one that can be looked through for secrets.
+func unpack(resp *http.Response) *refusal {
+	switch coding := strings.ToLower(strings.Join(resp.Header["Content-Encoding"], ",")); coding {
+	case "", "identity":
+	case "gzip", "x-gzip":
+		if resp.ContentLength == 0 || resp.Body == http.NoBody || resp.Request.Method == http.MethodHead {
+			return nil
+		}
+		resp.Body = &gunzip{body: resp.Body}
+		resp.ContentLength = -1
+		resp.Header.Del("Content-Length")
+		resp.Header.Del("Content-Encoding")
+	default:
+		return refuse(ReasonSecret, "", "the answer is packed as %s though that was not asked for, and so cannot be looked through for the secret", clip(coding, 40))
+	}
+	return nil
+}
+
+// gunzip unpacks a body when it is first read.
+type gunzip struct {
+	body io.ReadCloser
+	r    *gzip.Reader
+}
+
+func (g *gunzip) Read(b []byte) (n int, err error) {
+	if g.r == nil {
+		if g.r, err = gzip.NewReader(g.body); err != nil {
+			return 0, err
+		}
+	}
+	return g.r.Read(b)
+}
+
+func (g *gunzip) Close() error { return g.body.Close() }
+
+// passBack writes the answer to the client as it comes.
+func (v *visit) passBack(w http.ResponseWriter, r *http.Request, resp *http.Response, f *flow, hidden *mask) (int, error) {
+	h := w.Header()
+	copyHeader(h, resp.Header, hidden)
+	if resp.ContentLength >= 0 && h.Get("Content-Length") == "" && resp.ContentLength > 0 {
+		h.Set("Content-Length", strconv.FormatInt(resp.ContentLength, 10))
+	}
+	size := 64
+	for k, vs := range h {
+		for _, val := range vs {
+			size += len(k) + len(val) + 4
+		}
+	}
+	f.down(size)
+	w.WriteHeader(resp.StatusCode)
+	flush := flusher(w, resp)
+	flush()
+
+	var src io.Reader = resp.Body
+	if hidden != nil {
+		src = hidden.reader(src)
+	}
+	err := copyBody(w, src, f.down, flush)
+	if err == nil {
+		for k, vs := range resp.Trailer {
+			if framing[http.CanonicalHeaderKey(k)] {
+				continue
+			}
+			for _, val := range vs {
+				w.Header().Add(http.TrailerPrefix+k, hidden.text(val))
+			}
+		}
+		return resp.StatusCode, nil
+	}
+	f.short = true
+	if rep, ok := w.(*reply); ok {
+		rep.cut()
+		reset(v.client)
+	}
+	if f.stopped() != nil {
+		return resp.StatusCode, nil
+	}
+	if errors.Is(err, errWrite) {
+		return resp.StatusCode, errGone
+	}
+	return resp.StatusCode, refuse(ReasonUpstream, "", "the server broke off")
+}
+
+// flusher returns what sends on what a writer holds back, after each read: bodies
+// whose length is not known may be streams of events.
+func flusher(w http.ResponseWriter, resp *http.Response) func() {
+	f, ok := w.(http.Flusher)
+	if _, held := w.(*reply); !ok || held || resp.ContentLength >= 0 && resp.ContentLength < 4<<10 {
+		return func() {}
+	}
+	return f.Flush
+}
+
+var errWrite = errors.New("cannot write to the client")
+
+// copyBody passes on what src gives, as it comes. count is told how much is to be
+// written and says how much may be.
+func copyBody(w io.Writer, src io.Reader, count func(int) int, flush func()) error {
+	buf := chunks.Get().(*[]byte)
+	defer chunks.Put(buf)
+	for {
+		n, err := src.Read(*buf)
+		if n > 0 {
+			may := count(n)
+			if _, err := w.Write((*buf)[:may]); err != nil {
+				return errors.Join(errWrite, err)
+			}
+			flush()
+			if may < n {
+				return errSpent
+			}
+		}
+		if err == io.EOF {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+// upgrade carries a WebSocket, once the server has agreed to it.
+func (v *visit) upgrade(w http.ResponseWriter, resp *http.Response, f *flow, hidden *mask) (int, error) {
+	rep, ok := w.(*reply)
+	up, ok2 := resp.Body.(io.ReadWriteCloser)
+	if !ok || !ok2 || !strings.EqualFold(resp.Header.Get("Upgrade"), "websocket") {
+		ref := refuse(ReasonUpstream, "", "the server changes to a protocol nobody asked for")
+		return ref.answer(w, nil), ref
+	}
+	copyHeader(rep.header, resp.Header, hidden)
+	rep.header.Set("Connection", "Upgrade")
+	rep.header.Set("Upgrade", "websocket")
+	rep.last = true
+	rep.WriteHeader(http.StatusSwitchingProtocols)
+	ctx := resp.Request.Context()
+	defer context.AfterFunc(ctx, func() { reset(v.client); up.Close() })()
+
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		copyBody(up, v.br, f.up, func() {})
+		up.Close()
+	})
+	var src io.Reader = up
+	if hidden != nil {
+		src = hidden.reader(src)
+	}
+	err := copyBody(rep.c, src, f.down, func() {})
+	closeWrite(rep.c)
+	v.client.SetReadDeadline(time.Now().Add(v.p.times.gone))
+	wg.Wait()
+	if err != nil && !errors.Is(err, errSpent) && !errors.Is(err, net.ErrClosed) {
+		return resp.StatusCode, refuse(ReasonUpstream, "", "the connection broke off")
+	}
+	return resp.StatusCode, nil
+}

@@ -1,0 +1,120 @@
+package egress
+
+import (
+	"fmt"
+	"net"
+	"net/netip"
+	"sync"
+	"time"
+)
+
+// special are the addresses of which none is a server on the Internet, as IANA's
+// registries of special-purpose addresses have them, save those set aside for
+// documentation, which lead nowhere.
+var special = []netip.Prefix{
+	netip.MustParsePrefix("0.0.0.0/8"),        // this network; to some kernels, this host
+	netip.MustParsePrefix("10.0.0.0/8"),       // private
+	netip.MustParsePrefix("100.64.0.0/10"),    // between providers and customers; transit of jails; metadata of one cloud
+	netip.MustParsePrefix("127.0.0.0/8"),      // loopback
+	netip.MustParsePrefix("168.63.129.16/32"), // what Azure's hosts ask, a public address in name only
+	netip.MustParsePrefix("169.254.0.0/16"),   // link-local; metadata of clouds
+	netip.MustParsePrefix("172.16.0.0/12"),    // private
+	netip.MustParsePrefix("192.0.0.0/24"),     // protocols' own; metadata of one cloud
+	netip.MustParsePrefix("192.88.99.0/24"),   // 6to4 relays
+	netip.MustParsePrefix("192.168.0.0/16"),   // private
+	netip.MustParsePrefix("198.18.0.0/15"),    // benchmarks; placeholders of this package
+	netip.MustParsePrefix("224.0.0.0/4"),      // multicast
+	netip.MustParsePrefix("240.0.0.0/4"),      // reserved, broadcast
+	netip.MustParsePrefix("2001::/23"),        // protocols' own, Teredo among them
+	netip.MustParsePrefix("2002::/16"),        // 6to4: any IPv4 address
+}
+
+// unicast6 is what is given out of IPv6 for use on the Internet. Loopback, local,
+// translated (64:ff9b::/96, 64:ff9b:1::/48) and mapped addresses lie outside.
+var unicast6 = netip.MustParsePrefix("2000::/3")
+
+// public reports whether a is an address on the Internet.
+func public(a netip.Addr) bool {
+	a = a.Unmap()
+	if a.Is6() && (!unicast6.Contains(a) || isatap(a)) {
+		return false
+	}
+	for _, p := range special {
+		if p.Contains(a) {
+			return false
+		}
+	}
+	return a.IsValid()
+}
+
+// isatap reports whether an address has an IPv4 address for its interface (RFC 5214).
+func isatap(a netip.Addr) bool {
+	b := a.As16()
+	return b[8]&^2 == 0 && b[9] == 0 && b[10] == 0x5e && b[11] == 0xfe
+}
+
+// guard returns nil if a connection to that address and port may be made: it is
+// public and not this host's, or a rule lists it by address.
+func (p *Proxy) guard(to netip.AddrPort) error {
+	a := to.Addr().Unmap()
+	if p.rules.Load().listed(a, to.Port()) {
+		return nil
+	}
+	if !public(a) {
+		return refuse(ReasonAddress, "", "%s is not an address on the Internet", a).with("reach it only if the jail's rules list the address itself")
+	}
+	own, err := p.own.get()
+	if err != nil {
+		return fmt.Errorf("list the host's addresses: %w", err)
+	}
+	if own[a] {
+		return refuse(ReasonAddress, "", "%s is the host's own address", a).with("reach it only if the jail's rules list the address itself")
+	}
+	return nil
+}
+
+// ownAddrs are the host's own addresses, not older than a second.
+type ownAddrs struct {
+	list func() ([]netip.Addr, error)
+
+	mu    sync.Mutex
+	addrs map[netip.Addr]bool
+	at    time.Time
+}
+
+func (o *ownAddrs) get() (map[netip.Addr]bool, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.addrs != nil && time.Since(o.at) < time.Second {
+		return o.addrs, nil
+	}
+	list := o.list
+	if list == nil {
+		list = interfaces
+	}
+	addrs, err := list()
+	if err != nil {
+		return nil, err
+	}
+	o.addrs, o.at = map[netip.Addr]bool{}, time.Now()
+	for _, a := range addrs {
+		o.addrs[a.Unmap()] = true
+	}
+	return o.addrs, nil
+}
+
+func interfaces() ([]netip.Addr, error) {
+	nets, err := net.InterfaceAddrs()
+	if err != nil {
+		return nil, err
+	}
+	var addrs []netip.Addr
+	for _, n := range nets {
+		if ip, ok := n.(*net.IPNet); ok {
+			if a, ok := netip.AddrFromSlice(ip.IP); ok {
+				addrs = append(addrs, a.Unmap())
+			}
+		}
+	}
+	return addrs, nil
+}

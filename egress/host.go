@@ -1,0 +1,108 @@
+package egress
+
+import (
+	"errors"
+	"net/netip"
+	"strconv"
+	"strings"
+)
+
+var (
+	errNoHost  = errors.New("it is empty")
+	errHost    = errors.New("it is neither a host name nor an address")
+	errNumeric = errors.New("it ends in a number and is no address as it must be written")
+	errPort    = errors.New("its port is not a number from 1 to 65535")
+)
+
+// parseHost returns a host as rules know it: a name in lower case without a dot
+// at the end, or an address in its usual form, which is then returned as such
+// too. There is one way to write an address: 0x7f.1, 2130706433 and 127.1 are
+// neither names nor addresses.
+func parseHost(s string) (string, netip.Addr, error) {
+	if s == "" {
+		return "", netip.Addr{}, errNoHost
+	}
+	if a, err := netip.ParseAddr(s); err == nil {
+		if a.Zone() != "" {
+			return "", netip.Addr{}, errHost
+		}
+		a = a.Unmap()
+		return a.String(), a, nil
+	}
+	s = strings.ToLower(strings.TrimSuffix(s, "."))
+	if len(s) == 0 || len(s) > 253 {
+		return "", netip.Addr{}, errHost
+	}
+	last := ""
+	for label := range strings.SplitSeq(s, ".") {
+		if len(label) == 0 || len(label) > 63 {
+			return "", netip.Addr{}, errHost
+		}
+		for i := range len(label) {
+			switch c := label[i]; {
+			case 'a' <= c && c <= 'z', '0' <= c && c <= '9', c == '-', c == '_':
+			default:
+				return "", netip.Addr{}, errHost
+			}
+		}
+		last = label
+	}
+	// As programs that read addresses liberally see it.
+	if strings.Trim(last, "0123456789") == "" || strings.HasPrefix(last, "0x") && strings.Trim(last[2:], "0123456789abcdef") == "" {
+		return "", netip.Addr{}, errNumeric
+	}
+	return s, netip.Addr{}, nil
+}
+
+// parseHostPort reads "host", "host:port" and "[address]:port". Where no port is
+// written it is 0.
+func parseHostPort(s string) (host string, addr netip.Addr, port uint16, err error) {
+	name, number, has := s, "", false
+	if rest, ok := strings.CutPrefix(s, "["); ok {
+		if name, rest, ok = strings.Cut(rest, "]"); !ok {
+			return "", netip.Addr{}, 0, errHost
+		}
+		if a, err := netip.ParseAddr(name); err != nil || !a.Is6() {
+			return "", netip.Addr{}, 0, errHost
+		}
+		if rest != "" {
+			if number, has = strings.CutPrefix(rest, ":"); !has {
+				return "", netip.Addr{}, 0, errHost
+			}
+		}
+	} else {
+		if name, number, has = strings.Cut(s, ":"); strings.Contains(number, ":") {
+			return "", netip.Addr{}, 0, errHost
+		}
+	}
+	if has {
+		if port, err = parsePort(number); err != nil {
+			return "", netip.Addr{}, 0, err
+		}
+	}
+	host, addr, err = parseHost(name)
+	return host, addr, port, err
+}
+
+func parsePort(s string) (uint16, error) {
+	if s == "" || len(s) > 5 || strings.Trim(s, "0123456789") != "" {
+		return 0, errPort
+	}
+	n, err := strconv.ParseUint(s, 10, 16)
+	if err != nil || n == 0 {
+		return 0, errPort
+	}
+	return uint16(n), nil
+}
+
+// joinHost writes a host for a Host header: with its port unless that is the
+// scheme's own.
+func joinHost(host string, port uint16, tls bool) string {
+	if strings.Contains(host, ":") {
+		host = "[" + host + "]"
+	}
+	if tls && port == 443 || !tls && port == 80 {
+		return host
+	}
+	return host + ":" + strconv.Itoa(int(port))
+}

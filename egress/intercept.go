@@ -1,0 +1,199 @@
+package egress
+
+import (
+	"bufio"
+	"context"
+	"crypto/tls"
+	"errors"
+	"io"
+	"log"
+	"net"
+	"net/http"
+	"slices"
+	"sync"
+)
+
+// intercept ends TLS with the client, in the name of the host it wants, and
+// carries the requests inside.
+func (v *visit) intercept(host string, g grant, h hello) {
+	p := v.p
+	ask := Request{Kind: KindConnect, Host: host, Port: v.port, TLS: true}
+	name := host
+	if h.name != "" {
+		name, _, _ = parseHost(h.name) // it was looked at before
+	}
+	protos := []string{"http/1.1"}
+	if slices.Contains(h.alpn, "h2") {
+		protos = []string{"h2", "http/1.1"}
+	}
+	c := tls.Server(peeked{v.client, v.br}, &tls.Config{
+		MinVersion:     tls.VersionTLS12,
+		NextProtos:     protos,
+		GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return p.conf.CA.leaf(name) },
+	})
+	ctx, stop := context.WithTimeout(p.ctx, p.times.head)
+	err := c.HandshakeContext(ctx)
+	stop()
+	if err != nil {
+		p.refused(ask, handshakeRefusal(host, g.label, err))
+		linger(v.client)
+		return
+	}
+	v.tls, v.declared, v.proxied = true, host, false
+	if c.ConnectionState().NegotiatedProtocol == "h2" {
+		p.h2.serve(v, c)
+		return
+	}
+	defer v.read(c)()
+	v.serveHTTP(c)
+}
+
+// handshakeRefusal says why TLS with a client came to nothing.
+func handshakeRefusal(host, rule string, err error) *refusal {
+	remote, said := errors.AsType[*net.OpError](err)
+	switch {
+	case said && remote.Op == "remote error":
+		return refuse(ReasonTrust, rule, "the client does not take the certificate made for %s: %v", host, remote.Err).
+			with("let the client trust the jail's certificate authority; if it accepts one certificate only, the host cannot be intercepted")
+	case errors.Is(err, io.EOF) || said:
+		return refuse(ReasonTrust, rule, "the client broke off when it saw the certificate made for %s", host).
+			with("let the client trust the jail's certificate authority; if it accepts one certificate only, the host cannot be intercepted")
+	case errors.Is(err, context.DeadlineExceeded):
+		return refuse(ReasonLimit, rule, "TLS with %s was not begun in time", host)
+	}
+	return refuse(ReasonProtocol, rule, "TLS with %s cannot be looked into: %v", host, err)
+}
+
+// peeked is a connection whose first bytes have been looked at.
+type peeked struct {
+	net.Conn
+	br *bufio.Reader
+}
+
+func (c peeked) Read(b []byte) (int, error) { return c.br.Read(b) }
+
+// streams carries requests of HTTP/2 from clients with which TLS is ended here.
+type streams struct {
+	p     *Proxy
+	srv   http.Server
+	conns chan net.Conn
+	done  chan struct{}
+	once  sync.Once
+	wg    sync.WaitGroup
+
+	mu     sync.Mutex
+	visits map[net.Conn]*stream // guarded by mu
+}
+
+type stream struct {
+	v     *visit
+	ended chan struct{}
+}
+
+func newStreams(p *Proxy) *streams {
+	s := &streams{p: p, conns: make(chan net.Conn), done: make(chan struct{}), visits: map[net.Conn]*stream{}}
+	s.srv = http.Server{
+		Handler:        http.HandlerFunc(s.handle),
+		MaxHeaderBytes: maxHead,
+		IdleTimeout:    p.times.idle,
+		ErrorLog:       log.New(io.Discard, "", 0),
+		ConnContext:    func(ctx context.Context, c net.Conn) context.Context { return context.WithValue(ctx, streamKey{}, c) },
+		ConnState:      s.state,
+	}
+	return s
+}
+
+type streamKey struct{}
+
+// serve carries the requests on c until it ends.
+func (s *streams) serve(v *visit, c *tls.Conn) {
+	s.once.Do(func() { s.wg.Go(func() { s.srv.Serve(s) }) })
+	one := &stream{v: v, ended: make(chan struct{})}
+	s.mu.Lock()
+	s.visits[c] = one
+	s.mu.Unlock()
+	select {
+	case s.conns <- c:
+		<-one.ended
+	case <-s.done:
+	}
+	s.mu.Lock()
+	delete(s.visits, c)
+	s.mu.Unlock()
+}
+
+func (s *streams) state(c net.Conn, st http.ConnState) {
+	if st != http.StateClosed {
+		return
+	}
+	if one := s.of(c); one != nil {
+		close(one.ended)
+	}
+}
+
+func (s *streams) of(c net.Conn) *stream {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.visits[c]
+}
+
+// Accept, Close and Addr make it the listener of its own server.
+
+func (s *streams) Accept() (net.Conn, error) {
+	select {
+	case c := <-s.conns:
+		return c, nil
+	case <-s.done:
+		return nil, net.ErrClosed
+	}
+}
+
+func (s *streams) Close() error { return nil }
+
+func (s *streams) Addr() net.Addr { return &net.TCPAddr{} }
+
+func (s *streams) close() {
+	s.mu.Lock()
+	select {
+	case <-s.done:
+	default:
+		close(s.done)
+	}
+	s.mu.Unlock()
+	s.srv.Close()
+	s.wg.Wait()
+}
+
+// handle carries one request of HTTP/2.
+func (s *streams) handle(w http.ResponseWriter, r *http.Request) {
+	c, _ := r.Context().Value(streamKey{}).(net.Conn)
+	one := s.of(c)
+	if one == nil || r.ProtoMajor != 2 {
+		panic(http.ErrAbortHandler)
+	}
+	v, p := one.v, s.p
+	p.count.requests.Add(1)
+	ask := Request{Kind: KindRequest, Host: v.declared, Port: v.port, TLS: true, Method: r.Method, Path: v.path(r.URL)}
+	host, port, ref := v.target(head{method: r.Method, target: r.RequestURI, host: r.Host, hasHost: r.Host != ""}, r)
+	if host != "" {
+		ask.Host, ask.Port = host, port
+	}
+	if ref == nil && len(r.Header["Host"]) > 0 && !sameHost(r.Header.Get("Host"), r.Host) {
+		ref = refuse(ReasonMismatch, "", "the request names two hosts")
+	}
+	if ref != nil {
+		p.refused(ask, ref)
+		ref.answer(w, r.Header["Accept"])
+		return
+	}
+	size := int64(len(r.Method) + len(r.RequestURI) + len(r.Host))
+	for k, vs := range r.Header {
+		for _, val := range vs {
+			size += int64(len(k) + len(val) + 4)
+		}
+	}
+	body := &requestBody{r: r.Body, done: r.Body == http.NoBody}
+	r.Body = body
+	v.exchange(w, r, ask, size)
+	body.abandon()
+}

@@ -1,0 +1,99 @@
+package egress
+
+import (
+	"math"
+	"sync"
+	"time"
+)
+
+// A meter counts requests and bytes against a limit.
+type meter struct {
+	limit Limit
+
+	mu     sync.Mutex
+	tokens float64   // requests that may be made now. guarded by mu
+	at     time.Time // when tokens were counted. guarded by mu
+	spent  int64     // bytes. guarded by mu
+}
+
+func newMeter(l Limit) *meter {
+	if l.Per == 0 {
+		l.Per = time.Minute
+	}
+	return &meter{limit: l, tokens: float64(l.Requests), at: time.Now()}
+}
+
+// with returns a meter of another limit on which as much is spent as on m.
+func (m *meter) with(l Limit) *meter {
+	n := newMeter(l)
+	if n.limit == m.limit {
+		return m
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.refill()
+	used := 0.0
+	if m.limit.Requests > 0 {
+		used = float64(m.limit.Requests) - m.tokens
+	}
+	n.tokens = max(0, float64(n.limit.Requests)-used)
+	n.spent = m.spent
+	return n
+}
+
+func (m *meter) refill() {
+	now := time.Now()
+	rate := float64(m.limit.Requests) / float64(m.limit.Per)
+	m.tokens = min(float64(m.limit.Requests), m.tokens+rate*float64(now.Sub(m.at)))
+	m.at = now
+}
+
+// request takes one request, or returns how long it is until there is one.
+func (m *meter) request() (wait time.Duration) {
+	if m.limit.Requests == 0 {
+		return 0
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.refill()
+	if m.tokens >= 1 {
+		m.tokens--
+		return 0
+	}
+	return time.Duration(math.Ceil((1 - m.tokens) / float64(m.limit.Requests) * float64(m.limit.Per)))
+}
+
+// back gives a request back that was not made.
+func (m *meter) back() {
+	m.mu.Lock()
+	m.tokens = min(float64(m.limit.Requests), m.tokens+1)
+	m.mu.Unlock()
+}
+
+// take spends up to n bytes and returns how many there were.
+func (m *meter) take(n int) int {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.limit.Bytes > 0 {
+		n = int(min(int64(n), max(0, m.limit.Bytes-m.spent)))
+	}
+	m.spent += int64(n)
+	return n
+}
+
+// untake gives back bytes that were not sent.
+func (m *meter) untake(n int) {
+	m.mu.Lock()
+	m.spent -= int64(n)
+	m.mu.Unlock()
+}
+
+// empty reports whether no byte is left.
+func (m *meter) empty() bool {
+	if m.limit.Bytes == 0 {
+		return false
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.spent >= m.limit.Bytes
+}

@@ -1,0 +1,226 @@
+package egress
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+)
+
+// A reply writes the answer to one request of HTTP/1. It is an http.ResponseWriter
+// that holds nothing back: what is written is sent.
+type reply struct {
+	c      net.Conn
+	method string
+	old    bool // HTTP/1.0
+	header http.Header
+
+	mu      sync.Mutex // a 1xx answer is written by another goroutine
+	code    int        // 0 until the head is written
+	text    string     // of the status line, if not the usual
+	chunked bool
+	bare    bool  // has no body, whatever is written
+	left    int64 // bytes of the body still to come; -1 if not announced
+	last    bool  // the connection ends with it
+	err     error // that is why it cannot go on
+	scratch []byte
+}
+
+func newReply(c net.Conn, r *http.Request) *reply {
+	return &reply{c: c, method: r.Method, old: !r.ProtoAtLeast(1, 1), last: r.Close || !r.ProtoAtLeast(1, 1), header: http.Header{}}
+}
+
+func (w *reply) Header() http.Header { return w.header }
+
+var errFraming = errors.New("the body is not as long as was announced")
+
+// WriteHeader writes the head. What is in Header then must be well-formed.
+func (w *reply) WriteHeader(code int) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.code != 0 {
+		return
+	}
+	if code >= 100 && code < 200 && code != http.StatusSwitchingProtocols {
+		if !w.old {
+			w.head(code, w.header)
+		}
+		return
+	}
+	w.code = code
+	w.bare = w.method == http.MethodHead || code < 200 || code == http.StatusNoContent || code == http.StatusNotModified
+	w.left = -1
+	length, announced := w.header["Content-Length"]
+	switch {
+	case code < 200, code == http.StatusNoContent:
+		w.header.Del("Content-Length")
+	case announced && len(length) == 1:
+		n, err := strconv.ParseInt(length[0], 10, 64)
+		if err != nil {
+			w.err = errFraming
+			return
+		}
+		w.left = n
+	case w.bare:
+	case w.old:
+		w.last = true
+	default:
+		w.chunked = true
+		w.header.Set("Transfer-Encoding", "chunked")
+	}
+	if w.last && code != http.StatusSwitchingProtocols {
+		w.header.Set("Connection", "close")
+	}
+	w.head(code, w.header)
+}
+
+// head writes a status line and fields. w.mu is held.
+func (w *reply) head(code int, h http.Header) {
+	var b bytes.Buffer
+	text := w.text
+	if text == "" {
+		text = http.StatusText(code)
+	}
+	fmt.Fprintf(&b, "HTTP/1.1 %03d %s\r\n", code, text)
+	plain := make(http.Header, len(h))
+	for k, v := range h {
+		if !strings.HasPrefix(k, http.TrailerPrefix) {
+			plain[k] = v
+		}
+	}
+	plain.Write(&b)
+	b.WriteString("\r\n")
+	w.send(b.Bytes())
+}
+
+func (w *reply) send(b []byte) {
+	if w.err == nil {
+		_, w.err = w.c.Write(b)
+	}
+}
+
+func (w *reply) Write(b []byte) (int, error) {
+	w.WriteHeader(http.StatusOK)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.bare || len(b) == 0 {
+		return len(b), w.err
+	}
+	if w.chunked {
+		w.scratch = strconv.AppendInt(w.scratch[:0], int64(len(b)), 16)
+		w.scratch = append(w.scratch, "\r\n"...)
+		w.scratch = append(w.scratch, b...)
+		w.scratch = append(w.scratch, "\r\n"...)
+		w.send(w.scratch)
+		return len(b), w.err
+	}
+	if w.left >= 0 {
+		if int64(len(b)) > w.left {
+			w.err = errFraming
+			return 0, w.err
+		}
+		w.left -= int64(len(b))
+	}
+	w.send(b)
+	return len(b), w.err
+}
+
+// Flush does nothing: nothing is held back.
+func (w *reply) Flush() {}
+
+// finish ends the answer and reports whether another may follow on the
+// connection.
+func (w *reply) finish() bool {
+	w.WriteHeader(http.StatusOK)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.chunked {
+		var b bytes.Buffer
+		b.WriteString("0\r\n")
+		for k, v := range w.header {
+			if name, ok := strings.CutPrefix(k, http.TrailerPrefix); ok {
+				http.Header{name: v}.Write(&b)
+			}
+		}
+		b.WriteString("\r\n")
+		w.send(b.Bytes())
+	}
+	if w.left > 0 && !w.bare {
+		w.err = errFraming
+	}
+	return w.err == nil && !w.last
+}
+
+// cut leaves the answer as it is. The client sees that it is not whole once the
+// connection is reset.
+func (w *reply) cut() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.err, w.last, w.chunked = errFraming, true, false
+}
+
+// status is how a refusal is told in HTTP.
+func (r *refusal) status() int {
+	switch r.Reason {
+	case ReasonRate:
+		return http.StatusTooManyRequests
+	case ReasonMalformed:
+		return http.StatusBadRequest
+	case ReasonMismatch:
+		return http.StatusMisdirectedRequest
+	case ReasonProtocol:
+		return http.StatusNotImplemented
+	case ReasonLimit:
+		return http.StatusRequestHeaderFieldsTooLarge
+	case ReasonClosed:
+		return http.StatusServiceUnavailable
+	case ReasonSecret, ReasonUpstream:
+		return http.StatusBadGateway
+	}
+	return http.StatusForbidden
+}
+
+// problem is a refusal as RFC 9457 has it.
+type problem struct {
+	Type   string `json:"type"`
+	Title  string `json:"title"`
+	Status int    `json:"status"`
+	Detail string `json:"detail"`
+	Reason Reason `json:"reason"`
+	Rule   string `json:"rule,omitempty"`
+	Remedy string `json:"remedy,omitempty"`
+}
+
+// answer tells a client of HTTP that it is refused, and returns the status.
+func (r *refusal) answer(w http.ResponseWriter, accept []string) int {
+	status := r.status()
+	h := w.Header()
+	clear(h)
+	body := []byte(r.message())
+	kind := "text/plain; charset=utf-8"
+	if slices.ContainsFunc(accept, func(a string) bool { return strings.Contains(strings.ToLower(a), "json") }) {
+		kind = "application/problem+json"
+		body, _ = json.Marshal(problem{"urn:glasshouse:egress:" + string(r.Reason), "refused by glasshouse", status, r.Detail, r.Reason, r.Rule, r.Remedy})
+		body = append(body, '\n')
+	}
+	h.Set("Content-Type", kind)
+	h.Set("Content-Length", strconv.Itoa(len(body)))
+	h.Set("Glasshouse-Refused", string(r.Reason))
+	if r.wait > 0 {
+		h.Set("Retry-After", strconv.Itoa(int(r.wait/time.Second)+1))
+	}
+	if rep, ok := w.(*reply); ok {
+		rep.last = true
+		rep.text = http.StatusText(status) + " (glasshouse: " + string(r.Reason) + ")"
+	}
+	w.WriteHeader(status)
+	w.Write(body)
+	return status
+}

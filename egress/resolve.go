@@ -1,0 +1,173 @@
+package egress
+
+import (
+	"container/list"
+	"context"
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+)
+
+// A Resolver finds the addresses of a host. net.Resolver is one.
+type Resolver interface {
+	LookupNetIP(ctx context.Context, network, host string) ([]netip.Addr, error)
+}
+
+const (
+	ttl      = 30 * time.Second // for which an answer is believed, here and in the jail
+	maxNames = 4096             // that are remembered; those longest not asked for are forgotten first
+)
+
+// names is which addresses hosts have, and for which hosts an address was given
+// out to the jail. The zero value is ready.
+type names struct {
+	mu     sync.Mutex
+	found  cache[string, answer]       // guarded by mu
+	given  cache[netip.Addr, []string] // guarded by mu
+	places cache[string, netip.Addr]   // placeholders. guarded by mu
+	next   uint32                      // placeholder. guarded by mu
+}
+
+type answer struct {
+	addrs []netip.Addr
+	until time.Time
+}
+
+// resolve returns the addresses of a host, those of IPv4 first. An address is its
+// own.
+func (p *Proxy) resolve(ctx context.Context, host string) ([]netip.Addr, error) {
+	_, addr, err := parseHost(host)
+	if err != nil {
+		return nil, err
+	}
+	if addr.IsValid() {
+		return []netip.Addr{addr}, nil
+	}
+	if a, ok := p.known.lookup(host); ok {
+		return a, nil
+	}
+	done := p.lookups.DoChan(host, func() (any, error) {
+		ctx, stop := context.WithTimeout(p.ctx, p.times.dial)
+		defer stop()
+		addrs, err := p.conf.Resolver.LookupNetIP(ctx, "ip", host+".") // whole: no search list is tried
+		if err != nil {
+			return nil, err
+		}
+		for i := range addrs {
+			addrs[i] = addrs[i].Unmap()
+		}
+		slices.SortStableFunc(addrs, func(a, b netip.Addr) int { return a.BitLen() - b.BitLen() })
+		p.known.learn(host, addrs)
+		return addrs, nil
+	})
+	select {
+	case r := <-done:
+		if r.Err != nil {
+			return nil, r.Err
+		}
+		return r.Val.([]netip.Addr), nil
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
+}
+
+// prefer returns addrs with a first, if it is one of them.
+func prefer(addrs []netip.Addr, a netip.Addr) []netip.Addr {
+	i := slices.Index(addrs, a)
+	if i <= 0 {
+		return addrs
+	}
+	return slices.Concat([]netip.Addr{a}, addrs[:i], addrs[i+1:])
+}
+
+func (n *names) lookup(host string) ([]netip.Addr, bool) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	a, ok := n.found.get(host)
+	return a.addrs, ok && time.Now().Before(a.until)
+}
+
+func (n *names) learn(host string, addrs []netip.Addr) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.found.put(host, answer{addrs, time.Now().Add(ttl)})
+}
+
+// give remembers that the jail was told that the host has the address.
+func (n *names) give(a netip.Addr, host string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	hosts, _ := n.given.get(a)
+	if !slices.Contains(hosts, host) {
+		hosts = append(slices.Clip(hosts), host)
+		hosts = hosts[max(0, len(hosts)-16):]
+	}
+	n.given.put(a, hosts)
+}
+
+// of returns the hosts for which an address was given out.
+func (n *names) of(a netip.Addr) []string {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	hosts, _ := n.given.get(a)
+	return hosts
+}
+
+// placeholders stand for hosts whose addresses are not asked for yet: a
+// connection to one says which host is meant, and goes nowhere by itself.
+var placeholders = netip.MustParsePrefix("198.18.0.0/15")
+
+// placeholder returns the address that stands for the host.
+func (n *names) placeholder(host string) netip.Addr {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if a, ok := n.places.get(host); ok {
+		return a
+	}
+	b := placeholders.Addr().As4()
+	n.next = n.next%(1<<17-2) + 1
+	b[1] += byte(n.next >> 16)
+	b[2], b[3] = byte(n.next>>8), byte(n.next)
+	a := netip.AddrFrom4(b)
+	n.places.put(host, a)
+	n.given.put(a, []string{host})
+	return a
+}
+
+// A cache keeps maxNames values, those latest used. The zero value is ready.
+type cache[K comparable, V any] struct {
+	at    map[K]*list.Element
+	order list.List // of *kept[K, V], latest first
+}
+
+type kept[K comparable, V any] struct {
+	key   K
+	value V
+}
+
+func (c *cache[K, V]) get(k K) (v V, ok bool) {
+	e := c.at[k]
+	if e == nil {
+		return v, false
+	}
+	c.order.MoveToFront(e)
+	return e.Value.(*kept[K, V]).value, true
+}
+
+func (c *cache[K, V]) put(k K, v V) {
+	if e := c.at[k]; e != nil {
+		e.Value.(*kept[K, V]).value = v
+		c.order.MoveToFront(e)
+		return
+	}
+	if c.at == nil {
+		c.at = map[K]*list.Element{}
+	}
+	c.at[k] = c.order.PushFront(&kept[K, V]{k, v})
+	if len(c.at) > maxNames {
+		e := c.order.Back()
+		delete(c.at, e.Value.(*kept[K, V]).key)
+		c.order.Remove(e)
+	}
+}
