@@ -1,0 +1,192 @@
+package policy
+
+import (
+	"path"
+	"slices"
+	"strings"
+
+	"glasshouse/policy/shell"
+)
+
+// command decides one command of a line: by the rules for commands, and for
+// the files that the shell opens for it and that it is known to write.
+func (j *judge) command(c *shell.Command) {
+	for _, name := range c.Writes {
+		j.file(ActionEdit, name, c.Cwd, everyRule)
+	}
+	for _, name := range c.Reads {
+		j.file(ActionRead, name, c.Cwd, everyRule)
+	}
+	if len(c.Argv) == 0 {
+		if c.Opaque != "" && !j.v.free {
+			j.add(j.opaque(verdict{effect: Allow}, c.Opaque), printable(c.Text))
+		}
+		return
+	}
+	x := commandSubject(c)
+	v := j.weigh(&x)
+	if moves(c) && v.by != nil && v.by.on.any {
+		v = verdict{effect: Allow, by: v.by, listed: true} // where it leads is decided below
+	} else {
+		j.commands++
+	}
+	if len(c.Unknown) > 0 && v.effect == Allow {
+		v = j.guess(c, &x, v)
+	}
+	v = j.opaque(v, c.Opaque)
+	j.unlisted = j.unlisted || !v.listed
+	j.add(v, c.String())
+	for _, name := range operands(c.Argv) {
+		j.operand(c, name)
+	}
+}
+
+// commandSubject is a command in the forms that rules are written in: as it is
+// written, as it is started, and by the name of its program.
+func commandSubject(c *shell.Command) subject {
+	x := subject{action: ActionRun, argv: c.Argv}
+	plain := slashes(strings.Join(c.Argv, " "))
+	program := c.Argv[0]
+	if strings.ContainsAny(program, " \t\n") {
+		// A file may be called "npm test": nothing that is allowed is meant.
+		x.loose[0] = plain
+	} else {
+		x.forms[0] = plain
+	}
+	if len(c.Via) == 0 { // else the text is that of what starts it
+		x.forms[1] = slashes(c.Text)
+	}
+	if base := shell.Base(program); base != program {
+		x.loose[1] = base + plain[len(slashes(program)):]
+	}
+	return x
+}
+
+// moves reports whether c is the shell going to another directory, which
+// OpenCode asks about as external_directory only.
+func moves(c *shell.Command) bool {
+	return len(c.Via) == 0 && slices.Contains([]string{"cd", "pushd", "popd"}, c.Argv[0])
+}
+
+// guess makes of an allowed command a question if what is not known of it could
+// be what another rule asks or denies.
+func (j *judge) guess(c *shell.Command, x *subject, v verdict) verdict {
+	without := strings.ReplaceAll(x.forms[0], " "+shell.Hole, "")
+	may := func(e *entry) bool {
+		if e.rule.Effect == Allow || !e.action.matches(ActionRun) {
+			return false
+		}
+		if e.flags != nil && shell.Base(c.Argv[0]) == e.flags.program {
+			return true
+		}
+		for _, f := range [...]string{x.forms[0], x.loose[1], without} {
+			if f != "" && e.on.mayMatch(f) {
+				return true
+			}
+		}
+		return false
+	}
+	ask := func(e *entry) verdict {
+		return verdict{effect: Ask, by: e, why: "what the line does not tell could be that", final: e.final && e.rule.Effect == Ask}
+	}
+	if i := slices.IndexFunc(j.s.strict.entries, may); i >= 0 {
+		return ask(j.s.strict.entries[i])
+	}
+	for _, e := range j.v.base.entries {
+		if e == v.base {
+			break // what follows counts less
+		}
+		if may(e) {
+			return ask(e)
+		}
+	}
+	return v
+}
+
+// operand decides a file that a command is known to write or to go to. A rule
+// over all files says nothing of it: the command's own rule does.
+func (j *judge) operand(c *shell.Command, name string) {
+	if strings.Contains(name, shell.Hole) || strings.Contains(c.Cwd, shell.Hole) {
+		return
+	}
+	if reads[shell.Base(c.Argv[0])] {
+		if at := j.s.locate(ActionRead, name, j.start(c.Cwd)); at.outside != "" && !device(name) {
+			j.outside(at)
+		}
+		return
+	}
+	j.file(ActionEdit, name, c.Cwd, someFiles)
+}
+
+// reads are commands that OpenCode asks external_directory for and that write
+// nothing.
+var reads = map[string]bool{"cd": true, "chdir": true, "pushd": true, "popd": true, "cat": true}
+
+// writes are commands that write all their arguments.
+var writes = map[string]bool{
+	"rm": true, "rmdir": true, "unlink": true, "shred": true, "mkdir": true, "touch": true, "truncate": true,
+	"tee": true, "chmod": true, "chown": true, "chgrp": true,
+}
+
+// copies are commands that write their last argument, or into it.
+var copies = map[string]bool{"cp": true, "mv": true, "ln": true, "install": true}
+
+// operands returns the files that a command is known to write, or to go to.
+func operands(argv []string) []string {
+	base := shell.Base(argv[0])
+	switch {
+	case reads[base], writes[base]:
+		return arguments(argv)
+	case copies[base]:
+		return targets(base, argv)
+	case base == "dd":
+		for _, a := range argv[1:] {
+			if name, ok := strings.CutPrefix(a, "of="); ok {
+				return []string{name}
+			}
+		}
+	case (base == "sed" || base == "perl") && hasShort(argv, 'i'):
+		return arguments(argv)
+	}
+	return nil
+}
+
+// arguments are those of argv that are no options.
+func arguments(argv []string) []string {
+	var all []string
+	for i, a := range argv[1:] {
+		if a == "--" {
+			return append(all, argv[i+2:]...)
+		}
+		if len(a) > 0 && a[0] != '-' {
+			all = append(all, a)
+		}
+	}
+	return all
+}
+
+// targets are the files that a copy writes: its target, and if that is a
+// directory the files in it. What is moved is written too.
+func targets(base string, argv []string) []string {
+	names := arguments(argv)
+	dir := ""
+	for i, a := range argv {
+		switch {
+		case a == "-t" && i+1 < len(argv):
+			dir = argv[i+1]
+		case strings.HasPrefix(a, "--target-directory="):
+			dir = strings.TrimPrefix(a, "--target-directory=")
+		}
+	}
+	if dir == "" && len(names) > 0 {
+		dir, names = names[len(names)-1], names[:len(names)-1]
+	}
+	all := []string{dir}
+	for _, n := range names {
+		all = append(all, path.Join(dir, path.Base(n)))
+		if base == "mv" {
+			all = append(all, n)
+		}
+	}
+	return all
+}

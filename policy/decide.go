@@ -1,0 +1,207 @@
+package policy
+
+import (
+	"fmt"
+
+	"glasshouse/policy/shell"
+)
+
+// A verdict is a decision in the making.
+type verdict struct {
+	effect Effect
+	by     *entry // nil if no rule is about it
+	base   *entry // the rule of files and defaults, whether it is by or not
+	why    string // besides what by says
+	part   string // of the question
+	listed bool
+	final  bool
+}
+
+// worse reports whether v is to be told rather than w.
+func (v verdict) worse(w verdict) bool {
+	if v.effect != w.effect {
+		return v.effect.rank() > w.effect.rank()
+	}
+	return v.final && !w.final
+}
+
+// A judge answers one question.
+type judge struct {
+	s *Set
+	v *view
+	q *Question
+
+	verdict  verdict // the worst so far
+	parts    int
+	commands int
+	unlisted bool // a command is not pre-approved
+
+	trace *[]Considered // if somebody wants to know
+}
+
+// Decide answers a question. It is pure: it looks at nothing but the rules and
+// the question, and never waits.
+func (s *Set) Decide(q Question) Decision {
+	j := judge{s: s, v: s.viewOf(q.Subject.Agent), q: &q}
+	j.question()
+	return j.decision()
+}
+
+func (j *judge) question() {
+	switch action := j.q.Action; {
+	case action == ActionRun:
+		j.line(j.q.Resource)
+	case editTool(action) == ActionEdit:
+		j.file(action, j.q.Resource, "", everyRule)
+	case action == ActionRead:
+		j.file(action, j.q.Resource, "", everyRule)
+	default:
+		x := subject{action: action}
+		x.forms[0] = slashes(j.q.Resource)
+		if action == ActionOutside {
+			x = j.s.locate(action, j.q.Resource, j.q.Attributes["cwd"]).subject
+		}
+		j.add(j.weigh(&x), "")
+	}
+}
+
+func (j *judge) add(v verdict, part string) {
+	v.part = part
+	if j.parts == 0 || v.worse(j.verdict) {
+		j.verdict = v
+	}
+	j.parts++
+}
+
+// weigh decides one subject by all the rules there are.
+func (j *judge) weigh(x *subject) verdict {
+	asked := x.action
+	x.action = editTool(asked)
+	strict := j.s.strict.find(x)
+	listed := j.s.listed.find(x)
+	base := j.base(x, asked)
+
+	v := verdict{effect: Ask}
+	if base != nil {
+		v = verdict{effect: base.rule.Effect, by: base, final: base.rule.Effect == Deny}
+	}
+	if strict != nil && (v.effect.rank() < strict.rule.Effect.rank() || v.effect == Ask && strict.rule.Effect == Ask) {
+		v = verdict{effect: strict.rule.Effect, by: strict, final: strict.final}
+	}
+	if v.effect == Ask && strict == nil && listed != nil && j.s.config.Level >= Intelligent {
+		v = verdict{effect: Allow, by: listed}
+	}
+	if v.effect == Ask && !v.final {
+		if known := j.s.remember.find(x); known != nil {
+			v = verdict{effect: Allow, by: known}
+		}
+	}
+	v.base = base
+	v.listed = v.effect == Allow && listed != nil
+	if j.trace != nil {
+		j.considered(x, v)
+	}
+	return v
+}
+
+// base is the rule of files and defaults that decides. In the older reading
+// the tools that write have keys of their own, and the strictest of those that
+// say something counts, because a file that is written tells not by which.
+func (j *judge) base(x *subject, asked string) *entry {
+	b := j.v.base
+	if x.action != ActionEdit || j.s.config.Match == Last {
+		return b.find(x)
+	}
+	var strictest *entry
+	for _, tool := range editTools {
+		root := b.exact[tool]
+		if root == nil {
+			continue
+		}
+		y := *x
+		y.action = tool
+		if !b.namedIn(root, &y) {
+			continue
+		}
+		if e := b.find(&y); strictest == nil || e.rule.Effect.rank() > strictest.rule.Effect.rank() {
+			strictest = e
+		}
+	}
+	if strictest != nil {
+		return strictest
+	}
+	return b.find(x)
+}
+
+// namedIn reports whether a file's rule under root, for one tool, matches.
+func (x *index) namedIn(root *node, s *subject) bool {
+	best := len(x.entries)
+	for _, f := range s.forms {
+		best = x.walk(root, f, s, best)
+	}
+	return best < len(x.entries) && x.entries[best].origin == originFiles
+}
+
+// line decides what a command line runs.
+func (j *judge) line(line string) {
+	l := shell.Parse(line)
+	for i := range l.Commands {
+		j.command(&l.Commands[i])
+	}
+	if j.parts == 0 || l.Opaque != "" {
+		// What is written is all there is to go by.
+		x := subject{action: ActionRun, forms: [2]string{slashes(line)}}
+		j.add(j.opaque(j.weigh(&x), l.Opaque), line)
+		j.unlisted = true
+	}
+	if j.verdict.effect == Ask && !j.verdict.final {
+		j.rememberedLine(line)
+	}
+	j.verdict.listed = j.verdict.effect == Allow && j.commands > 0 && !j.unlisted
+}
+
+// rememberedLine lets an answer for just this line count, also where what it
+// runs is not understood: a person has seen it.
+func (j *judge) rememberedLine(line string) {
+	for _, e := range j.s.remember.entries {
+		if e.rule.Pattern == line && e.action.matches(ActionRun) {
+			j.verdict = verdict{effect: Allow, by: e}
+			return
+		}
+	}
+}
+
+// opaque makes v at least a question, if there is something that cannot be
+// understood. Who allows all of bash without exception allows that too.
+func (j *judge) opaque(v verdict, why string) verdict {
+	if why == "" || j.v.free || v.effect != Allow {
+		return v
+	}
+	return verdict{effect: Ask, by: notUnderstood, why: why}
+}
+
+// notUnderstood is the rule that what cannot be understood is asked.
+var notUnderstood = &entry{
+	rule:   Rule{Action: ActionRun, Pattern: "*", Effect: Ask, File: setKernel},
+	origin: setKernel,
+	reason: "what cannot be understood needs a person's answer",
+	remedy: "write the command plainly: names and arguments as they are, no eval, no variables for what runs",
+}
+
+func (j *judge) decision() Decision {
+	v := &j.verdict
+	d := Decision{Effect: v.effect, Listed: v.listed, Final: v.final}
+	if v.by == nil {
+		d.Rule = Rule{Action: j.q.Action, Pattern: "*", Effect: Ask}
+		d.Reason = "no rule is about it, so it needs a person's answer"
+		return d
+	}
+	d.Rule, d.Reason, d.Remedy = v.by.rule, v.by.reason, v.by.remedy
+	if v.why != "" {
+		d.Reason = fmt.Sprintf("%s: %s", d.Reason, v.why)
+	}
+	if j.parts > 1 && v.part != "" {
+		d.Reason = fmt.Sprintf("%s: %s", v.part, d.Reason)
+	}
+	return d
+}

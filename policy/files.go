@@ -1,0 +1,165 @@
+package policy
+
+import (
+	"path"
+	"slices"
+	"strings"
+)
+
+// A located is a path in the forms that rules are written in.
+type located struct {
+	subject
+	outside string // its absolute path, if it is not in the workspace
+	unknown bool   // parts of it are not known
+}
+
+// locate makes a path ready to match. cwd is where it starts; "" is the
+// workspace.
+func (s *Set) locate(action, name, cwd string) located {
+	at := located{subject: subject{action: action}}
+	name = expandHome(slashes(name), s.config.Home)
+	if !path.IsAbs(name) && cwd != "" {
+		name = expandHome(slashes(cwd), s.config.Home) + "/" + name
+	}
+	if strings.IndexByte(name, hole) >= 0 {
+		at.unknown = true
+		at.forms[0] = name
+		return at
+	}
+	root := s.config.Workspace
+	switch {
+	case name == "":
+		return at
+	case root == "":
+		at.forms[0] = path.Clean(name)
+		if path.IsAbs(name) || leads(at.forms[0]) {
+			at.outside = at.forms[0]
+		}
+		return at
+	}
+	abs := name
+	if !path.IsAbs(name) {
+		abs = root + "/" + name
+	}
+	abs = path.Clean(abs)
+	switch rest, inside := strings.CutPrefix(abs, strings.TrimSuffix(root, "/")+"/"); {
+	case abs == root:
+		at.forms = [2]string{".", abs}
+	case inside:
+		at.forms = [2]string{rest, abs}
+	default:
+		at.outside = abs
+		at.forms = [2]string{relative(root, abs), abs}
+	}
+	return at
+}
+
+// leads reports whether a clean relative path leads out of where it starts.
+func leads(name string) bool { return name == ".." || strings.HasPrefix(name, "../") }
+
+// relative is the path from root to abs, as OpenCode names files outside.
+func relative(root, abs string) string {
+	up := ""
+	for root != "/" {
+		if rest, under := strings.CutPrefix(abs, strings.TrimSuffix(root, "/")+"/"); under {
+			return up + rest
+		}
+		up += "../"
+		root = path.Dir(root)
+	}
+	return up + strings.TrimPrefix(abs, "/")
+}
+
+// Which rules are looked at for a file.
+const (
+	everyRule = iota
+	someFiles // those that are about some files, not about all
+)
+
+// file decides that a file is read or written. cwd is where its name starts.
+func (j *judge) file(action, name, cwd string, which int) {
+	if device(name) {
+		return
+	}
+	if hostport, ok := network(name); ok {
+		x := subject{action: ActionConnect, forms: [2]string{hostport}}
+		j.add(j.weigh(&x), name)
+		return
+	}
+	at := j.s.locate(action, name, j.start(cwd))
+	v := j.weigh(&at.subject)
+	switch {
+	case which == someFiles && v.by != nil && v.by.on.any:
+		v = verdict{effect: Allow, by: v.by} // about the command it is said already
+	case at.unknown && v.effect == Allow && !j.v.free:
+		v = verdict{effect: Ask, by: notUnderstood, why: "which file it is follows from what the line does not tell"}
+	}
+	if which == everyRule || v.effect != Allow {
+		j.add(v, action+" "+printable(name))
+	}
+	if at.outside != "" {
+		j.outside(at)
+	}
+}
+
+// start is where names of files start in a command that runs in cwd.
+func (j *judge) start(cwd string) string {
+	began := j.q.Attributes["cwd"]
+	switch {
+	case cwd == "" || cwd == began:
+		return began
+	case began == "" || path.IsAbs(cwd) || cwd[0] == '~' || cwd[0] == hole:
+		return cwd
+	}
+	return began + "/" + cwd
+}
+
+// outside decides that something outside the workspace is touched. Of what the
+// machine saw, which is every file of every program, only a denial counts, and
+// not where programs keep what is theirs: nobody could answer all of it.
+func (j *judge) outside(at located) {
+	seen := j.q.Attributes["observed"] == "true"
+	if seen && j.scratch(at.outside) {
+		return
+	}
+	x := subject{action: ActionOutside, forms: [2]string{at.outside}}
+	v := j.weigh(&x)
+	if seen && v.effect == Ask {
+		return
+	}
+	j.add(v, ActionOutside+" "+at.outside)
+}
+
+// scratch reports whether programs keep temporary files and caches there.
+func (j *judge) scratch(abs string) bool {
+	under := func(dir string) bool { return dir != "" && (abs == dir || strings.HasPrefix(abs, dir+"/")) }
+	return under("/tmp") || under("/var/tmp") || under("/dev") || under("/proc/self") || under(j.s.config.Home)
+}
+
+// device reports whether a name is no file but what every program has.
+func device(name string) bool {
+	rest, ok := strings.CutPrefix(name, "/dev/")
+	switch {
+	case !ok:
+		return false
+	case slices.Contains([]string{"null", "zero", "full", "random", "urandom", "stdin", "stdout", "stderr", "tty"}, rest):
+		return true
+	}
+	n, ok := strings.CutPrefix(rest, "fd/")
+	return ok && n != "" && strings.Trim(n, "0123456789") == ""
+}
+
+// network reports whether bash takes a redirection for a connection.
+func network(name string) (hostport string, ok bool) {
+	rest, ok := strings.CutPrefix(name, "/dev/tcp/")
+	if !ok {
+		if rest, ok = strings.CutPrefix(name, "/dev/udp/"); !ok {
+			return "", false
+		}
+	}
+	host, port, ok := strings.Cut(rest, "/")
+	return host + ":" + port, ok
+}
+
+// printable shows what is not known as an ellipsis.
+func printable(s string) string { return strings.ReplaceAll(s, "\x00", "…") }

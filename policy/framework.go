@@ -1,0 +1,212 @@
+package policy
+
+import (
+	"regexp"
+	"strings"
+)
+
+// A Framework is what an AGENTS.md says of what its agent decides alone.
+type Framework struct {
+	File    string  `json:"file"`
+	Entries []Entry `json:"entries"`
+}
+
+// An Entry is one thing that a framework says.
+type Entry struct {
+	Kind  EntryKind `json:"kind"`
+	Text  string    `json:"text"`
+	File  string    `json:"file"`
+	Line  int       `json:"line"`
+	Rules []Rule    `json:"rules,omitempty"` // what was recognised in it; none of advice
+}
+
+// An EntryKind says what an entry is for.
+type EntryKind string
+
+const (
+	PreApproved   EntryKind = "pre-approved"   // may be done without a question
+	NeedsApproval EntryKind = "needs approval" // a person is asked
+	Forbidden     EntryKind = "forbidden"      // not at all
+	Advice        EntryKind = "advice"         // for the agent to read
+)
+
+func (k EntryKind) effect() Effect {
+	switch k {
+	case PreApproved:
+		return Allow
+	case NeedsApproval:
+		return Ask
+	}
+	return Deny
+}
+
+const originFramework = "decision framework"
+
+// ReadFramework reads the decision framework of an AGENTS.md: the lists under
+// headings that say what is pre-approved, needs approval or is forbidden, and
+// the questions that are answered so. Entries in which nothing can be
+// recognised, and all else that is written, are advice.
+func ReadFramework(name string, data []byte) (*Framework, error) {
+	if len(data) > maxFile {
+		return nil, invalid(name, 0, "make it smaller, or move what is no rule to other files",
+			"%d bytes, more than the %d that are read", len(data), maxFile)
+	}
+	r := &frameworkReader{f: &Framework{File: name}, section: Advice}
+	text := strings.TrimPrefix(strings.ToValidUTF8(string(data), "\ufffd"), "\ufeff")
+	for line := range strings.SplitSeq(text, "\n") {
+		r.at++
+		r.line(strings.TrimRight(line, " \t\r"))
+	}
+	r.flush()
+	return r.f, nil
+}
+
+// A frameworkReader reads a document line by line.
+type frameworkReader struct {
+	f       *Framework
+	at      int       // the line that is read
+	section EntryKind // what the heading says of its list
+	fence   string    // the fence that closes the code block that is open
+	comment bool      // in <!-- -->
+
+	open   *Entry // that may go on in the next line
+	kind   EntryKind
+	isItem bool
+}
+
+var (
+	heading = regexp.MustCompile(`^ {0,3}#{1,6}\s+(.*?)\s*#*$`)
+	bold    = regexp.MustCompile(`^\s*(?:\*\*|__)(.+?)(?:\*\*|__):?$`)
+	item    = regexp.MustCompile(`^\s*(?:[-*+]|\d{1,4}[.)])\s+(?:\[[ xX]\]\s+)?(.*)$`)
+	fence   = regexp.MustCompile("^\\s*(```+|~~~+)")
+)
+
+func (r *frameworkReader) line(s string) {
+	if f := fence.FindStringSubmatch(s); f != nil || r.fence != "" {
+		r.flush()
+		switch {
+		case r.fence == "":
+			r.fence = f[1]
+		case f != nil && strings.HasPrefix(f[1], r.fence) && strings.TrimSpace(s) == f[1]:
+			r.fence = ""
+		}
+		return
+	}
+	if s = r.uncommented(s); strings.TrimSpace(s) == "" {
+		r.flush()
+		return
+	}
+	title := heading.FindStringSubmatch(s)
+	if title == nil {
+		title = bold.FindStringSubmatch(s)
+	}
+	switch {
+	case title != nil:
+		r.flush()
+		r.section = kindOfHeading(title[1])
+	case item.MatchString(s):
+		r.flush()
+		text := item.FindStringSubmatch(s)[1]
+		r.open, r.isItem = &Entry{Text: text, File: r.f.File, Line: r.at}, true
+	case r.open != nil:
+		r.open.Text += " " + strings.TrimSpace(s)
+	default:
+		r.open, r.isItem = &Entry{Text: strings.TrimSpace(s), File: r.f.File, Line: r.at}, false
+	}
+}
+
+// uncommented is s without what is in comments, which the reader does not see
+// and no rule may come from.
+func (r *frameworkReader) uncommented(s string) string {
+	var b strings.Builder
+	for {
+		mark := "<!--"
+		if r.comment {
+			mark = "-->"
+		}
+		before, after, found := strings.Cut(s, mark)
+		if !r.comment {
+			b.WriteString(before)
+		}
+		if !found {
+			return b.String()
+		}
+		r.comment = !r.comment
+		s = after
+	}
+}
+
+// flush takes the entry that is open.
+func (r *frameworkReader) flush() {
+	e := r.open
+	if r.open = nil; e == nil {
+		return
+	}
+	e.Kind = Advice
+	kind, text := r.section, e.Text
+	if question, answer, ok := cutQuestion(e.Text); ok {
+		kind, text = kindOfAnswer(answer), question
+	} else if !r.isItem {
+		kind = Advice
+	}
+	if kind != Advice {
+		if e.Rules = recognise(text, kind); len(e.Rules) > 0 {
+			e.Kind = kind
+		}
+	}
+	for i := range e.Rules {
+		e.Rules[i].File, e.Rules[i].Line = e.File, e.Line
+	}
+	r.f.Entries = append(r.f.Entries, *e)
+}
+
+var (
+	saysFree      = regexp.MustCompile(`\b(no|not|without|never|n't|don't|doesn't)\b[^.]{0,24}\b(approval|permission|asking|confirmation|ask)\b`)
+	saysApproval  = regexp.MustCompile(`\b(requir\w*|needs?|needing|must have|with)\b[^.]{0,24}\b(approval|permission|confirmation|sign-?off)\b|\b(approval|permission|confirmation)\b[^.]{0,12}\b(required|needed|first)\b|\bask (first|before|for|the user|a human)\b|\bmust ask\b|\balways ask\b`)
+	saysForbidden = regexp.MustCompile(`\b(forbidden|prohibited|never|not allowed|off[- ]limits|disallowed|denied)\b`)
+	saysApproved  = regexp.MustCompile(`\b(pre-?approved|autonomous(ly)?|whitelist(ed)?|allow-?list(ed)?|always allowed|allowed|safe (actions|commands|operations))\b`)
+)
+
+func kindOfHeading(title string) EntryKind {
+	t := strings.ToLower(title)
+	switch {
+	case saysFree.MatchString(t):
+		return PreApproved
+	case saysApproval.MatchString(t):
+		return NeedsApproval
+	case saysForbidden.MatchString(t):
+		return Forbidden
+	case saysApproved.MatchString(t):
+		return PreApproved
+	}
+	return Advice
+}
+
+// answered is a question with the answer for yes: "Is this …? → YES: Ask".
+var answered = regexp.MustCompile(`(?i)^(.+?\?)\s*(?:→|->|=>|—|–|:)?\s*(?:if )?\byes\b\s*[:,→–—-]*>?\s*(.+)$`)
+
+func cutQuestion(s string) (question, answer string, ok bool) {
+	m := answered.FindStringSubmatch(s)
+	if m == nil {
+		return "", "", false
+	}
+	return m[1], m[2], true
+}
+
+func kindOfAnswer(answer string) EntryKind {
+	a := strings.ToLower(answer)
+	if no := strings.Index(a, "no:"); no > 0 { // "Autonomous, NO: ask"
+		a = a[:no]
+	}
+	switch {
+	case saysFree.MatchString(a):
+		return PreApproved
+	case strings.Contains(a, "ask"), strings.Contains(a, "approval"), strings.Contains(a, "confirm"):
+		return NeedsApproval
+	case strings.Contains(a, "stop"), strings.Contains(a, "refuse"), strings.Contains(a, "never"), strings.Contains(a, "do not"):
+		return Forbidden
+	case strings.Contains(a, "autonom"), strings.Contains(a, "proceed"), strings.Contains(a, "go ahead"), strings.Contains(a, "act"):
+		return PreApproved
+	}
+	return Advice
+}

@@ -1,0 +1,173 @@
+package policy
+
+import (
+	"cmp"
+	"slices"
+	"strings"
+)
+
+// An entry is a rule made ready to match, with what is said when it decides.
+type entry struct {
+	rule   Rule
+	action pattern
+	on     pattern
+	flags  *flags // another way to match a command, if there is one
+	origin string // the rule set it belongs to
+	final  bool   // no remembered answer changes it
+	reason string
+	remedy string
+}
+
+// A subject is what entries are matched with: one resource in its forms.
+type subject struct {
+	action string
+
+	// forms are texts for the same thing. Any rule that matches one counts.
+	forms [2]string
+
+	// loose are further ones that only what tightens is matched with: the
+	// program by its name without a directory.
+	loose [2]string
+
+	argv []string // of a command
+}
+
+func (s *subject) formed(e *entry) bool {
+	for _, f := range s.forms {
+		if f != "" && e.on.matches(f) {
+			return true
+		}
+	}
+	return false
+}
+
+// matches reports whether e matches, its action aside.
+func (e *entry) matches(s *subject) bool {
+	if s.formed(e) || s.forms == [2]string{} && e.on.matches("") {
+		return true
+	}
+	if e.rule.Effect == Allow {
+		return false
+	}
+	for _, f := range s.loose {
+		if f != "" && e.on.matches(f) {
+			return true
+		}
+	}
+	return e.flags != nil && e.flags.match(s.argv)
+}
+
+// An index finds the first of its entries that matches, without looking at
+// those that begin with something else.
+type index struct {
+	entries []*entry
+	exact   map[string]*node // by action, for entries of one action
+	wild    *node            // for entries with a wildcard over actions
+}
+
+func newIndex(entries []*entry) *index {
+	x := &index{entries: entries, exact: map[string]*node{}, wild: &node{}}
+	for i, e := range entries {
+		root := x.wild
+		if e.action.literal {
+			root = x.exact[e.action.text]
+			if root == nil {
+				root = &node{}
+				x.exact[e.action.text] = root
+			}
+		}
+		root.add(e.on.prefix, i)
+		if e.flags != nil && !strings.HasPrefix(e.flags.program, e.on.prefix) {
+			root.add(e.flags.program, i)
+		}
+	}
+	return x
+}
+
+// find returns the first entry that matches, or nil.
+func (x *index) find(s *subject) *entry {
+	best := len(x.entries)
+	for _, root := range [2]*node{x.exact[s.action], x.wild} {
+		if root == nil {
+			continue
+		}
+		for _, f := range s.forms {
+			best = x.walk(root, f, s, best)
+		}
+		for _, f := range s.loose {
+			if f != "" {
+				best = x.walk(root, f, s, best)
+			}
+		}
+	}
+	if best == len(x.entries) {
+		return nil
+	}
+	return x.entries[best]
+}
+
+// walk goes down the tree along text and returns the place of the first entry
+// before best that matches s, or best.
+func (x *index) walk(n *node, text string, s *subject, best int) int {
+	for n != nil && strings.HasPrefix(text, n.prefix) {
+		text = text[len(n.prefix):]
+		for _, i := range n.entries {
+			if i >= best {
+				break
+			}
+			e := x.entries[i]
+			if (e.action.literal || e.action.matches(s.action)) && e.matches(s) {
+				best = i
+				break
+			}
+		}
+		n = n.child(text)
+	}
+	return best
+}
+
+// A node of a tree over the beginnings of patterns.
+type node struct {
+	prefix   string
+	entries  []int   // whose patterns begin with the way to here, in order
+	children []*node // by the first byte of their prefix
+}
+
+func (n *node) search(c byte) (int, bool) {
+	return slices.BinarySearchFunc(n.children, c, func(k *node, c byte) int { return cmp.Compare(k.prefix[0], c) })
+}
+
+func (n *node) child(text string) *node {
+	if text == "" || len(n.children) == 0 {
+		return nil
+	}
+	if i, there := n.search(text[0]); there {
+		return n.children[i]
+	}
+	return nil
+}
+
+// add puts entry i where text leads to. Entries come in order.
+func (n *node) add(text string, i int) {
+	for {
+		if text == "" {
+			n.entries = append(n.entries, i)
+			return
+		}
+		at, there := n.search(text[0])
+		if !there {
+			n.children = slices.Insert(n.children, at, &node{prefix: text, entries: []int{i}})
+			return
+		}
+		k := n.children[at]
+		same := 0
+		for same < len(k.prefix) && same < len(text) && k.prefix[same] == text[same] {
+			same++
+		}
+		if same < len(k.prefix) { // a node between
+			n.children[at] = &node{prefix: k.prefix[:same], children: []*node{k}}
+			k.prefix = k.prefix[same:]
+		}
+		n, text = n.children[at], text[same:]
+	}
+}

@@ -1,0 +1,336 @@
+package policy
+
+import (
+	"cmp"
+	"fmt"
+	"path"
+	"slices"
+
+	"glasshouse/fault"
+)
+
+// A Config is what a Set is made of.
+type Config struct {
+	// Permissions are files in the order of their precedence: later ones count
+	// over earlier ones.
+	Permissions []*Permissions
+
+	// Frameworks are the decision frameworks that hold, all of them at once.
+	Frameworks []*Framework
+
+	// Match says how the files are read. Empty: as they were written for,
+	// which Set.Match tells.
+	Match Match
+
+	// Level is the level of autonomy. Zero is Guided.
+	Level Level
+
+	// Home is the home directory in the jail, for "~" and "$HOME" in patterns
+	// and command lines. Empty: they stand for themselves.
+	Home string
+
+	// Workspace is the project's directory in the jail. Patterns of files are
+	// relative to it, and what is not under it is outside. Empty: relative
+	// paths are in it, and absolute ones outside.
+	Workspace string
+}
+
+// A Set is rules ready to decide. It never changes: what would change it
+// returns another. It is safe for concurrent use.
+type Set struct {
+	config Config
+	why    string // of the match
+	merged merged
+
+	views  map[string]*view // by agent
+	others *view            // agents that no file names
+
+	strict   *index // what tightens: the strictest first
+	listed   *index // what the framework pre-approves
+	remember *index // remembered answers that allow
+
+	tightened  []Rule
+	remembered []Rule
+}
+
+// A view is what decides for one agent.
+type view struct {
+	base *index
+	free bool // bash is allowed by one rule, and none is about a part of it
+}
+
+// Compile makes a set of rules. It fails if the configuration has no meaning.
+func Compile(c Config) (*Set, error) {
+	s := &Set{config: c, merged: merge(c.Permissions)}
+	s.config.Home, s.config.Workspace = cleanDir(c.Home), cleanDir(c.Workspace)
+	switch c.Match {
+	case "":
+		s.config.Match, s.why = detect(c.Permissions)
+	case Longest, Last:
+		s.why = "chosen"
+	default:
+		return nil, &fault.Error{Op: "policy.Compile", Kind: fault.Invalid, Field: "match", Remedy: "use longest or last",
+			Err: fmt.Errorf("%q is no way to match", c.Match)}
+	}
+	if c.Level == 0 {
+		s.config.Level = Guided
+	}
+	if !s.config.Level.Valid() {
+		return nil, &fault.Error{Op: "policy.Compile", Kind: fault.Invalid, Field: "level", Remedy: "use 1, 2 or 3",
+			Err: fmt.Errorf("%d is no level of autonomy", c.Level)}
+	}
+	s.compile()
+	return s, nil
+}
+
+func cleanDir(dir string) string {
+	if dir == "" {
+		return ""
+	}
+	return path.Clean(dir)
+}
+
+// compile makes all of s from its configuration.
+func (s *Set) compile() {
+	s.compileStrict()
+	s.compileListed()
+	s.compileRemembered()
+	s.views = map[string]*view{}
+	for name := range openCodeAgents {
+		s.views[name] = s.view(name)
+	}
+	for _, a := range s.merged.agents {
+		s.views[a.name] = s.view(a.name)
+	}
+	s.others = s.view("")
+	if s.views[s.merged.defaultAgent] == nil {
+		s.views[s.merged.defaultAgent] = s.others
+	}
+	s.views[""] = s.views[s.merged.defaultAgent]
+}
+
+func (s *Set) view(agent string) *view {
+	var entries []*entry
+	for _, l := range s.merged.assemble(agent, s.config.Match, s.config.Level) {
+		entries = append(entries, s.entry(l.Rule, l.origin))
+	}
+	v := &view{base: newIndex(entries)}
+	v.free = s.isFree(v)
+	return v
+}
+
+// isFree reports whether all of bash is allowed, with no exception anywhere.
+func (s *Set) isFree(v *view) bool {
+	about := func(e *entry) bool { return e.action.matches(ActionRun) }
+	if slices.ContainsFunc(s.strict.entries, about) {
+		return false
+	}
+	for _, e := range v.base.entries {
+		if !about(e) {
+			continue
+		}
+		if e.rule.Effect != Allow || e.on.any {
+			return e.rule.Effect == Allow
+		}
+	}
+	return false
+}
+
+func (s *Set) entry(r Rule, origin string) *entry {
+	e := &entry{
+		rule:   r,
+		action: compilePattern(r.Action, ""),
+		on:     compilePattern(r.Pattern, s.config.Home),
+		origin: origin,
+	}
+	if origin != originFiles { // elsewhere all tools that write are one
+		e.action = compilePattern(editTool(r.Action), "")
+	}
+	exact := origin == originFiles && s.config.Match == Last
+	if r.Effect != Allow && e.action.matches(ActionRun) && !exact {
+		e.flags = compileFlags(e.on.text)
+	}
+	e.say()
+	return e
+}
+
+// compileStrict collects what tightens whatever the files say.
+func (s *Set) compileStrict() {
+	var all []*entry
+	add := func(origin string, final bool, rules ...Rule) {
+		for _, r := range rules {
+			if r.File == "" {
+				r.File = origin
+			}
+			e := s.entry(r, origin)
+			e.final = final || r.Effect == Deny
+			all = append(all, e)
+		}
+	}
+	add(setKernel, true, kernelRules...)
+	add(s.config.Level.String(), true, levelFloors[s.config.Level]...)
+	add(setTightened, true, s.tightened...)
+	for _, r := range s.remembered {
+		if r.Effect != Allow {
+			add(setRemembered, false, r)
+		}
+	}
+	for _, f := range s.config.Frameworks {
+		for _, e := range f.Entries {
+			if e.Kind == NeedsApproval || e.Kind == Forbidden {
+				add(originFramework, false, e.Rules...)
+			}
+		}
+	}
+	slices.SortStableFunc(all, func(a, b *entry) int {
+		if c := cmp.Compare(b.rule.Effect.rank(), a.rule.Effect.rank()); c != 0 || a.final == b.final {
+			return c
+		}
+		if a.final {
+			return -1
+		}
+		return 1
+	})
+	s.strict = newIndex(all)
+}
+
+func (s *Set) compileListed() {
+	var all []*entry
+	for _, f := range s.config.Frameworks {
+		for _, e := range f.Entries {
+			if e.Kind == PreApproved {
+				for _, r := range e.Rules {
+					all = append(all, s.entry(r, originFramework))
+				}
+			}
+		}
+	}
+	s.listed = newIndex(all)
+}
+
+func (s *Set) compileRemembered() {
+	var all []*entry
+	for _, r := range s.remembered {
+		if r.Effect == Allow {
+			all = append(all, s.entry(r, setRemembered))
+		}
+	}
+	s.remember = newIndex(all)
+}
+
+// Match returns how the files are read, and why so.
+func (s *Set) Match() (m Match, why string) { return s.config.Match, s.why }
+
+// Level returns the level of autonomy that holds.
+func (s *Set) Level() Level { return s.config.Level }
+
+// Steps returns how many steps an agent may take, if a file says so.
+func (s *Set) Steps(agent string) (n int, limited bool) {
+	if agent == "" {
+		agent = s.merged.defaultAgent
+	}
+	if a := s.merged.agent(agent); a.steps != nil {
+		return a.steps.n, true
+	}
+	return 0, false
+}
+
+// Advice returns what the decision frameworks say that is no rule, for the
+// agent to read.
+func (s *Set) Advice() []Entry {
+	var all []Entry
+	for _, f := range s.config.Frameworks {
+		for _, e := range f.Entries {
+			if e.Kind == Advice {
+				all = append(all, e)
+			}
+		}
+	}
+	return all
+}
+
+// At returns the same rules at another level.
+func (s *Set) At(l Level) (*Set, error) {
+	if !l.Valid() {
+		return nil, &fault.Error{Op: "policy.At", Kind: fault.Invalid, Field: "level", Remedy: "use 1, 2 or 3",
+			Err: fmt.Errorf("%d is no level of autonomy", l)}
+	}
+	t := *s
+	t.config.Level = l
+	t.compile()
+	return &t, nil
+}
+
+// Remember returns the same rules with an answer that a person wants
+// remembered. One that allows answers what would be asked. It changes no
+// denial, and no question that the kernel, a level or a tightening asks; one
+// that asks or denies tightens.
+func (s *Set) Remember(r Rule) *Set {
+	t := *s
+	if r.File == "" {
+		r.File = setRemembered
+	}
+	t.remembered = append(slices.Clip(s.remembered), r)
+	if r.Effect == Allow {
+		t.compileRemembered()
+	} else {
+		t.restrict()
+	}
+	return &t
+}
+
+// Remembered returns the answers that are remembered, in order.
+func (s *Set) Remembered() []Rule { return slices.Clone(s.remembered) }
+
+// tighten returns the same rules with others that only deny and ask.
+func (s *Set) tighten(rules []Rule) *Set {
+	t := *s
+	t.tightened = append(slices.Clip(s.tightened), rules...)
+	t.restrict()
+	return &t
+}
+
+// restrict compiles again what follows from the rules that tighten.
+func (s *Set) restrict() {
+	s.compileStrict()
+	views := make(map[string]*view, len(s.views))
+	for name, v := range s.views {
+		views[name] = &view{base: v.base, free: s.isFree(v)}
+	}
+	s.views = views
+	s.others = &view{base: s.others.base, free: s.isFree(s.others)}
+}
+
+// view of the agent that asks.
+func (s *Set) viewOf(agent string) *view {
+	if v := s.views[agent]; v != nil {
+		return v
+	}
+	return s.others
+}
+
+// say writes down what is said when the entry decides.
+func (e *entry) say() {
+	r := e.rule
+	where := r.File
+	if r.Line > 0 {
+		where = fmt.Sprintf("%s:%d", r.File, r.Line)
+	}
+	what := fmt.Sprintf("%q of %s", r.Pattern, r.Action)
+	if r.Pattern == "*" {
+		what = r.Action
+		if r.Action == "*" {
+			what = "everything that no other rule is about"
+		}
+	}
+	switch r.Effect {
+	case Allow:
+		e.reason = fmt.Sprintf("%s is allowed (%s)", what, where)
+	case Ask:
+		e.reason = fmt.Sprintf("%s needs a person's answer (%s)", what, where)
+		e.remedy = "wait for the answer, or do it in a way that is allowed"
+	default:
+		e.reason = fmt.Sprintf("%s is denied (%s)", what, where)
+		e.remedy = "do it another way; only an operator can change this"
+	}
+}
