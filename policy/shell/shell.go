@@ -47,6 +47,9 @@ type Command struct {
 	// root or the machine is none.
 	Wrapper bool `json:"wrapper,omitempty"`
 
+	// Builtin says that it is the line's own shell that does it.
+	Builtin bool `json:"builtin,omitempty"`
+
 	Writes []string `json:"writes,omitempty"` // files the shell opens for writing, as written
 	Reads  []string `json:"reads,omitempty"`  // files the shell opens for reading, as written
 

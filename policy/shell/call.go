@@ -1,0 +1,199 @@
+package shell
+
+import (
+	"slices"
+	"strings"
+
+	"mvdan.cc/sh/v3/syntax"
+)
+
+// A call is one command on its way to be started.
+type call struct {
+	args   []field
+	text   string
+	via    []string
+	files  files
+	in     *input // nil: what the line's own shell reads
+	env    map[string]value
+	shell  bool   // a shell looks the name up: builtins and functions come first
+	opaque string // why it is opaque already
+}
+
+// by is what c starts: args, through the program or builtin that c is.
+func (c call) by(args []field, shell bool) call {
+	return call{args: args, text: c.text, via: append(slices.Clip(c.via), Base(c.args[0].text)), in: c.in, env: c.env, shell: shell}
+}
+
+// call walks a simple command.
+func (r *reader) call(s *scope, st *syntax.Stmt, n *syntax.CallExpr, in *input) {
+	c := call{text: r.written(st), via: r.via, in: in, shell: true}
+	c.args = r.fields(s, n.Args)
+	var own *input
+	c.files, own = r.redirects(s, st)
+	if own != nil {
+		c.in = own
+	}
+	c.opaque = c.files.opaque
+	c.env = map[string]value{}
+	for _, a := range n.Assigns {
+		if a.Name == nil {
+			continue
+		}
+		c.env[a.Name.Value] = r.assigned(s, a)
+		if steers(a.Name.Value) {
+			c.opaque = "sets " + a.Name.Value + ", which changes what programs do"
+		}
+	}
+	if len(c.args) == 0 { // $EMPTY: only assignments and redirections are left
+		for name, v := range c.env {
+			r.set(s, name, v)
+		}
+		if c.opaque != "" {
+			r.opaque(c.opaque)
+		}
+		if !c.files.none() {
+			r.record(s, c, Command{})
+		}
+		return
+	}
+	r.start(s, c)
+}
+
+// record emits c as a command; more is what else is known of it.
+func (r *reader) record(s *scope, c call, more Command) {
+	for i, a := range c.args {
+		more.Argv = append(more.Argv, a.text)
+		if a.hole() {
+			more.Unknown = append(more.Unknown, i)
+		}
+		if a.glob {
+			more.Globs = append(more.Globs, i)
+		}
+	}
+	more.Text, more.Via = c.text, c.via
+	more.Writes = append(c.files.writes, more.Writes...)
+	more.Reads = append(c.files.reads, more.Reads...)
+	if c.opaque != "" {
+		more.Opaque = c.opaque
+	}
+	r.emit(s, more)
+}
+
+// start works out what a call starts.
+func (r *reader) start(s *scope, c call) {
+	r.depth++
+	defer func() { r.depth-- }()
+	for _, a := range c.args {
+		r.work += len(a.text)
+	}
+	if r.full() {
+		return
+	}
+	name := c.args[0]
+	if name.hole() || name.loose() {
+		c.opaque = "which command runs follows from what the line does not tell"
+		r.record(s, c, Command{})
+		if c.shell { // it may be eval, or cd
+			s.forget()
+			s.cwd = Hole
+		}
+		return
+	}
+	if c.shell {
+		if sure, defined := s.funcs[name.text]; defined {
+			if !sure {
+				c.opaque = "may be a function that the line defines"
+				r.record(s, c, Command{})
+			} else if !c.files.none() {
+				c.args = nil
+				r.record(s, c, Command{})
+			}
+			return
+		}
+		if builtins[name.text] {
+			r.builtin(s, c)
+			return
+		}
+	}
+	base := Base(name.text)
+	if programs[base] {
+		r.program(s, c)
+		return
+	}
+	if w, there := wrappers[base]; there {
+		r.wrapper(s, c, w)
+		return
+	}
+	if reason, there := starters[base]; there {
+		r.fail(s, c, reason)
+		return
+	}
+	if i, there := interpreters[language(base)]; there {
+		r.interpreter(s, c, i)
+		return
+	}
+	r.record(s, c, Command{})
+}
+
+// fail records a command whose doings are not understood.
+func (r *reader) fail(s *scope, c call, reason string) {
+	if c.opaque == "" {
+		c.opaque = reason
+	}
+	r.record(s, c, Command{})
+}
+
+// texts are arguments of which all is known and none can be several.
+func texts(args []field) ([]string, bool) {
+	var all []string
+	for _, a := range args {
+		if a.hole() || a.loose() {
+			return nil, false
+		}
+		all = append(all, a.text)
+	}
+	return all, true
+}
+
+// within walks a script that c starts, in the scope s.
+func (r *reader) within(s *scope, c call, text field, posix bool) {
+	if text.hole() || text.loose() {
+		r.opaque("a script that the line does not tell")
+		return
+	}
+	r.script(s, text.text, posix, append(slices.Clip(c.via), Base(c.args[0].text)))
+}
+
+// hides reports whether a function of that name would be taken for something
+// that is understood otherwise.
+func hides(name string) bool {
+	if builtins[name] || programs[name] {
+		return true
+	}
+	if _, there := wrappers[name]; there {
+		return true
+	}
+	if _, there := starters[name]; there {
+		return true
+	}
+	if _, there := interpreters[language(name)]; there {
+		return true
+	}
+	return strings.Contains(name, "/") || common[name] || name == "command_not_found_handle"
+}
+
+// common are programs that a reader of a line takes for what they are.
+var common = set(`apt apt-get basename cargo cat chgrp chmod chown clear cmp comm cp curl cut date dd df diff
+	dirname dnf docker dpkg du expand file fmt fold gcc getent go grep egrep fgrep groups gzip gunzip head hostname id
+	install iptables java javac join jq kubectl less link ln ls lsblk make md5sum mkdir mkfifo mknod mktemp more mount mv
+	nl npm npx pnpm yarn od patch paste pip pip3 pr ps readlink realpath rg rm rmdir rsync scp seq service sftp sha256sum
+	shred shuf sleep sort split stat sync systemctl tac tail tar tee touch tr tree truncate tsort tty umount uname uniq
+	unlink unzip uptime uv vi vim nano wc wget whereis which who whoami xz yum zip zcat`)
+
+func set(words string) map[string]bool {
+	m := map[string]bool{}
+	for w := range strings.FieldsSeq(words) {
+		m[w] = true
+	}
+	return m
+}

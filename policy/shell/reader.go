@@ -1,0 +1,409 @@
+package shell
+
+import (
+	"slices"
+	"strings"
+
+	"mvdan.cc/sh/v3/syntax"
+)
+
+// A reader walks one script: the line, or a text within it.
+type reader struct {
+	*walker
+	text  string // the script
+	posix bool   // its shell may not be bash
+	via   []string
+}
+
+// source is a node as it is written.
+func (r *reader) source(n syntax.Node) string {
+	return r.between(n.Pos().Offset(), n.End().Offset())
+}
+
+func (r *reader) between(from, to uint) string {
+	size := uint(len(r.text))
+	from, to = min(from, size), min(to, size)
+	if from >= to {
+		return ""
+	}
+	return strings.TrimSpace(r.text[from:to])
+}
+
+// written is a statement as it is written, without what ends it.
+func (r *reader) written(st *syntax.Stmt) string {
+	to := st.Position.Offset()
+	if st.Cmd != nil {
+		to = st.Cmd.End().Offset()
+	}
+	for _, rd := range st.Redirs {
+		to = max(to, rd.End().Offset())
+	}
+	return r.between(st.Position.Offset(), to)
+}
+
+// stmts walks statements that follow each other whatever comes of them. in is
+// what they read, if that is not their shell's.
+func (r *reader) stmts(s *scope, list []*syntax.Stmt, in *input) {
+	for i, st := range list {
+		before := s.cwd
+		r.stmt(s, st, in)
+		if s.cwd != before && i < len(list)-1 && !surelyMoves(st) {
+			s.cwd = Hole // a cd may have failed
+		}
+	}
+}
+
+// surelyMoves reports whether what follows a statement runs only if its cd
+// succeeded: cd x || exit.
+func surelyMoves(st *syntax.Stmt) bool {
+	b, ok := st.Cmd.(*syntax.BinaryCmd)
+	if !ok || b.Op != syntax.OrStmt || st.Background || st.Negated {
+		return false
+	}
+	if x, ok := b.X.Cmd.(*syntax.CallExpr); !ok || len(x.Args) == 0 || x.Args[0].Lit() != "cd" {
+		return false
+	}
+	y, ok := b.Y.Cmd.(*syntax.CallExpr)
+	return ok && len(y.Args) > 0 && y.Args[0].Lit() == "exit" && !b.Y.Background
+}
+
+// stmt walks one statement.
+func (r *reader) stmt(s *scope, st *syntax.Stmt, in *input) {
+	if r.full() {
+		return
+	}
+	r.depth++
+	defer func() { r.depth-- }()
+
+	if st.Background || st.Coprocess {
+		s = s.clone()
+	}
+	if before := s.cwd; st.Negated {
+		defer func() {
+			if s.cwd != before {
+				s.cwd = Hole // what follows runs if a cd has failed
+			}
+		}()
+	}
+	if call, ok := st.Cmd.(*syntax.CallExpr); ok && len(call.Args) > 0 {
+		r.call(s, st, call, in)
+		return
+	}
+	files, own := r.redirects(s, st)
+	if own != nil {
+		in = own
+	}
+	if !files.none() {
+		r.emit(s, Command{Text: r.written(st), Via: r.via, Writes: files.writes, Reads: files.reads, Opaque: files.opaque})
+	}
+	r.command(s, st, in)
+}
+
+func (r *reader) command(s *scope, st *syntax.Stmt, in *input) {
+	switch c := st.Cmd.(type) {
+	case nil:
+	case *syntax.CallExpr:
+		for _, a := range c.Assigns {
+			r.assign(s, a)
+		}
+	case *syntax.Block:
+		r.stmts(s, c.Stmts, in)
+	case *syntax.Subshell:
+		r.stmts(s.clone(), c.Stmts, in)
+	case *syntax.BinaryCmd:
+		r.binary(s, c, in)
+	case *syntax.IfClause:
+		r.branches(s, c, in)
+	case *syntax.WhileClause:
+		r.loop(s, []syntax.Node{c}, func(s *scope) {
+			r.stmts(s, c.Cond, in)
+			r.stmts(s, c.Do, in)
+		})
+	case *syntax.ForClause:
+		r.forClause(s, c, in)
+	case *syntax.CaseClause:
+		r.inside(s, c.Word)
+		r.caseClause(s, c, in)
+	case *syntax.FuncDecl:
+		r.function(s, c)
+	case *syntax.ArithmCmd:
+		r.arithmetic(s, c.X)
+	case *syntax.TestClause:
+		r.test(s, c.X)
+	case *syntax.DeclClause:
+		r.declare(s, c)
+	case *syntax.LetClause:
+		for _, x := range c.Exprs {
+			r.arithmetic(s, x)
+		}
+	case *syntax.TimeClause:
+		if c.Stmt != nil {
+			r.stmt(s, c.Stmt, in)
+		}
+	case *syntax.CoprocClause:
+		r.stmt(s.clone(), c.Stmt, piped)
+		r.set(s, "COPROC", unknown)
+		if c.Name != nil {
+			r.inside(s, c.Name)
+			if name := c.Name.Lit(); name != "" {
+				r.set(s, name, unknown)
+			} else {
+				s.forget()
+			}
+		}
+	default:
+		r.opaque("a statement that is not understood")
+	}
+}
+
+func (r *reader) binary(s *scope, c *syntax.BinaryCmd, in *input) {
+	switch c.Op {
+	case syntax.AndStmt, syntax.OrStmt:
+		before := s.cwd
+		r.stmt(s, c.X, in)
+		y := s.clone()
+		if c.Op == syntax.OrStmt && s.cwd != before {
+			y.cwd = Hole
+		}
+		r.stmt(y, c.Y, in)
+		if c.Op == syntax.AndStmt {
+			moved := y.cwd // whoever follows with && runs only if y did
+			s.join(y)
+			s.cwd = moved
+			return
+		}
+		leaves := surelyMoves(&syntax.Stmt{Cmd: c})
+		cwd := s.cwd
+		s.join(y)
+		if leaves {
+			s.cwd = cwd
+		}
+	default: // a pipe
+		x, y := s.clone(), s.clone()
+		r.stmt(x, c.X, in)
+		r.stmt(y, c.Y, piped)
+		cwd := s.cwd
+		s.join(x, y) // with lastpipe the shell itself runs the last
+		s.cwd = cwd
+	}
+}
+
+func (r *reader) branches(s *scope, c *syntax.IfClause, in *input) {
+	before := s.cwd
+	r.stmts(s, c.Cond, in)
+	then := s.clone()
+	r.stmts(then, c.Then, in)
+	if s.cwd != before {
+		s.cwd = Hole
+	}
+	if c.Else != nil {
+		other := s.clone()
+		r.branches(other, c.Else, in)
+		s.join(then, other)
+		return
+	}
+	s.join(then)
+}
+
+// loop walks what may run any number of times.
+func (r *reader) loop(s *scope, nodes []syntax.Node, body func(*scope)) {
+	a := assignedIn(nodes...)
+	if a.all {
+		s.forget()
+	}
+	for name, numeric := range a.names {
+		if numeric && s.get(name).number {
+			r.set(s, name, someNumber)
+		} else {
+			r.set(s, name, unknown)
+		}
+	}
+	if moves(nodes...) {
+		s.cwd = Hole
+	}
+	in := s.clone()
+	in.given = false
+	body(in)
+	s.join(in)
+}
+
+// moves reports whether a cd is among nodes.
+func moves(nodes ...syntax.Node) bool {
+	found := false
+	for _, n := range nodes {
+		syntax.Walk(n, func(n syntax.Node) bool {
+			if call, ok := n.(*syntax.CallExpr); ok && len(call.Args) > 0 {
+				name, sure := literal(call.Args[0])
+				found = found || !sure || name == "cd" || name == "pushd" || name == "popd" || sources[name] || name == "command" || name == "builtin"
+			}
+			return !found
+		})
+	}
+	return found
+}
+
+func (r *reader) forClause(s *scope, c *syntax.ForClause, in *input) {
+	var numeric bool
+	name := ""
+	switch l := c.Loop.(type) {
+	case *syntax.WordIter:
+		r.fields(s, l.Items)
+		name = l.Name.Value
+		numeric = l.InPos.IsValid() && !slices.ContainsFunc(l.Items, func(w *syntax.Word) bool { return !numericWord(w) })
+		if steers(name) {
+			r.opaque("sets " + name + ", which changes what programs do")
+		}
+	case *syntax.CStyleLoop:
+		if l.Init != nil {
+			r.arithmetic(s, l.Init)
+		}
+	}
+	r.loop(s, []syntax.Node{c}, func(s *scope) {
+		switch {
+		case name != "" && numeric && !c.Select:
+			r.set(s, name, someNumber)
+		case name != "":
+			r.set(s, name, unknown)
+		}
+		if l, ok := c.Loop.(*syntax.CStyleLoop); ok {
+			r.arithmetic(s, l.Cond)
+			r.arithmetic(s, l.Post)
+		}
+		r.stmts(s, c.Do, in)
+	})
+}
+
+func (r *reader) caseClause(s *scope, c *syntax.CaseClause, in *input) {
+	var taken []*scope
+	for _, item := range c.Items {
+		for _, p := range item.Patterns {
+			r.inside(s, p)
+		}
+		b := s.clone()
+		for _, t := range taken { // ;& falls through from the one before
+			b.join(t)
+		}
+		r.stmts(b, item.Stmts, in)
+		taken = append(taken, b)
+	}
+	s.join(taken...)
+}
+
+// function walks the body of a function where it is defined: it may be called
+// from anywhere, with any arguments.
+func (r *reader) function(s *scope, f *syntax.FuncDecl) {
+	if f.Name == nil {
+		r.opaque("a function that is not understood")
+		return
+	}
+	name := f.Name.Value
+	if hides(name) {
+		r.opaque("a function hides " + name)
+	}
+	body := s.fresh()
+	body.cwd = Hole
+	body.funcs = s.clone().funcs
+	for name := range body.funcs {
+		body.funcs[name] = false
+	}
+	body.funcs[name] = false
+	in := *r
+	in.via = append(slices.Clip(r.via), name+"()")
+	in.stmt(body, f.Body, nil)
+	if moves(f.Body) {
+		r.roams(s)
+	}
+	s.funcs[name] = true
+}
+
+// roams notes that a function may change the directory whenever it is called.
+func (r *reader) roams(s *scope) {
+	s.cwd = Hole
+	r.opaqueCwd = true
+}
+
+// assign gives a variable of the shell a value.
+func (r *reader) assign(s *scope, a *syntax.Assign) {
+	if a.Name == nil {
+		return
+	}
+	name := a.Name.Value
+	if steers(name) {
+		r.opaque("sets " + name + ", which changes what programs do")
+	}
+	r.set(s, name, r.assigned(s, a))
+}
+
+// assigned is what an assignment makes of its variable.
+func (r *reader) assigned(s *scope, a *syntax.Assign) value {
+	if a.Index != nil {
+		r.index(s, a.Index)
+	}
+	if a.Array != nil {
+		for _, e := range a.Array.Elems {
+			r.index(s, e.Index)
+			r.inside(s, e.Value)
+		}
+	}
+	v := r.assignable(s, a.Value)
+	switch {
+	case a.Index != nil || a.Array != nil || a.Naked:
+		return unknown
+	case a.Append:
+		old := s.get(a.Name.Value)
+		if old.text == Hole && v.number && old.number {
+			return someNumber
+		}
+		return known(old.text + v.text)
+	}
+	return v
+}
+
+func (r *reader) declare(s *scope, d *syntax.DeclClause) {
+	for _, a := range d.Args {
+		switch {
+		case a.Name != nil && a.Naked:
+			if d.Variant.Value != "export" && d.Variant.Value != "readonly" {
+				r.set(s, a.Name.Value, unknown)
+			}
+		case a.Name != nil:
+			r.assign(s, a)
+		default:
+			r.declareOption(s, r.one(s, a.Value))
+		}
+	}
+	if d.Variant.Value == "nameref" {
+		r.opaque("a variable that stands for another")
+	}
+}
+
+// declareOption reads an option of declare or its like, or what is assigned
+// where only running it would tell.
+func (r *reader) declareOption(s *scope, text string) {
+	if strings.HasPrefix(text, "-") || strings.HasPrefix(text, "+") {
+		if strings.Trim(text[1:], "aApxgrtI-") != "" {
+			r.opaque("a declaration that changes what values are, or exports functions")
+		}
+		return
+	}
+	name, v, _ := strings.Cut(text, "=")
+	if !identifier.MatchString(name) {
+		r.opaque("a declaration of a name that is not known")
+		s.forget()
+		return
+	}
+	if steers(name) {
+		r.opaque("sets " + name + ", which changes what programs do")
+	}
+	r.set(s, name, known(v))
+}
+
+// emit records a command.
+func (r *reader) emit(s *scope, c Command) {
+	c.Cwd = s.cwd
+	if r.opaqueCwd {
+		c.Cwd = Hole
+	}
+	c.Via = slices.Clone(c.Via)
+	r.line.Commands = append(r.line.Commands, c)
+}
