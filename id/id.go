@@ -16,6 +16,8 @@ type (
 	Token string // "t-…": a bearer token's name in lists; not its secret
 
 	Grant string // "g-…": leave to use one secret
+
+	CA string // "c-…": a certificate authority that jails trust
 )
 
 // NewJail and its like return fresh identifiers: 60 random bits, lower case,
@@ -25,6 +27,7 @@ func NewExec() Exec         { return Exec("x-" + random()) }
 func NewSnapshot() Snapshot { return Snapshot("s-" + random()) }
 func NewToken() Token       { return Token("t-" + random()) }
 func NewGrant() Grant       { return Grant("g-" + random()) }
+func NewCA() CA             { return CA("c-" + random()) }
 
 var encoding = base32.NewEncoding("abcdefghijkmnpqrstuvwxyz23456789").WithPadding(base32.NoPadding)
 
