@@ -9,7 +9,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -40,6 +39,8 @@ type notes struct {
 	Lent map[string]loan `json:"lent"` // what the host lends, by mount point
 	Init string          `json:"init"` // digest of init's program
 	Net  jail.Network    `json:"net"`  // of which the sockets are
+
+	OwnNet bool `json:"own_net,omitempty"` // they are of gVisor's own
 }
 
 // A loan is a mount that is the host's.
@@ -50,11 +51,11 @@ type loan struct {
 
 // CanCheckpoint implements jail.Checkpointer.
 func (b *Backend) CanCheckpoint(ctx context.Context) error {
-	if b.kind.sentry {
-		return b.sentryCannot("oci.CanCheckpoint")
-	}
 	if why, lacking := b.Lacks()["freeze"]; lacking {
 		return fault.Cannot("oci.CanCheckpoint", why, "mount the cgroup2 filesystem")
+	}
+	if b.kind.sentry {
+		return b.sentryCan("oci.CanCheckpoint")
 	}
 	return b.checkpoints.of(func() error { return b.criu.Probe(ctx) })
 }
@@ -71,7 +72,10 @@ func (b *Backend) Dump(ctx context.Context, p jail.Plan, i jail.Instance, dir st
 		}
 	}()
 	if b.kind.sentry {
-		return b.sentryCannot("oci.Dump")
+		return b.dumpSentry(ctx, p, inst, dir)
+	}
+	if err := inst.fill(ctx); err != nil {
+		return err
 	}
 	n := notes{Lent: map[string]loan{}, Net: p.Network}
 	mounts, err := lent(inst.pid)
@@ -176,7 +180,9 @@ func (b *Backend) digestOf(name string) (string, error) {
 func (b *Backend) Restore(ctx context.Context, p jail.Plan, dir string) (_ jail.Instance, err error) {
 	const op = "oci.Restore"
 	if b.kind.sentry {
-		return nil, b.sentryCannot(op)
+		if err := b.sentryCan(op); err != nil {
+			return nil, err
+		}
 	}
 	if err := errors.Join(b.check(p, op), b.checkAlone(p, op)); err != nil {
 		return nil, err
@@ -185,7 +191,7 @@ func (b *Backend) Restore(ctx context.Context, p jail.Plan, dir string) (_ jail.
 	if err != nil {
 		return nil, fmt.Errorf("images in %s: %w", dir, err)
 	}
-	m := &making{backend: b, plan: p, layout: layout{p.Dir}, restoring: true}
+	m := &making{backend: b, plan: p, layout: layout{p.Dir}, restoring: !b.kind.sentry, from: dir, server: p.Init}
 	defer func() {
 		if err == nil {
 			return
@@ -204,6 +210,13 @@ func (b *Backend) Restore(ctx context.Context, p jail.Plan, dir string) (_ jail.
 	}
 	if err := m.prepare(ctx); err != nil {
 		return nil, err
+	}
+	if b.kind.sentry {
+		m.ownNet = n.OwnNet
+		if err := m.step("bundle", m.makeBundle); err != nil {
+			return nil, err
+		}
+		return m.restoreSentry(ctx, dir)
 	}
 	return m.restore(ctx, dir, n)
 }
@@ -229,17 +242,6 @@ func (m *making) restore(ctx context.Context, dir string, n notes) (*instance, e
 	if err := m.giveLinks(dir); err != nil {
 		return nil, err
 	}
-	images := dir + "." + string(p.ID)
-	m.undo.Push("remove the copy of the images", func() error { return dropImages(p, l) })
-	if err := os.Symlink(images, l.images()); err != nil {
-		return nil, err
-	}
-	err = m.step("adopt", func() error {
-		return criu.Adopt(dir, images, criu.Identity{FirstID: p.IDs.First, Hostname: p.Hostname})
-	})
-	if err != nil {
-		return nil, err
-	}
 	if err := m.worker.Bring(l.volume()); err != nil {
 		return nil, err
 	}
@@ -252,9 +254,8 @@ func (m *making) restore(ctx context.Context, dir string, n notes) (*instance, e
 	var pid int
 	err = m.step("criu", func() (err error) {
 		pid, err = b.criu.Restore(ctx, criu.Restore{
-			Dir: images, Root: l.merged(), Lent: sources, Netns: m.netns, Cgroup: m.cgroup, Worker: m.worker,
-			Close: n.Net != p.Network,
-			Lazy:  large(images) && b.lazy(), Done: func() { os.RemoveAll(images) },
+			Dir: m.images, Root: l.merged(), Lent: sources, Netns: m.netns, Cgroup: m.cgroup, Worker: m.worker,
+			Close: n.Net != p.Network, Lazy: m.memory != nil,
 		})
 		return err
 	})
@@ -270,60 +271,22 @@ func (m *making) restore(ctx context.Context, dir string, n notes) (*instance, e
 	}
 	i := b.newInstance(p, m.cgroup, pid, pidfd)
 	m.undo.Push("let go of init", i.Close)
+	if m.memory != nil {
+		i.watchMemory(m.memory)
+	}
 	r, err := newRecord(pid)
 	if err != nil {
 		return nil, err
 	}
 	r.Restored = process.Now() // they are frozen
 	err = m.step("settle", func() error {
-		return errors.Join(r.write(l.record()), dropStaged(l), sealControl(l))
+		return errors.Join(r.write(l.record()), dropStaged(l), sealControl(l), dropImages(p, l))
 	})
 	if err != nil {
 		return nil, err
 	}
 	m.undo.Keep()
 	return i, nil
-}
-
-// dropImages removes the jail's own copy of the images that it is made from, which
-// a crash may have left.
-func dropImages(p jail.Plan, l layout) error {
-	images, err := os.Readlink(l.images())
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	if !filepath.IsAbs(images) || filepath.Ext(images) != "."+string(p.ID) {
-		return fmt.Errorf("%s leads to %s", l.images(), images)
-	}
-	return errors.Join(os.RemoveAll(images), os.Remove(l.images()))
-}
-
-// lazyFrom is the memory from which on it is quicker to have processes run before
-// they have it all.
-const lazyFrom = 24 << 20
-
-func large(images string) bool {
-	entries, err := os.ReadDir(images)
-	if err != nil {
-		return false
-	}
-	var total int64
-	for _, e := range entries {
-		if fi, err := e.Info(); err == nil && strings.HasPrefix(e.Name(), "pages-") {
-			total += fi.Size()
-		}
-	}
-	return total >= lazyFrom
-}
-
-// lazy reports whether processes can be made before their memory. The jail's
-// seccomp profile keeps what that needs from the jail itself.
-func (b *Backend) lazy() bool {
-	v, err := os.ReadFile("/proc/sys/vm/unprivileged_userfaultfd")
-	return err == nil && len(v) > 0 && v[0] == '1'
 }
 
 const (
@@ -417,6 +380,9 @@ func (b *Backend) Dumpable(ctx context.Context, p jail.Plan, i jail.Instance) er
 	if !ok {
 		return fault.Newf(fault.Invalid, "oci.Dumpable", string(p.ID), "not a jail of this backend")
 	}
+	if b.kind.sentry {
+		return nil // what cannot be written down only its kernel knows
+	}
 	pids, err := inst.cgroup.PIDs()
 	if err != nil {
 		return err
@@ -428,6 +394,9 @@ func (b *Backend) Dumpable(ctx context.Context, p jail.Plan, i jail.Instance) er
 		if slices.Contains(pids, tracerOf(pid)) {
 			return cannotDump(pid, "is held by a debugger")
 		}
+	}
+	if err := inst.fill(ctx); err != nil {
+		return err
 	}
 	if inst.worker.Load() == nil { // it is loaded while the jail still runs
 		w, err := b.criu.ToDump(b.netnsPath(p))

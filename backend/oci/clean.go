@@ -51,7 +51,7 @@ func (b *Backend) Clean(ctx context.Context, p jail.Plan) error {
 		releaseVolume(l),
 		b.removeNetwork(p),
 		dropImages(p, l),
-		removeAll(l.control(), l.identity(), l.bundle(), l.record(), l.image()+".part"),
+		removeAll(l.control(), l.identity(), l.bundle(), l.record(), l.missing(), l.image()+".part"),
 	)
 	if err != nil {
 		return fmt.Errorf("clean jail %s: %w", p.ID, err)

@@ -22,6 +22,7 @@ import (
 	"glasshouse/host/disk"
 	"glasshouse/host/netns"
 	"glasshouse/host/overlay"
+	"glasshouse/host/pages"
 	"glasshouse/internal/dirs"
 	"glasshouse/internal/undo"
 	"glasshouse/jail"
@@ -39,6 +40,7 @@ func (b *Backend) Create(ctx context.Context, p jail.Plan) (_ jail.Instance, err
 		return nil, err
 	}
 	m := &making{backend: b, plan: p, layout: layout{p.Dir}}
+	m.ownNet = p.Network == jail.Isolated && b.kind.sentry && b.sentryCan(op) == nil
 	defer func() {
 		if err == nil {
 			return
@@ -67,8 +69,13 @@ type making struct {
 	layout  layout
 	undo    undo.Stack
 
+	ownNet    bool         // gVisor has a network of its own for the jail
 	restoring bool         // by CRIU
 	worker    *criu.Worker // that will
+	from      string       // images
+	images    string       // its own, of those
+	memory    *pages.Watch // of what it is made without, if it is
+	server    string       // the program that gives that
 
 	cgroup *cgroup.Cgroup // once prepared, as all below
 	netns  string         // path of the network namespace
@@ -98,6 +105,7 @@ func (m *making) prepare(ctx context.Context) (err error) {
 		return m.step("cgroup", m.makeCgroup)
 	})
 	if m.restoring {
+		steps.Go(func() error { return m.step("images", func() error { return m.makeImages(ctx) }) })
 		steps.Go(func() error { // it takes as long to load as the volume to be made
 			<-networked
 			if <-grouped; ctx.Err() != nil {
@@ -217,7 +225,8 @@ func (b *Backend) checkAlone(p jail.Plan, op string) error {
 }
 
 // makeControl makes the directory that init's socket is to be in. Until init has
-// made it the directory belongs to the jail's root.
+// made it the directory belongs to the jail's root. Where a door takes the
+// socket's place it never does.
 func (m *making) makeControl() error {
 	dir := m.layout.control()
 	if err := dirs.Empty(dir); err != nil {
@@ -226,8 +235,11 @@ func (m *making) makeControl() error {
 	if err := installInit(m.plan.Init, filepath.Join(dir, "init")); err != nil {
 		return fmt.Errorf("install init: %w", err)
 	}
+	if err := os.Chmod(dir, 0o711); err != nil || m.backend.kind.sentry {
+		return err
+	}
 	first := int(m.plan.IDs.First)
-	return errors.Join(os.Chmod(dir, 0o711), os.Chown(dir, first, first))
+	return os.Chown(dir, first, first)
 }
 
 // installInit puts the init binary where the jail finds it: the same file if it
@@ -353,9 +365,16 @@ func (m *making) start(ctx context.Context) (*instance, error) {
 	}
 	m.undo.Push("remove the runtime's notes", func() error { return b.forget(p) })
 	m.undo.Push("kill its processes", func() error { return m.cgroup.Kill(context.Background()) })
-	if err := m.step("runtime", func() error { return b.run(ctx, p, l) }); err != nil {
+	if err := m.step("runtime", func() error { return b.run(ctx, p, l, m.sentryFlags(os.DevNull), "run") }); err != nil {
 		return nil, err
 	}
+	return m.adopt(ctx, "")
+}
+
+// adopt takes over from the runtime, which has ended. A jail that is still does not
+// answer.
+func (m *making) adopt(ctx context.Context, how string) (*instance, error) {
+	b, p, l := m.backend, m.plan, m.layout
 	pid, err := readPID(l.pidFile())
 	if err != nil {
 		return nil, err
@@ -370,12 +389,17 @@ func (m *making) start(ctx context.Context) (*instance, error) {
 	if err != nil {
 		return nil, err
 	}
+	r.Still, r.OwnNet = how, m.ownNet
+	i.still.Store(how == still)
 	if err := r.write(l.record()); err != nil {
 		return nil, err
 	}
 	var meanwhile errgroup.Group
 	meanwhile.Go(func() error { return m.step("unmount", func() error { return dropStaged(l) }) })
-	err = m.step("answer", func() error { return i.answer(ctx) })
+	err = nil
+	if how != still {
+		err = m.step("answer", func() error { return i.answer(ctx) })
+	}
 	if err := errors.Join(err, meanwhile.Wait()); err != nil {
 		return nil, err
 	}

@@ -33,3 +33,6 @@ func (b *Backend) Alone(ctx context.Context, p jail.Plan, f func(argv []string, 
 	}
 	return errors.Join(err, m.undo.Run())
 }
+
+// LazyFrom has b make jails without their memory if that is at least n bytes.
+func (b *Backend) LazyFrom(n int64) { b.lazyFrom = n }

@@ -14,6 +14,7 @@ import (
 	"glasshouse/host/criu"
 	"glasshouse/host/disk"
 	"glasshouse/host/netns"
+	"glasshouse/host/pages"
 	"glasshouse/jail"
 )
 
@@ -28,8 +29,12 @@ type instance struct {
 	done    chan struct{}
 	watch   sync.WaitGroup
 
+	memory *pages.Watch           // of what was missing when it was made; nil if nothing was
+	why    atomic.Pointer[string] // its processes were ended
+
 	watched atomic.Pointer[[]string]    // what processes of the jail watched when last asked
 	worker  atomic.Pointer[criu.Worker] // started for a Dump that did not come yet
+	still   atomic.Bool                 // gVisor's kernel runs, the jail does not
 }
 
 // newInstance begins to watch the init with the given pid and descriptor, which
@@ -96,7 +101,11 @@ func (i *instance) Sight() jail.Sight {
 }
 
 func (i *instance) Freeze(ctx context.Context) error { return i.cgroup.Freeze(ctx) }
-func (i *instance) Thaw(ctx context.Context) error   { return i.cgroup.Thaw(ctx) }
+
+// Thaw implements jail.Instance.
+func (i *instance) Thaw(ctx context.Context) error {
+	return errors.Join(i.cgroup.Thaw(ctx), i.goOn(ctx))
+}
 
 // Kill implements jail.Instance. Init leaves its cgroup before it has waited for
 // the others of its pid namespace: only its own end is the end of all.
@@ -116,6 +125,9 @@ func (i *instance) Kill(ctx context.Context) error {
 func (i *instance) Close() error {
 	if w := i.worker.Swap(nil); w != nil {
 		w.Close()
+	}
+	if i.memory != nil {
+		i.memory.Close()
 	}
 	err := i.pidfd.Close()
 	i.watch.Wait()

@@ -65,9 +65,13 @@ type Backend struct {
 	base   func() error
 	criu   *criu.Tool
 
+	released func() string // the date of the runtime's release, if it is gVisor's
+
 	wired       verdict // whether jails can have a network with a wire
 	checkpoints verdict // whether CRIU works
 	digests     sync.Map
+	lazyFrom    int64
+	servers     sync.Mutex // held while a server of memory is looked for, and started
 
 	// trace, if set, is told of each step of Create how long it took.
 	trace func(step string, took time.Duration)
@@ -87,13 +91,15 @@ func New(cfg Config) *Backend {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
 	b := &Backend{
-		cfg:  cfg,
-		kind: kinds[cfg.Runtime],
-		path: cfg.Path,
-		log:  cfg.Log,
-		tree: sync.OnceValues(func() (*cgroup.Tree, error) { return cgroup.New(cfg.CgroupPrefix) }),
+		cfg:      cfg,
+		lazyFrom: lazyFrom,
+		kind:     kinds[cfg.Runtime],
+		path:     cfg.Path,
+		log:      cfg.Log,
+		tree:     sync.OnceValues(func() (*cgroup.Tree, error) { return cgroup.New(cfg.CgroupPrefix) }),
 	}
 	b.criu = criu.New(cmp.Or(cfg.CRIU, "criu"), cfg.RunDir)
+	b.released = sync.OnceValue(func() string { return sentryDate(b.path) })
 	b.base = sync.OnceValue(func() error { return rootfs.Base(cfg.Base) })
 	if isCgroup2(unifiedMount) {
 		b.hybrid = unifiedMount

@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"glasshouse/fault"
-	"glasshouse/host/cgroup"
 	"glasshouse/host/disk"
 	"glasshouse/internal/atomicfile"
 	"glasshouse/jail"
@@ -28,6 +27,8 @@ type record struct {
 	Boot  string `json:"boot"`
 
 	Restored uint64 `json:"restored,omitempty"` // clock ticks after boot: what began until then was made from images
+	Still    string `json:"still,omitempty"`    // a jail of gVisor, by its kernel: stilling, still
+	OwnNet   bool   `json:"own_net,omitempty"`  // and it has a network of gVisor's
 }
 
 // newRecord describes the process pid as it is now.
@@ -129,7 +130,7 @@ func (b *Backend) Open(ctx context.Context, p jail.Plan) (jail.Instance, error) 
 	}
 	// From here on the pid cannot become another's unnoticed.
 	now, err := newRecord(r.PID)
-	now.Restored = r.Restored
+	now.Restored, now.Still, now.OwnNet = r.Restored, r.Still, r.OwnNet
 	if err != nil || now != r || !memberOf(r.PID, cg.Path()) {
 		pidfd.Close()
 		return nil, gone("its init, process %d, is gone", r.PID)
@@ -138,11 +139,21 @@ func (b *Backend) Open(ctx context.Context, p jail.Plan) (jail.Instance, error) 
 		pidfd.Close()
 		return nil, err
 	}
-	if err := b.settled(ctx, l, cg); err != nil {
-		pidfd.Close()
-		return nil, err
+	i := b.newInstance(p, cg, r.PID, pidfd)
+	i.still.Store(r.Still == still)
+	if r.Still == stilling {
+		err = i.wasStilled(ctx)
 	}
-	return b.newInstance(p, cg, r.PID, pidfd), nil
+	if err == nil {
+		err = i.findMemory(ctx)
+	}
+	if err == nil && i.Why() == "" { // or else it is about to end
+		err = i.settled(ctx)
+	}
+	if err != nil {
+		return nil, errors.Join(err, i.Close())
+	}
+	return i, nil
 }
 
 // letFinish waits until nobody writes the jail down any more: a CRIU that a daemon
@@ -171,15 +182,16 @@ const dumpTime = time.Minute
 // settled finishes what a daemon that died at the end of Create, or in a Dump,
 // left to do. A frozen jail could not answer, and has been settled long before
 // but for what a Dump undid.
-func (b *Backend) settled(ctx context.Context, l layout, cg *cgroup.Cgroup) error {
+func (i *instance) settled(ctx context.Context) error {
+	l := i.layout
 	if err := disk.Thaw(l.volume()); err != nil { // a daemon may have died in the middle of a clone
 		return err
 	}
-	frozen, err := cg.Frozen()
+	frozen, err := i.cgroup.Frozen()
 	if err != nil {
 		return err
 	}
-	if frozen {
+	if frozen || i.still.Load() {
 		return sealControl(l)
 	}
 	ctx, cancel := context.WithTimeout(ctx, answerTime)

@@ -60,12 +60,16 @@ func newSpec(p jail.Plan, k kind, l layout, netns, cgroup string, binds []bind) 
 		mounts = append(bindMounts([]bind{{source: l.dev(), target: "/dev", write: true}, {source: l.shm(), target: "/dev/shm", write: true}}, k),
 			slices.DeleteFunc(mounts, func(m specs.Mount) bool { return m.Type == "tmpfs" })...)
 	}
+	args := []string{initPath}
+	if k.sentry {
+		args = append(args, "-door")
+	}
 	s := &specs.Spec{
 		Version:  "1.0.2",
 		Root:     &specs.Root{Path: l.merged()},
 		Hostname: p.Hostname,
 		Process: &specs.Process{
-			Args:            []string{initPath},
+			Args:            args,
 			Env:             []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"},
 			Cwd:             "/",
 			NoNewPrivileges: true,
@@ -165,11 +169,13 @@ func (l layout) layer(i int) string        { return l.staged(fmt.Sprintf("layer-
 func (l layout) sealed(i int) string       { return l.staged(fmt.Sprintf("sealed-%d", i)) }
 func (l layout) mount(i int) string        { return l.staged(fmt.Sprintf("mount-%d", i)) }
 
-func (l layout) control() string  { return filepath.Join(l.dir, "ctl") }
-func (l layout) socket() string   { return filepath.Join(l.control(), "init.sock") }
-func (l layout) identity() string { return filepath.Join(l.dir, "identity") }
-func (l layout) bundle() string   { return filepath.Join(l.dir, "bundle") }
-func (l layout) pidFile() string  { return filepath.Join(l.bundle(), "init.pid") }
-func (l layout) log() string      { return filepath.Join(l.bundle(), "runtime.log") }
-func (l layout) images() string   { return filepath.Join(l.dir, "images") } // leads to those the jail is made from
-func (l layout) record() string   { return filepath.Join(l.dir, "oci.json") }
+func (l layout) control() string   { return filepath.Join(l.dir, "ctl") }
+func (l layout) socket() string    { return filepath.Join(l.control(), "init.sock") }
+func (l layout) identity() string  { return filepath.Join(l.dir, "identity") }
+func (l layout) bundle() string    { return filepath.Join(l.dir, "bundle") }
+func (l layout) pidFile() string   { return filepath.Join(l.bundle(), "init.pid") }
+func (l layout) sentryLog() string { return filepath.Join(l.bundle(), "sentry.log") }
+func (l layout) log() string       { return filepath.Join(l.bundle(), "runtime.log") }
+func (l layout) images() string    { return filepath.Join(l.dir, "images") }  // leads to those the jail is made from
+func (l layout) missing() string   { return filepath.Join(l.dir, "missing") } // leads to who gives what its memory lacks
+func (l layout) record() string    { return filepath.Join(l.dir, "oci.json") }

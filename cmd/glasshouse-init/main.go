@@ -1,4 +1,7 @@
 // Command glasshouse-init is PID 1 of a jail.
+//
+// On the host, as "glasshouse-init pages SOCKET", it is the server of the memory of
+// jails that were made without: a small program that is at hand wherever a jail is.
 package main
 
 import (
@@ -7,12 +10,21 @@ import (
 	"fmt"
 	"os"
 
+	"glasshouse/host/pages"
 	"glasshouse/jailinit"
 )
 
 func main() {
+	if len(os.Args) == 3 && os.Args[1] == "pages" {
+		if err := pages.Main(os.Args[2]); err != nil {
+			fmt.Fprintln(os.Stderr, "glasshouse-init pages:", err)
+			os.Exit(1)
+		}
+		return
+	}
 	in := &jailinit.Init{}
 	flag.StringVar(&in.Socket, "socket", "/.glasshouse/init.sock", "listen for the daemon on the unix socket at `path`")
+	flag.BoolVar(&in.Door, "door", false, "take the connections that come in by standard input instead")
 	flag.Parse()
 	if err := run(in); err != nil {
 		fmt.Fprintln(os.Stderr, "glasshouse-init:", err)

@@ -1,67 +1,123 @@
 package criu
 
 import (
-	"context"
 	"errors"
 	"fmt"
-	"io"
 	"os"
-	"os/exec"
+	"path/filepath"
 	"strconv"
-	"syscall"
-	"time"
+	"strings"
 
-	"glasshouse/internal/thread"
+	"github.com/checkpoint-restore/go-criu/v8/crit/images/mm"
+	"github.com/checkpoint-restore/go-criu/v8/crit/images/pagemap"
+	"golang.org/x/sys/unix"
+	"google.golang.org/protobuf/proto"
+
+	"glasshouse/host/pages"
 )
 
-// A server gives processes their memory when they touch it, and the rest of it
-// when they do not. It outlives this process: theirs would never come.
-type server struct {
-	cmd  *exec.Cmd
-	done chan struct{} // closed when it has ended
-}
+// What CRIU's images say of a run of pages.
+const (
+	inParent = 1 << 0 // they are not here
+	isLazy   = 1 << 1 // a lazy Restore does not make them
+	isHere   = 1 << 2
+)
 
-// lazyLog is the server's log, in the directory of images.
-const lazyLog = "lazy.log"
-
-// serve starts a server of the images in dir and returns when it listens.
-func (t *Tool) serve(ctx context.Context, dir string) (*server, error) {
-	r, w, err := os.Pipe()
+// MapOf returns what a lazy Restore from the images in dir leaves out, which a
+// server of package pages is to give.
+func MapOf(dir string) (pages.Map, error) {
+	entries, err := os.ReadDir(dir)
 	if err != nil {
 		return nil, err
 	}
-	defer r.Close()
-	s := &server{done: make(chan struct{})}
-	err = thread.Alone(func() error {
-		defer w.Close()
-		if err := t.ownMounts(); err != nil {
-			return err
+	var all pages.Map
+	for _, e := range entries {
+		number, ok := strings.CutPrefix(strings.TrimSuffix(e.Name(), ".img"), "pagemap-")
+		if pid, err := strconv.Atoi(number); ok && err == nil {
+			t, err := taskOf(dir, pid)
+			if err != nil {
+				return nil, fmt.Errorf("the memory of process %d: %w", pid, err)
+			}
+			all = append(all, t)
 		}
-		s.cmd = exec.Command(t.path, "lazy-pages", "--images-dir", dir, "--work-dir", dir, "--log-file", lazyLog, "-v1", "--status-fd", strconv.Itoa(3))
-		s.cmd.Dir = "/"
-		s.cmd.Env = environ
-		s.cmd.ExtraFiles = []*os.File{w}
-		s.cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
-		return s.cmd.Start()
-	})
-	if err != nil {
-		return nil, fmt.Errorf("start the server of memory: %w", err)
 	}
-	protect(s.cmd.Process.Pid)
-	go func() {
-		s.cmd.Wait()
-		close(s.done)
-	}()
-	stop := context.AfterFunc(ctx, func() { r.SetReadDeadline(time.Unix(1, 0)) })
-	defer stop()
-	if _, err := io.ReadFull(r, make([]byte, 1)); err != nil {
-		s.kill()
-		return nil, errors.Join(context.Cause(ctx), fmt.Errorf("the server of memory did not begin: %w", err))
-	}
-	return s, nil
+	return all, nil
 }
 
-func (s *server) kill() {
-	s.cmd.Process.Kill()
-	<-s.done
+// taskOf reads the images of one process.
+func taskOf(dir string, pid int) (t pages.Task, err error) {
+	t.PID = pid
+	var space mm.MmEntry
+	err = eachRecord(filepath.Join(dir, fmt.Sprintf("mm-%d.img", pid)), func(b []byte) error { return proto.Unmarshal(b, &space) })
+	if err != nil {
+		return t, err
+	}
+	size, off, first := uint64(os.Getpagesize()), uint64(0), true
+	vmas := space.GetVmas()
+	err = eachRecord(filepath.Join(dir, fmt.Sprintf("pagemap-%d.img", pid)), func(b []byte) error {
+		if first {
+			var head pagemap.PagemapHead
+			first = false
+			if err := proto.Unmarshal(b, &head); err != nil {
+				return err
+			}
+			t.File = fmt.Sprintf("pages-%d.img", head.GetPagesId())
+			return nil
+		}
+		var e pagemap.PagemapEntry
+		if err := proto.Unmarshal(b, &e); err != nil {
+			return err
+		}
+		n := e.GetNrPages()
+		if e.NrPages == nil {
+			n = uint64(e.GetCompatNrPages())
+		}
+		start, flags := e.GetVaddr(), e.GetFlags()
+		if n > 1<<40 || start+n*size < start {
+			return errors.New("not a part of an address space")
+		}
+		if e.GetInParent() || flags&inParent != 0 || flags&isHere == 0 {
+			return nil // we make no images that are in several directories
+		}
+		end := start + n*size
+		at := off
+		off += n * size
+		if flags&isLazy == 0 {
+			return nil
+		}
+		// One copy may not go beyond a mapping.
+		for len(vmas) > 0 && vmas[0].GetEnd() <= start {
+			vmas = vmas[1:]
+		}
+		for i := 0; i < len(vmas) && vmas[i].GetStart() < end; i++ {
+			from, to := max(start, vmas[i].GetStart()), min(end, vmas[i].GetEnd())
+			t.Runs = append(t.Runs, pages.Run{Start: from, End: to, Off: int64(at + from - start)})
+		}
+		return nil
+	})
+	t.Soon = soon(&space, size)
+	return t, err
+}
+
+// soonAtMost bounds what is given unasked, in pages of each kind.
+const soonAtMost = 64
+
+// soon returns the pages that are read, or emptied, by who cannot be made to wait
+// for them: what ps shows is read by the kernel, and what a program has emptied in
+// its children, to know them by that, must not come back there.
+func soon(space *mm.MmEntry, size uint64) (at []uint64) {
+	add := func(start, end uint64) {
+		for n := 0; start < end && n < soonAtMost; n++ {
+			at = append(at, start)
+			start = start&^(size-1) + size
+		}
+	}
+	add(space.GetMmArgStart(), space.GetMmArgEnd())
+	add(space.GetMmEnvStart(), space.GetMmEnvEnd())
+	for _, v := range space.GetVmas() {
+		if v.GetMadv()&(1<<unix.MADV_WIPEONFORK) != 0 {
+			add(v.GetStart(), v.GetEnd())
+		}
+	}
+	return at
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"os"
-	"syscall"
 
 	"github.com/checkpoint-restore/go-criu/v8/rpc"
 
@@ -20,13 +19,9 @@ type Restore struct {
 	Cgroup *cgroup.Cgroup    // empty; frozen when Restore returns
 	Worker *Worker           // from ToRestore, or nil
 
-	// Lazy makes the processes before their memory, which follows as they touch
-	// it, and soon in any case.
+	// Lazy makes the processes without the memory that MapOf tells of. A server
+	// of package pages must wait for them in Dir.
 	Lazy bool
-
-	// Done is called when Dir is not needed any more, also if Restore fails. It
-	// may be after Restore has returned.
-	Done func()
 
 	// Close closes all TCP connections, also those of the jail with itself,
 	// instead of making them again.
@@ -39,12 +34,9 @@ type Restore struct {
 func (t *Tool) Restore(ctx context.Context, r Restore) (pid int, err error) {
 	dir, err := os.Open(r.Dir)
 	if err != nil {
-		r.Done()
 		return 0, err
 	}
 	defer dir.Close()
-	done := r.Done
-	defer func() { done() }()
 	opts := options(dir)
 	opts.Root = ptr(r.Root)
 	opts.NotifyScripts = ptr(true)
@@ -54,24 +46,7 @@ func (t *Tool) Restore(ctx context.Context, r Restore) (pid int, err error) {
 	}
 	at := place{netns: r.Netns, cgroup: r.Cgroup}
 	if r.Lazy {
-		s, serveErr := t.serve(ctx, r.Dir)
-		if serveErr != nil {
-			return 0, serveErr
-		}
 		opts.LazyPages = ptr(true)
-		done = func() {
-			if err != nil {
-				s.kill()
-			}
-			go func() {
-				<-s.done
-				if err == nil && s.cmd.ProcessState.Sys().(syscall.WaitStatus).Signaled() {
-					// Where memory is missing there would be zeros.
-					r.Cgroup.Kill(context.WithoutCancel(ctx))
-				}
-				r.Done()
-			}()
-		}
 	}
 	req := &rpc.CriuReq{Type: ptr(rpc.CriuReqType_RESTORE), Opts: opts}
 	resp, workErr := t.work(ctx, r.Worker, at, req, r.Dir, func(name string, worker int) error {

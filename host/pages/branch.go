@@ -22,7 +22,7 @@ type branch struct {
 	name   string
 	marker string // a file that is there as long as the branch needs the server
 	tasks  Map
-	dir    string
+	files  map[string][]byte // of the tasks, mapped
 
 	socket *net.UnixListener
 	gone   chan struct{} // closed when it needs the server no more, or has lost it
@@ -46,12 +46,12 @@ func (s *Server) newBranch(name, dir, marker string) (*branch, error) {
 	if err != nil {
 		return nil, err
 	}
-	b := &branch{server: s, name: name, marker: marker, dir: dir, gone: make(chan struct{}), spaces: map[*space]struct{}{}}
+	b := &branch{server: s, name: name, marker: marker, files: map[string][]byte{}, gone: make(chan struct{}), spaces: map[*space]struct{}{}}
 	if b.tasks, err = Decode(encoded, pageSize); err != nil {
 		return nil, fmt.Errorf("%s: %w", mapFile, err)
 	}
 	for _, t := range b.tasks { // now, while they are sure to be there
-		if _, err := s.mapped(dir, t); err != nil {
+		if b.files[t.File], err = s.mapped(dir, t); err != nil {
 			return nil, err
 		}
 	}
@@ -109,15 +109,11 @@ func (b *branch) receiveAll() error {
 			return fmt.Errorf("the address space of process %d: %w", pid, err)
 		}
 		t, err := b.tasks.task(int(pid))
-		var file []byte
-		if err == nil {
-			file, err = b.server.mapped(b.dir, t)
-		}
 		if err != nil {
 			fd.Close()
 			return err
 		}
-		b.add(&space{branch: b, file: file, fd: fd, soon: t.Soon, missing: slices.Clone(runs(t.Runs))})
+		b.add(&space{branch: b, file: b.files[t.File], fd: fd, soon: t.Soon, missing: slices.Clone(runs(t.Runs))})
 	}
 }
 

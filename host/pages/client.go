@@ -53,6 +53,9 @@ func Start(sock string, argv ...string) (pid int, err error) {
 		return 0, fmt.Errorf("start the server of memory: %w", err)
 	}
 	go cmd.Wait()
+	// Whoever loses it loses a jail: the kernel is to take memory from others first.
+	// Without the power to say so, it stays as it is.
+	_ = os.WriteFile(fmt.Sprintf("/proc/%d/oom_score_adj", cmd.Process.Pid), []byte("-1000"), 0)
 	return cmd.Process.Pid, nil
 }
 
@@ -83,6 +86,10 @@ type Client struct {
 	Sock string
 }
 
+// ErrNoServer is that of a socket behind which nobody is: branches that still need
+// memory have lost it.
+var ErrNoServer = errors.New("the server of memory is gone")
+
 // ErrNone is that of a branch that the server does not know: it needs nothing.
 var ErrNone = errors.New("the server has no such branch")
 
@@ -94,7 +101,7 @@ func (c Client) ask(ctx context.Context, q request) (conn net.Conn, r reply, err
 		return err
 	})
 	if err != nil {
-		return nil, r, err
+		return nil, r, fmt.Errorf("%w: %w", ErrNoServer, err)
 	}
 	stop := context.AfterFunc(ctx, func() { conn.SetDeadline(time.Unix(1, 0)) })
 	defer stop()
@@ -103,7 +110,7 @@ func (c Client) ask(ctx context.Context, q request) (conn net.Conn, r reply, err
 		err = json.NewDecoder(conn).Decode(&r)
 	}
 	if err != nil {
-		err = errors.Join(context.Cause(ctx), fmt.Errorf("the server of memory: %w", err))
+		err = errors.Join(context.Cause(ctx), fmt.Errorf("%w: %w", ErrNoServer, err))
 	}
 	if err == nil && r.Error != "" {
 		err = errors.New(r.Error)
@@ -191,7 +198,7 @@ func (w *Watch) Wait() error {
 	case err == nil, errors.Is(err, net.ErrClosed):
 		return err
 	}
-	return errors.New("the server of its memory is gone")
+	return ErrNoServer
 }
 
 // Close ends the watch. The branch is served on.

@@ -1,0 +1,349 @@
+package oci_test
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"glasshouse/backend/backendtest"
+	"glasshouse/backend/oci"
+	"glasshouse/fault"
+	"glasshouse/id"
+	"glasshouse/jail"
+	"glasshouse/jailinit/control"
+	"glasshouse/jailinit/protocol"
+)
+
+// withoutMemory lets jails be made without their memory while the test runs.
+func withoutMemory(t testing.TB) {
+	t.Helper()
+	const setting = "/proc/sys/vm/unprivileged_userfaultfd"
+	was, err := os.ReadFile(setting)
+	if err != nil {
+		t.Skipf("this kernel has no userfaultfd: %v", err)
+	}
+	if was[0] == '1' {
+		return
+	}
+	if err := os.WriteFile(setting, []byte("1"), 0); err != nil {
+		t.Skip(err)
+	}
+	t.Cleanup(func() {
+		if err := os.WriteFile(setting, was, 0); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// Whatever is kept in a jail that has its memory is kept in one that has none.
+func TestContractOfJailsWithoutTheirMemory(t *testing.T) {
+	withoutMemory(t)
+	for _, runtime := range []string{"runc"} {
+		t.Run(runtime, func(t *testing.T) {
+			h := newHost(t)
+			open := func(*testing.T) jail.Backend {
+				b := h.daemon(runtime)
+				b.LazyFrom(0)
+				return b
+			}
+			backendtest.Run(t, open, backendtest.Options{Runtime: runtime, Differs: differs[runtime], Checkpoint: true})
+		})
+	}
+}
+
+// A branching is a jail with a program that has much memory, and what was written
+// down of it.
+type branching struct {
+	*testing.T
+	h      *host
+	b      *oci.Backend
+	images string
+	layer  string
+	plan   jail.Plan // of the jail it was taken of
+}
+
+// megabytes is how much memory the program has: more than anybody touches by
+// chance. It says so, and the sum of all, when it is asked.
+const megabytes = 64
+
+const program = `
+x=$(seq 8500000)
+echo up > /root/up
+while :; do
+  if [ -e /root/ask ]; then rm /root/ask; printf %s "$x" | sha256sum > /root/sum.part; mv /root/sum.part /root/sum; fi
+  sleep 0.02
+done`
+
+func newBranching(t *testing.T) *branching {
+	t.Helper()
+	withoutMemory(t)
+	h := newHost(t)
+	b := ready(t, h, "runc")
+	if err := b.CanCheckpoint(t.Context()); errors.Is(err, fault.Unsupported) {
+		t.Skip(err)
+	}
+	br := &branching{T: t, h: h, b: b}
+	br.plan = h.plan(t, b, func(p *jail.Plan) { p.Limits.MemoryMB = 512 })
+	inst, err := b.Create(t.Context(), br.plan)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { inst.Close() })
+	e := protocol.Exec{ID: id.NewExec(), Argv: []string{"/bin/bash", "-c", program}, Env: []string{"PATH=/usr/bin:/bin"}}
+	if _, _, err := control.Dial(inst.Control()).Exec(t.Context(), e, nil); err != nil {
+		t.Fatal(err)
+	}
+	m := &member{br, br.plan, inst}
+	m.await("/root/up")
+	br.images, br.layer = br.take(m)
+	return br
+}
+
+// A member is the jail or one of its branches.
+type member struct {
+	*branching
+	plan jail.Plan
+	inst jail.Instance
+}
+
+func (m *member) sh(script string) string {
+	m.Helper()
+	out, _, err := run(m.Context(), m.inst, "/bin/bash", "-c", script)
+	if err != nil {
+		m.Fatalf("%s: %v", script, err)
+	}
+	return strings.TrimSpace(out)
+}
+
+func (m *member) await(file string) string {
+	m.Helper()
+	for end := time.Now().Add(30 * time.Second); ; time.Sleep(20 * time.Millisecond) {
+		if got := m.sh("cat " + file + " 2>/dev/null; rm -f " + file); got != "" {
+			return got
+		}
+		if time.Now().After(end) {
+			m.Fatalf("there is no %s", file)
+		}
+	}
+}
+
+// sum has the program read all of its memory.
+func (m *member) sum() string {
+	m.Helper()
+	m.sh("echo > /root/ask")
+	return m.await("/root/sum")
+}
+
+func (m *member) memory() int64 {
+	m.Helper()
+	st, err := m.inst.Stats(m.Context())
+	if err != nil {
+		m.Fatal(err)
+	}
+	return st.MemoryBytes
+}
+
+// take writes a member down, which goes on.
+func (br *branching) take(m *member) (images, layer string) {
+	br.Helper()
+	base, err := os.MkdirTemp("", "glasshouse-images-")
+	if err != nil {
+		br.Fatal(err)
+	}
+	br.Cleanup(func() { os.RemoveAll(base) })
+	os.Chmod(base, 0o711)
+	images, layer = filepath.Join(base, "images"), filepath.Join(base, "layer.img")
+	if err := os.Mkdir(images, 0o755); err != nil {
+		br.Fatal(err)
+	}
+	ctx, ctl := br.Context(), control.Dial(m.inst.Control())
+	must := func(what string, err error) {
+		br.Helper()
+		if err != nil {
+			br.Fatalf("%s: %v", what, err)
+		}
+	}
+	must("Dumpable", br.b.Dumpable(ctx, m.plan, m.inst))
+	must("Park", ctl.Park(ctx, time.Second))
+	must("Freeze", m.inst.Freeze(ctx))
+	must("Steady", br.b.Steady(ctx, m.plan, m.inst))
+	must("Dump", br.b.Dump(ctx, m.plan, m.inst, images))
+	c, err := br.b.BeginCopy(ctx, m.plan, layer)
+	must("BeginCopy", err)
+	must("Take", errors.Join(c.Take(ctx), c.End()))
+	must("Thaw", m.inst.Thaw(ctx))
+	ctl.Unpark()
+	return images, layer
+}
+
+// branch makes a jail from what was taken, which runs.
+func (br *branching) branch(images, layer string, change ...func(*jail.Plan)) *member {
+	br.Helper()
+	p := br.h.plan(br, br.b, append([]func(*jail.Plan){func(p *jail.Plan) {
+		p.Limits, p.Sealed = br.plan.Limits, []string{layer}
+	}}, change...)...)
+	inst, err := br.b.Restore(br.Context(), p, images)
+	if err != nil {
+		br.Fatalf("Restore: %v", err)
+	}
+	br.Cleanup(func() { inst.Close() })
+	m := &member{br, p, inst}
+	if err := inst.Thaw(br.Context()); err != nil {
+		br.Fatal(err)
+	}
+	return m
+}
+
+// servers returns the processes that give memory to the daemon's jails.
+func (br *branching) servers() (pids []int) {
+	all, _ := filepath.Glob("/proc/[0-9]*/cmdline")
+	for _, name := range all {
+		b, _ := os.ReadFile(name)
+		if bytes.Contains(b, []byte("\x00pages\x00"+br.h.dir)) {
+			var pid int
+			fmt.Sscanf(name, "/proc/%d/", &pid)
+			pids = append(pids, pid)
+		}
+	}
+	return pids
+}
+
+func TestABranchTakesNoMemoryThatItDoesNotTouch(t *testing.T) {
+	br := newBranching(t)
+	var all []*member
+	for range 4 {
+		all = append(all, br.branch(br.images, br.layer))
+	}
+	if n := len(br.servers()); n != 1 {
+		t.Errorf("%d servers for the branches of one snapshot", n)
+	}
+	time.Sleep(2 * time.Second) // for as long as CRIU's own server takes to push it all
+	for _, m := range all {
+		if used := m.memory() >> 20; used > megabytes/2 {
+			t.Errorf("a branch that touched nothing uses %d MB", used)
+		}
+	}
+	want := all[0].sum()
+	for _, m := range all[1:] {
+		if got := m.sum(); got != want {
+			t.Errorf("one branch remembers %s, another %s", got, want)
+		}
+	}
+}
+
+func TestABranchOfABranchRemembersWhatNobodyTouched(t *testing.T) {
+	br := newBranching(t)
+	first := br.branch(br.images, br.layer)
+	images, layer := br.take(first)
+	if _, err := os.Lstat(filepath.Join(first.plan.Dir, "missing")); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("a branch that was written down still lacks memory: %v", err)
+	}
+	second := br.branch(images, layer, func(p *jail.Plan) { p.Sealed = append(p.Sealed, br.layer) })
+	third := br.branch(br.images, br.layer)
+	want := third.sum()
+	for name, m := range map[string]*member{"the branch": first, "its branch": second} {
+		if got := m.sum(); got != want {
+			t.Errorf("%s remembers %s, want %s", name, got, want)
+		}
+	}
+}
+
+func TestABranchWithoutRoomForItsMemoryIsNotWrittenDown(t *testing.T) {
+	br := newBranching(t)
+	m := br.branch(br.images, br.layer, func(p *jail.Plan) { p.Limits.MemoryMB = megabytes })
+	if err := br.b.Dumpable(t.Context(), m.plan, m.inst); !errors.Is(err, fault.Unsupported) {
+		t.Errorf("Dumpable = %v, want unsupported", err)
+	}
+	if got := m.sh("echo well"); got != "well" {
+		t.Errorf("afterwards the jail says %q", got)
+	}
+}
+
+func TestPsShowsWhatNobodyTouched(t *testing.T) {
+	br := newBranching(t)
+	m := br.branch(br.images, br.layer)
+	if got := m.sh(`for p in /proc/[0-9]*; do tr '\0' ' ' < $p/cmdline; done`); !strings.Contains(got, "/root/ask") {
+		t.Errorf("the commands are %q", got)
+	}
+}
+
+func TestABranchEndsWhoseMemoryIsLost(t *testing.T) {
+	for _, later := range []bool{false, true} {
+		t.Run(map[bool]string{false: "while the daemon runs", true: "while no daemon does"}[later], func(t *testing.T) {
+			br := newBranching(t)
+			m := br.branch(br.images, br.layer)
+			inst := m.inst
+			if later {
+				inst.Close()
+			}
+			servers := br.servers()
+			if len(servers) != 1 {
+				t.Fatalf("servers: %v", servers)
+			}
+			unix.Kill(servers[0], unix.SIGKILL)
+			if later {
+				var err error
+				if inst, err = br.h.daemon("runc").Open(t.Context(), m.plan); err != nil {
+					t.Fatalf("Open: %v", err)
+				}
+				defer inst.Close()
+			}
+			select {
+			case <-inst.Done():
+			case <-time.After(20 * time.Second):
+				t.Fatal("the jail goes on without its memory")
+			}
+			w, ok := inst.(jail.Witness)
+			if !ok || !strings.Contains(w.Why(), "memory") {
+				t.Errorf("it does not say why it ended")
+			}
+		})
+	}
+}
+
+func TestALaterDaemonFindsABranchWithItsMemory(t *testing.T) {
+	br := newBranching(t)
+	m := br.branch(br.images, br.layer)
+	m.inst.Close()
+	time.Sleep(50 * time.Millisecond)
+	inst, err := br.h.daemon("runc").Open(t.Context(), m.plan)
+	if err != nil {
+		t.Fatalf("Open: %v", err)
+	}
+	t.Cleanup(func() { inst.Close() })
+	again := &member{br, m.plan, inst}
+	if got, want := again.sum(), br.branch(br.images, br.layer).sum(); got != want {
+		t.Errorf("it remembers %s, want %s", got, want)
+	}
+	if w, ok := inst.(jail.Witness); !ok || w.Why() != "" {
+		t.Errorf("it says that it ended: %s", w.Why())
+	}
+}
+
+func TestAServerOfMemoryEndsWithItsBranches(t *testing.T) {
+	if testing.Short() {
+		t.Skip("it waits for another branch for half a minute")
+	}
+	br := newBranching(t)
+	m := br.branch(br.images, br.layer)
+	if err := m.inst.Kill(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	for end := time.Now().Add(90 * time.Second); len(br.servers()) > 0; time.Sleep(time.Second) {
+		if time.Now().After(end) {
+			t.Fatalf("servers: %v", br.servers())
+		}
+	}
+	left, err := os.ReadDir(filepath.Join(br.h.dir, "run", "pages"))
+	if err != nil || len(left) > 0 {
+		t.Errorf("left: %v, %v", left, err)
+	}
+}
