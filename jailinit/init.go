@@ -36,6 +36,7 @@ const (
 // Init serves one jail. Set the fields before Open.
 type Init struct {
 	Socket string        // path to listen on
+	Door   bool          // or else: take the connections that come in by standard input
 	Grace  time.Duration // how long a lossless reader may stall the jail; 0 means 10 s
 	Idle   time.Duration // silence that ends a command whose output others hold open; 0 means 100 ms
 
@@ -83,12 +84,19 @@ func (in *Init) Open() error {
 	if in.files, err = jailfs.Open("/"); err != nil {
 		return err
 	}
+	if in.Door { // before the standard streams become init's own
+		if in.listener, err = openDoor(); err != nil {
+			return errors.Join(err, in.files.Close())
+		}
+	}
 	in.children = make(chan os.Signal, 1)
 	if err := becomeInit(in.children); err != nil {
 		return errors.Join(err, in.files.Close())
 	}
-	if in.listener, err = listen(in.Socket); err != nil {
-		return errors.Join(err, in.files.Close())
+	if !in.Door {
+		if in.listener, err = listen(in.Socket); err != nil {
+			return errors.Join(err, in.files.Close())
+		}
 	}
 	return nil
 }

@@ -70,7 +70,7 @@ var operations = map[protocol.Op]func(*Init, *conn, *protocol.Request) error{
 // begun.
 func (in *Init) serve(c *conn) {
 	defer c.net.Close()
-	if fromInside(c.net) {
+	if !in.Door && fromInside(c.net) {
 		return
 	}
 	kind, payload, err := c.r.Next()
@@ -104,8 +104,7 @@ func (in *Init) serve(c *conn) {
 
 // fromInside tells whether the peer is a process of the jail. Those can do for
 // themselves whatever init would do for them, and it would look like the
-// daemon's doing. From outside of the pid namespace comes pid 0; gVisor says
-// it is init itself.
+// daemon's doing. From outside of the pid namespace comes pid 0.
 func fromInside(nc net.Conn) bool {
 	if os.Getpid() != 1 {
 		return false

@@ -163,7 +163,8 @@ func (s *suite) newImage(t *testing.T, p jail.Plan) *image {
 	return img
 }
 
-// hold parks init and freezes the jail, as is demanded before a Dump.
+// hold parks init and freezes the jail where it is steady, as is demanded before a
+// Dump.
 func (b *box) hold(t *testing.T) {
 	t.Helper()
 	if err := b.ctl.Park(deadline(t, 20*time.Second), 5*time.Second); err != nil {
@@ -171,6 +172,9 @@ func (b *box) hold(t *testing.T) {
 	}
 	if err := b.inst.Freeze(deadline(t, 20*time.Second)); err != nil {
 		t.Fatalf("Freeze: %v", err)
+	}
+	if err := b.suite.checkpointer(t).Steady(deadline(t, 20*time.Second), b.plan, b.inst); err != nil {
+		t.Fatalf("Steady: %v", err)
 	}
 }
 

@@ -45,14 +45,14 @@ var kinds = map[string]kind{
 			"--platform=systrap", // needs no KVM
 			"--oci-seccomp",      // also towards gVisor's own kernel
 			"--overlay2=none",    // writes reach the upper layer, not a file of gVisor's
-			"--host-uds=create",  // init's socket is one of the host
 			// The network is the jail's own namespace, which holds nothing it may
 			// not use. Its 127.0.0.1 is then the one the gateway listens on, which
 			// gVisor's own network stack would keep apart.
 			"--network=host",
 		},
 		lacks: map[string]string{
-			"pids": "gVisor runs the jail's processes on threads of its own: the host bounds those, at four times the limit and a thousand more, and there the whole jail ends instead of one fork",
+			"enforcement": "gVisor has no seccomp notifications, by which calls are decided",
+			"pids":        "gVisor runs the jail's processes on threads of its own: the host bounds those, at four times the limit and a thousand more, and there the whole jail ends instead of one fork",
 		},
 	},
 }
@@ -110,30 +110,45 @@ func (b *Backend) command(log string, args ...string) []string {
 		argv = append(argv, "--log", log, "--log-format", "json")
 	}
 	argv = append(argv, b.kind.flags...)
+	if b.kind.sentry && b.released() >= sentrySince {
+		argv = append(argv,
+			"--gofer-network-namespace=new",    // rather than one that stays mounted on the host
+			"--restore-spec-validation=ignore") // a jail is made again with other ids and names
+	}
 	return append(argv, args...)
 }
 
 // state is where the runtime keeps what it knows of its containers.
 func (b *Backend) state() string { return filepath.Join(b.cfg.RunDir, b.kind.name) }
 
-// run starts the jail's init through the runtime and returns when it runs.
+// run has the runtime start the jail, by the given subcommand, and returns when it
+// runs.
 //
 // Runtime and init get streams of their own: whatever a sandbox inherits it
 // keeps open for life. If this process dies the runtime is killed, so that no
 // jail is finished that nobody will know of; and it runs in the jail's cgroup
 // where that can be, to be found there by Clean.
-func (b *Backend) run(ctx context.Context, p jail.Plan, l layout) error {
+func (b *Backend) run(ctx context.Context, p jail.Plan, l layout, flags []string, how string, args ...string) error {
 	null, err := b.nullDevice()
 	if err != nil {
 		return fmt.Errorf("open a null device: %w", err)
 	}
 	defer null.Close()
+	stdin := null
+	if b.kind.sentry {
+		if stdin, err = makeDoor(l); err != nil {
+			return fmt.Errorf("make a door: %w", err)
+		}
+		defer stdin.Close()
+	}
 
-	argv := b.command(l.log(), "run", "--detach", "--bundle", l.bundle(), "--pid-file", l.pidFile(), string(p.ID))
+	argv := b.command(l.log(), flags...)
+	argv = append(argv, how, "--detach", "--bundle", l.bundle(), "--pid-file", l.pidFile())
+	argv = append(append(argv, args...), string(p.ID))
 	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
 	cmd.Env = []string{"PATH=/usr/sbin:/usr/bin:/sbin:/bin"}
 	cmd.Dir = "/"
-	cmd.Stdin, cmd.Stdout, cmd.Stderr = null, null, null
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = stdin, null, null
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	group, err := b.openHybrid(p)
 	if err != nil {
@@ -144,27 +159,72 @@ func (b *Backend) run(ctx context.Context, p jail.Plan, l layout) error {
 		cmd.SysProcAttr.UseCgroupFD = true
 		cmd.SysProcAttr.CgroupFD = int(group.Fd())
 	}
-	err = b.onThread(cmd.Run)
+	err = b.onThread(func() error {
+		if b.kind.sentry {
+			if err := refuseListeners(); err != nil {
+				return err
+			}
+		}
+		return cmd.Run()
+	})
 	if errors.Is(err, exec.ErrNotFound) || errors.Is(err, fs.ErrNotExist) {
 		return b.notInstalled("oci.Create")
 	}
 	if err != nil {
-		return fmt.Errorf("%s run: %w%s", b.kind.name, errors.Join(err, ctx.Err()), lastWords(l.log()))
+		return fmt.Errorf("%s %s: %w%s", b.kind.name, how, errors.Join(err, ctx.Err()), lastWords(l.log()))
 	}
 	return nil
+}
+
+// tool runs a command of the runtime that is about a jail, and returns when it is
+// done.
+func (b *Backend) tool(ctx context.Context, log string, args ...string) error {
+	argv := b.command(log, args...)
+	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
+	cmd.Env = []string{"PATH=/usr/sbin:/usr/bin:/sbin:/bin"}
+	cmd.Dir = "/"
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	if err := b.onThread(cmd.Run); err != nil {
+		return fmt.Errorf("%s %s: %w%s", b.kind.name, args[0], errors.Join(err, ctx.Err()), lastWords(log))
+	}
+	return nil
+}
+
+// makeDoor makes what init is to take connections from where its own socket could
+// not be one of the host: a datagram socket, which the sandbox is given open and
+// the host finds where the other kind would be.
+func makeDoor(l layout) (*os.File, error) {
+	dir, err := os.Open(l.control())
+	if err != nil {
+		return nil, err
+	}
+	defer dir.Close()
+	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return nil, os.NewSyscallError("socket", err)
+	}
+	// The path of a jail's directory may be longer than an address can be.
+	at := fmt.Sprintf("/proc/self/fd/%d/%s", dir.Fd(), filepath.Base(l.socket()))
+	if err := unix.Bind(fd, &unix.SockaddrUnix{Name: at}); err != nil {
+		unix.Close(fd)
+		return nil, os.NewSyscallError("bind", err)
+	}
+	return os.NewFile(uintptr(fd), l.socket()), nil
 }
 
 // onThread runs f on a thread that lasts as long: the thread is the parent whose
 // death kills what f starts, and lends it its mount namespace.
 func (b *Backend) onThread(f func() error) error {
-	if b.hidden == "" {
+	if b.hidden == "" && !b.kind.sentry {
 		runtime.LockOSThread()
 		defer runtime.UnlockOSThread()
 		return f()
 	}
 	return thread.Alone(func() error {
-		if err := hide(b.hidden); err != nil {
-			return err
+		if b.hidden != "" {
+			if err := hide(b.hidden); err != nil {
+				return err
+			}
 		}
 		return f()
 	})
@@ -238,7 +298,7 @@ func (b *Backend) forget(p jail.Plan) error {
 	name := string(p.ID)
 	errs := []error{os.RemoveAll(filepath.Join(b.state(), name))} // runc, crun
 	if b.kind.sentry {
-		for _, file := range []string{name + "_sandbox:" + name + ".state", name + "_sandbox:" + name + ".lock"} {
+		for _, file := range []string{sentryState(name), name + "_sandbox:" + name + ".lock"} {
 			errs = append(errs, os.RemoveAll(filepath.Join(b.state(), file)))
 		}
 		// Where gVisor puts a sandbox's control socket: the first that is free.

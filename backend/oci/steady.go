@@ -16,11 +16,15 @@ const steadyTime = 2 * time.Second
 
 // Steady implements jail.Checkpointer. A process that has begun another by vfork
 // waits, beyond the reach of a tracer, for that one to start its program. If the
-// jail was frozen between, CRIU could wait for ever.
+// jail was frozen between, CRIU could wait for ever. A jail of gVisor is stilled by
+// its kernel, which then can be thawed by itself.
 func (b *Backend) Steady(ctx context.Context, p jail.Plan, i jail.Instance) error {
 	inst, ok := i.(*instance)
-	if !ok || b.kind.sentry {
+	if !ok {
 		return nil
+	}
+	if b.kind.sentry {
+		return inst.beStill(ctx)
 	}
 	deadline := time.Now().Add(steadyTime)
 	for wait := 200 * time.Microsecond; ; {

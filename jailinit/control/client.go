@@ -470,6 +470,9 @@ func dial(ctx context.Context, path string) (net.Conn, error) {
 	var d net.Dialer
 	for patience := 200; ; patience-- {
 		conn, err := d.DialContext(ctx, "unix", fmt.Sprintf("/proc/self/fd/%d", fd))
+		if errors.Is(err, unix.EPROTOTYPE) {
+			conn, err = knock(fd)
+		}
 		switch {
 		case err == nil:
 			return conn, nil
@@ -480,6 +483,27 @@ func dial(ctx context.Context, path string) (net.Conn, error) {
 		}
 		time.Sleep(5 * time.Millisecond) // its queue is full: it is busy, or frozen
 	}
+}
+
+// knock makes a connection where init takes datagrams that bring one.
+func knock(fd int) (net.Conn, error) {
+	ends, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return nil, os.NewSyscallError("socketpair", err)
+	}
+	defer unix.Close(ends[1])
+	ours := os.NewFile(uintptr(ends[0]), "connection")
+	defer ours.Close()
+	s, err := unix.Socket(unix.AF_UNIX, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
+	if err != nil {
+		return nil, os.NewSyscallError("socket", err)
+	}
+	defer unix.Close(s)
+	to := &unix.SockaddrUnix{Name: fmt.Sprintf("/proc/self/fd/%d", fd)}
+	if err := unix.Sendmsg(s, []byte{0}, unix.UnixRights(ends[1]), to, unix.MSG_NOSIGNAL); err != nil {
+		return nil, os.NewSyscallError("sendmsg", err)
+	}
+	return net.FileConn(ours)
 }
 
 // isAbsent tells whether nobody listened on the socket.

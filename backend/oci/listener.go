@@ -1,0 +1,43 @@
+package oci
+
+import (
+	"os"
+	"runtime"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// refuseListeners has this thread, and whatever it starts, do without seccomp's
+// notifications, as on a kernel that has none. gVisor's kernel talks by them with
+// the threads that make calls of the host for it, where there are any. But to
+// freeze a thread is to interrupt its notification, and two that are interrupted
+// before one is taken gVisor takes for the thread's end: a jail that was paused
+// twice would die.
+func refuseListeners() error {
+	arch := uint32(unix.AUDIT_ARCH_X86_64)
+	if runtime.GOARCH == "arm64" {
+		arch = unix.AUDIT_ARCH_AARCH64
+	}
+	const number, convention, flags = 0, 4, 16 + 8 // in struct seccomp_data; flags is the second argument
+	load := func(at uint32) unix.SockFilter {
+		return unix.SockFilter{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, K: at}
+	}
+	unless := func(test uint16, k uint32, skip uint8) unix.SockFilter {
+		return unix.SockFilter{Code: unix.BPF_JMP | test | unix.BPF_K, K: k, Jf: skip}
+	}
+	program := []unix.SockFilter{
+		load(convention), unless(unix.BPF_JEQ, arch, 5),
+		load(number), unless(unix.BPF_JEQ, unix.SYS_SECCOMP, 3),
+		load(flags), unless(unix.BPF_JSET, unix.SECCOMP_FILTER_FLAG_NEW_LISTENER, 1),
+		{Code: unix.BPF_RET | unix.BPF_K, K: unix.SECCOMP_RET_ERRNO | uint32(unix.EINVAL)},
+		{Code: unix.BPF_RET | unix.BPF_K, K: unix.SECCOMP_RET_ALLOW},
+	}
+	prog := unix.SockFprog{Len: uint16(len(program)), Filter: &program[0]}
+	_, _, errno := unix.RawSyscall(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, 0, uintptr(unsafe.Pointer(&prog)))
+	runtime.KeepAlive(program)
+	if errno != 0 {
+		return os.NewSyscallError("seccomp", errno)
+	}
+	return nil
+}
