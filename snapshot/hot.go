@@ -2,15 +2,18 @@ package snapshot
 
 import (
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
 
 	"glasshouse/fault"
+	"glasshouse/host/pages"
 	"glasshouse/id"
 )
 
@@ -31,19 +34,38 @@ type hotDir struct {
 	gone  bool // to be removed when the last user is done
 }
 
-// openHot begins with nothing: what an earlier daemon had here it had in the
-// store as well.
+// openHot begins with nothing but what branches of an earlier daemon still need:
+// what that had here it had in the store as well.
 func openHot(dir string, limit int64) (*hot, error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
 		return nil, err
 	}
+	h := &hot{dir: dir, limit: limit, all: map[id.Snapshot]*hotDir{}}
 	for _, e := range entries {
-		if err := os.RemoveAll(filepath.Join(dir, e.Name())); err != nil {
+		name := id.Snapshot(e.Name())
+		if filepath.Ext(e.Name()) == leftExt || filepath.Ext(e.Name()) == "" {
+			h.all[name] = &hotDir{}
+			err = h.remove(name)
+		} else { // a jail's own, of which a crash has kept the jail
+			err = os.RemoveAll(h.path(name))
+		}
+		if err != nil {
 			return nil, err
 		}
 	}
-	return &hot{dir: dir, limit: limit, all: map[id.Snapshot]*hotDir{}}, nil
+	return h, nil
+}
+
+// leftExt is that of directories that only the memory of branches is in: removing
+// them would free nothing, and they count.
+const leftExt = ".left"
+
+// mapped reports whether branches have their memory from the directory of a
+// snapshot.
+func (h *hot) mapped(sid id.Snapshot) bool {
+	files, _ := filepath.Glob(filepath.Join(h.path(sid), "pages-*.img")) // the pattern is good
+	return slices.ContainsFunc(files, pages.InUse)
 }
 
 func (h *hot) path(sid id.Snapshot) string { return filepath.Join(h.dir, string(sid)) }
@@ -71,7 +93,7 @@ func (h *hot) room(bytes int64) error {
 		var oldest id.Snapshot
 		for sid, d := range h.all {
 			total += d.bytes
-			if d.users == 0 && (oldest == "" || d.used.Before(h.all[oldest].used)) {
+			if d.users == 0 && (oldest == "" || d.used.Before(h.all[oldest].used)) && !h.mapped(sid) {
 				oldest = sid
 			}
 		}
@@ -87,15 +109,45 @@ func (h *hot) room(bytes int64) error {
 	}
 }
 
+// remove removes a directory, or its name if branches have their memory there. The
+// caller holds mu.
 func (h *hot) remove(sid id.Snapshot) error {
+	d := h.all[sid]
 	delete(h.all, sid)
-	return os.RemoveAll(h.path(sid))
+	if !h.mapped(sid) {
+		return os.RemoveAll(h.path(sid))
+	}
+	left := sid
+	if filepath.Ext(string(sid)) != leftExt {
+		for n := 0; ; n++ {
+			left = id.Snapshot(fmt.Sprintf("%s-%d%s", sid, n, leftExt))
+			if _, err := os.Lstat(h.path(left)); errors.Is(err, fs.ErrNotExist) {
+				break
+			}
+		}
+		if err := os.Rename(h.path(sid), h.path(left)); err != nil {
+			return err
+		}
+	}
+	h.all[left] = &hotDir{bytes: d.bytes}
+	if d.bytes == 0 {
+		h.all[left].bytes = sizeOf(h.path(left))
+	}
+	return nil
 }
 
 // measured corrects the number of bytes that a directory was made for.
 func (h *hot) measured(sid id.Snapshot) {
-	var total int64
-	filepath.WalkDir(h.path(sid), func(_ string, e fs.DirEntry, err error) error {
+	total := sizeOf(h.path(sid))
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if d := h.all[sid]; d != nil {
+		d.bytes = total
+	}
+}
+
+func sizeOf(dir string) (total int64) {
+	filepath.WalkDir(dir, func(_ string, e fs.DirEntry, err error) error {
 		if err != nil || e.IsDir() {
 			return nil
 		}
@@ -104,11 +156,7 @@ func (h *hot) measured(sid id.Snapshot) {
 		}
 		return nil
 	})
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if d := h.all[sid]; d != nil {
-		d.bytes = total
-	}
+	return total
 }
 
 // get returns the directory of a snapshot, if it is here, until put.
