@@ -73,6 +73,10 @@ func (m *Manager) Branch(ctx context.Context, img Image, o BranchOptions) (Jail,
 	}
 	if o.Spare {
 		to = Spare
+	} else if err := m.branched(ctx, img.Jail.ID, j.ID); err != nil {
+		m.forgetSecrets(ctx, j.ID)
+		m.giveIDs(ids)
+		return Jail{}, err
 	}
 	c, err := m.make(ctx, b, j, from, to)
 	if err != nil {
@@ -145,8 +149,13 @@ func (m *Manager) wake(ctx context.Context, b Backend, c *cell, img Image, o Bra
 	j, now, origin := *c.jail.Load(), time.Now(), *c.jail.Load().Origin
 	origin.Number = o.Number
 	j.Spec, j.Created, j.Started, j.State, j.Origin = o.Spec, o.at(), &now, Running, &origin
+	if err = m.branched(ctx, img.Jail.ID, j.ID); err == nil {
+		err = m.giveSecrets(ctx, j, l.inst)
+	}
 	// It runs before that is recorded: nobody knows of it until then.
-	err = l.letGo(ctx)
+	if err == nil {
+		err = l.letGo(ctx)
+	}
 	if err == nil {
 		err = m.save(ctx, c, j)
 	}

@@ -203,10 +203,10 @@ const (
 )
 
 // madePlace reports whether a change of that kind is a directory that was made for
-// the workspace or a mount to be shown on, or is what init tells a branch: none of
-// the jail's doing.
+// the workspace, a mount or secrets to be shown on, or is what init tells a branch:
+// none of the jail's doing.
 func (s Spec) madePlace(c Change, kind string) bool {
-	if c.Path == notice && c.Type == "file" && c.Size <= noticeSize || c.Path == noticeDir && c.Type == "dir" {
+	if c.Path == notice && c.Type == "file" && c.Size <= noticeSize || (c.Path == noticeDir || c.Path == SecretsDir) && c.Type == "dir" {
 		return true
 	}
 	if c.Kind != kind || c.Type != "dir" {

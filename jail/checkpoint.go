@@ -164,6 +164,12 @@ func (s *still) alive(ctx context.Context) (made Checkpoint, err error) {
 			err = errors.Join(err, s.copy.End())
 		}
 	}()
+	// What the jail gets back before it goes on is at hand before it waits.
+	secrets, err := s.m.secretsOf(ctx, s.was)
+	if err != nil {
+		return made, err
+	}
+	defer zero(secrets)
 	stats, _ := l.inst.Stats(ctx) // what cannot be measured is zero
 	if err := l.park(ctx); err != nil {
 		return made, err
@@ -177,8 +183,11 @@ func (s *still) alive(ctx context.Context) (made Checkpoint, err error) {
 	if err := s.freeze(ctx); err != nil {
 		return made, errors.Join(err, l.letGo(ctx))
 	}
-	if err := s.m.mute(ctx, s.was.ID, true); err != nil {
+	if err := s.m.hideSecrets(ctx, l.inst); err != nil {
 		return made, errors.Join(err, l.letGo(ctx))
+	}
+	if err := s.m.mute(ctx, s.was.ID, true); err != nil {
+		return made, errors.Join(err, s.m.showSecrets(ctx, s.was, l.inst, secrets), l.letGo(ctx))
 	}
 	how, err := s.take(ctx, p)
 	var seq uint64
@@ -198,7 +207,7 @@ func (s *still) alive(ctx context.Context) (made Checkpoint, err error) {
 		if err == nil {
 			s.m.remember(ctx, s.was, l)
 		}
-		err = errors.Join(err, l.letGo(ctx))
+		err = errors.Join(err, s.m.showSecrets(ctx, s.was, l.inst, secrets), l.letGo(ctx))
 	}
 	paused := time.Since(began)
 	if s.leave != nil { // the jail runs: what is left of the old body is nobody's hurry
@@ -387,6 +396,9 @@ func (m *Manager) inhabit(ctx context.Context, b Backend, c *cell, body *body, s
 	err = m.watchAnew(ctx, b, body.jail, next, old != nil)
 	if err == nil && say != nil {
 		_, err = m.lineage(ctx, was.ID, *say)
+	}
+	if err == nil {
+		err = m.giveSecrets(ctx, body.jail, body.inst)
 	}
 	// It runs before that is recorded: until then nobody was told, and what a
 	// daemon that comes after a crash finds is the jail as it was.

@@ -127,7 +127,10 @@ func (m *Manager) make(ctx context.Context, b Backend, j Jail, from source, to S
 	}
 	l := m.attach(c, inst)
 	l.ice.held, l.restored = from.frozen != nil, from.frozen != nil
-	if err = m.observe(ctx, b, c, false); err == nil && to != Spare {
+	if err = m.observe(ctx, b, c, false); err == nil && to == Running {
+		err = m.giveSecrets(ctx, j, inst)
+	}
+	if err == nil && to != Spare {
 		err = l.letGo(ctx)
 	}
 	if err != nil {
@@ -254,6 +257,12 @@ func (m *Manager) begin(ctx context.Context, b Backend, c *cell, j Jail) error {
 	j.Started, j.Stopped, j.Reason, j.Boot = &now, nil, "", m.cfg.Boot
 	if err := m.save(ctx, c, j); err != nil {
 		return err
+	if l := c.live.Load(); l != nil {
+		if err := m.giveSecrets(ctx, j, l.inst); err != nil {
+			m.settle(ctx, b, c, Failed, "it was not given its secrets: "+err.Error())
+			return err
+		}
+	}
 	}
 	if len(j.Spec.Command) == 0 {
 		return nil
@@ -429,6 +438,7 @@ func (m *Manager) destroy(ctx context.Context, b Backend, c *cell) error {
 	m.mu.Lock()
 	delete(m.cells, j.ID)
 	m.gone = append(m.gone[max(0, len(m.gone)+1-maxGone):], place{j.Created, j.ID})
+	m.forgetSecrets(ctx, j.ID)
 	m.mu.Unlock()
 	m.giveIDs(j.IDs)
 	return nil

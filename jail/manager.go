@@ -65,6 +65,7 @@ type Config struct {
 	Log      *slog.Logger
 	Observer Observer // nil: nobody watches
 	Warden   Warden   // nil: nobody governs
+	Secrets  Secrets  // nil: jails have none
 	Commands Commands // nil: nobody is told
 
 	Observe event.Selection // of what a Spec leaves open
@@ -315,6 +316,11 @@ func (m *Manager) reattach(ctx context.Context, b Backend, c *cell) {
 		m.cfg.Log.Info("jail reattached", "jail", j.ID, "state", j.State)
 		if err := m.observe(ctx, b, c, true); err != nil {
 			m.cfg.Log.Error("jail goes on unobserved", "jail", j.ID, "err", err)
+		}
+		if j.State != Created { // some may have been taken away meanwhile
+			if err := m.giveSecrets(ctx, j, inst); err != nil {
+				m.cfg.Log.Error("jail goes on with the secrets it had", "jail", j.ID, "err", err)
+			}
 		}
 	case errors.Is(err, fault.NotFound):
 		reason := "its processes were gone when the daemon came back"

@@ -74,13 +74,13 @@ func (r *Root) carry(ctx context.Context, from string, fromDir int, fromBase str
 		return err
 	}
 	into := newRoot(fd, temp)
-	into.openat2 = r.openat2
+	into.openat2, into.hidden = r.openat2, r.hidden
 	defer into.Close()
 
 	read, write := io.Pipe()
 	packed := make(chan error, 1)
 	go func() {
-		t := newPacker(ctx, write)
+		t := r.newPacker(ctx, write)
 		err := t.add(fromDir, fromBase, fromBase)
 		err = errors.Join(err, t.close())
 		write.CloseWithError(err)

@@ -152,7 +152,7 @@ func (r *Root) List(ctx context.Context, name, after string, limit int) (infos [
 	}
 	dir := path.Clean("/" + name)
 	for _, e := range page.sorted() {
-		if info, ok := entry(fd, e); ok {
+		if info, ok := r.entry(fd, e); ok {
 			info.Path = path.Join(dir, info.Name)
 			infos = append(infos, info)
 		}
@@ -170,9 +170,9 @@ func notDir(err error) error {
 // A listed name is compared, and shown, as UTF-8.
 type listed struct{ raw, shown string }
 
-func entry(dir int, e listed) (protocol.FileInfo, bool) {
+func (r *Root) entry(dir int, e listed) (protocol.FileInfo, bool) {
 	var st unix.Stat_t
-	if err := unix.Fstatat(dir, e.raw, &st, unix.AT_SYMLINK_NOFOLLOW); err != nil {
+	if err := unix.Fstatat(dir, e.raw, &st, unix.AT_SYMLINK_NOFOLLOW); err != nil || r.hides(&st) {
 		return protocol.FileInfo{}, false
 	}
 	info := describe(&st)

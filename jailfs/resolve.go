@@ -14,6 +14,22 @@ const maxLinks = 40
 
 // open opens name below r.
 func (r *Root) open(name string, flags int, mode uint32) (int, error) {
+	fd, err := r.resolve(name, flags, mode)
+	if err != nil || r.hidden == nil {
+		return fd, err
+	}
+	var st unix.Stat_t
+	if err = unix.Fstat(fd, &st); err == nil && r.hides(&st) {
+		err = unix.ENOENT
+	}
+	if err != nil {
+		unix.Close(fd)
+		return -1, err
+	}
+	return fd, nil
+}
+
+func (r *Root) resolve(name string, flags int, mode uint32) (int, error) {
 	if !r.openat2 {
 		return r.walk(name, flags, mode)
 	}

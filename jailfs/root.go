@@ -27,7 +27,15 @@ type Root struct {
 	dir     *os.File // kept for its descriptor
 	fd      int
 	openat2 bool // the kernel resolves paths; otherwise walk does
+	hidden  func(dev uint64) bool
 }
+
+// Hide leaves filesystems out, by their device: what is on one is not found,
+// whatever path leads there. It is called before anything else.
+func (r *Root) Hide(hidden func(dev uint64) bool) { r.hidden = hidden }
+
+// hides reports whether a file is on a filesystem that is left out.
+func (r *Root) hides(st *unix.Stat_t) bool { return r.hidden != nil && r.hidden(st.Dev) }
 
 // Open returns the root at the directory dir of the calling process.
 func Open(dir string) (*Root, error) {
@@ -55,7 +63,7 @@ func (r *Root) sub(name string) (*Root, error) {
 		return nil, err
 	}
 	s := newRoot(fd, name)
-	s.openat2 = r.openat2
+	s.openat2, s.hidden = r.openat2, r.hidden
 	return s, nil
 }
 

@@ -41,7 +41,7 @@ func (r *Root) WriteTar(ctx context.Context, name string, w io.Writer) error {
 	if err := check("Tar", name); err != nil {
 		return err
 	}
-	p := newPacker(ctx, w)
+	p := r.newPacker(ctx, w)
 	if err := r.pack(p, name); err != nil {
 		return explain("Tar", name, err)
 	}
@@ -67,13 +67,14 @@ func (r *Root) pack(p *packer, name string) error {
 // A packer writes an archive.
 type packer struct {
 	ctx  context.Context
+	root *Root
 	tar  *tar.Writer
 	buf  []byte
 	seen map[[2]uint64]string // the first name of each file with several
 }
 
-func newPacker(ctx context.Context, w io.Writer) *packer {
-	return &packer{ctx: ctx, tar: tar.NewWriter(w), buf: make([]byte, protocol.MaxData), seen: map[[2]uint64]string{}}
+func (r *Root) newPacker(ctx context.Context, w io.Writer) *packer {
+	return &packer{ctx: ctx, root: r, tar: tar.NewWriter(w), buf: make([]byte, protocol.MaxData), seen: map[[2]uint64]string{}}
 }
 
 func (p *packer) close() error { return p.tar.Close() }
@@ -167,6 +168,9 @@ func (p *packer) entry(dir int, base, name string) (isDir bool, err error) {
 		}
 		return false, explain("Tar", name, err)
 	}
+	if p.root.hides(&st) {
+		return false, nil
+	}
 	h := header(name, &st)
 	switch st.Mode & unix.S_IFMT {
 	case unix.S_IFREG:
@@ -242,7 +246,7 @@ func (p *packer) file(dir int, base string, h *tar.Header, st *unix.Stat_t) erro
 	if err := unix.Fstat(fd, st); err != nil {
 		return err
 	}
-	if !isType(st, unix.S_IFREG) {
+	if !isType(st, unix.S_IFREG) || p.root.hides(st) {
 		return nil // replaced since it was looked at
 	}
 	h.Size = st.Size

@@ -43,6 +43,7 @@ type Init struct {
 	started  time.Time
 	listener net.Listener
 	files    *jailfs.Root
+	hiding   hiding
 	slots    chan struct{} // one per blocking file operation
 	forks    chan struct{} // the same for starting and ending commands, so that they wait for no files
 	conns    chan struct{} // one per connection
@@ -86,6 +87,7 @@ func (in *Init) Open() error {
 	}
 	if in.Door { // before the standard streams become init's own
 		if in.listener, err = openDoor(); err != nil {
+	in.files.Hide(in.hiding.on)
 			return errors.Join(err, in.files.Close())
 		}
 	}

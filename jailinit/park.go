@@ -206,6 +206,7 @@ func (in *Init) overslept(due time.Time) {
 func (in *Init) goOn() {
 	in.parked = false
 	in.unparked.Stop()
+	in.hiding.forget()
 	for _, p := range in.execs {
 		if p != nil {
 			p.goOn()

@@ -114,7 +114,7 @@ func (w *watcher) addBelow(dir string, found func(protocol.FileEvent) error) err
 					return err
 				}
 			}
-			if !e.IsDir() || name == "/proc" || name == "/sys" { // these never tell
+			if !e.IsDir() || name == "/proc" || name == "/sys" || name == secretsDir { // these never tell, or are not to
 				continue
 			}
 			if len(w.paths) >= maxWatched {

@@ -15,7 +15,7 @@ var baseDirs = []struct {
 	name string
 	mode fs.FileMode
 }{
-	{"proc", 0o555}, {"sys", 0o555}, {"dev", 0o755}, {"run", 0o755}, {"etc", 0o755},
+	{"proc", 0o555}, {"sys", 0o555}, {"dev", 0o755}, {"run", 0o755}, {"run/secrets", 0o755}, {"etc", 0o755},
 	{"root", 0o700}, {"tmp", 0o777 | fs.ModeSticky}, {"var", 0o755}, {"var/tmp", 0o777 | fs.ModeSticky},
 	{".glasshouse", 0o755},
 }

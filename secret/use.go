@@ -69,16 +69,20 @@ func (k *Keeper) Revoke(ctx context.Context, gid id.Grant, by string) error {
 	if !there {
 		return fault.Newf(fault.NotFound, "secret.Revoke", string(gid), "no such grant")
 	}
-	return k.end(ctx, Revoked, by, "", func(g *Grant) bool { return g.ID == gid || g.From == gid })
+	ended, err := k.end(ctx, Revoked, by, "", func(g *Grant) bool { return g.ID == gid || g.From == gid })
+	k.changed(ctx, ended)
+	return err
 }
 
-// Gone ends the grants of a jail that is no more.
+// Gone ends the grants of a jail that is no more. Nobody is told of a change: there
+// is nobody left who could have the files.
 func (k *Keeper) Gone(ctx context.Context, jid id.Jail) error {
-	return k.end(ctx, Revoked, "", "the jail was removed", func(g *Grant) bool { return g.To.Jail == jid })
+	_, err := k.end(ctx, Revoked, "", "the jail was removed", func(g *Grant) bool { return g.To.Jail == jid })
+	return err
 }
 
 // Branched gives a branch grants of its own, of those of the jail it was made
-// from that say so.
+// from that say so. Nobody is told of a change: the branch has yet to ask.
 func (k *Keeper) Branched(ctx context.Context, from, branch id.Jail) error {
 	k.change.Lock()
 	defer k.change.Unlock()
@@ -97,13 +101,13 @@ func (k *Keeper) Branched(ctx context.Context, from, branch id.Jail) error {
 	return errors.Join(errs...)
 }
 
-// end takes grants away.
-func (k *Keeper) end(ctx context.Context, kind Kind, by, why string, which func(*Grant) bool) error {
+// end takes grants away and returns them.
+func (k *Keeper) end(ctx context.Context, kind Kind, by, why string, which func(*Grant) bool) ([]*Grant, error) {
 	k.change.Lock()
 	grants := k.where(which)
 	if len(grants) == 0 {
 		k.change.Unlock()
-		return nil
+		return nil, nil
 	}
 	var ids []id.Grant
 	k.mu.Lock()
@@ -126,8 +130,7 @@ func (k *Keeper) end(ctx context.Context, kind Kind, by, why string, which func(
 	for _, g := range grants {
 		err = errors.Join(err, k.record(ctx, ended(g, kind, by, why)))
 	}
-	k.changed(ctx, grants)
-	return err
+	return grants, err
 }
 
 func ended(g *Grant, kind Kind, by, why string) Event {
@@ -301,7 +304,8 @@ func (k *Keeper) expireLoop(ctx context.Context) {
 		case <-timer.C:
 		}
 		now = time.Now()
-		err := k.end(ctx, Expired, "", "", func(g *Grant) bool { return g.expired(now) })
+		expired, err := k.end(ctx, Expired, "", "", func(g *Grant) bool { return g.expired(now) })
+		k.changed(ctx, expired)
 		if shortest = 0; err != nil {
 			shortest = again
 			k.cfg.Log.Error("expired grants not recorded", "err", err)

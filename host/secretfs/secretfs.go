@@ -44,10 +44,12 @@ type File struct {
 	UID, GID uint32 // of the host
 }
 
-// A Namespace is where to show them: that of a process, whose root has the given
-// ids on the host.
+// A Namespace is where to show them: that of a process, named in both ways so that
+// it is no other that has got its number since. Its root has the given ids on the
+// host.
 type Namespace struct {
 	PID      int
+	PIDFD    int
 	UID, GID uint32
 }
 
@@ -56,6 +58,11 @@ type Namespace struct {
 func (n Namespace) Show(files []File) error {
 	if err := check(files); err != nil {
 		return err
+	}
+	if len(files) == 0 {
+		if at, err := n.find(); at == nil {
+			return err
+		}
 	}
 	return n.inside("show secrets", func(at *place) error {
 		switch {
@@ -77,6 +84,9 @@ func (n Namespace) Show(files []File) error {
 // Hide unmounts what is shown, so that the processes can be written down. If one
 // of them holds any of it, it returns fault.Conflict, and nothing has changed.
 func (n Namespace) Hide() error {
+	if at, err := n.find(); at == nil {
+		return err
+	}
 	return n.inside("hide secrets", func(at *place) error {
 		if at == nil {
 			return nil
@@ -110,11 +120,6 @@ func check(files []File) error {
 // inside runs f on a thread in the mount namespace, with where the files are shown
 // now, or nil.
 func (n Namespace) inside(doing string, f func(at *place) error) error {
-	ns, err := os.Open(fmt.Sprintf("/proc/%d/ns/mnt", n.PID))
-	if err != nil {
-		return fmt.Errorf("%s: %w", doing, err)
-	}
-	defer ns.Close()
 	at, err := n.find()
 	if err != nil {
 		return fmt.Errorf("%s: %w", doing, err)
@@ -123,7 +128,7 @@ func (n Namespace) inside(doing string, f func(at *place) error) error {
 		if err := unix.Unshare(unix.CLONE_FS); err != nil {
 			return os.NewSyscallError("unshare", err)
 		}
-		if err := unix.Setns(int(ns.Fd()), unix.CLONE_NEWNS); err != nil {
+		if err := unix.Setns(n.PIDFD, unix.CLONE_NEWNS); err != nil {
 			return os.NewSyscallError("setns", err)
 		}
 		if err := n.become(); err != nil {

@@ -10,6 +10,8 @@ import (
 	"syscall"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"glasshouse/fault"
 	"glasshouse/host/secretfs"
 )
@@ -52,7 +54,12 @@ func newGuest(t *testing.T) *guest {
 		cmd.Process.Kill()
 		cmd.Wait()
 	})
-	g := &guest{secretfs.Namespace{PID: cmd.Process.Pid}, t, in, bufio.NewReader(out)}
+	fd, err := unix.PidfdOpen(cmd.Process.Pid, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { unix.Close(fd) })
+	g := &guest{secretfs.Namespace{PID: cmd.Process.Pid, PIDFD: fd}, t, in, bufio.NewReader(out)}
 	g.run("mount -t tmpfs none /run && mkdir /run/other")
 	return g
 }
