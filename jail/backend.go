@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"glasshouse/id"
+	"glasshouse/internal/notify"
 )
 
 // A Plan is everything a backend needs to make one jail. It is the same for
@@ -25,6 +26,7 @@ type Plan struct {
 	Mounts    []Mount
 	Workspace *Workspace
 	Init      string // the host's path of the glasshouse-init binary
+	Enforce   bool   // commands ask before they start programs, change files and make connections
 }
 
 // A Backend isolates. Implementations are safe for concurrent use, also for two
@@ -108,6 +110,15 @@ type Checkpointer interface {
 	// Shed is Clean, and the writable layer is gone too, but for the name that
 	// SealLayer gave it.
 	Shed(ctx context.Context, p Plan) error
+}
+
+// An Enforced is an Instance whose commands ask, as those of every Plan with
+// Enforce do. As long as nobody answers, they wait.
+type Enforced interface {
+	// Listener returns what they ask on, which the caller closes. If there is none,
+	// because a daemon died at a bad moment, it returns os.ErrNotExist; whatever
+	// they would ask about then fails.
+	Listener() (*notify.Listener, error)
 }
 
 // A LayerCopy is a copy of a jail's writable layer on its way to a file.

@@ -78,6 +78,9 @@ func refuseLacking(op string, b Backend, s Spec) error {
 	if why, lacking := lacks["network"]; lacking && s.Network != Isolated {
 		return &fault.Error{Op: op, Kind: fault.Unsupported, Field: "network", Err: errors.New(why)}
 	}
+	if why, lacking := lacks["enforcement"]; lacking && s.Enforce {
+		return &fault.Error{Op: op, Kind: fault.Unsupported, Field: "enforce", Err: errors.New(why), Remedy: "make the jail with the runtime runc or crun, or the backend bwrap"}
+	}
 	if why, lacking := lacks["mounts"]; lacking && len(s.Mounts) > 0 {
 		return &fault.Error{Op: op, Kind: fault.Unsupported, Field: "mounts", Err: errors.New(why)}
 	}
@@ -254,15 +257,15 @@ func (m *Manager) begin(ctx context.Context, b Backend, c *cell, j Jail) error {
 	if err := j.move(Running, "jail.Start"); err != nil {
 		return err
 	}
-	j.Started, j.Stopped, j.Reason, j.Boot = &now, nil, "", m.cfg.Boot
-	if err := m.save(ctx, c, j); err != nil {
-		return err
 	if l := c.live.Load(); l != nil {
 		if err := m.giveSecrets(ctx, j, l.inst); err != nil {
 			m.settle(ctx, b, c, Failed, "it was not given its secrets: "+err.Error())
 			return err
 		}
 	}
+	j.Started, j.Stopped, j.Reason, j.Boot = &now, nil, "", m.cfg.Boot
+	if err := m.save(ctx, c, j); err != nil {
+		return err
 	}
 	if len(j.Spec.Command) == 0 {
 		return nil
@@ -435,10 +438,10 @@ func (m *Manager) destroy(ctx context.Context, b Backend, c *cell) error {
 	if err := m.cfg.Store.Delete(ctx, j.ID); err != nil {
 		return err
 	}
+	m.forgetSecrets(ctx, j.ID)
 	m.mu.Lock()
 	delete(m.cells, j.ID)
 	m.gone = append(m.gone[max(0, len(m.gone)+1-maxGone):], place{j.Created, j.ID})
-	m.forgetSecrets(ctx, j.ID)
 	m.mu.Unlock()
 	m.giveIDs(j.IDs)
 	return nil

@@ -526,7 +526,7 @@ func (m *Manager) plan(j Jail) Plan {
 	return Plan{
 		ID: j.body(), Dir: m.dir(j.body()), Runtime: j.Spec.Runtime, Hostname: hostname,
 		Lower: j.Lower, Sealed: j.Sealed, IDs: j.IDs, Limits: j.Spec.Limits, Network: j.Spec.Network, Group: j.Spec.Group,
-		Mounts: j.Spec.Mounts, Workspace: j.Spec.Workspace, Init: m.cfg.Init,
+		Mounts: j.Spec.Mounts, Workspace: j.Spec.Workspace, Init: m.cfg.Init, Enforce: j.Spec.Enforce,
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/netip"
 	"sync"
+	"time"
 
 	"glasshouse/fault"
 	"glasshouse/id"
@@ -169,8 +170,32 @@ func (l *live) unpark() {
 	if l.parked && !l.ice.paused {
 		l.parked = false
 		l.ctl.Unpark()
+		l.giveBack()
 	}
 }
+
+// giveBack gives init what it gave up when it was parked: its copy of what the
+// jail's commands ask on. It holds it for the case that this daemon dies; nobody
+// waits for that.
+func (l *live) giveBack() {
+	e, ok := l.inst.(Enforced)
+	if !ok {
+		return
+	}
+	listener, err := e.Listener()
+	if err != nil {
+		return // the jail has none
+	}
+	go func() {
+		defer listener.Close()
+		ctx, cancel := context.WithTimeout(context.Background(), answerTime)
+		defer cancel()
+		listener.Control(func(fd int) error { return l.ctl.Keep(ctx, fd) })
+	}()
+}
+
+// answerTime is how long an init may take to answer.
+const answerTime = 15 * time.Second
 
 // observe has a jail watched that has just come to life, or is found alive.
 func (m *Manager) observe(ctx context.Context, b Backend, c *cell, again bool) error {

@@ -15,7 +15,7 @@ type PoolConfig struct {
 
 // A pool keeps spares: jails made ahead of need, isolated and waiting, one set
 // per shape. A shape is what cannot be changed later: backend, root filesystem,
-// limits and network. Shapes are learnt: the first jail of a shape is made
+// limits, network and whether a policy is enforced. Shapes are learnt: the first jail of a shape is made
 // cold, and as long as jails of it are asked for, spares are kept.
 type pool struct {
 	m    *Manager
@@ -53,7 +53,7 @@ func shapeOf(s Spec, l Layers) string {
 	if len(s.Mounts) > 0 || s.Workspace != nil || s.Hostname != "" {
 		return ""
 	}
-	key, err := json.Marshal([]any{s.Backend, s.Runtime, l.Dirs, l.Digest, s.Limits, s.Network, s.Group})
+	key, err := json.Marshal([]any{s.Backend, s.Runtime, l.Dirs, l.Digest, s.Limits, s.Network, s.Group, s.Enforce})
 	if err != nil {
 		return ""
 	}
@@ -121,7 +121,7 @@ func (p *pool) wanted(s Spec, l Layers) {
 			return
 		}
 		// Only what makes the shape: the rest is each caller's own.
-		sh = &shape{layers: l, spec: Spec{Backend: s.Backend, Runtime: s.Runtime, Rootfs: s.Rootfs, Limits: s.Limits, Network: s.Network, Group: s.Group}}
+		sh = &shape{layers: l, spec: Spec{Backend: s.Backend, Runtime: s.Runtime, Rootfs: s.Rootfs, Limits: s.Limits, Network: s.Network, Group: s.Group, Enforce: s.Enforce}}
 		p.shapes[key] = sh
 	}
 	sh.used = time.Now()

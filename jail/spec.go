@@ -30,6 +30,10 @@ type Spec struct {
 	Observe   event.Selection   `json:"observe"`
 	Snapshots Snapshots         `json:"snapshots,omitzero"` // taken unasked
 
+	// Enforce has a policy decide, below whoever runs in the jail, which programs
+	// are started, files changed and connections made.
+	Enforce bool `json:"enforce,omitempty"`
+
 	// Start has Create start the jail as well, at the price of the creation alone.
 	Start bool `json:"-"`
 

@@ -57,15 +57,17 @@ type Init struct {
 	pids  sync.Mutex
 	byPID map[int]*process // guarded by pids
 
-	mu       sync.Mutex
-	execs    map[id.Exec]*process // nil while one is being started. guarded by mu
-	finished []*process           // oldest first. guarded by mu
-	open     map[*conn]struct{}   // guarded by mu
-	fewer    notice               // a connection is gone from open. guarded by mu
-	closed   bool                 // guarded by mu
-	parking  *conn                // the connection on which init is asked to park, or nil. guarded by mu
-	parked   bool                 // time stands still. guarded by mu
-	unparked *time.Timer          // ends that if nobody comes. guarded by mu
+	mu        sync.Mutex
+	execs     map[id.Exec]*process // nil while one is being started. guarded by mu
+	finished  []*process           // oldest first. guarded by mu
+	open      map[*conn]struct{}   // guarded by mu
+	fewer     notice               // a connection is gone from open. guarded by mu
+	closed    bool                 // guarded by mu
+	parking   *conn                // the connection on which init is asked to park, or nil. guarded by mu
+	parked    bool                 // time stands still. guarded by mu
+	forker    *forker              // starts commands that ask; nil if they do not. guarded by mu
+	listening *os.File             // on which they ask, or nil. guarded by mu
+	unparked  *time.Timer          // ends that if nobody comes. guarded by mu
 }
 
 // Open prepares the process to be an init and listens.
@@ -85,9 +87,9 @@ func (in *Init) Open() error {
 	if in.files, err = jailfs.Open("/"); err != nil {
 		return err
 	}
+	in.files.Hide(in.hiding.on)
 	if in.Door { // before the standard streams become init's own
 		if in.listener, err = openDoor(); err != nil {
-	in.files.Hide(in.hiding.on)
 			return errors.Join(err, in.files.Close())
 		}
 	}

@@ -172,6 +172,7 @@ func (in *Init) standStill() {
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	in.parked = true
+	in.letGo()
 	for _, p := range in.execs {
 		if p != nil {
 			p.standStill()
@@ -205,8 +206,8 @@ func (in *Init) overslept(due time.Time) {
 // goOn lets time go on for a parked init. in.mu is held.
 func (in *Init) goOn() {
 	in.parked = false
-	in.unparked.Stop()
 	in.hiding.forget()
+	in.unparked.Stop()
 	for _, p := range in.execs {
 		if p != nil {
 			p.goOn()

@@ -126,6 +126,9 @@ func (in *Init) launch(e *protocol.Exec) (*process, error) {
 }
 
 func (in *Init) fork(p *process, file string, argv []string, attr *syscall.ProcAttr) error {
+	if in.asking() {
+		return in.forkAsking(p, file, argv, attr)
+	}
 	in.pids.Lock()
 	defer in.pids.Unlock()
 	p.status.Started = time.Now().Round(0) // commands are sorted by it, and a restored jail's monotonic clock may lie behind

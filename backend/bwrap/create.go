@@ -75,6 +75,11 @@ func (b *Backend) Create(ctx context.Context, p jail.Plan) (_ jail.Instance, err
 	if err := o.sealControl(); err != nil {
 		return nil, err
 	}
+	if p.Enforce {
+		if err := i.enforce(ctx); err != nil {
+			return nil, err
+		}
+	}
 	u.Keep()
 	return i, nil
 }

@@ -16,6 +16,7 @@ import (
 
 	"glasshouse/fault"
 	"glasshouse/host/cgroup"
+	"glasshouse/internal/notify"
 	"glasshouse/jail"
 )
 
@@ -31,6 +32,9 @@ type instance struct {
 	monitor *os.File // pidfd of bwrap, nil if it was gone already
 	done    chan struct{}
 	watch   sync.WaitGroup
+
+	listening sync.Mutex
+	listener  *notify.Listener // on which its commands ask, once known. guarded by listening
 }
 
 // newInstance begins to watch the init that r describes.
@@ -150,6 +154,7 @@ func (i *instance) Kill(ctx context.Context) error {
 
 // Close implements jail.Instance. It may be called twice.
 func (i *instance) Close() error {
+	i.closeListener()
 	err := i.pidfd.Close()
 	i.watch.Wait()
 	if i.monitor != nil {

@@ -406,6 +406,11 @@ func (m *making) adopt(ctx context.Context, how string) (*instance, error) {
 	if err := sealControl(l); err != nil {
 		return nil, err
 	}
+	if p.Enforce {
+		if err := m.step("enforce", func() error { return i.enforce(ctx) }); err != nil {
+			return nil, err
+		}
+	}
 	m.undo.Keep()
 	return i, nil
 }

@@ -15,6 +15,7 @@ import (
 	"glasshouse/host/disk"
 	"glasshouse/host/netns"
 	"glasshouse/host/pages"
+	"glasshouse/internal/notify"
 	"glasshouse/jail"
 )
 
@@ -28,6 +29,9 @@ type instance struct {
 	pidfd   *os.File
 	done    chan struct{}
 	watch   sync.WaitGroup
+
+	listening sync.Mutex
+	listener  *notify.Listener // on which its commands ask, once known. guarded by listening
 
 	memory *pages.Watch           // of what was missing when it was made; nil if nothing was
 	why    atomic.Pointer[string] // its processes were ended
@@ -129,6 +133,7 @@ func (i *instance) Close() error {
 	if i.memory != nil {
 		i.memory.Close()
 	}
+	i.closeListener()
 	err := i.pidfd.Close()
 	i.watch.Wait()
 	if errors.Is(err, os.ErrClosed) {

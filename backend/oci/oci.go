@@ -173,6 +173,8 @@ func (b *Backend) check(p jail.Plan, op string) error {
 		return fault.Fieldf(op, "runtime", "this backend is %s, not %s", b.kind.name, p.Runtime)
 	case p.IDs.First == 0 || p.IDs.Count < 2 || p.IDs.First+p.IDs.Count < p.IDs.First:
 		return fault.Newf(fault.Invalid, op, string(p.ID), "no range of ids: %+v", p.IDs)
+	case p.Enforce && b.kind.sentry:
+		return fault.Cannot(op, b.kind.lacks["enforcement"], "use runc or crun")
 	case len(p.Lower) == 0:
 		return fault.Newf(fault.Invalid, op, string(p.ID), "no lower layer")
 	}

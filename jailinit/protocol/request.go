@@ -38,6 +38,8 @@ const (
 
 	OpPark     Op = "park"     // ← Reply when no other connection is left
 	OpBranched Op = "branched" // ← Reply(BranchedReply)
+	OpEnforce  Op = "enforce"  // ← Reply(Enforced)
+	OpKeep     Op = "keep"     // ← Reply → one byte with a descriptor ← Reply
 )
 
 // Request is the first frame of a connection. Only the fields its operation
@@ -66,6 +68,7 @@ type Request struct {
 
 	Patience time.Duration `json:"patience,omitempty"` // park: for what can only be waited for
 	Branched *Branched     `json:"branched,omitempty"` // branched
+	Filter   []byte        `json:"filter,omitempty"`   // enforce: BPF
 }
 
 // Attach says how output is read.
@@ -89,6 +92,11 @@ type Hello struct {
 	Version int       `json:"version"`
 	PID     int       `json:"pid"` // inside the jail; 1 but in tests
 	Started time.Time `json:"started"`
+}
+
+// Enforced is the answer to OpEnforce.
+type Enforced struct {
+	FD int `json:"fd"` // init's number of the descriptor on which its filter asks
 }
 
 // Remaining is how many processes but init are left in the jail.

@@ -1,0 +1,8 @@
+package enforce_test
+
+import "fmt"
+
+func attackMain(args []string) int {
+	fmt.Println(args)
+	return 0
+}

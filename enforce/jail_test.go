@@ -1,0 +1,387 @@
+package enforce_test
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"glasshouse/backend/backendtest"
+	"glasshouse/backend/bwrap"
+	"glasshouse/backend/oci"
+	"glasshouse/enforce"
+	"glasshouse/fault"
+	"glasshouse/host/cgroup"
+	"glasshouse/id"
+	"glasshouse/jail"
+	"glasshouse/jailinit/control"
+	"glasshouse/jailinit/protocol"
+	"glasshouse/policy"
+)
+
+// attack, as the name of this program, makes it do one of attacks in a jail.
+const attack = "attack"
+
+func TestMain(m *testing.M) {
+	bwrap.Stage(os.Args)
+	if filepath.Base(os.Args[0]) == attack {
+		os.Exit(attackMain(os.Args[1:]))
+	}
+	os.Exit(m.Run())
+}
+
+// forEach runs a scenario in jails of each backend that can enforce.
+func forEach(t *testing.T, scenario func(t *testing.T, b *box)) {
+	for _, name := range []string{"runc", "crun", "bwrap"} {
+		t.Run(name, func(t *testing.T) { scenario(t, newBox(t, name)) })
+	}
+}
+
+// A box is a jail whose calls are decided by its judge.
+type box struct {
+	t       testing.TB
+	backend jail.Backend
+	plan    jail.Plan
+	inst    jail.Instance
+	ctl     *control.Client
+	judge   *judge
+	dir     string
+	prefix  string
+
+	mu   sync.Mutex
+	lies []enforce.Lie // guarded by mu
+	stop func()        // ends the Watch
+}
+
+var ranges atomic.Uint32
+
+func newBox(t testing.TB, name string, change ...func(*jail.Plan)) *box {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("jails with ids of their own need root")
+	}
+	dir, err := os.MkdirTemp("", "gh-enforce-")
+	must(t, err)
+	must(t, os.Chmod(dir, 0o711))
+	sum := sha256.Sum256([]byte(dir))
+	b := &box{t: t, dir: dir, prefix: "glasshouse-" + hex.EncodeToString(sum[:4]), judge: &judge{}}
+	t.Cleanup(func() {
+		if tree, err := cgroup.New(b.prefix); err == nil {
+			if err := tree.Remove(); err != nil {
+				t.Errorf("cgroups are left: %v", err)
+			}
+		}
+		if err := os.RemoveAll(dir); err != nil {
+			t.Errorf("files are left: %v", err)
+		}
+	})
+	b.backend = b.daemon(name)
+	if err := b.backend.Probe(t.Context()); errors.Is(err, fault.Unsupported) {
+		t.Skip(err)
+	} else {
+		must(t, err)
+	}
+	b.plan = b.newPlan(change...)
+	if name != "bwrap" {
+		b.plan.Runtime = name
+	}
+	b.inst, err = b.backend.Create(t.Context(), b.plan)
+	must(t, err)
+	t.Cleanup(func() { b.inst.Close() })
+	b.ctl = control.Dial(b.inst.Control())
+	b.watch()
+	t.Cleanup(func() { b.stop() })
+	return b
+}
+
+// daemon is a backend as a daemon would open it.
+func (b *box) daemon(name string) jail.Backend {
+	if name == "bwrap" {
+		return bwrap.New(bwrap.Config{CgroupPrefix: b.prefix, Templates: filepath.Join(b.dir, "templates"), Base: filepath.Join(b.dir, "base")})
+	}
+	criu := "criu"
+	if path, err := exec.LookPath("/var/lib/glasshouse/tools/bin/criu"); err == nil {
+		criu = path
+	}
+	return oci.New(oci.Config{
+		Runtime: name, CRIU: criu, CgroupPrefix: b.prefix,
+		RunDir: filepath.Join(b.dir, "run"), Templates: filepath.Join(b.dir, "templates"), Base: filepath.Join(b.dir, "base"),
+	})
+}
+
+// newPlan plans a jail, which leaves nothing when the test ends.
+func (b *box) newPlan(change ...func(*jail.Plan)) jail.Plan {
+	t := b.t
+	t.Helper()
+	name := id.NewJail()
+	p := jail.Plan{
+		ID: name, Dir: filepath.Join(b.dir, string(name)), Hostname: string(name),
+		Lower:  []string{layer(t), backendtest.Rootfs(t)},
+		IDs:    jail.IDRange{First: 0x70000000 + 65536*((uint32(os.Getpid())*128+ranges.Add(1))%4096), Count: 65536},
+		Limits: jail.DefaultLimits, Network: jail.Isolated, Init: backendtest.Init(t), Enforce: true,
+	}
+	p.Limits.DiskMB, p.Limits.MaxPIDs = 64, 1024
+	for _, c := range change {
+		c(&p)
+	}
+	must(t, os.Mkdir(p.Dir, 0o711))
+	t.Cleanup(func() {
+		if err := b.backend.Clean(context.WithoutCancel(t.Context()), p); err != nil {
+			t.Errorf("Clean: %v", err)
+		}
+		if leaks := backendtest.Leaks(p); len(leaks) > 0 {
+			t.Errorf("the host still holds\n%s", strings.Join(leaks, "\n"))
+		}
+		if r, ok := b.backend.(jail.Remover); ok {
+			if err := r.Remove(context.WithoutCancel(t.Context()), p); err != nil {
+				t.Errorf("Remove: %v", err)
+			}
+		}
+	})
+	return p
+}
+
+var (
+	extra     string
+	extraOnce sync.Once
+)
+
+// layer is what these scenarios need beside a small root filesystem: Python, and
+// this program as an attacker.
+func layer(t testing.TB) string {
+	t.Helper()
+	extraOnce.Do(func() {
+		dir, err := os.MkdirTemp("", "gh-enforce-layer-")
+		must(t, err)
+		must(t, os.Chmod(dir, 0o755))
+		self, err := os.Executable()
+		must(t, err)
+		script := `set -e
+mkdir -p $1/usr/bin $1/usr/lib
+cp "$2" $1/usr/bin/attack; chmod 755 $1/usr/bin/attack
+if py=$(readlink -f /usr/bin/python3); then
+	cp $py $1/usr/bin/; ln -s ${py##*/} $1/usr/bin/python3
+	for lib in $(ldd $py | grep -o '/[^ ]*'); do mkdir -p $1${lib%/*}; cp -L $lib $1$lib; done
+	mkdir -p $1/usr/lib/${py##*/}
+	cp -r /usr/lib/${py##*/}/*.py /usr/lib/${py##*/}/encodings /usr/lib/${py##*/}/collections /usr/lib/${py##*/}/re /usr/lib/${py##*/}/importlib $1/usr/lib/${py##*/}/
+fi
+`
+		if out, err := exec.Command("/bin/sh", "-c", script, "sh", dir, self).CombinedOutput(); err != nil {
+			t.Fatalf("%v\n%s", err, out)
+		}
+		extra = dir
+	})
+	return extra
+}
+
+// watch has calls decided, as a daemon does that comes to life.
+func (b *box) watch() {
+	b.t.Helper()
+	listener, err := b.inst.(jail.Enforced).Listener()
+	must(b.t, err)
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() {
+		done <- enforce.Watch(ctx, enforce.Jail{
+			Subject: policy.Subject{Jail: b.plan.ID}, Init: b.inst.PID(), Workspace: "/work", Listener: listener, Judge: b.judge,
+			Lied: func(l enforce.Lie) {
+				b.mu.Lock()
+				defer b.mu.Unlock()
+				b.lies = append(b.lies, l)
+			},
+		})
+	}()
+	b.stop = sync.OnceFunc(func() {
+		cancel()
+		if err := <-done; err != nil {
+			b.t.Errorf("Watch: %v", err)
+		}
+		listener.Close()
+	})
+}
+
+func (b *box) told() []enforce.Lie {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.lies
+}
+
+// A judge decides as a test says, and remembers what it was asked. Unless told
+// otherwise it allows.
+type judge struct {
+	mu     sync.Mutex
+	rule   func(q policy.Question) policy.Effect // guarded by mu
+	asked  []policy.Question                     // guarded by mu
+	people map[string]chan policy.Effect         // who answers what. guarded by mu
+}
+
+func (j *judge) Judge(ctx context.Context, q policy.Question) policy.Decision {
+	j.mu.Lock()
+	j.asked = append(j.asked, q)
+	effect := policy.Allow
+	if j.rule != nil {
+		effect = j.rule(q)
+	}
+	var person chan policy.Effect
+	if effect == policy.Ask {
+		if j.people == nil {
+			j.people = map[string]chan policy.Effect{}
+		}
+		if person = j.people[q.Resource]; person == nil {
+			person = make(chan policy.Effect)
+			j.people[q.Resource] = person
+		}
+	}
+	j.mu.Unlock()
+	if effect == policy.Ask {
+		select {
+		case effect = <-person:
+		case <-ctx.Done():
+		}
+	}
+	return policy.Decision{Effect: effect}
+}
+
+func (j *judge) set(rule func(q policy.Question) policy.Effect) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.rule, j.asked = rule, nil
+}
+
+// questions returns the resources that an action was asked for.
+func (j *judge) questions(action string) (all []string) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	for _, q := range j.asked {
+		if q.Action == action {
+			all = append(all, q.Resource)
+		}
+	}
+	return all
+}
+
+// person waits until somebody is asked about a resource, and returns who answers.
+func (j *judge) person(t testing.TB, resource string) chan<- policy.Effect {
+	t.Helper()
+	for end := time.Now().Add(15 * time.Second); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
+		j.mu.Lock()
+		p := j.people[resource]
+		j.mu.Unlock()
+		if p != nil {
+			return p
+		}
+	}
+	t.Fatalf("nobody is asked about %q; asked was %q", resource, j.questions(policy.ActionRun))
+	return nil
+}
+
+// denyCommand refuses command lines that begin with a word.
+func denyCommand(names ...string) func(policy.Question) policy.Effect {
+	return func(q policy.Question) policy.Effect {
+		first := filepath.Base(strings.SplitN(q.Resource, " ", 2)[0])
+		for _, n := range names {
+			if q.Action == policy.ActionRun && first == n {
+				return policy.Deny
+			}
+		}
+		return policy.Allow
+	}
+}
+
+// denyEdit refuses to change files below a path.
+func denyEdit(under string) func(policy.Question) policy.Effect {
+	return func(q policy.Question) policy.Effect {
+		if q.Action == policy.ActionEdit && (q.Attributes["path"] == under || strings.HasPrefix(q.Attributes["path"], under+"/")) {
+			return policy.Deny
+		}
+		return policy.Allow
+	}
+}
+
+type result struct {
+	out  string
+	code int
+}
+
+// run runs a command to its end.
+func (b *box) run(argv ...string) result {
+	b.t.Helper()
+	r, err := b.tryRun(argv...)
+	if err != nil {
+		b.t.Fatalf("run %q: %v", argv, err)
+	}
+	return r
+}
+
+var environ = []string{"PATH=/usr/bin:/bin", "HOME=/root", "LC_ALL=C"}
+
+func (b *box) tryRun(argv ...string) (result, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), 60*time.Second)
+	defer cancel()
+	e := protocol.Exec{ID: id.NewExec(), Argv: argv, Env: environ, Timeout: 50 * time.Second}
+	stream, _, err := b.ctl.Exec(ctx, e, &control.AttachOptions{Lossless: true})
+	if err != nil {
+		return result{}, err
+	}
+	defer stream.Close()
+	return collect(stream)
+}
+
+func collect(stream *control.Stream) (result, error) {
+	var out bytes.Buffer
+	for {
+		chunk, err := stream.Next()
+		if err == io.EOF {
+			return result{strings.TrimSuffix(out.String(), "\n"), stream.Status().Code}, nil
+		}
+		if err != nil {
+			return result{}, err
+		}
+		out.Write(chunk.Data)
+	}
+}
+
+func (b *box) sh(script string) result {
+	b.t.Helper()
+	return b.run("/bin/bash", "-c", script)
+}
+
+// does runs a script that must succeed while everything is allowed.
+func (b *box) does(script string) string {
+	b.t.Helper()
+	r := b.sh(script)
+	if r.code != 0 {
+		b.t.Fatalf("%s: code %d, %s", script, r.code, r.out)
+	}
+	return r.out
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func eventually(t testing.TB, what string, cond func() bool) {
+	t.Helper()
+	for end := time.Now().Add(15 * time.Second); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
+		if cond() {
+			return
+		}
+	}
+	t.Fatalf("15 seconds on, still not: %s", what)
+}
+
+var _ = fmt.Sprint
