@@ -15,8 +15,9 @@ const (
 	maxCommands = 1000
 	maxDepth    = 100      // statements within statements, scripts within scripts
 	maxValue    = 32 << 10 // bytes of a variable's value
-	maxWork     = 1 << 20  // bytes of expanded words
+	maxWork     = 4 << 20  // bytes expanded and gone over again, variables copied
 	maxBraces   = 1000     // words one word becomes
+	maxOpen     = 20       // braces in one word
 )
 
 // A walker goes through one line and gathers what it runs.
@@ -34,7 +35,7 @@ type walker struct {
 
 func parse(line string) Line {
 	w := &walker{volatile: map[string]bool{}}
-	w.script(newScope(), line, false, nil)
+	w.script(w.newScope(), line, false, nil)
 	return w.line
 }
 
@@ -53,7 +54,7 @@ func (w *walker) full() bool {
 	case w.depth > maxDepth:
 		w.opaque("nested too deeply")
 	case w.work > maxWork:
-		w.opaque("too long once expanded")
+		w.opaque("too much to work out")
 	default:
 		return false
 	}

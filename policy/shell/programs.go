@@ -253,7 +253,7 @@ func (r *reader) ssh(s *scope, c call) {
 		r.fail(s, c, startsShell)
 	default:
 		r.record(s, c, Command{})
-		in := newScope()
+		in := r.newScope()
 		in.lost, in.remote, in.cwd = true, true, Hole
 		r.within(in, c, joined(rest), true)
 	}

@@ -207,6 +207,12 @@ func (r *reader) branches(s *scope, c *syntax.IfClause, in *input) {
 
 // loop walks what may run any number of times.
 func (r *reader) loop(s *scope, nodes []syntax.Node, body func(*scope)) {
+	for _, n := range nodes {
+		r.work += 2 * int(n.End().Offset()-n.Pos().Offset())
+	}
+	if r.full() {
+		return
+	}
 	a := assignedIn(nodes...)
 	if a.all {
 		s.forget()
@@ -274,19 +280,26 @@ func (r *reader) forClause(s *scope, c *syntax.ForClause, in *input) {
 }
 
 func (r *reader) caseClause(s *scope, c *syntax.CaseClause, in *input) {
-	var taken []*scope
+	before := s.clone()
+	var through *scope // what falls through from the items before
 	for _, item := range c.Items {
-		for _, p := range item.Patterns {
-			r.inside(s, p)
+		if r.full() {
+			return
 		}
-		b := s.clone()
-		for _, t := range taken { // ;& falls through from the one before
-			b.join(t)
+		for _, p := range item.Patterns {
+			r.inside(before, p)
+		}
+		b := before.clone()
+		if through != nil {
+			b.join(through)
 		}
 		r.stmts(b, item.Stmts, in)
-		taken = append(taken, b)
+		if through = nil; item.Op != syntax.Break {
+			through = b
+		}
+		s.join(b)
 	}
-	s.join(taken...)
+	s.join(before)
 }
 
 // function walks the body of a function where it is defined: it may be called

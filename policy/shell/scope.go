@@ -34,15 +34,17 @@ type scope struct {
 	params []field          // $0, $1, …
 	given  bool             // params are known
 	cwd    string           // as in Command
+	work   *int             // the walker's, for what is copied
 	remote bool             // on another machine, or with another user's home
 }
 
-func newScope() *scope {
-	return &scope{vars: map[string]value{}, funcs: map[string]bool{}}
+func (w *walker) newScope() *scope {
+	return &scope{work: &w.work, vars: map[string]value{}, funcs: map[string]bool{}}
 }
 
 // clone is a scope of its own that begins as s is.
 func (s *scope) clone() *scope {
+	*s.work += 10 + 50*(len(s.vars)+len(s.funcs))
 	c := *s
 	c.vars, c.funcs = maps.Clone(s.vars), maps.Clone(s.funcs)
 	return &c
@@ -51,9 +53,7 @@ func (s *scope) clone() *scope {
 // fresh is the scope of a shell that s starts: it has the directory, and may
 // have any variable.
 func (s *scope) fresh() *scope {
-	c := newScope()
-	c.cwd, c.remote, c.lost = s.cwd, s.remote, true
-	return c
+	return &scope{work: s.work, vars: map[string]value{}, funcs: map[string]bool{}, cwd: s.cwd, remote: s.remote, lost: true}
 }
 
 // join makes s what holds whichever of the branches was taken, or none.

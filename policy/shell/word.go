@@ -149,6 +149,19 @@ func (r *reader) fields(s *scope, words []*syntax.Word) []field {
 
 // braces is what a word becomes by brace expansion.
 func (r *reader) braces(word *syntax.Word) []*syntax.Word {
+	open := 0
+	for _, part := range word.Parts {
+		if lit, ok := part.(*syntax.Lit); ok {
+			open += strings.Count(lit.Value, "{")
+		}
+	}
+	if open == 0 {
+		return []*syntax.Word{word}
+	}
+	if open > maxOpen {
+		r.opaque("too many braces in one word")
+		return []*syntax.Word{word}
+	}
 	split := &syntax.Word{Parts: slices.Clone(word.Parts)}
 	if !syntax.SplitBraces(split) {
 		return []*syntax.Word{word}
