@@ -393,20 +393,20 @@ func (s *cursor) time(before string) int64 {
 		return 0
 	}
 	text := s.b[s.i : s.i+len(timeForm)]
-	n := func(from, to int) (v int) {
+	digits := true
+	n := func(from, to int, after byte) (v int) {
 		for _, c := range text[from:to] {
-			if c < '0' || c > '9' {
-				return -1
-			}
+			digits = digits && c >= '0' && c <= '9'
 			v = v*10 + int(c-'0')
 		}
+		digits = digits && text[to] == after
 		return v
 	}
-	year, month, day := n(0, 4), n(5, 7), n(8, 10)
-	hour, minute, second, ms := n(11, 13), n(14, 16), n(17, 19), n(20, 23)
+	year, month, day := n(0, 4, '-'), n(5, 7, '-'), n(8, 10, 'T')
+	hour, minute, second, ms := n(11, 13, ':'), n(14, 16, ':'), n(17, 19, '.'), n(20, 23, 'Z')
 	t := time.Date(year, time.Month(month), day, hour, minute, second, ms*1e6, time.UTC)
-	var again [len(timeForm)]byte
-	if min(year, month, day, hour, minute, second, ms) < 0 || string(t.AppendFormat(again[:0], timeForm)) != string(text) {
+	// What is out of range, Date makes another day or month of.
+	if !digits || hour > 23 || minute > 59 || second > 59 || t.Day() != day || t.Month() != time.Month(month) {
 		s.fail(before, "no time")
 		return 0
 	}

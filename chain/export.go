@@ -94,7 +94,7 @@ func VerifyExport(ctx context.Context, f io.ReadSeeker, t Trust) (Report, error)
 	if v.due, err = seenAmong(t, tail.next()); err != nil {
 		return Report{}, err
 	}
-	bad, err := v.lines(ctx, io.LimitReader(f, tail.offset))
+	bad, err := v.lines(ctx, f, tail.offset)
 	if bad == nil && err == nil {
 		bad = tail.bad
 	}
@@ -114,10 +114,10 @@ func VerifyExport(ctx context.Context, f io.ReadSeeker, t Trust) (Report, error)
 	return v.report(t.Key, given, bad), nil
 }
 
-// lines verifies the entries of an export.
-func (v *verifier) lines(ctx context.Context, r io.Reader) (*Bad, error) {
+// lines verifies the entries of an export, which are its first n bytes.
+func (v *verifier) lines(ctx context.Context, r io.Reader, n int64) (*Bad, error) {
 	var bad *Bad
-	chunks := &chunker{r: r}
+	chunks := &chunker{r: r, left: n}
 	err := inOrder(ctx, func() (func() ([]checked, error), error) {
 		text, err := chunks.next()
 		if err != nil || len(text) == 0 {
@@ -153,11 +153,11 @@ func checkLines(text []byte) []checked {
 		i := bytes.IndexByte(text, '\n')
 		c := checked{}
 		switch {
+		case i > maxLine || i < 0 && len(text) > maxLine:
+			c.bad = "its line is too long"
+			text = nil
 		case i < 0:
 			c.bad = "its line has no end"
-			text = nil
-		case i > maxLine:
-			c.bad = "its line is too long"
 			text = nil
 		default:
 			line, text = text[:i], text[i+1:]
@@ -168,44 +168,32 @@ func checkLines(text []byte) []checked {
 	return out
 }
 
-// A chunker cuts what it reads into pieces of whole lines. The last may lack its
-// end, as may one that is longer than a line can be.
+// A chunker cuts the first left bytes of r into pieces of whole lines. The last may
+// lack its end, as may one that is longer than a line can be.
 type chunker struct {
 	r    io.Reader
-	rest []byte
-	err  error
+	left int64
+	rest []byte // read, and not yet returned
 }
 
-const chunkLen = 1 << 20
+const chunkLen = 512 << 10 // and more than a line
 
 func (c *chunker) next() ([]byte, error) {
-	if c.err != nil {
-		return nil, ignoreEOF(c.err)
-	}
-	buf := make([]byte, len(c.rest), chunkLen+len(c.rest))
+	n := int(min(c.left, chunkLen))
+	buf := make([]byte, len(c.rest)+n)
 	copy(buf, c.rest)
-	n, err := io.ReadFull(c.r, buf[len(buf):cap(buf)])
-	buf = buf[:len(buf)+n]
-	if err != nil {
-		if c.err = err; errors.Is(err, io.ErrUnexpectedEOF) {
-			c.err = io.EOF
-		}
-		return buf, ignoreEOF(c.err)
+	if _, err := io.ReadFull(c.r, buf[len(c.rest):]); err != nil {
+		return nil, err // it was as long when its tail was looked for
 	}
+	c.left -= int64(n)
+	c.rest = nil
 	end := bytes.LastIndexByte(buf, '\n') + 1
-	if end == 0 {
-		c.err = io.EOF // checkLines will say that it is too long
+	if c.left == 0 || end == 0 {
+		c.left = 0 // what follows a line that is too long is not looked at
 		return buf, nil
 	}
 	c.rest = buf[end:]
 	return buf[:end:end], nil
-}
-
-func ignoreEOF(err error) error {
-	if errors.Is(err, io.EOF) {
-		return nil
-	}
-	return err
 }
 
 // A tail is what an export has behind its entries.
@@ -245,7 +233,7 @@ func readTail(f io.ReadSeeker) (*tail, error) {
 	}
 	t := &tail{}
 	lines := int64(0)
-	b := bufio.NewReaderSize(f, 1<<20)
+	b := bufio.NewReaderSize(f, 128<<10)
 	began := false
 	long := false // in the middle of a line longer than the buffer
 	for {

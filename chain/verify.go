@@ -252,8 +252,8 @@ func (c *Chain) VerifyAll(ctx context.Context) (Report, error) {
 // verifyFrom verifies what is behind from, against what is in memory: a database
 // that was put back to an earlier state is found out.
 func (c *Chain) verifyFrom(ctx context.Context, from progress) (Report, error) {
-	from.tip = from.clone()
 	v := verifier{progress: from, mark: from}
+	v.tip = from.clone() // mark stays as it is
 	cp, last := c.Latest(), c.Last() // in this order, as in VerifyStore
 	t := Trust{Key: c.key.public}
 	if cp.Size > from.signed {

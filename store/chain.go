@@ -132,29 +132,31 @@ func (c *Chain) Append(ctx context.Context, last int64, rows []chain.Row, cp cha
 		return fault.Newf(fault.Conflict, "store.Append", "", "the chain is not claimed")
 	}
 	if !c.s.postgres {
-		return appendIn(ctx, c.s.write, last, rows, cp)
+		return appendIn(ctx, c.s.write, insertEach, last, rows, cp)
 	}
 	if c.conn == nil {
 		if err := c.lock(ctx); err != nil {
 			return err
 		}
 	}
-	err := appendIn(ctx, c.conn, last, rows, cp)
+	err := appendIn(ctx, c.conn, insertMany, last, rows, cp)
 	if err != nil && c.conn.PingContext(context.WithoutCancel(ctx)) != nil {
 		err = errors.Join(err, c.unlock()) // broken: the next transaction needs both again
 	}
 	return err
 }
 
+type inserter func(ctx context.Context, tx *sql.Tx, rows []chain.Row) error
+
 func appendIn(ctx context.Context, db interface {
 	BeginTx(context.Context, *sql.TxOptions) (*sql.Tx, error)
-}, last int64, rows []chain.Row, cp chain.Checkpoint) error {
+}, insert inserter, last int64, rows []chain.Row, cp chain.Checkpoint) error {
 	tx, err := db.BeginTx(ctx, nil)
 	if err != nil {
 		return err
 	}
 	defer tx.Rollback() // does nothing after Commit
-	if err = appendRows(ctx, tx, last, rows, cp); err == nil {
+	if err = appendRows(ctx, tx, insert, last, rows, cp); err == nil {
 		err = tx.Commit()
 	}
 	if unique(err) {
@@ -163,10 +165,7 @@ func appendIn(ctx context.Context, db interface {
 	return err
 }
 
-// rowsAtOnce is how many rows one statement inserts.
-const rowsAtOnce = 64
-
-func appendRows(ctx context.Context, tx *sql.Tx, last int64, rows []chain.Row, cp chain.Checkpoint) error {
+func appendRows(ctx context.Context, tx *sql.Tx, insert inserter, last int64, rows []chain.Row, cp chain.Checkpoint) error {
 	var have sql.NullInt64
 	if err := tx.QueryRowContext(ctx, "SELECT MAX(seq) FROM chain_entries").Scan(&have); err != nil {
 		return err
@@ -174,26 +173,60 @@ func appendRows(ctx context.Context, tx *sql.Tx, last int64, rows []chain.Row, c
 	if have.Int64 != last {
 		return fault.Newf(fault.Conflict, "store.Append", "", "the last entry is %d, and should be %d", have.Int64, last)
 	}
-	for len(rows) > 0 {
-		n := min(len(rows), rowsAtOnce)
-		if n < rowsAtOnce && n > 1 { // few statements, so that each is prepared once
-			n = 1 << (bits.Len(uint(n)) - 1)
-		}
-		args := make([]any, 0, n*rowColumns)
-		for _, r := range rows[:n] {
-			args = append(args, r.Seq, r.Time, r.Kind, sql.NullInt64{Int64: r.Parent, Valid: r.Parent != 0},
-				orNull(r.Jail), orNull(r.Session), orNull(r.Run), orNull(r.Capability), r.Line, r.Nodes)
-		}
-		if _, err := tx.ExecContext(ctx, insertRows(n), args...); err != nil {
-			return err
-		}
-		rows = rows[n:]
+	if err := insert(ctx, tx, rows); err != nil {
+		return err
 	}
 	if cp.Size == 0 {
 		return nil
 	}
 	_, err := tx.ExecContext(ctx, "INSERT INTO chain_checkpoints (size, note) VALUES ($1, $2)", cp.Size, cp.Note)
 	return err
+}
+
+// insertMany inserts rows many at a time: on PostgreSQL each statement is a way
+// to the server and back.
+func insertMany(ctx context.Context, tx *sql.Tx, rows []chain.Row) error {
+	const many = 64
+	for len(rows) > 0 {
+		n := min(len(rows), many)
+		if n < many { // few different statements, so that each is prepared once
+			n = 1 << (bits.Len(uint(n)) - 1)
+		}
+		args := make([]any, 0, n*rowColumns)
+		for i := range rows[:n] {
+			args = appendArgs(args, &rows[i])
+		}
+		if _, err := tx.ExecContext(ctx, insertRows(n), args...); err != nil {
+			return err
+		}
+		rows = rows[n:]
+	}
+	return nil
+}
+
+// insertEach inserts rows one at a time: on SQLite a statement is prepared faster
+// the fewer arguments it has, and more than in proportion.
+func insertEach(ctx context.Context, tx *sql.Tx, rows []chain.Row) error {
+	if len(rows) == 0 {
+		return nil
+	}
+	stmt, err := tx.PrepareContext(ctx, insertRows(1))
+	if err != nil {
+		return err
+	}
+	defer stmt.Close()
+	args := make([]any, 0, rowColumns)
+	for i := range rows {
+		if _, err := stmt.ExecContext(ctx, appendArgs(args, &rows[i])...); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func appendArgs(args []any, r *chain.Row) []any {
+	return append(args, r.Seq, r.Time, r.Kind, sql.NullInt64{Int64: r.Parent, Valid: r.Parent != 0},
+		orNull(r.Jail), orNull(r.Session), orNull(r.Run), orNull(r.Capability), r.Line, r.Nodes)
 }
 
 const (

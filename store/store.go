@@ -137,7 +137,7 @@ func (s *Store) connectSQLite(path string) error {
 
 func sqliteDSN(path string, readOnly bool) string {
 	q := url.Values{"_txlock": {"immediate"}, "_pragma": {
-		"busy_timeout(10000)", "foreign_keys(1)", "journal_mode(wal)", "synchronous(full)",
+		"busy_timeout(10000)", "foreign_keys(1)", "journal_mode(wal)", "synchronous(full)", "wal_autocheckpoint(4000)",
 	}}
 	if readOnly {
 		q = url.Values{"_pragma": {"busy_timeout(10000)", "query_only(1)"}}
