@@ -264,10 +264,22 @@ func (m *merged) longest(a *agentBlock) []layered {
 			l.tier = tierOff
 		case slices.ContainsFunc(p, func(u toolRules) bool { return u.tool == t.tool }):
 			continue
+		default: // and none of OpenCode's own, as that about .env files
+			all = append(all, named(setOpenCode, tierFiles, patternsOf(t.tool, openCodeDefaults))...)
 		}
 		all = append(all, l)
 	}
 	return append(all, named(setOpenCode, tierFiles, allow(ActionOutside, toolOutput))...)
+}
+
+func patternsOf(tool string, rules []Rule) []Rule {
+	var all []Rule
+	for _, r := range rules {
+		if r.Action == tool && r.Pattern != "*" {
+			all = append(all, r)
+		}
+	}
+	return all
 }
 
 // patterned takes one word for a tool as the pattern "*", so that it joins

@@ -10,7 +10,7 @@ import (
 
 // command decides one command of a line: by the rules for commands, and for
 // the files that the shell opens for it and that it is known to write.
-func (j *judge) command(c *shell.Command) {
+func (j *judge) command(c *command) {
 	for _, name := range c.Writes {
 		j.file(ActionEdit, name, c.Cwd, everyRule)
 	}
@@ -23,9 +23,9 @@ func (j *judge) command(c *shell.Command) {
 		}
 		return
 	}
-	x := commandSubject(c)
+	x := c.subject
 	v := j.weigh(&x)
-	if moves(c) && v.by != nil && v.by.on.any {
+	if c.moves && v.by != nil && v.by.on.any {
 		v = verdict{effect: Allow, by: v.by, listed: true} // where it leads is decided below
 	} else {
 		j.commands++
@@ -35,8 +35,8 @@ func (j *judge) command(c *shell.Command) {
 	}
 	v = j.opaque(v, c.Opaque)
 	j.unlisted = j.unlisted || !v.listed
-	j.add(v, c.String())
-	for _, name := range operands(c.Argv) {
+	j.add(v, c.shown)
+	for _, name := range c.operands {
 		j.operand(c, name)
 	}
 }
@@ -70,7 +70,7 @@ func moves(c *shell.Command) bool {
 
 // guess makes of an allowed command a question if what is not known of it could
 // be what another rule asks or denies.
-func (j *judge) guess(c *shell.Command, x *subject, v verdict) verdict {
+func (j *judge) guess(c *command, x *subject, v verdict) verdict {
 	without := strings.ReplaceAll(x.forms[0], " "+shell.Hole, "")
 	may := func(e *entry) bool {
 		if e.rule.Effect == Allow || !e.action.matches(ActionRun) {
@@ -105,7 +105,7 @@ func (j *judge) guess(c *shell.Command, x *subject, v verdict) verdict {
 
 // operand decides a file that a command is known to write or to go to. A rule
 // over all files says nothing of it: the command's own rule does.
-func (j *judge) operand(c *shell.Command, name string) {
+func (j *judge) operand(c *command, name string) {
 	if strings.Contains(name, shell.Hole) || strings.Contains(c.Cwd, shell.Hole) {
 		return
 	}

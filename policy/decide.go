@@ -1,10 +1,6 @@
 package policy
 
-import (
-	"fmt"
-
-	"glasshouse/policy/shell"
-)
+import "fmt"
 
 // A verdict is a decision in the making.
 type verdict struct {
@@ -144,14 +140,14 @@ func (x *index) namedIn(root *node, s *subject) bool {
 
 // line decides what a command line runs.
 func (j *judge) line(line string) {
-	l := shell.Parse(line)
-	for i := range l.Commands {
-		j.command(&l.Commands[i])
+	l := j.s.lines.get(line)
+	for i := range l.commands {
+		j.command(&l.commands[i])
 	}
-	if j.parts == 0 || l.Opaque != "" {
+	if j.parts == 0 || l.opaque != "" {
 		// What is written is all there is to go by.
 		x := subject{action: ActionRun, forms: [2]string{slashes(line)}}
-		j.add(j.opaque(j.weigh(&x), l.Opaque), line)
+		j.add(j.opaque(j.weigh(&x), l.opaque), line)
 		j.unlisted = true
 	}
 	if j.verdict.effect == Ask && !j.verdict.final {

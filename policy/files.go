@@ -4,6 +4,8 @@ import (
 	"path"
 	"slices"
 	"strings"
+
+	"glasshouse/policy/shell"
 )
 
 // A located is a path in the forms that rules are written in.
@@ -21,9 +23,14 @@ func (s *Set) locate(action, name, cwd string) located {
 	if !path.IsAbs(name) && cwd != "" {
 		name = expandHome(slashes(cwd), s.config.Home) + "/" + name
 	}
-	if strings.IndexByte(name, hole) >= 0 {
+	if i := strings.LastIndexByte(name, hole); i >= 0 {
+		// What stands before a step up tells nothing either.
+		rest := strings.TrimPrefix(name[i+1:], "/")
+		if up := strings.LastIndex(rest, "../"); up >= 0 {
+			rest = rest[up+len("../"):]
+		}
 		at.unknown = true
-		at.forms[0] = name
+		at.forms[0] = shell.Hole + rest
 		return at
 	}
 	root := s.config.Workspace
@@ -91,8 +98,8 @@ func (j *judge) file(action, name, cwd string, which int) {
 	switch {
 	case which == someFiles && v.by != nil && v.by.on.any:
 		v = verdict{effect: Allow, by: v.by} // about the command it is said already
-	case at.unknown && v.effect == Allow && !j.v.free:
-		v = verdict{effect: Ask, by: notUnderstood, why: "which file it is follows from what the line does not tell"}
+	case at.unknown && v.effect == Allow:
+		v = j.guessFile(&at.subject, v)
 	}
 	if which == everyRule || v.effect != Allow {
 		j.add(v, action+" "+printable(name))
@@ -100,6 +107,30 @@ func (j *judge) file(action, name, cwd string, which int) {
 	if at.outside != "" {
 		j.outside(at)
 	}
+}
+
+// guessFile makes a question of a file of which not all is known. Who allows
+// all of bash is asked only if a rule that is not the kernel's may be about it.
+func (j *judge) guessFile(x *subject, v verdict) verdict {
+	const why = "which file it is follows from what the line does not tell"
+	if !j.v.free {
+		return verdict{effect: Ask, by: notUnderstood, why: why}
+	}
+	may := func(e *entry) bool {
+		return e.rule.Effect != Allow && e.origin != setKernel && e.action.matches(x.action) && e.on.mayMatch(x.forms[0])
+	}
+	if i := slices.IndexFunc(j.s.strict.entries, may); i >= 0 {
+		return verdict{effect: Ask, by: j.s.strict.entries[i], why: why}
+	}
+	for _, e := range j.v.base.entries {
+		if e == v.base {
+			break // what follows counts less
+		}
+		if may(e) {
+			return verdict{effect: Ask, by: e, why: why}
+		}
+	}
+	return v
 }
 
 // start is where names of files start in a command that runs in cwd.

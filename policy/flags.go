@@ -32,7 +32,11 @@ func compileFlags(text string) *flags {
 		return nil
 	}
 	f := &flags{program: all[0]}
+	options := 0
 	for _, w := range all[1:] {
+		if len(w) > 1 && w[0] == '-' && w != "--" {
+			options++
+		}
 		switch {
 		case w == "*":
 		case strings.ContainsAny(w, "*?"):
@@ -50,7 +54,7 @@ func compileFlags(text string) *flags {
 			f.words = append(f.words, w)
 		}
 	}
-	if len(f.short)+len(f.long) == 0 {
+	if options == 0 {
 		return nil // as text it says the same
 	}
 	return f

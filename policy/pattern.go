@@ -13,6 +13,7 @@ type pattern struct {
 	text   string // expanded, with slashes
 	bare   string // text without the " *" at its end, if optional
 	prefix string // what every match begins with
+	suffix string // what every match ends with, unless optional
 
 	optional bool // ends in " *"
 	any      bool // matches everything
@@ -29,6 +30,9 @@ func compilePattern(src, home string) pattern {
 	if i := strings.IndexAny(p.bare, "*?"); i >= 0 {
 		p.prefix = p.bare[:i]
 	}
+	if !p.optional {
+		p.suffix = text[strings.LastIndexAny(text, "*?")+1:]
+	}
 	p.any = text != "" && strings.Trim(text, "*") == ""
 	p.literal = !strings.ContainsAny(text, "*?")
 	return p
@@ -41,7 +45,7 @@ func (p *pattern) matches(s string) bool {
 		return true
 	case p.literal:
 		return s == p.text
-	case !strings.HasPrefix(s, p.prefix):
+	case !strings.HasPrefix(s, p.prefix), !strings.HasSuffix(s, p.suffix):
 		return false
 	case p.optional && wild(p.bare, s):
 		return true

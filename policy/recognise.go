@@ -183,33 +183,33 @@ func on(action string, patterns ...string) []Rule {
 }
 
 var (
-	deleting = run("rm *", "rmdir *", "unlink *", "shred *", "git rm *", "git clean *", "find * -delete *", "trash *")
+	deleteRules = run("rm *", "rmdir *", "unlink *", "shred *", "git rm *", "git clean *", "find * -delete *", "trash *")
 
-	destroying = join(deleting, run("dd *", "mkfs*", "wipefs *", "truncate *", "git reset --hard *", "git checkout -- *", "git restore *",
+	destroyRules = join(deleteRules, run("dd *", "mkfs*", "wipefs *", "truncate *", "git reset --hard *", "git checkout -- *", "git restore *",
 		"git push --force *", "git push -f *", "git branch -D *", "git stash drop *", "git stash clear *", "docker system prune *",
 		"dropdb *", "kill *", "pkill *", "killall *"))
 
-	testing = run("npm test *", "npm run test *", "npm run test:* *", "pnpm test *", "pnpm run test *", "yarn test *", "bun test *",
+	testRules = run("npm test *", "npm run test *", "npm run test:* *", "pnpm test *", "pnpm run test *", "yarn test *", "bun test *",
 		"go test *", "cargo test *", "pytest *", "python -m pytest *", "make test *", "vitest *", "jest *")
 
-	formatting = run("npm run format *", "pnpm run format *", "pnpm format *", "yarn format *", "prettier *", "gofmt *", "go fmt *",
+	formatRules = run("npm run format *", "pnpm run format *", "pnpm format *", "yarn format *", "prettier *", "gofmt *", "go fmt *",
 		"cargo fmt *", "rustfmt *", "black *", "ruff format *", "make fmt *", "make format *")
 
-	linting = run("npm run lint *", "pnpm run lint *", "pnpm lint *", "yarn lint *", "eslint *", "ruff check *", "go vet *",
+	lintRules = run("npm run lint *", "pnpm run lint *", "pnpm lint *", "yarn lint *", "eslint *", "ruff check *", "go vet *",
 		"golangci-lint run *", "cargo clippy *", "make lint *")
 
-	building = run("npm run build *", "pnpm run build *", "pnpm build *", "yarn build *", "go build *", "cargo build *", "make", "make build *", "tsc *")
+	buildRules = run("npm run build *", "pnpm run build *", "pnpm build *", "yarn build *", "go build *", "cargo build *", "make", "make build *", "tsc *")
 
-	installing = run("npm install *", "npm i *", "npm ci *", "npm add *", "npm uninstall *", "pnpm install *", "pnpm add *", "yarn install *", "yarn add *",
+	installRules = run("npm install *", "npm i *", "npm ci *", "npm add *", "npm uninstall *", "pnpm install *", "pnpm add *", "yarn install *", "yarn add *",
 		"bun install *", "bun add *", "pip install *", "pip3 install *", "uv add *", "uv pip install *", "poetry add *", "poetry install *", "go get *", "cargo add *", "cargo install *",
 		"gem install *", "composer require *", "apt install *", "apt-get install *")
 
-	deploying = run("npm run deploy *", "pnpm run deploy *", "yarn deploy *", "npm publish *", "pnpm publish *", "yarn publish *", "cargo publish *",
+	deployRules = run("npm run deploy *", "pnpm run deploy *", "yarn deploy *", "npm publish *", "pnpm publish *", "yarn publish *", "cargo publish *",
 		"kubectl *", "helm *", "terraform apply *", "terraform destroy *", "docker push *", "make deploy *", "gh release *", "vercel *", "fly *", "twine upload *")
 
-	fetching = join(on(ActionFetch, "*"), on("websearch", "*"), on(ActionConnect, "*"), run("curl *", "wget *"))
+	fetchRules = join(on(ActionFetch, "*"), on("websearch", "*"), on(ActionConnect, "*"), run("curl *", "wget *"))
 
-	configuration = on(ActionEdit, everywhere("package.json", "tsconfig*.json", "jsconfig.json", "*.config.js", "*.config.cjs", "*.config.mjs", "*.config.ts",
+	configurationRules = on(ActionEdit, everywhere("package.json", "tsconfig*.json", "jsconfig.json", "*.config.js", "*.config.cjs", "*.config.mjs", "*.config.ts",
 		".env", ".env.*", ".npmrc", ".eslintrc*", ".prettierrc*", ".editorconfig", ".babelrc*", "opencode.json", "opencode.jsonc", ".opencode/*",
 		"Dockerfile", "docker-compose*.yml", "docker-compose*.yaml", "compose.yml", "compose.yaml", "Makefile", "go.mod", "Cargo.toml", "pyproject.toml", "setup.cfg",
 		"pom.xml", "build.gradle*", "pnpm-workspace.yaml", "turbo.json", ".github/*", ".gitlab-ci.yml", ".circleci/*")...)
@@ -228,21 +228,21 @@ func everywhere(names ...string) []string {
 }
 
 var topics = []topic{
-	{`destructive|irreversible`, destroying, nil},
-	{`(?:delet\w*|remov\w*|eras\w*)\b.*\b(?:files?|director(?:y|ies)|folders?|anything|data|code)`, deleting, run("rm *", "rmdir *", "unlink *")},
+	{`destructive|irreversible`, destroyRules, nil},
+	{`(?:delet\w*|remov\w*|eras\w*)\b.*\b(?:files?|director(?:y|ies)|folders?|anything|data|code)`, deleteRules, run("rm *", "rmdir *", "unlink *")},
 	{`force[- ]push\w*`, run("git push --force *", "git push -f *", "git push --force-with-lease *", "git push *"), nil},
 	{`push\w*\b.*\b(?:git|remote|origin|github|gitlab|upstream|main|master|branch\w*|changes|commits|code|production)|git push\w*`, run("git push *"), run("git push *")},
 	{`(?:git )?commit(?:s|ting)?`, run("git commit *"), run("git commit *", "git add *")},
 	{`merg(?:e|es|ing)\b.*\b(?:branch\w*|pull requests?|prs?|main|master)`, run("git merge *", "gh pr merge *"), run("git merge *")},
 	{`pull requests?|prs?`, run("gh pr *"), run("gh pr create *", "gh pr view *", "gh pr list *")},
-	{`run\w*\b.*\btests?|tests`, testing, testing},
-	{`format(?:s|ting)?`, formatting, formatting},
-	{`lint(?:s|ing|ers?)?`, linting, linting},
-	{`build(?:s|ing)?\b.*\b(?:project|code|app|application|package)|run (?:the |a )?builds?`, building, building},
-	{`(?:install\w*|add\w*|upgrad\w*|updat\w*|chang\w*)\b.*\b(?:dependenc(?:y|ies)|packages?|librar(?:y|ies)|modules?)`, installing, installing},
-	{`deploy\w*|publish\w*|releas(?:e|es|ing)`, deploying, nil},
-	{`(?:external|third[- ]party|outside|remote)\b.*\b(?:apis?|services?|calls?|requests?|network)|network (?:access|requests?|calls?)|http requests?|internet|api calls?`, fetching, fetching},
-	{`(?:project |the )?configuration|config(?:uration)? files?|settings`, configuration, nil},
+	{`run\w*\b.*\btests?|tests`, testRules, testRules},
+	{`format(?:s|ting)?`, formatRules, formatRules},
+	{`lint(?:s|ing|ers?)?`, lintRules, lintRules},
+	{`build(?:s|ing)?\b.*\b(?:project|code|app|application|package)|run (?:the |a )?builds?`, buildRules, buildRules},
+	{`(?:install\w*|add\w*|upgrad\w*|updat\w*|chang\w*)\b.*\b(?:dependenc(?:y|ies)|packages?|librar(?:y|ies)|modules?)`, installRules, installRules},
+	{`deploy\w*|publish\w*|releas(?:e|es|ing)`, deployRules, nil},
+	{`(?:external|third[- ]party|outside|remote)\b.*\b(?:apis?|services?|calls?|requests?|network)|network (?:access|requests?|calls?)|http requests?|internet|api calls?`, fetchRules, fetchRules},
+	{`(?:project |the )?configuration|config(?:uration)? files?|settings`, configurationRules, nil},
 	{`secrets?|credentials?|api keys?`, join(on(ActionSecret, "*"), on(ActionRead, "*.env", "*.env.*")), nil},
 	{`(?:other|sibling)\b.*\b(?:agents?|sandbox(?:es)?|jails?)|coordinat\w*`, on(ActionCoordinate, "*"), on(ActionCoordinate, "*")},
 	{`(?:more|additional|extra)\b.*\b(?:resources|memory|cpu)|scal(?:e|ing)\b.*\bresources`, on(ActionResources, "*"), on(ActionResources, "*")},

@@ -42,6 +42,8 @@ type Set struct {
 	why    string // of the match
 	merged merged
 
+	lines *lines // shared by the sets that are made of each other
+
 	views  map[string]*view // by agent
 	others *view            // agents that no file names
 
@@ -61,7 +63,7 @@ type view struct {
 
 // Compile makes a set of rules. It fails if the configuration has no meaning.
 func Compile(c Config) (*Set, error) {
-	s := &Set{config: c, merged: merge(c.Permissions)}
+	s := &Set{config: c, merged: merge(c.Permissions), lines: &lines{}}
 	s.config.Home, s.config.Workspace = cleanDir(c.Home), cleanDir(c.Workspace)
 	switch c.Match {
 	case "":

@@ -1,0 +1,223 @@
+package policy_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"glasshouse/policy"
+)
+
+// file is a set made of one permission file and nothing else that asks.
+func file(t testing.TB, text string, change ...func(*policy.Config)) *policy.Set {
+	t.Helper()
+	c := policy.Config{
+		Permissions: []*policy.Permissions{permissions(t, "opencode.json", text)},
+		Level:       policy.Full,
+		Home:        "/root",
+		Workspace:   "/work",
+	}
+	for _, f := range change {
+		f(&c)
+	}
+	return compile(t, c)
+}
+
+// TestADeniedCommandIsDeniedInEveryForm: every form in which a command gets
+// past OpenCode's own patterns.
+func TestADeniedCommandIsDeniedInEveryForm(t *testing.T) {
+	denied := []string{
+		"rm x", "rm", "a && rm x", "a; rm x", "a\nrm x", "a | rm x", "(rm x)", "a $(rm x)", "a `rm x`",
+		"if true; then rm x; fi", "for i in 1 2; do rm $i; done", "while true; do rm x; done", "case x in x) rm x;; esac",
+		"f(){ rm x; }; f", "cat <(rm x)", "! rm x", "rm x &", "rm x 2>/dev/null",
+		// These OpenCode lets run.
+		"rm\tx", "X=1 rm x", `bash -c "rm x"`, `sh -c 'rm x'`, `eval "rm x"`, "command rm x", "env rm x", "env X=1 sudo rm x",
+		"timeout 5 rm x", "nice rm x", "sudo rm x", "echo x | xargs rm", "find . -exec rm {} \\;", "/bin/rm x", `\rm x`, `"rm" x`, "r''m x",
+		"R=rm; $R x", "rm>o x", "time rm x", "exec rm x", "bash <<EOF\nrm x\nEOF", "nohup rm x", "busybox rm x",
+	}
+	for _, m := range []policy.Match{policy.Longest, policy.Last} {
+		s := file(t, `{"permission": {"bash": {"*": "allow", "rm *": "deny"}}}`, match(m))
+		for _, line := range denied {
+			if d := decide(s, "", "bash", line); d.Effect != policy.Deny || d.Rule.Pattern != "rm *" || !d.Final {
+				t.Errorf("match %s: %q = %s by %s, want deny by rm *", m, line, d.Effect, d.Rule)
+			}
+		}
+		for _, line := range []string{`eval "$X"`, "$X y", "python -c 'import os'", `. ./x`, "rm x )", "a ${b"} {
+			if d := decide(s, "", "bash", line); d.Effect == policy.Allow {
+				t.Errorf("match %s: %q is allowed, and nobody can tell what it runs", m, line)
+			}
+		}
+		for _, line := range []string{"ls", "rmdir x", "echo rm x", "git rm x", `echo "rm x"`, "cd src && ls -l | wc"} {
+			if d := decide(s, "", "bash", line); d.Effect != policy.Allow {
+				t.Errorf("match %s: %q = %s: %s, want allow", m, line, d.Effect, d.Reason)
+			}
+		}
+	}
+}
+
+// TestAnAllowedCommandIsAllowedOnlyAsItIsMeant: what is allowed is one program,
+// not whatever looks like it.
+func TestAnAllowedCommandIsAllowedOnlyAsItIsMeant(t *testing.T) {
+	s := file(t, `{"permission": {"bash": {"*": "ask", "npm *": "allow", "git status": "allow", "./run.sh *": "allow", "timeout *": "allow"}}}`, match(policy.Last))
+	tests := []struct {
+		line string
+		want policy.Effect
+	}{
+		{"npm test", policy.Allow},
+		{`"npm" test`, policy.Allow},
+		{"npm   test", policy.Allow},
+		{"(cd x; npm test)", policy.Allow},
+		{"npm test | npm run x", policy.Allow},
+		{"timeout 60 npm test", policy.Allow},
+		{"timeout 60 rm x", policy.Ask},
+		{"./run.sh a", policy.Allow},
+		{"run.sh a", policy.Ask},
+		{"./npm test", policy.Ask},
+		{"/tmp/npm test", policy.Ask},
+		{`"npm test"`, policy.Ask},
+		{`"npm /x"`, policy.Ask},
+		{"PATH=/tmp npm test", policy.Ask},
+		{"LD_PRELOAD=x npm test", policy.Ask},
+		{"npm test; echo", policy.Ask},
+		{"npm $(echo x)", policy.Ask},
+		{"npm() { rm x; }; npm", policy.Ask},
+		{"git status", policy.Allow},
+		{"git status -s", policy.Ask},
+		{"git $X", policy.Ask},
+		{"", policy.Ask},
+		{"# npm", policy.Ask},
+	}
+	for _, tt := range tests {
+		if d := decide(s, "", "bash", tt.line); d.Effect != tt.want {
+			t.Errorf("%q = %s: %s, want %s", tt.line, d.Effect, d.Reason, tt.want)
+		}
+	}
+}
+
+func TestWhatTheLineDoesNotTellCouldBeWhatIsDenied(t *testing.T) {
+	s := file(t, `{"permission": {"bash": {"*": "allow", "git push *": "deny", "curl * --upload *": "ask"}}}`, match(policy.Last))
+	for line, want := range map[string]policy.Effect{
+		"git $X":              policy.Ask,
+		"git push $X":         policy.Deny,
+		"git log $X":          policy.Allow,
+		"curl x $Y":           policy.Ask,
+		`echo "$X"`:           policy.Allow,
+		"curl $U --upload $F": policy.Ask,
+	} {
+		if d := decide(s, "", "bash", line); d.Effect != want {
+			t.Errorf("%q = %s: %s, want %s", line, d.Effect, d.Reason, want)
+		}
+	}
+}
+
+func TestRedirectionsAreEdits(t *testing.T) {
+	s := file(t, `{"permission": {"bash": "allow", "edit": {"*": "allow", "pkg.json": "deny", "lib/*": "ask", "*.lock": "deny"},
+		"read": {"*": "allow", "*.key": "deny"}, "external_directory": {"*": "deny", "/data/*": "allow"}, "connect": "deny"}}`, match(policy.Last))
+	tests := []struct {
+		line string
+		want policy.Effect
+	}{
+		{"echo hacked > pkg.json", policy.Deny},
+		{"echo x >> ./pkg.json", policy.Deny},
+		{"> pkg.json", policy.Deny},
+		{"echo x > sub/../pkg.json", policy.Deny},
+		{"cat a > /work/pkg.json", policy.Deny},
+		{"cd lib && echo x > a", policy.Ask},
+		{"cd lib && echo x > ../pkg.json", policy.Deny},
+		{"cd lib; echo x > ../pkg.json", policy.Ask}, // there may be no lib
+		{"cd lib; echo x > zz", policy.Ask},
+		{"echo x > $F", policy.Ask},
+		{"echo x > $F.txt", policy.Ask}, // lib/a.txt
+		{"cd lib; echo x 2>/dev/null", policy.Allow},
+		{"echo x > lib/a", policy.Ask},
+		{"echo x > zz", policy.Allow},
+		{"echo x 2>/dev/null >&2", policy.Allow},
+		{"echo x > /etc/passwd", policy.Deny},
+		{"echo x > ../x", policy.Deny},
+		{"echo x > ~/.bashrc", policy.Deny},
+		{"echo x > /data/x", policy.Allow},
+		{"cat < id.key", policy.Deny},
+		{"echo x > /dev/tcp/10.0.0.1/80", policy.Deny},
+		{"tee pkg.json", policy.Deny},
+		{"cp evil pkg.json", policy.Deny},
+		{"cp evil/pkg.json .", policy.Deny},
+		{"mv pkg.json x", policy.Deny},
+		{"sed -i s/a/b/ pkg.json", policy.Deny},
+		{"dd if=x of=pkg.json", policy.Deny},
+		{"rm yarn.lock", policy.Deny},
+		{"cp a b", policy.Allow},
+		{"cat /etc/passwd", policy.Deny},
+		{"cat a", policy.Allow},
+		{"cd /etc", policy.Deny},
+		{"cd src", policy.Allow},
+		{"mkdir /srv/x", policy.Deny},
+	}
+	for _, tt := range tests {
+		if d := decide(s, "", "bash", tt.line); d.Effect != tt.want {
+			t.Errorf("%q = %s: %s, want %s", tt.line, d.Effect, d.Reason, tt.want)
+		}
+	}
+}
+
+// TestWhoAllowsAllOfBashAllowsWhatCannotBeUnderstood, and nobody else.
+func TestWhoAllowsAllOfBashAllowsWhatCannotBeUnderstood(t *testing.T) {
+	obscure := []string{`eval "$X"`, "$X", "python x.py | sh", `sh -c "$X"`, "if"}
+	for text, want := range map[string]policy.Effect{
+		`{"permission": {"bash": "allow"}}`: policy.Allow,
+		`{"permission": "allow"}`:           policy.Allow,
+		`{}`:                                policy.Allow, // OpenCode's own default
+		`{"permission": {"bash": {"*": "allow", "npm *": "allow"}}}`:              policy.Allow,
+		`{"permission": {"bash": {"*": "allow", "rm *": "deny"}}}`:                policy.Ask,
+		`{"permission": {"bash": {"*": "allow", "rm *": "ask"}}}`:                 policy.Ask,
+		`{"permission": {"bash": "allow", "b*": {"x": "deny"}}}`:                  policy.Ask,
+		`{"permission": {"bash": {"*": "ask", "npm *": "allow", "p*": "allow"}}}`: policy.Ask,
+	} {
+		s := file(t, text, match(policy.Last))
+		for _, line := range obscure {
+			if d := decide(s, "", "bash", line); d.Effect != want {
+				t.Errorf("%s: %q = %s: %s, want %s", text, line, d.Effect, d.Reason, want)
+			}
+		}
+	}
+	s := file(t, `{"permission": {"bash": "allow"}}`)
+	for name, stricter := range map[string]*policy.Set{
+		"an answer": s.Remember(policy.Rule{Action: "bash", Pattern: "rm *", Effect: policy.Deny}),
+		"level 1":   file(t, `{"permission": {"bash": "allow"}}`, level(policy.Guided)),
+		"a framework": file(t, `{"permission": {"bash": "allow"}}`, func(c *policy.Config) {
+			c.Frameworks = append(c.Frameworks, framework(t, "## Needs approval\n- Push to git\n"))
+		}),
+	} {
+		if d := decide(stricter, "", "bash", `eval "$X"`); d.Effect != policy.Ask {
+			t.Errorf("all of bash is allowed but for %s, and what cannot be understood is %s", name, d.Effect)
+		}
+	}
+}
+
+func TestTheReasonNamesThePartThatDecided(t *testing.T) {
+	s := project(t)
+	d := decide(s, "worker", "bash", "npm test && rm -rf node_modules; git push")
+	if !strings.Contains(d.Reason, "rm -rf node_modules") || !strings.Contains(d.Reason, "opencode.json:13") || d.Rule.Line != 13 || d.Remedy == "" {
+		t.Errorf("Reason = %q, remedy %q, rule %s; want the part, the file and the line", d.Reason, d.Remedy, d.Rule)
+	}
+	d = decide(s, "worker", "bash", `eval "$X"`)
+	if d.Effect != policy.Ask {
+		t.Errorf("eval = %s, want ask", d.Effect)
+	}
+}
+
+// TestOneLineMany: how a line is cut does not make it weaker than its parts.
+func TestALineIsAsStrictAsItsStrictestCommand(t *testing.T) {
+	s := project(t)
+	commands := []string{"npm test", "git status", "echo hi", "git push", "rm -rf x", "sudo id", "git add ."}
+	for _, a := range commands {
+		for _, b := range commands {
+			for _, join := range []string{"%s && %s", "%s; %s", "%s | %s", "%s || %s", "(%s) & %s", "if %s; then %s; fi", "{ %s; } 2>/dev/null; %s"} {
+				line := fmt.Sprintf(join, a, b)
+				want := policy.Stricter(decide(s, "worker", "bash", a).Effect, decide(s, "worker", "bash", b).Effect)
+				if d := decide(s, "worker", "bash", line); d.Effect != want {
+					t.Errorf("%q = %s: %s, want %s", line, d.Effect, d.Reason, want)
+				}
+			}
+		}
+	}
+}

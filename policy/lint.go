@@ -1,0 +1,387 @@
+package policy
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+
+	"glasshouse/policy/shell"
+)
+
+// Lint returns what in the files does not do what it seems to: rules that the
+// other way of reading would change, that can never decide, that nothing looks
+// at, that known ways lead around, or that are weaker than they look.
+func (s *Set) Lint() []Finding {
+	l := &linter{s: s, seen: map[string]bool{}}
+	l.other = s.readAs(l.otherMatch())
+	for _, f := range s.config.Permissions {
+		for _, n := range f.findings {
+			l.add(n)
+		}
+	}
+	l.agent(s.merged.defaultAgent)
+	for _, a := range s.merged.agents {
+		l.agent(a.name)
+	}
+	l.frameworks()
+	slices.SortStableFunc(l.findings, func(a, b Finding) int {
+		return cmp.Or(cmp.Compare(a.File, b.File), cmp.Compare(a.Line, b.Line), cmp.Compare(a.Kind, b.Kind))
+	})
+	return l.findings
+}
+
+func (s *Set) otherMatch() Match {
+	if s.config.Match == Last {
+		return Longest
+	}
+	return Last
+}
+
+// readAs returns the same rules read in that way.
+func (s *Set) readAs(m Match) *Set {
+	t := *s
+	t.config.Match = m
+	t.compile()
+	return &t
+}
+
+// A linter collects findings.
+type linter struct {
+	s, other *Set
+	findings []Finding
+	seen     map[string]bool // one finding of a kind for a line
+}
+
+func (l *linter) otherMatch() Match { return l.s.otherMatch() }
+
+func (l *linter) add(f Finding) {
+	key := fmt.Sprintf("%s:%d:%s", f.File, f.Line, f.Kind)
+	if !l.seen[key] {
+		l.seen[key] = true
+		l.findings = append(l.findings, f)
+	}
+}
+
+func (l *linter) about(r Rule, kind FindingKind, remedy, format string, args ...any) {
+	l.add(Finding{Kind: kind, File: r.File, Line: r.Line, Message: fmt.Sprintf(format, args...), Remedy: remedy})
+}
+
+// agent looks at all rules of files that hold for an agent.
+func (l *linter) agent(name string) {
+	here, there := l.s.viewOf(name), l.other.viewOf(name)
+	own := l.ownLines(name)
+	for i, e := range here.base.entries {
+		if e.origin != originFiles {
+			continue
+		}
+		if name == l.s.merged.defaultAgent || own[place{e.rule.File, e.rule.Line}] {
+			l.never(here, i)
+			l.spelling(e)
+			l.evaded(name, e)
+		}
+		l.cancels(name, here, i, own)
+		l.reading(name, e)
+	}
+	for _, e := range there.base.entries {
+		if e.origin == originFiles {
+			l.readingThere(name, e)
+		}
+	}
+}
+
+// ownLines are the lines that an agent's own block takes.
+func (l *linter) ownLines(name string) map[place]bool {
+	own := map[place]bool{}
+	a := l.s.merged.agent(name)
+	for _, t := range a.permission {
+		for _, r := range t.rules {
+			own[r.at] = true
+		}
+	}
+	for _, t := range a.tools {
+		own[t.at] = true
+	}
+	return own
+}
+
+// never names a rule that another one covers.
+func (l *linter) never(v *view, i int) {
+	e := v.base.entries[i]
+	if d := v.base.covering(i); d != nil {
+		remedy := fmt.Sprintf("remove it, or move it behind line %d", d.rule.Line)
+		if l.s.config.Match == Longest || d.rule.File != e.rule.File {
+			remedy = "remove it"
+		}
+		l.about(e.rule, Never, remedy, "%s can never count: %s matches all that it matches, and counts over it", short(e.rule), d.rule)
+	}
+}
+
+// covering returns the entry before i that matches all that i matches.
+func (x *index) covering(i int) *entry {
+	e := x.entries[i]
+	for _, root := range [2]*node{x.exact[e.action.text], x.wild} {
+		text := e.on.prefix
+		for n := root; n != nil && strings.HasPrefix(text, n.prefix); {
+			text = text[len(n.prefix):]
+			for _, k := range n.entries {
+				if k >= i {
+					break
+				}
+				if d := x.entries[k]; d.action.covers(&e.action) && d.on.covers(&e.on) {
+					return d
+				}
+			}
+			n = n.child(text)
+		}
+	}
+	return nil
+}
+
+// cancels names a rule that allows all and takes other rules' effect with it.
+func (l *linter) cancels(name string, v *view, i int, own map[place]bool) {
+	e := v.base.entries[i]
+	if e.rule.Effect != Allow || !own[place{e.rule.File, e.rule.Line}] && name != l.s.merged.defaultAgent {
+		return
+	}
+	var gone []string
+	files := false
+	for k := i + 1; k < len(v.base.entries); k++ {
+		d := v.base.entries[k]
+		switch {
+		case d.rule.Effect == Allow || !e.action.covers(&d.action) || !e.on.covers(&d.on):
+		case d.origin == originFiles && l.s.config.Match == Last && own[place{e.rule.File, e.rule.Line}]:
+			files = true
+			gone = append(gone, d.rule.String())
+		case d.origin == setOpenCode && (!d.on.any || e.action.any):
+			gone = append(gone, short(d.rule))
+		}
+	}
+	if len(gone) == 0 {
+		return
+	}
+	if files {
+		l.about(e.rule, Weak, "remove it, or put the patterns that must hold into the agent's own block",
+			"for agent %s it cancels %s", name, strings.Join(gone, "; "))
+		return
+	}
+	l.about(e.rule, Weak, "write these again behind it if they should hold", "it also lifts defaults: %s", strings.Join(gone, "; "))
+}
+
+// reading names a rule that decides something which the other way of reading
+// would decide otherwise.
+func (l *linter) reading(agent string, e *entry) {
+	for _, w := range witnesses(&e.on) {
+		tool := witnesses(&e.action)[0]
+		here, there := l.s.filed(agent, tool, w), l.other.filed(agent, tool, w)
+		if here == nil || there == nil || here.rule.Effect == there.rule.Effect || here != e {
+			continue
+		}
+		l.about(e.rule, Reading, fmt.Sprintf("set match: %s, and write the file so that both say the same", l.s.config.Match),
+			"with match: %s %s decides %s %q; with match: %s it would be %s, by %s",
+			l.s.config.Match, short(e.rule), tool, w, l.otherMatch(), there.rule.Effect, there.rule)
+		return
+	}
+}
+
+// readingThere names a rule that decides only in the other way of reading.
+func (l *linter) readingThere(agent string, e *entry) {
+	for _, w := range witnesses(&e.on) {
+		tool := witnesses(&e.action)[0]
+		here, there := l.s.filed(agent, tool, w), l.other.filed(agent, tool, w)
+		if here == nil || there == nil || here.rule.Effect == there.rule.Effect || there != e {
+			continue
+		}
+		l.about(e.rule, Reading, fmt.Sprintf("set match: %s, and write the file so that both say the same", l.s.config.Match),
+			"with match: %s %s would decide %s %q for agent %s; with match: %s it is %s, by %s",
+			l.otherMatch(), short(e.rule), tool, w, agent, l.s.config.Match, here.rule.Effect, here.rule)
+		return
+	}
+}
+
+// filed is the rule of files and defaults that decides, all else aside.
+func (s *Set) filed(agent, tool, resource string) *entry {
+	j := judge{s: s, v: s.viewOf(agent)}
+	x := subject{action: editTool(tool), forms: [2]string{resource}}
+	if tool == ActionRun {
+		x.argv = strings.Fields(resource)
+	}
+	return j.base(&x, tool)
+}
+
+// witnesses are texts that a pattern matches.
+func witnesses(p *pattern) []string {
+	fill := func(star string) string {
+		return strings.ReplaceAll(strings.ReplaceAll(p.text, "*", star), "?", "x")
+	}
+	all := []string{fill("x")}
+	for _, w := range []string{fill("x/y"), fill("x -y z"), fill("")} {
+		if p.matches(w) && !slices.Contains(all, w) {
+			all = append(all, w)
+		}
+	}
+	return all
+}
+
+// short is a rule without its place.
+func short(r Rule) string {
+	r.File, r.Line = "", 0
+	return r.String()
+}
+
+// likely are names for tools that no tool has, and the one that is meant.
+var likely = map[string]string{
+	"shell": ActionRun, "exec": ActionRun, "terminal": ActionRun, "command": ActionRun, "sh": ActionRun, "run": ActionRun,
+	"fetch": ActionFetch, "http": ActionFetch, "web_fetch": ActionFetch, "web": ActionFetch,
+	"externaldirectory": ActionOutside, "external-directory": ActionOutside, "external_directories": ActionOutside,
+	"doomloop": "doom_loop", "file": ActionEdit, "files": ActionEdit, "todo": "todowrite", "search": "websearch",
+}
+
+var knownTools = append([]string{"read", "edit", "glob", "grep", "list", "bash", "task", "external_directory", "todowrite", "todoread",
+	"question", "webfetch", "websearch", "codesearch", "lsp", "doom_loop", "skill", "plan_enter", "plan_exit",
+	ActionConnect, ActionSecret, ActionCall, ActionCoordinate, ActionResources}, editTools...)
+
+// oneWord are tools for which OpenCode itself takes no patterns.
+var oneWord = []string{"todowrite", "question", "webfetch", "websearch", "doom_loop"}
+
+// spelling names keys and patterns that nothing looks at as they are written.
+func (l *linter) spelling(e *entry) {
+	r := e.rule
+	meant := likely[strings.ToLower(r.Action)]
+	if low := strings.ToLower(r.Action); meant == "" && low != r.Action && slices.Contains(knownTools, low) {
+		meant = low
+	}
+	switch {
+	case meant != "":
+		l.about(r, NoEffect, fmt.Sprintf("write %q", meant), "no tool is called %q", r.Action)
+	case l.s.config.Match == Last && r.Action != ActionEdit && slices.Contains(editTools, r.Action):
+		l.about(r, NoEffect, `write "edit", which all tools that write are asked as`, "today's OpenCode asks nobody about %q", r.Action)
+	case r.Pattern != "*" && slices.Contains(oneWord, r.Action):
+		l.about(r, NoEffect, "keep it if only this kernel reads the file", "OpenCode itself takes one word for %q and refuses a file with patterns; here they count", r.Action)
+	}
+	if editTool(r.Action) == ActionEdit || r.Action == ActionRead {
+		switch {
+		case strings.HasPrefix(r.Pattern, "./"):
+			l.about(r, Never, fmt.Sprintf("write %q", r.Pattern[2:]), "no path begins with %q: they are relative to the workspace", "./")
+		case strings.HasSuffix(r.Pattern, "/"):
+			l.about(r, Never, fmt.Sprintf("write %q", r.Pattern+"*"), "no path ends in a slash: %q is not what is in the directory", r.Pattern)
+		}
+	}
+}
+
+// frameworks names what is pre-approved and denied all the same.
+func (l *linter) frameworks() {
+	for _, e := range l.s.listed.entries {
+		for _, w := range witnesses(&e.on) {
+			d := l.s.Decide(Question{Action: e.rule.Action, Resource: w})
+			if d.Effect == Deny {
+				l.about(e.rule, Never, "remove it here, or the denial there", "%q is pre-approved, and denied by %s", w, d.Rule)
+				break
+			}
+		}
+	}
+}
+
+// evaded names rules over commands that known forms lead around.
+func (l *linter) evaded(agent string, e *entry) {
+	if !e.action.matches(ActionRun) || e.on.any {
+		return
+	}
+	program, rest, _ := strings.Cut(e.on.text, " ")
+	for _, op := range []string{"&&", "||", ";", " | "} {
+		if strings.Contains(e.on.text, op) {
+			l.about(e.rule, Never, "write a pattern for each command", "lines are taken apart at %q before patterns are looked at", strings.TrimSpace(op))
+			return
+		}
+	}
+	if e.rule.Effect == Allow {
+		l.lets(agent, e, program)
+		return
+	}
+	if strings.Contains(program, "/") && !strings.ContainsAny(program, "*?") {
+		l.about(e.rule, Evaded, fmt.Sprintf("write %q, which is about every path", strings.TrimSpace(shell.Base(program)+" "+rest)),
+			"it is about this path only; %q is another command", shell.Base(program))
+		return
+	}
+	if ways := l.ways(agent, e, program); len(ways) > 0 {
+		l.about(e.rule, Evaded, `write a wider pattern, deny these too, or make "*" ask`,
+			"%s: but allowed is %s", short(e.rule), strings.Join(ways, ", "))
+	}
+}
+
+// ways are command lines that do what a rule is against, and that are allowed.
+func (l *linter) ways(agent string, e *entry, program string) []string {
+	tries := slices.Clone(equals[program])
+	if f := compileFlags(e.on.text); f != nil {
+		tries = append(tries, f.spellings()...)
+	}
+	if e.on.literal {
+		tries = append(tries, e.on.text+" x")
+	}
+	var ways []string
+	for _, try := range tries {
+		d := l.s.Decide(Question{Subject: Subject{Agent: agent}, Action: ActionRun, Resource: try})
+		if d.Effect.rank() < e.rule.Effect.rank() && d.Effect == Allow {
+			ways = append(ways, fmt.Sprintf("%q", try))
+		}
+	}
+	return ways
+}
+
+// equals are other ways to do what a program does.
+var equals = map[string][]string{
+	"rm":     {"unlink x", "find . -delete", "git clean -fdx", "truncate -s 0 x", "mv x /tmp/x", "python3 x.py"},
+	"unlink": {"rm x"},
+	"sudo":   {"su -c id", "doas id", "pkexec id"},
+	"curl":   {"wget x", "nc x 80", "python3 x.py"},
+	"wget":   {"curl x", "nc x 80", "python3 x.py"},
+	"mv":     {"cp x y", "rsync x y"},
+	"cat":    {"head x", "less x", "tail x", "sed p x", "awk 1 x", "grep . x"},
+}
+
+// spellings are other ways to give the same options.
+func (f *flags) spellings() []string {
+	var apart, turned, long []string
+	head := strings.Join(append([]string{f.program}, f.words...), " ")
+	for i := range f.short {
+		apart = append(apart, "-"+string(f.short[i]))
+		turned = append(turned, string(f.short[len(f.short)-1-i]))
+		if names := longNames[f.short[i]]; len(names) > 0 {
+			long = append(long, "--"+names[0])
+		}
+	}
+	var all []string
+	if len(f.short) > 1 {
+		all = append(all, head+" -"+strings.Join(turned, "")+" x", head+" "+strings.Join(apart, " ")+" x")
+	}
+	if len(long) > 0 && len(long) == len(f.short) {
+		all = append(all, head+" "+strings.Join(long, " ")+" x")
+	}
+	for _, name := range f.long {
+		for _, c := range shortOf(name) {
+			all = append(all, head+" -"+string(c)+" x")
+		}
+	}
+	return all
+}
+
+// runners are programs that run what they are given or find, which no pattern
+// over commands sees, and an example.
+var runners = map[string]string{
+	"npm": "npm run x", "pnpm": "pnpm run x", "yarn": "yarn run x", "npx": "npx x", "bun": "bun run x", "deno": "deno run x.ts",
+	"node": "node x.js", "python": "python x.py", "python3": "python3 x.py", "perl": "perl x.pl", "ruby": "ruby x.rb", "php": "php x.php",
+	"bash": "bash x.sh", "sh": "sh x.sh", "zsh": "zsh x.sh", "make": "make x", "cargo": "cargo run", "go": "go run x.go",
+	"docker": "docker run x", "podman": "podman run x", "ssh": "ssh x", "gradle": "gradle x", "mvn": "mvn x", "just": "just x",
+}
+
+// lets names what is allowed with a program that runs others.
+func (l *linter) lets(agent string, e *entry, program string) {
+	example := runners[program]
+	if example == "" || !e.on.matches(example) {
+		return
+	}
+	if d := l.s.Decide(Question{Subject: Subject{Agent: agent}, Action: ActionRun, Resource: example}); d.Effect == Allow {
+		l.about(e.rule, Evaded, "name what it may run, and have the machine's kernel check what is run below it",
+			"%s allows %q too, and with it whatever that is told to run", short(e.rule), example)
+	}
+}
