@@ -48,9 +48,10 @@ type Config struct {
 	Recorder  Recorder  // told of everything carried or refused; nil: nobody
 	Resolver  Resolver  // of the host; nil: net.DefaultResolver
 
-	// Secret returns the value of a secret at the moment it is used. It is
-	// needed if a rule injects one. The bytes are not kept.
-	Secret func(ctx context.Context, name string) ([]byte, error)
+	// Secret returns the value of a secret at the moment it is used, for the host
+	// that it is sent to. It is needed if a rule injects one. The bytes are not
+	// kept.
+	Secret func(ctx context.Context, name, host string) ([]byte, error)
 
 	CA    *CA            // needed if a rule looks into TLS
 	Roots *x509.CertPool // who vouches for servers where TLS is looked into; nil: the system's

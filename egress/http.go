@@ -63,7 +63,7 @@ func (v *visit) serveOne(c net.Conn) bool {
 	}
 	v.p.count.requests.Add(1)
 	if v.proxied && r.Method == http.MethodConnect {
-		v.connect(c, r)
+		v.connect(c, r, h)
 		return false
 	}
 	host, port, ref := v.target(h, r)
@@ -196,7 +196,7 @@ func sameHost(a, b string) bool {
 }
 
 // connect carries what comes after CONNECT.
-func (v *visit) connect(c net.Conn, r *http.Request) {
+func (v *visit) connect(c net.Conn, r *http.Request, h head) {
 	ask := Request{Kind: KindConnect, Method: http.MethodConnect}
 	host, addr, port, err := parseHostPort(r.RequestURI)
 	if err != nil || port == 0 {
@@ -209,9 +209,9 @@ func (v *visit) connect(c net.Conn, r *http.Request) {
 	ask.Host, ask.Port = host, port
 	var ref *refusal
 	var g grant
-	switch said, _, _, err := parseHostPort(r.Host); {
-	case err != nil || said != host:
-		ref = refuse(ReasonMismatch, "", "CONNECT is for %s, the Host field for %s", host, clip(r.Host, 100))
+	switch said, _, sent, err := parseHostPort(h.host); {
+	case h.hasHost && (err != nil || said != host || sent != 0 && sent != port):
+		ref = refuse(ReasonMismatch, "", "CONNECT is for %s, the Host field for %s", r.RequestURI, clip(h.host, 100))
 	case r.ContentLength != 0:
 		ref = refuse(ReasonMalformed, "", "CONNECT has no body")
 	default:
@@ -219,7 +219,7 @@ func (v *visit) connect(c net.Conn, r *http.Request) {
 			v.dst = netip.AddrPortFrom(addr, port)
 		}
 		if g, ref = v.settle(v.p.ctx, ask); ref == nil {
-			ref = v.p.reachable(host)
+			ref = v.p.reachable(g, port)
 		}
 	}
 	if ref != nil {
@@ -234,13 +234,23 @@ func (v *visit) connect(c net.Conn, r *http.Request) {
 	v.carry()
 }
 
-// reachable refuses a host whose name leads nowhere, while it still can be told in
-// words.
-func (p *Proxy) reachable(host string) *refusal {
-	if _, err := p.resolve(p.ctx, host); err != nil {
-		return refuse(ReasonUpstream, "", "the address of %s cannot be found", host)
+// reachable refuses a host whose name leads nowhere, or nowhere it may, while it
+// still can be told in words.
+func (p *Proxy) reachable(g grant, port uint16) *refusal {
+	addrs, err := p.resolve(p.ctx, g.dial)
+	if err != nil || len(addrs) == 0 {
+		return refuse(ReasonUpstream, g.label, "the address of %s cannot be found", g.dial)
 	}
-	return nil
+	var last error
+	for _, a := range addrs {
+		if last = p.guard(netip.AddrPortFrom(a, port)); last == nil {
+			return nil
+		}
+	}
+	if ref, ok := errors.AsType[*refusal](last); ok {
+		return ref
+	}
+	return nil // it will be seen when it is dialled
 }
 
 // refuseOn tells a client of HTTP/1 that it is refused, and ends the connection.

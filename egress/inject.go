@@ -40,7 +40,7 @@ func (in Inject) check() error {
 func (p *Proxy) inject(ctx context.Context, r *http.Request, rule *rule) (*mask, []string, *refusal) {
 	var values, used []string
 	for _, in := range rule.Inject {
-		b, err := p.conf.Secret(ctx, in.Secret)
+		b, err := p.conf.Secret(ctx, in.Secret, r.URL.Hostname())
 		if err != nil {
 			return nil, nil, refuse(ReasonSecret, rule.label, "the secret %s cannot be had", in.Secret).with("ask for it to be set and granted")
 		}

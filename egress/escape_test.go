@@ -1,0 +1,71 @@
+package egress_test
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"glasshouse/egress"
+	"glasshouse/egress/egresstest"
+)
+
+func TestNoAttemptGetsOut(t *testing.T) {
+	w := needsWorld(t)
+	ca, err := egress.NewCA("j-test")
+	if err != nil {
+		t.Fatal(err)
+	}
+	j := newJail(t, w, egress.Config{Rules: egress.Rules{Allow: egresstest.Allow}, CA: ca})
+	seen := map[string]bool{}
+	for _, a := range egresstest.Attempts() {
+		if seen[a.Name] {
+			t.Errorf("two attempts are called %q", a.Name)
+		}
+		seen[a.Name] = true
+	}
+	for _, a := range egresstest.Attempts() {
+		t.Run(a.Name, func(t *testing.T) {
+			j.t = t
+			j.forget()
+			answer, err := a.Try(j.dial)
+			if strings.Contains(answer, egresstest.Reached) {
+				t.Fatalf("it got out: %q", answer)
+			}
+			t.Logf("answer %.200q, %v", answer, err)
+			if len(a.Reasons) > 0 {
+				j.refusal(a.Reasons...)
+			}
+		})
+	}
+	if len(seen) < 100 {
+		t.Errorf("%d attempts, which are not all", len(seen))
+	}
+	for _, name := range w.Asked() {
+		if strings.HasSuffix(name, "evil.example") || strings.HasPrefix(name, "c2VjcmV0") {
+			t.Errorf("the host's resolver was asked for %s", name)
+		}
+	}
+	if !slices.Contains(w.Asked(), "lo.rebind.example") {
+		t.Errorf("the host's resolver was not asked for names that are allowed")
+	}
+}
+
+// A table of attempts of which none can be seen to succeed would prove nothing.
+func TestAttemptsAreSeenWhenTheyGetOut(t *testing.T) {
+	w := needsWorld(t)
+	ports := []uint16{25, 53, 80, 443, 7000, 8443}
+	j := newJail(t, w, egress.Config{Rules: egress.Rules{Allow: []egress.Rule{{Host: "*", Ports: ports}, {Host: "0.0.0.0/0", Ports: ports}, {Host: "::/0", Ports: ports}}}})
+	out := 0
+	for _, a := range egresstest.Attempts() {
+		if strings.HasPrefix(a.Name, "late") || len(a.Reasons) == 0 {
+			continue
+		}
+		if answer, _ := a.Try(j.dial); strings.Contains(answer, egresstest.Reached) {
+			out++
+		}
+	}
+	t.Logf("%d attempts get out where everything is allowed", out)
+	if out < 30 {
+		t.Errorf("%d attempts get out where everything is allowed, want more", out)
+	}
+}
