@@ -93,14 +93,18 @@ func allow(profile *specs.LinuxSeccomp, calls ...string) {
 	profile.Syscalls = append(rules, specs.LinuxSyscall{Names: calls, Action: specs.ActAllow})
 }
 
+// sentryMemory is what gVisor's kernel may have beside the jail: that it needs to
+// write down a jail that has used up its own, and to make it again.
+const sentryMemory = 64 << 20
+
 // limits returns what the cgroup is to hold: where a kernel of its own stands
-// between, the processes are not the jail's.
+// between, the processes are not the jail's, and not all of the memory is.
 func (k kind) limits(l jail.Limits) cgroup.Limits {
-	pids := l.MaxPIDs
+	pids, memory := l.MaxPIDs, l.MemoryMB<<20
 	if k.sentry {
-		pids = 4*l.MaxPIDs + 1024
+		pids, memory = 4*l.MaxPIDs+1024, memory+sentryMemory
 	}
-	return cgroup.Limits{CPUShares: l.CPUShares, MemoryBytes: l.MemoryMB << 20, PIDs: pids}
+	return cgroup.Limits{CPUShares: l.CPUShares, MemoryBytes: memory, PIDs: pids}
 }
 
 // command returns the runtime's command line.

@@ -1,11 +1,11 @@
 package oci
 
 import (
-	"bufio"
 	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
+	"io"
 	"os"
 	"path/filepath"
 	"time"
@@ -111,7 +111,7 @@ func (m *making) restoreSentry(ctx context.Context, dir string) (_ *instance, er
 	ended := make(chan error, 1)
 	go func() {
 		err := b.run(loading, p, l, m.sentryFlags(l.sentryLog()), "restore", "--image-path", g.dir)
-		g.giveUp() // nobody says anything any more
+		close(g.over)
 		ended <- err
 	}()
 	i := &instance{backend: b, plan: p, layout: l, cgroup: m.cgroup}
@@ -135,13 +135,14 @@ func (m *making) restoreSentry(ctx context.Context, dir string) (_ *instance, er
 // which is kept back.
 type gate struct {
 	dir   string
-	log   *os.File // what the sentry says
-	index *os.File // what it reads
-	rest  []byte   // and has not been given yet
+	log   *os.File      // what the sentry says; a pipe that breaks would be the jail's end
+	index *os.File      // what it reads
+	rest  []byte        // and has not been given yet
+	over  chan struct{} // closed when nobody says anything any more
 }
 
 func openGate(dir string, l layout) (_ *gate, err error) {
-	g := &gate{dir: filepath.Join(l.bundle(), "images")}
+	g := &gate{dir: filepath.Join(l.bundle(), "images"), over: make(chan struct{})}
 	defer func() {
 		if err != nil {
 			g.Close()
@@ -168,7 +169,7 @@ func openGate(dir string, l layout) (_ *gate, err error) {
 	if g.index, err = makePipe(filepath.Join(g.dir, sentryIndex)); err != nil {
 		return nil, err
 	}
-	g.log, err = makePipe(l.sentryLog())
+	g.log, err = os.OpenFile(l.sentryLog(), os.O_RDONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	return g, err
 }
 
@@ -189,22 +190,27 @@ func (g *gate) wait() error {
 		_, err := g.index.Write(g.rest[:last])
 		given <- err
 	}()
-	lines := bufio.NewReader(g.log)
 	for {
-		line, err := lines.ReadSlice('\n')
-		if errors.Is(err, bufio.ErrBufferFull) {
-			continue
+		var over bool
+		select {
+		case <-g.over:
+			over = true
+		case <-time.After(time.Millisecond):
 		}
-		if err != nil {
-			g.index.SetWriteDeadline(past)
-			return errors.Join(errors.New("gVisor's kernel did not load the jail"), <-given)
-		}
-		if bytes.Contains(line, []byte(loadedWord)) {
+		said, err := io.ReadAll(io.NewSectionReader(g.log, 0, maxSaid))
+		switch {
+		case err == nil && bytes.Contains(said, []byte(loadedWord)):
 			g.rest = g.rest[last:]
 			return <-given
+		case err != nil || over || len(said) == maxSaid:
+			g.index.SetWriteDeadline(past)
+			return errors.Join(errors.New("gVisor's kernel did not load the jail"), err, <-given)
 		}
 	}
 }
+
+// maxSaid is far more than the sentry says until then.
+const maxSaid = 1 << 20
 
 // open gives the sentry the last byte.
 func (g *gate) open() error {
@@ -212,16 +218,18 @@ func (g *gate) open() error {
 	return errors.Join(err, g.index.Close())
 }
 
-// giveUp has wait wait no longer.
-func (g *gate) giveUp() { g.log.SetReadDeadline(past) }
-
+// Close takes away what only the way in needed. The log lives on without a name.
 func (g *gate) Close() error {
+	var err error
 	for _, f := range []*os.File{g.log, g.index} {
 		if f != nil {
 			f.Close()
 		}
 	}
-	return os.RemoveAll(g.dir)
+	if g.log != nil {
+		err = os.Remove(g.log.Name())
+	}
+	return errors.Join(err, os.RemoveAll(g.dir))
 }
 
 var past = time.Unix(1, 0)

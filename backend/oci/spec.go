@@ -174,7 +174,7 @@ func (l layout) socket() string    { return filepath.Join(l.control(), "init.soc
 func (l layout) identity() string  { return filepath.Join(l.dir, "identity") }
 func (l layout) bundle() string    { return filepath.Join(l.dir, "bundle") }
 func (l layout) pidFile() string   { return filepath.Join(l.bundle(), "init.pid") }
-func (l layout) sentryLog() string { return filepath.Join(l.bundle(), "sentry.log") }
+func (l layout) sentryLog() string { return filepath.Join(l.volume(), "sentry.log") } // which the jail's limit bounds
 func (l layout) log() string       { return filepath.Join(l.bundle(), "runtime.log") }
 func (l layout) images() string    { return filepath.Join(l.dir, "images") }  // leads to those the jail is made from
 func (l layout) missing() string   { return filepath.Join(l.dir, "missing") } // leads to who gives what its memory lacks
