@@ -155,7 +155,7 @@ func (w watcher) Reattach(ctx context.Context, j jail.Jail, s jail.Sight) error 
 
 func target(j jail.Jail, s jail.Sight) observe.Target {
 	return observe.Target{
-		Jail: j.ID, Runtime: j.Spec.Runtime, PID: s.PID, Cgroup: s.Cgroup, CgroupDir: s.CgroupDir, Veth: s.Link, Again: s.Again, Told: s.Restored,
+		Jail: j.ID, Body: j.Body, Runtime: j.Spec.Runtime, PID: s.PID, Cgroup: s.Cgroup, CgroupDir: s.CgroupDir, Veth: s.Link, Again: s.Again, Told: s.Restored,
 		IDs: observe.IDMap{First: j.IDs.First, Count: j.IDs.Count}, Selection: j.Spec.Observe,
 		Freeze: s.Freeze, Thaw: s.Thaw,
 		Usage: func(ctx context.Context, e *event.Event) error {

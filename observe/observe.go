@@ -12,15 +12,16 @@ import (
 // A Target is a running jail as a source sees it.
 type Target struct {
 	Jail      id.Jail
-	Dir       string // {DATA}/jails/{id}
-	Runtime   string // "runc", "crun", "runsc", or "" for bubblewrap
-	PID       int    // its init, as a pid of the host
-	Cgroup    uint64 // by which the kernel's tracing knows its cgroup; 0 is unknown
-	CgroupDir string // its directory in the second generation's tree; "" is none
-	Veth      string // the host's end of its link; "" is none
-	Again     bool   // an earlier daemon let go of it while it ran
-	Told      bool   // it has processes beside its init, and what they did is recorded, or said to be missing
-	IDs       IDMap  // how its user ids look on the host
+	Body      id.Jail // what it is on the host has this name; "" is its own
+	Dir       string  // {DATA}/jails/{id}
+	Runtime   string  // "runc", "crun", "runsc", or "" for bubblewrap
+	PID       int     // its init, as a pid of the host
+	Cgroup    uint64  // by which the kernel's tracing knows its cgroup; 0 is unknown
+	CgroupDir string  // its directory in the second generation's tree; "" is none
+	Veth      string  // the host's end of its link; "" is none
+	Again     bool    // an earlier daemon let go of it while it ran
+	Told      bool    // it has processes beside its init, and what they did is recorded, or said to be missing
+	IDs       IDMap   // how its user ids look on the host
 	Selection event.Selection
 
 	// Freeze and Thaw stop and continue all its processes. Nil where the

@@ -133,7 +133,7 @@ func (s *Source) Attach(ctx context.Context, t observe.Target, sink observe.Sink
 
 // takeOver replaces the session of a daemon that has ended.
 func (w *watch) takeOver(ctx context.Context) (*session, error) {
-	dropped, err := w.source.runsc.dropped(ctx, w.target.Jail)
+	dropped, err := w.source.runsc.dropped(ctx, w.name())
 	if err != nil {
 		return nil, err
 	}

@@ -1,6 +1,7 @@
 package gvisor
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -13,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"glasshouse/event"
+	"glasshouse/id"
 	"glasshouse/observe"
 )
 
@@ -65,6 +67,9 @@ type session struct {
 
 var _ observe.Watch = (*watch)(nil)
 
+// name is what runsc knows the jail by.
+func (w *watch) name() id.Jail { return cmp.Or(w.target.Body, w.target.Jail) }
+
 // establish makes a session, which may replace one that is there.
 func (w *watch) establish(ctx context.Context, replace bool) (*session, error) {
 	ps, err := w.source.known(ctx)
@@ -85,13 +90,13 @@ func (w *watch) establish(ctx context.Context, replace bool) (*session, error) {
 		}
 	}()
 	s := &session{choice: c, began: time.Now().UnixNano(), residents: make(chan []resident, 1)}
-	if s.conn, err = w.source.runsc.create(ctx, w.target.Jail, d, c.session, replace); err != nil {
+	if s.conn, err = w.source.runsc.create(ctx, w.name(), d, c.session, replace); err != nil {
 		return nil, err
 	}
 	go func() {
 		ctx, cancel := context.WithTimeout(context.Background(), answerTime)
 		defer cancel()
-		all, err := w.source.runsc.residents(ctx, w.target.Jail)
+		all, err := w.source.runsc.residents(ctx, w.name())
 		if err != nil && !w.dead(0) {
 			w.fail(fmt.Errorf("list the processes that were there: %w", err))
 		}
@@ -473,10 +478,10 @@ func (w *watch) Close() error {
 		if w.dead(0) {
 			return nil
 		}
-		n, err := w.source.runsc.dropped(ctx, w.target.Jail)
+		n, err := w.source.runsc.dropped(ctx, w.name())
 		if err == nil {
 			w.final.Store(n)
-			err = w.source.runsc.remove(ctx, w.target.Jail)
+			err = w.source.runsc.remove(ctx, w.name())
 		}
 		if err != nil && w.dead(time.Second) {
 			return nil // it ended meanwhile
