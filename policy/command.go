@@ -73,10 +73,11 @@ func moves(c *shell.Command) bool {
 func (j *judge) guess(c *command, x *subject, v verdict) verdict {
 	without := strings.ReplaceAll(x.forms[0], " "+shell.Hole, "")
 	may := func(e *entry) bool {
-		if e.rule.Effect == Allow || !e.action.matches(ActionRun) {
+		answered := v.by.origin == setRemembered && e.rule.Effect == Ask && !e.final
+		if e.rule.Effect == Allow || answered || !e.action.matches(ActionRun) {
 			return false
 		}
-		if e.flags != nil && shell.Base(c.Argv[0]) == e.flags.program {
+		if e.flags != nil && e.flags.mayMatch(c.Argv) {
 			return true
 		}
 		for _, f := range [...]string{x.forms[0], x.loose[1], without} {

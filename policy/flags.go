@@ -94,6 +94,25 @@ func (f *flags) match(argv []string) bool {
 	return true
 }
 
+// mayMatch reports whether there are texts for the holes in argv with which it
+// would be matched. A hole is taken for an option anywhere, and for what the
+// program is to do only in the first place.
+func (f *flags) mayMatch(argv []string) bool {
+	if len(argv) < 2 || shell.Base(argv[0]) != f.program {
+		return false
+	}
+	if strings.Contains(argv[1], shell.Hole) {
+		return true
+	}
+	words := f.words
+	for _, a := range argv[1:] {
+		if len(words) > 0 && a == words[0] {
+			words = words[1:]
+		}
+	}
+	return len(words) == 0
+}
+
 // hasShort reports whether the option is given, by its letter or a long name.
 func hasShort(argv []string, c rune) bool {
 	return hasCluster(argv, c) || c == 'r' && hasCluster(argv, 'R') || c == 'R' && hasCluster(argv, 'r') ||

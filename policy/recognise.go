@@ -37,10 +37,6 @@ func (e *reading) add(action string, patterns ...string) {
 	}
 }
 
-func (e *reading) says(words string) bool {
-	return regexp.MustCompile(`\b(?:` + words + `)\b`).MatchString(e.low)
-}
-
 // namedTool is a tool by its name: "via create_task tool", "the `task` tool".
 var namedTool = regexp.MustCompile("`?([A-Za-z][A-Za-z0-9-]*(?:_[A-Za-z0-9-]+)+|[A-Za-z][A-Za-z0-9_-]*)`?\\s+tools?\\b")
 
@@ -122,9 +118,10 @@ func (e *reading) command(words []string) {
 // before it.
 var fileName = regexp.MustCompile(`(?:^|[\s(\x60"'])((?:~|\.{0,2})?/?(?:[\w@.*?-]+/)+[\w@.*?-]*|[\w@*?-][\w@.*?-]*\.[A-Za-z*][A-Za-z0-9*]{0,9}|\.[A-Za-z][\w.-]*)`)
 
-const (
-	changing = `write|edit|modify|modifying|change|changing|update|create|add|refactor|fix|implement|touch|delete|remove|rename|move|alter|affect`
-	looking  = `read|view|look|inspect|open|access|print|show`
+var (
+	changing  = regexp.MustCompile(`\b(?:write|edit|modify|modifying|change|changing|update|create|add|refactor|fix|implement|touch|delete|remove|rename|move|alter|affect)\b`)
+	looking   = regexp.MustCompile(`\b(?:read|view|look|inspect|open|access|print|show)\b`)
+	directory = regexp.MustCompile(`\b(?:directory|directories|folder|folders|dir)\b`)
 )
 
 func (e *reading) files() {
@@ -136,7 +133,7 @@ func (e *reading) files() {
 		}
 		paths = append(paths, p)
 	}
-	writes, reads := e.says(changing), e.says(looking)
+	writes, reads := changing.MatchString(e.low), looking.MatchString(e.low)
 	for _, p := range paths {
 		for _, pattern := range e.filePatterns(p) {
 			if writes {
@@ -158,7 +155,7 @@ func abbreviation(p string) bool {
 func (e *reading) filePatterns(p string) []string {
 	p = strings.TrimPrefix(p, "./")
 	p = strings.ReplaceAll(p, "**", "*")
-	isDir := strings.HasSuffix(p, "/") || !strings.Contains(p, ".") && !strings.Contains(p, "*") && e.says("directory|directories|folder|folders|dir")
+	isDir := strings.HasSuffix(p, "/") || !strings.Contains(p, ".") && !strings.Contains(p, "*") && directory.MatchString(e.low)
 	if isDir {
 		p = strings.TrimSuffix(p, "/") + "/*"
 	}
