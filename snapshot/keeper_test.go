@@ -35,6 +35,7 @@ type house struct {
 	keep    *snapshots
 
 	tune func(*jail.Config, *snapshot.Config) // before they are opened; or nil
+	last func()                               // when all are gone; or nil
 }
 
 func criu() string {
@@ -46,6 +47,15 @@ func criu() string {
 }
 
 func newHouse(t *testing.T) *house {
+	h := &house{t: t}
+	h.begin(func() {})
+	return h
+}
+
+// begin makes the directories of the house, calls first, and opens it.
+func (h *house) begin(first func()) {
+	t := h.t
+	t.Helper()
 	if os.Geteuid() != 0 {
 		t.Skip("needs root")
 	}
@@ -57,7 +67,8 @@ func newHouse(t *testing.T) *house {
 	if err := unix.Mount("house", dir, "tmpfs", 0, "size=8g,mode=711"); err != nil {
 		t.Fatal(err)
 	}
-	h := &house{t: t, dir: dir, root: backendtest.Rootfs(t), records: &records{all: map[id.Jail]jail.Jail{}}, keep: &snapshots{all: map[id.Snapshot]snapshot.Snapshot{}}}
+	h.dir, h.root = dir, backendtest.Rootfs(t)
+	h.records, h.keep = &records{all: map[id.Jail]jail.Jail{}}, &snapshots{all: map[id.Snapshot]snapshot.Snapshot{}}
 	for _, d := range []string{"run", "hot"} {
 		if err := os.Mkdir(filepath.Join(dir, d), 0o700); err != nil {
 			t.Fatal(err)
@@ -66,12 +77,12 @@ func newHouse(t *testing.T) *house {
 	if err := unix.Mount("hot", filepath.Join(dir, "hot"), "tmpfs", 0, "size=2g,mode=700"); err != nil {
 		t.Fatal(err)
 	}
+	first()
 	h.open()
 	if err := h.backend().CanCheckpoint(t.Context()); err != nil {
 		t.Skip("needs CRIU: ", err)
 	}
 	t.Cleanup(h.end)
-	return h
 }
 
 func (h *house) backend() *oci.Backend {
@@ -134,6 +145,9 @@ func (h *house) end() {
 	}
 	h.keeper.Close()
 	h.jails.Close()
+	if h.last != nil {
+		h.last()
+	}
 	if err := unix.Unmount(filepath.Join(h.dir, "hot"), 0); err != nil {
 		h.t.Error(err)
 	}
