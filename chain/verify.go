@@ -253,7 +253,7 @@ func (c *Chain) VerifyAll(ctx context.Context) (Report, error) {
 // that was put back to an earlier state is found out.
 func (c *Chain) verifyFrom(ctx context.Context, from progress) (Report, error) {
 	v := verifier{progress: from, mark: from}
-	v.tip = from.clone() // mark stays as it is
+	v.tip = from.clone()             // mark stays as it is
 	cp, last := c.Latest(), c.Last() // in this order, as in VerifyStore
 	t := Trust{Key: c.key.public}
 	if cp.Size > from.signed {
