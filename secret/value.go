@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"slices"
 )
 
 // A Value is a secret in the clear. However it is printed, logged or encoded,
@@ -13,35 +12,35 @@ import (
 // share its bytes. Whoever is given one zeroes it when done.
 type Value struct {
 	name string
-	// A pointer, because fmt prints the fields of a stranger's struct without
-	// asking them; of a pointer in there it prints the address.
-	clear *[]byte
+	// A function, because fmt prints the fields of a stranger's struct without
+	// asking them, and follows a pointer that it has no verb for.
+	bytes func() *[]byte
 }
 
 // NewValue returns a Value that owns b: it is zeroed with it.
-func NewValue(name string, b []byte) Value { return Value{name, &b} }
+func NewValue(name string, b []byte) Value {
+	return Value{name, func() *[]byte { return &b }}
+}
 
 // Name returns what the secret is called.
 func (v Value) Name() string { return v.name }
 
 // Bytes returns the value itself, until Zero.
 func (v Value) Bytes() []byte {
-	if v.clear == nil {
+	if v.bytes == nil {
 		return nil
 	}
-	return *v.clear
+	return *v.bytes()
 }
 
 // Zero overwrites the value. It may be called again.
 func (v Value) Zero() {
-	if v.clear != nil {
-		clear(*v.clear)
-		*v.clear = nil
+	if v.bytes != nil {
+		b := v.bytes()
+		clear(*b)
+		*b = nil
 	}
 }
-
-// copy returns a Value with bytes of its own.
-func (v Value) copy() Value { return NewValue(v.name, slices.Clone(v.Bytes())) }
 
 func (v Value) String() string               { return "[secret " + v.name + "]" }
 func (v Value) GoString() string             { return v.String() }

@@ -1,0 +1,4 @@
+package secret
+
+// A guess at a passphrase is cheap in tests.
+func init() { scryptWork = 10 }
