@@ -58,6 +58,12 @@ type Config struct {
 	Jail   id.Jail
 	Policy Policy
 	Log    *slog.Logger // nil is slog.Default
+
+	// Finished, if it is not nil, is told of each closed segment when its digest is
+	// known: once after it was closed, or after Open if the daemon ended before.
+	// Those that were finished earlier are among Segments. It is called from one
+	// goroutine, and the next segment waits for it.
+	Finished func(Segment)
 }
 
 // What is held in memory. A record that arrives when hold bytes wait for the disk

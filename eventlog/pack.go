@@ -176,7 +176,9 @@ func (l *Log) finish(s *segment, w *zstd.Encoder) {
 	if s != nil {
 		err := l.pack(s, w)
 		switch {
-		case err == nil, errors.Is(err, errGone), errors.Is(err, errStopped):
+		case err == nil:
+			l.tellFinished(s)
+		case errors.Is(err, errGone), errors.Is(err, errStopped):
 		case errors.Is(err, errUnreadable), errors.Is(err, errNotFile), errors.Is(err, unix.EIO):
 			l.setAside(s, err)
 		default: // a full disk: it stays as it is until the next start
@@ -184,6 +186,16 @@ func (l *Log) finish(s *segment, w *zstd.Encoder) {
 		}
 	}
 	l.retain()
+}
+
+func (l *Log) tellFinished(s *segment) {
+	if l.cfg.Finished == nil {
+		return
+	}
+	// Of a damaged file there is no digest.
+	if seg, ok := l.describe(s); ok && seg.SHA256 != "" {
+		l.cfg.Finished(seg)
+	}
 }
 
 // errUnreadable is about the text of a segment, not about what is made of it.

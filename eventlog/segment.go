@@ -222,24 +222,29 @@ func (l *Log) Segments() ([]Segment, error) {
 			}
 			continue
 		}
-		l.disk.Lock()
-		sp := s.covers()
-		seg := Segment{
-			File: s.file(), First: s.first, Last: sp.last, FirstTS: sp.minTS, LastTS: sp.maxTS,
-			Events: sp.n, Bytes: s.text, Closed: s.closed,
-		}
-		if s.hasSum {
-			seg.SHA256 = hex.EncodeToString(s.sum[:])
-		}
-		if s.packed {
-			seg.Compressed = s.size
-		}
-		if !s.gone {
+		if seg, ok := l.describe(s); ok {
 			out = append(out, seg)
 		}
-		l.disk.Unlock()
 	}
 	return out, errors.Join(errs...)
+}
+
+// describe is s as others may know it. It reports false if s is gone.
+func (l *Log) describe(s *segment) (Segment, bool) {
+	l.disk.Lock()
+	defer l.disk.Unlock()
+	sp := s.covers()
+	seg := Segment{
+		File: s.file(), First: s.first, Last: sp.last, FirstTS: sp.minTS, LastTS: sp.maxTS,
+		Events: sp.n, Bytes: s.text, Closed: s.closed,
+	}
+	if s.hasSum {
+		seg.SHA256 = hex.EncodeToString(s.sum[:])
+	}
+	if s.packed {
+		seg.Compressed = s.size
+	}
+	return seg, !s.gone
 }
 
 // covers returns the span of s. Log.disk must be held.
