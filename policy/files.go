@@ -94,10 +94,17 @@ func (j *judge) file(action, name, cwd string, which int) {
 		return
 	}
 	at := j.s.locate(action, name, j.start(cwd))
+	looked := 0
+	if j.trace != nil {
+		looked = len(*j.trace)
+	}
 	v := j.weigh(&at.subject)
 	switch {
-	case which == someFiles && v.by != nil && v.by.on.any:
-		v = verdict{effect: Allow, by: v.by} // about the command it is said already
+	case which == someFiles && (v.by == nil || v.by.on.any): // the command's own rule says it
+		v = verdict{effect: Allow}
+		if j.trace != nil {
+			*j.trace = (*j.trace)[:looked]
+		}
 	case at.unknown && v.effect == Allow:
 		v = j.guessFile(&at.subject, v)
 	}

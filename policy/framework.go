@@ -55,9 +55,18 @@ func ReadFramework(name string, data []byte) (*Framework, error) {
 	text := strings.TrimPrefix(strings.ToValidUTF8(string(data), "\ufffd"), "\ufeff")
 	for line := range strings.SplitSeq(text, "\n") {
 		r.at++
+		if len(line) > maxEntry {
+			return nil, invalid(name, r.at, "break it into several lines", "a line of %d bytes, more than the %d that are read", len(line), maxEntry)
+		}
 		r.line(strings.TrimRight(line, " \t\r"))
 	}
 	r.flush()
+	switch {
+	case r.long > 0:
+		return nil, invalid(name, r.long, "make several entries of it", "an entry of more than the %d bytes that are read", maxEntry)
+	case r.rules > maxRules:
+		return nil, invalid(name, 0, "list fewer actions", "%d rules, more than the %d that are read", r.rules, maxRules)
+	}
 	return r.f, nil
 }
 
@@ -70,8 +79,9 @@ type frameworkReader struct {
 	comment bool      // in <!-- -->
 
 	open   *Entry // that may go on in the next line
-	kind   EntryKind
 	isItem bool
+	rules  int // in all entries
+	long   int // the line of an entry that is too long to be read
 }
 
 var (
@@ -109,7 +119,9 @@ func (r *frameworkReader) line(s string) {
 		text := item.FindStringSubmatch(s)[1]
 		r.open, r.isItem = &Entry{Text: text, File: r.f.File, Line: r.at}, true
 	case r.open != nil:
-		r.open.Text += " " + strings.TrimSpace(s)
+		if len(r.open.Text) < maxEntry { // the rest of a very long one is for no reader
+			r.open.Text += " " + strings.TrimSpace(s)
+		}
 	default:
 		r.open, r.isItem = &Entry{Text: strings.TrimSpace(s), File: r.f.File, Line: r.at}, false
 	}
@@ -142,6 +154,12 @@ func (r *frameworkReader) flush() {
 	if r.open = nil; e == nil {
 		return
 	}
+	if len(e.Text) > maxEntry {
+		if r.isItem && r.section != Advice {
+			r.long = e.Line
+		}
+		e.Text = strings.ToValidUTF8(e.Text[:maxEntry], "") + "…"
+	}
 	e.Kind = Advice
 	kind, text := r.section, e.Text
 	if question, answer, ok := cutQuestion(e.Text); ok {
@@ -153,6 +171,10 @@ func (r *frameworkReader) flush() {
 		if e.Rules = recognise(text, kind); len(e.Rules) > 0 {
 			e.Kind = kind
 		}
+	}
+	if r.rules += len(e.Rules); r.rules > maxRules {
+		e.Rules = nil
+		return
 	}
 	for i := range e.Rules {
 		e.Rules[i].File, e.Rules[i].Line = e.File, e.Line

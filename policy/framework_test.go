@@ -1,9 +1,11 @@
 package policy_test
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 
+	"glasshouse/fault"
 	"glasshouse/policy"
 )
 
@@ -159,5 +161,36 @@ func TestPreApprovedLiftsQuestionsAndNeverDenials(t *testing.T) {
 func TestAFrameworkOfAMegabyteIsRefused(t *testing.T) {
 	if _, err := policy.ReadFramework("AGENTS.md", make([]byte, 2<<20)); err == nil {
 		t.Error("it was read")
+	}
+}
+
+// TestAStrangersFileCostsLittle: files made to be slow to read, or to be large
+// when they are read, are small or refused.
+func TestAStrangersFileCostsLittle(t *testing.T) {
+	for what, text := range map[string]string{
+		"one paragraph of short lines": strings.Repeat("a\n", 500_000),
+		"many comments":                strings.Repeat("<!---->\n", 120_000),
+		"many fences":                  strings.Repeat("```\n", 250_000),
+	} {
+		if f := framework(t, text); len(f.Entries) > 1 {
+			t.Errorf("%s became %d entries", what, len(f.Entries))
+		}
+	}
+	for says, text := range map[string]string{
+		"a line of":    "## Pre-approved\n- " + strings.Repeat("npm x ", 100_000),
+		"an entry of":  "## Ask first\n- settings\n" + strings.Repeat("  a\n", 10_000),
+		"rules":        "## Ask first\n" + strings.Repeat("- settings\n", 50_000),
+		"AGENTS.md:1:": "# " + strings.Repeat("not approval ", 70_000),
+	} {
+		if _, err := policy.ReadFramework("AGENTS.md", []byte(text)); err == nil || !strings.Contains(err.Error(), says) || fault.RemedyOf(err) == "" {
+			t.Errorf("%v, want %q, with a remedy", err, says)
+		}
+	}
+	var many strings.Builder
+	for i := range 20_000 {
+		fmt.Fprintf(&many, `"%d":"ask",`, i)
+	}
+	if _, err := policy.ReadPermissions("opencode.json", []byte(`{"permission": {`+many.String()+`}}`)); err == nil || !strings.Contains(err.Error(), "rules") {
+		t.Errorf("a file of 20 000 rules: %v", err)
 	}
 }

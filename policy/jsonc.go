@@ -16,6 +16,8 @@ const (
 	maxFile    = 1 << 20 // bytes
 	maxDepth   = 64      // of values in values
 	maxPattern = 4096    // bytes of one pattern
+	maxRules   = 10_000  // in one file
+	maxEntry   = 4096    // bytes of one entry of a decision framework
 )
 
 // A value is one JSON value and the line it begins on.

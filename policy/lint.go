@@ -153,7 +153,7 @@ func (l *linter) cancels(name string, v *view, i int, own map[place]bool) {
 		case d.origin == originFiles && l.s.config.Match == Last && own[place{e.rule.File, e.rule.Line}]:
 			files = true
 			gone = append(gone, d.rule.String())
-		case d.origin == setOpenCode && (!d.on.any || e.action.any):
+		case d.origin == setOpenCode && (!d.on.any || e.action.any) && !v.base.holds(d, i):
 			gone = append(gone, short(d.rule))
 		}
 	}
@@ -168,16 +168,21 @@ func (l *linter) cancels(name string, v *view, i int, own map[place]bool) {
 	l.about(e.rule, Weak, "write these again behind it if they should hold", "it also lifts defaults: %s", strings.Join(gone, "; "))
 }
 
+// holds reports whether the same rule counts over the entry in place i.
+func (x *index) holds(d *entry, i int) bool {
+	return slices.ContainsFunc(x.entries[:i], func(e *entry) bool { return e.rule == d.rule })
+}
+
 // reading names a rule that decides something which the other way of reading
 // would decide otherwise.
 func (l *linter) reading(agent string, e *entry) {
-	for _, w := range witnesses(&e.on) {
-		tool := witnesses(&e.action)[0]
+	tool := witnesses(&e.action)[0]
+	for _, w := range l.examples(agent, e) {
 		here, there := l.s.filed(agent, tool, w), l.other.filed(agent, tool, w)
 		if here == nil || there == nil || here.rule.Effect == there.rule.Effect || here != e {
 			continue
 		}
-		l.about(e.rule, Reading, fmt.Sprintf("set match: %s, and write the file so that both say the same", l.s.config.Match),
+		l.about(e.rule, Reading, l.settle(),
 			"with match: %s %s decides %s %q; with match: %s it would be %s, by %s",
 			l.s.config.Match, short(e.rule), tool, w, l.otherMatch(), there.rule.Effect, there.rule)
 		return
@@ -186,17 +191,41 @@ func (l *linter) reading(agent string, e *entry) {
 
 // readingThere names a rule that decides only in the other way of reading.
 func (l *linter) readingThere(agent string, e *entry) {
-	for _, w := range witnesses(&e.on) {
-		tool := witnesses(&e.action)[0]
+	tool := witnesses(&e.action)[0]
+	for _, w := range l.examples(agent, e) {
 		here, there := l.s.filed(agent, tool, w), l.other.filed(agent, tool, w)
 		if here == nil || there == nil || here.rule.Effect == there.rule.Effect || there != e {
 			continue
 		}
-		l.about(e.rule, Reading, fmt.Sprintf("set match: %s, and write the file so that both say the same", l.s.config.Match),
+		l.about(e.rule, Reading, l.settle(),
 			"with match: %s %s would decide %s %q for agent %s; with match: %s it is %s, by %s",
 			l.otherMatch(), short(e.rule), tool, w, agent, l.s.config.Match, here.rule.Effect, here.rule)
 		return
 	}
+}
+
+func (l *linter) settle() string {
+	return fmt.Sprintf("set match: %s, and write the file so that both say the same", l.s.config.Match)
+}
+
+// examples are resources that a rule is about: such as its pattern is, the same
+// options written otherwise, and of a rule about all those of narrower rules.
+func (l *linter) examples(agent string, e *entry) []string {
+	all := witnesses(&e.on)
+	if f := compileFlags(e.on.text); f != nil && e.action.matches(ActionRun) {
+		all = append(all, f.spellings()...)
+	}
+	if !e.on.any {
+		return all
+	}
+	for _, v := range []*view{l.s.viewOf(agent), l.other.viewOf(agent)} {
+		for _, d := range v.base.entries {
+			if !d.on.any && d.action.covers(&e.action) {
+				all = append(all, witnesses(&d.on)[0])
+			}
+		}
+	}
+	return all
 }
 
 // filed is the rule of files and defaults that decides, all else aside.

@@ -75,6 +75,9 @@ func ReadPermissions(name string, data []byte) (*Permissions, error) {
 	}
 	r := &reader{p: &Permissions{name: name}}
 	r.file(&root)
+	if r.err == nil && r.rules > maxRules {
+		r.fail(0, "use wildcards", "%d rules, more than the %d that are read", r.rules, maxRules)
+	}
 	if r.err != nil {
 		return nil, r.err
 	}
@@ -83,8 +86,9 @@ func ReadPermissions(name string, data []byte) (*Permissions, error) {
 
 // A reader fills Permissions from the values of a file, until the first error.
 type reader struct {
-	p   *Permissions
-	err error
+	p     *Permissions
+	rules int
+	err   error
 }
 
 func (r *reader) fail(line int, remedy, format string, args ...any) {
@@ -263,6 +267,7 @@ func (r *reader) effect(m *member) Effect {
 
 // pattern reports whether the key of m can be a pattern.
 func (r *reader) pattern(m *member) bool {
+	r.rules++
 	switch {
 	case len(m.key) > maxPattern:
 		r.fail(m.line, "make it shorter, with a wildcard", "a pattern of %d bytes, more than the %d that are read", len(m.key), maxPattern)
