@@ -13,6 +13,8 @@ type (
 
 	Snapshot string // "s-…": a jail as it was at one moment
 
+	Approval string // "a-…": a question that a person is to answer
+
 	Token string // "t-…": a bearer token's name in lists; not its secret
 
 	Grant string // "g-…": leave to use one secret
@@ -25,6 +27,7 @@ type (
 func NewJail() Jail         { return Jail("j-" + random()) }
 func NewExec() Exec         { return Exec("x-" + random()) }
 func NewSnapshot() Snapshot { return Snapshot("s-" + random()) }
+func NewApproval() Approval { return Approval("a-" + random()) }
 func NewToken() Token       { return Token("t-" + random()) }
 func NewGrant() Grant       { return Grant("g-" + random()) }
 func NewCA() CA             { return CA("c-" + random()) }

@@ -18,6 +18,9 @@ func TestNewIsValidAndDistinct(t *testing.T) {
 	if s := string(id.NewSnapshot()); !id.Valid('s', s) {
 		t.Errorf("NewSnapshot() = %q, not valid", s)
 	}
+	if a := string(id.NewApproval()); !id.Valid('a', a) {
+		t.Errorf("NewApproval() = %q, not valid", a)
+	}
 	if x := string(id.NewExec()); !id.Valid('x', x) {
 		t.Errorf("NewExec() = %q, not valid", x)
 	}

@@ -1,0 +1,196 @@
+package approval
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"html/template"
+	"net/http"
+	"strings"
+	"time"
+
+	"glasshouse/fault"
+	"glasshouse/id"
+)
+
+// LinkChannel is the channel of answers that come by a link.
+const LinkChannel = "link"
+
+// A Link lets whoever has its token give one answer to one request, once. What
+// is kept of the token is its hash.
+type Link struct {
+	Hash     string      `json:"hash"`
+	Approval id.Approval `json:"approval"`
+	Action   string      `json:"action"` // hash of what is answered
+	Verdict  Verdict     `json:"verdict"`
+	Who      Person      `json:"who"`
+	Expires  time.Time   `json:"expires"`
+	Used     time.Time   `json:"used,omitzero"`
+}
+
+const tokenSize = 32
+
+// NewLink makes a link by which who can give one answer to a pending request,
+// and returns its address.
+func (q *Queue) NewLink(ctx context.Context, aid id.Approval, v Verdict, who Person) (string, error) {
+	const op = "approval.NewLink"
+	if q.cfg.Links == "" {
+		return "", fault.Cannot(op, "nobody said where links lead", "configure the public address")
+	}
+	if v != Allow && v != Deny {
+		return "", fault.Fieldf(op, "verdict", "a link allows or denies")
+	}
+	r, err := q.store.Get(ctx, aid)
+	if err != nil {
+		return "", err
+	}
+	switch {
+	case r.State != Pending:
+		return "", fault.Newf(fault.Conflict, op, string(aid), "it is %s", r.State)
+	case r.Tier == Elevated && v == Allow:
+		return "", fault.Newf(fault.Denied, op, string(aid), "a link alone does not allow what is elevated")
+	}
+	if err := permits(r, who); err != nil {
+		return "", err
+	}
+	token := make([]byte, tokenSize)
+	rand.Read(token) // never fails
+	text := base64.RawURLEncoding.EncodeToString(token)
+	hash, _ := hashToken(text)
+	l := Link{Hash: hash, Approval: aid, Action: r.Hash, Verdict: v, Who: who, Expires: r.Expires}
+	if err := q.store.PutLink(ctx, l); err != nil {
+		return "", err
+	}
+	return strings.TrimSuffix(q.cfg.Links, "/") + "/" + text, nil
+}
+
+// hashToken is the hash of what a stranger gives as a token, if it can be one.
+func hashToken(text string) (hash string, ok bool) {
+	token, err := base64.RawURLEncoding.Strict().DecodeString(text)
+	if err != nil || len(token) != tokenSize || len(text) != base64.RawURLEncoding.EncodedLen(tokenSize) {
+		return "", false
+	}
+	sum := sha256.Sum256(token)
+	return hex.EncodeToString(sum[:]), true
+}
+
+// Links returns the handler of links, for paths of a token and nothing else:
+// the door strips what stands before. GET shows what would be decided and
+// changes nothing, for whatever looks at links before people do; POST decides.
+func (q *Queue) Links() http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /{token}", q.showLink)
+	mux.HandleFunc("POST /{token}", q.useLink)
+	return mux
+}
+
+// follow finds the link of a token and its request.
+func (q *Queue) follow(ctx context.Context, token string) (Link, Request, error) {
+	const op = "approval.Links"
+	missing := fault.Newf(fault.NotFound, op, "", "there is no such link, or it is over")
+	hash, ok := hashToken(token)
+	if !ok {
+		return Link{}, Request{}, missing
+	}
+	l, err := q.store.GetLink(ctx, hash)
+	if errors.Is(err, fault.NotFound) {
+		return Link{}, Request{}, missing
+	}
+	if err != nil {
+		return Link{}, Request{}, err
+	}
+	r, err := q.store.Get(ctx, l.Approval)
+	if err != nil {
+		return Link{}, Request{}, err
+	}
+	if !l.Expires.After(time.Now()) || r.Hash != l.Action {
+		return Link{}, Request{}, missing
+	}
+	return l, r, nil
+}
+
+func (q *Queue) showLink(w http.ResponseWriter, req *http.Request) {
+	l, r, err := q.follow(req.Context(), req.PathValue("token"))
+	q.render(w, req, l, r, err)
+}
+
+func (q *Queue) useLink(w http.ResponseWriter, req *http.Request) {
+	ctx := req.Context()
+	l, r, err := q.follow(ctx, req.PathValue("token"))
+	if err == nil && l.Used.IsZero() {
+		r, err = q.Answer(ctx, l.Approval, Answer{Verdict: l.Verdict, Scope: Once, By: l.Who, Channel: LinkChannel})
+		if r.ID == "" {
+			r.ID = l.Approval
+		}
+		if r.State != Pending {
+			l.Used = time.Now().UTC()
+			if err := q.store.PutLink(context.WithoutCancel(ctx), l); err != nil {
+				q.cfg.Log.Error("that a link was used cannot be kept", "approval", l.Approval, "error", err)
+			}
+		}
+	}
+	q.render(w, req, l, r, err)
+}
+
+type page struct {
+	View
+	Verb    string // what the button does: "Allow once"
+	Pending bool
+	Problem string
+	Remedy  string
+}
+
+func (q *Queue) render(w http.ResponseWriter, req *http.Request, l Link, r Request, err error) {
+	h := w.Header()
+	h.Set("Content-Type", "text/html; charset=utf-8")
+	h.Set("Cache-Control", "no-store")
+	h.Set("Referrer-Policy", "no-referrer")
+	h.Set("X-Content-Type-Options", "nosniff")
+	h.Set("X-Frame-Options", "DENY")
+	h.Set("X-Robots-Tag", "noindex, nofollow")
+	h.Set("Content-Security-Policy", "default-src 'none'; style-src 'unsafe-inline'; form-action 'self'; frame-ancestors 'none'; base-uri 'none'")
+	p := page{Verb: map[Verdict]string{Allow: "Allow once", Deny: "Deny"}[l.Verdict]}
+	status := http.StatusOK
+	switch kind := fault.KindOf(err); {
+	case err == nil:
+	case kind == fault.NotFound:
+		status, p.Problem = http.StatusNotFound, "There is no such link, or it is over."
+	case kind == fault.Conflict:
+		status, p.Problem = http.StatusConflict, err.Error()
+	case kind == fault.Denied:
+		status, p.Problem = http.StatusForbidden, err.Error()
+	default:
+		q.cfg.Log.Error("a link cannot be followed", "approval", l.Approval, "error", err)
+		status, p.Problem = http.StatusInternalServerError, "It did not work. Try again, or answer where you are signed in."
+	}
+	p.Remedy = fault.RemedyOf(err)
+	if r.ID != "" && l.Hash != "" {
+		p.View = Show(r, maxResource)
+		p.Pending = r.State == Pending && l.Used.IsZero()
+	}
+	w.WriteHeader(status)
+	if err := pageText.Execute(w, p); err != nil && req.Context().Err() == nil {
+		q.cfg.Log.Error("a page cannot be written", "error", fmt.Errorf("render: %w", err))
+	}
+}
+
+var pageText = template.Must(template.New("page").Parse(`<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1"><title>Glasshouse</title>
+<style>body{font:16px/1.4 system-ui,sans-serif;max-width:46rem;margin:2rem auto;padding:0 1rem}
+pre{white-space:pre-wrap;overflow-wrap:anywhere;border:1px solid;padding:.8rem;unicode-bidi:isolate-override;direction:ltr}
+button{font-size:1.2rem;padding:.6rem 1.4rem}dt{font-weight:bold}</style></head><body>
+{{with .Problem}}<p role="alert"><strong>{{.}}</strong></p>{{end}}{{with .Remedy}}<p>{{.}}</p>{{end}}
+{{if .ID}}<h1>{{.Who}}</h1><pre>{{.What}}</pre>
+{{if not .Whole}}<p>Not all of it is shown here.</p>{{end}}
+<dl><dt>Why it is asked</dt><dd>{{.Why}}</dd><dt>Rule</dt><dd>{{.Rule}}</dd>
+{{range .Details}}<dd>{{.}}</dd>{{end}}<dt>Tier</dt><dd>{{.Tier}}</dd>
+{{with .Outcome}}<dt>Outcome</dt><dd>{{.}}</dd>{{end}}<dt>Request</dt><dd>{{.View.ID}}</dd></dl>
+{{with .Context}}<details><summary>What came before</summary><pre>{{.}}</pre></details>{{end}}
+{{if .Pending}}<form method="post"><button>{{.Verb}}</button></form><p>Denied at {{.Expires.UTC.Format "2006-01-02 15:04:05"}} UTC if nobody answers.</p>
+{{else}}<p>This is {{.State}}.</p>{{end}}{{end}}
+</body></html>
+`))

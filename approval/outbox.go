@@ -1,0 +1,244 @@
+package approval
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"time"
+
+	"glasshouse/fault"
+	"glasshouse/id"
+)
+
+// A Notice is what a channel is to be told, until it has been. One that could
+// not be delivered stays as a dead letter.
+type Notice struct {
+	ID       string          `json:"id"` // a receiver sees the same one twice if it must
+	Approval id.Approval     `json:"approval"`
+	Channel  string          `json:"channel"` // name of a Webhook or a Push
+	Kind     Kind            `json:"kind"`
+	Body     json.RawMessage `json:"body,omitempty"` // of a webhook; a push is written when it is sent
+	Created  time.Time       `json:"created"`
+	Attempts int             `json:"attempts"`
+	Next     time.Time       `json:"next"` // not before
+	Dead     bool            `json:"dead,omitempty"`
+	Error    string          `json:"error,omitempty"` // of the last attempt
+}
+
+// Retry is how often and when a notice is tried again.
+type Retry struct {
+	First    time.Duration // pause after the first failure, doubled by each; 0 is 1 s
+	Longest  time.Duration // pause; 0 is 5 min
+	Attempts int           // after which it is a dead letter; 0 is 12
+}
+
+// pause is how long to wait after n failures: between half and all of the
+// doubled pause, so that many do not come back at once.
+func (r Retry) pause(n int) time.Duration {
+	p := r.First
+	for range n - 1 {
+		if p = 2 * p; p >= r.Longest {
+			break
+		}
+	}
+	p = min(p, r.Longest)
+	return p/2 + rand.N(p/2+1)
+}
+
+// A channel delivers notices.
+type channel interface {
+	name() string
+	wants(k Kind) bool
+	body(r Request, k Kind, n Notice) (json.RawMessage, error) // when it is put in the outbox; nil if it is written when sent
+	deliver(ctx context.Context, q *Queue, n Notice) error
+}
+
+// An outbox holds what is to be delivered, by channel.
+type outbox struct {
+	channels []channel
+	retry    Retry
+
+	mu    sync.Mutex
+	queue map[string][]Notice      // guarded by mu
+	wake  map[string]chan struct{} // of each channel; the map does not change
+}
+
+// startOutbox begins to deliver what the store still holds, and what comes.
+func (q *Queue) startOutbox(ctx context.Context) error {
+	o := &q.outbox
+	o.retry = q.cfg.Retry
+	o.retry.First = cmp.Or(o.retry.First, time.Second)
+	o.retry.Longest = cmp.Or(o.retry.Longest, 5*time.Minute)
+	o.retry.Attempts = cmp.Or(o.retry.Attempts, 12)
+	o.queue, o.wake = map[string][]Notice{}, map[string]chan struct{}{}
+	for _, w := range q.cfg.Webhooks {
+		o.channels = append(o.channels, w)
+	}
+	for _, p := range q.cfg.Pushes {
+		if err := permits(Request{}, p.Who); err != nil && q.cfg.Links != "" {
+			return fmt.Errorf("push %s: %w", p.Name, err)
+		}
+		o.channels = append(o.channels, p)
+	}
+	for _, c := range o.channels {
+		if _, twice := o.wake[c.name()]; twice || c.name() == "" {
+			return fault.Fieldf("approval.New", "name", "channel %q has no name of its own", c.name())
+		}
+		o.wake[c.name()] = make(chan struct{}, 1)
+	}
+	left, err := q.store.Notices(ctx)
+	if err != nil {
+		return fmt.Errorf("take up notices: %w", err)
+	}
+	o.add(slices.DeleteFunc(left, func(n Notice) bool { return n.Dead }))
+	for _, c := range o.channels {
+		q.wg.Go(func() { q.deliverLoop(c) })
+	}
+	return nil
+}
+
+// add queues notices that are kept. Those of a channel that is no longer there
+// wait for it to be configured again.
+func (o *outbox) add(notices []Notice) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for _, n := range notices {
+		wake, there := o.wake[n.Channel]
+		if !there {
+			continue
+		}
+		o.queue[n.Channel] = append(o.queue[n.Channel], n)
+		select {
+		case wake <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// noticesFor is what channels are to be told of an event.
+func (q *Queue) noticesFor(r Request, k Kind) []Notice {
+	var list []Notice
+	for _, c := range q.outbox.channels {
+		if !c.wants(k) {
+			continue
+		}
+		now := time.Now().UTC()
+		n := Notice{ID: noticeID(), Approval: r.ID, Channel: c.name(), Kind: k, Created: now, Next: now}
+		body, err := c.body(r, k, n)
+		if err != nil {
+			q.cfg.Log.Error("a notice cannot be written", "approval", r.ID, "channel", c.name(), "error", err)
+			continue
+		}
+		n.Body = body
+		list = append(list, n)
+	}
+	return list
+}
+
+// noticeID is as random as an id, and none of those that have a type.
+func noticeID() string { return "n" + string(id.NewApproval())[1:] }
+
+// deliverLoop delivers what one channel is to be told. What fails waits; what
+// comes after it does not.
+func (q *Queue) deliverLoop(c channel) {
+	o := &q.outbox
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		select {
+		case <-q.ctx.Done():
+			return
+		case <-o.wake[c.name()]:
+		case <-timer.C:
+		}
+		for {
+			n, wait, due := o.due(c.name())
+			if !due {
+				timer.Reset(wait)
+				break
+			}
+			q.deliver(c, n)
+			if q.ctx.Err() != nil {
+				return
+			}
+		}
+	}
+}
+
+// due takes the next notice of a channel whose time has come, or returns how
+// long there is until then.
+func (o *outbox) due(channel string) (n Notice, wait time.Duration, due bool) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	list := o.queue[channel]
+	wait = time.Hour
+	now := time.Now()
+	for i, n := range list {
+		if left := n.Next.Sub(now); left > 0 {
+			wait = min(wait, left)
+			continue
+		}
+		o.queue[channel] = slices.Delete(list, i, i+1)
+		return n, 0, true
+	}
+	return Notice{}, wait, false
+}
+
+// deliver tries a notice once, and keeps what came of it.
+func (q *Queue) deliver(c channel, n Notice) {
+	ctx, cancel := context.WithTimeout(q.ctx, 15*time.Second)
+	err := c.deliver(ctx, q, n)
+	cancel()
+	if q.ctx.Err() != nil {
+		return // it is in the store, and will be tried again
+	}
+	ctx = context.WithoutCancel(q.ctx)
+	if err == nil {
+		if err := q.store.DeleteNotice(ctx, n.ID); err != nil {
+			q.cfg.Log.Error("a delivered notice cannot be forgotten, and may be delivered again", "notice", n.ID, "error", err)
+		}
+		return
+	}
+	n.Attempts++
+	n.Error = shorten(Visible(err.Error()), 500)
+	n.Next = time.Now().UTC().Add(q.outbox.retry.pause(n.Attempts))
+	n.Dead = n.Attempts >= q.outbox.retry.Attempts
+	if err := q.store.PutNotice(ctx, n); err != nil {
+		q.cfg.Log.Error("a notice cannot be kept", "notice", n.ID, "error", err)
+	}
+	if n.Dead {
+		q.cfg.Log.Error("a notice cannot be delivered", "channel", n.Channel, "approval", n.Approval, "attempts", n.Attempts, "error", n.Error)
+		return
+	}
+	q.outbox.add([]Notice{n})
+}
+
+// DeadLetters returns the notices that could not be delivered.
+func (q *Queue) DeadLetters(ctx context.Context) ([]Notice, error) {
+	all, err := q.store.Notices(ctx)
+	return slices.DeleteFunc(all, func(n Notice) bool { return !n.Dead }), err
+}
+
+// Redeliver tries a dead letter anew.
+func (q *Queue) Redeliver(ctx context.Context, nid string) error {
+	dead, err := q.DeadLetters(ctx)
+	if err != nil {
+		return err
+	}
+	for _, n := range dead {
+		if n.ID != nid {
+			continue
+		}
+		n.Dead, n.Attempts, n.Next = false, 0, time.Now().UTC()
+		if err := q.store.PutNotice(ctx, n); err != nil {
+			return err
+		}
+		q.outbox.add([]Notice{n})
+		return nil
+	}
+	return fault.Newf(fault.NotFound, "approval.Redeliver", nid, "no such dead letter")
+}
