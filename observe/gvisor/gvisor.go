@@ -15,7 +15,7 @@
 // leave no trace, and neither do those it has no number for, which it refuses too.
 // The paths of calls that change names (unlink, rename, mkdir, chmod and the like)
 // are not known, nor is whether an open made its file unless it had O_EXCL, nor
-// where a symbolic link led. Paths are read when the call returns: a thread that
+// where a symbolic link led, which in newer releases is also true of programs. Paths are read when the call returns: a thread that
 // changes the memory meanwhile changes the record. Text that is not UTF-8 is not
 // told at all: such paths and arguments are missing, and their records Unresolved.
 // There is no host's pid to a process, no processor time and no memory of its own.
