@@ -3,6 +3,8 @@ package egress_test
 import (
 	"slices"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 
 	"glasshouse/egress"
@@ -55,17 +57,21 @@ func TestAttemptsAreSeenWhenTheyGetOut(t *testing.T) {
 	w := needsWorld(t)
 	ports := []uint16{25, 53, 80, 443, 7000, 8443}
 	j := newJail(t, w, egress.Config{Rules: egress.Rules{Allow: []egress.Rule{{Host: "*", Ports: ports}, {Host: "0.0.0.0/0", Ports: ports}, {Host: "::/0", Ports: ports}}}})
-	out := 0
+	var out atomic.Int64
+	var wg sync.WaitGroup
 	for _, a := range egresstest.Attempts() {
-		if strings.HasPrefix(a.Name, "late") || len(a.Reasons) == 0 {
+		if len(a.Reasons) == 0 {
 			continue
 		}
-		if answer, _ := a.Try(j.dial); strings.Contains(answer, egresstest.Reached) {
-			out++
-		}
+		wg.Go(func() {
+			if answer, _ := a.Try(j.dial); strings.Contains(answer, egresstest.Reached) {
+				out.Add(1)
+			}
+		})
 	}
-	t.Logf("%d attempts get out where everything is allowed", out)
-	if out < 30 {
-		t.Errorf("%d attempts get out where everything is allowed, want more", out)
+	wg.Wait()
+	t.Logf("%d attempts get out where everything is allowed", out.Load())
+	if out.Load() < 30 {
+		t.Errorf("%d attempts get out where everything is allowed, want more", out.Load())
 	}
 }

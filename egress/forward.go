@@ -272,6 +272,9 @@ func (v *visit) passBack(w http.ResponseWriter, r *http.Request, resp *http.Resp
 	if resp.ContentLength >= 0 && h.Get("Content-Length") == "" && resp.ContentLength > 0 {
 		h.Set("Content-Length", strconv.FormatInt(resp.ContentLength, 10))
 	}
+	if rep, ok := w.(*reply); ok && len(resp.Trailer) > 0 && !rep.old {
+		h.Del("Content-Length") // HTTP/1 has trailers only after chunks
+	}
 	size := 64
 	for k, vs := range h {
 		for _, val := range vs {

@@ -189,17 +189,16 @@ func (k *masked) fill(want int) {
 	k.err = err
 
 	spans := k.m.find(k.buf)
-	if k.stars > 0 {
-		spans = append(spans, [2]int{0, k.stars})
-	}
 	k.ready = len(k.buf)
 	if err == nil {
 		k.ready -= k.m.pending(k.buf)
 	}
-	k.stars = 0
+	known := k.stars
+	star(k.buf[:min(known, k.ready)])
+	k.stars = max(0, known-k.ready)
 	for _, s := range spans {
-		star(k.buf[s[0]:max(s[0], min(s[1], k.ready))])
-		if s[0] < k.ready {
+		if s[0] < k.ready { // any other is found again, with what comes
+			star(k.buf[s[0]:min(s[1], k.ready)])
 			k.stars = max(k.stars, s[1]-k.ready)
 		}
 	}

@@ -1,0 +1,461 @@
+package egress_test
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/net/dns/dnsmessage"
+
+	"glasshouse/egress"
+	"glasshouse/egress/egresstest"
+)
+
+const (
+	apiHTTP  = egresstest.API + ":80"
+	apiHTTPS = egresstest.API + ":443"
+)
+
+func allow(rules ...egress.Rule) egress.Config {
+	return egress.Config{Rules: egress.Rules{Allow: rules}}
+}
+
+// lookup asks the jail's DNS for the addresses of a host.
+func (j *jail) lookup(host string, t dnsmessage.Type) ([]string, dnsmessage.RCode) {
+	j.t.Helper()
+	c, err := j.dial("udp4", "8.8.8.8:53") // whatever server a program asks
+	j.must(err)
+	defer c.Close()
+	c.SetDeadline(time.Now().Add(10 * time.Second))
+	q := dnsmessage.Message{Header: dnsmessage.Header{ID: 5, RecursionDesired: true}, Questions: []dnsmessage.Question{{Name: dnsmessage.MustNewName(host + "."), Type: t, Class: dnsmessage.ClassINET}}}
+	b, err := q.Pack()
+	j.must(err)
+	_, err = c.Write(b)
+	j.must(err)
+	b = make([]byte, 4096)
+	n, err := c.Read(b)
+	j.must(err)
+	var m dnsmessage.Message
+	j.must(m.Unpack(b[:n]))
+	if m.ID != 5 || !m.Response || len(m.Questions) != 1 || m.Questions[0].Name.String() != host+"." {
+		j.t.Fatalf("the answer is for another question: %+v", m)
+	}
+	var addrs []string
+	for _, a := range m.Answers {
+		addrs = append(addrs, net.IP(a.Body.(*dnsmessage.AResource).A[:]).String())
+	}
+	return addrs, m.RCode
+}
+
+func TestAProgramThatKnowsNoProxyReachesWhatIsAllowed(t *testing.T) {
+	w := needsWorld(t)
+	j := newJail(t, w, allow(egress.Rule{Name: "the API", Host: "api.example.com"}))
+
+	addrs, code := j.lookup("API.Example.com", dnsmessage.TypeA)
+	if code != dnsmessage.RCodeSuccess || len(addrs) != 1 || addrs[0] != egresstest.API {
+		t.Fatalf("the jail's DNS says %v, %v", addrs, code)
+	}
+	for _, url := range []string{"http://api.example.com/a?b=c", "https://api.example.com/a?b=c"} {
+		for _, address := range []string{apiHTTP, apiHTTPS} {
+			if strings.HasPrefix(url, "https") != strings.HasSuffix(address, ":443") {
+				continue
+			}
+			resp, err := j.client(address, w.Roots, true).Get(url)
+			if err != nil {
+				t.Fatalf("%s: %v", url, err)
+			}
+			b, err := io.ReadAll(resp.Body)
+			resp.Body.Close()
+			if want := "welcome: api.example.com GET /a\n"; string(b) != want || err != nil || resp.StatusCode != 200 {
+				t.Errorf("%s: %d, %q, %v, want %q", url, resp.StatusCode, b, err, want)
+			}
+			if resp.TLS != nil && resp.ProtoMajor != 2 {
+				t.Errorf("%s by HTTP/%d: TLS that is not looked into is the client's and the server's own", url, resp.ProtoMajor)
+			}
+		}
+	}
+	r := j.recorded("the request", func(r egress.Record) bool { return r.Kind == egress.KindRequest })
+	if !r.Allowed || r.Host != "api.example.com" || r.Port != 80 || r.Method != "GET" || r.Path != "/a" || r.Status != 200 ||
+		r.Rule != "the API" || r.Addr != apiHTTP || r.Sent == 0 || r.Received == 0 || r.Jail != "j-test" || r.Reason != "" {
+		t.Errorf("the request's record is %+v", r)
+	}
+}
+
+func TestWhatIsDialledIsWhatTheHostResolves(t *testing.T) {
+	w := needsWorld(t)
+	j := newJail(t, w, allow(egress.Rule{Host: "api.example.com"}))
+	// The program chose the address of somebody else.
+	resp, err := j.client(egresstest.Evil+":80", nil, false).Get("http://api.example.com/")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	if b, _ := io.ReadAll(resp.Body); !strings.HasPrefix(string(b), "welcome: api.example.com") {
+		t.Errorf("answered %q", b)
+	}
+	if r := j.recorded("the request", func(r egress.Record) bool { return r.Allowed }); r.Addr != apiHTTP {
+		t.Errorf("what was dialled is %s", r.Addr)
+	}
+}
+
+func TestServersThatSpeakFirst(t *testing.T) {
+	w := needsWorld(t)
+	j := newJail(t, w, allow(egress.Rule{Host: "api.example.com", Ports: []uint16{2222, 7000}}))
+	j.proxy.Hurry(100*time.Millisecond, 200*time.Millisecond, time.Second, time.Second)
+
+	c := j.talk(egresstest.API + ":2222")
+	if _, err := c.r.ReadByte(); err == nil {
+		t.Error("a server whose name nobody asked for spoke")
+	}
+	j.refusal(egress.ReasonName)
+	j.lookup("api.example.com", dnsmessage.TypeA)
+	c = j.talk(egresstest.API + ":2222")
+	if got := c.line(); got != "SSH-2.0-welcome\r\n" {
+		t.Errorf("the server said %q", got)
+	}
+	c.say("after you\n")
+	if got := c.line(); got != "after you\n" {
+		t.Errorf("the server said %q", got)
+	}
+	// A client that speaks first, in no known protocol.
+	c = j.talk(egresstest.API + ":7000")
+	c.say("\x00\x01 no, after you\n")
+	if got := c.line(); got != "\x00\x01 no, after you\n" {
+		t.Errorf("the echo said %q", got)
+	}
+	c.Conn.(*net.TCPConn).CloseWrite()
+	if b, err := io.ReadAll(c.r); len(b) > 0 || err != nil {
+		t.Errorf("after the client's end: %q, %v, want the server's end", b, err)
+	}
+	r := j.recorded("the echo", func(r egress.Record) bool { return r.Allowed && r.Port == 7000 })
+	if r.Kind != egress.KindConnect || r.Sent != 17 || r.Received != 17 || r.Host != "api.example.com" {
+		t.Errorf("its record is %+v", r)
+	}
+}
+
+func TestAProgramThatUsesTheProxy(t *testing.T) {
+	w := needsWorld(t)
+	j := newJail(t, w, allow(egress.Rule{Host: "api.example.com", Ports: []uint16{80, 443, 2222}}))
+	c := j.talk(egresstest.Proxy)
+	for range 2 { // on one connection
+		c.say("GET http://api.example.com/x HTTP/1.1\r\nHost: api.example.com\r\n\r\n")
+		resp := c.response()
+		b, _ := io.ReadAll(resp.Body)
+		if string(b) != "welcome: api.example.com GET /x\n" {
+			t.Errorf("by the proxy: %d %q", resp.StatusCode, b)
+		}
+	}
+	c = j.talk(egresstest.Proxy)
+	c.say("CONNECT api.example.com:443 HTTP/1.1\r\nHost: api.example.com:443\r\n\r\n")
+	if resp := c.response(); resp.StatusCode != 200 {
+		t.Fatalf("CONNECT: %s", resp.Status)
+	}
+	s := tls.Client(c.Conn, &tls.Config{ServerName: "api.example.com", RootCAs: w.Roots})
+	if _, err := io.WriteString(s, "GET /y HTTP/1.0\r\nHost: api.example.com\r\n\r\n"); err != nil {
+		t.Fatal(err)
+	}
+	if b, _ := io.ReadAll(s); !bytes.Contains(b, []byte("welcome: api.example.com GET /y")) {
+		t.Errorf("by CONNECT: %q", b)
+	}
+	c = j.talk(egresstest.Proxy)
+	c.say("CONNECT api.example.com:2222 HTTP/1.1\r\nHost: api.example.com:2222\r\n\r\n")
+	c.response()
+	if got := c.line(); got != "SSH-2.0-welcome\r\n" {
+		t.Errorf("a server that speaks first, by CONNECT: %q", got)
+	}
+}
+
+func TestARefusalSaysWhichRuleAndWhatToDo(t *testing.T) {
+	w := needsWorld(t)
+	j := newJail(t, w, allow(egress.Rule{Name: "only reading", Host: "api.example.com", Ports: []uint16{80}, Methods: []string{"GET"}}))
+	post := func(accept string) (*http.Response, string) {
+		req, err := http.NewRequest("POST", "http://api.example.com/", strings.NewReader(strings.Repeat("x", 1<<20)))
+		j.must(err)
+		req.Header.Set("Accept", accept)
+		resp, err := j.client(apiHTTP, nil, false).Do(req)
+		j.must(err)
+		defer resp.Body.Close()
+		b, err := io.ReadAll(resp.Body)
+		j.must(err)
+		return resp, string(b)
+	}
+	resp, body := post("*/*")
+	if resp.StatusCode != 403 || resp.Header.Get("Glasshouse-Refused") != "method" || !strings.Contains(body, "rule: only reading") || !strings.Contains(body, "POST is not allowed at api.example.com") {
+		t.Errorf("as text: %s %q", resp.Status, body)
+	}
+	resp, body = post("application/json")
+	if resp.Header.Get("Content-Type") != "application/problem+json" || !strings.Contains(body, `"rule":"only reading"`) || !strings.Contains(body, `"reason":"method"`) {
+		t.Errorf("as JSON: %s %q", resp.Status, body)
+	}
+	if r := j.refusal(egress.ReasonMethod); r.Rule != "only reading" || r.Method != "POST" || r.Host != "api.example.com" {
+		t.Errorf("its record is %+v", r)
+	}
+	if _, err := j.client(apiHTTPS, w.Roots, false).Get("https://elsewhere.example/"); err == nil || !strings.Contains(err.Error(), "access denied") {
+		t.Errorf("TLS to what is not allowed: %v, want an alert", err)
+	}
+	c := j.talk(egresstest.API + ":7000")
+	c.say("\x00")
+	if _, err := c.r.ReadByte(); !errors.Is(err, syscall.ECONNRESET) {
+		t.Errorf("raw TCP to what is not allowed: %v, want a reset", err)
+	}
+}
+
+func TestDNSTellsNothingOfWhatIsNotAllowed(t *testing.T) {
+	w := needsWorld(t)
+	j := newJail(t, w, allow(egress.Rule{Host: "*.wild.example.com"}))
+	for _, host := range []string{"evil.example", "wild.example.com", "api.example.com"} {
+		if addrs, code := j.lookup(host, dnsmessage.TypeA); code != dnsmessage.RCodeNameError || len(addrs) > 0 {
+			t.Errorf("%s: %v, %v", host, addrs, code)
+		}
+	}
+	if got := w.Asked(); len(got) > 0 {
+		t.Errorf("the host's resolver was asked for %v", got)
+	}
+	for _, typ := range []dnsmessage.Type{dnsmessage.TypeAAAA, 65, 64} {
+		if addrs, code := j.lookup("a.wild.example.com", typ); code != dnsmessage.RCodeSuccess || len(addrs) > 0 {
+			t.Errorf("%v of an allowed host: %v, %v, want an empty answer", typ, addrs, code)
+		}
+	}
+	if addrs, code := j.lookup("a.wild.example.com", dnsmessage.TypeA); code != dnsmessage.RCodeSuccess || len(addrs) != 1 {
+		t.Errorf("an allowed host: %v, %v", addrs, code)
+	}
+	if addrs, code := j.lookup("b.wild.example.com", dnsmessage.TypeA); code != dnsmessage.RCodeNameError || len(addrs) > 0 {
+		t.Errorf("an allowed name that nobody has: %v, %v", addrs, code)
+	}
+	j.refusal(egress.ReasonHost)
+	// By TCP, two on one connection.
+	c := j.talk("1.1.1.1:53")
+	for range 2 {
+		q := dnsmessage.Message{Header: dnsmessage.Header{ID: 9}, Questions: []dnsmessage.Question{{Name: dnsmessage.MustNewName("a.wild.example.com."), Type: dnsmessage.TypeA, Class: dnsmessage.ClassINET}}}
+		b, err := q.Pack()
+		j.must(err)
+		c.say(string(append(binary.BigEndian.AppendUint16(nil, uint16(len(b))), b...)))
+		var size [2]byte
+		_, err = io.ReadFull(c.r, size[:])
+		j.must(err)
+		b = make([]byte, binary.BigEndian.Uint16(size[:]))
+		_, err = io.ReadFull(c.r, b)
+		j.must(err)
+		var m dnsmessage.Message
+		if err := m.Unpack(b); err != nil || m.ID != 9 || len(m.Answers) != 1 || m.Answers[0].Header.TTL > 60 {
+			t.Errorf("by TCP: %+v, %v", m, err)
+		}
+	}
+}
+
+func TestRulesChangeWhileConnectionsAreOpen(t *testing.T) {
+	w := needsWorld(t)
+	both := []egress.Rule{{Name: "raw", Host: "api.example.com", Ports: []uint16{7000}}, {Name: "web", Host: "front.example.com", Ports: []uint16{443}}}
+	j := newJail(t, w, allow(both...))
+	j.lookup("api.example.com", dnsmessage.TypeA)
+	raw := j.talk(egresstest.API + ":7000")
+	raw.say("\x00hello\n")
+	raw.line()
+	c, err := j.dial("tcp", egresstest.Front+":443")
+	j.must(err)
+	defer c.Close()
+	web := tls.Client(c, &tls.Config{ServerName: "front.example.com", RootCAs: w.Roots})
+	j.must(web.Handshake())
+
+	j.must(j.proxy.SetRules(egress.Rules{Allow: both[1:]}))
+	if _, err := raw.r.ReadByte(); err == nil {
+		t.Error("a connection that is not allowed any more goes on")
+	}
+	if r := j.refusal(egress.ReasonRules); r.Host != "api.example.com" || r.Sent != 7 {
+		t.Errorf("its record is %+v", r)
+	}
+	if _, err := io.WriteString(web, "GET / HTTP/1.0\r\nHost: front.example.com\r\n\r\n"); err != nil {
+		t.Errorf("a connection that still is allowed: %v", err)
+	}
+	if b, _ := io.ReadAll(web); !bytes.Contains(b, []byte("welcome")) {
+		t.Errorf("a connection that still is allowed: %q", b)
+	}
+	if addrs, code := j.lookup("api.example.com", dnsmessage.TypeA); code != dnsmessage.RCodeNameError {
+		t.Errorf("the name is still told: %v, %v", addrs, code)
+	}
+}
+
+// A person is an Authority whose answers a test gives.
+type person struct {
+	asked  chan egress.Request
+	answer chan egress.Verdict
+}
+
+func (p *person) Judge(ctx context.Context, r egress.Request) (egress.Verdict, error) {
+	if r.Kind == egress.KindName {
+		return egress.Verdict{Allow: !strings.HasPrefix(r.Host, "never")}, nil
+	}
+	select {
+	case p.asked <- r:
+	case <-ctx.Done():
+		return egress.Verdict{}, ctx.Err()
+	}
+	select {
+	case v := <-p.answer:
+		return v, nil
+	case <-ctx.Done():
+		p.asked <- egress.Request{Host: "gave up"}
+		return egress.Verdict{}, ctx.Err()
+	}
+}
+
+func TestAPersonIsAskedWhileTheProgramWaits(t *testing.T) {
+	w := needsWorld(t)
+	someone := &person{make(chan egress.Request), make(chan egress.Verdict)}
+	j := newJail(t, w, egress.Config{Authority: someone})
+
+	if addrs, code := j.lookup("never.example.com", dnsmessage.TypeA); code != dnsmessage.RCodeNameError {
+		t.Errorf("a name that is denied at once: %v, %v", addrs, code)
+	}
+	// The name is told by an address that stands for it, and nobody else is asked.
+	addrs, code := j.lookup("api.example.com", dnsmessage.TypeA)
+	if code != dnsmessage.RCodeSuccess || len(addrs) != 1 || !strings.HasPrefix(addrs[0], "198.18.") {
+		t.Fatalf("a name worth asking about: %v, %v", addrs, code)
+	}
+	if got := w.Asked(); len(got) > 0 {
+		t.Errorf("the host's resolver was asked for %v", got)
+	}
+	type result struct {
+		status int
+		body   string
+		err    error
+	}
+	got := make(chan result, 1)
+	fetch := func(address, url string) {
+		resp, err := j.client(address, w.Roots, false).Get(url)
+		if err != nil {
+			got <- result{err: err}
+			return
+		}
+		b, err := io.ReadAll(resp.Body)
+		resp.Body.Close()
+		got <- result{resp.StatusCode, string(b), err}
+	}
+	go fetch(addrs[0]+":443", "https://api.example.com/")
+	if r := <-someone.asked; r.Kind != egress.KindConnect || r.Host != "api.example.com" || r.Port != 443 || !r.TLS || r.Jail != "j-test" {
+		t.Errorf("asked %+v", r)
+	}
+	someone.answer <- egress.Verdict{Allow: true, Rule: "approval 7"}
+	if r := <-got; r.status != 200 || !strings.Contains(r.body, "welcome") {
+		t.Errorf("once it is allowed: %+v", r)
+	}
+	go fetch(addrs[0]+":80", "http://api.example.com/x?q=1")
+	if r := <-someone.asked; r.Kind != egress.KindRequest || r.Method != "GET" || r.Path != "/x" {
+		t.Errorf("asked %+v", r)
+	}
+	someone.answer <- egress.Verdict{Rule: "policy.json:3", Reason: "no shopping", Remedy: "buy nothing"}
+	if r := <-got; r.status != 403 || !strings.Contains(r.body, "no shopping") || !strings.Contains(r.body, "policy.json:3") || !strings.Contains(r.body, "buy nothing") {
+		t.Errorf("once it is denied: %+v", r)
+	}
+	// Who gives up is not asked about any longer.
+	c := j.talk(addrs[0] + ":443")
+	c.say(string(egresstest.Hello("api.example.com")))
+	<-someone.asked
+	c.Close()
+	if r := <-someone.asked; r.Host != "gave up" {
+		t.Errorf("asked %+v, though nobody waits", r)
+	}
+	// By CONNECT one question is enough.
+	c = j.talk(egresstest.Proxy)
+	c.say("CONNECT api.example.com:2222 HTTP/1.1\r\nHost: api.example.com:2222\r\n\r\n")
+	<-someone.asked
+	someone.answer <- egress.Verdict{Allow: true}
+	if resp := c.response(); resp.StatusCode != 200 {
+		t.Fatal(resp.Status)
+	}
+	if got := c.line(); got != "SSH-2.0-welcome\r\n" {
+		t.Errorf("by CONNECT: %q", got)
+	}
+	// What is an address is not asked about.
+	c = j.talk(egresstest.Evil + ":80")
+	c.say("GET / HTTP/1.1\r\nHost: " + egresstest.Evil + "\r\n\r\n")
+	if resp := c.response(); resp.StatusCode != 403 {
+		t.Errorf("an address: %s", resp.Status)
+	}
+}
+
+func TestNobodyAnswersInTime(t *testing.T) {
+	w := needsWorld(t)
+	someone := &person{make(chan egress.Request, 2), make(chan egress.Verdict)}
+	j := newJail(t, w, egress.Config{Authority: someone})
+	j.proxy.Hurry(time.Second, 10*time.Second, 50*time.Millisecond, time.Second)
+	c := j.talk(apiHTTP)
+	c.say("GET / HTTP/1.1\r\nHost: api.example.com\r\n\r\n")
+	resp := c.response()
+	if b, _ := io.ReadAll(resp.Body); resp.StatusCode != 403 || !strings.Contains(string(b), "nobody answered in time") {
+		t.Errorf("%s %q", resp.Status, b)
+	}
+}
+
+func TestPipelinedRequestsAreEachChecked(t *testing.T) {
+	w := needsWorld(t)
+	j := newJail(t, w, allow(egress.Rule{Host: "api.example.com"}, egress.Rule{Host: "front.example.com"}))
+	c := j.talk(apiHTTP)
+	c.say("GET /1 HTTP/1.1\r\nHost: api.example.com\r\n\r\n" +
+		"POST /2 HTTP/1.1\r\nHost: api.example.com\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n" +
+		"GET /3 HTTP/1.1\r\nHost: front.example.com\r\n\r\n" +
+		"GET /4 HTTP/1.1\r\nHost: hidden.example.com\r\n\r\n" +
+		"GET /5 HTTP/1.1\r\nHost: api.example.com\r\n\r\n")
+	for _, want := range []string{"welcome: api.example.com GET /1", "welcome: api.example.com POST /2", "welcome: front.example.com GET /3", "hidden.example.com is not among"} {
+		resp := c.response()
+		if b, _ := io.ReadAll(resp.Body); !strings.Contains(string(b), want) {
+			t.Errorf("%d %q, want %q", resp.StatusCode, b, want)
+		}
+	}
+	if b, err := io.ReadAll(c.r); len(b) > 0 || err != nil {
+		t.Errorf("after a refusal the connection goes on: %q, %v", b, err)
+	}
+}
+
+func TestAnAddressThatIsListed(t *testing.T) {
+	w := needsWorld(t)
+	j := newJail(t, w, allow(
+		egress.Rule{Name: "the neighbour", Host: egresstest.Private, Ports: []uint16{80, 7000}},
+		egress.Rule{Name: "names of it", Host: "lan.rebind.example", Ports: []uint16{80}}))
+	for _, host := range []string{egresstest.Private, "anything.example", "lan.rebind.example"} {
+		c := j.talk(egresstest.Private + ":80")
+		c.say(fmt.Sprintf("GET / HTTP/1.1\r\nHost: %s\r\n\r\n", host))
+		resp := c.response()
+		if b, _ := io.ReadAll(resp.Body); resp.StatusCode != 200 || !strings.Contains(string(b), "10.9.9.9 for "+host) && !strings.Contains(string(b), host) {
+			t.Errorf("%s: %d %q", host, resp.StatusCode, b)
+		}
+	}
+	c := j.talk(egresstest.Private + ":7000")
+	c.say("\x00x\n")
+	if got := c.line(); !strings.Contains(got, "an echo") {
+		t.Errorf("raw: %q", got)
+	}
+	c = j.talk(egresstest.Private + ":8443")
+	c.say("GET / HTTP/1.1\r\nHost: 10.9.9.9:8443\r\n\r\n")
+	if resp := c.response(); resp.StatusCode != 403 {
+		t.Errorf("another port of it: %s", resp.Status)
+	}
+}
+
+func TestANameThatMovesToTheInsideIsNotFollowed(t *testing.T) {
+	w := needsWorld(t)
+	j := newJail(t, w, allow(egress.Rule{Host: "moves.example.com"}))
+	w.Move("moves.example.com", egresstest.API, "127.0.0.1")
+	get := func() *http.Response {
+		c := j.talk(apiHTTP)
+		c.say("GET / HTTP/1.1\r\nHost: moves.example.com\r\n\r\n")
+		return c.response()
+	}
+	// The first of its addresses is public and answers; the other never is told.
+	if resp := get(); resp.StatusCode != 200 {
+		t.Errorf("by a public address: %s", resp.Status)
+	}
+	if addrs, _ := j.lookup("moves.example.com", dnsmessage.TypeA); len(addrs) != 1 || addrs[0] != egresstest.API {
+		t.Errorf("the jail is told %v", addrs)
+	}
+}

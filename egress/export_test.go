@@ -1,0 +1,58 @@
+package egress
+
+import (
+	"io"
+	"net/netip"
+	"time"
+)
+
+// What is tested from within: parts that read what strangers write.
+
+func CheckHead(b []byte) (method, target, host string, err error) {
+	h, err := checkHead(b)
+	return h.method, h.target, h.host, err
+}
+
+func HeadEnd(b []byte) int { return headEnd(b) }
+
+func ParseHello(b []byte) (name string, ech, more bool, err error) {
+	h, more, err := parseHello(b)
+	return h.name, h.ech, more, err
+}
+
+func Spoken(b []byte) int { return int(classify(b)) }
+
+const (
+	SpokeNothing = int(spokeNothing)
+	SpokeTLS     = int(spokeTLS)
+	SpokeHTTP    = int(spokeHTTP)
+	SpokeOther   = int(spokeOther)
+)
+
+func ParseHostPort(s string) (host string, addr netip.Addr, port uint16, err error) {
+	return parseHostPort(s)
+}
+
+func Public(a netip.Addr) bool { return public(a) }
+
+func Glob(pattern, s string) bool { return glob(pattern, s) }
+
+func SetParameter(query, name, value string) string { return setParameter(query, name, value) }
+
+func Masked(r io.Reader, values ...string) io.Reader { return newMask(values).reader(r) }
+
+func MaskText(s string, values ...string) string { return newMask(values).text(s) }
+
+// Hurry makes a proxy wait for less, where a test has to see what comes after.
+func (p *Proxy) Hurry(silence, head, ask, gone time.Duration) {
+	p.times.silence, p.times.head, p.times.ask, p.times.gone = silence, head, ask, gone
+}
+
+// DNS answers one message as the server does.
+func (p *Proxy) DNS(msg []byte) []byte {
+	q, b := readQuery(msg)
+	if q != nil {
+		b = p.answer(q)
+	}
+	return b
+}
