@@ -310,7 +310,7 @@ func (v *Vault) call(ctx context.Context, method, at, token string, body []byte)
 	const op = "secret.Vault"
 	ctx, cancel := context.WithTimeout(ctx, v.cfg.Timeout)
 	defer cancel()
-	q, err := http.NewRequestWithContext(ctx, method, v.cfg.Address+"/v1/"+(&url.URL{Path: at}).EscapedPath(), bytes.NewReader(body))
+	q, err := http.NewRequestWithContext(ctx, method, requestURL(v.cfg.Address, at), bytes.NewReader(body))
 	if err != nil {
 		return nil, fault.Newf(fault.Invalid, op, at, "no request can be made of it")
 	}
@@ -340,6 +340,10 @@ func (v *Vault) call(ctx context.Context, method, at, token string, body []byte)
 		return nil, fault.Newf(fault.Unavailable, op, at, "what answers there does not speak as Vault does")
 	}
 	return &answer, nil
+}
+
+func requestURL(address, at string) string {
+	return address + (&url.URL{Path: "/v1/" + at}).EscapedPath()
 }
 
 // unreachable explains a request without an answer.
