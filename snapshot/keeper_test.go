@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -29,13 +30,26 @@ type house struct {
 	t       *testing.T
 	dir     string
 	root    string // of the jails
+	runtime string // that makes them
 	jails   *jail.Manager
 	keeper  *snapshot.Keeper
 	records *records
 	keep    *snapshots
 
 	tune func(*jail.Config, *snapshot.Config) // before they are opened; or nil
-	last func()                               // when all are gone; or nil
+}
+
+// runtimePath is where a runtime is on this host, or its name.
+func runtimePath(runtime string) string {
+	if runtime != "runsc" {
+		return runtime
+	}
+	for _, p := range []string{runtime, os.Getenv("GLASSHOUSE_RUNSC"), "/var/lib/glasshouse/tools/bin/runsc"} {
+		if path, err := exec.LookPath(p); err == nil {
+			return path
+		}
+	}
+	return runtime
 }
 
 func criu() string {
@@ -46,15 +60,10 @@ func criu() string {
 	return "criu"
 }
 
-func newHouse(t *testing.T) *house {
-	h := &house{t: t}
-	h.begin(func() {})
-	return h
-}
+func newHouse(t *testing.T) *house { return newHouseOf(t, "runc") }
 
-// begin makes the directories of the house, calls first, and opens it.
-func (h *house) begin(first func()) {
-	t := h.t
+// newHouseOf is newHouse for jails of another runtime.
+func newHouseOf(t *testing.T, runtime string) *house {
 	t.Helper()
 	if os.Geteuid() != 0 {
 		t.Skip("needs root")
@@ -67,8 +76,7 @@ func (h *house) begin(first func()) {
 	if err := unix.Mount("house", dir, "tmpfs", 0, "size=8g,mode=711"); err != nil {
 		t.Fatal(err)
 	}
-	h.dir, h.root = dir, backendtest.Rootfs(t)
-	h.records, h.keep = &records{all: map[id.Jail]jail.Jail{}}, &snapshots{all: map[id.Snapshot]snapshot.Snapshot{}}
+	h := &house{t: t, dir: dir, runtime: runtime, root: backendtest.Rootfs(t), records: &records{all: map[id.Jail]jail.Jail{}}, keep: &snapshots{all: map[id.Snapshot]snapshot.Snapshot{}}}
 	for _, d := range []string{"run", "hot"} {
 		if err := os.Mkdir(filepath.Join(dir, d), 0o700); err != nil {
 			t.Fatal(err)
@@ -77,17 +85,20 @@ func (h *house) begin(first func()) {
 	if err := unix.Mount("hot", filepath.Join(dir, "hot"), "tmpfs", 0, "size=2g,mode=700"); err != nil {
 		t.Fatal(err)
 	}
-	first()
 	h.open()
 	if err := h.backend().CanCheckpoint(t.Context()); err != nil {
-		t.Skip("needs CRIU: ", err)
+		unix.Unmount(filepath.Join(dir, "hot"), 0)
+		unix.Unmount(dir, 0)
+		os.Remove(dir)
+		t.Skip("snapshots: ", err)
 	}
 	t.Cleanup(h.end)
+	return h
 }
 
 func (h *house) backend() *oci.Backend {
 	return oci.New(oci.Config{
-		Runtime: "runc", CRIU: criu(), CgroupPrefix: filepath.Base(h.dir),
+		Runtime: h.runtime, Path: runtimePath(h.runtime), CRIU: criu(), CgroupPrefix: filepath.Base(h.dir),
 		RunDir: filepath.Join(h.dir, "run"), Templates: filepath.Join(h.dir, "templates"), Base: filepath.Join(h.dir, "base"),
 		NetnsDir: filepath.Join(h.dir, "netns"),
 	})
@@ -98,8 +109,8 @@ func (h *house) open() {
 	h.t.Helper()
 	jails := jail.Config{
 		Dir: filepath.Join(h.dir, "jails"), Store: h.records, Rootfs: tree(h.root),
-		Runtimes: []jail.Runtime{{Name: "oci", Runtime: "runc", Backend: h.backend()}},
-		Init:     backendtest.Init(h.t), Boot: "boot", Backend: "oci", Runtime: "runc", FirstID: 0x30000000,
+		Runtimes: []jail.Runtime{{Name: "oci", Runtime: h.runtime, Backend: h.backend()}},
+		Init:     backendtest.Init(h.t), Boot: "boot", Backend: "oci", Runtime: h.runtime, FirstID: 0x30000000,
 	}
 	keeper := snapshot.Config{
 		Dir: filepath.Join(h.dir, "jails"), Pages: filepath.Join(h.dir, "pages"), Hot: filepath.Join(h.dir, "hot"), HotMB: 1024,
@@ -145,9 +156,6 @@ func (h *house) end() {
 	}
 	h.keeper.Close()
 	h.jails.Close()
-	if h.last != nil {
-		h.last()
-	}
 	if err := unix.Unmount(filepath.Join(h.dir, "hot"), 0); err != nil {
 		h.t.Error(err)
 	}
@@ -367,51 +375,63 @@ var layerings = []jail.Layering{jail.Copied, jail.Stacked}
 
 func TestACounterCountsOnInTheJailAndInItsBranches(t *testing.T) {
 	for _, how := range layerings {
-		t.Run(string(how), func(t *testing.T) {
-			h := newHouse(t)
-			j := h.running()
-			h.behind(j, counter)
-			h.countsOn(j, 3)
-			s := h.take(j, how)
-			at := h.count(j)
-			t.Logf("paused %v, %v", s.Paused, s.Layering)
-			h.countsOn(j, at)
-			kids := h.branch(s.ID, 3)
-			for _, k := range kids {
-				h.countsOn(k, 0)
-				h.sh(k, "echo "+string(k)+" > /tmp/mine; grep -q "+string(k)+" /etc/hostname && uname -n | grep -q "+string(k))
-			}
-			for _, k := range kids {
-				if got := strings.TrimSpace(h.sh(k, "cat /tmp/mine")); got != string(k) {
-					t.Errorf("%s reads %q", k, got)
-				}
-			}
-			h.countsOn(j, h.count(j))
-		})
+		t.Run(string(how), func(t *testing.T) { newHouse(t).countsOnInBranches(how) })
 	}
+}
+
+func (h *house) countsOnInBranches(how jail.Layering) {
+	t := h.t
+	j := h.running()
+	h.behind(j, counter)
+	h.countsOn(j, 3)
+	s := h.take(j, how)
+	at := h.count(j)
+	t.Logf("paused %v, %v", s.Paused, s.Layering)
+	h.countsOn(j, at)
+	kids := h.branch(s.ID, 3)
+	for _, k := range kids {
+		h.countsOn(k, 0)
+		h.sh(k, "echo "+string(k)+" > /tmp/mine; grep -q "+string(k)+" /etc/hostname && uname -n | grep -q "+string(k))
+	}
+	for _, k := range kids {
+		if got := strings.TrimSpace(h.sh(k, "cat /tmp/mine")); got != string(k) {
+			t.Errorf("%s reads %q", k, got)
+		}
+	}
+	h.countsOn(j, h.count(j))
 }
 
 func TestAJailGoesBackToWhereItWas(t *testing.T) {
 	for _, how := range layerings {
-		t.Run(string(how), func(t *testing.T) {
-			h := newHouse(t)
-			j := h.running()
-			h.behind(j, counter)
-			h.sh(j, "echo before > /root/file")
-			h.countsOn(j, 3)
-			s := h.take(j, how)
-			at := h.countsOn(j, h.count(j)+20)
-			h.sh(j, "echo after > /root/file; touch /root/new")
-			if _, err := h.keeper.Rewind(t.Context(), j, s.ID); err != nil {
-				t.Fatal(err)
-			}
-			if n := h.count(j); n >= at {
-				t.Errorf("it counts %d, and had come to %d before it was rewound", n, at)
-			}
-			if got := h.sh(j, "cat /root/file; ls /root"); got != "before\nfile\n" {
-				t.Errorf("files after: %q", got)
-			}
-			h.countsOn(j, h.count(j))
-		})
+		t.Run(string(how), func(t *testing.T) { newHouse(t).goesBack(how) })
+	}
+}
+
+func (h *house) goesBack(how jail.Layering) {
+	t := h.t
+	j := h.running()
+	h.behind(j, counter)
+	h.sh(j, "echo before > /root/file")
+	h.countsOn(j, 3)
+	s := h.take(j, how)
+	at := h.countsOn(j, h.count(j)+20)
+	h.sh(j, "echo after > /root/file; touch /root/new")
+	if _, err := h.keeper.Rewind(t.Context(), j, s.ID); err != nil {
+		t.Fatal(err)
+	}
+	if n := h.count(j); n >= at {
+		t.Errorf("it counts %d, and had come to %d before it was rewound", n, at)
+	}
+	if got := h.sh(j, "cat /root/file; ls /root"); got != "before\nfile\n" {
+		t.Errorf("files after: %q", got)
+	}
+	h.countsOn(j, h.count(j))
+}
+
+// gVisor writes its jails down itself. All above it is the same.
+func TestAJailOfGVisorIsSnapshotted(t *testing.T) {
+	for _, how := range layerings {
+		t.Run("counts-on-"+string(how), func(t *testing.T) { newHouseOf(t, "runsc").countsOnInBranches(how) })
+		t.Run("goes-back-"+string(how), func(t *testing.T) { newHouseOf(t, "runsc").goesBack(how) })
 	}
 }
