@@ -78,6 +78,7 @@ func (w *watch) join(c notify.Call, p *process, q policy.Question) (*asking, *qu
 		a.ctx, a.cancel = context.WithCancel(w.ctx)
 		w.waiting[p.tid] = a
 	}
+	p.asking = a
 	text := q.Action + "\x00" + q.Resource
 	pending := a.questions[text]
 	if pending == nil {
@@ -117,13 +118,27 @@ func (w *watch) live(a *asking, p *process) {
 	})
 }
 
-// answered forgets what a thread asked: it has its answer.
-func (w *watch) answered(tid int) {
+// settle takes out what a call asked, which is about to be answered. The caller
+// says afterwards whether nobody took the answer: then it is the answer to the
+// call that is made anew.
+func (w *watch) settle(p *process) (keep func(bool)) {
+	a := p.asking
+	if a == nil {
+		return func(bool) {}
+	}
 	w.mu.Lock()
-	a := w.waiting[tid]
-	w.mu.Unlock()
-	if a != nil {
-		w.drop(tid, a)
+	defer w.mu.Unlock()
+	if w.waiting[p.tid] == a {
+		delete(w.waiting, p.tid)
+	}
+	return func(keep bool) {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		if keep && w.waiting[p.tid] == nil && a.ctx.Err() == nil {
+			w.waiting[p.tid] = a
+			return
+		}
+		a.cancel()
 	}
 }
 

@@ -1,19 +1,195 @@
 package enforce_test
 
 import (
+	"fmt"
+	"strings"
 	"testing"
+
+	"golang.org/x/sys/unix"
 
 	"glasshouse/policy"
 )
 
 func TestAnAllowedCommandRunsAsEver(t *testing.T) {
 	forEach(t, func(t *testing.T, b *box) {
-		if got := b.does("mkdir -p /work/a; echo one >/work/a/b; cat /work/a/b"); got != "one" {
+		if got := b.does("mkdir -p /work/a; echo one >/work/a/b; cat /work/a/b; echo two >/dev/null; echo three >&2 2>/dev/stderr"); got != "one\nthree" {
 			t.Errorf("got %q", got)
 		}
-		if len(b.judge.questions(policy.ActionRun)) < 3 {
-			t.Errorf("asked was %q", b.judge.questions(policy.ActionRun))
+		want := "bash -c 'mkdir -p /work/a; echo one >/work/a/b; cat /work/a/b; echo two >/dev/null; echo three >&2 2>/dev/stderr'|mkdir -p /work/a|cat /work/a/b"
+		if got := strings.Join(b.judge.questions(policy.ActionRun), "|"); got != want {
+			t.Errorf("asked was %s\nwant %s", got, want)
 		}
-		t.Logf("%q %q", b.judge.questions(policy.ActionRun), b.judge.questions(policy.ActionEdit))
+		if got := b.judge.questions(policy.ActionEdit); fmt.Sprint(got) != "[. a a/b]" {
+			t.Errorf("edits asked for: %q", got)
+		}
+	})
+}
+
+func TestWhatIsNotThereIsSaidAsEver(t *testing.T) {
+	forEach(t, func(t *testing.T, b *box) {
+		if _, err := b.tryRun("/no/such/program"); err == nil || !strings.Contains(err.Error(), "no such file") {
+			t.Errorf("a program that is not there: %v", err)
+		}
+		if r := b.sh("/no/such; echo x >/no/such/file; rm /no/such; exit 7"); r.code != 7 || strings.Count(r.out, "No such file or directory") != 3 {
+			t.Errorf("%+v", r)
+		}
+	})
+}
+
+// waysToRun are ways to run the program cat that do not say so.
+var waysToRun = map[string]string{
+	"by its name":        `cat /etc/issue`,
+	"by its path":        `/usr/bin/cat /etc/issue`,
+	"by another path":    `cd /tmp; ../usr/./bin/cat /etc/issue`,
+	"by a shell":         `sh -c 'cat /etc/issue'`,
+	"as another":         `exec -a ls cat /etc/issue`,
+	"as nothing":         `exec -a '' cat /etc/issue`,
+	"by a link":          `ln -s /usr/bin/cat /tmp/ls; /tmp/ls /etc/issue`,
+	"by two links":       `ln -s /usr/bin/cat /tmp/a; ln -s a /tmp/ls; /tmp/ls /etc/issue`,
+	"by a hard link":     `ln /usr/bin/cat /tmp/ls && /tmp/ls /etc/issue`,
+	"by a copy":          `cp /usr/bin/cat /tmp/ls; /tmp/ls /etc/issue`,
+	"by a longer copy":   `cp /usr/bin/cat /tmp/ls; echo >>/tmp/ls; /tmp/ls /etc/issue`,
+	"by the loader":      `$(echo /lib64/ld-linux-x86-64.so.2 /lib/ld-linux-aarch64.so.1 | tr ' ' '\n' | while read l; do test -e $l && echo $l; done) /usr/bin/cat /etc/issue`,
+	"by a copied loader": `cp /lib64/ld-linux-x86-64.so.2 /tmp/ld-linux-x; /tmp/ld-linux-x --argv0 ls /usr/bin/cat /etc/issue`,
+	"by a linked loader": `ln -s /lib64/ld-linux-x86-64.so.2 /tmp/ls; /tmp/ls /usr/bin/cat /etc/issue`,
+	"in memory":          `attack memfd /usr/bin/cat /etc/issue`,
+	"in named memory":    `attack memfd-path /usr/bin/cat /etc/issue`,
+	"by a script":        `printf '#!/usr/bin/cat\n' >/tmp/ls; cat=1; chmod +x /tmp/ls; /tmp/ls`,
+	"by two scripts":     `printf '#!/usr/bin/cat\n' >/tmp/a; printf '#!/tmp/a\n' >/tmp/ls; chmod +x /tmp/a /tmp/ls; /tmp/ls`,
+	"by Python":          `python3 -S -c 'import os; os.execv("/usr/bin/cat", ["ls", "/etc/issue"])'`,
+	"by a descriptor":    `python3 -S -c 'import os; os.execve(os.open("/usr/bin/cat", os.O_RDONLY), ["ls", "/etc/issue"], {})'`,
+	"relatively":         `cd /usr/bin; ./cat /etc/issue`,
+	"as a child":         `(cat /etc/issue) & wait $!; exit $?`,
+}
+
+func TestAForbiddenProgramIsNotRunByAnyName(t *testing.T) {
+	forEach(t, func(t *testing.T, b *box) {
+		for way, script := range waysToRun {
+			t.Run(way, func(t *testing.T) {
+				b.judge.set(nil)
+				b.sh("rm -f /tmp/*")
+				if r := b.sh(script); strings.Contains(script, "ln /usr/bin") == false && r.code != 0 {
+					t.Fatalf("while it is allowed: %+v", r)
+				}
+				b.sh("rm -f /tmp/*")
+				b.judge.set(denyCommand("cat"))
+				r := b.sh(script)
+				if r.code == 0 || strings.Contains(r.out, "a small tree") || strings.Contains(r.out, "#!") {
+					t.Errorf("forbidden, and yet %+v\nasked was %q", r, b.judge.questions(policy.ActionRun))
+				}
+			})
+		}
+		if lies := b.told(); len(lies) > 0 {
+			t.Errorf("nobody lied: %+v", lies)
+		}
+	})
+}
+
+func TestADeniedCallFailsWithEPERM(t *testing.T) {
+	forEach(t, func(t *testing.T, b *box) {
+		b.judge.set(func(policy.Question) policy.Effect { return policy.Deny })
+		_, err := b.tryRun("/bin/bash", "-c", "true")
+		if err == nil || !strings.Contains(err.Error(), "not permitted") {
+			t.Errorf("a command that is denied: %v", err)
+		}
+		b.judge.set(denyCommand("cat"))
+		if r := b.sh("cat /etc/issue; exit 9"); r.code != 9 || !strings.Contains(r.out, "Operation not permitted") {
+			t.Errorf("%+v", r)
+		}
+	})
+}
+
+// waysToWrite are ways to change /kept/file that do not say so.
+var waysToWrite = map[string]string{
+	"by its name":          `echo attacked >/kept/file`,
+	"by appending":         `echo attacked >>/kept/file`,
+	"by a way round":       `echo attacked >/work/../kept/file`,
+	"relatively":           `cd /work; echo attacked >../kept/file`,
+	"by a link":            `ln -s /kept/file /work/a; echo attacked >/work/a`,
+	"by a linked dir":      `ln -s /kept /work/d; echo attacked >/work/d/file`,
+	"by a hard link":       `ln /kept/file /work/a && echo attacked >/work/a`,
+	"by openat2":           `attack openat2 /kept/file`,
+	"by creat":             `attack creat /kept/file`,
+	"by truncating":        `attack open /kept/file ` + fmt.Sprint(unix.O_TRUNC),
+	"by both at once":      `attack open /kept/file ` + fmt.Sprint(unix.O_RDWR),
+	"by truncate":          `python3 -S -c 'import os; os.truncate("/kept/file", 0)'`,
+	"by moving over it":    `echo attacked >/work/a; mv /work/a /kept/file`,
+	"by moving it":         `mv /kept/file /work/a`,
+	"by moving its dir":    `mv /kept /work/kept`,
+	"by removing it":       `rm -f /kept/file; test ! -e /kept/file`,
+	"by a descriptor":      `exec 3</kept/file; echo attacked >/proc/self/fd/3`,
+	"by /dev/fd":           `exec 3</kept/file; echo attacked >/dev/fd/3`,
+	"by another process's": `exec 3</kept/file; echo attacked >/proc/$$/fd/3`,
+	"by its own number":    `attack parent-fd /kept/file`,
+	"by its root":          `echo attacked >/proc/self/root/kept/file`,
+	"by its directory":     `cd /kept; echo attacked >/proc/self/cwd/file`,
+	"by a new file":        `echo attacked >/kept/other`,
+	"by a dangling link":   `ln -s /kept/other /work/a; echo attacked >/work/a`,
+	"by a directory":       `mkdir /kept/other`,
+	"by a link in it":      `ln -s x /kept/other`,
+	"by a pipe in it":      `mkfifo /kept/other`,
+}
+
+func TestAForbiddenFileIsNotChangedByAnyName(t *testing.T) {
+	forEach(t, func(t *testing.T, b *box) {
+		for way, script := range waysToWrite {
+			t.Run(way, func(t *testing.T) {
+				again := func() {
+					b.judge.set(nil)
+					b.does("rm -rf /work /kept; mkdir -p /work /kept; echo kept >/kept/file")
+				}
+				again()
+				if r := b.sh(script); r.code != 0 {
+					t.Fatalf("while it is allowed: %+v", r)
+				}
+				again()
+				b.judge.set(denyEdit("/kept"))
+				r := b.sh(script)
+				b.judge.set(nil)
+				if now := b.sh("cat /kept/*; ls /kept"); r.code == 0 || now.out != "kept\nfile" {
+					t.Errorf("forbidden, and yet %+v, %+v", r, now)
+				}
+			})
+		}
+		if lies := b.told(); len(lies) > 0 {
+			t.Errorf("nobody lied: %+v", lies)
+		}
+	})
+}
+
+func TestNobodyChangesWhatOthersAskFor(t *testing.T) {
+	forEach(t, func(t *testing.T, b *box) {
+		for _, way := range []string{"ptrace", "mem"} {
+			if r := b.run("/usr/bin/attack", way); r.code == 0 || !strings.Contains(r.out, "operation not permitted") {
+				t.Errorf("%s: %+v", way, r)
+			}
+		}
+	})
+}
+
+func TestAQuestionSaysWhatIsDone(t *testing.T) {
+	forEach(t, func(t *testing.T, b *box) {
+		b.does("mkdir -p /work/sub; cd /work/sub; echo a >'a b'; echo c >/tmp/c; printf '#!/bin/sh\n:\n' >s; chmod +x s; ./s 'x y'")
+		b.judge.mu.Lock()
+		defer b.judge.mu.Unlock()
+		var got []string
+		for _, q := range b.judge.asked {
+			if q.Subject.Jail != b.plan.ID || q.Attributes["observed"] != "true" {
+				t.Errorf("%+v", q)
+			}
+			got = append(got, q.Action+" "+q.Resource+" in "+q.Attributes["cwd"]+" of "+q.Attributes["path"]+" by "+q.Attributes["exe"])
+		}
+		for _, want := range []string{
+			"edit sub/a b in  of /work/sub/a b by /usr/bin/bash",
+			"edit /tmp/c in  of /tmp/c by /usr/bin/bash",
+			"external_directory /tmp/c in  of /tmp/c by /usr/bin/bash",
+			"bash chmod +x s in /work/sub of  by /usr/bin/chmod",
+			"bash ./s 'x y' in /work/sub of  by /work/sub/s",
+			"bash sh ./s 'x y' in /work/sub of  by /usr/bin/sh",
+		} {
+			if !strings.Contains(strings.Join(got, "\n")+"\n", want+"\n") {
+				t.Errorf("not asked: %s\nbut\n%s", want, strings.Join(got, "\n"))
+			}
+		}
 	})
 }

@@ -18,7 +18,8 @@ import (
 // the call waits.
 type process struct {
 	tid, tgid int
-	root      int // descriptor of its root directory, or -1
+	root      int     // descriptor of its root directory, or -1
+	asking    *asking // what the call asked, or nil
 }
 
 func (w *watch) caller(c notify.Call) (*process, error) {

@@ -15,7 +15,7 @@ import (
 var may = map[string][]string{
 	"cmd/glasshouse":      {"cli", "backend/bwrap"},
 	"cmd/glasshouse-init": {"jailinit", "host/pages"},
-	"cli":                 {"api/client", "api/wire", "daemon", "event", "host/probe", "observe/syscalls"},
+	"cli":                 {"api/client", "api/wire", "chain", "daemon", "event", "host/probe", "observe/syscalls"},
 	"daemon":              {"*"},
 
 	"api":        {"api/wire", "api/replay", "access", "approval", "chain", "govern", "policy", "secret", "event", "eventlog", "jail", "jailinit/control", "jailinit/protocol", "report", "rootfs", "snapshot"},
@@ -75,6 +75,8 @@ var may = map[string][]string{
 	"id":                  {},
 	"internal/atomicfile": {},
 	"internal/dirs":       {},
+	"internal/fork":       {},
+	"internal/notify":     {},
 	"internal/undo":       {},
 	"internal/spare":      {},
 	"internal/thread":     {},

@@ -183,12 +183,13 @@ func (l *Listener) Receive() (c Call, err error) {
 			} else if n == 0 {
 				return false
 			}
-			if p[0].Revents&unix.POLLIN == 0 {
-				if p[0].Revents&(unix.POLLHUP|unix.POLLERR) != 0 {
-					failed = ErrGone
-					return true
-				}
-				return false
+			switch {
+			case p[0].Revents&unix.POLLIN != 0:
+			case p[0].Revents&unix.POLLHUP != 0:
+				failed = ErrGone
+				return true
+			default: // a signal came while the kernel looked
+				continue
 			}
 			c = Call{}
 			switch e := ioctl(int(fd), ioctlReceive, unsafe.Pointer(&c)); e {
