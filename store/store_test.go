@@ -59,6 +59,7 @@ func conform(t *testing.T, fresh func(t *testing.T) string) {
 		{"ParallelWriters", parallelWriters},
 		{"OpenedManyTimesAtOnce", openedAtOnce},
 		{"HouseIsTheFirstOne", house},
+		{"SecretsComeBackAsTheyWere", secretsComeBack},
 		{"NewerSchemaIsRefused", newerSchema},
 	} {
 		t.Run(c.name, func(t *testing.T) { c.test(t, fresh(t)) })
