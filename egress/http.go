@@ -111,7 +111,9 @@ func (v *visit) readHead(c net.Conn) ([]byte, *refusal) {
 		}
 		if _, err := v.br.Peek(len(b) + 1); err != nil {
 			if ne, ok := errors.AsType[net.Error](err); ok && ne.Timeout() {
-				return nil, refuse(ReasonLimit, "", "the head of the request did not come within %v", v.p.times.head)
+				late := refuse(ReasonLimit, "", "the head of the request did not come within %v", v.p.times.head)
+				late.code = http.StatusRequestTimeout
+				return nil, late
 			}
 			return nil, nil
 		}

@@ -100,6 +100,7 @@ type refusal struct {
 	Detail string
 	Remedy string
 	wait   time.Duration // after which it may be tried again
+	code   int           // of HTTP, if not the usual one of the reason
 }
 
 func refuse(r Reason, rule, format string, args ...any) *refusal {

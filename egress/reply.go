@@ -168,6 +168,9 @@ func (w *reply) cut() {
 
 // status is how a refusal is told in HTTP.
 func (r *refusal) status() int {
+	if r.code != 0 {
+		return r.code
+	}
 	switch r.Reason {
 	case ReasonRate:
 		return http.StatusTooManyRequests
