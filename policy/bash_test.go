@@ -221,3 +221,106 @@ func TestALineIsAsStrictAsItsStrictestCommand(t *testing.T) {
 		}
 	}
 }
+
+// TestWhatOnlyStartsOthersIsNotAskedAbout, unless a rule names it: what it
+// starts is.
+func TestWhatOnlyStartsOthersIsNotAskedAbout(t *testing.T) {
+	s := project(t)
+	tests := []struct {
+		line   string
+		want   policy.Effect
+		listed bool
+	}{
+		{"timeout 60 npm test", policy.Allow, true},
+		{`bash -c "npm test"`, policy.Allow, true},
+		{`sh -c "cd src && npm test"`, policy.Allow, true},
+		{"/usr/bin/env npm test", policy.Allow, true},
+		{"nice timeout 5 git status", policy.Allow, false},
+		{"echo src | xargs git add", policy.Ask, false}, // echo
+		{"timeout 60 rm x", policy.Ask, false},
+		{"timeout 60 rm -rf x", policy.Deny, false},
+		{"env", policy.Ask, false}, // starts nothing
+		{"env LD_PRELOAD=x npm test", policy.Ask, false},
+		{"./timeout 60 npm test", policy.Ask, false},
+		{"/tmp/bash -c 'npm test'", policy.Ask, false},
+		{"sudo npm test", policy.Deny, false},
+		{`bash -c "$X"`, policy.Ask, false},
+		{"bash x.sh", policy.Ask, false},
+		{`bash -c ""`, policy.Ask, false},
+	}
+	for _, tt := range tests {
+		if d := decide(s, "worker", "bash", tt.line); d.Effect != tt.want || d.Listed != tt.listed {
+			t.Errorf("%q = %s listed %t: %s, want %s listed %t", tt.line, d.Effect, d.Listed, d.Reason, tt.want, tt.listed)
+		}
+	}
+	for _, line := range []string{"cd src", `bash -c "cd src"`, "timeout 5 npm test"} {
+		if d := decide(s, "reviewer", "bash", line); d.Effect != policy.Deny {
+			t.Errorf("%q of an agent without bash = %s: %s, want deny", line, d.Effect, d.Reason)
+		}
+	}
+	s = file(t, `{"permission": {"bash": {"*": "allow", "timeout *": "ask", "bash -c *": "deny"}}}`, match(policy.Last))
+	for line, want := range map[string]policy.Effect{"timeout 5 ls": policy.Ask, `bash -c "ls"`: policy.Deny, `sh -c "ls"`: policy.Allow} {
+		if d := decide(s, "", "bash", line); d.Effect != want {
+			t.Errorf("%q = %s: %s, want %s, by the rule that names it", line, d.Effect, d.Reason, want)
+		}
+	}
+}
+
+// TestWhatTheMachineSawOutside is every file of every program: defaults are no
+// question about it, and what a file says counts.
+func TestWhatTheMachineSawOutside(t *testing.T) {
+	none := file(t, `{}`)
+	asks := file(t, `{"permission": {"external_directory": "ask"}}`)
+	denies := project(t)
+	tests := []struct {
+		set      *policy.Set
+		action   string
+		resource string
+		said     policy.Effect // when its agent asks
+		seen     policy.Effect // when the machine saw it
+	}{
+		{none, "external_directory", "/usr/lib/x", policy.Ask, policy.Allow},
+		{none, "edit", "/usr/lib/x", policy.Ask, policy.Allow},
+		{none, "edit", "/tmp/x", policy.Ask, policy.Allow},
+		{asks, "edit", "/usr/lib/x", policy.Ask, policy.Ask},
+		{asks, "edit", "/tmp/x", policy.Ask, policy.Allow},
+		{denies, "external_directory", "/etc/x", policy.Deny, policy.Deny},
+		{denies, "edit", "/etc/x", policy.Deny, policy.Deny},
+		{denies, "edit", "/root/.bashrc", policy.Deny, policy.Deny},
+		{denies, "edit", "/root/.npm/_logs/x", policy.Deny, policy.Allow},
+		{denies, "external_directory", "/tmp/npm-1", policy.Deny, policy.Allow},
+		{denies, "edit", "/tmp/../etc/x", policy.Deny, policy.Deny},
+		{denies, "edit", "package.json", policy.Ask, policy.Ask},
+		{denies, "edit", "/.glasshouse/init.sock", policy.Deny, policy.Deny},
+		{denies, "bash", "cat /etc/passwd", policy.Deny, policy.Deny},
+	}
+	for _, tt := range tests {
+		q := policy.Question{Action: tt.action, Resource: tt.resource}
+		if d := tt.set.Decide(q); d.Effect != tt.said {
+			t.Errorf("%s %q, said = %s: %s, want %s", tt.action, tt.resource, d.Effect, d.Reason, tt.said)
+		}
+		q.Attributes = map[string]string{"observed": "true"}
+		if d := tt.set.Decide(q); d.Effect != tt.seen {
+			t.Errorf("%s %q, seen = %s: %s, want %s", tt.action, tt.resource, d.Effect, d.Reason, tt.seen)
+		}
+	}
+}
+
+func TestALineThatGoesOnIsNotUnderstood(t *testing.T) {
+	s := project(t)
+	q := policy.Question{Action: "bash", Resource: "npm test", Attributes: map[string]string{"cut": "true"}}
+	if d := s.Decide(q); d.Effect != policy.Ask {
+		t.Errorf("npm test and more = %s, want ask", d.Effect)
+	}
+}
+
+// TestWhereALineBegan: names of files start where the command does.
+func TestWhereALineBegan(t *testing.T) {
+	s := project(t)
+	for cwd, want := range map[string]policy.Effect{"": policy.Ask, "/work": policy.Ask, "/work/sub": policy.Ask, "sub": policy.Ask, "/etc": policy.Deny} {
+		q := policy.Question{Action: "bash", Resource: "npm test > package.json", Attributes: map[string]string{"cwd": cwd}}
+		if d := s.Decide(q); d.Effect != want {
+			t.Errorf("in %q: %s: %s, want %s", cwd, d.Effect, d.Reason, want)
+		}
+	}
+}

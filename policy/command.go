@@ -25,12 +25,12 @@ func (j *judge) command(c *command) {
 	}
 	x := c.subject
 	v := j.weigh(&x)
-	if c.moves && v.by != nil && v.by.on.any {
-		v = verdict{effect: Allow, by: v.by, listed: true} // where it leads is decided below
+	if c.beside && !j.v.off && v.by != nil && v.by.on.any {
+		v = verdict{effect: Allow, by: v.by, base: v.base, listed: true}
 	} else {
 		j.commands++
 	}
-	if len(c.Unknown) > 0 && v.effect == Allow {
+	if len(c.Unknown) > 0 && v.effect == Allow && !c.beside {
 		v = j.guess(c, &x, v)
 	}
 	v = j.opaque(v, c.Opaque)
@@ -60,12 +60,6 @@ func commandSubject(c *shell.Command) subject {
 		x.loose[1] = base + plain[len(slashes(program)):]
 	}
 	return x
-}
-
-// moves reports whether c is the shell going to another directory, which
-// OpenCode asks about as external_directory only.
-func moves(c *shell.Command) bool {
-	return len(c.Via) == 0 && slices.Contains([]string{"cd", "pushd", "popd"}, c.Argv[0])
 }
 
 // guess makes of an allowed command a question if what is not known of it could

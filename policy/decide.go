@@ -57,7 +57,11 @@ func (j *judge) question() {
 		if action == ActionOutside {
 			x = j.s.locate(action, j.q.Resource, j.q.Attributes["cwd"]).subject
 		}
-		j.add(j.weigh(&x), "")
+		v := j.weigh(&x)
+		if action == ActionOutside {
+			v = j.seen(v, x.forms)
+		}
+		j.add(v, "")
 	}
 }
 
@@ -141,13 +145,17 @@ func (x *index) namedIn(root *node, s *subject) bool {
 // line decides what a command line runs.
 func (j *judge) line(line string) {
 	l := j.s.lines.get(line)
+	opaque := l.opaque
+	if opaque == "" && j.q.Attributes["cut"] == "true" {
+		opaque = "it goes on, and what follows is not known"
+	}
 	for i := range l.commands {
 		j.command(&l.commands[i])
 	}
-	if j.parts == 0 || l.opaque != "" {
+	if j.parts == 0 || opaque != "" {
 		// What is written is all there is to go by.
 		x := subject{action: ActionRun, forms: [2]string{slashes(line)}}
-		j.add(j.opaque(j.weigh(&x), l.opaque), line)
+		j.add(j.opaque(j.weigh(&x), opaque), line)
 		j.unlisted = true
 	}
 	if j.verdict.effect == Ask && !j.verdict.final {

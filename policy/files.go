@@ -152,26 +152,46 @@ func (j *judge) start(cwd string) string {
 	return began + "/" + cwd
 }
 
-// outside decides that something outside the workspace is touched. Of what the
-// machine saw, which is every file of every program, only a denial counts, and
-// not where programs keep what is theirs: nobody could answer all of it.
+// outside decides that something outside the workspace is touched.
 func (j *judge) outside(at located) {
-	seen := j.q.Attributes["observed"] == "true"
-	if seen && j.scratch(at.outside) {
-		return
-	}
 	x := subject{action: ActionOutside, forms: [2]string{at.outside}}
 	v := j.weigh(&x)
-	if seen && v.effect == Ask {
-		return
-	}
-	j.add(v, ActionOutside+" "+at.outside)
+	j.add(j.seen(v, x.forms), ActionOutside+" "+at.outside)
 }
+
+// seen makes of a verdict on something outside the workspace that on what the
+// machine saw there: every file of every program, of which nobody could answer
+// all. What no file says counts as a question to the agent only, and a rule
+// over everything outside is not about where programs keep what is theirs.
+func (j *judge) seen(v verdict, forms [2]string) verdict {
+	if j.q.Attributes["observed"] != "true" || v.by == nil || v.final && v.by.origin != originFiles {
+		return v
+	}
+	byDefault := v.by.origin != originFiles && v.by.origin != originFramework && v.by.origin != setRemembered
+	own := v.by.on.any && (j.scratch(forms[0]) || j.scratch(forms[1]))
+	if own || byDefault && v.effect == Ask {
+		return verdict{effect: Allow, by: seenOutside}
+	}
+	return v
+}
+
+var seenOutside = &entry{
+	rule:   Rule{Action: ActionOutside, Pattern: "*", Effect: Allow, File: setKernel},
+	origin: setKernel,
+	reason: "what programs do outside the workspace is asked of the agent that starts them",
+}
+
+// caches are directories under the home in which programs keep what they could
+// make again.
+var caches = []string{".cache", ".npm", ".pnpm-store", ".yarn", ".bun/install", ".cargo/registry", ".cargo/git", ".gradle/caches",
+	".m2/repository", ".local/state", ".local/share/pnpm", "go/pkg"}
 
 // scratch reports whether programs keep temporary files and caches there.
 func (j *judge) scratch(abs string) bool {
-	under := func(dir string) bool { return dir != "" && (abs == dir || strings.HasPrefix(abs, dir+"/")) }
-	return under("/tmp") || under("/var/tmp") || under("/dev") || under("/proc/self") || under(j.s.config.Home)
+	under := func(dir string) bool { return abs == dir || strings.HasPrefix(abs, dir+"/") }
+	home := j.s.config.Home
+	return under("/tmp") || under("/var/tmp") || under("/dev") || under("/proc/self") ||
+		home != "" && slices.ContainsFunc(caches, func(dir string) bool { return under(home + "/" + dir) })
 }
 
 // device reports whether a name is no file but what every program has.

@@ -151,10 +151,10 @@ func (r *frameworkReader) uncommented(s string) string {
 // flush takes the entry that is open.
 func (r *frameworkReader) flush() {
 	e := r.open
-	if r.open = nil; e == nil {
+	if r.open = nil; e == nil || r.rules > maxRules {
 		return
 	}
-	if len(e.Text) > maxEntry {
+	if len(e.Text) >= maxEntry {
 		if r.isItem && r.section != Advice {
 			r.long = e.Line
 		}

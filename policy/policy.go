@@ -68,9 +68,11 @@ type Question struct {
 	Action   string  `json:"action"`
 	Resource string  `json:"resource"`
 
-	// Attributes are what else is known and rules may look at: "argv0", "cwd",
-	// "method", "observed" (true if the machine's kernel saw it, so that it is
-	// no claim of the agent's).
+	// Attributes are what else is known. The caller sets them; none are taken
+	// from the asker's word. Decide looks at "cwd", where relative paths and the
+	// command line start, if that is not the workspace; "observed", which is
+	// "true" if the machine's kernel saw it, so that it is no claim of the
+	// agent's; and "cut", which is "true" if the command line goes on.
 	Attributes map[string]string `json:"attributes,omitempty"`
 }
 

@@ -59,6 +59,7 @@ type Set struct {
 type view struct {
 	base *index
 	free bool // bash is allowed by one rule, and none is about a part of it
+	off  bool // bash is denied by one rule, and none is about a part of it
 }
 
 // Compile makes a set of rules. It fails if the configuration has no meaning.
@@ -118,17 +119,21 @@ func (s *Set) view(agent string) *view {
 	}
 	v := &view{base: newIndex(entries)}
 	v.free = s.isFree(v)
+	if i := slices.IndexFunc(entries, aboutRuns); i >= 0 {
+		v.off = entries[i].rule.Effect == Deny && entries[i].on.any
+	}
 	return v
 }
 
+func aboutRuns(e *entry) bool { return e.action.matches(ActionRun) }
+
 // isFree reports whether all of bash is allowed, with no exception anywhere.
 func (s *Set) isFree(v *view) bool {
-	about := func(e *entry) bool { return e.action.matches(ActionRun) }
-	if slices.ContainsFunc(s.strict.entries, about) {
+	if slices.ContainsFunc(s.strict.entries, aboutRuns) {
 		return false
 	}
 	for _, e := range v.base.entries {
-		if !about(e) {
+		if !aboutRuns(e) {
 			continue
 		}
 		if e.rule.Effect != Allow || e.on.any {
@@ -297,10 +302,10 @@ func (s *Set) restrict() {
 	s.compileStrict()
 	views := make(map[string]*view, len(s.views))
 	for name, v := range s.views {
-		views[name] = &view{base: v.base, free: s.isFree(v)}
+		views[name] = &view{base: v.base, free: s.isFree(v), off: v.off}
 	}
 	s.views = views
-	s.others = &view{base: s.others.base, free: s.isFree(s.others)}
+	s.others = &view{base: s.others.base, free: s.isFree(s.others), off: s.others.off}
 }
 
 // view of the agent that asks.
