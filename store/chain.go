@@ -15,6 +15,7 @@ import (
 	"sync"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/stdlib"
 	"golang.org/x/sys/unix"
 
@@ -92,36 +93,81 @@ func closeFile(f *os.File) error {
 // lock takes the advisory lock on a connection that is kept for it. c.mu must be
 // held.
 func (c *Chain) lock(ctx context.Context) error {
-	conn, err := c.s.write.Conn(ctx)
-	if err != nil {
-		return fmt.Errorf("claim the chain: %w", err)
+	const idle = 8 // connections that the pool may keep, and that may all be broken
+	var err error
+	for range idle {
+		var conn *sql.Conn
+		if conn, err = c.s.write.Conn(ctx); err != nil {
+			break
+		}
+		if err = lockOn(ctx, conn); err == nil {
+			c.conn = conn
+			return nil
+		}
+		if dropped := drop(conn); !errors.Is(err, driver.ErrBadConn) {
+			err = errors.Join(err, dropped)
+			break
+		}
 	}
-	var ok bool
-	err = conn.QueryRowContext(ctx, "SELECT pg_try_advisory_lock(hashtextextended('glasshouse.chain.claim', 0))").Scan(&ok)
-	if err != nil {
-		return errors.Join(fmt.Errorf("claim the chain: %w", err), conn.Close())
+	return fmt.Errorf("claim the chain: %w", err)
+}
+
+// lockOn waits a little for the lock: a daemon that was killed has it until the
+// server has noticed.
+func lockOn(ctx context.Context, conn *sql.Conn) error {
+	for _, statement := range []string{
+		"SET lock_timeout = '3s'",
+		"SELECT pg_advisory_lock(" + claimLock + ")",
+		"RESET lock_timeout",
+	} {
+		if _, err := conn.ExecContext(ctx, statement); err != nil {
+			if e, ok := errors.AsType[*pgconn.PgError](err); ok && e.Code == "55P03" { // lock not available
+				return errClaimed
+			}
+			return err
+		}
 	}
-	if !ok {
-		return errors.Join(errClaimed, conn.Close())
-	}
-	c.conn = conn
 	return nil
 }
 
-// unlock ends the connection that has the lock, and with it the lock. c.mu must
-// be held.
+// Last returns the last entry. To who has claimed the chain it tells the truth also
+// after an Append that failed: with the lock, the server has given up whatever the
+// connection before was doing.
+func (c *Chain) Last(ctx context.Context) (chain.Row, error) {
+	c.mu.Lock()
+	var err error
+	if c.claimed && c.s.postgres && c.conn == nil {
+		err = c.lock(ctx)
+	}
+	c.mu.Unlock()
+	if err != nil {
+		return chain.Row{}, err
+	}
+	return c.ChainReader.Last(ctx)
+}
+
+// unlock gives the lock back, and ends its connection. c.mu must be held.
 func (c *Chain) unlock() error {
 	if c.conn == nil {
 		return nil
 	}
 	conn := c.conn
 	c.conn = nil
-	// With this error the pool does not use it again.
-	if err := conn.Raw(func(any) error { return driver.ErrBadConn }); !errors.Is(err, driver.ErrBadConn) && !errors.Is(err, sql.ErrConnDone) {
-		return errors.Join(err, conn.Close())
-	}
-	return nil
+	// If this fails, the lock goes with the connection.
+	_, _ = conn.ExecContext(context.Background(), "SELECT pg_advisory_unlock("+claimLock+")")
+	return drop(conn)
 }
+
+// drop ends a connection, which does not go back to the pool.
+func drop(conn *sql.Conn) error {
+	err := conn.Raw(func(any) error { return driver.ErrBadConn })
+	if errors.Is(err, driver.ErrBadConn) || errors.Is(err, sql.ErrConnDone) {
+		return nil
+	}
+	return errors.Join(err, conn.Close())
+}
+
+const claimLock = "hashtextextended('glasshouse.chain.claim', 0)"
 
 // Append adds what belongs together in one transaction. On PostgreSQL that is on
 // the connection that has the lock, so that nothing is ever added without it.
