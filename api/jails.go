@@ -146,6 +146,9 @@ func specOf(b wire.CreateJail) (jail.Spec, error) {
 	s.Start = b.Start
 	s.Observe = event.Selection(b.Observe)
 	var err error
+	if s.Govern, err = governOf(b.Policy, b.Egress); err != nil {
+		return jail.Spec{}, err
+	}
 	if s.Snapshots, err = policyOf(b.Snapshots); err != nil {
 		return jail.Spec{}, err
 	}

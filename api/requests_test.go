@@ -214,7 +214,7 @@ func TestBadBodiesNameTheField(t *testing.T) {
 		{`{"env":{"A":1}}`, "env", "want a string"},
 		{`{"workspace":{"source":"/a","source":"/b"}}`, "workspace.source", "given twice"},
 		{`{"trusted":true}`, "trusted", "no such field"},
-		{`{"network":"half"}`, "network", "neither"},
+		{`{"network":"half"}`, "network", "none of"},
 		{deep, "", ""},
 		{strings.Repeat("[", 100000), "", ""},
 	} {

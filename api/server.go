@@ -9,6 +9,7 @@ package api
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -40,6 +41,7 @@ type Manager interface {
 	Pause(ctx context.Context, j id.Jail) (jail.Jail, error)
 	Resume(ctx context.Context, j id.Jail) (jail.Jail, error)
 	Delete(ctx context.Context, j id.Jail) error
+	Regovern(ctx context.Context, j id.Jail, by func(json.RawMessage) (json.RawMessage, error)) (jail.Jail, error)
 	Stats(ctx context.Context, j id.Jail) (jail.Stats, error)
 
 	Exec(ctx context.Context, j id.Jail, r jail.ExecRequest, o *control.AttachOptions) (*control.Stream, protocol.ExecStatus, error)
@@ -74,6 +76,8 @@ type Options struct {
 	Images    Images                                 // nil: none are shown
 	Observed  Observed                               // nil: no jail is watched
 	Snapshots Snapshots                              // nil: none are taken
+	Governor  Governor                               // nil: nobody decides
+	Chain     Chain                                  // nil: nothing is recorded
 	Peers     access.Peers                           // who may use the unix socket
 	Doctor    func(ctx context.Context) []wire.Probe // what this host can do
 	Ready     func(ctx context.Context) error        // nil error: ready to serve

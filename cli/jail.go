@@ -29,9 +29,11 @@ func (c *command) jail() *cobra.Command {
 
 // jailFlags are the flags that describe a jail to be made.
 type jailFlags struct {
-	name, backend, runtime, rootfs, network, group, hostname, user, observe, policy string
-	env, labels, mounts                                                      []string
-	limits                                                                   limitFlags
+	name, backend, runtime, rootfs, network, group, hostname, user, observe, keep string
+	env, labels, mounts                                                           []string
+	limits                                                                        limitFlags
+	policy                                                                        policyFlags
+	egress                                                                        egressFlags
 }
 
 // limitFlags are those that bound a jail.
@@ -74,8 +76,10 @@ func (f *jailFlags) add(cmd *cobra.Command) {
 	fs.StringArrayVarP(&f.env, "env", "e", nil, "KEY=VALUE, or KEY to take the value from here; may be repeated")
 	fs.StringArrayVarP(&f.mounts, "mount", "m", nil, "SOURCE:TARGET[:rw] from the host; may be repeated")
 	fs.StringVar(&f.observe, "observe", "", observeHelp)
-	fs.StringVar(&f.policy, "snapshots", "", policyHelp)
+	fs.StringVar(&f.keep, "snapshots", "", policyHelp)
 	f.limits.add(cmd, "")
+	f.policy.add(cmd)
+	f.egress.add(cmd)
 }
 
 func (f *jailFlags) request(getenv func(string) string) (req wire.CreateJail, err error) {
@@ -97,8 +101,17 @@ func (f *jailFlags) request(getenv func(string) string) (req wire.CreateJail, er
 	if req.Observe, err = parseObserve(f.observe); err != nil {
 		return req, err
 	}
-	if req.Snapshots, err = parsePolicy(f.policy); err != nil {
+	if req.Snapshots, err = parsePolicy(f.keep); err != nil {
 		return req, err
+	}
+	if req.Policy, err = f.policy.request(); err != nil {
+		return req, err
+	}
+	if req.Egress, err = f.egress.request(); err != nil {
+		return req, err
+	}
+	if req.Egress != nil && req.Network == "" {
+		req.Network = "proxy"
 	}
 	for _, m := range f.mounts {
 		mount, err := parseMount(m)

@@ -236,6 +236,19 @@ all together, and end with the daemon.`,
 	return cmd
 }
 
+// withJail runs f with a client and the jail that arg names.
+func (c *command) withJail(cmd *cobra.Command, arg string, f func(*client.Client, id.Jail) error) error {
+	cl, err := c.client(cmd.Context())
+	if err != nil {
+		return err
+	}
+	j, err := jailNamed(cmd.Context(), cl, arg)
+	if err != nil {
+		return err
+	}
+	return f(cl, j)
+}
+
 // jailNamed returns the jail that has this id, or is the only one of this name.
 func jailNamed(ctx context.Context, cl *client.Client, arg string) (id.Jail, error) {
 	if id.Valid('j', arg) {

@@ -23,7 +23,9 @@ import (
 
 	"glasshouse/access"
 	"glasshouse/api/wire"
+	"glasshouse/chain"
 	"glasshouse/fault"
+	"glasshouse/govern"
 	"glasshouse/host/netns"
 	"glasshouse/internal/atomicfile"
 	"glasshouse/jail"
@@ -48,6 +50,10 @@ type Daemon struct {
 	images *rootfs.Provider
 	jails  *jail.Manager
 	tokens *access.Tokens
+
+	chain  *chain.Chain
+	kernel *govern.Kernel
+	groups *groups
 
 	observers *observe.Observers
 	snapshots *snapshot.Keeper
@@ -80,6 +86,9 @@ func (d *Daemon) Open(ctx context.Context) (err error) {
 		return err
 	}
 	if err := d.openStore(ctx); err != nil {
+		return err
+	}
+	if err := d.openGovernance(ctx); err != nil {
 		return err
 	}
 	if err := d.openJails(ctx); err != nil {
@@ -187,6 +196,7 @@ func (d *Daemon) openJails(ctx context.Context) error {
 		Log:     d.log.With("part", "jail"),
 		Backend: c.Backend, Runtime: c.Runtime, DefaultRootfs: c.Rootfs.Default,
 		AllowMounts: c.Mounts.Allow, AllowWorkspaces: c.Workspaces.Allow,
+		Warden:   warden{d.kernel, d.groups},
 		Observer: watcher{d.observers}, Observe: c.Observe.selection(), Commands: commands{d},
 		FirstID: c.FirstID, Pool: jail.PoolConfig{Size: c.Pool.Size, TTL: c.Pool.TTL},
 	})

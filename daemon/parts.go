@@ -77,6 +77,8 @@ func (d *Daemon) listen(ctx context.Context) error {
 		Jails: d.jails, Images: images{d.images, d.jails, d.snapshots}, Tokens: d.tokens, Replays: d.store.Replays(),
 		Observed:  observed{d.observers},
 		Snapshots: d.snapshots,
+		Governor:  d.kernel,
+		Chain:     d.chain,
 		Peers:     access.Peers{Group: d.Config.Socket.Group},
 		Doctor:    d.doctor,
 		Ready:     d.store.Ping,

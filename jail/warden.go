@@ -35,13 +35,15 @@ type Warden interface {
 	Moved(j Jail, from State)
 }
 
-// Govern changes what the Warden is to go by for a jail, at once.
-func (m *Manager) Govern(ctx context.Context, jid id.Jail, by json.RawMessage) (Jail, error) {
-	return m.change(ctx, jid, "jail.Govern", func(ctx context.Context, b Backend, c *cell) error {
+// Regovern changes what the Warden is to go by for a jail, at once.
+func (m *Manager) Regovern(ctx context.Context, jid id.Jail, by func(json.RawMessage) (json.RawMessage, error)) (Jail, error) {
+	return m.change(ctx, jid, "jail.Regovern", func(ctx context.Context, b Backend, c *cell) error {
 		was := *c.jail.Load()
 		j := was
-		j.Spec.Govern = by
 		var err error
+		if j.Spec.Govern, err = by(j.Spec.Govern); err != nil {
+			return err
+		}
 		if j.Spec.Govern, err = m.checkGovern(ctx, j.Spec); err != nil {
 			return err
 		}

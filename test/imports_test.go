@@ -18,7 +18,7 @@ var may = map[string][]string{
 	"cli":                 {"api/client", "api/wire", "chain", "daemon", "event", "host/probe", "observe/syscalls"},
 	"daemon":              {"*"},
 
-	"api":        {"api/wire", "api/replay", "access", "approval", "chain", "govern", "policy", "secret", "event", "eventlog", "jail", "jailinit/control", "jailinit/protocol", "report", "rootfs", "snapshot"},
+	"api":        {"api/wire", "api/replay", "access", "approval", "chain", "egress", "govern", "policy", "secret", "event", "eventlog", "jail", "jailinit/control", "jailinit/protocol", "report", "rootfs", "snapshot"},
 	"api/replay": {},
 	"api/wire":   {},
 	"api/client": {"api/wire"},

@@ -6,6 +6,7 @@ package apitest
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"fmt"
 	"io"
 	"os"
@@ -238,6 +239,25 @@ func (m *Jails) Delete(_ context.Context, j id.Jail) error {
 		m.jails = slices.Delete(m.jails, i, i+1)
 	}
 	return err
+}
+
+// Regovern implements api.Manager.
+func (m *Jails) Regovern(_ context.Context, j id.Jail, by func(json.RawMessage) (json.RawMessage, error)) (jail.Jail, error) {
+	if err := m.fail("regovern"); err != nil {
+		return jail.Jail{}, err
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	i, err := m.index(j)
+	if err != nil {
+		return jail.Jail{}, err
+	}
+	raw, err := by(m.jails[i].Spec.Govern)
+	if err != nil {
+		return jail.Jail{}, err
+	}
+	m.jails[i].Spec.Govern = raw
+	return m.jails[i], nil
 }
 
 func (m *Jails) Stats(_ context.Context, j id.Jail) (jail.Stats, error) {

@@ -16,6 +16,8 @@ type CreateJail struct {
 	Limits    Limits            `json:"limits,omitzero"`
 	Network   string            `json:"network,omitempty" enum:"isolated,proxy,bridged,full,Isolated,FullAccess" description:"isolated (the default) has only its own loopback; proxy reaches what the egress rules let through; bridged reaches jails of its group; full reaches outward."`
 	Group     string            `json:"network_group,omitempty" maxLength:"64" description:"Of a bridged jail: which jails it sees. The default is the group default."`
+	Egress    *Egress           `json:"egress,omitempty" description:"Of a jail in network mode proxy: what leaves it."`
+	Policy    *Policy           `json:"policy,omitempty" description:"What it may do, and about what a person is asked."`
 	Hostname  string            `json:"hostname,omitempty" description:"Default: the jail's id."`
 	Env       map[string]string `json:"env,omitempty" description:"Environment of every command."`
 	Cwd       string            `json:"cwd,omitempty" description:"Working directory of every command."`

@@ -1,0 +1,330 @@
+package api
+
+import (
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/mod/sumdb/tlog"
+
+	"glasshouse/api/wire"
+	"glasshouse/chain"
+	"glasshouse/fault"
+	"glasshouse/govern"
+	"glasshouse/id"
+	"glasshouse/policy"
+)
+
+// Chain is what the API asks of the causal chain. *chain.Chain is one.
+type Chain interface {
+	Entries(ctx context.Context, q chain.Query) ([]chain.Entry, error)
+	Entry(ctx context.Context, seq int64) (chain.Entry, error)
+	Causes(ctx context.Context, seq int64) ([]chain.Entry, error)
+	Verify(ctx context.Context) (chain.Report, error)
+	VerifyAll(ctx context.Context) (chain.Report, error)
+	Export(ctx context.Context, w io.Writer) (chain.Checkpoint, error)
+	Prove(ctx context.Context, seq int64) (chain.Inclusion, error)
+	ProveConsistency(ctx context.Context, earlier string) (chain.Consistency, error)
+	Latest() chain.Checkpoint
+	Last() int64
+	Key() chain.Public
+}
+
+// chain returns the chain, if there is one.
+func (s *Server) chain() (Chain, error) {
+	if s.o.Chain == nil {
+		return nil, fault.Cannot("api", "this daemon records no chain", "use one that was started by glasshouse serve")
+	}
+	return s.o.Chain, nil
+}
+
+type listChain struct {
+	Limit      int        `query:"limit" minimum:"1" maximum:"1000" description:"Items of a page, 100 if not given."`
+	After      int64      `query:"after" minimum:"0" description:"The 'next' of the page before."`
+	Session    string     `query:"session" description:"Only of this session."`
+	Run        string     `query:"run" description:"Only of this run."`
+	Jail       id.Jail    `query:"jail" description:"Only of this jail."`
+	Capability string     `query:"capability" description:"Only of this capability."`
+	Kind       string     `query:"kind" description:"Only of these kinds, with commas between: decision, egress."`
+	Parent     int64      `query:"parent" minimum:"0" description:"Only what this entry caused."`
+	Under      int64      `query:"under" minimum:"0" description:"Only what this entry caused, or what that caused, and so on."`
+	From       *time.Time `query:"from" description:"Not before."`
+	Until      *time.Time `query:"until" description:"Before."`
+}
+
+func (p listChain) query() (chain.Query, error) {
+	q := chain.Query{
+		Session: p.Session, Run: p.Run, Jail: p.Jail, Capability: p.Capability, Parent: p.Parent, Under: p.Under,
+		After: p.After, Limit: p.Limit,
+	}
+	if q.Limit == 0 {
+		q.Limit = 100
+	}
+	if p.From != nil {
+		q.From = *p.From
+	}
+	if p.Until != nil {
+		q.Until = *p.Until
+	}
+	for k := range strings.SplitSeq(p.Kind, ",") {
+		if k == "" {
+			continue
+		}
+		if !chain.Kind(k).Known() {
+			return q, fault.Fieldf("api", "kind", "%q is no kind of entry", printable(k))
+		}
+		q.Kinds = append(q.Kinds, chain.Kind(k))
+	}
+	return q, nil
+}
+
+func (s *Server) listChain(ctx context.Context, p listChain, _ none) (wire.Page[wire.ChainEntry], error) {
+	page := wire.Page[wire.ChainEntry]{Items: []wire.ChainEntry{}}
+	c, err := s.chain()
+	if err != nil {
+		return page, err
+	}
+	q, err := p.query()
+	if err != nil {
+		return page, err
+	}
+	entries, err := c.Entries(ctx, q)
+	if err != nil {
+		return page, err
+	}
+	for _, e := range entries {
+		page.Items = append(page.Items, entryOf(e))
+	}
+	if len(entries) == q.Limit {
+		page.Next = fmt.Sprint(entries[len(entries)-1].Seq)
+	}
+	return page, nil
+}
+
+func entryOf(e chain.Entry) wire.ChainEntry {
+	return wire.ChainEntry{
+		Seq: e.Seq, Time: e.Time.UTC().Format("2006-01-02T15:04:05.000Z"), Kind: string(e.Kind), Parent: e.Parent,
+		Jail: string(e.Jail), Session: e.Session, Run: e.Run, Capability: e.Capability, Agent: e.Agent,
+		Body: e.Body, Prev: e.Prev.String(), Hash: e.Hash.String(),
+	}
+}
+
+type oneEntry struct {
+	Seq string `path:"seq"`
+}
+
+func (p oneEntry) number() (int64, error) {
+	n, err := strconv.ParseInt(p.Seq, 10, 64)
+	if err != nil || n < 1 {
+		return 0, fault.Newf(fault.NotFound, "api", printable(p.Seq), "no such entry")
+	}
+	return n, nil
+}
+
+func (s *Server) chainEntry(ctx context.Context, p oneEntry, _ none) (wire.ChainEntry, error) {
+	c, err := s.chain()
+	if err != nil {
+		return wire.ChainEntry{}, err
+	}
+	seq, err := p.number()
+	if err != nil {
+		return wire.ChainEntry{}, err
+	}
+	e, err := c.Entry(ctx, seq)
+	if err != nil {
+		return wire.ChainEntry{}, err
+	}
+	return entryOf(e), nil
+}
+
+func (s *Server) chainCauses(ctx context.Context, p oneEntry, _ none) (wire.Page[wire.ChainEntry], error) {
+	page := wire.Page[wire.ChainEntry]{Items: []wire.ChainEntry{}}
+	c, err := s.chain()
+	if err != nil {
+		return page, err
+	}
+	seq, err := p.number()
+	if err != nil {
+		return page, err
+	}
+	causes, err := c.Causes(ctx, seq)
+	if err != nil {
+		return page, err
+	}
+	for _, e := range causes {
+		page.Items = append(page.Items, entryOf(e))
+	}
+	return page, nil
+}
+
+func (s *Server) chainHead(ctx context.Context, _ none, _ none) (wire.ChainHead, error) {
+	c, err := s.chain()
+	if err != nil {
+		return wire.ChainHead{}, err
+	}
+	return wire.ChainHead{Entries: c.Last(), Key: c.Key().String(), Checkpoint: c.Latest().Note}, nil
+}
+
+type verifyChain struct {
+	All bool `query:"all" description:"From the first entry, not from where it was last found right."`
+}
+
+func (s *Server) verifyChain(ctx context.Context, p verifyChain, _ none) (wire.ChainReport, error) {
+	c, err := s.chain()
+	if err != nil {
+		return wire.ChainReport{}, err
+	}
+	verify := c.Verify
+	if p.All {
+		verify = c.VerifyAll
+	}
+	r, err := verify(ctx)
+	if err != nil {
+		return wire.ChainReport{}, err
+	}
+	w := wire.ChainReport{Entries: r.Entries, Checkpoints: r.Checkpoints, Signed: r.Signed, Key: r.Key, KeyGiven: r.KeyGiven}
+	if r.Bad != nil {
+		w.Bad = &wire.ChainBad{Seq: r.Bad.Seq, Line: r.Bad.Line, Reason: r.Bad.Reason}
+	}
+	return w, nil
+}
+
+func (s *Server) exportChain(w http.ResponseWriter, r *http.Request, _ none) error {
+	c, err := s.chain()
+	if err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", lineKind)
+	w.Header().Set("Content-Disposition", `attachment; filename="chain.jsonl"`)
+	_, err = c.Export(r.Context(), w)
+	return err
+}
+
+func (s *Server) chainProof(ctx context.Context, p oneEntry, _ none) (wire.ChainProof, error) {
+	c, err := s.chain()
+	if err != nil {
+		return wire.ChainProof{}, err
+	}
+	seq, err := p.number()
+	if err != nil {
+		return wire.ChainProof{}, err
+	}
+	proof, err := c.Prove(ctx, seq)
+	if err != nil {
+		return wire.ChainProof{}, err
+	}
+	return wire.ChainProof{Entry: entryOf(proof.Entry), Path: pathOf(proof.Path), Checkpoint: proof.Checkpoint}, nil
+}
+
+func (s *Server) chainConsistency(ctx context.Context, _ none, b wire.ChainFrom) (wire.ChainConsistency, error) {
+	c, err := s.chain()
+	if err != nil {
+		return wire.ChainConsistency{}, err
+	}
+	proof, err := c.ProveConsistency(ctx, b.Checkpoint)
+	if err != nil {
+		return wire.ChainConsistency{}, err
+	}
+	return wire.ChainConsistency{From: proof.From, To: proof.To, Path: pathOf(proof.Path)}, nil
+}
+
+func pathOf(path []tlog.Hash) []string {
+	out := make([]string, 0, len(path))
+	for _, h := range path {
+		out = append(out, base64.StdEncoding.EncodeToString(h[:]))
+	}
+	return out
+}
+
+type trailParams struct {
+	ID       id.Jail `path:"id"`
+	Limit    int     `query:"limit" minimum:"1" maximum:"1000" description:"Items of a page, 100 if not given."`
+	After    int64   `query:"after" minimum:"0" description:"The 'next' of the page before."`
+	Observed string  `query:"observed" enum:"true,false" description:"Only what the machine's kernel saw, or only what was said."`
+}
+
+// trail lists what was decided about a jail. It is there as long as the chain is,
+// longer than the jail.
+func (s *Server) trail(ctx context.Context, p trailParams, _ none) (wire.Page[wire.TrailEntry], error) {
+	page := wire.Page[wire.TrailEntry]{Items: []wire.TrailEntry{}}
+	c, err := s.chain()
+	if err != nil {
+		return page, err
+	}
+	q := chain.Query{Jail: p.ID, Kinds: []chain.Kind{chain.Decided}, After: p.After, Limit: p.Limit}
+	if q.Limit == 0 {
+		q.Limit = 100
+	}
+	for {
+		entries, err := c.Entries(ctx, q)
+		if err != nil {
+			return page, err
+		}
+		for _, e := range entries {
+			q.After = e.Seq
+			t, err := trailOf(e)
+			if err != nil {
+				return page, err
+			}
+			if p.Observed != "" && t.Observed != (p.Observed == "true") {
+				continue
+			}
+			page.Items = append(page.Items, t)
+			if len(page.Items) == q.Limit {
+				page.Next = fmt.Sprint(e.Seq)
+				return page, nil
+			}
+		}
+		if len(entries) < q.Limit {
+			return page, nil
+		}
+	}
+}
+
+func trailOf(e chain.Entry) (wire.TrailEntry, error) {
+	var d govern.Decided
+	if err := json.Unmarshal(e.Body, &d); err != nil {
+		return wire.TrailEntry{}, fmt.Errorf("read entry %d: %w", e.Seq, err)
+	}
+	return wire.TrailEntry{
+		Seq: e.Seq, At: e.Time.UTC(), Action: d.Action, Resource: d.Resource, Agent: e.Agent,
+		Allowed: d.Allowed, Tag: string(d.Tag), Rule: ruleOf(d.Rule), Reason: d.Reason, By: d.By,
+		Observed: d.Attributes["observed"] == "true", Line: d.Line(),
+	}, nil
+}
+
+// claim decides what a plugin says that its agent is about to do.
+func (s *Server) claim(ctx context.Context, p oneJail, b wire.ClaimedDecision) (wire.Verdict, error) {
+	return s.judge(ctx, policy.Question{
+		Subject: policy.Subject{Jail: p.ID, Agent: b.Agent}, Action: b.Tool, Resource: resourceOf(b.Args),
+	}, b.WaitMS)
+}
+
+// resources are the words by which tools say what they are about, the most
+// telling first.
+var resources = []string{"command", "filePath", "file_path", "path", "url", "pattern", "targetSandboxId", "name", "title", "query"}
+
+// resourceOf finds in a tool's arguments what it is about: the arguments
+// themselves, if none of their names is known.
+func resourceOf(args json.RawMessage) string {
+	var text string
+	if json.Unmarshal(args, &text) == nil {
+		return text
+	}
+	var words map[string]json.RawMessage
+	if json.Unmarshal(args, &words) != nil {
+		return string(args)
+	}
+	for _, w := range resources {
+		if json.Unmarshal(words[w], &text) == nil && text != "" {
+			return text
+		}
+	}
+	return string(args)
+}

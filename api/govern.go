@@ -1,0 +1,294 @@
+package api
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"time"
+
+	"glasshouse/access"
+	"glasshouse/api/wire"
+	"glasshouse/chain"
+	"glasshouse/egress"
+	"glasshouse/fault"
+	"glasshouse/govern"
+	"glasshouse/id"
+	"glasshouse/jail"
+	"glasshouse/policy"
+)
+
+// Governor is what the API asks of the kernel. *govern.Kernel is one.
+type Governor interface {
+	Judge(ctx context.Context, a govern.Ask) (govern.Verdict, error)
+	Egress(j id.Jail) (egress.Stats, bool)
+	Note(kind chain.Kind, who policy.Subject, parent int64, body any)
+}
+
+// governor returns the kernel, if there is one.
+func (s *Server) governor() (Governor, error) {
+	if s.o.Governor == nil {
+		return nil, fault.Cannot("api", "this daemon governs no jails", "use one that was started by glasshouse serve")
+	}
+	return s.o.Governor, nil
+}
+
+// governOf is what a request wants a jail governed by, in the kernel's words,
+// which are those of the API.
+func governOf(p *wire.Policy, e *wire.Egress) (json.RawMessage, error) {
+	if p == nil && e == nil {
+		return nil, nil
+	}
+	return json.Marshal(struct {
+		Policy *wire.Policy `json:"policy,omitempty"`
+		Egress *wire.Egress `json:"egress,omitempty"`
+	}{p, e})
+}
+
+// convert turns one struct into another that has the same words.
+func convert[T any](from any) (T, error) {
+	var to T
+	b, err := json.Marshal(from)
+	if err == nil {
+		err = json.Unmarshal(b, &to)
+	}
+	if err != nil {
+		return to, fmt.Errorf("show %T: %w", from, err)
+	}
+	return to, nil
+}
+
+func (s *Server) governed(ctx context.Context, jid id.Jail) (jail.Jail, govern.Spec, error) {
+	j, err := s.o.Jails.Get(ctx, jid)
+	if err != nil {
+		return j, govern.Spec{}, err
+	}
+	g, err := govern.Read(j.Spec.Govern)
+	return j, g, err
+}
+
+func (s *Server) getPolicy(ctx context.Context, p oneJail, _ none) (wire.PolicyState, error) {
+	j, g, err := s.governed(ctx, p.ID)
+	if err != nil {
+		return wire.PolicyState{}, err
+	}
+	return policyState(g.Policy, workspaceOf(j))
+}
+
+// workspaceOf is the directory that relative paths in a jail are in.
+func workspaceOf(j jail.Jail) string {
+	if j.Spec.Workspace != nil {
+		return j.Spec.Workspace.At()
+	}
+	return j.Spec.Cwd
+}
+
+func policyState(p *govern.Policy, workspace string) (wire.PolicyState, error) {
+	if p == nil {
+		return wire.PolicyState{}, nil
+	}
+	rules, err := p.Compile(workspace)
+	if err != nil {
+		return wire.PolicyState{}, err
+	}
+	shown, err := convert[wire.Policy](p)
+	if err != nil {
+		return wire.PolicyState{}, err
+	}
+	match, why := rules.Match()
+	w := wire.PolicyState{Policy: &shown, Match: string(match), Why: why, Level: int(rules.Level()), Ceiling: int(rules.Ceiling)}
+	for _, a := range rules.Advice() {
+		w.Advice = append(w.Advice, wire.PolicyAdvice{Text: a.Text, File: a.File, Line: a.Line})
+	}
+	for _, f := range rules.Lint() {
+		w.Findings = append(w.Findings, wire.PolicyFinding{Kind: string(f.Kind), File: f.File, Line: f.Line, Message: f.Message, Remedy: f.Remedy})
+	}
+	return w, nil
+}
+
+// regovern changes what a jail is governed by, and has the chain say so.
+func (s *Server) regovern(ctx context.Context, jid id.Jail, what string, change func(*govern.Spec) error) (govern.Spec, jail.Jail, error) {
+	g, err := s.governor()
+	if err != nil {
+		return govern.Spec{}, jail.Jail{}, err
+	}
+	j, err := s.o.Jails.Regovern(ctx, jid, func(raw json.RawMessage) (json.RawMessage, error) {
+		return govern.Change(raw, change)
+	})
+	if err != nil {
+		return govern.Spec{}, j, err
+	}
+	g.Note(chain.PolicyChanged, policy.Subject{Jail: jid, Agent: access.CallerOf(ctx).Name}, 0, map[string]string{
+		"what": what, "govern": govern.Digest(j.Spec.Govern),
+	})
+	spec, err := govern.Read(j.Spec.Govern)
+	return spec, j, err
+}
+
+func (s *Server) putPolicy(ctx context.Context, p oneJail, b wire.Policy) (wire.PolicyState, error) {
+	next, err := convert[govern.Policy](b)
+	if err != nil {
+		return wire.PolicyState{}, err
+	}
+	g, j, err := s.regovern(ctx, p.ID, "policy", func(g *govern.Spec) error { g.Policy = &next; return nil })
+	if err != nil {
+		return wire.PolicyState{}, err
+	}
+	return policyState(g.Policy, workspaceOf(j))
+}
+
+func (s *Server) deletePolicy(ctx context.Context, p oneJail, _ none) (none, error) {
+	_, _, err := s.regovern(ctx, p.ID, "policy removed", func(g *govern.Spec) error { g.Policy = nil; return nil })
+	return none{}, err
+}
+
+// setLevel changes a jail's level of autonomy, down, or up to the ceiling.
+func (s *Server) setLevel(ctx context.Context, p oneJail, b wire.PolicyLevel) (wire.PolicyState, error) {
+	to := policy.Level(b.Level)
+	g, j, err := s.regovern(ctx, p.ID, fmt.Sprintf("level %d", b.Level), func(g *govern.Spec) error {
+		if g.Policy == nil {
+			return fault.Newf(fault.Conflict, "api", string(p.ID), "the jail has no policy, and so no level")
+		}
+		if to > g.Policy.Top() {
+			return &fault.Error{Op: "api", On: string(p.ID), Kind: fault.Denied,
+				Err: fmt.Errorf("level %d is above the ceiling, %d", to, g.Policy.Top()), Remedy: "give the jail a policy with a higher ceiling"}
+		}
+		g.Policy.Ceiling = g.Policy.Top() // which the level it began with may have been
+		g.Policy.Level = to
+		return nil
+	})
+	if err != nil {
+		return wire.PolicyState{}, err
+	}
+	return policyState(g.Policy, workspaceOf(j))
+}
+
+func (s *Server) lintPolicy(ctx context.Context, _ none, b wire.Policy) (wire.PolicyState, error) {
+	p, err := convert[govern.Policy](b)
+	if err != nil {
+		return wire.PolicyState{}, err
+	}
+	return policyState(&p, "")
+}
+
+func (s *Server) explainPolicy(ctx context.Context, _ none, b wire.Explain) (wire.Explained, error) {
+	p, workspace := (*govern.Policy)(nil), ""
+	switch {
+	case b.Policy != nil:
+		given, err := convert[govern.Policy](b.Policy)
+		if err != nil {
+			return wire.Explained{}, err
+		}
+		p = &given
+	case b.Jail != "":
+		j, g, err := s.governed(ctx, b.Jail)
+		if err != nil {
+			return wire.Explained{}, err
+		}
+		p, workspace = g.Policy, workspaceOf(j)
+	default:
+		return wire.Explained{}, fault.Fieldf("api", "policy", "give a policy or a jail that has one")
+	}
+	rules, err := p.Compile(workspace)
+	if err != nil {
+		return wire.Explained{}, err
+	}
+	q := questionOf(b.Jail, b.Question)
+	if q.Subject.Agent == "" {
+		q.Subject.Agent = p.Agent
+	}
+	d, considered := rules.Explain(q)
+	w := wire.Explained{Decision: decisionOf(d)}
+	for _, c := range considered {
+		w.Considered = append(w.Considered, wire.ConsideredRule{Part: c.Part, Rule: ruleOf(c.Rule), Set: c.Set, Matches: c.Matches, Decides: c.Decides})
+	}
+	return w, nil
+}
+
+func questionOf(jid id.Jail, q wire.Question) policy.Question {
+	return policy.Question{
+		Subject: policy.Subject{Jail: jid, Agent: q.Agent}, Action: q.Action, Resource: q.Resource, Attributes: q.Attributes,
+	}
+}
+
+func ruleOf(r policy.Rule) wire.PolicyRule {
+	return wire.PolicyRule{Action: r.Action, Pattern: r.Pattern, Effect: string(r.Effect), File: r.File, Line: r.Line}
+}
+
+func decisionOf(d policy.Decision) wire.Decision {
+	return wire.Decision{Effect: string(d.Effect), Rule: ruleOf(d.Rule), Reason: d.Reason, Remedy: d.Remedy, Listed: d.Listed, Final: d.Final}
+}
+
+// defaultWait is how long a question waits for a person if nobody says so.
+const defaultWait = time.Minute
+
+// decide asks the kernel, and waits for a person if need be.
+func (s *Server) decide(ctx context.Context, p oneJail, b wire.Decide) (wire.Verdict, error) {
+	return s.judge(ctx, questionOf(p.ID, b.Question), b.WaitMS)
+}
+
+func (s *Server) judge(ctx context.Context, q policy.Question, waitMS int64) (wire.Verdict, error) {
+	g, err := s.governor()
+	if err != nil {
+		return wire.Verdict{}, err
+	}
+	if _, err := s.o.Jails.Get(ctx, q.Subject.Jail); err != nil {
+		return wire.Verdict{}, err
+	}
+	// What only the kernel of the machine says nobody may claim.
+	delete(q.Attributes, "observed")
+	wait := defaultWait
+	if waitMS > 0 {
+		wait = time.Duration(waitMS) * time.Millisecond
+	}
+	ctx, cancel := context.WithTimeout(ctx, wait)
+	defer cancel()
+	v, err := g.Judge(ctx, govern.Ask{Question: q})
+	if err != nil {
+		return wire.Verdict{}, err
+	}
+	return wire.Verdict{Allow: v.Allow, Tag: string(v.Tag), Decision: decisionOf(v.Decision), By: v.By, Instead: v.Instead, Entry: v.Entry}, nil
+}
+
+func (s *Server) getEgress(ctx context.Context, p oneJail, _ none) (wire.EgressState, error) {
+	_, g, err := s.governed(ctx, p.ID)
+	if err != nil {
+		return wire.EgressState{}, err
+	}
+	return s.egressState(p.ID, g)
+}
+
+func (s *Server) egressState(jid id.Jail, g govern.Spec) (wire.EgressState, error) {
+	var w wire.EgressState
+	var err error
+	if g.Egress != nil {
+		if w.Egress, err = convert[wire.Egress](g.Egress); err != nil {
+			return w, err
+		}
+	}
+	k, err := s.governor()
+	if err != nil {
+		return w, err
+	}
+	if st, ok := k.Egress(jid); ok {
+		w.Stats = &wire.EgressStats{
+			Open: st.Open, Connections: st.Connections, Requests: st.Requests, Queries: st.Queries,
+			Sent: st.Sent, Received: st.Received, Refused: map[string]int64{},
+		}
+		for reason, n := range st.Refused {
+			w.Stats.Refused[string(reason)] = n
+		}
+	}
+	return w, nil
+}
+
+func (s *Server) putEgress(ctx context.Context, p oneJail, b wire.Egress) (wire.EgressState, error) {
+	next, err := convert[govern.Egress](b)
+	if err != nil {
+		return wire.EgressState{}, err
+	}
+	g, _, err := s.regovern(ctx, p.ID, "egress", func(g *govern.Spec) error { g.Egress = &next; return nil })
+	if err != nil {
+		return wire.EgressState{}, err
+	}
+	return s.egressState(p.ID, g)
+}

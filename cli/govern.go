@@ -1,0 +1,512 @@
+package cli
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"maps"
+	"net/url"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"glasshouse/api/client"
+	"glasshouse/api/wire"
+	"glasshouse/id"
+
+	"github.com/spf13/cobra"
+	"go.yaml.in/yaml/v3"
+)
+
+// policyFlags are the flags that describe a policy.
+type policyFlags struct {
+	files          []string
+	match, agent   string
+	level, ceiling int
+}
+
+func (f *policyFlags) add(cmd *cobra.Command) {
+	fs := cmd.Flags()
+	fs.StringArrayVar(&f.files, "policy", nil, "a permission file (opencode.json) or decision framework (AGENTS.md); may be repeated")
+	fs.StringVar(&f.match, "match", "", "which of several matching patterns counts: longest or last (default: as the files were written for)")
+	fs.StringVar(&f.agent, "agent", "", "the agent of the files whose rules count")
+	fs.IntVar(&f.level, "level", 0, "of autonomy: 1 guided (the default), 2 intelligent, 3 full")
+	fs.IntVar(&f.ceiling, "ceiling", 0, "the level to which it may be raised (default: the level)")
+}
+
+// request returns the policy, or nil if none of the flags was given.
+func (f *policyFlags) request() (*wire.Policy, error) {
+	if len(f.files) == 0 && f.match == "" && f.agent == "" && f.level == 0 && f.ceiling == 0 {
+		return nil, nil
+	}
+	p := &wire.Policy{Match: f.match, Agent: f.agent, Level: f.level, Ceiling: f.ceiling}
+	for _, name := range f.files {
+		text, err := os.ReadFile(name)
+		if err != nil {
+			return nil, err
+		}
+		p.Files = append(p.Files, wire.PolicyFile{Name: filepath.Base(name), Text: string(text)})
+	}
+	return p, nil
+}
+
+// egressFlags are the flags that say what may leave a jail.
+type egressFlags struct {
+	file  string
+	allow []string
+	ask   bool
+}
+
+func (f *egressFlags) add(cmd *cobra.Command) {
+	fs := cmd.Flags()
+	fs.StringArrayVar(&f.allow, "allow", nil, "HOST[:PORT[,PORT...]] that the jail may reach, such as *.example.com; implies --network proxy; may be repeated")
+	fs.StringVar(&f.file, "egress", "", "a file of egress rules, YAML or JSON; implies --network proxy")
+	fs.BoolVar(&f.ask, "ask", false, "ask a person about what no egress rule allows; implies --network proxy")
+}
+
+// request returns what may leave, or nil if none of the flags was given.
+func (f *egressFlags) request() (*wire.Egress, error) {
+	if f.file == "" && len(f.allow) == 0 && !f.ask {
+		return nil, nil
+	}
+	e := &wire.Egress{}
+	if f.file != "" {
+		if err := readYAML(f.file, e); err != nil {
+			return nil, err
+		}
+	}
+	for _, a := range f.allow {
+		r, err := parseAllow(a)
+		if err != nil {
+			return nil, err
+		}
+		e.Allow = append(e.Allow, r)
+	}
+	e.Ask = e.Ask || f.ask
+	return e, nil
+}
+
+// parseAllow reads HOST[:PORT,...]. An address of IPv6 stands in brackets.
+func parseAllow(s string) (wire.EgressRule, error) {
+	host, ports := s, ""
+	if i := strings.LastIndexByte(s, ':'); i >= 0 && !strings.HasSuffix(s, "]") {
+		host, ports = s[:i], s[i+1:]
+	}
+	r := wire.EgressRule{Host: strings.Trim(host, "[]")}
+	if host == "" {
+		return r, usagef("--allow %q has no host", s)
+	}
+	for p := range strings.SplitSeq(ports, ",") {
+		if ports == "" {
+			break
+		}
+		n, err := strconv.ParseUint(p, 10, 16)
+		if err != nil || n == 0 {
+			return r, usagef("--allow %q: %q is no port", s, p)
+		}
+		r.Ports = append(r.Ports, uint16(n))
+	}
+	return r, nil
+}
+
+// readYAML reads a file of YAML, which JSON is too, by the words of the API. What
+// it does not know is an error.
+func readYAML(name string, into any) error {
+	text, err := os.ReadFile(name)
+	if err != nil {
+		return err
+	}
+	var words any
+	if err := yaml.Unmarshal(text, &words); err != nil {
+		return fmt.Errorf("%s: %w", name, err)
+	}
+	text, err = json.Marshal(words)
+	if err != nil {
+		return fmt.Errorf("%s: %w", name, err)
+	}
+	dec := json.NewDecoder(bytes.NewReader(text))
+	dec.DisallowUnknownFields()
+	if err := dec.Decode(into); err != nil {
+		return fmt.Errorf("%s: %w", name, err)
+	}
+	return nil
+}
+
+func (c *command) policy() *cobra.Command {
+	cmd := &cobra.Command{Use: "policy", Short: "What a jail may do, and about what a person is asked", Args: cobra.NoArgs}
+	cmd.AddCommand(c.policyShow(), c.policySet(), c.policyRemove(), c.policyLevel(), c.policyLint(), c.policyExplain())
+	return cmd
+}
+
+func (c *command) policyShow() *cobra.Command {
+	return &cobra.Command{
+		Use: "show JAIL", Short: "Show a jail's policy and how it is read", Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return c.withJail(cmd, args[0], func(cl *client.Client, j id.Jail) error {
+				p, err := cl.Policy(cmd.Context(), j)
+				if err != nil {
+					return err
+				}
+				return c.showPolicy(p)
+			})
+		},
+	}
+}
+
+func (c *command) policySet() *cobra.Command {
+	var f policyFlags
+	cmd := &cobra.Command{
+		Use: "set JAIL", Short: "Give a jail another policy, at once", Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			p, err := f.request()
+			if err != nil {
+				return err
+			}
+			if p == nil {
+				return usagef("give --policy FILE, or --level; to take a policy away there is glasshouse policy rm")
+			}
+			return c.withJail(cmd, args[0], func(cl *client.Client, j id.Jail) error {
+				state, err := cl.SetPolicy(cmd.Context(), j, *p)
+				if err != nil {
+					return err
+				}
+				return c.showPolicy(state)
+			})
+		},
+	}
+	f.add(cmd)
+	return cmd
+}
+
+func (c *command) policyRemove() *cobra.Command {
+	return &cobra.Command{
+		Use: "rm JAIL", Short: "Take a jail's policy away: what is asked about is refused", Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return c.withJail(cmd, args[0], func(cl *client.Client, j id.Jail) error { return cl.DeletePolicy(cmd.Context(), j) })
+		},
+	}
+}
+
+func (c *command) policyLevel() *cobra.Command {
+	return &cobra.Command{
+		Use: "level JAIL 1|2|3", Short: "Change a jail's level of autonomy, at once", Args: cobra.ExactArgs(2),
+		Long: `Change a jail's level of autonomy, down, or up to its ceiling. It counts from the
+next question on.
+
+  1 guided        what no file allows is asked, what destroys is denied
+  2 intelligent   what the decision framework pre-approves is not asked
+  3 full          siblings and resources are the agent's own affair, too`,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			n, err := strconv.Atoi(args[1])
+			if err != nil {
+				return usagef("%q is no level", args[1])
+			}
+			return c.withJail(cmd, args[0], func(cl *client.Client, j id.Jail) error {
+				p, err := cl.SetLevel(cmd.Context(), j, n)
+				if err != nil {
+					return err
+				}
+				return c.print(p, func(w io.Writer) { fmt.Fprintf(w, "level %d of at most %d\n", p.Level, p.Ceiling) })
+			})
+		},
+	}
+}
+
+func (c *command) policyLint() *cobra.Command {
+	var f policyFlags
+	cmd := &cobra.Command{
+		Use: "lint FILE...", Short: "Say what in permission files does not do what it seems to", Args: cobra.MinimumNArgs(1),
+		Long: `Say what in permission files and decision frameworks does not do what it seems
+to: rules that the other reading of the file would change, rules that can never
+match, keys without effect, patterns that known forms of a command evade. The exit
+code is 1 if there is any.`,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			f.files = args
+			p, err := f.request()
+			if err != nil {
+				return err
+			}
+			cl, err := c.client(cmd.Context())
+			if err != nil {
+				return err
+			}
+			state, err := cl.LintPolicy(cmd.Context(), *p)
+			if err != nil {
+				return err
+			}
+			if err := c.showPolicy(state); err != nil {
+				return err
+			}
+			if len(state.Findings) > 0 {
+				return exitCode(exitError)
+			}
+			return nil
+		},
+	}
+	cmd.Flags().StringVar(&f.match, "match", "", "read them so: longest or last (default: as they were written for)")
+	return cmd
+}
+
+func (c *command) policyExplain() *cobra.Command {
+	var f policyFlags
+	cmd := &cobra.Command{
+		Use: "explain [JAIL] ACTION [RESOURCE]", Short: "Say what would happen if, and which rules say so",
+		Long: `Say what a policy would answer to a question, and which rules were looked at.
+Nothing is asked, recorded or done. The policy is that of a jail or, with --policy,
+that of files.`,
+		Example: `  glasshouse policy explain j-abc bash 'git push --force'
+  glasshouse policy explain --policy opencode.json bash 'npm test && rm -rf x'`,
+		Args: cobra.RangeArgs(1, 3),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			p, err := f.request()
+			if err != nil {
+				return err
+			}
+			cl, err := c.client(cmd.Context())
+			if err != nil {
+				return err
+			}
+			e := wire.Explain{Policy: p}
+			if p == nil {
+				if len(args) < 2 {
+					return usagef("give a jail or --policy FILE, and an action")
+				}
+				if e.Jail, err = jailNamed(cmd.Context(), cl, args[0]); err != nil {
+					return err
+				}
+				args = args[1:]
+			}
+			e.Question = wire.Question{Action: args[0], Resource: strings.Join(args[1:], " "), Agent: f.agent}
+			x, err := cl.ExplainPolicy(cmd.Context(), e)
+			if err != nil {
+				return err
+			}
+			return c.print(x, func(w io.Writer) {
+				fmt.Fprintf(w, "%s: %s\n", x.Decision.Effect, escape(x.Decision.Reason))
+				if x.Decision.Remedy != "" {
+					fmt.Fprintf(w, "  try: %s\n", escape(x.Decision.Remedy))
+				}
+				var rows [][]string
+				for _, r := range x.Considered {
+					mark := ""
+					switch {
+					case r.Decides:
+						mark = "decides"
+					case r.Matches:
+						mark = "matches"
+					default:
+						continue
+					}
+					rows = append(rows, []string{mark, escape(r.Part), ruleText(r.Rule), escape(r.Set)})
+				}
+				table(w, rows)
+			})
+		},
+	}
+	f.add(cmd)
+	return cmd
+}
+
+func ruleText(r wire.PolicyRule) string {
+	s := fmt.Sprintf("%s %q: %s", escape(r.Action), r.Pattern, r.Effect)
+	switch {
+	case r.Line > 0:
+		s += fmt.Sprintf(" (%s:%d)", escape(r.File), r.Line)
+	case r.File != "":
+		s += " (" + escape(r.File) + ")"
+	}
+	return s
+}
+
+func (c *command) showPolicy(p wire.PolicyState) error {
+	return c.print(p, func(w io.Writer) {
+		if p.Policy == nil {
+			fmt.Fprintln(w, "no policy")
+			return
+		}
+		var files []string
+		for _, f := range p.Policy.Files {
+			files = append(files, escape(f.Name))
+		}
+		rows := [][]string{
+			{"files", strings.Join(files, ", ")},
+			{"match", p.Match + ", " + escape(p.Why)},
+			{"level", fmt.Sprintf("%d of at most %d", p.Level, p.Ceiling)},
+		}
+		for _, r := range p.Policy.Answers {
+			rows = append(rows, []string{"remembered", ruleText(r)})
+		}
+		for _, a := range p.Advice {
+			rows = append(rows, []string{"advice", fmt.Sprintf("%s:%d: %s", escape(a.File), a.Line, escape(a.Text))})
+		}
+		for _, f := range p.Findings {
+			text := fmt.Sprintf("%s:%d: %s: %s", escape(f.File), f.Line, f.Kind, escape(f.Message))
+			if f.Remedy != "" {
+				text += "; " + escape(f.Remedy)
+			}
+			rows = append(rows, []string{"finding", text})
+		}
+		table(w, rows)
+	})
+}
+
+func (c *command) decide() *cobra.Command {
+	var d wire.Decide
+	var wait int64
+	cmd := &cobra.Command{
+		Use: "decide JAIL ACTION [RESOURCE]", Short: "Ask the kernel a question, and wait for a person if one is to be asked", Args: cobra.RangeArgs(2, 3),
+		Long: `Ask the kernel whether something may be done in a jail's name, as a plugin of an
+agent does. The answer is in the chain. The exit code is 1 if it is no.`,
+		Example: `  glasshouse decide j-abc bash 'npm test'`,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			d.Action, d.Resource, d.WaitMS = args[1], strings.Join(args[2:], " "), wait*1000
+			return c.withJail(cmd, args[0], func(cl *client.Client, j id.Jail) error {
+				v, err := cl.Decide(cmd.Context(), j, d)
+				if err != nil {
+					return err
+				}
+				err = c.print(v, func(w io.Writer) {
+					fmt.Fprintf(w, "%s: %s\n", v.Tag, escape(v.Decision.Reason))
+					if v.Instead != "" {
+						fmt.Fprintf(w, "instead: %s\n", escape(v.Instead))
+					}
+				})
+				if err == nil && !v.Allow {
+					err = exitCode(exitError)
+				}
+				return err
+			})
+		},
+	}
+	cmd.Flags().StringVar(&d.Agent, "agent", "", "the agent that asks")
+	cmd.Flags().Int64Var(&wait, "wait", 0, "seconds to wait for a person (default 60)")
+	return cmd
+}
+
+func (c *command) egress() *cobra.Command {
+	var f egressFlags
+	cmd := &cobra.Command{
+		Use: "egress JAIL", Short: "Show or change what may leave a jail behind the proxy", Args: cobra.ExactArgs(1),
+		Long: `Show what may leave a jail in network mode proxy, and in numbers what did. With
+--allow, --egress or --ask the rules are replaced, at once: what is being carried
+and not allowed any more is cut.
+
+A file of rules has the words of the API:
+
+  allow:
+    - host: api.example.com
+      inject: [{secret: API_KEY, as: bearer}]
+    - host: "*.npmjs.org"
+      limit: {requests: 600}
+    - host: git.example.com
+      ports: [22, 443]
+  ask: true`,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			next, err := f.request()
+			if err != nil {
+				return err
+			}
+			return c.withJail(cmd, args[0], func(cl *client.Client, j id.Jail) error {
+				var e wire.EgressState
+				if next != nil {
+					e, err = cl.SetEgress(cmd.Context(), j, *next)
+				} else {
+					e, err = cl.Egress(cmd.Context(), j)
+				}
+				if err != nil {
+					return err
+				}
+				return c.print(e, func(w io.Writer) { showEgress(w, e) })
+			})
+		},
+	}
+	f.add(cmd)
+	cmd.AddCommand(c.egressLog())
+	return cmd
+}
+
+func (c *command) egressLog() *cobra.Command {
+	return &cobra.Command{
+		Use: "log JAIL", Short: "List what left a jail, and what was refused it", Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return c.withJail(cmd, args[0], func(cl *client.Client, j id.Jail) error {
+				return c.listChain(cmd.Context(), cl, url.Values{"jail": {string(j)}, "kind": {"egress"}})
+			})
+		},
+	}
+}
+
+func showEgress(w io.Writer, e wire.EgressState) {
+	var rows [][]string
+	for _, r := range e.Egress.Allow {
+		rows = append(rows, []string{"allow", allowText(r)})
+	}
+	if e.Egress.Ask {
+		rows = append(rows, []string{"ask", "about everything else"})
+	} else {
+		rows = append(rows, []string{"refuse", "everything else, unless the policy has rules for it"})
+	}
+	if s := e.Stats; s != nil {
+		rows = append(rows,
+			[]string{"connections", fmt.Sprintf("%d, %d open", s.Connections, s.Open)},
+			[]string{"requests", fmt.Sprint(s.Requests)},
+			[]string{"names", fmt.Sprint(s.Queries)},
+			[]string{"sent", size(s.Sent)}, []string{"received", size(s.Received)})
+		for _, reason := range slices.Sorted(maps.Keys(s.Refused)) {
+			rows = append(rows, []string{"refused", fmt.Sprintf("%d for %s", s.Refused[reason], reason)})
+		}
+	}
+	table(w, rows)
+}
+
+func allowText(r wire.EgressRule) string {
+	s := escape(r.Host)
+	if len(r.Ports) > 0 {
+		s += ":" + strings.Trim(strings.ReplaceAll(fmt.Sprint(r.Ports), " ", ","), "[]")
+	}
+	for _, in := range r.Inject {
+		s += " with " + escape(in.Secret) + " as " + in.As
+	}
+	if r.Limit.Requests > 0 {
+		s += fmt.Sprintf(", %d requests", r.Limit.Requests)
+	}
+	if r.Limit.Bytes > 0 {
+		s += ", " + size(r.Limit.Bytes)
+	}
+	if r.Intercept {
+		s += ", looked into"
+	}
+	return s
+}
+
+func (c *command) trail() *cobra.Command {
+	return &cobra.Command{
+		Use: "trail JAIL", Short: "List what was decided about a jail, oldest first", Args: cobra.ExactArgs(1),
+		Long: `List what was decided about a jail, oldest first: what it wanted to do, and how it
+came that it might or might not. It is there longer than the jail.`,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			cl, err := c.client(cmd.Context())
+			if err != nil {
+				return err
+			}
+			j := id.Jail(args[0])
+			if named, err := jailNamed(cmd.Context(), cl, args[0]); err == nil {
+				j = named
+			} else if !id.Valid('j', args[0]) {
+				return err
+			}
+			all, err := client.Collect(cl.Trail(cmd.Context(), j))
+			if err != nil {
+				return err
+			}
+			return c.print(append([]wire.TrailEntry{}, all...), func(w io.Writer) {
+				for _, t := range all {
+					fmt.Fprintf(w, "- %s\n", escape(t.Line))
+				}
+			})
+		},
+	}
+}

@@ -1,0 +1,223 @@
+// Package govern is the kernel that everything leaving a jail passes. Whoever
+// asks, and whatever about, it is one question, decided by one set of rules; a
+// person is asked if these say so; and what became of it is in the causal chain
+// before it is done.
+//
+//	plugin, gateway ─┐
+//	enforce ─────────┼─▶ Judge: policy ▸ approval ▸ chain ─▶ Verdict
+//	egress ──────────┘
+//
+// A jail that is governed is a ward: its rules, its proxy and its certificate
+// authority, from before its first instruction until its last process has ended.
+package govern
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+
+	"glasshouse/chain"
+	"glasshouse/fault"
+	"glasshouse/id"
+	"glasshouse/policy"
+)
+
+// A Tag says in the trail of decisions how one came about.
+type Tag string
+
+const (
+	Autonomous  Tag = "AUTONOMOUS"  // the permissions allow it
+	Whitelisted Tag = "WHITELISTED" // the list of pre-approved actions names it
+	Approved    Tag = "APPROVED"    // a person allowed it
+	Denied      Tag = "DENIED"      // a rule or a person refused it, or nobody answered
+)
+
+// A Chain is where the kernel records: chain.Chain.
+type Chain interface {
+	Append(ctx context.Context, e chain.Entry) (chain.Entry, error)
+}
+
+// An Asker has a person asked, and waits for the answer.
+type Asker interface {
+	Ask(ctx context.Context, a Asking) (Answer, error)
+}
+
+// An Asking is what a person is to decide.
+type Asking struct {
+	Question policy.Question
+	Decision policy.Decision // that it is to be asked
+	Parent   int64           // the entry of the chain that it comes from; 0 is none
+	Context  json.RawMessage // what helps to decide; may be nil
+}
+
+// An Answer is what a person decided, or that nobody did in time.
+type Answer struct {
+	Allow  bool
+	By     string
+	Reason string
+	Entry  int64 // of the chain, in which it is; 0 is none
+
+	// Instead is what is allowed in the place of what was asked, if not empty.
+	Instead string
+}
+
+// Config is what a Kernel works with.
+type Config struct {
+	Chain   Chain
+	Asker   Asker   // nil: what is to be asked is denied
+	Secrets Secrets // nil: there are none
+	Dir     string  // where certificate authorities are kept
+	Log     *slog.Logger
+}
+
+// A Kernel decides for all jails of a daemon. It is safe for concurrent use.
+type Kernel struct {
+	cfg   Config
+	notes notes
+
+	mu    sync.Mutex
+	wards map[id.Jail]*ward
+}
+
+// New returns a kernel without wards.
+func New(cfg Config) *Kernel {
+	if cfg.Log == nil {
+		cfg.Log = slog.New(slog.DiscardHandler)
+	}
+	k := &Kernel{cfg: cfg, wards: map[id.Jail]*ward{}}
+	k.notes.start(k)
+	return k
+}
+
+// Close releases all wards and waits until what was noted is recorded.
+func (k *Kernel) Close() error {
+	k.mu.Lock()
+	wards := make([]id.Jail, 0, len(k.wards))
+	for jid := range k.wards {
+		wards = append(wards, jid)
+	}
+	k.mu.Unlock()
+	for _, jid := range wards {
+		k.Release(jid)
+	}
+	k.notes.stop()
+	return nil
+}
+
+// A Verdict is what became of a question.
+type Verdict struct {
+	Allow    bool            `json:"allow"`
+	Tag      Tag             `json:"tag"`
+	Decision policy.Decision `json:"decision"`
+	By       string          `json:"by,omitempty"`      // the person who answered
+	Instead  string          `json:"instead,omitempty"` // what is allowed in its place
+	Entry    int64           `json:"entry"`             // of the chain
+}
+
+// An Ask is a question, and what came before it.
+type Ask struct {
+	policy.Question
+	Parent  int64           // the entry of the chain that it comes from; 0 is none
+	Context json.RawMessage // what helps a person to decide; may be nil
+}
+
+// Decide says what the rules say, and does nothing else.
+func (k *Kernel) Decide(q policy.Question) policy.Decision { return k.decide(q, false) }
+
+// decide decides. Without rules a question is asked if asks is set.
+func (k *Kernel) decide(q policy.Question, asks bool) policy.Decision {
+	if w := k.find(q.Subject.Jail); w != nil {
+		if rules, agent := w.rules.get(); rules != nil {
+			if q.Subject.Agent == "" {
+				q.Subject.Agent = agent
+			}
+			return rules.Decide(q)
+		}
+	}
+	if asks {
+		return askAnyway
+	}
+	return noRules
+}
+
+// askAnyway is the decision of a jail without rules of which somebody wants to
+// be asked.
+var askAnyway = policy.Decision{
+	Effect: policy.Ask,
+	Rule:   policy.Rule{Action: "*", Pattern: "*", Effect: policy.Ask, File: "egress"},
+	Reason: "no egress rule allows it, and the jail is to ask",
+	Remedy: "wait for the answer",
+}
+
+// noRules is the decision where nothing decides. Nobody who would be asked about
+// a jail without rules said that he wants to be.
+var noRules = policy.Decision{
+	Effect: policy.Deny, Final: true,
+	Rule:   policy.Rule{Action: "*", Pattern: "*", Effect: policy.Deny, File: "kernel"},
+	Reason: "the jail has no policy, and without one nothing is allowed that is asked about",
+	Remedy: "give the jail a policy",
+}
+
+// Judge decides a question for good: by the rules or, if they say so, by a
+// person, for whom it waits until ctx ends. When it returns without an error the
+// decision is in the chain. After an error nothing is allowed.
+func (k *Kernel) Judge(ctx context.Context, a Ask) (Verdict, error) { return k.judge(ctx, a, false) }
+
+func (k *Kernel) judge(ctx context.Context, a Ask, asks bool) (Verdict, error) {
+	v := Verdict{Decision: k.decide(a.Question, asks)}
+	parent := a.Parent
+	switch v.Decision.Effect {
+	case policy.Allow:
+		v.Allow, v.Tag = true, Autonomous
+		if v.Decision.Listed {
+			v.Tag = Whitelisted
+		}
+	case policy.Ask:
+		answer, err := k.ask(ctx, a, v.Decision)
+		if err != nil {
+			return Verdict{}, err
+		}
+		v.Allow, v.By, v.Instead = answer.Allow, answer.By, answer.Instead
+		v.Tag = Denied
+		if v.Allow {
+			v.Tag = Approved
+		}
+		if answer.Reason != "" {
+			v.Decision.Reason = answer.Reason
+		}
+		if answer.Entry != 0 {
+			parent = answer.Entry
+		}
+	default:
+		v.Tag = Denied
+	}
+	e, err := k.cfg.Chain.Append(context.WithoutCancel(ctx), decided(a.Question, v, parent))
+	if err != nil {
+		return Verdict{}, fmt.Errorf("record the decision: %w", err)
+	}
+	v.Entry = e.Seq
+	return v, nil
+}
+
+func (k *Kernel) ask(ctx context.Context, a Ask, d policy.Decision) (Answer, error) {
+	if k.cfg.Asker == nil {
+		return Answer{Reason: "a person would have to allow it, and nobody can be asked"}, nil
+	}
+	answer, err := k.cfg.Asker.Ask(ctx, Asking{Question: a.Question, Decision: d, Parent: a.Parent, Context: a.Context})
+	if errors.Is(err, fault.Exhausted) {
+		return Answer{Reason: err.Error()}, nil // too much waits already, and that is an answer
+	}
+	if err != nil {
+		return Answer{}, fmt.Errorf("ask a person: %w", err)
+	}
+	return answer, nil
+}
+
+func (k *Kernel) find(jid id.Jail) *ward {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.wards[jid]
+}
