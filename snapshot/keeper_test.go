@@ -1,6 +1,7 @@
 package snapshot_test
 
 import (
+	"cmp"
 	"bytes"
 	"context"
 	"errors"
@@ -30,13 +31,14 @@ type house struct {
 	t       *testing.T
 	dir     string
 	root    string // of the jails
-	runtime string // that makes them
+	runtime string // that makes them; default: runc
 	jails   *jail.Manager
 	keeper  *snapshot.Keeper
 	records *records
 	keep    *snapshots
 
 	tune func(*jail.Config, *snapshot.Config) // before they are opened; or nil
+	last func()                               // when all are gone; or nil
 }
 
 // runtimePath is where a runtime is on this host, or its name.
@@ -60,10 +62,18 @@ func criu() string {
 	return "criu"
 }
 
-func newHouse(t *testing.T) *house { return newHouseOf(t, "runc") }
+func newHouse(t *testing.T) *house { return newHouseOf(t, "") }
 
 // newHouseOf is newHouse for jails of another runtime.
 func newHouseOf(t *testing.T, runtime string) *house {
+	h := &house{t: t, runtime: runtime}
+	h.begin(func() {})
+	return h
+}
+
+// begin makes the directories of the house, calls first, and opens it.
+func (h *house) begin(first func()) {
+	t := h.t
 	t.Helper()
 	if os.Geteuid() != 0 {
 		t.Skip("needs root")
@@ -76,7 +86,8 @@ func newHouseOf(t *testing.T, runtime string) *house {
 	if err := unix.Mount("house", dir, "tmpfs", 0, "size=8g,mode=711"); err != nil {
 		t.Fatal(err)
 	}
-	h := &house{t: t, dir: dir, runtime: runtime, root: backendtest.Rootfs(t), records: &records{all: map[id.Jail]jail.Jail{}}, keep: &snapshots{all: map[id.Snapshot]snapshot.Snapshot{}}}
+	h.dir, h.root, h.runtime = dir, backendtest.Rootfs(t), cmp.Or(h.runtime, "runc")
+	h.records, h.keep = &records{all: map[id.Jail]jail.Jail{}}, &snapshots{all: map[id.Snapshot]snapshot.Snapshot{}}
 	for _, d := range []string{"run", "hot"} {
 		if err := os.Mkdir(filepath.Join(dir, d), 0o700); err != nil {
 			t.Fatal(err)
@@ -85,6 +96,7 @@ func newHouseOf(t *testing.T, runtime string) *house {
 	if err := unix.Mount("hot", filepath.Join(dir, "hot"), "tmpfs", 0, "size=2g,mode=700"); err != nil {
 		t.Fatal(err)
 	}
+	first()
 	h.open()
 	if err := h.backend().CanCheckpoint(t.Context()); err != nil {
 		unix.Unmount(filepath.Join(dir, "hot"), 0)
@@ -93,7 +105,6 @@ func newHouseOf(t *testing.T, runtime string) *house {
 		t.Skip("snapshots: ", err)
 	}
 	t.Cleanup(h.end)
-	return h
 }
 
 func (h *house) backend() *oci.Backend {
@@ -156,6 +167,9 @@ func (h *house) end() {
 	}
 	h.keeper.Close()
 	h.jails.Close()
+	if h.last != nil {
+		h.last()
+	}
 	if err := unix.Unmount(filepath.Join(h.dir, "hot"), 0); err != nil {
 		h.t.Error(err)
 	}
