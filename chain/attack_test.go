@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"os/exec"
 	"slices"
 	"strings"
 	"testing"
@@ -196,6 +197,27 @@ func TestWithoutKeyAndCheckpointOnlyThatMuchIsKnown(t *testing.T) {
 	}
 	if r := verifyExport(t, newEvidence(t, 3).export, chain.Trust{}); r.Bad != nil || r.KeyGiven {
 		t.Errorf("an export of anybody: %+v %v; want it right, and the key not given", r, r.Bad)
+	}
+}
+
+// TestAnEntryIsHashedAsTheDocumentationSays does what docs/chain.md says, with
+// nothing of ours.
+func TestAnEntryIsHashedAsTheDocumentationSays(t *testing.T) {
+	e := newEvidence(t, 3)
+	for i, line := range e.lines[:3] {
+		cmd := exec.Command("sh", "-c", `(printf '\0'; sed 's/"hash":"[0-9a-f]*",//' | tr -d '\n') | sha256sum`)
+		cmd.Stdin = strings.NewReader(line + "\n")
+		out, err := cmd.Output()
+		if err != nil {
+			t.Skipf("no sh, sed and sha256sum here: %v", err)
+		}
+		sum, _, _ := strings.Cut(string(out), " ")
+		if !strings.Contains(line, `"hash":"`+sum+`"`) {
+			t.Errorf("entry %d is hashed by hand to %s, and is %s", i+1, sum, line)
+		}
+		if i < 2 && !strings.Contains(e.lines[i+1], `"prev":"`+sum+`"`) {
+			t.Errorf("entry %d does not name that hash", i+2)
+		}
 	}
 }
 
