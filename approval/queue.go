@@ -279,9 +279,10 @@ func (q *Queue) open(ctx context.Context, r Request, asks bool) (*waiting, Reque
 		}
 		return w, w.now, nil
 	}
-	r.ID, r.Created = id.NewApproval(), now.UTC()
-	r.Expires = r.Expires.UTC()
-	r.First, r.Answer, r.Settled, r.Outcome, r.Entry, r.Taken, r.Owed, r.Phrase, r.State = nil, nil, time.Time{}, "", 0, false, false, "", ""
+	r = Request{
+		Question: r.Question, Rule: r.Rule, Reason: r.Reason, Tier: r.Tier, Expires: r.Expires.UTC(), Scopes: r.Scopes,
+		Pattern: r.Pattern, Context: r.Context, ID: id.NewApproval(), Created: now.UTC(), Hash: r.Hash,
+	}
 	if r.Tier == Preapproved {
 		return nil, r, q.preapprove(ctx, &r)
 	}
@@ -354,7 +355,9 @@ func (q *Queue) Pending() []Request {
 	defer q.mu.Unlock()
 	var list []Request
 	for _, w := range q.pending {
-		list = append(list, w.now)
+		r := w.now
+		r.Waiting = w.asked
+		list = append(list, r)
 	}
 	slices.SortFunc(list, func(a, b Request) int {
 		return cmp.Or(a.Created.Compare(b.Created), cmp.Compare(a.ID, b.ID))

@@ -72,6 +72,8 @@ type Request struct {
 	Outcome string      `json:"outcome,omitempty"` // why it is no longer pending, for people and agents
 	Entry   int64       `json:"entry,omitempty"`   // of the causal chain, in which its end is recorded
 
+	Waiting int `json:"waiting,omitempty"` // how many wait for it now; Pending says so
+
 	// Taken says that whoever asked has the answer, so that no other question
 	// gets it. Owed says that the answer's rule is yet to be remembered.
 	Taken bool `json:"taken,omitempty"`
