@@ -71,6 +71,7 @@ func Run(t *testing.T, open func(t *testing.T) jail.Backend, opts Options) {
 	s.clause(t, "WhatItLacksItRefuses", s.whatItLacksItRefuses)
 	s.clause(t, "StoppedJailStartsAgain", s.stoppedJailStartsAgain)
 	s.clause(t, "MountShowsAStoppedJail", s.mountShowsAStoppedJail)
+	s.clause(t, "Secrets", s.secrets)
 	s.clause(t, "Changes", s.changesTellWhatTheJailDid)
 	s.clause(t, "Limits", s.limits)
 	s.clause(t, "StatsArePlausible", s.statsArePlausible)
