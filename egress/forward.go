@@ -39,7 +39,7 @@ func (p *Proxy) transport() *http.Transport {
 			if err != nil {
 				return nil, err
 			}
-			return c, nil
+			return &serverConn{TCPConn: c}, nil
 		},
 		TLSClientConfig:        &tls.Config{RootCAs: p.conf.Roots, MinVersion: tls.VersionTLS12, ClientSessionCache: tls.NewLRUClientSessionCache(64)},
 		ForceAttemptHTTP2:      true,
@@ -47,6 +47,7 @@ func (p *Proxy) transport() *http.Transport {
 		ExpectContinueTimeout:  time.Second,
 		IdleConnTimeout:        30 * time.Second,
 		MaxIdleConnsPerHost:    64,
+		MaxIdleConns:           256,
 		DisableCompression:     true,
 		MaxResponseHeaderBytes: 256 << 10,
 	}
@@ -107,6 +108,12 @@ func (v *visit) passOn(ctx context.Context, w http.ResponseWriter, r *http.Reque
 		GotConn: func(c httptrace.GotConnInfo) {
 			to := c.Conn.RemoteAddr().String()
 			f.addr.Store(&to)
+			f.server, _ = c.Conn.(*serverConn) // not if it is TLS
+			if a, err := netip.ParseAddrPort(to); c.Reused && err == nil {
+				if err := v.p.guard(a); err != nil { // it was made under other rules
+					f.stop(err)
+				}
+			}
 		},
 		Got1xxResponse: func(code int, h textproto.MIMEHeader) error {
 			early.Lock()
@@ -169,6 +176,9 @@ func (v *visit) outgoing(ctx context.Context, r *http.Request, f *flow) *http.Re
 		out.Body = http.NoBody
 	}
 	copyHeader(out.Header, r.Header, nil)
+	for _, k := range overriding {
+		out.Header.Del(k)
+	}
 	if te := r.Header.Get("Te"); te != "" && httpguts.HeaderValuesContainsToken([]string{te}, "trailers") {
 		out.Header.Set("Te", "trailers")
 	}
@@ -182,6 +192,14 @@ func (v *visit) outgoing(ctx context.Context, r *http.Request, f *flow) *http.Re
 var hopByHop = []string{
 	"Connection", "Proxy-Connection", "Keep-Alive", "Proxy-Authenticate", "Proxy-Authorization",
 	"Te", "Trailer", "Transfer-Encoding", "Upgrade", "Http2-Settings", "Host",
+}
+
+// overriding are fields by which some servers are told of another host, method or
+// path than those that were checked.
+var overriding = []string{
+	"Forwarded", "X-Forwarded-Host", "X-Forwarded-Server", "X-Host", "X-Original-Host",
+	"X-Http-Method", "X-Http-Method-Override", "X-Method-Override",
+	"X-Original-Url", "X-Rewrite-Url", "X-Forwarded-Path", "X-Forwarded-Uri", "X-Forwarded-Prefix",
 }
 
 // copyHeader copies the fields that are for the other end.
@@ -290,7 +308,12 @@ func (v *visit) passBack(w http.ResponseWriter, r *http.Request, resp *http.Resp
 	if hidden != nil {
 		src = hidden.reader(src)
 	}
-	err := copyBody(w, src, f.down, flush)
+	var err error
+	if rep, ok := w.(*reply); ok && hidden == nil && f.server != nil && rep.c == net.Conn(v.client) && resp.ContentLength >= longBody && !rep.bare {
+		err = v.copyLong(rep, resp, f)
+	} else {
+		err = copyBody(w, src, f.down, flush)
+	}
 	if err == nil {
 		for k, vs := range resp.Trailer {
 			if framing[http.CanonicalHeaderKey(k)] {
@@ -352,6 +375,57 @@ func copyBody(w io.Writer, src io.Reader, count func(int) int, flush func()) err
 			return err
 		}
 	}
+}
+
+// longBody is from which length on a body in the clear is spliced.
+const longBody = 1 << 20
+
+// A serverConn is a connection to a server as http.Transport has it. When the
+// Transport has given away all it had read of a body and reads again, the rest may
+// be diverted.
+type serverConn struct {
+	*net.TCPConn
+	divert func() error // instead of the next Read; nil: none. Set only by who reads the body
+}
+
+func (c *serverConn) Read(b []byte) (int, error) {
+	if f := c.divert; f != nil {
+		return 0, f()
+	}
+	return c.TCPConn.Read(b)
+}
+
+var errDiverted = errors.New("the rest went another way")
+
+// copyLong passes on a body of known length: what was read already by copying, the
+// rest by splicing. The connection to the server ends with it.
+func (v *visit) copyLong(rep *reply, resp *http.Response, f *flow) error {
+	left := resp.ContentLength
+	var err error
+	f.server.divert = func() error {
+		in, e := f.server.SyscallConn()
+		if e == nil {
+			e = splice(v.client, in, left, func(n int) int {
+				left -= int64(n)
+				return f.down(n)
+			})
+		}
+		err = e
+		return errDiverted
+	}
+	e := copyBody(rep, resp.Body, func(n int) int {
+		left -= int64(n)
+		return f.down(n)
+	}, func() {})
+	if !errors.Is(e, errDiverted) {
+		return e // it had all been read already, or went wrong before
+	}
+	if err == nil {
+		rep.left = 0
+	} else if err == io.EOF {
+		err = io.ErrUnexpectedEOF
+	}
+	return err
 }
 
 // upgrade carries a WebSocket, once the server has agreed to it.

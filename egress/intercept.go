@@ -137,6 +137,23 @@ func (s *streams) of(c net.Conn) *stream {
 	return s.visits[c]
 }
 
+// begin returns the stream of a connection for a request on it, of which close
+// waits for the end. It is nil once that has begun.
+func (s *streams) begin(c net.Conn) *stream {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	one := s.visits[c]
+	select {
+	case <-s.done:
+		return nil
+	default:
+	}
+	if one != nil {
+		s.wg.Add(1)
+	}
+	return one
+}
+
 // Accept, Close and Addr make it the listener of its own server.
 
 func (s *streams) Accept() (net.Conn, error) {
@@ -167,10 +184,11 @@ func (s *streams) close() {
 // handle carries one request of HTTP/2.
 func (s *streams) handle(w http.ResponseWriter, r *http.Request) {
 	c, _ := r.Context().Value(streamKey{}).(net.Conn)
-	one := s.of(c)
-	if one == nil || r.ProtoMajor != 2 {
+	one := s.begin(c)
+	if one == nil {
 		panic(http.ErrAbortHandler)
 	}
+	defer s.wg.Done()
 	v, p := one.v, s.p
 	p.count.requests.Add(1)
 	ask := Request{Kind: KindRequest, Host: v.declared, Port: v.port, TLS: true, Method: r.Method, Path: v.path(r.URL)}

@@ -129,8 +129,10 @@ type flow struct {
 	sent, received atomic.Int64
 	addr           atomic.Pointer[string] // that was connected to
 	secrets        []string
-	short          bool // the answer could not be passed on to its end
+	server         *serverConn // that answers, in the clear
+	short          bool        // the answer could not be passed on to its end
 
+	dead   atomic.Bool // it was stopped: nothing more is passed on
 	mu     sync.Mutex
 	why    error // why it was stopped. guarded by mu
 	cancel func()
@@ -226,6 +228,9 @@ func (f *flow) up(n int) int   { return f.pass(n, &f.sent, &f.p.count.sent) }
 func (f *flow) down(n int) int { return f.pass(n, &f.received, &f.p.count.received) }
 
 func (f *flow) pass(n int, one, all *atomic.Int64) int {
+	if f.dead.Load() {
+		return 0
+	}
 	got := f.take(n)
 	one.Add(int64(got))
 	all.Add(int64(got))
@@ -244,6 +249,7 @@ func (f *flow) stop(why error) {
 	}
 	f.mu.Unlock()
 	if first {
+		f.dead.Store(true)
 		f.cancel()
 	}
 }

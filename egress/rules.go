@@ -88,7 +88,8 @@ type rule struct {
 // SetRules makes these the rules from now on. What is being carried and they do
 // not allow is cut before SetRules returns, also what the Authority had allowed,
 // which is asked again when the client comes back. What was spent of a limit
-// stays spent if the same capability, or rule of the same name, is among them.
+// stays spent if the same capability, or the same rule, is among them; one that
+// was left out and comes back begins anew.
 func (p *Proxy) SetRules(r Rules) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -102,6 +103,7 @@ func (p *Proxy) SetRules(r Rules) error {
 			f.stop(refuse(ReasonRules, ref.Rule, "the jail's rules changed: %s", ref.Detail).with(ref.Remedy))
 		}
 	}
+	p.upstream.CloseIdleConnections() // they lead where it may not be allowed any more
 	return nil
 }
 

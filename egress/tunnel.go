@@ -103,7 +103,7 @@ func pipe(dst, src tcpConn, first []byte, count func(int) int) error {
 			full = 0
 		}
 	}
-	if err := splice(dst, in, count); err != io.EOF {
+	if err := splice(dst, in, -1, count); err != io.EOF {
 		return err
 	}
 	return ignoreClosed(dst.CloseWrite())
@@ -155,29 +155,35 @@ func copyOnce(dst tcpConn, in syscall.RawConn, count func(int) int) (n int, err 
 }
 
 // splice passes on what comes from in through a pipe of the kernel's, so that no
-// byte is copied through this process, until the end: io.EOF.
-func splice(dst tcpConn, in syscall.RawConn, count func(int) int) error {
+// byte is copied through this process: limit bytes, or if that is negative all
+// until the end, which is io.EOF, as it is if the end comes early.
+func splice(dst tcpConn, in syscall.RawConn, limit int64, count func(int) int) error {
 	out, err := dst.SyscallConn()
 	if err != nil {
 		return err
 	}
 	var fds [2]int
 	if err := unix.Pipe2(fds[:], unix.O_CLOEXEC|unix.O_NONBLOCK); err != nil {
-		return copyAll(dst, in, count) // descriptors are short: slower, and right
+		return err
 	}
 	defer unix.Close(fds[0])
 	defer unix.Close(fds[1])
-	unix.FcntlInt(uintptr(fds[0]), unix.F_SETPIPE_SZ, pipeSize)
+	unix.FcntlInt(uintptr(fds[0]), unix.F_SETPIPE_SZ, pipeSize) // if not, it is smaller
 
 	const flags = unix.SPLICE_F_MOVE | unix.SPLICE_F_NONBLOCK
-	for {
-		n, err := transfer(in.Read, func(fd int) (int64, error) { return unix.Splice(fd, nil, fds[1], nil, pipeSize, flags) })
+	for limit != 0 {
+		want := pipeSize
+		if limit > 0 {
+			want = int(min(limit, pipeSize))
+		}
+		n, err := transfer(in.Read, func(fd int) (int64, error) { return unix.Splice(fd, nil, fds[1], nil, want, flags) })
 		if err != nil {
 			return err
 		}
 		if n == 0 {
 			return io.EOF
 		}
+		limit -= int64(n)
 		may := count(n)
 		for left := may; left > 0; {
 			n, err := transfer(out.Write, func(fd int) (int64, error) { return unix.Splice(fds[0], nil, fd, nil, left, flags) })
@@ -190,6 +196,7 @@ func splice(dst tcpConn, in syscall.RawConn, count func(int) int) error {
 			return errSpent
 		}
 	}
+	return nil
 }
 
 // transfer makes one call on a socket when it is ready for it.
@@ -204,12 +211,4 @@ func transfer(when func(func(fd uintptr) bool) error, call func(fd int) (int64, 
 		}
 	})
 	return int(n), errors.Join(e, err)
-}
-
-func copyAll(dst tcpConn, in syscall.RawConn, count func(int) int) error {
-	for {
-		if _, err := copyOnce(dst, in, count); err != nil {
-			return err
-		}
-	}
 }

@@ -321,6 +321,10 @@ func (v *visit) carryTLS() {
 		return
 	}
 	if g.rule != nil && g.rule.looksInside() {
+		if p.conf.CA == nil { // the rule is for port 80 only
+			v.alert(ask, alertDenied, refuse(ReasonProtocol, g.label, "port %d of %s is for HTTP without TLS", v.port, host))
+			return
+		}
 		v.intercept(host, g, hello)
 		return
 	}
