@@ -46,6 +46,7 @@ type Config struct {
 	Events  Events  `yaml:"events"`
 
 	Snapshots Snapshots `yaml:"snapshots"`
+	Approvals Approvals `yaml:"approvals"`
 }
 
 // Snapshots says what of snapshots is kept at hand.
@@ -113,6 +114,7 @@ func NewConfig(uid int, home string) Config {
 		Events:  Events{Fsync: "none", SegmentMB: 64, KeepMB: 8192},
 
 		Snapshots: Snapshots{MemoryMB: 1024, CopiesMB: 1024},
+		Approvals: Approvals{Wait: 15 * time.Minute, Limit: 32},
 	}
 	if uid != 0 {
 		c.Data = filepath.Join(home, ".local/share/glasshouse")
@@ -195,6 +197,9 @@ func (c *Config) Validate() error {
 		}
 	}
 	if err := c.Events.policy().Check(op, "events."); err != nil {
+		return err
+	}
+	if err := c.Approvals.validate(); err != nil {
 		return err
 	}
 	if c.Snapshots.DiskMB < 0 {

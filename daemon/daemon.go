@@ -23,6 +23,7 @@ import (
 
 	"glasshouse/access"
 	"glasshouse/api/wire"
+	"glasshouse/approval"
 	"glasshouse/chain"
 	"glasshouse/fault"
 	"glasshouse/govern"
@@ -51,9 +52,11 @@ type Daemon struct {
 	jails  *jail.Manager
 	tokens *access.Tokens
 
-	chain  *chain.Chain
-	kernel *govern.Kernel
-	groups *groups
+	chain     *chain.Chain
+	kernel    *govern.Kernel
+	approvals *approval.Queue
+	groups    *groups
+	opened    atomic.Pointer[jail.Manager] // jails, once they are open
 
 	observers *observe.Observers
 	snapshots *snapshot.Keeper
@@ -204,6 +207,7 @@ func (d *Daemon) openJails(ctx context.Context) error {
 	if err := d.jails.Open(ctx); err != nil {
 		return err
 	}
+	d.opened.Store(d.jails)
 	if os.Geteuid() == 0 {
 		d.guardNetwork()
 	}

@@ -38,5 +38,5 @@ func (d *Daemon) openGovernance(ctx context.Context) error {
 		Version string `json:"version"`
 		PID     int    `json:"pid"`
 	}{d.Version.Version, os.Getpid()})
-	return nil
+	return d.openApprovals(ctx)
 }

@@ -14,13 +14,13 @@ package govern
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 
+	"glasshouse/approval"
 	"glasshouse/chain"
-	"glasshouse/fault"
 	"glasshouse/id"
 	"glasshouse/policy"
 )
@@ -40,34 +40,9 @@ type Chain interface {
 	Append(ctx context.Context, e chain.Entry) (chain.Entry, error)
 }
 
-// An Asker has a person asked, and waits for the answer.
-type Asker interface {
-	Ask(ctx context.Context, a Asking) (Answer, error)
-}
-
-// An Asking is what a person is to decide.
-type Asking struct {
-	Question policy.Question
-	Decision policy.Decision // that it is to be asked
-	Parent   int64           // the entry of the chain that it comes from; 0 is none
-	Context  json.RawMessage // what helps to decide; may be nil
-}
-
-// An Answer is what a person decided, or that nobody did in time.
-type Answer struct {
-	Allow  bool
-	By     string
-	Reason string
-	Entry  int64 // of the chain, in which it is; 0 is none
-
-	// Instead is what is allowed in the place of what was asked, if not empty.
-	Instead string
-}
-
 // Config is what a Kernel works with.
 type Config struct {
 	Chain   Chain
-	Asker   Asker   // nil: what is to be asked is denied
 	Secrets Secrets // nil: there are none
 	Dir     string  // where certificate authorities are kept
 	Log     *slog.Logger
@@ -77,6 +52,8 @@ type Config struct {
 type Kernel struct {
 	cfg   Config
 	notes notes
+
+	queue atomic.Pointer[approval.Queue]
 
 	mu    sync.Mutex
 	wards map[id.Jail]*ward
@@ -101,7 +78,7 @@ func (k *Kernel) Close() error {
 	}
 	k.mu.Unlock()
 	for _, jid := range wards {
-		k.Release(jid)
+		k.letGo(jid)
 	}
 	k.notes.stop()
 	return nil
@@ -180,16 +157,16 @@ func (k *Kernel) judge(ctx context.Context, a Ask, asks bool) (Verdict, error) {
 		if err != nil {
 			return Verdict{}, err
 		}
-		v.Allow, v.By, v.Instead = answer.Allow, answer.By, answer.Instead
+		v.Allow, v.By, v.Instead = answer.allow, answer.by, answer.instead
 		v.Tag = Denied
 		if v.Allow {
 			v.Tag = Approved
 		}
-		if answer.Reason != "" {
-			v.Decision.Reason = answer.Reason
+		if answer.reason != "" {
+			v.Decision.Reason = answer.reason
 		}
-		if answer.Entry != 0 {
-			parent = answer.Entry
+		if answer.entry != 0 {
+			parent = answer.entry
 		}
 	default:
 		v.Tag = Denied
@@ -200,20 +177,6 @@ func (k *Kernel) judge(ctx context.Context, a Ask, asks bool) (Verdict, error) {
 	}
 	v.Entry = e.Seq
 	return v, nil
-}
-
-func (k *Kernel) ask(ctx context.Context, a Ask, d policy.Decision) (Answer, error) {
-	if k.cfg.Asker == nil {
-		return Answer{Reason: "a person would have to allow it, and nobody can be asked"}, nil
-	}
-	answer, err := k.cfg.Asker.Ask(ctx, Asking{Question: a.Question, Decision: d, Parent: a.Parent, Context: a.Context})
-	if errors.Is(err, fault.Exhausted) {
-		return Answer{Reason: err.Error()}, nil // too much waits already, and that is an answer
-	}
-	if err != nil {
-		return Answer{}, fmt.Errorf("ask a person: %w", err)
-	}
-	return answer, nil
 }
 
 func (k *Kernel) find(jid id.Jail) *ward {

@@ -2,6 +2,7 @@ package govern
 
 import (
 	"encoding/json"
+	"slices"
 
 	"glasshouse/egress"
 	"glasshouse/fault"
@@ -55,4 +56,15 @@ func (k *Kernel) Egress(jid id.Jail) (egress.Stats, bool) {
 		return egress.Stats{}, false
 	}
 	return p.Stats(), true
+}
+
+// Answered has s remember an answer, once.
+func (s *Spec) Answered(rule policy.Rule) error {
+	if s.Policy == nil {
+		return fault.Newf(fault.Conflict, "govern.Answered", "", "there is no policy that could remember it")
+	}
+	if !slices.Contains(s.Policy.Answers, rule) {
+		s.Policy.Answers = append(s.Policy.Answers, rule)
+	}
+	return nil
 }

@@ -13,6 +13,7 @@ import (
 	"strings"
 	"time"
 
+	"glasshouse/approval"
 	"glasshouse/egress"
 	"glasshouse/fault"
 	"glasshouse/id"
@@ -38,9 +39,17 @@ type Policy struct {
 	Level   policy.Level  `json:"level,omitempty"`   // 0 is 1
 	Ceiling policy.Level  `json:"ceiling,omitempty"` // to which it may be raised; 0 is the level it begins with
 	Answers []policy.Rule `json:"answers,omitempty"` // that people wanted remembered
+	Tiers   []Tier        `json:"tiers,omitempty"`   // what it takes to allow what is asked; the first that matches counts
 
 	Home      string `json:"home,omitempty"`      // in the jail; empty: /root
 	Workspace string `json:"workspace,omitempty"` // in the jail; empty: that of the jail, or its working directory
+}
+
+// A Tier says what it takes to allow some of what is asked.
+type Tier struct {
+	Action  string        `json:"action"`
+	Pattern string        `json:"pattern"`
+	Tier    approval.Tier `json:"tier"`
 }
 
 // A File is a permission file or a decision framework, as its name says.
@@ -182,6 +191,11 @@ func (p *Policy) compile(workspace string) (*policy.Set, error) {
 			c.Frameworks = append(c.Frameworks, framework)
 		default:
 			return nil, fault.Fieldf(op, field, "%.80q is neither a permission file (.json, .jsonc) nor a decision framework (.md)", f.Name)
+		}
+	}
+	for i, t := range p.Tiers {
+		if !slices.Contains([]approval.Tier{approval.Preapproved, approval.Standard, approval.Elevated}, t.Tier) {
+			return nil, fault.Fieldf(op, fmt.Sprintf("policy.tiers[%d].tier", i), "%.40q is none of preapproved, standard, elevated", t.Tier)
 		}
 	}
 	set, err := policy.Compile(c)

@@ -95,7 +95,8 @@ type ward struct {
 	door      *Door
 	at        string // what the door is named; "" without one
 	proxy     *egress.Proxy
-	trusted   bool // the jail has been given the certificate
+	trusted   bool          // the jail has been given the certificate
+	recalled  []policy.Rule // answers that count as long as the jail lives
 	trust     func(ctx context.Context, ca []byte) error
 	wg        sync.WaitGroup
 
@@ -107,6 +108,7 @@ type holder struct {
 	mu sync.RWMutex
 	h  *policy.Holder // guarded by mu
 	a  string         // the agent whose rules count. guarded by mu
+	t  []Tier         // guarded by mu
 }
 
 func (h *holder) get() (*policy.Holder, string) {
@@ -115,10 +117,16 @@ func (h *holder) get() (*policy.Holder, string) {
 	return h.h, h.a
 }
 
-func (h *holder) put(rules *policy.Holder, agent string) {
+func (h *holder) tiers() []Tier {
+	h.mu.RLock()
+	defer h.mu.RUnlock()
+	return h.t
+}
+
+func (h *holder) put(rules *policy.Holder, agent string, tiers []Tier) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.h, h.a = rules, agent
+	h.h, h.a, h.t = rules, agent, tiers
 }
 
 // Check reads what a jail is to be governed by, and returns it as it is to be
@@ -208,8 +216,19 @@ func (k *Kernel) Adapt(ctx context.Context, jid id.Jail, raw json.RawMessage, wo
 	return w.govern(ctx, s, workspace)
 }
 
-// Release ends it.
+// Release ends it, as jail.Warden wants it. What the jail asked nobody needs to
+// know any more.
 func (k *Kernel) Release(jid id.Jail) {
+	k.letGo(jid)
+	if q := k.queue.Load(); q != nil {
+		if err := q.WithdrawOf(context.Background(), jid, "the jail has ended"); err != nil {
+			k.cfg.Log.Warn("requests of a jail that has ended still wait", "jail", jid, "err", err)
+		}
+	}
+}
+
+// letGo ends what is done for a jail.
+func (k *Kernel) letGo(jid id.Jail) {
 	k.mu.Lock()
 	w := k.wards[jid]
 	delete(k.wards, jid)
@@ -240,11 +259,14 @@ func (w *ward) govern(ctx context.Context, s Spec, workspace string) error {
 		return err
 	}
 	if set == nil {
-		w.rules.put(nil, "")
+		w.rules.put(nil, "", nil)
 	} else if h, err := policy.Hold(set, s.Policy.Top()); err != nil {
 		return err
 	} else {
-		w.rules.put(h, s.Policy.Agent)
+		for _, r := range w.recalled {
+			h.Remember(r)
+		}
+		w.rules.put(h, s.Policy.Agent, s.Policy.Tiers)
 	}
 	w.spec, w.workspace = s, workspace
 	if w.proxy != nil {

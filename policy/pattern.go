@@ -53,6 +53,12 @@ func (p *pattern) matches(s string) bool {
 	return wild(p.text, s)
 }
 
+// Matches reports whether a pattern, as permission files have them, matches s.
+func Matches(pattern, s string) bool {
+	p := compilePattern(pattern, "")
+	return p.matches(slashes(s))
+}
+
 // wild matches s with pattern. It goes back only to the last star, which is
 // enough because a star takes anything.
 func wild(pattern, s string) bool {

@@ -16,8 +16,18 @@ type Policy struct {
 	Ceiling int          `json:"ceiling,omitempty" minimum:"0" maximum:"3" description:"To which the level may be raised. The default is the level."`
 	Answers []PolicyRule `json:"answers,omitempty" description:"What people wanted remembered."`
 
+	Tiers []PolicyTier `json:"tiers,omitempty" description:"What it takes to allow what is asked. The first that matches counts; without one it is standard."`
+
 	Home      string `json:"home,omitempty" description:"The home directory in the jail, for ~ in patterns; the default is /root."`
 	Workspace string `json:"workspace,omitempty" description:"The project's directory in the jail, which patterns of files are relative to."`
+}
+
+// PolicyTier says what it takes to allow some of what is asked: nobody
+// (preapproved), a person (standard), or one who types a phrase, or two (elevated).
+type PolicyTier struct {
+	Action  string `json:"action" required:"true"`
+	Pattern string `json:"pattern" required:"true"`
+	Tier    string `json:"tier" required:"true" enum:"preapproved,standard,elevated"`
 }
 
 // PolicyFile is a file that decides, by its name.
