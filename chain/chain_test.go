@@ -490,7 +490,7 @@ func TestWhatIsExportedVerifies(t *testing.T) {
 	if r.Bad != nil || r.Entries != n || r.Signed != n || r.Checkpoints < 5 {
 		t.Errorf("VerifyExport = %+v %v", r, r.Bad)
 	}
-	for _, seq := range []int64{1, 2048, 2049, 4096, n} { // where pages and chunks meet
+	for _, seq := range []int64{1, 512, 513, 4096, n} { // where pages and chunks meet
 		broken := bytes.Replace(export.Bytes(), fmt.Appendf(nil, `"seq":%d,`, seq), fmt.Appendf(nil, `"seq":%d,`, seq+1), 1)
 		if r := verifyExport(t, broken, chain.Trust{Key: h.Key()}); r.Bad == nil || r.Bad.Seq != seq || r.Entries != seq-1 {
 			t.Errorf("with entry %d changed: %+v %v", seq, r, r.Bad)

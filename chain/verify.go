@@ -268,8 +268,9 @@ func (c *Chain) verifyFrom(ctx context.Context, from progress) (Report, error) {
 	return report, err
 }
 
-// pageLen is how many entries are read at once to be verified.
-const pageLen = 2048
+// pageLen is how many entries are read at once to be verified or exported: few
+// enough to be held several times when all are as large as they can be.
+const pageLen = 512
 
 // stored verifies what r keeps behind where v is: the entries up to last, and the
 // checkpoints up to that of signed entries.

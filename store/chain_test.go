@@ -181,6 +181,10 @@ func entriesFound(t *testing.T, where string) {
 		{chain.Query{Limit: 2, After: 3}, "[4 5]"},
 		{chain.Query{From: time.Now().Add(-time.Hour), Until: time.Now().Add(time.Hour), Limit: 1}, "[1]"},
 		{chain.Query{From: time.Now().Add(time.Hour)}, "[]"},
+		{chain.Query{From: time.Now().Add(-time.Hour), Kinds: []chain.Kind{chain.CallEnded}, Limit: 1}, "[11]"},
+		{chain.Query{Until: time.Now().Add(time.Hour), After: 5, Limit: 3}, "[6 7 8]"},
+		{chain.Query{From: time.Now().Add(-time.Hour), Jail: "j-1"}, "[2 7]"},
+		{chain.Query{Kinds: []chain.Kind{chain.Egress, chain.CallEnded}, After: 8, Limit: 3}, "[9 10 11]"},
 		{chain.Query{Session: "\x00"}, "[]"},
 	} {
 		list, err := c.Entries(t.Context(), q.q)
