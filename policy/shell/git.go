@@ -73,7 +73,7 @@ func (r *reader) gitText(c *call, name string, args []field) (text []field, cmd 
 			text = append(text, value)
 		case name == "rebase" && strings.HasPrefix(a.text, "-x"):
 			text = append(text, field{text: a.text[2:]})
-		case strings.HasPrefix(option, "--") && len(option) > 4 && startsFor(name, option):
+		case strings.HasPrefix(option, "--") && len(option) > 2 && startsFor(name, option):
 			c.opaque = "git starts another program: " + printable(option)
 		case (name == "clone" || name == "ls-remote") && a.text == "-u", name == "grep" && strings.HasPrefix(a.text, "-O"),
 			name == "difftool" && a.text == "-x", name == "clone" && a.text == "-c":

@@ -8,7 +8,8 @@ import (
 
 // programs are those that start others in ways of their own.
 var programs = set(`bash rbash sh dash ash xargs find ssh su runuser git awk gawk mawk nawk original-awk sed gsed parallel
-	tar bsdtar rsync man sort split wget ip nix npx npm deno bun psql mysql mariadb sqlite3 tcpdump zip`)
+	tar bsdtar cpio rsync scp sftp man sort split wget ip nix npx npm deno bun psql mysql mariadb sqlite3 tcpdump zip rpm apt
+	apt-get go gcc g++ cc cmake rg fd fdfind ag ack bat`)
 
 func (r *reader) program(s *scope, c call) {
 	switch base := Base(c.args[0].text); base {
@@ -226,6 +227,10 @@ func matches(glob, name string) bool {
 	return ok || err != nil
 }
 
+// quietSSH are settings of ssh that start nothing.
+var quietSSH = set(`stricthostkeychecking userknownhostsfile connecttimeout batchmode loglevel serveraliveinterval
+	serveralivecountmax port user identityfile identitiesonly passwordauthentication preferredauthentications compression`)
+
 func (r *reader) ssh(s *scope, c call) {
 	o := options{flags: "46AaCfGgKkMNnqsTtVvXxYy", args: "BbcDEeFIiJLlmOoPpQRSWw"}
 	got, n, bad := o.split(c.args[1:])
@@ -241,8 +246,11 @@ func (r *reader) ssh(s *scope, c call) {
 		}
 		got, rest = append(got, more...), rest[1+n:]
 	}
-	if bad == "" && has(got, "o", "F", "I", "S") {
-		bad = "an option that can start other programs"
+	for _, g := range got {
+		key, _, _ := strings.Cut(strings.ReplaceAll(g.value.text, " ", "="), "=")
+		if g.name == "F" || g.name == "I" || g.name == "S" || g.name == "o" && !quietSSH[strings.ToLower(key)] {
+			bad = "an option that can start other programs"
+		}
 	}
 	switch {
 	case bad != "":
@@ -310,6 +318,23 @@ var risks = map[string]string{
 	"sort":    "--compress-program",
 	"split":   "--filter",
 	"wget":    "-e --execute --use-askpass",
+	"cpio":    "--rsh-command -F",
+	"scp":     "-S -o -F",
+	"sftp":    "-S -o -F -b -s",
+	"rpm":     "--eval --define --pipe --load --macros -E -D",
+	"apt":     "-o -c --option --config-file",
+	"apt-get": "-o -c --option --config-file",
+	"go":      "-exec -toolexec -vettool",
+	"gcc":     "-wrapper -fplugin -specs --specs",
+	"g++":     "-wrapper -fplugin -specs --specs",
+	"cc":      "-wrapper -fplugin -specs --specs",
+	"cmake":   "-E -P",
+	"rg":      "--pre --hostname-bin",
+	"fd":      "-x -X --exec --exec-batch",
+	"fdfind":  "-x -X --exec --exec-batch",
+	"ag":      "--pager",
+	"ack":     "--pager",
+	"bat":     "--pager",
 	"tcpdump": "-z",
 	"zip":     "-T --unzip-command",
 	"npx":     "-c --call",
@@ -329,12 +354,15 @@ func (r *reader) risky(s *scope, c call, base string) {
 	database := base == "psql" || base == "mysql" || base == "mariadb" || base == "sqlite3"
 	for _, a := range c.args[1:] {
 		for risk := range strings.FieldsSeq(risks[base]) {
+			name, _, _ := strings.Cut(a.text, "=")
 			short := len(risk) == 2 && risk[0] == '-'
+			long := strings.HasPrefix(risk, "--")
 			switch {
 			case a.multi || strings.HasPrefix(a.text, Hole) || database && a.hole(),
 				short && strings.HasPrefix(a.text, "-") && !strings.HasPrefix(a.text, "--") && strings.Contains(a.text, risk[1:]),
 				base == "tar" && short && strings.Contains(c.args[1].text, risk[1:]) && !strings.ContainsAny(c.args[1].text, "/.-"),
-				strings.HasPrefix(risk, "--") && len(a.text) > 4 && strings.HasPrefix(risk, strings.SplitN(a.text, "=", 2)[0]),
+				long && len(name) > 2 && strings.HasPrefix(risk, name), // GNU's options may be shortened
+				!long && !short && risk[0] == '-' && "-"+strings.TrimLeft(name, "-") == risk,
 				!strings.HasPrefix(risk, "-") && (a.text == risk || database && strings.Contains(a.text, risk)):
 				r.fail(s, c, "may start other programs: "+risk)
 				return

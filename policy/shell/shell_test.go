@@ -278,6 +278,18 @@ func TestWhatALineRuns(t *testing.T) {
 		{"ssh -p 22 u@h 'rm x; a'", "ssh -p 22 u@h rm x; a | rm x | a"},
 		{"ssh h -p 22 rm x", "ssh h -p 22 rm x | rm x"},
 		{"ssh h", "ssh h ??"},
+		{"ssh -o StrictHostKeyChecking=no h a", "ssh -o StrictHostKeyChecking=no h a | a"},
+		{"ssh -o BatchMode=yes -o ProxyCommand=x h a", "ssh -o BatchMode=yes -o ProxyCommand=x h a ??"},
+		{"scp -S x a h:b", "scp -S x a h:b ??"},
+		{"rsync --rs x a b", "rsync --rs x a b ??"},
+		{"git push --ex=x", "git push --ex=x ??"},
+		{"go test -exec x ./...", "go test -exec x ./... ??"},
+		{"go test -exec=x ./...", "go test -exec=x ./... ??"},
+		{"go test -run X ./...", "go test -run X ./..."},
+		{"rg --pre x y", "rg --pre x y ??"},
+		{"rg -n --pretty y", "rg -n --pretty y"},
+		{"fd -x rm", "fd -x rm ??"},
+		{"node --test", "node --test"},
 		{"ssh -o ProxyCommand=x h a", "ssh -o ProxyCommand=x h a ??"},
 
 		// git

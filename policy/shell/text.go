@@ -69,6 +69,8 @@ func (r *reader) interpreter(s *scope, c call, p interpreter) {
 	switch {
 	case has(got, "version", "help", "v", "V", "h") && len(rest) == 0 && language(Base(c.args[0].text)) != "lua":
 		r.record(s, c, Command{})
+	case len(rest) == 0 && has(got, "test"): // node's own tests, from their files
+		r.record(s, c, Command{})
 	case len(rest) == 0:
 		r.fail(s, c, programText+" that it reads")
 	case fromDescriptor(rest[0]):

@@ -207,10 +207,12 @@ var starters = func() map[string]string {
 	add("starts other programs", `strace ltrace gdb lldb valgrind perf script systemd-run bwrap firejail proot fakechroot xvfb-run
 		dbus-run-session start-stop-daemon tmux screen dtach abduco at batch crontab entr inotifywait watchexec nodemon tini dumb-init
 		setpriv runcon chrt numactl prlimit cgexec setarch linux32 linux64 i386 x86_64 chpst softlimit run-parts runit sv
-		capsh newgrp sg machinectl systemd-nspawn lxc-attach rlwrap expect socat ncat nc netcat telnet unbuffer3 ld.so
-		ld-linux-x86-64.so.2 ld-linux.so.2 ld-linux-aarch64.so.1 ld-musl-x86_64.so.1 nix-shell doit chronic torsocks proxychains proxychains4
-		torify sshpass autossh mosh rsh rlogin rexec pdsh clush ansible sem dash0 logsave daemonize daemon forever ts-node-dev ifne
-		chronic errno mispipe pee trickle cpulimit faketime tsocks annotate-output hyperfine multitime reptyr`)
+		capsh newgrp sg machinectl systemd-nspawn lxc-attach rlwrap expect socat ncat nc netcat telnet ld.so
+		ld-linux-x86-64.so.2 ld-linux.so.2 ld-linux-aarch64.so.1 ld-musl-x86_64.so.1 nix-shell torsocks proxychains proxychains4
+		torify sshpass autossh mosh rsh rlogin rexec pdsh clush ansible sem logsave daemonize daemon forever ifne
+		chronic mispipe pee trickle cpulimit faketime tsocks annotate-output hyperfine multitime reptyr fzf ssh-agent
+		dbus-launch systemd-inhibit systemd-cat run0 wine xterm urxvt rxvt gnome-terminal konsole x-terminal-emulator kitty alacritty
+		xdg-open`)
 	add("is an editor that can start other programs", "vi vim nvim view rvim vimdiff gvim ex ed red emacs emacsclient")
 	add("runs program text", "m4 dc bc gnuplot maxima gp jshell ghci irb iex clisp scheme debugfs")
 	return m
