@@ -166,19 +166,15 @@ func (s *still) alive(ctx context.Context) (made Checkpoint, err error) {
 	}()
 	// What the jail gets back before it goes on is at hand before it waits.
 	secrets, err := s.m.secretsOf(ctx, s.was)
+	defer zero(secrets)
 	if err != nil {
 		return made, err
 	}
-	defer zero(secrets)
 	stats, _ := l.inst.Stats(ctx) // what cannot be measured is zero
 	if err := l.park(ctx); err != nil {
 		return made, err
 	}
-	defer func() {
-		if cur := s.c.live.Load(); cur != nil {
-			cur.unpark()
-		}
-	}()
+	defer s.c.unpark()
 	began := time.Now()
 	if err := s.freeze(ctx); err != nil {
 		return made, errors.Join(err, l.letGo(ctx))
@@ -211,7 +207,7 @@ func (s *still) alive(ctx context.Context) (made Checkpoint, err error) {
 	}
 	paused := time.Since(began)
 	if s.leave != nil { // the jail runs: what is left of the old body is nobody's hurry
-		s.c.live.Load().unpark()
+		s.c.unpark()
 		err = errors.Join(err, s.leave(ctx))
 	}
 	if err != nil {

@@ -318,8 +318,8 @@ func (m *Manager) reattach(ctx context.Context, b Backend, c *cell) {
 			m.cfg.Log.Error("jail goes on unobserved", "jail", j.ID, "err", err)
 		}
 		if j.State != Created { // some may have been taken away meanwhile
-			if err := m.giveSecrets(ctx, j, inst); err != nil {
-				m.cfg.Log.Error("jail goes on with the secrets it had", "jail", j.ID, "err", err)
+			if err := m.refreshSecrets(ctx, j, inst); err != nil {
+				m.cfg.Log.Error("jail may go on with secrets it had", "jail", j.ID, "err", err)
 			}
 		}
 	case errors.Is(err, fault.NotFound):

@@ -23,7 +23,7 @@ const SecretsDir = "/run/secrets"
 // bodies.
 type Secrets interface {
 	// For returns what a jail is to have now, by different names. The Manager
-	// zeroes it.
+	// zeroes it. What cannot be had is without bytes, and an error says why.
 	For(ctx context.Context, jid id.Jail) ([]Secret, error)
 
 	// Branched is told of a jail that is being made of a snapshot of another,
@@ -50,9 +50,9 @@ type SecretFile struct {
 // what a Checkpointer writes down, nor in what a Differ finds.
 type SecretHolder interface {
 	// ShowSecrets has the jail see exactly these, frozen or not, each for its
-	// owner alone to read. Nobody in the jail can change them. Of one that goes
-	// nothing is left, also for who has it open. It returns fault.Unsupported if
-	// the jail cannot be given any.
+	// owner alone to read; of one without bytes, what it saw under that name. Nobody
+	// in the jail can change them. Of one that goes nothing is left, also for who
+	// has it open. It returns fault.Unsupported if the jail cannot be given any.
 	ShowSecrets(ctx context.Context, files []SecretFile) error
 
 	// HideSecrets takes them all away until they are shown again. It returns
@@ -61,38 +61,47 @@ type SecretHolder interface {
 }
 
 // RefreshSecrets has a jail see the secrets that it is to have now. One that does
-// not run will when it starts.
+// not run will when it starts. If some cannot be had, those it sees of them stay,
+// the others are as they are to be, and it returns an error.
 func (m *Manager) RefreshSecrets(ctx context.Context, jid id.Jail) error {
 	_, err := m.change(ctx, jid, "jail.RefreshSecrets", func(ctx context.Context, _ Backend, c *cell) error {
 		j, l := *c.jail.Load(), c.live.Load()
 		if l == nil || !j.State.live() || j.State == Created {
 			return nil
 		}
-		return m.giveSecrets(ctx, j, l.inst)
+		return m.refreshSecrets(ctx, j, l.inst)
 	})
 	return err
 }
 
-// giveSecrets shows a jail what it is to have now.
+// refreshSecrets takes away what a jail is not to have any more, also when what it
+// is to have cannot be had.
+func (m *Manager) refreshSecrets(ctx context.Context, j Jail, inst Instance) error {
+	values, err := m.secretsOf(ctx, j)
+	defer zero(values)
+	return errors.Join(err, m.showSecrets(ctx, j, inst, values))
+}
+
+// giveSecrets shows a jail that is to begin all that it is to have.
 func (m *Manager) giveSecrets(ctx context.Context, j Jail, inst Instance) error {
 	values, err := m.secretsOf(ctx, j)
+	defer zero(values)
 	if err != nil {
 		return err
 	}
-	defer zero(values)
 	return m.showSecrets(ctx, j, inst, values)
 }
 
-// secretsOf returns what a jail is to have now. The caller zeroes it.
+// secretsOf returns what a jail is to have now, as For does. The caller zeroes it.
 func (m *Manager) secretsOf(ctx context.Context, j Jail) ([]Secret, error) {
 	if m.cfg.Secrets == nil {
 		return nil, nil
 	}
 	values, err := m.cfg.Secrets.For(ctx, j.ID)
 	if err != nil {
-		return nil, fmt.Errorf("get the secrets of %s: %w", j.ID, err)
+		err = fmt.Errorf("get the secrets of %s: %w", j.ID, err)
 	}
-	return values, nil
+	return values, err
 }
 
 func zero(values []Secret) {

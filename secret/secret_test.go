@@ -413,6 +413,45 @@ func TestFilesAreThoseOfLiveGrants(t *testing.T) {
 	}
 }
 
+// A provider that may be away.
+type away struct{ gone bool }
+
+func (*away) Check(string) error { return nil }
+
+func (p *away) Fetch(_ context.Context, path string) ([]byte, error) {
+	if p.gone {
+		return nil, fault.Newf(fault.Unavailable, "test", path, "nobody there")
+	}
+	return []byte("value of " + path), nil
+}
+
+func TestAProviderThatIsAwayKeepsNothingFromBeingTakenAway(t *testing.T) {
+	p := &away{}
+	k := newKept(t, func(c *secret.Config) { c.Providers = map[string]secret.Provider{"far": p} })
+	k.put("NEAR", "one")
+	if err := k.PutReference(t.Context(), "FAR", "far:key", ""); err != nil {
+		t.Fatal(err)
+	}
+	who := secret.Scope{Jail: jail1}
+	near := k.grant(secret.Grant{Secret: "NEAR", To: who})
+	k.grant(secret.Grant{Secret: "FAR", To: who})
+	p.gone = true
+	files, err := k.Files(t.Context(), who)
+	if len(files) != 2 || files[0].Name() != "FAR" || files[0].Bytes() != nil || string(files[1].Bytes()) != "one" || !errors.Is(err, fault.Unavailable) {
+		t.Errorf("files %v, %v", files, err)
+	}
+	if err := k.Revoke(t.Context(), near.ID, ""); err != nil {
+		t.Fatal(err)
+	}
+	if files, err = k.Files(t.Context(), who); len(files) != 1 || files[0].Name() != "FAR" || !errors.Is(err, fault.Unavailable) {
+		t.Errorf("files %v, %v", files, err)
+	}
+	p.gone = false
+	if files, err = k.Files(t.Context(), who); err != nil || len(files) != 1 || string(files[0].Bytes()) != "value of key" {
+		t.Errorf("files %v, %v", files, err)
+	}
+}
+
 func TestAGrantExpires(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := &kept{t: t, dir: t.TempDir()}

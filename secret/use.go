@@ -249,31 +249,23 @@ func (k *Keeper) used(ctx context.Context, name string) {
 }
 
 // Files returns the values that who is to have as files, by name. One that cannot
-// be had is an error, and none is returned. The caller zeroes them.
+// be had is without bytes, and the error says why. The caller zeroes them.
 func (k *Keeper) Files(ctx context.Context, who Scope) (files []Value, err error) {
-	defer func() {
-		if err != nil {
-			for _, v := range files {
-				v.Zero()
-			}
-			files = nil
-		}
-	}()
 	now := time.Now()
 	live := k.where(func(g *Grant) bool { return g.Delivery == File && g.To.covers(who) && !g.expired(now) })
 	slices.SortStableFunc(live, func(a, b *Grant) int { return strings.Compare(a.Secret, b.Secret) })
 	live = slices.CompactFunc(live, func(a, b *Grant) bool { return a.Secret == b.Secret })
 	for _, g := range live {
-		v, err := k.use(ctx, Event{Kind: Used, Secret: g.Secret, Grant: g.ID, Who: who, Delivery: File})
-		if err != nil && !k.alive(g.ID) {
+		v, useErr := k.use(ctx, Event{Kind: Used, Secret: g.Secret, Grant: g.ID, Who: who, Delivery: File})
+		if useErr != nil && !k.alive(g.ID) {
 			continue // taken away since
 		}
-		if err != nil {
-			return files, err
+		if useErr != nil {
+			v, err = NewValue(g.Secret, nil), errors.Join(err, useErr)
 		}
 		files = append(files, v)
 	}
-	return files, nil
+	return files, err
 }
 
 func (k *Keeper) alive(gid id.Grant) bool {

@@ -13,9 +13,14 @@ import (
 // A value is a secret of a test.
 type value struct{ name, clear string }
 
-func (v value) Name() string  { return v.name }
-func (v value) Bytes() []byte { return []byte(v.clear) }
-func (v value) Zero()         {}
+func (v value) Name() string { return v.name }
+func (v value) Bytes() []byte {
+	if v.clear == "" {
+		return nil
+	}
+	return []byte(v.clear)
+}
+func (v value) Zero() {}
 
 func file(name, clear string) jail.SecretFile {
 	return jail.SecretFile{Secret: value{name, clear}}
@@ -37,7 +42,8 @@ func (s *suite) secrets(t *testing.T) {
 		if err := errors.Join(holder.ShowSecrets(t.Context(), nil), holder.HideSecrets(t.Context())); err != nil {
 			t.Errorf("to be given none is refused: %v", err)
 		}
-		t.Skip(err)
+		t.Logf("it says that it cannot: %v", err)
+		return
 	}
 	show := func(files ...jail.SecretFile) {
 		t.Helper()
@@ -101,9 +107,13 @@ func (s *suite) secrets(t *testing.T) {
 		}
 		says("ls /run/secrets; cat /run/secrets/KEY", "KEY\nchanged")
 	}
+	show(file("KEY", "one"), theirs)
+	show(jail.SecretFile{Secret: value{"KEY", ""}}) // as it is
+	says("ls /run/secrets; cat /run/secrets/KEY", "KEY\none")
 	if err := holder.HideSecrets(t.Context()); err != nil {
 		t.Fatalf("HideSecrets: %v", err)
 	}
+	show(jail.SecretFile{Secret: value{"KEY", ""}}) // as it is: it is not there
 	says("ls /run/secrets; grep -c ' /run/secrets ' /proc/self/mountinfo", "0")
 	show(file("KEY", "again"))
 	says("cat /run/secrets/KEY", "again")

@@ -14,6 +14,7 @@ import (
 	"io"
 	"os"
 	"path"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -40,7 +41,7 @@ const (
 // A File is to be shown as Name, for its owner alone to read.
 type File struct {
 	Name     string
-	Data     []byte
+	Data     []byte // nil: what is there under the name stays as it is, if anything is
 	UID, GID uint32 // of the host
 }
 
@@ -59,14 +60,15 @@ func (n Namespace) Show(files []File) error {
 	if err := check(files); err != nil {
 		return err
 	}
-	if len(files) == 0 {
+	none := !slices.ContainsFunc(files, func(f File) bool { return f.Data != nil })
+	if none {
 		if at, err := n.find(); at == nil {
 			return err
 		}
 	}
 	return n.inside("show secrets", func(at *place) error {
 		switch {
-		case at == nil && len(files) == 0:
+		case at == nil && none:
 			return nil
 		case at == nil:
 			return n.mount(files)
@@ -333,13 +335,13 @@ func fill(dir int, files []File) error {
 	}
 	for _, name := range names {
 		f, keep := wanted[name]
-		same := false
-		if keep {
+		same := f.Data == nil
+		if keep && !same {
 			if same, err = holds(dir, f); err != nil {
 				return err
 			}
 		}
-		if same {
+		if keep && same {
 			delete(wanted, name)
 			continue
 		}
@@ -354,6 +356,9 @@ func fill(dir int, files []File) error {
 		}
 	}
 	for _, f := range wanted {
+		if f.Data == nil {
+			continue
+		}
 		if err := write(dir, f); err != nil {
 			return err
 		}

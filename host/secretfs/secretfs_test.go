@@ -125,6 +125,8 @@ func TestFilesFollowWhatIsToBeThere(t *testing.T) {
 	g.says("cat <&8; cat <&9", "two") // who held A has nothing left, who held B has it
 	g.show(file("B", "second"))
 	g.says("ls /run/secrets; cat /run/secrets/*", "B\nsecond")
+	g.show(secretfs.File{Name: "B"}, secretfs.File{Name: "E"}, file("C", "three"))
+	g.says("ls /run/secrets; cat /run/secrets/*", "B\nC\nsecondthree")
 	g.show()
 	g.says("ls /run/secrets; cat /proc/self/fd/9", "")
 	g.says("exec 8<&- 9<&-", "")
