@@ -17,7 +17,7 @@ type Plan struct {
 	Runtime   string
 	Hostname  string
 	Lower     []string // read-only layers, topmost first, owned by the ids they have inside
-	Sealed    []string // sealed writable layers above Lower, topmost first: files of SealLayer or CopyLayer
+	Sealed    []string // sealed writable layers above Lower, topmost first: files of SealLayer or BeginCopy
 	From      *Plan    // the frozen jail whose writable layer Sealed[0] still is, or nil
 	IDs       IDRange
 	Limits    Limits
@@ -91,14 +91,10 @@ type Checkpointer interface {
 	// the jail is closed. Dir is read only.
 	Restore(ctx context.Context, p Plan, dir string) (Instance, error)
 
-	// CopyLayer writes the jail's writable layer, which nobody is writing to, to
-	// the new file to. The jail keeps its own. If it is too much to be copied
-	// while a jail waits, and cannot be copied in one step, it returns
-	// fault.TooLarge.
-	CopyLayer(ctx context.Context, p Plan, to string) error
-
-	// BeginCopy is CopyLayer in three steps, so that a jail waits for the second
-	// alone.
+	// BeginCopy begins to write the jail's writable layer to the new file to, in
+	// steps, so that a jail waits for the second alone. The jail keeps its own. If
+	// it is too much to be copied while a jail waits, and cannot be copied in one
+	// step, BeginCopy or Take returns fault.TooLarge.
 	BeginCopy(ctx context.Context, p Plan, to string) (LayerCopy, error)
 
 	// SealLayer gives the jail's writable layer the name to as well, on the same

@@ -223,16 +223,12 @@ func (m *Manager) Rewind(ctx context.Context, jid id.Jail, img Image) (Jail, err
 			if err := l.park(ctx); err != nil {
 				return err
 			}
-			defer func() {
-				if cur := c.live.Load(); cur != nil {
-					cur.unpark()
-				}
-			}()
+			defer c.unpark()
 			if err := l.hold(ctx); err != nil {
 				return err
 			}
 		}
-		body, err := m.spareBody(ctx, img.Snapshot, next)
+		body, err := m.spareBody(ctx, cp, img.Snapshot, next)
 		if body == nil && err == nil {
 			body, err = m.body(ctx, cp, next, img.Images, nil)
 		}
@@ -250,15 +246,16 @@ func (m *Manager) Rewind(ctx context.Context, jid id.Jail, img Image) (Jail, err
 			}
 			return err
 		}
-		c.live.Load().unpark()
+		c.unpark()
 		m.announce(c, img.Snapshot, 0)
 		c.leave(m, leave)
 		return err
 	})
 }
 
-// spareBody makes a frozen copy of a snapshot, if one waits, the body of j.
-func (m *Manager) spareBody(ctx context.Context, of id.Snapshot, j Jail) (*body, error) {
+// spareBody makes a frozen copy of a snapshot, if one waits, the body of j. If that
+// fails the copy is gone.
+func (m *Manager) spareBody(ctx context.Context, cp Checkpointer, of id.Snapshot, j Jail) (*body, error) {
 	c := m.takeSpare(of, j.Spec)
 	if c == nil {
 		return nil, nil
@@ -277,13 +274,17 @@ func (m *Manager) spareBody(ctx context.Context, of id.Snapshot, j Jail) (*body,
 	delete(m.cells, spare.ID)
 	m.mu.Unlock()
 	m.unobserve(ctx, spare.ID)
-	if m.cfg.Observer != nil {
-		if err := m.cfg.Observer.Forget(spare.ID); err != nil {
-			return nil, err
-		}
-	}
 	j.Body, j.IDs, j.Boot = spare.ID, spare.IDs, spare.Boot
-	return &body{j, l.inst}, m.recordHalf(ctx, j)
+	if m.cfg.Observer != nil {
+		err = m.cfg.Observer.Forget(spare.ID)
+	}
+	if err == nil {
+		err = m.recordHalf(ctx, j)
+	}
+	if err != nil {
+		return nil, errors.Join(err, l.inst.Kill(ctx), l.inst.Close(), m.dropBody(ctx, cp, j))
+	}
+	return &body{j, l.inst}, nil
 }
 
 // rewindFiles takes a jail back to a snapshot that has files alone. It stops.

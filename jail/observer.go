@@ -174,6 +174,13 @@ func (l *live) unpark() {
 	}
 }
 
+// unpark lets the talk go on with the init that the jail has now, if it has one.
+func (c *cell) unpark() {
+	if l := c.live.Load(); l != nil {
+		l.unpark()
+	}
+}
+
 // giveBack gives init what it gave up when it was parked: its copy of what the
 // jail's commands ask on. It holds it for the case that this daemon dies; nobody
 // waits for that.

@@ -197,8 +197,8 @@ func (b *box) take(t *testing.T) *image {
 	if err := cp.Dump(deadline(t, time.Minute), b.plan, b.inst, img.dir); err != nil {
 		t.Fatalf("Dump: %v", err)
 	}
-	if err := cp.CopyLayer(deadline(t, time.Minute), b.plan, img.layer); err != nil {
-		t.Fatalf("CopyLayer: %v", err)
+	if err := copyLayer(deadline(t, time.Minute), cp, b.plan, img.layer); err != nil {
+		t.Fatalf("copy the layer: %v", err)
 	}
 	return img
 }

@@ -123,9 +123,9 @@ func (s *suite) keepsOrRefuses(t *testing.T) {
 				err = cp.Dump(deadline(t, time.Minute), b.plan, b.inst, img.dir)
 			}
 			if err == nil {
-				err = cp.CopyLayer(deadline(t, time.Minute), b.plan, img.layer)
+				err = copyLayer(deadline(t, time.Minute), cp, b.plan, img.layer)
 				if err != nil {
-					t.Fatalf("CopyLayer: %v", err)
+					t.Fatalf("copy the layer: %v", err)
 				}
 				s.restore(t, img).looks(t, "copy", name, x)
 			} else if !errors.Is(err, fault.Unsupported) || fault.RemedyOf(err) == "" {

@@ -14,6 +14,11 @@ import (
 	"time"
 
 	specs "github.com/opencontainers/runtime-spec/specs-go"
+
+	"glasshouse/id"
+	"glasshouse/jail"
+	"glasshouse/jailinit/control"
+	"glasshouse/jailinit/protocol"
 )
 
 // BenchmarkCreate measures a jail from nothing to the first output of a command
@@ -125,3 +130,43 @@ func (m *meter) report(b *testing.B) {
 }
 
 func ms(d time.Duration, n int) float64 { return float64(d.Microseconds()) / 1000 / float64(n) }
+
+// BenchmarkRestore measures a jail of an idle shell, frozen, from its images, step
+// by step.
+func BenchmarkRestore(b *testing.B) {
+	h := newHost(b)
+	backend := ready(b, h, "runc")
+	if err := backend.CanCheckpoint(b.Context()); err != nil {
+		b.Skip(err)
+	}
+	p := h.plan(b, backend)
+	inst, err := backend.Create(b.Context(), p)
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer inst.Close()
+	e := protocol.Exec{ID: id.NewExec(), Argv: []string{"/bin/bash", "-c", "while :; do sleep 1; done"}, Env: []string{"PATH=/usr/bin:/bin"}}
+	if _, _, err := control.Dial(inst.Control()).Exec(b.Context(), e, nil); err != nil {
+		b.Fatal(err)
+	}
+	time.Sleep(100 * time.Millisecond)
+	br := &branching{TB: b, h: h, b: backend, plan: p}
+	images, layer := br.take(&member{br, p, inst})
+	var m meter
+	backend.Trace(m.add)
+	for range b.N {
+		q := h.plan(b, backend, func(q *jail.Plan) { q.Sealed = []string{layer} })
+		began := time.Now()
+		copied, err := backend.Restore(b.Context(), q, images)
+		if err != nil {
+			b.Fatal(err)
+		}
+		m.add("restore", time.Since(began))
+		b.StopTimer()
+		if err := errors.Join(copied.Kill(b.Context()), copied.Close(), backend.Clean(b.Context(), q)); err != nil {
+			b.Fatal(err)
+		}
+		b.StartTimer()
+	}
+	m.report(b)
+}

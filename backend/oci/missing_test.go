@@ -62,7 +62,7 @@ func TestContractOfJailsWithoutTheirMemory(t *testing.T) {
 // A branching is a jail with a program that has much memory, and what was written
 // down of it.
 type branching struct {
-	*testing.T
+	testing.TB
 	h      *host
 	b      *oci.Backend
 	images string
@@ -90,7 +90,7 @@ func newBranching(t *testing.T) *branching {
 	if err := b.CanCheckpoint(t.Context()); errors.Is(err, fault.Unsupported) {
 		t.Skip(err)
 	}
-	br := &branching{T: t, h: h, b: b}
+	br := &branching{TB: t, h: h, b: b}
 	br.plan = h.plan(t, b, func(p *jail.Plan) { p.Limits.MemoryMB = 512 })
 	inst, err := b.Create(t.Context(), br.plan)
 	if err != nil {

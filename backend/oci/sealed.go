@@ -115,18 +115,9 @@ func (b *Backend) SealLayer(ctx context.Context, p jail.Plan, to string) error {
 // its processes take to be written down.
 var copyAtMost = overlay.CopyLimit{Files: 300, Bytes: 8 << 20}
 
-// CopyLayer implements jail.Checkpointer.
-func (b *Backend) CopyLayer(ctx context.Context, p jail.Plan, to string) error {
-	c, err := b.BeginCopy(ctx, p, to)
-	if err != nil {
-		return err
-	}
-	return errors.Join(c.Take(ctx), c.End())
-}
-
 // BeginCopy implements jail.Checkpointer.
 func (b *Backend) BeginCopy(ctx context.Context, p jail.Plan, to string) (_ jail.LayerCopy, err error) {
-	const op = "oci.CopyLayer"
+	const op = "oci.BeginCopy"
 	if err := checkPlace(p, op); err != nil {
 		return nil, err
 	}
