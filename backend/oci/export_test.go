@@ -36,3 +36,6 @@ func (b *Backend) Alone(ctx context.Context, p jail.Plan, f func(argv []string, 
 
 // LazyFrom has b make jails without their memory if that is at least n bytes.
 func (b *Backend) LazyFrom(n int64) { b.lazyFrom = n }
+
+// Stilling leaves the record of a jail as a daemon does that dies while it stills it.
+func Stilling(i jail.Instance) error { return i.(*instance).noteStill(stilling) }

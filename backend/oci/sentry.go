@@ -164,10 +164,18 @@ func (i *instance) noteStill(how string) error {
 }
 
 // wasStilled finds out whether the kernel of a jail is still, of which a daemon
-// that died had asked it: then nobody answers.
-func (i *instance) wasStilled(ctx context.Context) error {
-	if err := i.cgroup.Thaw(ctx); err != nil {
+// that died had asked it: then nobody answers. It is not, at the end, and as frozen
+// as it was.
+func (i *instance) wasStilled(ctx context.Context) (err error) {
+	frozen, err := i.cgroup.Frozen()
+	if err != nil {
 		return err
+	}
+	if frozen {
+		if err := i.cgroup.Thaw(ctx); err != nil {
+			return err
+		}
+		defer func() { err = errors.Join(err, i.cgroup.Freeze(context.WithoutCancel(ctx))) }()
 	}
 	asked, cancel := context.WithTimeout(ctx, answerTime)
 	defer cancel()
