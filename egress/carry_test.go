@@ -110,8 +110,7 @@ func TestWhatIsDialledIsWhatTheHostResolves(t *testing.T) {
 
 func TestServersThatSpeakFirst(t *testing.T) {
 	w := needsWorld(t)
-	j := newJail(t, w, allow(egress.Rule{Host: "api.example.com", Ports: []uint16{2222, 7000}}))
-	j.proxy.Hurry(100*time.Millisecond, 200*time.Millisecond, time.Second, time.Second)
+	j := newJail(t, w, allow(egress.Rule{Host: "api.example.com", Ports: []uint16{2222, 7000}}), egress.Hurry(100*time.Millisecond, 200*time.Millisecond, time.Second, time.Second))
 
 	c := j.talk(egresstest.API + ":2222")
 	if _, err := c.r.ReadByte(); err == nil {
@@ -387,8 +386,7 @@ func TestAPersonIsAskedWhileTheProgramWaits(t *testing.T) {
 func TestNobodyAnswersInTime(t *testing.T) {
 	w := needsWorld(t)
 	someone := &person{make(chan egress.Request, 2), make(chan egress.Verdict)}
-	j := newJail(t, w, egress.Config{Authority: someone})
-	j.proxy.Hurry(time.Second, 10*time.Second, 50*time.Millisecond, time.Second)
+	j := newJail(t, w, egress.Config{Authority: someone}, egress.Hurry(time.Second, 10*time.Second, 50*time.Millisecond, time.Second))
 	c := j.talk(apiHTTP)
 	c.say("GET / HTTP/1.1\r\nHost: api.example.com\r\n\r\n")
 	resp := c.response()

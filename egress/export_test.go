@@ -44,8 +44,10 @@ func Masked(r io.Reader, values ...string) io.Reader { return newMask(values).re
 func MaskText(s string, values ...string) string { return newMask(values).text(s) }
 
 // Hurry makes a proxy wait for less, where a test has to see what comes after.
-func (p *Proxy) Hurry(silence, head, ask, gone time.Duration) {
-	p.times.silence, p.times.head, p.times.ask, p.times.gone = silence, head, ask, gone
+func Hurry(silence, head, ask, gone time.Duration) func(*Proxy) {
+	return func(p *Proxy) {
+		p.times.silence, p.times.head, p.times.ask, p.times.gone = silence, head, ask, gone
+	}
 }
 
 // DNS answers one message as the server does.

@@ -60,7 +60,8 @@ func inside(t testing.TB, h http.Handler, inject ...egress.Inject) (*jail, *x509
 	w.HTTP(shop, &tls.Config{NextProtos: []string{"h2", "http/1.1"}}, h)
 	ca, pool := newCA(t)
 	return newJail(t, w, egress.Config{CA: ca, Secret: secrets, Rules: egress.Rules{Allow: []egress.Rule{
-		{Name: "the shop", Host: "shop.example", Ports: []uint16{4430}, Intercept: true, Inject: inject}}}}), pool
+		{Name: "the shop", Host: "shop.example", Ports: []uint16{4430}, Intercept: true, Inject: inject}}}},
+		egress.Hurry(300*time.Millisecond, 10*time.Second, time.Second, 0)), pool
 }
 
 const shopURL = "https://shop.example:4430"
@@ -155,7 +156,6 @@ func TestEventsStreamThrough(t *testing.T) {
 			}
 		}
 	}), egress.Inject{Secret: "KEY", As: egress.Bearer}) // also while it is looked through for the secret
-	j.proxy.Hurry(time.Second, 10*time.Second, time.Second, 0)
 	for _, h2 := range []bool{false, true} {
 		gone = make(chan struct{})
 		resp, err := j.client(shop, pool, h2).Get(shopURL)

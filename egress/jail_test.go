@@ -61,8 +61,8 @@ type jail struct {
 }
 
 // newJail makes a jail whose proxy has the world's resolver, and all else from
-// conf.
-func newJail(t testing.TB, w *egresstest.World, conf egress.Config) *jail {
+// conf. It is hurried before it serves.
+func newJail(t testing.TB, w *egresstest.World, conf egress.Config, hurry ...func(*egress.Proxy)) *jail {
 	t.Helper()
 	j := &jail{t: t, world: w, path: filepath.Join(t.TempDir(), "jail")}
 	j.more = sync.NewCond(&j.mu)
@@ -74,6 +74,9 @@ func newJail(t testing.TB, w *egresstest.World, conf egress.Config) *jail {
 	conf.Jail, conf.Resolver, conf.Recorder, conf.Roots = "j-test", w, j, w.Roots
 	j.proxy, err = egress.New(conf)
 	j.must(err)
+	for _, f := range hurry {
+		f(j.proxy)
+	}
 	var wg sync.WaitGroup
 	var open, explicit, dnsTCP net.Listener
 	var dnsUDP net.PacketConn

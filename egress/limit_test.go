@@ -118,8 +118,7 @@ func TestTooManyConnectionsAreReset(t *testing.T) {
 
 func TestASlowHeadIsRefused(t *testing.T) {
 	w := needsWorld(t)
-	j := newJail(t, w, allow(egress.Rule{Host: "api.example.com"}))
-	j.proxy.Hurry(20*time.Millisecond, 100*time.Millisecond, time.Second, time.Second)
+	j := newJail(t, w, allow(egress.Rule{Host: "api.example.com"}), egress.Hurry(20*time.Millisecond, 100*time.Millisecond, time.Second, time.Second))
 	for _, said := range []string{"GET / HTTP/1.1\r\nHost: api.ex", "GE"} {
 		c := j.talk(apiHTTP)
 		c.say(said)
