@@ -55,10 +55,10 @@ func (w *watch) ask(c notify.Call, p *process, q policy.Question) (bool, error) 
 		case <-a.ctx.Done():
 			return false, errInterrupted
 		case <-tick.C:
+			w.live(a, p)
 			if !w.Listener.Valid(c.ID) {
 				return false, errInterrupted
 			}
-			w.live(a, p)
 			tick.Reset(lookAgain)
 		}
 	}
@@ -106,6 +106,9 @@ func (w *watch) live(a *asking, p *process) {
 	life, err := p.life()
 	if err != nil { // it has ended
 		a.cancel()
+		if w.waiting[p.tid] == a {
+			delete(w.waiting, p.tid)
+		}
 		return
 	}
 	tid := p.tid

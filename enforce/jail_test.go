@@ -6,7 +6,6 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
-	"fmt"
 	"io"
 	"os"
 	"os/exec"
@@ -186,7 +185,9 @@ fi
 }
 
 // watch has calls decided, as a daemon does that comes to life.
-func (b *box) watch() {
+func (b *box) watch() { b.watchWith(b.judge) }
+
+func (b *box) watchWith(judge enforce.Judge) {
 	b.t.Helper()
 	listener, err := b.inst.(jail.Enforced).Listener()
 	must(b.t, err)
@@ -194,7 +195,7 @@ func (b *box) watch() {
 	done := make(chan error, 1)
 	go func() {
 		done <- enforce.Watch(ctx, enforce.Jail{
-			Subject: policy.Subject{Jail: b.plan.ID}, Init: b.inst.PID(), Workspace: "/work", Listener: listener, Judge: b.judge,
+			Subject: policy.Subject{Jail: b.plan.ID}, Init: b.inst.PID(), Workspace: "/work", Listener: listener, Judge: judge,
 			Lied: func(l enforce.Lie) {
 				b.mu.Lock()
 				defer b.mu.Unlock()
@@ -383,5 +384,3 @@ func eventually(t testing.TB, what string, cond func() bool) {
 	}
 	t.Fatalf("15 seconds on, still not: %s", what)
 }
-
-var _ = fmt.Sprint

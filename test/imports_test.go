@@ -35,7 +35,7 @@ var may = map[string][]string{
 	"rootfs":              {"jail", "nix"},
 	"nix":                 {},
 	"host/cgroup":         {},
-	"host/criu":           {"host/cgroup", "host/pages"},
+	"host/criu":           {"host/cgroup", "host/seccomp", "host/pages"},
 	"host/disk":           {},
 	"host/netns":          {},
 	"host/process":        {},

@@ -11,6 +11,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -23,6 +24,7 @@ import (
 	"glasshouse/host/criu"
 	"glasshouse/host/netns"
 	"glasshouse/host/process"
+	"glasshouse/host/seccomp"
 	"glasshouse/internal/dirs"
 	"glasshouse/jail"
 )
@@ -270,6 +272,7 @@ func (m *making) restore(ctx context.Context, dir string, n notes) (*instance, e
 		return nil, fmt.Errorf("init ended at once: %w", err)
 	}
 	i := b.newInstance(p, m.cgroup, pid, pidfd)
+	i.listener = m.worker.Listener()
 	m.undo.Push("let go of init", i.Close)
 	if m.memory != nil {
 		i.watchMemory(m.memory)
@@ -296,7 +299,15 @@ const (
 
 // startWorker starts the CRIU that will make the processes again.
 func (m *making) startWorker() (err error) {
-	if m.worker, err = m.backend.criu.ToRestore(m.netns, m.cgroup); err != nil {
+	var asking *criu.Asking
+	if m.plan.Enforce {
+		filter, err := seccomp.Notify(runtime.GOARCH)
+		if err != nil {
+			return err
+		}
+		asking = &criu.Asking{Init: m.server, Filter: filter} // not that of the image, which may be older
+	}
+	if m.worker, err = m.backend.criu.ToRestore(m.netns, m.cgroup, asking); err != nil {
 		return err
 	}
 	m.undo.Push("end the worker", m.worker.Close)

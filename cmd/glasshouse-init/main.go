@@ -1,7 +1,8 @@
 // Command glasshouse-init is PID 1 of a jail.
 //
 // On the host, as "glasshouse-init pages SOCKET", it is the server of the memory of
-// jails that were made without: a small program that is at hand wherever a jail is.
+// jails that were made without: a small program that is at hand wherever a jail is. As
+// "glasshouse-init asked PROGRAM..." it becomes a program whose calls are decided.
 package main
 
 import (
@@ -11,6 +12,7 @@ import (
 	"os"
 
 	"glasshouse/host/pages"
+	"glasshouse/internal/notify"
 	"glasshouse/jailinit"
 )
 
@@ -21,6 +23,10 @@ func main() {
 			os.Exit(1)
 		}
 		return
+	}
+	if len(os.Args) > 2 && os.Args[1] == "asked" {
+		fmt.Fprintln(os.Stderr, "glasshouse-init asked:", notify.Run(os.Args[2:]))
+		os.Exit(1)
 	}
 	in := &jailinit.Init{}
 	flag.StringVar(&in.Socket, "socket", "/.glasshouse/init.sock", "listen for the daemon on the unix socket at `path`")

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strings"
 
+	"github.com/checkpoint-restore/go-criu/v8/crit/images/seccomp"
 	"github.com/checkpoint-restore/go-criu/v8/crit/images/userns"
 	"github.com/checkpoint-restore/go-criu/v8/crit/images/utsns"
 	"google.golang.org/protobuf/proto"
@@ -43,6 +44,8 @@ func Adopt(from, to string, who Identity) error {
 				m.Nodename = &who.Hostname
 				return nil
 			})
+		case strings.HasPrefix(name, "seccomp"):
+			err = edit(src, dst, &seccomp.SeccompEntry{}, emptied)
 		default:
 			err = os.Link(src, dst)
 		}

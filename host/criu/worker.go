@@ -28,6 +28,8 @@ type place struct {
 	// precious says that others depend on the worker's life: the kernel is to
 	// look for memory elsewhere, and a worker that hangs gets more time.
 	precious bool
+
+	asking *Asking // or nil
 }
 
 var environ = []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}
@@ -77,12 +79,19 @@ func (t *Tool) ToDump(netns string) (*Worker, error) {
 }
 
 // ToRestore starts a worker for a Restore into the given network and cgroup.
-func (t *Tool) ToRestore(netns string, cg *cgroup.Cgroup) (*Worker, error) {
-	return t.begin(place{netns: netns, cgroup: cg})
+// If asking is not nil all that it makes asks.
+func (t *Tool) ToRestore(netns string, cg *cgroup.Cgroup, asking *Asking) (*Worker, error) {
+	return t.begin(place{netns: netns, cgroup: cg, asking: asking})
 }
 
 // Close ends a worker that was not needed.
-func (w *Worker) Close() error { return w.end(time.Second) }
+func (w *Worker) Close() error {
+	err := w.end(time.Second)
+	if l := w.Listener(); l != nil {
+		l.Close()
+	}
+	return err
+}
 
 // begin starts a worker in the given place.
 func (t *Tool) begin(at place) (*Worker, error) {
@@ -149,6 +158,7 @@ type worker struct {
 	sock  *os.File
 	ended chan struct{} // closed when the process has
 	err   error         // of waiting for it, once it has ended
+	asked *answering    // answers what it asks, or nil
 }
 
 // start starts a worker. It is not killed when this process dies: a worker that
@@ -175,6 +185,14 @@ func (t *Tool) start(at place) (*worker, error) {
 		cmd.SysProcAttr.Unshareflags = unix.CLONE_NEWCGROUP
 		begin = func() error { return at.cgroup.Born(cmd.SysProcAttr, cmd.Start) }
 	}
+	var asked *answering
+	if at.asking != nil {
+		start := begin
+		begin = func() (err error) {
+			asked, err = startAsking(cmd, at.asking, start)
+			return err
+		}
+	}
 	if err := begin(); err != nil {
 		ours.Close()
 		return nil, fmt.Errorf("start %s: %w", t.path, err)
@@ -182,7 +200,7 @@ func (t *Tool) start(at place) (*worker, error) {
 	if at.precious {
 		protect(cmd.Process.Pid)
 	}
-	w := &worker{cmd: cmd, sock: ours, ended: make(chan struct{})}
+	w := &worker{cmd: cmd, sock: ours, ended: make(chan struct{}), asked: asked}
 	go func() {
 		if killed(cmd.Process.Pid) {
 			// Its helpers are of its process group, which is ours to name as long as
