@@ -51,6 +51,9 @@ func received(rights []byte) net.Conn {
 	}
 	fds, err := unix.ParseUnixRights(&messages[0])
 	if err != nil || len(fds) != 1 {
+		for _, fd := range fds {
+			unix.Close(fd)
+		}
 		return nil
 	}
 	f := os.NewFile(uintptr(fds[0]), "connection")

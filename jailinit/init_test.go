@@ -24,7 +24,7 @@ import (
 func TestMain(m *testing.M) {
 	if socket := os.Getenv("TEST_INIT_SOCKET"); socket != "" {
 		os.Unsetenv("TEST_INIT_SOCKET")
-		in := &jailinit.Init{Socket: socket}
+		in := &jailinit.Init{Socket: socket, Door: os.Getenv("TEST_INIT_DOOR") != ""}
 		in.Grace, _ = time.ParseDuration(os.Getenv("TEST_INIT_GRACE"))
 		if err := in.Open(); err != nil {
 			fmt.Fprintln(os.Stderr, err)
