@@ -457,3 +457,72 @@ func TestANameThatMovesToTheInsideIsNotFollowed(t *testing.T) {
 		t.Errorf("the jail is told %v", addrs)
 	}
 }
+
+func TestTheRecordSaysWhoBrokeOff(t *testing.T) {
+	w := needsWorld(t)
+	w.Move("shop.example", egresstest.Internet)
+	addr := egresstest.Internet + ":9000"
+	w.TCP(addr, func(c net.Conn) {
+		io.WriteString(c, "hello\n")
+		b := make([]byte, 1)
+		if n, _ := c.Read(b); n > 0 && b[0] == 'x' {
+			c.(*net.TCPConn).SetLinger(0)
+		}
+	})
+	j := newJail(t, w, allow(egress.Rule{Host: "shop.example", Ports: []uint16{9000, 9001, 443}}), egress.Hurry(50*time.Millisecond, 10*time.Second, time.Second, time.Second))
+	j.lookup("shop.example", dnsmessage.TypeA)
+
+	c := j.talk(addr)
+	c.line()
+	c.say("x")
+	if _, err := c.r.ReadByte(); err == nil {
+		t.Error("a connection that the server broke off goes on")
+	}
+	if r := j.recorded("what the server broke off", func(r egress.Record) bool { return r.Reason == egress.ReasonUpstream }); !r.Allowed {
+		t.Errorf("the record is %+v", r)
+	}
+	c = j.talk(addr)
+	c.line()
+	c.Conn.(*net.TCPConn).SetLinger(0)
+	c.Close()
+	if r := j.recorded("what the client broke off", func(r egress.Record) bool { return r.Reason == egress.ReasonClient }); !r.Allowed {
+		t.Errorf("the record is %+v", r)
+	}
+	// Nobody listens there.
+	j.forget()
+	c = j.talk(egresstest.Internet + ":9001")
+	if _, err := c.r.ReadByte(); !errors.Is(err, syscall.ECONNRESET) {
+		t.Errorf("a port at which nobody listens: %v", err)
+	}
+	if r := j.recorded("what nobody took", func(r egress.Record) bool { return r.Reason == egress.ReasonUpstream }); !strings.Contains(r.Detail, "refused") || !r.Allowed {
+		t.Errorf("the record is %+v", r)
+	}
+	c = j.talk(egresstest.Internet + ":9001")
+	c.say("GET / HTTP/1.1\r\nHost: shop.example:9001\r\n\r\n")
+	if resp := c.response(); resp.StatusCode != 502 {
+		t.Errorf("the same by HTTP: %s", resp.Status)
+	}
+	c = j.talk(egresstest.Proxy)
+	c.say("CONNECT gone.shop.example:443 HTTP/1.1\r\nHost: gone.shop.example:443\r\n\r\n")
+	if resp := c.response(); resp.StatusCode != 403 {
+		t.Errorf("CONNECT to what is not allowed: %s", resp.Status)
+	}
+}
+
+func TestFieldsThatNameAnotherHostAreLeftOut(t *testing.T) {
+	w := needsWorld(t)
+	w.Move("shop.example", egresstest.Internet)
+	addr := egresstest.Internet + ":8080"
+	var got http.Header
+	w.HTTP(addr, nil, http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) { got = r.Header }))
+	j := newJail(t, w, allow(egress.Rule{Host: "shop.example", Ports: []uint16{8080}}))
+	c := j.talk(addr)
+	c.say("GET / HTTP/1.1\r\nHost: shop.example:8080\r\nX-Forwarded-Host: evil.example\r\nX-HTTP-Method-Override: DELETE\r\nX-Original-URL: /closed\r\n" +
+		"Connection: x-hop\r\nX-Hop: a\r\nProxy-Authorization: Basic x\r\nTE: gzip\r\nX-Kept: b\r\n\r\n")
+	if resp := c.response(); resp.StatusCode != 200 {
+		t.Fatal(resp.Status)
+	}
+	if fmt.Sprint(got) != "map[X-Kept:[b]]" {
+		t.Errorf("the server got %v", got)
+	}
+}

@@ -60,7 +60,7 @@ type Config struct {
 	// listed. Nil: those of the interfaces of the process's network namespace.
 	Own func() ([]netip.Addr, error)
 
-	Connections int  // at once, each listener; 0 means 1000
+	Connections int  // at once; 0 means 1000
 	KeepQuery   bool // paths are recorded with their query, which may hold what is private
 }
 
@@ -100,6 +100,7 @@ type Proxy struct {
 	count    counters
 	ledger   ledger
 
+	open  atomic.Int64   // connections of the jail
 	wg    sync.WaitGroup // what runs
 	sweep sync.Once
 
@@ -156,7 +157,6 @@ func (p *Proxy) accept(l net.Listener, handle func(*visit)) error {
 	}
 	defer p.wg.Done()
 	defer p.forget(l)
-	var open atomic.Int64
 	for {
 		c, err := l.Accept()
 		if err != nil {
@@ -174,21 +174,22 @@ func (p *Proxy) accept(l net.Listener, handle func(*visit)) error {
 			c.Close()
 			return fault.Newf(fault.Invalid, "egress.Serve", l.Addr().String(), "it does not listen for TCP")
 		}
-		if open.Add(1) > int64(p.conf.Connections) {
-			open.Add(-1)
+		if p.open.Add(1) > int64(p.conf.Connections) {
+			p.open.Add(-1)
 			reset(tcp)
 			p.refused(Request{Kind: KindConnect}, refuse(ReasonLimit, "", "more than %d connections at once", p.conf.Connections).with("close connections that are not used"))
 			continue
 		}
 		v := &visit{p: p, client: tcp}
 		if !p.enter(v) {
+			p.open.Add(-1)
 			tcp.Close()
 			return nil
 		}
 		p.count.connections.Add(1)
 		go func() {
 			defer p.wg.Done()
-			defer open.Add(-1)
+			defer p.open.Add(-1)
 			defer p.leave(v)
 			handle(v)
 		}()

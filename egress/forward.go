@@ -336,7 +336,7 @@ func (v *visit) passBack(w http.ResponseWriter, r *http.Request, resp *http.Resp
 	if errors.Is(err, errWrite) {
 		return resp.StatusCode, errGone
 	}
-	return resp.StatusCode, refuse(ReasonUpstream, "", "the server broke off")
+	return resp.StatusCode, errBroken
 }
 
 // flusher returns what sends on what a writer holds back, after each read: bodies
@@ -424,6 +424,8 @@ func (v *visit) copyLong(rep *reply, resp *http.Response, f *flow) error {
 		rep.left = 0
 	} else if err == io.EOF {
 		err = io.ErrUnexpectedEOF
+	} else if !errors.Is(err, errSource) {
+		err = errors.Join(errWrite, err)
 	}
 	return err
 }
@@ -458,7 +460,7 @@ func (v *visit) upgrade(w http.ResponseWriter, resp *http.Response, f *flow, hid
 	v.client.SetReadDeadline(time.Now().Add(v.p.times.gone))
 	wg.Wait()
 	if err != nil && !errors.Is(err, errSpent) && !errors.Is(err, net.ErrClosed) {
-		return resp.StatusCode, refuse(ReasonUpstream, "", "the connection broke off")
+		return resp.StatusCode, errBroken
 	}
 	return resp.StatusCode, nil
 }

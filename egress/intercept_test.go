@@ -282,6 +282,33 @@ func TestASecretIsPutInAndNeverSeen(t *testing.T) {
 	}
 }
 
+func TestASecretForAServerThatIsListedByAddress(t *testing.T) {
+	w := needsWorld(t)
+	addr := egresstest.Private + ":8081"
+	w.HTTP(addr, nil, http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) { io.WriteString(rw, r.Header.Get("X-Key")) }))
+	give := func(_ context.Context, name, host string) ([]byte, error) { return []byte("value-for-" + name), nil }
+	ca, _ := newCA(t)
+	j := newJail(t, w, egress.Config{CA: ca, Secret: give, Rules: egress.Rules{Allow: []egress.Rule{
+		{Host: egresstest.Private + "/32", Ports: []uint16{8081}, Inject: []egress.Inject{{Secret: "KEY", As: egress.Header, Name: "X-Key"}}}}}})
+	c := j.talk(addr)
+	c.say("GET / HTTP/1.1\r\nHost: " + addr + "\r\n\r\n")
+	resp := c.response()
+	if b, _ := io.ReadAll(resp.Body); string(b) != "*************" {
+		t.Errorf("%s %q", resp.Status, b)
+	}
+}
+
+func TestTLSWhereOnlyHTTPIsAllowed(t *testing.T) {
+	w := needsWorld(t)
+	j := newJail(t, w, allow(egress.Rule{Host: "api.example.com", Ports: []uint16{80}, Methods: []string{"GET"}}))
+	c := j.talk(apiHTTP)
+	c.say(string(egresstest.Hello("api.example.com")))
+	if b, _ := io.ReadAll(c.r); !bytes.HasPrefix(b, []byte{21, 3, 3, 0, 2, 2}) {
+		t.Errorf("answered %q, want an alert", b)
+	}
+	j.refusal(egress.ReasonProtocol)
+}
+
 func TestAnAnswerThatIsPackedIsUnpackedOrRefused(t *testing.T) {
 	packed, err := exec.Command("gzip", "-c", "/dev/null").Output()
 	if err != nil || len(packed) == 0 {

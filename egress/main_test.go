@@ -7,6 +7,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -23,7 +24,16 @@ func TestMain(m *testing.M) {
 				os.Exit(1)
 			}
 		}
-		os.Exit(m.Run())
+		before := descriptors()
+		code := m.Run()
+		for range 200 { // what is closed last ends by itself
+			if descriptors() <= before {
+				os.Exit(code)
+			}
+			time.Sleep(10 * time.Millisecond)
+		}
+		fmt.Printf("%d sockets, pipes and namespaces are open, %d were before\n", descriptors(), before)
+		os.Exit(1)
 	}
 	cmd := exec.Command("/proc/self/exe", os.Args[1:]...)
 	cmd.Env = append(os.Environ(), inside+"=1")
@@ -33,4 +43,18 @@ func TestMain(m *testing.M) {
 		fmt.Println(err)
 		os.Exit(1)
 	}
+}
+
+// descriptors counts what the tests might leave open.
+func descriptors() (n int) {
+	fds, _ := os.ReadDir("/proc/self/fd")
+	for _, fd := range fds {
+		to, _ := os.Readlink("/proc/self/fd/" + fd.Name())
+		for _, kind := range []string{"socket:", "pipe:", "net:", "/"} {
+			if strings.HasPrefix(to, kind) {
+				n++
+			}
+		}
+	}
+	return n
 }

@@ -48,17 +48,29 @@ func (v *visit) tunnel(ask Request, g grant, up tcpConn, first []byte) {
 	f.end(0, tunnelError(upErr, downErr))
 }
 
-// tunnelError says which side broke off, if one did.
+// tunnelError says which side broke off, if one did. up is what went wrong on the
+// way to the server, down on the way back.
 func tunnelError(up, down error) error {
-	err := errors.Join(up, down)
-	switch {
-	case err == nil, errors.Is(err, errSpent):
-		return nil // the flow knows
-	case errors.Is(err, net.ErrClosed) && !errors.Is(err, unix.ECONNRESET) && !errors.Is(err, unix.EPIPE):
-		return nil
+	for _, way := range []struct {
+		err            error
+		source, target *refusal
+	}{{up, errGone, errBroken}, {down, errBroken, errGone}} {
+		switch {
+		case way.err == nil, errors.Is(way.err, errSpent), errors.Is(way.err, net.ErrClosed):
+			// The flow knows, or the other way does.
+		case errors.Is(way.err, errSource):
+			return way.source
+		default:
+			return way.target
+		}
 	}
-	return refuse(ReasonUpstream, "", "the connection broke off")
+	return nil
 }
+
+var errBroken = refuse(ReasonUpstream, "", "the server broke off")
+
+// errSource marks what went wrong with reading.
+var errSource = errors.New("cannot be read")
 
 // errSpent is that no more may be passed on.
 var errSpent = errors.New("spent")
@@ -139,7 +151,7 @@ func copyOnce(dst tcpConn, in syscall.RawConn, count func(int) int) (n int, err 
 		defer chunks.Put(b)
 	}
 	if err = errors.Join(e, err); err != nil {
-		return 0, err
+		return 0, errors.Join(errSource, err)
 	}
 	if n == 0 {
 		return 0, io.EOF
@@ -178,7 +190,7 @@ func splice(dst tcpConn, in syscall.RawConn, limit int64, count func(int) int) e
 		}
 		n, err := transfer(in.Read, func(fd int) (int64, error) { return unix.Splice(fd, nil, fds[1], nil, want, flags) })
 		if err != nil {
-			return err
+			return errors.Join(errSource, err)
 		}
 		if n == 0 {
 			return io.EOF

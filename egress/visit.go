@@ -216,7 +216,9 @@ func (v *visit) serverFirst() bool {
 	}
 	up, err := p.dial(p.ctx, g.dial, v.port, v.dst.Addr())
 	if err != nil {
-		return false
+		v.failed(ask, g, err)
+		reset(v.client)
+		return true
 	}
 	first, err := v.whoIsFirst(up)
 	if err != nil || len(first) == 0 {
@@ -335,8 +337,11 @@ func (v *visit) carryTLS() {
 	}
 	up, err := p.dial(p.ctx, g.dial, v.port, v.dst.Addr())
 	if err != nil {
-		v.failed(ask, g, err)
-		sendAlert(v.client, alertDenied)
+		alert := byte(alertDenied)
+		if v.failed(ask, g, err).Reason == ReasonUpstream {
+			alert = alertInternal
+		}
+		sendAlert(v.client, alert)
 		return
 	}
 	v.tunnel(ask, g, up, nil)
@@ -368,9 +373,10 @@ func (v *visit) tlsName(h hello) (string, *refusal) {
 
 // The alerts of TLS by which refusals are told (RFC 8446, 6).
 const (
-	alertDenied = 49  // access_denied
-	alertDecode = 50  // decode_error
-	alertName   = 112 // unrecognized_name
+	alertDenied   = 49  // access_denied
+	alertDecode   = 50  // decode_error
+	alertInternal = 80  // internal_error
+	alertName     = 112 // unrecognized_name
 )
 
 // alert refuses a connection whose client waits for TLS.
