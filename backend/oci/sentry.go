@@ -25,7 +25,10 @@ import (
 
 // sentrySince is the first release that was found to write down what jails are
 // here. Older ones refuse where the network is the host's.
-const sentrySince = "20260905"
+const (
+	sentrySince  = "20260905"
+	sentryModule = "gvisor.dev/gvisor/runsc@v0.0.0-20260905035102-160fafc42237"
+)
 
 // sentryDate returns the date of the runtime's release, or "" if it has none: of a
 // release, in its version; of one that Go has built, in its module's.
@@ -53,7 +56,7 @@ var dated = regexp.MustCompile(`20[0-9]{6}`)
 func (b *Backend) sentryCan(op string) error {
 	if date := b.released(); date < sentrySince {
 		return fault.Cannot(op, fmt.Sprintf("this runsc, of %q, cannot write down sockets, and every jail has some", date),
-			"install a runsc of "+sentrySince+" or later, or stop the jail first: its files are kept then; or make jails with the runtime runc or crun")
+			"put a newer one into the daemon's directory of tools (go install "+sentryModule+"), or stop the jail first: its files are kept then; or make jails with the runtime runc or crun")
 	}
 	return nil
 }
