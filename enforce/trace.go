@@ -166,16 +166,19 @@ func (t *traced) wait() (event int, signal syscall.Signal, err error) {
 	}
 }
 
-// detach lets the thread go, with the signal that it was about to get.
+// detach lets the thread go, with the signal that it was about to get. One that
+// was killed has no other end than one that is seen: until then nobody else is
+// told of it.
 func (t *traced) detach(signal syscall.Signal) {
-	if !t.gone {
-		ptrace(unix.PTRACE_DETACH, t.tid, 0, uintptr(signal))
+	for !t.gone && ptrace(unix.PTRACE_DETACH, t.tid, 0, uintptr(signal)) != nil {
+		t.wait()
 	}
 }
 
 // release lets a thread go wherever it is.
 func (t *traced) release() {
-	if t.gone || ptrace(ptraceInterrupt, t.tid, 0, 0) != nil {
+	if ptrace(ptraceInterrupt, t.tid, 0, 0) != nil {
+		t.detach(0)
 		return
 	}
 	event, signal, err := t.wait()
@@ -205,7 +208,7 @@ func (g *program) follow(w *watch, c notify.Call, p *process) error {
 	}
 	// If the program cannot be started the thread stops on its way back.
 	if err := ptrace(ptraceInterrupt, t.tid, 0, 0); err != nil {
-		t.wait()
+		t.detach(0)
 		return nil
 	}
 	event, signal, err := t.wait()
@@ -292,7 +295,7 @@ func (d *done) follow(w *watch, c notify.Call, p *process) error {
 	forget := w.tracers.expect(c)
 	defer forget()
 	if err := ptrace(ptraceInterrupt, t.tid, 0, 0); err != nil {
-		t.wait()
+		t.detach(0)
 		return nil
 	}
 	const entered, left = 1, 2
@@ -334,7 +337,7 @@ func (d *done) follow(w *watch, c notify.Call, p *process) error {
 			return nil
 		}
 		if err := ptrace(unix.PTRACE_SYSCALL, t.tid, 0, 0); err != nil {
-			t.gone = true
+			t.detach(0)
 			return nil
 		}
 	}
