@@ -24,6 +24,7 @@ import (
 	"glasshouse/host/criu"
 	"glasshouse/host/netns"
 	"glasshouse/host/process"
+	"glasshouse/host/secretfs"
 	"glasshouse/host/seccomp"
 	"glasshouse/internal/dirs"
 	"glasshouse/jail"
@@ -136,6 +137,8 @@ func lent(pid int) (map[string]string, error) {
 	for _, m := range infos {
 		switch {
 		case m.Mountpoint == "/", m.FSType == "proc", m.FSType == "devpts", m.FSType == "mqueue":
+		case m.Source == secretfs.Source:
+			return nil, fault.Newf(fault.Conflict, "oci.Dump", "", "the jail still sees its secrets")
 		default:
 			at[m.Mountpoint] = m.Options
 		}
