@@ -103,6 +103,17 @@ var routes = []route{
 	{"GET /sandbox/{id}/decisions", access.Viewer, call(ok, (*Server).trail), "List what was decided about a jail, oldest first: its audit trail."},
 	{"POST /sandbox/{id}/decisions", access.Operator, call(ok, (*Server).claim), "Say what an agent is about to do, and hear whether it may."},
 
+	{"GET /approvals", access.Viewer, call(ok, (*Server).listApprovals), "List what waits for a person, oldest first, or what no longer does, newest first."},
+	{"GET /approvals/events", access.Viewer, raw((*Server).streamApprovals).gives(ok, nil).or(ok, eventKind, wire.ApprovalEvent{}).streams(),
+		"Stream what happens to requests, what waits already first."},
+	{"GET /approvals/{approval}", access.Viewer, call(ok, (*Server).getApproval), "Show a request, at once or as soon as it is settled."},
+	{"POST /approvals/{approval}", access.Operator, call(ok, (*Server).answerApproval), "Answer a request. The first answer counts; the same again is no error."},
+	{"DELETE /approvals/{approval}", access.Operator, call(ok, (*Server).withdrawApproval), "End a request that nobody needs the answer of."},
+	{"GET /notices/dead", access.Viewer, call(ok, (*Server).deadNotices), "List the notices that could not be delivered."},
+	{"POST /notices/{notice}/redeliver", access.Operator, call(noContent, (*Server).redeliver), "Try a notice anew."},
+	{"GET /answers/{token}", "", raw((*Server).answerLink).gives(ok, nil).or(ok, htmlKind, nil), "Show what a link would decide. Nothing is decided by looking."},
+	{"POST /answers/{token}", "", raw((*Server).answerLink).gives(ok, nil).or(ok, htmlKind, nil), "Decide what a link decides, once."},
+
 	{"GET /chain", access.Viewer, call(ok, (*Server).listChain), "List entries of the causal chain, oldest first."},
 	{"GET /chain/head", access.Viewer, call(ok, (*Server).chainHead), "Show how long the chain is, its key, and its newest checkpoint."},
 	{"GET /chain/verify", access.Viewer, call(ok, (*Server).verifyChain), "Verify the chain: entries, links, tree and signatures."},

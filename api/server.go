@@ -78,6 +78,7 @@ type Options struct {
 	Snapshots Snapshots                              // nil: none are taken
 	Governor  Governor                               // nil: nobody decides
 	Chain     Chain                                  // nil: nothing is recorded
+	Approvals Approvals                              // nil: nobody can be asked
 	Peers     access.Peers                           // who may use the unix socket
 	Doctor    func(ctx context.Context) []wire.Probe // what this host can do
 	Ready     func(ctx context.Context) error        // nil error: ready to serve
@@ -221,6 +222,9 @@ func (s *Server) admit(rec *recorder, r *http.Request) error {
 
 // public reports whether r is for a route that anyone may ask.
 func public(r *http.Request) bool {
+	if token, ok := strings.CutPrefix(r.URL.Path, "/answers/"); ok && token != "" && !strings.Contains(token, "/") {
+		return true // who has a link needs no token
+	}
 	if r.Method != http.MethodGet && r.Method != http.MethodHead {
 		return false
 	}

@@ -77,6 +77,15 @@ func (a Approvals) validate() error {
 	return nil
 }
 
+// hosts are the names by which links lead here.
+func (a Approvals) hosts() []string {
+	u, err := url.Parse(a.Links)
+	if err != nil || u.Hostname() == "" {
+		return nil
+	}
+	return []string{u.Hostname()}
+}
+
 func checkURL(field, s string) error {
 	if u, err := url.Parse(s); err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
 		return fault.Fieldf("config", field, "%q is not an address such as https://host/path", s)

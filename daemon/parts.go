@@ -79,6 +79,8 @@ func (d *Daemon) listen(ctx context.Context) error {
 		Snapshots: d.snapshots,
 		Governor:  d.kernel,
 		Chain:     d.chain,
+		Approvals: d.approvals,
+		Hosts:     d.Config.Approvals.hosts(),
 		Peers:     access.Peers{Group: d.Config.Socket.Group},
 		Doctor:    d.doctor,
 		Ready:     d.store.Ping,

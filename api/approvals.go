@@ -1,0 +1,253 @@
+package api
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"time"
+
+	"glasshouse/access"
+	"glasshouse/api/wire"
+	"glasshouse/approval"
+	"glasshouse/fault"
+	"glasshouse/id"
+)
+
+// Approvals is what the API asks of the queue of what waits for a person.
+// *approval.Queue is one.
+type Approvals interface {
+	Get(ctx context.Context, a id.Approval) (approval.Request, error)
+	List(ctx context.Context, f approval.Filter) ([]approval.Request, error)
+	Pending() []approval.Request
+	Wait(ctx context.Context, a id.Approval) (approval.Request, error)
+	Answer(ctx context.Context, a id.Approval, answer approval.Answer) (approval.Request, error)
+	Withdraw(ctx context.Context, a id.Approval, reason string) (approval.Request, error)
+	Subscribe() *approval.Subscription
+	DeadLetters(ctx context.Context) ([]approval.Notice, error)
+	Redeliver(ctx context.Context, nid string) error
+	Links() http.Handler
+}
+
+func (s *Server) approvals() (Approvals, error) {
+	if s.o.Approvals == nil {
+		return nil, fault.Cannot("api", "nobody can be asked here", "use a daemon that was started by glasshouse serve")
+	}
+	return s.o.Approvals, nil
+}
+
+type listApprovals struct {
+	State string  `query:"state" enum:"pending,answered,expired,withdrawn,all" description:"The default is pending."`
+	Jail  id.Jail `query:"jail" description:"Only of this jail."`
+	Limit int     `query:"limit" minimum:"1" maximum:"1000" description:"Of those that are settled, the newest, 100 if not given."`
+}
+
+// listApprovals lists what waits, oldest first, or what is settled, newest first.
+func (s *Server) listApprovals(ctx context.Context, p listApprovals, _ none) (wire.Page[wire.Approval], error) {
+	page := wire.Page[wire.Approval]{Items: []wire.Approval{}}
+	q, err := s.approvals()
+	if err != nil {
+		return page, err
+	}
+	if p.State == "" || p.State == string(approval.Pending) {
+		for _, r := range q.Pending() {
+			if p.Jail == "" || r.Question.Subject.Jail == p.Jail {
+				page.Items = append(page.Items, approvalOf(r))
+			}
+		}
+		return page, nil
+	}
+	f := approval.Filter{Jail: p.Jail, State: approval.State(p.State), Limit: p.Limit}
+	if p.State == "all" {
+		f.State = ""
+	}
+	list, err := q.List(ctx, f)
+	if err != nil {
+		return page, err
+	}
+	for _, r := range list {
+		page.Items = append(page.Items, approvalOf(r))
+	}
+	return page, nil
+}
+
+// shownBytes is how much of what would be done an approval has.
+const shownBytes = 64 << 10
+
+func approvalOf(r approval.Request) wire.Approval {
+	v := approval.Show(r, shownBytes)
+	w := wire.Approval{
+		ID: r.ID, Jail: r.Question.Subject.Jail, State: string(r.State), Tier: string(r.Tier),
+		Title: v.Title, What: v.What, Who: v.Who, Details: v.Details, Why: v.Why, Rule: v.Rule,
+		Phrase: v.Phrase, First: v.First, Context: v.Context,
+		Question: wire.Question{Action: r.Question.Action, Resource: r.Question.Resource, Agent: r.Question.Subject.Agent, Attributes: r.Question.Attributes},
+		Created:  r.Created.UTC(), Expires: r.Expires.UTC(), Outcome: v.Outcome, Waiting: r.Waiting, Entry: r.Entry,
+	}
+	for scope, rule := range v.Writes {
+		if w.Writes == nil {
+			w.Writes = map[string]string{}
+		}
+		w.Writes[string(scope)] = rule
+	}
+	if !r.Settled.IsZero() {
+		w.Settled = utc(&r.Settled)
+	}
+	if a := r.Answer; a != nil {
+		w.Answer = &wire.ApprovalAnswer{
+			Answer: string(a.Verdict), Scope: string(a.Scope), Reason: approval.Visible(a.Reason), Resource: a.Resource,
+			By: a.By.Name, Channel: a.Channel, At: a.At.UTC(),
+		}
+	}
+	return w
+}
+
+type oneApproval struct {
+	ID   id.Approval `path:"approval"`
+	Wait int64       `query:"wait_ms" minimum:"0" maximum:"600000" description:"Answer only when it is settled, or after this long."`
+}
+
+func (s *Server) getApproval(ctx context.Context, p oneApproval, _ none) (wire.Approval, error) {
+	q, err := s.approvals()
+	if err != nil {
+		return wire.Approval{}, err
+	}
+	if p.Wait == 0 {
+		r, err := q.Get(ctx, p.ID)
+		if err != nil {
+			return wire.Approval{}, err
+		}
+		return approvalOf(r), nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, time.Duration(p.Wait)*time.Millisecond)
+	defer cancel()
+	r, err := q.Wait(ctx, p.ID)
+	if err != nil {
+		return wire.Approval{}, err
+	}
+	return approvalOf(r), nil
+}
+
+type approvalPath struct {
+	ID id.Approval `path:"approval"`
+}
+
+// personOf is who answers: whoever came through the door.
+func personOf(c access.Caller) approval.Person {
+	p := approval.Person{ID: string(c.Token), Name: c.Name, Role: string(c.Role)}
+	if c.Local {
+		p.ID = fmt.Sprintf("uid %d", c.UID)
+	}
+	return p
+}
+
+func (s *Server) answerApproval(ctx context.Context, p approvalPath, b wire.AnswerApproval) (wire.Approval, error) {
+	q, err := s.approvals()
+	if err != nil {
+		return wire.Approval{}, err
+	}
+	caller := access.CallerOf(ctx)
+	a := approval.Answer{
+		Verdict: approval.Verdict(b.Answer), Scope: approval.Scope(b.Scope), Reason: b.Reason, Resource: b.Resource, Typed: b.Typed,
+		By: personOf(caller), Channel: "api",
+	}
+	if caller.Local {
+		a.Channel = "socket"
+	}
+	r, err := q.Answer(ctx, p.ID, a)
+	if err != nil {
+		return wire.Approval{}, err
+	}
+	return approvalOf(r), nil
+}
+
+func (s *Server) withdrawApproval(ctx context.Context, p approvalPath, _ none) (wire.Approval, error) {
+	q, err := s.approvals()
+	if err != nil {
+		return wire.Approval{}, err
+	}
+	r, err := q.Withdraw(ctx, p.ID, "withdrawn by "+access.CallerOf(ctx).Name)
+	if err != nil {
+		return wire.Approval{}, err
+	}
+	return approvalOf(r), nil
+}
+
+// streamApprovals streams what happens to requests, what waits already first.
+func (s *Server) streamApprovals(w http.ResponseWriter, r *http.Request, _ none) error {
+	q, err := s.approvals()
+	if err != nil {
+		return err
+	}
+	sub := q.Subscribe()
+	defer sub.Close()
+	out := startEvents(w)
+	for _, p := range q.Pending() {
+		if err := out.send("", string(approval.KindAsked), wire.ApprovalEvent{Kind: string(approval.KindAsked), At: p.Created.UTC(), Approval: approvalOf(p)}); err != nil {
+			return nil // the reader has gone
+		}
+	}
+	beat := time.NewTicker(heartbeat)
+	defer beat.Stop()
+	for {
+		select {
+		case <-r.Context().Done():
+			return nil
+		case <-s.ctx.Done():
+			return nil
+		case <-beat.C:
+			err = out.beat()
+		case e, ok := <-sub.C:
+			if !ok {
+				return nil // it reads too slowly: what it missed it hears when it comes again
+			}
+			err = out.send("", string(e.Kind), wire.ApprovalEvent{Kind: string(e.Kind), At: e.At.UTC(), Approval: approvalOf(e.Request)})
+		}
+		if err != nil {
+			return nil
+		}
+	}
+}
+
+func (s *Server) deadNotices(ctx context.Context, _ none, _ none) (wire.Page[wire.DeadNotice], error) {
+	page := wire.Page[wire.DeadNotice]{Items: []wire.DeadNotice{}}
+	q, err := s.approvals()
+	if err != nil {
+		return page, err
+	}
+	list, err := q.DeadLetters(ctx)
+	if err != nil {
+		return page, err
+	}
+	for _, n := range list {
+		page.Items = append(page.Items, wire.DeadNotice{
+			ID: n.ID, Approval: n.Approval, Channel: n.Channel, Kind: string(n.Kind), Created: n.Created.UTC(), Attempts: n.Attempts, Error: n.Error, Body: n.Body,
+		})
+	}
+	return page, nil
+}
+
+type oneNotice struct {
+	ID string `path:"notice"`
+}
+
+func (s *Server) redeliver(ctx context.Context, p oneNotice, _ none) (none, error) {
+	q, err := s.approvals()
+	if err != nil {
+		return none{}, err
+	}
+	return none{}, q.Redeliver(ctx, p.ID)
+}
+
+// answerLink serves the links that phones get. Whoever has one may give that one
+// answer, once.
+func (s *Server) answerLink(w http.ResponseWriter, r *http.Request, _ linkPath) error {
+	q, err := s.approvals()
+	if err != nil {
+		return err
+	}
+	http.StripPrefix("/answers/", q.Links()).ServeHTTP(w, r)
+	return nil
+}
+
+type linkPath struct {
+	Token string `path:"token"`
+}

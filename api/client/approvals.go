@@ -1,0 +1,93 @@
+package client
+
+import (
+	"context"
+	"encoding/json"
+	"iter"
+	"net/url"
+	"strconv"
+	"time"
+
+	"glasshouse/api/wire"
+	"glasshouse/id"
+)
+
+func approvalPath(a id.Approval, rest string) string {
+	return "/approvals/" + url.PathEscape(string(a)) + rest
+}
+
+// Approvals returns what waits for a person or, in another state ("all" is any),
+// what no longer does. An empty jail is any.
+func (c *Client) Approvals(ctx context.Context, state string, j id.Jail) ([]wire.Approval, error) {
+	q := url.Values{}
+	if state != "" {
+		q.Set("state", state)
+	}
+	if j != "" {
+		q.Set("jail", string(j))
+	}
+	var p wire.Page[wire.Approval]
+	err := c.do(ctx, request{method: "GET", path: "/approvals", query: q}, &p)
+	return p.Items, err
+}
+
+// Approval returns a request, if wait is not zero as soon as it is settled, or
+// after that time.
+func (c *Client) Approval(ctx context.Context, a id.Approval, wait time.Duration) (wire.Approval, error) {
+	q := url.Values{}
+	if wait > 0 {
+		q.Set("wait_ms", strconv.FormatInt(wait.Milliseconds(), 10))
+	}
+	var w wire.Approval
+	err := c.do(ctx, request{method: "GET", path: approvalPath(a, ""), query: q}, &w)
+	return w, err
+}
+
+// Answer answers a request.
+func (c *Client) Answer(ctx context.Context, a id.Approval, answer wire.AnswerApproval) (wire.Approval, error) {
+	var w wire.Approval
+	err := c.do(ctx, request{method: "POST", path: approvalPath(a, ""), json: answer}, &w)
+	return w, err
+}
+
+// Withdraw ends a request that nobody needs the answer of.
+func (c *Client) Withdraw(ctx context.Context, a id.Approval) (wire.Approval, error) {
+	var w wire.Approval
+	err := c.do(ctx, request{method: "DELETE", path: approvalPath(a, "")}, &w)
+	return w, err
+}
+
+// ApprovalEvents yields what happens to requests, what waits already first, until
+// ctx ends or the daemon does.
+func (c *Client) ApprovalEvents(ctx context.Context) iter.Seq2[wire.ApprovalEvent, error] {
+	return func(yield func(wire.ApprovalEvent, error) bool) {
+		body, err := c.open(ctx, request{method: "GET", path: "/approvals/events"})
+		if err != nil {
+			yield(wire.ApprovalEvent{}, err)
+			return
+		}
+		defer body.Close()
+		for r := newSSEReader(body); ; {
+			e, err := r.next()
+			var w wire.ApprovalEvent
+			if err == nil {
+				err = json.Unmarshal([]byte(e.data), &w)
+			}
+			if !yield(w, err) || err != nil {
+				return
+			}
+		}
+	}
+}
+
+// DeadNotices returns the notices that could not be delivered.
+func (c *Client) DeadNotices(ctx context.Context) ([]wire.DeadNotice, error) {
+	var p wire.Page[wire.DeadNotice]
+	err := c.do(ctx, request{method: "GET", path: "/notices/dead"}, &p)
+	return p.Items, err
+}
+
+// Redeliver tries a notice anew.
+func (c *Client) Redeliver(ctx context.Context, nid string) error {
+	return c.do(ctx, request{method: "POST", path: "/notices/" + url.PathEscape(nid) + "/redeliver"}, nil)
+}

@@ -1,0 +1,250 @@
+package cli
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"glasshouse/api/wire"
+	"glasshouse/id"
+
+	"github.com/spf13/cobra"
+)
+
+func (c *command) approvals() *cobra.Command {
+	var state string
+	var follow bool
+	cmd := &cobra.Command{
+		Use: "approvals [JAIL]", Short: "List what waits for a person", Args: cobra.MaximumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			cl, err := c.client(cmd.Context())
+			if err != nil {
+				return err
+			}
+			var j id.Jail
+			if len(args) == 1 {
+				if j, err = jailNamed(cmd.Context(), cl, args[0]); err != nil {
+					return err
+				}
+			}
+			if follow {
+				for e, err := range cl.ApprovalEvents(cmd.Context()) {
+					if err != nil {
+						return err
+					}
+					if j != "" && e.Approval.Jail != j {
+						continue
+					}
+					if err := c.print(e, func(w io.Writer) {
+						fmt.Fprintf(w, "%s %-9s %s  %s\n", e.At.Local().Format("15:04:05"), e.Kind, e.Approval.ID, escape(e.Approval.Title))
+					}); err != nil {
+						return err
+					}
+				}
+				return nil
+			}
+			list, err := cl.Approvals(cmd.Context(), state, j)
+			if err != nil {
+				return err
+			}
+			return c.print(append([]wire.Approval{}, list...), func(w io.Writer) {
+				rows := [][]string{{"ID", "JAIL", "TIER", "ASKED", "EXPIRES", "STATE", "WHAT"}}
+				for _, a := range list {
+					rows = append(rows, []string{string(a.ID), string(a.Jail), a.Tier, ago(a.Created, time.Now()), in(a.Expires, time.Now()), a.State, escape(a.Title)})
+				}
+				table(w, rows)
+			})
+		},
+	}
+	cmd.Flags().StringVar(&state, "state", "", "pending (the default), answered, expired, withdrawn or all")
+	cmd.Flags().BoolVarP(&follow, "follow", "f", false, "go on with those to come")
+	cmd.AddCommand(c.approvalShow(), c.approvalWithdraw(), c.approvalNotices())
+	return cmd
+}
+
+// in is how long until t.
+func in(t, now time.Time) string {
+	if !t.After(now) {
+		return "-"
+	}
+	return "in " + t.Sub(now).Round(time.Second).String()
+}
+
+func (c *command) approvalShow() *cobra.Command {
+	return &cobra.Command{
+		Use: "show ID", Short: "Show all that is known of a request", Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			cl, err := c.client(cmd.Context())
+			if err != nil {
+				return err
+			}
+			a, err := cl.Approval(cmd.Context(), id.Approval(args[0]), 0)
+			if err != nil {
+				return err
+			}
+			return c.print(a, func(w io.Writer) { showApproval(w, a) })
+		},
+	}
+}
+
+// showApproval shows a request. Its text was made visible by the daemon; escape
+// is for a daemon that is another's.
+func showApproval(w io.Writer, a wire.Approval) {
+	rows := [][]string{
+		{"id", string(a.ID)}, {"state", a.State}, {"tier", a.Tier}, {"who", escape(a.Who)},
+		{"why", escape(a.Why)}, {"rule", escape(a.Rule)},
+	}
+	for _, d := range a.Details {
+		rows = append(rows, []string{"", escape(d)})
+	}
+	rows = append(rows, []string{"expires", in(a.Expires, time.Now())})
+	for _, scope := range slices.Sorted(maps.Keys(a.Writes)) {
+		rows = append(rows, []string{"allow " + scope, "writes " + escape(a.Writes[scope])})
+	}
+	if a.First != "" {
+		rows = append(rows, []string{"allowed by", escape(a.First) + "; one more is needed"})
+	}
+	if a.Phrase != "" && a.State == "pending" {
+		rows = append(rows, []string{"to allow it alone", "type: " + escape(a.Phrase)})
+	}
+	if a.Answer != nil {
+		rows = append(rows, []string{"answer", fmt.Sprintf("%s %s, by %s", a.Answer.Answer, a.Answer.Scope, escape(a.Answer.By))})
+	}
+	if a.Outcome != "" {
+		rows = append(rows, []string{"outcome", escape(a.Outcome)})
+	}
+	table(w, rows)
+	fmt.Fprintln(w)
+	for line := range strings.Lines(a.What) {
+		fmt.Fprintln(w, "  "+escape(strings.TrimSuffix(line, "\n")))
+	}
+	if a.Context != "" {
+		fmt.Fprintln(w)
+		for line := range strings.Lines(a.Context) {
+			fmt.Fprintln(w, "  "+escape(strings.TrimSuffix(line, "\n")))
+		}
+	}
+}
+
+func (c *command) approvalWithdraw() *cobra.Command {
+	return &cobra.Command{
+		Use: "withdraw ID", Short: "End a request that nobody needs the answer of", Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			cl, err := c.client(cmd.Context())
+			if err != nil {
+				return err
+			}
+			_, err = cl.Withdraw(cmd.Context(), id.Approval(args[0]))
+			return err
+		},
+	}
+}
+
+func (c *command) approvalNotices() *cobra.Command {
+	var again []string
+	cmd := &cobra.Command{
+		Use: "notices", Short: "List the notices that could not be delivered", Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			cl, err := c.client(cmd.Context())
+			if err != nil {
+				return err
+			}
+			for _, nid := range again {
+				if err := cl.Redeliver(cmd.Context(), nid); err != nil {
+					return err
+				}
+			}
+			list, err := cl.DeadNotices(cmd.Context())
+			if err != nil {
+				return err
+			}
+			return c.print(append([]wire.DeadNotice{}, list...), func(w io.Writer) {
+				rows := [][]string{{"ID", "APPROVAL", "CHANNEL", "KIND", "ATTEMPTS", "ERROR"}}
+				for _, n := range list {
+					rows = append(rows, []string{n.ID, string(n.Approval), escape(n.Channel), n.Kind, fmt.Sprint(n.Attempts), escape(n.Error)})
+				}
+				table(w, rows)
+			})
+		},
+	}
+	cmd.Flags().StringArrayVar(&again, "again", nil, "try this one anew; may be repeated")
+	return cmd
+}
+
+func (c *command) approve() *cobra.Command {
+	var a wire.AnswerApproval
+	cmd := &cobra.Command{
+		Use: "approve ID", Short: "Allow what waits for a person", Args: cobra.ExactArgs(1),
+		Long: `Allow what waits for a person, once or for longer. For longer, the rule that this
+writes is shown by glasshouse approvals show. What takes more than one person's word
+is allowed by typing its phrase, or by two.`,
+		Example: `  glasshouse approve a-abc
+  glasshouse approve a-abc --scope always
+  glasshouse approve a-abc --instead 'git push origin topic'`,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			a.Answer = "allow"
+			if a.Resource != "" {
+				a.Answer = "modify"
+			}
+			return c.answer(cmd, id.Approval(args[0]), a)
+		},
+	}
+	fs := cmd.Flags()
+	fs.StringVar(&a.Scope, "scope", "", "once (the default), session or always")
+	fs.StringVar(&a.Reason, "reason", "", "for the agent to read")
+	fs.StringVar(&a.Resource, "instead", "", "allow this in its place")
+	fs.StringVar(&a.Typed, "phrase", "", "the phrase, if it takes one (default: it is asked for)")
+	return cmd
+}
+
+func (c *command) deny() *cobra.Command {
+	var a wire.AnswerApproval
+	cmd := &cobra.Command{
+		Use: "deny ID", Short: "Refuse what waits for a person", Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			a.Answer = "deny"
+			return c.answer(cmd, id.Approval(args[0]), a)
+		},
+	}
+	fs := cmd.Flags()
+	fs.StringVar(&a.Scope, "scope", "", "once (the default), session or always")
+	fs.StringVar(&a.Reason, "reason", "", "for the agent to read")
+	return cmd
+}
+
+func (c *command) answer(cmd *cobra.Command, aid id.Approval, a wire.AnswerApproval) error {
+	cl, err := c.client(cmd.Context())
+	if err != nil {
+		return err
+	}
+	if a.Answer != "deny" && a.Typed == "" {
+		r, err := cl.Approval(cmd.Context(), aid, 0)
+		if err != nil {
+			return err
+		}
+		if r.State == "pending" && r.Phrase != "" {
+			showApproval(c.env.Stderr, r)
+			fmt.Fprintf(c.env.Stderr, "\nTo allow it alone, type its phrase; an empty line leaves it to two people: ")
+			line, err := bufio.NewReader(c.env.Stdin).ReadString('\n')
+			if err != nil && err != io.EOF {
+				return err
+			}
+			a.Typed = strings.TrimSpace(line)
+		}
+	}
+	r, err := cl.Answer(cmd.Context(), aid, a)
+	if err != nil {
+		return err
+	}
+	return c.print(r, func(w io.Writer) {
+		if r.State == "pending" {
+			fmt.Fprintf(w, "%s takes one more person\n", r.ID)
+			return
+		}
+		fmt.Fprintf(w, "%s %s\n", r.ID, r.State)
+	})
+}
