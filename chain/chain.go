@@ -14,7 +14,6 @@ package chain
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -24,7 +23,6 @@ import (
 	"time"
 
 	"glasshouse/fault"
-	"glasshouse/id"
 )
 
 // Config is what a Chain is made of.
@@ -118,6 +116,10 @@ func (c *Chain) begin(ctx context.Context) error {
 	}
 	c.signed.Store(&cp)
 	c.last.Store(c.tip.seq)
+	if n := c.tip.seq - cp.Size; n > 0 {
+		// As after a kill. But nobody vouches that it was us who wrote them.
+		c.log.Warn("the chain's last entries were not signed when it was opened", "from", cp.Size+1, "entries", n)
+	}
 	return nil
 }
 
@@ -270,26 +272,4 @@ func parseRow(r Row) (Entry, error) {
 		return Entry{}, damaged(fmt.Errorf("entry %d: %w", r.Seq, err))
 	}
 	return e, nil
-}
-
-// A Segment is a closed part of a jail's events, whose text never changes again.
-type Segment struct {
-	Stream string `json:"stream"` // "syscalls", "filesystem", "network", "processes"
-	File   string `json:"file"`
-	First  uint64 `json:"first"` // sequence numbers of its records
-	Last   uint64 `json:"last"`
-	SHA256 string `json:"sha256"` // of its text
-}
-
-// Seal records the digest of a segment: so the chain vouches for the events.
-func (c *Chain) Seal(ctx context.Context, jail id.Jail, s Segment) (Entry, error) {
-	var sum Hash
-	if !parseHash(&sum, []byte(s.SHA256)) {
-		return Entry{}, fault.Fieldf("chain.Seal", "sha256", "%.80q is not 64 hexadecimal digits", s.SHA256)
-	}
-	body, err := json.Marshal(s)
-	if err != nil {
-		return Entry{}, err
-	}
-	return c.Append(ctx, Entry{Kind: EventsSealed, Jail: jail, Body: body})
 }

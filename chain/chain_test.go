@@ -463,6 +463,21 @@ func TestEventSegmentsAreSealed(t *testing.T) {
 	if err != nil || e.Kind != chain.EventsSealed || e.Jail != "j-a" || json.Unmarshal(e.Body, &got) != nil || got != s {
 		t.Errorf("Seal = %+v, %v", e, err)
 	}
+	next := s
+	next.First, next.Last, next.File = 901, 1000, "syscalls-00000901.jsonl"
+	for _, seal := range []struct {
+		jail id.Jail
+		chain.Segment
+	}{{"j-b", s}, {"j-a", next}} {
+		if _, err := h.Seal(t.Context(), seal.jail, seal.Segment); err != nil {
+			t.Fatal(err)
+		}
+	}
+	h.append(t, chain.Entry{Kind: chain.JailStopped, Jail: "j-a"})
+	list, err := h.Sealed(t.Context(), "j-a")
+	if diff := cmp.Diff([]chain.Segment{s, next}, list); err != nil || diff != "" {
+		t.Errorf("Sealed: %v (-want +got):\n%s", err, diff)
+	}
 	s.SHA256 = "x"
 	if _, err := h.Seal(t.Context(), "j-a", s); !errors.Is(err, fault.Invalid) {
 		t.Errorf("Seal without a digest = %v, want invalid", err)

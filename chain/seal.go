@@ -1,0 +1,55 @@
+package chain
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+
+	"glasshouse/fault"
+	"glasshouse/id"
+)
+
+// A Segment is a closed part of a jail's events, whose text never changes again.
+type Segment struct {
+	Stream string `json:"stream"` // "syscalls", "filesystem", "network", "processes"
+	File   string `json:"file"`
+	First  uint64 `json:"first"` // sequence numbers of its records
+	Last   uint64 `json:"last"`
+	SHA256 string `json:"sha256"` // of its text
+}
+
+// Seal records the digest of a segment: so the chain vouches for the events.
+func (c *Chain) Seal(ctx context.Context, jail id.Jail, s Segment) (Entry, error) {
+	var sum Hash
+	if !parseHash(&sum, []byte(s.SHA256)) {
+		return Entry{}, fault.Fieldf("chain.Seal", "sha256", "%.80q is not 64 hexadecimal digits", s.SHA256)
+	}
+	body, err := json.Marshal(s)
+	if err != nil {
+		return Entry{}, err
+	}
+	return c.Append(ctx, Entry{Kind: EventsSealed, Jail: jail, Body: body})
+}
+
+// Sealed returns the segments of a jail that are sealed, in the order they were.
+// After a daemon ended, what is finished and not among them is to be sealed.
+func (c *Chain) Sealed(ctx context.Context, jail id.Jail) ([]Segment, error) {
+	var list []Segment
+	for q := (Query{Jail: jail, Kinds: []Kind{EventsSealed}}); ; {
+		page, err := c.Entries(ctx, q)
+		if err != nil {
+			return nil, err
+		}
+		for _, e := range page {
+			var s Segment
+			if err := json.Unmarshal(e.Body, &s); err != nil {
+				return nil, damaged(fmt.Errorf("entry %d: %w", e.Seq, err))
+			}
+			list = append(list, s)
+			q.After = e.Seq
+		}
+		if len(page) < maxPage {
+			return list, nil
+		}
+	}
+}
