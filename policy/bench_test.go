@@ -26,6 +26,36 @@ func thousand(t testing.TB, m policy.Match) *policy.Set {
 	})
 }
 
+// BenchmarkDecideOptions: a thousand rules that are all about options of one
+// program.
+func BenchmarkDecideOptions(b *testing.B) {
+	var text strings.Builder
+	text.WriteString(`{"permission": {"bash": {"*": "allow"`)
+	for i := range 1000 {
+		fmt.Fprintf(&text, `, "rm -rf x%d": "deny"`, i)
+	}
+	s := file(b, text.String()+"}}}", match(policy.Longest))
+	q := policy.Question{Action: "bash", Resource: "rm -r -f x999"}
+	if d := s.Decide(q); d.Effect != policy.Deny {
+		b.Fatalf("%s = %s", q.Resource, d.Effect)
+	}
+	b.ReportAllocs()
+	for b.Loop() {
+		s.Decide(q)
+	}
+}
+
+// BenchmarkDecideNewLine is what a line costs that was never seen.
+func BenchmarkDecideNewLine(b *testing.B) {
+	s := thousand(b, policy.Longest)
+	n := 0
+	b.ReportAllocs()
+	for b.Loop() {
+		n++
+		s.Decide(policy.Question{Action: "bash", Resource: fmt.Sprintf("npm run task-%d --silent", n)})
+	}
+}
+
 func BenchmarkDecide(b *testing.B) {
 	for _, m := range []policy.Match{policy.Longest, policy.Last} {
 		s := thousand(b, m)

@@ -18,7 +18,7 @@ func (j *judge) command(c *command) {
 		j.file(ActionRead, name, c.Cwd, everyRule)
 	}
 	if len(c.Argv) == 0 {
-		if c.Opaque != "" && !j.v.free {
+		if c.Opaque != "" && !j.s.free(j.v) {
 			j.add(j.opaque(verdict{effect: Allow}, c.Opaque), printable(c.Text))
 		}
 		return

@@ -178,7 +178,7 @@ func (j *judge) rememberedLine(line string) {
 // opaque makes v at least a question, if there is something that cannot be
 // understood. Who allows all of bash without exception allows that too.
 func (j *judge) opaque(v verdict, why string) verdict {
-	if why == "" || j.v.free || v.effect != Allow {
+	if why == "" || v.effect != Allow || j.s.free(j.v) {
 		return v
 	}
 	return verdict{effect: Ask, by: notUnderstood, why: why}

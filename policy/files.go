@@ -120,7 +120,7 @@ func (j *judge) file(action, name, cwd string, which int) {
 // all of bash is asked only if a rule that is not the kernel's may be about it.
 func (j *judge) guessFile(x *subject, v verdict) verdict {
 	const why = "which file it is follows from what the line does not tell"
-	if !j.v.free {
+	if !j.s.free(j.v) {
 		return verdict{effect: Ask, by: notUnderstood, why: why}
 	}
 	may := func(e *entry) bool {

@@ -20,6 +20,7 @@ const (
 	NoEffect FindingKind = "no effect" // nothing looks at it
 	Evaded   FindingKind = "evaded"    // known ways lead around it
 	Weak     FindingKind = "weak"      // exactness with OpenCode makes it weaker than it looks
+	TooMany  FindingKind = "too many"  // there was more to look at than is looked at
 )
 
 // String is the finding in one line.

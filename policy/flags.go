@@ -60,6 +60,14 @@ func compileFlags(text string) *flags {
 	return f
 }
 
+// key is a word that must be among the arguments, or "".
+func (f *flags) key() string {
+	if len(f.words) > 0 {
+		return f.words[0]
+	}
+	return ""
+}
+
 func (f *flags) match(argv []string) bool {
 	if len(argv) < 2 || shell.Base(argv[0]) != f.program {
 		return false

@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"slices"
 	"strings"
+
+	"glasshouse/policy/shell"
 )
 
 // An entry is a rule made ready to match, with what is said when it decides.
@@ -63,10 +65,14 @@ type index struct {
 	entries []*entry
 	exact   map[string]*node // by action, for entries of one action
 	wild    *node            // for entries with a wildcard over actions
+
+	// options are entries that are about options of a program: by program, and
+	// by a word that must be among the arguments, if there is one.
+	options map[string]map[string][]int
 }
 
 func newIndex(entries []*entry) *index {
-	x := &index{entries: entries, exact: map[string]*node{}, wild: &node{}}
+	x := &index{entries: entries, exact: map[string]*node{}, wild: &node{}, options: map[string]map[string][]int{}}
 	for i, e := range entries {
 		root := x.wild
 		if e.action.literal {
@@ -77,8 +83,11 @@ func newIndex(entries []*entry) *index {
 			}
 		}
 		root.add(e.on.prefix, i)
-		if e.flags != nil && !strings.HasPrefix(e.flags.program, e.on.prefix) {
-			root.add(e.flags.program, i)
+		if f := e.flags; f != nil {
+			if x.options[f.program] == nil {
+				x.options[f.program] = map[string][]int{}
+			}
+			x.options[f.program][f.key()] = append(x.options[f.program][f.key()], i)
 		}
 	}
 	return x
@@ -100,10 +109,40 @@ func (x *index) find(s *subject) *entry {
 			}
 		}
 	}
+	if len(s.argv) > 1 {
+		best = x.optioned(s, best)
+	}
 	if best == len(x.entries) {
 		return nil
 	}
 	return x.entries[best]
+}
+
+// optioned returns the place of the first entry before best that is about the
+// options of the command s, or best.
+func (x *index) optioned(s *subject, best int) int {
+	byWord := x.options[shell.Base(s.argv[0])]
+	if byWord == nil {
+		return best
+	}
+	look := func(places []int) {
+		for _, i := range places {
+			if i >= best {
+				return
+			}
+			if e := x.entries[i]; e.action.matches(s.action) && e.flags.match(s.argv) {
+				best = i
+				return
+			}
+		}
+	}
+	look(byWord[""])
+	for _, a := range s.argv[1:] {
+		if a != "" {
+			look(byWord[a])
+		}
+	}
+	return best
 }
 
 // walk goes down the tree along text and returns the place of the first entry
@@ -116,7 +155,7 @@ func (x *index) walk(n *node, text string, s *subject, best int) int {
 				break
 			}
 			e := x.entries[i]
-			if (e.action.literal || e.action.matches(s.action)) && e.matches(s) {
+			if e.action.matches(s.action) && e.matches(s) {
 				best = i
 				break
 			}

@@ -16,7 +16,8 @@ const (
 	maxFile    = 1 << 20 // bytes
 	maxDepth   = 64      // of values in values
 	maxPattern = 4096    // bytes of one pattern
-	maxRules   = 10_000  // in one file
+	maxRules   = 5_000   // in one file
+	maxAgents  = 100     // in one file
 	maxEntry   = 4096    // bytes of one entry of a decision framework
 )
 

@@ -25,6 +25,10 @@ func (s *Set) Lint() []Finding {
 		l.agent(a.name)
 	}
 	l.frameworks()
+	if l.tired(0) && len(s.config.Permissions) > 0 {
+		l.add(Finding{Kind: TooMany, File: s.config.Permissions[0].name, Line: 1,
+			Message: "there are so many rules that not all were compared", Remedy: "use wildcards, and fewer rules for each agent"})
+	}
 	slices.SortStableFunc(l.findings, func(a, b Finding) int {
 		return cmp.Or(cmp.Compare(a.File, b.File), cmp.Compare(a.Line, b.Line), cmp.Compare(a.Kind, b.Kind))
 	})
@@ -51,6 +55,17 @@ type linter struct {
 	s, other *Set
 	findings []Finding
 	seen     map[string]bool // one finding of a kind for a line
+	work     int             // comparisons made
+}
+
+// maxWork bounds what lint compares: a file of a thousand rules and ten agents
+// stays far below.
+const maxWork = 3_000_000
+
+// tired reports whether n comparisons more would be too many.
+func (l *linter) tired(n int) bool {
+	l.work += n
+	return l.work > maxWork
 }
 
 func (l *linter) otherMatch() Match { return l.s.otherMatch() }
@@ -69,9 +84,16 @@ func (l *linter) about(r Rule, kind FindingKind, remedy, format string, args ...
 
 // agent looks at all rules of files that hold for an agent.
 func (l *linter) agent(name string) {
+	if l.tired(0) {
+		return
+	}
 	here, there := l.s.viewOf(name), l.other.viewOf(name)
+	l.work += 20 * len(here.base.entries)
 	own := l.ownLines(name)
 	for i, e := range here.base.entries {
+		if l.tired(0) {
+			return
+		}
 		if e.origin != originFiles {
 			continue
 		}
@@ -84,7 +106,7 @@ func (l *linter) agent(name string) {
 		l.reading(name, e)
 	}
 	for _, e := range there.base.entries {
-		if e.origin == originFiles {
+		if e.origin == originFiles && !l.tired(0) {
 			l.readingThere(name, e)
 		}
 	}
@@ -146,6 +168,7 @@ func (l *linter) cancels(name string, v *view, i int, own map[place]bool) {
 	}
 	var gone []string
 	files := false
+	l.work += len(v.base.entries) - i
 	for k := i + 1; k < len(v.base.entries); k++ {
 		d := v.base.entries[k]
 		switch {
@@ -212,6 +235,7 @@ func (l *linter) settle() string {
 // options written otherwise, and of a rule about all those of narrower rules.
 func (l *linter) examples(agent string, e *entry) []string {
 	all := witnesses(&e.on)
+	defer func() { l.work += 20 * len(all) }()
 	if f := compileFlags(e.on.text); f != nil && e.action.matches(ActionRun) {
 		all = append(all, f.spellings()...)
 	}
@@ -219,6 +243,7 @@ func (l *linter) examples(agent string, e *entry) []string {
 		return all
 	}
 	for _, v := range []*view{l.s.viewOf(agent), l.other.viewOf(agent)} {
+		l.work += len(v.base.entries)
 		for _, d := range v.base.entries {
 			if !d.on.any && d.action.covers(&e.action) {
 				all = append(all, witnesses(&d.on)[0])
@@ -348,6 +373,7 @@ func (l *linter) ways(agent string, e *entry, program string) []string {
 		tries = append(tries, e.on.text+" x")
 	}
 	var ways []string
+	l.work += 100 * len(tries)
 	for _, try := range tries {
 		d := l.s.Decide(Question{Subject: Subject{Agent: agent}, Action: ActionRun, Resource: try})
 		if d.Effect.rank() < e.rule.Effect.rank() && d.Effect == Allow {

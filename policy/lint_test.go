@@ -127,3 +127,29 @@ func TestExplainShowsWhatWouldHappen(t *testing.T) {
 		t.Errorf("rule sets were looked at in the order %s", got)
 	}
 }
+
+// TestLintOfAVeryLargeFileEnds, and says that it did not look at all of it.
+func TestLintOfAVeryLargeFileEnds(t *testing.T) {
+	var b strings.Builder
+	b.WriteString(`{"permission": {"bash": {"x": "ask"`)
+	for i := range 2400 {
+		fmt.Fprintf(&b, ",\n\"rm -rf x%d *\": \"deny\"", i)
+	}
+	b.WriteString(`}`)
+	for i := range 2400 {
+		fmt.Fprintf(&b, `,"t%d": "allow"`, i)
+	}
+	b.WriteString(`}, "agent": {"a0": {}`)
+	for i := range 90 {
+		fmt.Fprintf(&b, `, "a%d": {"permission": {"bash": "allow"}}`, i)
+	}
+	b.WriteString(`}}`)
+	all := file(t, b.String(), match(policy.Last)).Lint()
+	if !slices.ContainsFunc(all, func(f policy.Finding) bool { return f.Kind == policy.TooMany }) {
+		t.Error("it does not say that it did not look at all rules")
+	}
+	small := thousand(t, policy.Last).Lint()
+	if slices.ContainsFunc(small, func(f policy.Finding) bool { return f.Kind == policy.TooMany }) {
+		t.Error("a thousand rules were too many")
+	}
+}

@@ -78,6 +78,9 @@ func ReadPermissions(name string, data []byte) (*Permissions, error) {
 	if r.err == nil && r.rules > maxRules {
 		r.fail(0, "use wildcards", "%d rules, more than the %d that are read", r.rules, maxRules)
 	}
+	if r.err == nil && len(r.p.agents) > maxAgents {
+		r.fail(0, "give agents what they have in common globally", "%d agents, more than the %d that are read", len(r.p.agents), maxAgents)
+	}
 	if r.err != nil {
 		return nil, r.err
 	}

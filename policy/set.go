@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"path"
 	"slices"
+	"sync"
 
 	"glasshouse/fault"
 )
@@ -44,8 +45,7 @@ type Set struct {
 
 	lines *lines // shared by the sets that are made of each other
 
-	views  map[string]*view // by agent
-	others *view            // agents that no file names
+	views map[string]*view // by agent; "" is an agent that has nothing of its own
 
 	strict   *index // what tightens: the strictest first
 	listed   *index // what the framework pre-approves
@@ -55,10 +55,11 @@ type Set struct {
 	remembered []Rule
 }
 
-// A view is what decides for one agent.
+// A view is what files and defaults decide for one agent. It is made when it is
+// first asked, and shared by the sets in which it is the same.
 type view struct {
+	once sync.Once
 	base *index
-	free bool // bash is allowed by one rule, and none is about a part of it
 	off  bool // bash is denied by one rule, and none is about a part of it
 }
 
@@ -98,37 +99,43 @@ func (s *Set) compile() {
 	s.compileStrict()
 	s.compileListed()
 	s.compileRemembered()
-	s.views = map[string]*view{}
+	s.views = map[string]*view{"": {}}
 	for name := range openCodeAgents {
-		s.views[name] = s.view(name)
+		s.views[name] = &view{}
 	}
 	for _, a := range s.merged.agents {
-		s.views[a.name] = s.view(a.name)
+		s.views[a.name] = &view{}
 	}
-	s.others = s.view("")
-	if s.views[s.merged.defaultAgent] == nil {
-		s.views[s.merged.defaultAgent] = s.others
-	}
-	s.views[""] = s.views[s.merged.defaultAgent]
 }
 
-func (s *Set) view(agent string) *view {
+// viewOf is what decides for the agent that asks. "" is the default agent.
+func (s *Set) viewOf(agent string) *view {
+	if agent == "" {
+		agent = s.merged.defaultAgent
+	}
+	v := s.views[agent]
+	if v == nil {
+		v, agent = s.views[""], ""
+	}
+	v.once.Do(func() { s.fill(v, agent) })
+	return v
+}
+
+func (s *Set) fill(v *view, agent string) {
 	var entries []*entry
 	for _, l := range s.merged.assemble(agent, s.config.Match, s.config.Level) {
 		entries = append(entries, s.entry(l.Rule, l.origin))
 	}
-	v := &view{base: newIndex(entries)}
-	v.free = s.isFree(v)
+	v.base = newIndex(entries)
 	if i := slices.IndexFunc(entries, aboutRuns); i >= 0 {
 		v.off = entries[i].rule.Effect == Deny && entries[i].on.any
 	}
-	return v
 }
 
 func aboutRuns(e *entry) bool { return e.action.matches(ActionRun) }
 
-// isFree reports whether all of bash is allowed, with no exception anywhere.
-func (s *Set) isFree(v *view) bool {
+// free reports whether all of bash is allowed, with no exception anywhere.
+func (s *Set) free(v *view) bool {
 	if slices.ContainsFunc(s.strict.entries, aboutRuns) {
 		return false
 	}
@@ -281,7 +288,7 @@ func (s *Set) Remember(r Rule) *Set {
 	if r.Effect == Allow {
 		t.compileRemembered()
 	} else {
-		t.restrict()
+		t.compileStrict()
 	}
 	return &t
 }
@@ -293,27 +300,8 @@ func (s *Set) Remembered() []Rule { return slices.Clone(s.remembered) }
 func (s *Set) tighten(rules []Rule) *Set {
 	t := *s
 	t.tightened = append(slices.Clip(s.tightened), rules...)
-	t.restrict()
+	t.compileStrict()
 	return &t
-}
-
-// restrict compiles again what follows from the rules that tighten.
-func (s *Set) restrict() {
-	s.compileStrict()
-	views := make(map[string]*view, len(s.views))
-	for name, v := range s.views {
-		views[name] = &view{base: v.base, free: s.isFree(v), off: v.off}
-	}
-	s.views = views
-	s.others = &view{base: s.others.base, free: s.isFree(s.others), off: s.others.off}
-}
-
-// view of the agent that asks.
-func (s *Set) viewOf(agent string) *view {
-	if v := s.views[agent]; v != nil {
-		return v
-	}
-	return s.others
 }
 
 // say writes down what is said when the entry decides.
