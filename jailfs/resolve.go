@@ -15,8 +15,18 @@ const maxLinks = 40
 // open opens name below r.
 func (r *Root) open(name string, flags int, mode uint32) (int, error) {
 	fd, err := r.resolve(name, flags, mode)
-	if err != nil || r.hidden == nil {
+	if r.hidden == nil {
 		return fd, err
+	}
+	if err == unix.ENOTDIR && flags&unix.O_DIRECTORY != 0 { // which says that something is there
+		if there, probeErr := r.open(name, unix.O_PATH, 0); probeErr == nil {
+			unix.Close(there)
+		} else {
+			err = probeErr
+		}
+	}
+	if err != nil {
+		return -1, err
 	}
 	var st unix.Stat_t
 	if err = unix.Fstat(fd, &st); err == nil && r.hides(&st) {
