@@ -24,8 +24,8 @@ import (
 	"glasshouse/host/criu"
 	"glasshouse/host/netns"
 	"glasshouse/host/process"
-	"glasshouse/host/secretfs"
 	"glasshouse/host/seccomp"
+	"glasshouse/host/secretfs"
 	"glasshouse/internal/dirs"
 	"glasshouse/jail"
 )
@@ -267,9 +267,6 @@ func (m *making) restore(ctx context.Context, dir string, n notes) (*instance, e
 	if err != nil {
 		return nil, err
 	}
-	if err := errors.Join(m.cgroup.Set(b.kind.limits(p.Limits)), netns.CloseOutward(m.netns)); err != nil {
-		return nil, err
-	}
 	pidfd, err := openPID(pid)
 	if err != nil {
 		return nil, fmt.Errorf("init ended at once: %w", err)
@@ -286,7 +283,13 @@ func (m *making) restore(ctx context.Context, dir string, n notes) (*instance, e
 	}
 	r.Restored = process.Now() // they are frozen
 	err = m.step("settle", func() error {
-		return errors.Join(r.write(l.record()), dropStaged(l), sealControl(l), dropImages(p, l))
+		var steps errgroup.Group
+		steps.Go(func() error { return r.write(l.record()) })
+		steps.Go(func() error { return dropStaged(l) })
+		steps.Go(func() error { return dropImages(p, l) })
+		steps.Go(func() error { return netns.CloseOutward(m.netns) })
+		err := errors.Join(m.cgroup.Set(b.kind.limits(p.Limits)), sealControl(l))
+		return errors.Join(err, steps.Wait())
 	})
 	if err != nil {
 		return nil, err
