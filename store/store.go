@@ -135,6 +135,8 @@ func (s *Store) connectSQLite(path string) error {
 	return nil
 }
 
+// sqliteDSN has the write-ahead log grow to 16 MB before it is copied into the
+// file: the pages of indexes are written again and again, and need be copied once.
 func sqliteDSN(path string, readOnly bool) string {
 	q := url.Values{"_txlock": {"immediate"}, "_pragma": {
 		"busy_timeout(10000)", "foreign_keys(1)", "journal_mode(wal)", "synchronous(full)", "wal_autocheckpoint(4000)",
