@@ -275,8 +275,9 @@ func (g *program) look(w *watch, p *process) {
 		return // it has ended
 	}
 	argv := strings.Split(strings.TrimSuffix(have, "\x00"), "\x00")
-	actual := &program{}
-	if w.name(&process{tid: p.tgid, tgid: p.tgid, root: -1}, actual, exe, exe.path, argv) == nil && w.wouldAllow(actual.asked) {
+	actual, now := &program{}, &process{tid: p.tgid, tgid: p.tgid, root: -1}
+	defer now.close()
+	if w.name(now, actual, exe, exe.path, argv) == nil && w.wouldAllow(actual.asked) {
 		return
 	}
 	w.lied(p, g.asked[0], policy.Question{Subject: w.Subject, Action: policy.ActionRun, Resource: commandLine(argv),

@@ -174,6 +174,7 @@ func (m *Manager) announce(c *cell, of id.Snapshot, number int) {
 	if l == nil {
 		return
 	}
+	l.giveBack()
 	m.wg.Go(func() {
 		ctx, cancel := context.WithTimeout(m.ctx, makeTime)
 		defer cancel()
