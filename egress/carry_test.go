@@ -526,3 +526,47 @@ func TestFieldsThatNameAnotherHostAreLeftOut(t *testing.T) {
 		t.Errorf("the server got %v", got)
 	}
 }
+
+func TestAServerOfHTTPThatSpeaksFirst(t *testing.T) {
+	w := needsWorld(t)
+	w.Move("shop.example", egresstest.Internet)
+	late, two := egresstest.Internet+":9000", egresstest.Internet+":9001"
+	w.TCP(late, func(c net.Conn) { io.WriteString(c, "HTTP/1.1 408 Request Timeout\r\n\r\n"); io.Copy(c, c) })
+	w.TCP(two, func(c net.Conn) { c.Write([]byte{0, 0, 6, 4, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0, 100}); io.Copy(c, c) })
+	j := newJail(t, w, allow(egress.Rule{Host: "shop.example", Ports: []uint16{9000, 9001}}), egress.Hurry(50*time.Millisecond, 10*time.Second, time.Second, time.Second))
+	j.lookup("shop.example", dnsmessage.TypeA)
+	for _, addr := range []string{late, two} {
+		c := j.talk(addr)
+		if b, err := c.r.ReadByte(); !errors.Is(err, syscall.ECONNRESET) {
+			t.Errorf("%s: %q, %v, want a reset", addr, b, err)
+		}
+		j.refusal(egress.ReasonProtocol)
+		j.forget()
+	}
+}
+
+func TestNamesAreSentAsTheyWereUnderstood(t *testing.T) {
+	w := needsWorld(t)
+	w.Move("shop.example", egresstest.Internet)
+	addr := egresstest.Internet + ":8080"
+	w.HTTP(addr, nil, http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) { io.WriteString(rw, r.Host) }))
+	j := newJail(t, w, allow(egress.Rule{Host: "Shop.Example.", Ports: []uint16{8080}}))
+	for _, host := range []string{"SHOP.example:8080", "shop.example.:8080", "shop.example", "shop.EXAMPLE:08080"} {
+		c := j.talk(addr)
+		c.say("GET / HTTP/1.1\r\nHost: " + host + "\r\n\r\n")
+		if b, _ := io.ReadAll(c.response().Body); string(b) != "shop.example:8080" {
+			t.Errorf("%s: the server was asked for %q", host, b)
+		}
+	}
+}
+
+func TestAClientThatOnlyLooksIsRecorded(t *testing.T) {
+	w := needsWorld(t)
+	j := newJail(t, w, allow())
+	c, err := j.dial("tcp", egresstest.Evil+":22")
+	j.must(err)
+	c.Close()
+	if r := j.refusal(egress.ReasonClient); r.Host != egresstest.Evil || r.Port != 22 {
+		t.Errorf("the record is %+v", r)
+	}
+}

@@ -132,7 +132,7 @@ func (v *visit) passOn(ctx context.Context, w http.ResponseWriter, r *http.Reque
 	begun = true
 	early.Unlock()
 	if err != nil {
-		return v.explain(w, f, body, err, accept)
+		return v.explain(w, f, body, err, hidden != nil, accept)
 	}
 	defer resp.Body.Close()
 
@@ -228,8 +228,9 @@ func isWebSocket(r *http.Request) bool {
 		strings.EqualFold(r.Header.Get("Upgrade"), "websocket")
 }
 
-// explain tells the client why there is no answer.
-func (v *visit) explain(w http.ResponseWriter, f *flow, body *requestBody, err error, accept []string) (int, error) {
+// explain tells the client why there is no answer. secret is true if there was one
+// in the request.
+func (v *visit) explain(w http.ResponseWriter, f *flow, body *requestBody, err error, secret bool, accept []string) (int, error) {
 	ref, ok := errors.AsType[*refusal](f.stopped())
 	if !ok {
 		ref, ok = errors.AsType[*refusal](err)
@@ -240,12 +241,21 @@ func (v *visit) explain(w http.ResponseWriter, f *flow, body *requestBody, err e
 		ref = refuse(ReasonMalformed, "", "the body of the request cannot be read")
 	case errors.Is(err, context.Canceled):
 		ref = errGone
+	case secret && !saysNothing(err):
+		ref = refuse(ReasonUpstream, f.grant.label, "no answer from %s that can be read", f.ask.Host)
 	default:
-		// The text of the error has addresses and names of certificates in it, and
-		// nothing of the request.
 		ref = refuse(ReasonUpstream, f.grant.label, "no answer from %s: %v", f.ask.Host, err)
 	}
 	return ref.answer(w, accept), ref
+}
+
+// saysNothing reports whether the text of an error is about connections and
+// certificates only. Others quote what the server sent.
+func saysNothing(err error) bool {
+	_, network := errors.AsType[*net.OpError](err)
+	_, resolver := errors.AsType[*net.DNSError](err)
+	_, certificate := errors.AsType[*tls.CertificateVerificationError](err)
+	return network || resolver || certificate || err == io.EOF || err == io.ErrUnexpectedEOF
 }
 
 // unpack makes the body of an answer one that can be looked through for secrets.

@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"io"
 	"log"
+	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -337,6 +338,31 @@ func TestAnAnswerThatIsPackedIsUnpackedOrRefused(t *testing.T) {
 	resp.Body.Close()
 	if resp.StatusCode != 502 || resp.Header.Get("Glasshouse-Refused") != "secret" {
 		t.Errorf("br: %s %q", resp.Status, b)
+	}
+}
+
+func TestAnAnswerThatCannotBeReadIsNotQuoted(t *testing.T) {
+	j, pool := inside(t, http.NotFoundHandler())
+	addr := egresstest.Internet + ":4431"
+	j.world.TCP(addr, func(c net.Conn) {
+		s := tls.Server(c, &tls.Config{GetCertificate: func(h *tls.ClientHelloInfo) (*tls.Certificate, error) { return j.world.Certificate(h.ServerName) }})
+		if r, err := http.ReadRequest(bufio.NewReader(s)); err == nil {
+			fmt.Fprintf(s, "%s %s\r\n%s\r\n\r\n", map[bool]string{true: "HTTP/1.1 200", false: ""}[r.URL.Path == "/field"], r.Header.Get("X-Key"), r.Header.Get("X-Key"))
+		}
+	})
+	j.must(j.proxy.SetRules(egress.Rules{Allow: []egress.Rule{{Host: "shop.example", Ports: []uint16{4431}, Inject: []egress.Inject{{Secret: "KEY", As: egress.Header, Name: "X-Key"}}}}}))
+	for _, path := range []string{"/", "/field"} {
+		resp, err := j.client(addr, pool, false).Get("https://shop.example:4431" + path)
+		j.must(err)
+		b, _ := io.ReadAll(resp.Body)
+		resp.Body.Close()
+		if resp.StatusCode != 502 || strings.Contains(string(b), "canary") {
+			t.Errorf("%s: %s %q", path, resp.Status, b)
+		}
+	}
+	j.recorded("the answer", func(r egress.Record) bool { return r.Status == 502 })
+	if strings.Contains(fmt.Sprint(j.records), "canary") {
+		t.Errorf("the records are %+v", j.records)
 	}
 }
 

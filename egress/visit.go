@@ -2,6 +2,7 @@ package egress
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"errors"
 	"io"
@@ -128,7 +129,8 @@ func (v *visit) carry() {
 	}
 	switch {
 	case err == io.EOF && v.br.Buffered() == 0:
-		return // it has changed its mind
+		// Who looks which ports are open does so. It has learnt nothing: all are.
+		p.refused(ask, refuse(ReasonClient, "", "the client said nothing and went away"))
 	case err != nil:
 		v.abort(ask, refuse(ReasonClient, "", "the client broke off before it was known what it wants"))
 	case spoken == spokeTLS:
@@ -203,7 +205,7 @@ func (v *visit) name() (string, *refusal) {
 func (v *visit) serverFirst() bool {
 	p := v.p
 	host, ref := v.name()
-	if ref != nil {
+	if ref != nil || v.port == 80 {
 		return false
 	}
 	ask := Request{Kind: KindConnect, Host: host, Port: v.port}
@@ -225,8 +227,21 @@ func (v *visit) serverFirst() bool {
 		up.Close()
 		return err != nil
 	}
+	if answersHTTP(first) {
+		up.Close()
+		v.abort(ask, refuse(ReasonProtocol, g.label, "the server speaks HTTP, and the client said nothing").with("send the request at once"))
+		return true
+	}
 	v.tunnel(ask, g, up, first)
 	return true
+}
+
+// answersHTTP reports whether a server that spoke first speaks HTTP all the same:
+// it lost patience, or sends the settings of HTTP/2. What then came from the
+// client would be a request of which nobody has read the host.
+func answersHTTP(first []byte) bool {
+	settings := len(first) >= 9 && first[0] == 0 && first[3] == 4 && bytes.Equal(first[5:9], []byte{0, 0, 0, 0})
+	return settings || bytes.HasPrefix(first, []byte("HTTP/"))
 }
 
 // whoIsFirst waits until either side speaks, and returns what the server said: it
