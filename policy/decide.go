@@ -63,6 +63,7 @@ func (j *judge) question() {
 		}
 		j.add(v, "")
 	}
+	j.answered()
 }
 
 func (j *judge) add(v verdict, part string) {
@@ -158,17 +159,17 @@ func (j *judge) line(line string) {
 		j.add(j.opaque(j.weigh(&x), opaque), line)
 		j.unlisted = true
 	}
-	if j.verdict.effect == Ask && !j.verdict.final {
-		j.rememberedLine(line)
-	}
 	j.verdict.listed = j.verdict.effect == Allow && j.commands > 0 && !j.unlisted
 }
 
-// rememberedLine lets an answer for just this line count, also where what it
-// runs is not understood: a person has seen it.
-func (j *judge) rememberedLine(line string) {
+// answered lets an answer for just this question count, for all its parts and
+// also where what it runs is not understood: a person has seen it.
+func (j *judge) answered() {
+	if j.verdict.effect != Ask || j.verdict.final {
+		return
+	}
 	for _, e := range j.s.remember.entries {
-		if e.rule.Pattern == line && e.action.matches(ActionRun) {
+		if e.rule.Pattern == j.q.Resource && e.rule.Action == j.q.Action {
 			j.verdict = verdict{effect: Allow, by: e}
 			return
 		}

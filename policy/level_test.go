@@ -210,6 +210,29 @@ func TestAnAlwaysNeverOverridesADenial(t *testing.T) {
 	}
 }
 
+// TestAnAnswerForAQuestionIsForAllOfIt: who was asked about a file outside, for
+// that it is outside, is not asked again.
+func TestAnAnswerForAQuestionIsForAllOfIt(t *testing.T) {
+	for _, q := range []policy.Question{
+		{Action: "edit", Resource: "/srv/x"},
+		{Action: "bash", Resource: "cat /srv/x && eval \"$X\""},
+		{Action: "bash", Resource: "ls *.go > $OUT"},
+	} {
+		s := file(t, `{"permission": {"bash": {"*": "ask"}}}`)
+		if d := s.Decide(q); d.Effect != policy.Ask {
+			t.Errorf("%s = %s, want ask", q.Resource, d.Effect)
+		}
+		s = s.Remember(policy.Rule{Action: q.Action, Pattern: q.Resource, Effect: policy.Allow})
+		if d := s.Decide(q); d.Effect != policy.Allow || d.Listed {
+			t.Errorf("%s, allowed for always, = %s: %s", q.Resource, d.Effect, d.Reason)
+		}
+		q.Resource += "y"
+		if d := s.Decide(q); d.Effect != policy.Ask {
+			t.Errorf("%s, which is another, = %s: %s", q.Resource, d.Effect, d.Reason)
+		}
+	}
+}
+
 func TestARememberedAnswerIsForItsCommandOnly(t *testing.T) {
 	s := project(t).Remember(policy.Rule{Action: "bash", Pattern: "git push *", Effect: policy.Allow})
 	for line, want := range map[string]policy.Effect{
