@@ -114,6 +114,13 @@ var routes = []route{
 	{"GET /answers/{token}", "", raw((*Server).answerLink).gives(ok, nil).or(ok, htmlKind, nil), "Show what a link would decide. Nothing is decided by looking."},
 	{"POST /answers/{token}", "", raw((*Server).answerLink).gives(ok, nil).or(ok, htmlKind, nil), "Decide what a link decides, once."},
 
+	{"GET /secrets", access.Viewer, call(ok, (*Server).listSecrets), "List secrets by name, with who may have them. Nobody is shown their values."},
+	{"PUT /secrets/{name}", access.Admin, call(noContent, (*Server).putSecret).secret(), "Keep a secret, sealed, or refer to one that others keep."},
+	{"DELETE /secrets/{name}", access.Admin, call(noContent, (*Server).deleteSecret), "Remove a secret, from all who have it too."},
+	{"POST /secrets/{name}/grants", access.Operator, call(created, (*Server).grantSecret), "Let a jail have a secret, as a file or in requests on their way out."},
+	{"DELETE /grants/{grant}", access.Operator, call(noContent, (*Server).revokeGrant), "Take a grant away, at once."},
+	{"POST /secrets/rotate", access.Admin, call(noContent, (*Server).rotateSecrets), "Seal all secrets with a new key, and destroy the old one."},
+
 	{"GET /chain", access.Viewer, call(ok, (*Server).listChain), "List entries of the causal chain, oldest first."},
 	{"GET /chain/head", access.Viewer, call(ok, (*Server).chainHead), "Show how long the chain is, its key, and its newest checkpoint."},
 	{"GET /chain/verify", access.Viewer, call(ok, (*Server).verifyChain), "Verify the chain: entries, links, tree and signatures."},

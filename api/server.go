@@ -79,6 +79,7 @@ type Options struct {
 	Governor  Governor                               // nil: nobody decides
 	Chain     Chain                                  // nil: nothing is recorded
 	Approvals Approvals                              // nil: nobody can be asked
+	Secrets   Secrets                                // nil: there are none
 	Peers     access.Peers                           // who may use the unix socket
 	Doctor    func(ctx context.Context) []wire.Probe // what this host can do
 	Ready     func(ctx context.Context) error        // nil error: ready to serve

@@ -29,6 +29,10 @@ const (
 	LLMCalled   Kind = "llm.called"
 	Egress      Kind = "egress" // a request or connection that left, or was not let
 
+	SecretStored  Kind = "secret.stored"
+	SecretDeleted Kind = "secret.deleted"
+	SecretUsed    Kind = "secret.used"
+	SecretRefused Kind = "secret.refused"
 	SecretGranted Kind = "secret.granted"
 	SecretRevoked Kind = "secret.revoked"
 	BudgetCharged Kind = "budget.charged"

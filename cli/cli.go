@@ -110,7 +110,7 @@ none, the command starts one, which ends when nobody uses it any more.`,
 		c.serve(), c.run(), c.apply(), c.jail(), c.copy(), c.files(), c.diff(),
 		c.events(), c.processes(), c.network(), c.report(),
 		c.snapshot(), c.snapshots(), c.branch(), c.restore(), c.rewind(), c.lineage(),
-		c.approvals(), c.approve(), c.deny(), c.policy(), c.decide(), c.trail(), c.egress(), c.audit(),
+		c.approvals(), c.approve(), c.deny(), c.secret(), c.policy(), c.decide(), c.trail(), c.egress(), c.audit(),
 		c.rootfs(), c.token(), c.backends(), c.doctor(), c.health(), c.docs(),
 	)
 	return root

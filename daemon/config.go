@@ -47,6 +47,7 @@ type Config struct {
 
 	Snapshots Snapshots `yaml:"snapshots"`
 	Approvals Approvals `yaml:"approvals"`
+	Secrets   Secrets   `yaml:"secrets"`
 }
 
 // Snapshots says what of snapshots is kept at hand.

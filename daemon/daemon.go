@@ -32,6 +32,7 @@ import (
 	"glasshouse/jail"
 	"glasshouse/observe"
 	"glasshouse/rootfs"
+	"glasshouse/secret"
 	"glasshouse/snapshot"
 	"glasshouse/store"
 
@@ -55,6 +56,7 @@ type Daemon struct {
 	chain     *chain.Chain
 	kernel    *govern.Kernel
 	approvals *approval.Queue
+	secrets   *secret.Keeper
 	groups    *groups
 	opened    atomic.Pointer[jail.Manager] // jails, once they are open
 
@@ -200,6 +202,7 @@ func (d *Daemon) openJails(ctx context.Context) error {
 		Backend: c.Backend, Runtime: c.Runtime, DefaultRootfs: c.Rootfs.Default,
 		AllowMounts: c.Mounts.Allow, AllowWorkspaces: c.Workspaces.Allow,
 		Warden:   warden{d.kernel, d.groups},
+		Secrets:  jailSecrets{d.secrets},
 		Observer: watcher{d.observers}, Observe: c.Observe.selection(), Commands: commands{d},
 		FirstID: c.FirstID, Pool: jail.PoolConfig{Size: c.Pool.Size, TTL: c.Pool.TTL},
 	})

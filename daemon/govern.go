@@ -23,10 +23,14 @@ func (d *Daemon) openGovernance(ctx context.Context) error {
 		return err
 	}
 	d.onClose(d.chain.Close)
+	if err := d.openSecrets(ctx); err != nil {
+		return err
+	}
 	d.kernel = govern.New(govern.Config{
-		Chain: d.chain,
-		Dir:   filepath.Join(c.Data, "ca"),
-		Log:   d.log.With("part", "govern"),
+		Chain:   d.chain,
+		Secrets: injected{d.secrets},
+		Dir:     filepath.Join(c.Data, "ca"),
+		Log:     d.log.With("part", "govern"),
 	})
 	d.groups = &groups{log: d.log.With("part", "groups")}
 	d.onClose(d.groups.Close)

@@ -80,6 +80,7 @@ func (d *Daemon) listen(ctx context.Context) error {
 		Governor:  d.kernel,
 		Chain:     d.chain,
 		Approvals: d.approvals,
+		Secrets:   d.secrets,
 		Hosts:     d.Config.Approvals.hosts(),
 		Peers:     access.Peers{Group: d.Config.Socket.Group},
 		Doctor:    d.doctor,

@@ -1,0 +1,131 @@
+package api
+
+import (
+	"context"
+	"encoding/base64"
+
+	"glasshouse/access"
+	"glasshouse/api/wire"
+	"glasshouse/fault"
+	"glasshouse/id"
+	"glasshouse/secret"
+)
+
+// Secrets is what the API asks of the keeper of secrets. *secret.Keeper is one.
+type Secrets interface {
+	List() []secret.Info
+	Put(ctx context.Context, name string, value []byte, by string) error
+	PutReference(ctx context.Context, name, reference, by string) error
+	Delete(ctx context.Context, name, by string) error
+	Grant(ctx context.Context, g secret.Grant) (secret.Grant, error)
+	Revoke(ctx context.Context, g id.Grant, by string) error
+	Rotate(ctx context.Context, by string) error
+}
+
+func (s *Server) secrets() (Secrets, error) {
+	if s.o.Secrets == nil {
+		return nil, fault.Cannot("api", "this daemon keeps no secrets", "use one that was started by glasshouse serve")
+	}
+	return s.o.Secrets, nil
+}
+
+func (s *Server) listSecrets(_ context.Context, _ none, _ none) (wire.Page[wire.Secret], error) {
+	page := wire.Page[wire.Secret]{Items: []wire.Secret{}}
+	k, err := s.secrets()
+	if err != nil {
+		return page, err
+	}
+	for _, i := range k.List() {
+		w := wire.Secret{Name: i.Name, Provider: i.Provider, Path: i.Path, Created: i.Created.UTC(), Updated: i.Updated.UTC(), Used: utc(i.Used), Grants: []wire.Grant{}}
+		for _, g := range i.Grants {
+			w.Grants = append(w.Grants, grantOf(g))
+		}
+		page.Items = append(page.Items, w)
+	}
+	return page, nil
+}
+
+func grantOf(g secret.Grant) wire.Grant {
+	return wire.Grant{
+		ID: g.ID, Secret: g.Secret, Jail: g.To.Jail, Session: g.To.Session, Run: g.To.Run, Capability: g.To.Capability,
+		Delivery: string(g.Delivery), Hosts: g.Hosts, Branches: g.Branches, From: g.From, By: g.By,
+		Created: g.Created.UTC(), Expires: utc(g.Expires),
+	}
+}
+
+type oneSecret struct {
+	Name string `path:"name"`
+}
+
+func (s *Server) putSecret(ctx context.Context, p oneSecret, b wire.PutSecret) (none, error) {
+	k, err := s.secrets()
+	if err != nil {
+		return none{}, err
+	}
+	by := access.CallerOf(ctx).Name
+	switch {
+	case b.Value != nil && b.Base64 == nil && b.Reference == "":
+		return none{}, k.Put(ctx, p.Name, []byte(*b.Value), by)
+	case b.Base64 != nil && b.Value == nil && b.Reference == "":
+		value, err := base64.StdEncoding.DecodeString(*b.Base64)
+		if err != nil {
+			return none{}, fault.Fieldf("api", "base64", "it is not base64") // what the decoder says is of the value
+		}
+		return none{}, k.Put(ctx, p.Name, value, by)
+	case b.Reference != "" && b.Value == nil && b.Base64 == nil:
+		return none{}, k.PutReference(ctx, p.Name, b.Reference, by)
+	}
+	return none{}, fault.Fieldf("api", "value", "give one of value, base64 and reference")
+}
+
+func (s *Server) deleteSecret(ctx context.Context, p oneSecret, _ none) (none, error) {
+	k, err := s.secrets()
+	if err != nil {
+		return none{}, err
+	}
+	return none{}, k.Delete(ctx, p.Name, access.CallerOf(ctx).Name)
+}
+
+func (s *Server) grantSecret(ctx context.Context, p oneSecret, b wire.GrantSecret) (wire.Grant, error) {
+	k, err := s.secrets()
+	if err != nil {
+		return wire.Grant{}, err
+	}
+	if b.Jail != "" {
+		if _, err := s.o.Jails.Get(ctx, b.Jail); err != nil {
+			return wire.Grant{}, err
+		}
+	}
+	g := secret.Grant{
+		Secret: p.Name, To: secret.Scope{Jail: b.Jail, Session: b.Session, Run: b.Run, Capability: b.Capability},
+		Delivery: secret.Delivery(b.Delivery), Hosts: b.Hosts, Branches: b.Branches, Expires: b.Expires, By: access.CallerOf(ctx).Name,
+	}
+	if g.Delivery == "" {
+		g.Delivery = secret.File
+	}
+	g, err = k.Grant(ctx, g)
+	if err != nil {
+		return wire.Grant{}, err
+	}
+	return grantOf(g), nil
+}
+
+type oneGrant struct {
+	ID id.Grant `path:"grant"`
+}
+
+func (s *Server) revokeGrant(ctx context.Context, p oneGrant, _ none) (none, error) {
+	k, err := s.secrets()
+	if err != nil {
+		return none{}, err
+	}
+	return none{}, k.Revoke(ctx, p.ID, access.CallerOf(ctx).Name)
+}
+
+func (s *Server) rotateSecrets(ctx context.Context, _ none, _ none) (none, error) {
+	k, err := s.secrets()
+	if err != nil {
+		return none{}, err
+	}
+	return none{}, k.Rotate(ctx, access.CallerOf(ctx).Name)
+}

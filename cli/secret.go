@@ -1,0 +1,202 @@
+package cli
+
+import (
+	"encoding/base64"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"glasshouse/api/client"
+	"glasshouse/api/wire"
+	"glasshouse/id"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/term"
+)
+
+func (c *command) secret() *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "secret", Short: "Values that jails may use and nobody sees", Args: cobra.NoArgs,
+		Long: `A secret is kept sealed by the daemon, or by somebody it can ask. A jail gets it by
+a grant: as a file in /run/secrets, in memory and in no snapshot, or put into
+requests on their way out, so that the jail never has it.`,
+	}
+	cmd.AddCommand(c.secretSet(), c.secretList(), c.secretRemove(), c.secretGrant(), c.secretRevoke(), c.secretRotate())
+	return cmd
+}
+
+func (c *command) secretSet() *cobra.Command {
+	var file, reference string
+	cmd := &cobra.Command{
+		Use: "set NAME", Short: "Keep a secret; its value comes from standard input", Args: cobra.ExactArgs(1),
+		Long: `Keep a secret. The value is read from standard input, without being shown if that
+is a terminal, or from a file; one line break at its end is not part of it. With
+--from it stays where it is, and is asked for whenever it is used.`,
+		Example: `  glasshouse secret set API_KEY < key.txt
+  glasshouse secret set DB_PASSWORD --from vault:kv/data/db#password`,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			put := wire.PutSecret{Reference: reference}
+			if reference == "" {
+				value, err := c.readSecret(args[0], file)
+				if err != nil {
+					return err
+				}
+				if text := string(value); utf8.Valid(value) {
+					put.Value = &text
+				} else {
+					text = base64.StdEncoding.EncodeToString(value)
+					put.Base64 = &text
+				}
+			}
+			cl, err := c.client(cmd.Context())
+			if err != nil {
+				return err
+			}
+			return cl.PutSecret(cmd.Context(), args[0], put)
+		},
+	}
+	cmd.Flags().StringVar(&file, "file", "", "read the value from this file")
+	cmd.Flags().StringVar(&reference, "from", "", "who keeps it: env:NAME, file:PATH, vault:MOUNT/data/PATH#KEY")
+	return cmd
+}
+
+// readSecret reads a value. Never from an argument: all users of a host see those.
+func (c *command) readSecret(name, file string) ([]byte, error) {
+	var value []byte
+	var err error
+	in, ok := c.env.Stdin.(*os.File)
+	switch {
+	case file != "":
+		value, err = os.ReadFile(file)
+	case ok && term.IsTerminal(int(in.Fd())):
+		fmt.Fprintf(c.env.Stderr, "value of %s: ", name)
+		value, err = term.ReadPassword(int(in.Fd()))
+		fmt.Fprintln(c.env.Stderr)
+	default:
+		value, err = io.ReadAll(io.LimitReader(c.env.Stdin, 1<<20))
+	}
+	return []byte(strings.TrimSuffix(strings.TrimSuffix(string(value), "\n"), "\r")), err
+}
+
+func (c *command) secretList() *cobra.Command {
+	return &cobra.Command{
+		Use: "ls", Short: "List secrets by name, and who may have them", Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			cl, err := c.client(cmd.Context())
+			if err != nil {
+				return err
+			}
+			list, err := cl.Secrets(cmd.Context())
+			if err != nil {
+				return err
+			}
+			return c.print(append([]wire.Secret{}, list...), func(w io.Writer) {
+				rows := [][]string{{"NAME", "KEPT BY", "USED", "GRANT", "TO", "AS"}}
+				for _, s := range list {
+					used := "never"
+					if s.Used != nil {
+						used = ago(*s.Used, time.Now())
+					}
+					row := []string{s.Name, escape(strings.TrimSuffix(s.Provider+":"+s.Path, ":")), used, "", "", ""}
+					if len(s.Grants) == 0 {
+						rows = append(rows, row)
+					}
+					for _, g := range s.Grants {
+						rows = append(rows, append(row[:3:3], string(g.ID), granteeText(g), strings.TrimSpace(g.Delivery+" "+strings.Join(g.Hosts, " "))))
+						row = []string{"", "", "", "", "", ""}
+					}
+				}
+				table(w, rows)
+			})
+		},
+	}
+}
+
+func granteeText(g wire.Grant) string {
+	var parts []string
+	for _, p := range [][2]string{{"jail", string(g.Jail)}, {"session", g.Session}, {"run", g.Run}, {"capability", g.Capability}} {
+		if p[1] != "" {
+			parts = append(parts, p[0]+" "+escape(p[1]))
+		}
+	}
+	return strings.Join(parts, ", ")
+}
+
+func (c *command) secretRemove() *cobra.Command {
+	return &cobra.Command{
+		Use: "rm NAME", Short: "Remove a secret, from all who have it too", Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			cl, err := c.client(cmd.Context())
+			if err != nil {
+				return err
+			}
+			return cl.DeleteSecret(cmd.Context(), args[0])
+		},
+	}
+}
+
+func (c *command) secretGrant() *cobra.Command {
+	var g wire.GrantSecret
+	var until time.Duration
+	var capability string
+	cmd := &cobra.Command{
+		Use: "grant NAME JAIL", Short: "Let a jail have a secret, at once", Args: cobra.ExactArgs(2),
+		Long: `Let a jail have a secret: as the file /run/secrets/NAME, which only the jail's user
+can read and which is in memory alone, or with --inject in requests to those hosts
+on their way out, by an egress rule that says how.`,
+		Example: `  glasshouse secret grant DB_PASSWORD j-abc
+  glasshouse secret grant API_KEY j-abc --inject api.example.com`,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return c.withJail(cmd, args[1], func(cl *client.Client, j id.Jail) error {
+				g.Jail, g.Capability, g.Delivery = j, capability, "file"
+				if len(g.Hosts) > 0 {
+					g.Delivery = "inject"
+				}
+				if until > 0 {
+					t := time.Now().Add(until).UTC()
+					g.Expires = &t
+				}
+				made, err := cl.GrantSecret(cmd.Context(), args[0], g)
+				if err != nil {
+					return err
+				}
+				return c.print(made, func(w io.Writer) { fmt.Fprintln(w, made.ID) })
+			})
+		},
+	}
+	fs := cmd.Flags()
+	fs.StringArrayVar(&g.Hosts, "inject", nil, "put it into requests to this host instead; may be repeated")
+	fs.BoolVar(&g.Branches, "branches", false, "branches of the jail get it too")
+	fs.DurationVar(&until, "for", 0, "take it away after this long, such as 1h")
+	fs.StringVar(&capability, "capability", "", "only for this capability")
+	return cmd
+}
+
+func (c *command) secretRevoke() *cobra.Command {
+	return &cobra.Command{
+		Use: "revoke GRANT", Short: "Take a grant away, at once", Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			cl, err := c.client(cmd.Context())
+			if err != nil {
+				return err
+			}
+			return cl.RevokeGrant(cmd.Context(), id.Grant(args[0]))
+		},
+	}
+}
+
+func (c *command) secretRotate() *cobra.Command {
+	return &cobra.Command{
+		Use: "rotate", Short: "Seal all secrets with a new key", Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			cl, err := c.client(cmd.Context())
+			if err != nil {
+				return err
+			}
+			return cl.RotateSecrets(cmd.Context())
+		},
+	}
+}

@@ -1,0 +1,156 @@
+package daemon
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"time"
+
+	"glasshouse/chain"
+	"glasshouse/fault"
+	"glasshouse/id"
+	"glasshouse/jail"
+	"glasshouse/secret"
+)
+
+// Secrets says how secrets are sealed, and who else keeps some.
+type Secrets struct {
+	KeyFile    string   `yaml:"key_file"`   // that seals what is kept here; default {data}/secrets.key, made at the first start
+	Passphrase string   `yaml:"passphrase"` // of the key file: file:PATH, fd:N or env:NAME; "" means that its mode alone protects it
+	Env        []string `yaml:"env"`        // variables of the daemon's environment that secrets may refer to, as env:NAME
+	Dir        string   `yaml:"dir"`        // of files that secrets may refer to, as file:PATH
+	Vault      Vault    `yaml:"vault"`
+}
+
+// Vault is a server of HashiCorp Vault, whose values secrets may refer to, as
+// vault:MOUNT/data/PATH#KEY.
+type Vault struct {
+	Address      string        `yaml:"address"` // https://host:port; "" means none
+	Namespace    string        `yaml:"namespace"`
+	CAFile       string        `yaml:"ca_file"`
+	TokenFile    string        `yaml:"token_file"`
+	RoleID       string        `yaml:"role_id"`
+	SecretIDFile string        `yaml:"secret_id_file"`
+	AuthPath     string        `yaml:"auth_path"`
+	Timeout      time.Duration `yaml:"timeout"`
+	Keep         time.Duration `yaml:"keep"` // how long a value is kept in memory
+}
+
+// openSecrets opens what keeps values that nobody is to see.
+func (d *Daemon) openSecrets(ctx context.Context) error {
+	c := d.Config.Secrets
+	if c.KeyFile == "" {
+		c.KeyFile = filepath.Join(d.Config.Data, "secrets.key")
+	}
+	conf := secret.Config{
+		Store: d.store.Secrets(), Recorder: secretRecorder{d.chain}, KeyFile: c.KeyFile,
+		Providers: map[string]secret.Provider{}, Changed: d.refreshSecrets, Log: d.log.With("part", "secret"),
+	}
+	var err error
+	if c.Passphrase != "" {
+		if conf.Passphrase, err = secret.ReadPassphrase(c.Passphrase); err != nil {
+			return err
+		}
+	}
+	if len(c.Env) > 0 {
+		conf.Providers["env"] = secret.Environment{Allow: c.Env}
+	}
+	if c.Dir != "" {
+		conf.Providers["file"] = secret.Files{Dir: c.Dir}
+	}
+	if c.Vault.Address != "" {
+		if conf.Providers["vault"], err = secret.NewVault(secret.VaultConfig(c.Vault)); err != nil {
+			return err
+		}
+	}
+	d.secrets = secret.NewKeeper(conf)
+	d.onClose(d.secrets.Close)
+	return d.secrets.Open(ctx)
+}
+
+// secretRecorder has the chain say what happens to secrets, by their names.
+type secretRecorder struct{ c *chain.Chain }
+
+var secretKinds = map[secret.Kind]chain.Kind{
+	secret.Stored: chain.SecretStored, secret.Deleted: chain.SecretDeleted, secret.Rotated: chain.SecretStored,
+	secret.Granted: chain.SecretGranted, secret.Revoked: chain.SecretRevoked, secret.Expired: chain.SecretRevoked,
+	secret.Used: chain.SecretUsed, secret.Refused: chain.SecretRefused,
+}
+
+func (r secretRecorder) Record(ctx context.Context, e secret.Event) error {
+	body, err := json.Marshal(e)
+	if err != nil {
+		return err
+	}
+	_, err = r.c.Append(ctx, chain.Entry{
+		Kind: secretKinds[e.Kind], Jail: e.Who.Jail, Session: e.Who.Session, Run: e.Who.Run, Capability: e.Who.Capability, Agent: e.By, Body: body,
+	})
+	return err
+}
+
+// jailSecrets is the keeper of secrets as the jails want it.
+type jailSecrets struct{ k *secret.Keeper }
+
+func (s jailSecrets) For(ctx context.Context, jid id.Jail) ([]jail.Secret, error) {
+	values, err := s.k.Files(ctx, secret.Scope{Jail: jid})
+	if err != nil {
+		return nil, err
+	}
+	out := make([]jail.Secret, len(values))
+	for i, v := range values {
+		out[i] = v
+	}
+	return out, nil
+}
+
+func (s jailSecrets) Branched(ctx context.Context, from, branch id.Jail) error {
+	return s.k.Branched(inTurn(ctx), from, branch)
+}
+
+func (s jailSecrets) Gone(ctx context.Context, jid id.Jail) error { return s.k.Gone(inTurn(ctx), jid) }
+
+type inTurnKey struct{}
+
+// inTurn marks what is done while a jail is being changed, which whoever would
+// change it has to wait for.
+func inTurn(ctx context.Context) context.Context {
+	return context.WithValue(ctx, inTurnKey{}, true)
+}
+
+// refreshSecrets has the jails that a scope covers see what they are to have now.
+func (d *Daemon) refreshSecrets(ctx context.Context, s secret.Scope) {
+	jails := d.opened.Load()
+	if jails == nil || ctx.Value(inTurnKey{}) != nil {
+		return // they are given it when they open, or by who has the turn
+	}
+	ids := []id.Jail{s.Jail}
+	if s.Jail == "" {
+		all, err := jails.List(ctx, jail.ListOptions{})
+		if err != nil {
+			d.log.Error("jails may see secrets that they are not to have", "err", err)
+			return
+		}
+		ids = ids[:0]
+		for _, j := range all {
+			ids = append(ids, j.ID)
+		}
+	}
+	for _, jid := range ids {
+		if err := jails.RefreshSecrets(ctx, jid); err != nil && !errors.Is(err, fault.NotFound) {
+			d.log.Error("a jail may not see the secrets that it is to have", "jail", jid, "err", err)
+		}
+	}
+}
+
+// injected is the keeper of secrets as the kernel wants it.
+type injected struct{ k *secret.Keeper }
+
+func (s injected) Inject(ctx context.Context, jid id.Jail, name, host string) ([]byte, error) {
+	v, err := s.k.Resolve(ctx, secret.Scope{Jail: jid}, name, secret.Use{Delivery: secret.Inject, Host: host})
+	if err != nil {
+		return nil, fmt.Errorf("for %s: %w", host, err)
+	}
+	return v.Bytes(), nil
+}
