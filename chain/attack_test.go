@@ -88,7 +88,7 @@ func TestAnExportThatWasNotTouchedIsRight(t *testing.T) {
 }
 
 func TestEveryByteOfAnExportCounts(t *testing.T) {
-	e := newEvidence(t, 10)
+	e := newEvidence(t, 6)
 	var ends []int // where each line ends
 	for i, c := range e.export {
 		if c == '\n' {
