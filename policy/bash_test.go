@@ -339,3 +339,26 @@ func TestWhereALineBegan(t *testing.T) {
 		}
 	}
 }
+
+func TestDevicesThatEveryProgramHasAreNoFiles(t *testing.T) {
+	s := file(t, `{"permission": {"edit": "deny", "read": "deny", "external_directory": "deny"}}`)
+	for _, name := range []string{"/dev/null", "/dev/stderr", "/dev/fd/2", "/dev/urandom"} {
+		for _, action := range []string{"edit", "write", "read"} {
+			if d := decide(s, "", action, name); d.Effect != policy.Allow {
+				t.Errorf("%s %s = %q: %s, want allow", action, name, d.Effect, d.Reason)
+			}
+		}
+	}
+	for _, name := range []string{"/dev/sda", "/dev/fd/x", "/dev/shm/x", "/dev/tcp/10.0.0.1/80", "/dev/null/../sda"} {
+		if d := decide(s, "", "edit", name); d.Effect != policy.Deny {
+			t.Errorf("edit %s = %q: %s, want deny", name, d.Effect, d.Reason)
+		}
+	}
+}
+
+func TestAnAllowedCommandIsAllowedByItsOwnRule(t *testing.T) {
+	d := decide(project(t), "worker", "bash", "npm test > out.txt 2>/dev/null")
+	if d.Effect != policy.Allow || d.Rule.Pattern != "npm *" {
+		t.Errorf("npm test = %s by %s, want allow by npm *", d.Effect, d.Rule)
+	}
+}

@@ -11,18 +11,25 @@ import (
 // command decides one command of a line: by the rules for commands, and for
 // the files that the shell opens for it and that it is known to write.
 func (j *judge) command(c *command) {
+	switch {
+	case len(c.Argv) > 0:
+		j.program(c)
+	case c.Opaque != "" && !j.s.free(j.v):
+		j.add(j.opaque(verdict{effect: Allow}, c.Opaque), printable(c.Text))
+	}
 	for _, name := range c.Writes {
-		j.file(ActionEdit, name, c.Cwd, everyRule)
+		j.redirect(ActionEdit, name, c.Cwd)
 	}
 	for _, name := range c.Reads {
-		j.file(ActionRead, name, c.Cwd, everyRule)
+		j.redirect(ActionRead, name, c.Cwd)
 	}
-	if len(c.Argv) == 0 {
-		if c.Opaque != "" && !j.s.free(j.v) {
-			j.add(j.opaque(verdict{effect: Allow}, c.Opaque), printable(c.Text))
-		}
-		return
+	for _, name := range c.operands {
+		j.operand(c, name)
 	}
+}
+
+// program decides what a command starts.
+func (j *judge) program(c *command) {
 	x := c.subject
 	v := j.weigh(&x)
 	if c.beside && !j.v.off && v.by != nil && v.by.on.any {
@@ -36,8 +43,19 @@ func (j *judge) command(c *command) {
 	v = j.opaque(v, c.Opaque)
 	j.unlisted = j.unlisted || !v.listed
 	j.add(v, c.shown)
-	for _, name := range c.operands {
-		j.operand(c, name)
+}
+
+// redirect decides what the shell opens for a command: a file, or what bash
+// takes for a connection.
+func (j *judge) redirect(action, name, cwd string) {
+	hostport, connects := network(name)
+	switch {
+	case device(name):
+	case connects:
+		x := subject{action: ActionConnect, forms: [2]string{hostport}}
+		j.add(j.weigh(&x), name)
+	default:
+		j.file(action, name, cwd, everyRule)
 	}
 }
 
@@ -110,7 +128,9 @@ func (j *judge) operand(c *command, name string) {
 		}
 		return
 	}
-	j.file(ActionEdit, name, c.Cwd, someFiles)
+	if !device(name) {
+		j.file(ActionEdit, name, c.Cwd, someFiles)
+	}
 }
 
 // reads are commands that OpenCode asks external_directory for and that write

@@ -47,25 +47,29 @@ func (j *judge) question() {
 	switch action := j.q.Action; {
 	case action == ActionRun:
 		j.line(j.q.Resource)
-	case editTool(action) == ActionEdit:
-		j.file(action, j.q.Resource, "", everyRule)
-	case action == ActionRead:
-		j.file(action, j.q.Resource, "", everyRule)
+	case editTool(action) != ActionEdit && action != ActionRead:
+		j.other(action)
+	case device(j.q.Resource):
+		j.add(verdict{effect: Allow, by: everybodys}, "")
 	default:
-		x := subject{action: action}
-		x.forms[0] = slashes(j.q.Resource)
-		if action == ActionOutside {
-			x = j.s.locate(action, j.q.Resource, j.q.Attributes["cwd"]).subject
-		}
-		v := j.weigh(&x)
-		if action == ActionOutside {
-			v = j.seen(v, x.forms)
-		}
-		j.add(v, "")
+		j.file(action, j.q.Resource, "", everyRule)
 	}
 	j.answered()
 }
 
+// other decides a question that is about neither a command nor a file.
+func (j *judge) other(action string) {
+	x := subject{action: action}
+	x.forms[0] = slashes(j.q.Resource)
+	if action == ActionOutside {
+		x = j.s.locate(action, j.q.Resource, j.q.Attributes["cwd"]).subject
+	}
+	v := j.weigh(&x)
+	if action == ActionOutside {
+		v = j.seen(v, x.forms)
+	}
+	j.add(v, "")
+}
 func (j *judge) add(v verdict, part string) {
 	v.part = part
 	if j.parts == 0 || v.worse(j.verdict) {

@@ -85,14 +85,6 @@ const (
 
 // file decides that a file is read or written. cwd is where its name starts.
 func (j *judge) file(action, name, cwd string, which int) {
-	if device(name) {
-		return
-	}
-	if hostport, ok := network(name); ok {
-		x := subject{action: ActionConnect, forms: [2]string{hostport}}
-		j.add(j.weigh(&x), name)
-		return
-	}
 	at := j.s.locate(action, name, j.start(cwd))
 	looked := 0
 	if j.trace != nil {
@@ -192,6 +184,14 @@ func (j *judge) scratch(abs string) bool {
 	home := j.s.config.Home
 	return under("/tmp") || under("/var/tmp") || under("/dev") || under("/proc/self") ||
 		home != "" && slices.ContainsFunc(caches, func(dir string) bool { return under(home + "/" + dir) })
+}
+
+// everybodys allows what is no file but what every program has.
+var everybodys = &entry{
+	rule:   Rule{Action: "*", Pattern: "/dev/*", Effect: Allow, File: setKernel},
+	origin: setKernel,
+	on:     compilePattern("/dev/*", ""),
+	reason: "it is no file but a device that every program has",
 }
 
 // device reports whether a name is no file but what every program has.
