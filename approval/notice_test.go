@@ -480,3 +480,41 @@ func eventually(t *testing.T, ok func() bool) {
 }
 
 var errBroken = errors.New("the disk is gone")
+
+func FuzzLinkToken(f *testing.F) {
+	for _, s := range []string{"", "x", strings.Repeat("A", 43), strings.Repeat("A", 42) + "=", "..", "%2e%2e", "a/b", strings.Repeat("_", 43)} {
+		f.Add(s)
+	}
+	s, err := store.Open(f.Context(), "")
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Cleanup(func() { s.Close() })
+	q, err := approval.New(f.Context(), s.Approvals(), approval.Config{Links: "http://x/"})
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Cleanup(func() { q.Close() })
+	r, err := q.Open(f.Context(), run("rm x"))
+	if err != nil {
+		f.Fatal(err)
+	}
+	if _, err := q.NewLink(f.Context(), r.ID, approval.Allow, anna); err != nil {
+		f.Fatal(err)
+	}
+	h := q.Links()
+	f.Fuzz(func(t *testing.T, token string) {
+		for _, method := range []string{"GET", "POST"} {
+			req := httptest.NewRequest(method, "/", nil)
+			req.URL.Path = "/" + token
+			w := httptest.NewRecorder()
+			h.ServeHTTP(w, req)
+			if w.Code < 300 || strings.Contains(w.Body.String(), "rm x") {
+				t.Fatalf("%s of token %q is %d", method, token, w.Code)
+			}
+		}
+		if len(q.Pending()) != 1 {
+			t.Fatalf("token %q answers", token)
+		}
+	})
+}

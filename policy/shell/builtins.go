@@ -63,6 +63,9 @@ func (r *reader) builtin(s *scope, c call) {
 				continue
 			}
 			r.declareOption(s, a.text)
+			if plain, _, _ := strings.Cut(a.text, "="); (name == "readonly" || name == "local") && identifier.MatchString(plain) {
+				r.fix(s, plain)
+			}
 		}
 	case "let":
 		r.opaque("arithmetic that is not understood")

@@ -100,6 +100,14 @@ func (r *reader) start(s *scope, c call) {
 		return
 	}
 	if c.shell {
+		// What stands before a builtin or a function may outlive it.
+		if _, isFunc := s.funcs[name.text]; isFunc || builtins[name.text] {
+			defer func() {
+				for env := range c.env {
+					r.set(s, env, unknown)
+				}
+			}()
+		}
 		if sure, defined := s.funcs[name.text]; defined {
 			if !sure {
 				c.opaque = "may be a function that the line defines"

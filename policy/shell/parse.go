@@ -30,6 +30,7 @@ type walker struct {
 	// True are those that are only ever given numbers.
 	volatile    map[string]bool
 	allVolatile bool
+	selects     bool // there is a select, which reads
 	opaqueCwd   bool // functions may change the directory whenever they are called
 }
 

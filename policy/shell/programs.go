@@ -103,13 +103,48 @@ func (r *reader) shell(s *scope, c call) {
 			r.fail(s, c, "runs what it reads, which the line does not tell")
 			return
 		}
+		in.params, in.given = args, true
+		if stdin || len(args) == 0 { // else $0 is the file
+			in.params = append(c.args[:1:1], args...)
+		}
 		r.record(s, c, Command{Wrapper: true})
+		self := len(r.line.Commands)
 		r.within(in, c, field{text: c.in.text}, posix)
+		if r.readsItself(self) {
+			r.line.Commands[self-1].Opaque = "its commands may read what it runs next"
+		}
 	case fromDescriptor(args[0]):
 		r.fail(s, c, "runs what it reads, which the line does not tell")
 	default:
 		r.record(s, c, Command{})
 	}
+}
+
+// leaving are programs that leave alone what their shell reads: a script that
+// is read from there is not entered at another byte after them.
+var leaving = set(`basename cargo chgrp chmod chown cp date df dirname du env go hostname id ln ls make mkdir mktemp mv nice
+	nohup npm pnpm ps pytest readlink realpath rm rmdir sleep stat sync timeout touch uname whoami yarn`)
+
+// readsItself reports whether a command from the n-th on may read the script
+// that it is in, so that what follows is not what it seems.
+func (r *reader) readsItself(n int) bool {
+	return r.selects || slices.ContainsFunc(r.line.Commands[n:], func(c Command) bool {
+		if slices.ContainsFunc(c.Reads, isStdin) || len(c.Argv) > 0 && c.Opaque != "" {
+			return true
+		}
+		if len(c.Argv) == 0 {
+			return false
+		}
+		name := Base(c.Argv[0])
+		if slices.Contains([]string{"cp", "ln", "mv", "rm"}, name) {
+			for _, a := range c.Argv[1:] { // -i asks, and reads the answer
+				if strings.HasPrefix(a, "-") && strings.Contains(a, "i") || strings.HasPrefix(a, Hole) {
+					return true
+				}
+			}
+		}
+		return !leaving[name] && (!builtins[name] || name == "read" || name == "mapfile" || name == "readarray")
+	})
 }
 
 func isStdin(file string) bool {
@@ -296,7 +331,9 @@ func (r *reader) su(s *scope, c call) {
 		r.record(s, c, Command{})
 		in := s.clone()
 		in.remote = true
-		r.start(in, c.by(operands, false))
+		inner := c.by(operands, false)
+		inner.in = piped // a password is read first
+		r.start(in, inner)
 	case !there || len(operands) > 2:
 		r.fail(s, c, startsShell)
 	case text.hole() || text.loose():

@@ -91,7 +91,7 @@ func (r *reader) stmt(s *scope, st *syntax.Stmt, in *input) {
 	}
 	files, own := r.redirects(s, st)
 	if own != nil {
-		in = own
+		in = piped // whoever reads first leaves the rest to the next
 	}
 	if !files.none() {
 		r.emit(s, Command{Text: r.written(st), Via: r.via, Writes: files.writes, Reads: files.reads, Opaque: files.opaque})
@@ -251,6 +251,7 @@ func moves(nodes ...syntax.Node) bool {
 func (r *reader) forClause(s *scope, c *syntax.ForClause, in *input) {
 	var numeric bool
 	name := ""
+	r.selects = r.selects || c.Select
 	switch l := c.Loop.(type) {
 	case *syntax.WordIter:
 		r.fields(s, l.Items)
@@ -381,8 +382,14 @@ func (r *reader) declare(s *scope, d *syntax.DeclClause) {
 			}
 		case a.Name != nil:
 			r.assign(s, a)
+			if d.Variant.Value == "local" { // it assigns nothing outside of functions
+				r.set(s, a.Name.Value, unknown)
+			}
 		default:
 			r.declareOption(s, r.one(s, a.Value))
+		}
+		if a.Name != nil && d.Variant.Value == "readonly" {
+			r.fix(s, a.Name.Value)
 		}
 	}
 	if d.Variant.Value == "nameref" {
@@ -394,12 +401,12 @@ func (r *reader) declare(s *scope, d *syntax.DeclClause) {
 // where only running it would tell.
 func (r *reader) declareOption(s *scope, text string) {
 	if strings.HasPrefix(text, "-") || strings.HasPrefix(text, "+") {
-		if strings.Trim(text[1:], "aApxgrtI-") != "" {
+		if strings.Trim(text[1:], "aApxgtI-") != "" {
 			r.opaque("a declaration that changes what values are, or exports functions")
 		}
 		return
 	}
-	name, v, _ := strings.Cut(text, "=")
+	name, v, assigns := strings.Cut(text, "=")
 	if !identifier.MatchString(name) {
 		r.opaque("a declaration of a name that is not known")
 		s.forget()
@@ -407,6 +414,10 @@ func (r *reader) declareOption(s *scope, text string) {
 	}
 	if steers(name) {
 		r.opaque("sets " + name + ", which changes what programs do")
+	}
+	if !assigns {
+		r.set(s, name, unknown)
+		return
 	}
 	r.set(s, name, known(v))
 }

@@ -116,7 +116,15 @@ func (s *scope) forget() {
 	s.vars, s.lost = map[string]value{}, true
 }
 
+// dynamic are variables that bash changes by itself, or does not let be
+// assigned: what the line gives them they need not have.
+var dynamic = set(`_ FUNCNAME GROUPS DIRSTACK PIPESTATUS EPOCHREALTIME HISTCMD COLUMNS LINES COMP_WORDBREAKS COMP_LINE
+	COMP_POINT COMP_KEY COMP_TYPE COMP_WORDS COMP_CWORD`)
+
 func (w *walker) set(s *scope, name string, v value) {
+	if dynamic[name] || numbers[name] || strings.HasPrefix(name, "BASH") {
+		return
+	}
 	if len(v.text) > maxValue {
 		v = unknown
 	}
@@ -130,6 +138,13 @@ func (w *walker) set(s *scope, name string, v value) {
 		v = unknown
 	}
 	s.vars[name] = v
+}
+
+// fix makes a variable unknown for good: it is read-only, so that whether an
+// assignment counts depends on how it is made.
+func (w *walker) fix(s *scope, name string) {
+	w.volatile[name] = false
+	w.set(s, name, unknown)
 }
 
 // chdir moves s to dir, which may have Holes.

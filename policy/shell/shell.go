@@ -39,7 +39,7 @@ type Command struct {
 	Text string `json:"text"` // as written, with its redirections
 
 	// Via names what starts it, outermost first: "sudo", "env". Each of these
-	// is a command of its own before it.
+	// is a command of its own before it, but for "f()": a function of the line.
 	Via []string `json:"via,omitempty"`
 
 	// Wrapper says that it does nothing but start the commands that name it in

@@ -109,7 +109,11 @@ func (r *reader) wrapper(s *scope, c call, w wrapper) {
 		r.within(in.fresh(), c, joined(rest), true)
 	case (base == "busybox" || base == "toybox") && strings.HasPrefix(rest[0].text, "-"):
 	default:
-		r.start(in, c.by(rest, false))
+		inner := c.by(rest, false)
+		if base == "sudo" && has(got, "S", "stdin") || base == "doas" || base == "pkexec" {
+			inner.in = piped // a password is read first
+		}
+		r.start(in, inner)
 	}
 }
 
