@@ -20,7 +20,7 @@ func attackMain(args []string) int {
 	f, ok := map[string]func(args []string) error{
 		"memfd": memfd, "memfd-path": memfdPath, "open": open, "openat2": openat2, "openat2-read": openat2Read, "creat": creat, "parent-fd": parentFD,
 		"race-exec": raceExec, "race-open": raceOpen, "race-unlink": raceUnlink, "connect": connect, "sendto": sendTo, "sendmmsg": sendBatch,
-		"ptrace": tracing, "mem": writeMemory, "nothing": func([]string) error { return nil },
+		"ptrace": tracing, "mem": writeMemory, "steal": steal, "nothing": func([]string) error { return nil },
 	}[args[0]]
 	if !ok {
 		fmt.Println("no such attack")
@@ -249,4 +249,28 @@ func writeMemory([]string) error {
 		return err
 	}
 	return unix.Close(fd)
+}
+
+// steal takes what init keeps: whoever had it could answer for the daemon.
+func steal([]string) error {
+	if entries, err := os.ReadDir("/proc/1/fd"); err == nil {
+		return fmt.Errorf("taken: it sees %d descriptors", len(entries))
+	}
+	pidfd, err := unix.PidfdOpen(1, 0)
+	if err != nil {
+		return err
+	}
+	for fd := range 64 {
+		if _, err := unix.PidfdGetfd(pidfd, fd, 0); err == nil {
+			return fmt.Errorf("taken: %d", fd)
+		}
+		if _, err := unix.Open(fmt.Sprintf("/proc/1/fd/%d", fd), unix.O_RDWR, 0); err == nil {
+			return fmt.Errorf("taken: %d", fd)
+		}
+	}
+	if _, err := unix.Open("/proc/1/mem", unix.O_RDONLY, 0); err == nil {
+		return fmt.Errorf("taken: its memory")
+	}
+	fmt.Println("nothing")
+	return nil
 }

@@ -105,19 +105,49 @@ func (w *watch) dial(c notify.Call, p *process) (verdict, error) {
 	if err != nil {
 		return verdict{}, err
 	}
-	blocks := flags&unix.O_NONBLOCK == 0
-	if blocks { // begun only: the process waits for it itself
+	if flags&unix.O_NONBLOCK != 0 {
+		return connectedBy(connectRaw(sock, raw)), nil
+	}
+	// It is begun without waiting: who waits could not be interrupted. That the
+	// flag is the process's too it hardly sees.
+	begin := func() unix.Errno {
 		unix.FcntlInt(uintptr(sock), unix.F_SETFL, flags|unix.O_NONBLOCK)
 		defer unix.FcntlInt(uintptr(sock), unix.F_SETFL, flags)
+		return connectRaw(sock, raw)
 	}
-	switch errno := connectRaw(sock, raw); {
-	case errno == 0:
-		return verdict{made: true}, nil
-	case errno == unix.EINPROGRESS && blocks:
-		// The kernel does not look at the address of what is being connected.
-		return goOn, nil
-	default:
-		return verdict{errno: errno}, nil
+	errno := begin()
+	if errno != unix.EINPROGRESS && errno != unix.EALREADY { // EALREADY: its first call was interrupted
+		return connectedBy(errno), nil
+	}
+	if err := w.connecting(c, sock); err != nil {
+		return verdict{}, err
+	}
+	return connectedBy(begin()), nil
+}
+
+// connectedBy is what a connect returns that was made here.
+func connectedBy(errno unix.Errno) verdict { return verdict{errno: errno, made: errno == 0} }
+
+// connecting waits until a connection is made, or is not. The process is not let
+// go on to wait by itself: it could have another socket under that number by then.
+func (w *watch) connecting(c notify.Call, sock int) error {
+	deadline := time.Time{}
+	if limit, err := unix.GetsockoptTimeval(sock, unix.SOL_SOCKET, unix.SO_SNDTIMEO); err == nil && limit.Nano() > 0 {
+		deadline = time.Now().Add(time.Duration(limit.Nano()))
+	}
+	for {
+		p := []unix.PollFd{{Fd: int32(sock), Events: unix.POLLOUT}}
+		n, err := unix.Poll(p, int(lookAgain/time.Millisecond))
+		switch {
+		case n > 0:
+			return nil
+		case err != nil && err != unix.EINTR:
+			return err
+		case !w.Listener.Valid(c.ID), w.ctx.Err() != nil:
+			return errInterrupted
+		case !deadline.IsZero() && time.Now().After(deadline):
+			return unix.EINPROGRESS
+		}
 	}
 }
 

@@ -193,3 +193,11 @@ func TestAQuestionSaysWhatIsDone(t *testing.T) {
 		}
 	})
 }
+
+func TestNobodyAnswersInTheDaemonsPlace(t *testing.T) {
+	forEach(t, func(t *testing.T, b *box) {
+		if r := b.run("/usr/bin/attack", "steal"); r.out != "nothing" {
+			t.Errorf("%+v", r)
+		}
+	})
+}

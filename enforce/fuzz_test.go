@@ -1,0 +1,29 @@
+package enforce
+
+import (
+	"debug/elf"
+	"encoding/binary"
+	"testing"
+)
+
+// What a jail's programs hold and its processes say is a stranger's.
+func FuzzWhatStrangersWrite(f *testing.F) {
+	f.Add([]byte("\x04\x00\x00\x00\x14\x00\x00\x00\x03\x00\x00\x00GNU\x0001234567890123456789"))
+	f.Add([]byte("\x02\x00\x1b\x59\x7f\x00\x00\x01"))
+	f.Add([]byte("flags:\t0100001\n"))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		if id := gnuID(b, &elf.File{FileHeader: elf.FileHeader{ByteOrder: binary.LittleEndian}}); len(id) > len(b) {
+			t.Errorf("an id of %d bytes in %d", len(id), len(b))
+		}
+		if to, ok := hostPort(b); ok && !to.IsValid() {
+			t.Errorf("%v", to)
+		}
+		words := []string{string(b), "a b"}
+		if commandLine(words) == "" {
+			t.Error("no command line")
+		}
+		loaded(words)
+		writable(string(b))
+		field(string(b), "Tgid")
+	})
+}
