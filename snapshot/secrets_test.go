@@ -343,6 +343,14 @@ func TestASecretIsNowhereButInItsJail(t *testing.T) {
 			h.says(j, "wc -c < /run/secrets/API_KEY", fmt.Sprint(len(value)))
 			look.everywhere(h, v, "once there is a snapshot")
 
+			archive := filepath.Join(t.TempDir(), "archive")
+			if err := os.WriteFile(archive, h.export(s.ID), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			if found := look.files(archive); len(found) > 0 {
+				t.Error("the canary is in what is exported of the snapshot")
+			}
+
 			kid := h.branch(s.ID, 1)[0]
 			h.countsOn(kid, 0)
 			h.says(kid, "wc -c < /run/secrets/API_KEY", fmt.Sprint(len(value)))
