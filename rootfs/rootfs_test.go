@@ -181,7 +181,7 @@ func TestBaseHasTheMountPoints(t *testing.T) {
 	for range 2 {
 		must(t, rootfs.Base(dir))
 	}
-	want := []string{".glasshouse/", "dev/", "etc/", "proc/", "root/", "run/", "sys/", "tmp/", "var/", "var/tmp/"}
+	want := []string{".glasshouse/", "dev/", "etc/", "proc/", "root/", "run/", "run/secrets/", "sys/", "tmp/", "var/", "var/tmp/"}
 	if diff := cmp.Diff(want, look(t, dir)); diff != "" {
 		t.Errorf("base layer (-want +got):\n%s", diff)
 	}
