@@ -54,7 +54,8 @@ func (t *Tool) Restore(ctx context.Context, r Restore) (pid int, err error) {
 			return nil
 		}
 		// All is made and held. CRIU, which was born in the cgroup for them to be
-		// born there too, leaves it, or it would be frozen with them.
+		// born there too, leaves it, or it would be frozen with them. Not before: as
+		// long as it is there, who kills the jail's cgroup ends all of this.
 		if err := r.Cgroup.Expel(worker); err != nil {
 			return fmt.Errorf("take criu out of the cgroup: %w", err)
 		}

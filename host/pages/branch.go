@@ -1,6 +1,7 @@
 package pages
 
 import (
+	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -25,6 +26,8 @@ type branch struct {
 	files  map[string][]byte // of the tasks, mapped
 
 	socket *net.UnixListener
+	asked  context.Context // ends with who asked for it, until it is whole
+	forgo  context.CancelFunc
 	gone   chan struct{} // closed when it needs the server no more, or has lost it
 
 	mu     sync.Mutex
@@ -46,7 +49,8 @@ func (s *Server) newBranch(name, dir, marker string) (*branch, error) {
 	if err != nil {
 		return nil, err
 	}
-	b := &branch{server: s, name: name, marker: marker, files: map[string][]byte{}, gone: make(chan struct{}), spaces: map[*space]struct{}{}}
+	asked, forgo := context.WithCancel(context.Background())
+	b := &branch{asked: asked, forgo: forgo, server: s, name: name, marker: marker, files: map[string][]byte{}, gone: make(chan struct{}), spaces: map[*space]struct{}{}}
 	if b.tasks, err = Decode(encoded, pageSize); err != nil {
 		return nil, fmt.Errorf("%s: %w", mapFile, err)
 	}
@@ -92,6 +96,7 @@ func (b *branch) receiveAll() error {
 		return err
 	}
 	defer conn.Close()
+	defer context.AfterFunc(b.asked, func() { conn.SetReadDeadline(time.Unix(1, 0)) })()
 	for {
 		var word [4]byte
 		if _, err := io.ReadFull(conn, word[:]); err != nil {

@@ -396,6 +396,12 @@ func TestALaterDaemonWatchesOn(t *testing.T) {
 }
 
 func TestABranchThatIsNotMadeIsForgotten(t *testing.T) {
+	for name, halfMade := range map[string]bool{"before it was begun": false, "in the middle": true} {
+		t.Run(name, func(t *testing.T) { forgotten(t, halfMade) })
+	}
+}
+
+func forgotten(t *testing.T, halfMade bool) {
 	h := newHouse(t)
 	dir := t.TempDir()
 	if err := pages.PutMap(dir, nil); err != nil {
@@ -404,6 +410,13 @@ func TestABranchThatIsNotMadeIsForgotten(t *testing.T) {
 	w, err := h.cl.Serve(t.Context(), pages.Branch{Name: "j", Dir: dir})
 	if err != nil {
 		t.Fatal(err)
+	}
+	if halfMade { // by one who hangs
+		conn, err := net.Dial("unix", filepath.Join(dir, "lazy-pages.socket"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
 	}
 	w.Close()
 	for end := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {

@@ -101,15 +101,18 @@ func (s *Server) watch() {
 			s.used = time.Now()
 		}
 		idle := time.Since(s.used) > idleTime
-		s.closing = idle
+		if idle {
+			// The name goes first: who is hung up on from here on starts another
+			// server, under that name.
+			os.Remove(s.path)
+			os.Remove(s.path + ".log")
+			s.closing = true
+		}
 		s.mu.Unlock()
 		for _, b := range all {
 			b.look()
 		}
 		if idle {
-			// Whoever comes before the name is gone is hung up on, and starts another.
-			os.Remove(s.path)
-			os.Remove(s.path + ".log")
 			s.socket.Close()
 			return
 		}
@@ -270,7 +273,8 @@ func (b *branch) await(conn *net.UnixConn, say func(reply, error)) {
 		b.mu.Unlock()
 		say(reply{}, err)
 	case <-left:
-		b.socket.Close() // which ends receive, if it still waits
+		b.forgo() // which ends receive, if that is not over
+		b.socket.Close()
 		b.server.look()
 	}
 }
