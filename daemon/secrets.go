@@ -95,14 +95,11 @@ type jailSecrets struct{ k *secret.Keeper }
 
 func (s jailSecrets) For(ctx context.Context, jid id.Jail) ([]jail.Secret, error) {
 	values, err := s.k.Files(ctx, secret.Scope{Jail: jid})
-	if err != nil {
-		return nil, err
-	}
 	out := make([]jail.Secret, len(values))
 	for i, v := range values {
 		out[i] = v
 	}
-	return out, nil
+	return out, err
 }
 
 func (s jailSecrets) Branched(ctx context.Context, from, branch id.Jail) error {
@@ -120,28 +117,29 @@ func inTurn(ctx context.Context) context.Context {
 }
 
 // refreshSecrets has the jails that a scope covers see what they are to have now.
-func (d *Daemon) refreshSecrets(ctx context.Context, s secret.Scope) {
+func (d *Daemon) refreshSecrets(ctx context.Context, s secret.Scope) error {
 	jails := d.opened.Load()
 	if jails == nil || ctx.Value(inTurnKey{}) != nil {
-		return // they are given it when they open, or by who has the turn
+		return nil // they are given it when they open, or by who has the turn
 	}
 	ids := []id.Jail{s.Jail}
 	if s.Jail == "" {
 		all, err := jails.List(ctx, jail.ListOptions{})
 		if err != nil {
-			d.log.Error("jails may see secrets that they are not to have", "err", err)
-			return
+			return err
 		}
 		ids = ids[:0]
 		for _, j := range all {
 			ids = append(ids, j.ID)
 		}
 	}
+	var errs []error
 	for _, jid := range ids {
 		if err := jails.RefreshSecrets(ctx, jid); err != nil && !errors.Is(err, fault.NotFound) {
-			d.log.Error("a jail may not see the secrets that it is to have", "jail", jid, "err", err)
+			errs = append(errs, err)
 		}
 	}
+	return errors.Join(errs...)
 }
 
 // injected is the keeper of secrets as the kernel wants it.

@@ -85,8 +85,9 @@ type Config struct {
 	Log        *slog.Logger
 
 	// Changed is called when those that a scope covers are to have other files
-	// than they had. It may ask for them.
-	Changed func(ctx context.Context, s Scope)
+	// than they had, and returns when they have. It may ask for them. Its error is
+	// that of who made the change, which stands.
+	Changed func(ctx context.Context, s Scope) error
 }
 
 // A Keeper keeps secrets. It is safe for concurrent use.
@@ -110,7 +111,7 @@ func NewKeeper(cfg Config) *Keeper {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
 	if cfg.Changed == nil {
-		cfg.Changed = func(context.Context, Scope) {}
+		cfg.Changed = func(context.Context, Scope) error { return nil }
 	}
 	return &Keeper{cfg: cfg, nudge: make(chan struct{}, 1), secrets: map[string]*Record{}, grants: map[id.Grant]*Grant{}}
 }
@@ -218,10 +219,10 @@ func (k *Keeper) put(ctx context.Context, op, by string, make func() (Record, er
 		err = k.replace(ctx, op, by, r)
 	}
 	k.change.Unlock()
-	if err == nil {
-		k.changed(ctx, k.grantsOf(r.Name))
+	if err != nil {
+		return err
 	}
-	return err
+	return k.changed(ctx, k.grantsOf(r.Name))
 }
 
 // replace records a secret, new or changed. The caller holds change.
@@ -276,8 +277,7 @@ func (k *Keeper) Delete(ctx context.Context, name, by string) error {
 	for _, g := range grants {
 		err = errors.Join(err, k.record(ctx, ended(g, Revoked, by, "the secret was deleted")))
 	}
-	k.changed(ctx, grants)
-	return err
+	return errors.Join(err, k.changed(ctx, grants))
 }
 
 // Info is what may be told of a secret.
@@ -410,12 +410,16 @@ func (k *Keeper) record(ctx context.Context, e Event) error {
 }
 
 // changed tells of the scopes whose files are others now.
-func (k *Keeper) changed(ctx context.Context, grants []*Grant) {
+func (k *Keeper) changed(ctx context.Context, grants []*Grant) error {
 	told := map[Scope]bool{}
+	var errs []error
 	for _, g := range grants {
 		if g.Delivery == File && !told[g.To] {
 			told[g.To] = true
-			k.cfg.Changed(ctx, g.To)
+			if err := k.cfg.Changed(ctx, g.To); err != nil {
+				errs = append(errs, fmt.Errorf("the files of %s are not yet as they are to be: %w", g.To, err))
+			}
 		}
 	}
+	return errors.Join(errs...)
 }

@@ -26,6 +26,7 @@ type kept struct {
 	db      *store.Store
 	cfg     secret.Config
 	changed func(secret.Scope)
+	stuck   error // what Changed returns
 
 	mu     sync.Mutex
 	events []secret.Event // guarded by mu
@@ -63,7 +64,7 @@ func (k *kept) expect(what string, want ...string) {
 func newKept(t *testing.T, change ...func(*secret.Config)) *kept {
 	t.Helper()
 	k := &kept{t: t, dir: t.TempDir(), changed: func(secret.Scope) {}}
-	k.cfg = secret.Config{Recorder: k, KeyFile: filepath.Join(k.dir, "secrets.key"), Changed: func(_ context.Context, s secret.Scope) { k.changed(s) }}
+	k.cfg = secret.Config{Recorder: k, KeyFile: filepath.Join(k.dir, "secrets.key"), Changed: func(_ context.Context, s secret.Scope) error { k.changed(s); return k.stuck }}
 	for _, f := range change {
 		f(&k.cfg)
 	}
@@ -413,6 +414,28 @@ func TestFilesAreThoseOfLiveGrants(t *testing.T) {
 	}
 }
 
+func TestWhoRevokesIsToldIfTheFileIsStillThere(t *testing.T) {
+	k := newKept(t)
+	k.put("A", "one")
+	g := k.grant(secret.Grant{Secret: "A", To: secret.Scope{Jail: jail1}})
+	k.stuck = errors.New("the jail does not answer")
+	if _, err := k.Grant(t.Context(), secret.Grant{Secret: "A", To: secret.Scope{Jail: jail2}, Delivery: secret.File}); !errors.Is(err, k.stuck) {
+		t.Errorf("Grant = %v", err)
+	}
+	if err := k.Put(t.Context(), "A", []byte("two"), ""); !errors.Is(err, k.stuck) {
+		t.Errorf("Put = %v", err)
+	}
+	if err := k.Revoke(t.Context(), g.ID, ""); !errors.Is(err, k.stuck) {
+		t.Errorf("Revoke = %v", err)
+	}
+	if err := k.Delete(t.Context(), "A", ""); !errors.Is(err, k.stuck) {
+		t.Errorf("Delete = %v", err)
+	}
+	if list := k.List(); len(list) != 0 { // all of it stands
+		t.Errorf("there is %+v", list)
+	}
+}
+
 // A provider that may be away.
 type away struct{ gone bool }
 
@@ -457,7 +480,7 @@ func TestAGrantExpires(t *testing.T) {
 		k := &kept{t: t, dir: t.TempDir()}
 		var told []secret.Scope
 		m := newMemory()
-		k.Keeper = secret.NewKeeper(secret.Config{Store: m, Recorder: k, KeyFile: filepath.Join(k.dir, "key"), Changed: func(_ context.Context, s secret.Scope) { told = append(told, s) }})
+		k.Keeper = secret.NewKeeper(secret.Config{Store: m, Recorder: k, KeyFile: filepath.Join(k.dir, "key"), Changed: func(_ context.Context, s secret.Scope) error { told = append(told, s); return nil }})
 		if err := k.Open(t.Context()); err != nil {
 			t.Fatal(err)
 		}

@@ -12,16 +12,16 @@ import (
 )
 
 // Grant lets those that g.To covers use a secret, from now on. It returns the
-// grant as it is recorded.
+// grant as it is recorded, also with an error if not all have the file yet.
 func (k *Keeper) Grant(ctx context.Context, g Grant) (Grant, error) {
 	const op = "secret.Grant"
 	k.change.Lock()
 	g, err := k.grant(ctx, op, g)
 	k.change.Unlock()
-	if err == nil {
-		k.changed(ctx, []*Grant{&g})
+	if err != nil {
+		return Grant{}, err
 	}
-	return g, err
+	return g, k.changed(ctx, []*Grant{&g})
 }
 
 // grant records a grant. The caller holds change.
@@ -70,8 +70,7 @@ func (k *Keeper) Revoke(ctx context.Context, gid id.Grant, by string) error {
 		return fault.Newf(fault.NotFound, "secret.Revoke", string(gid), "no such grant")
 	}
 	ended, err := k.end(ctx, Revoked, by, "", func(g *Grant) bool { return g.ID == gid || g.From == gid })
-	k.changed(ctx, ended)
-	return err
+	return errors.Join(err, k.changed(ctx, ended))
 }
 
 // Gone ends the grants of a jail that is no more. Nobody is told of a change: there
@@ -297,10 +296,12 @@ func (k *Keeper) expireLoop(ctx context.Context) {
 		}
 		now = time.Now()
 		expired, err := k.end(ctx, Expired, "", "", func(g *Grant) bool { return g.expired(now) })
-		k.changed(ctx, expired)
 		if shortest = 0; err != nil {
 			shortest = again
 			k.cfg.Log.Error("expired grants not recorded", "err", err)
+		}
+		if err := k.changed(ctx, expired); err != nil {
+			k.cfg.Log.Error("what has expired may still be there", "err", err)
 		}
 	}
 }

@@ -69,13 +69,11 @@ func newSafeHouse(t *testing.T) (*house, *vault) {
 		v.h = h
 		v.Keeper = secret.NewKeeper(secret.Config{
 			Store: db.Secrets(), Recorder: v, KeyFile: filepath.Join(h.dir, "secrets.key"),
-			Changed: func(ctx context.Context, s secret.Scope) {
+			Changed: func(ctx context.Context, s secret.Scope) error {
 				if v.absent {
-					return
+					return nil
 				}
-				if err := h.jails.RefreshSecrets(ctx, s.Jail); err != nil {
-					t.Errorf("refresh the secrets of %s: %v", s.Jail, err)
-				}
+				return h.jails.RefreshSecrets(ctx, s.Jail)
 			},
 		})
 		if err := v.Open(t.Context()); err != nil {
