@@ -23,7 +23,7 @@ type Environment struct {
 // Check implements Provider.
 func (e Environment) Check(path string) error {
 	if !slices.Contains(e.Allow, path) {
-		return fmt.Errorf("the configuration does not allow the variable %.80q; add it to secrets.environment", path)
+		return fmt.Errorf("the configuration does not allow the variable %.80q; add it to secrets.env", path)
 	}
 	return nil
 }
