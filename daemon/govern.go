@@ -4,11 +4,70 @@ import (
 	"context"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
 
 	"glasshouse/chain"
+	"glasshouse/eventlog"
 	"glasshouse/govern"
+	"glasshouse/id"
 	"glasshouse/policy"
 )
+
+// seal has the chain vouch for a segment of a jail's events. One that was found
+// may be sealed already.
+func (d *Daemon) seal(jid id.Jail, s eventlog.Segment, found bool) {
+	ctx := context.Background()
+	if found {
+		sealed, err := d.chain.Sealed(ctx, jid)
+		if err != nil {
+			d.log.Error("a segment of events may not be sealed", "jail", jid, "file", s.File, "err", err)
+			return
+		}
+		if slices.ContainsFunc(sealed, func(c chain.Segment) bool { return c.File == s.File && c.SHA256 == s.SHA256 }) {
+			return
+		}
+	}
+	stream, _, _ := strings.Cut(s.File, "-")
+	if _, err := d.chain.Seal(ctx, jid, chain.Segment{Stream: stream, File: s.File, First: s.First, Last: s.Last, SHA256: s.SHA256}); err != nil {
+		d.log.Error("a segment of events is not sealed; it will be at the next start", "jail", jid, "file", s.File, "err", err)
+	}
+}
+
+// verifyTime is how often what was added to the chain is verified.
+const verifyTime = time.Hour
+
+// watchChain verifies what was added to the chain, now and then. What is found is
+// said in the log.
+func (d *Daemon) watchChain() {
+	stop := make(chan struct{})
+	ctx, cancel := context.WithCancel(context.Background())
+	var loop sync.WaitGroup
+	loop.Go(func() {
+		tick := time.NewTicker(verifyTime)
+		defer tick.Stop()
+		for {
+			select {
+			case <-stop:
+				return
+			case <-tick.C:
+				if r, err := d.chain.Verify(ctx); err != nil && ctx.Err() == nil {
+					d.log.Error("the chain could not be verified", "err", err)
+				} else if r.Bad != nil {
+					d.log.Error("the chain is not as it was written", "bad", r.Bad.String())
+				}
+			}
+		}
+	})
+	d.onClose(func() error {
+		close(stop)
+		cancel()
+		loop.Wait()
+		return nil
+	})
+}
 
 // openGovernance opens what decides and what records decisions. The store is
 // open; the jails are not.
@@ -32,6 +91,7 @@ func (d *Daemon) openGovernance(ctx context.Context) error {
 		Dir:     filepath.Join(c.Data, "ca"),
 		Log:     d.log.With("part", "govern"),
 	})
+	d.watchChain()
 	d.groups = &groups{log: d.log.With("part", "groups")}
 	d.onClose(d.groups.Close)
 	d.onClose(func() error {

@@ -74,7 +74,7 @@ func (d *Daemon) openObservers() error {
 		}
 	}
 	ring := c.Observe.RingKB << 10
-	cfg := observe.Config{Dir: filepath.Join(c.Data, "jails"), Policy: c.Events.policy(), Log: d.log.With("part", "observe"), Exec: d.began}
+	cfg := observe.Config{Dir: filepath.Join(c.Data, "jails"), Policy: c.Events.policy(), Log: d.log.With("part", "observe"), Exec: d.began, Closed: d.seal}
 	if may("kernel") {
 		cfg.Kernel = kernel.New(kernel.Config{Pin: under(pin, "kernel"), RingBytes: ring, Log: d.log.With("part", "kernel")})
 	}

@@ -35,6 +35,11 @@ type Config struct {
 	// soon as the record of it is read. Whoever reads records waits for it, and e
 	// is not to be kept.
 	Exec func(jid id.Jail, e *event.Event)
+
+	// Closed, if set, is told of every segment of a jail's log whose text will
+	// not change any more: when that is so, and again, as found, whenever the log
+	// is opened.
+	Closed func(jid id.Jail, s eventlog.Segment, found bool)
 }
 
 const (
@@ -176,17 +181,36 @@ func (o *Observers) find(jid id.Jail) (*observed, error) {
 	} else if err != nil {
 		return nil, err
 	}
-	j := &observed{log: eventlog.New(eventlog.Config{
-		Dir: filepath.Join(dir, "events"), Jail: jid, Policy: o.cfg.Policy, Log: o.cfg.Log,
-	})}
+	conf := eventlog.Config{Dir: filepath.Join(dir, "events"), Jail: jid, Policy: o.cfg.Policy, Log: o.cfg.Log}
+	if o.cfg.Closed != nil {
+		conf.Finished = func(s eventlog.Segment) { o.cfg.Closed(jid, s, false) }
+	}
+	j := &observed{log: eventlog.New(conf)}
 	if err := j.log.Open(); err != nil {
 		return nil, fmt.Errorf("open the log of %s: %w", jid, err)
+	}
+	if err := o.tellClosed(jid, j.log); err != nil {
+		return nil, errors.Join(fmt.Errorf("read the log of %s: %w", jid, err), j.log.Close())
 	}
 	if o.cfg.Exec != nil {
 		j.exec = func(e *event.Event) { o.cfg.Exec(jid, e) }
 	}
 	o.jails[jid] = j
 	return j, nil
+}
+
+// tellClosed tells of the segments that were closed before.
+func (o *Observers) tellClosed(jid id.Jail, l *eventlog.Log) error {
+	if o.cfg.Closed == nil {
+		return nil
+	}
+	segments, err := l.Segments()
+	for _, s := range segments {
+		if s.Closed && s.SHA256 != "" {
+			o.cfg.Closed(jid, s, true)
+		}
+	}
+	return err
 }
 
 // Attach begins to watch a jail. Sources that this host does not have are noted
