@@ -234,8 +234,10 @@ func (s *Server) judge(ctx context.Context, q policy.Question, waitMS int64) (wi
 	if _, err := s.o.Jails.Get(ctx, q.Subject.Jail); err != nil {
 		return wire.Verdict{}, err
 	}
-	// What only the kernel of the machine says nobody may claim.
-	delete(q.Attributes, "observed")
+	// What only those know who see it done nobody may claim.
+	for _, seen := range []string{"observed", "cut", "cwd"} {
+		delete(q.Attributes, seen)
+	}
 	wait := defaultWait
 	if waitMS > 0 {
 		wait = time.Duration(waitMS) * time.Millisecond

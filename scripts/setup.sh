@@ -19,6 +19,7 @@ CRIU_RELEASE=forky           # the first whose CRIU knows the sockets of Linux 6
 CRIU_SINCE=4.1               # older ones lack what jails need
 CRIU_SINCE_6_16=4.2
 RUNSC_SINCE=20240101         # older ones lack what jails need
+RUNSC_WRITES=20260905        # older ones cannot write down jails that run
 RUNSC_MODULE=gvisor.dev/gvisor/runsc@v0.0.0-20260905035102-160fafc42237
 
 # A command that shows a package to be there, and the package. The one marked
@@ -202,22 +203,31 @@ criu_fetch() {
     ln -sfn ../criu/criu "$TOOLS/bin/criu"
 }
 
-# runsc_fits FILE: whether this gVisor is new enough. A build of the module
-# alone has no version in it; it was chosen here.
+# runsc_fits FILE [SINCE]: whether this gVisor is new enough. A build of the
+# module alone has no version in it; it was chosen here.
 runsc_fits() {
     local date
     have "$1" || return 1
     date=$(runsc_version "$1" | grep -oE '20[0-9]{6}' | head -n 1) || true
-    [ -z "$date" ] || [ "$date" -ge "$RUNSC_SINCE" ]
+    [ -z "$date" ] || [ "$date" -ge "${2:-$RUNSC_SINCE}" ]
 }
 
 runsc_version() { "$1" --version 2>/dev/null | sed -n 's/^runsc version *//p'; }
 
-# runsc: apt's if it is new enough, else the next release's, else built by Go.
+# runsc: one that can write down jails, which Go builds; where there is no Go,
+# apt's if it is new enough, else the next release's.
 runsc() {
     local ours=$TOOLS/bin/runsc theirs date
-    if runsc_fits "$ours"; then
+    if runsc_fits "$ours" "$RUNSC_WRITES"; then
         say runsc found "$(runsc_version "$ours"), $ours"
+        return
+    fi
+    if runsc_build && runsc_fits "$ours" "$RUNSC_WRITES"; then
+        say runsc built "$RUNSC_MODULE, $ours"
+        return
+    fi
+    if runsc_fits "$ours"; then
+        say runsc found "$(runsc_version "$ours"), $ours; snapshots of running jails need $RUNSC_WRITES"
         return
     fi
     date=$(apt_candidate runsc | grep -oE '20[0-9]{6}' || true)
@@ -231,10 +241,6 @@ runsc() {
     fi
     if runsc_fetch && runsc_fits "$ours"; then
         say runsc fetched "$(runsc_version "$ours") of Debian $RELEASE, $ours"
-        return
-    fi
-    if runsc_build && runsc_fits "$ours"; then
-        say runsc built "$RUNSC_MODULE, $ours"
         return
     fi
     say runsc missing "not needed: jails run on runc. To have it, see https://gvisor.dev/docs/user_guide/install"
