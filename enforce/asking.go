@@ -18,7 +18,8 @@ type asking struct {
 	ctx       context.Context // ends when nobody wants to know any more
 	cancel    context.CancelFunc
 	questions map[string]*question
-	watched   bool // who asks has been asking for so long that its life is watched
+	watched   bool          // who asks has been asking for so long that its life is watched
+	settling  chan struct{} // closed when it is known whether the answer was taken; nil unless it is being given
 }
 
 type question struct {
@@ -69,6 +70,18 @@ func (w *watch) join(c notify.Call, p *process, q policy.Question) (*asking, *qu
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	a := w.waiting[p.tid]
+	for a != nil && a.settling != nil {
+		settling := a.settling
+		w.mu.Unlock()
+		select {
+		case <-settling:
+		case <-w.ctx.Done():
+		}
+		w.mu.Lock()
+		if a = w.waiting[p.tid]; w.ctx.Err() != nil {
+			break
+		}
+	}
 	if a != nil && (a.nr != c.Nr || a.args != c.Args || a.ctx.Err() != nil) {
 		a.cancel() // the thread has gone on to something else
 		a = nil
@@ -121,27 +134,32 @@ func (w *watch) live(a *asking, p *process) {
 	})
 }
 
-// settle takes out what a call asked, which is about to be answered. The caller
-// says afterwards whether nobody took the answer: then it is the answer to the
-// call that is made anew.
-func (w *watch) settle(p *process) (keep func(bool)) {
+// settle says that a call is about to be answered. The caller says afterwards
+// whether nobody took the answer: then it is the answer to the call that is made
+// anew. Whatever the thread asks meanwhile waits for that.
+func (w *watch) settle(p *process) (settled func(keep bool)) {
 	a := p.asking
 	if a == nil {
 		return func(bool) {}
 	}
+	settling := make(chan struct{})
 	w.mu.Lock()
-	defer w.mu.Unlock()
-	if w.waiting[p.tid] == a {
-		delete(w.waiting, p.tid)
-	}
+	a.settling = settling
+	w.mu.Unlock()
 	return func(keep bool) {
 		w.mu.Lock()
 		defer w.mu.Unlock()
-		if keep && w.waiting[p.tid] == nil && a.ctx.Err() == nil {
-			w.waiting[p.tid] = a
+		defer close(settling)
+		if a.settling == settling {
+			a.settling = nil
+		}
+		if keep && a.ctx.Err() == nil {
 			return
 		}
 		a.cancel()
+		if w.waiting[p.tid] == a {
+			delete(w.waiting, p.tid)
+		}
 	}
 }
 

@@ -253,9 +253,6 @@ func writeMemory([]string) error {
 
 // steal takes what init keeps: whoever had it could answer for the daemon.
 func steal([]string) error {
-	if entries, err := os.ReadDir("/proc/1/fd"); err == nil {
-		return fmt.Errorf("taken: it sees %d descriptors", len(entries))
-	}
 	pidfd, err := unix.PidfdOpen(1, 0)
 	if err != nil {
 		return err
@@ -266,6 +263,9 @@ func steal([]string) error {
 		}
 		if _, err := unix.Open(fmt.Sprintf("/proc/1/fd/%d", fd), unix.O_RDWR, 0); err == nil {
 			return fmt.Errorf("taken: %d", fd)
+		}
+		if to, err := os.Readlink(fmt.Sprintf("/proc/1/fd/%d", fd)); err == nil {
+			return fmt.Errorf("seen: %s", to)
 		}
 	}
 	if _, err := unix.Open("/proc/1/mem", unix.O_RDONLY, 0); err == nil {

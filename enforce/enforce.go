@@ -145,7 +145,7 @@ func (w *watch) decide(c notify.Call) {
 // made it was interrupted, and makes it again, or has ended.
 func (w *watch) answer(c notify.Call, p *process, v verdict) {
 	var err error
-	keep := w.settle(p) // before it can make the next call
+	settled := w.settle(p)
 	switch {
 	case v.errno != 0:
 		err = w.Listener.Refuse(c.ID, v.errno)
@@ -156,7 +156,7 @@ func (w *watch) answer(c notify.Call, p *process, v verdict) {
 	default:
 		err = w.Listener.Continue(c.ID)
 	}
-	keep(errors.Is(err, unix.ENOENT))
+	settled(errors.Is(err, unix.ENOENT))
 	if err != nil && !errors.Is(err, unix.ENOENT) && w.ctx.Err() == nil {
 		w.Log.Error("a call was not answered", "jail", w.Subject.Jail, "pid", p.tgid, "call", c.Nr, "err", err)
 	}

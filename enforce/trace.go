@@ -294,9 +294,13 @@ func (d *done) follow(w *watch, c notify.Call, p *process) error {
 		return w.Listener.Continue(c.ID)
 	}
 	forget := w.tracers.expect(c)
+	letGo := func(signal syscall.Signal) {
+		forget() // before the thread can make the same call again, about something else
+		t.detach(signal)
+	}
 	defer forget()
 	if err := ptrace(ptraceInterrupt, t.tid, 0, 0); err != nil {
-		t.detach(0)
+		letGo(0)
 		return nil
 	}
 	const entered, left = 1, 2
@@ -310,7 +314,7 @@ func (d *done) follow(w *watch, c notify.Call, p *process) error {
 			info, err := t.call()
 			switch {
 			case err != nil, state == 0 && (info.op != entered || int32(info.nr) != c.Nr):
-				t.detach(0)
+				letGo(0)
 				return nil
 			case state == 0:
 				state = entered
@@ -327,18 +331,18 @@ func (d *done) follow(w *watch, c notify.Call, p *process) error {
 					}
 					w.lied(p, asked, what)
 				}
-				t.detach(0)
+				letGo(0)
 				return nil
 			}
 		case event == 0: // a signal, which may lead the thread elsewhere
-			t.detach(signal)
+			letGo(signal)
 			return nil
 		case event != eventStop:
-			t.detach(0)
+			letGo(0)
 			return nil
 		}
 		if err := ptrace(unix.PTRACE_SYSCALL, t.tid, 0, 0); err != nil {
-			t.detach(0)
+			letGo(0)
 			return nil
 		}
 	}
