@@ -72,10 +72,10 @@ type branching struct {
 
 // megabytes is how much memory the program has: more than anybody touches by
 // chance. It says so, and the sum of all, when it is asked.
-const megabytes = 64
+const megabytes = 32
 
 const program = `
-x=$(seq 8500000)
+x=$(seq 4300000)
 echo up > /root/up
 while :; do
   if [ -e /root/ask ]; then rm /root/ask; printf %s "$x" | sha256sum > /root/sum.part; mv /root/sum.part /root/sum; fi
@@ -125,7 +125,7 @@ func (m *member) sh(script string) string {
 
 func (m *member) await(file string) string {
 	m.Helper()
-	for end := time.Now().Add(30 * time.Second); ; time.Sleep(20 * time.Millisecond) {
+	for end := time.Now().Add(2 * time.Minute); ; time.Sleep(100 * time.Millisecond) {
 		if got := m.sh("cat " + file + " 2>/dev/null; rm -f " + file); got != "" {
 			return got
 		}
@@ -258,7 +258,7 @@ func TestABranchOfABranchRemembersWhatNobodyTouched(t *testing.T) {
 
 func TestABranchWithoutRoomForItsMemoryIsNotWrittenDown(t *testing.T) {
 	br := newBranching(t)
-	m := br.branch(br.images, br.layer, func(p *jail.Plan) { p.Limits.MemoryMB = megabytes })
+	m := br.branch(br.images, br.layer, func(p *jail.Plan) { p.Limits.MemoryMB = megabytes / 2 })
 	if err := br.b.Dumpable(t.Context(), m.plan, m.inst); !errors.Is(err, fault.Unsupported) {
 		t.Errorf("Dumpable = %v, want unsupported", err)
 	}
