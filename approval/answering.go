@@ -18,20 +18,37 @@ func (q *Queue) Answer(ctx context.Context, aid id.Approval, a Answer) (Request,
 		return Request{}, err
 	}
 	q.mu.Lock()
+	w, r, err := q.answer(ctx, aid, a)
+	q.mu.Unlock()
+	if err != nil || w == nil || !r.Owed {
+		return r, err
+	}
+	// Whoever asked goes on once the rule holds, and is not asked again.
+	r, err = q.remember(ctx, r)
+	q.mu.Lock()
 	defer q.mu.Unlock()
+	w.now = r
+	close(w.done)
+	return r, err
+}
+
+// answer is Answer less the rule that is to be remembered. It returns what was
+// settled, if something was. q.mu is held.
+func (q *Queue) answer(ctx context.Context, aid id.Approval, a Answer) (*waiting, Request, error) {
 	w := q.pending[aid]
 	if w == nil {
-		return q.tooLate(ctx, aid, a)
+		r, err := q.tooLate(ctx, aid, a)
+		return nil, r, err
 	}
 	r := w.now
 	if err := permits(r, a.By); err != nil {
-		return r, err
+		return nil, r, err
 	}
 	if !r.Expires.After(time.Now()) {
-		return r, fault.Newf(fault.Conflict, "approval.Answer", string(aid), "its time is over")
+		return nil, r, fault.Newf(fault.Conflict, "approval.Answer", string(aid), "its time is over")
 	}
 	if err := a.fits(r); err != nil {
-		return r, err
+		return nil, r, err
 	}
 	a.At = time.Now().UTC()
 	a.Hash = r.Hash
@@ -42,7 +59,7 @@ func (q *Queue) Answer(ctx context.Context, aid id.Approval, a Answer) (Request,
 	if r.Tier == Elevated && a.Verdict != Deny {
 		enough, err := q.second(ctx, w, a)
 		if err != nil || !enough {
-			return w.now, err
+			return nil, w.now, err
 		}
 	}
 	return q.answered(ctx, w, a)
@@ -86,10 +103,10 @@ func (q *Queue) second(ctx context.Context, w *waiting, a Answer) (bool, error) 
 func (a Answer) says() string { return fmt.Sprintf("%s, %s", a.Verdict, a.Scope) }
 
 // answered settles a request by an answer.
-func (q *Queue) answered(ctx context.Context, w *waiting, a Answer) (Request, error) {
+func (q *Queue) answered(ctx context.Context, w *waiting, a Answer) (*waiting, Request, error) {
 	r := w.now
 	if err := r.move(Answered); err != nil {
-		return r, err
+		return nil, r, err
 	}
 	r.Answer, r.Owed = &a, a.Rule != nil
 	verb := map[Verdict]string{Allow: "allowed", Deny: "denied", Modify: "changed and allowed"}[a.Verdict]
@@ -98,35 +115,44 @@ func (q *Queue) answered(ctx context.Context, w *waiting, a Answer) (Request, er
 		r.Outcome += ": " + a.Reason
 	}
 	if err := q.settle(ctx, w, r, KindAnswered); err != nil {
-		return w.now, err
+		return nil, w.now, err
 	}
-	r = w.now
-	if err := q.remember(ctx, &r); err != nil {
-		return r, err
-	}
-	w.now = r
-	return r, nil
+	return w, w.now, nil
 }
 
-// remember makes the rule of an answer hold. q.mu is held, or nobody else is
-// there yet.
-func (q *Queue) remember(ctx context.Context, r *Request) error {
+// rememberTime bounds how long the rule of an answer may take to hold: the jail
+// that it is for may be busy.
+const rememberTime = 30 * time.Second
+
+// remember makes the rule of an answer hold. q.mu is not held: whoever makes it
+// hold may have to wait for somebody who has a question to ask.
+func (q *Queue) remember(ctx context.Context, r Request) (Request, error) {
 	if !r.Owed || r.Answer == nil || r.Answer.Rule == nil {
-		return nil
+		return r, nil
 	}
+	ctx = context.WithoutCancel(ctx)
 	if q.cfg.Remember != nil {
-		if err := q.cfg.Remember(context.WithoutCancel(ctx), *r, *r.Answer.Rule); err != nil {
-			return fmt.Errorf("the answer counts for this question only: remember its rule: %w", err)
+		ctx, cancel := context.WithTimeout(ctx, rememberTime)
+		err := q.cfg.Remember(ctx, r, *r.Answer.Rule)
+		cancel()
+		if err != nil {
+			return r, fmt.Errorf("the answer counts for this question only: remember its rule: %w", err)
 		}
 	}
-	r.Owed = false
-	if err := q.store.Save(context.WithoutCancel(ctx), *r, nil); err != nil {
-		return fmt.Errorf("keep that the answer to %s is remembered: %w", r.ID, err)
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	now, err := q.store.Get(ctx, r.ID) // it may have been taken since
+	if err != nil {
+		return r, fmt.Errorf("keep that the answer to %s is remembered: %w", r.ID, err)
 	}
-	if ready, there := q.ready[r.key()]; there && ready.ID == r.ID {
-		q.ready[r.key()] = *r
+	now.Owed = false
+	if err := q.store.Save(ctx, now, nil); err != nil {
+		return r, fmt.Errorf("keep that the answer to %s is remembered: %w", r.ID, err)
 	}
-	return nil
+	if ready, there := q.ready[now.key()]; there && ready.ID == now.ID {
+		q.ready[now.key()] = now
+	}
+	return now, nil
 }
 
 // tooLate answers whoever answers what is settled.

@@ -28,8 +28,9 @@ type desk struct {
 	mu         sync.Mutex
 	events     []approval.Event
 	remembered []policy.Rule
-	unwilling  error // of recording
-	forgetful  error // of remembering
+	unwilling  error  // of recording
+	forgetful  error  // of remembering
+	slow       func() // before something is remembered
 }
 
 func newDesk(t *testing.T, cfg approval.Config) *desk {
@@ -53,6 +54,9 @@ func (d *desk) open() {
 		return int64(len(d.events)), nil
 	}
 	cfg.Remember = func(_ context.Context, r approval.Request, rule policy.Rule) error {
+		if d.slow != nil {
+			d.slow()
+		}
 		d.mu.Lock()
 		defer d.mu.Unlock()
 		if d.forgetful == nil {
@@ -611,6 +615,39 @@ func TestARuleThatIsNotRememberedIsOwed(t *testing.T) {
 	d.restart()
 	if len(d.remembered) != 1 {
 		t.Errorf("it is remembered again: %v", d.remembered)
+	}
+}
+
+// TestOthersAreAskedWhileARuleIsRemembered is about a jail that is busy, of which
+// the rule of an answer has to wait: meanwhile it ends, and another asks.
+func TestOthersAreAskedWhileARuleIsRemembered(t *testing.T) {
+	d := newDesk(t, approval.Config{})
+	answers := d.ask(t.Context(), run("npm ci"))
+	r := d.Pending()[0]
+	other := run("npm test")
+	other.Question.Subject.Jail = "j-another"
+	d.slow = func() {
+		d.mustOpen(other)
+		d.mustOpen(run("npm start"))
+		if err := d.WithdrawOf(t.Context(), r.Question.Subject.Jail, "it has ended"); err != nil {
+			t.Error(err)
+		}
+		select {
+		case <-answers:
+			t.Error("whoever asked goes on before the rule holds")
+		default:
+		}
+	}
+	a := allow(anna)
+	a.Scope = approval.Always
+	if got := d.mustAnswer(r, a); got.Owed {
+		t.Error("the rule is still owed")
+	}
+	if got := <-answers; got.err != nil || got.State != approval.Answered {
+		t.Errorf("whoever asked has %+v", got)
+	}
+	if list := d.Pending(); len(list) != 1 || list[0].Question.Subject.Jail != "j-another" {
+		t.Errorf("pending are %v", list)
 	}
 }
 

@@ -119,7 +119,8 @@ func (q *Queue) resume(r Request) {
 		w := &waiting{now: r, done: make(chan struct{})}
 		q.pending[r.ID], q.same[r.key()] = w, w
 	case r.Owed:
-		if err := q.remember(q.ctx, &r); err != nil {
+		var err error
+		if r, err = q.remember(q.ctx, r); err != nil {
 			q.cfg.Log.Error("an answer is still not remembered", "approval", r.ID, "error", err)
 		}
 	}
@@ -280,7 +281,7 @@ func (q *Queue) open(ctx context.Context, r Request, asks bool) (*waiting, Reque
 		return w, w.now, nil
 	}
 	r = Request{
-		Question: r.Question, Rule: r.Rule, Reason: r.Reason, Tier: r.Tier, Expires: r.Expires.UTC(), Scopes: r.Scopes,
+		Question: r.Question, Parent: r.Parent, Rule: r.Rule, Reason: r.Reason, Tier: r.Tier, Expires: r.Expires.UTC(), Scopes: r.Scopes,
 		Pattern: r.Pattern, Context: r.Context, ID: id.NewApproval(), Created: now.UTC(), Hash: r.Hash,
 	}
 	if r.Tier == Preapproved {
@@ -429,7 +430,9 @@ func (q *Queue) settle(ctx context.Context, w *waiting, r Request, kind Kind) er
 		q.ready[r.key()] = r
 	}
 	q.tell(Event{Kind: kind, Request: r})
-	close(w.done)
+	if !r.Owed { // else once it is remembered
+		close(w.done)
+	}
 	return nil
 }
 

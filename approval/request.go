@@ -53,8 +53,9 @@ const (
 // gives the first group of fields; the Queue fills in the rest.
 type Request struct {
 	Question policy.Question `json:"question"`
-	Rule     policy.Rule     `json:"rule"`   // that says to ask
-	Reason   string          `json:"reason"` // why it is asked
+	Parent   int64           `json:"parent,omitempty"` // the entry of the causal chain that it comes from
+	Rule     policy.Rule     `json:"rule"`             // that says to ask
+	Reason   string          `json:"reason"`           // why it is asked
 	Tier     Tier            `json:"tier"`
 	Expires  time.Time       `json:"expires"`           // zero: the Queue's default
 	Scopes   []Scope         `json:"scopes"`            // that may be chosen; nil: those its tier allows
@@ -70,7 +71,7 @@ type Request struct {
 	Answer  *Answer     `json:"answer,omitempty"`  // what was answered
 	Settled time.Time   `json:"settled,omitzero"`  // when it was answered, expired or was withdrawn
 	Outcome string      `json:"outcome,omitempty"` // why it is no longer pending, for people and agents
-	Entry   int64       `json:"entry,omitempty"`   // of the causal chain, in which its end is recorded
+	Entry   int64       `json:"entry,omitempty"`   // of the causal chain, in which its end is recorded; until then, that it was asked
 
 	Waiting int `json:"waiting,omitempty"` // how many wait for it now; Pending says so
 
