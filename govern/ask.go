@@ -32,17 +32,26 @@ func (k *Kernel) ask(ctx context.Context, a Ask, d policy.Decision) (answer, err
 	if q == nil {
 		return answer{reason: "a person would have to allow it, and nobody can be asked"}, nil
 	}
-	r, err := q.Ask(ctx, approval.Request{
-		Question: a.Question, Rule: d.Rule, Reason: d.Reason, Tier: k.tier(a.Question), Context: a.Context,
-	})
+	asked := approval.Request{
+		Question: a.Question, Parent: a.Parent, Rule: d.Rule, Reason: d.Reason, Tier: k.tier(a.Question), Context: a.Context,
+	}
+	r, err := q.Open(ctx, asked)
+	aid := r.ID
+	switch {
+	case err != nil:
+	case k.find(a.Subject.Jail) == nil: // it ended meanwhile, and nobody else would withdraw this
+		r, err = q.Withdraw(ctx, aid, "the jail has ended")
+	default:
+		r, err = q.Ask(ctx, asked)
+	}
 	switch {
 	case errors.Is(err, fault.Exhausted):
 		return answer{reason: err.Error()}, nil // too much waits already, and that is an answer
+	case err != nil && errors.Is(context.Cause(ctx), context.DeadlineExceeded):
+		return answer{}, &fault.Error{Op: "govern.Judge", On: string(aid), Kind: fault.Timeout,
+			Err: errors.New("a person has to allow it, and nobody has answered yet"), Remedy: "ask the same again, to go on waiting"}
 	case err != nil:
 		return answer{}, fmt.Errorf("ask a person: %w", err)
-	case r.State == approval.Pending:
-		return answer{}, &fault.Error{Op: "govern.Judge", On: string(r.ID), Kind: fault.Timeout,
-			Err: errors.New("a person has to allow it, and nobody has answered yet"), Remedy: "ask the same again, to go on waiting"}
 	}
 	out := answer{reason: r.Outcome, entry: r.Entry}
 	if r.Answer != nil {
@@ -133,6 +142,10 @@ func (k *Kernel) RecordApproval(ctx context.Context, e approval.Event) (int64, e
 		by := given.By
 		b.Verdict, b.Scope, b.By, b.Channel, b.Instead, b.Writes = given.Verdict, given.Scope, &by, given.Channel, given.Resource, given.Rule
 	}
-	added, err := k.cfg.Chain.Append(ctx, entry(askedKinds[e.Kind], r.Question.Subject, 0, b))
+	parent := r.Parent // of the question; of all else the question
+	if r.Entry != 0 {
+		parent = r.Entry
+	}
+	added, err := k.cfg.Chain.Append(ctx, entry(askedKinds[e.Kind], r.Question.Subject, parent, b))
 	return added.Seq, err
 }

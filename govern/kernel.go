@@ -144,6 +144,7 @@ var noRules = policy.Decision{
 func (k *Kernel) Judge(ctx context.Context, a Ask) (Verdict, error) { return k.judge(ctx, a, false) }
 
 func (k *Kernel) judge(ctx context.Context, a Ask, asks bool) (Verdict, error) {
+	a.Subject.Agent = k.agentOf(a.Subject)
 	v := Verdict{Decision: k.decide(a.Question, asks)}
 	parent := a.Parent
 	switch v.Decision.Effect {
@@ -165,6 +166,9 @@ func (k *Kernel) judge(ctx context.Context, a Ask, asks bool) (Verdict, error) {
 		if answer.reason != "" {
 			v.Decision.Reason = answer.reason
 		}
+		if v.Instead != "" {
+			k.changed(a.Question, &v)
+		}
 		if answer.entry != 0 {
 			parent = answer.entry
 		}
@@ -177,6 +181,30 @@ func (k *Kernel) judge(ctx context.Context, a Ask, asks bool) (Verdict, error) {
 	}
 	v.Entry = e.Seq
 	return v, nil
+}
+
+// changed judges what a person put in the place of a question. What a rule denies
+// stays denied; about what it would ask the person is asked already. And what the
+// machine's kernel or the proxy holds is not another thing because somebody says so.
+func (k *Kernel) changed(q policy.Question, v *Verdict) {
+	held := q.Attributes["observed"] == "true"
+	q.Resource, q.Attributes = v.Instead, nil
+	switch d := k.decide(q, true); {
+	case d.Effect == policy.Deny:
+		v.Allow, v.Tag, v.Decision, v.Instead = false, Denied, d, ""
+	case held:
+		v.Allow, v.Tag = false, Denied
+		v.Decision.Remedy = "do what is allowed in its place"
+	}
+}
+
+// agentOf is the agent whose rules apply to a subject.
+func (k *Kernel) agentOf(s policy.Subject) string {
+	if w := k.find(s.Jail); w != nil && s.Agent == "" {
+		_, agent := w.rules.get()
+		return agent
+	}
+	return s.Agent
 }
 
 func (k *Kernel) find(jid id.Jail) *ward {

@@ -17,6 +17,7 @@ import (
 	"glasshouse/fault"
 	"glasshouse/id"
 	"glasshouse/internal/atomicfile"
+	"glasshouse/internal/notify"
 	"glasshouse/policy"
 )
 
@@ -79,8 +80,12 @@ type Guard struct {
 	Spec      json.RawMessage // as Check returned it
 	Workspace string          // in the jail
 
-	Door  string                                     // names what Open opens; "" is no door
-	Open  func() (*Door, error)                      // nil without a door
+	Door     string                           // names what Open opens; "" is no door
+	Open     func() (*Door, error)            // nil without a door
+	Init     int                              // the host's number of the jail's init
+	Again    bool                             // the jail ran before this daemon did
+	Listener func() (*notify.Listener, error) // what the jail's commands ask on; nil: they ask nobody
+
 	Trust func(ctx context.Context, ca []byte) error // has the jail's programs trust a certificate; nil: they do already
 }
 
@@ -96,6 +101,7 @@ type ward struct {
 	at        string // what the door is named; "" without one
 	proxy     *egress.Proxy
 	trusted   bool          // the jail has been given the certificate
+	calls     *calls        // nil: they are not decided
 	recalled  []policy.Rule // answers that count as long as the jail lives
 	trust     func(ctx context.Context, ca []byte) error
 	wg        sync.WaitGroup
@@ -130,14 +136,19 @@ func (h *holder) put(rules *policy.Holder, agent string, tiers []Tier) {
 }
 
 // Check reads what a jail is to be governed by, and returns it as it is to be
-// kept. proxied says that the jail is behind the proxy.
-func (k *Kernel) Check(raw json.RawMessage, proxied bool) (json.RawMessage, error) {
+// kept. proxied says that the jail is behind the proxy, enforced that the calls of
+// its commands are decided.
+func (k *Kernel) Check(raw json.RawMessage, proxied, enforced bool) (json.RawMessage, error) {
 	s, err := parse(raw)
 	if err != nil {
 		return nil, err
 	}
 	if _, err := s.Policy.compile(""); err != nil {
 		return nil, err
+	}
+	if enforced && s.Policy == nil {
+		return nil, &fault.Error{Op: "govern.Check", Kind: fault.Invalid, Field: "enforce",
+			Err: errors.New("there is nothing to enforce"), Remedy: "give the jail a policy"}
 	}
 	if s.Egress != nil && !proxied {
 		return nil, &fault.Error{Op: "govern.Check", Kind: fault.Invalid, Field: "egress",
@@ -197,6 +208,9 @@ func (k *Kernel) Guard(ctx context.Context, jid id.Jail, g Guard) error {
 	if err := w.govern(ctx, s, g.Workspace); err != nil {
 		return err
 	}
+	if err := w.watchCalls(g); err != nil {
+		return err
+	}
 	return w.openDoor(g)
 }
 
@@ -238,6 +252,9 @@ func (k *Kernel) letGo(jid id.Jail) {
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	if w.calls != nil {
+		w.calls.stop()
+	}
 	if w.proxy != nil {
 		// Nobody is left on the other side: there is nothing to wait for.
 		ctx, cancel := context.WithCancel(context.Background())
