@@ -6,6 +6,7 @@ import (
 	"path"
 	"strconv"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -73,7 +74,51 @@ func (w *watch) edit(c notify.Call, p *process, e edit) (v verdict, err error) {
 	if e.change == makes {
 		return goOn, nil
 	}
+	if at := d.places[0]; e.opens && at.there() && at.kind() == unix.S_IFIFO {
+		if flags&unix.O_ACCMODE == unix.O_RDONLY { // can wait for long, and changes nothing
+			return goOn, nil
+		}
+		if d.pipe, err = w.reader(c, at); err != nil {
+			return verdict{}, err
+		}
+	}
 	return verdict{follow: d}, nil
+}
+
+// reader waits until somebody has the other end of a pipe, so that to open it to
+// write does not: nobody may be in the hands of a tracer for long. It returns a
+// descriptor that keeps readers from seeing an end until the pipe is open.
+func (w *watch) reader(c notify.Call, at *place) (*os.File, error) {
+	for {
+		fd, err := unix.Open("/proc/self/fd/"+strconv.Itoa(at.fd), unix.O_WRONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+		switch {
+		case err == nil:
+			return os.NewFile(uintptr(fd), at.path), nil
+		case err != unix.ENXIO:
+			return nil, err
+		case c.Nr != unix.SYS_OPENAT2 && c.Args[calls.edits[c.Nr].flagsAt()]&unix.O_NONBLOCK != 0:
+			return nil, nil // who opens it does not wait either
+		}
+		select {
+		case <-w.ctx.Done():
+			return nil, errInterrupted
+		case <-time.After(untilReader):
+		}
+		if !w.Listener.Valid(c.ID) {
+			return nil, errInterrupted
+		}
+	}
+}
+
+// untilReader is how often it is looked for one.
+const untilReader = 5 * time.Millisecond
+
+// flagsAt is the argument with the flags of an open, or else one without any.
+func (e edit) flagsAt() int {
+	if e.flags >= 0 {
+		return e.flags
+	}
+	return 3 // the mode, which has no such bit
 }
 
 // openFlags is the flags of an open.
@@ -171,9 +216,13 @@ type done struct {
 	size   int64
 	places []*place
 	asked  []policy.Question
+	pipe   *os.File // the end of a pipe that is held until it is open, or nil
 }
 
 func (d *done) close() {
+	if d.pipe != nil {
+		d.pipe.Close()
+	}
 	for _, at := range d.places {
 		at.close()
 	}

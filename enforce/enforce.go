@@ -77,12 +77,34 @@ func Watch(ctx context.Context, j Jail) error {
 	for {
 		c, err := j.Listener.Receive()
 		switch {
-		case ctx.Err() != nil && err != nil, errors.Is(err, notify.ErrGone):
+		case ctx.Err() != nil && err != nil:
+			w.finish()
+			return nil
+		case errors.Is(err, notify.ErrGone):
 			return nil
 		case err != nil:
 			return err
 		}
 		w.wg.Go(func() { w.decide(c) })
+	}
+}
+
+// finish sees to its end what is in the hands of a tracer, and asks once more. All
+// else that comes waits for the next Watch, which has it ask again.
+func (w *watch) finish() {
+	w.Listener.Resume()
+	go func() {
+		w.wg.Wait()
+		w.Listener.Interrupt()
+	}()
+	for {
+		c, err := w.Listener.Receive()
+		if err != nil {
+			return
+		}
+		if w.tracers.again(c) {
+			w.Listener.Continue(c.ID) // or it has been interrupted, and comes again
+		}
 	}
 }
 

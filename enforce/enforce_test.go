@@ -201,3 +201,28 @@ func TestNobodyAnswersInTheDaemonsPlace(t *testing.T) {
 		}
 	})
 }
+
+func TestWhatIsNoFileIsOpenedAsEver(t *testing.T) {
+	forEach(t, func(t *testing.T, b *box) {
+		b.does("mkdir -p /work; mkfifo /work/pipe")
+		b.judge.set(nil)
+		writer := b.background("echo through >/work/pipe; echo wrote")
+		eventually(t, "it is asked about", func() bool { return len(b.judge.questions(policy.ActionRun)) > 0 })
+		b.stop() // a pipe without a reader holds nobody up
+		b.watch()
+		t.Cleanup(b.stop)
+		if got := b.does("cat /work/pipe"); got != "through" {
+			t.Errorf("read %q", got)
+		}
+		if got := b.ends(writer); got.out != "wrote" {
+			t.Errorf("%+v", got)
+		}
+		b.judge.set(nil)
+		if r := b.run("/usr/bin/attack", "openat2-read", "/etc/issue"); r.code != 0 || len(b.judge.questions(policy.ActionEdit)) != 0 {
+			t.Errorf("reading: %+v, asked was %q", r, b.judge.questions(policy.ActionEdit))
+		}
+		if got := b.does("echo a >/dev/null; echo b >/dev/stdout; echo c | cat >/dev/fd/1"); got != "b\nc" || len(b.judge.questions(policy.ActionEdit)) != 0 {
+			t.Errorf("%q, asked was %q", got, b.judge.questions(policy.ActionEdit))
+		}
+	})
+}

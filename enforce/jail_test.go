@@ -37,7 +37,9 @@ func TestMain(m *testing.M) {
 	if filepath.Base(os.Args[0]) == attack {
 		os.Exit(attackMain(os.Args[1:]))
 	}
-	os.Exit(m.Run())
+	code := m.Run()
+	os.RemoveAll(extra)
+	os.Exit(code)
 }
 
 // forEach runs a scenario in jails of each backend that can enforce.
