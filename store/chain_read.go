@@ -59,7 +59,7 @@ func (c *ChainReader) Close() error { return c.db.Close() }
 
 // Last returns the last entry, or a row without a number.
 func (c *ChainReader) Last(ctx context.Context) (chain.Row, error) {
-	rows, err := c.query(ctx, "SELECT "+entryColumns+" FROM chain_entries ORDER BY seq DESC LIMIT 1")
+	rows, err := c.query(ctx, "SELECT "+readColumns+" FROM chain_entries ORDER BY seq DESC LIMIT 1")
 	if err != nil || len(rows) == 0 {
 		return chain.Row{}, err
 	}
@@ -73,7 +73,7 @@ func (c *ChainReader) Rows(ctx context.Context, seqs []int64) ([]chain.Row, erro
 	}
 	var w where
 	in(&w, "seq", seqs)
-	return c.query(ctx, "SELECT "+entryColumns+" FROM chain_entries"+w.String(), w.args...)
+	return c.query(ctx, "SELECT "+readColumns+" FROM chain_entries"+w.String(), w.args...)
 }
 
 // Select returns the entries that q asks for, by number.
@@ -118,8 +118,14 @@ func (c *ChainReader) Select(ctx context.Context, q chain.Query) ([]chain.Row, e
 		// and by +seq no database thinks of reading the chain from its beginning.
 		conditions = " WHERE seq IN (SELECT seq FROM chain_entries" + conditions + " ORDER BY +seq" + limit + ")"
 	}
-	return c.query(ctx, "SELECT "+entryColumns+" FROM chain_entries"+conditions+" ORDER BY seq"+limit, w.args...)
+	return c.query(ctx, "SELECT "+readColumns+" FROM chain_entries"+conditions+" ORDER BY seq"+limit, w.args...)
 }
+
+// readColumns are entryColumns without nulls. None is a plain column of text: of
+// these the driver of SQLite asks for every value whether it is declared to be a
+// time, which takes longer than to read it.
+const readColumns = "seq, time, COALESCE(kind, ''), COALESCE(parent, 0), COALESCE(jail, ''), COALESCE(session, ''), " +
+	"COALESCE(run, ''), COALESCE(capability, ''), COALESCE(line, ''), COALESCE(nodes, '')"
 
 func (c *ChainReader) query(ctx context.Context, query string, args ...any) ([]chain.Row, error) {
 	rows, err := c.db.QueryContext(ctx, query, args...)
@@ -129,14 +135,11 @@ func (c *ChainReader) query(ctx context.Context, query string, args ...any) ([]c
 	defer rows.Close()
 	var list []chain.Row
 	for rows.Next() {
-		var r chain.Row
-		var parent sql.NullInt64
-		var jail, session, run, capability sql.NullString
-		if err := rows.Scan(&r.Seq, &r.Time, &r.Kind, &parent, &jail, &session, &run, &capability, &r.Line, &r.Nodes); err != nil {
+		list = append(list, chain.Row{})
+		r := &list[len(list)-1]
+		if err := rows.Scan(&r.Seq, &r.Time, &r.Kind, &r.Parent, &r.Jail, &r.Session, &r.Run, &r.Capability, &r.Line, &r.Nodes); err != nil {
 			return nil, err
 		}
-		r.Parent, r.Jail, r.Session, r.Run, r.Capability = parent.Int64, jail.String, session.String, run.String, capability.String
-		list = append(list, r)
 	}
 	return list, rows.Err()
 }
