@@ -8,6 +8,8 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"reflect"
+	"runtime"
 	"slices"
 	"strings"
 	"syscall"
@@ -359,9 +361,31 @@ func TestEveryCommandOfAPipelineIsFound(t *testing.T) {
 	}
 }
 
+// someLines are lines of all kinds.
+var someLines = []string{"", "rm x", "a && b | c", "sh -c 'rm x'", "bash <<EOF\nrm $X\nEOF", "R=rm; $R x", "find . -exec rm {} +", "sed s/a/b/ f", "env -S 'a b'",
+	"echo ${x:-$(y)} {a,b}", "((a[i]++))", "[[ $a -eq 1 ]]", "git -c a=b c", "f() { a; }; f", "trap 'x' EXIT", "x=$'\\x41'", "case a in b) c;; esac", "tar", "su -- a -c b", "ssh -p", "xargs -I", "sed 's", "cd",
+	"cat <<A <<B\n$(x\nA\n`y`\nB\nrm z", "[[ a =~ (b ]]", "[[ a =~ (b|c) ]] && d", "echo `a \\`b\\``", "sh -c 'a; (b'", "a 'b", "cat <<E\nx"}
+
+// What is read a script with is used again for the next.
+func TestALineMeansTheSameWhateverWasReadBefore(t *testing.T) {
+	want := make([]shell.Line, len(someLines))
+	for i, line := range someLines {
+		runtime.GC() // twice, and nothing is kept
+		runtime.GC()
+		want[i] = shell.Parse(line)
+	}
+	for _, before := range someLines {
+		for i, line := range someLines {
+			shell.Parse(before)
+			if got := shell.Parse(line); !reflect.DeepEqual(got, want[i]) {
+				t.Errorf("%q after %q:\n got %+v\nwant %+v", line, before, got, want[i])
+			}
+		}
+	}
+}
+
 func FuzzParse(f *testing.F) {
-	for _, s := range []string{"", "rm x", "a && b | c", "sh -c 'rm x'", "bash <<EOF\nrm $X\nEOF", "R=rm; $R x", "find . -exec rm {} +", "sed s/a/b/ f", "env -S 'a b'",
-		"echo ${x:-$(y)} {a,b}", "((a[i]++))", "[[ $a -eq 1 ]]", "git -c a=b c", "f() { a; }; f", "trap 'x' EXIT", "x=$'\\x41'", "case a in b) c;; esac", "tar", "su -- a -c b", "ssh -p", "xargs -I", "sed 's", "cd"} {
+	for _, s := range someLines {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, line string) {

@@ -3,6 +3,7 @@ package shell
 import (
 	"errors"
 	"strings"
+	"sync"
 	"unicode"
 	"unicode/utf8"
 
@@ -74,11 +75,7 @@ func (w *walker) script(s *scope, text string, posix bool, via []string) {
 	if w.full() {
 		return
 	}
-	lang := syntax.LangBash
-	if posix {
-		lang = syntax.LangPOSIX
-	}
-	file, err := syntax.NewParser(syntax.Variant(lang)).Parse(strings.NewReader(text), "")
+	file, err := parseAs(posix, text)
 	if err != nil {
 		w.opaque("not understood as a shell command: " + message(err))
 		// What stands before the mistake runs all the same.
@@ -90,6 +87,26 @@ func (w *walker) script(s *scope, text string, posix bool, via []string) {
 	w.remember(s, file)
 	r := reader{walker: w, text: text, posix: posix, via: via}
 	r.stmts(s, file.Stmts, nil)
+}
+
+// Parsers are kept for the next script: to make one takes as long as a short
+// script. Parse resets it, but one that has seen a mistake is not used again.
+var bashParsers, posixParsers sync.Pool
+
+func parseAs(posix bool, text string) (*syntax.File, error) {
+	pool, lang := &bashParsers, syntax.LangBash
+	if posix {
+		pool, lang = &posixParsers, syntax.LangPOSIX
+	}
+	p, _ := pool.Get().(*syntax.Parser)
+	if p == nil {
+		p = syntax.NewParser(syntax.Variant(lang))
+	}
+	file, err := p.Parse(strings.NewReader(text), "")
+	if err == nil {
+		pool.Put(p)
+	}
+	return file, err
 }
 
 // unreadable says why a text cannot be read the way every shell reads it.
