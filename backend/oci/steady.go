@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"strconv"
 	"time"
 
 	"glasshouse/fault"
@@ -73,6 +74,9 @@ func (i *instance) unsteady() (running, waiting int, err error) {
 				running = pid
 			case 'D':
 				waiting = pid
+			}
+			if tid, err := strconv.Atoi(t.Name()); err == nil && i.plan.Enforce && tracerOf(tid) != 0 {
+				running = pid // in our own hands, for the moment in which what it did is looked at
 			}
 		}
 	}
