@@ -76,7 +76,7 @@ func (i *instance) unsteady() (running, waiting int, err error) {
 				waiting = pid
 			}
 			if tid, err := strconv.Atoi(t.Name()); err == nil && i.plan.Enforce && tracerOf(tid) != 0 {
-				running = pid // in our own hands, for the moment in which what it did is looked at
+				waiting = pid // in our own hands, until it has run on to where what it did is looked at
 			}
 		}
 	}
