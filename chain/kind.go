@@ -65,7 +65,7 @@ var kinds = []Kind{
 	SessionOpened, SessionClosed, RunStarted, RunMoved, RunEnded, StepStarted, StepEnded,
 	Decided, ApprovalAsked, ApprovalAnswered, ApprovalExpired, PolicyChanged,
 	CallStarted, CallEnded, LLMCalled, Egress,
-	SecretGranted, SecretRevoked, BudgetCharged, BudgetSpent,
+	SecretStored, SecretDeleted, SecretUsed, SecretRefused, SecretGranted, SecretRevoked, BudgetCharged, BudgetSpent,
 	CheckpointTaken, CheckpointResumed, SnapshotTaken, SnapshotDeleted, JailBranched, JailRewound,
 	JailCreated, JailStarted, JailPaused, JailResumed, JailStopped, JailFailed, JailDeleted,
 	EventsSealed, BundleInstalled, BundleRemoved, OperatorActed,
