@@ -143,7 +143,7 @@ func specOf(b wire.CreateJail) (jail.Spec, error) {
 	for _, m := range b.Mounts {
 		s.Mounts = append(s.Mounts, jail.Mount(m))
 	}
-	s.Start = b.Start
+	s.Start, s.Enforce = b.Start, b.Enforce
 	s.Observe = event.Selection(b.Observe)
 	var err error
 	if s.Govern, err = governOf(b.Policy, b.Egress); err != nil {

@@ -34,6 +34,7 @@ type jailFlags struct {
 	limits                                                                        limitFlags
 	policy                                                                        policyFlags
 	egress                                                                        egressFlags
+	enforce                                                                       bool
 }
 
 // limitFlags are those that bound a jail.
@@ -79,6 +80,7 @@ func (f *jailFlags) add(cmd *cobra.Command) {
 	fs.StringVar(&f.keep, "snapshots", "", policyHelp)
 	f.limits.add(cmd, "")
 	f.policy.add(cmd)
+	fs.BoolVar(&f.enforce, "enforce", false, "have the kernel of the machine ask the policy about programs, files and connections, whatever the agent says")
 	f.egress.add(cmd)
 }
 
@@ -107,6 +109,7 @@ func (f *jailFlags) request(getenv func(string) string) (req wire.CreateJail, er
 	if req.Policy, err = f.policy.request(); err != nil {
 		return req, err
 	}
+	req.Enforce = f.enforce
 	if req.Egress, err = f.egress.request(); err != nil {
 		return req, err
 	}

@@ -22,7 +22,7 @@ type warden struct {
 }
 
 func (w warden) Check(ctx context.Context, s jail.Spec) (json.RawMessage, error) {
-	return w.kernel.Check(s.Govern, s.Network == jail.Proxied)
+	return w.kernel.Check(s.Govern, s.Network == jail.Proxied, s.Enforce)
 }
 
 func (w warden) Guard(ctx context.Context, j jail.Jail, s jail.Sight) error {
@@ -31,7 +31,10 @@ func (w warden) Guard(ctx context.Context, j jail.Jail, s jail.Sight) error {
 			return err
 		}
 	}
-	g := govern.Guard{Spec: j.Spec.Govern, Workspace: workspaceOf(j)}
+	g := govern.Guard{Spec: j.Spec.Govern, Workspace: workspaceOf(j), Init: s.PID, Again: s.Again}
+	if j.Spec.Enforce {
+		g.Listener = s.Listener
+	}
 	if j.Spec.Network == jail.Proxied {
 		g.Door = s.Door
 		g.Open = func() (*govern.Door, error) { return openDoor(s.Door) }

@@ -97,8 +97,9 @@ func (w *watch) join(c notify.Call, p *process, q policy.Question) (*asking, *qu
 	if pending == nil {
 		pending = &question{done: make(chan struct{})}
 		a.questions[text] = pending
+		ctx := withCaller(a.ctx, p.tgid)
 		w.wg.Go(func() {
-			d := w.Judge.Judge(a.ctx, q)
+			d := w.Judge.Judge(ctx, q)
 			if a.ctx.Err() == nil {
 				pending.allowed = d.Effect == policy.Allow
 				close(pending.done)

@@ -9,6 +9,7 @@ import (
 
 	"glasshouse/fault"
 	"glasshouse/id"
+	"glasshouse/internal/notify"
 )
 
 // An Observer sees what jails do. The Manager calls it for one jail at a time.
@@ -84,6 +85,10 @@ type Sight struct {
 	// Freeze and Thaw hold the jail, beside and below a pause that somebody
 	// asked for. Nil where the backend cannot.
 	Freeze, Thaw func(context.Context) error
+
+	// Listener returns what the jail's commands ask on, as Enforced has it. Nil if
+	// they ask nobody.
+	Listener func() (*notify.Listener, error)
 
 	Stats func(context.Context) (Stats, error)
 }
@@ -238,6 +243,9 @@ func sight(b Backend, l *live) Sight {
 	s.PID, s.Stats = l.inst.PID(), l.inst.Stats
 	if _, lacking := b.Lacks()["freeze"]; !lacking {
 		s.Freeze, s.Thaw = l.throttle, l.relent
+	}
+	if e, ok := l.inst.(Enforced); ok {
+		s.Listener = e.Listener
 	}
 	return s
 }

@@ -18,6 +18,7 @@ type CreateJail struct {
 	Group     string            `json:"network_group,omitempty" maxLength:"64" description:"Of a bridged jail: which jails it sees. The default is the group default."`
 	Egress    *Egress           `json:"egress,omitempty" description:"Of a jail in network mode proxy: what leaves it."`
 	Policy    *Policy           `json:"policy,omitempty" description:"What it may do, and about what a person is asked."`
+	Enforce   bool              `json:"enforce,omitempty" description:"The policy decides what the jail's processes do as the kernel of the machine sees it: programs, files, connections."`
 	Hostname  string            `json:"hostname,omitempty" description:"Default: the jail's id."`
 	Env       map[string]string `json:"env,omitempty" description:"Environment of every command."`
 	Cwd       string            `json:"cwd,omitempty" description:"Working directory of every command."`

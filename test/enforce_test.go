@@ -1,0 +1,132 @@
+package test_test
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"glasshouse/api/wire"
+)
+
+// permissions are a policy of few words: what is listed is allowed or denied, and
+// about the rest somebody is asked.
+const permissions = `{
+  "permission": {
+    "edit": {"*": "allow", "/etc/*": "deny", "etc/*": "deny"},
+    "bash": {"sh *": "allow", "ls *": "allow", "touch *": "allow", "cat *": "allow", "cp *": "allow", "rm -rf *": "deny", "*": "ask"},
+    "external_directory": "allow"
+  }
+}`
+
+func TestAPolicyHoldsBelowWhoeverRunsInAJail(t *testing.T) {
+	h := open(t, tools())
+	for _, b := range []wire.CreateJail{{Runtime: "runc"}, {Runtime: "crun"}, {Backend: "bwrap"}} {
+		name := strings.TrimSpace(b.Backend + " " + b.Runtime)
+		b.Enforce = true
+		b.Policy = &wire.Policy{Files: []wire.PolicyFile{{Name: "opencode.json", Text: permissions}}}
+		j := h.running(b)
+
+		// What the operator runs is not asked about; what that runs is decided.
+		if got := h.sh(j.ID, "ls / >/dev/null && echo listed; touch /tmp/x && echo touched"); got != "listed\ntouched" {
+			t.Errorf("%s: what is allowed says %q", name, got)
+		}
+		if got := h.sh(j.ID, "rm -rf /tmp/x || echo refused; ls /tmp/x"); !strings.Contains(got, "refused") || !strings.Contains(got, "/tmp/x") {
+			t.Errorf("%s: what is denied says %q", name, got)
+		}
+		if got := h.sh(j.ID, "echo x > /etc/motd || echo refused; ls /etc/motd"); !strings.Contains(got, "refused") {
+			t.Errorf("%s: a redirection to what is denied: %q", name, got)
+		}
+		// A program that nobody knows, though it is one that is denied: a person is asked.
+		x, err := h.Exec(t.Context(), j.ID, wire.ExecRequest{Cmd: "cp /bin/rm /tmp/harmless && /tmp/harmless -rf /tmp/x", Detach: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if a := h.asked(j); !strings.Contains(a.What, "/tmp/harmless -rf /tmp/x") {
+			t.Errorf("%s: asked about %q", name, a.What)
+		} else if _, err := h.Answer(t.Context(), a.ID, wire.AnswerApproval{Answer: "deny"}); err != nil {
+			t.Error(err)
+		}
+		if x = h.ended(j, x); x.ExitCode == nil || *x.ExitCode == 0 {
+			t.Errorf("%s: a person denied it, and it ended with %+v", name, x)
+		}
+		if got := h.sh(j.ID, "cat /etc/hostname; true"); got == "" {
+			t.Errorf("%s: reading is not asked about: %q", name, got)
+		}
+		if err := h.DeleteJail(t.Context(), j.ID); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+func TestAProcessWaitsForAPerson(t *testing.T) {
+	h := open(t, tools())
+	j := h.running(wire.CreateJail{Enforce: true, Policy: &wire.Policy{Files: []wire.PolicyFile{{Name: "opencode.json", Text: permissions}}}})
+	x, err := h.Exec(t.Context(), j.ID, wire.ExecRequest{Argv: []string{"bash", "-c", "id -u && echo went on"}, Detach: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	a := h.asked(j)
+	if !strings.Contains(a.What, "id -u") {
+		t.Fatalf("asked about %q", a.What)
+	}
+
+	// Meanwhile a snapshot is taken, and a branch of it asks for itself.
+	s, err := h.TakeSnapshot(t.Context(), j.ID, wire.TakeSnapshot{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	made, err := h.BranchSnapshot(t.Context(), s.ID, wire.Branch{Count: 1})
+	if err != nil || len(made.Jails) != 1 {
+		t.Fatal(made, err)
+	}
+	b := h.asked(made.Jails[0])
+	if !strings.Contains(b.What, "id -u") {
+		t.Errorf("the branch asks about %q", b.What)
+	}
+	if _, err := h.Answer(t.Context(), b.ID, wire.AnswerApproval{Answer: "deny"}); err != nil {
+		t.Error(err)
+	}
+
+	// So does the daemon die and come back.
+	h.kill()
+	h.start()
+	a = h.asked(j)
+	if _, err := h.Answer(t.Context(), a.ID, wire.AnswerApproval{Answer: "allow"}); err != nil {
+		t.Fatal(err)
+	}
+	x = h.ended(j, x)
+	if x.ExitCode == nil || *x.ExitCode != 0 || !strings.Contains(x.Stdout, "went on") {
+		t.Errorf("it was allowed, and ended with %+v", x)
+	}
+}
+
+// asked waits until something that a jail wants waits for a person.
+func (h *house) asked(j wire.Jail) wire.Approval {
+	h.Helper()
+	for end := time.Now().Add(20 * time.Second); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
+		list, err := h.Approvals(h.Context(), "", j.ID)
+		if err != nil {
+			h.Fatal(err)
+		}
+		if len(list) > 0 {
+			return list[0]
+		}
+	}
+	h.Fatalf("nobody was asked about %s", j.ID)
+	return wire.Approval{}
+}
+
+// ended waits until a command has ended.
+func (h *house) ended(j wire.Jail, x wire.Exec) wire.Exec {
+	h.Helper()
+	var err error
+	for end := time.Now().Add(20 * time.Second); x.Running; time.Sleep(50 * time.Millisecond) {
+		if x, err = h.ExecResult(h.Context(), j.ID, x.ID); err != nil {
+			h.Fatal(err)
+		}
+		if time.Now().After(end) {
+			h.Fatalf("it waits: %+v", x)
+		}
+	}
+	return x
+}
