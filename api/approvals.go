@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"strings"
 	"time"
 
 	"glasshouse/access"
@@ -237,6 +238,9 @@ func (s *Server) redeliver(ctx context.Context, p oneNotice, _ none) (none, erro
 	return none{}, q.Redeliver(ctx, p.ID)
 }
 
+// linksPath is what stands before the token of a link.
+const linksPath = "/answers/"
+
 // answerLink serves the links that phones get. Whoever has one may give that one
 // answer, once.
 func (s *Server) answerLink(w http.ResponseWriter, r *http.Request, _ linkPath) error {
@@ -244,7 +248,7 @@ func (s *Server) answerLink(w http.ResponseWriter, r *http.Request, _ linkPath) 
 	if err != nil {
 		return err
 	}
-	http.StripPrefix("/answers/", q.Links()).ServeHTTP(w, r)
+	http.StripPrefix(strings.TrimSuffix(linksPath, "/"), q.Links()).ServeHTTP(w, r)
 	return nil
 }
 

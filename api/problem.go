@@ -63,7 +63,13 @@ func (s *Server) problem(where string, err error) wire.Problem {
 }
 
 // where is r without its query, the place where secrets end up by accident.
-func where(r *http.Request) string { return r.Method + " " + r.URL.Path }
+func where(r *http.Request) string {
+	path := r.URL.Path
+	if strings.HasPrefix(path, linksPath) {
+		path = linksPath + "…" // the rest is who may decide
+	}
+	return r.Method + " " + path
+}
 
 // internal logs err and returns a problem that names the log's line.
 func (s *Server) internal(where string, err error) wire.Problem {

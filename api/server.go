@@ -223,7 +223,7 @@ func (s *Server) admit(rec *recorder, r *http.Request) error {
 
 // public reports whether r is for a route that anyone may ask.
 func public(r *http.Request) bool {
-	if token, ok := strings.CutPrefix(r.URL.Path, "/answers/"); ok && token != "" && !strings.Contains(token, "/") {
+	if token, ok := strings.CutPrefix(r.URL.Path, linksPath); ok && token != "" && !strings.Contains(token, "/") {
 		return true // who has a link needs no token
 	}
 	if r.Method != http.MethodGet && r.Method != http.MethodHead {
