@@ -1,17 +1,22 @@
 package daemon
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"net"
+	"os"
+	"path"
 
 	"glasshouse/chain"
+	"glasshouse/egress"
 	"glasshouse/govern"
 	"glasshouse/host/netns"
 	"glasshouse/id"
 	"glasshouse/jail"
+	"glasshouse/jailinit/protocol"
 	"glasshouse/policy"
 )
 
@@ -23,6 +28,13 @@ type warden struct {
 
 func (w warden) Check(ctx context.Context, s jail.Spec) (json.RawMessage, error) {
 	return w.kernel.Check(s.Govern, s.Network == jail.Proxied, s.Enforce)
+}
+
+func (w warden) Env(s jail.Spec) map[string]string {
+	if s.Network != jail.Proxied {
+		return nil
+	}
+	return govern.Env(s.Govern)
 }
 
 func (w warden) Guard(ctx context.Context, j jail.Jail, s jail.Sight) error {
@@ -38,6 +50,9 @@ func (w warden) Guard(ctx context.Context, j jail.Jail, s jail.Sight) error {
 	if j.Spec.Network == jail.Proxied {
 		g.Door = s.Door
 		g.Open = func() (*govern.Door, error) { return openDoor(s.Door) }
+		if !s.Restored { // what they trust came with their files
+			g.Trust = func(ctx context.Context, ca *egress.CA) error { return trust(ctx, s, ca) }
+		}
 	}
 	return w.kernel.Guard(ctx, j.ID, g)
 }
@@ -52,6 +67,33 @@ func (w warden) Adapt(ctx context.Context, j jail.Jail) error {
 func (w warden) Release(jid id.Jail) {
 	w.groups.leave(jid)
 	w.kernel.Release(jid)
+}
+
+// trust has the programs of a jail trust an authority, whichever way they have of
+// it, beside what they trust already.
+func trust(ctx context.Context, s jail.Sight, ca *egress.CA) error {
+	root, err := os.OpenRoot(fmt.Sprintf("/proc/%d/root", s.PID))
+	if err != nil {
+		return err
+	}
+	defer root.Close()
+	host, err := os.ReadFile("/etc/ssl/certs/ca-certificates.crt")
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	files, err := ca.TrustFiles(root.FS(), host)
+	if err != nil {
+		return err
+	}
+	for _, f := range files {
+		if err := s.Control.Mkdir(ctx, path.Dir(f.Path), 0o755, true); err != nil {
+			return err
+		}
+		if _, err := s.Control.Write(ctx, f.Path, bytes.NewReader(f.Data), protocol.WriteOptions{Mode: 0o644}); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // workspaceOf is the directory that relative paths in a jail are in.

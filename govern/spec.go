@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"path"
 	"slices"
 	"strings"
@@ -97,6 +98,20 @@ func (l Limit) limit() egress.Limit {
 	return egress.Limit{Requests: l.Requests, Per: time.Duration(l.PerMS) * time.Millisecond, Bytes: l.Bytes}
 }
 
+// Env is what programs in a jail behind the proxy are told: where it is, and whom
+// to trust where TLS is looked into.
+func Env(raw json.RawMessage) map[string]string {
+	const proxy, direct = "http://10.0.0.1:3128", "localhost,127.0.0.1,::1,10.0.0.2"
+	env := map[string]string{
+		"HTTP_PROXY": proxy, "http_proxy": proxy, "HTTPS_PROXY": proxy, "https_proxy": proxy,
+		"NO_PROXY": direct, "no_proxy": direct,
+	}
+	if s, err := parse(raw); err == nil && s.Egress.looksInside() {
+		maps.Copy(env, egress.TrustEnv())
+	}
+	return env
+}
+
 func (e *Egress) rules() egress.Rules {
 	if e == nil {
 		return egress.Rules{}
@@ -115,9 +130,12 @@ func (e *Egress) rules() egress.Rules {
 	return all
 }
 
+// query reports whether paths are recorded with their query.
+func (e *Egress) query() bool { return e != nil && e.Query }
+
 // looksInside reports whether TLS is looked into for a rule.
 func (e *Egress) looksInside() bool {
-	return slices.ContainsFunc(e.Allow, func(r Rule) bool {
+	return e != nil && slices.ContainsFunc(e.Allow, func(r Rule) bool {
 		return r.Intercept || len(r.Inject) > 0 || len(r.Methods) > 0 || len(r.Paths) > 0
 	})
 }

@@ -86,7 +86,7 @@ type Guard struct {
 	Again    bool                             // the jail ran before this daemon did
 	Listener func() (*notify.Listener, error) // what the jail's commands ask on; nil: they ask nobody
 
-	Trust func(ctx context.Context, ca []byte) error // has the jail's programs trust a certificate; nil: they do already
+	Trust func(ctx context.Context, ca *egress.CA) error // has the jail's programs trust an authority; nil: they do already
 }
 
 // A ward is a jail that is governed.
@@ -100,10 +100,11 @@ type ward struct {
 	door      *Door
 	at        string // what the door is named; "" without one
 	proxy     *egress.Proxy
+	ca        *egress.CA    // that the proxy has; nil is none
 	trusted   bool          // the jail has been given the certificate
 	calls     *calls        // nil: they are not decided
 	recalled  []policy.Rule // answers that count as long as the jail lives
-	trust     func(ctx context.Context, ca []byte) error
+	guard     Guard         // as it was called last
 	wg        sync.WaitGroup
 
 	rules holder
@@ -158,9 +159,9 @@ func (k *Kernel) Check(raw json.RawMessage, proxied, enforced bool) (json.RawMes
 		if err := checkEgress(s.Egress); err != nil {
 			return nil, err
 		}
-		if s.CA == "" && s.Egress.looksInside() {
-			s.CA = id.NewCA()
-		}
+	}
+	if proxied && s.CA == "" {
+		s.CA = id.NewCA() // rules that look inside may come later
 	}
 	if s.Policy == nil && s.Egress == nil && s.CA == "" {
 		return nil, nil
@@ -204,14 +205,14 @@ func (k *Kernel) Guard(ctx context.Context, jid id.Jail, g Guard) error {
 
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.trust = g.Trust
+	w.guard = g
 	if err := w.govern(ctx, s, g.Workspace); err != nil {
 		return err
 	}
 	if err := w.watchCalls(g); err != nil {
 		return err
 	}
-	return w.openDoor(g)
+	return w.openDoor(ctx)
 }
 
 // Adapt has a jail governed by another Spec, at once. What rules were tightened
@@ -255,14 +256,7 @@ func (k *Kernel) letGo(jid id.Jail) {
 	if w.calls != nil {
 		w.calls.stop()
 	}
-	if w.proxy != nil {
-		// Nobody is left on the other side: there is nothing to wait for.
-		ctx, cancel := context.WithCancel(context.Background())
-		cancel()
-		if err := w.proxy.Close(ctx); err != nil {
-			k.cfg.Log.Warn("close the proxy", "jail", jid, "err", err)
-		}
-	}
+	w.closeProxy() // nobody is left on the other side: there is nothing to wait for
 	if err := w.closeDoor(); err != nil {
 		k.cfg.Log.Warn("close the door", "jail", jid, "err", err)
 	}
@@ -285,15 +279,28 @@ func (w *ward) govern(ctx context.Context, s Spec, workspace string) error {
 		}
 		w.rules.put(h, s.Policy.Agent, s.Policy.Tiers)
 	}
+	was := w.spec
 	w.spec, w.workspace = s, workspace
-	if w.proxy != nil {
-		return w.openProxy(ctx)
+	if w.proxy == nil {
+		return nil
 	}
-	return nil
+	if was.CA == s.CA && was.Egress.query() == s.Egress.query() {
+		if err := w.giveTrust(ctx, w.ca); err != nil {
+			return err
+		}
+		return w.proxy.SetRules(s.Egress.rules())
+	}
+	// What a proxy was made with it keeps: this takes another one.
+	w.closeProxy()
+	if err := w.closeDoor(); err != nil {
+		w.k.cfg.Log.Warn("close the door", "jail", w.jid, "err", err)
+	}
+	return w.openDoor(ctx)
 }
 
 // openDoor opens the door that a jail has now, and closes the one it had.
-func (w *ward) openDoor(g Guard) error {
+func (w *ward) openDoor(ctx context.Context) error {
+	g := w.guard
 	if g.Door == w.at {
 		return nil
 	}
@@ -308,7 +315,7 @@ func (w *ward) openDoor(g Guard) error {
 		return nil
 	}
 	if w.proxy == nil {
-		if err := w.openProxy(context.Background()); err != nil {
+		if err := w.newProxy(ctx); err != nil {
 			return err
 		}
 	}
@@ -343,42 +350,50 @@ func (w *ward) serve(what string, f func() error) {
 	})
 }
 
-// openProxy makes the proxy, or gives the one there is the rules of w.spec.
-func (w *ward) openProxy(ctx context.Context) error {
-	e := w.spec.Egress
-	if w.proxy != nil && e != nil && e.looksInside() && !w.trusted || w.proxy == nil {
-		ca, err := w.k.authority(w.spec.CA, w.jid)
-		if err != nil {
-			return err
-		}
-		if ca != nil && w.trust != nil {
-			if err := w.trust(ctx, ca.PEM()); err != nil {
-				return fmt.Errorf("have the jail trust its authority: %w", err)
-			}
-		}
-		w.trusted = ca != nil
-		if w.proxy == nil || ca != nil {
-			return w.newProxy(ca)
-		}
+// newProxy makes the proxy that w.spec wants. w.mu is held.
+func (w *ward) newProxy(ctx context.Context) error {
+	ca, err := w.k.authority(w.spec.CA, w.jid)
+	if err != nil {
+		return err
 	}
-	return w.proxy.SetRules(e.rules())
-}
-
-func (w *ward) newProxy(ca *egress.CA) error {
-	if w.proxy != nil {
-		return w.proxy.SetRules(w.spec.Egress.rules())
+	if err := w.giveTrust(ctx, ca); err != nil {
+		return err
 	}
 	p, err := egress.New(egress.Config{
 		Jail: string(w.jid), Rules: w.spec.Egress.rules(),
 		Authority: authority{w.k, w}, Recorder: recorder{w.k, w.jid},
-		Secret: w.secret, CA: ca,
-		KeepQuery: w.spec.Egress != nil && w.spec.Egress.Query,
+		Secret: w.secret, CA: ca, KeepQuery: w.spec.Egress.query(),
 	})
 	if err != nil {
 		return err
 	}
-	w.proxy = p
+	w.proxy, w.ca = p, ca
 	return nil
+}
+
+// giveTrust has the jail's programs trust the authority, if it will be used.
+func (w *ward) giveTrust(ctx context.Context, ca *egress.CA) error {
+	if ca == nil || w.trusted || w.guard.Trust == nil || !w.spec.Egress.looksInside() {
+		return nil
+	}
+	if err := w.guard.Trust(ctx, ca); err != nil {
+		return fmt.Errorf("have the jail trust its authority: %w", err)
+	}
+	w.trusted = true
+	return nil
+}
+
+// closeProxy cuts what is being carried.
+func (w *ward) closeProxy() {
+	if w.proxy == nil {
+		return
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	if err := w.proxy.Close(ctx); err != nil {
+		w.k.cfg.Log.Warn("close the proxy", "jail", w.jid, "err", err)
+	}
+	w.proxy, w.ca = nil, nil
 }
 
 func (w *ward) secret(ctx context.Context, name, host string) ([]byte, error) {

@@ -24,7 +24,7 @@ func (m *Manager) execTold(ctx context.Context, c *cell, r ExecRequest, o *contr
 		return nil, protocol.ExecStatus{}, err
 	}
 	j := *c.jail.Load()
-	req, err := r.protocol(j)
+	req, err := m.protocol(j, r)
 	if err != nil {
 		return nil, protocol.ExecStatus{}, err
 	}

@@ -37,7 +37,7 @@ type ExecRequest struct {
 // maxRing bounds ExecRequest.Ring: the output is kept in the jail's memory.
 const maxRing = 16 << 20
 
-func (r ExecRequest) protocol(j Jail) (protocol.Exec, error) {
+func (m *Manager) protocol(j Jail, r ExecRequest) (protocol.Exec, error) {
 	const op = "jail.Exec"
 	argv := r.Argv
 	switch {
@@ -63,7 +63,7 @@ func (r ExecRequest) protocol(j Jail) (protocol.Exec, error) {
 	if cwd == "" && j.Spec.Workspace != nil {
 		cwd = j.Spec.Workspace.Target
 	}
-	env := environment(j, r.Env)
+	env := m.environment(j, r.Env)
 	if r.PTY != nil && !slices.ContainsFunc(env, func(s string) bool { return strings.HasPrefix(s, "TERM=") }) {
 		env = append(env, "TERM=xterm-256color")
 	}
@@ -116,7 +116,7 @@ func (m *Manager) exec(ctx context.Context, c *cell, r ExecRequest, o *control.A
 	if err != nil {
 		return nil, protocol.ExecStatus{}, err
 	}
-	req, err := r.protocol(*c.jail.Load())
+	req, err := m.protocol(*c.jail.Load(), r)
 	if err != nil {
 		return nil, protocol.ExecStatus{}, err
 	}

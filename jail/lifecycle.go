@@ -447,17 +447,9 @@ func (m *Manager) destroy(ctx context.Context, b Backend, c *cell) error {
 	return nil
 }
 
-// proxyEnv leads programs that know of proxies to the one that carries all
-// connections anyway: with it they say the name of whom they want.
-var proxyEnv = []string{
-	"HTTP_PROXY=http://10.0.0.1:3128", "http_proxy=http://10.0.0.1:3128",
-	"HTTPS_PROXY=http://10.0.0.1:3128", "https_proxy=http://10.0.0.1:3128",
-	"NO_PROXY=localhost,127.0.0.1,::1,10.0.0.2", "no_proxy=localhost,127.0.0.1,::1,10.0.0.2",
-}
-
 // environment is what every process of the jail starts with, later words
 // winning over earlier ones.
-func environment(j Jail, extra map[string]string) []string {
+func (m *Manager) environment(j Jail, extra map[string]string) []string {
 	env := map[string]string{
 		"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
 		"LANG": "C.UTF-8",
@@ -473,10 +465,11 @@ func environment(j Jail, extra map[string]string) []string {
 		}
 	}
 	set(j.BaseEnv)
-	if j.Spec.Network == Proxied {
-		set(proxyEnv)
+	var governed map[string]string
+	if m.cfg.Warden != nil {
+		governed = m.cfg.Warden.Env(j.Spec)
 	}
-	for _, more := range []map[string]string{j.Spec.Env, extra} {
+	for _, more := range []map[string]string{governed, j.Spec.Env, extra} {
 		for k, v := range more {
 			env[k] = v
 		}

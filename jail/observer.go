@@ -10,6 +10,7 @@ import (
 	"glasshouse/fault"
 	"glasshouse/id"
 	"glasshouse/internal/notify"
+	"glasshouse/jailinit/control"
 )
 
 // An Observer sees what jails do. The Manager calls it for one jail at a time.
@@ -85,6 +86,9 @@ type Sight struct {
 	// Freeze and Thaw hold the jail, beside and below a pause that somebody
 	// asked for. Nil where the backend cannot.
 	Freeze, Thaw func(context.Context) error
+
+	// Control talks to the jail's init. A frozen one does not answer.
+	Control *control.Client
 
 	// Listener returns what the jail's commands ask on, as Enforced has it. Nil if
 	// they ask nobody.
@@ -240,7 +244,7 @@ func (m *Manager) watchAnew(ctx context.Context, b Backend, j Jail, l *live, wat
 
 func sight(b Backend, l *live) Sight {
 	s := l.inst.Sight()
-	s.PID, s.Stats = l.inst.PID(), l.inst.Stats
+	s.PID, s.Stats, s.Control = l.inst.PID(), l.inst.Stats, l.ctl
 	if _, lacking := b.Lacks()["freeze"]; !lacking {
 		s.Freeze, s.Thaw = l.throttle, l.relent
 	}

@@ -17,6 +17,10 @@ type Warden interface {
 	// Invalid error that names the field at fault.
 	Check(ctx context.Context, s Spec) (json.RawMessage, error)
 
+	// Env returns what the commands of a jail find in their environment, unless
+	// the Spec says otherwise.
+	Env(s Spec) map[string]string
+
 	// Guard begins to govern a jail that has come to life or is found alive, or
 	// goes on with one that has got another body. Of a new jail nothing but init
 	// has run yet, and of one made from a snapshot nothing at all. After an
