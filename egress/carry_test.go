@@ -570,3 +570,29 @@ func TestAClientThatOnlyLooksIsRecorded(t *testing.T) {
 		t.Errorf("the record is %+v", r)
 	}
 }
+
+// A silent Authority has nothing to add to the rules.
+type silent struct{}
+
+func (silent) Judge(context.Context, egress.Request) (egress.Verdict, error) {
+	return egress.Verdict{}, nil
+}
+
+func TestWhatTheRulesSaidStandsIfTheAuthorityHasNothingToAdd(t *testing.T) {
+	j := newJail(t, needsWorld(t), egress.Config{Authority: silent{}, Rules: egress.Rules{Allow: []egress.Rule{
+		{Name: "the API", Host: "api.example.com"},
+	}}})
+	for target, want := range map[string]egress.Record{
+		"api.example.com:25": {Reason: egress.ReasonPort, Rule: "the API"},
+		"evil.example:443":   {Reason: egress.ReasonHost},
+	} {
+		c := j.talk(egresstest.Proxy)
+		c.say("CONNECT " + target + " HTTP/1.1\r\nHost: " + target + "\r\n\r\n")
+		if resp := c.response(); resp.StatusCode != 403 {
+			t.Errorf("CONNECT to %s: %s", target, resp.Status)
+		}
+		if r := j.refusal(want.Reason); r.Rule != want.Rule {
+			t.Errorf("CONNECT to %s is recorded as %+v", target, r)
+		}
+	}
+}

