@@ -2,6 +2,7 @@ package test_test
 
 import (
 	"errors"
+	"flag"
 	"fmt"
 	"net"
 	"net/netip"
@@ -52,7 +53,11 @@ func ownWorld(t *testing.T) bool {
 			t.Fatal(err)
 		}
 	}
-	cmd := exec.Command("/proc/self/exe", "-test.run=^"+t.Name()+"$", "-test.timeout=5m")
+	run := "^" + t.Name() + "$"
+	if _, sub, some := strings.Cut(flag.Lookup("test.run").Value.String(), "/"); some {
+		run += "/" + sub
+	}
+	cmd := exec.Command("/proc/self/exe", "-test.run="+run, "-test.timeout=5m")
 	cmd.Env = append(os.Environ(), inside+"="+t.Name())
 	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET | syscall.CLONE_NEWNS, Pdeathsig: syscall.SIGKILL}
 	if out, err := cmd.CombinedOutput(); err != nil {
@@ -246,4 +251,23 @@ func TestFullNetworkReachesOutAndNothingElse(t *testing.T) {
 	if err != nil || len(names) != 0 {
 		t.Errorf("networks are left: %q, %v", names, err)
 	}
+}
+
+// addressesIn returns the addresses of IPv4 that the link of a jail has.
+func addressesIn(t *testing.T, ns string) (all []string) {
+	t.Helper()
+	if err := netns.Do(ns, func() error {
+		link, err := netlink.LinkByName("eth0")
+		if err != nil {
+			return err
+		}
+		addrs, err := netlink.AddrList(link, netlink.FAMILY_V4)
+		for _, a := range addrs {
+			all = append(all, a.IP.String())
+		}
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+	return all
 }

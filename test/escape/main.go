@@ -1,0 +1,159 @@
+// Command escape tries to get out of a jail of network mode proxy. It is built by
+// the test of the same name and runs in the jail, one attempt at a time:
+//
+//	escape -list     writes the attempts, and how each is recorded
+//	escape -away     tries all ways again and again, while the daemon is away
+//	escape NAME      makes one attempt and writes what became of it
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"glasshouse/egress"
+	"glasshouse/egress/egresstest"
+)
+
+// An Attempt is one way to get out, and what is recorded of it: one of what is
+// said here.
+type Attempt struct {
+	Name string
+
+	Reasons []egress.Reason // of a refusal in the chain
+	Host    string          // that the refusal names, if it matters
+	Port    uint16          // likewise
+	Packet  bool            // a packet in the chain that the machine's kernel refused
+	Log     string          // filter of the jail's log: it did not get as far as the door
+	Carried string          // to where it was carried after all, though not to where it was meant
+
+	Silent bool // nobody answers what is said so
+	Slow   bool // the answer is given only after a long silence
+
+	try func() (string, error)
+}
+
+// Outcome is what became of an attempt.
+type Outcome struct {
+	Answer  string
+	Err     string
+	Timeout bool // there was no answer at all
+	Took    time.Duration
+}
+
+func attempts() []Attempt {
+	return slices.Concat(table(), sockets(), kernel(), names(), proxies(), host(), jails(), secrets(), limits())
+}
+
+// table has the attempts that are made on the proxy by itself as well.
+func table() []Attempt {
+	var all []Attempt
+	for _, a := range egresstest.Attempts() {
+		t := Attempt{Name: a.Name, Reasons: a.Reasons, try: func() (string, error) { return a.Try(dial) }}
+		switch {
+		case len(a.Reasons) > 0:
+		case strings.HasPrefix(a.Name, "UDP"):
+			t.Packet, t.Silent = true, true // the table does not tell that the second datagram could not be sent
+		default: // no such packet can be made in a jail
+			t.Log = "type:syscall name:socket,connect ret:<0"
+		}
+		all = append(all, t)
+	}
+	return all
+}
+
+func main() {
+	switch {
+	case len(os.Args) != 2:
+		fmt.Fprintln(os.Stderr, "usage: escape -list | -away | NAME")
+		os.Exit(2)
+	case os.Args[1] == "-list":
+		write(attempts())
+	case os.Args[1] == "-away":
+		away()
+	default:
+		all := attempts()
+		i := slices.IndexFunc(all, func(a Attempt) bool { return a.Name == os.Args[1] })
+		if i < 0 {
+			fmt.Fprintln(os.Stderr, "no such attempt")
+			os.Exit(2)
+		}
+		write(all[i].make())
+	}
+}
+
+func write(v any) {
+	if err := json.NewEncoder(os.Stdout).Encode(v); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+}
+
+func (a Attempt) make() Outcome {
+	begun := time.Now()
+	answer, err := a.try()
+	o := Outcome{Answer: answer, Took: time.Since(begun)}
+	if len(o.Answer) > 4096 && !strings.Contains(o.Answer, egresstest.Reached) {
+		o.Answer = o.Answer[:4096]
+	}
+	if err != nil && err != io.EOF {
+		o.Err = err.Error()
+		ne, ok := errors.AsType[net.Error](err)
+		o.Timeout = ok && ne.Timeout() || errors.Is(err, os.ErrDeadlineExceeded)
+	}
+	return o
+}
+
+// patience is how long an attempt waits for an answer.
+const patience = 4 * time.Second
+
+func dial(network, address string) (net.Conn, error) {
+	return net.DialTimeout(network, address, patience)
+}
+
+// say connects, says one thing after another, and returns what is answered until
+// the end.
+func say(network, address string, what ...string) func() (string, error) {
+	return func() (string, error) { return talk(network, address, patience, what...) }
+}
+
+func talk(network, address string, d time.Duration, what ...string) (string, error) {
+	c, err := dial(network, address)
+	if err != nil {
+		return "", err
+	}
+	defer c.Close()
+	c.SetDeadline(time.Now().Add(d))
+	return converse(c, what...)
+}
+
+func converse(c net.Conn, what ...string) (string, error) {
+	for _, s := range what {
+		if _, err := c.Write([]byte(s)); err != nil {
+			break // it may have answered already
+		}
+	}
+	if _, ok := c.(*net.UDPConn); ok {
+		b := make([]byte, 1<<16)
+		n, err := c.Read(b)
+		return string(b[:n]), err
+	}
+	b, err := io.ReadAll(io.LimitReader(c, 1<<16))
+	return string(b), err
+}
+
+func get(host string) string {
+	return fmt.Sprintf("GET / HTTP/1.1\r\nHost: %s\r\nConnection: close\r\n\r\n", host)
+}
+
+func connect(target string) string {
+	return fmt.Sprintf("CONNECT %s HTTP/1.1\r\nHost: %[1]s\r\n\r\n", target)
+}
+
+func reasons(r ...egress.Reason) []egress.Reason { return r }
