@@ -20,6 +20,7 @@ import (
 	"errors"
 	"log/slog"
 	"sync"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -55,6 +56,10 @@ type Lie struct {
 // Watch decides the calls of a jail until ctx ends or the jail does, and returns
 // nil then. The Listener stays the caller's; what waits when Watch ends waits for
 // the next Watch. There is one at a time.
+//
+// A thread that is frozen in the hands of a tracer stays there until it thaws.
+// Watch does not wait for that: the kernel takes it out of them when this process
+// ends, and what it was about to do it asks the next Watch.
 func Watch(ctx context.Context, j Jail) error {
 	if j.Log == nil {
 		j.Log = slog.New(slog.DiscardHandler)
@@ -64,15 +69,19 @@ func Watch(ctx context.Context, j Jail) error {
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	w := &watch{Jail: j, ctx: ctx, waiting: map[int]*asking{}, tracers: newTracers()}
-	// In this order: nobody waits for an answer, then nobody traces.
-	defer w.tracers.close()
-	defer w.wg.Wait()
+	defer w.leave()
 	defer cancel()
 	j.Listener.Resume()
 	stop := context.AfterFunc(ctx, j.Listener.Interrupt)
 	defer stop()
-	if err := w.shake(); err != nil {
-		j.Log.Warn("calls that an earlier daemon had taken up may wait for ever", "jail", j.Subject.Jail, "err", err)
+	shaken := make(chan error, 1)
+	w.wg.Go(func() { shaken <- w.shake() })
+	select {
+	case <-ctx.Done():
+	case err := <-shaken:
+		if err != nil {
+			j.Log.Warn("calls that an earlier daemon had taken up may wait for ever", "jail", j.Subject.Jail, "err", err)
+		}
 	}
 	for {
 		c, err := j.Listener.Receive()
@@ -89,10 +98,16 @@ func Watch(ctx context.Context, j Jail) error {
 	}
 }
 
+// inHand is how long what is in the hands of a tracer may take at the end. It
+// takes a moment, unless the jail is frozen.
+const inHand = time.Second
+
 // finish sees to its end what is in the hands of a tracer, and asks once more. All
 // else that comes waits for the next Watch, which has it ask again.
 func (w *watch) finish() {
 	w.Listener.Resume()
+	late := time.AfterFunc(inHand, w.Listener.Interrupt)
+	defer late.Stop()
 	go func() {
 		w.wg.Wait()
 		w.Listener.Interrupt()
@@ -105,6 +120,21 @@ func (w *watch) finish() {
 		if w.tracers.again(c) {
 			w.Listener.Continue(c.ID) // or it has been interrupted, and comes again
 		}
+	}
+}
+
+// leave waits until nobody waits for an answer and, then, nobody traces.
+func (w *watch) leave() {
+	left := make(chan struct{})
+	go func() {
+		defer close(left)
+		w.wg.Wait()
+		w.tracers.close()
+	}()
+	select {
+	case <-left:
+	case <-time.After(inHand):
+		w.Log.Warn("a jail is frozen while one of its calls is looked at: nobody waits for it", "jail", w.Subject.Jail)
 	}
 }
 

@@ -195,6 +195,41 @@ func TestAFrozenJailIsAskedAboutOnce(t *testing.T) {
 	})
 }
 
+// A thread that is frozen cannot be taken out of a tracer's hands, nor be waited for.
+func TestAWatchEndsThoughTheJailIsFrozen(t *testing.T) {
+	forEach(t, func(t *testing.T, b *box) {
+		if why, ok := b.backend.Lacks()["freeze"]; ok {
+			t.Skip(why)
+		}
+		ctx, cancel := context.WithTimeout(context.Background(), 60*time.Second)
+		defer cancel()
+		b.judge.set(askCommand("cat"))
+		x := b.background("cat /etc/issue")
+		b.judge.person(t, "cat /etc/issue")
+		must(t, b.inst.Freeze(ctx))
+		for range 2 { // the first has taken the call up, the second finds it
+			ended := make(chan struct{})
+			go func() {
+				defer close(ended)
+				b.stop()
+			}()
+			select {
+			case <-ended:
+			case <-time.After(20 * time.Second):
+				t.Error("it waits until the jail thaws")
+				must(t, b.inst.Thaw(ctx))
+				<-ended
+			}
+			b.watch()
+		}
+		must(t, b.inst.Thaw(ctx))
+		answerTo(t, b.judge.person(t, "cat /etc/issue"), policy.Allow)
+		if got := b.ends(x); got.out != "a small tree for tests" {
+			t.Errorf("%+v", got)
+		}
+	})
+}
+
 func TestManyAtOnce(t *testing.T) {
 	forEach(t, func(t *testing.T, b *box) {
 		fds := func() int {
