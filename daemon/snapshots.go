@@ -10,9 +10,11 @@ import (
 	"golang.org/x/sys/unix"
 
 	"glasshouse/backend/oci"
+	"glasshouse/chain"
 	"glasshouse/event"
 	"glasshouse/id"
 	"glasshouse/jail"
+	"glasshouse/policy"
 	"glasshouse/snapshot"
 )
 
@@ -32,6 +34,7 @@ func (d *Daemon) openSnapshots(ctx context.Context) error {
 		Layers:  oci.Layers{Templates: filepath.Join(c.Data, "templates")},
 		Lower:   d.lower,
 		DiskMB:  c.Snapshots.DiskMB,
+		Told:    d.tellOfSnapshot,
 	})
 	d.onClose(func() error { return errors.Join(d.snapshots.Close(), dropHot(hot)) })
 	if err := d.snapshots.Open(ctx); err != nil {
@@ -39,6 +42,27 @@ func (d *Daemon) openSnapshots(ctx context.Context) error {
 	}
 	d.keeper.Store(d.snapshots)
 	return nil
+}
+
+var snapshotKinds = map[snapshot.Op]chain.Kind{
+	snapshot.OpTaken: chain.SnapshotTaken, snapshot.OpDeleted: chain.SnapshotDeleted,
+	snapshot.OpBranched: chain.JailBranched, snapshot.OpRewound: chain.JailRewound,
+}
+
+// tellOfSnapshot has the chain say what happened to a snapshot. It holds the
+// digest of what was written down of the jail's memory, and up to which of its
+// records that was.
+func (d *Daemon) tellOfSnapshot(h snapshot.Happening) {
+	s := h.Snapshot
+	d.kernel.Note(snapshotKinds[h.Op], policy.Subject{Jail: h.Jail}, 0, struct {
+		Snapshot id.Snapshot     `json:"snapshot"`
+		Of       id.Jail         `json:"of"`
+		Parent   id.Snapshot     `json:"parent,omitempty"`
+		Reason   snapshot.Reason `json:"reason,omitempty"`
+		Digest   string          `json:"digest,omitempty"`
+		Seq      uint64          `json:"seq,omitempty"`
+		Number   int             `json:"number,omitempty"`
+	}{s.ID, s.Jail.ID, s.Parent, s.Reason, s.Digest, s.Seq, h.Number})
 }
 
 // lower returns the layers of a root filesystem that is kept.

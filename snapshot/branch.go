@@ -109,7 +109,13 @@ func (k *Keeper) branch(ctx context.Context, sid id.Snapshot, count int, o Overr
 			k.last[c.Jail.ID] = sid
 		}
 	}
+	of, _ := k.placeOf(sid)
 	k.mu.Unlock()
+	for i, c := range children {
+		if c.Err == nil {
+			k.tell(Happening{Op: OpBranched, Snapshot: of, Jail: c.Jail.ID, Number: i + 1})
+		}
+	}
 	k.refill(sid)
 	return children, nil
 }
@@ -138,7 +144,9 @@ func (k *Keeper) Rewind(ctx context.Context, jid id.Jail, sid id.Snapshot) (jail
 	}
 	k.mu.Lock()
 	k.last[jid] = sid
+	of, _ := k.placeOf(sid)
 	k.mu.Unlock()
+	k.tell(Happening{Op: OpRewound, Snapshot: of, Jail: jid})
 	k.refill(sid)
 	return j, k.sweep(ctx)
 }

@@ -40,8 +40,35 @@ type Config struct {
 	// imported.
 	Lower func(ctx context.Context, r jail.Rootfs, digest string) ([]string, error)
 
+	// Told is told of what happened to snapshots, once it has. Nil: nobody is.
+	Told func(Happening)
+
 	// DiskMB is what automatic snapshots may take together; 0 is no limit.
 	DiskMB int64
+}
+
+// A Happening is something that happened to a snapshot.
+type Happening struct {
+	Op       Op
+	Snapshot Snapshot
+	Jail     id.Jail // that it was taken of, or that was made of it or taken back to it
+	Number   int     // of a branch, among those made with it
+}
+
+// An Op is what happened.
+type Op string
+
+const (
+	OpTaken    Op = "taken"
+	OpDeleted  Op = "deleted"
+	OpBranched Op = "branched"
+	OpRewound  Op = "rewound"
+)
+
+func (k *Keeper) tell(h Happening) {
+	if k.cfg.Told != nil {
+		k.cfg.Told(h)
+	}
 }
 
 // Keeper keeps snapshots. It is safe for concurrent use.
@@ -312,6 +339,7 @@ func (k *Keeper) Delete(ctx context.Context, sid id.Snapshot) error {
 		}
 	}
 	k.mu.Unlock()
+	k.tell(Happening{Op: OpDeleted, Snapshot: *s, Jail: s.Jail.ID})
 	err := k.cfg.Jails.DropCopies(ctx, sid)
 	k.hot.drop(sid)
 	return errors.Join(err, k.sweep(ctx))

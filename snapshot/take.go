@@ -163,11 +163,12 @@ func (t *taking) keep(at, layer string) error {
 	if err := k.cfg.Store.Put(t.ctx, t.s); err != nil {
 		return err
 	}
-	k.mu.Lock()
-	defer k.mu.Unlock()
 	s := t.s
+	k.mu.Lock()
 	k.all[s.ID], k.last[s.Jail.ID] = &s, s.ID
 	k.busy[s.ID]++
+	k.mu.Unlock()
+	k.tell(Happening{Op: OpTaken, Snapshot: s, Jail: s.Jail.ID})
 	return nil
 }
 

@@ -129,6 +129,10 @@ func TestAJailBehindTheProxyReachesWhatIsAllowed(t *testing.T) {
 	if allowed < 3 || refused < 3 {
 		t.Errorf("the chain has %d that left and %d that did not: %+v", allowed, refused, entries)
 	}
+	taken, err := client.Collect(h.Chain(t.Context(), map[string][]string{"kind": {"snapshot.taken,jail.branched"}}))
+	if err != nil || len(taken) != 2 || !strings.Contains(string(taken[0].Body), `"digest":"`) || taken[1].Jail != string(made.Jails[0].ID) {
+		t.Errorf("of the branch the chain says %+v, %v", taken, err)
+	}
 	if r, err := h.VerifyChain(t.Context(), true); err != nil || r.Bad != nil || r.Entries < 10 {
 		t.Errorf("verifying the chain: %+v, %v", r, err)
 	}
