@@ -2,6 +2,8 @@ package daemon
 
 import (
 	"context"
+	"errors"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"slices"
@@ -10,7 +12,9 @@ import (
 	"time"
 
 	"glasshouse/chain"
+	"glasshouse/enforce"
 	"glasshouse/eventlog"
+	"glasshouse/fault"
 	"glasshouse/govern"
 	"glasshouse/id"
 	"glasshouse/policy"
@@ -88,6 +92,7 @@ func (d *Daemon) openGovernance(ctx context.Context) error {
 	d.kernel = govern.New(govern.Config{
 		Chain:   d.chain,
 		Secrets: injected{d.secrets},
+		Refuser: d.openRefuser(),
 		Dir:     filepath.Join(c.Data, "ca"),
 		Log:     d.log.With("part", "govern"),
 	})
@@ -103,4 +108,20 @@ func (d *Daemon) openGovernance(ctx context.Context) error {
 		PID     int    `json:"pid"`
 	}{d.Version.Version, os.Getpid()})
 	return d.openApprovals(ctx)
+}
+
+// openRefuser has the machine's kernel refuse, where it takes the programs for that,
+// what policies deny. Doctor says why it does not. Everything is decided without it.
+func (d *Daemon) openRefuser() govern.Refuser {
+	lsm, err := enforce.OpenLSM()
+	if err != nil {
+		level := slog.LevelWarn
+		if errors.Is(err, fault.Unsupported) {
+			level = slog.LevelDebug
+		}
+		d.log.Log(context.Background(), level, "what policies deny is refused when it is asked, and not before", "err", err)
+		return nil
+	}
+	d.onClose(lsm.Close)
+	return lsm
 }

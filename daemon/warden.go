@@ -43,7 +43,7 @@ func (w warden) Guard(ctx context.Context, j jail.Jail, s jail.Sight) error {
 			return err
 		}
 	}
-	g := govern.Guard{Spec: j.Spec.Govern, Workspace: workspaceOf(j), Init: s.PID, Again: s.Again}
+	g := govern.Guard{Spec: j.Spec.Govern, Workspace: workspaceOf(j), Init: s.PID, Cgroup: s.Cgroup, Again: s.Again, Rewound: s.Rewound}
 	if j.Spec.Enforce {
 		g.Listener = s.Listener
 	}

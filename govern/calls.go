@@ -43,6 +43,9 @@ func (w *ward) watchCalls(g Guard) error {
 		w.calls.stop()
 		w.calls = nil
 	}
+	if g.Rewound {
+		w.k.withdraw(w.jid, "the jail was rewound")
+	}
 	if g.Listener == nil {
 		return nil
 	}

@@ -44,6 +44,7 @@ type Chain interface {
 type Config struct {
 	Chain   Chain
 	Secrets Secrets // nil: there are none
+	Refuser Refuser // nil: what is denied is refused when it is asked, and not before
 	Dir     string  // where certificate authorities are kept
 	Log     *slog.Logger
 }

@@ -83,7 +83,9 @@ type Guard struct {
 	Door     string                           // names what Open opens; "" is no door
 	Open     func() (*Door, error)            // nil without a door
 	Init     int                              // the host's number of the jail's init
+	Cgroup   uint64                           // by which the machine's kernel knows the jail; 0: it does not
 	Again    bool                             // the jail ran before this daemon did
+	Rewound  bool                             // what the jail asked until now nobody waits for any more
 	Listener func() (*notify.Listener, error) // what the jail's commands ask on; nil: they ask nobody
 
 	Trust func(ctx context.Context, ca *egress.CA) error // has the jail's programs trust an authority; nil: they do already
@@ -103,6 +105,7 @@ type ward struct {
 	ca        *egress.CA    // that the proxy has; nil is none
 	trusted   bool          // the jail has been given the certificate
 	calls     *calls        // nil: they are not decided
+	refused   uint64        // the cgroup that is refused what is denied; 0 is none
 	recalled  []policy.Rule // answers that count as long as the jail lives
 	guard     Guard         // as it was called last
 	wg        sync.WaitGroup
@@ -235,9 +238,14 @@ func (k *Kernel) Adapt(ctx context.Context, jid id.Jail, raw json.RawMessage, wo
 // know any more.
 func (k *Kernel) Release(jid id.Jail) {
 	k.letGo(jid)
+	k.withdraw(jid, "the jail has ended")
+}
+
+// withdraw has nobody answer any more what a jail asked.
+func (k *Kernel) withdraw(jid id.Jail, why string) {
 	if q := k.queue.Load(); q != nil {
-		if err := q.WithdrawOf(context.Background(), jid, "the jail has ended"); err != nil {
-			k.cfg.Log.Warn("requests of a jail that has ended still wait", "jail", jid, "err", err)
+		if err := q.WithdrawOf(context.Background(), jid, why); err != nil {
+			k.cfg.Log.Warn("requests that nobody waits for still wait for an answer", "jail", jid, "err", err)
 		}
 	}
 }
@@ -256,6 +264,7 @@ func (k *Kernel) letGo(jid id.Jail) {
 	if w.calls != nil {
 		w.calls.stop()
 	}
+	w.refuseNothing()
 	w.closeProxy() // nobody is left on the other side: there is nothing to wait for
 	if err := w.closeDoor(); err != nil {
 		k.cfg.Log.Warn("close the door", "jail", jid, "err", err)
@@ -271,6 +280,7 @@ func (w *ward) govern(ctx context.Context, s Spec, workspace string) error {
 	}
 	if set == nil {
 		w.rules.put(nil, "", nil)
+		w.refuse(nil, "")
 	} else if h, err := policy.Hold(set, s.Policy.Top()); err != nil {
 		return err
 	} else {
@@ -278,6 +288,7 @@ func (w *ward) govern(ctx context.Context, s Spec, workspace string) error {
 			h.Remember(r)
 		}
 		w.rules.put(h, s.Policy.Agent, s.Policy.Tiers)
+		w.refuse(h.Set(), s.Policy.Agent)
 	}
 	was := w.spec
 	w.spec, w.workspace = s, workspace

@@ -382,7 +382,7 @@ func (m *Manager) dropBody(ctx context.Context, cp Checkpointer, j Jail) error {
 // alive is frozen.
 func (m *Manager) inhabit(ctx context.Context, b Backend, c *cell, body *body, say *Lineage) (leave func(context.Context) error, err error) {
 	was, old := *c.jail.Load(), c.live.Load()
-	next := &live{inst: body.inst, restored: true}
+	next := &live{inst: body.inst, restored: true, rewound: old != nil && say != nil}
 	next.ice.held = true
 	if goesOn := old != nil && say == nil; goesOn { // whoever reads a command's output goes on reading
 		next.ctl, next.parked, next.ice.paused = old.ctl, old.parked, old.ice.paused

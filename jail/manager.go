@@ -145,6 +145,7 @@ type live struct {
 	mark   *Mark // how it was when it was last written down. guarded by the cell's turn
 
 	restored bool // it is of a snapshot, and had not run when it was first watched
+	rewound  bool // it is so in the place of another one
 }
 
 // close lets go of the jail. Whoever waits to talk to its init learns that there

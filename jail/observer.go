@@ -82,6 +82,7 @@ type Sight struct {
 	Address   netip.Addr // where others of its group see it; zero is none
 	Again     bool       // an earlier daemon let go of it while it ran
 	Restored  bool       // its processes are a snapshot's, and have not run yet
+	Rewound   bool       // they are in the place of others, which do not run any more
 
 	// Freeze and Thaw hold the jail, beside and below a pause that somebody
 	// asked for. Nil where the backend cannot.
@@ -229,7 +230,7 @@ func (m *Manager) observe(ctx context.Context, b Backend, c *cell, again bool) e
 // watchAnew has a jail watched in the body it is about to move into.
 func (m *Manager) watchAnew(ctx context.Context, b Backend, j Jail, l *live, watched bool) error {
 	s := sight(b, l)
-	s.Restored = l.restored
+	s.Restored, s.Rewound = l.restored, l.rewound
 	if m.cfg.Observer != nil {
 		attach := m.cfg.Observer.Attach
 		if watched {
