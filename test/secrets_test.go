@@ -2,16 +2,46 @@ package test_test
 
 import (
 	"bytes"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
 	"encoding/base64"
 	"encoding/hex"
+	"encoding/json"
+	"encoding/pem"
+	"errors"
 	"fmt"
+	"io"
 	"io/fs"
+	"math/big"
+	"net"
+	"net/http"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
+	"testing"
+	"time"
 
 	"github.com/klauspost/compress/zstd"
+	"golang.org/x/sys/unix"
+
+	"glasshouse/api/client"
+	"glasshouse/api/wire"
+	"glasshouse/fault"
+	"glasshouse/id"
 )
+
+// newCanary returns a value that is found wherever it is left.
+func newCanary() string {
+	var b [16]byte
+	rand.Read(b[:])
+	return "canary" + hex.EncodeToString(b[:])
+}
 
 // forms are what a value may have become.
 func forms(value string) [][]byte {
@@ -24,8 +54,7 @@ func forms(value string) [][]byte {
 	return all
 }
 
-// finds reports whether data holds a value in any form, also compressed.
-func finds(data []byte, words [][]byte) bool {
+func anyOf(words [][]byte, data []byte) bool {
 	for _, w := range words {
 		if bytes.Contains(data, w) {
 			return true
@@ -34,70 +63,405 @@ func finds(data []byte, words [][]byte) bool {
 	return false
 }
 
-// zstdMagic is how what zstd has compressed begins.
-var zstdMagic = []byte{0x28, 0xb5, 0x2f, 0xfd}
+// A hunt looks for a value in any form, also compressed.
+type hunt struct {
+	words [][]byte
+	zstd  *zstd.Decoder
+}
 
-// unpacked returns what was compressed in data, wherever in it it begins.
-func unpacked(d *zstd.Decoder, data []byte) []byte {
-	var out []byte
+func newHunt(t *testing.T, value string) *hunt {
+	t.Helper()
+	d, err := zstd.NewReader(nil, zstd.WithDecoderConcurrency(1))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(d.Close)
+	return &hunt{words: forms(value), zstd: d}
+}
+
+func (h *hunt) in(data []byte) bool {
+	if anyOf(h.words, data) {
+		return true
+	}
+	magic := []byte{0x28, 0xb5, 0x2f, 0xfd} // how what zstd has compressed begins
 	for {
-		i := bytes.Index(data, zstdMagic)
+		i := bytes.Index(data, magic)
 		if i < 0 {
-			return out
+			return false
 		}
 		data = data[i:]
-		var h zstd.Header
-		if h.Decode(data) == nil {
-			if err := d.Reset(bytes.NewReader(data)); err == nil {
-				var b bytes.Buffer
-				b.ReadFrom(d) // what follows it is no part of it, which is an error
-				out = append(out, b.Bytes()...)
+		if err := h.zstd.Reset(bytes.NewReader(data)); err == nil {
+			var plain bytes.Buffer
+			io.Copy(&plain, io.LimitReader(h.zstd, 64<<20)) // what follows it is no part of it, which is an error
+			if anyOf(h.words, plain.Bytes()) {
+				return true
 			}
 		}
-		data = data[len(zstdMagic):]
+		data = data[1:]
 	}
 }
 
-// sighted returns where a value is, in any form: in files of the data directory, in
-// memory that jails are kept in, in command lines and environments of processes,
-// and in the daemon's log.
+// inFile looks through a file, without its holes.
+func (h *hunt) inFile(name string) (bool, error) {
+	f, err := os.Open(name)
+	if err != nil {
+		return false, err
+	}
+	defer f.Close()
+	var all []byte
+	for at := int64(0); ; {
+		start, err := unix.Seek(int(f.Fd()), at, unix.SEEK_DATA)
+		if errors.Is(err, unix.ENXIO) || errors.Is(err, unix.ESPIPE) { // its end, or a namespace that has a name
+			break
+		}
+		if err != nil {
+			return false, err
+		}
+		end, err := unix.Seek(int(f.Fd()), start, unix.SEEK_HOLE)
+		if err != nil {
+			return false, err
+		}
+		part := make([]byte, end-start)
+		n, err := f.ReadAt(part, start)
+		if err != nil && err != io.EOF {
+			return false, err
+		}
+		all, at = append(all, part[:n]...), end
+	}
+	return h.in(all), nil
+}
+
+// sighted returns where a value is: in files of the data directory, which has what
+// is kept in memory too, in command lines and environments of processes, and in
+// the daemon's log.
 func (h *house) sighted(value string) []string {
 	h.Helper()
-	words := forms(value)
-	d, err := zstd.NewReader(nil)
-	if err != nil {
-		h.Fatal(err)
-	}
-	defer d.Close()
+	look := newHunt(h.T, value)
 	var where []string
-	look := func(name string) {
-		data, err := os.ReadFile(name)
-		if err == nil && (finds(data, words) || finds(unpacked(d, data), words)) {
+	err := filepath.WalkDir(h.data, func(name string, e fs.DirEntry, err error) error {
+		if err == nil && name == filepath.Join(h.data, "run/bpf") {
+			return filepath.SkipDir // programs and maps, which are no files
+		}
+		if errors.Is(err, fs.ErrNotExist) || err == nil && !e.Type().IsRegular() {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		found, err := look.inFile(name)
+		if found {
 			where = append(where, name)
 		}
-	}
-	err = filepath.WalkDir(h.data, func(name string, e fs.DirEntry, err error) error {
-		if err == nil && e.Type().IsRegular() {
-			look(name)
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil
 		}
-		return nil
+		return err
 	})
 	if err != nil {
 		h.Fatal(err)
 	}
-	for _, pattern := range []string{"/proc/[0-9]*/cmdline", "/proc/[0-9]*/environ"} {
-		names, err := filepath.Glob(pattern)
-		if err != nil {
-			h.Fatal(err)
-		}
+	for _, kind := range []string{"cmdline", "environ"} {
+		names, _ := filepath.Glob("/proc/[0-9]*/" + kind) // the pattern is good
 		for _, name := range names {
-			if !strings.HasPrefix(name, fmt.Sprintf("/proc/%d/", os.Getpid())) {
-				look(name)
+			if b, err := os.ReadFile(name); err == nil && look.in(b) {
+				where = append(where, name)
 			}
 		}
 	}
-	if finds(h.log.Bytes(), words) {
+	if look.in(h.log.Bytes()) {
 		where = append(where, "the daemon's log")
 	}
 	return where
+}
+
+// told returns which answers of the API have a value.
+func (h *house) told(value string, jails []id.Jail, snapshots []id.Snapshot) []string {
+	h.Helper()
+	look := newHunt(h.T, value)
+	paths := strings.Fields(`/jails /snapshots /lineage /secrets /approvals?state=all /notices/dead /chain?limit=1000 /chain/export /chain/head
+		/chain/verify?all=true /tokens /metrics /doctor /backends /images /version /openapi.json`)
+	for _, j := range jails {
+		for _, p := range strings.Fields(`/ /snapshots /execs /events?follow=false /processes?all=true /network/log /network/pcap /report?format=json /report?format=html
+			/report?format=md /fs/diff /policy /egress /files?path=/root&tar=true /files?path=/run&tar=true /files?path=/run/secrets`) {
+			paths = append(paths, strings.TrimSuffix("/jails/"+string(j)+p, "/"))
+		}
+		paths = append(paths, "/sandbox/"+string(j)+"/decisions")
+		for x, err := range h.Execs(h.Context(), j) {
+			if err != nil {
+				h.Fatal(err)
+			}
+			paths = append(paths, "/jails/"+string(j)+"/execs/"+string(x.ID))
+		}
+	}
+	for _, s := range snapshots {
+		paths = append(paths, "/snapshots/"+string(s), "/snapshots/"+string(s)+"/diff", "/snapshots/"+string(s)+"/export")
+	}
+	door := http.Client{Transport: &http.Transport{DisableKeepAlives: true, Dial: func(string, string) (net.Conn, error) {
+		return net.Dial("unix", filepath.Join(h.data, "glasshouse.sock"))
+	}}}
+	var where []string
+	answered := 0
+	for _, p := range paths {
+		resp, err := door.Get("http://localhost" + p)
+		if err != nil {
+			h.Fatal(err)
+		}
+		b, err := io.ReadAll(resp.Body)
+		resp.Body.Close()
+		if err != nil {
+			h.Errorf("%s: %v", p, err)
+		}
+		if resp.StatusCode == 200 {
+			answered++
+		} else {
+			h.Logf("%s: %s", p, resp.Status)
+		}
+		if look.in(b) {
+			where = append(where, p)
+		}
+	}
+	if answered < len(paths)/2 {
+		h.Errorf("of %d questions %d are answered: the hunt is no good", len(paths), answered)
+	}
+	return where
+}
+
+// keep has a secret kept, as a person does who has it in a file.
+func (h *house) keep(name, value string) {
+	h.Helper()
+	cmd := exec.Command(h.bin, "secret", "set", name)
+	cmd.Env = append(os.Environ(), "GLASSHOUSE_DATA="+h.data)
+	cmd.Stdin = strings.NewReader(value + "\n")
+	if out, err := cmd.CombinedOutput(); err != nil || len(out) > 0 {
+		h.Fatalf("secret set %s: %v\n%s", name, err, out)
+	}
+}
+
+// recorded returns what the chain says of the secrets of a jail, in order.
+func (h *house) recorded(j id.Jail) string {
+	h.Helper()
+	all, err := client.Collect(h.Chain(h.Context(), map[string][]string{"jail": {string(j)}, "kind": {"secret.granted,secret.used,secret.revoked,secret.refused"}}))
+	if err != nil {
+		h.Fatal(err)
+	}
+	var kinds []string
+	for _, e := range all {
+		kinds = append(kinds, strings.TrimPrefix(e.Kind, "secret."))
+	}
+	return strings.Join(kinds, " ")
+}
+
+func TestASecretIsGivenAsAFileAndTakenAway(t *testing.T) {
+	h := open(t, tools())
+	j := h.running(wire.CreateJail{Name: "worker"}).ID
+	other := h.running(wire.CreateJail{Name: "other"}).ID
+	value := newCanary()
+	h.keep("API_KEY", value)
+	if out := h.says("secret", "ls"); !strings.Contains(out, "API_KEY") || strings.Contains(out, value) {
+		t.Errorf("it is listed as %q", out)
+	}
+	if out := h.sh(j, "ls /run/secrets 2>/dev/null"); out != "" {
+		t.Errorf("nobody granted anything, and there is %q", out)
+	}
+	grant := h.says("secret", "grant", "API_KEY", "worker")
+	if out := h.sh(j, "stat -c '%a %u' /run/secrets/API_KEY; cat /run/secrets/API_KEY; echo; env | grep -c "+value); out != "400 0\n"+value+"\n0" {
+		t.Errorf("it is %q", out)
+	}
+	if out := h.sh(j, "echo x > /run/secrets/API_KEY || echo no; rm -f /run/secrets/API_KEY || echo no; touch /run/secrets/x || echo no; umount /run/secrets || echo no"); strings.Count(out, "no\n")+strings.Count(out, "no") < 4 {
+		t.Errorf("writing to it says %q", out)
+	}
+	if out := h.sh(other, "ls /run/secrets 2>/dev/null; cat /run/secrets/API_KEY 2>/dev/null"); out != "" {
+		t.Errorf("another jail has %q", out)
+	}
+	for _, path := range []string{"/run/secrets/API_KEY", "/proc/self/root/run/secrets/API_KEY", "/run/../run/secrets/API_KEY"} {
+		if r, err := h.ReadFile(t.Context(), j, path, 0, -1); err == nil {
+			b, _ := io.ReadAll(r)
+			r.Close()
+			t.Errorf("the API reads %q at %s", b, path)
+		}
+	}
+	h.kill()
+	h.start()
+	if out := h.sh(j, "cat /run/secrets/API_KEY"); out != value {
+		t.Errorf("for the next daemon it is %q", out)
+	}
+
+	// Taken away, also from who has it open.
+	x, err := h.Exec(t.Context(), j, wire.ExecRequest{Detach: true, Cmd: "exec 3< /run/secrets/API_KEY; touch /tmp/open; while [ ! -e /tmp/revoked ]; do sleep 0.02; done; cat <&3 | wc -c > /tmp/left"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	h.sh(j, "while [ ! -e /tmp/open ]; do sleep 0.02; done")
+	h.says("secret", "revoke", grant)
+	if out := h.sh(j, "ls /run/secrets 2>/dev/null; touch /tmp/revoked; while [ ! -s /tmp/left ]; do sleep 0.02; done; cat /tmp/left"); out != "0" {
+		t.Errorf("after it was taken away there is %q, of %s", out, x.ID)
+	}
+	if got := h.recorded(j); !strings.HasPrefix(got, "granted used") || !strings.HasSuffix(got, " revoked") {
+		t.Errorf("the chain says %q", got)
+	}
+	if got := h.recorded(other); got != "" {
+		t.Errorf("of the other jail the chain says %q", got)
+	}
+}
+
+func TestABranchHasTheSecretsThatFollow(t *testing.T) {
+	h, j := counting(t)
+	follows, stays := newCanary(), newCanary()
+	h.keep("FOLLOWS", follows)
+	h.keep("STAYS", stays)
+	h.says("secret", "grant", "FOLLOWS", "build", "--branches")
+	h.says("secret", "grant", "STAYS", "build")
+	if out := h.sh(j, "cd /run/secrets && echo *"); out != "FOLLOWS STAYS" {
+		t.Fatalf("the jail has %q", out)
+	}
+	s, err := h.TakeSnapshot(t.Context(), j, wire.TakeSnapshot{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, value := range []string{follows, stays} {
+		if where := h.sighted(value); len(where) > 0 {
+			t.Errorf("once there is a snapshot, a value is in %q", where)
+		}
+	}
+	made, err := h.BranchSnapshot(t.Context(), s.ID, wire.Branch{Count: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	kid := made.Jails[0].ID
+	if out := h.sh(kid, "cd /run/secrets && echo * && cat FOLLOWS"); out != "FOLLOWS\n"+follows {
+		t.Errorf("the branch has %q", out)
+	}
+	if got := h.recorded(kid); !strings.HasPrefix(got, "granted used") {
+		t.Errorf("of the branch the chain says %q", got)
+	}
+	// What the first loses the branch keeps: it has a grant of its own.
+	if err := h.DeleteSecret(t.Context(), "STAYS"); err != nil {
+		t.Fatal(err)
+	}
+	if out := h.sh(j, "cd /run/secrets && echo *"); out != "FOLLOWS" {
+		t.Errorf("after one was removed the jail has %q", out)
+	}
+}
+
+// authority makes a certificate authority that this host trusts, and the
+// certificate of a server.
+func authority(t *testing.T, host string) *tls.Config {
+	t.Helper()
+	must := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	must(err)
+	ca := &x509.Certificate{
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "the authority"}, IsCA: true, BasicConstraintsValid: true,
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour), KeyUsage: x509.KeyUsageCertSign,
+	}
+	server := &x509.Certificate{
+		SerialNumber: big.NewInt(2), Subject: pkix.Name{CommonName: host}, DNSNames: []string{host},
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour), ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
+	}
+	root, err := x509.CreateCertificate(rand.Reader, ca, ca, &key.PublicKey, key)
+	must(err)
+	leaf, err := x509.CreateCertificate(rand.Reader, server, ca, &key.PublicKey, key)
+	must(err)
+	file := filepath.Join(t.TempDir(), "roots.pem")
+	must(os.WriteFile(file, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: root}), 0o600))
+	t.Setenv("SSL_CERT_FILE", file) // which the daemon inherits
+	t.Setenv("SSL_CERT_DIR", t.TempDir())
+	return &tls.Config{Certificates: []tls.Certificate{{Certificate: [][]byte{leaf}, PrivateKey: key}}}
+}
+
+// TestASecretThatIsInRequestsIsNeverInTheJail follows a canary that a jail uses and
+// nobody sees: the server it is meant for gets it, and whatever it echoes is masked.
+func TestASecretThatIsInRequestsIsNeverInTheJail(t *testing.T) {
+	if !ownWorld(t) {
+		return
+	}
+	world := internet(t)
+	named(t, map[string]string{"api.example.com": serverAddr, "evil.example.com": serverAddr})
+	var mu sync.Mutex
+	var got []string
+	echo := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		mu.Lock()
+		got = append(got, r.Host+" "+r.Header.Get("Authorization"))
+		mu.Unlock()
+		w.Header().Set("X-Echo", r.Header.Get("Authorization"))
+		json.NewEncoder(w).Encode(map[string]string{"you said": r.Header.Get("Authorization"), "b64": base64.StdEncoding.EncodeToString([]byte(r.Header.Get("Authorization")))})
+	})
+	website(t, world, serverAddr+":443", authority(t, "api.example.com"), echo)
+	website(t, world, serverAddr+":80", nil, echo)
+
+	h := open(t, fmt.Sprintf("%srootfs: {default: {dir: %q}}\n", tools(), rootfsWith(t, "curl")))
+	value, file := newCanary(), newCanary()
+	h.keep("API_KEY", value)
+	h.keep("FILE_KEY", file)
+	p := worker(t, 2)
+	j := h.running(wire.CreateJail{Name: "worker", Network: "proxy", Policy: p, Egress: &wire.Egress{Allow: []wire.EgressRule{
+		{Name: "the api", Host: "api.example.com", Ports: []uint16{443}, Inject: []wire.EgressInject{{Secret: "API_KEY", As: "bearer"}}},
+		{Host: "evil.example.com", Ports: []uint16{80}},
+	}}}).ID
+	ask := func(j id.Jail, more string) string {
+		t.Helper()
+		return h.sh(j, "curl -sS -i --max-time 20 "+more+" https://api.example.com/v1 2>&1 | tr -d '\\r'")
+	}
+	if out := ask(j, ""); strings.Contains(out, "you said") {
+		t.Errorf("without a grant it says %q", out)
+	}
+	h.says("secret", "grant", "API_KEY", "worker", "--inject", "api.example.com")
+	h.says("secret", "grant", "FILE_KEY", "worker")
+	for _, more := range []string{"", "--noproxy '*'"} { // as a program does that knows of the proxy, and one that does not
+		out := ask(j, more)
+		if !strings.Contains(out, "200") || !strings.Contains(out, `"you said":"Bearer *`) || anyOf(forms(value), []byte(out)) {
+			t.Errorf("%s: the jail hears %q", more, out)
+		}
+	}
+	h.sh(j, "curl -sS --max-time 20 http://evil.example.com/; wc -c < /run/secrets/FILE_KEY")
+	mu.Lock()
+	if want := []string{"api.example.com Bearer " + value, "api.example.com Bearer " + value, "evil.example.com "}; strings.Join(got, "|") != strings.Join(want, "|") {
+		t.Errorf("the server got %q, want %q", got, want)
+	}
+	mu.Unlock()
+	if got := h.recorded(j); !strings.Contains(got, "granted") || !strings.Contains(got, "used") || !strings.Contains(got, "refused") {
+		t.Errorf("the chain says %q", got)
+	}
+
+	// Nobody has either: not in what is kept, not in what is told.
+	done := h.ask(j, "bash", "git push")
+	h.says("deny", string(h.pends(j, "git push").ID))
+	h.hears(done)
+	jails := []id.Jail{j}
+	var snapshots []id.Snapshot
+	s, err := h.TakeSnapshot(t.Context(), j, wire.TakeSnapshot{})
+	switch {
+	case errors.Is(err, fault.Unsupported):
+	case err != nil:
+		t.Fatal(err)
+	default:
+		snapshots = append(snapshots, s.ID)
+		made, err := h.BranchSnapshot(t.Context(), s.ID, wire.Branch{Count: 1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		kid := made.Jails[0].ID
+		jails = append(jails, kid)
+		if out := ask(kid, ""); strings.Contains(out, "you said") {
+			t.Errorf("a branch without a grant of its own is told %q", out)
+		}
+	}
+	for name, v := range map[string]string{"injected": value, "file": file} {
+		if where := h.sighted(v); len(where) > 0 {
+			t.Errorf("what was %s is in %q", name, where)
+		}
+		if where := h.told(v, jails, snapshots); len(where) > 0 {
+			t.Errorf("what was %s is told by %q", name, where)
+		}
+	}
+	// The hunt finds what is there: a jail that writes a secret down has it in a file.
+	h.sh(j, "cp /run/secrets/FILE_KEY /root/mine; sync")
+	if where := h.sighted(file); len(where) == 0 {
+		t.Error("the hunt is no good: it does not find what a jail has written")
+	}
 }
