@@ -78,6 +78,11 @@ func (w *ward) watchCalls(g Guard) error {
 // Judge implements enforce.Judge.
 func (c *calls) Judge(ctx context.Context, q policy.Question) policy.Decision {
 	pid, _ := enforce.Caller(ctx)
+	return c.judge(ctx, pid, q)
+}
+
+// judge decides what a process does.
+func (c *calls) judge(ctx context.Context, pid int, q policy.Question) policy.Decision {
 	if q.Action == policy.ActionRun {
 		if c.byInit(pid) {
 			return policy.Decision{Effect: policy.Allow, Reason: "an operator has the jail run it"}
