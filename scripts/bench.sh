@@ -6,4 +6,6 @@ cd "$(dirname "$0")/.."
 DATA=${1:?usage: bench.sh DATA_DIR}
 export PATH="$DATA/tools/bin:$PATH"
 echo "$(uname -srm), $(nproc) processors, load $(cut -d' ' -f1-3 /proc/loadavg), runc $(runc --version | sed -n '1s/.* //p')"
-go test -tags bench -v -count=1 -timeout 20m -run '^TestBench' ./test
+scripts/peers.sh "$DATA/tools/peers"
+export GLASSHOUSE_DATA=$DATA GLASSHOUSE_PEERS=$DATA/tools/peers
+go test -tags bench -v -count=1 -timeout 30m -run '^TestBench' ./test

@@ -1,0 +1,30 @@
+#!/usr/bin/env bash
+#
+# peers.sh DIR: unpack the proxies that `make bench` compares with, tinyproxy and
+# mitmproxy of the machine's own Debian, under DIR. Nothing is installed, and
+# nothing needs them: where they cannot be had, the benchmarks say so.
+set -euo pipefail
+DIR=${1:?usage: peers.sh DIR}
+command -v apt-get >/dev/null || { echo "peers: there is no apt-get here"; exit 0; }
+
+# fetch NAME PACKAGE: a package and those it needs that this system lacks.
+fetch() {
+    local into=$DIR/$1 new=$DIR/$1.new list deb
+    [ ! -d "$into" ] || return 0
+    list=$(apt-get install --simulate --no-install-recommends "$2" 2>/dev/null | sed -n 's/^Inst \([^ ]*\) .*/\1/p')
+    [ -n "$list" ] || { echo "peers: apt has no $2, or it is installed"; return 0; }
+    rm -rf "$new"
+    mkdir -p "$new/debs" "$new/root"
+    # shellcheck disable=SC2086 # a list of words
+    (cd "$new/debs" && apt-get -q -o APT::Sandbox::User="$(id -un)" download $list >/dev/null 2>&1) ||
+        { echo "peers: $2 cannot be fetched"; rm -rf "$new"; return 0; }
+    for deb in "$new"/debs/*.deb; do
+        dpkg-deb -x "$deb" "$new/root"
+    done
+    mv "$new/root" "$into"
+    rm -rf "$new"
+}
+
+mkdir -p "$DIR"
+fetch tinyproxy tinyproxy-bin
+fetch mitmproxy mitmproxy
