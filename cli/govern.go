@@ -483,10 +483,13 @@ func allowText(r wire.EgressRule) string {
 }
 
 func (c *command) trail() *cobra.Command {
-	return &cobra.Command{
+	var said, observed bool
+	cmd := &cobra.Command{
 		Use: "trail JAIL", Short: "List what was decided about a jail, oldest first", Args: cobra.ExactArgs(1),
 		Long: `List what was decided about a jail, oldest first: what it wanted to do, and how it
-came that it might or might not. It is there longer than the jail.`,
+came that it might or might not. It is there longer than the jail. In a jail whose
+policy is enforced --said leaves out what the machine's kernel saw beside what
+agents said, and --observed leaves in nothing else.`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			cl, err := c.client(cmd.Context())
 			if err != nil {
@@ -498,7 +501,11 @@ came that it might or might not. It is there longer than the jail.`,
 			} else if !id.Valid('j', args[0]) {
 				return err
 			}
-			all, err := client.Collect(cl.Trail(cmd.Context(), j))
+			q := url.Values{}
+			if said || observed {
+				q.Set("observed", strconv.FormatBool(observed))
+			}
+			all, err := client.Collect(cl.Trail(cmd.Context(), j, q))
 			if err != nil {
 				return err
 			}
@@ -509,4 +516,8 @@ came that it might or might not. It is there longer than the jail.`,
 			})
 		},
 	}
+	cmd.Flags().BoolVar(&said, "said", false, "only what agents and their harnesses said")
+	cmd.Flags().BoolVar(&observed, "observed", false, "only what the machine's kernel saw")
+	cmd.MarkFlagsMutuallyExclusive("said", "observed")
+	return cmd
 }

@@ -73,9 +73,10 @@ func (c *Client) SetEgress(ctx context.Context, j id.Jail, e wire.Egress) (wire.
 	return out, err
 }
 
-// Trail yields what was decided about a jail, oldest first.
-func (c *Client) Trail(ctx context.Context, j id.Jail) iter.Seq2[wire.TrailEntry, error] {
-	return pages[wire.TrailEntry](ctx, c, "/sandbox/"+url.PathEscape(string(j))+"/decisions", nil)
+// Trail yields what was decided about a jail, oldest first. Query has the names of
+// the API's parameters; nil is all.
+func (c *Client) Trail(ctx context.Context, j id.Jail, query url.Values) iter.Seq2[wire.TrailEntry, error] {
+	return pages[wire.TrailEntry](ctx, c, "/sandbox/"+url.PathEscape(string(j))+"/decisions", query)
 }
 
 // Claim says what an agent is about to do, and hears whether it may.
