@@ -127,9 +127,7 @@ func TestAnAgentWorksAloneAndLeavesATrail(t *testing.T) {
 	// What is there before the agent is. It reads the rules that it goes by.
 	h.sh(work, "git init -q . && printf '#!/bin/sh\ntest \"$1\" = test && grep -q login auth/login.ts && echo 1 passing\n' > /usr/bin/npm && chmod 755 /usr/bin/npm")
 	for _, f := range project(t) {
-		if _, err := h.WriteFile(t.Context(), work, "/work/"+f.Name, strings.NewReader(f.Text), client.WriteOptions{}); err != nil {
-			t.Fatal(err)
-		}
+		h.copyIn(work, "/work/"+f.Name, f.Text)
 	}
 	if got := h.sh(work, "grep -c '^## ' AGENTS.md"); got != "3" {
 		t.Fatalf("AGENTS.md has %s parts", got)
@@ -137,9 +135,7 @@ func TestAnAgentWorksAloneAndLeavesATrail(t *testing.T) {
 
 	const code = "export const login = (user: string) => user !== ''\n"
 	h.does(work, "write", map[string]string{"filePath": "auth/login.ts", "content": code}, func() {
-		if _, err := h.WriteFile(t.Context(), work, "/work/auth/login.ts", strings.NewReader(code), client.WriteOptions{Parents: true}); err != nil {
-			t.Fatal(err)
-		}
+		h.copyIn(work, "/work/auth/login.ts", code)
 	})
 	var tested string
 	h.does(work, "bash", map[string]string{"command": "npm test", "description": "Run the tests"}, func() { tested = h.sh(work, "npm test") })
@@ -176,6 +172,36 @@ func TestAnAgentWorksAloneAndLeavesATrail(t *testing.T) {
 		t.Errorf("the reviewer's trail is\n%s\nwant\n%s", got, want)
 	}
 	h.proved(work)
+}
+
+// TestWhatAnAgentDoesIsSeenBesideWhatItSays is the same in a jail whose policy the
+// machine's kernel holds: the trail has what was said, and beside it what was done,
+// whoever did not say it.
+func TestWhatAnAgentDoesIsSeenBesideWhatItSays(t *testing.T) {
+	h := open(t, fmt.Sprintf("%srootfs: {default: {dir: %q}}\n", tools(), rootfsWith(t)))
+	p := worker(t, 2)
+	p.Files[0].Text = strings.Replace(p.Files[0].Text, `"npm *": "allow",`, `"npm *": "allow", "cat *": "allow",`, 1)
+	j := h.running(wire.CreateJail{Name: "worker", Cwd: "/work", Policy: p, Enforce: true}).ID
+	h.copyIn(j, "/work/notes", "remember\n")
+	h.does(j, "bash", map[string]string{"command": "npm test"}, func() { h.sh(j, "cat notes; rm -rf notes; true") })
+	if got, want := h.says("trail", "--said", "worker"), "- bash: npm test [AUTONOMOUS - whitelisted]"; got != want {
+		t.Errorf("what was said is %q, want %q", got, want)
+	}
+	got := h.says("trail", "--observed", "worker")
+	if strings.Contains(got, "npm") || !strings.Contains(got, "cat notes [AUTONOMOUS]\n") || !strings.Contains(got, "rm -rf notes [DENIED]") {
+		t.Errorf("what was done is\n%s", got)
+	}
+	if out := h.sh(j, "cat notes"); out != "remember" {
+		t.Errorf("it was removed: %q", out)
+	}
+}
+
+// copyIn writes a file of a jail.
+func (h *house) copyIn(j id.Jail, path, text string) {
+	h.Helper()
+	if _, err := h.WriteFile(h.Context(), j, path, strings.NewReader(text), client.WriteOptions{Parents: true}); err != nil {
+		h.Fatal(err)
+	}
 }
 
 // copy brings a file from one jail to another.
