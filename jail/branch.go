@@ -221,7 +221,7 @@ func (m *Manager) Rewind(ctx context.Context, jid id.Jail, img Image) (Jail, err
 		next.State, next.Started, next.Stopped, next.Reason = Running, &now, nil, ""
 		l := c.live.Load()
 		if l != nil {
-			if err := l.park(ctx); err != nil {
+			if err := l.parkAs(ctx, l.keeps); err != nil { // nothing of it is written down
 				return err
 			}
 			defer c.unpark()

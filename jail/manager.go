@@ -142,6 +142,7 @@ type live struct {
 	ctl    *control.Client
 	ice    ice
 	parked bool  // nobody may talk to init. guarded by the cell's turn
+	keeps  bool  // parked, init has kept what cannot be written down. guarded by the cell's turn
 	mark   *Mark // how it was when it was last written down. guarded by the cell's turn
 
 	restored bool // it is of a snapshot, and had not run when it was first watched

@@ -141,9 +141,10 @@ func (l *live) letGo(ctx context.Context) error    { return l.set(ctx, &l.ice.he
 
 // pause freezes the jail with nobody talking to its init, so that it can be
 // written down as it is. A transfer that does not end keeps no jail from being
-// paused.
+// paused. If the jail's commands ask somebody, init keeps what they ask on: a pause
+// can last longer than this daemon, and without it they could never ask again.
 func (l *live) pause(ctx context.Context) error {
-	parked := l.park(ctx)
+	parked := l.parkAs(ctx, l.asks())
 	err := l.set(ctx, &l.ice.paused, true)
 	if err != nil && parked == nil {
 		l.unpark()
@@ -161,24 +162,33 @@ func (l *live) resume(ctx context.Context) error {
 
 // park ends all talk with init until unpark. Whoever talks waits. The caller
 // holds the cell's turn.
-func (l *live) park(ctx context.Context) error {
+func (l *live) park(ctx context.Context) error { return l.parkAs(ctx, false) }
+
+func (l *live) parkAs(ctx context.Context, keep bool) error {
+	if l.parked && l.keeps && !keep {
+		return fault.Newf(fault.Conflict, "jail.Checkpoint", "", "a jail with enforcement cannot be written down while it is paused: resume it, and try again")
+	}
 	if l.parked {
 		return nil
 	}
 	if l.ice.paused {
 		return fault.Newf(fault.Conflict, "jail.Checkpoint", "", "the jail was paused by an earlier daemon, or in the middle of a transfer, and may have connections that cannot be written down: resume it, and try again")
 	}
-	if err := l.ctl.Park(ctx, patience); err != nil {
+	park := l.ctl.Park
+	if keep {
+		park = l.ctl.ParkKeeping
+	}
+	if err := park(ctx, patience); err != nil {
 		return err
 	}
-	l.parked = true
+	l.parked, l.keeps = true, keep
 	return nil
 }
 
 // unpark lets the talk go on, unless the jail is paused.
 func (l *live) unpark() {
 	if l.parked && !l.ice.paused {
-		l.parked = false
+		l.parked, l.keeps = false, false
 		l.ctl.Unpark()
 		l.giveBack()
 	}
@@ -189,6 +199,20 @@ func (c *cell) unpark() {
 	if l := c.live.Load(); l != nil {
 		l.unpark()
 	}
+}
+
+// asks reports whether the jail's commands ask somebody.
+func (l *live) asks() bool {
+	e, ok := l.inst.(Enforced)
+	if !ok {
+		return false
+	}
+	listener, err := e.Listener()
+	if err != nil {
+		return false
+	}
+	listener.Close()
+	return true
 }
 
 // giveBack gives init what it gave up when it was parked: its copy of what the

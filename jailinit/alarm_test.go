@@ -56,7 +56,7 @@ func TestTimeGoesOnWhenNobodyComes(t *testing.T) {
 		reader := &reader{lossless: true, gone: time.Now()}
 		p.readers[reader] = struct{}{}
 		began := time.Now()
-		in.standStill()
+		in.standStill(false)
 		time.Sleep(time.Second)
 		in.overslept(time.Now().Add(-time.Hour)) // it was frozen meanwhile: whoever restored it has all the time again
 		in.mu.Lock()

@@ -115,7 +115,7 @@ func (in *Init) park(c *conn, q *protocol.Request) error {
 	for {
 		left, fewer := in.others()
 		if left == 0 {
-			in.standStill()
+			in.standStill(q.Keep)
 			err := c.reply(nil)
 			in.stopParking(c, true)
 			return err
@@ -168,11 +168,13 @@ func (in *Init) others() (left int, fewer <-chan struct{}) {
 }
 
 // standStill stops the time of all commands.
-func (in *Init) standStill() {
+func (in *Init) standStill(keep bool) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	in.parked = true
-	in.letGo()
+	if !keep {
+		in.letGo()
+	}
 	for _, p := range in.execs {
 		if p != nil {
 			p.standStill()

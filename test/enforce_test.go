@@ -2,6 +2,7 @@ package test_test
 
 import (
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -98,6 +99,140 @@ func TestAProcessWaitsForAPerson(t *testing.T) {
 	if x.ExitCode == nil || *x.ExitCode != 0 || !strings.Contains(x.Stdout, "went on") {
 		t.Errorf("it was allowed, and ended with %+v", x)
 	}
+}
+
+// wonders runs a command about which a person is asked, and returns when one is.
+func (h *house) wonders(j wire.Jail, script string) (wire.Exec, wire.Approval) {
+	h.Helper()
+	x, err := h.Exec(h.Context(), j.ID, wire.ExecRequest{Argv: []string{"bash", "-c", script}, Detach: true})
+	if err != nil {
+		h.Fatal(err)
+	}
+	return x, h.asked(j)
+}
+
+func (h *house) allows(a wire.Approval) {
+	h.Helper()
+	if _, err := h.Answer(h.Context(), a.ID, wire.AnswerApproval{Answer: "allow"}); err != nil {
+		h.Fatal(err)
+	}
+}
+
+// withdrawn checks that nobody is asked any more.
+func (h *house) withdrawn(a wire.Approval) {
+	h.Helper()
+	now, err := h.Approval(h.Context(), a.ID, 0)
+	if err != nil || now.State != "withdrawn" {
+		h.Errorf("what nobody waits for is %s: %v", now.State, err)
+	}
+}
+
+var enforced = wire.CreateJail{Enforce: true, Policy: &wire.Policy{Files: []wire.PolicyFile{{Name: "opencode.json", Text: permissions}}}}
+
+func TestAJailThatIsPausedHoldsNoDaemonUp(t *testing.T) {
+	h := open(t, tools())
+	j := h.running(enforced)
+	x, a := h.wonders(j, "id -u && echo went on")
+	if _, err := h.PauseJail(t.Context(), j.ID); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 { // the one that asked, and one that found it paused
+		if err := h.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+			t.Fatal(err)
+		}
+		ended := make(chan error, 1)
+		go func() { ended <- h.cmd.Wait() }()
+		select {
+		case err := <-ended:
+			if err != nil {
+				t.Errorf("the daemon ends with %v", err)
+			}
+		case <-time.After(30 * time.Second):
+			t.Fatal("the daemon waits until the jail goes on")
+		}
+		h.start()
+	}
+	if _, err := h.ResumeJail(t.Context(), j.ID); err != nil {
+		t.Fatal(err)
+	}
+	if again := h.asked(j); again.ID != a.ID {
+		t.Errorf("asked was %s, and now %s", a.ID, again.ID)
+	}
+	h.allows(a)
+	if x = h.ended(j, x); x.ExitCode == nil || *x.ExitCode != 0 || !strings.Contains(x.Stdout, "went on") {
+		t.Errorf("it was allowed, and ended with %+v", x)
+	}
+	if got := h.sh(j.ID, "rm -rf /tmp/x || echo refused"); !strings.Contains(got, "refused") {
+		t.Errorf("then what is denied says %q", got)
+	}
+}
+
+func TestWhatIsAskedEndsWithWhoAsks(t *testing.T) {
+	h := open(t, tools())
+	j := h.running(enforced)
+	clean, err := h.TakeSnapshot(t.Context(), j.ID, wire.TakeSnapshot{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	refuses := func() {
+		t.Helper()
+		if got := h.sh(j.ID, "rm -rf /tmp/x || echo refused; touch /tmp/y && echo touched"); !strings.Contains(got, "refused") || !strings.Contains(got, "touched") {
+			t.Errorf("what is denied, and what is allowed: %q", got)
+		}
+	}
+
+	// A rewind to before it was asked.
+	_, a := h.wonders(j, "id -u && echo went on")
+	waiting, err := h.TakeSnapshot(t.Context(), j.ID, wire.TakeSnapshot{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if j, err = h.RewindJail(t.Context(), j.ID, clean.ID); err != nil {
+		t.Fatal(err)
+	}
+	h.withdrawn(a)
+	refuses()
+
+	// One to where it was asked: it is asked anew.
+	if j, err = h.RewindJail(t.Context(), j.ID, waiting.ID); err != nil {
+		t.Fatal(err)
+	}
+	again := h.asked(j)
+	if again.ID == a.ID || !strings.Contains(again.What, "id -u") {
+		t.Errorf("asked is %s, %q", again.ID, again.What)
+	}
+	h.allows(again)
+	refuses()
+
+	// A stop, and a start.
+	_, a = h.wonders(j, "id -un")
+	if _, err := h.StopJail(t.Context(), j.ID, time.Second); err != nil {
+		t.Fatal(err)
+	}
+	h.withdrawn(a)
+	if j, err = h.StartJail(t.Context(), j.ID); err != nil {
+		t.Fatal(err)
+	}
+	refuses()
+
+	// A pause keeps it.
+	x, a := h.wonders(j, "id -u && echo went on")
+	if _, err := h.PauseJail(t.Context(), j.ID); err != nil {
+		t.Fatal(err)
+	}
+	h.allows(a)
+	if _, err := h.ResumeJail(t.Context(), j.ID); err != nil {
+		t.Fatal(err)
+	}
+	if x = h.ended(j, x); !strings.Contains(x.Stdout, "went on") {
+		t.Errorf("it was allowed while it was paused, and ended with %+v", x)
+	}
+
+	_, a = h.wonders(j, "id -g")
+	if err := h.DeleteJail(t.Context(), j.ID); err != nil {
+		t.Fatal(err)
+	}
+	h.withdrawn(a)
 }
 
 // asked waits until something that a jail wants waits for a person.

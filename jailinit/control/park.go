@@ -22,13 +22,23 @@ import (
 // Park fails with fault.Conflict and everything goes on. To be parked already
 // is no error.
 func (c *Client) Park(ctx context.Context, patience time.Duration) error {
+	return c.parkAs(ctx, patience, false)
+}
+
+// ParkKeeping is Park of a jail that is not about to be dumped: init keeps its copy
+// of what the jail's commands ask on, which would be gone with this process.
+func (c *Client) ParkKeeping(ctx context.Context, patience time.Duration) error {
+	return c.parkAs(ctx, patience, true)
+}
+
+func (c *Client) parkAs(ctx context.Context, patience time.Duration, keep bool) error {
 	g := &c.gate
 	g.parking.Lock()
 	defer g.parking.Unlock()
 	if g.isShut() {
 		return nil
 	}
-	err := c.park(ctx, g.close(), patience)
+	err := c.park(ctx, g.close(), patience, keep)
 	if err != nil {
 		g.open()
 	}
@@ -76,7 +86,7 @@ func (g *gate) address() string {
 	return g.path
 }
 
-func (c *Client) park(ctx context.Context, idle <-chan struct{}, patience time.Duration) error {
+func (c *Client) park(ctx context.Context, idle <-chan struct{}, patience time.Duration, keep bool) error {
 	timer := time.NewTimer(patience)
 	defer timer.Stop()
 	select {
@@ -93,7 +103,7 @@ func (c *Client) park(ctx context.Context, idle <-chan struct{}, patience time.D
 	conn := &conn{ctx: ctx, net: nc}
 	conn.start()
 	defer conn.close()
-	if err := conn.park(patience); err != nil {
+	if err := conn.park(patience, keep); err != nil {
 		return err
 	}
 	for _, other := range c.gate.all() {
@@ -105,8 +115,8 @@ func (c *Client) park(ctx context.Context, idle <-chan struct{}, patience time.D
 }
 
 // park asks init to give up everything else, and reads to the end.
-func (c *conn) park(patience time.Duration) error {
-	q := &protocol.Request{Version: protocol.Version, Op: protocol.OpPark, Patience: patience}
+func (c *conn) park(patience time.Duration, keep bool) error {
+	q := &protocol.Request{Version: protocol.Version, Op: protocol.OpPark, Patience: patience, Keep: keep}
 	sendErr := c.w.JSON(protocol.FrameRequest, q)
 	kind, payload, err := c.r.Next() // also when it could not be sent: init may have said why
 	if err != nil {

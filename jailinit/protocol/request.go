@@ -67,6 +67,7 @@ type Request struct {
 	Write     *WriteOptions `json:"write,omitempty"`     // write
 
 	Patience time.Duration `json:"patience,omitempty"` // park: for what can only be waited for
+	Keep     bool          `json:"keep,omitempty"`     // park: what the commands ask on; such a jail cannot be dumped
 	Branched *Branched     `json:"branched,omitempty"` // branched
 	Filter   []byte        `json:"filter,omitempty"`   // enforce: BPF
 }
