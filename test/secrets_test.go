@@ -200,7 +200,6 @@ func (h *house) told(value string, jails []id.Jail, snapshots []id.Snapshot) []s
 		return net.Dial("unix", filepath.Join(h.data, "glasshouse.sock"))
 	}}}
 	var where []string
-	answered := 0
 	for _, p := range paths {
 		resp, err := door.Get("http://localhost" + p)
 		if err != nil {
@@ -211,17 +210,13 @@ func (h *house) told(value string, jails []id.Jail, snapshots []id.Snapshot) []s
 		if err != nil {
 			h.Errorf("%s: %v", p, err)
 		}
-		if resp.StatusCode == 200 {
-			answered++
-		} else {
-			h.Logf("%s: %s", p, resp.Status)
+		// What is not there to see is no answer; all else is one, or the hunt is no good.
+		if hidden := strings.HasSuffix(p, "/run/secrets"); hidden == (resp.StatusCode == 200) {
+			h.Errorf("%s: %s %.300s", p, resp.Status, b)
 		}
 		if look.in(b) {
 			where = append(where, p)
 		}
-	}
-	if answered < len(paths)/2 {
-		h.Errorf("of %d questions %d are answered: the hunt is no good", len(paths), answered)
 	}
 	return where
 }
@@ -394,7 +389,7 @@ func TestASecretThatIsInRequestsIsNeverInTheJail(t *testing.T) {
 	website(t, world, serverAddr+":443", authority(t, "api.example.com"), echo)
 	website(t, world, serverAddr+":80", nil, echo)
 
-	h := open(t, fmt.Sprintf("%srootfs: {default: {dir: %q}}\n", tools(), rootfsWith(t, "curl")))
+	h := open(t, fmt.Sprintf("%srootfs: {default: {dir: %q}}\nobserve: {packet_bytes: 9000}\n", tools(), rootfsWith(t, "curl")))
 	value, file := newCanary(), newCanary()
 	h.keep("API_KEY", value)
 	h.keep("FILE_KEY", file)
