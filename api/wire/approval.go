@@ -48,7 +48,7 @@ type ApprovalAnswer struct {
 // AnswerApproval answers a question. The first answer counts.
 type AnswerApproval struct {
 	Answer   string `json:"answer" required:"true" enum:"allow,deny,modify"`
-	Scope    string `json:"scope,omitempty" enum:"once,session,always" description:"How long it holds: for this request (the default), as long as the jail lives, or with its policy."`
+	Scope    string `json:"scope,omitempty" enum:"once,session,always" description:"How long it holds: for this request (the default), until the jail or the daemon ends, or with the policy of the jail."`
 	Reason   string `json:"reason,omitempty" description:"The agent reads it."`
 	Resource string `json:"resource,omitempty" description:"With modify: what is allowed in the place of what was asked."`
 	Typed    string `json:"typed,omitempty" description:"The phrase, if it takes one."`
