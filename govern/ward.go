@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"glasshouse/chain"
@@ -110,7 +111,10 @@ type ward struct {
 	guard     Guard         // as it was called last
 	wg        sync.WaitGroup
 
+	// What who is being carried by the proxy is judged by: nobody needs mu for it,
+	// as who has that may be waiting for the proxy to end.
 	rules holder
+	asks  atomic.Bool // what no rule of Egress allows is asked about
 }
 
 // holder is the rules that count now, if there are any.
@@ -292,6 +296,7 @@ func (w *ward) govern(ctx context.Context, s Spec, workspace string) error {
 	}
 	was := w.spec
 	w.spec, w.workspace = s, workspace
+	w.asks.Store(s.Egress != nil && s.Egress.Ask)
 	if w.proxy == nil {
 		return nil
 	}
@@ -455,9 +460,7 @@ type authority struct {
 // Judge implements egress.Authority: what no egress rule allows is a question of
 // policy, if the jail has one or wants to be asked.
 func (a authority) Judge(ctx context.Context, r egress.Request) (egress.Verdict, error) {
-	a.w.mu.Lock()
-	asks := a.w.spec.Egress != nil && a.w.spec.Egress.Ask
-	a.w.mu.Unlock()
+	asks := a.w.asks.Load()
 	rules, _ := a.w.rules.get()
 	if rules == nil && !asks {
 		return egress.Verdict{}, nil // the rules say why not
