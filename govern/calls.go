@@ -87,6 +87,9 @@ func (c *calls) judge(ctx context.Context, pid int, q policy.Question) policy.De
 		if c.byInit(pid) {
 			return policy.Decision{Effect: policy.Allow, Reason: "an operator has the jail run it"}
 		}
+		if c.isInit(pid, q.Attributes["exe"]) {
+			return c.refuse(q, "init's program is for init alone: what it begins is not asked about")
+		}
 		if c.partOf(pid) {
 			if d := c.w.k.Decide(q); d.Effect != policy.Deny {
 				return policy.Decision{Effect: policy.Allow, Rule: d.Rule, Reason: "it is part of what was allowed"}
@@ -113,6 +116,27 @@ func (c *calls) judge(ctx context.Context, pid int, q policy.Question) policy.De
 	return d
 }
 
+// refuse refuses what no rule may allow.
+func (c *calls) refuse(q policy.Question, why string) policy.Decision {
+	d := policy.Decision{Effect: policy.Deny, Final: true, Reason: why,
+		Rule: policy.Rule{Action: q.Action, Pattern: "*", Effect: policy.Deny, File: "kernel"}}
+	c.w.k.Note(chain.Decided, policy.Subject{Jail: c.w.jid}, 0, Decided{
+		Action: q.Action, Resource: q.Resource, Attributes: q.Attributes, Effect: policy.Deny, Tag: Denied, Rule: d.Rule, Reason: why,
+	})
+	return d
+}
+
+// isInit reports whether a file, by its path in the jail, is init's program,
+// by whatever name.
+func (c *calls) isInit(pid int, exe string) bool {
+	if strings.HasPrefix(exe, "/.glasshouse/") {
+		return true
+	}
+	var a, b syscall.Stat_t
+	return exe != "" && syscall.Stat(fmt.Sprintf("/proc/%d/root%s", pid, exe), &a) == nil &&
+		syscall.Stat(fmt.Sprintf("/proc/%d/exe", c.init), &b) == nil && a.Dev == b.Dev && a.Ino == b.Ino
+}
+
 // lied records a call that did something else than what was agreed to.
 func (c *calls) lied(l enforce.Lie) {
 	c.w.k.Note(chain.Decided, policy.Subject{Jail: c.w.jid}, 0, Decided{
@@ -123,8 +147,18 @@ func (c *calls) lied(l enforce.Lie) {
 }
 
 // byInit reports whether it is init's own program that begins another: what an
-// operator asked init to run.
+// operator asked init to run. One that was decided about is none of init's.
 func (c *calls) byInit(pid int) bool {
+	_, born, err := stat(pid)
+	if err != nil {
+		return false
+	}
+	c.mu.Lock()
+	known, decided := c.allowed[pid]
+	c.mu.Unlock()
+	if decided && known == born {
+		return false
+	}
 	var a, b syscall.Stat_t
 	return syscall.Stat(fmt.Sprintf("/proc/%d/exe", pid), &a) == nil &&
 		syscall.Stat(fmt.Sprintf("/proc/%d/exe", c.init), &b) == nil &&

@@ -59,6 +59,29 @@ func TestAPolicyHoldsBelowWhoeverRunsInAJail(t *testing.T) {
 	}
 }
 
+// What init begins is not asked about, so nobody else may be init: not by its
+// program, not by a copy of it, not as an orphan that it adopts.
+func TestNobodyPlaysInit(t *testing.T) {
+	const permissions = `{"permission": {"edit": "allow", "external_directory": "allow", "bash": {"*": "allow", "touch *": "deny"}}}`
+	h := open(t, tools())
+	j := h.running(wire.CreateJail{Enforce: true, Policy: &wire.Policy{Level: 3, Files: []wire.PolicyFile{{Name: "opencode.json", Text: permissions}}}})
+	for name, line := range map[string]string{
+		"by its program":     "/.glasshouse/init asked touch /tmp/made",
+		"by its path around": "cd /.glasshouse && ./init asked touch /tmp/made",
+		"by a link":          "ln -s /.glasshouse/init /tmp/touch; /tmp/touch asked touch /tmp/made",
+		"by a copy":          "cp /.glasshouse/init /tmp/copy; /tmp/copy asked touch /tmp/made",
+		"as an orphan":       "(setsid /.glasshouse/init asked touch /tmp/made &) ; sleep 0.5",
+		"as a copied orphan": "cp /.glasshouse/init /tmp/copy2; (setsid /tmp/copy2 asked touch /tmp/made &) ; sleep 0.5",
+	} {
+		if got := h.sh(j.ID, line+"; test -e /tmp/made && echo GOT OUT; rm -f /tmp/made; true"); strings.Contains(got, "GOT OUT") {
+			t.Errorf("%s: %q", name, got)
+		}
+	}
+	if got := h.sh(j.ID, "ls / >/dev/null && echo listed"); got != "listed" {
+		t.Errorf("what is allowed says %q", got)
+	}
+}
+
 func TestAProcessWaitsForAPerson(t *testing.T) {
 	h := open(t, tools())
 	j := h.running(wire.CreateJail{Enforce: true, Policy: &wire.Policy{Files: []wire.PolicyFile{{Name: "opencode.json", Text: permissions}}}})
