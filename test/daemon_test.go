@@ -117,13 +117,18 @@ func (h *house) start() {
 
 // tcpAddr is where the daemon listens for the network.
 func (h *house) tcpAddr() string {
-	for field := range strings.FieldsSeq(h.log.String()) {
-		if addr, ok := strings.CutPrefix(field, "addr="); ok && !strings.HasPrefix(addr, "/") {
-			return addr
+	var at string
+	if !within(10*time.Second, func() bool { // it is ready at its socket first
+		for field := range strings.FieldsSeq(h.log.String()) {
+			if addr, ok := strings.CutPrefix(field, "addr="); ok && !strings.HasPrefix(addr, "/") {
+				at = addr
+			}
 		}
+		return at != ""
+	}) {
+		h.Fatal("the daemon does not listen for the network")
 	}
-	h.Fatal("the daemon does not listen for the network")
-	return ""
+	return at
 }
 
 // kill ends the daemon as a power cut would end it.
