@@ -13,7 +13,7 @@ trap 'rm -f "$log"' EXIT
 before=$(scripts/leaks.sh)
 status=0
 go tool gotestsum --format pkgname --format-hide-empty-pkg --hide-summary=skipped --jsonfile "$log" -- \
-	-count=1 -p 1 -timeout 20m ./... || status=$?
+	-count=1 -p 1 -timeout 40m ./... || status=$?
 
 after=$(scripts/leaks.sh)
 if [ "$before" != "$after" ]; then

@@ -81,7 +81,8 @@ type branching struct {
 const megabytes = 32
 
 const program = `
-x=$(seq 4300000)
+x=$(seq 90000)
+for i in 1 2 3 4 5 6; do x=$x$x; done
 echo up > /root/up
 while :; do
   if [ -e /root/ask ]; then rm /root/ask; printf %s "$x" | sha256sum > /root/sum.part; mv /root/sum.part /root/sum; fi
