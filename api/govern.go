@@ -71,15 +71,7 @@ func (s *Server) getPolicy(ctx context.Context, p oneJail, _ none) (wire.PolicyS
 	if err != nil {
 		return wire.PolicyState{}, err
 	}
-	return policyState(g.Policy, workspaceOf(j))
-}
-
-// workspaceOf is the directory that relative paths in a jail are in.
-func workspaceOf(j jail.Jail) string {
-	if j.Spec.Workspace != nil {
-		return j.Spec.Workspace.At()
-	}
-	return j.Spec.Cwd
+	return policyState(g.Policy, j.Spec.Project())
 }
 
 func policyState(p *govern.Policy, workspace string) (wire.PolicyState, error) {
@@ -133,7 +125,7 @@ func (s *Server) putPolicy(ctx context.Context, p oneJail, b wire.Policy) (wire.
 	if err != nil {
 		return wire.PolicyState{}, err
 	}
-	return policyState(g.Policy, workspaceOf(j))
+	return policyState(g.Policy, j.Spec.Project())
 }
 
 func (s *Server) deletePolicy(ctx context.Context, p oneJail, _ none) (none, error) {
@@ -159,7 +151,7 @@ func (s *Server) setLevel(ctx context.Context, p oneJail, b wire.PolicyLevel) (w
 	if err != nil {
 		return wire.PolicyState{}, err
 	}
-	return policyState(g.Policy, workspaceOf(j))
+	return policyState(g.Policy, j.Spec.Project())
 }
 
 func (s *Server) lintPolicy(ctx context.Context, _ none, b wire.Policy) (wire.PolicyState, error) {
@@ -184,7 +176,7 @@ func (s *Server) explainPolicy(ctx context.Context, _ none, b wire.Explain) (wir
 		if err != nil {
 			return wire.Explained{}, err
 		}
-		p, workspace = g.Policy, workspaceOf(j)
+		p, workspace = g.Policy, j.Spec.Project()
 	default:
 		return wire.Explained{}, fault.Fieldf("api", "policy", "give a policy or a jail that has one")
 	}

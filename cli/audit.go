@@ -141,13 +141,21 @@ func bodyText(e wire.ChainEntry) string {
 	return string(e.Body)
 }
 
+func entryNumber(s string) (int64, error) {
+	n, err := strconv.ParseInt(s, 10, 64)
+	if err != nil {
+		return 0, usagef("%q is not the number of an entry", s)
+	}
+	return n, nil
+}
+
 func (c *command) auditShow() *cobra.Command {
 	return &cobra.Command{
 		Use: "show N", Short: "Show an entry and what caused it", Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			seq, err := strconv.ParseInt(args[0], 10, 64)
+			seq, err := entryNumber(args[0])
 			if err != nil {
-				return usagef("%q is not the number of an entry", args[0])
+				return err
 			}
 			cl, err := c.client(cmd.Context())
 			if err != nil {
@@ -324,9 +332,9 @@ func (c *command) auditProve() *cobra.Command {
 	return &cobra.Command{
 		Use: "prove N", Short: "Prove that an entry is in the chain, to who has the public key", Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			seq, err := strconv.ParseInt(args[0], 10, 64)
+			seq, err := entryNumber(args[0])
 			if err != nil {
-				return usagef("%q is not the number of an entry", args[0])
+				return err
 			}
 			cl, err := c.client(cmd.Context())
 			if err != nil {

@@ -43,7 +43,7 @@ func (w warden) Guard(ctx context.Context, j jail.Jail, s jail.Sight) error {
 			return err
 		}
 	}
-	g := govern.Guard{Spec: j.Spec.Govern, Workspace: workspaceOf(j), Init: s.PID, Cgroup: s.Cgroup, Again: s.Again, Rewound: s.Rewound}
+	g := govern.Guard{Spec: j.Spec.Govern, Workspace: j.Spec.Project(), Init: s.PID, Cgroup: s.Cgroup, Again: s.Again, Rewound: s.Rewound}
 	if j.Spec.Enforce {
 		g.Listener = s.Listener
 	}
@@ -61,7 +61,7 @@ func (w warden) Adapt(ctx context.Context, j jail.Jail) error {
 	if j.Spec.Network == jail.Bridged {
 		w.groups.rename(j.ID, j.Spec.Name)
 	}
-	return w.kernel.Adapt(ctx, j.ID, j.Spec.Govern, workspaceOf(j))
+	return w.kernel.Adapt(ctx, j.ID, j.Spec.Govern, j.Spec.Project())
 }
 
 func (w warden) Release(jid id.Jail) {
@@ -94,14 +94,6 @@ func trust(ctx context.Context, s jail.Sight, ca *egress.CA) error {
 		}
 	}
 	return nil
-}
-
-// workspaceOf is the directory that relative paths in a jail are in.
-func workspaceOf(j jail.Jail) string {
-	if j.Spec.Workspace != nil {
-		return j.Spec.Workspace.At()
-	}
-	return j.Spec.Cwd
 }
 
 // moves are the entries of the chain that changes of a jail's state are.

@@ -49,7 +49,7 @@ type Refused struct {
 func (d *Door) Close() error {
 	var errs []error
 	for _, c := range []interface{ Close() error }{d.All, d.HTTP, d.NamesTCP, d.Names} {
-		if c != nil && !isNil(c) {
+		if c != nil {
 			errs = append(errs, ignoreClosed(c.Close()))
 		}
 	}
@@ -57,16 +57,6 @@ func (d *Door) Close() error {
 		errs = append(errs, ignoreClosed(d.Unwatch()))
 	}
 	return errors.Join(errs...)
-}
-
-func isNil(c interface{ Close() error }) bool {
-	switch c := c.(type) {
-	case net.Listener:
-		return c == nil
-	case net.PacketConn:
-		return c == nil
-	}
-	return false
 }
 
 func ignoreClosed(err error) error {

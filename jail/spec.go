@@ -91,6 +91,14 @@ type Workspace struct {
 	Target string `json:"target"` // default: the same path as Source
 }
 
+// Project is the directory that relative paths in a jail are in.
+func (s Spec) Project() string {
+	if s.Workspace != nil {
+		return s.Workspace.At()
+	}
+	return s.Cwd
+}
+
 // IDRange is the block of host user and group ids a jail's ids map to: id n in
 // the jail is First+n outside, for n < Count.
 type IDRange struct {
