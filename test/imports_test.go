@@ -69,6 +69,21 @@ var may = map[string][]string{
 	"enforce":      {"policy", "host/*"},
 	"govern":       {"policy", "approval", "secret", "egress", "chain", "enforce"},
 
+	"rtfs/form":         {},
+	"rtfs":              {"rtfs/form", "rtfs/lib"},
+	"rtfs/lib":          {"rtfs/form"},
+	"schema":            {"rtfs/form"},
+	"manifest":          {"rtfs/form", "schema"},
+	"engine":            {"rtfs/form", "manifest"},
+	"engine/enginetest": {"engine", "rtfs/form", "schema", "manifest"},
+	"engine/pure":       {"engine", "rtfs", "rtfs/form", "schema", "manifest"},
+	"engine/wasm":       {"engine", "rtfs/form", "schema", "manifest"},
+	"engine/jailed":     {"engine", "rtfs/form", "schema", "manifest"},
+	"engine/native":     {"engine", "rtfs/form", "schema", "manifest"},
+	"skill":             {"manifest", "schema", "rtfs/form"},
+	"bundle":            {"manifest", "skill"},
+	"market":            {"bundle"},
+
 	"store": {"jail", "access", "api/replay", "snapshot", "approval", "secret", "chain"},
 
 	"fault":               {},
