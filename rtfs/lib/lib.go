@@ -31,3 +31,7 @@ type Builtin struct {
 	Doc      string // one sentence, for people
 	Fn       Func
 }
+
+// FuncName makes a *Builtin a function of programs: those that come out of comp,
+// partial and their kin are given to Call.Apply again, arity check and all.
+func (b *Builtin) FuncName() string { return b.Name }
