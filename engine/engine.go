@@ -6,8 +6,10 @@ package engine
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"time"
 
+	"glasshouse/fault"
 	"glasshouse/manifest"
 	"glasshouse/rtfs/form"
 )
@@ -27,7 +29,11 @@ type Engine interface {
 	// purge removes what it has kept on disk.
 	Drop(ctx context.Context, c *Installed, purge bool) error
 
-	// Close ends all sandboxes.
+	// EndSession removes what capabilities of mode session have kept for a session
+	// that has ended.
+	EndSession(ctx context.Context, session string) error
+
+	// Close kills the calls that run, and ends all sandboxes.
 	Close() error
 }
 
@@ -50,13 +56,26 @@ type Call struct {
 	Run     string
 	Key     string // the idempotency key; empty: none
 
-	// Call is what the capability may call in its turn: the kernel, as the caller.
-	Host Host
+	Host Host // what the capability may call in its turn; nil: nothing
 }
 
-// A Host answers calls of a capability: the kernel.
+// A Host answers calls of a capability: the kernel. It decides as if the caller of
+// the capability had asked.
 type Host interface {
 	Call(ctx context.Context, id string, input form.Value) (form.Value, error)
+
+	// CallJSON is Call for those who speak JSON: the kernel knows what types the
+	// one who is called has declared, so it reads and writes them.
+	CallJSON(ctx context.Context, id string, input json.RawMessage) (json.RawMessage, error)
+}
+
+// MayCall returns nil if the capability may call others at all: who has declared no
+// effects has none through others either.
+func (c *Installed) MayCall() error {
+	if len(c.Effects) == 0 {
+		return fault.Newf(fault.Denied, "engine.Call", c.ID, "it declares no effects, and may call nothing")
+	}
+	return nil
 }
 
 // A Result is what came of a call.
@@ -106,3 +125,12 @@ type Failure struct {
 
 func (f *Failure) Error() string { return string(f.Kind) + ": " + f.Reason }
 func (f *Failure) Unwrap() error { return f.Err }
+
+// KindOf returns the kind of the failure in err's tree, or "" if the capability did
+// not fail.
+func KindOf(err error) Kind {
+	if f, ok := errors.AsType[*Failure](err); ok {
+		return f.Kind
+	}
+	return ""
+}
