@@ -80,6 +80,8 @@ var may = map[string][]string{
 	"engine/wasm":       {"engine", "rtfs/form", "schema", "manifest"},
 	"engine/jailed":     {"engine", "rtfs/form", "schema", "manifest"},
 	"engine/native":     {"engine", "rtfs/form", "schema", "manifest"},
+	"budget":            {"rtfs/form"},
+	"mcp":               {"engine", "rtfs/form", "schema", "manifest"},
 	"skill":             {"manifest", "schema", "rtfs/form"},
 	"bundle":            {"manifest", "skill"},
 	"market":            {"bundle"},
