@@ -48,6 +48,7 @@ type Init struct {
 	forks    chan struct{} // the same for starting and ending commands, so that they wait for no files
 	conns    chan struct{} // one per connection
 	rings    budget
+	doorways doorways
 	children chan os.Signal
 	wg       sync.WaitGroup
 
@@ -134,6 +135,7 @@ func (in *Init) Close() error {
 		return nil
 	}
 	in.shut()
+	in.closeDoorways()
 	in.wg.Wait()
 	return in.files.Close()
 }

@@ -61,6 +61,10 @@ var operations = map[protocol.Op]func(*Init, *conn, *protocol.Request) error{
 	protocol.OpUntar:  (*Init).untar,
 	protocol.OpWatch:  (*Init).watch,
 
+	protocol.OpDial:   (*Init).dial,
+	protocol.OpListen: (*Init).listenOn,
+	protocol.OpAccept: (*Init).accept,
+
 	protocol.OpPark:     (*Init).park,
 	protocol.OpBranched: (*Init).branched,
 	protocol.OpEnforce:  (*Init).enforce,

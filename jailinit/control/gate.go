@@ -16,7 +16,7 @@ var errParked = errors.New("the jail's init is parked")
 
 // waits is the operations that Park does not wait for: init gives them up, and
 // their clients take them up again.
-var waits = map[protocol.Op]bool{protocol.OpAttach: true, protocol.OpStdin: true, protocol.OpWait: true, protocol.OpWatch: true}
+var waits = map[protocol.Op]bool{protocol.OpAttach: true, protocol.OpStdin: true, protocol.OpWait: true, protocol.OpWatch: true, protocol.OpAccept: true}
 
 // A gate lets operations through, but for the time between Park and Unpark.
 type gate struct {

@@ -90,6 +90,9 @@ func (r *Reader) Next() (Frame, []byte, error) {
 	return kind, payload, nil
 }
 
+// Rest returns what comes after the frames that were read, as it is.
+func (r *Reader) Rest() io.Reader { return r.r }
+
 // payload reads n bytes. Memory grows with what has arrived, not with what
 // was announced.
 func (r *Reader) payload(n int) ([]byte, error) {

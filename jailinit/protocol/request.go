@@ -36,6 +36,10 @@ const (
 	OpUntar  Op = "untar"  // ← Reply → Data… → End ← End
 	OpWatch  Op = "watch"  // ← Reply ← Event… ← Parked
 
+	OpDial   Op = "dial"   // ← Reply ⇄ bytes, no frames, until both ends are closed
+	OpListen Op = "listen" // ← Reply
+	OpAccept Op = "accept" // ← Reply once somebody has come, ⇄ bytes as of dial; or Parked
+
 	OpPark     Op = "park"     // ← Reply when no other connection is left
 	OpBranched Op = "branched" // ← Reply(BranchedReply)
 	OpEnforce  Op = "enforce"  // ← Reply(Enforced)
@@ -55,7 +59,9 @@ type Request struct {
 	Signal string  `json:"signal,omitempty"` // signal, terminate: "TERM", "SIGTERM" or "15"
 	Group  bool    `json:"group,omitempty"`  // signal
 
-	Path      string        `json:"path,omitempty"`      // every file operation; of move: from
+	Port int `json:"port,omitempty"` // dial: of the jail's loopback
+
+	Path      string        `json:"path,omitempty"`      // every file operation; of move: from; listen, accept: the socket
 	To        string        `json:"to,omitempty"`        // move
 	After     string        `json:"after,omitempty"`     // list: names that sort after this one
 	Offset    int64         `json:"offset,omitempty"`    // read

@@ -1,0 +1,103 @@
+package control
+
+import (
+	"context"
+	"errors"
+	"net"
+	"time"
+
+	"glasshouse/fault"
+	"glasshouse/jailinit/protocol"
+)
+
+// Dial connects to a port of the jail's own loopback. The connection outlives ctx.
+// It is lost when the jail is parked.
+func (c *Client) Dial(ctx context.Context, port int) (net.Conn, error) {
+	return c.through(ctx, &protocol.Request{Op: protocol.OpDial, Port: port})
+}
+
+// through makes a request after whose Reply the connection is somebody else's.
+func (c *Client) through(ctx context.Context, q *protocol.Request) (net.Conn, error) {
+	conn, err := c.open(ctx, q)
+	if err != nil {
+		return nil, err
+	}
+	if err := conn.expect(protocol.FrameReply, nil); err != nil {
+		conn.close()
+		return nil, err
+	}
+	if !conn.stop() { // its deadline is past already
+		conn.close()
+		return nil, ended(ctx, errors.New("connected"))
+	}
+	c.gate.rest(conn)
+	return &tunnel{conn.net, conn}, nil
+}
+
+// A tunnel is a connection that init passes on. It implements net.Conn.
+type tunnel struct {
+	net.Conn
+	conn *conn
+}
+
+func (t *tunnel) Read(p []byte) (int, error) { return t.conn.r.Rest().Read(p) }
+func (t *tunnel) Close() error               { return t.conn.close() }
+
+// CloseWrite says that nothing more will be said.
+func (t *tunnel) CloseWrite() error {
+	half, ok := t.Conn.(interface{ CloseWrite() error })
+	if !ok {
+		return errors.ErrUnsupported
+	}
+	return half.CloseWrite()
+}
+
+// Listen makes a socket at a path in the jail, for all its processes to use. Who
+// connects to it is whom the listener accepts. Close ends the accepting; the socket
+// stays, and whoever connects then waits for another listener.
+func (c *Client) Listen(ctx context.Context, path string) (net.Listener, error) {
+	if err := c.call(ctx, &protocol.Request{Op: protocol.OpListen, Path: path}, nil); err != nil {
+		return nil, err
+	}
+	l := &listener{client: c, path: path}
+	l.ctx, l.cancel = context.WithCancel(context.Background())
+	return l, nil
+}
+
+// A listener implements net.Listener.
+type listener struct {
+	client *Client
+	path   string
+	ctx    context.Context
+	cancel context.CancelFunc
+}
+
+// acceptAgain is how long after a failure it is tried again.
+const acceptAgain = 20 * time.Millisecond
+
+// Accept implements net.Listener. It fails only when the listener is closed or the
+// jail's init is gone.
+func (l *listener) Accept() (net.Conn, error) {
+	for {
+		conn, err := l.client.through(l.ctx, &protocol.Request{Op: protocol.OpAccept, Path: l.path})
+		switch {
+		case err == nil:
+			return conn, nil
+		case l.ctx.Err() != nil:
+			return nil, net.ErrClosed
+		case !errors.Is(err, fault.Exhausted):
+			return nil, err
+		}
+		select {
+		case <-time.After(acceptAgain):
+		case <-l.ctx.Done():
+		}
+	}
+}
+
+func (l *listener) Close() error {
+	l.cancel()
+	return nil
+}
+
+func (l *listener) Addr() net.Addr { return &net.UnixAddr{Name: l.path, Net: "unix"} }

@@ -1,0 +1,248 @@
+package jailinit_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"net"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+
+	"glasshouse/fault"
+)
+
+// eachWay runs a test with an init that has a socket, and one that has a door.
+func eachWay(t *testing.T, f func(*testing.T, *jail)) {
+	t.Run("socket", func(t *testing.T) { f(t, start(t)) })
+	t.Run("door", func(t *testing.T) {
+		j, _ := startAtDoor(t)
+		f(t, j)
+	})
+}
+
+// echo answers everybody with what he says, and ends when he does.
+func echo(t *testing.T, l net.Listener) (port int) {
+	var all sync.WaitGroup
+	all.Go(func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			all.Go(func() {
+				defer c.Close()
+				io.Copy(c, c)
+			})
+		}
+	})
+	t.Cleanup(func() {
+		l.Close()
+		all.Wait()
+	})
+	if a, ok := l.Addr().(*net.TCPAddr); ok {
+		return a.Port
+	}
+	return 0
+}
+
+// exchange says text, then that this was all, and returns the answer.
+func exchange(t *testing.T, c net.Conn, text []byte) []byte {
+	t.Helper()
+	var said sync.WaitGroup
+	defer said.Wait()
+	said.Go(func() {
+		if _, err := c.Write(text); err != nil {
+			t.Error(err)
+		}
+		if err := c.(interface{ CloseWrite() error }).CloseWrite(); err != nil {
+			t.Error(err)
+		}
+	})
+	got, err := io.ReadAll(c)
+	if err != nil {
+		t.Error(err)
+	}
+	return got
+}
+
+func TestAServerInTheJailIsReached(t *testing.T) {
+	for _, host := range []string{"127.0.0.1:0", "[::1]:0"} {
+		l, err := net.Listen("tcp", host)
+		if err != nil {
+			t.Logf("this host has no %s: %v", host, err)
+			continue
+		}
+		port := echo(t, l)
+		eachWay(t, func(t *testing.T, j *jail) {
+			text := bytes.Repeat([]byte("and so on. "), 50_000)
+			var all sync.WaitGroup
+			for range 8 {
+				all.Go(func() {
+					ctx, cancel := context.WithCancel(j.ctx())
+					c, err := j.Dial(ctx, port)
+					if err != nil {
+						t.Error(err)
+						cancel()
+						return
+					}
+					cancel() // which is of the dialing alone
+					defer c.Close()
+					if got := exchange(t, c, text); !bytes.Equal(got, text) {
+						t.Errorf("%d bytes came back of %d", len(got), len(text))
+					}
+				})
+			}
+			all.Wait()
+		})
+	}
+}
+
+func TestAServerThatIsNotThereIsSaidToBeNot(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	port := l.Addr().(*net.TCPAddr).Port
+	l.Close()
+	j := start(t)
+	if _, err := j.Dial(j.ctx(), port); !errors.Is(err, fault.Unavailable) {
+		t.Errorf("Dial of a closed port = %v, want unavailable", err)
+	}
+	for _, port := range []int{0, -1, 1 << 16} {
+		if _, err := j.Dial(j.ctx(), port); !errors.Is(err, fault.Invalid) {
+			t.Errorf("Dial(%d) = %v, want invalid", port, err)
+		}
+	}
+}
+
+func TestAnAnswerEndsWithItsServer(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	go func() {
+		c, err := l.Accept()
+		if err != nil {
+			return
+		}
+		c.Write([]byte("half"))
+		c.(*net.TCPConn).SetLinger(0) // a reset, as of a process that was killed
+		c.Close()
+	}()
+	j := start(t)
+	c, err := j.Dial(j.ctx(), l.Addr().(*net.TCPAddr).Port)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	c.SetReadDeadline(time.Now().Add(time.Minute))
+	if _, err := io.ReadAll(c); errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("the end of the server is not the end of the answer: %v", err)
+	}
+}
+
+func TestProgramsInTheJailReachWhoListens(t *testing.T) {
+	eachWay(t, func(t *testing.T, j *jail) {
+		path := filepath.Join(j.dir, "made", "call.sock")
+		l, err := j.Listen(j.ctx(), path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		echo(t, l)
+		text := bytes.Repeat([]byte("and so on. "), 50_000)
+		var all sync.WaitGroup
+		for range 8 {
+			all.Go(func() {
+				c, err := net.Dial("unix", path)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				defer c.Close()
+				if got := exchange(t, c, text); !bytes.Equal(got, text) {
+					t.Errorf("%d bytes came back of %d", len(got), len(text))
+				}
+			})
+		}
+		all.Wait()
+	})
+}
+
+func TestASocketWaitsForItsNextListener(t *testing.T) {
+	j := start(t)
+	path := filepath.Join(j.dir, "call.sock")
+	first, err := j.Listen(j.ctx(), path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	accepted := make(chan error)
+	go func() {
+		_, err := first.Accept()
+		accepted <- err
+	}()
+	first.Close()
+	if err := <-accepted; !errors.Is(err, net.ErrClosed) {
+		t.Errorf("Accept of a closed listener = %v", err)
+	}
+	c, err := net.Dial("unix", path) // nobody listens now
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	second, err := j.Listen(j.ctx(), path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	echo(t, second)
+	if got := exchange(t, c, []byte("hello")); string(got) != "hello" {
+		t.Errorf("the next listener answers %q", got)
+	}
+}
+
+func TestASocketIsWhereItMayBe(t *testing.T) {
+	j := start(t)
+	for _, path := range []string{"", "call.sock", j.dir + "/../call.sock", j.dir + "/" + string(bytes.Repeat([]byte("x"), 120))} {
+		if _, err := j.Listen(j.ctx(), path); !errors.Is(err, fault.Invalid) {
+			t.Errorf("Listen(%q) = %v, want invalid", path, err)
+		}
+	}
+}
+
+func TestAParkedJailHasNoConnectionOfARelay(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	port := echo(t, l)
+	j := start(t)
+	c, err := j.Dial(j.ctx(), port)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	path := filepath.Join(j.dir, "call.sock")
+	calls, err := j.Listen(j.ctx(), path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	echo(t, calls) // which waits in Accept
+	if err := j.Park(j.ctx(), parkPatience); err != nil {
+		t.Fatalf("Park: %v", err)
+	}
+	if n, err := c.Read(make([]byte, 1)); err == nil {
+		t.Errorf("%d bytes read of a connection that is gone", n)
+	}
+	j.Unpark()
+	again, err := net.Dial("unix", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer again.Close()
+	if got := exchange(t, again, []byte("hello")); string(got) != "hello" {
+		t.Errorf("after the park the listener answers %q", got)
+	}
+}
