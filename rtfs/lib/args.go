@@ -1,0 +1,179 @@
+package lib
+
+import (
+	"fmt"
+	"unicode/utf8"
+
+	"glasshouse/rtfs/form"
+)
+
+// What is charged for values: Call.Alloc says so.
+const (
+	element = 16
+	entry   = 48
+)
+
+// wrong is the error of an argument that is not what it must be.
+func wrong(op string, i int, want string, got form.Value) error {
+	return form.Errorf("TypeError", "%s expects %s as argument %d, got %s", op, want, i+1, describe(got))
+}
+
+// invalid is the error of an argument of the right type that makes no sense.
+func invalid(op, format string, args ...any) error {
+	return form.Errorf("InvalidArgument", "%s: %s", op, fmt.Sprintf(format, args...))
+}
+
+func outOfBounds(op string, i int64, n int) error {
+	return form.Errorf("IndexOutOfBounds", "%s: index %d is not within the %d there are", op, i, n)
+}
+
+// describe says for people what a value is: its type, and its text if that is short.
+func describe(v form.Value) string {
+	name := article(TypeName(v))
+	switch v := v.(type) {
+	case nil:
+		return "nil"
+	case bool, int64, float64, form.Keyword, form.Symbol, form.Resource:
+		return name + " " + form.Text(v)
+	case string:
+		if len(v) > 40 {
+			v = v[:clip(v, 40)] + "…"
+		}
+		return name + " " + form.Text(v)
+	case form.Func:
+		if v.FuncName() != "" {
+			return name + " " + v.FuncName()
+		}
+	}
+	return name
+}
+
+func article(noun string) string {
+	switch noun[0] {
+	case 'a', 'e', 'i', 'o', 'u':
+		return "an " + noun
+	}
+	return "a " + noun
+}
+
+// clip is the largest offset of s up to n where a character begins.
+func clip(s string, n int) int {
+	for n > 0 && !utf8.RuneStart(s[n]) {
+		n--
+	}
+	return n
+}
+
+// TypeName is the name of the type of a value, as type-name gives it.
+func TypeName(v form.Value) string {
+	switch v.(type) {
+	case nil:
+		return "nil"
+	case bool:
+		return "boolean"
+	case int64:
+		return "integer"
+	case float64:
+		return "float"
+	case string:
+		return "string"
+	case form.Keyword:
+		return "keyword"
+	case form.Symbol:
+		return "symbol"
+	case form.Resource:
+		return "resource"
+	case form.Vector:
+		return "vector"
+	case form.List:
+		return "list"
+	case *form.Map:
+		return "map"
+	case *form.Error:
+		return "error"
+	}
+	return "function"
+}
+
+// truthy reports whether a condition holds: all but false and nil do.
+func truthy(v form.Value) bool { return v != nil && v != false }
+
+func text(op string, args []form.Value, i int) (string, error) {
+	if s, ok := args[i].(string); ok {
+		return s, nil
+	}
+	return "", wrong(op, i, "a string", args[i])
+}
+
+func integer(op string, args []form.Value, i int) (int64, error) {
+	if n, ok := args[i].(int64); ok {
+		return n, nil
+	}
+	return 0, wrong(op, i, "an integer", args[i])
+}
+
+func mapping(op string, args []form.Value, i int) (*form.Map, error) {
+	if m, ok := args[i].(*form.Map); ok {
+		return m, nil
+	}
+	return nil, wrong(op, i, "a map", args[i])
+}
+
+// items are the elements of a vector or a list, which nobody may change.
+func items(op string, args []form.Value, i int) ([]form.Value, error) {
+	switch v := args[i].(type) {
+	case form.Vector:
+		return v, nil
+	case form.List:
+		return v, nil
+	}
+	return nil, wrong(op, i, "a vector or a list", args[i])
+}
+
+// each are the elements of a vector or list, or the entries of a map as vectors.
+// All of them are charged as steps, since whoever asks will look at them.
+func each(c Call, op string, args []form.Value, i int) ([]form.Value, error) {
+	m, ok := args[i].(*form.Map)
+	if !ok {
+		all, err := items(op, args, i)
+		if err != nil {
+			return nil, wrong(op, i, "a vector, a list or a map", args[i])
+		}
+		return all, c.Step(int64(len(all)))
+	}
+	if err := charge(c, m.Len(), entry); err != nil {
+		return nil, err
+	}
+	all := make([]form.Value, 0, m.Len())
+	for k, v := range m.All() {
+		all = append(all, form.Vector{k, v})
+	}
+	return all, nil
+}
+
+// charge is asked before n pieces of so many bytes are made.
+func charge(c Call, n int, bytes int64) error {
+	if err := c.Alloc(int64(n) * bytes); err != nil {
+		return err
+	}
+	return c.Step(int64(n))
+}
+
+// scan is asked before a text is gone through, which is quick.
+func scan(c Call, s string) error { return c.Step(int64(len(s) / 64)) }
+
+// keep charges for a text that is made, and returns it.
+func keep(c Call, s string) (form.Value, error) {
+	if err := c.Alloc(int64(len(s))); err != nil {
+		return nil, err
+	}
+	return s, nil
+}
+
+// copied are arguments that are kept as elements.
+func copied(c Call, args []form.Value) ([]form.Value, error) {
+	if err := charge(c, len(args), element); err != nil {
+		return nil, err
+	}
+	return append(make([]form.Value, 0, len(args)), args...), nil
+}

@@ -1,0 +1,118 @@
+package lib
+
+import "glasshouse/rtfs/form"
+
+var failures = []Builtin{
+	{"throw", 1, 1, "[x]", "Fails: with an error as it is, with a string as the message, or with any other value as the data of an ApplicationError.", func(_ Call, args []form.Value) (form.Value, error) { return nil, Thrown(args[0]) }},
+	{"ex-info", 2, 3, "[message data cause?]", "An error to throw. Its kind is the :type of the data, or ApplicationError.", exInfo},
+	{"Exception", 1, 2, "[message data?]", "An error to throw, of kind Exception.", exception},
+	{"ex-message", 1, 1, "[e]", "The message of an error; nil for what is none.", exField("message")},
+	{"ex-data", 1, 1, "[e]", "The data of an error; nil if it has none.", exField("data")},
+	{"ex-kind", 1, 1, "[e]", "The kind of an error, a string; nil for what is none.", exField("kind")},
+	{"ex-cause", 1, 1, "[e]", "The error that an error came of, or nil.", exCause},
+	{"getMessage", 1, 1, "[e]", "The message of an error, of a map with a :message, or a string itself.", getMessage},
+}
+
+// Thrown is the error that a program fails with when it throws a value.
+func Thrown(v form.Value) *form.Error {
+	switch v := v.(type) {
+	case *form.Error:
+		return v
+	case string:
+		return &form.Error{Kind: "ApplicationError", Message: v}
+	case *form.Map:
+		e := &form.Error{Kind: kindIn(v), Message: "thrown", Data: v}
+		if message, ok := v.Get(form.Keyword("message")); ok && isText(message) {
+			e.Message = message.(string)
+		}
+		return e
+	}
+	return &form.Error{Kind: "ApplicationError", Message: "thrown: " + describe(v), Data: v}
+}
+
+// kindIn is the kind that data name for their error.
+func kindIn(data form.Value) string {
+	m, _ := data.(*form.Map)
+	switch kind, _ := m.Get(form.Keyword("type")); kind := kind.(type) {
+	case string:
+		return kind
+	case form.Keyword:
+		return string(kind)
+	case form.Symbol:
+		return string(kind)
+	}
+	return "ApplicationError"
+}
+
+func exInfo(_ Call, args []form.Value) (form.Value, error) {
+	message, err := text("ex-info", args, 0)
+	if err != nil {
+		return nil, err
+	}
+	e := &form.Error{Kind: kindIn(args[1]), Message: message, Data: args[1]}
+	if len(args) > 2 {
+		cause, ok := args[2].(*form.Error)
+		if !ok && args[2] != nil {
+			return nil, wrong("ex-info", 2, "an error", args[2])
+		}
+		if ok {
+			e.Cause = cause
+		}
+	}
+	return e, nil
+}
+
+func exception(_ Call, args []form.Value) (form.Value, error) {
+	message, err := text("Exception", args, 0)
+	if err != nil {
+		return nil, err
+	}
+	e := &form.Error{Kind: "Exception", Message: message}
+	if len(args) > 1 {
+		e.Data = args[1]
+	}
+	return e, nil
+}
+
+// Fields is an error as a map: what (:message e) and destructuring see.
+func Fields(e *form.Error) *form.Map {
+	return form.NewMap(
+		form.Keyword("kind"), e.Kind,
+		form.Keyword("message"), e.Message,
+		form.Keyword("data"), e.Data,
+	)
+}
+
+func exField(name form.Keyword) Func {
+	return func(_ Call, args []form.Value) (form.Value, error) {
+		e, ok := args[0].(*form.Error)
+		if !ok {
+			return nil, nil
+		}
+		v, _ := Fields(e).Get(name)
+		return v, nil
+	}
+}
+
+func exCause(_ Call, args []form.Value) (form.Value, error) {
+	if e, ok := args[0].(*form.Error); ok {
+		if cause, ok := e.Cause.(*form.Error); ok {
+			return cause, nil
+		}
+	}
+	return nil, nil
+}
+
+func getMessage(_ Call, args []form.Value) (form.Value, error) {
+	switch v := args[0].(type) {
+	case *form.Error:
+		return v.Message, nil
+	case string:
+		return v, nil
+	case *form.Map:
+		if message, ok := v.Get(form.Keyword("message")); ok {
+			return message, nil
+		}
+	}
+	return nil, wrong("getMessage", 0, "an error", args[0])
+}
