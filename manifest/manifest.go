@@ -4,7 +4,6 @@
 package manifest
 
 import (
-	"encoding/json"
 	"time"
 
 	"glasshouse/rtfs/form"
@@ -35,7 +34,7 @@ type Capability struct {
 
 	Filesystem Filesystem
 	Network    Network
-	Secrets    []string
+	Secrets    []string // all it needs; SecretFiles are those it is given itself
 	Resources  Resources
 	Approval   Approval
 
@@ -57,14 +56,29 @@ type Spec struct {
 	Entrypoint     []string
 	Env            map[string]string
 	Workdir        string
-	Port           int    // 0: no server: one process a call, JSON on its standard input and output
+	Port           int    // 0: no server: one process a call
+	Stdio          Stdio  // how that process is spoken to
 	Path           string // of the request; empty: "/" and the id with slashes for dots
 	StartupTimeout time.Duration
 	HealthCheck    string     // a path; empty: a connection to Port is enough
 	Digest         string     // of native: what the operator trusts
 	Code           *form.Node // of rtfs: (fn [input] …), :implementation
+	code           string     // Code as it was written
 	Warm           Warm
 }
+
+// Stdio is how a process of one call is spoken to.
+type Stdio string
+
+const (
+	// JSON on standard input, JSON on standard output.
+	JSONStdio Stdio = "json"
+
+	// As a script that knows nothing of capabilities: of the input {:args […]
+	// :stdin "…"} the arguments are added to the entrypoint. The output is {:stdout
+	// "…" :stderr "…" :exit_code n}, whatever the exit code is.
+	TextStdio Stdio = "text"
+)
 
 // Warm is how many sandboxes wait for calls, and how long.
 type Warm struct {
@@ -97,7 +111,7 @@ type Mount struct {
 
 // A Network is the :network of a manifest.
 type Network struct {
-	Mode  string // "none", "proxy"
+	Mode  string // ModeNone or ModeProxy
 	Hosts []string
 	Ports []uint16
 	Rate  int // requests in a minute; 0: the kernel's own
@@ -116,33 +130,37 @@ type Inject struct {
 
 // Resources are the limits of one call.
 type Resources struct {
-	CPUShares    int
-	MemoryMB     int
-	Timeout      time.Duration
-	NetworkBytes int64
-	PIDs         int
+	CPUShares    int           // relative to others, of 1024; code that runs in this process has no share of its own
+	MemoryMB     int           // 0, here and below: the engine's own
+	Timeout      time.Duration // of one call, whole
+	NetworkBytes int64         // both ways together
+	PIDs         int           // processes and threads at once
 }
 
-// An Approval is what it takes to be allowed.
+// A Tier is who has to agree.
+type Tier string
+
+const (
+	Preapproved Tier = "preapproved" // nobody
+	Standard    Tier = "standard"    // a person
+	Elevated    Tier = "elevated"    // a person who may more
+)
+
+// An Approval is what it takes to be allowed. What a manifest says of itself is not
+// what counts: EffectiveTier is.
 type Approval struct {
-	Tier   string // preapproved, standard, elevated
-	PerUse bool
+	Tier   Tier
+	PerUse bool // a person agrees to each call
 }
 
 // DataClasses say what of people's data a capability takes, and what comes out.
 type DataClasses struct {
-	Input, Output []string
-	Declassifies  bool // its output may be labelled lower than its input; elevated
+	Input        []Label // what it may be given; none: what is public
+	Output       []Label // what it gives; none: as its input was
+	Declassifies bool    // its output may be labelled lower than its input; elevated
 }
 
 // An Estimate is what a call may cost.
 type Estimate struct {
 	Typical, Worst int64
 }
-
-// Read reads the manifests of a text: (capability "id" …) forms, or their JSON twin
-// if it begins with "{" or "[".
-func Read(file string, text []byte) ([]*Capability, error) { return nil, nil }
-
-// JSON is a manifest's JSON twin.
-func (c *Capability) JSON() (json.RawMessage, error) { return nil, nil }

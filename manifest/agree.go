@@ -1,0 +1,92 @@
+package manifest
+
+import (
+	"slices"
+	"time"
+)
+
+// agree finds what in different keys does not go together.
+func (s *sections) agree() {
+	s.agreeRuntime()
+	s.agreeNetwork()
+	s.agreeFiles()
+	s.agreeReach()
+	s.agreeEstimates()
+	s.agreeClasses()
+}
+
+func (s *sections) agreeFiles() {
+	f, n := s.c.Filesystem, s.at["filesystem"]
+	if n == nil {
+		return
+	}
+	fs := slices.Contains(s.c.Effects, "fs")
+	if slices.ContainsFunc(f.Mounts, func(m Mount) bool { return m.Write }) && !fs {
+		s.problem(n, "filesystem.mounts", "it writes into the workspace, and effects does not say :fs")
+	}
+	if f.Mode == Persistent && !fs && !slices.Contains(s.c.Effects, "state") {
+		s.problem(n, "filesystem.mode", "what it writes is kept from call to call, and effects says neither :state nor :fs")
+	}
+}
+
+// agreeReach refuses what a runtime cannot give, or cannot be held to.
+func (s *sections) agreeReach() {
+	c := s.c
+	refuse := func(key, why string, given bool) {
+		if at := s.at[key]; at != nil && given {
+			s.problem(at, key, "%s", why)
+		}
+	}
+	switch c.Runtime.Type {
+	case RTFS:
+		const pure = "code of :rtfs touches nothing itself: what it needs it calls"
+		refuse("filesystem", pure, len(c.Filesystem.Mounts) > 0 || c.Filesystem.Mode != Ephemeral || c.Filesystem.QuotaMB > 0)
+		refuse("network", pure, c.Network.Mode != ModeNone)
+		refuse("secrets", pure, len(c.Secrets) > 0)
+	case Native:
+		const free = "a process of the host itself cannot be held to it: run it as :container"
+		refuse("filesystem", free, len(c.Filesystem.Mounts) > 0 || c.Filesystem.Mode != Ephemeral || c.Filesystem.QuotaMB > 0)
+		refuse("network", free, true)
+		refuse("egress", free, c.NoEgress)
+		refuse("resources", "the bytes that a process of the host sends are not counted: run it as :container", c.Resources.NetworkBytes > 0)
+	}
+}
+
+// agreeEstimates finds estimates that the limits would cut off.
+func (s *sections) agreeEstimates() {
+	n, c := s.at["resource-estimates"], s.c
+	if n == nil {
+		return
+	}
+	if worst := c.Estimates["wall-clock-ms"].Worst; c.Resources.Timeout > 0 && time.Duration(worst)*time.Millisecond > c.Resources.Timeout {
+		s.problem(n, "resource-estimates.wall-clock-ms", "the worst, %d, is more than resources.timeout-ms allows, %d", worst, c.Resources.Timeout.Milliseconds())
+	}
+	if worst := c.Estimates["network-bytes"].Worst; c.Resources.NetworkBytes > 0 && worst > c.Resources.NetworkBytes {
+		s.problem(n, "resource-estimates.network-bytes", "the worst, %d, is more than resources.network-bytes allows, %d", worst, c.Resources.NetworkBytes)
+	}
+}
+
+// agreeClasses settles whether it lowers labels. Who names an output below an input
+// has said so.
+func (s *sections) agreeClasses() {
+	d, n := &s.c.DataClasses, s.at["declassifier"]
+	lowers := len(d.lowered()) > 0
+	switch {
+	case n != nil && d.Declassifies && !lowers:
+		s.problem(n, "declassifier", "nothing in data-classes is lower behind it than before it")
+	case n != nil && !d.Declassifies && lowers:
+		s.problem(n, "declassifier", "data-classes names an output that is lower than the input, and this says that nothing is lowered")
+	}
+	d.Declassifies = lowers
+}
+
+// lowered are the labels of the input that the output is not to have any more.
+func (d DataClasses) lowered() []Label {
+	var all []Label
+	for _, in := range d.Input {
+		if len(d.Output) > 0 && !Covered(d.Output, in) {
+			all = append(all, in)
+		}
+	}
+	return all
+}

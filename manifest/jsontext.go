@@ -1,0 +1,144 @@
+package manifest
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"strconv"
+	"unicode/utf8"
+
+	"glasshouse/rtfs/form"
+)
+
+// nested is how deep a JSON text may be.
+const nested = 100
+
+// A jsonText reads JSON into the nodes that a text of RTFS is read into, so that
+// both are checked by the same rules and errors have their place.
+type jsonText struct {
+	file string
+	src  []byte
+	dec  *json.Decoder
+	last form.Pos // the place that was asked for last
+}
+
+// nodeOfJSON reads one JSON value. Keys of objects become keywords.
+func nodeOfJSON(file string, src []byte) (*form.Node, *Problem) {
+	t := &jsonText{file: file, src: src, dec: json.NewDecoder(bytes.NewReader(src)), last: form.Pos{File: file, Line: 1, Col: 1}}
+	t.dec.UseNumber()
+	n, p := t.value(0)
+	if p != nil {
+		return nil, p
+	}
+	at := t.next()
+	if _, err := t.dec.Token(); err != io.EOF {
+		return nil, t.problem(at, "there is more text behind the end")
+	}
+	return n, nil
+}
+
+// pos goes on from the place that was asked for last: a text may be one long line.
+func (t *jsonText) pos(offset int) form.Pos {
+	if offset < t.last.Offset {
+		t.last = form.Pos{File: t.file, Line: 1, Col: 1}
+	}
+	for passed := t.src[t.last.Offset:offset]; len(passed) > 0; {
+		r, size := utf8.DecodeRune(passed)
+		passed = passed[size:]
+		t.last.Col++
+		if r == '\n' {
+			t.last.Line, t.last.Col = t.last.Line+1, 1
+		}
+	}
+	t.last.Offset = offset
+	return t.last
+}
+
+func (t *jsonText) problem(offset int, format string, args ...any) *Problem {
+	p := &Problem{Pos: t.pos(offset), Message: fmt.Sprintf(format, args...)}
+	p.Line, p.mark = excerpt(t.src, offset)
+	return p
+}
+
+// next is where the next token begins.
+func (t *jsonText) next() int {
+	at := int(t.dec.InputOffset())
+	for at < len(t.src) && bytes.IndexByte([]byte(" \t\r\n:,"), t.src[at]) >= 0 {
+		at++
+	}
+	return at
+}
+
+func (t *jsonText) token() (json.Token, int, *Problem) {
+	at := t.next()
+	tok, err := t.dec.Token()
+	switch syntax, ok := errors.AsType[*json.SyntaxError](err); {
+	case err == nil:
+		return tok, at, nil
+	case ok:
+		return nil, 0, t.problem(min(max(int(syntax.Offset)-1, 0), len(t.src)), "it is not JSON: %v", syntax)
+	}
+	return nil, 0, t.problem(len(t.src), "it is not JSON: it ends too early")
+}
+
+func (t *jsonText) value(depth int) (*form.Node, *Problem) {
+	tok, at, p := t.token()
+	if p != nil {
+		return nil, p
+	}
+	if depth > nested {
+		return nil, t.problem(at, "it is nested deeper than %d", nested)
+	}
+	n := &form.Node{Pos: t.pos(at)}
+	switch tok := tok.(type) {
+	case json.Delim:
+		p = t.inside(n, tok, depth)
+	case json.Number:
+		n.Atom, p = t.number(string(tok), at)
+	default: // nil, bool, string
+		n.Atom = tok
+	}
+	n.End = int(t.dec.InputOffset())
+	return n, p
+}
+
+// inside reads what is in an array or object.
+func (t *jsonText) inside(n *form.Node, open json.Delim, depth int) *Problem {
+	n.Kind = form.VectorNode
+	if open == '{' {
+		n.Kind = form.MapNode
+	}
+	for t.dec.More() {
+		if open == '{' {
+			key, at, p := t.token()
+			if p != nil {
+				return p
+			}
+			name, ok := key.(string)
+			if !ok {
+				return t.problem(at, "it is not JSON: a key is a string")
+			}
+			n.Items = append(n.Items, &form.Node{Atom: form.Keyword(name), Pos: t.pos(at), End: int(t.dec.InputOffset())})
+		}
+		item, p := t.value(depth + 1)
+		if p != nil {
+			return p
+		}
+		n.Items = append(n.Items, item)
+	}
+	_, _, p := t.token()
+	return p
+}
+
+func (t *jsonText) number(s string, at int) (form.Value, *Problem) {
+	if i, err := strconv.ParseInt(s, 10, 64); err == nil {
+		return i, nil
+	}
+	f, err := strconv.ParseFloat(s, 64)
+	if err != nil {
+		return nil, t.problem(at, "%s is too large a number", s)
+	}
+	return f, nil
+}

@@ -1,0 +1,99 @@
+package manifest
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// A Label says how far data may go: its class, and with dots what of that class it
+// is, such as pii.chat.message. The zero value is Public.
+type Label string
+
+// The classes, each above the one before.
+const (
+	Public   Label = "public"
+	Redacted Label = "redacted" // was of a higher class, and has lost what made it so
+	PII      Label = "pii"      // tells of a person
+	Secret   Label = "secret"
+)
+
+var classes = []Label{Public, Redacted, PII, Secret}
+
+// ParseLabel reads a label.
+func ParseLabel(s string) (Label, error) {
+	class, _, _ := strings.Cut(s, ".")
+	if !slices.Contains(classes, Label(class)) {
+		return "", fmt.Errorf("%.60q is no class of data: public, redacted, pii or secret, and with dots what of it, such as pii.chat.message%s",
+			s, meant(class, "public", "redacted", "pii", "secret"))
+	}
+	if len(s) > 128 || !dotted.MatchString(s) {
+		return "", fmt.Errorf("%.60q is not written as a label: words in lower case with dots between, 128 letters at most", s)
+	}
+	return Label(s), nil
+}
+
+// Class is the label without what is behind its first dot.
+func (l Label) Class() Label {
+	if l == "" {
+		return Public
+	}
+	class, _, _ := strings.Cut(string(l), ".")
+	return Label(class)
+}
+
+// rank orders the classes. What is no label is above all: nobody may have it by a
+// slip.
+func (l Label) rank() int {
+	if i := slices.Index(classes, l.Class()); i >= 0 {
+		return i
+	}
+	return len(classes)
+}
+
+// Covers reports whether who may have l may have m: m is of a lower class, or of the
+// same and within what l names.
+func (l Label) Covers(m Label) bool {
+	if l.rank() != m.rank() {
+		return l.rank() > m.rank()
+	}
+	return l.Class() == m.Class() && (m == l || l == l.Class() || l == "" || strings.HasPrefix(string(m), string(l)+"."))
+}
+
+// Join is the lowest label that covers both: what is made of two pieces of data has
+// it.
+func (l Label) Join(m Label) Label {
+	switch {
+	case l.Covers(m):
+		return l.orPublic()
+	case m.Covers(l):
+		return m.orPublic()
+	}
+	a, b := strings.Split(string(l), "."), strings.Split(string(m), ".")
+	n := 0
+	for n < len(a) && n < len(b) && a[n] == b[n] {
+		n++
+	}
+	return Label(strings.Join(a[:max(n, 1)], "."))
+}
+
+func (l Label) orPublic() Label {
+	if l == "" {
+		return Public
+	}
+	return l
+}
+
+// Join is the lowest label that covers all of them.
+func Join(labels ...Label) Label {
+	all := Public
+	for _, l := range labels {
+		all = all.Join(l)
+	}
+	return all
+}
+
+// Covered reports whether one of the labels covers m. No labels are as Public.
+func Covered(labels []Label, m Label) bool {
+	return Public.Covers(m) || slices.ContainsFunc(labels, func(l Label) bool { return l.Covers(m) })
+}

@@ -1,0 +1,140 @@
+package manifest
+
+import (
+	"bytes"
+	"fmt"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+
+	"glasshouse/fault"
+	"glasshouse/rtfs/form"
+)
+
+// A Problem is one thing that is wrong with a manifest.
+type Problem struct {
+	Pos     form.Pos
+	Field   string // "runtime.port"; empty: the manifest as a whole
+	Message string
+	Line    string // of the text, where it is
+	mark    int    // in Line
+}
+
+// Problems are all that is wrong with a text, in its order.
+type Problems []Problem
+
+// shown bounds the problems of which the text is told: whoever has more of them is
+// helped by the first.
+const shown = 20
+
+func (p Problems) Error() string {
+	var b strings.Builder
+	for i, one := range p {
+		if i == shown {
+			fmt.Fprintf(&b, "\nand %d more", len(p)-shown)
+			break
+		}
+		if i > 0 {
+			b.WriteByte('\n')
+		}
+		b.WriteString(one.String())
+	}
+	return b.String()
+}
+
+func (p Problem) String() string {
+	s := p.Message
+	if p.Field != "" {
+		s = p.Field + ": " + s
+	}
+	if p.Pos.Line == 0 {
+		return s
+	}
+	s = p.Pos.String() + ": " + s
+	if p.Line == "" {
+		return s
+	}
+	number := fmt.Sprint(p.Pos.Line)
+	return fmt.Sprintf("%s\n  %s | %s\n  %s | %s^", s, number, p.Line, strings.Repeat(" ", len(number)), strings.Repeat(" ", p.mark))
+}
+
+// fault is the error of problems, or nil.
+func (p Problems) fault(op string) error {
+	if len(p) == 0 {
+		return nil
+	}
+	return &fault.Error{Op: op, Kind: fault.Invalid, Field: p[0].Field, Err: p}
+}
+
+// wide is how much of a line is shown to both sides of where a problem is.
+const wide = 80
+
+// excerpt is what of a text's line is shown for an offset, and where in it that is,
+// in runes.
+func excerpt(text []byte, offset int) (line string, mark int) {
+	offset = min(max(offset, 0), len(text))
+	before, after := text[max(0, offset-wide):offset], text[offset:min(len(text), offset+wide)]
+	before = before[bytes.LastIndexByte(before, '\n')+1:]
+	after, _, _ = bytes.Cut(after, []byte("\n"))
+	plain := func(b []byte) string {
+		return strings.Map(func(r rune) rune {
+			if unicode.IsControl(r) {
+				return ' '
+			}
+			return r
+		}, strings.ToValidUTF8(string(b), "\uFFFD"))
+	}
+	left := plain(before)
+	return strings.TrimRight(left+plain(after), " "), utf8.RuneCountInString(left)
+}
+
+// meant is "; did you mean …?" if s is nearly one of the words, and else nothing.
+func meant(s string, words ...string) string {
+	plain := strings.NewReplacer("_", "-", " ", "-").Replace(strings.ToLower(strings.TrimLeft(s, ":")))
+	best, least := "", 3
+	for _, w := range words {
+		if d := distance(plain, w); d < least && d*2 < utf8.RuneCountInString(w)+1 {
+			best, least = w, d
+		}
+	}
+	if best == "" {
+		for _, w := range words {
+			if len(plain) > 2 && (strings.HasPrefix(w, plain) || strings.HasPrefix(plain, w)) {
+				best = w
+				break
+			}
+		}
+	}
+	if best == "" {
+		return ""
+	}
+	return fmt.Sprintf("; did you mean %s?", best)
+}
+
+// distance is how many letters are put in, taken out, changed or swapped with the
+// next to make one word of another. Long words are as far apart as they are long.
+func distance(a, b string) int {
+	x, y := []rune(a), []rune(b)
+	if len(x) > 64 || len(y) > 64 {
+		return max(len(x), len(y))
+	}
+	before, last, row := make([]int, len(y)+1), make([]int, len(y)+1), make([]int, len(y)+1)
+	for j := range last {
+		last[j] = j
+	}
+	for i := 1; i <= len(x); i++ {
+		row[0] = i
+		for j := 1; j <= len(y); j++ {
+			cost := 1
+			if x[i-1] == y[j-1] {
+				cost = 0
+			}
+			row[j] = min(last[j]+1, row[j-1]+1, last[j-1]+cost)
+			if i > 1 && j > 1 && x[i-1] == y[j-2] && x[i-2] == y[j-1] {
+				row[j] = min(row[j], before[j-2]+1)
+			}
+		}
+		before, last, row = last, row, before
+	}
+	return last[len(y)]
+}

@@ -1,0 +1,167 @@
+package manifest
+
+import (
+	"bytes"
+	"fmt"
+	"regexp"
+	"strings"
+	"unicode/utf8"
+
+	"glasshouse/fault"
+	"glasshouse/rtfs/form"
+)
+
+// MaxText bounds the bytes of a text of manifests.
+const MaxText = 1 << 20
+
+const opRead = "manifest.Read"
+
+// Read reads the manifests of a text: (capability "id" …) forms, or their JSON twin
+// if it begins with "{" or "[". An error of kind fault.Invalid wraps the Problems:
+// all that is wrong, not the first of it.
+func Read(file string, text []byte) ([]*Capability, error) {
+	if len(text) > MaxText {
+		return nil, fault.Newf(fault.TooLarge, opRead, file, "a text of manifests has at most %d bytes, not %d", MaxText, len(text))
+	}
+	r := &reader{file: file, src: text}
+	var all []*Capability
+	if lead := bytes.TrimLeft(text, " \t\r\n"); len(lead) > 0 && (lead[0] == '{' || lead[0] == '[') {
+		all = r.readJSON()
+	} else {
+		all = r.readRTFS()
+	}
+	if err := r.problems.fault(opRead); err != nil {
+		return nil, err
+	}
+	return all, nil
+}
+
+func (r *reader) readRTFS() []*Capability {
+	nodes, err := form.Read(r.file, r.src)
+	if err != nil {
+		// Its message shows the line already.
+		p := Problem{Message: err.Error()}
+		if e, ok := err.(*form.Error); ok {
+			p.Pos, p.Message = e.Pos, e.Message
+		}
+		r.problems = append(r.problems, p)
+		return nil
+	}
+	if len(nodes) == 0 {
+		r.problems = append(r.problems, Problem{Message: `there is no (capability "id" …) in it`})
+	}
+	var all []*Capability
+	for _, n := range nodes {
+		if n.Kind != form.ListNode || len(n.Items) == 0 || n.Items[0].Atom != form.Value(form.Symbol("capability")) {
+			r.problem(n, "", `only (capability "id" …) may stand here, not %s`, r.name(n))
+			continue
+		}
+		if len(n.Items) == 1 {
+			r.problem(n, "", "it has no id")
+			continue
+		}
+		all = append(all, r.capability(n, n.Items[1], n.Items[2:]))
+	}
+	r.unique(nodes, all)
+	return all
+}
+
+func (r *reader) readJSON() []*Capability {
+	r.json = true
+	top, p := nodeOfJSON(r.file, r.src)
+	if p != nil {
+		r.problems = append(r.problems, *p)
+		return nil
+	}
+	nodes := []*form.Node{top}
+	if top.Kind == form.VectorNode {
+		nodes = r.list(top, "")
+		if len(top.Items) == 0 {
+			r.problem(top, "", "there is no capability in it")
+		}
+	}
+	var all []*Capability
+	for _, n := range nodes {
+		if n.Kind != form.MapNode {
+			r.problem(n, "", "a capability is an object, not %s", r.name(n))
+			continue
+		}
+		all = append(all, r.twin(n))
+	}
+	r.unique(nodes, all)
+	return all
+}
+
+// twin reads an object, in which the id is one key of all.
+func (r *reader) twin(n *form.Node) *Capability {
+	var id *form.Node
+	var rest []*form.Node
+	for i := 0; i+1 < len(n.Items); i += 2 {
+		if n.Items[i].Atom == form.Value(form.Keyword("capability")) {
+			if id != nil {
+				r.problem(n.Items[i], "capability", "it is there twice")
+			}
+			id = n.Items[i+1]
+			continue
+		}
+		rest = append(rest, n.Items[i], n.Items[i+1])
+	}
+	if id == nil {
+		r.problem(n, "capability", "the id is missing")
+		id = &form.Node{Atom: "missing", Pos: n.Pos}
+	}
+	return r.capability(n, id, rest)
+}
+
+// unique refuses an id that is there twice.
+func (r *reader) unique(nodes []*form.Node, all []*Capability) {
+	if len(all) != len(nodes) {
+		return // something else is wrong
+	}
+	seen := map[string]bool{}
+	for i, c := range all {
+		if c.ID != "" && seen[c.ID] {
+			r.problem(nodes[i], "", "%s is in this text twice", c.ID)
+		}
+		seen[c.ID] = true
+	}
+}
+
+// dotted are words with dots between. Words do not begin or end with what joins
+// them, so that __ can stand for a dot where dots may not be.
+var dotted = regexp.MustCompile(`^[a-z][a-z0-9]*(?:[-_][a-z0-9]+)*(?:\.[a-z0-9]+(?:[-_][a-z0-9]+)*)*$`)
+
+// maxID bounds an id in which a dot counts twice: the tools that models are given
+// have names of so many letters, without dots.
+const maxID = 64
+
+// CheckID reports what is wrong with the id of a capability.
+func CheckID(id string) error {
+	switch {
+	case !dotted.MatchString(id):
+		return fmt.Errorf("%.80q is not an id: words in lower case with dots between, such as places.search, and - or _ within words", id)
+	case len(id)+strings.Count(id, ".") > maxID:
+		return fmt.Errorf("%q is too long: %d letters at most, of which a dot counts for two", id, maxID)
+	}
+	return nil
+}
+
+// maxDescription bounds the runes of a description: a person reads it before he
+// agrees, and a model with each request.
+const maxDescription = 4096
+
+func (r *reader) description(n *form.Node, field string) string {
+	s := r.str(n, field)
+	if utf8.RuneCountInString(s) > maxDescription {
+		r.problem(n, field, "it is longer than %d letters", maxDescription)
+	}
+	return s
+}
+
+// source is a node as it stands in the text.
+func (r *reader) source(n *form.Node) string {
+	if n.Pos.Offset < 0 || n.End > len(r.src) || n.Pos.Offset >= n.End {
+		return ""
+	}
+	return string(r.src[n.Pos.Offset:n.End])
+}

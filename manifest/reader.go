@@ -1,0 +1,262 @@
+package manifest
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"glasshouse/rtfs/form"
+)
+
+// A reader goes through the nodes of one text and notes all that is wrong.
+type reader struct {
+	file     string
+	src      []byte
+	json     bool // the nodes were JSON: what is a keyword in RTFS is a string here
+	problems Problems
+}
+
+func (r *reader) problem(n *form.Node, field, format string, args ...any) {
+	p := Problem{Pos: n.Pos, Field: field, Message: fmt.Sprintf(format, args...)}
+	if n.Pos.Line > 0 {
+		p.Line, p.mark = excerpt(r.src, n.Pos.Offset)
+	}
+	r.problems = append(r.problems, p)
+}
+
+// adopt notes a problem that somebody else found, at its own place if it has one.
+func (r *reader) adopt(n *form.Node, field string, err error) {
+	if e, ok := err.(*form.Error); ok && e.Pos.Line > 0 {
+		at := *n
+		at.Pos = e.Pos
+		r.problem(&at, field, "%s", e.Message)
+		return
+	}
+	r.problem(n, field, "%v", err)
+}
+
+// keys are what a map may hold, with what reads each.
+type keys map[string]func(n *form.Node)
+
+func (k keys) names() []string {
+	var names []string
+	for name := range k {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	return names
+}
+
+// gone are keys that others use for what is said otherwise here.
+var gone = map[string]string{
+	"name":            "the id is its name, and what it does stands in description",
+	"id":              "the id stands behind capability",
+	"permissions":     "say in effects what it does",
+	"provider":        "say in runtime what runs it",
+	"code":            "a module of :wasm is named in runtime as module, and code of :rtfs is implementation",
+	"command":         "say entrypoint",
+	"cmd":             "say entrypoint",
+	"args":            "they belong into entrypoint",
+	"hosts":           "say allowed-hosts",
+	"ports":           "say allowed-ports",
+	"memory":          "say memory-mb",
+	"timeout":         "say timeout-ms",
+	"quota":           "say quota-mb",
+	"implementations": "there is one implementation",
+}
+
+// entries reads a map: each of its keys once, and none but the known.
+func (r *reader) entries(n *form.Node, field string, known keys) bool {
+	if n.Kind != form.MapNode {
+		r.problem(n, field, "it is a map, not %s", r.name(n))
+		return false
+	}
+	r.pairs(n.Items, field, known)
+	return true
+}
+
+// pairs reads keys and values in turn.
+func (r *reader) pairs(items []*form.Node, field string, known keys) {
+	seen := map[string]bool{}
+	for i := 0; i < len(items); i += 2 {
+		key, ok := items[i].Atom.(form.Keyword)
+		if !ok || items[i].Kind != form.AtomNode {
+			r.problem(items[i], field, "a key is a keyword, such as :%s, not %s", known.names()[0], r.name(items[i]))
+			continue
+		}
+		name := string(key)
+		read := known[name]
+		switch {
+		case i+1 == len(items):
+			r.problem(items[i], join(field, name), "it has no value")
+		case seen[name]:
+			r.problem(items[i], join(field, name), "it is there twice")
+		case read == nil:
+			r.unknown(items[i], field, name, known)
+		default:
+			read(items[i+1])
+		}
+		seen[name] = true
+	}
+}
+
+func (r *reader) unknown(n *form.Node, field, name string, known keys) {
+	hint := meant(name, known.names()...)
+	if hint == "" && gone[strings.ToLower(name)] != "" {
+		hint = "; " + gone[strings.ToLower(name)]
+	}
+	if hint == "" {
+		hint = "; there are " + strings.Join(known.names(), ", ")
+	}
+	r.problem(n, join(field, fmt.Sprintf("%.60s", name)), "nobody knows this key%s", hint)
+}
+
+func join(field, name string) string {
+	if field == "" {
+		return name
+	}
+	return field + "." + name
+}
+
+// name is what a node is, for a message.
+func (r *reader) name(n *form.Node) string {
+	switch n.Kind {
+	case form.ListNode:
+		return "a list"
+	case form.VectorNode:
+		return "a vector"
+	case form.MapNode:
+		return "a map"
+	}
+	switch v := n.Atom.(type) {
+	case nil:
+		if r.json {
+			return "null"
+		}
+		return "nil"
+	case string:
+		return fmt.Sprintf("the string %.60q", v)
+	case form.Keyword:
+		return fmt.Sprintf("the keyword :%.60s", string(v))
+	case form.Symbol:
+		return fmt.Sprintf("the symbol %.60s", string(v))
+	case int64, float64:
+		return fmt.Sprintf("the number %v", v)
+	case bool:
+		return fmt.Sprint(v)
+	}
+	return fmt.Sprintf("%.60v", n.Atom)
+}
+
+// str reads a string that is not empty.
+func (r *reader) str(n *form.Node, field string) string {
+	s, ok := n.Atom.(string)
+	switch {
+	case !ok || n.Kind != form.AtomNode:
+		r.problem(n, field, "it is a string, not %s", r.name(n))
+	case strings.TrimSpace(s) == "":
+		r.problem(n, field, "it is empty")
+	case strings.ContainsRune(s, 0):
+		r.problem(n, field, "it holds a zero byte")
+	default:
+		return s
+	}
+	return ""
+}
+
+// word reads a keyword, which in JSON is a string.
+func (r *reader) word(n *form.Node, field string) string {
+	if n.Kind == form.AtomNode {
+		switch v := n.Atom.(type) {
+		case form.Keyword:
+			return string(v)
+		case string:
+			if r.json && v != "" && !strings.HasPrefix(v, ":") {
+				return v
+			}
+			if r.json {
+				r.problem(n, field, "in JSON it is written without a colon, %q", strings.TrimLeft(v, ":"))
+				return ""
+			}
+			r.problem(n, field, "it is a keyword, :%.60s, not a string", v)
+			return ""
+		}
+	}
+	if r.json {
+		r.problem(n, field, "it is a string, not %s", r.name(n))
+	} else {
+		r.problem(n, field, "it is a keyword, not %s", r.name(n))
+	}
+	return ""
+}
+
+// oneOf reads one of some words; "" if it is none.
+func (r *reader) oneOf(n *form.Node, field string, words ...string) string {
+	before := len(r.problems)
+	s := r.word(n, field)
+	if len(r.problems) == before && !slices.Contains(words, s) {
+		hint := meant(s, words...)
+		if hint == "" {
+			hint = "; there are " + strings.Join(words, ", ")
+		}
+		r.problem(n, field, "%.60q is not among what it may be%s", s, hint)
+		return ""
+	}
+	return s
+}
+
+// whole reads a whole number within bounds; 0 if it is none.
+func (r *reader) whole(n *form.Node, field string, least, most int64) int64 {
+	i, ok := n.Atom.(int64)
+	switch {
+	case !ok || n.Kind != form.AtomNode:
+		r.problem(n, field, "it is a whole number, not %s", r.name(n))
+	case i < least || i > most:
+		r.problem(n, field, "%d is not from %d to %d", i, least, most)
+	default:
+		return i
+	}
+	return 0
+}
+
+func (r *reader) flag(n *form.Node, field string) bool {
+	b, ok := n.Atom.(bool)
+	if !ok || n.Kind != form.AtomNode {
+		r.problem(n, field, "it is true or false, not %s", r.name(n))
+	}
+	return b
+}
+
+// most bounds the elements of a list.
+const most = 256
+
+// list returns the elements of a vector.
+func (r *reader) list(n *form.Node, field string) []*form.Node {
+	if n.Kind != form.VectorNode {
+		r.problem(n, field, "it is a vector, not %s", r.name(n))
+		return nil
+	}
+	if len(n.Items) > most {
+		r.problem(n, field, "it has %d elements, and %d are the most", len(n.Items), most)
+		return nil
+	}
+	return n.Items
+}
+
+// set reads the elements of a vector, each of which is there once. read returns ""
+// for what it has refused.
+func (r *reader) set(n *form.Node, field string, read func(n *form.Node, field string) string) []string {
+	var all []string
+	for i, item := range r.list(n, field) {
+		at := fmt.Sprintf("%s[%d]", field, i)
+		s := read(item, at)
+		if s != "" && slices.Contains(all, s) {
+			r.problem(item, at, "%s is there twice", s)
+			continue
+		}
+		if s != "" {
+			all = append(all, s)
+		}
+	}
+	return all
+}

@@ -1,0 +1,323 @@
+package manifest
+
+import (
+	"fmt"
+	"maps"
+	"path"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+	"unicode"
+
+	"glasshouse/rtfs/form"
+)
+
+// runtimeKeys says which runtimes a key of :runtime is for. What would have no
+// effect is an error: whoever wrote it expects one.
+var runtimeKeys = map[string][]Runtime{
+	"image":              {Container, MicroVM},
+	"rootfs":             {Container, MicroVM},
+	"module":             {WASM},
+	"entrypoint":         {WASM, Container, MicroVM, Native},
+	"env":                {WASM, Container, MicroVM, Native},
+	"workdir":            {Container, MicroVM},
+	"stdio":              {Container, MicroVM, Native},
+	"port":               {Container, MicroVM},
+	"path":               {Container, MicroVM},
+	"startup-timeout-ms": {Container, MicroVM},
+	"health-check":       {Container, MicroVM},
+	"digest":             {Native},
+	"warm":               {WASM, Container, MicroVM},
+}
+
+// runtimes are all there are.
+var runtimes = []string{string(RTFS), string(WASM), string(Container), string(MicroVM), string(Native)}
+
+func (s *sections) runtime(n *form.Node) {
+	spec := &s.c.Runtime
+	known := keys{
+		"type":               func(n *form.Node) { spec.Type = Runtime(s.oneOf(n, "runtime.type", runtimes...)) },
+		"image":              func(n *form.Node) { spec.Image = s.image(n) },
+		"rootfs":             func(n *form.Node) { spec.Rootfs = s.within(n, "runtime.rootfs") },
+		"module":             func(n *form.Node) { spec.Module = s.within(n, "runtime.module") },
+		"entrypoint":         s.entrypoint,
+		"env":                s.env,
+		"workdir":            func(n *form.Node) { spec.Workdir = s.absolute(n, "runtime.workdir") },
+		"stdio":              func(n *form.Node) { spec.Stdio = Stdio(s.oneOf(n, "runtime.stdio", "json", "text")) },
+		"port":               func(n *form.Node) { spec.Port = int(s.whole(n, "runtime.port", 1, 65535)) },
+		"path":               func(n *form.Node) { spec.Path = s.urlPath(n, "runtime.path") },
+		"startup-timeout-ms": func(n *form.Node) { spec.StartupTimeout = s.millis(n, "runtime.startup-timeout-ms") },
+		"health-check":       func(n *form.Node) { spec.HealthCheck = s.urlPath(n, "runtime.health-check") },
+		"digest":             s.digest,
+		"warm":               s.warm,
+	}
+	if !s.entries(n, "runtime", known) {
+		return
+	}
+	for i := 0; i+1 < len(n.Items); i += 2 {
+		if k, ok := n.Items[i].Atom.(form.Keyword); ok {
+			s.at["runtime."+string(k)] = n.Items[i+1]
+		}
+	}
+	if s.at["runtime.type"] == nil {
+		s.problem(n, "runtime.type", "it is missing; there are %s", strings.Join(runtimes, ", "))
+	}
+}
+
+// imageForm is a name of an image, with what may be behind it.
+var imageForm = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._:/@+-]{0,511}$`)
+
+func (s *sections) image(n *form.Node) string {
+	v := s.str(n, "runtime.image")
+	if v != "" && !imageForm.MatchString(v) {
+		s.problem(n, "runtime.image", "%.80q is not the name of an image, such as python:3.12-slim", v)
+		return ""
+	}
+	return v
+}
+
+// maxArguments and the like bound what a process is started with.
+const maxArgument = 128 << 10
+
+func (s *sections) entrypoint(n *form.Node) {
+	const field = "runtime.entrypoint"
+	for i, item := range s.list(n, field) {
+		at := fmt.Sprintf("%s[%d]", field, i)
+		arg, ok := item.Atom.(string)
+		switch {
+		case !ok || item.Kind != form.AtomNode:
+			s.problem(item, at, "it is a string, not %s", s.name(item))
+		case i == 0 && strings.TrimSpace(arg) == "":
+			s.problem(item, at, "the program is empty")
+		case strings.ContainsRune(arg, 0):
+			s.problem(item, at, "it holds a zero byte")
+		case len(arg) > maxArgument:
+			s.problem(item, at, "it is longer than %d bytes", maxArgument)
+		default:
+			s.c.Runtime.Entrypoint = append(s.c.Runtime.Entrypoint, arg)
+		}
+	}
+	if n.Kind == form.VectorNode && len(n.Items) == 0 {
+		s.problem(n, field, "it is empty")
+	}
+}
+
+var envName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]{0,127}$`)
+
+func (s *sections) env(n *form.Node) {
+	const field = "runtime.env"
+	if n.Kind != form.MapNode {
+		s.problem(n, field, "it is a map, not %s", s.name(n))
+		return
+	}
+	s.c.Runtime.Env = map[string]string{}
+	for i := 0; i+1 < len(n.Items); i += 2 {
+		key, ok := s.plainKey(n.Items[i], field)
+		value, isString := n.Items[i+1].Atom.(string)
+		_, twice := s.c.Runtime.Env[key]
+		switch {
+		case !ok:
+		case !envName.MatchString(key):
+			s.problem(n.Items[i], field, "%.60q is not the name of a variable", key)
+		case twice:
+			s.problem(n.Items[i], join(field, key), "it is there twice")
+		case !isString || n.Items[i+1].Kind != form.AtomNode:
+			s.problem(n.Items[i+1], join(field, key), "it is a string, not %s", s.name(n.Items[i+1]))
+		case strings.ContainsRune(value, 0):
+			s.problem(n.Items[i+1], join(field, key), "it holds a zero byte")
+		default:
+			s.c.Runtime.Env[key] = value
+		}
+	}
+}
+
+var digestForm = regexp.MustCompile(`^sha256:[0-9a-f]{64}$`)
+
+func (s *sections) digest(n *form.Node) {
+	v := s.str(n, "runtime.digest")
+	if v != "" && !digestForm.MatchString(v) {
+		s.problem(n, "runtime.digest", "%.80q is not a digest: sha256: and 64 hexadecimal digits", v)
+		return
+	}
+	s.c.Runtime.Digest = v
+}
+
+// maxWarm bounds the sandboxes that wait for one capability.
+const maxWarm = 64
+
+func (s *sections) warm(n *form.Node) {
+	w := &s.c.Runtime.Warm
+	s.entries(n, "runtime.warm", keys{
+		"max":    func(n *form.Node) { w.Max = int(s.whole(n, "runtime.warm.max", 0, maxWarm)) },
+		"ttl-ms": func(n *form.Node) { w.TTL = s.millis(n, "runtime.warm.ttl-ms") },
+	})
+	if w.Max == 0 && w.TTL > 0 {
+		s.problem(n, "runtime.warm", "none are kept, so none is kept for %v: say max", w.TTL)
+	}
+}
+
+func (s *sections) millis(n *form.Node, field string) time.Duration {
+	return time.Duration(s.whole(n, field, 1, dayMS)) * time.Millisecond
+}
+
+// implementation reads the code of :rtfs. In JSON it is its text.
+func (s *sections) implementation(n *form.Node) {
+	const field = "implementation"
+	code := n
+	if s.json {
+		if code = s.embedded(n, field); code == nil {
+			return
+		}
+		s.c.Runtime.code = strings.TrimSpace(n.Atom.(string))
+	} else {
+		s.c.Runtime.code = s.source(n)
+	}
+	if code.Kind != form.ListNode || len(code.Items) < 3 || code.Items[0].Atom != form.Value(form.Symbol("fn")) ||
+		code.Items[1].Kind != form.VectorNode || len(code.Items[1].Items) != 1 {
+		s.problem(n, field, "it is a function of one parameter, the input: (fn [input] …)")
+		return
+	}
+	s.c.Runtime.Code = code
+}
+
+// embedded reads RTFS that stands in a string of JSON.
+func (s *sections) embedded(n *form.Node, field string) *form.Node {
+	text := s.str(n, field)
+	if text == "" {
+		return nil
+	}
+	nodes, err := form.Read(s.file+" "+field, []byte(text))
+	switch {
+	case err != nil:
+		s.problem(n, field, "%v", err)
+	case len(nodes) != 1:
+		s.problem(n, field, "it holds %d forms, not one", len(nodes))
+	default:
+		return nodes[0]
+	}
+	return nil
+}
+
+// agreeRuntime finds what of :runtime does not go together.
+func (s *sections) agreeRuntime() {
+	spec, n := &s.c.Runtime, s.at["runtime"]
+	if n == nil {
+		n = s.at[""]
+		if s.at["implementation"] == nil {
+			s.problem(n, "runtime", "nothing says what runs it: runtime, or implementation with code of RTFS")
+			return
+		}
+		spec.Type = RTFS
+	}
+	if spec.Type == "" {
+		return
+	}
+	for _, key := range slices.Sorted(maps.Keys(runtimeKeys)) {
+		if at := s.at["runtime."+key]; at != nil && !slices.Contains(runtimeKeys[key], spec.Type) {
+			s.problem(at, "runtime."+key, "it has no meaning for :%s, only for %s", spec.Type, list(runtimeKeys[key]))
+		}
+	}
+	if at := s.at["implementation"]; at != nil && spec.Type != RTFS {
+		s.problem(at, "implementation", "it is for :rtfs, and the runtime is :%s", spec.Type)
+	}
+	s.needs(spec, n)
+	if spec.Port == 0 {
+		for _, key := range []string{"path", "startup-timeout-ms", "health-check"} {
+			if at := s.at["runtime."+key]; at != nil && slices.Contains(runtimeKeys[key], spec.Type) {
+				s.problem(at, "runtime."+key, "it is for a server, and there is no port")
+			}
+		}
+	} else if at := s.at["runtime.stdio"]; at != nil {
+		s.problem(at, "runtime.stdio", "a server with a port is spoken to by HTTP")
+	}
+	for _, name := range s.c.Secrets {
+		if _, ok := spec.Env[name]; ok {
+			s.problem(s.at["runtime.env"], "runtime.env."+name, "a secret is never in the environment: it is in the file /run/secrets/%s", name)
+		}
+	}
+}
+
+// needs finds what a runtime cannot be without.
+func (s *sections) needs(spec *Spec, n *form.Node) {
+	missing := func(field, format string, args ...any) {
+		if s.at[field] == nil {
+			s.problem(n, field, format, args...)
+		}
+	}
+	switch spec.Type {
+	case RTFS:
+		missing("implementation", "it is missing: (fn [input] …)")
+	case WASM:
+		missing("runtime.module", "it is missing: the file of the module, relative to the workspace")
+	case Container, MicroVM:
+		image, rootfs := s.at["runtime.image"], s.at["runtime.rootfs"]
+		switch {
+		case image == nil && rootfs == nil:
+			s.problem(n, "runtime.image", "image or rootfs says what it runs in; both are missing")
+		case image != nil && rootfs != nil:
+			s.problem(rootfs, "runtime.rootfs", "it is said twice what it runs in: image and rootfs")
+		}
+		missing("runtime.entrypoint", "it is missing: the program and its arguments")
+		if spec.Port == 0 && spec.Stdio == "" {
+			spec.Stdio = JSONStdio
+		}
+	case Native:
+		missing("runtime.entrypoint", "it is missing: the program and its arguments")
+		if spec.Stdio == "" {
+			spec.Stdio = JSONStdio
+		}
+	}
+}
+
+func list(types []Runtime) string {
+	var names []string
+	for _, t := range types {
+		names = append(names, ":"+string(t))
+	}
+	return strings.Join(names, ", ")
+}
+
+// within reads a path that is relative to the workspace and stays in it.
+func (s *sections) within(n *form.Node, field string) string {
+	p := s.str(n, field)
+	switch {
+	case p == "":
+		return ""
+	case path.IsAbs(p) || strings.HasPrefix(p, "~"):
+		s.problem(n, field, "%.80q is not relative to the workspace", p)
+	case slices.Contains(strings.Split(p, "/"), ".."):
+		s.problem(n, field, "%.80q leaves the workspace", p)
+	case strings.Contains(p, `\`) || strings.ContainsFunc(p, unicode.IsControl) || len(p) > 1024:
+		s.problem(n, field, "%.80q is not a path", p)
+	default:
+		return path.Clean(p)
+	}
+	return ""
+}
+
+// absolute reads a path inside the sandbox.
+func (s *sections) absolute(n *form.Node, field string) string {
+	p := s.str(n, field)
+	switch {
+	case p == "":
+		return ""
+	case !path.IsAbs(p):
+		s.problem(n, field, "%.80q is not absolute: it is a path inside, such as /app", p)
+	case slices.Contains(strings.Split(p, "/"), "..") || strings.ContainsFunc(p, unicode.IsControl) || len(p) > 1024:
+		s.problem(n, field, "%.80q is not a path", p)
+	default:
+		return path.Clean(p)
+	}
+	return ""
+}
+
+func (s *sections) urlPath(n *form.Node, field string) string {
+	p := s.str(n, field)
+	odd := func(r rune) bool { return r <= ' ' || r > '~' || r == '#' || r == '\\' }
+	if p != "" && (!strings.HasPrefix(p, "/") || strings.HasPrefix(p, "//") || strings.ContainsFunc(p, odd) || len(p) > 1024) {
+		s.problem(n, field, "%.80q is not the path of a request: it begins with one /", p)
+		return ""
+	}
+	return p
+}

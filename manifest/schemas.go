@@ -1,0 +1,118 @@
+package manifest
+
+import (
+	"encoding/json"
+	"strings"
+
+	"glasshouse/rtfs/form"
+	"glasshouse/schema"
+)
+
+// schema reads a type. In JSON it is the text of one, or the same in arrays, or an
+// object that is a JSON Schema.
+func (s *sections) schema(n *form.Node, field string) *schema.Type {
+	t := n
+	switch {
+	case s.json && n.Kind == form.MapNode:
+		return s.jsonSchema(n, field)
+	case s.json && n.Kind == form.VectorNode:
+		t = typeNode(n, false)
+	case s.json:
+		if t = s.embedded(n, field); t == nil {
+			return nil
+		}
+	}
+	typ, err := schema.Compile(t)
+	switch {
+	case err == nil:
+		return typ
+	case s.json && n.Kind == form.AtomNode: // its places are those of another text
+		s.problem(n, field, "%v", err)
+	default:
+		s.adopt(n, field, err)
+	}
+	return nil
+}
+
+func (s *sections) jsonSchema(n *form.Node, field string) *schema.Type {
+	typ, lost, err := schema.FromJSONSchema([]byte(s.source(n)))
+	switch {
+	case err != nil:
+		s.problem(n, field, "%v", err)
+	case len(lost) > 0:
+		s.problem(n, field, "what it says cannot be checked in full: %s", strings.Join(lost, "; "))
+	default:
+		return typ
+	}
+	return nil
+}
+
+// literals are the heads behind which a string is a string.
+var literals = map[string]bool{
+	"enum": true, "val": true, "=": true, "!=": true, "matches-regex": true, "has-key": true, "required-keys": true,
+}
+
+// typeNode turns arrays of JSON into a type: a string is a keyword, with its colon
+// or without, unless it stands where a value does.
+func typeNode(n *form.Node, literal bool) *form.Node {
+	t := *n
+	switch n.Kind {
+	case form.VectorNode, form.MapNode:
+		t.Items = make([]*form.Node, len(n.Items))
+		for i, item := range n.Items {
+			t.Items[i] = typeNode(item, literal && i > 0)
+			if i == 0 && n.Kind == form.VectorNode {
+				head, _ := t.Items[0].Atom.(form.Keyword)
+				literal = literal || literals[string(head)]
+			}
+		}
+	case form.AtomNode:
+		w, ok := n.Atom.(string)
+		switch {
+		case !ok:
+		case w == "?" || w == "&":
+			t.Atom = form.Symbol(w)
+		case len(w) > 1 && w[0] == ':':
+			t.Atom = form.Keyword(w[1:])
+		case !literal && w != "":
+			t.Atom = form.Keyword(w)
+		}
+	}
+	return &t
+}
+
+// schemaJSON writes a type as arrays, or as its text where arrays cannot say it.
+func schemaJSON(t *schema.Type) ([]byte, error) {
+	f := t.Form()
+	b, err := json.Marshal(arrays(f))
+	if err != nil {
+		return nil, err
+	}
+	if n, p := nodeOfJSON("", b); p == nil && n.Kind == form.VectorNode && form.Equal(typeNode(n, false).Value(), f) {
+		return b, nil
+	}
+	return marshal(form.Text(f))
+}
+
+func arrays(v form.Value) any {
+	switch v := v.(type) {
+	case form.Vector:
+		all := []any{}
+		for _, e := range v {
+			all = append(all, arrays(e))
+		}
+		return all
+	case form.Keyword:
+		return ":" + string(v)
+	case form.Symbol:
+		return string(v)
+	case *form.Map:
+		m := map[string]any{}
+		for k, e := range v.All() {
+			name, _ := k.(form.Keyword)
+			m[string(name)] = arrays(e)
+		}
+		return m
+	}
+	return v
+}
