@@ -4,7 +4,6 @@ package form
 
 import (
 	"fmt"
-	"iter"
 	"slices"
 )
 
@@ -32,16 +31,6 @@ type Resource string
 type Func interface {
 	FuncName() string // "" if it has none
 }
-
-// A Map keeps its entries in the order in which their keys came.
-type Map struct {
-	keys   []Value
-	values []Value
-	index  map[any]int // of keys that can be compared, in a map that is not small
-}
-
-// small is how many keys are found faster one by one.
-const small = 8
 
 // An Error is what a program failed with, and a value that it can catch.
 type Error struct {
@@ -131,119 +120,6 @@ func (n *Node) values() []Value {
 		all[i] = item.Value()
 	}
 	return all
-}
-
-// NewMap returns a map of keys and values in turn. Of keys that are equal the last
-// value counts.
-func NewMap(pairs ...Value) *Map {
-	m := &Map{}
-	for i := 0; i+1 < len(pairs); i += 2 {
-		m.put(pairs[i], pairs[i+1])
-	}
-	return m
-}
-
-// Len is how many entries m has. A nil map is empty.
-func (m *Map) Len() int {
-	if m == nil {
-		return 0
-	}
-	return len(m.keys)
-}
-
-// Get looks a key up.
-func (m *Map) Get(key Value) (Value, bool) {
-	if i := m.find(key); i >= 0 {
-		return m.values[i], true
-	}
-	return nil, false
-}
-
-// All yields the entries in their order.
-func (m *Map) All() iter.Seq2[Value, Value] {
-	return func(yield func(Value, Value) bool) {
-		for i := range m.Len() {
-			if !yield(m.keys[i], m.values[i]) {
-				return
-			}
-		}
-	}
-}
-
-// With returns m with one more entry, or another value in one.
-func (m *Map) With(key, value Value) *Map {
-	n := m.clone()
-	n.put(key, value)
-	return n
-}
-
-// Without returns m without a key.
-func (m *Map) Without(key Value) *Map {
-	i := m.find(key)
-	if i < 0 {
-		return m
-	}
-	n := &Map{keys: slices.Delete(slices.Clone(m.keys), i, i+1), values: slices.Delete(slices.Clone(m.values), i, i+1)}
-	n.build()
-	return n
-}
-
-func (m *Map) clone() *Map {
-	if m == nil {
-		return &Map{}
-	}
-	n := &Map{keys: slices.Clone(m.keys), values: slices.Clone(m.values)}
-	n.build()
-	return n
-}
-
-func (m *Map) build() {
-	m.index = nil
-	if len(m.keys) <= small {
-		return
-	}
-	m.index = make(map[any]int, len(m.keys))
-	for i, k := range m.keys {
-		if hashable(k) {
-			m.index[k] = i
-		}
-	}
-}
-
-func (m *Map) find(key Value) int {
-	if m == nil {
-		return -1
-	}
-	if m.index != nil && hashable(key) {
-		if i, ok := m.index[key]; ok {
-			return i
-		}
-		return -1
-	}
-	return slices.IndexFunc(m.keys, func(k Value) bool { return Equal(k, key) })
-}
-
-func (m *Map) put(key, value Value) {
-	if i := m.find(key); i >= 0 {
-		m.values[i] = value
-		return
-	}
-	m.keys, m.values = append(m.keys, key), append(m.values, value)
-	switch {
-	case m.index != nil && hashable(key):
-		m.index[key] = len(m.keys) - 1
-	case m.index == nil && len(m.keys) > small:
-		m.build()
-	}
-}
-
-// hashable reports whether Go compares a key as Equal does.
-func hashable(key Value) bool {
-	switch key.(type) {
-	case nil, bool, int64, string, Keyword, Symbol:
-		return true
-	}
-	return false
 }
 
 // Equal reports whether two values are: deeply, a vector as a list, and an integer
