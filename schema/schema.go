@@ -3,36 +3,98 @@
 package schema
 
 import (
-	"errors"
+	"slices"
 
 	"glasshouse/rtfs/form"
 )
 
-// A Type is a compiled type. It is safe for concurrent use.
-type Type struct{}
+// deepest is how deep types, JSON texts and values to be written may nest.
+const deepest = 512
+
+// A Type is a compiled type. It is safe for concurrent use. A nil *Type is :any.
+type Type struct {
+	root    typ
+	written form.Value
+	unknown []string
+}
+
+// A typ is one node of a compiled type.
+type typ interface {
+	// ok reports whether v is of this type.
+	ok(v form.Value) bool
+
+	// explain adds to r what is wrong with v, and nothing if it is ok.
+	explain(v form.Value, r *report)
+
+	// take returns v, which was read from JSON, as this type would have it: a
+	// keyword for a string, a float for an int. What cannot be had stays as it is.
+	take(v form.Value) form.Value
+
+	// schema is the type as JSON Schema.
+	schema() *form.Map
+
+	// noun is what an explanation calls it: "an int".
+	noun() string
+}
 
 // Compile compiles a type as it stands in a program: :int, [:map [:k :string]], T?.
 // An error is a *form.Error with the place.
-func Compile(n *form.Node) (*Type, error) { return nil, errors.New("schema: not written yet") }
+func Compile(n *form.Node) (*Type, error) {
+	return compile([]*form.Node{n})
+}
 
-// Check returns nil if v is of type t, or an error that says of every place what is
-// wrong there: "at [:filters :min_rating]: 6 is not <= 5".
-func (t *Type) Check(v form.Value) error { return nil }
+// Parse compiles a type from its text. An error is a *form.Error with the place.
+func Parse(file, text string) (*Type, error) {
+	nodes, err := form.Read(file, []byte(text))
+	if err != nil {
+		return nil, err
+	}
+	if len(nodes) == 0 {
+		return nil, form.Errorf("ParseError", "there is no type")
+	}
+	return compile(nodes)
+}
 
-// FromJSON reads a JSON text as a value of type t: keys of objects become keywords
-// where t names them so, strings where it is a keyword or an enum of them, and
-// numbers what t wants. It does not check more than that. A nil t gives string keys.
-func (t *Type) FromJSON(text []byte) (form.Value, error) { return nil, nil }
+func compile(nodes []*form.Node) (*Type, error) {
+	var c compiler
+	root, err := c.one(nodes[0], "a type", nodes)
+	if err != nil {
+		return nil, err
+	}
+	t := &Type{root: root, written: nodes[0].Value(), unknown: c.unknown}
+	if len(nodes) > 1 { // T ?
+		t.written = form.Vector{form.Keyword("union"), t.written, form.Keyword("nil")}
+	}
+	return t, nil
+}
 
-// ToJSON writes a value as JSON: keywords without their colon.
-func ToJSON(v form.Value) ([]byte, error) { return nil, nil }
+// Unknown lists the names in t of types and predicates that are not part of the
+// language: [:and :int [:lucky]]. No value fits them.
+func (t *Type) Unknown() []string {
+	if t == nil {
+		return nil
+	}
+	return slices.Clone(t.unknown)
+}
 
-// JSONSchema is t as JSON Schema 2020-12.
-func (t *Type) JSONSchema() ([]byte, error) { return nil, nil }
-
-// FromJSONSchema is the type that a JSON Schema describes, and what of it no type can
-// say. Form returns it as it is written.
-func FromJSONSchema(text []byte) (t *Type, lost []string, err error) { return nil, nil, nil }
+// Check returns nil if v is of type t. Otherwise it returns a *Mismatch, which says
+// of every place what is wrong there: "at [:filters :min_rating]: 6 is not <= 5".
+func (t *Type) Check(v form.Value) error {
+	if t == nil || t.root.ok(v) {
+		return nil
+	}
+	var r report
+	t.root.explain(v, &r)
+	return &Mismatch{Problems: r.problems, More: r.more}
+}
 
 // Form is t as it is written.
-func (t *Type) Form() form.Value { return nil }
+func (t *Type) Form() form.Value {
+	if t == nil {
+		return form.Keyword("any")
+	}
+	return t.written
+}
+
+// String is the text of t.
+func (t *Type) String() string { return form.Text(t.Form()) }

@@ -1,0 +1,228 @@
+package schema
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"glasshouse/rtfs/form"
+)
+
+// A compiler makes typs of what was read.
+type compiler struct {
+	depth   int
+	unknown []string
+}
+
+// heads are the words that begin a type in brackets.
+var heads = []string{"and", "array", "dict", "enum", "fn", "map", "map-of", "or", "record", "resource", "tuple", "union", "val", "vector"}
+
+// foreign are words of other languages, and what they are here.
+var foreign = map[string]string{
+	"array": "[:vector T]", "boolean": ":bool", "date": ":string", "double": ":float", "integer": ":int",
+	"list": "[:vector T]", "long": ":int", "maybe": "[:union T :nil]", "null": ":nil", "number": ":float",
+	"object": "[:map …]", "optional": "[:union T :nil]", "real": ":float", "sequential": "[:vector T]",
+	"set": "[:vector T]", "str": ":string", "text": ":string",
+}
+
+func errorf(n *form.Node, format string, args ...any) error {
+	err := form.Errorf("ParseError", format, args...)
+	err.Pos = n.Pos
+	return err
+}
+
+// typ compiles one type.
+func (c *compiler) typ(n *form.Node) (typ, error) {
+	if c.depth++; c.depth > deepest {
+		return nil, errorf(n, "a type that is nested more than %d deep", deepest)
+	}
+	defer func() { c.depth-- }()
+
+	switch n.Kind {
+	case form.VectorNode:
+		return c.brackets(n)
+	case form.MapNode:
+		return nil, errorf(n, "a map is not a type: did you mean [:map {…}]?")
+	case form.ListNode:
+		return nil, errorf(n, "a list is not a type")
+	}
+	switch atom := n.Atom.(type) {
+	case nil:
+		return nilType, nil
+	case form.Keyword:
+		return c.name(n, ":", string(atom))
+	case form.Symbol:
+		return c.name(n, "", string(atom))
+	}
+	return nil, errorf(n, "%s is not a type: did you mean [:val %[1]s]?", form.Text(n.Atom))
+}
+
+// name compiles a type that is one word.
+func (c *compiler) name(n *form.Node, colon, name string) (typ, error) {
+	if t, ok := words[name]; ok {
+		return t, nil
+	}
+	if base, ok := strings.CutSuffix(name, "?"); ok && base != "" {
+		t, err := c.name(n, colon, base)
+		return maybe{t}, err
+	}
+	if meant := foreign[name]; meant != "" {
+		return nil, errorf(n, "there is no type %s%s: did you mean %s?", colon, name, meant)
+	}
+	if slices.Contains(heads, name) {
+		return nil, errorf(n, "%s%s stands in brackets: [:%[2]s …]", colon, name)
+	}
+	if meant := nearest(name, wordList); meant != "" {
+		return nil, errorf(n, "there is no type %s%s: did you mean %[1]s%[3]s?", colon, name, meant)
+	}
+	c.unknown = append(c.unknown, name)
+	return unknown{"type", name}, nil
+}
+
+// brackets compiles [:vector T] and its like.
+func (c *compiler) brackets(n *form.Node) (typ, error) {
+	head, args, err := split(n)
+	if err != nil {
+		return nil, err
+	}
+	switch head {
+	case "vector":
+		elem, err := c.only(n, args, "[:vector T] has one type")
+		return &vector{elem: elem, min: 0, max: -1}, err
+	case "array":
+		return c.array(n, args)
+	case "tuple":
+		elems, err := c.types(n, args)
+		return tuple(elems), err
+	case "map", "record":
+		return c.fields(args)
+	case "map-of", "dict":
+		kv, err := c.types(n, args)
+		if err == nil && len(kv) != 2 {
+			err = errorf(n, "[:%s K V] has a type of keys and a type of values", head)
+		}
+		if err != nil {
+			return nil, err
+		}
+		return &mapOf{kv[0], kv[1]}, nil
+	case "fn", "=>":
+		return c.function(n, args)
+	case "enum":
+		return literals(n, args)
+	case "val":
+		if len(args) != 1 {
+			return nil, errorf(n, "[:val v] has one value")
+		}
+		return literals(n, args)
+	case "union", "or":
+		branches, err := c.types(n, args)
+		if err != nil {
+			return nil, err
+		}
+		if len(branches) == 0 {
+			return nil, errorf(n, "[:%s …] has at least one type", head)
+		}
+		return union(branches), nil
+	case "and":
+		return c.and(n, args)
+	case "resource":
+		if len(args) > 1 {
+			return nil, errorf(n, "[:resource name] has one name")
+		}
+		return resource, nil
+	}
+	if _, ok := predicates[head]; ok {
+		return nil, errorf(n, "[:%s …] is a predicate, and stands in [:and T …]", head)
+	}
+	if _, ok := words[head]; ok && len(args) == 0 {
+		return nil, errorf(n, "[:%s] has no brackets: :%[1]s", head)
+	}
+	if meant := foreign[head]; meant != "" {
+		return nil, errorf(n, "there is no type [:%s …]: did you mean %s?", head, meant)
+	}
+	if meant := nearest(head, heads); meant != "" {
+		return nil, errorf(n, "there is no type [:%s …]: did you mean [:%s …]?", head, meant)
+	}
+	return nil, errorf(n, "there is no type [:%s …]", head)
+}
+
+// split returns the word that a type in brackets begins with, and what follows.
+func split(n *form.Node) (head string, args []*form.Node, err error) {
+	if len(n.Items) == 0 {
+		return "", nil, errorf(n, "[] is not a type")
+	}
+	switch atom := n.Items[0].Atom.(type) {
+	case form.Keyword:
+		return string(atom), n.Items[1:], nil
+	case form.Symbol:
+		return string(atom), n.Items[1:], nil
+	}
+	return "", nil, errorf(n.Items[0], "a type in brackets begins with a word, as in [:vector T]")
+}
+
+// types compiles several types, each of which may be followed by a ?.
+func (c *compiler) types(n *form.Node, nodes []*form.Node) ([]typ, error) {
+	var all []typ
+	for _, n := range nodes {
+		if isMark(n) && len(all) > 0 {
+			all[len(all)-1] = maybe{all[len(all)-1]}
+			continue
+		}
+		t, err := c.typ(n)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, t)
+	}
+	return all, nil
+}
+
+// only compiles the one type that there must be.
+func (c *compiler) only(n *form.Node, nodes []*form.Node, rule string) (typ, error) {
+	all, err := c.types(n, nodes)
+	if err != nil {
+		return nil, err
+	}
+	if len(all) != 1 {
+		return nil, errorf(n, "%s, not %d", rule, len(all))
+	}
+	return all[0], nil
+}
+
+func (c *compiler) one(n *form.Node, what string, nodes []*form.Node) (typ, error) {
+	return c.only(n, nodes, what+" stands alone: there must be one")
+}
+
+// isMark reports whether n is the ? behind a type.
+func isMark(n *form.Node) bool { return n.Atom == form.Symbol("?") }
+
+// function compiles [:fn [T… & T] R]. Which values a function takes and gives
+// nobody knows before it is called, so the types in it are only read.
+func (c *compiler) function(n *form.Node, args []*form.Node) (typ, error) {
+	if len(args) == 0 || args[0].Kind != form.VectorNode {
+		return nil, errorf(n, "[:fn [T…] R] has a vector of types and the type of the result")
+	}
+	params := args[0].Items
+	if i := slices.IndexFunc(params, func(p *form.Node) bool { return p.Atom == form.Symbol("&") }); i >= 0 {
+		if _, err := c.only(args[0], params[i+1:], "& is followed by one type"); err != nil {
+			return nil, err
+		}
+		params = params[:i]
+	}
+	if _, err := c.types(args[0], params); err != nil {
+		return nil, err
+	}
+	_, err := c.only(n, args[1:], "[:fn [T…] R] has one type of the result")
+	return function, err
+}
+
+// unknown is a name that is not part of the language: nothing fits it.
+type unknown struct{ what, name string }
+
+func (u unknown) ok(form.Value) bool           { return false }
+func (u unknown) take(v form.Value) form.Value { return v }
+func (u unknown) schema() *form.Map            { return never.schema() }
+func (u unknown) noun() string {
+	return fmt.Sprintf("of the %s %s, which nobody knows", u.what, u.name)
+}
+func (u unknown) explain(v form.Value, r *report) { r.addf("nobody knows the %s %s", u.what, u.name) }

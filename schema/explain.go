@@ -1,0 +1,163 @@
+package schema
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"glasshouse/fault"
+	"glasshouse/rtfs/form"
+)
+
+// A Mismatch is how a value differs from its type. It is a fault.Invalid.
+type Mismatch struct {
+	Problems []Problem
+	More     bool // there are more problems than are listed
+}
+
+// A Problem is what is wrong at one place of a value.
+type Problem struct {
+	Path []form.Value // the keys and indices that lead there
+	Text string
+}
+
+func (m *Mismatch) Error() string {
+	all := make([]string, len(m.Problems))
+	for i, p := range m.Problems {
+		all[i] = p.String()
+	}
+	if m.More {
+		all = append(all, "and more")
+	}
+	return strings.Join(all, "; ")
+}
+
+func (m *Mismatch) Unwrap() error { return fault.Invalid }
+
+func (p Problem) String() string {
+	if len(p.Path) == 0 {
+		return p.Text
+	}
+	return "at " + form.Text(form.Vector(p.Path)) + ": " + p.Text
+}
+
+// listed is how many problems of one value are listed.
+const listed = 16
+
+// A report is a Mismatch in the making.
+type report struct {
+	path     []form.Value
+	problems []Problem
+	more     bool
+}
+
+func (r *report) addf(format string, args ...any) {
+	if len(r.problems) == listed {
+		r.more = true
+		return
+	}
+	r.problems = append(r.problems, Problem{slices.Clone(r.path), fmt.Sprintf(format, args...)})
+}
+
+// not says what v should have been.
+func (r *report) not(v form.Value, noun string) { r.addf("%s is not %s", describe(v), noun) }
+
+// in goes one key or index deeper for as long as f runs.
+func (r *report) in(key form.Value, f func()) {
+	r.path = append(r.path, key)
+	f()
+	r.path = r.path[:len(r.path)-1]
+}
+
+// child explains what is at a key, if anything is wrong there.
+func (r *report) child(key form.Value, t typ, v form.Value) {
+	if !r.more && !t.ok(v) {
+		r.in(key, func() { t.explain(v, r) })
+	}
+}
+
+// describe is v in an explanation: short, however big it is.
+func describe(v form.Value) string {
+	switch v := v.(type) {
+	case string:
+		return form.Text(shorten(v))
+	case form.Keyword:
+		return form.Text(form.Keyword(shorten(string(v))))
+	case form.Symbol:
+		return form.Text(form.Symbol(shorten(string(v))))
+	case form.Resource:
+		return form.Text(form.Resource(shorten(string(v))))
+	case big:
+		return shorten(string(v))
+	case *form.Map:
+		return "a map of " + fmt.Sprint(v.Len())
+	case form.Func:
+		return "a function"
+	case *form.Error:
+		return "an error"
+	}
+	if items, ok := elements(v); ok {
+		return "a vector of " + fmt.Sprint(len(items))
+	}
+	return form.Text(v)
+}
+
+// shorten cuts a text that is too long for a line.
+func shorten(s string) string {
+	const most = 60
+	n := 0
+	for i := range s {
+		if n++; n > most {
+			return s[:i] + "…"
+		}
+	}
+	return s
+}
+
+// or joins nouns: "an int, a string or nil".
+func or(nouns []string) string {
+	if len(nouns) < 2 {
+		return strings.Join(nouns, "")
+	}
+	last := len(nouns) - 1
+	return strings.Join(nouns[:last], ", ") + " or " + nouns[last]
+}
+
+// nearest returns what name was probably meant to be, or "". A short name is near
+// to few.
+func nearest(name string, known []string) string {
+	best, least := "", 1+len(name)/4
+	for _, k := range known {
+		if k == name || len(k) > len(name)+least || len(name) > len(k)+least {
+			continue
+		}
+		if d := distance(name, k); d <= least && (best == "" || d < least) {
+			best, least = k, d
+		}
+	}
+	return best
+}
+
+// distance is how many bytes must be put in, left out, exchanged, or swapped with
+// their neighbours to make one name the other.
+func distance(a, b string) int {
+	before, last, now := make([]int, len(b)+1), make([]int, len(b)+1), make([]int, len(b)+1)
+	for j := range last {
+		last[j] = j
+	}
+	for i := 1; i <= len(a); i++ {
+		now[0] = i
+		for j := 1; j <= len(b); j++ {
+			cost := 1
+			if a[i-1] == b[j-1] {
+				cost = 0
+			}
+			now[j] = min(last[j]+1, now[j-1]+1, last[j-1]+cost)
+			if i > 1 && j > 1 && a[i-1] == b[j-2] && a[i-2] == b[j-1] {
+				now[j] = min(now[j], before[j-2]+1)
+			}
+		}
+		before, last, now = last, now, before
+	}
+	return last[len(b)]
+}

@@ -1,0 +1,407 @@
+package schema
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"strconv"
+	"unicode/utf16"
+	"unicode/utf8"
+
+	"glasshouse/fault"
+	"glasshouse/rtfs/form"
+)
+
+// FromJSON reads a JSON text as a value of type t: keys of objects become keywords
+// where t names them so, strings where it is a keyword or an enum of them, and
+// numbers what t wants. It does not check more than that. A nil t gives string keys.
+//
+// Nothing is lost or guessed: a key that is there twice, a number that does not fit,
+// half a surrogate pair are errors.
+func (t *Type) FromJSON(text []byte) (form.Value, error) {
+	v, err := t.fromJSON(text)
+	if err != nil {
+		return nil, fault.New(fault.Invalid, "schema.FromJSON", "", err)
+	}
+	return v, nil
+}
+
+func (t *Type) fromJSON(text []byte) (form.Value, error) {
+	r := reader{text: text}
+	v, err := r.whole()
+	if err != nil {
+		return nil, fmt.Errorf("JSON at byte %d: %w", r.i, err)
+	}
+	if t != nil {
+		v = t.root.take(v)
+	}
+	if r.big {
+		err = fits(v, nil)
+	}
+	return v, err
+}
+
+// A big is a whole number that is no int64. Only a float can take it.
+type big string
+
+// fits returns an error if a big number has been left in a value.
+func fits(v form.Value, path form.Vector) error {
+	switch v := v.(type) {
+	case big:
+		return errors.New(Problem{path, describe(v) + " does not fit an int"}.String())
+	case form.Vector:
+		for i, item := range v {
+			if err := fits(item, append(path, int64(i))); err != nil {
+				return err
+			}
+		}
+	case *form.Map:
+		for key, value := range v.All() {
+			if err := fits(value, append(path, key)); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// A reader reads JSON: objects as maps with string keys, whole numbers as ints.
+type reader struct {
+	text  []byte
+	i     int
+	depth int
+	big   bool // a big was read
+}
+
+var errEnds = errors.New("the text ends too early")
+
+func (r *reader) whole() (form.Value, error) {
+	v, err := r.value()
+	if err != nil {
+		return nil, err
+	}
+	if r.space(); r.i < len(r.text) {
+		return nil, errors.New("there is more than one value")
+	}
+	return v, nil
+}
+
+func (r *reader) space() {
+	for r.i < len(r.text) {
+		switch r.text[r.i] {
+		case ' ', '\t', '\n', '\r':
+			r.i++
+		default:
+			return
+		}
+	}
+}
+
+// next returns the byte of the next token, or 0 at the end.
+func (r *reader) next() byte {
+	if r.space(); r.i < len(r.text) {
+		return r.text[r.i]
+	}
+	return 0
+}
+
+func (r *reader) value() (form.Value, error) {
+	if r.depth++; r.depth > deepest {
+		return nil, fmt.Errorf("nested more than %d deep", deepest)
+	}
+	defer func() { r.depth-- }()
+
+	switch c := r.next(); {
+	case c == '{':
+		return r.object()
+	case c == '[':
+		return r.array()
+	case c == '"':
+		return r.string()
+	case c == '-' || '0' <= c && c <= '9':
+		return r.number()
+	case c == 't':
+		return true, r.word("true")
+	case c == 'f':
+		return false, r.word("false")
+	case c == 'n':
+		return nil, r.word("null")
+	case r.i == len(r.text):
+		return nil, errEnds
+	}
+	return nil, r.unexpected()
+}
+
+func (r *reader) unexpected() error {
+	if r.i >= len(r.text) {
+		return errEnds
+	}
+	c, _ := utf8.DecodeRune(r.text[r.i:])
+	return fmt.Errorf("%q is not expected here", c)
+}
+
+func (r *reader) word(word string) error {
+	if len(r.text)-r.i < len(word) || string(r.text[r.i:r.i+len(word)]) != word {
+		return r.unexpected()
+	}
+	r.i += len(word)
+	return nil
+}
+
+func (r *reader) array() (form.Value, error) {
+	r.i++
+	items := form.Vector{}
+	if r.next() == ']' {
+		r.i++
+		return items, nil
+	}
+	for {
+		item, err := r.value()
+		if err != nil {
+			return nil, err
+		}
+		items = append(items, item)
+		switch r.next() {
+		case ',':
+			r.i++
+		case ']':
+			r.i++
+			return items, nil
+		default:
+			return nil, r.unexpected()
+		}
+	}
+}
+
+func (r *reader) object() (form.Value, error) {
+	r.i++
+	var pairs []form.Value
+	var names names
+	if r.next() == '}' {
+		r.i++
+		return form.NewMap(), nil
+	}
+	for {
+		if r.next() != '"' {
+			return nil, r.unexpected()
+		}
+		name, err := r.string()
+		if err != nil {
+			return nil, err
+		}
+		if !names.add(name) {
+			return nil, fmt.Errorf("the key %s is there twice", describe(name))
+		}
+		if r.next() != ':' {
+			return nil, r.unexpected()
+		}
+		r.i++
+		value, err := r.value()
+		if err != nil {
+			return nil, err
+		}
+		pairs = append(pairs, name, value)
+		switch r.next() {
+		case ',':
+			r.i++
+		case '}':
+			r.i++
+			return form.NewMap(pairs...), nil
+		default:
+			return nil, r.unexpected()
+		}
+	}
+}
+
+// number reads an int64, a float64 if it has a point or an exponent, or a big.
+func (r *reader) number() (form.Value, error) {
+	start := r.i
+	if r.text[r.i] == '-' {
+		r.i++
+	}
+	if first := r.i; r.digits() == 0 {
+		return nil, r.unexpected()
+	} else if r.text[first] == '0' && r.i > first+1 {
+		r.i = first
+		return nil, errors.New("a number does not begin with 0")
+	}
+	whole := true
+	if r.i < len(r.text) && r.text[r.i] == '.' {
+		whole = false
+		if r.i++; r.digits() == 0 {
+			return nil, r.unexpected()
+		}
+	}
+	if r.i < len(r.text) && r.text[r.i]|0x20 == 'e' {
+		whole = false
+		if r.i++; r.i < len(r.text) && (r.text[r.i] == '+' || r.text[r.i] == '-') {
+			r.i++
+		}
+		if r.digits() == 0 {
+			return nil, r.unexpected()
+		}
+	}
+	text := string(r.text[start:r.i])
+	if whole {
+		i, err := strconv.ParseInt(text, 10, 64)
+		if err != nil {
+			r.big = true
+			return big(text), nil
+		}
+		return i, nil
+	}
+	f, err := strconv.ParseFloat(text, 64)
+	if err != nil {
+		return nil, fmt.Errorf("%s does not fit a float", shorten(text))
+	}
+	return f, nil
+}
+
+func (r *reader) digits() (n int) {
+	for ; r.i < len(r.text) && '0' <= r.text[r.i] && r.text[r.i] <= '9'; r.i++ {
+		n++
+	}
+	return n
+}
+
+func (r *reader) string() (string, error) {
+	r.i++
+	start := r.i
+	for ; r.i < len(r.text); r.i++ {
+		switch c := r.text[r.i]; {
+		case c == '"':
+			s := r.text[start:r.i]
+			r.i++
+			return string(s), r.valid(s)
+		case c == '\\':
+			return r.escaped(append([]byte(nil), r.text[start:r.i]...))
+		case c < ' ':
+			return "", r.unexpected()
+		}
+	}
+	return "", errEnds
+}
+
+func (r *reader) valid(s []byte) error {
+	if !utf8.Valid(s) {
+		return errors.New("a string is not UTF-8")
+	}
+	return nil
+}
+
+// escaped reads the rest of a string that has escapes in it.
+func (r *reader) escaped(s []byte) (string, error) {
+	for r.i < len(r.text) {
+		c := r.text[r.i]
+		switch {
+		case c == '"':
+			r.i++
+			return string(s), r.valid(s)
+		case c < ' ':
+			return "", r.unexpected()
+		case c != '\\':
+			s = append(s, c)
+			r.i++
+			continue
+		}
+		if r.i++; r.i == len(r.text) {
+			break
+		}
+		switch c := r.text[r.i]; c {
+		case '"', '\\', '/':
+			s = append(s, c)
+		case 'b':
+			s = append(s, '\b')
+		case 'f':
+			s = append(s, '\f')
+		case 'n':
+			s = append(s, '\n')
+		case 'r':
+			s = append(s, '\r')
+		case 't':
+			s = append(s, '\t')
+		case 'u':
+			c, err := r.unicode()
+			if err != nil {
+				return "", err
+			}
+			s = utf8.AppendRune(s, c)
+			continue
+		default:
+			return "", r.unexpected()
+		}
+		r.i++
+	}
+	return "", errEnds
+}
+
+// unicode reads u and four digits, and the second half of a pair if it is the first.
+func (r *reader) unicode() (rune, error) {
+	c, err := r.hex()
+	if err != nil || !utf16.IsSurrogate(c) {
+		return c, err
+	}
+	if r.i+1 < len(r.text) && r.text[r.i] == '\\' && r.text[r.i+1] == 'u' {
+		r.i++
+		low, err := r.hex()
+		if err != nil {
+			return 0, err
+		}
+		if pair := utf16.DecodeRune(c, low); pair != utf8.RuneError {
+			return pair, nil
+		}
+	}
+	return 0, errors.New("half a surrogate pair")
+}
+
+func (r *reader) hex() (rune, error) {
+	if len(r.text)-r.i < 5 {
+		return 0, errEnds
+	}
+	c, err := strconv.ParseUint(string(r.text[r.i+1:r.i+5]), 16, 16)
+	if err != nil {
+		return 0, errors.New(`\u is followed by four digits`)
+	}
+	r.i += 5
+	return rune(c), nil
+}
+
+// exact is up to where every whole number is a float.
+const exact = 1 << 53
+
+// take makes of what was read what a word wants.
+func (w word) take(v form.Value) form.Value {
+	switch v := v.(type) {
+	case string:
+		return w.takeText(v)
+	case int64:
+		if w == floatType && int64(float64(v)) == v && -exact <= v && v <= exact {
+			return float64(v)
+		}
+	case float64:
+		if w == intType && v == math.Trunc(v) && math.Abs(v) <= exact {
+			return int64(v)
+		}
+	case big:
+		if w != floatType {
+			break
+		}
+		f, err := strconv.ParseFloat(string(v), 64)
+		if err == nil && strconv.FormatFloat(f, 'f', -1, 64) == string(v) {
+			return f
+		}
+	}
+	return v
+}
+
+func (w word) takeText(s string) form.Value {
+	switch {
+	case w == keywordType && nameExpr.MatchString(s):
+		return form.Keyword(s)
+	case w == symbolType && nameExpr.MatchString(s):
+		return form.Symbol(s)
+	case w == resource && resourceExpr.MatchString(s):
+		return form.Resource(s)
+	}
+	return s
+}

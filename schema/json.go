@@ -1,0 +1,168 @@
+package schema
+
+import (
+	"fmt"
+	"math"
+	"strconv"
+	"unicode/utf8"
+
+	"glasshouse/fault"
+	"glasshouse/rtfs/form"
+)
+
+// ToJSON writes a value as JSON: keywords without their colon, maps in the order of
+// their entries, and floats so that they are floats when they are read again. What
+// JSON cannot say is an error: a function, ##NaN, a key that is a vector, a map with
+// a key in two spellings.
+func ToJSON(v form.Value) ([]byte, error) {
+	var w writer
+	if err := w.value(v, 0); err != nil {
+		return nil, fault.New(fault.Invalid, "schema.ToJSON", "", err)
+	}
+	return w.text, nil
+}
+
+type writer struct{ text []byte }
+
+func (w *writer) value(v form.Value, depth int) error {
+	if depth > deepest {
+		return fmt.Errorf("nested more than %d deep", deepest)
+	}
+	switch v := v.(type) {
+	case nil:
+		w.text = append(w.text, "null"...)
+	case bool:
+		w.text = strconv.AppendBool(w.text, v)
+	case int64:
+		w.text = strconv.AppendInt(w.text, v, 10)
+	case float64:
+		return w.float(v)
+	case *form.Map:
+		return w.object(v, depth)
+	case *form.Error:
+		return w.object(form.NewMap("kind", v.Kind, "message", v.Message, "data", v.Data), depth)
+	default:
+		if s, ok := text(v); ok {
+			return w.string(s)
+		}
+		if items, ok := elements(v); ok {
+			return w.array(items, depth)
+		}
+		return fmt.Errorf("%s has no JSON", describe(v))
+	}
+	return nil
+}
+
+func (w *writer) float(f float64) error {
+	if math.IsNaN(f) || math.IsInf(f, 0) {
+		return fmt.Errorf("%s has no JSON", form.Text(f))
+	}
+	size := math.Abs(f)
+	if size != 0 && (size < 1e-6 || size >= 1e21) {
+		w.text = strconv.AppendFloat(w.text, f, 'e', -1, 64)
+		return nil
+	}
+	w.text = strconv.AppendFloat(w.text, f, 'f', -1, 64)
+	if f == math.Trunc(f) {
+		w.text = append(w.text, ".0"...)
+	}
+	return nil
+}
+
+func (w *writer) array(items []form.Value, depth int) error {
+	w.text = append(w.text, '[')
+	for i, item := range items {
+		if i > 0 {
+			w.text = append(w.text, ',')
+		}
+		if err := w.value(item, depth+1); err != nil {
+			return err
+		}
+	}
+	w.text = append(w.text, ']')
+	return nil
+}
+
+func (w *writer) object(m *form.Map, depth int) error {
+	w.text = append(w.text, '{')
+	names := names{}
+	for key, value := range m.All() {
+		name, ok := text(key)
+		if i, isInt := key.(int64); isInt {
+			name, ok = strconv.FormatInt(i, 10), true
+		}
+		if !ok {
+			return fmt.Errorf("the key %s has no JSON", describe(key))
+		}
+		if !names.add(name) {
+			return fmt.Errorf("the key %q is there in two spellings", name)
+		}
+		if len(names.list) > 1 {
+			w.text = append(w.text, ',')
+		}
+		if err := w.string(name); err != nil {
+			return err
+		}
+		w.text = append(w.text, ':')
+		if err := w.value(value, depth+1); err != nil {
+			return fmt.Errorf("%s: %w", describe(key), err)
+		}
+	}
+	w.text = append(w.text, '}')
+	return nil
+}
+
+func (w *writer) string(s string) error {
+	if !utf8.ValidString(s) {
+		return fmt.Errorf("%s is not UTF-8", strconv.QuoteToASCII(shorten(s)))
+	}
+	const hex = "0123456789abcdef"
+	w.text = append(w.text, '"')
+	for i := range len(s) {
+		switch c := s[i]; {
+		case c == '"' || c == '\\':
+			w.text = append(w.text, '\\', c)
+		case c == '\n':
+			w.text = append(w.text, `\n`...)
+		case c == '\r':
+			w.text = append(w.text, `\r`...)
+		case c == '\t':
+			w.text = append(w.text, `\t`...)
+		case c < ' ' || c == 0x7f:
+			w.text = append(w.text, '\\', 'u', '0', '0', hex[c>>4], hex[c&15])
+		default:
+			w.text = append(w.text, c)
+		}
+	}
+	w.text = append(w.text, '"')
+	return nil
+}
+
+// names are those of one object, each of which may be there once.
+type names struct {
+	list  []string
+	table map[string]bool // if there are many
+}
+
+func (n *names) add(name string) (first bool) {
+	if n.table == nil {
+		for _, other := range n.list {
+			if other == name {
+				return false
+			}
+		}
+	} else if n.table[name] {
+		return false
+	}
+	n.list = append(n.list, name)
+	switch {
+	case n.table != nil:
+		n.table[name] = true
+	case len(n.list) == many:
+		n.table = make(map[string]bool, 2*many)
+		for _, other := range n.list {
+			n.table[other] = true
+		}
+	}
+	return true
+}
