@@ -58,6 +58,7 @@ type Spec struct {
 	Workdir        string
 	Port           int    // 0: no server: one process a call
 	Stdio          Stdio  // how that process is spoken to
+	Tool           Tool   // of MCPStdio
 	Path           string // of the request; empty: "/" and the id with slashes for dots
 	StartupTimeout time.Duration
 	HealthCheck    string     // a path; empty: a connection to Port is enough
@@ -78,7 +79,17 @@ const (
 	// :stdin "…"} the arguments are added to the entrypoint. The output is {:stdout
 	// "…" :stderr "…" :exit_code n}, whatever the exit code is.
 	TextStdio Stdio = "text"
+
+	// The Model Context Protocol: the process is a server of tools, which is asked
+	// for one of them and may go on from call to call.
+	MCPStdio Stdio = "mcp"
 )
+
+// A Tool is one of a server that speaks the Model Context Protocol.
+type Tool struct {
+	Name   string // as the server has it
+	Digest string // of all that the server says of it; the same name with another is another tool
+}
 
 // Warm is how many sandboxes wait for calls, and how long.
 type Warm struct {

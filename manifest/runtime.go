@@ -23,6 +23,7 @@ var runtimeKeys = map[string][]Runtime{
 	"env":                {WASM, Container, MicroVM, Native},
 	"workdir":            {Container, MicroVM},
 	"stdio":              {Container, MicroVM, Native},
+	"tool":               {Container, MicroVM},
 	"port":               {Container, MicroVM},
 	"path":               {Container, MicroVM},
 	"startup-timeout-ms": {Container, MicroVM},
@@ -44,12 +45,13 @@ func (s *sections) runtime(n *form.Node) {
 		"entrypoint":         s.entrypoint,
 		"env":                s.env,
 		"workdir":            func(n *form.Node) { spec.Workdir = s.absolute(n, "runtime.workdir") },
-		"stdio":              func(n *form.Node) { spec.Stdio = Stdio(s.oneOf(n, "runtime.stdio", "json", "text")) },
+		"stdio":              func(n *form.Node) { spec.Stdio = Stdio(s.oneOf(n, "runtime.stdio", "json", "text", "mcp")) },
+		"tool":               s.tool,
 		"port":               func(n *form.Node) { spec.Port = int(s.whole(n, "runtime.port", 1, 65535)) },
 		"path":               func(n *form.Node) { spec.Path = s.urlPath(n, "runtime.path") },
 		"startup-timeout-ms": func(n *form.Node) { spec.StartupTimeout = s.millis(n, "runtime.startup-timeout-ms") },
 		"health-check":       func(n *form.Node) { spec.HealthCheck = s.urlPath(n, "runtime.health-check") },
-		"digest":             s.digest,
+		"digest":             func(n *form.Node) { spec.Digest = s.digest(n, "runtime.digest") },
 		"warm":               s.warm,
 	}
 	if !s.entries(n, "runtime", known) {
@@ -134,13 +136,41 @@ func (s *sections) env(n *form.Node) {
 
 var digestForm = regexp.MustCompile(`^sha256:[0-9a-f]{64}$`)
 
-func (s *sections) digest(n *form.Node) {
-	v := s.str(n, "runtime.digest")
+func (s *sections) digest(n *form.Node, field string) string {
+	v := s.str(n, field)
 	if v != "" && !digestForm.MatchString(v) {
-		s.problem(n, "runtime.digest", "%.80q is not a digest: sha256: and 64 hexadecimal digits", v)
-		return
+		s.problem(n, field, "%.80q is not a digest: sha256: and 64 hexadecimal digits", v)
+		return ""
 	}
-	s.c.Runtime.Digest = v
+	return v
+}
+
+// maxTool bounds the name of a tool of others.
+const maxTool = 128
+
+func (s *sections) tool(n *form.Node) {
+	t := &s.c.Runtime.Tool
+	s.entries(n, "runtime.tool", keys{
+		"name": func(n *form.Node) {
+			if t.Name = s.str(n, "runtime.tool.name"); len(t.Name) > maxTool {
+				s.problem(n, "runtime.tool.name", "it is longer than %d bytes", maxTool)
+			}
+		},
+		"digest": func(n *form.Node) { t.Digest = s.digest(n, "runtime.tool.digest") },
+	})
+}
+
+// agreeTool finds a tool without a server that has tools, and the other way round.
+func (s *sections) agreeTool(spec *Spec, n *form.Node) {
+	at := s.at["runtime.tool"]
+	switch {
+	case at != nil && spec.Stdio != MCPStdio:
+		s.problem(at, "runtime.tool", "it is for a server of tools: say :stdio :mcp")
+	case spec.Stdio == MCPStdio && (spec.Tool.Name == "" || spec.Tool.Digest == ""):
+		s.problem(n, "runtime.tool", "it is missing: {:name \"…\" :digest \"sha256:…\"}, as an import writes it")
+	case spec.Stdio == MCPStdio && spec.Type == Native:
+		s.problem(s.at["runtime.stdio"], "runtime.stdio", "servers of others run in jails: say :container")
+	}
 }
 
 // maxWarm bounds the sandboxes that wait for one capability.
@@ -222,8 +252,12 @@ func (s *sections) agreeRuntime() {
 		s.problem(at, "implementation", "it is for :rtfs, and the runtime is :%s", spec.Type)
 	}
 	s.needs(spec, n)
+	s.agreeTool(spec, n)
 	if spec.Port == 0 {
 		for _, key := range []string{"path", "startup-timeout-ms", "health-check"} {
+			if key == "startup-timeout-ms" && spec.Stdio == MCPStdio {
+				continue
+			}
 			if at := s.at["runtime."+key]; at != nil && slices.Contains(runtimeKeys[key], spec.Type) {
 				s.problem(at, "runtime."+key, "it is for a server, and there is no port")
 			}

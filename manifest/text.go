@@ -170,6 +170,10 @@ func (s Spec) written() object {
 	o.section("env", env)
 	o.text("workdir", s.Workdir)
 	o.word("stdio", string(s.Stdio))
+	var tool object
+	tool.text("name", s.Tool.Name)
+	tool.text("digest", s.Tool.Digest)
+	o.section("tool", tool)
 	o.number("port", int64(s.Port))
 	o.text("path", s.Path)
 	o.millis("startup-timeout-ms", s.StartupTimeout)

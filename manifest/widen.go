@@ -82,6 +82,9 @@ func (w *widening) runtime() {
 	default:
 		w.say("runs as :%s and no longer as :%s", is, was)
 	}
+	if !w.first && w.new.Runtime.Stdio == MCPStdio && w.old.Runtime.Tool != w.new.Runtime.Tool {
+		w.say("is a tool of which its server says other things than before")
+	}
 }
 
 // effectWords are what an effect means to who agrees.
