@@ -84,10 +84,13 @@ func (l Label) orPublic() Label {
 	return l
 }
 
-// Join is the lowest label that covers all of them.
+// Join is the lowest label that covers all of them; of none it is Public.
 func Join(labels ...Label) Label {
-	all := Public
-	for _, l := range labels {
+	if len(labels) == 0 {
+		return Public
+	}
+	all := labels[0].orPublic()
+	for _, l := range labels[1:] {
 		all = all.Join(l)
 	}
 	return all

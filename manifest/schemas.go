@@ -1,7 +1,6 @@
 package manifest
 
 import (
-	"encoding/json"
 	"strings"
 
 	"glasshouse/rtfs/form"
@@ -84,7 +83,7 @@ func typeNode(n *form.Node, literal bool) *form.Node {
 // schemaJSON writes a type as arrays, or as its text where arrays cannot say it.
 func schemaJSON(t *schema.Type) ([]byte, error) {
 	f := t.Form()
-	b, err := json.Marshal(arrays(f))
+	b, err := marshal(arrays(f))
 	if err != nil {
 		return nil, err
 	}

@@ -90,10 +90,9 @@ func (o *object) section(key string, in object) {
 	}
 }
 
-// words are keywords, in the order of the alphabet where theirs says nothing.
 func words[S ~string](all []S) form.Vector {
 	v := form.Vector{}
-	for _, s := range slices.Sorted(slices.Values(all)) {
+	for _, s := range all {
 		v = append(v, form.Keyword(s))
 	}
 	return v
@@ -218,9 +217,9 @@ func (n Network) written() object {
 	if n.Mode != ModeProxy {
 		return nil
 	}
-	o := object{{"mode", form.Keyword(n.Mode)}, {"allowed-hosts", texts(slices.Sorted(slices.Values(n.Hosts)))}}
+	o := object{{"mode", form.Keyword(n.Mode)}, {"allowed-hosts", texts(n.Hosts)}}
 	ports := form.Vector{}
-	for _, p := range slices.Sorted(slices.Values(n.Ports)) {
+	for _, p := range n.Ports {
 		ports = append(ports, int64(p))
 	}
 	if len(ports) > 0 {
