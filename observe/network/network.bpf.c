@@ -105,7 +105,8 @@ static __always_inline int attended(void)
 	u32 one = 1;
 	u64 *beat = bpf_map_lookup_elem(&asleep, &one);
 
-	return beat && bpf_ktime_get_ns() - *beat < GONE;
+	/* It may have looked just now, after the time was taken here. */
+	return beat && (__s64)(bpf_ktime_get_ns() - *beat) < (__s64)GONE;
 }
 
 /* Whose a socket is: who made it, or who used it since. */
