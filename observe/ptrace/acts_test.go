@@ -120,7 +120,7 @@ func threadsExit(args []string) {
 		go func() {
 			runtime.LockOSThread()
 			tids <- unix.Gettid()
-			var mask uint64
+			mask := ^uint64(0) // the runtime's own signals would end the wait
 			unix.Syscall(unix.SYS_RT_SIGSUSPEND, uintptr(unsafe.Pointer(&mask)), 8, 0)
 		}()
 	}
