@@ -409,11 +409,12 @@ func sendAlert(c tcpConn, alert byte) {
 }
 
 // linger closes c after the other side has had a moment to read what was last
-// written.
+// written. What it still sends is read for so long: bytes that nobody has read make
+// the kernel break the connection, and the answer is lost with it.
 func linger(c tcpConn) {
 	c.SetDeadline(time.Now().Add(time.Second))
 	c.CloseWrite()
-	io.Copy(io.Discard, io.LimitReader(c, 256<<10))
+	io.Copy(io.Discard, c)
 	c.Close()
 }
 
