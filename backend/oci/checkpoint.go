@@ -443,16 +443,22 @@ func cannotDump(pid int, what string) error {
 		"end it, or have it do without, and try again")
 }
 
-// tracerOf returns who traces a process, or 0.
-func tracerOf(pid int) int {
-	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
-	if err != nil {
-		return 0 // it has ended
+// tracerOf returns the process that traces a task, or 0.
+func tracerOf(tid int) int {
+	tracer := statusOf(tid, "TracerPid")
+	if tracer == 0 {
+		return 0
 	}
-	_, after, _ := bytes.Cut(status, []byte("\nTracerPid:"))
+	return statusOf(tracer, "Tgid") // who traces is one of its threads
+}
+
+// statusOf returns a number that the kernel tells of a task, or 0 if it has ended.
+func statusOf(tid int, name string) int {
+	status, _ := os.ReadFile(fmt.Sprintf("/proc/%d/status", tid))
+	_, after, _ := bytes.Cut(status, []byte("\n"+name+":"))
 	line, _, _ := bytes.Cut(after, []byte("\n"))
-	tracer, _ := strconv.Atoi(string(bytes.TrimSpace(line)))
-	return tracer
+	n, _ := strconv.Atoi(string(bytes.TrimSpace(line)))
+	return n
 }
 
 // undumpable returns what a process holds that CRIU cannot make again, or "".
