@@ -347,7 +347,7 @@ func uniqueElements(op string) Func {
 		if err := charge(c, len(all), entry); err != nil {
 			return nil, err
 		}
-		var seen index64
+		var seen numbering
 		found := form.Vector{}
 		for _, v := range all {
 			if _, is, err := seen.place(c, v); err != nil {

@@ -41,29 +41,6 @@ func unequal(c Call, args []form.Value) (form.Value, error) {
 	return !same, err
 }
 
-// same is form.Equal, charged for by the shorter of the two.
-func same(c Call, a, b form.Value) (bool, error) {
-	if err := c.Step(int64(min(size(a), size(b)))); err != nil {
-		return false, err
-	}
-	return form.Equal(a, b), nil
-}
-
-// size is how much there is to look at, at least, in a value.
-func size(v form.Value) int {
-	switch v := v.(type) {
-	case string:
-		return len(v) / 64
-	case form.Vector:
-		return len(v)
-	case form.List:
-		return len(v)
-	case *form.Map:
-		return v.Len()
-	}
-	return 0
-}
-
 func and(_ Call, args []form.Value) (form.Value, error) {
 	var last form.Value = true
 	for _, last = range args {

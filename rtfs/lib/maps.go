@@ -1,10 +1,6 @@
 package lib
 
-import (
-	"slices"
-
-	"glasshouse/rtfs/form"
-)
+import "glasshouse/rtfs/form"
 
 var maps = []Builtin{
 	{"hash-map", 0, -1, "[& keys-and-values]", "A map of keys and values in turn.", hashMap},
@@ -35,15 +31,24 @@ func hashMap(c Call, args []form.Value) (form.Value, error) {
 	return newMap(c, args)
 }
 
+// newMap is a map of keys and values in turn, whatever the keys are.
 func newMap(c Call, pairs []form.Value) (form.Value, error) {
 	if err := charge(c, len(pairs)/2, entry); err != nil {
 		return nil, err
 	}
+	for i := 0; i < len(pairs); i += 2 {
+		if err := walk(c, pairs[i]); err != nil {
+			return nil, err
+		}
+	}
 	return form.NewMap(pairs...), nil
 }
 
-// Get is what get answers: the value in a collection, and whether it is there.
-func Get(op string, coll, key form.Value) (form.Value, bool, error) {
+// look is the value of a key or index in a collection, and whether it is there.
+func look(c Call, op string, coll, key form.Value) (form.Value, bool, error) {
+	if err := walk(c, key); err != nil {
+		return nil, false, err
+	}
 	switch coll := coll.(type) {
 	case *form.Map:
 		v, ok := coll.Get(key)
@@ -75,11 +80,11 @@ func absent(args []form.Value) form.Value {
 }
 
 func get(c Call, args []form.Value) (form.Value, error) {
-	v, ok, err := Get("get", args[0], args[1])
+	v, ok, err := look(c, "get", args[0], args[1])
 	if err != nil || !ok {
 		return absent(args), err
 	}
-	return v, c.Step(0)
+	return v, nil
 }
 
 func getIn(c Call, args []form.Value) (form.Value, error) {
@@ -96,7 +101,7 @@ func getIn(c Call, args []form.Value) (form.Value, error) {
 		if rank(v) >= 0 && rank(v) < rank(form.Vector{}) {
 			return absent(args), nil // nothing is in a number or a string
 		}
-		if v, ok, err = Get("get-in", v, key); err != nil || !ok {
+		if v, ok, err = look(c, "get-in", v, key); err != nil || !ok {
 			return absent(args), err
 		}
 	}
@@ -120,7 +125,7 @@ func assoc(c Call, args []form.Value) (form.Value, error) {
 // with is a collection with another value for one key.
 func with(c Call, op string, coll, key, value form.Value) (form.Value, error) {
 	if m, ok := coll.(*form.Map); ok {
-		if err := chargeWith(c, m); err != nil {
+		if err := chargeWith(c, m, key); err != nil {
 			return nil, err
 		}
 		return m.With(key, value), nil
@@ -146,8 +151,14 @@ func with(c Call, op string, coll, key, value form.Value) (form.Value, error) {
 	return form.Vector(all), nil
 }
 
-// chargeWith charges for a map with one more entry.
-func chargeWith(c Call, m *form.Map) error { return charge(c, m.Len()+1, entry) }
+// chargeWith charges for a map with one more entry. A large one shares most of what it
+// has with the one it is made of.
+func chargeWith(c Call, m *form.Map, key form.Value) error {
+	if err := walk(c, key); err != nil {
+		return err
+	}
+	return charge(c, min(m.Len()+1, 24), entry)
+}
 
 // change replaces the value at the end of a path by what f makes of it.
 func change(c Call, op string, coll form.Value, path []form.Value, f func(form.Value) (form.Value, error)) (form.Value, error) {
@@ -160,7 +171,7 @@ func change(c Call, op string, coll form.Value, path []form.Value, f func(form.V
 	if coll == nil {
 		coll = form.NewMap()
 	}
-	inner, _, err := Get(op, coll, path[0])
+	inner, _, err := look(c, op, coll, path[0])
 	if err != nil {
 		return nil, err
 	}
@@ -214,7 +225,7 @@ func dissoc(c Call, args []form.Value) (form.Value, error) {
 		return nil, err
 	}
 	for _, key := range args[1:] {
-		if err := chargeWith(c, m); err != nil {
+		if err := chargeWith(c, m, key); err != nil {
 			return nil, err
 		}
 		m = m.Without(key)
@@ -251,12 +262,12 @@ func merge(c Call, args []form.Value) (form.Value, error) {
 	if err != nil {
 		return nil, err
 	}
-	return form.NewMap(pairs...), nil
+	return newMap(c, pairs)
 }
 
 func mergeFew(c Call, m, more *form.Map) (form.Value, error) {
 	for k, v := range more.All() {
-		if err := chargeWith(c, m); err != nil {
+		if err := chargeWith(c, m, k); err != nil {
 			return nil, err
 		}
 		m = m.With(k, v)
@@ -270,7 +281,7 @@ func mergeWith(c Call, args []form.Value) (form.Value, error) {
 	if err != nil {
 		return nil, err
 	}
-	var keys index64
+	var keys numbering
 	var values []form.Value
 	for i := 0; i < len(pairs); i += 2 {
 		at, old, err := keys.place(c, pairs[i])
@@ -289,9 +300,9 @@ func mergeWith(c Call, args []form.Value) (form.Value, error) {
 }
 
 // conjoinMap is a map with entries, which are [key value] or maps of them.
-func conjoinMap(c Call, op string, m *form.Map, more []form.Value) (form.Value, error) {
+func conjoinMap(c Call, op string, m *form.Map, elements []form.Value) (form.Value, error) {
 	var pairs []form.Value
-	for _, v := range more {
+	for _, v := range elements {
 		if inner, ok := v.(*form.Map); ok {
 			found, err := pairsOf(c, op, []form.Value{inner}, 0)
 			if err != nil {
@@ -306,11 +317,15 @@ func conjoinMap(c Call, op string, m *form.Map, more []form.Value) (form.Value, 
 		}
 		pairs = append(pairs, kv...)
 	}
-	return merge(c, []form.Value{m, form.NewMap(pairs...)})
+	more, err := newMap(c, pairs)
+	if err != nil {
+		return nil, err
+	}
+	return merge(c, []form.Value{m, more})
 }
 
-func findEntry(_ Call, args []form.Value) (form.Value, error) {
-	v, ok, err := Get("find", args[0], args[1])
+func findEntry(c Call, args []form.Value) (form.Value, error) {
+	v, ok, err := look(c, "find", args[0], args[1])
 	if err != nil || !ok {
 		return nil, err
 	}
@@ -319,8 +334,8 @@ func findEntry(_ Call, args []form.Value) (form.Value, error) {
 
 func containsValue(c Call, args []form.Value) (form.Value, error) {
 	if m, ok := args[0].(*form.Map); ok {
-		_, ok := m.Get(args[1])
-		return ok, nil
+		_, ok, err := look(c, "contains?", m, args[1])
+		return ok, err
 	}
 	all, err := items("contains?", args, 0)
 	if err != nil {
@@ -365,7 +380,9 @@ func selectKeys(c Call, args []form.Value) (form.Value, error) {
 	}
 	var pairs []form.Value
 	for _, k := range wanted {
-		if v, ok := m.Get(k); ok {
+		if v, ok, err := look(c, "select-keys", m, k); err != nil {
+			return nil, err
+		} else if ok {
 			pairs = append(pairs, k, v)
 		}
 	}
@@ -382,10 +399,11 @@ func renameKeys(c Call, args []form.Value) (form.Value, error) {
 		return nil, err
 	}
 	return rebuilt(c, m, func(k, v form.Value) (form.Value, form.Value, error) {
-		if name, ok := names.Get(k); ok {
+		name, ok, err := look(c, "rename-keys", names, k)
+		if ok {
 			k = name
 		}
-		return k, v, nil
+		return k, v, err
 	})
 }
 
@@ -426,7 +444,7 @@ func rebuilt(c Call, m *form.Map, f func(k, v form.Value) (form.Value, form.Valu
 		}
 		pairs = append(pairs, k, v)
 	}
-	return form.NewMap(pairs...), nil
+	return newMap(c, pairs)
 }
 
 func reduceKV(c Call, args []form.Value) (form.Value, error) {
@@ -444,7 +462,7 @@ func reduceKV(c Call, args []form.Value) (form.Value, error) {
 	if err != nil {
 		return nil, wrong("reduce-kv", 2, "a map or a vector", args[2])
 	}
-	for i, v := range slices.Clone(all) {
+	for i, v := range all {
 		if sum, err = c.Apply(f, sum, int64(i), v); err != nil {
 			return nil, err
 		}

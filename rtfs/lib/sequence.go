@@ -287,7 +287,7 @@ func groupBy(c Call, args []form.Value) (form.Value, error) {
 	if err != nil {
 		return nil, err
 	}
-	var keys index64
+	var keys numbering
 	var groups []form.Vector
 	err = applyEach(c, f, all, func(i int, key form.Value) (bool, error) {
 		if b, ok := key.(bool); ok {
@@ -317,7 +317,7 @@ func frequencies(c Call, args []form.Value) (form.Value, error) {
 	if err := c.Alloc(int64(len(all)) * entry); err != nil {
 		return nil, err
 	}
-	var keys index64
+	var keys numbering
 	var counts []int64
 	for _, v := range all {
 		at, old, err := keys.place(c, v)
@@ -334,14 +334,14 @@ func frequencies(c Call, args []form.Value) (form.Value, error) {
 
 // mapOf is a map of keys to values by their place.
 func mapOf(c Call, keys []form.Value, value func(i int) form.Value) (form.Value, error) {
-	if err := charge(c, len(keys), entry); err != nil {
+	if err := charge(c, len(keys), 2*element); err != nil {
 		return nil, err
 	}
 	pairs := make([]form.Value, 0, 2*len(keys))
 	for i, k := range keys {
 		pairs = append(pairs, k, value(i))
 	}
-	return form.NewMap(pairs...), nil
+	return newMap(c, pairs)
 }
 
 func zipmap(c Call, args []form.Value) (form.Value, error) {

@@ -117,9 +117,6 @@ func measure(c Call, v form.Value, depth int) error {
 	return c.Alloc(n)
 }
 
-// deepest is how far down values are looked into. Texts are cut off there.
-const deepest = 20 * form.MaxNesting
-
 func measureAll(c Call, all []form.Value, depth int) error {
 	for _, item := range all {
 		if err := measure(c, item, depth); err != nil {
