@@ -15,9 +15,26 @@ const deepest = 20 * MaxNesting
 func Text(v Value) string { return string(Append(nil, v)) }
 
 // Append appends the text of a value.
-func Append(b []byte, v Value) []byte { return appendValue(b, v, 0) }
+func Append(b []byte, v Value) []byte { return writer{math.MaxInt}.value(b, v, 0) }
 
-func appendValue(b []byte, v Value, depth int) []byte {
+// Within is the text of a value if it has no more bytes than most, or else about so
+// much of it. A small value may have a long text, if its parts are the same one again
+// and again.
+func Within(v Value, most int) (text string, whole bool) {
+	b := writer{most}.value(nil, v, 0)
+	if len(b) <= most {
+		return string(b), true
+	}
+	for most > 0 && !utf8.RuneStart(b[most]) {
+		most--
+	}
+	return string(b[:most]), false
+}
+
+// A writer writes until there is more than it may write.
+type writer struct{ most int }
+
+func (w writer) value(b []byte, v Value, depth int) []byte {
 	if depth > deepest {
 		return append(b, "#<deeper>"...)
 	}
@@ -39,11 +56,11 @@ func appendValue(b []byte, v Value, depth int) []byte {
 	case Resource:
 		return append(b, v...)
 	case Vector:
-		return append(appendValues(append(b, '['), v, depth), ']')
+		return append(w.values(append(b, '['), v, depth), ']')
 	case List:
-		return append(appendValues(append(b, '('), v, depth), ')')
+		return append(w.values(append(b, '('), v, depth), ')')
 	case *Map:
-		return append(appendMap(append(b, '{'), v, depth), '}')
+		return append(w.entries(append(b, '{'), v, depth), '}')
 	case *Error:
 		b = append(append(b, "#<error "...), v.Kind...)
 		return append(append(append(b, ": "...), v.Message...), '>')
@@ -56,25 +73,31 @@ func appendValue(b []byte, v Value, depth int) []byte {
 	return append(b, "#<unknown>"...)
 }
 
-func appendValues(b []byte, values []Value, depth int) []byte {
+func (w writer) values(b []byte, values []Value, depth int) []byte {
 	for i, v := range values {
+		if len(b) > w.most {
+			break
+		}
 		if i > 0 {
 			b = append(b, ' ')
 		}
-		b = appendValue(b, v, depth+1)
+		b = w.value(b, v, depth+1)
 	}
 	return b
 }
 
-func appendMap(b []byte, m *Map, depth int) []byte {
+func (w writer) entries(b []byte, m *Map, depth int) []byte {
 	first := true
 	for k, v := range m.All() {
+		if len(b) > w.most {
+			break
+		}
 		if !first {
 			b = append(b, ' ')
 		}
 		first = false
-		b = append(appendValue(b, k, depth+1), ' ')
-		b = appendValue(b, v, depth+1)
+		b = append(w.value(b, k, depth+1), ' ')
+		b = w.value(b, v, depth+1)
 	}
 	return b
 }
