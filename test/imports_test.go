@@ -15,7 +15,7 @@ import (
 var may = map[string][]string{
 	"cmd/glasshouse":      {"cli", "backend/bwrap"},
 	"cmd/glasshouse-init": {"jailinit", "host/pages"},
-	"cli":                 {"api/client", "api/wire", "chain", "daemon", "event", "host/probe", "observe/syscalls"},
+	"cli":                 {"api/client", "api/wire", "bundle", "chain", "daemon", "event", "host/probe", "market", "observe/syscalls"},
 	"daemon":              {"*"},
 
 	"api":        {"api/wire", "api/replay", "access", "approval", "chain", "egress", "govern", "policy", "secret", "event", "eventlog", "jail", "jailinit/control", "jailinit/protocol", "report", "rootfs", "snapshot"},
@@ -67,7 +67,8 @@ var may = map[string][]string{
 	"egress":       {"event"},
 	"chain":        {},
 	"enforce":      {"policy", "host/*"},
-	"govern":       {"policy", "approval", "secret", "egress", "chain", "enforce"},
+	"govern":       {"policy", "approval", "secret", "egress", "chain", "enforce", "budget", "engine", "manifest", "schema", "rtfs/form"},
+	"registry":     {"approval", "engine", "manifest", "policy"},
 
 	"rtfs/form":         {},
 	"rtfs":              {"rtfs/form", "rtfs/lib"},
@@ -83,10 +84,10 @@ var may = map[string][]string{
 	"budget":            {"rtfs/form"},
 	"mcp":               {"engine", "rtfs/form", "schema", "manifest"},
 	"skill":             {"manifest", "schema", "rtfs/form"},
-	"bundle":            {"manifest", "skill"},
-	"market":            {"bundle"},
+	"bundle":            {"chain", "manifest", "skill"},
+	"market":            {"bundle", "manifest"},
 
-	"store": {"jail", "access", "api/replay", "snapshot", "approval", "secret", "chain"},
+	"store": {"jail", "access", "api/replay", "snapshot", "approval", "secret", "chain", "registry"},
 
 	"fault":               {},
 	"id":                  {},

@@ -5,11 +5,22 @@ package atomicfile
 import (
 	"os"
 	"path/filepath"
+
+	"glasshouse/internal/dirs"
 )
 
 // Write replaces name with data. It does not sync: after a power cut the old
 // content may be back.
-func Write(name string, data []byte, mode os.FileMode) (err error) {
+func Write(name string, data []byte, mode os.FileMode) error {
+	return write(name, data, mode, false)
+}
+
+// Durable is Write, and when it returns a power cut leaves the new content.
+func Durable(name string, data []byte, mode os.FileMode) error {
+	return write(name, data, mode, true)
+}
+
+func write(name string, data []byte, mode os.FileMode, durable bool) (err error) {
 	f, err := os.CreateTemp(filepath.Dir(name), ".tmp-*")
 	if err != nil {
 		return err
@@ -26,8 +37,16 @@ func Write(name string, data []byte, mode os.FileMode) (err error) {
 	if err := f.Chmod(mode); err != nil {
 		return err
 	}
+	if durable {
+		if err := f.Sync(); err != nil {
+			return err
+		}
+	}
 	if err := f.Close(); err != nil {
 		return err
 	}
-	return os.Rename(f.Name(), name)
+	if err := os.Rename(f.Name(), name); err != nil || !durable {
+		return err
+	}
+	return dirs.Sync(filepath.Dir(name))
 }

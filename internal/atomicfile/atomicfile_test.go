@@ -9,10 +9,17 @@ import (
 )
 
 func TestWriteReplacesAndLeavesNothingElse(t *testing.T) {
+	for _, write := range []func(string, []byte, os.FileMode) error{atomicfile.Write, atomicfile.Durable} {
+		replaces(t, write)
+	}
+}
+
+func replaces(t *testing.T, write func(string, []byte, os.FileMode) error) {
+	t.Helper()
 	dir := t.TempDir()
 	name := filepath.Join(dir, "f")
 	for _, want := range []string{"first", "second"} {
-		if err := atomicfile.Write(name, []byte(want), 0o600); err != nil {
+		if err := write(name, []byte(want), 0o600); err != nil {
 			t.Fatal(err)
 		}
 		if got, _ := os.ReadFile(name); string(got) != want {

@@ -1,0 +1,145 @@
+package bundle
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/mod/semver"
+
+	"glasshouse/chain"
+)
+
+// Metadata is metadata.json: what a bundle says of itself, and all that its
+// capabilities may need.
+type Metadata struct {
+	Name        string   `json:"name"`
+	Version     string   `json:"version"`   // semver
+	Publisher   string   `json:"publisher"` // as the trust store knows them
+	Author      string   `json:"author,omitempty"`
+	Description string   `json:"description,omitempty"`
+	License     string   `json:"license,omitempty"`
+	Homepage    string   `json:"homepage,omitempty"`
+	Tier        Tier     `json:"tier"`
+	Effects     []string `json:"effects,omitempty"`
+	Hosts       []string `json:"hosts,omitempty"`
+	Secrets     []string `json:"secrets,omitempty"`
+	Expires     string   `json:"expires,omitempty"` // RFC 3339: from then on it is not installed
+}
+
+// A Tier is how much a bundle may want, and how far a publisher is trusted. Each
+// includes those before it.
+type Tier string
+
+const (
+	Informational Tier = "informational" // it teaches, and has no capabilities
+	ReadOnly      Tier = "read-only"     // capabilities without effects
+	Standard      Tier = "standard"      // effects as declared
+	Elevated      Tier = "elevated"      // files and state of others, or what needs two people
+)
+
+var tiers = []Tier{Informational, ReadOnly, Standard, Elevated}
+
+// Valid is whether there is such a tier.
+func (t Tier) Valid() bool { return slices.Contains(tiers, t) }
+
+// Within is whether t is no more than most. A tier that does not exist is within none.
+func (t Tier) Within(most Tier) bool {
+	return t.Valid() && slices.Index(tiers, t) <= slices.Index(tiers, most)
+}
+
+var nameForm = regexp.MustCompile(`^[a-z0-9](?:[a-z0-9._-]{0,62}[a-z0-9])?$`)
+
+// checkWord refuses what cannot be the name of a bundle or a publisher: it becomes
+// part of the names of files, and of what people type.
+func checkWord(what, name string) error {
+	if !nameForm.MatchString(name) || strings.Contains(name, "..") {
+		return fmt.Errorf("%s: %q is not a name: want up to 64 of a-z, 0-9, and . _ - between them", what, name)
+	}
+	return nil
+}
+
+const maxText = 1000 // bytes of a text in metadata.json
+
+func checkVersion(v string) error {
+	full := "v" + v
+	if !semver.IsValid(full) || semver.Canonical(full)+semver.Build(full) != full {
+		return fmt.Errorf("version: %q is not a version such as 1.4.2", v)
+	}
+	return nil
+}
+
+// parseMetadata reads a metadata.json. Keys that nobody knows are errors: what is
+// misspelt would be a claim that is not made.
+func parseMetadata(text []byte) (Metadata, error) {
+	var m Metadata
+	canonical, err := chain.Canonical(text)
+	if err != nil {
+		return m, err
+	}
+	if err := knownKeys(canonical); err != nil {
+		return m, err
+	}
+	if err := json.Unmarshal(canonical, &m); err != nil {
+		return m, err
+	}
+	return m, m.check()
+}
+
+func (m *Metadata) check() error {
+	if err := checkWord("name", m.Name); err != nil {
+		return err
+	}
+	if err := checkWord("publisher", m.Publisher); err != nil {
+		return err
+	}
+	if err := checkVersion(m.Version); err != nil {
+		return err
+	}
+	if !m.Tier.Valid() {
+		return fmt.Errorf("tier: %q is none of %s", m.Tier, join(tiers))
+	}
+	for _, text := range slices.Concat([]string{m.Author, m.Description, m.License, m.Homepage}, m.Effects, m.Hosts, m.Secrets) {
+		if len(text) > maxText || strings.ContainsFunc(text, hidden) || strings.Contains(text, "\n") {
+			return fmt.Errorf("%.40q is longer than %d bytes, or has what does not print", text, maxText)
+		}
+	}
+	if m.Expires != "" {
+		if _, err := time.Parse(time.RFC3339, m.Expires); err != nil {
+			return fmt.Errorf("expires: %q is not a time such as 2026-01-31T12:00:00Z", m.Expires)
+		}
+	}
+	return nil
+}
+
+var metadataKeys = []string{
+	"author", "description", "effects", "expires", "homepage", "hosts", "license",
+	"name", "publisher", "secrets", "tier", "version",
+}
+
+func knownKeys(object []byte) error {
+	var given map[string]json.RawMessage
+	if err := json.NewDecoder(bytes.NewReader(object)).Decode(&given); err != nil {
+		return err
+	}
+	for k := range given {
+		if !slices.Contains(metadataKeys, k) {
+			return fmt.Errorf("%q is not known; there are %s", k, join(metadataKeys))
+		}
+	}
+	return nil
+}
+
+func words[S ~string](all []S) []string {
+	plain := make([]string, len(all))
+	for i, w := range all {
+		plain[i] = string(w)
+	}
+	return plain
+}
+
+func join[S ~string](all []S) string { return strings.Join(words(all), ", ") }

@@ -1,0 +1,314 @@
+package bundle
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"glasshouse/fault"
+	"glasshouse/internal/atomicfile"
+)
+
+// TrustFile is the trust store's name in a data directory.
+const TrustFile = "trust.json"
+
+// skew is how far a publisher's clock may be ahead.
+const skew = 10 * time.Minute
+
+// A Publisher is somebody whose word is taken, up to a tier.
+type Publisher struct {
+	Name string       `json:"name"`
+	Tier Tier         `json:"tier"` // of bundles that are taken from them, at the most
+	Keys []TrustedKey `json:"keys"`
+}
+
+// A TrustedKey is a key of a publisher, and what has become of it.
+type TrustedKey struct {
+	Key     PublicKey  `json:"key"`
+	Added   time.Time  `json:"added"`
+	Retired *time.Time `json:"retired,omitempty"` // what it signed since is refused
+	Revoked *time.Time `json:"revoked,omitempty"` // whatever it signed is refused
+	Reason  string     `json:"reason,omitempty"`  // why it was revoked
+}
+
+// A RevokedDigest is a content that is refused, whoever signed it.
+type RevokedDigest struct {
+	Digest string    `json:"digest"`
+	At     time.Time `json:"at"`
+	Reason string    `json:"reason,omitempty"`
+}
+
+// trusted is the trust store's file.
+type trusted struct {
+	Publishers []Publisher     `json:"publishers"`
+	Bundles    []RevokedDigest `json:"revoked_bundles"`
+}
+
+// Trust says whose bundles are taken. What it returned from outlives a power cut.
+// It is safe for concurrent use; one process owns its file.
+type Trust struct {
+	file string
+
+	mu   sync.Mutex
+	kept trusted // guarded by mu
+}
+
+// OpenTrust reads the trust store in file, which need not be there yet: then
+// nobody is trusted.
+func OpenTrust(file string) (*Trust, error) {
+	const op = "bundle.OpenTrust"
+	t := &Trust{file: file}
+	f, err := os.Open(file)
+	if errors.Is(err, fs.ErrNotExist) {
+		return t, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read who is trusted: %w", err)
+	}
+	defer f.Close()
+	st, err := f.Stat()
+	if err != nil {
+		return nil, fmt.Errorf("read who is trusted: %w", err)
+	}
+	if st.Mode().Perm()&0o022 != 0 {
+		return nil, &fault.Error{
+			Op: op, On: file, Kind: fault.Denied, Err: fmt.Errorf("others may write to it (mode %04o)", st.Mode().Perm()),
+			Remedy: "look through it, then chmod 644 " + file,
+		}
+	}
+	d := json.NewDecoder(f)
+	d.DisallowUnknownFields()
+	if err := d.Decode(&t.kept); err != nil {
+		return nil, fault.Newf(fault.Invalid, op, file, "not a trust store: %w", err)
+	}
+	for _, p := range t.kept.Publishers {
+		if err := p.check(); err != nil {
+			return nil, fault.New(fault.Invalid, op, file, err)
+		}
+	}
+	return t, nil
+}
+
+func (p *Publisher) check() error {
+	if err := checkWord("publisher", p.Name); err != nil {
+		return err
+	}
+	if !p.Tier.Valid() {
+		return fmt.Errorf("tier: %q is none of %s", p.Tier, join(tiers))
+	}
+	return nil
+}
+
+// Publishers lists who is trusted, by name.
+func (t *Trust) Publishers() []Publisher {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.kept.clone().Publishers
+}
+
+// RevokedBundles lists the contents that are refused.
+func (t *Trust) RevokedBundles() []RevokedDigest {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return slices.Clone(t.kept.Bundles)
+}
+
+func (k trusted) clone() trusted {
+	k.Publishers, k.Bundles = slices.Clone(k.Publishers), slices.Clone(k.Bundles)
+	for i := range k.Publishers {
+		k.Publishers[i].Keys = slices.Clone(k.Publishers[i].Keys)
+	}
+	return k
+}
+
+// change has f change a copy of what is kept, and keeps that.
+func (t *Trust) change(f func(k *trusted) error) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	next := t.kept.clone()
+	if err := f(&next); err != nil {
+		return err
+	}
+	text, err := json.MarshalIndent(next, "", "  ")
+	if err != nil {
+		return err
+	}
+	if err := atomicfile.Durable(t.file, append(text, '\n'), 0o644); err != nil {
+		return fmt.Errorf("write who is trusted: %w", err)
+	}
+	t.kept = next
+	return nil
+}
+
+func (k *trusted) publisher(name string) *Publisher {
+	for i := range k.Publishers {
+		if k.Publishers[i].Name == name {
+			return &k.Publishers[i]
+		}
+	}
+	return nil
+}
+
+// key returns a key and whose it is, or nil.
+func (k *trusted) key(key PublicKey) (*Publisher, *TrustedKey) {
+	for i := range k.Publishers {
+		p := &k.Publishers[i]
+		for j := range p.Keys {
+			if p.Keys[j].Key.key == key.key {
+				return p, &p.Keys[j]
+			}
+		}
+	}
+	return nil, nil
+}
+
+// Add trusts a publisher up to a tier, with a key. One who is trusted already gets
+// the tier, and the key beside those they have.
+func (t *Trust) Add(name string, tier Tier, key PublicKey) error {
+	const op = "bundle.Trust.Add"
+	p := Publisher{Name: name, Tier: tier}
+	if err := p.check(); err != nil {
+		return fault.New(fault.Invalid, op, name, err)
+	}
+	return t.change(func(k *trusted) error {
+		whose, have := k.key(key)
+		switch {
+		case have != nil && whose.Name != name:
+			return fault.Newf(fault.Conflict, op, name, "the key %s is one of %s", key.ID(), whose.Name)
+		case have != nil && have.Revoked != nil:
+			return fault.Newf(fault.Conflict, op, name, "the key %s was revoked, and stays so", key.ID())
+		}
+		here := k.publisher(name)
+		if here == nil {
+			k.Publishers = append(k.Publishers, p)
+			slices.SortFunc(k.Publishers, func(a, b Publisher) int { return strings.Compare(a.Name, b.Name) })
+			here = k.publisher(name)
+		}
+		here.Tier = tier
+		if have == nil {
+			here.Keys = append(here.Keys, TrustedKey{Key: key, Added: time.Now().UTC()})
+		}
+		return nil
+	})
+}
+
+// Rotate gives a publisher a new key in place of an old one. What the old one
+// signed until now stays good; if somebody else has it, revoke it instead.
+func (t *Trust) Rotate(old, key PublicKey) error {
+	const op = "bundle.Trust.Rotate"
+	return t.change(func(k *trusted) error {
+		p, was := k.key(old)
+		if was == nil || was.Revoked != nil {
+			return fault.Newf(fault.NotFound, op, old.ID(), "no publisher has that key")
+		}
+		if _, have := k.key(key); have != nil {
+			return fault.Newf(fault.Conflict, op, key.ID(), "the key is known already")
+		}
+		now := time.Now().UTC()
+		if was.Retired == nil {
+			was.Retired = &now
+		}
+		p.Keys = append(p.Keys, TrustedKey{Key: key, Added: now})
+		return nil
+	})
+}
+
+// RevokeKey refuses all that a key signed, whenever it says that was.
+func (t *Trust) RevokeKey(key PublicKey, reason string) error {
+	return t.change(func(k *trusted) error {
+		_, have := k.key(key)
+		if have == nil {
+			return fault.Newf(fault.NotFound, "bundle.Trust.RevokeKey", key.ID(), "no publisher has that key")
+		}
+		if have.Revoked == nil {
+			now := time.Now().UTC()
+			have.Revoked, have.Reason = &now, reason
+		}
+		return nil
+	})
+}
+
+// RevokeBundle refuses a content, whoever signs it.
+func (t *Trust) RevokeBundle(digest, reason string) error {
+	if !isDigest(digest) {
+		return fault.Fieldf("bundle.Trust.RevokeBundle", "digest", "%q is not a digest of 64 hexadecimal digits", digest)
+	}
+	return t.change(func(k *trusted) error {
+		if !slices.ContainsFunc(k.Bundles, func(r RevokedDigest) bool { return r.Digest == digest }) {
+			k.Bundles = append(k.Bundles, RevokedDigest{Digest: digest, At: time.Now().UTC(), Reason: reason})
+		}
+		return nil
+	})
+}
+
+// Remove forgets a publisher, but for keys that were revoked: those stay refused.
+func (t *Trust) Remove(name string) error {
+	return t.change(func(k *trusted) error {
+		p := k.publisher(name)
+		if p == nil {
+			return fault.Newf(fault.NotFound, "bundle.Trust.Remove", name, "nobody of that name is trusted")
+		}
+		p.Keys = slices.DeleteFunc(p.Keys, func(k TrustedKey) bool { return k.Revoked == nil })
+		if len(p.Keys) == 0 {
+			k.Publishers = slices.DeleteFunc(k.Publishers, func(p Publisher) bool { return p.Name == name })
+		}
+		return nil
+	})
+}
+
+// Check refuses a bundle that was not signed by somebody who is trusted so far.
+func (t *Trust) Check(b *Bundle) error {
+	s := b.Signature
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if err := t.kept.checkKey(s.Publisher, s.Key, s.Signed); err != nil {
+		return on(b.path, err)
+	}
+	for _, r := range t.kept.Bundles {
+		if r.Digest == b.Digest() {
+			return refuse(RevokedBundle, b.path, "since %s: %s", r.At.Format(time.DateOnly), orNone(r.Reason))
+		}
+	}
+	if at := b.Expires(); !at.IsZero() && !time.Now().Before(at) {
+		return refuse(Expired, b.path, "since %s", at.Format(time.RFC3339))
+	}
+	if p := t.kept.publisher(s.Publisher); !b.Metadata.Tier.Within(p.Tier) {
+		return refuse(TierExceeded, b.path, "it is %s, and %s is trusted up to %s", b.Metadata.Tier, p.Name, p.Tier)
+	}
+	return nil
+}
+
+// checkKey refuses a key that is not of the publisher who is said, or not any more.
+func (k *trusted) checkKey(publisher string, key PublicKey, signed string) error {
+	at, err := utc(signed)
+	if err != nil {
+		return refuse(BadSignature, "", "signed: %w", err)
+	}
+	whose, have := k.key(key)
+	switch {
+	case have != nil && have.Revoked != nil:
+		return refuse(RevokedKey, "", "%s, since %s: %s", key.ID(), have.Revoked.Format(time.DateOnly), orNone(have.Reason))
+	case k.publisher(publisher) == nil:
+		return refuse(UnknownPublisher, "", "it says %s, with the key %s", publisher, key)
+	case have == nil || whose.Name != publisher:
+		return refuse(UnknownKey, "", "%s is not a key of %s: %s", key.ID(), publisher, key)
+	case at.After(time.Now().Add(skew)):
+		return refuse(NotYet, "", "at %s", signed)
+	case have.Retired != nil && at.After(*have.Retired):
+		return refuse(RetiredKey, "", "%s was replaced on %s, and this is signed at %s", key.ID(), have.Retired.Format(time.RFC3339), signed)
+	}
+	return nil
+}
+
+func orNone(reason string) string {
+	if reason == "" {
+		return "no reason was given"
+	}
+	return reason
+}
