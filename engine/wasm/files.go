@@ -1,0 +1,162 @@
+package wasm
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+
+	"glasshouse/engine"
+	"glasshouse/engine/wasi"
+	"glasshouse/fault"
+	"glasshouse/manifest"
+)
+
+// files are the directories that modules write:
+//
+//	scratch/N                            of one instance
+//	kept/{capability}/sessions/{session} of mode session
+//	kept/{capability}/persistent         of mode persistent
+//
+// Names are hashed: they are other people's words.
+type files struct {
+	dir  string
+	next atomic.Int64
+
+	mu      sync.Mutex
+	volumes map[string]*wasi.Volume // by directory: those of calls at the same time are one
+}
+
+func openFiles(dir string) (*files, error) {
+	if err := ownDir(dir); err != nil {
+		return nil, err
+	}
+	f := &files{dir: dir, volumes: map[string]*wasi.Volume{}}
+	if err := f.close(); err != nil {
+		return nil, fmt.Errorf("remove what earlier calls have left: %w", err)
+	}
+	return f, os.Mkdir(f.scratch(), 0o700)
+}
+
+// close removes what was for single calls.
+func (f *files) close() error { return os.RemoveAll(f.scratch()) }
+
+func (f *files) scratch() string { return filepath.Join(f.dir, "scratch") }
+
+func (f *files) kept(capability string) string {
+	return filepath.Join(f.dir, "kept", hashed(capability))
+}
+
+func hashed(name string) string {
+	sum := sha256.Sum256([]byte(name))
+	return hex.EncodeToString(sum[:16])
+}
+
+// scopeOf says whose files a call sees: "" for its own alone.
+func scopeOf(c *engine.Installed, session string) (string, error) {
+	switch c.Filesystem.Mode {
+	case manifest.Session:
+		if session == "" {
+			return "", fault.Newf(fault.Invalid, "wasm.Call", c.ID, "its files are those of a session, and the call names none")
+		}
+		return "session " + session, nil
+	case manifest.Persistent:
+		return "persistent", nil
+	}
+	return "", nil
+}
+
+// root makes the directory that a call sees as "/". done removes it, if it is for
+// this instance alone.
+func (f *files) root(c *engine.Installed, session string) (dir string, done func() error, err error) {
+	keep := func() error { return nil }
+	switch c.Filesystem.Mode {
+	case manifest.Session:
+		dir = filepath.Join(f.kept(c.ID), "sessions", hashed(session))
+	case manifest.Persistent:
+		dir = filepath.Join(f.kept(c.ID), "persistent")
+	default:
+		dir = filepath.Join(f.scratch(), strconv.FormatInt(f.next.Add(1), 10))
+		return dir, func() error { return os.RemoveAll(dir) }, os.Mkdir(dir, 0o700)
+	}
+	return dir, keep, os.MkdirAll(dir, 0o700)
+}
+
+// dirs are what an instance sees: "/", and the mounts of its manifest.
+func (f *files) dirs(c *engine.Installed, session string) (dirs []wasi.Dir, done func() error, err error) {
+	root, done, err := f.root(c, session)
+	if err != nil {
+		return nil, nil, fmt.Errorf("make a directory for %s: %w", c.ID, err)
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, done())
+		}
+	}()
+	limit := int64(or(c.Filesystem.QuotaMB, defaultQuotaMB)) << 20
+	volume, err := f.volume(root, limit, c.Filesystem.Mode != manifest.Session && c.Filesystem.Mode != manifest.Persistent)
+	if err != nil {
+		return nil, nil, err
+	}
+	dirs = []wasi.Dir{{Host: root, Guest: "/", Volume: volume}}
+	for _, m := range c.Filesystem.Mounts {
+		d := wasi.Dir{Below: c.Dir, Host: m.Host, Guest: m.Guest, ReadOnly: !m.Write}
+		if m.Write {
+			if d.Volume, err = f.volume(filepath.Join(c.Dir, m.Host), limit, false); err != nil {
+				return nil, nil, err
+			}
+		}
+		dirs = append(dirs, d)
+	}
+	return dirs, done, nil
+}
+
+// volume counts what is in a directory. All instances that see it share the count.
+func (f *files) volume(dir string, limit int64, alone bool) (*wasi.Volume, error) {
+	if alone {
+		return wasi.NewVolume(dir, limit)
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	key := strconv.FormatInt(limit, 10) + " " + dir
+	if v := f.volumes[key]; v != nil {
+		return v, nil
+	}
+	v, err := wasi.NewVolume(dir, limit)
+	if err != nil {
+		return nil, err
+	}
+	f.volumes[key] = v
+	return v, nil
+}
+
+func (f *files) removeCapability(id string) error { return f.remove(f.kept(id)) }
+
+func (f *files) removeSession(session string) error {
+	dirs, err := filepath.Glob(filepath.Join(f.dir, "kept", "*", "sessions", hashed(session)))
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, dir := range dirs {
+		errs = append(errs, f.remove(dir))
+	}
+	return errors.Join(errs...)
+}
+
+func (f *files) remove(dir string) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for key := range f.volumes {
+		if _, at, _ := strings.Cut(key, " "); at == dir || strings.HasPrefix(at, dir+"/") {
+			delete(f.volumes, key)
+		}
+	}
+	return os.RemoveAll(dir)
+}

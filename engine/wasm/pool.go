@@ -1,0 +1,175 @@
+package wasm
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+)
+
+// A pool keeps instances of one program that wait for calls. Whose files calls see
+// is their scope. In the empty scope each call has its own: there an instance that
+// waits has never been called, and one that was called does not come back.
+type pool struct {
+	program *program
+	max     int
+	ttl     time.Duration
+
+	mu      sync.Mutex
+	idle    map[string][]*instance // by scope, the oldest first
+	count   int
+	filling bool
+	closed  bool
+	sweep   *time.Timer
+}
+
+func newPool(p *program) *pool {
+	warm := p.capability.Runtime.Warm
+	return &pool{program: p, max: warm.Max, ttl: or(warm.TTL, defaultTTL), idle: map[string][]*instance{}}
+}
+
+// take returns an instance that waits, if one does.
+func (p *pool) take(scope string) *instance {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	waiting := p.idle[scope]
+	if len(waiting) == 0 {
+		return nil
+	}
+	i := waiting[len(waiting)-1]
+	p.set(scope, waiting[:len(waiting)-1])
+	return i
+}
+
+// set replaces those that wait in a scope. The caller holds mu.
+func (p *pool) set(scope string, waiting []*instance) {
+	p.count += len(waiting) - len(p.idle[scope])
+	p.idle[scope] = waiting
+	if len(waiting) == 0 {
+		delete(p.idle, scope)
+	}
+}
+
+// put has an instance wait, or ends it if there are enough.
+func (p *pool) put(i *instance) error {
+	p.mu.Lock()
+	if p.closed || p.count >= p.max {
+		p.mu.Unlock()
+		return i.close()
+	}
+	i.since = time.Now()
+	p.set(i.scope, append(p.idle[i.scope], i))
+	if p.sweep == nil {
+		p.sweep = time.AfterFunc(p.ttl, p.expire)
+	}
+	p.mu.Unlock()
+	return nil
+}
+
+// expire ends what has waited too long.
+func (p *pool) expire() {
+	p.mu.Lock()
+	var old []*instance
+	next := time.Duration(-1)
+	for scope, waiting := range p.idle {
+		var young []*instance
+		for _, i := range waiting {
+			left := p.ttl - time.Since(i.since)
+			if left <= 0 {
+				old = append(old, i)
+				continue
+			}
+			young = append(young, i)
+			if next < 0 || left < next {
+				next = left
+			}
+		}
+		p.set(scope, young)
+	}
+	p.sweep = nil
+	if next >= 0 && !p.closed {
+		p.sweep = time.AfterFunc(next, p.expire)
+	}
+	p.mu.Unlock()
+	_ = closeAll(old) // what it leaves, the next Open removes
+}
+
+// fill has new instances wait in the empty scope, beside the calls.
+func (p *pool) fill() {
+	p.mu.Lock()
+	start := !p.filling && !p.closed && p.count < p.max
+	p.filling = p.filling || start
+	p.mu.Unlock()
+	if !start {
+		return
+	}
+	if !p.program.engine.enter() {
+		return
+	}
+	if !p.program.hold() {
+		p.program.engine.work.Done()
+		return
+	}
+	go func() {
+		defer p.program.engine.work.Done()
+		defer p.program.release()
+		for p.lacks() {
+			ctx, cancel := context.WithTimeout(p.program.engine.ctx, or(p.program.capability.Runtime.StartupTimeout, defaultStartup))
+			i, err := p.program.instantiate(ctx, "", "")
+			cancel()
+			if err != nil {
+				p.stop() // the next call finds out why, and says so
+				return
+			}
+			p.put(i)
+		}
+	}()
+}
+
+// lacks reports whether there is still room. If not, whoever fills has stopped.
+func (p *pool) lacks() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.filling = !p.closed && p.count < p.max
+	return p.filling
+}
+
+func (p *pool) stop() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.filling = false
+}
+
+// drop ends what waits for a session.
+func (p *pool) drop(session string) error {
+	scope := "session " + session
+	p.mu.Lock()
+	waiting := p.idle[scope]
+	p.set(scope, nil)
+	p.mu.Unlock()
+	return closeAll(waiting)
+}
+
+// close ends all that waits, and lets nothing wait any more.
+func (p *pool) close() error {
+	p.mu.Lock()
+	p.closed = true
+	if p.sweep != nil {
+		p.sweep.Stop()
+	}
+	var all []*instance
+	for _, waiting := range p.idle {
+		all = append(all, waiting...)
+	}
+	p.idle, p.count = map[string][]*instance{}, 0
+	p.mu.Unlock()
+	return closeAll(all)
+}
+
+func closeAll(instances []*instance) error {
+	var errs []error
+	for _, i := range instances {
+		errs = append(errs, i.close())
+	}
+	return errors.Join(errs...)
+}
