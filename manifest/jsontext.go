@@ -4,11 +4,11 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"io"
 	"strconv"
 	"unicode/utf8"
 
+	"glasshouse/internal/problem"
 	"glasshouse/rtfs/form"
 )
 
@@ -25,7 +25,7 @@ type jsonText struct {
 }
 
 // nodeOfJSON reads one JSON value. Keys of objects become keywords.
-func nodeOfJSON(file string, src []byte) (*form.Node, *Problem) {
+func nodeOfJSON(file string, src []byte) (*form.Node, *problem.Problem) {
 	t := &jsonText{file: file, src: src, dec: json.NewDecoder(bytes.NewReader(src)), last: form.Pos{File: file, Line: 1, Col: 1}}
 	t.dec.UseNumber()
 	n, p := t.value(0)
@@ -56,10 +56,9 @@ func (t *jsonText) pos(offset int) form.Pos {
 	return t.last
 }
 
-func (t *jsonText) problem(offset int, format string, args ...any) *Problem {
-	p := &Problem{Pos: t.pos(offset), Message: fmt.Sprintf(format, args...)}
-	p.Line, p.mark = excerpt(t.src, offset)
-	return p
+func (t *jsonText) problem(offset int, format string, args ...any) *problem.Problem {
+	p := problem.At(t.src, t.pos(offset), "", format, args...)
+	return &p
 }
 
 // next is where the next token begins.
@@ -71,7 +70,7 @@ func (t *jsonText) next() int {
 	return at
 }
 
-func (t *jsonText) token() (json.Token, int, *Problem) {
+func (t *jsonText) token() (json.Token, int, *problem.Problem) {
 	at := t.next()
 	tok, err := t.dec.Token()
 	switch syntax, ok := errors.AsType[*json.SyntaxError](err); {
@@ -83,7 +82,7 @@ func (t *jsonText) token() (json.Token, int, *Problem) {
 	return nil, 0, t.problem(len(t.src), "it is not JSON: it ends too early")
 }
 
-func (t *jsonText) value(depth int) (*form.Node, *Problem) {
+func (t *jsonText) value(depth int) (*form.Node, *problem.Problem) {
 	tok, at, p := t.token()
 	if p != nil {
 		return nil, p
@@ -105,7 +104,7 @@ func (t *jsonText) value(depth int) (*form.Node, *Problem) {
 }
 
 // inside reads what is in an array or object.
-func (t *jsonText) inside(n *form.Node, open json.Delim, depth int) *Problem {
+func (t *jsonText) inside(n *form.Node, open json.Delim, depth int) *problem.Problem {
 	n.Kind = form.VectorNode
 	if open == '{' {
 		n.Kind = form.MapNode
@@ -132,7 +131,7 @@ func (t *jsonText) inside(n *form.Node, open json.Delim, depth int) *Problem {
 	return p
 }
 
-func (t *jsonText) number(s string, at int) (form.Value, *Problem) {
+func (t *jsonText) number(s string, at int) (form.Value, *problem.Problem) {
 	if i, err := strconv.ParseInt(s, 10, 64); err == nil {
 		return i, nil
 	}

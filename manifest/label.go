@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"glasshouse/internal/problem"
 )
 
 // A Label says how far data may go: its class, and with dots what of that class it
@@ -25,7 +27,7 @@ func ParseLabel(s string) (Label, error) {
 	class, _, _ := strings.Cut(s, ".")
 	if !slices.Contains(classes, Label(class)) {
 		return "", fmt.Errorf("%.60q is no class of data: public, redacted, pii or secret, and with dots what of it, such as pii.chat.message%s",
-			s, meant(class, "public", "redacted", "pii", "secret"))
+			s, problem.Meant(class, "public", "redacted", "pii", "secret"))
 	}
 	if len(s) > 128 || !dotted.MatchString(s) {
 		return "", fmt.Errorf("%.60q is not written as a label: words in lower case with dots between, 128 letters at most", s)

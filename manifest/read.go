@@ -8,6 +8,7 @@ import (
 	"unicode/utf8"
 
 	"glasshouse/fault"
+	"glasshouse/internal/problem"
 	"glasshouse/rtfs/form"
 )
 
@@ -17,8 +18,8 @@ const MaxText = 1 << 20
 const opRead = "manifest.Read"
 
 // Read reads the manifests of a text: (capability "id" …) forms, or their JSON twin
-// if it begins with "{" or "[". An error of kind fault.Invalid wraps the Problems:
-// all that is wrong, not the first of it.
+// if it begins with "{" or "[". An error of kind fault.Invalid wraps a
+// problem.List: all that is wrong, not the first of it.
 func Read(file string, text []byte) ([]*Capability, error) {
 	if len(text) > MaxText {
 		return nil, fault.Newf(fault.TooLarge, opRead, file, "a text of manifests has at most %d bytes, not %d", MaxText, len(text))
@@ -30,7 +31,7 @@ func Read(file string, text []byte) ([]*Capability, error) {
 	} else {
 		all = r.readRTFS()
 	}
-	if err := r.problems.fault(opRead); err != nil {
+	if err := r.problems.Fault(opRead); err != nil {
 		return nil, err
 	}
 	return all, nil
@@ -40,7 +41,7 @@ func (r *reader) readRTFS() []*Capability {
 	nodes, err := form.Read(r.file, r.src)
 	if err != nil {
 		// Its message shows the line already.
-		p := Problem{Message: err.Error()}
+		p := problem.Problem{Message: err.Error()}
 		if e, ok := err.(*form.Error); ok {
 			p.Pos, p.Message = e.Pos, e.Message
 		}
@@ -48,7 +49,7 @@ func (r *reader) readRTFS() []*Capability {
 		return nil
 	}
 	if len(nodes) == 0 {
-		r.problems = append(r.problems, Problem{Message: `there is no (capability "id" …) in it`})
+		r.problems = append(r.problems, problem.Problem{Message: `there is no (capability "id" …) in it`})
 	}
 	var all []*Capability
 	for _, n := range nodes {

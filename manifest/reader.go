@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 
+	"glasshouse/internal/problem"
 	"glasshouse/rtfs/form"
 )
 
@@ -13,15 +14,11 @@ type reader struct {
 	file     string
 	src      []byte
 	json     bool // the nodes were JSON: what is a keyword in RTFS is a string here
-	problems Problems
+	problems problem.List
 }
 
 func (r *reader) problem(n *form.Node, field, format string, args ...any) {
-	p := Problem{Pos: n.Pos, Field: field, Message: fmt.Sprintf(format, args...)}
-	if n.Pos.Line > 0 {
-		p.Line, p.mark = excerpt(r.src, n.Pos.Offset)
-	}
-	r.problems = append(r.problems, p)
+	r.problems = append(r.problems, problem.At(r.src, n.Pos, field, format, args...))
 }
 
 // adopt notes a problem that somebody else found, at its own place if it has one.
@@ -101,7 +98,7 @@ func (r *reader) pairs(items []*form.Node, field string, known keys) {
 }
 
 func (r *reader) unknown(n *form.Node, field, name string, known keys) {
-	hint := meant(name, known.names()...)
+	hint := problem.Meant(name, known.names()...)
 	if hint == "" && gone[strings.ToLower(name)] != "" {
 		hint = "; " + gone[strings.ToLower(name)]
 	}
@@ -195,7 +192,7 @@ func (r *reader) oneOf(n *form.Node, field string, words ...string) string {
 	before := len(r.problems)
 	s := r.word(n, field)
 	if len(r.problems) == before && !slices.Contains(words, s) {
-		hint := meant(s, words...)
+		hint := problem.Meant(s, words...)
 		if hint == "" {
 			hint = "; there are " + strings.Join(words, ", ")
 		}

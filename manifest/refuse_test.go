@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"glasshouse/fault"
+	"glasshouse/internal/problem"
 	"glasshouse/manifest"
 )
 
@@ -211,7 +212,7 @@ m.rtfs:4:2: efects: nobody knows this key; did you mean effects?
 	if err == nil || err.Error() != want {
 		t.Errorf("Read =\n%v\nwant\n%s", err, want)
 	}
-	problems, ok := errors.AsType[manifest.Problems](err)
+	problems, ok := errors.AsType[problem.List](err)
 	if !ok || len(problems) != 2 || problems[1].Pos.Line != 4 || problems[1].Field != "efects" {
 		t.Errorf("problems = %+v", problems)
 	}

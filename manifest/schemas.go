@@ -71,13 +71,24 @@ func typeNode(n *form.Node, literal bool) *form.Node {
 		case !ok:
 		case w == "?" || w == "&":
 			t.Atom = form.Symbol(w)
-		case len(w) > 1 && w[0] == ':':
-			t.Atom = form.Keyword(w[1:])
-		case !literal && w != "":
-			t.Atom = form.Keyword(w)
+		case strings.HasPrefix(w, ":"):
+			t.Atom = keyword(w[1:], w)
+		case !literal:
+			t.Atom = keyword(w, w)
+		}
+		if k, ok := n.Atom.(form.Keyword); ok {
+			t.Atom = keyword(string(k), string(k))
 		}
 	}
 	return &t
+}
+
+// keyword is a name as a keyword, or what it was if no program could write that.
+func keyword(name, was string) form.Value {
+	if n, err := form.Read("", []byte(":"+name)); err == nil && len(n) == 1 && n[0].Atom == form.Value(form.Keyword(name)) {
+		return form.Keyword(name)
+	}
+	return was
 }
 
 // schemaJSON writes a type as arrays, or as its text where arrays cannot say it.

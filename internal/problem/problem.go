@@ -1,4 +1,6 @@
-package manifest
+// Package problem is all that is wrong with a text that somebody wrote: each problem
+// with its place, the line it is in, and what was perhaps meant.
+package problem
 
 import (
 	"bytes"
@@ -11,27 +13,27 @@ import (
 	"glasshouse/rtfs/form"
 )
 
-// A Problem is one thing that is wrong with a manifest.
+// A Problem is one thing that is wrong with a text.
 type Problem struct {
 	Pos     form.Pos
-	Field   string // "runtime.port"; empty: the manifest as a whole
+	Field   string // "runtime.port"; empty: the text as a whole
 	Message string
 	Line    string // of the text, where it is
 	mark    int    // in Line
 }
 
-// Problems are all that is wrong with a text, in its order.
-type Problems []Problem
+// A List is all that is wrong with a text, in its order.
+type List []Problem
 
 // shown bounds the problems of which the text is told: whoever has more of them is
 // helped by the first.
 const shown = 20
 
-func (p Problems) Error() string {
+func (l List) Error() string {
 	var b strings.Builder
-	for i, one := range p {
+	for i, one := range l {
 		if i == shown {
-			fmt.Fprintf(&b, "\nand %d more", len(p)-shown)
+			fmt.Fprintf(&b, "\nand %d more", len(l)-shown)
 			break
 		}
 		if i > 0 {
@@ -58,12 +60,21 @@ func (p Problem) String() string {
 	return fmt.Sprintf("%s\n  %s | %s\n  %s | %s^", s, number, p.Line, strings.Repeat(" ", len(number)), strings.Repeat(" ", p.mark))
 }
 
-// fault is the error of problems, or nil.
-func (p Problems) fault(op string) error {
-	if len(p) == 0 {
+// Fault is the error of kind fault.Invalid that wraps them, or nil if there are none.
+func (l List) Fault(op string) error {
+	if len(l) == 0 {
 		return nil
 	}
-	return &fault.Error{Op: op, Kind: fault.Invalid, Field: p[0].Field, Err: p}
+	return &fault.Error{Op: op, Kind: fault.Invalid, Field: l[0].Field, Err: l}
+}
+
+// At is a problem at a place of a text.
+func At(text []byte, pos form.Pos, field, format string, args ...any) Problem {
+	p := Problem{Pos: pos, Field: field, Message: fmt.Sprintf(format, args...)}
+	if pos.Line > 0 {
+		p.Line, p.mark = excerpt(text, pos.Offset)
+	}
+	return p
 }
 
 // wide is how much of a line is shown to both sides of where a problem is.
@@ -88,8 +99,8 @@ func excerpt(text []byte, offset int) (line string, mark int) {
 	return strings.TrimRight(left+plain(after), " "), utf8.RuneCountInString(left)
 }
 
-// meant is "; did you mean …?" if s is nearly one of the words, and else nothing.
-func meant(s string, words ...string) string {
+// Meant is "; did you mean …?" if s is nearly one of the words, and else nothing.
+func Meant(s string, words ...string) string {
 	plain := strings.NewReplacer("_", "-", " ", "-").Replace(strings.ToLower(strings.TrimLeft(s, ":")))
 	best, least := "", 3
 	for _, w := range words {

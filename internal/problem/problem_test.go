@@ -1,0 +1,59 @@
+package problem_test
+
+import (
+	"strings"
+	"testing"
+
+	"glasshouse/fault"
+	"glasshouse/internal/problem"
+	"glasshouse/rtfs/form"
+)
+
+func TestAProblemShowsWhereItIs(t *testing.T) {
+	text := []byte("one\n\ttwö three\n")
+	p := problem.At(text, form.Pos{File: "f", Offset: 10, Line: 2, Col: 6}, "a.b", "%d is wrong", 3)
+	if want := "f:2:6: a.b: 3 is wrong\n  2 |  twö three\n    |      ^"; p.String() != want {
+		t.Errorf("String =\n%s\nwant\n%s", p, want)
+	}
+}
+
+func TestALongLineIsCutAroundTheProblem(t *testing.T) {
+	text := []byte(strings.Repeat("x", 5000) + "!" + strings.Repeat("\x1b", 5000))
+	p := problem.At(text, form.Pos{Offset: 5000, Line: 1, Col: 5001}, "", "here")
+	lines := strings.Split(p.String(), "\n")
+	if len(p.String()) > 500 || strings.IndexByte(lines[1], '!') != strings.IndexByte(lines[2], '^') {
+		t.Errorf("String =\n%s\nwant the mark below the !", p)
+	}
+	if strings.Contains(p.String(), "\x1b") {
+		t.Error("what a terminal obeys is shown as it is")
+	}
+}
+
+func TestAPlaceOutsideTheTextHarmsNobody(t *testing.T) {
+	for _, offset := range []int{-5, 0, 3, 99} {
+		_ = problem.At([]byte("abc"), form.Pos{Offset: offset, Line: 1, Col: 1}, "", "x").String()
+	}
+}
+
+func TestNoProblemsAreNoError(t *testing.T) {
+	if err := (problem.List{}).Fault("x"); err != nil {
+		t.Errorf("Fault = %v", err)
+	}
+	err := problem.List{{Field: "a", Message: "wrong"}, {Message: "wrong too"}}.Fault("x.Read")
+	if fault.KindOf(err) != fault.Invalid || fault.FieldOf(err) != "a" || !strings.HasSuffix(err.Error(), "a: wrong\nwrong too") {
+		t.Errorf("Fault = %v", err)
+	}
+}
+
+func TestWhatWasMeantIsAWordNearby(t *testing.T) {
+	words := []string{"allowed-hosts", "mode", "memory-mb", "effects"}
+	for given, want := range map[string]string{
+		"allowed_hosts": "allowed-hosts", "AllowedHosts": "allowed-hosts", ":mode": "mode", "moed": "mode", "efects": "effects",
+		"memory": "memory-mb", "zebra": "", "": "", "m": "", strings.Repeat("x", 1000): "",
+	} {
+		got := strings.TrimSuffix(strings.TrimPrefix(problem.Meant(given, words...), "; did you mean "), "?")
+		if got != want {
+			t.Errorf("Meant(%.20q) = %q, want %q", given, got, want)
+		}
+	}
+}
