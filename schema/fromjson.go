@@ -398,10 +398,16 @@ func (w word) takeText(s string) form.Value {
 	switch {
 	case w == keywordType && nameExpr.MatchString(s):
 		return form.Keyword(s)
-	case w == symbolType && nameExpr.MatchString(s):
+	case w == symbolType && isSymbol(s):
 		return form.Symbol(s)
 	case w == resource && resourceExpr.MatchString(s):
 		return form.Resource(s)
 	}
 	return s
+}
+
+// isSymbol reports whether a name is read as a symbol: nil and -1 are not.
+func isSymbol(name string) bool {
+	nodes, err := form.Read("", []byte(name))
+	return err == nil && len(nodes) == 1 && nodes[0].Atom == form.Symbol(name)
 }

@@ -128,7 +128,7 @@ func (w *writer) string(s string) error {
 			w.text = append(w.text, `\r`...)
 		case c == '\t':
 			w.text = append(w.text, `\t`...)
-		case c < ' ' || c == 0x7f:
+		case c < ' ':
 			w.text = append(w.text, '\\', 'u', '0', '0', hex[c>>4], hex[c&15])
 		default:
 			w.text = append(w.text, c)

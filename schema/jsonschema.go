@@ -12,7 +12,7 @@ import (
 const (
 	namePattern     = `^[A-Za-z_$+*/=<>!?%-][A-Za-z0-9_$+*/=<>!?%.@-]*(:v[0-9]+(\.[0-9]+)*/[A-Za-z0-9_$+*/=<>!?%.@-]+)?$`
 	intPattern      = `^(0|-?[1-9][0-9]*)$`
-	resourcePattern = `^resource://[^\s\[\](){}"]+$`
+	resourcePattern = `^resource://[^\s\[\](){}",;]+$`
 )
 
 var (
@@ -137,12 +137,18 @@ func (t union) schema() *form.Map {
 	var types form.Vector
 	for _, branch := range t {
 		s := branch.schema()
-		name, ok := s.Get("type")
+		kind, ok := s.Get("type")
 		if !ok || s.Len() > 1 {
 			return object("anyOf", schemas(t))
 		}
-		if !slices.Contains(types, name) {
-			types = append(types, name)
+		names, ok := kind.(form.Vector)
+		if !ok {
+			names = form.Vector{kind}
+		}
+		for _, name := range names {
+			if !slices.Contains(types, name) {
+				types = append(types, name)
+			}
 		}
 	}
 	if len(types) == 1 {
