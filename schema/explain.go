@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"glasshouse/fault"
+	"glasshouse/internal/problem"
 	"glasshouse/rtfs/form"
 )
 
@@ -131,33 +132,9 @@ func nearest(name string, known []string) string {
 		if k == name || len(k) > len(name)+least || len(name) > len(k)+least {
 			continue
 		}
-		if d := distance(name, k); d <= least && (best == "" || d < least) {
+		if d := problem.Distance(name, k); d <= least && (best == "" || d < least) {
 			best, least = k, d
 		}
 	}
 	return best
-}
-
-// distance is how many bytes must be put in, left out, exchanged, or swapped with
-// their neighbours to make one name the other.
-func distance(a, b string) int {
-	before, last, now := make([]int, len(b)+1), make([]int, len(b)+1), make([]int, len(b)+1)
-	for j := range last {
-		last[j] = j
-	}
-	for i := 1; i <= len(a); i++ {
-		now[0] = i
-		for j := 1; j <= len(b); j++ {
-			cost := 1
-			if a[i-1] == b[j-1] {
-				cost = 0
-			}
-			now[j] = min(last[j]+1, now[j-1]+1, last[j-1]+cost)
-			if i > 1 && j > 1 && a[i-1] == b[j-2] && a[i-2] == b[j-1] {
-				now[j] = min(now[j], before[j-2]+1)
-			}
-		}
-		before, last, now = last, now, before
-	}
-	return last[len(b)]
 }

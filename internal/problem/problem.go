@@ -104,7 +104,7 @@ func Meant(s string, words ...string) string {
 	plain := strings.NewReplacer("_", "-", " ", "-").Replace(strings.ToLower(strings.TrimLeft(s, ":")))
 	best, least := "", 3
 	for _, w := range words {
-		if d := distance(plain, w); d < least && d*2 < utf8.RuneCountInString(w)+1 {
+		if d := Distance(plain, w); d < least && d*2 < utf8.RuneCountInString(w)+1 {
 			best, least = w, d
 		}
 	}
@@ -122,9 +122,9 @@ func Meant(s string, words ...string) string {
 	return fmt.Sprintf("; did you mean %s?", best)
 }
 
-// distance is how many letters are put in, taken out, changed or swapped with the
+// Distance is how many letters are put in, taken out, changed or swapped with the
 // next to make one word of another. Long words are as far apart as they are long.
-func distance(a, b string) int {
+func Distance(a, b string) int {
 	x, y := []rune(a), []rune(b)
 	if len(x) > 64 || len(y) > 64 {
 		return max(len(x), len(y))
