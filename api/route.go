@@ -70,7 +70,7 @@ func valueOperation[P, B, R any](status int, do func(s *Server, ctx context.Cont
 			return err
 		}
 		return s.answer(w, r, body, func() (replay.Answer, error) {
-			v, err := do(s, r.Context(), p, b)
+			v, err := do(s, context.WithValue(r.Context(), keyOfRequest{}, r.Header.Get(keyHeader)), p, b)
 			if err != nil {
 				return replay.Answer{}, err
 			}
@@ -82,6 +82,14 @@ func valueOperation[P, B, R any](status int, do func(s *Server, ctx context.Cont
 		})
 	}
 	return op
+}
+
+// keyOfRequest is under what a context has the idempotency key of its request.
+type keyOfRequest struct{}
+
+func keyOf(ctx context.Context) string {
+	key, _ := ctx.Value(keyOfRequest{}).(string)
+	return key
 }
 
 // raw is an operation that reads its body and writes its answer itself.

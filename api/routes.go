@@ -121,6 +121,15 @@ var routes = []route{
 	{"DELETE /grants/{grant}", access.Operator, call(noContent, (*Server).revokeGrant), "Take a grant away, at once."},
 	{"POST /secrets/rotate", access.Admin, call(noContent, (*Server).rotateSecrets), "Seal all secrets with a new key, and destroy the old one."},
 
+	{"POST /capabilities", access.Admin, call(ok, (*Server).registerCapabilities), "Register the capabilities of a manifest. About what they may do that is new a person is asked."},
+	{"GET /capabilities", access.Viewer, call(ok, (*Server).listCapabilities), "List the versions of all capabilities, by id, the newest first."},
+	{"GET /capabilities/{capability}", access.Viewer, call(ok, (*Server).getCapability), "Show a version of a capability, with its manifest and its schemas."},
+	{"DELETE /capabilities/{capability}", access.Admin, call(noContent, (*Server).deleteCapability), "Remove a version of a capability, and what was kept for it."},
+	{"POST /capabilities/{capability}/call", access.Operator, call(ok, (*Server).callCapability), "Call a capability. That it failed is an answer; that it was refused is an error."},
+	{"POST /capabilities/{capability}/revoke", access.Operator, call(ok, (*Server).revokeCapability), "Have a version no longer be called, from now on."},
+	{"POST /capabilities/{capability}/trust", access.Admin, call(ok, (*Server).trustCapability), "Say whether a version, by its digest, may run on the host itself."},
+	{"GET /calls/{call}", access.Viewer, call(ok, (*Server).getCall), "Show what became of a call, of those that were last."},
+
 	{"GET /chain", access.Viewer, call(ok, (*Server).listChain), "List entries of the causal chain, oldest first."},
 	{"GET /chain/head", access.Viewer, call(ok, (*Server).chainHead), "Show how long the chain is, its key, and its newest checkpoint."},
 	{"GET /chain/verify", access.Viewer, call(ok, (*Server).verifyChain), "Verify the chain: entries, links, tree and signatures."},
@@ -129,6 +138,7 @@ var routes = []route{
 	{"POST /chain/consistency", access.Viewer, call(ok, (*Server).chainConsistency), "Prove that the chain contains one that an earlier checkpoint was signed over."},
 	{"GET /chain/{seq}", access.Viewer, call(ok, (*Server).chainEntry), "Show an entry of the chain."},
 	{"GET /chain/{seq}/causes", access.Viewer, call(ok, (*Server).chainCauses), "List what caused an entry, the first cause first."},
+	{"POST /chain/{seq}/replay", access.Operator, call(ok, (*Server).replayCall), "Make a recorded call of a pure capability again, and compare what comes out."},
 	{"GET /chain/{seq}/proof", access.Viewer, call(ok, (*Server).chainProof), "Prove that an entry is in the chain, to who has the public key."},
 
 	{"POST /tokens", access.Admin, call(created, (*Server).createToken).secret(), "Make a bearer token. The answer alone has its secret."},

@@ -73,19 +73,23 @@ type Options struct {
 	Tokens  *access.Tokens
 	Replays replay.Store
 
-	Images    Images                                 // nil: none are shown
-	Observed  Observed                               // nil: no jail is watched
-	Snapshots Snapshots                              // nil: none are taken
-	Governor  Governor                               // nil: nobody decides
-	Chain     Chain                                  // nil: nothing is recorded
-	Approvals Approvals                              // nil: nobody can be asked
-	Secrets   Secrets                                // nil: there are none
-	Peers     access.Peers                           // who may use the unix socket
-	Doctor    func(ctx context.Context) []wire.Probe // what this host can do
-	Ready     func(ctx context.Context) error        // nil error: ready to serve
-	Version   wire.Version                           // shown at /version
-	Hosts     []string                               // names the daemon is reached by over TCP, besides the loopback's and IP addresses
-	Log       *slog.Logger                           // default: slog.Default()
+	Images    Images    // nil: none are shown
+	Observed  Observed  // nil: no jail is watched
+	Snapshots Snapshots // nil: none are taken
+	Governor  Governor  // nil: nobody decides
+	Chain     Chain     // nil: nothing is recorded
+	Approvals Approvals // nil: nobody can be asked
+	Secrets   Secrets   // nil: there are none
+
+	Capabilities Capabilities // nil: there are none
+	Caller       Caller       // nil: they are not called
+
+	Peers   access.Peers                           // who may use the unix socket
+	Doctor  func(ctx context.Context) []wire.Probe // what this host can do
+	Ready   func(ctx context.Context) error        // nil error: ready to serve
+	Version wire.Version                           // shown at /version
+	Hosts   []string                               // names the daemon is reached by over TCP, besides the loopback's and IP addresses
+	Log     *slog.Logger                           // default: slog.Default()
 
 	MaxBody   int64 // bytes of a JSON body; default 1 MiB
 	MaxOutput int   // bytes of each output stream in an exec's JSON answer; default 1 MiB

@@ -33,13 +33,13 @@ func (k *Kernel) ask(ctx context.Context, a Ask, d policy.Decision) (answer, err
 		return answer{reason: "a person would have to allow it, and nobody can be asked"}, nil
 	}
 	asked := approval.Request{
-		Question: a.Question, Parent: a.Parent, Rule: d.Rule, Reason: d.Reason, Tier: k.tier(a.Question), Context: a.Context,
+		Question: a.Question, Parent: a.Parent, Rule: d.Rule, Reason: d.Reason, Tier: k.tierOf(a), Context: a.Context,
 	}
 	r, err := q.Open(ctx, asked)
 	aid := r.ID
 	switch {
 	case err != nil:
-	case k.find(a.Subject.Jail) == nil: // it ended meanwhile, and nobody else would withdraw this
+	case a.Subject.Jail != "" && k.find(a.Subject.Jail) == nil: // it ended meanwhile, and nobody else would withdraw this
 		r, err = q.Withdraw(ctx, aid, "the jail has ended")
 	default:
 		r, err = q.Ask(ctx, asked)

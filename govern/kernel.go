@@ -20,8 +20,11 @@ import (
 	"sync/atomic"
 
 	"glasshouse/approval"
+	"glasshouse/budget"
 	"glasshouse/chain"
+	"glasshouse/engine"
 	"glasshouse/id"
+	"glasshouse/manifest"
 	"glasshouse/policy"
 )
 
@@ -56,8 +59,13 @@ type Kernel struct {
 
 	queue atomic.Pointer[approval.Queue]
 
-	mu    sync.Mutex
-	wards map[id.Jail]*ward
+	caps    Capabilities // nil: there are none
+	engines map[manifest.Runtime]engine.Engine
+	calls   called
+
+	mu      sync.Mutex
+	wards   map[id.Jail]*ward
+	budgets map[string]*budget.Budget // of runs
 }
 
 // New returns a kernel without wards.
@@ -100,6 +108,10 @@ type Ask struct {
 	policy.Question
 	Parent  int64           // the entry of the chain that it comes from; 0 is none
 	Context json.RawMessage // what helps a person to decide; may be nil
+
+	Operator bool          // a person with the right to it asks: no jail's rules apply
+	Always   string        // why a person is asked whatever the rules allow; "": only if they say so
+	Tier     approval.Tier // what it takes at least
 }
 
 // Decide says what the rules say, and does nothing else.
@@ -147,6 +159,12 @@ func (k *Kernel) Judge(ctx context.Context, a Ask) (Verdict, error) { return k.j
 func (k *Kernel) judge(ctx context.Context, a Ask, asks bool) (Verdict, error) {
 	a.Subject.Agent = k.agentOf(a.Subject)
 	v := Verdict{Decision: k.decide(a.Question, asks)}
+	if a.Operator && a.Subject.Jail == "" {
+		v.Decision = operator(a.Question)
+	}
+	if a.Always != "" {
+		v.Decision = asking(v.Decision, a.Question, a.Always)
+	}
 	parent := a.Parent
 	switch v.Decision.Effect {
 	case policy.Allow:

@@ -27,6 +27,10 @@ type Secrets interface {
 	// Inject returns the value of a secret that a jail's requests to a host may
 	// carry. The bytes are the caller's.
 	Inject(ctx context.Context, jid id.Jail, name, host string) ([]byte, error)
+
+	// Missing returns those of the secrets that are not there, or that a capability
+	// may not use.
+	Missing(capability string, names []string) []string
 }
 
 // A Door is where the kernel listens for one jail. Who comes through it is that

@@ -19,6 +19,8 @@ type (
 
 	Grant string // "g-…": leave to use one secret
 
+	Call string // "k-…": one call of a capability
+
 	CA string // "c-…": a certificate authority that jails trust
 )
 
@@ -30,6 +32,7 @@ func NewSnapshot() Snapshot { return Snapshot("s-" + random()) }
 func NewApproval() Approval { return Approval("a-" + random()) }
 func NewToken() Token       { return Token("t-" + random()) }
 func NewGrant() Grant       { return Grant("g-" + random()) }
+func NewCall() Call         { return Call("k-" + random()) }
 func NewCA() CA             { return CA("c-" + random()) }
 
 var encoding = base32.NewEncoding("abcdefghijkmnpqrstuvwxyz23456789").WithPadding(base32.NoPadding)

@@ -18,7 +18,7 @@ var may = map[string][]string{
 	"cli":                 {"api/client", "api/wire", "bundle", "chain", "daemon", "event", "host/probe", "market", "observe/syscalls"},
 	"daemon":              {"*"},
 
-	"api":        {"api/wire", "api/replay", "access", "approval", "chain", "egress", "govern", "policy", "secret", "event", "eventlog", "jail", "jailinit/control", "jailinit/protocol", "report", "rootfs", "snapshot"},
+	"api":        {"api/wire", "budget", "engine", "manifest", "registry", "api/replay", "access", "approval", "chain", "egress", "govern", "policy", "secret", "event", "eventlog", "jail", "jailinit/control", "jailinit/protocol", "report", "rootfs", "snapshot"},
 	"api/replay": {},
 	"api/wire":   {},
 	"api/client": {"api/wire"},

@@ -1,0 +1,272 @@
+package api
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"time"
+
+	"glasshouse/access"
+	"glasshouse/api/wire"
+	"glasshouse/budget"
+	"glasshouse/chain"
+	"glasshouse/engine"
+	"glasshouse/fault"
+	"glasshouse/govern"
+	"glasshouse/id"
+	"glasshouse/manifest"
+	"glasshouse/policy"
+	"glasshouse/registry"
+)
+
+// Capabilities is what the API asks of the registry. *registry.Registry is one.
+type Capabilities interface {
+	Register(ctx context.Context, r registry.Request) ([]registry.Record, error)
+	List() []registry.Record
+	Find(ref string) (registry.Record, *engine.Installed, error)
+	Revoke(ctx context.Context, ref, why string) (registry.Record, error)
+	Trust(ctx context.Context, ref, digest string, trust bool) (registry.Record, error)
+	Remove(ctx context.Context, ref string) error
+}
+
+// Caller makes calls of capabilities. *govern.Kernel is one.
+type Caller interface {
+	Call(ctx context.Context, r govern.Request) (govern.Outcome, error)
+	Called(c id.Call) (govern.Outcome, error)
+	BudgetOf(run string, limits budget.Amounts) (*budget.Budget, error)
+	Replay(ctx context.Context, r govern.CallRecord, c *engine.Installed) (same bool, output json.RawMessage, err error)
+}
+
+func (s *Server) capabilities() (Capabilities, error) {
+	if s.o.Capabilities == nil {
+		return nil, fault.Cannot("api", "this daemon has no capabilities", "use one that was started by glasshouse serve")
+	}
+	return s.o.Capabilities, nil
+}
+
+// registerCapabilities registers what a manifest says. What it names on the host is
+// copied, so only those may who may see the host.
+func (s *Server) registerCapabilities(ctx context.Context, _ none, b wire.Register) (wire.Page[wire.Capability], error) {
+	page := wire.Page[wire.Capability]{Items: []wire.Capability{}}
+	caps, err := s.capabilities()
+	if err != nil {
+		return page, err
+	}
+	all, err := caps.Register(ctx, registry.Request{
+		File: b.File, Text: []byte(b.Manifest), Dir: b.Dir, By: access.CallerOf(ctx).Name, Again: b.Again,
+	})
+	if err != nil {
+		return page, err
+	}
+	for _, r := range all {
+		page.Items = append(page.Items, s.capabilityOf(caps, r, false))
+	}
+	return page, nil
+}
+
+func (s *Server) listCapabilities(context.Context, none, none) (wire.Page[wire.Capability], error) {
+	page := wire.Page[wire.Capability]{Items: []wire.Capability{}}
+	caps, err := s.capabilities()
+	if err != nil {
+		return page, err
+	}
+	for _, r := range caps.List() {
+		page.Items = append(page.Items, s.capabilityOf(caps, r, false))
+	}
+	return page, nil
+}
+
+func (s *Server) capabilityOf(caps Capabilities, r registry.Record, whole bool) wire.Capability {
+	w := wire.Capability{
+		ID: r.ID, Version: r.Version, Digest: r.Digest, State: string(r.State), Approval: r.Approval, New: r.Widens, Why: r.Why,
+		Trust: r.Trust, Bundle: r.Bundle, By: r.By, Created: r.Created.UTC(), Settled: utc(r.Settled), Effects: []string{},
+	}
+	_, in, err := caps.Find(r.ID + "@" + r.Version)
+	if err != nil {
+		return w // it was removed this moment
+	}
+	w.Description, w.Runtime, w.Hosts, w.Secrets = in.Description, string(in.Runtime.Type), in.Network.Hosts, in.Secrets
+	w.Effects = append(w.Effects, in.Effects...)
+	w.Tier, w.PerUse = string(in.EffectiveTier()), in.Approval.PerUse
+	if whole {
+		w.Manifest = r.Source
+		if in.Input != nil {
+			w.InputSchema, _ = in.Input.JSONSchema() // what cannot be said so is not shown
+		}
+		if in.Output != nil {
+			w.OutputSchema, _ = in.Output.JSONSchema()
+		}
+	}
+	return w
+}
+
+type oneCapability struct {
+	ID      string `path:"capability"`
+	Version string `query:"version" description:"Without it the one that calls are for."`
+}
+
+func (p oneCapability) ref() string { return refOf(p.ID, p.Version) }
+
+func refOf(cid, version string) string {
+	if version == "" {
+		return cid
+	}
+	return cid + "@" + version
+}
+
+func (s *Server) getCapability(_ context.Context, p oneCapability, _ none) (wire.Capability, error) {
+	caps, err := s.capabilities()
+	if err != nil {
+		return wire.Capability{}, err
+	}
+	r, _, err := caps.Find(p.ref())
+	if err != nil {
+		return wire.Capability{}, err
+	}
+	return s.capabilityOf(caps, r, true), nil
+}
+
+func (s *Server) deleteCapability(ctx context.Context, p oneCapability, _ none) (none, error) {
+	caps, err := s.capabilities()
+	if err != nil {
+		return none{}, err
+	}
+	r, _, err := caps.Find(p.ref())
+	if err != nil {
+		return none{}, err
+	}
+	if err := caps.Remove(ctx, refOf(r.ID, r.Version)); err != nil {
+		return none{}, err
+	}
+	s.noteCapability(ctx, r, "removed")
+	return none{}, nil
+}
+
+func (s *Server) revokeCapability(ctx context.Context, p oneCapability, b wire.RevokeCapability) (wire.Capability, error) {
+	caps, err := s.capabilities()
+	if err != nil {
+		return wire.Capability{}, err
+	}
+	r, err := caps.Revoke(ctx, refOf(p.ID, b.Version), b.Reason)
+	if err != nil {
+		return wire.Capability{}, err
+	}
+	s.noteCapability(ctx, r, "revoked")
+	return s.capabilityOf(caps, r, false), nil
+}
+
+func (s *Server) trustCapability(ctx context.Context, p oneCapability, b wire.TrustCapability) (wire.Capability, error) {
+	caps, err := s.capabilities()
+	if err != nil {
+		return wire.Capability{}, err
+	}
+	r, err := caps.Trust(ctx, refOf(p.ID, b.Version), b.Digest, b.Trust)
+	if err != nil {
+		return wire.Capability{}, err
+	}
+	what := "trusted to run on the host"
+	if !b.Trust {
+		what = "no longer trusted to run on the host"
+	}
+	s.noteCapability(ctx, r, what)
+	return s.capabilityOf(caps, r, false), nil
+}
+
+// noteCapability has the chain say what a person did with a capability.
+func (s *Server) noteCapability(ctx context.Context, r registry.Record, what string) {
+	if g, err := s.governor(); err == nil {
+		g.Note(chain.OperatorActed, policy.Subject{Agent: access.CallerOf(ctx).Name}, 0, map[string]string{
+			"what": "capability " + what, "capability": r.ID, "version": r.Version, "digest": r.Digest,
+		})
+	}
+}
+
+type calledCapability struct {
+	ID string `path:"capability"`
+}
+
+// callCapability calls a capability. That it failed is an answer; that it was not
+// called is an error.
+func (s *Server) callCapability(ctx context.Context, p calledCapability, b wire.Call) (wire.Called, error) {
+	if s.o.Caller == nil {
+		return wire.Called{}, fault.Cannot("api", "this daemon calls no capabilities", "use one that was started by glasshouse serve")
+	}
+	r := govern.Request{
+		Capability: p.ID, Input: b.Input, Operator: b.Jail == "", Timeout: time.Duration(b.TimeoutMS) * time.Millisecond,
+		Who: policy.Subject{Jail: b.Jail, Session: b.Session, Run: b.Run},
+		Key: keyOf(ctx),
+	}
+	if b.Jail == "" {
+		r.Who.Agent = access.CallerOf(ctx).Name
+	}
+	for _, text := range b.Labels {
+		l, err := manifest.ParseLabel(text)
+		if err != nil {
+			return wire.Called{}, fault.Fieldf("api", "labels", "%w", err)
+		}
+		r.Labels = append(r.Labels, l)
+	}
+	if b.Run != "" || len(b.Budget) > 0 {
+		limits := budget.Amounts{}
+		for name, n := range b.Budget {
+			limits[budget.Dimension(name)] = n
+		}
+		var err error
+		if r.Budget, err = s.o.Caller.BudgetOf(b.Run, limits); err != nil {
+			return wire.Called{}, err
+		}
+	}
+	out, err := s.o.Caller.Call(ctx, r)
+	if err != nil && out.State == govern.CallRefused {
+		return wire.Called{}, err
+	}
+	return convert[wire.Called](out)
+}
+
+type oneCall struct {
+	ID id.Call `path:"call"`
+}
+
+func (s *Server) getCall(_ context.Context, p oneCall, _ none) (wire.Called, error) {
+	if s.o.Caller == nil {
+		return wire.Called{}, fault.Newf(fault.NotFound, "api", string(p.ID), "this daemon calls no capabilities")
+	}
+	out, err := s.o.Caller.Called(p.ID)
+	if err != nil {
+		return wire.Called{}, err
+	}
+	return convert[wire.Called](out)
+}
+
+// replayCall makes a recorded call again, and compares.
+func (s *Server) replayCall(ctx context.Context, p oneEntry, _ none) (wire.Replayed, error) {
+	caps, err := s.capabilities()
+	if err != nil {
+		return wire.Replayed{}, err
+	}
+	c, err := s.chain()
+	if err != nil {
+		return wire.Replayed{}, err
+	}
+	seq, err := p.number()
+	if err != nil {
+		return wire.Replayed{}, err
+	}
+	e, err := c.Entry(ctx, seq)
+	if err != nil {
+		return wire.Replayed{}, err
+	}
+	var rec govern.CallRecord
+	if e.Kind != chain.CallEnded {
+		return wire.Replayed{}, fault.Newf(fault.Invalid, "api", p.Seq, "the entry is no end of a call, but %s", e.Kind)
+	}
+	if err := json.Unmarshal(e.Body, &rec); err != nil {
+		return wire.Replayed{}, fmt.Errorf("read entry %d: %w", seq, err)
+	}
+	_, in, err := caps.Find(refOf(e.Capability, rec.Version))
+	if err != nil {
+		return wire.Replayed{}, err
+	}
+	same, output, err := s.o.Caller.Replay(ctx, rec, in)
+	return wire.Replayed{Same: same, Output: output}, err
+}

@@ -1,0 +1,115 @@
+package wire
+
+import (
+	"encoding/json"
+	"time"
+
+	"glasshouse/id"
+)
+
+// Register registers the capabilities of a manifest.
+type Register struct {
+	Manifest string `json:"manifest" required:"true" description:"(capability …) forms, or their JSON twin."`
+	File     string `json:"file,omitempty" description:"What the manifest is called where something is wrong in it."`
+	Dir      string `json:"dir,omitempty" description:"A directory of the host that the manifest's paths are relative to. What it names there is copied."`
+	Again    bool   `json:"again,omitempty" description:"Ask again about a version that was refused or revoked."`
+}
+
+// Capability is a version of a capability that is registered.
+type Capability struct {
+	ID           string          `json:"id"`
+	Version      string          `json:"version"`
+	Digest       string          `json:"digest" description:"Of the manifest and the files that belong to it."`
+	State        string          `json:"state" enum:"pending,approved,refused,revoked"`
+	Approval     id.Approval     `json:"approval,omitempty" description:"That it waits for, or had."`
+	New          []string        `json:"new,omitempty" description:"What a person has to allow, or has."`
+	Why          string          `json:"why,omitempty"`
+	Description  string          `json:"description,omitempty"`
+	Runtime      string          `json:"runtime"`
+	Effects      []string        `json:"effects"`
+	Hosts        []string        `json:"hosts,omitempty"`
+	Secrets      []string        `json:"secrets,omitempty"`
+	Tier         string          `json:"tier"`
+	PerUse       bool            `json:"per_use,omitempty" description:"A person is asked each time."`
+	Trust        bool            `json:"trust,omitempty" description:"An operator trusts this digest to run on the host itself."`
+	Bundle       string          `json:"bundle,omitempty"`
+	By           string          `json:"by,omitempty"`
+	Created      time.Time       `json:"created"`
+	Settled      *time.Time      `json:"settled,omitempty"`
+	InputSchema  json.RawMessage `json:"input_schema,omitempty" description:"JSON Schema 2020-12."`
+	OutputSchema json.RawMessage `json:"output_schema,omitempty" description:"JSON Schema 2020-12."`
+	Manifest     string          `json:"manifest,omitempty" description:"As it was given; of one capability only."`
+}
+
+// RevokeCapability has a version no longer be called.
+type RevokeCapability struct {
+	Version string `json:"version,omitempty" description:"Without it the one that calls are for."`
+	Reason  string `json:"reason,omitempty"`
+}
+
+// TrustCapability says whether a version may run on the host itself.
+type TrustCapability struct {
+	Version string `json:"version,omitempty"`
+	Digest  string `json:"digest" required:"true" description:"Of what is trusted: as it is shown."`
+	Trust   bool   `json:"trust"`
+}
+
+// Call is one call of a capability.
+type Call struct {
+	Input     json.RawMessage  `json:"input,omitempty" description:"As the input schema wants it. Without it, null."`
+	Jail      id.Jail          `json:"jail,omitempty" description:"Call as this jail: its rules decide."`
+	Session   string           `json:"session,omitempty" description:"Whose files a capability of mode session sees."`
+	Run       string           `json:"run,omitempty" description:"Whose budget it draws from."`
+	Labels    []string         `json:"labels,omitempty" description:"Of what is in the input: public, redacted, pii, secret, and with dots what of it."`
+	Budget    map[string]int64 `json:"budget,omitempty" description:"What the run may spend, by dimension: steps, wall-clock-ms, sandbox-cpu-ms, network-bytes, storage-bytes. It counts from the run's first call on."`
+	TimeoutMS int64            `json:"timeout_ms,omitempty" minimum:"0" description:"At most the capability's own."`
+}
+
+// Called is what became of a call.
+type Called struct {
+	ID         id.Call         `json:"id"`
+	Capability string          `json:"capability"`
+	Version    string          `json:"version,omitempty"`
+	Digest     string          `json:"digest,omitempty"`
+	State      string          `json:"state" enum:"done,failed,refused"`
+	Output     json.RawMessage `json:"output,omitempty"`
+	Label      string          `json:"label,omitempty" description:"Of the output."`
+	Error      *CallError      `json:"error,omitempty"`
+	Usage      CallUsage       `json:"usage"`
+	Warm       bool            `json:"warm,omitempty"`
+	Log        string          `json:"log,omitempty" description:"The end of what it wrote to its standard error."`
+	Budget     *CallBudget     `json:"budget,omitempty"`
+	Began      time.Time       `json:"began"`
+	Entry      int64           `json:"entry,omitempty" description:"Of the chain, in which it is recorded."`
+}
+
+// CallError says why a call has no output.
+type CallError struct {
+	Kind   string `json:"kind"`
+	Reason string `json:"reason"`
+	Remedy string `json:"remedy,omitempty"`
+}
+
+// CallUsage is what a call took.
+type CallUsage struct {
+	WallMS       float64          `json:"wall_ms"`
+	CPUMS        float64          `json:"sandbox_cpu_ms"`
+	MemoryPeak   int64            `json:"memory_peak_bytes,omitempty"`
+	NetworkOut   int64            `json:"network_egress_bytes"`
+	NetworkIn    int64            `json:"network_ingress_bytes,omitempty"`
+	StorageWrite int64            `json:"storage_write_bytes"`
+	Steps        int64            `json:"steps,omitempty"`
+	StepsUS      map[string]int64 `json:"steps_us" description:"Where the time went, in microseconds."`
+}
+
+// CallBudget is how the run's budget stands after a call.
+type CallBudget struct {
+	Consumed  map[string]int64 `json:"run-budget-consumed"`
+	Remaining map[string]int64 `json:"run-budget-remaining"`
+}
+
+// Replayed is what came of a call that was made again.
+type Replayed struct {
+	Same   bool            `json:"same"`
+	Output json.RawMessage `json:"output" description:"This time."`
+}

@@ -1,0 +1,294 @@
+package cli
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"glasshouse/api/wire"
+
+	"github.com/spf13/cobra"
+)
+
+func (c *command) capability() *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "capability", Aliases: []string{"cap"}, Short: "Functions in any language, under a manifest", Args: cobra.NoArgs,
+		Long: `A capability is a function with a manifest: what it takes and gives, what runs it,
+and what it may touch. What it may do a person allows before it is called the first
+time, and again when a version wants more.`,
+	}
+	cmd.AddCommand(c.capabilityRegister(), c.capabilityList(), c.capabilityShow(), c.capabilityRemove(), c.capabilityRevoke(), c.capabilityTrust())
+	return cmd
+}
+
+func (c *command) capabilityRegister() *cobra.Command {
+	var dir string
+	var again bool
+	cmd := &cobra.Command{
+		Use: "register FILE", Short: "Register the capabilities of a manifest", Args: cobra.ExactArgs(1),
+		Long: `Register the capabilities of a manifest. The files that it names, relative to its
+own directory, are copied: what is allowed does not change afterwards.`,
+		Example: `  glasshouse capability register places.search.rtfs
+  glasshouse approvals
+  glasshouse approve a-…`,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			text, err := os.ReadFile(args[0])
+			if err != nil {
+				return err
+			}
+			if dir == "" {
+				dir = filepath.Dir(args[0])
+			}
+			if dir, err = filepath.Abs(dir); err != nil {
+				return err
+			}
+			cl, err := c.client(cmd.Context())
+			if err != nil {
+				return err
+			}
+			all, err := cl.Register(cmd.Context(), wire.Register{Manifest: string(text), File: filepath.Base(args[0]), Dir: dir, Again: again})
+			if err != nil {
+				return err
+			}
+			return c.print(all, func(w io.Writer) {
+				for _, v := range all {
+					fmt.Fprintf(w, "%s@%s is %s\n", escape(v.ID), escape(v.Version), v.State)
+					if v.State != "pending" {
+						continue
+					}
+					for _, n := range v.New {
+						fmt.Fprintln(w, "  "+escape(n))
+					}
+					fmt.Fprintf(w, "  to allow this: glasshouse approve %s\n", v.Approval)
+				}
+			})
+		},
+	}
+	cmd.Flags().StringVar(&dir, "dir", "", "the directory that the manifest's paths are relative to (default: its own)")
+	cmd.Flags().BoolVar(&again, "again", false, "ask again about a version that was refused or revoked")
+	return cmd
+}
+
+func (c *command) capabilityList() *cobra.Command {
+	return &cobra.Command{
+		Use: "ls", Short: "List what is registered", Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			cl, err := c.client(cmd.Context())
+			if err != nil {
+				return err
+			}
+			all, err := cl.Capabilities(cmd.Context())
+			if err != nil {
+				return err
+			}
+			return c.print(append([]wire.Capability{}, all...), func(w io.Writer) {
+				rows := [][]string{{"CAPABILITY", "VERSION", "STATE", "RUNTIME", "EFFECTS", "TIER", "SINCE", "WHAT"}}
+				for _, v := range all {
+					rows = append(rows, []string{escape(v.ID), escape(v.Version), v.State, v.Runtime, strings.Join(v.Effects, ","), v.Tier, ago(v.Created, time.Now()), escape(v.Description)})
+				}
+				table(w, rows)
+			})
+		},
+	}
+}
+
+// versioned splits id@version.
+func versioned(ref string) (cid, version string) {
+	cid, version, _ = strings.Cut(ref, "@")
+	return cid, version
+}
+
+func (c *command) capabilityShow() *cobra.Command {
+	return &cobra.Command{
+		Use: "show ID[@VERSION]", Short: "Show what a capability may do, and its manifest", Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			cl, err := c.client(cmd.Context())
+			if err != nil {
+				return err
+			}
+			cid, version := versioned(args[0])
+			v, err := cl.Capability(cmd.Context(), cid, version)
+			if err != nil {
+				return err
+			}
+			return c.print(v, func(w io.Writer) {
+				table(w, [][]string{
+					{"capability", escape(v.ID) + "@" + escape(v.Version)}, {"state", v.State}, {"why", escape(v.Why)},
+					{"runtime", v.Runtime}, {"effects", strings.Join(v.Effects, ", ")}, {"hosts", escape(strings.Join(v.Hosts, ", "))},
+					{"secrets", escape(strings.Join(v.Secrets, ", "))}, {"tier", v.Tier}, {"each time", strconv.FormatBool(v.PerUse)},
+					{"approval", string(v.Approval)}, {"bundle", escape(v.Bundle)}, {"by", escape(v.By)}, {"digest", v.Digest},
+				})
+				fmt.Fprintln(w)
+				for line := range strings.Lines(v.Manifest) {
+					fmt.Fprintln(w, escape(strings.TrimSuffix(line, "\n")))
+				}
+			})
+		},
+	}
+}
+
+func (c *command) capabilityRemove() *cobra.Command {
+	return &cobra.Command{
+		Use: "rm ID[@VERSION]", Short: "Remove a version, and what was kept for it", Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			cl, err := c.client(cmd.Context())
+			if err != nil {
+				return err
+			}
+			cid, version := versioned(args[0])
+			return cl.RemoveCapability(cmd.Context(), cid, version)
+		},
+	}
+}
+
+func (c *command) capabilityRevoke() *cobra.Command {
+	var reason string
+	cmd := &cobra.Command{
+		Use: "revoke ID[@VERSION]", Short: "Have a version no longer be called, from now on", Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			cl, err := c.client(cmd.Context())
+			if err != nil {
+				return err
+			}
+			cid, version := versioned(args[0])
+			_, err = cl.RevokeCapability(cmd.Context(), cid, wire.RevokeCapability{Version: version, Reason: reason})
+			return err
+		},
+	}
+	cmd.Flags().StringVar(&reason, "reason", "", "why, for those who still call it")
+	return cmd
+}
+
+func (c *command) capabilityTrust() *cobra.Command {
+	var no bool
+	cmd := &cobra.Command{
+		Use: "trust ID[@VERSION] DIGEST", Short: "Let a version, by its digest, run on the host itself", Args: cobra.ExactArgs(2),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			cl, err := c.client(cmd.Context())
+			if err != nil {
+				return err
+			}
+			cid, version := versioned(args[0])
+			_, err = cl.TrustCapability(cmd.Context(), cid, wire.TrustCapability{Version: version, Digest: args[1], Trust: !no})
+			return err
+		},
+	}
+	cmd.Flags().BoolVar(&no, "no", false, "no longer")
+	return cmd
+}
+
+func (c *command) call() *cobra.Command {
+	var call wire.Call
+	var jail, file string
+	var budget []string
+	var timeout time.Duration
+	cmd := &cobra.Command{
+		Use: "call ID[@VERSION] [INPUT]", Short: "Call a capability", Args: cobra.RangeArgs(1, 2),
+		Long: `Call a capability. The input is JSON, an argument or from a file; - is standard
+input. What comes out is printed, and --json prints all that is known of the call.`,
+		Example: `  glasshouse call places.search '{"query":"coffee","location":{"lat":51.5,"lng":-0.1}}'`,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			input, err := c.callInput(args[1:], file)
+			if err != nil {
+				return err
+			}
+			call.Input, call.TimeoutMS = input, timeout.Milliseconds()
+			if call.Budget, err = parseBudget(budget); err != nil {
+				return err
+			}
+			cl, err := c.client(cmd.Context())
+			if err != nil {
+				return err
+			}
+			if jail != "" {
+				if call.Jail, err = jailNamed(cmd.Context(), cl, jail); err != nil {
+					return err
+				}
+			}
+			out, err := cl.Call(cmd.Context(), args[0], call)
+			if err != nil {
+				return err
+			}
+			if err := c.print(out, func(w io.Writer) { fmt.Fprintln(w, string(out.Output)) }); err != nil || out.Error == nil {
+				return err
+			}
+			return fmt.Errorf("%s failed: %s: %s", escape(out.Capability), out.Error.Kind, escape(out.Error.Reason))
+		},
+	}
+	fs := cmd.Flags()
+	fs.StringVar(&file, "file", "", "read the input from this file")
+	fs.StringVar(&jail, "jail", "", "call as this jail: its rules decide")
+	fs.StringVar(&call.Session, "session", "", "whose files a capability of mode session sees")
+	fs.StringVar(&call.Run, "run", "", "whose budget it draws from")
+	fs.StringSliceVar(&call.Labels, "label", nil, "of what is in the input: public, redacted, pii, secret")
+	fs.StringSliceVar(&budget, "budget", nil, "DIMENSION=N that the run may spend, such as steps=50 or network-bytes=1000000")
+	fs.DurationVar(&timeout, "timeout", 0, "how long it may take, at most the capability's own")
+	return cmd
+}
+
+// callInput returns the input of a call: JSON.
+func (c *command) callInput(args []string, file string) (json.RawMessage, error) {
+	var text []byte
+	var err error
+	switch {
+	case len(args) == 1 && file != "":
+		return nil, usagef("the input is an argument or in a file, not both")
+	case file == "-" || len(args) == 1 && args[0] == "-":
+		text, err = io.ReadAll(io.LimitReader(c.env.Stdin, 1<<20))
+	case file != "":
+		text, err = os.ReadFile(file)
+	case len(args) == 1:
+		text = []byte(args[0])
+	default:
+		return nil, nil
+	}
+	if err == nil && !json.Valid(text) {
+		err = usagef("the input is no JSON")
+	}
+	return text, err
+}
+
+func parseBudget(all []string) (map[string]int64, error) {
+	amounts := map[string]int64{}
+	for _, s := range all {
+		name, text, ok := strings.Cut(s, "=")
+		n, err := strconv.ParseInt(text, 10, 64)
+		if !ok || err != nil || n < 0 {
+			return nil, usagef("--budget %q is not DIMENSION=N", s)
+		}
+		amounts[name] = n
+	}
+	return amounts, nil
+}
+
+func (c *command) replay() *cobra.Command {
+	return &cobra.Command{
+		Use: "replay SEQ", Short: "Make a recorded call of a pure capability again, and compare", Args: cobra.ExactArgs(1),
+		Long: `Make a call that the chain has recorded again, with what it called in its turn
+answered from the record, and compare what comes out. The number is that of the
+entry in which the call's end is recorded.`,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			seq, err := strconv.ParseInt(args[0], 10, 64)
+			if err != nil {
+				return usagef("%q is no number of an entry", args[0])
+			}
+			cl, err := c.client(cmd.Context())
+			if err != nil {
+				return err
+			}
+			r, err := cl.Replay(cmd.Context(), seq)
+			if err != nil {
+				return err
+			}
+			if err := c.print(r, func(w io.Writer) { fmt.Fprintln(w, string(r.Output)) }); err != nil || r.Same {
+				return err
+			}
+			return fmt.Errorf("what comes out now is not what was recorded")
+		},
+	}
+}

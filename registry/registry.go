@@ -1,0 +1,263 @@
+// Package registry knows which capabilities are installed: their manifests, the
+// files that belong to them, and whether a person has allowed what they may do.
+//
+// What is registered is a copy. Neither its manifest nor a file can change after
+// somebody has allowed it: what changes is another version, and what that may do
+// beyond the one before is allowed anew.
+package registry
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/mod/semver"
+
+	"glasshouse/approval"
+	"glasshouse/engine"
+	"glasshouse/fault"
+	"glasshouse/id"
+	"glasshouse/manifest"
+)
+
+// A State is how far a version has come.
+type State string
+
+const (
+	Pending  State = "pending"  // a person is asked
+	Approved State = "approved" // it can be called
+	Refused  State = "refused"  // a person said no, or nobody answered
+	Revoked  State = "revoked"  // it could be called, and can no longer
+)
+
+// A Record is a version of a capability, as the store has it.
+type Record struct {
+	ID      string `json:"id"`
+	Version string `json:"version"`
+	Digest  string `json:"digest"` // of manifest and files
+	Source  string `json:"source"` // the manifest as it was given
+	State   State  `json:"state"`
+
+	Approval id.Approval `json:"approval,omitempty"` // that it waits for, or had
+	Widens   []string    `json:"widens,omitempty"`   // what a person has to allow
+	Why      string      `json:"why,omitempty"`      // of a refusal
+	Trust    bool        `json:"trust,omitempty"`    // an operator trusts this digest to run on the host itself
+	Bundle   string      `json:"bundle,omitempty"`   // it came with: name@version
+	By       string      `json:"by,omitempty"`       // who registered it
+
+	Created time.Time  `json:"created"`
+	Settled *time.Time `json:"settled,omitempty"`
+}
+
+// A Store keeps records. What it returned from outlives a power cut.
+type Store interface {
+	Capabilities(ctx context.Context) ([]Record, error)
+	PutCapability(ctx context.Context, r Record) error
+	DeleteCapability(ctx context.Context, cid, version string) error
+}
+
+// Approvals is where people are asked. *approval.Queue is one.
+type Approvals interface {
+	Open(ctx context.Context, r approval.Request) (approval.Request, error)
+	Ask(ctx context.Context, r approval.Request) (approval.Request, error)
+	Withdraw(ctx context.Context, aid id.Approval, reason string) (approval.Request, error)
+}
+
+// Config is what a Registry works with.
+type Config struct {
+	Store     Store
+	Approvals Approvals
+	Dir       string // where files of capabilities are kept, by digest
+
+	// Prepare does what a version needs before its first call, and fails if it
+	// could never be called here. Dropped ends what was kept for it.
+	Prepare func(ctx context.Context, c *engine.Installed) error
+	Dropped func(ctx context.Context, c *engine.Installed, purge bool) error
+
+	// Changed is told of every version that has come to another state, before it
+	// counts. If it fails, it does not.
+	Changed func(ctx context.Context, r Record, c *manifest.Capability) error
+
+	Log *slog.Logger
+}
+
+// A Registry holds what is installed. It is safe for concurrent use.
+type Registry struct {
+	cfg  Config
+	ctx  context.Context
+	stop context.CancelFunc
+	wg   sync.WaitGroup
+
+	turn sync.Mutex // one change after the other
+
+	mu    sync.RWMutex
+	known map[string][]*version // by id, the newest version first. guarded by mu
+}
+
+// A version is a record, and what it says. It is replaced, never changed.
+type version struct {
+	Record
+	installed *engine.Installed
+}
+
+// Open reads what is kept, and goes on asking about what nobody has answered.
+func Open(ctx context.Context, cfg Config) (*Registry, error) {
+	if cfg.Log == nil {
+		cfg.Log = slog.New(slog.DiscardHandler)
+	}
+	all, err := cfg.Store.Capabilities(ctx)
+	if err != nil {
+		return nil, err
+	}
+	r := &Registry{cfg: cfg, known: map[string][]*version{}}
+	r.ctx, r.stop = context.WithCancel(context.Background())
+	for _, rec := range all {
+		c, err := r.read(rec)
+		if err != nil {
+			cfg.Log.Error("a capability that was registered cannot be read any more", "capability", rec.ID, "version", rec.Version, "err", err)
+			continue
+		}
+		r.put(rec, c)
+	}
+	if err := r.tidy(); err != nil {
+		cfg.Log.Warn("files of capabilities that are gone may still be there", "err", err)
+	}
+	for _, versions := range r.known {
+		for _, v := range versions {
+			if v.State == Pending {
+				r.await(v.Record, v.installed.Capability)
+			}
+		}
+	}
+	return r, nil
+}
+
+// Close ends what waits for people. Their answers count at the next Open.
+func (r *Registry) Close() error {
+	r.stop()
+	r.wg.Wait()
+	return nil
+}
+
+// read makes of a record what can be called.
+func (r *Registry) read(rec Record) (*engine.Installed, error) {
+	all, err := manifest.Read(rec.ID, []byte(rec.Source))
+	if err != nil {
+		return nil, err
+	}
+	if len(all) != 1 {
+		return nil, fmt.Errorf("%d manifests where there was one", len(all))
+	}
+	return &engine.Installed{Capability: all[0], Dir: r.dirOf(rec.Digest), Digest: rec.Digest, Trust: rec.Trust}, nil
+}
+
+// put has a record count from now on.
+func (r *Registry) put(rec Record, c *engine.Installed) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	versions := slices.Clone(r.known[rec.ID])
+	versions = slices.DeleteFunc(versions, func(v *version) bool { return v.Version == rec.Version })
+	versions = append(versions, &version{rec, c})
+	slices.SortFunc(versions, func(a, b *version) int { return -compare(a.Version, b.Version) })
+	r.known[rec.ID] = versions
+}
+
+func compare(a, b string) int {
+	return cmp.Or(semver.Compare("v"+a, "v"+b), strings.Compare(a, b))
+}
+
+// List returns all versions, by id, the newest first.
+func (r *Registry) List() []Record {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	var all []Record
+	for _, versions := range r.known {
+		for _, v := range versions {
+			all = append(all, v.Record)
+		}
+	}
+	slices.SortStableFunc(all, func(a, b Record) int { return strings.Compare(a.ID, b.ID) })
+	return all
+}
+
+// Find returns a version by "id" or "id@version". Without a version it is the
+// newest that can be called or, if none can, the newest.
+func (r *Registry) Find(ref string) (Record, *engine.Installed, error) {
+	name, want, _ := strings.Cut(ref, "@")
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	versions := r.known[name]
+	if len(versions) == 0 {
+		return Record{}, nil, r.unknown(name)
+	}
+	if want != "" {
+		i := slices.IndexFunc(versions, func(v *version) bool { return v.Version == want })
+		if i < 0 {
+			return Record{}, nil, &fault.Error{Op: "registry.Find", On: ref, Kind: fault.NotFound,
+				Err: fmt.Errorf("%s has no version %s", name, want), Remedy: "the newest is " + versions[0].Version}
+		}
+		return versions[i].Record, versions[i].installed, nil
+	}
+	v := versions[0]
+	if i := slices.IndexFunc(versions, func(v *version) bool { return v.State == Approved }); i >= 0 {
+		v = versions[i]
+	}
+	return v.Record, v.installed, nil
+}
+
+// Resolve returns the version that a call is for: an approved one.
+func (r *Registry) Resolve(ref string) (*engine.Installed, error) {
+	rec, c, err := r.Find(ref)
+	if err != nil {
+		return nil, err
+	}
+	if rec.State == Approved {
+		return c, nil
+	}
+	why, remedy := "nobody has allowed it yet", "answer the approval "+string(rec.Approval)
+	switch rec.State {
+	case Refused:
+		why, remedy = "it was refused: "+rec.Why, "register it again, to ask again"
+	case Revoked:
+		why, remedy = "it was revoked: "+rec.Why, "register it again, to ask again"
+	}
+	return nil, &fault.Error{Op: "registry.Resolve", On: rec.ID + "@" + rec.Version, Kind: fault.Denied, Err: errors.New(why), Remedy: remedy}
+}
+
+// unknown says that there is no such capability, and which one may be meant.
+func (r *Registry) unknown(name string) error {
+	e := &fault.Error{Op: "registry.Find", On: name, Kind: fault.NotFound, Err: errors.New("no such capability"), Remedy: "see glasshouse capability ls"}
+	for known := range r.known {
+		if strings.EqualFold(known, name) || distance(known, name) <= 2 {
+			e.Remedy = "did you mean " + known + "?"
+		}
+	}
+	return e
+}
+
+// distance is how many letters make the one word the other.
+func distance(a, b string) int {
+	row := make([]int, len(b)+1)
+	for j := range row {
+		row[j] = j
+	}
+	for i := range len(a) {
+		diagonal := row[0]
+		row[0] = i + 1
+		for j := range len(b) {
+			swap := diagonal
+			if a[i] != b[j] {
+				swap++
+			}
+			diagonal = row[j+1]
+			row[j+1] = min(swap, row[j]+1, diagonal+1)
+		}
+	}
+	return row[len(b)]
+}

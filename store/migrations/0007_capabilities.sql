@@ -1,0 +1,6 @@
+CREATE TABLE capabilities (
+	id       TEXT NOT NULL,
+	version  TEXT NOT NULL,
+	document TEXT NOT NULL,
+	PRIMARY KEY (id, version)
+);
