@@ -1,0 +1,348 @@
+package rtfs
+
+import (
+	"fmt"
+	"strings"
+
+	"glasshouse/rtfs/form"
+	"glasshouse/rtfs/lib"
+)
+
+// intrinsics are functions that need the machine: the way to the host, and what a
+// run has around it.
+func intrinsics() []lib.Builtin {
+	all := []lib.Builtin{
+		{Name: "call", Min: 1, Max: -1, Args: "[id & input]", Doc: "Calls a capability. One argument is its input; several are a vector.", Fn: callHost},
+		{Name: "llm-execute", Min: 2, Max: 4, Args: "[model prompt :system text]", Doc: "Asks a model, through the host.", Fn: askModel},
+		{Name: "context/get", Min: 1, Max: 2, Args: "[key other?]", Doc: "What the run has around it.", Fn: contextGet},
+		{Name: "context/set", Min: 2, Max: 2, Args: "[key value]", Doc: "Changes what the run has around it, until the run ends.", Fn: contextSet},
+		{Name: "gensym", Min: 0, Max: 1, Args: "[prefix?]", Doc: "A symbol that the run has not had before.", Fn: gensym},
+	}
+	for name, id := range lib.HostNames {
+		all = append(all, lib.Builtin{
+			Name: name, Min: 0, Max: -1, Args: "[& args]", Doc: fmt.Sprintf("Calls %s.", id),
+			Fn: func(c lib.Call, args []form.Value) (form.Value, error) { return machineOf(c).call(id, inputOf(args)) },
+		})
+	}
+	return all
+}
+
+// machineOf is the machine behind what the library is given.
+func machineOf(c lib.Call) *machine { return c.(*machine) }
+
+// inputOf is what a capability is given.
+func inputOf(args []form.Value) form.Value {
+	switch len(args) {
+	case 0:
+		return form.NewMap()
+	case 1:
+		return args[0]
+	}
+	return append(form.Vector{}, args...)
+}
+
+func callHost(c lib.Call, args []form.Value) (form.Value, error) {
+	switch id := args[0].(type) {
+	case string:
+		return machineOf(c).call(id, inputOf(args[1:]))
+	case form.Keyword:
+		return machineOf(c).call(string(id), inputOf(args[1:]))
+	}
+	return nil, form.Errorf("TypeError", "call takes the id of a capability, and this is %s", brief(args[0]))
+}
+
+func askModel(c lib.Call, args []form.Value) (form.Value, error) {
+	model, ok := args[0].(string)
+	prompt, ok2 := args[1].(string)
+	if !ok || !ok2 {
+		return nil, form.Errorf("TypeError", "llm-execute takes the name of a model and a prompt, both strings")
+	}
+	input := form.NewMap(form.Keyword("model"), model, form.Keyword("prompt"), prompt)
+	if len(args) > 2 {
+		if len(args) != 4 || args[2] != form.Keyword("system") {
+			return nil, form.Errorf("InvalidArgument", "llm-execute takes :system and a text behind the prompt")
+		}
+		input = input.With(form.Keyword("system"), args[3])
+	}
+	return machineOf(c).call("llm.execute", input)
+}
+
+// around looks a key of the context up, as a keyword and as a string.
+func (m *machine) around(key form.Value) (form.Value, bool) {
+	if v, ok := m.context.Get(key); ok {
+		return v, true
+	}
+	switch k := key.(type) {
+	case form.Keyword:
+		return m.context.Get(string(k))
+	case string:
+		return m.context.Get(form.Keyword(k))
+	}
+	return nil, false
+}
+
+func contextGet(c lib.Call, args []form.Value) (form.Value, error) {
+	v, ok := machineOf(c).around(args[0])
+	if !ok && len(args) == 2 {
+		return args[1], nil
+	}
+	return v, nil
+}
+
+func contextSet(c lib.Call, args []form.Value) (form.Value, error) {
+	m := machineOf(c)
+	if err := m.Alloc(int64(m.context.Len()+1) * 48); err != nil {
+		return nil, err
+	}
+	m.context = m.context.With(args[0], args[1])
+	return args[1], nil
+}
+
+func gensym(c lib.Call, args []form.Value) (form.Value, error) {
+	prefix := "G__"
+	if len(args) == 1 {
+		switch p := args[0].(type) {
+		case string:
+			prefix = p
+		case form.Symbol:
+			prefix = string(p)
+		default:
+			return nil, form.Errorf("TypeError", "gensym takes a string, and this is %s", brief(p))
+		}
+	}
+	m := machineOf(c)
+	m.names++
+	return form.Symbol(fmt.Sprint(prefix, m.names)), nil
+}
+
+// isShortGet recognizes (get :key), which reads what is around a run.
+func isShortGet(n *form.Node) bool {
+	if len(n.Items) != 2 {
+		return false
+	}
+	_, ok := n.Items[1].Atom.(form.Keyword)
+	return ok
+}
+
+// getContext compiles (get :key): the context, or else the variable of that name.
+func (c *compiler) getContext(n *form.Node, p spot) code {
+	key := n.Items[1].Atom.(form.Keyword)
+	var variable code
+	if _, ok := p.find(string(key)); ok || c.defs[c.module.whole(string(key))] {
+		variable = c.symbol(n, string(key), p)
+	}
+	return func(f *frame) (form.Value, error) {
+		if v, ok := f.m.around(key); ok || variable == nil {
+			return v, nil
+		}
+		return variable(f)
+	}
+}
+
+// reference compiles @name and @:key. What the context does not have is the
+// reference itself, or the variable of that name.
+func (c *compiler) reference(n *form.Node, name string, p spot) code {
+	key, keyed := strings.CutPrefix(name, "@:")
+	other := constant(name)
+	if keyed {
+		other = c.symbol(n, key, p)
+	} else {
+		key = name[1:]
+	}
+	return func(f *frame) (form.Value, error) {
+		if v, ok := f.m.around(form.Keyword(key)); ok {
+			return v, nil
+		}
+		return other(f)
+	}
+}
+
+// step compiles (step "name" options… body…): the host hears when it begins and ends.
+func (c *compiler) step(n *form.Node, p spot) code {
+	if len(n.Items) < 2 {
+		return c.fail(n, "step takes a name and a body")
+	}
+	name := c.expr(n.Items[1], p.inner())
+	rest := n.Items[2:]
+	options := map[form.Keyword]code{}
+	for len(rest) > 1 {
+		key, ok := rest[0].Atom.(form.Keyword)
+		if !ok || key != "expose-context" && key != "context-keys" && key != "params" {
+			break
+		}
+		options[key] = c.expr(rest[1], p.inner())
+		rest = rest[2:]
+	}
+	defer p.release(p.mark())
+	slot := p.declare("%params")
+	body := c.sequence(rest, p.inner())
+	return func(f *frame) (form.Value, error) {
+		s, err := f.stepOf(name, options)
+		if err != nil {
+			return nil, failed(err, n)
+		}
+		f.slots[slot] = s.Params
+		f.m.report(s, Started, nil, nil)
+		v, err := body(f)
+		if err != nil {
+			f.m.report(s, StepFailed, nil, failed(err, n).value())
+			return nil, err
+		}
+		f.m.report(s, Completed, v, nil)
+		return v, nil
+	}
+}
+
+// stepOf computes what a step is told by its options.
+func (f *frame) stepOf(name code, options map[form.Keyword]code) (Step, error) {
+	s := Step{Params: form.NewMap()}
+	title, err := name(f)
+	if err != nil {
+		return s, err
+	}
+	switch title := title.(type) {
+	case string:
+		s.Name = title
+	case form.Keyword:
+		s.Name = string(title)
+	default:
+		return s, form.Errorf("TypeError", "the name of a step is a string, and this is %s", brief(title))
+	}
+	if params, ok := options["params"]; ok {
+		v, err := params(f)
+		if err != nil {
+			return s, err
+		}
+		if s.Params, ok = v.(*form.Map); !ok {
+			return s, form.Errorf("TypeError", "the :params of a step are a map, and this is %s", brief(v))
+		}
+	}
+	return s, f.exposed(&s, options)
+}
+
+// exposed finds what a step shows the host of the context: all of it, or some keys.
+func (f *frame) exposed(s *Step, options map[form.Keyword]code) error {
+	expose, ok := options["expose-context"]
+	if !ok {
+		return nil
+	}
+	v, err := expose(f)
+	if err != nil || !truthy(v) {
+		return err
+	}
+	keys, ok := options["context-keys"]
+	if !ok {
+		s.Context = f.m.context
+		return nil
+	}
+	if v, err = keys(f); err != nil {
+		return err
+	}
+	all, ok := sequence(v)
+	if !ok {
+		return form.Errorf("TypeError", "the :context-keys of a step are a vector, and this is %s", brief(v))
+	}
+	s.Context = form.NewMap()
+	for _, k := range all {
+		if value, ok := f.m.around(k); ok {
+			s.Context = s.Context.With(k, value)
+		}
+	}
+	return nil
+}
+
+// report tells a host that wants to know.
+func (m *machine) report(s Step, phase Phase, v form.Value, err error) {
+	if r, ok := m.host.(Reporter); ok {
+		s.Phase, s.Value, s.Err = phase, v, err
+		r.Step(m.ctx, s)
+	}
+}
+
+// maxTurns is how often a step-loop goes round.
+const maxTurns = 10_000
+
+// stepLoop compiles (step-loop condition body…).
+func (c *compiler) stepLoop(n *form.Node, p spot) code {
+	if len(n.Items) < 2 {
+		return c.fail(n, "step-loop takes a condition and a body")
+	}
+	test, body := c.test(n.Items[1], p), c.sequence(n.Items[2:], p.inner())
+	return func(f *frame) (form.Value, error) {
+		var last form.Value
+		for i := 0; ; i++ {
+			yes, err := test(f)
+			if err != nil || !yes {
+				return last, err
+			}
+			if i == maxTurns {
+				return nil, failed(form.Errorf("Generic", "step-loop goes round more than %d times", maxTurns), n)
+			}
+			if err := f.m.Step(1); err != nil {
+				return nil, failed(err, n)
+			}
+			if last, err = body(f); err != nil {
+				return nil, err
+			}
+		}
+	}
+}
+
+// stepParallel compiles (step-parallel [:merge-policy p] branch…): the branches run one
+// after the other, each with the context as it was before all of them.
+func (c *compiler) stepParallel(n *form.Node, p spot) code {
+	rest := n.Items[1:]
+	policy := form.Keyword("keep-existing")
+	if len(rest) > 1 && rest[0].Atom == form.Keyword("merge-policy") {
+		k, ok := rest[1].Atom.(form.Keyword)
+		if !ok || k != "keep-existing" && k != "overwrite" && k != "merge" {
+			return c.fail(rest[1], "a :merge-policy is :keep-existing, :overwrite or :merge")
+		}
+		policy, rest = k, rest[2:]
+	}
+	branches := c.exprs(rest, p)
+	return func(f *frame) (form.Value, error) {
+		m := f.m
+		if err := m.Alloc(int64(len(branches)*16 + 24)); err != nil {
+			return nil, failed(err, n)
+		}
+		all := make(form.Vector, len(branches))
+		before := m.context
+		after := before
+		for i, branch := range branches {
+			m.context = before
+			v, err := branch(f)
+			if err != nil {
+				m.context = before
+				return nil, err
+			}
+			all[i] = v
+			after = mergeContext(after, before, m.context, policy)
+		}
+		m.context = after
+		return all, nil
+	}
+}
+
+// mergeContext puts what a branch has set into the context of all.
+func mergeContext(all, before, branch *form.Map, policy form.Keyword) *form.Map {
+	for k, v := range branch.All() {
+		if old, ok := before.Get(k); ok && form.Equal(old, v) {
+			continue
+		}
+		old, exists := all.Get(k)
+		x, isMap := old.(*form.Map)
+		y, isMap2 := v.(*form.Map)
+		switch {
+		case exists && policy == "keep-existing":
+			continue
+		case policy == "merge" && isMap && isMap2:
+			for k, e := range y.All() {
+				x = x.With(k, e)
+			}
+			v = x
+		}
+		all = all.With(k, v)
+	}
+	return all
+}

@@ -1,0 +1,346 @@
+package rtfs
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"glasshouse/fault"
+	"glasshouse/rtfs/form"
+	"glasshouse/rtfs/lib"
+)
+
+// A code is a compiled form: what it does in a frame, and its value.
+type code func(f *frame) (form.Value, error)
+
+// A proto is a compiled function.
+type proto struct {
+	name   string
+	params int                    // how many it must have
+	rest   bool                   // it takes more
+	bind   []func(f *frame) error // takes arguments apart; nil: they are where they belong
+	result func(form.Value) error // checks what it returns; nil: it may be anything
+	body   code
+	slots  int // of its frame
+	nest   int // how deeply its forms stand in each other
+	sites  []capture
+}
+
+// A world is what a program's global names mean.
+type world struct {
+	unit    *unit
+	globals []form.Value
+}
+
+// unbound is the value of a global name before its def.
+type unbound struct{}
+
+// A frame is where one call has its values. Frames are linked, and used again by
+// the next call of the same depth. Closures copy what they need of one.
+type frame struct {
+	m          *machine
+	fn         *Func
+	slots      []form.Value // the first argc are arguments when the function begins
+	argc       int
+	nest       int // how many forms stand in each other, in all frames to this one
+	depth      int64
+	prev, next *frame
+}
+
+const (
+	firstSlots = 8 // that every frame has: as many arguments are written without asking
+
+	// maxNest bounds the stack of Go, of which each form that stands in another
+	// takes a few hundred bytes. It is 1 GB at most.
+	maxNest   = 1 << 20
+	frameNest = 8 // what a call takes besides its forms
+)
+
+// A machine runs one program once.
+type machine struct {
+	*world
+	ctx     context.Context
+	host    Host
+	limits  Limits
+	context *form.Map
+	root    frame
+	cur     *frame       // in which a builtin is called
+	tail    *Func        // who is called when a function returns tailCall
+	args    []form.Value // a stack of arguments that are being computed
+	names   int          // that gensym has given
+
+	fuel     int64 // steps until the limits are looked at
+	granted  int64 // steps that were put into fuel
+	alloc    int64
+	deadline time.Time
+}
+
+// Markers are returned in place of a value, and are none of the language: the frame
+// is set up, and whoever waits for the value goes on with it.
+type (
+	tailMark struct{ _ byte } // for enter: a call of m.tail
+	turnMark struct{ _ byte } // for a loop: the next turn
+)
+
+var (
+	tailCall form.Value = &tailMark{}
+	nextTurn form.Value = &turnMark{}
+)
+
+// run calls a function in a machine of its own.
+func (w *world) run(ctx context.Context, env Env, fn *Func, args []form.Value) (form.Value, error) {
+	cfg := &w.unit.in.cfg
+	m := &machine{world: w, ctx: ctx, host: cfg.Host, limits: env.Limits.or(cfg.Limits), context: env.Context}
+	if env.Host != nil {
+		m.host = env.Host
+	}
+	m.begin()
+	err := m.refuel()
+	var v form.Value
+	if err == nil {
+		v, err = m.apply(&m.root, fn, args)
+	}
+	if env.Used != nil {
+		*env.Used = Usage{Steps: m.granted - m.fuel, Alloc: m.alloc}
+	}
+	if err != nil {
+		return nil, failed(err, nil).value()
+	}
+	return v, nil
+}
+
+func (m *machine) begin() {
+	m.root.m = m
+	m.deadline = time.Now().Add(m.limits.Time)
+}
+
+// extend makes the frame of a call in f.
+func (f *frame) extend() (*frame, error) {
+	if f.depth >= f.m.limits.Depth {
+		return nil, exhausted("depth", f.m.limits.Depth, "calls are more than %d deep", f.m.limits.Depth)
+	}
+	f.next = &frame{m: f.m, slots: make([]form.Value, firstSlots), depth: f.depth + 1, prev: f}
+	return f.next, nil
+}
+
+// room makes sure that there are n slots.
+func (f *frame) room(n int) {
+	if n > len(f.slots) {
+		f.slots = append(f.slots, make([]form.Value, n-len(f.slots))...)
+	}
+}
+
+// enter runs a function whose arguments are in f, and those that it ends in.
+func (f *frame) enter(fn *Func) (form.Value, error) {
+	m := f.m
+	for {
+		p := fn.p
+		f.fn = fn
+		if m.fuel--; m.fuel < 0 {
+			if err := m.refuel(); err != nil {
+				return nil, err
+			}
+		}
+		if f.nest = f.prev.nest + p.nest; f.nest > maxNest {
+			return nil, exhausted("depth", m.limits.Depth, "calls are too deep for what stands in them")
+		}
+		if len(f.slots) < p.slots {
+			f.room(p.slots)
+		}
+		if p.bind != nil || f.argc != p.params {
+			if err := f.arguments(p); err != nil {
+				return nil, err
+			}
+		}
+		v, err := p.body(f)
+		if err != nil {
+			return nil, err
+		}
+		if _, ok := v.(*tailMark); ok {
+			if p.result == nil || m.tail.p == p {
+				fn = m.tail
+				continue
+			}
+			if v, err = f.forward(m.tail); err != nil {
+				return nil, err
+			}
+		}
+		if p.result != nil {
+			if err := p.result(v); err != nil {
+				return nil, form.Errorf("TypeValidationError", "%s returns what it must not: %s", p.title(), reason(err))
+			}
+		}
+		return v, nil
+	}
+}
+
+// forward makes a tail call one that returns, because what it returns is checked.
+func (f *frame) forward(fn *Func) (form.Value, error) {
+	return f.m.apply(f, fn, slices.Clone(f.slots[:f.argc]))
+}
+
+// arguments counts them, and takes them apart.
+func (f *frame) arguments(p *proto) error {
+	if f.argc < p.params || f.argc > p.params && !p.rest {
+		return arity(p.title(), p.params, p.params, p.rest, f.argc)
+	}
+	for _, bind := range p.bind {
+		if err := bind(f); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (p *proto) title() string {
+	if p.name == "" {
+		return "fn"
+	}
+	return p.name
+}
+
+func arity(name string, least, most int, open bool, n int) *form.Error {
+	e := form.Errorf("ArityMismatch", "")
+	switch {
+	case open || most < 0:
+		e.Message = fmt.Sprintf("%s takes at least %d, and was given %d", name, least, n)
+	case least != most:
+		e.Message = fmt.Sprintf("%s takes %d to %d arguments, and was given %d", name, least, most, n)
+	default:
+		e.Message = fmt.Sprintf("%s takes %d, and was given %d", name, least, n)
+	}
+	return e
+}
+
+// apply calls a value from frame f.
+func (m *machine) apply(f *frame, fv form.Value, args []form.Value) (form.Value, error) {
+	fn, ok := fv.(*Func)
+	if !ok {
+		return m.applyOther(f, fv, args)
+	}
+	if fn.w.unit != m.unit {
+		return nil, form.Errorf("TypeError", "%s is a function of another program", fn.p.title())
+	}
+	c := f.next
+	if c == nil {
+		var err error
+		if c, err = f.extend(); err != nil {
+			return nil, err
+		}
+	}
+	if len(args) > firstSlots {
+		c.room(len(args))
+	}
+	copy(c.slots, args)
+	c.argc = len(args)
+	return c.enter(fn)
+}
+
+// applyOther calls what can be called and is not a function of the program.
+func (m *machine) applyOther(f *frame, fv form.Value, args []form.Value) (form.Value, error) {
+	switch fn := fv.(type) {
+	case *lib.Builtin:
+		return m.builtin(f, fn, args)
+	case form.Keyword, *form.Map, form.Vector:
+		if len(args) < 1 || len(args) > 2 {
+			return nil, arity(form.Text(fv), 1, 2, false, len(args))
+		}
+		switch fn := fn.(type) {
+		case form.Keyword:
+			return field(args[0], fn, args[1:])
+		case *form.Map:
+			return field(fn, args[0], args[1:])
+		case form.Vector:
+			return element(fn, args[0], args[1:])
+		}
+	}
+	return nil, form.Errorf("TypeError", "%s is not a function: it cannot be called", brief(fv))
+}
+
+func (m *machine) builtin(f *frame, b *lib.Builtin, args []form.Value) (form.Value, error) {
+	if len(args) < b.Min || b.Max >= 0 && len(args) > b.Max {
+		return nil, arity(b.Name, b.Min, b.Max, false, len(args))
+	}
+	if m.fuel--; m.fuel < 0 {
+		if err := m.refuel(); err != nil {
+			return nil, err
+		}
+	}
+	m.cur = f
+	return b.Fn(m, args)
+}
+
+// Apply is how the library calls functions.
+func (m *machine) Apply(fn form.Value, args ...form.Value) (form.Value, error) {
+	cur := m.cur
+	v, err := m.apply(cur, fn, args)
+	m.cur = cur
+	return v, err
+}
+
+// Alloc counts bytes.
+func (m *machine) Alloc(n int64) error {
+	if m.alloc += n; n < 0 || m.alloc < 0 || m.alloc > m.limits.Alloc {
+		return exhausted("alloc", m.limits.Alloc, "more than %d bytes are taken", m.limits.Alloc)
+	}
+	return nil
+}
+
+// Step counts steps.
+func (m *machine) Step(n int64) error {
+	if m.fuel -= n; m.fuel < 0 {
+		return m.refuel()
+	}
+	return nil
+}
+
+// refuel looks at the limits of steps and time.
+func (m *machine) refuel() error {
+	const often = 1024 // steps between two looks at the clock
+	used := m.granted - m.fuel
+	if used > m.limits.Steps {
+		return exhausted("steps", m.limits.Steps, "more than %d steps are taken", m.limits.Steps)
+	}
+	m.granted = min(used+often, m.limits.Steps)
+	m.fuel = m.granted - used
+	if time.Now().After(m.deadline) {
+		return exhausted("time", m.limits.Time.Milliseconds(), "it takes longer than %s", m.limits.Time)
+	}
+	if err := m.ctx.Err(); err != nil {
+		if errors.Is(err, context.DeadlineExceeded) {
+			e := exhausted("time", nil, "it takes longer than the caller waits")
+			e.err.Cause = err
+			return e
+		}
+		return &failure{fatal: true, err: &form.Error{Kind: "Cancelled", Message: "the caller does not want it any more", Cause: context.Cause(m.ctx)}}
+	}
+	return nil
+}
+
+// call asks the host.
+func (m *machine) call(id string, input form.Value) (form.Value, error) {
+	if m.host == nil {
+		return nil, form.Errorf("SecurityViolation", "%s is called, and this program may call nothing", id)
+	}
+	v, err := m.host.Call(m.ctx, id, input)
+	m.granted -= m.fuel // it may have taken long: the next step looks at the clock
+	m.fuel = 0
+	if err == nil {
+		return v, nil
+	}
+	if _, ok := errors.AsType[*form.Error](err); ok {
+		return nil, err
+	}
+	kind := "ApplicationError"
+	switch {
+	case errors.Is(err, fault.NotFound):
+		kind = "UnknownCapability"
+	case errors.Is(err, fault.Denied):
+		kind = "SecurityViolation"
+	case errors.Is(err, fault.Invalid):
+		kind = "InvalidArgument"
+	}
+	return nil, &form.Error{Kind: kind, Message: id + ": " + err.Error(), Cause: err}
+}

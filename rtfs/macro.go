@@ -1,0 +1,244 @@
+package rtfs
+
+import (
+	"context"
+
+	"glasshouse/rtfs/form"
+)
+
+const (
+	// maxExpansions is how many macro calls one text may have in all.
+	maxExpansions = 10_000
+	// maxExpanded is how many nodes they may come to.
+	maxExpanded = 1 << 20
+)
+
+// An expander runs macros while a text is compiled.
+type expander struct {
+	machine
+	calls, nodes int
+	origin       map[*form.Value]*form.Node // of what was written, and not made by a macro
+}
+
+// defmacro compiles (defmacro name [params] body…): from here on calls of the name
+// are replaced by what the macro makes of them.
+func (c *compiler) defmacro(n *form.Node, _ spot) code {
+	if len(n.Items) < 4 || !isName(n.Items[1]) {
+		return c.fail(n, "defmacro takes a name, parameters and a body")
+	}
+	name := n.Items[1].Atom.(form.Symbol)
+	if special, ok := formNamed(string(name)); ok && special.fixed {
+		return c.fail(n.Items[1], "%s cannot be a macro: it is a form of the language", name)
+	}
+	at := 2
+	if _, doc := n.Items[2].Atom.(string); doc {
+		at = 3
+	}
+	top := &scope{}
+	make := c.closure(n, at, spot{scope: top}, string(name), "")
+	if c.err != nil {
+		return nil
+	}
+	f := &frame{m: &machine{world: &world{unit: c.unit}, limits: c.in.cfg.Limits}, slots: []form.Value{nil}}
+	fn, err := make(f)
+	if err != nil {
+		return c.fail(n, "%s", reason(err))
+	}
+	c.macros[string(name)] = fn.(*Func)
+	return constant(name)
+}
+
+// expanded compiles what a macro makes of a call.
+func (c *compiler) expanded(n *form.Node, macro *Func, p spot) code {
+	if c.expand == nil {
+		c.expand = newExpander(c.unit)
+	}
+	made, err := c.expand.call(n, macro)
+	if err != nil {
+		e := failed(err, n).value()
+		return c.fail(n, "macro %s: %s: %s", macro.p.title(), e.Kind, e.Message)
+	}
+	return c.expr(made, p)
+}
+
+func newExpander(u *unit) *expander {
+	x := &expander{origin: map[*form.Value]*form.Node{}}
+	x.machine = machine{world: &world{unit: u}, ctx: context.Background(), limits: u.in.cfg.Limits}
+	x.root.m = &x.machine
+	x.begin()
+	return x
+}
+
+// call runs a macro on what stands in its call.
+func (x *expander) call(n *form.Node, macro *Func) (*form.Node, error) {
+	if x.calls++; x.calls > maxExpansions {
+		return nil, form.Errorf("ParseError", "macros are expanded more than %d times", maxExpansions)
+	}
+	x.globals = append(x.globals, x.unit.initial[len(x.globals):]...)
+	args := make([]form.Value, 0, len(n.Items)-1)
+	for _, item := range n.Items[1:] {
+		args = append(args, x.value(item))
+	}
+	v, err := x.apply(&x.root, macro, args)
+	if err != nil {
+		return nil, err
+	}
+	return x.node(v, n, 0)
+}
+
+// value is a node's value, of which node finds the places again.
+func (x *expander) value(n *form.Node) form.Value {
+	v := n.Value()
+	x.remember(v, n)
+	return v
+}
+
+func (x *expander) remember(v form.Value, n *form.Node) {
+	if n.Kind == form.MapNode {
+		return
+	}
+	items, _ := sequence(v)
+	if len(items) == 0 {
+		return
+	}
+	x.origin[&items[0]] = n
+	for i, item := range items {
+		x.remember(item, n.Items[i])
+	}
+}
+
+// node makes a node of a value. It stands where the call does, unless it came from
+// there unchanged.
+func (x *expander) node(v form.Value, at *form.Node, depth int) (*form.Node, error) {
+	if x.nodes++; x.nodes > maxExpanded || depth > maxDepth {
+		return nil, form.Errorf("ParseError", "it makes too much: more than %d nodes, or more than %d deep", maxExpanded, maxDepth)
+	}
+	n := &form.Node{Pos: at.Pos, End: at.End}
+	var items []form.Value
+	switch v := v.(type) {
+	case form.List:
+		n.Kind, items = form.ListNode, v
+	case form.Vector:
+		n.Kind, items = form.VectorNode, v
+	case *form.Map:
+		n.Kind = form.MapNode
+		for k, e := range v.All() {
+			items = append(items, k, e)
+		}
+	case nil, bool, int64, float64, string, form.Keyword, form.Symbol, form.Resource:
+		n.Atom = v
+	default:
+		return nil, form.Errorf("TypeError", "it makes something that cannot be written: %s", brief(v))
+	}
+	if len(items) > 0 {
+		if was, ok := x.origin[&items[0]]; ok && len(was.Items) == len(items) && was.Kind == n.Kind {
+			return was, nil
+		}
+	}
+	for _, item := range items {
+		child, err := x.node(item, at, depth+1)
+		if err != nil {
+			return nil, err
+		}
+		n.Items = append(n.Items, child)
+	}
+	return n, nil
+}
+
+// quote compiles 'x.
+func (c *compiler) quote(n *form.Node, _ spot) code {
+	if len(n.Items) != 2 {
+		return c.fail(n, "quote takes one form")
+	}
+	return constant(n.Items[1].Value())
+}
+
+// unquote is not a form of its own.
+func (c *compiler) unquote(n *form.Node, _ spot) code {
+	return c.fail(n, "%s stands in no quasi-quotation", headOf(n))
+}
+
+// quasiquote compiles `x: what stands there, but for what is unquoted in it.
+func (c *compiler) quasiquote(n *form.Node, p spot) code {
+	if len(n.Items) != 2 {
+		return c.fail(n, "quasiquote takes one form")
+	}
+	return c.template(n.Items[1], p.inner(), 1)
+}
+
+// template compiles a form that stands in level quasi-quotations.
+func (c *compiler) template(n *form.Node, p spot, level int) code {
+	if c.depth++; c.depth > maxDepth {
+		return c.fail(n, "forms stand more than %d deep in each other", maxDepth)
+	}
+	defer func() { c.depth-- }()
+	p.nest = max(p.nest, c.depth-p.start)
+	switch {
+	case n.Kind == form.AtomNode:
+		return constant(n.Atom)
+	case n.Kind == form.MapNode:
+		parts := c.templates(n.Items, p, level)
+		return func(f *frame) (form.Value, error) {
+			pairs, err := parts(f)
+			if err == nil && len(pairs)%2 != 0 {
+				err = failed(form.Errorf("TypeError", "a map is made of keys and values in turn"), n)
+			}
+			if err != nil {
+				return nil, err
+			}
+			return form.NewMap(pairs...), nil
+		}
+	}
+	switch head := headOf(n); {
+	case n.Kind == form.ListNode && len(n.Items) == 2 && head == "unquote" && level == 1:
+		return c.expr(n.Items[1], p)
+	case n.Kind == form.ListNode && len(n.Items) == 2 && head == "unquote-splicing" && level == 1:
+		return c.fail(n, "~@ stands in a list, a vector or a map")
+	case n.Kind == form.ListNode && (head == "unquote" || head == "unquote-splicing"):
+		level--
+	case n.Kind == form.ListNode && head == "quasiquote":
+		level++
+	}
+	parts := c.templates(n.Items, p, level)
+	list := n.Kind == form.ListNode
+	return func(f *frame) (form.Value, error) {
+		all, err := parts(f)
+		if list {
+			return form.List(all), err
+		}
+		return form.Vector(all), err
+	}
+}
+
+// templates compiles what stands in brackets, and splices.
+func (c *compiler) templates(nodes []*form.Node, p spot, level int) func(f *frame) ([]form.Value, error) {
+	parts, splice := make([]code, len(nodes)), make([]bool, len(nodes))
+	for i, n := range nodes {
+		if n.Kind == form.ListNode && len(n.Items) == 2 && headOf(n) == "unquote-splicing" && level == 1 {
+			parts[i], splice[i] = c.expr(n.Items[1], p), true
+		} else {
+			parts[i] = c.template(n, p, level)
+		}
+	}
+	return func(f *frame) ([]form.Value, error) {
+		all := make([]form.Value, 0, len(parts))
+		for i, part := range parts {
+			v, err := part(f)
+			if err != nil {
+				return nil, err
+			}
+			more := []form.Value{v}
+			if splice[i] {
+				var ok bool
+				if more, ok = sequence(v); !ok {
+					return nil, failed(form.Errorf("TypeError", "~@ takes a vector or a list, and this is %s", brief(v)), nodes[i])
+				}
+			}
+			if err := f.m.Alloc(int64(len(more)) * 16); err != nil {
+				return nil, failed(err, nodes[i])
+			}
+			all = append(all, more...)
+		}
+		return all, nil
+	}
+}

@@ -1,0 +1,95 @@
+package rtfs
+
+import (
+	"maps"
+	"slices"
+
+	"glasshouse/rtfs/form"
+)
+
+// A unit is all that is compiled together: the global names, macros and modules of
+// a program or of a session.
+type unit struct {
+	in      *Interp
+	index   map[string]int // of global names
+	initial []form.Value   // their values before their def
+	defs    map[string]bool
+	macros  map[string]*Func
+	modules map[string]*module
+	top     *module // what is in no module
+}
+
+// A module is a set of global names.
+type module struct {
+	name    string
+	names   map[string]bool
+	exports map[string]bool    // nil: all
+	aliases map[string]*module // (import m :as alias)
+	only    map[string]string  // (import m :only [name]): the whole name
+}
+
+func newModule(name string) *module {
+	return &module{name: name, names: map[string]bool{}, aliases: map[string]*module{}, only: map[string]string{}}
+}
+
+func newUnit(in *Interp) *unit {
+	return &unit{
+		in: in, index: map[string]int{}, defs: map[string]bool{}, macros: map[string]*Func{},
+		modules: map[string]*module{}, top: newModule(""),
+	}
+}
+
+// compile compiles a text. Names of the library stand for what they stand for
+// everywhere, until a text turns out to define one of them: then it is compiled
+// again, and they are looked up.
+func (u *unit) compile(nodes []*form.Node) (*proto, error) {
+	for {
+		c := &compiler{unit: u, module: u.top, assumed: map[string]bool{}}
+		main := c.program(nodes)
+		wrong := false
+		for name := range c.assumed {
+			wrong = wrong || u.defs[name]
+		}
+		if wrong {
+			continue
+		}
+		if c.err != nil {
+			return nil, c.err
+		}
+		return main, nil
+	}
+}
+
+// global is the index of a global name.
+func (u *unit) global(name string) int {
+	if i, ok := u.index[name]; ok {
+		return i
+	}
+	var v form.Value = unbound{}
+	if b, ok := u.in.names[name]; ok {
+		v = b
+	}
+	u.index[name] = len(u.initial)
+	u.initial = append(u.initial, v)
+	return u.index[name]
+}
+
+// fresh are the global values of a program that begins.
+func (u *unit) fresh() []form.Value { return slices.Clone(u.initial) }
+
+func (u *unit) defined() []string {
+	return slices.Sorted(maps.Keys(u.defs))
+}
+
+// whole is the global name of a name in a module.
+func (m *module) whole(name string) string {
+	if m.name == "" {
+		return name
+	}
+	return m.name + "/" + name
+}
+
+// gives reports whether others may use a name of m.
+func (m *module) gives(name string) bool {
+	return m.names[name] && (m.exports == nil || m.exports[name])
+}
