@@ -259,11 +259,22 @@ func (k *SecretKey) File(password []byte) ([]byte, error) {
 	return fmt.Appendf(nil, "%s %s\n%s\n", commentPrefix, comment, base64.StdEncoding.EncodeToString(b)), nil
 }
 
-func (k *SecretKey) sign(message []byte) string {
-	return base64.StdEncoding.EncodeToString(ed25519.Sign(k.key, message))
+// SignJSON signs the canonical JSON of v, and returns the signature in base64. To
+// keep what is signed for one purpose from passing for another, v has a format.
+func (k *SecretKey) SignJSON(v any) (string, error) {
+	text, err := canonicalJSON(v)
+	if err != nil {
+		return "", err
+	}
+	return base64.StdEncoding.EncodeToString(ed25519.Sign(k.key, text)), nil
 }
 
-func (p PublicKey) verify(message []byte, signature string) bool {
+// VerifyJSON is whether signature is one that SignJSON made of v.
+func (p PublicKey) VerifyJSON(v any, signature string) bool {
+	text, err := canonicalJSON(v)
+	if err != nil {
+		return false
+	}
 	s, err := base64.StdEncoding.Strict().DecodeString(signature)
-	return err == nil && len(s) == ed25519.SignatureSize && ed25519.Verify(p.key[:], message, s)
+	return err == nil && len(s) == ed25519.SignatureSize && ed25519.Verify(p.key[:], text, s)
 }

@@ -87,10 +87,11 @@ func parseMetadata(text []byte) (Metadata, error) {
 	if err := json.Unmarshal(canonical, &m); err != nil {
 		return m, err
 	}
-	return m, m.check()
+	return m, m.Check()
 }
 
-func (m *Metadata) check() error {
+// Check refuses metadata that no bundle may have.
+func (m *Metadata) Check() error {
 	if err := checkWord("name", m.Name); err != nil {
 		return err
 	}

@@ -59,25 +59,20 @@ func canonicalJSON(v any) ([]byte, error) {
 	return chain.Canonical(text)
 }
 
-// statement is what the key signs: all of s but the signature, in canonical JSON.
-func (s Signature) statement() ([]byte, error) {
+// statement is what the key signs: all of s but the signature.
+func (s Signature) statement() Signature {
 	s.Signature = ""
-	return canonicalJSON(s)
+	return s
 }
 
 // sign signs s with a key, which it names.
-func (s *Signature) sign(k *SecretKey) error {
+func (s *Signature) sign(k *SecretKey) (err error) {
 	s.Format, s.Key = Format, k.Public()
-	var err error
 	if s.Digest, err = Digest(s.Files); err != nil {
 		return err
 	}
-	text, err := s.statement()
-	if err != nil {
-		return err
-	}
-	s.Signature = k.sign(text)
-	return nil
+	s.Signature, err = k.SignJSON(s.statement())
+	return err
 }
 
 // text is s as a file, for people too.
@@ -96,11 +91,7 @@ func parseSignature(text []byte) (*Signature, error) {
 	if err := s.check(); err != nil {
 		return nil, refuse(BadSignature, "", "%w", err)
 	}
-	statement, err := s.statement()
-	if err != nil {
-		return nil, refuse(BadSignature, "", "%w", err)
-	}
-	if !s.Key.verify(statement, s.Signature) {
+	if !s.Key.VerifyJSON(s.statement(), s.Signature) {
 		return nil, refuse(WrongKey, "", "key %s did not sign this", s.Key.ID())
 	}
 	return s, nil

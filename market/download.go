@@ -1,0 +1,93 @@
+package market
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"time"
+
+	"glasshouse/fault"
+)
+
+const (
+	// stall is how long a server may say nothing.
+	stall = 30 * time.Second
+
+	// longest is how long all of an answer may take.
+	longest = 15 * time.Minute
+
+	maxRedirects = 3
+)
+
+var errStalled = errors.New("the server said nothing for too long")
+
+// download asks a web server for a file of the market.
+func (m *Market) download(ctx context.Context, name string, most int64, to io.Writer) error {
+	base, err := url.Parse(m.Base)
+	if err != nil || base.Host == "" || base.User != nil || base.RawQuery != "" || base.Fragment != "" {
+		return fault.Newf(fault.Invalid, "market", m.Base, "not a URL such as https://example.com/bundles")
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, longest, errStalled)
+	defer cancel()
+	ctx, give := context.WithCancelCause(ctx)
+	defer give(nil)
+	timer := time.AfterFunc(stall, func() { give(errStalled) })
+	defer timer.Stop()
+
+	err = m.get(ctx, base, name, most, &patient{to: to, timer: timer})
+	if err != nil && errors.Is(context.Cause(ctx), errStalled) {
+		return refuse(Slow, "", "%s: %w", name, errStalled)
+	}
+	return err
+}
+
+func (m *Market) get(ctx context.Context, base *url.URL, name string, most int64, to io.Writer) error {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, base.JoinPath(name).String(), nil)
+	if err != nil {
+		return err
+	}
+	// What is packed already is not packed again, and what is not should say its size.
+	req.Header.Set("Accept-Encoding", "identity")
+	client := http.Client{Transport: m.Transport, CheckRedirect: sameHost(base)}
+	resp, err := client.Do(req)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	switch {
+	case resp.StatusCode == http.StatusNotFound:
+		return fault.Newf(fault.NotFound, "market", "", "there is no %s", name)
+	case resp.StatusCode != http.StatusOK:
+		return fault.Newf(fault.Unavailable, "market", "", "the server answers %s with %d", name, resp.StatusCode)
+	case resp.ContentLength > most:
+		return refuse(TooLarge, "", "%s has %d bytes, more than %d", name, resp.ContentLength, most)
+	}
+	return copyUpTo(to, resp.Body, most, name)
+}
+
+// sameHost follows redirections that stay where the market is.
+func sameHost(base *url.URL) func(*http.Request, []*http.Request) error {
+	return func(req *http.Request, via []*http.Request) error {
+		if req.URL.Host != base.Host || req.URL.Scheme != base.Scheme {
+			return refuse(OffHost, "", "it redirects to %q", fmt.Sprintf("%.200s", req.URL.Redacted()))
+		}
+		if len(via) > maxRedirects {
+			return refuse(OffHost, "", "it redirects more than %d times", maxRedirects)
+		}
+		return nil
+	}
+}
+
+// A patient writer starts the clock anew with everything that comes.
+type patient struct {
+	to    io.Writer
+	timer *time.Timer
+}
+
+func (p *patient) Write(b []byte) (int, error) {
+	p.timer.Reset(stall)
+	return p.to.Write(b)
+}

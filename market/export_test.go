@@ -1,0 +1,4 @@
+package market
+
+// Parse reads an index that a key must have signed.
+var Parse = parse
