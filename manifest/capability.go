@@ -70,7 +70,7 @@ func (s *sections) keys() keys {
 
 func (s *sections) version(n *form.Node) {
 	v := s.str(n, "version")
-	if v != "" && !validVersion(v) {
+	if v != "" && !ValidVersion(v) {
 		s.problem(n, "version", "%.64q is not a version: three numbers with dots between, such as 1.0.0, and what semver allows behind them", v)
 		return
 	}

@@ -67,11 +67,22 @@ var secretName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_.-]{0,127}$`)
 // secret reads the name of one.
 func (s *sections) secret(n *form.Node, field string) string {
 	w := s.word(n, field)
-	if w != "" && !secretName.MatchString(w) {
-		s.problem(n, field, "%.80q is not the name of a secret: a letter or _, then letters, digits, _ . -", w)
+	if w == "" {
+		return ""
+	}
+	if err := CheckSecret(w); err != nil {
+		s.problem(n, field, "%v", err)
 		return ""
 	}
 	return w
+}
+
+// CheckSecret reports what is wrong with the name of a secret.
+func CheckSecret(name string) error {
+	if !secretName.MatchString(name) {
+		return fmt.Errorf("%.80q is not the name of a secret: a letter or _, then letters, digits, _ . -", name)
+	}
+	return nil
 }
 
 // host reads a host as the proxy's rules take it: a name, *. and a name for all

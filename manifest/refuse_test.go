@@ -68,6 +68,8 @@ func TestWhatIsWrongWithAManifestIsSaid(t *testing.T) {
 		{in(`:metadata {:f (fn [x] x)}`), `metadata.f: it is plain data, not a list`},
 		{in(`:metadata {1 2}`), `metadata: a key is a keyword or a string, not the number 1`},
 		{in(`:input-schema [:mapp]`), `input-schema: `},
+		{in(`:output-schema [:map [:a :strin]]`), `output-schema: `},
+		{in(`:input-schema [:map [:a Address]]`), `input-schema: nobody knows Address: no value would fit`},
 
 		// What runs it.
 		{`(capability "a")`, `nothing says what runs it`},

@@ -23,6 +23,8 @@ func (s *sections) schema(n *form.Node, field string) *schema.Type {
 	}
 	typ, err := schema.Compile(t)
 	switch {
+	case err == nil && len(typ.Unknown()) > 0:
+		s.problem(n, field, "nobody knows %s: no value would fit", strings.Join(typ.Unknown(), ", "))
 	case err == nil:
 		return typ
 	case s.json && n.Kind == form.AtomNode: // its places are those of another text

@@ -58,7 +58,7 @@ var samples = []string{
 	`(capability "a" :runtime {:type :native :entrypoint ["x"]} :approval {:tier :preapproved})`,
 	`(capability "a" :runtime {:type :microvm :image "x" :entrypoint ["x"] :stdio :text} :metadata {"odd key" [1 2.0 nil true {:a "b"}]})`,
 	`(capability "a" :input-schema [:map [:k {:optional true} [:enum ":odd" "x" :y 1.0]] [:n [:and :int [:> 3]]]] :output-schema :string? :implementation (fn [x] x))`,
-	`(capability "a" :input-schema [:map ["s" :string] [:t T ?]] :output-schema [:or :int [:vector [:union :string :nil]]] :implementation (fn [x] x))`,
+	`(capability "a" :input-schema [:map ["s" :string] [:t :string ?]] :output-schema [:or :int [:vector [:union :string :nil]]] :implementation (fn [x] x))`,
 }
 
 func TestTheTwinComesBackAsTheSameManifest(t *testing.T) {

@@ -1,0 +1,279 @@
+package skill
+
+import (
+	"bytes"
+	"fmt"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"unicode/utf8"
+
+	"go.yaml.in/yaml/v3"
+
+	"glasshouse/fault"
+	"glasshouse/internal/problem"
+	"glasshouse/rtfs/form"
+)
+
+const (
+	// MaxText bounds the bytes of a document.
+	MaxText = 1 << 20
+
+	maxFront = 64 << 10
+	maxDepth = 20
+	maxList  = 256
+)
+
+// A front is the YAML before the Markdown of a document, and what is wrong with it.
+type front struct {
+	file     string
+	text     []byte // the document, whole
+	lines    []int  // where each line of it begins
+	first    int    // the line of the document that the YAML's first is, from 0
+	problems problem.List
+}
+
+// open reads the YAML of a document and returns its mapping and the Markdown behind
+// it. A document that is YAML alone has none.
+func (f *front) open(op string) (*yaml.Node, string, error) {
+	if len(f.text) > MaxText {
+		return nil, "", fault.Newf(fault.TooLarge, op, f.file, "a skill has at most %d bytes, not %d", MaxText, len(f.text))
+	}
+	for i, c := range f.text {
+		if i == 0 || f.text[i-1] == '\n' {
+			f.lines = append(f.lines, i)
+		}
+		if c < ' ' && c != '\n' && c != '\r' && c != '\t' {
+			return nil, "", f.fail(op, form.Pos{}, "it is not a text: it holds the byte %#02x", c)
+		}
+	}
+	if !utf8.Valid(f.text) {
+		return nil, "", f.fail(op, form.Pos{}, "it is not a text in UTF-8")
+	}
+	head, body, err := f.split()
+	if err != nil {
+		return nil, "", f.fail(op, form.Pos{File: f.file, Line: 1, Col: 1}, "%v", err)
+	}
+	if len(head) > maxFront {
+		return nil, "", fault.Newf(fault.TooLarge, op, f.file, "what is before the Markdown has at most %d bytes, not %d", maxFront, len(head))
+	}
+	var doc yaml.Node
+	if err := yaml.Unmarshal(head, &doc); err != nil {
+		return nil, "", f.fail(op, f.placeOf(err), "it is not YAML: %s", strings.TrimPrefix(err.Error(), "yaml: "))
+	}
+	if len(doc.Content) == 0 {
+		return nil, "", f.fail(op, form.Pos{File: f.file, Line: 1, Col: 1}, "there is nothing between the lines of ---")
+	}
+	return doc.Content[0], body, nil
+}
+
+func (f *front) fail(op string, pos form.Pos, format string, args ...any) error {
+	if pos.Line > 0 {
+		pos = f.pos(pos.Line-f.first, pos.Col)
+	}
+	return problem.List{problem.At(f.text, pos, "", format, args...)}.Fault(op)
+}
+
+// split cuts a document into its YAML and its Markdown.
+func (f *front) split() (head []byte, body string, err error) {
+	text := bytes.TrimPrefix(f.text, []byte("\uFEFF"))
+	line, rest, _ := bytes.Cut(text, []byte("\n"))
+	if string(bytes.TrimRight(line, " \t\r")) != "---" {
+		if f.isYAML() {
+			return text, "", nil
+		}
+		return nil, "", fmt.Errorf("it does not begin with a line of ---, and YAML behind it")
+	}
+	f.first = 1
+	for at := 0; at < len(rest); {
+		line, _, more := bytes.Cut(rest[at:], []byte("\n"))
+		if string(bytes.TrimRight(line, " \t\r")) == "---" {
+			body := rest[min(at+len(line)+1, len(rest)):]
+			return rest[:at], strings.TrimSpace(strings.ReplaceAll(string(body), "\r\n", "\n")), nil
+		}
+		if at += len(line) + 1; !more {
+			break
+		}
+	}
+	if f.isYAML() {
+		return rest, "", nil
+	}
+	return nil, "", fmt.Errorf("the YAML that begins in its first line does not end: a line of --- is missing")
+}
+
+func (f *front) isYAML() bool {
+	return strings.HasSuffix(f.file, ".yaml") || strings.HasSuffix(f.file, ".yml")
+}
+
+// pos is a place of the YAML as one of the document.
+func (f *front) pos(line, col int) form.Pos {
+	line += f.first
+	p := form.Pos{File: f.file, Line: line, Col: col}
+	if line >= 1 && line <= len(f.lines) {
+		p.Offset = f.lines[line-1]
+		for rest := f.text[p.Offset:]; col > 1 && len(rest) > 0 && rest[0] != '\n'; col-- {
+			_, size := utf8.DecodeRune(rest)
+			rest, p.Offset = rest[size:], p.Offset+size
+		}
+	}
+	return p
+}
+
+var yamlLine = regexp.MustCompile(`line (\d+)`)
+
+// placeOf is the line that an error of the YAML reader names.
+func (f *front) placeOf(err error) form.Pos {
+	if m := yamlLine.FindStringSubmatch(err.Error()); m != nil {
+		if line, err := strconv.Atoi(m[1]); err == nil && line > 0 {
+			return form.Pos{Line: line + f.first, Col: 1}
+		}
+	}
+	return form.Pos{Line: f.first + 1, Col: 1}
+}
+
+func (f *front) problem(n *yaml.Node, field, format string, args ...any) {
+	f.problems = append(f.problems, problem.At(f.text, f.pos(n.Line, n.Column), field, format, args...))
+}
+
+// keys are what a mapping may hold, with what reads each.
+type keys map[string]func(n *yaml.Node)
+
+func (k keys) names() []string {
+	var names []string
+	for name := range k {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	return names
+}
+
+// entries reads a mapping: each of its keys once, and none but the known.
+func (f *front) entries(n *yaml.Node, field string, known keys) {
+	f.each(n, field, func(key, value *yaml.Node) {
+		read := known[key.Value]
+		at := join(field, clip(key.Value))
+		if read != nil {
+			read(value)
+			return
+		}
+		hint := problem.Meant(key.Value, known.names()...)
+		switch {
+		case hint == "" && slices.Contains(foreign, key.Value):
+			hint = "; it is of skills of another kind, which are imported"
+		case hint == "":
+			hint = "; there are " + strings.Join(known.names(), ", ")
+		}
+		f.problem(key, at, "nobody knows this key%s", hint)
+	})
+}
+
+// each yields the keys and values of a mapping.
+func (f *front) each(n *yaml.Node, field string, yield func(key, value *yaml.Node)) {
+	if n.Kind != yaml.MappingNode {
+		f.problem(n, field, "it is a mapping of keys to values, not %s", name(n))
+		return
+	}
+	seen := map[string]bool{}
+	for i := 0; i+1 < len(n.Content); i += 2 {
+		key := n.Content[i]
+		switch {
+		case key.Kind != yaml.ScalarNode || key.ShortTag() != "!!str":
+			f.problem(key, field, "a key is a word, not %s", name(key))
+		case seen[key.Value]:
+			f.problem(key, join(field, clip(key.Value)), "it is there twice")
+		default:
+			seen[key.Value] = true
+			yield(key, n.Content[i+1])
+		}
+	}
+}
+
+// foreign are keys of the documents that Import reads.
+var foreign = []string{"allowed-tools", "license", "metadata", "compatibility"}
+
+func join(field, name string) string {
+	if field == "" {
+		return name
+	}
+	return field + "." + name
+}
+
+func clip(s string) string {
+	if len(s) > 60 {
+		return strings.ToValidUTF8(s[:60], "") + "…"
+	}
+	return s
+}
+
+// name is what a node is, for a message.
+func name(n *yaml.Node) string {
+	switch n.Kind {
+	case yaml.MappingNode:
+		return "a mapping"
+	case yaml.SequenceNode:
+		return "a list"
+	case yaml.AliasNode:
+		return "an alias, which is not read here"
+	}
+	switch n.ShortTag() {
+	case "!!null":
+		return "nothing"
+	case "!!str":
+		return fmt.Sprintf("%q", clip(n.Value))
+	case "!!int", "!!float":
+		return "the number " + clip(n.Value) + ": put it in quotes"
+	}
+	return clip(n.Value)
+}
+
+// str reads a string that is not empty.
+func (f *front) str(n *yaml.Node, field string) string {
+	switch {
+	case n.Kind != yaml.ScalarNode || n.ShortTag() != "!!str":
+		f.problem(n, field, "it is a string, not %s", name(n))
+	case strings.TrimSpace(n.Value) == "":
+		f.problem(n, field, "it is empty")
+	default:
+		return strings.TrimSpace(n.Value)
+	}
+	return ""
+}
+
+func (f *front) flag(n *yaml.Node, field string) *bool {
+	var b bool
+	if n.Kind != yaml.ScalarNode || n.ShortTag() != "!!bool" || n.Decode(&b) != nil {
+		f.problem(n, field, "it is true or false, not %s", name(n))
+		return nil
+	}
+	return &b
+}
+
+// list reads strings, each of which is there once. The result is not nil.
+func (f *front) list(n *yaml.Node, field string, check func(s string) error) []string {
+	all := []string{}
+	if n.Kind != yaml.SequenceNode {
+		f.problem(n, field, "it is a list, not %s", name(n))
+		return all
+	}
+	if len(n.Content) > maxList {
+		f.problem(n, field, "it has %d elements, and %d are the most", len(n.Content), maxList)
+		return all
+	}
+	for i, item := range n.Content {
+		at := fmt.Sprintf("%s[%d]", field, i)
+		s := f.str(item, at)
+		if s == "" {
+			continue
+		}
+		switch err := check(s); {
+		case err != nil:
+			f.problem(item, at, "%v", err)
+		case slices.Contains(all, s):
+			f.problem(item, at, "%s is there twice", s)
+		default:
+			all = append(all, s)
+		}
+	}
+	return all
+}
