@@ -139,9 +139,20 @@ func (t and) explain(v form.Value, r *report) {
 
 func (t and) noun() string { return t[0].noun() }
 
+// take lets each member take v, unless it would take it away from one before:
+// in [:and :int :float] an int stays one.
 func (t and) take(v form.Value) form.Value {
-	for _, member := range t {
-		v = member.take(v)
+	v = t[0].take(v)
+	for i, member := range t[1:] {
+		switch member.(type) {
+		case bound, size, pattern, required, unknown:
+			continue // they take everything as it is
+		}
+		taken := member.take(v)
+		spoilt := func(m typ) bool { return m.ok(v) && !m.ok(taken) }
+		if !slices.ContainsFunc(t[:i+1], spoilt) {
+			v = taken
+		}
 	}
 	return v
 }
@@ -226,7 +237,7 @@ func isNumber(v form.Value) bool {
 // natural reads how many there are to be of something.
 func natural(n *form.Node) (int, error) {
 	i, ok := n.Atom.(int64)
-	if !ok || i < 0 || i > math.MaxInt32 {
+	if !ok || i < 0 || i > math.MaxInt {
 		return 0, errorf(n, "%s is not how many there can be of something", form.Text(n.Value()))
 	}
 	return int(i), nil
