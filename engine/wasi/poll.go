@@ -135,9 +135,13 @@ func await(ctx context.Context, subs []subscription) error {
 	if len(out) > 0 {
 		wait = 0 // the host's streams are written without being asked
 	}
+	begun := time.Now()
 	readable, err := ready(ctx, in, unix.POLLIN, wait)
 	if err != nil {
 		return err
+	}
+	if len(readable) > 0 {
+		wait = min(time.Since(begun), max(wait, 0)) // it was not all waited
 	}
 	for i := range subs {
 		s := &subs[i]
