@@ -138,7 +138,7 @@ func (m *Manager) checkHostPaths(s *Spec) error {
 		if err != nil {
 			return fault.Fieldf(op, field+".source", "%v", err)
 		}
-		if !underAny(real, m.cfg.AllowMounts) {
+		if !underAny(real, m.cfg.AllowMounts) && !underAny(real, s.Granted) {
 			return m.notAllowed(op, field+".source", real, "mounts.allow")
 		}
 		s.Mounts[i].Source = real

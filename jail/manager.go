@@ -451,7 +451,7 @@ func oomNote(l *live) string {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
 	if st, err := l.inst.Stats(ctx); err == nil && st.OOMKills > 0 {
-		return "; the jail ran out of memory"
+		return outOfMemory
 	}
 	return ""
 }

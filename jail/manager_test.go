@@ -315,6 +315,7 @@ func TestWhatIsAskedForIsChecked(t *testing.T) {
 		{jail.Spec{Env: map[string]string{"A=B": ""}}, fault.Invalid, "env"},
 		{jail.Spec{Rootfs: jail.Rootfs{Dir: "/x", OCI: "y"}}, fault.Invalid, "rootfs"},
 		{jail.Spec{Mounts: []jail.Mount{{Source: outside, Target: "/mnt"}}}, fault.Denied, "mounts[0].source"},
+		{jail.Spec{Granted: []string{inside}, Mounts: []jail.Mount{{Source: filepath.Join(inside, "out"), Target: "/mnt"}}}, fault.Denied, "mounts[0].source"},
 		{jail.Spec{Workspace: &jail.Workspace{Source: outside}}, fault.Denied, "workspace.source"},
 		{jail.Spec{Workspace: &jail.Workspace{Source: filepath.Join(inside, "out")}}, fault.Denied, "workspace.source"},
 		{jail.Spec{Workspace: &jail.Workspace{Source: inside, Target: "/proc/x"}}, fault.Invalid, "workspace.target"},
@@ -332,6 +333,9 @@ func TestWhatIsAskedForIsChecked(t *testing.T) {
 	j, err := m.Create(t.Context(), jail.Spec{Trusted: true, Workspace: &jail.Workspace{Source: outside}})
 	if err != nil || j.Spec.Workspace.Target != outside {
 		t.Errorf("a trusted caller's workspace = %+v, %v; want it at its own path", j.Spec.Workspace, err)
+	}
+	if _, err := m.Check(jail.Spec{Granted: []string{outside}, Mounts: []jail.Mount{{Source: outside, Target: "/mnt"}}}); err != nil {
+		t.Errorf("a mount that was granted: %v", err)
 	}
 }
 

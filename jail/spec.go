@@ -2,6 +2,7 @@ package jail
 
 import (
 	"encoding/json"
+	"strings"
 	"time"
 
 	"glasshouse/event"
@@ -40,6 +41,10 @@ type Spec struct {
 	// Trusted says the caller could read any host directory anyway, so that its
 	// workspace needs no leave from the configuration. Never from a request body.
 	Trusted bool `json:"-"`
+
+	// Granted are directories of the host of which the jail may mount what it asks
+	// for, whatever the configuration says. Never from a request body.
+	Granted []string `json:"-"`
 }
 
 // Rootfs names the read-only lower layer. At most one field is set; none means
@@ -140,6 +145,12 @@ type Jail struct {
 	Sealed []string `json:"sealed,omitempty"` // layers of snapshots, between Lower and the writable one, topmost first
 	Origin *Origin  `json:"origin,omitempty"` // of a jail made from a snapshot
 }
+
+// OutOfMemory reports whether a failed jail ended when its memory did.
+func (j *Jail) OutOfMemory() bool { return strings.HasSuffix(j.Reason, outOfMemory) }
+
+// outOfMemory ends the reason of such a jail.
+const outOfMemory = "; the jail ran out of memory"
 
 // body is the name a jail has on the host.
 func (j *Jail) body() id.Jail {

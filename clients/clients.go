@@ -1,0 +1,16 @@
+// Package clients holds the libraries with which programs in a sandbox call other
+// capabilities: one file for each language, nothing but its standard library.
+package clients
+
+import "embed"
+
+// Files are the libraries. In a sandbox they lie in Dir, without the directories.
+//
+//go:embed python/glasshouse_call.py node/glasshouse-call.mjs go/glasshousecall.go
+var Files embed.FS
+
+// Where programs in a sandbox find what is meant for them.
+const (
+	Dir    = "/usr/share/glasshouse"
+	Socket = "/run/glasshouse/call.sock"
+)

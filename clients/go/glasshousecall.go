@@ -1,0 +1,76 @@
+// Package glasshousecall calls other capabilities from a program in a Glasshouse
+// sandbox. It is one file and needs the standard library alone: copy it.
+//
+//	var found struct{ Results []Place }
+//	err := glasshousecall.Call(ctx, "places.resolve", map[string]any{"location_text": "Soho, London"}, &found)
+//
+// What may be called, with what and how often, the kernel decides anew for each
+// call; it sees the caller as the capability that runs here.
+package glasshousecall
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"os"
+)
+
+// An Error is a call that failed. Kind says how, in one word or two: "denied",
+// "timeout".
+type Error struct {
+	Kind    string `json:"kind"`
+	Message string `json:"message"`
+}
+
+func (e *Error) Error() string { return e.Kind + ": " + e.Message }
+
+var client = &http.Client{Transport: &http.Transport{
+	DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		path := os.Getenv("GLASSHOUSE_CALL_SOCKET")
+		if path == "" {
+			path = "/run/glasshouse/call.sock"
+		}
+		var d net.Dialer
+		return d.DialContext(ctx, "unix", path)
+	},
+}}
+
+// Call calls a capability with an input that json can write, and reads its output
+// into output, which may be nil. What it returns is an *Error if the call failed.
+func Call(ctx context.Context, capability string, input, output any) error {
+	body, err := json.Marshal(input)
+	if err != nil {
+		return fmt.Errorf("input of %s: %w", capability, err)
+	}
+	r, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://sandbox/call/"+url.PathEscape(capability), bytes.NewReader(body))
+	if err != nil {
+		return err
+	}
+	r.Header.Set("Content-Type", "application/json")
+	answer, err := client.Do(r)
+	if err != nil {
+		return fmt.Errorf("call %s: %w", capability, err)
+	}
+	defer answer.Body.Close()
+	text, err := io.ReadAll(answer.Body)
+	if err != nil {
+		return fmt.Errorf("call %s: %w", capability, err)
+	}
+	if answer.StatusCode != http.StatusOK {
+		e := &Error{Kind: "failed", Message: answer.Status}
+		json.Unmarshal(text, e) // what it does not say stays as it is
+		return e
+	}
+	if output == nil {
+		return nil
+	}
+	if err := json.Unmarshal(text, output); err != nil {
+		return fmt.Errorf("output of %s: %w", capability, err)
+	}
+	return nil
+}
