@@ -21,7 +21,7 @@ var comparison = []Builtin{
 var logic = []Builtin{
 	{"not", 1, 1, "[x]", "true for false and nil, false for all else.", func(_ Call, args []form.Value) (form.Value, error) { return !truthy(args[0]), nil }},
 	{"and", 0, -1, "[& xs]", "The first that is false or nil, else the last; true of none. Called by name, it evaluates no more than it needs.", and},
-	{"or", 0, -1, "[& xs]", "The first that is neither false nor nil, else false. Called by name, it evaluates no more than it needs.", or},
+	{"or", 0, -1, "[& xs]", "The first that is neither false nor nil, else the last; false of none. Called by name, it evaluates no more than it needs.", or},
 	{"identity", 1, 1, "[x]", "x itself.", func(_ Call, args []form.Value) (form.Value, error) { return args[0], nil }},
 	{"boolean", 1, 1, "[x]", "false for false and nil, true for all else.", func(_ Call, args []form.Value) (form.Value, error) { return truthy(args[0]), nil }},
 }
@@ -52,12 +52,13 @@ func and(_ Call, args []form.Value) (form.Value, error) {
 }
 
 func or(_ Call, args []form.Value) (form.Value, error) {
-	for _, arg := range args {
-		if truthy(arg) {
-			return arg, nil
+	var last form.Value = false
+	for _, last = range args {
+		if truthy(last) {
+			break
 		}
 	}
-	return false, nil
+	return last, nil
 }
 
 func order(op string, holds func(int) bool) Func {
