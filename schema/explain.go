@@ -39,7 +39,11 @@ func (p Problem) String() string {
 	if len(p.Path) == 0 {
 		return p.Text
 	}
-	return "at " + form.Text(form.Vector(p.Path)) + ": " + p.Text
+	keys := make([]string, len(p.Path))
+	for i, key := range p.Path {
+		keys[i] = describe(key)
+	}
+	return "at [" + strings.Join(keys, " ") + "]: " + p.Text
 }
 
 // listed is how many problems of one value are listed.
@@ -61,7 +65,7 @@ func (r *report) addf(format string, args ...any) {
 }
 
 // not says what v should have been.
-func (r *report) not(v form.Value, noun string) { r.addf("%s is not %s", describe(v), noun) }
+func (r *report) not(v form.Value, noun string) { r.addf("%s is not %s", describe(v), cut(noun, 200)) }
 
 // in goes one key or index deeper for as long as f runs.
 func (r *report) in(key form.Value, f func()) {
@@ -103,9 +107,11 @@ func describe(v form.Value) string {
 	return form.Text(v)
 }
 
-// shorten cuts a text that is too long for a line.
-func shorten(s string) string {
-	const most = 60
+// shorten cuts a text that is too long to stand in a line.
+func shorten(s string) string { return cut(s, 60) }
+
+// cut leaves at most so many characters of s.
+func cut(s string, most int) string {
 	n := 0
 	for i := range s {
 		if n++; n > most {
@@ -115,8 +121,12 @@ func shorten(s string) string {
 	return s
 }
 
-// or joins nouns: "an int, a string or nil".
+// or joins nouns: "an int, a string or nil". Nobody reads more than a few.
 func or(nouns []string) string {
+	const most = 8
+	if len(nouns) > most {
+		nouns = append(slices.Clone(nouns[:most]), "something else that is allowed")
+	}
 	if len(nouns) < 2 {
 		return strings.Join(nouns, "")
 	}

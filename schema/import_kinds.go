@@ -161,6 +161,7 @@ func (s *source) string() (form.Value, error) {
 	if v, ok := s.get("format"); ok && !known {
 		if v == "email" {
 			t = allHold([]form.Value{t, typeOf("is-email")})
+			s.lose(s.at, "format \"email\", taken for [:is-email]")
 		} else {
 			s.lose(s.at, "format %s", describe(v))
 		}

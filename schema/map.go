@@ -207,6 +207,8 @@ func (m *fields) explain(v form.Value, r *report) {
 	for key, value := range all.All() {
 		i, ok := m.of(key)
 		switch {
+		case r.more:
+			return
 		case !ok && m.others != nil:
 			m.other(key, value, r)
 		case !ok:
@@ -315,6 +317,9 @@ func (m *mapOf) explain(v form.Value, r *report) {
 		return
 	}
 	for key, value := range all.All() {
+		if r.more {
+			return
+		}
 		if !m.key.ok(key) {
 			r.in(key, func() { r.addf("the key %s is not %s", describe(key), m.key.noun()) })
 		}
