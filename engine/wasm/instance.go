@@ -47,7 +47,9 @@ func (p *program) instantiate(ctx context.Context, scope, session string) (i *in
 	}
 	if i.module, err = p.engine.runtime.InstantiateModule(ctx, p.module, config); err != nil {
 		f := i.failure(ctx, err)
-		f.Kind = engine.Unstarted
+		if ctx.Err() == nil || killed(ctx) != nil {
+			f.Kind = engine.Unstarted // and nobody has given it up
+		}
 		return nil, errors.Join(f, i.close())
 	}
 	return i, nil

@@ -1,0 +1,60 @@
+// The calls of WASI preview 1, as a module without any library makes them.
+typedef unsigned char u8;
+typedef unsigned short u16;
+typedef unsigned int u32;
+typedef unsigned long long u64;
+typedef long long i64;
+
+#define SYS(name) __attribute__((import_module("wasi_snapshot_preview1"), import_name(#name)))
+
+typedef struct { const void *buf; u32 len; } iovec;
+typedef struct { u8 type; u16 flags; u64 base, inheriting; } fdstat;
+typedef struct { u64 dev, ino; u8 type; u64 nlink, size, atim, mtim, ctim; } filestat;
+typedef struct { u64 next, ino; u32 namlen; u8 type; } dirent;
+typedef struct { u8 tag; u32 len; } prestat;
+typedef struct { u64 data; u8 tag; union { struct { u32 id; u64 timeout, precision; u16 flags; } clock; u32 fd; } u; } subscription;
+typedef struct { u64 data; u16 error; u8 type; u64 nbytes; u16 flags; } event;
+
+SYS(args_get) u32 args_get(u8 **argv, u8 *buf);
+SYS(args_sizes_get) u32 args_sizes_get(u32 *count, u32 *size);
+SYS(clock_res_get) u32 clock_res_get(u32 id, u64 *res);
+SYS(clock_time_get) u32 clock_time_get(u32 id, u64 precision, u64 *time);
+SYS(environ_get) u32 environ_get(u8 **env, u8 *buf);
+SYS(environ_sizes_get) u32 environ_sizes_get(u32 *count, u32 *size);
+SYS(fd_advise) u32 fd_advise(u32 fd, u64 offset, u64 len, u32 advice);
+SYS(fd_allocate) u32 fd_allocate(u32 fd, u64 offset, u64 len);
+SYS(fd_close) u32 fd_close(u32 fd);
+SYS(fd_datasync) u32 fd_datasync(u32 fd);
+SYS(fd_fdstat_get) u32 fd_fdstat_get(u32 fd, fdstat *st);
+SYS(fd_fdstat_set_flags) u32 fd_fdstat_set_flags(u32 fd, u32 flags);
+SYS(fd_fdstat_set_rights) u32 fd_fdstat_set_rights(u32 fd, u64 base, u64 inheriting);
+SYS(fd_filestat_get) u32 fd_filestat_get(u32 fd, filestat *st);
+SYS(fd_filestat_set_size) u32 fd_filestat_set_size(u32 fd, u64 size);
+SYS(fd_filestat_set_times) u32 fd_filestat_set_times(u32 fd, u64 atim, u64 mtim, u32 flags);
+SYS(fd_pread) u32 fd_pread(u32 fd, const iovec *v, u32 n, u64 offset, u32 *done);
+SYS(fd_prestat_dir_name) u32 fd_prestat_dir_name(u32 fd, u8 *path, u32 len);
+SYS(fd_prestat_get) u32 fd_prestat_get(u32 fd, prestat *st);
+SYS(fd_pwrite) u32 fd_pwrite(u32 fd, const iovec *v, u32 n, u64 offset, u32 *done);
+SYS(fd_read) u32 fd_read(u32 fd, const iovec *v, u32 n, u32 *done);
+SYS(fd_readdir) u32 fd_readdir(u32 fd, u8 *buf, u32 len, u64 cookie, u32 *used);
+SYS(fd_renumber) u32 fd_renumber(u32 fd, u32 to);
+SYS(fd_seek) u32 fd_seek(u32 fd, i64 offset, u32 whence, u64 *at);
+SYS(fd_sync) u32 fd_sync(u32 fd);
+SYS(fd_tell) u32 fd_tell(u32 fd, u64 *at);
+SYS(fd_write) u32 fd_write(u32 fd, const iovec *v, u32 n, u32 *done);
+SYS(path_create_directory) u32 path_create_directory(u32 fd, const char *p, u32 n);
+SYS(path_filestat_get) u32 path_filestat_get(u32 fd, u32 flags, const char *p, u32 n, filestat *st);
+SYS(path_filestat_set_times) u32 path_filestat_set_times(u32 fd, u32 flags, const char *p, u32 n, u64 atim, u64 mtim, u32 fst);
+SYS(path_link) u32 path_link(u32 fd, u32 flags, const char *p, u32 n, u32 to, const char *q, u32 m);
+SYS(path_open) u32 path_open(u32 fd, u32 flags, const char *p, u32 n, u32 oflags, u64 base, u64 inheriting, u32 fdflags, u32 *opened);
+SYS(path_readlink) u32 path_readlink(u32 fd, const char *p, u32 n, u8 *buf, u32 len, u32 *used);
+SYS(path_remove_directory) u32 path_remove_directory(u32 fd, const char *p, u32 n);
+SYS(path_rename) u32 path_rename(u32 fd, const char *p, u32 n, u32 to, const char *q, u32 m);
+SYS(path_symlink) u32 path_symlink(const char *target, u32 len, u32 fd, const char *p, u32 n);
+SYS(path_unlink_file) u32 path_unlink_file(u32 fd, const char *p, u32 n);
+SYS(poll_oneoff) u32 poll_oneoff(const subscription *in, event *out, u32 n, u32 *count);
+SYS(proc_exit) __attribute__((noreturn)) void proc_exit(u32 code);
+SYS(proc_raise) u32 proc_raise(u32 sig);
+SYS(random_get) u32 random_get(u8 *buf, u32 len);
+SYS(sched_yield) u32 sched_yield(void);
+SYS(sock_shutdown) u32 sock_shutdown(u32 fd, u32 how);
