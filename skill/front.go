@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"unicode"
 	"unicode/utf8"
 
 	"go.yaml.in/yaml/v3"
@@ -30,7 +31,8 @@ type front struct {
 	file     string
 	text     []byte // the document, whole
 	lines    []int  // where each line of it begins
-	first    int    // the line of the document that the YAML's first is, from 0
+	first    int    // how many lines are before the YAML
+	before   int    // how many lines are before the Markdown
 	problems problem.List
 }
 
@@ -89,8 +91,10 @@ func (f *front) split() (head []byte, body string, err error) {
 	for at := 0; at < len(rest); {
 		line, _, more := bytes.Cut(rest[at:], []byte("\n"))
 		if string(bytes.TrimRight(line, " \t\r")) == "---" {
-			body := rest[min(at+len(line)+1, len(rest)):]
-			return rest[:at], strings.TrimSpace(strings.ReplaceAll(string(body), "\r\n", "\n")), nil
+			body := strings.ReplaceAll(string(rest[min(at+len(line)+1, len(rest)):]), "\r\n", "\n")
+			trimmed := strings.TrimLeftFunc(body, unicode.IsSpace)
+			f.before = f.first + bytes.Count(rest[:at], []byte("\n")) + 1 + strings.Count(body[:len(body)-len(trimmed)], "\n")
+			return rest[:at], strings.TrimSpace(trimmed), nil
 		}
 		if at += len(line) + 1; !more {
 			break

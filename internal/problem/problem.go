@@ -102,9 +102,9 @@ func excerpt(text []byte, offset int) (line string, mark int) {
 // Meant is "; did you mean …?" if s is nearly one of the words, and else nothing.
 func Meant(s string, words ...string) string {
 	plain := strings.NewReplacer("_", "-", " ", "-").Replace(strings.ToLower(strings.TrimLeft(s, ":")))
-	best, least := "", 3
+	best, least := "", 4
 	for _, w := range words {
-		if d := Distance(plain, w); d < least && d*2 < utf8.RuneCountInString(w)+1 {
+		if d := Distance(plain, w); d < least && d <= (utf8.RuneCountInString(w)+1)/3 {
 			best, least = w, d
 		}
 	}

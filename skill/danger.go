@@ -1,0 +1,149 @@
+package skill
+
+import (
+	"regexp"
+	"slices"
+	"strings"
+	"unicode"
+)
+
+// A Danger is something in a text that would harm if it were done, or followed,
+// outside a sandbox.
+type Danger struct {
+	File string
+	Line int
+	Text string // the line, cut
+	Why  string
+}
+
+// A sign is what a dangerous line looks like.
+type sign struct {
+	form *regexp.Regexp
+	why  string
+}
+
+// dangers are what is looked for in every line. They are for who reads the report:
+// what a sandbox keeps away does not depend on them.
+var dangers = []sign{
+	{regexp.MustCompile(`(?i)\b(?:curl|wget|fetch)\b[^|;]*\|\s*(?:sudo\s+)?(?:/\S*/)?(?:env\s+)?(?:ba|z|da|k)?sh\b`), "it runs whatever a server sends"},
+	{regexp.MustCompile(`(?i)\b(?:curl|wget)\b[^|;]*\|\s*(?:sudo\s+)?(?:/\S*/)?(?:python3?|node|perl|ruby)\b`), "it runs whatever a server sends"},
+	{regexp.MustCompile(`(?i)(?:\b(?:ba|z)?sh\b|\bsource\b|\beval\b|\.)\s*(?:-c\s*)?["']?(?:<\(|\$\(|` + "`" + `)\s*(?:curl|wget)\b`), "it runs whatever a server sends"},
+	{regexp.MustCompile(`(?i)base64\s+(?:-d|-D|--decode)\b.*\|\s*(?:ba|z)?sh\b|\bexec\s*\(\s*(?:base64|zlib|codecs|__import__)|\beval\s*\(\s*(?:atob|Buffer)`), "it hides what it runs"},
+	{regexp.MustCompile(`/dev/tcp/|\bnc\b[^\n]*\s-[a-z]*e\b|\bncat\b[^\n]*--exec|\bsocat\b[^\n]*\bexec:`), "it opens a shell to somebody else"},
+	{regexp.MustCompile(`(?i)(?:~|\$HOME|\$\{HOME\}|/home/[^/\s]+|/root)/\.(?:ssh|aws|gnupg|kube|docker|netrc|npmrc|pypirc|git-credentials|config/(?:gcloud|gh|op)|mozilla|bash_history|zsh_history)\b`), "it reads keys or habits of the user"},
+	{regexp.MustCompile(`(?i)\bid_(?:rsa|ed25519|ecdsa|dsa)\b|\.ssh/|/etc/(?:shadow|passwd|sudoers)\b|Login Data|Library/Keychains|\bsecurity\s+find-(?:generic|internet)-password`), "it reads keys or accounts of the host"},
+	{regexp.MustCompile(`169\.254\.169\.254|metadata\.google\.internal`), "it asks the cloud for the host's own rights"},
+	{regexp.MustCompile(`(?:^|[\s;&|(` + "`" + `])(?:sudo|doas|su\s+-)\s`), "it asks for the rights of the administrator"},
+	{regexp.MustCompile(`\bchmod\s+(?:-R\s+)?(?:0?777|[ugoa]*\+[rwx]*s)\b|\bsetcap\b`), "it opens files to everybody, or gives a program rights"},
+	{regexp.MustCompile(`\brm\s+(?:-[a-zA-Z]+\s+)*(?:--no-preserve-root\s+)?["']?(?:/|~|\$HOME|\$\{HOME\}|\*)["']?(?:\s|$|/\*|\*)|\bmkfs\b|\bdd\b[^\n]*\bof=/dev/`), "it removes what is not its own"},
+	{regexp.MustCompile(`\bcrontab\b|\bsystemctl\s+(?:enable|start)|\blaunchctl\b|>>?\s*(?:~|\$HOME)/\.(?:bashrc|zshrc|profile|bash_profile)|/etc/cron|LaunchAgents|authorized_keys`), "it stays when it should be gone"},
+	{regexp.MustCompile(`\bdocker\b[^\n]*(?:--privileged|-v\s+/:|/var/run/docker\.sock)|\bnsenter\b`), "it leaves its sandbox"},
+	{regexp.MustCompile(`AKIA[0-9A-Z]{16}|\bsk-[A-Za-z0-9_-]{20,}|\bgh[pousr]_[A-Za-z0-9]{30,}|\bxox[abprs]-[A-Za-z0-9-]{10,}|AIza[0-9A-Za-z_-]{30,}|-----BEGIN [A-Z ]*PRIVATE KEY-----`), "a secret stands in it, for all to read"},
+	{regexp.MustCompile(`(?i)\b(?:ignore|disregard|forget)\b.{0,30}\b(?:previous|prior|above|all|other|system)\b.{0,20}\b(?:instruction|prompt|rule|message)s?\b|\b(?:do not|don't|never|without)\b.{0,20}\b(?:tell|telling|mention|inform|informing|show|asking|ask)\b.{0,20}\b(?:the |your )?user\b|\bskip\b.{0,20}\b(?:approval|confirmation|permission)s?\b`), "it tells the agent to hide something, or to follow nobody else"},
+}
+
+// commands are what is looked for where commands stand: in prose the same words are
+// harmless.
+var commands = []sign{
+	{regexp.MustCompile(`(?i)(?:^|[\s;&|(` + "`" + `])(?:pip3?|pipx|uv|uvx|npm|npx|pnpm|yarn|gem|cargo|go|brew|apt|apt-get|apk|dnf|yum)\s+(?:-\S+\s+)*(?:install|add|i|get|run|tool|sync|dlx)\b|(?:^|[\s;&|(` + "`" + `])(?:npx|uvx|pipx)\s+\S`), "it fetches code when it runs: what is needed belongs into the image"},
+	{regexp.MustCompile(`\b(?:uvicorn|gunicorn|flask\s+run|http\.server|nohup)\b|(?:^|\s)&\s*$`), "it starts a server beside the agent: a capability with a port does it in a sandbox"},
+	{regexp.MustCompile(`(?i)(?:^|[\s;&|(` + "`" + `])(?:curl|wget)\s`), "it is a request that nobody governs: a capability makes it, with its hosts named"},
+}
+
+// unseen reports letters that a person does not see and a model does.
+func unseen(r rune) bool {
+	return r >= 0xE0000 && r <= 0xE007F || r >= 0x202A && r <= 0x202E || r >= 0x2066 && r <= 0x2069 ||
+		r == 0x200B || r == 0x2060 || r == 0xFEFF || r == 0x00AD || unicode.Is(unicode.Co, r)
+}
+
+// maxDangers bounds those of one file.
+const maxDangers = 50
+
+// look finds the dangers of a script.
+func look(file, text string) []Danger {
+	var all []Danger
+	line := 0
+	for l := range strings.SplitSeq(text, "\n") {
+		line++
+		if why := danger(l, true); why != "" {
+			all = append(all, Danger{File: file, Line: line, Text: shown(l), Why: why})
+		}
+		if len(all) == maxDangers {
+			break
+		}
+	}
+	return all
+}
+
+// longest is how long a line may be before nobody reads its end.
+const longest = 4096
+
+// danger is why a line is dangerous, or nothing. In a line of code commands count.
+func danger(line string, code bool) string {
+	if len(line) > longest {
+		return "it is so long that nobody reads its end"
+	}
+	if strings.ContainsFunc(line, unseen) {
+		return "it holds letters that are not seen"
+	}
+	signs := dangers
+	if code {
+		signs = slices.Concat(dangers, commands)
+	}
+	for _, d := range signs {
+		if d.form.MatchString(line) {
+			return d.why
+		}
+	}
+	return ""
+}
+
+// A scan goes through Markdown and knows what of it is code.
+type scan struct {
+	fence string // what ends the block of code; empty: there is none
+}
+
+var fence = regexp.MustCompile("^\\s{0,3}(?:[-*>]\\s+|\\d+[.)]\\s+)*(`{3,}|~{3,})")
+
+// isCode reports whether the next line is code, or has some in it.
+func (s *scan) isCode(line string) bool {
+	m := fence.FindStringSubmatch(line)
+	switch {
+	case m == nil && s.fence != "":
+		return true
+	case m == nil:
+		return strings.Contains(line, "`") || strings.HasPrefix(line, "    ") || strings.HasPrefix(line, "\t") || strings.HasPrefix(strings.TrimSpace(line), "$ ")
+	case s.fence == "":
+		s.fence = m[1]
+	case strings.HasPrefix(m[1], s.fence):
+		s.fence = ""
+	}
+	return false
+}
+
+// shown is a line as a report can show it.
+func shown(line string) string { return cut(strings.TrimSpace(plain(line)), 120) }
+
+// plain is a text without what terminals obey and people do not see.
+func plain(s string) string {
+	return strings.Map(func(r rune) rune {
+		switch {
+		case unseen(r):
+			return '\uFFFD'
+		case unicode.IsControl(r):
+			return ' '
+		}
+		return r
+	}, s)
+}
+
+// cut is the beginning of a text.
+func cut(s string, n int) string {
+	if len(s) <= n {
+		return s
+	}
+	if r := []rune(s); len(r) > n {
+		return string(r[:n]) + "…"
+	}
+	return s
+}

@@ -1,0 +1,420 @@
+package skill
+
+import (
+	"errors"
+	"fmt"
+	"net/url"
+	"path"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"go.yaml.in/yaml/v3"
+
+	"glasshouse/fault"
+	"glasshouse/manifest"
+	"glasshouse/rtfs/form"
+	"glasshouse/schema"
+)
+
+const opImport = "skill.Import"
+
+// An Imported is a folder with a SKILL.md, as agents of others have them, made into
+// a skill whose scripts are capabilities.
+type Imported struct {
+	Skill        *Skill
+	Capabilities []*manifest.Capability
+	Report       Report
+
+	folder *folder
+	before int // lines of SKILL.md before its Markdown
+}
+
+// A Report says what came of a folder, to the person who decides about it.
+type Report struct {
+	Skill    string
+	Tier     Tier
+	Scripts  []Wrapped
+	Programs []string // that it says it needs: they have to be in what its scripts run in
+	Hosts    []string // named in its text, none of which its scripts reach
+	Dropped  []Dropped
+	Dangers  []Danger
+}
+
+// Wrapped is a script that became a capability.
+type Wrapped struct {
+	ID     string
+	Script string
+	May    []string // what it will be allowed to do; none: to compute
+	Needs  string   // an image that has to be there
+}
+
+// Dropped is something of a folder that is not taken over.
+type Dropped struct {
+	What string
+	Why  string
+}
+
+// guest is where a script finds the folder, read-only.
+const guest = "/skill"
+
+// source is where the files of a folder are, below the directory of the skill.
+const source = "src"
+
+// The limits of a script, of which nobody has said what it needs.
+const (
+	scriptMemoryMB = 512
+	scriptTimeout  = time.Minute
+	scriptPIDs     = 64
+	scriptQuotaMB  = 64
+)
+
+// Import reads a folder. Its scripts become capabilities that run in jails without a
+// network, see the folder read-only, and have the secrets that the document asks
+// for and nothing else. Text that would have an agent run commands of its own is
+// taken out. Nothing is run, and nothing outside the folder is read.
+func Import(dir string) (*Imported, error) {
+	f, err := readFolder(dir)
+	if err != nil {
+		return nil, err
+	}
+	return importFolder(f)
+}
+
+func importFolder(f *folder) (*Imported, error) {
+	doc, ok := f.files["SKILL.md"]
+	if !ok {
+		return nil, fault.Newf(fault.Invalid, opImport, "", "there is no SKILL.md in the folder")
+	}
+	im := &Imported{folder: f}
+	secrets, err := im.document(doc.text)
+	if err != nil {
+		return nil, err
+	}
+	im.Report.Skill = im.Skill.Name
+	im.Report.Dropped = append(im.Report.Dropped, f.dropped...)
+	for _, name := range f.order {
+		if err := im.take(name, secrets); err != nil {
+			return nil, err
+		}
+	}
+	im.teach()
+	im.hosts()
+	return im, im.settle()
+}
+
+func (im *Imported) drop(what, format string, args ...any) {
+	im.Report.Dropped = append(im.Report.Dropped, Dropped{What: what, Why: fmt.Sprintf(format, args...)})
+}
+
+// document reads SKILL.md and returns the names of the secrets that it asks for.
+func (im *Imported) document(text []byte) (secrets []string, err error) {
+	f := &front{file: "SKILL.md", text: text}
+	top, body, err := f.open(opImport)
+	if err != nil {
+		return nil, err
+	}
+	s := &Skill{Version: "0.0.0", Body: body, Source: string(text)}
+	im.Skill, im.before = s, f.before
+	f.each(top, "", func(key, value *yaml.Node) {
+		switch key.Value {
+		case "name":
+			if s.Name = slug(f.str(value, "name"), 40); s.Name == "" {
+				f.problem(value, "name", "no letter of it can be in a name")
+			}
+		case "description":
+			s.Description = cut(f.str(value, "description"), 1000)
+		case "version":
+			if value.Kind == yaml.ScalarNode && manifest.ValidVersion(value.Value) {
+				s.Version = value.Value
+			} else {
+				im.drop("version", "it is none of semver")
+			}
+		case "license", "homepage", "author", "compatibility":
+			im.drop(key.Value, "it says nothing that can be held")
+		case "allowed-tools", "tools":
+			im.drop(key.Value+": "+cut(oneLine(scalars(value)), 120), "its skill has its own capabilities and no others")
+		case "metadata":
+			secrets = im.requirements(value)
+		default:
+			im.drop(clip(key.Value), "nobody knows this key")
+		}
+	})
+	if top.Kind == yaml.MappingNode && !has(top, "name") {
+		f.problem(top, "name", "it is missing")
+	}
+	return secrets, f.problems.Fault(opImport)
+}
+
+// requirements reads what metadata says a skill requires: directly, or below the
+// name of the program it was written for.
+func (im *Imported) requirements(n *yaml.Node) (secrets []string) {
+	var all []*yaml.Node
+	var find func(n *yaml.Node, depth int)
+	find = func(n *yaml.Node, depth int) {
+		if n.Kind != yaml.MappingNode {
+			return
+		}
+		for i := 0; i+1 < len(n.Content); i += 2 {
+			if n.Content[i].Value == "requires" {
+				all = append(all, n.Content[i+1])
+			} else if depth == 0 {
+				find(n.Content[i+1], 1)
+			}
+		}
+	}
+	if n.Kind == yaml.ScalarNode { // JSON in a string
+		var inner yaml.Node
+		if yaml.Unmarshal([]byte(n.Value), &inner) == nil && len(inner.Content) == 1 {
+			n = inner.Content[0]
+		}
+	}
+	find(n, 0)
+	if len(all) == 0 {
+		im.drop("metadata", "it requires nothing")
+	}
+	for _, n := range all {
+		for i := 0; n.Kind == yaml.MappingNode && i+1 < len(n.Content); i += 2 {
+			key, words := n.Content[i].Value, strings.Fields(scalars(n.Content[i+1]))
+			switch key {
+			case "bins", "anyBins":
+				im.Report.Programs = append(im.Report.Programs, words[:min(len(words), maxList)]...)
+			case "env":
+				for _, w := range words[:min(len(words), maxList)] {
+					if err := manifest.CheckSecret(w); err != nil {
+						im.drop("metadata.requires.env", "%v", err)
+					} else if !slices.Contains(secrets, w) {
+						secrets = append(secrets, w)
+					}
+				}
+			default:
+				im.drop("metadata.requires."+clip(key), "nobody knows this key")
+			}
+		}
+	}
+	return secrets
+}
+
+// scalars are the words of a node and of those in it, down to a depth.
+func scalars(n *yaml.Node) string {
+	var words []string
+	var walk func(n *yaml.Node, depth int)
+	walk = func(n *yaml.Node, depth int) {
+		if n.Kind == yaml.ScalarNode {
+			words = append(words, n.Value)
+		}
+		for _, c := range n.Content {
+			if depth < maxDepth && len(words) < maxList {
+				walk(c, depth+1)
+			}
+		}
+	}
+	walk(n, 0)
+	return strings.Join(words, " ")
+}
+
+var unslug = regexp.MustCompile(`[^a-z0-9]+`)
+
+// slug is a text as part of an id.
+func slug(s string, most int) string {
+	s = strings.Trim(unslug.ReplaceAllString(strings.ToLower(s), "-"), "-")
+	return strings.Trim(s[:min(len(s), most)], "-")
+}
+
+// take looks at one file: what is dangerous in it, and whether it becomes a
+// capability.
+func (im *Imported) take(name string, secrets []string) error {
+	f := im.folder.files[name]
+	if name != "SKILL.md" && f.isText() {
+		im.Report.Dangers = append(im.Report.Dangers, look(name, string(f.text))...)
+	}
+	in, why := runs(name, f)
+	switch {
+	case why != "":
+		im.drop(name, "it becomes no capability: %s", why)
+		return nil
+	case in == nil:
+		return nil
+	case im.folder.isLibrary(name):
+		im.drop(name, "it becomes no capability: it is there for other scripts")
+		return nil
+	}
+	c, err := im.wrap(name, in, secrets)
+	if err != nil {
+		return fmt.Errorf("wrap %s: %w", name, err)
+	}
+	im.Capabilities = append(im.Capabilities, c)
+	im.Skill.Capabilities = append(im.Skill.Capabilities, c.ID)
+	w := Wrapped{ID: c.ID, Script: name, May: manifest.Widens(nil, c), Needs: in.image}
+	im.Report.Scripts = append(im.Report.Scripts, w)
+	return nil
+}
+
+// The types of what a script takes and gives.
+const (
+	scriptInput = `[:map [:args {:optional true} [:vector :string]] [:stdin {:optional true} :string]]`
+
+	scriptOutput = `[:map [:stdout :string] [:stderr :string] [:exit_code :int]]`
+)
+
+// wrap is the manifest of a script.
+func (im *Imported) wrap(name string, in *interpreter, secrets []string) (*manifest.Capability, error) {
+	input, err := schema.Parse("", scriptInput)
+	if err != nil {
+		return nil, err
+	}
+	output, err := schema.Parse("", scriptOutput)
+	if err != nil {
+		return nil, err
+	}
+	c := &manifest.Capability{
+		ID:          im.id(name),
+		Description: fmt.Sprintf("Runs %s of the skill %s with the arguments args, and stdin as its standard input.", name, im.Skill.Name),
+		Version:     im.Skill.Version,
+		Input:       input,
+		Output:      output,
+		Runtime: manifest.Spec{
+			Type: manifest.Container, Entrypoint: append(slices.Clone(in.argv), path.Join(guest, name)),
+			Workdir: guest, Stdio: manifest.TextStdio,
+		},
+		Filesystem: manifest.Filesystem{Mode: manifest.Ephemeral, QuotaMB: scriptQuotaMB, Mounts: []manifest.Mount{{Host: source, Guest: guest}}},
+		Network:    manifest.Network{Mode: manifest.ModeNone},
+		NoEgress:   true,
+		Secrets:    secrets,
+		Resources:  manifest.Resources{MemoryMB: scriptMemoryMB, Timeout: scriptTimeout, PIDs: scriptPIDs},
+		Approval:   manifest.Approval{Tier: manifest.Standard},
+		Metadata:   map[string]form.Value{"script": name},
+	}
+	if c.Runtime.Image = in.image; in.image == "" {
+		c.Runtime.Rootfs = "debian"
+	}
+	if len(secrets) > 0 {
+		c.Effects = []string{"secrets"}
+	}
+	// What is written down is what is read again: whoever wrote the script has no
+	// way to say more than this.
+	all, err := manifest.Read(c.ID+".rtfs", []byte(c.Text()))
+	if err != nil {
+		return nil, err
+	}
+	return all[0], nil
+}
+
+// id is a free one for a script: of the skill's name and its own, with its folders
+// where that is taken.
+func (im *Imported) id(name string) string {
+	stem := strings.TrimSuffix(name, path.Ext(name))
+	prefix := im.Skill.Name
+	if prefix[0] >= '0' && prefix[0] <= '9' {
+		prefix = "skill-" + prefix
+	}
+	prefix = slug(prefix, 36)
+	for i := 0; ; i++ {
+		last := slug(path.Base(stem), 24)
+		switch {
+		case i == 1:
+			last = slug(stem, 24)
+		case i > 1:
+			last = fmt.Sprintf("%s-%d", slug(path.Base(stem), 18), i)
+		}
+		if last == "" {
+			last = "script"
+		}
+		if id := prefix + "." + last; !slices.Contains(im.Skill.Capabilities, id) {
+			return id
+		}
+	}
+}
+
+// teach takes out of the text what an agent is not to do, and says what there is
+// instead.
+func (im *Imported) teach() {
+	var out []string
+	var markdown scan
+	for i, line := range strings.Split(im.Skill.Body, "\n") {
+		why := danger(line, markdown.isCode(line))
+		if why == "" {
+			out = append(out, line)
+			continue
+		}
+		im.Report.Dangers = append(im.Report.Dangers, Danger{File: "SKILL.md", Line: im.before + i + 1, Text: shown(line), Why: why})
+		out = append(out, "(A line was left out: "+why+".)")
+	}
+	var b strings.Builder
+	b.WriteString(strings.Join(out, "\n"))
+	if len(im.Report.Scripts) > 0 {
+		b.WriteString("\n\n## Its scripts\n\nThey are not run as commands. Each is a capability that takes `args`, a list, and\n`stdin`, a text, and gives `stdout`, `stderr` and `exit_code`. It has no network.\n\n")
+	}
+	for _, w := range im.Report.Scripts {
+		fmt.Fprintf(&b, "- `%s` is `%s`\n", w.Script, w.ID)
+	}
+	im.Skill.Body = strings.TrimSpace(b.String())
+}
+
+var address = regexp.MustCompile(`https?://[A-Za-z0-9.-]+`)
+
+// hosts notes the hosts that the texts of a folder name.
+func (im *Imported) hosts() {
+	for _, name := range im.folder.order {
+		f := im.folder.files[name]
+		if !f.isText() {
+			continue
+		}
+		for _, found := range address.FindAllString(string(f.text), 1000) {
+			u, err := url.Parse(found)
+			if err == nil && !slices.Contains(im.Report.Hosts, u.Hostname()) && len(im.Report.Hosts) < 100 {
+				im.Report.Hosts = append(im.Report.Hosts, u.Hostname())
+			}
+		}
+	}
+	slices.Sort(im.Report.Hosts)
+}
+
+// settle says what the skill is, and writes it as a document of its own.
+func (im *Imported) settle() error {
+	s := im.Skill
+	if s.Description == "" {
+		s.Description = s.Name
+	}
+	k, err := s.Check(func(id string) (*manifest.Capability, bool) {
+		i := slices.Index(s.Capabilities, id)
+		return im.Capabilities[i], true
+	})
+	if err != nil {
+		return err
+	}
+	im.Report.Tier = k.Tier
+	s.Shown = Shown{Effects: k.Effects, Secrets: k.Secrets, Tier: k.Tier}
+	text, err := s.text()
+	if err != nil {
+		return err
+	}
+	im.Skill, err = Read("skill.yaml", text)
+	return err
+}
+
+// text writes a skill as a document.
+func (s *Skill) text() ([]byte, error) {
+	type governed struct {
+		Capabilities []string          `yaml:"capabilities"`
+		Effects      []string          `yaml:"effects"`
+		Secrets      []string          `yaml:"secrets"`
+		Approval     map[string]string `yaml:"approval"`
+	}
+	head, err := yaml.Marshal(struct {
+		Name        string   `yaml:"name"`
+		Description string   `yaml:"description"`
+		Version     string   `yaml:"version"`
+		Glasshouse  governed `yaml:"glasshouse"`
+	}{s.Name, s.Description, s.Version, governed{s.Capabilities, s.Shown.Effects, s.Shown.Secrets, map[string]string{"tier": string(s.Shown.Tier)}}})
+	if err != nil {
+		return nil, fmt.Errorf("write the skill %s: %w", s.Name, err)
+	}
+	text := "---\n" + string(head) + "---\n\n" + s.Body + "\n"
+	if !utf8.ValidString(text) {
+		return nil, errors.New("write the skill: it is no text")
+	}
+	return []byte(text), nil
+}
