@@ -96,10 +96,10 @@ func reason(err error) string {
 
 // brief is a value in a message.
 func brief(v form.Value) string {
-	const most = 60
-	text := []rune(form.Text(v))
-	if len(text) > most {
-		return string(text[:most]) + "…"
+	const most = 80
+	text, whole := form.Within(v, most)
+	if !whole {
+		text += "…"
 	}
-	return string(text)
+	return text
 }

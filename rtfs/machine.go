@@ -54,7 +54,7 @@ const (
 
 	// maxNest bounds the stack of Go, of which each form that stands in another
 	// takes a few hundred bytes. It is 1 GB at most.
-	maxNest   = 1 << 20
+	maxNest   = 1 << 19
 	frameNest = 8 // what a call takes besides its forms
 )
 

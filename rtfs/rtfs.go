@@ -113,7 +113,16 @@ func (in *Interp) Compile(file string, src []byte) (*Program, error) {
 	if err != nil {
 		return nil, err
 	}
-	return in.CompileNodes(nodes...)
+	p, err := in.CompileNodes(nodes...)
+	return p, shown(err, src)
+}
+
+// shown adds the line of a compiler's error to what it says.
+func shown(err error, src []byte) error {
+	if e, ok := err.(*form.Error); ok {
+		e.Message += "\n" + form.Excerpt(src, e.Pos)
+	}
+	return err
 }
 
 // CompileNodes compiles what was read already.
@@ -193,7 +202,7 @@ func (s *Session) Eval(ctx context.Context, file string, src []byte) (form.Value
 	}
 	main, err := s.world.unit.compile(nodes)
 	if err != nil {
-		return nil, err
+		return nil, shown(err, src)
 	}
 	fresh := s.world.unit.fresh()
 	s.world.globals = append(s.world.globals, fresh[len(s.world.globals):]...)
