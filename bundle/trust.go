@@ -275,11 +275,36 @@ func (t *Trust) Check(b *Bundle) error {
 			return refuse(RevokedBundle, b.path, "since %s: %s", r.At.Format(time.DateOnly), orNone(r.Reason))
 		}
 	}
-	if at := b.Expires(); !at.IsZero() && !time.Now().Before(at) {
-		return refuse(Expired, b.path, "since %s", at.Format(time.RFC3339))
+	if err := b.inTime(); err != nil {
+		return err
 	}
 	if p := t.kept.publisher(s.Publisher); !b.Metadata.Tier.Within(p.Tier) {
 		return refuse(TierExceeded, b.path, "it is %s, and %s is trusted up to %s", b.Metadata.Tier, p.Name, p.Tier)
+	}
+	return nil
+}
+
+// CheckKey refuses a bundle that another key signed, for somebody who knows whose
+// key it is without a trust store.
+func (b *Bundle) CheckKey(keys ...PublicKey) error {
+	if !slices.ContainsFunc(keys, func(k PublicKey) bool { return k.key == b.Signature.Key.key }) {
+		return refuse(UnknownKey, b.path, "it is signed by %s", b.Signature.Key)
+	}
+	return b.inTime()
+}
+
+// inTime refuses a bundle before and after its time.
+func (b *Bundle) inTime() error {
+	signed, err := utc(b.Signature.Signed)
+	if err != nil {
+		return refuse(BadSignature, b.path, "signed: %w", err)
+	}
+	now := time.Now()
+	if signed.After(now.Add(skew)) {
+		return refuse(NotYet, b.path, "at %s", b.Signature.Signed)
+	}
+	if at := b.Expires(); !at.IsZero() && !now.Before(at) {
+		return refuse(Expired, b.path, "since %s", at.Format(time.RFC3339))
 	}
 	return nil
 }
@@ -298,8 +323,6 @@ func (k *trusted) checkKey(publisher string, key PublicKey, signed string) error
 		return refuse(UnknownPublisher, "", "it says %s, with the key %s", publisher, key)
 	case have == nil || whose.Name != publisher:
 		return refuse(UnknownKey, "", "%s is not a key of %s: %s", key.ID(), publisher, key)
-	case at.After(time.Now().Add(skew)):
-		return refuse(NotYet, "", "at %s", signed)
 	case have.Retired != nil && at.After(*have.Retired):
 		return refuse(RetiredKey, "", "%s was replaced on %s, and this is signed at %s", key.ID(), have.Retired.Format(time.RFC3339), signed)
 	}

@@ -1,0 +1,199 @@
+package cli
+
+import (
+	"bytes"
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"glasshouse/bundle"
+)
+
+// A vendor makes bundles at a command line, in a directory of their own.
+type vendor struct {
+	*testing.T
+	data  string
+	stdin string
+}
+
+// run runs a command. It returns what was printed, errors too, and the exit code.
+func (d *vendor) run(args ...string) (string, int) {
+	d.Helper()
+	var out bytes.Buffer
+	env := Env{Stdin: strings.NewReader(d.stdin), Stdout: &out, Stderr: &out, UID: 1000, Getenv: func(k string) string {
+		if k == "GLASSHOUSE_DATA" {
+			return d.data
+		}
+		return ""
+	}}
+	code := Run(d.Context(), args, env)
+	return out.String(), code
+}
+
+// does runs a command that must succeed.
+func (d *vendor) does(args ...string) string {
+	d.Helper()
+	out, code := d.run(args...)
+	if code != 0 {
+		d.Fatalf("glasshouse %s: exit code %d\n%s", strings.Join(args, " "), code, out)
+	}
+	return out
+}
+
+// fails runs a command that must fail and say something.
+func (d *vendor) fails(want string, args ...string) {
+	d.Helper()
+	out, code := d.run(args...)
+	if code == 0 || !strings.Contains(out, want) {
+		d.Errorf("glasshouse %s: exit code %d, want one and %q in\n%s", strings.Join(args, " "), code, want, out)
+	}
+}
+
+func (d *vendor) write(name, text string) {
+	d.Helper()
+	if err := os.MkdirAll(filepath.Dir(name), 0o755); err != nil {
+		d.Fatal(err)
+	}
+	if err := os.WriteFile(name, []byte(text), 0o644); err != nil {
+		d.Fatal(err)
+	}
+}
+
+// teacher lays a bundle that teaches and can do nothing.
+func (d *vendor) teacher() {
+	d.write("teacher/metadata.json", `{"name": "teacher", "version": "1.0.0", "publisher": "acme", "tier": "informational"}`)
+	d.write("teacher/skill.yaml", "---\nname: teacher\ndescription: teaches\nversion: \"1.0.0\"\n---\n\n# Teacher\n\nThink first.\n")
+}
+
+func newVendor(t *testing.T) *vendor {
+	t.Chdir(t.TempDir())
+	return &vendor{T: t, data: t.TempDir()}
+}
+
+func TestABundleIsSignedPackedAndVerified(t *testing.T) {
+	d := newVendor(t)
+	d.teacher()
+	if out := d.does("bundle", "keygen", "--out", "acme"); !strings.Contains(out, "RW") {
+		t.Errorf("keygen does not show the public key:\n%s", out)
+	}
+	if st, err := os.Stat("acme.key"); err != nil || st.Mode().Perm() != 0o600 {
+		t.Errorf("the secret key: %v, %v", st, err)
+	}
+	d.fails("exists", "bundle", "keygen", "--out", "acme")
+
+	d.does("bundle", "sign", "teacher", "--key", "acme.key", "-o", "teacher.tar.gz")
+	d.does("bundle", "sign", "teacher", "--key", "acme.key", "-o", "teacher.zip")
+	for _, what := range []string{"teacher", "teacher.tar.gz", "teacher.zip"} {
+		out := d.does("bundle", "verify", what, "--key", "acme.pub")
+		if !strings.Contains(out, "teacher 1.0.0 by acme") {
+			t.Errorf("verify %s says\n%s", what, out)
+		}
+		d.fails("unknown publisher", "bundle", "verify", what)
+	}
+	d.does("bundle", "keygen", "--out", "other")
+	d.fails("unknown key", "bundle", "verify", "teacher.zip", "--key", "other.pub")
+	d.fails("is no file", "bundle", "verify", "teacher.zip", "--key", "nobody.pub")
+
+	d.write("teacher/skill.yaml", "---\nname: evil\n---\n")
+	d.fails("tampered", "bundle", "verify", "teacher", "--key", "acme.pub")
+	d.fails("try: ", "bundle", "verify", "teacher", "--key", "acme.pub")
+}
+
+func TestTheTrustStoreSaysWhoIsTrusted(t *testing.T) {
+	d := newVendor(t)
+	d.teacher()
+	d.does("bundle", "keygen")
+	d.does("bundle", "sign", "teacher")
+	trust, err := bundle.OpenTrust(filepath.Join(d.data, bundle.TrustFile))
+	if err != nil {
+		t.Fatal(err)
+	}
+	key, err := publicKey("bundle.pub")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := trust.Add("acme", bundle.Informational, key); err != nil {
+		t.Fatal(err)
+	}
+	d.does("bundle", "verify", "teacher")
+	if err := trust.RevokeKey(key, "lost"); err != nil {
+		t.Fatal(err)
+	}
+	d.fails("revoked key", "bundle", "verify", "teacher")
+}
+
+func TestVerifyAnswersPrograms(t *testing.T) {
+	d := newVendor(t)
+	d.teacher()
+	d.does("bundle", "keygen")
+	d.does("bundle", "sign", "teacher", "--expires", "1h")
+	var whole struct{ Name, Version, Digest, Until string }
+	if err := json.Unmarshal([]byte(d.does("bundle", "verify", "teacher", "--key", "bundle.pub", "--json")), &whole); err != nil {
+		t.Fatal(err)
+	}
+	if whole.Name != "teacher" || len(whole.Digest) != 64 || whole.Until == "" {
+		t.Errorf("a whole bundle: %+v", whole)
+	}
+	d.write("teacher/evil.py", "x")
+	out, code := d.run("bundle", "verify", "teacher", "--key", "bundle.pub", "--json")
+	var refused struct{ Refused, Remedy string }
+	if err := json.Unmarshal([]byte(out), &refused); err != nil || code != exitError {
+		t.Fatalf("exit code %d, %v in\n%s", code, err, out)
+	}
+	if refused.Refused != string(bundle.Unlisted) || refused.Remedy == "" {
+		t.Errorf("refused as %+v", refused)
+	}
+}
+
+func TestASealedKeyNeedsItsPassword(t *testing.T) {
+	d := newVendor(t)
+	d.teacher()
+	d.stdin = "open sesame\n"
+	d.does("bundle", "keygen", "--seal")
+	d.does("bundle", "sign", "teacher")
+	d.stdin = "sesame\n"
+	d.fails("password", "bundle", "sign", "teacher")
+	d.stdin = ""
+	d.fails("empty password", "bundle", "keygen", "--out", "x", "--seal")
+}
+
+func TestAKeyThatOthersReadIsNotUsed(t *testing.T) {
+	d := newVendor(t)
+	d.teacher()
+	d.does("bundle", "keygen")
+	if err := os.Chmod("bundle.key", 0o644); err != nil {
+		t.Fatal(err)
+	}
+	d.fails("others may read", "bundle", "sign", "teacher")
+}
+
+func TestAnUnpackableNameIsSaid(t *testing.T) {
+	d := newVendor(t)
+	d.teacher()
+	d.does("bundle", "keygen")
+	d.fails("ends in none of", "bundle", "sign", "teacher", "-o", "teacher.rar")
+	d.fails("in the bundle itself", "bundle", "sign", "teacher", "-o", "teacher/teacher.zip")
+	d.does("bundle", "verify", "teacher", "--key", "bundle.pub")
+}
+
+func TestAMarketIsADirectoryWithAnIndex(t *testing.T) {
+	d := newVendor(t)
+	d.teacher()
+	d.does("bundle", "keygen")
+	d.does("bundle", "keygen", "--out", "market")
+	if err := os.Mkdir("stall", 0o755); err != nil {
+		t.Fatal(err)
+	}
+	d.does("bundle", "sign", "teacher", "-o", "stall/teacher-1.0.0.zip")
+	out := d.does("market", "index", "stall")
+	if !strings.Contains(out, "teacher 1.0.0 by acme: teacher-1.0.0.zip") {
+		t.Errorf("market index says\n%s", out)
+	}
+	var x struct{ Offers []struct{ Name, File string } }
+	if err := json.Unmarshal([]byte(d.does("market", "index", "stall", "--json")), &x); err != nil || len(x.Offers) != 1 {
+		t.Errorf("%+v, %v", x, err)
+	}
+	d.fails("no such file", "market", "index", "nowhere")
+}
