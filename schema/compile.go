@@ -4,7 +4,9 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"unicode"
 
+	"glasshouse/internal/problem"
 	"glasshouse/rtfs/form"
 )
 
@@ -72,11 +74,17 @@ func (c *compiler) name(n *form.Node, colon, name string) (typ, error) {
 	if slices.Contains(heads, name) {
 		return nil, errorf(n, "%s%s stands in brackets: [:%[2]s …]", colon, name)
 	}
-	if meant := nearest(name, wordList); meant != "" {
+	if meant := nearest(name, wordList); meant != "" && !isOwn(name, meant) {
 		return nil, errorf(n, "there is no type %s%s: did you mean %[1]s%[3]s?", colon, name, meant)
 	}
 	c.unknown = append(c.unknown, name)
 	return unknown{"type", name}, nil
+}
+
+// isOwn reports whether a name is likely to be one that somebody has given: Book is
+// near to Bool, but no slip.
+func isOwn(name, meant string) bool {
+	return unicode.IsUpper([]rune(name)[0]) && (len(name) < 5 || problem.Distance(name, meant) > 1)
 }
 
 // brackets compiles [:vector T] and its like.
@@ -187,10 +195,6 @@ func (c *compiler) only(n *form.Node, nodes []*form.Node, rule string) (typ, err
 		return nil, errorf(n, "%s, not %d", rule, len(all))
 	}
 	return all[0], nil
-}
-
-func (c *compiler) one(n *form.Node, what string, nodes []*form.Node) (typ, error) {
-	return c.only(n, nodes, what+" stands alone: there must be one")
 }
 
 // isMark reports whether n is the ? behind a type.

@@ -279,15 +279,15 @@ func (s *source) object() (form.Value, error) {
 	if err != nil {
 		return nil, err
 	}
-	entries, err := s.entries()
-	if err != nil {
-		return nil, err
-	}
 	var others form.Value = anyForm
 	if v, ok := s.get("additionalProperties"); ok {
 		if others, err = s.schema(v, s.in("additionalProperties"), nil); err != nil {
 			return nil, err
 		}
+	}
+	entries, err := s.entries(others)
+	if err != nil {
+		return nil, err
 	}
 	t := form.Value(typeOf("map", entries...))
 	names, named := s.get("propertyNames")
@@ -327,8 +327,9 @@ func (s *source) keyType(names form.Value, named bool) (form.Value, error) {
 	return key, err
 }
 
-// entries makes those of [:map …].
-func (s *source) entries() ([]form.Value, error) {
+// entries makes those of [:map …]. What must be there without being described is one
+// of the others.
+func (s *source) entries(others form.Value) ([]form.Value, error) {
 	needed, err := s.required()
 	if err != nil {
 		return nil, err
@@ -356,7 +357,7 @@ func (s *source) entries() ([]form.Value, error) {
 		}
 	}
 	for _, name := range needed {
-		entries = append(entries, form.Vector{keyOf(name), anyForm})
+		entries = append(entries, form.Vector{keyOf(name), others})
 	}
 	return entries, nil
 }

@@ -208,6 +208,49 @@ func (s sampler) randomSchema(depth int) form.Value {
 	return m
 }
 
+// like makes a value that a schema may take.
+func (s sampler) like(schema form.Value) form.Value {
+	m, ok := schema.(*form.Map)
+	if !ok || s.IntN(6) == 0 {
+		return s.any(2)
+	}
+	if values, ok := m.Get("enum"); ok {
+		return values.(form.Vector)[s.IntN(2)]
+	}
+	for _, word := range []string{"anyOf", "oneOf", "allOf"} {
+		if list, ok := m.Get(word); ok {
+			return s.like(list.(form.Vector)[s.IntN(len(list.(form.Vector)))])
+		}
+	}
+	kind, _ := m.Get("type")
+	if kinds, ok := kind.(form.Vector); ok {
+		kind = kinds[s.IntN(2)]
+	}
+	switch kind {
+	case "array":
+		items, _ := m.Get("items")
+		return s.some(func() form.Value { return s.like(items) })
+	case "object":
+		v := form.NewMap()
+		properties, _ := m.Get("properties")
+		entries, _ := properties.(*form.Map)
+		for name, property := range entries.All() {
+			v = v.With(name, s.like(property))
+		}
+		if needed, ok := m.Get("required"); ok {
+			v = v.With(needed.(form.Vector)[0], s.any(1))
+		}
+		return v
+	case "string":
+		return s.word()
+	case "integer", "number":
+		return s.float()
+	case "null":
+		return nil
+	}
+	return s.any(2)
+}
+
 func importLikeTheLibrary(t testing.TB, seed uint64) (exact bool) {
 	s := sampler{rand.New(rand.NewPCG(seed, 2))}
 	root, ok := s.randomSchema(3).(*form.Map)
@@ -228,7 +271,7 @@ func importLikeTheLibrary(t testing.TB, seed uint64) (exact bool) {
 	}
 	other := judge(t, text)
 	for range 8 {
-		doc, err := schema.ToJSON(s.any(3))
+		doc, err := schema.ToJSON(s.like(root))
 		if err != nil {
 			t.Fatal(err)
 		}

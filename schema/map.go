@@ -96,8 +96,8 @@ func (c *compiler) put(m *fields, n, key *form.Node, types []*form.Node, props *
 	if err := f.properties(props); err != nil {
 		return err
 	}
-	if last := len(types) - 1; last > 0 && isMark(types[last]) && types[last-1].End < types[last].Pos.Offset {
-		f.optional = true // [:k T ?], and not [:k [:vector T]?]
+	if last := len(types) - 1; last > 0 && isMark(types[last]) && !joined(types[last-1], types[last]) {
+		f.optional = true
 		types = types[:last]
 	}
 	t, err := c.only(n, types, "an entry of a map has one type")
@@ -114,6 +114,10 @@ func (c *compiler) put(m *fields, n, key *form.Node, types []*form.Node, props *
 	m.entries = append(m.entries, f)
 	return nil
 }
+
+// joined reports whether a ? stands right behind a type: [:k [:vector T]?] may be
+// nil, and [:k [:vector T] ?] may not.
+func joined(t, mark *form.Node) bool { return t.End > 0 && t.End == mark.Pos.Offset }
 
 // properties reads what stands between key and type.
 func (f *field) properties(n *form.Node) error {

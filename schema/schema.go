@@ -57,7 +57,7 @@ func Parse(file, text string) (*Type, error) {
 
 func compile(nodes []*form.Node) (*Type, error) {
 	var c compiler
-	root, err := c.one(nodes[0], "a type", nodes)
+	root, err := c.only(nodes[0], nodes, "there must be one type")
 	if err != nil {
 		return nil, err
 	}
