@@ -1,0 +1,194 @@
+package mcp
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
+	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"glasshouse/engine"
+	"glasshouse/fault"
+	"glasshouse/manifest"
+	"glasshouse/rtfs/form"
+	"glasshouse/schema"
+)
+
+// Sandboxes is where imported servers run.
+type Sandboxes interface {
+	// Start starts the server of a capability in a jail as its manifest says, for a
+	// session if its filesystem has that mode. Ctx is for starting only.
+	Start(ctx context.Context, c *engine.Installed, session string) (Process, error)
+
+	// Forget removes what such servers have kept on disk: of a capability, or if that
+	// is nil of a session.
+	Forget(ctx context.Context, c *engine.Installed, session string) error
+}
+
+// An Engine calls the tools of imported servers. Tools whose manifests agree in all
+// that makes a sandbox share one process: for a session, or for all if their
+// filesystem is persistent. With an ephemeral filesystem each call has its own.
+type Engine struct {
+	sandboxes Sandboxes
+	version   string
+
+	mu      sync.Mutex
+	servers map[place]*kept   // guarded by mu
+	running map[*session]bool // guarded by mu
+	closed  bool              // guarded by mu
+}
+
+var _ engine.Engine = (*Engine)(nil)
+
+// NewEngine returns an engine. Version is what it says of itself to servers.
+func NewEngine(version string, s Sandboxes) *Engine {
+	return &Engine{sandboxes: s, version: version, servers: map[place]*kept{}, running: map[*session]bool{}}
+}
+
+// Prepare finds what is missing. Servers start with the first call.
+func (e *Engine) Prepare(_ context.Context, c *engine.Installed) error {
+	if c.Runtime.Stdio != manifest.MCPStdio || c.Runtime.Tool.Name == "" {
+		return fault.Newf(fault.Invalid, "mcp.Prepare", c.ID, "it is no tool of a server")
+	}
+	return nil
+}
+
+// limit is how long a call may take, if the manifest does not say.
+const limit = time.Minute
+
+// Call calls the tool once.
+func (e *Engine) Call(ctx context.Context, call *engine.Call) (engine.Result, error) {
+	c := call.Capability
+	if err := e.Prepare(ctx, c); err != nil {
+		return engine.Result{}, err
+	}
+	input, err := schema.ToJSON(call.Input)
+	if err != nil {
+		return engine.Result{}, fault.New(fault.Invalid, "mcp.Call", c.ID, err)
+	}
+	if input = bytes.TrimSpace(input); len(input) == 0 || input[0] != '{' {
+		return engine.Result{}, fault.Fieldf("mcp.Call", "input", "the input of a tool is a map")
+	}
+
+	begun := time.Now()
+	k, s, warm, err := e.take(ctx, c, call.Session)
+	if err != nil {
+		return engine.Result{}, err
+	}
+	forwarded := time.Now()
+	result, err := e.forward(ctx, c, s, input)
+	result.Usage.Wall = time.Since(forwarded)
+	if f, ok := errors.AsType[*engine.Failure](err); ok {
+		f.Usage.Wall = result.Usage.Wall
+	}
+	e.give(k, s, err)
+	result.Warm = warm
+	result.Times = map[string]time.Duration{"sandbox": forwarded.Sub(begun), "forward": result.Usage.Wall}
+	return result, err
+}
+
+// forward sends a call to a server and reads its answer.
+func (e *Engine) forward(ctx context.Context, c *engine.Installed, s *session, input json.RawMessage) (engine.Result, error) {
+	ctx, cancel := context.WithTimeout(ctx, cmp.Or(c.Resources.Timeout, limit))
+	defer cancel()
+	defer context.AfterFunc(ctx, s.kill)()
+
+	before := s.process.Usage()
+	fail := func(kind engine.Kind, err error) (engine.Result, error) {
+		return engine.Result{}, &engine.Failure{Kind: kind, Reason: err.Error(), Err: err, Usage: since(before, s.process.Usage()), Log: s.process.Log()}
+	}
+	if err := s.agrees(ctx, c); err != nil {
+		if fault.KindOf(err) == fault.Conflict {
+			return engine.Result{}, err
+		}
+		return fail(s.kind(ctx, err), err)
+	}
+	s.guard.asked()
+	answer, err := s.client.CallTool(ctx, &sdk.CallToolParams{Name: c.Runtime.Tool.Name, Arguments: input})
+	if err != nil {
+		if refusal, ok := errors.AsType[*jsonrpc.Error](err); ok && ctx.Err() == nil && !s.gone() {
+			return fail(engine.Failed, errors.New(plain(refusal.Message, maxTold)))
+		}
+		return fail(s.kind(ctx, err), s.why(ctx, err))
+	}
+	switch {
+	case answer.InputRequests != nil:
+		return fail(engine.Failed, errors.New("it asks for more than its input, which nobody here answers"))
+	case answer.IsError:
+		return fail(engine.Failed, errors.New(cmp.Or(bounded(textOf(answer.Content), maxTold), "it does not say why")))
+	}
+	output, err := outputOf(c, answer)
+	if err != nil {
+		return fail(engine.Garbled, err)
+	}
+	return engine.Result{Output: output, Usage: since(before, s.process.Usage()), Log: s.process.Log()}, nil
+}
+
+func outputOf(c *engine.Installed, answer *sdk.CallToolResult) (form.Value, error) {
+	switch {
+	case c.Output.String() == said.String():
+		return saidBy(answer.Content), nil
+	case answer.StructuredContent == nil:
+		return nil, errors.New("it declares an output, and gives none")
+	}
+	return structured(c.Output, answer.StructuredContent)
+}
+
+// agrees reports a tool that is not any more what its manifest was made of.
+func (s *session) agrees(ctx context.Context, c *engine.Installed) error {
+	digests, err := s.digests(ctx)
+	if err != nil {
+		return err
+	}
+	now, there := digests[c.Runtime.Tool.Name]
+	switch {
+	case !there:
+		err = fmt.Errorf("the server has no tool %q any more", c.Runtime.Tool.Name)
+	case now != c.Runtime.Tool.Digest:
+		err = fmt.Errorf("the server says other things of %q than were approved", c.Runtime.Tool.Name)
+	default:
+		return nil
+	}
+	return &fault.Error{Op: "mcp.Call", On: c.ID, Kind: fault.Conflict, Err: err,
+		Remedy: "import the server again, and review what has changed"}
+}
+
+// kind is what kind of failure it is that a server gave no answer.
+func (s *session) kind(ctx context.Context, err error) engine.Kind {
+	switch {
+	case errors.Is(ctx.Err(), context.DeadlineExceeded):
+		return engine.TimedOut
+	case ctx.Err() != nil:
+		return engine.Cancelled
+	case s.guard.err() != nil:
+		return engine.Garbled
+	}
+	for _, end := range []error{io.EOF, io.ErrUnexpectedEOF, io.ErrClosedPipe, os.ErrClosed, syscall.EPIPE, sdk.ErrConnectionClosed} {
+		if errors.Is(err, end) {
+			return engine.Crashed
+		}
+	}
+	return engine.Garbled
+}
+
+// since is what was used between two readings. Calls that one process answers at once
+// are each charged with all of it.
+func since(before, now engine.Usage) engine.Usage {
+	return engine.Usage{
+		CPU:          now.CPU - before.CPU,
+		MemoryPeak:   now.MemoryPeak,
+		NetworkOut:   now.NetworkOut - before.NetworkOut,
+		NetworkIn:    now.NetworkIn - before.NetworkIn,
+		StorageWrite: now.StorageWrite - before.StorageWrite,
+		Steps:        now.Steps - before.Steps,
+	}
+}

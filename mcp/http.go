@@ -1,0 +1,53 @@
+package mcp
+
+import (
+	"fmt"
+	"net/http"
+	"net/url"
+	"time"
+
+	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
+)
+
+// maxFrame bounds one message, in or out of whatever transport.
+const maxFrame = 4 << 20
+
+// idle is how long a session is kept of which nothing is heard.
+const idle = time.Hour
+
+// stateless is the first version of the protocol without sessions.
+const stateless = "2026-07-28"
+
+// Handler serves the protocol over streamable HTTP, to the server's one caller:
+// whoever mounts it has asked who is there. Requests that a browser makes for a page
+// of somewhere else are refused.
+func (s *Server) Handler() http.Handler {
+	pick := func(*http.Request) *sdk.Server { return s.sdk }
+	sessions := sdk.NewStreamableHTTPHandler(pick, &sdk.StreamableHTTPOptions{SessionTimeout: idle, MaxRequestBodyBytes: maxFrame})
+	single := sdk.NewStreamableHTTPHandler(pick, &sdk.StreamableHTTPOptions{Stateless: true, PropagateRequestCancellation: true, MaxRequestBodyBytes: maxFrame})
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if err := sameOrigin(r); err != nil {
+			http.Error(w, err.Error(), http.StatusForbidden)
+			return
+		}
+		if r.Header.Get("Mcp-Protocol-Version") >= stateless {
+			single.ServeHTTP(w, r)
+			return
+		}
+		sessions.ServeHTTP(w, r)
+	})
+}
+
+// sameOrigin refuses a request that a browser makes for another site. Programs send
+// no Origin.
+func sameOrigin(r *http.Request) error {
+	origins := r.Header.Values("Origin")
+	if len(origins) == 0 {
+		return nil
+	}
+	origin, err := url.Parse(origins[0])
+	if err != nil || len(origins) > 1 || origin.Host == "" || origin.Host != r.Host {
+		return fmt.Errorf("requests from the origin %.200q are not served", origins[0])
+	}
+	return nil
+}

@@ -1,0 +1,264 @@
+package mcp
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"time"
+
+	"glasshouse/engine"
+	"glasshouse/fault"
+	"glasshouse/manifest"
+)
+
+// ttl is how long a server is kept that nobody calls, if its manifest does not say.
+const ttl = 10 * time.Minute
+
+// A kept is a server that goes on from call to call.
+type kept struct {
+	place  place
+	ttl    time.Duration
+	turn   chan struct{} // whoever has put something in may start the process
+	speaks *session      // set by who has the turn; nil: it is to be started
+
+	// guarded by Engine.mu
+	calls int         // that are under way, or wait for its start
+	idle  *time.Timer // ends it, while nobody calls
+	last  bool        // it ends when nobody calls
+}
+
+// A place is where a call runs. Two calls of one place share its server.
+type place struct {
+	owner   string // the session whose it is; "": everybody's
+	sandbox string // all that makes a sandbox; "": it is of this call alone
+}
+
+func placeOf(c *engine.Installed, session string) place {
+	switch {
+	case c.Filesystem.Mode == manifest.Persistent:
+		return place{"", sandboxOf(c)}
+	case c.Filesystem.Mode == manifest.Session && session != "":
+		return place{session, sandboxOf(c)}
+	}
+	return place{}
+}
+
+// sandboxOf is all of a manifest that a sandbox is made by: tools that differ in it
+// do not share one.
+func sandboxOf(c *engine.Installed) string {
+	runtime := c.Runtime
+	runtime.Tool = manifest.Tool{}
+	text, err := json.Marshal(struct {
+		Dir        string
+		Trust      bool
+		Runtime    manifest.Spec
+		Filesystem manifest.Filesystem
+		Network    manifest.Network
+		NoEgress   bool
+		Secrets    []string
+		Resources  manifest.Resources
+		Classes    manifest.DataClasses
+	}{c.Dir, c.Trust, runtime, c.Filesystem, c.Network, c.NoEgress, c.Secrets, c.Resources, c.DataClasses})
+	if err != nil {
+		return "" // it is shared with nothing
+	}
+	return string(text)
+}
+
+// take returns a conversation with the server of a capability, and begins it if there
+// is none. Who takes gives it back.
+func (e *Engine) take(ctx context.Context, c *engine.Installed, owner string) (k *kept, s *session, warm bool, err error) {
+	if k, err = e.keep(c, owner); err != nil {
+		return nil, nil, false, err
+	}
+	if s, warm, err = e.speak(ctx, k, c, owner); err != nil {
+		e.leave(k)
+		return nil, nil, false, err
+	}
+	return k, s, warm, nil
+}
+
+func (e *Engine) speak(ctx context.Context, k *kept, c *engine.Installed, owner string) (s *session, warm bool, err error) {
+	select {
+	case k.turn <- struct{}{}:
+		defer func() { <-k.turn }()
+	case <-ctx.Done():
+		return nil, false, &engine.Failure{Kind: engine.Cancelled, Reason: "its server was about to be started", Err: context.Cause(ctx)}
+	}
+	if k.speaks != nil && !k.speaks.gone() {
+		return k.speaks, true, nil
+	}
+	if k.speaks != nil {
+		e.end(k.speaks)
+	}
+	k.speaks, err = e.start(ctx, c, owner)
+	return k.speaks, false, err
+}
+
+// keep returns what is kept of a server, with one more call.
+func (e *Engine) keep(c *engine.Installed, owner string) (*kept, error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.closed {
+		return nil, errClosed(c)
+	}
+	at := placeOf(c, owner)
+	k := e.servers[at]
+	switch {
+	case at.sandbox == "":
+		k = &kept{turn: make(chan struct{}, 1), last: true}
+	case k == nil:
+		k = &kept{place: at, ttl: cmp.Or(c.Runtime.Warm.TTL, ttl), turn: make(chan struct{}, 1)}
+		e.servers[at] = k
+	}
+	if k.idle != nil {
+		k.idle.Stop() // if it is too late for that, retire finds a call
+		k.idle = nil
+	}
+	k.calls++
+	return k, nil
+}
+
+func errClosed(c *engine.Installed) error {
+	return fault.Newf(fault.Unavailable, "mcp.Call", c.ID, "the engine is closed")
+}
+
+// start starts the server of a capability. A failure of its start is the server's.
+func (e *Engine) start(ctx context.Context, c *engine.Installed, owner string) (*session, error) {
+	ctx, cancel := context.WithTimeout(ctx, cmp.Or(c.Runtime.StartupTimeout, startup))
+	defer cancel()
+	p, err := e.sandboxes.Start(ctx, c, owner)
+	if err != nil {
+		return nil, unstarted(ctx, err, engine.Usage{}, "")
+	}
+	s, err := connect(ctx, e.version, p)
+	if err != nil {
+		return nil, unstarted(ctx, err, p.Usage(), p.Log())
+	}
+	e.mu.Lock()
+	closed := e.closed
+	e.running[s] = true
+	e.mu.Unlock()
+	if closed {
+		e.end(s)
+		return nil, errClosed(c)
+	}
+	return s, nil
+}
+
+func unstarted(ctx context.Context, err error, u engine.Usage, log string) error {
+	kind := engine.Unstarted
+	if errors.Is(ctx.Err(), context.Canceled) {
+		kind = engine.Cancelled
+	}
+	return &engine.Failure{Kind: kind, Reason: err.Error(), Err: err, Usage: u, Log: log}
+}
+
+// give ends a call. A server that did not answer it properly answers no other.
+func (e *Engine) give(k *kept, s *session, err error) {
+	switch engine.KindOf(err) {
+	case "", engine.Failed:
+	default:
+		s.kill()
+	}
+	e.leave(k)
+}
+
+// leave is one call less. The last one ends the server, or has it wait for the next.
+func (e *Engine) leave(k *kept) {
+	e.mu.Lock()
+	k.calls--
+	over := k.calls == 0 && (k.last || e.closed)
+	if k.calls == 0 && !over {
+		k.idle = time.AfterFunc(k.ttl, func() { e.retire(k, false) })
+	}
+	e.mu.Unlock()
+	if over {
+		e.finish(k)
+	}
+}
+
+// retire ends a server that nobody calls. If one is called it goes on, or with last
+// only until its calls have ended.
+func (e *Engine) retire(k *kept, last bool) {
+	e.mu.Lock()
+	over := k.calls == 0 && e.servers[k.place] == k
+	if over || last && e.servers[k.place] == k {
+		delete(e.servers, k.place)
+	}
+	k.last = k.last || last
+	if over && k.idle != nil {
+		k.idle.Stop()
+	}
+	e.mu.Unlock()
+	if over {
+		e.finish(k)
+	}
+}
+
+// finish ends the process of a server that nobody can call any more.
+func (e *Engine) finish(k *kept) {
+	if k.speaks != nil {
+		e.end(k.speaks)
+	}
+}
+
+func (e *Engine) end(s *session) {
+	s.close()
+	e.mu.Lock()
+	delete(e.running, s)
+	e.mu.Unlock()
+}
+
+// Drop ends the servers that wait for calls of a capability. Other tools of the same
+// servers start them again. With purge it removes what they have kept.
+func (e *Engine) Drop(ctx context.Context, c *engine.Installed, purge bool) error {
+	sandbox := sandboxOf(c)
+	e.retireAll(func(p place) bool { return p.sandbox == sandbox })
+	if !purge {
+		return nil
+	}
+	return e.sandboxes.Forget(ctx, c, "")
+}
+
+// EndSession ends the servers of a session, and removes what they have kept.
+func (e *Engine) EndSession(ctx context.Context, session string) error {
+	e.retireAll(func(p place) bool { return p.owner == session && session != "" })
+	return e.sandboxes.Forget(ctx, nil, session)
+}
+
+func (e *Engine) retireAll(which func(place) bool) {
+	e.mu.Lock()
+	var all []*kept
+	for at, k := range e.servers {
+		if which(at) {
+			all = append(all, k)
+		}
+	}
+	e.mu.Unlock()
+	for _, k := range all {
+		e.retire(k, true)
+	}
+}
+
+// Close kills the calls that run, and ends all servers.
+func (e *Engine) Close() error {
+	e.mu.Lock()
+	e.closed = true
+	var all []*session
+	for s := range e.running {
+		all = append(all, s)
+	}
+	for _, k := range e.servers {
+		if k.idle != nil {
+			k.idle.Stop()
+		}
+	}
+	clear(e.servers)
+	e.mu.Unlock()
+	for _, s := range all {
+		e.end(s)
+	}
+	return nil
+}

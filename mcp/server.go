@@ -1,0 +1,218 @@
+// Package mcp speaks the Model Context Protocol on both sides: it serves what is
+// governed here as tools, and makes capabilities of the tools of others' servers.
+//
+// It decides nothing. What it serves it calls through Capabilities and Jails, which
+// are the kernel as one caller sees it; what it imports is called by the kernel
+// through Engine, as any other capability.
+package mcp
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync"
+
+	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"glasshouse/manifest"
+)
+
+// Capabilities is what one caller may call. Every call is decided, metered and
+// recorded behind it: the server adds nothing to what its caller may do.
+type Capabilities interface {
+	// List returns the capabilities that the caller sees now.
+	List(ctx context.Context) ([]Tool, error)
+
+	// Call calls one, with input and output as its types have them in JSON.
+	Call(ctx context.Context, id string, input json.RawMessage) (json.RawMessage, error)
+}
+
+// A Tool is a capability as a caller sees it.
+type Tool struct {
+	ID          string
+	Description string
+	Input       json.RawMessage // JSON Schema; nil: any object
+	Output      json.RawMessage // JSON Schema; nil: anything
+	Effects     []string        // as the manifest declares them
+}
+
+// A Server serves one caller: whoever is let through to it calls as that caller. It
+// is safe for concurrent use.
+type Server struct {
+	capabilities Capabilities
+	sdk          *sdk.Server
+	closing      context.Context // ends with Close
+	close        context.CancelFunc
+
+	mu     sync.Mutex
+	listed map[string]string // the tools of capabilities by name, as they were told last. guarded by mu
+	own    []string          // the names of the tools for jails
+}
+
+// NewServer returns a server of capabilities, and of jails if the caller may have
+// any. Version is what it says of itself.
+func NewServer(version string, c Capabilities, j Jails) *Server {
+	s := &Server{capabilities: c, listed: map[string]string{}}
+	s.closing, s.close = context.WithCancel(context.Background())
+	s.sdk = sdk.NewServer(&sdk.Implementation{Name: "glasshouse", Title: "Glasshouse", Version: version}, &sdk.ServerOptions{
+		Instructions: instructions,
+		Capabilities: &sdk.ServerCapabilities{Tools: &sdk.ToolCapabilities{ListChanged: true}},
+	})
+	s.sdk.AddReceivingMiddleware(s.fresh)
+	if j != nil {
+		s.addJails(j)
+	}
+	return s
+}
+
+const instructions = `The tools are governed capabilities, and jails to run programs in. ` +
+	`Each call is decided by a policy, may wait for a person's approval, and is recorded. ` +
+	`A tool that is refused says why, and what can be done about it.`
+
+// fresh has the tools be those of this moment whenever somebody asks for them.
+func (s *Server) fresh(next sdk.MethodHandler) sdk.MethodHandler {
+	return func(ctx context.Context, method string, req sdk.Request) (sdk.Result, error) {
+		call, isCall := req.(*sdk.CallToolRequest)
+		if method == "tools/list" || isCall && !s.knows(call.Params.Name) {
+			if err := s.Refresh(ctx); err != nil {
+				return nil, err
+			}
+		}
+		return next(ctx, method, req)
+	}
+}
+
+func (s *Server) knows(name string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	_, ok := s.listed[name]
+	return ok || slices.Contains(s.own, name)
+}
+
+// Refresh reads the list of capabilities again, and tells the clients if it is
+// another than before. Call it when capabilities come, go or change.
+func (s *Server) Refresh(ctx context.Context) error {
+	tools, err := s.capabilities.List(ctx)
+	if err != nil {
+		return fmt.Errorf("list the capabilities: %w", err)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+
+	there := map[string]bool{}
+	for _, t := range tools {
+		name := ToolName(t.ID)
+		there[name] = true
+		text, err := json.Marshal(t)
+		if err == nil && s.listed[name] == string(text) {
+			continue
+		}
+		s.listed[name] = string(text)
+		if err := errors.Join(err, s.add(name, t)); err != nil {
+			s.sdk.RemoveTools(name)
+			slog.Warn("a capability cannot be served as a tool", "capability", t.ID, "err", err)
+		}
+	}
+	var gone []string
+	for name := range s.listed {
+		if !there[name] {
+			gone = append(gone, name)
+			delete(s.listed, name)
+		}
+	}
+	if len(gone) > 0 {
+		s.sdk.RemoveTools(gone...)
+	}
+	return nil
+}
+
+func (s *Server) add(name string, t Tool) error {
+	if err := manifest.CheckID(t.ID); err != nil {
+		return err
+	}
+	if slices.Contains(s.own, name) {
+		return fmt.Errorf("the tool for jails has the name %s", name)
+	}
+	in, err := shapeOf(t.Input, "input")
+	if err != nil {
+		return fmt.Errorf("input schema: %w", err)
+	}
+	out, err := shapeOf(t.Output, "result")
+	if err != nil {
+		return fmt.Errorf("output schema: %w", err)
+	}
+	tool := &sdk.Tool{Name: name, Title: t.ID, Description: t.Description, InputSchema: in.schema, Annotations: annotations(t.Effects)}
+	if t.Output != nil {
+		tool.OutputSchema = out.schema
+	}
+	s.sdk.AddTool(tool, s.handler(t.ID, in, out))
+	return nil
+}
+
+// annotations are what clients may assume of declared effects.
+func annotations(effects []string) *sdk.ToolAnnotations {
+	pure, open := len(effects) == 0, slices.Contains(effects, "network")
+	destructive := !pure
+	return &sdk.ToolAnnotations{ReadOnlyHint: pure, IdempotentHint: pure, DestructiveHint: &destructive, OpenWorldHint: &open}
+}
+
+func (s *Server) handler(id string, in, out shape) sdk.ToolHandler {
+	return func(ctx context.Context, req *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
+		ctx, done := s.begin(ctx, req)
+		defer done()
+		input, err := in.unwrap(req.Params.Arguments)
+		if err != nil {
+			return refused(ctx, err)
+		}
+		output, err := s.capabilities.Call(ctx, id, input)
+		if err != nil {
+			return refused(ctx, err)
+		}
+		result := &sdk.CallToolResult{Content: []sdk.Content{&sdk.TextContent{Text: string(output)}}}
+		if structured := out.wrap(output); structured != nil {
+			result.StructuredContent = structured
+		}
+		return result, nil
+	}
+}
+
+// ToolName is the name of a capability's tool: models are given names without dots.
+// Words of an id neither begin nor end with what joins them, so that ToolID finds
+// the way back.
+func ToolName(id string) string { return strings.ReplaceAll(id, ".", "__") }
+
+// ToolID is the capability that a tool's name stands for.
+func ToolID(name string) string { return strings.ReplaceAll(name, "__", ".") }
+
+// Serve serves one client, until it closes in or ctx ends.
+func (s *Server) Serve(ctx context.Context, in io.ReadCloser, out io.WriteCloser) error {
+	ctx, done := s.until(ctx)
+	defer done()
+	err := s.sdk.Run(ctx, &sdk.IOTransport{Reader: in, Writer: out, MaxLineLength: maxFrame})
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	return err
+}
+
+// Close cancels the calls that run, and ends all sessions.
+func (s *Server) Close() error {
+	s.close()
+	var all []error
+	for session := range s.sdk.Sessions() {
+		all = append(all, session.Close())
+	}
+	return errors.Join(all...)
+}
+
+// until is ctx, which ends with the server too.
+func (s *Server) until(ctx context.Context) (context.Context, func()) {
+	ctx, cancel := context.WithCancel(ctx)
+	stop := context.AfterFunc(s.closing, cancel)
+	return ctx, func() { stop(); cancel() }
+}

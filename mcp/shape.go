@@ -1,0 +1,73 @@
+package mcp
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	"glasshouse/fault"
+)
+
+// A shape is a type as the protocol wants it: what goes in and out of a tool is an
+// object. What is none is put into one, under a key.
+type shape struct {
+	schema json.RawMessage
+	key    string // "": it is an object as it is
+	any    bool   // nothing is known of it
+}
+
+// shapeOf is the shape of what a JSON Schema describes.
+func shapeOf(schema json.RawMessage, key string) (shape, error) {
+	if schema == nil {
+		return shape{schema: json.RawMessage(`{"type":"object"}`), any: true}, nil
+	}
+	var root struct {
+		Type any `json:"type"`
+	}
+	if err := json.Unmarshal(schema, &root); err != nil && schema[0] == '{' {
+		return shape{}, err
+	}
+	if bytes.Contains(schema, []byte("x-mcp-header")) {
+		return shape{}, errors.New("it would have values sent as headers")
+	}
+	if root.Type == "object" {
+		return shape{schema: schema}, nil
+	}
+	wrapped, err := json.Marshal(map[string]any{
+		"type":       "object",
+		"properties": map[string]any{key: schema},
+		"required":   []string{key},
+	})
+	return shape{schema: wrapped, key: key}, err
+}
+
+// unwrap returns the input that arguments hold.
+func (s shape) unwrap(arguments json.RawMessage) (json.RawMessage, error) {
+	if len(arguments) == 0 {
+		arguments = json.RawMessage("{}")
+	}
+	if s.key == "" {
+		return arguments, nil
+	}
+	var in map[string]json.RawMessage
+	if err := json.Unmarshal(arguments, &in); err != nil {
+		return nil, fault.Fieldf("mcp.Call", "arguments", "%v", err)
+	}
+	if v, ok := in[s.key]; ok && len(in) == 1 {
+		return v, nil
+	}
+	return nil, fault.Fieldf("mcp.Call", "arguments", "they are an object with one key, %s", s.key)
+}
+
+// wrap returns output as an object, or nil if it is none and nothing says what it is.
+func (s shape) wrap(output json.RawMessage) json.RawMessage {
+	output = bytes.TrimSpace(output)
+	switch {
+	case s.key != "":
+		return fmt.Appendf(nil, `{%q:%s}`, s.key, output)
+	case s.any && (len(output) == 0 || output[0] != '{'):
+		return nil
+	}
+	return output
+}
