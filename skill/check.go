@@ -82,13 +82,13 @@ func (k *Checked) add(c *manifest.Capability) {
 		}
 	}
 	k.PerUse = k.PerUse || c.Approval.PerUse
-	if t := tierOf(c); t.rank() > k.Tier.rank() {
+	if t := TierOf(c); t.rank() > k.Tier.rank() {
 		k.Tier = t
 	}
 }
 
-// tierOf is the tier that a skill has by one capability.
-func tierOf(c *manifest.Capability) Tier {
+// TierOf is the tier that a skill has by one capability.
+func TierOf(c *manifest.Capability) Tier {
 	switch {
 	case c.EffectiveTier() == manifest.Elevated, slices.Contains(c.Effects, "state"), slices.Contains(c.Effects, "fs"):
 		return Elevated
@@ -147,7 +147,7 @@ func (s *Skill) lies(k *Checked) []string {
 func because(k *Checked) string {
 	var ids []string
 	for _, c := range k.Capabilities {
-		if tierOf(c) == k.Tier {
+		if TierOf(c) == k.Tier {
 			ids = append(ids, c.ID)
 		}
 	}

@@ -53,6 +53,10 @@ const (
 // Tiers are all there are, the lowest first.
 var Tiers = []Tier{Informational, ReadOnly, Standard, Elevated}
 
+// Covers reports whether what is of tier t may have what is of tier u. A tier that
+// does not exist covers nothing, and nothing covers it.
+func (t Tier) Covers(u Tier) bool { return u.rank() >= 0 && t.rank() >= u.rank() }
+
 func (t Tier) rank() int {
 	for i, other := range Tiers {
 		if t == other {
