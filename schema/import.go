@@ -199,6 +199,9 @@ func (s *source) kinds(around []string) ([]string, error) {
 			kinds = append(kinds, name)
 		}
 	}
+	if len(kinds) == 0 {
+		return nil, s.wrong("type", v)
+	}
 	if slices.Contains(kinds, "number") {
 		kinds = slices.DeleteFunc(kinds, func(k string) bool { return k == "integer" })
 	}
@@ -226,10 +229,7 @@ func (s *source) byKind(kinds []string) ([]form.Value, error) {
 	if !typed {
 		kinds = s.implied(kinds)
 	}
-	if !typed && len(kinds) == 0 {
-		return nil, nil
-	}
-	if typed && s.settled(kinds) {
+	if len(kinds) == 0 || typed && s.settled() {
 		return nil, nil
 	}
 	var branches []form.Value
@@ -270,9 +270,9 @@ func (s *source) implied(around []string) []string {
 	return kinds
 }
 
-// settled reports whether an enum says all that the type does, since its values are
-// of these kinds and nothing more is said of them.
-func (s *source) settled(kinds []string) bool {
+// settled reports whether an enum says all that the type does: its values are chosen
+// by kind, and nothing more is said of them.
+func (s *source) settled() bool {
 	if !s.says([]string{"enum", "const"}) {
 		return false
 	}

@@ -280,7 +280,7 @@ func (s *source) object() (form.Value, error) {
 		return nil, err
 	}
 	var others form.Value = anyForm
-	if v, ok := s.get("additionalProperties"); ok {
+	if v, ok := s.get("additionalProperties"); ok && !s.says([]string{"patternProperties"}) { // of which they would be others
 		if others, err = s.schema(v, s.in("additionalProperties"), nil); err != nil {
 			return nil, err
 		}

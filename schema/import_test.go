@@ -142,7 +142,7 @@ func (s sampler) randomSchema(depth int) form.Value {
 	put := func(word string, v form.Value) { m = m.With(word, v) }
 	sub := func() form.Value { return s.randomSchema(depth - 1) }
 	subs := func() form.Value { return append(s.some(sub), sub()) }
-	n := s.IntN(14)
+	n := s.IntN(15)
 	if depth <= 0 {
 		n %= 5
 	}
@@ -191,18 +191,30 @@ func (s sampler) randomSchema(depth int) form.Value {
 			put(s.pick("minItems", "maxItems"), int64(s.IntN(3)))
 		}
 	case 10:
-		put(s.pick("anyOf", "oneOf", "allOf"), subs())
+		put("type", s.pick("object", "array", "number"))
+		put(s.pick("unevaluatedProperties", "additionalProperties"), s.IntN(2) == 0)
+		put("patternProperties", form.NewMap("^a", sub()))
+		put("propertyNames", form.NewMap("minLength", int64(s.IntN(3))))
+		put("dependentRequired", form.NewMap("a", form.Vector{"b"}))
+		put("required", form.Vector{s.pick("a", "b", "x")})
+		put("uniqueItems", s.IntN(2) == 0)
+		put("contains", sub())
+		put("multipleOf", int64(2))
+		put("if", sub())
+		put("then", sub())
 	case 11:
-		put("type", s.pick("object", "string", "integer"))
 		put(s.pick("anyOf", "oneOf", "allOf"), subs())
 	case 12:
+		put("type", s.pick("object", "string", "integer"))
+		put(s.pick("anyOf", "oneOf", "allOf"), subs())
+	case 13:
 		if put("not", form.NewMap("const", s.any(1))); s.IntN(3) == 0 {
 			put("not", form.NewMap("type", "string"))
 		}
 		if s.IntN(2) == 0 {
 			put("type", "string")
 		}
-	case 13:
+	case 14:
 		put("$ref", "#/$defs/d")
 	}
 	return m
