@@ -90,7 +90,7 @@ func (p *program) after(i *instance, err error) {
 		p.pool.put(i)
 		return
 	}
-	p.engine.work.Go(func() { i.close() }) // what it leaves, the next Open removes
+	p.engine.work.Go(func() { i.close() }) // what it leaves, the next New removes
 	if i.scope == "" {
 		p.pool.fill()
 	}

@@ -32,7 +32,7 @@ func opener() func(t *testing.T) engine.Engine {
 	return func(t *testing.T) engine.Engine {
 		t.Helper()
 		dir, _ := dirs.LoadOrStore(t, filepath.Join(t.TempDir(), "engine"))
-		e, err := wasm.Open(wasm.Config{Dir: dir.(string)})
+		e, err := wasm.New(t.Context(), wasm.Config{Dir: dir.(string)})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -60,10 +60,10 @@ var _ engine.Engine = (*Engine)(nil)
 
 var errClosed = errors.New("the engine is closed")
 
-// Open opens an engine. What calls of an earlier one have left is removed.
-func Open(config Config) (*Engine, error) {
+// New opens an engine. What calls of an earlier one have left is removed.
+func New(ctx context.Context, config Config) (*Engine, error) {
 	if config.Dir == "" {
-		return nil, errors.New("wasm.Open: a directory is needed")
+		return nil, errors.New("wasm.New: a directory is needed")
 	}
 	if config.CacheMB == 0 {
 		config.CacheMB = 1024
@@ -77,7 +77,7 @@ func Open(config Config) (*Engine, error) {
 		return nil, err
 	}
 	e := &Engine{config: config, cache: cache, files: files, programs: map[string]*program{}}
-	e.ctx, e.cancel = context.WithCancelCause(context.Background())
+	e.ctx, e.cancel = context.WithCancelCause(context.WithoutCancel(ctx))
 	if e.runtime, err = newRuntime(e.ctx, cache.compiled); err != nil {
 		return nil, errors.Join(err, cache.close())
 	}
@@ -241,7 +241,7 @@ func ownDir(dir string) error {
 		return err
 	}
 	if !info.IsDir() || info.Mode().Perm()&0o077 != 0 || !ownedByUs(info) {
-		return fault.Newf(fault.Conflict, "wasm.Open", dir, "it must be a directory that only this user may enter, for what is in it is run")
+		return fault.Newf(fault.Conflict, "wasm.New", dir, "it must be a directory that only this user may enter, for what is in it is run")
 	}
 	return nil
 }

@@ -50,7 +50,8 @@ func (p *program) instantiate(ctx context.Context, scope, session string) (i *in
 		if ctx.Err() == nil || killed(ctx) != nil {
 			f.Kind = engine.Unstarted // and nobody has given it up
 		}
-		return nil, errors.Join(f, i.close())
+		f.Err = errors.Join(err, i.close())
+		return nil, f
 	}
 	return i, nil
 }

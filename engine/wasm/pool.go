@@ -91,7 +91,7 @@ func (p *pool) expire() {
 		p.sweep = time.AfterFunc(next, p.expire)
 	}
 	p.mu.Unlock()
-	_ = closeAll(old) // what it leaves, the next Open removes
+	_ = closeAll(old) // what it leaves, the next New removes
 }
 
 // fill has new instances wait in the empty scope, beside the calls.

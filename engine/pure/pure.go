@@ -1,0 +1,241 @@
+// Package pure runs capabilities that are functions of RTFS, in this process. They
+// have no files, no network and no clock: all that a call depends on is its input and
+// what others answer it, so that it can be made again and compared.
+package pure
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"glasshouse/engine"
+	"glasshouse/fault"
+	"glasshouse/rtfs"
+	"glasshouse/rtfs/form"
+	"glasshouse/schema"
+)
+
+// An Engine runs capabilities of runtime rtfs. It is safe for concurrent use.
+type Engine struct {
+	interp *rtfs.Interp
+	ctx    context.Context // ends with the engine
+	cancel context.CancelCauseFunc
+	work   sync.WaitGroup // calls
+
+	mu       sync.RWMutex
+	programs map[key]*rtfs.Func // guarded by mu
+	closed   bool               // guarded by mu
+}
+
+var _ engine.Engine = (*Engine)(nil)
+
+type key struct{ id, digest string }
+
+var errClosed = errors.New("the engine is closed")
+
+// New returns an engine.
+func New() *Engine {
+	e := &Engine{interp: rtfs.New(rtfs.Config{Check: check}), programs: map[key]*rtfs.Func{}}
+	e.ctx, e.cancel = context.WithCancelCause(context.Background())
+	return e
+}
+
+// check compiles the type of an annotation.
+func check(n *form.Node) (func(form.Value) error, error) {
+	t, err := schema.Compile(n)
+	if err != nil {
+		return nil, err
+	}
+	return t.Check, nil
+}
+
+// Prepare compiles a capability's function.
+func (e *Engine) Prepare(ctx context.Context, c *engine.Installed) error {
+	_, err := e.function(ctx, c)
+	return err
+}
+
+// function returns a capability's function, and compiles it if need be.
+func (e *Engine) function(ctx context.Context, c *engine.Installed) (*rtfs.Func, error) {
+	k := key{c.ID, c.Digest}
+	e.mu.RLock()
+	f := e.programs[k]
+	e.mu.RUnlock()
+	if f != nil {
+		return f, nil
+	}
+	f, err := e.compile(ctx, c)
+	if err != nil {
+		return nil, err
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.closed {
+		return nil, closed(c)
+	}
+	e.programs[k] = f
+	return f, nil
+}
+
+func (e *Engine) compile(ctx context.Context, c *engine.Installed) (*rtfs.Func, error) {
+	const op = "pure.Prepare"
+	if c.Runtime.Code == nil {
+		return nil, fault.Fieldf(op, "implementation", "%s has no function", c.ID)
+	}
+	program, err := e.interp.CompileNodes(c.Runtime.Code)
+	if err != nil {
+		return nil, fault.New(fault.Invalid, op, c.ID, err)
+	}
+	v, err := program.Run(ctx)
+	if err != nil {
+		return nil, fault.New(fault.Invalid, op, c.ID, err)
+	}
+	f, ok := v.(*rtfs.Func)
+	if !ok {
+		return nil, fault.Fieldf(op, "implementation", "%s is %s, and no function", c.ID, form.Text(v))
+	}
+	return f, nil
+}
+
+func closed(c *engine.Installed) error {
+	return fault.New(fault.Unavailable, "pure.Call", c.ID, errClosed)
+}
+
+// Call calls a capability.
+func (e *Engine) Call(ctx context.Context, call *engine.Call) (engine.Result, error) {
+	r := &recorder{call: call}
+	result, err := e.run(ctx, call, r)
+	if err == nil {
+		result.Replay, err = r.record()
+	}
+	return result, err
+}
+
+// run calls a capability, with a host that answers it.
+func (e *Engine) run(ctx context.Context, call *engine.Call, host rtfs.Host) (engine.Result, error) {
+	if !e.enter() {
+		return engine.Result{}, closed(call.Capability)
+	}
+	defer e.work.Done()
+	f, err := e.function(ctx, call.Capability)
+	if err != nil {
+		return engine.Result{}, err
+	}
+	ctx, end := e.during(ctx, call.Capability)
+	defer end()
+	begun := time.Now()
+	var used rtfs.Usage
+	output, err := f.With(rtfs.Env{Host: host, Limits: limits(call.Capability), Used: &used}).Call(ctx, call.Input)
+	took := time.Since(begun)
+	// What it takes of memory is counted when it is taken, so this is no peak, but no less.
+	usage := engine.Usage{Wall: took, CPU: took, MemoryPeak: used.Alloc, Steps: used.Steps}
+	if err == nil && !data(output) {
+		err = &engine.Failure{Kind: engine.Garbled, Reason: "it answered a function, which is no data", Usage: usage}
+	} else if err != nil {
+		err = failure(ctx, err, usage)
+	}
+	if err != nil {
+		return engine.Result{Usage: usage}, err
+	}
+	return engine.Result{Output: output, Usage: usage, Warm: true, Times: map[string]time.Duration{"forward": took}}, nil
+}
+
+// enter counts a call in, so that Close waits for it.
+func (e *Engine) enter() bool {
+	e.mu.RLock()
+	defer e.mu.RUnlock()
+	if !e.closed {
+		e.work.Add(1)
+	}
+	return !e.closed
+}
+
+// during returns the context of a call, which ends with the engine too. Those who are
+// called in turn see from it when the time is over.
+func (e *Engine) during(ctx context.Context, c *engine.Installed) (context.Context, func()) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	stop := context.AfterFunc(e.ctx, func() { cancel(context.Cause(e.ctx)) })
+	end := func() {
+		stop()
+		cancel(nil)
+	}
+	if c.MayCall() != nil || c.Resources.Timeout == 0 {
+		return ctx, end
+	}
+	ctx, timeout := context.WithTimeout(ctx, c.Resources.Timeout)
+	return ctx, func() {
+		timeout()
+		end()
+	}
+}
+
+// limits are those of the manifest. What it leaves open is the language's own.
+func limits(c *engine.Installed) rtfs.Limits {
+	return rtfs.Limits{Time: c.Resources.Timeout, Alloc: int64(c.Resources.MemoryMB) << 20}
+}
+
+// failure classifies how a function has failed.
+func failure(ctx context.Context, err error, usage engine.Usage) *engine.Failure {
+	f := &engine.Failure{Kind: engine.Failed, Reason: err.Error(), Usage: usage, Err: err}
+	dimension, _ := rtfs.Exhausted(err)
+	switch {
+	case errors.Is(context.Cause(ctx), errClosed), errors.Is(ctx.Err(), context.Canceled):
+		f.Kind = engine.Cancelled
+	case ctx.Err() != nil, dimension == "time", dimension == "steps":
+		f.Kind = engine.TimedOut
+	case dimension == "alloc":
+		f.Kind = engine.Memory
+	}
+	return f
+}
+
+// data reports whether a value has no function in it.
+func data(v form.Value) bool {
+	switch v := v.(type) {
+	case form.Func:
+		return false
+	case form.Vector:
+		return all(v)
+	case form.List:
+		return all(v)
+	case *form.Map:
+		for key, value := range v.All() {
+			if !data(key) || !data(value) {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+func all(values []form.Value) bool {
+	for _, v := range values {
+		if !data(v) {
+			return false
+		}
+	}
+	return true
+}
+
+// Drop forgets a capability. It keeps nothing on disk.
+func (e *Engine) Drop(_ context.Context, c *engine.Installed, _ bool) error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	delete(e.programs, key{c.ID, c.Digest})
+	return nil
+}
+
+// EndSession does nothing: a function has no files.
+func (e *Engine) EndSession(context.Context, string) error { return nil }
+
+// Close ends the calls that run.
+func (e *Engine) Close() error {
+	e.mu.Lock()
+	e.closed = true
+	e.programs = nil
+	e.mu.Unlock()
+	e.cancel(errClosed)
+	e.work.Wait()
+	return nil
+}
