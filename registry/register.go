@@ -24,6 +24,8 @@ type Request struct {
 	By     string
 	Bundle string // name@version, if it comes with one
 	Again  bool   // ask again about a version that was refused or revoked
+
+	allowed bool // with the bundle that it comes with
 }
 
 // ActionInstall is the action that people are asked about before what a capability
@@ -92,7 +94,8 @@ func (r *Registry) register(ctx context.Context, req Request, c *manifest.Capabi
 			return rec, err
 		}
 	}
-	if elevated := c.EffectiveTier() == manifest.Elevated; len(rec.Widens) == 0 && !(was == nil && elevated) {
+	elevated := was == nil && c.EffectiveTier() == manifest.Elevated
+	if req.allowed || len(rec.Widens) == 0 && !elevated {
 		rec.State, rec.Settled = Approved, &rec.Created
 		return rec, r.settle(ctx, rec, in)
 	}
@@ -238,6 +241,10 @@ func (r *Registry) Trust(ctx context.Context, ref, digest string, trust bool) (R
 func (r *Registry) Remove(ctx context.Context, ref string) error {
 	r.turn.Lock()
 	defer r.turn.Unlock()
+	return r.remove(ctx, ref)
+}
+
+func (r *Registry) remove(ctx context.Context, ref string) error {
 	rec, in, err := r.Find(ref)
 	if err != nil {
 		return err

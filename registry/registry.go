@@ -12,6 +12,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -20,9 +21,11 @@ import (
 	"golang.org/x/mod/semver"
 
 	"glasshouse/approval"
+	"glasshouse/bundle"
 	"glasshouse/engine"
 	"glasshouse/fault"
 	"glasshouse/id"
+	"glasshouse/internal/problem"
 	"glasshouse/manifest"
 )
 
@@ -60,6 +63,14 @@ type Store interface {
 	Capabilities(ctx context.Context) ([]Record, error)
 	PutCapability(ctx context.Context, r Record) error
 	DeleteCapability(ctx context.Context, cid, version string) error
+
+	Skills(ctx context.Context) ([]Skill, error)
+	PutSkill(ctx context.Context, s Skill) error
+	DeleteSkill(ctx context.Context, name string) error
+
+	Bundles(ctx context.Context) ([]Bundle, error)
+	PutBundle(ctx context.Context, b Bundle) error
+	DeleteBundle(ctx context.Context, name string) error
 }
 
 // Approvals is where people are asked. *approval.Queue is one.
@@ -74,6 +85,8 @@ type Config struct {
 	Store     Store
 	Approvals Approvals
 	Dir       string // where files of capabilities are kept, by digest
+	Bundles   string // where bundles are kept, by digest
+	Trust     *bundle.Trust
 
 	// Prepare does what a version needs before its first call, and fails if it
 	// could never be called here. Dropped ends what was kept for it.
@@ -96,8 +109,13 @@ type Registry struct {
 
 	turn sync.Mutex // one change after the other
 
-	mu    sync.RWMutex
-	known map[string][]*version // by id, the newest version first. guarded by mu
+	installer *bundle.Installer
+
+	mu      sync.RWMutex
+	known   map[string][]*version // by id, the newest version first. guarded by mu
+	skills  map[string]Skill      // guarded by mu
+	bundles map[string]Bundle     // guarded by mu
+	changed chan struct{}         // closed when a bundle has changed. guarded by mu
 }
 
 // A version is a record, and what it says. It is replaced, never changed.
@@ -115,7 +133,8 @@ func Open(ctx context.Context, cfg Config) (*Registry, error) {
 	if err != nil {
 		return nil, err
 	}
-	r := &Registry{cfg: cfg, known: map[string][]*version{}}
+	r := &Registry{cfg: cfg, known: map[string][]*version{}, skills: map[string]Skill{}, bundles: map[string]Bundle{}, changed: make(chan struct{})}
+	r.installer = &bundle.Installer{Dir: cfg.Bundles, Trust: cfg.Trust, Approve: approver{r}, Register: installed{r}}
 	r.ctx, r.stop = context.WithCancel(context.Background())
 	for _, rec := range all {
 		c, err := r.read(rec)
@@ -124,6 +143,9 @@ func Open(ctx context.Context, cfg Config) (*Registry, error) {
 			continue
 		}
 		r.put(rec, c)
+	}
+	if err := r.openBundles(ctx); err != nil {
+		return nil, err
 	}
 	if err := r.tidy(); err != nil {
 		cfg.Log.Warn("files of capabilities that are gone may still be there", "err", err)
@@ -136,6 +158,40 @@ func Open(ctx context.Context, cfg Config) (*Registry, error) {
 		}
 	}
 	return r, nil
+}
+
+// openBundles reads which skills and bundles there are, and goes on installing.
+func (r *Registry) openBundles(ctx context.Context) error {
+	skills, err := r.cfg.Store.Skills(ctx)
+	if err != nil {
+		return err
+	}
+	for _, s := range skills {
+		r.skills[s.Name] = s
+	}
+	bundles, err := r.cfg.Store.Bundles(ctx)
+	if err != nil {
+		return err
+	}
+	var keep []string
+	for _, b := range bundles {
+		r.bundles[b.Name] = b
+		if b.Now != nil {
+			keep = append(keep, b.Now.Digest)
+		}
+		if b.Next != nil {
+			keep = append(keep, b.Next.Digest)
+		}
+	}
+	if err := r.installer.Sweep(keep); err != nil {
+		r.cfg.Log.Warn("files of bundles that are gone may still be there", "err", err)
+	}
+	for _, b := range bundles {
+		if b.Next != nil && b.Next.State == Pending {
+			r.install(b)
+		}
+	}
+	return nil
 }
 
 // Close ends what waits for people. Their answers count at the next Open.
@@ -232,32 +288,7 @@ func (r *Registry) Resolve(ref string) (*engine.Installed, error) {
 
 // unknown says that there is no such capability, and which one may be meant.
 func (r *Registry) unknown(name string) error {
-	e := &fault.Error{Op: "registry.Find", On: name, Kind: fault.NotFound, Err: errors.New("no such capability"), Remedy: "see glasshouse capability ls"}
-	for known := range r.known {
-		if strings.EqualFold(known, name) || distance(known, name) <= 2 {
-			e.Remedy = "did you mean " + known + "?"
-		}
-	}
-	return e
-}
-
-// distance is how many letters make the one word the other.
-func distance(a, b string) int {
-	row := make([]int, len(b)+1)
-	for j := range row {
-		row[j] = j
-	}
-	for i := range len(a) {
-		diagonal := row[0]
-		row[0] = i + 1
-		for j := range len(b) {
-			swap := diagonal
-			if a[i] != b[j] {
-				swap++
-			}
-			diagonal = row[j+1]
-			row[j+1] = min(swap, row[j]+1, diagonal+1)
-		}
-	}
-	return row[len(b)]
+	return &fault.Error{Op: "registry.Find", On: name, Kind: fault.NotFound,
+		Err:    fmt.Errorf("no such capability%s", problem.Meant(name, slices.Collect(maps.Keys(r.known))...)),
+		Remedy: "see glasshouse capability ls"}
 }

@@ -40,3 +40,53 @@ func (cs Capabilities) DeleteCapability(ctx context.Context, cid, version string
 	}
 	return nil
 }
+
+// Skills returns all skills.
+func (cs Capabilities) Skills(ctx context.Context) ([]registry.Skill, error) {
+	return documents[registry.Skill](ctx, cs.s.read, "read skills", "SELECT document FROM skills ORDER BY name")
+}
+
+// PutSkill records a skill, new or changed.
+func (cs Capabilities) PutSkill(ctx context.Context, s registry.Skill) error {
+	return cs.put(ctx, "skills", s.Name, s)
+}
+
+// DeleteSkill forgets a skill. One that is not there is forgotten already.
+func (cs Capabilities) DeleteSkill(ctx context.Context, name string) error {
+	return cs.remove(ctx, "skills", name)
+}
+
+// Bundles returns all bundles.
+func (cs Capabilities) Bundles(ctx context.Context) ([]registry.Bundle, error) {
+	return documents[registry.Bundle](ctx, cs.s.read, "read bundles", "SELECT document FROM bundles ORDER BY name")
+}
+
+// PutBundle records a bundle, new or changed.
+func (cs Capabilities) PutBundle(ctx context.Context, b registry.Bundle) error {
+	return cs.put(ctx, "bundles", b.Name, b)
+}
+
+// DeleteBundle forgets a bundle. One that is not there is forgotten already.
+func (cs Capabilities) DeleteBundle(ctx context.Context, name string) error {
+	return cs.remove(ctx, "bundles", name)
+}
+
+// put records a document in a table of names.
+func (cs Capabilities) put(ctx context.Context, table, name string, v any) error {
+	doc, err := json.Marshal(v)
+	if err == nil {
+		_, err = cs.s.write.ExecContext(ctx, `INSERT INTO `+table+` (name, document) VALUES ($1, $2)
+			ON CONFLICT (name) DO UPDATE SET document = excluded.document`, name, doc)
+	}
+	if err != nil {
+		return fmt.Errorf("record %s in %s: %w", name, table, err)
+	}
+	return nil
+}
+
+func (cs Capabilities) remove(ctx context.Context, table, name string) error {
+	if _, err := cs.s.write.ExecContext(ctx, `DELETE FROM `+table+` WHERE name = $1`, name); err != nil {
+		return fmt.Errorf("forget %s in %s: %w", name, table, err)
+	}
+	return nil
+}

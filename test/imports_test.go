@@ -68,7 +68,7 @@ var may = map[string][]string{
 	"chain":        {},
 	"enforce":      {"policy", "host/*"},
 	"govern":       {"policy", "approval", "secret", "egress", "chain", "enforce", "budget", "engine", "manifest", "schema", "rtfs/form"},
-	"registry":     {"approval", "engine", "manifest", "policy"},
+	"registry":     {"approval", "bundle", "engine", "manifest", "policy", "skill"},
 
 	"rtfs/form":         {},
 	"rtfs":              {"rtfs/form", "rtfs/lib"},

@@ -1,0 +1,122 @@
+package registry
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"glasshouse/fault"
+	"glasshouse/internal/problem"
+	"glasshouse/manifest"
+	"glasshouse/skill"
+)
+
+// A Skill is a document that agents may be given, as the store has it.
+type Skill struct {
+	Name    string    `json:"name"`
+	File    string    `json:"file"`
+	Text    string    `json:"text"`
+	Bundle  string    `json:"bundle,omitempty"` // it came with: name@version
+	By      string    `json:"by,omitempty"`
+	Created time.Time `json:"created"`
+}
+
+// AddSkill takes up a skill, in place of one of the same name. One that names a
+// capability that nobody has allowed is refused.
+func (r *Registry) AddSkill(ctx context.Context, file string, text []byte, by, from string) (*skill.Skill, *skill.Checked, error) {
+	r.turn.Lock()
+	defer r.turn.Unlock()
+	return r.addSkill(ctx, Skill{File: file, Text: string(text), By: by, Bundle: from})
+}
+
+func (r *Registry) addSkill(ctx context.Context, rec Skill) (*skill.Skill, *skill.Checked, error) {
+	s, err := skill.Read(rec.File, []byte(rec.Text))
+	if err != nil {
+		return nil, nil, err
+	}
+	k, err := s.Check(r.lookup)
+	if err != nil {
+		return nil, nil, err
+	}
+	if was, ok := r.skill(s.Name); ok && was.Bundle != "" && bundleName(was.Bundle) != bundleName(rec.Bundle) {
+		return nil, nil, fault.Newf(fault.Conflict, "registry.AddSkill", s.Name, "the bundle %s has a skill of that name", was.Bundle)
+	}
+	rec.Name, rec.Created = s.Name, time.Now().UTC()
+	if err := r.cfg.Store.PutSkill(ctx, rec); err != nil {
+		return nil, nil, err
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.skills[s.Name] = rec
+	return s, k, nil
+}
+
+// lookup is what a skill is held against.
+func (r *Registry) lookup(cid string) (*manifest.Capability, bool) {
+	rec, c, err := r.Find(cid)
+	if err != nil {
+		return nil, false
+	}
+	return c.Capability, rec.State == Approved
+}
+
+func (r *Registry) skill(name string) (Skill, bool) {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	s, ok := r.skills[name]
+	return s, ok
+}
+
+// Skills lists what was taken up, by name.
+func (r *Registry) Skills() []Skill {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	var all []Skill
+	for _, name := range slices.Sorted(maps.Keys(r.skills)) {
+		all = append(all, r.skills[name])
+	}
+	return all
+}
+
+// Skill returns a skill, and what it is now: its capabilities may have changed since
+// it was taken up, and it is refused if one may not be called any more.
+func (r *Registry) Skill(name string) (Skill, *skill.Skill, *skill.Checked, error) {
+	rec, ok := r.skill(name)
+	if !ok {
+		return rec, nil, nil, fault.Newf(fault.NotFound, "registry.Skill", name, "no such skill%s", problem.Meant(name, r.skillNames()...))
+	}
+	s, err := skill.Read(rec.File, []byte(rec.Text))
+	if err != nil {
+		return rec, nil, nil, fmt.Errorf("read skill %s: %w", name, err)
+	}
+	k, err := s.Check(r.lookup)
+	return rec, s, k, err
+}
+
+func (r *Registry) skillNames() []string {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	return slices.Collect(maps.Keys(r.skills))
+}
+
+// RemoveSkill forgets a skill. Its capabilities stay.
+func (r *Registry) RemoveSkill(ctx context.Context, name string) error {
+	r.turn.Lock()
+	defer r.turn.Unlock()
+	return r.removeSkill(ctx, name)
+}
+
+func (r *Registry) removeSkill(ctx context.Context, name string) error {
+	if _, ok := r.skill(name); !ok {
+		return fault.Newf(fault.NotFound, "registry.RemoveSkill", name, "no such skill%s", problem.Meant(name, r.skillNames()...))
+	}
+	if err := r.cfg.Store.DeleteSkill(ctx, name); err != nil {
+		return err
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.skills, name)
+	return nil
+}
