@@ -1,6 +1,7 @@
 package skill
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net/url"
@@ -311,16 +312,14 @@ func (im *Imported) id(name string) string {
 		prefix = "skill-" + prefix
 	}
 	prefix = slug(prefix, 36)
+	base := cmp.Or(slug(path.Base(stem), 24), "script")
 	for i := 0; ; i++ {
-		last := slug(path.Base(stem), 24)
+		last := base
 		switch {
 		case i == 1:
-			last = slug(stem, 24)
+			last = cmp.Or(slug(stem, 24), base)
 		case i > 1:
-			last = fmt.Sprintf("%s-%d", slug(path.Base(stem), 18), i)
-		}
-		if last == "" {
-			last = "script"
+			last = fmt.Sprintf("%s-%d", slug(base, 18), i)
 		}
 		if id := prefix + "." + last; !slices.Contains(im.Skill.Capabilities, id) {
 			return id

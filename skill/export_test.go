@@ -1,0 +1,16 @@
+package skill
+
+import (
+	"maps"
+	"slices"
+)
+
+// ImportFiles imports a folder that is in memory.
+func ImportFiles(files map[string]string) (*Imported, error) {
+	f := &folder{files: map[string]file{}}
+	for _, name := range slices.Sorted(maps.Keys(files)) {
+		f.files[name] = file{text: []byte(files[name])}
+		f.order = append(f.order, name)
+	}
+	return importFolder(f)
+}
