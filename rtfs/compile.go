@@ -2,6 +2,7 @@ package rtfs
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"glasshouse/rtfs/form"
@@ -19,7 +20,8 @@ type compiler struct {
 	depth   int
 	assumed map[string]bool // names that were taken for the library's
 	err     error
-	expand  *expander // nil: no macro was used yet
+	expand  *expander           // nil: no macro was used yet
+	fixed   map[*form.Node]bool // of collections: whether they are literals
 }
 
 // fail keeps the first error.
@@ -33,7 +35,7 @@ func (c *compiler) fail(n *form.Node, format string, args ...any) code {
 // program compiles the forms of a text.
 func (c *compiler) program(nodes []*form.Node) *proto {
 	c.scan(c.module, nodes)
-	s := &scope{}
+	s := newScope(nil, "", 0)
 	body := c.sequence(nodes, spot{scope: s})
 	return &proto{name: "main", body: body, slots: s.slots, nest: s.nest}
 }
@@ -207,7 +209,7 @@ func (c *compiler) owner(name string) (*module, string) {
 
 // vector compiles [a b c]. One that never changes is made once.
 func (c *compiler) vector(n *form.Node, p spot) code {
-	if literal(n) {
+	if c.literal(n) {
 		return constant(n.Value())
 	}
 	items := c.exprs(n.Items, p)
@@ -231,13 +233,11 @@ func (c *compiler) vector(n *form.Node, p spot) code {
 // mapping compiles {k v}. Keys stand for themselves.
 func (c *compiler) mapping(n *form.Node, p spot) code {
 	for i := 0; i < len(n.Items); i += 2 {
-		switch n.Items[i].Atom.(type) {
-		case form.Keyword, string, int64:
-		default:
+		if !isKey(n.Items[i]) {
 			return c.fail(n.Items[i], "a key in a map is a keyword, a string or an integer: use hash-map for another")
 		}
 	}
-	if literal(n) {
+	if c.literal(n) {
 		return constant(n.Value())
 	}
 	keys, values := make([]form.Value, len(n.Items)/2), make([]code, len(n.Items)/2)
@@ -263,7 +263,7 @@ func (c *compiler) mapping(n *form.Node, p spot) code {
 }
 
 // literal reports whether a node is the same value whenever it is evaluated.
-func literal(n *form.Node) bool {
+func (c *compiler) literal(n *form.Node) bool {
 	switch n.Kind {
 	case form.ListNode:
 		return len(n.Items) == 0
@@ -271,15 +271,24 @@ func literal(n *form.Node) bool {
 		_, ok := n.Atom.(form.Symbol)
 		return !ok
 	}
-	for i, item := range n.Items {
-		if !literal(item) {
-			return false
+	known, ok := c.fixed[n]
+	if !ok {
+		known = !slices.ContainsFunc(n.Items, func(item *form.Node) bool { return !c.literal(item) })
+		for i := 0; i < len(n.Items) && n.Kind == form.MapNode; i += 2 {
+			known = known && isKey(n.Items[i])
 		}
-		if n.Kind == form.MapNode && i%2 == 0 && item.Kind != form.AtomNode {
-			return false
-		}
+		c.fixed[n] = known
 	}
-	return true
+	return known
+}
+
+// isKey reports whether a node can stand for itself as a key of a map.
+func isKey(n *form.Node) bool {
+	switch n.Atom.(type) {
+	case form.Keyword, string, int64:
+		return true
+	}
+	return false
 }
 
 // define makes a global name.

@@ -33,7 +33,7 @@ func (c *compiler) closure(n *form.Node, at int, p spot, name, self string) code
 	if !ok {
 		return nil
 	}
-	s := &scope{outer: p.scope, self: self, start: c.depth}
+	s := newScope(p.scope, self, c.depth)
 	fn := &proto{name: name}
 	c.parameters(fn, s, params)
 	body := n.Items[at+1:]

@@ -25,7 +25,7 @@ type proto struct {
 	body   code
 	slots  int // of its frame
 	nest   int // how deeply its forms stand in each other
-	sites  []capture
+	sites  []ref
 }
 
 // A world is what a program's global names mean.

@@ -34,7 +34,7 @@ func (c *compiler) defmacro(n *form.Node, _ spot) code {
 	if _, doc := n.Items[2].Atom.(string); doc {
 		at = 3
 	}
-	top := &scope{}
+	top := newScope(nil, "", c.depth)
 	make := c.closure(n, at, spot{scope: top}, string(name), "")
 	if c.err != nil {
 		return nil
@@ -77,6 +77,9 @@ func (x *expander) call(n *form.Node, macro *Func) (*form.Node, error) {
 	x.globals = append(x.globals, x.unit.initial[len(x.globals):]...)
 	args := make([]form.Value, 0, len(n.Items)-1)
 	for _, item := range n.Items[1:] {
+		if x.count(item); x.nodes > maxExpanded {
+			return nil, form.Errorf("ParseError", "macros are given more than %d nodes", maxExpanded)
+		}
 		args = append(args, x.value(item))
 	}
 	v, err := x.apply(&x.root, macro, args)
@@ -84,6 +87,16 @@ func (x *expander) call(n *form.Node, macro *Func) (*form.Node, error) {
 		return nil, err
 	}
 	return x.node(v, n, 0)
+}
+
+// count counts a node and what is in it.
+func (x *expander) count(n *form.Node) {
+	x.nodes++
+	for _, item := range n.Items {
+		if x.nodes <= maxExpanded {
+			x.count(item)
+		}
+	}
 }
 
 // value is a node's value, of which node finds the places again.

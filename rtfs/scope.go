@@ -5,25 +5,15 @@ import "glasshouse/rtfs/form"
 // A scope is what names mean in one function, while it is compiled.
 type scope struct {
 	outer  *scope
-	self   string // what the function is bound to; "": nothing
-	vars   []variable
-	height int // slots in use
-	slots  int // the most that were in use at once
-	sites  []capture
-	start  int // how deeply the function itself stands
-	nest   int // how deeply its forms stand in it
-}
-
-// A variable is a name in a scope. The last of a name is the one that is meant.
-type variable struct {
-	name string
-	slot int
-}
-
-// A capture is where a closure finds a variable of the functions around it.
-type capture struct {
-	name string
-	ref
+	self   string           // what the function is bound to; "": nothing
+	vars   []string         // that are visible, the innermost last
+	names  map[string][]int // the slots of each, the innermost last
+	height int              // slots in use
+	slots  int              // the most that were in use at once
+	sites  []ref            // where a closure finds what it uses of the functions around it
+	caught map[string]int   // the index of each site
+	start  int              // how deeply the function itself stands
+	nest   int              // how deeply its forms stand in it
 }
 
 // A ref is where a value is.
@@ -40,36 +30,38 @@ const (
 	inSelf                  // the function itself
 )
 
+func newScope(outer *scope, self string, start int) *scope {
+	return &scope{outer: outer, self: self, start: start, names: map[string][]int{}, caught: map[string]int{}}
+}
+
 // find says where a name's value is. What it needs of outer functions it captures.
 func (s *scope) find(name string) (ref, bool) {
 	if s == nil {
 		return ref{}, false
 	}
-	for i := len(s.vars) - 1; i >= 0; i-- {
-		if s.vars[i].name == name {
-			return ref{inSlot, s.vars[i].slot}, true
-		}
+	if slots := s.names[name]; len(slots) > 0 {
+		return ref{inSlot, slots[len(slots)-1]}, true
 	}
 	if name == s.self {
 		return ref{in: inSelf}, true
 	}
-	for i, site := range s.sites {
-		if site.name == name {
-			return ref{inCaptured, i}, true
-		}
+	if i, ok := s.caught[name]; ok {
+		return ref{inCaptured, i}, true
 	}
 	outer, ok := s.outer.find(name)
 	if !ok {
 		return ref{}, false
 	}
-	s.sites = append(s.sites, capture{name, outer})
+	s.caught[name] = len(s.sites)
+	s.sites = append(s.sites, outer)
 	return ref{inCaptured, len(s.sites) - 1}, true
 }
 
 // declare makes a variable.
 func (s *scope) declare(name string) int {
 	slot := s.reserve()
-	s.vars = append(s.vars, variable{name, slot})
+	s.vars = append(s.vars, name)
+	s.names[name] = append(s.names[name], slot)
 	return slot
 }
 
@@ -87,6 +79,10 @@ func (s *scope) mark() mark { return mark{len(s.vars), s.height} }
 
 // release ends the variables that came since.
 func (s *scope) release(m mark) {
+	for _, name := range s.vars[m.vars:] {
+		slots := s.names[name]
+		s.names[name] = slots[:len(slots)-1]
+	}
 	s.vars, s.height = s.vars[:m.vars], m.height
 }
 

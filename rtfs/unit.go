@@ -44,7 +44,7 @@ func newUnit(in *Interp) *unit {
 // again, and they are looked up.
 func (u *unit) compile(nodes []*form.Node) (*proto, error) {
 	for {
-		c := &compiler{unit: u, module: u.top, assumed: map[string]bool{}}
+		c := &compiler{unit: u, module: u.top, assumed: map[string]bool{}, fixed: map[*form.Node]bool{}}
 		main := c.program(nodes)
 		wrong := false
 		for name := range c.assumed {
