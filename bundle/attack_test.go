@@ -246,6 +246,8 @@ var attacks = []attack{
 	{"neither skill nor capability", bundle.BadMetadata, func(s *scene) string {
 		return s.forced(map[string]string{"metadata.json": metadata, "src/x": "x"})
 	}},
+	{"a skill that is none", bundle.BadSkill, claims("skill.yaml", "just words\n")},
+	{"a skill that shows less than it uses", bundle.Exceeds, claims("skill.yaml", strings.Replace(skillText, "tier: standard", "tier: read-only", 1))},
 	{"two skills", bundle.BadSkill, claims("SKILL.md", skillText)},
 	{"a manifest that is none", bundle.BadCapability, claims("capabilities/x.rtfs", "(capability")},
 	{"a file for manifests without any", bundle.BadCapability, claims("capabilities/x.rtfs", "; nothing\n")},

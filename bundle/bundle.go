@@ -19,6 +19,7 @@ import (
 
 	"glasshouse/fault"
 	"glasshouse/manifest"
+	"glasshouse/skill"
 )
 
 // The files of a bundle that have a meaning. All others are there for the
@@ -54,8 +55,9 @@ type Bundle struct {
 	Skill        []byte // its text
 	Capabilities []*manifest.Capability
 
-	path string // where it was read from
-	text []byte // signature.json as it is there
+	skill *skill.Skill
+	path  string // where it was read from
+	text  []byte // signature.json as it is there
 }
 
 // Digest names the content: two bundles with one digest have the same files,
@@ -232,6 +234,11 @@ func (b *Bundle) read(c *contents) (err error) {
 		}
 		if ok {
 			b.SkillFile, b.Skill = name, text
+		}
+	}
+	if b.SkillFile != "" {
+		if b.skill, err = skill.Read(b.SkillFile, b.Skill); err != nil {
+			return refuse(BadSkill, "", "%w", err)
 		}
 	}
 	if err := b.readCapabilities(c); err != nil {

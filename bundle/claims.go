@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"glasshouse/manifest"
+	"glasshouse/skill"
 )
 
 // CheckClaims refuses a bundle whose capabilities want more than metadata.json
@@ -13,7 +14,7 @@ func (b *Bundle) CheckClaims() error {
 	m := b.Metadata
 	var effects, hosts, secrets []string
 	for _, c := range b.Capabilities {
-		if need := tierOf(c); !need.Within(m.Tier) {
+		if need := skill.TierOf(c); !m.Tier.Covers(need) {
 			return refuse(Exceeds, b.path, "%s is of tier %s, and the bundle says %s", c.ID, need, m.Tier)
 		}
 		effects = append(effects, c.Effects...)
@@ -29,20 +30,29 @@ func (b *Bundle) CheckClaims() error {
 				w.what, strings.Join(more, ", "), MetadataFile)
 		}
 	}
-	return nil
+	return b.checkSkill()
 }
 
-// tierOf is the least tier of a bundle that has this capability.
-func tierOf(c *manifest.Capability) Tier {
-	switch {
-	case c.EffectiveTier() == manifest.Elevated,
-		slices.Contains(c.Effects, "state"),
-		slices.Contains(c.Effects, "fs"):
-		return Elevated
-	case len(c.Effects) == 0:
-		return ReadOnly
+// checkSkill refuses a skill that shows less than the capabilities that it names,
+// if they all come with it. Those that come from elsewhere the registry knows.
+func (b *Bundle) checkSkill() error {
+	if b.skill == nil {
+		return nil
 	}
-	return Standard
+	elsewhere := false
+	_, err := b.skill.Check(func(id string) (*manifest.Capability, bool) {
+		for _, c := range b.Capabilities {
+			if c.ID == id {
+				return c, true
+			}
+		}
+		elsewhere = true
+		return nil, false
+	})
+	if err != nil && !elsewhere {
+		return refuse(Exceeds, b.path, "%s: %w", b.SkillFile, err)
+	}
+	return nil
 }
 
 // beyond is what of want is not in says, each once and in order.

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/mod/semver"
 
 	"glasshouse/chain"
+	"glasshouse/skill"
 )
 
 // Metadata is metadata.json: what a bundle says of itself, and all that its
@@ -31,25 +32,22 @@ type Metadata struct {
 	Expires     string   `json:"expires,omitempty"` // RFC 3339: from then on it is not installed
 }
 
-// A Tier is how much a bundle may want, and how far a publisher is trusted. Each
-// includes those before it.
-type Tier string
+// A Tier is how much a bundle may want, and how far a publisher is trusted.
+type Tier = skill.Tier
 
+// The tiers, each above the one before.
 const (
-	Informational Tier = "informational" // it teaches, and has no capabilities
-	ReadOnly      Tier = "read-only"     // capabilities without effects
-	Standard      Tier = "standard"      // effects as declared
-	Elevated      Tier = "elevated"      // files and state of others, or what needs two people
+	Informational = skill.Informational // it teaches, and has no capabilities
+	ReadOnly      = skill.ReadOnly      // capabilities without effects
+	Standard      = skill.Standard      // effects as declared
+	Elevated      = skill.Elevated      // files and state of others, or what needs two people
 )
 
-var tiers = []Tier{Informational, ReadOnly, Standard, Elevated}
-
-// Valid is whether there is such a tier.
-func (t Tier) Valid() bool { return slices.Contains(tiers, t) }
-
-// Within is whether t is no more than most. A tier that does not exist is within none.
-func (t Tier) Within(most Tier) bool {
-	return t.Valid() && slices.Index(tiers, t) <= slices.Index(tiers, most)
+func checkTier(t Tier) error {
+	if !slices.Contains(skill.Tiers, t) {
+		return fmt.Errorf("tier: %q is none of %s", t, join(skill.Tiers))
+	}
+	return nil
 }
 
 var nameForm = regexp.MustCompile(`^[a-z0-9](?:[a-z0-9._-]{0,62}[a-z0-9])?$`)
@@ -101,8 +99,8 @@ func (m *Metadata) Check() error {
 	if err := checkVersion(m.Version); err != nil {
 		return err
 	}
-	if !m.Tier.Valid() {
-		return fmt.Errorf("tier: %q is none of %s", m.Tier, join(tiers))
+	if err := checkTier(m.Tier); err != nil {
+		return err
 	}
 	for _, text := range slices.Concat([]string{m.Author, m.Description, m.License, m.Homepage}, m.Effects, m.Hosts, m.Secrets) {
 		if len(text) > maxText || strings.ContainsFunc(text, hidden) || strings.Contains(text, "\n") {

@@ -99,10 +99,7 @@ func (p *Publisher) check() error {
 	if err := checkWord("publisher", p.Name); err != nil {
 		return err
 	}
-	if !p.Tier.Valid() {
-		return fmt.Errorf("tier: %q is none of %s", p.Tier, join(tiers))
-	}
-	return nil
+	return checkTier(p.Tier)
 }
 
 // Publishers lists who is trusted, by name.
@@ -278,7 +275,7 @@ func (t *Trust) Check(b *Bundle) error {
 	if err := b.inTime(); err != nil {
 		return err
 	}
-	if p := t.kept.publisher(s.Publisher); !b.Metadata.Tier.Within(p.Tier) {
+	if p := t.kept.publisher(s.Publisher); !p.Tier.Covers(b.Metadata.Tier) {
 		return refuse(TierExceeded, b.path, "it is %s, and %s is trusted up to %s", b.Metadata.Tier, p.Name, p.Tier)
 	}
 	return nil
