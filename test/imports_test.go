@@ -15,7 +15,7 @@ import (
 var may = map[string][]string{
 	"cmd/glasshouse":      {"cli", "backend/bwrap"},
 	"cmd/glasshouse-init": {"jailinit", "host/pages"},
-	"cli":                 {"api/client", "api/wire", "bundle", "chain", "daemon", "event", "host/probe", "market", "observe/syscalls"},
+	"cli":                 {"api/client", "api/wire", "bundle", "chain", "daemon", "event", "host/probe", "market", "manifest", "observe/syscalls", "rtfs", "rtfs/form", "rtfs/lib", "schema"},
 	"daemon":              {"*"},
 
 	"api":        {"api/wire", "budget", "engine", "manifest", "registry", "api/replay", "access", "approval", "chain", "egress", "govern", "policy", "secret", "event", "eventlog", "jail", "jailinit/control", "jailinit/protocol", "report", "rootfs", "snapshot"},

@@ -1,0 +1,340 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"glasshouse/internal/atomicfile"
+	"glasshouse/manifest"
+	"glasshouse/rtfs"
+	"glasshouse/rtfs/form"
+	"glasshouse/schema"
+
+	"github.com/spf13/cobra"
+)
+
+func (c *command) rtfs() *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "rtfs", Short: "Run, check and format programs of RTFS, the language of capabilities",
+		Long: `RTFS is the small, pure language that manifests and capabilities are written in;
+docs/rtfs.md is its reference. These commands run in this process and need no
+daemon. A program can print, and call nothing else: println and print write to
+the standard output, log to the standard error.`,
+	}
+	cmd.AddCommand(c.rtfsRun(), c.rtfsEval(), c.rtfsREPL(), c.rtfsCheck(), c.rtfsFmt(), c.rtfsValidate())
+	return cmd
+}
+
+func (c *command) rtfsRun() *cobra.Command {
+	return &cobra.Command{
+		Use: "run FILE", Short: "Run a program and print its value", Args: cobra.ExactArgs(1),
+		Long: `Run a program, from a file or, for -, from the standard input, and print the value
+of its last form unless it is nil. With --json the value is printed as JSON.`,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			src, err := c.source(args[0])
+			if err != nil {
+				return err
+			}
+			v, err := c.evaluate(cmd.Context(), args[0], src)
+			if err != nil {
+				return explain(err, src)
+			}
+			if v == nil && !c.json {
+				return nil
+			}
+			return c.printValue(v)
+		},
+	}
+}
+
+func (c *command) rtfsEval() *cobra.Command {
+	var lines bool
+	cmd := &cobra.Command{
+		Use: "eval [EXPRESSION]", Short: "Evaluate an expression and print its value", Args: cobra.MaximumNArgs(1),
+		Long: `Evaluate an expression, or several of which the last one's value counts.
+
+With --jsonl, programs are read from the standard input, one a line, as
+{"id": …, "src": "…"}, and answered one a line, as {"id": …, "value": "…"}, the value
+as a program would write it, or {"id": …, "error": {"kind": "…", "message": "…"}}. Each
+has an environment of its own, and limits, so that none holds the others up. What
+they print goes nowhere; steps and resources are answered.`,
+		Example: `glasshouse rtfs eval '(map inc [1 2 3])'
+echo '{"id": 1, "src": "(+ 1 2)"}' | glasshouse rtfs eval --jsonl`,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			switch {
+			case lines && len(args) > 0:
+				return usagef("--jsonl reads programs from the standard input; there is also one in the arguments")
+			case lines:
+				return eachLine(c.env.Stdin, c.env.Stdout, func(r request) response { return evalLine(cmd.Context(), r) })
+			case len(args) == 0:
+				return usagef("there is nothing to evaluate")
+			}
+			src := []byte(args[0])
+			v, err := c.evaluate(cmd.Context(), "", src)
+			if err != nil {
+				return explain(err, src)
+			}
+			return c.printValue(v)
+		},
+	}
+	cmd.Flags().BoolVar(&lines, "jsonl", false, "evaluate each line of the standard input")
+	return cmd
+}
+
+func (c *command) rtfsValidate() *cobra.Command {
+	var lines bool
+	cmd := &cobra.Command{
+		Use: "validate [TYPE VALUE]", Short: "Say whether a value is of a type", Args: cobra.MaximumNArgs(2),
+		Long: `Say whether a value is of a type, and of each place where it is not, why. Both are
+written in RTFS.
+
+With --jsonl, they are read from the standard input, one pair a line, as
+{"id": …, "type": "…", "value": "…"}, and answered one a line, as {"id": …, "valid": …} or
+{"id": …, "error": {"kind": "…", "message": "…"}}. Without a value, only the type is read.`,
+		Example: `glasshouse rtfs validate '[:map [:age [:and :int [:>= 0]]]]' '{:age -1}'`,
+		RunE: func(_ *cobra.Command, args []string) error {
+			switch {
+			case lines && len(args) > 0:
+				return usagef("--jsonl reads types and values from the standard input; there are also some in the arguments")
+			case lines:
+				return eachLine(c.env.Stdin, c.env.Stdout, validateLine)
+			case len(args) < 2:
+				return usagef("expects a type and a value")
+			}
+			t, err := schema.Parse("type", args[0])
+			if err != nil {
+				return err
+			}
+			v, err := readValue(args[1])
+			if err != nil {
+				return err
+			}
+			if err := t.Check(v); err != nil {
+				return err
+			}
+			return c.print(map[string]bool{"valid": true}, func(w io.Writer) { fmt.Fprintln(w, "valid") })
+		},
+	}
+	cmd.Flags().BoolVar(&lines, "jsonl", false, "check each line of the standard input")
+	return cmd
+}
+
+func (c *command) rtfsCheck() *cobra.Command {
+	return &cobra.Command{
+		Use: "check FILE...", Short: "Check manifests and programs without running them", Args: cobra.MinimumNArgs(1),
+		Long: `Check files without running anything. What has (capability …) forms, or is JSON, is
+a manifest: all that it says is checked, its types and its code are compiled. Any
+other file is a program, which is compiled.`,
+		RunE: func(_ *cobra.Command, args []string) error {
+			var bad []error
+			for _, file := range args {
+				src, err := c.source(file)
+				if err == nil {
+					err = c.checkFile(file, src)
+				}
+				bad = append(bad, err)
+			}
+			return errors.Join(bad...)
+		},
+	}
+}
+
+func (c *command) rtfsFmt() *cobra.Command {
+	var write bool
+	cmd := &cobra.Command{
+		Use: "fmt FILE...", Short: "Format programs", Args: cobra.MinimumNArgs(1),
+		Long: `Print programs as they are written here: lines stay lines, and are indented by the
+brackets they stand in; words are one space apart. With - the standard input is
+formatted. With -w files are changed in place, and those that were are named.`,
+		RunE: func(_ *cobra.Command, args []string) error {
+			for _, file := range args {
+				src, err := c.source(file)
+				if err != nil {
+					return err
+				}
+				if err := c.formatFile(file, src, write); err != nil {
+					return err
+				}
+			}
+			return nil
+		},
+	}
+	cmd.Flags().BoolVarP(&write, "write", "w", false, "change the files in place")
+	return cmd
+}
+
+func (c *command) formatFile(file string, src []byte, write bool) error {
+	formatted, err := form.Format(file, src)
+	if err != nil {
+		return err
+	}
+	if !write || file == "-" {
+		_, err = c.env.Stdout.Write(formatted)
+		return err
+	}
+	if string(formatted) == string(src) {
+		return nil
+	}
+	info, err := os.Stat(file)
+	if err != nil {
+		return err
+	}
+	if err := atomicfile.Write(file, formatted, info.Mode().Perm()); err != nil {
+		return fmt.Errorf("format %s: %w", file, err)
+	}
+	_, err = fmt.Fprintln(c.env.Stdout, file)
+	return err
+}
+
+// source is what a file has in it; - is the standard input.
+func (c *command) source(file string) ([]byte, error) {
+	if file == "-" {
+		return io.ReadAll(c.env.Stdin)
+	}
+	return os.ReadFile(file)
+}
+
+// evaluate runs a program that a person wrote, for a person.
+func (c *command) evaluate(ctx context.Context, file string, src []byte) (form.Value, error) {
+	p, err := newInterp(terminalHost{c.env}).Compile(file, src)
+	if err != nil {
+		return nil, err
+	}
+	return p.Run(ctx)
+}
+
+// newInterp is the language with its types.
+func newInterp(h rtfs.Host) *rtfs.Interp {
+	return rtfs.New(rtfs.Config{Host: h, Check: compileType})
+}
+
+func compileType(n *form.Node) (func(form.Value) error, error) {
+	t, err := schema.Compile(n)
+	if err != nil {
+		return nil, err
+	}
+	return t.Check, nil
+}
+
+func (c *command) printValue(v form.Value) error {
+	if !c.json {
+		text, err := valueText(v)
+		if err != nil {
+			return err
+		}
+		_, err = fmt.Fprintln(c.env.Stdout, text)
+		return err
+	}
+	text, err := schema.ToJSON(v)
+	if err != nil {
+		return err
+	}
+	_, err = fmt.Fprintf(c.env.Stdout, "%s\n", text)
+	return err
+}
+
+// longestValue is how long the text of a value may be that is printed.
+const longestValue = 16 << 20
+
+func valueText(v form.Value) (string, error) {
+	text, whole := form.Within(v, longestValue)
+	if !whole {
+		return "", form.Errorf("BudgetExhausted", "the text of the value is longer than %d bytes", longestValue)
+	}
+	return text, nil
+}
+
+// checkFile checks a manifest or a program.
+func (c *command) checkFile(file string, src []byte) error {
+	if !isManifest(file, src) {
+		_, err := newInterp(nil).Compile(file, src)
+		if err != nil {
+			return err
+		}
+		return c.checked(file, "a program")
+	}
+	all, err := manifest.Read(file, src)
+	if err != nil {
+		return err
+	}
+	for _, capability := range all {
+		if code := capability.Runtime.Code; code != nil {
+			if _, err := newInterp(nil).CompileNodes(code); err != nil {
+				return err
+			}
+		}
+		if err := c.checked(file, fmt.Sprintf("capability %s %s, run by %s", capability.ID, capability.Version, capability.Runtime.Type)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (c *command) checked(file, what string) error {
+	return c.print(map[string]string{"file": file, "is": what}, func(w io.Writer) { fmt.Fprintf(w, "%s: ok, %s\n", file, what) })
+}
+
+// isManifest reports whether a file is one by its name or by what is in it. A text
+// that cannot be read is whatever it is said to be.
+func isManifest(file string, src []byte) bool {
+	if filepath.Ext(file) == ".json" {
+		return true
+	}
+	nodes, err := form.Read(file, src)
+	if err != nil {
+		return false
+	}
+	for _, n := range nodes {
+		if n.Kind == form.ListNode && len(n.Items) > 0 && n.Items[0].Atom == form.Symbol("capability") {
+			return true
+		}
+	}
+	return false
+}
+
+// A terminalHost answers what a program says to people.
+type terminalHost struct{ env Env }
+
+func (h terminalHost) Call(_ context.Context, id string, input form.Value) (form.Value, error) {
+	var err error
+	switch id {
+	case "ccos.io.println":
+		_, err = fmt.Fprintln(h.env.Stdout, said(input))
+	case "ccos.io.print":
+		_, err = fmt.Fprint(h.env.Stdout, said(input))
+	case "ccos.io.log":
+		_, err = fmt.Fprintln(h.env.Stderr, said(input))
+	default:
+		return nil, unknownCapability(id)
+	}
+	return nil, err
+}
+
+func unknownCapability(id string) error {
+	return form.Errorf("UnknownCapability", "%s cannot be called here: there is no kernel that would decide it", id)
+}
+
+// said is what println prints of its arguments.
+func said(input form.Value) string {
+	args, ok := input.(form.Vector)
+	if m, is := input.(*form.Map); is && m.Len() == 0 {
+		return ""
+	}
+	if !ok {
+		args = form.Vector{input}
+	}
+	words := make([]string, len(args))
+	for i, v := range args {
+		if s, ok := v.(string); ok {
+			words[i] = s
+		} else {
+			words[i], _ = form.Within(v, longestValue)
+		}
+	}
+	return strings.Join(words, " ")
+}
