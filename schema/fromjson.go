@@ -176,7 +176,7 @@ func (r *reader) array() (form.Value, error) {
 func (r *reader) object() (form.Value, error) {
 	r.i++
 	var pairs []form.Value
-	var names names
+	var names nameSet
 	if r.next() == '}' {
 		r.i++
 		return form.NewMap(), nil

@@ -59,6 +59,7 @@ func TestAJSONSchemaAsAType(t *testing.T) {
 		{`{"type": "object", "additionalProperties": {"type": "integer"}, "maxProperties": 3}`, "[:and [:map-of :string :int] [:max-count 3]]", ""},
 		{`{"type": "object", "propertyNames": {"pattern": "^a"}}`, `[:map-of [:and :string [:matches-regex "^a"]] :any]`, ""},
 		{`{"type": "object", "properties": {"a": true}, "propertyNames": {"pattern": "^a"}, "patternProperties": {}}`, `[:map [:a {:optional true} :any]]`, ": propertyNames|: patternProperties"},
+		{`{"type": "object", "patternProperties": {"^x": true}, "additionalProperties": false}`, "[:map]", ": patternProperties"},
 		{`{"properties": {"a": {"minimum": 1}}}`, "[:map [:a {:optional true} [:and :float [:>= 1]]]]", `: no type, taken for type "object"|/properties/a: no type, taken for type "number"`},
 		{`{"type": "object", "allOf": [{"required": ["a"]}, {"properties": {"b": {"type": "integer"}}}]}`,
 			"[:and [:map] [:map [:a :any]] [:map [:b {:optional true} :int]]]", ""},
@@ -192,16 +193,26 @@ func (s sampler) randomSchema(depth int) form.Value {
 		}
 	case 10:
 		put("type", s.pick("object", "array", "number"))
-		put(s.pick("unevaluatedProperties", "additionalProperties"), s.IntN(2) == 0)
-		put("patternProperties", form.NewMap("^a", sub()))
-		put("propertyNames", form.NewMap("minLength", int64(s.IntN(3))))
-		put("dependentRequired", form.NewMap("a", form.Vector{"b"}))
-		put("required", form.Vector{s.pick("a", "b", "x")})
-		put("uniqueItems", s.IntN(2) == 0)
-		put("contains", sub())
-		put("multipleOf", int64(2))
-		put("if", sub())
-		put("then", sub())
+		for _, c := range []struct {
+			word string
+			v    form.Value
+		}{
+			{"unevaluatedProperties", false},
+			{"additionalProperties", false},
+			{"patternProperties", form.NewMap("^[a-n]", s.randomSchema(0))},
+			{"propertyNames", form.NewMap("minLength", int64(s.IntN(3)))},
+			{"dependentRequired", form.NewMap("a", form.Vector{"b"})},
+			{"required", form.Vector{s.pick("a", "b", "name")}},
+			{"uniqueItems", true},
+			{"contains", true},
+			{"multipleOf", int64(2)},
+			{"if", s.randomSchema(0)},
+			{"then", s.randomSchema(0)},
+		} {
+			if s.IntN(3) == 0 {
+				put(c.word, c.v)
+			}
+		}
 	case 11:
 		put(s.pick("anyOf", "oneOf", "allOf"), subs())
 	case 12:

@@ -85,7 +85,7 @@ func (w *writer) array(items []form.Value, depth int) error {
 
 func (w *writer) object(m *form.Map, depth int) error {
 	w.text = append(w.text, '{')
-	names := names{}
+	var names nameSet
 	for key, value := range m.All() {
 		name, ok := text(key)
 		if i, isInt := key.(int64); isInt {
@@ -138,13 +138,13 @@ func (w *writer) string(s string) error {
 	return nil
 }
 
-// names are those of one object, each of which may be there once.
-type names struct {
+// A nameSet is the names of one object, each of which may be there once.
+type nameSet struct {
 	list  []string
 	table map[string]bool // if there are many
 }
 
-func (n *names) add(name string) (first bool) {
+func (n *nameSet) add(name string) (first bool) {
 	if n.table == nil {
 		for _, other := range n.list {
 			if other == name {

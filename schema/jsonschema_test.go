@@ -79,6 +79,9 @@ func compareWithTheLibrary(t testing.TB, seed uint64) (fit, all int) {
 		if (err == nil) != want {
 			t.Fatalf("seed %d: %s\nis %s\nof %s: read as %s: %v; the library says %v", seed, typ, text, doc, form.Text(v), err, want)
 		}
+		if err != nil && err.Error() == "" {
+			t.Fatalf("seed %d: %s of %s is wrong, but how is not said", seed, doc, typ)
+		}
 		if _, err := check(t, back, doc); (err == nil) != want {
 			t.Fatalf("seed %d: %s\nis %s\nis %s\nof %s: %v; the library says %v", seed, typ, text, back, doc, err, want)
 		}
