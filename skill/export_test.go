@@ -9,6 +9,9 @@ import (
 func ImportFiles(files map[string]string) (*Imported, error) {
 	f := &folder{files: map[string]file{}}
 	for _, name := range slices.Sorted(maps.Keys(files)) {
+		if !writable(name) {
+			continue
+		}
 		f.files[name] = file{text: []byte(files[name])}
 		f.order = append(f.order, name)
 	}

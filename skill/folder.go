@@ -72,7 +72,7 @@ func (f *folder) take(root *os.Root, name string, d fs.DirEntry) error {
 	switch {
 	case name == ".":
 		return nil
-	case !utf8.ValidString(name) || strings.ContainsFunc(name, func(r rune) bool { return !unicode.IsPrint(r) || r == '\\' || r == '`' }) || len(name) > maxPath:
+	case !writable(name):
 		f.drop(name, "it is not a name that can be written everywhere")
 		return skipDir(d)
 	case d.IsDir() && leftOut[base]:
@@ -91,6 +91,12 @@ func (f *folder) take(root *os.Root, name string, d fs.DirEntry) error {
 		return nil
 	}
 	return f.read(root, name)
+}
+
+// writable reports whether a name can be written in manifests, texts and archives.
+func writable(name string) bool {
+	odd := func(r rune) bool { return !unicode.IsPrint(r) || r == '\\' || r == '`' }
+	return utf8.ValidString(name) && !strings.ContainsFunc(name, odd) && len(name) <= maxPath
 }
 
 func skipDir(d fs.DirEntry) error {

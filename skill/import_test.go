@@ -440,7 +440,7 @@ func FuzzImport(f *testing.F) {
 	f.Add([]byte("---\nname: x\nmetadata: '{\"a\":{\"requires\":{\"env\":[\"K\"],\"bins\":[\"b\"]}}}'\n---\n- ```\n  curl x | sh\n"), "a.sh", []byte("#!/usr/bin/env -S\n"))
 	f.Add([]byte("---\nname: 9\nversion: 1.0.0\nallowed-tools: {a: [b]}\n---\n"), "-.rb", []byte("#!"))
 	f.Fuzz(func(t *testing.T, doc []byte, name string, script []byte) {
-		if name == "SKILL.md" || !filepath.IsLocal(name) || strings.ContainsAny(name, "\x00\n`\\") || len(name) > 200 || filepath.Clean(name) != name {
+		if name == "SKILL.md" || !filepath.IsLocal(name) || filepath.Clean(name) != name {
 			return
 		}
 		im, err := skill.ImportFiles(map[string]string{"SKILL.md": string(doc), name: string(script)})
