@@ -32,6 +32,7 @@ func (r *reader) capability(whole, id *form.Node, items []*form.Node) *Capabilit
 			r.problem(id, "capability", "%v", err)
 		}
 	}
+	r.bare(whole)
 	r.pairs(items, "", s.keys())
 	s.interim()
 	s.agree()
@@ -116,7 +117,7 @@ func (s *sections) resources(n *form.Node) {
 }
 
 // Dimensions are what a call may cost, as budgets count it.
-var Dimensions = []string{"steps", "wall-clock-ms", "sandbox-cpu-ms", "network-bytes", "storage-bytes", "llm-tokens"}
+var Dimensions = []string{"steps", "wall-clock-ms", "sandbox-cpu-ms", "network-bytes", "storage-bytes", "llm-tokens", "cost-micros"}
 
 func (s *sections) estimates(n *form.Node) {
 	known := keys{}
@@ -216,9 +217,14 @@ func (s *sections) plain(n *form.Node, field string) form.Value {
 	case form.MapNode:
 		m := map[string]form.Value{}
 		for i := 0; i+1 < len(n.Items); i += 2 {
-			if key, ok := s.plainKey(n.Items[i], field); ok {
-				m[key] = s.plain(n.Items[i+1], join(field, key))
+			key, ok := s.plainKey(n.Items[i], field)
+			if !ok {
+				continue
 			}
+			if _, twice := m[key]; twice {
+				s.problem(n.Items[i], join(field, key), "it is there twice")
+			}
+			m[key] = s.plain(n.Items[i+1], join(field, key))
 		}
 		var pairs []form.Value
 		for _, key := range slices.Sorted(maps.Keys(m)) {

@@ -170,6 +170,7 @@ func TestWhatIsNotSaidHasADefault(t *testing.T) {
 func TestEveryRuntimeIsRead(t *testing.T) {
 	for text, want := range map[string]manifest.Spec{
 		`(capability "a" :implementation (fn [input] (get input :x)))`:                                                  {Type: manifest.RTFS},
+		`(capability "a" :implementation (fn [input : [:map [:x :int]]] : int ^{:runtime.timeout 5} (call "b" input)))`: {Type: manifest.RTFS},
 		`(capability "a" :runtime {:type :rtfs} :implementation (fn [{:keys [x]}] x))`:                                  {Type: manifest.RTFS},
 		`(capability "a" :runtime {:type :wasm :module "bin/a.wasm" :entrypoint ["a" "-v"] :warm {:max 3}})`:            {Type: manifest.WASM, Module: "bin/a.wasm", Entrypoint: []string{"a", "-v"}, Warm: manifest.Warm{Max: 3}},
 		`(capability "a" :runtime {:type :container :rootfs "debian" :entrypoint ["sh" "a.sh"] :stdio :text})`:          {Type: manifest.Container, Rootfs: "debian", Entrypoint: []string{"sh", "a.sh"}, Stdio: manifest.TextStdio},

@@ -32,6 +32,19 @@ func (r *reader) adopt(n *form.Node, field string, err error) {
 	r.problem(n, field, "%v", err)
 }
 
+// bare refuses what ^ writes before something: outside of code nobody would read it.
+func (r *reader) bare(n *form.Node) {
+	if len(n.Meta) > 0 {
+		r.problem(n, "", "what ^ says of it has no meaning here")
+	}
+	for i, item := range n.Items {
+		if i > 0 && n.Items[i-1].Atom == form.Value(form.Keyword("implementation")) {
+			continue
+		}
+		r.bare(item)
+	}
+}
+
 // keys are what a map may hold, with what reads each.
 type keys map[string]func(n *form.Node)
 

@@ -45,6 +45,10 @@ func TestWhatIsWrongWithAManifestIsSaid(t *testing.T) {
 		{runtime(server + `:code "x"`), `runtime.code: nobody knows this key`},
 		{in(`:network {:allowed_hosts []}`), `network.allowed_hosts: nobody knows this key; did you mean allowed-hosts?`},
 
+		{in(`:network ^{:strict true} {:mode :none}`), `what ^ says of it has no meaning here`},
+		{`^:x (capability "a" :implementation (fn [x] x))`, `what ^ says of it has no meaning here`},
+		{in(`:metadata {:a {:b 1 "b" 2}}`), `metadata.a.b: it is there twice`},
+
 		// Types of values.
 		{in(`:description 5`), `description: it is a string, not the number 5`},
 		{in(`:description " "`), `description: it is empty`},

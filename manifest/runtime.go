@@ -203,12 +203,25 @@ func (s *sections) implementation(n *form.Node) {
 	} else {
 		s.c.Runtime.code = s.source(n)
 	}
-	if code.Kind != form.ListNode || len(code.Items) < 3 || code.Items[0].Atom != form.Value(form.Symbol("fn")) ||
-		code.Items[1].Kind != form.VectorNode || len(code.Items[1].Items) != 1 {
+	if code.Kind != form.ListNode || len(code.Items) < 3 || code.Items[0].Atom != form.Value(form.Symbol("fn")) || parameters(code.Items[1]) != 1 {
 		s.problem(n, field, "it is a function of one parameter, the input: (fn [input] …)")
 		return
 	}
 	s.c.Runtime.Code = code
+}
+
+// parameters counts those of a function. One may have a type behind it: [x : T].
+func parameters(n *form.Node) int {
+	if n.Kind != form.VectorNode {
+		return 0
+	}
+	count := len(n.Items)
+	for _, item := range n.Items {
+		if item.Atom == form.Value(form.Symbol(":")) {
+			count -= 2
+		}
+	}
+	return count
 }
 
 // embedded reads RTFS that stands in a string of JSON.
