@@ -114,11 +114,7 @@ func (c *compiler) let(n *form.Node, p spot) code {
 		return nil
 	}
 	defer p.release(p.mark())
-	var steps []func(f *frame) error
-	for len(bindings) > 0 && c.err == nil {
-		b, rest := c.binding(n, bindings, p)
-		steps, bindings = append(steps, b), rest
-	}
+	steps := c.bindings(n, bindings, p)
 	body := c.body(n, n.Items[2:], p)
 	if c.err != nil {
 		return nil
@@ -151,8 +147,9 @@ func (c *compiler) brackets(n *form.Node, i int) ([]*form.Node, bool) {
 	return n.Items[i].Items, true
 }
 
-// binding compiles one pattern and its value, and returns what comes after.
-func (c *compiler) binding(n *form.Node, items []*form.Node, p spot) (func(f *frame) error, []*form.Node) {
+// binding compiles one pattern and its value, and returns what comes after. Between
+// the two it calls back.
+func (c *compiler) binding(n *form.Node, items []*form.Node, p spot, between func()) (func(f *frame) error, []*form.Node) {
 	pattern := items[0]
 	typ, items := c.annotation(items, false)
 	if len(items) == 0 {
@@ -166,6 +163,7 @@ func (c *compiler) binding(n *form.Node, items []*form.Node, p spot) (func(f *fr
 	} else {
 		value = c.expr(items[0], p.inner())
 	}
+	between()
 	check := c.check(typ, brief(pattern.Value()))
 	bind := c.pattern(pattern, p)
 	if c.err != nil {

@@ -258,12 +258,7 @@ func (c *compiler) nestedLet(n *form.Node, items []*form.Node, p spot) nest {
 		c.fail(items[1], ":let takes a vector")
 		return nil
 	}
-	var steps []func(f *frame) error
-	for rest := items[1].Items; len(rest) > 0 && c.err == nil; {
-		var step func(f *frame) error
-		step, rest = c.binding(n, rest, p)
-		steps = append(steps, step)
-	}
+	steps := c.bindings(n, items[1].Items, p)
 	then := c.nested(n, items[2:], p)
 	return func(f *frame, made *form.Vector) (bool, error) {
 		for _, step := range steps {

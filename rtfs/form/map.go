@@ -45,7 +45,8 @@ const level = 5
 // NewMap returns a map of keys and values in turn. Of keys that are equal the last
 // value counts.
 func NewMap(pairs ...Value) *Map {
-	m := &Map{}
+	n := min(len(pairs)/2, small)
+	m := &Map{keys: make([]Value, 0, n), values: make([]Value, 0, n)}
 	for i := 0; i+1 < len(pairs); i += 2 {
 		m.put(pairs[i], pairs[i+1])
 	}
