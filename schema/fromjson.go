@@ -175,8 +175,7 @@ func (r *reader) array() (form.Value, error) {
 
 func (r *reader) object() (form.Value, error) {
 	r.i++
-	var pairs []form.Value
-	var names nameSet
+	pairs := make([]form.Value, 0, 8)
 	if r.next() == '}' {
 		r.i++
 		return form.NewMap(), nil
@@ -188,9 +187,6 @@ func (r *reader) object() (form.Value, error) {
 		name, err := r.string()
 		if err != nil {
 			return nil, err
-		}
-		if !names.add(name) {
-			return nil, fmt.Errorf("the key %s is there twice", describe(name))
 		}
 		if r.next() != ':' {
 			return nil, r.unexpected()
@@ -206,10 +202,25 @@ func (r *reader) object() (form.Value, error) {
 			r.i++
 		case '}':
 			r.i++
-			return form.NewMap(pairs...), nil
+			m := form.NewMap(pairs...)
+			if m.Len() < len(pairs)/2 {
+				return nil, fmt.Errorf("the key %s is there twice", describe(twice(pairs)))
+			}
+			return m, nil
 		default:
 			return nil, r.unexpected()
 		}
+	}
+}
+
+// twice returns the first key that has been there before.
+func twice(pairs []form.Value) form.Value {
+	seen := map[form.Value]bool{}
+	for i := 0; ; i += 2 {
+		if seen[pairs[i]] {
+			return pairs[i]
+		}
+		seen[pairs[i]] = true
 	}
 }
 

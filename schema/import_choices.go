@@ -70,7 +70,7 @@ func disjoint(types []form.Value) bool {
 func apart(a, b form.Value) bool {
 	x, y := values(a), values(b)
 	if x != nil && y != nil {
-		return !slices.ContainsFunc(x, func(v form.Value) bool {
+		return len(x)*len(y) < 10_000 && !slices.ContainsFunc(x, func(v form.Value) bool {
 			return slices.ContainsFunc(y, func(w form.Value) bool { return alike(v, w) })
 		})
 	}
@@ -166,17 +166,18 @@ func (s *source) not([]string) ([]form.Value, error) {
 	case !isMap:
 		return nil, s.wrong("not", v)
 	}
-	if value, ok := m.Get("const"); ok && m.Len() == 1 {
-		return []form.Value{typeOf("!=", value)}, nil
+	var values form.Vector
+	if value, ok := m.Get("const"); ok {
+		values = form.Vector{value}
+	} else if v, ok := m.Get("enum"); ok {
+		values, _ = v.(form.Vector)
 	}
-	if v, ok := m.Get("enum"); ok && m.Len() == 1 {
-		if list, ok := v.(form.Vector); ok {
-			var all []form.Value
-			for _, value := range list {
-				all = append(all, typeOf("!=", value))
-			}
-			return all, nil
+	if values != nil && m.Len() == 1 && fits(values, nil) == nil {
+		var all []form.Value
+		for _, value := range values {
+			all = append(all, typeOf("!=", value))
 		}
+		return all, nil
 	}
 	s.lose(s.at, "not")
 	return nil, nil

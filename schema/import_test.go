@@ -74,6 +74,7 @@ func TestAJSONSchemaAsAType(t *testing.T) {
 		{`{"oneOf": [{"type": "object", "properties": {"t": {"const": "a"}}}, {"type": "object", "properties": {"t": {"const": "b"}}}]}`,
 			`[:union [:map [:t {:optional true} [:val "a"]]] [:map [:t {:optional true} [:val "b"]]]]`, ": oneOf, taken for anyOf"},
 		{`{"not": {}}`, ":never", ""},
+		{`{"not": {"const": 18446744073709551615}}`, ":any", ": not"},
 		{`{"not": {"const": 1}}`, "[:and :any [:!= 1]]", ""},
 		{`{"type": "string", "not": {"enum": ["a", "b"]}}`, `[:and :string [:!= "a"] [:!= "b"]]`, ""},
 		{`{"type": "string", "not": {"minLength": 3}}`, ":string", ": not"},

@@ -15,7 +15,7 @@ import (
 // JSON cannot say is an error: a function, ##NaN, a key that is a vector, a map with
 // a key in two spellings.
 func ToJSON(v form.Value) ([]byte, error) {
-	var w writer
+	w := writer{text: make([]byte, 0, 256)}
 	if err := w.value(v, 0); err != nil {
 		return nil, fault.New(fault.Invalid, "schema.ToJSON", "", err)
 	}
@@ -84,22 +84,20 @@ func (w *writer) array(items []form.Value, depth int) error {
 }
 
 func (w *writer) object(m *form.Map, depth int) error {
+	if name, ok := inTwoSpellings(m); ok {
+		return fmt.Errorf("the key %q is there in two spellings", name)
+	}
 	w.text = append(w.text, '{')
-	var names nameSet
+	first := true
 	for key, value := range m.All() {
-		name, ok := text(key)
-		if i, isInt := key.(int64); isInt {
-			name, ok = strconv.FormatInt(i, 10), true
-		}
+		name, ok := keyText(key)
 		if !ok {
 			return fmt.Errorf("the key %s has no JSON", describe(key))
 		}
-		if !names.add(name) {
-			return fmt.Errorf("the key %q is there in two spellings", name)
-		}
-		if len(names.list) > 1 {
+		if !first {
 			w.text = append(w.text, ',')
 		}
+		first = false
 		if err := w.string(name); err != nil {
 			return err
 		}
@@ -110,6 +108,40 @@ func (w *writer) object(m *form.Map, depth int) error {
 	}
 	w.text = append(w.text, '}')
 	return nil
+}
+
+// keyText is a key as JSON writes it.
+func keyText(key form.Value) (string, bool) {
+	if i, ok := key.(int64); ok {
+		return strconv.FormatInt(i, 10), true
+	}
+	return text(key)
+}
+
+// inTwoSpellings finds a key that JSON could not tell from another. Keys that are
+// all keywords, or all strings, differ.
+func inTwoSpellings(m *form.Map) (name string, found bool) {
+	keywords, strings := 0, 0
+	for key := range m.All() {
+		switch key.(type) {
+		case form.Keyword:
+			keywords++
+		case string:
+			strings++
+		}
+	}
+	if keywords == m.Len() || strings == m.Len() {
+		return "", false
+	}
+	seen := make(map[string]bool, m.Len())
+	for key := range m.All() {
+		name, ok := keyText(key)
+		if ok && seen[name] {
+			return name, true
+		}
+		seen[name] = true
+	}
+	return "", false
 }
 
 func (w *writer) string(s string) error {
@@ -136,33 +168,4 @@ func (w *writer) string(s string) error {
 	}
 	w.text = append(w.text, '"')
 	return nil
-}
-
-// A nameSet is the names of one object, each of which may be there once.
-type nameSet struct {
-	list  []string
-	table map[string]bool // if there are many
-}
-
-func (n *nameSet) add(name string) (first bool) {
-	if n.table == nil {
-		for _, other := range n.list {
-			if other == name {
-				return false
-			}
-		}
-	} else if n.table[name] {
-		return false
-	}
-	n.list = append(n.list, name)
-	switch {
-	case n.table != nil:
-		n.table[name] = true
-	case len(n.list) == many:
-		n.table = make(map[string]bool, 2*many)
-		for _, other := range n.list {
-			n.table[other] = true
-		}
-	}
-	return true
 }

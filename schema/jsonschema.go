@@ -159,10 +159,13 @@ func (t union) schema() *form.Map {
 
 func (t enum) schema() *form.Map {
 	var all, texts form.Vector
+	seen := map[string]bool{}
 	for _, v := range t {
-		if _, err := ToJSON(v); err != nil || slices.ContainsFunc(all, func(w form.Value) bool { return alike(v, w) }) {
+		written, err := ToJSON(v)
+		if err != nil || seen[string(written)] {
 			continue
 		}
+		seen[string(written)] = true
 		all = append(all, v)
 		if _, ok := text(v); ok {
 			texts = append(texts, v)
