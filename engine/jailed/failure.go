@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"glasshouse/engine"
+	"glasshouse/host/disk"
 	"glasshouse/jail"
 )
 
@@ -35,7 +36,7 @@ func (s *sandbox) failure(ctx context.Context, err error, stats jail.Stats, stat
 	if t, ok := errors.AsType[*trouble](err); ok {
 		f.Kind, f.Err = t.kind, t.err
 	}
-	if f.Kind == engine.Network {
+	if f.Kind == engine.Network || f.Kind == engine.Storage {
 		return f
 	}
 	switch cause := context.Cause(ctx); {
@@ -122,12 +123,15 @@ func volumeUse(dir string) (used, free int64) {
 	return int64(st.Blocks-st.Bfree) * st.Bsize, int64(st.Bavail) * st.Bsize
 }
 
-// tooMuch is the trouble of a call that has sent more than it may, whatever it says
-// itself.
+// tooMuch is the trouble of a call that has sent or written more than it may, whatever
+// it says itself.
 func (s *sandbox) tooMuch(u engine.Usage) error {
-	limit := s.c.Resources.NetworkBytes
-	if limit == 0 || u.NetworkOut <= limit {
-		return nil
+	if limit := s.c.Resources.NetworkBytes; limit > 0 && u.NetworkOut > limit {
+		return troublef(engine.Network, errNetwork, "it sent %d bytes and may send %d", u.NetworkOut, limit)
 	}
-	return troublef(engine.Network, errNetwork, "it sent %d bytes and may send %d", u.NetworkOut, limit)
+	// The disk of a jail can be no smaller than this. It holds to more.
+	if mb := quota(s.c); mb < disk.MinMB && u.StorageWrite > int64(mb)<<20 {
+		return troublef(engine.Storage, nil, "it wrote %d bytes and may write %d MB", u.StorageWrite, mb)
+	}
+	return nil
 }

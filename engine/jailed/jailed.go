@@ -84,6 +84,10 @@ const (
 	// and of which nobody has said that it has ended.
 	forgotten = 24 * time.Hour
 
+	// makers is how many sandboxes are made at a time: more would only make each of
+	// them later.
+	makers = 4
+
 	// removers is how many used sandboxes are destroyed at a time: whoever waits
 	// for a new one goes first.
 	removers = 2
@@ -93,6 +97,7 @@ const (
 type Engine struct {
 	cfg      Config
 	log      *slog.Logger
+	making   chan struct{} // one token per sandbox that is being made
 	removing chan struct{} // one token per sandbox that is being destroyed
 
 	ctx    context.Context // ends with Close
@@ -114,7 +119,7 @@ func New(cfg Config) *Engine {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
 	return &Engine{
-		cfg: cfg, log: cfg.Log, removing: make(chan struct{}, removers),
+		cfg: cfg, log: cfg.Log, making: make(chan struct{}, makers), removing: make(chan struct{}, removers),
 		pools: map[string]*pool{}, volumes: map[string]*volume{},
 	}
 }
@@ -269,7 +274,7 @@ func (e *Engine) canMicroVM(ctx context.Context) error {
 // Call implements engine.Engine.
 func (e *Engine) Call(ctx context.Context, call *engine.Call) (engine.Result, error) {
 	began := time.Now()
-	ctx, done, err := e.begin(ctx, call)
+	ctx, done, err := e.begin(ctx, call.Capability)
 	if err != nil {
 		return engine.Result{}, err
 	}
@@ -292,11 +297,11 @@ func (e *Engine) Call(ctx context.Context, call *engine.Call) (engine.Result, er
 }
 
 // begin counts a call in, so that Close waits for it, and has it end with the engine.
-func (e *Engine) begin(ctx context.Context, call *engine.Call) (context.Context, func(), error) {
+func (e *Engine) begin(ctx context.Context, c *engine.Installed) (context.Context, func(), error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.closed || e.cancel == nil {
-		return nil, nil, fault.Newf(fault.Unavailable, "engine.Call", call.Capability.ID, "the engine is closed")
+		return nil, nil, fault.Newf(fault.Unavailable, "engine.Call", c.ID, "the engine is closed")
 	}
 	e.wg.Add(1)
 	ctx, cancel := context.WithCancelCause(ctx)
@@ -312,7 +317,7 @@ func (e *Engine) begin(ctx context.Context, call *engine.Call) (context.Context,
 // not sound is destroyed before release returns.
 func (e *Engine) sandboxFor(ctx context.Context, call *engine.Call) (s *sandbox, warm bool, release func(sound bool), err error) {
 	if mode := call.Capability.Filesystem.Mode; mode == manifest.Session || mode == manifest.Persistent {
-		return e.fromVolume(ctx, call)
+		return e.fromVolume(ctx, call.Capability, call.Session)
 	}
 	return e.fromPool(ctx, call.Capability)
 }

@@ -56,6 +56,12 @@ func (e *Engine) make(ctx context.Context, c *engine.Installed, data *jail.Mount
 	if err != nil {
 		return nil, err
 	}
+	select {
+	case e.making <- struct{}{}:
+		defer func() { <-e.making }()
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
 	s := &sandbox{engine: e, c: c}
 	if data != nil {
 		spec.Mounts, spec.Granted = append(spec.Mounts, *data), append(spec.Granted, data.Source)
@@ -96,6 +102,8 @@ func (e *Engine) make(ctx context.Context, c *engine.Installed, data *jail.Mount
 		}
 	}
 	s.ready = time.Now()
+	s.remember(ctx)
+	s.base.cpu = 0 // a call that waits for it has caused it
 	return s, nil
 }
 

@@ -15,6 +15,7 @@ import (
 	"glasshouse/clients"
 	"glasshouse/engine"
 	"glasshouse/fault"
+	"glasshouse/host/disk"
 	"glasshouse/internal/atomicfile"
 	"glasshouse/jail"
 	"glasshouse/manifest"
@@ -51,7 +52,7 @@ func (e *Engine) specOf(c *engine.Installed) (jail.Spec, error) {
 	r := c.Runtime
 	s := jail.Spec{
 		Labels:  map[string]string{label: c.ID, label + ".version": c.Version, label + ".digest": c.Digest},
-		Limits:  jail.Limits{CPUShares: int64(c.Resources.CPUShares), MemoryMB: int64(c.Resources.MemoryMB), DiskMB: int64(quota(c)), MaxPIDs: int64(c.Resources.PIDs)},
+		Limits:  jail.Limits{CPUShares: int64(c.Resources.CPUShares), MemoryMB: int64(c.Resources.MemoryMB), DiskMB: int64(max(quota(c), disk.MinMB)), MaxPIDs: int64(c.Resources.PIDs)},
 		Network: networkOf(c),
 		Env:     environment(c),
 		Cwd:     r.Workdir,

@@ -13,6 +13,8 @@ import (
 	"path/filepath"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"glasshouse/engine"
 	"glasshouse/fault"
 	"glasshouse/host/disk"
@@ -51,19 +53,20 @@ func (k volumeKey) name() string {
 	return hex.EncodeToString(sum[:16])
 }
 
-func keyOf(call *engine.Call) (volumeKey, error) {
-	k := volumeKey{kind: call.Capability.Filesystem.Mode, capability: call.Capability.ID}
+func keyOf(c *engine.Installed, session string) (volumeKey, error) {
+	k := volumeKey{kind: c.Filesystem.Mode, capability: c.ID}
 	if k.kind == manifest.Session {
-		if call.Session == "" {
+		if session == "" {
 			return k, fault.Fieldf("engine.Call", "session", "the files of %s belong to a session, and the call is made in none", k.capability)
 		}
-		k.session = call.Session
+		k.session = session
 	}
 	return k, nil
 }
 
 func (v *volume) image() string { return filepath.Join(v.dir, "disk.img") }
 func (v *volume) mount() string { return filepath.Join(v.dir, "fs") }
+func (v *volume) data() string  { return filepath.Join(v.mount(), "data") }
 func (v *volume) owner() string { return filepath.Join(v.dir, "owner.json") }
 
 func (e *Engine) templates() string { return filepath.Join(e.cfg.Dir, "templates") }
@@ -96,9 +99,8 @@ func (v *volume) lock(ctx context.Context) error {
 func (v *volume) unlock() { <-v.turn }
 
 // fromVolume gives a call the sandbox that sees its files, when no other call has it.
-func (e *Engine) fromVolume(ctx context.Context, call *engine.Call) (*sandbox, bool, func(bool), error) {
-	c := call.Capability
-	k, err := keyOf(call)
+func (e *Engine) fromVolume(ctx context.Context, c *engine.Installed, session string) (*sandbox, bool, func(bool), error) {
+	k, err := keyOf(c, session)
 	if err != nil {
 		return nil, false, nil, err
 	}
@@ -149,56 +151,84 @@ func (v *volume) enter(ctx context.Context, e *Engine, c *engine.Installed) (*sa
 	if err := v.prepare(ctx, e, quota(c)); err != nil {
 		return nil, false, fmt.Errorf("the files of %s: %w", v.key.capability, err)
 	}
-	s, err := e.make(ctx, c, &jail.Mount{Source: v.mount(), Target: dataDir, Write: true})
+	s, err := e.make(ctx, c, &jail.Mount{Source: v.data(), Target: dataDir, Write: true})
 	return s, false, err
 }
 
 // prepare mounts the volume, and makes it first if it is missing.
 func (v *volume) prepare(ctx context.Context, e *Engine, mb int) error {
-	if v.mounted {
-		return v.fits(mb)
-	}
 	if err := os.MkdirAll(v.mount(), 0o700); err != nil {
 		return err
 	}
-	if _, err := os.Stat(v.owner()); errors.Is(err, fs.ErrNotExist) {
-		text, err := json.Marshal(owner{v.key.kind, v.key.capability, v.key.session})
-		if err != nil {
-			return err
-		}
-		if err := atomicfile.Write(v.owner(), text, 0o600); err != nil {
-			return err
+	o, err := readOwner(v.owner())
+	if errors.Is(err, fs.ErrNotExist) {
+		o = owner{v.key.kind, v.key.capability, v.key.session, mb}
+		var text []byte
+		if text, err = json.Marshal(o); err == nil {
+			err = atomicfile.Write(v.owner(), text, 0o600)
 		}
 	}
-	if err := v.fits(mb); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if err == nil {
+		err = o.holds(mb)
+	}
+	if err != nil || v.mounted {
 		return err
 	}
-	if err := disk.Make(ctx, v.image(), v.mount(), int64(mb), e.templates()); err != nil {
+	if err := disk.Make(ctx, v.image(), v.mount(), int64(max(mb, disk.MinMB)), e.templates()); err != nil {
 		return err
 	}
 	v.mounted = true
-	return nil
+	return v.layOut(mb)
 }
 
-// fits refuses a quota that the volume was not made with: files that are there could
-// be more than it allows, and one that is not held would be a lie.
-func (v *volume) fits(mb int) error {
-	fi, err := os.Stat(v.image())
+// layOut prepares a volume that is mounted: the files that stay are in a directory of
+// it, and what a small quota leaves of the smallest volume is taken up beside it.
+func (v *volume) layOut(mb int) error {
+	if err := os.MkdirAll(v.data(), 0o755); err != nil || mb >= disk.MinMB {
+		return err
+	}
+	ballast, err := os.OpenFile(filepath.Join(v.mount(), "ballast"), os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+	if errors.Is(err, fs.ErrExist) {
+		return nil
+	}
 	if err != nil {
 		return err
 	}
-	if have := fi.Size() >> 20; have != int64(mb) {
-		return &fault.Error{Op: "engine.Call", On: v.key.capability, Kind: fault.Conflict, Field: ":filesystem :quota-mb",
-			Err: fmt.Errorf("its files lie on a volume of %d MB, and the manifest says %d", have, mb), Remedy: "keep the quota, or remove the capability with its files and install it again"}
+	_, free := volumeUse(v.mount())
+	over := free - int64(mb)<<20
+	if over > 0 {
+		err = unix.Fallocate(int(ballast.Fd()), 0, 0, over)
+	}
+	if err = errors.Join(err, ballast.Close()); err != nil {
+		return errors.Join(fmt.Errorf("hold it to %d MB: %w", mb, err), os.Remove(ballast.Name()))
 	}
 	return nil
 }
 
-// An owner is a volumeKey as it is written down.
+// An owner is a volumeKey as it is written down, and the volume's quota.
 type owner struct {
 	Kind       manifest.Mode `json:"kind"`
 	Capability string        `json:"capability"`
 	Session    string        `json:"session,omitempty"`
+	QuotaMB    int           `json:"quota_mb"`
+}
+
+func readOwner(name string) (o owner, err error) {
+	text, err := os.ReadFile(name)
+	if err == nil {
+		err = json.Unmarshal(text, &o)
+	}
+	return o, err
+}
+
+// holds refuses a quota that the volume was not made with: files that are there could
+// be more than it allows, and one that is not held would be a lie.
+func (o owner) holds(mb int) error {
+	if o.QuotaMB == mb {
+		return nil
+	}
+	return &fault.Error{Op: "engine.Call", On: o.Capability, Kind: fault.Conflict, Field: ":filesystem :quota-mb",
+		Err: fmt.Errorf("its files lie on a volume of %d MB, and the manifest says %d", o.QuotaMB, mb), Remedy: "keep the quota, or remove the capability with its files and install it again"}
 }
 
 // settleVolumes unmounts what an earlier daemon had mounted, and removes what it did
@@ -247,13 +277,9 @@ func (e *Engine) eachVolume(f func(volumeKey) error) error {
 	var errs []error
 	for _, d := range dirs {
 		v := volume{dir: filepath.Join(e.volumeDir(), d.Name())}
-		text, err := os.ReadFile(v.owner())
+		o, err := readOwner(v.owner())
 		if errors.Is(err, fs.ErrNotExist) {
 			continue // it is being made, or removed
-		}
-		var o owner
-		if err == nil {
-			err = json.Unmarshal(text, &o)
 		}
 		if err != nil {
 			errs = append(errs, fmt.Errorf("whose files are in %s: %w", v.dir, err))

@@ -1,0 +1,44 @@
+package jailed_test
+
+import (
+	"fmt"
+	"testing"
+
+	"glasshouse/engine"
+	"glasshouse/engine/enginetest"
+	"glasshouse/manifest"
+)
+
+// TestContract runs the contract of engines with a server in a container, and with a
+// microvm where this host has a kernel for it.
+func TestContract(t *testing.T) {
+	for _, runtime := range []string{"runc", "runsc"} {
+		t.Run(runtime, func(t *testing.T) {
+			worlds := map[*testing.T]*world{}
+			var last *world // whose files the probe is in
+			version := 0
+			enginetest.Run(t, func(t *testing.T) engine.Engine {
+				w := worlds[t]
+				if w == nil {
+					w = newWorld(t, runtime)
+					worlds[t] = w
+				} else {
+					w.open()
+				}
+				last = w
+				return w.engine
+			}, enginetest.Options{
+				Install: func(t *testing.T, change func(*manifest.Capability)) *engine.Installed {
+					version++
+					return last.capability(func(c *manifest.Capability) {
+						c.ID, c.Version = "test.probe", fmt.Sprintf("1.0.%d", version)
+						change(c)
+						if len(c.Filesystem.Mounts) > 0 && c.Filesystem.Mounts[0].Host == "shown" {
+							c.Filesystem.Mounts = append(c.Filesystem.Mounts, app)
+						}
+					})
+				},
+			})
+		})
+	}
+}

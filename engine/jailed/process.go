@@ -1,0 +1,141 @@
+package jailed
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"sync"
+
+	"glasshouse/engine"
+	"glasshouse/fault"
+	"glasshouse/jail"
+	"glasshouse/jailinit/protocol"
+	"glasshouse/manifest"
+)
+
+// A Process is a capability's program that somebody talks to by its standard input
+// and output for longer than one call: Write and Read do. It is killed, and its
+// sandbox with it, by Close, which ends both and may be called more than once.
+type Process struct {
+	io.Reader
+	io.Writer
+
+	sandbox *sandbox
+	said    tail
+	end     func() error
+
+	mu   sync.Mutex
+	last engine.Usage // guarded by mu
+	over bool         // last is all. guarded by mu
+}
+
+// Start starts a capability's program in a sandbox of its own, which sees the files
+// of a session if the capability has that mode. Ctx is for starting only. Where files
+// stay, one process at a time sees them; others wait.
+func (e *Engine) Start(ctx context.Context, c *engine.Installed, session string) (*Process, error) {
+	starting, done, err := e.begin(ctx, c)
+	if err != nil {
+		return nil, err
+	}
+	defer done()
+	s, release, err := e.sandboxOf(starting, c, session)
+	if err != nil {
+		return nil, err
+	}
+	p, err := s.talk(starting, release)
+	if err != nil {
+		release(false)
+		return nil, err
+	}
+	return p, nil
+}
+
+// sandboxOf makes a sandbox that is no pool's.
+func (e *Engine) sandboxOf(ctx context.Context, c *engine.Installed, session string) (*sandbox, func(bool), error) {
+	if mode := c.Filesystem.Mode; mode == manifest.Session || mode == manifest.Persistent {
+		s, _, release, err := e.fromVolume(ctx, c, session)
+		return s, release, err
+	}
+	s, err := e.make(ctx, c, nil)
+	if err != nil {
+		return nil, nil, err
+	}
+	return s, func(bool) { s.kill() }, nil
+}
+
+// talk starts the program. Release is called when it is closed.
+func (s *sandbox) talk(ctx context.Context, release func(bool)) (*Process, error) {
+	jails := s.engine.cfg.Jails
+	live, stop := context.WithCancel(context.WithoutCancel(ctx))
+	stream, st, err := jails.Exec(live, s.jail, jail.ExecRequest{Argv: s.c.Runtime.Entrypoint, Stdin: true, Ring: scriptRing}, lossless)
+	if errors.Is(err, fault.Invalid) || errors.Is(err, fault.NotFound) {
+		err = &engine.Failure{Kind: engine.Unstarted, Reason: "its entrypoint cannot be started: " + err.Error(), Err: err}
+	}
+	var in io.WriteCloser
+	if err == nil {
+		in, err = jails.Stdin(live, s.jail, st.ID)
+	}
+	if err != nil {
+		stop()
+		return nil, fmt.Errorf("start %s: %w", s.c.ID, err)
+	}
+	r, w := io.Pipe()
+	p := &Process{Reader: r, Writer: in, sandbox: s}
+	var reading sync.WaitGroup
+	reading.Go(func() {
+		err := collect(stream, func(c protocol.Chunk) error {
+			if c.Stream == protocol.Stderr {
+				p.said.add(c.Data)
+				return nil
+			}
+			_, err := w.Write(c.Data)
+			return err
+		})
+		w.CloseWithError(err) // nil is the end of the output
+	})
+	e := s.engine
+	e.wg.Add(1)
+	closing := context.AfterFunc(e.ctx, func() { p.Close() })
+	p.end = sync.OnceValue(func() error {
+		defer e.wg.Done()
+		closing()
+		p.settle()
+		r.Close()
+		stop()
+		release(false)
+		reading.Wait()
+		return stream.Close()
+	})
+	return p, nil
+}
+
+// Close kills the process, with all it has started.
+func (p *Process) Close() error { return p.end() }
+
+// Log is the end of what the process wrote to its standard error.
+func (p *Process) Log() string { return p.said.String() }
+
+// Usage is what the process has used since it was started. After its end it is what
+// was last known.
+func (p *Process) Usage() engine.Usage {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.over {
+		return p.last
+	}
+	s := p.sandbox
+	st, err := s.engine.cfg.Jails.Stats(context.Background(), s.jail)
+	if err == nil && st.CPU > 0 {
+		p.last = s.usage(s.mark(st), st.MemoryPeak, 0)
+	}
+	return p.last
+}
+
+// settle remembers what was used until now as all that was.
+func (p *Process) settle() {
+	p.Usage()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.over = true
+}
