@@ -64,9 +64,9 @@ func (c *compiler) name(n *form.Node, colon, name string) (typ, error) {
 	if t, ok := words[name]; ok {
 		return t, nil
 	}
-	if base, ok := strings.CutSuffix(name, "?"); ok && base != "" {
+	if base := strings.TrimRight(name, "?"); base != name && base != "" {
 		t, err := c.name(n, colon, base)
-		return maybe{t}, err
+		return orNil(t), err
 	}
 	if meant := foreign[name]; meant != "" {
 		return nil, errorf(n, "there is no type %s%s: did you mean %s?", colon, name, meant)
@@ -173,7 +173,7 @@ func (c *compiler) types(n *form.Node, nodes []*form.Node) ([]typ, error) {
 	var all []typ
 	for _, n := range nodes {
 		if isMark(n) && len(all) > 0 {
-			all[len(all)-1] = maybe{all[len(all)-1]}
+			all[len(all)-1] = orNil(all[len(all)-1])
 			continue
 		}
 		t, err := c.typ(n)

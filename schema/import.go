@@ -127,7 +127,7 @@ func (s *source) wrong(word string, v form.Value) error {
 func (s *source) in(word string, more ...any) string {
 	at := s.at + "/" + word
 	for _, m := range more {
-		at += "/" + strings.NewReplacer("~", "~0", "/", "~1").Replace(fmt.Sprint(m))
+		at += "/" + strings.NewReplacer("~", "~0", "/", "~1").Replace(shorten(fmt.Sprint(m)))
 	}
 	return at
 }

@@ -77,8 +77,9 @@ func apart(a, b form.Value) bool {
 	if k, l := kindOf(a), kindOf(b); k != "" && l != "" && k != l {
 		return true
 	}
+	others := neededFields(b)
 	for name, t := range neededFields(a) {
-		u, ok := neededFields(b)[name]
+		u, ok := others[name]
 		if ok && values(t) != nil && values(u) != nil && apart(t, u) {
 			return true
 		}

@@ -346,24 +346,23 @@ func (s *source) entries(others form.Value) ([]form.Value, error) {
 		if err != nil {
 			return nil, err
 		}
-		i := slices.Index(needed, name)
+		_, isNeeded := needed.Get(name)
 		entry := form.Vector{keyOf(name)}
-		if props := describedAs(property, i < 0); props.Len() > 0 {
+		if props := describedAs(property, !isNeeded); props.Len() > 0 {
 			entry = append(entry, props)
 		}
 		entries = append(entries, append(entry, t))
-		if i >= 0 {
-			needed = slices.Delete(needed, i, i+1)
-		}
 	}
-	for _, name := range needed {
-		entries = append(entries, form.Vector{keyOf(name), others})
+	for key := range needed.All() {
+		if _, described := properties.Get(key); !described {
+			entries = append(entries, form.Vector{keyOf(key.(string)), others})
+		}
 	}
 	return entries, nil
 }
 
-func (s *source) required() ([]string, error) {
-	var names []string
+// required are the names of what must be there, as the keys of a map.
+func (s *source) required() (*form.Map, error) {
 	v, ok := s.get("required")
 	if _, isFlag := v.(bool); !ok || isFlag { // drafts before 4 have it inside the property
 		return nil, nil
@@ -372,16 +371,14 @@ func (s *source) required() ([]string, error) {
 	if !ok {
 		return nil, s.wrong("required", v)
 	}
-	for _, item := range list {
-		name, ok := item.(string)
-		if !ok {
+	var pairs []form.Value
+	for _, name := range list {
+		if !stringType.ok(name) {
 			return nil, s.wrong("required", v)
 		}
-		if !slices.Contains(names, name) {
-			names = append(names, name)
-		}
+		pairs = append(pairs, name, true)
 	}
-	return names, nil
+	return form.NewMap(pairs...), nil
 }
 
 // keyOf is a keyword for every name that can be one.

@@ -47,12 +47,6 @@ func (c *compiler) fields(args []*form.Node) (typ, error) {
 			return nil, err
 		}
 	}
-	if len(m.entries) >= many {
-		m.index = make(map[string]int, len(m.entries))
-		for i, f := range m.entries {
-			m.index[f.name] = i
-		}
-	}
 	return m, nil
 }
 
@@ -111,8 +105,21 @@ func (c *compiler) put(m *fields, n, key *form.Node, types []*form.Node, props *
 	if !f.optional {
 		m.needed++
 	}
-	m.entries = append(m.entries, f)
+	m.add(f)
 	return nil
+}
+
+func (m *fields) add(f field) {
+	m.entries = append(m.entries, f)
+	switch {
+	case m.index != nil:
+		m.index[f.name] = len(m.entries) - 1
+	case len(m.entries) == many:
+		m.index = make(map[string]int, 2*many)
+		for i, f := range m.entries {
+			m.index[f.name] = i
+		}
+	}
 }
 
 // joined reports whether a ? stands right behind a type: [:k [:vector T]?] may be

@@ -53,7 +53,7 @@ func (c *compiler) and(n *form.Node, args []*form.Node) (typ, error) {
 	var all and
 	for i, arg := range args {
 		if isMark(arg) && i > 0 {
-			all[len(all)-1] = maybe{all[len(all)-1]}
+			all[len(all)-1] = orNil(all[len(all)-1])
 			continue
 		}
 		t, err := c.member(arg, i == 0)

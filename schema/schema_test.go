@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"os"
 	"strings"
 	"testing"
@@ -313,6 +314,22 @@ func TestAMistakeInATypeIsShownWithItsPlace(t *testing.T) {
 		if !ok || e.Kind != "ParseError" || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%.60s: %v, want %s", c.typ, err, c.want)
 		}
+	}
+}
+
+func TestATypeOfAnyLengthIsReadInItsTime(t *testing.T) {
+	marks := strings.Repeat("?", 100_000)
+	for _, text := range []string{":int" + marks, "[:tuple :int " + strings.ReplaceAll(marks, "?", "? ") + "]"} {
+		if err := typeOf(t, text).Check(true); err == nil {
+			t.Error("true fits")
+		}
+	}
+	var fields strings.Builder
+	for i := range 20_000 {
+		fmt.Fprintf(&fields, "[:k%d :int ?]", i)
+	}
+	if got := problem(typeOf(t, "[:map "+fields.String()+"]"), form.NewMap("k19999", "x")); got != `at [:k19999]: "x" is not an int` {
+		t.Error(got)
 	}
 }
 

@@ -9,6 +9,14 @@ import (
 // A maybe is T?: nil will do too.
 type maybe struct{ typ }
 
+// orNil is T? of a T, which may be one already.
+func orNil(t typ) typ {
+	if _, ok := t.(maybe); ok {
+		return t
+	}
+	return maybe{t}
+}
+
 func (t maybe) ok(v form.Value) bool { return v == nil || t.typ.ok(v) }
 
 func (t maybe) explain(v form.Value, r *report) {
