@@ -105,10 +105,12 @@ func TestWhatTheServerIsGivenItsToolsDeclare(t *testing.T) {
 	}
 }
 
-func TestAServerThatDoesNotSpeakIsNotImported(t *testing.T) {
+func TestAServerThatDoesNotSpeakAsItShouldIsNotImported(t *testing.T) {
 	for kind, want := range map[string]string{
 		"ended":   "it wrote: no such module: left-pad",
 		"garbage": "invalid character '<'",
+		"endless": "its list of tools goes on after 64 pages",
+		"many":    "it has over 512 tools",
 	} {
 		p, err := start(serverOf(kind))
 		if err != nil {

@@ -108,12 +108,12 @@ func (s *Server) Refresh(ctx context.Context) error {
 	for _, t := range tools {
 		name := ToolName(t.ID)
 		there[name] = true
-		text, err := json.Marshal(t)
-		if err == nil && s.listed[name] == string(text) {
+		text := fmt.Sprintf("%q", t)
+		if s.listed[name] == text {
 			continue
 		}
-		s.listed[name] = string(text)
-		if err := errors.Join(err, s.add(name, t)); err != nil {
+		s.listed[name] = text
+		if err := s.add(name, t); err != nil {
 			s.sdk.RemoveTools(name)
 			slog.Warn("a capability cannot be served as a tool", "capability", t.ID, "err", err)
 		}

@@ -22,16 +22,14 @@ func shapeOf(schema json.RawMessage, key string) (shape, error) {
 	if schema == nil {
 		return shape{schema: json.RawMessage(`{"type":"object"}`), any: true}, nil
 	}
-	var root struct {
-		Type any `json:"type"`
-	}
-	if err := json.Unmarshal(schema, &root); err != nil && schema[0] == '{' {
+	var root any // an object, or true
+	if err := json.Unmarshal(schema, &root); err != nil {
 		return shape{}, err
 	}
 	if bytes.Contains(schema, []byte("x-mcp-header")) {
 		return shape{}, errors.New("it would have values sent as headers")
 	}
-	if root.Type == "object" {
+	if m, ok := root.(map[string]any); ok && m["type"] == "object" {
 		return shape{schema: schema}, nil
 	}
 	wrapped, err := json.Marshal(map[string]any{

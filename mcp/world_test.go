@@ -78,6 +78,25 @@ var servers = map[string]func(){
 			}
 		})
 	},
+	"endless": func() { // has a next page, always
+		answer(func(method string, id json.RawMessage) {
+			if method == "tools/list" {
+				fmt.Printf(`{"jsonrpc":"2.0","id":%s,"result":{"tools":[],"nextCursor":"more"}}`+"\n", id)
+				return
+			}
+			handshake(method, id)
+		})
+	},
+	"many": func() {
+		answer(func(method string, id json.RawMessage) {
+			if method == "tools/list" {
+				tool := `{"name":"go","inputSchema":{"type":"object"}}`
+				fmt.Printf(`{"jsonrpc":"2.0","id":%s,"result":{"tools":[%s]}}`+"\n", id, tool+strings.Repeat(","+tool, 600))
+				return
+			}
+			handshake(method, id)
+		})
+	},
 	"deaf": func() { // asks, and does not read what it is answered
 		handshakeAll()
 		for {
