@@ -105,6 +105,9 @@ func (i *instance) call(ctx context.Context, call *engine.Call, input []byte) (e
 
 	usage := i.meter(r)
 	answer, err := i.forward(ctx, kill, input)
+	if f := killed(ctx); f != nil && (err != nil || f.Kind != engine.TimedOut) {
+		err = f // who was to be killed has not answered, however it ended
+	}
 	result := engine.Result{Usage: usage(), Log: i.log.String()}
 	if err == nil {
 		result.Output, err = i.output(answer)
@@ -156,14 +159,11 @@ func (i *instance) forward(ctx context.Context, kill context.CancelCauseFunc, in
 	if code, exited := i.process.Exited(); exited && code == 0 {
 		err = nil
 	}
-	if cause := killed(ctx); cause != nil {
-		err = cause
-	}
 	return out.Bytes(), err
 }
 
 // killed is the failure for which a call was ended, if it was.
-func killed(ctx context.Context) error {
+func killed(ctx context.Context) *engine.Failure {
 	if f, ok := errors.AsType[*engine.Failure](context.Cause(ctx)); ok {
 		copied := *f
 		return &copied
@@ -273,7 +273,7 @@ func (i *instance) failure(ctx context.Context, err error) *engine.Failure {
 	f := &engine.Failure{Err: err, Log: i.log.String()}
 	switch cause := killed(ctx); {
 	case cause != nil:
-		return cause.(*engine.Failure)
+		return cause
 	case errors.Is(ctx.Err(), context.DeadlineExceeded):
 		f.Kind, f.Reason = engine.TimedOut, "the caller's time was over"
 	case errors.Is(context.Cause(ctx), errClosed):
