@@ -18,36 +18,77 @@ type Danger struct {
 
 // A sign is what a dangerous line looks like.
 type sign struct {
-	form *regexp.Regexp
-	why  string
+	words []string // of which the line has one, in lower case: most lines are past with that
+	form  *regexp.Regexp
+	why   string
+}
+
+func newSign(why, words, form string) sign {
+	return sign{words: strings.Fields(words), form: regexp.MustCompile(form), why: why}
 }
 
 // dangers are what is looked for in every line. They are for who reads the report:
 // what a sandbox keeps away does not depend on them.
 var dangers = []sign{
-	{regexp.MustCompile(`(?i)\b(?:curl|wget|fetch)\b[^|;]*\|\s*(?:sudo\s+)?(?:/\S*/)?(?:env\s+)?(?:ba|z|da|k)?sh\b`), "it runs whatever a server sends"},
-	{regexp.MustCompile(`(?i)\b(?:curl|wget)\b[^|;]*\|\s*(?:sudo\s+)?(?:/\S*/)?(?:python3?|node|perl|ruby)\b`), "it runs whatever a server sends"},
-	{regexp.MustCompile(`(?i)(?:\b(?:ba|z)?sh\b|\bsource\b|\beval\b|\.)\s*(?:-c\s*)?["']?(?:<\(|\$\(|` + "`" + `)\s*(?:curl|wget)\b`), "it runs whatever a server sends"},
-	{regexp.MustCompile(`(?i)base64\s+(?:-d|-D|--decode)\b.*\|\s*(?:ba|z)?sh\b|\bexec\s*\(\s*(?:base64|zlib|codecs|__import__)|\beval\s*\(\s*(?:atob|Buffer)`), "it hides what it runs"},
-	{regexp.MustCompile(`/dev/tcp/|\bnc\b[^\n]*\s-[a-z]*e\b|\bncat\b[^\n]*--exec|\bsocat\b[^\n]*\bexec:`), "it opens a shell to somebody else"},
-	{regexp.MustCompile(`(?i)(?:~|\$HOME|\$\{HOME\}|/home/[^/\s]+|/root)/\.(?:ssh|aws|gnupg|kube|docker|netrc|npmrc|pypirc|git-credentials|config/(?:gcloud|gh|op)|mozilla|bash_history|zsh_history)\b`), "it reads keys or habits of the user"},
-	{regexp.MustCompile(`(?i)\bid_(?:rsa|ed25519|ecdsa|dsa)\b|\.ssh/|/etc/(?:shadow|passwd|sudoers)\b|Login Data|Library/Keychains|\bsecurity\s+find-(?:generic|internet)-password`), "it reads keys or accounts of the host"},
-	{regexp.MustCompile(`169\.254\.169\.254|metadata\.google\.internal`), "it asks the cloud for the host's own rights"},
-	{regexp.MustCompile(`(?:^|[\s;&|(` + "`" + `])(?:sudo|doas|su\s+-)\s`), "it asks for the rights of the administrator"},
-	{regexp.MustCompile(`\bchmod\s+(?:-R\s+)?(?:0?777|[ugoa]*\+[rwx]*s)\b|\bsetcap\b`), "it opens files to everybody, or gives a program rights"},
-	{regexp.MustCompile(`\brm\s+(?:-[a-zA-Z]+\s+)*(?:--no-preserve-root\s+)?["']?(?:/|~|\$HOME|\$\{HOME\}|\*)["']?(?:\s|$|/\*|\*)|\bmkfs\b|\bdd\b[^\n]*\bof=/dev/`), "it removes what is not its own"},
-	{regexp.MustCompile(`\bcrontab\b|\bsystemctl\s+(?:enable|start)|\blaunchctl\b|>>?\s*(?:~|\$HOME)/\.(?:bashrc|zshrc|profile|bash_profile)|/etc/cron|LaunchAgents|authorized_keys`), "it stays when it should be gone"},
-	{regexp.MustCompile(`\bdocker\b[^\n]*(?:--privileged|-v\s+/:|/var/run/docker\.sock)|\bnsenter\b`), "it leaves its sandbox"},
-	{regexp.MustCompile(`AKIA[0-9A-Z]{16}|\bsk-[A-Za-z0-9_-]{20,}|\bgh[pousr]_[A-Za-z0-9]{30,}|\bxox[abprs]-[A-Za-z0-9-]{10,}|AIza[0-9A-Za-z_-]{30,}|-----BEGIN [A-Z ]*PRIVATE KEY-----`), "a secret stands in it, for all to read"},
-	{regexp.MustCompile(`(?i)\b(?:ignore|disregard|forget)\b.{0,30}\b(?:previous|prior|above|all|other|system)\b.{0,20}\b(?:instruction|prompt|rule|message)s?\b|\b(?:do not|don't|never|without)\b.{0,20}\b(?:tell|telling|mention|inform|informing|show|asking|ask)\b.{0,20}\b(?:the |your )?user\b|\bskip\b.{0,20}\b(?:approval|confirmation|permission)s?\b`), "it tells the agent to hide something, or to follow nobody else"},
+	newSign("it runs whatever a server sends",
+		"curl wget fetch",
+		`(?i)\b(?:curl|wget|fetch)\b[^|;]*\|\s*(?:sudo\s+)?(?:/\S*/)?(?:env\s+)?(?:ba|z|da|k)?sh\b`),
+	newSign("it runs whatever a server sends",
+		"curl wget fetch",
+		`(?i)\b(?:curl|wget)\b[^|;]*\|\s*(?:sudo\s+)?(?:/\S*/)?(?:python3?|node|perl|ruby)\b`),
+	newSign("it runs whatever a server sends",
+		"curl wget fetch",
+		`(?i)(?:\b(?:ba|z)?sh\b|\bsource\b|\beval\b|\.)\s*(?:-c\s*)?["']?(?:<\(|\$\(|` + "`" + `)\s*(?:curl|wget)\b`),
+	newSign("it hides what it runs",
+		"base64 exec eval",
+		`(?i)base64\s+(?:-d|-D|--decode)\b.*\|\s*(?:ba|z)?sh\b|\bexec\s*\(\s*(?:base64|zlib|codecs|__import__)|\beval\s*\(\s*(?:atob|Buffer)`),
+	newSign("it opens a shell to somebody else",
+		"/dev/tcp nc socat",
+		`/dev/tcp/|\bnc\b[^\n]*\s-[a-z]*e\b|\bncat\b[^\n]*--exec|\bsocat\b[^\n]*\bexec:`),
+	newSign("it reads keys or habits of the user",
+		"/.",
+		`(?i)(?:~|\$HOME|\$\{HOME\}|/home/[^/\s]+|/root)/\.(?:ssh|aws|gnupg|kube|docker|netrc|npmrc|pypirc|git-credentials|config/(?:gcloud|gh|op)|mozilla|bash_history|zsh_history)\b`),
+	newSign("it reads keys or accounts of the host",
+		"id_ .ssh /etc/ login security",
+		`(?i)\bid_(?:rsa|ed25519|ecdsa|dsa)\b|\.ssh/|/etc/(?:shadow|passwd|sudoers)\b|Login Data|Library/Keychains|\bsecurity\s+find-(?:generic|internet)-password`),
+	newSign("it asks the cloud for the host's own rights",
+		"169.254 metadata",
+		`169\.254\.169\.254|metadata\.google\.internal`),
+	newSign("it asks for the rights of the administrator",
+		"sudo doas su",
+		`(?:^|[\s;&|(` + "`" + `])(?:sudo|doas|su\s+-)\s`),
+	newSign("it opens files to everybody, or gives a program rights",
+		"chmod setcap",
+		`\bchmod\s+(?:-R\s+)?(?:0?777|[ugoa]*\+[rwx]*s)\b|\bsetcap\b`),
+	newSign("it removes what is not its own",
+		"rm mkfs dd",
+		`\brm\s+(?:-[a-zA-Z]+\s+)*(?:--no-preserve-root\s+)?["']?(?:/|~|\$HOME|\$\{HOME\}|\*)["']?(?:\s|$|/\*|\*)|\bmkfs\b|\bdd\b[^\n]*\bof=/dev/`),
+	newSign("it stays when it should be gone",
+		"crontab systemctl launch /. /etc/cron authorized_keys",
+		`\bcrontab\b|\bsystemctl\s+(?:enable|start)|\blaunchctl\b|>>?\s*(?:~|\$HOME)/\.(?:bashrc|zshrc|profile|bash_profile)|/etc/cron|LaunchAgents|authorized_keys`),
+	newSign("it leaves its sandbox",
+		"docker nsenter",
+		`\bdocker\b[^\n]*(?:--privileged|-v\s+/:|/var/run/docker\.sock)|\bnsenter\b`),
+	newSign("a secret stands in it, for all to read",
+		"akia sk- gh xox aiza private",
+		`AKIA[0-9A-Z]{16}|\bsk-[A-Za-z0-9_-]{20,}|\bgh[pousr]_[A-Za-z0-9]{30,}|\bxox[abprs]-[A-Za-z0-9-]{10,}|AIza[0-9A-Za-z_-]{30,}|-----BEGIN [A-Z ]*PRIVATE KEY-----`),
+	newSign("it tells the agent to hide something, or to follow nobody else",
+		"ignore disregard forget not n't never without skip",
+		`(?i)\b(?:ignore|disregard|forget)\b.{0,30}\b(?:previous|prior|above|all|other|system)\b.{0,20}\b(?:instruction|prompt|rule|message)s?\b|\b(?:do not|don't|never|without)\b.{0,20}\b(?:tell|telling|mention|inform|informing|show|asking|ask)\b.{0,20}\b(?:the |your )?user\b|\bskip\b.{0,20}\b(?:approval|confirmation|permission)s?\b`),
 }
 
 // commands are what is looked for where commands stand: in prose the same words are
 // harmless.
 var commands = []sign{
-	{regexp.MustCompile(`(?i)(?:^|[\s;&|(` + "`" + `])(?:pip3?|pipx|uv|uvx|npm|npx|pnpm|yarn|gem|cargo|go|brew|apt|apt-get|apk|dnf|yum)\s+(?:-\S+\s+)*(?:install|add|i|get|run|tool|sync|dlx)\b|(?:^|[\s;&|(` + "`" + `])(?:npx|uvx|pipx)\s+\S`), "it fetches code when it runs: what is needed belongs into the image"},
-	{regexp.MustCompile(`\b(?:uvicorn|gunicorn|flask\s+run|http\.server|nohup)\b|(?:^|\s)&\s*$`), "it starts a server beside the agent: a capability with a port does it in a sandbox"},
-	{regexp.MustCompile(`(?i)(?:^|[\s;&|(` + "`" + `])(?:curl|wget)\s`), "it is a request that nobody governs: a capability makes it, with its hosts named"},
+	newSign("it fetches code when it runs: what is needed belongs into the image",
+		"install add get run tool sync dlx npx uvx pipx npm pnpm yarn",
+		`(?i)(?:^|[\s;&|(` + "`" + `])(?:pip3?|pipx|uv|uvx|npm|npx|pnpm|yarn|gem|cargo|go|brew|apt|apt-get|apk|dnf|yum)\s+(?:-\S+\s+)*(?:install|add|i|get|run|tool|sync|dlx)\b|(?:^|[\s;&|(` + "`" + `])(?:npx|uvx|pipx)\s+\S`),
+	newSign("it starts a server beside the agent: a capability with a port does it in a sandbox",
+		"uvicorn gunicorn flask http.server nohup &",
+		`\b(?:uvicorn|gunicorn|flask\s+run|http\.server|nohup)\b|(?:^|\s)&\s*$`),
+	newSign("it is a request that nobody governs: a capability makes it, with its hosts named",
+		"curl wget",
+		`(?i)(?:^|[\s;&|(` + "`" + `])(?:curl|wget)\s`),
 }
 
 // unseen reports letters that a person does not see and a model does.
@@ -62,10 +103,12 @@ const maxDangers = 50
 // look finds the dangers of a script.
 func look(file, text string) []Danger {
 	var all []Danger
+	low := strings.ToLower(text)
+	signs := slices.DeleteFunc(slices.Concat(dangers, commands), func(s sign) bool { return !s.near(low) })
 	line := 0
 	for l := range strings.SplitSeq(text, "\n") {
 		line++
-		if why := danger(l, true); why != "" {
+		if why := danger(l, signs); why != "" {
 			all = append(all, Danger{File: file, Line: line, Text: shown(l), Why: why})
 		}
 		if len(all) == maxDangers {
@@ -78,24 +121,25 @@ func look(file, text string) []Danger {
 // longest is how long a line may be before nobody reads its end.
 const longest = 4096
 
-// danger is why a line is dangerous, or nothing. In a line of code commands count.
-func danger(line string, code bool) string {
+// danger is why a line is dangerous, or nothing.
+func danger(line string, signs []sign) string {
 	if len(line) > longest {
 		return "it is so long that nobody reads its end"
 	}
 	if strings.ContainsFunc(line, unseen) {
 		return "it holds letters that are not seen"
 	}
-	signs := dangers
-	if code {
-		signs = slices.Concat(dangers, commands)
-	}
-	for _, d := range signs {
-		if d.form.MatchString(line) {
-			return d.why
+	low := strings.ToLower(line)
+	for _, s := range signs {
+		if s.near(low) && s.form.MatchString(line) {
+			return s.why
 		}
 	}
 	return ""
+}
+
+func (s sign) near(low string) bool {
+	return slices.ContainsFunc(s.words, func(w string) bool { return strings.Contains(low, w) })
 }
 
 // A scan goes through Markdown and knows what of it is code.

@@ -332,8 +332,13 @@ func (im *Imported) id(name string) string {
 func (im *Imported) teach() {
 	var out []string
 	var markdown scan
+	all := slices.Concat(dangers, commands) // the second where commands stand
 	for i, line := range strings.Split(im.Skill.Body, "\n") {
-		why := danger(line, markdown.isCode(line))
+		signs := dangers
+		if markdown.isCode(line) {
+			signs = all
+		}
+		why := danger(line, signs)
 		if why == "" {
 			out = append(out, line)
 			continue
