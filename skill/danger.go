@@ -38,7 +38,7 @@ var dangers = []sign{
 		`(?i)\b(?:curl|wget)\b[^|;]*\|\s*(?:sudo\s+)?(?:/\S*/)?(?:python3?|node|perl|ruby)\b`),
 	newSign("it runs whatever a server sends",
 		"curl wget fetch",
-		`(?i)(?:\b(?:ba|z)?sh\b|\bsource\b|\beval\b|\.)\s*(?:-c\s*)?["']?(?:<\(|\$\(|` + "`" + `)\s*(?:curl|wget)\b`),
+		`(?i)(?:\b(?:ba|z)?sh\b|\bsource\b|\beval\b|\.)\s*(?:-c\s*)?["']?(?:<\(|\$\(|`+"`"+`)\s*(?:curl|wget)\b`),
 	newSign("it hides what it runs",
 		"base64 exec eval",
 		`(?i)base64\s+(?:-d|-D|--decode)\b.*\|\s*(?:ba|z)?sh\b|\bexec\s*\(\s*(?:base64|zlib|codecs|__import__)|\beval\s*\(\s*(?:atob|Buffer)`),
@@ -56,7 +56,7 @@ var dangers = []sign{
 		`169\.254\.169\.254|metadata\.google\.internal`),
 	newSign("it asks for the rights of the administrator",
 		"sudo doas su",
-		`(?:^|[\s;&|(` + "`" + `])(?:sudo|doas|su\s+-)\s`),
+		`(?:^|[\s;&|(`+"`"+`])(?:sudo|doas|su\s+-)\s`),
 	newSign("it opens files to everybody, or gives a program rights",
 		"chmod setcap",
 		`\bchmod\s+(?:-R\s+)?(?:0?777|[ugoa]*\+[rwx]*s)\b|\bsetcap\b`),
@@ -82,13 +82,13 @@ var dangers = []sign{
 var commands = []sign{
 	newSign("it fetches code when it runs: what is needed belongs into the image",
 		"install add get run tool sync dlx npx uvx pipx npm pnpm yarn",
-		`(?i)(?:^|[\s;&|(` + "`" + `])(?:pip3?|pipx|uv|uvx|npm|npx|pnpm|yarn|gem|cargo|go|brew|apt|apt-get|apk|dnf|yum)\s+(?:-\S+\s+)*(?:install|add|i|get|run|tool|sync|dlx)\b|(?:^|[\s;&|(` + "`" + `])(?:npx|uvx|pipx)\s+\S`),
+		`(?i)(?:^|[\s;&|(`+"`"+`])(?:pip3?|pipx|uv|uvx|npm|npx|pnpm|yarn|gem|cargo|go|brew|apt|apt-get|apk|dnf|yum)\s+(?:-\S+\s+)*(?:install|add|i|get|run|tool|sync|dlx)\b|(?:^|[\s;&|(`+"`"+`])(?:npx|uvx|pipx)\s+\S`),
 	newSign("it starts a server beside the agent: a capability with a port does it in a sandbox",
 		"uvicorn gunicorn flask http.server nohup &",
 		`\b(?:uvicorn|gunicorn|flask\s+run|http\.server|nohup)\b|(?:^|\s)&\s*$`),
 	newSign("it is a request that nobody governs: a capability makes it, with its hosts named",
 		"curl wget",
-		`(?i)(?:^|[\s;&|(` + "`" + `])(?:curl|wget)\s`),
+		`(?i)(?:^|[\s;&|(`+"`"+`])(?:curl|wget)\s`),
 }
 
 // unseen reports letters that a person does not see and a model does.
