@@ -288,9 +288,9 @@ func (m *machine) Alloc(n int64) error {
 	return nil
 }
 
-// Step counts steps.
+// Step counts steps. Without any it looks at the clock at once.
 func (m *machine) Step(n int64) error {
-	if m.fuel -= n; m.fuel < 0 {
+	if m.fuel -= n; m.fuel < 0 || n == 0 {
 		return m.refuel()
 	}
 	return nil

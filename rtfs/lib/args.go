@@ -139,7 +139,7 @@ func each(c Call, op string, args []form.Value, i int) ([]form.Value, error) {
 		if err != nil {
 			return nil, wrong(op, i, "a vector, a list or a map", args[i])
 		}
-		return all, c.Step(int64(len(all)))
+		return all, steps(c, len(all))
 	}
 	if err := charge(c, m.Len(), entry); err != nil {
 		return nil, err
@@ -156,11 +156,19 @@ func charge(c Call, n int, bytes int64) error {
 	if err := c.Alloc(int64(n) * bytes); err != nil {
 		return err
 	}
+	return steps(c, n)
+}
+
+// steps is Call.Step where n may be 0, and means it.
+func steps(c Call, n int) error {
+	if n == 0 {
+		return nil
+	}
 	return c.Step(int64(n))
 }
 
 // scan is asked before a text is gone through, which is quick.
-func scan(c Call, s string) error { return c.Step(int64(len(s) / 64)) }
+func scan(c Call, s string) error { return steps(c, len(s)/64) }
 
 // keep charges for a text that is made, and returns it.
 func keep(c Call, s string) (form.Value, error) {

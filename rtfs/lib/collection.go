@@ -1,6 +1,7 @@
 package lib
 
 import (
+	"math"
 	"slices"
 	"unicode/utf8"
 
@@ -445,7 +446,10 @@ func integers(op string, more uint64) Func {
 		if end < start {
 			return form.Vector{}, nil
 		}
-		n := uint64(end) - uint64(start) + more
+		n := uint64(end) - uint64(start)
+		if n < math.MaxUint64 {
+			n += more
+		}
 		if err := many(c, op, n); err != nil {
 			return nil, err
 		}

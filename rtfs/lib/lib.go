@@ -14,7 +14,8 @@ type Call interface {
 	// the bytes of strings, 16 for an element of a vector or list, 48 for one of a map.
 	Alloc(bytes int64) error
 
-	// Step is asked before n steps of work that do not go through Apply.
+	// Step is asked before n steps of work that do not go through Apply. With 0 it
+	// looks whether there is time left: for work of which nobody knows how much it is.
 	Step(n int64) error
 }
 

@@ -97,7 +97,7 @@ func patternAnd(c Call, op string, args []form.Value) (*pattern, string, error) 
 	if err != nil {
 		return nil, "", err
 	}
-	return p, s, c.Step(1 + int64(len(s))*p.size/256)
+	return p, s, c.Step(1 + int64(len(s))*p.size/16)
 }
 
 func lookUp(c Call, op, expr string) (*pattern, error) {
@@ -173,7 +173,7 @@ func reSeq(c Call, args []form.Value) (form.Value, error) {
 		return nil, err
 	}
 	found := form.Vector{}
-	err = p.eachMatch(s, func(match string) error {
+	err = p.eachMatch(c, s, func(match string) error {
 		found = append(found, match)
 		return charge(c, 1, 2*element)
 	})
@@ -192,9 +192,9 @@ func reReplace(c Call, args []form.Value) (form.Value, error) {
 	// A group may be named in the template again and again.
 	named := int64(strings.Count(template, "$"))
 	most := int64(len(s))
-	err = p.eachMatch(s, func(match string) error {
+	err = p.eachMatch(c, s, func(match string) error {
 		most += int64(len(template)) + named*int64(len(match))
-		return c.Step(1)
+		return nil
 	})
 	if err != nil {
 		return nil, err
@@ -208,9 +208,10 @@ func reReplace(c Call, args []form.Value) (form.Value, error) {
 // enough ends a search of package regexp, which has no other end than its own.
 type enough struct{ err error }
 
-// eachMatch finds every match. The search for the next one may take as long as the
-// string is; f is asked between them, and its error ends it all.
-func (p *pattern) eachMatch(s string, f func(match string) error) (err error) {
+// eachMatch finds every match. The search for the next one may look at as much of the
+// string as there is, however short the match; so it looks at the clock between them.
+// An error of f ends it all.
+func (p *pattern) eachMatch(c Call, s string, f func(match string) error) (err error) {
 	defer func() {
 		switch r := recover().(type) {
 		case nil:
@@ -221,7 +222,14 @@ func (p *pattern) eachMatch(s string, f func(match string) error) (err error) {
 		}
 	}()
 	p.find.ReplaceAllStringFunc(s, func(match string) string {
-		if err := f(match); err != nil {
+		err := c.Step(1)
+		if err == nil {
+			err = c.Step(0)
+		}
+		if err == nil {
+			err = f(match)
+		}
+		if err != nil {
 			panic(enough{err})
 		}
 		return ""

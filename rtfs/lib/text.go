@@ -343,7 +343,7 @@ func replace(c Call, args []form.Value) (form.Value, error) {
 	if err := c.Alloc(int64(len(s)) + n*int64(len(with))); err != nil {
 		return nil, err
 	}
-	return strings.ReplaceAll(s, old, with), c.Step(n)
+	return strings.ReplaceAll(s, old, with), steps(c, int(n))
 }
 
 func nameOf(_ Call, args []form.Value) (form.Value, error) {
