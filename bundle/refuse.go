@@ -106,14 +106,14 @@ var rules = map[Reason]rule{
 	Exceeds:       {fault.Denied, "say in metadata.json all that the capabilities need, and sign again"},
 	OtherContent:  {fault.Denied, "get the bundle again from its publisher"},
 
-	UnknownPublisher: {fault.Denied, "if you trust them, and have the key from them, glasshouse trust add"},
-	UnknownKey:       {fault.Denied, "ask the publisher, on another way, whether the key is theirs; then glasshouse trust add"},
+	UnknownPublisher: {fault.Denied, "if you trust them, and have the key from them, glasshouse bundle trust"},
+	UnknownKey:       {fault.Denied, "ask the publisher, on another way, whether the key is theirs; then glasshouse bundle trust"},
 	RevokedKey:       {fault.Denied, "ask the publisher for one that is signed by their new key"},
 	RetiredKey:       {fault.Denied, "ask the publisher for one that is signed by their new key"},
 	RevokedBundle:    {fault.Denied, "ask the publisher for a newer version"},
 	Expired:          {fault.Denied, "ask the publisher for a newer version, or one that is signed anew"},
 	NotYet:           {fault.Denied, "look at the clocks, here and there"},
-	TierExceeded:     {fault.Denied, "if you trust the publisher that far, glasshouse trust add with another tier"},
+	TierExceeded:     {fault.Denied, "if you trust the publisher that far, glasshouse bundle trust with another tier"},
 
 	Downgrade:      {fault.Conflict, "remove the installed version first, if the older one is really wanted"},
 	Republished:    {fault.Conflict, "ask the publisher for a version of its own: what was approved was another content"},

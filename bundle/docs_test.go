@@ -1,0 +1,21 @@
+package bundle_test
+
+import (
+	"os"
+	"strings"
+	"testing"
+
+	"glasshouse/bundle"
+)
+
+func TestEveryRefusalIsDocumented(t *testing.T) {
+	text, err := os.ReadFile("../docs/bundles.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, r := range bundle.Rules() {
+		if !strings.Contains(string(text), "`"+string(r)+"`") {
+			t.Errorf("docs/bundles.md does not say what %q is", r)
+		}
+	}
+}
