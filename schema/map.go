@@ -56,14 +56,6 @@ func (c *compiler) field(m *fields, n *form.Node) error {
 		return errorf(n, "a map has entries like [:key T]")
 	}
 	key, rest := n.Items[0], n.Items[1:]
-	if key.Atom == form.Keyword("*") {
-		t, err := c.only(n, rest, "[:* T] has one type")
-		if err == nil && m.others != nil {
-			err = errorf(n, "[:* T] is there twice")
-		}
-		m.others = t
-		return err
-	}
 	var props *form.Node
 	if len(rest) > 0 && rest[0].Kind == form.MapNode {
 		props, rest = rest[0], rest[1:]
@@ -73,6 +65,9 @@ func (c *compiler) field(m *fields, n *form.Node) error {
 
 // put compiles one entry and adds it to m.
 func (c *compiler) put(m *fields, n, key *form.Node, types []*form.Node, props *form.Node) error {
+	if key.Atom == form.Keyword("*") {
+		return c.putOthers(m, n, types, props)
+	}
 	f := field{key: key.Atom}
 	switch k := key.Atom.(type) {
 	case form.Keyword:
@@ -107,6 +102,19 @@ func (c *compiler) put(m *fields, n, key *form.Node, types []*form.Node, props *
 	}
 	m.add(f)
 	return nil
+}
+
+// putOthers compiles the type of all other keys.
+func (c *compiler) putOthers(m *fields, n *form.Node, types []*form.Node, props *form.Node) error {
+	switch {
+	case props != nil:
+		return errorf(props, "[:* T] has a type and nothing else")
+	case m.others != nil:
+		return errorf(n, "[:* T] is there twice")
+	}
+	t, err := c.only(n, types, "[:* T] has one type")
+	m.others = t
+	return err
 }
 
 func (m *fields) add(f field) {
