@@ -165,7 +165,7 @@ func (c *compiler) binding(n *form.Node, items []*form.Node, p spot, between fun
 	}
 	between()
 	check := c.check(typ, brief(pattern.Value()))
-	bind := c.pattern(pattern, p)
+	bind := c.placed(pattern, p)
 	if c.err != nil {
 		return nil, nil
 	}

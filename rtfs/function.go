@@ -126,12 +126,17 @@ func (c *compiler) parameters(fn *proto, s *scope, items []*form.Node) {
 	}
 	for i, a := range all {
 		if check := c.check(a.typ, brief(a.pattern.Value())); check != nil {
-			fn.bind = append(fn.bind, func(f *frame) error { return check(f.slots[i]) })
+			fn.bind = append(fn.bind, func(f *frame) error {
+				if err := check(f.slots[i]); err != nil {
+					return failed(err, a.pattern)
+				}
+				return nil
+			})
 		}
 	}
 	for i, a := range all {
 		if !isName(a.pattern) {
-			bind := c.pattern(a.pattern, p)
+			bind := c.placed(a.pattern, p)
 			fn.bind = append(fn.bind, func(f *frame) error { return bind(f, f.slots[i]) })
 		}
 	}

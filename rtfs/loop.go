@@ -29,7 +29,7 @@ func (c *compiler) loopForm(n *form.Node, p spot) code {
 		if isName(pattern) && pattern.Atom != form.Symbol("_") && len(t.slots) == i {
 			t.slots = append(t.slots, p.height)
 		}
-		t.binds = append(t.binds, c.pattern(pattern, p))
+		t.binds = append(t.binds, c.placed(pattern, p))
 	}
 	if len(t.slots) < t.n {
 		t.slots = nil
@@ -227,7 +227,7 @@ func (c *compiler) nested(n *form.Node, items []*form.Node, p spot) nest {
 		return c.nestedLet(n, items, p)
 	}
 	source := c.expr(items[1], p)
-	bind := c.pattern(items[0], p)
+	bind := c.placed(items[0], p)
 	then := c.nested(n, items[2:], p)
 	return func(f *frame, made *form.Vector) (bool, error) {
 		v, err := source(f)

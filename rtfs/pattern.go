@@ -33,13 +33,27 @@ func (c *compiler) pattern(n *form.Node, p spot) binder {
 	return nil
 }
 
-// A sequencePattern is [a b & rest :as whole], taken to pieces.
-type sequencePattern struct {
+// placed is a pattern whose errors say where it stands.
+func (c *compiler) placed(n *form.Node, p spot) binder {
+	bind := c.pattern(n, p)
+	if isName(n) {
+		return bind // it takes everything
+	}
+	return func(f *frame, v form.Value) error {
+		if err := bind(f, v); err != nil {
+			return failed(err, n)
+		}
+		return nil
+	}
+}
+
+// A sequencePieces is [a b & rest :as whole], taken to pieces.
+type sequencePieces struct {
 	items       []*form.Node
 	rest, whole *form.Node
 }
 
-func (c *compiler) splitSequence(n *form.Node) (s sequencePattern) {
+func (c *compiler) splitSequence(n *form.Node) (s sequencePieces) {
 	for i := 0; i < len(n.Items); i++ {
 		item := n.Items[i]
 		marks := item.Atom == form.Symbol("&") || item.Atom == form.Keyword("as")
@@ -126,8 +140,8 @@ type entry struct {
 	other code    // what :or says; nil: nothing
 }
 
-// A mapping is a map pattern, taken to pieces.
-type mapShape struct {
+// A mapPieces is a map pattern, taken to pieces.
+type mapPieces struct {
 	keys     []form.Value
 	patterns []*form.Node
 	others   map[string]*form.Node // of :or
@@ -135,7 +149,7 @@ type mapShape struct {
 	whole    *form.Node
 }
 
-func (c *compiler) splitMap(n *form.Node) (s mapShape) {
+func (c *compiler) splitMap(n *form.Node) (s mapPieces) {
 	add := func(key form.Value, pattern *form.Node) {
 		s.keys, s.patterns = append(s.keys, key), append(s.patterns, pattern)
 	}
@@ -251,7 +265,7 @@ func (c *compiler) mapPattern(n *form.Node, p spot) binder {
 }
 
 // other compiles what :or has for the name of a key.
-func (c *compiler) other(s mapShape, i int, p spot) code {
+func (c *compiler) other(s mapPieces, i int, p spot) code {
 	if !isName(s.patterns[i]) {
 		return nil
 	}
@@ -261,7 +275,7 @@ func (c *compiler) other(s mapShape, i int, p spot) code {
 	return nil
 }
 
-func (c *compiler) restAndWhole(s mapShape, p spot) (rest, whole binder) {
+func (c *compiler) restAndWhole(s mapPieces, p spot) (rest, whole binder) {
 	if s.rest != nil {
 		rest = c.pattern(s.rest, p)
 	}
