@@ -84,6 +84,7 @@ func TestFilesStayAsLongAsTheyAreTo(t *testing.T) {
 		note(session, 3)
 	})
 	t.Run("when the daemon is another one", func(t *testing.T) {
+		w.eventually("used sandboxes gone, and one that waits", func() bool { return len(w.list()) == 1 })
 		w.open() // as if the first had been killed: nobody has closed it
 		if left := w.list(); len(left) > 0 {
 			t.Errorf("the next daemon has left the sandboxes %v", left)

@@ -88,9 +88,10 @@ const (
 	// them later.
 	makers = 4
 
-	// removers is how many used sandboxes are destroyed at a time: whoever waits
-	// for a new one goes first.
-	removers = 2
+	// removers is how many used sandboxes are destroyed at a time beside the calls.
+	// Whoever leaves another one waits for its end himself, so that they are never
+	// made faster than they go.
+	removers = 4
 )
 
 // An Engine implements engine.Engine for container and microvm.
@@ -139,7 +140,7 @@ func (e *Engine) Open(ctx context.Context) error {
 			continue
 		}
 		e.log.Info("removing a sandbox of an earlier daemon", "jail", j.ID, "capability", j.Spec.Labels[label])
-		if err := e.cfg.Jails.Delete(ctx, j.ID); err != nil {
+		if err := e.cfg.Jails.Delete(ctx, j.ID); err != nil && !errors.Is(err, fault.NotFound) {
 			return err
 		}
 	}
@@ -334,11 +335,15 @@ func asCancelled(ctx context.Context, err error) error {
 	return &engine.Failure{Kind: engine.Cancelled, Reason: "the caller does not want it any more", Err: err}
 }
 
-// remove destroys a sandbox that nobody uses, when there is time for it.
+// remove destroys a sandbox that nobody uses, beside the caller if there is room.
 func (e *Engine) remove(s *sandbox) {
-	e.wg.Go(func() {
-		e.removing <- struct{}{}
-		defer func() { <-e.removing }()
+	select {
+	case e.removing <- struct{}{}:
+		e.wg.Go(func() {
+			defer func() { <-e.removing }()
+			s.kill()
+		})
+	default:
 		s.kill()
-	})
+	}
 }
