@@ -1,0 +1,56 @@
+package jailed_test
+
+import (
+	"cmp"
+	"slices"
+	"testing"
+	"time"
+
+	"glasshouse/engine"
+	"glasshouse/manifest"
+)
+
+// BenchmarkCold is a call for which a sandbox is made: of a script that does nothing,
+// so that all of it is the engine's, and of a server, with its start.
+func BenchmarkCold(b *testing.B) {
+	for name, change := range map[string]func(*manifest.Capability){
+		"script": script("/app/program"), "server": server("/app/program"),
+	} {
+		b.Run(name, func(b *testing.B) {
+			w := newWorld(b, "runc")
+			c := w.capability(change)
+			w.call(c, in("do", "echo")) // templates are made once
+			var took []time.Duration
+			for b.Loop() {
+				_, r := w.call(c, in("do", "echo"))
+				took = append(took, r.Times["sandbox"])
+			}
+			report(b, took, "sandbox")
+		})
+	}
+}
+
+// BenchmarkWarm is a call to a server that answers at once, in a sandbox that is there.
+func BenchmarkWarm(b *testing.B) {
+	for _, runtime := range []string{"runc", "runsc"} {
+		b.Run(runtime, func(b *testing.B) {
+			w := newWorld(b, runtime)
+			c := w.capability(func(c *manifest.Capability) { c.Filesystem.Mode, c.Runtime.Warm.Max = manifest.Session, 1 })
+			w.call(c, in("do", "echo"))
+			var took []time.Duration
+			for b.Loop() {
+				_, r := w.call(c, in("do", "echo"), func(call *engine.Call) { call.Key = "k" })
+				took = append(took, r.Times["sandbox"]+r.Times["forward"])
+			}
+			report(b, took, "call")
+		})
+	}
+}
+
+// report adds the median and the slowest but a hundredth of what was measured.
+func report(b *testing.B, took []time.Duration, what string) {
+	slices.SortFunc(took, cmp.Compare[time.Duration])
+	at := func(of int) float64 { return float64(took[len(took)*of/100]) / float64(time.Millisecond) }
+	b.ReportMetric(at(50), what+"-p50-ms")
+	b.ReportMetric(at(99), what+"-p99-ms")
+}
