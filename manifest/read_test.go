@@ -174,6 +174,7 @@ func TestEveryRuntimeIsRead(t *testing.T) {
 		`(capability "a" :runtime {:type :rtfs} :implementation (fn [{:keys [x]}] x))`:                                  {Type: manifest.RTFS},
 		`(capability "a" :runtime {:type :wasm :module "bin/a.wasm" :entrypoint ["a" "-v"] :warm {:max 3}})`:            {Type: manifest.WASM, Module: "bin/a.wasm", Entrypoint: []string{"a", "-v"}, Warm: manifest.Warm{Max: 3}},
 		`(capability "a" :runtime {:type :container :rootfs "debian" :entrypoint ["sh" "a.sh"] :stdio :text})`:          {Type: manifest.Container, Rootfs: "debian", Entrypoint: []string{"sh", "a.sh"}, Stdio: manifest.TextStdio},
+		`(capability "a" :runtime {:type :container :image "/images/python.tar" :entrypoint ["x"]})`:                    {Type: manifest.Container, Image: "/images/python.tar", Entrypoint: []string{"x"}, Stdio: manifest.JSONStdio},
 		`(capability "a" :runtime {:type :microvm :image "x:1@sha256:00" :entrypoint ["x"] :port 80})`:                  {Type: manifest.MicroVM, Image: "x:1@sha256:00", Entrypoint: []string{"x"}, Port: 80},
 		`(capability "a" :runtime {:type :native :entrypoint ["x"] :digest "sha256:` + strings.Repeat("0a", 32) + `"})`: {Type: manifest.Native, Entrypoint: []string{"x"}, Stdio: manifest.JSONStdio, Digest: "sha256:" + strings.Repeat("0a", 32)},
 	} {

@@ -94,6 +94,7 @@ func TestWhatIsWrongWithAManifestIsSaid(t *testing.T) {
 		{runtime(`:type :container :image "x" :entrypoint []`), `runtime.entrypoint: it is empty`},
 		{runtime(`:type :container :image "x" :entrypoint [5]`), `runtime.entrypoint[0]: it is a string, not the number 5`},
 		{runtime(`:type :container :image "-v /:/x" :entrypoint ["x"]`), `is not the name of an image`},
+		{runtime(`:type :container :image "/images/../etc" :entrypoint ["x"]`), `runtime.image: "/images/../etc" is not a path`},
 		{runtime(server + `:port 70000`), `runtime.port: 70000 is not from 1 to 65535`},
 		{runtime(server + `:health-check "/ping"`), `runtime.health-check: it is for a server, and there is no port`},
 		{runtime(server + `:port 80 :health-check "ping"`), `runtime.health-check: "ping" is not the path of a request`},

@@ -70,8 +70,13 @@ func (s *sections) runtime(n *form.Node) {
 // imageForm is a name of an image, with what may be behind it.
 var imageForm = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._:/@+-]{0,511}$`)
 
+// image reads the name of an image, or the path of one on this host: where images may
+// lie its operator says.
 func (s *sections) image(n *form.Node) string {
 	v := s.str(n, "runtime.image")
+	if path.IsAbs(v) {
+		return s.absolute(n, "runtime.image")
+	}
 	if v != "" && !imageForm.MatchString(v) {
 		s.problem(n, "runtime.image", "%.80q is not the name of an image, such as python:3.12-slim", v)
 		return ""
