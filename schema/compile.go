@@ -1,7 +1,6 @@
 package schema
 
 import (
-	"fmt"
 	"slices"
 	"strings"
 	"unicode"
@@ -223,10 +222,8 @@ func (c *compiler) function(n *form.Node, args []*form.Node) (typ, error) {
 // unknown is a name that is not part of the language: nothing fits it.
 type unknown struct{ what, name string }
 
-func (u unknown) ok(form.Value) bool           { return false }
-func (u unknown) take(v form.Value) form.Value { return v }
-func (u unknown) schema() *form.Map            { return never.schema() }
-func (u unknown) noun() string {
-	return fmt.Sprintf("of the %s %s, which nobody knows", u.what, u.name)
-}
+func (u unknown) ok(form.Value) bool              { return false }
+func (u unknown) take(v form.Value) form.Value    { return v }
+func (u unknown) schema() *form.Map               { return never.schema() }
+func (u unknown) noun() string                    { return "a " + u.name }
 func (u unknown) explain(v form.Value, r *report) { r.addf("nobody knows the %s %s", u.what, u.name) }

@@ -14,7 +14,7 @@ import (
 
 // FromJSON reads a JSON text as a value of type t: keys of objects become keywords
 // where t names them so, strings where it is a keyword or an enum of them, and
-// numbers what t wants. It does not check more than that. A nil t gives string keys.
+// numbers what t wants. It does not check more than that. Without a type keys are strings.
 //
 // Nothing is lost or guessed: a key that is there twice, a number that does not fit,
 // half a surrogate pair are errors.
@@ -32,7 +32,7 @@ func (t *Type) fromJSON(text []byte) (form.Value, error) {
 	if err != nil {
 		return nil, fmt.Errorf("JSON at byte %d: %w", r.i, err)
 	}
-	if t != nil {
+	if !t.empty() {
 		v = t.root.take(v)
 	}
 	if r.big {

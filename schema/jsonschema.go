@@ -24,7 +24,7 @@ var (
 // schema that nothing fits. Maps are open, so additionalProperties is set only where t
 // says something of other keys: [:* T].
 func (t *Type) JSONSchema() ([]byte, error) {
-	if t == nil {
+	if t.empty() {
 		return []byte("{}"), nil
 	}
 	return ToJSON(t.root.schema())

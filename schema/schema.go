@@ -11,7 +11,8 @@ import (
 // deepest is how deep types, JSON texts and values to be written may nest.
 const deepest = 512
 
-// A Type is a compiled type. It is safe for concurrent use. A nil *Type is :any.
+// A Type is a compiled type. It is safe for concurrent use. A nil *Type and the zero
+// Type are :any.
 type Type struct {
 	root    typ
 	written form.Value
@@ -68,10 +69,12 @@ func compile(nodes []*form.Node) (*Type, error) {
 	return t, nil
 }
 
+func (t *Type) empty() bool { return t == nil || t.root == nil }
+
 // Unknown lists the names in t of types and predicates that are not part of the
 // language: [:and :int [:lucky]]. No value fits them.
 func (t *Type) Unknown() []string {
-	if t == nil {
+	if t.empty() {
 		return nil
 	}
 	return slices.Clone(t.unknown)
@@ -80,7 +83,7 @@ func (t *Type) Unknown() []string {
 // Check returns nil if v is of type t. Otherwise it returns a *Mismatch, which says
 // of every place what is wrong there: "at [:filters :min_rating]: 6 is not <= 5".
 func (t *Type) Check(v form.Value) error {
-	if t == nil || t.root.ok(v) {
+	if t.empty() || t.root.ok(v) {
 		return nil
 	}
 	var r report
@@ -90,7 +93,7 @@ func (t *Type) Check(v form.Value) error {
 
 // Form is t as it is written.
 func (t *Type) Form() form.Value {
-	if t == nil {
+	if t.empty() {
 		return form.Keyword("any")
 	}
 	return t.written

@@ -161,6 +161,7 @@ func TestValuesFitTheirTypesAndNoOthers(t *testing.T) {
 		{"[:and [:map [:a :int]] [:map [:b :int]]]", "[{:a 1 :b 2}]", "[{:a 1} {:b 2}]"},
 		{"[:and :int [:and :float [:> 1]]]", "[2]", "[1 2.5]"},
 		{"[:and :int [:lucky 7]]", "[]", "[7]"},
+		{"[:and [:vector :int]? [:or [:val nil] [:vector :any]]]", "[[1] nil]", `["a" ["a"]]`},
 		{"Wombat", "[]", "[7 nil]"},
 		{"Book", "[]", "[true]"},
 		{"[:fn [:int & :any] :int]", "[:a {}]", `[1 "a" nil]`},
@@ -191,12 +192,13 @@ func TestListsAreVectorsAndNothingIsAnything(t *testing.T) {
 	if err := typeOf(t, "[:vector :int]").Check(form.List{int64(1)}); err != nil {
 		t.Error(err)
 	}
-	var none *schema.Type
-	if err := none.Check(int64(1)); err != nil {
-		t.Error(err)
-	}
-	if got := form.Text(none.Form()); got != ":any" {
-		t.Errorf("no type is written %s", got)
+	for _, none := range []*schema.Type{nil, {}} {
+		if err := none.Check(int64(1)); err != nil {
+			t.Error(err)
+		}
+		if got, lost := none.String(), none.Unknown(); got != ":any" || lost != nil {
+			t.Errorf("no type is written %s, unknown %q", got, lost)
+		}
 	}
 }
 
@@ -236,6 +238,14 @@ func TestAnExplanationSaysWhatIsWrongAndWhere(t *testing.T) {
 		{"[:enum :red :green]", `"red"`, `"red" is none of :red, :green`},
 		{"[:tuple :int :int]", `[1]`, "a vector of 1 is not a tuple of 2"},
 		{"[:array :int [3]]", `[1 2]`, "a vector of 2 is not a vector of 3"},
+		{"[:and :any [:non-empty]]", "1", "1 is not a string, a vector or a map"},
+		{"[:and :any [:matches-regex \"a\"]]", "1", "1 is not a string"},
+		{"[:and :any [:has-key :k]]", "1", "1 is not a map"},
+		{"[:and :any [:= 5]]", "6", "6 is not 5"},
+		{"[:union :nil [:map-of :int :int] [:and :string [:is-email]]]", "1", "1 is not nil, a map or a string"},
+		{"[:union [:enum 1 2] [:val :a] [:tuple :int] [:fn [] :int] Wombat :never]", `"x"`,
+			`"x" is not one of 1, 2, :a, a tuple of 1, a function or a Wombat`},
+		{"[:enum 1 2 3 4 5 6 7 8 9 10 11 12 13 14]", "0", "0 is none of 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, …"},
 		{"[:map-of :string :int]", `{:a 1}`, "at [:a]: the key :a is not a string"},
 		{":never", "1", "nothing is allowed here"},
 		{"[:and :int [:lucky]]", "1", "nobody knows the predicate lucky"},
@@ -290,6 +300,28 @@ func TestAMistakeInATypeIsShownWithItsPlace(t *testing.T) {
 		{"[:map [:* {:optional true} :int]]", "nothing else"},
 		{"[:map [:a {:optinal true} :int]]", "did you mean :optional?"},
 		{"[:map [:a {:optional 1} :int]]", ":optional is not 1"},
+		{"[:map []]", "a map has entries like [:key T]"},
+		{"[:map [:a {:zebra 1} :int]]", "it may have :optional and :description"},
+		{"[:int]", "[:int] has no brackets: :int"},
+		{"[:fn [:itn] :int]", "did you mean :int?"},
+		{"[:resource a b]", "has one name"},
+		{"[:tuple (x)]", "a list is not a type"},
+		{"[:and [:min-count 1]]", "did you mean [:and [:vector T] [:min-count 1]]?"},
+		{"[:and [:has-key :a]]", "did you mean [:and [:map] [:has-key :a]]?"},
+		{"[:and [:is-url]]", "did you mean [:and :string [:is-url]]?"},
+		{"[:and :int [:vectr :int]]", "did you mean [:vector …]?"},
+		{"[:and :int [:set :int]]", "did you mean [:vector T]?"},
+		{"[:and :int [:>]]", "[:> n] has one number"},
+		{"[:and :int [:> ##NaN]]", "##NaN is not a number"},
+		{"[:and :int [:=]]", "has one value"},
+		{"[:and :int [:in-range 1]]", "has two numbers"},
+		{"[:and :int [:in-range 1 a]]", "a is not a number"},
+		{"[:and :int [:in-range a 1]]", "a is not a number"},
+		{"[:and :string [:length]]", "has one number"},
+		{"[:and :string [:is-url 1]]", "nothing follows"},
+		{"[:and :string [:matches-regex]]", "has one expression"},
+		{"[:and [:map] [:has-key]]", "has one key"},
+		{"[:and [:map] [:has-key 1]]", "1 is not a key"},
 		{"[:enum]", "at least one value"},
 		{"[:val]", "one value"},
 		{"[:union]", "at least one type"},
@@ -332,6 +364,17 @@ func TestATypeOfAnyLengthIsReadInItsTime(t *testing.T) {
 	}
 	if got := problem(typeOf(t, "[:map "+fields.String()+"]"), form.NewMap("k19999", "x")); got != `at [:k19999]: "x" is not an int` {
 		t.Error(got)
+	}
+}
+
+func TestATypeStandsInAProgram(t *testing.T) {
+	nodes, err := form.Read("p.rtfs", []byte("(defn f [x : [:vector :itn]] x)"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = schema.Compile(nodes[0].Items[2].Items[2])
+	if want := "p.rtfs:1:23: ParseError: there is no type :itn: did you mean :int?"; err == nil || err.Error() != want {
+		t.Errorf("%v, want %s", err, want)
 	}
 }
 

@@ -78,9 +78,12 @@ func (t union) explain(v form.Value, r *report) {
 func (t union) noun() string {
 	var nouns []string
 	for _, branch := range t {
-		if n := branch.noun(); !slices.Contains(nouns, n) {
+		if n := branch.noun(); branch != never && !slices.Contains(nouns, n) {
 			nouns = append(nouns, n)
 		}
+	}
+	if len(nouns) == 0 {
+		return never.noun()
 	}
 	return or(nouns)
 }
