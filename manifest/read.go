@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"regexp"
 	"strings"
+	"unicode"
 	"unicode/utf8"
 
 	"glasshouse/fault"
@@ -155,6 +156,9 @@ func (r *reader) description(n *form.Node, field string) string {
 	s := r.str(n, field)
 	if utf8.RuneCountInString(s) > maxDescription {
 		r.problem(n, field, "it is longer than %d letters", maxDescription)
+	}
+	if strings.ContainsFunc(s, func(c rune) bool { return problem.Unseen(c) || unicode.IsControl(c) && c != '\n' && c != '\t' }) {
+		r.problem(n, field, "it holds letters that nobody sees")
 	}
 	return s
 }

@@ -5,6 +5,8 @@ import (
 	"slices"
 	"strings"
 	"unicode"
+
+	"glasshouse/internal/problem"
 )
 
 // A Danger is something in a text that would harm if it were done, or followed,
@@ -91,12 +93,6 @@ var commands = []sign{
 		`(?i)(?:^|[\s;&|(`+"`"+`])(?:curl|wget)\s`),
 }
 
-// unseen reports letters that a person does not see and a model does.
-func unseen(r rune) bool {
-	return r >= 0xE0000 && r <= 0xE007F || r >= 0x202A && r <= 0x202E || r >= 0x2066 && r <= 0x2069 ||
-		r == 0x200B || r == 0x2060 || r == 0xFEFF || r == 0x00AD || unicode.Is(unicode.Co, r)
-}
-
 // maxDangers bounds those of one file.
 const maxDangers = 50
 
@@ -126,7 +122,7 @@ func danger(line string, signs []sign) string {
 	if len(line) > longest {
 		return "it is so long that nobody reads its end"
 	}
-	if strings.ContainsFunc(line, unseen) {
+	if strings.ContainsFunc(line, problem.Unseen) {
 		return "it holds letters that are not seen"
 	}
 	low := strings.ToLower(line)
@@ -172,7 +168,7 @@ func shown(line string) string { return cut(strings.TrimSpace(plain(line)), 120)
 func plain(s string) string {
 	return strings.Map(func(r rune) rune {
 		switch {
-		case unseen(r):
+		case problem.Unseen(r):
 			return '\uFFFD'
 		case unicode.IsControl(r):
 			return ' '

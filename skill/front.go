@@ -42,6 +42,7 @@ func (f *front) open(op string) (*yaml.Node, string, error) {
 	if len(f.text) > MaxText {
 		return nil, "", fault.Newf(fault.TooLarge, op, f.file, "a skill has at most %d bytes, not %d", MaxText, len(f.text))
 	}
+	f.text = bytes.TrimPrefix(f.text, []byte("\uFEFF"))
 	for i, c := range f.text {
 		if i == 0 || f.text[i-1] == '\n' {
 			f.lines = append(f.lines, i)
@@ -77,13 +78,26 @@ func (f *front) fail(op string, pos form.Pos, format string, args ...any) error 
 	return problem.List{problem.At(f.text, pos, "", format, args...)}.Fault(op)
 }
 
+// seen notes letters that a person who reads the document does not see.
+func (f *front) seen() {
+	for i, from := range f.lines {
+		line, _, _ := bytes.Cut(f.text[from:], []byte("\n"))
+		if at := bytes.IndexFunc(line, problem.Unseen); at >= 0 {
+			r, _ := utf8.DecodeRune(line[at:])
+			f.problems = append(f.problems, problem.At(f.text, f.pos(i+1-f.first, utf8.RuneCount(line[:at])+1), "", "here is a letter that nobody sees, %U", r))
+			if len(f.problems) > maxList {
+				return
+			}
+		}
+	}
+}
+
 // split cuts a document into its YAML and its Markdown.
 func (f *front) split() (head []byte, body string, err error) {
-	text := bytes.TrimPrefix(f.text, []byte("\uFEFF"))
-	line, rest, _ := bytes.Cut(text, []byte("\n"))
+	line, rest, _ := bytes.Cut(f.text, []byte("\n"))
 	if string(bytes.TrimRight(line, " \t\r")) != "---" {
 		if f.isYAML() {
-			return text, "", nil
+			return f.text, "", nil
 		}
 		return nil, "", fmt.Errorf("it does not begin with a line of ---, and YAML behind it")
 	}

@@ -350,6 +350,16 @@ func TestWhatIsWrongWithAFolderIsSaid(t *testing.T) {
 	}
 }
 
+func TestLettersThatNobodySeesDoNotReachTheAgent(t *testing.T) {
+	im, err := skill.ImportFiles(map[string]string{"SKILL.md": "---\nname: a\ndescription: \"fi\u202ene\"\n---\nText\nhid\u200bden\n"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if strings.ContainsAny(im.Skill.Source, "\u202e\u200b") {
+		t.Errorf("they are still in %q", im.Skill.Source)
+	}
+}
+
 func TestWhatMetadataRequiresIsFoundWhereverItStands(t *testing.T) {
 	for _, metadata := range []string{
 		`{"requires": {"env": ["A_KEY", "not a name"]}}`,

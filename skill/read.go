@@ -51,6 +51,7 @@ func Read(file string, text []byte) (*Skill, error) {
 			}
 		}
 	}
+	f.seen()
 	slices.SortStableFunc(f.problems, func(a, b problem.Problem) int { return a.Pos.Offset - b.Pos.Offset })
 	if err := f.problems.Fault(opRead); err != nil {
 		return nil, err

@@ -149,3 +149,10 @@ func Distance(a, b string) int {
 	}
 	return last[len(y)]
 }
+
+// Unseen reports whether a letter is one that a person does not see and a model
+// does: those that turn the order of what is read, those without width, and tags.
+func Unseen(r rune) bool {
+	return r >= 0xE0000 && r <= 0xE007F || r >= 0x202A && r <= 0x202E || r >= 0x2066 && r <= 0x2069 ||
+		r == 0x200B || r == 0x2060 || r == 0xFEFF
+}
