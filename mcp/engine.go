@@ -124,7 +124,7 @@ func (e *Engine) forward(ctx context.Context, c *engine.Installed, s *session, i
 	case answer.InputRequests != nil:
 		return fail(engine.Failed, errors.New("it asks for more than its input, which nobody here answers"))
 	case answer.IsError:
-		return fail(engine.Failed, errors.New(cmp.Or(bounded(textOf(answer.Content), maxTold), "it does not say why")))
+		return fail(engine.Failed, errors.New(cmp.Or(plain(textOf(answer.Content), maxTold), "it does not say why")))
 	}
 	output, err := outputOf(c, answer)
 	if err != nil {

@@ -141,7 +141,7 @@ func TestAServerIsSharedAsFarAsItsFilesAre(t *testing.T) {
 func TestWhatAToolSaysOfItsFailureIsTold(t *testing.T) {
 	b := newBench(t)
 	before := b.pid(b.installed("their.pid", nil), "s")
-	b.fails(b.installed("their.fails", nil), engine.Failed, "the disk is full")
+	b.fails(b.installed("their.fails", nil), engine.Failed, "the [31mdisk is full")
 	if b.pid(b.installed("their.pid", nil), "s") != before {
 		t.Errorf("the server was ended for an answer")
 	}
@@ -195,12 +195,12 @@ func TestAnAnswerWithoutEndIsCutOff(t *testing.T) {
 
 func TestAServerGetsNothingBeyondItsInput(t *testing.T) {
 	b := newBench(t)
-	r, err := b.call(b.installed("their.asks", nil), "s")
+	r, err := b.call(&engine.Installed{Capability: find(t, imported(t, "begs"), "their.go")}, "s")
 	if err != nil {
 		t.Fatal(err)
 	}
-	if want := form.NewMap(form.Keyword("text"), "sampled: false, elicited: false"); !form.Equal(r.Output, want) {
-		t.Errorf("it says %s, want %s", form.Text(r.Output), form.Text(want))
+	if want := form.NewMap(form.Keyword("text"), "it got "); !form.Equal(r.Output, want) {
+		t.Errorf("the server says %s, want %s", form.Text(r.Output), form.Text(want))
 	}
 }
 
@@ -315,6 +315,47 @@ func TestWhatIsDroppedStartsAnew(t *testing.T) {
 	}
 	if diff := cmp.Diff([]string{"one", "their.pid"}, b.boxes.forgotten); diff != "" {
 		t.Errorf("forgotten was (-want +got):\n%s", diff)
+	}
+}
+
+// However servers come and go, a call that the engine has taken on is answered, and no
+// process outlives the engine.
+func TestWhatIsDroppedAnswersItsCallsFirst(t *testing.T) {
+	b := newBench(t)
+	c := b.installed("their.echo-text", nil)
+	var callers, droppers sync.WaitGroup
+	for caller := range 3 {
+		callers.Go(func() {
+			for range 15 {
+				if _, err := b.call(c, string(rune('a'+caller%2)), form.Keyword("text"), "x"); err != nil {
+					t.Errorf("a call = %v", err)
+				}
+			}
+		})
+	}
+	over := make(chan struct{})
+	droppers.Go(func() {
+		for {
+			select {
+			case <-over:
+				return
+			case <-time.After(5 * time.Millisecond):
+			}
+			if err := errors.Join(b.Drop(t.Context(), c, false), b.EndSession(t.Context(), "a")); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+	callers.Wait()
+	close(over)
+	droppers.Wait()
+	if err := b.Close(); err != nil {
+		t.Fatal(err)
+	}
+	for i, p := range b.boxes.all {
+		if !p.closed.Load() {
+			t.Errorf("process %d of %d goes on", i, len(b.boxes.all))
+		}
 	}
 }
 

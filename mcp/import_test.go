@@ -44,7 +44,7 @@ func TestToolsOfOthersBecomeCapabilities(t *testing.T) {
 	for _, c := range in.Capabilities {
 		ids = append(ids, c.ID)
 	}
-	want := []string{"their.asks", "their.change", "their.dies", "their.echo-text", "their.fails", "their.large", "their.picture", "their.pid", "their.sleeps"}
+	want := []string{"their.change", "their.dies", "their.echo-text", "their.fails", "their.large", "their.picture", "their.pid", "their.sleeps"}
 	if diff := cmp.Diff(want, ids); diff != "" {
 		t.Errorf("the capabilities are (-want +got):\n%s", diff)
 	}

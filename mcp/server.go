@@ -49,9 +49,11 @@ type Server struct {
 	closing      context.Context // ends with Close
 	close        context.CancelFunc
 
+	own []string // the names of the tools for jails
+
+	turn   sync.Mutex // of those who refresh; locked before mu
 	mu     sync.Mutex
 	listed map[string]string // the tools of capabilities by name, as they were told last. guarded by mu
-	own    []string          // the names of the tools for jails
 }
 
 // NewServer returns a server of capabilities, and of jails if the caller may have
@@ -97,6 +99,8 @@ func (s *Server) knows(name string) bool {
 // Refresh reads the list of capabilities again, and tells the clients if it is
 // another than before. Call it when capabilities come, go or change.
 func (s *Server) Refresh(ctx context.Context) error {
+	s.turn.Lock() // or an older list could be put in place of a newer
+	defer s.turn.Unlock()
 	tools, err := s.capabilities.List(ctx)
 	if err != nil {
 		return fmt.Errorf("list the capabilities: %w", err)
