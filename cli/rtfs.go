@@ -252,9 +252,12 @@ func valueText(v form.Value) (string, error) {
 // checkFile checks a manifest or a program.
 func (c *command) checkFile(file string, src []byte) error {
 	if !isManifest(file, src) {
-		_, err := newInterp(nil).Compile(file, src)
+		nodes, err := form.Read(file, src)
+		if err == nil {
+			err = checkCode(nodes...)
+		}
 		if err != nil {
-			return err
+			return explain(err, src)
 		}
 		return c.checked(file, "a program")
 	}
@@ -264,8 +267,8 @@ func (c *command) checkFile(file string, src []byte) error {
 	}
 	for _, capability := range all {
 		if code := capability.Runtime.Code; code != nil {
-			if _, err := newInterp(nil).CompileNodes(code); err != nil {
-				return err
+			if err := checkCode(code); err != nil {
+				return explain(err, src)
 			}
 		}
 		if err := c.checked(file, fmt.Sprintf("capability %s %s, run by %s", capability.ID, capability.Version, capability.Runtime.Type)); err != nil {
@@ -273,6 +276,31 @@ func (c *command) checkFile(file string, src []byte) error {
 		}
 	}
 	return nil
+}
+
+// checkCode compiles code, and refuses names that nobody defines.
+func checkCode(nodes ...*form.Node) error {
+	p, err := newInterp(nil).CompileNodes(nodes...)
+	if err != nil {
+		return err
+	}
+	for _, name := range p.Undefined() {
+		return &form.Error{Kind: "UndefinedSymbol", Message: name + " is not defined", Pos: firstUse(nodes, form.Symbol(name))}
+	}
+	return nil
+}
+
+// firstUse is where a name stands first.
+func firstUse(nodes []*form.Node, name form.Symbol) form.Pos {
+	for _, n := range nodes {
+		if n.Atom == name {
+			return n.Pos
+		}
+		if pos := firstUse(n.Items, name); pos.Line > 0 {
+			return pos
+		}
+	}
+	return form.Pos{}
 }
 
 func (c *command) checked(file, what string) error {

@@ -1,0 +1,16 @@
+package rtfs
+
+import "slices"
+
+// Undefined are the names that a program uses, and that neither it nor the library
+// defines, sorted. To use one when the program runs is an error.
+func (p *Program) Undefined() []string {
+	var names []string
+	for name, i := range p.unit.index {
+		if _, ok := p.unit.initial[i].(unbound); ok && !p.unit.defs[name] {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	return names
+}
