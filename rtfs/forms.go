@@ -2,6 +2,7 @@ package rtfs
 
 import (
 	"glasshouse/rtfs/form"
+	"glasshouse/rtfs/lib"
 )
 
 // A special is a form that is not a call.
@@ -184,7 +185,7 @@ func (c *compiler) binding(n *form.Node, items []*form.Node, p spot, between fun
 		if err != nil {
 			return err
 		}
-		if err := check(v); err != nil {
+		if err := check(f.m, v); err != nil {
 			return failed(err, where)
 		}
 		return bind(f, v)
@@ -211,8 +212,11 @@ func (c *compiler) annotation(items []*form.Node, parameter bool) (*form.Node, [
 	return nil, items[1:]
 }
 
+// A checker returns why a value is not of a type.
+type checker func(m *machine, v form.Value) error
+
 // check compiles a type. It answers nil if there is none.
-func (c *compiler) check(typ *form.Node, what string) func(form.Value) error {
+func (c *compiler) check(typ *form.Node, what string) checker {
 	if typ == nil || c.err != nil {
 		return nil
 	}
@@ -225,7 +229,10 @@ func (c *compiler) check(typ *form.Node, what string) func(form.Value) error {
 		c.fail(typ, "the type of %s: %s", what, reason(err))
 		return nil
 	}
-	return func(v form.Value) error {
+	return func(m *machine, v form.Value) error {
+		if err := lib.Walk(m, v); err != nil {
+			return err
+		}
 		if err := valid(v); err != nil {
 			return form.Errorf("TypeValidationError", "%s: %s", what, reason(err))
 		}
@@ -311,8 +318,7 @@ func (c *compiler) caseForm(n *form.Node, p spot) code {
 	}
 	subject := c.expr(n.Items[1], p.inner())
 	clauses := n.Items[2:]
-	table := form.NewMap()
-	var pairs []form.Value
+	var table constants
 	var bodies []code
 	for len(clauses) > 1 {
 		constants := []*form.Node{clauses[0]}
@@ -320,13 +326,10 @@ func (c *compiler) caseForm(n *form.Node, p spot) code {
 			constants = clauses[0].Items
 		}
 		for _, k := range constants {
-			pairs = append(pairs, quoted(k), int64(len(bodies)))
+			table.add(quoted(k), len(bodies))
 		}
 		bodies = append(bodies, c.expr(clauses[1], p))
 		clauses = clauses[2:]
-	}
-	for i := len(pairs) - 2; i >= 0; i -= 2 { // the first of two equal constants counts
-		table = table.With(pairs[i], pairs[i+1])
 	}
 	var other code
 	if len(clauses) == 1 {
@@ -337,14 +340,69 @@ func (c *compiler) caseForm(n *form.Node, p spot) code {
 		if err != nil {
 			return nil, err
 		}
-		if i, ok := table.Get(v); ok {
-			return bodies[i.(int64)](f)
+		if i, ok := table.find(v); ok {
+			return bodies[i](f)
 		}
 		if other == nil {
 			return nil, failed(form.Errorf("MatchError", "no case is for %s", brief(v)), n)
 		}
 		return other(f)
 	}
+}
+
+// constants are those of a case, and which of its bodies is for each.
+type constants struct {
+	atoms       map[form.Value]int
+	collections []form.Value
+	bodies      []int // of the collections
+}
+
+func (t *constants) add(k form.Value, body int) {
+	if _, ok := t.find(k); ok {
+		return // the first of two that are equal counts
+	}
+	if isCollection(k) {
+		t.collections, t.bodies = append(t.collections, k), append(t.bodies, body)
+		return
+	}
+	if t.atoms == nil {
+		t.atoms = map[form.Value]int{}
+	}
+	t.atoms[k] = body
+}
+
+// find follows a constant down, and never the value, which may be without end.
+func (t *constants) find(v form.Value) (int, bool) {
+	if !isCollection(v) {
+		if !isAtom(v) {
+			return 0, false
+		}
+		body, ok := t.atoms[v]
+		return body, ok
+	}
+	for i, k := range t.collections {
+		if form.Equal(k, v) {
+			return t.bodies[i], true
+		}
+	}
+	return 0, false
+}
+
+func isCollection(v form.Value) bool {
+	switch v.(type) {
+	case form.Vector, form.List, *form.Map:
+		return true
+	}
+	return false
+}
+
+// isAtom reports whether Go compares a value as form.Equal does.
+func isAtom(v form.Value) bool {
+	switch v.(type) {
+	case nil, bool, int64, float64, string, form.Keyword, form.Symbol, form.Resource:
+		return true
+	}
+	return false
 }
 
 // quoted is a constant of case or match: 'x is x.
@@ -440,7 +498,7 @@ func (c *compiler) def(n *form.Node, p spot) code {
 			return nil, err
 		}
 		if check != nil {
-			if err := check(v); err != nil {
+			if err := check(f.m, v); err != nil {
 				return nil, failed(err, n)
 			}
 		}

@@ -127,7 +127,7 @@ func (c *compiler) parameters(fn *proto, s *scope, items []*form.Node) {
 	for i, a := range all {
 		if check := c.check(a.typ, brief(a.pattern.Value())); check != nil {
 			fn.bind = append(fn.bind, func(f *frame) error {
-				if err := check(f.slots[i]); err != nil {
+				if err := check(f.m, f.slots[i]); err != nil {
 					return failed(err, a.pattern)
 				}
 				return nil
@@ -149,7 +149,7 @@ func isName(n *form.Node) bool {
 }
 
 // restOf makes a list of the arguments from i on.
-func restOf(i int, check func(form.Value) error) func(f *frame) error {
+func restOf(i int, check checker) func(f *frame) error {
 	return func(f *frame) error {
 		if err := f.m.Alloc(int64(f.argc-i)*16 + 24); err != nil {
 			return err
@@ -161,7 +161,7 @@ func restOf(i int, check func(form.Value) error) func(f *frame) error {
 			return nil
 		}
 		for _, v := range rest {
-			if err := check(v); err != nil {
+			if err := check(f.m, v); err != nil {
 				return err
 			}
 		}

@@ -69,6 +69,9 @@ func askModel(c lib.Call, args []form.Value) (form.Value, error) {
 
 // around looks a key of the context up, as a keyword and as a string.
 func (m *machine) around(key form.Value) (form.Value, bool) {
+	if !isAtom(key) {
+		return nil, false
+	}
 	if v, ok := m.context.Get(key); ok {
 		return v, true
 	}
@@ -91,10 +94,14 @@ func contextGet(c lib.Call, args []form.Value) (form.Value, error) {
 
 func contextSet(c lib.Call, args []form.Value) (form.Value, error) {
 	m := machineOf(c)
+	if !isAtom(args[0]) {
+		return nil, form.Errorf("TypeError", "a key of the context is a keyword or a string, and this is %s", brief(args[0]))
+	}
 	if err := m.Alloc(int64(m.context.Len()+1) * 48); err != nil {
 		return nil, err
 	}
 	m.context = m.context.With(args[0], args[1])
+	m.written = append(m.written, args[0])
 	return args[1], nil
 }
 
@@ -307,29 +314,28 @@ func (c *compiler) stepParallel(n *form.Node, p spot) code {
 			return nil, failed(err, n)
 		}
 		all := make(form.Vector, len(branches))
-		before := m.context
-		after := before
+		before, after, written := m.context, m.context, m.written
+		defer func() { m.context = after }()
 		for i, branch := range branches {
-			m.context = before
+			m.context, m.written = before, nil
 			v, err := branch(f)
 			if err != nil {
-				m.context = before
+				after, m.written = before, written
 				return nil, err
 			}
 			all[i] = v
-			after = mergeContext(after, before, m.context, policy)
+			after = mergeContext(after, m.context, m.written, policy)
+			written = append(written, m.written...)
 		}
-		m.context = after
+		m.written = written
 		return all, nil
 	}
 }
 
-// mergeContext puts what a branch has set into the context of all.
-func mergeContext(all, before, branch *form.Map, policy form.Keyword) *form.Map {
-	for k, v := range branch.All() {
-		if old, ok := before.Get(k); ok && form.Equal(old, v) {
-			continue
-		}
+// mergeContext puts what a branch has written into the context of all.
+func mergeContext(all, branch *form.Map, written []form.Value, policy form.Keyword) *form.Map {
+	for _, k := range written {
+		v, _ := branch.Get(k)
 		old, exists := all.Get(k)
 		x, isMap := old.(*form.Map)
 		y, isMap2 := v.(*form.Map)

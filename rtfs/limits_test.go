@@ -351,3 +351,84 @@ func TestASessionKeepsWhatItDefines(t *testing.T) {
 		t.Errorf("names %s", got)
 	}
 }
+
+// bomb is a value that is small, and has more parts than anybody can go through: the
+// same one twice, and that twice, and so on.
+const bomb = "(def bomb (loop [x [1] i 0] (if (< i 200) (recur [x x] (inc i)) x))) "
+
+func TestAValueThatIsTheSameAgainAndAgainStopsNobody(t *testing.T) {
+	for src, want := range map[string]string{
+		"bomb":                                          "steps",
+		"{:a bomb}":                                     "steps",
+		`(call "x" bomb)`:                               "steps",
+		"((fn [x : [:vector :any]] 1) bomb)":            "steps",
+		"((fn [] : [:vector :any] bomb))":               "steps",
+		"(defstruct P :x :any) (P {:x bomb}) 1":         "steps",
+		"(match bomb x : [:vector :any] 1)":             "steps",
+		"`{~bomb 1}":                                    "steps",
+		"({1 2} bomb)":                                  "steps",
+		"(= bomb bomb)":                                 "steps",
+		"(match bomb [[1] 2] 1 _ 2)":                    "",
+		"(case bomb [1] 1 [[1] [1]] 2 3)":               "",
+		"(try (throw bomb) (catch :k e 1) (catch e 2))": "",
+		"(let [[[a]] bomb] 1)":                          "",
+		"(:k {:k bomb}) 1":                              "",
+		"(context/get bomb)":                            "",
+		"(do (step-parallel (context/set :a bomb) (context/set :a bomb)) 1)": "",
+		"(try (bomb) (catch e 1))": "",
+	} {
+		p, err := rtfs.New(rtfs.Config{Host: quiet{}, Check: types, Limits: rtfs.Limits{Steps: 100_000, Time: time.Minute}}).Compile("", []byte(bomb+src))
+		if err != nil {
+			t.Fatalf("%s: %v", src, err)
+		}
+		_, err = p.Run(t.Context())
+		if want != "" {
+			wantExhausted(t, err, want)
+		} else if err != nil {
+			t.Errorf("%s fails with %v", src, err)
+		}
+	}
+	v, err := run(t, bomb+"(throw {:type :k :data bomb})")
+	e, _ := errors.AsType[*form.Error](err)
+	if e == nil || e.Kind != "k" || e.Data != nil {
+		t.Errorf("what an error carries is %v, %v, with data that nobody can go through", v, err)
+	}
+}
+
+func TestADeepValueDoesNotLeaveAProgram(t *testing.T) {
+	_, err := within(t, rtfs.Limits{}, "(loop [x [] i 0] (if (< i 100000) (recur [x] (inc i)) x))")
+	if kindOf(err) != "InvalidArgument" {
+		t.Errorf("a value nested 100000 deep leaves with %v", err)
+	}
+}
+
+// Programs that call each other through the host share one stack.
+func TestProgramsThatCallEachOtherWithoutEndAreEnded(t *testing.T) {
+	var f *rtfs.Func
+	p, err := rtfs.New(rtfs.Config{}).Compile("", []byte(`(fn [x] [(call "self" x)])`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	v, err := p.Run(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	f = v.(*rtfs.Func)
+	calls := 0
+	var host again = func(ctx context.Context, input form.Value) (form.Value, error) {
+		calls++
+		return f.Call(ctx, input)
+	}
+	f = f.With(rtfs.Env{Host: host})
+	_, err = f.Call(t.Context(), int64(1))
+	wantExhausted(t, err, "depth")
+	if calls < 100 {
+		t.Errorf("ended after %d calls", calls)
+	}
+}
+
+type again func(ctx context.Context, input form.Value) (form.Value, error)
+
+func (a again) Call(ctx context.Context, _ string, input form.Value) (form.Value, error) {
+	return a(ctx, input)
+}

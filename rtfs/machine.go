@@ -21,7 +21,7 @@ type proto struct {
 	params int                    // how many it must have
 	rest   bool                   // it takes more
 	bind   []func(f *frame) error // takes arguments apart; nil: they are where they belong
-	result func(form.Value) error // checks what it returns; nil: it may be anything
+	result checker                // checks what it returns; nil: it may be anything
 	body   code
 	slots  int // of its frame
 	nest   int // how deeply its forms stand in each other
@@ -58,6 +58,12 @@ const (
 	frameNest = 8 // what a call takes besides its forms
 )
 
+// nestKey is how a program that is called by one through the host learns how much of
+// the stack is taken already. hostNest is what the host takes of it.
+type nestKey struct{}
+
+const hostNest = 256
+
 // A machine runs one program once.
 type machine struct {
 	*world
@@ -65,6 +71,7 @@ type machine struct {
 	host    Host
 	limits  Limits
 	context *form.Map
+	written []form.Value // keys of the context that a branch of a step-parallel has set
 	root    frame
 	cur     *frame       // in which a builtin is called
 	tail    *Func        // who is called when a function returns tailCall
@@ -97,18 +104,33 @@ func (w *world) run(ctx context.Context, env Env, fn *Func, args []form.Value) (
 		m.host = env.Host
 	}
 	m.begin()
+	m.root.nest, _ = ctx.Value(nestKey{}).(int)
 	err := m.refuel()
 	var v form.Value
 	if err == nil {
 		v, err = m.apply(&m.root, fn, args)
 	}
+	if err == nil {
+		err = lib.Walk(m, v) // whoever is given it will go through it
+	}
 	if env.Used != nil {
 		*env.Used = Usage{Steps: m.granted - m.fuel, Alloc: m.alloc}
 	}
 	if err != nil {
-		return nil, failed(err, nil).value()
+		return nil, m.last(failed(err, nil))
 	}
 	return v, nil
+}
+
+// last is the error that a run ends with. What it carries somebody will go through.
+func (m *machine) last(f *failure) *form.Error {
+	e := f.value()
+	if !f.fatal && lib.Walk(m, e.Data) != nil {
+		bare := *e
+		bare.Data = nil
+		return &bare
+	}
+	return e
 }
 
 func (m *machine) begin() {
@@ -168,8 +190,8 @@ func (f *frame) enter(fn *Func) (form.Value, error) {
 			}
 		}
 		if p.result != nil {
-			if err := p.result(v); err != nil {
-				return nil, form.Errorf("TypeValidationError", "%s returns what it must not: %s", p.title(), reason(err))
+			if err := p.result(m, v); err != nil {
+				return nil, err
 			}
 		}
 		return v, nil
@@ -245,12 +267,15 @@ func (m *machine) applyOther(f *frame, fv form.Value, args []form.Value) (form.V
 		return m.builtin(f, fn, args)
 	case form.Keyword, *form.Map, form.Vector:
 		if len(args) < 1 || len(args) > 2 {
-			return nil, arity(form.Text(fv), 1, 2, false, len(args))
+			return nil, arity(brief(fv), 1, 2, false, len(args))
 		}
 		switch fn := fn.(type) {
 		case form.Keyword:
 			return field(args[0], fn, args[1:])
 		case *form.Map:
+			if isCollection(args[0]) { // a key that takes long to compare
+				return m.builtin(f, m.unit.in.names["get"], append([]form.Value{fn}, args...))
+			}
 			return field(fn, args[0], args[1:])
 		case form.Vector:
 			return element(fn, args[0], args[1:])
@@ -324,7 +349,11 @@ func (m *machine) call(id string, input form.Value) (form.Value, error) {
 	if m.host == nil {
 		return nil, form.Errorf("SecurityViolation", "%s is called, and this program may call nothing", id)
 	}
-	v, err := m.host.Call(m.ctx, id, input)
+	if err := lib.Walk(m, input); err != nil {
+		return nil, err
+	}
+	ctx := context.WithValue(m.ctx, nestKey{}, m.cur.nest+hostNest)
+	v, err := m.host.Call(ctx, id, input)
 	m.granted -= m.fuel // it may have taken long: the next step looks at the clock
 	m.fuel = 0
 	if err == nil {

@@ -193,13 +193,14 @@ func (c *compiler) template(n *form.Node, p spot, level int) code {
 		parts := c.templates(n.Items, p, level)
 		return func(f *frame) (form.Value, error) {
 			pairs, err := parts(f)
-			if err == nil && len(pairs)%2 != 0 {
-				err = failed(form.Errorf("TypeError", "a map is made of keys and values in turn"), n)
-			}
 			if err != nil {
 				return nil, err
 			}
-			return form.NewMap(pairs...), nil
+			v, err := f.m.builtin(f, c.in.names["hash-map"], pairs)
+			if err != nil {
+				return nil, failed(err, n)
+			}
+			return v, nil
 		}
 	}
 	switch head := headOf(n); {

@@ -71,8 +71,11 @@ func (c *compiler) typed(shape matcher, typ *form.Node) matcher {
 		return shape
 	}
 	return func(f *frame, v form.Value) (bool, error) {
-		if valid(v) != nil {
-			return false, nil
+		if err := valid(f.m, v); err != nil {
+			if e, ok := err.(*form.Error); ok && e.Kind == "TypeValidationError" {
+				err = nil
+			}
+			return false, err
 		}
 		return shape(f, v)
 	}
@@ -97,7 +100,7 @@ func (c *compiler) shape(n *form.Node, p spot) matcher {
 		}
 	}
 	want := quoted(n)
-	return func(_ *frame, v form.Value) (bool, error) { return form.Equal(v, want), nil }
+	return func(_ *frame, v form.Value) (bool, error) { return form.Equal(want, v), nil }
 }
 
 // bound is a pattern that every value has.

@@ -10,7 +10,7 @@ import (
 // A fieldType is one :field Type of a struct.
 type fieldType struct {
 	name     form.Keyword
-	check    func(form.Value) error
+	check    checker
 	optional bool // written T?
 }
 
@@ -32,8 +32,8 @@ func (c *compiler) defstruct(n *form.Node, _ spot) code {
 		}
 		fields = append(fields, fieldType{key, c.check(items[1], name+" "+form.Text(key)), strings.HasSuffix(form.Text(items[1].Value()), "?")})
 	}
-	constructor := &lib.Builtin{Name: name, Min: 1, Max: 1, Args: "[map]", Fn: func(_ lib.Call, args []form.Value) (form.Value, error) {
-		return construct(name, fields, args[0])
+	constructor := &lib.Builtin{Name: name, Min: 1, Max: 1, Args: "[map]", Fn: func(c lib.Call, args []form.Value) (form.Value, error) {
+		return construct(machineOf(c), name, fields, args[0])
 	}}
 	return func(f *frame) (form.Value, error) {
 		f.m.globals[i] = constructor
@@ -41,22 +41,22 @@ func (c *compiler) defstruct(n *form.Node, _ spot) code {
 	}
 }
 
-func construct(name string, fields []fieldType, v form.Value) (form.Value, error) {
-	m, ok := v.(*form.Map)
+func construct(m *machine, name string, fields []fieldType, v form.Value) (form.Value, error) {
+	fieldsOf, ok := v.(*form.Map)
 	if !ok {
 		return nil, form.Errorf("TypeError", "%s is made of a map, and this is %s", name, brief(v))
 	}
 	for _, field := range fields {
-		value, ok := m.Get(field.name)
+		value, ok := fieldsOf.Get(field.name)
 		if !ok {
 			if field.optional {
 				continue
 			}
 			return nil, form.Errorf("TypeValidationError", "%s has no %s", name, form.Text(field.name))
 		}
-		if err := field.check(value); err != nil {
+		if err := field.check(m, value); err != nil {
 			return nil, err
 		}
 	}
-	return m, nil
+	return fieldsOf, nil
 }

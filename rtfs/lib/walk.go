@@ -10,6 +10,9 @@ const deepest = 20 * form.MaxNesting
 // the same one again and again is small, and takes for ever to go through.
 func walk(c Call, v form.Value) error { return walkTo(c, v, 0) }
 
+// Walk is the same for the evaluator, of values that leave a program or meet a type.
+func Walk(c Call, v form.Value) error { return walk(c, v) }
+
 func walkTo(c Call, v form.Value, depth int) error {
 	n := size(v)
 	if n == 0 {
