@@ -84,7 +84,7 @@ func (c *call) writes(f *file, end func(size int64) int64, do func() (int, error
 }
 
 func fdClose(c *call) errno {
-	f, n := c.file(0)
+	f, n := c.p.look(c.u32(0))
 	if n != eOK {
 		return n
 	}
@@ -107,7 +107,7 @@ func (c *call) sync(do func(fd int) error) errno {
 }
 
 func fdFdstatGet(c *call) errno {
-	f, n := c.file(0)
+	f, n := c.p.look(c.u32(0))
 	if n != eOK {
 		return n
 	}
@@ -162,7 +162,7 @@ func linuxFlags(flags uint16) int {
 
 // fdFdstatSetRights says what all do nowadays: rights are not taken away.
 func fdFdstatSetRights(c *call) errno {
-	if _, n := c.file(0); n != eOK {
+	if _, n := c.p.look(c.u32(0)); n != eOK {
 		return n
 	}
 	return eNotsup
@@ -249,7 +249,7 @@ func timesOf(atim, mtim uint64, flags uint32) ([]unix.Timespec, errno) {
 }
 
 func fdPrestatGet(c *call) errno {
-	f, n := c.file(0)
+	f, n := c.p.look(c.u32(0))
 	if n != eOK {
 		return n
 	}
@@ -266,7 +266,7 @@ func fdPrestatGet(c *call) errno {
 }
 
 func fdPrestatDirName(c *call) errno {
-	f, n := c.file(0)
+	f, n := c.p.look(c.u32(0))
 	switch {
 	case n != eOK:
 		return n

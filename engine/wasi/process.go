@@ -37,6 +37,10 @@ type Dir struct {
 	Guest    string
 	ReadOnly bool
 	Volume   *Volume // counts what is written; nil: nobody counts
+
+	// Make makes the directory when the module uses it for the first time, and
+	// says what Host and Volume would. nil: it is there. Most modules do not use it.
+	Make func() (host string, v *Volume, err error)
 }
 
 // A Process is what the instance of a module has open and was told. It serves one
@@ -67,6 +71,16 @@ func New(o Options) (*Process, error) {
 }
 
 func openDir(d Dir) (*file, error) {
+	f := &file{fd: -1, kind: directory, guest: d.Guest, preopened: true, readOnly: d.ReadOnly, volume: d.Volume}
+	if d.Make != nil {
+		f.make = func() (err error) {
+			if d.Host, f.volume, err = d.Make(); err == nil {
+				f.fd, err = d.open()
+			}
+			return err
+		}
+		return f, nil
+	}
 	fd, err := d.open()
 	switch {
 	case errors.Is(err, unix.ENOENT):
@@ -76,7 +90,8 @@ func openDir(d Dir) (*file, error) {
 	case err != nil:
 		return nil, fmt.Errorf("open %s for a module: %w", d.Host, err)
 	}
-	return &file{fd: fd, kind: directory, guest: d.Guest, preopened: true, readOnly: d.ReadOnly, volume: d.Volume}, nil
+	f.fd = fd
+	return f, nil
 }
 
 func (d Dir) open() (int, error) {
@@ -128,8 +143,21 @@ func (p *Process) Close() error {
 	return errors.Join(errs...)
 }
 
-// file looks a descriptor up.
+// file looks a descriptor up, to use it.
 func (p *Process) file(n uint32) (*file, errno) {
+	f, e := p.look(n)
+	if e != eOK || f.make == nil {
+		return f, e
+	}
+	if err := f.make(); err != nil {
+		return nil, number(err)
+	}
+	f.make = nil
+	return f, eOK
+}
+
+// look looks a descriptor up, to say what it is.
+func (p *Process) look(n uint32) (*file, errno) {
 	if int64(n) >= int64(len(p.files)) || p.files[n] == nil {
 		return nil, eBadf
 	}
@@ -185,7 +213,8 @@ type file struct {
 	volume      *Volume
 	held        inode // in volume
 
-	guest     string // the path of a directory that was there from the start
+	make      func() error // opens it, the first time that it is used; nil: it is open
+	guest     string       // the path of a directory that was there from the start
 	preopened bool
 
 	in  stdio.Reader // of a stream
@@ -217,7 +246,7 @@ func (f *file) close() error {
 	if f.stream() || f.fd < 0 {
 		return nil
 	}
-	if f.volume != nil {
+	if f.volume != nil && f.held != (inode{}) {
 		return f.volume.release(f)
 	}
 	return unix.Close(f.fd)

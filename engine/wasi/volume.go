@@ -172,13 +172,10 @@ func (v *Volume) make(flags int, open func(flags int) (int, error)) (int, error)
 	return fd, err
 }
 
-// release closes a file.
+// release closes a file that has been counted.
 func (v *Volume) release(f *file) error {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	if f.held == (inode{}) {
-		return unix.Close(f.fd)
-	}
 	if v.open[f.held]--; v.open[f.held] == 0 {
 		delete(v.open, f.held)
 		if v.loose[f.held] {

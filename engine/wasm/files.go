@@ -72,43 +72,38 @@ func scopeOf(c *engine.Installed, session string) (string, error) {
 	return "", nil
 }
 
-// root makes the directory that a call sees as "/". done removes it, if it is for
-// this instance alone.
-func (f *files) root(c *engine.Installed, session string) (dir string, done func() error, err error) {
-	keep := func() error { return nil }
-	switch c.Filesystem.Mode {
-	case manifest.Session:
-		dir = filepath.Join(f.kept(c.ID), "sessions", hashed(session))
-	case manifest.Persistent:
-		dir = filepath.Join(f.kept(c.ID), "persistent")
-	default:
+// own is a directory for one instance alone, which is made when it is used. done
+// removes it.
+func (f *files) own(limit int64) (d wasi.Dir, done func() error) {
+	var dir string
+	made := func() (string, *wasi.Volume, error) {
 		dir = filepath.Join(f.scratch(), strconv.FormatInt(f.next.Add(1), 10))
-		return dir, func() error { return os.RemoveAll(dir) }, os.Mkdir(dir, 0o700)
+		if err := os.Mkdir(dir, 0o700); err != nil {
+			return "", nil, err
+		}
+		v, err := wasi.NewVolume(dir, limit)
+		return dir, v, err
 	}
-	return dir, keep, os.MkdirAll(dir, 0o700)
+	return wasi.Dir{Guest: "/", Make: made}, func() error {
+		if dir == "" {
+			return nil
+		}
+		return os.RemoveAll(dir)
+	}
 }
 
 // dirs are what an instance sees: "/", and the mounts of its manifest.
 func (f *files) dirs(c *engine.Installed, session string) (dirs []wasi.Dir, done func() error, err error) {
-	root, done, err := f.root(c, session)
+	limit := int64(or(c.Filesystem.QuotaMB, defaultQuotaMB)) << 20
+	root, done, err := f.root(c, session, limit)
 	if err != nil {
 		return nil, nil, fmt.Errorf("make a directory for %s: %w", c.ID, err)
 	}
-	defer func() {
-		if err != nil {
-			err = errors.Join(err, done())
-		}
-	}()
-	limit := int64(or(c.Filesystem.QuotaMB, defaultQuotaMB)) << 20
-	volume, err := f.volume(root, limit, c.Filesystem.Mode != manifest.Session && c.Filesystem.Mode != manifest.Persistent)
-	if err != nil {
-		return nil, nil, err
-	}
-	dirs = []wasi.Dir{{Host: root, Guest: "/", Volume: volume}}
+	dirs = []wasi.Dir{root}
 	for _, m := range c.Filesystem.Mounts {
 		d := wasi.Dir{Below: c.Dir, Host: m.Host, Guest: m.Guest, ReadOnly: !m.Write}
 		if m.Write {
-			if d.Volume, err = f.volume(filepath.Join(c.Dir, m.Host), limit, false); err != nil {
+			if d.Volume, err = f.volume(filepath.Join(c.Dir, m.Host), limit); err != nil {
 				return nil, nil, err
 			}
 		}
@@ -117,11 +112,27 @@ func (f *files) dirs(c *engine.Installed, session string) (dirs []wasi.Dir, done
 	return dirs, done, nil
 }
 
-// volume counts what is in a directory. All instances that see it share the count.
-func (f *files) volume(dir string, limit int64, alone bool) (*wasi.Volume, error) {
-	if alone {
-		return wasi.NewVolume(dir, limit)
+// root is what an instance sees as "/".
+func (f *files) root(c *engine.Installed, session string, limit int64) (d wasi.Dir, done func() error, err error) {
+	var dir string
+	switch c.Filesystem.Mode {
+	case manifest.Session:
+		dir = filepath.Join(f.kept(c.ID), "sessions", hashed(session))
+	case manifest.Persistent:
+		dir = filepath.Join(f.kept(c.ID), "persistent")
+	default:
+		d, done = f.own(limit)
+		return d, done, nil
 	}
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return wasi.Dir{}, nil, err
+	}
+	v, err := f.volume(dir, limit)
+	return wasi.Dir{Host: dir, Guest: "/", Volume: v}, func() error { return nil }, err
+}
+
+// volume counts what is in a directory. All instances that see it share the count.
+func (f *files) volume(dir string, limit int64) (*wasi.Volume, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	key := strconv.FormatInt(limit, 10) + " " + dir
