@@ -248,23 +248,28 @@ func (w *widening) limits() {
 	was, is := w.old.Resources, w.new.Resources
 	w.number("of the processor's shares", int64(was.CPUShares), int64(is.CPUShares))
 	w.number("megabytes of memory", int64(was.MemoryMB), int64(is.MemoryMB))
-	if was.Timeout > 0 && (is.Timeout == 0 || is.Timeout > was.Timeout) {
-		took := is.Timeout.String()
-		if is.Timeout == 0 {
-			took = "as long as the host lets it"
-		}
-		w.say("may take %s for a call, where it was %v", took, was.Timeout)
+	switch {
+	case was.Timeout == is.Timeout || was.Timeout != 0 && is.Timeout != 0 && is.Timeout < was.Timeout:
+	case is.Timeout == 0:
+		w.say("may take as long as the host lets it for a call, where it was %v", was.Timeout)
+	case was.Timeout == 0:
+		w.say("may take %v for a call, where the host decided", is.Timeout)
+	default:
+		w.say("may take %v for a call, where it was %v", is.Timeout, was.Timeout)
 	}
 	w.number("bytes over the network", was.NetworkBytes, is.NetworkBytes)
 	w.number("processes", int64(was.PIDs), int64(is.PIDs))
 }
 
-// number says that a limit is higher, or gone. 0 is no limit of the manifest's.
+// number says that a limit is higher, or another's. 0 is the host's own, of which a
+// manifest does not know whether it is higher.
 func (w *widening) number(what string, was, is int64) {
 	switch {
-	case was == 0 || is != 0 && is <= was:
+	case was == is || was != 0 && is != 0 && is < was:
 	case is == 0:
 		w.say("may use as many %s as the host lets it, where it was %d", strings.TrimPrefix(what, "of "), was)
+	case was == 0:
+		w.say("may use %d %s, where the host decided", is, what)
 	default:
 		w.say("may use %d %s, where it was %d", is, what, was)
 	}
