@@ -374,7 +374,7 @@ func (im *importer) anchor(v form.Value) {
 var silent = []string{
 	"$schema", "$id", "$anchor", "$comment", "$defs", "definitions", "$vocabulary", "$ref", "id",
 	"title", "description", "default", "examples", "example", "deprecated", "readOnly", "writeOnly",
-	"type", "enum", "const", "allOf", "anyOf", "oneOf", "not", "nullable", "format", "externalDocs", "xml",
+	"type", "enum", "const", "allOf", "anyOf", "oneOf", "not", "nullable", "format", "externalDocs", "xml", "discriminator", "$dynamicAnchor",
 	"contentEncoding", "contentMediaType", "contentSchema", "then", "else",
 }
 

@@ -17,7 +17,7 @@ func TestAJSONSchemaAsAType(t *testing.T) {
 		{`true`, ":any", ""},
 		{`false`, ":never", ""},
 		{`{}`, ":any", ""},
-		{`{"title": "t", "default": 1, "x-other": {}}`, ":any", ""},
+		{`{"title": "t", "default": 1, "x-other": {}, "discriminator": {}}`, ":any", ""},
 		{`{"type": "string"}`, ":string", ""},
 		{`{"type": ["string", "null"]}`, "[:union :string :nil]", ""},
 		{`{"type": ["integer", "number"]}`, ":float", ""},
