@@ -1,0 +1,85 @@
+package wasm_test
+
+import (
+	"context"
+	"encoding/json"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"glasshouse/engine"
+	"glasshouse/engine/wasm"
+	"glasshouse/manifest"
+	"glasshouse/rtfs/form"
+)
+
+// example builds one of the examples in Go.
+func example(t *testing.T, name string, flags ...string) *engine.Installed {
+	t.Helper()
+	dir := filepath.Join("..", "..", "examples", "wasm", name)
+	text, err := os.ReadFile(filepath.Join(dir, name+".rtfs"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	all, err := manifest.Read(name+".rtfs", text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	to := t.TempDir()
+	build := exec.Command("go", append(append([]string{"build", "-o", filepath.Join(to, name+".wasm")}, flags...), ".")...)
+	build.Dir, build.Env = dir, append(os.Environ(), "GOOS=wasip1", "GOARCH=wasm", "CGO_ENABLED=0")
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("build %s: %v\n%s", name, err, out)
+	}
+	all[0].Resources.Timeout, all[0].Runtime.StartupTimeout = time.Minute, time.Minute // of a busy machine
+	return &engine.Installed{Capability: all[0], Dir: to, Digest: "sha256:" + name}
+}
+
+func TestTheExamplesInGo(t *testing.T) {
+	e := open(t, wasm.Config{Egress: upstream(func(call *engine.Call, r *http.Request) (*http.Response, error) {
+		return answer(200, r.URL.Host+" on "+r.Header.Get("Accept"))
+	})})
+	words := example(t, "wordcount")
+	input := form.NewMap(form.Keyword("text"), "one three five")
+	r, err := e.Call(t.Context(), &engine.Call{Capability: words, Input: input})
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := form.NewMap(form.Keyword("words"), int64(3), form.Keyword("longest"), "three")
+	if !form.Equal(r.Output, want) {
+		t.Errorf("wordcount answered %s, want %s", form.Text(r.Output), form.Text(want))
+	}
+
+	lookup := example(t, "lookup", "-buildmode=c-shared")
+	for range 2 {
+		r, err = e.Call(t.Context(), &engine.Call{
+			Capability: lookup, Host: wordcounter{t},
+			Input: form.NewMap(form.Keyword("word"), "a b", form.Keyword("url"), "https://dictionary.example/a"),
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := form.Text(r.Output); !strings.Contains(got, "dictionary.example on text/plain") || !strings.Contains(got, "7") {
+			t.Errorf("lookup answered %s", got)
+		}
+	}
+}
+
+// A wordcounter answers calls of text.wordcount.
+type wordcounter struct{ t *testing.T }
+
+func (w wordcounter) Call(context.Context, string, form.Value) (form.Value, error) {
+	w.t.Error("a module speaks JSON")
+	return nil, nil
+}
+
+func (w wordcounter) CallJSON(_ context.Context, id string, input json.RawMessage) (json.RawMessage, error) {
+	if id != "text.wordcount" || string(input) != `{"text":"a b"}` {
+		w.t.Errorf("it calls %s with %s", id, input)
+	}
+	return json.RawMessage(`{"words":7}`), nil
+}
