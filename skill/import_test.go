@@ -12,6 +12,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"glasshouse/bundle"
 	"glasshouse/fault"
 	"glasshouse/manifest"
 	"glasshouse/rtfs/form"
@@ -406,6 +407,37 @@ func TestWhatIsImportedIsWrittenAsABundleIsLaidOut(t *testing.T) {
 	}
 	if err := im.Write(dir); fault.KindOf(err) != fault.Conflict {
 		t.Errorf("Write where something is = %v, want conflict", err)
+	}
+}
+
+func TestWhatIsImportedCanBeSignedByWhoPublishesIt(t *testing.T) {
+	im := imported(t, folder(t, map[string]string{"SKILL.md": unsafe, "scripts/find.py": "print(1)\n"}))
+	dir := filepath.Join(t.TempDir(), "new")
+	if err := im.Write(dir); err != nil {
+		t.Fatal(err)
+	}
+	key, err := bundle.GenerateKey()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := bundle.Sign(dir, key, time.Time{}); err == nil || !strings.Contains(err.Error(), "publisher") {
+		t.Errorf("Sign by nobody = %v, want that the publisher is missing", err)
+	}
+	metadata := filepath.Join(dir, "metadata.json")
+	text, err := os.ReadFile(metadata)
+	if err != nil {
+		t.Fatal(err)
+	}
+	text = []byte(strings.Replace(string(text), `"publisher": ""`, `"publisher": "me"`, 1))
+	if err := os.WriteFile(metadata, text, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	b, err := bundle.Sign(dir, key, time.Time{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(b.Capabilities) != 1 || b.Metadata.Tier != skill.Standard || b.Metadata.Name != "local-places" {
+		t.Errorf("what was signed has %d capabilities, and says %+v", len(b.Capabilities), b.Metadata)
 	}
 }
 

@@ -1,6 +1,7 @@
 package skill
 
 import (
+	"encoding/json"
 	"fmt"
 	"os"
 	"path"
@@ -43,7 +44,8 @@ func (r Report) String() string {
 }
 
 // Write writes what was imported into a directory that is not there yet, or empty,
-// as a bundle is laid out: skill.yaml, capabilities/, and the folder itself as src/.
+// as a bundle is laid out: skill.yaml, metadata.json, capabilities/, and the folder
+// itself as src/. Who publishes it is left to be filled in.
 func (im *Imported) Write(dir string) error {
 	const op = "skill.Write"
 	if err := os.MkdirAll(dir, 0o755); err != nil {
@@ -70,6 +72,7 @@ func (im *Imported) Write(dir string) error {
 		}
 	}
 	put("skill.yaml", []byte(im.Skill.Source), 0o644)
+	put("metadata.json", im.metadata(), 0o644)
 	for _, c := range im.Capabilities {
 		put(path.Join("capabilities", c.ID+".rtfs"), []byte(c.Text()), 0o644)
 	}
@@ -85,4 +88,21 @@ func (im *Imported) Write(dir string) error {
 		return fmt.Errorf("write the skill %s: %w", im.Skill.Name, err)
 	}
 	return nil
+}
+
+// metadata is what a bundle of it says: all that its scripts may do, and no more.
+func (im *Imported) metadata() []byte {
+	b, err := json.MarshalIndent(struct {
+		Name        string   `json:"name"`
+		Version     string   `json:"version"`
+		Publisher   string   `json:"publisher"`
+		Description string   `json:"description"`
+		Tier        Tier     `json:"tier"`
+		Effects     []string `json:"effects"`
+		Secrets     []string `json:"secrets"`
+	}{im.Skill.Name, im.Skill.Version, "", cut(oneLine(im.Skill.Description), 300), im.Report.Tier, im.Skill.Shown.Effects, im.Skill.Shown.Secrets}, "", "  ")
+	if err != nil {
+		panic(err) // strings always marshal
+	}
+	return append(b, '\n')
 }
