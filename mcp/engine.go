@@ -174,7 +174,7 @@ func (s *session) kind(ctx context.Context, err error) engine.Kind {
 	}
 	for _, end := range []error{io.EOF, io.ErrUnexpectedEOF, io.ErrClosedPipe, os.ErrClosed, syscall.EPIPE, sdk.ErrConnectionClosed} {
 		if errors.Is(err, end) {
-			return engine.Crashed
+			return cmp.Or(s.process.Limit(), engine.Crashed)
 		}
 	}
 	return engine.Garbled

@@ -187,6 +187,13 @@ func TestADeadServerComesBackWithTheNextCall(t *testing.T) {
 	}
 }
 
+func TestALimitThatEndedAServerIsNamed(t *testing.T) {
+	b := newBench(t)
+	b.pid(b.installed("their.pid", nil), "s")
+	b.boxes.last.limit = engine.Memory
+	b.fails(b.installed("their.dies", nil), engine.Memory, "")
+}
+
 func TestAnAnswerWithoutEndIsCutOff(t *testing.T) {
 	b := newBench(t)
 	b.fails(b.installed("their.large", nil), engine.Garbled, "one message of it has more than 4194304 bytes")

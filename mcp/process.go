@@ -23,6 +23,7 @@ type Process interface {
 	io.ReadWriteCloser
 	Log() string         // the end of what it wrote to its standard error
 	Usage() engine.Usage // what it has used since it started; after its end too
+	Limit() engine.Kind  // of one that has ended: which limit ended it; "": none
 }
 
 // spoken is the version of the protocol that imported servers are spoken to in: the

@@ -250,6 +250,7 @@ type program struct {
 	io.WriteCloser
 	io.Reader
 
+	limit  engine.Kind // that ends it
 	end    sync.Once
 	closed atomic.Bool
 
@@ -292,6 +293,8 @@ func (p *program) Log() string {
 	defer p.mu.Unlock()
 	return p.log.String()
 }
+
+func (p *program) Limit() engine.Kind { return p.limit }
 
 func (p *program) Usage() engine.Usage { return engine.Usage{MemoryPeak: 1} }
 
