@@ -388,7 +388,7 @@ func TestAValueThatIsTheSameAgainAndAgainStopsNobody(t *testing.T) {
 			t.Errorf("%s fails with %v", src, err)
 		}
 	}
-	v, err := run(t, bomb+"(throw {:type :k :data bomb})")
+	v, err := within(t, rtfs.Limits{Steps: 100_000}, bomb+"(throw {:type :k :data bomb})")
 	e, _ := errors.AsType[*form.Error](err)
 	if e == nil || e.Kind != "k" || e.Data != nil {
 		t.Errorf("what an error carries is %v, %v, with data that nobody can go through", v, err)
