@@ -50,7 +50,7 @@ func (s *sandbox) failure(ctx context.Context, err error, stats jail.Stats, stat
 		f.Kind, f.Reason = engine.TimedOut, "it took longer than its caller gave it"
 		return f
 	case cause != nil:
-		f.Kind, f.Reason, f.Err = engine.Cancelled, "the caller does not want it any more", cause
+		f.Kind, f.Reason, f.Err = engine.Cancelled, unwanted(ctx), cause
 		return f
 	}
 	if s.outOfMemory(stats, statsErr) {

@@ -60,6 +60,18 @@ func TestNobodyWaitsForEver(t *testing.T) {
 	}
 }
 
+func TestNoMoreSandboxesWaitThanMay(t *testing.T) {
+	w := newWorld(t, "runc")
+	c := w.capability(script("/app/program"), func(c *manifest.Capability) { c.Filesystem.Mode, c.Runtime.Warm.Max = manifest.Session, 1 })
+	for _, session := range []string{"one", "two", "three"} {
+		w.call(c, in("do", "echo"), func(call *engine.Call) { call.Session = session })
+	}
+	w.eventually("one that waits", func() bool { return len(w.list()) == 1 })
+	if _, r := w.call(c, in("do", "echo"), func(call *engine.Call) { call.Session = "one" }); !r.Warm {
+		t.Error("the one that waited was not used")
+	}
+}
+
 func TestFilesStayAsLongAsTheyAreTo(t *testing.T) {
 	w := newWorld(t, "runc")
 	persistent := w.capability(func(c *manifest.Capability) { c.Filesystem.Mode, c.Runtime.Warm.Max = manifest.Persistent, 1 })

@@ -109,6 +109,7 @@ type Engine struct {
 	closed  bool                         // guarded by mu
 	pools   map[string]*pool             // of ephemeral capabilities, by digest. guarded by mu
 	volumes map[string]*volume           // by directory. guarded by mu
+	waiting map[string]int               // sandboxes with volumes that wait, by capability. guarded by mu
 	lacks   map[string]map[string]string // of each backend and runtime, once known. guarded by mu
 }
 
@@ -121,7 +122,7 @@ func New(cfg Config) *Engine {
 	}
 	return &Engine{
 		cfg: cfg, log: cfg.Log, making: make(chan struct{}, makers), removing: make(chan struct{}, removers),
-		pools: map[string]*pool{}, volumes: map[string]*volume{},
+		pools: map[string]*pool{}, volumes: map[string]*volume{}, waiting: map[string]int{},
 	}
 }
 
@@ -280,6 +281,9 @@ func (e *Engine) Call(ctx context.Context, call *engine.Call) (engine.Result, er
 		return engine.Result{}, err
 	}
 	defer done()
+	if call.Capability.Runtime.Stdio == manifest.MCPStdio {
+		return engine.Result{}, fault.Newf(fault.Invalid, "engine.Call", call.Capability.ID, "it is a tool of a server, which is talked to and not called")
+	}
 	input, err := inputOf(call)
 	if err != nil {
 		return engine.Result{}, err
@@ -332,7 +336,15 @@ func asCancelled(ctx context.Context, err error) error {
 	case errors.Is(ctx.Err(), context.DeadlineExceeded):
 		return &engine.Failure{Kind: engine.TimedOut, Reason: "its time was over before it had a sandbox", Err: err}
 	}
-	return &engine.Failure{Kind: engine.Cancelled, Reason: "the caller does not want it any more", Err: err}
+	return &engine.Failure{Kind: engine.Cancelled, Reason: unwanted(ctx), Err: err}
+}
+
+// unwanted says why a call was cancelled.
+func unwanted(ctx context.Context) string {
+	if context.Cause(ctx) == errClosed {
+		return "the daemon is stopping"
+	}
+	return "the caller does not want it any more"
 }
 
 // remove destroys a sandbox that nobody uses, beside the caller if there is room.

@@ -26,6 +26,7 @@ func TestServersAndScriptsOfAnyLanguageAnswer(t *testing.T) {
 		change                      func(*manifest.Capability)
 	}{
 		{"a server in Python", "python3", "Python", "hello", server("python3", "/app/server.py")},
+		{"an ASGI application in Python", "uvicorn", "Python", "hello", server("uvicorn", "app:app", "--app-dir", "/app", "--port", "8000")},
 		{"a server in Node", "node", "Node", "hello", server("node", "/app/server.mjs")},
 		{"a script in Python", "python3", "Python", "olleh", script("python3", "/app/script.py")},
 	} {

@@ -24,6 +24,9 @@ import (
 // sentry is the runtime that has a kernel of its own.
 const sentry = "runsc"
 
+// suite is the Debian that is meant where none is named.
+const suite = "bookworm"
+
 // dataDir is where a capability finds the files that stay.
 const dataDir = "/data"
 
@@ -102,8 +105,10 @@ func rootfsOf(c *engine.Installed) (jail.Rootfs, error) {
 	switch {
 	case r.Image != "":
 		return jail.Rootfs{OCI: r.Image}, nil
-	case r.Rootfs == "" || r.Rootfs == "debian":
+	case r.Rootfs == "":
 		return jail.Rootfs{}, nil // the daemon's default
+	case r.Rootfs == "debian":
+		return jail.Rootfs{Debian: suite}, nil
 	}
 	dir, err := within(c.Dir, r.Rootfs)
 	if err != nil {

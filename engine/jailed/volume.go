@@ -125,7 +125,7 @@ func (e *Engine) fromVolume(ctx context.Context, c *engine.Installed, session st
 		switch {
 		case !sound:
 			s.kill()
-		case c.Runtime.Warm.Max > 0:
+		case e.mayWait(c):
 			v.sandbox = s
 		default:
 			e.wg.Go(func() {
@@ -138,10 +138,37 @@ func (e *Engine) fromVolume(ctx context.Context, c *engine.Installed, session st
 	}, nil
 }
 
+// mayWait counts a sandbox of a capability among those that wait, if there is room for
+// it.
+func (e *Engine) mayWait(c *engine.Installed) bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.waiting[c.ID] >= c.Runtime.Warm.Max {
+		return false
+	}
+	e.waiting[c.ID]++
+	return true
+}
+
+// take returns the sandbox that waits, or nil, and it waits no more. The caller has the
+// turn.
+func (v *volume) take(e *Engine) *sandbox {
+	s := v.sandbox
+	if s == nil {
+		return nil
+	}
+	v.sandbox = nil
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.waiting[s.c.ID]--; e.waiting[s.c.ID] == 0 {
+		delete(e.waiting, s.c.ID)
+	}
+	return s
+}
+
 // enter returns the sandbox that waits, or another one. The caller has the turn.
 func (v *volume) enter(ctx context.Context, e *Engine, c *engine.Installed) (*sandbox, bool, error) {
-	s := v.sandbox
-	v.sandbox = nil
+	s := v.take(e)
 	if s != nil && s.c.Digest == c.Digest && s.sound(ctx) {
 		return s, true, nil
 	}
@@ -316,9 +343,8 @@ func (v *volume) close(e *Engine, purge bool) error {
 	if v.gone {
 		return nil
 	}
-	if v.sandbox != nil {
-		v.sandbox.kill()
-		v.sandbox = nil
+	if s := v.take(e); s != nil {
+		s.kill()
 	}
 	if err := disk.Unmount(v.mount()); err != nil {
 		return err

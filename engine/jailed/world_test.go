@@ -73,7 +73,7 @@ func newWorld(t testing.TB, runtime string, change ...func(*world)) *world {
 			t.Fatal(err)
 		}
 	}
-	for _, f := range []string{"server.py", "server.mjs", "script.py", "wc.sh"} {
+	for _, f := range []string{"server.py", "app.py", "server.mjs", "script.py", "wc.sh"} {
 		copyFile(t, filepath.Join(w.src, "app", f), filepath.Join("testdata", "src", f))
 	}
 	copyFile(t, filepath.Join(w.src, "app", "program"), program(t))
@@ -404,12 +404,24 @@ func gather(dir string) error {
 	if err := withLibraries(dir, python, "/usr/bin/python3"); err != nil {
 		return err
 	}
-	for _, so := range append(glob(library+"/lib-dynload/_socket*.so"), glob(library+"/lib-dynload/_json*.so")...) {
-		if err := libraries(dir, so); err != nil {
-			return err
+	for _, module := range []string{"_ssl", "_hashlib", "_ctypes", "_lzma", "_bz2", "_uuid"} {
+		for _, so := range glob(library + "/lib-dynload/" + module + ".*.so") {
+			if err := libraries(dir, so); err != nil {
+				return err
+			}
 		}
 	}
-	return link(filepath.Join(dir, library), library)
+	if err := link(filepath.Join(dir, library), library); err != nil {
+		return err
+	}
+	out, err = exec.Command("/usr/bin/python3", "-c", "import uvicorn, os; print(os.path.dirname(os.path.dirname(uvicorn.__file__)))").Output()
+	if err != nil {
+		return nil
+	}
+	if err := link(filepath.Join(dir, "usr/lib/python3/dist-packages"), strings.TrimSpace(string(out))); err != nil {
+		return err
+	}
+	return os.WriteFile(filepath.Join(dir, "usr/bin/uvicorn"), []byte("#!/bin/sh\nexec python3 -m uvicorn \"$@\"\n"), 0o755)
 }
 
 func glob(pattern string) []string {
