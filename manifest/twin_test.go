@@ -3,6 +3,7 @@ package manifest_test
 import (
 	"bytes"
 	"encoding/json"
+	"os"
 	"strings"
 	"testing"
 
@@ -165,4 +166,16 @@ func FuzzRead(f *testing.F) {
 			}
 		}
 	})
+}
+
+func BenchmarkRead(b *testing.B) {
+	text, err := os.ReadFile("testdata/places.rtfs")
+	if err != nil {
+		b.Fatal(err)
+	}
+	for b.Loop() {
+		if _, err := manifest.Read("places.rtfs", text); err != nil {
+			b.Fatal(err)
+		}
+	}
 }
