@@ -9,9 +9,8 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"time"
-
-	"golang.org/x/sys/unix"
 
 	"glasshouse/fault"
 	"glasshouse/internal/atomicfile"
@@ -63,6 +62,8 @@ type Installer struct {
 	Trust    *Trust
 	Approve  Approver
 	Register Registry
+
+	files sync.Mutex // while files are laid down in Dir, or removed
 }
 
 // Install installs the bundle at path. It waits until somebody has approved it. One
@@ -160,6 +161,8 @@ func (b *Bundle) Path() string { return b.path }
 
 // stage puts the files of a bundle where they stay, whole or not at all.
 func (i *Installer) stage(b *Bundle) (*Bundle, error) {
+	i.files.Lock()
+	defer i.files.Unlock()
 	if err := os.MkdirAll(i.Dir, 0o755); err != nil {
 		return nil, err
 	}
@@ -168,14 +171,13 @@ func (i *Installer) stage(b *Bundle) (*Bundle, error) {
 	case err == nil && string(there.text) == string(b.text):
 		return there, nil
 	case err == nil: // the same files, signed anew
-		err := atomicfile.Durable(filepath.Join(there.path, SignatureFile), b.text, 0o444)
-		if err != nil {
+		if err := i.signAnew(there, b.text); err != nil {
 			return nil, err
 		}
 		return i.Open(b.Digest())
 	case !errors.Is(err, os.ErrNotExist):
 		// Somebody changed it: it is made anew.
-		if err := i.discard(b.Digest()); err != nil {
+		if err := i.remove(b.Digest()); err != nil {
 			return nil, err
 		}
 	}
@@ -190,8 +192,7 @@ func (i *Installer) stage(b *Bundle) (*Bundle, error) {
 	if err := os.Chmod(tmp, 0o755); err != nil {
 		return nil, err
 	}
-	err = os.Rename(tmp, i.dirOf(b.Digest()))
-	if err != nil && !errors.Is(err, unix.ENOTEMPTY) && !errors.Is(err, unix.EEXIST) { // another was faster
+	if err := os.Rename(tmp, i.dirOf(b.Digest())); err != nil {
 		return nil, err
 	}
 	if err := dirs.Sync(i.Dir); err != nil {
@@ -200,9 +201,29 @@ func (i *Installer) stage(b *Bundle) (*Bundle, error) {
 	return i.Open(b.Digest())
 }
 
-// discard removes the files of a bundle, in a way that never leaves a part of them
-// under their name.
+// signAnew puts another signature beside the files. It is never there in part, and
+// nothing else is: whoever reads the bundle meanwhile finds it whole.
+func (i *Installer) signAnew(b *Bundle, text []byte) error {
+	tmp := filepath.Join(i.Dir, ".tmp-"+SignatureFile)
+	if err := atomicfile.Durable(tmp, text, 0o444); err != nil {
+		return err
+	}
+	if err := os.Rename(tmp, filepath.Join(b.path, SignatureFile)); err != nil {
+		return err
+	}
+	return dirs.Sync(b.path)
+}
+
+// discard removes the files of a bundle.
 func (i *Installer) discard(digest string) error {
+	i.files.Lock()
+	defer i.files.Unlock()
+	return i.remove(digest)
+}
+
+// remove is discard for who has the lock. It never leaves a part of a bundle under
+// its name.
+func (i *Installer) remove(digest string) error {
 	tmp, err := os.MkdirTemp(i.Dir, ".tmp-*")
 	if err != nil {
 		return err

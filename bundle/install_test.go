@@ -167,11 +167,11 @@ func TestAnInstalledBundleThatWasChangedIsMadeAnew(t *testing.T) {
 
 func TestManyInstallTheSameAtOnce(t *testing.T) {
 	s := newScene(t)
-	dir := s.signed(good())
+	laid := []string{s.signed(good()), s.resigned(good(), s.key, func(sig *bundle.Signature) { sig.Signed = "2026-01-01T00:00:00Z" })}
 	var wg sync.WaitGroup
-	for range 8 {
+	for i := range 8 {
 		wg.Go(func() {
-			_, err := s.Install(t.Context(), dir)
+			_, err := s.Install(t.Context(), laid[i%2])
 			if err != nil && fault.KindOf(err) != fault.Conflict {
 				t.Errorf("Install = %v", err)
 			}
