@@ -145,6 +145,9 @@ type scan struct {
 
 var fence = regexp.MustCompile("^\\s{0,3}(?:[-*>]\\s+|\\d+[.)]\\s+)*(`{3,}|~{3,})")
 
+// starts is a line that begins as commands do.
+var starts = regexp.MustCompile(`^\s*(?:[$>%]\s+)?(?:cd|curl|wget|pip3?|pipx|uvx?|npm|npx|pnpm|yarn|brew|apt|apt-get|python3?|node|nohup|uvicorn|gunicorn|docker|export|source|bash|sh|go|cargo|gem)\s+\S`)
+
 // isCode reports whether the next line is code, or has some in it.
 func (s *scan) isCode(line string) bool {
 	m := fence.FindStringSubmatch(line)
@@ -152,7 +155,7 @@ func (s *scan) isCode(line string) bool {
 	case m == nil && s.fence != "":
 		return true
 	case m == nil:
-		return strings.Contains(line, "`") || strings.HasPrefix(line, "    ") || strings.HasPrefix(line, "\t") || strings.HasPrefix(strings.TrimSpace(line), "$ ")
+		return starts.MatchString(line) || strings.Contains(line, "`") || strings.HasPrefix(line, "    ") || strings.HasPrefix(line, "\t") || strings.HasPrefix(strings.TrimSpace(line), "$ ")
 	case s.fence == "":
 		s.fence = m[1]
 	case strings.HasPrefix(m[1], s.fence):

@@ -229,6 +229,28 @@ func TestDangersAreSeenInScriptsAndText(t *testing.T) {
 	}
 }
 
+func TestCommandsThatStandInPlainTextAreTakenOutToo(t *testing.T) {
+	im, err := skill.ImportFiles(map[string]string{"SKILL.md": `---
+name: local-places
+description: Search for places via Google Places API proxy
+metadata: {"requires": {"bins": ["uv"], "env": ["GOOGLE_PLACES_API_KEY"]}}
+---
+# Setup
+cd {baseDir} && uv run uvicorn local_places.main:app --port 8000
+# Usage
+curl -X POST http://127.0.0.1:8000/places/search -d '{"query": "coffee"}'
+`, "local_places/main.py": "print(1)"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if d := cmp.Diff([]string{"GOOGLE_PLACES_API_KEY"}, im.Capabilities[0].Secrets); d != "" {
+		t.Errorf("Secrets (-want +got): %s", d)
+	}
+	if strings.Contains(im.Skill.Body, "uvicorn") || strings.Contains(im.Skill.Body, "curl") || len(im.Report.Dangers) != 2 {
+		t.Errorf("Body = %s\ndangers %+v", im.Skill.Body, im.Report.Dangers)
+	}
+}
+
 func TestPlainTextIsLeftAsItIs(t *testing.T) {
 	const body = "# Install a habit\n\nUse curl or wget if you like; they serve well.\nInstall nothing. The user is told about each step.\nRead `README.md` & `main.py`.\n\n```json\n{\"query\": \"coffee\"}\n```\n\n1. Run `scripts/a.py --help`\n2. Remove the file rm.txt / others"
 	im, err := skill.ImportFiles(map[string]string{"SKILL.md": "---\nname: a\ndescription: d\n---\n" + body + "\n"})
