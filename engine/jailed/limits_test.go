@@ -16,6 +16,7 @@ import (
 	"glasshouse/id"
 	"glasshouse/jail"
 	"glasshouse/manifest"
+	"glasshouse/rtfs/form"
 )
 
 func TestWhatAServerMayDoWrong(t *testing.T) {
@@ -122,21 +123,37 @@ func TestAForkBombEndsWithItsCall(t *testing.T) {
 }
 
 func TestWhoSendsTooMuchIsStopped(t *testing.T) {
-	var sent atomic.Int64
+	var sent, ended atomic.Int64
 	w := newWorld(t, "runc", func(w *world) {
 		w.tune = func(c *jailed.Config) {
-			c.Meter = func(id.Jail) jailed.Traffic { return jailed.Traffic{Sent: sent.Add(400), Received: 7} }
+			c.Meter = func(id.Jail) jailed.Traffic { return jailed.Traffic{Sent: sent.Load(), Received: 2 * sent.Load()} }
+			c.Serving = func(jid id.Jail, call *engine.Call) func() {
+				if j, err := w.jails.Get(t.Context(), jid); err != nil || j.Spec.Labels["glasshouse.capability"] != call.Capability.ID {
+					t.Errorf("%s serves %s: %v, %v", jid, call.Capability.ID, j.Spec.Labels, err)
+				}
+				n, _ := call.Input.(*form.Map).Get(form.Keyword("sends"))
+				sent.Add(n.(int64)) // while it is at work on the call
+				return func() { ended.Add(1) }
+			}
 		}
 	})
 	proxied := func(c *manifest.Capability) {
 		c.Network.Mode, c.Network.Hosts, c.Resources.NetworkBytes = "proxy", []string{"example.com"}, 2000
 	}
-	w.fails(engine.Network, w.capability(proxied), in("do", "wait"))
-	if _, r := w.call(w.capability(proxied), in("do", "echo")); r.Usage.NetworkOut != 400 && r.Usage.NetworkOut != 800 {
-		t.Errorf("it has sent %d bytes by the meter, want what went between two looks at it", r.Usage.NetworkOut)
+	w.call(w.capability(proxied), in("do", "echo", "sends", 100))
+	for _, do := range []string{"wait", "echo"} { // while it runs, and when it has answered
+		if f := w.fails(engine.Network, w.capability(proxied), in("do", do, "sends", 2001)); f.Usage.NetworkOut != 2001 {
+			t.Errorf("%s: it has sent %d bytes, want 2001", do, f.Usage.NetworkOut)
+		}
 	}
-	if _, r := w.call(w.capability(proxied, func(c *manifest.Capability) { c.NoEgress = true }), in("do", "echo")); r.Usage.NetworkOut != 0 {
-		t.Errorf("who sends nothing has sent %d bytes", r.Usage.NetworkOut)
+	if _, r := w.call(w.capability(proxied), in("do", "echo", "sends", 2000)); r.Usage.NetworkOut != 2000 || r.Usage.NetworkIn != 4000 {
+		t.Errorf("it has sent %d bytes and received %d, want 2000 and 4000", r.Usage.NetworkOut, r.Usage.NetworkIn)
+	}
+	if _, r := w.call(w.capability(proxied, func(c *manifest.Capability) { c.NoEgress = true }), in("do", "echo", "sends", 3000)); r.Usage.NetworkOut != 0 {
+		t.Errorf("who has no network has sent %d bytes", r.Usage.NetworkOut)
+	}
+	if n := ended.Load(); n != 5 {
+		t.Errorf("%d calls have ended of 5", n)
 	}
 	w.engine.Close()
 	w.tune = nil
