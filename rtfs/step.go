@@ -1,0 +1,192 @@
+package rtfs
+
+import "glasshouse/rtfs/form"
+
+// step compiles (step "name" options… body…): the host hears when it begins and ends.
+func (c *compiler) step(n *form.Node, p spot) code {
+	if len(n.Items) < 2 {
+		return c.fail(n, "step takes a name and a body")
+	}
+	name := c.expr(n.Items[1], p.inner())
+	rest := n.Items[2:]
+	options := map[form.Keyword]code{}
+	for len(rest) > 1 {
+		key, ok := rest[0].Atom.(form.Keyword)
+		if !ok || key != "expose-context" && key != "context-keys" && key != "params" {
+			break
+		}
+		options[key] = c.expr(rest[1], p.inner())
+		rest = rest[2:]
+	}
+	defer p.release(p.mark())
+	slot := p.declare("%params")
+	body := c.sequence(rest, p.inner())
+	return func(f *frame) (form.Value, error) {
+		s, err := f.stepOf(name, options)
+		if err != nil {
+			return nil, failed(err, n)
+		}
+		f.slots[slot] = s.Params
+		f.m.report(s, Started, nil, nil)
+		v, err := body(f)
+		if err != nil {
+			f.m.report(s, StepFailed, nil, failed(err, n).value())
+			return nil, err
+		}
+		f.m.report(s, Completed, v, nil)
+		return v, nil
+	}
+}
+
+// stepOf computes what a step is told by its options.
+func (f *frame) stepOf(name code, options map[form.Keyword]code) (Step, error) {
+	s := Step{Params: form.NewMap()}
+	title, err := name(f)
+	if err != nil {
+		return s, err
+	}
+	switch title := title.(type) {
+	case string:
+		s.Name = title
+	case form.Keyword:
+		s.Name = string(title)
+	default:
+		return s, form.Errorf("TypeError", "the name of a step is a string, and this is %s", brief(title))
+	}
+	if params, ok := options["params"]; ok {
+		v, err := params(f)
+		if err != nil {
+			return s, err
+		}
+		if s.Params, ok = v.(*form.Map); !ok {
+			return s, form.Errorf("TypeError", "the :params of a step are a map, and this is %s", brief(v))
+		}
+	}
+	return s, f.exposed(&s, options)
+}
+
+// exposed finds what a step shows the host of the context: all of it, or some keys.
+func (f *frame) exposed(s *Step, options map[form.Keyword]code) error {
+	expose, ok := options["expose-context"]
+	if !ok {
+		return nil
+	}
+	v, err := expose(f)
+	if err != nil || !truthy(v) {
+		return err
+	}
+	keys, ok := options["context-keys"]
+	if !ok {
+		s.Context = f.m.context
+		return nil
+	}
+	if v, err = keys(f); err != nil {
+		return err
+	}
+	all, ok := sequence(v)
+	if !ok {
+		return form.Errorf("TypeError", "the :context-keys of a step are a vector, and this is %s", brief(v))
+	}
+	s.Context = form.NewMap()
+	for _, k := range all {
+		if value, ok := f.m.around(k); ok {
+			s.Context = s.Context.With(k, value)
+		}
+	}
+	return nil
+}
+
+// report tells a host that wants to know.
+func (m *machine) report(s Step, phase Phase, v form.Value, err error) {
+	if r, ok := m.host.(Reporter); ok {
+		s.Phase, s.Value, s.Err = phase, v, err
+		r.Step(m.ctx, s)
+	}
+}
+
+// maxTurns is how often a step-loop goes round.
+const maxTurns = 10_000
+
+// stepLoop compiles (step-loop condition body…).
+func (c *compiler) stepLoop(n *form.Node, p spot) code {
+	if len(n.Items) < 2 {
+		return c.fail(n, "step-loop takes a condition and a body")
+	}
+	test, body := c.test(n.Items[1], p), c.sequence(n.Items[2:], p.inner())
+	return func(f *frame) (form.Value, error) {
+		var last form.Value
+		for i := 0; ; i++ {
+			yes, err := test(f)
+			if err != nil || !yes {
+				return last, err
+			}
+			if i == maxTurns {
+				return nil, failed(form.Errorf("Generic", "step-loop goes round more than %d times", maxTurns), n)
+			}
+			if err := f.m.Step(1); err != nil {
+				return nil, failed(err, n)
+			}
+			if last, err = body(f); err != nil {
+				return nil, err
+			}
+		}
+	}
+}
+
+// stepParallel compiles (step-parallel [:merge-policy p] branch…): the branches run one
+// after the other, each with the context as it was before all of them.
+func (c *compiler) stepParallel(n *form.Node, p spot) code {
+	rest := n.Items[1:]
+	policy := form.Keyword("keep-existing")
+	if len(rest) > 1 && rest[0].Atom == form.Keyword("merge-policy") {
+		k, ok := rest[1].Atom.(form.Keyword)
+		if !ok || k != "keep-existing" && k != "overwrite" && k != "merge" {
+			return c.fail(rest[1], "a :merge-policy is :keep-existing, :overwrite or :merge")
+		}
+		policy, rest = k, rest[2:]
+	}
+	branches := c.exprs(rest, p)
+	return func(f *frame) (form.Value, error) {
+		m := f.m
+		if err := m.Alloc(int64(len(branches)*16 + 24)); err != nil {
+			return nil, failed(err, n)
+		}
+		all := make(form.Vector, len(branches))
+		before, after, written := m.context, m.context, m.written
+		defer func() { m.context = after }()
+		for i, branch := range branches {
+			m.context, m.written = before, nil
+			v, err := branch(f)
+			if err != nil {
+				after, m.written = before, written
+				return nil, err
+			}
+			all[i] = v
+			after = mergeContext(after, m.context, m.written, policy)
+			written = append(written, m.written...)
+		}
+		m.written = written
+		return all, nil
+	}
+}
+
+// mergeContext puts what a branch has written into the context of all.
+func mergeContext(all, branch *form.Map, written []form.Value, policy form.Keyword) *form.Map {
+	for _, k := range written {
+		v, _ := branch.Get(k)
+		old, exists := all.Get(k)
+		x, isMap := old.(*form.Map)
+		y, isMap2 := v.(*form.Map)
+		switch {
+		case exists && policy == "keep-existing":
+			continue
+		case policy == "merge" && isMap && isMap2:
+			for k, e := range y.All() {
+				x = x.With(k, e)
+			}
+			v = x
+		}
+		all = all.With(k, v)
+	}
+	return all
+}
