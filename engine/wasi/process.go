@@ -17,9 +17,6 @@ import (
 	"glasshouse/fault"
 )
 
-// maxFiles is how many descriptors a module may have open.
-const maxFiles = 1024
-
 // Options say what a module finds when it starts.
 type Options struct {
 	Args   []string
@@ -28,6 +25,7 @@ type Options struct {
 	Stdout stdio.Writer
 	Stderr stdio.Writer
 	Dirs   []Dir // opened as descriptors 3, 4, … in this order
+	Files  int   // that may be open at once, each one of this process's; 0: 1024
 }
 
 // A Dir is a directory of the host that a module sees.
@@ -48,6 +46,7 @@ type Dir struct {
 type Process struct {
 	args, env []string
 	files     []*file // by number; nil: closed
+	most      int     // of them
 
 	exited  bool
 	code    uint32
@@ -57,7 +56,10 @@ type Process struct {
 
 // New opens the directories of a process. The caller closes it.
 func New(o Options) (*Process, error) {
-	p := &Process{args: o.Args, env: o.Env}
+	p := &Process{args: o.Args, env: o.Env, most: o.Files}
+	if p.most == 0 {
+		p.most = 1024
+	}
 	p.files = make([]*file, 3)
 	p.SetStdio(o.Stdin, o.Stdout, o.Stderr)
 	for _, d := range o.Dirs {
@@ -172,7 +174,7 @@ func (p *Process) add(f *file) (uint32, errno) {
 			return uint32(n), eOK
 		}
 	}
-	if len(p.files) >= maxFiles {
+	if len(p.files) >= p.most {
 		return 0, eMfile
 	}
 	p.files = append(p.files, f)

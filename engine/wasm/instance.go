@@ -28,6 +28,9 @@ type instance struct {
 	done    func() error // removes its files, if they are its own
 }
 
+// maxFiles is how many files an instance may have open: the daemon's are counted too.
+const maxFiles = 128
+
 // instantiate makes an instance. A handler's _initialize has run then; a command
 // has not begun.
 func (p *program) instantiate(ctx context.Context, scope, session string) (i *instance, err error) {
@@ -37,7 +40,7 @@ func (p *program) instantiate(ctx context.Context, scope, session string) (i *in
 		return nil, err
 	}
 	i = &instance{program: p, scope: scope, memory: &memory{limit: memoryOf(c)}, log: &tail{}, done: done}
-	if i.process, err = wasi.New(wasi.Options{Args: args(c), Env: environment(c), Stdout: i.log, Stderr: i.log, Dirs: dirs}); err != nil {
+	if i.process, err = wasi.New(wasi.Options{Args: args(c), Env: environment(c), Stdout: i.log, Stderr: i.log, Dirs: dirs, Files: maxFiles}); err != nil {
 		return nil, errors.Join(err, done())
 	}
 	ctx = experimental.WithMemoryAllocator(wasi.With(ctx, i.process), i.memory)

@@ -45,6 +45,10 @@ func (e *Engine) compile(ctx context.Context, c *engine.Installed) (*program, er
 	if c.Runtime.Module == "" {
 		return nil, fault.Fieldf(op, "runtime.module", "%s names no module", c.ID)
 	}
+	if files := c.SecretFiles(); len(files) > 0 {
+		return nil, fault.Cannot(op, fmt.Sprintf("%s asks for %s as files, and a module is given no secrets", c.ID, strings.Join(files, ", ")),
+			"have the proxy put them into requests, with :inject of :network")
+	}
 	text, err := readModule(c.Dir, c.Runtime.Module)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", c.ID, err)

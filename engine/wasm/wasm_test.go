@@ -66,6 +66,7 @@ func TestWhatCannotRunIsRefusedWhenItIsPrepared(t *testing.T) {
 		"half a module":      {put(install(t, "command.wasm", same), header+"\x01\x7f"), fault.Invalid, "ends too early"},
 		"imports of others":  {put(install(t, "command.wasm", same), header+"\x01\x04\x01\x60\x00\x00\x02\x09\x01\x03env\x01f\x00\x00"), fault.Invalid, "env.f"},
 		"too much memory":    {put(install(t, "command.wasm", func(c *manifest.Capability) { c.Resources.MemoryMB = 1 }), header+"\x05\x03\x01\x00\x64"), fault.Invalid, "may have"},
+		"secrets as files":   {install(t, "command.wasm", func(c *manifest.Capability) { c.Secrets = []string{"KEY"} }), fault.Unsupported, "KEY"},
 		"a huge table":       {put(install(t, "command.wasm", same), header+"\x04\x07\x01\x70\x00\xff\xff\xff\x3f"), fault.Invalid, "larger tables"},
 	} {
 		err := e.Prepare(t.Context(), test.c)
