@@ -2,10 +2,13 @@ package jailed_test
 
 import (
 	"errors"
+	"os"
+	"path/filepath"
 	"testing"
 	"time"
 
 	"glasshouse/engine"
+	"glasshouse/engine/jailed"
 	"glasshouse/fault"
 	"glasshouse/manifest"
 )
@@ -138,6 +141,19 @@ func TestFilesStayAsLongAsTheyAreTo(t *testing.T) {
 			t.Errorf("its files are %q", got)
 		}
 	})
+}
+
+func TestADataDirectoryBehindALink(t *testing.T) {
+	w := newWorld(t, "runc", func(w *world) {
+		w.tune = func(c *jailed.Config) {
+			link := filepath.Join(w.dir, "link")
+			if err := errors.Join(os.Mkdir(c.Dir, 0o711), os.Symlink(c.Dir, link)); err != nil {
+				t.Fatal(err)
+			}
+			c.Dir = link
+		}
+	})
+	w.call(w.capability(func(c *manifest.Capability) { c.Filesystem.Mode = manifest.Session }), in("do", "note"))
 }
 
 func TestWhatIsTalkedToIsKilled(t *testing.T) {

@@ -48,7 +48,7 @@ type Jails interface {
 type Config struct {
 	Jails  Jails
 	Images jail.RootfsProvider // of what Jails makes jails of; nil: images are got with the first call
-	Dir    string              // the engine's own, absolute and real, for volumes and what jails are shown
+	Dir    string              // the engine's own, absolute, for volumes and what jails are shown
 
 	// Govern is what the Warden of a capability's jails is to go by. It is asked
 	// before each jail is made.

@@ -30,8 +30,14 @@ const suite = "bookworm"
 // dataDir is where a capability finds the files that stay.
 const dataDir = "/data"
 
-// layOut makes what sandboxes are shown.
-func (e *Engine) layOut() error {
+// layOut makes what sandboxes are shown. What is mounted is named by its real path.
+func (e *Engine) layOut() (err error) {
+	if err := os.MkdirAll(e.cfg.Dir, 0o711); err != nil {
+		return err
+	}
+	if e.cfg.Dir, err = filepath.EvalSymlinks(e.cfg.Dir); err != nil {
+		return err
+	}
 	if err := errors.Join(os.MkdirAll(e.clients(), 0o755), os.MkdirAll(e.volumeDir(), 0o700)); err != nil {
 		return err
 	}
