@@ -59,12 +59,12 @@ func (c *command) rtfsEval() *cobra.Command {
 		Long: `Evaluate an expression, or several of which the last one's value counts.
 
 With --jsonl, programs are read from the standard input, one a line, as
-{"id": …, "src": "…"}, and answered one a line, as {"id": …, "value": "…"}, the value
-as a program would write it, or {"id": …, "error": {"kind": "…", "message": "…"}}. Each
-has an environment of its own, and limits, so that none holds the others up. What
-they print goes nowhere; steps and resources are answered.`,
-		Example: `glasshouse rtfs eval '(map inc [1 2 3])'
-echo '{"id": 1, "src": "(+ 1 2)"}' | glasshouse rtfs eval --jsonl`,
+{"id": …, "src": "…"}, and answered one a line, as {"id": …, "value": "…"}, the
+value as a program would write it, or {"id": …, "error": {"kind": "…", "message": "…"}}.
+Each has an environment of its own, and limits, so that none holds the others up.
+What they print goes nowhere; steps and resources are answered.`,
+		Example: `  glasshouse rtfs eval '(map inc [1 2 3])'
+  echo '{"id": 1, "src": "(+ 1 2)"}' | glasshouse rtfs eval --jsonl`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			switch {
 			case lines && len(args) > 0:
@@ -94,9 +94,10 @@ func (c *command) rtfsValidate() *cobra.Command {
 written in RTFS.
 
 With --jsonl, they are read from the standard input, one pair a line, as
-{"id": …, "type": "…", "value": "…"}, and answered one a line, as {"id": …, "valid": …} or
-{"id": …, "error": {"kind": "…", "message": "…"}}. Without a value, only the type is read.`,
-		Example: `glasshouse rtfs validate '[:map [:age [:and :int [:>= 0]]]]' '{:age -1}'`,
+{"id": …, "type": "…", "value": "…"}, and answered one a line, as
+{"id": …, "valid": …} or {"id": …, "error": {"kind": "…", "message": "…"}}. Without a
+value, only the type is read.`,
+		Example: `  glasshouse rtfs validate '[:map [:age [:and :int [:>= 0]]]]' '{:age -1}'`,
 		RunE: func(_ *cobra.Command, args []string) error {
 			switch {
 			case lines && len(args) > 0:
