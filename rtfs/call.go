@@ -53,6 +53,29 @@ func (c *compiler) keywordCall(n *form.Node, key form.Keyword, p spot) code {
 	}
 }
 
+// few is how many arguments a call may have without its stack of arguments being
+// counted as memory.
+const few = 16
+
+// argumentsOf computes arguments on the machine's stack of them. Who calls it takes
+// them off.
+func (f *frame) argumentsOf(n *form.Node, args []code) (values []form.Value, base int, err error) {
+	m, base := f.m, len(f.m.args)
+	if len(args) > few {
+		if err := m.Alloc(int64(len(args)) * 16); err != nil {
+			return nil, base, failed(err, n)
+		}
+	}
+	for _, arg := range args {
+		v, err := arg(f)
+		if err != nil {
+			return nil, base, err
+		}
+		m.args = append(m.args, v)
+	}
+	return m.args[base:len(m.args):len(m.args)], base, nil
+}
+
 // builtinCall compiles a call of the library.
 func (c *compiler) builtinCall(n *form.Node, b *lib.Builtin, p spot) code {
 	if made := c.inline(n, b, p); made != nil || c.err != nil {
@@ -60,17 +83,12 @@ func (c *compiler) builtinCall(n *form.Node, b *lib.Builtin, p spot) code {
 	}
 	args := c.exprs(n.Items[1:], p)
 	return func(f *frame) (form.Value, error) {
-		m := f.m
-		base := len(m.args)
-		for _, arg := range args {
-			v, err := arg(f)
-			if err != nil {
-				return nil, err
-			}
-			m.args = append(m.args, v)
+		values, base, err := f.argumentsOf(n, args)
+		if err != nil {
+			return nil, err
 		}
-		v, err := m.builtin(f, b, m.args[base:len(m.args):len(m.args)])
-		m.args = m.args[:base]
+		v, err := f.m.builtin(f, b, values)
+		f.m.args = f.m.args[:base]
 		if err != nil {
 			return nil, failed(err, n)
 		}
@@ -140,24 +158,21 @@ func callCode(n *form.Node, fn code, args []code) code {
 		if err != nil {
 			return nil, err
 		}
-		m, base := f.m, len(f.m.args)
-		for _, arg := range args {
-			v, err := arg(f)
-			if err != nil {
-				return nil, err
-			}
-			m.args = append(m.args, v)
+		values, base, err := f.argumentsOf(n, args)
+		if err != nil {
+			return nil, err
 		}
-		values := m.args[base:len(m.args):len(m.args)]
 		g, c, err := f.callee(fv)
 		if c == nil {
 			v, err := f.other(n, fv, err, values...)
-			m.args = m.args[:base]
+			f.m.args = f.m.args[:base]
 			return v, err
 		}
-		c.room(len(values))
+		if err := c.room(len(values)); err != nil {
+			return nil, failed(err, n)
+		}
 		c.argc = copy(c.slots, values)
-		m.args = m.args[:base]
+		f.m.args = f.m.args[:base]
 		return f.result(c, g, n)
 	}
 }
@@ -189,30 +204,26 @@ func tailCode(n *form.Node, fn code, args []code) code {
 		if err != nil {
 			return nil, err
 		}
-		m, base := f.m, len(f.m.args)
-		for _, arg := range args {
-			v, err := arg(f)
-			if err != nil {
-				return nil, err
-			}
-			m.args = append(m.args, v)
+		values, base, err := f.argumentsOf(n, args)
+		if err != nil {
+			return nil, err
 		}
-		values := m.args[base:len(m.args):len(m.args)]
-		m.args = m.args[:base]
+		f.m.args = f.m.args[:base]
 		g, ok := fv.(*Func)
-		if !ok || g.w.unit != m.unit {
+		if !ok || g.w.unit != f.m.unit {
 			return f.other(n, fv, nil, slices.Clone(values)...)
 		}
-		f.tail(g, values)
-		return tailCall, nil
+		return f.tail(g, values, n)
 	}
 }
 
 // tail sets a frame up for the function that comes next in it.
-func (f *frame) tail(g *Func, args []form.Value) {
-	f.room(len(args))
-	copy(f.slots, args)
-	f.argc, f.m.tail = len(args), g
+func (f *frame) tail(g *Func, args []form.Value, n *form.Node) (form.Value, error) {
+	if err := f.room(len(args)); err != nil {
+		return nil, failed(err, n)
+	}
+	f.argc, f.m.tail = copy(f.slots, args), g
+	return tailCall, nil
 }
 
 // callee returns the function that fv is and the frame for it. Without a frame fv is

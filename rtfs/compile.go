@@ -18,6 +18,7 @@ type compiler struct {
 	*unit
 	module  *module
 	depth   int
+	count   int             // of the forms that were compiled
 	assumed map[string]bool // names that were taken for the library's
 	err     error
 	expand  *expander           // nil: no macro was used yet
@@ -37,7 +38,7 @@ func (c *compiler) program(nodes []*form.Node) *proto {
 	c.scan(c.module, nodes)
 	s := newScope(nil, "", 0)
 	body := c.sequence(nodes, spot{scope: s})
-	return &proto{name: "main", body: body, slots: s.slots, nest: s.nest}
+	return &proto{name: "main", body: body, slots: s.slots, nest: s.nest, cost: c.cost(0)}
 }
 
 // expr compiles one form.
@@ -49,6 +50,7 @@ func (c *compiler) expr(n *form.Node, p spot) code {
 		return c.fail(n, "forms stand more than %d deep in each other", maxDepth)
 	}
 	defer func() { c.depth-- }()
+	c.count++
 	p.nest = max(p.nest, c.depth-p.start)
 	switch n.Kind {
 	case form.VectorNode:
@@ -63,6 +65,10 @@ func (c *compiler) expr(n *form.Node, p spot) code {
 	}
 	return constant(n.Atom)
 }
+
+// cost is how many steps it is to run what was compiled since: one, and more if it is
+// so long that the clock would not be looked at in time.
+func (c *compiler) cost(since int) int64 { return 1 + int64(c.count-since)/64 }
 
 func constant(v form.Value) code {
 	return func(*frame) (form.Value, error) { return v, nil }

@@ -90,6 +90,9 @@ func (c *compiler) caseForm(n *form.Node, p spot) code {
 		for _, k := range constants {
 			table.add(quoted(k), len(bodies))
 		}
+		if len(table.collections) > maxCollections {
+			return c.fail(clauses[0], "a case has more than %d collections to compare with", maxCollections)
+		}
 		bodies = append(bodies, c.expr(clauses[1], p))
 		clauses = clauses[2:]
 	}
@@ -111,6 +114,10 @@ func (c *compiler) caseForm(n *form.Node, p spot) code {
 		return other(f)
 	}
 }
+
+// maxCollections is how many vectors, lists and maps a case compares with, one after
+// the other.
+const maxCollections = 1000
 
 // constants are those of a case, and which of its bodies is for each.
 type constants struct {

@@ -35,6 +35,7 @@ func (c *compiler) closure(n *form.Node, at int, p spot, name, self string) code
 	}
 	s := newScope(p.scope, self, c.depth)
 	fn := &proto{name: name}
+	since := c.count
 	c.parameters(fn, s, params)
 	body := n.Items[at+1:]
 	if typ, after := c.resultType(body); typ != nil {
@@ -44,6 +45,7 @@ func (c *compiler) closure(n *form.Node, at int, p spot, name, self string) code
 	loop := &target{n: fn.params, rest: fn.rest, call: true}
 	fn.body = c.body(n, body, spot{scope: s, tail: true, loop: loop})
 	fn.slots, fn.nest, fn.sites = s.slots, s.nest+frameNest, s.sites
+	fn.cost = c.cost(since)
 	size := int64(64 + 16*len(fn.sites))
 	return func(f *frame) (form.Value, error) {
 		if err := f.m.Alloc(size); err != nil {
@@ -155,7 +157,6 @@ func restOf(i int, check checker) func(f *frame) error {
 			return err
 		}
 		rest := form.List(slices.Clone(f.slots[i:f.argc]))
-		f.room(i + 1)
 		f.slots[i] = rest
 		if check == nil {
 			return nil

@@ -137,6 +137,8 @@ func TestAProgramThatTakesTooMuchMemoryIsEnded(t *testing.T) {
 		"(defn f [& xs] (apply f (concat xs xs))) (f 1)",
 		"(for [a (range 0 10000) b (range 0 10000)] [a b])",
 		`(join "," (repeat 100000000 "abc"))`,
+		"(defn f [n] (+ 1 (vector " + strings.Repeat("n ", 1000) + " (f n)))) (f 1)",
+		"(defn f [n] (let [" + strings.Repeat("x n ", 1000) + "] (+ x (f n)))) (f 1)",
 	} {
 		_, err := within(t, rtfs.Limits{Alloc: 8 << 20, Steps: 1 << 40, Time: time.Minute}, src)
 		wantExhausted(t, err, "alloc")

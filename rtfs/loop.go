@@ -34,7 +34,9 @@ func (c *compiler) loopForm(n *form.Node, p spot) code {
 	if len(t.slots) < t.n {
 		t.slots = nil
 	}
+	since := c.count
 	body := c.body(n, n.Items[2:], spot{scope: p.scope, tail: p.tail, loop: t})
+	cost := c.cost(since)
 	return func(f *frame) (form.Value, error) {
 		for i, value := range first {
 			v, err := value(f)
@@ -53,7 +55,7 @@ func (c *compiler) loopForm(n *form.Node, p spot) code {
 			if _, ok := v.(*turnMark); !ok {
 				return v, nil
 			}
-			if err := f.m.Step(1); err != nil {
+			if err := f.m.Step(cost); err != nil {
 				return nil, failed(err, n)
 			}
 		}
@@ -86,15 +88,10 @@ func (c *compiler) recur(n *form.Node, p spot) code {
 		}
 	}
 	return func(f *frame) (form.Value, error) {
-		m, base := f.m, len(f.m.args)
-		for _, arg := range args {
-			v, err := arg(f)
-			if err != nil {
-				return nil, err
-			}
-			m.args = append(m.args, v)
+		values, base, err := f.argumentsOf(n, args)
+		if err != nil {
+			return nil, err
 		}
-		values := m.args[base:]
 		if t.slots != nil {
 			for i, slot := range t.slots {
 				f.slots[slot] = values[i]
@@ -106,7 +103,7 @@ func (c *compiler) recur(n *form.Node, p spot) code {
 				}
 			}
 		}
-		m.args = m.args[:base]
+		f.m.args = f.m.args[:base]
 		return nextTurn, nil
 	}
 }
@@ -114,15 +111,10 @@ func (c *compiler) recur(n *form.Node, p spot) code {
 // recurCall is recur to a function: it calls itself.
 func recurCall(n *form.Node, t *target, args []code) code {
 	return func(f *frame) (form.Value, error) {
-		m, base := f.m, len(f.m.args)
-		for _, arg := range args {
-			v, err := arg(f)
-			if err != nil {
-				return nil, err
-			}
-			m.args = append(m.args, v)
+		values, base, err := f.argumentsOf(n, args)
+		if err != nil {
+			return nil, err
 		}
-		values := m.args[base:]
 		if t.rest {
 			rest, ok := sequence(values[t.n])
 			if !ok {
@@ -130,9 +122,8 @@ func recurCall(n *form.Node, t *target, args []code) code {
 			}
 			values = append(values[:t.n:t.n], rest...)
 		}
-		m.args = m.args[:base]
-		f.tail(f.fn, values)
-		return tailCall, nil
+		f.m.args = f.m.args[:base]
+		return f.tail(f.fn, values, n)
 	}
 }
 
@@ -148,7 +139,9 @@ func (c *compiler) dotimes(n *form.Node, p spot) code {
 	count := c.expr(bindings[1], p.inner())
 	defer p.release(p.mark())
 	slot := p.declare(string(bindings[0].Atom.(form.Symbol)))
+	since := c.count
 	body := c.sequence(n.Items[2:], p.inner())
+	cost := c.cost(since)
 	return func(f *frame) (form.Value, error) {
 		v, err := count(f)
 		if err != nil {
@@ -160,7 +153,7 @@ func (c *compiler) dotimes(n *form.Node, p spot) code {
 		}
 		var last form.Value
 		for i := range times {
-			if err := f.m.Step(1); err != nil {
+			if err := f.m.Step(cost); err != nil {
 				return nil, failed(err, n)
 			}
 			f.slots[slot] = integer(i)
@@ -198,14 +191,16 @@ type nest func(f *frame, made *form.Vector) (bool, error)
 
 func (c *compiler) nested(n *form.Node, items []*form.Node, p spot) nest {
 	if len(items) == 0 {
+		since := c.count
 		body := c.body(n, n.Items[2:], p)
+		cost := c.cost(since)
 		return func(f *frame, made *form.Vector) (bool, error) {
 			v, err := body(f)
 			if err == nil {
 				err = f.m.Alloc(2 * 16) // a vector grows by its half
 			}
 			if err == nil {
-				err = f.m.Step(1)
+				err = f.m.Step(cost)
 			}
 			if err == nil {
 				*made = append(*made, v)

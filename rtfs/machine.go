@@ -23,8 +23,9 @@ type proto struct {
 	bind   []func(f *frame) error // takes arguments apart; nil: they are where they belong
 	result checker                // checks what it returns; nil: it may be anything
 	body   code
-	slots  int // of its frame
-	nest   int // how deeply its forms stand in each other
+	slots  int   // of its frame
+	cost   int64 // in steps
+	nest   int   // how deeply its forms stand in each other
 	sites  []ref
 }
 
@@ -148,10 +149,16 @@ func (f *frame) extend() (*frame, error) {
 }
 
 // room makes sure that there are n slots.
-func (f *frame) room(n int) {
-	if n > len(f.slots) {
-		f.slots = append(f.slots, make([]form.Value, n-len(f.slots))...)
+func (f *frame) room(n int) error {
+	more := n - len(f.slots)
+	if more <= 0 {
+		return nil
 	}
+	if err := f.m.Alloc(int64(more) * 16); err != nil {
+		return err
+	}
+	f.slots = slices.Grow(f.slots, more)[:n]
+	return nil
 }
 
 // enter runs a function whose arguments are in f, and those that it ends in.
@@ -160,7 +167,7 @@ func (f *frame) enter(fn *Func) (form.Value, error) {
 	for {
 		p := fn.p
 		f.fn = fn
-		if m.fuel--; m.fuel < 0 {
+		if m.fuel -= p.cost; m.fuel < 0 {
 			if err := m.refuel(); err != nil {
 				return nil, err
 			}
@@ -169,7 +176,9 @@ func (f *frame) enter(fn *Func) (form.Value, error) {
 			return nil, exhausted("depth", m.limits.Depth, "calls are too deep for what stands in them")
 		}
 		if len(f.slots) < p.slots {
-			f.room(p.slots)
+			if err := f.room(p.slots); err != nil {
+				return nil, err
+			}
 		}
 		if p.bind != nil || f.argc != p.params {
 			if err := f.arguments(p); err != nil {
@@ -252,8 +261,8 @@ func (m *machine) apply(f *frame, fv form.Value, args []form.Value) (form.Value,
 			return nil, err
 		}
 	}
-	if len(args) > firstSlots {
-		c.room(len(args))
+	if err := c.room(len(args)); err != nil {
+		return nil, err
 	}
 	copy(c.slots, args)
 	c.argc = len(args)

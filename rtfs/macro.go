@@ -185,6 +185,7 @@ func (c *compiler) template(n *form.Node, p spot, level int) code {
 		return c.fail(n, "forms stand more than %d deep in each other", maxDepth)
 	}
 	defer func() { c.depth-- }()
+	c.count++
 	p.nest = max(p.nest, c.depth-p.start)
 	switch {
 	case n.Kind == form.AtomNode:

@@ -82,6 +82,7 @@ func (c *compiler) typed(shape matcher, typ *form.Node) matcher {
 }
 
 func (c *compiler) shape(n *form.Node, p spot) matcher {
+	c.count++
 	switch n.Kind {
 	case form.VectorNode:
 		return c.vectorShape(n, p)

@@ -13,6 +13,7 @@ type binder func(f *frame, v form.Value) error
 // pattern compiles what stands on the left of a binding. What a value does not have
 // is nil, and what it has besides does not matter.
 func (c *compiler) pattern(n *form.Node, p spot) binder {
+	c.count++
 	switch {
 	case c.err != nil:
 	case n.Kind == form.VectorNode:
