@@ -91,8 +91,8 @@ func (p *program) after(i *instance, err error) {
 		return
 	}
 	p.engine.work.Go(func() { i.close() }) // what it leaves, the next New removes
-	if i.scope == "" {
-		p.pool.fill()
+	if i.scope == "" || i.scope == persistent {
+		p.pool.fill(i.scope)
 	}
 }
 
@@ -105,8 +105,8 @@ func (i *instance) call(ctx context.Context, call *engine.Call, input []byte) (e
 
 	usage := i.meter(r)
 	answer, err := i.forward(ctx, kill, input)
-	if f := killed(ctx); f != nil && (err != nil || f.Kind != engine.TimedOut) {
-		err = f // who was to be killed has not answered, however it ended
+	if ctx.Err() != nil {
+		err = i.failure(ctx, err) // who was to be killed has not answered, however it ended
 	}
 	result := engine.Result{Usage: usage(), Log: i.log.String()}
 	if err == nil {

@@ -58,6 +58,9 @@ func hashed(name string) string {
 	return hex.EncodeToString(sum[:16])
 }
 
+// persistent is the scope of calls that see the files of mode persistent.
+const persistent = "persistent"
+
 // scopeOf says whose files a call sees: "" for its own alone.
 func scopeOf(c *engine.Installed, session string) (string, error) {
 	switch c.Filesystem.Mode {
@@ -67,7 +70,7 @@ func scopeOf(c *engine.Installed, session string) (string, error) {
 		}
 		return "session " + session, nil
 	case manifest.Persistent:
-		return "persistent", nil
+		return persistent, nil
 	}
 	return "", nil
 }

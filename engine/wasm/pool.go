@@ -94,8 +94,9 @@ func (p *pool) expire() {
 	_ = closeAll(old) // what it leaves, the next New removes
 }
 
-// fill has new instances wait in the empty scope, beside the calls.
-func (p *pool) fill() {
+// fill has new instances wait in a scope, beside the calls. It is not for sessions,
+// which come and go.
+func (p *pool) fill(scope string) {
 	p.mu.Lock()
 	start := !p.filling && !p.closed && p.count < p.max
 	p.filling = p.filling || start
@@ -115,7 +116,7 @@ func (p *pool) fill() {
 		defer p.program.release()
 		for p.lacks() {
 			ctx, cancel := context.WithTimeout(p.program.engine.ctx, or(p.program.capability.Runtime.StartupTimeout, defaultStartup))
-			i, err := p.program.instantiate(ctx, "", "")
+			i, err := p.program.instantiate(ctx, scope, "")
 			cancel()
 			if err != nil {
 				p.stop() // the next call finds out why, and says so
