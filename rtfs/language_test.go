@@ -4,6 +4,7 @@ import (
 	"strings"
 	"testing"
 
+	"glasshouse/rtfs"
 	"glasshouse/rtfs/form"
 )
 
@@ -442,4 +443,13 @@ func TestSteps(t *testing.T) {
 		{"(let [here 1] (get :here))", "1"},
 		{"(get {:a 1} :a)", "1"},
 	})
+}
+
+func TestEveryFormIsKnown(t *testing.T) {
+	for _, name := range rtfs.Forms() {
+		// A form that stands alone is no call of something unknown.
+		if _, err := run(t, "("+name+")"); kindOf(err) == "UndefinedSymbol" {
+			t.Errorf("%s is not known", name)
+		}
+	}
 }

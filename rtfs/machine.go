@@ -112,7 +112,7 @@ func (w *world) run(ctx context.Context, env Env, fn *Func, args []form.Value) (
 		v, err = m.apply(&m.root, fn, args)
 	}
 	if err == nil {
-		err = lib.Walk(m, v) // whoever is given it will go through it
+		err = lib.Weigh(m, v) // whoever is given it will go through it
 	}
 	if env.Used != nil {
 		*env.Used = Usage{Steps: m.granted - m.fuel, Alloc: m.alloc}
@@ -126,7 +126,7 @@ func (w *world) run(ctx context.Context, env Env, fn *Func, args []form.Value) (
 // last is the error that a run ends with. What it carries somebody will go through.
 func (m *machine) last(f *failure) *form.Error {
 	e := f.value()
-	if !f.fatal && lib.Walk(m, e.Data) != nil {
+	if !f.fatal && lib.Weigh(m, e.Data) != nil {
 		bare := *e
 		bare.Data = nil
 		return &bare
@@ -358,7 +358,7 @@ func (m *machine) call(id string, input form.Value) (form.Value, error) {
 	if m.host == nil {
 		return nil, form.Errorf("SecurityViolation", "%s is called, and this program may call nothing", id)
 	}
-	if err := lib.Walk(m, input); err != nil {
+	if err := lib.Weigh(m, input); err != nil {
 		return nil, err
 	}
 	ctx := context.WithValue(m.ctx, nestKey{}, m.cur.nest+hostNest)
