@@ -2,7 +2,6 @@ package lib
 
 import (
 	"fmt"
-	"unicode/utf8"
 
 	"glasshouse/rtfs/form"
 )
@@ -33,13 +32,12 @@ func describe(v form.Value) string {
 	switch v := v.(type) {
 	case nil:
 		return "nil"
-	case bool, int64, float64, form.Keyword, form.Symbol, form.Resource:
-		return name + " " + form.Text(v)
-	case string:
-		if len(v) > 40 {
-			v = v[:clip(v, 40)] + "…"
+	case bool, int64, float64, string, form.Keyword, form.Symbol, form.Resource:
+		text, whole := form.Within(v, 60)
+		if !whole {
+			text += "…"
 		}
-		return name + " " + form.Text(v)
+		return name + " " + text
 	case form.Func:
 		if v.FuncName() != "" {
 			return name + " " + v.FuncName()
@@ -54,14 +52,6 @@ func article(noun string) string {
 		return "an " + noun
 	}
 	return "a " + noun
-}
-
-// clip is the largest offset of s up to n where a character begins.
-func clip(s string, n int) int {
-	for n > 0 && !utf8.RuneStart(s[n]) {
-		n--
-	}
-	return n
 }
 
 // TypeName is the name of the type of a value, as type-name gives it.

@@ -188,7 +188,7 @@ func compare(c Call, op string, a, b form.Value, depth int) (int, error) {
 
 func compareItems(c Call, op string, a, b form.Value, depth int) (int, error) {
 	if depth > deepest {
-		return 0, invalid(op, "the values are nested more than %d deep", deepest)
+		return 0, tooDeep()
 	}
 	x, _ := items(op, []form.Value{a}, 0)
 	y, _ := items(op, []form.Value{b}, 0)

@@ -83,7 +83,7 @@ func readDirective(s string) (directive, error) {
 		return directive{}, invalid("format", "the template ends within a directive")
 	}
 	if strings.IndexByte("sdfexoc%", s[i]) < 0 {
-		return directive{}, invalid("format", "there is no directive %%%s", s[i:clip(s+" ", i+1)])
+		return directive{}, invalid("format", "there is no directive %%%s", s[i:i+offset(s[i:], 1)])
 	}
 	return directive{spec: "%" + s[:i], verb: s[i], length: i + 1}, nil
 }

@@ -88,7 +88,7 @@ func readable(c Call, v form.Value) (string, error) {
 func measure(c Call, v form.Value, depth int) error {
 	n := int64(8)
 	if depth > deepest {
-		return c.Alloc(n)
+		return tooDeep()
 	}
 	switch v := v.(type) {
 	case string:

@@ -10,8 +10,17 @@ const deepest = 20 * form.MaxNesting
 // the same one again and again is small, and takes for ever to go through.
 func walk(c Call, v form.Value) error { return walkTo(c, v, 0) }
 
-// Walk is the same for the evaluator, of values that leave a program or meet a type.
+// Walk is the same for the evaluator, of values that meet a type.
 func Walk(c Call, v form.Value) error { return walk(c, v) }
+
+// Weigh charges for the text of a value, which whoever is given it may write. A value
+// whose parts are long strings again and again is soon gone through, and its text takes
+// more memory than there is.
+func Weigh(c Call, v form.Value) error { return measure(c, v, 0) }
+
+func tooDeep() error {
+	return form.Errorf("InvalidArgument", "a value is nested more than %d deep", deepest)
+}
 
 func walkTo(c Call, v form.Value, depth int) error {
 	n := size(v)
@@ -19,7 +28,7 @@ func walkTo(c Call, v form.Value, depth int) error {
 		return nil
 	}
 	if depth > deepest {
-		return form.Errorf("InvalidArgument", "a value is nested more than %d deep", deepest)
+		return tooDeep()
 	}
 	if err := c.Step(int64(n)); err != nil {
 		return err
@@ -55,6 +64,10 @@ func walkAll(c Call, all []form.Value, depth int) error {
 func size(v form.Value) int {
 	switch v := v.(type) {
 	case string:
+		return len(v) / 64
+	case form.Keyword:
+		return len(v) / 64
+	case form.Symbol:
 		return len(v) / 64
 	case form.Vector:
 		return len(v)
