@@ -1,15 +1,33 @@
 package wasi
 
 import (
+	"fmt"
 	"strings"
+	"sync"
 	"unicode/utf8"
 
 	"golang.org/x/sys/unix"
+
+	"glasshouse/fault"
 )
 
 // races is how often a path is resolved again that the kernel could not resolve
 // because something on it was just being renamed.
 const races = 128
+
+// beneath returns an error if the kernel cannot keep paths where they belong. There is
+// no other way that is taken in its place.
+var beneath = sync.OnceValue(func() error {
+	how := unix.OpenHow{Flags: unix.O_PATH | unix.O_CLOEXEC, Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_MAGICLINKS}
+	fd, err := unix.Openat2(unix.AT_FDCWD, ".", &how)
+	if err == nil {
+		return unix.Close(fd)
+	}
+	if err != unix.ENOSYS && err != unix.EPERM {
+		return fmt.Errorf("find out whether the kernel has openat2: %w", err)
+	}
+	return fault.Cannot("wasi.New", "the kernel, or a filter in front of it, has no openat2", "Linux 5.8 or later, without a filter that forbids it")
+})
 
 // openBeneath opens a path relative to a directory, and never what is not below it:
 // not through "..", nor a symbolic link in any component, nor /proc's magic ones. The

@@ -111,7 +111,8 @@ func sockAny(c *call) errno {
 	return eNotsock
 }
 
-// put fields of a structure one behind the other, at the offsets that C gives them.
+// fields are the bytes of a structure, whose fields are at the offsets that C gives
+// them.
 type fields []byte
 
 func (f fields) u8(at int, v uint8)   { f[at] = v }

@@ -60,6 +60,11 @@ func New(o Options) (*Process, error) {
 	if p.most == 0 {
 		p.most = 1024
 	}
+	if len(o.Dirs) > 0 {
+		if err := beneath(); err != nil {
+			return nil, err
+		}
+	}
 	p.files = make([]*file, 3)
 	p.SetStdio(o.Stdin, o.Stdout, o.Stderr)
 	for _, d := range o.Dirs {
@@ -127,8 +132,13 @@ func (p *Process) SetStdio(in stdio.Reader, out, err stdio.Writer) {
 // Exited returns the code that the module passed to proc_exit, if it did.
 func (p *Process) Exited() (code uint32, ok bool) { return p.code, p.exited }
 
-// Full reports whether a write was refused because its Volume was full.
-func (p *Process) Full() bool { return p.full }
+// Full reports whether something was refused because its Volume was full, since Full
+// was last asked.
+func (p *Process) Full() bool {
+	full := p.full
+	p.full = false
+	return full
+}
 
 // Written is how many bytes the module has written to files.
 func (p *Process) Written() int64 { return p.written }

@@ -190,7 +190,7 @@ func (v *Volume) release(f *file) error {
 }
 
 // grown has do change the length of a file, by at most the room that there is if it
-// is to be longer than it was. end is where the change ends; -1: behind the end.
+// is to be longer than it was. end says where the change ends in a file of a size.
 func (v *Volume) grown(f *file, end func(size int64) int64, do func() (int, error)) (int, error) {
 	v.mu.Lock()
 	defer v.mu.Unlock()

@@ -124,6 +124,8 @@ func (i *instance) call(ctx context.Context, call *engine.Call, input []byte) (e
 // meter begins to measure a call; what it returns ends that. The processor's time is
 // that of this thread, on which the module runs.
 func (i *instance) meter(r *run) func() engine.Usage {
+	i.memory.denied = false
+	i.process.Full() // what earlier calls were refused is not this one's reason
 	runtime.LockOSThread()
 	begun, cpu := time.Now(), threadTime()
 	written := i.process.Written()

@@ -62,7 +62,11 @@ func ask(ctx context.Context, r *run, mod api.Module, at, length uint32, do func
 		return 0 // the module only begins; nobody calls it
 	}
 	var answer any
-	question, ok := mod.Memory().Read(at, length)
+	var question []byte
+	memory, ok := mod.Memory(), false
+	if memory != nil {
+		question, ok = memory.Read(at, length)
+	}
 	err := fault.Newf(fault.Invalid, "wasm.ask", "", "the question is not in the module's memory")
 	if ok {
 		answer, err = do(ctx, question)
@@ -90,7 +94,7 @@ func kindOf(err error) string {
 // giveAnswer copies the last answer into the module's memory, as far as there is room,
 // and returns how much that was.
 func giveAnswer(_ context.Context, r *run, mod api.Module, at, length uint32) uint32 {
-	if r == nil {
+	if r == nil || mod.Memory() == nil {
 		return 0
 	}
 	n := min(length, uint32(len(r.answer)))

@@ -93,6 +93,9 @@ func TestAHandlerRemembersWithinASession(t *testing.T) {
 	if got, err := ask(t, e, c, "one", "remember"); err != nil || !strings.Contains(got, "1") {
 		t.Errorf("after a trap: %s, %v; want a new instance", got, err)
 	}
+	if got, err := ask(t, e, c, "one", "fill", form.Keyword("n"), int64(1)); err != nil {
+		t.Errorf("fill: %s, %v", got, err)
+	}
 	if err := e.EndSession(t.Context(), "two"); err != nil {
 		t.Fatal(err)
 	}
