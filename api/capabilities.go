@@ -27,6 +27,8 @@ type Capabilities interface {
 	Revoke(ctx context.Context, ref, why string) (registry.Record, error)
 	Trust(ctx context.Context, ref, digest string, trust bool) (registry.Record, error)
 	Remove(ctx context.Context, ref string) error
+	Bundles
+	Skills
 }
 
 // Caller makes calls of capabilities. *govern.Kernel is one.
@@ -174,11 +176,9 @@ func (s *Server) trustCapability(ctx context.Context, p oneCapability, b wire.Tr
 
 // noteCapability has the chain say what a person did with a capability.
 func (s *Server) noteCapability(ctx context.Context, r registry.Record, what string) {
-	if g, err := s.governor(); err == nil {
-		g.Note(chain.OperatorActed, policy.Subject{Agent: access.CallerOf(ctx).Name}, 0, map[string]string{
-			"what": "capability " + what, "capability": r.ID, "version": r.Version, "digest": r.Digest,
-		})
-	}
+	s.acted(ctx, chain.OperatorActed, map[string]string{
+		"what": "capability " + what, "capability": r.ID, "version": r.Version, "digest": r.Digest,
+	})
 }
 
 type calledCapability struct {

@@ -83,6 +83,8 @@ type Options struct {
 
 	Capabilities Capabilities // nil: there are none
 	Caller       Caller       // nil: they are not called
+	Publishers   Publishers   // nil: no bundles are taken
+	Markets      Markets      // nil: nobody offers any
 
 	Peers   access.Peers                           // who may use the unix socket
 	Doctor  func(ctx context.Context) []wire.Probe // what this host can do

@@ -26,7 +26,8 @@ zip or tar.gz of it. Its publisher signs it; who installs it trusts the publishe
 and sees what it may do before anything of it is there. docs/bundles.md has the
 format.`,
 	}
-	cmd.AddCommand(c.bundleKeygen(), c.bundleSign(), c.bundleVerify())
+	cmd.AddCommand(c.bundleKeygen(), c.bundleSign(), c.bundleVerify(),
+		c.bundleInstall(), c.bundleList(), c.bundleRemove(), c.bundleTrust(), c.bundlePublishers(), c.bundleDistrust())
 	return cmd
 }
 

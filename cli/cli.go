@@ -111,7 +111,7 @@ none, the command starts one, which ends when nobody uses it any more.`,
 		c.events(), c.processes(), c.network(), c.report(),
 		c.snapshot(), c.snapshots(), c.branch(), c.restore(), c.rewind(), c.lineage(),
 		c.approvals(), c.approve(), c.deny(), c.secret(), c.policy(), c.decide(), c.trail(), c.egress(), c.audit(),
-		c.capability(), c.call(), c.replay(), c.bundle(), c.market(),
+		c.capability(), c.call(), c.replay(), c.skill(), c.bundle(), c.market(), c.mcp(),
 		c.rtfs(), c.wasm(), c.rootfs(), c.token(), c.backends(), c.doctor(), c.health(), c.docs(),
 	)
 	return root

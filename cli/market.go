@@ -16,7 +16,7 @@ func (c *command) market() *cobra.Command {
 		Long: `A market is a directory of packed bundles with a signed index, here or behind any
 web server.`,
 	}
-	cmd.AddCommand(c.marketIndex())
+	cmd.AddCommand(c.marketIndex(), c.marketSearch(), c.marketOutdated(), c.marketInstall())
 	return cmd
 }
 

@@ -47,6 +47,7 @@ type Config struct {
 
 	Snapshots Snapshots `yaml:"snapshots"`
 	Approvals Approvals `yaml:"approvals"`
+	Markets   []Market  `yaml:"markets"`
 	Secrets   Secrets   `yaml:"secrets"`
 }
 
@@ -198,6 +199,9 @@ func (c *Config) Validate() error {
 		}
 	}
 	if err := c.Events.policy().Check(op, "events."); err != nil {
+		return err
+	}
+	if err := validMarkets(c.Markets); err != nil {
 		return err
 	}
 	if err := c.Approvals.validate(); err != nil {

@@ -24,6 +24,7 @@ import (
 	"glasshouse/access"
 	"glasshouse/api/wire"
 	"glasshouse/approval"
+	"glasshouse/bundle"
 	"glasshouse/chain"
 	"glasshouse/fault"
 	"glasshouse/govern"
@@ -31,6 +32,7 @@ import (
 	"glasshouse/internal/atomicfile"
 	"glasshouse/jail"
 	"glasshouse/observe"
+	"glasshouse/registry"
 	"glasshouse/rootfs"
 	"glasshouse/secret"
 	"glasshouse/snapshot"
@@ -58,6 +60,9 @@ type Daemon struct {
 	approvals *approval.Queue
 	secrets   *secret.Keeper
 	groups    *groups
+	registry  *registry.Registry
+	trust     *bundle.Trust
+	markets   *markets
 	opened    atomic.Pointer[jail.Manager] // jails, once they are open
 
 	observers *observe.Observers
@@ -100,6 +105,9 @@ func (d *Daemon) Open(ctx context.Context) (err error) {
 		return err
 	}
 	if err := d.openSnapshots(ctx); err != nil {
+		return err
+	}
+	if err := d.openCapabilities(ctx); err != nil {
 		return err
 	}
 	return d.listen(ctx)

@@ -81,12 +81,15 @@ func (d *Daemon) listen(ctx context.Context) error {
 		Chain:     d.chain,
 		Approvals: d.approvals,
 		Secrets:   d.secrets,
-		Hosts:     d.Config.Approvals.hosts(),
-		Peers:     access.Peers{Group: d.Config.Socket.Group},
-		Doctor:    d.doctor,
-		Ready:     d.store.Ping,
-		Version:   d.Version,
-		Log:       d.log.With("part", "api"),
+
+		Capabilities: d.registry, Caller: d.kernel, Publishers: d.trust, Markets: d.markets,
+
+		Hosts:   d.Config.Approvals.hosts(),
+		Peers:   access.Peers{Group: d.Config.Socket.Group},
+		Doctor:  d.doctor,
+		Ready:   d.store.Ping,
+		Version: d.Version,
+		Log:     d.log.With("part", "api"),
 	})
 	if err != nil {
 		return err

@@ -1,0 +1,288 @@
+package api
+
+import (
+	"context"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"glasshouse/access"
+	"glasshouse/api/wire"
+	"glasshouse/bundle"
+	"glasshouse/chain"
+	"glasshouse/fault"
+	"glasshouse/market"
+	"glasshouse/policy"
+	"glasshouse/registry"
+)
+
+// Bundles is what the API asks of the registry about bundles.
+type Bundles interface {
+	Install(ctx context.Context, path, by string) (registry.Bundle, error)
+	Bundles() []registry.Bundle
+	RemoveBundle(ctx context.Context, name string) error
+}
+
+// Publishers is what the API asks of the trust store. *bundle.Trust is one.
+type Publishers interface {
+	Publishers() []bundle.Publisher
+	Add(name string, tier bundle.Tier, key bundle.PublicKey) error
+	RevokeKey(key bundle.PublicKey, reason string) error
+	RevokeBundle(digest, reason string) error
+	Remove(name string) error
+}
+
+// Markets is where others offer bundles.
+type Markets interface {
+	Search(ctx context.Context, words []string) (map[string][]market.Offer, error)
+	Outdated(ctx context.Context, all []registry.Bundle) (map[string][]market.Update, error)
+	Fetch(ctx context.Context, name, version string) (file string, err error)
+}
+
+type installBundle struct {
+	Name string `query:"name" required:"true" description:"The archive's name: its end says how it is packed."`
+}
+
+// maxBundle bounds an archive.
+const maxBundle = 256 << 20
+
+// installBundle takes an archive, and asks a person about what is in it.
+func (s *Server) installBundle(w http.ResponseWriter, r *http.Request, p installBundle) error {
+	caps, err := s.capabilities()
+	if err != nil {
+		return err
+	}
+	if p.Name != filepath.Base(p.Name) || !bundle.IsArchive(p.Name) {
+		return fault.Fieldf("api", "name", "%.80q is not the name of an archive: it ends in %s", p.Name, strings.Join(bundle.Archives, ", "))
+	}
+	dir, err := os.MkdirTemp("", "glasshouse-bundle-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(dir)
+	file := filepath.Join(dir, "upload"+p.Name[strings.IndexByte(p.Name, '.'):])
+	if err := receive(file, patient(w, r)); err != nil {
+		return err
+	}
+	b, err := caps.Install(r.Context(), file, access.CallerOf(r.Context()).Name)
+	if err != nil {
+		return err
+	}
+	return writeJSON(w, http.StatusOK, bundleOf(b))
+}
+
+func receive(file string, from io.Reader) error {
+	f, err := os.OpenFile(file, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	n, err := io.Copy(f, io.LimitReader(from, maxBundle+1))
+	if err == nil && n > maxBundle {
+		err = fault.Newf(fault.Exhausted, "api", "", "an archive of more than %d MB", maxBundle>>20)
+	}
+	if err != nil {
+		return err
+	}
+	return f.Close()
+}
+
+func bundleOf(b registry.Bundle) wire.Bundle {
+	w := wire.Bundle{Name: b.Name, Capabilities: append([]string{}, b.Capabilities...), Skill: b.Skill}
+	if n := b.Now; n != nil {
+		w.Version, w.Publisher, w.Tier, w.Digest, w.Installed = n.Version, n.Publisher, string(n.Tier), n.Digest, utc(&n.At)
+	}
+	if n := b.Next; n != nil {
+		w.Next = &wire.BundleInstall{Version: n.Version, Digest: n.Digest, State: string(n.State), Approval: n.Approval, Why: n.Why}
+	}
+	return w
+}
+
+func (s *Server) listBundles(context.Context, none, none) (wire.Page[wire.Bundle], error) {
+	page := wire.Page[wire.Bundle]{Items: []wire.Bundle{}}
+	caps, err := s.capabilities()
+	if err != nil {
+		return page, err
+	}
+	for _, b := range caps.Bundles() {
+		page.Items = append(page.Items, bundleOf(b))
+	}
+	return page, nil
+}
+
+type oneBundle struct {
+	Name string `path:"name"`
+}
+
+func (s *Server) deleteBundle(ctx context.Context, p oneBundle, _ none) (none, error) {
+	caps, err := s.capabilities()
+	if err != nil {
+		return none{}, err
+	}
+	if err := caps.RemoveBundle(ctx, p.Name); err != nil {
+		return none{}, err
+	}
+	s.acted(ctx, chain.BundleRemoved, map[string]string{"bundle": p.Name})
+	return none{}, nil
+}
+
+// acted has the chain say what a person did.
+func (s *Server) acted(ctx context.Context, kind chain.Kind, body map[string]string) {
+	if g, err := s.governor(); err == nil {
+		g.Note(kind, policy.Subject{Agent: access.CallerOf(ctx).Name}, 0, body)
+	}
+}
+
+func (s *Server) publishers() (Publishers, error) {
+	if s.o.Publishers == nil {
+		return nil, fault.Cannot("api", "this daemon takes no bundles", "use one that was started by glasshouse serve")
+	}
+	return s.o.Publishers, nil
+}
+
+func (s *Server) listPublishers(context.Context, none, none) (wire.Page[wire.Publisher], error) {
+	page := wire.Page[wire.Publisher]{Items: []wire.Publisher{}}
+	t, err := s.publishers()
+	if err != nil {
+		return page, err
+	}
+	for _, p := range t.Publishers() {
+		w := wire.Publisher{Name: p.Name, Tier: string(p.Tier)}
+		for _, k := range p.Keys {
+			w.Keys = append(w.Keys, wire.PublisherKey{
+				ID: k.Key.ID(), Key: k.Key.String(), Added: k.Added.UTC(), Retired: utc(k.Retired), Revoked: utc(k.Revoked), Reason: k.Reason,
+			})
+		}
+		page.Items = append(page.Items, w)
+	}
+	return page, nil
+}
+
+func (s *Server) putPublisher(ctx context.Context, p oneBundle, b wire.AddPublisher) (none, error) {
+	t, err := s.publishers()
+	if err != nil {
+		return none{}, err
+	}
+	key, err := bundle.ParsePublicKey(b.Key)
+	if err != nil {
+		return none{}, fault.Fieldf("api", "key", "%w", err)
+	}
+	if err := t.Add(p.Name, bundle.Tier(b.Tier), key); err != nil {
+		return none{}, err
+	}
+	s.acted(ctx, chain.OperatorActed, map[string]string{"what": "publisher trusted", "publisher": p.Name, "tier": b.Tier, "key": key.ID()})
+	return none{}, nil
+}
+
+func (s *Server) deletePublisher(ctx context.Context, p oneBundle, _ none) (none, error) {
+	t, err := s.publishers()
+	if err != nil {
+		return none{}, err
+	}
+	if err := t.Remove(p.Name); err != nil {
+		return none{}, err
+	}
+	s.acted(ctx, chain.OperatorActed, map[string]string{"what": "publisher no longer trusted", "publisher": p.Name})
+	return none{}, nil
+}
+
+// revokeTrust has nothing taken any more that a key has signed, or that has a digest.
+func (s *Server) revokeTrust(ctx context.Context, _ none, b wire.RevokeTrust) (none, error) {
+	t, err := s.publishers()
+	if err != nil {
+		return none{}, err
+	}
+	what := map[string]string{"what": "trust revoked", "key": b.Key, "digest": b.Digest, "reason": b.Reason}
+	switch {
+	case b.Key != "" && b.Digest == "":
+		key, err := bundle.ParsePublicKey(b.Key)
+		if err != nil {
+			return none{}, fault.Fieldf("api", "key", "%w", err)
+		}
+		if err := t.RevokeKey(key, b.Reason); err != nil {
+			return none{}, err
+		}
+	case b.Digest != "" && b.Key == "":
+		if err := t.RevokeBundle(b.Digest, b.Reason); err != nil {
+			return none{}, err
+		}
+	default:
+		return none{}, fault.Fieldf("api", "key", "either a key or a digest is revoked")
+	}
+	s.acted(ctx, chain.OperatorActed, what)
+	return none{}, nil
+}
+
+func (s *Server) markets() (Markets, error) {
+	if s.o.Markets == nil {
+		return nil, fault.Cannot("api", "this daemon knows no market", "use one that was started by glasshouse serve")
+	}
+	return s.o.Markets, nil
+}
+
+type searchMarket struct {
+	Words string `query:"q" description:"Words that are all in name, publisher or description."`
+}
+
+func (s *Server) searchMarket(ctx context.Context, p searchMarket, _ none) (wire.Page[wire.Offer], error) {
+	page := wire.Page[wire.Offer]{Items: []wire.Offer{}}
+	m, err := s.markets()
+	if err != nil {
+		return page, err
+	}
+	found, err := m.Search(ctx, strings.Fields(p.Words))
+	for name, offers := range found {
+		for _, o := range offers {
+			page.Items = append(page.Items, offerOf(name, o))
+		}
+	}
+	if len(page.Items) > 0 {
+		err = nil // a market that does not answer is in the log of whoever asks it for something
+	}
+	return page, err
+}
+
+func offerOf(name string, o market.Offer) wire.Offer {
+	return wire.Offer{Market: name, Name: o.Name, Version: o.Version, Publisher: o.Publisher, Tier: string(o.Tier), Description: o.Description, Digest: o.Digest}
+}
+
+func (s *Server) outdatedBundles(ctx context.Context, _ none, _ none) (wire.Page[wire.Offer], error) {
+	page := wire.Page[wire.Offer]{Items: []wire.Offer{}}
+	m, err := s.markets()
+	if err != nil {
+		return page, err
+	}
+	caps, err := s.capabilities()
+	if err != nil {
+		return page, err
+	}
+	found, err := m.Outdated(ctx, caps.Bundles())
+	for name, updates := range found {
+		for _, u := range updates {
+			w := offerOf(name, u.Newest)
+			w.Installed = u.Installed
+			page.Items = append(page.Items, w)
+		}
+	}
+	return page, err
+}
+
+func (s *Server) installOffer(ctx context.Context, _ none, b wire.MarketInstall) (wire.Bundle, error) {
+	m, err := s.markets()
+	if err != nil {
+		return wire.Bundle{}, err
+	}
+	caps, err := s.capabilities()
+	if err != nil {
+		return wire.Bundle{}, err
+	}
+	file, err := m.Fetch(ctx, b.Name, b.Version)
+	if err != nil {
+		return wire.Bundle{}, err
+	}
+	defer os.Remove(file)
+	got, err := caps.Install(ctx, file, access.CallerOf(ctx).Name)
+	return bundleOf(got), err
+}

@@ -1,0 +1,96 @@
+package api
+
+import (
+	"context"
+
+	"glasshouse/access"
+	"glasshouse/api/wire"
+	"glasshouse/registry"
+	"glasshouse/skill"
+)
+
+// Skills is what the API asks of the registry about skills.
+type Skills interface {
+	AddSkill(ctx context.Context, file string, text []byte, by, bundle string) (*skill.Skill, *skill.Checked, error)
+	Skills() []registry.Skill
+	Skill(name string) (registry.Skill, *skill.Skill, *skill.Checked, error)
+	RemoveSkill(ctx context.Context, name string) error
+}
+
+func (s *Server) addSkill(ctx context.Context, _ none, b wire.AddSkill) (wire.Skill, error) {
+	caps, err := s.capabilities()
+	if err != nil {
+		return wire.Skill{}, err
+	}
+	if b.File == "" {
+		b.File = "SKILL.md"
+	}
+	k, _, err := caps.AddSkill(ctx, b.File, []byte(b.Text), access.CallerOf(ctx).Name, "")
+	if err != nil {
+		return wire.Skill{}, err
+	}
+	return skillOf(caps.Skill(k.Name))
+}
+
+func (s *Server) listSkills(context.Context, none, none) (wire.Page[wire.Skill], error) {
+	page := wire.Page[wire.Skill]{Items: []wire.Skill{}}
+	caps, err := s.capabilities()
+	if err != nil {
+		return page, err
+	}
+	for _, rec := range caps.Skills() {
+		w, err := skillOf(caps.Skill(rec.Name))
+		if err != nil {
+			return page, err
+		}
+		w.Text, w.Tools = "", nil
+		page.Items = append(page.Items, w)
+	}
+	return page, nil
+}
+
+type oneSkill struct {
+	Name string `path:"name"`
+}
+
+func (s *Server) getSkill(_ context.Context, p oneSkill, _ none) (wire.Skill, error) {
+	caps, err := s.capabilities()
+	if err != nil {
+		return wire.Skill{}, err
+	}
+	return skillOf(caps.Skill(p.Name))
+}
+
+func (s *Server) deleteSkill(ctx context.Context, p oneSkill, _ none) (none, error) {
+	caps, err := s.capabilities()
+	if err != nil {
+		return none{}, err
+	}
+	return none{}, caps.RemoveSkill(ctx, p.Name)
+}
+
+// skillOf shows a skill. One that is refused is shown with the reason, and without
+// what agents would be given.
+func skillOf(rec registry.Skill, k *skill.Skill, c *skill.Checked, err error) (wire.Skill, error) {
+	if k == nil {
+		return wire.Skill{}, err
+	}
+	w := wire.Skill{
+		Name: k.Name, Description: k.Description, Version: k.Version, Capabilities: append([]string{}, k.Capabilities...),
+		Emoji: k.Display.Emoji, Category: k.Display.Category, Bundle: rec.Bundle, Created: rec.Created.UTC(),
+	}
+	if err != nil {
+		w.Refused = err.Error()
+		return w, nil
+	}
+	w.Tier, w.Effects, w.Secrets, w.PerUse = string(c.Tier), c.Effects, c.Secrets, c.PerUse
+	r, err := skill.Render(k, c.Capabilities)
+	if err != nil {
+		return w, err
+	}
+	w.Text = r.Text
+	for _, t := range r.Tools {
+		w.Tools = append(w.Tools, wire.SkillTool{Name: t.Name, Capability: t.Capability, Description: t.Description, Input: t.Input})
+	}
+	return w, nil
+}

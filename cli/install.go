@@ -1,0 +1,229 @@
+package cli
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"glasshouse/api/wire"
+
+	"github.com/spf13/cobra"
+)
+
+func (c *command) bundleInstall() *cobra.Command {
+	return &cobra.Command{
+		Use: "install FILE", Short: "Install a bundle, once a person has seen what it may do", Args: cobra.ExactArgs(1),
+		Example: `  glasshouse bundle trust acme standard acme.pub
+  glasshouse bundle install local-places-1.2.0.tar.gz`,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			f, err := os.Open(args[0])
+			if err != nil {
+				return err
+			}
+			defer f.Close()
+			cl, err := c.client(cmd.Context())
+			if err != nil {
+				return err
+			}
+			b, err := cl.InstallBundle(cmd.Context(), filepath.Base(args[0]), f)
+			if err != nil {
+				return err
+			}
+			return c.print(b, func(w io.Writer) { showInstall(w, b) })
+		},
+	}
+}
+
+// showInstall says how far an installation has come.
+func showInstall(w io.Writer, b wire.Bundle) {
+	switch n := b.Next; {
+	case n == nil:
+		fmt.Fprintf(w, "%s %s is installed\n", escape(b.Name), escape(b.Version))
+	case n.State == "pending":
+		fmt.Fprintf(w, "%s %s waits for a person\n  to see what it may do: glasshouse approvals show %s\n  to allow it:           glasshouse approve %s\n",
+			escape(b.Name), escape(n.Version), n.Approval, n.Approval)
+	default:
+		fmt.Fprintf(w, "%s %s is refused: %s\n", escape(b.Name), escape(n.Version), escape(n.Why))
+	}
+}
+
+func (c *command) bundleList() *cobra.Command {
+	return &cobra.Command{
+		Use: "ls", Short: "List what is installed, or waits for a person", Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			cl, err := c.client(cmd.Context())
+			if err != nil {
+				return err
+			}
+			all, err := cl.Bundles(cmd.Context())
+			if err != nil {
+				return err
+			}
+			return c.print(append([]wire.Bundle{}, all...), func(w io.Writer) {
+				rows := [][]string{{"BUNDLE", "VERSION", "PUBLISHER", "TIER", "CAPABILITIES", "SKILL", "NEXT"}}
+				for _, b := range all {
+					next := ""
+					if n := b.Next; n != nil {
+						next = strings.TrimSpace(n.Version + " " + n.State + " " + string(n.Approval))
+					}
+					rows = append(rows, []string{escape(b.Name), escape(b.Version), escape(b.Publisher), b.Tier, escape(strings.Join(b.Capabilities, " ")), escape(b.Skill), escape(next)})
+				}
+				table(w, rows)
+			})
+		},
+	}
+}
+
+func (c *command) bundleRemove() *cobra.Command {
+	return &cobra.Command{
+		Use: "rm NAME", Short: "Remove a bundle with its capabilities and its skill", Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			cl, err := c.client(cmd.Context())
+			if err != nil {
+				return err
+			}
+			return cl.RemoveBundle(cmd.Context(), args[0])
+		},
+	}
+}
+
+func (c *command) bundleTrust() *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "trust PUBLISHER TIER KEY", Short: "Take the bundles of a publisher, up to a tier", Args: cobra.ExactArgs(3),
+		Long: `Take bundles that are signed by a key, given as text or as the file it is in, up to a
+tier: informational, read-only, standard or elevated.`,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			key := args[2]
+			if text, err := os.ReadFile(key); err == nil {
+				key = string(text)
+			}
+			cl, err := c.client(cmd.Context())
+			if err != nil {
+				return err
+			}
+			return cl.TrustPublisher(cmd.Context(), args[0], wire.AddPublisher{Tier: args[1], Key: key})
+		},
+	}
+	return cmd
+}
+
+func (c *command) bundlePublishers() *cobra.Command {
+	return &cobra.Command{
+		Use: "publishers", Short: "List whose bundles are taken", Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			cl, err := c.client(cmd.Context())
+			if err != nil {
+				return err
+			}
+			all, err := cl.Publishers(cmd.Context())
+			if err != nil {
+				return err
+			}
+			return c.print(append([]wire.Publisher{}, all...), func(w io.Writer) {
+				rows := [][]string{{"PUBLISHER", "TIER", "KEY", "STATE", "REASON"}}
+				for _, p := range all {
+					for _, k := range p.Keys {
+						state := "good"
+						switch {
+						case k.Revoked != nil:
+							state = "revoked"
+						case k.Retired != nil:
+							state = "retired"
+						}
+						rows = append(rows, []string{escape(p.Name), p.Tier, k.ID, state, escape(k.Reason)})
+					}
+				}
+				table(w, rows)
+			})
+		},
+	}
+}
+
+func (c *command) bundleDistrust() *cobra.Command {
+	var key, digest, reason string
+	cmd := &cobra.Command{
+		Use: "distrust [PUBLISHER]", Short: "Take no more from a publisher, or nothing that a key has signed or has a digest", Args: cobra.MaximumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			cl, err := c.client(cmd.Context())
+			if err != nil {
+				return err
+			}
+			if len(args) == 1 {
+				if key != "" || digest != "" {
+					return usagef("either a publisher, or --key, or --digest")
+				}
+				return cl.RemovePublisher(cmd.Context(), args[0])
+			}
+			if text, err := os.ReadFile(key); key != "" && err == nil {
+				key = string(text)
+			}
+			return cl.RevokeTrust(cmd.Context(), wire.RevokeTrust{Key: key, Digest: digest, Reason: reason})
+		},
+	}
+	cmd.Flags().StringVar(&key, "key", "", "the public key, or the file it is in")
+	cmd.Flags().StringVar(&digest, "digest", "", "of a bundle")
+	cmd.Flags().StringVar(&reason, "reason", "", "why")
+	return cmd
+}
+
+func (c *command) marketSearch() *cobra.Command {
+	return &cobra.Command{
+		Use: "search [WORD...]", Short: "List what markets offer", Args: cobra.ArbitraryArgs,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			cl, err := c.client(cmd.Context())
+			if err != nil {
+				return err
+			}
+			all, err := cl.SearchMarket(cmd.Context(), strings.Join(args, " "))
+			if err != nil {
+				return err
+			}
+			return c.print(append([]wire.Offer{}, all...), func(w io.Writer) { offers(w, all) })
+		},
+	}
+}
+
+func offers(w io.Writer, all []wire.Offer) {
+	rows := [][]string{{"BUNDLE", "VERSION", "INSTALLED", "PUBLISHER", "TIER", "MARKET", "WHAT"}}
+	for _, o := range all {
+		rows = append(rows, []string{escape(o.Name), escape(o.Version), escape(o.Installed), escape(o.Publisher), o.Tier, escape(o.Market), escape(o.Description)})
+	}
+	table(w, rows)
+}
+
+func (c *command) marketOutdated() *cobra.Command {
+	return &cobra.Command{
+		Use: "outdated", Short: "List what is installed and offered in a newer version", Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			cl, err := c.client(cmd.Context())
+			if err != nil {
+				return err
+			}
+			all, err := cl.OutdatedBundles(cmd.Context())
+			if err != nil {
+				return err
+			}
+			return c.print(append([]wire.Offer{}, all...), func(w io.Writer) { offers(w, all) })
+		},
+	}
+}
+
+func (c *command) marketInstall() *cobra.Command {
+	return &cobra.Command{
+		Use: "install NAME[@VERSION]", Short: "Install what a market offers, once a person has seen what it may do", Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			cl, err := c.client(cmd.Context())
+			if err != nil {
+				return err
+			}
+			name, version := versioned(args[0])
+			b, err := cl.InstallOffer(cmd.Context(), wire.MarketInstall{Name: name, Version: version})
+			if err != nil {
+				return err
+			}
+			return c.print(b, func(w io.Writer) { showInstall(w, b) })
+		},
+	}
+}

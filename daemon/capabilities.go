@@ -1,0 +1,276 @@
+package daemon
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"path/filepath"
+	"slices"
+	"sync"
+	"time"
+
+	"glasshouse/bundle"
+	"glasshouse/chain"
+	"glasshouse/egress"
+	"glasshouse/engine"
+	"glasshouse/engine/jailed"
+	"glasshouse/engine/native"
+	"glasshouse/engine/pure"
+	"glasshouse/engine/wasm"
+	"glasshouse/fault"
+	"glasshouse/govern"
+	"glasshouse/id"
+	"glasshouse/manifest"
+	"glasshouse/registry"
+	"glasshouse/secret"
+)
+
+// openCapabilities opens what runs capabilities, and finds those that are installed.
+// The kernel, the jails and the queue of approvals are open.
+func (d *Daemon) openCapabilities(ctx context.Context) error {
+	engines, err := d.openEngines(ctx)
+	if err != nil {
+		return err
+	}
+	if d.trust, err = bundle.OpenTrust(filepath.Join(d.Config.Data, "publishers.json")); err != nil {
+		return err
+	}
+	if d.markets, err = d.openMarkets(); err != nil {
+		return err
+	}
+	d.registry, err = registry.Open(ctx, registry.Config{
+		Store: d.store.Capabilities(), Approvals: d.approvals, Trust: d.trust,
+		Dir: filepath.Join(d.Config.Data, "capabilities"), Bundles: filepath.Join(d.Config.Data, "bundles"),
+		Prepare: engines.prepare, Dropped: engines.drop, Changed: d.noteCapability, Log: d.log.With("part", "registry"),
+	})
+	if err != nil {
+		return err
+	}
+	d.onClose(d.registry.Close)
+	d.kernel.Serve(d.registry, engines)
+	return nil
+}
+
+// engines are what runs capabilities, by runtime.
+type engines map[manifest.Runtime]engine.Engine
+
+func (d *Daemon) openEngines(ctx context.Context) (engines, error) {
+	all := engines{}
+	add := func(e engine.Engine, runtimes ...manifest.Runtime) {
+		for _, r := range runtimes {
+			all[r] = e
+		}
+		d.onClose(e.Close)
+	}
+	add(pure.New(), manifest.RTFS)
+	out := &fetches{d: d}
+	d.onClose(out.Close)
+	modules, err := wasm.New(ctx, wasm.Config{Dir: filepath.Join(d.Config.Data, "wasm"), Egress: out})
+	if err != nil {
+		return nil, err
+	}
+	add(modules, manifest.WASM)
+	host, err := native.New(ctx, native.Config{CgroupPrefix: d.cgroupPrefix() + "-native", Log: d.log.With("part", "native")})
+	if err != nil {
+		return nil, err
+	}
+	add(host, manifest.Native)
+	jails := jailed.New(jailed.Config{
+		Jails: d.jails, Images: layers{d.images}, Dir: filepath.Join(d.Config.Data, "sandboxes"),
+		Govern: governCapability, Grant: d.grantSandbox, Meter: d.carried, Log: d.log.With("part", "jailed"),
+	})
+	if err := jails.Open(ctx); err != nil {
+		return nil, err
+	}
+	add(jails, manifest.Container, manifest.MicroVM)
+	return all, nil
+}
+
+func (e engines) prepare(ctx context.Context, c *engine.Installed) error {
+	return e[c.Runtime.Type].Prepare(ctx, c)
+}
+
+func (e engines) drop(ctx context.Context, c *engine.Installed, purge bool) error {
+	return e[c.Runtime.Type].Drop(ctx, c, purge)
+}
+
+// noteCapability has the chain say what became of a version before it counts.
+func (d *Daemon) noteCapability(ctx context.Context, r registry.Record, c *manifest.Capability) error {
+	body, err := json.Marshal(struct {
+		What     string   `json:"what"`
+		Version  string   `json:"version"`
+		Digest   string   `json:"digest"`
+		Runtime  string   `json:"runtime"`
+		New      []string `json:"new,omitempty"`
+		Approval string   `json:"approval,omitempty"`
+		Bundle   string   `json:"bundle,omitempty"`
+		Why      string   `json:"why,omitempty"`
+		Trust    bool     `json:"trust,omitempty"`
+	}{"capability " + string(r.State), r.Version, r.Digest, string(c.Runtime.Type), r.Widens, string(r.Approval), r.Bundle, r.Why, r.Trust})
+	if err != nil {
+		return err
+	}
+	_, err = d.chain.Append(ctx, chain.Entry{Kind: chain.OperatorActed, Capability: r.ID, Agent: r.By, Body: body})
+	return err
+}
+
+// governCapability is what the jails of a capability are governed by: its manifest
+// says what may leave, and nothing else may.
+func governCapability(_ context.Context, c *engine.Installed) (json.RawMessage, error) {
+	e := egressOf(c)
+	if e == nil {
+		return nil, nil
+	}
+	return json.Marshal(govern.Spec{Egress: e})
+}
+
+// egressOf is what may leave a capability; nil: nothing.
+func egressOf(c *engine.Installed) *govern.Egress {
+	n := c.Network
+	if c.NoEgress || n.Mode != manifest.ModeProxy || len(n.Hosts) == 0 {
+		return nil
+	}
+	e := &govern.Egress{}
+	if n.Rate > 0 {
+		e.Limit.Requests, e.Limit.PerMS = n.Rate, time.Minute.Milliseconds()
+	}
+	for _, h := range n.Hosts {
+		rule := govern.Rule{Name: c.ID, Host: h, Ports: n.Ports, Capability: c.ID}
+		for _, in := range n.Inject {
+			if in.Host == "" || in.Host == h {
+				rule.Inject = append(rule.Inject, govern.Inject{Secret: in.Secret, As: egress.As(in.As), Name: in.Name})
+			}
+		}
+		e.Allow = append(e.Allow, rule)
+	}
+	if c.Filesystem.Mode == manifest.Ephemeral && c.Runtime.Type != manifest.WASM {
+		e.Limit.Bytes = c.Resources.NetworkBytes // a sandbox that serves one call
+	}
+	return e
+}
+
+// grantSandbox gives a sandbox what its capability was allowed to have when it was
+// approved.
+func (d *Daemon) grantSandbox(ctx context.Context, jid id.Jail, c *engine.Installed) error {
+	by := fmt.Sprintf("capability %s@%s", c.ID, c.Version)
+	for _, name := range c.SecretFiles() {
+		if _, err := d.secrets.Grant(inTurn(ctx), secret.Grant{Secret: name, To: secret.Scope{Jail: jid}, Delivery: secret.File, By: by}); err != nil {
+			return err
+		}
+	}
+	for _, in := range c.Network.Inject {
+		hosts := []string{in.Host}
+		if in.Host == "" {
+			hosts = c.Network.Hosts
+		}
+		if _, err := d.secrets.Grant(inTurn(ctx), secret.Grant{Secret: in.Secret, To: secret.Scope{Jail: jid}, Delivery: secret.Inject, Hosts: hosts, By: by}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// carried is what the proxy of a sandbox has carried.
+func (d *Daemon) carried(jid id.Jail) jailed.Traffic {
+	s, ok := d.kernel.Egress(jid)
+	if !ok {
+		return jailed.Traffic{}
+	}
+	return jailed.Traffic{Sent: s.Sent, Received: s.Received}
+}
+
+// fetches are the requests of capabilities that have no jail.
+type fetches struct {
+	d *Daemon
+
+	mu       sync.Mutex
+	fetchers map[string]*govern.Fetcher // by digest. guarded by mu
+}
+
+// Do implements wasm.Egress.
+func (f *fetches) Do(ctx context.Context, call *engine.Call, r *http.Request) (*http.Response, error) {
+	c := call.Capability
+	e := egressOf(c)
+	if e == nil {
+		return nil, fault.Newf(fault.Denied, "daemon.Fetch", c.ID, "its manifest lets nothing out")
+	}
+	fetcher, err := f.of(c, e)
+	if err != nil {
+		return nil, err
+	}
+	return fetcher.Do(ctx, r)
+}
+
+func (f *fetches) of(c *engine.Installed, e *govern.Egress) (*govern.Fetcher, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if fetcher := f.fetchers[c.Digest]; fetcher != nil {
+		return fetcher, nil
+	}
+	fetcher, err := f.d.kernel.NewFetcher(c, e, func(ctx context.Context, name, host string) ([]byte, error) {
+		return f.d.lend(ctx, c, name, host)
+	})
+	if err != nil {
+		return nil, err
+	}
+	if f.fetchers == nil {
+		f.fetchers = map[string]*govern.Fetcher{}
+	}
+	f.fetchers[c.Digest] = fetcher
+	return fetcher, nil
+}
+
+// forget ends what is carried for a capability.
+func (f *fetches) forget(c *engine.Installed) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	fetcher := f.fetchers[c.Digest]
+	delete(f.fetchers, c.Digest)
+	if fetcher == nil {
+		return nil
+	}
+	return fetcher.Close()
+}
+
+func (f *fetches) Close() error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	var errs []error
+	for _, fetcher := range f.fetchers {
+		errs = append(errs, fetcher.Close())
+	}
+	f.fetchers = nil
+	return errors.Join(errs...)
+}
+
+// lend returns a secret's value for one request of a capability that has no jail.
+func (d *Daemon) lend(ctx context.Context, c *engine.Installed, name, host string) ([]byte, error) {
+	who := secret.Scope{Capability: c.ID}
+	use := secret.Use{Delivery: secret.Inject, Host: host}
+	v, err := d.secrets.Resolve(ctx, who, name, use)
+	if fault.KindOf(err) == fault.Denied { // it has not been asked for before
+		hosts := c.Network.Hosts
+		if _, err := d.secrets.Grant(ctx, secret.Grant{Secret: name, To: who, Delivery: secret.Inject, Hosts: hosts, By: "capability " + c.ID + "@" + c.Version}); err != nil {
+			return nil, err
+		}
+		v, err = d.secrets.Resolve(ctx, who, name, use)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("for %s: %w", host, err)
+	}
+	return v.Bytes(), nil
+}
+
+// Missing implements govern.Secrets. That a capability may use what its manifest
+// names was allowed with it.
+func (s injected) Missing(_ string, names []string) (missing []string) {
+	have := s.k.List()
+	for _, name := range names {
+		if !slices.ContainsFunc(have, func(i secret.Info) bool { return i.Name == name }) {
+			missing = append(missing, name)
+		}
+	}
+	return missing
+}
