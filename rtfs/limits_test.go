@@ -122,6 +122,19 @@ func TestAProgramThatTakesTooLongIsEnded(t *testing.T) {
 	}
 }
 
+func TestAHostIsNotWaitedForLongerThanTheProgramMayTake(t *testing.T) {
+	var host again = func(ctx context.Context, _ form.Value) (form.Value, error) {
+		<-ctx.Done()
+		return nil, ctx.Err()
+	}
+	p, err := rtfs.New(rtfs.Config{Host: host, Limits: rtfs.Limits{Time: 20 * time.Millisecond}}).Compile("", []byte(`(try (call "slow") (catch e 1))`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = p.Run(t.Context())
+	wantExhausted(t, err, "time")
+}
+
 func TestAProgramThatTakesTooMuchMemoryIsEnded(t *testing.T) {
 	for _, src := range []string{
 		`(loop [s "x"] (recur (str s s)))`,

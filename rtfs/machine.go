@@ -26,7 +26,7 @@ type proto struct {
 	slots  int   // of its frame
 	cost   int64 // in steps
 	nest   int   // how deeply its forms stand in each other
-	sites  []ref
+	sites  []ref // where a closure finds what it uses of the functions around it
 }
 
 // A world is what a program's global names mean.
@@ -54,7 +54,7 @@ const (
 	firstSlots = 8 // that every frame has: as many arguments are written without asking
 
 	// maxNest bounds the stack of Go, of which each form that stands in another
-	// takes a few hundred bytes. It is 1 GB at most.
+	// takes a few hundred bytes: a process whose stack grows to 1 GB is ended.
 	maxNest   = 1 << 19
 	frameNest = 8 // what a call takes besides its forms
 )
@@ -339,7 +339,7 @@ func (m *machine) refuel() error {
 	}
 	m.granted = min(used+often, m.limits.Steps)
 	m.fuel = m.granted - used
-	if time.Now().After(m.deadline) {
+	if !time.Now().Before(m.deadline) {
 		return exhausted("time", m.limits.Time.Milliseconds(), "it takes longer than %s", m.limits.Time)
 	}
 	if err := m.ctx.Err(); err != nil {
@@ -361,10 +361,12 @@ func (m *machine) call(id string, input form.Value) (form.Value, error) {
 	if err := lib.Weigh(m, input); err != nil {
 		return nil, err
 	}
-	ctx := context.WithValue(m.ctx, nestKey{}, m.cur.nest+hostNest)
+	ctx, end := context.WithDeadline(context.WithValue(m.ctx, nestKey{}, m.cur.nest+hostNest), m.deadline)
+	defer end()
 	v, err := m.host.Call(ctx, id, input)
-	m.granted -= m.fuel // it may have taken long: the next step looks at the clock
-	m.fuel = 0
+	if late := m.refuel(); late != nil {
+		return nil, late
+	}
 	if err == nil {
 		return v, nil
 	}
