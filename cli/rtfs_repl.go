@@ -48,7 +48,7 @@ func (c *command) talk(ctx context.Context, in *os.File) (err error) {
 		io.Reader
 		io.Writer
 	}{in, c.env.Stdout}, "")
-	if width, height, err := term.GetSize(int(in.Fd())); err == nil {
+	if width, height, err := term.GetSize(int(in.Fd())); err == nil && width > 0 { // a terminal may not know
 		t.SetSize(width, height)
 	}
 	kept, err := openHistory(historyFile(c.env.Getenv))
