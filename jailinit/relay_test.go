@@ -6,6 +6,7 @@ import (
 	"errors"
 	"io"
 	"net"
+	"os"
 	"path/filepath"
 	"sync"
 	"testing"
@@ -129,6 +130,7 @@ func TestAnAnswerEndsWithItsServer(t *testing.T) {
 		if err != nil {
 			return
 		}
+		c.Read(make([]byte, 1)) // the connection stands
 		c.Write([]byte("half"))
 		c.(*net.TCPConn).SetLinger(0) // a reset, as of a process that was killed
 		c.Close()
@@ -139,8 +141,11 @@ func TestAnAnswerEndsWithItsServer(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer c.Close()
+	if _, err := c.Write([]byte("?")); err != nil {
+		t.Fatal(err)
+	}
 	c.SetReadDeadline(time.Now().Add(time.Minute))
-	if _, err := io.ReadAll(c); errors.Is(err, context.DeadlineExceeded) {
+	if _, err := io.ReadAll(c); errors.Is(err, os.ErrDeadlineExceeded) {
 		t.Errorf("the end of the server is not the end of the answer: %v", err)
 	}
 }
