@@ -4,6 +4,8 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
+	"slices"
 	"time"
 
 	"glasshouse/access"
@@ -15,6 +17,7 @@ import (
 	"glasshouse/govern"
 	"glasshouse/id"
 	"glasshouse/manifest"
+	"glasshouse/mcp"
 	"glasshouse/policy"
 	"glasshouse/registry"
 )
@@ -100,6 +103,34 @@ func (s *Server) capabilityOf(caps Capabilities, r registry.Record, whole bool) 
 		}
 	}
 	return w
+}
+
+// Importer makes capabilities of the tools of other people's servers.
+type Importer interface {
+	ImportServer(ctx context.Context, file string, text []byte, dir string) (*mcp.Imported, error)
+}
+
+func (s *Server) importServer(ctx context.Context, _ none, b wire.ImportServer) (wire.ImportedServer, error) {
+	if s.o.Importer == nil {
+		return wire.ImportedServer{}, fault.Cannot("api", "this daemon has no capabilities", "use one that was started by glasshouse serve")
+	}
+	im, err := s.o.Importer.ImportServer(ctx, b.File, []byte(b.Manifest), b.Dir)
+	if err != nil {
+		return wire.ImportedServer{}, err
+	}
+	w := wire.ImportedServer{Server: im.Server, Manifests: []string{}}
+	for _, cid := range slices.Sorted(maps.Keys(im.Lost)) {
+		for _, l := range im.Lost[cid] {
+			w.Lost = append(w.Lost, cid+": "+l)
+		}
+	}
+	for _, r := range im.Refused {
+		w.Refused = append(w.Refused, r.Tool+": "+r.Why)
+	}
+	for _, c := range im.Capabilities {
+		w.Manifests = append(w.Manifests, c.Source)
+	}
+	return w, nil
 }
 
 type oneCapability struct {

@@ -128,6 +128,7 @@ var routes = []route{
 	{"POST /capabilities/{capability}/call", access.Operator, call(ok, (*Server).callCapability), "Call a capability. That it failed is an answer; that it was refused is an error."},
 	{"POST /capabilities/{capability}/revoke", access.Operator, call(ok, (*Server).revokeCapability), "Have a version no longer be called, from now on."},
 	{"POST /capabilities/{capability}/trust", access.Admin, call(ok, (*Server).trustCapability), "Say whether a version, by its digest, may run on the host itself."},
+	{"POST /capabilities/import", access.Admin, call(ok, (*Server).importServer), "Start somebody's server of the Model Context Protocol in a jail, and show manifests of its tools, to be registered."},
 	{"POST /skills", access.Operator, call(ok, (*Server).addSkill), "Take up a skill, in place of one of the same name. One that names a capability that nobody has allowed is refused."},
 	{"GET /skills", access.Viewer, call(ok, (*Server).listSkills), "List skills, by name."},
 	{"GET /skills/{name}", access.Viewer, call(ok, (*Server).getSkill), "Show a skill as an agent reads it, with its capabilities as tools."},

@@ -85,6 +85,7 @@ type Options struct {
 	Caller       Caller       // nil: they are not called
 	Publishers   Publishers   // nil: no bundles are taken
 	Markets      Markets      // nil: nobody offers any
+	Importer     Importer     // nil: servers of others are not made into capabilities
 
 	Peers   access.Peers                           // who may use the unix socket
 	Doctor  func(ctx context.Context) []wire.Probe // what this host can do

@@ -11,6 +11,8 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"os"
+	"path/filepath"
 	"strings"
 	"time"
 
@@ -56,6 +58,52 @@ decides and records it like any other.`,
 	}
 	cmd.Flags().StringVar(&listen, "listen", "", "serve streamable HTTP at this address of the loopback")
 	cmd.Flags().BoolVar(&noJails, "no-jails", false, "serve capabilities only")
+	cmd.AddCommand(c.mcpImport())
+	return cmd
+}
+
+func (c *command) mcpImport() *cobra.Command {
+	var dir string
+	cmd := &cobra.Command{
+		Use: "import FILE", Short: "Make capabilities of the tools of somebody's server", Args: cobra.ExactArgs(1),
+		Long: `Start a server of the Model Context Protocol in a jail, as a manifest with
+:stdio :mcp says, ask it for its tools, and print a manifest for each. Nothing is
+registered: look at what is printed, keep it in a file, and register that.`,
+		Example: `  glasshouse mcp import files.rtfs > files-tools.rtfs
+  glasshouse capability register files-tools.rtfs --dir .`,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			text, err := os.ReadFile(args[0])
+			if err != nil {
+				return err
+			}
+			if dir == "" {
+				dir = filepath.Dir(args[0])
+			}
+			if dir, err = filepath.Abs(dir); err != nil {
+				return err
+			}
+			cl, err := c.client(cmd.Context())
+			if err != nil {
+				return err
+			}
+			im, err := cl.ImportServer(cmd.Context(), wire.ImportServer{Manifest: string(text), File: filepath.Base(args[0]), Dir: dir})
+			if err != nil {
+				return err
+			}
+			for _, l := range im.Lost {
+				fmt.Fprintf(c.env.Stderr, "not in any manifest: %s\n", escape(l))
+			}
+			for _, r := range im.Refused {
+				fmt.Fprintf(c.env.Stderr, "no capability: %s\n", escape(r))
+			}
+			return c.print(im, func(w io.Writer) {
+				for _, m := range im.Manifests {
+					fmt.Fprintln(w, strings.TrimSpace(m)+"\n")
+				}
+			})
+		},
+	}
+	cmd.Flags().StringVar(&dir, "dir", "", "the directory that the manifest's paths are relative to (default: its own)")
 	return cmd
 }
 

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"fmt"
+	"os"
 	"path/filepath"
 	"strings"
 
@@ -94,5 +95,9 @@ func (c *command) wasmCache() string {
 	if !filepath.IsAbs(dir) {
 		return ""
 	}
-	return filepath.Join(dir, "glasshouse", "wasm")
+	dir = filepath.Join(dir, "glasshouse", "wasm")
+	if os.MkdirAll(dir, 0o700) != nil {
+		return "" // a home that cannot be written costs time, and no more
+	}
+	return dir
 }

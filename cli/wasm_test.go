@@ -49,3 +49,16 @@ func TestAModuleIsRunWithoutADaemon(t *testing.T) {
 		t.Errorf("what was compiled is not kept: %v", err)
 	}
 }
+
+func TestAModuleRunsWithoutAHome(t *testing.T) {
+	for _, home := range []string{"", "/proc/no-such-home"} {
+		var stdout, stderr bytes.Buffer
+		code := cli.Run(t.Context(), []string{"wasm", "run", "../engine/wasm/testdata/command.wasm"}, cli.Env{
+			Stdin: strings.NewReader(`{"do":"look"}`), Stdout: &stdout, Stderr: &stderr,
+			Getenv: func(name string) string { return map[string]string{"HOME": home}[name] },
+		})
+		if code != 0 || stdout.String() != `{"count":0}` {
+			t.Errorf("HOME=%s: code %d, %q, %q", home, code, &stdout, &stderr)
+		}
+	}
+}

@@ -23,6 +23,7 @@ import (
 	"glasshouse/govern"
 	"glasshouse/id"
 	"glasshouse/manifest"
+	"glasshouse/mcp"
 	"glasshouse/registry"
 	"glasshouse/secret"
 )
@@ -84,8 +85,78 @@ func (d *Daemon) openEngines(ctx context.Context) (engines, error) {
 	if err := jails.Open(ctx); err != nil {
 		return nil, err
 	}
-	add(jails, manifest.Container, manifest.MicroVM)
+	d.sandboxes = jails
+	d.onClose(jails.Close)
+	servers := mcp.NewEngine(d.Version.Version, speakers{jails})
+	add(spoken{jails, servers}, manifest.Container, manifest.MicroVM)
 	return all, nil
+}
+
+// spoken runs what is in jails: by who speaks the Model Context Protocol with the
+// program, if that is a server of it.
+type spoken struct{ plain, mcp engine.Engine }
+
+func (s spoken) of(c *engine.Installed) engine.Engine {
+	if c.Runtime.Stdio == manifest.MCPStdio {
+		return s.mcp
+	}
+	return s.plain
+}
+
+func (s spoken) Prepare(ctx context.Context, c *engine.Installed) error {
+	return s.of(c).Prepare(ctx, c)
+}
+
+func (s spoken) Call(ctx context.Context, c *engine.Call) (engine.Result, error) {
+	return s.of(c.Capability).Call(ctx, c)
+}
+
+func (s spoken) Drop(ctx context.Context, c *engine.Installed, purge bool) error {
+	return s.of(c).Drop(ctx, c, purge)
+}
+
+func (s spoken) EndSession(ctx context.Context, session string) error {
+	return errors.Join(s.mcp.EndSession(ctx, session), s.plain.EndSession(ctx, session))
+}
+
+// Close ends the conversations; the jails are ended by who made them.
+func (s spoken) Close() error { return s.mcp.Close() }
+
+// speakers are the jails of servers that speak the Model Context Protocol.
+type speakers struct{ *jailed.Engine }
+
+func (s speakers) Start(ctx context.Context, c *engine.Installed, session string) (mcp.Process, error) {
+	p, err := s.Engine.Start(ctx, c, session)
+	if err != nil {
+		return nil, err
+	}
+	return p, nil
+}
+
+func (s speakers) Forget(ctx context.Context, c *engine.Installed, session string) error {
+	if c == nil {
+		return s.EndSession(ctx, session)
+	}
+	return s.Drop(ctx, c, true)
+}
+
+// ImportServer implements api.Importer: it starts somebody else's server in a jail, as
+// a manifest says, and makes capabilities of its tools.
+func (d *Daemon) ImportServer(ctx context.Context, file string, text []byte, dir string) (*mcp.Imported, error) {
+	all, err := manifest.Read(file, text)
+	if err != nil {
+		return nil, err
+	}
+	if len(all) != 1 {
+		return nil, fault.Newf(fault.Invalid, "daemon.ImportServer", file, "there are %d manifests, and a server has one", len(all))
+	}
+	like := &engine.Installed{Capability: all[0], Dir: dir, Digest: "import"}
+	p, err := speakers{d.sandboxes}.Start(ctx, like, "")
+	if err != nil {
+		return nil, err
+	}
+	im, err := mcp.Import(ctx, like.Capability, p)
+	return im, errors.Join(err, p.Close())
 }
 
 func (e engines) prepare(ctx context.Context, c *engine.Installed) error {

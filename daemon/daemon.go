@@ -26,6 +26,7 @@ import (
 	"glasshouse/approval"
 	"glasshouse/bundle"
 	"glasshouse/chain"
+	"glasshouse/engine/jailed"
 	"glasshouse/fault"
 	"glasshouse/govern"
 	"glasshouse/host/netns"
@@ -63,6 +64,7 @@ type Daemon struct {
 	registry  *registry.Registry
 	trust     *bundle.Trust
 	markets   *markets
+	sandboxes *jailed.Engine
 	opened    atomic.Pointer[jail.Manager] // jails, once they are open
 
 	observers *observe.Observers

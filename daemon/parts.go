@@ -82,7 +82,7 @@ func (d *Daemon) listen(ctx context.Context) error {
 		Approvals: d.approvals,
 		Secrets:   d.secrets,
 
-		Capabilities: d.registry, Caller: d.kernel, Publishers: d.trust, Markets: d.markets,
+		Capabilities: d.registry, Caller: d.kernel, Publishers: d.trust, Markets: d.markets, Importer: d,
 
 		Hosts:   d.Config.Approvals.hosts(),
 		Peers:   access.Peers{Group: d.Config.Socket.Group},

@@ -79,3 +79,10 @@ func (c *Client) Replay(ctx context.Context, seq int64) (wire.Replayed, error) {
 	err := c.do(ctx, request{method: "POST", path: "/chain/" + strconv.FormatInt(seq, 10) + "/replay"}, &w)
 	return w, err
 }
+
+// ImportServer makes manifests of the tools of a server of the Model Context Protocol.
+func (c *Client) ImportServer(ctx context.Context, r wire.ImportServer) (wire.ImportedServer, error) {
+	var w wire.ImportedServer
+	err := c.do(ctx, request{method: "POST", path: "/capabilities/import", json: r}, &w)
+	return w, err
+}

@@ -113,3 +113,18 @@ type Replayed struct {
 	Same   bool            `json:"same"`
 	Output json.RawMessage `json:"output" description:"This time."`
 }
+
+// ImportServer is a server of the Model Context Protocol that tools are taken from.
+type ImportServer struct {
+	Manifest string `json:"manifest" required:"true" description:"A capability that says how the server runs: its id is the beginning of those of its tools."`
+	File     string `json:"file,omitempty"`
+	Dir      string `json:"dir,omitempty" description:"A directory of the host that the manifest's paths are relative to."`
+}
+
+// ImportedServer is what a server's tools are as capabilities.
+type ImportedServer struct {
+	Server    string   `json:"server" description:"What it calls itself."`
+	Manifests []string `json:"manifests" description:"Of the tools: what to register."`
+	Lost      []string `json:"lost,omitempty" description:"What the server says of its tools and no manifest can."`
+	Refused   []string `json:"refused,omitempty" description:"Tools that are none, and why."`
+}

@@ -27,6 +27,7 @@ type Process struct {
 
 	mu   sync.Mutex
 	last engine.Usage // guarded by mu
+	met  engine.Kind  // of limits, the one that ended it. guarded by mu
 	over bool         // last is all. guarded by mu
 }
 
@@ -132,9 +133,28 @@ func (p *Process) Usage() engine.Usage {
 	return p.last
 }
 
+// Limit is which limit has ended the process, or "".
+func (p *Process) Limit() engine.Kind {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.over {
+		return p.met
+	}
+	s := p.sandbox
+	st, err := s.engine.cfg.Jails.Stats(context.Background(), s.jail)
+	switch {
+	case s.outOfMemory(st, err):
+		p.met = engine.Memory
+	case s.outOfRoom(st, err):
+		p.met = engine.Storage
+	}
+	return p.met
+}
+
 // settle remembers what was used until now as all that was.
 func (p *Process) settle() {
 	p.Usage()
+	p.Limit()
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.over = true
