@@ -84,8 +84,8 @@ const (
 	// and of which nobody has said that it has ended.
 	forgotten = 24 * time.Hour
 
-	// makers is how many sandboxes are made at a time: more would only make each of
-	// them later.
+	// makers is how many jails are made at a time: more would only make each of them
+	// later.
 	makers = 4
 
 	// removers is how many used sandboxes are destroyed at a time beside the calls.
@@ -98,7 +98,7 @@ const (
 type Engine struct {
 	cfg      Config
 	log      *slog.Logger
-	making   chan struct{} // one token per sandbox that is being made
+	making   chan struct{} // one token per jail that is being made
 	removing chan struct{} // one token per sandbox that is being destroyed
 
 	ctx    context.Context // ends with Close
@@ -164,15 +164,22 @@ func (e *Engine) Close() error {
 	e.pools, e.volumes = map[string]*pool{}, map[string]*volume{}
 	e.mu.Unlock()
 	e.cancel()
+	var all sync.WaitGroup
 	for _, p := range pools {
-		p.drain(e)
+		all.Go(func() { p.drain(e) })
 	}
-	var errs []error
+	errs := make(chan error, len(volumes))
 	for _, v := range volumes {
-		errs = append(errs, v.end(context.Background(), e, false))
+		all.Go(func() { errs <- v.end(context.Background(), e, false) })
 	}
+	all.Wait()
 	e.wg.Wait()
-	return errors.Join(errs...)
+	close(errs)
+	var err error
+	for failed := range errs {
+		err = errors.Join(err, failed)
+	}
+	return err
 }
 
 // sweepTime is how often what nobody uses any more is looked for.

@@ -58,10 +58,12 @@ func (e *Engine) make(ctx context.Context, c *engine.Installed, data *jail.Mount
 	}
 	select {
 	case e.making <- struct{}{}:
-		defer func() { <-e.making }()
 	case <-ctx.Done():
 		return nil, context.Cause(ctx)
 	}
+	// A server that is slow to start keeps nobody else from starting his.
+	made := sync.OnceFunc(func() { <-e.making })
+	defer made()
 	s := &sandbox{engine: e, c: c}
 	if data != nil {
 		spec.Mounts, spec.Granted = append(spec.Mounts, *data), append(spec.Granted, data.Source)
@@ -96,6 +98,7 @@ func (e *Engine) make(ctx context.Context, c *engine.Installed, data *jail.Mount
 	if err := s.openDoor(ctx); err != nil {
 		return nil, err
 	}
+	made()
 	if c.Runtime.Port != 0 {
 		if err := s.startServer(ctx); err != nil {
 			return nil, err
