@@ -135,6 +135,11 @@ func specOf(b wire.CreateJail) (jail.Spec, error) {
 	if !ok {
 		return jail.Spec{}, fault.Fieldf("api", "network", "%q is none of isolated, proxy, bridged and full", printable(b.Network))
 	}
+	for k := range b.Labels {
+		if strings.HasPrefix(k, "glasshouse.") {
+			return jail.Spec{}, fault.Fieldf("api", "labels", "%q begins with glasshouse., as the daemon's own labels do", printable(k))
+		}
+	}
 	s := jail.Spec{
 		Name: b.Name, Labels: b.Labels, Backend: b.Backend, Runtime: b.Runtime,
 		Rootfs: jail.Rootfs(b.Rootfs), Limits: jail.Limits(b.Limits), Network: network, Group: b.Group,

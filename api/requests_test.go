@@ -215,6 +215,7 @@ func TestBadBodiesNameTheField(t *testing.T) {
 		{`{"workspace":{"source":"/a","source":"/b"}}`, "workspace.source", "given twice"},
 		{`{"trusted":true}`, "trusted", "no such field"},
 		{`{"network":"half"}`, "network", "none of"},
+		{`{"labels":{"glasshouse.capability":"x"}}`, "labels", "daemon's own"},
 		{deep, "", ""},
 		{strings.Repeat("[", 100000), "", ""},
 	} {

@@ -188,6 +188,7 @@ func (d *Daemon) openJails(ctx context.Context) error {
 	if dir := c.Rootfs.Default.Dir; dir != "" {
 		allow = append(slices.Clone(allow), dir) // what the configuration names it allows
 	}
+	allow = append(slices.Clone(allow), filepath.Join(c.Data, "capabilities")) // what is registered is a copy
 	d.images = rootfs.New(rootfs.Config{
 		Dir: filepath.Join(c.Data, "images"), Default: c.Rootfs.Default,
 		Allow: allow, Mirror: c.Rootfs.Mirror, Log: d.log.With("part", "rootfs"),

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 )
 
@@ -79,12 +80,11 @@ func build(out, pkg string) error {
 	return nil
 }
 
-// A shared directory is made for its first user and removed after its last.
+// A shared directory is made for its first user, and removed when the process ends.
 type shared struct {
-	mu    sync.Mutex
-	users int
-	dir   string
-	err   error
+	once sync.Once
+	dir  string
+	err  error
 }
 
 var (
@@ -94,23 +94,27 @@ var (
 
 func (s *shared) get(t testing.TB, fill func(dir string) error) string {
 	t.Helper()
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.users == 0 {
-		s.dir, s.err = makeDir(fill)
-	}
+	s.once.Do(func() { s.dir, s.err = makeDir(fill) })
 	if s.err != nil {
 		t.Fatal(s.err)
 	}
-	s.users++
-	t.Cleanup(func() {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		if s.users--; s.users == 0 {
-			os.RemoveAll(s.dir)
-		}
-	})
 	return s.dir
+}
+
+// removeAtEnd has a directory removed when this process has ended, however it does:
+// a shell waits for the end of a pipe of which only we have the other side.
+func removeAtEnd(dir string) error {
+	cmd := exec.Command("/bin/sh", "-c", `read -r _; rm -rf "$1"`, "sh", dir)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // who ends us and our group does not end it
+	cmd.Dir = "/"
+	if _, err := cmd.StdinPipe(); err != nil {
+		return err
+	}
+	if err := cmd.Start(); err != nil {
+		return err
+	}
+	go cmd.Wait() // it holds the pipe open, too
+	return nil
 }
 
 func makeDir(fill func(dir string) error) (string, error) {
@@ -121,6 +125,9 @@ func makeDir(fill func(dir string) error) (string, error) {
 	err = os.Chmod(dir, 0o755) // a jail's ids are strangers on the host
 	if err == nil {
 		err = fill(dir)
+	}
+	if err == nil {
+		err = removeAtEnd(dir)
 	}
 	if err != nil {
 		os.RemoveAll(dir)
