@@ -37,21 +37,15 @@ own directory, are copied: what is allowed does not change afterwards.`,
   glasshouse approvals
   glasshouse approve a-…`,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			text, err := os.ReadFile(args[0])
+			text, at, err := manifestIn(args[0], dir)
 			if err != nil {
-				return err
-			}
-			if dir == "" {
-				dir = filepath.Dir(args[0])
-			}
-			if dir, err = filepath.Abs(dir); err != nil {
 				return err
 			}
 			cl, err := c.client(cmd.Context())
 			if err != nil {
 				return err
 			}
-			all, err := cl.Register(cmd.Context(), wire.Register{Manifest: string(text), File: filepath.Base(args[0]), Dir: dir, Again: again})
+			all, err := cl.Register(cmd.Context(), wire.Register{Manifest: text, File: filepath.Base(args[0]), Dir: at, Again: again})
 			if err != nil {
 				return err
 			}
@@ -72,6 +66,20 @@ own directory, are copied: what is allowed does not change afterwards.`,
 	cmd.Flags().StringVar(&dir, "dir", "", "the directory that the manifest's paths are relative to (default: its own)")
 	cmd.Flags().BoolVar(&again, "again", false, "ask again about a version that was refused or revoked")
 	return cmd
+}
+
+// manifestIn reads a manifest, and says what its paths are relative to: dir or, if that
+// is empty, its own directory.
+func manifestIn(file, dir string) (text, at string, err error) {
+	b, err := os.ReadFile(file)
+	if err != nil {
+		return "", "", err
+	}
+	if dir == "" {
+		dir = filepath.Dir(file)
+	}
+	at, err = filepath.Abs(dir)
+	return string(b), at, err
 }
 
 func (c *command) capabilityList() *cobra.Command {

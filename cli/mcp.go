@@ -11,7 +11,6 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"os"
 	"path/filepath"
 	"strings"
 	"time"
@@ -72,21 +71,15 @@ registered: look at what is printed, keep it in a file, and register that.`,
 		Example: `  glasshouse mcp import files.rtfs > files-tools.rtfs
   glasshouse capability register files-tools.rtfs --dir .`,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			text, err := os.ReadFile(args[0])
+			text, at, err := manifestIn(args[0], dir)
 			if err != nil {
-				return err
-			}
-			if dir == "" {
-				dir = filepath.Dir(args[0])
-			}
-			if dir, err = filepath.Abs(dir); err != nil {
 				return err
 			}
 			cl, err := c.client(cmd.Context())
 			if err != nil {
 				return err
 			}
-			im, err := cl.ImportServer(cmd.Context(), wire.ImportServer{Manifest: string(text), File: filepath.Base(args[0]), Dir: dir})
+			im, err := cl.ImportServer(cmd.Context(), wire.ImportServer{Manifest: text, File: filepath.Base(args[0]), Dir: at})
 			if err != nil {
 				return err
 			}

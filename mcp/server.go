@@ -14,12 +14,12 @@ import (
 	"io"
 	"log/slog"
 	"slices"
-	"strings"
 	"sync"
 
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"glasshouse/manifest"
+	"glasshouse/skill"
 )
 
 // Capabilities is what one caller may call. Every call is decided, metered and
@@ -110,7 +110,7 @@ func (s *Server) Refresh(ctx context.Context) error {
 
 	there := map[string]bool{}
 	for _, t := range tools {
-		name := ToolName(t.ID)
+		name := skill.ToolName(t.ID)
 		there[name] = true
 		text := fmt.Sprintf("%q", t)
 		if s.listed[name] == text {
@@ -184,14 +184,6 @@ func (s *Server) handler(id string, in, out shape) sdk.ToolHandler {
 		return result, nil
 	}
 }
-
-// ToolName is the name of a capability's tool: models are given names without dots.
-// Words of an id neither begin nor end with what joins them, so that ToolID finds
-// the way back.
-func ToolName(id string) string { return strings.ReplaceAll(id, ".", "__") }
-
-// ToolID is the capability that a tool's name stands for.
-func ToolID(name string) string { return strings.ReplaceAll(name, "__", ".") }
 
 // Serve serves one client, until it closes in or ctx ends.
 func (s *Server) Serve(ctx context.Context, in io.ReadCloser, out io.WriteCloser) error {

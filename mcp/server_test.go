@@ -449,14 +449,6 @@ func TestHintsAreWhatIsDeclared(t *testing.T) {
 	}
 }
 
-func TestNamesOfToolsLeadBack(t *testing.T) {
-	for _, id := range []string{"places.search", "a", "a-b.c_d.e", "one.two_three-four.5"} {
-		if name := mcp.ToolName(id); strings.Contains(name, ".") || mcp.ToolID(name) != id {
-			t.Errorf("%s is named %s, which leads back to %s", id, name, mcp.ToolID(name))
-		}
-	}
-}
-
 func TestAClientHearsOfACallThatTakesLong(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newHouse()

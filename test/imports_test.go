@@ -85,7 +85,7 @@ var may = map[string][]string{
 	"clients":           {},
 	"clients/go":        {},
 	"budget":            {"rtfs/form"},
-	"mcp":               {"engine", "rtfs/form", "schema", "manifest"},
+	"mcp":               {"engine", "rtfs/form", "schema", "manifest", "skill"},
 	"skill":             {"manifest", "schema", "rtfs/form"},
 	"bundle":            {"chain", "manifest", "skill"},
 	"market":            {"bundle", "manifest"},
