@@ -15,6 +15,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"glasshouse/backend/backendtest"
 	"glasshouse/backend/bwrap"
@@ -231,7 +232,11 @@ func delegated(t *testing.T, u user) string {
 	session := filepath.Join(dir, "session")
 	t.Cleanup(func() {
 		for _, d := range []string{session, dir} {
-			if err := os.Remove(d); err != nil {
+			err := os.Remove(d)
+			for end := time.Now().Add(10 * time.Second); errors.Is(err, syscall.EBUSY) && time.Now().Before(end); err = os.Remove(d) {
+				time.Sleep(10 * time.Millisecond) // what the tests have shared is still being removed
+			}
+			if err != nil {
 				t.Errorf("the user's cgroup: %v", err)
 			}
 		}
