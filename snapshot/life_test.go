@@ -223,8 +223,11 @@ func TestAJailIsTakenManyTimesUnderLoad(t *testing.T) {
 	h.behind(j, counter)
 	h.behind(j, `while :; do echo x > /root/a; mv /root/a /root/b; cat /root/b > /dev/null; done`)
 	h.behind(j, `while :; do (exit 3) | cat; done`)
-	rounds := 200
-	if testing.Short() {
+	rounds := 60
+	switch {
+	case os.Getenv("GLASSHOUSE_TEST") == "all":
+		rounds = 200
+	case testing.Short():
 		rounds = 10
 	}
 	fds := openFiles(t)

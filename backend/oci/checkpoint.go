@@ -43,7 +43,8 @@ type notes struct {
 	Init string          `json:"init"` // digest of init's program
 	Net  jail.Network    `json:"net"`  // of which the sockets are
 
-	OwnNet bool `json:"own_net,omitempty"` // they are of gVisor's own
+	OwnNet bool             `json:"own_net,omitempty"` // they are of gVisor's own
+	Sizes  map[string]int64 `json:"sizes,omitempty"`   // of gVisor's images: it would wait for what was cut off
 }
 
 // A loan is a mount that is the host's.
@@ -218,6 +219,9 @@ func (b *Backend) Restore(ctx context.Context, p jail.Plan, dir string) (_ jail.
 	}
 	if b.kind.sentry {
 		m.ownNet = n.OwnNet
+		if err := checkSizes(dir, n.Sizes); err != nil {
+			return nil, err
+		}
 		if err := m.step("bundle", m.makeBundle); err != nil {
 			return nil, err
 		}

@@ -60,7 +60,7 @@ func TestContractOfJailsWithoutTheirMemory(t *testing.T) {
 				b.LazyFrom(0)
 				return b
 			}
-			backendtest.Run(t, open, backendtest.Options{Runtime: runtime, Differs: differs[runtime], Checkpoint: true, Without: wherever})
+			backendtest.Run(t, open, backendtest.Options{Runtime: runtime, Differs: differs[runtime], Checkpoint: true, Without: append(repeated("crun"), wherever...)})
 		})
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"maps"
 	"os"
 	"path/filepath"
 	"time"
@@ -39,13 +40,6 @@ func (b *Backend) dumpSentry(ctx context.Context, p jail.Plan, i *instance, dir 
 	if n.Init, err = keepInit(filepath.Join(i.layout.control(), "init"), filepath.Join(dir, initFile)); err != nil {
 		return err
 	}
-	text, err := json.Marshal(n)
-	if err != nil {
-		return err
-	}
-	if err := os.WriteFile(filepath.Join(dir, notesFile), text, 0o600); err != nil {
-		return err
-	}
 	frozen, err := i.cgroup.Frozen()
 	if err != nil {
 		return err
@@ -65,7 +59,45 @@ func (b *Backend) dumpSentry(ctx context.Context, p jail.Plan, i *instance, dir 
 			}
 		}
 	}()
-	return b.tool(ctx, log, "checkpoint", "--leave-running", "--compression=none", "--image-path", dir, string(p.ID))
+	if err := b.tool(ctx, log, "checkpoint", "--leave-running", "--compression=none", "--image-path", dir, string(p.ID)); err != nil {
+		return err
+	}
+	if n.Sizes, err = sentrySizes(dir); err != nil {
+		return err
+	}
+	text, err := json.Marshal(n)
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(filepath.Join(dir, notesFile), text, 0o600)
+}
+
+// sentrySizes are the sizes of gVisor's images.
+func sentrySizes(dir string) (map[string]int64, error) {
+	sizes := map[string]int64{}
+	for _, name := range []string{sentryKernel, sentryPages, sentryIndex} {
+		st, err := os.Stat(filepath.Join(dir, name))
+		if err != nil {
+			return nil, err
+		}
+		sizes[name] = st.Size()
+	}
+	return sizes, nil
+}
+
+// checkSizes refuses images of which something is missing.
+func checkSizes(dir string, want map[string]int64) error {
+	if want == nil {
+		return nil // of a release before they were noted
+	}
+	have, err := sentrySizes(dir)
+	if err != nil {
+		return err
+	}
+	if !maps.Equal(have, want) {
+		return fault.Newf(fault.Invalid, "oci.Restore", dir, "gVisor's images have %v bytes, and had %v", have, want)
+	}
+	return nil
 }
 
 // sentryFlags are those that differ from jail to jail. Somebody listens to what is
