@@ -9,7 +9,7 @@ export CGO_ENABLED := 0
 GO      ?= go
 LDFLAGS := -s -w -X glasshouse/cli.version=$(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
 
-.PHONY: help up down build test check generate bench setup docs clean
+.PHONY: help up down build test test-all check generate bench setup docs clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -41,6 +41,9 @@ check: ## formatting, vet, generated files
 
 test: setup build check ## everything continuous integration runs
 	@scripts/test.sh "$(DATA)"
+
+test-all: ## also what takes long and repeats
+	@GLASSHOUSE_TEST=all $(MAKE) test
 
 bench: setup build ## benchmarks, side by side with their peers; ratios
 	@scripts/bench.sh "$(DATA)"
