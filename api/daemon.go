@@ -98,8 +98,12 @@ func (s *Server) serveMetrics(w http.ResponseWriter, r *http.Request, _ none) er
 }
 
 func (s *Server) serveOpenAPI(w http.ResponseWriter, _ *http.Request, _ none) error {
+	text, err := s.openapi()
+	if err != nil {
+		return err
+	}
 	w.Header().Set("Content-Type", "application/json")
-	_, err := w.Write(s.openapi)
+	_, err = w.Write(text)
 	return err
 }
 

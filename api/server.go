@@ -104,7 +104,7 @@ type Server struct {
 	mux     *http.ServeMux
 	csrf    *http.CrossOriginProtection
 	metrics *metrics
-	openapi []byte
+	openapi func() ([]byte, error) // made for the first who asks: it takes longer than all else at a start
 	once    flights
 
 	ctx     context.Context // ends when streams must: they would keep Shutdown waiting
@@ -119,7 +119,7 @@ type Server struct {
 var errClosing = errors.New("the daemon is stopping")
 
 // New returns a Server over o. A bad route table panics.
-func New(o Options) (*Server, error) {
+func New(o Options) *Server {
 	if o.Log == nil {
 		o.Log = slog.Default()
 	}
@@ -131,9 +131,8 @@ func New(o Options) (*Server, error) {
 	for _, rt := range routes {
 		s.mux.Handle(rt.pattern, s.route(rt))
 	}
-	var err error
-	s.openapi, err = document(routes, o.Version.Version)
-	return s, err
+	s.openapi = sync.OnceValues(func() ([]byte, error) { return document(routes, o.Version.Version) })
+	return s
 }
 
 // Handler returns the server's handler, for callers over TCP: they need tokens.

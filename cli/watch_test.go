@@ -46,12 +46,9 @@ func newDeskWith(t *testing.T, jails *apitest.Jails) *desk {
 	}
 	t.Cleanup(func() { st.Close() })
 	d := &desk{t: t, jails: jails, kept: apitest.Snapshot(jails), seen: apitest.Watch(t, jails)}
-	server, err := api.New(api.Options{
+	server := api.New(api.Options{
 		Jails: jails, Snapshots: d.kept, Observed: d.seen, Tokens: &access.Tokens{Store: st.Tokens()}, Replays: st.Replays(), Log: slog.New(slog.DiscardHandler),
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
 	dir, err := os.MkdirTemp("", "cli")
 	if err != nil {
 		t.Fatal(err)

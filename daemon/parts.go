@@ -73,7 +73,7 @@ func (d *Daemon) tool(name string) string {
 
 // listen opens the doors and serves at them until Close.
 func (d *Daemon) listen(ctx context.Context) error {
-	server, err := api.New(api.Options{
+	server := api.New(api.Options{
 		Jails: d.jails, Images: images{d.images, d.jails, d.snapshots}, Tokens: d.tokens, Replays: d.store.Replays(),
 		Observed:  observed{d.observers},
 		Snapshots: d.snapshots,
@@ -91,9 +91,6 @@ func (d *Daemon) listen(ctx context.Context) error {
 		Version: d.Version,
 		Log:     d.log.With("part", "api"),
 	})
-	if err != nil {
-		return err
-	}
 	local, err := d.listenUnix()
 	if err != nil {
 		return err

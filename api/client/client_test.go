@@ -62,14 +62,11 @@ func startWith(t testing.TB, jails *apitest.Jails, m api.Manager) *daemon {
 		t.Fatal(err)
 	}
 	watched := apitest.Watch(t, jails)
-	server, err := api.New(api.Options{
+	server := api.New(api.Options{
 		Observed: watched, Snapshots: apitest.Snapshot(jails),
 		Jails: m, Tokens: ts, Replays: st.Replays(), Ready: st.Ping, Version: wire.Version{Version: "9"},
 		Log: slog.New(slog.DiscardHandler),
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
 	dir, err := os.MkdirTemp("", "client")
 	if err != nil {
 		t.Fatal(err)
