@@ -130,15 +130,16 @@ func (s *Server) shown(ctx context.Context) func(jail.Jail, error) (wire.Jail, e
 	}
 }
 
+// sandboxLabel marks jails of capabilities, which a daemon removes when it starts.
+const sandboxLabel = "glasshouse.capability"
+
 func specOf(b wire.CreateJail) (jail.Spec, error) {
 	network, ok := networks[b.Network]
 	if !ok {
 		return jail.Spec{}, fault.Fieldf("api", "network", "%q is none of isolated, proxy, bridged and full", printable(b.Network))
 	}
-	for k := range b.Labels {
-		if strings.HasPrefix(k, "glasshouse.") {
-			return jail.Spec{}, fault.Fieldf("api", "labels", "%q begins with glasshouse., as the daemon's own labels do", printable(k))
-		}
+	if _, ok := b.Labels[sandboxLabel]; ok {
+		return jail.Spec{}, fault.Fieldf("api", "labels", "%s is the daemon's own label, for jails of capabilities", sandboxLabel)
 	}
 	s := jail.Spec{
 		Name: b.Name, Labels: b.Labels, Backend: b.Backend, Runtime: b.Runtime,
