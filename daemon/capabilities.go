@@ -293,18 +293,6 @@ func (f *fetches) of(c *engine.Installed, e *govern.Egress) (*govern.Fetcher, er
 	return fetcher, nil
 }
 
-// forget ends what is carried for a capability.
-func (f *fetches) forget(c *engine.Installed) error {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	fetcher := f.fetchers[c.Digest]
-	delete(f.fetchers, c.Digest)
-	if fetcher == nil {
-		return nil
-	}
-	return fetcher.Close()
-}
-
 func (f *fetches) Close() error {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -316,16 +316,12 @@ func (r *Registry) noteAsked(ctx context.Context, v *bundle.Review, aid id.Appro
 func reviewed(v *bundle.Review) approval.Request {
 	attributes := map[string]string{"publisher": v.Publisher, "key": v.Key, "digest": v.Digest, "tier": string(v.Tier)}
 	for name, list := range map[string][]string{"effects": v.Effects, "hosts": v.Hosts, "secrets": v.Secrets, "data in": v.Input, "data out": v.Output} {
-		if len(list) > 0 {
-			attributes[name] = strings.Join(list, ", ")
-		}
+		attribute(attributes, name, list)
 	}
 	if v.Replaces != "" {
 		attributes["replaces"] = v.Replaces + " " + v.ReplacesDigest
 	}
-	for i, w := range v.Widens {
-		attributes[fmt.Sprintf("new %02d", i+1)] = w
-	}
+	number(attributes, v.Widens)
 	help, _ := json.Marshal(map[string]string{"review": v.Text()})
 	tier := approval.Standard
 	if v.Tier == bundle.Elevated {

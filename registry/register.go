@@ -132,13 +132,9 @@ func (r *Registry) question(rec Record, c *manifest.Capability) approval.Request
 		"effects": c.Effects, "hosts": c.Network.Hosts, "secrets": c.Secrets,
 		"data in": words(c.DataClasses.Input), "data out": words(c.DataClasses.Output),
 	} {
-		if len(list) > 0 {
-			attributes[name] = strings.Join(list, ", ")
-		}
+		attribute(attributes, name, list)
 	}
-	for i, w := range rec.Widens {
-		attributes[fmt.Sprintf("new %02d", i+1)] = w
-	}
+	number(attributes, rec.Widens)
 	if rec.Bundle != "" {
 		attributes["bundle"] = rec.Bundle
 	}
@@ -153,6 +149,20 @@ func (r *Registry) question(rec Record, c *manifest.Capability) approval.Request
 		Reason:   "what a capability may do has to be allowed before it is called",
 		Tier:     tier, Context: help, Scopes: []approval.Scope{approval.Once},
 		Expires: time.Now().Add(approvalTime),
+	}
+}
+
+// attribute adds a list to what a person is shown, unless it is empty.
+func attribute(to map[string]string, name string, list []string) {
+	if len(list) > 0 {
+		to[name] = strings.Join(list, ", ")
+	}
+}
+
+// number adds what would be new, in its order.
+func number(to map[string]string, widens []string) {
+	for i, w := range widens {
+		to[fmt.Sprintf("new %02d", i+1)] = w
 	}
 }
 
