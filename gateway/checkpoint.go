@@ -15,10 +15,6 @@ import (
 	"glasshouse/snapshot"
 )
 
-// snapshotTries is how often a jail is tried to be written down: a connection that nobody
-// has accepted yet cannot be, and is gone the next moment.
-const snapshotTries = 4
-
 // checkpoint keeps a run as it is: what its agent says of itself, its memory, and its
 // jail. A jail that cannot be written down is left out, and the reason says so.
 func (g *Gateway) checkpoint(ctx context.Context, rid id.Run, reason, by string, state json.RawMessage) (run.Checkpoint, error) {
@@ -39,12 +35,7 @@ func (g *Gateway) checkpoint(ctx context.Context, rid id.Run, reason, by string,
 		}
 	}
 	c, err := g.cfg.Runs.TakeCheckpoint(ctx, rid, q)
-	for try := 1; try < snapshotTries && q.Snapshot != nil && errors.Is(err, fault.Unsupported); try++ {
-		// Its agent may have been at the door that moment, and nobody had let it in.
-		time.Sleep(50 * time.Millisecond)
-		c, err = g.cfg.Runs.TakeCheckpoint(ctx, rid, q)
-	}
-	if err != nil && q.Snapshot != nil && errors.Is(err, fault.Unsupported) {
+	if q.Snapshot != nil && (errors.Is(err, fault.Unsupported) || errors.Is(err, fault.Unavailable)) {
 		q.Snapshot, q.Reason = nil, fmt.Sprintf("%s (without its jail: %s)", reason, err)
 		c, err = g.cfg.Runs.TakeCheckpoint(ctx, rid, q)
 	}

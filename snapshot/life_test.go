@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -266,6 +267,45 @@ func openFiles(t *testing.T) int {
 		t.Fatal(err)
 	}
 	return len(entries)
+}
+
+// calling is a program that calls a server which lets nobody in until it is told to.
+const calling = `exec python3 -c '
+import os, socket, time
+s = socket.create_server(("127.0.0.1", 8000))
+c = socket.create_connection(("127.0.0.1", 8000))
+open("/tmp/up", "w").close()
+while not os.path.exists("/tmp/let"):
+    time.sleep(0.01)
+s.accept()
+open("/tmp/in", "w").close()
+time.sleep(1000)'`
+
+func TestASnapshotWaitsUntilWhoWasCalledLetsTheCallerIn(t *testing.T) {
+	if _, err := exec.LookPath("python3"); err != nil {
+		t.Skip("needs python3")
+	}
+	h := newHouse(t)
+	h.root = "/"
+	h.reopen()
+	j := h.running()
+	h.behind(j, calling)
+	h.eventually(j, "ls /tmp/up", "/tmp/up")
+	if _, err := h.keeper.Take(t.Context(), j, snapshot.TakeOptions{}); !errors.Is(err, fault.Unavailable) || fault.RemedyOf(err) == "" {
+		t.Fatalf("nobody lets it in, and it is written down: %v", err)
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		time.Sleep(200 * time.Millisecond)
+		h.try(j, "touch /tmp/let")
+	}()
+	s, err := h.keeper.Take(t.Context(), j, snapshot.TakeOptions{})
+	<-done
+	if err != nil {
+		t.Fatal(err)
+	}
+	h.eventually(h.branch(s.ID, 1)[0], "ls /tmp/in", "/tmp/in")
 }
 
 func TestAReaderOfACommandNoticesNothing(t *testing.T) {

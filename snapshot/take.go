@@ -46,6 +46,13 @@ func (k *Keeper) Take(ctx context.Context, jid id.Jail, o TakeOptions) (Snapshot
 	return s, nil
 }
 
+// A program that another has called and that has not let it in yet cannot be written
+// down, and is not for long in most cases.
+const (
+	passes    = 3 * time.Second // how long is waited for that
+	lookAgain = 50 * time.Millisecond
+)
+
 // take is Take whose result cannot be deleted until done is called.
 func (k *Keeper) take(ctx context.Context, jid id.Jail, o TakeOptions) (_ Snapshot, done func(), err error) {
 	if o.Reason == "" {
@@ -54,6 +61,22 @@ func (k *Keeper) take(ctx context.Context, jid id.Jail, o TakeOptions) (_ Snapsh
 	if err := o.Check(); err != nil {
 		return Snapshot{}, nil, err
 	}
+	end := time.Now().Add(passes)
+	for wait := lookAgain; ; wait *= 2 { // each try holds the jail for a moment
+		s, done, err := k.takeNow(ctx, jid, o)
+		// What was held for the first try has gone on.
+		if !errors.Is(err, fault.Unavailable) || o.held != nil || time.Now().Add(wait).After(end) {
+			return s, done, err
+		}
+		select {
+		case <-time.After(wait):
+		case <-ctx.Done():
+			return Snapshot{}, nil, errors.Join(context.Cause(ctx), err)
+		}
+	}
+}
+
+func (k *Keeper) takeNow(ctx context.Context, jid id.Jail, o TakeOptions) (_ Snapshot, done func(), err error) {
 	j, err := k.cfg.Jails.Get(ctx, jid)
 	if err != nil {
 		return Snapshot{}, nil, err

@@ -61,7 +61,7 @@ func (t *Tool) work(ctx context.Context, w *Worker, at place, req *rpc.CriuReq, 
 		err = fmt.Errorf("criu: %w%s", err, said)
 		for _, k := range known {
 			if strings.Contains(said, k.says) {
-				return nil, errors.Join(fault.Cannot("snapshot", k.means, k.remedy), err)
+				return nil, errors.Join(&fault.Error{Op: "snapshot", Kind: k.kind, Err: errors.New(k.means), Remedy: k.remedy}, err)
 			}
 		}
 		return nil, err
@@ -327,13 +327,18 @@ func (w *worker) end(patience time.Duration) error {
 	return nil // what it had to say it has said
 }
 
-// known is what CRIU says of things that it cannot write down, and what it means.
-var known = []struct{ says, means, remedy string }{
-	{"Unsupported proto", "a program holds a socket of a kind that cannot be written down, as ping does", "end the program and try again"},
-	{"In-flight connection", "a program was called by another and has not answered yet", "try again"},
-	{"ctty inheritance", "a program has its terminal open a second time", "end what reads the terminal, such as a pager or an editor, and try again"},
-	{"Can't dump ghost file", "a program has a deleted file of more than a gigabyte open", "end the program and try again"},
-	{"External socket is used", "a program is connected to a socket outside of the jail", "end the program and try again"},
+// known is what CRIU says of things that it cannot write down, and what it means. What
+// is fault.Unavailable passes by itself.
+var known = []struct {
+	says          string
+	kind          fault.Kind
+	means, remedy string
+}{
+	{"Unsupported proto", fault.Unsupported, "a program holds a socket of a kind that cannot be written down, as ping does", "end the program and try again"},
+	{"In-flight connection", fault.Unavailable, "a program was called by another and has not answered yet", "try again"},
+	{"ctty inheritance", fault.Unsupported, "a program has its terminal open a second time", "end what reads the terminal, such as a pager or an editor, and try again"},
+	{"Can't dump ghost file", fault.Unsupported, "a program has a deleted file of more than a gigabyte open", "end the program and try again"},
+	{"External socket is used", fault.Unsupported, "a program is connected to a socket outside of the jail", "end the program and try again"},
 }
 
 // complaint returns the errors in CRIU's log of the operation in dir. That it
