@@ -5,6 +5,7 @@ import (
 	"context"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"time"
 
 	"glasshouse/fault"
@@ -60,12 +61,47 @@ func (r Retry) pause(n int) time.Duration {
 	return p/2 + rand.N(p/2+1)
 }
 
-// Take returns deliveries whose time has come, earliest first, at most limit. Nobody
-// else gets one of them until Retry.Patience is over: within it the caller says what
-// came of it, or it is tried again.
-func (m *Manager) Take(ctx context.Context, limit int) ([]Delivery, error) {
+// Take returns deliveries to a connector whose time has come, earliest first, at most
+// limit. Nobody else gets one of them until Retry.Patience is over: within it the
+// caller says what came of it, or it is tried again. A process that is killed and comes
+// back under its name has no such patience with itself.
+func (m *Manager) Take(ctx context.Context, to string, limit int) ([]Delivery, error) {
 	now := time.Now()
-	return m.store.TakeDeliveries(ctx, now, now.Add(m.cfg.Retry.Patience), pageOf(limit))
+	return m.store.TakeDeliveries(ctx, to, m.cfg.Holder, now, now.Add(m.cfg.Retry.Patience), pageOf(limit))
+}
+
+// A DeliveryFilter says which deliveries are listed.
+type DeliveryFilter struct {
+	To    string
+	State DeliveryState // "": in any
+	After string        // of the page before, the last
+	Limit int           // 0: 100
+}
+
+// DeliveriesTo lists deliveries to a connector, by when they are due.
+func (m *Manager) DeliveriesTo(ctx context.Context, f DeliveryFilter) ([]Delivery, error) {
+	f.Limit = pageOf(f.Limit)
+	return m.store.DeliveriesTo(ctx, f)
+}
+
+// Undelivered counts the deliveries to a connector that are in a state.
+func (m *Manager) Undelivered(ctx context.Context, to string, s DeliveryState) (int64, error) {
+	return m.store.CountDeliveries(ctx, to, s)
+}
+
+// Delivery returns a delivery.
+func (m *Manager) Delivery(ctx context.Context, did string) (Delivery, error) {
+	mid, _, _ := strings.Cut(did, ".")
+	list, err := m.store.Deliveries(ctx, id.Message(mid))
+	if err != nil {
+		return Delivery{}, err
+	}
+	for _, d := range list {
+		if d.ID == did {
+			return d, nil
+		}
+	}
+	return Delivery{}, fault.Newf(fault.NotFound, "run.Delivery", clip(did, maxName), "there is no such delivery")
 }
 
 // Deliveries returns the deliveries of a message.

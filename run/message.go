@@ -38,7 +38,8 @@ const (
 
 // Send puts a message into the inbox of a session, which is opened if it is not
 // there. Of the message Session, Run, From, Text, Labels and Key count. What was
-// sent with the same key before is returned instead, and nothing is sent.
+// sent with the same key before is returned instead, and nothing is sent. Runs of the
+// session that are paused for an event go on, unless the message is for another.
 func (m *Manager) Send(ctx context.Context, msg Message) (Message, error) {
 	msg.Dir = In
 	return m.put(ctx, msg, nil)
@@ -73,6 +74,11 @@ func (m *Manager) put(ctx context.Context, msg Message, to []string) (Message, e
 		if err := t.put(msg, to); err != nil {
 			return err
 		}
+		if msg.Dir == In {
+			if err := t.rouse(msg); err != nil {
+				return err
+			}
+		}
 		t.kept = func() { kept = t.c.Messages[0] }
 		return nil
 	})
@@ -100,6 +106,61 @@ func (t *turn) put(msg Message, to []string) error {
 		body["text"] = msg.Text
 	}
 	return t.event(msg.Run, kind, body)
+}
+
+// rouse has the runs go on that wait for something to be told.
+func (t *turn) rouse(msg Message) error {
+	t.touched = true // that nobody begins to wait meanwhile, or closes the session
+	waiting, err := t.unended(Filter{Session: t.live.id, States: []State{Paused}})
+	if err != nil {
+		return err
+	}
+	for _, r := range waiting {
+		if r.State != Paused || r.Why != ForEvent || msg.Run != "" && msg.Run != r.ID {
+			continue
+		}
+		if err := t.move(r, Move{To: Active, By: actor(msg.From), Reason: "it is told something"}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// WaitForEvent has a run wait: until its session is told something that comes
+// after a message. If there is such a message already it does not wait.
+func (m *Manager) WaitForEvent(ctx context.Context, rid id.Run, after int64, reason string) (Run, error) {
+	if after < 0 {
+		return Run{}, fault.Fieldf("run.WaitForEvent", "after", "is less than 0")
+	}
+	return m.moved(ctx, rid, func(t *turn, r *Run) error {
+		if _, err := t.sess(); err != nil {
+			return err
+		}
+		t.touched = true // that nobody tells it something meanwhile
+		told, err := t.told(r, after)
+		if err != nil || told {
+			return err
+		}
+		return t.move(r, Move{To: Paused, Why: ForEvent, By: "agent", Reason: clip(reason, maxReason)})
+	})
+}
+
+// told reports whether the inbox has something for a run that comes after a message.
+func (t *turn) told(r *Run, after int64) (bool, error) {
+	for {
+		list, err := t.store.Messages(t.ctx, t.live.id, In, after, page)
+		if err != nil {
+			return false, err
+		}
+		for _, msg := range list {
+			if after = msg.Seq; msg.Run == "" || msg.Run == r.ID {
+				return true, nil
+			}
+		}
+		if len(list) < page {
+			return false, nil
+		}
+	}
 }
 
 func (msg *Message) check() error {

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"glasshouse/fault"
+	"glasshouse/id"
 	"glasshouse/manifest"
 	"glasshouse/run"
 )
@@ -180,17 +181,14 @@ func TestWhatCannotBeDeliveredIsTriedAgainUntilItIsDead(t *testing.T) {
 		h := newHouse(t, func(c *run.Config) { c.Retry = run.Retry{First: time.Second, Longest: 4 * time.Second, Attempts: 4} })
 		ctx := t.Context()
 		m := must(h.Post(ctx, run.Message{Session: "s", Text: "out"}, "web", "mail"))(t)
-		due := must(h.Take(ctx, 10))(t)
-		if len(due) != 2 || due[0].Message != m.ID {
+		due := must(h.Take(ctx, "mail", 10))(t)
+		if len(due) != 1 || due[0].Message != m.ID || due[0].To != "mail" {
 			t.Fatalf("due are %+v", due)
 		}
-		if again := must(h.Take(ctx, 10))(t); len(again) != 0 {
+		if again := must(h.Take(ctx, "mail", 10))(t); len(again) != 0 {
 			t.Errorf("another gets %+v", again)
 		}
-		mail, web := due[0], due[1]
-		if mail.To != "mail" {
-			mail, web = web, mail
-		}
+		mail, web := due[0], must(h.Take(ctx, "web", 10))(t)[0]
 		if err := h.Delivered(ctx, web); err != nil {
 			t.Fatal(err)
 		}
@@ -204,7 +202,7 @@ func TestWhatCannotBeDeliveredIsTriedAgainUntilItIsDead(t *testing.T) {
 				t.Errorf("after %d attempts it waits %s", d.Attempts, pause)
 			}
 			time.Sleep(time.Until(d.Next))
-			if due := must(h.Take(ctx, 10))(t); d.State == run.Pending && (len(due) != 1 || due[0].ID != mail.ID || due[0].Attempts != d.Attempts) {
+			if due := must(h.Take(ctx, "mail", 10))(t); d.State == run.Pending && (len(due) != 1 || due[0].ID != mail.ID || due[0].Attempts != d.Attempts) {
 				t.Fatalf("due is %+v", due)
 			}
 		}
@@ -222,15 +220,140 @@ func TestWhatCannotBeDeliveredIsTriedAgainUntilItIsDead(t *testing.T) {
 		if d := must(h.Redeliver(ctx, list[0]))(t); d.State != run.Pending || d.Attempts != 0 {
 			t.Errorf("tried anew it is %+v", d)
 		}
-		if due := must(h.Take(ctx, 10))(t); len(due) != 1 {
+		if due := must(h.Take(ctx, "mail", 10))(t); len(due) != 1 {
 			t.Errorf("due is %+v", due)
 		}
 		_, err := h.Redeliver(ctx, list[1])
 		wantKind(t, "what is delivered, anew", err, fault.Conflict)
 		// Who takes one and is killed is not the last.
 		time.Sleep(time.Minute)
-		if due := must(h.Take(ctx, 10))(t); len(due) != 1 {
+		if due := must(h.Take(ctx, "mail", 10))(t); len(due) != 1 {
 			t.Errorf("after a minute due is %+v", due)
 		}
 	})
+}
+
+func TestWhatAKilledProcessTookIsTakenByItAtOnceWhenItComesBack(t *testing.T) {
+	holder := func(c *run.Config) { c.Holder = "me" }
+	h := newHouse(t, holder)
+	ctx := t.Context()
+	must(h.Post(ctx, run.Message{Session: "s", Text: "out"}, "web"))(t)
+	failed := must(h.Post(ctx, run.Message{Session: "s", Text: "out again"}, "web"))(t)
+	first := must(h.Take(ctx, "web", 10))(t)
+	if len(first) != 2 {
+		t.Fatalf("due are %+v", first)
+	}
+	for _, d := range first {
+		if d.Message == failed.ID {
+			must(h.NotDelivered(ctx, d, errors.New("no answer")))(t)
+		}
+	}
+	other := h.manager(t, func(c *run.Config) { c.Holder = "other" })
+	if got := must(other.Take(ctx, "web", 10))(t); len(got) != 0 {
+		t.Errorf("another gets what is on its way: %+v", got)
+	}
+	again := must(h.manager(t, holder).Take(ctx, "web", 10))(t)
+	if len(again) != 1 || again[0].ID != first[0].ID && again[0].ID != first[1].ID || again[0].Message == failed.ID {
+		t.Errorf("it takes %+v; what failed waits, and what it was at is its own", again)
+	}
+}
+
+func TestDeadLettersAreListedAndFound(t *testing.T) {
+	h := newHouse(t, func(c *run.Config) { c.Retry = run.Retry{Attempts: 1} })
+	ctx := t.Context()
+	for range 3 {
+		must(h.Post(ctx, run.Message{Session: "s", Text: "out"}, "web", "mail"))(t)
+	}
+	for _, d := range must(h.Take(ctx, "web", 2))(t) {
+		must(h.NotDelivered(ctx, d, errors.New("no answer")))(t)
+	}
+	if n := must(h.Undelivered(ctx, "web", run.Dead))(t); n != 2 {
+		t.Errorf("%d are dead, want 2", n)
+	}
+	if n := must(h.Undelivered(ctx, "mail", run.Pending))(t); n != 3 {
+		t.Errorf("%d wait, want 3", n)
+	}
+	one := must(h.DeliveriesTo(ctx, run.DeliveryFilter{To: "web", State: run.Dead, Limit: 1}))(t)
+	two := must(h.DeliveriesTo(ctx, run.DeliveryFilter{To: "web", State: run.Dead, Limit: 1, After: one[0].ID}))(t)
+	if len(one) != 1 || len(two) != 1 || one[0].ID == two[0].ID {
+		t.Errorf("the pages are %+v and %+v", one, two)
+	}
+	if d := must(h.Delivery(ctx, one[0].ID))(t); d.State != run.Dead || d.Error != "no answer" {
+		t.Errorf("it is %+v", d)
+	}
+	for _, did := range []string{"", "m-aaaaaaaaaaaa.web", one[0].ID + "x", "."} {
+		_, err := h.Delivery(ctx, did)
+		wantKind(t, did, err, fault.NotFound)
+	}
+}
+
+func TestARunThatWaitsForAnEventGoesOnWhenItsSessionIsToldSomething(t *testing.T) {
+	h := newHouse(t)
+	ctx := t.Context()
+	r := start(t, h.Manager, run.Request{Session: "s"})
+	other := start(t, h.Manager, run.Request{Session: "s"})
+	for _, rid := range []id.Run{r.ID, other.ID} {
+		if got := must(h.WaitForEvent(ctx, rid, 0, "for the build"))(t); got.State != run.Paused || got.Why != run.ForEvent {
+			t.Fatalf("it is %s (%s)", got.State, got.Why)
+		}
+	}
+	must(h.Post(ctx, run.Message{Session: "s", Text: "what is said by an agent is no event"}))(t)
+	must(h.Send(ctx, run.Message{Session: "elsewhere", Text: "built"}))(t)
+	must(h.Send(ctx, run.Message{Session: "s", Run: r.ID, Text: "built", Key: "k"}))(t)
+	if got := must(h.Get(ctx, r.ID))(t); got.State != run.Active {
+		t.Errorf("told, it is %s (%s)", got.State, got.Why)
+	}
+	if got := must(h.Get(ctx, other.ID))(t); got.State != run.Paused {
+		t.Errorf("another was told, and it is %s", got.State)
+	}
+	// What has come before it waited it does not wait for.
+	if got := must(h.WaitForEvent(ctx, r.ID, 0, ""))(t); got.State != run.Active {
+		t.Errorf("told before, it is %s", got.State)
+	}
+	if got := must(h.WaitForEvent(ctx, r.ID, 1, ""))(t); got.State != run.Paused {
+		t.Errorf("having read all it is %s", got.State)
+	}
+	must(h.Send(ctx, run.Message{Session: "s", Text: "built", Key: "k"}))(t) // again
+	if got := must(h.Get(ctx, r.ID))(t); got.State != run.Paused {
+		t.Errorf("told the same again, it is %s", got.State)
+	}
+	must(h.Send(ctx, run.Message{Session: "s", Text: "all of you"}))(t)
+	for _, rid := range []id.Run{r.ID, other.ID} {
+		if got := must(h.Get(ctx, rid))(t); got.State != run.Active {
+			t.Errorf("all were told, and it is %s", got.State)
+		}
+	}
+	must(h.Move(ctx, r.ID, run.Move{To: run.Paused, Why: run.ByOperator}))(t)
+	must(h.Send(ctx, run.Message{Session: "s", Text: "hello"}))(t)
+	if got := must(h.Get(ctx, r.ID))(t); got.State != run.Paused {
+		t.Errorf("what an operator paused is %s", got.State)
+	}
+	_, err := h.WaitForEvent(ctx, r.ID, -1, "")
+	wantKind(t, "after -1", err, fault.Invalid)
+}
+
+// Whoever tells something and whoever begins to wait for it do not miss each other,
+// whichever process they are in.
+func TestNoEventIsMissedByWhoBeginsToWait(t *testing.T) {
+	h := houseOnDisk(t)
+	other := h.manager(t)
+	ctx := t.Context()
+	r := start(t, h.Manager, run.Request{Session: "s"})
+	for n := range int64(20) {
+		var wg sync.WaitGroup
+		wg.Go(func() {
+			if _, err := h.WaitForEvent(ctx, r.ID, n, ""); err != nil {
+				t.Error(err)
+			}
+		})
+		wg.Go(func() {
+			if _, err := other.Send(ctx, run.Message{Session: "s", Text: "event"}); err != nil {
+				t.Error(err)
+			}
+		})
+		wg.Wait()
+		if got := must(h.Get(ctx, r.ID))(t); got.State != run.Active {
+			t.Fatalf("round %d: it is %s (%s)", n, got.State, got.Why)
+		}
+	}
 }

@@ -294,7 +294,10 @@ func (t *turn) said(r *Run, from State, v Move, kind chain.Kind) error {
 
 // unended are the runs of a filter that have not ended, as they are in this turn.
 func (t *turn) unended(f Filter) ([]*Run, error) {
-	f.States, f.Limit = []State{Scheduled, Active, Paused}, page
+	f.Limit = page
+	if f.States == nil {
+		f.States = []State{Scheduled, Active, Paused}
+	}
 	var all []*Run
 	for {
 		list, err := t.store.Runs(t.ctx, f)

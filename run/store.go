@@ -36,10 +36,13 @@ type Store interface {
 	// Due returns runs that wait for a time which has come, earliest first.
 	Due(ctx context.Context, now time.Time, limit int) ([]Run, error)
 
-	// TakeDeliveries returns deliveries whose time has come, earliest first, and
-	// puts each off until a moment, so that nobody else takes it before.
-	TakeDeliveries(ctx context.Context, now, until time.Time, limit int) ([]Delivery, error)
+	// TakeDeliveries returns deliveries to a connector whose time has come, earliest
+	// first, and puts each off until a moment, so that nobody but the holder takes
+	// it before.
+	TakeDeliveries(ctx context.Context, to, holder string, now, until time.Time, limit int) ([]Delivery, error)
 	Deliveries(ctx context.Context, mid id.Message) ([]Delivery, error)
+	DeliveriesTo(ctx context.Context, f DeliveryFilter) ([]Delivery, error) // by when they are due
+	CountDeliveries(ctx context.Context, to string, s DeliveryState) (int64, error)
 
 	// Claim claims a session for a holder until a moment, unless another has a
 	// claim on it that is not over now. It reports whether it did.
@@ -47,7 +50,8 @@ type Store interface {
 	// Renew puts off the end of all claims of a holder, and returns of which
 	// sessions they are.
 	Renew(ctx context.Context, holder string, until time.Time) ([]string, error)
-	// Release ends the claim of a holder on a session; on all if sid is "".
+	// Release ends the claim of a holder on a session; on all if sid is "", and then
+	// also gives back the deliveries that it took and has not said what came of.
 	Release(ctx context.Context, sid, holder string) error
 	// Unclaimed returns active runs of sessions that nobody but the holder has a
 	// claim on, by when they were made.

@@ -208,9 +208,9 @@ func (w writer) messages(c *run.Change) error {
 		if err != nil {
 			return err
 		}
-		if err := w.exec(`INSERT INTO deliveries (id, message, state, due, document) VALUES ($1, $2, $3, $4, $5)
-			ON CONFLICT (id) DO UPDATE SET state = excluded.state, due = excluded.due, document = excluded.document`,
-			text(d.ID), d.Message, d.State, d.Next.UnixNano(), doc); err != nil {
+		if err := w.exec(`INSERT INTO deliveries (id, message, receiver, state, due, document) VALUES ($1, $2, $3, $4, $5, $6)
+			ON CONFLICT (id) DO UPDATE SET state = excluded.state, due = excluded.due, document = excluded.document, taker = ''`,
+			text(d.ID), d.Message, text(d.To), d.State, d.Next.UnixNano(), doc); err != nil {
 			return err
 		}
 	}
@@ -487,16 +487,25 @@ func (rs Runs) Purge(ctx context.Context, before time.Time) (int64, error) {
 	return res.RowsAffected()
 }
 
-// TakeDeliveries returns deliveries that are due, earliest first, and puts them off.
-func (rs Runs) TakeDeliveries(ctx context.Context, now, until time.Time, limit int) ([]run.Delivery, error) {
+// TakeDeliveries returns deliveries to a connector that are due, earliest first, and
+// puts them off.
+func (rs Runs) TakeDeliveries(ctx context.Context, to, holder string, now, until time.Time, limit int) ([]run.Delivery, error) {
+	var due bool // looked for by many, again and again: nobody else should have to wait for that
+	err := rs.s.read.QueryRowContext(ctx, "SELECT EXISTS (SELECT 1 FROM deliveries WHERE receiver = $1 AND state = 'pending' AND due <= $2)", text(to), now.UnixNano()).Scan(&due)
+	if err != nil {
+		return nil, fmt.Errorf("look for deliveries: %w", err)
+	}
+	if !due {
+		return nil, nil
+	}
 	var taken []run.Delivery
-	err := rs.s.update(ctx, "deliveries", func(tx *sql.Tx) error {
+	err = rs.s.update(ctx, "deliveries", func(tx *sql.Tx) error {
 		var err error
 		taken, err = listed[run.Delivery](ctx, tx,
-			"SELECT document FROM deliveries WHERE state = 'pending' AND due <= $1 ORDER BY due, id LIMIT $2", now.UnixNano(), limit)
+			"SELECT document FROM deliveries WHERE receiver = $1 AND state = 'pending' AND due <= $2 ORDER BY due, id LIMIT $3", text(to), now.UnixNano(), limit)
 		for _, d := range taken {
 			if err == nil {
-				_, err = tx.ExecContext(ctx, "UPDATE deliveries SET due = $2 WHERE id = $1", text(d.ID), until.UnixNano())
+				_, err = tx.ExecContext(ctx, "UPDATE deliveries SET due = $2, taker = $3 WHERE id = $1", text(d.ID), until.UnixNano(), holder)
 			}
 		}
 		return err
@@ -534,6 +543,31 @@ func (rs Runs) Deliveries(ctx context.Context, mid id.Message) ([]run.Delivery, 
 	return documents[run.Delivery](ctx, rs.s.read, "read deliveries", "SELECT document FROM deliveries WHERE message = $1 ORDER BY id", text(string(mid)))
 }
 
+// DeliveriesTo returns deliveries to a connector, by when they are due.
+func (rs Runs) DeliveriesTo(ctx context.Context, f run.DeliveryFilter) ([]run.Delivery, error) {
+	var q where
+	q.add("receiver = ", text(f.To))
+	if f.State != "" {
+		q.add("state = ", f.State)
+	}
+	if f.After != "" {
+		q.add("(due, id) > (SELECT due, id FROM deliveries WHERE id = ", text(f.After))
+		q.more(")")
+	}
+	q.args = append(q.args, f.Limit)
+	return documents[run.Delivery](ctx, rs.s.read, "read deliveries",
+		fmt.Sprintf("SELECT document FROM deliveries%s ORDER BY due, id LIMIT $%d", q.String(), len(q.args)), q.args...)
+}
+
+// CountDeliveries counts the deliveries to a connector that are in a state.
+func (rs Runs) CountDeliveries(ctx context.Context, to string, s run.DeliveryState) (int64, error) {
+	var n int64
+	if err := rs.s.read.QueryRowContext(ctx, "SELECT COUNT(*) FROM deliveries WHERE receiver = $1 AND state = $2", text(to), s).Scan(&n); err != nil {
+		return 0, fmt.Errorf("count deliveries: %w", err)
+	}
+	return n, nil
+}
+
 // Claim claims a session until a moment, unless another holds it now.
 func (rs Runs) Claim(ctx context.Context, sid, holder string, now, until time.Time) (bool, error) {
 	res, err := rs.s.write.ExecContext(ctx, `UPDATE sessions SET holder = $2, until = $4
@@ -566,7 +600,8 @@ func (rs Runs) Renew(ctx context.Context, holder string, until time.Time) ([]str
 	return list, nil
 }
 
-// Release ends a holder's claim on a session, or all.
+// Release ends a holder's claim on a session, or all, and then gives back the deliveries
+// that it took.
 func (rs Runs) Release(ctx context.Context, sid, holder string) error {
 	var q where
 	q.add("holder = ", holder)
@@ -575,6 +610,12 @@ func (rs Runs) Release(ctx context.Context, sid, holder string) error {
 	}
 	if _, err := rs.s.write.ExecContext(ctx, "UPDATE sessions SET holder = '', until = 0"+q.String(), q.args...); err != nil {
 		return fmt.Errorf("release claims: %w", err)
+	}
+	if sid != "" {
+		return nil
+	}
+	if _, err := rs.s.write.ExecContext(ctx, "UPDATE deliveries SET due = 0, taker = '' WHERE taker = $1 AND taker <> ''", holder); err != nil {
+		return fmt.Errorf("give back deliveries: %w", err)
 	}
 	return nil
 }

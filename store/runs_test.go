@@ -327,7 +327,7 @@ func runsDelivered(t *testing.T, where string) {
 	for range 8 {
 		wg.Go(func() {
 			for {
-				list, err := rs.TakeDeliveries(ctx, epoch.Add(9), epoch.Add(time.Minute), 3)
+				list, err := rs.TakeDeliveries(ctx, "web", "me", epoch.Add(9), epoch.Add(time.Minute), 3)
 				if err != nil {
 					t.Error(err)
 				}
@@ -354,7 +354,7 @@ func runsDelivered(t *testing.T, where string) {
 	first := c.Deliveries[0]
 	first.State = run.Delivered
 	write(t, rs, run.Change{ID: "s", Deliveries: []run.Delivery{first}})
-	if list := got(rs.TakeDeliveries(ctx, epoch.Add(time.Minute), epoch.Add(time.Hour), 100))(t); len(list) != 19 {
+	if list := got(rs.TakeDeliveries(ctx, "web", "me", epoch.Add(time.Minute), epoch.Add(time.Hour), 100))(t); len(list) != 19 {
 		t.Errorf("after a minute %d are due", len(list))
 	}
 }
