@@ -152,9 +152,10 @@ func taken(err error, what string) error {
 }
 
 // lock locks the rules of this host, or as much of a host as our network
-// namespace is: the lock is on the namespace itself.
+// namespace is: the lock is on the namespace itself. Whoever locks is in it; the
+// main thread, of which /proc/self speaks, may be in a jail's just now.
 func lock(how int) (unlock func(), err error) {
-	f, err := os.Open("/proc/self/ns/net")
+	f, err := os.Open("/proc/thread-self/ns/net")
 	if err != nil {
 		return nil, err
 	}

@@ -1,0 +1,3 @@
+package netns
+
+var Lock = lock
