@@ -1,6 +1,7 @@
 package cgroup
 
 import (
+	"errors"
 	"maps"
 	"os"
 	"path/filepath"
@@ -11,6 +12,8 @@ import (
 
 	"github.com/opencontainers/cgroups"
 	"github.com/opencontainers/cgroups/fs2"
+
+	"glasshouse/fault"
 )
 
 // NoKillFile makes Kill behave as on kernels before 5.14 until the test ends.
@@ -112,6 +115,33 @@ func TestEventsAreRead(t *testing.T) {
 	} {
 		if got := parseEvents(text); got != want {
 			t.Errorf("%q is read as %+v, want %+v", text, got, want)
+		}
+	}
+}
+
+func TestLimitsBecomeSmallerInTheSecondGenerationOnlyIfTheyCan(t *testing.T) {
+	files := map[string]string{
+		"cgroup.controllers": "cpu memory pids", "cpu.weight": "100", "memory.max": "67108864", "memory.high": "max",
+		"memory.current": "50331648\n", "memory.swap.max": "0", "pids.max": "max", "cgroup.freeze": "0",
+	}
+	for _, tt := range []struct {
+		mb   int64
+		want map[string]string
+		ok   bool
+	}{
+		{32, map[string]string{"memory.max": "67108864", "memory.high": "max", "pids.max": "max"}, false},
+		{48, map[string]string{"memory.max": "50331648", "memory.high": "max", "pids.max": "9"}, true},
+		{96, map[string]string{"memory.max": "100663296", "memory.high": "max", "pids.max": "9"}, true},
+	} {
+		c := second(t, files)
+		err := c.Change(Limits{CPUShares: 1024, MemoryBytes: tt.mb << 20, PIDs: 9})
+		if (err == nil) != tt.ok || err != nil && (!errors.Is(err, fault.Conflict) || fault.RemedyOf(err) == "") {
+			t.Errorf("%d MB where 48 are in use: %v", tt.mb, err)
+		}
+		for name, want := range tt.want {
+			if got, _ := os.ReadFile(filepath.Join(c.unified, name)); strings.TrimSpace(string(got)) != want {
+				t.Errorf("with %d MB %s is %q, want %q", tt.mb, name, got, want)
+			}
 		}
 	}
 }

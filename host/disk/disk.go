@@ -43,8 +43,8 @@ const patience = 2 * time.Second
 
 // Make mounts a volume of mb megabytes on mountpoint, an existing directory. The
 // image img is made first if it is missing, from a template that is kept in the
-// directory templates; an image that exists is used as it is. If Make fails,
-// nothing is mounted and an image it began is gone.
+// directory templates; an image that exists is used as it is, and grows if it is
+// smaller. If Make fails, nothing is mounted and an image it began is gone.
 func Make(ctx context.Context, img, mountpoint string, mb int64, templates string) error {
 	if mb < MinMB {
 		return fault.Newf(fault.Invalid, "disk.Make", img, "a volume of %d MB is under the minimum of %d", mb, MinMB)
@@ -61,6 +61,12 @@ func Make(ctx context.Context, img, mountpoint string, mb int64, templates strin
 			err = errors.Join(err, os.Remove(img))
 		}
 		return err
+	}
+	if made {
+		return nil
+	}
+	if err := Grow(img, mountpoint, mb); err != nil {
+		return errors.Join(err, Unmount(mountpoint))
 	}
 	return nil
 }

@@ -108,7 +108,7 @@ func format(ctx context.Context, path string, mb int64, lock *os.File) error {
 		"-b", strconv.Itoa(block), "-I", "256", "-i", strconv.Itoa(perNode),
 		"-m", "0", // no blocks for root: in the jail root is nobody special
 		"-J", "size=4",
-		"-O", "^resize_inode", // volumes never grow
+		"-O", "^resize_inode", // few volumes grow, and they can without
 		"-E", "lazy_itable_init=1,nodiscard,root_owner=0:0", path)
 	cmd.ExtraFiles = []*os.File{lock}
 	if out, err := cmd.CombinedOutput(); err != nil {

@@ -1,0 +1,86 @@
+package cgroup
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"github.com/opencontainers/cgroups"
+	"golang.org/x/sys/unix"
+
+	"glasshouse/fault"
+)
+
+// Change is Set for a cgroup with processes in it. Less memory than they use, and
+// than can be taken from them without harm, is a fault.Conflict, and nothing is
+// changed: no process is killed for it.
+func (c *Cgroup) Change(l Limits) error {
+	if c.lacks["memory"] == "" && l.MemoryBytes > 0 {
+		if err := c.shrink(l.MemoryBytes); err != nil {
+			return err
+		}
+	}
+	return c.Set(l)
+}
+
+// shrink has the processes use no more than limit bytes, if they can.
+//
+// Of the first generation the kernel takes what it can, and refuses the limit if that
+// is not enough. Of the second it would kill instead; but there one can ask for less
+// before, by the mark above which memory is taken back.
+func (c *Cgroup) shrink(limit int64) error {
+	if !c.v2 {
+		return c.shrinkFirst(limit)
+	}
+	if has, err := c.number("memory.max"); err != nil || has <= limit {
+		return err
+	}
+	if err := c.write("memory.high", strconv.FormatInt(limit, 10)); err != nil {
+		return err
+	}
+	used, err := c.number("memory.current")
+	if err == nil && used <= limit {
+		err = c.write("memory.max", strconv.FormatInt(limit, 10))
+	} else if err == nil {
+		err = c.inUse(limit, used)
+	}
+	return errors.Join(err, c.write("memory.high", "max"))
+}
+
+func (c *Cgroup) shrinkFirst(limit int64) error {
+	dir := c.v1["memory"]
+	has, err := numberIn(dir, "memory.limit_in_bytes")
+	if err != nil || has <= limit {
+		return err
+	}
+	err = cgroups.WriteFile(dir, "memory.limit_in_bytes", strconv.FormatInt(limit, 10))
+	if !errors.Is(err, unix.EBUSY) {
+		return err
+	}
+	used, err := numberIn(dir, "memory.usage_in_bytes")
+	return errors.Join(err, c.inUse(limit, used))
+}
+
+func (c *Cgroup) inUse(limit, used int64) error {
+	return &fault.Error{Op: "cgroup.Change", On: c.path, Kind: fault.Conflict,
+		Err:    fmt.Errorf("%d MB of memory are in use, and cannot become %d", (used+1<<20-1)>>20, limit>>20),
+		Remedy: "have it use less first, or leave it more"}
+}
+
+// number reads a number of bytes; none is more than any.
+func (c *Cgroup) number(file string) (int64, error) { return numberIn(c.unified, file) }
+
+func numberIn(dir, file string) (int64, error) {
+	b, err := os.ReadFile(filepath.Join(dir, file))
+	if err != nil {
+		return 0, err
+	}
+	text := strings.TrimSpace(string(b))
+	if text == "max" {
+		return 1<<63 - 1, nil
+	}
+	return strconv.ParseInt(text, 10, 64)
+}

@@ -1,0 +1,111 @@
+package disk
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"glasshouse/fault"
+)
+
+// CanGrow returns nil if this process may make volumes larger, or a
+// fault.Unsupported error with reason and remedy.
+func CanGrow() error {
+	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	var caps [2]unix.CapUserData
+	if err := unix.Capget(&header, &caps[0]); err != nil {
+		return fmt.Errorf("capget: %w", err)
+	}
+	if caps[0].Effective&(1<<unix.CAP_SYS_RESOURCE) == 0 {
+		return fault.Cannot("disk.Grow", "the kernel lets a file system grow only for who has CAP_SYS_RESOURCE, and the daemon has not", "give the daemon CAP_SYS_RESOURCE")
+	}
+	return nil
+}
+
+// Grow makes the volume in img, which is mounted on mountpoint, one of mb
+// megabytes, while it is used. A volume that is as large, or larger, stays as it
+// is: none becomes smaller. If it is cut off it can be called again.
+func Grow(img, mountpoint string, mb int64) error {
+	on, err := mounted(mountpoint)
+	if err != nil {
+		return fmt.Errorf("grow volume %s: %w", img, err)
+	}
+	if on.device == "" || !sameFile(on.img, img) {
+		return fault.Newf(fault.NotFound, "disk.Grow", img, "it is not mounted on %s", mountpoint)
+	}
+	small, size, err := growth(img, mb)
+	if err != nil || !small {
+		return err
+	}
+	if err := CanGrow(); err != nil {
+		return err
+	}
+	if err := grow(img, mountpoint, on.device, size); err != nil {
+		return fmt.Errorf("grow volume %s: %w", img, err)
+	}
+	return nil
+}
+
+// slack is how many blocks at their end volumes may leave unused: a group of
+// blocks that has little more room than its own tables take, 1024, is left out.
+const slack = 2048
+
+// growth reports whether the volume in img is smaller than one of mb megabytes, and
+// the bytes that it is to have. One that was cut off while it grew is smaller than
+// its image.
+func growth(img string, mb int64) (small bool, size int64, err error) {
+	f, err := os.Open(img)
+	if err != nil {
+		return false, 0, err
+	}
+	defer f.Close()
+	has, err := f.Seek(0, io.SeekEnd)
+	if err != nil {
+		return false, 0, err
+	}
+	var sb [1024]byte // struct ext4_super_block of the kernel's fs/ext4/ext4.h
+	if _, err := f.ReadAt(sb[:], 1024); err != nil {
+		return false, 0, fmt.Errorf("read the superblock of %s: %w", img, err)
+	}
+	blocks := int64(binary.LittleEndian.Uint32(sb[0x4:]))
+	size = max(imageSize(mb), has)
+	return has < size || size/block-blocks > slack, size, nil
+}
+
+// grow has first the image, then the device and at last the file system be of a
+// size in bytes. Each step that was done before does nothing.
+func grow(img, mountpoint, device string, size int64) error {
+	if err := os.Truncate(img, size); err != nil {
+		return err
+	}
+	loop, err := os.OpenFile(device, os.O_RDWR|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	defer loop.Close()
+	if has, err := loop.Seek(0, io.SeekEnd); err != nil || has < size {
+		if err := errors.Join(err, unix.IoctlSetInt(int(loop.Fd()), loopSetCapacity, 0)); err != nil {
+			return fmt.Errorf("tell %s of its size: %w", device, err)
+		}
+	}
+	dir, err := os.Open(mountpoint)
+	if err != nil {
+		return err
+	}
+	defer dir.Close()
+	blocks := uint64(size / block)
+	if _, _, errno := unix.Syscall(unix.SYS_IOCTL, dir.Fd(), ext4Resize, uintptr(unsafe.Pointer(&blocks))); errno != 0 {
+		return fmt.Errorf("resize the file system: %w", errno)
+	}
+	return nil
+}
+
+const (
+	loopSetCapacity = 0x4c07     // LOOP_SET_CAPACITY of linux/loop.h
+	ext4Resize      = 0x40086610 // EXT4_IOC_RESIZE_FS of linux/ext4.h: _IOW('f', 16, __u64)
+)
