@@ -2,6 +2,9 @@ module glasshouse
 
 go 1.26.0
 
+// What npm puts there is none of Go's.
+ignore ./web/ui
+
 require (
 	filippo.io/age v1.3.2
 	github.com/aymanbagabas/go-udiff v0.4.1

@@ -31,6 +31,7 @@ type operation struct {
 	result  any     // JSON answer, or nil
 	answers []media // what else it answers with
 
+	values bool // takes and gives values alone: its answer is for programs
 	once   bool // as a POST, takes an Idempotency-Key
 	stream bool // goes on for as long as the caller likes: no latency to measure
 
@@ -58,7 +59,7 @@ func create[P, B, R any](do func(s *Server, ctx context.Context, p P, b B) (R, e
 }
 
 func valueOperation[P, B, R any](status int, do func(s *Server, ctx context.Context, p P, b B) (R, error), place func(P, R) string) operation {
-	op := operation{params: *new(P), body: *new(B), result: *new(R), status: status, once: true}
+	op := operation{params: *new(P), body: *new(B), result: *new(R), status: status, values: true, once: true}
 	op.serve = func(s *Server, w http.ResponseWriter, r *http.Request) error {
 		var p P
 		var b B

@@ -16,7 +16,6 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
-	"strings"
 	"sync"
 	"time"
 
@@ -93,6 +92,7 @@ type Options struct {
 	Schedules Schedules                           // nil: there are none
 	Models    http.Handler                        // of language models, for agents; nil: there are none
 	MCP       func(c gateway.Caller) http.Handler // the tools of an agent; nil: it has none by that way
+	UI        UI                                  // nil: there is none
 
 	Peers   access.Peers                           // who may use the unix socket
 	Doctor  func(ctx context.Context) []wire.Probe // what this host can do
@@ -109,7 +109,8 @@ type Options struct {
 type Server struct {
 	o       Options
 	mux     *http.ServeMux
-	doors   *http.ServeMux // what agents find in their jails
+	table   map[string]route // by pattern
+	doors   *http.ServeMux   // what agents find in their jails
 	csrf    *http.CrossOriginProtection
 	metrics *metrics
 	openapi func() ([]byte, error) // made for the first who asks: it takes longer than all else at a start
@@ -133,11 +134,12 @@ func New(o Options) *Server {
 	}
 	o.MaxBody = cmp.Or(o.MaxBody, 1<<20)
 	o.MaxOutput = cmp.Or(o.MaxOutput, 1<<20)
-	s := &Server{o: o, mux: http.NewServeMux(), csrf: http.NewCrossOriginProtection()}
+	s := &Server{o: o, mux: http.NewServeMux(), table: map[string]route{}, csrf: http.NewCrossOriginProtection()}
 	s.ctx, s.cancel = context.WithCancelCause(context.Background())
 	s.metrics = newMetrics(o.Jails)
 	for _, rt := range routes {
 		s.mux.Handle(rt.pattern, s.route(rt))
+		s.table[rt.pattern] = rt
 	}
 	s.openDoors()
 	s.openapi = sync.OnceValues(func() ([]byte, error) { return document(routes, o.Version.Version) })
@@ -206,6 +208,8 @@ func (s *Server) serveHTTP(w http.ResponseWriter, r *http.Request) {
 	h := rec.Header()
 	h.Set("X-Content-Type-Options", "nosniff")
 	h.Set("Cache-Control", "no-store")
+	h.Set("Content-Security-Policy", pagePolicy)
+	h.Set("Cross-Origin-Resource-Policy", "same-origin")
 	err := s.admit(rec, r)
 	if err != nil {
 		s.fail(rec, r, err)
@@ -222,32 +226,21 @@ func (s *Server) admit(rec *recorder, r *http.Request) error {
 	if err := s.checkOrigin(r); err != nil {
 		return err
 	}
+	_, pattern := s.mux.Handler(r)
+	if s.page(r, pattern) {
+		r.Pattern = uiPattern
+		s.o.UI.ServeHTTP(rec, r)
+		return nil
+	}
 	caller, err := s.authenticate(r, c)
-	if err != nil && !public(r) {
+	if rt, taken := s.table[pattern]; err != nil && !(taken && rt.role == "") {
 		return err
 	}
 	rec.caller = caller
 	*r = *r.WithContext(access.WithCaller(r.Context(), caller))
-
-	if _, pattern := s.mux.Handler(r); pattern == "" {
+	if pattern == "" {
 		return s.noRoute(r)
 	}
 	s.mux.ServeHTTP(rec, r)
 	return nil
-}
-
-// public reports whether r is for a route that anyone may ask.
-func public(r *http.Request) bool {
-	if token, ok := strings.CutPrefix(r.URL.Path, linksPath); ok && token != "" && !strings.Contains(token, "/") {
-		return true // who has a link needs no token
-	}
-	if r.Method != http.MethodGet && r.Method != http.MethodHead {
-		return false
-	}
-	for _, rt := range routes {
-		if rt.role == "" && strings.TrimPrefix(rt.pattern, "GET ") == r.URL.Path {
-			return true
-		}
-	}
-	return false
 }

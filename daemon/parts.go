@@ -19,6 +19,7 @@ import (
 	"glasshouse/host/cgroup"
 	"glasshouse/host/probe"
 	"glasshouse/jail"
+	"glasshouse/web"
 )
 
 // runtimes are the backends a jail can name. Whether each works on this host,
@@ -87,6 +88,7 @@ func (d *Daemon) listen(ctx context.Context) error {
 		Capabilities: d.registry, Caller: d.kernel, Publishers: d.trust, Markets: d.markets, Importer: d,
 
 		Runs: d.runs, Gateway: d.gateway, Schedules: d.schedules, MCP: tools.handler,
+		UI: web.Handler(),
 
 		Hosts:   d.Config.Approvals.hosts(),
 		Peers:   access.Peers{Group: d.Config.Socket.Group},

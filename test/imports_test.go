@@ -22,6 +22,7 @@ var may = map[string][]string{
 	"api/replay": {},
 	"api/wire":   {},
 	"api/client": {"api/wire"},
+	"web":        {},
 	"access":     {},
 
 	"jail":                {"event", "observe/syscalls", "jailinit/control", "jailinit/protocol", "jailfs"},
