@@ -33,8 +33,6 @@ func ParseHostPort(s string) (host string, addr netip.Addr, port uint16, err err
 	return parseHostPort(s)
 }
 
-func Public(a netip.Addr) bool { return public(a) }
-
 func Glob(pattern, s string) bool { return glob(pattern, s) }
 
 func SetParameter(query, name, value string) string { return setParameter(query, name, value) }

@@ -4,8 +4,11 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"slices"
 	"sync"
 	"time"
+
+	"glasshouse/fault"
 )
 
 // special are the addresses of which none is a server on the Internet, as IANA's
@@ -51,6 +54,22 @@ func public(a netip.Addr) bool {
 func isatap(a netip.Addr) bool {
 	b := a.As16()
 	return b[8]&^2 == 0 && b[9] == 0 && b[10] == 0x5e && b[11] == 0xfe
+}
+
+// Outside returns nil if an address is one on the Internet and not this host's own.
+func Outside(a netip.Addr) error {
+	a = a.Unmap()
+	if !public(a) {
+		return fault.Newf(fault.Denied, "egress", "", "%s is not an address on the Internet", a)
+	}
+	own, err := interfaces()
+	if err != nil {
+		return fmt.Errorf("list the host's addresses: %w", err)
+	}
+	if slices.Contains(own, a) {
+		return fault.Newf(fault.Denied, "egress", "", "%s is the host's own address", a)
+	}
+	return nil
 }
 
 // guard returns nil if a connection to that address and port may be made: it is

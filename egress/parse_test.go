@@ -56,16 +56,16 @@ func TestAddressesThatAreNoneOfTheInternet(t *testing.T) {
 		"2001::1", "2001:0:4136:e378:8000:63bf:3fff:fdd2", "2002:a9fe:a9fe::", "64:ff9b::a9fe:a9fe", "64:ff9b:1::1", "100::1",
 		"2a00::5efe:7f00:1", "2a00::200:5efe:7f00:1", "3ffe:ffff::1:0:5efe:a00:1",
 	} {
-		if a := netip.MustParseAddr(s); egress.Public(a) {
+		if a := netip.MustParseAddr(s); egress.Outside(a) == nil {
 			t.Errorf("%s is taken for one", s)
 		}
 	}
 	for _, s := range []string{"1.1.1.1", "9.255.255.255", "11.0.0.0", "100.63.255.255", "100.128.0.0", "172.15.255.255", "172.32.0.0", "198.17.255.255", "198.20.0.0", "223.255.255.255", "2606:4700::1111", "::ffff:1.1.1.1"} {
-		if a := netip.MustParseAddr(s); !egress.Public(a) {
+		if a := netip.MustParseAddr(s); egress.Outside(a) != nil {
 			t.Errorf("%s is not taken for one", s)
 		}
 	}
-	if egress.Public(netip.Addr{}) {
+	if egress.Outside(netip.Addr{}) == nil {
 		t.Error("no address is taken for one")
 	}
 }
