@@ -76,7 +76,7 @@ func (p Push) deliver(ctx context.Context, q *Queue, n Notice) error {
 		}
 		h.Set("Authorization", "Bearer "+string(token))
 	}
-	return post(ctx, p.URL, h, body)
+	return sender.Post(ctx, p.URL, h, body)
 }
 
 // message writes what a phone shows. It can be allowed there only if all of it

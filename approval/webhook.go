@@ -1,19 +1,12 @@
 package approval
 
 import (
-	"bytes"
 	"context"
-	"crypto/hmac"
-	"crypto/sha256"
-	"encoding/base64"
 	"encoding/json"
-	"errors"
 	"fmt"
-	"io"
-	"net/http"
-	"net/url"
-	"strconv"
 	"time"
+
+	"glasshouse/internal/webhook"
 )
 
 // A Webhook is told of every request and of what becomes of it, by a POST of
@@ -46,61 +39,22 @@ func (w Webhook) body(r Request, k Kind, n Notice) (json.RawMessage, error) {
 }
 
 func (w Webhook) deliver(ctx context.Context, _ *Queue, n Notice) error {
-	h := http.Header{}
-	stamp := strconv.FormatInt(time.Now().Unix(), 10)
-	h.Set("Content-Type", "application/json")
-	h.Set("Webhook-Id", n.ID)
-	h.Set("Webhook-Timestamp", stamp)
+	var key []byte
 	if w.Secret != nil {
-		key, err := w.Secret(ctx)
-		if err != nil {
+		var err error
+		if key, err = w.Secret(ctx); err != nil {
 			return fmt.Errorf("the key to sign with: %w", err)
 		}
-		if len(key) == 0 {
-			return errors.New("the key to sign with is empty")
+		if key == nil {
+			key = []byte{} // which is refused
 		}
-		h.Set("Webhook-Signature", "v1,"+base64.StdEncoding.EncodeToString(sign(key, n.ID, stamp, n.Body)))
 	}
-	return post(ctx, w.URL, h, n.Body)
-}
-
-func sign(key []byte, nid, stamp string, body []byte) []byte {
-	m := hmac.New(sha256.New, key)
-	fmt.Fprintf(m, "%s.%s.", nid, stamp)
-	m.Write(body)
-	return m.Sum(nil)
-}
-
-// client goes where it is told and nowhere else: a redirect would carry the
-// notice to a place that nobody configured.
-var client = &http.Client{
-	CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
-	Timeout:       15 * time.Second,
-}
-
-func post(ctx context.Context, to string, h http.Header, body []byte) error {
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, to, bytes.NewReader(body))
+	h, err := webhook.Headers(key, n.ID, time.Now(), n.Body)
 	if err != nil {
-		return redacted(err)
+		return err
 	}
-	req.Header = h
-	h.Set("User-Agent", "glasshouse")
-	res, err := client.Do(req)
-	if err != nil {
-		return redacted(err)
-	}
-	defer res.Body.Close()
-	io.Copy(io.Discard, io.LimitReader(res.Body, 64<<10))
-	if res.StatusCode < 200 || res.StatusCode > 299 {
-		return fmt.Errorf("answered %s", res.Status)
-	}
-	return nil
+	return sender.Post(ctx, w.URL, h, n.Body)
 }
 
-// redacted takes the address away from an error: it may hold a secret.
-func redacted(err error) error {
-	if e, ok := errors.AsType[*url.Error](err); ok {
-		return e.Err
-	}
-	return err
-}
+// sender goes wherever the operator says: he configured each address.
+var sender = webhook.NewSender(nil)

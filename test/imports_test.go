@@ -116,6 +116,7 @@ var may = map[string][]string{
 	"internal/notify":     {},
 	"internal/problem":    {"rtfs/form"},
 	"internal/undo":       {},
+	"internal/webhook":    {},
 	"internal/spare":      {},
 	"internal/thread":     {},
 }

@@ -1,0 +1,149 @@
+// Package webhook signs what is posted to others, as the Standard Webhooks say, tells
+// whether what others post is signed, and posts.
+package webhook
+
+import (
+	"bytes"
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"glasshouse/fault"
+)
+
+// A Scheme is how a sender signs.
+type Scheme string
+
+const (
+	// Standard is the Standard Webhooks': the header Webhook-Signature has "v1,"
+	// and the base64 of the HMAC-SHA256 of the headers Webhook-Id and
+	// Webhook-Timestamp and the body, with dots between; several, with spaces.
+	Standard Scheme = "standard"
+
+	// GitHub is GitHub's: the header X-Hub-Signature-256 has "sha256=" and the
+	// HMAC-SHA256 of the body, in hex. Nothing else is signed.
+	GitHub Scheme = "github"
+)
+
+// Window is how far the time of a message may be from now, for who has overheard it
+// not to send it again whenever he likes.
+const Window = 5 * time.Minute
+
+// maxSignatures bounds how many are looked at: senders that change their key send two.
+const maxSignatures = 8
+
+// keyOf is the key that a secret stands for. Secrets of the Standard Webhooks are
+// base64 behind "whsec_".
+func keyOf(secret []byte) ([]byte, error) {
+	text, coded := bytes.CutPrefix(secret, []byte("whsec_"))
+	if !coded {
+		if len(secret) == 0 {
+			return nil, errors.New("the key to sign with is empty")
+		}
+		return secret, nil
+	}
+	key, err := base64.StdEncoding.DecodeString(string(text))
+	if err != nil || len(key) == 0 {
+		return nil, errors.New("the key to sign with begins with whsec_, and no base64 comes after")
+	}
+	return key, nil
+}
+
+// Headers are those of a message of this id, signed as Standard says; without a secret
+// it is not signed.
+func Headers(secret []byte, id string, at time.Time, body []byte) (http.Header, error) {
+	stamp := strconv.FormatInt(at.Unix(), 10)
+	h := http.Header{}
+	h.Set("Content-Type", "application/json")
+	h.Set("Webhook-Id", id)
+	h.Set("Webhook-Timestamp", stamp)
+	if secret == nil {
+		return h, nil
+	}
+	key, err := keyOf(secret)
+	if err != nil {
+		return nil, err
+	}
+	h.Set("Webhook-Signature", "v1,"+base64.StdEncoding.EncodeToString(mac(key, []byte(id+"."+stamp+"."), body)))
+	return h, nil
+}
+
+func mac(key []byte, parts ...[]byte) []byte {
+	m := hmac.New(sha256.New, key)
+	for _, p := range parts {
+		m.Write(p)
+	}
+	return m.Sum(nil)
+}
+
+// Verify returns what a message is known again by when it comes twice, if it is signed
+// with the secret, and not too long ago where the scheme says when. All other errors
+// than a fault.Unauthenticated are the receiver's own fault.
+func (s Scheme) Verify(secret []byte, h http.Header, body []byte, now time.Time) (id string, err error) {
+	key, err := keyOf(secret)
+	if err != nil {
+		return "", err
+	}
+	switch s {
+	case Standard:
+		return standard(key, h, body, now)
+	case GitHub:
+		return github(key, h, body)
+	}
+	return "", fmt.Errorf("%q is no way to sign", s)
+}
+
+// ErrSignature is what there is to say to who cannot sign.
+var ErrSignature = fault.Newf(fault.Unauthenticated, "webhook", "", "it is not signed, or not with this key")
+
+func standard(key []byte, h http.Header, body []byte, now time.Time) (string, error) {
+	id, stamp := h.Get("Webhook-Id"), h.Get("Webhook-Timestamp")
+	if id == "" || len(id) > 256 || !utf8.ValidString(id) {
+		return "", ErrSignature
+	}
+	at, err := strconv.ParseInt(stamp, 10, 64)
+	if err != nil || strconv.FormatInt(at, 10) != stamp {
+		return "", ErrSignature
+	}
+	want := mac(key, []byte(id+"."+stamp+"."), body)
+	signed, n := false, 0
+	for one := range strings.FieldsSeq(h.Get("Webhook-Signature")) {
+		if n++; n > maxSignatures {
+			break
+		}
+		text, v1 := strings.CutPrefix(one, "v1,")
+		have, err := base64.StdEncoding.Strict().DecodeString(text)
+		if v1 && err == nil && hmac.Equal(have, want) {
+			signed = true
+		}
+	}
+	if !signed {
+		return "", ErrSignature
+	}
+	if d := now.Sub(time.Unix(at, 0)).Abs(); d > Window {
+		return "", &fault.Error{Op: "webhook", Kind: fault.Unauthenticated,
+			Err:    fmt.Errorf("it was signed for a time that is %s from now, and at most %s are believed", d.Round(time.Second), Window),
+			Remedy: "sign it when it is sent, and set the clocks"}
+	}
+	return id, nil
+}
+
+// github identifies a message by its body: the header that has the delivery's id is not
+// signed, and whoever sends an old message again may write there what he likes.
+func github(key []byte, h http.Header, body []byte) (string, error) {
+	text, ok := strings.CutPrefix(h.Get("X-Hub-Signature-256"), "sha256=")
+	have, err := hex.DecodeString(text)
+	if !ok || err != nil || !hmac.Equal(have, mac(key, body)) {
+		return "", ErrSignature
+	}
+	sum := sha256.Sum256(body)
+	return hex.EncodeToString(sum[:]), nil
+}
