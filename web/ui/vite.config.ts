@@ -19,12 +19,12 @@ export default defineConfig({
   },
   server: {
     proxy: {
-      // What a browser asks a page for says that it takes HTML; the rest is the API's.
-      "^/(?!src/|node_modules/|@|index.html).*": {
+      // Who opens an address in a browser gets the page; the rest is the API's.
+      "^/(?!src/|node_modules/|@|index.html|[?]).+": {
         target: daemon,
         ws: true,
         headers: token ? { authorization: `Bearer ${token}` } : {},
-        bypass: (req) => (req.headers.accept?.includes("text/html") ? "/index.html" : undefined),
+        bypass: (req) => (req.headers["sec-fetch-dest"] === "document" ? "/index.html" : undefined),
       },
     },
   },

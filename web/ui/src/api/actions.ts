@@ -1,0 +1,70 @@
+// What can be done with a jail, and when: the same table as the daemon's.
+import { confirm } from "../lib/confirm.svelte";
+import { router } from "../lib/router.svelte";
+import { attempt, toasts } from "../lib/toasts.svelte";
+import type { IconName } from "../ui/Icon.svelte";
+import { post, remove } from "./client";
+import { jails, type Jail } from "./jails.svelte";
+
+export interface Action {
+  id: string;
+  label: string;
+  icon: IconName;
+  danger?: boolean;
+  can: (jail: Jail) => boolean;
+  run: (jail: Jail) => Promise<unknown>;
+}
+
+const named = (jail: Jail) => jail.name || jail.id;
+const is = (...states: Jail["state"][]) => (jail: Jail) => states.includes(jail.state);
+
+// change does what answers with the jail as it is then.
+function change(what: string, done: string, run: (jail: Jail) => Promise<Jail>): (jail: Jail) => Promise<unknown> {
+  return (jail) => attempt(`${what} ${named(jail)}`, async () => jails.put(await run(jail)), `${named(jail)} ${done}`);
+}
+
+export const actions: Action[] = [
+  { id: "start", label: "Start", icon: "play", can: is("created", "stopped", "failed"),
+    run: change("Starting", "runs", (jail) => post("/jails/{id}/start", { path: { id: jail.id } })) },
+  { id: "resume", label: "Resume", icon: "play", can: is("paused"),
+    run: change("Resuming", "goes on", (jail) => post("/jails/{id}/resume", { path: { id: jail.id } })) },
+  { id: "pause", label: "Pause", icon: "pause", can: is("running"),
+    run: change("Pausing", "stands still", (jail) => post("/jails/{id}/pause", { path: { id: jail.id } })) },
+  { id: "stop", label: "Stop", icon: "stop", can: is("running", "paused"),
+    run: change("Stopping", "is stopped", (jail) => post("/jails/{id}/stop", { path: { id: jail.id } })) },
+  { id: "snapshot", label: "Take a snapshot", icon: "camera", can: is("running", "paused", "stopped"), run: snapshot },
+  { id: "branch", label: "Branch", icon: "branch", can: is("running", "paused", "stopped"), run: branch },
+  { id: "delete", label: "Delete", icon: "remove", danger: true, can: () => true, run: destroy },
+];
+
+function snapshot(jail: Jail): Promise<unknown> {
+  return attempt(`A snapshot of ${named(jail)}`, async () => {
+    const taken = await post("/jails/{id}/snapshot", { path: { id: jail.id } });
+    toasts.say(`Snapshot ${taken.name || taken.id} of ${named(jail)} is taken`);
+  });
+}
+
+function branch(jail: Jail): Promise<unknown> {
+  return attempt(`Branching ${named(jail)}`, async () => {
+    const made = await post("/jails/{id}/branch", { path: { id: jail.id }, body: { count: 1 } });
+    for (const one of made.jails) jails.put(one);
+    const first = made.jails[0];
+    if (!first) return;
+    toasts.say(`${named(first)} goes on from where ${named(jail)} was`);
+    router.go(`/jails/${first.id}`);
+  });
+}
+
+async function destroy(jail: Jail): Promise<boolean> {
+  const sure = await confirm.ask({
+    title: `Delete ${named(jail)}?`,
+    text: "Its processes end, and its files and its record are removed. Snapshots of it stay.",
+    does: "Delete",
+    danger: true,
+  });
+  if (!sure) return false;
+  return attempt(`Deleting ${named(jail)}`, async () => {
+    await remove("/jails/{id}", { path: { id: jail.id } });
+    jails.put(jail, true);
+  }, `${named(jail)} is gone`);
+}

@@ -1,0 +1,57 @@
+// The one stream that the whole page follows: what there is of jails, and what
+// happens to them, to approvals and to runs.
+import { follow, type Following } from "./follow";
+import type { Problem } from "./problem";
+import type { Message } from "./sse";
+
+type Listener = (data: unknown) => void;
+
+class Feed {
+  state = $state<Following>("connecting");
+  problem = $state.raw<Problem>();
+  #listeners = new Map<string, Set<Listener>>();
+  #renewed = new Set<() => void>();
+  #end = () => {};
+
+  start(): void {
+    this.#end();
+    let lost = false;
+    this.#end = follow("/feed", {
+      onMessage: (message) => this.#take(message),
+      onState: (state, problem) => {
+        this.state = state;
+        this.problem = problem;
+        if (state === "live" && lost) for (const run of this.#renewed) run();
+        lost = state === "reconnecting";
+      },
+    });
+  }
+
+  stop(): void {
+    this.#end();
+  }
+
+  // on hears what comes of one topic. Use it in an effect: what it returns ends it.
+  on<T>(topic: string, listen: (data: T) => void): () => void {
+    const all = this.#listeners.get(topic) ?? new Set<Listener>();
+    this.#listeners.set(topic, all);
+    all.add(listen as Listener);
+    return () => all.delete(listen as Listener);
+  }
+
+  // renewed runs when the stream is back after it broke: what is not kept by
+  // the daemon, such as who exists, may have changed meanwhile.
+  renewed(run: () => void): () => void {
+    this.#renewed.add(run);
+    return () => this.#renewed.delete(run);
+  }
+
+  #take(message: Message): void {
+    const heard = this.#listeners.get(message.event);
+    if (!heard?.size) return;
+    const data: unknown = JSON.parse(message.data);
+    for (const listen of heard) listen(data);
+  }
+}
+
+export const feed = new Feed();
