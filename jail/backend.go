@@ -126,6 +126,19 @@ type LayerCopy interface {
 	End() error
 }
 
+// A Limiter is a Backend that can change the limits of its jails.
+// backend/backendtest checks what is written here.
+type Limiter interface {
+	// Limit has the jail of p, which names the limits that it has, be bounded by l.
+	// Of a live one, i, all of l is in force when it returns, or nothing of it; i is
+	// nil of one that is not live, which will be made with l. Limits that are in
+	// force already do nothing.
+	//
+	// Less memory than is in use, and than can be taken back, is a fault.Conflict. No
+	// process is ended. Which limit cannot be changed a fault.Unsupported says.
+	Limit(ctx context.Context, p Plan, i Instance, l Limits) error
+}
+
 // A Remover is a Backend that removes a jail's files itself, because the daemon
 // could not: without root they belong to ids that only a user namespace can act
 // for. Remove deletes Dir and all below it, after Clean.

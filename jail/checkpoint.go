@@ -119,7 +119,7 @@ func (s *still) atRest(ctx context.Context) (Checkpoint, error) {
 	p := s.m.plan(s.was)
 	err := s.cp.SealLayer(ctx, p, s.o.Layer)
 	if errors.Is(err, fault.NotFound) { // it has not been started since the last checkpoint
-		return s.checkpoint(s.was.Sealed, "", 0), nil
+		return s.resting(s.was.Sealed), nil
 	}
 	if err != nil {
 		return Checkpoint{}, err
@@ -132,7 +132,14 @@ func (s *still) atRest(ctx context.Context) (Checkpoint, error) {
 	if err := s.cp.Shed(ctx, p); err != nil {
 		s.m.cfg.Log.Warn("a sealed layer kept its old name", "jail", p.ID, "err", err) // until the next start
 	}
-	return s.checkpoint(now.Sealed, "", 0), nil
+	return s.resting(now.Sealed), nil
+}
+
+// resting is a checkpoint without processes.
+func (s *still) resting(sealed []string) Checkpoint {
+	made := s.checkpoint(sealed, "", 0)
+	made.Jail = made.Jail.forOthers(Stats{})
+	return made
 }
 
 // sealed are the layers of what is made from the checkpoint.
@@ -215,6 +222,7 @@ func (s *still) alive(ctx context.Context) (made Checkpoint, err error) {
 	}
 	made = s.checkpoint(sealed, how, paused)
 	made.Images, made.Stats, made.Seq = s.o.Images, stats, seq
+	made.Jail = made.Jail.forOthers(stats)
 	made.Processes, made.Untold = s.processes, s.untold
 	if len(s.was.Sealed) > 0 {
 		made.Over = s.was.Sealed[0]

@@ -316,6 +316,7 @@ func (m *Manager) reattach(ctx context.Context, b Backend, c *cell) {
 			l.ice.paused = true
 		}
 		m.cfg.Log.Info("jail reattached", "jail", j.ID, "state", j.State)
+		m.holdLimits(ctx, b, j, inst)
 		if err := m.observe(ctx, b, c, true); err != nil {
 			m.cfg.Log.Error("jail goes on unobserved", "jail", j.ID, "err", err)
 		}

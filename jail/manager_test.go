@@ -33,6 +33,7 @@ type bare struct {
 	creates atomic.Int32
 	slow    time.Duration
 	fail    atomic.Pointer[error]
+	limit   func(p jail.Plan, live bool, l jail.Limits) error // nil: limits can be changed
 }
 
 func (b *bare) Probe(context.Context) error { return nil }
@@ -89,6 +90,13 @@ func (b *bare) Mount(ctx context.Context, p jail.Plan) (string, func() error, er
 	dir := filepath.Join(p.Dir, "files")
 	err := os.MkdirAll(dir, 0o700)
 	return dir, func() error { return nil }, err
+}
+
+func (b *bare) Limit(_ context.Context, p jail.Plan, i jail.Instance, l jail.Limits) error {
+	if b.limit == nil {
+		return nil
+	}
+	return b.limit(p, i != nil, l)
 }
 
 func alive(pid int) bool {

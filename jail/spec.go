@@ -144,6 +144,8 @@ type Jail struct {
 	Body   id.Jail  `json:"body,omitempty"`   // the name it has on the host and in the data directory, if that is not its id: it was rewound, or went on over a new layer
 	Sealed []string `json:"sealed,omitempty"` // layers of snapshots, between Lower and the writable one, topmost first
 	Origin *Origin  `json:"origin,omitempty"` // of a jail made from a snapshot
+
+	Base *Limits `json:"base_limits,omitempty"` // its own, while it is lent others, which are in Spec
 }
 
 // OutOfMemory reports whether a failed jail ended when its memory did.

@@ -71,6 +71,7 @@ func Run(t *testing.T, open func(t *testing.T) jail.Backend, opts Options) {
 	s.clause(t, "CleanInTheMiddleOfCreate", s.cleanInTheMiddleOfCreate)
 	s.clause(t, "FailedCreateLeavesNothing", s.failedCreateLeavesNothing)
 	s.clause(t, "WhatItLacksItRefuses", s.whatItLacksItRefuses)
+	s.clause(t, "LimitsChange", s.limitsChange)
 	s.clause(t, "StoppedJailStartsAgain", s.stoppedJailStartsAgain)
 	s.clause(t, "MountShowsAStoppedJail", s.mountShowsAStoppedJail)
 	s.clause(t, "Secrets", s.secrets)

@@ -1,10 +1,12 @@
 package backendtest
 
 import (
+	"errors"
 	"slices"
 	"testing"
 	"time"
 
+	"glasshouse/fault"
 	"glasshouse/jail"
 )
 
@@ -144,6 +146,61 @@ func (s *suite) statsArePlausible(t *testing.T) {
 		if !slices.Contains(st.NotMeasured, c.field) && !c.ok {
 			t.Errorf("%s is not plausible in %+v", c.field, st)
 		}
+	}
+	b.kill(t)
+}
+
+// limitsChange has a jail have more, and then less, while it runs.
+func (s *suite) limitsChange(t *testing.T) {
+	lim, ok := s.backend.(jail.Limiter)
+	if !ok {
+		t.Skip("this backend changes no limits")
+	}
+	s.lacks(t, "memory")
+	b := s.newBox(t, func(p *jail.Plan) { p.Limits.MemoryMB, p.Limits.MaxPIDs = 224, 64 })
+	more := b.plan.Limits
+	more.CPUShares, more.MemoryMB = 1024, 384
+	if _, lacking := s.backend.Lacks()["pids"]; !lacking {
+		more.MaxPIDs = 96
+	}
+	if err := lim.Limit(t.Context(), b.plan, b.inst, more); err != nil {
+		t.Fatalf("Limit to more: %v", err)
+	}
+	if r := b.try(t, "probe eat 256"); r.status.Code != 0 {
+		t.Errorf("a process did not get 256 MB in a jail that has 384 now: %v", r)
+	}
+	st, err := b.inst.Stats(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !slices.Contains(st.NotMeasured, "processes_max") && st.ProcessesMax != more.MaxPIDs {
+		t.Errorf("Stats say that there may be %d processes, want %d", st.ProcessesMax, more.MaxPIDs)
+	}
+
+	b.plan.Limits = more
+	b.sh(t, "dd if=/dev/zero of=/dev/shm/held bs=1M count=108")
+	less := more
+	less.MemoryMB = 32
+	if err := lim.Limit(t.Context(), b.plan, b.inst, less); !errors.Is(err, fault.Conflict) {
+		t.Errorf("Limit to less than is in use = %v, want a conflict", err)
+	}
+	if after, err := b.inst.Stats(t.Context()); err != nil || !slices.Contains(st.NotMeasured, "oom_kills") && after.OOMKills != st.OOMKills {
+		t.Errorf("somebody was killed for a limit: %+v, %v; before %+v", after, err, st)
+	}
+	b.sh(t, "rm /dev/shm/held")
+	eventually(t, "what is free can be taken back", func() bool { return lim.Limit(t.Context(), b.plan, b.inst, less) == nil })
+	if got, want := b.sh(t, "echo alive"), "alive"; got != want {
+		t.Errorf("after it has less: %q, want %q", got, want)
+	}
+
+	// Whoever finds the jail again can put its limits in force again.
+	b.plan.Limits = less
+	again, err := s.backend.Open(t.Context(), b.plan)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(lim.Limit(t.Context(), b.plan, again, less), again.Close()); err != nil {
+		t.Errorf("Limit by the next daemon: %v", err)
 	}
 	b.kill(t)
 }

@@ -186,11 +186,7 @@ func (b *Backend) makeCgroup(p jail.Plan) (*cgroup.Cgroup, error) {
 	if err != nil {
 		return nil, nil
 	}
-	return tree.Create(string(p.ID), cgroup.Limits{
-		CPUShares:   p.Limits.CPUShares,
-		MemoryBytes: p.Limits.MemoryMB << 20,
-		PIDs:        p.Limits.MaxPIDs + 1, // bwrap is one more
-	})
+	return tree.Create(string(p.ID), groupLimits(p.Limits))
 }
 
 // start starts the stages and bwrap and returns when the jail's init is about to

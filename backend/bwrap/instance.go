@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -24,6 +25,7 @@ import (
 type instance struct {
 	backend *Backend
 	plan    jail.Plan
+	limits  atomic.Pointer[jail.Limits] // if they have changed since it was planned
 	kind    kind
 	layout  layout
 	group   *cgroup.Cgroup // nil where we may not make any
@@ -180,7 +182,7 @@ func (i *instance) Stats(ctx context.Context) (jail.Stats, error) {
 	}
 	lacks := i.backend.Lacks()
 	if _, ok := lacks["pids"]; !ok {
-		s.ProcessesMax = i.plan.Limits.MaxPIDs
+		s.ProcessesMax = i.bounds().MaxPIDs
 	} else {
 		s.NotMeasured = append(s.NotMeasured, "processes_max")
 	}
@@ -188,7 +190,7 @@ func (i *instance) Stats(ctx context.Context) (jail.Stats, error) {
 		s.NotMeasured = append(s.NotMeasured, "disk_bytes", "disk_limit")
 		return s, nil
 	}
-	s.DiskLimit = i.plan.Limits.DiskMB << 20
+	s.DiskLimit = i.bounds().DiskMB << 20
 	s.DiskBytes, err = i.diskBytes()
 	return s, err
 }

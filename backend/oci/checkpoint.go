@@ -292,7 +292,7 @@ func (m *making) restore(ctx context.Context, dir string, n notes) (*instance, e
 		steps.Go(func() error { return dropStaged(l) })
 		steps.Go(func() error { return dropImages(p, l) })
 		steps.Go(func() error { return netns.CloseOutward(m.netns) })
-		err := errors.Join(m.cgroup.Set(b.kind.limits(p.Limits)), sealControl(l))
+		err := errors.Join(m.cgroup.Change(b.kind.limits(p.Limits)), sealControl(l))
 		return errors.Join(err, steps.Wait())
 	})
 	if err != nil {

@@ -23,6 +23,7 @@ import (
 type instance struct {
 	backend *Backend
 	plan    jail.Plan
+	limits  atomic.Pointer[jail.Limits] // if they have changed since it was planned
 	layout  layout
 	cgroup  *cgroup.Cgroup
 	pid     int
@@ -152,15 +153,16 @@ func (i *instance) Stats(ctx context.Context) (jail.Stats, error) {
 	if err != nil {
 		return jail.Stats{}, err
 	}
+	limits := i.bounds()
 	s := jail.Stats{
 		CPU:          cg.CPU,
 		MemoryBytes:  cg.MemoryBytes,
 		MemoryPeak:   cg.MemoryPeak,
 		PIDs:         cg.PIDs,
 		DiskBytes:    used,
-		DiskLimit:    i.plan.Limits.DiskMB << 20,
+		DiskLimit:    limits.DiskMB << 20,
 		OOMKills:     cg.OOMKills,
-		ProcessesMax: i.plan.Limits.MaxPIDs,
+		ProcessesMax: limits.MaxPIDs,
 	}
 	for _, field := range cg.NotMeasured {
 		if name, ok := statName[field]; ok {

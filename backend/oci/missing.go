@@ -180,9 +180,9 @@ func (i *instance) fill(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if limit := i.plan.Limits.MemoryMB << 20; limit > 0 && used.MemoryBytes+left > limit {
+	if limit := i.bounds().MemoryMB << 20; limit > 0 && used.MemoryBytes+left > limit {
 		return fault.Cannot("snapshot", fmt.Sprintf("the %d MB that the jail has not touched since it was branched do not fit within its limit of %d MB beside what it uses",
-			left>>20, i.plan.Limits.MemoryMB), "branch with a higher memory limit")
+			left>>20, i.bounds().MemoryMB), "branch with a higher memory limit")
 	}
 	if err := server.Fill(ctx, string(i.plan.ID)); err != nil {
 		return fmt.Errorf("have all memory of %s there: %w", i.plan.ID, err)

@@ -1,0 +1,56 @@
+package bwrap
+
+import (
+	"context"
+	"fmt"
+
+	"glasshouse/fault"
+	"glasshouse/host/cgroup"
+	"glasshouse/host/disk"
+	"glasshouse/jail"
+)
+
+// Limit implements jail.Limiter. The volume is mounted in namespaces of the jail's
+// alone, where nobody else comes to make it larger.
+func (b *Backend) Limit(ctx context.Context, p jail.Plan, inst jail.Instance, l jail.Limits) error {
+	const op = "bwrap.Limit"
+	if l.DiskMB > p.Limits.DiskMB {
+		if inst != nil {
+			return fault.Cannot(op, "the disk of a jail of bubblewrap does not grow while it runs", "stop the jail first, or use the backend oci")
+		}
+		if err := disk.CanGrow(); err != nil {
+			return fmt.Errorf("limits of jail %s: disk: %w", p.ID, err)
+		}
+	}
+	if inst == nil {
+		return nil
+	}
+	i := inst.(*instance)
+	if i.group == nil && l == p.Limits {
+		return nil
+	}
+	if i.group == nil {
+		return fault.Cannot(op, "without a cgroup the limits of a jail are what it began with", cgroupRemedy)
+	}
+	if l.MaxPIDs != p.Limits.MaxPIDs && !b.groupCounts() {
+		return fault.Cannot(op, "without the controller of pids their number is what it began with", "stop the jail first, or mount the controller")
+	}
+	if err := i.group.Change(groupLimits(l)); err != nil {
+		return fmt.Errorf("limits of jail %s: %w", p.ID, err)
+	}
+	i.limits.Store(&l)
+	return nil
+}
+
+// groupLimits are what the cgroup of a jail is to hold.
+func groupLimits(l jail.Limits) cgroup.Limits {
+	return cgroup.Limits{CPUShares: l.CPUShares, MemoryBytes: l.MemoryMB << 20, PIDs: l.MaxPIDs + 1} // bwrap is one more
+}
+
+// bounds are the limits that the jail has now.
+func (i *instance) bounds() jail.Limits {
+	if l := i.limits.Load(); l != nil {
+		return *l
+	}
+	return i.plan.Limits
+}

@@ -1,0 +1,141 @@
+package jail_test
+
+import (
+	"errors"
+	"testing"
+
+	"glasshouse/fault"
+	"glasshouse/id"
+	"glasshouse/jail"
+)
+
+// bounds is what the world's backend was last told of its one jail, and what the
+// record said then.
+type bounds struct {
+	now, recorded jail.Limits
+	live          bool
+	told          int
+	refuse        error
+}
+
+func (w *world) bounds() *bounds {
+	b := &bounds{}
+	w.backend.limit = func(_ jail.Plan, live bool, l jail.Limits) error {
+		all, err := w.db.Jails().All(w.Context())
+		if err != nil {
+			return err
+		}
+		b.told++
+		if b.refuse != nil {
+			return b.refuse
+		}
+		b.now, b.recorded, b.live = l, all[0].Spec.Limits, live
+		return nil
+	}
+	return b
+}
+
+func (w *world) limit(m *jail.Manager, j id.Jail, q jail.LimitChange) jail.Jail {
+	w.Helper()
+	got, err := m.Limit(w.Context(), j, q)
+	if err != nil {
+		w.Fatal(err)
+	}
+	return got
+}
+
+func TestARunningJailIsGivenMoreAndLess(t *testing.T) {
+	w := newWorld(t)
+	b := w.bounds()
+	m := w.manager()
+	j := w.running(m)
+
+	more := jail.DefaultLimits
+	more.MemoryMB, more.MaxPIDs = 2048, 256
+	if got := w.limit(m, j.ID, jail.LimitChange{Limits: jail.Limits{MemoryMB: 2048, MaxPIDs: 256}}); got.Spec.Limits != more || got.Base != nil {
+		t.Errorf("its record says %+v, lent over %v, want %+v of its own", got.Spec.Limits, got.Base, more)
+	}
+	if b.now != more || !b.live || b.recorded != more {
+		t.Errorf("in force is %+v, live %v, while the record said %+v; want %+v, recorded before", b.now, b.live, b.recorded, more)
+	}
+	less := more
+	less.MemoryMB = 64
+	w.limit(m, j.ID, jail.LimitChange{Limits: jail.Limits{MemoryMB: 64}})
+	if b.now != less || b.recorded != more {
+		t.Errorf("in force is %+v while the record said %+v; want %+v, and the record to follow", b.now, b.recorded, less)
+	}
+
+	// A daemon that comes after puts in force what the record says.
+	m.Close()
+	b.now = jail.Limits{}
+	m = w.manager()
+	if b.now != less {
+		t.Errorf("the next daemon puts %+v in force, want %+v", b.now, less)
+	}
+
+	// What stands still has it from when it starts.
+	if _, err := m.Stop(t.Context(), j.ID, jail.StopOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	w.limit(m, j.ID, jail.LimitChange{Limits: jail.Limits{DiskMB: 2048}})
+	if got, err := m.Start(t.Context(), j.ID); err != nil || got.Spec.Limits.DiskMB != 2048 || b.live {
+		t.Errorf("started again it has %+v, %v; the backend was told that it is live: %v", got.Spec.Limits, err, b.live)
+	}
+}
+
+func TestLimitsThatCannotBeAreRefusedAndNothingChanges(t *testing.T) {
+	w := newWorld(t)
+	b := w.bounds()
+	m := w.manager()
+	j := w.running(m)
+	inUse := fault.Newf(fault.Conflict, "bare", "", "300 MB are in use")
+	for _, c := range []struct {
+		limits jail.Limits
+		by     error // by the backend
+		kind   fault.Kind
+		field  string
+	}{
+		{jail.Limits{}, nil, fault.Invalid, "limits"},
+		{jail.Limits{MemoryMB: 8193}, nil, fault.Invalid, "limits.memory_mb"},
+		{jail.Limits{MaxPIDs: 8}, nil, fault.Invalid, "limits.max_pids"},
+		{jail.Limits{CPUShares: -5}, nil, fault.Invalid, "limits.cpu_shares"},
+		{jail.Limits{DiskMB: 512}, nil, fault.Conflict, "limits.disk_mb"},
+		{jail.Limits{CPUShares: 1024, MemoryMB: 128}, inUse, fault.Conflict, ""},
+	} {
+		b.refuse = c.by
+		_, err := m.Limit(t.Context(), j.ID, jail.LimitChange{Limits: c.limits})
+		if !errors.Is(err, c.kind) || fault.FieldOf(err) != c.field {
+			t.Errorf("Limit(%+v) = %v, want %s of %q", c.limits, err, c.kind, c.field)
+		}
+	}
+	if got, err := m.Get(t.Context(), j.ID); err != nil || got.Spec.Limits != jail.DefaultLimits {
+		t.Errorf("after all that its limits are %+v, %v", got.Spec.Limits, err)
+	}
+	if all, err := w.db.Jails().All(t.Context()); err != nil || all[0].Spec.Limits != jail.DefaultLimits {
+		t.Errorf("and its record says %+v, %v", all[0].Spec.Limits, err)
+	}
+	if _, err := m.Limit(t.Context(), "j-none", jail.LimitChange{Limits: jail.Limits{MemoryMB: 64}}); !errors.Is(err, fault.NotFound) {
+		t.Errorf("of no jail: %v", err)
+	}
+}
+
+func TestWhatIsLentIsNotItsOwn(t *testing.T) {
+	w := newWorld(t)
+	m := w.manager()
+	j := w.running(m)
+	lent := w.limit(m, j.ID, jail.LimitChange{Limits: jail.Limits{CPUShares: 4096, MemoryMB: 4096}, Lent: true})
+	if lent.Spec.Limits.CPUShares != 4096 || lent.Own() != jail.DefaultLimits {
+		t.Errorf("lent 4096 shares it has %+v, and %+v of its own", lent.Spec.Limits, lent.Own())
+	}
+	lent = w.limit(m, j.ID, jail.LimitChange{Limits: jail.Limits{MemoryMB: 1024}, Lent: true})
+	if lent.Own() != jail.DefaultLimits {
+		t.Errorf("lent something else its own are %+v", lent.Own())
+	}
+	if back := w.limit(m, j.ID, jail.LimitChange{Limits: jail.DefaultLimits, Lent: true}); back.Base != nil || back.Spec.Limits != jail.DefaultLimits {
+		t.Errorf("when all is given back it has %+v over %v", back.Spec.Limits, back.Base)
+	}
+	w.limit(m, j.ID, jail.LimitChange{Limits: jail.Limits{CPUShares: 4096, MemoryMB: 4096}, Lent: true})
+	if own := w.limit(m, j.ID, jail.LimitChange{Limits: jail.Limits{MemoryMB: 1024}}); own.Base != nil || own.Own().MemoryMB != 1024 || own.Own().CPUShares != 256 {
+		t.Errorf("what a person sets is %+v over %v, want its own", own.Spec.Limits, own.Base)
+	}
+}
