@@ -114,6 +114,7 @@ var may = map[string][]string{
 	"internal/dirs":       {},
 	"internal/fork":       {},
 	"internal/notify":     {},
+	"internal/plain":      {},
 	"internal/problem":    {"rtfs/form"},
 	"internal/undo":       {},
 	"internal/webhook":    {},
