@@ -14,6 +14,7 @@ import (
 	"golang.org/x/mod/sumdb/tlog"
 
 	"glasshouse/api/wire"
+	"glasshouse/autonomy"
 	"glasshouse/chain"
 	"glasshouse/fault"
 	"glasshouse/govern"
@@ -243,12 +244,24 @@ func pathOf(path []tlog.Hash) []string {
 }
 
 type trailParams struct {
-	ID       id.Jail `path:"id"`
-	Limit    int     `query:"limit" minimum:"1" maximum:"1000" description:"Items of a page, 100 if not given."`
-	After    int64   `query:"after" minimum:"0" description:"The 'next' of the page before."`
-	Observed string  `query:"observed" enum:"true,false" description:"Only what the machine's kernel saw, or only what was said."`
-	Tool     string  `query:"tool" description:"Only of this tool."`
-	Tag      string  `query:"tag" enum:"AUTONOMOUS,WHITELISTED,APPROVED,DENIED"`
+	ID id.Jail `path:"id"`
+	trailFilter
+}
+
+// trailFilter says which decisions are listed.
+type trailFilter struct {
+	Limit    int        `query:"limit" minimum:"1" maximum:"1000" description:"Items of a page, 100 if not given."`
+	After    int64      `query:"after" minimum:"0" description:"The 'next' of the page before."`
+	Observed string     `query:"observed" enum:"true,false" description:"Only what the machine's kernel saw, or only what was said."`
+	Tool     string     `query:"tool" description:"Only of this tool."`
+	Tag      string     `query:"tag" enum:"AUTONOMOUS,WHITELISTED,APPROVED,DENIED"`
+	From     *time.Time `query:"from" description:"Not before."`
+	Until    *time.Time `query:"until" description:"Before."`
+}
+
+// lets reports whether a filter lets a decision through; by time the chain does.
+func (f trailFilter) lets(t wire.TrailEntry) bool {
+	return (f.Observed == "" || t.Observed == (f.Observed == "true")) && (f.Tool == "" || t.Action == f.Tool) && (f.Tag == "" || t.Tag == f.Tag)
 }
 
 // trail lists what was decided about a jail. It is there as long as the chain is,
@@ -263,6 +276,17 @@ func (s *Server) trail(ctx context.Context, p trailParams, _ none) (wire.Page[wi
 	if q.Limit == 0 {
 		q.Limit = 100
 	}
+	if p.From != nil {
+		q.From = *p.From
+	}
+	if p.Until != nil {
+		q.Until = *p.Until
+	}
+	if s.o.Governor != nil { // what was said a moment ago is read, too
+		if err := s.o.Governor.Settle(ctx); err != nil {
+			return page, err
+		}
+	}
 	for {
 		entries, err := c.Entries(ctx, q)
 		if err != nil {
@@ -274,7 +298,7 @@ func (s *Server) trail(ctx context.Context, p trailParams, _ none) (wire.Page[wi
 			if err != nil {
 				return page, err
 			}
-			if p.Observed != "" && t.Observed != (p.Observed == "true") || p.Tool != "" && t.Action != p.Tool || p.Tag != "" && t.Tag != p.Tag {
+			if !p.lets(t) {
 				continue
 			}
 			page.Items = append(page.Items, t)
@@ -304,29 +328,6 @@ func trailOf(e chain.Entry) (wire.TrailEntry, error) {
 // claim decides what a plugin says that its agent is about to do.
 func (s *Server) claim(ctx context.Context, p oneJail, b wire.ClaimedDecision) (wire.Verdict, error) {
 	return s.judge(ctx, policy.Question{
-		Subject: policy.Subject{Jail: p.ID, Agent: b.Agent}, Action: b.Tool, Resource: resourceOf(b.Args),
+		Subject: policy.Subject{Jail: p.ID, Agent: b.Agent}, Action: b.Tool, Resource: autonomy.ResourceOf(b.Tool, b.Args),
 	}, b.WaitMS)
-}
-
-// resources are the words by which tools say what they are about, the most
-// telling first.
-var resources = []string{"command", "filePath", "file_path", "path", "url", "pattern", "targetSandboxId", "name", "title", "query"}
-
-// resourceOf finds in a tool's arguments what it is about: the arguments
-// themselves, if none of their names is known.
-func resourceOf(args json.RawMessage) string {
-	var text string
-	if json.Unmarshal(args, &text) == nil {
-		return text
-	}
-	var words map[string]json.RawMessage
-	if json.Unmarshal(args, &words) != nil {
-		return string(args)
-	}
-	for _, w := range resources {
-		if json.Unmarshal(words[w], &text) == nil && text != "" {
-			return text
-		}
-	}
-	return string(args)
 }

@@ -122,22 +122,13 @@ type listSessions struct {
 }
 
 func (s *Server) listSessions(ctx context.Context, p listSessions, _ none) (wire.Page[wire.Session], error) {
-	var page wire.Page[wire.Session]
 	rs, err := s.runs()
 	if err != nil {
-		return page, err
+		return wire.Page[wire.Session]{}, err
 	}
-	n, err := limit(p.Limit)
-	if err != nil {
-		return page, err
-	}
-	list, err := rs.Sessions(ctx, run.SessionFilter{State: run.SessionState(p.State), Group: p.Group, After: p.After, Limit: n + 1})
-	if err != nil {
-		return page, err
-	}
-	list, page.Next = cut(list, n, func(s run.Session) string { return s.ID })
-	page.Items = each(list, sessionOf)
-	return page, nil
+	return pageOf(p.Limit, func(n int) ([]run.Session, error) {
+		return rs.Sessions(ctx, run.SessionFilter{State: run.SessionState(p.State), Group: p.Group, After: p.After, Limit: n})
+	}, func(s run.Session) string { return s.ID }, sessionOf)
 }
 
 func (s *Server) closeSession(ctx context.Context, p oneSession, _ none) (none, error) {
@@ -170,26 +161,17 @@ type listMessages struct {
 }
 
 func (s *Server) listMessages(ctx context.Context, p listMessages, _ none) (wire.Page[wire.Message], error) {
-	var page wire.Page[wire.Message]
 	rs, err := s.runs()
 	if err != nil {
-		return page, err
-	}
-	n, err := limit(p.Limit)
-	if err != nil {
-		return page, err
+		return wire.Page[wire.Message]{}, err
 	}
 	d := run.In
 	if p.Direction == "out" {
 		d = run.Out
 	}
-	list, err := rs.Messages(ctx, p.Session, d, p.After, n+1)
-	if err != nil {
-		return page, err
-	}
-	list, page.Next = cut(list, n, func(m run.Message) string { return strconv.FormatInt(m.Seq, 10) })
-	page.Items = each(list, messageOf)
-	return page, nil
+	return pageOf(p.Limit, func(n int) ([]run.Message, error) {
+		return rs.Messages(ctx, p.Session, d, p.After, n)
+	}, func(m run.Message) string { return strconv.FormatInt(m.Seq, 10) }, messageOf)
 }
 
 type followSession struct {
@@ -342,26 +324,18 @@ type listRuns struct {
 }
 
 func (s *Server) listRuns(ctx context.Context, p listRuns, _ none) (wire.Page[wire.Run], error) {
-	var page wire.Page[wire.Run]
 	rs, err := s.runs()
 	if err != nil {
-		return page, err
+		return wire.Page[wire.Run]{}, err
 	}
-	n, err := limit(p.Limit)
-	if err != nil {
-		return page, err
-	}
-	f := run.Filter{Session: p.Session, Parent: p.Parent, After: p.After, Limit: n + 1}
+	f := run.Filter{Session: p.Session, Parent: p.Parent, After: p.After}
 	if p.State != "" {
 		f.States = []run.State{run.State(p.State)}
 	}
-	list, err := rs.List(ctx, f)
-	if err != nil {
-		return page, err
-	}
-	list, page.Next = cut(list, n, func(r run.Run) string { return string(r.ID) })
-	page.Items = each(list, runOf)
-	return page, nil
+	return pageOf(p.Limit, func(n int) ([]run.Run, error) {
+		f.Limit = n
+		return rs.List(ctx, f)
+	}, func(r run.Run) string { return string(r.ID) }, runOf)
 }
 
 type oneRun struct {
@@ -384,25 +358,16 @@ type listActions struct {
 }
 
 func (s *Server) listActions(ctx context.Context, p listActions, _ none) (wire.Page[wire.RunAction], error) {
-	var page wire.Page[wire.RunAction]
 	rs, err := s.runs()
 	if err != nil {
-		return page, err
-	}
-	n, err := limit(p.Limit)
-	if err != nil {
-		return page, err
+		return wire.Page[wire.RunAction]{}, err
 	}
 	if _, err := rs.Get(ctx, p.Run); err != nil {
-		return page, err
+		return wire.Page[wire.RunAction]{}, err
 	}
-	list, err := rs.Steps(ctx, run.StepFilter{Run: p.Run, After: p.After, Limit: n + 1})
-	if err != nil {
-		return page, err
-	}
-	list, page.Next = cut(list, n, func(s run.Step) string { return strconv.FormatInt(s.N, 10) })
-	page.Items = each(list, actionOf)
-	return page, nil
+	return pageOf(p.Limit, func(n int) ([]run.Step, error) {
+		return rs.Steps(ctx, run.StepFilter{Run: p.Run, After: p.After, Limit: n})
+	}, func(s run.Step) string { return strconv.FormatInt(s.N, 10) }, actionOf)
 }
 
 func (s *Server) checkpointRun(ctx context.Context, p oneRun, b wire.TakeCheckpoint) (wire.Checkpoint, error) {
@@ -415,22 +380,13 @@ func (s *Server) checkpointRun(ctx context.Context, p oneRun, b wire.TakeCheckpo
 }
 
 func (s *Server) listCheckpoints(ctx context.Context, p listActions, _ none) (wire.Page[wire.Checkpoint], error) {
-	var page wire.Page[wire.Checkpoint]
 	rs, err := s.runs()
 	if err != nil {
-		return page, err
+		return wire.Page[wire.Checkpoint]{}, err
 	}
-	n, err := limit(p.Limit)
-	if err != nil {
-		return page, err
-	}
-	list, err := rs.Checkpoints(ctx, p.Run, p.After, n+1)
-	if err != nil {
-		return page, err
-	}
-	list, page.Next = cut(list, n, func(c run.Checkpoint) string { return strconv.FormatInt(c.N, 10) })
-	page.Items = each(list, checkpointOf)
-	return page, nil
+	return pageOf(p.Limit, func(n int) ([]run.Checkpoint, error) {
+		return rs.Checkpoints(ctx, p.Run, p.After, n)
+	}, func(c run.Checkpoint) string { return strconv.FormatInt(c.N, 10) }, checkpointOf)
 }
 
 type oneCheckpoint struct {
@@ -510,21 +466,12 @@ type listSchedules struct {
 }
 
 func (s *Server) listSchedules(ctx context.Context, p listSchedules, _ none) (wire.Page[wire.Schedule], error) {
-	var page wire.Page[wire.Schedule]
 	if s.o.Schedules == nil {
-		return page, noAgents
+		return wire.Page[wire.Schedule]{}, noAgents
 	}
-	n, err := limit(p.Limit)
-	if err != nil {
-		return page, err
-	}
-	list, err := s.o.Schedules.List(ctx, schedule.Filter{Session: p.Session, After: p.After, Limit: n + 1})
-	if err != nil {
-		return page, err
-	}
-	list, page.Next = cut(list, n, func(h schedule.Schedule) string { return string(h.ID) })
-	page.Items = each(list, scheduleOf)
-	return page, nil
+	return pageOf(p.Limit, func(n int) ([]schedule.Schedule, error) {
+		return s.o.Schedules.List(ctx, schedule.Filter{Session: p.Session, After: p.After, Limit: n})
+	}, func(h schedule.Schedule) string { return string(h.ID) }, scheduleOf)
 }
 
 type oneSchedule struct {

@@ -3,6 +3,7 @@ package api
 import (
 	"cmp"
 	"context"
+	"crypto/sha256"
 	"crypto/subtle"
 	"encoding/json"
 	"errors"
@@ -83,7 +84,8 @@ func callerAt(ctx context.Context) gateway.Caller {
 	return c
 }
 
-// ServeDoor answers the agents behind one listener until it is closed.
+// ServeDoor answers the agents behind one listener until it is closed. There is a
+// Gateway: it has made the listener.
 func (s *Server) ServeDoor(l net.Listener, who func(context.Context) (gateway.Caller, error)) error {
 	srv := &http.Server{
 		Handler:           http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { s.serveDoor(w, r, who) }),
@@ -168,13 +170,9 @@ func (s *Server) serveMCP(w http.ResponseWriter, r *http.Request) {
 }
 
 func (s *Server) whoami(ctx context.Context, _, _ none) (wire.Whoami, error) {
-	g, err := s.gateway()
-	if err != nil {
-		return wire.Whoami{}, err
-	}
 	c := callerAt(ctx)
 	w := wire.Whoami{Jail: c.Jail, Session: c.Session, Run: c.Run, Agent: c.Agent, Level: int(c.Level), Group: c.Group, Siblings: []wire.Sibling{}}
-	all, err := g.Siblings(ctx, c)
+	all, err := s.o.Gateway.Siblings(ctx, c)
 	for _, m := range all {
 		w.Siblings = append(w.Siblings, wire.Sibling{ID: cmp.Or(string(m.Jail), m.Session), Name: m.Name, Session: m.Session})
 	}
@@ -182,11 +180,7 @@ func (s *Server) whoami(ctx context.Context, _, _ none) (wire.Whoami, error) {
 }
 
 func (s *Server) ownRun(ctx context.Context, _, _ none) (wire.OwnRun, error) {
-	g, err := s.gateway()
-	if err != nil {
-		return wire.OwnRun{}, err
-	}
-	t, err := g.Task(ctx, callerAt(ctx))
+	t, err := s.o.Gateway.Task(ctx, callerAt(ctx))
 	if err != nil {
 		return wire.OwnRun{}, err
 	}
@@ -203,20 +197,12 @@ func (s *Server) ownRun(ctx context.Context, _, _ none) (wire.OwnRun, error) {
 }
 
 func (s *Server) ownTools(ctx context.Context, _, _ none) (wire.Tools, error) {
-	g, err := s.gateway()
-	if err != nil {
-		return wire.Tools{}, err
-	}
-	all, err := g.Tools(ctx, callerAt(ctx))
+	all, err := s.o.Gateway.Tools(ctx, callerAt(ctx))
 	return wire.Tools{Tools: each(all, func(t gateway.Tool) wire.Tool { return wire.Tool(t) })}, err
 }
 
 func (s *Server) useTool(ctx context.Context, _ none, b wire.UseTool) (wire.UsedTool, error) {
-	g, err := s.gateway()
-	if err != nil {
-		return wire.UsedTool{}, err
-	}
-	u, err := g.Call(ctx, callerAt(ctx), gateway.Use{Key: b.Key, Tool: b.Tool, Input: b.Input})
+	u, err := s.o.Gateway.Call(ctx, callerAt(ctx), gateway.Use{Key: b.Key, Tool: b.Tool, Input: b.Input})
 	return usedOf(u), err
 }
 
@@ -234,30 +220,18 @@ type capabilityAt struct {
 }
 
 func (s *Server) useCapability(ctx context.Context, p capabilityAt, b wire.UseCapability) (wire.UsedTool, error) {
-	g, err := s.gateway()
-	if err != nil {
-		return wire.UsedTool{}, err
-	}
 	key := cmp.Or(b.Key, keyOf(ctx), "call-"+string(id.NewCall()))
-	u, err := g.Call(ctx, callerAt(ctx), gateway.Use{Key: key, Tool: p.ID, Input: b.Input})
+	u, err := s.o.Gateway.Call(ctx, callerAt(ctx), gateway.Use{Key: key, Tool: p.ID, Input: b.Input})
 	return usedOf(u), err
 }
 
 func (s *Server) ownCheckpoint(ctx context.Context, _ none, b wire.OwnState) (wire.OwnCheckpointed, error) {
-	g, err := s.gateway()
-	if err != nil {
-		return wire.OwnCheckpointed{}, err
-	}
-	c, err := g.Keep(ctx, callerAt(ctx), b.Reason, b.State)
+	c, err := s.o.Gateway.Keep(ctx, callerAt(ctx), b.Reason, b.State)
 	return wire.OwnCheckpointed{Checkpoint: c.ID}, err
 }
 
 func (s *Server) heartbeat(ctx context.Context, _, _ none) (wire.Heartbeat, error) {
-	g, err := s.gateway()
-	if err != nil {
-		return wire.Heartbeat{}, err
-	}
-	r, stop, err := g.Beat(ctx, callerAt(ctx))
+	r, stop, err := s.o.Gateway.Beat(ctx, callerAt(ctx))
 	return wire.Heartbeat{State: string(r.State), Stop: stop}, err
 }
 
@@ -282,10 +256,6 @@ func waited(s string) (time.Duration, error) {
 
 func (s *Server) ownInbox(ctx context.Context, p readInbox, _ none) (wire.Inbox, error) {
 	w := wire.Inbox{Messages: []wire.Told{}}
-	g, err := s.gateway()
-	if err != nil {
-		return w, err
-	}
 	w.After = p.After
 	wait, err := waited(p.Wait)
 	if err != nil {
@@ -293,7 +263,7 @@ func (s *Server) ownInbox(ctx context.Context, p readInbox, _ none) (wire.Inbox,
 	}
 	ctx, cancel := context.WithTimeout(ctx, wait)
 	defer cancel()
-	list, err := g.Inbox(ctx, callerAt(ctx), w.After)
+	list, err := s.o.Gateway.Inbox(ctx, callerAt(ctx), w.After)
 	for _, m := range list {
 		w.Messages = append(w.Messages, wire.Told{Seq: m.Seq, From: m.From, Text: m.Text, Labels: labelWords(m.Labels)})
 		w.After = m.Seq
@@ -302,42 +272,26 @@ func (s *Server) ownInbox(ctx context.Context, p readInbox, _ none) (wire.Inbox,
 }
 
 func (s *Server) ownMessage(ctx context.Context, _ none, b wire.Say) (wire.Said, error) {
-	g, err := s.gateway()
-	if err != nil {
-		return wire.Said{}, err
-	}
-	m, err := g.Post(ctx, callerAt(ctx), b.Text, b.Key)
+	m, err := s.o.Gateway.Post(ctx, callerAt(ctx), b.Text, b.Key)
 	return wire.Said{ID: m.ID}, err
 }
 
 func (s *Server) ownFinish(ctx context.Context, _ none, b wire.Finish) (wire.Finished, error) {
-	g, err := s.gateway()
-	if err != nil {
-		return wire.Finished{}, err
-	}
-	r, err := g.Finish(ctx, callerAt(ctx), b.Result)
+	r, err := s.o.Gateway.Finish(ctx, callerAt(ctx), b.Result)
 	return wire.Finished{State: string(r.State), Why: string(r.Why)}, err
 }
 
 func (s *Server) ownFail(ctx context.Context, _ none, b wire.GiveUp) (wire.Finished, error) {
-	g, err := s.gateway()
-	if err != nil {
-		return wire.Finished{}, err
-	}
-	r, err := g.Fail(ctx, callerAt(ctx), b.Error)
+	r, err := s.o.Gateway.Fail(ctx, callerAt(ctx), b.Error)
 	return wire.Finished{State: string(r.State)}, err
 }
 
 func (s *Server) decideTool(ctx context.Context, _ none, b wire.DecideTool) (wire.DecidedTool, error) {
-	g, err := s.gateway()
-	if err != nil {
-		return wire.DecidedTool{}, err
-	}
 	tool, own := toolOf(b.Tool)
 	if own { // it is decided when it is used
 		return wire.DecidedTool{Effect: "allow", Reason: "the gateway decides about its own tools when they are used"}, nil
 	}
-	v, err := g.Decide(ctx, callerAt(ctx), policy.Question{Action: tool, Resource: autonomy.ResourceOf(tool, b.Args)})
+	v, err := s.o.Gateway.Decide(ctx, callerAt(ctx), policy.Question{Action: tool, Resource: autonomy.ResourceOf(tool, b.Args)})
 	if err != nil && !errors.Is(err, fault.Denied) {
 		return wire.DecidedTool{}, err
 	}
@@ -370,16 +324,12 @@ func toolOf(name string) (tool string, own bool) {
 }
 
 // own refuses who names another jail than his own.
-func (s *Server) own(ctx context.Context, j id.Jail) (gateway.Caller, Gateway, error) {
-	g, err := s.gateway()
-	if err != nil {
-		return gateway.Caller{}, nil, err
-	}
+func (s *Server) own(ctx context.Context, j id.Jail) (gateway.Caller, error) {
 	c := callerAt(ctx)
-	if c.Jail == "" || !g.Is(ctx, c, j) {
-		return c, nil, fault.Newf(fault.Denied, "api", printable(string(j)), "an agent speaks for its own jail, which is %s", c.Jail)
+	if c.Jail == "" || !s.o.Gateway.Is(ctx, c, j) {
+		return c, fault.Newf(fault.Denied, "api", printable(string(j)), "an agent speaks for its own jail, which is %s", c.Jail)
 	}
-	return c, g, nil
+	return c, nil
 }
 
 // someJail is a jail of which nothing is believed.
@@ -390,7 +340,7 @@ type someJail struct {
 // saidDecision records what an agent's harness says. It never waits: who wants an answer
 // asks /decide.
 func (s *Server) saidDecision(w http.ResponseWriter, r *http.Request, p someJail) error {
-	c, g, err := s.own(r.Context(), id.Jail(p.ID))
+	c, err := s.own(r.Context(), id.Jail(p.ID))
 	if err != nil {
 		return err
 	}
@@ -402,19 +352,19 @@ func (s *Server) saidDecision(w http.ResponseWriter, r *http.Request, p someJail
 	if err != nil {
 		return err
 	}
-	var when struct {
-		Phase string `json:"phase"`
-	}
-	if json.Unmarshal(body, &when) == nil && when.Phase == "after" { // what it did was said before it did it
-		a, err := jsonAnswer(ok, wire.Noted{Recorded: true})
-		if err != nil {
-			return err
+	out := wire.Noted{Recorded: true}
+	if !d.Made {
+		q := policy.Question{Action: d.Tool, Resource: autonomy.ResourceOf(d.Tool, d.Args), Attributes: map[string]string{}}
+		if len(d.Args) > 0 {
+			q.Attributes["args"] = fmt.Sprintf("sha256:%x", sha256.Sum256(d.Args))
 		}
-		writeAnswer(w, a)
-		return nil
+		if !d.Said.IsZero() {
+			q.Attributes["said"] = d.Said.Format(time.RFC3339Nano)
+		}
+		v := s.o.Gateway.Said(r.Context(), c, q)
+		out.Allow, out.Tag, out.Reason, out.Complaints = v.Allow, string(v.Tag), v.Decision.Reason, complaints
 	}
-	v := g.Said(r.Context(), c, policy.Question{Action: d.Tool, Resource: autonomy.ResourceOf(d.Tool, d.Args)})
-	a, err := jsonAnswer(ok, wire.Noted{Recorded: true, Allow: v.Allow, Tag: string(v.Tag), Reason: v.Decision.Reason, Complaints: complaints})
+	a, err := jsonAnswer(ok, out)
 	if err != nil {
 		return err
 	}
@@ -430,18 +380,16 @@ func tooLarge(err error) error {
 }
 
 type ownTrail struct {
-	ID    string `path:"id"`
-	Limit int    `query:"limit" minimum:"1" maximum:"1000" description:"Items of a page, 100 if not given."`
-	After int64  `query:"after" minimum:"0" description:"The 'next' of the page before."`
-	Tool  string `query:"tool"`
+	ID string `path:"id"`
+	trailFilter
 }
 
 func (s *Server) ownTrail(ctx context.Context, p ownTrail, _ none) (wire.Page[wire.TrailEntry], error) {
-	c, _, err := s.own(ctx, id.Jail(p.ID))
+	c, err := s.own(ctx, id.Jail(p.ID))
 	if err != nil {
 		return wire.Page[wire.TrailEntry]{}, err
 	}
-	return s.trail(ctx, trailParams{ID: c.Jail, Limit: p.Limit, After: p.After, Tool: p.Tool}, none{})
+	return s.trail(ctx, trailParams{c.Jail, p.trailFilter}, none{})
 }
 
 func askOf(to string, b wire.Coordinate, key string) (autonomy.Ask, error) {
@@ -458,15 +406,11 @@ func askOf(to string, b wire.Coordinate, key string) (autonomy.Ask, error) {
 
 // coordinate asks the jail in the path for something, whoever the body says is asking.
 func (s *Server) coordinate(ctx context.Context, p someJail, b wire.Coordinate) (wire.Coordinated, error) {
-	g, err := s.gateway()
-	if err != nil {
-		return wire.Coordinated{}, err
-	}
 	ask, err := askOf(p.ID, b, keyOf(ctx))
 	if err != nil {
 		return wire.Coordinated{}, err
 	}
-	out, err := g.Coordinate(ctx, callerAt(ctx), ask)
+	out, err := s.o.Gateway.Coordinate(ctx, callerAt(ctx), ask)
 	return coordinatedOf(out), err
 }
 
@@ -476,7 +420,7 @@ type fromTo struct {
 }
 
 func (s *Server) coordinateFrom(ctx context.Context, p fromTo, b wire.Coordinate) (wire.Coordinated, error) {
-	if _, _, err := s.own(ctx, id.Jail(p.ID)); err != nil {
+	if _, err := s.own(ctx, id.Jail(p.ID)); err != nil {
 		return wire.Coordinated{}, err
 	}
 	return s.coordinate(ctx, someJail{p.To}, b)
@@ -496,7 +440,7 @@ type lookForErrands struct {
 
 func (s *Server) errands(ctx context.Context, p lookForErrands, _ none) (wire.Errands, error) {
 	w := wire.Errands{Requests: []wire.Errand{}}
-	c, g, err := s.own(ctx, id.Jail(p.ID))
+	c, err := s.own(ctx, id.Jail(p.ID))
 	if err != nil {
 		return w, err
 	}
@@ -504,7 +448,7 @@ func (s *Server) errands(ctx context.Context, p lookForErrands, _ none) (wire.Er
 	if err != nil {
 		return w, err
 	}
-	list, err := g.Errands(ctx, c, wait)
+	list, err := s.o.Gateway.Errands(ctx, c, wait)
 	for _, e := range list {
 		w.Requests = append(w.Requests, wire.Errand(e))
 	}
@@ -517,16 +461,16 @@ type oneErrand struct {
 }
 
 func (s *Server) replySibling(ctx context.Context, p oneErrand, b wire.ReplySibling) (wire.Coordinated, error) {
-	c, g, err := s.own(ctx, id.Jail(p.ID))
+	c, err := s.own(ctx, id.Jail(p.ID))
 	if err != nil {
 		return wire.Coordinated{}, err
 	}
-	out, err := g.Reply(ctx, c, p.Request, b.Answer)
+	out, err := s.o.Gateway.Reply(ctx, c, p.Request, b.Answer)
 	return coordinatedOf(out), err
 }
 
 func (s *Server) askResources(w http.ResponseWriter, r *http.Request, p someJail) error {
-	c, g, err := s.own(r.Context(), id.Jail(p.ID))
+	c, err := s.own(r.Context(), id.Jail(p.ID))
 	if err != nil {
 		return err
 	}
@@ -534,7 +478,7 @@ func (s *Server) askResources(w http.ResponseWriter, r *http.Request, p someJail
 	if err != nil {
 		return tooLarge(err)
 	}
-	ch, err := g.AskResources(r.Context(), c, body)
+	ch, err := s.o.Gateway.AskResources(r.Context(), c, body)
 	if err != nil {
 		return err
 	}
@@ -551,10 +495,10 @@ func (s *Server) askResources(w http.ResponseWriter, r *http.Request, p someJail
 }
 
 func (s *Server) createTask(ctx context.Context, p someJail, b wire.NewTask) (wire.TaskCreated, error) {
-	c, g, err := s.own(ctx, id.Jail(p.ID))
+	c, err := s.own(ctx, id.Jail(p.ID))
 	if err != nil {
 		return wire.TaskCreated{}, err
 	}
-	t, err := g.CreateTask(ctx, c, autonomy.NewTask{Title: b.Title, Description: b.Description, Priority: autonomy.Priority(b.Priority)})
+	t, err := s.o.Gateway.CreateTask(ctx, c, autonomy.NewTask{Title: b.Title, Description: b.Description, Priority: autonomy.Priority(b.Priority)})
 	return wire.TaskCreated(t), err
 }

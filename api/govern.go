@@ -22,6 +22,7 @@ type Governor interface {
 	Judge(ctx context.Context, a govern.Ask) (govern.Verdict, error)
 	Egress(j id.Jail) (egress.Stats, bool)
 	Note(kind chain.Kind, who policy.Subject, parent int64, body any)
+	Settle(ctx context.Context) error
 }
 
 // governor returns the kernel, if there is one.

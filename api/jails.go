@@ -40,26 +40,17 @@ type listJails struct {
 }
 
 func (s *Server) listJails(ctx context.Context, p listJails, _ none) (wire.Page[wire.Jail], error) {
-	var page wire.Page[wire.Jail]
-	n, err := limit(p.Limit)
-	if err != nil {
-		return page, err
-	}
 	labels, err := labelsOf(p.Label)
 	if err != nil {
-		return page, err
+		return wire.Page[wire.Jail]{}, err
 	}
 	state, err := stateOf(p.State)
 	if err != nil {
-		return page, err
+		return wire.Page[wire.Jail]{}, err
 	}
-	list, err := s.o.Jails.List(ctx, jail.ListOptions{After: p.After, Limit: n + 1, State: state, Name: p.Name, Label: labels})
-	if err != nil {
-		return page, err
-	}
-	list, page.Next = cut(list, n, func(j jail.Jail) string { return string(j.ID) })
-	page.Items = each(list, func(j jail.Jail) wire.Jail { return s.jailOf(ctx, j) })
-	return page, nil
+	return pageOf(p.Limit, func(n int) ([]jail.Jail, error) {
+		return s.o.Jails.List(ctx, jail.ListOptions{After: p.After, Limit: n, State: state, Name: p.Name, Label: labels})
+	}, func(j jail.Jail) string { return string(j.ID) }, func(j jail.Jail) wire.Jail { return s.jailOf(ctx, j) })
 }
 
 func (s *Server) getJail(ctx context.Context, p oneJail, _ none) (wire.Jail, error) {
@@ -279,6 +270,23 @@ func cut[T any](list []T, n int, key func(T) string) ([]T, string) {
 		return list, ""
 	}
 	return list[:n], key(list[n-1])
+}
+
+// pageOf reads one page: read is asked for one item more than fits, which shows that
+// there are more.
+func pageOf[T, W any](size int, read func(n int) ([]T, error), key func(T) string, show func(T) W) (wire.Page[W], error) {
+	var page wire.Page[W]
+	n, err := limit(size)
+	if err != nil {
+		return page, err
+	}
+	list, err := read(n + 1)
+	if err != nil {
+		return page, err
+	}
+	list, page.Next = cut(list, n, key)
+	page.Items = each(list, show)
+	return page, nil
 }
 
 // each is never nil: an empty list is [] in JSON.

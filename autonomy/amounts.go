@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"glasshouse/fault"
+	"glasshouse/internal/plain"
 )
 
 // Limits are what a jail may use. In what is asked for, 0 leaves one as it is.
@@ -99,10 +100,10 @@ func ParseResources(body []byte) (Limits, error) {
 		case "pids":
 			l.PIDs, err = parseAmount(text, 1, maxAmount)
 		default:
-			return Limits{}, fault.Fieldf(op, plain(shorten(name, 40)), "is none of cpu, memory, disk, pids")
+			return Limits{}, fault.Fieldf(op, plain.Line(shorten(name, 40)), "is none of cpu, memory, disk, pids")
 		}
 		if err != nil {
-			return Limits{}, fault.Fieldf(op, name, "%s: %v", plain(shorten(text, 40)), err)
+			return Limits{}, fault.Fieldf(op, name, "%s: %v", plain.Line(shorten(text, 40)), err)
 		}
 	}
 	if l == (Limits{}) {

@@ -1,7 +1,6 @@
 // Package autonomy is what agents may do among themselves and for themselves,
-// and what watches them while they do: the trail of their decisions, requests
-// between siblings, resources on request, a backlog of tasks, a detector of
-// loops and a watchdog.
+// and what watches them while they do: requests between siblings, resources on
+// request, a backlog of tasks, a detector of loops and a watchdog.
 //
 // It knows neither jails nor HTTP. Who is asking comes as a Member, which its
 // caller knows from the listener that a request came in by; nothing here takes

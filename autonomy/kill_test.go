@@ -49,20 +49,19 @@ var unlimited = autonomy.Quotas{
 	GroupRate: autonomy.Rate{Burst: 1 << 30, Every: 1}, EdgeRate: autonomy.Rate{Burst: 1 << 30, Every: 1},
 }
 
-func killable(dir string) (*autonomy.Broker, *autonomy.Trail, error) {
+func killable(dir string) (*autonomy.Broker, error) {
 	s, err := store.Open(context.Background(), filepath.Join(dir, "g.db"))
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
-	b, err := autonomy.NewBroker(s.Autonomy(), autonomy.BrokerConfig{
+	return autonomy.NewBroker(s.Autonomy(), autonomy.BrokerConfig{
 		Siblings: members("worker", "reviewer"), Policy: everybodyMay, Deliverer: inboxes(dir), Quotas: unlimited, Lease: time.Second, Poll: 50 * time.Millisecond,
 	})
-	return b, autonomy.NewTrail(s.Autonomy(), autonomy.TrailConfig{}), err
 }
 
-// daemon asks, notes and answers without end, and says what it is sure of.
+// daemon asks and answers without end, and says what it is sure of.
 func daemon(dir string) error {
-	b, trail, err := killable(dir)
+	b, err := killable(dir)
 	if err != nil {
 		return err
 	}
@@ -80,13 +79,6 @@ func daemon(dir string) error {
 			}
 			fmt.Println("answered", r.ID)
 		}
-		if err := trail.Note(ctx, autonomy.Decision{Sandbox: "j-worker", Tool: "x", Resource: name, Source: autonomy.Plugin}); err != nil {
-			return err
-		}
-		if err := trail.Flush(ctx); err != nil {
-			return err
-		}
-		fmt.Println("noted", name)
 	}
 }
 
@@ -121,12 +113,11 @@ func TestAKilledDaemonLosesAndDoublesNothing(t *testing.T) {
 		}
 	}
 
-	b, trail, err := killable(dir)
+	b, err := killable(dir)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer b.Close()
-	defer trail.Close()
 	waitUntilDelivered(t, b)
 	arrived := map[string]int{}
 	inbox, err := os.ReadFile(filepath.Join(dir, "inbox"))
@@ -136,7 +127,6 @@ func TestAKilledDaemonLosesAndDoublesNothing(t *testing.T) {
 	for _, q := range strings.Fields(string(inbox)) {
 		arrived[q]++
 	}
-	noted := each(t, openAll(t, filepath.Join(dir, "g.db")))
 	for q := range arrived { // what was sent was kept before
 		if _, err := b.Get(t.Context(), member("reviewer"), id.Request(q)); err != nil {
 			t.Errorf("%s arrived, and %v", q, err)
@@ -144,12 +134,6 @@ func TestAKilledDaemonLosesAndDoublesNothing(t *testing.T) {
 	}
 	asked := 0
 	for of, what := range sure {
-		if what == "noted" {
-			if noted[of] != 1 {
-				t.Errorf("decision %s is kept %d times", of, noted[of])
-			}
-			continue
-		}
 		r, err := b.Get(t.Context(), member("worker"), id.Request(of))
 		if err != nil || what == "answered" && r.Answer != "yes to "+r.Context {
 			t.Errorf("%s was %s; now it is %s, %v", of, what, r.State, err)

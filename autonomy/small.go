@@ -1,7 +1,6 @@
 package autonomy
 
 import (
-	"crypto/rand"
 	"log/slog"
 
 	"glasshouse/policy"
@@ -21,9 +20,6 @@ func logOr(l *slog.Logger) *slog.Logger {
 	}
 	return l
 }
-
-// newKey returns text that nobody else has.
-func newKey() string { return rand.Text() }
 
 // levelOr is a level that there is: what is none is the lowest.
 func levelOr(l policy.Level) policy.Level {

@@ -17,6 +17,7 @@ import (
 
 	"glasshouse/fault"
 	"glasshouse/id"
+	"glasshouse/internal/plain"
 )
 
 // A Priority is how soon a task should be done.
@@ -173,7 +174,7 @@ func (n NewTask) task(by Member, now time.Time) (Task, error) {
 		n.Priority = Medium
 	case Low, Medium, High, Urgent:
 	default:
-		return Task{}, fault.Fieldf(op, "priority", "%s is none of low, medium, high, urgent", plain(shorten(string(n.Priority), 40)))
+		return Task{}, fault.Fieldf(op, "priority", "%s is none of low, medium, high, urgent", plain.Line(shorten(string(n.Priority), 40)))
 	}
 	return Task{
 		Jail: by.Jail, Session: by.Session, Title: shorten(title, maxTitle), Description: lines(n.Description), Priority: n.Priority,
@@ -185,7 +186,7 @@ func (n NewTask) task(by Member, now time.Time) (Task, error) {
 func (ts *Tasks) Set(ctx context.Context, tid string, to Status) (Task, error) {
 	err := ts.store.ChangeTask(ctx, tid, func(t *Task) error {
 		if _, known := moves[to]; !known {
-			return fault.Fieldf("autonomy.Set", "status", "%s is none of open, doing, done, dropped", plain(shorten(string(to), 40)))
+			return fault.Fieldf("autonomy.Set", "status", "%s is none of open, doing, done, dropped", plain.Line(shorten(string(to), 40)))
 		}
 		if t.Status == to {
 			return nil

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"glasshouse/id"
+	"glasshouse/internal/plain"
 	"glasshouse/policy"
 )
 
@@ -87,7 +88,7 @@ func Check(now time.Time, v RunView) []Action {
 	}
 	if !v.StepFrom.IsZero() {
 		if took := now.Sub(latest(v.StepFrom, v.Resumed)); t.Step > 0 && took >= t.Step {
-			add(late(took, t.Step, v.Level), SlowStep, "%s has taken %s", plain(shorten(v.StepOf, 60)), took.Round(time.Second))
+			add(late(took, t.Step, v.Level), SlowStep, "%s has taken %s", plain.Line(shorten(v.StepOf, 60)), took.Round(time.Second))
 		}
 		return list // it does something
 	}

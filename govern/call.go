@@ -426,7 +426,7 @@ func (c *call) end(ctx context.Context, step string, err error) (Outcome, error)
 		Parent: c.parent, Capability: c.out.Capability,
 	}
 	if c.cap != nil && c.pure() {
-		if !c.k.notes.add(note{e, func() any { return c.record(true) }}) && err == nil {
+		if !c.k.notes.add(note{Entry: e, body: func() any { return c.record(true) }}) && err == nil {
 			err = fault.Newf(fault.Unavailable, "govern.Call", c.cap.ID, "the kernel is closed")
 		}
 		c.k.calls.add(c.out)

@@ -9,6 +9,7 @@ import (
 	"glasshouse/chain"
 	"glasshouse/egress"
 	"glasshouse/id"
+	"glasshouse/internal/plain"
 	"glasshouse/policy"
 )
 
@@ -71,6 +72,10 @@ type notes struct {
 type note struct {
 	chain.Entry
 	body func() any // nil: the entry has it
+
+	// settled is closed when all that came before is recorded, or could not be; such
+	// a note is no entry itself. nil: it is one.
+	settled chan struct{}
 }
 
 func (n note) entry() chain.Entry {
@@ -91,31 +96,37 @@ func (n *notes) start(k *Kernel) {
 	n.queue = make(chan note, noteRoom)
 	n.wg.Go(func() {
 		for e := range n.queue {
-			some := n.gather(e)
+			some, settled := n.gather(e)
 			for i, err := range k.cfg.Chain.AppendAll(context.Background(), some) {
 				if e := some[i]; err != nil {
 					k.cfg.Log.Error("not recorded in the chain", "kind", e.Kind, "jail", e.Jail, "body", string(e.Body), "err", err)
 				}
 			}
+			if settled != nil {
+				close(settled)
+			}
 		}
 	})
 }
 
-// gather takes what waits, beginning with e: it is recorded together.
-func (n *notes) gather(first note) []chain.Entry {
-	some := []chain.Entry{first.entry()}
-	for len(some) < noteBatch {
+// gather takes what waits, beginning with e: it is recorded together. It ends with the
+// first that somebody waits for.
+func (n *notes) gather(e note) (some []chain.Entry, settled chan struct{}) {
+	for e.settled == nil {
+		if some = append(some, e.entry()); len(some) == noteBatch {
+			return some, nil
+		}
 		select {
-		case e, ok := <-n.queue:
+		case next, ok := <-n.queue:
 			if !ok {
-				return some
+				return some, nil
 			}
-			some = append(some, e.entry())
+			e = next
 		default:
-			return some
+			return some, nil
 		}
 	}
-	return some
+	return some, e.settled
 }
 
 func (n *notes) stop() {
@@ -146,6 +157,21 @@ func (k *Kernel) Note(kind chain.Kind, who policy.Subject, parent int64, body an
 	}
 }
 
+// Settle waits until what was noted before is recorded: who reads the chain then finds
+// it there.
+func (k *Kernel) Settle(ctx context.Context) error {
+	n := note{settled: make(chan struct{})}
+	if !k.notes.add(n) {
+		return nil // the kernel is closed, and waits itself
+	}
+	select {
+	case <-n.settled:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
 // recorder records what a jail's proxy carried and refused.
 type recorder struct {
 	k       *Kernel
@@ -166,13 +192,14 @@ func (r recorder) Record(rec egress.Record) {
 	r.k.Note(chain.Egress, policy.Subject{Jail: r.jid}, parent, rec)
 }
 
-// Line is the decision as the audit trail is printed.
+// Line is the decision as the audit trail is printed. It is always one line, whatever
+// the agent wrote.
 func (d Decided) Line() string {
 	tag := string(d.Tag)
 	if d.Tag == Whitelisted {
 		tag = "AUTONOMOUS - whitelisted"
 	}
-	return fmt.Sprintf("%s: %s [%s]", d.Action, d.Resource, tag)
+	return fmt.Sprintf("%s: %s [%s]", plain.Line(d.Action), plain.Line(d.Resource), tag)
 }
 
 // Said records what an agent says that it does, and what the rules say of it. It asks

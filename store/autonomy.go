@@ -14,49 +14,11 @@ import (
 	"glasshouse/id"
 )
 
-// Autonomy keeps what agents decide, ask of each other and are given; it is an
-// autonomy.TrailStore, RequestStore, ResourceStore and TaskStore.
+// Autonomy keeps what agents ask of each other and are given; it is an autonomy.RequestStore, ResourceStore and TaskStore.
 type Autonomy struct{ s *Store }
 
 // Autonomy returns the database's view for package autonomy.
 func (s *Store) Autonomy() Autonomy { return Autonomy{s} }
-
-// AddDecisions keeps a batch behind all that is kept, unless it is kept already.
-func (a Autonomy) AddDecisions(ctx context.Context, batch string, ds []autonomy.Decision) error {
-	err := a.s.update(ctx, "autonomy.decisions", func(tx *sql.Tx) error {
-		var there int64
-		err := tx.QueryRowContext(ctx, "SELECT n FROM autonomy_decisions WHERE batch = $1 LIMIT 1", batch).Scan(&there)
-		if !errors.Is(err, sql.ErrNoRows) {
-			return err // nil: it was kept
-		}
-		n, err := lastNumber(ctx, tx, "autonomy_decisions")
-		if err != nil {
-			return err
-		}
-		add, err := tx.PrepareContext(ctx, `
-			INSERT INTO autonomy_decisions (n, batch, sandbox, session, tool, tag, at, document) VALUES ($1, $2, $3, $4, $5, $6, $7, $8)`)
-		if err != nil {
-			return err
-		}
-		defer add.Close()
-		for _, d := range ds {
-			n++
-			d.N, d.Tool = n, text(d.Tool)
-			doc, err := json.Marshal(d)
-			if err != nil {
-				return err
-			}
-			if _, err := add.ExecContext(ctx, n, batch, d.Sandbox, d.Session, d.Tool, d.Tag, d.At.UnixNano(), doc); err != nil {
-				return err
-			}
-		}
-		return nil
-	})
-	if err != nil {
-		return fmt.Errorf("record decisions: %w", err)
-	}
-	return nil
-}
 
 // lastNumber returns the highest n of a table. The caller is alone with it.
 func lastNumber(ctx context.Context, tx *sql.Tx, table string) (int64, error) {
@@ -70,28 +32,6 @@ func page[T any](ctx context.Context, from querier, table string, w where, order
 	w.args = append(w.args, limit)
 	query := "SELECT document FROM " + table + w.String() + " ORDER BY " + order + " LIMIT $" + strconv.Itoa(len(w.args))
 	return documents[T](ctx, from, "read "+table, query, w.args...)
-}
-
-// Decisions lists decisions, oldest first.
-func (a Autonomy) Decisions(ctx context.Context, f autonomy.TrailFilter) ([]autonomy.Decision, error) {
-	var w where
-	w.add("n > ", f.After)
-	if f.Sandbox != "" {
-		w.add("sandbox = ", f.Sandbox)
-	}
-	if f.Session != "" {
-		w.add("session = ", f.Session)
-	}
-	if f.Tool != "" {
-		w.add("tool = ", f.Tool)
-	}
-	if f.Tag != "" {
-		w.add("tag = ", f.Tag)
-	}
-	if !f.Since.IsZero() {
-		w.add("at >= ", f.Since.UnixNano())
-	}
-	return page[autonomy.Decision](ctx, a.s.read, "autonomy_decisions", w, "n", f.Limit)
 }
 
 // ChangeGroup runs f alone with a group and keeps what it changed.

@@ -2,7 +2,6 @@ package store_test
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"path/filepath"
@@ -32,8 +31,6 @@ func autonomyConforms(t *testing.T, fresh func(t *testing.T) string) {
 		name string
 		test func(t *testing.T, where string)
 	}{
-		{"DecisionsComeBackInTheirOrder", decisionsComeBack},
-		{"DecisionsOfManyWritersAreNumberedWithoutGaps", decisionsOfMany},
 		{"RequestsComeBackAsTheyWere", requestsComeBack},
 		{"AGroupIsChangedByOneAtATime", groupAlone},
 		{"TwoDaemonsSeeOneGraph", twoDaemonsOneGraph},
@@ -42,77 +39,6 @@ func autonomyConforms(t *testing.T, fresh func(t *testing.T) string) {
 		{"TasksComeBackAsTheyWere", tasksComeBack},
 	} {
 		t.Run(c.name, func(t *testing.T) { c.test(t, fresh(t)) })
-	}
-}
-
-func decisionsComeBack(t *testing.T, where string) {
-	ctx := t.Context()
-	a := open(t, where).Autonomy()
-	decision := func(n int, jail id.Jail, tag autonomy.Tag) autonomy.Decision {
-		return autonomy.Decision{
-			N: int64(n), Sandbox: jail, Session: "sess-a", Run: "r-1", Agent: "worker", Tool: "bash", Resource: "ls\x00\u202e", Args: json.RawMessage(`{"command":"ls"}`), Size: 16,
-			Digest: "sha256:00", Tag: tag, Listed: "opencode.json:3", Said: epoch, At: epoch.Add(time.Duration(n) * time.Second), Source: autonomy.Kernel, Entry: 7,
-		}
-	}
-	one, two, three := decision(1, "j-a", autonomy.Autonomous), decision(2, "j-b", autonomy.Denied), decision(3, "j-a", autonomy.Whitelisted)
-	for range 2 { // it was not heard the first time
-		if err := a.AddDecisions(ctx, "batch one", []autonomy.Decision{one, two}); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if err := a.AddDecisions(ctx, "batch two", []autonomy.Decision{three}); err != nil {
-		t.Fatal(err)
-	}
-	a = open(t, where).Autonomy()
-	for name, tt := range map[string]struct {
-		f    autonomy.TrailFilter
-		want []autonomy.Decision
-	}{
-		"all":         {autonomy.TrailFilter{}, []autonomy.Decision{one, two, three}},
-		"of a jail":   {autonomy.TrailFilter{Sandbox: "j-a"}, []autonomy.Decision{one, three}},
-		"after":       {autonomy.TrailFilter{After: 1, Sandbox: "j-a"}, []autonomy.Decision{three}},
-		"since":       {autonomy.TrailFilter{Since: epoch.Add(2 * time.Second)}, []autonomy.Decision{two, three}},
-		"with a tag":  {autonomy.TrailFilter{Tag: autonomy.Denied, Tool: "bash", Session: "sess-a"}, []autonomy.Decision{two}},
-		"another's":   {autonomy.TrailFilter{Session: "sess-b"}, nil},
-		"other tools": {autonomy.TrailFilter{Tool: "write"}, nil},
-	} {
-		tt.f.Limit = 10
-		got, err := a.Decisions(ctx, tt.f)
-		if diff := cmp.Diff(tt.want, got); err != nil || diff != "" {
-			t.Errorf("%s: %v\n%s", name, err, diff)
-		}
-	}
-}
-
-func decisionsOfMany(t *testing.T, where string) {
-	a, b := open(t, where).Autonomy(), open(t, where).Autonomy()
-	var wg sync.WaitGroup
-	for i := range 20 {
-		from := a
-		if i%2 == 0 {
-			from = b
-		}
-		wg.Go(func() {
-			var batch []autonomy.Decision
-			for k := range 5 {
-				batch = append(batch, autonomy.Decision{Sandbox: "j-a", Tool: "x", Resource: fmt.Sprint(i, k), Source: autonomy.Plugin, At: epoch})
-			}
-			if err := from.AddDecisions(t.Context(), fmt.Sprint(i), batch); err != nil {
-				t.Error(err)
-			}
-		})
-	}
-	wg.Wait()
-	list, err := a.Decisions(t.Context(), autonomy.TrailFilter{Limit: 1000})
-	if err != nil || len(list) != 100 {
-		t.Fatal(len(list), err)
-	}
-	seen := map[string]bool{}
-	for i, d := range list {
-		if seen[d.Resource] || d.N != int64(i+1) {
-			t.Errorf("%s has number %d in place %d", d.Resource, d.N, i+1)
-		}
-		seen[d.Resource] = true
 	}
 }
 

@@ -1,0 +1,2 @@
+-- What agents decide is in the chain.
+DROP TABLE autonomy_decisions;
