@@ -156,6 +156,7 @@ struct task {
 	u32 base;
 	u16 len[2];
 	u32 faults;	/* strings to be read again, when the call has touched them */
+	u32 ended;	/* of a first thread: the end of its process is recorded */
 	struct cached cache[CACHED];
 	char text[2][SHORT];
 };
@@ -1361,8 +1362,15 @@ int BPF_PROG(gone, struct task_struct *p)
 		st->nr = -1;
 	}
 
+	/* Of two threads that end at once both may find that nobody lives. */
 	sig = BPF_CORE_READ(t, signal);
 	last = BPF_CORE_READ(sig, live.counter) == 0;
+	if (last) {
+		struct task *first = bpf_task_storage_get(&tasks, t->group_leader, 0, 0);
+
+		if (first && __sync_lock_test_and_set(&first->ended, 1))
+			last = false;
+	}
 	r = proc(slot, st->slot, &ring, EXIT, now);
 	if (!r)
 		return 0;

@@ -128,6 +128,8 @@ type traceTask struct {
 	Base    uint32
 	Len     [2]uint16
 	Faults  uint32
+	Ended   uint32
+	_       [4]byte
 	Cache   [4]struct {
 		_        structs.HostLayout
 		File     uint64

@@ -3,6 +3,7 @@ package observetest
 import (
 	"errors"
 	"fmt"
+	"os"
 	"os/exec"
 	"slices"
 	"strings"
@@ -112,6 +113,7 @@ func Run(t *testing.T, s Suite) {
 		{"TheHostIsNotSeen", host},
 		{"ArgumentsComeBackByteForByte", arguments},
 		{"EndsAreToldApart", ends},
+		{"AProcessOfManyThreadsEndsOnce", crowds},
 		{"EveryForkIsRecorded", forks},
 		{"AFileIsSeenFromItsMakingToItsEnd", file},
 		{"AProcessThatRenamesItself", rename},
@@ -246,6 +248,34 @@ func ends(t *testing.T, s Suite) {
 	}
 	if want := []string{"37", "0SIGTERM", "0SIGKILL"}; !slices.Equal(got, want) {
 		t.Errorf("ends are recorded as %q, want %q", got, want)
+	}
+}
+
+func crowds(t *testing.T, s Suite) {
+	n := 50
+	if os.Getenv("GLASSHOUSE_TEST") == "all" {
+		n = 4000 // two threads that end in the same instant are one in a thousand
+	}
+	sc := s.watch(t, s.open(t), event.Selection{Syscalls: "off", Files: "off"})
+	sc.run(sc.jail.Work("crowds", fmt.Sprint(n)))
+	began, ends := map[int32]bool{}, map[int32]int{}
+	for _, e := range sc.log.Events(event.Proc, event.OpExec) {
+		if e.PID > 1 {
+			began[e.PID] = true
+		}
+	}
+	for _, e := range sc.log.Events(event.Proc, event.OpExit) {
+		if e.Flags&event.Thread == 0 {
+			ends[e.PID]++
+		}
+	}
+	if len(began) < n {
+		t.Fatalf("%d programs are recorded of %d", len(began), n)
+	}
+	for pid := range began {
+		if ends[pid] != 1 {
+			t.Errorf("the end of process %d is recorded %d times", pid, ends[pid])
+		}
 	}
 }
 

@@ -3,6 +3,7 @@ package observetest
 import (
 	"fmt"
 	"os"
+	"os/exec"
 	"runtime"
 	"strconv"
 	"sync"
@@ -63,6 +64,26 @@ var Works = map[string]func(args []string){
 				}
 			}
 		}
+	},
+	"crowds": func(args []string) { // processes whose threads all end at once
+		for range number(args[0]) {
+			cmd := exec.Command("/proc/self/exe")
+			cmd.Env = append(os.Environ(), variable+"=crowd")
+			must(cmd.Run())
+		}
+	},
+	"crowd": func([]string) {
+		var there sync.WaitGroup
+		for range 8 {
+			there.Add(1)
+			go func() {
+				runtime.LockOSThread()
+				there.Done()
+				unix.Pause()
+			}()
+		}
+		there.Wait()
+		os.Exit(0)
 	},
 	"rename": func(args []string) { // to another name
 		runtime.LockOSThread()
