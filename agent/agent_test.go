@@ -324,10 +324,42 @@ func TestAProgramIsFoundAsTheJailFindsIt(t *testing.T) {
 	link("/usr/bin/loop", "usr/bin/glasshouse-agent")
 
 	for name, want := range map[string]string{
-		"codex": "/usr/local/bin/codex", "claude": "", "gemini": "", "opencode": "/root/.local/bin/opencode", "builtin": "", "shell": "",
+		"codex": "/usr/local/bin/codex", "claude": "", "gemini": "", "opencode": "/root/.local/bin/opencode", "glasshouse-agent": "", "bash": "",
 	} {
-		if got := find(t, name).Detect(os.DirFS(root)); got != want {
+		if got := agent.Detect(os.DirFS(root), name); got != want {
 			t.Errorf("%s is at %q, want %q", name, got, want)
+		}
+	}
+}
+
+// TestWhatAnAgentNeedsIsFoundInItsJail, or it says what is missing and where it is from.
+func TestWhatAnAgentNeedsIsFoundInItsJail(t *testing.T) {
+	l, err := find(t, "claude").Launch(agent.Request{Goal: "x"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	in := func(there ...string) func(string) bool {
+		return func(name string) bool { return slices.Contains(there, name) }
+	}
+	for _, tt := range []struct {
+		there []string
+		want  string // what is started
+		lacks string
+	}{
+		{[]string{"/opt/agents/claude/bin/claude", "/usr/bin/claude", "/usr/bin/python3"}, "/opt/agents/claude/bin/claude", ""},
+		{[]string{"/home/agent/.local/bin/claude", "/usr/bin/python3"}, "/home/agent/.local/bin/claude", ""},
+		{[]string{"/usr/bin/claude"}, "", "python3"},
+		{[]string{"/usr/bin/python3", "/srv/claude"}, "", "claude"},
+	} {
+		got, err := l.Locate(in(tt.there...))
+		if tt.lacks != "" {
+			if fault.KindOf(err) != fault.Unsupported || !strings.Contains(err.Error(), "no "+tt.lacks) || fault.RemedyOf(err) == "" {
+				t.Errorf("with %q: %v, want that there is no %s", tt.there, err, tt.lacks)
+			}
+			continue
+		}
+		if err != nil || got.Argv[0] != tt.want || !slices.Equal(got.Argv[1:], l.Argv[1:]) || l.Argv[0] != "claude" {
+			t.Errorf("with %q it starts %q: %v", tt.there, got.Argv, err)
 		}
 	}
 }

@@ -307,15 +307,15 @@ func (s *Server) decideTool(ctx context.Context, _ none, b wire.DecideTool) (wir
 // harnessTools are what agents call the tools that rules know by other names.
 var harnessTools = map[string]string{
 	"Bash": policy.ActionRun, "run_shell_command": policy.ActionRun, "exec_command": policy.ActionRun, "shell": policy.ActionRun, "local_shell": policy.ActionRun,
-	"Write": policy.ActionEdit, "Edit": policy.ActionEdit, "MultiEdit": policy.ActionEdit, "NotebookEdit": policy.ActionEdit,
-	"write_file": policy.ActionEdit, "replace": policy.ActionEdit, "apply_patch": policy.ActionEdit, "write": policy.ActionEdit, "patch": policy.ActionEdit,
+	"Write": "write", "write_file": "write", "Edit": policy.ActionEdit, "MultiEdit": policy.ActionEdit, "NotebookEdit": policy.ActionEdit, "replace": policy.ActionEdit,
 	"Read": policy.ActionRead, "read_file": policy.ActionRead, "WebFetch": policy.ActionFetch, "web_fetch": policy.ActionFetch,
+	"Glob": "glob", "Grep": "grep", "LS": "list", "Task": "task", "TodoWrite": "todowrite",
 }
 
 // toolOf is a tool by the name that rules know it by, and whether it is one that the
 // gateway itself offers over the Model Context Protocol.
 func toolOf(name string) (tool string, own bool) {
-	for _, prefix := range []string{"mcp__glasshouse__", "glasshouse__", "glasshouse_"} {
+	for _, prefix := range []string{"mcp__glasshouse__", "mcp_glasshouse_", "glasshouse__", "glasshouse_"} {
 		if strings.HasPrefix(name, prefix) {
 			return name, true
 		}
@@ -353,8 +353,9 @@ func (s *Server) saidDecision(w http.ResponseWriter, r *http.Request, p someJail
 		return err
 	}
 	out := wire.Noted{Recorded: true}
-	if !d.Made {
-		q := policy.Question{Action: d.Tool, Resource: autonomy.ResourceOf(d.Tool, d.Args), Attributes: map[string]string{}}
+	// What it did was said before it did it; what the gateway does for it is on record there.
+	if tool, own := toolOf(d.Tool); !d.Made && !own {
+		q := policy.Question{Action: tool, Resource: autonomy.ResourceOf(tool, d.Args), Attributes: map[string]string{}}
 		if len(d.Args) > 0 {
 			q.Attributes["args"] = fmt.Sprintf("sha256:%x", sha256.Sum256(d.Args))
 		}

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"io/fs"
 	"net"
 	"net/http"
 	"net/url"
@@ -24,6 +25,7 @@ import (
 	"glasshouse/fault"
 	"glasshouse/gateway"
 	"glasshouse/id"
+	"glasshouse/jail"
 	"glasshouse/llm"
 	"glasshouse/mcp"
 	"glasshouse/memory"
@@ -188,12 +190,22 @@ func (d *Daemon) openGateway(ctx context.Context) error {
 			return d.server.ServeDoor(l, who)
 		},
 		Spawners: spawners, Program: program, Layers: filepath.Join(d.Config.Data, "agents"), Dir: filepath.Join(d.Config.Data, "run", "agents"),
+		Root:    d.rootFiles,
 		Default: gateway.Agent{Preset: c.Agent, Model: "default", Spawner: c.Jail, Level: c.Level}, Keep: c.Keep,
 		Log: d.log.With("part", "gateway"),
 	})
 	g.Store(gw)
 	d.gateway = gw
 	return d.openModels()
+}
+
+// rootFiles are the files of a root filesystem, as they are before a jail changes them.
+func (d *Daemon) rootFiles(ctx context.Context, r jail.Rootfs) (fs.FS, error) {
+	layer, err := d.images.Resolve(ctx, r)
+	if err != nil {
+		return nil, err
+	}
+	return os.DirFS(cmp.Or(layer.Dir, "/")), nil
 }
 
 // startGateway has agents d.work. Their doors can be served.
@@ -428,7 +440,7 @@ func (t *toolServers) handler(c gateway.Caller) http.Handler {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if s := t.all[key]; s != nil {
-		return s.Handler()
+		return s.Stateless()
 	}
 	if t.all == nil {
 		t.all = map[string]*mcp.Server{}
@@ -440,7 +452,7 @@ func (t *toolServers) handler(c gateway.Caller) http.Handler {
 	}
 	s := mcp.NewServer(t.d.Version.Version, agentTools{t.d.gateway, c}, nil)
 	t.all[key], t.old = s, append(t.old, key)
-	return s.Handler()
+	return s.Stateless() // agents outlive daemons
 }
 
 func (t *toolServers) Close() error {

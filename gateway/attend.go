@@ -217,6 +217,9 @@ func (g *Gateway) launch(ctx context.Context, r run.Run, a Agent, j jail.Jail) (
 			return "", l, err
 		}
 	}
+	if l, err = g.locate(ctx, j.ID, l); err != nil {
+		return "", l, err
+	}
 	if err := g.furnish(ctx, j.ID, l); err != nil {
 		return "", l, fmt.Errorf("write down what the agent needs: %w", err)
 	}

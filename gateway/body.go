@@ -2,10 +2,12 @@ package gateway
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"path"
 	"path/filepath"
 	"strings"
 
@@ -124,7 +126,7 @@ func (g *Gateway) spec(ctx context.Context, r run.Run, a Agent) (jail.Spec, erro
 	}
 	s.Mounts = append(s.Mounts, jail.Mount{Source: g.cfg.Program, Target: programIn})
 	s.Granted = append(s.Granted, filepath.Dir(g.cfg.Program))
-	return s, g.layer(ctx, &s, a)
+	return s, g.layer(ctx, &s, r, a)
 }
 
 // rules are the default policy of an agent.
@@ -149,20 +151,77 @@ func levelOf(a Agent) policy.Level {
 	return policy.Level(a.Level)
 }
 
-// layer adds what an agent's program is brought by, if the root filesystem may not have
-// it.
-func (g *Gateway) layer(ctx context.Context, s *jail.Spec, a Agent) error {
-	p, err := agent.Find(a.Preset)
+// What a jail has that is made for an agent of others, unless it says otherwise: they
+// are large, each of their threads is a task, and what they start comes on top.
+const (
+	agentMemoryMB = 2048
+	agentPIDs     = 1024
+)
+
+// layer adds what an agent's program is brought by, unless the root filesystem has it.
+func (g *Gateway) layer(ctx context.Context, s *jail.Spec, r run.Run, a Agent) error {
+	p, l, err := g.launched(r, a, "", s.Project())
 	if err != nil || p.Layer.Name == "" {
 		return err
+	}
+	s.Limits.MemoryMB, s.Limits.MaxPIDs = cmp.Or(s.Limits.MemoryMB, agentMemoryMB), cmp.Or(s.Limits.MaxPIDs, agentPIDs)
+	root, err := g.cfg.Root(ctx, s.Rootfs)
+	if err != nil {
+		return fmt.Errorf("look for %s in the root filesystem: %w", l.Argv[0], err)
+	}
+	if agent.Detect(root, l.Argv[0]) != "" {
+		return nil
 	}
 	dir, err := p.Layer.Build(ctx, g.cfg.Layers)
 	if err != nil {
 		return fmt.Errorf("the programs of %s: %w", a.Preset, err)
 	}
+	if dir, err = filepath.EvalSymlinks(dir); err != nil { // what is granted is what is mounted
+		return fmt.Errorf("the programs of %s: %w", a.Preset, err)
+	}
 	s.Mounts = append(s.Mounts, jail.Mount{Source: dir, Target: p.Layer.Mount()})
 	s.Granted = append(s.Granted, filepath.Dir(dir))
 	return nil
+}
+
+// locate finds the programs of an agent in its jail.
+func (g *Gateway) locate(ctx context.Context, j id.Jail, l agent.Launch) (agent.Launch, error) {
+	f, err := g.cfg.Jails.Files(ctx, j)
+	if err != nil {
+		return l, err
+	}
+	defer f.Close()
+	var broken error
+	found, err := l.Locate(func(name string) bool {
+		ok, err := program(ctx, f, name)
+		broken = errors.Join(broken, err)
+		return ok
+	})
+	if broken != nil {
+		return l, broken
+	}
+	return found, err
+}
+
+// program reports whether a path is that of a program, links followed.
+func program(ctx context.Context, f jail.Files, name string) (bool, error) {
+	const mostLinks = 40
+	for range mostLinks {
+		info, err := f.Stat(ctx, name)
+		switch {
+		case errors.Is(err, fault.Unavailable) || ctx.Err() != nil:
+			return false, err
+		case err != nil:
+			return false, nil
+		case info.Type != "symlink":
+			return info.Type == "file" && info.Mode&0o111 != 0, nil
+		case path.IsAbs(info.Target):
+			name = info.Target
+		default:
+			name = path.Join(path.Dir(name), info.Target)
+		}
+	}
+	return false, nil
 }
 
 // furnish writes what an agent needs into its jail.

@@ -86,6 +86,7 @@ func (g *Gateway) Left(j id.Jail) {
 	g.mu.Lock()
 	d := g.doors[j]
 	delete(g.doors, j)
+	delete(g.answers, j)
 	g.mu.Unlock()
 	if d != nil {
 		d.cancel() // it ends by itself: who tells this may be waited for by it

@@ -16,6 +16,7 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"io/fs"
 	"log/slog"
 	"net"
 	"sync"
@@ -111,7 +112,11 @@ type Config struct {
 	Spawners map[string]spawn.Spawner // of agents that are not in jails, by name
 	Program  string                   // the agent of the gateway's own, on the host
 	Layers   string                   // where the programs of other agents are installed
-	Dir      string                   // for sockets of agents that are not in jails
+
+	// Root is the files of a root filesystem, which may have an agent's program.
+	Root func(ctx context.Context, r jail.Rootfs) (fs.FS, error)
+
+	Dir string // for sockets of agents that are not in jails
 
 	Connectors []string // to which what agents say is delivered
 
@@ -133,6 +138,8 @@ type Gateway struct {
 	at    map[id.Run]*attend // runs that are supervised here
 	works map[id.Jail]id.Run // the run that an agent in a jail is at
 	beats map[id.Run]time.Time
+
+	answers map[id.Jail][]answer // that harnesses were given, oldest first
 }
 
 // New returns a Gateway that does nothing before Open.
@@ -146,6 +153,7 @@ func New(cfg Config) *Gateway {
 	g := &Gateway{
 		cfg: cfg, poke: make(chan struct{}, 1),
 		doors: map[id.Jail]*door{}, at: map[id.Run]*attend{}, works: map[id.Jail]id.Run{}, beats: map[id.Run]time.Time{},
+		answers: map[id.Jail][]answer{},
 	}
 	g.ctx, g.cancel = context.WithCancel(context.Background())
 	return g

@@ -55,7 +55,7 @@ func init() {
 				"title": {"type": "string"},
 				"description": {"type": "string"},
 				"priority": {"type": "string", "enum": ["low", "medium", "high", "urgent"]}`, "title"), "autonomy"},
-			question: asks("create_task", func(in *taskInput) string { return in.Title }),
+			question: asks(actionTask, func(in *taskInput) string { return in.Title }),
 			do:       (*Gateway).taskTool,
 		},
 	)
@@ -206,7 +206,7 @@ func (g *Gateway) taskTool(ctx context.Context, d *deed) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	return g.CreateTask(ctx, d.who, autonomy.NewTask{Title: in.Title, Description: in.Description, Priority: in.Priority})
+	return g.createTask(ctx, d.who, autonomy.NewTask{Title: in.Title, Description: in.Description, Priority: in.Priority})
 }
 
 // A Backlogged is a task as its maker reads it.
@@ -216,8 +216,22 @@ type Backlogged struct {
 	Path    string `json:"path"`
 }
 
-// CreateTask puts a task into the backlog.
+// actionTask is what the rules are asked about tasks.
+const actionTask = "create_task"
+
+// CreateTask puts a task into the backlog, if the rules allow it.
 func (g *Gateway) CreateTask(ctx context.Context, c Caller, n autonomy.NewTask) (Backlogged, error) {
+	v, err := g.decide(ctx, c, policy.Question{Action: actionTask, Resource: n.Title})
+	if err == nil && (!v.Allow || v.Instead != "") {
+		err = &fault.Error{Op: "gateway.Tasks", Kind: fault.Denied, Err: errors.New(v.Decision.Reason), Remedy: v.Decision.Remedy}
+	}
+	if err != nil {
+		return Backlogged{}, err
+	}
+	return g.createTask(ctx, c, n)
+}
+
+func (g *Gateway) createTask(ctx context.Context, c Caller, n autonomy.NewTask) (Backlogged, error) {
 	if g.cfg.Tasks == nil || c.Jail == "" {
 		return Backlogged{}, fault.Cannot("gateway.Tasks", "this agent has no workspace to keep a backlog in", "")
 	}

@@ -22,19 +22,34 @@ const stateless = "2026-07-28"
 // whoever mounts it has asked who is there. Requests that a browser makes for a page
 // of somewhere else are refused.
 func (s *Server) Handler() http.Handler {
-	pick := func(*http.Request) *sdk.Server { return s.sdk }
-	sessions := sdk.NewStreamableHTTPHandler(pick, &sdk.StreamableHTTPOptions{SessionTimeout: idle, MaxRequestBodyBytes: maxFrame})
-	single := sdk.NewStreamableHTTPHandler(pick, &sdk.StreamableHTTPOptions{Stateless: true, PropagateRequestCancellation: true, MaxRequestBodyBytes: maxFrame})
+	sessions := guarded(sdk.NewStreamableHTTPHandler(s.pick, &sdk.StreamableHTTPOptions{SessionTimeout: idle, MaxRequestBodyBytes: maxFrame}))
+	single := s.Stateless()
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if err := sameOrigin(r); err != nil {
-			http.Error(w, err.Error(), http.StatusForbidden)
-			return
-		}
 		if r.Header.Get("Mcp-Protocol-Version") >= stateless {
 			single.ServeHTTP(w, r)
 			return
 		}
 		sessions.ServeHTTP(w, r)
+	})
+}
+
+// Stateless is Handler without sessions, in every version of the protocol: nothing is
+// remembered from one request to the next, so that whoever called a server which has
+// ended goes on with the one after it.
+func (s *Server) Stateless() http.Handler {
+	return guarded(sdk.NewStreamableHTTPHandler(s.pick, &sdk.StreamableHTTPOptions{Stateless: true, PropagateRequestCancellation: true, MaxRequestBodyBytes: maxFrame}))
+}
+
+func (s *Server) pick(*http.Request) *sdk.Server { return s.sdk }
+
+// guarded refuses what a page of somewhere else asks.
+func guarded(h http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if err := sameOrigin(r); err != nil {
+			http.Error(w, err.Error(), http.StatusForbidden)
+			return
+		}
+		h.ServeHTTP(w, r)
 	})
 }
 
