@@ -291,7 +291,7 @@ func (s *Server) decideTool(ctx context.Context, _ none, b wire.DecideTool) (wir
 	if own { // it is decided when it is used
 		return wire.DecidedTool{Effect: "allow", Reason: "the gateway decides about its own tools when they are used"}, nil
 	}
-	v, err := s.o.Gateway.Decide(ctx, callerAt(ctx), policy.Question{Action: tool, Resource: autonomy.ResourceOf(tool, b.Args)})
+	v, err := s.o.Gateway.Decide(ctx, callerAt(ctx), policy.Question{Action: tool, Resource: autonomy.ResourceOf(tool, b.Args), Attributes: attributesOf(b.Args)})
 	if err != nil && !errors.Is(err, fault.Denied) {
 		return wire.DecidedTool{}, err
 	}
@@ -355,10 +355,7 @@ func (s *Server) saidDecision(w http.ResponseWriter, r *http.Request, p someJail
 	out := wire.Noted{Recorded: true}
 	// What it did was said before it did it; what the gateway does for it is on record there.
 	if tool, own := toolOf(d.Tool); !d.Made && !own {
-		q := policy.Question{Action: tool, Resource: autonomy.ResourceOf(tool, d.Args), Attributes: map[string]string{}}
-		if len(d.Args) > 0 {
-			q.Attributes["args"] = fmt.Sprintf("sha256:%x", sha256.Sum256(d.Args))
-		}
+		q := policy.Question{Action: tool, Resource: autonomy.ResourceOf(tool, d.Args), Attributes: attributesOf(d.Args)}
 		if !d.Said.IsZero() {
 			q.Attributes["said"] = d.Said.Format(time.RFC3339Nano)
 		}
@@ -371,6 +368,15 @@ func (s *Server) saidDecision(w http.ResponseWriter, r *http.Request, p someJail
 	}
 	writeAnswer(w, a)
 	return nil
+}
+
+// attributesOf is what the record has of a call's arguments.
+func attributesOf(args json.RawMessage) map[string]string {
+	a := map[string]string{}
+	if len(args) > 0 {
+		a["args"] = fmt.Sprintf("sha256:%x", sha256.Sum256(args))
+	}
+	return a
 }
 
 func tooLarge(err error) error {
