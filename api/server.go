@@ -87,12 +87,13 @@ type Options struct {
 	Markets      Markets      // nil: nobody offers any
 	Importer     Importer     // nil: servers of others are not made into capabilities
 
-	Runs      Runs                                // nil: there are no sessions
-	Gateway   Gateway                             // nil: no agents are put to work
-	Schedules Schedules                           // nil: there are none
-	Models    http.Handler                        // of language models, for agents; nil: there are none
-	MCP       func(c gateway.Caller) http.Handler // the tools of an agent; nil: it has none by that way
-	UI        UI                                  // nil: there is none
+	Runs       Runs                                // nil: there are no sessions
+	Gateway    Gateway                             // nil: no agents are put to work
+	Schedules  Schedules                           // nil: there are none
+	Connectors Connectors                          // nil: nobody else is told anything
+	Models     http.Handler                        // of language models, for agents; nil: there are none
+	MCP        func(c gateway.Caller) http.Handler // the tools of an agent; nil: it has none by that way
+	UI         UI                                  // nil: there is none
 
 	Peers   access.Peers                           // who may use the unix socket
 	Doctor  func(ctx context.Context) []wire.Probe // what this host can do

@@ -113,7 +113,7 @@ none, the command starts one, which ends when nobody uses it any more.`,
 		c.snapshot(), c.snapshots(), c.branch(), c.restore(), c.rewind(), c.lineage(),
 		c.approvals(), c.approve(), c.deny(), c.secret(), c.policy(), c.decide(), c.trail(), c.egress(), c.audit(),
 		c.capability(), c.call(), c.replay(), c.skill(), c.bundle(), c.market(), c.mcp(),
-		c.goal(), c.runs(), c.session(), c.schedules(),
+		c.goal(), c.runs(), c.session(), c.schedules(), c.connectors(),
 		c.openCode(), c.rtfs(), c.wasm(), c.mockLLM(), c.rootfs(), c.token(), c.backends(), c.doctor(), c.health(), c.docs(),
 	)
 	return root

@@ -337,16 +337,9 @@ func (f *fetches) Close() error {
 
 // lend returns a secret's value for one request of a capability that has no jail.
 func (d *Daemon) lend(ctx context.Context, c *engine.Installed, name, host string) ([]byte, error) {
-	who := secret.Scope{Capability: c.ID}
-	use := secret.Use{Delivery: secret.Inject, Host: host}
-	v, err := d.secrets.Resolve(ctx, who, name, use)
-	if fault.KindOf(err) == fault.Denied { // it has not been asked for before
-		hosts := c.Network.Hosts
-		if _, err := d.secrets.Grant(ctx, secret.Grant{Secret: name, To: who, Delivery: secret.Inject, Hosts: hosts, By: "capability " + c.ID + "@" + c.Version}); err != nil {
-			return nil, err
-		}
-		v, err = d.secrets.Resolve(ctx, who, name, use)
-	}
+	v, err := d.borrow(ctx, secret.Grant{
+		Secret: name, To: secret.Scope{Capability: c.ID}, Delivery: secret.Inject, Hosts: c.Network.Hosts, By: "capability " + c.ID + "@" + c.Version,
+	}, host)
 	if err != nil {
 		return nil, fmt.Errorf("for %s: %w", host, err)
 	}

@@ -27,6 +27,7 @@ import (
 	"glasshouse/approval"
 	"glasshouse/bundle"
 	"glasshouse/chain"
+	"glasshouse/connector"
 	"glasshouse/engine/jailed"
 	"glasshouse/fault"
 	"glasshouse/gateway"
@@ -81,6 +82,8 @@ type Daemon struct {
 	server    *api.Server
 	opened    atomic.Pointer[jail.Manager]    // jails, once they are open
 	agents    atomic.Pointer[gateway.Gateway] // the gateway, once it is open
+
+	connectors atomic.Pointer[connector.Connectors] // once they are made
 
 	observers *observe.Observers
 	snapshots *snapshot.Keeper

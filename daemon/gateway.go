@@ -32,7 +32,6 @@ import (
 	"glasshouse/registry"
 	"glasshouse/run"
 	"glasshouse/schedule"
-	"glasshouse/secret"
 	"glasshouse/skill"
 )
 
@@ -46,6 +45,8 @@ type Gateway struct {
 	DB      string `yaml:"db"`       // of sessions, runs and schedules, if several daemons share them: postgres://…
 	KeyFile string `yaml:"key_file"` // that seals what is personal; the same for daemons that share; default {data}/quarantine.key
 	Models  Models `yaml:"models"`
+
+	Connectors Connectors `yaml:"connectors"`
 }
 
 // Models says who answers for language models.
@@ -105,7 +106,7 @@ func (g *Gateway) validate(uid int) error {
 	if g.Level < 0 || g.Level > 3 {
 		return fault.Fieldf("config", "gateway.level", "%d is not 1, 2 or 3", g.Level)
 	}
-	return nil
+	return g.Connectors.validate()
 }
 
 // readEnv takes what is said of agents in the environment.
@@ -155,6 +156,9 @@ func (d *Daemon) openGateway(ctx context.Context) error {
 			if g := g.Load(); g != nil {
 				g.Happened(e)
 			}
+			if c := d.connectors.Load(); c != nil && e.Kind == run.MessageOut {
+				c.Wake()
+			}
 		},
 		Log: d.log.With("part", "run"),
 	})
@@ -162,6 +166,9 @@ func (d *Daemon) openGateway(ctx context.Context) error {
 		return err
 	}
 	d.onClose(d.runs.Close)
+	if err := d.openConnectors(); err != nil {
+		return err
+	}
 	broker, err := autonomy.NewBroker(d.work.Autonomy(), autonomy.BrokerConfig{
 		Siblings: siblings{&g}, Deliverer: siblings{&g}, Log: d.log.With("part", "siblings"),
 		Policy: func(ctx context.Context, from, to autonomy.Member, action, text string) (bool, string, error) {
@@ -192,7 +199,8 @@ func (d *Daemon) openGateway(ctx context.Context) error {
 		Spawners: spawners, Program: program, Layers: filepath.Join(d.Config.Data, "agents"), Dir: filepath.Join(d.Config.Data, "run", "agents"),
 		Root:    d.rootFiles,
 		Default: gateway.Agent{Preset: c.Agent, Model: "default", Spawner: c.Jail, Level: c.Level}, Keep: c.Keep,
-		Log: d.log.With("part", "gateway"),
+		Connectors: d.connectors.Load().For,
+		Log:        d.log.With("part", "gateway"),
 	})
 	g.Store(gw)
 	d.gateway = gw
@@ -218,6 +226,9 @@ func (d *Daemon) startGateway(ctx context.Context) error {
 		return err
 	}
 	d.onClose(d.schedules.Close)
+	c := d.connectors.Load()
+	c.Open()
+	d.onClose(c.Close)
 	return nil
 }
 
@@ -303,20 +314,7 @@ func (d *Daemon) modelKey(ctx context.Context, p Provider) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	who := secret.Scope{Capability: "models." + p.Name}
-	use := secret.Use{Delivery: secret.Inject, Host: at.Hostname()}
-	v, err := d.secrets.Resolve(ctx, who, p.Secret, use)
-	if fault.KindOf(err) == fault.Denied { // it has not been asked for before
-		grant := secret.Grant{Secret: p.Secret, To: who, Delivery: secret.Inject, Hosts: []string{at.Hostname()}, By: "configuration"}
-		if _, err := d.secrets.Grant(ctx, grant); err != nil {
-			return nil, err
-		}
-		v, err = d.secrets.Resolve(ctx, who, p.Secret, use)
-	}
-	if err != nil {
-		return nil, err
-	}
-	return v.Bytes(), nil
+	return d.keyOf(ctx, "models."+p.Name, p.Secret, at.Hostname())
 }
 
 // siblings are who is in a group, and how they are told, once the gateway is there.

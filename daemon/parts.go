@@ -87,10 +87,10 @@ func (d *Daemon) listen(ctx context.Context) error {
 
 		Capabilities: d.registry, Caller: d.kernel, Publishers: d.trust, Markets: d.markets, Importer: d,
 
-		Runs: d.runs, Gateway: d.gateway, Schedules: d.schedules, MCP: tools.handler,
+		Runs: d.runs, Gateway: d.gateway, Schedules: d.schedules, Connectors: d.connectors.Load(), MCP: tools.handler,
 		UI: web.Handler(),
 
-		Hosts:   d.Config.Approvals.hosts(),
+		Hosts:   append(d.Config.Approvals.hosts(), d.Config.Gateway.Connectors.hosts()...),
 		Peers:   access.Peers{Group: d.Config.Socket.Group},
 		Doctor:  d.doctor,
 		Ready:   d.store.Ping,

@@ -118,7 +118,7 @@ type Config struct {
 
 	Dir string // for sockets of agents that are not in jails
 
-	Connectors []string // to which what agents say is delivered
+	Connectors func(session string) []string // to which what agents say there is delivered
 
 	Default Agent // what an agent is that does not say
 	Keep    int   // jails of runs that have ended, the newest; 0 is 20

@@ -105,10 +105,10 @@ func (g *Gateway) Keep(ctx context.Context, c Caller, reason string, state json.
 	return g.cfg.Runs.TakeCheckpoint(ctx, r.ID, q)
 }
 
-// inboxOf is how far an agent says that it has read.
+// inboxOf is how far an agent says that it has read, in the word that it is told it by.
 func inboxOf(state json.RawMessage) int64 {
 	var s struct {
-		Inbox int64 `json:"inbox"`
+		Inbox int64 `json:"inbox_after"`
 	}
 	if json.Unmarshal(state, &s) != nil || s.Inbox < 0 {
 		return 0
@@ -129,7 +129,7 @@ func (g *Gateway) Post(ctx context.Context, c Caller, text, key string) (run.Mes
 	if key != "" {
 		key = string(c.Run) + "/" + key
 	}
-	return g.cfg.Runs.Post(ctx, run.Message{Session: c.Session, Run: c.Run, From: c.Agent, Text: text, Key: key}, g.cfg.Connectors...)
+	return g.cfg.Runs.Post(ctx, run.Message{Session: c.Session, Run: c.Run, From: c.Agent, Text: text, Key: key}, g.cfg.Connectors(c.Session)...)
 }
 
 // Finish says that the goal of an agent's run is reached. To say it again is no error.

@@ -18,7 +18,7 @@ var may = map[string][]string{
 	"cli":                 {"llm/mockllm", "agent", "api/client", "api/wire", "bundle", "chain", "daemon", "engine/wasi", "engine/wasm", "event", "host/probe", "manifest", "market", "mcp", "observe/syscalls", "rtfs", "rtfs/form", "rtfs/lib", "schema", "skill"},
 	"daemon":              {"*"},
 
-	"api":        {"autonomy", "gateway", "llm", "run", "schedule", "api/wire", "budget", "bundle", "market", "mcp", "skill", "engine", "manifest", "registry", "api/replay", "access", "approval", "chain", "egress", "govern", "policy", "secret", "event", "eventlog", "jail", "jailinit/control", "jailinit/protocol", "report", "rootfs", "snapshot"},
+	"api":        {"autonomy", "connector", "gateway", "llm", "run", "schedule", "api/wire", "budget", "bundle", "market", "mcp", "skill", "engine", "manifest", "registry", "api/replay", "access", "approval", "chain", "egress", "govern", "policy", "secret", "event", "eventlog", "jail", "jailinit/control", "jailinit/protocol", "report", "rootfs", "snapshot"},
 	"api/replay": {},
 	"api/wire":   {},
 	"api/client": {"api/wire"},
@@ -92,6 +92,7 @@ var may = map[string][]string{
 	"market":            {"bundle", "manifest"},
 
 	"run":                  {"budget", "chain", "manifest", "rtfs", "rtfs/form", "rtfs/lib", "schema"},
+	"connector":            {"budget", "manifest", "run"},
 	"schedule":             {},
 	"memory":               {"engine", "manifest", "rtfs/form", "schema"},
 	"llm":                  {"budget", "chain"},

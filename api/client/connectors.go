@@ -1,0 +1,33 @@
+package client
+
+import (
+	"context"
+	"iter"
+	"net/url"
+
+	"glasshouse/api/wire"
+)
+
+// Connectors returns what joins sessions to others.
+func (c *Client) Connectors(ctx context.Context) ([]wire.Connector, error) {
+	var p wire.Page[wire.Connector]
+	err := c.do(ctx, request{method: "GET", path: "/connectors"}, &p)
+	return p.Items, err
+}
+
+// Deliveries yields what is or was to be delivered to a connector, by when it is due:
+// what is "pending", "delivered" or "dead", or all.
+func (c *Client) Deliveries(ctx context.Context, connector, state string) iter.Seq2[wire.Delivery, error] {
+	q := url.Values{}
+	if state != "" {
+		q.Set("state", state)
+	}
+	return pages[wire.Delivery](ctx, c, "/connectors/"+url.PathEscape(connector)+"/deliveries", q)
+}
+
+// RedeliverMessage tries a delivery anew that failed too often.
+func (c *Client) RedeliverMessage(ctx context.Context, delivery string) (wire.Delivery, error) {
+	var d wire.Delivery
+	err := c.do(ctx, request{method: "POST", path: "/deliveries/" + url.PathEscape(delivery) + "/redeliver"}, &d)
+	return d, err
+}

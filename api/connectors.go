@@ -1,0 +1,135 @@
+package api
+
+import (
+	"context"
+	"io"
+	"net/http"
+	"strings"
+	"time"
+
+	"glasshouse/api/wire"
+	"glasshouse/connector"
+	"glasshouse/fault"
+	"glasshouse/run"
+)
+
+// Connectors is what the API asks of who joins sessions to others.
+// *connector.Connectors is one.
+type Connectors interface {
+	List(ctx context.Context) ([]connector.Info, error)
+	Enter(ctx context.Context) (leave func(), err error)
+	Receive(ctx context.Context, name string, h http.Header, body []byte) (connector.Received, error)
+	Deliveries(ctx context.Context, f run.DeliveryFilter) ([]run.Delivery, error)
+	Redeliver(ctx context.Context, delivery string) (run.Delivery, error)
+}
+
+func (s *Server) connectors() (Connectors, error) {
+	if s.o.Connectors == nil {
+		return nil, noAgents
+	}
+	return s.o.Connectors, nil
+}
+
+// hooksPath is what stands before the name of a connector that others post to.
+const hooksPath = "/hooks/"
+
+// isHook reports whether a request is for a hook: its signature is its token.
+func isHook(r *http.Request) bool {
+	name, ok := strings.CutPrefix(r.URL.Path, hooksPath)
+	return ok && r.Method == http.MethodPost && name != "" && !strings.Contains(name, "/")
+}
+
+type oneHook struct {
+	Connector string `path:"connector"`
+}
+
+// hookTime is how long others may take to post to a hook.
+const hookTime = 10 * time.Second
+
+// receiveHook takes what others post. Nothing of it is looked at before its signature is.
+func (s *Server) receiveHook(w http.ResponseWriter, r *http.Request, p oneHook) error {
+	c, err := s.connectors()
+	if err != nil {
+		return err
+	}
+	if r.ContentLength > connector.MaxBody {
+		return fault.Newf(fault.TooLarge, "api", "", "a body of more than %d bytes", connector.MaxBody)
+	}
+	body, err := hookBody(c, w, r)
+	if err != nil {
+		return err
+	}
+	got, err := c.Receive(r.Context(), p.Connector, r.Header, body)
+	if err != nil {
+		return err
+	}
+	return writeJSON(w, http.StatusAccepted, wire.Received{Session: got.Session, Message: got.Message, Run: got.Run})
+}
+
+func hookBody(c Connectors, w http.ResponseWriter, r *http.Request) ([]byte, error) {
+	leave, err := c.Enter(r.Context())
+	if err != nil {
+		return nil, err
+	}
+	defer leave()
+	rc := http.NewResponseController(w)
+	rc.SetReadDeadline(time.Now().Add(hookTime))
+	defer rc.SetReadDeadline(time.Time{})
+	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, connector.MaxBody))
+	if err != nil {
+		return nil, tooLarge(err)
+	}
+	return body, nil
+}
+
+func (s *Server) listConnectors(ctx context.Context, _, _ none) (wire.Page[wire.Connector], error) {
+	page := wire.Page[wire.Connector]{Items: []wire.Connector{}}
+	c, err := s.connectors()
+	if err != nil {
+		return page, err
+	}
+	all, err := c.List(ctx)
+	page.Items = each(all, func(i connector.Info) wire.Connector {
+		w := wire.Connector{Name: i.Name, Kind: string(i.Kind), Address: i.Address, Sessions: i.Sessions, Session: i.Session, Goal: i.Goal, Pending: i.Pending, Dead: i.Dead}
+		return w
+	})
+	return page, err
+}
+
+type listDeliveries struct {
+	Connector string `path:"connector"`
+	State     string `query:"state" enum:"pending,delivered,dead"`
+	Limit     int    `query:"limit" minimum:"1" maximum:"1000" description:"Items of a page, 100 if not given."`
+	After     string `query:"after" description:"The 'next' of the page before."`
+}
+
+func (s *Server) listDeliveries(ctx context.Context, p listDeliveries, _ none) (wire.Page[wire.Delivery], error) {
+	c, err := s.connectors()
+	if err != nil {
+		return wire.Page[wire.Delivery]{}, err
+	}
+	return pageOf(p.Limit, func(n int) ([]run.Delivery, error) {
+		return c.Deliveries(ctx, run.DeliveryFilter{To: p.Connector, State: run.DeliveryState(p.State), After: p.After, Limit: n})
+	}, func(d run.Delivery) string { return d.ID }, deliveryOf)
+}
+
+type oneDelivery struct {
+	Delivery string `path:"delivery"`
+}
+
+func (s *Server) redeliverMessage(ctx context.Context, p oneDelivery, _ none) (wire.Delivery, error) {
+	c, err := s.connectors()
+	if err != nil {
+		return wire.Delivery{}, err
+	}
+	d, err := c.Redeliver(ctx, p.Delivery)
+	return deliveryOf(d), err
+}
+
+func deliveryOf(d run.Delivery) wire.Delivery {
+	w := wire.Delivery{ID: d.ID, Session: d.Session, Message: d.Message, Connector: d.To, State: string(d.State), Attempts: d.Attempts, Error: d.Error}
+	if d.State == run.Pending {
+		w.Next = at(d.Next)
+	}
+	return w
+}

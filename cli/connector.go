@@ -1,0 +1,122 @@
+package cli
+
+import (
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"glasshouse/api/client"
+	"glasshouse/api/wire"
+
+	"github.com/spf13/cobra"
+)
+
+func (c *command) connectors() *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "connector", Aliases: []string{"connectors"}, Short: "What joins sessions to others", Args: cobra.NoArgs,
+		Long: `What joins sessions to others: webhooks that come in, what agents say that is posted
+elsewhere, and relays between sessions. They are made in the daemon's configuration.`,
+	}
+	cmd.AddCommand(c.connectorList(), c.connectorDeliveries(), c.connectorRedeliver())
+	return cmd
+}
+
+func (c *command) connectorList() *cobra.Command {
+	return &cobra.Command{
+		Use: "ls", Short: "List connectors, and what of their deliveries waits", Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			cl, err := c.client(cmd.Context())
+			if err != nil {
+				return err
+			}
+			all, err := cl.Connectors(cmd.Context())
+			if err != nil {
+				return err
+			}
+			return c.print(all, func(w io.Writer) {
+				rows := [][]string{{"CONNECTOR", "KIND", "ADDRESS", "FROM", "TO", "PENDING", "DEAD"}}
+				for _, k := range all {
+					rows = append(rows, []string{k.Name, k.Kind, escape(k.Address), escape(strings.Join(k.Sessions, " ")), escape(told(k)), fmt.Sprint(k.Pending), fmt.Sprint(k.Dead)})
+				}
+				table(w, rows)
+			})
+		},
+	}
+}
+
+// told is whom a connector tells.
+func told(k wire.Connector) string {
+	switch {
+	case k.Kind == "post":
+		return "-"
+	case k.Session == "":
+		return "a new session each"
+	}
+	return k.Session
+}
+
+func (c *command) connectorDeliveries() *cobra.Command {
+	var state string
+	cmd := &cobra.Command{
+		Use: "deliveries CONNECTOR", Short: "List what is or was to be delivered to a connector", Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			cl, err := c.client(cmd.Context())
+			if err != nil {
+				return err
+			}
+			all, err := client.Collect(cl.Deliveries(cmd.Context(), args[0], state))
+			if err != nil {
+				return err
+			}
+			return c.print(append([]wire.Delivery{}, all...), func(w io.Writer) {
+				rows := [][]string{{"DELIVERY", "SESSION", "STATE", "ATTEMPTS", "NEXT", "ERROR"}}
+				for _, d := range all {
+					next := "-"
+					if d.Next != nil {
+						next = in(*d.Next, time.Now())
+					}
+					rows = append(rows, []string{escape(d.ID), escape(d.Session), d.State, fmt.Sprint(d.Attempts), next, escape(d.Error)})
+				}
+				table(w, rows)
+			})
+		},
+	}
+	cmd.Flags().StringVar(&state, "state", "", "pending, delivered or dead (default: all)")
+	return cmd
+}
+
+func (c *command) connectorRedeliver() *cobra.Command {
+	var all string
+	cmd := &cobra.Command{
+		Use: "redeliver [DELIVERY…]", Short: "Try deliveries anew that failed too often", Args: cobra.ArbitraryArgs,
+		Example: `  glasshouse connector redeliver m-5f3k2x9qpa7b.ops
+  glasshouse connector redeliver --all ops`,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if (all == "") == (len(args) == 0) {
+				return usagef("name deliveries, or a connector with --all")
+			}
+			cl, err := c.client(cmd.Context())
+			if err != nil {
+				return err
+			}
+			if all != "" {
+				dead, err := client.Collect(cl.Deliveries(cmd.Context(), all, "dead"))
+				if err != nil {
+					return err
+				}
+				for _, d := range dead {
+					args = append(args, d.ID)
+				}
+			}
+			for _, d := range args {
+				if _, err := cl.RedeliverMessage(cmd.Context(), d); err != nil {
+					return err
+				}
+			}
+			return nil
+		},
+	}
+	cmd.Flags().StringVar(&all, "all", "", "all of this connector")
+	return cmd
+}

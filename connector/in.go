@@ -1,0 +1,175 @@
+package connector
+
+import (
+	"cmp"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"net/http"
+	"time"
+	"unicode/utf8"
+
+	"glasshouse/fault"
+	"glasshouse/id"
+	"glasshouse/internal/webhook"
+	"glasshouse/manifest"
+	"glasshouse/run"
+)
+
+// MaxBody is the most bytes that a hook takes.
+const MaxBody = 1 << 20
+
+// atOnce bounds the strangers whose bodies are read at one time.
+const atOnce = 64
+
+type hook struct {
+	Hook
+	entry
+}
+
+// An entry is an Entry that was read.
+type entry struct {
+	Entry
+	session, text, goal template
+}
+
+func newHook(field string, h Hook) (*hook, error) {
+	h.Scheme = cmp.Or(h.Scheme, webhook.Standard)
+	switch {
+	case h.Scheme != webhook.Standard && h.Scheme != webhook.GitHub:
+		return nil, fault.Fieldf("connector", field+".scheme", "%.40q is neither standard nor github", string(h.Scheme))
+	case h.Secret == "":
+		return nil, fault.Fieldf("connector", field+".secret", "it is not said with which secret others sign")
+	}
+	if len(h.Labels) == 0 {
+		h.Labels = []manifest.Label{manifest.PII}
+	}
+	if err := checkLabels(field, h.Labels); err != nil {
+		return nil, err
+	}
+	e, err := newEntry(field, h.Entry)
+	return &hook{h, e}, err
+}
+
+func newEntry(field string, e Entry) (entry, error) {
+	made := entry{Entry: e}
+	for _, t := range []struct {
+		name, text string
+		to         *template
+	}{{"session", e.Session, &made.session}, {"text", e.Text, &made.text}, {"goal", e.Goal, &made.goal}} {
+		var err error
+		if *t.to, err = parseTemplate(t.text); err != nil {
+			return made, fault.Fieldf("connector", field+"."+t.name, "%w", err)
+		}
+	}
+	switch {
+	case e.Session == "" && e.Goal == "":
+		return made, fault.Fieldf("connector", field+".session", "it is not said whom it tells, and it begins no run")
+	case e.Session != "" && !made.session.fields() && !id.ValidSession(e.Session):
+		return made, fault.Fieldf("connector", field+".session", "%.140q is no name of a session: 1 to 128 of A-Z a-z 0-9 . _ : -", e.Session)
+	case e.Goal == "" && (e.Agent != nil || len(e.Limits) > 0):
+		return made, fault.Fieldf("connector", field+".goal", "there is none, and something else says how it is pursued")
+	}
+	return made, nil
+}
+
+// A Received is what came of what came in.
+type Received struct {
+	Session string
+	Message id.Message
+	Run     id.Run // "": none was begun
+}
+
+// Enter has who would send something wait for room, or refuses it. The caller calls
+// leave when the body was read.
+func (c *Connectors) Enter(ctx context.Context) (leave func(), err error) {
+	select {
+	case c.busy <- struct{}{}:
+		return func() { <-c.busy }, nil
+	default:
+		return nil, fault.Newf(fault.Exhausted, "connector.Receive", "", "%d are sending at this moment", atOnce)
+	}
+}
+
+// Receive takes what was posted to a hook. When it returns it is kept. Who cannot sign
+// does not learn whether there is such a hook.
+func (c *Connectors) Receive(ctx context.Context, name string, h http.Header, body []byte) (Received, error) {
+	to := c.hooks[name]
+	if to == nil {
+		return Received{}, webhook.ErrSignature
+	}
+	key, err := c.keys.get(ctx, name, to.Secret, "")
+	var delivery string
+	if err == nil {
+		delivery, err = to.Scheme.Verify(key, h, body, time.Now())
+	}
+	if errors.Is(err, fault.Unauthenticated) {
+		return Received{}, err
+	}
+	if err != nil {
+		c.cfg.Log.Error("a webhook cannot be verified", "connector", name, "err", err)
+		return Received{}, fault.Newf(fault.Unavailable, "connector.Receive", "", "it cannot be verified now; the daemon's log says why")
+	}
+	if !utf8.Valid(body) {
+		return Received{}, fault.Newf(fault.Invalid, "connector.Receive", "", "what came is no UTF-8")
+	}
+	got := &arrival{connector: name, key: hexOf(delivery), text: string(body), body: body, labels: to.Labels}
+	return c.enter(ctx, &to.entry, got)
+}
+
+func hexOf(s string) string {
+	sum := sha256.Sum256([]byte(s))
+	return hex.EncodeToString(sum[:])
+}
+
+// An arrival is something that has come, and is what it says it is.
+type arrival struct {
+	connector string
+	key       string // the same for the same
+	text      string
+	body      []byte // JSON, if a template wants a field of it
+	labels    []manifest.Label
+}
+
+// enter puts what has come where it belongs. Done again it does nothing more.
+func (c *Connectors) enter(ctx context.Context, e *entry, a *arrival) (Received, error) {
+	var doc any
+	if e.session.fields() || e.text.fields() || e.goal.fields() {
+		var err error
+		if doc, err = decode(a.body); err != nil {
+			return Received{}, err
+		}
+	}
+	got := Received{Session: fmt.Sprintf("%s-%s", a.connector, a.key[:12])}
+	var goal string
+	for _, t := range []struct {
+		from template
+		to   *string
+		as   func(string) string
+	}{{e.session, &got.Session, sessionWord}, {e.text, &a.text, verbatim}, {e.goal, &goal, verbatim}} {
+		if len(t.from) == 0 {
+			continue
+		}
+		var err error
+		if *t.to, err = t.from.fill(doc, t.as); err != nil {
+			return Received{}, err
+		}
+	}
+	key, by := "connector/"+a.connector+"/"+a.key, "connector "+a.connector
+	m, err := c.cfg.Runs.Send(ctx, run.Message{Session: got.Session, From: by, Text: a.text, Labels: a.labels, Key: key})
+	if err != nil {
+		return Received{}, err
+	}
+	if got.Message = m.ID; goal == "" {
+		return got, nil
+	}
+	q := run.Request{Session: got.Session, Goal: goal, Agent: e.Agent, Limits: e.Limits, By: by, Key: key}
+	if e.goal.fields() {
+		q.Labels = a.labels
+	}
+	r, err := c.cfg.Start(ctx, q)
+	got.Run = r.ID
+	return got, err
+}

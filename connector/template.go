@@ -1,0 +1,124 @@
+package connector
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+
+	"glasshouse/fault"
+)
+
+// A template is a text with the fields of a JSON value in it.
+type template []part
+
+// A part is a text, or the way to a field.
+type part struct {
+	text string
+	way  []string
+}
+
+// parseTemplate reads "a {{b.c}} d".
+func parseTemplate(s string) (template, error) {
+	var t template
+	for s != "" {
+		before, rest, found := strings.Cut(s, "{{")
+		if before != "" {
+			t = append(t, part{text: before})
+		}
+		if !found {
+			return t, nil
+		}
+		inside, after, closed := strings.Cut(rest, "}}")
+		if !closed {
+			return nil, errors.New("a {{ is not closed")
+		}
+		way := strings.Split(strings.TrimSpace(inside), ".")
+		for _, word := range way {
+			if word == "" || strings.ContainsAny(word, " \t\n{}") {
+				return nil, fmt.Errorf("{{%.60s}} is no field: want names with dots between, such as {{repository.name}}", inside)
+			}
+		}
+		t, s = append(t, part{way: way}), after
+	}
+	return t, nil
+}
+
+// fields reports whether a template has any.
+func (t template) fields() bool {
+	for _, p := range t {
+		if p.way != nil {
+			return true
+		}
+	}
+	return false
+}
+
+// fill returns the text with each field's value as of turns it into.
+func (t template) fill(doc any, as func(string) string) (string, error) {
+	var b strings.Builder
+	for _, p := range t {
+		if p.way == nil {
+			b.WriteString(p.text)
+			continue
+		}
+		text, err := field(doc, p.way)
+		if err != nil {
+			return "", err
+		}
+		b.WriteString(as(text))
+	}
+	return b.String(), nil
+}
+
+// field is the text of what is found on a way: a string's own, else its JSON.
+func field(doc any, way []string) (string, error) {
+	for i, word := range way {
+		found := false
+		switch v := doc.(type) {
+		case map[string]any:
+			doc, found = v[word]
+		case []any:
+			if n, err := strconv.Atoi(word); err == nil && n >= 0 && n < len(v) {
+				doc, found = v[n], true
+			}
+		}
+		if !found {
+			return "", fault.Newf(fault.Invalid, "connector", "", "what came has no %s", strings.Join(way[:i+1], "."))
+		}
+	}
+	if s, ok := doc.(string); ok {
+		return s, nil
+	}
+	text, err := json.Marshal(doc)
+	return string(text), err
+}
+
+// decode reads one JSON value, its numbers as they are written.
+func decode(body []byte) (any, error) {
+	dec := json.NewDecoder(bytes.NewReader(body))
+	dec.UseNumber()
+	var doc any
+	if err := dec.Decode(&doc); err != nil {
+		return nil, fault.Newf(fault.Invalid, "connector", "", "what came is not JSON")
+	}
+	if _, err := dec.Token(); err != io.EOF {
+		return nil, fault.Newf(fault.Invalid, "connector", "", "more comes after the JSON")
+	}
+	return doc, nil
+}
+
+func verbatim(s string) string { return s }
+
+// sessionWord is a value as a part of a session's name.
+func sessionWord(s string) string {
+	return strings.Map(func(r rune) rune {
+		if r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("._:-", r) {
+			return r
+		}
+		return '-'
+	}, s)
+}
