@@ -391,18 +391,33 @@ func (m *Manager) removeStrays(ctx context.Context, bodies map[id.Jail]bool) {
 			json.Unmarshal(data, &j)
 			j.ID = jid // the file is a copy for people; the name is what we know
 		}
-		for _, r := range m.cfg.Runtimes {
-			if j.Spec.Backend != "" && (r.Name != j.Spec.Backend || r.Runtime != j.Spec.Runtime) {
-				continue
-			}
-			if err := r.Backend.Clean(ctx, m.plan(j)); err != nil {
-				m.cfg.Log.Error("stray jail not released", "jail", jid, "err", err)
-			}
+		if err := m.cleanStray(ctx, j); err != nil {
+			m.cfg.Log.Error("stray jail not released", "jail", jid, "err", err)
 		}
 		if err := m.removeDir(jid); err != nil {
 			m.cfg.Log.Error("stray jail not removed", "jail", jid, "err", err)
 		}
 	}
+}
+
+// cleanStray releases a jail of which it may not be known whose it was. Then one
+// backend may wait for what another has yet to let go of, so all come to a turn
+// before any has much time.
+func (m *Manager) cleanStray(ctx context.Context, j Jail) error {
+	clean := func(ctx context.Context) (errs error) {
+		for _, r := range m.cfg.Runtimes {
+			if j.Spec.Backend == "" || r.Name == j.Spec.Backend && r.Runtime == j.Spec.Runtime {
+				errs = errors.Join(errs, r.Backend.Clean(ctx, m.plan(j)))
+			}
+		}
+		return errs
+	}
+	first, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
+	if clean(first) == nil {
+		return nil
+	}
+	return clean(ctx)
 }
 
 // attach makes inst the cell's live instance and watches for its end.

@@ -1,0 +1,73 @@
+package jail_test
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"glasshouse/backend/backendtest"
+	"glasshouse/id"
+	"glasshouse/jail"
+)
+
+// Two backends meet a directory of which neither knows whose it is: one waits for
+// the disk, which the other has.
+type (
+	waits struct {
+		*bare
+		free <-chan struct{}
+	}
+	has struct {
+		*bare
+		free chan struct{}
+	}
+)
+
+func (b waits) Clean(ctx context.Context, p jail.Plan) error {
+	select {
+	case <-b.free:
+		return b.bare.Clean(ctx, p)
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+func (b has) Clean(ctx context.Context, p jail.Plan) error {
+	select {
+	case <-b.free:
+	default:
+		close(b.free)
+	}
+	return b.bare.Clean(ctx, p)
+}
+
+func TestAStrayJailIsReleasedByWhoHasIt(t *testing.T) {
+	w := newWorld(t)
+	stray := filepath.Join(w.dir, "jails", string(id.NewJail()))
+	if err := os.MkdirAll(stray, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	free := make(chan struct{})
+	m := jail.NewManager(jail.Config{
+		Dir: filepath.Join(w.dir, "jails"), Store: w.db.Jails(), Rootfs: noRootfs{},
+		Runtimes: []jail.Runtime{
+			{Name: "bwrap", Backend: waits{w.backend, free}},
+			{Name: "oci", Runtime: "bare", Backend: has{w.backend, free}},
+		},
+		Init: backendtest.Init(t), Boot: "boot-1", Backend: "oci", Runtime: "bare",
+	})
+	defer m.Close()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	if err := m.Open(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if ctx.Err() != nil {
+		t.Error("one waited for the other until the end")
+	}
+	if _, err := os.Stat(stray); err == nil {
+		t.Error("the directory is still there")
+	}
+}
