@@ -343,7 +343,7 @@ func (d *Daemon) lend(ctx context.Context, c *engine.Installed, name, host strin
 	if err != nil {
 		return nil, fmt.Errorf("for %s: %w", host, err)
 	}
-	return v.Bytes(), nil
+	return v, nil
 }
 
 // Missing implements govern.Secrets. That a capability may use what its manifest
