@@ -22,6 +22,7 @@ type Checkpoint struct {
 	N       int64         `json:"n"` // of its run: 1 for the first, and one more for each
 	At      time.Time     `json:"at"`
 	Reason  string        `json:"reason,omitempty"`
+	Auto    bool          `json:"auto,omitempty"` // nobody asked for it: it is forgotten when there are newer ones
 
 	State    json.RawMessage `json:"state,omitempty"`    // the agent's own
 	Memory   json.RawMessage `json:"memory,omitempty"`   // of its working memory; nothing here reads it
@@ -48,6 +49,7 @@ type CheckpointRequest struct {
 	State  json.RawMessage // nil: that of the last checkpoint
 	Memory json.RawMessage
 	Inbox  int64
+	Auto   bool
 
 	// Snapshot makes a snapshot of the run's jail. While it does no step of the
 	// run begins or ends. nil: there is none.
@@ -137,7 +139,7 @@ func (m *Manager) checkpoint(ctx context.Context, rid id.Run, q CheckpointReques
 
 func (t *turn) checkpoint(r *Run, q CheckpointRequest, snapshot id.Snapshot) error {
 	c := Checkpoint{
-		ID: id.NewCheckpoint(), Session: r.Session, Run: r.ID, N: r.Checkpoints + 1, At: t.now, Reason: q.Reason,
+		ID: id.NewCheckpoint(), Session: r.Session, Run: r.ID, N: r.Checkpoints + 1, At: t.now, Reason: q.Reason, Auto: q.Auto,
 		State: q.State, Memory: q.Memory, Snapshot: snapshot, Steps: r.Steps, Journal: r.Journal, Inbox: q.Inbox, Budget: r.Budget,
 	}
 	if w := t.live.atWork(r.ID); w != nil {
@@ -205,9 +207,10 @@ func (t *turn) pending(rid id.Run) ([]string, error) {
 	}
 }
 
-// sum is the digest of a checkpoint whose State and Memory are as they were given.
+// sum is the digest of a checkpoint whose State and Memory are as they were given. How
+// long it is kept is no part of it.
 func (c Checkpoint) sum() (string, error) {
-	c.Digest, c.Entry = "", 0
+	c.Digest, c.Entry, c.Auto = "", 0, false
 	text, err := json.Marshal(c)
 	if err != nil {
 		return "", fmt.Errorf("digest of a checkpoint: %w", err)
@@ -270,6 +273,20 @@ func (m *Manager) Checkpoint(ctx context.Context, cid id.Checkpoint) (Checkpoint
 		return Checkpoint{}, errors.Join(fault.Newf(fault.Unavailable, "run.Checkpoint", string(cid), "it is not as it was written"), err)
 	}
 	return c, nil
+}
+
+// Forget forgets a checkpoint that nobody asked for and that is not the last of its run.
+// That it was taken stays in the chain.
+func (m *Manager) Forget(ctx context.Context, c Checkpoint) error {
+	_, err := m.moved(ctx, c.Run, func(t *turn, r *Run) error {
+		if !c.Auto || c.ID == r.Checkpoint {
+			return fault.Newf(fault.Conflict, "run.Forget", string(c.ID), "it is the run's last, or somebody asked for it")
+		}
+		t.touch(r) // that nobody goes on from it meanwhile
+		t.c.Forgotten = append(t.c.Forgotten, c.ID)
+		return nil
+	})
+	return err
 }
 
 // Checkpoints lists the checkpoints of a run after the one of a number, in their

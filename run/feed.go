@@ -18,7 +18,8 @@ const (
 	SessionChanged    EventKind = "session.changed"
 	SessionClosed     EventKind = "session.closed"
 	RunCreated        EventKind = "run.created"
-	RunMoved          EventKind = "run.moved" // to another state
+	RunMoved          EventKind = "run.moved"  // to another state
+	RunWarned         EventKind = "run.warned" // that it is late, or got lost
 	StepBegan         EventKind = "step.began"
 	StepEnded         EventKind = "step.ended"
 	MessageIn         EventKind = "message.in"

@@ -130,6 +130,7 @@ func (t *turn) begin(r *Run, parent int64, by string, more map[string]any) error
 	} else {
 		r.Started = t.now
 	}
+	r.Since = t.now
 	if err := r.move(to, "", ""); err != nil {
 		return err
 	}
@@ -229,13 +230,14 @@ func (t *turn) move(r *Run, v Move) error {
 	if (v.To == Scheduled || v.Why == ForSchedule) && v.NextRunAt.IsZero() && r.NextRunAt.IsZero() {
 		return fault.Fieldf("run.Move", "next_run_at", "is missing")
 	}
-	from := r.State
+	from, why := r.State, r.Why
 	if err := r.move(v.To, v.Why, v.Reason); err != nil {
 		return err
 	}
 	if !v.NextRunAt.IsZero() {
 		r.NextRunAt = v.NextRunAt
 	}
+	r.waited(from, why, t.now)
 	if v.To == Active {
 		r.Short, r.NextRunAt = nil, time.Time{}
 		if r.Started.IsZero() {
@@ -245,13 +247,46 @@ func (t *turn) move(r *Run, v Move) error {
 	return t.said(r, from, v, chain.RunMoved)
 }
 
+// waited counts how long a run was in the state that it leaves, if it waited there. One
+// that goes on after the watchdog had stopped it has its time anew.
+func (r *Run) waited(from State, why Why, now time.Time) {
+	switch {
+	case r.Started.IsZero():
+	case from == Paused && why == ByWatchdog && r.State == Active:
+		r.Waited = now.Sub(r.Started)
+	case from != Active && !r.Since.IsZero():
+		r.Waited += now.Sub(r.Since)
+	}
+	r.Since = now
+}
+
+// Renew gives a run the time anew that it may take: somebody has let it go on.
+func (m *Manager) Renew(ctx context.Context, rid id.Run) (Run, error) {
+	return m.moved(ctx, rid, func(t *turn, r *Run) error {
+		if r.State != Active {
+			return fault.Newf(fault.Conflict, "run.Renew", string(rid), "it is %s", r.standing())
+		}
+		r.Waited = t.now.Sub(r.Started)
+		t.touch(r)
+		return nil
+	})
+}
+
+// Warn has the feed say what a run is warned of.
+func (m *Manager) Warn(ctx context.Context, rid id.Run, cause, text string) error {
+	_, err := m.moved(ctx, rid, func(t *turn, r *Run) error {
+		return t.event(rid, RunWarned, map[string]any{"cause": cause, "text": clip(text, maxReason)})
+	})
+	return err
+}
+
 // end ends a run, and all below it.
 func (t *turn) end(r *Run, v Move) error {
 	from := r.State
 	if err := r.move(v.To, v.Why, v.Reason); err != nil {
 		return err
 	}
-	r.Ended, r.Result, r.Error, r.NextRunAt = t.now, v.Result, v.Error, time.Time{}
+	r.Since, r.Ended, r.Result, r.Error, r.NextRunAt = t.now, t.now, v.Result, v.Error, time.Time{}
 	if c := t.live.claim; c != nil && c.runs[r.ID] != nil {
 		w := c.runs[r.ID]
 		t.ended = append(t.ended, w)

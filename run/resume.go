@@ -97,7 +97,7 @@ func (t *turn) branch(of *Run, c Checkpoint, q ResumeRequest) (*Run, error) {
 	r := &Run{
 		ID: id.NewRun(), Session: of.Session, Parent: of.Parent, Depth: of.Depth, Goal: of.Goal, Details: of.Details,
 		Schedule: of.Schedule, Until: of.Until, Budget: c.Budget, OnExceed: of.OnExceed,
-		Steps: c.Steps, Journal: c.Journal, Of: of.ID, Branch: of.Branches, Created: t.now,
+		Steps: c.Steps, Journal: c.Journal, Of: of.ID, From: c.ID, Branch: of.Branches, Created: t.now,
 	}
 	// Its jail and its process are yet to be made.
 	r.Jail, r.Exec, r.Restarts = "", "", 0

@@ -51,15 +51,22 @@ type Run struct {
 	Checkpoint  id.Checkpoint `json:"checkpoint,omitempty"` // the last one
 	Checkpoints int64         `json:"checkpoints,omitempty"`
 
-	Of       id.Run `json:"of,omitempty"`       // the run that it branched from
-	Branch   int    `json:"branch,omitempty"`   // which of that run's branches it is, from 1
-	Branches int    `json:"branches,omitempty"` // how many it has itself
+	Of       id.Run        `json:"of,omitempty"`       // the run that it branched from
+	From     id.Checkpoint `json:"from,omitempty"`     // and at which checkpoint; "": its beginning
+	Branch   int           `json:"branch,omitempty"`   // which of that run's branches it is, from 1
+	Branches int           `json:"branches,omitempty"` // how many it has itself
 
 	Key     string    `json:"key,omitempty"` // that it was asked for with
 	Created time.Time `json:"created"`
 	Started time.Time `json:"started,omitzero"` // when it was active first
-	Ended   time.Time `json:"ended,omitzero"`
-	Beat    time.Time `json:"beat,omitzero"` // of its agent, to about 15 s
+	Since   time.Time `json:"since,omitzero"`   // when it came to its state
+
+	// Waited is how much of the time from Started until Since does not count as its
+	// own: it waited, or somebody let it go on after its time was over.
+	Waited time.Duration `json:"waited,omitempty"`
+
+	Ended time.Time `json:"ended,omitzero"`
+	Beat  time.Time `json:"beat,omitzero"` // of its agent, to about 15 s
 
 	Version int64 `json:"version"`         // one more with each change
 	Moved   int64 `json:"moved"`           // the version at which it came to its state

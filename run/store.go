@@ -79,9 +79,10 @@ type Change struct {
 	Copy        *Copy        // is done before Steps
 	Steps       []Step       // new or changed; their runs are among Runs, or the Holder's
 	Checkpoints []Checkpoint // new
-	Messages    []Message    // new
-	Deliveries  []Delivery   // new or changed
-	Sealed      []Sealed     // new
+	Forgotten   []id.Checkpoint
+	Messages    []Message  // new
+	Deliveries  []Delivery // new or changed
+	Sealed      []Sealed   // new
 	Events      []Event
 	Records     []Record
 }

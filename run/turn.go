@@ -116,7 +116,7 @@ func (t *turn) number(entries map[string]int64) {
 }
 
 func (c *Change) empty() bool {
-	return c.Session == nil && c.Copy == nil && len(c.Runs)+len(c.Steps)+len(c.Checkpoints)+len(c.Messages)+
+	return c.Session == nil && c.Copy == nil && len(c.Runs)+len(c.Steps)+len(c.Checkpoints)+len(c.Forgotten)+len(c.Messages)+
 		len(c.Deliveries)+len(c.Sealed)+len(c.Events)+len(c.Records) == 0
 }
 

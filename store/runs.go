@@ -189,6 +189,11 @@ func (w writer) checkpoints(c *run.Change) error {
 			return err
 		}
 	}
+	for _, cid := range c.Forgotten {
+		if err := w.exec("DELETE FROM run_checkpoints WHERE id = $1", cid); err != nil {
+			return err
+		}
+	}
 	return nil
 }
 
