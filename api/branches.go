@@ -61,7 +61,7 @@ func (s *Server) branchJail(ctx context.Context, p oneJail, b wire.Branch) (wire
 	if err != nil {
 		return wire.Branches{}, err
 	}
-	o, err := overridesOf(b.Overrides, j.Spec.Limits)
+	o, err := overridesOf(b.Overrides, j.Own())
 	if err != nil {
 		return wire.Branches{}, err
 	}

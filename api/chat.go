@@ -17,6 +17,7 @@ import (
 	"glasshouse/fault"
 	"glasshouse/gateway"
 	"glasshouse/id"
+	"glasshouse/jail"
 	"glasshouse/llm"
 	"glasshouse/manifest"
 	"glasshouse/policy"
@@ -49,6 +50,8 @@ type Gateway interface {
 	Move(ctx context.Context, r id.Run, v run.Move) (run.Run, error)
 	Unschedule(ctx context.Context, h id.Schedule, by string) error
 	CloseSession(ctx context.Context, sid, by, reason string) (run.Session, error)
+	LimitJail(ctx context.Context, j id.Jail, l jail.Limits, by string) (jail.Jail, error)
+	JailLimits(ctx context.Context, j id.Jail, after int64) (gateway.Lent, error)
 	Door
 }
 

@@ -70,6 +70,7 @@ var doorRoutes = []route{
 	{"GET /sandbox/{id}/requests", access.Agent, call(ok, (*Server).errands), "List what siblings ask of the agent, and wait for it."},
 	{"POST /sandbox/{id}/requests/{request}/reply", access.Agent, call(ok, (*Server).replySibling), "Answer a sibling."},
 	{"POST /sandbox/{id}/resources", access.Agent, raw((*Server).askResources).gives(ok, wire.Resources{}), "Ask for more to work with, or give some back."},
+	{"GET /sandbox/{id}/resources", access.Agent, call(ok, (*Server).ownResources), "Show what the jail may use, and what became of requests for more."},
 	{"POST /sandbox/{id}/tasks", access.Agent, call(ok, (*Server).createTask), "Put something into the backlog."},
 }
 

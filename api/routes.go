@@ -18,6 +18,8 @@ var routes = []route{
 	{"POST /jails/{id}/stop", access.Operator, call(ok, (*Server).stopJail), "End every process of a jail. Its files stay."},
 	{"POST /jails/{id}/pause", access.Operator, call(ok, (*Server).pauseJail), "Freeze a jail."},
 	{"POST /jails/{id}/resume", access.Operator, call(ok, (*Server).resumeJail), "Let a frozen jail go on."},
+	{"GET /jails/{id}/limits", access.Viewer, call(ok, (*Server).jailLimits), "Show what a jail may use, and what became of requests for more."},
+	{"PATCH /jails/{id}/limits", access.Operator, call(ok, (*Server).limitJail), "Change what a jail may use, while it runs. What is not named stays as it is."},
 	{"DELETE /jails/{id}", access.Operator, call(noContent, (*Server).deleteJail), "Remove a jail, whatever its state, and its files."},
 
 	{"POST /jails/{id}/snapshot", access.Operator, create((*Server).takeSnapshot, snapshotPlace), "Take a snapshot of a jail, which goes on."},

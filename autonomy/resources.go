@@ -32,7 +32,8 @@ type ChangeFilter struct {
 	Limit int     // 0: 100, at most 1000
 }
 
-// An Applier knows what jails may use, and makes it so while they run.
+// An Applier knows what jails may use, and makes it so while they run. Of a jail that
+// is no more it says fault.NotFound, and so does a Sampler.
 type Applier interface {
 	Limits(ctx context.Context, j id.Jail) (Limits, error)
 	Apply(ctx context.Context, j id.Jail, l Limits) error
@@ -107,7 +108,11 @@ func NewResources(ctx context.Context, s ResourceStore, cfg ResourceConfig) (*Re
 		if g.Host != cfg.Host {
 			continue
 		}
-		if err := r.Reapply(ctx, g.Jail); err != nil {
+		err := r.Reapply(ctx, g.Jail)
+		if errors.Is(err, fault.NotFound) {
+			err = r.End(ctx, g.Jail)
+		}
+		if err != nil {
 			cfg.Log.Error("what a jail was given is not in force", "jail", g.Jail, "error", err)
 		}
 	}
@@ -371,6 +376,34 @@ func (r *Resources) granted(ctx context.Context, j id.Jail) (Grant, bool, error)
 	return Grant{}, false, err
 }
 
+// Set has a person set what a jail may use, by do, which says what it had and has: its
+// own from then on. What it was given is forgotten.
+func (r *Resources) Set(ctx context.Context, m Member, by string, do func(ctx context.Context) (from, to Limits, err error)) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	c := Change{Jail: m.Jail, Group: m.Group, Verdict: Applied, Why: "set by a person", By: by}
+	var err error
+	if c.From, c.To, err = do(ctx); err != nil {
+		return err
+	}
+	ctx = context.WithoutCancel(ctx)
+	c.At = time.Now().UTC()
+	delete(r.busy, m.Jail)
+	entry, err := r.cfg.Record(ctx, c)
+	if err != nil {
+		err = fmt.Errorf("record a change of limits: %w", err)
+	}
+	c.Entry = entry
+	return errors.Join(err, r.store.ChangeGrants(ctx, func(all []Grant) ([]Grant, []Change, error) {
+		if i := slices.IndexFunc(all, func(g Grant) bool { return g.Jail == m.Jail }); i >= 0 {
+			g := all[i]
+			g.Base, g.Held, g.Applied = c.To, c.To, true
+			return []Grant{g}, []Change{c}, nil
+		}
+		return nil, []Change{c}, nil
+	}))
+}
+
 // End forgets what a jail was given that is no more.
 func (r *Resources) End(ctx context.Context, j id.Jail) error {
 	r.mu.Lock()
@@ -413,7 +446,11 @@ func (r *Resources) loop() {
 			if g.Host != r.cfg.Host {
 				continue
 			}
-			if err := r.tend(r.ctx, g.Jail); err != nil && r.ctx.Err() == nil {
+			err := r.tend(r.ctx, g.Jail)
+			if errors.Is(err, fault.NotFound) {
+				err = r.End(r.ctx, g.Jail)
+			}
+			if err != nil && r.ctx.Err() == nil {
 				r.cfg.Log.Error("what a jail was given cannot be taken back", "jail", g.Jail, "error", err)
 			}
 		}

@@ -53,6 +53,7 @@ const (
 	JailStopped Kind = "jail.stopped"
 	JailFailed  Kind = "jail.failed"
 	JailDeleted Kind = "jail.deleted"
+	JailLimited Kind = "jail.limited" // what it may use was changed, or was not
 
 	EventsSealed Kind = "events.sealed"
 

@@ -21,7 +21,7 @@ func (c *command) jail() *cobra.Command {
 	cmd := &cobra.Command{Use: "jail", Short: "Make, use and remove jails"}
 	cmd.AddCommand(
 		c.jailCreate(), c.jailList(), c.jailShow(),
-		c.jailStart(), c.jailStop(), c.jailPause(), c.jailResume(), c.jailRemove(),
+		c.jailStart(), c.jailStop(), c.jailPause(), c.jailResume(), c.jailLimits(), c.jailRemove(),
 		c.jailExec(), c.jailTerminal(), c.jailExecs(),
 	)
 	return cmd
@@ -299,7 +299,7 @@ func showJail(w io.Writer, j wire.Jail) {
 		}
 		add("not measured", strings.Join(u.NotMeasured, ", "))
 	} else {
-		add("limits", fmt.Sprintf("weight %d, memory %s, disk %s, %d processes", l.CPUShares, size(l.MemoryMB<<20), size(l.DiskMB<<20), l.MaxPIDs))
+		add("limits", limitText(l))
 	}
 	if o := j.Observation; o != nil {
 		showObservation(add, *o)

@@ -46,6 +46,8 @@ type Gateway struct {
 	KeyFile string `yaml:"key_file"` // that seals what is personal; the same for daemons that share; default {data}/quarantine.key
 	Models  Models `yaml:"models"`
 
+	Ceiling map[string]string `yaml:"ceiling"` // what an agent is given without a person, at the most: cpu, memory, disk, pids
+
 	Connectors Connectors `yaml:"connectors"`
 }
 
@@ -105,6 +107,9 @@ func (g *Gateway) validate(uid int) error {
 	}
 	if g.Level < 0 || g.Level > 3 {
 		return fault.Fieldf("config", "gateway.level", "%d is not 1, 2 or 3", g.Level)
+	}
+	if _, err := g.ceiling(); err != nil {
+		return err
 	}
 	return g.Connectors.validate()
 }
@@ -181,6 +186,10 @@ func (d *Daemon) openGateway(ctx context.Context) error {
 		return err
 	}
 	d.onClose(broker.Close)
+	resources, err := d.openResources(ctx, strings.TrimSpace(string(house)), &g)
+	if err != nil {
+		return err
+	}
 	spawners, err := d.openSpawners(ctx, program)
 	if err != nil {
 		return err
@@ -192,7 +201,7 @@ func (d *Daemon) openGateway(ctx context.Context) error {
 	})
 	gw := gateway.New(gateway.Config{
 		Runs: d.runs, Schedules: d.schedules, Jails: d.jails, Snapshots: d.snapshots, Kernel: d.kernel, Caps: taught{d.registry},
-		Memory: remembered{d.memory}, Broker: broker, Tasks: autonomy.NewTasks(d.work.Autonomy(), gateway.Workspaces{Jails: d.jails}),
+		Memory: remembered{d.memory}, Broker: broker, Resources: resources, Tasks: autonomy.NewTasks(d.work.Autonomy(), gateway.Workspaces{Jails: d.jails}),
 		Serve: func(l net.Listener, who func(context.Context) (gateway.Caller, error)) error {
 			return d.server.ServeDoor(l, who)
 		},

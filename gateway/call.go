@@ -388,6 +388,11 @@ func (g *Gateway) asking(ctx context.Context, r run.Run, q policy.Question, do f
 	if g.cfg.Kernel.Decide(q).Effect != policy.Ask {
 		return do()
 	}
+	return g.waiting(ctx, r, q, do)
+}
+
+// waiting does what has to wait for a person.
+func (g *Gateway) waiting(ctx context.Context, r run.Run, q policy.Question, do func() error) error {
 	if _, err := g.checkpoint(ctx, r.ID, "before a person is asked", "gateway", nil); err != nil {
 		g.cfg.Log.Warn("no checkpoint before a person is asked", "run", r.ID, "err", err)
 	}

@@ -48,6 +48,7 @@ type Jails interface {
 	Pause(ctx context.Context, j id.Jail) (jail.Jail, error)
 	Resume(ctx context.Context, j id.Jail) (jail.Jail, error)
 	Delete(ctx context.Context, j id.Jail) error
+	Limit(ctx context.Context, j id.Jail, q jail.LimitChange) (jail.Jail, error)
 	Stats(ctx context.Context, j id.Jail) (jail.Stats, error)
 
 	Exec(ctx context.Context, j id.Jail, r jail.ExecRequest, o *control.AttachOptions) (*control.Stream, protocol.ExecStatus, error)

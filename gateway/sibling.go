@@ -179,18 +179,6 @@ func (g *Gateway) replyTool(ctx context.Context, d *deed) (any, error) {
 	return g.Reply(ctx, d.who, in.Request, in.Answer)
 }
 
-// AskResources asks for more, or less, for the caller's jail.
-func (g *Gateway) AskResources(ctx context.Context, c Caller, body []byte) (autonomy.Change, error) {
-	if g.cfg.Resources == nil || c.Jail == "" {
-		return autonomy.Change{}, fault.Cannot("gateway.Resources", "what this agent may use is not changed while it runs", "")
-	}
-	want, err := autonomy.ParseResources(body)
-	if err != nil {
-		return autonomy.Change{}, err
-	}
-	return g.cfg.Resources.Ask(ctx, c.Member(), want)
-}
-
 func (g *Gateway) resourcesTool(ctx context.Context, d *deed) (any, error) {
 	return g.AskResources(ctx, d.who, d.input)
 }

@@ -115,6 +115,7 @@ type IDRange struct {
 type Stats struct {
 	CPU          time.Duration `json:"cpu"` // since start
 	MemoryBytes  int64         `json:"memory_bytes"`
+	CacheBytes   int64         `json:"cache_bytes,omitempty"` // of that: of files, which can be read again
 	MemoryPeak   int64         `json:"memory_peak"`
 	PIDs         int64         `json:"pids"`
 	DiskBytes    int64         `json:"disk_bytes"` // written by the jail

@@ -212,7 +212,7 @@ func (i *instance) countGroup() (jail.Stats, error) {
 	if err != nil {
 		return jail.Stats{}, err
 	}
-	s := jail.Stats{CPU: cg.CPU, MemoryBytes: cg.MemoryBytes, MemoryPeak: cg.MemoryPeak, PIDs: max(cg.PIDs-1, 0), OOMKills: cg.OOMKills}
+	s := jail.Stats{CPU: cg.CPU, MemoryBytes: cg.MemoryBytes, CacheBytes: cg.CacheBytes, MemoryPeak: cg.MemoryPeak, PIDs: max(cg.PIDs-1, 0), OOMKills: cg.OOMKills}
 	for _, field := range cg.NotMeasured {
 		if name, ok := statName[field]; ok {
 			s.NotMeasured = append(s.NotMeasured, name)

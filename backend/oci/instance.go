@@ -157,6 +157,7 @@ func (i *instance) Stats(ctx context.Context) (jail.Stats, error) {
 	s := jail.Stats{
 		CPU:          cg.CPU,
 		MemoryBytes:  cg.MemoryBytes,
+		CacheBytes:   cg.CacheBytes,
 		MemoryPeak:   cg.MemoryPeak,
 		PIDs:         cg.PIDs,
 		DiskBytes:    used,

@@ -147,6 +147,7 @@ func (c *Cgroup) resources(l Limits) *cgroups.Resources {
 type Stats struct {
 	CPU         time.Duration // since the cgroup was made
 	MemoryBytes int64         // with the page cache its files brought in
+	CacheBytes  int64         // of that: of files, which can be read again
 	MemoryPeak  int64
 	PIDs        int64 // processes and threads
 	PIDsRefused int64 // forks that met the limit
@@ -165,6 +166,12 @@ func (c *Cgroup) Stats() (Stats, error) {
 		MemoryBytes: int64(m.MemoryStats.Usage.Usage),
 		MemoryPeak:  int64(m.MemoryStats.Usage.MaxUsage),
 		PIDs:        int64(m.PidsStats.Current),
+	}
+	for _, list := range []string{"inactive_file", "active_file"} {
+		if !c.v2 {
+			list = "total_" + list
+		}
+		s.CacheBytes += int64(m.MemoryStats.Stats[list])
 	}
 	if c.lacks["memory"] != "" {
 		s.NotMeasured = append(s.NotMeasured, "MemoryBytes", "MemoryPeak", "OOMKills")

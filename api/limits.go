@@ -1,0 +1,77 @@
+package api
+
+import (
+	"context"
+
+	"glasshouse/api/wire"
+	"glasshouse/autonomy"
+	"glasshouse/fault"
+	"glasshouse/gateway"
+	"glasshouse/id"
+	"glasshouse/jail"
+)
+
+func (s *Server) limitJail(ctx context.Context, p oneJail, b wire.Limits) (wire.Jail, error) {
+	g, err := s.gateway()
+	if err != nil {
+		return wire.Jail{}, err
+	}
+	return s.shown(ctx)(g.LimitJail(ctx, p.ID, jail.Limits(b), by(ctx)))
+}
+
+type limitsOfJail struct {
+	ID    id.Jail `path:"id"`
+	After int64   `query:"after" minimum:"0" description:"The 'next' of the page before."`
+}
+
+func (s *Server) jailLimits(ctx context.Context, p limitsOfJail, _ none) (wire.JailLimits, error) {
+	g, err := s.gateway()
+	if err != nil {
+		return wire.JailLimits{}, err
+	}
+	if p.After < 0 {
+		return wire.JailLimits{}, fault.Fieldf("api", "after", "%d is negative", p.After)
+	}
+	l, err := g.JailLimits(ctx, p.ID, p.After)
+	return lentOf(l), err
+}
+
+// ownResources shows an agent what its jail may use.
+func (s *Server) ownResources(ctx context.Context, p someJail, _ none) (wire.JailLimits, error) {
+	c, err := s.own(ctx, id.Jail(p.ID))
+	if err != nil {
+		return wire.JailLimits{}, err
+	}
+	l, err := s.o.Gateway.JailLimits(ctx, c.Jail, 0)
+	return lentOf(l), err
+}
+
+func lentOf(l gateway.Lent) wire.JailLimits {
+	w := wire.JailLimits{Limits: wire.Limits(l.Now), Until: at(l.Until), History: []wire.LimitChange{}}
+	if l.Own != l.Now {
+		own := wire.Limits(l.Own)
+		w.Own = &own
+	}
+	for _, c := range l.History {
+		h := wire.LimitChange{N: c.N, At: c.At, State: string(c.Verdict), Why: c.Why, By: c.By, From: boundsOf(c.From), To: boundsOf(c.To), Until: at(c.Until), Entry: c.Entry}
+		if c.Want != (autonomy.Limits{}) {
+			want := boundsOf(c.Want)
+			h.Want = &want
+		}
+		if c.Refusal != nil {
+			h.Why = c.Refusal.Code + ": " + c.Refusal.Reason
+		}
+		w.History = append(w.History, h)
+	}
+	if n := len(l.History); n >= historyPage {
+		w.Next = l.History[n-1].N
+	}
+	return w
+}
+
+// historyPage is how many changes are shown at once.
+const historyPage = 100
+
+func boundsOf(l autonomy.Limits) wire.Bounds {
+	return wire.Bounds{CPU: float64(l.CPU) / 1000, MemoryMB: l.Memory, DiskMB: l.Disk, PIDs: l.PIDs}
+}

@@ -1,0 +1,101 @@
+package daemon
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"sync/atomic"
+
+	"golang.org/x/sys/unix"
+
+	"glasshouse/autonomy"
+	"glasshouse/chain"
+	"glasshouse/fault"
+	"glasshouse/gateway"
+)
+
+// ceiling is what an agent is given without a person, at the most.
+func (g *Gateway) ceiling() (autonomy.Limits, error) {
+	if len(g.Ceiling) == 0 {
+		return autonomy.Limits{}, nil
+	}
+	body, err := json.Marshal(g.Ceiling)
+	if err != nil {
+		return autonomy.Limits{}, err
+	}
+	l, err := autonomy.ParseResources(body)
+	if err != nil {
+		return l, fault.Fieldf("config", "gateway.ceiling", "%w", err)
+	}
+	return l, nil
+}
+
+// openResources opens what jails are given while they run, and puts in force again what
+// they had. People are asked by the gateway, once it is there.
+func (d *Daemon) openResources(ctx context.Context, host string, g *atomic.Pointer[gateway.Gateway]) (*autonomy.Resources, error) {
+	top, err := d.Config.Gateway.ceiling()
+	if err != nil {
+		return nil, err
+	}
+	has, err := d.capacity()
+	if err != nil {
+		return nil, fmt.Errorf("what this host has: %w", err)
+	}
+	bounds := &gateway.Bounds{Jails: d.jails}
+	r, err := autonomy.NewResources(ctx, d.work.Autonomy(), autonomy.ResourceConfig{
+		Applier: bounds, Sampler: bounds, Host: host, Ceilings: autonomy.Ceilings{Capacity: has, Alone: top},
+		Approve: func(ctx context.Context, m autonomy.Member, have, want autonomy.Limits, reason string) (bool, string, string, error) {
+			if g := g.Load(); g != nil {
+				return g.ApproveResources(ctx, m, have, want, reason)
+			}
+			return false, "", "", errNotYet
+		},
+		Record: d.recordLimits, Log: d.log.With("part", "resources"),
+	})
+	if err != nil {
+		return nil, err
+	}
+	d.onClose(r.Close)
+	return r, nil
+}
+
+// capacity is what the host has.
+func (d *Daemon) capacity() (autonomy.Limits, error) {
+	var info unix.Sysinfo_t
+	if err := unix.Sysinfo(&info); err != nil {
+		return autonomy.Limits{}, err
+	}
+	var fs unix.Statfs_t
+	if err := unix.Statfs(filepath.Join(d.Config.Data, "jails"), &fs); err != nil {
+		return autonomy.Limits{}, err
+	}
+	return autonomy.Limits{
+		CPU:    int64(runtime.NumCPU()) * 1000,
+		Memory: int64(info.Totalram) * int64(info.Unit) >> 20,
+		Disk:   max(1, int64(fs.Blocks)*fs.Bsize>>20),
+	}, nil
+}
+
+// recordLimits has the chain say what became of a request for resources.
+func (d *Daemon) recordLimits(ctx context.Context, c autonomy.Change) (int64, error) {
+	why := c.Why
+	if c.Refusal != nil {
+		why = strings.TrimSpace(c.Refusal.Code + ": " + c.Refusal.Reason)
+	}
+	body, err := json.Marshal(struct {
+		Verdict autonomy.Verdict `json:"verdict"`
+		Why     string           `json:"why,omitempty"`
+		By      string           `json:"by,omitempty"`
+		Want    string           `json:"want,omitempty"`
+		From    string           `json:"from"`
+		To      string           `json:"to"`
+	}{c.Verdict, why, c.By, c.Want.String(), c.From.String(), c.To.String()})
+	if err != nil {
+		return 0, err
+	}
+	e, err := d.chain.Append(ctx, chain.Entry{Kind: chain.JailLimited, Jail: c.Jail, Body: body})
+	return e.Seq, err
+}

@@ -1,0 +1,192 @@
+package gateway
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"sync"
+	"time"
+
+	"glasshouse/autonomy"
+	"glasshouse/fault"
+	"glasshouse/govern"
+	"glasshouse/id"
+	"glasshouse/jail"
+	"glasshouse/policy"
+)
+
+// Bounds are what jails may use, and do use. It implements autonomy.Applier and
+// autonomy.Sampler.
+type Bounds struct {
+	Jails Jails
+
+	mu   sync.Mutex
+	last map[id.Jail]sample // guarded by mu
+}
+
+// A sample is how much of the processors a jail had used at a time.
+type sample struct {
+	at  time.Time
+	cpu time.Duration
+}
+
+// A jail's weight of 1024 is one processor: what it gets of a busy host, if it is not
+// more than there are.
+const weight = 1024
+
+func milliOf(shares int64) int64 { return (shares*1000 + weight/2) / weight }
+
+// sharesOf is the weight of thousandths of a processor. One that it has, or had, does
+// not change by being rounded.
+func sharesOf(milli int64, j *jail.Jail) int64 {
+	for _, s := range []int64{j.Spec.Limits.CPUShares, j.Own().CPUShares} {
+		if milliOf(s) == milli {
+			return s
+		}
+	}
+	return max(2, (milli*weight+500)/1000)
+}
+
+func boundsOf(l jail.Limits) autonomy.Limits {
+	return autonomy.Limits{CPU: milliOf(l.CPUShares), Memory: l.MemoryMB, Disk: l.DiskMB, PIDs: l.MaxPIDs}
+}
+
+// Limits implements autonomy.Applier.
+func (b *Bounds) Limits(ctx context.Context, jid id.Jail) (autonomy.Limits, error) {
+	j, err := b.Jails.Get(ctx, jid)
+	return boundsOf(j.Spec.Limits), err
+}
+
+// Apply implements autonomy.Applier. What is applied is lent.
+func (b *Bounds) Apply(ctx context.Context, jid id.Jail, l autonomy.Limits) error {
+	j, err := b.Jails.Get(ctx, jid)
+	if err != nil {
+		return err
+	}
+	_, err = b.Jails.Limit(ctx, jid, jail.LimitChange{Lent: true, Limits: jail.Limits{
+		CPUShares: sharesOf(l.CPU, &j), MemoryMB: l.Memory, DiskMB: l.Disk, MaxPIDs: l.PIDs,
+	}})
+	return err
+}
+
+// Usage implements autonomy.Sampler. Memory is what cannot be taken back without harm.
+// Of the processors it knows nothing the first time.
+func (b *Bounds) Usage(ctx context.Context, jid id.Jail) (autonomy.Limits, error) {
+	st, err := b.Jails.Stats(ctx, jid)
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if err != nil {
+		if errors.Is(err, fault.NotFound) {
+			delete(b.last, jid)
+		}
+		return autonomy.Limits{}, err
+	}
+	now := sample{time.Now(), st.CPU}
+	was, known := b.last[jid]
+	if b.last == nil {
+		b.last = map[id.Jail]sample{}
+	}
+	b.last[jid] = now
+	used := autonomy.Limits{Memory: (max(0, st.MemoryBytes-st.CacheBytes) + 1<<20 - 1) >> 20, Disk: st.DiskBytes >> 20, PIDs: st.PIDs}
+	if took := now.at.Sub(was.at); known && took > 0 && now.cpu > was.cpu {
+		used.CPU = int64((now.cpu - was.cpu) * 1000 / took)
+	}
+	return used, nil
+}
+
+// ApproveResources asks a person whether a jail may have more. The run that asks waits
+// meanwhile. It is an autonomy.ResourceConfig.Approve.
+func (g *Gateway) ApproveResources(ctx context.Context, m autonomy.Member, have, want autonomy.Limits, reason string) (allow bool, by, why string, err error) {
+	q := policy.Question{
+		Subject:  policy.Subject{Jail: m.Jail, Session: m.Session, Run: string(m.Run), Agent: m.Agent},
+		Action:   policy.ActionResources,
+		Resource: want.String(),
+	}
+	about, err := json.Marshal(map[string]string{"has": have.String(), "wants": want.String(), "why": reason})
+	if err != nil {
+		return false, "", "", err
+	}
+	var v govern.Verdict
+	ask := func() (err error) {
+		v, err = g.cfg.Kernel.Judge(ctx, govern.Ask{Question: q, Context: about, Always: reason})
+		return err
+	}
+	if m.Run == "" || g.cfg.Kernel.Decide(q).Effect == policy.Deny {
+		err = ask()
+	} else {
+		r, rerr := g.cfg.Runs.Get(ctx, m.Run)
+		if rerr != nil {
+			return false, "", "", rerr
+		}
+		err = g.waiting(ctx, r, q, ask)
+	}
+	why = v.Decision.Reason
+	if v.Instead != "" {
+		why = "something else would be allowed: " + v.Instead
+	}
+	return v.Allow && v.Instead == "", v.By, why, err
+}
+
+// AskResources asks for more, or less, for the caller's jail.
+func (g *Gateway) AskResources(ctx context.Context, c Caller, body []byte) (autonomy.Change, error) {
+	if g.cfg.Resources == nil || c.Jail == "" {
+		return autonomy.Change{}, fault.Cannot("gateway.Resources", "what this agent may use is not changed while it runs", "")
+	}
+	want, err := autonomy.ParseResources(body)
+	if err != nil {
+		return autonomy.Change{}, err
+	}
+	m := c.Member()
+	m.Level = cmp.Or(m.Level, policy.Intelligent)
+	return g.cfg.Resources.Ask(ctx, m, want)
+}
+
+// LimitJail has a person set what a jail may use. What its agent was given is over.
+func (g *Gateway) LimitJail(ctx context.Context, jid id.Jail, l jail.Limits, by string) (jail.Jail, error) {
+	was, err := g.cfg.Jails.Get(ctx, jid)
+	if err != nil {
+		return was, err
+	}
+	var now jail.Jail
+	set := func(ctx context.Context) (from, to autonomy.Limits, err error) {
+		now, err = g.cfg.Jails.Limit(ctx, jid, jail.LimitChange{Limits: l})
+		return boundsOf(was.Spec.Limits), boundsOf(now.Spec.Limits), err
+	}
+	if g.cfg.Resources == nil {
+		_, _, err = set(ctx)
+		return now, err
+	}
+	return now, g.cfg.Resources.Set(ctx, autonomy.Member{Jail: jid}, by, set)
+}
+
+// A Lent is what a jail may use, and how it came to that.
+type Lent struct {
+	Now, Own jail.Limits
+	Until    time.Time // when what it was lent is taken back; zero if nothing is
+	History  []autonomy.Change
+}
+
+// JailLimits returns what a jail may use, and what became of requests for more after a
+// number, oldest first.
+func (g *Gateway) JailLimits(ctx context.Context, jid id.Jail, after int64) (Lent, error) {
+	j, err := g.cfg.Jails.Get(ctx, jid)
+	if err != nil {
+		return Lent{}, err
+	}
+	l := Lent{Now: j.Spec.Limits, Own: j.Own()}
+	if g.cfg.Resources == nil {
+		return l, nil
+	}
+	grants, err := g.cfg.Resources.Granted(ctx)
+	if err != nil {
+		return l, err
+	}
+	for _, grant := range grants {
+		if grant.Jail == jid {
+			l.Until = grant.Until
+		}
+	}
+	l.History, err = g.cfg.Resources.History(ctx, autonomy.ChangeFilter{Jail: jid, After: after})
+	return l, err
+}
