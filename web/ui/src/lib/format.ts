@@ -2,8 +2,8 @@
 
 const units = ["B", "KiB", "MiB", "GiB", "TiB"];
 
-export function bytes(n: number | undefined): string {
-  if (n === undefined) return "–";
+export function bytes(n: number | null | undefined): string {
+  if (n == null) return "–";
   let unit = 0;
   while (Math.abs(n) >= 1024 && unit < units.length - 1) {
     n /= 1024;
@@ -13,23 +13,23 @@ export function bytes(n: number | undefined): string {
 }
 
 const grouped = new Intl.NumberFormat("en", { useGrouping: true });
-export function count(n: number | undefined): string {
-  return n === undefined ? "–" : grouped.format(n).replaceAll(",", "\u2009");
+export function count(n: number | null | undefined): string {
+  return n == null ? "–" : grouped.format(n).replaceAll(",", "\u2009");
 }
 
 export function of(n: number, one: string, many = `${one}s`): string {
   return `${count(n)} ${n === 1 ? one : many}`;
 }
 
-export function percent(fraction: number | undefined): string {
-  if (fraction === undefined) return "–";
+export function percent(fraction: number | null | undefined): string {
+  if (fraction == null) return "–";
   const of100 = fraction * 100;
   return `${of100 >= 9.95 || of100 === 0 ? Math.round(of100) : of100.toFixed(1)} %`;
 }
 
 // took writes a duration in nanoseconds.
-export function took(ns: number | undefined): string {
-  if (ns === undefined) return "–";
+export function took(ns: number | null | undefined): string {
+  if (ns == null) return "–";
   if (ns < 1e3) return `${Math.round(ns)} ns`;
   if (ns < 1e6) return `${digits(ns / 1e3)} µs`;
   if (ns < 1e9) return `${digits(ns / 1e6)} ms`;
@@ -45,8 +45,8 @@ function digits(n: number): string {
 }
 
 // ago says how long before now a moment was.
-export function ago(at: number | string | undefined, now = Date.now()): string {
-  if (at === undefined) return "–";
+export function ago(at: number | string | null | undefined, now = Date.now()): string {
+  if (at == null) return "–";
   const s = Math.round((now - millis(at)) / 1000);
   if (s < 5 && s > -5) return "now";
   const abs = Math.abs(s);
@@ -62,7 +62,8 @@ export function millis(at: number | string): number {
 const pad = (n: number, width = 2) => String(n).padStart(width, "0");
 
 // clock is the time of day, to the millisecond, where the reader is.
-export function clock(at: number | string): string {
+export function clock(at: number | string | undefined): string {
+  if (at === undefined) return "–";
   const d = new Date(at);
   return `${pad(d.getHours())}:${pad(d.getMinutes())}:${pad(d.getSeconds())}.${pad(d.getMilliseconds(), 3)}`;
 }
@@ -73,7 +74,8 @@ export function day(at: number | string): string {
 }
 
 // stamp is all of it, with the zone.
-export function stamp(at: number | string): string {
+export function stamp(at: number | string | undefined): string {
+  if (at === undefined) return "–";
   const minutes = -new Date(at).getTimezoneOffset();
   const zone = `${minutes < 0 ? "-" : "+"}${pad(Math.floor(Math.abs(minutes) / 60))}:${pad(Math.abs(minutes) % 60)}`;
   return `${day(at)} ${clock(at)} ${zone}`;

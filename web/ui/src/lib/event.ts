@@ -1,0 +1,70 @@
+// What a record says, in a line. docs/events.md has the fields.
+import type { Schema } from "../api/client";
+import { errno } from "./errno";
+import { bytes, count, of, took } from "./format";
+import { commandLine } from "./visible";
+
+export type Event = Schema["Event"];
+export type Kind = Event["type"];
+
+// The kinds, in the order in which they are shown; the four that there are many
+// of first.
+export const kinds: { id: Kind; label: string }[] = [
+  { id: "proc", label: "Processes" },
+  { id: "file", label: "Files" },
+  { id: "net", label: "Network" },
+  { id: "syscall", label: "System calls" },
+];
+
+// sentence is the line. What a jail said is in it: show it as text.
+export function sentence(e: Event): string {
+  switch (e.type) {
+    case "syscall":
+      return `${e.name}${e.path || e.addr ? `(${[e.path, e.to, e.addr].filter(Boolean).join(", ")})` : "()"}${result(e)}`;
+    case "file":
+      return [e.op, e.path || "(unknown)", e.to && `→ ${e.to}`, e.bytes != null && bytes(e.bytes), e.calls && `in ${of(e.calls, "call")}`].filter(Boolean).join(" ");
+    case "net":
+      return [e.proto, e.dir === "ingress" ? "←" : "→", peer(e), e.bytes != null && bytes(e.bytes), e.tcp, e.packets && of(e.packets, "packet")].filter(Boolean).join("  ");
+    case "proc":
+      return process(e);
+    case "gap":
+      return `${e.lost === -1 ? "An unknown number of" : count(e.lost ?? 0)} ${e.source} records are missing: ${e.reason}`;
+    case "usage":
+      return `${took(e.cpu_ns ?? 0)} of processor, ${bytes(e.memory_bytes ?? 0)} of memory, ${of(e.pids ?? 0, "task")}`;
+    case "lineage":
+      return `${e.op} ${e.snapshot}`;
+  }
+}
+
+// failed is the name of the error, if it did fail.
+export function failed(e: Event): string {
+  return e.denied ? "denied" : errno(e.ret);
+}
+
+function result(e: Event): string {
+  if (e.unfinished) return " never returned";
+  return e.ret == null || e.ret < 0 ? "" : ` = ${e.ret}`;
+}
+
+function peer(e: Event): string {
+  const far = (e.dir === "ingress" ? e.src : e.dst) ?? "";
+  return e.host ? `${e.host} (${far})` : far;
+}
+
+function process(e: Event): string {
+  const what = e.thread ? "thread " : "";
+  switch (e.op) {
+    case "exec":
+      return `exec ${commandLine(e.argv ?? [e.exe ?? ""])}`;
+    case "exit":
+      return `${what}exit ${e.signal ? `by ${e.signal}` : `with ${e.exit_code ?? 0}`}`;
+    default:
+      return `${what}${e.op ?? ""} by ${e.ppid ?? 0}`;
+  }
+}
+
+// term writes a term of a filter: quoted where its value would mean more.
+export function term(key: string, value: string | number): string {
+  const text = String(value);
+  return `${key}:${/^[\w./@=%+~-]+$/.test(text) ? text : `"${text.replace(/["\\*]/g, "\\$&")}"`}`;
+}

@@ -1,0 +1,76 @@
+// A long list that the daemon keeps, of which only what is looked at is here.
+export interface Piece<T> {
+  items: T[];
+  total: number;
+}
+
+const page = 128;
+const most = 48; // pages that are kept: memory has a bound however long one scrolls
+
+export class Windows<T> {
+  total = $state(0);
+  known = $state(false);
+  error = $state.raw<unknown>();
+  #pages = new Map<number, T[]>(); // the one used last is at the end
+  #asked = new Map<number, AbortController>();
+  #version = $state(0); // of #pages
+
+  constructor(readonly read: (offset: number, limit: number, signal: AbortSignal) => Promise<Piece<T>>) {}
+
+  // row is one of the list, or undefined while it is on its way.
+  row(i: number): T | undefined {
+    this.#version;
+    return this.#pages.get(Math.floor(i / page))?.[i % page];
+  }
+
+  // want has what is between two rows fetched. What was asked for and is not
+  // wanted any more is given up.
+  want(from: number, to: number): void {
+    const first = Math.floor(Math.max(0, from) / page);
+    const last = Math.floor(Math.max(0, to - 1) / page);
+    for (const [n, asked] of this.#asked) {
+      if (n < first - 1 || n > last + 1) asked.abort();
+    }
+    for (let n = first; n <= last; n++) {
+      const have = this.#pages.get(n);
+      if (have && (have.length === page || n * page + have.length >= this.total)) {
+        this.#pages.delete(n);
+        this.#pages.set(n, have);
+      } else {
+        void this.#fetch(n);
+      }
+    }
+  }
+
+  // renew asks how long the list is now, and for what is new at its end.
+  renew(): Promise<void> {
+    return this.#fetch(Math.floor(this.total / page));
+  }
+
+  stop(): void {
+    for (const asked of this.#asked.values()) asked.abort();
+  }
+
+  async #fetch(n: number): Promise<void> {
+    if (this.#asked.has(n)) return;
+    const over = new AbortController();
+    this.#asked.set(n, over);
+    try {
+      const { items, total } = await this.read(n * page, page, over.signal);
+      this.#pages.delete(n);
+      this.#pages.set(n, items);
+      for (const old of this.#pages.keys()) {
+        if (this.#pages.size <= most) break;
+        this.#pages.delete(old);
+      }
+      this.total = total;
+      this.known = true;
+      this.error = undefined;
+      this.#version++;
+    } catch (thrown) {
+      if (!over.signal.aborted) this.error = thrown;
+    } finally {
+      this.#asked.delete(n);
+    }
+  }
+}

@@ -1,0 +1,53 @@
+import type { Schema } from "../../../api/client";
+
+export type Change = Schema["Change"];
+
+// A directory of what changed. Directories in which nothing else is are one line.
+export interface Branch {
+  name: string;
+  path: string;
+  change?: Change;
+  children: Branch[];
+}
+
+export interface Row {
+  branch: Branch;
+  depth: number;
+}
+
+export function treeOf(changes: Change[]): Branch {
+  const root: Branch = { name: "/", path: "/", children: [] };
+  for (const change of changes) {
+    let at = root;
+    for (const name of change.path.split("/").filter(Boolean)) {
+      const path = at.path === "/" ? `/${name}` : `${at.path}/${name}`;
+      // They come by path, so a directory that is known is the last one.
+      const last = at.children.at(-1);
+      if (last?.path === path) at = last;
+      else {
+        const made: Branch = { name, path, children: [] };
+        at.children.push(made);
+        at = made;
+      }
+    }
+    at.change = change;
+  }
+  return root;
+}
+
+// rowsOf lists a tree as it is shown, without what is folded.
+export function rowsOf(root: Branch, folded: Set<string>): Row[] {
+  const rows: Row[] = [];
+  const add = (branch: Branch, depth: number, prefix: string) => {
+    const only = branch.children[0];
+    if (!branch.change && branch.children.length === 1 && only && only.children.length > 0) {
+      add(only, depth, `${prefix}${branch.name}/`);
+      return;
+    }
+    rows.push({ branch: { ...branch, name: prefix + branch.name }, depth });
+    if (folded.has(branch.path)) return;
+    for (const child of branch.children) add(child, depth + 1, "");
+  };
+  for (const child of root.children) add(child, 0, "/");
+  return rows;
+}
