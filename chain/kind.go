@@ -69,7 +69,7 @@ var kinds = []Kind{
 	CallStarted, CallEnded, LLMCalled, SiblingTold, Egress,
 	SecretStored, SecretDeleted, SecretUsed, SecretRefused, SecretGranted, SecretRevoked, BudgetCharged, BudgetSpent,
 	CheckpointTaken, CheckpointResumed, SnapshotTaken, SnapshotDeleted, JailBranched, JailRewound,
-	JailCreated, JailStarted, JailPaused, JailResumed, JailStopped, JailFailed, JailDeleted,
+	JailCreated, JailStarted, JailPaused, JailResumed, JailStopped, JailFailed, JailDeleted, JailLimited,
 	EventsSealed, BundleInstalled, BundleRemoved, OperatorActed,
 }
 
