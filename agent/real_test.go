@@ -382,7 +382,7 @@ func (pl *place) drive(l agent.Launch, h *host, prompt string) (acp.Result, erro
 			io.Closer
 		}{io.TeeReader(out, f), out}
 	}
-	got, driveErr := acp.Drive(ctx, in, from, h, acp.Options{Cwd: l.Cwd, Prompt: prompt, Servers: l.Servers})
+	got, driveErr := acp.Drive(ctx, acp.Pipes(in, from), h, acp.Options{Cwd: l.Cwd, Prompt: prompt, Servers: l.Servers})
 	cancel()
 	cmd.Wait()
 	pl.t.Logf("%+v: %v\n%s", got, driveErr, stderr.String())

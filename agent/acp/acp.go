@@ -9,6 +9,7 @@ package acp
 import (
 	"context"
 	"encoding/json"
+	"sync"
 	"time"
 )
 
@@ -16,6 +17,9 @@ import (
 // in the order of the agent's messages; Decide may be called while other calls of it
 // wait. An error of any of them ends the session: an agent that cannot be judged or
 // recorded does not go on.
+//
+// What it is told and asked has a place in the agent's output, by which it is known
+// again: a Host that is a Keeper is told some of it once more after a kill.
 type Host interface {
 	// Decide says whether the agent may make this one call. It may wait for a
 	// person. Its context ends when the session is cancelled, and when the agent
@@ -35,14 +39,14 @@ type Host interface {
 // itself. A Host without it has the agent use its own.
 type Files interface {
 	// ReadFile returns lines of a file. The first line is 1; no limit is all.
-	ReadFile(ctx context.Context, path string, line, limit int) (string, error)
-	WriteFile(ctx context.Context, path, content string) error
+	ReadFile(ctx context.Context, at int64, path string, line, limit int) (string, error)
+	WriteFile(ctx context.Context, at int64, path, content string) error
 }
 
 // Terminals is a Host that runs commands for the agent. It judges each of them
 // itself. Terminals that the agent does not release are the Host's to end.
 type Terminals interface {
-	CreateTerminal(ctx context.Context, c Command) (terminal string, err error)
+	CreateTerminal(ctx context.Context, at int64, c Command) (terminal string, err error)
 	TerminalOutput(ctx context.Context, terminal string) (Output, error)
 	WaitTerminal(ctx context.Context, terminal string) (Exit, error)
 	KillTerminal(ctx context.Context, terminal string) error
@@ -74,11 +78,13 @@ type Exit struct {
 // people. What counts is what follows from the input: where Command is set a command
 // runs, whatever Kind says.
 type ToolCall struct {
-	ID    string
-	Kind  string // read, edit, delete, move, search, execute, think, fetch, switch_mode, other
-	Title string
-	Tool  string          // its name, where the agent says it
-	Input json.RawMessage // the tool's own; nil if the agent does not show it
+	ID      string
+	At      int64  // where it was told of first
+	AskedAt int64  // where it is asked about
+	Kind    string // read, edit, delete, move, search, execute, think, fetch, switch_mode, other
+	Title   string
+	Tool    string          // its name, where the agent says it
+	Input   json.RawMessage // the tool's own; nil if the agent does not show it
 
 	Command string   // the line that a shell would run
 	Titled  bool     // it is only the Title, as the agent shows no input: it may be shortened, or words for people
@@ -97,8 +103,8 @@ type Verdict struct {
 type Event string
 
 const (
-	Message   Event = "message"   // Text: a piece of what the agent says
-	Thought   Event = "thought"   // Text: a piece of what it thinks
+	Message   Event = "message"   // Text: what the agent says, until it does something
+	Thought   Event = "thought"   // Text: what it thinks, the same
 	Announced Event = "announced" // Call: it is about to; nothing is done yet, whatever status the agent gives it
 	Refused   Event = "refused"   // Call, Reason: it was told no
 	Ended     Event = "ended"     // Call, Outcome: it says that this is over, or its turn is
@@ -110,6 +116,7 @@ const (
 // the Event.
 type Update struct {
 	Event   Event
+	At      int64
 	Text    string
 	Reason  string
 	Call    ToolCall
@@ -146,7 +153,8 @@ type Usage struct {
 type Turn struct {
 	Stop    string    // end_turn, max_tokens, max_turn_requests, refusal, cancelled
 	Text    string    // what the agent said in it, its end if it was long
-	Refused []Refusal // what it was told no to; some agents end their turn at the first
+	Refused []Refusal // what it was told no to
+	AtNo    bool      // it did and said nothing after the last of them: some agents end their turn there
 }
 
 // A Refusal is a call that was not allowed, and why.
@@ -164,7 +172,14 @@ type Options struct {
 	Cwd     string   // of the session, absolute, as the agent sees it
 	Prompt  string   // the first; empty asks Next for it
 	Servers []Server // an agent that takes none is Unsupported
-	Resume  string   // a session of this agent to go on with, from Result.Session
+
+	// Resume is a session of this agent to go on with, from Result.Session, and GoOn
+	// what it is told then in place of Prompt. An agent that cannot, or does not have
+	// it any more, begins a new one.
+	Resume, GoOn string
+
+	From  *Position   // of the same agent, which has worked on; nil: it was just started
+	Still sync.Locker // held from when a Position is kept with something to send until the agent was given that; nil: nobody minds
 
 	// Quiet is how long the agent may say nothing while nobody is asked anything.
 	// Default: ten minutes.

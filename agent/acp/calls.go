@@ -16,6 +16,9 @@ import (
 const (
 	maxCalls = 4096     // of tools that an agent may leave open
 	maxTitle = 64 << 10 // bytes; some have nothing but it to say what they run
+
+	maxRefused = 64   // calls of a turn that are kept as refused
+	maxReason  = 1024 // bytes of why, that are kept
 )
 
 // toolName is what models may call a tool.
@@ -61,7 +64,7 @@ type content struct {
 
 // learn adds one piece, and returns what is known now. first is true for a call that
 // was not heard of before. The caller holds mu.
-func (d *driver) learn(p toolCall) (c *call, first bool, err error) {
+func (d *driver) learn(at int64, p toolCall) (c *call, first bool, err error) {
 	if p.ID == "" || len(p.ID) > 1024 {
 		return nil, false, broken("a tool call has no usable name")
 	}
@@ -71,7 +74,8 @@ func (d *driver) learn(p toolCall) (c *call, first bool, err error) {
 			return nil, false, broken("more than %d of its tool calls are open", maxCalls)
 		}
 		d.called++
-		c = &call{ToolCall: ToolCall{ID: p.ID}, nth: d.called}
+		c = &call{ToolCall: ToolCall{ID: p.ID, At: at}, nth: d.called}
+		d.now.AtNo = false
 		d.calls[p.ID] = c
 	}
 	if p.Title != nil {
@@ -98,33 +102,58 @@ func (d *driver) learn(p toolCall) (c *call, first bool, err error) {
 	return c, !known, nil
 }
 
-// told handles what the agent says of a tool call.
-func (d *driver) toldOfCall(ctx context.Context, p toolCall) error {
+// working reports whether the agent has said that it is at something.
+func (d *driver) working() bool {
 	d.mu.Lock()
-	c, first, err := d.learn(p)
+	defer d.mu.Unlock()
+	return len(d.calls) > 0
+}
+
+// turnEnds says that an answer has come which is not dealt with yet.
+func (d *driver) turnEnds() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.turnOver = true
+}
+
+// wasAnswered reports whether a process before has answered what stands at a place.
+func (d *driver) wasAnswered(at int64) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return slices.Contains(d.pos.Answered, at)
+}
+
+// toldOfCall handles what the agent says of a tool call.
+func (d *driver) toldOfCall(at int64, p toolCall) error {
+	if err := d.flush(); err != nil {
+		return err
+	}
+	d.mu.Lock()
+	c, first, err := d.learn(at, p)
 	if err != nil {
 		d.mu.Unlock()
 		return err
 	}
 	shown := *c
 	over := p.Status != nil && (*p.Status == string(acp.ToolCallStatusCompleted) || *p.Status == string(acp.ToolCallStatusFailed))
-	if over {
-		delete(d.calls, p.ID)
-	}
 	d.mu.Unlock()
 
 	// "In progress" is told before permission is asked: it means nothing.
 	if first {
-		if err := d.update(ctx, Update{Event: Announced, Call: shown.ToolCall}); err != nil {
+		if err := d.update(Update{Event: Announced, At: at, Call: shown.ToolCall}); err != nil {
 			return err
 		}
 	}
 	if !over {
 		return nil
 	}
-	return d.update(ctx, Update{Event: Ended, Call: shown.ToolCall, Outcome: Outcome{
+	err = d.update(Update{Event: Ended, At: at, Call: shown.ToolCall, Outcome: Outcome{
 		Done: *p.Status == string(acp.ToolCallStatusCompleted), Asked: shown.asked, Refused: shown.refused, Output: p.output(),
 	}})
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	delete(d.calls, p.ID)
+	return err
 }
 
 // leaveOpen ends the calls that an agent has told no end of when its turn is over.
@@ -134,7 +163,7 @@ func (d *driver) leaveOpen() error {
 	clear(d.calls)
 	d.mu.Unlock()
 	for _, c := range open {
-		if err := d.update(d.life, Update{Event: Ended, Call: c.ToolCall, Outcome: Outcome{Asked: c.asked, Refused: c.refused}}); err != nil {
+		if err := d.update(Update{Event: Ended, At: c.At, Call: c.ToolCall, Outcome: Outcome{Asked: c.asked, Refused: c.refused}}); err != nil {
 			return err
 		}
 	}
@@ -157,7 +186,7 @@ func (p toolCall) output() string {
 }
 
 // permission answers a request for permission.
-func (d *driver) permission(ctx context.Context, params json.RawMessage) (any, error) {
+func (d *driver) permission(ctx context.Context, at int64, params json.RawMessage) (any, error) {
 	var p struct {
 		Session  string                 `json:"sessionId"`
 		ToolCall toolCall               `json:"toolCall"`
@@ -170,16 +199,17 @@ func (d *driver) permission(ctx context.Context, params json.RawMessage) (any, e
 		return nil, err
 	}
 	d.mu.Lock()
-	c, first, err := d.learn(p.ToolCall)
+	c, first, err := d.learn(at, p.ToolCall)
 	if err != nil {
 		d.mu.Unlock()
 		return nil, err
 	}
 	c.asked = true
 	shown := c.ToolCall
+	shown.AskedAt = at
 	d.mu.Unlock()
 	if first {
-		if err := d.update(d.life, Update{Event: Announced, Call: shown}); err != nil {
+		if err := d.update(Update{Event: Announced, At: at, Call: shown}); err != nil {
 			return nil, err
 		}
 	}
@@ -227,11 +257,12 @@ func (d *driver) decide(ctx context.Context, c ToolCall) (Verdict, error) {
 func (d *driver) refuse(c *call, shown ToolCall, reason string) error {
 	d.mu.Lock()
 	c.refused = true
-	if len(d.now.Refused) < maxCalls {
-		d.now.Refused = append(d.now.Refused, Refusal{Call: shown, Reason: reason})
+	d.now.AtNo = true
+	if len(d.now.Refused) < maxRefused {
+		d.now.Refused = append(d.now.Refused, Refusal{Call: shown.brief(), Reason: clip(reason, maxReason)})
 	}
 	d.mu.Unlock()
-	return d.update(d.life, Update{Event: Refused, Call: shown, Reason: reason})
+	return d.update(Update{Event: Refused, At: shown.AskedAt, Call: shown, Reason: reason})
 }
 
 // choose finds the one option of a kind, whatever it is called and wherever it
@@ -256,6 +287,12 @@ func choose(options []acp.PermissionOption, kind acp.PermissionOptionKind) (acp.
 		}
 	}
 	return found[0], ""
+}
+
+// brief is a call as it is kept with its turn.
+func (c ToolCall) brief() ToolCall {
+	const most = 1024
+	return ToolCall{ID: clip(c.ID, most), At: c.At, AskedAt: c.AskedAt, Kind: c.Kind, Tool: c.Tool, Title: clip(c.Title, most), Command: clip(c.Command, most), Titled: c.Titled}
 }
 
 func cancelled() acp.RequestPermissionResponse {

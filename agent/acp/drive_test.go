@@ -165,7 +165,7 @@ func drive(ctx context.Context, h acp.Host, o acp.Options, prompt func(context.C
 	if o.Cwd == "" {
 		o.Cwd = "/work"
 	}
-	got, err := acp.Drive(ctx, toAgent, fromAgent, h, o)
+	got, err := acp.Drive(ctx, acp.Pipes(toAgent, fromAgent), h, o)
 	<-a.conn.Done()
 	a.busy.Lock()
 	defer a.busy.Unlock()
@@ -197,7 +197,7 @@ func TestAnAgentWorksAndIsToldMore(t *testing.T) {
 	if got.Session != "s1" || got.Agent != "Test 1.0" || got.Turns != 2 || got.Last.Text != "doing: and the tests" {
 		t.Errorf("result %+v", got)
 	}
-	want := []string{"message doing: ", "message write it", "message doing: ", "message and the tests"}
+	want := []string{"message doing: write it", "message doing: and the tests"}
 	if !slices.Equal(h.events(), want) {
 		t.Errorf("told %q, want %q", h.events(), want)
 	}
@@ -404,7 +404,7 @@ func TestAnAgentThatEndsIsFoundOut(t *testing.T) {
 			"session/new":    `{"sessionId":"s1"}`,
 			"session/prompt": `{"stopReason":"end_turn"}`,
 		}, "session/prompt")
-		got, err := acp.Drive(t.Context(), in, out, h, acp.Options{Cwd: "/", Prompt: "go"})
+		got, err := acp.Drive(t.Context(), acp.Pipes(in, out), h, acp.Options{Cwd: "/", Prompt: "go"})
 		if fault.KindOf(err) != fault.Unavailable {
 			t.Errorf("err %v, want unavailable", err)
 		}
@@ -446,7 +446,7 @@ func script(t *testing.T, answers map[string]string, last string) (io.WriteClose
 
 func TestASessionOfBeforeGoesOn(t *testing.T) {
 	h := &host{}
-	got, a, err := drive(t.Context(), h, acp.Options{Prompt: "go on", Resume: "s-old"}, func(ctx context.Context, a *agentSide, _ string) (sdk.StopReason, error) {
+	got, a, err := drive(t.Context(), h, acp.Options{Prompt: "begin", GoOn: "go on", Resume: "s-old"}, func(ctx context.Context, a *agentSide, _ string) (sdk.StopReason, error) {
 		a.say(ctx, "s-old", "new")
 		return sdk.StopReasonEndTurn, nil
 	})
@@ -461,6 +461,61 @@ func TestASessionOfBeforeGoesOn(t *testing.T) {
 	}
 }
 
+// TestAnAgentThatLostItsSessionBeginsAnew, and so does one that cannot go on with any.
+func TestAnAgentThatLostItsSessionBeginsAnew(t *testing.T) {
+	for name, agent := range map[string]map[string]string{
+		"it cannot":     {"initialize": `{"protocolVersion":1}`},
+		"it is lost":    {"initialize": `{"protocolVersion":1,"agentCapabilities":{"loadSession":true}}`},
+		"it has it":     {"initialize": `{"protocolVersion":1,"agentCapabilities":{"loadSession":true}}`, "session/load": `{}`},
+		"it resumes it": {"initialize": `{"protocolVersion":1,"agentCapabilities":{"sessionCapabilities":{"resume":{}}}}`, "session/resume": `{}`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			agent["session/new"], agent["session/prompt"] = `{"sessionId":"s-new"}`, `{"stopReason":"end_turn"}`
+			in, out, told := talker(agent)
+			got, err := acp.Drive(t.Context(), acp.Pipes(in, out), &host{}, acp.Options{Cwd: "/", Prompt: "begin", GoOn: "go on", Resume: "s-old"})
+			want, prompt := "s-new", "begin"
+			if strings.HasPrefix(name, "it has") || strings.HasPrefix(name, "it resumes") {
+				want, prompt = "s-old", "go on"
+			}
+			if err != nil || got.Session != want || !strings.Contains(<-told, `"text":"`+prompt+`"`) {
+				t.Errorf("result %+v, %v", got, err)
+			}
+		})
+	}
+}
+
+// talker is an agent that answers each method with a text, with an error if it has none,
+// and tells its first prompt.
+func talker(answers map[string]string) (io.WriteCloser, io.ReadCloser, <-chan string) {
+	fromHost, toAgent := io.Pipe()
+	fromAgent, toHost := io.Pipe()
+	told := make(chan string, 1)
+	go func() {
+		defer toHost.Close()
+		defer fromHost.Close()
+		dec := json.NewDecoder(fromHost)
+		for {
+			var q struct {
+				ID     json.RawMessage `json:"id"`
+				Method string          `json:"method"`
+				Params json.RawMessage `json:"params"`
+			}
+			if dec.Decode(&q) != nil {
+				return
+			}
+			if q.Method == "session/prompt" {
+				told <- string(q.Params)
+			}
+			if answer, ok := answers[q.Method]; ok {
+				fmt.Fprintf(toHost, "{\"jsonrpc\":\"2.0\",\"id\":%s,\"result\":%s}\n", q.ID, answer)
+			} else {
+				fmt.Fprintf(toHost, "{\"jsonrpc\":\"2.0\",\"id\":%s,\"error\":{\"code\":-32603,\"message\":\"no\"}}\n", q.ID)
+			}
+		}
+	}()
+	return toAgent, fromAgent, told
+}
+
 // TestWhatAnAgentCannotDoIsSaid, instead of doing something else.
 func TestWhatAnAgentCannotDoIsSaid(t *testing.T) {
 	tests := []struct {
@@ -471,7 +526,6 @@ func TestWhatAnAgentCannotDoIsSaid(t *testing.T) {
 	}{
 		{"another version", `{"protocolVersion":2}`, acp.Options{}, fault.Unsupported},
 		{"no version", `{}`, acp.Options{}, fault.Unsupported},
-		{"no sessions of before", `{"protocolVersion":1}`, acp.Options{Resume: "s"}, fault.Unsupported},
 		{"no servers", `{"protocolVersion":1}`, acp.Options{Servers: []acp.Server{{Name: "x", URL: "http://x"}}}, fault.Unsupported},
 		{"hello is no object", `[1]`, acp.Options{}, fault.Invalid},
 	}
@@ -479,14 +533,14 @@ func TestWhatAnAgentCannotDoIsSaid(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			in, out := script(t, map[string]string{"initialize": tt.hello}, "")
 			tt.options.Cwd, tt.options.Prompt = "/", "go"
-			_, err := acp.Drive(t.Context(), in, out, &host{}, tt.options)
+			_, err := acp.Drive(t.Context(), acp.Pipes(in, out), &host{}, tt.options)
 			if fault.KindOf(err) != tt.kind {
 				t.Errorf("err %v, want %s", err, tt.kind)
 			}
 		})
 	}
 	in, out := script(t, nil, "")
-	if _, err := acp.Drive(t.Context(), in, out, &host{}, acp.Options{Cwd: "here"}); fault.FieldOf(err) != "cwd" {
+	if _, err := acp.Drive(t.Context(), acp.Pipes(in, out), &host{}, acp.Options{Cwd: "here"}); fault.FieldOf(err) != "cwd" {
 		t.Errorf("err %v, want one about cwd", err)
 	}
 }

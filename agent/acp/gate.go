@@ -1,7 +1,6 @@
 package acp
 
 import (
-	"bufio"
 	"bytes"
 	"context"
 	"encoding/json"
@@ -17,57 +16,66 @@ import (
 	"glasshouse/fault"
 )
 
-// What an agent may have us keep. The SDK's own reader takes lines of up to 10 MiB.
+// What an agent may have us keep, beside one message of maxLine bytes.
 const (
-	maxLine    = 8 << 20 // bytes of one message
-	maxPending = 64      // of its requests that wait for an answer
-	maxUpdates = 256     // of its notifications that wait to be recorded
-	maxBanner  = 64      // lines that are no messages, before its first
-	maxUnread  = 256     // messages to it that it has not read
+	maxPending = 64  // of its requests that wait for an answer
+	maxBanner  = 64  // lines that are no messages, before its first
+	maxUnread  = 256 // messages to it that it has not read
 )
 
-// A gate stands between an agent and the SDK's connection: only whole messages of
-// bounded size pass, no more at once than bounds allow, and a request only when all
-// that was told before it has been recorded. The SDK starts a goroutine for each
-// request, drops what it cannot parse, and ends when 1024 notifications wait; none of
-// that is reached.
+// A gate carries messages between an agent and its driver: in order, of bounded size,
+// and no more at once than bounds allow. What the agent tells is dealt with before its
+// next line is read; what it asks is dealt with beside that. The SDK's own connection
+// numbers its requests anew in each process, so it could not go on with an agent that
+// was asked something by the one before.
 type gate struct {
-	in    io.WriteCloser
-	out   io.ReadCloser
+	conn  Conn
+	d     *driver
 	quiet time.Duration
-
-	read  *io.PipeReader // the SDK's end
-	write *io.PipeWriter
-	lines chan []byte // to the agent
+	outs  chan out
 
 	dead context.Context // ends with the connection
 	die  context.CancelCauseFunc
 
 	mu       sync.Mutex
-	change   sync.Cond
-	err      error // why it ended. guarded by mu, as all below
-	pending  int   // requests of the agent that are being answered
-	queued   int   // notifications that are being recorded
-	sent     int   // requests of ours
-	answered map[int]bool
-	returned int // of ours, whose answer has reached its caller
-	started  bool
-	waits    bool // nobody waits for the agent: the host is thinking of what to say next
-	failed   bool // the last answer was an error
-	timer    *time.Timer
-	last     time.Time // when anything came, or went
+	err      error                // why it ended. guarded by mu, as all below
+	sent     int                  // requests of ours
+	past     int                  // of them, those that a process before has sent
+	answers  map[int]chan message // to ours, which have room for one
+	answered map[int]bool         // those that came
+	pending  map[int64]bool       // requests of the agent, by their places
+	cancels  map[string]func()    // of the same, by their names
+	inLine   bool                 // a line of the agent is being dealt with
+	started  bool                 // it has answered in the protocol once
+	waits    bool                 // nobody waits for the agent: the host is thinking of what to say next
+	timer    *time.Timer          //
+	last     time.Time            // when anything came, or went
 	wg       sync.WaitGroup
 }
 
-func newGate(in io.WriteCloser, out io.ReadCloser, quiet time.Duration) *gate {
+func newGate(conn Conn, d *driver, quiet time.Duration) *gate {
 	g := &gate{
-		in: in, out: out, quiet: quiet,
-		lines: make(chan []byte, maxUnread), answered: map[int]bool{},
+		conn: conn, d: d, quiet: quiet, outs: make(chan out, maxUnread),
+		answers: map[int]chan message{}, answered: map[int]bool{}, pending: map[int64]bool{}, cancels: map[string]func(){},
 	}
 	g.dead, g.die = context.WithCancelCause(context.Background())
-	g.change.L = &g.mu
-	g.read, g.write = io.Pipe()
 	return g
+}
+
+// goOn takes up where a process before has come to: it has sent so many requests, of
+// which the last may still be answered.
+func (g *gate) goOn(p Position) {
+	g.past = p.Asked
+	if p.Session == "" { // it begins again, and finds the answers there
+		for n := range p.Asked {
+			g.answers[n+1] = make(chan message, 1)
+		}
+		return
+	}
+	g.sent, g.started = p.Asked, true
+	if p.Prompt {
+		g.answers[p.Asked] = make(chan message, 1)
+	}
 }
 
 // open starts to carry messages.
@@ -81,11 +89,11 @@ func (g *gate) open() {
 }
 
 // close ends both directions and waits for what carried them.
-func (g *gate) close() {
+func (g *gate) close() error {
 	g.fail(errClosed)
-	g.in.Close()
-	g.out.Close()
+	err := g.conn.Close()
 	g.wg.Wait()
+	return err
 }
 
 var errClosed = errors.New("the session is over")
@@ -98,10 +106,10 @@ func (g *gate) fail(err error) {
 		return
 	}
 	g.err = err
-	g.timer.Stop()
+	if g.timer != nil { // it was opened
+		g.timer.Stop()
+	}
 	g.die(err)
-	g.write.CloseWithError(io.EOF)
-	g.change.Broadcast()
 }
 
 func (g *gate) cause() error {
@@ -112,8 +120,9 @@ func (g *gate) cause() error {
 
 // silent is called when nothing has come for a while.
 func (g *gate) silent() {
+	working := g.d.working()
 	g.mu.Lock()
-	waiting := g.pending > 0 || g.queued > 0 || g.waits // for us
+	waiting := len(g.pending) > 0 || g.inLine || g.waits || working // for us, or for what it does
 	patience := g.quiet - time.Since(g.last)
 	if waiting {
 		patience = g.quiet
@@ -137,54 +146,39 @@ func (g *gate) heard() {
 	}
 }
 
-// Write takes one message for the agent. It never waits for it: an agent that does
-// not read what it is sent is ended when too much has gathered.
-func (g *gate) Write(line []byte) (int, error) {
+// send takes one message for the agent. It never waits for it: an agent that does not
+// read what it is sent is ended when too much has gathered.
+func (g *gate) send(o out) {
 	select {
-	case <-g.dead.Done():
-		return 0, g.cause()
+	case g.outs <- o:
 	default:
-	}
-	var m message
-	if err := json.Unmarshal(line, &m); err != nil {
-		return 0, fmt.Errorf("write to the agent: %w", err)
-	}
-	if m.Method != "" && m.ID != nil {
-		// Only now does the SDK wait for an answer: one that came before, it drops.
-		g.asking()
-	}
-	select {
-	case g.lines <- bytes.Clone(line):
-		return len(line), nil
-	default:
-		err := fault.Newf(fault.Unavailable, opDrive, "", "the agent does not read what it is sent: %d messages wait", maxUnread)
-		g.fail(err)
-		return 0, err
+		g.fail(fault.Newf(fault.Unavailable, opDrive, "", "the agent does not read what it is sent: %d messages wait", maxUnread))
 	}
 }
 
 func (g *gate) carryOut() {
-	for {
+	err := g.d.handOver()
+	for err == nil {
 		select {
 		case <-g.dead.Done():
 			return
-		case line := <-g.lines:
-			if _, err := g.in.Write(line); err != nil {
-				// It may have answered before it ended: what it said last is
-				// read first, and its end is found there.
-				return
-			}
+		case o := <-g.outs:
+			err = g.d.give(o)
 		}
 	}
+	if !errors.Is(err, io.ErrClosedPipe) {
+		g.fail(err)
+	}
+	// Else it takes no more: what it said last is read first, and its end found there.
 }
 
 // carryIn reads the agent's messages until it ends or breaks the protocol.
 func (g *gate) carryIn() {
-	r := bufio.NewReaderSize(g.out, 64<<10)
+	f := framer{conn: g.conn}
 	banner := 0
 	for {
-		line, err := readLine(r)
-		if text := bytes.TrimSpace(line); len(text) > 0 {
+		l, err := f.frame()
+		if text := bytes.TrimSpace(l.text); len(text) > 0 && fault.KindOf(err) == "" {
 			var m message
 			if jsonErr := json.Unmarshal(text, &m); jsonErr != nil || text[0] != '{' {
 				if banner++; g.begun() || banner > maxBanner {
@@ -193,7 +187,8 @@ func (g *gate) carryIn() {
 				}
 				continue // some greet before they speak the protocol
 			}
-			if passErr := g.pass(m, text); passErr != nil {
+			l.text = text
+			if passErr := g.pass(m, l); passErr != nil {
 				g.fail(passErr)
 				return
 			}
@@ -205,78 +200,165 @@ func (g *gate) carryIn() {
 	}
 }
 
-// readLine returns the next line. It never holds more than maxLine of it.
-func readLine(r *bufio.Reader) ([]byte, error) {
-	var line []byte
-	for {
-		part, err := r.ReadSlice('\n')
-		if len(line)+len(part) > maxLine {
-			return nil, fault.Newf(fault.TooLarge, opDrive, "", "the agent sent a message of more than %d MiB", maxLine>>20)
-		}
-		line = append(line, part...)
-		if !errors.Is(err, bufio.ErrBufferFull) {
-			return line, err
-		}
-	}
-}
-
 // A message is what all messages have in common.
-// It has the fields of the SDK's, so that what is a message here is one there.
 type message struct {
-	JSONRPC string            `json:"jsonrpc"`
-	ID      json.RawMessage   `json:"id"`
-	Method  string            `json:"method"`
-	Params  json.RawMessage   `json:"params"`
-	Result  json.RawMessage   `json:"result"`
-	Error   *acp.RequestError `json:"error"`
+	ID     json.RawMessage   `json:"id"`
+	Method string            `json:"method"`
+	Params json.RawMessage   `json:"params"`
+	Result json.RawMessage   `json:"result"`
+	Error  *acp.RequestError `json:"error"`
+
+	next int64 // what comes behind it
 }
 
-// pass hands one message to the SDK, when there is room for it.
-func (g *gate) pass(m message, text []byte) error {
+const methodCancelRequest = "$/cancel_request"
+
+// pass deals with one message.
+func (g *gate) pass(m message, l frame) error {
 	if string(m.ID) == "null" {
 		m.ID = nil
 	}
+	m.next = l.next
 	g.mu.Lock()
 	g.heard()
-	switch {
-	case m.Method != "" && m.ID != nil:
-		for g.queued > 0 && g.err == nil {
-			g.change.Wait()
-		}
-		if g.pending++; g.pending > maxPending {
-			g.mu.Unlock()
-			return broken("it asks more than %d things at once", maxPending)
-		}
-	case m.Method == acp.ClientMethodSessionUpdate:
-		for g.queued >= maxUpdates && g.err == nil {
-			g.change.Wait()
-		}
-		g.queued++
-	case m.Method == methodCancelRequest:
-	case m.Method != "":
-		g.mu.Unlock()
-		return nil // an extension that nobody has agreed on
-	default:
-		id, err := strconv.Atoi(string(m.ID))
-		if err != nil || id < 1 || id > g.sent || g.answered[id] {
-			g.mu.Unlock()
-			return broken("it answers what it was not asked: %s", excerpt(text))
-		}
-		g.answered[id] = true
-		g.started, g.failed = true, m.Error != nil
+	if g.err != nil {
+		defer g.mu.Unlock()
+		return g.err
 	}
-	err := g.err
+	g.inLine = true
+	g.mu.Unlock()
+	err := g.dealWith(m, l)
+	g.mu.Lock()
+	g.inLine = false
+	g.heard()
 	g.mu.Unlock()
 	if err != nil {
 		return err
 	}
-	if _, err := g.write.Write(append(text, '\n')); err != nil {
-		return g.cause()
+	return g.d.settle(l.next)
+}
+
+func (g *gate) dealWith(m message, l frame) error {
+	switch {
+	case m.Method != "" && m.ID != nil:
+		return g.asked(m, l.at)
+	case m.Method == acp.ClientMethodSessionUpdate:
+		return g.d.notified(l.at, m.Params)
+	case m.Method == methodCancelRequest:
+		g.takenBack(m.Params)
+		return nil
+	case m.Method != "":
+		return nil // an extension that nobody has agreed on
 	}
+	return g.answer(m, l)
+}
+
+// answer takes the agent's answer to a request of ours.
+func (g *gate) answer(m message, l frame) error {
+	if err := g.d.flush(); err != nil {
+		return err
+	}
+	id, err := strconv.Atoi(string(m.ID))
+	g.mu.Lock()
+	to, again := g.answers[id], g.answered[id]
+	past := id >= 1 && id <= g.past
+	g.started = true
+	if to != nil {
+		g.answered[id] = true
+	}
+	g.mu.Unlock()
+	switch {
+	case err == nil && to != nil && !again:
+		g.d.turnEnds()
+		to <- m
+		return nil
+	case err == nil && past:
+		return nil // the process before has read it
+	}
+	return broken("it answers what it was not asked: %s", excerpt(l.text))
+}
+
+// asked has a request of the agent served.
+func (g *gate) asked(m message, at int64) error {
+	if err := g.d.flush(); err != nil {
+		return err
+	}
+	silent := g.d.wasAnswered(at)
+	if silent && m.Method != acp.ClientMethodSessionRequestPermission {
+		return nil
+	}
+	name := string(m.ID)
+	ctx, cancel := context.WithCancel(g.dead)
+	g.mu.Lock()
+	if !silent {
+		g.pending[at] = true
+	}
+	many := len(g.pending) > maxPending
+	g.cancels[name] = cancel
+	g.mu.Unlock()
+	if many {
+		cancel()
+		return broken("it asks more than %d things at once", maxPending)
+	}
+	g.wg.Go(func() {
+		defer cancel()
+		result, err := g.d.handle(ctx, m.Method, at, m.Params)
+		g.mu.Lock()
+		delete(g.cancels, name)
+		g.heard()
+		g.mu.Unlock()
+		if silent || g.dead.Err() != nil {
+			return
+		}
+		text, jsonErr := reply(m.ID, result, err)
+		if jsonErr != nil {
+			g.fail(jsonErr)
+			return
+		}
+		g.send(out{line: text, answers: at})
+	})
 	return nil
 }
 
-const methodCancelRequest = "$/cancel_request"
+// reply is the line that answers a request.
+func reply(id json.RawMessage, result any, err *acp.RequestError) ([]byte, error) {
+	m := map[string]any{"jsonrpc": "2.0", "id": id}
+	if m["result"] = result; err != nil {
+		delete(m, "result")
+		m["error"] = err
+	}
+	text, jsonErr := json.Marshal(m)
+	return append(text, '\n'), jsonErr
+}
+
+// takenBack ends a request that the agent does not want answered any more.
+func (g *gate) takenBack(params json.RawMessage) {
+	var p struct {
+		ID json.RawMessage `json:"requestId"`
+	}
+	if json.Unmarshal(params, &p) != nil {
+		return
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if cancel := g.cancels[string(p.ID)]; cancel != nil {
+		cancel()
+	}
+}
+
+// replied says that it is kept what a request was answered.
+func (g *gate) replied(at int64) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	delete(g.pending, at)
+}
+
+// nothingAsked reports whether no request of the agent waits.
+func (g *gate) nothingAsked() bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return len(g.pending) == 0 && len(g.cancels) == 0
+}
 
 // begun reports whether the agent has answered in the protocol once.
 func (g *gate) begun() bool {
@@ -285,24 +367,11 @@ func (g *gate) begun() bool {
 	return g.started
 }
 
-// said reports whether the agent's last answer was an error.
-func (g *gate) said() bool {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	return g.failed
-}
-
-// ended is the end of the agent's output. An answer that it gave before is the
-// caller's first: the SDK would drop it.
+// ended is the end of the agent's output.
 func (g *gate) ended(err error) {
 	if fault.KindOf(err) == "" {
 		err = fault.Newf(fault.Unavailable, opDrive, "", "the agent ended in the middle of the session")
 	}
-	g.mu.Lock()
-	for g.err == nil && (g.queued > 0 || len(g.answered) > g.returned) {
-		g.change.Wait()
-	}
-	g.mu.Unlock()
 	g.fail(err)
 }
 
@@ -314,33 +383,43 @@ func (g *gate) idle(waits bool) {
 	g.heard()
 }
 
-// asking and told enclose a request of ours, from when it is sent until its answer has
-// reached the caller.
-func (g *gate) asking() {
+// request sends a request, unless a process before has, and returns where the answer
+// comes.
+func (g *gate) request(method string, params any) (<-chan message, error) {
 	g.mu.Lock()
-	defer g.mu.Unlock()
 	g.sent++
-	g.heard()
-}
-
-func (g *gate) told() {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	g.returned++
-	g.change.Broadcast()
-}
-
-// served says that a request, or a notification, of the agent has been dealt with.
-func (g *gate) served(notification bool) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if notification {
-		g.queued--
-	} else {
-		g.pending--
+	n := g.sent
+	if n <= g.past {
+		defer g.mu.Unlock()
+		return g.answers[n], nil
 	}
+	answers := make(chan message, 1)
+	g.answers[n] = answers
 	g.heard()
-	g.change.Broadcast()
+	g.mu.Unlock()
+	text, err := json.Marshal(map[string]any{"jsonrpc": "2.0", "id": n, "method": method, "params": params})
+	if err != nil {
+		return nil, fmt.Errorf("ask the agent: %w", err)
+	}
+	g.send(out{line: append(text, '\n'), request: n, prompt: method == acp.AgentMethodSessionPrompt, answers: -1})
+	return answers, nil
+}
+
+// outstanding is where the answer comes to the prompt that a process before has sent.
+func (g *gate) outstanding() <-chan message {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.answers[g.past]
+}
+
+// tell sends a notification.
+func (g *gate) tell(method string, params any) error {
+	text, err := json.Marshal(map[string]any{"jsonrpc": "2.0", "method": method, "params": params})
+	if err != nil {
+		return fmt.Errorf("tell the agent: %w", err)
+	}
+	g.send(out{line: append(text, '\n'), answers: -1})
+	return nil
 }
 
 func broken(format string, args ...any) error {

@@ -61,7 +61,7 @@ func TestStrangersBytesAreCleanErrors(t *testing.T) {
 				return acp.Verdict{}, ctx.Err()
 			}}
 			in, out := answerThen(open, "session/prompt", tt.text)
-			got, err := acp.Drive(t.Context(), in, out, h, acp.Options{Cwd: "/", Prompt: "go"})
+			got, err := acp.Drive(t.Context(), acp.Pipes(in, out), h, acp.Options{Cwd: "/", Prompt: "go"})
 			if fault.KindOf(err) != tt.kind {
 				t.Errorf("err %.300v, want %s", err, tt.kind)
 			}
@@ -105,11 +105,11 @@ func answerThen(answers map[string]string, method, text string) (io.WriteCloser,
 // TestAGreetingBeforeTheProtocolIsPassedOver, but not a flood.
 func TestAGreetingBeforeTheProtocolIsPassedOver(t *testing.T) {
 	in, out := answerThen(nil, "initialize", "Welcome!\n\n(node:1) Warning: old\n"+helloLine)
-	if _, err := acp.Drive(t.Context(), in, out, &host{}, acp.Options{Cwd: "/", Prompt: "go"}); fault.KindOf(err) != fault.Unavailable {
+	if _, err := acp.Drive(t.Context(), acp.Pipes(in, out), &host{}, acp.Options{Cwd: "/", Prompt: "go"}); fault.KindOf(err) != fault.Unavailable {
 		t.Errorf("err %v, want the end of the agent", err)
 	}
 	in, out = answerThen(nil, "initialize", strings.Repeat("Welcome!\n", 100))
-	if _, err := acp.Drive(t.Context(), in, out, &host{}, acp.Options{Cwd: "/", Prompt: "go"}); fault.KindOf(err) != fault.Invalid {
+	if _, err := acp.Drive(t.Context(), acp.Pipes(in, out), &host{}, acp.Options{Cwd: "/", Prompt: "go"}); fault.KindOf(err) != fault.Invalid {
 		t.Errorf("err %v, want invalid", err)
 	}
 }
@@ -118,7 +118,7 @@ func TestAGreetingBeforeTheProtocolIsPassedOver(t *testing.T) {
 func TestAnAgentThatTellsMuchIsSlowed(t *testing.T) {
 	const many = 5000
 	var told int
-	h := &host{update: func(acp.Update) error { told++; return nil }}
+	h := &host{update: func(u acp.Update) error { told += len(u.Text); return nil }}
 	_, _, err := drive(t.Context(), h, acp.Options{Prompt: "go"}, func(ctx context.Context, a *agentSide, _ string) (sdk.StopReason, error) {
 		for range many {
 			a.say(ctx, "s1", "x")
@@ -126,7 +126,7 @@ func TestAnAgentThatTellsMuchIsSlowed(t *testing.T) {
 		return sdk.StopReasonEndTurn, nil
 	})
 	if err != nil || told != many {
-		t.Errorf("told %d times: %v, want %d", told, err, many)
+		t.Errorf("told %d bytes: %v, want %d", told, err, many)
 	}
 }
 
@@ -136,8 +136,8 @@ func TestWhatWasToldBeforeAQuestionIsRecordedBefore(t *testing.T) {
 		var recorded int
 		h := &host{update: func(acp.Update) error { time.Sleep(time.Second); recorded++; return nil }}
 		h.decide = func(context.Context, acp.ToolCall) (acp.Verdict, error) {
-			if recorded != 11 { // with the call itself
-				t.Errorf("%d of what was said before is recorded, want 11", recorded)
+			if recorded != 2 { // what it said, and the call itself
+				t.Errorf("%d of what was said before is recorded, want 2", recorded)
 			}
 			return acp.Verdict{Allow: true}, nil
 		}
@@ -172,7 +172,7 @@ func TestAnAgentThatReadsNothingIsEnded(t *testing.T) {
 			}
 		}
 	}()
-	_, err := acp.Drive(t.Context(), toAgent, fromAgent, &host{}, acp.Options{Cwd: "/", Prompt: "go"})
+	_, err := acp.Drive(t.Context(), acp.Pipes(toAgent, fromAgent), &host{}, acp.Options{Cwd: "/", Prompt: "go"})
 	if err == nil || !strings.Contains(err.Error(), "does not read") && !strings.Contains(err.Error(), "at once") {
 		t.Errorf("err %v, want that it does not read", err)
 	}
@@ -228,7 +228,7 @@ func (w *workshop) did(format string, args ...any) {
 	w.log = append(w.log, fmt.Sprintf(format, args...))
 }
 
-func (w *workshop) ReadFile(_ context.Context, path string, line, limit int) (string, error) {
+func (w *workshop) ReadFile(_ context.Context, _ int64, path string, line, limit int) (string, error) {
 	w.did("read %s %d %d", path, line, limit)
 	if path == "/secret" {
 		return "", fault.Newf(fault.Denied, "read", path, "not for agents")
@@ -238,11 +238,11 @@ func (w *workshop) ReadFile(_ context.Context, path string, line, limit int) (st
 	}
 	return "text", nil
 }
-func (w *workshop) WriteFile(_ context.Context, path, content string) error {
+func (w *workshop) WriteFile(_ context.Context, _ int64, path, content string) error {
 	w.did("write %s %s", path, content)
 	return nil
 }
-func (w *workshop) CreateTerminal(_ context.Context, c acp.Command) (string, error) {
+func (w *workshop) CreateTerminal(_ context.Context, _ int64, c acp.Command) (string, error) {
 	w.did("create %q %q %s %d", c.Argv, c.Env, c.Cwd, c.Limit)
 	return "t1", nil
 }
@@ -337,7 +337,7 @@ func FuzzAnAgentThatSendsAnything(f *testing.F) {
 	f.Fuzz(func(t *testing.T, data []byte) {
 		var sent bytes.Buffer
 		in, out := answerThen(map[string]string{"initialize": `{"protocolVersion":1}`, "session/new": `{"sessionId":"s1"}`}, "session/prompt", string(data))
-		_, err := acp.Drive(t.Context(), tee{in, &sent}, out, &workshop{}, acp.Options{Cwd: "/", Prompt: "go", Quiet: 10 * time.Second})
+		_, err := acp.Drive(t.Context(), acp.Pipes(tee{in, &sent}, out), &workshop{}, acp.Options{Cwd: "/", Prompt: "go", Quiet: 10 * time.Second})
 		if errors.Is(err, fault.Timeout) {
 			t.Errorf("%q: %v", data, err)
 		}

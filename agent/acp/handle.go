@@ -11,20 +11,11 @@ import (
 	"glasshouse/fault"
 )
 
-// handle serves what the agent asks and tells. The SDK calls it for notifications
-// one after the other, and for each request on a goroutine of its own.
-func (d *driver) handle(ctx context.Context, method string, params json.RawMessage) (any, *acp.RequestError) {
-	if method == acp.ClientMethodSessionUpdate {
-		defer d.gate.served(true)
-		if err := d.notified(params); err != nil {
-			d.gate.fail(err)
-		}
-		return nil, nil
-	}
-	defer d.gate.served(false)
+// handle serves what the agent asks, at a place of its output.
+func (d *driver) handle(ctx context.Context, method string, at int64, params json.RawMessage) (any, *acp.RequestError) {
 	ctx, done := join(ctx, d.life)
 	defer done()
-	answer, err := d.serve(ctx, method, params)
+	answer, err := d.serve(ctx, method, at, params)
 	if err == nil {
 		return answer, nil
 	}
@@ -51,22 +42,22 @@ func refusal(err error) *acp.RequestError {
 	return &acp.RequestError{Code: -32000 - 1, Message: clip(err.Error(), 1024), Data: map[string]any{"remedy": fault.RemedyOf(err)}}
 }
 
-func (d *driver) serve(ctx context.Context, method string, params json.RawMessage) (any, error) {
+func (d *driver) serve(ctx context.Context, method string, at int64, params json.RawMessage) (any, error) {
 	if method == acp.ClientMethodSessionRequestPermission {
-		return d.permission(ctx, params)
+		return d.permission(ctx, at, params)
 	}
 	if files, ok := d.host.(Files); ok {
 		switch method {
 		case acp.ClientMethodFsReadTextFile:
-			return d.readFile(ctx, files, params)
+			return d.readFile(ctx, files, at, params)
 		case acp.ClientMethodFsWriteTextFile:
-			return d.writeFile(ctx, files, params)
+			return d.writeFile(ctx, files, at, params)
 		}
 	}
 	if terminals, ok := d.host.(Terminals); ok {
 		switch method {
 		case acp.ClientMethodTerminalCreate:
-			return d.createTerminal(ctx, terminals, params)
+			return d.createTerminal(ctx, terminals, at, params)
 		case acp.ClientMethodTerminalOutput, acp.ClientMethodTerminalWaitForExit, acp.ClientMethodTerminalKill, acp.ClientMethodTerminalRelease:
 			return d.terminal(ctx, terminals, method, params)
 		}
@@ -86,24 +77,24 @@ func read[T any](d *driver, params json.RawMessage) (T, error) {
 	return p, d.ours(about.Session)
 }
 
-func (d *driver) readFile(ctx context.Context, files Files, params json.RawMessage) (any, error) {
+func (d *driver) readFile(ctx context.Context, files Files, at int64, params json.RawMessage) (any, error) {
 	p, err := read[acp.ReadTextFileRequest](d, params)
 	if err != nil {
 		return nil, err
 	}
-	text, err := files.ReadFile(ctx, p.Path, max(deref(p.Line), 1), max(deref(p.Limit), 0))
+	text, err := files.ReadFile(ctx, at, p.Path, max(deref(p.Line), 1), max(deref(p.Limit), 0))
 	return acp.ReadTextFileResponse{Content: text}, err
 }
 
-func (d *driver) writeFile(ctx context.Context, files Files, params json.RawMessage) (any, error) {
+func (d *driver) writeFile(ctx context.Context, files Files, at int64, params json.RawMessage) (any, error) {
 	p, err := read[acp.WriteTextFileRequest](d, params)
 	if err != nil {
 		return nil, err
 	}
-	return acp.WriteTextFileResponse{}, files.WriteFile(ctx, p.Path, p.Content)
+	return acp.WriteTextFileResponse{}, files.WriteFile(ctx, at, p.Path, p.Content)
 }
 
-func (d *driver) createTerminal(ctx context.Context, terminals Terminals, params json.RawMessage) (any, error) {
+func (d *driver) createTerminal(ctx context.Context, terminals Terminals, at int64, params json.RawMessage) (any, error) {
 	p, err := read[acp.CreateTerminalRequest](d, params)
 	if err != nil {
 		return nil, err
@@ -115,7 +106,7 @@ func (d *driver) createTerminal(ctx context.Context, terminals Terminals, params
 	for _, e := range p.Env {
 		c.Env = append(c.Env, e.Name+"="+e.Value)
 	}
-	name, err := terminals.CreateTerminal(ctx, c)
+	name, err := terminals.CreateTerminal(ctx, at, c)
 	return acp.CreateTerminalResponse{TerminalId: name}, err
 }
 
@@ -159,11 +150,20 @@ func deref(n *int) int {
 	return *n
 }
 
-// maxTurnText bounds what of a turn's text is kept, its end.
-const maxTurnText = 1 << 20
+const (
+	maxTurnText = 16 << 10 // bytes of a turn's text that are kept, its end
+	maxPiece    = 32 << 10 // bytes of what the agent says that are told at once
+)
+
+// A piece is what the agent said or thought since it did something else.
+type piece struct {
+	event Event
+	at    int64
+	text  []byte
+}
 
 // notified records what the agent tells.
-func (d *driver) notified(params json.RawMessage) error {
+func (d *driver) notified(at int64, params json.RawMessage) error {
 	var n struct {
 		Session string          `json:"sessionId"`
 		Update  json.RawMessage `json:"update"`
@@ -190,22 +190,23 @@ func (d *driver) notified(params json.RawMessage) error {
 	}
 	switch u.Kind {
 	case "agent_message_chunk", "agent_thought_chunk":
-		return d.said(u.Kind == "agent_thought_chunk", u.Content)
+		return d.said(u.Kind == "agent_thought_chunk", at, u.Content)
 	case "tool_call", "tool_call_update":
 		var p toolCall
 		if err := json.Unmarshal(n.Update, &p); err != nil {
 			return broken("its tool call cannot be read: %v", err)
 		}
-		return d.toldOfCall(d.life, p)
+		return d.toldOfCall(at, p)
 	case "plan":
-		return d.planned(u.Entries)
+		return d.planned(at, u.Entries)
 	case "usage_update":
-		return d.spent(u.Used, u.Size, u.Cost)
+		return d.spent(at, u.Used, u.Size, u.Cost)
 	}
 	return nil // of modes, commands and the like, which nobody here uses
 }
 
-func (d *driver) said(thought bool, block json.RawMessage) error {
+// said gathers what the agent says, until it does something else.
+func (d *driver) said(thought bool, at int64, block json.RawMessage) error {
 	var b struct {
 		Type string `json:"type"`
 		Text string `json:"text"`
@@ -216,31 +217,61 @@ func (d *driver) said(thought bool, block json.RawMessage) error {
 	if b.Type != "text" || b.Text == "" {
 		return nil
 	}
+	event := Message
 	if thought {
-		return d.update(d.life, Update{Event: Thought, Text: b.Text})
+		event = Thought
 	}
 	d.mu.Lock()
-	d.text = append(d.text, b.Text...)
-	if len(d.text) > 2*maxTurnText {
-		d.text = append([]byte(nil), d.text[len(d.text)-maxTurnText:]...)
-	}
+	full := len(d.piece.text)+len(b.Text) > maxPiece || d.piece.event != event
 	d.mu.Unlock()
-	return d.update(d.life, Update{Event: Message, Text: b.Text})
+	if full {
+		if err := d.flush(); err != nil {
+			return err
+		}
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if len(d.piece.text) == 0 {
+		d.piece = piece{event: event, at: at}
+	}
+	d.piece.text = append(d.piece.text, b.Text...)
+	if event == Message {
+		d.now.AtNo = false
+		if d.text = append(d.text, b.Text...); len(d.text) > 2*maxTurnText {
+			d.text = append([]byte(nil), d.text[len(d.text)-maxTurnText:]...)
+		}
+	}
+	return nil
+}
+
+// flush tells the host what was gathered.
+func (d *driver) flush() error {
+	d.mu.Lock()
+	p := d.piece
+	d.piece = piece{}
+	d.mu.Unlock()
+	if len(p.text) == 0 {
+		return nil
+	}
+	return d.update(Update{Event: p.event, At: p.at, Text: string(p.text)})
 }
 
 // count is a number of tokens that a stranger gave.
 func count(n float64) int { return int(min(max(n, 0), 1<<53)) }
 
-func (d *driver) planned(entries []acp.PlanEntry) error {
+func (d *driver) planned(at int64, entries []acp.PlanEntry) error {
 	const most = 200
-	u := Update{Event: Planned}
+	if err := d.flush(); err != nil {
+		return err
+	}
+	u := Update{Event: Planned, At: at}
 	for _, e := range entries[:min(len(entries), most)] {
 		u.Plan = append(u.Plan, Step{Text: clip(e.Content, 4096), Status: clip(string(e.Status), 32)})
 	}
-	return d.update(d.life, u)
+	return d.update(u)
 }
 
-func (d *driver) spent(used, size float64, cost *acp.Cost) error {
+func (d *driver) spent(at int64, used, size float64, cost *acp.Cost) error {
 	d.mu.Lock()
 	u := &d.result.Usage
 	u.Context, u.ContextSize = count(used), count(size)
@@ -249,14 +280,14 @@ func (d *driver) spent(used, size float64, cost *acp.Cost) error {
 	}
 	now := *u
 	d.mu.Unlock()
-	return d.update(d.life, Update{Event: Spent, Usage: now})
+	return d.update(Update{Event: Spent, At: at, Usage: now})
 }
 
 // update tells the host, one thing at a time.
-func (d *driver) update(ctx context.Context, u Update) error {
+func (d *driver) update(u Update) error {
 	d.hostMu.Lock()
 	defer d.hostMu.Unlock()
-	if err := d.host.Update(ctx, u); err != nil {
+	if err := d.host.Update(d.life, u); err != nil {
 		return fmt.Errorf("record what the agent did: %w", err)
 	}
 	return nil

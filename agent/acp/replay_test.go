@@ -110,7 +110,7 @@ func TestWhatRealAgentsSent(t *testing.T) {
 				return "", nil
 			}
 			in, out := replay(t, filepath.Join("testdata", tt.file+".acp"))
-			got, err := acp.Drive(t.Context(), in, out, h, acp.Options{Cwd: "/home/work", Prompt: "go"})
+			got, err := acp.Drive(t.Context(), acp.Pipes(in, out), h, acp.Options{Cwd: "/home/work", Prompt: "go"})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -156,7 +156,7 @@ func TestWhatACallIsAbout(t *testing.T) {
 		in, out := answerThen(map[string]string{"initialize": `{"protocolVersion":1}`, "session/new": `{"sessionId":"s1"}`}, "session/prompt",
 			`{"jsonrpc":"2.0","method":"session/update","params":{"sessionId":"s1","update":{"sessionUpdate":"tool_call","toolCallId":"c","title":"x","rawInput":`+tt.input+`}}}`+"\n"+
 				`{"jsonrpc":"2.0","id":3,"result":{"stopReason":"end_turn"}}`+"\n")
-		if _, err := acp.Drive(t.Context(), in, out, h, acp.Options{Cwd: "/", Prompt: "go"}); err != nil {
+		if _, err := acp.Drive(t.Context(), acp.Pipes(in, out), h, acp.Options{Cwd: "/", Prompt: "go"}); err != nil {
 			t.Fatal(err)
 		}
 		c := h.updates[0].Call
