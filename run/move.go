@@ -360,6 +360,9 @@ func (m *Manager) Update(ctx context.Context, rid id.Run, f func(d *Details)) (R
 	return m.moved(ctx, rid, func(t *turn, r *Run) error {
 		f(&r.Details)
 		t.touch(r)
+		if err := checkJSON("run.Update", "talk", r.Talk, maxTalk); err != nil {
+			return err
+		}
 		return checkJSON("run.Update", "agent", r.Agent, maxAgent)
 	})
 }

@@ -79,6 +79,7 @@ type Details struct {
 	Jail     id.Jail         `json:"jail,omitempty"`
 	Exec     id.Exec         `json:"exec,omitempty"`
 	Restarts int             `json:"restarts,omitempty"`
+	Talk     json.RawMessage `json:"talk,omitempty"` // how far the conversation with its agent has come; nothing here reads it
 
 	// Rewound is the positions of the journal that the run was taken back to, with
 	// its jail: the steps after one do not count for what comes later.
@@ -106,6 +107,7 @@ type Request struct {
 const (
 	maxGoal   = 64 << 10
 	maxAgent  = 64 << 10
+	maxTalk   = 4 << 20
 	maxReason = 2000
 	maxName   = 200
 	maxLabels = 50

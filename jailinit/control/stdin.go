@@ -15,7 +15,8 @@ import (
 // are on their way; Close waits until the command has been given them all,
 // then closes its stdin. A terminal is only detached: its end of input is the
 // user's to type. What is returned has a method Leave() error too, which is
-// Close but leaves stdin open for the next writer. If ctx ends first, stdin
+// Close but leaves stdin open for the next writer, and a method Given() int64: how many
+// bytes the command was ever given when this writer came. If ctx ends first, stdin
 // stays open, and what the command had not taken by then may be lost. When the
 // jail is parked, what the command was not given is sent again after that.
 func (c *Client) Stdin(ctx context.Context, x id.Exec) (io.WriteCloser, error) {
@@ -28,7 +29,7 @@ func (c *Client) Stdin(ctx context.Context, x id.Exec) (io.WriteCloser, error) {
 		conn.close()
 		return nil, err
 	}
-	s := &stdin{client: c, ctx: ctx, id: x, counted: begun.Counted, conn: conn, changed: make(chan struct{}), over: make(chan struct{})}
+	s := &stdin{client: c, ctx: ctx, id: x, counted: begun.Counted, given: begun.Given, conn: conn, changed: make(chan struct{}), over: make(chan struct{})}
 	go s.listen(conn)
 	return s, nil
 }
@@ -48,6 +49,7 @@ type stdin struct {
 	ctx     context.Context
 	id      id.Exec
 	counted bool // init says what the command was given
+	given   int64
 	closed  bool
 
 	over chan struct{} // closed when there is no connection any more
@@ -146,6 +148,9 @@ func (s *stdin) verdict() error {
 	}
 	return hostile("the end of stdin before there was one")
 }
+
+// Given is how many bytes the command was ever given when this writer came.
+func (s *stdin) Given() int64 { return s.given }
 
 func (s *stdin) Close() error { return s.finish(protocol.StdinEnd{}) }
 
