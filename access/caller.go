@@ -2,6 +2,7 @@ package access
 
 import (
 	"context"
+	"fmt"
 
 	"glasshouse/id"
 )
@@ -10,10 +11,22 @@ import (
 // request's own words.
 type Caller struct {
 	Role  Role
-	Name  string   // the token's name, or the user's on the socket
-	Token id.Token // empty for a caller on the socket
+	Name  string   // the token's or login's name, or the user's on the socket
+	Token id.Token // of who brings one
+	Login id.Login // of a browser that is logged in
 	Local bool     // came over the unix socket
 	UID   int      // of a local caller
+}
+
+// ID tells callers apart: by their token, login or user.
+func (c Caller) ID() string {
+	switch {
+	case c.Token != "":
+		return string(c.Token)
+	case c.Login != "":
+		return string(c.Login)
+	}
+	return fmt.Sprintf("uid %d", c.UID)
 }
 
 type callerKey struct{}

@@ -2,10 +2,8 @@ package access
 
 import (
 	"context"
-	"crypto/rand"
 	"crypto/sha256"
 	"crypto/subtle"
-	"encoding/base64"
 	"encoding/hex"
 	"errors"
 	"fmt"
@@ -72,9 +70,7 @@ func (ts *Tokens) Create(ctx context.Context, name string, role Role, expires *t
 func isControl(r rune) bool { return r < 0x20 || r == 0x7f || r == '\uFFFD' }
 
 func mint(name string, role Role, expires *time.Time) (Token, string) {
-	var b [32]byte
-	rand.Read(b[:]) // never fails
-	secret := prefix + base64.RawURLEncoding.EncodeToString(b[:])
+	secret := secretOf(prefix)
 	return Token{
 		ID:      id.NewToken(),
 		Name:    name,

@@ -133,8 +133,8 @@ type approvalPath struct {
 
 // personOf is who answers: whoever came through the door.
 func personOf(c access.Caller) approval.Person {
-	p := approval.Person{ID: string(c.Token), Name: c.Name, Role: string(c.Role)}
-	if c.Local {
+	p := approval.Person{ID: c.ID(), Name: c.Name, Role: string(c.Role)}
+	if c.Local { // whatever it brings besides
 		p.ID = fmt.Sprintf("uid %d", c.UID)
 	}
 	return p
@@ -178,6 +178,8 @@ func (s *Server) streamApprovals(w http.ResponseWriter, r *http.Request, _ none)
 	if err != nil {
 		return err
 	}
+	ctx, cancel := s.streamContext(r)
+	defer cancel()
 	sub := q.Subscribe()
 	defer sub.Close()
 	out := startEvents(w)
@@ -190,9 +192,7 @@ func (s *Server) streamApprovals(w http.ResponseWriter, r *http.Request, _ none)
 	defer beat.Stop()
 	for {
 		select {
-		case <-r.Context().Done():
-			return nil
-		case <-s.ctx.Done():
+		case <-ctx.Done():
 			return nil
 		case <-beat.C:
 			err = out.beat()

@@ -49,7 +49,7 @@ const (
 )
 
 // authenticate returns who sent r: by token if there is one, else by the
-// credentials of the socket.
+// credentials of the socket, or by the cookie of a browser that is logged in.
 func (s *Server) authenticate(r *http.Request, c connection) (access.Caller, error) {
 	secret, err := bearer(r)
 	switch {
@@ -62,9 +62,12 @@ func (s *Server) authenticate(r *http.Request, c connection) (access.Caller, err
 	case c.local:
 		return c.caller, c.err
 	}
+	if caller, sent, err := s.byCookie(r); sent {
+		return caller, err
+	}
 	return access.Caller{}, &fault.Error{
 		Op: "api", Kind: fault.Unauthenticated, Err: errors.New("this needs a token"),
-		Remedy: "send Authorization: Bearer with a token; the first one is in the file token of the daemon's data directory",
+		Remedy: "send Authorization: Bearer with a token; the first one is in the file token of the daemon's data directory; a browser logs in by a link of glasshouse ui",
 	}
 }
 
@@ -126,8 +129,14 @@ func (s *Server) checkOrigin(r *http.Request) error {
 	if origin == "" && s.csrf.Check(r) == nil {
 		return nil
 	}
-	if u, err := url.Parse(origin); err == nil && u.Host != "" && strings.EqualFold(u.Host, r.Host) {
+	if sameOrigin(r) {
 		return nil
 	}
 	return fault.Newf(fault.Denied, "api", "", "pages of %.100q may not call this daemon", origin)
+}
+
+// sameOrigin reports whether r says that a page of the daemon sent it.
+func sameOrigin(r *http.Request) bool {
+	u, err := url.Parse(r.Header.Get("Origin"))
+	return err == nil && u.Host != "" && strings.EqualFold(u.Host, r.Host)
 }

@@ -250,11 +250,13 @@ func (s *Server) execStream(w http.ResponseWriter, r *http.Request, j id.Jail, r
 	return s.finishStream(r, out, status, err)
 }
 
-// streamContext is r's context, and ends too when the server closes.
+// streamContext is r's context, and ends too when the server closes, or the login
+// that r was sent with.
 func (s *Server) streamContext(r *http.Request) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancel(r.Context())
 	stop := context.AfterFunc(s.ctx, cancel)
-	return ctx, func() { stop(); cancel() }
+	leave := s.present.enter(access.CallerOf(ctx).Login, cancel)
+	return ctx, func() { stop(); leave(); cancel() }
 }
 
 // finishStream sends a stream's last event. A server that closes sends none:

@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
-	"fmt"
 	"net/http"
 	"strings"
 	"sync"
@@ -127,10 +126,6 @@ func replayKey(r *http.Request, key string) (replay.Key, error) {
 	if len(key) > maxKey || strings.ContainsFunc(key, func(c rune) bool { return c < 0x21 || c > 0x7e }) {
 		return replay.Key{}, fault.Fieldf("api", keyHeader, "must be at most %d printable ASCII characters without blanks", maxKey)
 	}
-	c := access.CallerOf(r.Context())
-	who := string(c.Token)
-	if who == "" {
-		who = fmt.Sprint("uid ", c.UID)
-	}
+	who := access.CallerOf(r.Context()).ID()
 	return replay.Key{Scope: who + " " + r.Method + " " + r.URL.Path, Key: key}, nil
 }

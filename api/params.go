@@ -66,6 +66,7 @@ var prefixes = map[reflect.Type]struct {
 	reflect.TypeFor[id.Jail]():  {'j', "jail"},
 	reflect.TypeFor[id.Exec]():  {'x', "command"},
 	reflect.TypeFor[id.Token](): {'t', "token"},
+	reflect.TypeFor[id.Login](): {'b', "login"},
 
 	reflect.TypeFor[id.Snapshot](): {'s', "snapshot"},
 

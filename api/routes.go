@@ -194,6 +194,13 @@ var routes = []route{
 	{"GET /tokens", access.Admin, call(ok, (*Server).listTokens), "List tokens, oldest first."},
 	{"DELETE /tokens/{id}", access.Admin, call(noContent, (*Server).revokeToken), "Revoke a token."},
 
+	{"POST /login-links", access.Admin, call(created, (*Server).createLoginLink).secret(), "Make a link by which a browser logs in, once, within ten minutes."},
+	{"POST /login", "", raw((*Server).logIn).takes(wire.LogIn{}).gives(ok, wire.Me{}), "Log a browser in by the code of a link. The answer sets its cookie."},
+	{"POST /logout", access.Viewer, raw((*Server).logOut).gives(noContent, nil), "End the login that the request's cookie is of."},
+	{"GET /logins", access.Admin, call(ok, (*Server).listLogins), "List the browsers that are logged in, oldest first."},
+	{"DELETE /logins/{login}", access.Admin, call(noContent, (*Server).deleteLogin), "End a login, and the streams it reads."},
+	{"GET /me", access.Viewer, call(ok, (*Server).me), "Show who the caller is."},
+
 	{"GET /backends", access.Viewer, call(ok, (*Server).backends), "List what can isolate on this host."},
 	{"GET /images", access.Viewer, call(ok, (*Server).images), "List the root filesystems that are ready, the newest first."},
 	{"POST /images", access.Operator, call(ok, (*Server).prepareImage), "Make a root filesystem ready, so that the first jail on it need not wait."},

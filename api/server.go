@@ -94,6 +94,8 @@ type Options struct {
 	Models     http.Handler                        // of language models, for agents; nil: there are none
 	MCP        func(c gateway.Caller) http.Handler // the tools of an agent; nil: it has none by that way
 	UI         UI                                  // nil: there is none
+	Logins     *access.Logins                      // of browsers; nil: they need tokens too
+	Addresses  func() []string                     // where browsers find the UI, such as http://127.0.0.1:8082; the nearest first
 
 	Peers   access.Peers                           // who may use the unix socket
 	Doctor  func(ctx context.Context) []wire.Probe // what this host can do
@@ -116,6 +118,7 @@ type Server struct {
 	metrics *metrics
 	openapi func() ([]byte, error) // made for the first who asks: it takes longer than all else at a start
 	once    flights
+	present presence
 
 	ctx     context.Context // ends when streams must: they would keep Shutdown waiting
 	cancel  context.CancelCauseFunc

@@ -12,6 +12,7 @@ import (
 
 	"github.com/coder/websocket"
 
+	"glasshouse/access"
 	"glasshouse/api/wire"
 	"glasshouse/fault"
 	"glasshouse/id"
@@ -59,6 +60,7 @@ func (s *Server) terminal(w http.ResponseWriter, r *http.Request, p terminalPara
 	// Once the connection is a WebSocket the request's context tells nothing.
 	ctx, cancel := context.WithCancel(context.WithoutCancel(r.Context()))
 	defer cancel()
+	defer s.present.enter(access.CallerOf(ctx).Login, cancel)()
 
 	stream, err := s.openTerminal(ctx, p)
 	if err != nil {

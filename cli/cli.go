@@ -108,7 +108,7 @@ none, the command starts one, which ends when nobody uses it any more.`,
 	root.PersistentFlags().StringVar(&c.addr, "addr", "", "the daemon's address, unix:///path or http://host:port (GLASSHOUSE_ADDR)")
 	root.PersistentFlags().BoolVar(&c.json, "json", false, "print what the API answered")
 	root.AddCommand(
-		c.serve(), c.run(), c.apply(), c.jail(), c.copy(), c.files(), c.diff(),
+		c.serve(), c.ui(), c.run(), c.apply(), c.jail(), c.copy(), c.files(), c.diff(),
 		c.events(), c.processes(), c.network(), c.report(),
 		c.snapshot(), c.snapshots(), c.branch(), c.restore(), c.rewind(), c.lineage(),
 		c.approvals(), c.approve(), c.deny(), c.secret(), c.policy(), c.decide(), c.trail(), c.egress(), c.audit(),

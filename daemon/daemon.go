@@ -80,6 +80,7 @@ type Daemon struct {
 	gateway   *gateway.Gateway
 	models    *llm.Gateway // nil: there are none
 	server    *api.Server
+	reached   string                          // address of the TCP listener; "" is none
 	opened    atomic.Pointer[jail.Manager]    // jails, once they are open
 	agents    atomic.Pointer[gateway.Gateway] // the gateway, once it is open
 

@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"net"
+	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -88,7 +89,7 @@ func (d *Daemon) listen(ctx context.Context) error {
 		Capabilities: d.registry, Caller: d.kernel, Publishers: d.trust, Markets: d.markets, Importer: d,
 
 		Runs: d.runs, Gateway: d.gateway, Schedules: d.schedules, Connectors: d.connectors.Load(), MCP: tools.handler,
-		UI: web.Handler(),
+		UI: web.Handler(), Logins: &access.Logins{Store: d.store.Logins()}, Addresses: d.addresses,
 
 		Hosts:   append(d.Config.Approvals.hosts(), d.Config.Gateway.Connectors.hosts()...),
 		Peers:   access.Peers{Group: d.Config.Socket.Group},
@@ -117,6 +118,7 @@ func (d *Daemon) listen(ctx context.Context) error {
 			return errors.Join(err, local.Close())
 		}
 		doors = append(doors, door{tcp, false})
+		d.reached = tcp.Addr().String()
 	}
 	d.onClose(func() error {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), graceful)
@@ -133,6 +135,27 @@ func (d *Daemon) listen(ctx context.Context) error {
 		})
 	}
 	return nil
+}
+
+// addresses are where browsers find the daemon: on this machine, and from
+// elsewhere if the configuration says how.
+func (d *Daemon) addresses() []string {
+	host, port, err := net.SplitHostPort(d.reached)
+	if err != nil {
+		return nil // it listens on the socket alone
+	}
+	if ip := net.ParseIP(host); ip == nil || ip.IsUnspecified() {
+		host = "127.0.0.1"
+	}
+	scheme := "http"
+	if d.Config.TLS.Cert != "" {
+		scheme = "https"
+	}
+	list := []string{scheme + "://" + net.JoinHostPort(host, port)}
+	if u, err := url.Parse(d.Config.Approvals.Links); err == nil && u.Host != "" {
+		list = append(list, u.Scheme+"://"+u.Host)
+	}
+	return list
 }
 
 type door struct {

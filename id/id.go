@@ -17,6 +17,8 @@ type (
 
 	Token string // "t-…": a bearer token's name in lists; not its secret
 
+	Login string // "b-…": a browser that is logged in
+
 	Grant string // "g-…": leave to use one secret
 
 	Call string // "k-…": one call of a capability
@@ -38,6 +40,7 @@ func NewExec() Exec         { return Exec("x-" + random()) }
 func NewSnapshot() Snapshot { return Snapshot("s-" + random()) }
 func NewApproval() Approval { return Approval("a-" + random()) }
 func NewToken() Token       { return Token("t-" + random()) }
+func NewLogin() Login       { return Login("b-" + random()) }
 func NewGrant() Grant       { return Grant("g-" + random()) }
 func NewCall() Call         { return Call("k-" + random()) }
 func NewCA() CA             { return CA("c-" + random()) }

@@ -71,8 +71,10 @@ fi
 cat <<NEXT
 
 Glasshouse is up.
+  UI       $(gh ui 2>/dev/null || echo "http://$LISTEN   (a link to log in: glasshouse ui)")
   API      http://$LISTEN   (token: $DATA/token)
   CLI      bin/glasshouse --help
+The link logs one browser in, once, within ten minutes; glasshouse ui makes others.
 Try next
   bin/glasshouse run -- bash                    a shell in a fresh jail, this directory copy-on-write
   bin/glasshouse jail create --name box && bin/glasshouse jail start box && bin/glasshouse jail exec box -- uname -a

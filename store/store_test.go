@@ -52,6 +52,7 @@ func conform(t *testing.T, fresh func(t *testing.T) string) {
 		{"TwoJailsNeverShareHostIDs", hostIDsAreUnique},
 		{"StrangeTextIsKept", strangeText},
 		{"Tokens", tokens},
+		{"LoginsComeBackAsTheyWere", loginsComeBack},
 		{"FirstTokenOnce", firstToken},
 		{"ReplayOfAFinishedRequest", replayFinished},
 		{"ReplayIsTakenOverFromADeadProcess", replayTakenOver},

@@ -1,0 +1,115 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"html"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"time"
+
+	"glasshouse/api/client"
+	"glasshouse/api/wire"
+	"glasshouse/fault"
+	"glasshouse/id"
+	"glasshouse/internal/atomicfile"
+
+	"github.com/spf13/cobra"
+)
+
+func (c *command) ui() *cobra.Command {
+	var show bool
+	var ask wire.CreateLoginLink
+	cmd := &cobra.Command{
+		Use: "ui", Short: "Print a link that logs a browser in to the UI", Args: cobra.NoArgs,
+		Long: `Print a link that logs a browser in to the UI.
+
+The link works once, within ten minutes. The browser stays logged in until it
+logs out or was not used for seven days. Where the configuration says how the
+daemon is reached from elsewhere (approvals.links), a second address is printed;
+either of them is the one use of the link.`,
+		Example: `  glasshouse ui --open                          in this machine's browser
+  glasshouse ui --role operator --label phone   for a phone that decides on approvals`,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			cl, err := c.dial() // a daemon that a command starts for itself has no address for browsers
+			if err != nil {
+				return err
+			}
+			l, err := cl.CreateLoginLink(cmd.Context(), ask)
+			if err != nil {
+				return err
+			}
+			if show {
+				return c.browse(l.URLs[0])
+			}
+			return c.print(l, func(w io.Writer) {
+				for _, u := range l.URLs {
+					fmt.Fprintln(w, u)
+				}
+			})
+		},
+	}
+	cmd.Flags().BoolVar(&show, "open", false, "open it in a browser instead")
+	cmd.Flags().StringVar(&ask.Role, "role", "", "what the login may do: admin, operator or viewer (default: what you may)")
+	cmd.Flags().StringVar(&ask.Label, "label", "", "whose login it is (default: yours)")
+
+	list := &cobra.Command{
+		Use: "ls", Short: "List the browsers that are logged in", Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			cl, err := c.client(cmd.Context())
+			if err != nil {
+				return err
+			}
+			all, err := client.Collect(cl.Logins(cmd.Context()))
+			if err != nil {
+				return err
+			}
+			return c.print(all, func(w io.Writer) {
+				rows := [][]string{{"ID", "NAME", "ROLE", "SINCE", "USED"}}
+				for _, l := range all {
+					rows = append(rows, []string{string(l.ID), l.Name, l.Role, ago(l.CreatedAt, time.Now()), ago(l.UsedAt, time.Now())})
+				}
+				table(w, rows)
+			})
+		},
+	}
+	remove := &cobra.Command{
+		Use: "rm ID", Short: "Log a browser out", Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			cl, err := c.client(cmd.Context())
+			if err != nil {
+				return err
+			}
+			return cl.EndLogin(cmd.Context(), id.Login(args[0]))
+		},
+	}
+	cmd.AddCommand(list, remove)
+	return cmd
+}
+
+// browse opens a link in a browser. The code is not put on a command line, where
+// every user of the machine could read it: the browser gets a file of this user's
+// that leads on.
+func (c *command) browse(link string) error {
+	opener, err := exec.LookPath("xdg-open")
+	if err != nil {
+		return &fault.Error{Op: "ui", Kind: fault.Unsupported, Err: errors.New("xdg-open, which opens browsers, is not installed"), Remedy: "glasshouse ui prints the link"}
+	}
+	dir, err := os.UserCacheDir()
+	if err != nil {
+		return err
+	}
+	page := filepath.Join(dir, "glasshouse", "ui.html")
+	if err := os.MkdirAll(filepath.Dir(page), 0o700); err != nil {
+		return err
+	}
+	text := `<!doctype html><meta name="referrer" content="no-referrer"><meta http-equiv="refresh" content="0;url=` + html.EscapeString(link) + `">`
+	if err := atomicfile.Write(page, []byte(text), 0o600); err != nil {
+		return err
+	}
+	cmd := exec.Command(opener, page)
+	cmd.Stderr = c.env.Stderr
+	return cmd.Run()
+}
