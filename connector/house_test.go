@@ -1,0 +1,195 @@
+package connector_test
+
+import (
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"sync"
+	"testing"
+	"time"
+
+	"filippo.io/age"
+
+	"glasshouse/chain"
+	"glasshouse/connector"
+	"glasshouse/egress"
+	"glasshouse/fault"
+	"glasshouse/internal/webhook"
+	"glasshouse/run"
+	"glasshouse/store"
+)
+
+// A house is sessions with connectors, and the keys that they borrow.
+type house struct {
+	*testing.T
+	runs *run.Manager
+	*connector.Connectors
+	keys map[string]string
+}
+
+// soon has deliveries tried again at once, and given up early.
+var soon = run.Retry{First: time.Millisecond, Longest: time.Millisecond, Attempts: 3}
+
+func open(t *testing.T, cfg connector.Config) *house {
+	t.Helper()
+	db, err := store.Open(t.Context(), "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { db.Close() })
+	key, err := chain.LoadKey(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := chain.Open(t.Context(), chain.Config{Store: db.Chain(), Key: key, Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	seal, err := age.GenerateX25519Identity()
+	if err != nil {
+		t.Fatal(err)
+	}
+	h := &house{T: t, keys: map[string]string{"key-a": "the key of a", "key-b": "the key of b"}}
+	told := func(e run.Event) {
+		if h.Connectors != nil && e.Kind == run.MessageOut {
+			h.Wake()
+		}
+	}
+	if h.runs, err = run.New(t.Context(), run.Config{Store: db.Runs(), Chain: c, Key: seal, Retry: soon, Told: told}); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { h.runs.Close() })
+	cfg.Runs, cfg.Reach = h.runs, egress.Outside
+	cfg.Start = h.runs.Create
+	cfg.Key = func(_ context.Context, _, secret, _ string) ([]byte, error) {
+		if k, ok := h.keys[secret]; ok {
+			return []byte(k), nil
+		}
+		return nil, fault.Newf(fault.NotFound, "secret", secret, "no such secret")
+	}
+	made, err := connector.New(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	h.Connectors = made
+	h.Open()
+	t.Cleanup(func() { made.Close() })
+	return h
+}
+
+// signed are the headers of what is sent now.
+func (h *house) signed(key, id, body string) http.Header {
+	h.Helper()
+	head, err := webhook.Headers([]byte(key), id, time.Now(), []byte(body))
+	if err != nil {
+		h.Fatal(err)
+	}
+	return head
+}
+
+func (h *house) inbox(session string) []run.Message {
+	h.Helper()
+	list, err := h.runs.Messages(h.Context(), session, run.In, 0, 0)
+	if err != nil && !errors.Is(err, fault.NotFound) {
+		h.Fatal(err)
+	}
+	return list
+}
+
+func (h *house) say(session, text string, m run.Message) run.Message {
+	h.Helper()
+	m.Session, m.Text = session, text
+	got, err := h.runs.Post(h.Context(), m, h.For(session)...)
+	if err != nil {
+		h.Fatal(err)
+	}
+	return got
+}
+
+func (h *house) settled(m run.Message, want ...run.DeliveryState) []run.Delivery {
+	h.Helper()
+	for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(5 * time.Millisecond) {
+		list, err := h.runs.Deliveries(h.Context(), m.ID)
+		if err != nil {
+			h.Fatal(err)
+		}
+		done := len(list) == len(want)
+		for i := range list {
+			done = done && list[i].State == want[i]
+		}
+		if done {
+			return list
+		}
+		if time.Now().After(deadline) {
+			h.Fatalf("the deliveries are %+v, want them %v", list, want)
+		}
+	}
+}
+
+// A receiver is a server elsewhere that is told things.
+type receiver struct {
+	*httptest.Server
+	mu     sync.Mutex
+	got    []arrived // guarded by mu
+	status int       // guarded by mu
+}
+
+type arrived struct {
+	header http.Header
+	body   []byte
+}
+
+func newReceiver(t *testing.T) *receiver {
+	r := &receiver{status: http.StatusNoContent}
+	r.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		body, _ := io.ReadAll(req.Body)
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		r.got = append(r.got, arrived{req.Header, body})
+		w.WriteHeader(r.status)
+	}))
+	t.Cleanup(r.Close)
+	return r
+}
+
+func (r *receiver) answer(status int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.status = status
+}
+
+func (r *receiver) all() []arrived {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return append([]arrived(nil), r.got...)
+}
+
+var here = []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}
+
+// kept remembers what it is told, for tests of what comes before.
+type kept struct {
+	connector.Runs
+	session string
+}
+
+func (k *kept) Send(_ context.Context, m run.Message) (run.Message, error) {
+	k.session = m.Session
+	return m, nil
+}
+
+func (k *kept) start(context.Context, run.Request) (run.Run, error) { return run.Run{}, nil }
+
+func aKey(context.Context, string, string, string) ([]byte, error) { return []byte("k"), nil }
+
+func redirectTo(url string) http.Handler {
+	return http.RedirectHandler(url, http.StatusTemporaryRedirect)
+}
+
+func waitFor(c <-chan struct{}) http.Handler {
+	return http.HandlerFunc(func(http.ResponseWriter, *http.Request) { <-c })
+}
