@@ -91,7 +91,7 @@ func (s *Server) openSession(ctx context.Context, _ none, b wire.OpenSession) (w
 	sess.Budget.Limits = amounts(b.Budget)
 	if b.Agent != nil {
 		sess.Level = b.Agent.Level
-		if sess.Agent, err = agentJSON(b.Agent); err != nil {
+		if sess.Agent, err = agentJSON(ctx, b.Agent); err != nil {
 			return wire.Session{}, err
 		}
 	}
@@ -287,13 +287,13 @@ func orderOf(ctx context.Context, b wire.StartRun) (gateway.Order, error) {
 		}
 	}
 	if b.Agent != nil {
-		o.Agent, err = agentJSON(b.Agent)
+		o.Agent, err = agentJSON(ctx, b.Agent)
 	}
 	return o, err
 }
 
 // agentJSON is an agent as the gateway keeps it.
-func agentJSON(w *wire.RunAgent) (json.RawMessage, error) {
+func agentJSON(ctx context.Context, w *wire.RunAgent) (json.RawMessage, error) {
 	a := gateway.Agent{
 		Preset: w.Preset, Model: w.Model, Spawner: w.Spawner, Argv: w.Argv, Env: w.Env, Skills: w.Skills, Level: w.Level, Keep: w.Keep,
 	}
@@ -305,7 +305,7 @@ func agentJSON(w *wire.RunAgent) (json.RawMessage, error) {
 		if err != nil {
 			return nil, fault.New(fault.Invalid, "api", "agent.jail", err)
 		}
-		a.Jail = &spec
+		a.Jail, a.Trusted = &spec, trusted(ctx)
 	}
 	return json.Marshal(a)
 }

@@ -24,9 +24,14 @@ func (s *Server) createJail(ctx context.Context, _ none, b wire.CreateJail) (wir
 	if err != nil {
 		return wire.Jail{}, err
 	}
-	caller := access.CallerOf(ctx)
-	spec.Trusted = caller.Local && caller.Token == "" && caller.Role == access.Admin // root, or the daemon's own user
+	spec.Trusted = trusted(ctx)
 	return s.shown(ctx)(s.o.Jails.Create(ctx, spec))
+}
+
+// trusted reports whether the caller is root, or the daemon's own user, on this host.
+func trusted(ctx context.Context) bool {
+	caller := access.CallerOf(ctx)
+	return caller.Local && caller.Token == "" && caller.Role == access.Admin
 }
 
 func jailPlace(_ none, j wire.Jail) string { return "/jails/" + string(j.ID) }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -21,14 +22,19 @@ func (c *command) goal() *cobra.Command {
 	var r wire.StartRun
 	var agent wire.RunAgent
 	var budget, env []string
-	var until, at, parent string
+	var until, at, parent, workspace string
+	var rules policyFlags
 	var detach bool
 	cmd := &cobra.Command{
 		Use: "goal TEXT [-- ARG…]", Short: "Have an agent pursue a goal, now or by a schedule", Args: cobra.MinimumNArgs(1),
 		Long: `Have an agent pursue a goal. It works in a jail of its own, with what its skills
 name and its policy allows, until it is done or its budget is spent. What it does is
-shown as it happens; detached, by a schedule or after an interrupt it goes on alone.`,
-		Example: `  glasshouse goal "fix the failing test" --agent opencode
+shown as it happens; detached, by a schedule or after an interrupt it goes on alone.
+
+With --workspace it works on a directory of this host: it sees the files as they are
+and writes to a layer of its own. What it changed glasshouse diff shows and glasshouse
+apply takes over.`,
+		Example: `  glasshouse goal "fix the failing test" --agent opencode -C .
   glasshouse goal "check the feed" --schedule "0 0 * * * *"
   glasshouse goal "say hello" --agent shell -- echo hello`,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -49,6 +55,9 @@ shown as it happens; detached, by a schedule or after an interrupt it goes on al
 					return usagef("--at %q is not a time such as 2027-01-31T09:00:00Z", at)
 				}
 				r.NextRunAt = &t
+			}
+			if agent.Jail, err = goalJail(workspace, rules, agent.Level); err != nil {
+				return err
 			}
 			r.Parent, r.Agent = id.Run(parent), &agent
 			cl, err := c.client(cmd.Context())
@@ -72,6 +81,8 @@ shown as it happens; detached, by a schedule or after an interrupt it goes on al
 	fs.StringSliceVar(&agent.Skills, "skill", nil, "a skill that it is taught; its capabilities are its tools")
 	fs.IntVar(&agent.Level, "level", 0, "of autonomy: 1 guided, 2 intelligent, 3 full")
 	fs.StringArrayVarP(&env, "env", "e", nil, "KEY=VALUE of its environment, or KEY to pass it on")
+	fs.StringVarP(&workspace, "workspace", "C", "", "a directory of this host that it works on, copy-on-write")
+	fs.StringArrayVar(&rules.files, "policy", nil, "a permission file (opencode.json) or decision framework (AGENTS.md) that counts for its jail; may be repeated")
 	fs.BoolVar(&agent.Keep, "keep", false, "its jail stays when the run has ended")
 	fs.StringVar(&r.Session, "session", "", "the session that it is in (default: a new one)")
 	fs.StringVar(&r.Schedule, "schedule", "", "cron with five or six fields, @hourly, @every 10m: again and again")
@@ -85,6 +96,28 @@ shown as it happens; detached, by a schedule or after an interrupt it goes on al
 	fs.StringVar(&parent, "parent", "", "the run that it is a part of")
 	fs.BoolVarP(&detach, "detach", "d", false, "do not wait")
 	return cmd
+}
+
+// goalJail is the jail that is made for an agent, or nil if nothing was said of it.
+func goalJail(workspace string, rules policyFlags, level int) (*wire.CreateJail, error) {
+	if workspace == "" && len(rules.files) == 0 {
+		return nil, nil
+	}
+	var j wire.CreateJail
+	if workspace != "" {
+		dir, err := filepath.Abs(workspace)
+		if err != nil {
+			return nil, err
+		}
+		j.Workspace = &wire.Workspace{Source: dir}
+	}
+	if len(rules.files) == 0 {
+		return &j, nil
+	}
+	rules.level = cmp.Or(level, 2) // what agents are at of whom nobody says
+	var err error
+	j.Policy, err = rules.request()
+	return &j, err
 }
 
 // predicate is what is given as --until.

@@ -29,6 +29,10 @@ type Agent struct {
 	Level   int               `json:"level,omitempty"`
 	Jail    *jail.Spec        `json:"jail,omitempty"` // that is made for it
 	Keep    bool              `json:"keep,omitempty"` // its jail stays
+
+	// Trusted says that whoever asked for the jail could read any directory of the
+	// host, so that its workspace needs no permission.
+	Trusted bool `json:"trusted,omitempty"`
 }
 
 // over returns a with what it does not say filled in from b.
@@ -49,7 +53,7 @@ func (a Agent) over(b Agent) Agent {
 		a.Env = env
 	}
 	if a.Jail == nil {
-		a.Jail = b.Jail
+		a.Jail, a.Trusted = b.Jail, b.Trusted
 	}
 	return a
 }

@@ -97,6 +97,7 @@ func (g *Gateway) spec(ctx context.Context, r run.Run, a Agent) (jail.Spec, erro
 	var s jail.Spec
 	if a.Jail != nil {
 		s = *a.Jail
+		s.Trusted = a.Trusted
 	}
 	if s.Name == "" {
 		s.Name = a.Preset
