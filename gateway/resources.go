@@ -101,7 +101,7 @@ func (g *Gateway) ApproveResources(ctx context.Context, m autonomy.Member, have,
 	q := policy.Question{
 		Subject:  policy.Subject{Jail: m.Jail, Session: m.Session, Run: string(m.Run), Agent: m.Agent},
 		Action:   policy.ActionResources,
-		Resource: want.String(),
+		Resource: differing(have, want).String(),
 	}
 	about, err := json.Marshal(map[string]string{"has": have.String(), "wants": want.String(), "why": reason})
 	if err != nil {
@@ -128,6 +128,18 @@ func (g *Gateway) ApproveResources(ctx context.Context, m autonomy.Member, have,
 	return v.Allow && v.Instead == "", v.By, why, err
 }
 
+// differing are those of want that have has not.
+func differing(have, want autonomy.Limits) autonomy.Limits {
+	for _, f := range []struct{ had, wants *int64 }{
+		{&have.CPU, &want.CPU}, {&have.Memory, &want.Memory}, {&have.Disk, &want.Disk}, {&have.PIDs, &want.PIDs},
+	} {
+		if *f.had == *f.wants {
+			*f.wants = 0
+		}
+	}
+	return want
+}
+
 // AskResources asks for more, or less, for the caller's jail.
 func (g *Gateway) AskResources(ctx context.Context, c Caller, body []byte) (autonomy.Change, error) {
 	if g.cfg.Resources == nil || c.Jail == "" {
@@ -138,7 +150,7 @@ func (g *Gateway) AskResources(ctx context.Context, c Caller, body []byte) (auto
 		return autonomy.Change{}, err
 	}
 	m := c.Member()
-	m.Level = cmp.Or(m.Level, policy.Intelligent)
+	m.Level = cmp.Or(m.Level, levelOf(g.cfg.Default))
 	return g.cfg.Resources.Ask(ctx, m, want)
 }
 
