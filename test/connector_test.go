@@ -1,0 +1,265 @@
+package test_test
+
+import (
+	"context"
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"glasshouse/api/client"
+	"glasshouse/api/wire"
+	"glasshouse/connector"
+	"glasshouse/internal/webhook"
+)
+
+// modelThatWaits is a model that waits for what comes from outside.
+const modelThatWaits = `
+conversations:
+  - when: {user: "write a short plan"}
+    turns: [{text: "1. wait"}]
+  - when: {user: "carry out the plan"}
+    turns:
+      - calls: [{tool: wait_for_event, arguments: {reason: "the build"}}]
+      - text: "it was built"
+`
+
+// connectors is a daemon's configuration: a webhook that begins runs, one that wakes them,
+// and where what is said goes.
+func connectors(to string) string {
+	return fmt.Sprintf(`
+  connectors:
+    hooks:
+      - name: shop
+        secret: SHOP
+        labels: [public]
+        session: shop-{{order.id}}
+        goal: Look at order {{order.id}}
+        agent:
+          preset: shell
+          argv: ["sh", "-c", "seen=$(curl -s 'http://localhost:4097/run/inbox?after=0' | grep -c pear); curl -s -X POST -H 'Content-Type: application/json' -d \"{\\\"text\\\": \\\"pears: $seen\\\", \\\"key\\\": \\\"k\\\"}\" http://localhost:4097/run/messages"]
+      - {name: build, scheme: github, secret: BUILD, session: waits}
+    posts:
+      - {name: ops, sessions: ["shop-*"], url: %q, secret: OPS, networks: [127.0.0.0/8]}
+      - {name: inside, sessions: ["shop-*"], url: %q}
+`, to, to)
+}
+
+// elsewhere is a server elsewhere. The first that comes to it is not answered for as long as
+// the daemon lives.
+type elsewhere struct {
+	*httptest.Server
+	first chan struct{} // closed when it has come
+
+	mu  sync.Mutex
+	ids []string // of what came, in the order in which it did
+	got []connector.Posted
+}
+
+func newElsewhere(t *testing.T) *elsewhere {
+	r := &elsewhere{first: make(chan struct{})}
+	r.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		body, err := io.ReadAll(req.Body)
+		var p connector.Posted
+		if err == nil {
+			_, err = webhook.Standard.Verify([]byte("the key of ops"), req.Header, body, time.Now())
+		}
+		if err != nil || json.Unmarshal(body, &p) != nil {
+			t.Errorf("posted is %q: %v", body, err)
+		}
+		r.mu.Lock()
+		r.ids, r.got = append(r.ids, req.Header.Get("Webhook-Id")), append(r.got, p)
+		n := len(r.ids)
+		r.mu.Unlock()
+		if n == 1 {
+			close(r.first)
+			<-req.Context().Done()
+		}
+	}))
+	t.Cleanup(r.Close)
+	return r
+}
+
+// post sends a signed body to a hook over the network, without a token.
+func (h *house) post(name, key, id, body string) (status int, answer wire.Received) {
+	h.Helper()
+	head, err := webhook.Headers([]byte(key), id, time.Now(), []byte(body))
+	if err != nil {
+		h.Fatal(err)
+	}
+	return h.postAs(name, head, body)
+}
+
+func (h *house) postAs(name string, head http.Header, body string) (status int, answer wire.Received) {
+	h.Helper()
+	req, err := http.NewRequest(http.MethodPost, "http://"+h.tcpAddr()+"/hooks/"+name, strings.NewReader(body))
+	if err != nil {
+		h.Fatal(err)
+	}
+	req.Header = head
+	res, err := http.DefaultClient.Do(req)
+	if err != nil {
+		h.Fatal(err)
+	}
+	defer res.Body.Close()
+	text, err := io.ReadAll(res.Body)
+	if err != nil || strings.Contains(string(text), "the key of") {
+		h.Errorf("the answer is %q, %v", text, err)
+	}
+	if res.StatusCode == http.StatusAccepted {
+		if err := json.Unmarshal(text, &answer); err != nil {
+			h.Fatal(err)
+		}
+	}
+	return res.StatusCode, answer
+}
+
+func TestAnOrderComesInByAWebhookAndItsAnswerGoesOutThoughTheDaemonIsKilled(t *testing.T) {
+	to := newElsewhere(t)
+	h := open(t, models(t, modelThatWaits)+connectors(to.URL)+fmt.Sprintf("rootfs: {default: {dir: %q}}\n", rootfsWith(t, "curl")), "--listen", "127.0.0.1:0")
+	for name, key := range map[string]string{"SHOP": "the key of shop", "BUILD": "the key of build", "OPS": "the key of ops"} {
+		if err := h.PutSecret(h.Context(), name, wire.PutSecret{Value: &key}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	body := `{"order": {"id": 7, "what": "a pear"}}`
+	for name, c := range map[string]struct {
+		to, key, body string
+		want          int
+	}{
+		"another connector's key": {"shop", "the key of build", body, 401},
+		"a connector that is not": {"shoe", "the key of shop", body, 401},
+		"a body without an end":   {"shop", "the key of shop", strings.Repeat("x", connector.MaxBody+1), 413},
+		"nothing of an order":     {"shop", "the key of shop", `{}`, 400},
+	} {
+		if status, _ := h.post(c.to, c.key, "m-0", c.body); status != c.want {
+			t.Errorf("%s: %d, want %d", name, status, c.want)
+		}
+	}
+	if status, _ := h.postAs("shop", http.Header{}, body); status != 401 {
+		t.Errorf("unsigned: %d, want 401", status)
+	}
+
+	status, got := h.post("shop", "the key of shop", "m-1", body)
+	if status != http.StatusAccepted || got.Session != "shop-7" || got.Run == "" {
+		t.Fatalf("the order is answered %d %+v\n%s", status, got, h.log)
+	}
+	select {
+	case <-to.first:
+	case <-time.After(2 * time.Minute):
+		t.Fatalf("nothing is posted\n%s", h.log)
+	}
+	h.kill() // what was posted has arrived, and nobody knows
+	h.start()
+	if status, again := h.post("shop", "the key of shop", "m-1", body); status != http.StatusAccepted || again != got {
+		t.Errorf("the same order is answered %d %+v, want %+v", status, again, got)
+	}
+	var state string
+	if !within(time.Minute, func() bool {
+		all, err := client.Collect(h.Deliveries(h.Context(), "ops", ""))
+		if err == nil && len(all) == 1 {
+			state = all[0].State
+		}
+		return state == "delivered"
+	}) {
+		t.Fatalf("it is %s\n%s", state, h.log)
+	}
+	to.mu.Lock()
+	if len(to.ids) != 2 || to.ids[0] != to.ids[1] || to.got[0].Data.Message != to.got[1].Data.Message || to.got[0].Data.Text != "pears: 1" || to.got[0].Data.Session != "shop-7" {
+		t.Errorf("posted are %v: %+v", to.ids, to.got)
+	}
+	to.mu.Unlock()
+	if r := h.settled(got.Run, "done", "failed"); r.State != "done" {
+		t.Errorf("the run is %s: %s", r.State, r.Error)
+	}
+	if runs, err := client.Collect(h.Runs(h.Context(), "shop-7", "")); err != nil || len(runs) != 1 {
+		t.Errorf("the runs are %+v, %v", runs, err)
+	}
+
+	// What nobody has said may go into a private network does not.
+	out, _, code := h.glasshouse("", "connector", "deliveries", "inside")
+	if code != 0 || !strings.Contains(out, "not an address on the Internet") {
+		t.Errorf("connector deliveries: %d %s", code, out)
+	}
+	if out, _, code := h.glasshouse("", "connector", "ls"); code != 0 || !strings.Contains(out, "shop-{{order.id}}") || strings.Contains(out, "the key") {
+		t.Errorf("connector ls: %d %s", code, out)
+	}
+	noSecretIn(t, h.data, h.log.String(), "the key of shop", "the key of build", "the key of ops")
+}
+
+// hubSignature signs as GitHub does.
+func hubSignature(key, body string) string {
+	m := hmac.New(sha256.New, []byte(key))
+	m.Write([]byte(body))
+	return hex.EncodeToString(m.Sum(nil))
+}
+
+// noSecretIn fails if a key is written anywhere in the open.
+func noSecretIn(t *testing.T, data, log string, keys ...string) {
+	t.Helper()
+	for _, key := range keys {
+		if strings.Contains(log, key) {
+			t.Errorf("%q is in the log", key)
+		}
+	}
+	files, err := filepath.Glob(filepath.Join(data, "*.db*"))
+	if err != nil || len(files) == 0 {
+		t.Fatalf("the databases are %v, %v", files, err)
+	}
+	for _, f := range files {
+		text, err := os.ReadFile(f)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, key := range keys {
+			if strings.Contains(string(text), key) {
+				t.Errorf("%q is in %s", key, f)
+			}
+		}
+	}
+}
+
+func TestAnAgentWaitsForAWebhookAlsoWhileNoDaemonIsThere(t *testing.T) {
+	h := open(t, models(t, modelThatWaits)+connectors("https://elsewhere.invalid/"), "--listen", "127.0.0.1:0")
+	key := "the key of build"
+	if err := h.PutSecret(h.Context(), "BUILD", wire.PutSecret{Value: &key}); err != nil {
+		t.Fatal(err)
+	}
+	r, err := h.StartRun(h.Context(), wire.StartRun{Goal: "wait for the build", Session: "waits"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r = h.settled(r.ID, "paused", "done", "failed"); r.Why != "event" || r.Reason != "the build" {
+		t.Fatalf("it is %s (%s) %s %s\n%s", r.State, r.Why, r.Reason, r.Error, h.log)
+	}
+	h.kill()
+	h.start()
+	body := `{"built": true}`
+	head := http.Header{"X-Hub-Signature-256": {"sha256=" + hubSignature(key, body)}}
+	status, got := h.postAs("build", head, body)
+	if status != http.StatusAccepted || got.Session != "waits" {
+		t.Fatalf("it is answered %d %+v", status, got)
+	}
+	if r = h.settled(r.ID, "done", "failed"); r.State != "done" || r.Result != "it was built" {
+		t.Errorf("it is %s: %q %s\n%s", r.State, r.Result, r.Error, h.log)
+	}
+	// Nobody has said that what comes is not personal: the agent was told its handle.
+	for a, err := range h.RunActions(context.Background(), r.ID) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		if a.Name == "wait_for_event" && (!strings.Contains(string(a.Output), "quarantine:") || strings.Contains(string(a.Output), "built")) {
+			t.Errorf("it was told %s", a.Output)
+		}
+	}
+}
