@@ -1,23 +1,25 @@
 import { all, get, type Schema } from "./client";
-import { feed } from "./feed.svelte";
+import { feed, type FeedEvent } from "./feed.svelte";
 import { Problem } from "./problem";
 
 export type Jail = Schema["Jail"];
 
-// What the feed tells of a jail each second.
-export interface Beat {
+// What the feed tells of a jail each second in which something of it changed.
+export interface Row {
   id: string;
-  cpu?: number; // of one processor: 1.5 is one and a half
-  memory_bytes?: number;
-  net_bytes?: number; // each second, both ways
-  events?: number; // each second
-  gaps?: number;
+  state: Jail["state"];
+  cpu: number; // processors it keeps busy
+  memory_bytes: number;
+  rx_bytes_s: number;
+  tx_bytes_s: number;
+  events_s: number;
+  gaps: number;
 }
 
-// A jail as a row shows it.
+// A jail as it is shown in a list.
 export interface Live {
-  beat?: Beat;
-  net: number[]; // the last minute, for a sparkline
+  row?: Row;
+  net: number[]; // bytes a second, of the last minute, for a sparkline
 }
 
 const minute = 60;
@@ -34,8 +36,8 @@ class Jails {
   // follow keeps the list as it is now. What it returns ends it.
   follow(): () => void {
     const ends = [
-      feed.on<{ jails: Beat[] }>("jails", ({ jails }) => this.#beat(jails)),
-      feed.on<{ jail: Jail; gone?: boolean }>("jail", ({ jail, gone }) => this.put(jail, gone)),
+      feed.on<{ all?: boolean; jails: Row[] }>("jails", ({ all, jails }) => this.#beat(jails, all ?? false)),
+      feed.on<FeedEvent>("jail", ({ jail, kind }) => jail && void this.#changed(jail, kind)),
       feed.renewed(() => void this.read()),
     ];
     void this.read();
@@ -63,14 +65,27 @@ class Jails {
     return this.#live.get(id) ?? nothing;
   }
 
-  #beat(beats: Beat[]): void {
-    // Made anew each time, so that jails that are gone leave nothing behind.
-    const next = new Map<string, Live>();
-    for (const beat of beats) {
-      const net = [...(this.#live.get(beat.id)?.net ?? []), beat.net_bytes ?? 0].slice(-minute);
-      next.set(beat.id, { beat, net });
+  // changed looks at a jail anew that something happened to.
+  async #changed(id: string, kind: string): Promise<void> {
+    if (kind === "jail.deleted") {
+      this.list = this.list.filter((j) => j.id !== id);
+      return;
     }
-    this.#live = next;
+    try {
+      this.put(await get("/jails/{id}", { path: { id } }));
+    } catch {
+      // It is gone by now; that comes next.
+    }
+  }
+
+  #beat(rows: Row[], all: boolean): void {
+    const known = all ? new Map<string, Live>() : new Map(this.#live);
+    for (const row of rows) known.set(row.id, { row, net: this.#live.get(row.id)?.net ?? [] });
+    // A jail that is not told of did not change: what it was it still is.
+    for (const [id, { row, net }] of known) {
+      known.set(id, { ...(row ? { row } : {}), net: [...net, (row?.rx_bytes_s ?? 0) + (row?.tx_bytes_s ?? 0)].slice(-minute) });
+    }
+    this.#live = known;
   }
 }
 

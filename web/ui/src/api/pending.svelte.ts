@@ -1,5 +1,8 @@
+import { notices } from "../lib/notices.svelte";
+import { router } from "../lib/router.svelte";
+import { visible } from "../lib/visible";
 import { get, type Schema } from "./client";
-import { feed } from "./feed.svelte";
+import { feed, type FeedEvent } from "./feed.svelte";
 
 export type Approval = Schema["Approval"];
 
@@ -11,7 +14,7 @@ class Pending {
 
   start(): () => void {
     const ends = [
-      feed.on<{ approval: Approval }>("approval", ({ approval }) => this.#put(approval)),
+      feed.on<FeedEvent>("approval", ({ approval }) => approval && this.#put(approval)),
       feed.renewed(() => void this.read()),
     ];
     void this.read();
@@ -28,6 +31,9 @@ class Pending {
   }
 
   #put(approval: Approval): void {
+    if (approval.state === "pending" && !this.list.some((a) => a.id === approval.id)) {
+      notices.say(approval.id, visible(approval.title), visible(approval.what), () => router.go(`/approvals/${approval.id}`));
+    }
     const others = this.list.filter((a) => a.id !== approval.id);
     this.list = approval.state === "pending" ? [...others, approval].sort((a, b) => a.created_at.localeCompare(b.created_at)) : others;
   }

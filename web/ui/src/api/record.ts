@@ -23,6 +23,11 @@ export async function events(jail: string, q: string, from: number | undefined, 
   return { items: found.slice(offset, offset + limit), total: found.length };
 }
 
+// lastEvents are the last before a moment, oldest first.
+export async function lastEvents(jail: string, until: number, most: number, signal: AbortSignal): Promise<Event[]> {
+  return lines(jail, { q: "-type:usage", ...times(undefined, until), tail: most }, signal);
+}
+
 // A Timeline counts records in buckets of time, by kind.
 export interface Timeline {
   from: number; // of the first bucket, in milliseconds

@@ -45,7 +45,7 @@ export function chart(node: HTMLElement, data: Data, height: number, wishes: Wis
     {
       width: node.clientWidth,
       height,
-      padding: [10, 0, 0, 0],
+      padding: [10, 8, 0, 0],
       legend: { show: false },
       cursor: { y: false, points: { show: false }, drag: { x: true, y: false, setScale: false } },
       scales: { x: { time: true }, y: { range: (_u, _min, max) => [0, Math.max(1, max)] } },
@@ -53,7 +53,7 @@ export function chart(node: HTMLElement, data: Data, height: number, wishes: Wis
         { ...axis, size: 26, space: 80, values: (_u, splits) => labels(splits) },
         { ...axis, size: 44, space: 28, values: (_u, splits) => splits.map((n) => (Number.isInteger(n) ? short(n) : "")) },
       ],
-      series: [{}, ...kinds.map((kind) => ({ fill: colour(kind === "syscall" ? "syscall" : kind), width: 0, points: { show: false }, paths: uPlot.paths.bars!({ size: [1, Infinity], align: 1 }) }))],
+      series: [{}, ...kinds.map((kind) => ({ fill: colour(kind), width: 0, points: { show: false }, paths: uPlot.paths.bars!({ size: [1, Infinity], align: 1 }) }))],
       hooks: {
         setSelect: [(u) => u.select.width > 4 && wishes.zoom(u.posToVal(u.select.left, "x") * 1000, u.posToVal(u.select.left + u.select.width, "x") * 1000)],
         ready: [(u) => u.over.addEventListener("click", () => u.select.width <= 4 && u.cursor.left !== undefined && wishes.travel(u.posToVal(u.cursor.left, "x") * 1000))],

@@ -14,9 +14,23 @@ export function strictDocument(): Document {
   });
 }
 
+// opened runs what makes a terminal. Of xterm.js 6 the viewport asks the window's
+// document all the same, for an operator in it binds otherwise than was meant
+// (CoreBrowserTerminal.ts, where it makes its CoreBrowserService).
+export function opened(open: () => void): void {
+  document.createElement = create as typeof document.createElement;
+  try {
+    open();
+  } finally {
+    delete (document as Partial<Document>).createElement; // the prototype's is back
+  }
+}
+
+const createElement = Document.prototype.createElement;
+
 function create(tag: string, options?: ElementCreationOptions): HTMLElement {
   if (tag === "style") return styleElement();
-  const made = document.createElement(tag, options);
+  const made = createElement.call(document, tag, options);
   made.setAttribute = (name, value) => {
     if (name === "style") made.style.cssText = value;
     else Element.prototype.setAttribute.call(made, name, value);
@@ -29,7 +43,7 @@ function create(tag: string, options?: ElementCreationOptions): HTMLElement {
 function styleElement(): HTMLElement {
   const sheet = new CSSStyleSheet();
   document.adoptedStyleSheets = [...document.adoptedStyleSheets, sheet];
-  const stand = document.createElement("span");
+  const stand = createElement.call(document, "span");
   stand.hidden = true;
   let text = "";
   Object.defineProperty(stand, "textContent", {

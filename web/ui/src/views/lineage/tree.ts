@@ -1,0 +1,65 @@
+// The forest of jails and snapshots as places on a plane.
+import { hierarchy, tree } from "d3-hierarchy";
+import type { Schema } from "../../api/client";
+
+type LineageJail = Schema["LineageJail"];
+type LineageSnapshot = Schema["LineageSnapshot"];
+
+export interface Node {
+  id: string;
+  kind: "jail" | "snapshot" | "root";
+  name: string;
+  state: string; // of a jail; of a snapshot why it was taken
+  created: string;
+  memory: boolean;
+  children: Node[];
+}
+
+export interface Placed extends Node {
+  x: number;
+  y: number;
+  parent?: Placed;
+}
+
+export const column = 216;
+export const line = 40;
+
+const byTime = (a: Node, b: Node) => a.created.localeCompare(b.created);
+
+function ofJail(jail: LineageJail): Node {
+  return {
+    id: jail.id, kind: "jail", name: jail.name || jail.id, state: jail.state, created: jail.created_at, memory: false,
+    children: [...chained(jail.snapshots ?? []), ...(jail.jails ?? []).map(ofJail)].sort(byTime),
+  };
+}
+
+// chained hangs a snapshot below the one that its jail had been taken to before:
+// a jail's history is a line, and forks where it was rewound.
+function chained(snapshots: LineageSnapshot[]): Node[] {
+  const nodes = new Map(snapshots.map((s) => [s.id, ofSnapshot(s)]));
+  const tops: Node[] = [];
+  for (const s of snapshots) {
+    const node = nodes.get(s.id);
+    const above = s.parent ? nodes.get(s.parent) : undefined;
+    if (node) (above?.children ?? tops).push(node);
+  }
+  return tops;
+}
+
+function ofSnapshot(s: LineageSnapshot): Node {
+  return { id: s.id, kind: "snapshot", name: s.name || s.id, state: s.trigger || s.reason, created: s.created_at, memory: s.memory ?? false, children: (s.jails ?? []).map(ofJail) };
+}
+
+// place lays the forest out, oldest at the left.
+export function place(jails: LineageJail[]): { nodes: Placed[]; width: number; height: number } {
+  const root = hierarchy<Node>({ id: "", kind: "root", name: "", state: "", created: "", memory: false, children: jails.map(ofJail) });
+  const laid = tree<Node>().nodeSize([line, column]).separation(() => 1)(root);
+  const all = laid.descendants().slice(1);
+  const top = Math.min(0, ...all.map((n) => n.x));
+  const placed = new Map<unknown, Placed>();
+  for (const n of all) {
+    placed.set(n, { ...n.data, x: n.y - column, y: n.x - top, ...(n.parent && placed.has(n.parent) ? { parent: placed.get(n.parent)! } : {}) });
+  }
+  const nodes = [...placed.values()];
+  return { nodes, width: Math.max(0, ...nodes.map((n) => n.x)) + column, height: Math.max(0, ...nodes.map((n) => n.y)) + line };
+}
