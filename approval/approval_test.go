@@ -490,6 +490,28 @@ func TestNobodyAnswersAndItIsDenied(t *testing.T) {
 	}
 }
 
+func TestWhatIsLongFinishedIsForgotten(t *testing.T) {
+	d := newDesk(t, approval.Config{})
+	waits, done := d.mustOpen(run("rm x")), run("rm y")
+	done.Expires = time.Now().Add(20 * time.Millisecond)
+	done, err := d.Ask(t.Context(), done)
+	if err != nil || done.State != approval.Expired {
+		t.Fatalf("it is %+v, %v", done, err)
+	}
+	d.cfg.Keep = time.Nanosecond
+	d.restart()
+	for end := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
+		if _, err := d.Get(t.Context(), done.ID); errors.Is(err, fault.NotFound) {
+			break
+		} else if err != nil || time.Now().After(end) {
+			t.Fatalf("it is still there, %v", err)
+		}
+	}
+	if got, err := d.Get(t.Context(), waits.ID); err != nil || got.State != approval.Pending {
+		t.Errorf("what waits is %+v, %v", got, err)
+	}
+}
+
 func TestItExpiresWhileTheDaemonIsDown(t *testing.T) {
 	d := newDesk(t, approval.Config{})
 	r := run("rm x")

@@ -164,7 +164,7 @@ type nothing struct{ approval.Store }
 
 func (nothing) Unfinished(context.Context) ([]approval.Request, error) { return nil, nil }
 func (nothing) Notices(context.Context) ([]approval.Notice, error)     { return nil, nil }
-func (nothing) DeleteLinks(context.Context, time.Time) error           { return nil }
+func (nothing) Forget(context.Context, time.Time, time.Time) error     { return nil }
 func (nothing) Save(context.Context, approval.Request, []approval.Notice) error {
 	return errBroken
 }

@@ -28,7 +28,10 @@ type Store interface {
 
 	PutLink(ctx context.Context, l Link) error
 	GetLink(ctx context.Context, hash string) (Link, error) // fault.NotFound
-	DeleteLinks(ctx context.Context, before time.Time) error
+
+	// Forget deletes links that ended before now, and requests that are finished
+	// and notices that are dead, of before old.
+	Forget(ctx context.Context, now, old time.Time) error
 }
 
 // A Filter says which requests are listed.
@@ -42,6 +45,7 @@ type Filter struct {
 type Config struct {
 	Wait  time.Duration // how long a request waits; 0 is 15 minutes
 	Limit int           // how many requests of one jail may be pending; 0 is 32
+	Keep  time.Duration // how long finished requests can be looked at; 0 is 90 days. What is recorded of them stays
 
 	// Remember makes a rule of an answer hold from now on. It may be called
 	// again for an answer of which it is not known whether it was.
@@ -88,6 +92,7 @@ type waiting struct {
 func New(ctx context.Context, s Store, cfg Config) (*Queue, error) {
 	cfg.Wait = cmp.Or(cfg.Wait, 15*time.Minute)
 	cfg.Limit = cmp.Or(cfg.Limit, 32)
+	cfg.Keep = cmp.Or(cfg.Keep, 90*24*time.Hour)
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
@@ -479,8 +484,8 @@ func (q *Queue) expire() time.Duration {
 	defer q.mu.Unlock()
 	now := time.Now()
 	wait := time.Hour
-	if err := q.store.DeleteLinks(q.ctx, now); err != nil && q.ctx.Err() == nil {
-		q.cfg.Log.Error("links that are over cannot be forgotten", "error", err)
+	if err := q.store.Forget(q.ctx, now, now.Add(-q.cfg.Keep)); err != nil && q.ctx.Err() == nil {
+		q.cfg.Log.Error("what is over cannot be forgotten", "error", err)
 	}
 	for key, r := range q.ready {
 		if !r.Expires.After(now) {

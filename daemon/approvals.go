@@ -22,6 +22,7 @@ import (
 type Approvals struct {
 	Wait  time.Duration `yaml:"wait"`  // until a request expires, which denies it
 	Limit int           `yaml:"limit"` // of requests of one jail that wait at once
+	Keep  time.Duration `yaml:"keep"`  // how long what became of requests can be looked at; the chain has it for good
 	Links string        `yaml:"links"` // how phones reach /answers/ of this daemon, such as https://host/answers/; "" means that they can only be told
 
 	Webhooks []Webhook `yaml:"webhooks"`
@@ -68,8 +69,8 @@ func (a Approvals) validate() error {
 			return fault.Fieldf(op, field+".topic", "a push needs a topic")
 		}
 	}
-	if a.Wait < 0 || a.Limit < 0 {
-		return fault.Fieldf(op, "approvals", "wait and limit are not negative")
+	if a.Wait < 0 || a.Limit < 0 || a.Keep < 0 {
+		return fault.Fieldf(op, "approvals", "wait, limit and keep are not negative")
 	}
 	if a.Links != "" {
 		return checkURL("approvals.links", a.Links)
@@ -97,7 +98,7 @@ func checkURL(field, s string) error {
 func (d *Daemon) openApprovals(ctx context.Context) error {
 	c := d.Config.Approvals
 	conf := approval.Config{
-		Wait: c.Wait, Limit: c.Limit, Links: c.Links,
+		Wait: c.Wait, Limit: c.Limit, Keep: c.Keep, Links: c.Links,
 		Remember: d.remember, Record: d.kernel.RecordApproval, Log: d.log.With("part", "approval"),
 	}
 	for _, w := range c.Webhooks {

@@ -130,10 +130,20 @@ func (as Approvals) GetLink(ctx context.Context, hash string) (approval.Link, er
 	return list[0], nil
 }
 
-// DeleteLinks forgets the links that ended before a moment.
-func (as Approvals) DeleteLinks(ctx context.Context, before time.Time) error {
-	if _, err := as.s.write.ExecContext(ctx, "DELETE FROM approval_links WHERE expires < $1", before.UnixNano()); err != nil {
-		return fmt.Errorf("forget links: %w", err)
+// Forget deletes links that ended before now, and requests that are finished and
+// notices, of before old: by then whoever they are for has them, or never will.
+func (as Approvals) Forget(ctx context.Context, now, old time.Time) error {
+	for _, d := range []struct {
+		query  string
+		before time.Time
+	}{
+		{"DELETE FROM approval_links WHERE expires < $1", now},
+		{"DELETE FROM approval_notices WHERE created < $1", old},
+		{"DELETE FROM approvals WHERE unfinished = 0 AND created < $1", old},
+	} {
+		if _, err := as.s.write.ExecContext(ctx, d.query, d.before.UnixNano()); err != nil {
+			return fmt.Errorf("forget old approvals: %w", err)
+		}
 	}
 	return nil
 }

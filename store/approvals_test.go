@@ -106,12 +106,22 @@ func approvals(t *testing.T, where string) {
 	if notices, err := as.Notices(ctx); err != nil || len(notices) != 1 {
 		t.Errorf("%d notices are left, %v", len(notices), err)
 	}
-	if err := as.DeleteLinks(ctx, epoch.Add(time.Minute)); err != nil {
+	if err := as.Forget(ctx, epoch.Add(time.Minute), epoch); err != nil {
 		t.Fatal(err)
 	}
 	l, err := as.GetLink(ctx, "abc")
 	if diff := cmp.Diff(link, l); err != nil || diff != "" {
 		t.Errorf("link: %v\n%s", err, diff)
+	}
+	got, err = as.List(ctx, approval.Filter{})
+	check("while all are young", []approval.Request{five, four, three, two, one}, got, err)
+	if err := as.Forget(ctx, epoch, five.Created.Add(time.Nanosecond)); err != nil {
+		t.Fatal(err)
+	}
+	got, err = as.List(ctx, approval.Filter{})
+	check("what is not finished stays", []approval.Request{five, two, one}, got, err)
+	if notices, err := as.Notices(ctx); err != nil || len(notices) != 0 {
+		t.Errorf("%d old notices are left, %v", len(notices), err)
 	}
 	for _, hash := range []string{"old", ""} {
 		if _, err := as.GetLink(ctx, hash); !errors.Is(err, fault.NotFound) {
