@@ -153,7 +153,7 @@ func (s *still) sealed() []string {
 
 func (s *still) checkpoint(sealed []string, how Layering, paused time.Duration) Checkpoint {
 	j := s.was
-	j.Sealed = sealed
+	j.Sealed, j.Used, j.Last = sealed, Used{}, Used{}
 	return Checkpoint{Image: Image{Snapshot: s.o.Snapshot, Jail: j}, Layering: how, Paused: paused}
 }
 
@@ -300,7 +300,8 @@ func (s *still) stop(ctx context.Context, sealed []string) error {
 	if err := s.l.inst.Kill(ctx); err != nil {
 		return err
 	}
-	j := s.was
+	s.m.account(ctx, s.b, s.c, s.l) // before there is anything that is not to be kept yet
+	j := *s.c.jail.Load()
 	j.Sealed = sealed
 	s.c.jail.Store(&j)
 	s.m.settle(ctx, s.b, s.c, Stopped, "")
@@ -409,6 +410,12 @@ func (m *Manager) inhabit(ctx context.Context, b Backend, c *cell, body *body, s
 	if err == nil {
 		err = next.letGo(ctx)
 	}
+	if old != nil { // which is frozen, and counts no more
+		if st, serr := old.inst.Stats(ctx); serr == nil {
+			body.jail.Last = was.Last.most(st.used())
+		}
+	}
+	body.jail = body.jail.anew()
 	if err == nil {
 		err = m.save(ctx, c, body.jail)
 	}

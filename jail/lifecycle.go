@@ -284,6 +284,7 @@ func (m *Manager) again(ctx context.Context, b Backend, c *cell) error {
 		return err
 	}
 	j.Boot = m.cfg.Boot
+	j = j.anew()
 	if err := m.save(ctx, c, j); err != nil {
 		return err
 	}

@@ -356,7 +356,9 @@ func asRecorded(ctx context.Context, b Backend, j Jail, inst Instance) error {
 // settle releases what a jail that is no longer live holds on the host and
 // records where it ended. The caller holds the cell's turn, or is alone.
 func (m *Manager) settle(ctx context.Context, b Backend, c *cell, to State, reason string) {
-	if l := c.live.Swap(nil); l != nil {
+	l := c.live.Load()
+	m.account(ctx, b, c, l)
+	if c.live.Store(nil); l != nil {
 		l.close()
 	}
 	j := *c.jail.Load()

@@ -34,6 +34,8 @@ type bare struct {
 	slow    time.Duration
 	fail    atomic.Pointer[error]
 	limit   func(p jail.Plan, live bool, l jail.Limits) error // nil: limits can be changed
+	counts  func(p jail.Plan) jail.Stats                      // nil: nothing
+	stuck   atomic.Bool                                       // Clean fails
 }
 
 func (b *bare) Probe(context.Context) error { return nil }
@@ -61,7 +63,7 @@ func (b *bare) Create(ctx context.Context, p jail.Plan) (jail.Instance, error) {
 	if err := os.WriteFile(filepath.Join(p.Dir, "pid"), []byte(pid), 0o600); err != nil {
 		return nil, err
 	}
-	inst := newBareInstance(p, cmd.Process.Pid)
+	inst := newBareInstance(b, p, cmd.Process.Pid)
 	_, err := control.Dial(inst.Control()).WaitReady(ctx)
 	return inst, err
 }
@@ -75,10 +77,20 @@ func (b *bare) Open(ctx context.Context, p jail.Plan) (jail.Instance, error) {
 	if !alive(pid) {
 		return nil, fault.Newf(fault.NotFound, "bare.Open", string(p.ID), "init is gone")
 	}
-	return newBareInstance(p, pid), nil
+	return newBareInstance(b, p, pid), nil
+}
+
+func (b *bare) Left(_ context.Context, p jail.Plan) (jail.Stats, error) {
+	if b.counts == nil {
+		return jail.Stats{}, nil
+	}
+	return b.counts(p), nil
 }
 
 func (b *bare) Clean(ctx context.Context, p jail.Plan) error {
+	if b.stuck.Load() {
+		return errors.New("it is stuck")
+	}
 	if inst, err := b.Open(ctx, p); err == nil {
 		defer inst.Close()
 		return inst.Kill(ctx)
@@ -109,6 +121,7 @@ func alive(pid int) bool {
 }
 
 type bareInstance struct {
+	b    *bare
 	p    jail.Plan
 	pid  int
 	done chan struct{}
@@ -116,8 +129,8 @@ type bareInstance struct {
 	once sync.Once
 }
 
-func newBareInstance(p jail.Plan, pid int) *bareInstance {
-	i := &bareInstance{p: p, pid: pid, done: make(chan struct{}), stop: make(chan struct{})}
+func newBareInstance(b *bare, p jail.Plan, pid int) *bareInstance {
+	i := &bareInstance{b: b, p: p, pid: pid, done: make(chan struct{}), stop: make(chan struct{})}
 	go func() {
 		for alive(pid) {
 			select {
@@ -160,7 +173,9 @@ func (i *bareInstance) Kill(ctx context.Context) error {
 func (i *bareInstance) Sight() jail.Sight { return jail.Sight{} }
 
 func (i *bareInstance) Stats(context.Context) (jail.Stats, error) {
-	return jail.Stats{DiskLimit: i.p.Limits.DiskMB << 20}, nil
+	st, err := i.b.Left(context.Background(), i.p)
+	st.DiskLimit = i.p.Limits.DiskMB << 20
+	return st, err
 }
 
 type noRootfs struct{}

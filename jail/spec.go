@@ -146,6 +146,9 @@ type Jail struct {
 	Sealed []string `json:"sealed,omitempty"` // layers of snapshots, between Lower and the writable one, topmost first
 	Origin *Origin  `json:"origin,omitempty"` // of a jail made from a snapshot
 
+	Used Used `json:"used,omitzero"`      // by bodies that it has left
+	Last Used `json:"last_used,omitzero"` // by the one that it has or had last, when that was about to end
+
 	Base *Limits `json:"base_limits,omitempty"` // its own, while it is lent others, which are in Spec
 }
 

@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"glasshouse/fault"
 	"glasshouse/host/cgroup"
 	"glasshouse/host/criu"
 	"glasshouse/host/disk"
@@ -183,4 +184,25 @@ func (i *instance) Stats(ctx context.Context) (jail.Stats, error) {
 // statName puts the fields of cgroup.Stats in the words of jail.Stats.
 var statName = map[string]string{
 	"CPU": "cpu", "MemoryBytes": "memory_bytes", "MemoryPeak": "memory_peak", "PIDs": "pids", "OOMKills": "oom_kills",
+}
+
+// Left implements jail.Accountant.
+func (b *Backend) Left(ctx context.Context, p jail.Plan) (jail.Stats, error) {
+	tree, err := b.tree()
+	if err != nil {
+		return jail.Stats{}, err
+	}
+	cg, err := tree.Open(string(p.ID))
+	if errors.Is(err, fault.NotFound) {
+		return jail.Stats{}, nil // nothing is left of it
+	}
+	if err != nil {
+		return jail.Stats{}, err
+	}
+	st, err := cg.Stats()
+	if err != nil {
+		return jail.Stats{}, err
+	}
+	s := jail.Stats{CPU: st.CPU}
+	return s, b.countTraffic(p, &s)
 }
