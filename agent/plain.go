@@ -1,6 +1,9 @@
 package agent
 
-import "glasshouse/agent/acp"
+import (
+	"glasshouse/agent/acp"
+	"glasshouse/fault"
+)
 
 // serverName is what agents call the gateway's tools: glasshouse_…, mcp__glasshouse__….
 const serverName = "glasshouse"
@@ -22,9 +25,11 @@ var builtin = Preset{
 
 // shell is a command line, or a program with its arguments, as an agent.
 var shell = Preset{
-	Name: "shell", Title: "A command", Protocols: []Protocol{Run, Interactive},
+	Name: "shell", Title: "A command", Protocols: []Protocol{Run, ACP, Interactive},
 	launch: func(b *builder) error {
 		switch {
+		case b.Protocol == ACP && len(b.Args) == 0:
+			return fault.Fieldf(opLaunch, "args", "say which program speaks the Agent Client Protocol")
 		case len(b.Args) > 0:
 			b.argv(b.Args...)
 		case b.Protocol == Interactive:

@@ -295,7 +295,7 @@ func orderOf(ctx context.Context, b wire.StartRun) (gateway.Order, error) {
 // agentJSON is an agent as the gateway keeps it.
 func agentJSON(ctx context.Context, w *wire.RunAgent) (json.RawMessage, error) {
 	a := gateway.Agent{
-		Preset: w.Preset, Model: w.Model, Spawner: w.Spawner, Argv: w.Argv, Env: w.Env, Skills: w.Skills, Level: w.Level, Keep: w.Keep,
+		Preset: w.Preset, Model: w.Model, Protocol: w.Protocol, Spawner: w.Spawner, Argv: w.Argv, Env: w.Env, Skills: w.Skills, Level: w.Level, Keep: w.Keep,
 	}
 	if w.Level != 0 && !policy.Level(w.Level).Valid() {
 		return nil, fault.Fieldf("api", "agent.level", "%d is not 1, 2 or 3", w.Level)
@@ -315,7 +315,7 @@ func agentOf(raw json.RawMessage) wire.RunAgent {
 	if len(raw) == 0 || json.Unmarshal(raw, &a) != nil {
 		return wire.RunAgent{}
 	}
-	return wire.RunAgent{Preset: a.Preset, Model: a.Model, Spawner: a.Spawner, Argv: a.Argv, Env: a.Env, Skills: a.Skills, Level: a.Level, Keep: a.Keep}
+	return wire.RunAgent{Preset: a.Preset, Model: a.Model, Protocol: a.Protocol, Spawner: a.Spawner, Argv: a.Argv, Env: a.Env, Skills: a.Skills, Level: a.Level, Keep: a.Keep}
 }
 
 type listRuns struct {

@@ -12,7 +12,6 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
-	"strings"
 	"time"
 
 	"glasshouse/access"
@@ -288,7 +287,7 @@ func (s *Server) ownFail(ctx context.Context, _ none, b wire.GiveUp) (wire.Finis
 }
 
 func (s *Server) decideTool(ctx context.Context, _ none, b wire.DecideTool) (wire.DecidedTool, error) {
-	tool, own := toolOf(b.Tool)
+	tool, own := gateway.ToolOf(b.Tool)
 	if own { // it is decided when it is used
 		return wire.DecidedTool{Effect: "allow", Reason: "the gateway decides about its own tools when they are used"}, nil
 	}
@@ -303,25 +302,6 @@ func (s *Server) decideTool(ctx context.Context, _ none, b wire.DecideTool) (wir
 		w.Remedy = "do this in its place: " + v.Instead
 	}
 	return w, nil
-}
-
-// harnessTools are what agents call the tools that rules know by other names.
-var harnessTools = map[string]string{
-	"Bash": policy.ActionRun, "run_shell_command": policy.ActionRun, "exec_command": policy.ActionRun, "shell": policy.ActionRun, "local_shell": policy.ActionRun,
-	"Write": "write", "write_file": "write", "Edit": policy.ActionEdit, "MultiEdit": policy.ActionEdit, "NotebookEdit": policy.ActionEdit, "replace": policy.ActionEdit,
-	"Read": policy.ActionRead, "read_file": policy.ActionRead, "WebFetch": policy.ActionFetch, "web_fetch": policy.ActionFetch,
-	"Glob": "glob", "Grep": "grep", "LS": "list", "Task": "task", "TodoWrite": "todowrite",
-}
-
-// toolOf is a tool by the name that rules know it by, and whether it is one that the
-// gateway itself offers over the Model Context Protocol.
-func toolOf(name string) (tool string, own bool) {
-	for _, prefix := range []string{"mcp__glasshouse__", "mcp_glasshouse_", "glasshouse__", "glasshouse_"} {
-		if strings.HasPrefix(name, prefix) {
-			return name, true
-		}
-	}
-	return cmp.Or(harnessTools[name], name), false
 }
 
 // own refuses who names another jail than his own.
@@ -355,7 +335,7 @@ func (s *Server) saidDecision(w http.ResponseWriter, r *http.Request, p someJail
 	}
 	out := wire.Noted{Recorded: true}
 	// What it did was said before it did it; what the gateway does for it is on record there.
-	if tool, own := toolOf(d.Tool); !d.Made && !own {
+	if tool, own := gateway.ToolOf(d.Tool); !d.Made && !own {
 		q := policy.Question{Action: tool, Resource: autonomy.ResourceOf(tool, d.Args), Attributes: attributesOf(d.Args)}
 		if !d.Said.IsZero() {
 			q.Attributes["said"] = d.Said.Format(time.RFC3339Nano)

@@ -36,7 +36,8 @@ and writes to a layer of its own. What it changed glasshouse diff shows and glas
 apply takes over.`,
 		Example: `  glasshouse goal "fix the failing test" --agent opencode -C .
   glasshouse goal "check the feed" --schedule "0 0 * * * *"
-  glasshouse goal "say hello" --agent shell -- echo hello`,
+  glasshouse goal "say hello" --agent shell -- echo hello
+  glasshouse goal "say hello" --agent shell --protocol acp -- my-agent --acp`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			r.Goal, agent.Argv = args[0], args[1:]
 			var err error
@@ -77,6 +78,7 @@ apply takes over.`,
 	fs := cmd.Flags()
 	fs.StringVarP(&agent.Preset, "agent", "a", "", "builtin, claude, codex, opencode, gemini or shell (default: the daemon's)")
 	fs.StringVar(&agent.Model, "model", "", "the model that it thinks with (default: the daemon's)")
+	fs.StringVar(&agent.Protocol, "protocol", "", "how it is spoken to: run, by its command line, or acp, by the Agent Client Protocol (default run)")
 	fs.StringVar(&agent.Spawner, "spawner", "", "what it runs in: jail, bwrap or process (default: the daemon's)")
 	fs.StringSliceVar(&agent.Skills, "skill", nil, "a skill that it is taught; its capabilities are its tools")
 	fs.IntVar(&agent.Level, "level", 0, "of autonomy: 1 guided, 2 intelligent, 3 full")

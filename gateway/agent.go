@@ -20,15 +20,16 @@ const (
 
 // An Agent says who pursues a goal, and where.
 type Agent struct {
-	Preset  string            `json:"preset,omitempty"`
-	Model   string            `json:"model,omitempty"`
-	Spawner string            `json:"spawner,omitempty"`
-	Argv    []string          `json:"argv,omitempty"`
-	Env     map[string]string `json:"env,omitempty"`
-	Skills  []string          `json:"skills,omitempty"`
-	Level   int               `json:"level,omitempty"`
-	Jail    *jail.Spec        `json:"jail,omitempty"` // that is made for it
-	Keep    bool              `json:"keep,omitempty"` // its jail stays
+	Preset   string            `json:"preset,omitempty"`
+	Model    string            `json:"model,omitempty"`
+	Protocol string            `json:"protocol,omitempty"` // by which it is spoken to: run or acp
+	Spawner  string            `json:"spawner,omitempty"`
+	Argv     []string          `json:"argv,omitempty"`
+	Env      map[string]string `json:"env,omitempty"`
+	Skills   []string          `json:"skills,omitempty"`
+	Level    int               `json:"level,omitempty"`
+	Jail     *jail.Spec        `json:"jail,omitempty"` // that is made for it
+	Keep     bool              `json:"keep,omitempty"` // its jail stays
 
 	// Trusted says that whoever asked for the jail could read any directory of the
 	// host, so that its workspace needs no permission.
@@ -42,7 +43,9 @@ func (a Agent) over(b Agent) Agent {
 		if len(a.Argv) == 0 {
 			a.Argv = b.Argv
 		}
+		a.Protocol = cmp.Or(a.Protocol, b.Protocol)
 	}
+	a.Protocol = cmp.Or(a.Protocol, string(agent.Run))
 	a.Model, a.Spawner, a.Level = cmp.Or(a.Model, b.Model), cmp.Or(a.Spawner, b.Spawner), cmp.Or(a.Level, b.Level)
 	if a.Skills == nil {
 		a.Skills = b.Skills
@@ -61,8 +64,15 @@ func (a Agent) over(b Agent) Agent {
 // check looks whether there is such an agent, and whether it can be had here.
 func (g *Gateway) check(a Agent) error {
 	const op = "gateway.Start"
-	if _, err := agent.Find(a.Preset); err != nil {
+	p, err := agent.Find(a.Preset)
+	if err != nil {
 		return err
+	}
+	if a.Protocol == string(agent.Interactive) || !slices.Contains(p.Protocols, agent.Protocol(a.Protocol)) {
+		return fault.Fieldf(op, "agent.protocol", "%s is not spoken to by %.40q", p.Name, a.Protocol)
+	}
+	if a.Protocol == string(agent.ACP) && a.Preset == "shell" && len(a.Argv) == 0 {
+		return fault.Fieldf(op, "agent.argv", "say which program speaks the Agent Client Protocol")
 	}
 	switch a.Spawner {
 	case InJail:

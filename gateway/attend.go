@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync"
 	"time"
 
 	"glasshouse/agent"
@@ -38,6 +39,34 @@ type attend struct {
 	moved chan struct{} // has room for one: the run may be in another state
 	out   lookout
 	taint taint
+	still turnstile // of what its agent is told
+
+	mu      sync.Mutex
+	changed chan struct{} // closed when moved is told. guarded by mu
+}
+
+// news is closed when the run may be in another state.
+func (a *attend) news() <-chan struct{} {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.changed == nil {
+		a.changed = make(chan struct{})
+	}
+	return a.changed
+}
+
+// tell says that the run may be in another state.
+func (a *attend) tell() {
+	a.mu.Lock()
+	if a.changed != nil {
+		close(a.changed)
+		a.changed = nil
+	}
+	a.mu.Unlock()
+	select {
+	case a.moved <- struct{}{}:
+	default:
+	}
 }
 
 // attend supervises a run from now on, unless that is done.
@@ -47,7 +76,7 @@ func (g *Gateway) attend(r run.Run) {
 	if g.at[r.ID] != nil || g.ctx.Err() != nil {
 		return
 	}
-	a := &attend{run: r.ID, moved: make(chan struct{}, 1)}
+	a := &attend{run: r.ID, moved: make(chan struct{}, 1), still: make(turnstile, 1)}
 	g.at[r.ID] = a
 	g.wg.Go(func() {
 		defer func() {
@@ -73,10 +102,7 @@ func (g *Gateway) Happened(e run.Event) {
 		g.Poke()
 		return
 	}
-	select {
-	case a.moved <- struct{}{}:
-	default:
-	}
+	a.tell()
 }
 
 // supervise sees to it that a run has an agent, as long as it is active.
@@ -175,6 +201,9 @@ func (g *Gateway) pursue(ctx context.Context, a *attend, r run.Run) error {
 	if err != nil {
 		return err
 	}
+	if l.Protocol == agent.ACP {
+		return g.converseIn(ctx, a, r, j, x, l, ag)
+	}
 	return g.wait(ctx, a, r, j.ID, x, l, ag)
 }
 
@@ -197,7 +226,7 @@ func (g *Gateway) launched(r run.Run, a Agent, door, at string) (agent.Preset, a
 		skills.WriteString(s.Text + "\n")
 	}
 	l, err := p.Launch(agent.Request{
-		Goal: goal, Model: a.Model, Protocol: agent.Run, Workspace: at, Home: home, Door: door,
+		Goal: goal, Model: a.Model, Protocol: agent.Protocol(a.Protocol), Workspace: at, Home: home, Door: door,
 		Level: int(levelOf(a)), Skills: skills.String(), MCP: true, Args: a.Argv, Env: a.environment(),
 	})
 	return p, l, err
@@ -229,7 +258,7 @@ func (g *Gateway) launch(ctx context.Context, r run.Run, a Agent, j jail.Jail) (
 	}
 	env := words(l.Env)
 	env["SANDBOX_ID"] = string(j.ID)
-	_, _, err = g.cfg.Jails.Exec(ctx, j.ID, jail.ExecRequest{ID: x, Argv: l.Argv, Env: env, Cwd: l.Cwd, Stdin: l.Stdin != nil, Ring: ring}, nil)
+	_, _, err = g.cfg.Jails.Exec(ctx, j.ID, jail.ExecRequest{ID: x, Argv: l.Argv, Env: env, Cwd: l.Cwd, Stdin: l.Stdin != nil || l.Protocol == agent.ACP, Ring: ring}, nil)
 	if err != nil {
 		return "", l, fmt.Errorf("start the agent: %w", err)
 	}

@@ -49,7 +49,7 @@ func (g *Gateway) Tools(ctx context.Context, c Caller) ([]Tool, error) {
 		if c.Jail == "" && (w.Kind == "exec" || w.Kind == "file") {
 			continue // there is nowhere to do it
 		}
-		if !g.has(w) {
+		if w.Kind == kindClient || !g.has(w) {
 			continue
 		}
 		all = append(all, w.Tool)

@@ -23,12 +23,23 @@ func (g *Gateway) checkpoint(ctx context.Context, rid id.Run, reason, by string,
 		return run.Checkpoint{}, err
 	}
 	q := run.CheckpointRequest{Reason: reason, By: by, State: state}
+	still := true
+	if r.Talk != nil { // what its agent was told and what it has read are of the same moment
+		var goOn func()
+		if goOn, still = g.hush(ctx, rid); still {
+			defer goOn()
+		}
+		if r, err = g.cfg.Runs.Get(ctx, rid); err != nil {
+			return run.Checkpoint{}, err
+		}
+		q.State, q.Inbox = r.Talk, inboxOf(r.Talk)
+	}
 	if g.cfg.Memory != nil {
 		if q.Memory, err = g.cfg.Memory.Capture(ctx, rid); err != nil {
 			return run.Checkpoint{}, err
 		}
 	}
-	if g.writable(ctx, r) {
+	if still && g.writable(ctx, r) {
 		q.Snapshot = func(ctx context.Context) (id.Snapshot, error) {
 			s, err := g.cfg.Snapshots.Take(ctx, r.Jail, snapshot.TakeOptions{Name: "checkpoint", Labels: map[string]string{LabelRun: string(rid)}})
 			return s.ID, err
@@ -122,6 +133,9 @@ func (g *Gateway) goBack(ctx context.Context, rid id.Run, q run.ResumeRequest) (
 		if c.Snapshot == "" {
 			d.Exec = "" // the agent begins anew, with what it said of itself then
 		}
+		if d.Talk != nil {
+			d.Talk = c.State
+		}
 	}
 	if r, _, err = g.cfg.Runs.Resume(ctx, rid, q); err != nil {
 		return nil, err
@@ -206,6 +220,9 @@ func (g *Gateway) branchOne(ctx context.Context, of run.Run, c run.Checkpoint, q
 		d.Jail = j
 		if j != "" {
 			d.Exec = of.Exec // which goes on in it
+		}
+		if d.Talk != nil {
+			d.Talk = c.State
 		}
 	}
 	b, _, err := g.cfg.Runs.Resume(ctx, of.ID, q)

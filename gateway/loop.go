@@ -85,8 +85,8 @@ func (g *Gateway) show(ctx context.Context, l *lookout, r run.Run, level policy.
 			return nil, err
 		}
 		for _, was := range list {
-			if was.State == run.Begun {
-				continue // it is shown when it ends
+			if was.State == run.Begun || was.Kind == run.Decision {
+				continue // what is begun is shown when it ends; to ask is not to do
 			}
 			if l.at = was.N; was.Key != s.Key {
 				l.d.Step(stepOf(was))
@@ -104,6 +104,9 @@ func (g *Gateway) show(ctx context.Context, l *lookout, r run.Run, level policy.
 func stepOf(s run.Step) autonomy.Step {
 	if s.Kind == run.Model {
 		return autonomy.Step{At: s.Ended, Kind: autonomy.ModelStep}
+	}
+	if s.Kind == run.Messaging {
+		return autonomy.Step{At: s.Ended, Kind: autonomy.MessageStep}
 	}
 	out := autonomy.Step{
 		At: s.Ended, Kind: autonomy.ToolStep, Name: s.Name, Input: s.Digest, Output: sum(s.Output), Wait: autonomy.WaitsOnly(s.Name, s.Input),

@@ -14,6 +14,7 @@ import (
 	"syscall"
 	"time"
 
+	"glasshouse/agent"
 	"glasshouse/agent/spawn"
 	"glasshouse/id"
 	"glasshouse/run"
@@ -65,6 +66,9 @@ func (g *Gateway) outside(ctx context.Context, a *attend, r run.Run, ag Agent) e
 	}
 	if l.Stdin != nil {
 		start.Stdin = bytes.NewReader(l.Stdin)
+	}
+	if l.Protocol == agent.ACP {
+		return g.converseOutside(ctx, a, r, ag, l, spawner, start)
 	}
 	proc, err := spawner.Start(ctx, start)
 	if err != nil {

@@ -72,15 +72,16 @@ type Message struct {
 
 // RunAgent says who pursues a goal. As JSON it is this, or the preset's name alone.
 type RunAgent struct {
-	Preset  string            `json:"preset,omitempty" description:"builtin, claude, codex, opencode, gemini or shell. Default: the daemon's."`
-	Model   string            `json:"model,omitempty" description:"Default: the daemon's."`
-	Spawner string            `json:"spawner,omitempty" enum:"jail,bwrap,process" description:"What the agent runs in. Default: the daemon's."`
-	Argv    []string          `json:"argv,omitempty" description:"Of the preset shell: what is run. Of others: added."`
-	Env     map[string]string `json:"env,omitempty"`
-	Skills  []string          `json:"skills,omitempty" description:"That it is taught, and whose capabilities are its tools."`
-	Level   int               `json:"level,omitempty" minimum:"0" maximum:"3" description:"Of autonomy: 1 guided, 2 intelligent, 3 full."`
-	Jail    *CreateJail       `json:"jail,omitempty" description:"The jail that is made for it."`
-	Keep    bool              `json:"keep,omitempty" description:"Its jail stays when the run has ended."`
+	Preset   string            `json:"preset,omitempty" description:"builtin, claude, codex, opencode, gemini or shell. Default: the daemon's."`
+	Model    string            `json:"model,omitempty" description:"Default: the daemon's."`
+	Protocol string            `json:"protocol,omitempty" enum:"run,acp" description:"How the agent is spoken to: run, by its command line, or acp, by the Agent Client Protocol. Default: run."`
+	Spawner  string            `json:"spawner,omitempty" enum:"jail,bwrap,process" description:"What the agent runs in. Default: the daemon's."`
+	Argv     []string          `json:"argv,omitempty" description:"Of the preset shell: what is run. Of others: added."`
+	Env      map[string]string `json:"env,omitempty"`
+	Skills   []string          `json:"skills,omitempty" description:"That it is taught, and whose capabilities are its tools."`
+	Level    int               `json:"level,omitempty" minimum:"0" maximum:"3" description:"Of autonomy: 1 guided, 2 intelligent, 3 full."`
+	Jail     *CreateJail       `json:"jail,omitempty" description:"The jail that is made for it."`
+	Keep     bool              `json:"keep,omitempty" description:"Its jail stays when the run has ended."`
 }
 
 // UnmarshalJSON takes the name of a preset as well.

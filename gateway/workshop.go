@@ -1,0 +1,304 @@
+package gateway
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"strconv"
+	"strings"
+
+	"mvdan.cc/sh/v3/syntax"
+
+	"glasshouse/agent/acp"
+	"glasshouse/fault"
+	"glasshouse/id"
+	"glasshouse/jail"
+	"glasshouse/jailinit/protocol"
+	"glasshouse/policy"
+	"glasshouse/run"
+)
+
+// What an agent may ask for by the Agent Client Protocol that models are not offered.
+const (
+	toolLines    = "fs/read_text_file"
+	toolTerminal = "terminal/create"
+	kindClient   = "client"
+)
+
+func init() {
+	works = append(works,
+		work{
+			Tool:     Tool{Name: toolLines, Kind: kindClient},
+			question: asks(policy.ActionRead, func(in *linesInput) string { return in.Path }),
+			do:       (*Gateway).readLines,
+		},
+		work{
+			Tool:     Tool{Name: toolTerminal, Kind: kindClient},
+			question: asks(policy.ActionRun, func(in *terminalInput) string { return in.Line }),
+			do:       (*Gateway).openTerminal,
+		},
+	)
+}
+
+// A workshop is a talk that reads and writes files and runs commands for the agent, in its
+// jail. It implements acp.Files and acp.Terminals.
+type workshop struct {
+	*talk
+	jail      id.Jail
+	terminals map[id.Exec]int // bytes of their output that it wants. guarded by mu
+}
+
+// use uses a tool of the gateway's for the agent.
+func (w *workshop) use(ctx context.Context, at int64, tool string, input, output any) error {
+	text, err := json.Marshal(input)
+	if err != nil {
+		return err
+	}
+	var used Used
+	err = w.whenActive(ctx, func() (err error) {
+		used, err = w.g.Call(ctx, w.who, Use{Key: keysOf(w.kept.Exec) + strconv.FormatInt(at, 10), Tool: tool, Input: text})
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	if used.Error != nil {
+		return fault.Newf(fault.Kind(used.Error.Kind), "gateway.Call", tool, "%s", used.Error.Message)
+	}
+	if output == nil {
+		return nil
+	}
+	return json.Unmarshal(used.Output, output)
+}
+
+type linesInput struct {
+	Path  string `json:"path"`
+	Line  int    `json:"line,omitempty"`
+	Limit int    `json:"limit,omitempty"`
+}
+
+// maxLines bounds the text that is read at once: it is in the journal.
+const maxLines = 512 << 10
+
+// ReadFile implements acp.Files.
+func (w *workshop) ReadFile(ctx context.Context, at int64, path string, line, limit int) (string, error) {
+	var out struct {
+		Text string `json:"text"`
+	}
+	err := w.use(ctx, at, toolLines, linesInput{path, line, limit}, &out)
+	return out.Text, err
+}
+
+// WriteFile implements acp.Files.
+func (w *workshop) WriteFile(ctx context.Context, at int64, path, content string) error {
+	return w.use(ctx, at, "write_file", fileInput{Path: path, Text: content}, nil)
+}
+
+func (g *Gateway) readLines(ctx context.Context, d *deed) (any, error) {
+	in, err := inputOf[linesInput](d.input)
+	if err != nil {
+		return nil, err
+	}
+	f, p, err := g.files(ctx, d, in.Path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	r, info, err := f.Read(ctx, p, 0, maxEdited)
+	if err != nil {
+		return nil, err
+	}
+	defer r.Close()
+	if info.Size > maxEdited {
+		return nil, fault.Newf(fault.TooLarge, "gateway.Call", p, "%d bytes are too many to be read by lines; use a command", info.Size)
+	}
+	text, err := io.ReadAll(io.LimitReader(r, maxEdited))
+	if err != nil {
+		return nil, err
+	}
+	text = linesOf(text, in.Line, in.Limit)
+	if len(text) > maxLines {
+		return nil, fault.Newf(fault.TooLarge, "gateway.Call", p, "%d bytes are too many at once: ask for fewer lines", len(text))
+	}
+	return struct {
+		Text string `json:"text"`
+	}{strings.ToValidUTF8(string(text), "\uFFFD")}, nil
+}
+
+// linesOf are limit lines of a text, from the first, which is 1; 0 is all.
+func linesOf(text []byte, first, limit int) []byte {
+	for n := 1; n < first && len(text) > 0; n++ {
+		_, text, _ = bytes.Cut(text, []byte("\n"))
+	}
+	if limit <= 0 {
+		return text
+	}
+	end := 0
+	for range limit {
+		i := bytes.IndexByte(text[end:], '\n')
+		if i < 0 {
+			return text
+		}
+		end += i + 1
+	}
+	return text[:end]
+}
+
+type terminalInput struct {
+	Line string   `json:"line"` // as a shell would be given it
+	Argv []string `json:"argv"`
+	Env  []string `json:"env,omitempty"`
+	Cwd  string   `json:"cwd,omitempty"`
+}
+
+// CreateTerminal implements acp.Terminals. A command without arguments is a line for the
+// shell, as some agents send it.
+func (w *workshop) CreateTerminal(ctx context.Context, at int64, c acp.Command) (string, error) {
+	in := terminalInput{Argv: c.Argv, Env: c.Env, Cwd: c.Cwd, Line: quoted(c.Argv)}
+	if len(c.Argv) == 1 {
+		in.Argv, in.Line = []string{"/bin/sh", "-c", c.Argv[0]}, c.Argv[0]
+	}
+	var out struct {
+		Terminal id.Exec `json:"terminal"`
+	}
+	if err := w.use(ctx, at, toolTerminal, in, &out); err != nil {
+		return "", err
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.limit(out.Terminal, c.Limit)
+	return string(out.Terminal), nil
+}
+
+// quoted is a command as a shell would be given it.
+func quoted(argv []string) string {
+	words := make([]string, len(argv))
+	for i, a := range argv {
+		q, err := syntax.Quote(a, syntax.LangBash)
+		if err != nil {
+			q = "'" + strings.ReplaceAll(a, "'", `'\''`) + "'"
+		}
+		words[i] = q
+	}
+	return strings.Join(words, " ")
+}
+
+func (g *Gateway) openTerminal(ctx context.Context, d *deed) (any, error) {
+	in, err := inputOf[terminalInput](d.input)
+	if err != nil {
+		return nil, err
+	}
+	x := id.Exec(d.ref)
+	if x == "" {
+		x = id.NewExec()
+		if err := d.mark(ctx, string(x)); err != nil {
+			return nil, err
+		}
+	}
+	env := words(in.Env)
+	for k, v := range envOf(d.who) {
+		env[k] = v
+	}
+	_, _, err = g.cfg.Jails.Exec(ctx, d.who.Jail, jail.ExecRequest{ID: x, Argv: in.Argv, Cwd: in.Cwd, Env: env}, nil)
+	if err != nil && !errors.Is(err, fault.Conflict) {
+		return nil, err
+	}
+	return struct {
+		Terminal id.Exec `json:"terminal"`
+	}{x}, nil
+}
+
+// terminal is the command of a terminal that this agent has opened, and how much of its
+// output it wants.
+func (w *workshop) terminal(ctx context.Context, name string) (id.Exec, int, error) {
+	x := id.Exec(name)
+	w.mu.Lock()
+	most, known := w.terminals[x]
+	w.mu.Unlock()
+	for f := (run.StepFilter{Run: w.run.ID, Limit: 1000}); !known; {
+		steps, err := w.g.cfg.Runs.Steps(ctx, f)
+		if err != nil {
+			return "", 0, err
+		}
+		for _, s := range steps {
+			f.After = s.N
+			known = known || s.Name == toolTerminal && s.Ref == name && name != ""
+		}
+		if known {
+			w.mu.Lock()
+			most = w.limit(x, 0)
+			w.mu.Unlock()
+		} else if len(steps) < f.Limit {
+			return "", 0, fault.Newf(fault.NotFound, "gateway", clip(name, 40), "there is no such terminal")
+		}
+	}
+	return x, most, nil
+}
+
+// maxTerminal bounds what is shown of a terminal.
+const maxTerminal = 256 << 10
+
+// limit notes how much of a terminal's output an agent wants. The caller holds mu.
+func (w *workshop) limit(x id.Exec, most int) int {
+	if most <= 0 || most > maxTerminal {
+		most = maxTerminal
+	}
+	if w.terminals == nil {
+		w.terminals = map[id.Exec]int{}
+	}
+	w.terminals[x] = most
+	return most
+}
+
+// TerminalOutput implements acp.Terminals.
+func (w *workshop) TerminalOutput(ctx context.Context, name string) (acp.Output, error) {
+	x, most, err := w.terminal(ctx, name)
+	if err != nil {
+		return acp.Output{}, err
+	}
+	var text []byte
+	status, err := w.g.cfg.Jails.Output(ctx, w.jail, x, func(c protocol.Chunk) error {
+		if text = append(text, c.Data...); len(text) > 2*most {
+			text = append([]byte(nil), text[len(text)-most:]...)
+		}
+		return nil
+	})
+	if err != nil {
+		return acp.Output{}, err
+	}
+	out := acp.Output{Truncated: status.Next > int64(min(len(text), most))}
+	out.Text = strings.ToValidUTF8(string(text[max(0, len(text)-most):]), "\uFFFD")
+	if status.Ended != nil {
+		e := exitOf(status)
+		out.Exit = &e
+	}
+	return out, nil
+}
+
+func exitOf(s protocol.ExecStatus) acp.Exit { return acp.Exit{Code: s.Code, Signal: s.Signal} }
+
+// WaitTerminal implements acp.Terminals.
+func (w *workshop) WaitTerminal(ctx context.Context, name string) (acp.Exit, error) {
+	x, _, err := w.terminal(ctx, name)
+	if err != nil {
+		return acp.Exit{}, err
+	}
+	status, err := w.g.follow(ctx, w.jail, x, func(protocol.Chunk) error { return nil })
+	return exitOf(status), err
+}
+
+// KillTerminal implements acp.Terminals.
+func (w *workshop) KillTerminal(ctx context.Context, name string) error {
+	x, _, err := w.terminal(ctx, name)
+	if err == nil {
+		w.g.kill(ctx, w.jail, x)
+	}
+	return err
+}
+
+// ReleaseTerminal implements acp.Terminals.
+func (w *workshop) ReleaseTerminal(ctx context.Context, name string) error {
+	return w.KillTerminal(ctx, name)
+}
