@@ -9,7 +9,7 @@ export CGO_ENABLED := 0
 GO      ?= go
 LDFLAGS := -s -w -X glasshouse/cli.version=$(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
 
-.PHONY: help up down build test test-all check generate bench setup example docs clean
+.PHONY: help up down build ui test test-all check generate bench setup example docs clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -33,11 +33,15 @@ build: ## bin/glasshouse
 	$(GO) build -trimpath -ldflags '-s -w' -o $(AGENT) ./cmd/glasshouse-agent
 	$(GO) build -trimpath -ldflags '$(LDFLAGS)' -o bin/glasshouse ./cmd/glasshouse
 
+ui: ## the UI, from web/ui into web/dist; wants Node
+	@scripts/ui.sh
+
 generate: ## the programs for the kernel and the tables of calls; wants clang-14 and libbpf-dev
 	$(GO) generate ./observe/...
 
 check: ## formatting, vet, generated files
 	@scripts/generated.sh
+	@scripts/ui.sh check
 	@fmt=$$(gofmt -l $$(git ls-files '*.go')); test -z "$$fmt" || { echo "gofmt wanted: $$fmt"; exit 1; }
 	$(GO) vet ./...
 

@@ -17,6 +17,9 @@ import (
 	"glasshouse/id"
 )
 
+// Document is the OpenAPI document of the API, as it is served at /openapi.json.
+func Document(version string) ([]byte, error) { return document(routes, version) }
+
 // document makes the OpenAPI document of a route table.
 func document(rs []route, version string) ([]byte, error) {
 	r := openapi31.NewReflector()

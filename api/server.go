@@ -146,7 +146,7 @@ func New(o Options) *Server {
 		s.table[rt.pattern] = rt
 	}
 	s.openDoors()
-	s.openapi = sync.OnceValues(func() ([]byte, error) { return document(routes, o.Version.Version) })
+	s.openapi = sync.OnceValues(func() ([]byte, error) { return Document(o.Version.Version) })
 	return s
 }
 

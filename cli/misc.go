@@ -170,8 +170,17 @@ func (c *command) token() *cobra.Command {
 
 func (c *command) docs() *cobra.Command {
 	return &cobra.Command{
-		Use: "docs", Short: "Print the manual as Markdown", Args: cobra.NoArgs, Hidden: true,
-		RunE: func(*cobra.Command, []string) error {
+		Use: "docs [openapi]", Short: "Print the manual as Markdown, or the API's own document", Hidden: true,
+		Args: cobra.MatchAll(cobra.MaximumNArgs(1), cobra.OnlyValidArgs), ValidArgs: []string{"openapi"},
+		RunE: func(_ *cobra.Command, args []string) error {
+			if len(args) > 0 {
+				document, err := daemon.OpenAPI(version)
+				if err != nil {
+					return err
+				}
+				_, err = c.env.Stdout.Write(document)
+				return err
+			}
 			// Not of this host and user, so that the manual is the same everywhere.
 			everywhere := &command{env: Env{Getenv: func(string) string { return "" }}}
 			return manual(c.env.Stdout, everywhere.root())

@@ -1,0 +1,27 @@
+import { describe, expect, it } from "vitest";
+
+import { commandLine, pieces, visible } from "./visible";
+
+describe("what a jail named", () => {
+  it.each([
+    ["plain.txt", "plain.txt"],
+    ["<img src=x onerror=alert(1)>", "<img src=x onerror=alert(1)>"], // text is text
+    ["\u001b[31mred\u0007", "\\e[31mred\\x07"],
+    ["two\nlines\r", "two\\nlines\\r"],
+    ["invoice\u202efdp.exe", "invoice\\u202efdp.exe"],
+    ["a\u200bb\ufeff", "a\\u200bb\\ufeff"],
+    ["\u{e0041}", "\\u{e0041}"], // a tag, which nobody sees
+    ["caf\udce9", "caf\\xe9"], // a byte that is no UTF-8
+    ["\ud83d\ude00 ok", "😀 ok"], // a pair is a character
+    ["\ud83d", "\\ud83d"],
+  ])("shows %j", (text, shown) => expect(visible(text)).toBe(shown));
+
+  it("is told apart from what only looks escaped", () => {
+    expect(pieces("\\n\n")).toEqual([
+      { text: "\\n", escaped: false },
+      { text: "\\n", escaped: true },
+    ]);
+  });
+
+  it("is quoted as one would type it", () => expect(commandLine(["git", "commit", "-m", "it's"])).toBe(`git commit -m 'it'\\''s'`));
+});

@@ -1,0 +1,44 @@
+import { expect, it, vi } from "vitest";
+
+import { Windows } from "./windows.svelte";
+
+const arrived = () => new Promise((resolve) => setTimeout(resolve));
+
+it("keeps a bounded part of a list without bound", async () => {
+  const total = 1_000_000;
+  const read = vi.fn(async (offset: number, limit: number) => ({ items: Array.from({ length: Math.min(limit, total - offset) }, (_, i) => offset + i), total }));
+  const rows = new Windows<number>(read);
+  for (let at = 0; at < total; at += 10_000) {
+    rows.want(at, at + 40);
+    await arrived();
+    expect(rows.row(at + 39)).toBe(at + 39);
+  }
+  expect(rows.row(0)).toBeUndefined(); // long gone, and asked for again when it is looked at
+  rows.want(999_990, 1_000_000);
+  await arrived();
+  expect(rows.row(999_999)).toBe(999_999);
+});
+
+it("does not ask again for what it has, and asks for what is new", async () => {
+  let total = 100;
+  const read = vi.fn(async (offset: number, limit: number) => ({ items: Array.from({ length: Math.max(0, Math.min(limit, total - offset)) }, (_, i) => offset + i), total }));
+  const rows = new Windows<number>(read);
+  await rows.renew();
+  rows.want(0, 40);
+  rows.want(10, 50);
+  expect(read).toHaveBeenCalledTimes(1);
+  total = 120;
+  await rows.renew();
+  expect(rows.total).toBe(120);
+  expect(rows.row(119)).toBe(119);
+});
+
+it("gives up what nobody looks at any more", async () => {
+  const given: number[] = [];
+  const rows = new Windows<number>((offset, _limit, signal) => new Promise((_, no) => signal.addEventListener("abort", () => (given.push(offset), no(signal.reason)))));
+  rows.want(0, 40);
+  rows.want(500_000, 500_040);
+  expect(given).toEqual([0]);
+  await Promise.resolve();
+  expect(rows.error).toBeUndefined();
+});
