@@ -27,6 +27,7 @@ type claim struct {
 type atWork struct {
 	parent     id.Run
 	budget     *budget.Budget
+	marks      map[string]Mark   // how far counters are in budget; replaced, never changed
 	steps      map[string]*doing // that are in flight, as far as is known here
 	supervised bool              // somebody has called Claim
 	ended      bool              // nothing of it begins any more
@@ -252,7 +253,7 @@ func (t *turn) budgetOf(r *Run) (*atWork, error) {
 	if err != nil {
 		return nil, fmt.Errorf("the budget of %s: %w", r.ID, err)
 	}
-	w := &atWork{parent: r.Parent, budget: b, ended: r.State.Ended(), steps: map[string]*doing{}}
+	w := &atWork{parent: r.Parent, budget: b, marks: r.Meter, ended: r.State.Ended(), steps: map[string]*doing{}}
 	c.runs[r.ID] = w
 	return w, nil
 }

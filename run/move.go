@@ -250,6 +250,7 @@ func (t *turn) move(r *Run, v Move) error {
 // waited counts how long a run was in the state that it leaves, if it waited there. One
 // that goes on after the watchdog had stopped it has its time anew.
 func (r *Run) waited(from State, why Why, now time.Time) {
+	r.worksTill(from, now)
 	switch {
 	case r.Started.IsZero():
 	case from == Paused && why == ByWatchdog && r.State == Active:
@@ -286,6 +287,7 @@ func (t *turn) end(r *Run, v Move) error {
 	if err := r.move(v.To, v.Why, v.Reason); err != nil {
 		return err
 	}
+	r.worksTill(from, t.now)
 	r.Since, r.Ended, r.Result, r.Error, r.NextRunAt = t.now, t.now, v.Result, v.Error, time.Time{}
 	if c := t.live.claim; c != nil && c.runs[r.ID] != nil {
 		w := c.runs[r.ID]

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"time"
 
 	"glasshouse/budget"
 	"glasshouse/chain"
@@ -99,6 +100,7 @@ func (t *turn) branch(of *Run, c Checkpoint, q ResumeRequest) (*Run, error) {
 		Schedule: of.Schedule, Until: of.Until, Budget: c.Budget, OnExceed: of.OnExceed,
 		Steps: c.Steps, Journal: c.Journal, Of: of.ID, From: c.ID, Branch: of.Branches, Created: t.now,
 	}
+	r.Worked = time.Duration(c.Budget.Consumed[budget.Wall]) * time.Millisecond // as it was then
 	// Its jail and its process are yet to be made.
 	r.Jail, r.Exec, r.Restarts = "", "", 0
 	r.Rewound = slices.DeleteFunc(slices.Clone(of.Rewound), func(n int64) bool { return n > c.Steps })

@@ -65,6 +65,9 @@ type Run struct {
 	// own: it waited, or somebody let it go on after its time was over.
 	Waited time.Duration `json:"waited,omitempty"`
 
+	Worked time.Duration   `json:"worked,omitempty"` // in which it was active, until Since
+	Meter  map[string]Mark `json:"meter,omitempty"`  // how far counters were charged to it, by their names
+
 	Ended time.Time `json:"ended,omitzero"`
 	Beat  time.Time `json:"beat,omitzero"` // of its agent, to about 15 s
 

@@ -179,6 +179,10 @@ func (t *turn) spend() error {
 			continue
 		}
 		r := t.runs[rid]
+		if !maps.Equal(r.Meter, w.marks) {
+			r.Meter = w.marks
+			t.touch(r)
+		}
 		state := w.budget.State()
 		state.Limits = r.Budget.Limits // who raises them does it in the record first
 		if equal(r.Budget, state) {
