@@ -31,7 +31,14 @@ type house struct {
 	dir   string
 }
 
-func (h *house) db() string { return filepath.Join(h.dir, "glasshouse.db") }
+// db is where the chain is: in a database of the directory's own, or in the one
+// that a file there names.
+func (h *house) db() string {
+	if url, err := os.ReadFile(filepath.Join(h.dir, "url")); err == nil {
+		return string(url)
+	}
+	return filepath.Join(h.dir, "glasshouse.db")
+}
 
 func openHouse(t testing.TB, dir string, cfg chain.Config) *house {
 	t.Helper()

@@ -18,6 +18,7 @@ import (
 
 	"glasshouse/chain"
 	"glasshouse/fault"
+	"glasshouse/store/postgrestest"
 )
 
 // TestMain lets the test binary be the process that is killed.
@@ -130,7 +131,18 @@ func (w *writer) kill(t *testing.T, n int) {
 }
 
 func TestNothingAcknowledgedIsLostWhenTheDaemonIsKilled(t *testing.T) {
-	dir := t.TempDir()
+	killOften(t, t.TempDir())
+}
+
+func TestNothingAcknowledgedIsLostInPostgreSQLEither(t *testing.T) {
+	server, dir := postgrestest.Start(t), t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "url"), []byte(server.URL(t)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	killOften(t, dir)
+}
+
+func killOften(t *testing.T, dir string) {
 	acknowledged := map[int64]string{}
 	var seen string
 	for round := range 8 {
