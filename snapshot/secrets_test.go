@@ -321,7 +321,11 @@ func (h *hunt) everywhere(house *house, v *vault, when string) {
 }
 
 func TestASecretIsNowhereButInItsJail(t *testing.T) {
-	for _, how := range layerings {
+	hows := layerings
+	if os.Getenv("GLASSHOUSE_TEST") != "all" { // all that is on the host is searched, many times
+		hows = hows[:1]
+	}
+	for _, how := range hows {
 		t.Run(string(how), func(t *testing.T) {
 			h, v := newSafeHouse(t)
 			word, value := newCanary()

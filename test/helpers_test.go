@@ -5,6 +5,9 @@ import (
 	"testing"
 )
 
+// thorough has the tests do what takes long, and repeats.
+var thorough = os.Getenv("GLASSHOUSE_TEST") == "all"
+
 // shortTemp is t.TempDir where jails may pass and names leave room for a
 // socket's, which has at most 107 bytes.
 func shortTemp(t *testing.T) string {

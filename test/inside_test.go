@@ -72,13 +72,16 @@ func TestRootInAJailGetsNowhere(t *testing.T) {
 	}
 }
 
-func TestAHundredThousandFilesAreListedInPages(t *testing.T) {
+func TestVeryManyFilesAreListedInPages(t *testing.T) {
 	h := open(t, "")
 	j := h.running(wire.CreateJail{Limits: wire.Limits{DiskMB: 4096}})
-	const n = 100_000
-	h.sh(j.ID, `mkdir /many && cd /many && for i in 0 1 2 3 4 5 6 7 8 9; do touch $(seq -f "f$i%04.0f" 0 9999); done`)
+	tens := 2
+	if thorough {
+		tens = 10
+	}
+	n, end := 10_000*tens, fmt.Sprintf("f%d9999", tens-1)
+	h.sh(j.ID, fmt.Sprintf(`mkdir /many && cd /many && for i in $(seq 0 %d); do touch $(seq -f "f$i%%04.0f" 0 9999); done`, tens-1))
 	before := h.rss()
-	begun := time.Now()
 	got := 0
 	last := ""
 	for f, err := range h.Files(t.Context(), j.ID, "/many") {
@@ -91,11 +94,8 @@ func TestAHundredThousandFilesAreListedInPages(t *testing.T) {
 		last = f.Name
 		got++
 	}
-	if got != n || last != "f99999" {
+	if got != n || last != end {
 		t.Errorf("%d files, the last %s; want %d", got, last, n)
-	}
-	if took := time.Since(begun); took > 60*time.Second {
-		t.Errorf("it took %v", took)
 	}
 	if grown := h.rss() - before; grown > 64<<20 {
 		t.Errorf("the daemon has grown by %d MiB", grown>>20)

@@ -196,7 +196,11 @@ func TestAStormIsCountedToTheLastCall(t *testing.T) {
 	h := open(t, "")
 	j := h.running(wire.CreateJail{})
 	h.watchedByKernel(j.ID)
-	const each, threads = 400000, 3
+	each, forked := 100000, 3000
+	if thorough {
+		each, forked = 400000, 10000
+	}
+	const threads = 3
 	start := time.Now()
 	h.run(j.ID, "probe", "storm", fmt.Sprint(each), fmt.Sprint(threads))
 	took := time.Since(start)
@@ -209,33 +213,34 @@ func TestAStormIsCountedToTheLastCall(t *testing.T) {
 		t.Errorf("%d records are said to be lost", gaps)
 	}
 
-	h.run(j.ID, "probe", "forks", "10000")
+	h.run(j.ID, "probe", "forks", fmt.Sprint(forked))
 	forks := map[int32]int{}
 	most := 0
 	for _, e := range h.events(j.ID, "type:proc op:fork -flag:thread") {
 		forks[e.PPID]++
 		most = max(most, forks[e.PPID])
 	}
-	if most != 10000 {
-		t.Errorf("%d forks of one process are recorded of 10000", most)
+	if most != forked {
+		t.Errorf("%d forks of one process are recorded of %d", most, forked)
 	}
 }
 
 func TestGreatAndManyFiles(t *testing.T) {
-	if testing.Short() {
-		t.Skip("writes 4 GB")
+	blocks, files := int64(128), 20000
+	if thorough {
+		blocks, files = 1024, 100000
 	}
 	h := open(t, "")
 	j := h.running(wire.CreateJail{Limits: wire.Limits{DiskMB: 8192}, Observe: wire.Observe{Syscalls: "security"}})
 	h.watchedByKernel(j.ID)
-	h.run(j.ID, "dd", "if=/dev/zero", "of=/tmp/great", "bs=4M", "count=1024", "status=none")
+	h.run(j.ID, "dd", "if=/dev/zero", "of=/tmp/great", "bs=4M", fmt.Sprint("count=", blocks), "status=none")
 	h.run(j.ID, "rm", "/tmp/great")
-	if _, bytes, lost := h.tally(j.ID, "op:write path:/tmp/great"); bytes != 4<<30 || lost != 0 {
-		t.Errorf("%d bytes are recorded of %d, %d records lost", bytes, int64(4<<30), lost)
+	if _, bytes, lost := h.tally(j.ID, "op:write path:/tmp/great"); bytes != blocks<<22 || lost != 0 {
+		t.Errorf("%d bytes are recorded of %d, %d records lost", bytes, blocks<<22, lost)
 	}
 	h.run(j.ID, "mkdir", "/tmp/many")
-	h.run(j.ID, "probe", "files", "/tmp/many", "100000")
-	for op, want := range map[string]int{"create": 100000, "write": 100000, "delete": 100000} {
+	h.run(j.ID, "probe", "files", "/tmp/many", fmt.Sprint(files))
+	for op, want := range map[string]int{"create": files, "write": files, "delete": files} {
 		if n, _, lost := h.tally(j.ID, "op:"+op+" path:/tmp/many/*"); n != want || lost != 0 {
 			t.Errorf("%d of %s are recorded of %d, %d lost", n, op, want, lost)
 		}
