@@ -1,0 +1,215 @@
+package test_test
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"glasshouse/api/client"
+	"glasshouse/api/wire"
+	"glasshouse/id"
+)
+
+// modelOfAKilledRun does a bit of everything that takes time: it answers late, writes,
+// runs, remembers, asks a person, and looks.
+const modelOfAKilledRun = `
+conversations:
+  - when: {user: "write a short plan"}
+    turns: [{text: "1. do it", delay: 50ms}]
+  - when: {user: "carry out the plan"}
+    turns:
+      - {delay: 100ms, calls: [{tool: write_file, arguments: {path: note, text: "as it should be\n"}}]}
+      - {delay: 100ms, calls: [{tool: bash, arguments: {command: "echo one >> count; sleep 0.3"}}]}
+      - calls: [{tool: memory__put, arguments: {key: thought, value: deep}}]
+      - {delay: 50ms, calls: [{tool: bash, arguments: {command: "rm -rf build; echo cleaned >> count"}}]}
+      - calls: [{tool: create_task, arguments: {title: "Look again"}}]
+      - {delay: 100ms, calls: [{tool: bash, arguments: {command: "sleep 0.2; echo two >> count; cat count"}}]}
+      - {text: "counted", delay: 50ms}
+`
+
+// A wreck is a house whose daemon and agents are killed, and whose runs must not show it.
+type wreck struct {
+	*house
+	c    *client.Client // that outlives the daemon
+	rand *rand.Rand
+}
+
+func openWreck(t *testing.T, seed uint64) *wreck {
+	h := open(t, models(t, modelOfAKilledRun)+"pool: {size: 0}\n")
+	c, err := client.New(client.Options{Addr: "unix://" + filepath.Join(h.data, "glasshouse.sock")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := &wreck{house: h, c: c, rand: rand.New(rand.NewPCG(seed, seed))}
+	ctx, stop := context.WithCancel(context.Background())
+	var wg sync.WaitGroup
+	wg.Go(func() { w.approve(ctx) })
+	t.Cleanup(func() { stop(); wg.Wait() })
+	return w
+}
+
+// approve is a person who allows whatever is asked, a moment later.
+func (w *wreck) approve(ctx context.Context) {
+	for ctx.Err() == nil {
+		time.Sleep(100 * time.Millisecond)
+		waiting, err := w.c.Approvals(ctx, "", "")
+		if err != nil {
+			continue
+		}
+		for _, a := range waiting {
+			w.c.Answer(ctx, a.ID, wire.AnswerApproval{Answer: "allow"})
+		}
+	}
+}
+
+// begin starts a run, as somebody does who does not give up.
+func (w *wreck) begin(session string) id.Run {
+	w.Helper()
+	policy := &wire.Policy{Files: []wire.PolicyFile{{Name: "opencode.json", Text: `{"permission": {"*": "allow", "bash": {"*": "allow", "rm -rf *": "ask"}}}`}}, Level: 2, Match: "last"}
+	r, err := w.c.StartRun(w.Context(), wire.StartRun{Goal: "do it", Session: session, Agent: &wire.RunAgent{Keep: true, Jail: &wire.CreateJail{Policy: policy}}})
+	if err != nil {
+		w.Fatal(err)
+	}
+	return r.ID
+}
+
+// killAgent ends the agent of a run as nothing can be prevented from ending.
+func (w *wreck) killAgent(r id.Run) (killed bool) {
+	now, err := w.c.Run(w.Context(), r)
+	if err != nil || now.Jail == "" {
+		return false
+	}
+	for _, pid := range agentsIn(now.Jail) {
+		killed = syscall.Kill(pid, syscall.SIGKILL) == nil || killed
+	}
+	return killed
+}
+
+// agentsIn are the agents at work in a jail.
+func agentsIn(j id.Jail) (pids []int) {
+	all, _ := filepath.Glob("/proc/[0-9]*/cgroup")
+	for _, at := range all {
+		group, _ := os.ReadFile(at)
+		line, _ := os.ReadFile(filepath.Join(filepath.Dir(at), "cmdline"))
+		if strings.Contains(string(group), string(j)) && strings.Contains(strings.Split(string(line)+"\x00", "\x00")[0], "glasshouse-agent") {
+			pid, _ := strconv.Atoi(filepath.Base(filepath.Dir(at)))
+			pids = append(pids, pid)
+		}
+	}
+	return pids
+}
+
+// hurt kills something, and returns what.
+func (w *wreck) hurt(runs []id.Run) string {
+	r := runs[w.rand.IntN(len(runs))]
+	where := "away"
+	if now, err := w.c.Run(w.Context(), r); err == nil {
+		where = fmt.Sprintf("%s %s after %d steps", now.State, now.Why, now.Steps)
+	}
+	what := [3]string{"daemon", "agent", "both"}[w.rand.IntN(3)]
+	if what != "daemon" && !w.killAgent(r) {
+		what = "daemon"
+	}
+	if what != "agent" {
+		w.kill()
+		if w.rand.IntN(4) == 0 { // and once more while it finds its way
+			what += " twice"
+			again := exec.Command(w.bin, "serve", "--data", w.data, "--config", w.config, "--listen", "")
+			if err := again.Start(); err == nil {
+				time.Sleep(time.Duration(w.rand.IntN(800)) * time.Millisecond)
+				again.Process.Kill()
+				again.Wait()
+			}
+		}
+		w.start()
+	}
+	return fmt.Sprintf("%s, when run %s was %s", what, r, where)
+}
+
+// What is left of a run.
+type remains struct {
+	State, Result, Count, Note, Tasks string
+	Tools                             string // by key, what came of each
+	Steps                             int64
+}
+
+func (w *wreck) remains(r id.Run) remains {
+	w.Helper()
+	now := w.settled(r, "done", "failed", "cancelled")
+	out := remains{State: now.State, Result: now.Result, Steps: now.Budget.Consumed["steps"]}
+	out.Count = w.sh(now.Jail, "cat /workspace/count")
+	out.Note = w.sh(now.Jail, "cat /workspace/note")
+	out.Tasks = w.sh(now.Jail, "set -- /workspace/.tasks/*.md; echo $#")
+	for a, err := range w.RunActions(w.Context(), r) {
+		if err != nil {
+			w.Fatal(err)
+		}
+		if a.Kind != "model" {
+			out.Tools += fmt.Sprintf("%s %s %s; ", a.Key, a.Name, a.State)
+		}
+	}
+	if !within(20*time.Second, func() bool { return len(agentsIn(now.Jail)) == 0 }) {
+		w.Errorf("run %s has ended, and agents of it work on: %v", r, agentsIn(now.Jail))
+	}
+	return out
+}
+
+// TestKilledAnywhereARunEndsAsIfNothingHadBeen kills the daemon, the agent, and both, at
+// random instants of runs. The seed is logged; GLASSHOUSE_SEED repeats it.
+func TestKilledAnywhereARunEndsAsIfNothingHadBeen(t *testing.T) {
+	kills, atOnce := 5, 2
+	if os.Getenv("GLASSHOUSE_TEST") == "all" {
+		kills, atOnce = 60, 3
+	}
+	seed := uint64(time.Now().UnixNano())
+	if n, err := strconv.ParseUint(os.Getenv("GLASSHOUSE_SEED"), 10, 64); err == nil {
+		seed = n
+	}
+	t.Logf("GLASSHOUSE_SEED=%d", seed)
+	w := openWreck(t, seed)
+	began := time.Now()
+	want := w.remains(w.begin("sess-calm"))
+	took := time.Since(began)
+	t.Logf("undisturbed, in %s: %+v", took.Round(time.Millisecond), want)
+	if want.State != "done" || want.Count != "one\ncleaned\ntwo" || want.Tasks != "1" {
+		t.Fatalf("undisturbed it is %+v\n%s", want, w.log)
+	}
+	for done := 0; done < kills; {
+		var runs []id.Run
+		for n := range atOnce {
+			runs = append(runs, w.begin(fmt.Sprintf("sess-%d-%d", done, n)))
+		}
+		for range 1 + w.rand.IntN(3) {
+			time.Sleep(time.Duration(w.rand.Int64N(int64(took * 3 / 4))))
+			t.Logf("%d: %s", done, w.hurt(runs))
+			done++
+		}
+		for _, r := range runs {
+			if got := w.remains(r); got != want {
+				t.Errorf("run %s:\n got %+v\nwant %+v\n%s", r, got, want, w.log)
+			}
+			now, err := w.Client.Run(w.Context(), r)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := w.DeleteJail(w.Context(), now.Jail); err != nil {
+				t.Error(err)
+			}
+		}
+		if t.Failed() {
+			break
+		}
+	}
+	if rep, err := w.VerifyChain(w.Context(), true); err != nil || rep.Bad != nil {
+		t.Errorf("the chain: %+v, %v", rep, err)
+	}
+}

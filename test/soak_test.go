@@ -1,0 +1,379 @@
+package test_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"net/url"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"glasshouse/api/client"
+	"glasshouse/api/wire"
+	"glasshouse/id"
+	"glasshouse/run"
+	"glasshouse/store"
+	"glasshouse/store/postgrestest"
+)
+
+// modelOfASoak is told by its name what to do.
+const modelOfASoak = `
+conversations:
+  - when: {user: "write a short plan"}
+    turns: [{text: "1. do it"}]
+  - when: {user: "carry out the plan", model: thinks}
+    turns: [{text: "done"}]
+  - when: {user: "carry out the plan", model: writes}
+    turns:
+      - calls: [{tool: bash, arguments: {command: "echo line >> /root/log"}}]
+      - text: "done"
+  - when: {user: "carry out the plan", model: counts}
+    turns:
+      - calls: [{tool: bash, arguments: {command: "echo one >> count"}}]
+      - calls: [{tool: bash, arguments: {command: "echo two >> count; cat count"}}]
+      - text: "done"
+`
+
+const allowAll = `{"permission": {"*": "allow"}}`
+
+// A pair is two whole daemons with one PostgreSQL.
+type pair struct {
+	*testing.T
+	houses [2]*house
+	db     *store.Store // what they share
+	server *postgrestest.Server
+}
+
+func openPair(t *testing.T, script string) *pair {
+	server := postgrestest.Start(t)
+	shared := server.URL(t)
+	config := models(t, script) + fmt.Sprintf("  db: %q\n  key_file: %q\npool: {size: 0}\n", shared, filepath.Join(t.TempDir(), "shared.key"))
+	p := &pair{T: t, server: server}
+	for i := range p.houses {
+		p.houses[i] = open(t, config)
+	}
+	var err error
+	if p.db, err = store.Open(t.Context(), shared); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { p.db.Close() })
+	return p
+}
+
+// desk is a jail of a daemon, and a session whose runs work there.
+func (p *pair) desk(h *house, session string) wire.Jail {
+	p.Helper()
+	policy := &wire.Policy{Files: []wire.PolicyFile{{Name: "opencode.json", Text: allowAll}}, Level: 3, Match: "last"}
+	j := h.running(wire.CreateJail{Session: session, Policy: policy})
+	if _, err := h.OpenSession(h.Context(), wire.OpenSession{ID: session, Jail: j.ID}); err != nil {
+		p.Fatal(err)
+	}
+	return j
+}
+
+// A job is a schedule whose runs are counted.
+type job struct {
+	session, model, spawner string
+	every                   time.Duration
+	schedule                id.Schedule
+}
+
+func (p *pair) begin(h *house, j *job) {
+	p.Helper()
+	r, err := h.StartRun(h.Context(), wire.StartRun{
+		Goal: "do it", Session: j.session, Schedule: "@every " + j.every.String(), Missed: "all", Overlap: "allow",
+		Agent: &wire.RunAgent{Model: j.model, Spawner: j.spawner},
+	})
+	if err != nil {
+		p.Fatal(err)
+	}
+	j.schedule = r.Schedule
+}
+
+// runs are those that a schedule has made.
+func (p *pair) runs(j *job) []run.Run {
+	p.Helper()
+	var all []run.Run
+	for f := (run.Filter{Session: j.session, Limit: 1000}); ; {
+		list, err := p.db.Runs().Runs(p.Context(), f)
+		if err != nil {
+			p.Fatal(err)
+		}
+		for _, r := range list {
+			if f.After = r.ID; r.Schedule == string(j.schedule) && !strings.HasPrefix(r.Key, "schedule/") {
+				all = append(all, r)
+			}
+		}
+		if len(list) < f.Limit {
+			return all
+		}
+	}
+}
+
+// fired checks that a schedule has made one run for each due time, and returns them.
+func (p *pair) fired(j *job) []run.Run {
+	p.Helper()
+	runs := p.runs(j)
+	var due []time.Time
+	for _, r := range runs {
+		at, err := time.Parse(time.RFC3339Nano, strings.TrimPrefix(r.Key, string(j.schedule)+"/"))
+		if err != nil {
+			p.Errorf("run %s has the key %s", r.ID, r.Key)
+			continue
+		}
+		due = append(due, at)
+	}
+	slices.SortFunc(due, time.Time.Compare)
+	s, err := p.db.Schedules().Get(p.Context(), j.schedule)
+	if err != nil {
+		p.Fatal(err)
+	}
+	times, err := s.Spec.Times(s.Since, len(due)+100)
+	if err != nil {
+		p.Fatal(err)
+	}
+	want := slices.IndexFunc(times, func(at time.Time) bool { return s.Last == nil || at.After(*s.Last) })
+	for i := 1; i < len(due); i++ {
+		if d := due[i].Sub(due[i-1]); d != j.every {
+			p.Errorf("%s: %v lie between the due times %s and %s", j.session, d, due[i-1], due[i])
+		}
+	}
+	if c := s.Counts; len(due) != want || c.Fired != int64(want) || c.Missed+c.Skipped+c.Failed != 0 || s.Error != "" {
+		p.Errorf("%s: %d due times, %d runs, counted %+v %s", j.session, want, len(due), c, s.Error)
+	}
+	return runs
+}
+
+// ends checks that each run has ended once, as it should, and done once what it did.
+func (p *pair) ends(j *job, runs []run.Run) {
+	p.Helper()
+	began, ended := map[id.Run]int{}, map[id.Run]int{}
+	for after := int64(0); ; {
+		list, err := p.db.Runs().Events(p.Context(), j.session, after, 1000)
+		if err != nil {
+			p.Fatal(err)
+		}
+		for _, e := range list {
+			if after++; e.Seq != after {
+				p.Fatalf("%s: event %d comes after %d", j.session, e.Seq, after-1)
+			}
+			switch {
+			case e.Kind == run.RunCreated:
+				began[e.Run]++
+			case e.Kind == run.RunMoved && strings.Contains(string(e.Body), `"to":"done"`):
+				ended[e.Run]++
+			}
+		}
+		if len(list) == 0 {
+			break
+		}
+	}
+	said := map[id.Run]int{}
+	for after := int64(0); ; {
+		list, err := p.db.Runs().Messages(p.Context(), j.session, run.Out, after, 1000)
+		if err != nil {
+			p.Fatal(err)
+		}
+		for _, m := range list {
+			said[m.Run]++
+			after = m.Seq
+		}
+		if len(list) == 0 {
+			break
+		}
+	}
+	for _, r := range runs {
+		if r.State != run.Done || string(r.Result) != `"done"` || began[r.ID] != 1 || ended[r.ID] != 1 || said[r.ID] != 1 {
+			p.Errorf("%s: run %s is %s %s (%s), began %d times and ended %d times, showed its plan %d times, restarts %d",
+				j.session, r.ID, r.State, r.Result, r.Reason, began[r.ID], ended[r.ID], said[r.ID], r.Restarts)
+		}
+		p.journal(j, r)
+	}
+}
+
+// journal checks what a run has done.
+func (p *pair) journal(j *job, r run.Run) {
+	p.Helper()
+	steps, err := p.db.Runs().Steps(p.Context(), run.StepFilter{Run: r.ID, Limit: 1000})
+	if err != nil {
+		p.Fatal(err)
+	}
+	tools := 0
+	for _, s := range steps {
+		if s.State != run.StepDone {
+			p.Errorf("%s: step %s %s of run %s is %s: %s", j.session, s.Key, s.Name, r.ID, s.State, s.Output)
+		}
+		if s.Kind == run.Tool {
+			tools++
+		}
+		if j.model == "counts" && tools == 2 && s.Kind == run.Tool {
+			var out struct{ Stdout string }
+			if err := json.Unmarshal(s.Output, &out); err != nil || strings.Join(strings.Fields(out.Stdout), " ") != "one two" {
+				p.Errorf("run %s counted so: %s", r.ID, s.Output)
+			}
+		}
+	}
+	if want := map[string]int{"thinks": 0, "writes": 1, "counts": 2}[j.model]; tools != want {
+		p.Errorf("%s: run %s used %d tools, want %d", j.session, r.ID, tools, want)
+	}
+}
+
+// chains checks that the beginning and the end of each run are recorded once, in one of
+// the two chains, and that both chains hold.
+func (p *pair) chains(runs []run.Run) {
+	p.Helper()
+	for _, kind := range []string{"run.started", "run.ended"} {
+		said := map[string]int{}
+		for _, h := range p.houses {
+			for e, err := range h.Chain(p.Context(), url.Values{"kind": {kind}}) {
+				if err != nil {
+					p.Fatal(err)
+				}
+				said[e.Run]++
+			}
+		}
+		for _, r := range runs {
+			if said[string(r.ID)] != 1 {
+				p.Errorf("%s of run %s is recorded %d times", kind, r.ID, said[string(r.ID)])
+			}
+		}
+	}
+	for _, h := range p.houses {
+		if rep, err := h.VerifyChain(p.Context(), true); err != nil || rep.Entries == 0 || rep.Bad != nil {
+			p.Errorf("the chain: %+v, %v", rep, err)
+		}
+	}
+}
+
+// agents are the processes of agents of both daemons that are in no jail.
+func (p *pair) agents() (left []string) {
+	for _, h := range p.houses {
+		all, _ := filepath.Glob("/proc/[0-9]*/environ")
+		for _, at := range all {
+			if text, _ := os.ReadFile(at); strings.Contains(string(text), h.data+"/run/agents/") {
+				line, _ := os.ReadFile(filepath.Join(filepath.Dir(at), "cmdline"))
+				left = append(left, fmt.Sprintf("%s %.80q", filepath.Dir(at), line))
+			}
+		}
+	}
+	return left
+}
+
+// TestASoakOfScheduledRunsAcrossTwoDaemons has two daemons share schedules on one
+// PostgreSQL, and kills one of them every few seconds: each due time makes one run, each
+// run ends once, and does once what it does.
+func TestASoakOfScheduledRunsAcrossTwoDaemons(t *testing.T) {
+	want, kills := 24, 3
+	jailed := 8 * time.Second
+	if os.Getenv("GLASSHOUSE_TEST") == "all" {
+		want, kills = 500, 1000
+	}
+	if n, err := strconv.Atoi(os.Getenv("GLASSHOUSE_SOAK")); err == nil {
+		want, kills = n, 1000
+	}
+	p := openPair(t, modelOfASoak)
+	a, b := p.houses[0], p.houses[1]
+	desks := map[string]wire.Jail{"sess-a": p.desk(a, "sess-a"), "sess-b": p.desk(b, "sess-b")}
+	jobs := []*job{
+		{session: "sess-1", model: "thinks", spawner: "process", every: time.Second},
+		{session: "sess-2", model: "thinks", spawner: "process", every: 2 * time.Second},
+		{session: "sess-a", model: "writes", spawner: "process", every: 2 * time.Second},
+		{session: "sess-b", model: "writes", spawner: "bwrap", every: 3 * time.Second},
+		{session: "sess-j", model: "counts", spawner: "jail", every: jailed},
+	}
+	for i, j := range jobs {
+		p.begin(p.houses[i%2], j)
+	}
+	fired := func() (n int) {
+		for _, j := range jobs {
+			n += len(p.runs(j))
+		}
+		return n
+	}
+	killed := 0
+	began := time.Now()
+	for fired() < want {
+		if time.Since(began) > time.Duration(want)*3*time.Second {
+			t.Fatalf("%d runs in %s\n%s\n%s", fired(), time.Since(began), a.log, b.log)
+		}
+		time.Sleep(time.Second + rand.N(3*time.Second))
+		if killed < kills {
+			h := p.houses[rand.N(2)]
+			h.kill()
+			time.Sleep(rand.N(time.Second))
+			h.start()
+			killed++
+		}
+	}
+	for _, j := range jobs {
+		if _, err := a.PauseSchedule(a.Context(), j.schedule, true); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var all []run.Run
+	unsettled := func() (left []string) {
+		all = nil
+		for _, j := range jobs {
+			s, err := p.db.Schedules().Get(t.Context(), j.schedule)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if s.Firing != nil || s.Claim != "" {
+				left = append(left, fmt.Sprintf("%s fires", j.session))
+			}
+			for _, r := range p.runs(j) {
+				if all = append(all, r); !r.State.Ended() {
+					left = append(left, fmt.Sprintf("%s %s is %s %s %s", j.session, r.ID, r.State, r.Why, r.Reason))
+				}
+			}
+		}
+		return left
+	}
+	if !within(100*time.Second, func() bool { return len(unsettled()) == 0 }) {
+		t.Errorf("not settled: %q", unsettled())
+	}
+	t.Logf("%d runs, %d kills, %s", len(all), killed, time.Since(began).Round(time.Second))
+	for _, j := range jobs {
+		p.ends(j, p.fired(j))
+	}
+	p.chains(all)
+	for session, desk := range desks {
+		h := p.houses[map[string]int{"sess-a": 0, "sess-b": 1}[session]]
+		i := slices.IndexFunc(jobs, func(j *job) bool { return j.session == session })
+		if n := h.sh(desk.ID, "grep -c line /root/log || true"); n != strconv.Itoa(len(p.runs(jobs[i]))) {
+			t.Errorf("%s: %s lines were written by %d runs", session, n, len(p.runs(jobs[i])))
+		}
+	}
+	p.nothingGoesOn(slices.Collect(maps.Values(desks)))
+}
+
+// nothingGoesOn checks that no agent and no jail of a run outlives its run.
+func (p *pair) nothingGoesOn(desks []wire.Jail) {
+	p.Helper()
+	going := func() (left []string) {
+		left = p.agents()
+		for _, h := range p.houses {
+			all, err := client.Collect(h.Jails(context.Background(), client.JailFilter{}))
+			if err != nil {
+				p.Fatal(err)
+			}
+			for _, j := range all {
+				isDesk := slices.ContainsFunc(desks, func(d wire.Jail) bool { return d.ID == j.ID })
+				if !isDesk && j.State != "stopped" {
+					left = append(left, fmt.Sprintf("jail %s is %s: %v", j.ID, j.State, j.Labels))
+				}
+			}
+		}
+		return left
+	}
+	if !within(time.Minute, func() bool { return len(going()) == 0 }) {
+		p.Errorf("still there: %q", going())
+	}
+}
