@@ -111,6 +111,10 @@ type NewTask struct {
 	Title       string
 	Description string
 	Priority    Priority // "": medium
+
+	// At is when it was asked for, if that was written down before: what was put into
+	// the backlog for it once is not put there again. Zero: now.
+	At time.Time
 }
 
 // Most there may be of a task, in bytes, and of open tasks of a jail.
@@ -134,7 +138,10 @@ func NewTasks(s TaskStore, f Files) *Tasks { return &Tasks{s, f} }
 // file cannot be written the task is there all the same, and Sync writes it:
 // Create then returns both it and the error.
 func (ts *Tasks) Create(ctx context.Context, by Member, n NewTask) (Task, error) {
-	t, err := n.task(by, time.Now().UTC())
+	if n.At.IsZero() {
+		n.At = time.Now()
+	}
+	t, err := n.task(by, n.At.UTC())
 	if err != nil {
 		return Task{}, err
 	}
@@ -155,6 +162,13 @@ func (ts *Tasks) Create(ctx context.Context, by Member, n NewTask) (Task, error)
 		}
 		if !errors.Is(err, fault.Conflict) {
 			return Task{}, err
+		}
+		was, err := ts.store.Task(ctx, t.ID)
+		if err != nil {
+			return Task{}, err
+		}
+		if was.Jail == t.Jail && was.Title == t.Title && was.Created.Equal(t.Created) {
+			break
 		}
 	}
 	return ts.write(ctx, t.ID)

@@ -19,12 +19,17 @@ import (
 )
 
 const (
-	// maxRestarts is how often an agent that ends before its time is started again.
+	// maxRestarts is how often an agent that ends before its time is started again
+	// without having got any further.
 	maxRestarts = 5
 
 	// deaf is after what time without a heartbeat an agent that beats is taken for
 	// dead.
 	deaf = time.Minute
+
+	// lookAgain is how often it is looked whether a run is still to go on, and its agent
+	// heard of: another daemon may have moved it.
+	lookAgain = 3 * time.Second
 
 	// endPatience is how long an agent has to end when its run has.
 	endPatience = 5 * time.Second
@@ -37,6 +42,7 @@ const (
 type attend struct {
 	run   id.Run
 	moved chan struct{} // has room for one: the run may be in another state
+	heard chan struct{} // has room for one: its agent has been heard of
 	out   lookout
 	taint taint
 	still turnstile // of what its agent is told
@@ -69,6 +75,10 @@ func (a *attend) tell() {
 	}
 }
 
+func newAttend(rid id.Run) *attend {
+	return &attend{run: rid, moved: make(chan struct{}, 1), heard: make(chan struct{}, 1), still: make(turnstile, 1)}
+}
+
 // attend supervises a run from now on, unless that is done.
 func (g *Gateway) attend(r run.Run) {
 	g.mu.Lock()
@@ -76,7 +86,7 @@ func (g *Gateway) attend(r run.Run) {
 	if g.at[r.ID] != nil || g.ctx.Err() != nil {
 		return
 	}
-	a := &attend{run: r.ID, moved: make(chan struct{}, 1), still: make(turnstile, 1)}
+	a := newAttend(r.ID)
 	g.at[r.ID] = a
 	g.wg.Go(func() {
 		defer func() {
@@ -154,7 +164,11 @@ func (g *Gateway) stumbled(ctx context.Context, a *attend, r run.Run, cause erro
 		return
 	}
 	hopeless := errors.Is(cause, fault.Invalid) || errors.Is(cause, fault.Unsupported) || errors.Is(cause, fault.NotFound) || errors.Is(cause, fault.Denied)
-	if hopeless || now.Restarts >= maxRestarts {
+	restarts := now.Restarts
+	if ag, err := g.agentOf(now.Agent); err == nil && ag.Preset == "builtin" && now.Steps > now.Stuck {
+		restarts = 0 // it got further; what others ask for anew each time is nothing to go by
+	}
+	if hopeless || restarts >= maxRestarts {
 		reason := cause.Error()
 		if remedy := fault.RemedyOf(cause); remedy != "" {
 			reason += "; " + remedy
@@ -164,10 +178,15 @@ func (g *Gateway) stumbled(ctx context.Context, a *attend, r run.Run, cause erro
 		}
 		return
 	}
-	if _, err := g.cfg.Runs.Update(ctx, r.ID, func(d *run.Details) { d.Restarts, d.Exec = now.Restarts+1, "" }); err != nil {
+	_, over := errors.AsType[errEnded](cause)
+	if _, err := g.cfg.Runs.Update(ctx, r.ID, func(d *run.Details) {
+		if d.Restarts, d.Stuck = restarts+1, now.Steps; over { // else it may be at work still, and is looked for
+			d.Exec = ""
+		}
+	}); err != nil {
 		g.cfg.Log.Error("a restart is not recorded", "run", r.ID, "err", err)
 	}
-	backoff := min(time.Second<<now.Restarts, time.Minute)
+	backoff := min(time.Second<<restarts, time.Minute)
 	select {
 	case <-time.After(backoff):
 	case <-a.moved:
@@ -185,8 +204,13 @@ func (g *Gateway) pursue(ctx context.Context, a *attend, r run.Run) error {
 	if err := g.check(ag); err != nil {
 		return err
 	}
+	started, err := g.queue(ctx, a)
+	if err != nil {
+		return err
+	}
+	defer started()
 	if ag.Spawner != InJail {
-		return g.outside(ctx, a, r, ag)
+		return g.outside(ctx, a, r, ag, started)
 	}
 	j, err := g.house(ctx, r, ag)
 	if err != nil {
@@ -201,10 +225,47 @@ func (g *Gateway) pursue(ctx context.Context, a *attend, r run.Run) error {
 	if err != nil {
 		return err
 	}
+	g.afterHeard(ctx, a, ag, started)
 	if l.Protocol == agent.ACP {
 		return g.converseIn(ctx, a, r, j, x, l, ag)
 	}
 	return g.wait(ctx, a, r, j.ID, x, l, ag)
+}
+
+// startPatience is how long others wait for an agent to be heard of, which is being
+// started.
+const startPatience = 5 * time.Second
+
+// queue waits until an agent may be started: the oldest run first, and not all at once.
+// A daemon that finds many runs would have none of them get anywhere. It is the next
+// one's turn when started is called, the first time.
+func (g *Gateway) queue(ctx context.Context, a *attend) (started func(), err error) {
+	select {
+	case g.starts <- struct{}{}:
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
+	select {
+	case <-a.heard: // of the one before
+	default:
+	}
+	return sync.OnceFunc(func() { <-g.starts }), nil
+}
+
+// afterHeard calls started when an agent has been heard of, if it is one that beats.
+func (g *Gateway) afterHeard(ctx context.Context, a *attend, ag Agent, started func()) {
+	if ag.Preset != "builtin" {
+		started()
+		return
+	}
+	g.wg.Go(func() {
+		defer started()
+		select {
+		case <-a.heard:
+		case <-time.After(startPatience):
+		case <-ctx.Done():
+		}
+	})
 }
 
 // launched is how the agent of a run is started.
@@ -304,7 +365,7 @@ func (g *Gateway) wait(ctx context.Context, a *attend, r run.Run, j id.Jail, x i
 			<-ended
 		}
 	}()
-	tick := time.NewTicker(deaf / 4)
+	tick := time.NewTicker(lookAgain)
 	defer tick.Stop()
 	for {
 		select {
@@ -315,14 +376,13 @@ func (g *Gateway) wait(ctx context.Context, a *attend, r run.Run, j id.Jail, x i
 			}
 			return g.judge(ctx, r, ag, e.status.Code, e.status.Signal, e.stdout)
 		case <-a.moved:
-			now, err := g.cfg.Runs.Get(ctx, r.ID)
-			if err != nil {
+			if on, err := g.goesOn(ctx, r.ID); err != nil || !on {
 				return err
 			}
-			if now.State != run.Active && !(now.State == run.Paused && now.Why == run.ForApproval) {
-				return nil
-			}
 		case <-tick.C:
+			if on, err := g.goesOn(ctx, r.ID); err != nil || !on {
+				return err
+			}
 			if silent := g.silent(r.ID); ag.Preset == "builtin" && silent > deaf {
 				g.kill(ctx, j, x)
 				return errEnded{fmt.Sprintf("nothing was heard of the agent for %s", silent.Round(time.Second))}
@@ -331,6 +391,20 @@ func (g *Gateway) wait(ctx context.Context, a *attend, r run.Run, j id.Jail, x i
 			return ctx.Err()
 		}
 	}
+}
+
+// goesOn reports whether the agent of a run has anything to do, or waits for it.
+func (g *Gateway) goesOn(ctx context.Context, rid id.Run) (bool, error) {
+	now, err := g.cfg.Runs.Get(ctx, rid)
+	if err != nil && ctx.Err() == nil {
+		// Nobody can be heard of meanwhile, and what cannot be read has not moved.
+		g.cfg.Log.Warn("a run cannot be read; its agent goes on", "run", rid, "err", err)
+		g.mu.Lock()
+		g.beats[rid] = time.Now()
+		g.mu.Unlock()
+		return true, nil
+	}
+	return now.State == run.Active || now.State == run.Paused && now.Why == run.ForApproval, err
 }
 
 // judge says what the end of an agent means for its run.

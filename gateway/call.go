@@ -189,6 +189,10 @@ func (g *Gateway) use(r run.Run, c Caller, w *work, step run.Step, input json.Ra
 	if ctx.Err() != nil { // the next daemon looks what came of it
 		return
 	}
+	if _, ok := errors.AsType[unkept](err); ok || err != nil && g.wentBack(ctx, r) {
+		g.letGo(ctx, r.ID, step.Key, err)
+		return
+	}
 	o := run.Outcome{State: run.StepDone, Output: out.text, Label: out.label}
 	if err != nil {
 		o.State, o.Output = run.StepFailed, problemText(err)
@@ -201,23 +205,70 @@ func (g *Gateway) use(r run.Run, c Caller, w *work, step run.Step, input json.Ra
 	}
 	was := step
 	was.State, was.Output, was.Ended = o.State, o.Output, time.Now()
-	if err := g.lookOut(ctx, r, c, was); err != nil && ctx.Err() == nil {
+	if err := g.lookOut(ctx, r, c, was); errors.Is(err, fault.Denied) {
 		o.State, o.Output = run.StepRefused, problemText(err)
-	} else if o.State == run.StepDone {
+	} else if err != nil && ctx.Err() == nil {
+		g.cfg.Log.Warn("nobody looks whether an agent got lost", "run", r.ID, "step", step.Key, "err", err)
+	}
+	if o.State == run.StepDone {
 		o.Output = g.noticed(r.ID, o.Output)
 	}
 	if ctx.Err() != nil {
 		return
 	}
-	_, err = g.cfg.Runs.End(ctx, r.ID, step.Key, o)
+	err = g.endStep(ctx, r.ID, step.Key, o)
 	if errors.Is(err, fault.TooLarge) {
 		o = run.Outcome{State: run.StepFailed, Output: problemText(fault.Newf(fault.TooLarge, "gateway.Call", step.Name, "what came out is too large; ask for less")), Used: o.Used}
-		_, err = g.cfg.Runs.End(ctx, r.ID, step.Key, o)
+		err = g.endStep(ctx, r.ID, step.Key, o)
 	}
 	if err != nil && ctx.Err() == nil {
-		g.cfg.Log.Error("a step is not recorded as ended; it will be looked at again", "run", r.ID, "step", step.Key, "err", err)
-		if err := g.cfg.Runs.Drop(ctx, r.ID, step.Key); err != nil {
-			g.cfg.Log.Error("a step is not let go of", "run", r.ID, "step", step.Key, "err", err)
+		g.letGo(ctx, r.ID, step.Key, err)
+	}
+}
+
+// An unkept is the error of what was not begun, for it could not be kept before that it
+// would be.
+type unkept struct{ error }
+
+func (u unkept) Unwrap() error { return u.error }
+
+// wentBack reports whether a run was taken back since it was read: what goes on in its jail
+// now is looked for by whoever asks again.
+func (g *Gateway) wentBack(ctx context.Context, r run.Run) bool {
+	now, err := g.cfg.Runs.Get(ctx, r.ID)
+	return err == nil && len(now.Rewound) > len(r.Rewound)
+}
+
+// letGo leaves a step to whoever asks for it again.
+func (g *Gateway) letGo(ctx context.Context, rid id.Run, key string, cause error) {
+	g.cfg.Log.Error("a step is not recorded as ended; it will be looked at again", "run", rid, "step", key, "err", cause)
+	if err := g.cfg.Runs.Drop(ctx, rid, key); err != nil {
+		g.cfg.Log.Error("a step is not let go of", "run", rid, "step", key, "err", err)
+	}
+}
+
+// endStep keeps what came of a step.
+func (g *Gateway) endStep(ctx context.Context, rid id.Run, key string, o run.Outcome) error {
+	return persist(ctx, func() error {
+		_, err := g.cfg.Runs.End(ctx, rid, key, o)
+		return err
+	})
+}
+
+// keepFor is how long it is tried to keep what was done, with a database that is away.
+const keepFor = time.Minute
+
+// persist keeps something that is so already, again and again if need be.
+func persist(ctx context.Context, keep func() error) error {
+	end := time.Now().Add(keepFor)
+	for pause := 50 * time.Millisecond; ; pause = min(2*pause, 2*time.Second) {
+		err := keep()
+		if kind := fault.KindOf(err); err == nil || ctx.Err() != nil || kind != "" && kind != fault.Unavailable || time.Now().After(end) {
+			return err
+		}
+		select {
+		case <-time.After(pause):
+		case <-ctx.Done():
 		}
 	}
 }
@@ -247,7 +298,10 @@ func (g *Gateway) do(ctx context.Context, r run.Run, c Caller, w *work, step run
 		return g.callCapability(ctx, r, c, step, input)
 	}
 	d := &deed{who: c, key: string(r.ID) + "/" + step.Key, input: input, ref: step.Ref, again: again, mark: func(ctx context.Context, ref string) error {
-		return g.cfg.Runs.Mark(ctx, r.ID, step.Key, ref)
+		if err := g.cfg.Runs.Mark(ctx, r.ID, step.Key, ref); err != nil {
+			return unkept{err}
+		}
+		return nil
 	}}
 	if w.question != nil && step.Ref == "" { // what has a ref was allowed
 		q, err := w.question(input)
@@ -279,15 +333,18 @@ func (g *Gateway) callCapability(ctx context.Context, r run.Run, c Caller, step 
 	}
 	b, err := g.cfg.Runs.Budget(ctx, r.ID)
 	if err != nil {
-		return output{}, err
+		return output{}, unkept{err}
 	}
 	req := govern.Request{
 		Capability: step.Name, Input: input, Who: c.subject(), Budget: b, Key: string(r.ID) + "/" + step.Key,
 		Parent: r.Entry, Labels: labels(step.Label),
 	}
 	if g.effects(step.Name) {
-		if err := g.cfg.Runs.Mark(ctx, r.ID, step.Key, "called"); err != nil {
-			return output{}, err
+		req.Before = func(ctx context.Context) error { // not sooner: while a person is asked nothing is done yet
+			if err := g.cfg.Runs.Mark(ctx, r.ID, step.Key, "called"); err != nil {
+				return unkept{err}
+			}
+			return nil
 		}
 	}
 	var out govern.Outcome
@@ -399,13 +456,16 @@ func (g *Gateway) waiting(ctx context.Context, r run.Run, q policy.Question, do 
 	reason := fmt.Sprintf("a person is asked: %s %s", q.Action, q.Resource)
 	paused, err := g.cfg.Runs.Move(ctx, r.ID, run.Move{To: run.Paused, Why: run.ForApproval, Reason: reason, By: "gateway"})
 	if err != nil && !errors.Is(err, fault.Conflict) { // it may be paused for another question
-		return err
+		return unkept{err}
 	}
 	asked := do()
 	if err == nil && ctx.Err() == nil {
-		_, merr := g.cfg.Runs.Move(ctx, r.ID, run.Move{To: run.Active, By: "gateway", Version: paused.Version})
-		if merr != nil && !errors.Is(merr, fault.Conflict) {
-			return errors.Join(asked, merr)
+		merr := persist(ctx, func() error {
+			_, err := g.cfg.Runs.Move(ctx, r.ID, run.Move{To: run.Active, By: "gateway", Version: paused.Version})
+			return err
+		})
+		if merr != nil && !errors.Is(merr, fault.Conflict) && ctx.Err() == nil {
+			g.cfg.Log.Error("a run has its answer, and still waits", "run", r.ID, "err", merr)
 		}
 	}
 	return asked
@@ -419,6 +479,12 @@ func (g *Gateway) Beat(ctx context.Context, c Caller) (run.Run, bool, error) {
 	}
 	g.mu.Lock()
 	g.beats[r.ID] = time.Now()
+	if a := g.at[r.ID]; a != nil {
+		select {
+		case a.heard <- struct{}{}:
+		default:
+		}
+	}
 	g.mu.Unlock()
 	r, err = g.cfg.Runs.Beat(ctx, r.ID)
 	return r, r.State.Ended(), err

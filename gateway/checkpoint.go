@@ -85,6 +85,10 @@ func (g *Gateway) Resume(ctx context.Context, rid id.Run, q run.ResumeRequest, b
 	if err != nil {
 		return nil, err
 	}
+	if r.GoesTo != "" { // it is half way
+		q.Checkpoint = r.GoesTo
+		return g.goBack(ctx, rid, q)
+	}
 	move := run.Move{To: run.Active, By: q.By, Reason: q.Reason, Limits: q.Limits}
 	if r.State == run.Active { // to say it twice is no error
 		if r.Checkpoint == "" {
@@ -111,10 +115,18 @@ func (g *Gateway) goBack(ctx context.Context, rid id.Run, q run.ResumeRequest) (
 	if c.Run != rid {
 		return nil, fault.Newf(fault.Conflict, "gateway.Resume", string(q.Checkpoint), "it is of run %s", c.Run)
 	}
-	if err := g.still(ctx, rid, q.By); err != nil {
+	free, err := g.still(ctx, rid, q.By)
+	if err != nil {
 		return nil, err
 	}
-	r, err := g.cfg.Runs.Get(ctx, rid)
+	defer free()
+	// What the agent did since counts no more from the moment that its jail goes back. If
+	// this process is killed in between, the next one takes it back once more.
+	r, err := g.cfg.Runs.Update(ctx, rid, func(d *run.Details) {
+		if d.GoesTo != c.ID {
+			d.GoesTo, d.Rewound = c.ID, append(d.Rewound, c.Steps)
+		}
+	})
 	if err != nil {
 		return nil, err
 	}
@@ -129,8 +141,7 @@ func (g *Gateway) goBack(ctx context.Context, rid id.Run, q run.ResumeRequest) (
 		}
 	}
 	q.Update = func(d *run.Details) {
-		d.Rewound = append(d.Rewound, c.Steps)
-		if c.Snapshot == "" {
+		if d.GoesTo = ""; c.Snapshot == "" {
 			d.Exec = "" // the agent begins anew, with what it said of itself then
 		}
 		if d.Talk != nil {
@@ -144,30 +155,50 @@ func (g *Gateway) goBack(ctx context.Context, rid id.Run, q run.ResumeRequest) (
 	return []run.Run{r}, nil
 }
 
-// still pauses a run, and waits until nobody supervises it.
-func (g *Gateway) still(ctx context.Context, rid id.Run, by string) error {
+// still pauses a run, waits until nobody supervises it, and lets nobody until free is
+// called.
+func (g *Gateway) still(ctx context.Context, rid id.Run, by string) (free func(), err error) {
 	r, err := g.cfg.Runs.Get(ctx, rid)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	if r.State == run.Active {
 		if _, err := g.cfg.Runs.Move(ctx, rid, run.Move{To: run.Paused, Why: run.AtCheckpoint, Reason: "goes back to a checkpoint", By: by}); err != nil {
-			return err
+			return nil, err
 		}
 	}
 	for {
 		g.mu.Lock()
 		at := g.at[rid]
+		if at == nil {
+			g.at[rid] = newAttend(rid)
+		}
 		g.mu.Unlock()
 		if at == nil {
-			return nil
+			return func() {
+				g.mu.Lock()
+				delete(g.at, rid)
+				g.mu.Unlock()
+				g.Poke()
+			}, nil
 		}
 		select {
 		case <-time.After(5 * time.Millisecond):
 		case <-ctx.Done():
-			return context.Cause(ctx)
+			return nil, context.Cause(ctx)
 		}
 	}
+}
+
+// goBackAgain finishes what a daemon that was killed had begun: to take a run back.
+func (g *Gateway) goBackAgain(ctx context.Context, r run.Run) error {
+	if r.Jail != "" {
+		if _, err := g.cfg.Jails.Get(ctx, r.Jail); err != nil { // it is another daemon's
+			return nil
+		}
+	}
+	_, err := g.goBack(ctx, r.ID, run.ResumeRequest{Checkpoint: r.GoesTo, By: "gateway", Reason: "it was to go back when the daemon ended"})
+	return err
 }
 
 // branch makes runs that go on from a checkpoint, each in a jail of its own.
@@ -205,8 +236,9 @@ func (g *Gateway) branch(ctx context.Context, rid id.Run, q run.ResumeRequest, c
 // supervises it finds them.
 func (g *Gateway) branchOne(ctx context.Context, of run.Run, c run.Checkpoint, q run.ResumeRequest) (run.Run, error) {
 	var j id.Jail
+	q.Branch, q.As = true, id.NewRun()
 	if c.Snapshot != "" {
-		children, err := g.cfg.Snapshots.Branch(ctx, c.Snapshot, 1, snapshot.Overrides{Labels: map[string]string{LabelSession: of.Session, LabelRun: "branch"}})
+		children, err := g.cfg.Snapshots.Branch(ctx, c.Snapshot, 1, snapshot.Overrides{Labels: map[string]string{LabelSession: of.Session, LabelRun: string(q.As)}})
 		if err != nil {
 			return run.Run{}, err
 		}
@@ -215,7 +247,11 @@ func (g *Gateway) branchOne(ctx context.Context, of run.Run, c run.Checkpoint, q
 		}
 		j = children[0].Jail.ID
 	}
-	q.Branch = true
+	if g.cfg.Memory != nil && len(c.Memory) > 0 {
+		if err := g.cfg.Memory.Restore(ctx, q.As, c.Memory); err != nil {
+			return run.Run{}, g.unbranch(ctx, j, err)
+		}
+	}
 	q.Update = func(d *run.Details) {
 		d.Jail = j
 		if j != "" {
@@ -227,13 +263,15 @@ func (g *Gateway) branchOne(ctx context.Context, of run.Run, c run.Checkpoint, q
 	}
 	b, _, err := g.cfg.Runs.Resume(ctx, of.ID, q)
 	if err != nil {
-		if j != "" {
-			err = errors.Join(err, g.cfg.Jails.Delete(ctx, j))
-		}
-		return run.Run{}, err
+		return run.Run{}, g.unbranch(ctx, j, err)
 	}
-	if g.cfg.Memory != nil && len(c.Memory) > 0 {
-		err = g.cfg.Memory.Restore(ctx, b.ID, c.Memory)
+	return b, nil
+}
+
+// unbranch removes the jail of a branch that is not made, and returns why.
+func (g *Gateway) unbranch(ctx context.Context, j id.Jail, why error) error {
+	if j == "" {
+		return why
 	}
-	return b, err
+	return errors.Join(why, g.cfg.Jails.Delete(ctx, j))
 }

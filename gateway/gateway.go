@@ -19,6 +19,7 @@ import (
 	"io/fs"
 	"log/slog"
 	"net"
+	"runtime"
 	"sync"
 	"time"
 
@@ -133,6 +134,7 @@ type Gateway struct {
 	cancel context.CancelFunc
 	wg     sync.WaitGroup
 	poke   chan struct{}
+	starts chan struct{} // has room for the agents that are started at once
 
 	mu    sync.Mutex
 	doors map[id.Jail]*door  // guarded by mu, as all below
@@ -141,6 +143,7 @@ type Gateway struct {
 	beats map[id.Run]time.Time
 
 	answers map[id.Jail][]answer // that harnesses were given, oldest first
+	foreign map[id.Run]time.Time // since when the loop knows runs that nobody is at, and whose jail is another daemon's
 }
 
 // New returns a Gateway that does nothing before Open.
@@ -152,9 +155,10 @@ func New(cfg Config) *Gateway {
 		cfg.Keep = 20
 	}
 	g := &Gateway{
-		cfg: cfg, poke: make(chan struct{}, 1),
+		cfg: cfg, poke: make(chan struct{}, 1), starts: make(chan struct{}, 2*runtime.NumCPU()),
 		doors: map[id.Jail]*door{}, at: map[id.Run]*attend{}, works: map[id.Jail]id.Run{}, beats: map[id.Run]time.Time{},
 		answers: map[id.Jail][]answer{},
+		foreign: map[id.Run]time.Time{},
 	}
 	g.ctx, g.cancel = context.WithCancel(context.Background())
 	return g
@@ -212,6 +216,12 @@ func (g *Gateway) askAgain() {
 		g.mu.Lock()
 		at := g.at[r.ID]
 		g.mu.Unlock()
+		if at == nil && r.GoesTo != "" {
+			if err := g.goBackAgain(g.ctx, r); err != nil && g.ctx.Err() == nil {
+				g.cfg.Log.Warn("a run is not taken back to its checkpoint", "run", r.ID, "checkpoint", r.GoesTo, "err", err)
+			}
+			return true
+		}
 		if r.Why != run.ForApproval || at != nil {
 			return true
 		}
@@ -240,6 +250,9 @@ func (g *Gateway) loop() {
 		if now := time.Now(); now.Sub(asked) > askedEvery {
 			asked = now
 			g.askAgain()
+			if err := g.sweep(g.ctx); err != nil && g.ctx.Err() == nil {
+				g.cfg.Log.Warn("jails of runs that nobody is at could not be seen to", "err", err)
+			}
 		}
 		if err := g.look(); err != nil && g.ctx.Err() == nil {
 			g.cfg.Log.Error("runs that nobody is at could not be looked for", "err", err)
@@ -266,30 +279,29 @@ func (g *Gateway) look() error {
 	if err != nil {
 		return err
 	}
+	var errs []error // of one run, which do not hold up the others
 	for _, r := range due {
 		if waits(r) {
-			if err := g.renew(g.ctx, r); err != nil {
-				return err
-			}
+			errs = append(errs, g.renew(g.ctx, r))
 			continue
 		}
 		_, err := g.cfg.Runs.Move(g.ctx, r.ID, run.Move{To: run.Active, By: "schedule", Version: r.Version})
 		if err != nil && !errors.Is(err, fault.Conflict) {
-			return err
+			errs = append(errs, err)
 		}
 	}
 	g.mu.Lock()
 	room := atOnce - len(g.at)
 	g.mu.Unlock()
 	if room <= 0 {
-		return nil
+		return errors.Join(errs...)
 	}
-	free, err := g.cfg.Runs.Unsupervised(g.ctx, room)
+	free, err := g.left(g.ctx, room)
 	if err != nil {
-		return err
+		return errors.Join(append(errs, err)...)
 	}
 	for _, r := range free {
 		g.attend(r)
 	}
-	return nil
+	return errors.Join(errs...)
 }

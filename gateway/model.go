@@ -107,9 +107,9 @@ func (a answers) End(ctx context.Context, key, _ string, r llm.Recorded) error {
 	if err != nil {
 		return err
 	}
-	_, err = a.g.cfg.Runs.End(ctx, a.r.ID, key, run.Outcome{State: run.StepDone, Output: text})
+	err = a.g.endStep(ctx, a.r.ID, key, run.Outcome{State: run.StepDone, Output: text})
 	if errors.Is(err, fault.TooLarge) { // it was given; a restarted agent asks for it again
-		_, err = a.g.cfg.Runs.End(ctx, a.r.ID, key, run.Outcome{State: run.StepFailed, Output: json.RawMessage(`"the answer is too large to be kept"`)})
+		err = a.g.endStep(ctx, a.r.ID, key, run.Outcome{State: run.StepFailed, Output: json.RawMessage(`"the answer is too large to be kept"`)})
 	}
 	return err
 }

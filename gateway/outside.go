@@ -22,7 +22,7 @@ import (
 
 // outside has an agent at work that is in no jail of its own. It ends with this
 // process, and begins anew from its last checkpoint.
-func (g *Gateway) outside(ctx context.Context, a *attend, r run.Run, ag Agent) error {
+func (g *Gateway) outside(ctx context.Context, a *attend, r run.Run, ag Agent, started func()) error {
 	spawner := g.cfg.Spawners[ag.Spawner]
 	token := ""
 	if ag.Spawner == InBwrap { // whose shim shows it; a process of the host could read it anyway
@@ -81,6 +81,7 @@ func (g *Gateway) outside(ctx context.Context, a *attend, r run.Run, ag Agent) e
 	g.mu.Lock()
 	g.beats[r.ID] = time.Now()
 	g.mu.Unlock()
+	g.afterHeard(ctx, a, ag, started)
 	return g.waitOutside(ctx, a, r, ag, proc, &out, &errs)
 }
 
@@ -95,7 +96,7 @@ func (g *Gateway) elsewhere(env []string, r run.Run) []string {
 }
 
 func (g *Gateway) waitOutside(ctx context.Context, a *attend, r run.Run, ag Agent, proc *spawn.Process, out, errs *cut) error {
-	tick := time.NewTicker(deaf / 4)
+	tick := time.NewTicker(lookAgain)
 	defer tick.Stop()
 	for {
 		select {
@@ -113,15 +114,15 @@ func (g *Gateway) waitOutside(ctx context.Context, a *attend, r run.Run, ag Agen
 			}
 			return g.judge(ctx, r, ag, exit.Code, "", []byte(text))
 		case <-a.moved:
-			now, err := g.cfg.Runs.Get(ctx, r.ID)
-			if err != nil {
+			if on, err := g.goesOn(ctx, r.ID); err != nil || !on {
+				g.quit(ctx, proc)
 				return err
 			}
-			if now.State != run.Active && !(now.State == run.Paused && now.Why == run.ForApproval) {
-				g.quit(ctx, proc)
-				return nil
-			}
 		case <-tick.C:
+			if on, err := g.goesOn(ctx, r.ID); err != nil || !on {
+				g.quit(ctx, proc)
+				return err
+			}
 			if g.silent(r.ID) > deaf && ag.Preset == "builtin" {
 				return errEnded{"nothing was heard of the agent"}
 			}

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"io"
 	"path"
+	"strconv"
 	"time"
 
 	"glasshouse/autonomy"
@@ -194,7 +195,13 @@ func (g *Gateway) taskTool(ctx context.Context, d *deed) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	return g.createTask(ctx, d.who, autonomy.NewTask{Title: in.Title, Description: in.Description, Priority: in.Priority})
+	at := time.Now()
+	if ms, err := strconv.ParseInt(d.ref, 10, 64); err == nil {
+		at = time.UnixMilli(ms)
+	} else if err := d.mark(ctx, strconv.FormatInt(at.UnixMilli(), 10)); err != nil {
+		return nil, err
+	}
+	return g.createTask(ctx, d.who, autonomy.NewTask{Title: in.Title, Description: in.Description, Priority: in.Priority, At: at})
 }
 
 // A Backlogged is a task as its maker reads it.

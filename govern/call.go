@@ -41,6 +41,10 @@ type Request struct {
 	Key        string           // the idempotency key, which the capability is told
 	Parent     int64            // the entry of the chain that it comes from
 
+	// Before is called when the call is allowed, right before it is made; an error
+	// ends it. nil: nothing is.
+	Before func(ctx context.Context) error
+
 	value  form.Value // in place of Input: of a capability that calls another
 	inside bool       // so that value counts, which may be nil
 	depth  int
@@ -338,6 +342,11 @@ func (c *call) timeout() time.Duration {
 // run has the engine make the call. That it begins is recorded before, unless nothing
 // of it leaves this process.
 func (c *call) run(ctx context.Context) error {
+	if c.req.Before != nil {
+		if err := c.req.Before(ctx); err != nil {
+			return err
+		}
+	}
 	if !c.pure() {
 		e := entry(chain.CallStarted, c.req.Who, c.parent, c.record(false))
 		e.Capability = c.cap.ID

@@ -36,7 +36,9 @@ type Checkpoint struct {
 
 	Digest  string `json:"digest"`            // of all above
 	Wrapped bool   `json:"wrapped,omitempty"` // State and Memory are sealed, as they are in the Store
-	Entry   int64  `json:"entry,omitempty"`   // of the causal chain, in which it is recorded
+	Entry   int64  `json:"entry,omitempty"`   // of the causal chain, in which it is recorded; 0: of another daemon's
+
+	Recorder string `json:"recorder,omitempty"` // the Holder whose chain that is
 }
 
 // maxState is the most bytes of an agent's state, and of its memory.
@@ -141,6 +143,7 @@ func (t *turn) checkpoint(r *Run, q CheckpointRequest, snapshot id.Snapshot) err
 	c := Checkpoint{
 		ID: id.NewCheckpoint(), Session: r.Session, Run: r.ID, N: r.Checkpoints + 1, At: t.now, Reason: q.Reason, Auto: q.Auto,
 		State: q.State, Memory: q.Memory, Snapshot: snapshot, Steps: r.Steps, Journal: r.Journal, Inbox: q.Inbox, Budget: r.Budget,
+		Recorder: t.cfg.Holder,
 	}
 	if w := t.live.atWork(r.ID); w != nil {
 		c.Budget = w.budget.State()

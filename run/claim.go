@@ -52,6 +52,7 @@ var ErrReleased = errors.New("the claim on the session was given up")
 // supervises this run.
 func (m *Manager) Claim(ctx context.Context, rid id.Run) (context.Context, error) {
 	var claimed context.Context
+	var sid string
 	err := m.work(ctx, rid, func(t *turn, r *Run, w *atWork) error {
 		if w.supervised {
 			return fault.Newf(fault.Conflict, "run.Claim", string(rid), "it is supervised here already")
@@ -59,27 +60,38 @@ func (m *Manager) Claim(ctx context.Context, rid id.Run) (context.Context, error
 		if r.State.Ended() {
 			return fault.Newf(fault.Conflict, "run.Claim", string(rid), "it is %s", r.State)
 		}
-		w.supervised, claimed = true, t.live.claim.ctx
+		w.supervised, claimed, sid = true, t.live.claim.ctx, r.Session
 		t.undo = append(t.undo, func() { w.supervised, claimed = false, nil })
 		return nil
 	})
-	if err != nil && claimed != nil { // it is kept that he has it, and he does not know
-		err = errors.Join(err, m.Release(context.WithoutCancel(ctx), rid))
-	}
-	if err != nil {
+	if claimed == nil {
 		return nil, err
+	}
+	m.mu.Lock()
+	m.at[rid] = sid
+	m.mu.Unlock()
+	if err != nil { // it is kept that he has it, and he does not know
+		return nil, errors.Join(err, m.Release(context.WithoutCancel(ctx), rid))
 	}
 	return claimed, nil
 }
 
 // Release says that the caller supervises a run no more. When nobody supervises any
-// run of a session, any Manager may claim it.
+// run of a session, any Manager may claim it. Whatever the error, the run is not
+// supervised here any more.
 func (m *Manager) Release(ctx context.Context, rid id.Run) error {
-	r, err := m.store.Run(ctx, rid)
-	if err != nil {
-		return err
+	m.mu.Lock()
+	sid := m.at[rid]
+	delete(m.at, rid)
+	m.mu.Unlock()
+	if sid == "" { // it is about what else goes on in its session
+		r, err := m.store.Run(ctx, rid)
+		if err != nil {
+			return err
+		}
+		sid = r.Session
 	}
-	l, err := m.enter(r.Session)
+	l, err := m.enter(sid)
 	if err != nil {
 		return err
 	}
@@ -144,10 +156,10 @@ func (l *live) drop(why error) {
 	}
 }
 
-// Unsupervised returns active runs that nobody supervises, oldest first, at most
-// limit: those whose Manager was killed, those that were made elsewhere, and those
+// Unsupervised returns active runs that nobody supervises and that suit, oldest first, at
+// most limit: those whose Manager was killed, those that were made elsewhere, and those
 // that nobody has claimed yet.
-func (m *Manager) Unsupervised(ctx context.Context, limit int) ([]Run, error) {
+func (m *Manager) Unsupervised(ctx context.Context, limit int, suits func(Run) bool) ([]Run, error) {
 	limit = pageOf(limit)
 	var free []Run
 	for after := id.Run(""); len(free) < limit; {
@@ -157,7 +169,7 @@ func (m *Manager) Unsupervised(ctx context.Context, limit int) ([]Run, error) {
 		}
 		for _, r := range list {
 			after = r.ID
-			if len(free) < limit && !m.supervises(r) {
+			if len(free) < limit && !m.supervises(r) && suits(r) {
 				free = append(free, r)
 			}
 		}

@@ -36,7 +36,7 @@ func TestOneDaemonSupervisesARun(t *testing.T) {
 	ctx := t.Context()
 	r := start(t, a, run.Request{Session: "s"})
 	sibling := start(t, b, run.Request{Session: "s"})
-	if got := ids(must(b.Unsupervised(ctx, 0))(t)); !slices.Equal(got, []id.Run{r.ID, sibling.ID}) {
+	if got := ids(must(b.Unsupervised(ctx, 0, anyRun))(t)); !slices.Equal(got, []id.Run{r.ID, sibling.ID}) {
 		t.Errorf("unsupervised are %v", got)
 	}
 	claimed, err := a.Claim(ctx, r.ID)
@@ -51,10 +51,10 @@ func TestOneDaemonSupervisesARun(t *testing.T) {
 		_, _, err = b.Begin(ctx, rid, tool("k"))
 		wantKind(t, "a step of what another has", err, fault.Conflict)
 	}
-	if got := must(b.Unsupervised(ctx, 0))(t); len(got) != 0 {
+	if got := must(b.Unsupervised(ctx, 0, anyRun))(t); len(got) != 0 {
 		t.Errorf("b finds %v", ids(got))
 	}
-	if got := ids(must(a.Unsupervised(ctx, 0))(t)); !slices.Equal(got, []id.Run{sibling.ID}) {
+	if got := ids(must(a.Unsupervised(ctx, 0, anyRun))(t)); !slices.Equal(got, []id.Run{sibling.ID}) {
 		t.Errorf("a finds %v", got)
 	}
 	// The other may still move it, and the one who has it sees it.
@@ -93,7 +93,7 @@ func TestAKilledDaemonsRunsAreTakenOverByItself(t *testing.T) {
 	r := start(t, h.Manager, run.Request{})
 	must(h.Claim(t.Context(), r.ID))(t)
 	again := h.manager(t, named("a")) // without waiting for a lease
-	if got := ids(must(again.Unsupervised(t.Context(), 0))(t)); !slices.Equal(got, []id.Run{r.ID}) {
+	if got := ids(must(again.Unsupervised(t.Context(), 0, anyRun))(t)); !slices.Equal(got, []id.Run{r.ID}) {
 		t.Errorf("unsupervised are %v", got)
 	}
 	must(again.Claim(t.Context(), r.ID))(t)
@@ -122,7 +122,7 @@ func TestALeaseThatIsOutIsAnothers(t *testing.T) {
 		claimed := must(a.Claim(ctx, r.ID))(t)
 		must(h.beginNew(ctx, r.ID, tool("in flight")))(t)
 		time.Sleep(10 * time.Minute)
-		if claimed.Err() != nil || len(must(b.Unsupervised(ctx, 0))(t)) != 0 {
+		if claimed.Err() != nil || len(must(b.Unsupervised(ctx, 0, anyRun))(t)) != 0 {
 			t.Fatalf("a claim that is renewed was lost: %v", context.Cause(claimed))
 		}
 		ice.yes.Store(true)
@@ -130,7 +130,7 @@ func TestALeaseThatIsOutIsAnothers(t *testing.T) {
 		if !errors.Is(context.Cause(claimed), run.ErrLost) {
 			t.Errorf("the claim that nobody renewed ended with %v", context.Cause(claimed))
 		}
-		if got := ids(must(b.Unsupervised(ctx, 0))(t)); !slices.Equal(got, []id.Run{r.ID}) {
+		if got := ids(must(b.Unsupervised(ctx, 0, anyRun))(t)); !slices.Equal(got, []id.Run{r.ID}) {
 			t.Errorf("b finds %v", got)
 		}
 		must(b.Claim(ctx, r.ID))(t)

@@ -108,6 +108,8 @@ func start(t testing.TB, m *run.Manager, q run.Request) run.Run {
 	return must(m.Create(t.Context(), q))(t)
 }
 
+func anyRun(run.Run) bool { return true }
+
 // step begins a step and ends it as done.
 func step(t testing.TB, m *run.Manager, rid id.Run, key string) run.Step {
 	t.Helper()

@@ -357,7 +357,7 @@ func (t *turn) endStep(r *Run, w *atWork, s Step, o Outcome) (Step, error) {
 }
 
 // settleStep counts what a step took. One that another process began is counted
-// already, as if it took what it could at worst.
+// already, as if it took what it could at worst, where that is limited.
 func (t *turn) settleStep(w *atWork, s Step) error {
 	at := w.steps[s.Key]
 	if at == nil {
@@ -366,7 +366,7 @@ func (t *turn) settleStep(w *atWork, s Step) error {
 	}
 	used := s.Used
 	if at.hold == nil {
-		used = beyond(s.Used, s.Worst)
+		used = beyond(s.Used, limited(s.Worst, w.budget.State().Limits))
 		var err error
 		if at.hold, err = w.budget.Reserve(nil); err != nil {
 			return err
@@ -374,6 +374,17 @@ func (t *turn) settleStep(w *atWork, s Step) error {
 	}
 	at.hold.Commit(used) // once, however often this is tried
 	return nil
+}
+
+// limited is the part of what was reserved that a budget holds.
+func limited(worst, limits budget.Amounts) budget.Amounts {
+	held := budget.Amounts{}
+	for d, n := range worst {
+		if _, is := limits[d]; is {
+			held[d] = n
+		}
+	}
+	return held
 }
 
 // beyond is how much more was used than was counted.
@@ -402,7 +413,8 @@ func (m *Manager) whole(ctx context.Context, s Step) (Step, error) {
 	return s, err
 }
 
-// Wait waits until a step has ended, and returns it.
+// Wait waits until a step has ended, and returns it. If nobody in this process is at it
+// any more it is fault.Unavailable: begin it again.
 func (m *Manager) Wait(ctx context.Context, rid id.Run, key string) (Step, error) {
 	r, err := m.store.Run(ctx, rid)
 	if err != nil {
@@ -410,7 +422,10 @@ func (m *Manager) Wait(ctx context.Context, rid id.Run, key string) (Step, error
 	}
 	var s Step
 	err = m.await(ctx, r.Session, func() (bool, error) {
-		s, err = m.store.Step(ctx, rid, key)
+		busy := m.busy(r.Session, rid, key)
+		if s, err = m.store.Step(ctx, rid, key); err == nil && s.State == Begun && !busy {
+			err = fault.Newf(fault.Unavailable, "run.Wait", key, "nobody is at the step any more; ask again")
+		}
 		return s.State != Begun, err
 	})
 	if err != nil {
@@ -419,21 +434,42 @@ func (m *Manager) Wait(ctx context.Context, rid id.Run, key string) (Step, error
 	return m.whole(ctx, s)
 }
 
+// busy reports whether somebody in this process is at a step.
+func (m *Manager) busy(sid string, rid id.Run, key string) bool {
+	m.mu.Lock()
+	l := m.live[sid]
+	m.mu.Unlock()
+	if l == nil {
+		return false
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	w := l.atWork(rid)
+	return w != nil && w.steps[key] != nil && w.steps[key].busy
+}
+
 // Drop says that the caller is at a step no more and has not ended it: the next who
 // begins it is at it. What is held for it of the budget stays held.
 func (m *Manager) Drop(ctx context.Context, rid id.Run, key string) error {
-	r, err := m.store.Run(ctx, rid)
+	m.mu.Lock()
+	sid := m.at[rid]
+	m.mu.Unlock()
+	if sid == "" {
+		r, err := m.store.Run(ctx, rid)
+		if err != nil {
+			return err
+		}
+		sid = r.Session
+	}
+	l, err := m.enter(sid)
 	if err != nil {
 		return err
 	}
-	l, err := m.enter(r.Session)
-	if err != nil {
-		return err
-	}
-	defer m.leave(l)
 	if w := l.atWork(rid); w != nil && w.steps[key] != nil {
 		w.steps[key].busy = false
 	}
+	m.leave(l)
+	m.tell(sid, nil) // who waits for it is to ask again
 	return nil
 }
 

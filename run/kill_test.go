@@ -314,8 +314,8 @@ func TestWhatADaemonThatNeverComesBackOwedOthersPay(t *testing.T) {
 	if n := len(h.entries(t, "", chain.SessionOpened)); n != 1 {
 		t.Errorf("it is recorded %d times", n)
 	}
-	if s := must(h.Session(t.Context(), "s"))(t); s.Entry == 0 {
-		t.Error("the entry is not written on the session")
+	if s := must(h.Session(t.Context(), "s"))(t); s.Entry != 0 {
+		t.Error("the entry of one chain is taken for one of the other")
 	}
 }
 

@@ -58,6 +58,7 @@ type Manager struct {
 	closed  bool               // guarded by mu, as all below
 	live    map[string]*live   // sessions that somebody is at here
 	waiters map[string]*waiter // for something to happen in a session
+	at      map[id.Run]string  // the sessions of runs that are supervised here
 }
 
 // New returns a Manager that goes on with what the store holds. What the chain was
@@ -70,7 +71,7 @@ func New(ctx context.Context, cfg Config) (*Manager, error) {
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
-	m := &Manager{cfg: cfg, store: cfg.Store, live: map[string]*live{}, waiters: map[string]*waiter{}}
+	m := &Manager{cfg: cfg, store: ownEntries{cfg.Store, cfg.Holder}, live: map[string]*live{}, waiters: map[string]*waiter{}, at: map[id.Run]string{}}
 	if err := m.store.Release(ctx, "", cfg.Holder); err != nil {
 		return nil, err
 	}
@@ -84,6 +85,9 @@ func New(ctx context.Context, cfg Config) (*Manager, error) {
 	m.wg.Go(m.tidyLoop)
 	return m, nil
 }
+
+// Holder is this process's name among those that share the Store.
+func (m *Manager) Holder() string { return m.cfg.Holder }
 
 var errClosed = fault.Newf(fault.Unavailable, "run", "", "the daemon is ending; what was begun is kept: ask again")
 
@@ -191,8 +195,8 @@ func (m *Manager) tidyLoop() {
 			m.cfg.Log.Error("what is over in the quarantine cannot be forgotten", "error", err)
 		}
 		m.payAgain(m.ctx)
-		if err := m.settleOthers(m.ctx); err != nil && m.ctx.Err() == nil {
-			m.cfg.Log.Error("what others left unrecorded cannot be recorded", "error", err)
+		if err := errors.Join(m.settleUnsure(m.ctx), m.settleOthers(m.ctx)); err != nil && m.ctx.Err() == nil {
+			m.cfg.Log.Error("what was left unrecorded cannot be recorded", "error", err)
 		}
 	}
 }

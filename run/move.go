@@ -124,6 +124,7 @@ func (t *turn) create(q Request) (*Run, error) {
 
 // begin makes a run that is new.
 func (t *turn) begin(r *Run, parent int64, by string, more map[string]any) error {
+	r.Recorder = t.cfg.Holder
 	to := Active
 	if !r.NextRunAt.IsZero() {
 		to = Scheduled

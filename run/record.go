@@ -89,15 +89,23 @@ func (m *Manager) pay(ctx context.Context, l *live) (map[string]int64, error) {
 
 func (m *Manager) payOne(ctx context.Context, r *Record) error {
 	if r.entry == 0 {
+		parent := r.Parent
+		if r.Holder != m.cfg.Holder { // that is an entry of another's chain
+			parent = 0
+		}
 		e, err := m.cfg.Chain.Append(ctx, chain.Entry{
-			Kind: r.Kind, Parent: r.Parent, Session: r.Session, Run: string(r.Run), Jail: r.Jail, Agent: r.By, Body: r.Body,
+			Kind: r.Kind, Parent: parent, Session: r.Session, Run: string(r.Run), Jail: r.Jail, Agent: r.By, Body: r.Body,
 		})
 		if err != nil {
 			return err
 		}
 		r.entry = e.Seq
 	}
-	return m.store.Paid(ctx, *r, r.entry)
+	entry := r.entry
+	if r.Holder != m.cfg.Holder { // who reads it looks for it in the other's chain
+		entry = 0
+	}
+	return m.store.Paid(ctx, *r, entry)
 }
 
 // settleOwn pays what a process of the same name, which is no more, left owed.
@@ -138,6 +146,32 @@ func (m *Manager) settle(ctx context.Context, owed []Record) error {
 		}
 	}
 	return nil
+}
+
+// settleUnsure pays what is owed here and not known to be: of a write that failed nobody
+// could say whether it was carried out.
+func (m *Manager) settleUnsure(ctx context.Context) error {
+	owed, err := m.store.Owed(ctx, m.cfg.Holder, page)
+	if err != nil {
+		return err
+	}
+	before := time.Now().Add(-debtAge)
+	owed = slices.DeleteFunc(owed, func(r Record) bool { return r.At.After(before) || m.knowsOf(r) })
+	return m.settle(ctx, owed)
+}
+
+// knowsOf reports whether a debt is known here, and paid with what else happens in its
+// session.
+func (m *Manager) knowsOf(r Record) bool {
+	m.mu.Lock()
+	l := m.live[r.Session]
+	m.mu.Unlock()
+	if l == nil {
+		return false
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return slices.ContainsFunc(l.owed, func(o Record) bool { return o.ID == r.ID })
 }
 
 // payAgain tries anew to pay what could not be paid when it was owed.

@@ -1,6 +1,7 @@
 package run
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -16,6 +17,7 @@ import (
 type ResumeRequest struct {
 	Checkpoint id.Checkpoint  // "": the last; a run that has none goes on from its beginning
 	Branch     bool           // as another run
+	As         id.Run         // with Branch, the name of that; "": a fresh one
 	Limits     budget.Amounts // raised
 	By         string
 	Reason     string
@@ -96,13 +98,13 @@ func (t *turn) branch(of *Run, c Checkpoint, q ResumeRequest) (*Run, error) {
 	of.Branches++
 	t.touch(of)
 	r := &Run{
-		ID: id.NewRun(), Session: of.Session, Parent: of.Parent, Depth: of.Depth, Goal: of.Goal, Details: of.Details,
+		ID: cmp.Or(q.As, id.NewRun()), Session: of.Session, Parent: of.Parent, Depth: of.Depth, Goal: of.Goal, Details: of.Details,
 		Schedule: of.Schedule, Until: of.Until, Budget: c.Budget, OnExceed: of.OnExceed,
 		Steps: c.Steps, Journal: c.Journal, Of: of.ID, From: c.ID, Branch: of.Branches, Created: t.now,
 	}
 	r.Worked = time.Duration(c.Budget.Consumed[budget.Wall]) * time.Millisecond // as it was then
 	// Its jail and its process are yet to be made.
-	r.Jail, r.Exec, r.Restarts = "", "", 0
+	r.Jail, r.Exec, r.Restarts, r.Stuck, r.GoesTo = "", "", 0, 0, ""
 	r.Rewound = slices.DeleteFunc(slices.Clone(of.Rewound), func(n int64) bool { return n > c.Steps })
 	if q.Update != nil {
 		q.Update(&r.Details)

@@ -73,7 +73,9 @@ type Run struct {
 
 	Version int64 `json:"version"`         // one more with each change
 	Moved   int64 `json:"moved"`           // the version at which it came to its state
-	Entry   int64 `json:"entry,omitempty"` // of the causal chain, in which its beginning is recorded
+	Entry   int64 `json:"entry,omitempty"` // of the causal chain, in which its beginning is recorded; 0: of another daemon's
+
+	Recorder string `json:"recorder,omitempty"` // the Holder whose chain that is
 }
 
 // Details is what whoever supervises a run may write on it at any time.
@@ -81,8 +83,10 @@ type Details struct {
 	Agent    json.RawMessage `json:"agent,omitempty"` // which, and how; nothing here reads it
 	Jail     id.Jail         `json:"jail,omitempty"`
 	Exec     id.Exec         `json:"exec,omitempty"`
-	Restarts int             `json:"restarts,omitempty"`
-	Talk     json.RawMessage `json:"talk,omitempty"` // how far the conversation with its agent has come; nothing here reads it
+	Restarts int             `json:"restarts,omitempty"` // of its agent, since it got further
+	Stuck    int64           `json:"stuck,omitempty"`    // Steps when its agent was restarted last
+	GoesTo   id.Checkpoint   `json:"goes_to,omitempty"`  // that it is being taken back to
+	Talk     json.RawMessage `json:"talk,omitempty"`     // how far the conversation with its agent has come; nothing here reads it
 
 	// Rewound is the positions of the journal that the run was taken back to, with
 	// its jail: the steps after one do not count for what comes later.

@@ -35,7 +35,11 @@ type Session struct {
 	Closed  time.Time `json:"closed,omitzero"`
 
 	Version int64 `json:"version"`         // one more with each change
-	Entry   int64 `json:"entry,omitempty"` // of the causal chain, in which its opening is recorded
+	Entry   int64 `json:"entry,omitempty"` // of the causal chain, in which its opening is recorded; 0: of another daemon's
+
+	Recorder string `json:"recorder,omitempty"` // the Holder whose chain that is
+
+	House string `json:"house,omitempty"` // the Holder that was told of the Jail, and has it
 }
 
 // Settings is what may be changed of a session.
@@ -78,7 +82,10 @@ func (t *turn) open(s Session) (*Session, error) {
 	}
 	t.session = &Session{
 		ID: t.live.id, Settings: s.Settings, State: Open, Created: t.now,
-		Budget: budget.State{Limits: s.Budget.Limits},
+		Budget: budget.State{Limits: s.Budget.Limits}, Recorder: t.cfg.Holder,
+	}
+	if s.Jail != "" {
+		t.session.House = t.cfg.Holder
 	}
 	t.touched = true
 	body := map[string]any{"name": s.Name, "group": s.Group, "level": s.Level, "labels": s.Labels}
@@ -167,7 +174,11 @@ func (m *Manager) Change(ctx context.Context, sid, by string, f func(s *Settings
 			return err
 		}
 		got = s
+		before := s.Jail
 		f(&s.Settings)
+		if s.Jail != before {
+			s.House = t.cfg.Holder
+		}
 		if err := s.Settings.check("run.Change"); err != nil {
 			return err
 		}
