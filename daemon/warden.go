@@ -117,6 +117,9 @@ var moves = map[jail.State]chain.Kind{
 // Moved implements jail.Warden. Spares are nobody's, and nothing has happened to
 // anybody when one is made or thrown away.
 func (w warden) Moved(j jail.Jail, from jail.State) {
+	if j.State == jail.Deleting {
+		w.kernel.Forget(j.ID)
+	}
 	kind, ok := moves[j.State]
 	if !ok || from == jail.Spare && j.State == jail.Deleting || from == jail.Creating && j.State == jail.Deleting {
 		return

@@ -129,6 +129,7 @@ func (g *Gateway) supervise(a *attend) {
 			g.cfg.Log.Warn("a run is not given up", "run", a.run, "err", err)
 		}
 	}()
+	defer g.meter(ctx, a.run)()
 	for ctx.Err() == nil {
 		r, err := g.cfg.Runs.Get(ctx, a.run)
 		if err != nil {
@@ -501,6 +502,7 @@ func (g *Gateway) end(r run.Run) {
 	if r.Exec != "" {
 		g.kill(ctx, r.Jail, r.Exec)
 	}
+	g.measure(ctx, r.ID) // before there is nothing to read any more
 	ag, err := g.agentOf(r.Agent)
 	if err != nil || ag.Keep || !mine(j, r) {
 		return

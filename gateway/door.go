@@ -23,6 +23,7 @@ const (
 const (
 	LabelSession = "glasshouse.session"
 	LabelRun     = "glasshouse.goal" // the run for which it was made
+	branched     = "branch"          // of a jail that was made for a branch of a run
 	LabelName    = "glasshouse.name"
 )
 

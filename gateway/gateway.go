@@ -51,6 +51,7 @@ type Jails interface {
 	Delete(ctx context.Context, j id.Jail) error
 	Limit(ctx context.Context, j id.Jail, q jail.LimitChange) (jail.Jail, error)
 	Stats(ctx context.Context, j id.Jail) (jail.Stats, error)
+	Usage(ctx context.Context, j id.Jail) (jail.Usage, error)
 
 	Exec(ctx context.Context, j id.Jail, r jail.ExecRequest, o *control.AttachOptions) (*control.Stream, protocol.ExecStatus, error)
 	Attach(ctx context.Context, j id.Jail, x id.Exec, o control.AttachOptions) (*control.Stream, error)
@@ -78,6 +79,7 @@ type Kernel interface {
 	Said(q policy.Question) govern.Verdict
 	Call(ctx context.Context, r govern.Request) (govern.Outcome, error)
 	EndSession(ctx context.Context, session string) error
+	Carried(j id.Jail) (n int64, kernel string)
 }
 
 // Capabilities is what is installed.

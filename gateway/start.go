@@ -266,7 +266,12 @@ func (g *Gateway) nobody(r run.Run) {
 	at := g.at[r.ID]
 	g.mu.Unlock()
 	if r.State.Ended() && at == nil && g.ctx.Err() == nil {
-		g.wg.Go(func() { g.end(r) })
+		g.wg.Go(func() {
+			g.end(r)
+			if err := g.cfg.Runs.Release(context.WithoutCancel(g.ctx), r.ID); err != nil {
+				g.cfg.Log.Warn("a run that has ended is not given up", "run", r.ID, "err", err)
+			}
+		})
 	}
 }
 

@@ -13,6 +13,7 @@ package govern
 
 import (
 	"context"
+	"crypto/rand"
 	"encoding/json"
 	"fmt"
 	"log/slog"
@@ -56,6 +57,9 @@ type Config struct {
 type Kernel struct {
 	cfg   Config
 	notes notes
+	name  string // of this kernel, among those before and after it
+
+	carried carried
 
 	queue atomic.Pointer[approval.Queue]
 
@@ -73,7 +77,7 @@ func New(cfg Config) *Kernel {
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
-	k := &Kernel{cfg: cfg, wards: map[id.Jail]*ward{}, budgets: map[string]runBudget{}}
+	k := &Kernel{cfg: cfg, name: rand.Text(), wards: map[id.Jail]*ward{}, budgets: map[string]runBudget{}}
 	k.notes.start(k)
 	return k
 }

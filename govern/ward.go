@@ -405,6 +405,8 @@ func (w *ward) closeProxy() {
 	if err := w.proxy.Close(ctx); err != nil {
 		w.k.cfg.Log.Warn("close the proxy", "jail", w.jid, "err", err)
 	}
+	st := w.proxy.Stats()
+	w.k.carried.add(w.jid, st.Sent+st.Received)
 	w.proxy, w.ca = nil, nil
 }
 

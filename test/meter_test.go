@@ -1,0 +1,70 @@
+package test_test
+
+import (
+	"testing"
+	"time"
+
+	"glasshouse/api/wire"
+	"glasshouse/id"
+)
+
+// spent is what a run has spent of one dimension of its budget.
+func (h *house) spent(r id.Run, dimension string) int64 {
+	h.Helper()
+	now, err := h.Client.Run(h.Context(), r)
+	if err != nil {
+		h.Fatal(err)
+	}
+	return now.Budget.Consumed[dimension]
+}
+
+func TestARunIsChargedForWhatItsJailUses(t *testing.T) {
+	h := open(t, "")
+	shell := func(line, on string, budget map[string]int64) wire.Run {
+		t.Helper()
+		r, err := h.StartRun(h.Context(), wire.StartRun{Goal: line, Budget: budget, OnExceed: on, Agent: &wire.RunAgent{Preset: "shell"}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return r
+	}
+	// The daemon is killed while it burns, and again when some of it is charged.
+	r := shell("probe burn 1500; head -c 6000000 /dev/urandom > /root/data; sync; sleep 3; probe burn 500", "", map[string]int64{"sandbox-cpu-ms": 3_600_000, "storage-bytes": 1 << 30})
+	h.settled(r.ID, "active")
+	if !within(30*time.Second, func() bool { now, err := h.Client.Run(h.Context(), r.ID); return err == nil && now.Jail != "" }) {
+		t.Fatalf("it has no jail\n%s", h.log)
+	}
+	h.kill()
+	h.start()
+	if !within(time.Minute, func() bool { return h.spent(r.ID, "sandbox-cpu-ms") >= 1500 && h.spent(r.ID, "storage-bytes") > 5_000_000 }) {
+		t.Fatalf("while it is at work it is not charged for it\n%s", h.log)
+	}
+	h.kill()
+	h.start()
+	done := h.settled(r.ID, "done", "failed")
+	if !within(10*time.Second, func() bool { return h.spent(r.ID, "sandbox-cpu-ms") >= 2000 }) || done.State != "done" {
+		t.Errorf("it is %s, and charged for %d ms of the processor, of 2000 at least\n%s", done.State, h.spent(r.ID, "sandbox-cpu-ms"), h.log)
+	}
+	if ms := h.spent(r.ID, "sandbox-cpu-ms"); ms > 3500 {
+		t.Errorf("it is charged for %d ms of the processor, and had little more than 2000: some of it twice?", ms)
+	}
+	if n := h.spent(r.ID, "storage-bytes"); n < 6_000_000 || n > 12_000_000 {
+		t.Errorf("it is charged for %d bytes, and wrote 6000000", n)
+	}
+	took := done.Ended.Sub(done.Created).Milliseconds()
+	if ms := h.spent(r.ID, "wall-clock-ms"); ms < 3000 || ms > took+1 {
+		t.Errorf("it is charged for %d ms of %d", ms, took)
+	}
+
+	// One that may have less waits, or has failed.
+	waits := shell("probe burn 60000", "", map[string]int64{"sandbox-cpu-ms": 400})
+	fails := shell("sleep 600", "stop", map[string]int64{"wall-clock-ms": 1500})
+	if now := h.settled(waits.ID, "paused", "done", "failed"); now.Why != "budget" {
+		t.Errorf("it is %s (%s): %s", now.State, now.Why, now.Reason)
+	}
+	if now := h.settled(fails.ID, "failed", "paused", "done"); now.State != "failed" {
+		t.Errorf("it is %s (%s): %s", now.State, now.Why, now.Reason)
+	}
+	out, _, _ := h.glasshouse("", "runs", "show", string(waits.ID))
+	t.Log(out)
+}
