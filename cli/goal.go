@@ -92,7 +92,7 @@ apply takes over.`,
 	fs.StringVar(&r.Missed, "missed", "", "of times that passed while nobody looked: skip, once or all (default once)")
 	fs.StringVar(&r.Overlap, "overlap", "", "when the run before is still at work: skip, queue or allow (default skip)")
 	fs.StringVar(&at, "at", "", "when it begins; with a schedule, not before")
-	fs.StringSliceVar(&budget, "budget", nil, "DIMENSION=N that it may spend: steps, llm-tokens, cost-micros, wall-clock-ms, network-bytes")
+	fs.StringSliceVar(&budget, "budget", nil, "DIMENSION=N that it may spend: steps, llm-tokens, cost-micros, wall-clock-ms, sandbox-cpu-ms, network-bytes, storage-bytes")
 	fs.StringVar(&r.OnExceed, "on-exceed", "", "when a limit is reached: pause or stop (default pause)")
 	fs.StringVar(&until, "until", "", "when it is done, as JSON, or the id of a capability that has to succeed (default: when the agent says so)")
 	fs.StringVar(&parent, "parent", "", "the run that it is a part of")
@@ -229,6 +229,11 @@ func showRun(w io.Writer, r wire.Run) {
 	add("checkpoint", string(r.Checkpoint))
 	for _, d := range slices.Sorted(maps.Keys(r.Budget.Limits)) {
 		add("budget", fmt.Sprintf("%s: %d of %d", d, r.Budget.Consumed[d], r.Budget.Limits[d]))
+	}
+	for _, d := range slices.Sorted(maps.Keys(r.Budget.Consumed)) {
+		if _, limited := r.Budget.Limits[d]; !limited {
+			add("spent", fmt.Sprintf("%s: %d", d, r.Budget.Consumed[d]))
+		}
 	}
 	add("steps", fmt.Sprint(r.Steps))
 	add("result", r.Result)

@@ -1,6 +1,7 @@
 package test_test
 
 import (
+	"strings"
 	"testing"
 	"time"
 
@@ -36,7 +37,9 @@ func TestARunIsChargedForWhatItsJailUses(t *testing.T) {
 	}
 	h.kill()
 	h.start()
-	if !within(time.Minute, func() bool { return h.spent(r.ID, "sandbox-cpu-ms") >= 1500 && h.spent(r.ID, "storage-bytes") > 5_000_000 }) {
+	if !within(time.Minute, func() bool {
+		return h.spent(r.ID, "sandbox-cpu-ms") >= 1500 && h.spent(r.ID, "storage-bytes") > 5_000_000
+	}) {
 		t.Fatalf("while it is at work it is not charged for it\n%s", h.log)
 	}
 	h.kill()
@@ -56,6 +59,32 @@ func TestARunIsChargedForWhatItsJailUses(t *testing.T) {
 		t.Errorf("it is charged for %d ms of %d", ms, took)
 	}
 
+	// Its jail is taken back to what it was. What it had used until then was used.
+	back := shell("probe burn 700; touch /root/mark; sleep 5; probe burn 700", "", nil)
+	if !within(time.Minute, func() bool {
+		now, err := h.Client.Run(h.Context(), back.ID)
+		if err != nil || now.Jail == "" {
+			return false
+		}
+		j, err := h.Jail(h.Context(), now.Jail)
+		return err == nil && j.State == "running" && strings.Contains(h.sh(now.Jail, "ls /root"), "mark")
+	}) {
+		t.Fatalf("it does not come to work\n%s", h.log)
+	}
+	c, err := h.CheckpointRun(h.Context(), back.ID, wire.TakeCheckpoint{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := h.ResumeRun(h.Context(), back.ID, wire.ResumeRun{Checkpoint: c.ID}); err != nil {
+		t.Fatal(err)
+	}
+	if now := h.settled(back.ID, "done", "failed", "paused"); now.State != "done" {
+		t.Errorf("it is %s: %s %s\n%s", now.State, now.Reason, now.Error, h.log)
+	}
+	if !within(10*time.Second, func() bool { return h.spent(back.ID, "sandbox-cpu-ms") >= 1400 }) || h.spent(back.ID, "sandbox-cpu-ms") > 4500 {
+		t.Errorf("after it was taken back it is charged for %d ms of the processor in all, of 1400 at least", h.spent(back.ID, "sandbox-cpu-ms"))
+	}
+
 	// One that may have less waits, or has failed.
 	waits := shell("probe burn 60000", "", map[string]int64{"sandbox-cpu-ms": 400})
 	fails := shell("sleep 600", "stop", map[string]int64{"wall-clock-ms": 1500})
@@ -65,6 +94,7 @@ func TestARunIsChargedForWhatItsJailUses(t *testing.T) {
 	if now := h.settled(fails.ID, "failed", "paused", "done"); now.State != "failed" {
 		t.Errorf("it is %s (%s): %s", now.State, now.Why, now.Reason)
 	}
-	out, _, _ := h.glasshouse("", "runs", "show", string(waits.ID))
-	t.Log(out)
+	if out, _, _ := h.glasshouse("", "runs", "show", string(waits.ID)); !strings.Contains(out, "of 400") || !strings.Contains(out, "wall-clock-ms: ") {
+		t.Errorf("it shows as\n%s", out)
+	}
 }
