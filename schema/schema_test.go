@@ -41,10 +41,19 @@ func problem(typ *schema.Type, v form.Value) string {
 }
 
 func TestTheSharedCasesHold(t *testing.T) {
-	f, err := os.Open("../../shared/rtfs-type-cases.jsonl")
-	if errors.Is(err, os.ErrNotExist) {
+	const shared = "../../shared/rtfs-type-cases.jsonl"
+	if _, err := os.Stat(shared); errors.Is(err, os.ErrNotExist) {
 		t.Skip("the shared cases are not beside the module")
 	}
+	holds(t, shared)
+}
+
+func TestTheProbesHold(t *testing.T) { holds(t, "testdata/probes.jsonl") }
+
+// holds checks values against types as a file says.
+func holds(t *testing.T, name string) {
+	t.Helper()
+	f, err := os.Open(name)
 	if err != nil {
 		t.Fatal(err)
 	}
