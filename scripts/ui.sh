@@ -25,7 +25,7 @@ trap 'rm -f "$document"' EXIT
 before=$(sums)
 ${GO:-go} run ./cmd/glasshouse docs openapi >"$document"
 cd web/ui
-npm ci --silent
+npm ci --loglevel error >/dev/null
 npx openapi-typescript "$document" -o src/api/schema.d.ts >/dev/null
 npm run --silent check
 npm run --silent test

@@ -794,6 +794,66 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/connectors": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * List what joins sessions to others, and what of its deliveries waits
+         * @description List what joins sessions to others, and what of its deliveries waits. Needs the role viewer.
+         */
+        get: operations["getConnectors"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/connectors/{connector}/deliveries": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * List what is or was to be delivered to a connector, by when it is due
+         * @description List what is or was to be delivered to a connector, by when it is due. Needs the role viewer.
+         */
+        get: operations["getConnectorsByConnectorDeliveries"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/deliveries/{delivery}/redeliver": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Try a delivery anew that failed too often
+         * @description Try a delivery anew that failed too often. Needs the role operator.
+         */
+        post: operations["postDeliveriesByDeliveryRedeliver"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/doctor": {
         parameters: {
             query?: never;
@@ -862,6 +922,23 @@ export interface paths {
         get: operations["getHealthReady"];
         put?: never;
         post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/hooks/{connector}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** Tell a session something from outside, signed as the connector wants it: by the Standard Webhooks or as GitHub signs */
+        post: operations["postHooksByConnector"];
         delete?: never;
         options?: never;
         head?: never;
@@ -1272,6 +1349,30 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/jails/{id}/limits": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Show what a jail may use, and what became of requests for more
+         * @description Show what a jail may use, and what became of requests for more. Needs the role viewer.
+         */
+        get: operations["getJailsByIdLimits"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        /**
+         * Change what a jail may use, while it runs
+         * @description Change what a jail may use, while it runs. What is not named stays as it is. Needs the role operator.
+         */
+        patch: operations["patchJailsByIdLimits"];
+        trace?: never;
+    };
     "/jails/{id}/network/log": {
         parameters: {
             query?: never;
@@ -1580,6 +1681,103 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/login": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** Log a browser in by the code of a link */
+        post: operations["postLogin"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/login-links": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Make a link by which a browser logs in, once, within ten minutes
+         * @description Make a link by which a browser logs in, once, within ten minutes. Needs the role admin.
+         */
+        post: operations["postLogin-links"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/logins": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * List the browsers that are logged in, oldest first
+         * @description List the browsers that are logged in, oldest first. Needs the role admin.
+         */
+        get: operations["getLogins"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/logins/{login}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        post?: never;
+        /**
+         * End a login, and the streams it reads
+         * @description End a login, and the streams it reads. Needs the role admin.
+         */
+        delete: operations["deleteLoginsByLogin"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/logout": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * End the login that the request's cookie is of
+         * @description End the login that the request's cookie is of. Needs the role viewer.
+         */
+        post: operations["postLogout"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/market": {
         parameters: {
             query?: never;
@@ -1632,6 +1830,26 @@ export interface paths {
          * @description List what is installed and offered in a newer version by its publisher. Needs the role viewer.
          */
         get: operations["getMarketOutdated"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/me": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Show who the caller is
+         * @description Show who the caller is. Needs the role viewer.
+         */
+        get: operations["getMe"];
         put?: never;
         post?: never;
         delete?: never;
@@ -2430,6 +2648,19 @@ export interface components {
             /** @description Pass as 'after' to get the items that follow. Absent on the last page. */
             next?: string;
         };
+        Bounds: {
+            /**
+             * Format: double
+             * @description Processors: a weight of 1024 is one.
+             */
+            cpu?: number;
+            /** Format: int64 */
+            disk_mb?: number;
+            /** Format: int64 */
+            memory_mb?: number;
+            /** Format: int64 */
+            pids?: number;
+        };
         Branch: {
             count: number;
             /** @description Default: the jail's id. */
@@ -2834,6 +3065,37 @@ export interface components {
             /** @description listening, established and so on; of udp: open. */
             state?: string;
         };
+        Connector: {
+            /** @description Of a hook: where others find it. Of a post: the host it goes to. */
+            address?: string;
+            /**
+             * Format: int64
+             * @description Deliveries that failed too often.
+             */
+            dead?: number;
+            /** @description Of the run that it begins, as it is configured. */
+            goal?: string;
+            /**
+             * @description A hook takes what others post, a post has what is said in sessions posted to others, a relay tells one session what is said in others.
+             * @enum {string}
+             */
+            kind?: "hook" | "post" | "relay";
+            name?: string;
+            /**
+             * Format: int64
+             * @description Deliveries that wait.
+             */
+            pending?: number;
+            /** @description Whom it tells, as it is configured. */
+            session?: string;
+            /** @description Whose words it carries: names, or patterns with *. */
+            sessions?: string[];
+        };
+        ConnectorPage: {
+            items: components["schemas"]["Connector"][];
+            /** @description Pass as 'after' to get the items that follow. Absent on the last page. */
+            next?: string;
+        };
         ConsideredRule: {
             decides?: boolean;
             matches?: boolean;
@@ -2889,6 +3151,15 @@ export interface components {
             /** @description User of every command: a name, a uid, name:group or uid:gid. */
             user?: string;
             workspace?: components["schemas"]["Workspace"];
+        };
+        CreateLoginLink: {
+            /** @description Whose login it is; default: of who asks. */
+            label?: string;
+            /**
+             * @description What the login may do; default: what who asks may.
+             * @enum {string}
+             */
+            role?: "admin" | "operator" | "viewer";
         };
         CreateToken: {
             /**
@@ -2946,6 +3217,28 @@ export interface components {
             remedy?: string;
             /** @description That decided. */
             rule: components["schemas"]["PolicyRule"];
+        };
+        Delivery: {
+            attempts?: number;
+            connector?: string;
+            /** @description Of the last attempt. */
+            error?: string;
+            /** @description The same at each attempt. */
+            id?: string;
+            message_id?: string;
+            /**
+             * Format: date-time
+             * @description When it is tried next, or may be.
+             */
+            next?: null | string;
+            session_id?: string;
+            /** @enum {string} */
+            state?: "pending" | "delivered" | "dead";
+        };
+        DeliveryPage: {
+            items: components["schemas"]["Delivery"][];
+            /** @description Pass as 'after' to get the items that follow. Absent on the last page. */
+            next?: string;
         };
         Egress: {
             /** @description The first rule that matches counts. */
@@ -3539,6 +3832,24 @@ export interface components {
             user?: string;
             workspace?: components["schemas"]["Workspace"];
         };
+        JailLimits: {
+            /** @description What became of requests and changes, oldest first. */
+            history?: components["schemas"]["LimitChange"][];
+            /** @description In force now. */
+            limits?: components["schemas"]["Limits"];
+            /**
+             * Format: int64
+             * @description The 'after' of the next page.
+             */
+            next?: number;
+            /** @description Its own, while it is lent others. */
+            own?: components["schemas"]["Limits"];
+            /**
+             * Format: date-time
+             * @description When what it is lent is taken back.
+             */
+            until?: null | string;
+        };
         JailPage: {
             items: components["schemas"]["Jail"][];
             /** @description Pass as 'after' to get the items that follow. Absent on the last page. */
@@ -3551,6 +3862,28 @@ export interface components {
             hourly?: number;
             /** @description The last so many. */
             last?: number;
+        };
+        LimitChange: {
+            /** Format: date-time */
+            at?: string;
+            /** @description The person who set, allowed or refused it. */
+            by?: string;
+            /**
+             * Format: int64
+             * @description Of the causal chain.
+             */
+            entry?: number;
+            from?: components["schemas"]["Bounds"];
+            /** Format: int64 */
+            n?: number;
+            /** @enum {string} */
+            state?: "applied" | "refused" | "failed";
+            to?: components["schemas"]["Bounds"];
+            /** Format: date-time */
+            until?: null | string;
+            /** @description What was asked for. */
+            want?: components["schemas"]["Bounds"];
+            why?: string;
         };
         Limits: {
             /**
@@ -3607,6 +3940,40 @@ export interface components {
             reason: string;
             trigger?: string;
         };
+        LogIn: {
+            code: string;
+        };
+        Login: {
+            /** Format: date-time */
+            created_at: string;
+            /**
+             * Format: date-time
+             * @description Unless it is used before.
+             */
+            expires_at: string;
+            id: string;
+            name: string;
+            /** @enum {string} */
+            role: "admin" | "operator" | "viewer";
+            /**
+             * Format: date-time
+             * @description To the hour.
+             */
+            used_at: string;
+        };
+        LoginLink: {
+            /** @description What is to be sent to POST /login. */
+            code: string;
+            /** Format: date-time */
+            expires_at: string;
+            /** @description Where to go with it; the first is on this machine, others by which it is reached from elsewhere. */
+            urls: string[];
+        };
+        LoginPage: {
+            items: components["schemas"]["Login"][];
+            /** @description Pass as 'after' to get the items that follow. Absent on the last page. */
+            next?: string;
+        };
         Lost: {
             /**
              * Format: int64
@@ -3620,6 +3987,13 @@ export interface components {
             name: string;
             /** @description Without it the newest. */
             version?: string;
+        };
+        Me: {
+            /** @description Of a browser that is logged in. */
+            login?: string;
+            name: string;
+            /** @enum {string} */
+            role: "admin" | "operator" | "viewer";
         };
         Message: {
             /** Format: date-time */
@@ -4033,6 +4407,12 @@ export interface components {
             /** @description What it is done to: a command line, a path, a URL, host:port. */
             resource?: string;
         };
+        Received: {
+            message_id?: string;
+            /** @description That was begun. */
+            run?: string;
+            session_id?: string;
+        };
         Register: {
             /** @description Ask again about a version that was refused or revoked. */
             again?: boolean;
@@ -4172,6 +4552,11 @@ export interface components {
             model?: string;
             /** @description builtin, claude, codex, opencode, gemini or shell. Default: the daemon's. */
             preset?: string;
+            /**
+             * @description How the agent is spoken to: run, by its command line, or acp, by the Agent Client Protocol. Default: run.
+             * @enum {string}
+             */
+            protocol?: "run" | "acp";
             /** @description That it is taught, and whose capabilities are its tools. */
             skills?: string[];
             /**
@@ -7062,6 +7447,160 @@ export interface operations {
             };
         };
     };
+    getConnectors: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description OK */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ConnectorPage"];
+                };
+            };
+            /** @description Unauthorized */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Forbidden */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description What went wrong. */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    getConnectorsByConnectorDeliveries: {
+        parameters: {
+            query?: {
+                state?: "pending" | "delivered" | "dead";
+                /** @description Items of a page, 100 if not given. */
+                limit?: number;
+                /** @description The 'next' of the page before. */
+                after?: string;
+            };
+            header?: never;
+            path: {
+                connector: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description OK */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["DeliveryPage"];
+                };
+            };
+            /** @description Unauthorized */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Forbidden */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description What went wrong. */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    postDeliveriesByDeliveryRedeliver: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description A request that brings this key again within a day gets the first one's answer, with Idempotent-Replay: true, and does nothing more. */
+                "Idempotency-Key"?: string;
+            };
+            path: {
+                delivery: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description OK */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Delivery"];
+                };
+            };
+            /** @description Unauthorized */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Forbidden */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description What went wrong. */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
     getDoctor: {
         parameters: {
             query?: never;
@@ -7201,6 +7740,37 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["Health"];
+                };
+            };
+            /** @description What went wrong. */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    postHooksByConnector: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                connector: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Accepted */
+            202: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Received"];
                 };
             };
             /** @description What went wrong. */
@@ -8642,6 +9212,111 @@ export interface operations {
             };
         };
     };
+    getJailsByIdLimits: {
+        parameters: {
+            query?: {
+                /** @description The 'next' of the page before. */
+                after?: number;
+            };
+            header?: never;
+            path: {
+                id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description OK */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["JailLimits"];
+                };
+            };
+            /** @description Unauthorized */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Forbidden */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description What went wrong. */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    patchJailsByIdLimits: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                id: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["Limits"];
+            };
+        };
+        responses: {
+            /** @description OK */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Jail"];
+                };
+            };
+            /** @description Unauthorized */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Forbidden */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description What went wrong. */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
     getJailsByIdNetworkLog: {
         parameters: {
             query?: {
@@ -9565,6 +10240,234 @@ export interface operations {
             };
         };
     };
+    postLogin: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["LogIn"];
+            };
+        };
+        responses: {
+            /** @description OK */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Me"];
+                };
+            };
+            /** @description What went wrong. */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    "postLogin-links": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["CreateLoginLink"];
+            };
+        };
+        responses: {
+            /** @description Created */
+            201: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["LoginLink"];
+                };
+            };
+            /** @description Unauthorized */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Forbidden */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description What went wrong. */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    getLogins: {
+        parameters: {
+            query?: {
+                /** @description Items of a page, 100 if not given. */
+                limit?: number;
+                /** @description The 'next' of the page before. */
+                after?: string;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description OK */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["LoginPage"];
+                };
+            };
+            /** @description Unauthorized */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Forbidden */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description What went wrong. */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    deleteLoginsByLogin: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                login: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description No Content */
+            204: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description Unauthorized */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Forbidden */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description What went wrong. */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    postLogout: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description No Content */
+            204: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description Unauthorized */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Forbidden */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description What went wrong. */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
     getMarket: {
         parameters: {
             query?: {
@@ -9685,6 +10588,53 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["OfferPage"];
+                };
+            };
+            /** @description Unauthorized */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Forbidden */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description What went wrong. */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    getMe: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description OK */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Me"];
                 };
             };
             /** @description Unauthorized */
@@ -10258,6 +11208,10 @@ export interface operations {
                 /** @description Only of this tool. */
                 tool?: string;
                 tag?: "AUTONOMOUS" | "WHITELISTED" | "APPROVED" | "DENIED";
+                /** @description Not before. */
+                from?: string;
+                /** @description Before. */
+                until?: string;
             };
             header?: never;
             path: {
