@@ -199,6 +199,9 @@ var routes = []route{
 	{"POST /logout", access.Viewer, raw((*Server).logOut).gives(noContent, nil), "End the login that the request's cookie is of."},
 	{"GET /logins", access.Admin, call(ok, (*Server).listLogins), "List the browsers that are logged in, oldest first."},
 	{"DELETE /logins/{login}", access.Admin, call(noContent, (*Server).deleteLogin), "End a login, and the streams it reads."},
+	{"GET /feed", access.Viewer, raw((*Server).streamFeed).
+		gives(ok, nil).or(ok, eventKind, jsonschema.OneOf(wire.FeedEvent{}, wire.FeedJailsEvent{}, wire.FeedHelloEvent{}, wire.Page[wire.Schedule]{})).streams(),
+		"Stream what happens, and how jails fare. The topics jail, approval, run, notice, step, decision and egress are entries of the chain, and after a Last-Event-ID go on behind it; jails and schedules are as of now."},
 	{"GET /me", access.Viewer, call(ok, (*Server).me), "Show who the caller is."},
 
 	{"GET /backends", access.Viewer, call(ok, (*Server).backends), "List what can isolate on this host."},

@@ -119,6 +119,7 @@ type Server struct {
 	openapi func() ([]byte, error) // made for the first who asks: it takes longer than all else at a start
 	once    flights
 	present presence
+	rates   rates
 
 	ctx     context.Context // ends when streams must: they would keep Shutdown waiting
 	cancel  context.CancelCauseFunc
@@ -141,6 +142,7 @@ func New(o Options) *Server {
 	s := &Server{o: o, mux: http.NewServeMux(), table: map[string]route{}, csrf: http.NewCrossOriginProtection()}
 	s.ctx, s.cancel = context.WithCancelCause(context.Background())
 	s.metrics = newMetrics(o.Jails)
+	s.rates.s = s
 	for _, rt := range routes {
 		s.mux.Handle(rt.pattern, s.route(rt))
 		s.table[rt.pattern] = rt

@@ -1,0 +1,279 @@
+package api
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"glasshouse/api/wire"
+	"glasshouse/approval"
+	"glasshouse/chain"
+	"glasshouse/fault"
+	"glasshouse/id"
+)
+
+// A topic is a sort of what happens, as entries of the chain.
+type topic struct {
+	name  string
+	asked bool // is in a feed only if it is asked for: there can be much of it
+	kinds []chain.Kind
+}
+
+// topics are those of GET /feed, beside the two that are no entries.
+var topics = []topic{
+	{name: "jail", kinds: []chain.Kind{
+		chain.JailCreated, chain.JailStarted, chain.JailPaused, chain.JailResumed, chain.JailStopped, chain.JailFailed, chain.JailDeleted,
+		chain.JailBranched, chain.JailRewound, chain.JailLimited, chain.SnapshotTaken, chain.SnapshotDeleted,
+	}},
+	{name: "approval", kinds: []chain.Kind{chain.ApprovalAsked, chain.ApprovalAnswered, chain.ApprovalExpired}},
+	{name: "run", kinds: []chain.Kind{
+		chain.SessionOpened, chain.SessionClosed, chain.RunStarted, chain.RunMoved, chain.RunEnded, chain.CheckpointTaken, chain.CheckpointResumed,
+	}},
+	{name: "notice", kinds: []chain.Kind{
+		chain.DaemonStarted, chain.BudgetSpent, chain.SecretRefused, chain.BundleInstalled, chain.BundleRemoved, chain.PolicyChanged, chain.OperatorActed,
+	}},
+	{name: "step", asked: true, kinds: []chain.Kind{chain.StepStarted, chain.StepEnded, chain.CallStarted, chain.CallEnded, chain.LLMCalled, chain.SiblingTold}},
+	{name: "decision", asked: true, kinds: []chain.Kind{chain.Decided}},
+	{name: "egress", asked: true, kinds: []chain.Kind{chain.Egress}},
+}
+
+type feedParams struct {
+	Topics string `query:"topics" description:"Joined by commas: jails, schedules, jail, approval, run, notice, which are meant if none are given, and step, decision, egress."`
+}
+
+// wishes is what of a feed somebody wants.
+type wishes struct {
+	jails, schedules bool
+	topics           []topic
+	kinds            []chain.Kind
+}
+
+func (p feedParams) wishes() (wishes, error) {
+	all := p.Topics == ""
+	names := strings.Split(p.Topics, ",")
+	w := wishes{jails: all, schedules: all}
+	known := func(name string) bool {
+		return name == wire.FeedJails || name == wire.FeedSchedules || slices.ContainsFunc(topics, func(t topic) bool { return t.name == name })
+	}
+	for _, name := range names {
+		if !all && !known(name) {
+			return w, fault.Fieldf("api", "topics", "%q is no topic of the feed", printable(name))
+		}
+		w.jails = w.jails || name == wire.FeedJails
+		w.schedules = w.schedules || name == wire.FeedSchedules
+	}
+	for _, t := range topics {
+		if all && !t.asked || slices.Contains(names, t.name) {
+			w.topics = append(w.topics, t)
+			w.kinds = append(w.kinds, t.kinds...)
+		}
+	}
+	return w, nil
+}
+
+// topicOf is the name of the topic that an entry is of.
+func (w wishes) topicOf(k chain.Kind) string {
+	for _, t := range w.topics {
+		if slices.Contains(t.kinds, k) {
+			return t.name
+		}
+	}
+	return ""
+}
+
+const (
+	lookEvery     = 100 * time.Millisecond // how soon a feed has what was appended to the chain
+	scheduleEvery = 2 * time.Second
+	feedPage      = 100
+)
+
+// streamFeed streams what a person who looks at the daemon wants to know.
+//
+// What happened comes from the chain, and an event's id is how far into the chain
+// its reader has got. So nothing waits here for a slow reader, and one who comes
+// back misses nothing and hears nothing twice. How jails fare is told anew each
+// second: who was slow gets the newest alone.
+func (s *Server) streamFeed(w http.ResponseWriter, r *http.Request, p feedParams) error {
+	if _, err := s.readBody(w, r, &none{}); err != nil {
+		return err
+	}
+	want, err := p.wishes()
+	if err != nil {
+		return err
+	}
+	f := &feed{s: s, want: want, at: -1}
+	var last *uint64
+	if err := lastEvent(r, &last); err != nil {
+		return err
+	}
+	if f.chain = s.o.Chain; f.chain != nil {
+		f.at = f.chain.Last()
+	}
+	hello := wire.FeedHelloEvent{At: time.Now().UTC()}
+	if last != nil {
+		if hello.Reset = f.chain == nil || *last > uint64(f.at); !hello.Reset {
+			f.at = int64(*last)
+		}
+	}
+	ctx, cancel := s.streamContext(r)
+	defer cancel()
+	defer s.metrics.opened("feed")()
+	f.out = startEvents(w)
+	if err := f.send(wire.FeedHello, hello); err == nil {
+		err = f.run(ctx)
+	}
+	if ctx.Err() == nil && err != nil {
+		s.o.Log.Debug("a feed ended", "err", err)
+	}
+	return nil // no end was sent, so the reader knows; it comes back
+}
+
+// A feed is one reader of it.
+type feed struct {
+	s     *Server
+	want  wishes
+	out   *events
+	chain Chain
+	at    int64 // of the chain's entries those up to here are told; -1: there is no chain
+
+	tick      uint64 // of the jails' rows that were told
+	schedules []byte // as they were told
+	looked    time.Time
+}
+
+func (f *feed) send(name string, v any) error {
+	cursor := ""
+	if f.at >= 0 {
+		cursor = strconv.FormatInt(f.at, 10)
+	}
+	return f.out.send(cursor, name, v)
+}
+
+func (f *feed) run(ctx context.Context) error {
+	var fresh <-chan struct{} // rows, each second
+	if f.want.jails {
+		var leave func()
+		fresh, leave = f.s.rates.enter()
+		defer leave()
+	}
+	look := time.NewTicker(lookEvery)
+	defer look.Stop()
+	beat := time.NewTicker(heartbeat)
+	defer beat.Stop()
+	for {
+		if err := f.happened(ctx); err != nil {
+			return err
+		}
+		if err := f.planned(ctx); err != nil {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-look.C:
+		case <-beat.C:
+			if err := f.out.beat(); err != nil {
+				return err
+			}
+		case <-fresh:
+			var rows wire.FeedJailsEvent
+			rows, f.tick, fresh = f.s.rates.since(f.tick)
+			if rows.All || len(rows.Jails) > 0 {
+				if err := f.send(wire.FeedJails, rows); err != nil {
+					return err
+				}
+			}
+		}
+	}
+}
+
+// happened tells what was appended to the chain since the reader was told.
+func (f *feed) happened(ctx context.Context) error {
+	for f.at >= 0 && f.chain.Last() > f.at {
+		upto := f.chain.Last()
+		if len(f.want.kinds) == 0 {
+			f.at = upto
+			return nil
+		}
+		list, err := f.chain.Entries(ctx, chain.Query{Kinds: f.want.kinds, After: f.at, Limit: feedPage})
+		if err != nil {
+			return err
+		}
+		for _, e := range list {
+			f.at = e.Seq
+			if err := f.send(f.want.topicOf(e.Kind), f.s.told(ctx, e)); err != nil {
+				return err
+			}
+		}
+		if len(list) < feedPage {
+			f.at = max(f.at, upto) // what lies between is nothing that is wanted
+		}
+	}
+	return nil
+}
+
+// told is an entry as a feed has it.
+func (s *Server) told(ctx context.Context, e chain.Entry) wire.FeedEvent {
+	v := wire.FeedEvent{Seq: e.Seq, At: e.Time.UTC(), Kind: string(e.Kind), Jail: e.Jail, Session: e.Session, Run: id.Run(e.Run), Agent: e.Agent, Body: e.Body}
+	var body struct {
+		Approval id.Approval `json:"approval"`
+		Verdict  string      `json:"verdict"`
+	}
+	switch e.Kind {
+	case chain.ApprovalAsked, chain.ApprovalAnswered, chain.ApprovalExpired:
+		if s.o.Approvals == nil || json.Unmarshal(e.Body, &body) != nil || body.Approval == "" {
+			return v
+		}
+		if r, err := s.approvalAfter(ctx, body.Approval, e.Kind); err == nil {
+			a := approvalOf(r)
+			v.Approval = &a
+		}
+	}
+	return v
+}
+
+// keptTime is how long it may take from the entry that something happens to a
+// request until that is kept. After a crash in between it never is.
+const keptTime = time.Second
+
+// approvalAfter returns a request once what an entry of the chain says of it is
+// kept: the entry is written first.
+func (s *Server) approvalAfter(ctx context.Context, a id.Approval, k chain.Kind) (approval.Request, error) {
+	for end := time.Now().Add(keptTime); ; {
+		r, err := s.o.Approvals.Get(ctx, a)
+		kept := err == nil && (k == chain.ApprovalAsked || r.State != approval.Pending || r.First != nil)
+		never := err != nil && (k != chain.ApprovalAsked || !errors.Is(err, fault.NotFound)) // such as what was refused at once
+		if kept || never || time.Now().After(end) {
+			return r, err
+		}
+		select {
+		case <-ctx.Done():
+			return r, fmt.Errorf("read approval %s: %w", a, context.Cause(ctx))
+		case <-time.After(5 * time.Millisecond):
+		}
+	}
+}
+
+// planned tells the schedules, when they are not as they were.
+func (f *feed) planned(ctx context.Context) error {
+	if !f.want.schedules || f.s.o.Schedules == nil || time.Since(f.looked) < scheduleEvery {
+		return nil
+	}
+	f.looked = time.Now()
+	page, err := f.s.listSchedules(ctx, listSchedules{Limit: maxPage}, none{})
+	if err != nil {
+		return err
+	}
+	text, err := json.Marshal(page)
+	if err != nil || string(text) == string(f.schedules) {
+		return err
+	}
+	f.schedules = text
+	return f.send(wire.FeedSchedules, json.RawMessage(text))
+}

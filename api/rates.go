@@ -1,0 +1,193 @@
+package api
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"time"
+
+	"glasshouse/api/wire"
+	"glasshouse/id"
+	"glasshouse/jail"
+)
+
+// rates measures all jails each second, for as long as somebody looks.
+type rates struct {
+	s *Server
+
+	mu      sync.Mutex
+	lookers int
+	stop    context.CancelFunc
+	done    chan struct{}
+	fresh   chan struct{} // closed at the next tick
+	tick    uint64
+	gone    uint64 // the tick at which a jail was there no longer
+	rows    []row  // by creation
+	known   bool   // rows are what was measured a tick ago
+}
+
+// row is a jail, with the tick at which something of it changed last.
+type row struct {
+	wire.JailRow
+	changed uint64
+}
+
+const rateEvery = time.Second
+
+// enter begins to look. The channel is closed when there are rows; since gives the
+// one for the next.
+func (x *rates) enter() (fresh <-chan struct{}, leave func()) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if x.lookers++; x.lookers == 1 {
+		ctx, cancel := context.WithCancel(x.s.ctx)
+		x.stop, x.done, x.fresh = cancel, make(chan struct{}), make(chan struct{})
+		go x.run(ctx, x.done)
+	} else if x.known {
+		now := make(chan struct{})
+		close(now)
+		return now, x.leave
+	}
+	return x.fresh, x.leave
+}
+
+func (x *rates) leave() {
+	x.mu.Lock()
+	x.lookers--
+	last, done := x.lookers == 0, x.done
+	if last {
+		x.stop()
+		x.rows, x.known = nil, false
+	}
+	x.mu.Unlock()
+	if last {
+		<-done
+	}
+}
+
+// since returns what changed after a tick, all if that is 0 or a jail has gone.
+func (x *rates) since(tick uint64) (wire.FeedJailsEvent, uint64, <-chan struct{}) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	e := wire.FeedJailsEvent{All: tick == 0 || x.gone > tick, Jails: []wire.JailRow{}}
+	for i := range x.rows {
+		if e.All || x.rows[i].changed > tick {
+			e.Jails = append(e.Jails, x.rows[i].JailRow)
+		}
+	}
+	return e, x.tick, x.fresh
+}
+
+func (x *rates) run(ctx context.Context, done chan struct{}) {
+	defer close(done)
+	m := meter{s: x.s, last: map[id.Jail]reading{}}
+	tick := time.NewTicker(rateEvery)
+	defer tick.Stop()
+	for {
+		if rows, err := m.read(ctx); err == nil {
+			x.put(ctx, rows)
+		} else if ctx.Err() == nil {
+			x.s.o.Log.Warn("jails cannot be measured", "err", err)
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+	}
+}
+
+// put makes rows those that are shown.
+func (x *rates) put(ctx context.Context, rows []wire.JailRow) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if ctx.Err() != nil {
+		return // somebody else measures, or nobody
+	}
+	x.tick++
+	before := make(map[id.Jail]row, len(x.rows))
+	for _, r := range x.rows {
+		before[r.ID] = r
+	}
+	x.rows = slices.Grow(x.rows[:0:0], len(rows))
+	for _, r := range rows {
+		was, there := before[r.ID]
+		if !there || was.JailRow != r {
+			was = row{r, x.tick}
+		}
+		x.rows = append(x.rows, was)
+		delete(before, r.ID)
+	}
+	if len(before) > 0 {
+		x.gone = x.tick
+	}
+	x.known = true
+	close(x.fresh)
+	x.fresh = make(chan struct{})
+}
+
+// A meter turns what jails have used into what they use in a second.
+type meter struct {
+	s    *Server
+	last map[id.Jail]reading
+}
+
+type reading struct {
+	at     time.Time
+	cpu    time.Duration
+	rx, tx int64
+	events uint64
+}
+
+// readTime bounds how long one jail may take to be measured.
+const readTime = time.Second
+
+func (m *meter) read(ctx context.Context) ([]wire.JailRow, error) {
+	jails, err := m.s.o.Jails.List(ctx, jail.ListOptions{})
+	if err != nil {
+		return nil, err
+	}
+	rows := make([]wire.JailRow, len(jails))
+	now := make(map[id.Jail]reading, len(jails))
+	for i, j := range jails {
+		rows[i] = wire.JailRow{
+			ID: j.ID, Name: j.Spec.Name, State: string(j.State), Backend: j.Spec.Backend, Runtime: j.Spec.Runtime, MemoryLimit: j.Spec.Limits.MemoryMB << 20,
+		}
+		if j.State == jail.Running || j.State == jail.Paused {
+			now[j.ID] = m.measure(ctx, &rows[i])
+		}
+	}
+	m.last = now
+	return rows, ctx.Err()
+}
+
+// measure fills in what a jail uses. What cannot be had stays zero: the jail may
+// have ended since.
+func (m *meter) measure(ctx context.Context, row *wire.JailRow) reading {
+	ctx, cancel := context.WithTimeout(ctx, readTime)
+	defer cancel()
+	now := reading{at: time.Now()}
+	if st, err := m.s.o.Jails.Stats(ctx, row.ID); err == nil {
+		row.MemoryBytes, row.PIDs = st.MemoryBytes, st.PIDs
+		now.cpu, now.rx, now.tx = st.CPU, st.RxBytes, st.TxBytes
+	}
+	if l, err := m.s.log(ctx, row.ID); err == nil {
+		now.events = l.Last()
+		for _, n := range l.Stats().Lost {
+			row.Gaps += n
+		}
+	}
+	was, known := m.last[row.ID]
+	seconds := now.at.Sub(was.at).Seconds()
+	if !known || seconds <= 0 {
+		return now
+	}
+	per := func(n int64) float64 { return max(0, float64(n)/seconds) } // a jail that was rewound has counted from another beginning
+	row.CPU = rounded(per(int64(now.cpu-was.cpu)) / float64(time.Second))
+	row.RxBytes, row.TxBytes = int64(per(now.rx-was.rx)), int64(per(now.tx-was.tx))
+	row.Events = rounded(per(int64(now.events - was.events)))
+	return now
+}
+
+// rounded has as many digits as one reads.
+func rounded(x float64) float64 { return float64(int64(x*1000+0.5)) / 1000 }
