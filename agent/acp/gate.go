@@ -182,7 +182,7 @@ func (g *gate) carryIn() {
 			var m message
 			if jsonErr := json.Unmarshal(text, &m); jsonErr != nil || text[0] != '{' {
 				if banner++; g.begun() || banner > maxBanner {
-					g.fail(broken("it sent what is no message: %s", excerpt(text)))
+					g.ended(broken("it sent what is no message: %s", excerpt(text)))
 					return
 				}
 				continue // some greet before they speak the protocol
@@ -287,12 +287,14 @@ func (g *gate) asked(m message, at int64) error {
 	if silent && m.Method != acp.ClientMethodSessionRequestPermission {
 		return nil
 	}
+	if silent { // only so that it is known what became of it, before the next line
+		g.d.handle(g.dead, m.Method, at, m.Params)
+		return nil
+	}
 	name := string(m.ID)
 	ctx, cancel := context.WithCancel(g.dead)
 	g.mu.Lock()
-	if !silent {
-		g.pending[at] = true
-	}
+	g.pending[at] = true
 	many := len(g.pending) > maxPending
 	g.cancels[name] = cancel
 	g.mu.Unlock()
@@ -307,7 +309,7 @@ func (g *gate) asked(m message, at int64) error {
 		delete(g.cancels, name)
 		g.heard()
 		g.mu.Unlock()
-		if silent || g.dead.Err() != nil {
+		if g.dead.Err() != nil {
 			return
 		}
 		text, jsonErr := reply(m.ID, result, err)
@@ -367,8 +369,14 @@ func (g *gate) begun() bool {
 	return g.started
 }
 
-// ended is the end of the agent's output.
+// ended is the end of the agent's output, or of what can be read of it. What it said
+// last is told.
 func (g *gate) ended(err error) {
+	if errors.Is(err, io.EOF) || errors.Is(err, fault.Invalid) || errors.Is(err, fault.TooLarge) {
+		if flushErr := g.d.flush(); flushErr != nil {
+			g.fail(flushErr)
+		}
+	}
 	if fault.KindOf(err) == "" {
 		err = fault.Newf(fault.Unavailable, opDrive, "", "the agent ended in the middle of the session")
 	}

@@ -1,0 +1,325 @@
+package test_test
+
+import (
+	"context"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"glasshouse/api/wire"
+	"glasshouse/backend/backendtest"
+	"glasshouse/id"
+)
+
+// talkers starts a daemon in whose jails there is an agent that speaks the Agent Client
+// Protocol.
+func talkers(t *testing.T) (h *house, program string) {
+	t.Helper()
+	dir := filepath.Join(shortTemp(t), "root")
+	if out, err := exec.Command("cp", "-a", backendtest.Rootfs(t), dir).CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	program = filepath.Join(dir, "bin", "talker")
+	build := exec.Command("go", "build", "-o", program, "glasshouse/test/talker")
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	return open(t, "rootfs: {default: {dir: "+dir+"}}\n"), program
+}
+
+// asksFirst has a person asked before anything is removed.
+const asksFirst = `{"permission": {"*": "allow", "bash": {"*": "allow", "rm *": "deny", "rmdir *": "ask"}, "read": {"*": "allow", "*secret*": "deny"}}}`
+
+// talk has the agent do what the lines say.
+func (h *house) talk(session string, lines ...string) wire.Run {
+	h.Helper()
+	policy := wire.Policy{Files: []wire.PolicyFile{{Name: "opencode.json", Text: asksFirst}}, Level: 2, Match: "last"}
+	r, err := h.StartRun(h.Context(), wire.StartRun{Goal: strings.Join(lines, "\n"), Session: session, Agent: &wire.RunAgent{
+		Preset: "shell", Protocol: "acp", Argv: []string{"talker"}, Jail: &wire.CreateJail{Policy: &policy}, Keep: true,
+	}})
+	if err != nil {
+		h.Fatal(err)
+	}
+	return r
+}
+
+// did are the actions of a run, as words.
+func (h *house) did(r id.Run) []string {
+	h.Helper()
+	var all []string
+	for a, err := range h.RunActions(h.Context(), r) {
+		if err != nil {
+			h.Fatal(err)
+		}
+		all = append(all, a.Kind+" "+a.Name+" "+a.State)
+	}
+	return all
+}
+
+// said is what the agents of a session said.
+func (h *house) said(session string) []string {
+	h.Helper()
+	var all []string
+	for m, err := range h.Messages(h.Context(), session, "out") {
+		if err != nil {
+			h.Fatal(err)
+		}
+		all = append(all, m.Text)
+	}
+	return all
+}
+
+func same(t *testing.T, what string, got []string, want ...string) {
+	t.Helper()
+	if strings.Join(got, "\n") != strings.Join(want, "\n") {
+		t.Errorf("%s:\n%s\nwant\n%s", what, strings.Join(got, "\n"), strings.Join(want, "\n"))
+	}
+}
+
+func TestAnAgentThatSpeaksTheProtocolIsDecidedAboutAndRecorded(t *testing.T) {
+	h, _ := talkers(t)
+	r := h.talk("sess-acp",
+		"think about it", "plan to do it",
+		"run echo one > /workspace/one; cat /workspace/one",
+		`write /workspace/two a\nb\nc`, "read /workspace/two", "read /workspace/secret",
+		"terminal echo in $PWD; exit 3",
+		"sneak echo unasked",
+		"say it is done",
+		"run rm /workspace/one",
+	)
+	got := h.settled(r.ID, "done", "failed", "paused")
+	if got.State != "done" {
+		t.Fatalf("it is %s %s: %s %s\n%s", got.State, got.Why, got.Reason, got.Error, h.log)
+	}
+	same(t, "it did", h.did(r.ID),
+		"message thought done", "message plan done",
+		"decision bash done", "tool bash done",
+		"tool write_file done", "tool fs/read_text_file done", "tool fs/read_text_file refused",
+		"tool terminal/create done", "tool bash done",
+		"decision bash refused", "tool bash refused",
+	)
+	said := strings.Join(h.said("sess-acp"), "\n")
+	for _, want := range []string{"b\n\nfailed: ", "in /workspace exit 3", "it is done"} {
+		if !strings.Contains(said, want) {
+			t.Errorf("it said %q, without %q", said, want)
+		}
+	}
+	if strings.Contains(said, "always") {
+		t.Error("it was given leave for good")
+	}
+	trail, _, _ := h.glasshouse("", "trail", string(got.Jail))
+	if !strings.Contains(trail, "bash: echo one > /workspace/one") || !strings.Contains(trail, "rm /workspace/one") {
+		t.Errorf("the trail:\n%s", trail)
+	}
+}
+
+// output is what came of the last action of a name.
+func (h *house) output(r id.Run, name string) string {
+	h.Helper()
+	var last string
+	for a, err := range h.RunActions(h.Context(), r) {
+		if err != nil {
+			h.Fatal(err)
+		}
+		if a.Name == name {
+			last = string(a.Output)
+		}
+	}
+	return last
+}
+
+// until waits for something to be so.
+func (h *house) until(what string, f func() bool) {
+	h.Helper()
+	if !within(time.Minute, f) {
+		h.Fatalf("it is not so that %s\n%s", what, h.log)
+	}
+}
+
+// jailOf is the jail of a run, once it has one and has come so far that a file is there.
+func (h *house) jailOf(r id.Run, file string) id.Jail {
+	h.Helper()
+	var j id.Jail
+	h.until("there is "+file, func() bool {
+		now, err := h.Client.Run(context.Background(), r)
+		if err != nil || now.Jail == "" {
+			return false
+		}
+		if j = now.Jail; now.State != "active" {
+			return false
+		}
+		_, err = h.Stat(h.Context(), j, file)
+		return err == nil
+	})
+	return j
+}
+
+// prompts shows how often the agent was told something, and in how many sessions.
+const prompts = "run cat /workspace/log; cat /home/agent/.talker/s-* | wc -l; ls /home/agent/.talker | grep -c ^s-"
+
+func TestAConversationGoesOnWhenTheDaemonIsKilled(t *testing.T) {
+	h, _ := talkers(t)
+	// In the middle of a turn, more than once.
+	r := h.talk("sess-kill", "say begun", "run echo a >> /workspace/log; echo > /workspace/a", "await /workspace/b", "run echo b >> /workspace/log", "await /workspace/c", prompts)
+	j := h.jailOf(r.ID, "/workspace/a")
+	h.kill()
+	h.start()
+	h.sh(j, "echo > /workspace/b")
+	h.kill()
+	h.start()
+	h.sh(j, "echo > /workspace/c")
+	if got := h.settled(r.ID, "done", "failed", "paused"); got.State != "done" {
+		t.Fatalf("it is %s: %s %s\n%s", got.State, got.Reason, got.Error, h.log)
+	}
+	if out := h.output(r.ID, "bash"); !strings.Contains(out, `"a\nb\n1\n1\n"`) {
+		t.Errorf("what it did, its prompts and its sessions: %s", out)
+	}
+	same(t, "it did", h.did(r.ID), "decision bash done", "tool bash done", "decision bash done", "tool bash done", "decision bash done", "tool bash done")
+	same(t, "it said", h.said("sess-kill"), "begun")
+
+	// While a person is asked.
+	r = h.talk("sess-ask", "run mkdir /workspace/d", "run rmdir /workspace/d && echo gone >> /workspace/log", prompts)
+	if got := h.settled(r.ID, "paused", "done", "failed"); got.Why != "approval" {
+		t.Fatalf("nobody is asked: %+v\n%s", got, h.log)
+	}
+	var waiting []wire.Approval
+	var err error
+	h.until("one is asked", func() bool {
+		waiting, err = h.Approvals(h.Context(), "", "")
+		return err == nil && len(waiting) == 1
+	})
+	h.kill()
+	h.start()
+	if _, stderr, code := h.glasshouse("", "approve", string(waiting[0].ID)); code != 0 {
+		t.Fatal(stderr)
+	}
+	if got := h.settled(r.ID, "done", "failed"); got.State != "done" {
+		t.Fatalf("%+v\n%s", got, h.log)
+	}
+	if out := h.output(r.ID, "bash"); !strings.Contains(out, `"gone\n1\n1\n"`) {
+		t.Errorf("what it did, its prompts and its sessions: %s", out)
+	}
+	same(t, "it did", h.did(r.ID), "decision bash done", "tool bash done", "decision bash done", "tool bash done", "decision bash done", "tool bash done")
+}
+
+func TestAnAgentThatFailsGoesOnInItsSession(t *testing.T) {
+	h, program := talkers(t)
+	for _, how := range []string{"die", "garbage"} {
+		r := h.talk("sess-"+how, "say before", how, "say after")
+		if got := h.settled(r.ID, "done", "failed", "paused"); got.State != "done" || got.Result != "going on" {
+			t.Fatalf("%s: %+v\n%s", how, got, h.log)
+		}
+		same(t, "it said", h.said("sess-"+how), "before", "going on")
+	}
+	// Why it stops is what its run says.
+	for reason, want := range map[string]string{"refusal": "refuses", "max_tokens": "as much as it may"} {
+		r := h.talk("sess-"+reason, "stop "+reason)
+		if got := h.settled(r.ID, "done", "failed", "paused"); got.State != "failed" || !strings.Contains(got.Error, want) {
+			t.Errorf("%s: %+v", reason, got)
+		}
+	}
+	// Without a jail.
+	r, err := h.StartRun(h.Context(), wire.StartRun{Goal: "say outside", Agent: &wire.RunAgent{Preset: "shell", Protocol: "acp", Spawner: "process", Argv: []string{program}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := h.settled(r.ID, "done", "failed", "paused"); got.State != "done" || got.Result != "outside" {
+		t.Errorf("outside: %+v\n%s", got, h.log)
+	}
+	// A program that speaks something else is not started again and again for long.
+	if _, err := h.StartRun(h.Context(), wire.StartRun{Goal: "x", Agent: &wire.RunAgent{Preset: "builtin", Protocol: "acp"}}); err == nil {
+		t.Error("the agent that comes with it does not speak the protocol")
+	}
+}
+
+func TestAnAgentIsToldMoreHeldAndStopped(t *testing.T) {
+	h, _ := talkers(t)
+	for name, sid := range map[string]string{"worker": "sess-w", "reviewer": "sess-r"} {
+		if _, err := h.OpenSession(h.Context(), wire.OpenSession{ID: sid, Name: name, Group: "crew"}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	// What comes meanwhile is its next prompt; what a sibling asks it answers by what it says.
+	reviewer := h.talk("sess-r", "run echo > /workspace/a", "await /workspace/b")
+	j := h.jailOf(reviewer.ID, "/workspace/a")
+	if _, err := h.Send(h.Context(), wire.SendMessage{Session: "sess-r", Text: "say told"}); err != nil {
+		t.Fatal(err)
+	}
+	worker := h.talk("sess-w", "ask reviewer say looks good")
+	h.until("the request is there", func() bool {
+		n := 0
+		for _, err := range h.Messages(h.Context(), "sess-r", "in") {
+			if err == nil {
+				n++
+			}
+		}
+		return n == 2
+	})
+	h.sh(j, "echo > /workspace/b")
+	for _, r := range []wire.Run{worker, reviewer} {
+		if got := h.settled(r.ID, "done", "failed", "paused"); got.State != "done" {
+			t.Fatalf("%+v\n%s", got, h.log)
+		}
+	}
+	same(t, "the reviewer said", h.said("sess-r"), "told", "looks good")
+	same(t, "the worker said", h.said("sess-w"), "answered: looks good")
+
+	// It stands still while it is paused, and is told to stop when it is cancelled.
+	r := h.talk("sess-hang", "run echo > /workspace/a", "hang")
+	j = h.jailOf(r.ID, "/workspace/a")
+	if _, err := h.PauseRun(h.Context(), r.ID); err != nil {
+		t.Fatal(err)
+	}
+	h.until("its jail stands still", func() bool {
+		now, err := h.Client.Jail(h.Context(), j)
+		return err == nil && now.State == "paused"
+	})
+	if _, err := h.ResumeRun(h.Context(), r.ID, wire.ResumeRun{}); err != nil {
+		t.Fatal(err)
+	}
+	h.until("it goes on", func() bool {
+		now, err := h.Client.Jail(h.Context(), j)
+		return err == nil && now.State == "running"
+	})
+	if _, err := h.CancelRun(h.Context(), r.ID); err != nil {
+		t.Fatal(err)
+	}
+	h.until("it was told to stop", func() bool { return h.sh(j, "cat /home/agent/.talker/cancelled 2>/dev/null || true") == "yes" })
+	same(t, "it did", h.did(r.ID), "decision bash done", "tool bash done")
+}
+
+func TestAConversationIsWrittenDownAndBranches(t *testing.T) {
+	h, _ := talkers(t)
+	r := h.talk("sess-branch", "run echo a >> /workspace/log; echo > /workspace/a", "await /workspace/b", prompts)
+	j := h.jailOf(r.ID, "/workspace/a")
+	p, err := h.CheckpointRun(h.Context(), r.ID, wire.TakeCheckpoint{Pause: true})
+	if err != nil || p.Snapshot == "" {
+		t.Fatalf("%+v, %v\n%s", p, err, h.log)
+	}
+	branches, err := h.ResumeRun(h.Context(), r.ID, wire.ResumeRun{Checkpoint: p.ID, Branch: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := h.ResumeRun(h.Context(), r.ID, wire.ResumeRun{Checkpoint: p.ID}); err != nil {
+		t.Fatal(err)
+	}
+	for _, j := range []id.Jail{j, branches[0].Jail} {
+		h.until("its jail runs", func() bool {
+			now, err := h.Client.Jail(h.Context(), j)
+			return err == nil && now.State == "running"
+		})
+		h.sh(j, "echo > /workspace/b")
+	}
+	for _, one := range append(branches, r) {
+		if got := h.settled(one.ID, "done", "failed"); got.State != "done" {
+			t.Errorf("%+v\n%s", got, h.log)
+		}
+		if out := h.output(one.ID, "bash"); !strings.Contains(out, `"a\n1\n1\n"`) {
+			t.Errorf("what it did, its prompts and its sessions: %s", out)
+		}
+	}
+}
