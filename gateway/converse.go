@@ -78,7 +78,7 @@ func (g *Gateway) converseIn(ctx context.Context, a *attend, r run.Run, j jail.J
 	if err != nil && ctx.Err() == nil {
 		g.kill(ctx, j.ID, x)
 		errs, _ := w.errs.text(0)
-		return lost(err, errs)
+		return errors.Join(lost(err, errs), t.closeOpen(ctx, x))
 	}
 	return err
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"path"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -92,6 +93,7 @@ func newDriver(ctx context.Context, c Conn, host Host, o Options) *driver {
 	d.gate = newGate(c, d, o.Quiet)
 	if p := o.From; p != nil {
 		d.pos, d.kept = *p, p.At
+		d.pos.Answered = slices.Clone(p.Answered)
 		d.session, d.now, d.text = p.Session, p.Turn, []byte(p.Turn.Text)
 		d.result = Result{Session: p.Session, Agent: p.Agent, Turns: p.Turns, Last: p.Turn, Usage: p.Usage}
 		d.gate.goOn(*p)
@@ -235,8 +237,10 @@ func (d *driver) prompt(ctx context.Context, text string) error {
 // await waits for the end of a turn.
 func (d *driver) await(ctx context.Context, answers <-chan message) error {
 	got, at, err := answerTo[acp.PromptResponse](ctx, d, answers)
-	if openErr := d.leaveOpen(); err == nil {
-		err = openErr
+	if at > 0 { // else it may still end what it is at
+		if openErr := d.leaveOpen(); err == nil {
+			err = openErr
+		}
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
