@@ -429,14 +429,19 @@ func (g *Gateway) judge1(ctx context.Context, r run.Run, q policy.Question, pare
 	if err != nil {
 		return v, err
 	}
+	return v, refusal(q, v)
+}
+
+// refusal is the error of a question that was not answered with yes.
+func refusal(q policy.Question, v govern.Verdict) error {
 	if v.Allow && v.Instead == "" {
-		return v, nil
+		return nil
 	}
 	why := v.Decision.Reason
 	if v.Allow {
 		why = "something else was allowed in its place: " + v.Instead
 	}
-	return v, &fault.Error{Op: "gateway.Call", On: q.Resource, Kind: fault.Denied, Err: errors.New(why), Remedy: v.Decision.Remedy}
+	return &fault.Error{Op: "gateway.Call", On: q.Resource, Kind: fault.Denied, Err: errors.New(why), Remedy: v.Decision.Remedy}
 }
 
 // asking does what may have to wait for a person. If it does the run has a checkpoint

@@ -37,6 +37,8 @@ type Caller struct {
 	Group   string
 	Level   policy.Level
 
+	Workspace string // of its jail; what it says of files is relative to it
+
 	// Token is what it has to show, where the listener alone does not say who it
 	// is. "": nothing.
 	Token string
@@ -141,7 +143,7 @@ func (g *Gateway) callerIn(ctx context.Context, jid id.Jail) (Caller, error) {
 	if err != nil {
 		return Caller{}, err
 	}
-	c := Caller{Jail: jid, Session: j.Spec.Labels[LabelSession], Name: j.Spec.Labels[LabelName]}
+	c := Caller{Jail: jid, Session: j.Spec.Labels[LabelSession], Name: j.Spec.Labels[LabelName], Workspace: j.Spec.Project()}
 	s, err := g.cfg.Runs.Session(ctx, c.Session)
 	if err != nil && !errors.Is(err, fault.NotFound) {
 		return Caller{}, err

@@ -144,8 +144,9 @@ type Gateway struct {
 	works map[id.Jail]id.Run // the run that an agent in a jail is at
 	beats map[id.Run]time.Time
 
-	answers map[id.Jail][]answer // that harnesses were given, oldest first
-	foreign map[id.Run]time.Time // since when the loop knows runs that nobody is at, and whose jail is another daemon's
+	answers   map[id.Jail][]answer // that harnesses were given, oldest first
+	inquiries map[matter][]*inquiry
+	foreign   map[id.Run]time.Time // since when the loop knows runs that nobody is at, and whose jail is another daemon's
 }
 
 // New returns a Gateway that does nothing before Open.
@@ -159,8 +160,7 @@ func New(cfg Config) *Gateway {
 	g := &Gateway{
 		cfg: cfg, poke: make(chan struct{}, 1), starts: make(chan struct{}, 2*runtime.NumCPU()),
 		doors: map[id.Jail]*door{}, at: map[id.Run]*attend{}, works: map[id.Jail]id.Run{}, beats: map[id.Run]time.Time{},
-		answers: map[id.Jail][]answer{},
-		foreign: map[id.Run]time.Time{},
+		answers: map[id.Jail][]answer{}, inquiries: map[matter][]*inquiry{}, foreign: map[id.Run]time.Time{},
 	}
 	g.ctx, g.cancel = context.WithCancel(context.Background())
 	return g

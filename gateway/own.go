@@ -4,14 +4,11 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"slices"
 	"strings"
 
 	"glasshouse/autonomy"
 	"glasshouse/fault"
-	"glasshouse/govern"
 	"glasshouse/id"
-	"glasshouse/policy"
 	"glasshouse/run"
 )
 
@@ -148,69 +145,6 @@ func (g *Gateway) Fail(ctx context.Context, c Caller, why string) (run.Run, erro
 		return r, err
 	}
 	return g.cfg.Runs.Move(ctx, r.ID, run.Move{To: run.Failed, By: "agent", Error: why, Reason: why})
-}
-
-// Decide decides what an agent's own harness asks, and waits while a person is asked.
-func (g *Gateway) Decide(ctx context.Context, c Caller, q policy.Question) (govern.Verdict, error) {
-	v, err := g.decide(ctx, c, q)
-	if err == nil && v.Instead == "" {
-		g.answered(c.Jail, q, v)
-	}
-	return v, err
-}
-
-func (g *Gateway) decide(ctx context.Context, c Caller, q policy.Question) (govern.Verdict, error) {
-	q.Subject = c.subject()
-	if c.Run == "" {
-		return g.cfg.Kernel.Judge(ctx, govern.Ask{Question: q})
-	}
-	r, err := g.cfg.Runs.Get(ctx, c.Run)
-	if err != nil {
-		return govern.Verdict{}, err
-	}
-	return g.judge1(ctx, r, q, 0)
-}
-
-// An answer is what a harness was told that it may do, and has not said yet that it does.
-type answer struct {
-	action, resource string
-	v                govern.Verdict
-}
-
-// maxAnswers bounds those of one jail: harnesses that never say what they do are none.
-const maxAnswers = 64
-
-func (g *Gateway) answered(j id.Jail, q policy.Question, v govern.Verdict) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	all := append(g.answers[j], answer{q.Action, q.Resource, v})
-	g.answers[j] = all[max(0, len(all)-maxAnswers):]
-}
-
-// heard takes the answer to a question back.
-func (g *Gateway) heard(j id.Jail, q policy.Question) (govern.Verdict, bool) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	for i, a := range g.answers[j] {
-		if a.action == q.Action && a.resource == q.Resource {
-			g.answers[j] = slices.Delete(g.answers[j], i, i+1)
-			return a.v, true
-		}
-	}
-	return govern.Verdict{}, false
-}
-
-// Said records what an agent's harness says that it does. What it has asked about is on
-// record, and so will be what the gateway decides when it is used.
-func (g *Gateway) Said(_ context.Context, c Caller, q policy.Question) govern.Verdict {
-	q.Subject = c.subject()
-	if v, ok := g.heard(c.Jail, q); ok {
-		return v
-	}
-	if q.Action == policy.ActionCoordinate || q.Action == actionTask {
-		return govern.Verdict{Allow: true, Tag: govern.Autonomous}
-	}
-	return g.cfg.Kernel.Said(q)
 }
 
 // Siblings are the others of a caller's group.

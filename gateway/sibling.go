@@ -216,11 +216,9 @@ const actionTask = "create_task"
 
 // CreateTask puts a task into the backlog, if the rules allow it.
 func (g *Gateway) CreateTask(ctx context.Context, c Caller, n autonomy.NewTask) (Backlogged, error) {
-	v, err := g.decide(ctx, c, policy.Question{Action: actionTask, Resource: n.Title})
-	if err == nil && (!v.Allow || v.Instead != "") {
-		err = &fault.Error{Op: "gateway.Tasks", Kind: fault.Denied, Err: errors.New(v.Decision.Reason), Remedy: v.Decision.Remedy}
-	}
-	if err != nil {
+	q := policy.Question{Action: actionTask, Resource: n.Title}
+	v, err := g.decide(ctx, c, q)
+	if err = cmp.Or(err, refusal(q, v)); err != nil {
 		return Backlogged{}, err
 	}
 	return g.createTask(ctx, c, n)
@@ -324,22 +322,16 @@ func (g *Gateway) MayAsk(ctx context.Context, from, to autonomy.Member, action, 
 	if err != nil {
 		return false, "", err
 	}
-	ask := func() (govern.Verdict, error) {
-		return g.cfg.Kernel.Judge(ctx, govern.Ask{Question: q, Context: about})
-	}
+	ask := govern.Ask{Question: q, Context: about}
 	if from.Run == "" {
-		v, err := ask()
+		v, err := g.cfg.Kernel.Judge(ctx, ask)
 		return v.Allow, v.Decision.Reason, err
 	}
 	r, err := g.cfg.Runs.Get(ctx, from.Run)
 	if err != nil {
 		return false, "", err
 	}
-	var v govern.Verdict
-	err = g.asking(ctx, r, q, func() (err error) {
-		v, err = ask()
-		return err
-	})
+	v, err := g.inquire(ctx, r, ask)
 	return v.Allow && v.Instead == "", v.Decision.Reason, err
 }
 

@@ -69,6 +69,12 @@ type house struct {
 // left.
 func open(t *testing.T, config string, args ...string) *house {
 	t.Helper()
+	return openAt(t, t.TempDir(), config, args...)
+}
+
+// openAt is open on a data directory that has something in it.
+func openAt(t *testing.T, data, config string, args ...string) *house {
+	t.Helper()
 	if os.Geteuid() != 0 {
 		t.Skip("isolating jails for others needs root")
 	}
@@ -76,7 +82,7 @@ func open(t *testing.T, config string, args ...string) *house {
 	if err != nil {
 		t.Fatal(err)
 	}
-	h := &house{T: t, bin: bin, data: t.TempDir(), args: args}
+	h := &house{T: t, bin: bin, data: data, args: args}
 	if err := os.Chmod(filepath.Dir(h.data), 0o711); err != nil { // as the daemon would ask for
 		t.Fatal(err)
 	}

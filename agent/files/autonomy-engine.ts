@@ -13,21 +13,36 @@ const own = new Set(["coordinate_sibling", "request_resources", "create_task"])
 const bulky = new Set(["content", "newString", "oldString"])
 const most = 32 * 1024
 
+// How long what broke off is tried again, in milliseconds.
+const again = 30_000
+
 // The gateway waits while a person is asked, for hours if it must: Bun would give up
-// after five minutes.
-async function call(method: string, path: string, body?: unknown, signal?: AbortSignal): Promise<any> {
-  let response: Response
-  try {
-    response = await fetch(door + path, {
-      method,
-      headers: { "Content-Type": "application/json" },
-      body: body === undefined ? undefined : JSON.stringify(body),
-      signal,
-      timeout: false,
-    } as RequestInit)
-  } catch (error) {
-    throw new Error(`the gateway at ${door} does not answer: ${error instanceof Error ? error.message : error}`)
+// after five minutes. A connection breaks off when the jail is written down, or the
+// gateway begins anew: what was asked is asked again, and a key has it done once. Where
+// nothing listens at all there is no gateway.
+async function exchange(path: string, init: RequestInit): Promise<Response> {
+  for (let end = 0; ; ) {
+    const began = Date.now()
+    try {
+      return await fetch(door + path, init)
+    } catch (error: any) {
+      const now = Date.now()
+      if (now - began > again) end = now + again // it was there until now
+      const none = end === 0 && error?.code === "ConnectionRefused"
+      if (none || init.signal?.aborted || (end > 0 && now > end)) {
+        throw new Error(`the gateway at ${door} does not answer: ${error?.message ?? error}`)
+      }
+      if (end === 0) end = now + again
+      await new Promise((done) => setTimeout(done, 250))
+    }
   }
+}
+
+async function call(method: string, path: string, body?: unknown, signal?: AbortSignal): Promise<any> {
+  const headers: Record<string, string> = { "Content-Type": "application/json" }
+  if (/\/(coordinate|tasks)$/.test(path)) headers["Idempotency-Key"] = crypto.randomUUID()
+  const init = { method, headers, body: body === undefined ? undefined : JSON.stringify(body), signal, timeout: false }
+  const response = await exchange(path, init as RequestInit)
   const text = await response.text()
   let answer: any
   try {

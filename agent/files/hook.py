@@ -11,6 +11,7 @@ from urllib.parse import quote, urlsplit
 DOOR = os.environ.get("GLASSHOUSE_DOOR", "http://localhost:4097")
 BULKY = ("content", "new_string", "old_string", "new_source")  # nothing is decided by these
 MOST = 32 * 1024
+AGAIN = 30  # seconds that it is tried again for
 
 
 class No(Exception):
@@ -19,18 +20,42 @@ class No(Exception):
 
 # An agent waits for this at every tool: the libraries that speak HTTP take longer to
 # load than all else takes. An answer of version 1.0 ends with its connection.
+def exchange(request):
+    door = urlsplit(DOOR)
+    with socket.create_connection((door.hostname, door.port or 80)) as connection:
+        connection.sendall(request)
+        return b"".join(iter(lambda: connection.recv(65536), b""))  # it waits while a person is asked
+
+
+# A connection breaks off when the jail is written down, or the gateway begins anew: what
+# was asked is asked again. Where nothing listens at all there is no gateway.
+def asked(request):
+    end = 0
+    while True:
+        began = time.monotonic()
+        try:
+            answer = exchange(request)
+            if not answer:
+                raise ConnectionResetError("it hung up")
+            return answer
+        except OSError as error:
+            now = time.monotonic()
+            if now - began > AGAIN:  # it was there until now
+                end = now + AGAIN
+            if isinstance(error, ConnectionRefusedError) and not end or end and now > end:
+                raise
+            end = end or now + AGAIN
+            time.sleep(0.25)
+
+
 def call(path, body=None):
     data = b"" if body is None else json.dumps(body).encode()
     head = (
         f"{'GET' if body is None else 'POST'} {path} HTTP/1.0\r\nHost: localhost\r\n"
         f"Content-Type: application/json\r\nContent-Length: {len(data)}\r\n\r\n"
     )
-    door = urlsplit(DOOR)
     try:
-        with socket.create_connection((door.hostname, door.port or 80)) as connection:
-            connection.sendall(head.encode() + data)
-            answer = b"".join(iter(lambda: connection.recv(65536), b""))  # it waits while a person is asked
-        head, _, text = answer.partition(b"\r\n\r\n")
+        head, _, text = asked(head.encode() + data).partition(b"\r\n\r\n")
         status = int(head.split(None, 2)[1])
         answer = json.loads(text or b"{}")
     except (OSError, ValueError, IndexError) as error:
