@@ -128,7 +128,7 @@ func (s *Server) importServer(ctx context.Context, _ none, b wire.ImportServer) 
 		w.Refused = append(w.Refused, r.Tool+": "+r.Why)
 	}
 	for _, c := range im.Capabilities {
-		w.Manifests = append(w.Manifests, c.Source)
+		w.Manifests = append(w.Manifests, c.Text()) // which can stand in one file, one after the other
 	}
 	return w, nil
 }

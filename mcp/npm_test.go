@@ -1,85 +1,20 @@
 package mcp_test
 
 import (
-	"context"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"glasshouse/engine"
 	"glasshouse/mcp"
+	"glasshouse/mcp/mcptest"
 	"glasshouse/rtfs/form"
 )
 
-// A server that others have written and publish.
-const (
-	npmServer  = "@modelcontextprotocol/server-filesystem"
-	npmVersion = "2026.8.31"
-)
-
-// npm runs npm without what it does beside its work.
-func npm(ctx context.Context, args ...string) ([]byte, error) {
-	cmd := exec.CommandContext(ctx, "npm", append(args, "--no-audit", "--no-fund", "--no-update-notifier", "--ignore-scripts", "--loglevel=error")...)
-	cmd.WaitDelay = time.Second
-	return cmd.CombinedOutput()
-}
-
-// installServer returns the program of the published server, which is installed once
-// on each machine.
-func installServer(t *testing.T) string {
-	t.Helper()
-	if _, err := exec.LookPath("npm"); err != nil {
-		t.Skip("there is no npm on this host")
-	}
-	data := os.Getenv("GLASSHOUSE_DATA")
-	if data == "" {
-		cache, err := os.UserCacheDir()
-		if err != nil {
-			cache = t.TempDir()
-		}
-		data = filepath.Join(cache, "glasshouse")
-	}
-	dir := filepath.Join(data, "test", "mcp-server-filesystem-"+npmVersion)
-	program := filepath.Join(dir, "node_modules/.bin/mcp-server-filesystem")
-	if _, err := os.Stat(program); err == nil {
-		return program
-	}
-
-	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
-	defer cancel()
-	if out, err := npm(ctx, "view", npmServer+"@"+npmVersion, "version"); err != nil {
-		t.Skipf("the registry of npm does not answer: %v\n%s", err, out)
-	}
-	if err := os.MkdirAll(filepath.Dir(dir), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	fresh, err := os.MkdirTemp(filepath.Dir(dir), ".installing-")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer os.RemoveAll(fresh)
-	for attempt := 1; ; attempt++ {
-		out, err := npm(ctx, "install", "--no-save", "--prefix", fresh, npmServer+"@"+npmVersion)
-		if err == nil {
-			break
-		}
-		if attempt == 3 {
-			t.Fatalf("npm install: %v\n%s", err, out)
-		}
-	}
-	if err := os.Rename(fresh, dir); err != nil {
-		if _, there := os.Stat(program); there != nil { // nobody else was faster
-			t.Fatal(err)
-		}
-	}
-	return program
-}
-
 func TestAPublishedServerIsImportedAndCalled(t *testing.T) {
-	program := installServer(t)
+	program := filepath.Join(mcptest.Install(t), "node_modules/.bin/mcp-server-filesystem")
 	files := t.TempDir()
 	command := func(string) *exec.Cmd { return exec.Command(program, files) }
 	p, err := start(command(""))

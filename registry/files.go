@@ -29,50 +29,51 @@ func (r *Registry) dirOf(digest string) string {
 }
 
 // take copies the files that a manifest names to where nobody changes them, and
-// returns the digest of both.
-func (r *Registry) take(ctx context.Context, dir string, c *manifest.Capability) (digest string, err error) {
+// returns the digest of both, and that of the files alone, under which their copy lies:
+// capabilities that bring the same files share it.
+func (r *Registry) take(ctx context.Context, dir string, c *manifest.Capability) (digest, files string, err error) {
 	paths := named(c)
 	if len(paths) > 0 && dir == "" {
-		return "", fault.Newf(fault.Invalid, "registry.Register", c.ID, "the manifest names %s, and no directory was given that it is in", paths[0])
+		return "", "", fault.Newf(fault.Invalid, "registry.Register", c.ID, "the manifest names %s, and no directory was given that it is in", paths[0])
 	}
 	if err := os.MkdirAll(r.cfg.Dir, 0o711); err != nil {
-		return "", err
+		return "", "", err
 	}
 	temp, err := os.MkdirTemp(r.cfg.Dir, ".taking-")
 	if err != nil {
-		return "", err
+		return "", "", err
 	}
 	defer os.RemoveAll(temp)
 	if err := os.Chmod(temp, 0o755); err != nil { // programs in jails are other users
-		return "", err
+		return "", "", err
 	}
-	sum := sha256.New()
+	sum, alone := sha256.New(), sha256.New()
 	fmt.Fprintf(sum, "manifest %d\n%s\n", len(c.Source), c.Source)
 	if len(paths) > 0 {
 		from, err := os.OpenRoot(dir)
 		if err != nil {
-			return "", fault.New(fault.Invalid, "registry.Register", c.ID, err)
+			return "", "", fault.New(fault.Invalid, "registry.Register", c.ID, err)
 		}
 		defer from.Close()
 		to, err := os.OpenRoot(temp)
 		if err != nil {
-			return "", err
+			return "", "", err
 		}
 		defer to.Close()
-		t := taking{ctx: ctx, from: from, to: to, sum: sum}
+		t := taking{ctx: ctx, from: from, to: to, sum: io.MultiWriter(sum, alone)}
 		for _, p := range paths {
 			if err := t.tree(p); err != nil {
-				return "", fmt.Errorf("take %s: %w", p, err)
+				return "", "", fmt.Errorf("take %s: %w", p, err)
 			}
 		}
 	}
-	digest = "sha256:" + hex.EncodeToString(sum.Sum(nil))
-	switch err := os.Rename(temp, r.dirOf(digest)); {
+	files = "sha256:" + hex.EncodeToString(alone.Sum(nil))
+	switch err := os.Rename(temp, r.dirOf(files)); {
 	case errors.Is(err, fs.ErrExist): // the same was taken before
 	case err != nil:
-		return "", err
+		return "", "", err
 	}
-	return digest, nil
+	return "sha256:" + hex.EncodeToString(sum.Sum(nil)), files, nil
 }
 
 // named returns the paths that a manifest names, in their order, none below another.
@@ -192,7 +193,7 @@ func (r *Registry) tidy() error {
 	r.mu.RLock()
 	for _, versions := range r.known {
 		for _, v := range versions {
-			keep[filepath.Base(r.dirOf(v.Digest))] = true
+			keep[filepath.Base(r.dirOf(v.files()))] = true
 		}
 	}
 	r.mu.RUnlock()

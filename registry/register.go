@@ -81,7 +81,7 @@ func (r *Registry) register(ctx context.Context, req Request, c *manifest.Capabi
 // record as it should be from now on, pending if a person is to be asked, or as it is
 // and nothing to settle, if it is registered already.
 func (r *Registry) admit(ctx context.Context, req Request, c *manifest.Capability) (Record, *engine.Installed, error) {
-	digest, err := r.take(ctx, req.Dir, c)
+	digest, files, err := r.take(ctx, req.Dir, c)
 	if err != nil {
 		return Record{}, nil, err
 	}
@@ -108,10 +108,10 @@ func (r *Registry) admit(ctx context.Context, req Request, c *manifest.Capabilit
 		was = installed.Capability
 	}
 	rec := Record{
-		ID: c.ID, Version: c.Version, Digest: digest, Source: c.Source, State: Pending, Trust: trust,
+		ID: c.ID, Version: c.Version, Digest: digest, Files: files, Source: c.Source, State: Pending, Trust: trust,
 		Widens: manifest.Widens(was, c), Bundle: req.Bundle, By: req.By, Created: time.Now().UTC(),
 	}
-	in := &engine.Installed{Capability: c, Dir: r.dirOf(digest), Digest: digest, Trust: trust}
+	in := &engine.Installed{Capability: c, Dir: r.dirOf(files), Digest: digest, Trust: trust}
 	if r.cfg.Prepare != nil {
 		if err := r.cfg.Prepare(ctx, in); err != nil {
 			return rec, nil, err

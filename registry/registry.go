@@ -45,6 +45,7 @@ type Record struct {
 	ID      string `json:"id"`
 	Version string `json:"version"`
 	Digest  string `json:"digest"` // of manifest and files
+	Files   string `json:"files"`  // digest of the files alone, under which their copy lies; "": Digest, in records of before
 	Source  string `json:"source"` // the manifest as it was given
 	State   State  `json:"state"`
 
@@ -58,6 +59,8 @@ type Record struct {
 	Created time.Time  `json:"created"`
 	Settled *time.Time `json:"settled,omitempty"`
 }
+
+func (r Record) files() string { return cmp.Or(r.Files, r.Digest) }
 
 func (r Record) ref() string { return r.ID + "@" + r.Version }
 
@@ -218,7 +221,7 @@ func (r *Registry) read(rec Record) (*engine.Installed, error) {
 	if len(all) != 1 {
 		return nil, fmt.Errorf("%d manifests where there was one", len(all))
 	}
-	return &engine.Installed{Capability: all[0], Dir: r.dirOf(rec.Digest), Digest: rec.Digest, Trust: rec.Trust}, nil
+	return &engine.Installed{Capability: all[0], Dir: r.dirOf(rec.files()), Digest: rec.Digest, Trust: rec.Trust}, nil
 }
 
 // put has a record count from now on.

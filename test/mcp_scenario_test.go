@@ -3,13 +3,17 @@ package test_test
 import (
 	"bufio"
 	"encoding/json"
+	"fmt"
 	"net/http"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"testing"
 
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"glasshouse/mcp/mcptest"
 )
 
 // mcpCommand is glasshouse mcp, as a client starts it.
@@ -131,4 +135,54 @@ func TestAClientCallsCapabilitiesAndJailsAsTools(t *testing.T) {
 	if out, failed := h.tool(web, "jail_delete", `{"jail":"`+jail.ID+`"}`); failed {
 		t.Errorf("the jail over HTTP: %s", out)
 	}
+}
+
+// A server that others publish runs in a jail; its tools are capabilities, which a person
+// allows, and which are called as any other.
+func TestToolsOfAPublishedServerAreGoverned(t *testing.T) {
+	if os.Getenv("GLASSHOUSE_TEST") != "all" {
+		t.Skip("some thousand files are copied, each durably; GLASSHOUSE_TEST=all does it")
+	}
+	installed := mcptest.Install(t)
+	root := rootfsWith(t, "node")
+	if out, err := exec.Command("cp", "-a", installed, filepath.Join(root, "srv")).CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	node, err := exec.LookPath("node")
+	if err != nil {
+		t.Skip(err)
+	}
+	dir := filepath.Dir(root)
+	h := open(t, fmt.Sprintf("rootfs: {default: {dir: %q}, allow: [%q]}\n", root, dir))
+	p := &publisher{h, dir}
+	rewrite(t, filepath.Join(p.dir, "files.rtfs"), fmt.Sprintf(`(capability "files" :version "1.0.0" :description "Files" :effects [:exec :fs :state]
+  :runtime {:type :container :rootfs "root" :stdio :mcp :startup-timeout-ms 60000 :entrypoint [%q %q "/data"]}
+  :filesystem {:mode :session} :resources {:timeout-ms 60000 :memory-mb 512})`, node, "/srv/"+mcptest.Program))
+	manifests := p.does("mcp", "import", "files.rtfs")
+	if !strings.Contains(manifests, `"files.read_text_file"`) || !strings.Contains(manifests, `"files.write_file"`) {
+		t.Fatalf("imported was\n%s", manifests)
+	}
+	var two strings.Builder // each is registered with a copy of all files
+	for m := range strings.SplitSeq(manifests, "\n\n") {
+		if strings.Contains(m, `"files.read_text_file"`) || strings.Contains(m, `"files.write_file"`) {
+			two.WriteString(m + "\n\n")
+		}
+	}
+	rewrite(t, filepath.Join(p.dir, "tools.rtfs"), two.String())
+	p.does("capability", "register", "tools.rtfs")
+	p.refuses("approv", "call", "files.read_text_file", `{"path":"/data/a"}`) // nobody has allowed it
+	for _, cid := range []string{"files.read_text_file", "files.write_file"} {
+		c, err := h.Capability(t.Context(), cid, "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		p.does("approve", string(c.Approval))
+		h.approved(cid)
+	}
+	p.does("call", "files.write_file", `{"path":"/data/a","content":"seen"}`, "--session", "s1")
+	if out := p.does("call", "files.read_text_file", `{"path":"/data/a"}`, "--session", "s1"); !strings.Contains(out, "seen") {
+		t.Errorf("read again: %s", out)
+	}
+	p.refuses("", "call", "files.read_text_file", `{"path":"/data/a"}`, "--session", "s2") // which has a directory of its own
+	p.refuses("", "call", "files.read_text_file", `{"path":"/etc/passwd"}`, "--session", "s1")
 }

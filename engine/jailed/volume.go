@@ -11,6 +11,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -54,7 +55,7 @@ func (k volumeKey) name() string {
 }
 
 func keyOf(c *engine.Installed, session string) (volumeKey, error) {
-	k := volumeKey{kind: c.Filesystem.Mode, capability: c.ID}
+	k := volumeKey{kind: c.Filesystem.Mode, capability: ownerOf(c)}
 	if k.kind == manifest.Session {
 		if session == "" {
 			return k, fault.Fieldf("engine.Call", "session", "the files of %s belong to a session, and the call is made in none", k.capability)
@@ -62,6 +63,15 @@ func keyOf(c *engine.Installed, session string) (volumeKey, error) {
 		k.session = session
 	}
 	return k, nil
+}
+
+// ownerOf is whose files a capability sees: its own, or, as a tool of a server, those of
+// the server, which all of its tools are imported under.
+func ownerOf(c *engine.Installed) string {
+	if i := strings.LastIndexByte(c.ID, '.'); i > 0 && c.Runtime.Tool.Name != "" {
+		return c.ID[:i]
+	}
+	return c.ID
 }
 
 func (v *volume) image() string { return filepath.Join(v.dir, "disk.img") }
