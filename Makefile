@@ -44,6 +44,7 @@ check: ## formatting, vet, generated files
 	@scripts/ui.sh check
 	@fmt=$$(gofmt -l $$(git ls-files '*.go')); test -z "$$fmt" || { echo "gofmt wanted: $$fmt"; exit 1; }
 	$(GO) vet ./...
+	$(GO) vet -tags bench ./test
 
 test: setup build check ## everything continuous integration runs
 	@scripts/test.sh "$(DATA)"

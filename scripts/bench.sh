@@ -9,3 +9,8 @@ echo "$(uname -srm), $(nproc) processors, load $(cut -d' ' -f1-3 /proc/loadavg),
 scripts/peers.sh "$DATA/tools/peers"
 export GLASSHOUSE_DATA=$DATA GLASSHOUSE_PEERS=$DATA/tools/peers
 go test -tags bench -v -count=1 -timeout 30m -run '^TestBench' ./test
+# Capabilities: the language beside starlark-go, types, modules, sandboxes of runc and gVisor.
+go test -count=1 -run '^$' -bench '^Benchmark(Fib|Call|Reduce)$' ./rtfs
+go test -count=1 -run '^$' -bench '^BenchmarkCheck$' ./schema
+go test -count=1 -run '^$' -bench '^BenchmarkWarmCall$' ./engine/wasm
+go test -count=1 -run '^$' -bench '^Benchmark(Cold|Warm)$' ./engine/jailed

@@ -83,10 +83,10 @@ func command(name string, args ...string) func() error {
 	}
 }
 
-// bundle writes a bundle as `runc spec` would, on the same tree that the jails
+// runtimeBundle writes a bundle as `runc spec` would, on the same tree that the jails
 // use. With alike it has the namespaces and the seccomp profile of a jail, save
 // for the user namespace, whose id map the plain tree does not fit.
-func bundle(t *testing.T, root string, alike bool, argv ...string) string {
+func runtimeBundle(t *testing.T, root string, alike bool, argv ...string) string {
 	t.Helper()
 	dir := t.TempDir()
 	if out, err := exec.Command("runc", "spec", "--bundle", dir).CombinedOutput(); err != nil {
@@ -125,7 +125,7 @@ func TestBench(t *testing.T) {
 	j := cold.running(wire.CreateJail{})
 	tcp := overTCP(cold)
 	state := t.TempDir()
-	kept := bundle(t, root, true, "sleep", "1000")
+	kept := runtimeBundle(t, root, true, "sleep", "1000")
 	if err := command("sh", "-c", fmt.Sprintf("runc --root %s run --detach --bundle %s bench </dev/null >/dev/null 2>&1", state, kept))(); err != nil {
 		t.Logf("runc: %v", err)
 	}
@@ -147,7 +147,7 @@ func TestBench(t *testing.T) {
 	})
 
 	// --- a fresh jail to its first output
-	plain, alike := bundle(t, root, false, "/bin/echo", "hello"), bundle(t, root, true, "/bin/echo", "hello")
+	plain, alike := runtimeBundle(t, root, false, "/bin/echo", "hello"), runtimeBundle(t, root, true, "/bin/echo", "hello")
 	n := 0
 	runtimeRun := func(runtime, bundle string) func() error {
 		return func() error {

@@ -34,9 +34,9 @@ import (
 
 // The names under which the one server of this benchmark is known.
 const (
-	shop  = "shop.example.com"  // passed through
-	glass = "glass.example.com" // looked into
-	gig   = 1 << 30
+	shopHost = "shop.example.com"  // passed through
+	glass    = "glass.example.com" // looked into
+	gig      = 1 << 30
 )
 
 // A lane is a way to the server.
@@ -67,8 +67,8 @@ func TestBenchEgress(t *testing.T) {
 		unix.Setrlimit(unix.RLIMIT_NOFILE, &files)
 	}
 	world := internet(t)
-	named(t, map[string]string{shop: serverAddr, glass: serverAddr})
-	cert, ca := certificate(t, shop, glass)
+	named(t, map[string]string{shopHost: serverAddr, glass: serverAddr})
+	cert, ca := certificate(t, shopHost, glass)
 	t.Setenv("SSL_CERT_FILE", ca)
 	website(t, world, serverAddr+":80", nil, http.HandlerFunc(zeros))
 	website(t, world, serverAddr+":443", &tls.Config{Certificates: []tls.Certificate{cert}}, http.HandlerFunc(zeros))
@@ -77,12 +77,12 @@ func TestBenchEgress(t *testing.T) {
 
 	h := open(t, tools()+"pool: {size: 0}\n")
 	j := h.running(wire.CreateJail{Network: "proxy", Egress: &wire.Egress{Allow: []wire.EgressRule{
-		{Host: shop}, {Host: glass, Intercept: true}, {Host: serverAddr, Ports: []uint16{9000, 9001}},
+		{Host: shopHost}, {Host: glass, Intercept: true}, {Host: serverAddr, Ports: []uint16{9000, 9001}},
 	}}})
 	ns := filepath.Join(h.data, "run/netns", string(j.ID))
-	direct := &lane{name: "direct", host: shop, size: gig, dial: func(port string) (net.Conn, error) { return dialFrom(here, serverAddr+":"+port) }}
+	direct := &lane{name: "direct", host: shopHost, size: gig, dial: func(port string) (net.Conn, error) { return dialFrom(here, serverAddr+":"+port) }}
 	inside := func(port string) (net.Conn, error) { return dialFrom(ns, serverAddr+":"+port) }
-	jail := &lane{name: "from a jail", host: shop, size: gig, dial: inside}
+	jail := &lane{name: "from a jail", host: shopHost, size: gig, dial: inside}
 	looked := &lane{name: "from a jail, looked into", host: glass, size: gig, dial: inside}
 	tiny, mitm := peers(t)
 
@@ -207,7 +207,7 @@ func peers(t *testing.T) (tiny, mitm *lane) {
 		l.err = errors.New("it does not listen")
 		return l
 	}
-	tiny = &lane{name: "tinyproxy", host: shop, size: gig / 2}
+	tiny = &lane{name: "tinyproxy", host: shopHost, size: gig / 2}
 	if name, err := find("tinyproxy", "tinyproxy/usr/bin/tinyproxy"); err != nil {
 		tiny.err = errors.New("not there")
 	} else {

@@ -379,7 +379,7 @@ func benchPeers(t *testing.T) {
 			flags []string
 		}{{"runc", nil}, {"runsc", []string{"--platform=systrap", "--network=none"}}} {
 			state, images := t.TempDir(), t.TempDir()
-			b := bundle(t, root, false, "sh", "-c", load.line)
+			b := runtimeBundle(t, root, false, "sh", "-c", load.line)
 			base := append([]string{"--root", state}, peer.flags...)
 			do := func(args ...string) error {
 				return run("sh", "-c", fmt.Sprintf("%s %s </dev/null >/dev/null 2>&1", peer.name, strings.Join(append(slices.Clone(base), args...), " ")))
