@@ -20,7 +20,10 @@ func each(t *testing.T, r agent.Request, f func(t *testing.T, p agent.Preset, l 
 	for _, p := range agent.Presets() {
 		for _, protocol := range p.Protocols {
 			t.Run(fmt.Sprintf("%s/%s", p.Name, protocol), func(t *testing.T) {
-				r.Protocol = protocol
+				r.Protocol, r.Args = protocol, nil
+				if p.Name == "shell" && protocol == agent.ACP {
+					r.Args = []string{"my-agent"}
+				}
 				l, err := p.Launch(r)
 				if err != nil {
 					t.Fatal(err)

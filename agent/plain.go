@@ -27,6 +27,9 @@ var builtin = Preset{
 var shell = Preset{
 	Name: "shell", Title: "A command", Protocols: []Protocol{Run, ACP, Interactive},
 	launch: func(b *builder) error {
+		if b.Protocol == ACP && b.MCP {
+			b.useServer()
+		}
 		switch {
 		case b.Protocol == ACP && len(b.Args) == 0:
 			return fault.Fieldf(opLaunch, "args", "say which program speaks the Agent Client Protocol")

@@ -61,6 +61,7 @@ func (g *Gateway) converseIn(ctx context.Context, a *attend, r run.Run, j jail.J
 	if err != nil {
 		return err
 	}
+	o.Spare = ag.Preset == "shell"
 	from := int64(0)
 	if o.From != nil {
 		from = o.From.At
@@ -189,6 +190,7 @@ func (g *Gateway) converseOutside(ctx context.Context, a *attend, r run.Run, ag 
 	}()
 	l.Cwd = proc.Cwd
 	t, o, err := g.talkOf(ctx, a, r, who, id.NewExec(), l)
+	o.Spare = ag.Preset == "shell"
 	if err == nil {
 		err = g.converse(ctx, a, r, acp.Pipes(in, out), t, o, false)
 	}

@@ -171,7 +171,8 @@ type Server struct{ Name, URL string }
 type Options struct {
 	Cwd     string   // of the session, absolute, as the agent sees it
 	Prompt  string   // the first; empty asks Next for it
-	Servers []Server // an agent that takes none is Unsupported
+	Servers []Server // an agent that takes none is Unsupported, unless
+	Spare   bool     // it goes without them
 
 	// Resume is a session of this agent to go on with, from Result.Session, and GoOn
 	// what it is told then in place of Prompt. An agent that cannot, or does not have

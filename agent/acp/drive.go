@@ -184,6 +184,9 @@ func (d *driver) opened(session string, at int64) {
 func (d *driver) servers(can acp.AgentCapabilities) ([]acp.McpServer, error) {
 	servers := []acp.McpServer{}
 	for _, s := range d.o.Servers {
+		if !can.McpCapabilities.Http && d.o.Spare {
+			return servers, nil
+		}
 		if !can.McpCapabilities.Http {
 			return nil, fault.Cannot(opDrive, "the agent takes no servers of the Model Context Protocol over HTTP", "leave them out")
 		}

@@ -539,6 +539,12 @@ func TestWhatAnAgentCannotDoIsSaid(t *testing.T) {
 			}
 		})
 	}
+	if in, out, told := talker(map[string]string{"initialize": `{"protocolVersion":1}`, "session/new": `{"sessionId":"s1"}`, "session/prompt": `{"stopReason":"end_turn"}`}); true {
+		_, err := acp.Drive(t.Context(), acp.Pipes(in, out), &host{}, acp.Options{Cwd: "/", Prompt: "go", Spare: true, Servers: []acp.Server{{Name: "x", URL: "http://x"}}})
+		if err != nil || <-told == "" {
+			t.Errorf("one that goes without servers: %v", err)
+		}
+	}
 	in, out := script(t, nil, "")
 	if _, err := acp.Drive(t.Context(), acp.Pipes(in, out), &host{}, acp.Options{Cwd: "here"}); fault.FieldOf(err) != "cwd" {
 		t.Errorf("err %v, want one about cwd", err)
