@@ -117,13 +117,16 @@ func (g *Gateway) Happened(e run.Event) {
 
 // supervise sees to it that a run has an agent, as long as it is active.
 func (g *Gateway) supervise(a *attend) {
-	ctx, err := g.cfg.Runs.Claim(g.ctx, a.run)
+	claimed, err := g.cfg.Runs.Claim(g.ctx, a.run)
 	if err != nil {
 		if !errors.Is(err, fault.Conflict) && g.ctx.Err() == nil {
 			g.cfg.Log.Error("a run cannot be supervised", "run", a.run, "err", err)
 		}
 		return
 	}
+	ctx, cancel := context.WithCancelCause(claimed) // the claim outlives the gateway
+	defer cancel(nil)
+	defer context.AfterFunc(g.ctx, func() { cancel(context.Cause(g.ctx)) })()
 	defer func() {
 		if err := g.cfg.Runs.Release(context.WithoutCancel(ctx), a.run); err != nil && g.ctx.Err() == nil {
 			g.cfg.Log.Warn("a run is not given up", "run", a.run, "err", err)
@@ -157,8 +160,18 @@ type errEnded struct{ why string }
 
 func (e errEnded) Error() string { return e.why }
 
+// errShut is why an agent that is in no jail cannot work: its door was closed.
+var errShut = errors.New("the door of the agent was closed")
+
 // stumbled restarts what has failed, after a while, or gives the run up.
 func (g *Gateway) stumbled(ctx context.Context, a *attend, r run.Run, cause error) {
+	if errors.Is(cause, errShut) { // the daemon is ending, and that is nobody's fault
+		select {
+		case <-time.After(time.Second):
+		case <-ctx.Done():
+		}
+		return
+	}
 	g.cfg.Log.Warn("the agent of a run has ended", "run", r.ID, "restarts", r.Restarts, "err", cause)
 	now, err := g.cfg.Runs.Get(ctx, r.ID)
 	if err != nil || now.State != run.Active {

@@ -144,7 +144,8 @@ func (g *Gateway) Call(ctx context.Context, c Caller, u Use) (Used, error) {
 		return Used{}, err
 	}
 	if step.State == run.Begun && !step.Busy {
-		g.wg.Go(func() { g.use(r, c, w, step, u.Input, !fresh) })
+		begun := step // what is waited for below is another's
+		g.wg.Go(func() { g.use(r, c, w, begun, u.Input, !fresh) })
 	}
 	if step.State == run.Begun {
 		if step, err = g.cfg.Runs.Wait(ctx, r.ID, u.Key); err != nil {

@@ -22,17 +22,24 @@ import (
 
 // outside has an agent at work that is in no jail of its own. It ends with this
 // process, and begins anew from its last checkpoint.
-func (g *Gateway) outside(ctx context.Context, a *attend, r run.Run, ag Agent, started func()) error {
+func (g *Gateway) outside(ctx context.Context, a *attend, r run.Run, ag Agent, started func()) (err error) {
 	spawner := g.cfg.Spawners[ag.Spawner]
 	token := ""
 	if ag.Spawner == InBwrap { // whose shim shows it; a process of the host could read it anyway
 		token = rand.Text()
 	}
-	socket, stop, err := g.socket(ctx, r.ID, token)
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	socket, stop, err := g.socket(ctx, r.ID, token, func() { cancel(errShut) })
 	if err != nil {
 		return err
 	}
 	defer stop()
+	defer func() {
+		if errors.Is(context.Cause(ctx), errShut) {
+			err = errShut // and not what came of that
+		}
+	}()
 	door := ""
 	if ag.Spawner == InProcess {
 		door = "unix://" + socket
@@ -68,6 +75,7 @@ func (g *Gateway) outside(ctx context.Context, a *attend, r run.Run, ag Agent, s
 		start.Stdin = bytes.NewReader(l.Stdin)
 	}
 	if l.Protocol == agent.ACP {
+		started()
 		return g.converseOutside(ctx, a, r, ag, l, spawner, start)
 	}
 	proc, err := spawner.Start(ctx, start)
@@ -151,8 +159,9 @@ func (g *Gateway) quit(ctx context.Context, proc *spawn.Process) {
 	}
 }
 
-// socket listens for one agent, beside all jails.
-func (g *Gateway) socket(ctx context.Context, r id.Run, token string) (path string, stop func(), err error) {
+// socket listens for one agent, beside all jails, until stop is called. It calls shut
+// when it does not any more.
+func (g *Gateway) socket(ctx context.Context, r id.Run, token string, shut func()) (path string, stop func(), err error) {
 	if err := os.MkdirAll(g.cfg.Dir, 0o711); err != nil {
 		return "", nil, err
 	}
@@ -170,6 +179,7 @@ func (g *Gateway) socket(ctx context.Context, r id.Run, token string) (path stri
 	served := make(chan struct{})
 	go func() {
 		defer close(served)
+		defer shut()
 		who := func(ctx context.Context) (Caller, error) {
 			c, err := g.callerOf(ctx, r)
 			c.Token = token
