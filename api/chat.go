@@ -13,6 +13,7 @@ import (
 
 	"glasshouse/access"
 	"glasshouse/api/wire"
+	"glasshouse/autonomy"
 	"glasshouse/budget"
 	"glasshouse/fault"
 	"glasshouse/gateway"
@@ -300,6 +301,21 @@ func agentJSON(ctx context.Context, w *wire.RunAgent) (json.RawMessage, error) {
 	if w.Level != 0 && !policy.Level(w.Level).Valid() {
 		return nil, fault.Fieldf("api", "agent.level", "%d is not 1, 2 or 3", w.Level)
 	}
+	if t := w.Timers; t != nil {
+		a.Timers = &autonomy.Timers{}
+		if err := times(map[string]timed{"timers.wall_ms": {t.WallMS, &a.Timers.Wall}, "timers.idle_ms": {t.IdleMS, &a.Timers.Idle}, "timers.step_ms": {t.StepMS, &a.Timers.Step}}); err != nil {
+			return nil, err
+		}
+	}
+	if sv := w.Saves; sv != nil {
+		a.Saves = &gateway.Saves{Steps: sv.Steps}
+		if err := times(map[string]timed{"saves.every_ms": {sv.EveryMS, &a.Saves.Every}}); err != nil {
+			return nil, err
+		}
+		if a.Saves.Every > 0 {
+			a.Saves.Every = max(a.Saves.Every, time.Second)
+		}
+	}
 	if w.Jail != nil {
 		spec, err := specOf(*w.Jail)
 		if err != nil {
@@ -310,12 +326,34 @@ func agentJSON(ctx context.Context, w *wire.RunAgent) (json.RawMessage, error) {
 	return json.Marshal(a)
 }
 
+// timed is milliseconds, and where they go as a time.
+type timed struct {
+	ms int64
+	to *time.Duration
+}
+
+func times(all map[string]timed) (err error) {
+	for field, t := range all {
+		if *t.to, err = millis("agent."+field, t.ms); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 func agentOf(raw json.RawMessage) wire.RunAgent {
 	var a gateway.Agent
 	if len(raw) == 0 || json.Unmarshal(raw, &a) != nil {
 		return wire.RunAgent{}
 	}
-	return wire.RunAgent{Preset: a.Preset, Model: a.Model, Protocol: a.Protocol, Spawner: a.Spawner, Argv: a.Argv, Env: a.Env, Skills: a.Skills, Level: a.Level, Keep: a.Keep}
+	w := wire.RunAgent{Preset: a.Preset, Model: a.Model, Protocol: a.Protocol, Spawner: a.Spawner, Argv: a.Argv, Env: a.Env, Skills: a.Skills, Level: a.Level, Keep: a.Keep}
+	if t := a.Timers; t != nil {
+		w.Timers = &wire.RunTimers{WallMS: t.Wall.Milliseconds(), IdleMS: t.Idle.Milliseconds(), StepMS: t.Step.Milliseconds()}
+	}
+	if s := a.Saves; s != nil {
+		w.Saves = &wire.RunSaves{Steps: s.Steps, EveryMS: s.Every.Milliseconds()}
+	}
+	return w
 }
 
 type listRuns struct {
@@ -637,7 +675,7 @@ func answered(raw json.RawMessage) json.RawMessage {
 }
 
 func checkpointOf(c run.Checkpoint) wire.Checkpoint {
-	return wire.Checkpoint{ID: c.ID, Run: c.Run, N: c.N, At: c.At.UTC(), Reason: c.Reason, Steps: c.Steps, Snapshot: c.Snapshot, Digest: c.Digest, Entry: c.Entry}
+	return wire.Checkpoint{ID: c.ID, Run: c.Run, N: c.N, At: c.At.UTC(), Reason: c.Reason, Auto: c.Auto, Steps: c.Steps, Snapshot: c.Snapshot, Digest: c.Digest, Entry: c.Entry}
 }
 
 func runEventOf(e run.Event) wire.RunEvent {

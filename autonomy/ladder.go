@@ -1,6 +1,7 @@
 package autonomy
 
 import (
+	"cmp"
 	"fmt"
 	"time"
 
@@ -95,11 +96,19 @@ var Ladders = map[policy.Level]map[Sign]Ladder{
 // Timers are how long a run may take for things. A field that is 0 is not
 // looked at.
 type Timers struct {
-	Wall   time.Duration // altogether, without the time in which it waited for a person
-	Idle   time.Duration // between two things that it does
-	Step   time.Duration // for one of them
-	Beat   time.Duration // between two heartbeats, of agents that send them
-	Missed int           // of which so many may be missing
+	Wall   time.Duration `json:"wall,omitempty"`   // altogether, without the time in which it waited for a person
+	Idle   time.Duration `json:"idle,omitempty"`   // between two things that it does
+	Step   time.Duration `json:"step,omitempty"`   // for one of them
+	Beat   time.Duration `json:"beat,omitempty"`   // between two heartbeats, of agents that send them
+	Missed int           `json:"missed,omitempty"` // of which so many may be missing
+}
+
+// Over returns t with what it does not say filled in from o.
+func (t Timers) Over(o Timers) Timers {
+	return Timers{
+		Wall: cmp.Or(t.Wall, o.Wall), Idle: cmp.Or(t.Idle, o.Idle), Step: cmp.Or(t.Step, o.Step),
+		Beat: cmp.Or(t.Beat, o.Beat), Missed: cmp.Or(t.Missed, o.Missed),
+	}
 }
 
 // TimersOf is what the watchdog allows at the three levels of autonomy, if a run

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io/fs"
 	"net"
 	"net/http"
@@ -29,6 +30,7 @@ import (
 	"glasshouse/llm"
 	"glasshouse/mcp"
 	"glasshouse/memory"
+	"glasshouse/policy"
 	"glasshouse/registry"
 	"glasshouse/run"
 	"glasshouse/schedule"
@@ -46,9 +48,25 @@ type Gateway struct {
 	KeyFile string `yaml:"key_file"` // that seals what is personal; the same for daemons that share; default {data}/quarantine.key
 	Models  Models `yaml:"models"`
 
-	Ceiling map[string]string `yaml:"ceiling"` // what an agent is given without a person, at the most: cpu, memory, disk, pids
+	Watchdog    map[int]Timers    `yaml:"watchdog"` // by level of autonomy
+	Checkpoints Saves             `yaml:"checkpoints"`
+	Ceiling     map[string]string `yaml:"ceiling"` // what an agent is given without a person, at the most: cpu, memory, disk, pids
 
 	Connectors Connectors `yaml:"connectors"`
+}
+
+// Timers are how long runs may take before the watchdog does something about it.
+type Timers struct {
+	Wall time.Duration `yaml:"wall"` // altogether, without the time in which they wait for people
+	Idle time.Duration `yaml:"idle"` // for nothing at all
+	Step time.Duration `yaml:"step"` // for one step
+}
+
+// Saves is when runs are kept as they are without being asked.
+type Saves struct {
+	Steps int           `yaml:"steps"` // after so many; default 25, less than 0: never
+	Every time.Duration `yaml:"every"` // default 10m, less than 0: never
+	Keep  int           `yaml:"keep"`  // the newest; default 20
 }
 
 // Models says who answers for language models.
@@ -111,7 +129,24 @@ func (g *Gateway) validate(uid int) error {
 	if _, err := g.ceiling(); err != nil {
 		return err
 	}
+	for level, t := range g.Watchdog {
+		field := fmt.Sprintf("gateway.watchdog.%d", level)
+		if !policy.Level(level).Valid() {
+			return fault.Fieldf("config", field, "%d is no level: 1, 2 or 3", level)
+		}
+		if t.Wall < 0 || t.Idle < 0 || t.Step < 0 {
+			return fault.Fieldf("config", field, "a time is less than 0")
+		}
+	}
 	return g.Connectors.validate()
+}
+
+func (g *Gateway) timers() map[policy.Level]autonomy.Timers {
+	all := map[policy.Level]autonomy.Timers{}
+	for level, t := range g.Watchdog {
+		all[policy.Level(level)] = autonomy.Timers{Wall: t.Wall, Idle: t.Idle, Step: t.Step}
+	}
+	return all
 }
 
 // readEnv takes what is said of agents in the environment.
@@ -206,7 +241,8 @@ func (d *Daemon) openGateway(ctx context.Context) error {
 			return d.server.ServeDoor(l, who)
 		},
 		Spawners: spawners, Program: program, Layers: filepath.Join(d.Config.Data, "agents"), Dir: filepath.Join(d.Config.Data, "run", "agents"),
-		Root:    d.rootFiles,
+		Root:   d.rootFiles,
+		Timers: c.timers(), Saves: gateway.Saves(c.Checkpoints),
 		Default: gateway.Agent{Preset: c.Agent, Model: "default", Spawner: c.Jail, Level: c.Level}, Keep: c.Keep,
 		Connectors: d.connectors.Load().For,
 		Log:        d.log.With("part", "gateway"),

@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"glasshouse/agent"
+	"glasshouse/autonomy"
 	"glasshouse/fault"
 	"glasshouse/jail"
 )
@@ -34,6 +35,9 @@ type Agent struct {
 	// Trusted says that whoever asked for the jail could read any directory of the
 	// host, so that its workspace needs no permission.
 	Trusted bool `json:"trusted,omitempty"`
+
+	Timers *autonomy.Timers `json:"timers,omitempty"`
+	Saves  *Saves           `json:"saves,omitempty"`
 }
 
 // over returns a with what it does not say filled in from b.
@@ -57,6 +61,12 @@ func (a Agent) over(b Agent) Agent {
 	}
 	if a.Jail == nil {
 		a.Jail, a.Trusted = b.Jail, b.Trusted
+	}
+	if a.Timers == nil {
+		a.Timers = b.Timers
+	}
+	if a.Saves == nil {
+		a.Saves = b.Saves
 	}
 	return a
 }

@@ -23,10 +23,6 @@ const (
 	// without having got any further.
 	maxRestarts = 5
 
-	// deaf is after what time without a heartbeat an agent that beats is taken for
-	// dead.
-	deaf = time.Minute
-
 	// lookAgain is how often it is looked whether a run is still to go on, and its agent
 	// heard of: another daemon may have moved it.
 	lookAgain = 3 * time.Second
@@ -40,12 +36,15 @@ const (
 
 // An attend is the supervision of one run.
 type attend struct {
-	run   id.Run
-	moved chan struct{} // has room for one: the run may be in another state
-	heard chan struct{} // has room for one: its agent has been heard of
-	out   lookout
-	taint taint
-	still turnstile // of what its agent is told
+	run     id.Run
+	moved   chan struct{} // has room for one: the run may be in another state
+	heard   chan struct{} // has room for one: its agent has been heard of
+	restart chan string   // has room for one: its agent is to be started again, and why
+	pulse   *pulse
+	saver   saver
+	out     lookout
+	taint   taint
+	still   turnstile // of what its agent is told
 
 	mu      sync.Mutex
 	changed chan struct{} // closed when moved is told. guarded by mu
@@ -76,7 +75,9 @@ func (a *attend) tell() {
 }
 
 func newAttend(rid id.Run) *attend {
-	return &attend{run: rid, moved: make(chan struct{}, 1), heard: make(chan struct{}, 1), still: make(turnstile, 1)}
+	return &attend{
+		run: rid, moved: make(chan struct{}, 1), heard: make(chan struct{}, 1), restart: make(chan string, 1), pulse: newPulse(), still: make(turnstile, 1),
+	}
 }
 
 // attend supervises a run from now on, unless that is done.
@@ -92,7 +93,6 @@ func (g *Gateway) attend(r run.Run) {
 		defer func() {
 			g.mu.Lock()
 			delete(g.at, r.ID)
-			delete(g.beats, r.ID)
 			g.mu.Unlock()
 			g.Poke()
 		}()
@@ -133,8 +133,11 @@ func (g *Gateway) supervise(a *attend) {
 		}
 	}()
 	defer g.meter(ctx, a.run)()
-	for ctx.Err() == nil {
+	for first := true; ctx.Err() == nil; first = false {
 		r, err := g.cfg.Runs.Get(ctx, a.run)
+		if err == nil && first {
+			err = g.beginSaver(ctx, &a.saver, r)
+		}
 		if err != nil {
 			g.cfg.Log.Error("a run cannot be read", "run", a.run, "err", err)
 			return
@@ -232,13 +235,13 @@ func (g *Gateway) pursue(ctx context.Context, a *attend, r run.Run) error {
 	}
 	g.mu.Lock()
 	g.works[j.ID] = r.ID
-	g.beats[r.ID] = time.Now()
 	g.mu.Unlock()
 	g.Arrived(j)
 	x, l, err := g.launch(ctx, r, ag, j)
 	if err != nil {
 		return err
 	}
+	a.pulse.heard() // it has the time of its first beat from now on
 	g.afterHeard(ctx, a, ag, started)
 	if l.Protocol == agent.ACP {
 		return g.converseIn(ctx, a, r, j, x, l, ag)
@@ -397,10 +400,9 @@ func (g *Gateway) wait(ctx context.Context, a *attend, r run.Run, j id.Jail, x i
 			if on, err := g.goesOn(ctx, r.ID); err != nil || !on {
 				return err
 			}
-			if silent := g.silent(r.ID); ag.Preset == "builtin" && silent > deaf {
-				g.kill(ctx, j, x)
-				return errEnded{fmt.Sprintf("nothing was heard of the agent for %s", silent.Round(time.Second))}
-			}
+		case why := <-a.restart:
+			g.kill(ctx, j, x)
+			return errEnded{why}
 		case <-ctx.Done():
 			return ctx.Err()
 		}
@@ -413,9 +415,7 @@ func (g *Gateway) goesOn(ctx context.Context, rid id.Run) (bool, error) {
 	if err != nil && ctx.Err() == nil {
 		// Nobody can be heard of meanwhile, and what cannot be read has not moved.
 		g.cfg.Log.Warn("a run cannot be read; its agent goes on", "run", rid, "err", err)
-		g.mu.Lock()
-		g.beats[rid] = time.Now()
-		g.mu.Unlock()
+		g.pulseOf(rid).heard()
 		return true, nil
 	}
 	return now.State == run.Active || now.State == run.Paused && now.Why == run.ForApproval, err

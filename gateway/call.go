@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"glasshouse/autonomy"
 	"glasshouse/budget"
 	"glasshouse/engine"
 	"glasshouse/fault"
@@ -186,6 +187,8 @@ func usedOf(s run.Step) Used {
 // use does what a step says, and ends it. It is not the agent's to break off.
 func (g *Gateway) use(r run.Run, c Caller, w *work, step run.Step, input json.RawMessage, again bool) {
 	ctx := g.ctx
+	waits := w != nil && w.waits || autonomy.WaitsOnly(step.Name, input)
+	defer g.pulseOf(r.ID).begin(step.Name, waits)()
 	out, err := g.do(ctx, r, c, w, step, input, again)
 	if ctx.Err() != nil { // the next daemon looks what came of it
 		return
@@ -456,10 +459,13 @@ func (g *Gateway) asking(ctx context.Context, r run.Run, q policy.Question, do f
 
 // waiting does what has to wait for a person.
 func (g *Gateway) waiting(ctx context.Context, r run.Run, q policy.Question, do func() error) error {
+	return g.waitingFor(ctx, r, fmt.Sprintf("a person is asked: %s %s", q.Action, q.Resource), do)
+}
+
+func (g *Gateway) waitingFor(ctx context.Context, r run.Run, reason string, do func() error) error {
 	if _, err := g.checkpoint(ctx, r.ID, "before a person is asked", "gateway", nil); err != nil {
 		g.cfg.Log.Warn("no checkpoint before a person is asked", "run", r.ID, "err", err)
 	}
-	reason := fmt.Sprintf("a person is asked: %s %s", q.Action, q.Resource)
 	paused, err := g.cfg.Runs.Move(ctx, r.ID, run.Move{To: run.Paused, Why: run.ForApproval, Reason: reason, By: "gateway"})
 	if err != nil && !errors.Is(err, fault.Conflict) { // it may be paused for another question
 		return unkept{err}
@@ -483,8 +489,8 @@ func (g *Gateway) Beat(ctx context.Context, c Caller) (run.Run, bool, error) {
 	if err != nil {
 		return run.Run{}, false, err
 	}
+	g.pulseOf(r.ID).heard()
 	g.mu.Lock()
-	g.beats[r.ID] = time.Now()
 	if a := g.at[r.ID]; a != nil {
 		select {
 		case a.heard <- struct{}{}:

@@ -22,7 +22,7 @@ func (g *Gateway) checkpoint(ctx context.Context, rid id.Run, reason, by string,
 	if err != nil {
 		return run.Checkpoint{}, err
 	}
-	q := run.CheckpointRequest{Reason: reason, By: by, State: state}
+	q := run.CheckpointRequest{Reason: reason, By: by, State: state, Auto: by == "gateway"}
 	still := true
 	if r.Talk != nil { // what its agent was told and what it has read are of the same moment
 		var goOn func()
@@ -41,7 +41,7 @@ func (g *Gateway) checkpoint(ctx context.Context, rid id.Run, reason, by string,
 	}
 	if still && g.writable(ctx, r) {
 		q.Snapshot = func(ctx context.Context) (id.Snapshot, error) {
-			s, err := g.cfg.Snapshots.Take(ctx, r.Jail, snapshot.TakeOptions{Name: "checkpoint", Labels: map[string]string{LabelRun: string(rid)}})
+			s, err := g.cfg.Snapshots.Take(ctx, r.Jail, snapshot.TakeOptions{Name: "checkpoint", Labels: map[string]string{LabelRun: string(rid)}, Mark: true})
 			return s.ID, err
 		}
 	}

@@ -204,10 +204,3 @@ func (g *Gateway) converseOutside(ctx context.Context, a *attend, r run.Run, ag 
 	text, _ := errs.text(0)
 	return lost(errors.Join(err, werr), text)
 }
-
-// beat says that something was heard of the agent of a run.
-func (g *Gateway) beat(rid id.Run) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	g.beats[rid] = time.Now()
-}

@@ -49,6 +49,7 @@ type Jails interface {
 	Pause(ctx context.Context, j id.Jail) (jail.Jail, error)
 	Resume(ctx context.Context, j id.Jail) (jail.Jail, error)
 	Delete(ctx context.Context, j id.Jail) error
+	Changed(ctx context.Context, j id.Jail) (bool, error)
 	Limit(ctx context.Context, j id.Jail, q jail.LimitChange) (jail.Jail, error)
 	Stats(ctx context.Context, j id.Jail) (jail.Stats, error)
 	Usage(ctx context.Context, j id.Jail) (jail.Usage, error)
@@ -70,6 +71,7 @@ type Snapshots interface {
 	Take(ctx context.Context, j id.Jail, o snapshot.TakeOptions) (snapshot.Snapshot, error)
 	Branch(ctx context.Context, s id.Snapshot, count int, o snapshot.Overrides) ([]snapshot.Child, error)
 	Rewind(ctx context.Context, j id.Jail, s id.Snapshot) (jail.Jail, error)
+	Delete(ctx context.Context, s id.Snapshot) error
 }
 
 // Kernel decides, and calls capabilities. *govern.Kernel is one.
@@ -125,8 +127,15 @@ type Config struct {
 	Connectors func(session string) []string // to which what agents say there is delivered
 
 	Default Agent // what an agent is that does not say
-	Keep    int   // jails of runs that have ended, the newest; 0 is 20
-	Log     *slog.Logger
+
+	// Timers are how long runs may take for things, by their level. What is 0, or not
+	// there, is as autonomy.TimersOf has it.
+	Timers map[policy.Level]autonomy.Timers
+
+	Saves Saves // when runs are kept as they are without being asked
+
+	Keep int // jails of runs that have ended, the newest; 0 is 20
+	Log  *slog.Logger
 }
 
 // A Gateway supervises runs, and serves their agents. It is safe for concurrent use.
@@ -136,13 +145,13 @@ type Gateway struct {
 	cancel context.CancelFunc
 	wg     sync.WaitGroup
 	poke   chan struct{}
-	starts chan struct{} // has room for the agents that are started at once
+	starts chan struct{}      // has room for the agents that are started at once
+	dog    *autonomy.Watchdog // nil: not open
 
 	mu    sync.Mutex
 	doors map[id.Jail]*door  // guarded by mu, as all below
 	at    map[id.Run]*attend // runs that are supervised here
 	works map[id.Jail]id.Run // the run that an agent in a jail is at
-	beats map[id.Run]time.Time
 
 	answers   map[id.Jail][]answer // that harnesses were given, oldest first
 	inquiries map[matter][]*inquiry
@@ -159,7 +168,7 @@ func New(cfg Config) *Gateway {
 	}
 	g := &Gateway{
 		cfg: cfg, poke: make(chan struct{}, 1), starts: make(chan struct{}, 2*runtime.NumCPU()),
-		doors: map[id.Jail]*door{}, at: map[id.Run]*attend{}, works: map[id.Jail]id.Run{}, beats: map[id.Run]time.Time{},
+		doors: map[id.Jail]*door{}, at: map[id.Run]*attend{}, works: map[id.Jail]id.Run{},
 		answers: map[id.Jail][]answer{}, inquiries: map[matter][]*inquiry{}, foreign: map[id.Run]time.Time{},
 	}
 	g.ctx, g.cancel = context.WithCancel(context.Background())
@@ -179,6 +188,7 @@ func (g *Gateway) Open(ctx context.Context) error {
 		}
 	}
 	g.wg.Go(g.loop)
+	g.dog = autonomy.NewWatchdog(g, 0, g.cfg.Log)
 	if g.cfg.Tasks != nil {
 		g.wg.Go(func() { // files of tasks that could not be written before
 			if err := g.cfg.Tasks.Sync(g.ctx, ""); err != nil && g.ctx.Err() == nil {
@@ -200,6 +210,9 @@ func (g *Gateway) Close() error {
 	}
 	clear(g.doors)
 	g.mu.Unlock()
+	if g.dog != nil {
+		errs = append(errs, g.dog.Close())
+	}
 	g.wg.Wait()
 	return errors.Join(errs...)
 }
@@ -256,6 +269,7 @@ func (g *Gateway) loop() {
 				g.cfg.Log.Warn("jails of runs that nobody is at could not be seen to", "err", err)
 			}
 		}
+		g.save()
 		if err := g.look(); err != nil && g.ctx.Err() == nil {
 			g.cfg.Log.Error("runs that nobody is at could not be looked for", "err", err)
 		}

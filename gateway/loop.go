@@ -43,9 +43,9 @@ func (g *Gateway) lookOut(ctx context.Context, r run.Run, c Caller, s run.Step) 
 	for _, f := range found {
 		switch f.Rung {
 		case autonomy.Warn:
-			a.out.mu.Lock()
-			a.out.said = append(a.out.said, f.Text)
-			a.out.mu.Unlock()
+			if err := g.warn(ctx, r.ID, string(f.Sign), f.Text); err != nil {
+				return err
+			}
 		case autonomy.AskFirst:
 			q := policy.Question{Subject: c.subject(), Action: actionLoop, Resource: s.Name}
 			if _, err := g.judge1(ctx, r, q, 0); err != nil {
@@ -58,17 +58,11 @@ func (g *Gateway) lookOut(ctx context.Context, r run.Run, c Caller, s run.Step) 
 	return nil
 }
 
-// stopLost keeps a run as it is, and has it wait for a person.
+// stopLost has a run wait for a person, and refuses the step that led to it.
 func (g *Gateway) stopLost(ctx context.Context, r run.Run, f autonomy.Finding) error {
-	_, err := g.cfg.Runs.Move(ctx, r.ID, run.Move{To: run.Paused, Why: run.ByWatchdog, Reason: f.Text, By: "gateway"})
-	if err != nil && !errors.Is(err, fault.Conflict) {
+	if err := g.stop(ctx, r, f.Text); err != nil {
 		return err
 	}
-	g.wg.Go(func() { // not in the step, which has to end before
-		if _, err := g.checkpoint(g.ctx, r.ID, "before it was stopped: "+f.Text, "gateway", nil); err != nil && g.ctx.Err() == nil {
-			g.cfg.Log.Warn("no checkpoint of a run that was stopped", "run", r.ID, "err", err)
-		}
-	})
 	return fault.Newf(fault.Denied, "gateway.Call", f.Name, "%s", f.Text)
 }
 

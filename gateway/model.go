@@ -41,6 +41,7 @@ func (g *Gateway) ModelCaller(req *http.Request) (llm.Caller, error) {
 			Err: fmt.Errorf("the run is %s: %s", r.State, r.Reason), Remedy: "wait until it goes on"}
 	}
 	out.Run, out.Parent = string(r.ID), r.Entry
+	context.AfterFunc(req.Context(), g.pulseOf(r.ID).begin("the model", false)) // it ends with the request
 	if r.Of != "" {
 		out.Branch = fmt.Sprintf("%s/%d", r.Of, r.Branch)
 	}

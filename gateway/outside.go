@@ -86,9 +86,7 @@ func (g *Gateway) outside(ctx context.Context, a *attend, r run.Run, ag Agent, s
 		proc.Kill()
 		proc.Wait()
 	}()
-	g.mu.Lock()
-	g.beats[r.ID] = time.Now()
-	g.mu.Unlock()
+	a.pulse.heard()
 	g.afterHeard(ctx, a, ag, started)
 	return g.waitOutside(ctx, a, r, ag, proc, &out, &errs)
 }
@@ -131,20 +129,12 @@ func (g *Gateway) waitOutside(ctx context.Context, a *attend, r run.Run, ag Agen
 				g.quit(ctx, proc)
 				return err
 			}
-			if g.silent(r.ID) > deaf && ag.Preset == "builtin" {
-				return errEnded{"nothing was heard of the agent"}
-			}
+		case why := <-a.restart:
+			return errEnded{why}
 		case <-ctx.Done():
 			return ctx.Err()
 		}
 	}
-}
-
-// silent is how long nothing was heard of an agent.
-func (g *Gateway) silent(r id.Run) time.Duration {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	return time.Since(g.beats[r])
 }
 
 // quit asks an agent to end, and has it ended.

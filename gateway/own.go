@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -48,12 +49,7 @@ func (g *Gateway) Task(ctx context.Context, c Caller) (Task, error) {
 		skills = append(skills, s.Text)
 	}
 	t.Skills = strings.Join(skills, "\n")
-	cid := r.Checkpoint
-	if cid == "" && r.Of != "" {
-		if cid, err = g.branchedFrom(ctx, r); err != nil {
-			return t, err
-		}
-	}
+	cid := cmp.Or(r.Checkpoint, r.From)
 	if cid != "" {
 		if t.Checkpoint, err = g.cfg.Runs.Checkpoint(ctx, cid); err != nil {
 			return t, err
@@ -66,26 +62,6 @@ func (g *Gateway) Task(ctx context.Context, c Caller) (Task, error) {
 	return t, nil
 }
 
-// branchedFrom is the checkpoint that a branch goes on from: the last of the run that it
-// is of, at which the journal was as the branch's began.
-func (g *Gateway) branchedFrom(ctx context.Context, r run.Run) (id.Checkpoint, error) {
-	var found id.Checkpoint
-	for after := int64(0); ; {
-		list, err := g.cfg.Runs.Checkpoints(ctx, r.Of, after, 100)
-		if err != nil {
-			return "", err
-		}
-		for _, c := range list {
-			if after = c.N; !c.At.After(r.Created) {
-				found = c.ID
-			}
-		}
-		if len(list) < 100 {
-			return found, nil
-		}
-	}
-}
-
 // Keep keeps what an agent says of itself: a checkpoint. Its jail is written down only
 // when somebody asks for that, or is asked.
 func (g *Gateway) Keep(ctx context.Context, c Caller, reason string, state json.RawMessage) (run.Checkpoint, error) {
@@ -93,7 +69,7 @@ func (g *Gateway) Keep(ctx context.Context, c Caller, reason string, state json.
 	if err != nil {
 		return run.Checkpoint{}, err
 	}
-	q := run.CheckpointRequest{Reason: reason, By: "agent", State: state, Inbox: inboxOf(state)}
+	q := run.CheckpointRequest{Reason: reason, By: "agent", State: state, Inbox: inboxOf(state), Auto: true}
 	if g.cfg.Memory != nil {
 		if q.Memory, err = g.cfg.Memory.Capture(ctx, r.ID); err != nil {
 			return run.Checkpoint{}, err
@@ -118,6 +94,7 @@ const inboxAtOnce = 100
 
 // Inbox returns what an agent is told after a number, and waits for it until ctx is done.
 func (g *Gateway) Inbox(ctx context.Context, c Caller, after int64) ([]run.Message, error) {
+	defer g.pulseOf(c.Run).begin("inbox", true)()
 	return g.cfg.Runs.Inbox(ctx, c.Session, after, inboxAtOnce)
 }
 

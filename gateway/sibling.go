@@ -30,12 +30,12 @@ func init() {
 				"context": {"type": "string", "description": "all that it needs to know"},
 				"reply_timeout_ms": {"type": "integer", "minimum": 0, "maximum": 3600000, "description": "how long to wait for its answer; 0: do not wait. Default 300000"}`,
 				"targetSandboxId", "action"), "autonomy"},
-			do: (*Gateway).coordinateTool,
+			do: (*Gateway).coordinateTool, waits: true,
 		},
 		work{
 			Tool: Tool{"sibling_requests", "Look for what siblings ask of you.", object(`
 				"wait_ms": {"type": "integer", "minimum": 0, "maximum": 60000, "description": "how long to wait if there is nothing"}`), "autonomy"},
-			do: (*Gateway).requestsTool,
+			do: (*Gateway).requestsTool, waits: true,
 		},
 		work{
 			Tool: Tool{"reply_sibling", "Answer what a sibling has asked.", object(`
@@ -106,6 +106,7 @@ func (g *Gateway) Coordinate(ctx context.Context, c Caller, a autonomy.Ask) (Ask
 	if g.cfg.Broker == nil {
 		return Asked{}, fault.Cannot("gateway.Coordinate", "siblings do not talk here", "")
 	}
+	defer g.pulseOf(c.Run).begin("coordinate_sibling", true)()
 	r, err := g.cfg.Broker.Ask(ctx, c.Member(), a)
 	if err != nil {
 		return Asked{}, err
@@ -133,6 +134,7 @@ func (g *Gateway) Errands(ctx context.Context, c Caller, wait time.Duration) ([]
 	if g.cfg.Broker == nil {
 		return all, nil
 	}
+	defer g.pulseOf(c.Run).begin("sibling_requests", true)()
 	list, err := g.cfg.Broker.Waiting(ctx, c.Member(), wait)
 	if err != nil {
 		return nil, err

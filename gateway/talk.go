@@ -212,7 +212,7 @@ func questionsOf(c acp.ToolCall) (questions []question, own bool) {
 
 // Update implements acp.Host.
 func (t *talk) Update(ctx context.Context, u acp.Update) error {
-	t.g.beat(t.run.ID)
+	t.g.pulseOf(t.run.ID).did()
 	if _, err := t.g.cfg.Runs.Beat(ctx, t.run.ID); err != nil {
 		return err
 	}

@@ -34,6 +34,7 @@ type work struct {
 	// question is what is decided before it is done; its action "" is nothing.
 	question func(input json.RawMessage) (policy.Question, error)
 	do       func(g *Gateway, ctx context.Context, d *deed) (any, error)
+	waits    bool // for a sibling: who waits so is neither idle nor slow
 }
 
 // A deed is one use of a tool.

@@ -28,9 +28,9 @@ func (m *Manager) Changed(ctx context.Context, jid id.Jail) (bool, error) {
 
 // remember notes how a jail is, for Changed, while it is frozen. Only those pay
 // for it whose snapshots are taken unasked. The caller holds the cell's turn.
-func (m *Manager) remember(ctx context.Context, j Jail, l *live) {
+func (m *Manager) remember(ctx context.Context, j Jail, l *live, wanted bool) {
 	l.mark = nil
-	if m.cfg.Observer == nil || !j.Spec.Snapshots.Any() {
+	if m.cfg.Observer == nil || !wanted && !j.Spec.Snapshots.Any() {
 		return
 	}
 	mark, err := m.cfg.Observer.Mark(ctx, j.ID)

@@ -37,6 +37,7 @@ type CheckpointOptions struct {
 	Layer    string      // a new file for the writable layer, on the filesystem of the data directory
 	Layering Layering    // "" chooses: copied where that is quick
 	Stop     bool        // the jail is not to go on
+	Mark     bool        // how it is then is remembered, for Changed
 
 	// Held is a process that runs no further than to where the checkpoint has it;
 	// nil is none. It is released.
@@ -208,7 +209,7 @@ func (s *still) alive(ctx context.Context) (made Checkpoint, err error) {
 	if cur := s.c.live.Load(); cur == l {
 		err = errors.Join(err, s.m.mute(ctx, s.was.ID, false))
 		if err == nil {
-			s.m.remember(ctx, s.was, l)
+			s.m.remember(ctx, s.was, l, s.o.Mark)
 		}
 		err = errors.Join(err, s.m.showSecrets(ctx, s.was, l.inst, secrets), l.letGo(ctx))
 	}
@@ -431,7 +432,7 @@ func (m *Manager) inhabit(ctx context.Context, b Backend, c *cell, body *body, s
 	}
 	c.live.Store(next)
 	m.wg.Go(func() { m.watch(c, next) })
-	m.remember(ctx, body.jail, next)
+	m.remember(ctx, body.jail, next, false)
 	return func(ctx context.Context) error {
 		if old != nil {
 			if err := old.inst.Kill(ctx); err != nil {

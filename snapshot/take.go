@@ -31,6 +31,7 @@ type TakeOptions struct {
 	Trigger  string
 	Layering jail.Layering // "" chooses
 	Stop     bool          // the jail is left stopped
+	Mark     bool          // how the jail is then is remembered, for jail.Manager.Changed
 
 	held *jail.Held // a process that the snapshot is to have where it is
 }
@@ -122,7 +123,7 @@ func (t *taking) run(j jail.Jail) error {
 		return err
 	}
 	made, err := k.cfg.Jails.Checkpoint(t.ctx, j.ID, jail.CheckpointOptions{
-		Snapshot: sid, Images: at, Layer: layer, Layering: t.o.Layering, Stop: t.o.Stop,
+		Snapshot: sid, Images: at, Layer: layer, Layering: t.o.Layering, Stop: t.o.Stop, Mark: t.o.Mark,
 		Held: t.o.held, Below: k.below,
 	})
 	if err != nil {

@@ -82,6 +82,21 @@ type RunAgent struct {
 	Level    int               `json:"level,omitempty" minimum:"0" maximum:"3" description:"Of autonomy: 1 guided, 2 intelligent, 3 full."`
 	Jail     *CreateJail       `json:"jail,omitempty" description:"The jail that is made for it."`
 	Keep     bool              `json:"keep,omitempty" description:"Its jail stays when the run has ended."`
+	Timers   *RunTimers        `json:"timers,omitempty" description:"How long it may take for things. Default: as its level has it."`
+	Saves    *RunSaves         `json:"saves,omitempty" description:"When it is kept as it is without being asked. Default: the daemon's."`
+}
+
+// RunTimers is how long a run may take before the watchdog does something about it.
+type RunTimers struct {
+	WallMS int64 `json:"wall_ms,omitempty" minimum:"0" description:"Altogether, without the time in which it waits for people."`
+	IdleMS int64 `json:"idle_ms,omitempty" minimum:"0" description:"For nothing at all."`
+	StepMS int64 `json:"step_ms,omitempty" minimum:"0" description:"For one step."`
+}
+
+// RunSaves is when checkpoints are taken unasked, if anything has changed.
+type RunSaves struct {
+	Steps   int   `json:"steps,omitempty" minimum:"0" description:"After so many steps."`
+	EveryMS int64 `json:"every_ms,omitempty" minimum:"0" description:"After so long; a second at least."`
 }
 
 // UnmarshalJSON takes the name of a preset as well.
@@ -168,6 +183,7 @@ type Checkpoint struct {
 	N        int64           `json:"n"`
 	At       time.Time       `json:"at"`
 	Reason   string          `json:"reason,omitempty"`
+	Auto     bool            `json:"auto,omitempty" description:"Nobody asked for it: it is forgotten when there are enough newer ones."`
 	Steps    int64           `json:"steps" description:"How far the run had come."`
 	Snapshot id.Snapshot     `json:"snapshot,omitempty" description:"Of its jail."`
 	State    json.RawMessage `json:"state,omitempty" description:"What the agent keeps of itself; of one checkpoint only."`

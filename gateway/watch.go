@@ -1,0 +1,255 @@
+package gateway
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"glasshouse/autonomy"
+	"glasshouse/fault"
+	"glasshouse/govern"
+	"glasshouse/id"
+	"glasshouse/policy"
+	"glasshouse/run"
+)
+
+// A pulse is what is seen of the agent of a run while it is supervised here.
+type pulse struct {
+	mu    sync.Mutex
+	since time.Time // before, nobody supervised it, and it could do nothing. guarded by mu, as all below
+	last  time.Time // when it did something last
+	beat  time.Time // when it was heard last; zero: it does not say that it lives
+	n     int
+	doing map[int]doing
+
+	used   time.Duration // by the processors of its jail, when it was looked at last
+	looked time.Time
+}
+
+// A doing is something that an agent has asked for and that has not ended.
+type doing struct {
+	what  string
+	from  time.Time
+	waits bool // for a person or a sibling: it is neither idle nor slow
+}
+
+// newPulse is the pulse of a run that is supervised from now on.
+func newPulse() *pulse { return &pulse{since: time.Now(), doing: map[int]doing{}} }
+
+// begin notes that something is being done until end is called.
+func (p *pulse) begin(what string, waits bool) (end func()) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.n++
+	n := p.n
+	p.doing[n] = doing{what, time.Now(), waits}
+	return func() {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		delete(p.doing, n)
+		p.last = time.Now()
+	}
+}
+
+// did notes that an agent has done something.
+func (p *pulse) did() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.last = time.Now()
+}
+
+// heard notes that an agent lives that says so.
+func (p *pulse) heard() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.beat = time.Now()
+}
+
+// view tells a watchdog what is seen.
+func (p *pulse) view(v *autonomy.RunView) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.since.After(v.Resumed) {
+		v.Resumed = p.since
+	}
+	v.LastBeat, v.LastStep = p.beat, p.last
+	for _, d := range p.doing {
+		if d.waits {
+			v.LastStep = time.Now()
+		} else if v.StepFrom.IsZero() || d.from.Before(v.StepFrom) {
+			v.StepOf, v.StepFrom = d.what, d.from
+		}
+	}
+}
+
+// atWork is the share of one processor at which a jail is busy.
+const atWork = 0.02
+
+// worked notes what the processors of a jail have done for it: an agent of others works
+// there by itself, and asks for nothing meanwhile.
+func (p *pulse) worked(used time.Duration) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	now := time.Now()
+	if !p.looked.IsZero() && float64(used-p.used) > atWork*float64(now.Sub(p.looked)) {
+		p.last = now
+	}
+	p.used, p.looked = used, now
+}
+
+// pulseOf is the pulse of a run; of one that is supervised elsewhere nobody looks at it.
+func (g *Gateway) pulseOf(r id.Run) *pulse {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if a := g.at[r]; a != nil {
+		return a.pulse
+	}
+	return newPulse()
+}
+
+// Views implements autonomy.Runs: the runs that are supervised here.
+func (g *Gateway) Views(ctx context.Context) ([]autonomy.RunView, error) {
+	g.mu.Lock()
+	all := make([]*attend, 0, len(g.at))
+	for _, a := range g.at {
+		all = append(all, a)
+	}
+	g.mu.Unlock()
+	var views []autonomy.RunView
+	for _, a := range all {
+		r, err := g.cfg.Runs.Get(ctx, a.run)
+		if err != nil {
+			return nil, err
+		}
+		if r.State.Ended() {
+			continue
+		}
+		if ag, err := g.agentOf(r.Agent); err == nil { // else it fails by itself
+			views = append(views, g.view(ctx, r, ag, a.pulse))
+		}
+	}
+	return views, nil
+}
+
+func (g *Gateway) view(ctx context.Context, r run.Run, ag Agent, p *pulse) autonomy.RunView {
+	v := autonomy.RunView{
+		Run: r.ID, Level: levelOf(ag), Timers: g.timersOf(ag), Started: r.Started, Waited: r.Waited,
+		Waiting: r.State != run.Active, Resumed: r.Since,
+	}
+	if v.Waiting {
+		return v
+	}
+	if ag.Preset != "builtin" && ag.Spawner == InJail && r.Jail != "" {
+		if s, err := g.cfg.Jails.Stats(ctx, r.Jail); err == nil {
+			p.worked(s.CPU)
+		}
+	}
+	p.view(&v)
+	// Of a command, and of an agent of others that is in no jail, it is not known what
+	// it does.
+	if ag.Preset == "shell" || ag.Preset != "builtin" && ag.Spawner != InJail {
+		v.Timers.Idle = 0
+	}
+	if ag.Preset != "builtin" {
+		v.LastBeat = time.Time{} // it does not say that it lives
+	}
+	return v
+}
+
+// timersOf are those of an agent: its own, or what its level has here.
+func (g *Gateway) timersOf(a Agent) autonomy.Timers {
+	l := levelOf(a)
+	t := g.cfg.Timers[l].Over(autonomy.TimersOf[l])
+	if a.Timers != nil {
+		t = a.Timers.Over(t)
+	}
+	return t
+}
+
+// Act implements autonomy.Runs. What takes long goes on when it returns.
+func (g *Gateway) Act(ctx context.Context, v autonomy.RunView, a autonomy.Action) error {
+	r, err := g.cfg.Runs.Get(ctx, v.Run)
+	if err != nil || r.State != run.Active {
+		return err
+	}
+	g.cfg.Log.Info("a run is late", "run", r.ID, "cause", a.Cause, "act", a.Act, "text", a.Text)
+	switch a.Act {
+	case autonomy.ActWarn:
+		return g.warn(ctx, r.ID, string(a.Cause), a.Text)
+	case autonomy.ActAsk:
+		g.wg.Go(func() { g.askLate(r, a) })
+	case autonomy.ActRestart:
+		g.mu.Lock()
+		at := g.at[r.ID]
+		g.mu.Unlock()
+		if at != nil {
+			select {
+			case at.restart <- a.Text:
+			default:
+			}
+		}
+	case autonomy.ActStop:
+		return g.stop(ctx, r, a.Text)
+	}
+	return nil
+}
+
+// warn tells an agent with its next result, and whoever follows its session now.
+func (g *Gateway) warn(ctx context.Context, r id.Run, cause, text string) error {
+	g.mu.Lock()
+	a := g.at[r]
+	g.mu.Unlock()
+	if a != nil {
+		a.out.mu.Lock()
+		a.out.said = append(a.out.said, text)
+		a.out.mu.Unlock()
+	}
+	return g.cfg.Runs.Warn(ctx, r, cause, text)
+}
+
+// stop has a run wait for a person, and then keeps it as it is.
+func (g *Gateway) stop(ctx context.Context, r run.Run, text string) error {
+	_, err := g.cfg.Runs.Move(ctx, r.ID, run.Move{To: run.Paused, Why: run.ByWatchdog, Reason: text, By: "gateway"})
+	if errors.Is(err, fault.Conflict) { // it has stopped already
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	g.wg.Go(func() { // not in a step, which has to end before
+		if _, err := g.checkpoint(g.ctx, r.ID, "before it was stopped: "+text, "gateway", nil); err != nil && g.ctx.Err() == nil {
+			g.cfg.Log.Warn("no checkpoint of a run that was stopped", "run", r.ID, "err", err)
+		}
+	})
+	return nil
+}
+
+// actionLate is what a person is asked about a run that takes too long.
+const actionLate = "watchdog"
+
+// askLate asks a person whether a run goes on that is late, whatever its rules say, and
+// stops it if it may not.
+func (g *Gateway) askLate(r run.Run, a autonomy.Action) {
+	q := policy.Question{Subject: policy.Subject{Jail: r.Jail, Session: r.Session, Run: string(r.ID)}, Action: actionLate, Resource: string(a.Cause)}
+	var v govern.Verdict
+	err := g.waitingFor(g.ctx, r, a.Text, func() (err error) {
+		v, err = g.cfg.Kernel.Judge(g.ctx, govern.Ask{Question: q, Parent: r.Entry, Always: a.Text})
+		return err
+	})
+	switch {
+	case g.ctx.Err() != nil: // the next daemon asks again
+		return
+	case err == nil && v.Allow && a.Cause == autonomy.Wall:
+		_, err = g.cfg.Runs.Renew(g.ctx, r.ID)
+	case err == nil && v.Allow:
+		return
+	default: // nobody could be asked, either
+		err = errors.Join(err, g.stop(g.ctx, r, a.Text))
+	}
+	if err != nil && !errors.Is(err, fault.Conflict) {
+		g.cfg.Log.Error("a run that is late is not dealt with", "run", r.ID, "cause", a.Cause, "err", err)
+	}
+}
+
+var _ autonomy.Runs = (*Gateway)(nil)

@@ -1,0 +1,168 @@
+package gateway
+
+import (
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"glasshouse/autonomy"
+	"glasshouse/policy"
+	"glasshouse/run"
+)
+
+// wants is what a watchdog wants done now about a run of level 2 that began so long ago.
+func wants(p *pulse, began time.Time) string {
+	v := autonomy.RunView{Level: policy.Intelligent, Started: began, Resumed: began}
+	p.view(&v)
+	list := []string{}
+	for _, a := range autonomy.Check(time.Now(), v) {
+		list = append(list, fmt.Sprint(a.Act, " ", a.Cause))
+	}
+	return fmt.Sprint(list)
+}
+
+func TestWhoWaitsForASiblingOrPollsIsNeitherIdleNorSlow(t *testing.T) {
+	for name, tt := range map[string]struct {
+		do   func(p *pulse)
+		want string
+	}{
+		"waits for a sibling": {func(p *pulse) {
+			p.begin("coordinate_sibling", true)
+			time.Sleep(100 * time.Minute)
+		}, "[]"},
+		"has waited for one": {func(p *pulse) {
+			end := p.begin("coordinate_sibling", true)
+			time.Sleep(100 * time.Minute)
+			end()
+			time.Sleep(14 * time.Minute)
+		}, "[]"},
+		"polls": {func(p *pulse) {
+			for range 60 {
+				p.begin("inbox", true)()
+				time.Sleep(2 * time.Minute)
+			}
+		}, "[]"},
+		"does nothing": {func(*pulse) { time.Sleep(16 * time.Minute) }, "[warn idle]"},
+		"has stopped to do anything": {func(p *pulse) {
+			p.begin("bash", false)()
+			time.Sleep(31 * time.Minute)
+		}, "[stop idle]"},
+		"is at a step for long": {func(p *pulse) {
+			p.begin("bash", false)
+			time.Sleep(31 * time.Minute)
+		}, "[warn step]"},
+		"is at a step for long, and waits for a sibling in another": {func(p *pulse) {
+			p.begin("coordinate_sibling", true)
+			p.begin("bash", false)
+			time.Sleep(61 * time.Minute)
+		}, "[stop step]"},
+		"works by itself": {func(p *pulse) {
+			for n := range 120 {
+				p.worked(time.Duration(n) * 10 * time.Second)
+				time.Sleep(time.Minute)
+			}
+		}, "[]"},
+		"only breathes": {func(p *pulse) {
+			for n := range 40 {
+				p.worked(time.Duration(n) * 100 * time.Millisecond)
+				time.Sleep(time.Minute)
+			}
+		}, "[stop idle]"},
+		"says that it lives, and nothing else": {func(p *pulse) {
+			for range 400 {
+				p.heard()
+				time.Sleep(5 * time.Second)
+			}
+		}, "[stop idle]"},
+		"is silent": {func(p *pulse) {
+			p.heard()
+			time.Sleep(time.Minute)
+		}, "[restart heartbeat]"},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			began, p := time.Now(), newPulse()
+			tt.do(p)
+			if got := wants(p, began); got != tt.want {
+				t.Errorf("who %s: %s, want %s", name, got, tt.want)
+			}
+		})
+	}
+}
+
+// TestWallTimeDoesNotBeginAnewWithTheDaemon: all else does, since nobody could do anything
+// while there was none.
+func TestWallTimeDoesNotBeginAnewWithTheDaemon(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		began := time.Now()
+		time.Sleep(2 * time.Hour)
+		if got := wants(newPulse(), began); got != "[]" {
+			t.Errorf("of a run that a new daemon finds after two hours: %s", got)
+		}
+		time.Sleep(2 * time.Hour)
+		if got := wants(newPulse(), began); got != "[stop wall]" {
+			t.Errorf("after four hours: %s", got)
+		}
+	})
+}
+
+func TestOfACommandOnlyItsWallTimeIsKnown(t *testing.T) {
+	g := New(Config{
+		Default: Agent{Preset: "builtin", Spawner: InProcess},
+		Timers:  map[policy.Level]autonomy.Timers{policy.Intelligent: {Idle: time.Minute}, policy.Guided: {Wall: time.Hour}},
+	})
+	r := run.Run{State: run.Active, Started: time.Now()}
+	for _, tt := range []struct {
+		agent Agent
+		want  autonomy.Timers
+	}{
+		{Agent{}, autonomy.Timers{Wall: 4 * time.Hour, Idle: time.Minute, Step: 30 * time.Minute, Beat: 5 * time.Second, Missed: 6}},
+		{Agent{Level: 1}, autonomy.Timers{Wall: time.Hour, Idle: 10 * time.Minute, Step: 20 * time.Minute, Beat: 5 * time.Second, Missed: 6}},
+		{Agent{Timers: &autonomy.Timers{Step: time.Second}}, autonomy.Timers{Wall: 4 * time.Hour, Idle: time.Minute, Step: time.Second, Beat: 5 * time.Second, Missed: 6}},
+		{Agent{Preset: "shell"}, autonomy.Timers{Wall: 4 * time.Hour, Step: 30 * time.Minute, Beat: 5 * time.Second, Missed: 6}},
+		{Agent{Preset: "codex"}, autonomy.Timers{Wall: 4 * time.Hour, Step: 30 * time.Minute, Beat: 5 * time.Second, Missed: 6}},
+	} {
+		p := newPulse()
+		p.heard()
+		a := tt.agent.over(g.cfg.Default)
+		v := g.view(t.Context(), r, a, p)
+		if v.Timers != tt.want || v.LastBeat.IsZero() != (a.Preset != "builtin") {
+			t.Errorf("%+v: %+v", tt.agent, v)
+		}
+	}
+}
+
+func TestARunIsKeptAfterStepsOrTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &saver{at: time.Now(), steps: 10}
+		want := Saves{Steps: 5, Every: time.Minute}
+		due := func(steps int64) bool {
+			_, is := s.due(want, steps, time.Now())
+			return is
+		}
+		if due(14) {
+			t.Error("it is kept after four steps")
+		}
+		if !due(15) || due(30) {
+			t.Error("it is not kept after five, or twice at once")
+		}
+		s.done(15)
+		time.Sleep(59 * time.Second)
+		if due(16) {
+			t.Error("it is kept after 59 seconds")
+		}
+		time.Sleep(time.Second)
+		if !due(16) {
+			t.Error("it is not kept after a minute")
+		}
+		s.done(16)
+		want = Saves{Steps: -1, Every: -1}
+		time.Sleep(time.Hour)
+		if due(1000) {
+			t.Error("it is kept though nobody wants it")
+		}
+	})
+	if got := (Saves{Steps: 3}).over(Saves{Steps: 5, Every: -1}.over(defaultSaves)); got != (Saves{Steps: 3, Every: -1, Keep: 20}) {
+		t.Errorf("of several settings: %+v", got)
+	}
+}
