@@ -164,6 +164,7 @@ type deed struct {
 	run   id.Run
 	act   Act
 	cause Cause
+	term  time.Duration // of ActAsk: who is let go on has its time anew, and another term
 }
 
 func (w *Watchdog) loop(ctx context.Context, every time.Duration) {
@@ -197,7 +198,10 @@ func (w *Watchdog) round(ctx context.Context, views []RunView, before map[deed]b
 			}
 		}
 		for _, a := range Check(time.Now(), v) {
-			d := deed{v.Run, a.Act, a.Cause}
+			d := deed{run: v.Run, act: a.Act, cause: a.Cause}
+			if a.Act == ActAsk && a.Cause == Wall {
+				d.term = v.Waited
+			}
 			if before[d] {
 				done[d] = true
 				continue

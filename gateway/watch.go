@@ -235,13 +235,14 @@ func (g *Gateway) askLate(r run.Run, a autonomy.Action) {
 	var v govern.Verdict
 	err := g.waitingFor(g.ctx, r, a.Text, func() (err error) {
 		v, err = g.cfg.Kernel.Judge(g.ctx, govern.Ask{Question: q, Parent: r.Entry, Always: a.Text})
+		if err == nil && v.Allow && a.Cause == autonomy.Wall { // before it goes on, or it is late again
+			_, err = g.cfg.Runs.Renew(g.ctx, r.ID)
+		}
 		return err
 	})
 	switch {
 	case g.ctx.Err() != nil: // the next daemon asks again
 		return
-	case err == nil && v.Allow && a.Cause == autonomy.Wall:
-		_, err = g.cfg.Runs.Renew(g.ctx, r.ID)
 	case err == nil && v.Allow:
 		return
 	default: // nobody could be asked, either

@@ -40,6 +40,14 @@ func TestTimeInWhichARunWaitsIsNotItsOwnAndSurvivesTheDaemon(t *testing.T) {
 	if r = must(h.Renew(ctx, r.ID))(t); own(r) > time.Since(before) {
 		t.Errorf("its time was renewed, and %s of it are gone", own(r))
 	}
+	// Also while it waits for the answer.
+	must(h.Move(ctx, r.ID, run.Move{To: run.Paused, Why: run.ForApproval}))(t)
+	time.Sleep(pause)
+	before = time.Now()
+	must(h.Renew(ctx, r.ID))(t)
+	if r = must(h.Move(ctx, r.ID, run.Move{To: run.Active}))(t); own(r) > time.Since(before) || own(r) < 0 {
+		t.Errorf("its time was renewed while it waited, and %s of it are gone", own(r))
+	}
 	must(h.Move(ctx, r.ID, run.Move{To: run.Cancelled}))(t)
 	_, err := h.Renew(ctx, r.ID)
 	wantKind(t, "to renew the time of a run that has ended", err, fault.Conflict)

@@ -262,13 +262,13 @@ func (r *Run) waited(from State, why Why, now time.Time) {
 	r.Since = now
 }
 
-// Renew gives a run the time anew that it may take: somebody has let it go on.
+// Renew gives a run the time anew that it may take: somebody lets it go on.
 func (m *Manager) Renew(ctx context.Context, rid id.Run) (Run, error) {
 	return m.moved(ctx, rid, func(t *turn, r *Run) error {
-		if r.State != Active {
+		if r.State.Ended() || r.Started.IsZero() {
 			return fault.Newf(fault.Conflict, "run.Renew", string(rid), "it is %s", r.standing())
 		}
-		r.Waited = t.now.Sub(r.Started)
+		r.Waited, r.Since = t.now.Sub(r.Started), t.now
 		t.touch(r)
 		return nil
 	})

@@ -59,7 +59,7 @@ type Run struct {
 	Key     string    `json:"key,omitempty"` // that it was asked for with
 	Created time.Time `json:"created"`
 	Started time.Time `json:"started,omitzero"` // when it was active first
-	Since   time.Time `json:"since,omitzero"`   // when it came to its state
+	Since   time.Time `json:"since,omitzero"`   // when it came to its state, or its time was renewed
 
 	// Waited is how much of the time from Started until Since does not count as its
 	// own: it waited, or somebody let it go on after its time was over.
