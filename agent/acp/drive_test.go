@@ -484,6 +484,15 @@ func TestAnAgentThatLostItsSessionBeginsAnew(t *testing.T) {
 	}
 }
 
+// TestAnAgentMayGoWithoutServers, where that is said.
+func TestAnAgentMayGoWithoutServers(t *testing.T) {
+	in, out, told := talker(map[string]string{"initialize": `{"protocolVersion":1}`, "session/new": `{"sessionId":"s1"}`, "session/prompt": `{"stopReason":"end_turn"}`})
+	_, err := acp.Drive(t.Context(), acp.Pipes(in, out), &host{}, acp.Options{Cwd: "/", Prompt: "go", Spare: true, Servers: []acp.Server{{Name: "x", URL: "http://x"}}})
+	if err != nil || <-told == "" {
+		t.Error(err)
+	}
+}
+
 // talker is an agent that answers each method with a text, with an error if it has none,
 // and tells its first prompt.
 func talker(answers map[string]string) (io.WriteCloser, io.ReadCloser, <-chan string) {
@@ -538,12 +547,6 @@ func TestWhatAnAgentCannotDoIsSaid(t *testing.T) {
 				t.Errorf("err %v, want %s", err, tt.kind)
 			}
 		})
-	}
-	if in, out, told := talker(map[string]string{"initialize": `{"protocolVersion":1}`, "session/new": `{"sessionId":"s1"}`, "session/prompt": `{"stopReason":"end_turn"}`}); true {
-		_, err := acp.Drive(t.Context(), acp.Pipes(in, out), &host{}, acp.Options{Cwd: "/", Prompt: "go", Spare: true, Servers: []acp.Server{{Name: "x", URL: "http://x"}}})
-		if err != nil || <-told == "" {
-			t.Errorf("one that goes without servers: %v", err)
-		}
 	}
 	in, out := script(t, nil, "")
 	if _, err := acp.Drive(t.Context(), acp.Pipes(in, out), &host{}, acp.Options{Cwd: "here"}); fault.FieldOf(err) != "cwd" {
