@@ -16,6 +16,7 @@ import (
 
 	"glasshouse/api/client"
 	"glasshouse/api/wire"
+	"glasshouse/fault"
 	"glasshouse/id"
 )
 
@@ -43,7 +44,12 @@ type wreck struct {
 	rand *rand.Rand
 }
 
-func openWreck(t *testing.T, seed uint64) *wreck {
+func openWreck(t *testing.T) *wreck {
+	seed := uint64(time.Now().UnixNano())
+	if n, err := strconv.ParseUint(os.Getenv("GLASSHOUSE_SEED"), 10, 64); err == nil {
+		seed = n
+	}
+	t.Logf("GLASSHOUSE_SEED=%d", seed)
 	h := open(t, models(t, modelOfAKilledRun)+"pool: {size: 0}\n")
 	c, err := client.New(client.Options{Addr: "unix://" + filepath.Join(h.data, "glasshouse.sock")})
 	if err != nil {
@@ -166,16 +172,11 @@ func (w *wreck) remains(r id.Run) remains {
 // TestKilledAnywhereARunEndsAsIfNothingHadBeen kills the daemon, the agent, and both, at
 // random instants of runs. The seed is logged; GLASSHOUSE_SEED repeats it.
 func TestKilledAnywhereARunEndsAsIfNothingHadBeen(t *testing.T) {
-	kills, atOnce := 5, 2
-	if os.Getenv("GLASSHOUSE_TEST") == "all" {
+	kills, atOnce := 4, 2
+	if thorough {
 		kills, atOnce = 60, 3
 	}
-	seed := uint64(time.Now().UnixNano())
-	if n, err := strconv.ParseUint(os.Getenv("GLASSHOUSE_SEED"), 10, 64); err == nil {
-		seed = n
-	}
-	t.Logf("GLASSHOUSE_SEED=%d", seed)
-	w := openWreck(t, seed)
+	w := openWreck(t)
 	began := time.Now()
 	want := w.remains(w.begin("sess-calm"))
 	took := time.Since(began)
@@ -212,4 +213,95 @@ func TestKilledAnywhereARunEndsAsIfNothingHadBeen(t *testing.T) {
 	if rep, err := w.VerifyChain(w.Context(), true); err != nil || rep.Bad != nil {
 		t.Errorf("the chain: %+v, %v", rep, err)
 	}
+}
+
+// TestKilledWhileItGoesBackOrIsBranchedARunEndsAsIfNothingHadBeen kills while a run is taken
+// back to a checkpoint and branched, by somebody who asks again until it is done.
+func TestKilledWhileItGoesBackOrIsBranchedARunEndsAsIfNothingHadBeen(t *testing.T) {
+	rounds := 1
+	if thorough {
+		rounds = 12
+	}
+	w := openWreck(t)
+	for round := 0; round < rounds && !t.Failed(); round++ {
+		session := fmt.Sprintf("sess-%d", round)
+		r := w.begin(session)
+		if !within(time.Minute, func() bool {
+			now, err := w.c.Run(t.Context(), r)
+			return err == nil && now.Steps >= int64(2+w.rand.IntN(6))
+		}) {
+			t.Fatalf("it does nothing\n%s", w.log)
+		}
+		var asked sync.WaitGroup
+		asked.Go(func() { w.goBackAndBranch(r) })
+		for range 2 {
+			time.Sleep(time.Duration(w.rand.IntN(1500)) * time.Millisecond)
+			t.Logf("%d: %s", round, w.hurt([]id.Run{r}))
+		}
+		asked.Wait()
+		runs, err := client.Collect(w.Runs(t.Context(), session, ""))
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Logf("%d: %d runs", round, len(runs))
+		for _, one := range runs {
+			got := w.remains(one.ID)
+			if got.State != "done" || got.Result != "counted" || got.Count != "one\ncleaned\ntwo" || got.Note != "as it should be" {
+				t.Errorf("run %s, of %q: %+v\n%s", one.ID, one.Of, got, w.log)
+			}
+		}
+		jails, err := client.Collect(w.Jails(t.Context(), client.JailFilter{}))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, j := range jails {
+			if err := w.DeleteJail(t.Context(), j.ID); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+}
+
+// goBackAndBranch takes a run back to where it is, makes a branch there, and does not give
+// up before both are done, or the run has ended.
+func (w *wreck) goBackAndBranch(r id.Run) {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	var at id.Checkpoint
+	insist := func(what string, do func() error) {
+		for {
+			err := do()
+			if err == nil || fault.KindOf(err) == fault.Conflict {
+				return
+			}
+			select {
+			case <-time.After(50 * time.Millisecond):
+			case <-ctx.Done():
+				w.Errorf("%s: %v", what, err)
+				return
+			}
+		}
+	}
+	insist("take a checkpoint", func() error {
+		p, err := w.c.CheckpointRun(ctx, r, wire.TakeCheckpoint{Pause: true})
+		at = p.ID
+		return err
+	})
+	if at != "" {
+		insist("branch", func() error {
+			_, err := w.c.ResumeRun(ctx, r, wire.ResumeRun{Checkpoint: at, Branch: 1})
+			return err
+		})
+		insist("go back", func() error {
+			_, err := w.c.ResumeRun(ctx, r, wire.ResumeRun{Checkpoint: at})
+			return err
+		})
+	}
+	insist("go on", func() error {
+		now, err := w.c.Run(ctx, r)
+		if err == nil && now.State == "paused" && now.Why == "checkpoint" {
+			_, err = w.c.ResumeRun(ctx, r, wire.ResumeRun{})
+		}
+		return err
+	})
 }

@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -266,17 +267,40 @@ func (p *pair) agents() (left []string) {
 	return left
 }
 
+// strike kills one of the two; now and then something else happens to both.
+func (p *pair) strike(nth int) {
+	p.Helper()
+	switch nth % 8 {
+	case 1: // the database goes away, and comes back
+		p.server.Restart(p, rand.N(3*time.Second))
+	case 3: // both end at once, and in order
+		for _, h := range p.houses {
+			h.cmd.Process.Signal(syscall.SIGTERM)
+		}
+		for _, h := range p.houses {
+			if err := h.cmd.Wait(); err != nil {
+				p.Errorf("a daemon ended with %v\n%s", err, h.log)
+			}
+		}
+		for _, h := range p.houses {
+			h.start()
+		}
+	default:
+		h := p.houses[rand.N(2)]
+		h.kill()
+		time.Sleep(rand.N(time.Second))
+		h.start()
+	}
+}
+
 // TestASoakOfScheduledRunsAcrossTwoDaemons has two daemons share schedules on one
 // PostgreSQL, and kills one of them every few seconds: each due time makes one run, each
-// run ends once, and does once what it does.
+// run ends once, and does once what it does. The database restarts under them, and both end
+// at once, too.
 func TestASoakOfScheduledRunsAcrossTwoDaemons(t *testing.T) {
-	want, kills := 24, 3
-	jailed := 8 * time.Second
-	if os.Getenv("GLASSHOUSE_TEST") == "all" {
+	want, kills := 24, 4
+	if thorough {
 		want, kills = 500, 1000
-	}
-	if n, err := strconv.Atoi(os.Getenv("GLASSHOUSE_SOAK")); err == nil {
-		want, kills = n, 1000
 	}
 	p := openPair(t, modelOfASoak)
 	a, b := p.houses[0], p.houses[1]
@@ -286,7 +310,7 @@ func TestASoakOfScheduledRunsAcrossTwoDaemons(t *testing.T) {
 		{session: "sess-2", model: "thinks", spawner: "process", every: 2 * time.Second},
 		{session: "sess-a", model: "writes", spawner: "process", every: 2 * time.Second},
 		{session: "sess-b", model: "writes", spawner: "bwrap", every: 3 * time.Second},
-		{session: "sess-j", model: "counts", spawner: "jail", every: jailed},
+		{session: "sess-j", model: "counts", spawner: "jail", every: 8 * time.Second},
 	}
 	for i, j := range jobs {
 		p.begin(p.houses[i%2], j)
@@ -305,10 +329,7 @@ func TestASoakOfScheduledRunsAcrossTwoDaemons(t *testing.T) {
 		}
 		time.Sleep(time.Second + rand.N(3*time.Second))
 		if killed < kills {
-			h := p.houses[rand.N(2)]
-			h.kill()
-			time.Sleep(rand.N(time.Second))
-			h.start()
+			p.strike(killed)
 			killed++
 		}
 	}
@@ -336,7 +357,7 @@ func TestASoakOfScheduledRunsAcrossTwoDaemons(t *testing.T) {
 		}
 		return left
 	}
-	if !within(100*time.Second, func() bool { return len(unsettled()) == 0 }) {
+	if !within(4*time.Minute, func() bool { return len(unsettled()) == 0 }) {
 		t.Errorf("not settled: %q", unsettled())
 	}
 	t.Logf("%d runs, %d kills, %s", len(all), killed, time.Since(began).Round(time.Second))
@@ -376,4 +397,67 @@ func (p *pair) nothingGoesOn(desks []wire.Jail) {
 	if !within(time.Minute, func() bool { return len(going()) == 0 }) {
 		p.Errorf("still there: %q", going())
 	}
+}
+
+// TestARunIsTakenOverFromADaemonThatIsGone kills one daemon for good while its runs are at
+// work: the other has them end. When it does come back it does not go on with what is
+// not its own any more.
+func TestARunIsTakenOverFromADaemonThatIsGone(t *testing.T) {
+	if !thorough {
+		t.Skip("runs with make test-all: it waits for a lease to end")
+	}
+	p := openPair(t, strings.ReplaceAll(modelOfASoak, `- text: "done"`, `- {text: "done", delay: 3s}`))
+	a, b := p.houses[0], p.houses[1]
+	desk := p.desk(a, "sess-desk")
+	var free, bound []id.Run
+	b.kill() // a has them all
+	for _, o := range []struct{ session, model, spawner string }{{"sess-1", "counts", "jail"}, {"sess-2", "counts", "jail"}, {"sess-desk", "writes", "process"}} {
+		r, err := a.StartRun(t.Context(), wire.StartRun{Goal: "do it", Session: o.session, Agent: &wire.RunAgent{Model: o.model, Spawner: o.spawner}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if o.session == "sess-desk" {
+			bound = append(bound, r.ID)
+		} else {
+			free = append(free, r.ID)
+		}
+	}
+	for _, r := range free {
+		if !within(time.Minute, func() bool {
+			now, err := a.Client.Run(t.Context(), r)
+			return err == nil && now.Steps >= 4
+		}) {
+			t.Fatalf("it does nothing\n%s", a.log)
+		}
+	}
+	old := map[id.Run]id.Jail{}
+	for _, r := range free {
+		now, err := a.Client.Run(t.Context(), r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		old[r] = now.Jail
+	}
+	a.kill()
+	b.start()
+	for _, r := range free {
+		if got := b.settled(r, "done", "failed"); got.Result != "done" || got.Jail == old[r] {
+			t.Errorf("%+v\n%s", got, b.log)
+		}
+	}
+	for _, r := range bound { // only there is what it works on
+		if got, err := b.Client.Run(t.Context(), r); err != nil || got.State != "active" {
+			t.Errorf("%+v, %v\n%s", got, err, b.log)
+		}
+	}
+	a.start()
+	for _, r := range bound {
+		if got := a.settled(r, "done", "failed"); got.Result != "done" {
+			t.Errorf("%+v\n%s", got, a.log)
+		}
+	}
+	if n := a.sh(desk.ID, "grep -c line /root/log || true"); n != "1" {
+		t.Errorf("%s lines were written", n)
+	}
+	p.nothingGoesOn([]wire.Jail{desk})
 }

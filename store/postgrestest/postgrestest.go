@@ -16,6 +16,7 @@ import (
 	"runtime"
 	"slices"
 	"strconv"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -26,8 +27,10 @@ import (
 
 // A Server is a running PostgreSQL, on a unix socket only.
 type Server struct {
-	dir string
-	n   atomic.Int64
+	dir     string
+	command func() *exec.Cmd
+	stop    func() // ends the one that runs
+	n       atomic.Int64
 }
 
 // Start starts a server that ends with t, or skips t if the host has none.
@@ -54,12 +57,23 @@ func Start(t testing.TB) *Server {
 	if out, err := initdb.CombinedOutput(); err != nil {
 		t.Fatalf("initdb: %v\n%s", err, out)
 	}
-	run(t, command(cred, filepath.Join(bin, "postgres"), "-D", data, "-k", dir,
-		"-c", "listen_addresses=", "-c", "fsync=off", "-c", "full_page_writes=off", "-c", "max_connections=200"))
-
-	s := &Server{dir: dir}
+	s := &Server{dir: dir, command: func() *exec.Cmd {
+		return command(cred, filepath.Join(bin, "postgres"), "-D", data, "-k", dir,
+			"-c", "listen_addresses=", "-c", "fsync=off", "-c", "full_page_writes=off", "-c", "max_connections=200")
+	}}
+	s.stop = run(t, s.command())
 	s.wait(t)
 	return s
+}
+
+// Restart ends the server as a crash would, which cuts off everybody, and starts it anew
+// after a while.
+func (s *Server) Restart(t testing.TB, after time.Duration) {
+	t.Helper()
+	s.stop()
+	time.Sleep(after)
+	s.stop = run(t, s.command())
+	s.wait(t)
 }
 
 // URL returns the URL of a new, empty database.
@@ -117,10 +131,10 @@ func command(cred *syscall.Credential, name string, args ...string) *exec.Cmd {
 	return cmd
 }
 
-// run runs cmd until t ends. If the test binary itself is killed, the server
+// run runs cmd until stop is called, or t ends. If the test binary itself is killed, the server
 // is too: SIGQUIT is its immediate shutdown. That signal comes when the thread
 // that forked ends, so one thread is kept for it.
-func run(t testing.TB, cmd *exec.Cmd) {
+func run(t testing.TB, cmd *exec.Cmd) (stop func()) {
 	t.Helper()
 	var log bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &log, &log
@@ -140,13 +154,17 @@ func run(t testing.TB, cmd *exec.Cmd) {
 	if err := <-started; err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() {
+	stop = sync.OnceFunc(func() {
 		cmd.Process.Signal(syscall.SIGQUIT)
 		<-done
+	})
+	t.Cleanup(func() {
+		stop()
 		if t.Failed() {
 			t.Logf("PostgreSQL said:\n%s", log.String())
 		}
 	})
+	return stop
 }
 
 func (s *Server) wait(t testing.TB) {
