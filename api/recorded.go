@@ -184,6 +184,8 @@ type eventParams struct {
 	recordFilter
 	window
 	Follow *bool  `query:"follow" description:"Go on with what happens from now on. Events do unless told otherwise, lines do not."`
+	Offset *int64 `query:"offset" description:"Answer with JSON: of what the filter means the records from this place on, up to limit; 0 is the oldest, -1 the newest."`
+	At     string `query:"at" description:"The same from a moment on: a time (RFC 3339) or how long ago, such as 5m."`
 	Format string `query:"format" enum:"sse,ndjson" description:"As Accept: text/event-stream, the default, and application/x-ndjson."`
 }
 
@@ -192,6 +194,9 @@ type eventParams struct {
 func (s *Server) streamEvents(w http.ResponseWriter, r *http.Request, p eventParams) error {
 	if _, err := s.readBody(w, r, &none{}); err != nil {
 		return err
+	}
+	if p.Offset != nil || p.At != "" {
+		return s.eventWindow(w, r, p)
 	}
 	lines, err := p.lines(r)
 	if err != nil {
@@ -305,12 +310,19 @@ const flushTime = 2 * time.Second
 // disk takes nothing, what it has taken must do: the jail's own status says so,
 // and a full disk is when one wants to look.
 func read(ctx context.Context, l *eventlog.Log, q eventlog.Query) (*eventlog.Cursor, error) {
-	flush, cancel := context.WithTimeout(ctx, flushTime)
-	defer cancel()
-	if err := l.Flush(flush); err != nil && (flush.Err() == nil || ctx.Err() != nil) {
+	if err := flushed(ctx, l); err != nil {
 		return nil, err
 	}
 	return l.Read(ctx, q)
+}
+
+func flushed(ctx context.Context, l *eventlog.Log) error {
+	flush, cancel := context.WithTimeout(ctx, flushTime)
+	defer cancel()
+	if err := l.Flush(flush); err != nil && (flush.Err() == nil || ctx.Err() != nil) {
+		return err
+	}
+	return nil
 }
 
 // history writes the records that there are.

@@ -78,8 +78,9 @@ var routes = []route{
 		"List what a jail changed in its root filesystem or its workspace, or how it differs from a snapshot or another jail, by path."},
 
 	{"GET /jails/{id}/events", access.Viewer, raw((*Server).streamEvents).
-		gives(ok, nil).or(ok, eventKind, wire.Event{}).or(ok, lineKind, wire.Event{}).streams(),
-		"Stream what a jail does, from its first record on or from where a filter, a time or Last-Event-ID says. Each event's id is its record's seq; 'end' comes last."},
+		gives(ok, wire.EventWindow{}).or(ok, eventKind, wire.Event{}).or(ok, lineKind, wire.Event{}).streams(),
+		"Stream what a jail does, from its first record on or from where a filter, a time or Last-Event-ID says. Each event's id is its record's seq; 'end' comes last. With offset or at, answer with a window of it."},
+	{"GET /jails/{id}/timeline", access.Viewer, call(ok, (*Server).timeline), "Count what a jail did by time and kind, and by process."},
 	{"GET /jails/{id}/processes", access.Viewer, raw((*Server).processes).
 		gives(ok, wire.Processes{}).or(ok, textKind, nil),
 		"Show the tree of a jail's processes, as it is or as it was."},

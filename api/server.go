@@ -120,6 +120,7 @@ type Server struct {
 	once    flights
 	present presence
 	rates   rates
+	tallies tallies
 
 	ctx     context.Context // ends when streams must: they would keep Shutdown waiting
 	cancel  context.CancelCauseFunc

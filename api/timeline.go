@@ -1,0 +1,173 @@
+package api
+
+import (
+	"context"
+	"encoding/json"
+	"net/http"
+	"slices"
+	"sync"
+	"time"
+
+	"glasshouse/api/wire"
+	"glasshouse/event"
+	"glasshouse/eventlog"
+	"glasshouse/fault"
+	"glasshouse/id"
+)
+
+// tallies are what was counted of logs for who looks at them. The least recently
+// used are forgotten, and counted anew when they are asked for again.
+type tallies struct {
+	mu   sync.Mutex
+	list []*tallied // the most recently used last. guarded by mu
+}
+
+type tallied struct {
+	log    *eventlog.Log
+	filter string
+	*eventlog.Tally
+}
+
+// mostTallies bounds the memory that looking takes: each has some megabytes at
+// most.
+const mostTallies = 16
+
+func (ts *tallies) of(l *eventlog.Log, f *event.Filter) *eventlog.Tally {
+	ts.mu.Lock()
+	defer ts.mu.Unlock()
+	text := f.String()
+	i := slices.IndexFunc(ts.list, func(t *tallied) bool { return t.log == l && t.filter == text })
+	t := &tallied{log: l, filter: text}
+	if i >= 0 {
+		t = ts.list[i]
+		ts.list = slices.Delete(ts.list, i, i+1)
+	} else {
+		t.Tally = l.Tally(f)
+	}
+	ts.list = append(ts.list, t)
+	if len(ts.list) > mostTallies {
+		ts.list = slices.Delete(ts.list, 0, 1)
+	}
+	return t.Tally
+}
+
+// tally returns what a filter means of a jail's log, counted up to now.
+func (s *Server) tally(ctx context.Context, j id.Jail, rf recordFilter) (*eventlog.Tally, error) {
+	f, err := rf.filter()
+	if err != nil {
+		return nil, err
+	}
+	l, err := s.log(ctx, j)
+	if err != nil {
+		return nil, err
+	}
+	if err := flushed(ctx, l); err != nil {
+		return nil, err
+	}
+	t := s.tallies.of(l, f)
+	return t, t.Update(ctx)
+}
+
+// eventWindow answers with a part of what a filter means, by its place or from a
+// moment on.
+func (s *Server) eventWindow(w http.ResponseWriter, r *http.Request, p eventParams) error {
+	if p.Since != "" || p.Until != "" || p.After != nil || p.Tail != nil || p.Follow != nil || p.Format != "" || p.Offset != nil && p.At != "" {
+		return fault.Fieldf("api", "offset", "a window is of a filter, by offset or at, and of limit; nothing else goes with it")
+	}
+	n, err := limit(p.Limit)
+	if err != nil {
+		return err
+	}
+	at, err := instant("at", p.At, time.Now())
+	if err != nil {
+		return err
+	}
+	t, err := s.tally(r.Context(), p.ID, p.recordFilter)
+	if err != nil {
+		return err
+	}
+	win := wire.EventWindow{Total: t.Total(), Items: []json.RawMessage{}}
+	if p.Offset != nil {
+		if win.Offset = *p.Offset; win.Offset < 0 {
+			win.Offset = max(0, win.Total+win.Offset)
+		}
+	} else if win.Offset, err = t.Offset(r.Context(), at); err != nil {
+		return err
+	}
+	lines, err := t.Window(r.Context(), win.Offset, n)
+	if err != nil {
+		return err
+	}
+	for _, line := range lines {
+		win.Items = append(win.Items, line)
+	}
+	return writeJSON(w, http.StatusOK, win)
+}
+
+type timelineParams struct {
+	ID id.Jail `path:"id"`
+	recordFilter
+	From    string `query:"from" description:"Not before: a time (RFC 3339) or how long ago, such as 5m. Default: the first record's."`
+	To      string `query:"to" description:"Not after. Default: the last record's."`
+	Buckets int    `query:"buckets" minimum:"1" maximum:"2000" description:"About how many, 300 if not given: from as many to twice as many, fewer where the time is short."`
+	Lanes   int    `query:"lanes" minimum:"0" maximum:"100" description:"Of so many processes, those with the most records, the part as well."`
+}
+
+func (s *Server) timeline(ctx context.Context, p timelineParams, _ none) (wire.Timeline, error) {
+	var w wire.Timeline
+	const op = "api"
+	if p.Buckets == 0 {
+		p.Buckets = 300
+	}
+	if p.Buckets < 0 || p.Buckets > 2000 {
+		return w, fault.Fieldf(op, "buckets", "%d is not between 1 and 2000", p.Buckets)
+	}
+	if p.Lanes < 0 || p.Lanes > 100 {
+		return w, fault.Fieldf(op, "lanes", "%d is not between 0 and 100", p.Lanes)
+	}
+	now := time.Now()
+	from, err := instant("from", p.From, now)
+	if err != nil {
+		return w, err
+	}
+	to, err := instant("to", p.To, now)
+	if err != nil {
+		return w, err
+	}
+	if !to.IsZero() && to.Before(from) {
+		return w, fault.Fieldf(op, "to", "it is before from")
+	}
+	t, err := s.tally(ctx, p.ID, p.recordFilter)
+	if err != nil {
+		return w, err
+	}
+	tl, err := t.Timeline(ctx, from, to, p.Buckets, p.Lanes)
+	if err != nil {
+		return w, err
+	}
+	w = wire.Timeline{From: tl.From, BucketMS: tl.Width.Milliseconds(), Counts: countsOf(tl.All), Total: tl.Total, Lanes: []wire.TimelineLane{}}
+	if tl.Total > 0 {
+		w.First, w.Last = &tl.First, &tl.Last
+	}
+	for _, lane := range tl.Lanes {
+		var comm string
+		if err := json.Unmarshal([]byte(`"`+lane.Comm+`"`), &comm); err != nil {
+			comm = lane.Comm // a damaged line
+		}
+		w.Lanes = append(w.Lanes, wire.TimelineLane{PID: lane.PID, Comm: comm, Total: lane.Total, Counts: countsOf(lane.Parts)})
+	}
+	return w, nil
+}
+
+func countsOf(list []eventlog.Counts) wire.TimelineCounts {
+	of := func(k eventlog.Kind) []uint32 {
+		ns := make([]uint32, len(list))
+		for i, c := range list {
+			ns[i] = c[k]
+		}
+		return ns
+	}
+	return wire.TimelineCounts{
+		File: of(eventlog.OfFiles), Net: of(eventlog.OfNet), Proc: of(eventlog.OfProcs), Syscall: of(eventlog.OfSyscalls), Other: of(eventlog.OfOthers),
+	}
+}
