@@ -128,13 +128,13 @@ var routes = []route{
 	{"POST /schedules/{schedule}/pause", access.Operator, call(ok, (*Server).pauseSchedule), "Have a schedule make no runs."},
 	{"POST /schedules/{schedule}/resume", access.Operator, call(ok, (*Server).resumeSchedule), "Have it make runs again."},
 	{"DELETE /schedules/{schedule}", access.Operator, call(noContent, (*Server).deleteSchedule), "Remove a schedule. Runs that it has made stay."},
-
-	{"GET /sandbox/{id}/decisions", access.Viewer, call(ok, (*Server).trail), "List what was decided about a jail, oldest first: its audit trail."},
 	{"POST /hooks/{connector}", "", raw((*Server).receiveHook).takesBytes(jsonKind).gives(http.StatusAccepted, wire.Received{}),
 		"Tell a session something from outside, signed as the connector wants it: by the Standard Webhooks or as GitHub signs. The same twice is taken once."},
 	{"GET /connectors", access.Viewer, call(ok, (*Server).listConnectors), "List what joins sessions to others, and what of its deliveries waits."},
 	{"GET /connectors/{connector}/deliveries", access.Viewer, call(ok, (*Server).listDeliveries), "List what is or was to be delivered to a connector, by when it is due."},
 	{"POST /deliveries/{delivery}/redeliver", access.Operator, call(ok, (*Server).redeliverMessage), "Try a delivery anew that failed too often."},
+
+	{"GET /sandbox/{id}/decisions", access.Viewer, call(ok, (*Server).trail), "List what was decided about a jail, oldest first: its audit trail."},
 	{"POST /sandbox/{id}/decisions", access.Operator, call(ok, (*Server).claim), "Say what an agent is about to do, and hear whether it may."},
 
 	{"GET /approvals", access.Viewer, call(ok, (*Server).listApprovals), "List what waits for a person, oldest first, or what no longer does, newest first."},
