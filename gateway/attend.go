@@ -241,8 +241,12 @@ func (g *Gateway) pursue(ctx context.Context, a *attend, r run.Run) error {
 	if err != nil {
 		return err
 	}
-	a.pulse.heard() // it has the time of its first beat from now on
-	g.afterHeard(ctx, a, ag, started)
+	a.pulse.heard()  // it has the time of its first beat from now on
+	if x == r.Exec { // it was at work all the time
+		started()
+	} else {
+		g.afterHeard(ctx, a, ag, started)
+	}
 	if l.Protocol == agent.ACP {
 		return g.converseIn(ctx, a, r, j, x, l, ag)
 	}
@@ -251,7 +255,7 @@ func (g *Gateway) pursue(ctx context.Context, a *attend, r run.Run) error {
 
 // startPatience is how long others wait for an agent to be heard of, which is being
 // started.
-const startPatience = 5 * time.Second
+const startPatience = 2 * time.Second
 
 // queue waits until an agent may be started: the oldest run first, and not all at once.
 // A daemon that finds many runs would have none of them get anywhere. It is the next

@@ -357,8 +357,15 @@ func TestASoakOfScheduledRunsAcrossTwoDaemons(t *testing.T) {
 		}
 		return left
 	}
-	if !within(4*time.Minute, func() bool { return len(unsettled()) == 0 }) {
-		t.Errorf("not settled: %q", unsettled())
+	for last, since := unsettled(), time.Now(); len(last) > 0; time.Sleep(time.Second) {
+		left := unsettled()
+		if len(left) < len(last) { // it takes as long as the machine makes it take
+			since = time.Now()
+		}
+		if last = left; time.Since(since) > 2*time.Minute {
+			t.Errorf("nothing gets on any more: %q", left)
+			break
+		}
 	}
 	t.Logf("%d runs, %d kills, %s", len(all), killed, time.Since(began).Round(time.Second))
 	for _, j := range jobs {
