@@ -664,8 +664,8 @@ func actionOf(s run.Step) wire.RunAction {
 // agent alone.
 func answered(raw json.RawMessage) json.RawMessage {
 	var kept llm.Recorded
-	if len(raw) == 0 || json.Unmarshal(raw, &kept) != nil {
-		return raw
+	if len(raw) == 0 || json.Unmarshal(raw, &kept) != nil || kept.ContentType == "" {
+		return raw // of a call without a key there is only what is shown
 	}
 	text, err := json.Marshal(map[string]any{"status": kept.Status, "content_type": kept.ContentType, "bytes": len(kept.Body)})
 	if err != nil {

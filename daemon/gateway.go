@@ -322,8 +322,10 @@ func (d *Daemon) openModels() (err error) {
 		Caller: d.gateway.ModelCaller, Exceeded: d.gateway.Exceeded, RecordBodies: c.Models.RecordBodies,
 		Limit: llm.Limit{Requests: c.Models.Requests, Concurrent: c.Models.Concurrent},
 		Record: func(ctx context.Context, call llm.Call) error {
-			_, err := d.chain.Append(context.WithoutCancel(ctx), call.Entry())
-			return err
+			if _, err := d.chain.Append(context.WithoutCancel(ctx), call.Entry()); err != nil {
+				return err
+			}
+			return d.gateway.Asked(ctx, call)
 		},
 		Log: d.log.With("part", "models"),
 	}

@@ -115,6 +115,47 @@ func (a answers) End(ctx context.Context, key, _ string, r llm.Recorded) error {
 	return err
 }
 
+// A noted is what a step has of a call that is not answered again.
+type noted struct {
+	Outcome llm.Outcome `json:"outcome"`
+	Status  int         `json:"status,omitempty"`
+	Problem string      `json:"problem,omitempty"`
+	Usage   llm.Usage   `json:"usage"`
+	Cost    int64       `json:"cost_micros"`
+	Priced  bool        `json:"priced"`
+}
+
+// Asked has a call without a key among the steps of its run, when it has ended. It is a
+// step like any other, but its key is nobody's: it is never answered again.
+func (g *Gateway) Asked(ctx context.Context, c llm.Call) error {
+	if c.Caller.Run == "" || c.Kept || c.Free {
+		return nil
+	}
+	input, err := json.Marshal(map[string]any{"model": c.Model, "served": c.Served, "provider": c.Provider, "sha256": c.RequestDigest.String()})
+	if err != nil {
+		return err
+	}
+	output, err := json.Marshal(noted{c.Outcome, c.Status, c.Problem, c.Usage, c.Cost, c.Priced})
+	if err != nil {
+		return err
+	}
+	ctx = context.WithoutCancel(ctx)
+	rid, key := id.Run(c.Caller.Run), "llm-"+string(c.ID)
+	_, _, err = g.cfg.Runs.Begin(ctx, rid, run.StepRequest{Key: key, Kind: run.Model, Name: "model", Input: input})
+	if errors.Is(err, fault.Conflict) || errors.Is(err, fault.Exhausted) {
+		return nil // the run has stopped meanwhile, or does now; the chain has the call
+	}
+	if err != nil {
+		return err
+	}
+	o := run.Outcome{State: run.StepDone, Output: output}
+	if c.Outcome != llm.Answered {
+		o.State = run.StepFailed
+	}
+	_, err = g.cfg.Runs.End(ctx, rid, key, o)
+	return err
+}
+
 // keyIn is the key of a step in the journal. What a run did after a checkpoint that it
 // went back to is in the journal and does not count any more: the same keys are other
 // steps then.

@@ -180,7 +180,7 @@ func (x *exchange) finish(ctx context.Context, how Outcome, problem string) erro
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
 	defer cancel()
 	c := &x.call
-	c.Outcome, c.Problem = how, problem
+	c.Outcome, c.Problem, c.Kept, c.Free = how, problem, x.key != "", x.f.free
 	if x.sent && !x.f.free {
 		c.Usage = x.tally.usage()
 	}

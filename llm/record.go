@@ -38,6 +38,8 @@ type Call struct {
 	Provider string
 	Stream   bool
 
+	Kept    bool // the caller's Journal knows it: it came with a key
+	Free    bool // nothing was to be answered: tokens were counted
 	Outcome Outcome
 	Status  int    // of the provider's last answer; 0: there was none
 	Problem string // what went wrong, in one line

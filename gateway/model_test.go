@@ -1,0 +1,76 @@
+package gateway
+
+import (
+	"encoding/json"
+	"log/slog"
+	"path/filepath"
+	"testing"
+
+	"glasshouse/budget"
+	"glasshouse/chain"
+	"glasshouse/llm"
+	"glasshouse/run"
+	"glasshouse/store"
+)
+
+// recorded returns runs on a real database, in which one is active.
+func recorded(t *testing.T, limits budget.Amounts) (*Gateway, run.Run) {
+	t.Helper()
+	dir := t.TempDir()
+	s, err := store.Open(t.Context(), filepath.Join(dir, "g.db"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { s.Close() })
+	key, err := chain.LoadKey(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := chain.Open(t.Context(), chain.Config{Store: s.Chain(), Key: key, Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	runs, err := run.New(t.Context(), run.Config{Store: s.Runs(), Chain: c})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { runs.Close() })
+	r, err := runs.Create(t.Context(), run.Request{Session: "s", Goal: "ask", Limits: limits})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return New(Config{Runs: runs}), r
+}
+
+func TestACallWithoutAKeyIsAStepOfItsRun(t *testing.T) {
+	g, r := recorded(t, budget.Amounts{budget.Steps: 2})
+	call := llm.Call{ID: "l-one", Caller: llm.Caller{Run: string(r.ID)}, Model: "default", Served: "m-1", Outcome: llm.Answered, Usage: llm.Usage{Input: 7, Output: 3}, Cost: 12, Priced: true}
+	kept, free, failed, beyond := call, call, call, call
+	kept.ID, kept.Kept = "l-kept", true
+	free.ID, free.Free = "l-free", true
+	failed.ID, failed.Outcome, failed.Problem = "l-failed", llm.Failed, "the provider is away"
+	beyond.ID = "l-beyond"
+	for _, c := range []llm.Call{call, kept, free, failed, beyond, {ID: "l-nobody's"}} {
+		if err := g.Asked(t.Context(), c); err != nil {
+			t.Errorf("%s: %v", c.ID, err)
+		}
+	}
+	steps, err := g.cfg.Runs.Steps(t.Context(), run.StepFilter{Run: r.ID})
+	if err != nil || len(steps) != 2 {
+		t.Fatalf("its steps are %+v, %v", steps, err)
+	}
+	var in map[string]string
+	var out noted
+	if json.Unmarshal(steps[0].Input, &in) != nil || json.Unmarshal(steps[0].Output, &out) != nil || steps[0].Kind != run.Model || steps[0].State != run.StepDone ||
+		in["model"] != "default" || in["served"] != "m-1" || out.Usage.Input != 7 || out.Usage.Output != 3 || out.Cost != 12 {
+		t.Errorf("the first is %+v", steps[0])
+	}
+	if steps[1].State != run.StepFailed {
+		t.Errorf("the second is %+v", steps[1])
+	}
+	// A third is one more than it may have.
+	if now, err := g.cfg.Runs.Get(t.Context(), r.ID); err != nil || now.State != run.Paused || now.Why != run.OverBudget {
+		t.Errorf("the run is %s %s, %v", now.State, now.Why, err)
+	}
+}
