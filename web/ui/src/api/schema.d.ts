@@ -874,6 +874,26 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/feed": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Stream what happens, and how jails fare
+         * @description Stream what happens, and how jails fare. The topics jail, approval, run, notice, step, decision and egress are entries of the chain, and after a Last-Event-ID go on behind it; jails and schedules are as of now. Needs the role viewer.
+         */
+        get: operations["getFeed"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/grants/{grant}": {
         parameters: {
             query?: never;
@@ -2968,6 +2988,8 @@ export interface components {
         Checkpoint: {
             /** Format: date-time */
             at?: string;
+            /** @description Nobody asked for it: it is forgotten when there are enough newer ones. */
+            auto?: boolean;
             digest?: string;
             /**
              * Format: int64
@@ -3599,6 +3621,35 @@ export interface components {
             considered?: components["schemas"]["ConsideredRule"][];
             decision: components["schemas"]["Decision"];
         };
+        FeedEvent: {
+            /** @description Who did it. */
+            agent?: string;
+            /** @description Of the topic approval: the request, as it is now. */
+            approval?: components["schemas"]["Approval"];
+            /** Format: date-time */
+            at: string;
+            body?: unknown;
+            jail?: string;
+            /** @description Of the entry: jail.created, approval.asked, run.moved and so on. */
+            kind: string;
+            run?: string;
+            /**
+             * Format: int64
+             * @description Of its entry in the chain.
+             */
+            seq: number;
+            session?: string;
+        };
+        FeedHelloEvent: {
+            /** Format: date-time */
+            at: string;
+            /** @description The Last-Event-ID was none of this daemon's: what happened before now has to be asked for anew. */
+            reset?: boolean;
+        };
+        FeedJailsEvent: {
+            all?: boolean;
+            jails: components["schemas"]["JailRow"][];
+        };
         File: {
             gid?: number;
             /** @description Permission bits with setuid, setgid and sticky, octal. */
@@ -3854,6 +3905,44 @@ export interface components {
             items: components["schemas"]["Jail"][];
             /** @description Pass as 'after' to get the items that follow. Absent on the last page. */
             next?: string;
+        };
+        JailRow: {
+            backend: string;
+            /**
+             * Format: double
+             * @description Processors it keeps busy.
+             */
+            cpu: number;
+            /**
+             * Format: double
+             * @description Recorded in a second.
+             */
+            events_s: number;
+            /**
+             * Format: int64
+             * @description Records that are known to be missing, since the daemon started.
+             */
+            gaps: number;
+            id: string;
+            /** Format: int64 */
+            memory_bytes: number;
+            /** Format: int64 */
+            memory_limit?: number;
+            name?: string;
+            /** Format: int64 */
+            pids: number;
+            runtime?: string;
+            /**
+             * Format: int64
+             * @description Received in a second.
+             */
+            rx_bytes_s: number;
+            state: string;
+            /**
+             * Format: int64
+             * @description Sent in a second.
+             */
+            tx_bytes_s: number;
         };
         Keep: {
             /** @description The last of each of so many days in which there is one. */
@@ -4557,6 +4646,8 @@ export interface components {
              * @enum {string}
              */
             protocol?: "run" | "acp";
+            /** @description When it is kept as it is without being asked. Default: the daemon's. */
+            saves?: components["schemas"]["RunSaves"];
             /** @description That it is taught, and whose capabilities are its tools. */
             skills?: string[];
             /**
@@ -4564,6 +4655,8 @@ export interface components {
              * @enum {string}
              */
             spawner?: "jail" | "bwrap" | "process";
+            /** @description How long it may take for things. Default: as its level has it. */
+            timers?: components["schemas"]["RunTimers"];
         };
         RunBudget: {
             limits?: {
@@ -4590,6 +4683,32 @@ export interface components {
             items: components["schemas"]["Run"][];
             /** @description Pass as 'after' to get the items that follow. Absent on the last page. */
             next?: string;
+        };
+        RunSaves: {
+            /**
+             * Format: int64
+             * @description After so long; a second at least.
+             */
+            every_ms?: number;
+            /** @description After so many steps. */
+            steps?: number;
+        };
+        RunTimers: {
+            /**
+             * Format: int64
+             * @description For nothing at all.
+             */
+            idle_ms?: number;
+            /**
+             * Format: int64
+             * @description For one step.
+             */
+            step_ms?: number;
+            /**
+             * Format: int64
+             * @description Altogether, without the time in which it waits for people.
+             */
+            wall_ms?: number;
         };
         Schedule: {
             /** Format: date-time */
@@ -7617,6 +7736,56 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["ProbePage"];
+                };
+            };
+            /** @description Unauthorized */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Forbidden */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description What went wrong. */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    getFeed: {
+        parameters: {
+            query?: {
+                /** @description Joined by commas: jails, schedules, jail, approval, run, notice, which are meant if none are given, and step, decision, egress. */
+                topics?: string;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description OK */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "text/event-stream": components["schemas"]["FeedEvent"] | components["schemas"]["FeedJailsEvent"] | components["schemas"]["FeedHelloEvent"] | components["schemas"]["SchedulePage"];
                 };
             };
             /** @description Unauthorized */
