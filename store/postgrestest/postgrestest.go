@@ -16,7 +16,6 @@ import (
 	"runtime"
 	"slices"
 	"strconv"
-	"sync"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -29,6 +28,7 @@ import (
 type Server struct {
 	dir     string
 	command func() *exec.Cmd
+	log     bytes.Buffer
 	stop    func() // ends the one that runs
 	n       atomic.Int64
 }
@@ -61,7 +61,13 @@ func Start(t testing.TB) *Server {
 		return command(cred, filepath.Join(bin, "postgres"), "-D", data, "-k", dir,
 			"-c", "listen_addresses=", "-c", "fsync=off", "-c", "full_page_writes=off", "-c", "max_connections=200")
 	}}
-	s.stop = run(t, s.command())
+	s.run(t)
+	t.Cleanup(func() { // whatever is started anew ends here too: others still need it until then
+		s.stop()
+		if t.Failed() {
+			t.Logf("PostgreSQL said:\n%s", s.log.String())
+		}
+	})
 	s.wait(t)
 	return s
 }
@@ -72,7 +78,7 @@ func (s *Server) Restart(t testing.TB, after time.Duration) {
 	t.Helper()
 	s.stop()
 	time.Sleep(after)
-	s.stop = run(t, s.command())
+	s.run(t)
 	s.wait(t)
 }
 
@@ -131,13 +137,13 @@ func command(cred *syscall.Credential, name string, args ...string) *exec.Cmd {
 	return cmd
 }
 
-// run runs cmd until stop is called, or t ends. If the test binary itself is killed, the server
+// run runs the server until stop is called. If the test binary itself is killed, the server
 // is too: SIGQUIT is its immediate shutdown. That signal comes when the thread
 // that forked ends, so one thread is kept for it.
-func run(t testing.TB, cmd *exec.Cmd) (stop func()) {
+func (s *Server) run(t testing.TB) {
 	t.Helper()
-	var log bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &log, &log
+	cmd := s.command()
+	cmd.Stdout, cmd.Stderr = &s.log, &s.log
 	cmd.Dir = "/"
 	cmd.SysProcAttr.Pdeathsig = syscall.SIGQUIT
 	started, done := make(chan error, 1), make(chan struct{})
@@ -154,17 +160,10 @@ func run(t testing.TB, cmd *exec.Cmd) (stop func()) {
 	if err := <-started; err != nil {
 		t.Fatal(err)
 	}
-	stop = sync.OnceFunc(func() {
+	s.stop = func() {
 		cmd.Process.Signal(syscall.SIGQUIT)
 		<-done
-	})
-	t.Cleanup(func() {
-		stop()
-		if t.Failed() {
-			t.Logf("PostgreSQL said:\n%s", log.String())
-		}
-	})
-	return stop
+	}
 }
 
 func (s *Server) wait(t testing.TB) {
