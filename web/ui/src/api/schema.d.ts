@@ -1150,7 +1150,7 @@ export interface paths {
         };
         /**
          * Stream what a jail does, from its first record on or from where a filter, a time or Last-Event-ID says
-         * @description Stream what a jail does, from its first record on or from where a filter, a time or Last-Event-ID says. Each event's id is its record's seq; 'end' comes last. Needs the role viewer.
+         * @description Stream what a jail does, from its first record on or from where a filter, a time or Last-Event-ID says. Each event's id is its record's seq; 'end' comes last. With offset or at, answer with a window of it. Needs the role viewer.
          */
         get: operations["getJailsByIdEvents"];
         put?: never;
@@ -1673,6 +1673,26 @@ export interface paths {
          * @description Open a terminal as a WebSocket. Binary frames are bytes; text frames are a TerminalEvent from the daemon and a TerminalControl to it. The close code is 4000 plus the exit code. Needs the role operator.
          */
         get: operations["getJailsByIdTerminal"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/jails/{id}/timeline": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Count what a jail did by time and kind, and by process
+         * @description Count what a jail did by time and kind, and by process. Needs the role viewer.
+         */
+        get: operations["getJailsByIdTimeline"];
         put?: never;
         post?: never;
         delete?: never;
@@ -3527,6 +3547,20 @@ export interface components {
             /** @description Files. */
             segments?: number;
         };
+        EventWindow: {
+            /** @description Records, as docs/events.md has them. */
+            items: unknown[];
+            /**
+             * Format: int64
+             * @description Of the first of the items; 0 is the oldest record.
+             */
+            offset: number;
+            /**
+             * Format: int64
+             * @description How many records the filter means.
+             */
+            total: number;
+        };
         Exec: {
             argv?: string[];
             /** Format: int64 */
@@ -5015,6 +5049,52 @@ export interface components {
              * @description Bytes of output before the next frame that were no longer kept.
              */
             lost?: number;
+        };
+        Timeline: {
+            /**
+             * Format: int64
+             * @description How long each is, in milliseconds: a power of two.
+             */
+            bucket_ms: number;
+            counts: components["schemas"]["TimelineCounts"];
+            /**
+             * Format: date-time
+             * @description When the first of those was; missing if there is none.
+             */
+            first?: null | string;
+            /**
+             * Format: date-time
+             * @description Where the first bucket begins.
+             */
+            from: string;
+            /** @description Of the processes with the most records, the most first. */
+            lanes: components["schemas"]["TimelineLane"][];
+            /** Format: date-time */
+            last?: null | string;
+            /**
+             * Format: int64
+             * @description Records that the filter means, at any time.
+             */
+            total: number;
+        };
+        TimelineCounts: {
+            file: number[];
+            net: number[];
+            /** @description Gaps, usage, lineage. */
+            other: number[];
+            proc: number[];
+            syscall: number[];
+        };
+        TimelineLane: {
+            comm: string;
+            counts: components["schemas"]["TimelineCounts"];
+            /**
+             * Format: int32
+             * @description Inside the jail; 0: of no process that is known.
+             */
+            pid: number;
+            /** Format: int64 */
+            total: number;
         };
         Token: {
             /** Format: date-time */
@@ -8620,6 +8700,10 @@ export interface operations {
                 limit?: number;
                 /** @description Go on with what happens from now on. Events do unless told otherwise, lines do not. */
                 follow?: boolean;
+                /** @description Answer with JSON: of what the filter means the records from this place on, up to limit; 0 is the oldest, -1 the newest. */
+                offset?: number;
+                /** @description The same from a moment on: a time (RFC 3339) or how long ago, such as 5m. */
+                at?: string;
                 /** @description As Accept: text/event-stream, the default, and application/x-ndjson. */
                 format?: "sse" | "ndjson";
             };
@@ -8637,6 +8721,7 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
+                    "application/json": components["schemas"]["EventWindow"];
                     "application/x-ndjson": components["schemas"]["Event"];
                     "text/event-stream": components["schemas"]["Event"];
                 };
@@ -10328,6 +10413,77 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["TerminalEvent"] | components["schemas"]["TerminalControl"];
+                };
+            };
+            /** @description Unauthorized */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Forbidden */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description What went wrong. */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    getJailsByIdTimeline: {
+        parameters: {
+            query?: {
+                /** @description A filter: terms joined by spaces, such as 'type:net host:*.example.com ret:<0 pid:42'. docs/events.md has the language. */
+                q?: string;
+                /** @description Short for a term of q, as are those that follow: one of syscall, file, net, proc, gap, usage, lineage, or several joined by commas. */
+                type?: string;
+                pid?: string;
+                path?: string;
+                host?: string;
+                /** @description Of a system call. */
+                name?: string;
+                /** @description Such as <0 or EACCES. */
+                ret?: string;
+                comm?: string;
+                op?: string;
+                /** @description Not before: a time (RFC 3339) or how long ago, such as 5m. Default: the first record's. */
+                from?: string;
+                /** @description Not after. Default: the last record's. */
+                to?: string;
+                /** @description About how many, 300 if not given: from as many to twice as many, fewer where the time is short. */
+                buckets?: number;
+                /** @description Of so many processes, those with the most records, the part as well. */
+                lanes?: number;
+            };
+            header?: never;
+            path: {
+                id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description OK */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Timeline"];
                 };
             };
             /** @description Unauthorized */
