@@ -11,8 +11,8 @@ import (
 	"glasshouse/id"
 )
 
-// command is an agent that is a command line.
-func command(line string, more func(a *wire.RunAgent)) *wire.RunAgent {
+// shellRun is an agent that is a command line.
+func shellRun(line string, more func(a *wire.RunAgent)) *wire.RunAgent {
 	a := &wire.RunAgent{Preset: "shell", Argv: []string{"sh", "-c", line}}
 	more(a)
 	return a
@@ -41,7 +41,7 @@ func (h *house) askedAbout(r id.Run, action string) wire.Approval {
 // between, which gives it no time.
 func TestARunThatTakesTooLongIsAskedAboutAndStopped(t *testing.T) {
 	h := open(t, models(t, modelThatCounts))
-	r, err := h.StartRun(h.Context(), wire.StartRun{Goal: "wait", Agent: command("sleep 1000", func(a *wire.RunAgent) {
+	r, err := h.StartRun(h.Context(), wire.StartRun{Goal: "wait", Agent: shellRun("sleep 1000", func(a *wire.RunAgent) {
 		a.Level, a.Timers = 1, &wire.RunTimers{WallMS: 3000}
 	})})
 	if err != nil {
@@ -96,7 +96,7 @@ func TestACommandIsKeptUnaskedAndGoesOnFromThere(t *testing.T) {
 	h := open(t, models(t, modelThatCounts))
 	const lines = 120
 	line := fmt.Sprintf("i=0; while [ $i -lt %d ]; do i=$((i+1)); echo $i >> /root/count; sleep 0.1; done; cat /root/count", lines)
-	r, err := h.StartRun(h.Context(), wire.StartRun{Goal: "count", Agent: command(line, func(a *wire.RunAgent) {
+	r, err := h.StartRun(h.Context(), wire.StartRun{Goal: "count", Agent: shellRun(line, func(a *wire.RunAgent) {
 		a.Saves = &wire.RunSaves{EveryMS: 1000}
 	})})
 	if err != nil {
