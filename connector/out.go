@@ -73,6 +73,7 @@ func (c *Connectors) newPost(field string, p Post) (*out, error) {
 	o.deliver = func(ctx context.Context, d run.Delivery, m run.Message) error {
 		var key []byte
 		if p.Secret != "" {
+			var err error // of this delivery: there are several at once
 			if key, err = c.keys.get(ctx, p.Name, p.Secret, host); err != nil {
 				return err
 			}
