@@ -2,6 +2,7 @@ package store
 
 import (
 	"context"
+	"database/sql"
 	"slices"
 )
 
@@ -15,4 +16,9 @@ func (s *Store) PretendNewer(ctx context.Context) error {
 func (s *Store) MigrateFurther(ctx context.Context, text string) error {
 	next := migration{version: int64(len(migrations) + 1), name: "further", sql: text}
 	return s.migrate(ctx, append(slices.Clone(migrations), next))
+}
+
+// Exec executes a statement.
+func (s *Store) Exec(ctx context.Context, text string) (sql.Result, error) {
+	return s.write.ExecContext(ctx, text)
 }

@@ -33,8 +33,9 @@ import (
 type Store struct {
 	read, write *sql.DB // two pools on one SQLite file, one on PostgreSQL
 	postgres    bool
-	process     string // tells this process's claims from those of one that died
-	path        string // of the SQLite file; "" if there is none
+	process     string    // tells this process's claims from those of one that died
+	path        string    // of the SQLite file; "" if there is none
+	anchor      *sql.Conn // of a database in memory; else nil
 	chain       Chain
 }
 
@@ -75,16 +76,22 @@ func (s *Store) connect(where string) error {
 	case isURL:
 		return fault.Fieldf("store.Open", "db", "%s:// is not a database known here; want postgres:// or the path of a SQLite file", scheme)
 	case where == "":
-		db, err := sql.Open("sqlite", sqliteDSN(":memory:", false))
-		if err != nil {
-			return err
-		}
-		db.SetMaxOpenConns(1) // each connection to memory is another database
-		db.SetConnMaxLifetime(0)
-		s.read, s.write = db, db
-		return nil
+		return s.connectMemory()
 	}
 	return s.connectSQLite(where)
+}
+
+// connectMemory makes a database that is there as long as a connection to it is. One
+// that nobody uses keeps it: the other is given up when what it does is called off.
+func (s *Store) connectMemory() error {
+	db, err := sql.Open("sqlite", sqliteDSN("/"+s.process, false)+"&vfs=memdb")
+	if err != nil {
+		return err
+	}
+	db.SetMaxOpenConns(2)
+	s.read, s.write = db, db
+	s.anchor, err = db.Conn(context.Background())
+	return err
 }
 
 func (s *Store) connectPostgres(where string) error {
@@ -144,9 +151,6 @@ func sqliteDSN(path string, readOnly bool) string {
 	if readOnly {
 		q = url.Values{"_pragma": {"busy_timeout(10000)", "query_only(1)"}}
 	}
-	if path == ":memory:" {
-		return "file::memory:?" + q.Encode()
-	}
 	return (&url.URL{Scheme: "file", Path: path, RawQuery: q.Encode()}).String()
 }
 
@@ -160,6 +164,9 @@ func (s *Store) Ping(ctx context.Context) error {
 
 // Close closes the database. It may be called twice.
 func (s *Store) Close() error {
+	if s.anchor != nil {
+		s.anchor.Close() // it may be closed already
+	}
 	return errors.Join(s.write.Close(), s.read.Close())
 }
 

@@ -15,6 +15,7 @@ import (
 
 	"glasshouse/access"
 	"glasshouse/api/replay"
+	"glasshouse/approval"
 	"glasshouse/fault"
 	"glasshouse/id"
 	"glasshouse/jail"
@@ -458,6 +459,22 @@ func BenchmarkPutJail(b *testing.B) {
 	for b.Loop() {
 		if err := s.Jails().Put(b.Context(), j); err != nil {
 			b.Fatal(err)
+		}
+	}
+}
+
+// Who is cut off while it reads takes its connection along, and not the database.
+func TestADatabaseInMemoryOutlivesWhoIsCutOff(t *testing.T) {
+	s := open(t, "")
+	for range 3 {
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+		_, err := s.Exec(ctx, "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 100000000) SELECT count(*) FROM n")
+		cancel()
+		if err == nil {
+			t.Fatal("it was not cut off")
+		}
+		if _, err := s.Approvals().List(t.Context(), approval.Filter{}); err != nil {
+			t.Error(err)
 		}
 	}
 }
