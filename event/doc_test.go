@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"math/rand/v2"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 
@@ -93,10 +94,9 @@ func TestTheManualNamesEveryField(t *testing.T) {
 
 func TestTheFiltersInTheManualWork(t *testing.T) {
 	lines := manual(t)
-	for i, line := range lines {
-		if line == "## Filters" {
-			lines = lines[i:]
-		}
+	lines = lines[slices.Index(lines, "## Filters")+1:]
+	if end := slices.IndexFunc(lines, func(line string) bool { return strings.HasPrefix(line, "## ") }); end >= 0 {
+		lines = lines[:end]
 	}
 	var keys []string
 	for _, line := range lines {
