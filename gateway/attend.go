@@ -334,6 +334,9 @@ func (g *Gateway) launch(ctx context.Context, r run.Run, a Agent, j jail.Jail) (
 	if err := g.furnish(ctx, j.ID, l); err != nil {
 		return "", l, fmt.Errorf("write down what the agent needs: %w", err)
 	}
+	if err := g.atDoor(ctx, j.ID); err != nil {
+		return "", l, err
+	}
 	x := id.NewExec()
 	if _, err := g.cfg.Runs.Update(ctx, r.ID, func(d *run.Details) { d.Exec = x }); err != nil {
 		return "", l, err

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net"
+	"sync"
 	"time"
 
 	"glasshouse/fault"
@@ -55,6 +56,7 @@ func envOf(c Caller) map[string]string { return map[string]string{"SANDBOX_ID": 
 type door struct {
 	cancel context.CancelFunc
 	done   chan struct{}
+	open   chan struct{} // closed when both ways in were open
 }
 
 func (d *door) close() error {
@@ -74,13 +76,13 @@ func (g *Gateway) Arrived(j jail.Jail) {
 	if g.doors[j.ID] != nil {
 		return
 	}
-	d := &door{done: make(chan struct{})}
+	d := &door{done: make(chan struct{}), open: make(chan struct{})}
 	var ctx context.Context
 	ctx, d.cancel = context.WithCancel(g.ctx)
 	g.doors[j.ID] = d
 	go func() {
 		defer close(d.done)
-		g.keepOpen(ctx, j.ID)
+		g.keepOpen(ctx, j.ID, d.open)
 	}()
 }
 
@@ -99,28 +101,57 @@ func (g *Gateway) Left(j id.Jail) {
 // doorAgain is how long after a door could not be opened it is tried again.
 const doorAgain = 50 * time.Millisecond
 
+// atDoor waits until the door of a jail is open, if it has one: an agent knocks as soon
+// as it begins.
+func (g *Gateway) atDoor(ctx context.Context, j id.Jail) error {
+	g.mu.Lock()
+	d := g.doors[j]
+	g.mu.Unlock()
+	if d == nil {
+		return nil
+	}
+	select {
+	case <-d.open:
+		return nil
+	case <-d.done:
+		return fault.Newf(fault.Conflict, "gateway.Start", string(j), "the jail has ended")
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
 // keepOpen listens in a jail, both ways, and again when the jail has got another body.
-func (g *Gateway) keepOpen(ctx context.Context, j id.Jail) {
+func (g *Gateway) keepOpen(ctx context.Context, j id.Jail, open chan<- struct{}) {
 	ways := []func(context.Context) (net.Listener, error){
 		func(ctx context.Context) (net.Listener, error) { return g.cfg.Jails.ListenTCP(ctx, j, DoorPort) },
 		func(ctx context.Context) (net.Listener, error) { return g.cfg.Jails.Listen(ctx, j, DoorSocket) },
 	}
 	ended := make(chan struct{})
+	var first sync.WaitGroup
 	for _, way := range ways {
+		first.Add(1)
 		go func() {
 			defer func() { ended <- struct{}{} }()
-			g.listen(ctx, j, way)
+			g.listen(ctx, j, way, sync.OnceFunc(first.Done))
 		}()
 	}
+	go func() {
+		first.Wait()
+		close(open)
+	}()
 	for range ways {
 		<-ended
 	}
 }
 
-func (g *Gateway) listen(ctx context.Context, j id.Jail, way func(context.Context) (net.Listener, error)) {
+// listen serves one way in. It calls opened when that is open for the first time, or
+// never will be.
+func (g *Gateway) listen(ctx context.Context, j id.Jail, way func(context.Context) (net.Listener, error), opened func()) {
+	defer opened()
 	for ctx.Err() == nil {
 		l, err := way(ctx)
 		if err == nil {
+			opened()
 			stop := context.AfterFunc(ctx, func() { l.Close() })
 			err = g.cfg.Serve(l, func(ctx context.Context) (Caller, error) { return g.callerIn(ctx, j) })
 			stop()
