@@ -195,8 +195,12 @@ func TestKilledAnywhereARunEndsAsIfNothingHadBeen(t *testing.T) {
 			done++
 		}
 		for _, r := range runs {
-			if got := w.remains(r); got != want {
-				t.Errorf("run %s:\n got %+v\nwant %+v\n%s", r, got, want, w.log)
+			got := w.remains(r)
+			// A model that was cut off is asked again, and what it had said is paid for.
+			again := got.Steps - want.Steps
+			got.Steps = want.Steps
+			if got != want || again < 0 || again > int64(done) {
+				t.Errorf("run %s, with %d steps more:\n got %+v\nwant %+v\n%s", r, again, got, want, w.log)
 			}
 			now, err := w.Client.Run(w.Context(), r)
 			if err != nil {
