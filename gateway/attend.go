@@ -6,6 +6,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -80,6 +82,20 @@ func newAttend(rid id.Run) *attend {
 	}
 }
 
+// attending is who supervises a run here, or nil.
+func (g *Gateway) attending(r id.Run) *attend {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.at[r]
+}
+
+// attended are all that supervise runs here.
+func (g *Gateway) attended() []*attend {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return slices.Collect(maps.Values(g.at))
+}
+
 // attend supervises a run from now on, unless that is done.
 func (g *Gateway) attend(r run.Run) {
 	g.mu.Lock()
@@ -105,9 +121,7 @@ func (g *Gateway) Happened(e run.Event) {
 	if e.Kind != run.RunMoved && e.Kind != run.RunCreated {
 		return
 	}
-	g.mu.Lock()
-	a := g.at[e.Run]
-	g.mu.Unlock()
+	a := g.attending(e.Run)
 	if a == nil {
 		g.Poke()
 		return

@@ -389,9 +389,7 @@ type taint struct {
 // seen is the label of all that a run has seen: what it says may be made of that. What
 // was looked at before is not read again.
 func (g *Gateway) seen(ctx context.Context, rid id.Run) (manifest.Label, error) {
-	g.mu.Lock()
-	a := g.at[rid]
-	g.mu.Unlock()
+	a := g.attending(rid)
 	t := &taint{}
 	if a != nil {
 		t = &a.taint

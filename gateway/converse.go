@@ -30,9 +30,7 @@ const hushPatience = 2 * time.Second
 // hush has the agent of a run told nothing until goOn is called. It cannot if the agent
 // does not take what it is being given.
 func (g *Gateway) hush(ctx context.Context, rid id.Run) (goOn func(), ok bool) {
-	g.mu.Lock()
-	a := g.at[rid]
-	g.mu.Unlock()
+	a := g.attending(rid)
 	if a == nil {
 		return func() {}, true
 	}

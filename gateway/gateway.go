@@ -228,9 +228,7 @@ const askedEvery = 30 * time.Second
 // askAgain has such runs go on: their agents ask again, and wait for the same answer.
 func (g *Gateway) askAgain() {
 	err := g.each(g.ctx, run.Filter{States: []run.State{run.Paused}}, func(r run.Run) bool {
-		g.mu.Lock()
-		at := g.at[r.ID]
-		g.mu.Unlock()
+		at := g.attending(r.ID)
 		if at == nil && r.GoesTo != "" {
 			if err := g.goBackAgain(g.ctx, r); err != nil && g.ctx.Err() == nil {
 				g.cfg.Log.Warn("a run is not taken back to its checkpoint", "run", r.ID, "checkpoint", r.GoesTo, "err", err)

@@ -30,9 +30,7 @@ const actionLoop = "doom_loop"
 // lookOut shows a lookout a step that is about to end, and does what comes of it: the
 // agent is warned, a person is asked, or the run is stopped. An error refuses the step.
 func (g *Gateway) lookOut(ctx context.Context, r run.Run, c Caller, s run.Step) error {
-	g.mu.Lock()
-	a := g.at[r.ID]
-	g.mu.Unlock()
+	a := g.attending(r.ID)
 	if a == nil {
 		return nil
 	}
@@ -122,9 +120,7 @@ func sum(b []byte) string {
 
 // noticed adds to a result what its agent is to be told.
 func (g *Gateway) noticed(r id.Run, text json.RawMessage) json.RawMessage {
-	g.mu.Lock()
-	a := g.at[r]
-	g.mu.Unlock()
+	a := g.attending(r)
 	if a == nil {
 		return text
 	}

@@ -85,9 +85,7 @@ func (g *Gateway) sweepOne(ctx context.Context, j jail.Jail, rid id.Run) error {
 		}
 		return err
 	}
-	g.mu.Lock()
-	at := g.at[rid]
-	g.mu.Unlock()
+	at := g.attending(rid)
 	switch {
 	case at != nil:
 	case r.Jail != "" && r.Jail != j.ID: // it went on in another

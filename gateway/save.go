@@ -113,13 +113,7 @@ func (g *Gateway) eachCheckpoint(ctx context.Context, r id.Run, do func(run.Chec
 
 // save keeps the runs whose time has come.
 func (g *Gateway) save() {
-	g.mu.Lock()
-	all := make([]*attend, 0, len(g.at))
-	for _, a := range g.at {
-		all = append(all, a)
-	}
-	g.mu.Unlock()
-	for _, a := range all {
+	for _, a := range g.attended() {
 		r, err := g.cfg.Runs.Get(g.ctx, a.run)
 		if err != nil || r.State != run.Active {
 			continue

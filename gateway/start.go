@@ -262,9 +262,7 @@ func (g *Gateway) CloseSession(ctx context.Context, sid, by, reason string) (run
 // nobody sees to what is left of a run that has ended and that nobody is at: it was
 // paused.
 func (g *Gateway) nobody(r run.Run) {
-	g.mu.Lock()
-	at := g.at[r.ID]
-	g.mu.Unlock()
+	at := g.attending(r.ID)
 	if r.State.Ended() && at == nil && g.ctx.Err() == nil {
 		g.wg.Go(func() {
 			g.end(r)

@@ -100,9 +100,7 @@ func (p *pulse) worked(used time.Duration) {
 
 // pulseOf is the pulse of a run; of one that is supervised elsewhere nobody looks at it.
 func (g *Gateway) pulseOf(r id.Run) *pulse {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if a := g.at[r]; a != nil {
+	if a := g.attending(r); a != nil {
 		return a.pulse
 	}
 	return newPulse()
@@ -110,14 +108,8 @@ func (g *Gateway) pulseOf(r id.Run) *pulse {
 
 // Views implements autonomy.Runs: the runs that are supervised here.
 func (g *Gateway) Views(ctx context.Context) ([]autonomy.RunView, error) {
-	g.mu.Lock()
-	all := make([]*attend, 0, len(g.at))
-	for _, a := range g.at {
-		all = append(all, a)
-	}
-	g.mu.Unlock()
 	var views []autonomy.RunView
-	for _, a := range all {
+	for _, a := range g.attended() {
 		r, err := g.cfg.Runs.Get(ctx, a.run)
 		if err != nil {
 			return nil, err
@@ -180,9 +172,7 @@ func (g *Gateway) Act(ctx context.Context, v autonomy.RunView, a autonomy.Action
 	case autonomy.ActAsk:
 		g.wg.Go(func() { g.askLate(r, a) })
 	case autonomy.ActRestart:
-		g.mu.Lock()
-		at := g.at[r.ID]
-		g.mu.Unlock()
+		at := g.attending(r.ID)
 		if at != nil {
 			select {
 			case at.restart <- a.Text:
@@ -197,9 +187,7 @@ func (g *Gateway) Act(ctx context.Context, v autonomy.RunView, a autonomy.Action
 
 // warn tells an agent with its next result, and whoever follows its session now.
 func (g *Gateway) warn(ctx context.Context, r id.Run, cause, text string) error {
-	g.mu.Lock()
-	a := g.at[r]
-	g.mu.Unlock()
+	a := g.attending(r)
 	if a != nil {
 		a.out.mu.Lock()
 		a.out.said = append(a.out.said, text)

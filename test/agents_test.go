@@ -103,7 +103,7 @@ func TestOpenCodeWorksOnItsOwnInAJail(t *testing.T) { worksOnItsOwn(t, harnesses
 func TestTheOthersWorkOnTheirOwnInJails(t *testing.T) {
 	for _, h := range harnesses[1:] {
 		t.Run(h.preset, func(t *testing.T) {
-			if os.Getenv("GLASSHOUSE_TEST") != "all" {
+			if !thorough {
 				t.Skip("runs with GLASSHOUSE_TEST=all")
 			}
 			worksOnItsOwn(t, h)

@@ -140,7 +140,7 @@ func TestAClientCallsCapabilitiesAndJailsAsTools(t *testing.T) {
 // A server that others publish runs in a jail; its tools are capabilities, which a person
 // allows, and which are called as any other.
 func TestToolsOfAPublishedServerAreGoverned(t *testing.T) {
-	if os.Getenv("GLASSHOUSE_TEST") != "all" {
+	if !thorough {
 		t.Skip("some thousand files are copied, each durably; GLASSHOUSE_TEST=all does it")
 	}
 	installed := mcptest.Install(t)
