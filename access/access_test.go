@@ -211,3 +211,30 @@ func TestPeerOf(t *testing.T) {
 		t.Errorf("PeerOf a pipe = %v, want unsupported", err)
 	}
 }
+
+func TestAKeyAndATokenOpenADoorEach(t *testing.T) {
+	s := &one{}
+	ts := access.Tokens{Store: s}
+	_, key, err := ts.CreateKey(t.Context(), "ci", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if hexed, ok := strings.CutPrefix(key, "e2b_"); !ok || len(hexed) != 40 || strings.Trim(hexed, "0123456789abcdef") != "" {
+		t.Errorf("the key %q is not what clients take for one", key)
+	}
+	if c, err := ts.CheckKey(t.Context(), key); err != nil || c.Role != access.Operator || c.Token == "" {
+		t.Errorf("CheckKey = %+v, %v", c, err)
+	}
+	if c, err := ts.Check(t.Context(), key); !errors.Is(err, fault.Unauthenticated) {
+		t.Errorf("a key as a token = %+v, %v; want unauthenticated", c, err)
+	}
+	_, token, err := ts.Create(t.Context(), "ci", access.Admin, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, bad := range []string{token, "", "e2b_", key + "0", strings.ToUpper(key)} {
+		if c, err := ts.CheckKey(t.Context(), bad); !errors.Is(err, fault.Unauthenticated) {
+			t.Errorf("the key %.20q = %+v, %v; want unauthenticated", bad, c, err)
+		}
+	}
+}

@@ -2,6 +2,7 @@ package access
 
 import (
 	"context"
+	"crypto/rand"
 	"crypto/sha256"
 	"crypto/subtle"
 	"encoding/hex"
@@ -44,12 +45,17 @@ type Tokens struct {
 
 const (
 	prefix   = "gh_"
+	keyMark  = "e2b_" // of keys: what their clients look for
 	maxName  = 64
 	maxToken = 256 // no secret of ours is longer; do not hash a stranger's megabyte
 )
 
 // Create makes a token and returns it with its secret, which is kept nowhere.
 func (ts *Tokens) Create(ctx context.Context, name string, role Role, expires *time.Time) (Token, string, error) {
+	return ts.create(ctx, name, role, expires, secretOf(prefix))
+}
+
+func (ts *Tokens) create(ctx context.Context, name string, role Role, expires *time.Time, secret string) (Token, string, error) {
 	const op = "access.Create"
 	if name == "" || len(name) > maxName || strings.ContainsFunc(name, isControl) {
 		return Token{}, "", fault.Fieldf(op, "name", "must be 1 to %d bytes without control characters", maxName)
@@ -60,17 +66,25 @@ func (ts *Tokens) Create(ctx context.Context, name string, role Role, expires *t
 	if expires != nil && !expires.After(time.Now()) {
 		return Token{}, "", fault.Fieldf(op, "expires_at", "%s is over", expires.Format(time.RFC3339))
 	}
-	t, secret := mint(name, role, expires)
+	t := minted(name, role, expires, secret)
 	if err := ts.Store.Add(ctx, t); err != nil {
 		return Token{}, "", fmt.Errorf("keep token %s: %w", t.ID, err)
 	}
 	return t, secret, nil
 }
 
+// CreateKey makes a token that opens nothing but the door for clients of the E2B
+// protocol, as an operator, and returns it with its secret, which has the form that
+// those clients want.
+func (ts *Tokens) CreateKey(ctx context.Context, name string, expires *time.Time) (Token, string, error) {
+	var b [20]byte
+	rand.Read(b[:]) // never fails
+	return ts.create(ctx, name, Operator, expires, keyMark+hex.EncodeToString(b[:]))
+}
+
 func isControl(r rune) bool { return r < 0x20 || r == 0x7f || r == '\uFFFD' }
 
-func mint(name string, role Role, expires *time.Time) (Token, string) {
-	secret := secretOf(prefix)
+func minted(name string, role Role, expires *time.Time, secret string) Token {
 	return Token{
 		ID:      id.NewToken(),
 		Name:    name,
@@ -78,7 +92,7 @@ func mint(name string, role Role, expires *time.Time) (Token, string) {
 		Hash:    hash(secret),
 		Created: time.Now().UTC(),
 		Expires: expires,
-	}, secret
+	}
 }
 
 func hash(secret string) string {
@@ -92,8 +106,19 @@ func (ts *Tokens) List(ctx context.Context) ([]Token, error) { return ts.Store.L
 // Revoke ends a token; the next request that brings it is refused.
 func (ts *Tokens) Revoke(ctx context.Context, t id.Token) error { return ts.Store.Delete(ctx, t) }
 
-// Check returns the caller that secret stands for, or fault.Unauthenticated.
+// Check returns the caller that secret stands for, or fault.Unauthenticated. A key is no
+// secret here.
 func (ts *Tokens) Check(ctx context.Context, secret string) (Caller, error) {
+	return ts.check(ctx, secret, prefix)
+}
+
+// CheckKey returns the caller whose key it is, or fault.Unauthenticated. Other tokens are
+// no keys.
+func (ts *Tokens) CheckKey(ctx context.Context, key string) (Caller, error) {
+	return ts.check(ctx, key, keyMark)
+}
+
+func (ts *Tokens) check(ctx context.Context, secret, prefix string) (Caller, error) {
 	const op = "access.Check"
 	if !strings.HasPrefix(secret, prefix) || len(secret) > maxToken {
 		return Caller{}, fault.Newf(fault.Unauthenticated, op, "", "the token is not one of this daemon's")
@@ -126,7 +151,8 @@ func (ts *Tokens) First(ctx context.Context, file string) (bool, error) {
 	if len(all) > 0 {
 		return false, nil
 	}
-	t, secret := mint("first", Admin, nil)
+	secret := secretOf(prefix)
+	t := minted("first", Admin, nil, secret)
 	if err := writePrivate(file, secret+"\n"); err != nil {
 		return false, fmt.Errorf("write the first token: %w", err)
 	}

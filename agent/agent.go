@@ -173,9 +173,12 @@ func newBuilder(p Preset, r Request) (*builder, error) {
 	b.out = Launch{Protocol: r.Protocol, Cwd: r.Workspace}
 	b.env = b.common()
 	// Agents commit. Nobody has told this home who they are.
-	b.file(".gitconfig", fmt.Appendf(nil, "[user]\n\tname = %s agent\n\temail = agent@glasshouse.invalid\n[init]\n\tdefaultBranch = main\n[safe]\n\tdirectory = \"%s\"\n", p.Name, r.Workspace))
+	b.file(".gitconfig", fmt.Appendf(nil, "[user]\n\tname = %s agent\n\temail = %s\n[init]\n\tdefaultBranch = main\n[safe]\n\tdirectory = \"%s\"\n", p.Name, mail, r.Workspace))
 	return b, nil
 }
+
+// mail is the address of every agent, which nothing can be sent to.
+const mail = "agent@glasshouse.invalid"
 
 func (r *Request) check(p Preset) error {
 	if !slices.Contains(p.Protocols, r.Protocol) {

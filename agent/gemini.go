@@ -19,6 +19,8 @@ var gemini = Preset{
 
 func launchGemini(b *builder) error {
 	b.set("GEMINI_MODEL", b.Model, "GEMINI_SANDBOX", "false", "GEMINI_TELEMETRY_ENABLED", "false", "GEMINI_CLI_NO_RELAUNCH", "true")
+	// Its commands do not see the home's configuration of git.
+	b.set("GIT_AUTHOR_NAME", b.preset.Name+" agent", "GIT_AUTHOR_EMAIL", mail, "GIT_COMMITTER_NAME", b.preset.Name+" agent", "GIT_COMMITTER_EMAIL", mail)
 	b.file(".gemini/GEMINI.md", b.guidance())
 	b.file(".gemini/settings.json", toJSON(b.geminiSettings()))
 	if b.Resume != "" && b.Protocol != ACP {

@@ -1,8 +1,12 @@
 package api
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
+	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"strings"
 	"time"
@@ -10,6 +14,8 @@ import (
 	"glasshouse/access"
 	"glasshouse/api/wire"
 	"glasshouse/approval"
+	"glasshouse/event"
+	"glasshouse/eventlog"
 	"glasshouse/fault"
 	"glasshouse/id"
 )
@@ -27,6 +33,11 @@ type Approvals interface {
 	DeadLetters(ctx context.Context) ([]approval.Notice, error)
 	Redeliver(ctx context.Context, nid string) error
 	Links() http.Handler
+
+	PushKey() (string, error)
+	Subscribed(ctx context.Context, b approval.Browser) (approval.Browser, error)
+	Browsers(ctx context.Context) ([]approval.Browser, error)
+	Unsubscribe(ctx context.Context, b id.Browser) error
 }
 
 func (s *Server) approvals() (Approvals, error) {
@@ -75,11 +86,13 @@ func (s *Server) listApprovals(ctx context.Context, p listApprovals, _ none) (wi
 const shownBytes = 64 << 10
 
 func approvalOf(r approval.Request) wire.Approval {
+	var would approval.Foreseen
+	would, r.Context = approval.Foresee(r)
 	v := approval.Show(r, shownBytes)
 	w := wire.Approval{
 		ID: r.ID, Jail: r.Question.Subject.Jail, State: string(r.State), Tier: string(r.Tier),
 		Title: v.Title, What: v.What, Who: v.Who, Details: v.Details, Why: v.Why, Rule: v.Rule,
-		Phrase: v.Phrase, First: v.First, Context: v.Context,
+		Phrase: v.Phrase, First: v.First, Context: v.Context, Diff: approval.VisibleCode(would.Diff), NoDiff: approval.Visible(would.NoDiff),
 		Question: wire.Question{Action: r.Question.Action, Resource: r.Question.Resource, Agent: r.Question.Subject.Agent, Attributes: r.Question.Attributes},
 		Created:  r.Created.UTC(), Expires: r.Expires.UTC(), Outcome: v.Outcome, Waiting: r.Waiting, Entry: r.Entry,
 	}
@@ -104,6 +117,7 @@ func approvalOf(r approval.Request) wire.Approval {
 type oneApproval struct {
 	ID   id.Approval `path:"approval"`
 	Wait int64       `query:"wait_ms" minimum:"0" maximum:"600000" description:"Answer only when it is settled, or after this long."`
+	Last int         `query:"last" minimum:"0" maximum:"100" description:"With so many of the last records of what its jail did before: files, network, processes."`
 }
 
 func (s *Server) getApproval(ctx context.Context, p oneApproval, _ none) (wire.Approval, error) {
@@ -111,20 +125,63 @@ func (s *Server) getApproval(ctx context.Context, p oneApproval, _ none) (wire.A
 	if err != nil {
 		return wire.Approval{}, err
 	}
-	if p.Wait == 0 {
-		r, err := q.Get(ctx, p.ID)
-		if err != nil {
-			return wire.Approval{}, err
-		}
-		return approvalOf(r), nil
+	if p.Last < 0 || p.Last > 100 {
+		return wire.Approval{}, fault.Fieldf("api", "last", "%d is not between 0 and 100", p.Last)
 	}
-	ctx, cancel := context.WithTimeout(ctx, time.Duration(p.Wait)*time.Millisecond)
-	defer cancel()
-	r, err := q.Wait(ctx, p.ID)
+	var r approval.Request
+	if p.Wait == 0 {
+		r, err = q.Get(ctx, p.ID)
+	} else {
+		waiting, cancel := context.WithTimeout(ctx, time.Duration(p.Wait)*time.Millisecond)
+		defer cancel()
+		r, err = q.Wait(waiting, p.ID)
+	}
 	if err != nil {
 		return wire.Approval{}, err
 	}
-	return approvalOf(r), nil
+	w := approvalOf(r)
+	if p.Last > 0 {
+		w.Before, err = s.before(ctx, r, p.Last)
+	}
+	return w, err
+}
+
+// toldRecords are those that tell a person what a jail was about.
+const toldRecords = "type:file,net,proc,gap -op:read,close"
+
+// before returns the last records of a jail before it asked. Of a jail that is gone, or
+// that nobody watches, there are none.
+func (s *Server) before(ctx context.Context, r approval.Request, n int) ([]json.RawMessage, error) {
+	list := []json.RawMessage{}
+	if r.Question.Subject.Jail == "" {
+		return list, nil
+	}
+	l, err := s.log(ctx, r.Question.Subject.Jail)
+	if errors.Is(err, fault.NotFound) || errors.Is(err, fault.Unsupported) {
+		return list, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	f, err := event.ParseFilter(toldRecords)
+	if err != nil {
+		return nil, err
+	}
+	c, err := read(ctx, l, eventlog.Query{Filter: f, Until: r.Created, Tail: n})
+	if err != nil {
+		return nil, err
+	}
+	defer c.Close()
+	for {
+		line, err := c.Next(nil)
+		if err == io.EOF {
+			return list, nil
+		}
+		if err != nil {
+			return nil, err
+		}
+		list = append(list, bytes.Clone(line))
+	}
 }
 
 type approvalPath struct {

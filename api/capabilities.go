@@ -95,6 +95,10 @@ func (s *Server) capabilityOf(caps Capabilities, r registry.Record, whole bool) 
 	w.Tier, w.PerUse = string(in.EffectiveTier()), in.Approval.PerUse
 	if whole {
 		w.Manifest = r.Source
+		w.Limits = &wire.CallLimits{
+			CPUShares: in.Resources.CPUShares, MemoryMB: in.Resources.MemoryMB, TimeoutMS: in.Resources.Timeout.Milliseconds(),
+			NetworkBytes: in.Resources.NetworkBytes, MaxPIDs: in.Resources.PIDs,
+		}
 		if in.Input != nil {
 			w.InputSchema, _ = in.Input.JSONSchema() // what cannot be said so is not shown
 		}

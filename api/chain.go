@@ -57,12 +57,13 @@ type listChain struct {
 	Under      int64      `query:"under" minimum:"0" description:"Only what this entry caused, or what that caused, and so on."`
 	From       *time.Time `query:"from" description:"Not before."`
 	Until      *time.Time `query:"until" description:"Before."`
+	Newest     bool       `query:"newest" description:"The newest first, not the oldest."`
 }
 
 func (p listChain) query() (chain.Query, error) {
 	q := chain.Query{
 		Session: p.Session, Run: p.Run, Jail: p.Jail, Capability: p.Capability, Parent: p.Parent, Under: p.Under,
-		After: p.After, Limit: p.Limit,
+		Newest: p.Newest, After: p.After, Limit: p.Limit,
 	}
 	if q.Limit == 0 {
 		q.Limit = 100

@@ -49,19 +49,12 @@ type Gateway interface {
 	Pause(ctx context.Context, r id.Run, by, reason string) (run.Run, error)
 	Cancel(ctx context.Context, r id.Run, by, reason string) (run.Run, error)
 	Move(ctx context.Context, r id.Run, v run.Move) (run.Run, error)
+	Reschedule(ctx context.Context, h id.Schedule, by string, change func(*schedule.Spec) error) (schedule.Schedule, error)
 	Unschedule(ctx context.Context, h id.Schedule, by string) error
 	CloseSession(ctx context.Context, sid, by, reason string) (run.Session, error)
 	LimitJail(ctx context.Context, j id.Jail, l jail.Limits, by string) (jail.Jail, error)
 	JailLimits(ctx context.Context, j id.Jail, after int64) (gateway.Lent, error)
 	Door
-}
-
-// Schedules is what the API asks of schedules. *schedule.Manager is one.
-type Schedules interface {
-	Get(ctx context.Context, h id.Schedule) (schedule.Schedule, error)
-	List(ctx context.Context, f schedule.Filter) ([]schedule.Schedule, error)
-	Pause(ctx context.Context, h id.Schedule) (schedule.Schedule, error)
-	Resume(ctx context.Context, h id.Schedule) (schedule.Schedule, error)
 }
 
 func (s *Server) runs() (Runs, error) {
@@ -500,67 +493,6 @@ func (s *Server) moveRun(ctx context.Context, p oneRun, b wire.MoveRun) (wire.Ru
 	return runOf(r), err
 }
 
-type listSchedules struct {
-	Session string      `query:"session_id"`
-	Limit   int         `query:"limit" minimum:"1" maximum:"1000" description:"Items of a page, 100 if not given."`
-	After   id.Schedule `query:"after" description:"The 'next' of the page before."`
-}
-
-func (s *Server) listSchedules(ctx context.Context, p listSchedules, _ none) (wire.Page[wire.Schedule], error) {
-	if s.o.Schedules == nil {
-		return wire.Page[wire.Schedule]{}, noAgents
-	}
-	return pageOf(p.Limit, func(n int) ([]schedule.Schedule, error) {
-		return s.o.Schedules.List(ctx, schedule.Filter{Session: p.Session, After: p.After, Limit: n})
-	}, func(h schedule.Schedule) string { return string(h.ID) }, scheduleOf)
-}
-
-type oneSchedule struct {
-	Schedule id.Schedule `path:"schedule"`
-}
-
-// shownTimes is how many times to come are shown of a schedule.
-const shownTimes = 10
-
-func (s *Server) getSchedule(ctx context.Context, p oneSchedule, _ none) (wire.Schedule, error) {
-	if s.o.Schedules == nil {
-		return wire.Schedule{}, noAgents
-	}
-	h, err := s.o.Schedules.Get(ctx, p.Schedule)
-	if err != nil {
-		return wire.Schedule{}, err
-	}
-	w := scheduleOf(h)
-	if !h.Paused {
-		w.Next = h.NextTimes(shownTimes)
-	}
-	return w, nil
-}
-
-func (s *Server) pauseSchedule(ctx context.Context, p oneSchedule, _ none) (wire.Schedule, error) {
-	if s.o.Schedules == nil {
-		return wire.Schedule{}, noAgents
-	}
-	h, err := s.o.Schedules.Pause(ctx, p.Schedule)
-	return scheduleOf(h), err
-}
-
-func (s *Server) resumeSchedule(ctx context.Context, p oneSchedule, _ none) (wire.Schedule, error) {
-	if s.o.Schedules == nil {
-		return wire.Schedule{}, noAgents
-	}
-	h, err := s.o.Schedules.Resume(ctx, p.Schedule)
-	return scheduleOf(h), err
-}
-
-func (s *Server) deleteSchedule(ctx context.Context, p oneSchedule, _ none) (none, error) {
-	g, err := s.gateway()
-	if err != nil {
-		return none{}, err
-	}
-	return none{}, g.Unschedule(ctx, p.Schedule, by(ctx))
-}
-
 // The rest turns what the parts behind the API have into what it promises.
 
 func amounts(m map[string]int64) budget.Amounts {
@@ -680,12 +612,4 @@ func checkpointOf(c run.Checkpoint) wire.Checkpoint {
 
 func runEventOf(e run.Event) wire.RunEvent {
 	return wire.RunEvent{Seq: e.Seq, Session: e.Session, Run: e.Run, Kind: string(e.Kind), Body: e.Body, At: e.At.UTC()}
-}
-
-func scheduleOf(h schedule.Schedule) wire.Schedule {
-	w := wire.Schedule{
-		ID: h.ID, Session: h.Session, Goal: gateway.GoalOf(h), Cron: h.Cron, TimeZone: h.TZ, Missed: string(h.Missed), Overlap: string(h.Overlap),
-		JitterMS: h.Jitter.Milliseconds(), Paused: h.Paused, NextRunAt: utc(h.Next), Last: utc(h.Last), Fired: h.Counts.Fired, Created: h.Created.UTC(),
-	}
-	return w
 }

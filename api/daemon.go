@@ -1,6 +1,7 @@
 package api
 
 import (
+	"cmp"
 	"context"
 	"net/http"
 	"time"
@@ -53,6 +54,13 @@ func (s *Server) doctor(ctx context.Context, _, _ none) (wire.Page[wire.Probe], 
 		page.Items = append(page.Items, s.o.Doctor(ctx)...)
 	}
 	return page, nil
+}
+
+func (s *Server) storage(ctx context.Context, _, _ none) (wire.Storage, error) {
+	if s.o.Storage == nil {
+		return wire.Storage{}, fault.Cannot("api", "this daemon keeps nothing on a disk", "use one that was started by glasshouse serve")
+	}
+	return s.o.Storage(ctx)
 }
 
 func (s *Server) images(_ context.Context, p paging, _ none) (wire.Page[wire.Image], error) {
@@ -119,6 +127,15 @@ func (s *Server) createToken(ctx context.Context, _ none, b wire.CreateToken) (w
 	w := tokenOf(t)
 	w.Token = secret
 	return w, nil
+}
+
+// createE2BKey makes a key that opens the door for clients of the E2B protocol alone.
+func (s *Server) createE2BKey(ctx context.Context, _ none, b wire.CreateE2BKey) (wire.E2BKey, error) {
+	if s.o.E2B == "" {
+		return wire.E2BKey{}, fault.Cannot("api", "clients of the E2B protocol are not served here", "set e2b.listen in the daemon's configuration")
+	}
+	t, key, err := s.o.Tokens.CreateKey(ctx, cmp.Or(b.Name, access.CallerOf(ctx).Name), nil)
+	return wire.E2BKey{ID: t.ID, Key: key, URL: s.o.E2B}, err
 }
 
 func (s *Server) listTokens(ctx context.Context, p paging, _ none) (wire.Page[wire.Token], error) {

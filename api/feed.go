@@ -36,7 +36,7 @@ var topics = []topic{
 		chain.SessionOpened, chain.SessionClosed, chain.RunStarted, chain.RunMoved, chain.RunEnded, chain.CheckpointTaken, chain.CheckpointResumed,
 	}},
 	{name: "notice", kinds: []chain.Kind{
-		chain.DaemonStarted, chain.BudgetSpent, chain.SecretRefused, chain.BundleInstalled, chain.BundleRemoved, chain.PolicyChanged, chain.OperatorActed,
+		chain.DaemonStarted, chain.BudgetSpent, chain.SecretStored, chain.SecretDeleted, chain.SecretGranted, chain.SecretRevoked, chain.SecretRefused, chain.BundleInstalled, chain.BundleRemoved, chain.PolicyChanged, chain.OperatorActed,
 	}},
 	{name: "step", asked: true, kinds: []chain.Kind{chain.StepStarted, chain.StepEnded, chain.CallStarted, chain.CallEnded, chain.LLMCalled, chain.SiblingTold}},
 	{name: "decision", asked: true, kinds: []chain.Kind{chain.Decided}},

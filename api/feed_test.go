@@ -320,3 +320,28 @@ func TestFiftyFeedsEndWithTheDaemon(t *testing.T) {
 		d.feed("", "").until("jails")
 	}
 }
+
+func TestTheChainIsListedFromItsEnd(t *testing.T) {
+	c := record(t)
+	d := open(t, apitest.New(), c.use)
+	c.add(chain.Egress, 3)
+	c.add(chain.JailCreated, 2)
+	var page wire.Page[wire.ChainEntry]
+	for _, want := range []struct{ query, seqs, next string }{
+		{"newest=true&limit=2", "5 4", "4"},
+		{"newest=true&limit=2&after=4", "3 2", "2"},
+		{"newest=true&kind=egress&limit=1", "3", "3"},
+		{"newest=true&kind=egress,jail.created", "5 4 3 2 1", ""},
+		{"limit=2", "1 2", "2"},
+	} {
+		page = wire.Page[wire.ChainEntry]{}
+		d.want(200, req{as: access.Viewer, method: "GET", path: "/chain?" + want.query}, &page)
+		got := []string{}
+		for _, e := range page.Items {
+			got = append(got, fmt.Sprint(e.Seq))
+		}
+		if strings.Join(got, " ") != want.seqs || page.Next != want.next {
+			t.Errorf("%s: %v and then %q, want %s and %q", want.query, got, page.Next, want.seqs, want.next)
+		}
+	}
+}

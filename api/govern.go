@@ -4,6 +4,9 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"net"
+	"strconv"
+	"strings"
 	"time"
 
 	"glasshouse/access"
@@ -165,6 +168,7 @@ func (s *Server) lintPolicy(ctx context.Context, _ none, b wire.Policy) (wire.Po
 
 func (s *Server) explainPolicy(ctx context.Context, _ none, b wire.Explain) (wire.Explained, error) {
 	p, workspace := (*govern.Policy)(nil), ""
+	var w wire.Explained
 	switch {
 	case b.Policy != nil:
 		given, err := convert[govern.Policy](b.Policy)
@@ -178,6 +182,15 @@ func (s *Server) explainPolicy(ctx context.Context, _ none, b wire.Explain) (wir
 			return wire.Explained{}, err
 		}
 		p, workspace = g.Policy, j.Spec.Project()
+		if policy.Matches(b.Question.Action, policy.ActionConnect) && j.Spec.Network == jail.Proxied {
+			if w.Egress, err = explainEgress(g, b.Question.Resource); err != nil {
+				return wire.Explained{}, err
+			}
+			if p == nil {
+				w.Decision = decisionOf(govern.Unruled(g.Egress != nil && g.Egress.Ask))
+				return w, nil
+			}
+		}
 	default:
 		return wire.Explained{}, fault.Fieldf("api", "policy", "give a policy or a jail that has one")
 	}
@@ -190,11 +203,30 @@ func (s *Server) explainPolicy(ctx context.Context, _ none, b wire.Explain) (wir
 		q.Subject.Agent = p.Agent
 	}
 	d, considered := rules.Explain(q)
-	w := wire.Explained{Decision: decisionOf(d)}
+	w.Decision = decisionOf(d)
 	for _, c := range considered {
 		w.Considered = append(w.Considered, wire.ConsideredRule{Part: c.Part, Rule: ruleOf(c.Rule), Set: c.Set, Matches: c.Matches, Decides: c.Decides})
 	}
 	return w, nil
+}
+
+// explainEgress says what a jail's proxy would do by its rules with a connection to
+// host:port, or to the port of TLS.
+func explainEgress(g govern.Spec, where string) (*wire.ExplainedEgress, error) {
+	host, text, err := net.SplitHostPort(where)
+	if err != nil {
+		host, text = strings.Trim(where, "[]"), "443"
+	}
+	port, err := strconv.ParseUint(text, 10, 16)
+	if err != nil {
+		return nil, fault.Fieldf("api", "question.resource", "%q is no port", printable(text))
+	}
+	a, err := g.Egress.Explain(host, uint16(port))
+	if err != nil {
+		return nil, err
+	}
+	asked := a.Asks && (g.Policy != nil || g.Egress != nil && g.Egress.Ask)
+	return &wire.ExplainedEgress{Allow: a.Allow, Asks: asked, Rule: a.Rule, Reason: string(a.Reason), Detail: a.Detail, Remedy: a.Remedy}, nil
 }
 
 func questionOf(jid id.Jail, q wire.Question) policy.Question {

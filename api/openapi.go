@@ -112,7 +112,7 @@ func describeAnswers(oc openapi.OperationContext, rt route) {
 func operationID(method, pattern string) string {
 	var b strings.Builder
 	b.WriteString(strings.ToLower(method))
-	for word := range strings.FieldsFuncSeq(pattern, func(r rune) bool { return strings.ContainsRune("/._", r) }) {
+	for word := range strings.FieldsFuncSeq(pattern, func(r rune) bool { return strings.ContainsRune("/._-", r) }) {
 		if name, ok := strings.CutPrefix(word, "{"); ok {
 			word = "by" + title(strings.TrimSuffix(name, "}"))
 		}

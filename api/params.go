@@ -6,6 +6,7 @@ import (
 	"reflect"
 	"strconv"
 	"strings"
+	"time"
 	"unicode/utf8"
 
 	"glasshouse/fault"
@@ -132,6 +133,16 @@ func setValue(v reflect.Value, name, s string) error {
 			return fault.Fieldf("api", name, "%q is not a whole number in range", printable(s))
 		}
 		v.SetUint(n)
+	case reflect.Struct:
+		at, ok := v.Addr().Interface().(*time.Time)
+		if !ok {
+			panic("api: parameter " + name + " has type " + v.Type().String())
+		}
+		t, err := time.Parse(time.RFC3339, s)
+		if err != nil {
+			return fault.Fieldf("api", name, "%q is not a time such as 2026-01-02T15:04:05Z", printable(s))
+		}
+		*at = t
 	default:
 		panic("api: parameter " + name + " has type " + v.Type().String())
 	}

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"net/http"
-	"strconv"
 	"time"
 
 	"glasshouse/event"
@@ -59,7 +58,7 @@ func (s *Server) processes(w http.ResponseWriter, r *http.Request, p processPara
 	if _, err := s.readBody(w, r, &none{}); err != nil {
 		return err
 	}
-	at, err := p.instant(time.Now())
+	at, err := instantOr("at", p.At, time.Now())
 	if err != nil {
 		return err
 	}
@@ -83,14 +82,6 @@ func (s *Server) processes(w http.ResponseWriter, r *http.Request, p processPara
 		Items []report.Process `json:"items"`
 		report.Known
 	}{list, tree.Known()})
-}
-
-func (p processParams) instant(now time.Time) (report.Instant, error) {
-	if seq, err := strconv.ParseUint(p.At, 10, 64); err == nil {
-		return report.Instant{Seq: seq}, nil
-	}
-	t, err := instant("at", p.At, now)
-	return report.Instant{Time: t}, err
 }
 
 // writeText writes an answer for people.

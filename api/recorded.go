@@ -65,10 +65,10 @@ func (s *Server) observation(ctx context.Context, j id.Jail) *wire.Observation {
 }
 
 // All records of a type, and the gaps among them, which a term for the type would
-// leave out.
+// leave out. A rewind ends processes, too.
 const (
 	netRecords  = "proto:*"
-	procRecords = "ppid:>=0"
+	procRecords = "type:proc,lineage,gap"
 )
 
 // A recordFilter is the terms of a request. Each parameter but q is one term.

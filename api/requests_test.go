@@ -342,7 +342,15 @@ func TestDaemonPages(t *testing.T) {
 		o.Doctor = func(contextT) []wire.Probe {
 			return []wire.Probe{{Name: "criu", Status: "unsupported", Reason: "too old", Remedy: "make up"}}
 		}
+		o.Storage = func(contextT) (wire.Storage, error) {
+			return wire.Storage{Total: 10, Free: 3, Parts: []wire.StoragePart{{Name: "events", Bytes: 7, Files: 1}}}, nil
+		}
 	})
+	var kept wire.Storage
+	d.want(200, req{as: access.Viewer, method: "GET", path: "/storage"}, &kept)
+	if kept.Free != 3 || len(kept.Parts) != 1 || kept.Parts[0].Bytes != 7 {
+		t.Errorf("storage %+v", kept)
+	}
 	var v wire.Version
 	d.want(200, req{as: access.Viewer, method: "GET", path: "/version"}, &v)
 	if v.Version != "1.2.3" {

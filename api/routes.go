@@ -84,6 +84,12 @@ var routes = []route{
 	{"GET /jails/{id}/processes", access.Viewer, raw((*Server).processes).
 		gives(ok, wire.Processes{}).or(ok, textKind, nil),
 		"Show the tree of a jail's processes, as it is or as it was."},
+	{"GET /jails/{id}/at", access.Viewer, raw((*Server).at).gives(ok, wire.Past{}),
+		"Show how a jail was at an instant: its processes, the files it had changed, and the nearest snapshot."},
+	{"GET /jails/{id}/syscalls", access.Viewer, raw((*Server).syscalls).gives(ok, wire.Profile{}),
+		"Show which system calls a jail made, how long they took and how they failed."},
+	{"GET /jails/{id}/connections", access.Viewer, raw((*Server).connections).gives(ok, wire.Connections{}),
+		"Show whom a jail talked to, by host, and what was decided about it on its way out."},
 	{"GET /jails/{id}/network/log", access.Viewer, raw((*Server).networkLog).
 		gives(ok, wire.Flows{}).or(ok, lineKind, wire.Event{}).or(ok, textKind, nil),
 		"List whom a jail talked to, in the order it began."},
@@ -124,7 +130,9 @@ var routes = []route{
 	{"POST /chat/run/{run}/cancel", access.Operator, call(ok, (*Server).cancelRun), "End a run and those that are a part of it; of one that waits for its schedule, the schedule."},
 	{"POST /chat/run/{run}/transition", access.Operator, call(ok, (*Server).moveRun), "Change a run's state by hand."},
 	{"GET /schedules", access.Viewer, call(ok, (*Server).listSchedules), "List schedules, oldest first."},
+	{"GET /schedules/times", access.Viewer, call(ok, (*Server).scheduleTimes), "Say when a schedule would be due that is made now. None is made."},
 	{"GET /schedules/{schedule}", access.Viewer, call(ok, (*Server).getSchedule), "Show a schedule, and its next ten times."},
+	{"PATCH /schedules/{schedule}", access.Operator, call(ok, (*Server).editSchedule), "Change when a schedule makes runs. What is not named stays as it is."},
 	{"POST /schedules/{schedule}/pause", access.Operator, call(ok, (*Server).pauseSchedule), "Have a schedule make no runs."},
 	{"POST /schedules/{schedule}/resume", access.Operator, call(ok, (*Server).resumeSchedule), "Have it make runs again."},
 	{"DELETE /schedules/{schedule}", access.Operator, call(noContent, (*Server).deleteSchedule), "Remove a schedule. Runs that it has made stay."},
@@ -143,6 +151,10 @@ var routes = []route{
 	{"GET /approvals/{approval}", access.Viewer, call(ok, (*Server).getApproval), "Show a request, at once or as soon as it is settled."},
 	{"POST /approvals/{approval}", access.Operator, call(ok, (*Server).answerApproval), "Answer a request. The first answer counts; the same again is no error."},
 	{"DELETE /approvals/{approval}", access.Operator, call(ok, (*Server).withdrawApproval), "End a request that nobody needs the answer of."},
+	{"GET /push/key", access.Viewer, call(ok, (*Server).pushKey), "Show the key that a browser subscribes to pushes with."},
+	{"POST /push/browsers", access.Operator, call(created, (*Server).subscribeBrowser).secret(), "Have a browser told when a person is asked, as long as its login is good. In place of what it had subscribed before."},
+	{"GET /push/browsers", access.Operator, call(ok, (*Server).listBrowsers), "List the browsers that are told, oldest first."},
+	{"DELETE /push/browsers/{browser}", access.Operator, call(noContent, (*Server).unsubscribeBrowser), "Have a browser told no more."},
 	{"GET /notices/dead", access.Viewer, call(ok, (*Server).deadNotices), "List the notices that could not be delivered."},
 	{"POST /notices/{notice}/redeliver", access.Operator, call(noContent, (*Server).redeliver), "Try a notice anew."},
 	{"GET /answers/{token}", "", raw((*Server).answerLink).gives(ok, nil).or(ok, htmlKind, nil), "Show what a link would decide. Nothing is decided by looking."},
@@ -180,7 +192,7 @@ var routes = []route{
 	{"POST /market/install", access.Admin, call(ok, (*Server).installOffer), "Install what a market offers."},
 	{"GET /calls/{call}", access.Viewer, call(ok, (*Server).getCall), "Show what became of a call, of those that were last."},
 
-	{"GET /chain", access.Viewer, call(ok, (*Server).listChain), "List entries of the causal chain, oldest first."},
+	{"GET /chain", access.Viewer, call(ok, (*Server).listChain), "List entries of the causal chain, oldest first or newest first."},
 	{"GET /chain/head", access.Viewer, call(ok, (*Server).chainHead), "Show how long the chain is, its key, and its newest checkpoint."},
 	{"GET /chain/verify", access.Viewer, call(ok, (*Server).verifyChain), "Verify the chain: entries, links, tree and signatures."},
 	{"GET /chain/export", access.Viewer, raw((*Server).exportChain).gives(ok, nil).or(ok, lineKind, wire.ChainEntry{}).streams(),
@@ -192,6 +204,7 @@ var routes = []route{
 	{"GET /chain/{seq}/proof", access.Viewer, call(ok, (*Server).chainProof), "Prove that an entry is in the chain, to who has the public key."},
 
 	{"POST /tokens", access.Admin, call(created, (*Server).createToken).secret(), "Make a bearer token. The answer alone has its secret."},
+	{"POST /e2b/keys", access.Admin, call(created, (*Server).createE2BKey).secret(), "Make a key for clients of the E2B protocol. The answer alone has it."},
 	{"GET /tokens", access.Admin, call(ok, (*Server).listTokens), "List tokens, oldest first."},
 	{"DELETE /tokens/{id}", access.Admin, call(noContent, (*Server).revokeToken), "Revoke a token."},
 
@@ -210,6 +223,7 @@ var routes = []route{
 	{"POST /images", access.Operator, call(ok, (*Server).prepareImage), "Make a root filesystem ready, so that the first jail on it need not wait."},
 	{"POST /images/prune", access.Admin, call(ok, (*Server).pruneImages), "Remove the root filesystems that no jail uses, and list them."},
 	{"GET /doctor", access.Viewer, call(ok, (*Server).doctor), "Probe what this host can do, and what to do about what it cannot."},
+	{"GET /storage", access.Viewer, call(ok, (*Server).storage), "Show what the daemon keeps on the disk, by what it is for, and the jails that it has made ahead of need."},
 	{"GET /version", access.Viewer, call(ok, (*Server).version), "Show what runs."},
 	{"GET /metrics", access.Viewer, raw((*Server).serveMetrics).gives(ok, nil).or(ok, "text/plain", nil), "Metrics for Prometheus."},
 	{"GET /health", "", call(ok, (*Server).health), "Say that the daemon lives."},

@@ -95,14 +95,16 @@ type Options struct {
 	MCP        func(c gateway.Caller) http.Handler // the tools of an agent; nil: it has none by that way
 	UI         UI                                  // nil: there is none
 	Logins     *access.Logins                      // of browsers; nil: they need tokens too
+	E2B        string                              // where clients of the E2B protocol are served; "" is nowhere
 	Addresses  func() []string                     // where browsers find the UI, such as http://127.0.0.1:8082; the nearest first
 
-	Peers   access.Peers                           // who may use the unix socket
-	Doctor  func(ctx context.Context) []wire.Probe // what this host can do
-	Ready   func(ctx context.Context) error        // nil error: ready to serve
-	Version wire.Version                           // shown at /version
-	Hosts   []string                               // names the daemon is reached by over TCP, besides the loopback's and IP addresses
-	Log     *slog.Logger                           // default: slog.Default()
+	Peers   access.Peers                                    // who may use the unix socket
+	Doctor  func(ctx context.Context) []wire.Probe          // what this host can do
+	Storage func(ctx context.Context) (wire.Storage, error) // nil: it keeps nothing
+	Ready   func(ctx context.Context) error                 // nil error: ready to serve
+	Version wire.Version                                    // shown at /version
+	Hosts   []string                                        // names the daemon is reached by over TCP, besides the loopback's and IP addresses
+	Log     *slog.Logger                                    // default: slog.Default()
 
 	MaxBody   int64 // bytes of a JSON body; default 1 MiB
 	MaxOutput int   // bytes of each output stream in an exec's JSON answer; default 1 MiB
@@ -121,6 +123,7 @@ type Server struct {
 	present presence
 	rates   rates
 	tallies tallies
+	pasts   pasts
 
 	ctx     context.Context // ends when streams must: they would keep Shutdown waiting
 	cancel  context.CancelCauseFunc

@@ -107,10 +107,9 @@ func (s *Server) eventWindow(w http.ResponseWriter, r *http.Request, p eventPara
 type timelineParams struct {
 	ID id.Jail `path:"id"`
 	recordFilter
-	From    string `query:"from" description:"Not before: a time (RFC 3339) or how long ago, such as 5m. Default: the first record's."`
-	To      string `query:"to" description:"Not after. Default: the last record's."`
-	Buckets int    `query:"buckets" minimum:"1" maximum:"2000" description:"About how many, 300 if not given: from as many to twice as many, fewer where the time is short."`
-	Lanes   int    `query:"lanes" minimum:"0" maximum:"100" description:"Of so many processes, those with the most records, the part as well."`
+	period
+	Buckets int `query:"buckets" minimum:"1" maximum:"2000" description:"About how many, 300 if not given: from as many to twice as many, fewer where the time is short."`
+	Lanes   int `query:"lanes" minimum:"0" maximum:"100" description:"Of so many processes, those with the most records, the part as well."`
 }
 
 func (s *Server) timeline(ctx context.Context, p timelineParams, _ none) (wire.Timeline, error) {
@@ -125,17 +124,9 @@ func (s *Server) timeline(ctx context.Context, p timelineParams, _ none) (wire.T
 	if p.Lanes < 0 || p.Lanes > 100 {
 		return w, fault.Fieldf(op, "lanes", "%d is not between 0 and 100", p.Lanes)
 	}
-	now := time.Now()
-	from, err := instant("from", p.From, now)
+	from, to, err := p.times(time.Now())
 	if err != nil {
 		return w, err
-	}
-	to, err := instant("to", p.To, now)
-	if err != nil {
-		return w, err
-	}
-	if !to.IsZero() && to.Before(from) {
-		return w, fault.Fieldf(op, "to", "it is before from")
 	}
 	t, err := s.tally(ctx, p.ID, p.recordFilter)
 	if err != nil {

@@ -544,7 +544,7 @@ func TestAWithdrawnQuestionIsDenied(t *testing.T) {
 	d := newDesk(t, approval.Config{})
 	done := d.ask(t.Context(), run("rm x"))
 	r := d.Pending()[0]
-	if err := d.WithdrawOf(t.Context(), r.Question.Subject.Jail, "the jail was removed"); err != nil {
+	if err := d.WithdrawOf(t.Context(), func(s policy.Subject) bool { return s.Jail == r.Question.Subject.Jail }, "the jail was removed"); err != nil {
 		t.Fatal(err)
 	}
 	got := <-done
@@ -651,7 +651,7 @@ func TestOthersAreAskedWhileARuleIsRemembered(t *testing.T) {
 	d.slow = func() {
 		d.mustOpen(other)
 		d.mustOpen(run("npm start"))
-		if err := d.WithdrawOf(t.Context(), r.Question.Subject.Jail, "it has ended"); err != nil {
+		if err := d.WithdrawOf(t.Context(), func(s policy.Subject) bool { return s.Jail == r.Question.Subject.Jail }, "it has ended"); err != nil {
 			t.Error(err)
 		}
 		select {

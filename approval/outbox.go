@@ -21,7 +21,7 @@ type Notice struct {
 	Approval id.Approval     `json:"approval"`
 	Channel  string          `json:"channel"` // name of a Webhook or a Push
 	Kind     Kind            `json:"kind"`
-	Body     json.RawMessage `json:"body,omitempty"` // of a webhook; a push is written when it is sent
+	Body     json.RawMessage `json:"body,omitempty"` // of a webhook, or which browser; what a phone is told is written when it is sent
 	Created  time.Time       `json:"created"`
 	Attempts int             `json:"attempts"`
 	Next     time.Time       `json:"next"` // not before
@@ -53,7 +53,7 @@ func (r Retry) pause(n int) time.Duration {
 type channel interface {
 	name() string
 	wants(k Kind) bool
-	body(r Request, k Kind, n Notice) (json.RawMessage, error) // when it is put in the outbox; nil if it is written when sent
+	bodies(ctx context.Context, r Request, k Kind, at time.Time) ([]json.RawMessage, error) // of the notices that it makes; nil is one that is written when it is sent
 	deliver(ctx context.Context, q *Queue, n Notice) error
 }
 
@@ -83,6 +83,13 @@ func (q *Queue) startOutbox(ctx context.Context) error {
 			return fmt.Errorf("push %s: %w", p.Name, err)
 		}
 		o.channels = append(o.channels, p)
+	}
+	if q.cfg.Browsers.Store != nil {
+		var err error
+		if q.browsers, err = openBrowsers(ctx, q.cfg.Browsers); err != nil {
+			return err
+		}
+		o.channels = append(o.channels, q.browsers)
 	}
 	for _, c := range o.channels {
 		if _, twice := o.wake[c.name()]; twice || c.name() == "" {
@@ -127,14 +134,14 @@ func (q *Queue) noticesFor(r Request, k Kind) []Notice {
 			continue
 		}
 		now := time.Now().UTC()
-		n := Notice{ID: noticeID(), Approval: r.ID, Channel: c.name(), Kind: k, Created: now, Next: now}
-		body, err := c.body(r, k, n)
+		bodies, err := c.bodies(q.ctx, r, k, now)
 		if err != nil {
 			q.cfg.Log.Error("a notice cannot be written", "approval", r.ID, "channel", c.name(), "error", err)
 			continue
 		}
-		n.Body = body
-		list = append(list, n)
+		for _, body := range bodies {
+			list = append(list, Notice{ID: noticeID(), Approval: r.ID, Channel: c.name(), Kind: k, Body: body, Created: now, Next: now})
+		}
 	}
 	return list
 }

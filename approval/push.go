@@ -48,8 +48,10 @@ type action struct {
 func (p Push) name() string      { return p.Name }
 func (p Push) wants(k Kind) bool { return k == KindAsked || k == KindSeconded }
 
-// body is nil: what is sent has links in it, which are kept nowhere.
-func (p Push) body(Request, Kind, Notice) (json.RawMessage, error) { return nil, nil }
+// bodies is one without text: what is sent has links in it, which are kept nowhere.
+func (p Push) bodies(context.Context, Request, Kind, time.Time) ([]json.RawMessage, error) {
+	return []json.RawMessage{nil}, nil
+}
 
 func (p Push) deliver(ctx context.Context, q *Queue, n Notice) error {
 	r, err := q.store.Get(ctx, n.Approval)

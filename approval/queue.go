@@ -58,6 +58,7 @@ type Config struct {
 
 	Webhooks []Webhook
 	Pushes   []Push
+	Browsers BrowserConfig
 	Links    string // where the Links handler is: "https://host/answers/"; "": there are no links
 	Retry    Retry
 	Log      *slog.Logger
@@ -71,6 +72,8 @@ type Queue struct {
 	cancel context.CancelFunc
 	wg     sync.WaitGroup
 	outbox outbox
+
+	browsers *browsers // nil: none are told
 
 	mu       sync.Mutex
 	closed   bool                       // guarded by mu, as all below
@@ -399,11 +402,11 @@ func (q *Queue) Withdraw(ctx context.Context, aid id.Approval, reason string) (R
 	return r, q.settle(ctx, w, r, KindWithdrawn)
 }
 
-// WithdrawOf withdraws all that a jail asked, when it ends.
-func (q *Queue) WithdrawOf(ctx context.Context, j id.Jail, reason string) error {
+// WithdrawOf withdraws all that somebody asked who has ended: a jail, or a run.
+func (q *Queue) WithdrawOf(ctx context.Context, of func(policy.Subject) bool, reason string) error {
 	var errs []error
 	for _, r := range q.Pending() {
-		if r.Question.Subject.Jail != j {
+		if !of(r.Question.Subject) {
 			continue
 		}
 		if _, err := q.Withdraw(ctx, r.ID, reason); err != nil && fault.KindOf(err) != fault.Conflict {

@@ -127,21 +127,27 @@ func who(s policy.Subject) string {
 // Visible returns text in which nothing is hidden: control characters, what
 // changes the direction of text, what has no width or looks like a space, and
 // long runs of spaces and empty lines are spelled out in ⟨⟩.
-func Visible(s string) string {
+func Visible(s string) string { return visible(s, 8, "⟨tab⟩") }
+
+// VisibleCode is Visible of a text that is indented: up to forty spaces and tabs stay
+// as they are.
+func VisibleCode(s string) string { return visible(s, 40, "\t") }
+
+func visible(s string, spaces int, tab string) string {
 	var b strings.Builder
 	for i := 0; i < len(s); {
 		c, n := utf8.DecodeRuneInString(s[i:])
 		switch run := len(s[i:]) - len(strings.TrimLeft(s[i:], string(c))); {
 		case c == utf8.RuneError && n == 1:
 			fmt.Fprintf(&b, "⟨byte %02X⟩", s[i])
-		case c == ' ' && run > 8:
-			fmt.Fprintf(&b, "⟨%d spaces⟩", run)
+		case c == ' ' && run > spaces, c == '\t' && run > spaces:
+			fmt.Fprintf(&b, "⟨%d %s⟩", run, map[rune]string{' ': "spaces", '\t': "tabs"}[c])
 			n = run
 		case c == '\n' && run > 3:
 			fmt.Fprintf(&b, "\n⟨%d empty lines⟩\n", run-1)
 			n = run
 		case c == '\t':
-			b.WriteString("⟨tab⟩")
+			b.WriteString(tab)
 		case c == '\n' || c == ' ':
 			b.WriteRune(c)
 		case c == '⟨' || c == '⟩': // they mean something here

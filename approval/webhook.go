@@ -34,8 +34,9 @@ type Hooked struct {
 func (w Webhook) name() string      { return w.Name }
 func (w Webhook) wants(k Kind) bool { return k != KindRefused }
 
-func (w Webhook) body(r Request, k Kind, n Notice) (json.RawMessage, error) {
-	return json.Marshal(Hooked{Type: "approval." + string(k), At: n.Created, Approval: Show(r, maxResource), Answer: r.Answer})
+func (w Webhook) bodies(_ context.Context, r Request, k Kind, at time.Time) ([]json.RawMessage, error) {
+	body, err := json.Marshal(Hooked{Type: "approval." + string(k), At: at, Approval: Show(r, maxResource), Answer: r.Answer})
+	return []json.RawMessage{body}, err
 }
 
 func (w Webhook) deliver(ctx context.Context, _ *Queue, n Notice) error {

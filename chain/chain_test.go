@@ -442,6 +442,9 @@ func TestEntriesAreFoundByWhatTheySay(t *testing.T) {
 		{"the next", chain.Query{Limit: 2, After: 2}, []int64{3, 4}},
 		{"from a time", chain.Query{From: end.Time}, []int64{5}},
 		{"until a time", chain.Query{Until: end.Time}, []int64{1, 2, 3, 4}},
+		{"the last", chain.Query{Newest: true, Limit: 2}, []int64{5, 4}},
+		{"those before", chain.Query{Newest: true, Limit: 2, After: 4}, []int64{3, 2}},
+		{"the last of a run", chain.Query{Newest: true, Run: "r", Limit: 2}, []int64{5, 3}},
 		{"in a time", chain.Query{From: other.Time, Until: end.Time, Jail: "j-a", After: 3}, []int64{4}},
 	} {
 		list, err := h.Entries(t.Context(), c.q)

@@ -37,7 +37,7 @@ type Reader interface {
 	Last(ctx context.Context) (Row, error)
 	// Rows returns those of the given entries that are there, in any order.
 	Rows(ctx context.Context, seqs []int64) ([]Row, error)
-	// Select returns the entries that q asks for, by Seq, at most q.Limit.
+	// Select returns the entries that q asks for, in its order, at most q.Limit.
 	Select(ctx context.Context, q Query) ([]Row, error)
 	// Checkpoints returns at most limit checkpoints larger than after, by size.
 	Checkpoints(ctx context.Context, after int64, limit int) ([]Checkpoint, error)
@@ -73,6 +73,7 @@ type Query struct {
 	From       time.Time // not before
 	Until      time.Time // before
 
-	After int64 // Seq larger than this
-	Limit int   // at most so many
+	Newest bool  // the last first, not the first
+	After  int64 // those that follow this one in that order; 0: from its beginning
+	Limit  int   // at most so many
 }

@@ -34,6 +34,7 @@ verify an export of it without trusting this host.`,
 func (c *command) auditList() *cobra.Command {
 	var jail, session, run, capability, kind, since string
 	var under int64
+	var newest bool
 	cmd := &cobra.Command{
 		Use: "ls", Short: "List entries, oldest first", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -67,10 +68,14 @@ func (c *command) auditList() *cobra.Command {
 				}
 				q.Set("from", time.Now().Add(-d).UTC().Format(time.RFC3339Nano))
 			}
+			if newest {
+				q.Set("newest", "true")
+			}
 			return c.listChain(cmd.Context(), cl, q)
 		},
 	}
 	fs := cmd.Flags()
+	fs.BoolVar(&newest, "newest", false, "the newest first")
 	fs.StringVar(&jail, "jail", "", "only of this jail")
 	fs.StringVar(&session, "session", "", "only of this session")
 	fs.StringVar(&run, "run", "", "only of this run")

@@ -109,12 +109,12 @@ none, the command starts one, which ends when nobody uses it any more.`,
 	root.PersistentFlags().BoolVar(&c.json, "json", false, "print what the API answered")
 	root.AddCommand(
 		c.serve(), c.ui(), c.run(), c.apply(), c.jail(), c.copy(), c.files(), c.diff(),
-		c.events(), c.processes(), c.network(), c.report(),
+		c.events(), c.at(), c.processes(), c.syscalls(), c.network(), c.report(),
 		c.snapshot(), c.snapshots(), c.branch(), c.restore(), c.rewind(), c.lineage(),
-		c.approvals(), c.approve(), c.deny(), c.secret(), c.policy(), c.decide(), c.trail(), c.egress(), c.audit(),
+		c.approvals(), c.approve(), c.deny(), c.secret(), c.policy(), c.decide(), c.trail(), c.egress(), c.audit(), c.export(),
 		c.capability(), c.call(), c.replay(), c.skill(), c.bundle(), c.market(), c.mcp(),
 		c.goal(), c.runs(), c.session(), c.schedules(), c.connectors(),
-		c.openCode(), c.rtfs(), c.wasm(), c.mockLLM(), c.rootfs(), c.token(), c.backends(), c.doctor(), c.health(), c.docs(),
+		c.openCode(), c.rtfs(), c.wasm(), c.mockLLM(), c.rootfs(), c.token(), c.e2b(), c.backends(), c.doctor(), c.health(), c.docs(),
 	)
 	return root
 }
@@ -130,9 +130,8 @@ func (c *command) dataDir() string {
 	return daemon.NewConfig(c.env.UID, c.env.Getenv("HOME")).Data
 }
 
-// dial returns a client of the daemon. It does no I/O: a daemon that is not there
-// shows at the first call.
-func (c *command) dial() (*client.Client, error) {
+// address is the daemon's, as a URL.
+func (c *command) address() string {
 	addr := c.addr
 	if addr == "" {
 		addr = c.env.Getenv("GLASSHOUSE_ADDR")
@@ -143,6 +142,13 @@ func (c *command) dial() (*client.Client, error) {
 	if !strings.Contains(addr, "://") {
 		addr = "http://" + addr
 	}
+	return addr
+}
+
+// dial returns a client of the daemon. It does no I/O: a daemon that is not there
+// shows at the first call.
+func (c *command) dial() (*client.Client, error) {
+	addr := c.address()
 	token := c.env.Getenv("GLASSHOUSE_TOKEN")
 	if token == "" && !strings.HasPrefix(addr, "unix://") {
 		if data, err := os.ReadFile(filepath.Join(c.dataDir(), "token")); err == nil {

@@ -285,6 +285,9 @@ that of files.`,
 				return err
 			}
 			return c.print(x, func(w io.Writer) {
+				if g := x.Egress; g != nil {
+					fmt.Fprintf(w, "the proxy: %s\n", egressWord(g))
+				}
 				fmt.Fprintf(w, "%s: %s\n", x.Decision.Effect, escape(x.Decision.Reason))
 				if x.Decision.Remedy != "" {
 					fmt.Fprintf(w, "  try: %s\n", escape(x.Decision.Remedy))
@@ -308,6 +311,18 @@ that of files.`,
 	}
 	f.add(cmd)
 	return cmd
+}
+
+// egressWord says what a jail's proxy would do by its rules.
+func egressWord(g *wire.ExplainedEgress) string {
+	switch {
+	case g.Allow:
+		return "allow, by " + escape(g.Rule) + "; the policy is not asked"
+	case g.Asks:
+		return escape(g.Detail) + "; the policy decides"
+	default:
+		return "refuse: " + escape(g.Detail)
+	}
 }
 
 func ruleText(r wire.PolicyRule) string {

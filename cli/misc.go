@@ -16,6 +16,7 @@ import (
 	"glasshouse/id"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/cobra/doc"
 )
 
 func (c *command) doctor() *cobra.Command {
@@ -169,23 +170,42 @@ func (c *command) token() *cobra.Command {
 }
 
 func (c *command) docs() *cobra.Command {
-	return &cobra.Command{
-		Use: "docs [openapi]", Short: "Print the manual as Markdown, or the API's own document", Hidden: true,
-		Args: cobra.MatchAll(cobra.MaximumNArgs(1), cobra.OnlyValidArgs), ValidArgs: []string{"openapi"},
-		RunE: func(_ *cobra.Command, args []string) error {
-			if len(args) > 0 {
+	cmd := &cobra.Command{
+		Use: "docs", Short: "Print the manual as Markdown", Hidden: true,
+		Args: cobra.NoArgs,
+		RunE: func(*cobra.Command, []string) error { return manual(c.env.Stdout, everywhere()) },
+	}
+	cmd.AddCommand(
+		&cobra.Command{
+			Use: "openapi", Short: "Print the API's own document",
+			Args: cobra.NoArgs,
+			RunE: func(*cobra.Command, []string) error {
 				document, err := daemon.OpenAPI(version)
 				if err != nil {
 					return err
 				}
 				_, err = c.env.Stdout.Write(document)
 				return err
-			}
-			// Not of this host and user, so that the manual is the same everywhere.
-			everywhere := &command{env: Env{Getenv: func(string) string { return "" }}}
-			return manual(c.env.Stdout, everywhere.root())
+			},
 		},
-	}
+		&cobra.Command{
+			Use: "man DIRECTORY", Short: "Write the manual as pages for man",
+			Args: cobra.ExactArgs(1),
+			RunE: func(_ *cobra.Command, args []string) error {
+				root := everywhere()
+				root.DisableAutoGenTag = true
+				return doc.GenManTree(root, &doc.GenManHeader{Section: "1", Source: "Glasshouse", Manual: "Glasshouse"}, args[0])
+			},
+		},
+	)
+	return cmd
+}
+
+// everywhere is the command as it is on no host and for no user in particular, so that
+// the manual is the same everywhere.
+func everywhere() *cobra.Command {
+	c := &command{env: Env{Getenv: func(string) string { return "" }}}
+	return c.root()
 }
 
 // manual writes the help of every command, the options that all have once.

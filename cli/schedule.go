@@ -17,7 +17,7 @@ func (c *command) schedules() *cobra.Command {
 		Use: "schedule", Aliases: []string{"schedules"}, Short: "When runs are made", Args: cobra.NoArgs,
 		Long: `When runs are made. A schedule is made by glasshouse goal --schedule.`,
 	}
-	cmd.AddCommand(c.scheduleList(), c.scheduleShow(), c.schedulePause("pause", "Have a schedule make no runs", true), c.schedulePause("resume", "Have it make runs again", false), c.scheduleRemove())
+	cmd.AddCommand(c.scheduleList(), c.scheduleShow(), c.scheduleTimes(), c.scheduleEdit(), c.schedulePause("pause", "Have a schedule make no runs", true), c.schedulePause("resume", "Have it make runs again", false), c.scheduleRemove())
 	return cmd
 }
 
@@ -71,6 +71,10 @@ func (c *command) scheduleShow() *cobra.Command {
 					{"id", string(s.ID)}, {"session", escape(s.Session)}, {"goal", escape(s.Goal)}, {"when", escape(s.Cron)},
 					{"time zone", escape(s.TimeZone)}, {"missed", s.Missed}, {"overlap", s.Overlap}, {"next", nextTime(s)}, {"fired", fmt.Sprint(s.Fired)},
 				}
+				rows = append(rows, []string{"left out", fmt.Sprint(s.Left)}, []string{"passed over", fmt.Sprint(s.Skipped)}, []string{"failed", fmt.Sprint(s.Failed)})
+				if s.Error != "" {
+					rows = append(rows, []string{"error", escape(s.Error)})
+				}
 				for _, t := range s.Next {
 					rows = append(rows, []string{"", t.Format(time.RFC3339)})
 				}
@@ -78,6 +82,71 @@ func (c *command) scheduleShow() *cobra.Command {
 			})
 		},
 	}
+}
+
+func (c *command) scheduleTimes() *cobra.Command {
+	var zone string
+	cmd := &cobra.Command{
+		Use: "times WHEN", Short: "Say when a schedule would be due, without making it", Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			cl, err := c.client(cmd.Context())
+			if err != nil {
+				return err
+			}
+			times, err := cl.ScheduleTimes(cmd.Context(), args[0], zone)
+			if err != nil {
+				return err
+			}
+			return c.print(times, func(w io.Writer) {
+				for _, t := range times {
+					fmt.Fprintln(w, t.Format(time.RFC3339))
+				}
+			})
+		},
+	}
+	cmd.Flags().StringVar(&zone, "tz", "", "time zone, such as Europe/Berlin (default UTC)")
+	return cmd
+}
+
+func (c *command) scheduleEdit() *cobra.Command {
+	var when, zone, missed, overlap string
+	var jitter time.Duration
+	cmd := &cobra.Command{
+		Use: "edit SCHEDULE", Short: "Change when a schedule makes runs; what is not named stays", Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			var e wire.EditSchedule
+			for name, f := range map[string]struct {
+				to   **string
+				from *string
+			}{"when": {&e.Cron, &when}, "tz": {&e.TimeZone, &zone}, "missed": {&e.Missed, &missed}, "overlap": {&e.Overlap, &overlap}} {
+				if cmd.Flags().Changed(name) {
+					*f.to = f.from
+				}
+			}
+			if cmd.Flags().Changed("jitter") {
+				e.JitterMS = new(jitter.Milliseconds())
+			}
+			if e == (wire.EditSchedule{}) {
+				return usagef("nothing is said of what is to change")
+			}
+			cl, err := c.client(cmd.Context())
+			if err != nil {
+				return err
+			}
+			s, err := cl.EditSchedule(cmd.Context(), id.Schedule(args[0]), e)
+			if err != nil {
+				return err
+			}
+			return c.print(s, func(w io.Writer) { fmt.Fprintf(w, "%s: %s\n", s.ID, nextTime(s)) })
+		},
+	}
+	fs := cmd.Flags()
+	fs.StringVar(&when, "when", "", "cron, @hourly and its like, or @every 10m")
+	fs.StringVar(&zone, "tz", "", "time zone, such as Europe/Berlin")
+	fs.StringVar(&missed, "missed", "", "skip, once or all")
+	fs.StringVar(&overlap, "overlap", "", "skip, queue or allow")
+	fs.DurationVar(&jitter, "jitter", 0, "by how much a due time may be later")
+	return cmd
 }
 
 func (c *command) schedulePause(use, short string, pause bool) *cobra.Command {

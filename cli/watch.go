@@ -97,13 +97,14 @@ func (c *command) watch(ctx context.Context, show func(context.Context, io.Write
 }
 
 func (c *command) network() *cobra.Command {
-	var follow, packets bool
+	var follow, packets, hosts bool
 	var pcap, colour string
 	cmd := &cobra.Command{
 		Use: "net JAIL", Short: "Show whom a jail talked to", Args: cobra.ExactArgs(1),
 		Long: `List the connections of a jail: with whom, by name where it asked for one, which
 process, how much each way and what became of it. With --packets its packets are
-listed one by one, with --follow as they come.
+listed one by one, with --follow as they come. With --hosts they are summed up by
+host, with what the way out of the jail said to requests there.
 
 With --pcap the bytes kept of them are written to a file that Wireshark opens; how
 many are kept of each packet is said when the jail is made (--observe packet_bytes=128).`,
@@ -112,8 +113,11 @@ many are kept of each packet is said when the jail is made (--observe packet_byt
   glasshouse net j-4k2v9c7m1xqe --pcap out.pcapng`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			ctx, jid := cmd.Context(), id.Jail(args[0])
-			if pcap != "" && (follow || packets) {
-				return usagef("--pcap is what is kept now; it does not go with --follow and --packets")
+			if pcap != "" && (follow || packets || hosts) {
+				return usagef("--pcap is what is kept now; it does not go with --follow, --packets and --hosts")
+			}
+			if hosts && (follow || packets) {
+				return usagef("--hosts are sums; they do not go with --follow and --packets")
 			}
 			out, err := c.screen(colour)
 			if err != nil {
@@ -126,6 +130,8 @@ many are kept of each packet is said when the jail is made (--observe packet_byt
 			switch {
 			case pcap != "":
 				return c.save(pcap, func() (io.ReadCloser, error) { return cl.Packets(ctx, jid) })
+			case hosts:
+				return c.showHosts(ctx, cl, jid)
 			case follow, packets:
 				return c.showEvents(ctx, cl, jid, client.EventQuery{Filter: "proto:*", Follow: follow}, out)
 			case c.json:
@@ -145,6 +151,7 @@ many are kept of each packet is said when the jail is made (--observe packet_byt
 	}
 	cmd.Flags().BoolVarP(&follow, "follow", "f", false, "packets as they come, until interrupted")
 	cmd.Flags().BoolVar(&packets, "packets", false, "each packet, not each connection")
+	cmd.Flags().BoolVar(&hosts, "hosts", false, "by host, with what was decided")
 	cmd.Flags().StringVar(&pcap, "pcap", "", "write the bytes kept of packets to this file, - is standard output")
 	colourFlag(cmd, &colour)
 	return cmd

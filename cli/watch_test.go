@@ -16,6 +16,7 @@ import (
 	"glasshouse/access"
 	"glasshouse/api"
 	"glasshouse/api/apitest"
+	"glasshouse/chain"
 	"glasshouse/event"
 	"glasshouse/id"
 	"glasshouse/jail"
@@ -30,6 +31,7 @@ type desk struct {
 	jails *apitest.Jails
 	kept  *apitest.Snapshots
 	seen  *apitest.Watched
+	chain *chain.Chain
 	jail  id.Jail
 }
 
@@ -45,9 +47,18 @@ func newDeskWith(t *testing.T, jails *apitest.Jails) *desk {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { st.Close() })
-	d := &desk{t: t, jails: jails, kept: apitest.Snapshot(jails), seen: apitest.Watch(t, jails)}
+	key, err := chain.LoadKey(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := chain.Open(t.Context(), chain.Config{Store: st.Chain(), Key: key, Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	d := &desk{t: t, jails: jails, kept: apitest.Snapshot(jails), seen: apitest.Watch(t, jails), chain: c}
 	server := api.New(api.Options{
-		Jails: jails, Snapshots: d.kept, Observed: d.seen, Tokens: &access.Tokens{Store: st.Tokens()}, Replays: st.Replays(), Log: slog.New(slog.DiscardHandler),
+		Jails: jails, Snapshots: d.kept, Observed: d.seen, Chain: c, Tokens: &access.Tokens{Store: st.Tokens()}, Replays: st.Replays(), Log: slog.New(slog.DiscardHandler),
 	})
 	dir, err := os.MkdirTemp("", "cli")
 	if err != nil {
@@ -151,6 +162,14 @@ func TestWatchingAJail(t *testing.T) {
 	d.sees("net JAIL", "one.one", "unanswered")
 	d.sees("net JAIL --packets", "10.0.0.2:1 -> 1.1.1.1:443 (one.one) 60 bytes SYN")
 	d.sees("net JAIL --json", `"remote": "1.1.1.1:443"`)
+	d.sees("net JAIL --hosts", "one.one", "60 B", "sh (2)")
+	if out := d.sees("syscalls JAIL type:syscall --processes 3", "openat", "all", "of sh (2)", "errors: EACCES 1"); strings.Contains(out, "\x1b") {
+		t.Errorf("calls: %q", out)
+	}
+	if out := d.sees("at JAIL 2", "snapshot  none before", `\_ sh`, "It had changed no files."); strings.Contains(out, "\x1b") {
+		t.Errorf("how it was: %q", out)
+	}
+	d.sees("at JAIL --json", `"processes": {`, `"recorded": true`)
 	d.sees("report JAIL", "# ")
 	d.sees("jail show JAIL", "events", "5 kept", "7 seen, 0 lost, slowed the jail 1 times")
 
@@ -181,7 +200,7 @@ func TestCommandLinesThatCannotBeWatched(t *testing.T) {
 	d := newDesk(t)
 	for line, want := range map[string]string{
 		"events JAIL --since yesterday": "--since", "events JAIL colour:red": "colour", "events j-aaaaaaaaaaaa": "no such jail", "events JAIL --colour pink": "--colour",
-		"ps JAIL --at noon": "at", "ps JAIL --at 5m --watch": "--watch", "net JAIL --pcap x --follow": "--pcap", "report JAIL --html --md": "exclude",
+		"ps JAIL --at noon": "at", "ps JAIL --at 5m --watch": "--watch", "net JAIL --pcap x --follow": "--pcap", "net JAIL --hosts --packets": "--hosts", "at JAIL noon": "ts", "syscalls JAIL colour:red": "colour", "report JAIL --html --md": "exclude",
 		"jail create --observe colour=red": "--observe",
 	} {
 		if code, out, errs := d.types(line); code == 0 || !strings.Contains(errs, want) {

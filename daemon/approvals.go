@@ -12,6 +12,7 @@ import (
 
 	"glasshouse/access"
 	"glasshouse/approval"
+	"glasshouse/egress"
 	"glasshouse/fault"
 	"glasshouse/govern"
 	"glasshouse/policy"
@@ -114,6 +115,10 @@ func (d *Daemon) openApprovals(ctx context.Context) error {
 			push.Token = fromFile(p.Token)
 		}
 		conf.Pushes = append(conf.Pushes, push)
+	}
+	conf.Browsers = approval.BrowserConfig{Store: d.store.Browsers(), Reach: egress.Outside}
+	if strings.HasPrefix(c.Links, "https:") {
+		conf.Browsers.Contact = c.Links
 	}
 	var err error
 	if d.approvals, err = approval.New(ctx, d.store.Approvals(), conf); err != nil {

@@ -50,6 +50,8 @@ type Config struct {
 	Markets   []Market  `yaml:"markets"`
 	Secrets   Secrets   `yaml:"secrets"`
 	Gateway   Gateway   `yaml:"gateway"`
+
+	E2B E2B `yaml:"e2b"`
 }
 
 // Snapshots says what of snapshots is kept at hand.
@@ -152,7 +154,7 @@ func (c *Config) ReadFile(name string) error {
 // ReadEnv sets what the environment says.
 func (c *Config) ReadEnv(getenv func(string) string) {
 	for name, field := range map[string]*string{
-		"GLASSHOUSE_DATA": &c.Data, "GLASSHOUSE_ADDR": &c.Listen, "GLASSHOUSE_DB": &c.DB,
+		"GLASSHOUSE_DATA": &c.Data, "GLASSHOUSE_ADDR": &c.Listen, "GLASSHOUSE_DB": &c.DB, "GLASSHOUSE_E2B": &c.E2B.Listen,
 	} {
 		if v := getenv(name); v != "" {
 			*field = v
@@ -210,6 +212,9 @@ func (c *Config) Validate() error {
 		return err
 	}
 	if err := c.Approvals.validate(); err != nil {
+		return err
+	}
+	if err := c.E2B.validate(c.Insecure); err != nil {
 		return err
 	}
 	if c.Snapshots.DiskMB < 0 {

@@ -80,6 +80,7 @@ type Daemon struct {
 	gateway   *gateway.Gateway
 	models    *llm.Gateway // nil: there are none
 	server    *api.Server
+	e2b       string                          // where clients of E2B are served; "" is nowhere
 	reached   string                          // address of the TCP listener; "" is none
 	opened    atomic.Pointer[jail.Manager]    // jails, once they are open
 	agents    atomic.Pointer[gateway.Gateway] // the gateway, once it is open
@@ -128,10 +129,14 @@ func (d *Daemon) Open(ctx context.Context) (err error) {
 	if err := d.openSnapshots(ctx); err != nil {
 		return err
 	}
+	d.sweepKeys(ctx)
 	if err := d.openCapabilities(ctx); err != nil {
 		return err
 	}
 	if err := d.openGateway(ctx); err != nil {
+		return err
+	}
+	if err := d.openE2B(ctx); err != nil {
 		return err
 	}
 	return d.listen(ctx)

@@ -446,6 +446,10 @@ func (r remembered) Restore(ctx context.Context, rid id.Run, text json.RawMessag
 	return r.m.Restore(ctx, memory.RunScope(string(rid)), text)
 }
 
+func (r remembered) Forget(ctx context.Context, rid id.Run) error {
+	return r.m.Delete(ctx, memory.RunScope(string(rid)))
+}
+
 // withMemory is what can be called: what is installed, and what is built in.
 type withMemory struct {
 	*registry.Registry

@@ -2,6 +2,7 @@ package daemon
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"log/slog"
 	"os"
@@ -40,8 +41,30 @@ func (d *Daemon) seal(jid id.Jail, s eventlog.Segment, found bool) {
 	}
 }
 
-// verifyTime is how often what was added to the chain is verified.
+// verifyTime is how often what was added to the chain is verified, and what jails have
+// left of keys is removed.
 const verifyTime = time.Hour
+
+// sweepKeys removes the authorities of jails that are gone with all their snapshots.
+func (d *Daemon) sweepKeys(ctx context.Context) {
+	err := d.kernel.Sweep(ctx, func(ctx context.Context) (specs []json.RawMessage, err error) {
+		jails, err := d.store.Jails().All(ctx)
+		if err != nil {
+			return nil, err
+		}
+		for _, j := range jails {
+			specs = append(specs, j.Spec.Govern)
+		}
+		snapshots, err := d.store.Snapshots().All(ctx)
+		for _, s := range snapshots {
+			specs = append(specs, s.Jail.Spec.Govern)
+		}
+		return specs, err
+	})
+	if err != nil && ctx.Err() == nil {
+		d.log.Warn("keys of jails that are gone are not removed", "err", err)
+	}
+}
 
 // watchChain verifies what was added to the chain, now and then. What is found is
 // said in the log.
@@ -62,6 +85,7 @@ func (d *Daemon) watchChain() {
 				} else if r.Bad != nil {
 					d.log.Error("the chain is not as it was written", "bad", r.Bad.String())
 				}
+				d.sweepKeys(ctx)
 			}
 		}
 	})

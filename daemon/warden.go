@@ -53,9 +53,8 @@ func (w warden) Guard(ctx context.Context, j jail.Jail, s jail.Sight) error {
 	if j.Spec.Network == jail.Proxied {
 		g.Door = s.Door
 		g.Open = func() (*govern.Door, error) { return openDoor(s.Door) }
-		if !s.Restored { // what they trust came with their files
-			g.Trust = func(ctx context.Context, ca *egress.CA) error { return trust(ctx, s, ca) }
-		}
+		g.Trust = func(ctx context.Context, ca *egress.CA) error { return trust(ctx, s, ca) }
+		g.Trusted = s.Restored // what they trust came with their files
 	}
 	if err := w.kernel.Guard(ctx, j.ID, g); err != nil {
 		return err

@@ -34,8 +34,8 @@ func (p *Proxy) transport() *http.Transport {
 			if err != nil {
 				return nil, err
 			}
-			chosen, _ := ctx.Value(chosenKey{}).(netip.Addr)
-			c, err := p.dial(ctx, host, port, chosen)
+			of, _ := ctx.Value(chosenKey{}).(chosen)
+			c, err := p.dial(ctx, host, port, of.addr, of.by)
 			if err != nil {
 				return nil, err
 			}
@@ -53,17 +53,23 @@ func (p *Proxy) transport() *http.Transport {
 	}
 }
 
-// chosenKey finds the address that a program connected to.
+// A chosen is the address that a program connected to, and the rule by which it may.
+type chosen struct {
+	addr netip.Addr
+	by   *rule
+}
+
 type chosenKey struct{}
 
 // exchange carries one request, which is of size bytes so far, and its answer.
 func (v *visit) exchange(w http.ResponseWriter, r *http.Request, ask Request, size int64) {
 	p := v.p
-	ctx, cancel := context.WithCancel(context.WithValue(p.ctx, chosenKey{}, v.dst.Addr()))
+	ctx, cancel := context.WithCancel(p.ctx)
 	defer cancel()
 	defer context.AfterFunc(r.Context(), cancel)()
 	accept := r.Header["Accept"]
 	g, ref := v.settle(ctx, ask)
+	ctx = context.WithValue(ctx, chosenKey{}, chosen{v.dst.Addr(), g.rule})
 	var f *flow
 	if ref == nil {
 		f, ref = v.open(ask, g, cancel)
@@ -102,6 +108,7 @@ func (v *visit) passOn(ctx context.Context, w http.ResponseWriter, r *http.Reque
 		}
 		out.Header.Set("Accept-Encoding", "identity") // what is packed cannot be looked through
 	}
+	f.grant.transform.apply(out.Header)
 	var early sync.Mutex
 	begun := false
 	out = out.WithContext(httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
@@ -109,8 +116,8 @@ func (v *visit) passOn(ctx context.Context, w http.ResponseWriter, r *http.Reque
 			to := c.Conn.RemoteAddr().String()
 			f.addr.Store(&to)
 			f.server, _ = c.Conn.(*serverConn) // not if it is TLS
-			if a, err := netip.ParseAddrPort(to); c.Reused && err == nil {
-				if err := v.p.guard(a); err != nil { // it was made under other rules
+			if a, err := netip.ParseAddrPort(to); err == nil {
+				if err := v.p.guard(a, f.grant.rule); err != nil { // it was made under other rules, or for another request
 					f.stop(err)
 				}
 			}

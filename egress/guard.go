@@ -72,11 +72,15 @@ func Outside(a netip.Addr) error {
 	return nil
 }
 
-// guard returns nil if a connection to that address and port may be made: it is
-// public and not this host's, or a rule lists it by address.
-func (p *Proxy) guard(to netip.AddrPort) error {
-	a := to.Addr().Unmap()
-	if p.rules.Load().listed(a, to.Port()) {
+// guard returns nil if a connection to that address and port may be made for what a
+// rule allowed: it is not denied, and public and not this host's, or a rule lists it by
+// address.
+func (p *Proxy) guard(to netip.AddrPort, by *rule) error {
+	a, rules := to.Addr().Unmap(), p.rules.Load()
+	if ref := rules.denial(to, by); ref != nil {
+		return ref
+	}
+	if rules.listed(a, to.Port()) {
 		return nil
 	}
 	if !public(a) {

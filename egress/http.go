@@ -250,7 +250,7 @@ func (p *Proxy) reachable(g grant, port uint16) *refusal {
 	}
 	var last error
 	for _, a := range addrs {
-		if last = p.guard(netip.AddrPortFrom(a, port)); last == nil {
+		if last = p.guard(netip.AddrPortFrom(a, port), g.rule); last == nil {
 			return nil
 		}
 	}

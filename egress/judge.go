@@ -142,6 +142,16 @@ type flow struct {
 	gone   time.Duration // how long the client has been half gone; the sweeper's
 }
 
+// connected returns the address that the flow is connected to, if it is.
+func (f *flow) connected() netip.AddrPort {
+	s := f.addr.Load()
+	if s == nil {
+		return netip.AddrPort{}
+	}
+	to, _ := netip.ParseAddrPort(*s) // what cannot be read is none
+	return to
+}
+
 // open begins to carry what was granted, after rate and budget are looked at.
 // Whoever opens a flow ends it. cancel, which must not wait, is called if it is
 // to stop.
@@ -161,7 +171,7 @@ func (v *visit) open(ask Request, g grant, cancel func()) (*flow, *refusal) {
 			if ref != nil {
 				return nil, ref
 			}
-			if again.dial != g.dial || again.rule.looksInside() != g.rule.looksInside() {
+			if again.dial != g.dial || again.looksInside() != g.looksInside() {
 				return nil, refuse(ReasonRules, again.label, "the jail's rules changed").with("try again")
 			}
 			f.grant = again

@@ -14,8 +14,16 @@ import (
 
 // Rules are what a jail may reach. The zero value is nothing.
 type Rules struct {
-	Allow []Rule // the first that matches counts
-	Limit Limit  // for everything together
+	Allow     []Rule // the first that matches counts
+	Limit     Limit  // for everything together
+	Transform []Transform
+}
+
+// A Transform sets headers of requests to a host, wherever a rule lets these go. Only
+// what goes by TLS is changed, into which is looked for it.
+type Transform struct {
+	Host    string            // a name, or "*.example.com"; the most exact that matches counts
+	Headers map[string]string // what the client sent by these names is taken out
 }
 
 // A Rule allows something.
@@ -32,6 +40,14 @@ type Rule struct {
 
 	Methods []string // none: all but TRACE
 	Paths   []string // patterns, in which * is any run of characters; none: all
+
+	// Internet has a rule for addresses be about those on the Internet alone, and not
+	// list them. With it or Deny, no Ports are all.
+	Internet bool
+
+	// Deny refuses the addresses that Host has, by whatever name they are reached,
+	// unless a rule before this one allows the name or the address.
+	Deny bool
 
 	// Capability is whose rule it is. Rules of one capability have one Limit
 	// between them, and must agree on it.
@@ -70,8 +86,9 @@ type Inject struct {
 
 // A ruleset is Rules made ready to be asked. It does not change.
 type ruleset struct {
-	rules []*rule
-	all   *meter
+	rules      []*rule
+	transforms []*transform
+	all        *meter
 }
 
 type rule struct {
@@ -83,7 +100,11 @@ type rule struct {
 	prefix netip.Prefix
 	ports  []uint16
 	meter  *meter
+
+	everyPort bool // in place of ports
 }
+
+func (r *rule) takes(port uint16) bool { return r.everyPort || slices.Contains(r.ports, port) }
 
 // SetRules makes these the rules from now on. What is being carried and they do
 // not allow is cut before SetRules returns, also what the Authority had allowed,
@@ -99,7 +120,14 @@ func (p *Proxy) SetRules(r Rules) error {
 	}
 	p.rules.Store(next)
 	for f := range p.flows {
-		if _, ref := next.settle(f.ask, f.dst); ref != nil {
+		g, ref := next.settle(f.ask, f.dst)
+		if to := f.connected(); ref == nil && to.IsValid() {
+			ref = next.denial(to, g.rule)
+		}
+		if ref == nil && f.ask.Kind == KindConnect && g.transform != nil && f.grant.transform == nil {
+			ref = refuse("", g.label, "what is sent to %s is changed from now on", f.ask.Host)
+		}
+		if ref != nil {
 			f.stop(refuse(ReasonRules, ref.Rule, "the jail's rules changed: %s", ref.Detail).with(ref.Remedy))
 		}
 	}
@@ -129,7 +157,13 @@ func (p *Proxy) compile(r Rules, old *ruleset) (*ruleset, error) {
 		if err := c.parseHost(); err != nil {
 			return nil, fault.Fieldf(op, field("host"), "%q: %v", given.Host, err)
 		}
-		if len(c.ports) == 0 {
+		if given.Deny && !c.prefix.IsValid() {
+			return nil, fault.Fieldf(op, field("deny"), "%q: only addresses are denied, names by not being allowed", given.Host)
+		}
+		if given.Deny && (c.looksInside() || given.Limit != Limit{}) {
+			return nil, fault.Fieldf(op, field("deny"), "what is denied has nothing else")
+		}
+		if c.everyPort = len(c.ports) == 0 && (given.Internet || given.Deny); len(c.ports) == 0 {
 			c.ports = []uint16{80, 443}
 			if len(given.Inject) > 0 {
 				c.ports = []uint16{443}
@@ -167,6 +201,16 @@ func (p *Proxy) compile(r Rules, old *ruleset) (*ruleset, error) {
 		seen[key], meters[key] = given.Limit, c.meter
 		next.rules = append(next.rules, c)
 	}
+	for i, t := range r.Transform {
+		c, err := t.compile()
+		if err != nil {
+			return nil, fault.Fieldf(op, fmt.Sprintf("transform[%d]", i), "%v", err)
+		}
+		if p.conf.CA == nil {
+			return nil, fault.Fieldf(op, fmt.Sprintf("transform[%d]", i), "looking into TLS needs a certificate authority of the jail's")
+		}
+		next.transforms = append(next.transforms, c)
+	}
 	return next, nil
 }
 
@@ -174,7 +218,7 @@ func (r *rule) meterKey() string {
 	if r.Capability != "" {
 		return "capability " + r.Capability
 	}
-	return fmt.Sprintf("rule %q for %s %v %v %v", r.Name, r.Host, r.Ports, r.Methods, r.Paths)
+	return fmt.Sprintf("rule %q for %s %v %v %v %v %v", r.Name, r.Host, r.Ports, r.Methods, r.Paths, r.Internet, r.Deny)
 }
 
 func (r *rule) parseHost() error {
@@ -214,7 +258,7 @@ func (r *rule) looksInside() bool {
 
 func (r *rule) matchesHost(host string, addr netip.Addr) bool {
 	if addr.IsValid() {
-		return r.prefix.IsValid() && r.prefix.Contains(addr)
+		return r.prefix.IsValid() && r.prefix.Contains(addr) && (!r.Internet || public(addr))
 	}
 	return r.any || r.exact != "" && host == r.exact || r.suffix != "" && strings.HasSuffix(host, r.suffix)
 }
@@ -222,8 +266,32 @@ func (r *rule) matchesHost(host string, addr netip.Addr) bool {
 // listed reports whether a rule lists the address itself.
 func (s *ruleset) listed(a netip.Addr, port uint16) bool {
 	return slices.ContainsFunc(s.rules, func(r *rule) bool {
-		return r.prefix.IsValid() && r.prefix.Contains(a) && slices.Contains(r.ports, port)
+		return !r.Deny && !r.Internet && r.matchesHost("", a) && r.takes(port)
 	})
+}
+
+// direct reports whether the address may be meant by itself: a rule lists it, or allows
+// it as one on the Internet.
+func (s *ruleset) direct(a netip.Addr, port uint16) bool {
+	i := slices.IndexFunc(s.rules, func(r *rule) bool { return r.matchesHost("", a) && r.takes(port) })
+	return i >= 0 && !s.rules[i].Deny
+}
+
+// denial returns why an address is not connected to for what a rule allowed; nil is the
+// Authority's leave, which is behind all rules.
+func (s *ruleset) denial(to netip.AddrPort, by *rule) *refusal {
+	for _, r := range s.rules {
+		switch {
+		case r == by:
+			return nil
+		case !r.prefix.IsValid() || !r.matchesHost("", to.Addr().Unmap()) || !r.takes(to.Port()):
+		case r.Deny:
+			return refuse(ReasonAddress, r.label, "%s is denied", to.Addr())
+		default:
+			return nil
+		}
+	}
+	return nil
 }
 
 // names reports whether anything is allowed at the host of that name.
@@ -234,11 +302,15 @@ func (s *ruleset) names(host string) bool {
 // A grant is that something is allowed: by which rule, or by the Authority, and
 // which host is dialled for it.
 type grant struct {
-	rule    *rule // nil: the Authority allowed it
-	label   string
-	dial    string // the host that was named, or the listed address that was connected to
-	verdict Verdict
+	rule      *rule // nil: the Authority allowed it
+	label     string
+	dial      string // the host that was named, or the listed address that was connected to
+	verdict   Verdict
+	transform *transform // of what goes by TLS; nil: none
 }
+
+// looksInside reports whether TLS has to be looked into.
+func (g grant) looksInside() bool { return g.transform != nil || g.rule != nil && g.rule.looksInside() }
 
 // settle returns the grant of the rule that allows what is asked, or why none
 // does. A program that connected to a listed address may name any host.
@@ -249,7 +321,7 @@ func (s *ruleset) settle(ask Request, dst netip.AddrPort) (grant, *refusal) {
 	}
 	r, ref := s.match(ask, addr)
 	if ref == nil {
-		return grant{rule: r, label: r.label, dial: ask.Host}, nil
+		return grant{rule: r, label: r.label, dial: ask.Host, transform: s.transformOf(ask)}, nil
 	}
 	if ref.Reason == ReasonHost && dst.IsValid() && dst.Addr() != addr && dst.Port() == ask.Port {
 		if r, listed := s.match(ask, dst.Addr()); listed == nil {
@@ -267,8 +339,14 @@ func (s *ruleset) match(ask Request, addr netip.Addr) (*rule, *refusal) {
 		if !r.matchesHost(ask.Host, addr) {
 			continue
 		}
+		if r.Deny {
+			if r.takes(ask.Port) {
+				return nil, refuse(ReasonAddress, r.label, "%s is denied", ask.Host)
+			}
+			continue
+		}
 		byHost = r
-		if !slices.Contains(r.ports, ask.Port) {
+		if !r.takes(ask.Port) {
 			continue
 		}
 		byPort = r
@@ -301,7 +379,7 @@ func (s *ruleset) remedy(addr netip.Addr) string {
 	}
 	var hosts []string
 	for _, r := range s.rules {
-		if !slices.Contains(hosts, r.Host) {
+		if !r.Deny && !slices.Contains(hosts, r.Host) {
 			hosts = append(hosts, r.Host)
 		}
 	}

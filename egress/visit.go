@@ -190,7 +190,7 @@ func (v *visit) name() (string, *refusal) {
 	switch {
 	case len(allowed) == 1:
 		return allowed[0], nil
-	case rules.listed(addr, v.port):
+	case rules.direct(addr, v.port):
 		return addr.String(), nil
 	case len(allowed) > 1:
 		return "", refuse(ReasonName, "", "%s is the address of several hosts that are allowed, and the client does not say which it means", addr).with("use the HTTP proxy that HTTP_PROXY names, with CONNECT")
@@ -210,13 +210,13 @@ func (v *visit) serverFirst() bool {
 	}
 	ask := Request{Kind: KindConnect, Host: host, Port: v.port}
 	g, ref := v.settle(p.ctx, ask)
-	if ref != nil || g.rule != nil && g.rule.looksInside() {
+	if ref != nil || g.looksInside() {
 		return false // if it says something, it is told why
 	}
 	if g.rule == nil {
 		v.declared, v.granted = host, &g // and need not be asked again
 	}
-	up, err := p.dial(p.ctx, g.dial, v.port, v.dst.Addr())
+	up, err := p.dial(p.ctx, g.dial, v.port, v.dst.Addr(), g.rule)
 	if err != nil {
 		v.failed(ask, g, err)
 		reset(v.client)
@@ -287,14 +287,14 @@ func (v *visit) carryRaw() {
 	case ref != nil:
 	case v.port == 80:
 		ref = refuse(ReasonProtocol, g.label, "port 80 carries HTTP, and this is not")
-	case g.rule != nil && g.rule.looksInside():
+	case g.looksInside():
 		ref = refuse(ReasonProtocol, g.label, "the rule is about requests of HTTP, and this is none")
 	}
 	if ref != nil {
 		v.abort(ask, ref)
 		return
 	}
-	up, err := v.p.dial(v.p.ctx, g.dial, v.port, v.dst.Addr())
+	up, err := v.p.dial(v.p.ctx, g.dial, v.port, v.dst.Addr(), g.rule)
 	if err != nil {
 		v.failed(ask, g, err)
 		reset(v.client)
@@ -337,7 +337,7 @@ func (v *visit) carryTLS() {
 		v.alert(ask, alertDenied, ref)
 		return
 	}
-	if g.rule != nil && g.rule.looksInside() {
+	if g.looksInside() {
 		if p.conf.CA == nil { // the rule is for port 80 only
 			v.alert(ask, alertDenied, refuse(ReasonProtocol, g.label, "port %d of %s is for HTTP without TLS", v.port, host))
 			return
@@ -350,7 +350,7 @@ func (v *visit) carryTLS() {
 			with("turn ECH off in the client, or ask for the host to be intercepted"))
 		return
 	}
-	up, err := p.dial(p.ctx, g.dial, v.port, v.dst.Addr())
+	up, err := p.dial(p.ctx, g.dial, v.port, v.dst.Addr(), g.rule)
 	if err != nil {
 		alert := byte(alertDenied)
 		if v.failed(ask, g, err).Reason == ReasonUpstream {
@@ -369,7 +369,7 @@ func (v *visit) tlsName(h hello) (string, *refusal) {
 		if ref != nil {
 			return "", ref
 		}
-		if _, addr, _ := parseHost(host); v.declared == "" && !addr.IsValid() || addr.IsValid() && !v.p.rules.Load().listed(addr, v.port) {
+		if _, addr, _ := parseHost(host); v.declared == "" && !addr.IsValid() || addr.IsValid() && !v.p.rules.Load().direct(addr, v.port) {
 			return "", refuse(ReasonName, "", "the TLS hello to %s names no host (SNI)", v.dst.Addr()).with("use a client that sends the server's name")
 		}
 		return host, nil
@@ -419,8 +419,8 @@ func linger(c tcpConn) {
 }
 
 // dial connects to a host by an address that the host's resolver gives for it, if
-// it can to the one that the program chose.
-func (p *Proxy) dial(ctx context.Context, host string, port uint16, chosen netip.Addr) (tcpConn, error) {
+// it can to the one that the program chose, for what a rule allowed.
+func (p *Proxy) dial(ctx context.Context, host string, port uint16, chosen netip.Addr, by *rule) (tcpConn, error) {
 	ctx, stop := context.WithTimeout(ctx, p.times.dial)
 	defer stop()
 	addrs, err := p.resolve(ctx, host)
@@ -432,7 +432,7 @@ func (p *Proxy) dial(ctx context.Context, host string, port uint16, chosen netip
 		if err != nil {
 			return err
 		}
-		return p.guard(to)
+		return p.guard(to, by)
 	}}
 	var last error
 	for i, a := range prefer(addrs, chosen) {

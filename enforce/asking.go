@@ -46,7 +46,10 @@ func (w *watch) allowed(c notify.Call, p *process, qs ...policy.Question) (bool,
 
 // ask puts one question to the judge, unless it is being thought about already.
 func (w *watch) ask(c notify.Call, p *process, q policy.Question) (bool, error) {
-	a, pending := w.join(c, p, q)
+	a, pending, err := w.join(c, p, q)
+	if err != nil {
+		return false, err
+	}
 	tick := time.NewTimer(lookAgain)
 	defer tick.Stop()
 	for {
@@ -65,8 +68,9 @@ func (w *watch) ask(c notify.Call, p *process, q policy.Question) (bool, error) 
 	}
 }
 
-// join finds the question that is pending, or begins it.
-func (w *watch) join(c notify.Call, p *process, q policy.Question) (*asking, *question) {
+// join finds the question that is pending, or begins it. A call that was interrupted
+// begins none: who made it has made it again, and that has been answered meanwhile.
+func (w *watch) join(c notify.Call, p *process, q policy.Question) (*asking, *question, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	a := w.waiting[p.tid]
@@ -86,13 +90,16 @@ func (w *watch) join(c notify.Call, p *process, q policy.Question) (*asking, *qu
 		a.cancel() // the thread has gone on to something else
 		a = nil
 	}
+	text := q.Action + "\x00" + q.Resource
+	if (a == nil || a.questions[text] == nil) && !w.Listener.Valid(c.ID) {
+		return nil, nil, errInterrupted
+	}
 	if a == nil {
 		a = &asking{nr: c.Nr, args: c.Args, questions: map[string]*question{}}
 		a.ctx, a.cancel = context.WithCancel(w.ctx)
 		w.waiting[p.tid] = a
 	}
 	p.asking = a
-	text := q.Action + "\x00" + q.Resource
 	pending := a.questions[text]
 	if pending == nil {
 		pending = &question{done: make(chan struct{})}
@@ -106,7 +113,7 @@ func (w *watch) join(c notify.Call, p *process, q policy.Question) (*asking, *qu
 			}
 		})
 	}
-	return a, pending
+	return a, pending, nil
 }
 
 // live ends an asking when its process does.

@@ -106,7 +106,10 @@ func (t *tracers) expect(c notify.Call) (forget func()) {
 	return func() {
 		t.mu.Lock()
 		defer t.mu.Unlock()
-		delete(t.stepping, int(c.TID))
+		// A thread that was let go may be in the hands of the next tracer by now.
+		if t.stepping[int(c.TID)].ID == c.ID {
+			delete(t.stepping, int(c.TID))
+		}
 	}
 }
 
@@ -194,6 +197,9 @@ func (t *traced) release() {
 // follow has the kernel start the program and looks at it before its first
 // instruction.
 func (g *program) follow(w *watch, c notify.Call, p *process) error {
+	if !w.Listener.Valid(c.ID) {
+		return unix.ENOENT // it was interrupted: the answer is to the call that was made again
+	}
 	t, err := seize(p.tid, unix.PTRACE_O_TRACEEXEC)
 	if err != nil { // an observer holds it, or whoever takes a snapshot
 		if err := w.Listener.Continue(c.ID); err != nil {
@@ -289,6 +295,9 @@ func (g *program) look(w *watch, p *process) {
 // and makes the call again.
 func (d *done) follow(w *watch, c notify.Call, p *process) error {
 	defer d.close()
+	if !w.Listener.Valid(c.ID) {
+		return unix.ENOENT
+	}
 	t, err := seize(p.tid, unix.PTRACE_O_TRACESYSGOOD)
 	if err != nil {
 		return w.Listener.Continue(c.ID)
@@ -313,8 +322,8 @@ func (d *done) follow(w *watch, c notify.Call, p *process) error {
 		case signal == unix.SIGTRAP|0x80:
 			info, err := t.call()
 			switch {
-			case err != nil, state == 0 && (info.op != entered || int32(info.nr) != c.Nr):
-				letGo(0)
+			case err != nil, state == 0 && (info.op != entered || int32(info.nr) != c.Nr || info.args != c.Args):
+				letGo(0) // the call was made meanwhile, and this is another, about which is asked
 				return nil
 			case state == 0:
 				state = entered
@@ -336,6 +345,9 @@ func (d *done) follow(w *watch, c notify.Call, p *process) error {
 			}
 		case event == 0: // a signal, which may lead the thread elsewhere
 			letGo(signal)
+			if state == 0 {
+				return unix.ENOENT // the call was not made so far
+			}
 			return nil
 		case event != eventStop:
 			letGo(0)
@@ -367,7 +379,7 @@ func (t *traced) call() (info callInfo, err error) {
 	if e != 0 {
 		return info, e
 	}
-	info.op, info.nr, info.value = byte(raw[0]), raw[3], int64(raw[3])
+	info.op, info.nr, info.args, info.value = byte(raw[0]), raw[3], [6]uint64(raw[4:10]), int64(raw[3])
 	runtime.KeepAlive(&raw)
 	return info, nil
 }

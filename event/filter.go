@@ -138,6 +138,7 @@ func (f *Filter) plan() {
 	if f.gaps == 0 { // type:gap, alone or with terms that gaps do not have
 		f.gaps = rest &^ (1 << Gap)
 	}
+	f.types &^= 1 << Gap
 	if f.gaps&^f.types != 0 {
 		f.types |= 1 << Gap
 	}

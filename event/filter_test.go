@@ -41,11 +41,11 @@ var day = []struct {
 
 func TestWhatAFilterMeans(t *testing.T) {
 	for _, tt := range []struct{ q, want, types string }{
-		{"", "opened denied died joined wrote moved sent six arp began exited killed used branch lost", "syscall file net proc gap usage lineage"},
+		{"", "opened denied died joined wrote moved sent six arp began exited killed used branch lost", "syscall file net proc usage lineage"},
 		{"type:net", "sent six arp", "net"},
-		{"type:net,gap", "sent six arp lost", "net gap"},
+		{"type:net,gap", "sent six arp lost", "net"},
 		{"type:gap", "lost", "gap"},
-		{"type:syscall,gap", "opened denied died joined", "syscall gap"}, // the gap is among packets
+		{"type:syscall,gap", "opened denied died joined", "syscall"}, // the gap is among packets
 		{"-type:syscall,gap,usage,lineage", "wrote moved sent six arp began exited killed", "file net proc"},
 		{"type:usage", "used", "usage"},
 		{"type:lineage", "branch", "lineage"},
@@ -78,7 +78,7 @@ func TestWhatAFilterMeans(t *testing.T) {
 		{"dur:>10ms", "opened", "syscall"},
 		{"dur:<1ms", "denied died", "syscall"}, // not joined: when it began is not known
 		{"dur:1ms..12ms", "opened", "syscall"},
-		{"flag:denied", "denied lost", "syscall file net proc gap usage lineage"},
+		{"flag:denied", "denied lost", "syscall file net proc usage lineage"},
 		{"flag:thread,partial type:proc", "killed", "proc"},
 
 		{"op:write", "wrote", "file proc lineage"},
@@ -135,8 +135,8 @@ func TestWhatAFilterMeans(t *testing.T) {
 		{"signal:kill,TERM", "killed", "proc"},
 		{"signal:9", "killed", "proc"},
 		{"signal:*", "killed", "proc"},
-		{"seq:>=13", "used branch lost", "syscall file net proc gap usage lineage"},
-		{"seq:1..3", "opened denied died", "syscall file net proc gap usage lineage"},
+		{"seq:>=13", "used branch lost", "syscall file net proc usage lineage"},
+		{"seq:1..3", "opened denied died", "syscall file net proc usage lineage"},
 
 		{"passwd", "opened lost", "syscall file net proc"},
 		{"/work -type:gap", "wrote moved", "syscall file net proc"},

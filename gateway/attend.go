@@ -516,6 +516,7 @@ func (g *Gateway) finish(ctx context.Context, rid id.Run, result string) error {
 func (g *Gateway) end(r run.Run) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(g.ctx), time.Minute)
 	defer cancel()
+	g.cfg.Kernel.ReleaseRun(r.ID)
 	if r.Jail == "" {
 		return
 	}

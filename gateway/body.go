@@ -29,15 +29,15 @@ const (
 	programIn = "/usr/local/bin/glasshouse-agent"
 )
 
-// defaultPolicy is of jails that are made for agents whose user gave none: what happens
-// in the jail stays in the jail, and what would reach beyond it is asked, but for the
-// capabilities that the agent is taught. Later rules count over earlier ones.
+// defaultPolicy is of agents whose user gave none: what happens in the jail stays in the
+// jail, and what would reach beyond it is asked, but for the capabilities that the agent
+// is taught. Later rules count over earlier ones.
 const defaultPolicy = `{
   "permission": {
-    "read": "allow", "edit": "allow", "bash": {"*": "allow", "sudo *": "deny"},
+    "read": "allow", "edit": %[1]q, "bash": {"*": %[1]q, "sudo *": "deny"},
     "glob": "allow", "grep": "allow", "list": "allow", "task": "allow", "todowrite": "allow", "todoread": "allow",
-    "external_directory": "allow", "doom_loop": "ask",
-    "call": {"*": "ask", "memory.*": "allow"%s}, "create_task": "allow", "coordinate_sibling": "allow",
+    "external_directory": %[1]q, "doom_loop": "ask",
+    "call": {"*": "ask", "memory.*": "allow"%[2]s}, "create_task": "allow", "coordinate_sibling": "allow",
     "request_resources": "ask", "secret": "ask", "webfetch": "ask", "connect": "ask"
   }
 }`
@@ -112,22 +112,27 @@ func (g *Gateway) spec(ctx context.Context, r run.Run, a Agent) (jail.Spec, erro
 	if s.Project() == "" {
 		s.Cwd = workspace
 	}
-	if len(s.Govern) == 0 {
-		rules, err := g.rules(a)
-		if err != nil {
-			return s, err
-		}
-		text, err := json.Marshal(govern.Spec{Policy: &govern.Policy{
-			Files: []govern.File{{Name: "opencode.json", Text: rules}}, Match: policy.Last, Level: levelOf(a), Home: home,
-		}})
-		if err != nil {
-			return s, err
-		}
-		s.Govern = text
+	var err error
+	if s.Govern, err = g.governs(a); err != nil {
+		return s, err
 	}
 	s.Mounts = append(s.Mounts, jail.Mount{Source: g.cfg.Program, Target: programIn})
 	s.Granted = append(s.Granted, filepath.Dir(g.cfg.Program))
 	return s, g.layer(ctx, &s, r, a)
+}
+
+// governs is what rules an agent: what its user gave or, without that, the default.
+func (g *Gateway) governs(a Agent) (json.RawMessage, error) {
+	if a.Jail != nil && len(a.Jail.Govern) > 0 {
+		return a.Jail.Govern, nil
+	}
+	rules, err := g.rules(a)
+	if err != nil {
+		return nil, err
+	}
+	return json.Marshal(govern.Spec{Policy: &govern.Policy{
+		Files: []govern.File{{Name: "opencode.json", Text: rules}}, Match: policy.Last, Level: levelOf(a), Home: home,
+	}})
 }
 
 // rules are the default policy of an agent.
@@ -142,7 +147,11 @@ func (g *Gateway) rules(a Agent) (string, error) {
 			fmt.Fprintf(&taught, `, %q: "allow"`, cid)
 		}
 	}
-	return fmt.Sprintf(defaultPolicy, taught.String()), nil
+	inside := policy.Allow
+	if a.Spawner == InProcess { // nothing stays anywhere
+		inside = policy.Ask
+	}
+	return fmt.Sprintf(defaultPolicy, inside, taught.String()), nil
 }
 
 func levelOf(a Agent) policy.Level {

@@ -47,7 +47,7 @@ type Problem struct {
 func (g *Gateway) Tools(ctx context.Context, c Caller) ([]Tool, error) {
 	var all []Tool
 	for _, w := range works {
-		if c.Jail == "" && (w.Kind == "exec" || w.Kind == "file") {
+		if c.Jail == "" && w.inJail() {
 			continue // there is nowhere to do it
 		}
 		if w.Kind == kindClient || !g.has(w) {
@@ -127,6 +127,9 @@ func (g *Gateway) Call(ctx context.Context, c Caller, u Use) (Used, error) {
 	}
 	kind, name := run.Tool, u.Tool
 	w := workOf(u.Tool)
+	if w != nil && w.inJail() && c.Jail == "" {
+		return Used{}, &fault.Error{Op: "gateway.Call", On: u.Tool, Kind: fault.Unsupported, Err: errors.New("the agent is in no jail, and there is nowhere to do it"), Remedy: "use a capability, or have the agent spawned in a jail"}
+	}
 	if w == nil {
 		kind = run.Capability
 		if name, err = skill.CapabilityID(u.Tool); err != nil {
@@ -313,7 +316,11 @@ func (g *Gateway) do(ctx context.Context, r run.Run, c Caller, w *work, step run
 			return output{}, err
 		}
 		q.Subject = c.subject()
-		v, err := g.judge1(ctx, r, q, 0)
+		var about json.RawMessage
+		if w.foreseen != nil && g.cfg.Kernel.Decide(q).Effect == policy.Ask {
+			about = w.foreseen(g, ctx, d)
+		}
+		v, err := g.judge1(ctx, r, govern.Ask{Question: q, Context: about})
 		if err != nil {
 			return output{}, err
 		}
@@ -422,16 +429,17 @@ func (g *Gateway) seen(ctx context.Context, rid id.Run) (manifest.Label, error) 
 }
 
 // judge1 decides a question of a run, and returns what allows it.
-func (g *Gateway) judge1(ctx context.Context, r run.Run, q policy.Question, parent int64) (govern.Verdict, error) {
+func (g *Gateway) judge1(ctx context.Context, r run.Run, a govern.Ask) (govern.Verdict, error) {
 	var v govern.Verdict
-	err := g.asking(ctx, r, q, func() (err error) {
-		v, err = g.cfg.Kernel.Judge(ctx, govern.Ask{Question: q, Parent: max(parent, r.Entry)})
+	a.Parent = r.Entry
+	err := g.asking(ctx, r, a.Question, func() (err error) {
+		v, err = g.cfg.Kernel.Judge(ctx, a)
 		return err
 	})
 	if err != nil {
 		return v, err
 	}
-	return v, refusal(q, v)
+	return v, refusal(a.Question, v)
 }
 
 // refusal is the error of a question that was not answered with yes.

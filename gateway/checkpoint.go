@@ -156,37 +156,57 @@ func (g *Gateway) goBack(ctx context.Context, rid id.Run, q run.ResumeRequest) (
 }
 
 // still pauses a run, waits until nobody supervises it, and lets nobody until free is
-// called.
+// called. Another who takes the run back meanwhile has it go on when it is there: then it
+// is paused once more.
 func (g *Gateway) still(ctx context.Context, rid id.Run, by string) (free func(), err error) {
-	r, err := g.cfg.Runs.Get(ctx, rid)
-	if err != nil {
-		return nil, err
-	}
-	if r.State == run.Active {
-		if _, err := g.cfg.Runs.Move(ctx, rid, run.Move{To: run.Paused, Why: run.AtCheckpoint, Reason: "goes back to a checkpoint", By: by}); err != nil {
+	for {
+		if err := g.hold(ctx, rid, by); err != nil {
 			return nil, err
 		}
-	}
-	for {
-		g.mu.Lock()
-		at := g.at[rid]
-		if at == nil {
-			g.at[rid] = newAttend(rid)
-		}
-		g.mu.Unlock()
-		if at == nil {
-			return func() {
-				g.mu.Lock()
-				delete(g.at, rid)
-				g.mu.Unlock()
-				g.Poke()
-			}, nil
+		if free := g.leaveAlone(rid); free != nil {
+			// Until now it may have been resumed again. Nobody can, from now on.
+			if err := g.hold(ctx, rid, by); err != nil {
+				free()
+				return nil, err
+			}
+			return free, nil
 		}
 		select {
 		case <-time.After(5 * time.Millisecond):
 		case <-ctx.Done():
 			return nil, context.Cause(ctx)
 		}
+	}
+}
+
+// hold pauses a run that is at work. One that has ended stays as it is, and so does its
+// jail.
+func (g *Gateway) hold(ctx context.Context, rid id.Run, by string) error {
+	r, err := g.cfg.Runs.Get(ctx, rid)
+	switch {
+	case err != nil:
+		return err
+	case r.State.Ended():
+		return &fault.Error{Op: "gateway.Resume", Kind: fault.Conflict, On: string(rid), Err: fmt.Errorf("it is %s, and stays so", r.State), Remedy: "branch from its checkpoint"}
+	case r.State == run.Active:
+		_, err = g.cfg.Runs.Move(ctx, rid, run.Move{To: run.Paused, Why: run.AtCheckpoint, Reason: "goes back to a checkpoint", By: by})
+	}
+	return err
+}
+
+// leaveAlone lets nobody supervise a run until free is called, unless somebody does.
+func (g *Gateway) leaveAlone(rid id.Run) (free func()) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.at[rid] != nil {
+		return nil
+	}
+	g.at[rid] = newAttend(rid)
+	return func() {
+		g.mu.Lock()
+		delete(g.at, rid)
+		g.mu.Unlock()
+		g.Poke()
 	}
 }
 

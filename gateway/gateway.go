@@ -81,6 +81,8 @@ type Kernel interface {
 	Said(q policy.Question) govern.Verdict
 	Call(ctx context.Context, r govern.Request) (govern.Outcome, error)
 	EndSession(ctx context.Context, session string) error
+	GovernRun(ctx context.Context, r id.Run, spec json.RawMessage, workspace string) error
+	ReleaseRun(r id.Run)
 	Carried(j id.Jail) (n int64, kernel string)
 }
 
@@ -96,6 +98,7 @@ type Capabilities interface {
 type Memory interface {
 	Capture(ctx context.Context, run id.Run) (json.RawMessage, error)
 	Restore(ctx context.Context, run id.Run, memory json.RawMessage) error
+	Forget(ctx context.Context, run id.Run) error
 }
 
 // Config is what a Gateway works with.

@@ -11,6 +11,7 @@ import (
 
 	"glasshouse/autonomy"
 	"glasshouse/fault"
+	"glasshouse/govern"
 	"glasshouse/id"
 	"glasshouse/policy"
 	"glasshouse/run"
@@ -46,7 +47,7 @@ func (g *Gateway) lookOut(ctx context.Context, r run.Run, c Caller, s run.Step) 
 			}
 		case autonomy.AskFirst:
 			q := policy.Question{Subject: c.subject(), Action: actionLoop, Resource: s.Name}
-			if _, err := g.judge1(ctx, r, q, 0); err != nil {
+			if _, err := g.judge1(ctx, r, govern.Ask{Question: q}); err != nil {
 				return errors.Join(err, g.stopLost(ctx, r, f))
 			}
 		case autonomy.Stop:

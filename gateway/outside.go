@@ -28,6 +28,13 @@ func (g *Gateway) outside(ctx context.Context, a *attend, r run.Run, ag Agent, s
 	if ag.Spawner == InBwrap { // whose shim shows it; a process of the host could read it anyway
 		token = rand.Text()
 	}
+	rules, err := g.governs(ag)
+	if err != nil {
+		return err
+	}
+	if err := g.cfg.Kernel.GovernRun(ctx, r.ID, rules, workspace); err != nil {
+		return err
+	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	socket, stop, err := g.socket(ctx, r.ID, token, func() { cancel(errShut) })

@@ -60,7 +60,7 @@ func (s *saver) due(want Saves, steps int64, now time.Time) (reason string, is b
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch {
-	case s.busy:
+	case s.busy, s.at.IsZero(): // it is at it, or has not begun
 		return "", false
 	case want.Steps > 0 && steps-s.steps >= int64(want.Steps):
 		reason = fmt.Sprintf("after %d steps", steps-s.steps)
@@ -88,6 +88,9 @@ func (g *Gateway) beginSaver(ctx context.Context, s *saver, r run.Run) error {
 			at, steps = c.At, c.Steps
 		}
 	})
+	if at.IsZero() { // of a branch that nobody was at so far
+		at = time.Now()
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.at, s.steps = at, steps

@@ -202,6 +202,31 @@ func (g *Gateway) Cancel(ctx context.Context, rid id.Run, by, reason string) (ru
 	return r, err
 }
 
+// Reschedule changes when a schedule is due. The run that waits for it shows its new
+// time.
+func (g *Gateway) Reschedule(ctx context.Context, h id.Schedule, by string, change func(*schedule.Spec) error) (schedule.Schedule, error) {
+	s, err := g.cfg.Schedules.Update(ctx, h, change)
+	if err != nil || s.Next == nil {
+		return s, err
+	}
+	var errs []error
+	err = g.eachWaiting(ctx, s, func(r run.Run) {
+		_, err := g.cfg.Runs.Move(ctx, r.ID, run.Move{To: run.Scheduled, NextRunAt: *s.Next, By: by})
+		errs = append(errs, err)
+	})
+	return s, errors.Join(append(errs, err)...)
+}
+
+// eachWaiting calls do with the runs that wait for a schedule to make others.
+func (g *Gateway) eachWaiting(ctx context.Context, s schedule.Schedule, do func(r run.Run)) error {
+	return g.each(ctx, run.Filter{Session: s.Session, States: []run.State{run.Scheduled}}, func(r run.Run) bool {
+		if r.Schedule == string(s.ID) {
+			do(r)
+		}
+		return true
+	})
+}
+
 // Unschedule removes a schedule, and the run that waits for it.
 func (g *Gateway) Unschedule(ctx context.Context, h id.Schedule, by string) error {
 	s, err := g.cfg.Schedules.Get(ctx, h)
@@ -212,12 +237,9 @@ func (g *Gateway) Unschedule(ctx context.Context, h id.Schedule, by string) erro
 		return err
 	}
 	var errs []error
-	err = g.each(ctx, run.Filter{Session: s.Session, States: []run.State{run.Scheduled}}, func(r run.Run) bool {
-		if r.Schedule == string(h) {
-			_, err := g.cfg.Runs.Move(ctx, r.ID, run.Move{To: run.Cancelled, By: by, Reason: "its schedule was removed"})
-			errs = append(errs, err)
-		}
-		return true
+	err = g.eachWaiting(ctx, s, func(r run.Run) {
+		_, err := g.cfg.Runs.Move(ctx, r.ID, run.Move{To: run.Cancelled, By: by, Reason: "its schedule was removed"})
+		errs = append(errs, err)
 	})
 	return errors.Join(append(errs, err)...)
 }
@@ -245,8 +267,9 @@ func (g *Gateway) Move(ctx context.Context, rid id.Run, v run.Move) (run.Run, er
 	return r, err
 }
 
-// CloseSession closes a session. What its agents kept for the time of it is removed, and
-// nobody waits for them any more.
+// CloseSession closes a session. What its agents kept and its runs remembered for the time
+// of it is removed, and nobody waits for them any more. Closed again, it finishes what was
+// cut short.
 func (g *Gateway) CloseSession(ctx context.Context, sid, by, reason string) (run.Session, error) {
 	s, err := g.cfg.Runs.CloseSession(ctx, sid, by, reason)
 	if err != nil {
@@ -255,6 +278,13 @@ func (g *Gateway) CloseSession(ctx context.Context, sid, by, reason string) (run
 	var errs []error
 	if g.cfg.Broker != nil {
 		errs = append(errs, g.cfg.Broker.Leave(ctx, autonomy.Member{Session: sid, Group: s.Group, Name: s.Name}, "its session was closed"))
+	}
+	if g.cfg.Memory != nil { // a branch that is made later has its checkpoint's
+		errs = append(errs, g.each(ctx, run.Filter{Session: sid}, func(r run.Run) bool {
+			err := g.cfg.Memory.Forget(ctx, r.ID)
+			errs = append(errs, err)
+			return err == nil
+		}))
 	}
 	return s, errors.Join(append(errs, g.cfg.Kernel.EndSession(ctx, sid))...)
 }

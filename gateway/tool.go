@@ -33,6 +33,7 @@ type work struct {
 	Tool
 	// question is what is decided before it is done; its action "" is nothing.
 	question func(input json.RawMessage) (policy.Question, error)
+	foreseen func(g *Gateway, ctx context.Context, d *deed) json.RawMessage // what a person who is asked is shown of it; nil is nothing
 	do       func(g *Gateway, ctx context.Context, d *deed) (any, error)
 	waits    bool // for a sibling: who waits so is neither idle nor slow
 }
@@ -50,6 +51,9 @@ type deed struct {
 
 // maxText bounds what a tool tells of a file or a stream: a model reads it.
 const maxText = 64 << 10
+
+// inJail reports whether it is done in the agent's jail.
+func (w *work) inJail() bool { return w.Kind == "exec" || w.Kind == "file" }
 
 var works = []work{
 	{
@@ -74,6 +78,7 @@ var works = []work{
 			"path": {"type": "string"},
 			"text": {"type": "string"}`, "path", "text"), "file"},
 		question: asks(policy.ActionEdit, func(in *fileInput) string { return in.Path }),
+		foreseen: (*Gateway).wouldWrite,
 		do:       (*Gateway).writeFile,
 	},
 	{
@@ -83,6 +88,7 @@ var works = []work{
 			"new": {"type": "string"},
 			"all": {"type": "boolean"}`, "path", "old", "new"), "file"},
 		question: asks(policy.ActionEdit, func(in *editInput) string { return in.Path }),
+		foreseen: (*Gateway).wouldEdit,
 		do:       (*Gateway).editFile,
 	},
 	{

@@ -69,7 +69,7 @@ func (k *Kernel) ask(ctx context.Context, a Ask, d policy.Decision) (answer, err
 
 // tier is what it takes to allow what a jail asks.
 func (k *Kernel) tier(q policy.Question) approval.Tier {
-	w := k.find(q.Subject.Jail)
+	w := k.over(q.Subject)
 	if w == nil {
 		return approval.Standard
 	}
@@ -81,11 +81,11 @@ func (k *Kernel) tier(q policy.Question) approval.Tier {
 	return approval.Standard
 }
 
-// Recall has an answer count for the questions of a jail to come, as long as it
-// lives. Of one that is to count for longer the caller keeps the rule in the
+// Recall has an answer count for the questions of a jail to come, or of a run outside of
+// jails, as long as it lives. Of one that is to count for longer the caller keeps the rule in the
 // jail's Spec.
 func (k *Kernel) Recall(r approval.Request, rule policy.Rule) {
-	w := k.find(r.Question.Subject.Jail)
+	w := k.over(r.Question.Subject)
 	if w == nil {
 		return
 	}

@@ -69,6 +69,7 @@ type Kernel struct {
 
 	mu      sync.Mutex
 	wards   map[id.Jail]*ward
+	runs    map[id.Run]*ward     // of those that are in no jail; nothing but rules is theirs
 	budgets map[string]runBudget // by run
 }
 
@@ -77,7 +78,7 @@ func New(cfg Config) *Kernel {
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
-	k := &Kernel{cfg: cfg, name: rand.Text(), wards: map[id.Jail]*ward{}, budgets: map[string]runBudget{}}
+	k := &Kernel{cfg: cfg, name: rand.Text(), wards: map[id.Jail]*ward{}, runs: map[id.Run]*ward{}, budgets: map[string]runBudget{}}
 	k.notes.start(k)
 	return k
 }
@@ -123,7 +124,7 @@ func (k *Kernel) Decide(q policy.Question) policy.Decision { return k.decide(q, 
 
 // decide decides. Without rules a question is asked if asks is set.
 func (k *Kernel) decide(q policy.Question, asks bool) policy.Decision {
-	if w := k.find(q.Subject.Jail); w != nil {
+	if w := k.over(q.Subject); w != nil {
 		if rules, agent := w.rules.get(); rules != nil {
 			if q.Subject.Agent == "" {
 				q.Subject.Agent = agent
@@ -131,6 +132,12 @@ func (k *Kernel) decide(q policy.Question, asks bool) policy.Decision {
 			return rules.Decide(q)
 		}
 	}
+	return Unruled(asks)
+}
+
+// Unruled is the decision about a jail without rules, of which somebody wants to be
+// asked or not.
+func Unruled(asks bool) policy.Decision {
 	if asks {
 		return askAnyway
 	}
@@ -223,7 +230,7 @@ func (k *Kernel) changed(q policy.Question, v *Verdict) {
 
 // agentOf is the agent whose rules apply to a subject.
 func (k *Kernel) agentOf(s policy.Subject) string {
-	if w := k.find(s.Jail); w != nil && s.Agent == "" {
+	if w := k.over(s); w != nil && s.Agent == "" {
 		_, agent := w.rules.get()
 		return agent
 	}

@@ -65,6 +65,14 @@ type Egress struct {
 	Ask   bool   `json:"ask,omitempty"` // what no rule allows a person is asked about, rather than refused
 	Limit Limit  `json:"limit,omitzero"`
 	Query bool   `json:"query,omitempty"` // paths are recorded with their query
+
+	Transform []Transform `json:"transform,omitempty"`
+}
+
+// A Transform sets headers of what goes to a host: egress.Transform.
+type Transform struct {
+	Host    string            `json:"host"`
+	Headers map[string]string `json:"headers"`
 }
 
 // A Rule allows something to leave: egress.Rule, as people write it.
@@ -78,6 +86,8 @@ type Rule struct {
 	Limit      Limit    `json:"limit,omitzero"`
 	Inject     []Inject `json:"inject,omitempty"`
 	Intercept  bool     `json:"intercept,omitempty"`
+	Internet   bool     `json:"internet,omitempty"`
+	Deny       bool     `json:"deny,omitempty"`
 }
 
 // A Limit bounds requests and bytes.
@@ -121,13 +131,24 @@ func (e *Egress) rules() egress.Rules {
 		rule := egress.Rule{
 			Name: r.Name, Host: r.Host, Ports: r.Ports, Methods: r.Methods, Paths: r.Paths,
 			Capability: r.Capability, Limit: r.Limit.limit(), Intercept: r.Intercept,
+			Internet: r.Internet, Deny: r.Deny,
 		}
 		for _, in := range r.Inject {
 			rule.Inject = append(rule.Inject, egress.Inject(in))
 		}
 		all.Allow = append(all.Allow, rule)
 	}
+	for _, t := range e.Transform {
+		all.Transform = append(all.Transform, egress.Transform(t))
+	}
 	return all
+}
+
+// Explain says what the rules say to a connection that nobody makes. What they do not
+// allow is a question of policy, or of a person, only if the jail has a policy or is to
+// be asked.
+func (e *Egress) Explain(host string, port uint16) (egress.Answer, error) {
+	return e.rules().Explain(egress.Request{Kind: egress.KindConnect, Host: host, Port: port})
 }
 
 // query reports whether paths are recorded with their query.
@@ -135,9 +156,9 @@ func (e *Egress) query() bool { return e != nil && e.Query }
 
 // looksInside reports whether TLS is looked into for a rule.
 func (e *Egress) looksInside() bool {
-	return e != nil && slices.ContainsFunc(e.Allow, func(r Rule) bool {
+	return e != nil && (len(e.Transform) > 0 || slices.ContainsFunc(e.Allow, func(r Rule) bool {
 		return r.Intercept || len(r.Inject) > 0 || len(r.Methods) > 0 || len(r.Paths) > 0
-	})
+	}))
 }
 
 // parse reads a Spec. A word that it does not know is an error: a misspelt denial

@@ -83,7 +83,8 @@ type Guard struct {
 	Rewound  bool                             // what the jail asked until now nobody waits for any more
 	Listener func() (*notify.Listener, error) // what the jail's commands ask on; nil: they ask nobody
 
-	Trust func(ctx context.Context, ca *egress.CA) error // has the jail's programs trust an authority; nil: they do already
+	Trust   func(ctx context.Context, ca *egress.CA) error // has the jail's programs trust an authority
+	Trusted bool                                           // they do already, if they ever did: they cannot be told now
 }
 
 // A ward is a jail that is governed.
@@ -209,6 +210,7 @@ func (k *Kernel) Guard(ctx context.Context, jid id.Jail, g Guard) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.guard = g
+	defer func() { w.guard.Trusted = false }()
 	if err := w.govern(ctx, s, g.Workspace); err != nil {
 		return err
 	}
@@ -243,9 +245,13 @@ func (k *Kernel) Release(jid id.Jail) {
 
 // withdraw has nobody answer any more what a jail asked.
 func (k *Kernel) withdraw(jid id.Jail, why string) {
+	k.withdrawOf(string(jid), why, func(s policy.Subject) bool { return s.Jail == jid })
+}
+
+func (k *Kernel) withdrawOf(whose, why string, of func(policy.Subject) bool) {
 	if q := k.queue.Load(); q != nil {
-		if err := q.WithdrawOf(context.Background(), jid, why); err != nil {
-			k.cfg.Log.Warn("requests that nobody waits for still wait for an answer", "jail", jid, "err", err)
+		if err := q.WithdrawOf(context.Background(), of, why); err != nil {
+			k.cfg.Log.Warn("requests that nobody waits for still wait for an answer", "of", whose, "err", err)
 		}
 	}
 }
@@ -385,7 +391,7 @@ func (w *ward) newProxy(ctx context.Context) error {
 
 // giveTrust has the jail's programs trust the authority, if it will be used.
 func (w *ward) giveTrust(ctx context.Context, ca *egress.CA) error {
-	if ca == nil || w.trusted || w.guard.Trust == nil || !w.spec.Egress.looksInside() {
+	if ca == nil || w.trusted || w.guard.Trust == nil || w.guard.Trusted || !w.spec.Egress.looksInside() {
 		return nil
 	}
 	if err := w.guard.Trust(ctx, ca); err != nil {

@@ -17,7 +17,8 @@ type (
 
 	Token string // "t-…": a bearer token's name in lists; not its secret
 
-	Login string // "b-…": a browser that is logged in
+	Login   string // "b-…": a browser that is logged in
+	Browser string // "u-…": one that is told when a person is asked
 
 	Grant string // "g-…": leave to use one secret
 
@@ -41,6 +42,7 @@ func NewSnapshot() Snapshot { return Snapshot("s-" + random()) }
 func NewApproval() Approval { return Approval("a-" + random()) }
 func NewToken() Token       { return Token("t-" + random()) }
 func NewLogin() Login       { return Login("b-" + random()) }
+func NewBrowser() Browser   { return Browser("u-" + random()) }
 func NewGrant() Grant       { return Grant("g-" + random()) }
 func NewCall() Call         { return Call("k-" + random()) }
 func NewCA() CA             { return CA("c-" + random()) }

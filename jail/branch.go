@@ -1,6 +1,7 @@
 package jail
 
 import (
+	"bytes"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -152,6 +153,9 @@ func (m *Manager) wake(ctx context.Context, b Backend, c *cell, img Image, o Bra
 	if err = m.branched(ctx, img.Jail.ID, j.ID); err == nil {
 		err = m.giveSecrets(ctx, j, l.inst)
 	}
+	if err == nil && m.cfg.Warden != nil && !bytes.Equal(j.Spec.Govern, c.jail.Load().Spec.Govern) {
+		err = m.cfg.Warden.Adapt(ctx, j)
+	}
 	// It runs before that is recorded: nobody knows of it until then.
 	if err == nil {
 		err = l.letGo(ctx)
@@ -219,13 +223,15 @@ func (m *Manager) Rewind(ctx context.Context, jid id.Jail, img Image) (Jail, err
 		}
 		now := time.Now()
 		next.State, next.Started, next.Stopped, next.Reason = Running, &now, nil, ""
-		l := c.live.Load()
+		l, stays := c.live.Load(), func() {}
 		if l != nil {
-			if err := l.parkAs(ctx, l.keeps); err != nil { // nothing of it is written down
+			var err error
+			if stays, err = l.abandon(ctx); err != nil {
 				return err
 			}
 			defer c.unpark()
 			if err := l.hold(ctx); err != nil {
+				stays()
 				return err
 			}
 		}
@@ -245,6 +251,7 @@ func (m *Manager) Rewind(ctx context.Context, jid id.Jail, img Image) (Jail, err
 				l.ice.paused = was.State == Paused
 				err = errors.Join(err, l.letGo(ctx))
 			}
+			stays()
 			return err
 		}
 		c.unpark()

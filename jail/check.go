@@ -50,8 +50,9 @@ func (m *Manager) check(s Spec) (Spec, error) {
 	if s.Backend == "oci" && s.Runtime == "" {
 		s.Runtime = m.cfg.Runtime
 	}
-	if s.Rootfs == (Rootfs{}) {
+	if of := s.Rootfs.User; s.Rootfs == (Rootfs{User: of}) {
 		s.Rootfs = m.cfg.DefaultRootfs
+		s.Rootfs.User = of
 	}
 	if s.Network == "" {
 		s.Network = Isolated

@@ -27,12 +27,13 @@ type ExecRequest struct {
 	Argv    []string
 	Cmd     string
 	Env     map[string]string // added to the jail's
-	Cwd     string            // default: the jail's, then the workspace, then /
+	Cwd     string            // default: the jail's, then the workspace, then /. ~ is the user's home
 	User    string            // default: the jail's, then root
 	Stdin   bool              // keep stdin open for Stdin; otherwise it is empty
 	PTY     *protocol.Size
 	Timeout time.Duration // then the whole process group is killed; 0 means none
 	Ring    int           // bytes of output kept for who comes later; 0 means 1 MiB
+	Note    string        // what its status is to repeat, 64 KiB at most
 }
 
 // maxRing bounds ExecRequest.Ring: the output is kept in the jail's memory.
@@ -60,6 +61,9 @@ func (m *Manager) protocol(j Jail, r ExecRequest) (protocol.Exec, error) {
 	if r.Ring < 0 || r.Ring > maxRing {
 		return protocol.Exec{}, fault.Fieldf(op, "ring", "%d is not between 0 and %d", r.Ring, maxRing)
 	}
+	if len(r.Note) > protocol.MaxNote {
+		return protocol.Exec{}, fault.Fieldf(op, "note", "longer than %d bytes", protocol.MaxNote)
+	}
 	for _, s := range append(slices.Clone(argv), r.Cwd, r.User) {
 		if strings.Contains(s, "\x00") {
 			return protocol.Exec{}, fault.Fieldf(op, "argv", "a NUL byte cannot be passed to a program")
@@ -75,7 +79,7 @@ func (m *Manager) protocol(j Jail, r ExecRequest) (protocol.Exec, error) {
 	}
 	return protocol.Exec{
 		ID: r.ID, Argv: argv, Env: env, Cwd: cmp.Or(cwd, "/"), User: cmp.Or(r.User, j.Spec.User),
-		Stdin: r.Stdin, PTY: r.PTY, Timeout: r.Timeout, Ring: r.Ring,
+		Stdin: r.Stdin, PTY: r.PTY, Timeout: r.Timeout, Ring: r.Ring, Note: r.Note,
 	}, nil
 }
 

@@ -21,6 +21,7 @@ type Files interface {
 	Read(ctx context.Context, path string, offset, limit int64) (io.ReadCloser, protocol.FileInfo, error)
 	Write(ctx context.Context, path string, r io.Reader, o protocol.WriteOptions) (protocol.FileInfo, error)
 	Mkdir(ctx context.Context, path string, mode fs.FileMode, parents bool) error
+	MkdirFor(ctx context.Context, path string, o protocol.Owner) error
 	Remove(ctx context.Context, path string, recursive bool) error
 	Move(ctx context.Context, from, to string, replace bool) error
 	Tar(ctx context.Context, path string) (io.ReadCloser, error)

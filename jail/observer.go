@@ -185,6 +185,23 @@ func (l *live) parkAs(ctx context.Context, keep bool) error {
 	return nil
 }
 
+// abandon ends all talk with init, for a jail of which nothing will be written down:
+// it goes on somewhere else. One that an earlier daemon paused cannot be asked to, and
+// does not run for it. The caller says afterwards if the jail stays after all.
+func (l *live) abandon(ctx context.Context) (stays func(), err error) {
+	if l.parked || !l.ice.paused {
+		return func() {}, l.parkAs(ctx, l.keeps)
+	}
+	if err := l.ctl.HangUp(ctx, patience); err != nil {
+		return nil, err
+	}
+	l.parked = true
+	return func() { // it is not parked in a way in which it could be written down
+		l.parked = false
+		l.ctl.Unpark()
+	}, nil
+}
+
 // unpark lets the talk go on, unless the jail is paused.
 func (l *live) unpark() {
 	if l.parked && !l.ice.paused {

@@ -3,6 +3,7 @@ package jail
 import (
 	"context"
 	"encoding/json"
+	"slices"
 	"sync"
 	"time"
 )
@@ -235,4 +236,31 @@ func (m *Manager) Spares() int {
 		n += len(sh.spares)
 	}
 	return n
+}
+
+// Spares are the jails of one shape that are made ahead of need.
+type Spares struct {
+	Backend string
+	Runtime string
+	Network string
+	Digest  string // of the root filesystem
+	Ready   int
+	Making  int
+	Used    time.Time // when one was last asked for
+}
+
+// Pool returns what is made ahead of need, what was last asked for first.
+func (m *Manager) Pool() []Spares {
+	p := m.pool
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	all := make([]Spares, 0, len(p.shapes))
+	for _, sh := range p.shapes {
+		all = append(all, Spares{
+			Backend: sh.spec.Backend, Runtime: sh.spec.Runtime, Network: string(sh.spec.Network), Digest: sh.layers.Digest,
+			Ready: len(sh.spares), Making: sh.making, Used: sh.used,
+		})
+	}
+	slices.SortFunc(all, func(a, b Spares) int { return b.Used.Compare(a.Used) })
+	return all
 }

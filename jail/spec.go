@@ -47,14 +47,16 @@ type Spec struct {
 	Granted []string `json:"-"`
 }
 
-// Rootfs names the read-only lower layer. At most one field is set; none means
-// the daemon's default.
+// Rootfs names the read-only lower layer. At most one field but User is set; none
+// means the daemon's default.
 type Rootfs struct {
 	Debian string `json:"debian,omitempty"` // suite of the default tree: bookworm, trixie
 	Dir    string `json:"dir,omitempty"`    // a directory of the host
 	OCI    string `json:"oci,omitempty"`    // image reference, OCI layout directory or tar
 	Nix    string `json:"nix,omitempty"`    // profile of the flake: base, python, node, build
 	Host   bool   `json:"host,omitempty"`   // the host's own /usr and /etc, read-only; bwrap only
+
+	User string `json:"user,omitempty"` // whom the tree is to have beside its own: uid 1000, with a home
 }
 
 // Limits bound what a jail may use.

@@ -399,7 +399,7 @@ func entryName(field, name string) (string, error) {
 
 func (r *Root) extract(ctx context.Context, name string, h *tar.Header, src io.Reader) error {
 	if above := path.Dir(name); above != "." {
-		if err := r.mkdirAll(above); err != nil {
+		if err := r.mkdirAll(above, nobodys); err != nil {
 			return err
 		}
 	}

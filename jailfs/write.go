@@ -22,15 +22,15 @@ func tempName() string { return tempPrefix + rand.Text()[:16] }
 
 // Write makes a file of what src gives. It replaces an existing one in one
 // step, when src has ended well, and keeps that one's mode and owner. With
-// Append it adds to the file while src is read. A symlink at the end of name
-// is followed.
+// Append it adds to the file while src is read, with InPlace it empties the file
+// first. A symlink at the end of name is followed.
 func (r *Root) Write(ctx context.Context, name string, src io.Reader, o protocol.WriteOptions) (protocol.FileInfo, error) {
 	if err := check("Write", name); err != nil {
 		return protocol.FileInfo{}, err
 	}
 	if o.Parents {
 		if above := path.Dir(strings.TrimRight(name, "/")); above != "." {
-			if err := r.mkdirAll(above); err != nil {
+			if err := r.mkdirAll(above, ownership{idOr(o.UID), idOr(o.GID)}); err != nil {
 				return protocol.FileInfo{}, explain("Write", above, err)
 			}
 		}
@@ -81,14 +81,18 @@ func (w *writer) write(o protocol.WriteOptions) (unix.Stat_t, error) {
 	if o.GID != nil {
 		gid = int(*o.GID)
 	}
-	if o.Append {
-		return w.append(mode, o)
+	if o.Append || o.InPlace {
+		return w.open(mode, o)
 	}
 	return w.replace(mode, uid, gid)
 }
 
-func (w *writer) append(mode uint32, o protocol.WriteOptions) (st unix.Stat_t, err error) {
-	flags := unix.O_WRONLY | unix.O_APPEND | unix.O_NOFOLLOW | unix.O_NONBLOCK | unix.O_NOCTTY
+// open writes into the file that is there, or into a new one.
+func (w *writer) open(mode uint32, o protocol.WriteOptions) (st unix.Stat_t, err error) {
+	flags := unix.O_WRONLY | unix.O_NOFOLLOW | unix.O_NONBLOCK | unix.O_NOCTTY
+	if o.Append {
+		flags |= unix.O_APPEND
+	}
 	made := false
 	fd, err := openat(w.dir, w.base, flags, 0)
 	if err == unix.ENOENT {
@@ -112,6 +116,11 @@ func (w *writer) append(mode uint32, o protocol.WriteOptions) (st unix.Stat_t, e
 	}
 	if o.UID != nil || o.GID != nil {
 		if err := unix.Fchown(fd, idOr(o.UID), idOr(o.GID)); err != nil {
+			return st, err
+		}
+	}
+	if !o.Append && st.Size > 0 {
+		if err := unix.Ftruncate(fd, 0); err != nil {
 			return st, err
 		}
 	}
@@ -232,7 +241,7 @@ func (r *Root) Mkdir(_ context.Context, name string, mode fs.FileMode, parents b
 		if fd, err := r.open(name, unix.O_PATH|unix.O_DIRECTORY, 0); err == nil {
 			return unix.Close(fd)
 		}
-		if err := r.mkdirAll(path.Dir(strings.TrimRight(name, "/"))); err != nil {
+		if err := r.mkdirAll(path.Dir(strings.TrimRight(name, "/")), nobodys); err != nil {
 			return explain("Mkdir", name, err)
 		}
 	}
@@ -267,8 +276,22 @@ func mkdirat(dir int, base string, mode uint32) error {
 	return unix.Fchmod(fd, mode)
 }
 
+// MkdirFor makes a directory and the missing ones above it, which are all o's. It may
+// be there already.
+func (r *Root) MkdirFor(_ context.Context, name string, o protocol.Owner) error {
+	if err := check("Mkdir", name); err != nil {
+		return err
+	}
+	return explain("Mkdir", name, r.mkdirAll(strings.TrimRight(name, "/"), ownership{int(o.UID), int(o.GID)}))
+}
+
+// An ownership is whose a new directory is to be; -1 leaves it to the kernel.
+type ownership struct{ uid, gid int }
+
+var nobodys = ownership{-1, -1}
+
 // mkdirAll makes name and what is missing above it, with mode 0755.
-func (r *Root) mkdirAll(name string) error {
+func (r *Root) mkdirAll(name string, o ownership) error {
 	if fd, err := r.open(name, unix.O_PATH|unix.O_DIRECTORY, 0); err == nil {
 		return unix.Close(fd)
 	}
@@ -280,14 +303,14 @@ func (r *Root) mkdirAll(name string) error {
 		case ".", "/", "..":
 			continue // "", or a directory that has been come through
 		}
-		if err := r.ensureDir(name[:i]); err != nil {
+		if err := r.ensureDir(name[:i], o); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (r *Root) ensureDir(name string) error {
+func (r *Root) ensureDir(name string, o ownership) error {
 	fd, err := r.open(name, unix.O_PATH|unix.O_DIRECTORY, 0)
 	if err == nil {
 		return unix.Close(fd)
@@ -300,7 +323,10 @@ func (r *Root) ensureDir(name string) error {
 		return err
 	}
 	defer unix.Close(dir)
-	if err := mkdirat(dir, base, 0o755); err != unix.EEXIST {
+	switch err := mkdirat(dir, base, 0o755); {
+	case err == nil && o != nobodys:
+		return unix.Fchownat(dir, base, o.uid, o.gid, unix.AT_SYMLINK_NOFOLLOW)
+	case err != unix.EEXIST:
 		return err
 	}
 	// Somebody was faster, or it is a symlink that leads nowhere.

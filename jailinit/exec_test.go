@@ -49,6 +49,33 @@ func TestUserIsLookedUpInTheJail(t *testing.T) {
 	}
 }
 
+func TestADirectoryIsSaidAsBeneathTheUsersHome(t *testing.T) {
+	needRoot(t)
+	j := start(t)
+	for _, c := range []struct{ user, cwd, want string }{
+		{"daemon", "~", "/usr/sbin\n"},
+		{"", "~", "/root\n"},
+		{"daemon", "~/../bin", "/usr/bin\n"},
+		{"12345", "~", "/\n"},
+	} {
+		e := sh("pwd")
+		e.User, e.Cwd = c.user, c.cwd
+		if out, stderr, _ := j.run(e); out != c.want {
+			t.Errorf("%s of %q: %q, stderr %q; want %q", c.cwd, c.user, out, stderr, c.want)
+		}
+	}
+}
+
+func TestACommandsStatusRepeatsItsNote(t *testing.T) {
+	j := start(t)
+	e := sh("true")
+	e.Note = `{"tag":"mine"}`
+	_, _, status := j.run(e)
+	if status.Note != e.Note {
+		t.Errorf("note %q, want %q", status.Note, e.Note)
+	}
+}
+
 func TestWhatCannotBeRun(t *testing.T) {
 	j := start(t)
 	dir := t.TempDir()
@@ -85,6 +112,8 @@ func TestWhatCannotBeRun(t *testing.T) {
 		{"a variable without name", protocol.Exec{Argv: []string{"true"}, Env: []string{"=x"}}, fault.Invalid, "env", "KEY=VALUE"},
 		{"a directory that is not there", protocol.Exec{Argv: []string{"true"}, Cwd: "/no/such"}, fault.Invalid, "cwd", "/no/such: no such directory"},
 		{"a directory that is a file", protocol.Exec{Argv: []string{"true"}, Cwd: plain}, fault.Invalid, "cwd", "not a directory"},
+		{"another's home", protocol.Exec{Argv: []string{"true"}, Cwd: "~daemon"}, fault.Invalid, "cwd", "not an absolute path"},
+		{"a note too long", protocol.Exec{Argv: []string{"true"}, Note: strings.Repeat("n", protocol.MaxNote+1)}, fault.Invalid, "note", "at most"},
 		{"a relative directory", protocol.Exec{Argv: []string{"true"}, Cwd: "tmp"}, fault.Invalid, "cwd", "not an absolute path"},
 		{"an unknown user", protocol.Exec{Argv: []string{"true"}, User: "nobody-here"}, fault.Invalid, "user", `"nobody-here" is not in the jail's /etc/passwd`},
 		{"an unknown group", protocol.Exec{Argv: []string{"true"}, User: "root:nosuch"}, fault.Invalid, "user", `group "nosuch"`},

@@ -9,6 +9,24 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// capKept is the capability that no command has.
+const capKept = uint(unix.CAP_WAKE_ALARM)
+
+// dumpable has a checkpoint look into init again. To start a command as another user
+// makes init undumpable: until its program is there, the command is in init's memory
+// with ids that are not init's. An init that is guarded by that alone stays so.
+func dumpable() error {
+	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	var caps [2]unix.CapUserData
+	if err := unix.Capget(&header, &caps[0]); err != nil {
+		return os.NewSyscallError("capget", err)
+	}
+	if caps[capKept/32].Effective&(1<<(capKept%32)) == 0 {
+		return nil
+	}
+	return os.NewSyscallError("prctl PR_SET_DUMPABLE", unix.Prctl(unix.PR_SET_DUMPABLE, 1, 0, 0, 0))
+}
+
 // guard sees to it that nobody in the jail may look into init or trace it.
 //
 // The kernel lets nobody trace a process that has a capability they lack. Where
@@ -17,7 +35,7 @@ import (
 // nobody can. Elsewhere init makes itself undumpable. That is enough too, but a
 // checkpoint of a restored jail could then not look into init either.
 func guard() error {
-	const keep, drop = uint(unix.CAP_WAKE_ALARM), uint(unix.CAP_SETPCAP)
+	const keep, drop = capKept, uint(unix.CAP_SETPCAP)
 	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
 	var caps [2]unix.CapUserData
 	if err := unix.Capget(&header, &caps[0]); err != nil {

@@ -115,6 +115,10 @@ func (in *Init) park(c *conn, q *protocol.Request) error {
 	for {
 		left, fewer := in.others()
 		if left == 0 {
+			if err := dumpable(); err != nil {
+				in.stopParking(c, false)
+				return err
+			}
 			in.standStill(q.Keep)
 			err := c.reply(nil)
 			in.stopParking(c, true)

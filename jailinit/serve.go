@@ -552,6 +552,9 @@ func (u *upload) Read(p []byte) (int, error) {
 
 func (in *Init) mkdir(c *conn, q *protocol.Request) error {
 	return in.change(c, func() error {
+		if q.Owner != nil {
+			return in.files.MkdirFor(context.Background(), q.Path, *q.Owner)
+		}
 		return in.files.Mkdir(context.Background(), q.Path, q.Mode, q.Parents)
 	})
 }

@@ -60,17 +60,23 @@ func check(e *protocol.Exec) error {
 			return fault.Fieldf(opExec, "env", "%.40q is not KEY=VALUE", v)
 		}
 	}
-	if e.Cwd != "" && (e.Cwd[0] != '/' || strings.ContainsRune(e.Cwd, 0)) {
+	if e.Cwd != "" && (e.Cwd[0] != '/' && !inHome(e.Cwd) || strings.ContainsRune(e.Cwd, 0)) {
 		return fault.Fieldf(opExec, "cwd", "%q is not an absolute path", e.Cwd)
 	}
 	if e.Timeout < 0 {
 		return fault.Fieldf(opExec, "timeout", "%v is negative", e.Timeout)
+	}
+	if len(e.Note) > protocol.MaxNote {
+		return fault.Fieldf(opExec, "note", "%d bytes, at most %d are kept", len(e.Note), protocol.MaxNote)
 	}
 	if e.Ring < 0 || e.Ring > protocol.MaxRing {
 		return fault.Fieldf(opExec, "ring", "%d is over the maximum of %d", e.Ring, protocol.MaxRing)
 	}
 	return nil
 }
+
+// inHome tells whether a directory is said as beneath the user's home.
+func inHome(dir string) bool { return dir == "~" || strings.HasPrefix(dir, "~/") }
 
 // launch looks up what the command needs and forks it.
 func (in *Init) launch(e *protocol.Exec) (*process, error) {
@@ -86,10 +92,7 @@ func (in *Init) launch(e *protocol.Exec) (*process, error) {
 		return nil, err
 	}
 	env = who.complete(in, env)
-	cwd := e.Cwd
-	if cwd == "" {
-		cwd = "/"
-	}
+	cwd := who.directory(in, e.Cwd)
 	if err := checkDir(cwd); err != nil {
 		return nil, err
 	}
@@ -107,7 +110,7 @@ func (in *Init) launch(e *protocol.Exec) (*process, error) {
 		id: e.ID, in: in, tty: std.tty, stdin: std.stdin, outs: std.outs,
 		reaped:  make(chan struct{}),
 		ended:   make(chan struct{}),
-		status:  protocol.ExecStatus{ID: e.ID, Argv: truncated(e.Argv), PTY: e.PTY != nil},
+		status:  protocol.ExecStatus{ID: e.ID, Argv: truncated(e.Argv), Note: e.Note, PTY: e.PTY != nil},
 		ring:    ring{limit: max(cmp.Or(e.Ring, protocol.DefaultRing), firstRing), budget: &in.rings},
 		readers: map[*reader]struct{}{},
 		pumps:   len(std.outs),

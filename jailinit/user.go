@@ -5,6 +5,7 @@ import (
 	"context"
 	"io"
 	"os"
+	"path"
 	"slices"
 	"strconv"
 	"strings"
@@ -111,6 +112,28 @@ func number(s string) (uint32, bool) {
 	return uint32(n), err == nil && n != 1<<32-1 // -1 means "leave as it is" to the kernel
 }
 
+// directory is where a command that was given dir runs.
+func (u *user) directory(in *Init, dir string) string {
+	switch {
+	case dir == "":
+		return "/"
+	case !inHome(dir):
+		return dir
+	}
+	u.known(in)
+	return path.Join("/", u.home, dir[1:])
+}
+
+// known looks up whom nobody asked for: init's own user.
+func (u *user) known(in *Init) {
+	if u.given || u.home != "" {
+		return
+	}
+	uid := strconv.Itoa(int(u.uid))
+	in.accounts("/etc/passwd", 7, func(f []string) bool { return f[2] == uid },
+		func(f []string) { u.name, u.home = f[0], f[5] })
+}
+
 // complete adds HOME and USER to an environment without them.
 func (u user) complete(in *Init, env []string) []string {
 	has := func(key string) bool {
@@ -120,11 +143,7 @@ func (u user) complete(in *Init, env []string) []string {
 	if !noHome && !noUser {
 		return env
 	}
-	if !u.given {
-		uid := strconv.Itoa(int(u.uid))
-		in.accounts("/etc/passwd", 7, func(f []string) bool { return f[2] == uid },
-			func(f []string) { u.name, u.home = f[0], f[5] })
-	}
+	u.known(in)
 	env = slices.Clone(env)
 	if noHome {
 		home := u.home

@@ -62,7 +62,12 @@ func (r *Registry) take(ctx context.Context, dir string, c *manifest.Capability)
 		defer to.Close()
 		t := taking{ctx: ctx, from: from, to: to, sum: io.MultiWriter(sum, alone)}
 		for _, p := range paths {
-			if err := t.tree(p); err != nil {
+			err := t.tree(p)
+			if errors.Is(err, fs.ErrNotExist) {
+				return "", "", &fault.Error{Op: "registry.Register", On: c.ID, Kind: fault.Invalid,
+					Err: fmt.Errorf("the manifest names %s, which is not in %s", p, dir), Remedy: "build it, or put it there"}
+			}
+			if err != nil {
 				return "", "", fmt.Errorf("take %s: %w", p, err)
 			}
 		}

@@ -248,6 +248,18 @@ func TestFilesFromElsewhereAreNotTaken(t *testing.T) {
 	}
 }
 
+func TestAFileThatIsNotThereIsNamed(t *testing.T) {
+	s := newShop(t)
+	_, err := s.Register(t.Context(), registry.Request{Dir: t.TempDir(), Text: []byte(`(capability "app.run" :version "1.0.0" :effects []
+  :runtime {:type :wasm :module "built/app.wasm"})`)})
+	if fault.KindOf(err) != fault.Invalid || !strings.Contains(err.Error(), "built/app.wasm") || fault.RemedyOf(err) == "" {
+		t.Errorf("it is %v", err)
+	}
+	if left, _ := os.ReadDir(filepath.Join(s.dir, "capabilities")); len(left) != 0 {
+		t.Errorf("left behind: %v", left)
+	}
+}
+
 func TestAnAnswerThatNobodySawCountsAtTheNextStart(t *testing.T) {
 	s := newShop(t)
 	r := s.register(fetch("1.0.0", "a.example.com"))

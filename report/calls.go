@@ -124,11 +124,16 @@ func (c *calls) add(e *event.Event) *call {
 		k.failed++
 		c.fail(e)
 	}
-	if e.Flags&event.Partial == 0 && e.Dur > 0 {
+	if timed(e) {
 		k.h.add(e.Dur)
 		c.total = sum(c.total, e.Dur)
 	}
 	return k
+}
+
+// timed reports whether it is known how long a call took.
+func timed(e *event.Event) bool {
+	return e.Flags&(event.Partial|event.Unfinished|event.Denied) == 0 && e.Dur > 0
 }
 
 func (c *calls) fail(e *event.Event) {

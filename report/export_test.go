@@ -8,3 +8,14 @@ type Fold struct{ f *fold }
 func NewFold() Fold               { return Fold{newFold(Options{})} }
 func (f Fold) Add(e *event.Event) { f.f.add(e) }
 func (f Fold) Report() *Report    { return f.f.report() }
+
+// EveryForTest has a past keep frames so often.
+func (p *Past) EveryForTest(n int) { p.scenes.every, p.files.every = n, n }
+
+// FramesForTest is how many frames of files are kept, and what they weigh.
+func (p *Past) FramesForTest() (n, weight int) {
+	for _, f := range p.files.list {
+		weight += f.weight
+	}
+	return len(p.files.list), weight
+}

@@ -339,8 +339,10 @@ type peer struct {
 	connections, refused, unanswered int64
 	pid                              int32
 	comm                             string
+	by                               []Who  // the first few that used it
+	byMore                           bool   // others did, too
 	local                            string // the jail's own address; "" if it used several
-	began                            int64  // milliseconds
+	began, last                      int64  // milliseconds
 	traffic                          Traffic
 	link                             Link
 }
@@ -365,6 +367,10 @@ func foldPeer(to *table[peerKey, peer], k flowKey, f *flow) {
 	if fresh || f.beginTS < p.began {
 		p.began = f.beginTS
 	}
+	p.last = max(p.last, f.lastTS)
+	if f.pid != 0 {
+		p.by, p.byMore = also(p.by, p.byMore, Who{f.pid, Text(f.comm)})
+	}
 	p.connections += f.times
 	p.refused += f.refused
 	if s := f.state(); s == Unanswered {
@@ -373,6 +379,17 @@ func foldPeer(to *table[peerKey, peer], k flowKey, f *flow) {
 	p.traffic.plus(&f.traffic, 1)
 	p.link.saw(f.link.First)
 	p.link.saw(f.link.Last)
+}
+
+// also adds who used something to the first few that did, or that there are more.
+func also(by []Who, more bool, w Who) ([]Who, bool) {
+	switch {
+	case slices.ContainsFunc(by, func(one Who) bool { return one.PID == w.PID }):
+		return by, more
+	case len(by) < 8:
+		return append(slices.Clip(by), w), more // a copy of the table has its own
+	}
+	return by, true
 }
 
 // A Name is a host's name that the jail asked for.

@@ -133,6 +133,7 @@ func (f *fold) add(e *event.Event) {
 	case event.Usage:
 		f.usage.sample(e)
 	case event.Lineage:
+		f.tree.Add(e)
 		f.notable.add(kindLineage, e.Op+" "+string(e.Snapshot)+" of "+string(e.Parent), e, 0)
 	}
 }

@@ -3,6 +3,7 @@ package report
 import (
 	"errors"
 	"io"
+	"slices"
 	"strings"
 	"time"
 
@@ -438,6 +439,44 @@ func (t *Tree) parentOf(p *proc) (ppid int32, begin int64) {
 	return p.ppid, p.parent
 }
 
+// clone returns a tree that goes its own way from here. Of a report's tree there is
+// none.
+func (t *Tree) clone() *Tree {
+	c := *t
+	programs := map[*program]*program{nil: nil}
+	own := func(r *program) *program {
+		if _, done := programs[r]; !done {
+			programs[r] = new(*r)
+		}
+		return programs[r]
+	}
+	procs := map[*proc]*proc{nil: nil}
+	copied := func(p *proc) *proc {
+		if _, done := procs[p]; !done {
+			q := *p
+			q.runs, q.history = own(p.runs), slices.Clone(p.history)
+			for i := range q.history {
+				q.history[i].p = own(q.history[i].p)
+			}
+			procs[p] = &q
+		}
+		return procs[p]
+	}
+	c.live = make(map[int32]*proc, len(t.live))
+	for pid, p := range t.live {
+		c.live[pid] = copied(p)
+	}
+	c.ended = make(map[birth]*proc, len(t.ended))
+	for b, p := range t.ended {
+		c.ended[b] = copied(p)
+	}
+	c.order = slices.Clone(t.order)
+	for i, p := range c.order {
+		c.order[i] = copied(p)
+	}
+	return &c
+}
+
 // Prune forgets ended processes, those that ended first before the others, until
 // no more than so many are known. A process ends after the children it still
 // has, so what is forgotten leaves no gap in the tree.
@@ -465,12 +504,6 @@ func (t *Tree) forget(p *proc) {
 	t.forgotten++
 }
 
-// An Instant is a place in a log. The zero Instant is its end.
-type Instant struct {
-	Time time.Time // what is recorded as later is not counted
-	Seq  uint64    // nor what has a higher number; 0 is no bound
-}
-
 // TreeAt reads src to its end and returns the tree as it was at an instant.
 func TreeAt(src Events, at Instant) (*Tree, error) {
 	t := NewTree()
@@ -483,7 +516,7 @@ func TreeAt(src Events, at Instant) (*Tree, error) {
 		}
 		// Records of several processors come a little out of order, so a late one
 		// does not mean that no earlier follows.
-		if (at.Time.IsZero() || e.TS <= at.Time.UnixMilli()) && (at.Seq == 0 || e.Seq <= at.Seq) {
+		if at.has(e.Seq, e.TS) {
 			t.Add(&e)
 			if len(t.ended) > 2*keepAt {
 				t.Prune(keepAt)

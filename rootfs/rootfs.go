@@ -105,13 +105,17 @@ func New(cfg Config) *Provider {
 // fault.Unsupported if this host lacks the tool, and fault.Unavailable if a
 // registry or mirror does not answer.
 func (p *Provider) Resolve(ctx context.Context, r jail.Rootfs) (Layer, error) {
-	if r == (jail.Rootfs{}) {
+	if r == (jail.Rootfs{User: r.User}) {
+		of := r.User
 		r = p.cfg.Default
+		r.User = of
 	}
 	if err := checkOne(r); err != nil {
 		return Layer{}, err
 	}
 	switch {
+	case r.User != "":
+		return p.user(ctx, r)
 	case r.Host:
 		return Layer{Digest: "host", Source: "host"}, nil
 	case r.Dir != "":

@@ -2,6 +2,7 @@ package snapshot
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -24,12 +25,19 @@ type Overrides struct {
 	Hostname string
 	Limits   *jail.Limits
 	Network  jail.Network
+
+	// Govern makes what the new jail is to go by of what the old one did. Nil: the same.
+	Govern func(json.RawMessage) (json.RawMessage, error)
 }
 
 // apply returns the spec of the nth of count jails made from s.
-func (o Overrides) apply(s jail.Spec, n, count int) jail.Spec {
+func (o Overrides) apply(s jail.Spec, n, count int) (jail.Spec, error) {
 	s.Name, s.Labels, s.Hostname = o.Name, o.Labels, o.Hostname
-	s.Trusted = true // its workspace was allowed to the jail it was taken of
+	// Its workspace and its mounts were allowed to the jail it was taken of.
+	s.Trusted, s.Granted = true, nil
+	for _, m := range s.Mounts {
+		s.Granted = append(s.Granted, m.Source)
+	}
 	if o.Name != "" && count > 1 {
 		s.Name = fmt.Sprintf("%s-%d", o.Name, n)
 	}
@@ -45,7 +53,12 @@ func (o Overrides) apply(s jail.Spec, n, count int) jail.Spec {
 			s.Group = jail.DefaultGroup
 		}
 	}
-	return s
+	if o.Govern == nil {
+		return s, nil
+	}
+	var err error
+	s.Govern, err = o.Govern(s.Govern)
+	return s, err
 }
 
 // A Child is one of the jails that were to be made, or why it could not be.
@@ -84,7 +97,11 @@ func (k *Keeper) branch(ctx context.Context, sid id.Snapshot, count int, o Overr
 	defer done()
 	specs := make([]jail.Spec, count)
 	for i := range specs {
-		if specs[i], err = k.cfg.Jails.Check(o.apply(img.Jail.Spec, i+1, count)); err != nil {
+		spec, err := o.apply(img.Jail.Spec, i+1, count)
+		if err != nil {
+			return nil, err
+		}
+		if specs[i], err = k.cfg.Jails.Check(spec); err != nil {
 			return nil, err
 		}
 	}

@@ -39,8 +39,12 @@ func (k *Keeper) Warm(ctx context.Context, sid id.Snapshot, count int) error {
 }
 
 func (k *Keeper) copy(ctx context.Context, img jail.Image) error {
-	_, err := k.cfg.Jails.Branch(ctx, img, jail.BranchOptions{
-		Spec: Overrides{}.apply(img.Jail.Spec, 1, 1), Number: 1, Op: event.OpBranch, Spare: true,
+	spec, err := Overrides{}.apply(img.Jail.Spec, 1, 1)
+	if err != nil {
+		return err
+	}
+	_, err = k.cfg.Jails.Branch(ctx, img, jail.BranchOptions{
+		Spec: spec, Number: 1, Op: event.OpBranch, Spare: true,
 	})
 	return err
 }

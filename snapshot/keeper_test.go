@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -258,8 +259,13 @@ type snapshots struct {
 func (r *snapshots) Put(_ context.Context, s snapshot.Snapshot) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.all[s.ID] = s
-	return nil
+	text, err := json.Marshal(s) // what is not written down is not there later
+	var kept snapshot.Snapshot
+	if err == nil {
+		err = json.Unmarshal(text, &kept)
+	}
+	r.all[s.ID] = kept
+	return err
 }
 
 func (r *snapshots) All(context.Context) (list []snapshot.Snapshot, _ error) {

@@ -359,3 +359,33 @@ func (h *house) delete(j id.Jail) {
 		h.t.Error(err)
 	}
 }
+
+// A directory that is not allowed to everybody was allowed to the jail, and later daemons
+// know that no more.
+func TestABranchHasWhatItsParentWasAllowedToMount(t *testing.T) {
+	h := newHouse(t)
+	lent := t.TempDir()
+	if err := os.WriteFile(filepath.Join(lent, "program"), []byte("lent\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	j := h.running(func(s *jail.Spec) {
+		s.Mounts, s.Granted = []jail.Mount{{Source: lent, Target: "/opt/lent"}}, []string{lent}
+	})
+	s := h.take(j, jail.Stacked)
+	h.reopen()
+	kid := h.branch(s.ID, 1)[0]
+	if got := h.sh(kid, "cat /opt/lent/program"); got != "lent\n" {
+		t.Errorf("the branch has %q", got)
+	}
+	own := t.TempDir()
+	if err := errors.Join(os.RemoveAll(lent), os.Symlink(own, lent)); err != nil {
+		t.Fatal(err)
+	}
+	children, err := h.keeper.Branch(t.Context(), s.ID, 1, snapshot.Overrides{})
+	if err == nil {
+		err = children[0].Err
+	}
+	if fault.KindOf(err) != fault.Denied {
+		t.Errorf("the directory leads elsewhere now, and a branch is made: %v", err)
+	}
+}

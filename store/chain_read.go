@@ -76,7 +76,7 @@ func (c *ChainReader) Rows(ctx context.Context, seqs []int64) ([]chain.Row, erro
 	return c.query(ctx, "SELECT "+readColumns+" FROM chain_entries"+w.String(), w.args...)
 }
 
-// Select returns the entries that q asks for, by number.
+// Select returns the entries that q asks for, in its order.
 func (c *ChainReader) Select(ctx context.Context, q chain.Query) ([]chain.Row, error) {
 	var w where
 	for _, f := range []struct{ column, value string }{
@@ -109,16 +109,20 @@ func (c *ChainReader) Select(ctx context.Context, q chain.Query) ([]chain.Row, e
 	if !q.Until.IsZero() {
 		w.add("time < ", q.Until.UnixNano())
 	}
+	beyond, order := "seq > ", ""
+	if q.Newest {
+		beyond, order = "seq < ", " DESC"
+	}
 	if q.After > 0 {
-		w.add("seq > ", q.After)
+		w.add(beyond, q.After)
 	}
 	conditions, limit := w.String(), " LIMIT "+strconv.Itoa(q.Limit)
 	if !few && (timed || len(q.Kinds) > 1) {
 		// All that fit have to be put in order. Their numbers are, not their lines;
 		// and by +seq no database thinks of reading the chain from its beginning.
-		conditions = " WHERE seq IN (SELECT seq FROM chain_entries" + conditions + " ORDER BY +seq" + limit + ")"
+		conditions = " WHERE seq IN (SELECT seq FROM chain_entries" + conditions + " ORDER BY +seq" + order + limit + ")"
 	}
-	return c.query(ctx, "SELECT "+readColumns+" FROM chain_entries"+conditions+" ORDER BY seq"+limit, w.args...)
+	return c.query(ctx, "SELECT "+readColumns+" FROM chain_entries"+conditions+" ORDER BY seq"+order+limit, w.args...)
 }
 
 // readColumns are entryColumns without nulls. None is a plain column of text: of

@@ -185,6 +185,11 @@ func entriesFound(t *testing.T, where string) {
 		{chain.Query{Until: time.Now().Add(time.Hour), After: 5, Limit: 3}, "[6 7 8]"},
 		{chain.Query{From: time.Now().Add(-time.Hour), Jail: "j-1"}, "[2 7]"},
 		{chain.Query{Kinds: []chain.Kind{chain.Egress, chain.CallEnded}, After: 8, Limit: 3}, "[9 10 11]"},
+		{chain.Query{Newest: true, Limit: 3}, "[12 11 10]"},
+		{chain.Query{Newest: true, Limit: 2, After: 3}, "[2 1]"},
+		{chain.Query{Newest: true, Kinds: []chain.Kind{chain.Egress, chain.CallEnded}, After: 12, Limit: 2}, "[11 10]"},
+		{chain.Query{Newest: true, From: time.Now().Add(-time.Hour), Limit: 1}, "[12]"},
+		{chain.Query{Newest: true, Under: 4}, "[12 11]"},
 		{chain.Query{Session: "\x00"}, "[]"},
 	} {
 		list, err := c.Entries(t.Context(), q.q)

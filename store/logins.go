@@ -86,14 +86,23 @@ func (ls Logins) UseLogin(ctx context.Context, l id.Login, at time.Time) error {
 
 // DeleteLogin is access.LoginStore's.
 func (ls Logins) DeleteLogin(ctx context.Context, l id.Login) error {
-	res, err := ls.s.write.ExecContext(ctx, "DELETE FROM logins WHERE id = $1", text(string(l)))
-	if err != nil {
+	err := ls.s.update(ctx, "logins", func(tx *sql.Tx) error {
+		if _, err := tx.ExecContext(ctx, "DELETE FROM browsers WHERE login = $1", text(string(l))); err != nil {
+			return err
+		}
+		res, err := tx.ExecContext(ctx, "DELETE FROM logins WHERE id = $1", text(string(l)))
+		if err != nil {
+			return err
+		}
+		if n, err := res.RowsAffected(); err == nil && n == 0 {
+			return fault.Newf(fault.NotFound, "store.DeleteLogin", string(l), "no such login")
+		}
+		return nil
+	})
+	if err != nil && !errors.Is(err, fault.NotFound) {
 		return fmt.Errorf("forget login %s: %w", l, err)
 	}
-	if n, err := res.RowsAffected(); err == nil && n == 0 {
-		return fault.Newf(fault.NotFound, "store.DeleteLogin", string(l), "no such login")
-	}
-	return nil
+	return err
 }
 
 // DeleteLogins is access.LoginStore's.

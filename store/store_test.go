@@ -54,6 +54,7 @@ func conform(t *testing.T, fresh func(t *testing.T) string) {
 		{"StrangeTextIsKept", strangeText},
 		{"Tokens", tokens},
 		{"LoginsComeBackAsTheyWere", loginsComeBack},
+		{"BrowsersEndWithTheirLogins", browsersEnd},
 		{"FirstTokenOnce", firstToken},
 		{"ReplayOfAFinishedRequest", replayFinished},
 		{"ReplayIsTakenOverFromADeadProcess", replayTakenOver},

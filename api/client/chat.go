@@ -6,6 +6,7 @@ import (
 	"iter"
 	"net/url"
 	"strconv"
+	"time"
 
 	"glasshouse/api/wire"
 	"glasshouse/id"
@@ -178,6 +179,20 @@ func (c *Client) PauseSchedule(ctx context.Context, h id.Schedule, pause bool) (
 	var w wire.Schedule
 	err := c.do(ctx, request{method: "POST", path: schedulePath(h, rest)}, &w)
 	return w, err
+}
+
+// EditSchedule changes when a schedule makes runs.
+func (c *Client) EditSchedule(ctx context.Context, h id.Schedule, e wire.EditSchedule) (wire.Schedule, error) {
+	var w wire.Schedule
+	err := c.do(ctx, request{method: "PATCH", path: schedulePath(h, ""), json: e}, &w)
+	return w, err
+}
+
+// ScheduleTimes says when a schedule would be due that is made now.
+func (c *Client) ScheduleTimes(ctx context.Context, cron, zone string) ([]time.Time, error) {
+	var w wire.Times
+	err := c.do(ctx, request{method: "GET", path: "/schedules/times", query: url.Values{"schedule": {cron}, "time_zone": {zone}}}, &w)
+	return w.Times, err
 }
 
 // DeleteSchedule removes a schedule. Runs that it has made stay.

@@ -58,6 +58,14 @@ func (c *Client) Doctor(ctx context.Context) iter.Seq2[wire.Probe, error] {
 	return pages[wire.Probe](ctx, c, "/doctor", nil)
 }
 
+// Storage is what the daemon keeps on the disk, and the jails that it has made ahead
+// of need.
+func (c *Client) Storage(ctx context.Context) (wire.Storage, error) {
+	var out wire.Storage
+	err := c.do(ctx, request{method: "GET", path: "/storage"}, &out)
+	return out, err
+}
+
 // Metrics returns the metrics in Prometheus's text form.
 func (c *Client) Metrics(ctx context.Context) ([]byte, error) {
 	resp, err := c.send(ctx, request{method: "GET", path: "/metrics"})
@@ -73,6 +81,13 @@ func (c *Client) OpenAPI(ctx context.Context) (json.RawMessage, error) {
 	var doc json.RawMessage
 	err := c.do(ctx, request{method: "GET", path: "/openapi.json"}, &doc)
 	return doc, err
+}
+
+// CreateE2BKey makes a key for clients of the E2B protocol; the answer alone has it.
+func (c *Client) CreateE2BKey(ctx context.Context, r wire.CreateE2BKey) (wire.E2BKey, error) {
+	var k wire.E2BKey
+	err := c.do(ctx, request{method: "POST", path: "/e2b/keys", json: r}, &k)
+	return k, err
 }
 
 // CreateToken makes a token; the answer alone has its secret.

@@ -24,6 +24,9 @@ type Approval struct {
 	Phrase   string            `json:"phrase,omitempty" description:"To type, to allow it alone."`
 	First    string            `json:"first,omitempty" description:"Who has allowed it, if it takes two."`
 	Context  string            `json:"context,omitempty"`
+	Diff     string            `json:"diff,omitempty" description:"What would change, as diff -u writes it: of a file as it was when it was asked."`
+	NoDiff   string            `json:"no_diff,omitempty" description:"Why there is no diff."`
+	Before   []json.RawMessage `json:"before,omitempty" description:"With last=N: the last records of the jail before, as docs/events.md has them, oldest first."`
 	Question Question          `json:"question" required:"true" description:"As it was asked."`
 	Created  time.Time         `json:"created_at" required:"true"`
 	Expires  time.Time         `json:"expires_at" required:"true"`

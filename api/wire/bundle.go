@@ -9,13 +9,13 @@ import (
 
 // Bundle is a signed package that is installed, or that somebody is asked about.
 type Bundle struct {
-	Name         string         `json:"name"`
+	Name         string         `json:"name" required:"true"`
 	Version      string         `json:"version,omitempty" description:"Of what is installed; empty if nothing is."`
 	Publisher    string         `json:"publisher,omitempty"`
 	Tier         string         `json:"tier,omitempty"`
 	Digest       string         `json:"digest,omitempty"`
 	Installed    *time.Time     `json:"installed,omitempty"`
-	Capabilities []string       `json:"capabilities" description:"id@version"`
+	Capabilities []string       `json:"capabilities" required:"true" description:"id@version"`
 	Skill        string         `json:"skill,omitempty"`
 	Until        *time.Time     `json:"until,omitempty" description:"From then on nothing of it is called."`
 	Barred       string         `json:"barred,omitempty" description:"Why nothing of it is called now: nobody vouches for it any more."`
@@ -25,25 +25,25 @@ type Bundle struct {
 
 // BundleInstall is an installation on its way, or how the last one ended.
 type BundleInstall struct {
-	Version  string      `json:"version"`
-	Digest   string      `json:"digest"`
-	State    string      `json:"state" enum:"pending,refused"`
+	Version  string      `json:"version" required:"true"`
+	Digest   string      `json:"digest" required:"true"`
+	State    string      `json:"state" required:"true" enum:"pending,refused"`
 	Approval id.Approval `json:"approval,omitempty"`
 	Why      string      `json:"why,omitempty"`
 }
 
 // Publisher is somebody whose bundles are taken, up to a tier.
 type Publisher struct {
-	Name string         `json:"name"`
-	Tier string         `json:"tier" enum:"informational,read-only,standard,elevated"`
+	Name string         `json:"name" required:"true"`
+	Tier string         `json:"tier" required:"true" enum:"informational,read-only,standard,elevated"`
 	Keys []PublisherKey `json:"keys,omitempty"`
 }
 
 // PublisherKey is a key of a publisher, and what has become of it.
 type PublisherKey struct {
-	ID      string     `json:"id"`
-	Key     string     `json:"key"`
-	Added   time.Time  `json:"added"`
+	ID      string     `json:"id" required:"true"`
+	Key     string     `json:"key" required:"true"`
+	Added   time.Time  `json:"added" required:"true"`
 	Retired *time.Time `json:"retired,omitempty"`
 	Revoked *time.Time `json:"revoked,omitempty"`
 	Reason  string     `json:"reason,omitempty"`
@@ -70,14 +70,14 @@ type RevokeTrust struct {
 
 // Offer is a version of a bundle that a market offers.
 type Offer struct {
-	Market      string `json:"market"`
-	Name        string `json:"name"`
-	Version     string `json:"version"`
+	Market      string `json:"market" required:"true"`
+	Name        string `json:"name" required:"true"`
+	Version     string `json:"version" required:"true"`
 	Installed   string `json:"installed,omitempty" description:"The version that is; of what is outdated."`
-	Publisher   string `json:"publisher"`
-	Tier        string `json:"tier"`
+	Publisher   string `json:"publisher" required:"true"`
+	Tier        string `json:"tier" required:"true"`
 	Description string `json:"description,omitempty"`
-	Digest      string `json:"digest"`
+	Digest      string `json:"digest" required:"true"`
 }
 
 // MarketInstall names what a market offers.
@@ -94,18 +94,18 @@ type AddSkill struct {
 
 // Skill is a document that agents may be given.
 type Skill struct {
-	Name         string    `json:"name"`
+	Name         string    `json:"name" required:"true"`
 	Description  string    `json:"description,omitempty"`
 	Version      string    `json:"version,omitempty"`
 	Tier         string    `json:"tier,omitempty"`
-	Capabilities []string  `json:"capabilities"`
+	Capabilities []string  `json:"capabilities" required:"true"`
 	Effects      []string  `json:"effects,omitempty"`
 	Secrets      []string  `json:"secrets,omitempty"`
 	PerUse       bool      `json:"per_use,omitempty"`
 	Emoji        string    `json:"emoji,omitempty"`
 	Category     string    `json:"category,omitempty"`
 	Bundle       string    `json:"bundle,omitempty"`
-	Created      time.Time `json:"created"`
+	Created      time.Time `json:"created" required:"true"`
 	Refused      string    `json:"refused,omitempty" description:"Why agents are not given it now."`
 
 	Text  string      `json:"text,omitempty" description:"As an agent reads it; of one skill only."`
@@ -114,8 +114,8 @@ type Skill struct {
 
 // SkillTool is a capability as models are told of tools.
 type SkillTool struct {
-	Name        string          `json:"name"`
-	Capability  string          `json:"capability"`
-	Description string          `json:"description"`
-	Input       json.RawMessage `json:"input_schema"`
+	Name        string          `json:"name" required:"true"`
+	Capability  string          `json:"capability" required:"true"`
+	Description string          `json:"description" required:"true"`
+	Input       json.RawMessage `json:"input_schema" required:"true"`
 }

@@ -17,28 +17,38 @@ type Register struct {
 
 // Capability is a version of a capability that is registered.
 type Capability struct {
-	ID           string          `json:"id"`
-	Version      string          `json:"version"`
-	Digest       string          `json:"digest" description:"Of the manifest and the files that belong to it."`
-	State        string          `json:"state" enum:"pending,approved,refused,revoked"`
+	ID           string          `json:"id" required:"true"`
+	Version      string          `json:"version" required:"true"`
+	Digest       string          `json:"digest" required:"true" description:"Of the manifest and the files that belong to it."`
+	State        string          `json:"state" required:"true" enum:"pending,approved,refused,revoked"`
 	Approval     id.Approval     `json:"approval,omitempty" description:"That it waits for, or had."`
 	New          []string        `json:"new,omitempty" description:"What a person has to allow, or has."`
 	Why          string          `json:"why,omitempty"`
 	Description  string          `json:"description,omitempty"`
-	Runtime      string          `json:"runtime"`
-	Effects      []string        `json:"effects"`
+	Runtime      string          `json:"runtime" required:"true"`
+	Effects      []string        `json:"effects" required:"true"`
 	Hosts        []string        `json:"hosts,omitempty"`
 	Secrets      []string        `json:"secrets,omitempty"`
-	Tier         string          `json:"tier"`
+	Tier         string          `json:"tier" required:"true"`
 	PerUse       bool            `json:"per_use,omitempty" description:"A person is asked each time."`
 	Trust        bool            `json:"trust,omitempty" description:"An operator trusts this digest to run on the host itself."`
 	Bundle       string          `json:"bundle,omitempty"`
 	By           string          `json:"by,omitempty"`
-	Created      time.Time       `json:"created"`
+	Created      time.Time       `json:"created" required:"true"`
 	Settled      *time.Time      `json:"settled,omitempty"`
+	Limits       *CallLimits     `json:"limits,omitempty" description:"Of one call, as the manifest has them; of one capability only."`
 	InputSchema  json.RawMessage `json:"input_schema,omitempty" description:"JSON Schema 2020-12."`
 	OutputSchema json.RawMessage `json:"output_schema,omitempty" description:"JSON Schema 2020-12."`
 	Manifest     string          `json:"manifest,omitempty" description:"As it was given; of one capability only."`
+}
+
+// CallLimits are what one call may use. What is left out is up to the engine.
+type CallLimits struct {
+	CPUShares    int   `json:"cpu_shares,omitempty"`
+	MemoryMB     int   `json:"memory_mb,omitempty"`
+	TimeoutMS    int64 `json:"timeout_ms,omitempty"`
+	NetworkBytes int64 `json:"network_bytes,omitempty" description:"Both ways together."`
+	MaxPIDs      int   `json:"max_pids,omitempty"`
 }
 
 // RevokeCapability has a version no longer be called.
@@ -67,53 +77,53 @@ type Call struct {
 
 // Called is what became of a call.
 type Called struct {
-	ID         id.Call         `json:"id"`
-	Capability string          `json:"capability"`
+	ID         id.Call         `json:"id" required:"true"`
+	Capability string          `json:"capability" required:"true"`
 	Version    string          `json:"version,omitempty"`
 	Digest     string          `json:"digest,omitempty"`
-	State      string          `json:"state" enum:"done,failed,refused"`
+	State      string          `json:"state" required:"true" enum:"done,failed,refused"`
 	Output     json.RawMessage `json:"output,omitempty"`
 	Label      string          `json:"label,omitempty" description:"Of the output."`
 	Error      *CallError      `json:"error,omitempty"`
-	Usage      CallUsage       `json:"usage"`
+	Usage      CallUsage       `json:"usage" required:"true"`
 	Warm       bool            `json:"warm,omitempty"`
 	Sandbox    string          `json:"sandbox,omitempty" description:"The jail that served it. The chain has under its name what left it, and which secrets it used."`
 	Log        string          `json:"log,omitempty" description:"The end of what it wrote to its standard error."`
 	Budget     *CallBudget     `json:"budget,omitempty"`
-	Began      time.Time       `json:"began"`
+	Began      time.Time       `json:"began" required:"true"`
 	Entry      int64           `json:"entry,omitempty" description:"Of the chain, in which it is recorded."`
 }
 
 // CallError says why a call has no output.
 type CallError struct {
-	Kind    string `json:"kind"`
-	Reason  string `json:"reason"`
+	Kind    string `json:"kind" required:"true"`
+	Reason  string `json:"reason" required:"true"`
 	Message string `json:"message,omitempty" description:"The same, for agents."`
 	Remedy  string `json:"remedy,omitempty"`
 }
 
 // CallUsage is what a call took.
 type CallUsage struct {
-	WallMS       float64          `json:"wall_ms"`
-	CPUMS        float64          `json:"sandbox_cpu_ms"`
+	WallMS       float64          `json:"wall_ms" required:"true"`
+	CPUMS        float64          `json:"sandbox_cpu_ms" required:"true"`
 	MemoryPeak   int64            `json:"memory_peak_bytes,omitempty"`
-	NetworkOut   int64            `json:"network_egress_bytes"`
+	NetworkOut   int64            `json:"network_egress_bytes" required:"true"`
 	NetworkIn    int64            `json:"network_ingress_bytes,omitempty"`
-	StorageWrite int64            `json:"storage_write_bytes"`
+	StorageWrite int64            `json:"storage_write_bytes" required:"true"`
 	Steps        int64            `json:"steps,omitempty"`
-	StepsUS      map[string]int64 `json:"steps_us" description:"Where the time went, in microseconds."`
+	StepsUS      map[string]int64 `json:"steps_us" required:"true" description:"Where the time went, in microseconds."`
 }
 
 // CallBudget is how the run's budget stands after a call.
 type CallBudget struct {
-	Consumed  map[string]int64 `json:"run-budget-consumed"`
-	Remaining map[string]int64 `json:"run-budget-remaining"`
+	Consumed  map[string]int64 `json:"run-budget-consumed" required:"true"`
+	Remaining map[string]int64 `json:"run-budget-remaining" required:"true"`
 }
 
 // Replayed is what came of a call that was made again.
 type Replayed struct {
-	Same   bool            `json:"same"`
-	Output json.RawMessage `json:"output" description:"This time."`
+	Same   bool            `json:"same" required:"true"`
+	Output json.RawMessage `json:"output" required:"true" description:"This time."`
 }
 
 // ImportServer is a server of the Model Context Protocol that tools are taken from.
@@ -125,8 +135,8 @@ type ImportServer struct {
 
 // ImportedServer is what a server's tools are as capabilities.
 type ImportedServer struct {
-	Server    string   `json:"server" description:"What it calls itself."`
-	Manifests []string `json:"manifests" description:"Of the tools: what to register."`
+	Server    string   `json:"server" required:"true" description:"What it calls itself."`
+	Manifests []string `json:"manifests" required:"true" description:"Of the tools: what to register."`
 	Lost      []string `json:"lost,omitempty" description:"What the server says of its tools and no manifest can."`
 	Refused   []string `json:"refused,omitempty" description:"Tools that are none, and why."`
 }

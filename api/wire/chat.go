@@ -21,23 +21,23 @@ type OpenSession struct {
 
 // Session is a conversation, or the identity of a sandbox.
 type Session struct {
-	ID      string            `json:"id"`
+	ID      string            `json:"id" required:"true"`
 	Name    string            `json:"name,omitempty"`
 	Group   string            `json:"group,omitempty"`
 	Jail    id.Jail           `json:"jail,omitempty"`
-	State   string            `json:"state" enum:"open,closed"`
+	State   string            `json:"state" required:"true" enum:"open,closed"`
 	Agent   *RunAgent         `json:"agent,omitempty"`
 	Budget  *RunBudget        `json:"budget,omitempty"`
 	Labels  map[string]string `json:"labels,omitempty"`
-	Created time.Time         `json:"created"`
+	Created time.Time         `json:"created" required:"true"`
 	Closed  *time.Time        `json:"closed,omitempty"`
 }
 
 // RunBudget is what a run or a session may spend, and has.
 type RunBudget struct {
-	Limits    map[string]int64 `json:"limits"`
-	Consumed  map[string]int64 `json:"run-budget-consumed"`
-	Remaining map[string]int64 `json:"run-budget-remaining"`
+	Limits    map[string]int64 `json:"limits" required:"true"`
+	Consumed  map[string]int64 `json:"run-budget-consumed" required:"true"`
+	Remaining map[string]int64 `json:"run-budget-remaining" required:"true"`
 }
 
 // Meta is what callers put beside a request. session_id is looked at.
@@ -59,15 +59,15 @@ type SendMessage struct {
 
 // Message is one of a session.
 type Message struct {
-	ID        id.Message `json:"id"`
-	Session   string     `json:"session_id"`
-	Seq       int64      `json:"seq"`
-	Direction string     `json:"direction" enum:"in,out" description:"in: to the agent. out: from it."`
+	ID        id.Message `json:"id" required:"true"`
+	Session   string     `json:"session_id" required:"true"`
+	Seq       int64      `json:"seq" required:"true"`
+	Direction string     `json:"direction" required:"true" enum:"in,out" description:"in: to the agent. out: from it."`
 	Run       id.Run     `json:"run,omitempty"`
 	From      string     `json:"from,omitempty"`
-	Text      string     `json:"text" description:"What is personal or secret is a handle in its place."`
+	Text      string     `json:"text" required:"true" description:"What is personal or secret is a handle in its place."`
 	Labels    []string   `json:"labels,omitempty"`
-	At        time.Time  `json:"at"`
+	At        time.Time  `json:"at" required:"true"`
 }
 
 // RunAgent says who pursues a goal. As JSON it is this, or the preset's name alone.
@@ -130,42 +130,42 @@ type StartRun struct {
 
 // Run is one goal pursued in a session.
 type Run struct {
-	ID         id.Run          `json:"id"`
-	Session    string          `json:"session_id"`
+	ID         id.Run          `json:"id" required:"true"`
+	Session    string          `json:"session_id" required:"true"`
 	Parent     id.Run          `json:"parent,omitempty"`
-	Goal       string          `json:"goal"`
-	State      string          `json:"state" enum:"scheduled,active,paused,done,failed,cancelled"`
+	Goal       string          `json:"goal" required:"true"`
+	State      string          `json:"state" required:"true" enum:"scheduled,active,paused,done,failed,cancelled"`
 	Why        string          `json:"why,omitempty" enum:"approval,checkpoint,schedule,event,budget,watchdog,operator" description:"Of a run that is paused."`
 	Reason     string          `json:"reason,omitempty"`
-	Agent      RunAgent        `json:"agent"`
+	Agent      RunAgent        `json:"agent" required:"true"`
 	Jail       id.Jail         `json:"jail,omitempty"`
 	Schedule   id.Schedule     `json:"schedule,omitempty"`
 	NextRunAt  *time.Time      `json:"next_run_at,omitempty"`
-	Budget     RunBudget       `json:"budget"`
+	Budget     RunBudget       `json:"budget" required:"true"`
 	Until      json.RawMessage `json:"until,omitempty"`
 	Result     string          `json:"result,omitempty"`
 	Error      string          `json:"error,omitempty"`
-	Steps      int64           `json:"steps"`
+	Steps      int64           `json:"steps" required:"true"`
 	Restarts   int             `json:"restarts,omitempty"`
 	Checkpoint id.Checkpoint   `json:"checkpoint,omitempty" description:"The last."`
 	Of         id.Run          `json:"of,omitempty" description:"Of which it is a branch."`
 	Branch     int             `json:"branch,omitempty"`
-	Created    time.Time       `json:"created"`
+	Created    time.Time       `json:"created" required:"true"`
 	Started    *time.Time      `json:"started,omitempty"`
 	Ended      *time.Time      `json:"ended,omitempty"`
 }
 
 // RunAction is one step of a run: a call of a model, of a tool, of a capability.
 type RunAction struct {
-	N      int64           `json:"n"`
-	Key    string          `json:"key"`
-	Kind   string          `json:"kind"`
-	Name   string          `json:"name"`
-	State  string          `json:"state" enum:"begun,done,failed,refused"`
+	N      int64           `json:"n" required:"true"`
+	Key    string          `json:"key" required:"true"`
+	Kind   string          `json:"kind" required:"true"`
+	Name   string          `json:"name" required:"true"`
+	State  string          `json:"state" required:"true" enum:"begun,done,failed,refused"`
 	Input  json.RawMessage `json:"input,omitempty"`
 	Output json.RawMessage `json:"output,omitempty"`
 	Label  string          `json:"label,omitempty"`
-	Began  time.Time       `json:"began"`
+	Began  time.Time       `json:"began" required:"true"`
 	Ended  *time.Time      `json:"ended,omitempty"`
 	Entry  int64           `json:"entry,omitempty" description:"Of the chain."`
 }
@@ -178,16 +178,16 @@ type TakeCheckpoint struct {
 
 // Checkpoint is a run as it was at one moment.
 type Checkpoint struct {
-	ID       id.Checkpoint   `json:"id"`
-	Run      id.Run          `json:"run"`
-	N        int64           `json:"n"`
-	At       time.Time       `json:"at"`
+	ID       id.Checkpoint   `json:"id" required:"true"`
+	Run      id.Run          `json:"run" required:"true"`
+	N        int64           `json:"n" required:"true"`
+	At       time.Time       `json:"at" required:"true"`
 	Reason   string          `json:"reason,omitempty"`
 	Auto     bool            `json:"auto,omitempty" description:"Nobody asked for it: it is forgotten when there are enough newer ones."`
-	Steps    int64           `json:"steps" description:"How far the run had come."`
+	Steps    int64           `json:"steps" required:"true" description:"How far the run had come."`
 	Snapshot id.Snapshot     `json:"snapshot,omitempty" description:"Of its jail."`
 	State    json.RawMessage `json:"state,omitempty" description:"What the agent keeps of itself; of one checkpoint only."`
-	Digest   string          `json:"digest"`
+	Digest   string          `json:"digest" required:"true"`
 	Entry    int64           `json:"entry,omitempty" description:"Of the chain."`
 }
 
@@ -212,28 +212,47 @@ type MoveRun struct {
 
 // RunEvent is one thing that happened in a session.
 type RunEvent struct {
-	Seq     int64           `json:"seq"`
-	Session string          `json:"session_id"`
+	Seq     int64           `json:"seq" required:"true"`
+	Session string          `json:"session_id" required:"true"`
 	Run     id.Run          `json:"run,omitempty"`
-	Kind    string          `json:"kind"`
+	Kind    string          `json:"kind" required:"true"`
 	Body    json.RawMessage `json:"body,omitempty"`
-	At      time.Time       `json:"at"`
+	At      time.Time       `json:"at" required:"true"`
 }
 
 // Schedule says when runs are made.
 type Schedule struct {
-	ID        id.Schedule `json:"id"`
-	Session   string      `json:"session_id"`
-	Goal      string      `json:"goal"`
+	ID        id.Schedule `json:"id" required:"true"`
+	Session   string      `json:"session_id" required:"true"`
+	Goal      string      `json:"goal" required:"true"`
 	Cron      string      `json:"schedule,omitempty"`
 	TimeZone  string      `json:"time_zone,omitempty"`
-	Missed    string      `json:"missed"`
-	Overlap   string      `json:"overlap"`
+	Missed    string      `json:"missed" required:"true"`
+	Overlap   string      `json:"overlap" required:"true"`
 	JitterMS  int64       `json:"jitter_ms,omitempty"`
 	Paused    bool        `json:"paused,omitempty"`
 	NextRunAt *time.Time  `json:"next_run_at,omitempty"`
-	Last      *time.Time  `json:"last,omitempty"`
-	Fired     int64       `json:"fired"`
+	Waiting   *time.Time  `json:"waiting,omitempty" description:"A due time that waits for the run before it to end."`
+	Last      *time.Time  `json:"last,omitempty" description:"The due time that fired last."`
+	Error     string      `json:"error,omitempty" description:"Why the last due time could not fire. Gone when one has."`
+	Fired     int64       `json:"fired" required:"true" description:"Due times that made a run."`
+	Left      int64       `json:"left_out" required:"true" description:"Due times that passed while nobody looked, and were left out."`
+	Skipped   int64       `json:"skipped" required:"true" description:"Due times that were passed over because the run before was still at work."`
+	Failed    int64       `json:"failed" required:"true" description:"Due times that were tried and given up."`
 	Next      []time.Time `json:"next,omitempty" description:"The next ten times; of one schedule only."`
-	Created   time.Time   `json:"created"`
+	Created   time.Time   `json:"created" required:"true"`
+}
+
+// EditSchedule changes when a schedule makes runs. What is not named stays.
+type EditSchedule struct {
+	Cron     *string `json:"schedule,omitempty" description:"As of a run that is started."`
+	TimeZone *string `json:"time_zone,omitempty"`
+	Missed   *string `json:"missed,omitempty" enum:"skip,once,all"`
+	Overlap  *string `json:"overlap,omitempty" enum:"skip,queue,allow"`
+	JitterMS *int64  `json:"jitter_ms,omitempty" minimum:"0"`
+}
+
+// Times are when something is due.
+type Times struct {
+	Times []time.Time `json:"times" required:"true"`
 }

@@ -122,6 +122,17 @@ type Explain struct {
 type Explained struct {
 	Decision   Decision         `json:"decision" required:"true"`
 	Considered []ConsideredRule `json:"considered,omitempty"`
+	Egress     *ExplainedEgress `json:"egress,omitempty" description:"Of a connection from a jail behind the proxy, whose rules come first: what they allow leaves without a question."`
+}
+
+// ExplainedEgress is what the egress rules of a jail say to a connection.
+type ExplainedEgress struct {
+	Allow  bool   `json:"allow" required:"true"`
+	Asks   bool   `json:"asks,omitempty" description:"They leave it to the policy."`
+	Rule   string `json:"rule,omitempty" description:"That allows it, or comes nearest."`
+	Reason string `json:"reason,omitempty"`
+	Detail string `json:"detail,omitempty"`
+	Remedy string `json:"remedy,omitempty"`
 }
 
 // ConsideredRule is a rule that was looked at for a part of a question.
@@ -152,6 +163,8 @@ type EgressRule struct {
 	Limit      EgressLimit    `json:"limit,omitzero"`
 	Inject     []EgressInject `json:"inject,omitempty" description:"Secrets put into requests. The jail never has them."`
 	Intercept  bool           `json:"intercept,omitempty" description:"Look into TLS, with a certificate authority that this jail alone trusts. Implied by inject, methods and paths."`
+	Internet   bool           `json:"internet,omitempty" description:"Of an address or prefix: only what of it is on the Internet. Without ports, every port."`
+	Deny       bool           `json:"deny,omitempty" description:"Refuse the address or prefix, by whatever name it is reached, unless a rule before this one allows it. Without ports, every port."`
 }
 
 // EgressLimit bounds requests and bytes.

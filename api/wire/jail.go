@@ -39,6 +39,8 @@ type Rootfs struct {
 	OCI    string `json:"oci,omitempty" description:"An image reference, an OCI layout directory or an image tar."`
 	Nix    string `json:"nix,omitempty" description:"A profile of the flake: base, python, node or build."`
 	Host   bool   `json:"host,omitempty" description:"The host's own system directories, read-only. Backend bwrap only."`
+
+	User string `json:"user,omitempty" description:"A user whom the tree is to have beside its own, with uid 1000 and a home; not of a directory of the host."`
 }
 
 // Limits bound a jail. A zero is the default.

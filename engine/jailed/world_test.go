@@ -2,7 +2,6 @@ package jailed_test
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -12,7 +11,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -38,9 +36,9 @@ type world struct {
 	dir     string
 	src     string // of the capabilities
 	runtime string
-	tree    trees
+	tree    backendtest.Trees
 	jails   *jail.Manager
-	records *records
+	records *backendtest.Records
 	secrets jail.Secrets
 	engine  *jailed.Engine
 	tune    func(*jailed.Config)
@@ -62,12 +60,12 @@ func newWorld(t testing.TB, runtime string, change ...func(*world)) *world {
 	if err := unix.Mount("world", dir, "tmpfs", 0, "size=4g,mode=711"); err != nil {
 		t.Fatal(err)
 	}
-	w := &world{t: t, dir: dir, src: filepath.Join(dir, "src"), runtime: runtime, records: &records{all: map[id.Jail]jail.Jail{}}}
+	w := &world{t: t, dir: dir, src: filepath.Join(dir, "src"), runtime: runtime, records: &backendtest.Records{}}
 	t.Cleanup(w.end)
 	for _, f := range change {
 		f(w)
 	}
-	w.tree = trees{languages(t), filepath.Join(build(t), "root")}
+	w.tree = backendtest.Trees{languages(t), filepath.Join(build(t), "root")}
 	for _, d := range []string{"run", "src", "src/app", "src/shown"} {
 		if err := os.Mkdir(filepath.Join(dir, d), 0o755); err != nil {
 			t.Fatal(err)
@@ -290,42 +288,6 @@ func (w *world) eventually(what string, so func() bool) {
 			w.t.Fatalf("%s: not within a minute", what)
 		}
 	}
-}
-
-// trees are a root filesystem with what the tests run.
-type trees []string
-
-func (t trees) Resolve(context.Context, jail.Rootfs) (jail.Layers, error) {
-	return jail.Layers{Dirs: t, Digest: "tree"}, nil
-}
-
-type records struct {
-	mu  sync.Mutex
-	all map[id.Jail]jail.Jail
-}
-
-func (r *records) Put(_ context.Context, j jail.Jail) error {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.all[j.ID] = j
-	return nil
-}
-
-func (r *records) All(context.Context) (list []jail.Jail, _ error) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	for _, j := range r.all {
-		list = append(list, j)
-	}
-	slices.SortFunc(list, func(a, b jail.Jail) int { return cmp.Compare(a.ID, b.ID) })
-	return list, nil
-}
-
-func (r *records) Delete(_ context.Context, jid id.Jail) error {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	delete(r.all, jid)
-	return nil
 }
 
 // host answers calls of capabilities.

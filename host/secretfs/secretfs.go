@@ -17,6 +17,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/moby/sys/mountinfo"
 	"golang.org/x/sys/unix"
@@ -260,10 +261,25 @@ func (n Namespace) mount(files []File) error {
 	if err := fill(fd, files); err != nil {
 		return err
 	}
-	if err := unix.MountSetattr(fd, "", unix.AT_EMPTY_PATH, &unix.MountAttr{Attr_set: unix.MOUNT_ATTR_RDONLY, Propagation: unix.MS_PRIVATE}); err != nil {
-		return os.NewSyscallError("mount_setattr", err)
+	if err := seal(fd); err != nil {
+		return err
 	}
 	return os.NewSyscallError("move_mount", unix.MoveMount(fd, "", on, "", unix.MOVE_MOUNT_F_EMPTY_PATH|unix.MOVE_MOUNT_T_EMPTY_PATH))
+}
+
+// patience is how long a mount may be written to by somebody who is about to stop.
+const patience = 5 * time.Second
+
+// seal makes a mount read-only. A child that this process began while it wrote a file
+// holds that file until it runs a program of its own.
+func seal(fd int) error {
+	attr := unix.MountAttr{Attr_set: unix.MOUNT_ATTR_RDONLY, Propagation: unix.MS_PRIVATE}
+	for end := time.Now().Add(patience); ; time.Sleep(time.Millisecond) {
+		err := unix.MountSetattr(fd, "", unix.AT_EMPTY_PATH, &attr)
+		if err != unix.EBUSY || time.Now().After(end) {
+			return os.NewSyscallError("mount_setattr", err)
+		}
+	}
 }
 
 // mountPoint opens the directory to mount on, and makes it if it is missing.

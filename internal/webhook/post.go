@@ -64,6 +64,12 @@ func (s *Sender) Post(ctx context.Context, to string, h http.Header, body []byte
 	return nil
 }
 
+// Do sends a request that somebody else has made, as Post would.
+func (s *Sender) Do(req *http.Request) (*http.Response, error) { return s.client.Do(req) }
+
+// Redacted is an error of sending without the address in it.
+func Redacted(err error) error { return redacted(err) }
+
 // Close lets go of connections that nobody uses.
 func (s *Sender) Close() { s.client.CloseIdleConnections() }
 

@@ -30,6 +30,7 @@ type Files interface {
 	Read(ctx context.Context, path string, offset, limit int64) (io.ReadCloser, protocol.FileInfo, error)
 	Write(ctx context.Context, path string, r io.Reader, o protocol.WriteOptions) (protocol.FileInfo, error)
 	Mkdir(ctx context.Context, path string, mode fs.FileMode, parents bool) error
+	MkdirFor(ctx context.Context, path string, o protocol.Owner) error
 	Remove(ctx context.Context, path string, recursive bool) error
 	Move(ctx context.Context, from, to string, replace bool) error
 	Tar(ctx context.Context, path string) (io.ReadCloser, error)
@@ -49,6 +50,8 @@ func Run(t *testing.T, open func(t *testing.T) (f Files, dir, inside string)) {
 		{"WriteFailsWithoutTrace", (*suite).writeFails},
 		{"WriteFollowsSymlink", (*suite).writeFollows},
 		{"Append", (*suite).appendTo},
+		{"InPlace", (*suite).inPlace},
+		{"MkdirFor", (*suite).mkdirFor},
 		{"OwnersAndModes", (*suite).owners},
 		{"StatAllTypes", (*suite).stat},
 		{"List", (*suite).list},
@@ -266,6 +269,48 @@ func (s *suite) owners() {
 	if info = s.write("f", "z", protocol.WriteOptions{UID: new(uint32), Append: true}); info.UID != 0 || info.GID != gid {
 		s.Errorf("owner after appending: %+v", info)
 	}
+}
+
+func (s *suite) inPlace() {
+	s.write("f", "something long", protocol.WriteOptions{InPlace: true, Mode: 0o600})
+	s.ok(os.Link(s.on("f"), s.on("same")))
+	s.ok(os.Chmod(s.on("f"), 0o640))
+	info := s.write("f", "short", protocol.WriteOptions{InPlace: true, Mode: 0o600})
+	if got, err := os.ReadFile(s.on("same")); string(got) != "short" || err != nil || info.Mode != 0o640 || info.Size != 5 {
+		s.Errorf("by its other name it is %q, %v; info %+v", got, err, info)
+	}
+	s.ok(os.Symlink("f", s.on("link")))
+	s.write("link", "through", protocol.WriteOptions{InPlace: true})
+	if got, err := os.ReadFile(s.on("same")); string(got) != "through" || err != nil {
+		s.Errorf("written through a link: %q, %v", got, err)
+	}
+	s.ok(unix.Mkfifo(s.on("fifo"), 0o600))
+	for _, name := range []string{"fifo", "."} {
+		if _, err := s.Write(s.Context(), s.in(name), strings.NewReader("x"), protocol.WriteOptions{InPlace: true}); err == nil {
+			s.Errorf("%s was written to", name)
+		}
+	}
+}
+
+func (s *suite) mkdirFor() {
+	if os.Geteuid() != 0 {
+		s.Skip("needs root")
+	}
+	o := protocol.Owner{UID: 1234, GID: 4321}
+	s.ok(os.Mkdir(s.on("there"), 0o700))
+	s.ok(s.MkdirFor(s.Context(), s.in("there/one/two/"), o))
+	s.ok(s.MkdirFor(s.Context(), s.in("there/one"), o))
+	s.write("there/three/f", "x", protocol.WriteOptions{Parents: true, UID: &o.UID, GID: &o.GID})
+	for name, want := range map[string]uint32{"there": 0, "there/one": 1234, "there/one/two": 1234, "there/three": 1234, "there/three/f": 1234} {
+		var st unix.Stat_t
+		if err := unix.Lstat(s.on(name), &st); err != nil || st.Uid != want || want != 0 && st.Gid != o.GID {
+			s.Errorf("%s is %d's, %v; want %d's", name, st.Uid, err, want)
+		}
+	}
+	s.ok(os.WriteFile(s.on("f"), nil, 0o644))
+	s.want(s.MkdirFor(s.Context(), s.in("f/g"), o), fault.NotFound, "not a directory")
+	s.want(s.MkdirFor(s.Context(), s.in("f"), o), fault.NotFound, "not a directory")
+	s.want(s.MkdirFor(s.Context(), s.in("a\x00b"), o), fault.Invalid, "")
 }
 
 func (s *suite) stat() {

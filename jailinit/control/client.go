@@ -81,7 +81,7 @@ func (c *Client) Exec(ctx context.Context, e protocol.Exec, opts *AttachOptions)
 
 // checkText refuses what JSON would change on the way.
 func checkText(e *protocol.Exec) error {
-	for field, list := range map[string][]string{"argv": e.Argv, "env": e.Env, "cwd": {e.Cwd}, "user": {e.User}} {
+	for field, list := range map[string][]string{"argv": e.Argv, "env": e.Env, "cwd": {e.Cwd}, "user": {e.User}, "note": {e.Note}} {
 		for _, s := range list {
 			if !utf8.ValidString(s) {
 				return fault.Fieldf("exec.Start", field, "%.40q is not UTF-8", s)
@@ -178,6 +178,8 @@ func checkStatus(s protocol.ExecStatus, x id.Exec) error {
 		return hostile(fmt.Sprintf("the status of command %.20q instead of %s", string(s.ID), x))
 	case size > protocol.MaxStatusArgv+16:
 		return hostile("a command line that is too long")
+	case len(s.Note) > protocol.MaxNote:
+		return hostile("a note that is too long")
 	case s.Oldest < 0 || s.Next < s.Oldest || s.Stdout < 0 || s.Stderr < 0:
 		return hostile("output offsets that cannot be")
 	case s.Code < 0 || s.Code > 255 || len(s.Signal) > 16:

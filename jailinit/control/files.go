@@ -206,6 +206,17 @@ func (c *Client) Mkdir(ctx context.Context, path string, mode fs.FileMode, paren
 	return c.call(ctx, q, nil)
 }
 
+// MkdirFor makes a directory and the missing ones above it, which are all o's. It may
+// be there already.
+func (c *Client) MkdirFor(ctx context.Context, path string, o protocol.Owner) error {
+	q, err := fileRequest(protocol.OpMkdir, path)
+	if err != nil {
+		return err
+	}
+	q.Parents, q.Owner = true, &o
+	return c.call(ctx, q, nil)
+}
+
 // Remove removes a file or an empty directory, or recursively a full one.
 func (c *Client) Remove(ctx context.Context, path string, recursive bool) error {
 	q, err := fileRequest(protocol.OpRemove, path)

@@ -45,6 +45,26 @@ func (c *Client) parkAs(ctx context.Context, patience time.Duration, keep bool) 
 	return err
 }
 
+// HangUp is Park of a jail whose init is frozen, and is not going to be woken: it is
+// not asked. If it is woken after all, it finds that its connections have ended.
+func (c *Client) HangUp(ctx context.Context, patience time.Duration) error {
+	g := &c.gate
+	g.parking.Lock()
+	defer g.parking.Unlock()
+	if g.isShut() {
+		return nil
+	}
+	err := c.await(ctx, g.close(), patience)
+	if err != nil {
+		g.open()
+		return err
+	}
+	for _, conn := range g.all() {
+		conn.net.Close() // whose reader waits until the gate opens
+	}
+	return nil
+}
+
 // Unpark lets everything go on, with the init at the path last given to MoveTo.
 func (c *Client) Unpark() {
 	c.gate.parking.Lock()
@@ -87,14 +107,8 @@ func (g *gate) address() string {
 }
 
 func (c *Client) park(ctx context.Context, idle <-chan struct{}, patience time.Duration, keep bool) error {
-	timer := time.NewTimer(patience)
-	defer timer.Stop()
-	select {
-	case <-idle:
-	case <-timer.C:
-		return fault.Newf(fault.Conflict, "control.Park", "", "operations on files or commands did not end within %v", patience)
-	case <-ctx.Done():
-		return ended(ctx, errors.New("waiting for operations to end"))
+	if err := c.await(ctx, idle, patience); err != nil {
+		return err
 	}
 	nc, err := dial(ctx, c.gate.address())
 	if err != nil {
@@ -112,6 +126,20 @@ func (c *Client) park(ctx context.Context, idle <-chan struct{}, patience time.D
 		}
 	}
 	return nil
+}
+
+// await waits until no operation is under way that has to be waited for.
+func (c *Client) await(ctx context.Context, idle <-chan struct{}, patience time.Duration) error {
+	timer := time.NewTimer(patience)
+	defer timer.Stop()
+	select {
+	case <-idle:
+		return nil
+	case <-timer.C:
+		return fault.Newf(fault.Conflict, "control.Park", "", "operations on files or commands did not end within %v", patience)
+	case <-ctx.Done():
+		return ended(ctx, errors.New("waiting for operations to end"))
+	}
 }
 
 // park asks init to give up everything else, and reads to the end.

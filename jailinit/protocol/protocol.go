@@ -22,12 +22,13 @@ type Exec struct {
 	ID      id.Exec       `json:"id"`
 	Argv    []string      `json:"argv"`
 	Env     []string      `json:"env,omitempty"`     // KEY=VALUE; the whole environment
-	Cwd     string        `json:"cwd,omitempty"`     // must exist
+	Cwd     string        `json:"cwd,omitempty"`     // must exist; ~ is the user's home
 	User    string        `json:"user,omitempty"`    // name, uid, name:group or uid:gid, looked up in the jail
 	Stdin   bool          `json:"stdin,omitempty"`   // keep stdin open for Client.Stdin; otherwise /dev/null
 	PTY     *Size         `json:"pty,omitempty"`     // run on a terminal of this size
 	Timeout time.Duration `json:"timeout,omitempty"` // then the process group gets SIGKILL
 	Ring    int           `json:"ring,omitempty"`    // output kept, in bytes; 0 means 1 MiB
+	Note    string        `json:"note,omitempty"`    // of who starts it; its status repeats it
 }
 
 // Size is a terminal's.
@@ -40,6 +41,7 @@ type Size struct {
 type ExecStatus struct {
 	ID       id.Exec    `json:"id"`
 	Argv     []string   `json:"argv"`
+	Note     string     `json:"note,omitempty"`
 	PID      int        `json:"pid"` // inside the jail
 	PTY      bool       `json:"pty,omitempty"`
 	Started  time.Time  `json:"started"`
@@ -87,7 +89,8 @@ type FileInfo struct {
 type WriteOptions struct {
 	Mode    fs.FileMode `json:"mode,omitempty"`    // of a new file; 0 means 0644
 	Append  bool        `json:"append,omitempty"`  // otherwise replaced in one step
-	Parents bool        `json:"parents,omitempty"` // make missing directories
+	InPlace bool        `json:"place,omitempty"`   // otherwise replaced in one step: emptied, then written
+	Parents bool        `json:"parents,omitempty"` // make missing directories, which are the file's owner's if one is given
 	UID     *uint32     `json:"uid,omitempty"`
 	GID     *uint32     `json:"gid,omitempty"`
 }

@@ -68,6 +68,7 @@ type Request struct {
 	Limit     int64         `json:"limit,omitempty"`     // list, read
 	Mode      fs.FileMode   `json:"mode,omitempty"`      // mkdir
 	Parents   bool          `json:"parents,omitempty"`   // mkdir
+	Owner     *Owner        `json:"owner,omitempty"`     // mkdir: of what is made
 	Recursive bool          `json:"recursive,omitempty"` // remove, watch
 	Replace   bool          `json:"replace,omitempty"`   // move
 	Write     *WriteOptions `json:"write,omitempty"`     // write
@@ -125,6 +126,12 @@ type StdinEnd struct {
 	Keep bool `json:"keep,omitempty"` // leave it open for the next writer
 }
 
+// An Owner is whose files are.
+type Owner struct {
+	UID uint32 `json:"uid"`
+	GID uint32 `json:"gid"`
+}
+
 // Listed ends a listing.
 type Listed struct {
 	More bool `json:"more"` // there are names after the last one given
@@ -142,6 +149,9 @@ const (
 	// StdinWindow is how many bytes of stdin may be on their way that the
 	// command was not given yet. The client keeps them.
 	StdinWindow = 2 * MaxData
+
+	// MaxNote is the bytes of what a command's status repeats for who started it.
+	MaxNote = 64 << 10
 
 	// MaxStatusArgv is the bytes of a command line that ExecStatus repeats.
 	// What is over is cut off and an element "…" added.

@@ -280,7 +280,10 @@ func (s *Source) Close() error {
 		return nil
 	}
 	s.closed = true
-	if !s.loaded {
+	if !s.loaded { // nobody needed what a daemon may have left that was killed
+		if err := s.tidyPins(); !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
 		return nil
 	}
 	s.spares.Close()

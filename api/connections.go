@@ -1,0 +1,209 @@
+package api
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	"glasshouse/chain"
+	"glasshouse/egress"
+	"glasshouse/event"
+	"glasshouse/eventlog"
+	"glasshouse/id"
+	"glasshouse/report"
+)
+
+type connectionParams struct {
+	ID id.Jail `path:"id"`
+	period
+	Limit int `query:"limit" minimum:"1" maximum:"1000" description:"Hosts, 100 if not given."`
+}
+
+// connections answers with whom a jail talked to, by host, and what was decided about
+// it on its way out.
+func (s *Server) connections(w http.ResponseWriter, r *http.Request, p connectionParams) error {
+	if _, err := s.readBody(w, r, &none{}); err != nil {
+		return err
+	}
+	n, err := limit(p.Limit)
+	if err != nil {
+		return err
+	}
+	from, to, err := p.times(time.Now())
+	if err != nil {
+		return err
+	}
+	net, err := s.netLog(r.Context(), p.ID, from, to)
+	if err != nil {
+		return err
+	}
+	judged, err := s.judged(r.Context(), p.ID, from, to)
+	if err != nil {
+		return err
+	}
+	hosts := net.Hosts(maxHosts)
+	out := struct {
+		report.Hosts
+		List []connectedHost `json:"items"`
+		More int64           `json:"verdicts_more,omitempty"`
+	}{More: judged.more, List: []connectedHost{}}
+	for _, h := range hosts.List { // all of them, so that what has no packets is known
+		out.List = append(out.List, connectedHost{h, judged.take(string(h.Host))})
+	}
+	for _, host := range judged.order {
+		if vs := judged.take(host); len(vs) > 0 {
+			out.List = append(out.List, connectedHost{report.Host{Host: report.Text(host), Processes: []report.Who{}, Services: []report.Service{}}, vs})
+			hosts.Count.N++
+		}
+	}
+	hosts.Cut(n)
+	out.Hosts, out.List = hosts, out.List[:min(n, len(out.List))]
+	return writeJSON(w, http.StatusOK, out)
+}
+
+// maxHosts is how many hosts are looked at: as many as a report's fold keeps.
+const maxHosts = 1 << 12
+
+type connectedHost struct {
+	report.Host
+	Verdicts []*verdict `json:"verdicts"`
+}
+
+// netLog is whom a jail talked to in a part of the time.
+func (s *Server) netLog(ctx context.Context, j id.Jail, from, to time.Time) (*report.NetLog, error) {
+	f, err := event.ParseFilter(netRecords)
+	if err != nil {
+		return nil, err
+	}
+	l, err := s.log(ctx, j)
+	if err != nil {
+		return nil, err
+	}
+	c, err := read(ctx, l, eventlog.Query{Filter: f, Since: from, Until: to})
+	if err != nil {
+		return nil, err
+	}
+	defer c.Close()
+	log := report.NewNetLog()
+	src := &records{ctx, c}
+	var e event.Event
+	for {
+		if _, err := src.Next(&e); errors.Is(err, io.EOF) {
+			return log, nil
+		} else if err != nil {
+			return nil, err
+		}
+		log.Add(&e)
+	}
+}
+
+// A verdict is what the way out of a jail said to requests that are alike.
+type verdict struct {
+	Allowed  bool      `json:"allowed"`
+	Kind     string    `json:"kind"`
+	Port     uint16    `json:"port,omitempty"`
+	Reason   string    `json:"reason,omitempty"`
+	Rule     string    `json:"rule,omitempty"`
+	Detail   string    `json:"detail,omitempty"`
+	Count    int64     `json:"count"`
+	Sent     int64     `json:"sent"`
+	Received int64     `json:"received"`
+	First    time.Time `json:"first"`
+	Last     time.Time `json:"last"`
+	Entry    int64     `json:"entry"`
+}
+
+// judgements are what the entries of the chain say of what left a jail, or was not
+// let, by host.
+type judgements struct {
+	byHost map[string][]*verdict
+	order  []string // of the hosts, as they came
+	more   int64    // that are in no list
+}
+
+// Of a jail so many hosts are told of, and of each so many verdicts. The jail names
+// the hosts, and may name as many as it likes.
+const (
+	mostJudged   = 4096
+	mostVerdicts = 32
+)
+
+// judged reads what was decided about a jail's way out.
+func (s *Server) judged(ctx context.Context, j id.Jail, from, to time.Time) (*judgements, error) {
+	js := &judgements{byHost: map[string][]*verdict{}}
+	if s.o.Chain == nil {
+		return js, nil
+	}
+	if s.o.Governor != nil {
+		if err := s.o.Governor.Settle(ctx); err != nil {
+			return nil, err
+		}
+	}
+	q := chain.Query{Kinds: []chain.Kind{chain.Egress}, Jail: j, From: from, Limit: 1000}
+	if !to.IsZero() {
+		q.Until = to.Add(time.Millisecond) // as records are: of that moment, too
+	}
+	for {
+		entries, err := s.o.Chain.Entries(ctx, q)
+		if err != nil {
+			return nil, err
+		}
+		for _, e := range entries {
+			var r egress.Record
+			if json.Unmarshal(e.Body, &r) == nil {
+				js.add(e.Seq, &r)
+			}
+		}
+		if len(entries) < q.Limit {
+			return js, nil
+		}
+		q.After = entries[len(entries)-1].Seq
+	}
+}
+
+func (js *judgements) add(entry int64, r *egress.Record) {
+	host := strings.ToLower(r.Host)
+	list, known := js.byHost[host]
+	i := slices.IndexFunc(list, func(v *verdict) bool {
+		return v.Allowed == r.Allowed && v.Reason == string(r.Reason) && v.Rule == r.Rule && v.Kind == string(r.Kind) && v.Port == r.Port
+	})
+	times := int64(1 + max(r.Repeats, 0))
+	switch {
+	case i < 0 && (len(list) >= mostVerdicts || !known && len(js.order) >= mostJudged):
+		js.more += times
+		return
+	case i < 0:
+		if !known {
+			js.order = append(js.order, host)
+		}
+		i = len(list)
+		list = append(list, &verdict{Allowed: r.Allowed, Kind: string(r.Kind), Port: r.Port, Reason: string(r.Reason), Rule: r.Rule, First: r.At.UTC()})
+		js.byHost[host] = list
+	}
+	v := list[i]
+	v.Count += times
+	v.Sent += r.Sent
+	v.Received += r.Received
+	v.Detail, v.Entry = cmp.Or(r.Detail, v.Detail), entry
+	if at := r.At.Add(r.Took).UTC(); at.After(v.Last) {
+		v.Last = at
+	}
+}
+
+// take returns the verdicts of a host, the newest first, once.
+func (js *judgements) take(host string) []*verdict {
+	host = strings.ToLower(host)
+	list := js.byHost[host]
+	delete(js.byHost, host)
+	slices.SortStableFunc(list, func(a, b *verdict) int { return cmp.Compare(b.Entry, a.Entry) })
+	if list == nil {
+		return []*verdict{}
+	}
+	return list
+}

@@ -1,0 +1,47 @@
+package api_test
+
+import (
+	"testing"
+
+	"glasshouse/access"
+	"glasshouse/api/apitest"
+	"glasshouse/api/wire"
+)
+
+func TestTheProxyIsAskedBeforeThePolicyWhatAConnectionWouldCome(t *testing.T) {
+	d := open(t, apitest.New())
+	ask := wire.Policy{Files: []wire.PolicyFile{{Name: "opencode.json", Text: `{"permission":{"connect":"ask"}}`}}}
+	explain := func(j wire.Jail, resource string) wire.Explained {
+		t.Helper()
+		var x wire.Explained
+		d.want(200, req{as: access.Viewer, method: "POST", path: "/policy/explain",
+			body: wire.Explain{Jail: j.ID, Question: wire.Question{Action: "connect", Resource: resource}}}, &x)
+		return x
+	}
+	jailWith := func(p *wire.Policy, asks bool) (j wire.Jail) {
+		t.Helper()
+		d.want(201, req{as: access.Operator, method: "POST", path: "/jails", body: wire.CreateJail{
+			Network: "proxy", Policy: p, Egress: &wire.Egress{Allow: []wire.EgressRule{{Host: "*.example.com"}}, Ask: asks},
+		}}, &j)
+		return j
+	}
+
+	ruled := jailWith(&ask, false)
+	if x := explain(ruled, "api.example.com"); x.Egress == nil || !x.Egress.Allow || x.Egress.Rule != "*.example.com" {
+		t.Errorf("a host that is listed: %+v", x.Egress)
+	}
+	if x := explain(ruled, "evil.example:443"); x.Egress.Allow || !x.Egress.Asks || x.Decision.Effect != "ask" {
+		t.Errorf("a host that is not listed: %+v, and the policy %+v", x.Egress, x.Decision)
+	}
+	if x := explain(ruled, "10.0.0.9:443"); x.Egress.Allow || x.Egress.Asks {
+		t.Errorf("an address: %+v, but nobody is asked about addresses", x.Egress)
+	}
+	if x := explain(jailWith(nil, true), "evil.example:443"); !x.Egress.Asks || x.Decision.Effect != "ask" {
+		t.Errorf("a jail without policy that is to ask: %+v, %+v", x.Egress, x.Decision)
+	}
+	if x := explain(jailWith(nil, false), "evil.example:443"); x.Egress.Asks || x.Decision.Effect != "deny" {
+		t.Errorf("a jail without policy: %+v, %+v", x.Egress, x.Decision)
+	}
+	d.want(400, req{as: access.Viewer, method: "POST", path: "/policy/explain",
+		body: wire.Explain{Jail: ruled.ID, Question: wire.Question{Action: "connect", Resource: "a.example:http"}}}, nil)
+}

@@ -1,0 +1,154 @@
+package api
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"slices"
+	"strconv"
+	"sync"
+	"time"
+
+	"glasshouse/api/wire"
+	"glasshouse/eventlog"
+	"glasshouse/fault"
+	"glasshouse/id"
+	"glasshouse/report"
+	"glasshouse/snapshot"
+)
+
+// pasts are what was read of logs for who goes back and forth in them. The least
+// recently used are forgotten.
+type pasts struct {
+	mu   sync.Mutex
+	list []pastOf // the most recently used last. guarded by mu
+}
+
+type pastOf struct {
+	log *eventlog.Log
+	*report.Past
+}
+
+// mostPasts bounds the memory that going back takes: each has some tens of megabytes
+// at most.
+const mostPasts = 6
+
+func (ps *pasts) of(l *eventlog.Log) *report.Past {
+	ps.mu.Lock()
+	defer ps.mu.Unlock()
+	p := pastOf{l, nil}
+	if i := slices.IndexFunc(ps.list, func(p pastOf) bool { return p.log == l }); i >= 0 {
+		p = ps.list[i]
+		ps.list = slices.Delete(ps.list, i, i+1)
+	} else {
+		p.Past = report.NewPast(l)
+	}
+	ps.list = append(ps.list, p)
+	if len(ps.list) > mostPasts {
+		ps.list = slices.Delete(ps.list, 0, 1)
+	}
+	return p.Past
+}
+
+type pastParams struct {
+	ID    id.Jail `path:"id"`
+	TS    string  `query:"ts" description:"The instant: a time (RFC 3339), how long ago, such as 5m, or the sequence number of a record. Default: now."`
+	All   bool    `query:"all" description:"Also the processes that ended last before."`
+	Limit int     `query:"limit" minimum:"1" maximum:"10000" description:"Of changed files, 1000 if not given."`
+}
+
+// at answers with how a jail was at an instant.
+func (s *Server) at(w http.ResponseWriter, r *http.Request, p pastParams) error {
+	if _, err := s.readBody(w, r, &none{}); err != nil {
+		return err
+	}
+	if p.Limit == 0 {
+		p.Limit = 1000
+	}
+	if p.Limit < 0 || p.Limit > 10000 {
+		return fault.Fieldf("api", "limit", "%d is not between 1 and 10000", p.Limit)
+	}
+	at, err := instantOr("ts", p.TS, time.Now())
+	if err != nil {
+		return err
+	}
+	j, err := s.o.Jails.Get(r.Context(), p.ID)
+	if err != nil {
+		return err
+	}
+	l, err := s.log(r.Context(), p.ID)
+	if err != nil {
+		return err
+	}
+	if err := flushed(r.Context(), l); err != nil {
+		return err
+	}
+	then, err := s.pasts.of(l).At(r.Context(), at)
+	if err != nil {
+		return err
+	}
+	near, err := s.nearest(r.Context(), p.ID, at, then)
+	if err != nil {
+		return err
+	}
+	out := then.Told(p.All, p.Limit, seqOf(near))
+	out.Files.Recorded = j.Spec.Observe.Files != "off"
+	answer := struct {
+		At *time.Time `json:"at,omitempty"`
+		report.Told
+		Snapshot *wire.Snapshot `json:"snapshot,omitempty"`
+	}{Told: out}
+	if !at.Time.IsZero() {
+		answer.At = utc(&at.Time)
+	}
+	if near != nil {
+		answer.Snapshot = new(s.snapshotOf(*near))
+	}
+	return writeJSON(w, http.StatusOK, answer)
+}
+
+// instantOr reads a time, how long ago it was, or the number of a record.
+func instantOr(field, text string, now time.Time) (report.Instant, error) {
+	if seq, err := strconv.ParseUint(text, 10, 64); err == nil {
+		return report.Instant{Seq: seq}, nil
+	}
+	t, err := instant(field, text, now)
+	return report.Instant{Time: t}, err
+}
+
+// nearest returns the last snapshot of a jail that is of an instant's past, or nil:
+// what a jail that is branched from there begins with.
+func (s *Server) nearest(ctx context.Context, j id.Jail, at report.Instant, then *report.Then) (*snapshot.Snapshot, error) {
+	if s.o.Snapshots == nil {
+		return nil, nil
+	}
+	list, err := s.o.Snapshots.List(ctx, snapshot.ListOptions{Jail: j})
+	if err != nil {
+		return nil, err
+	}
+	for _, one := range slices.Backward(list) {
+		early := at.Time.IsZero() || !one.Created.After(at.Time)
+		if early && (at.Seq == 0 || one.Seq <= at.Seq) && then.Before(one.Seq) {
+			return &one, nil
+		}
+	}
+	if then.From == "" {
+		return nil, nil
+	}
+	one, err := s.o.Snapshots.Get(ctx, then.From)
+	if errors.Is(err, fault.NotFound) {
+		return nil, nil // it was deleted
+	}
+	if err != nil {
+		return nil, err
+	}
+	return &one, nil
+}
+
+// seqOf is the last record of this jail that a snapshot knows of.
+func seqOf(s *snapshot.Snapshot) uint64 {
+	if s == nil {
+		return 0
+	}
+	return s.Seq
+}

@@ -1,0 +1,215 @@
+package api_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"glasshouse/access"
+	"glasshouse/api"
+	"glasshouse/api/apitest"
+	"glasshouse/api/wire"
+	"glasshouse/chain"
+	"glasshouse/egress"
+	"glasshouse/event"
+	"glasshouse/id"
+)
+
+// strictly asks for JSON and decodes all that is in it.
+func (d *door) strictly(path string, into any) {
+	d.t.Helper()
+	var raw json.RawMessage
+	d.want(200, req{as: access.Viewer, method: "GET", path: path}, &raw)
+	dec := json.NewDecoder(bytes.NewReader(raw))
+	dec.DisallowUnknownFields()
+	if err := dec.Decode(into); err != nil {
+		d.t.Fatalf("%s: %v\n%s", path, err, raw)
+	}
+}
+
+// file is a record of an operation on a file, so long ago.
+func file(op, path string, ago time.Duration) event.Event {
+	return event.Event{Type: event.File, TS: time.Now().Add(-ago).UnixMilli(), NS: 1, PID: 7, TID: 7, Comm: "tar", Op: op, Path: path, FD: -1}
+}
+
+func TestAJailAsItWas(t *testing.T) {
+	jails := apitest.New()
+	w, snaps := apitest.Watch(t, jails), apitest.Snapshot(jails)
+	d := open(t, jails, func(o *api.Options) { o.Observed, o.Snapshots = w, snaps })
+	j := d.running()
+	path := "/jails/" + string(j) + "/at"
+	var none wire.Past
+	d.strictly(path, &none)
+	if len(none.Processes.Items) != 0 || len(none.Files.Items) != 0 || none.Snapshot != nil || !none.Files.Recorded {
+		t.Errorf("of a jail that did nothing: %+v", none)
+	}
+	begin := proc(event.OpExec, 3, 1, "make", "-j")
+	begin.TS -= 3600_000
+	w.Append(j, begin, file(event.OpCreate, "/work/old", time.Hour), file(event.OpWrite, "/etc/hosts", time.Hour),
+		file(event.OpCreate, "/work/x", time.Hour), file(event.OpDelete, "/work/x", 50*time.Minute), file(event.OpDelete, "/etc/hosts", 40*time.Minute))
+	var taken wire.Snapshot
+	d.want(201, req{as: access.Operator, method: "POST", path: "/jails/" + string(j) + "/snapshot", body: "{}"}, &taken)
+	end := proc(event.OpExit, 3, 1)
+	w.Append(j, file(event.OpRead, "/etc/group", 0), end, file(event.OpWrite, "/work/old", 0)) // the snapshot knows of seven records
+
+	var now, old, all wire.Past
+	d.strictly(path, &now)
+	if len(now.Processes.Items) != 0 || len(now.Files.Items) != 2 || now.At != nil {
+		t.Errorf("now: %+v", now)
+	}
+	if f := now.Files.Items[0]; f.Path != "/work/old" || f.Kind != "added" || !f.Since || f.Comm != "tar" || f.Seq != 9 {
+		t.Errorf("what was changed after the snapshot: %+v", f)
+	}
+	if f := now.Files.Items[1]; f.Path != "/etc/hosts" || f.Kind != "deleted" || f.Since {
+		t.Errorf("what was changed before the snapshot: %+v", f)
+	}
+	if now.Snapshot == nil || now.Snapshot.ID != taken.ID {
+		t.Errorf("the nearest snapshot: %+v", now.Snapshot)
+	}
+	d.strictly(path+"?ts=45m", &old)
+	if len(old.Processes.Items) != 1 || old.Processes.Items[0].Argv[1] != "-j" || len(old.Files.Items) != 2 || old.Files.Items[0].Kind+old.Files.Items[1].Kind != "modifiedadded" {
+		t.Errorf("45 minutes ago: %+v", old)
+	}
+	if old.Snapshot != nil || old.At == nil {
+		t.Errorf("45 minutes ago, before any snapshot: %v %+v", old.At, old.Snapshot)
+	}
+	d.strictly(path+"?all=true&limit=1", &all)
+	if len(all.Processes.Items) != 1 || all.Processes.Items[0].State != "exited" || len(all.Files.Items) != 1 || all.Files.Count != 2 {
+		t.Errorf("with the ended, and one file: %+v", all)
+	}
+	var third wire.Past
+	d.strictly(path+"?ts=3", &third)
+	if len(third.Files.Items) != 2 || third.Files.Items[0].Path != "/etc/hosts" {
+		t.Errorf("at the third record: %+v", third.Files)
+	}
+	for query, field := range map[string]string{"ts=never": "ts", "limit=10001": "limit", "limit=-1": "limit"} {
+		if p := d.refused(400, req{as: access.Viewer, method: "GET", path: path + "?" + query}); p.Field != field {
+			t.Errorf("?%s names %q, want %q", query, p.Field, field)
+		}
+	}
+	d.refused(404, req{as: access.Viewer, method: "GET", path: "/jails/j-aaaaaaaaaaaa/at"})
+}
+
+func TestWhichCallsAJailMade(t *testing.T) {
+	d, w, j := watched(t)
+	path := "/jails/" + string(j) + "/syscalls"
+	var none wire.Profile
+	d.strictly(path, &none)
+	if none.Count != 0 || none.Calls == nil || none.Latency.Buckets == nil {
+		t.Errorf("of a jail that made none: %+v", none)
+	}
+	for i := range 100 {
+		e := call(int32(10+i%4), "read", "", int64(i))
+		e.Dur = 1000
+		if i == 99 {
+			e.Dur = 1 << 20
+		}
+		w.Append(j, e)
+	}
+	denied := call(11, "bpf", "", -1)
+	denied.Flags |= event.Denied
+	w.Append(j, call(10, "openat", "/etc/shadow", -13), call(10, "openat", "/nothing", -2), denied,
+		event.Event{Type: event.Gap, TS: time.Now().UnixMilli(), Source: event.Syscall, Lost: 9, Reason: "ring full"})
+	var got wire.Profile
+	d.strictly(path+"?processes=2", &got)
+	if got.Count != 103 || got.Failed != 2 || got.Denied != 1 || got.Refused != 1 || got.Lost.Records != 9 {
+		t.Errorf("in numbers: %+v", got)
+	}
+	if c := got.Calls[0]; c.Name != "read" || c.Count != 100 || c.Timed != 100 || c.Latency.Max != 1<<20 || c.Latency.P50 < 512 || c.Latency.P50 > 1023 {
+		t.Errorf("the most frequent: %+v", c)
+	}
+	buckets := got.Latency.Buckets
+	if first, last := buckets[0], buckets[len(buckets)-1]; first != (wire.LatencyBucket{From: 512, Count: 99}) || last != (wire.LatencyBucket{From: 1 << 20, Count: 1}) || len(buckets) != 12 {
+		t.Errorf("the histogram: %+v", buckets)
+	}
+	if fmt.Sprint(got.Errors) != "[{EPERM 1} {ENOENT 1} {EACCES 1}]" || got.Failures[0].Class != "denied" || got.Failures[1].Errno != "EACCES" {
+		t.Errorf("errors %v, failures %+v", got.Errors, got.Failures)
+	}
+	if len(got.Processes) != 2 || got.Processes[0].PID != 10 || got.Processes[0].Count != 27 || got.Processes[0].Failed != 2 || got.Processes[1].Denied != 1 {
+		t.Errorf("by process: %+v", got.Processes)
+	}
+	var some wire.Profile
+	d.strictly(path+"?q=pid:10+ret:<0", &some)
+	if some.Count != 2 || len(some.Processes) != 0 || len(some.Errors) != 2 {
+		t.Errorf("of one process, what failed: %+v", some)
+	}
+	d.strictly(path+"?to=1h", &some)
+	if some.Count != 0 {
+		t.Errorf("an hour ago: %d", some.Count)
+	}
+	for _, query := range []string{"from=1h&to=2h", "processes=101", "q=nonsense:", "from=x"} {
+		d.refused(400, req{as: access.Viewer, method: "GET", path: path + "?" + query})
+	}
+}
+
+func TestWhomAJailTalkedToAndWhatWasDecided(t *testing.T) {
+	jails := apitest.New()
+	w := apitest.Watch(t, jails)
+	c := record(t)
+	d := open(t, jails, func(o *api.Options) { o.Observed, o.Chain = w, c.Chain })
+	j := d.running()
+	path := "/jails/" + string(j) + "/connections"
+	var none wire.Connections
+	d.strictly(path, &none)
+	if none.Items == nil || len(none.Items) != 0 {
+		t.Errorf("of a jail that talked to nobody: %+v", none)
+	}
+	other := packet(event.Egress, "10.0.0.2:9", "192.0.2.7:53", "", 70)
+	other.Host, other.Proto, other.PID, other.Comm = "", "udp", 8, "dig"
+	plain := packet(event.Egress, "10.0.0.2:2", "192.0.2.1:80", "SYN", 60)
+	plain.PID, plain.Comm = 9, "wget"
+	w.Append(j, packet(event.Egress, "10.0.0.2:1", "192.0.2.1:443", "SYN", 60), packet(event.Ingress, "192.0.2.1:443", "10.0.0.2:1", "SYN,ACK", 5000), plain, other)
+	at := time.Now()
+	note := func(jid id.Jail, r egress.Record) int64 {
+		t.Helper()
+		body, err := json.Marshal(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		e, err := c.Append(t.Context(), chain.Entry{Kind: chain.Egress, Jail: jid, Body: body})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return e.Seq
+	}
+	allowed := egress.Record{At: at, Request: egress.Request{Kind: egress.KindRequest, Host: "example.com", Port: 443}, Allowed: true, Rule: "example.com", Sent: 100, Received: 900}
+	note(j, allowed)
+	newest := note(j, allowed)
+	note(j, egress.Record{At: at, Request: egress.Request{Kind: egress.KindConnect, Host: "evil.example", Port: 443}, Reason: egress.ReasonHost, Detail: "<b>no</b>", Repeats: 4})
+	note("j-bbbbbbbbbbbb", allowed)
+
+	var got wire.Connections
+	d.strictly(path, &got)
+	if len(got.Items) != 3 || got.Count.Count != 3 {
+		t.Fatalf("hosts: %+v", got)
+	}
+	one := got.Items[0]
+	if one.Host != "example.com" || one.Connections != 2 || one.BytesOut != 120 || one.BytesIn != 5000 || one.PacketsOut != 2 || one.PacketsIn != 1 || one.First == nil || one.Last == nil {
+		t.Errorf("of the most bytes: %+v", one)
+	}
+	if len(one.Processes) != 2 || len(one.Services) != 2 || one.Services[0].Port != 443 || !strings.Contains(one.Services[0].Events.Q, "example.com") {
+		t.Errorf("by whom, and where: %+v %+v", one.Processes, one.Services)
+	}
+	if len(one.Verdicts) != 1 || !one.Verdicts[0].Allowed || one.Verdicts[0].Count != 2 || one.Verdicts[0].Received != 1800 || one.Verdicts[0].Entry != newest || one.Verdicts[0].Rule != "example.com" {
+		t.Errorf("what was decided: %+v", one.Verdicts)
+	}
+	if two := got.Items[1]; two.Host != "192.0.2.7" || len(two.Verdicts) != 0 || two.Verdicts == nil {
+		t.Errorf("a host of which nothing was decided: %+v", two)
+	}
+	if three := got.Items[2]; three.Host != "evil.example" || three.Verdicts[0].Allowed || three.Verdicts[0].Reason != "host" || three.Verdicts[0].Count != 5 || three.First != nil {
+		t.Errorf("a host that was refused: %+v", three)
+	}
+	var some wire.Connections
+	d.strictly(path+"?limit=1", &some)
+	if len(some.Items) != 1 || some.More.BytesOut != 70 || some.Total.BytesOut != 190 {
+		t.Errorf("the first alone: %+v", some)
+	}
+	d.strictly(path+"?to=1h", &some)
+	if len(some.Items) != 0 {
+		t.Errorf("an hour ago: %+v", some)
+	}
+	d.refused(400, req{as: access.Viewer, method: "GET", path: path + "?limit=0x"})
+}

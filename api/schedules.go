@@ -1,0 +1,135 @@
+package api
+
+import (
+	"context"
+	"time"
+
+	"glasshouse/api/wire"
+	"glasshouse/gateway"
+	"glasshouse/id"
+	"glasshouse/schedule"
+)
+
+// Schedules is what the API asks of schedules. *schedule.Manager is one.
+type Schedules interface {
+	Get(ctx context.Context, h id.Schedule) (schedule.Schedule, error)
+	List(ctx context.Context, f schedule.Filter) ([]schedule.Schedule, error)
+	Pause(ctx context.Context, h id.Schedule) (schedule.Schedule, error)
+	Resume(ctx context.Context, h id.Schedule) (schedule.Schedule, error)
+}
+
+type listSchedules struct {
+	Session string      `query:"session_id"`
+	Limit   int         `query:"limit" minimum:"1" maximum:"1000" description:"Items of a page, 100 if not given."`
+	After   id.Schedule `query:"after" description:"The 'next' of the page before."`
+}
+
+func (s *Server) listSchedules(ctx context.Context, p listSchedules, _ none) (wire.Page[wire.Schedule], error) {
+	if s.o.Schedules == nil {
+		return wire.Page[wire.Schedule]{}, noAgents
+	}
+	return pageOf(p.Limit, func(n int) ([]schedule.Schedule, error) {
+		return s.o.Schedules.List(ctx, schedule.Filter{Session: p.Session, After: p.After, Limit: n})
+	}, func(h schedule.Schedule) string { return string(h.ID) }, scheduleOf)
+}
+
+type oneSchedule struct {
+	Schedule id.Schedule `path:"schedule"`
+}
+
+// shownTimes is how many times to come are shown of a schedule.
+const shownTimes = 10
+
+func (s *Server) getSchedule(ctx context.Context, p oneSchedule, _ none) (wire.Schedule, error) {
+	if s.o.Schedules == nil {
+		return wire.Schedule{}, noAgents
+	}
+	h, err := s.o.Schedules.Get(ctx, p.Schedule)
+	if err != nil {
+		return wire.Schedule{}, err
+	}
+	w := scheduleOf(h)
+	if !h.Paused {
+		w.Next = h.NextTimes(shownTimes)
+	}
+	return w, nil
+}
+
+func (s *Server) pauseSchedule(ctx context.Context, p oneSchedule, _ none) (wire.Schedule, error) {
+	if s.o.Schedules == nil {
+		return wire.Schedule{}, noAgents
+	}
+	h, err := s.o.Schedules.Pause(ctx, p.Schedule)
+	return scheduleOf(h), err
+}
+
+func (s *Server) resumeSchedule(ctx context.Context, p oneSchedule, _ none) (wire.Schedule, error) {
+	if s.o.Schedules == nil {
+		return wire.Schedule{}, noAgents
+	}
+	h, err := s.o.Schedules.Resume(ctx, p.Schedule)
+	return scheduleOf(h), err
+}
+
+func (s *Server) deleteSchedule(ctx context.Context, p oneSchedule, _ none) (none, error) {
+	g, err := s.gateway()
+	if err != nil {
+		return none{}, err
+	}
+	return none{}, g.Unschedule(ctx, p.Schedule, by(ctx))
+}
+
+// editSchedule changes when a schedule is due. The run that waits for it shows that.
+func (s *Server) editSchedule(ctx context.Context, p oneSchedule, b wire.EditSchedule) (wire.Schedule, error) {
+	g, err := s.gateway()
+	if err != nil {
+		return wire.Schedule{}, err
+	}
+	h, err := g.Reschedule(ctx, p.Schedule, by(ctx), func(spec *schedule.Spec) error { return edit(spec, b) })
+	return scheduleOf(h), err
+}
+
+func edit(spec *schedule.Spec, b wire.EditSchedule) error {
+	set(&spec.Cron, b.Cron)
+	set(&spec.TZ, b.TimeZone)
+	set((*string)(&spec.Missed), b.Missed)
+	set((*string)(&spec.Overlap), b.Overlap)
+	if b.Cron != nil {
+		spec.At = nil
+	}
+	if b.JitterMS == nil {
+		return nil
+	}
+	var err error
+	spec.Jitter, err = millis("jitter_ms", *b.JitterMS)
+	return err
+}
+
+func set(to, from *string) {
+	if from != nil {
+		*to = *from
+	}
+}
+
+type timesParams struct {
+	Schedule string `query:"schedule"`
+	TimeZone string `query:"time_zone"`
+}
+
+// scheduleTimes says when a schedule would be due, for who is about to make it.
+func (s *Server) scheduleTimes(_ context.Context, p timesParams, _ none) (wire.Times, error) {
+	spec := schedule.Spec{Cron: p.Schedule, TZ: p.TimeZone}
+	times, err := spec.Times(time.Now().UTC(), shownTimes)
+	if times == nil {
+		times = []time.Time{}
+	}
+	return wire.Times{Times: times}, err
+}
+
+func scheduleOf(h schedule.Schedule) wire.Schedule {
+	return wire.Schedule{
+		ID: h.ID, Session: h.Session, Goal: gateway.GoalOf(h), Cron: h.Cron, TimeZone: h.TZ, Missed: string(h.Missed), Overlap: string(h.Overlap),
+		JitterMS: h.Jitter.Milliseconds(), Paused: h.Paused, NextRunAt: utc(h.Next), Waiting: utc(h.Waiting), Last: utc(h.Last), Error: h.Error,
+		Fired: h.Counts.Fired, Left: h.Counts.Missed, Skipped: h.Counts.Skipped, Failed: h.Counts.Failed, Created: h.Created.UTC(),
+	}
+}

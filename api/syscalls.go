@@ -1,0 +1,77 @@
+package api
+
+import (
+	"net/http"
+	"time"
+
+	"glasshouse/eventlog"
+	"glasshouse/fault"
+	"glasshouse/id"
+	"glasshouse/report"
+)
+
+// A period is a part of the time that a log tells of.
+type period struct {
+	From string `query:"from" description:"Not before: a time (RFC 3339) or how long ago, such as 5m. Default: the first record's."`
+	To   string `query:"to" description:"Not after. Default: the last record's."`
+}
+
+func (p period) times(now time.Time) (from, to time.Time, err error) {
+	if from, err = instant("from", p.From, now); err != nil {
+		return
+	}
+	if to, err = instant("to", p.To, now); err != nil {
+		return
+	}
+	if !to.IsZero() && to.Before(from) {
+		err = fault.Fieldf("api", "to", "it is before from")
+	}
+	return
+}
+
+type syscallParams struct {
+	ID id.Jail `path:"id"`
+	recordFilter
+	period
+	Processes int `query:"processes" minimum:"0" maximum:"100" description:"Of so many processes, those with the most calls, the part as well."`
+	Limit     int `query:"limit" minimum:"1" maximum:"1000" description:"Of each list, 100 if not given."`
+}
+
+// syscalls answers with which system calls a jail made, how long they took and how
+// they failed.
+func (s *Server) syscalls(w http.ResponseWriter, r *http.Request, p syscallParams) error {
+	if _, err := s.readBody(w, r, &none{}); err != nil {
+		return err
+	}
+	n, err := limit(p.Limit)
+	if err != nil {
+		return err
+	}
+	if p.Processes < 0 || p.Processes > 100 {
+		return fault.Fieldf("api", "processes", "%d is not between 0 and 100", p.Processes)
+	}
+	q := eventlog.Query{}
+	if q.Since, q.Until, err = p.times(time.Now()); err != nil {
+		return err
+	}
+	if p.Type == "" {
+		p.Type = "syscall,gap" // what calls are missing is to be said
+	}
+	if q.Filter, err = p.filter(); err != nil {
+		return err
+	}
+	l, err := s.log(r.Context(), p.ID)
+	if err != nil {
+		return err
+	}
+	c, err := read(r.Context(), l, q)
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	profile, err := report.MakeProfile(r.Context(), c, report.ProfileOptions{Rows: n, Processes: p.Processes})
+	if err != nil {
+		return err
+	}
+	return writeJSON(w, http.StatusOK, profile)
+}

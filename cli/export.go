@@ -1,0 +1,237 @@
+package cli
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net"
+	"net/url"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+	"time"
+
+	"glasshouse/api/client"
+	"glasshouse/fault"
+	"glasshouse/id"
+	"glasshouse/internal/atomicfile"
+	"glasshouse/otel"
+
+	"github.com/spf13/cobra"
+)
+
+func (c *command) export() *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "export", Short: "Send what was recorded to where others look at it", Args: cobra.NoArgs,
+	}
+	cmd.AddCommand(c.exportOTel())
+	return cmd
+}
+
+// otelFlags are the flags of export otel.
+type otelFlags struct {
+	endpoint, jail, run, from, to, cursor string
+	follow                                bool
+}
+
+// windowPatience is how long a collector that is away is asked again for a window.
+// Who follows has nobody to tell, and goes on.
+const windowPatience = 5 * time.Minute
+
+func (c *command) exportOTel() *cobra.Command {
+	var f otelFlags
+	cmd := &cobra.Command{
+		Use: "otel [TERM...]", Short: "Send events and the causal chain to an OpenTelemetry collector",
+		Long: `Send what jails did and what the causal chain records to a collector, by OTLP over
+HTTP with protobuf: processes, calls, runs and their steps as spans; each event and
+each entry of the chain as a log record. The terms choose events, as those of
+glasshouse events do; spans of processes come of events of type proc. It exports
+what is kept, or the window from --from to --to; with --follow it goes on until it is
+interrupted.
+
+With --cursor a file keeps how far it got, so that the next export goes on there
+and nothing is left out. What was sent when an export was cut is sent again, with
+the same ids. A collector that is busy or away is asked again: for five minutes, or
+with --follow for as long as it takes.
+
+Where to: --endpoint, or OTEL_EXPORTER_OTLP_ENDPOINT, or ` + otel.DefaultEndpoint + `. Headers
+for it, such as keys, are in OTEL_EXPORTER_OTLP_HEADERS (KEY=VALUE with commas
+between), and the service's name is in OTEL_SERVICE_NAME. docs/telemetry.md says
+what becomes what.`,
+		Example: `  glasshouse export otel --from 1h
+  glasshouse export otel --follow --cursor /var/lib/otel.cursor type:proc,net,gap
+  glasshouse export otel --run r-4k2v9c7m1xqe --endpoint https://collector.example.com:4318`,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return c.exportTo(cmd.Context(), f, strings.Join(args, " "))
+		},
+	}
+	fs := cmd.Flags()
+	fs.StringVar(&f.endpoint, "endpoint", "", "the collector's address, before /v1/traces (OTEL_EXPORTER_OTLP_ENDPOINT)")
+	fs.StringVar(&f.jail, "jail", "", "only of this jail")
+	fs.StringVar(&f.run, "run", "", "only what the chain has of this run; of events, those of --jail if given")
+	fs.StringVar(&f.from, "from", "", "not before: a time such as 2026-01-02T15:04:05Z, or how long ago, such as 5m")
+	fs.StringVar(&f.to, "to", "", "not after")
+	fs.BoolVarP(&f.follow, "follow", "f", false, "go on with what happens from now on")
+	fs.StringVar(&f.cursor, "cursor", "", "a file that keeps how far it got, to go on there")
+	cmd.MarkFlagsMutuallyExclusive("to", "follow")
+	return cmd
+}
+
+// exported is what was sent.
+type exported struct {
+	Spans    int   `json:"spans"`
+	Logs     int   `json:"logs"`
+	Rejected int64 `json:"rejected"`
+}
+
+func (c *command) exportTo(ctx context.Context, f otelFlags, filter string) error {
+	ctx, stop := signal.NotifyContext(ctx, syscall.SIGINT, syscall.SIGTERM)
+	defer stop()
+	var done exported
+	sender, err := c.sender(f, &done)
+	if err != nil {
+		return err
+	}
+	x := &otel.Exporter{Run: id.Run(f.run), Filter: filter, Follow: f.follow}
+	now := time.Now()
+	if x.From, err = moment("from", f.from, now); err != nil {
+		return err
+	}
+	if x.To, err = moment("to", f.to, now); err != nil {
+		return err
+	}
+	if f.cursor != "" {
+		unlock, err := lockCursor(f.cursor)
+		if err != nil {
+			return err
+		}
+		defer unlock()
+		if x.Cursor, err = readCursor(f.cursor); err != nil {
+			return err
+		}
+		x.Keep = func(at otel.Cursor) error { return writeCursor(f.cursor, at) }
+	}
+	cl, err := c.client(ctx)
+	if err != nil {
+		return err
+	}
+	if f.jail != "" {
+		j, err := jailNamed(ctx, cl, f.jail)
+		if err != nil {
+			return err
+		}
+		x.Jails = []id.Jail{j}
+	}
+	x.Daemon = cl
+	sender.From.Jails = jailNames(ctx, cl)
+	x.Send = func(ctx context.Context, b *otel.Batch) error {
+		if err := sender.Send(ctx, b); err != nil {
+			return err
+		}
+		spans, logs := b.Count()
+		done.Spans += spans
+		done.Logs += logs
+		return nil
+	}
+	if err := x.Export(ctx); err != nil {
+		return err
+	}
+	return c.print(done, func(w io.Writer) {
+		fmt.Fprintf(w, "sent %d spans and %d log records to %s\n", done.Spans, done.Logs, sender.Endpoint)
+	})
+}
+
+// sender returns what sends, by the flags and the environment. What the collector
+// rejects is said, and counted in done.
+func (c *command) sender(f otelFlags, done *exported) (*otel.Sender, error) {
+	header, err := otel.ParseHeaders(c.env.Getenv("OTEL_EXPORTER_OTLP_HEADERS"))
+	if err != nil {
+		return nil, err
+	}
+	s := &otel.Sender{
+		Endpoint: cmp.Or(f.endpoint, c.env.Getenv("OTEL_EXPORTER_OTLP_ENDPOINT"), otel.DefaultEndpoint),
+		Header:   header,
+		From:     otel.Source{Service: cmp.Or(c.env.Getenv("OTEL_SERVICE_NAME"), "glasshouse"), Host: c.daemonHost()},
+		Rejected: func(n int64, why string) {
+			done.Rejected += n
+			fmt.Fprintf(c.env.Stderr, "glasshouse: the collector did not take %d: %s\n", n, escape(why))
+		},
+	}
+	if !f.follow {
+		s.Patience = windowPatience
+	}
+	return s, s.Check()
+}
+
+// daemonHost is the name of the host that the daemon is on.
+func (c *command) daemonHost() string {
+	u, err := url.Parse(c.address())
+	if err == nil && u.Scheme != "unix" && u.Hostname() != "localhost" {
+		if ip := net.ParseIP(u.Hostname()); ip == nil || !ip.IsLoopback() {
+			return u.Hostname()
+		}
+	}
+	name, _ := os.Hostname() // "" is left out
+	return name
+}
+
+// jailNames returns what knows the names of jails, as far as the daemon does.
+func jailNames(ctx context.Context, cl *client.Client) func(id.Jail) string {
+	known := map[id.Jail]string{}
+	return func(j id.Jail) string {
+		name, ok := known[j]
+		if !ok {
+			if found, err := cl.Jail(ctx, j); err == nil || errors.Is(err, fault.NotFound) {
+				name = found.Name
+				known[j] = name
+			}
+		}
+		return name
+	}
+}
+
+// lockCursor keeps a second export from the same cursor: each would undo what the
+// other kept.
+func lockCursor(name string) (unlock func(), err error) {
+	f, err := os.OpenFile(name+".lock", os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	err = flock(f, syscall.LOCK_EX|syscall.LOCK_NB)
+	if errors.Is(err, syscall.EWOULDBLOCK) {
+		err = &fault.Error{Op: "export", On: name, Kind: fault.Conflict, Err: errors.New("another export uses this cursor"), Remedy: "give each export a --cursor of its own"}
+	}
+	if err != nil {
+		f.Close()
+		return nil, err
+	}
+	return func() { f.Close() }, nil
+}
+
+func readCursor(name string) (otel.Cursor, error) {
+	data, err := os.ReadFile(name)
+	if errors.Is(err, fs.ErrNotExist) {
+		return otel.Cursor{}, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	var at otel.Cursor
+	if err := json.Unmarshal(data, &at); err != nil {
+		return nil, &fault.Error{Op: "export", On: name, Kind: fault.Mismatch, Err: fmt.Errorf("not a cursor: %w", err), Remedy: "give another file, or remove this one to export from the beginning"}
+	}
+	return at, nil
+}
+
+func writeCursor(name string, at otel.Cursor) error {
+	data, err := json.Marshal(at)
+	if err != nil {
+		return err
+	}
+	return atomicfile.Durable(name, append(data, '\n'), 0o600)
+}

@@ -1,0 +1,236 @@
+package cli
+
+import (
+	"bytes"
+	"context"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	logspb "go.opentelemetry.io/proto/otlp/logs/v1"
+	tracepb "go.opentelemetry.io/proto/otlp/trace/v1"
+	"google.golang.org/protobuf/proto"
+
+	"glasshouse/api/apitest"
+	"glasshouse/chain"
+	"glasshouse/event"
+)
+
+// A collector takes what is exported, while it is up.
+type collector struct {
+	t    *testing.T
+	addr string
+
+	mu    sync.Mutex
+	down  bool     // guarded by mu, as all below
+	seqs  []string // of the events
+	kinds []string // of the chain's entries
+	spans []string // names
+	names []string // of jails
+}
+
+func newCollector(t *testing.T) *collector {
+	c := &collector{t: t}
+	s := httptest.NewServer(c)
+	t.Cleanup(s.Close)
+	c.addr = s.URL
+	return c
+}
+
+func (c *collector) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.down {
+		w.WriteHeader(http.StatusUnauthorized) // which is not asked again
+		return
+	}
+	body, err := io.ReadAll(r.Body)
+	if err != nil {
+		c.t.Error(err)
+	}
+	switch r.URL.Path {
+	case "/v1/logs":
+		var d logspb.LogsData
+		if err := proto.Unmarshal(body, &d); err != nil {
+			c.t.Error(err)
+		}
+		for _, of := range d.ResourceLogs {
+			for _, a := range of.Resource.Attributes {
+				if a.Key == "glasshouse.jail.id" {
+					c.names = append(c.names, a.Value.GetStringValue())
+				}
+			}
+			for _, l := range of.ScopeLogs[0].LogRecords {
+				c.log(l)
+			}
+		}
+	case "/v1/traces":
+		var d tracepb.TracesData
+		if err := proto.Unmarshal(body, &d); err != nil {
+			c.t.Error(err)
+		}
+		for _, of := range d.ResourceSpans {
+			for _, s := range of.ScopeSpans[0].Spans {
+				c.spans = append(c.spans, s.Name)
+			}
+		}
+	}
+}
+
+func (c *collector) log(l *logspb.LogRecord) {
+	if kind, ok := strings.CutPrefix(l.EventName, "glasshouse.chain."); ok {
+		c.kinds = append(c.kinds, kind)
+		return
+	}
+	for _, a := range l.Attributes {
+		if a.Key == "glasshouse.seq" {
+			c.seqs = append(c.seqs, a.Value.GetStringValue())
+		}
+	}
+}
+
+func (c *collector) turn(down bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.down = down
+}
+
+func (d *desk) recorded(kind chain.Kind, parent int64, body string) int64 {
+	d.t.Helper()
+	e, err := d.chain.Append(d.t.Context(), chain.Entry{Kind: kind, Parent: parent, Jail: d.jail, Capability: "git.push", Body: []byte(body)})
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	return e.Seq
+}
+
+func TestAnExportThatWasCutGoesOnWithoutLoss(t *testing.T) {
+	d := newDeskWith(t, apitest.New())
+	c := newCollector(t)
+	command := "export otel --endpoint " + c.addr + " --cursor " + filepath.Join(t.TempDir(), "cursor")
+
+	d.happens(
+		event.Event{Type: event.Proc, Op: event.OpExec, PID: 42, Begin: 1, NS: 5, Exe: "/bin/sh", Argv: []string{"sh"}},
+		event.Event{Type: event.File, Op: event.OpCreate, PID: 42, Path: "/work/a", FD: 3},
+	)
+	call := d.recorded(chain.CallStarted, 0, `{}`)
+	d.sees(command, "sent 0 spans and 3 log records")
+
+	c.turn(true)
+	d.happens(event.Event{Type: event.Proc, Op: event.OpExit, PID: 42, Begin: 1, NS: 9, Code: 3})
+	d.recorded(chain.CallEnded, call, `{"state":"done"}`)
+	if code, _, errs := d.types(command); code != 1 || !strings.Contains(errs, "OTEL_EXPORTER_OTLP_HEADERS") {
+		t.Errorf("a collector that takes nothing: exit code %d, %s", code, errs)
+	}
+
+	c.turn(false)
+	d.sees(command, "sent 2 spans and 2 log records")
+	d.sees(command, "sent 0 spans and 0 log records")
+
+	if want := []string{"1", "2", "3"}; !slices.Equal(c.seqs, want) {
+		t.Errorf("the collector has the events %v; want each once, %v", c.seqs, want)
+	}
+	if want := []string{"call.started", "call.ended"}; !slices.Equal(c.kinds, want) {
+		t.Errorf("the collector has of the chain %v; want %v", c.kinds, want)
+	}
+	slices.Sort(c.spans)
+	if want := []string{"call git.push", "sh"}; !slices.Equal(c.spans, want) {
+		t.Errorf("the collector has the spans %v; want %v: the name of the program is from before the cut", c.spans, want)
+	}
+	if !slices.Contains(c.names, string(d.jail)) {
+		t.Error("the resource does not say which jail it is")
+	}
+}
+
+// eventually waits until something is so. The bound is for what never comes.
+func eventually(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(time.Minute); !ok(); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("%s never came", what)
+		}
+	}
+}
+
+func TestAnExportThatFollowsSendsWhatHappens(t *testing.T) {
+	d := newDeskWith(t, apitest.New())
+	c := newCollector(t)
+	d.happens(event.Event{Type: event.File, Op: event.OpCreate, PID: 42, Path: "/work/a", FD: 3})
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	ended := make(chan string, 1)
+	go func() {
+		var out bytes.Buffer
+		args := []string{"--addr", d.addr, "export", "otel", "--follow", "--endpoint", c.addr}
+		Run(ctx, args, Env{Stdout: &out, Stderr: &out, Getenv: func(string) string { return "" }, UID: os.Getuid()})
+		ended <- out.String()
+	}()
+	have := func(n int) func() bool {
+		return func() bool {
+			c.mu.Lock()
+			defer c.mu.Unlock()
+			return len(c.seqs) == n
+		}
+	}
+	eventually(t, "the first record", have(1))
+	d.happens(event.Event{Type: event.File, Op: event.OpDelete, PID: 42, Path: "/work/a", FD: -1})
+	d.recorded(chain.Decided, 0, `{"effect":"deny"}`)
+	eventually(t, "the second record", have(2))
+	eventually(t, "the entry of the chain", func() bool {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		return slices.Equal(c.kinds, []string{"decision"})
+	})
+	stop()
+	if said := <-ended; !strings.Contains(said, "sent 0 spans and 3 log records") {
+		t.Errorf("at its end it said %q", said)
+	}
+}
+
+func TestAnExportTakesWhatItIsAskedFor(t *testing.T) {
+	d := newDeskWith(t, apitest.New())
+	c := newCollector(t)
+	d.happens(
+		event.Event{Type: event.File, Op: event.OpCreate, PID: 42, Path: "/work/a", FD: 3},
+		event.Event{Type: event.File, Op: event.OpDelete, PID: 42, Path: "/work/a", FD: -1},
+	)
+	d.recorded(chain.Decided, 0, `{}`)
+	d.sees("export otel --json --jail JAIL --endpoint "+c.addr+" op:delete", `"logs": 2`)
+	if !slices.Equal(c.seqs, []string{"2"}) || !slices.Equal(c.kinds, []string{"decision"}) {
+		t.Errorf("it sent %v and %v", c.seqs, c.kinds)
+	}
+	d.sees("export otel --from 1h --endpoint "+c.addr, "3 log records")
+	d.sees("audit ls --since 1h", "decision")
+	d.sees("export otel --from 2000-01-01T00:00:00Z --to 2000-01-02T00:00:00Z --endpoint "+c.addr, "sent 0 spans and 0 log records")
+	for line, want := range map[string]int{
+		"export otel --endpoint ftp://x": 1, "export otel --from yesterday": 2, "export otel --to 5m --follow": 1, "export otel --endpoint " + c.addr + " nokey:1": 1,
+	} {
+		if code, _, errs := d.types(line); code != want {
+			t.Errorf("%s: exit code %d; want %d: %s", line, code, want, errs)
+		}
+	}
+}
+
+func TestTwoExportsDoNotShareACursor(t *testing.T) {
+	name := filepath.Join(t.TempDir(), "cursor")
+	unlock, err := lockCursor(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := newDeskWith(t, apitest.New())
+	if code, _, errs := d.types("export otel --cursor " + name); code != 1 || !strings.Contains(errs, "another export") {
+		t.Errorf("exit code %d, %s", code, errs)
+	}
+	unlock()
+	if unlock, err = lockCursor(name); err != nil {
+		t.Fatal(err)
+	}
+	unlock()
+}

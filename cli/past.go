@@ -1,0 +1,190 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"glasshouse/api/client"
+	"glasshouse/api/wire"
+	"glasshouse/id"
+
+	"github.com/spf13/cobra"
+)
+
+func (c *command) at() *cobra.Command {
+	var all bool
+	cmd := &cobra.Command{
+		Use: "at JAIL [INSTANT]", Short: "Show how a jail was at an instant", Args: cobra.RangeArgs(1, 2),
+		Long: `Show how a jail was at an instant: which processes it had, which files it had
+changed until then, and the nearest snapshot before, from which it can be branched.
+The instant is a time, how long ago, or the sequence number of a record; now, if none
+is given. Files are told from records of what was done to them: marked with + are
+those that were changed after the snapshot.`,
+		Example: `  glasshouse at j-4k2v9c7m1xqe 5m
+  glasshouse at j-4k2v9c7m1xqe 2026-01-02T15:04:05Z`,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			ts := ""
+			if len(args) > 1 {
+				ts = args[1]
+			}
+			ctx, jid := cmd.Context(), id.Jail(args[0])
+			cl, err := c.client(ctx)
+			if err != nil {
+				return err
+			}
+			p, err := cl.Past(ctx, jid, ts, all)
+			if err != nil {
+				return err
+			}
+			processes := ""
+			if !c.json {
+				if processes, err = cl.ProcessText(ctx, jid, ts, all); err != nil {
+					return err
+				}
+			}
+			return c.print(p, func(w io.Writer) { showPast(w, p, processes, time.Now()) })
+		},
+	}
+	cmd.Flags().BoolVarP(&all, "all", "a", false, "also the processes that had ended")
+	return cmd
+}
+
+func showPast(w io.Writer, p wire.Past, processes string, now time.Time) {
+	switch s := p.Snapshot; {
+	case s != nil:
+		fmt.Fprintf(w, "snapshot  %s, %s\n\n", words(string(s.ID), s.Name), ago(s.CreatedAt, now))
+	default:
+		fmt.Fprint(w, "snapshot  none before\n\n")
+	}
+	io.WriteString(w, processes)
+	fmt.Fprintln(w)
+	switch {
+	case !p.Files.Recorded:
+		fmt.Fprintln(w, "What it does to files is not recorded of this jail.")
+		return
+	case len(p.Files.Items) == 0:
+		fmt.Fprintln(w, "It had changed no files.")
+	}
+	var rows [][]string
+	for _, f := range p.Files.Items {
+		name := printable(f.Path)
+		if f.From != "" {
+			name = printable(f.From) + " -> " + name
+		}
+		mark := ""
+		if f.Since {
+			mark = "+"
+		}
+		rows = append(rows, []string{mark, f.Kind, f.Type, f.Time.Format(time.DateTime), name})
+	}
+	table(w, rows)
+	if more := p.Files.Count - len(p.Files.Items); more > 0 || p.Files.AtLeast {
+		fmt.Fprintf(w, "and %d more, changed earlier\n", more)
+	}
+	if p.Files.Lost != (wire.Lost{}) {
+		fmt.Fprintln(w, "Records of files are missing: there may have been other changes.")
+	}
+}
+
+func (c *command) syscalls() *cobra.Command {
+	var from, to string
+	var processes int
+	cmd := &cobra.Command{
+		Use: "syscalls JAIL [FILTER...]", Short: "Show which system calls a jail made, how long they took and how they failed", Args: cobra.MinimumNArgs(1),
+		Long: `Count the system calls of a jail by name, with how long half of them and all but one
+in a hundred took at most, and the errors that they returned. A filter, as for events,
+and --since and --until say of which. With --json come the histograms.`,
+		Example: `  glasshouse syscalls j-4k2v9c7m1xqe
+  glasshouse syscalls j-4k2v9c7m1xqe comm:python3 --since 5m --processes 5`,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			cl, err := c.client(cmd.Context())
+			if err != nil {
+				return err
+			}
+			p, err := cl.Profile(cmd.Context(), id.Jail(args[0]), client.ProfileQuery{
+				Filter: strings.Join(args[1:], " "), From: from, To: to, Processes: processes,
+			})
+			if err != nil {
+				return err
+			}
+			return c.print(p, func(w io.Writer) { showProfile(w, p) })
+		},
+	}
+	cmd.Flags().StringVar(&from, "since", "", "not before: a time such as 2026-01-02T15:04:05Z, or how long ago, such as 5m")
+	cmd.Flags().StringVar(&to, "until", "", "not after")
+	cmd.Flags().IntVar(&processes, "processes", 0, "also of so many processes, those with the most calls")
+	return cmd
+}
+
+func showProfile(w io.Writer, p wire.Profile) {
+	rows := [][]string{{"CALL", "TIMES", "FAILED", "DENIED", "P50", "P99", "TOTAL"}}
+	row := func(name string, n, failed, denied int64, l wire.Latency) {
+		rows = append(rows, []string{name, fmt.Sprint(n), fmt.Sprint(failed), fmt.Sprint(denied), took(l.P50), took(l.P99), took(l.Total)})
+	}
+	for _, c := range p.Calls {
+		row(printable(c.Name), c.Count, c.Failed, c.Denied, c.Latency)
+	}
+	row("all", p.Count, p.Failed, p.Denied, p.Latency)
+	for _, o := range p.Processes {
+		row(fmt.Sprintf("of %s (%d)", printable(o.Comm), o.PID), o.Count, o.Failed, o.Denied, o.Latency)
+	}
+	table(w, rows)
+	var errs []string
+	for _, e := range p.Errors {
+		errs = append(errs, fmt.Sprintf("%s %d", e.Errno, e.Count))
+	}
+	if len(errs) > 0 {
+		fmt.Fprintln(w, "errors: "+strings.Join(errs, ", "))
+	}
+	if p.Lost != (wire.Lost{}) {
+		fmt.Fprintln(w, "Records of calls are missing: there were more.")
+	}
+}
+
+// took is a duration as far as it matters.
+func took(ns int64) string {
+	d := time.Duration(ns)
+	switch {
+	case d >= time.Second:
+		return d.Round(10 * time.Millisecond).String()
+	case d >= time.Millisecond:
+		return d.Round(10 * time.Microsecond).String()
+	}
+	return d.Round(10 * time.Nanosecond).String()
+}
+
+// showHosts shows whom a jail talked to, by host, and what was decided about it.
+func (c *command) showHosts(ctx context.Context, cl *client.Client, jid id.Jail) error {
+	cs, err := cl.Connections(ctx, jid)
+	if err != nil {
+		return err
+	}
+	return c.print(cs, func(w io.Writer) {
+		rows := [][]string{{"HOST", "CONNECTIONS", "OUT", "IN", "PROCESSES", "DECIDED"}}
+		for _, h := range cs.Items {
+			var who, decided []string
+			for _, p := range h.Processes {
+				who = append(who, fmt.Sprintf("%s (%d)", printable(p.Comm), p.PID))
+			}
+			for _, v := range h.Verdicts {
+				decided = append(decided, fmt.Sprintf("%s %d ×", decidedWord(v), v.Count))
+			}
+			rows = append(rows, []string{printable(h.Host), fmt.Sprint(h.Connections), size(h.BytesOut), size(h.BytesIn), strings.Join(who, ", "), strings.Join(decided, ", ")})
+		}
+		table(w, rows)
+	})
+}
+
+func decidedWord(v wire.Verdicts) string {
+	word := "refused"
+	if v.Allowed {
+		word = "allowed"
+	}
+	if v.Reason != "" {
+		word += " (" + v.Reason + ")"
+	}
+	return word
+}

@@ -1,0 +1,101 @@
+package daemon
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"strings"
+
+	"glasshouse/e2b"
+	"glasshouse/e2b/envd"
+	"glasshouse/egress"
+	"glasshouse/fault"
+	"glasshouse/govern"
+)
+
+// E2B is the door for clients of the E2B protocol.
+type E2B struct {
+	Listen string `yaml:"listen"` // TCP address; "" means there is no such door
+	Domain string `yaml:"domain"` // below which ports of sandboxes are hosts; "" means localhost and the port
+}
+
+func (c E2B) validate(insecure bool) error {
+	if c.Listen == "" {
+		return nil
+	}
+	host, _, err := net.SplitHostPort(c.Listen)
+	if err != nil {
+		return fault.Fieldf("config", "e2b.listen", "%q is not host:port", c.Listen)
+	}
+	if !loopback(host) && !insecure {
+		return &fault.Error{Op: "config", Kind: fault.Invalid, Field: "e2b.listen",
+			Err:    fmt.Errorf("%s can be reached from other machines, and keys would cross the network in the clear", c.Listen),
+			Remedy: "listen on 127.0.0.1 with a proxy that speaks TLS before it, or say --insecure"}
+	}
+	return nil
+}
+
+// openE2B opens the door for clients of the E2B protocol, if there is to be one. The
+// jails and snapshots are open.
+func (d *Daemon) openE2B(ctx context.Context) error {
+	c := d.Config.E2B
+	log := d.log.With("part", "e2b")
+	boxes := e2b.New(e2b.Config{
+		Store: d.store.Sandboxes(), Jails: d.jails, Snapshots: d.snapshots, Govern: governSandbox, Log: log,
+	})
+	d.onClose(boxes.Close)
+	if err := boxes.Start(ctx); err != nil { // also without the door: their time goes on
+		return err
+	}
+	if c.Listen == "" {
+		return nil
+	}
+	l, err := net.Listen("tcp", c.Listen)
+	if err != nil {
+		return err
+	}
+	domain := c.Domain
+	if domain == "" {
+		_, port, _ := net.SplitHostPort(l.Addr().String())
+		domain = net.JoinHostPort("localhost", port)
+	}
+	d.e2b = "http://" + l.Addr().String()
+	inside := envd.New(envd.Config{Boxes: boxes, Jails: d.jails, Log: log})
+	server := e2b.Listener(e2b.NewServer(e2b.ServerConfig{
+		Sandboxes: boxes, Inside: inside,
+		Keys: d.tokens, Domain: domain, Log: log,
+	}), log)
+	d.onClose(func() error {
+		ctx, cancel := context.WithTimeout(context.Background(), graceful)
+		defer cancel()
+		err := inside.Close() // its streams would be waited for
+		if server.Shutdown(ctx) != nil {
+			err = errors.Join(err, server.Close())
+		}
+		return err
+	})
+	d.log.Info("listening for clients of E2B", "e2b", l.Addr())
+	d.wg.Go(func() {
+		if err := server.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+			d.serveErr <- err
+		}
+	})
+	return nil
+}
+
+// governSandbox has a sandbox's egress ruled by r. The rest stays as it was.
+func governSandbox(was json.RawMessage, r egress.Rules) (json.RawMessage, error) {
+	return govern.Change(was, func(s *govern.Spec) error {
+		s.Egress = &govern.Egress{}
+		for _, rule := range r.Allow {
+			s.Egress.Allow = append(s.Egress.Allow, govern.Rule{Name: rule.Name, Host: strings.ToLower(rule.Host), Internet: rule.Internet, Deny: rule.Deny})
+		}
+		for _, t := range r.Transform {
+			s.Egress.Transform = append(s.Egress.Transform, govern.Transform(t))
+		}
+		return nil
+	})
+}

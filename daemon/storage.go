@@ -1,0 +1,150 @@
+package daemon
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"glasshouse/api/wire"
+	"glasshouse/jail"
+)
+
+// countEvery is how old a count of the data directory may be: it means to look at
+// every file.
+const countEvery = 30 * time.Second
+
+// storage counts what the data directory takes. It is counted when somebody asks, by
+// one at a time.
+type storage struct {
+	dir  string
+	pool func() []jail.Spares
+	size int // of the pool
+
+	turn  chan struct{} // capacity 1: who has put something in has it
+	count wire.Storage  // as it was last counted; guarded by turn
+}
+
+func newStorage(dir string, size int, pool func() []jail.Spares) *storage {
+	return &storage{dir: dir, size: size, pool: pool, turn: make(chan struct{}, 1)}
+}
+
+// now is what there is, as it was counted last or is counted now.
+func (s *storage) now(ctx context.Context) (wire.Storage, error) {
+	select {
+	case s.turn <- struct{}{}:
+		defer func() { <-s.turn }()
+	case <-ctx.Done():
+		return wire.Storage{}, ctx.Err()
+	}
+	if time.Since(s.count.At) > countEvery {
+		parts, err := measure(ctx, s.dir)
+		if err != nil {
+			return wire.Storage{}, err
+		}
+		s.count = wire.Storage{At: time.Now().UTC(), Parts: parts, PoolSize: s.size}
+	}
+	w := s.count
+	var disk unix.Statfs_t
+	if err := unix.Statfs(s.dir, &disk); err != nil {
+		return wire.Storage{}, &fs.PathError{Op: "statfs", Path: s.dir, Err: err}
+	}
+	w.Total, w.Free = int64(disk.Blocks)*disk.Bsize, int64(disk.Bavail)*disk.Bsize
+	w.Pool = []wire.Spares{}
+	for _, sp := range s.pool() {
+		w.Pool = append(w.Pool, wire.Spares{
+			Backend: sp.Backend, Runtime: sp.Runtime, Network: sp.Network, Digest: sp.Digest, Ready: sp.Ready, Making: sp.Making, Used: sp.Used.UTC(),
+		})
+	}
+	return w, nil
+}
+
+// partOf says what a file is for, by where it lies below the data directory.
+func partOf(path string) string {
+	words := strings.Split(path, "/")
+	switch top := words[0]; top {
+	case "jails":
+		if len(words) > 2 && (words[2] == "events" || words[2] == "snapshots") {
+			return words[2]
+		}
+		return "jails"
+	case "pages":
+		return "snapshots"
+	case "images":
+		return "images"
+	case "capabilities", "bundles", "wasm", "sandboxes":
+		return "capabilities"
+	case "agent", "agents":
+		return "agents"
+	default:
+		if strings.HasPrefix(top, "glasshouse.db") {
+			return "database"
+		}
+		return "other"
+	}
+}
+
+// measure adds up what lies below dir. What is mounted there is not the disk's, a
+// file with several names counts once, and what goes away meanwhile does not count.
+func measure(ctx context.Context, dir string) ([]wire.StoragePart, error) {
+	var top unix.Stat_t
+	if err := unix.Lstat(dir, &top); err != nil {
+		return nil, &fs.PathError{Op: "lstat", Path: dir, Err: err}
+	}
+	parts, seen := map[string]*wire.StoragePart{}, map[uint64]bool{}
+	err := filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
+		var st unix.Stat_t
+		if err == nil {
+			err = unix.Lstat(path, &st)
+		}
+		switch {
+		case ctx.Err() != nil:
+			return ctx.Err()
+		case errors.Is(err, os.ErrNotExist) || errors.Is(err, os.ErrPermission):
+			return nil
+		case err != nil:
+			return err
+		case st.Dev != top.Dev && e.IsDir():
+			return fs.SkipDir
+		case st.Dev != top.Dev || path == dir:
+			return nil
+		}
+		if st.Nlink > 1 && !e.IsDir() {
+			if seen[st.Ino] {
+				return nil
+			}
+			seen[st.Ino] = true
+		}
+		rel, err := filepath.Rel(dir, path)
+		if err != nil {
+			return err
+		}
+		name := partOf(filepath.ToSlash(rel))
+		if parts[name] == nil {
+			parts[name] = &wire.StoragePart{Name: name}
+		}
+		parts[name].Bytes += st.Blocks * 512
+		if !e.IsDir() {
+			parts[name].Files++
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	list := []wire.StoragePart{}
+	for _, p := range slices.SortedFunc(maps.Values(parts), func(a, b *wire.StoragePart) int {
+		return cmp.Or(cmp.Compare(b.Bytes, a.Bytes), cmp.Compare(a.Name, b.Name))
+	}) {
+		list = append(list, *p)
+	}
+	return list, nil
+}

@@ -1,0 +1,207 @@
+package e2b
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"time"
+
+	"glasshouse/fault"
+	"glasshouse/id"
+	"glasshouse/jail"
+	"glasshouse/snapshot"
+)
+
+// maxTimeout is how long a sandbox may be asked to stay.
+const maxTimeout = 24 * time.Hour
+
+// A Wish is what sandbox somebody wants.
+type Wish struct {
+	Template   string
+	Timeout    time.Duration
+	Metadata   map[string]string
+	Env        map[string]string
+	Secure     bool
+	AutoPause  bool
+	FilesOnly  bool
+	AutoResume bool
+	Internet   *bool
+	Network    Network
+	Volumes    []VolumeMount
+}
+
+func (w Wish) check() error {
+	switch {
+	case w.Timeout < 0:
+		return invalid("Timeout must not be negative")
+	case w.Timeout > maxTimeout:
+		return invalid("Timeout cannot be greater than %d hours", maxTimeout/time.Hour)
+	case w.AutoResume && w.FilesOnly:
+		return invalid("autoResume cannot be combined with autoPauseMemory false: a filesystem-only snapshot is resumed explicitly")
+	}
+	return w.Network.check()
+}
+
+func invalid(format string, args ...any) error {
+	return fault.Newf(fault.Invalid, "e2b", "", format, args...)
+}
+
+// Create makes a sandbox that runs.
+func (s *Sandboxes) Create(ctx context.Context, team id.Token, w Wish) (Sandbox, error) {
+	if err := w.check(); err != nil {
+		return Sandbox{}, err
+	}
+	t, err := s.template(ctx, team, w.Template)
+	if err != nil {
+		return Sandbox{}, err
+	}
+	b := Sandbox{
+		ID: newID(), Team: team, State: Creating, Template: t.ID, Alias: t.Alias, Metadata: w.Metadata,
+		Env: merged(t.Env, w.Env), Dir: t.Dir, User: t.User, Volumes: w.Volumes,
+		CPU: t.CPU, MemoryMB: t.MemoryMB, DiskMB: t.DiskMB,
+		Timeout: w.Timeout, AutoPause: w.AutoPause, FilesOnly: w.FilesOnly, AutoResume: w.AutoResume,
+		Internet: w.Internet, Network: w.Network,
+	}
+	if w.Secure {
+		b.Token = newToken()
+	}
+	b.keepTraffic()
+	return s.bring(ctx, b, func(ctx context.Context, b Sandbox) (jail.Jail, error) {
+		if t.Snapshot != "" {
+			return s.fromSnapshot(ctx, t.Snapshot, b)
+		}
+		govern, err := s.cfg.Govern(nil, b.rules())
+		if err != nil {
+			return jail.Jail{}, err
+		}
+		return s.cfg.Jails.Create(ctx, jail.Spec{
+			Name: b.ID, Labels: b.labels(), Backend: "oci", Rootfs: t.Rootfs, Limits: t.limits(),
+			Network: jail.Proxied, Govern: govern, Start: true,
+		})
+	})
+}
+
+func (b *Sandbox) labels() map[string]string { return map[string]string{labelSandbox: b.ID} }
+
+// keepTraffic gives a sandbox whose ports are not for everybody a token for them.
+func (b *Sandbox) keepTraffic() {
+	b.Traffic = ""
+	if !b.public() {
+		b.Traffic = newToken()
+	}
+}
+
+func merged(a, b map[string]string) map[string]string {
+	all := maps.Clone(a)
+	if all == nil {
+		all = map[string]string{}
+	}
+	maps.Copy(all, b)
+	return all
+}
+
+// bring records a sandbox, has its jail made and shows it. Killed in between, the next
+// daemon finds a record without a jail and removes it, or both, and the sandbox is
+// there.
+func (s *Sandboxes) bring(ctx context.Context, b Sandbox, make func(context.Context, Sandbox) (jail.Jail, error)) (Sandbox, error) {
+	ctx = context.WithoutCancel(ctx)
+	b.Started = time.Now().UTC()
+	b.End = b.Started.Add(b.Timeout)
+	if err := s.cfg.Store.Put(ctx, b); err != nil {
+		return Sandbox{}, err
+	}
+	j, err := make(ctx, b)
+	if err == nil && j.State == jail.Created { // of files alone
+		j, err = s.cfg.Jails.Start(ctx, j.ID)
+	}
+	if err != nil {
+		if j.ID != "" {
+			err = errors.Join(err, s.cfg.Jails.Delete(ctx, j.ID))
+		}
+		return Sandbox{}, errors.Join(err, s.cfg.Store.Delete(ctx, b.ID))
+	}
+	b.Jail, b.State = j.ID, Running // the record can do without: whoever reads it finds the jail
+	c := newCell(b)
+	c.turn <- struct{}{}
+	s.add(c)
+	s.arm(c)
+	<-c.turn
+	return b, nil
+}
+
+// fromSnapshot makes a sandbox's jail as another was.
+func (s *Sandboxes) fromSnapshot(ctx context.Context, sid id.Snapshot, b Sandbox) (jail.Jail, error) {
+	return s.cfg.Snapshots.Restore(ctx, sid, snapshot.Overrides{Name: b.ID, Labels: b.labels(), Network: jail.Proxied, Govern: s.governed(b)})
+}
+
+// Kill ends a sandbox for good.
+func (s *Sandboxes) Kill(ctx context.Context, team id.Token, sandbox string) error {
+	c, err := s.find(team, sandbox)
+	if err != nil {
+		return err
+	}
+	return s.change(ctx, c, func(ctx context.Context, _ Sandbox) error { return s.kill(ctx, c) })
+}
+
+// kill records that a sandbox is to go, and removes it. Who calls it has the turn.
+func (s *Sandboxes) kill(ctx context.Context, c *cell) error {
+	if c.box.Load().State != Killing {
+		if err := s.goTo(ctx, c, Killing, nil); err != nil {
+			return err
+		}
+	}
+	return s.remove(ctx, c)
+}
+
+// remove removes what there is of a sandbox, its record last.
+func (s *Sandboxes) remove(ctx context.Context, c *cell) error {
+	b := c.box.Load()
+	if b.Jail != "" {
+		if err := s.cfg.Jails.Delete(ctx, b.Jail); err != nil && !errors.Is(err, fault.NotFound) {
+			return err
+		}
+	}
+	if err := s.dropImage(ctx, b.Image); err != nil {
+		return err
+	}
+	if err := s.cfg.Snapshots.Abandoned(ctx, b.Jail); err != nil {
+		return err
+	}
+	if err := s.cfg.Store.Delete(ctx, b.ID); err != nil {
+		return err
+	}
+	c.gone = true
+	c.stopTimer()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.cells, b.ID)
+	return nil
+}
+
+// Stay has a sandbox that runs end at another time: so long from now, or with longer
+// only if that is later.
+func (s *Sandboxes) Stay(ctx context.Context, team id.Token, sandbox string, d time.Duration, longer bool) error {
+	if err := (Wish{Timeout: d}).check(); err != nil {
+		return err
+	}
+	c, err := s.find(team, sandbox)
+	if err != nil {
+		return err
+	}
+	return s.change(ctx, c, func(ctx context.Context, b Sandbox) error {
+		if b.State != Running {
+			return missing(sandbox)
+		}
+		return s.stay(ctx, c, d, longer)
+	})
+}
+
+func (s *Sandboxes) stay(ctx context.Context, c *cell, d time.Duration, longer bool) error {
+	b := *c.box.Load()
+	end := time.Now().UTC().Add(d)
+	if longer && end.Before(b.End) {
+		return nil
+	}
+	b.End = end
+	return s.save(ctx, c, b)
+}

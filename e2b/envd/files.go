@@ -1,0 +1,399 @@
+package envd
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"mime"
+	"mime/multipart"
+	"net/http"
+	"path"
+	"strconv"
+	"strings"
+	"time"
+
+	"connectrpc.com/connect"
+	"github.com/klauspost/compress/gzip"
+
+	"glasshouse/fault"
+	"glasshouse/jailinit/protocol"
+)
+
+// A problem is how HTTP requests that are no calls are refused.
+type problem struct {
+	status int
+	err    error
+}
+
+func (p *problem) Error() string { return p.err.Error() }
+func (p *problem) Unwrap() error { return p.err }
+
+func bad(format string, args ...any) error {
+	return &problem{http.StatusBadRequest, fmt.Errorf(format, args...)}
+}
+
+// writeError refuses a request.
+func writeError(w http.ResponseWriter, status int, message string) {
+	w.Header().Set("Content-Type", "application/json; charset=utf-8")
+	w.Header().Set("X-Content-Type-Options", "nosniff")
+	w.WriteHeader(status)
+	json.NewEncoder(w).Encode(struct {
+		Code    int    `json:"code"`
+		Message string `json:"message"`
+	}{status, message})
+}
+
+// statuses are what failures are called where there are no calls.
+var statuses = map[connect.Code]int{
+	connect.CodeInvalidArgument: http.StatusBadRequest, connect.CodeUnauthenticated: http.StatusUnauthorized,
+	connect.CodePermissionDenied: http.StatusForbidden, connect.CodeNotFound: http.StatusNotFound,
+	connect.CodeFailedPrecondition: http.StatusConflict, connect.CodeResourceExhausted: http.StatusInsufficientStorage,
+	connect.CodeUnimplemented: http.StatusNotImplemented, connect.CodeUnavailable: http.StatusBadGateway,
+	connect.CodeDeadlineExceeded: http.StatusGatewayTimeout, connect.CodeCanceled: 499,
+}
+
+// refused answers with why a request is refused.
+func (s *Server) refused(w http.ResponseWriter, r *http.Request, err error) {
+	if p, ok := errors.AsType[*problem](err); ok {
+		writeError(w, p.status, p.Error())
+		return
+	}
+	e, _ := errors.AsType[*connect.Error](answer(err))
+	status, ok := statuses[e.Code()]
+	if !ok {
+		s.log.Error("request failed", "path", r.URL.Path, "jail", visited(r.Context()).Jail, "err", err)
+		status = http.StatusInternalServerError
+	}
+	writeError(w, status, e.Message())
+}
+
+func writeJSON(w http.ResponseWriter, v any) {
+	w.Header().Set("Content-Type", "application/json; charset=utf-8")
+	json.NewEncoder(w).Encode(v)
+}
+
+// open lets a request for files in, and opens them for the user that it names.
+func (s *Server) open(r *http.Request, operation string) (*desk, error) {
+	v, q := visited(r.Context()), r.URL.Query()
+	if err := v.signed(q, operation, time.Now()); err != nil {
+		return nil, &problem{http.StatusUnauthorized, err}
+	}
+	var name string
+	var err error
+	if q.Has("username") {
+		name, err = v.named(q.Get("username"))
+	} else {
+		name, err = v.user()
+	}
+	if err != nil {
+		return nil, err
+	}
+	return s.filesFor(r.Context(), v, name)
+}
+
+func (s *Server) getFile(w http.ResponseWriter, r *http.Request) {
+	if err := s.sendFile(w, r); err != nil {
+		s.refused(w, r, err)
+	}
+}
+
+func (s *Server) sendFile(w http.ResponseWriter, r *http.Request) error {
+	d, err := s.open(r, "read")
+	if err != nil {
+		return err
+	}
+	defer d.Close()
+	p, err := d.path(r.URL.Query().Get("path"))
+	if err != nil {
+		return err
+	}
+	i, err := d.resolved(r.Context(), p)
+	switch {
+	case errors.Is(err, fault.NotFound):
+		return &problem{http.StatusNotFound, fmt.Errorf("path '%s' does not exist", p)}
+	case err != nil:
+		return err
+	case i.Type != "file":
+		return bad("path '%s' is not a regular file, but a %s", p, strings.Replace(i.Type, "dir", "directory", 1))
+	}
+	zipped, err := wantsGzip(r.Header)
+	if err != nil {
+		return err
+	}
+	download(w.Header(), i)
+	if !zipped || partial(r.Header) {
+		f := &reader{ctx: r.Context(), desk: d, path: i.Path, size: i.Size}
+		defer f.Close()
+		http.ServeContent(w, r, i.Name, i.MTime, f)
+		return nil
+	}
+	body, _, err := d.Read(r.Context(), i.Path, 0, -1)
+	if err != nil {
+		return err
+	}
+	defer body.Close()
+	w.Header().Set("Content-Encoding", "gzip")
+	z, err := gzip.NewWriterLevel(w, gzip.BestSpeed) // clients ask for it without meaning it: their libraries do
+	if err != nil {
+		return err
+	}
+	if _, err := io.Copy(z, body); err != nil {
+		panic(http.ErrAbortHandler) // the answer has begun: the client must not take it for whole
+	}
+	z.Close()
+	return nil
+}
+
+// download sets the headers of bytes that came out of a jail. They are never the
+// daemon's own words: a browser saves them, runs nothing in them and gives them no
+// origin.
+func download(h http.Header, i protocol.FileInfo) {
+	kind := mime.TypeByExtension(path.Ext(i.Name))
+	if kind == "" {
+		kind = "application/octet-stream"
+	}
+	h.Set("Content-Type", kind)
+	h.Set("Content-Disposition", mime.FormatMediaType("attachment", map[string]string{"filename": i.Name}))
+	h.Set("Content-Security-Policy", "sandbox; default-src 'none'")
+	h.Set("X-Content-Type-Options", "nosniff")
+	h.Set("Vary", "Accept-Encoding")
+}
+
+// partial tells whether a client may want a part of a file, or none of it.
+func partial(h http.Header) bool {
+	return h.Get("Range") != "" || h.Get("If-Modified-Since") != "" || h.Get("If-None-Match") != "" || h.Get("If-Range") != ""
+}
+
+// wantsGzip tells whether an answer is to be compressed.
+func wantsGzip(h http.Header) (bool, error) {
+	q := map[string]float64{}
+	for part := range strings.SplitSeq(h.Get("Accept-Encoding"), ",") {
+		name, rest, _ := strings.Cut(strings.TrimSpace(part), ";")
+		weight := 1.0
+		if value, ok := strings.CutPrefix(strings.ReplaceAll(rest, " ", ""), "q="); ok {
+			n, err := strconv.ParseFloat(value, 64)
+			if err != nil || n < 0 || n > 1 {
+				return false, bad("Accept-Encoding: %.64q is no weight", value)
+			}
+			weight = n
+		}
+		q[strings.ToLower(strings.TrimSpace(name))] = weight
+	}
+	anything, wild := q["*"]
+	zip, ok := q["gzip"]
+	if !ok && wild {
+		zip = anything
+	}
+	plain, ok := q["identity"]
+	if !ok {
+		plain = 1
+		if wild && anything == 0 {
+			plain = 0
+		}
+	}
+	if zip == 0 && plain == 0 {
+		return false, &problem{http.StatusNotAcceptable, errors.New("gzip and identity are what there is")}
+	}
+	_, asked := q["gzip"]
+	return zip > 0 && (asked || plain == 0), nil
+}
+
+// A reader is a file of a jail that is read from any place. It opens it when it is read.
+type reader struct {
+	ctx  context.Context
+	desk *desk
+	path string
+	size int64
+	at   int64
+	body io.ReadCloser
+}
+
+func (f *reader) Seek(offset int64, whence int) (int64, error) {
+	switch whence {
+	case io.SeekCurrent:
+		offset += f.at
+	case io.SeekEnd:
+		offset += f.size
+	}
+	if offset != f.at {
+		f.Close()
+	}
+	f.at = offset
+	return offset, nil
+}
+
+func (f *reader) Read(p []byte) (n int, err error) {
+	if f.body == nil {
+		if f.body, _, err = f.desk.Read(f.ctx, f.path, f.at, f.size-f.at); err != nil {
+			f.body = nil
+			return 0, err
+		}
+	}
+	n, err = f.body.Read(p)
+	f.at += int64(n)
+	return n, err
+}
+
+func (f *reader) Close() error {
+	if f.body == nil {
+		return nil
+	}
+	err := f.body.Close()
+	f.body = nil
+	return err
+}
+
+// A written is a file that was uploaded.
+type written struct {
+	Path string `json:"path"`
+	Name string `json:"name"`
+	Type string `json:"type"`
+}
+
+func (s *Server) postFiles(w http.ResponseWriter, r *http.Request) {
+	all, err := s.takeFiles(r)
+	if err != nil {
+		s.refused(w, r, err)
+		return
+	}
+	writeJSON(w, all)
+}
+
+func (s *Server) takeFiles(r *http.Request) ([]written, error) {
+	d, err := s.open(r, "write")
+	if err != nil {
+		return nil, err
+	}
+	defer d.Close()
+	for h := range r.Header {
+		if strings.HasPrefix(h, "X-Metadata-") {
+			return nil, bad("metadata of files is not kept here: leave out %.64s", h)
+		}
+	}
+	body, err := unzipped(r)
+	if err != nil {
+		return nil, err
+	}
+	kind, params, err := mime.ParseMediaType(r.Header.Get("Content-Type"))
+	switch {
+	case err == nil && kind == "application/octet-stream":
+		return d.takeOne(r, body)
+	case err == nil && strings.HasPrefix(kind, "multipart/"):
+		return d.takeForm(r, multipart.NewReader(body, params["boundary"]))
+	}
+	return nil, bad("unsupported content type: %.64s, expected multipart/form-data or application/octet-stream", r.Header.Get("Content-Type"))
+}
+
+// unzipped is the body of a request as it was before it was compressed.
+func unzipped(r *http.Request) (io.Reader, error) {
+	switch h := strings.ToLower(strings.TrimSpace(r.Header.Get("Content-Encoding"))); h {
+	case "", "identity":
+		return r.Body, nil
+	case "gzip":
+		z, err := gzip.NewReader(r.Body)
+		if err != nil {
+			return nil, bad("the body is not gzip: %w", err)
+		}
+		return z, nil
+	default:
+		return nil, bad("unsupported Content-Encoding: %.64s, expected gzip or identity", h)
+	}
+}
+
+func (d *desk) takeOne(r *http.Request, body io.Reader) ([]written, error) {
+	if !r.URL.Query().Has("path") {
+		return nil, bad("path query parameter is required for raw body upload")
+	}
+	p, err := d.path(r.URL.Query().Get("path"))
+	if err != nil {
+		return nil, err
+	}
+	f, err := d.save(r.Context(), p, body)
+	return []written{f}, err
+}
+
+// maxParts bounds the files of one upload.
+const maxParts = 10_000
+
+func (d *desk) takeForm(r *http.Request, form *multipart.Reader) ([]written, error) {
+	all, seen := []written{}, map[string]bool{}
+	for {
+		part, err := form.NextPart()
+		if err == io.EOF {
+			return all, nil
+		}
+		if err != nil {
+			return nil, bad("error reading form: %w", err)
+		}
+		if part.FormName() != "file" {
+			continue
+		}
+		name := r.URL.Query().Get("path")
+		if !r.URL.Query().Has("path") {
+			if name, err = fileName(part); err != nil {
+				return nil, err
+			}
+		}
+		p, err := d.path(name)
+		if err != nil {
+			return nil, err
+		}
+		if seen[p] || len(all) >= maxParts {
+			return nil, bad("you cannot upload multiple files to the same path '%s' in one upload request, nor more than %d", p, maxParts)
+		}
+		seen[p] = true
+		f, err := d.save(r.Context(), p, part)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, f)
+	}
+}
+
+// fileName is what a part of a form says that its file is called, with directories.
+func fileName(part *multipart.Part) (string, error) {
+	_, params, err := mime.ParseMediaType(part.Header.Get("Content-Disposition"))
+	if err != nil || params["filename"] == "" {
+		return "", bad("a part of the form has no filename, and there is no path query parameter")
+	}
+	return params["filename"], nil
+}
+
+// newMode is of files that clients make.
+const newMode = 0o644
+
+// save writes a file where it is, as an editor does: it stays the same file, and who
+// watches it sees it written.
+func (d *desk) save(ctx context.Context, p string, body io.Reader) (written, error) {
+	i, err := d.resolved(ctx, p)
+	switch {
+	case err == nil && i.Type == "dir":
+		return written{}, bad("path is a directory: %s", p)
+	case err != nil && !errors.Is(err, fault.NotFound):
+		return written{}, err
+	}
+	from := &source{r: body}
+	i, err = d.Write(ctx, p, from, protocol.WriteOptions{
+		Mode: newMode, InPlace: true, Parents: true, UID: &d.account.owner.UID, GID: &d.account.owner.GID,
+	})
+	if err != nil && from.err != nil {
+		err = bad("the body ends before the file does: %w", from.err)
+	}
+	return written{Path: i.Path, Name: i.Name, Type: "file"}, err
+}
+
+// A source remembers that it was the client's fault.
+type source struct {
+	r   io.Reader
+	err error
+}
+
+func (s *source) Read(p []byte) (int, error) {
+	n, err := s.r.Read(p)
+	if err != nil && err != io.EOF {
+		s.err = err
+	}
+	return n, err
+}

@@ -1,0 +1,82 @@
+package envd
+
+import (
+	"net/http"
+	"net/url"
+	"path"
+	"strings"
+	"testing"
+	"time"
+	"unicode/utf8"
+)
+
+// FuzzLink forges links: without the token none is let in.
+func FuzzLink(f *testing.F) {
+	f.Add("path=a&signature=v1_x", "")
+	f.Add("path=a&username=b&signature_expiration=99999999999&signature=v1_", "wrong")
+	f.Add("signature&signature_expiration=-1", "token")
+	f.Fuzz(func(t *testing.T, query, said string) {
+		q, _ := url.ParseQuery(query)
+		h := http.Header{}
+		h.Set(tokenHeader, said)
+		v := &visit{Box: Box{Token: "a token that nobody guesses"}, header: h}
+		if v.signed(q, "read", time.Now()) == nil {
+			t.Errorf("%q with %q was let in", query, said)
+		}
+	})
+}
+
+// FuzzPath expands what strangers call paths: it is absolute, or refused.
+func FuzzPath(f *testing.F) {
+	for _, p := range []string{"", "~", "~/a", "~root", "a/../../b", "/x//y", "a\x00b", "~\x00", "../../.."} {
+		f.Add(p)
+	}
+	f.Fuzz(func(t *testing.T, p string) {
+		got, err := (&visit{}).expand(p, "/home/user")
+		if err == nil && (!path.IsAbs(got) || strings.ContainsRune(got, 0)) {
+			t.Errorf("%q became %q", p, got)
+		}
+		if got, err := (&visit{}).directory(p); err == nil && !path.IsAbs(got) && !strings.HasPrefix(got, "~/") {
+			t.Errorf("the directory %q became %q", p, got)
+		}
+	})
+}
+
+// FuzzName takes what strangers call users: a name is never a uid, nor has it a group.
+func FuzzName(f *testing.F) {
+	for _, n := range []string{"", "user", "0", "a:b", "18446744073709551616", "x\ny", "+1", "-1"} {
+		f.Add(n)
+	}
+	f.Fuzz(func(t *testing.T, name string) {
+		got, err := (&visit{}).named(name)
+		if err == nil && (got == "" || strings.ContainsAny(got, ":/\x00\n") || strings.Trim(got, "0123456789") == "") {
+			t.Errorf("%q is taken for the user %q", name, got)
+		}
+	})
+}
+
+// FuzzEncoding reads what strangers accept.
+func FuzzEncoding(f *testing.F) {
+	for _, h := range []string{"gzip", "gzip;q=0", "*;q=0", "identity;q=0, gzip;q=0.5", ";;,,=", "gzip;q=NaN", "br;q=1e309"} {
+		f.Add(h)
+	}
+	f.Fuzz(func(t *testing.T, h string) {
+		zip, err := wantsGzip(http.Header{"Accept-Encoding": {h}})
+		if zip && (err != nil || !strings.Contains(strings.ToLower(h), "gzip") && !strings.Contains(h, "*")) {
+			t.Errorf("%q is zipped", h)
+		}
+	})
+}
+
+// FuzzNote keeps notes as small as init keeps them, and text.
+func FuzzNote(f *testing.F) {
+	f.Add("tag", "K", "v", "dir")
+	f.Add(strings.Repeat("t", 70_000), "K", "v", "dir")
+	f.Add("t", strings.Repeat("K", 70_000), "\xff", "\x00")
+	f.Fuzz(func(t *testing.T, tag, key, value, dir string) {
+		text, err := note{Tag: &tag, Envs: map[string]string{key: value}, Cwd: &dir}.write()
+		if err == nil && (len(text) > 64<<10 || !utf8.ValidString(text)) {
+			t.Errorf("a note of %d bytes", len(text))
+		}
+	})
+}

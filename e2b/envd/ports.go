@@ -1,0 +1,105 @@
+package envd
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"log"
+	"net"
+	"net/http"
+	"net/http/httputil"
+	"strconv"
+	"strings"
+	"time"
+
+	"glasshouse/fault"
+)
+
+// headerPatience bounds how long a server in a jail may take to begin its answer.
+const headerPatience = 10 * time.Minute
+
+// proxy passes requests on to servers in the jails. Every request has a connection of
+// its own: one that waits for the next is lost when the jail is paused, and with it
+// whatever is sent on it.
+func (s *Server) proxy() http.Handler {
+	p := &httputil.ReverseProxy{
+		Rewrite: rewrite,
+		Transport: &http.Transport{
+			DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+				v := visited(ctx)
+				return s.jails.Dial(ctx, v.Jail, v.port)
+			},
+			DisableKeepAlives:      true,
+			DisableCompression:     true,
+			ResponseHeaderTimeout:  headerPatience,
+			MaxResponseHeaderBytes: 1 << 20,
+		},
+		FlushInterval: -1, // events are to come when they happen
+		ErrorHandler:  s.unreached,
+		ErrorLog:      log.New(io.Discard, "", 0), // what a server in a jail does wrong is no news of the daemon's
+	}
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		v := visited(r.Context())
+		if v.Traffic != "" && !same(r.Header.Get(trafficHeader), v.Traffic) {
+			writeRefusal(w, http.StatusForbidden, refusal{Sandbox: v.sandbox, Message: "Missing or invalid traffic access token: send it as " + strings.ToLower(trafficHeader)})
+			return
+		}
+		p.ServeHTTP(w, r)
+	})
+}
+
+// rewrite makes of a request the one that the server in the jail gets. What the client
+// proved with that it may come in is not for those inside.
+func rewrite(r *httputil.ProxyRequest) {
+	v := visited(r.In.Context())
+	r.Out.URL.Scheme, r.Out.URL.Host = "http", net.JoinHostPort("127.0.0.1", strconv.Itoa(v.port))
+	r.Out.Host = r.In.Host
+	if v.Host != "" {
+		r.Out.Host = strings.ReplaceAll(v.Host, "${PORT}", strconv.Itoa(v.port))
+	}
+	for _, h := range []string{tokenHeader, trafficHeader, "X-Api-Key"} {
+		r.Out.Header.Del(h)
+	}
+	r.SetXForwarded()
+}
+
+// A refusal is how requests to ports that nobody serves are answered.
+type refusal struct {
+	Sandbox string `json:"sandboxId"`
+	Message string `json:"message"`
+	Port    int    `json:"port,omitempty"`
+	Code    int    `json:"code"`
+}
+
+func writeRefusal(w http.ResponseWriter, status int, r refusal) {
+	r.Code = status
+	w.Header().Set("Content-Type", "application/json; charset=utf-8")
+	w.Header().Set("X-Content-Type-Options", "nosniff")
+	w.WriteHeader(status)
+	json.NewEncoder(w).Encode(r)
+}
+
+// unreached answers when the server in the jail does not.
+func (s *Server) unreached(w http.ResponseWriter, r *http.Request, err error) {
+	v := visited(r.Context())
+	message := "The server in the sandbox did not answer: " + err.Error()
+	if errors.Is(err, fault.Unavailable) {
+		message = "The sandbox is running but port is not open"
+	}
+	writeRefusal(w, http.StatusBadGateway, refusal{Sandbox: v.sandbox, Message: message, Port: v.port})
+}
+
+// absent answers for a sandbox that cannot be had.
+func (s *Server) absent(w http.ResponseWriter, sandbox string, err error) {
+	message := "The sandbox was not found"
+	switch {
+	case errors.Is(err, fault.NotFound):
+	case errors.Is(err, fault.Conflict):
+		message = "The sandbox is not running"
+	default:
+		s.log.Error("sandbox not opened", "sandbox", sandbox, "err", err)
+		message = "The sandbox cannot be reached now"
+	}
+	writeRefusal(w, http.StatusBadGateway, refusal{Sandbox: sandbox, Message: message})
+}

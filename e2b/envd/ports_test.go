@@ -1,0 +1,100 @@
+package envd_test
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"net"
+	"net/http"
+	"net/url"
+	"strings"
+	"time"
+)
+
+func ports(w *world) {
+	c, err := w.start(sh("exec /srv/server 8123"), "json")
+	if err != nil {
+		w.Fatal(err)
+	}
+	defer kill(w, c.pid)
+	at := []string{"E2b-Sandbox-Port", "8123"}
+	var status int
+	var text string
+	for deadline := time.Now().Add(20 * time.Second); status != 200 && time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
+		status, text, _ = w.do("POST", "/some/path?x=1", strings.NewReader("said"), append(at, "X-Api-Key", "k", "X-Access-Token", "t")...)
+	}
+	host := strings.TrimPrefix(w.url, "http://")
+	if want := "POST /some/path host=" + host + ` token="" traffic="" key="" body=said`; status != 200 || text != want {
+		w.Fatalf("%d %s, want %s", status, text, want)
+	}
+
+	safe := append(at, "E2b-Sandbox-Id", "safe")
+	for token, want := range map[string]int{"": 403, "away": 403, "secret": 403, "pass": 200} {
+		if status, text, _ := w.do("GET", "/", nil, append(safe, "E2b-Traffic-Access-Token", token)...); status != want || status == 200 && !strings.Contains(text, `traffic=""`) {
+			w.Errorf("with the traffic token %q: %d %s, want %d", token, status, text, want)
+		}
+	}
+	status, text, _ = w.do("GET", "/", nil, "E2b-Sandbox-Port", "8124")
+	if want := `{"sandboxId":"open","message":"The sandbox is running but port is not open","port":8124,"code":502}`; status != 502 || strings.TrimSpace(text) != want {
+		w.Errorf("a closed port: %d %s, want %s", status, text, want)
+	}
+	serverSentEvents(w, at)
+	webSocket(w)
+}
+
+func serverSentEvents(w *world, at []string) {
+	ctx, cancel := context.WithTimeout(w.Context(), time.Minute)
+	defer cancel()
+	r, err := http.NewRequestWithContext(ctx, "GET", w.url+"/events", nil)
+	if err != nil {
+		w.Fatal(err)
+	}
+	header(at).set(r.Header)
+	a, err := http.DefaultClient.Do(r)
+	if err != nil {
+		w.Fatal(err)
+	}
+	defer a.Body.Close()
+	if line, err := bufio.NewReader(a.Body).ReadString('\n'); err != nil || line != "data: one\n" {
+		w.Errorf("the first event: %q, %v", line, err)
+	}
+}
+
+func webSocket(w *world) {
+	u, err := url.Parse(w.url)
+	if err != nil {
+		w.Fatal(err)
+	}
+	conn, err := net.DialTimeout("tcp", u.Host, time.Minute)
+	if err != nil {
+		w.Fatal(err)
+	}
+	defer conn.Close()
+	conn.SetDeadline(time.Now().Add(time.Minute))
+	fmt.Fprint(conn, "GET /echo HTTP/1.1\r\nHost: x\r\nE2b-Sandbox-Port: 8123\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n")
+	from := bufio.NewReader(conn)
+	a, err := http.ReadResponse(from, nil)
+	if err != nil || a.StatusCode != http.StatusSwitchingProtocols {
+		w.Fatalf("upgrade: %v, %v", a, err)
+	}
+	for _, said := range []string{"one", "two"} {
+		fmt.Fprintln(conn, said)
+		if line, err := from.ReadString('\n'); err != nil || line != "you said "+said+"\n" {
+			w.Errorf("%q, %v", line, err)
+		}
+	}
+}
+
+func absent(w *world) {
+	for sandbox, want := range map[string]string{
+		"none":   `{"sandboxId":"none","message":"The sandbox was not found","code":502}`,
+		"paused": `{"sandboxId":"paused","message":"The sandbox is not running","code":502}`,
+	} {
+		for _, port := range []string{"49983", "3000"} {
+			status, text, _ := w.do("GET", "/health", nil, "E2b-Sandbox-Id", sandbox, "E2b-Sandbox-Port", port)
+			if status != 502 || strings.TrimSpace(text) != want {
+				w.Errorf("%s: %d %s, want %s", sandbox, status, text, want)
+			}
+		}
+	}
+}

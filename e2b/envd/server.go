@@ -1,0 +1,170 @@
+package envd
+
+import (
+	"context"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"sync"
+
+	"glasshouse/fault"
+	"glasshouse/id"
+	"glasshouse/jail"
+	"glasshouse/jailinit/control"
+	"glasshouse/jailinit/protocol"
+)
+
+// A Box is a sandbox that runs.
+type Box struct {
+	Jail id.Jail
+	User string            // of requests that name none; "": user
+	Env  map[string]string // of every command, beneath the request's own
+	Dir  string            // of commands and relative paths; "": the user's home
+
+	// Token is what requests to Port must carry, Traffic what those to other ports
+	// must; "" lets everybody in.
+	Token   string
+	Traffic string
+
+	// Host is what servers at other ports see as the host they were asked for; "":
+	// what the client asked for. ${PORT} in it is the port.
+	Host string
+}
+
+// Boxes finds sandboxes.
+type Boxes interface {
+	// Open returns a sandbox to which a request comes, at one of its ports, and has
+	// it go on if it rests and is to be woken. Until release is called somebody is
+	// using it. It is fault.NotFound if there is no such sandbox, and fault.Conflict
+	// if it does not run and is not to be woken.
+	Open(ctx context.Context, sandbox string, port int) (box Box, release func(), err error)
+}
+
+// Jails is what is asked of jails. *jail.Manager is one.
+type Jails interface {
+	Get(context.Context, id.Jail) (jail.Jail, error)
+	Exec(context.Context, id.Jail, jail.ExecRequest, *control.AttachOptions) (*control.Stream, protocol.ExecStatus, error)
+	Execs(context.Context, id.Jail) ([]protocol.ExecStatus, error)
+	Attach(context.Context, id.Jail, id.Exec, control.AttachOptions) (*control.Stream, error)
+	Signal(ctx context.Context, j id.Jail, x id.Exec, sig string) error
+	Resize(context.Context, id.Jail, id.Exec, protocol.Size) error
+	Stdin(context.Context, id.Jail, id.Exec) (io.WriteCloser, error)
+	Files(context.Context, id.Jail) (jail.Files, error)
+	Watch(ctx context.Context, j id.Jail, path string, recursive bool) (<-chan protocol.FileEvent, error)
+	Stats(context.Context, id.Jail) (jail.Stats, error)
+	Dial(ctx context.Context, j id.Jail, port int) (net.Conn, error)
+}
+
+// Config is what a Server works with.
+type Config struct {
+	Boxes Boxes
+	Jails Jails
+	Log   *slog.Logger
+}
+
+// A Server serves the ports of sandboxes.
+type Server struct {
+	boxes    Boxes
+	jails    Jails
+	log      *slog.Logger
+	inside   http.Handler // what is at Port
+	ports    http.Handler // what is at the others
+	watchers watchers
+
+	closing context.Context // done when the server is closed
+	close   context.CancelFunc
+
+	mu     sync.Mutex
+	closed bool           // guarded by mu
+	wg     sync.WaitGroup // requests, and what they left running; not added to once closed
+}
+
+// New returns a server. The caller closes it.
+func New(c Config) *Server {
+	s := &Server{boxes: c.Boxes, jails: c.Jails, log: c.Log}
+	s.closing, s.close = context.WithCancel(context.Background())
+	s.inside = s.routes()
+	s.ports = s.proxy()
+	return s
+}
+
+// Close ends what is still served and waits for it. Commands go on in their jails.
+func (s *Server) Close() error {
+	s.mu.Lock()
+	s.closed = true
+	s.mu.Unlock()
+	s.close()
+	s.wg.Wait()
+	return nil
+}
+
+// enter is called before anything that Close is to wait for.
+func (s *Server) enter() (leave func(), err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return nil, fault.Newf(fault.Unavailable, "e2b.Serve", "", "the daemon ends")
+	}
+	s.wg.Add(1)
+	return s.wg.Done, nil
+}
+
+// A visit is a request to a sandbox. It travels in the request's context.
+type visit struct {
+	Box
+	sandbox string
+	port    int
+	header  http.Header
+}
+
+type visitKey struct{}
+
+func visited(ctx context.Context) *visit { return ctx.Value(visitKey{}).(*visit) }
+
+// ServeSandbox answers a request to a port of a sandbox. The path is the one that the
+// server there is to see.
+func (s *Server) ServeSandbox(w http.ResponseWriter, r *http.Request, sandbox string, port int) {
+	leave, err := s.enter()
+	if err != nil {
+		writeError(w, http.StatusServiceUnavailable, err.Error())
+		return
+	}
+	defer leave()
+	box, release, err := s.boxes.Open(r.Context(), sandbox, port)
+	if err != nil {
+		s.absent(w, sandbox, err)
+		return
+	}
+	defer release()
+	ctx, cancel := context.WithCancel(context.WithValue(r.Context(), visitKey{}, &visit{box, sandbox, port, r.Header}))
+	defer cancel()
+	defer context.AfterFunc(s.closing, cancel)()
+	r = r.WithContext(ctx)
+	if port == Port {
+		r.Body = patient(w, r)
+		s.inside.ServeHTTP(&patientWriter{w}, r)
+		return
+	}
+	s.ports.ServeHTTP(w, r)
+}
+
+// routes are what is at Port.
+func (s *Server) routes() http.Handler {
+	m := http.NewServeMux()
+	m.HandleFunc("GET /health", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNoContent) })
+
+	// Files can be had by a signature too.
+	m.HandleFunc("GET /files", s.getFile)
+	m.HandleFunc("POST /files", s.postFiles)
+
+	closed := http.NewServeMux()
+	closed.HandleFunc("POST /files/compose", s.composeFiles)
+	closed.HandleFunc("GET /metrics", s.metrics)
+	closed.HandleFunc("GET /envs", s.envs)
+	for path, h := range s.procedures() {
+		closed.Handle("POST "+path, h)
+	}
+	m.Handle("/", s.withToken(closed))
+	return m
+}

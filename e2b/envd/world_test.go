@@ -1,0 +1,391 @@
+package envd_test
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"connectrpc.com/connect"
+	"golang.org/x/sys/unix"
+
+	"glasshouse/backend/backendtest"
+	"glasshouse/backend/oci"
+	"glasshouse/e2b/envd"
+	"glasshouse/e2b/envdpb"
+	"glasshouse/fault"
+	"glasshouse/id"
+	"glasshouse/jail"
+)
+
+// A world is one jail as a daemon has them, and a server of the sandbox in it.
+type world struct {
+	testing.TB
+	*boxes
+	dir   string
+	jails *jail.Manager
+	jail  id.Jail
+	envd  *envd.Server
+	url   string
+}
+
+// boxes are the sandboxes of a world.
+type boxes struct {
+	mu    sync.Mutex
+	all   map[string]envd.Box // guarded by mu
+	users int                 // of sandboxes now. guarded by mu
+}
+
+// Open implements envd.Boxes.
+func (w *boxes) Open(_ context.Context, sandbox string, _ int) (envd.Box, func(), error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	b, ok := w.all[sandbox]
+	switch {
+	case !ok:
+		return b, nil, fault.Newf(fault.NotFound, "boxes.Open", sandbox, "no such sandbox")
+	case b.Jail == "":
+		return b, nil, fault.Newf(fault.Conflict, "boxes.Open", sandbox, "it is paused")
+	}
+	w.users++
+	return b, func() {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		w.users--
+	}, nil
+}
+
+// newWorld makes a jail that runs, as the sandboxes "open", which everybody may use,
+// "safe" with the token "secret" and the traffic token "pass", "other" with other
+// tokens, and "paused", which does not run.
+func newWorld(t testing.TB) *world {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("isolating jails for others needs root")
+	}
+	dir, err := os.MkdirTemp("", "glasshouse-envd-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Mount("world", dir, "tmpfs", 0, "size=3g,mode=711"); err != nil {
+		t.Fatal(err)
+	}
+	w := &world{TB: t, boxes: &boxes{}, dir: dir}
+	t.Cleanup(w.end)
+	backend := oci.New(oci.Config{
+		Runtime: "runc", Path: "runc", CgroupPrefix: filepath.Base(dir), RunDir: filepath.Join(dir, "run"),
+		Templates: filepath.Join(dir, "templates"), Base: filepath.Join(dir, "base"), NetnsDir: filepath.Join(dir, "netns"),
+	})
+	if err := backend.Probe(t.Context()); errors.Is(err, fault.Unsupported) {
+		t.Skip(err)
+	} else if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Mkdir(filepath.Join(dir, "run"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	w.jails = jail.NewManager(jail.Config{
+		Dir: filepath.Join(dir, "jails"), Store: &backendtest.Records{}, Rootfs: w.tree(),
+		Runtimes: []jail.Runtime{{Name: "oci", Runtime: "runc", Backend: backend}},
+		Init:     backendtest.Init(t), Boot: "boot", Backend: "oci", Runtime: "runc", FirstID: 0x31000000,
+	})
+	if err := w.jails.Open(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	j, err := w.jails.Create(t.Context(), jail.Spec{Limits: jail.Limits{CPUShares: 256, MemoryMB: 512, DiskMB: 2048, MaxPIDs: 256}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.jail = j.ID
+	if _, err := w.jails.Start(t.Context(), j.ID); err != nil {
+		t.Fatal(err)
+	}
+	w.all = map[string]envd.Box{
+		"open":   {Jail: j.ID, Env: map[string]string{"FROM": "sandbox", "BOTH": "sandbox"}},
+		"safe":   {Jail: j.ID, Token: "secret", Traffic: "pass"},
+		"other":  {Jail: j.ID, Token: "another", Traffic: "away"},
+		"paused": {},
+	}
+	w.envd = envd.New(envd.Config{Boxes: w, Jails: w.jails, Log: slog.New(slog.NewTextHandler(t.Output(), nil))})
+	server := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+		port, err := strconv.Atoi(cmp.Or(r.Header.Get("E2b-Sandbox-Port"), "49983"))
+		if err != nil {
+			http.Error(rw, err.Error(), http.StatusBadRequest)
+			return
+		}
+		w.envd.ServeSandbox(rw, r, cmp.Or(r.Header.Get("E2b-Sandbox-Id"), "open"), port)
+	}))
+	w.url = server.URL
+	t.Cleanup(func() { // before the jail goes
+		w.envd.Close()
+		server.Close()
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		if w.users != 0 {
+			t.Errorf("%d users of sandboxes are left", w.users)
+		}
+	})
+	return w
+}
+
+// tree is a small root filesystem in which there is a user.
+func (w *world) tree() backendtest.Trees {
+	own := filepath.Join(w.dir, "own")
+	for _, d := range []string{"etc", "home/user", "srv"} {
+		if err := os.MkdirAll(filepath.Join(own, d), 0o755); err != nil {
+			w.Fatal(err)
+		}
+	}
+	for name, text := range map[string]string{
+		"etc/passwd": "root:x:0:0:root:/root:/bin/bash\nuser:x:1000:1000:user:/home/user:/bin/bash\n",
+		"etc/group":  "root:x:0:\nuser:x:1000:\n",
+	} {
+		if err := os.WriteFile(filepath.Join(own, name), []byte(text), 0o644); err != nil {
+			w.Fatal(err)
+		}
+	}
+	if err := os.Chown(filepath.Join(own, "home/user"), 1000, 1000); err != nil {
+		w.Fatal(err)
+	}
+	build := exec.Command("go", "build", "-o", filepath.Join(own, "srv/server"), "./testdata/server")
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := build.CombinedOutput(); err != nil {
+		w.Fatalf("%v\n%s", err, out)
+	}
+	return backendtest.Trees{own, backendtest.Rootfs(w)}
+}
+
+func (w *world) end() {
+	if w.jails != nil {
+		if w.jail != "" {
+			if err := w.jails.Delete(context.Background(), w.jail); err != nil {
+				w.Error(err)
+			}
+		}
+		w.jails.Close()
+	}
+	name := filepath.Base(w.dir)
+	dirs, _ := filepath.Glob("/sys/fs/cgroup/*/" + name)
+	for _, d := range append(dirs, "/sys/fs/cgroup/"+name) {
+		os.Remove(d)
+	}
+	if b, _ := os.ReadFile("/proc/self/mountinfo"); bytes.Contains(b, []byte(w.dir+"/")) {
+		w.Errorf("mounts left below %s", w.dir)
+	}
+	if err := unix.Unmount(w.dir, unix.MNT_DETACH); err != nil {
+		w.Error(err)
+	}
+	os.RemoveAll(w.dir)
+}
+
+// header is what requests of a test have: name and value in turn.
+type header []string
+
+func (h header) set(to http.Header) {
+	for i := 0; i+1 < len(h); i += 2 {
+		to.Set(h[i], h[i+1])
+	}
+}
+
+func basic(user string) string {
+	r := &http.Request{Header: http.Header{}}
+	r.SetBasicAuth(user, "")
+	return r.Header.Get("Authorization")
+}
+
+// codec is how the calls of a test are written.
+var codecs = map[string][]connect.ClientOption{"json": {connect.WithProtoJSON()}, "proto": nil}
+
+// call makes a call of one message for one, as the SDK does it.
+func call[Q, A any](w *world, path string, q *Q, h ...string) (*A, error) {
+	w.Helper()
+	r := connect.NewRequest(q)
+	header(h).set(r.Header())
+	ctx, cancel := context.WithTimeout(w.Context(), time.Minute)
+	defer cancel()
+	a, err := connect.NewClient[Q, A](http.DefaultClient, w.url+path, connect.WithProtoJSON()).CallUnary(ctx, r)
+	if err != nil {
+		return nil, err
+	}
+	return a.Msg, nil
+}
+
+// must is call that may not fail.
+func must[Q, A any](w *world, path string, q *Q, h ...string) *A {
+	w.Helper()
+	a, err := call[Q, A](w, path, q, h...)
+	if err != nil {
+		w.Fatalf("%s: %v", path, err)
+	}
+	return a
+}
+
+// wantCode checks how a call was refused.
+func (w *world) wantCode(err error, want connect.Code, text string) {
+	w.Helper()
+	if got := connect.CodeOf(err); err == nil || got != want || !strings.Contains(err.Error(), text) {
+		w.Errorf("refused with %v (%v), want %v with %q", got, err, want, text)
+	}
+}
+
+// A command is one that was started or connected to.
+type command struct {
+	*world
+	pid    uint32
+	next   func() (*envdpb.ProcessEvent, error)
+	cancel context.CancelFunc
+}
+
+// result is what became of a command.
+type result struct {
+	out, err, pty string
+	alive         int // keepalives
+	end           *envdpb.ProcessEvent_EndEvent
+}
+
+func (w *world) start(q *envdpb.StartRequest, codec string, h ...string) (*command, error) {
+	w.Helper()
+	ctx, cancel := context.WithCancel(w.Context())
+	w.Cleanup(cancel)
+	r := connect.NewRequest(q)
+	header(h).set(r.Header())
+	s, err := connect.NewClient[envdpb.StartRequest, envdpb.StartResponse](http.DefaultClient, w.url+"/process.Process/Start", codecs[codec]...).CallServerStream(ctx, r)
+	if err != nil {
+		return nil, err
+	}
+	return w.begun(cancel, func() (*envdpb.ProcessEvent, error) {
+		if !s.Receive() {
+			return nil, cmp.Or(s.Err(), io.EOF)
+		}
+		return s.Msg().GetEvent(), nil
+	})
+}
+
+func (w *world) connect(by *envdpb.ProcessSelector, h ...string) (*command, error) {
+	w.Helper()
+	ctx, cancel := context.WithCancel(w.Context())
+	w.Cleanup(cancel)
+	r := connect.NewRequest(&envdpb.ConnectRequest{Process: by})
+	header(h).set(r.Header())
+	s, err := connect.NewClient[envdpb.ConnectRequest, envdpb.ConnectResponse](http.DefaultClient, w.url+"/process.Process/Connect", connect.WithProtoJSON()).CallServerStream(ctx, r)
+	if err != nil {
+		return nil, err
+	}
+	return w.begun(cancel, func() (*envdpb.ProcessEvent, error) {
+		if !s.Receive() {
+			return nil, cmp.Or(s.Err(), io.EOF)
+		}
+		return s.Msg().GetEvent(), nil
+	})
+}
+
+func (w *world) begun(cancel context.CancelFunc, next func() (*envdpb.ProcessEvent, error)) (*command, error) {
+	w.Helper()
+	e, err := next()
+	if err != nil {
+		return nil, err
+	}
+	if e.GetStart() == nil {
+		w.Fatalf("the stream begins with %v", e)
+	}
+	return &command{w, e.GetStart().GetPid(), next, cancel}, nil
+}
+
+// wait reads to the end.
+func (c *command) wait() (r result, err error) {
+	for {
+		e, err := c.next()
+		if err == io.EOF {
+			return r, nil
+		}
+		if err != nil {
+			return r, err
+		}
+		switch e := e.Event.(type) {
+		case *envdpb.ProcessEvent_Data:
+			r.out += string(e.Data.GetStdout())
+			r.err += string(e.Data.GetStderr())
+			r.pty += string(e.Data.GetPty())
+		case *envdpb.ProcessEvent_End:
+			r.end = e.End
+		case *envdpb.ProcessEvent_Keepalive:
+			r.alive++
+		}
+	}
+}
+
+// until reads until the output has a text.
+func (c *command) until(text string) {
+	c.Helper()
+	for all := ""; !strings.Contains(all, text); {
+		e, err := c.next()
+		if err != nil {
+			c.Fatalf("%v, after %q", err, all)
+		}
+		d := e.GetData()
+		all += string(d.GetStdout()) + string(d.GetStderr()) + string(d.GetPty())
+	}
+}
+
+// sh is a request to run a script, as the SDK makes it.
+func sh(script string) *envdpb.StartRequest {
+	no := false
+	return &envdpb.StartRequest{Process: &envdpb.ProcessConfig{Cmd: "/bin/bash", Args: []string{"-l", "-c", script}}, Stdin: &no}
+}
+
+// run runs a script to its end.
+func (w *world) run(script string, h ...string) result {
+	w.Helper()
+	c, err := w.start(sh(script), "json", h...)
+	if err != nil {
+		w.Fatal(err)
+	}
+	r, err := c.wait()
+	if err != nil {
+		w.Fatal(err)
+	}
+	if r.end == nil {
+		w.Fatalf("%s: no end", script)
+	}
+	return r
+}
+
+func byPID(pid uint32) *envdpb.ProcessSelector {
+	return &envdpb.ProcessSelector{Selector: &envdpb.ProcessSelector_Pid{Pid: pid}}
+}
+
+func byTag(tag string) *envdpb.ProcessSelector {
+	return &envdpb.ProcessSelector{Selector: &envdpb.ProcessSelector_Tag{Tag: tag}}
+}
+
+// do makes a request that is no call, and reads the answer.
+func (w *world) do(method, path string, body io.Reader, h ...string) (int, string, http.Header) {
+	w.Helper()
+	r, err := http.NewRequestWithContext(w.Context(), method, w.url+path, body)
+	if err != nil {
+		w.Fatal(err)
+	}
+	header(h).set(r.Header)
+	a, err := (&http.Client{Transport: &http.Transport{DisableCompression: true, DisableKeepAlives: true}}).Do(r)
+	if err != nil {
+		w.Fatal(err)
+	}
+	defer a.Body.Close()
+	text, err := io.ReadAll(a.Body)
+	if err != nil {
+		w.Fatal(err)
+	}
+	return a.StatusCode, string(text), a.Header
+}

@@ -1,0 +1,76 @@
+package e2b
+
+import (
+	"context"
+	"maps"
+	"sync"
+	"time"
+
+	"glasshouse/fault"
+	"glasshouse/id"
+	"glasshouse/jail"
+	"glasshouse/snapshot"
+)
+
+// A Fork is a sandbox that was to be made, or why it could not be.
+type Fork struct {
+	Sandbox Sandbox
+	Err     error
+}
+
+// maxForks bounds one call.
+const maxForks = 100
+
+// Fork makes sandboxes that go on from where another is now, each for itself. That one
+// goes on too. Some may fail.
+func (s *Sandboxes) Fork(ctx context.Context, team id.Token, sandbox string, count int, d time.Duration) ([]Fork, error) {
+	if err := (Wish{Timeout: d}).check(); err != nil {
+		return nil, err
+	}
+	if count < 1 || count > maxForks {
+		return nil, invalid("count must be between 1 and %d", maxForks)
+	}
+	c, err := s.find(team, sandbox)
+	if err != nil {
+		return nil, err
+	}
+	var of Sandbox
+	var snap snapshot.Snapshot
+	err = s.change(ctx, c, func(ctx context.Context, b Sandbox) error {
+		if b.State != Running {
+			return notRunning(sandbox)
+		}
+		of = b
+		snap, err = s.cfg.Snapshots.Take(ctx, b.Jail, snapshot.TakeOptions{Reason: snapshot.Branched, Labels: map[string]string{labelPause: b.ID}})
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	forks := make([]Fork, count)
+	var wg sync.WaitGroup
+	for i := range forks {
+		wg.Go(func() { forks[i].Sandbox, forks[i].Err = s.fork(ctx, of, snap.ID, d) })
+	}
+	wg.Wait()
+	if err := s.dropImage(context.WithoutCancel(ctx), snap.ID); err != nil { // the next daemon does it
+		s.cfg.Log.Warn("what sandboxes were forked from is not removed", "snapshot", snap.ID, "err", err)
+	}
+	return forks, nil
+}
+
+func notRunning(sandbox string) error {
+	return fault.Newf(fault.Conflict, "e2b", sandbox, "Sandbox %q is not running", short(sandbox))
+}
+
+// fork makes one sandbox that is as another was, but for its name and its tokens.
+func (s *Sandboxes) fork(ctx context.Context, of Sandbox, sid id.Snapshot, d time.Duration) (Sandbox, error) {
+	b := of
+	b.ID, b.State, b.Jail, b.Timeout, b.Image = newID(), Creating, "", d, ""
+	b.Metadata, b.Env = maps.Clone(of.Metadata), maps.Clone(of.Env)
+	if of.Token != "" {
+		b.Token = newToken()
+	}
+	b.keepTraffic()
+	return s.bring(ctx, b, func(ctx context.Context, b Sandbox) (jail.Jail, error) { return s.fromSnapshot(ctx, sid, b) })
+}

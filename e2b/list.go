@@ -1,0 +1,220 @@
+package e2b
+
+import (
+	"cmp"
+	"encoding/base64"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// A filter chooses sandboxes.
+type filter struct {
+	states   []State // empty: all
+	metadata map[string]string
+	after    time.Time // they began after that
+	template string
+}
+
+func (f filter) takes(b *Sandbox) bool {
+	if len(f.states) > 0 && !slices.Contains(f.states, b.shown()) {
+		return false
+	}
+	if f.template != "" && b.Template != f.template && b.Alias != f.template {
+		return false
+	}
+	for k, v := range f.metadata {
+		if have, ok := b.Metadata[k]; !ok || have != v {
+			return false
+		}
+	}
+	return f.after.IsZero() || b.Started.After(f.after)
+}
+
+// choose returns a team's sandboxes in the order that they began.
+func (s *Sandboxes) choose(r request, f filter) []Sandbox {
+	var list []Sandbox
+	for _, c := range s.all(r.team) {
+		if b := c.box.Load(); f.takes(b) {
+			list = append(list, *b)
+		}
+	}
+	slices.SortFunc(list, func(a, b Sandbox) int { return place{a.Started, a.ID}.compare(place{b.Started, b.ID}) })
+	return list
+}
+
+// readMetadata reads keys and values, each written as part of a query twice over, or of
+// older clients once.
+func readMetadata(q url.Values) (map[string]string, error) {
+	text := q.Get("metadata")
+	if text == "" {
+		return nil, nil
+	}
+	pairs, err := url.ParseQuery(text)
+	if err != nil {
+		return nil, invalid("cannot parse the metadata query: %q", short(text))
+	}
+	metadata := map[string]string{}
+	for k, vs := range pairs {
+		key, err1 := url.PathUnescape(k)
+		value, err2 := url.PathUnescape(vs[len(vs)-1])
+		if err1 != nil || err2 != nil {
+			return nil, invalid("cannot parse the metadata query: %q", short(text))
+		}
+		metadata[key] = value
+	}
+	return metadata, nil
+}
+
+func listRunning(r request) (int, any, error) {
+	metadata, err := readMetadata(r.URL.Query())
+	if err != nil {
+		return 0, nil, err
+	}
+	found := r.s.cfg.Sandboxes.choose(r, filter{states: []State{Running}, metadata: metadata})
+	slices.Reverse(found)
+	return http.StatusOK, listed(found), nil
+}
+
+func listed(list []Sandbox) []wireListed {
+	all := make([]wireListed, 0, len(list))
+	for _, b := range list {
+		all = append(all, listedOf(b))
+	}
+	return all
+}
+
+func list(r request) (int, any, error) {
+	q := r.URL.Query()
+	f := filter{template: q.Get("template")}
+	var err error
+	if f.metadata, err = readMetadata(q); err != nil {
+		return 0, nil, err
+	}
+	for _, many := range q["state"] {
+		for state := range strings.SplitSeq(many, ",") {
+			if state != string(Running) && state != string(Paused) {
+				return 0, nil, invalid("invalid state %q: want running or paused", short(state))
+			}
+			f.states = append(f.states, State(state))
+		}
+	}
+	if at := q.Get("startedAfter"); at != "" {
+		if f.after, err = time.Parse(time.RFC3339Nano, at); err != nil {
+			return 0, nil, invalid("invalid startedAfter %q", short(at))
+		}
+	}
+	order := q.Get("order")
+	if order != "" && order != "asc" && order != "desc" {
+		return 0, nil, invalid("invalid order %q: want asc or desc", short(order))
+	}
+	found := r.s.cfg.Sandboxes.choose(r, f)
+	if len(f.states) == 0 || slices.Contains(f.states, Running) {
+		n := 0
+		for _, b := range found {
+			if b.shown() == Running {
+				n++
+			}
+		}
+		r.w.Header().Set("X-Total-Running", strconv.Itoa(n))
+	}
+	found, err = page(r, found, order != "asc", func(b Sandbox) place { return place{b.Started, b.ID} })
+	return http.StatusOK, listed(found), err
+}
+
+func listSnapshots(r request) (int, any, error) {
+	q := r.URL.Query()
+	all, err := r.s.cfg.Sandboxes.snapshots(r.Context(), r.team)
+	if err != nil {
+		return 0, nil, err
+	}
+	name := q.Get("name")
+	all = slices.DeleteFunc(all, func(s Snap) bool {
+		given, _, _ := strings.Cut(s.Labels[labelName], ":")
+		return q.Get("sandboxID") != "" && s.Labels[labelSandbox] != q.Get("sandboxID") || name != "" && given != name && s.Labels[labelName] != name
+	})
+	slices.Reverse(all)
+	if all, err = page(r, all, true, func(s Snap) place { return place{s.Created, string(s.ID)} }); err != nil {
+		return 0, nil, err
+	}
+	shown := make([]wireSnapshot, 0, len(all))
+	for _, s := range all {
+		shown = append(shown, snapshotOf(s))
+	}
+	return http.StatusOK, shown, nil
+}
+
+// A place is where something stands in a list.
+type place struct {
+	at time.Time
+	id string
+}
+
+func (p place) compare(o place) int { return cmp.Or(p.at.Compare(o.at), cmp.Compare(p.id, o.id)) }
+
+func (p place) token() string {
+	return base64.URLEncoding.EncodeToString([]byte(p.at.Format(time.RFC3339Nano) + "__" + p.id))
+}
+
+func readToken(s string) (p place, err error) {
+	b, err := base64.URLEncoding.DecodeString(s)
+	at, id, ok := strings.Cut(string(b), "__")
+	if err == nil && ok {
+		p.id = id
+		p.at, err = time.Parse(time.RFC3339Nano, at)
+	}
+	if err != nil || !ok {
+		return place{}, invalid("invalid next token %q", short(s))
+	}
+	return p, nil
+}
+
+// maxPage is the most that one answer lists.
+const maxPage = 100
+
+// page cuts what is asked for out of a list that is in order, oldest first, and says in
+// a header where the next begins. A page begins behind a place: what comes or goes
+// meanwhile shifts nothing.
+func page[T any](r request, list []T, newest bool, at func(T) place) ([]T, error) {
+	q := r.URL.Query()
+	n := maxPage
+	if s := q.Get("limit"); s != "" {
+		var err error
+		if n, err = strconv.Atoi(s); err != nil || n < 1 || n > maxPage {
+			return nil, invalid("invalid limit %q: want 1 to %d", short(s), maxPage)
+		}
+	}
+	sign := 1
+	if newest {
+		slices.Reverse(list)
+		sign = -1
+	}
+	if s := q.Get("nextToken"); s != "" {
+		last, err := readToken(s)
+		if err != nil {
+			return nil, err
+		}
+		list = slices.DeleteFunc(list, func(x T) bool { return sign*at(x).compare(last) <= 0 })
+	}
+	if len(list) > n {
+		list = list[:n]
+		r.w.Header().Set("X-Next-Token", at(list[n-1]).token())
+	}
+	return list, nil
+}
+
+func metricsOfMany(r request) (int, any, error) {
+	many := map[string]wireSample{}
+	for _, ids := range r.URL.Query()["sandbox_ids"] {
+		for sandbox := range strings.SplitSeq(ids, ",") {
+			list, cpus, err := r.s.cfg.Sandboxes.Metrics(r.Context(), r.team, sandbox, time.Time{}, time.Time{})
+			if all := samplesOf(list, cpus); err == nil && len(all) > 0 { // those that are gone are left out
+				many[sandbox] = all[len(all)-1]
+			}
+		}
+	}
+	return http.StatusOK, map[string]any{"sandboxes": many}, nil
+}

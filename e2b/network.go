@@ -1,0 +1,169 @@
+package e2b
+
+import (
+	"context"
+	"encoding/json"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"golang.org/x/net/http/httpguts"
+
+	"glasshouse/egress"
+	"glasshouse/id"
+)
+
+// A Network is what a sandbox may reach, and who may reach it, as clients say it.
+type Network struct {
+	AllowOut []string          `json:"allowOut,omitempty"` // names, addresses and prefixes; they are over DenyOut
+	DenyOut  []string          `json:"denyOut,omitempty"`  // addresses and prefixes
+	Rules    map[string][]Rule `json:"rules,omitempty"`    // by host
+	Public   *bool             `json:"allowPublicTraffic,omitempty"`
+	MaskHost string            `json:"maskRequestHost,omitempty"`
+	HTTPS    []int             `json:"httpsPorts,omitempty"`
+	Proxy    *Proxy            `json:"egressProxy,omitempty"`
+}
+
+// A Proxy is one of the client's, through which a sandbox would go.
+type Proxy struct {
+	Address  string `json:"address"`
+	Username string `json:"username,omitempty"`
+}
+
+// A Rule changes requests to a host.
+type Rule struct {
+	Transform *Transform `json:"transform,omitempty"`
+}
+
+// A Transform sets headers.
+type Transform struct {
+	Headers map[string]string `json:"headers,omitempty"`
+}
+
+// everything is what denies, or allows, all addresses.
+const (
+	everything  = "0.0.0.0/0"
+	everything6 = "::/0"
+)
+
+func (n Network) check() error {
+	denied := slices.Contains(n.DenyOut, everything)
+	for _, to := range n.DenyOut {
+		if _, ok := prefix(to); !ok {
+			return invalid("invalid denied CIDR %q", short(to))
+		}
+	}
+	for _, to := range n.AllowOut {
+		if _, ok := prefix(to); ok {
+			continue
+		}
+		if !hostPattern(to) {
+			return invalid("invalid allowed host or CIDR %q", short(to))
+		}
+		if !denied {
+			return invalid("When specifying allowed domains in allow out, you must include 'ALL_TRAFFIC' in deny out to block all other traffic.")
+		}
+	}
+	for host, rules := range n.Rules {
+		if !hostPattern(host) {
+			return invalid("invalid domain %q in network rules", short(host))
+		}
+		for _, r := range rules {
+			if r.Transform == nil {
+				continue
+			}
+			for name, value := range r.Transform.Headers {
+				if !httpguts.ValidHeaderFieldName(name) || !httpguts.ValidHeaderFieldValue(value) {
+					return invalid("invalid header %q in the network rules of %q", short(name), short(host))
+				}
+			}
+		}
+	}
+	if n.Proxy != nil {
+		return invalid("egressProxy is not available here")
+	}
+	return nil
+}
+
+// prefix reads an address or a prefix of addresses.
+func prefix(s string) (netip.Prefix, bool) {
+	if a, err := netip.ParseAddr(s); err == nil {
+		return netip.PrefixFrom(a, a.BitLen()), true
+	}
+	p, err := netip.ParsePrefix(s)
+	return p.Masked(), err == nil
+}
+
+// hostPattern reports whether s is the name of a host or, behind *., of all below one.
+func hostPattern(s string) bool {
+	name := strings.TrimPrefix(s, "*.")
+	return name != "" && len(name) <= 253 && strings.Trim(strings.ToLower(name), "abcdefghijklmnopqrstuvwxyz0123456789-_.") == "" &&
+		!strings.HasPrefix(name, ".") && !strings.Contains(name, "..")
+}
+
+// rules are what the proxy of a sandbox's jail lets out: what is allowed by name or
+// address, then not what is denied, then all that is on the Internet.
+func (b Sandbox) rules() egress.Rules {
+	var r egress.Rules
+	allow := func(name, host string) {
+		r.Allow = append(r.Allow, egress.Rule{Name: name, Host: host, Internet: true})
+	}
+	deny := func(name, host string) {
+		r.Allow = append(r.Allow, egress.Rule{Name: name, Host: host, Deny: true})
+	}
+	for _, to := range b.Network.AllowOut {
+		allow("allowOut "+to, strings.ToLower(to))
+	}
+	for _, to := range b.Network.DenyOut {
+		deny("denyOut "+to, to)
+		if to == everything {
+			deny("denyOut "+to, everything6)
+		}
+	}
+	if b.Internet == nil || *b.Internet {
+		for _, all := range []string{"*", everything, everything6} {
+			allow("the Internet", all)
+		}
+	}
+	for _, host := range slices.Sorted(maps.Keys(b.Network.Rules)) {
+		headers := map[string]string{}
+		for _, rule := range b.Network.Rules[host] {
+			if rule.Transform != nil {
+				maps.Copy(headers, rule.Transform.Headers)
+			}
+		}
+		if len(headers) > 0 {
+			r.Transform = append(r.Transform, egress.Transform{Host: strings.ToLower(host), Headers: headers})
+		}
+	}
+	return r
+}
+
+// governed makes what a sandbox's jail is governed by of what it was before.
+func (s *Sandboxes) governed(b Sandbox) func(json.RawMessage) (json.RawMessage, error) {
+	return func(was json.RawMessage) (json.RawMessage, error) { return s.cfg.Govern(was, b.rules()) }
+}
+
+// SetNetwork changes what a sandbox that runs may reach, at once. Who may reach it stays.
+func (s *Sandboxes) SetNetwork(ctx context.Context, team id.Token, sandbox string, n Network, internet *bool) error {
+	if err := n.check(); err != nil {
+		return err
+	}
+	c, err := s.find(team, sandbox)
+	if err != nil {
+		return err
+	}
+	return s.change(ctx, c, func(ctx context.Context, b Sandbox) error {
+		if b.State != Running {
+			return notRunning(sandbox)
+		}
+		n.Public, n.MaskHost, n.HTTPS = b.Network.Public, b.Network.MaskHost, b.Network.HTTPS
+		b.Network, b.Internet = n, internet
+		// The jail's record is what counts; this one only tells of it.
+		if _, err := s.cfg.Jails.Regovern(ctx, b.Jail, s.governed(b)); err != nil {
+			return err
+		}
+		return s.save(ctx, c, b)
+	})
+}

@@ -1,0 +1,104 @@
+package e2b
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"glasshouse/id"
+	"glasshouse/jail"
+)
+
+// sampleTime is how often it is looked what sandboxes use, and maxSamples how much of
+// that is remembered: an hour.
+const (
+	sampleTime = 5 * time.Second
+	maxSamples = int(time.Hour / sampleTime)
+)
+
+// A Sample is what a sandbox used at one moment.
+type Sample struct {
+	At       time.Time
+	CPU      float64 // percent of one processor
+	Memory   int64   // bytes, as the rest
+	Cache    int64
+	MemTotal int64
+	Disk     int64
+	DiskMax  int64
+}
+
+// samples are those of one sandbox. They are forgotten with the daemon.
+type samples struct {
+	mu   sync.Mutex
+	list []Sample      // guarded by mu
+	cpu  time.Duration // used when at. guarded by mu
+	at   time.Time     // guarded by mu
+}
+
+func (m *samples) add(now time.Time, st jail.Stats, memory int64) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	one := Sample{At: now, Memory: st.MemoryBytes - st.CacheBytes, Cache: st.CacheBytes, MemTotal: memory, Disk: st.DiskBytes, DiskMax: st.DiskLimit}
+	if took := now.Sub(m.at); !m.at.IsZero() && took > 0 && st.CPU >= m.cpu {
+		one.CPU = 100 * float64(st.CPU-m.cpu) / float64(took)
+	}
+	m.cpu, m.at = st.CPU, now
+	m.list = append(m.list[max(0, len(m.list)+1-maxSamples):], one)
+}
+
+func (m *samples) between(start, end time.Time) (list []Sample) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, one := range m.list {
+		if !one.At.Before(start) && (end.IsZero() || !one.At.After(end)) {
+			list = append(list, one)
+		}
+	}
+	return list
+}
+
+// sample looks at all sandboxes that run, again and again.
+func (s *Sandboxes) sample() {
+	tick := time.NewTicker(sampleTime)
+	defer tick.Stop()
+	for {
+		s.mu.Lock()
+		cells := make([]*cell, 0, len(s.cells))
+		for _, c := range s.cells {
+			cells = append(cells, c)
+		}
+		s.mu.Unlock()
+		for _, c := range cells {
+			s.look(s.ctx, c)
+		}
+		select {
+		case <-s.ctx.Done():
+			return
+		case <-tick.C:
+		}
+	}
+}
+
+// look takes a sample of a sandbox, if it runs.
+func (s *Sandboxes) look(ctx context.Context, c *cell) {
+	b := c.box.Load()
+	if b.State != Running {
+		return
+	}
+	if st, err := s.cfg.Jails.Stats(ctx, b.Jail); err == nil { // one that has just ended has none
+		c.samples.add(time.Now().UTC(), st, b.MemoryMB<<20)
+	}
+}
+
+// Metrics returns what a sandbox used in a time. Of one that was not looked at yet it is
+// what it uses now.
+func (s *Sandboxes) Metrics(ctx context.Context, team id.Token, sandbox string, start, end time.Time) ([]Sample, int, error) {
+	c, err := s.find(team, sandbox)
+	if err != nil {
+		return nil, 0, err
+	}
+	if len(c.samples.between(time.Time{}, time.Time{})) == 0 {
+		s.look(ctx, c)
+	}
+	return c.samples.between(start, end), c.box.Load().CPU, nil
+}

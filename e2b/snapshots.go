@@ -1,0 +1,133 @@
+package e2b
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"regexp"
+	"slices"
+	"strings"
+
+	"glasshouse/fault"
+	"glasshouse/id"
+	"glasshouse/snapshot"
+)
+
+// labelEnv is what the commands of sandboxes made from a snapshot find in their
+// environment, as JSON.
+const labelEnv = "e2b.env"
+
+// A Snap is a snapshot that somebody asked for, as clients know it.
+type Snap struct {
+	snapshot.Snapshot
+}
+
+var snapName = regexp.MustCompile(`^[a-z0-9_-]{1,64}(:[A-Za-z0-9_.-]{1,64})?$`)
+
+// Names are those that were given to it.
+func (s Snap) Names() []string {
+	if n := s.Labels[labelName]; n != "" {
+		return []string{n}
+	}
+	return []string{}
+}
+
+// Ref is what sandboxes are made of it by.
+func (s Snap) Ref() string {
+	if n := s.Labels[labelName]; n != "" {
+		return n
+	}
+	return string(s.ID) + ":default"
+}
+
+func (s Snap) template() Template {
+	of := s.Jail.Spec
+	t := Template{ID: string(s.ID), Snapshot: s.ID, MemoryMB: of.Limits.MemoryMB, DiskMB: of.Limits.DiskMB}
+	if n, _, _ := strings.Cut(s.Labels[labelName], ":"); n != "" {
+		t.Alias = n
+	}
+	json.Unmarshal([]byte(s.Labels[labelEnv]), &t.Env) // what this package wrote
+	return t
+}
+
+// Snapshot keeps a sandbox as it is now; it goes on.
+func (s *Sandboxes) Snapshot(ctx context.Context, team id.Token, sandbox, name string) (Snap, error) {
+	if name != "" && !snapName.MatchString(name) {
+		return Snap{}, invalid("invalid snapshot name %q: want lower case letters, digits, - and _, and a tag behind a colon", short(name))
+	}
+	if name != "" && !strings.Contains(name, ":") {
+		name += ":default"
+	}
+	c, err := s.find(team, sandbox)
+	if err != nil {
+		return Snap{}, err
+	}
+	var taken snapshot.Snapshot
+	err = s.change(ctx, c, func(ctx context.Context, b Sandbox) error {
+		if b.State != Running {
+			return notRunning(sandbox)
+		}
+		env, err := json.Marshal(b.Env)
+		if err != nil {
+			return err
+		}
+		labels := map[string]string{labelTeam: string(team), labelSandbox: b.ID, labelEnv: string(env)}
+		if name != "" {
+			labels[labelName] = name
+		}
+		taken, err = s.cfg.Snapshots.Take(ctx, b.Jail, snapshot.TakeOptions{Labels: labels})
+		return err
+	})
+	return Snap{taken}, err
+}
+
+// snapshots are those that a team asked for, newest first.
+func (s *Sandboxes) snapshots(ctx context.Context, team id.Token) ([]Snap, error) {
+	all, err := s.cfg.Snapshots.List(ctx, snapshot.ListOptions{})
+	if err != nil {
+		return nil, err
+	}
+	var own []Snap
+	for _, snap := range slices.Backward(all) {
+		if snap.Labels[labelTeam] == string(team) {
+			own = append(own, Snap{snap})
+		}
+	}
+	return own, nil
+}
+
+// snapshotNamed returns the newest snapshot of a team's with that id or name.
+func (s *Sandboxes) snapshotNamed(ctx context.Context, team id.Token, ref string) (Snap, bool) {
+	own, err := s.snapshots(ctx, team)
+	if err != nil {
+		return Snap{}, false
+	}
+	name, tag, tagged := strings.Cut(ref, ":")
+	if !tagged {
+		tag = "default"
+	}
+	i := slices.IndexFunc(own, func(snap Snap) bool {
+		return string(snap.ID) == name && tag == "default" || snap.Labels[labelName] == name+":"+tag
+	})
+	if i < 0 {
+		return Snap{}, false
+	}
+	return own[i], true
+}
+
+// DeleteSnapshot removes a snapshot, or all of a name. It is fault.NotFound if there is
+// none.
+func (s *Sandboxes) DeleteSnapshot(ctx context.Context, team id.Token, ref string) error {
+	for found := false; ; found = true {
+		snap, ok := s.snapshotNamed(ctx, team, ref)
+		switch {
+		case !ok && found:
+			return nil
+		case !ok:
+			return fault.Newf(fault.NotFound, "e2b", ref, "template '%s' not found", short(ref))
+		}
+		if err := s.cfg.Snapshots.Delete(ctx, snap.ID); err != nil && !errors.Is(err, fault.NotFound) {
+			return err
+		}
+	}
+}

@@ -1,0 +1,175 @@
+package e2b
+
+import (
+	"fmt"
+	"net/http/httptest"
+	"net/url"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"glasshouse/egress"
+	"glasshouse/fault"
+)
+
+func TestWhichPortOfWhichSandboxARequestIsFor(t *testing.T) {
+	s := &Server{cfg: ServerConfig{Sandboxes: New(Config{})}}
+	const box = "iabcdefghijklmnopqrst"
+	for _, c := range []struct {
+		url    string
+		header map[string]string
+		want   address
+		is     bool
+	}{
+		{"http://127.0.0.1:8083/files", map[string]string{"E2b-Sandbox-Id": "any", "E2b-Sandbox-Port": "49983"}, address{"any", 49983, ""}, true},
+		{"http://127.0.0.1:8083/files", map[string]string{"E2b-Sandbox-Id": "any"}, address{}, false},
+		{"http://127.0.0.1:8083/files", map[string]string{"E2b-Sandbox-Id": "any", "E2b-Sandbox-Port": "65536"}, address{}, false},
+		{"http://3000-" + box + ".localhost:8083/a", nil, address{box, 3000, ""}, true},
+		{"http://3000-" + strings.ToUpper(box) + ".e2b.example/", nil, address{box, 3000, ""}, true},
+		{"http://0-" + box + ".localhost/", nil, address{}, false},
+		{"http://3000-" + box + "/", nil, address{}, false},
+		{"http://3000-../", nil, address{}, false},
+		{"http://127.0.0.1/ports/3000-" + box + "/a/b", nil, address{box, 3000, "/ports/3000-" + box}, true},
+		{"http://127.0.0.1/ports/3000-" + box, nil, address{box, 3000, "/ports/3000-" + box}, true},
+		{"http://127.0.0.1/ports/" + box + "/a", nil, address{}, false},
+		{"http://127.0.0.1:8083/sandboxes", nil, address{}, false},
+		{"http://127.0.0.1:8083/files?path=a&signature=v1_x", nil, address{}, false},
+	} {
+		r := httptest.NewRequest("GET", c.url, nil)
+		for k, v := range c.header {
+			r.Header.Set(k, v)
+		}
+		if got, is := s.address(r); is != c.is || is && got != c.want {
+			t.Errorf("%s %v is for %+v, %v; want %+v, %v", c.url, c.header, got, is, c.want, c.is)
+		}
+	}
+}
+
+func TestPagesNeitherRepeatNorMissWhatStays(t *testing.T) {
+	now := time.Now()
+	var all []place
+	for i := range 10 {
+		all = append(all, place{now.Add(time.Duration(i/2) * time.Second), fmt.Sprint("i", i)}) // two began at once
+	}
+	for _, newest := range []bool{false, true} {
+		var seen []string
+		token := ""
+		for turn := 0; turn == 0 || token != ""; turn++ {
+			w := httptest.NewRecorder()
+			q := url.Values{"limit": {"3"}}
+			if token != "" {
+				q.Set("nextToken", token)
+			}
+			r := request{Request: httptest.NewRequest("GET", "/?"+q.Encode(), nil), w: w}
+			left := slices.DeleteFunc(slices.Clone(all), func(p place) bool { return turn > 0 && p.id == "i5" }) // one goes meanwhile
+			got, err := page(r, left, newest, func(p place) place { return p })
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, p := range got {
+				seen = append(seen, p.id)
+			}
+			token = w.Header().Get("X-Next-Token")
+		}
+		want := []string{"i0", "i1", "i2", "i3", "i4", "i6", "i7", "i8", "i9"}
+		if newest {
+			want = []string{"i9", "i8", "i7", "i6", "i4", "i3", "i2", "i1", "i0"}
+		}
+		if diff := cmp.Diff(want, seen); diff != "" {
+			t.Errorf("newest first %v:\n%s", newest, diff)
+		}
+	}
+}
+
+func TestMetadataIsReadAsClientsWriteIt(t *testing.T) {
+	twice := url.Values{url.PathEscape("a b"): {url.PathEscape("c&d=é%")}}.Encode()
+	got, err := readMetadata(url.Values{"metadata": {twice}})
+	if err != nil || got["a b"] != "c&d=é%" || len(got) != 1 {
+		t.Errorf("%q = %q, %v", twice, got, err)
+	}
+	if got, err := readMetadata(url.Values{"metadata": {"user=abc&app=prod"}}); err != nil || got["user"] != "abc" || got["app"] != "prod" {
+		t.Errorf("written once = %q, %v", got, err)
+	}
+	if _, err := readMetadata(url.Values{"metadata": {"a=%zz"}}); fault.KindOf(err) != fault.Invalid {
+		t.Errorf("what cannot be read = %v, want invalid", err)
+	}
+}
+
+func TestWhatASandboxMayReachIsInTheOrderThatCounts(t *testing.T) {
+	no := false
+	n := Network{AllowOut: []string{"API.example.com", "8.8.8.8"}, DenyOut: []string{"0.0.0.0/0"}}
+	hosts := func(b Sandbox) (list []string) {
+		for _, r := range b.rules().Allow {
+			list = append(list, fmt.Sprintf("%s %v %v", r.Host, r.Deny, r.Internet))
+		}
+		return list
+	}
+	open := []string{"* false true", "0.0.0.0/0 false true", "::/0 false true"}
+	for _, c := range []struct {
+		b    Sandbox
+		want []string
+	}{
+		{Sandbox{}, open},
+		{Sandbox{Internet: &no}, nil},
+		{Sandbox{Network: n}, append([]string{"api.example.com false true", "8.8.8.8 false true", "0.0.0.0/0 true false", "::/0 true false"}, open...)},
+	} {
+		if diff := cmp.Diff(c.want, hosts(c.b)); diff != "" {
+			t.Error(diff)
+		}
+		p, err := egress.New(egress.Config{Rules: c.b.rules()})
+		if err != nil {
+			t.Fatal(err)
+		}
+		p.Close(t.Context())
+	}
+	for _, bad := range []Network{
+		{AllowOut: []string{"example.com"}}, {DenyOut: []string{"example.com"}}, {AllowOut: []string{"http://x/"}, DenyOut: n.DenyOut},
+		{Rules: map[string][]Rule{"*": {{}}}}, {Rules: map[string][]Rule{"a.example": {{&Transform{map[string]string{"a b": ""}}}}}},
+		{Rules: map[string][]Rule{"a.example": {{&Transform{map[string]string{"X": "a\nb"}}}}}}, {Proxy: &Proxy{}},
+	} {
+		if err := bad.check(); fault.KindOf(err) != fault.Invalid {
+			t.Errorf("%+v = %v, want invalid", bad, err)
+		}
+	}
+}
+
+func FuzzAPageBeginsBehindAnyToken(f *testing.F) {
+	f.Add(place{time.Unix(1, 2), "iabc"}.token())
+	f.Add("")
+	f.Add("MjAyNi0xMS0yMlQxNDo0NjoyMloX18")
+	f.Fuzz(func(t *testing.T, token string) {
+		p, err := readToken(token)
+		if err == nil {
+			again, err := readToken(p.token())
+			if err != nil || again.compare(p) != 0 {
+				t.Errorf("%q is %+v, and that is %+v, %v", token, p, again, err)
+			}
+		} else if fault.KindOf(err) != fault.Invalid {
+			t.Errorf("%q = %v, want invalid", token, err)
+		}
+	})
+}
+
+func FuzzAnAddressNamesASandboxOrNothing(f *testing.F) {
+	f.Add("3000-iabcdefghijklmnopqrst")
+	f.Add("-")
+	f.Fuzz(func(t *testing.T, label string) {
+		if a, ok := parseAddress(label); ok && (!validID(a.sandbox) || a.port < 1 || a.port > 65535) {
+			t.Errorf("%q = %+v", label, a)
+		}
+	})
+}
+
+func TestIDsAreValidAndDistinct(t *testing.T) {
+	seen := map[string]bool{}
+	for range 1000 {
+		b := newID()
+		if !validID(b) || seen[b] {
+			t.Fatalf("newID() = %q: invalid or seen before", b)
+		}
+		seen[b] = true
+	}
+}

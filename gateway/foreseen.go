@@ -1,0 +1,124 @@
+package gateway
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"os"
+	"strconv"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/aymanbagabas/go-udiff"
+
+	"glasshouse/approval"
+	"glasshouse/fault"
+	"glasshouse/jail"
+)
+
+// maxForeseen bounds the difference that a person is shown, and maxCompared the files
+// of which one is made.
+const (
+	maxForeseen = 40 << 10
+	maxCompared = 1 << 20
+)
+
+// foreseen is the difference that a deed would make to a file if it were done now, as
+// approval.Foreseen has it. The file may be another when it is done.
+func (g *Gateway) foreseen(ctx context.Context, d *deed, name string, next func(was string) (string, error)) json.RawMessage {
+	var f approval.Foreseen
+	var err error
+	if f.Diff, err = g.difference(ctx, d, name, next); err != nil {
+		f.NoDiff = err.Error()
+		if e, ok := errors.AsType[*fault.Error](err); ok && e.Err != nil {
+			f.NoDiff = e.Err.Error() // without where in the program it went wrong
+		}
+	}
+	doc, err := json.Marshal(f)
+	if err != nil {
+		return nil
+	}
+	return doc
+}
+
+func (g *Gateway) difference(ctx context.Context, d *deed, name string, next func(was string) (string, error)) (string, error) {
+	f, p, err := g.files(ctx, d, name)
+	if err != nil {
+		return "", err
+	}
+	defer f.Close()
+	from, was := label("a", p), ""
+	switch was, err = whole(ctx, f, p); {
+	case errors.Is(err, fault.NotFound):
+		from = os.DevNull
+	case err != nil:
+		return "", err
+	}
+	now, err := next(was)
+	if err != nil {
+		return "", err
+	}
+	switch {
+	case len(now) > maxCompared:
+		return "", errors.New("the file would be too large to be compared")
+	case !isText(was) || !isText(now):
+		return "", errors.New("it is not text")
+	case was == now && from != os.DevNull:
+		return "", errors.New("the file would stay as it is")
+	}
+	text, err := udiff.ToUnified(from, label("b", p), was, udiff.Lines(was, now), udiff.DefaultContextLines)
+	switch {
+	case err != nil:
+		return "", err
+	case len(text) > maxForeseen:
+		return "", errors.New("too much would change to be shown")
+	case text == "":
+		return "", errors.New("an empty file would be made")
+	}
+	return text, nil
+}
+
+// whole reads a file that is not too large to be compared.
+func whole(ctx context.Context, f jail.Files, p string) (string, error) {
+	r, info, err := f.Read(ctx, p, 0, maxCompared)
+	if err != nil {
+		return "", err
+	}
+	defer r.Close()
+	if info.Size > maxCompared {
+		return "", errors.New("the file is too large to be compared")
+	}
+	var b bytes.Buffer
+	_, err = io.Copy(&b, io.LimitReader(r, maxCompared))
+	return b.String(), err
+}
+
+func isText(s string) bool { return utf8.ValidString(s) && strings.IndexByte(s, 0) < 0 }
+
+// label is a name in a diff's heading, quoted if it could be taken for more.
+func label(side, name string) string {
+	if s := side + name; strings.ContainsFunc(s, func(r rune) bool { return r < ' ' || r == 0x7f || r == '"' || r == '\\' || r == utf8.RuneError }) {
+		return strconv.QuoteToASCII(s)
+	}
+	return side + name
+}
+
+// wouldWrite is what write_file would change.
+func (g *Gateway) wouldWrite(ctx context.Context, d *deed) json.RawMessage {
+	in, err := inputOf[fileInput](d.input)
+	if err != nil {
+		return nil // it is refused before anybody is asked
+	}
+	return g.foreseen(ctx, d, in.Path, func(string) (string, error) { return in.Text, nil })
+}
+
+// wouldEdit is what edit_file would change.
+func (g *Gateway) wouldEdit(ctx context.Context, d *deed) json.RawMessage {
+	in, err := inputOf[editInput](d.input)
+	if err != nil {
+		return nil
+	}
+	return g.foreseen(ctx, d, in.Path, func(was string) (string, error) { return replaced(was, in, d.again) })
+}

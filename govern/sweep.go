@@ -1,0 +1,45 @@
+package govern
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"glasshouse/id"
+)
+
+// Sweep removes the authorities that no jail is behind any more, and no snapshot of one:
+// their keys serve nobody but a thief. used returns the Specs of all there are. It is
+// called when it is known which authorities there are: one that is made meanwhile stays.
+func (k *Kernel) Sweep(ctx context.Context, used func(context.Context) ([]json.RawMessage, error)) error {
+	files, err := os.ReadDir(k.cfg.Dir)
+	if errors.Is(err, os.ErrNotExist) || err == nil && len(files) == 0 {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	specs, err := used(ctx)
+	if err != nil {
+		return err
+	}
+	kept := map[id.CA]bool{}
+	for _, raw := range specs {
+		s, err := parse(raw)
+		if err != nil {
+			return err // whose it is nobody can say: all stay
+		}
+		kept[s.CA] = true
+	}
+	var errs []error
+	for _, f := range files {
+		name, isKey := strings.CutSuffix(f.Name(), ".pem")
+		if isKey && id.Valid('c', name) && !kept[id.CA(name)] {
+			errs = append(errs, os.Remove(filepath.Join(k.cfg.Dir, f.Name())))
+		}
+	}
+	return errors.Join(errs...)
+}

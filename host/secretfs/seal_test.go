@@ -1,0 +1,36 @@
+package secretfs
+
+import (
+	"os"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// A file that is still held for writing, as by a child that has not yet begun its own
+// program, delays the mount and does not prevent it.
+func TestAMountIsSealedWhenItsFilesAreLetGo(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root")
+	}
+	fd, err := Namespace{}.newFilesystem(false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(fd)
+	held, err := unix.Openat(fd, "held", unix.O_CREAT|unix.O_WRONLY|unix.O_CLOEXEC, 0o600)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.MountSetattr(fd, "", unix.AT_EMPTY_PATH, &unix.MountAttr{Attr_set: unix.MOUNT_ATTR_RDONLY}); err != unix.EBUSY {
+		t.Fatalf("a mount that is written to is sealed: %v", err)
+	}
+	time.AfterFunc(20*time.Millisecond, func() { unix.Close(held) })
+	if err := seal(fd); err != nil {
+		t.Error(err)
+	}
+	if _, err := unix.Openat(fd, "more", unix.O_CREAT|unix.O_WRONLY|unix.O_CLOEXEC, 0o600); err != unix.EROFS {
+		t.Errorf("a file is made in a mount that is sealed: %v", err)
+	}
+}

@@ -1,0 +1,214 @@
+package otel
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+
+	"google.golang.org/protobuf/encoding/protowire"
+	"google.golang.org/protobuf/proto"
+
+	"glasshouse/fault"
+)
+
+// DefaultEndpoint is where a collector listens that was told nothing else.
+const DefaultEndpoint = "http://localhost:4318"
+
+// A Sender brings batches to a collector, by OTLP over HTTP with protobuf.
+type Sender struct {
+	Endpoint string      // https://collector:4318; /v1/traces and /v1/logs are added
+	Header   http.Header // sent with each request
+	From     Source
+
+	// Patience is how long a collector that is away or busy is asked again; 0 is
+	// until the context ends.
+	Patience time.Duration
+
+	// Rejected is told of what a collector took the rest without. It is not sent
+	// again: the collector would say the same.
+	Rejected func(items int64, why string)
+
+	client http.Client
+}
+
+// Check says whether the endpoint is one, before anything is read for it.
+func (s *Sender) Check() error {
+	u, err := url.Parse(s.Endpoint)
+	if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
+		return fault.Fieldf("otel", "endpoint", "%q is not an address such as %s", s.Endpoint, DefaultEndpoint)
+	}
+	return nil
+}
+
+// Send returns when the collector has taken all of b. What it has taken when Send
+// fails is not known; b may be sent again.
+func (s *Sender) Send(ctx context.Context, b *Batch) error {
+	if len(b.spans) > 0 {
+		if err := s.post(ctx, "/v1/traces", b.traces(s.From)); err != nil {
+			return err
+		}
+	}
+	if len(b.logs) > 0 {
+		return s.post(ctx, "/v1/logs", b.records(s.From))
+	}
+	return nil
+}
+
+// attempt bounds one request.
+const attempt = 30 * time.Second
+
+// The waits between tries grow from the first to the last, unless the collector
+// says how long.
+const (
+	firstWait = 500 * time.Millisecond
+	lastWait  = 30 * time.Second
+	mostWait  = 10 * time.Minute // that a collector can ask for
+)
+
+// post sends until it was taken, refused, or there is no more patience.
+func (s *Sender) post(ctx context.Context, path string, m proto.Message) error {
+	body, err := proto.Marshal(m)
+	if err != nil {
+		return fmt.Errorf("encode for %s: %w", path, err)
+	}
+	start := time.Now()
+	for wait := firstWait; ; wait = min(2*wait, lastWait) {
+		again, err := s.once(ctx, path, body)
+		if err == nil {
+			return nil
+		}
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		var later *tryLater
+		if !errors.As(err, &later) {
+			return err
+		}
+		pause := wait/2 + rand.N(wait) // not all exporters at one moment
+		if again > 0 {
+			pause = min(again, mostWait)
+		}
+		if s.Patience > 0 && time.Since(start)+pause > s.Patience {
+			return fault.New(fault.Unavailable, "otel", s.Endpoint, err)
+		}
+		select {
+		case <-time.After(pause):
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}
+
+// tryLater is why a request may succeed another time.
+type tryLater struct{ error }
+
+func (t *tryLater) Unwrap() error { return t.error }
+
+// once makes one request. The duration is how long the collector asks to be left
+// alone, if it does.
+func (s *Sender) once(ctx context.Context, path string, body []byte) (time.Duration, error) {
+	ctx, cancel := context.WithTimeout(ctx, attempt)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, "POST", strings.TrimSuffix(s.Endpoint, "/")+path, bytes.NewReader(body))
+	if err != nil {
+		return 0, err
+	}
+	for k, v := range s.Header {
+		req.Header[k] = v
+	}
+	req.Header.Set("Content-Type", "application/x-protobuf")
+	resp, err := s.client.Do(req)
+	if err != nil {
+		return 0, &tryLater{err}
+	}
+	defer resp.Body.Close()
+	answer, err := io.ReadAll(io.LimitReader(resp.Body, 64<<10))
+	if resp.StatusCode/100 == 2 {
+		if err == nil {
+			s.partial(answer)
+		}
+		return 0, nil
+	}
+	err = fmt.Errorf("%s%s answered %s", s.Endpoint, path, resp.Status)
+	switch resp.StatusCode {
+	case http.StatusTooManyRequests, http.StatusBadGateway, http.StatusServiceUnavailable, http.StatusGatewayTimeout:
+		return retryAfter(resp.Header.Get("Retry-After"), time.Now()), &tryLater{err}
+	case http.StatusUnauthorized, http.StatusForbidden:
+		return 0, &fault.Error{Op: "otel", Kind: fault.Denied, Err: err, Remedy: "give the collector's key in OTEL_EXPORTER_OTLP_HEADERS"}
+	}
+	return 0, fault.New(fault.Invalid, "otel", "", err)
+}
+
+// retryAfter reads that header: seconds, or a date.
+func retryAfter(h string, now time.Time) time.Duration {
+	if n, err := strconv.ParseUint(h, 10, 31); err == nil {
+		return time.Duration(n) * time.Second
+	}
+	if t, err := http.ParseTime(h); err == nil {
+		return max(t.Sub(now), 0)
+	}
+	return 0
+}
+
+// partial tells of what was not taken. The answers to traces and to logs have the
+// same form: field 1 is a message of a count (1) and a reason (2).
+func (s *Sender) partial(answer []byte) {
+	inner, _ := field(answer, 1)
+	_, n := field(inner, 1)
+	why, _ := field(inner, 2)
+	if s.Rejected != nil && (n > 0 || len(why) > 0) {
+		s.Rejected(int64(n), text(string(why)))
+	}
+}
+
+// field is the last field of this number in a message: its bytes, or its number.
+func field(message []byte, number protowire.Number) (data []byte, n uint64) {
+	for len(message) > 0 {
+		num, kind, size := protowire.ConsumeTag(message)
+		if size < 0 {
+			break
+		}
+		message = message[size:]
+		if size = protowire.ConsumeFieldValue(num, kind, message); size < 0 {
+			break
+		}
+		if num == number {
+			switch kind {
+			case protowire.BytesType:
+				data, _ = protowire.ConsumeBytes(message)
+			case protowire.VarintType:
+				n, _ = protowire.ConsumeVarint(message)
+			}
+		}
+		message = message[size:]
+	}
+	return data, n
+}
+
+// ParseHeaders reads OTEL_EXPORTER_OTLP_HEADERS: key=value with commas between, the
+// values percent-encoded.
+func ParseHeaders(s string) (http.Header, error) {
+	h := http.Header{}
+	for pair := range strings.SplitSeq(s, ",") {
+		if strings.TrimSpace(pair) == "" {
+			continue
+		}
+		k, v, ok := strings.Cut(pair, "=")
+		k = strings.TrimSpace(k)
+		v, err := url.PathUnescape(strings.TrimSpace(v))
+		if !ok || k == "" || err != nil || strings.ContainsAny(k+v, "\r\n") {
+			// The value is likely a key, and no thing to print.
+			return nil, fault.Fieldf("otel", "headers", "the header %.40q is not KEY=VALUE, with the value percent-encoded", k)
+		}
+		h.Set(k, v)
+	}
+	return h, nil
+}

@@ -1,0 +1,62 @@
+package store
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+
+	"glasshouse/e2b"
+)
+
+// Sandboxes keeps the record of every sandbox; it is an e2b.Store.
+type Sandboxes struct{ s *Store }
+
+// Sandboxes returns the database's sandboxes.
+func (s *Store) Sandboxes() Sandboxes { return Sandboxes{s} }
+
+// Put records b, new or changed.
+func (ss Sandboxes) Put(ctx context.Context, b e2b.Sandbox) error {
+	doc, err := json.Marshal(b)
+	if err == nil {
+		_, err = ss.s.write.ExecContext(ctx, `
+			INSERT INTO sandboxes (id, team, state, document) VALUES ($1, $2, $3, $4)
+			ON CONFLICT (id) DO UPDATE SET state = excluded.state, document = excluded.document`, b.ID, b.Team, b.State, doc)
+	}
+	if err != nil {
+		return fmt.Errorf("record sandbox %s: %w", b.ID, err)
+	}
+	return nil
+}
+
+// All returns every sandbox.
+func (ss Sandboxes) All(ctx context.Context) ([]e2b.Sandbox, error) {
+	rows, err := ss.s.read.QueryContext(ctx, "SELECT document FROM sandboxes ORDER BY id")
+	if err != nil {
+		return nil, fmt.Errorf("read sandboxes: %w", err)
+	}
+	defer rows.Close()
+	var list []e2b.Sandbox
+	for rows.Next() {
+		var doc []byte
+		var b e2b.Sandbox
+		if err := rows.Scan(&doc); err != nil {
+			return nil, fmt.Errorf("read sandboxes: %w", err)
+		}
+		if err := json.Unmarshal(doc, &b); err != nil {
+			return nil, fmt.Errorf("read sandboxes: %w", err)
+		}
+		list = append(list, b)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, fmt.Errorf("read sandboxes: %w", err)
+	}
+	return list, nil
+}
+
+// Delete forgets a sandbox. One that is not there is forgotten already.
+func (ss Sandboxes) Delete(ctx context.Context, sandbox string) error {
+	if _, err := ss.s.write.ExecContext(ctx, "DELETE FROM sandboxes WHERE id = $1", sandbox); err != nil {
+		return fmt.Errorf("forget sandbox %s: %w", sandbox, err)
+	}
+	return nil
+}
