@@ -1,5 +1,5 @@
 import { svelte } from "@sveltejs/vite-plugin-svelte";
-import { defineConfig } from "vite";
+import { defineConfig } from "vitest/config";
 
 // `npm run dev` shows what is being written, on the data of a daemon that runs:
 // GLASSHOUSE_ADDR says which, GLASSHOUSE_TOKEN is a token of it.
@@ -17,6 +17,7 @@ export default defineConfig({
     assetsInlineLimit: 0,
     modulePreload: { polyfill: false },
   },
+  test: { css: true }, // styles are tested too
   server: {
     proxy: {
       // Who opens an address in a browser gets the page; the rest is the API's.

@@ -5,13 +5,14 @@ import { attempt, toasts } from "../lib/toasts.svelte";
 import type { IconName } from "../ui/Icon.svelte";
 import { post, remove } from "./client";
 import { jails, type Jail } from "./jails.svelte";
+import { me } from "./me.svelte";
 
 export interface Action {
   id: string;
   label: string;
   icon: IconName;
   danger?: boolean;
-  can: (jail: Jail) => boolean;
+  can: (jail: Jail) => boolean; // in its state
   run: (jail: Jail) => Promise<unknown>;
 }
 
@@ -23,7 +24,7 @@ function change(what: string, done: string, run: (jail: Jail) => Promise<Jail>):
   return (jail) => attempt(`${what} ${named(jail)}`, async () => jails.put(await run(jail)), `${named(jail)} ${done}`);
 }
 
-export const actions: Action[] = [
+const actions: Action[] = [
   { id: "start", label: "Start", icon: "play", can: is("created", "stopped", "failed"),
     run: change("Starting", "runs", (jail) => post("/jails/{id}/start", { path: { id: jail.id } })) },
   { id: "resume", label: "Resume", icon: "play", can: is("paused"),
@@ -36,6 +37,11 @@ export const actions: Action[] = [
   { id: "branch", label: "Branch", icon: "branch", can: is("running", "paused", "stopped"), run: branch },
   { id: "delete", label: "Delete", icon: "remove", danger: true, can: () => true, run: destroy },
 ];
+
+// possible are those that whoever looks may do with a jail as it is.
+export function possible(jail: Jail): Action[] {
+  return me.may("operator") ? actions.filter((action) => action.can(jail)) : [];
+}
 
 function snapshot(jail: Jail): Promise<unknown> {
   return attempt(`A snapshot of ${named(jail)}`, async () => {

@@ -5,7 +5,7 @@ import type { components, paths } from "./schema";
 
 export type Schema = components["schemas"];
 
-type Verb = "get" | "post" | "put" | "delete";
+type Verb = "get" | "post" | "put" | "patch" | "delete";
 
 type PathsOf<V extends Verb> = { [P in keyof paths]: paths[P][V] extends { responses: object } ? P : never }[keyof paths];
 
@@ -33,6 +33,12 @@ export function onLoggedOut(run: () => void): void {
   loggedOut = run;
 }
 
+// logOut ends the login of this browser.
+export async function logOut(): Promise<void> {
+  await post("/logout");
+  loggedOut();
+}
+
 export async function get<P extends PathsOf<"get">>(path: P, options: Options<paths[P]["get"]> = {}): Promise<Answer<paths[P]["get"]>> {
   return json(await send("get", path, options));
 }
@@ -43,6 +49,10 @@ export async function post<P extends PathsOf<"post">>(path: P, options: Options<
 
 export async function put<P extends PathsOf<"put">>(path: P, options: Options<paths[P]["put"]> = {}): Promise<Answer<paths[P]["put"]>> {
   return json(await send("put", path, options));
+}
+
+export async function patch<P extends PathsOf<"patch">>(path: P, options: Options<paths[P]["patch"]> = {}): Promise<Answer<paths[P]["patch"]>> {
+  return json(await send("patch", path, options));
 }
 
 export async function remove<P extends PathsOf<"delete">>(path: P, options: Options<paths[P]["delete"]> = {}): Promise<void> {

@@ -10,6 +10,7 @@ export interface Row {
   state: Jail["state"];
   cpu: number; // processors it keeps busy
   memory_bytes: number;
+  pids: number;
   rx_bytes_s: number;
   tx_bytes_s: number;
   events_s: number;
@@ -33,10 +34,15 @@ class Jails {
   problem = $state.raw<Problem>();
   #live = $state.raw(new Map<string, Live>());
 
+  // start hears what jails use. The feed tells all of it once, at its beginning,
+  // and then what changes: whoever looks later must not have missed that.
+  start(): () => void {
+    return feed.on<{ all?: boolean; jails: Row[] }>("jails", ({ all, jails }) => this.#beat(jails, all ?? false));
+  }
+
   // follow keeps the list as it is now. What it returns ends it.
   follow(): () => void {
     const ends = [
-      feed.on<{ all?: boolean; jails: Row[] }>("jails", ({ all, jails }) => this.#beat(jails, all ?? false)),
       feed.on<FeedEvent>("jail", ({ jail, kind }) => jail && void this.#changed(jail, kind)),
       feed.renewed(() => void this.read()),
     ];

@@ -310,8 +310,8 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * List entries of the causal chain, oldest first
-         * @description List entries of the causal chain, oldest first. Needs the role viewer.
+         * List entries of the causal chain, oldest first or newest first
+         * @description List entries of the causal chain, oldest first or newest first. Needs the role viewer.
          */
         get: operations["getChain"];
         put?: never;
@@ -874,6 +874,26 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/e2b/keys": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Make a key for clients of the E2B protocol
+         * @description Make a key for clients of the E2B protocol. The answer alone has it. Needs the role admin.
+         */
+        post: operations["postE2bKeys"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/feed": {
         parameters: {
             query?: never;
@@ -1057,6 +1077,26 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/jails/{id}/at": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Show how a jail was at an instant: its processes, the files it had changed, and the nearest snapshot
+         * @description Show how a jail was at an instant: its processes, the files it had changed, and the nearest snapshot. Needs the role viewer.
+         */
+        get: operations["getJailsByIdAt"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/jails/{id}/branch": {
         parameters: {
             query?: never;
@@ -1071,6 +1111,26 @@ export interface paths {
          * @description Take a snapshot of a jail and make jails from it. Needs the role operator.
          */
         post: operations["postJailsByIdBranch"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/jails/{id}/connections": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Show whom a jail talked to, by host, and what was decided about it on its way out
+         * @description Show whom a jail talked to, by host, and what was decided about it on its way out. Needs the role viewer.
+         */
+        get: operations["getJailsByIdConnections"];
+        put?: never;
+        post?: never;
         delete?: never;
         options?: never;
         head?: never;
@@ -1661,6 +1721,26 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/jails/{id}/syscalls": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Show which system calls a jail made, how long they took and how they failed
+         * @description Show which system calls a jail made, how long they took and how they failed. Needs the role viewer.
+         */
+        get: operations["getJailsByIdSyscalls"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/jails/{id}/terminal": {
         parameters: {
             query?: never;
@@ -1751,7 +1831,7 @@ export interface paths {
          * Make a link by which a browser logs in, once, within ten minutes
          * @description Make a link by which a browser logs in, once, within ten minutes. Needs the role admin.
          */
-        post: operations["postLogin-links"];
+        post: operations["postLoginLinks"];
         delete?: never;
         options?: never;
         head?: never;
@@ -2099,6 +2179,70 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/push/browsers": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * List the browsers that are told, oldest first
+         * @description List the browsers that are told, oldest first. Needs the role operator.
+         */
+        get: operations["getPushBrowsers"];
+        put?: never;
+        /**
+         * Have a browser told when a person is asked, as long as its login is good
+         * @description Have a browser told when a person is asked, as long as its login is good. In place of what it had subscribed before. Needs the role operator.
+         */
+        post: operations["postPushBrowsers"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/push/browsers/{browser}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        post?: never;
+        /**
+         * Have a browser told no more
+         * @description Have a browser told no more. Needs the role operator.
+         */
+        delete: operations["deletePushBrowsersByBrowser"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/push/key": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Show the key that a browser subscribes to pushes with
+         * @description Show the key that a browser subscribes to pushes with. Needs the role viewer.
+         */
+        get: operations["getPushKey"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/sandbox/{id}/decisions": {
         parameters: {
             query?: never;
@@ -2143,6 +2287,26 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/schedules/times": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Say when a schedule would be due that is made now
+         * @description Say when a schedule would be due that is made now. None is made. Needs the role viewer.
+         */
+        get: operations["getSchedulesTimes"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/schedules/{schedule}": {
         parameters: {
             query?: never;
@@ -2164,7 +2328,11 @@ export interface paths {
         delete: operations["deleteSchedulesBySchedule"];
         options?: never;
         head?: never;
-        patch?: never;
+        /**
+         * Change when a schedule makes runs
+         * @description Change when a schedule makes runs. What is not named stays as it is. Needs the role operator.
+         */
+        patch: operations["patchSchedulesBySchedule"];
         trace?: never;
     };
     "/schedules/{schedule}/pause": {
@@ -2503,6 +2671,26 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/storage": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Show what the daemon keeps on the disk, by what it is for, and the jails that it has made ahead of need
+         * @description Show what the daemon keeps on the disk, by what it is for, and the jails that it has made ahead of need. Needs the role viewer.
+         */
+        get: operations["getStorage"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/tokens": {
         parameters: {
             query?: never;
@@ -2602,10 +2790,14 @@ export interface components {
         };
         Approval: {
             answer?: components["schemas"]["ApprovalAnswer"];
+            /** @description With last=N: the last records of the jail before, as docs/events.md has them, oldest first. */
+            before?: unknown[];
             context?: string;
             /** Format: date-time */
             created_at: string;
             details?: string[];
+            /** @description What would change, as diff -u writes it: of a file as it was when it was asked. */
+            diff?: string;
             /**
              * Format: int64
              * @description Of the chain, in which its end is recorded.
@@ -2617,6 +2809,8 @@ export interface components {
             first?: string;
             id: string;
             jail?: string;
+            /** @description Why there is no diff. */
+            no_diff?: string;
             /** @description Why it is no longer pending. */
             outcome?: string;
             /** @description To type, to allow it alone. */
@@ -2681,7 +2875,7 @@ export interface components {
             reason?: string;
             remedy?: string;
             runtime?: string;
-            usable?: boolean;
+            usable: boolean;
         };
         BackendPage: {
             items: components["schemas"]["Backend"][];
@@ -2725,15 +2919,19 @@ export interface components {
             /** @description That was taken for them, if a jail was branched. */
             snapshot?: components["schemas"]["Snapshot"];
         };
+        BrowserKeys: {
+            auth: string;
+            p256dh: string;
+        };
         Bundle: {
             /** @description Why nothing of it is called now: nobody vouches for it any more. */
             barred?: string;
             /** @description id@version */
-            capabilities?: string[];
+            capabilities: string[];
             digest?: string;
             /** Format: date-time */
             installed?: null | string;
-            name?: string;
+            name: string;
             /** @description An installation that waits, or that was refused. */
             next?: components["schemas"]["BundleInstall"];
             publisher?: string;
@@ -2751,10 +2949,10 @@ export interface components {
         };
         BundleInstall: {
             approval?: string;
-            digest?: string;
+            digest: string;
             /** @enum {string} */
-            state?: "pending" | "refused";
-            version?: string;
+            state: "pending" | "refused";
+            version: string;
             why?: string;
         };
         BundlePage: {
@@ -2784,45 +2982,91 @@ export interface components {
             timeout_ms?: number;
         };
         CallBudget: {
-            "run-budget-consumed"?: {
+            "run-budget-consumed": {
                 [key: string]: number;
             };
-            "run-budget-remaining"?: {
+            "run-budget-remaining": {
                 [key: string]: number;
             };
         };
         CallError: {
-            kind?: string;
+            kind: string;
             /** @description The same, for agents. */
             message?: string;
-            reason?: string;
+            reason: string;
             remedy?: string;
+        };
+        CallFailure: {
+            at_least?: boolean;
+            /** @enum {string} */
+            class?: "denied" | "refused" | "failed";
+            comm?: string;
+            /** Format: int64 */
+            count: number;
+            errno: string;
+            events?: components["schemas"]["EventLink"];
+            name: string;
+            path?: string;
+            /**
+             * Format: int32
+             * @description Of the first, as are comm and path.
+             */
+            pid?: number;
+        };
+        CallLimits: {
+            cpu_shares?: number;
+            max_pids?: number;
+            memory_mb?: number;
+            /**
+             * Format: int64
+             * @description Both ways together.
+             */
+            network_bytes?: number;
+            /** Format: int64 */
+            timeout_ms?: number;
+        };
+        CallProfile: {
+            at_least?: boolean;
+            /** Format: int64 */
+            count: number;
+            /** Format: int64 */
+            denied?: number;
+            events?: components["schemas"]["EventLink"];
+            /** Format: int64 */
+            failed?: number;
+            latency: components["schemas"]["Latency"];
+            name: string;
+            /**
+             * Format: int64
+             * @description Of which it is known how long they took.
+             */
+            timed?: number;
         };
         CallUsage: {
             /** Format: int64 */
             memory_peak_bytes?: number;
             /** Format: int64 */
-            network_egress_bytes?: number;
+            network_egress_bytes: number;
             /** Format: int64 */
             network_ingress_bytes?: number;
             /** Format: double */
-            sandbox_cpu_ms?: number;
+            sandbox_cpu_ms: number;
             /** Format: int64 */
             steps?: number;
             /** @description Where the time went, in microseconds. */
-            steps_us?: {
+            steps_us: {
                 [key: string]: number;
             };
             /** Format: int64 */
-            storage_write_bytes?: number;
+            storage_write_bytes: number;
             /** Format: double */
-            wall_ms?: number;
+            wall_ms: number;
         };
         Called: {
             /** Format: date-time */
-            began?: string;
+            began: string;
             budget?: components["schemas"]["CallBudget"];
-            capability?: string;
+            capability: string;
             digest?: string;
             /**
              * Format: int64
@@ -2830,7 +3074,7 @@ export interface components {
              */
             entry?: number;
             error?: components["schemas"]["CallError"];
-            id?: string;
+            id: string;
             /** @description Of the output. */
             label?: string;
             /** @description The end of what it wrote to its standard error. */
@@ -2839,10 +3083,23 @@ export interface components {
             /** @description The jail that served it. The chain has under its name what left it, and which secrets it used. */
             sandbox?: string;
             /** @enum {string} */
-            state?: "done" | "failed" | "refused";
-            usage?: components["schemas"]["CallUsage"];
+            state: "done" | "failed" | "refused";
+            usage: components["schemas"]["CallUsage"];
             version?: string;
             warm?: boolean;
+        };
+        CallsOfOne: {
+            at_least?: boolean;
+            comm: string;
+            /** Format: int64 */
+            count: number;
+            /** Format: int64 */
+            denied?: number;
+            /** Format: int64 */
+            failed?: number;
+            latency: components["schemas"]["Latency"];
+            /** Format: int32 */
+            pid: number;
         };
         Capability: {
             /** @description That it waits for, or had. */
@@ -2850,15 +3107,17 @@ export interface components {
             bundle?: string;
             by?: string;
             /** Format: date-time */
-            created?: string;
+            created: string;
             description?: string;
             /** @description Of the manifest and the files that belong to it. */
-            digest?: string;
-            effects?: string[];
+            digest: string;
+            effects: string[];
             hosts?: string[];
-            id?: string;
+            id: string;
             /** @description JSON Schema 2020-12. */
             input_schema?: unknown;
+            /** @description Of one call, as the manifest has them; of one capability only. */
+            limits?: components["schemas"]["CallLimits"];
             /** @description As it was given; of one capability only. */
             manifest?: string;
             /** @description What a person has to allow, or has. */
@@ -2867,16 +3126,16 @@ export interface components {
             output_schema?: unknown;
             /** @description A person is asked each time. */
             per_use?: boolean;
-            runtime?: string;
+            runtime: string;
             secrets?: string[];
             /** Format: date-time */
             settled?: null | string;
             /** @enum {string} */
-            state?: "pending" | "approved" | "refused" | "revoked";
-            tier?: string;
+            state: "pending" | "approved" | "refused" | "revoked";
+            tier: string;
             /** @description An operator trusts this digest to run on the host itself. */
             trust?: boolean;
-            version?: string;
+            version: string;
             why?: string;
         };
         CapabilityPage: {
@@ -2989,6 +3248,44 @@ export interface components {
             /** @description Pass as 'after' to get the items that follow. Absent on the last page. */
             next?: string;
         };
+        ChangedFile: {
+            /** Format: int64 */
+            bytes_written?: number;
+            /** Format: int64 */
+            changes?: number;
+            comm?: string;
+            /** @description Of a renamed file: where it was. */
+            from?: string;
+            /** @enum {string} */
+            kind: "added" | "modified" | "deleted" | "metadata" | "renamed";
+            path: string;
+            /** Format: int32 */
+            pid?: number;
+            seq?: number;
+            /** @description Changed after the snapshot: a branch of that has not this change. */
+            since_snapshot?: boolean;
+            /**
+             * Format: date-time
+             * @description Of the last change, as are seq, pid and comm.
+             */
+            time?: string;
+            /**
+             * @description If it is known.
+             * @enum {string}
+             */
+            type?: "file" | "dir" | "symlink" | "node";
+        };
+        ChangedFiles: {
+            /** @description There were more, changed earlier. */
+            at_least?: boolean;
+            count?: number;
+            /** @description The last change first. */
+            items: components["schemas"]["ChangedFile"][];
+            /** @description Records of files that are missing. */
+            lost?: components["schemas"]["Lost"];
+            /** @description False where operations on files are not recorded of this jail. */
+            recorded?: boolean;
+        };
         ChangedProcess: {
             argv?: string[];
             /** Format: date-time */
@@ -3007,20 +3304,20 @@ export interface components {
         };
         Checkpoint: {
             /** Format: date-time */
-            at?: string;
+            at: string;
             /** @description Nobody asked for it: it is forgotten when there are enough newer ones. */
             auto?: boolean;
-            digest?: string;
+            digest: string;
             /**
              * Format: int64
              * @description Of the chain.
              */
             entry?: number;
-            id?: string;
+            id: string;
             /** Format: int64 */
-            n?: number;
+            n: number;
             reason?: string;
-            run?: string;
+            run: string;
             /** @description Of its jail. */
             snapshot?: string;
             /** @description What the agent keeps of itself; of one checkpoint only. */
@@ -3029,7 +3326,7 @@ export interface components {
              * Format: int64
              * @description How far the run had come.
              */
-            steps?: number;
+            steps: number;
         };
         CheckpointPage: {
             items: components["schemas"]["Checkpoint"][];
@@ -3097,6 +3394,36 @@ export interface components {
             /** @description If a side has one. */
             workspace?: components["schemas"]["FileChanges"];
         };
+        ConnectedHost: {
+            /** Format: int64 */
+            bytes_in?: number;
+            /** Format: int64 */
+            bytes_out?: number;
+            /** Format: int64 */
+            connections?: number;
+            /** Format: date-time */
+            first?: null | string;
+            /** @description Its name if the jail asked for it, else its address. */
+            host: string;
+            /** Format: date-time */
+            last?: null | string;
+            /** Format: int64 */
+            packets_in?: number;
+            /** Format: int64 */
+            packets_out?: number;
+            /** @description The first few. */
+            processes: components["schemas"]["Who"][];
+            /** @description There were others. */
+            processes_more?: boolean;
+            /** Format: int64 */
+            refused?: number;
+            /** @description Of the most bytes first. */
+            services: components["schemas"]["Service"][];
+            /** Format: int64 */
+            unanswered?: number;
+            /** @description Of what governs the way out, the newest first. Of a jail without a proxy there are none. */
+            verdicts: components["schemas"]["Verdicts"][];
+        };
         Connection: {
             comm?: string;
             local?: string;
@@ -3107,6 +3434,21 @@ export interface components {
             /** @description listening, established and so on; of udp: open. */
             state?: string;
         };
+        Connections: {
+            count?: components["schemas"]["Estimate"];
+            /** @description Of the most bytes first; then those that were only decided about. */
+            items: components["schemas"]["ConnectedHost"][];
+            /** @description Records of packets that are missing. */
+            lost?: components["schemas"]["Lost"];
+            /** @description Of hosts that are not in the list. */
+            more?: components["schemas"]["Traffic"];
+            total?: components["schemas"]["Traffic"];
+            /**
+             * Format: int64
+             * @description Of requests, that are not in the list.
+             */
+            verdicts_more?: number;
+        };
         Connector: {
             /** @description Of a hook: where others find it. Of a post: the host it goes to. */
             address?: string;
@@ -3114,20 +3456,20 @@ export interface components {
              * Format: int64
              * @description Deliveries that failed too often.
              */
-            dead?: number;
+            dead: number;
             /** @description Of the run that it begins, as it is configured. */
             goal?: string;
             /**
              * @description A hook takes what others post, a post has what is said in sessions posted to others, a relay tells one session what is said in others.
              * @enum {string}
              */
-            kind?: "hook" | "post" | "relay";
-            name?: string;
+            kind: "hook" | "post" | "relay";
+            name: string;
             /**
              * Format: int64
              * @description Deliveries that wait.
              */
-            pending?: number;
+            pending: number;
             /** @description Whom it tells, as it is configured. */
             session?: string;
             /** @description Whose words it carries: names, or patterns with *. */
@@ -3144,6 +3486,10 @@ export interface components {
             part: string;
             rule: components["schemas"]["PolicyRule"];
             set: string;
+        };
+        CreateE2BKey: {
+            /** @description Whose it is. Default: the caller's. */
+            name?: string;
         };
         CreateJail: {
             /** @description What isolates: oci or bwrap. */
@@ -3261,26 +3607,44 @@ export interface components {
             rule: components["schemas"]["PolicyRule"];
         };
         Delivery: {
-            attempts?: number;
-            connector?: string;
+            attempts: number;
+            connector: string;
             /** @description Of the last attempt. */
             error?: string;
             /** @description The same at each attempt. */
-            id?: string;
-            message_id?: string;
+            id: string;
+            message_id: string;
             /**
              * Format: date-time
              * @description When it is tried next, or may be.
              */
             next?: null | string;
-            session_id?: string;
+            session_id: string;
             /** @enum {string} */
-            state?: "pending" | "delivered" | "dead";
+            state: "pending" | "delivered" | "dead";
         };
         DeliveryPage: {
             items: components["schemas"]["Delivery"][];
             /** @description Pass as 'after' to get the items that follow. Absent on the last page. */
             next?: string;
+        };
+        E2BKey: {
+            /** @description The token's, by which it is revoked. */
+            id: string;
+            /** @description For E2B_API_KEY. It is shown once. */
+            key: string;
+            /** @description For E2B_API_URL and E2B_SANDBOX_URL. */
+            url: string;
+        };
+        EditSchedule: {
+            jitter_ms?: null | number;
+            /** @enum {null|string} */
+            missed?: "skip" | "once" | "all" | null;
+            /** @enum {null|string} */
+            overlap?: "skip" | "queue" | "allow" | null;
+            /** @description As of a run that is started. */
+            schedule?: null | string;
+            time_zone?: null | string;
         };
         Egress: {
             /** @description The first rule that matches counts. */
@@ -3312,12 +3676,16 @@ export interface components {
         };
         EgressRule: {
             capability?: string;
+            /** @description Refuse the address or prefix, by whatever name it is reached, unless a rule before this one allows it. Without ports, every port. */
+            deny?: boolean;
             /** @description A name, *.example.com, * for every name, or an address or prefix. Only what is listed as an address may be one of a private network. */
             host: string;
             /** @description Secrets put into requests. The jail never has them. */
             inject?: components["schemas"]["EgressInject"][];
             /** @description Look into TLS, with a certificate authority that this jail alone trusts. Implied by inject, methods and paths. */
             intercept?: boolean;
+            /** @description Of an address or prefix: only what of it is on the Internet. Without ports, every port. */
+            internet?: boolean;
             limit?: components["schemas"]["EgressLimit"];
             methods?: string[];
             /** @description As people know it, for messages. */
@@ -3362,6 +3730,17 @@ export interface components {
             hidden?: boolean;
             name: string;
             to?: null | string;
+        };
+        ErrorCount: {
+            /** Format: int64 */
+            count: number;
+            errno: string;
+        };
+        Estimate: {
+            /** @description It is good to a few hundredths. */
+            about?: boolean;
+            /** Format: int64 */
+            count?: number;
         };
         Event: {
             /** @description If it is not the machine's own. */
@@ -3654,6 +4033,18 @@ export interface components {
         Explained: {
             considered?: components["schemas"]["ConsideredRule"][];
             decision: components["schemas"]["Decision"];
+            /** @description Of a connection from a jail behind the proxy, whose rules come first: what they allow leaves without a question. */
+            egress?: components["schemas"]["ExplainedEgress"];
+        };
+        ExplainedEgress: {
+            allow: boolean;
+            /** @description They leave it to the policy. */
+            asks?: boolean;
+            detail?: string;
+            reason?: string;
+            remedy?: string;
+            /** @description That allows it, or comes nearest. */
+            rule?: string;
         };
         FeedEvent: {
             /** @description Who did it. */
@@ -3832,19 +4223,19 @@ export interface components {
         };
         Image: {
             /** Format: date-time */
-            created_at?: string;
+            created_at: string;
             digest: string;
             /** Format: int64 */
-            files?: number;
+            files: number;
             /**
              * Format: int64
              * @description Bytes of its files.
              */
-            size?: number;
+            size: number;
             /** @description What the archive held and the image does not, with the reason. */
             skipped?: string[];
             /** @description What was asked for and led to it. */
-            sources?: string[];
+            sources: string[];
         };
         ImagePage: {
             items: components["schemas"]["Image"][];
@@ -3862,11 +4253,11 @@ export interface components {
             /** @description What the server says of its tools and no manifest can. */
             lost?: string[];
             /** @description Of the tools: what to register. */
-            manifests?: string[];
+            manifests: string[];
             /** @description Tools that are none, and why. */
             refused?: string[];
             /** @description What it calls itself. */
-            server?: string;
+            server: string;
         };
         Jail: {
             backend: string;
@@ -3985,6 +4376,31 @@ export interface components {
             hourly?: number;
             /** @description The last so many. */
             last?: number;
+        };
+        Latency: {
+            /** @description Each reaches to twice where it begins; from the first that is not empty to the last. */
+            buckets: components["schemas"]["LatencyBucket"][];
+            /** Format: int64 */
+            max_ns?: number;
+            /** Format: int64 */
+            min_ns?: number;
+            /**
+             * Format: int64
+             * @description Estimated from the buckets, as are the next two.
+             */
+            p50_ns?: number;
+            /** Format: int64 */
+            p90_ns?: number;
+            /** Format: int64 */
+            p99_ns?: number;
+            /** Format: int64 */
+            total_ns?: number;
+        };
+        LatencyBucket: {
+            /** Format: int64 */
+            count?: number;
+            /** Format: int64 */
+            from_ns?: number;
         };
         LimitChange: {
             /** Format: date-time */
@@ -4120,21 +4536,21 @@ export interface components {
         };
         Message: {
             /** Format: date-time */
-            at?: string;
+            at: string;
             /**
              * @description in: to the agent. out: from it.
              * @enum {string}
              */
-            direction?: "in" | "out";
+            direction: "in" | "out";
             from?: string;
-            id?: string;
+            id: string;
             labels?: string[];
             run?: string;
             /** Format: int64 */
-            seq?: number;
-            session_id?: string;
+            seq: number;
+            session_id: string;
             /** @description What is personal or secret is a handle in its place. */
-            text?: string;
+            text: string;
         };
         MessagePage: {
             items: components["schemas"]["Message"][];
@@ -4203,14 +4619,14 @@ export interface components {
         };
         Offer: {
             description?: string;
-            digest?: string;
+            digest: string;
             /** @description The version that is; of what is outdated. */
             installed?: string;
-            market?: string;
-            name?: string;
-            publisher?: string;
-            tier?: string;
-            version?: string;
+            market: string;
+            name: string;
+            publisher: string;
+            tier: string;
+            version: string;
         };
         OfferPage: {
             items: components["schemas"]["Offer"][];
@@ -4272,6 +4688,19 @@ export interface components {
             name?: string;
             /** @enum {string} */
             network?: "isolated" | "proxy" | "bridged" | "full";
+        };
+        Past: {
+            /**
+             * Format: date-time
+             * @description The instant, if it was given as a time.
+             */
+            at?: null | string;
+            /** @description That the jail was made from. It may be gone. */
+            base?: string;
+            files: components["schemas"]["ChangedFiles"];
+            processes: components["schemas"]["Processes"];
+            /** @description The nearest at or before the instant that no rewind has undone: what a branch from here begins with. */
+            snapshot?: components["schemas"]["Snapshot"];
         };
         Policy: {
             /** @description Whose rules count where nobody says who asks. */
@@ -4345,7 +4774,7 @@ export interface components {
         Prepared: {
             digest: string;
             /** @description What was asked for, with what it was resolved to. */
-            source?: string;
+            source: string;
         };
         Probe: {
             /** @description What was found. */
@@ -4483,6 +4912,51 @@ export interface components {
              */
             untold?: number;
         };
+        Profile: {
+            /** @description The most frequent first. */
+            calls: components["schemas"]["CallProfile"][];
+            /** Format: int64 */
+            count: number;
+            /**
+             * Format: int64
+             * @description By seccomp, before they were entered.
+             */
+            denied?: number;
+            /** @description By error, the most frequent first. */
+            errors: components["schemas"]["ErrorCount"][];
+            /**
+             * Format: int64
+             * @description Returned an error.
+             */
+            failed?: number;
+            /** @description By call and error: denied first, then refused, then the others. */
+            failures: components["schemas"]["CallFailure"][];
+            /** Format: int64 */
+            failures_more?: number;
+            kinds?: components["schemas"]["Estimate"];
+            latency: components["schemas"]["Latency"];
+            /** @description Records of calls that are missing. */
+            lost?: components["schemas"]["Lost"];
+            /**
+             * Format: int64
+             * @description Calls that are in none of them.
+             */
+            more?: number;
+            /** @description With the most calls first, as many as were asked for. */
+            processes: components["schemas"]["CallsOfOne"][];
+            /**
+             * Format: int64
+             * @description For want of permission.
+             */
+            refused?: number;
+            /** Format: int64 */
+            total_ns?: number;
+            /**
+             * Format: int64
+             * @description Never returned.
+             */
+            unfinished?: number;
+        };
         Program: {
             argv?: string[];
             exe?: string;
@@ -4492,15 +4966,15 @@ export interface components {
         };
         Publisher: {
             keys?: components["schemas"]["PublisherKey"][];
-            name?: string;
+            name: string;
             /** @enum {string} */
-            tier?: "informational" | "read-only" | "standard" | "elevated";
+            tier: "informational" | "read-only" | "standard" | "elevated";
         };
         PublisherKey: {
             /** Format: date-time */
-            added?: string;
-            id?: string;
-            key?: string;
+            added: string;
+            id: string;
+            key: string;
             reason?: string;
             /** Format: date-time */
             retired?: null | string;
@@ -4511,6 +4985,25 @@ export interface components {
             items: components["schemas"]["Publisher"][];
             /** @description Pass as 'after' to get the items that follow. Absent on the last page. */
             next?: string;
+        };
+        PushBrowser: {
+            /** Format: date-time */
+            created_at: string;
+            id: string;
+            login: string;
+            /** @description Whose login it is. */
+            name: string;
+            /** @description The host of its push service. */
+            service: string;
+        };
+        PushBrowserPage: {
+            items: components["schemas"]["PushBrowser"][];
+            /** @description Pass as 'after' to get the items that follow. Absent on the last page. */
+            next?: string;
+        };
+        PushKey: {
+            /** @description applicationServerKey, as base64url. */
+            key: string;
         };
         PutSecret: {
             /** @description The value, if it is not text. */
@@ -4531,10 +5024,10 @@ export interface components {
             resource?: string;
         };
         Received: {
-            message_id?: string;
+            message_id: string;
             /** @description That was begun. */
             run?: string;
-            session_id?: string;
+            session_id: string;
         };
         Register: {
             /** @description Ask again about a version that was refused or revoked. */
@@ -4548,8 +5041,8 @@ export interface components {
         };
         Replayed: {
             /** @description This time. */
-            output?: unknown;
-            same?: boolean;
+            output: unknown;
+            same: boolean;
         };
         ResumeRun: {
             /** @description Make so many new runs that go on from there, and leave this one as it is. */
@@ -4589,6 +5082,8 @@ export interface components {
             nix?: string;
             /** @description An image reference, an OCI layout directory or an image tar. */
             oci?: string;
+            /** @description A user whom the tree is to have beside its own, with uid 1000 and a home; not of a directory of the host. */
+            user?: string;
         };
         RotateKey: {
             /** @description The public key in its place. */
@@ -4597,18 +5092,18 @@ export interface components {
             old: string;
         };
         Run: {
-            agent?: components["schemas"]["RunAgent"];
+            agent: components["schemas"]["RunAgent"];
             branch?: number;
-            budget?: components["schemas"]["RunBudget"];
+            budget: components["schemas"]["RunBudget"];
             /** @description The last. */
             checkpoint?: string;
             /** Format: date-time */
-            created?: string;
+            created: string;
             /** Format: date-time */
             ended?: null | string;
             error?: string;
-            goal?: string;
-            id?: string;
+            goal: string;
+            id: string;
             jail?: string;
             /** Format: date-time */
             next_run_at?: null | string;
@@ -4619,13 +5114,13 @@ export interface components {
             restarts?: number;
             result?: string;
             schedule?: string;
-            session_id?: string;
+            session_id: string;
             /** Format: date-time */
             started?: null | string;
             /** @enum {string} */
-            state?: "scheduled" | "active" | "paused" | "done" | "failed" | "cancelled";
+            state: "scheduled" | "active" | "paused" | "done" | "failed" | "cancelled";
             /** Format: int64 */
-            steps?: number;
+            steps: number;
             until?: unknown;
             /**
              * @description Of a run that is paused.
@@ -4635,7 +5130,7 @@ export interface components {
         };
         RunAction: {
             /** Format: date-time */
-            began?: string;
+            began: string;
             /** Format: date-time */
             ended?: null | string;
             /**
@@ -4644,15 +5139,15 @@ export interface components {
              */
             entry?: number;
             input?: unknown;
-            key?: string;
-            kind?: string;
+            key: string;
+            kind: string;
             label?: string;
             /** Format: int64 */
-            n?: number;
-            name?: string;
+            n: number;
+            name: string;
             output?: unknown;
             /** @enum {string} */
-            state?: "begun" | "done" | "failed" | "refused";
+            state: "begun" | "done" | "failed" | "refused";
         };
         RunActionPage: {
             items: components["schemas"]["RunAction"][];
@@ -4693,25 +5188,25 @@ export interface components {
             timers?: components["schemas"]["RunTimers"];
         };
         RunBudget: {
-            limits?: {
+            limits: {
                 [key: string]: number;
             };
-            "run-budget-consumed"?: {
+            "run-budget-consumed": {
                 [key: string]: number;
             };
-            "run-budget-remaining"?: {
+            "run-budget-remaining": {
                 [key: string]: number;
             };
         };
         RunEvent: {
             /** Format: date-time */
-            at?: string;
+            at: string;
             body?: unknown;
-            kind?: string;
+            kind: string;
             run?: string;
             /** Format: int64 */
-            seq?: number;
-            session_id?: string;
+            seq: number;
+            session_id: string;
         };
         RunPage: {
             items: components["schemas"]["Run"][];
@@ -4746,25 +5241,53 @@ export interface components {
         };
         Schedule: {
             /** Format: date-time */
-            created?: string;
-            /** Format: int64 */
-            fired?: number;
-            goal?: string;
-            id?: string;
+            created: string;
+            /** @description Why the last due time could not fire. Gone when one has. */
+            error?: string;
+            /**
+             * Format: int64
+             * @description Due times that were tried and given up.
+             */
+            failed: number;
+            /**
+             * Format: int64
+             * @description Due times that made a run.
+             */
+            fired: number;
+            goal: string;
+            id: string;
             /** Format: int64 */
             jitter_ms?: number;
-            /** Format: date-time */
+            /**
+             * Format: date-time
+             * @description The due time that fired last.
+             */
             last?: null | string;
-            missed?: string;
+            /**
+             * Format: int64
+             * @description Due times that passed while nobody looked, and were left out.
+             */
+            left_out: number;
+            missed: string;
             /** @description The next ten times; of one schedule only. */
             next?: string[];
             /** Format: date-time */
             next_run_at?: null | string;
-            overlap?: string;
+            overlap: string;
             paused?: boolean;
             schedule?: string;
-            session_id?: string;
+            session_id: string;
+            /**
+             * Format: int64
+             * @description Due times that were passed over because the run before was still at work.
+             */
+            skipped: number;
             time_zone?: string;
+            /**
+             * Format: date-time
+             * @description A due time that waits for the run before it to end.
+             */
+            waiting?: null | string;
         };
         SchedulePage: {
             items: components["schemas"]["Schedule"][];
@@ -4798,22 +5321,47 @@ export interface components {
             session_id?: string;
             text: string;
         };
+        Service: {
+            /** Format: int64 */
+            bytes_in?: number;
+            /** Format: int64 */
+            bytes_out?: number;
+            /** Format: int64 */
+            connections?: number;
+            /**
+             * @description Who began it.
+             * @enum {string}
+             */
+            dir: "egress" | "ingress" | "loopback";
+            /** @description Where its records are. */
+            events?: components["schemas"]["EventLink"];
+            /** Format: int64 */
+            packets_in?: number;
+            /** Format: int64 */
+            packets_out?: number;
+            port?: number;
+            proto: string;
+            /** Format: int64 */
+            refused?: number;
+            /** Format: int64 */
+            unanswered?: number;
+        };
         Session: {
             agent?: components["schemas"]["RunAgent"];
             budget?: components["schemas"]["RunBudget"];
             /** Format: date-time */
             closed?: null | string;
             /** Format: date-time */
-            created?: string;
+            created: string;
             group?: string;
-            id?: string;
+            id: string;
             jail?: string;
             labels?: {
                 [key: string]: string;
             };
             name?: string;
             /** @enum {string} */
-            state?: "open" | "closed";
+            state: "open" | "closed";
         };
         SessionPage: {
             items: components["schemas"]["Session"][];
@@ -4830,14 +5378,14 @@ export interface components {
         };
         Skill: {
             bundle?: string;
-            capabilities?: string[];
+            capabilities: string[];
             category?: string;
             /** Format: date-time */
-            created?: string;
+            created: string;
             description?: string;
             effects?: string[];
             emoji?: string;
-            name?: string;
+            name: string;
             per_use?: boolean;
             /** @description Why agents are not given it now. */
             refused?: string;
@@ -4855,10 +5403,10 @@ export interface components {
             next?: string;
         };
         SkillTool: {
-            capability?: string;
-            description?: string;
-            input_schema?: unknown;
-            name?: string;
+            capability: string;
+            description: string;
+            input_schema: unknown;
+            name: string;
         };
         Snapshot: {
             backend: string;
@@ -4966,6 +5514,20 @@ export interface components {
             /** @description Times the jail was held so that nothing is lost. */
             throttled?: number;
         };
+        Spares: {
+            backend: string;
+            /** @description Of the root filesystem. */
+            digest?: string;
+            making: number;
+            network: string;
+            ready: number;
+            runtime?: string;
+            /**
+             * Format: date-time
+             * @description When one was last asked for.
+             */
+            used_at: string;
+        };
         StartRun: {
             agent?: components["schemas"]["RunAgent"];
             /** @description By dimension: steps, wall-clock-ms, llm-tokens, cost-micros, network-bytes, sandbox-cpu-ms, storage-bytes. */
@@ -5014,6 +5576,47 @@ export interface components {
              * @description How long its processes have after SIGTERM. A zero is the default.
              */
             grace_ms?: number;
+        };
+        Storage: {
+            /**
+             * Format: date-time
+             * @description When it was counted: it is not counted anew each time that somebody asks.
+             */
+            at: string;
+            /**
+             * Format: int64
+             * @description Of it, for the daemon.
+             */
+            free_bytes: number;
+            /** @description Of the data directory, the largest first. */
+            parts: components["schemas"]["StoragePart"][];
+            /** @description Jails that are made ahead of need. */
+            pool: components["schemas"]["Spares"][];
+            /** @description How many of a shape are to be ready; 0 means that none are made. */
+            pool_size: number;
+            /**
+             * Format: int64
+             * @description Of the file system that the data directory is on.
+             */
+            total_bytes: number;
+        };
+        StoragePart: {
+            /**
+             * Format: int64
+             * @description That it takes on the disk.
+             */
+            bytes: number;
+            /** Format: int64 */
+            files: number;
+            /** @enum {string} */
+            name: "events" | "jails" | "snapshots" | "images" | "database" | "capabilities" | "agents" | "other";
+        };
+        SubscribeBrowser: {
+            /** @description An https address of the browser's push service. */
+            endpoint: string;
+            /** @description Is not looked at: the service says when it is over. */
+            expirationTime?: null | number;
+            keys: components["schemas"]["BrowserKeys"];
         };
         TakeCheckpoint: {
             /** @description The run waits to be resumed. */
@@ -5096,9 +5699,12 @@ export interface components {
             /** Format: int64 */
             total: number;
         };
+        Times: {
+            times: string[];
+        };
         Token: {
             /** Format: date-time */
-            created_at?: string;
+            created_at: string;
             /** Format: date-time */
             expires_at?: null | string;
             id: string;
@@ -5112,6 +5718,16 @@ export interface components {
             items: components["schemas"]["Token"][];
             /** @description Pass as 'after' to get the items that follow. Absent on the last page. */
             next?: string;
+        };
+        Traffic: {
+            /** Format: int64 */
+            bytes_in?: number;
+            /** Format: int64 */
+            bytes_out?: number;
+            /** Format: int64 */
+            packets_in?: number;
+            /** Format: int64 */
+            packets_out?: number;
         };
         TrailEntry: {
             action: string;
@@ -5194,11 +5810,41 @@ export interface components {
             /** @enum {string} */
             tag: "AUTONOMOUS" | "WHITELISTED" | "APPROVED" | "DENIED";
         };
+        Verdicts: {
+            allowed: boolean;
+            /** Format: int64 */
+            count: number;
+            /** @description Of the newest, for people. */
+            detail?: string;
+            /**
+             * Format: int64
+             * @description Of the chain, that records the newest.
+             */
+            entry: number;
+            /** Format: date-time */
+            first: string;
+            /**
+             * @description Of what: the address of a name, a connection, a request of HTTP, a packet that no proxy carries.
+             * @enum {string}
+             */
+            kind: "name" | "connect" | "request" | "packet";
+            /** Format: date-time */
+            last: string;
+            port?: number;
+            /** @description Why it was refused or broke off, in a word: host, port, method, path, denied, rate, bytes, address, … */
+            reason?: string;
+            /** Format: int64 */
+            received?: number;
+            /** @description That decided. */
+            rule?: string;
+            /** Format: int64 */
+            sent?: number;
+        };
         Version: {
             commit?: string;
-            go?: string;
+            go: string;
             /** Format: date-time */
-            started_at?: string;
+            started_at: string;
             version: string;
         };
         Warm: {
@@ -5207,6 +5853,11 @@ export interface components {
         };
         Warmed: {
             copies: number;
+        };
+        Who: {
+            comm: string;
+            /** Format: int32 */
+            pid: number;
         };
         Workspace: {
             source: string;
@@ -5390,6 +6041,8 @@ export interface operations {
             query?: {
                 /** @description Answer only when it is settled, or after this long. */
                 wait_ms?: number;
+                /** @description With so many of the last records of what its jail did before: files, network, processes. */
+                last?: number;
             };
             header?: never;
             path: {
@@ -6242,6 +6895,8 @@ export interface operations {
                 from?: string;
                 /** @description Before. */
                 until?: string;
+                /** @description The newest first, not the oldest. */
+                newest?: boolean;
             };
             header?: never;
             path?: never;
@@ -7847,6 +8502,57 @@ export interface operations {
             };
         };
     };
+    postE2bKeys: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["CreateE2BKey"];
+            };
+        };
+        responses: {
+            /** @description Created */
+            201: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["E2BKey"];
+                };
+            };
+            /** @description Unauthorized */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Forbidden */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description What went wrong. */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
     getFeed: {
         parameters: {
             query?: {
@@ -8398,6 +9104,62 @@ export interface operations {
             };
         };
     };
+    getJailsByIdAt: {
+        parameters: {
+            query?: {
+                /** @description The instant: a time (RFC 3339), how long ago, such as 5m, or the sequence number of a record. Default: now. */
+                ts?: string;
+                /** @description Also the processes that ended last before. */
+                all?: boolean;
+                /** @description Of changed files, 1000 if not given. */
+                limit?: number;
+            };
+            header?: never;
+            path: {
+                id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description OK */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Past"];
+                };
+            };
+            /** @description Unauthorized */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Forbidden */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description What went wrong. */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
     postJailsByIdBranch: {
         parameters: {
             query?: never;
@@ -8423,6 +9185,62 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["Branches"];
+                };
+            };
+            /** @description Unauthorized */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Forbidden */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description What went wrong. */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    getJailsByIdConnections: {
+        parameters: {
+            query?: {
+                /** @description Not before: a time (RFC 3339) or how long ago, such as 5m. Default: the first record's. */
+                from?: string;
+                /** @description Not after. Default: the last record's. */
+                to?: string;
+                /** @description Hosts, 100 if not given. */
+                limit?: number;
+            };
+            header?: never;
+            path: {
+                id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description OK */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Connections"];
                 };
             };
             /** @description Unauthorized */
@@ -10382,6 +11200,77 @@ export interface operations {
             };
         };
     };
+    getJailsByIdSyscalls: {
+        parameters: {
+            query?: {
+                /** @description A filter: terms joined by spaces, such as 'type:net host:*.example.com ret:<0 pid:42'. docs/events.md has the language. */
+                q?: string;
+                /** @description Short for a term of q, as are those that follow: one of syscall, file, net, proc, gap, usage, lineage, or several joined by commas. */
+                type?: string;
+                pid?: string;
+                path?: string;
+                host?: string;
+                /** @description Of a system call. */
+                name?: string;
+                /** @description Such as <0 or EACCES. */
+                ret?: string;
+                comm?: string;
+                op?: string;
+                /** @description Not before: a time (RFC 3339) or how long ago, such as 5m. Default: the first record's. */
+                from?: string;
+                /** @description Not after. Default: the last record's. */
+                to?: string;
+                /** @description Of so many processes, those with the most calls, the part as well. */
+                processes?: number;
+                /** @description Of each list, 100 if not given. */
+                limit?: number;
+            };
+            header?: never;
+            path: {
+                id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description OK */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Profile"];
+                };
+            };
+            /** @description Unauthorized */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Forbidden */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description What went wrong. */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
     getJailsByIdTerminal: {
         parameters: {
             query?: {
@@ -10598,7 +11487,7 @@ export interface operations {
             };
         };
     };
-    "postLogin-links": {
+    postLoginLinks: {
         parameters: {
             query?: never;
             header?: never;
@@ -11521,6 +12410,198 @@ export interface operations {
             };
         };
     };
+    getPushBrowsers: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description OK */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["PushBrowserPage"];
+                };
+            };
+            /** @description Unauthorized */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Forbidden */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description What went wrong. */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    postPushBrowsers: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["SubscribeBrowser"];
+            };
+        };
+        responses: {
+            /** @description Created */
+            201: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["PushBrowser"];
+                };
+            };
+            /** @description Unauthorized */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Forbidden */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description What went wrong. */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    deletePushBrowsersByBrowser: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                browser: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description No Content */
+            204: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description Unauthorized */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Forbidden */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description What went wrong. */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    getPushKey: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description OK */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["PushKey"];
+                };
+            };
+            /** @description Unauthorized */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Forbidden */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description What went wrong. */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
     getSandboxByIdDecisions: {
         parameters: {
             query?: {
@@ -11693,6 +12774,56 @@ export interface operations {
             };
         };
     };
+    getSchedulesTimes: {
+        parameters: {
+            query?: {
+                schedule?: string;
+                time_zone?: string;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description OK */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Times"];
+                };
+            };
+            /** @description Unauthorized */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Forbidden */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description What went wrong. */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
     getSchedulesBySchedule: {
         parameters: {
             query?: never;
@@ -11759,6 +12890,59 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content?: never;
+            };
+            /** @description Unauthorized */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Forbidden */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description What went wrong. */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    patchSchedulesBySchedule: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                schedule: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["EditSchedule"];
+            };
+        };
+        responses: {
+            /** @description OK */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Schedule"];
+                };
             };
             /** @description Unauthorized */
             401: {
@@ -12792,6 +13976,53 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["Warmed"];
+                };
+            };
+            /** @description Unauthorized */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Forbidden */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description What went wrong. */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    getStorage: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description OK */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Storage"];
                 };
             };
             /** @description Unauthorized */

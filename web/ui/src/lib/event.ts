@@ -9,7 +9,7 @@ export type Kind = Event["type"];
 
 // The kinds, in the order in which they are shown; the four that there are many
 // of first.
-export const kinds: { id: Kind; label: string }[] = [
+export const kinds: { id: "proc" | "file" | "net" | "syscall"; label: string }[] = [
   { id: "proc", label: "Processes" },
   { id: "file", label: "Files" },
   { id: "net", label: "Network" },

@@ -74,8 +74,8 @@ export function day(at: number | string): string {
 }
 
 // stamp is all of it, with the zone.
-export function stamp(at: number | string | undefined): string {
-  if (at === undefined) return "–";
+export function stamp(at: number | string | null | undefined): string {
+  if (at == null) return "–";
   const minutes = -new Date(at).getTimezoneOffset();
   const zone = `${minutes < 0 ? "-" : "+"}${pad(Math.floor(Math.abs(minutes) / 60))}:${pad(Math.abs(minutes) % 60)}`;
   return `${day(at)} ${clock(at)} ${zone}`;

@@ -12,13 +12,19 @@ export interface Route {
   view: () => Promise<{ default: Component<any> }>;
 }
 
+const settled = 150;
+
 class Router {
   routes: Route[] = [];
   path = $state(location.pathname);
   query = $state.raw(new URLSearchParams(location.search));
+  #late = 0; // the timer after which the address bar follows, if it is behind
 
   constructor() {
-    window.addEventListener("popstate", () => this.#read());
+    window.addEventListener("popstate", () => {
+      this.#stay();
+      this.#read();
+    });
     document.addEventListener("click", (event) => this.#follow(event));
   }
 
@@ -28,6 +34,7 @@ class Router {
   }
 
   go(address: string): void {
+    this.#settle();
     if (address === location.pathname + location.search) return;
     history.pushState(null, "", address);
     this.#read();
@@ -35,6 +42,7 @@ class Router {
   }
 
   replace(address: string): void {
+    this.#stay();
     history.replaceState(null, "", address);
     this.#read();
   }
@@ -48,8 +56,26 @@ class Router {
       else query.delete(name);
     }
     const address = query.size > 0 ? `${this.path}?${query}` : this.path;
-    if (leaveTrace) this.go(address);
-    else this.replace(address);
+    if (leaveTrace) {
+      this.go(address);
+      return;
+    }
+    // Who scrubs or types makes more moves than a browser lets its address make.
+    this.query = query;
+    this.#stay();
+    this.#late = window.setTimeout(() => this.#settle(), settled);
+  }
+
+  // settle has the address bar say what is shown.
+  #settle(): void {
+    if (!this.#late) return;
+    this.#stay();
+    history.replaceState(null, "", this.query.size > 0 ? `${this.path}?${this.query}` : this.path);
+  }
+
+  #stay(): void {
+    clearTimeout(this.#late);
+    this.#late = 0;
   }
 
   get(name: string): string {

@@ -12,6 +12,7 @@ export interface JSONSchema {
   maximum?: number;
   minLength?: number;
   maxLength?: number;
+  maxItems?: number;
   pattern?: string;
   default?: unknown;
 }

@@ -23,5 +23,12 @@ describe("what a jail named", () => {
     ]);
   });
 
+  it("keeps its lines where they are wanted", () => {
+    expect(pieces("a\n\tb\u001b", true)).toEqual([
+      { text: "a\n\tb", escaped: false },
+      { text: "\\e", escaped: true },
+    ]);
+  });
+
   it("is quoted as one would type it", () => expect(commandLine(["git", "commit", "-m", "it's"])).toBe(`git commit -m 'it'\\''s'`));
 });

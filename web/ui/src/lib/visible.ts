@@ -27,11 +27,12 @@ function escaped(char: string): string {
 }
 
 // pieces splits a text into what is shown as it is and what stands for something
-// that cannot be.
-export function pieces(text: string): Piece[] {
+// that cannot be. Where lines are wanted, their ends and tabs are what they are.
+export function pieces(text: string, lines = false): Piece[] {
   const found: Piece[] = [];
   let from = 0;
   for (const match of text.matchAll(unseen)) {
+    if (lines && (match[0] === "\n" || match[0] === "\t")) continue;
     if (match.index > from) found.push({ text: text.slice(from, match.index), escaped: false });
     found.push({ text: escaped(match[0]), escaped: true });
     from = match.index + match[0].length;

@@ -23,22 +23,27 @@ export class Windows<T> {
     return this.#pages.get(Math.floor(i / page))?.[i % page];
   }
 
-  // want has what is between two rows fetched. What was asked for and is not
-  // wanted any more is given up.
+  // want has what is between two rows fetched, and then a page on both sides, so
+  // that who scrolls on finds it. What was asked for and is not wanted any more
+  // is given up.
   want(from: number, to: number): void {
     const first = Math.floor(Math.max(0, from) / page);
     const last = Math.floor(Math.max(0, to - 1) / page);
     for (const [n, asked] of this.#asked) {
       if (n < first - 1 || n > last + 1) asked.abort();
     }
-    for (let n = first; n <= last; n++) {
-      const have = this.#pages.get(n);
-      if (have && (have.length === page || n * page + have.length >= this.total)) {
-        this.#pages.delete(n);
-        this.#pages.set(n, have);
-      } else {
-        void this.#fetch(n);
-      }
+    for (let n = first; n <= last; n++) this.#need(n);
+    if (first > 0) this.#need(first - 1);
+    if ((last + 1) * page < this.total) this.#need(last + 1);
+  }
+
+  #need(n: number): void {
+    const have = this.#pages.get(n);
+    if (have && (have.length === page || n * page + have.length >= this.total)) {
+      this.#pages.delete(n);
+      this.#pages.set(n, have);
+    } else {
+      void this.#fetch(n);
     }
   }
 
@@ -57,6 +62,8 @@ export class Windows<T> {
     this.#asked.set(n, over);
     try {
       const { items, total } = await this.read(n * page, page, over.signal);
+      // A list that has become shorter has lost its front: all of it has moved.
+      if (total < this.total) this.#pages.clear();
       this.#pages.delete(n);
       this.#pages.set(n, items);
       for (const old of this.#pages.keys()) {

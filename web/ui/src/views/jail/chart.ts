@@ -4,19 +4,24 @@ import uPlot from "uplot";
 import "uplot/dist/uPlot.min.css";
 
 import type { Timeline as Data } from "../../api/record";
-import type { Kind } from "../../lib/event";
 
-export const stack: Kind[] = ["gap", "proc", "net", "file", "syscall"];
+// The kinds that are drawn, the rarest first: it is at the bottom, where it is
+// seen. What is left, such as what the jail used, is nothing that it did.
+export const stack = ["proc", "net", "file", "syscall"] as const;
 
 export interface Mark {
   at: number; // milliseconds
-  kind: "snapshot" | "moment";
+  kind: "snapshot" | "moment" | "gap";
 }
+
+const colours: Record<Mark["kind"], string> = { snapshot: "lineage", moment: "accent", gap: "gap" };
 
 interface Wishes {
   zoom: (from: number, to: number) => void;
   travel: (at: number) => void;
   marks: () => Mark[];
+  gutter: () => number; // pixels left of the plot
+  range: () => [number, number]; // milliseconds
 }
 
 export function colour(name: string): string {
@@ -26,12 +31,12 @@ export function colour(name: string): string {
 // columns are what uPlot draws: of each kind the sum of it and of those below it,
 // the whole first, so that each covers what it is a part of.
 export function columns(data: Data): uPlot.AlignedData {
-  const buckets = Math.max(1, ...stack.map((kind) => data.counts[kind]?.length ?? 0));
+  const buckets = Math.max(1, data.buckets);
   const times = Array.from({ length: buckets }, (_, i) => (data.from + i * data.step) / 1000);
   const sums: number[][] = [];
   let below = Array<number>(buckets).fill(0);
   for (const kind of stack) {
-    below = below.map((n, i) => n + (data.counts[kind]?.[i] ?? 0));
+    below = below.map((n, i) => n + (data.counts[kind][i] ?? 0));
     sums.unshift(below);
   }
   return [times, ...sums];
@@ -48,14 +53,14 @@ export function chart(node: HTMLElement, data: Data, height: number, wishes: Wis
       padding: [10, 8, 0, 0],
       legend: { show: false },
       cursor: { y: false, points: { show: false }, drag: { x: true, y: false, setScale: false } },
-      scales: { x: { time: true }, y: { range: (_u, _min, max) => [0, Math.max(1, max)] } },
+      scales: { x: { time: true, range: () => wishes.range().map((ms) => ms / 1000) as [number, number] }, y: { range: (_u, _min, max) => [0, Math.max(1, max)] } },
       axes: [
         { ...axis, size: 26, space: 80, values: (_u, splits) => labels(splits) },
-        { ...axis, size: 44, space: 28, values: (_u, splits) => splits.map((n) => (Number.isInteger(n) ? short(n) : "")) },
+        { ...axis, size: () => wishes.gutter(), space: 28, values: (_u, splits) => splits.map((n) => (Number.isInteger(n) ? short(n) : "")) },
       ],
       series: [{}, ...kinds.map((kind) => ({ fill: colour(kind), width: 0, points: { show: false }, paths: uPlot.paths.bars!({ size: [1, Infinity], align: 1 }) }))],
       hooks: {
-        setSelect: [(u) => u.select.width > 4 && wishes.zoom(u.posToVal(u.select.left, "x") * 1000, u.posToVal(u.select.left + u.select.width, "x") * 1000)],
+        setSelect: [(u) => zoom(u, wishes)],
         ready: [(u) => u.over.addEventListener("click", () => u.select.width <= 4 && u.cursor.left !== undefined && wishes.travel(u.posToVal(u.cursor.left, "x") * 1000))],
         draw: [(u) => wishes.marks().forEach((mark) => draw(u, mark))],
       },
@@ -65,6 +70,15 @@ export function chart(node: HTMLElement, data: Data, height: number, wishes: Wis
   );
 }
 
+function zoom(u: uPlot, wishes: Wishes): void {
+  const { left, width } = u.select;
+  if (width <= 4) return;
+  wishes.zoom(u.posToVal(left, "x") * 1000, u.posToVal(left + width, "x") * 1000);
+  // What was marked fills the plot now. The click that ends the drag comes first,
+  // and knows by the mark that it is none.
+  setTimeout(() => u.setSelect({ left: 0, top: 0, width: 0, height: 0 }, false), 50);
+}
+
 function draw(u: uPlot, mark: Mark): void {
   const x = Math.round(u.valToPos(mark.at / 1000, "x", true)) + 0.5;
   const { left, top, width, height } = u.bbox;
@@ -72,8 +86,8 @@ function draw(u: uPlot, mark: Mark): void {
   const ctx = u.ctx;
   const r = window.devicePixelRatio;
   ctx.save();
-  ctx.strokeStyle = ctx.fillStyle = colour(mark.kind === "snapshot" ? "lineage" : "accent");
-  ctx.lineWidth = mark.kind === "snapshot" ? r : 2 * r;
+  ctx.strokeStyle = ctx.fillStyle = colour(colours[mark.kind]);
+  ctx.lineWidth = mark.kind === "moment" ? 2 * r : r;
   if (mark.kind === "snapshot") ctx.setLineDash([3 * r, 3 * r]);
   ctx.beginPath();
   ctx.moveTo(x, top);

@@ -2,6 +2,9 @@ import type { Schema } from "../../../api/client";
 
 export type Change = Schema["Change"];
 
+// signs are the kinds of changes, at a glance.
+export const signs: Record<Change["kind"], string> = { added: "+", modified: "~", deleted: "−", metadata: "·", renamed: "→" };
+
 // A directory of what changed. Directories in which nothing else is are one line.
 export interface Branch {
   name: string;

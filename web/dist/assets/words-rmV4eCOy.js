@@ -1,0 +1,1 @@
+function n(e){if(!e?.action)return"";const t=e.file?` (${e.file}${e.line?`:${e.line}`:""})`:"";return`${e.action} ${e.pattern}: ${e.effect}${t}`}const l={allow:"good",ask:"wait",deny:"bad"},i=["","1, guided","2, intelligent","3, full"];export{l as e,i as l,n as r};
