@@ -9,7 +9,7 @@ export CGO_ENABLED := 0
 GO      ?= go
 LDFLAGS := -s -w -X glasshouse/cli.version=$(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
 
-.PHONY: help up down build ui test test-all check generate bench setup example docs clean
+.PHONY: help up down build deb ui sdk test test-all check generate bench setup example docs clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -22,7 +22,7 @@ down: ## stop the daemon that `make up` started; jails go on
 	@scripts/down.sh "$(DATA)"
 
 setup: ## install what is missing, and no more
-	@scripts/setup.sh "$(DATA)"
+	@scripts/setup.sh "$(DATA)" $(WITH)
 
 INIT := cmd/glasshouse/embedded/glasshouse-init
 AGENT := cmd/glasshouse/embedded/glasshouse-agent
@@ -33,8 +33,18 @@ build: ## bin/glasshouse
 	$(GO) build -trimpath -ldflags '-s -w' -o $(AGENT) ./cmd/glasshouse-agent
 	$(GO) build -trimpath -ldflags '$(LDFLAGS)' -o bin/glasshouse ./cmd/glasshouse
 
+deb: build ## a Debian package, bin/glasshouse_*.deb
+	@scripts/deb.sh bin/glasshouse bin
+
 ui: ## the UI, from web/ui into web/dist; wants Node
 	@scripts/ui.sh
+
+sdk: ## the clients in sdk/, from the API; wants Node
+	@scripts/sdk.sh
+
+screenshots: build ## docs/images, of the UI as it is built; wants Chromium
+	@mkdir -p docs/images
+	GLASSHOUSE_DATA="$(DATA)" GLASSHOUSE_SCREENSHOTS=$(CURDIR)/docs/images $(GO) test -count=1 -run '^TestScreenshots$$' ./test
 
 generate: ## the programs for the kernel and the tables of calls; wants clang-14 and libbpf-dev
 	$(GO) generate ./observe/...
@@ -42,10 +52,12 @@ generate: ## the programs for the kernel and the tables of calls; wants clang-14
 check: ## formatting, vet, generated files
 	@scripts/generated.sh
 	@scripts/ui.sh check
+	@scripts/sdk.sh check
 	@fmt=$$(gofmt -l $$(git ls-files '*.go')); test -z "$$fmt" || { echo "gofmt wanted: $$fmt"; exit 1; }
 	$(GO) vet ./...
 	$(GO) vet -tags bench ./test
 
+test: WITH := tests
 test: setup build check ## everything continuous integration runs
 	@scripts/test.sh "$(DATA)"
 

@@ -14,3 +14,5 @@ go test -count=1 -run '^$' -bench '^Benchmark(Fib|Call|Reduce)$' ./rtfs
 go test -count=1 -run '^$' -bench '^BenchmarkCheck$' ./schema
 go test -count=1 -run '^$' -bench '^BenchmarkWarmCall$' ./engine/wasm
 go test -count=1 -run '^$' -bench '^Benchmark(Cold|Warm)$' ./engine/jailed
+# A command in a sandbox, by the protocol of E2B and without it.
+go test -count=1 -run '^$' -bench '^BenchmarkExec$' ./e2b/envd

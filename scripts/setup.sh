@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 #
-# setup.sh DATA: install what Glasshouse needs and this machine lacks.
+# setup.sh DATA [tests]: install what Glasshouse needs and this machine lacks; with
+# tests, also what only they use.
 #
 # Packages come from the machine's own apt. Where they are too old for the
 # running kernel (CRIU) or too old at all (runsc), newer ones are fetched from
@@ -37,6 +38,10 @@ newuidmap   uidmap
 patchelf    patchelf
 /etc/ssl/certs/ca-certificates.crt             ca-certificates
 /usr/share/keyrings/debian-archive-keyring.gpg debian-archive-keyring
+'
+# The browser that the UI is tried in, large with all that it brings.
+TESTS='
+chromium    chromium        ?
 '
 
 say()  { printf '%-23s %-10s %s\n' "$1" "$2" "${3-}"; }
@@ -82,7 +87,7 @@ packages() {
     for name in "${wanted[@]}"; do
         if ! have apt-get || ! root; then
             say "$name" missing "not needed; to have it: sudo apt-get install $name"
-        elif [ -n "$(apt_candidate "$name")" ] && apt_install "$name"; then
+        elif { [ -n "$(apt_candidate "$name")" ] || quietly apt-get update; } && apt_install "$name"; then
             missing+=("$name")
         else
             say "$name" missing "not needed, and apt has none"
@@ -263,8 +268,13 @@ runsc_build() {
 }
 
 main() {
-    if [ $# != 1 ] || [ -z "$1" ]; then
-        echo "usage: $0 DATA_DIRECTORY" >&2
+    case ${2-} in
+    "") ;;
+    tests) NEEDED+=$TESTS ;;
+    *) set -- ;;
+    esac
+    if [ $# -lt 1 ] || [ $# -gt 2 ] || [ -z "$1" ]; then
+        echo "usage: $0 DATA_DIRECTORY [tests]" >&2
         exit 2
     fi
     [ "$(uname -s)" = Linux ] || fail "Glasshouse runs on Linux"

@@ -47,6 +47,10 @@ else
 			rm -f "$DATA/mock-llm.pid"
 		fi
 	fi
+	# Clients of the E2B protocol are served too, unless somebody else is there.
+	if [ -z "${GLASSHOUSE_E2B+set}" ] && ! (: <>/dev/tcp/127.0.0.1/8083) 2>/dev/null; then
+		export GLASSHOUSE_E2B=127.0.0.1:8083
+	fi
 	setsid nohup "$DATA/bin/glasshouse" serve --data "$DATA" --listen "$LISTEN" >>"$DATA/daemon.log" 2>&1 </dev/null &
 	echo $! >"$DATA/daemon.pid"
 	echo "$new" >"$DATA/daemon.build"
@@ -79,6 +83,7 @@ Try next
   bin/glasshouse run -- bash                    a shell in a fresh jail, this directory copy-on-write
   bin/glasshouse jail create --name box && bin/glasshouse jail start box && bin/glasshouse jail exec box -- uname -a
   bin/glasshouse goal "count the files here"    an agent in a jail of its own; its model is played from a script
+  eval "$(bin/glasshouse e2b)"                  projects that use an E2B SDK have their sandboxes here
   bin/glasshouse doctor                         what this host can do, and the remedy for what it cannot
   curl --unix-socket $DATA/glasshouse.sock http://glasshouse/jails
 NEXT

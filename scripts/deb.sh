@@ -1,0 +1,56 @@
+#!/usr/bin/env bash
+#
+# deb.sh BINARY OUTPUT_DIRECTORY: make a Debian package of a built glasshouse. Prints
+# the package's name. The same commit makes the same package, byte by byte.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+binary=$(realpath "${1:?usage: deb.sh BINARY OUTPUT_DIRECTORY}")
+out=$(realpath "${2:?usage: deb.sh BINARY OUTPUT_DIRECTORY}")
+umask 022
+
+version=${DEB_VERSION:-0.1.0~git$(git rev-list --count HEAD).$(git rev-parse --short HEAD)}
+SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct)}
+export SOURCE_DATE_EPOCH
+case $(uname -m) in
+x86_64) arch=amd64 ;;
+aarch64) arch=arm64 ;;
+*) echo "deb.sh: no package is made on $(uname -m)" >&2; exit 1 ;;
+esac
+
+tree=$(mktemp -d)
+trap 'rm -rf "$tree"' EXIT
+chmod 0755 "$tree"
+share=$tree/usr/share
+mkdir -p "$tree"/{DEBIAN,usr/bin,usr/lib/systemd/system,etc/glasshouse} "$share"/{man/man1,doc/glasshouse,glasshouse} \
+	"$share"/{bash-completion/completions,zsh/vendor-completions,fish/vendor_completions.d}
+
+install -m 0755 "$binary" "$tree/usr/bin/glasshouse"
+install -m 0644 packaging/deb/glasshouse.service "$tree/usr/lib/systemd/system/"
+install -m 0755 scripts/setup.sh "$share/glasshouse/"
+
+"$binary" docs man "$share/man/man1"
+gzip -9n "$share"/man/man1/*.1
+"$binary" completion bash >"$share/bash-completion/completions/glasshouse"
+"$binary" completion zsh >"$share/zsh/vendor-completions/_glasshouse"
+"$binary" completion fish >"$share/fish/vendor_completions.d/glasshouse.fish"
+
+install -m 0644 docs/*.md packaging/deb/README.Debian "$share/doc/glasshouse/"
+gzip -9nc CHANGELOG.md >"$share/doc/glasshouse/changelog.gz"
+
+# Every setting, as the documentation has it, with its default.
+{
+	echo "# Glasshouse. Every setting is here with its default: take the # away from a line to"
+	echo "# change it, and from the lines that it is within. docs: /usr/share/doc/glasshouse"
+	echo
+	sed -n '/^```yaml$/,/^```$/p' docs/configuration.md | sed -e '/^```/d' -e 's/^\(.\)/#\1/'
+} >"$tree/etc/glasshouse/config.yaml"
+echo /etc/glasshouse/config.yaml >"$tree/DEBIAN/conffiles"
+
+size=$(du -sk --apparent-size "$tree" | cut -f1)
+sed -e "s/@VERSION@/$version/" -e "s/@ARCH@/$arch/" -e "s/@SIZE@/$size/" packaging/deb/control >"$tree/DEBIAN/control"
+install -m 0755 packaging/deb/{postinst,prerm,postrm} "$tree/DEBIAN/"
+(cd "$tree" && find usr etc -type f -print0 | sort -z | xargs -0 md5sum) >"$tree/DEBIAN/md5sums"
+
+package=$out/glasshouse_${version}_$arch.deb
+dpkg-deb --root-owner-group -Zzstd -z9 --build "$tree" "$package" >/dev/null
+echo "$package"

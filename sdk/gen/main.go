@@ -1,0 +1,49 @@
+// Gen writes what of the clients in sdk follows from the OpenAPI document: the types
+// of what is sent, and a method for each operation. It also makes the Python client
+// that blocks from the one that is awaited, which is the one that is written by hand.
+//
+// It is run at the top of the repository, by `make sdk`.
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"glasshouse/api"
+)
+
+func main() {
+	if err := run("sdk"); err != nil {
+		fmt.Fprintln(os.Stderr, "gen:", err)
+		os.Exit(1)
+	}
+}
+
+func run(dir string) error {
+	text, err := api.Document("")
+	if err != nil {
+		return err
+	}
+	var d document
+	if err := json.Unmarshal(text, &d); err != nil {
+		return fmt.Errorf("read the OpenAPI document: %w", err)
+	}
+	ops, err := d.operations()
+	if err != nil {
+		return err
+	}
+	python, typescript := filepath.Join(dir, "python/src/glasshouse"), filepath.Join(dir, "typescript/src")
+	for name, text := range map[string]string{
+		filepath.Join(python, "wire.py"):              pythonTypes(d.Components.Schemas),
+		filepath.Join(python, "_async/operations.py"): pythonOperations(ops),
+		filepath.Join(typescript, "wire.ts"):          typescriptTypes(d.Components.Schemas),
+		filepath.Join(typescript, "operations.ts"):    typescriptOperations(ops),
+	} {
+		if err := os.WriteFile(name, []byte(text), 0o644); err != nil {
+			return err
+		}
+	}
+	return block(filepath.Join(python, "_async"), filepath.Join(python, "_sync"))
+}

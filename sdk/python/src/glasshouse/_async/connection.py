@@ -1,0 +1,59 @@
+"""A connection to the daemon, by asyncio."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from typing import Optional
+
+from .._address import Address
+
+CONNECT_SECONDS = 10
+_LINE = 64 << 10  # of HTTP's own lines
+
+
+class AsyncConnection:
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader = reader
+        self._writer = writer
+        self._loop = asyncio.get_running_loop()
+
+    @classmethod
+    async def open(cls, address: Address) -> AsyncConnection:
+        if address.path:
+            dial = asyncio.open_unix_connection(address.path, limit=_LINE)
+        else:
+            dial = asyncio.open_connection(address.host, address.port, ssl=address.tls, limit=_LINE)
+        try:
+            reader, writer = await asyncio.wait_for(dial, CONNECT_SECONDS)
+        except asyncio.TimeoutError:
+            raise OSError(f"no answer in {CONNECT_SECONDS} s") from None
+        sock: Optional[socket.socket] = writer.get_extra_info("socket")
+        if sock is not None and not address.path:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        return cls(reader, writer)
+
+    async def write(self, data: bytes) -> None:
+        self._writer.write(data)
+        await self._writer.drain()
+
+    async def readline(self) -> bytes:
+        """The next line, or less at the end."""
+        try:
+            return await self._reader.readline()
+        except ValueError:
+            raise OSError("a line of the answer is too long") from None
+
+    async def read(self, most: int) -> bytes:
+        """At least one byte, or nothing at the end."""
+        return await self._reader.read(most)
+
+    def stale(self) -> bool:
+        """Whether the daemon has hung up, or the event loop is another one."""
+        return self._reader.at_eof() or self._writer.is_closing() or self._loop is not asyncio.get_running_loop()
+
+    def hang_up(self) -> None:
+        try:
+            self._writer.transport.abort()
+        except RuntimeError:
+            pass  # its event loop is closed, and with it the connection

@@ -1,0 +1,94 @@
+"""Files in a jail."""
+
+from __future__ import annotations
+
+from typing import AsyncIterator, Optional, cast
+
+from .. import wire
+from .._sse import ServerEvent
+from .operations import AsyncOperations
+from .stream import AsyncStream
+from .transport import AsyncAnswer, AsyncEvents, Content
+
+
+class AsyncFiles:
+    """The files of one jail, by paths that begin at its root."""
+
+    def __init__(self, api: AsyncOperations, jail: str) -> None:
+        self._api = api
+        self._jail = jail
+
+    async def read(self, path: str, *, offset: Optional[int] = None, size: Optional[int] = None) -> bytes:
+        """What is in a file, or in a part of it."""
+        answer = await self._api.get_jails_by_id_files_bytes(self._jail, path=path, offset=offset, bytes=size)
+        return await answer.read()
+
+    async def read_text(self, path: str) -> str:
+        return (await self.read(path)).decode()
+
+    async def open(self, path: str) -> AsyncAnswer:
+        """A file to be gone through piece by piece, whatever its size."""
+        return await self._api.get_jails_by_id_files_bytes(self._jail, path=path)
+
+    async def write(
+        self,
+        path: str,
+        data: Content,
+        *,
+        mode: Optional[str] = None,
+        append: bool = False,
+        parents: bool = False,
+        uid: Optional[int] = None,
+        gid: Optional[int] = None,
+    ) -> wire.File:
+        """Write a file: bytes, or pieces of it one after the other. parents makes the
+        directories that it is in."""
+        return await self._api.put_jails_by_id_files(
+            self._jail, data, path=path, mode=mode, append=append or None, parents=parents or None, uid=uid, gid=gid
+        )
+
+    async def write_text(self, path: str, text: str, *, mode: Optional[str] = None, parents: bool = False) -> wire.File:
+        return await self.write(path, text.encode(), mode=mode, parents=parents)
+
+    async def list(self, path: str = "/") -> AsyncIterator[wire.File]:
+        """What is in a directory, by name."""
+        after: Optional[str] = None
+        while True:
+            page = cast(wire.FilePage, await self._api.get_jails_by_id_files(self._jail, path=path, list=True, after=after))
+            for file in page["items"]:
+                yield file
+            after = page.get("next")
+            if not after:
+                return
+
+    async def stat(self, path: str) -> wire.File:
+        return cast(wire.File, await self._api.get_jails_by_id_files(self._jail, path=path, stat=True))
+
+    async def mkdir(self, path: str, *, mode: Optional[str] = None, parents: bool = False) -> wire.File:
+        return await self._api.put_jails_by_id_files(self._jail, b"", path=path, mkdir=True, mode=mode, parents=parents or None)
+
+    async def move(self, source: str, target: str) -> None:
+        await self._api.post_jails_by_id_files_move(self._jail, cast(wire.MoveFile, {"from": source, "to": target}))
+
+    async def remove(self, path: str, *, recursive: bool = False) -> None:
+        await self._api.delete_jails_by_id_files(self._jail, path=path, recursive=recursive or None)
+
+    async def get_tar(self, path: str) -> AsyncAnswer:
+        """A directory as a tar archive, to be read or gone through."""
+        return await self._api._open("GET", f"/jails/{self._api._part(self._jail)}/files", query={"path": path, "tar": True}, accept="application/x-tar")
+
+    async def put_tar(self, path: str, archive: Content) -> wire.File:
+        """Unpack a tar archive into a directory."""
+        return await self._api.put_jails_by_id_files(self._jail, archive, path=path, tar=True, content_type="application/x-tar")
+
+    def watch(self, path: str, *, recursive: bool = False) -> AsyncStream[wire.FileEvent]:
+        """What changes under a path from now on. A connection that breaks is an error:
+        what happened meanwhile nobody knows."""
+
+        async def connect(last: Optional[str], told: int) -> AsyncEvents:
+            return await self._api.get_jails_by_id_files_watch(self._jail, path=path, recursive=recursive or None)
+
+        def take(event: ServerEvent) -> Optional[wire.FileEvent]:
+            return cast(wire.FileEvent, event.data) if event.name == "change" else None
+
+        return AsyncStream(connect, take, resumes=False)

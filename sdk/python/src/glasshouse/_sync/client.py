@@ -1,0 +1,244 @@
+# Made by `make sdk` from _async/client.py. Do not edit.
+"""The client: what one daemon has."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Iterator, List, Mapping, Optional, cast
+
+from .. import errors, wire
+from .._sse import ServerEvent
+from .jail import Jail, Snapshot
+from .operations import Operations
+from .runs import Run, Schedule, Session, start_run
+from .stream import Stream
+from .transport import Events, Lines, new_key
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+
+class Glasshouse:
+    """A Glasshouse daemon.
+
+        with Glasshouse() as gh:
+            with gh.jail(name="box") as jail:
+                print((jail.run("uname -a")).stdout)
+
+    address is unix:///path, http://host:port or https://host:port; without one it is
+    $GLASSHOUSE_ADDR, or the socket in the data directory, or port 8082 of this host. Over
+    the network a token is needed, which is $GLASSHOUSE_TOKEN if not given.
+
+    api has a method for each operation of the daemon, also for those that nothing more
+    comfortable is for.
+    """
+
+    def __init__(self, address: Optional[str] = None, *, token: Optional[str] = None) -> None:
+        self.api = Operations(address, token)
+
+    def __enter__(self) -> Glasshouse:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connections that are kept."""
+        self.api.close()
+
+    def version(self) -> wire.Version:
+        return self.api.get_version()
+
+    def me(self) -> wire.Me:
+        """Who the daemon takes the caller for."""
+        return self.api.get_me()
+
+    def doctor(self) -> List[wire.Probe]:
+        """What this host can do, and what to do about what it cannot."""
+        return (self.api.get_doctor())["items"]
+
+    # Jails.
+
+    def jail(self, **spec: Unpack[wire.CreateJail]) -> Jail:
+        """Make a jail and start it, unless start is False. In a with block it is removed at
+        the end."""
+        spec.setdefault("start", True)
+        return Jail(self.api, self.api.post_jails(spec, idempotency_key=new_key()))
+
+    def find_jail(self, id: str) -> Jail:
+        """A jail that is there, by its id."""
+        return Jail(self.api, self.api.get_jails_by_id(id))
+
+    def jails(self, *, name: Optional[str] = None, state: Optional[Any] = None, labels: Optional[Mapping[str, str]] = None) -> Iterator[Jail]:
+        """Jails, oldest first."""
+        label = [f"{k}={v}" for k, v in labels.items()] if labels else None
+        after: Optional[str] = None
+        while True:
+            page = self.api.get_jails(after=after, name=name, state=state, label=label)
+            for j in page["items"]:
+                yield Jail(self.api, j)
+            after = page.get("next")
+            if not after:
+                return
+
+    def find_snapshot(self, id: str) -> Snapshot:
+        return Snapshot(self.api, self.api.get_snapshots_by_sid(id))
+
+    def snapshots(self) -> Iterator[Snapshot]:
+        """Snapshots, oldest first."""
+        after: Optional[str] = None
+        while True:
+            page = self.api.get_snapshots(after=after)
+            for s in page["items"]:
+                yield Snapshot(self.api, s)
+            after = page.get("next")
+            if not after:
+                return
+
+    def lineage(self, jail: Optional[str] = None) -> List[wire.LineageJail]:
+        """Which jails and snapshots come from which, as trees."""
+        return (self.api.get_lineage(jail=jail))["items"]
+
+    # What people are asked.
+
+    def approvals(self, *, jail: Optional[str] = None, state: Optional[Any] = None) -> List[wire.Approval]:
+        """What waits for a person, oldest first, or what is in another state."""
+        return (self.api.get_approvals(state=state, jail=jail))["items"]
+
+    def approval(self, id: str, *, wait: float = 0) -> wire.Approval:
+        """A request, after at most so many seconds if it is not settled before."""
+        return self.api.get_approvals_by_approval(id, wait_ms=round(wait * 1000) or None)
+
+    def approve(self, id: str, **how: Unpack[wire.AnswerApprovalOptions]) -> wire.Approval:
+        """Allow what is asked: once, or as scope says. The first answer counts."""
+        return self.api.post_approvals_by_approval(id, cast(wire.AnswerApproval, {"answer": "allow", **how}))
+
+    def deny(self, id: str, reason: str = "") -> wire.Approval:
+        return self.api.post_approvals_by_approval(id, {"answer": "deny", "reason": reason})
+
+    def approval_events(self) -> Stream[wire.ApprovalEvent]:
+        """What happens to requests, those that wait first. When the connection has broken,
+        those that wait are told once more."""
+
+        def connect(last: Optional[str], told: int) -> Events:
+            return self.api.get_approvals_events()
+
+        def take(event: ServerEvent) -> Optional[wire.ApprovalEvent]:
+            return cast(wire.ApprovalEvent, event.data)
+
+        return Stream(connect, take)
+
+    # Capabilities.
+
+    def capabilities(self) -> List[wire.Capability]:
+        """The versions of all capabilities, by id, the newest first."""
+        return (self.api.get_capabilities())["items"]
+
+    def capability(self, id: str, version: Optional[str] = None) -> wire.Capability:
+        """A version, with its manifest and its schemas; without one the newest."""
+        return self.api.get_capabilities_by_capability(id, version=version)
+
+    def register(self, manifest: str, **how: Unpack[wire.RegisterOptions]) -> List[wire.Capability]:
+        """Register the capabilities of a manifest's text. dir is where its files are, on the
+        daemon's host. A person is asked about what they may do that is new."""
+        return (self.api.post_capabilities(cast(wire.Register, {"manifest": manifest, **how})))["items"]
+
+    def call(self, capability: str, input: Any = None, /, **how: Unpack[wire.Call]) -> Any:
+        """Call a capability and return its output. CallFailed says that it failed; that it
+        was refused is one of the other errors."""
+        called = self.called(capability, input, **how)
+        if called.get("state") != "done":
+            error = cast(Mapping[str, Any], called.get("error") or {})
+            raise errors.CallFailed(f"{capability}: {error.get('message') or called.get('state')}", called, error.get("remedy"))
+        return called.get("output")
+
+    def called(self, capability: str, input: Any = None, /, **how: Unpack[wire.Call]) -> wire.Called:
+        """Call a capability and return all that became of it: output, usage, label, entry."""
+        body = cast(wire.Call, {"input": {} if input is None else input, **how})
+        return self.api.post_capabilities_by_capability_call(capability, body, idempotency_key=new_key())
+
+    # Agents at work.
+
+    def session(self, **how: Unpack[wire.OpenSession]) -> Session:
+        """Open a session, or find the one of that name."""
+        return Session(self.api, self.api.post_chat_session(how, idempotency_key=new_key()))
+
+    def find_session(self, id: str) -> Session:
+        return Session(self.api, self.api.get_chat_session_by_session(id))
+
+    def sessions(self, *, state: Optional[Any] = None) -> Iterator[Session]:
+        """Sessions, newest first."""
+        after: Optional[str] = None
+        while True:
+            page = self.api.get_chat_session(after=after, state=state)
+            for s in page["items"]:
+                yield Session(self.api, s)
+            after = page.get("next")
+            if not after:
+                return
+
+    def run(self, goal: str, **how: Unpack[wire.StartRunOptions]) -> Run:
+        """Have an agent pursue a goal: now, at a time, or by a schedule."""
+        return start_run(self.api, goal, cast(wire.StartRun, dict(how)))
+
+    def find_run(self, id: str) -> Run:
+        return Run(self.api, self.api.get_chat_run_by_run(id))
+
+    def runs(self, *, session: Optional[str] = None, state: Optional[Any] = None) -> Iterator[Run]:
+        """Runs, newest first."""
+        after: Optional[str] = None
+        while True:
+            page = self.api.get_chat_run(session_id=session, state=state, after=after)
+            for r in page["items"]:
+                yield Run(self.api, r)
+            after = page.get("next")
+            if not after:
+                return
+
+    def find_schedule(self, id: str) -> Schedule:
+        return Schedule(self.api, self.api.get_schedules_by_schedule(id))
+
+    def schedules(self) -> Iterator[Schedule]:
+        """Schedules, oldest first."""
+        after: Optional[str] = None
+        while True:
+            page = self.api.get_schedules(after=after)
+            for s in page["items"]:
+                yield Schedule(self.api, s)
+            after = page.get("next")
+            if not after:
+                return
+
+    # What can be proved.
+
+    def chain(self, *, jail: Optional[str] = None, session: Optional[str] = None, run: Optional[str] = None, kind: Optional[str] = None, after: Optional[int] = None) -> Iterator[wire.ChainEntry]:
+        """Entries of the causal chain, oldest first."""
+        while True:
+            page = self.api.get_chain(jail=jail, session=session, run=run, kind=kind, after=after)
+            for entry in page["items"]:
+                yield entry
+            if not page.get("next"):
+                return
+            after = int(page["next"])
+
+    def chain_head(self) -> wire.ChainHead:
+        return self.api.get_chain_head()
+
+    def verify_chain(self, *, all: bool = False) -> wire.ChainReport:
+        """Verify the chain: since it was last verified, or all of it."""
+        return self.api.get_chain_verify(all=all or None)
+
+    def export_chain(self) -> Lines:
+        """The chain with its checkpoints and its key, line by line."""
+        return self.api.get_chain_export()
+
+    def feed(self, topics: Optional[str] = None) -> Stream[ServerEvent]:
+        """What happens, and how jails fare, on the topics that are named, joined by commas.
+        An event's name is its topic."""
+
+        def connect(last: Optional[str], told: int) -> Events:
+            return self.api.get_feed(topics=topics, last_event_id=last)
+
+        def take(event: ServerEvent) -> Optional[ServerEvent]:
+            return event
+
+        return Stream(connect, take)

@@ -1,0 +1,395 @@
+# Made by `make sdk` from _async/jail.py. Do not edit.
+"""Jails and snapshots."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Iterator, List, Mapping, Optional, Sequence, Tuple, Union, cast
+
+from .. import errors, wire
+from .._sse import ServerEvent
+from .._values import CommandLine, Input, Result, exec_request, result_of
+from .command import Command
+from .files import Files
+from .operations import Operations
+from .stream import Stream
+from .transport import Events, new_key
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+
+class Jail:
+    """A jail. In a with block it is removed at the end.
+
+    info is what was last heard of it; refresh() asks anew.
+    """
+
+    def __init__(self, api: Operations, info: wire.Jail) -> None:
+        self.api = api
+        self.info = info
+        self.files = Files(api, info["id"])
+
+    @property
+    def id(self) -> str:
+        return self.info["id"]
+
+    @property
+    def name(self) -> str:
+        return self.info.get("name", "")
+
+    @property
+    def state(self) -> str:
+        """created, starting, running, paused, stopped or failed, when last heard of."""
+        return self.info["state"]
+
+    def __repr__(self) -> str:
+        return f"<jail {self.id} {self.state}>"
+
+    def __enter__(self) -> Jail:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        try:
+            self.delete()
+        except errors.NotFound:
+            pass
+
+    def refresh(self) -> wire.Jail:
+        """Ask how it is now, and what it uses."""
+        self.info = self.api.get_jails_by_id(self.id)
+        return self.info
+
+    def start(self) -> None:
+        self.info = self.api.post_jails_by_id_start(self.id)
+
+    def stop(self, grace: Optional[float] = None) -> None:
+        """End every process. With grace, in seconds, they are asked first. Files stay."""
+        body = None if grace is None else cast(wire.StopJail, {"grace_ms": round(grace * 1000)})
+        self.info = self.api.post_jails_by_id_stop(self.id, body)
+
+    def pause(self) -> None:
+        """Freeze it, as it is."""
+        self.info = self.api.post_jails_by_id_pause(self.id)
+
+    def resume(self) -> None:
+        self.info = self.api.post_jails_by_id_resume(self.id)
+
+    def delete(self, *, snapshots: bool = False) -> None:
+        """Remove it and its files, and with snapshots also those that were taken of it."""
+        self.api.delete_jails_by_id(self.id, snapshots=snapshots or None)
+
+    def set_limits(self, **limits: Unpack[wire.Limits]) -> None:
+        """Change what it may use, while it runs. What is not named stays as it is."""
+        self.info = self.api.patch_jails_by_id_limits(self.id, limits)
+
+    # Commands.
+
+    def run(
+        self,
+        command: CommandLine,
+        *,
+        env: Optional[Mapping[str, str]] = None,
+        cwd: Optional[str] = None,
+        user: Optional[str] = None,
+        stdin: Optional[Input] = None,
+        timeout: Optional[float] = None,
+        pty: Optional[Tuple[int, int]] = None,
+        keep_bytes: Optional[int] = None,
+        check: bool = False,
+    ) -> Result:
+        """Run a command and wait for it: a string is a line for /bin/sh, a list a program
+        and its arguments. After timeout seconds all of it is killed. With check a code
+        other than 0 raises CommandFailed."""
+        request = exec_request(command, env, cwd, user, stdin, timeout, pty, keep_bytes)
+        result = result_of(self.api.post_jails_by_id_exec(self.id, request))
+        return result.check() if check else result
+
+    def stream(
+        self,
+        command: CommandLine,
+        *,
+        env: Optional[Mapping[str, str]] = None,
+        cwd: Optional[str] = None,
+        user: Optional[str] = None,
+        stdin: Optional[Input] = None,
+        stdin_open: bool = False,
+        timeout: Optional[float] = None,
+        pty: Optional[Tuple[int, int]] = None,
+        keep_bytes: Optional[int] = None,
+        lossless: bool = False,
+    ) -> Command:
+        """Run a command and go through what it writes as it comes. stdin_open lets one
+        write() to it; with lossless a slow reader slows it down, rather than lose output."""
+        request = exec_request(command, env, cwd, user, stdin, timeout, pty, keep_bytes)
+        request["stream"] = True
+        if stdin_open:
+            request["stdin_open"] = True
+        if lossless:
+            request["lossless"] = True
+        events = self.api.post_jails_by_id_exec_stream(self.id, request)
+        try:
+            start = events.__next__()
+        except StopIteration:
+            raise errors.Disconnected("the daemon hung up before it said which command it started") from None
+        if start.name == "error":
+            raise errors.of_problem(start.data)
+        return Command(self.api, self.id, start.data, events)
+
+    def spawn(
+        self,
+        command: CommandLine,
+        *,
+        env: Optional[Mapping[str, str]] = None,
+        cwd: Optional[str] = None,
+        user: Optional[str] = None,
+        stdin: Optional[Input] = None,
+        stdin_open: bool = False,
+        timeout: Optional[float] = None,
+        pty: Optional[Tuple[int, int]] = None,
+        keep_bytes: Optional[int] = None,
+    ) -> Command:
+        """Start a command and leave it to itself. What it writes is kept in the jail, up
+        to keep_bytes, for whoever asks later."""
+        request = exec_request(command, env, cwd, user, stdin, timeout, pty, keep_bytes)
+        request["detach"] = True
+        if stdin_open:
+            request["stdin_open"] = True
+        return Command(self.api, self.id, self.api.post_jails_by_id_exec(self.id, request, idempotency_key=new_key()))
+
+    def command(self, id: str) -> Command:
+        """A command that was started before."""
+        return Command(self.api, self.id, self.api.get_jails_by_id_execs_by_exec(self.id, id))
+
+    def commands(self) -> Iterator[wire.Exec]:
+        """The commands that are still known, oldest first."""
+        after: Optional[str] = None
+        while True:
+            page = self.api.get_jails_by_id_execs(self.id, after=after)
+            for x in page["items"]:
+                yield x
+            after = page.get("next")
+            if not after:
+                return
+
+    # What it does.
+
+    def events(
+        self,
+        filter: Optional[str] = None,
+        *,
+        after: Optional[int] = None,
+        since: Optional[str] = None,
+        until: Optional[str] = None,
+        tail: Optional[int] = None,
+        limit: Optional[int] = None,
+        follow: bool = True,
+    ) -> Stream[wire.Event]:
+        """What it does, oldest first: what there is, and unless told otherwise what comes.
+
+        The filter is of terms joined by spaces, such as "type:file path:/etc ret:<0"; since
+        and until are times (RFC 3339) or how long ago, such as "5m"; after is a seq. The
+        stream ends with the jail, and goes on where it was when the daemon has been away.
+        """
+
+        def connect(last: Optional[str], told: int) -> Events:
+            return self.api.get_jails_by_id_events_stream(
+                self.id,
+                q=filter,
+                after=after if last is None else None,
+                since=since,
+                until=until,
+                tail=tail if last is None else None,
+                limit=None if limit is None else limit - told,
+                follow=follow,
+                last_event_id=last,
+            )
+
+        def take(event: ServerEvent) -> Optional[wire.Event]:
+            return cast(wire.Event, event.data)
+
+        return Stream(connect, take)
+
+    def processes(self, at: Optional[str] = None, *, all: bool = False) -> List[wire.Process]:
+        """Its processes, each after its parent: now, or at a time, so long ago, or at a seq.
+        With all also those that have ended."""
+        return (self.api.get_jails_by_id_processes(self.id, at=at, all=all or None))["items"]
+
+    def connections(self) -> Iterator[wire.Flow]:
+        """Whom it talked to, in the order it began."""
+        after: Optional[str] = None
+        while True:
+            page = self.api.get_jails_by_id_network_log(self.id, after=after)
+            for flow in page["items"]:
+                yield flow
+            after = page.get("next")
+            if not after:
+                return
+
+    def changes(self, *, workspace: bool = False, against: Optional[str] = None, path: Optional[str] = None, unified: bool = False) -> Iterator[wire.Change]:
+        """What it changed in its root filesystem or its workspace, or how it differs from a
+        snapshot or another jail, by path. With unified as diff -u has it."""
+        after: Optional[str] = None
+        while True:
+            page = self.api.get_jails_by_id_fs_diff(
+                self.id, after=after, workspace=workspace or None, against=against, path=path, content="unified" if unified else None
+            )
+            for change in page["items"]:
+                yield change
+            after = page.get("next")
+            if not after:
+                return
+
+    def diff(self, against: Union[str, Jail, Snapshot], *, only: Optional[Sequence[str]] = None, unified: bool = False) -> wire.Comparison:
+        """What would have to change to come from this jail to that jail or snapshot: of
+        files, workspace, processes, events and usage, or only some of them."""
+        return self.api.get_jails_by_id_diff(
+            self.id, against=_id(against), only=",".join(only) if only else None, content="unified" if unified else None
+        )
+
+    # As it was, and in many directions.
+
+    def snapshot(self, **how: Unpack[wire.TakeSnapshot]) -> Snapshot:
+        """Keep it as it is, memory and files. It goes on."""
+        return Snapshot(self.api, self.api.post_jails_by_id_snapshot(self.id, how, idempotency_key=new_key()))
+
+    def snapshots(self) -> Iterator[Snapshot]:
+        """Its snapshots, oldest first."""
+        after: Optional[str] = None
+        while True:
+            page = self.api.get_jails_by_id_snapshots(self.id, after=after)
+            for s in page["items"]:
+                yield Snapshot(self.api, s)
+            after = page.get("next")
+            if not after:
+                return
+
+    def branch(self, count: int = 1, **how: Unpack[wire.BranchOptions]) -> Branches:
+        """Make so many jails that each go on from where this one is; it goes on too.
+
+        What is returned is a list of them, and its snapshot is the one they are made from.
+        In a with block all of that is removed at the end. If not all can be made,
+        BranchFailed has those that were.
+        """
+        body = cast(wire.Branch, {"count": count, **how})
+        return _branches(self.api, self.api.post_jails_by_id_branch(self.id, body, idempotency_key=new_key()))
+
+    def rewind(self, snapshot: Union[str, Snapshot]) -> None:
+        """Take it back to a snapshot. What it did since stays in its log."""
+        self.info = self.api.post_jails_by_id_rewind(self.id, {"snapshot": _id(snapshot)}, idempotency_key=new_key())
+
+    # What it may do.
+
+    def policy(self) -> wire.PolicyState:
+        """Its policy, how it is read, and what in it does not do what it seems to."""
+        return self.api.get_jails_by_id_policy(self.id)
+
+    def set_policy(self, **policy: Unpack[wire.Policy]) -> wire.PolicyState:
+        """Give it another policy, at once."""
+        return self.api.put_jails_by_id_policy(self.id, policy)
+
+    def set_level(self, level: int) -> wire.PolicyState:
+        """Change its level of autonomy, at once: down, or up to its ceiling."""
+        return self.api.post_jails_by_id_policy_level(self.id, {"level": level})
+
+    def decide(self, action: str, resource: str = "", *, agent: Optional[str] = None, attributes: Optional[Mapping[str, str]] = None, wait: float = 0) -> wire.Verdict:
+        """Ask whether something may be done, and wait so many seconds for a person, if one
+        is to be asked."""
+        body = {"action": action, "resource": resource, "agent": agent, "attributes": attributes and dict(attributes), "wait_ms": round(wait * 1000)}
+        return self.api.post_jails_by_id_decide(self.id, cast(wire.Decide, {k: v for k, v in body.items() if v}))
+
+    def trail(self) -> Iterator[wire.TrailEntry]:
+        """What was decided about it, oldest first."""
+        after: Optional[int] = None
+        while True:
+            page = self.api.get_sandbox_by_id_decisions(self.id, after=after)
+            for entry in page["items"]:
+                yield entry
+            if not page.get("next"):
+                return
+            after = int(page["next"])
+
+    def egress(self) -> wire.EgressState:
+        """What may leave it, and what did, in numbers."""
+        return self.api.get_jails_by_id_egress(self.id)
+
+    def set_egress(self, **rules: Unpack[wire.Egress]) -> wire.EgressState:
+        """Change what may leave it, at once."""
+        return self.api.put_jails_by_id_egress(self.id, rules)
+
+
+class Snapshot:
+    """A jail as it was at one moment."""
+
+    def __init__(self, api: Operations, info: wire.Snapshot) -> None:
+        self.api = api
+        self.info = info
+
+    @property
+    def id(self) -> str:
+        return self.info["id"]
+
+    def __repr__(self) -> str:
+        return f"<snapshot {self.id} of {self.info['jail']}>"
+
+    def refresh(self) -> wire.Snapshot:
+        self.info = self.api.get_snapshots_by_sid(self.id)
+        return self.info
+
+    def restore(self, **how: Unpack[wire.Overrides]) -> Jail:
+        """Make a jail from it, as it was."""
+        return Jail(self.api, self.api.post_snapshots_by_sid_restore(self.id, how, idempotency_key=new_key()))
+
+    def branch(self, count: int = 1, **how: Unpack[wire.BranchOptions]) -> Branches:
+        """Make so many jails from it. If not all can be made, BranchFailed has those that
+        were."""
+        body = cast(wire.Branch, {"count": count, **how})
+        return _branches(self.api, self.api.post_snapshots_by_sid_branch(self.id, body, idempotency_key=new_key()))
+
+    def warm(self, count: int) -> wire.Warmed:
+        """Make so many frozen copies of it ahead of need."""
+        return self.api.post_snapshots_by_sid_warm(self.id, {"count": count})
+
+    def diff(self, against: Union[None, str, Jail, Snapshot] = None, *, only: Optional[Sequence[str]] = None, unified: bool = False) -> wire.Comparison:
+        """What differs between it and the jail it was taken of, or another jail or snapshot."""
+        return self.api.get_snapshots_by_sid_diff(
+            self.id, against=None if against is None else _id(against), only=",".join(only) if only else None, content="unified" if unified else None
+        )
+
+    def delete(self) -> None:
+        """Remove it. What jails and other snapshots stand on stays."""
+        self.api.delete_snapshots_by_sid(self.id)
+
+
+class Branches(List[Jail]):
+    """Jails that go on from one snapshot. In a with block they are removed at the end,
+    and the snapshot too, if it was taken for them."""
+
+    snapshot: Optional[Snapshot] = None
+
+    def __enter__(self) -> Branches:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for jail in self:
+            jail.__exit__()
+        if self.snapshot is not None:
+            try:
+                self.snapshot.delete()
+            except errors.NotFound:
+                pass
+
+
+def _branches(api: Operations, made: wire.Branches) -> Branches:
+    jails = Branches(Jail(api, j) for j in made["jails"])
+    snapshot = made.get("snapshot")
+    if snapshot is not None:
+        jails.snapshot = Snapshot(api, snapshot)
+    failed = made.get("errors")
+    if failed:
+        cause = errors.of_problem(cast(Any, failed[0]["problem"]))
+        raise errors.BranchFailed(f"{len(failed)} of {len(failed) + len(jails)} branches were not made: {cause.detail}", jails, cause.remedy) from cause
+    return jails
+
+
+def _id(thing: Union[str, Jail, Snapshot]) -> str:
+    return thing if isinstance(thing, str) else thing.id

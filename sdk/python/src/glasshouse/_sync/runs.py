@@ -1,0 +1,194 @@
+# Made by `make sdk` from _async/runs.py. Do not edit.
+"""Agents at work: sessions, runs, schedules."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Iterator, List, Literal, Optional, cast
+
+from .. import errors, wire
+from .._sse import ServerEvent
+from .operations import Operations
+from .stream import Stream
+from .transport import Events, new_key
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+_ENDED = ("done", "failed", "cancelled")
+
+
+class Run:
+    """An agent that pursues a goal. info is what was last heard of it."""
+
+    def __init__(self, api: Operations, info: wire.Run) -> None:
+        self.api = api
+        self.info = info
+
+    @property
+    def id(self) -> str:
+        return self.info["id"]
+
+    @property
+    def state(self) -> str:
+        """scheduled, active, paused, done, failed or cancelled, when last heard of."""
+        return self.info["state"]
+
+    @property
+    def result(self) -> str:
+        """What it came to, once it is done."""
+        return self.info.get("result", "")
+
+    def __repr__(self) -> str:
+        return f"<run {self.id} {self.state}>"
+
+    def refresh(self) -> wire.Run:
+        self.info = self.api.get_chat_run_by_run(self.id)
+        return self.info
+
+    def wait(self) -> str:
+        """Wait until it is done, and return its result. One that fails or is cancelled
+        raises RunFailed. One that pauses, for a person or a budget, is waited for."""
+        self.refresh()
+        if self.state not in _ENDED:
+            # Told from the first event on, so that none is missed between the two.
+            with _session_events(self.api, self.info["session_id"], 0) as events:
+                for event in events:
+                    if event.get("run") == self.id and event.get("kind") == "run.moved":
+                        self.refresh()
+                        if self.state in _ENDED:
+                            break
+        if self.state != "done":
+            why = self.info.get("error") or self.info.get("reason") or self.state
+            raise errors.RunFailed(f"the run {self.id} is {self.state}: {why}", self.info)
+        return self.result
+
+    def actions(self) -> Iterator[wire.RunAction]:
+        """What it has done, in its order."""
+        after: Optional[int] = None
+        while True:
+            page = self.api.get_chat_run_by_run_actions(self.id, after=after)
+            for action in page["items"]:
+                yield action
+            if not page.get("next"):
+                return
+            after = int(page["next"])
+
+    def pause(self) -> None:
+        """Have it wait. Its jail stands still."""
+        self.info = self.api.post_chat_run_by_run_pause(self.id)
+
+    def resume(self, **how: Unpack[wire.ResumeRun]) -> None:
+        """Have it go on where it was, or go back to a checkpoint."""
+        runs = (self.api.post_chat_run_by_run_resume(self.id, how, idempotency_key=new_key()))["runs"]
+        self.info = runs[0]
+
+    def branch(self, count: int, checkpoint: Optional[str] = None) -> List[Run]:
+        """Have so many others go on from a checkpoint of it."""
+        how = cast(wire.ResumeRun, {"branch": count})
+        if checkpoint is not None:
+            how["checkpoint"] = checkpoint
+        runs = (self.api.post_chat_run_by_run_resume(self.id, how, idempotency_key=new_key()))["runs"]
+        return [Run(self.api, r) for r in runs]
+
+    def cancel(self) -> None:
+        """End it and those that are a part of it."""
+        self.info = self.api.post_chat_run_by_run_cancel(self.id)
+
+    def checkpoint(self, **how: Unpack[wire.TakeCheckpoint]) -> wire.Checkpoint:
+        """Keep it as it is, with its jail."""
+        return self.api.post_chat_run_by_run_checkpoint(self.id, how, idempotency_key=new_key())
+
+    def checkpoints(self) -> Iterator[wire.Checkpoint]:
+        """Its checkpoints, oldest first."""
+        after: Optional[int] = None
+        while True:
+            page = self.api.get_chat_run_by_run_checkpoints(self.id, after=after)
+            for c in page["items"]:
+                yield c
+            if not page.get("next"):
+                return
+            after = int(page["next"])
+
+
+class Session:
+    """Somebody's conversation with agents: messages, and runs that share a budget."""
+
+    def __init__(self, api: Operations, info: wire.Session) -> None:
+        self.api = api
+        self.info = info
+
+    @property
+    def id(self) -> str:
+        return self.info["id"]
+
+    def __repr__(self) -> str:
+        return f"<session {self.id}>"
+
+    def run(self, goal: str, **how: Unpack[wire.StartRunOptions]) -> Run:
+        """Have an agent pursue a goal: now, at a time, or by a schedule."""
+        return start_run(self.api, goal, cast(wire.StartRun, {"session_id": self.id, **how}))
+
+    def send(self, text: str, **how: Unpack[wire.SendMessageOptions]) -> wire.Message:
+        """Tell its agent something."""
+        return self.api.post_chat_send(cast(wire.SendMessage, {"session_id": self.id, "text": text, **how}), idempotency_key=new_key())
+
+    def messages(self, direction: Optional[Literal["in", "out"]] = None) -> Iterator[wire.Message]:
+        """What was said, oldest first, in one direction or both."""
+        after: Optional[int] = None
+        while True:
+            page = self.api.get_chat_inbox(session_id=self.id, direction=direction, after=after)
+            for m in page["items"]:
+                yield m
+            if not page.get("next"):
+                return
+            after = int(page["next"])
+
+    def events(self, after: int = 0) -> Stream[wire.RunEvent]:
+        """What happens in it, from after a seq on, for as long as one asks."""
+        return _session_events(self.api, self.id, after)
+
+    def close(self) -> None:
+        """Close it. What was said in it stays."""
+        self.api.delete_chat_session_by_session(self.id)
+
+
+class Schedule:
+    """When runs are made."""
+
+    def __init__(self, api: Operations, info: wire.Schedule) -> None:
+        self.api = api
+        self.info = info
+
+    @property
+    def id(self) -> str:
+        return self.info["id"]
+
+    def refresh(self) -> wire.Schedule:
+        """Ask how it is now, and for its next ten times."""
+        self.info = self.api.get_schedules_by_schedule(self.id)
+        return self.info
+
+    def pause(self) -> None:
+        self.info = self.api.post_schedules_by_schedule_pause(self.id)
+
+    def resume(self) -> None:
+        self.info = self.api.post_schedules_by_schedule_resume(self.id)
+
+    def delete(self) -> None:
+        """Remove it. Runs that it has made stay."""
+        self.api.delete_schedules_by_schedule(self.id)
+
+
+def start_run(api: Operations, goal: str, how: wire.StartRun) -> Run:
+    how["goal"] = goal
+    return Run(api, api.post_chat_run(how, idempotency_key=new_key()))
+
+
+def _session_events(api: Operations, session: str, after: int) -> Stream[wire.RunEvent]:
+    def connect(last: Optional[str], told: int) -> Events:
+        return api.get_chat_events_by_session(session, after=after if last is None else None, last_event_id=last)
+
+    def take(event: ServerEvent) -> Optional[wire.RunEvent]:
+        return cast(wire.RunEvent, event.data)
+
+    return Stream(connect, take)

@@ -1,0 +1,2 @@
+// Made by `make sdk` from the OpenAPI document. Do not edit.
+export {};

@@ -1,0 +1,39 @@
+import { existsSync } from "node:fs";
+import { homedir } from "node:os";
+import { join } from "node:path";
+import { Invalid } from "./errors.js";
+
+const DEFAULT = "http://127.0.0.1:8082";
+
+/** Where the daemon is, as node:http has it. */
+export type Address = { socketPath: string } | { protocol: "http:" | "https:"; host: string; port: number };
+
+/**
+ * The place that an address names, or else $GLASSHOUSE_ADDR, or else the socket in the
+ * data directory where there is one, or else the default port.
+ */
+export function find(given?: string): Address {
+  let address = given || process.env["GLASSHOUSE_ADDR"] || socket() || DEFAULT;
+  if (address.startsWith("unix://")) {
+    address = address.slice("unix://".length);
+    if (!address.startsWith("/")) throw new Invalid(`unix://${address} is not unix:// and an absolute path`, { field: "address" });
+  }
+  if (address.startsWith("/")) return { socketPath: address };
+  const wrong = () => new Invalid(`"${address}" is none of unix:///path, http://host:port and https://host:port`, { field: "address" });
+  let url: URL;
+  try {
+    url = new URL(address.includes("://") ? address : "http://" + address);
+  } catch {
+    throw wrong();
+  }
+  if ((url.protocol !== "http:" && url.protocol !== "https:") || url.pathname.replaceAll("/", "") !== "") throw wrong();
+  const port = Number(url.port) || (url.protocol === "https:" ? 443 : 80);
+  return { protocol: url.protocol, host: url.hostname.replace(/^\[|\]$/g, ""), port };
+}
+
+function socket(): string | undefined {
+  const root = process.getuid?.() === 0;
+  const data = process.env["GLASSHOUSE_DATA"] || (root ? "/var/lib/glasshouse" : join(homedir(), ".local/share/glasshouse"));
+  const path = join(data, "glasshouse.sock");
+  return existsSync(path) ? path : undefined;
+}

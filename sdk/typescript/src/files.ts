@@ -1,0 +1,96 @@
+import type { Operations } from "./operations.js";
+import { Stream } from "./stream.js";
+import { type Answer, type Content, part } from "./transport.js";
+import type * as wire from "./wire.js";
+
+export interface WriteOptions {
+  /** Permission bits, octal. */
+  mode?: string;
+  append?: boolean;
+  /** Make the directories that it is in. */
+  parents?: boolean;
+  uid?: number;
+  gid?: number;
+}
+
+/** The files of one jail, by paths that begin at its root. */
+export class Files {
+  constructor(
+    private readonly api: Operations,
+    private readonly jail: string,
+  ) {}
+
+  /** What is in a file, or in a part of it. */
+  async read(path: string, { offset, size }: { offset?: number; size?: number } = {}): Promise<Uint8Array> {
+    return (await this.api.getJailsByIdFilesBytes(this.jail, { path, offset, bytes: size })).bytes();
+  }
+
+  async readText(path: string): Promise<string> {
+    return (await this.open(path)).text();
+  }
+
+  /** A file to be gone through piece by piece, whatever its size. */
+  open(path: string): Promise<Answer> {
+    return this.api.getJailsByIdFilesBytes(this.jail, { path });
+  }
+
+  /** Writes a file: a string, bytes, or pieces of it one after the other. */
+  write(path: string, data: Content, o: WriteOptions = {}): Promise<wire.File> {
+    return this.api.putJailsByIdFiles(this.jail, data, { path, ...o });
+  }
+
+  /** What is in a directory, by name. */
+  async *list(path = "/"): AsyncGenerator<wire.File, void, undefined> {
+    let after: string | undefined;
+    do {
+      const page = (await this.api.getJailsByIdFiles(this.jail, { path, list: true, after })) as wire.FilePage;
+      yield* page.items;
+      after = page.next;
+    } while (after);
+  }
+
+  async stat(path: string): Promise<wire.File> {
+    return (await this.api.getJailsByIdFiles(this.jail, { path, stat: true })) as wire.File;
+  }
+
+  mkdir(path: string, { mode, parents }: { mode?: string; parents?: boolean } = {}): Promise<wire.File> {
+    return this.api.putJailsByIdFiles(this.jail, "", { path, mkdir: true, mode, parents });
+  }
+
+  move(from: string, to: string): Promise<void> {
+    return this.api.postJailsByIdFilesMove(this.jail, { from, to });
+  }
+
+  remove(path: string, { recursive }: { recursive?: boolean } = {}): Promise<void> {
+    return this.api.deleteJailsByIdFiles(this.jail, { path, recursive });
+  }
+
+  /** A directory as a tar archive, to be read or gone through. */
+  getTar(path: string): Promise<Answer> {
+    return this.api.open({ method: "GET", path: `/jails/${part(this.jail)}/files`, query: { path, tar: true }, accept: "application/x-tar" });
+  }
+
+  /** Unpacks a tar archive into a directory. */
+  async putTar(path: string, archive: Content): Promise<void> {
+    const answer = await this.api.open({
+      method: "PUT",
+      path: `/jails/${part(this.jail)}/files`,
+      query: { path, tar: true },
+      content: archive,
+      contentType: "application/x-tar",
+    });
+    await answer.bytes();
+  }
+
+  /**
+   * What changes under a path from now on. A connection that breaks is an error: what
+   * happened meanwhile nobody knows.
+   */
+  watch(path: string, { recursive }: { recursive?: boolean } = {}): Stream<wire.FileEvent> {
+    return new Stream<wire.FileEvent>({
+      resumes: false,
+      connect: ({ signal }) => this.api.getJailsByIdFilesWatch(this.jail, { path, recursive }, { signal }),
+      take: (event) => (event.name === "change" ? { item: event.data as wire.FileEvent } : "nothing"),
+    });
+  }
+}

@@ -1,0 +1,33 @@
+/** One server-sent event. */
+export interface ServerEvent {
+  /** Absent where it has none of its own. */
+  id?: string;
+  name: string;
+  /** As JSON. */
+  data: unknown;
+}
+
+/** The events of lines, as the WHATWG's HTML standard has them. */
+export async function* eventsOf(lines: AsyncIterable<string>): AsyncGenerator<ServerEvent, void, undefined> {
+  let id: string | undefined;
+  let name = "";
+  let data: string[] = [];
+  for await (const line of lines) {
+    if (line === "") {
+      if (data.length > 0) {
+        const event: ServerEvent = { name: name || "message", data: JSON.parse(data.join("\n")) };
+        if (id !== undefined) event.id = id;
+        yield event;
+      }
+      [id, name, data] = [undefined, "", []];
+      continue;
+    }
+    const colon = line.indexOf(":");
+    const field = colon < 0 ? line : line.slice(0, colon);
+    let value = colon < 0 ? "" : line.slice(colon + 1);
+    if (value.startsWith(" ")) value = value.slice(1);
+    if (field === "event") name = value;
+    else if (field === "data") data.push(value);
+    else if (field === "id" && !value.includes("\0")) id = value;
+  }
+}

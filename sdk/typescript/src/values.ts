@@ -1,0 +1,91 @@
+import { CommandFailed, Invalid } from "./errors.js";
+import type * as wire from "./wire.js";
+
+/** A line for /bin/sh, or a program and its arguments. */
+export type CommandLine = string | readonly string[];
+
+export interface RunOptions {
+  env?: Record<string, string>;
+  cwd?: string;
+  user?: string;
+  stdin?: string | Uint8Array;
+  /** Milliseconds, after which all of it is killed. */
+  timeout?: number;
+  /** Run it on a terminal of this size. */
+  pty?: wire.Size;
+  /** How much of its output is kept in the jail for readers that come later. */
+  keepBytes?: number;
+}
+
+/** A piece of what a command wrote. */
+export interface Output {
+  stream: "stdout" | "stderr";
+  data: Uint8Array;
+  /** Counts the bytes of both streams together. */
+  offset: number;
+  /** Bytes just before it that were no longer kept. */
+  lost: number;
+}
+
+/** How a command ended, and what it wrote. */
+export class Result {
+  constructor(
+    /** 128 plus the signal's number, if one ended it; -1 while it runs. */
+    readonly exitCode: number,
+    readonly stdoutBytes: Uint8Array,
+    readonly stderrBytes: Uint8Array,
+    readonly info: wire.Exec,
+  ) {}
+
+  get stdout(): string {
+    return Buffer.from(this.stdoutBytes).toString("utf8");
+  }
+
+  get stderr(): string {
+    return Buffer.from(this.stderrBytes).toString("utf8");
+  }
+
+  get ok(): boolean {
+    return this.exitCode === 0;
+  }
+
+  get timedOut(): boolean {
+    return this.info.timed_out ?? false;
+  }
+
+  /** Whether there was more output than is kept. */
+  get truncated(): boolean {
+    return this.info.truncated ?? false;
+  }
+
+  /** Throws CommandFailed unless it ended with 0. */
+  check(): this {
+    if (this.ok) return this;
+    const why = this.timedOut ? "it took too long" : `exit code ${this.exitCode}`;
+    const said = this.stderr.trim().split("\n").at(-1);
+    throw new CommandFailed([this.info.argv?.join(" "), why, said].filter(Boolean).join(": "), this);
+  }
+}
+
+export function resultOf(x: wire.Exec): Result {
+  const encoding = x.encoding === "base64" ? "base64" : "utf8";
+  return new Result(x.exit_code ?? -1, Buffer.from(x.stdout ?? "", encoding), Buffer.from(x.stderr ?? "", encoding), x);
+}
+
+export function outputOf(o: wire.Output): Output {
+  return { stream: o.stream, data: Buffer.from(o.data, "base64"), offset: o.offset, lost: o.lost ?? 0 };
+}
+
+export function execRequest(command: CommandLine, o: RunOptions): wire.ExecRequest {
+  if (command.length === 0) throw new Invalid("there is no command", { field: "command" });
+  const r: wire.ExecRequest = typeof command === "string" ? { cmd: command } : { argv: [...command] };
+  if (typeof o.stdin === "string") r.stdin = o.stdin;
+  else if (o.stdin) [r.stdin, r.stdin_base64] = [Buffer.from(o.stdin).toString("base64"), true];
+  if (o.env) r.env = o.env;
+  if (o.cwd !== undefined) r.cwd = o.cwd;
+  if (o.user !== undefined) r.user = o.user;
+  if (o.timeout !== undefined) r.timeout_ms = Math.round(o.timeout);
+  if (o.pty) r.pty = o.pty;
+  if (o.keepBytes !== undefined) r.keep_bytes = o.keepBytes;
+  return r;
+}
