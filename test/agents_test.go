@@ -66,6 +66,7 @@ func allModels(t *testing.T, text string) (config string) {
 type harness struct {
 	preset            string
 	write, run, coord string
+	asked             string // in what else a person is asked; "" is nothing
 }
 
 var harnesses = []harness{
@@ -74,25 +75,37 @@ var harnesses = []harness{
 		`{tool: write, arguments: {filePath: %[1]q, content: %[2]q}}`,
 		`{tool: bash, arguments: {command: %q, description: a command}}`,
 		`{tool: coordinate_sibling, arguments: {targetSandboxId: reviewer, action: review, context: %q}}`,
+		"",
 	},
 	{
 		"claude",
 		`{tool: Write, arguments: {file_path: "{{workspace}}/%[1]s", content: %[2]q}}`,
 		`{tool: Bash, arguments: {command: %q, description: a command}}`,
 		`{tool: mcp__glasshouse__coordinate_sibling, arguments: {targetSandboxId: reviewer, action: review, context: %q}}`,
+		"",
 	},
 	{
 		"gemini",
 		`{tool: write_file, arguments: {file_path: "{{workspace}}/%[1]s", content: %[2]q}}`,
 		`{tool: run_shell_command, arguments: {command: %q, description: a command}}`,
 		`{tool: mcp_glasshouse_coordinate_sibling, arguments: {targetSandboxId: reviewer, action: review, context: %q}}`,
+		"",
 	},
 	{ // the tools of servers have names in two parts, which the scripted model cannot say
 		"codex",
-		`{tool: exec_command, arguments: {cmd: "mkdir -p auth && echo 'export const login = 1' > auth/login.ts"}}`,
+		`{tool: exec_command, arguments: {cmd: "mkdir -p auth && echo 'export const login = 1' > %[1]s"}}`,
 		`{tool: exec_command, arguments: {cmd: %q}}`,
-		`{tool: exec_command, arguments: {cmd: "curl -s -m 60 -H 'Content-Type: application/json' -d '{\"action\": \"review\", \"context\": \"auth/login.ts\"}' http://localhost:4097/sandbox/reviewer/coordinate"}}`,
+		`{tool: exec_command, arguments: {cmd: "curl -s -m 60 -H 'Content-Type: application/json' -d '{\"action\": \"review\", \"context\": \"%[1]s\"}' http://localhost:4097/sandbox/reviewer/coordinate"}}`,
+		"/sandbox/reviewer/coordinate", // its rules have every request by curl asked
 	},
+}
+
+// remove is how it removes a directory. Codex itself refuses rm -rf, whoever allows it.
+func (a harness) remove() string {
+	if a.preset == "codex" {
+		return "rm -r build"
+	}
+	return "rm -rf build"
 }
 
 // TestOpenCodeWorksOnItsOwnInAJail is the example of an autonomous workflow, with the
@@ -129,7 +142,7 @@ conversations:
       - calls: [%s]
       - calls: [%s]
       - text: "The login is written, reviewed and committed."
-`, in(fmt.Sprintf(a.write, "auth/login.ts", code)), fmt.Sprintf(a.run, "npm test"), fmt.Sprintf(a.run, "rm -rf build"),
+`, in(fmt.Sprintf(a.write, "auth/login.ts", code)), fmt.Sprintf(a.run, "npm test"), fmt.Sprintf(a.run, a.remove()),
 		fmt.Sprintf(a.coord, "auth/login.ts"), fmt.Sprintf(a.run, "git add auth && git commit -q -m 'Add a login'")), "")
 	for _, s := range []wire.OpenSession{{ID: "sess-worker", Name: "worker", Group: "crew"}, {ID: "sess-reviewer", Name: "reviewer", Group: "crew"}} {
 		if _, err := h.OpenSession(t.Context(), s); err != nil {
@@ -160,7 +173,7 @@ conversations:
 	}) {
 		t.Fatalf("nobody is asked whether build may be removed: %v\n%s", err, h.log)
 	}
-	if len(asked) != 1 || !strings.Contains(asked[0].What, "rm -rf build") {
+	if len(asked) != 1 || !strings.Contains(asked[0].What, a.remove()) {
 		t.Fatalf("a person is asked %+v", asked)
 	}
 	worker := h.workerRun("sess-worker")
@@ -171,6 +184,15 @@ conversations:
 		t.Errorf("it did not wait: %s", got)
 	}
 	h.allows(asked[0])
+	if a.asked != "" {
+		if !within(time.Minute, func() bool {
+			asked, err = h.Approvals(t.Context(), "pending", "")
+			return err == nil && len(asked) == 1 && strings.Contains(asked[0].What, a.asked)
+		}) {
+			t.Fatalf("a person is asked %+v, want %s: %v\n%s", asked, a.asked, err, h.log)
+		}
+		h.allows(asked[0])
+	}
 	said := <-goal
 	t.Logf("%s took %s", a.preset, time.Since(began).Round(time.Millisecond))
 	if said.code != 0 || strings.TrimSpace(said.out) != "The login is written, reviewed and committed." {
@@ -211,7 +233,7 @@ func (h *house) trailIs(j id.Jail, a harness) {
 	want := []string{
 		"- write: auth/login.ts [AUTONOMOUS]",
 		"- bash: npm test [AUTONOMOUS - whitelisted]",
-		"- bash: rm -rf build [APPROVED]",
+		"- bash: " + a.remove() + " [APPROVED]",
 		"- coordinate_sibling: reviewer [AUTONOMOUS]",
 		"- bash: git add auth && git commit -q -m 'Add a login' [AUTONOMOUS]",
 	}
@@ -258,7 +280,7 @@ func newProject(t *testing.T) string {
 	top := shortTemp(t)
 	dir := filepath.Join(top, "project")
 	rules := project(t)
-	allowed := strings.Replace(rules[0].Text, `"rm -rf *": "deny"`, `"rm -rf *": "ask", "mkdir *": "allow", "curl *": "allow"`, 1)
+	allowed := strings.Replace(rules[0].Text, `"rm -rf *": "deny"`, `"rm -rf *": "ask", "mkdir *": "allow", "echo *": "allow", "curl *": "allow"`, 1)
 	for name, text := range map[string]string{
 		"rules/opencode.json":              allowed,
 		"rules/AGENTS.md":                  rules[1].Text,

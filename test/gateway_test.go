@@ -4,14 +4,18 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http/httptest"
+	"os"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"glasshouse/api/client"
 	"glasshouse/api/wire"
+	"glasshouse/fault"
 	"glasshouse/id"
 	"glasshouse/llm/mockllm"
 )
@@ -36,6 +40,8 @@ conversations:
     turns: [{text: "1. remove it"}]
   - when: {user: "carry out the plan"}
     turns:
+      - calls: [{tool: write_file, arguments: {path: locked, text: "kept\none\n"}}]
+      - calls: [{tool: edit_file, arguments: {path: locked, old: one, new: two}}]
       - calls: [{tool: bash, arguments: {command: "rm -rf build"}}]
       - text: "cleaned"
 `
@@ -169,6 +175,44 @@ func TestTheGuidesExampleOfASchedule(t *testing.T) {
 	}
 }
 
+func TestAScheduleIsGivenOtherTimes(t *testing.T) {
+	h := open(t, models(t, modelThatCounts))
+	out, stderr, code := h.glasshouse("", "schedule", "times", "30 9 * * *", "--tz", "Europe/Berlin", "--json")
+	var times []time.Time
+	if code != 0 || json.Unmarshal([]byte(out), &times) != nil || len(times) != 10 || times[9].Sub(times[8]) < 23*time.Hour {
+		t.Fatalf("times: %d %q\n%s", code, out, stderr)
+	}
+	if _, err := h.ScheduleTimes(h.Context(), "0 0 30 2 *", ""); !errors.Is(err, fault.Invalid) {
+		t.Errorf("the times of what is never due = %v, want invalid", err)
+	}
+	r, err := h.StartRun(h.Context(), wire.StartRun{Goal: "count to three", Schedule: "@yearly", Session: "sess-later"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	before, err := h.Schedule(h.Context(), r.Schedule)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, stderr, code := h.glasshouse("", "schedule", "edit", string(r.Schedule), "--when", "@monthly", "--missed", "skip"); code != 0 {
+		t.Fatalf("edit: %d %s", code, stderr)
+	}
+	after, err := h.Schedule(h.Context(), r.Schedule)
+	if err != nil || after.Cron != "@monthly" || after.Missed != "skip" || after.Overlap != before.Overlap || after.NextRunAt.After(*before.NextRunAt) {
+		t.Errorf("it was %+v\nand is %+v, %v", before, after, err)
+	}
+	// The run that waits for it shows that, and that of nothing else.
+	now, err := h.Client.Run(h.Context(), r.ID)
+	if err != nil || now.State != "scheduled" || !now.NextRunAt.Equal(*after.NextRunAt) {
+		t.Errorf("the run that waits: %+v, %v; want it at %v", now, err, after.NextRunAt)
+	}
+	if _, err := h.EditSchedule(h.Context(), r.Schedule, wire.EditSchedule{Cron: new("every now and then")}); !errors.Is(err, fault.Invalid) {
+		t.Errorf("a schedule that nobody understands = %v, want invalid", err)
+	}
+	if still, err := h.Schedule(h.Context(), r.Schedule); err != nil || still.Cron != "@monthly" {
+		t.Errorf("what was refused has changed it: %+v, %v", still, err)
+	}
+}
+
 func TestARunGoesOnWhereItWasWhenTheDaemonIsKilled(t *testing.T) {
 	h := open(t, models(t, modelThatCounts))
 	for round := range 3 {
@@ -238,24 +282,42 @@ func TestACheckpointIsTakenAndGoneBackToAndBranched(t *testing.T) {
 
 func TestAnAgentWaitsForAPerson(t *testing.T) {
 	h := open(t, models(t, modelThatCleans))
-	policy := wire.Policy{Files: []wire.PolicyFile{{Name: "opencode.json", Text: `{"permission": {"bash": {"*": "allow", "rm -rf *": "ask"}, "edit": "allow", "read": "allow"}}`}}, Level: 2, Match: "last"}
+	policy := wire.Policy{Files: []wire.PolicyFile{{Name: "opencode.json", Text: `{"permission": {"bash": {"*": "allow", "rm -rf *": "ask"}, "edit": {"*": "allow", "*locked": "ask"}, "read": "allow"}}`}}, Level: 2, Match: "last"}
 	r, err := h.StartRun(h.Context(), wire.StartRun{Goal: "clean up", Agent: &wire.RunAgent{Jail: &wire.CreateJail{Policy: &policy}}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got := h.settled(r.ID, "paused", "done", "failed"); got.Why != "approval" {
-		t.Fatalf("nobody is asked: %+v\n%s", got, h.log)
+	asked := func(action string) wire.Approval {
+		t.Helper()
+		var waiting []wire.Approval
+		if !within(30*time.Second, func() bool {
+			waiting, err = h.Approvals(h.Context(), "", "")
+			return err == nil && len(waiting) == 1 && waiting[0].Question.Action == action
+		}) {
+			got, _ := h.Client.Run(h.Context(), r.ID)
+			t.Fatalf("nobody is asked about %s: %v %v %+v\n%s", action, waiting, err, got, h.log)
+		}
+		return waiting[0]
 	}
-	var waiting []wire.Approval
-	if !within(30*time.Second, func() bool {
-		waiting, err = h.Approvals(h.Context(), "", "")
-		return err == nil && len(waiting) == 1
-	}) {
-		t.Fatalf("%v %v", waiting, err)
+	for _, want := range []string{"@@ -0,0 +1,2 @@\n+kept\n+one\n", "@@ -1,2 +1,2 @@\n kept\n-one\n+two\n"} {
+		edit := asked("edit")
+		if !strings.HasSuffix(edit.Diff, want) || !strings.Contains(edit.Diff, "/locked\n") {
+			t.Errorf("what it would change is shown as %q (%s), want %q", edit.Diff, edit.NoDiff, want)
+		}
+		if _, stderr, code := h.glasshouse("", "approve", string(edit.ID)); code != 0 {
+			t.Fatal(stderr)
+		}
+	}
+	remove := asked("bash")
+	if remove.Diff != "" || remove.NoDiff == "" {
+		t.Errorf("of a command it is said that it changes %q, and nothing of why not", remove.Diff)
+	}
+	if got := h.settled(r.ID, "paused", "done", "failed"); got.Why != "approval" {
+		t.Fatalf("it does not wait: %+v\n%s", got, h.log)
 	}
 	h.kill() // whoever answers has time
 	h.start()
-	if _, stderr, code := h.glasshouse("", "approve", string(waiting[0].ID)); code != 0 {
+	if _, stderr, code := h.glasshouse("", "approve", string(remove.ID)); code != 0 {
 		t.Fatal(stderr)
 	}
 	if got := h.settled(r.ID, "done", "failed"); got.Result != "cleaned" {
@@ -303,6 +365,8 @@ func TestAnAgentThatGotLostIsWarnedAskedAboutAndStopped(t *testing.T) {
 	}
 }
 
+// What such an agent asks for is decided by the policy of its run: a person is asked as
+// for any other.
 func TestAnAgentWorksWithoutAJailOfItsOwn(t *testing.T) {
 	h := open(t, models(t, `
 conversations:
@@ -311,25 +375,50 @@ conversations:
   - when: {user: "carry out the plan"}
     turns:
       - calls: [{tool: memory__put, arguments: {key: "thought", value: "deep"}}]
+      - calls: [{tool: math__double, arguments: {x: 21}}]
+      - calls: [{tool: math__double, arguments: {x: 4}}]
+      - calls: [{tool: bash, arguments: {command: "touch /tmp/it-has-no-jail"}}]
       - text: "thought"
-`)) // what it calls is refused: it has no policy
+`))
+	if _, stderr, code := h.glasshouse(shop(t), "capability", "register", "m.rtfs"); code != 0 {
+		t.Fatal(stderr)
+	}
 	for _, spawner := range []string{"bwrap", "process"} {
 		r, err := h.StartRun(h.Context(), wire.StartRun{Goal: "think", Agent: &wire.RunAgent{Spawner: spawner}})
 		if err != nil {
 			t.Errorf("%s: %v", spawner, err)
 			continue
 		}
+		for _, answer := range []string{"allow", "deny"} {
+			var asked []wire.Approval
+			if !within(time.Minute, func() bool {
+				asked, err = h.Approvals(h.Context(), "pending", "")
+				asked = slices.DeleteFunc(asked, func(a wire.Approval) bool { return !strings.Contains(a.What, "math.double") })
+				return err == nil && len(asked) == 1
+			}) {
+				t.Fatalf("%s: nobody is asked: %v\n%s", spawner, err, h.log)
+			}
+			if _, err := h.Answer(h.Context(), asked[0].ID, wire.AnswerApproval{Answer: answer}); err != nil {
+				t.Fatal(err)
+			}
+		}
 		if got := h.settled(r.ID, "done", "failed"); got.Result != "thought" || got.Jail != "" {
 			t.Errorf("%s: %+v\n%s", spawner, got, h.log)
 		}
+		var tools []string
 		for a, err := range h.RunActions(h.Context(), r.ID) {
-			want := "done"
-			if a.Kind == "capability" {
-				want = "refused"
+			if err != nil {
+				t.Fatal(err)
 			}
-			if err != nil || a.State != want {
-				t.Errorf("%s: %s %s is %s: %s, %v", spawner, a.Kind, a.Name, a.State, a.Output, err)
+			if a.Kind != "model" {
+				tools = append(tools, a.Name+" "+a.State)
 			}
+		}
+		if got := strings.Join(tools, ", "); got != "memory.put done, math.double done, math.double refused" {
+			t.Errorf("%s: %s\n%s", spawner, got, h.log)
+		}
+		if _, err := os.Stat("/tmp/it-has-no-jail"); err == nil {
+			t.Errorf("%s: a tool worked on the host", spawner)
 		}
 	}
 }

@@ -15,15 +15,21 @@ import (
 var may = map[string][]string{
 	"cmd/glasshouse":      {"cli", "backend/bwrap"},
 	"cmd/glasshouse-init": {"jailinit", "host/pages"},
-	"cli":                 {"llm/mockllm", "agent", "api/client", "api/wire", "bundle", "chain", "daemon", "engine/wasi", "engine/wasm", "event", "host/probe", "manifest", "market", "mcp", "observe/syscalls", "rtfs", "rtfs/form", "rtfs/lib", "schema", "skill"},
+	"cli":                 {"llm/mockllm", "agent", "api/client", "api/wire", "bundle", "chain", "daemon", "engine/wasi", "engine/wasm", "event", "host/probe", "manifest", "market", "mcp", "observe/syscalls", "otel", "rtfs", "rtfs/form", "rtfs/lib", "schema", "skill"},
 	"daemon":              {"*"},
 
 	"api":        {"autonomy", "connector", "gateway", "llm", "run", "schedule", "api/wire", "budget", "bundle", "market", "mcp", "skill", "engine", "manifest", "registry", "api/replay", "access", "approval", "chain", "egress", "govern", "policy", "secret", "event", "eventlog", "jail", "jailinit/control", "jailinit/protocol", "report", "rootfs", "snapshot"},
 	"api/replay": {},
 	"api/wire":   {},
 	"api/client": {"api/wire"},
+	"otel":       {"api/client", "api/wire", "event"}, // a reader like any other, with what the API tells
+	"sdk/gen":    {"api"},
 	"web":        {},
 	"access":     {},
+
+	"e2b":        {"access", "e2b/envd", "egress", "jail", "snapshot"},
+	"e2b/envd":   {"jail", "jailinit/control", "jailinit/protocol", "e2b/envdpb"},
+	"e2b/envdpb": {},
 
 	"jail":                {"event", "observe/syscalls", "jailinit/control", "jailinit/protocol", "jailfs"},
 	"jailinit":            {"jailinit/protocol", "jailfs"},
@@ -105,7 +111,7 @@ var may = map[string][]string{
 	"gateway":              {"agent", "agent/acp", "agent/spawn", "approval", "autonomy", "budget", "chain", "engine", "govern", "jail", "jailinit/control", "jailinit/protocol", "llm", "manifest", "mcp", "memory", "policy", "run", "schedule", "skill", "snapshot"},
 	"cmd/glasshouse-agent": {"agent/builtin"},
 
-	"store": {"run", "schedule", "memory", "autonomy", "jail", "access", "api/replay", "snapshot", "approval", "secret", "chain", "registry"},
+	"store": {"e2b", "run", "schedule", "memory", "autonomy", "jail", "access", "api/replay", "snapshot", "approval", "secret", "chain", "registry"},
 
 	"examples/places/upstream": {},
 

@@ -18,6 +18,8 @@ import (
 	"glasshouse/api/wire"
 	"glasshouse/fault"
 	"glasshouse/id"
+	"glasshouse/memory"
+	"glasshouse/store"
 )
 
 // modelOfAKilledRun does a bit of everything that takes time: it answers late, writes,
@@ -30,7 +32,7 @@ conversations:
     turns:
       - {delay: 100ms, calls: [{tool: write_file, arguments: {path: note, text: "as it should be\n"}}]}
       - {delay: 100ms, calls: [{tool: bash, arguments: {command: "echo one >> count; sleep 0.3"}}]}
-      - calls: [{tool: memory__put, arguments: {key: thought, value: deep}}]
+      - calls: [{tool: memory__put, arguments: {scope: run, key: thought, value: deep}}]
       - {delay: 50ms, calls: [{tool: bash, arguments: {command: "rm -rf build; echo cleaned >> count"}}]}
       - calls: [{tool: create_task, arguments: {title: "Look again"}}]
       - {delay: 100ms, calls: [{tool: bash, arguments: {command: "sleep 0.2; echo two >> count; cat count"}}]}
@@ -262,6 +264,64 @@ func TestKilledWhileItGoesBackOrIsBranchedARunEndsAsIfNothingHadBeen(t *testing.
 			if err := w.DeleteJail(t.Context(), j.ID); err != nil {
 				t.Error(err)
 			}
+		}
+	}
+}
+
+// TestTwoWhoTakeARunBackAtOnceTakeItBackOnce is what happens when a daemon goes on with
+// what another was asked for, and the one who asked asks again. A run that has ended stays
+// as it is, and its jail too.
+func TestTwoWhoTakeARunBackAtOnceTakeItBackOnce(t *testing.T) {
+	w := openWreck(t)
+	r := w.begin("sess-twice")
+	if !within(time.Minute, func() bool {
+		now, err := w.c.Run(t.Context(), r)
+		return err == nil && now.Steps >= 4
+	}) {
+		t.Fatalf("it does nothing\n%s", w.log)
+	}
+	at, err := w.c.CheckpointRun(t.Context(), r, wire.TakeCheckpoint{Pause: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var both sync.WaitGroup
+	for range 3 {
+		both.Go(func() { w.c.ResumeRun(t.Context(), r, wire.ResumeRun{Checkpoint: at.ID}) })
+	}
+	both.Wait()
+	check := func(when string) {
+		if got := w.remains(r); got.State != "done" || got.Result != "counted" || got.Count != "one\ncleaned\ntwo" {
+			t.Errorf("%s: %+v\n%s", when, got, w.log)
+		}
+	}
+	check("taken back three times")
+	if _, err := w.c.ResumeRun(t.Context(), r, wire.ResumeRun{Checkpoint: at.ID}); fault.KindOf(err) != fault.Conflict {
+		t.Errorf("it has ended, and is taken back: %v", err)
+	}
+	check("when it had ended")
+
+	remembers := func() string {
+		t.Helper()
+		db, err := store.Open(t.Context(), filepath.Join(w.data, "glasshouse.db"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer db.Close()
+		all, err := memory.New(db.Memory(), memory.Limits{}).Capture(t.Context(), memory.RunScope(string(r)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(all)
+	}
+	if !strings.Contains(remembers(), "deep") {
+		t.Errorf("before its session is closed it remembers %s", remembers())
+	}
+	for range 2 {
+		if err := w.c.CloseSession(t.Context(), "sess-twice"); err != nil {
+			t.Fatal(err)
+		}
+		if strings.Contains(remembers(), "deep") {
+			t.Errorf("its session is closed, and it remembers %s", remembers())
 		}
 	}
 }

@@ -284,3 +284,20 @@ func TestAStoppedJailIsSnapshottedAndDeletedWithAll(t *testing.T) {
 	}
 	h.countsOn(whole, h.count(whole))
 }
+
+// To run a command as another user changes how the kernel lets others look at who
+// started it. A jail is written down, made again and written down once more all the same.
+func TestAJailThatRanCommandsOfAUserIsTakenAgainAndAgain(t *testing.T) {
+	h, j := counting(t)
+	for range 2 {
+		h.says("jail", "exec", "--user", "agent", string(j), "--", "id")
+		s, err := h.TakeSnapshot(t.Context(), j, wire.TakeSnapshot{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := h.RewindJail(t.Context(), j, s.ID); err != nil {
+			t.Fatal(err)
+		}
+	}
+	h.countsOn(j, h.count(j))
+}

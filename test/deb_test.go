@@ -1,0 +1,110 @@
+package test_test
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"glasshouse/api/wire"
+)
+
+// packaged makes the Debian package of a version.
+func packaged(t *testing.T, version string) string {
+	t.Helper()
+	bin, err := binary()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command("../scripts/deb.sh", bin, t.TempDir())
+	cmd.Env = append(os.Environ(), "DEB_VERSION="+version)
+	cmd.Stderr = os.Stderr
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return strings.TrimSpace(string(out))
+}
+
+func TestThePackageIsInstalledUpgradedAndPurged(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("making a Debian tree needs root")
+	}
+	for _, tool := range []string{"mmdebstrap", "dpkg-deb"} {
+		if _, err := exec.LookPath(tool); err != nil {
+			t.Skip(err)
+		}
+	}
+	old, newer := packaged(t, "1.0"), packaged(t, "2.0")
+	depends, err := exec.Command("dpkg-deb", "-f", old, "Depends").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	// All that it depends on takes another minute, to see that Debian has it.
+	args, force := []string{"--quiet", "--variant=essential", "--include=init-system-helpers"}, "--force-depends"
+	if thorough {
+		force = ""
+		names := regexp.MustCompile(` \(.*?\)| \| \S+| `).ReplaceAllString(strings.TrimSpace(string(depends)), "")
+		args[2] = "--include=" + names
+	}
+	scenario, err := filepath.Abs("deb/scenario.sh")
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.CommandContext(t.Context(), "mmdebstrap", append(args, "--format=null", "--customize-hook="+scenario+` "$1"`, "bookworm", "/dev/null")...)
+	cmd.Env = append(os.Environ(), "OLD="+old, "NEW="+newer, "FORCE="+force)
+	out, err := cmd.CombinedOutput()
+	if err != nil && !strings.Contains(string(out), "deb: ") && strings.Contains(string(out), "apt-get update") {
+		t.Skipf("no mirror of Debian can be reached: %s", out)
+	}
+	if err != nil || !strings.Contains(string(out), "deb: done") {
+		t.Fatalf("%v\n%s", err, out)
+	}
+}
+
+// The unit takes capabilities and privileges away from the daemon. There need not be a
+// systemd to see that jails do not miss them: setpriv takes the same.
+func TestJailsWorkUnderTheHardeningOfTheService(t *testing.T) {
+	setpriv, err := exec.LookPath("setpriv")
+	if err != nil {
+		t.Skip(err)
+	}
+	unit, err := os.ReadFile("../packaging/deb/glasshouse.service")
+	if err != nil {
+		t.Fatal(err)
+	}
+	caps := regexp.MustCompile(`(?m)^CapabilityBoundingSet=~(.*)$`).FindSubmatch(unit)
+	if caps == nil || !strings.Contains(string(unit), "\nNoNewPrivileges=yes\n") {
+		t.Fatal("the unit takes nothing away")
+	}
+	h := open(t, tools())
+	h.canSnapshot()
+	h.kill()
+
+	bin := h.bin
+	h.bin = filepath.Join(t.TempDir(), "serve")
+	var without []string
+	for _, name := range strings.Fields(string(caps[1])) {
+		without = append(without, "-"+strings.ToLower(strings.TrimPrefix(name, "CAP_")))
+	}
+	script := "#!/bin/sh\nexec " + setpriv + " --no-new-privs --bounding-set=" + strings.Join(without, ",") + " " + bin + ` "$@"` + "\n"
+	if err := os.WriteFile(h.bin, []byte(script), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	h.start()
+	j := h.running(wire.CreateJail{Name: "hard", Network: "full"})
+	if got := h.sh(j.ID, "echo 1 > /tmp/x; mkdir /tmp/d; chown 1:1 /tmp/d; cat /tmp/x"); got != "1" {
+		t.Errorf("a command says %q", got)
+	}
+	made, err := h.BranchJail(h.Context(), j.ID, wire.Branch{Count: 2})
+	if err != nil || len(made.Jails) != 2 {
+		t.Fatalf("branches: %+v, %v", made, err)
+	}
+	for _, b := range made.Jails {
+		if got := h.sh(b.ID, "cat /tmp/x"); got != "1" {
+			t.Errorf("a branch says %q", got)
+		}
+	}
+}

@@ -1,0 +1,22 @@
+// Runs scenarios against a daemon with one version of the SDK:
+//   node run.mjs VERSION FILE...
+// Each line it prints is one scenario's outcome, as JSON.
+const [version, ...files] = process.argv.slice(2)
+const sdk = await import(`e2b-${version}`)
+
+async function check(scenario, run) {
+  const began = performance.now()
+  let error
+  try {
+    await run()
+  } catch (e) {
+    error = e?.stack ?? String(e)
+  }
+  console.log(JSON.stringify({ scenario, ms: Math.round(performance.now() - began), error }))
+}
+
+for (const file of files) {
+  const { default: scenarios } = await import(`./${file}`)
+  await scenarios({ sdk, version, check, all: process.env.GLASSHOUSE_TEST === 'all' })
+}
+process.exit(0) // connections that are kept would hold it up

@@ -1,0 +1,40 @@
+//go:build bench
+
+package test_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"testing"
+)
+
+// TestBenchE2B measures what clients of E2B wait for: a command in a sandbox that runs,
+// through the SDK and without it, and the first output of a sandbox that is made.
+func TestBenchE2B(t *testing.T) {
+	h, url := openForE2B(t)
+	dir := t.TempDir()
+	for _, cmd := range []*exec.Cmd{exec.Command("cp", "-a", "e2b/.", dir), exec.Command("npm", "ci", "--no-audit", "--no-fund", "--ignore-scripts", "--prefix", dir)} {
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Fatalf("%v\n%s", err, out)
+		}
+	}
+	for _, version := range e2bVersions {
+		cmd := exec.Command("node", "bench.mjs", version)
+		cmd.Dir = dir
+		cmd.Env = append(os.Environ(), "E2B_API_KEY="+h.e2bKey().Key, "E2B_API_URL="+url, "E2B_SANDBOX_URL="+url)
+		out, err := cmd.CombinedOutput()
+		var got struct {
+			Exec  struct{ SDK, Raw float64 }
+			First float64
+		}
+		if err == nil {
+			err = json.Unmarshal(out, &got)
+		}
+		if err != nil {
+			t.Fatalf("%v\n%s", err, out)
+		}
+		fmt.Printf("E2B SDK %s, p50: a command %.1f ms by the SDK, %.1f ms by Connect; create to first output %.1f ms\n", version, got.Exec.SDK, got.Exec.Raw, got.First)
+	}
+}

@@ -1,0 +1,318 @@
+package test_test
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"glasshouse/api/client"
+	"glasshouse/api/wire"
+	"glasshouse/backend/backendtest"
+)
+
+// e2bVersions are the releases of E2B's SDK that drive a daemon, and e2bScenarios the
+// files of test/e2b that say how.
+var (
+	e2bVersions  = []string{"2.45.0", "2.51.0"}
+	e2bScenarios = []string{"control.mjs", "data.mjs"}
+)
+
+// openForE2B opens a house that serves clients of E2B.
+func openForE2B(t *testing.T) (h *house, url string) {
+	t.Helper()
+	h = open(t, tools()+fmt.Sprintf("e2b: {listen: \"127.0.0.1:0\"}\nrootfs: {default: {dir: %q}}\n", treeWithUser(t)))
+	return h, h.e2bKey().URL
+}
+
+func (h *house) e2bKey() wire.E2BKey {
+	h.Helper()
+	k, err := h.CreateE2BKey(h.Context(), wire.CreateE2BKey{})
+	if err != nil {
+		h.Fatal(err)
+	}
+	return k
+}
+
+// treeWithUser is the small root filesystem with the user that sandboxes have.
+func treeWithUser(t *testing.T) string {
+	t.Helper()
+	dir := filepath.Join(t.TempDir(), "tree")
+	if out, err := exec.Command("cp", "-a", backendtest.Rootfs(t), dir).CombinedOutput(); err != nil {
+		t.Fatalf("copy the tree: %v\n%s", err, out)
+	}
+	for name, line := range map[string]string{"etc/passwd": "user:x:1000:1000::/home/user:/bin/bash\n", "etc/group": "user:x:1000:\n"} {
+		old, err := os.ReadFile(filepath.Join(dir, name))
+		if err == nil {
+			err = os.WriteFile(filepath.Join(dir, name), append([]byte(line), old...), 0o644)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	home := filepath.Join(dir, "home/user")
+	if err := os.Mkdir(home, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chown(home, 1000, 1000); err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
+// TestE2BsOwnSDKDrivesTheDaemon runs what projects do with E2B's SDK, unmodified, and
+// checks that docs/e2b.md tells what came of it.
+func TestE2BsOwnSDKDrivesTheDaemon(t *testing.T) {
+	if _, err := exec.LookPath("npm"); err != nil {
+		t.Skip("npm is not installed")
+	}
+	h, url := openForE2B(t)
+	dir := t.TempDir()
+	if out, err := exec.Command("cp", "-a", "e2b/.", dir).CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	// What is reached at the ports of sandboxes.
+	build := exec.CommandContext(t.Context(), "go", "build", "-o", filepath.Join(dir, "server"), "glasshouse/e2b/envd/testdata/server")
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	install := exec.CommandContext(t.Context(), "npm", "ci", "--no-audit", "--no-fund", "--ignore-scripts")
+	install.Dir = dir
+	if out, err := install.CombinedOutput(); err != nil {
+		t.Fatalf("npm ci: %v\n%s", err, out)
+	}
+	matrix := map[string]map[string]bool{}
+	var order []string
+	for _, version := range e2bVersions {
+		key, other := h.e2bKey(), h.e2bKey()
+		cmd := exec.CommandContext(t.Context(), "node", append([]string{"run.mjs", version}, e2bScenarios...)...)
+		cmd.Dir = dir
+		cmd.Env = append(os.Environ(), "E2B_API_KEY="+key.Key, "OTHER_KEY="+other.Key, "E2B_API_URL="+url, "E2B_SANDBOX_URL="+url)
+		var said bytes.Buffer
+		cmd.Stderr = &said
+		out, err := cmd.Output()
+		if err != nil {
+			t.Errorf("%s: %v\n%s", version, err, said.Bytes())
+		}
+		for lines := bufio.NewScanner(bytes.NewReader(out)); lines.Scan(); {
+			var got struct {
+				Scenario string `json:"scenario"`
+				MS       int    `json:"ms"`
+				Error    string `json:"error"`
+			}
+			if err := json.Unmarshal(lines.Bytes(), &got); err != nil {
+				t.Logf("%s: %s", version, lines.Text())
+				continue
+			}
+			if matrix[got.Scenario] == nil {
+				matrix[got.Scenario], order = map[string]bool{}, append(order, got.Scenario)
+			}
+			matrix[got.Scenario][version] = got.Error == ""
+			t.Run(version+"/"+got.Scenario, func(t *testing.T) {
+				if got.Error != "" {
+					t.Error(got.Error)
+				}
+				t.Logf("%d ms", got.MS)
+			})
+		}
+	}
+	if len(order) == 0 {
+		t.Fatal("no scenario was run")
+	}
+	documented(t, order, matrix)
+}
+
+// documented checks that docs/e2b.md has the outcome of every scenario.
+func documented(t *testing.T, order []string, matrix map[string]map[string]bool) {
+	t.Helper()
+	doc, err := os.ReadFile("../docs/e2b.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	lines := strings.Split(string(doc), "\n")
+	var missing []string
+	want := func(cells ...string) {
+		if line := "| " + strings.Join(cells, " | ") + " |"; !slices.Contains(lines, line) {
+			missing = append(missing, line)
+		}
+	}
+	want(append([]string{"with the SDK"}, e2bVersions...)...)
+	for _, scenario := range order {
+		cells := []string{scenario}
+		for _, version := range e2bVersions {
+			cells = append(cells, map[bool]string{true: "yes", false: "no"}[matrix[scenario][version]])
+		}
+		want(cells...)
+	}
+	if len(missing) > 0 {
+		t.Errorf("docs/e2b.md does not say:\n%s", strings.Join(missing, "\n"))
+	}
+}
+
+// e2b sends a request to the control half and returns the status and the answer.
+func (h *house) e2b(url, key, method, path string, body any) (int, map[string]any) {
+	h.Helper()
+	text, err := json.Marshal(body)
+	if err != nil {
+		h.Fatal(err)
+	}
+	r, err := http.NewRequestWithContext(h.Context(), method, url+path, bytes.NewReader(text))
+	if err != nil {
+		h.Fatal(err)
+	}
+	r.Header.Set("X-API-Key", key)
+	resp, err := http.DefaultClient.Do(r)
+	if err != nil {
+		h.Fatal(err)
+	}
+	defer resp.Body.Close()
+	var got map[string]any
+	json.NewDecoder(resp.Body).Decode(&got) // lists and nothing are read by their status
+	return resp.StatusCode, got
+}
+
+func TestAKeyOfE2BSeesNoSandboxesButItsOwn(t *testing.T) {
+	h, url := openForE2B(t)
+	mine, other := h.e2bKey(), h.e2bKey()
+	status, box := h.e2b(url, mine.Key, "POST", "/v2/sandboxes", map[string]any{"templateID": "base", "unknown": []int{1}})
+	if status != http.StatusCreated || box["envdAccessToken"] == "" {
+		t.Fatal(status, box)
+	}
+	sandbox := box["sandboxID"].(string)
+	status, snap := h.e2b(url, mine.Key, "POST", "/sandboxes/"+sandbox+"/snapshots", map[string]any{"name": "mine"})
+	if status != http.StatusCreated {
+		t.Fatal(status, snap)
+	}
+	for _, try := range []struct {
+		method, path string
+		body         any
+		want         int
+	}{
+		{"GET", "", nil, 404}, {"DELETE", "", nil, 404}, {"POST", "/connect", map[string]any{"timeout": 5}, 404},
+		{"POST", "/timeout", map[string]any{"timeout": 0}, 404}, {"POST", "/refreshes", map[string]any{"duration": 5}, 404},
+		{"POST", "/pause", nil, 404}, {"POST", "/resume", nil, 404}, {"POST", "/fork", map[string]any{"count": 1}, 404},
+		{"POST", "/snapshots", nil, 404}, {"PUT", "/network", map[string]any{}, 404}, {"GET", "/metrics", nil, 404}, {"GET", "/logs", nil, 404},
+	} {
+		if status, got := h.e2b(url, other.Key, try.method, "/sandboxes/"+sandbox+try.path, try.body); status != try.want {
+			t.Errorf("%s %s of another key = %d %v, want %d", try.method, try.path, status, got, try.want)
+		}
+	}
+	for _, ref := range []string{"mine", "mine:default", snap["snapshotID"].(string)} {
+		if status, got := h.e2b(url, other.Key, "POST", "/sandboxes", map[string]any{"templateID": ref}); status != 404 {
+			t.Errorf("a sandbox of another's snapshot %s = %d %v, want 404", ref, status, got)
+		}
+		if status, got := h.e2b(url, other.Key, "DELETE", "/templates/"+ref, nil); status != 404 {
+			t.Errorf("another's snapshot %s is removed: %d %v, want 404", ref, status, got)
+		}
+	}
+	// A key opens this door alone, and other tokens do not open it.
+	for _, secret := range []string{"", "e2b_", mine.Key + "0", "gh_0", strings.Repeat("e2b_", 1000)} {
+		if status, got := h.e2b(url, secret, "GET", "/sandboxes/"+sandbox, nil); status != 401 {
+			t.Errorf("the key %.20q = %d %v, want 401", secret, status, got)
+		}
+	}
+	if _, _, code := h.glasshouse(h.data, "token", "rm", string(mine.ID)); code != 0 {
+		t.Fatal("the key is not revoked")
+	}
+	if status, got := h.e2b(url, mine.Key, "GET", "/sandboxes/"+sandbox, nil); status != 401 {
+		t.Errorf("a key that was revoked = %d %v, want 401", status, got)
+	}
+}
+
+func TestASandboxIsWhereItsJailIs(t *testing.T) {
+	h, url := openForE2B(t)
+	key := h.e2bKey().Key
+	var boxes [2]string
+	for i := range boxes {
+		status, box := h.e2b(url, key, "POST", "/v2/sandboxes", map[string]any{"templateID": "base"})
+		if status != http.StatusCreated {
+			t.Fatal(status, box)
+		}
+		boxes[i] = box["sandboxID"].(string)
+	}
+	jails, err := client.Collect(h.Jails(t.Context(), client.JailFilter{}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, j := range jails { // a jail has its sandbox's name
+		switch j.Name {
+		case boxes[0]:
+			h.says("jail", "stop", string(j.ID))
+		case boxes[1]:
+			h.says("jail", "rm", string(j.ID))
+		}
+	}
+	if _, got := h.e2b(url, key, "GET", "/sandboxes/"+boxes[0], nil); got["state"] != "paused" {
+		t.Errorf("one whose jail was stopped is %v, want paused", got["state"])
+	}
+	if status, got := h.e2b(url, key, "POST", "/sandboxes/"+boxes[0]+"/connect", map[string]any{"timeout": 60}); status != http.StatusCreated {
+		t.Errorf("to connect to it = %d %v, want 201", status, got)
+	}
+	if status, _ := h.e2b(url, key, "GET", "/sandboxes/"+boxes[1], nil); status != http.StatusNotFound {
+		t.Errorf("one whose jail was removed = %d, want 404", status)
+	}
+	if _, _, code := h.glasshouse(h.data, "jail", "create", "--label", "e2b.sandbox="+boxes[0]); code == 0 {
+		t.Error("somebody else's jail can say that it is a sandbox's")
+	}
+}
+
+func TestASandboxOutlivesItsDaemonAndNotItsTime(t *testing.T) {
+	h, url := openForE2B(t)
+	key := h.e2bKey().Key
+	create := func(body map[string]any) string {
+		t.Helper()
+		body["templateID"] = "base"
+		status, box := h.e2b(url, key, "POST", "/v2/sandboxes", body)
+		if status != http.StatusCreated {
+			t.Fatal(status, box)
+		}
+		return box["sandboxID"].(string)
+	}
+	state := func(sandbox string) any {
+		status, got := h.e2b(url, key, "GET", "/sandboxes/"+sandbox, nil)
+		if status == http.StatusNotFound {
+			return "gone"
+		}
+		return got["state"]
+	}
+	stays, rests, ends, lazy := create(map[string]any{}), create(map[string]any{}), create(map[string]any{"timeout": 30}), create(map[string]any{"timeout": 30, "autoPause": true})
+	if status, got := h.e2b(url, key, "POST", "/sandboxes/"+rests+"/pause", nil); status != http.StatusNoContent {
+		t.Fatal(status, got)
+	}
+	for _, sandbox := range []string{ends, lazy} { // their time is over soon after the daemon is killed
+		if status, got := h.e2b(url, key, "POST", "/sandboxes/"+sandbox+"/timeout", map[string]any{"timeout": 1}); status != http.StatusNoContent {
+			t.Fatal(status, got)
+		}
+	}
+	h.kill()
+	h.start()
+	url = h.e2bKey().URL
+	for sandbox, want := range map[string]string{stays: "running", rests: "paused", ends: "gone", lazy: "paused"} {
+		if !within(30*time.Second, func() bool { return state(sandbox) == want }) {
+			t.Errorf("%s is %v, want %s", sandbox, state(sandbox), want)
+		}
+	}
+	if status, got := h.e2b(url, key, "POST", "/sandboxes/"+rests+"/connect", map[string]any{"timeout": 60}); status != http.StatusCreated {
+		t.Errorf("to connect to one that rested = %d %v, want 201", status, got)
+	}
+	for _, sandbox := range []string{stays, rests, lazy} {
+		if status, got := h.e2b(url, key, "DELETE", "/sandboxes/"+sandbox, nil); status != http.StatusNoContent {
+			t.Errorf("kill = %d %v", status, got)
+		}
+	}
+	if left := h.says("jail", "ls", "-q"); strings.TrimSpace(left) != "" {
+		t.Errorf("jails are left: %s", left)
+	}
+	if left := h.says("snapshots", "-q"); strings.TrimSpace(left) != "" {
+		t.Errorf("snapshots are left: %s", left)
+	}
+}

@@ -1,0 +1,86 @@
+package test_test
+
+import (
+	"fmt"
+	"strings"
+
+	"glasshouse/api/wire"
+	"glasshouse/id"
+)
+
+// careful is a jail whose commands a person is asked about.
+func (u *ui) careful(name string) id.Jail {
+	u.Helper()
+	j := u.running(wire.CreateJail{Name: name})
+	p := wire.Policy{Level: 1, Files: []wire.PolicyFile{{Name: "opencode.json", Text: `{"permission":{"bash":{"*":"ask"}}}`}}}
+	if _, err := u.SetPolicy(u.Context(), j.ID, p); err != nil {
+		u.Fatal(err)
+	}
+	return j.ID
+}
+
+func (u *ui) answersOnAPhone() {
+	j := u.careful("careful")
+	u.sh(j, "echo before the question > /root/trace")
+	p := u.login(u.T, u.browser, "admin")
+	p.phone()
+	p.open("/approvals")
+	p.sees("Nothing waits for a person.")
+
+	for _, c := range []struct {
+		command, scope, button, outcome string
+		allow                           bool
+	}{
+		{"git push", "", "Allow", "Allowed by", true},
+		{"npm install left-pad", "Session", "Allow", "Allowed by", true},
+		{"make release", "Always", "Allow", "Allowed by", true},
+		{"python deploy.py", "", "Deny", "Denied by", false},
+	} {
+		told := u.ask(j, "bash", c.command)
+		u.pends(j, c.command)
+		p.taps("a", c.command) // it comes to an open page by itself
+		for _, says := range []string{"Why it is asked", "Rule", string(j), c.command} {
+			p.sees(says)
+		}
+		u.fitsThePhone(p)
+		if c.scope != "" {
+			p.taps("form label", c.scope)
+			p.sees("Allowing writes the rule")
+		}
+		if c.button == "Deny" {
+			p.fill("Reason", "not that")
+		}
+		p.taps("form button", c.button)
+		v := u.hears(told)
+		if v.Allow != c.allow || !c.allow && !strings.Contains(v.Decision.Reason, "not that") {
+			u.Errorf("whoever asked for %q hears %+v", c.command, v)
+		}
+		p.sees(c.outcome)
+		p.taps("a", "All requests")
+		p.sees("Nothing waits for a person.")
+	}
+	// What was allowed for longer is not asked again, what was allowed once is.
+	for _, command := range []string{"npm install left-pad", "make release"} {
+		if v := u.decides(j, "bash", command); !v.Allow {
+			u.Errorf("%q, which was allowed for longer, is answered with %+v", command, v)
+		}
+	}
+	u.allows(u.asks(j, wire.Question{Action: "bash", Resource: "git push"}))
+	p.open("/approvals?state=settled")
+	p.sees("python deploy.py")
+	u.fitsThePhone(p)
+}
+
+// fitsThePhone fails the test for pages that are wider than a phone, and for what is
+// too small for a finger.
+func (u *ui) fitsThePhone(p *tab) {
+	u.Helper()
+	if wide := evaluate[int](p, "document.documentElement.scrollWidth - innerWidth"); wide > 0 {
+		u.Errorf("the page is %d pixels wider than the phone", wide)
+	}
+	const least = 24 // WCAG 2.2, 2.5.8
+	small := evaluate[[]string](p, fmt.Sprintf(`[...document.querySelectorAll("button, input, form label:has(input)")].filter(e => e.checkVisibility() && !e.closest(".unseen") && !(e.labels?.length) && e.getBoundingClientRect().height < %d).map(e => e.outerHTML.slice(0, 120))`, least))
+	if len(small) > 0 {
+		u.Errorf("too small for a finger: %q", small)
+	}
+}

@@ -1,0 +1,104 @@
+package test_test
+
+import (
+	"os"
+
+	"glasshouse/api/wire"
+)
+
+// A view is a page of the UI, and what it says when all of it is there.
+type view struct{ path, says string }
+
+func (u *ui) isForEverybody() {
+	axe, err := os.ReadFile("../web/ui/node_modules/axe-core/axe.min.js")
+	if err != nil {
+		u.Skip("axe-core is not there: npm ci in web/ui, which make check does, fetches it")
+	}
+	waiting := u.asks(u.careful("asking"), wire.Question{Action: "bash", Resource: "git push"})
+	g := u.garden.ID
+	run := u.pursued("count to three", "sess-count")
+	views := []view{
+		{"/jails", "garden"},
+		{at(g, "events") + "&lanes=yes", "records"},
+		{at(g, "processes") + "&ended=yes", "exit 3"},
+		{at(g, "files") + "&file=/root/notes.txt", "added"},
+		{at(g, "network"), "B out"},
+		{at(g, "syscalls"), "What failed"},
+		{at(g, "terminal"), "Ctrl+]"},
+		{at(g, "commands"), "A line for"},
+		{"/lineage?at=" + string(g), "Branch from here"},
+		{"/approvals", "git push"},
+		{"/approvals/" + string(waiting.ID), "Why it is asked"},
+		{"/chat/run", "count to three"},
+		{"/chat/run/" + string(run.ID), "What came of it"},
+		{"/chat/session", "sess-count"},
+		{"/chat/session/sess-count", "Plan:"},
+		{"/schedules", "Schedules"},
+		{"/connectors", "Connectors"},
+		{"/chain", "Causal chain"},
+		{"/governance", "Decisions"},
+		{"/governance?view=explore", "What if"},
+		{"/governance?view=policy", "Policies"},
+		{"/governance?view=egress", "Egress"},
+		{"/governance?view=secrets", "Secrets"},
+		{"/governance?view=budgets", "Budgets"},
+		{"/capabilities", "Capabilities"},
+		{"/skills", "Skills"},
+		{"/bundles", "Bundles"},
+		{"/publishers", "Publishers"},
+		{"/doctor", "Health"},
+		{"/doctor?view=records", "Gaps"},
+		{"/doctor?view=storage", "Storage"},
+		{"/doctor?view=deliveries", "Deliveries"},
+		{"/doctor?view=access", "Access"},
+		{"/nowhere", "no such page"},
+	}
+	const first = 11 // what one has a phone in the hand for is among these
+	for _, phone := range []bool{false, true} {
+		p, size := u.login(u.T, u.browser, "admin"), ", on a desk"
+		if phone {
+			p.phone()
+			size = ", on a phone"
+		}
+		p.do(string(axe))
+		for n, v := range views {
+			p.prefers("light")
+			p.goes(v.path)
+			p.sees(v.says)
+			if phone && evaluate[bool](p, "document.documentElement.scrollWidth > innerWidth") {
+				u.Errorf("%s is wider than a phone", v.path)
+			}
+			if !phone || n < first || thorough {
+				u.usable(p, v.path+size, "{}")
+			}
+			if phone && !thorough {
+				continue // its colours are those of a desk
+			}
+			p.prefers("dark")
+			p.until("be dark", `document.documentElement.dataset.theme === "dark"`)
+			u.usable(p, v.path+size+", in the dark", `{ runOnly: ["color-contrast"] }`)
+		}
+	}
+	u.allows(waiting)
+}
+
+// goes follows a link of the page, which stays loaded.
+func (b *tab) goes(path string) {
+	b.Helper()
+	b.do(`history.pushState(null, "", ` + quoted(path) + `); dispatchEvent(new PopStateEvent("popstate"))`)
+}
+
+// usable fails the test for what keeps people from using the page.
+func (u *ui) usable(p *tab, where, rules string) {
+	u.Helper()
+	type violation struct {
+		ID, Impact, Help string
+		Nodes            []struct{ HTML, FailureSummary string }
+	}
+	found := evaluate[[]violation](p, `axe.run(document, { resultTypes: ["violations"], ...`+rules+` }).then(r => r.violations.map(v => ({ ...v, nodes: v.nodes.slice(0, 3) })))`)
+	for _, v := range found {
+		if v.Impact == "serious" || v.Impact == "critical" {
+			u.Errorf("%s: %s (%s): %+v", where, v.Help, v.ID, v.Nodes)
+		}
+	}
+}

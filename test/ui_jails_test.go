@@ -1,0 +1,233 @@
+package test_test
+
+import (
+	"bytes"
+	"fmt"
+	"image"
+	"image/color"
+	"image/png"
+	"strings"
+	"time"
+
+	"github.com/chromedp/chromedp"
+	"github.com/chromedp/chromedp/kb"
+
+	"glasshouse/api/wire"
+	"glasshouse/id"
+)
+
+func (u *ui) asksForALink() {
+	p := blank(u.T, u.browser, u.page.base)
+	p.open("/jails")
+	p.sees("Log in")
+	p.fill("The link", p.base+"/login#ghl_wrong")
+	p.press("button", "Log in")
+	p.until("refuse it", `document.querySelector("[role=alert]")`)
+}
+
+func (u *ui) linksWorkOnce() {
+	link, err := u.CreateLoginLink(u.Context(), wire.CreateLoginLink{Role: "admin", Label: "once"})
+	if err != nil {
+		u.Fatal(err)
+	}
+	p := blank(u.T, u.browser, u.page.base)
+	p.open("/login#" + link.Code)
+	p.sees("garden")
+	if address := evaluate[string](p, "location.href"); address != p.base+"/jails" {
+		u.Errorf("after the login the address is %s", address)
+	}
+	if seen := evaluate[string](p, "document.cookie"); seen != "" {
+		u.Errorf("scripts see the cookie %q", seen)
+	}
+	p.open("/jails") // by the cookie
+	p.sees("garden")
+
+	other := blank(u.T, u.browser, u.page.base)
+	other.open("/login#" + link.Code)
+	other.until("refuse it", `document.querySelector("[role=alert]")`)
+	if !other.says("used") || other.says("garden") {
+		u.Errorf("a link that was used already is answered with %s", other.text())
+	}
+}
+
+// A browser has six connections to a host, for all of its tabs.
+func (u *ui) sharesTheDaemon() {
+	p := u.login(u.T, u.browser, "viewer")
+	for n := range 8 { // pages that the browser keeps, to go back to
+		p.open(fmt.Sprintf("/jails?q=g&n=%d", n))
+		p.sees("garden")
+	}
+	p.run(chromedp.NavigateBack())
+	p.sees("garden")
+	p.until("go on", `document.querySelector("nav [role=status]").innerText.includes("Live")`)
+}
+
+func (u *ui) listsJails() {
+	p := u.page
+	p.open("/jails")
+	p.sees("garden")
+	p.sees("running")
+	p.keys("/")
+	p.keys("nothing like it")
+	p.sees("No jail has “nothing like it”")
+	p.fill("Search jails", "GARD")
+	p.sees("garden")
+}
+
+func (u *ui) makesAJail() {
+	p := u.page
+	p.open("/jails")
+	p.press("button", "New jail")
+	p.fill("Name", "made here")
+	p.fill("Network group", strings.Repeat("long", 20)) // before it is sent
+	p.press("dialog button", "Make the jail")
+	p.sees("longer than 64")
+	p.fill("Network group", "")
+	p.fill("Hostname", "<b>") // by the daemon
+	p.press("dialog button", "Make the jail")
+	p.until("say what is wrong with the host's name", `[...document.querySelectorAll("dialog [role=alert], dialog .bad")].some(e => e.checkVisibility() && e.innerText.includes("<b>"))`)
+	p.fill("Hostname", "made")
+	p.fill("Env", "GREETING=good day\nNAME=<i>")
+	p.press("dialog button", "Make the jail")
+	p.until("show the jail", `location.pathname.startsWith("/jails/j-")`)
+	p.sees("made here")
+	p.sees("running")
+	j := id.Jail(evaluate[string](p, `location.pathname.split("/").at(-1)`))
+	if got := u.sh(j, `echo "$(cat /proc/sys/kernel/hostname): $GREETING, $NAME"`); got != "made: good day, <i>" {
+		u.Errorf("in the jail that was made one reads %q", got)
+	}
+}
+
+func (u *ui) pausesAJail() {
+	p := u.page
+	p.open("/jails/" + string(u.garden.ID))
+	p.press("button", "Pause")
+	p.sees("paused")
+	p.press("button", "Resume")
+	p.sees("running")
+}
+
+func (u *ui) walksEvents() {
+	p, j := u.page, u.garden.ID
+	u.watchedByKernel(j)
+	p.open(at(j, "events"))
+	p.sees("records")
+	p.filter("type:proc op:exec comm:sh", 1)
+	p.sees("exec /bin/sh -c")
+	p.keys("j" + kb.Enter)
+	p.sees("Record ")
+	p.sees("argv")
+	p.filter("type:proc comm:sh", 2)
+	p.keys("j" + kb.Enter)
+	p.sees("Record ")
+	before := evaluate[string](p, `document.querySelector("aside h2").innerText`)
+	p.keys("j")
+	p.until("show the next record", fmt.Sprintf(`document.querySelector("aside h2")?.innerText !== %s`, quoted(before)))
+	p.press("button", "As it is kept")
+	p.until("show the record as it is kept", `document.querySelector("aside pre")?.innerText.includes('"type": "proc"')`)
+	p.keys(kb.Escape)
+	p.until("close the record", `!document.querySelector("aside")`)
+	p.fill("Filter", "ret:>")
+	p.until("say what is wrong with a filter", `document.querySelector("[aria-invalid=true]") && document.querySelector("[role=alert]").innerText !== ""`)
+}
+
+// filter asks for records, of which there are to be so many at least.
+func (b *tab) filter(q string, least int) {
+	b.Helper()
+	b.fill("Filter", q)
+	b.keys(kb.Enter + kb.Escape)
+	b.until("list what is asked for", fmt.Sprintf(`new URLSearchParams(location.search).get("q") === %s && document.querySelectorAll("[role=option] .line").length >= %d`, quoted(q), least))
+}
+
+func (u *ui) looksAtAJail() {
+	p, j := u.page, u.garden.ID
+	u.watchedByKernel(j)
+	for view, says := range map[string]string{"processes&ended=yes": "exit 3", "network": "B out", "syscalls": "ENOENT", "commands": "A line for"} {
+		p.open(at(j, view) + "&lanes=yes")
+		p.sees(says)
+	}
+	// The report is a file or a page of its own.
+	p.open("/jails/" + string(j))
+	p.press("button", "More to do with garden")
+	for _, format := range []string{"Report as a page", "Report as Markdown", "Report as JSON"} {
+		p.until("offer "+format, found("[role=menuitem]", format))
+	}
+	report := evaluate[string](p, fmt.Sprintf(`fetch("/jails/%s/report?format=md").then(r => r.text())`, j))
+	if !strings.Contains(report, "/etc/nosuch") {
+		u.Errorf("the report says nothing of what failed:\n%.2000s", report)
+	}
+}
+
+// picture is an image.
+func picture() string {
+	img := image.NewRGBA(image.Rect(0, 0, 48, 32))
+	for i := range 48 * 32 {
+		img.Set(i%48, i/48, color.RGBA{uint8(i), 90, 200, 255})
+	}
+	var b bytes.Buffer
+	png.Encode(&b, img)
+	return b.String()
+}
+
+func (u *ui) looksAtFiles() {
+	p, j := u.page, u.garden.ID
+	u.copyIn(j, "/root/flag.png", picture())
+	p.open(at(j, "files"))
+	p.press("button", "notes.txt")
+	p.sees("/root/notes.txt")
+	p.until("show what was added", `[...document.querySelectorAll("section[aria-label=File] *")].some(e => e.innerText?.trim() === "one")`)
+	p.press("button", "flag.png")
+	p.until("show the image", `document.querySelector("section[aria-label=File] img")?.naturalWidth === 48`)
+}
+
+func (u *ui) runsACommand() {
+	p := u.page
+	p.open(at(u.garden.ID, "commands"))
+	p.fill("A line for", "echo 'it <i>says</i>'; exit 3")
+	p.press("button", "Run")
+	p.sees("it <i>says</i>")
+	p.sees("exit 3")
+}
+
+// terminal opens one in the jail that runs.
+func (u *ui) terminal() *tab {
+	u.Helper()
+	u.page.open(at(u.garden.ID, "terminal"))
+	u.page.until("open a terminal", `document.querySelector(".terminal [role=status]")?.innerText.startsWith("Open\n") && document.querySelector(".xterm").innerText.includes("bash")`)
+	return u.page
+}
+
+func (u *ui) typesIntoATerminal() {
+	u.page.window(1280, 800)
+	p := u.terminal()
+	p.keys("echo $((6*7))-\r")
+	p.sees("42-")
+	// A shell knows its size when a program of its has ended.
+	size := func() (rows, cols int) {
+		p.keys("clear; (:); echo size $LINES $COLUMNS\r")
+		p.until("say its size", `/^size [0-9]+ [0-9]+/m.test(document.querySelector(".xterm").innerText)`)
+		told := evaluate[string](p, `document.querySelector(".xterm").innerText.match(/^size [0-9]+ [0-9]+/gm).at(-1)`)
+		fmt.Sscanf(told, "size %d %d", &rows, &cols)
+		return rows, cols
+	}
+	rows, cols := size()
+	p.window(900, 700)
+	if !within(20*time.Second, func() bool {
+		r, c := size()
+		return r < rows && c < cols
+	}) {
+		u.Errorf("the terminal stays %d rows of %d in a smaller window", rows, cols)
+	}
+	p.keys("sleep 1000; echo code $?\r")
+	p.until("run it", `document.querySelector(".xterm").innerText.includes("sleep 1000")`)
+	if !within(20*time.Second, func() bool {
+		return strings.Contains(u.sh(u.garden.ID, "cat /proc/[0-9]*/cmdline | tr '\\0' ' '"), "sleep 1000")
+	}) {
+		u.Fatal("what is typed is not run")
+	}
+	p.ctrl('c')
+	p.until("be interrupted", `document.querySelector(".xterm").innerText.includes("^C")`)
+	p.keys("exit 5\r")
+	p.sees("exited with 5")
+	p.run(chromedp.ResetViewport())
+}

@@ -1,0 +1,85 @@
+package test_test
+
+import (
+	"fmt"
+
+	"github.com/chromedp/chromedp/kb"
+
+	"glasshouse/api/wire"
+)
+
+func (u *ui) goesByKeys() {
+	if _, err := u.CreateJail(u.Context(), wire.CreateJail{Name: "shed"}); err != nil {
+		u.Fatal(err)
+	}
+	p := u.page
+	p.open("/lineage")
+	p.sees("Lineage")
+	p.keys("?")
+	p.until("list the keys", `document.querySelector("dialog:modal")?.innerText.includes("Go to Approvals")`)
+	p.keys("j") // is the dialog's now
+	p.keys(kb.Escape)
+	p.until("close the list", `!document.querySelector("dialog:modal")`)
+
+	for _, place := range evaluate[[]struct{ Keys, Path string }](p, `[...document.querySelectorAll("nav li a")].map(a => ({ Keys: a.title.match(/\(g (.)\)/)[1], Path: a.pathname }))`) {
+		p.keys("g" + place.Keys)
+		p.until("be at "+place.Path, fmt.Sprintf("location.pathname === %s", quoted(place.Path)))
+	}
+
+	p.open("/jails")
+	p.until("list the jails", `document.querySelectorAll("tbody tr").length > 1`)
+	current := func() string {
+		return evaluate[string](p, `document.querySelector("tr[aria-current=true] a")?.pathname ?? ""`)
+	}
+	p.keys("j")
+	first := current()
+	p.keys("j")
+	second := current()
+	p.keys("k")
+	if back := current(); first == "" || second == "" || first == second || back != first {
+		u.Errorf("j, j and k go to %q, %q and %q", first, second, back)
+	}
+	p.keys(kb.Enter)
+	p.until("open the jail", fmt.Sprintf("location.pathname === %s", quoted(first)))
+	p.until("have its tabs", `document.querySelector("[role=tab]")`)
+	p.keys("3")
+	p.until("show its files", `new URLSearchParams(location.search).get("view") === "files"`)
+
+	// In a field, letters are letters; the field is left by Escape.
+	p.open("/jails")
+	p.sees("garden")
+	p.keys("/")
+	p.keys("gl")
+	p.until("search", `location.search.includes("q=gl")`)
+	p.keys(kb.Escape)
+	p.keys("gl")
+	p.until("go", `location.pathname === "/lineage"`)
+
+	// Tab shows where it is, and leads over what is the same on every page.
+	p.open("/jails")
+	p.sees("garden")
+	p.keys(kb.Tab)
+	p.until("offer to skip to the content", `document.activeElement.matches(".skip") && document.activeElement.getBoundingClientRect().top >= 0`)
+	p.keys(kb.Tab)
+	if hidden := evaluate[bool](p, `(s => s.outlineStyle === "none" || parseFloat(s.outlineWidth) === 0)(getComputedStyle(document.activeElement))`); hidden {
+		u.Error("where the focus is cannot be seen")
+	}
+}
+
+func (u *ui) onlyLooks() {
+	j := u.careful("watched")
+	waiting := u.asks(j, wire.Question{Action: "bash", Resource: "git pull"})
+
+	p := u.login(u.T, u.browser, "viewer")
+	for _, place := range []string{"/jails", "/jails/" + string(j), at(j, "commands"), at(j, "terminal"), "/approvals/" + string(waiting.ID)} {
+		p.open(place)
+		p.until("be there", `document.querySelector("h1, h2")?.innerText`)
+		p.until("have loaded", `document.querySelector("main table, main article, main [role=tabpanel]")`)
+		for _, does := range []string{"New jail", "Make the first", "Pause", "Stop", "Branch", "Delete", "Run", "Allow", "Deny"} {
+			if evaluate[bool](p, fmt.Sprintf("Boolean(%s)", found("main button", does))) {
+				u.Errorf("%s offers a viewer to %q", place, does)
+			}
+		}
+	}
+	u.allows(waiting)
+}

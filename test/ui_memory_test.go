@@ -1,0 +1,62 @@
+package test_test
+
+import (
+	"context"
+	"time"
+
+	"github.com/chromedp/cdproto/cdp"
+	"github.com/chromedp/cdproto/heapprofiler"
+	"github.com/chromedp/cdproto/runtime"
+	"github.com/chromedp/chromedp"
+
+	"glasshouse/api/wire"
+)
+
+// heap is what the page's scripts hold, once what they do not is collected.
+func (b *tab) heap() (bytes float64) {
+	b.Helper()
+	b.run(func(ctx context.Context, t *chromedp.Target) (chromedp.Void, error) {
+		if _, err := cdp.Call(ctx, t, heapprofiler.CollectGarbage, cdp.Empty{}); err != nil {
+			return chromedp.Void{}, err
+		}
+		used, err := cdp.Call(ctx, t, runtime.GetHeapUsage, cdp.Empty{})
+		if err == nil {
+			bytes = used.UsedSize
+		}
+		return chromedp.Void{}, err
+	})
+	return bytes
+}
+
+// floods has a jail write files until it has at least so many records more.
+func (u *ui) floods(j wire.Jail, records int64) {
+	u.Helper()
+	count := func() int64 {
+		now, err := u.Jail(u.Context(), j.ID)
+		if err != nil {
+			u.Fatal(err)
+		}
+		return now.Observation.Log.Events
+	}
+	for enough := count() + records; count() < enough; {
+		u.sh(j.ID, "for i in {1..2000}; do echo $i > /root/file; done")
+	}
+}
+
+func (u *ui) doesNotGrow() {
+	j := u.running(wire.CreateJail{Name: "busy"})
+	u.watchedByKernel(j.ID)
+	p := u.login(u.T, u.browser, "admin")
+	p.open(at(j.ID, "events") + "&lanes=yes")
+	p.sees("records")
+	u.floods(j, 10_000)
+	p.until("follow", `document.querySelectorAll("[role=option] .line").length > 5`)
+	before, elements := p.heap(), evaluate[int](p, `document.querySelectorAll("*").length`)
+	u.floods(j, 100_000)
+	time.Sleep(2 * time.Second) // the page looks each second
+	after, now := p.heap(), evaluate[int](p, `document.querySelectorAll("*").length`)
+	u.Logf("the page holds %.1f MiB and %d elements, before that %.1f and %d", after/(1<<20), now, before/(1<<20), elements)
+	if after-before > 16<<20 || now > elements+1000 {
+		u.Errorf("a page that follows 100 000 records grew by %.1f MiB and %d elements", (after-before)/(1<<20), now-elements)
+	}
+}

@@ -1,0 +1,119 @@
+package test_test
+
+import (
+	"bytes"
+	"compress/gzip"
+	"context"
+	"os"
+	"path/filepath"
+	"regexp"
+	"testing"
+
+	"glasshouse/api/wire"
+	"glasshouse/id"
+)
+
+// What a browser loads before it shows the list of jails.
+func TestTheFirstPageIsSmall(t *testing.T) {
+	const most = 150_000
+	dist := "../web/dist"
+	index, err := os.ReadFile(filepath.Join(dist, "index.html"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	// The list of jails and all that it imports at once.
+	wanted := regexp.MustCompile(`/assets/[\w.-]+`).FindAllString(string(index), -1)
+	lists, err := filepath.Glob(filepath.Join(dist, "assets/Jails-*"))
+	if err != nil || len(lists) == 0 {
+		t.Fatalf("no list of jails in %s: %v", dist, err)
+	}
+	for _, l := range lists {
+		wanted = append(wanted, "/assets/"+filepath.Base(l))
+	}
+	sum, seen := 0, map[string]bool{}
+	for imports := regexp.MustCompile(`from\s*"\./([\w.-]+\.js)"`); len(wanted) > 0; wanted = wanted[1:] {
+		if seen[wanted[0]] {
+			continue
+		}
+		seen[wanted[0]] = true
+		text, err := os.ReadFile(filepath.Join(dist, wanted[0]))
+		if err != nil {
+			t.Fatal(err)
+		}
+		var packed bytes.Buffer
+		w := gzip.NewWriter(&packed)
+		w.Write(text)
+		w.Close()
+		sum += packed.Len()
+		for _, m := range imports.FindAllSubmatch(text, -1) {
+			wanted = append(wanted, "/assets/"+string(m[1]))
+		}
+	}
+	if sum > most {
+		t.Errorf("the first page takes %d bytes, compressed; want at most %d", sum, most)
+	}
+	if bytes.Contains(index, []byte("<style")) || regexp.MustCompile(`<script[^>]*>[^<]`).Match(index) {
+		t.Error("there are scripts or styles in the page itself, which its policy forbids")
+	}
+}
+
+// A ui is the UI of a house in a browser, that all of its tests share: starting them
+// takes longer than most of what is tried in them.
+type ui struct {
+	*house
+	browser context.Context
+	page    *tab      // of an administrator
+	garden  wire.Jail // one that runs
+}
+
+// of is the UI in a part of the test.
+func (u *ui) of(t *testing.T) *ui {
+	h := *u.house
+	h.T = t
+	return &ui{house: &h, browser: u.browser, page: u.page.as(t), garden: u.garden}
+}
+
+// at is the address of a view of a jail.
+func at(j id.Jail, view string) string { return "/jails/" + string(j) + "?view=" + view }
+
+func TestTheUIInABrowser(t *testing.T) {
+	browser := browse(t)
+	h := open(t, tools()+models(t, modelThatIsHostile()), "--listen", "127.0.0.1:0")
+	u := &ui{house: h, browser: browser, garden: h.running(wire.CreateJail{Name: "garden"})}
+	h.sh(u.garden.ID, "cd /root && echo one > notes.txt && cat notes.txt /etc/nosuch; exit 3")
+	u.page = h.login(t, browser, "admin")
+
+	for _, part := range []struct {
+		name string
+		try  func(*ui)
+	}{
+		{"who has no link is asked for one", (*ui).asksForALink},
+		{"a link is used once", (*ui).linksWorkOnce},
+		{"many tabs share the daemon", (*ui).sharesTheDaemon},
+		{"jails are listed and found", (*ui).listsJails},
+		{"a jail is made from its schema", (*ui).makesAJail},
+		{"a jail is paused and goes on", (*ui).pausesAJail},
+		{"events are filtered, opened and walked by keys", (*ui).walksEvents},
+		{"every view of a jail says what it did", (*ui).looksAtAJail},
+		{"files show their difference and images", (*ui).looksAtFiles},
+		{"a command is run and its output shown", (*ui).runsACommand},
+		{"a terminal is typed into, resized, interrupted and left", (*ui).typesIntoATerminal},
+		{"one goes back in time and branches from there", (*ui).goesBackInTime},
+		{"a branch is made and compared", (*ui).comparesABranch},
+		{"requests are answered on a phone", (*ui).answersOnAPhone},
+		{"a phone is told with no page open", (*ui).isToldWithNoPageOpen},
+		{"all is reached by keys", (*ui).goesByKeys},
+		{"a viewer looks and changes nothing", (*ui).onlyLooks},
+		{"names are shown as what they are", (*ui).showsNames},
+		{"hosts are shown as what they are", (*ui).showsHosts},
+		{"output is shown as what it is", (*ui).showsOutput},
+		{"questions are shown as what they are", (*ui).showsQuestions},
+		{"what goals, models and tools say is shown as what it is", (*ui).showsRuns},
+		{"runs that are to come are listed", (*ui).plansRuns},
+		{"everybody can use it", (*ui).isForEverybody},
+		{"a bad network loses and repeats nothing", (*ui).goesOnOverABadNetwork},
+		{"a page that follows much does not grow", (*ui).doesNotGrow},
+	} {
+		t.Run(part.name, func(t *testing.T) { part.try(u.of(t)) })
+	}
+}
