@@ -41,8 +41,7 @@ func (u *ui) goesBackInTime() {
 	u.watchedByKernel(j.ID)
 	u.sh(j.ID, "echo sown > /root/seed; sleep 0.3")
 	s := u.snapshot(j.ID, "sown")
-	time.Sleep(20 * time.Millisecond) // addresses name milliseconds
-	u.sh(j.ID, "echo grown > /root/tree; sleep 0.4")
+	u.sh(j.ID, "sleep 0.5; echo grown > /root/tree; sleep 0.4")
 
 	p := u.page
 	// Before the snapshot there is nothing to begin from.
