@@ -76,7 +76,7 @@ func (d *Daemon) openEngines(ctx context.Context) (engines, error) {
 		return nil, err
 	}
 	add(fetching{modules, out}, manifest.WASM)
-	host, err := native.New(ctx, native.Config{CgroupPrefix: d.cgroupPrefix() + "-native", Log: d.log.With("part", "native")})
+	host, err := native.New(ctx, native.Config{CgroupPrefix: d.cgroups + "-native", Log: d.log.With("part", "native")})
 	if err != nil {
 		return nil, err
 	}

@@ -57,12 +57,13 @@ type Daemon struct {
 	Version wire.Version
 	LogTo   io.Writer
 
-	log    *slog.Logger
-	lock   *os.File
-	store  *store.Store
-	images *rootfs.Provider
-	jails  *jail.Manager
-	tokens *access.Tokens
+	log     *slog.Logger
+	lock    *os.File
+	cgroups string // the cgroup that holds those of this data directory's jails
+	store   *store.Store
+	images  *rootfs.Provider
+	jails   *jail.Manager
+	tokens  *access.Tokens
 
 	chain     *chain.Chain
 	kernel    *govern.Kernel
@@ -115,6 +116,9 @@ func (d *Daemon) Open(ctx context.Context) (err error) {
 	runtime.GOMAXPROCS(runtime.NumCPU() + 4)
 
 	if err := d.takeData(); err != nil {
+		return err
+	}
+	if d.cgroups, err = d.nameCgroups(); err != nil {
 		return err
 	}
 	if err := d.openStore(ctx); err != nil {
@@ -235,7 +239,9 @@ func (d *Daemon) openJails(ctx context.Context) error {
 		return err
 	}
 	if os.Geteuid() == 0 {
-		d.onClose(d.dropCgroups)
+		if err := d.takeCgroups(); err != nil {
+			return err
+		}
 	}
 	if err := d.openObservers(); err != nil {
 		return err

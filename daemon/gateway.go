@@ -295,7 +295,7 @@ func (d *Daemon) openSpawners(ctx context.Context, program string) (map[string]s
 	dir := filepath.Join(d.Config.Data, "run", "spawn")
 	conf := func(name string) spawn.Config {
 		return spawn.Config{
-			Agent: program, Dir: filepath.Join(dir, name), CgroupPrefix: d.cgroupPrefix() + "-" + name,
+			Agent: program, Dir: filepath.Join(dir, name), CgroupPrefix: d.cgroups + "-" + name,
 			Bwrap: d.tool("bwrap"), Log: d.log.With("part", name),
 		}
 	}

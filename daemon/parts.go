@@ -2,8 +2,6 @@ package daemon
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"errors"
 	"net"
 	"net/url"
@@ -16,8 +14,6 @@ import (
 	"glasshouse/api/wire"
 	"glasshouse/backend/bwrap"
 	"glasshouse/backend/oci"
-	"glasshouse/fault"
-	"glasshouse/host/cgroup"
 	"glasshouse/host/probe"
 	"glasshouse/jail"
 	"glasshouse/web"
@@ -26,7 +22,7 @@ import (
 // runtimes are the backends a jail can name. Whether each works on this host,
 // its Probe tells.
 func (d *Daemon) runtimes() []jail.Runtime {
-	c, prefix := d.Config, d.cgroupPrefix()
+	c, prefix := d.Config, d.cgroups
 	templates, base := filepath.Join(c.Data, "templates"), filepath.Join(c.Data, "base")
 	var rs []jail.Runtime
 	for _, name := range []string{"runc", "crun", "runsc"} {
@@ -43,24 +39,6 @@ func (d *Daemon) runtimes() []jail.Runtime {
 	return append(rs, jail.Runtime{Name: "bwrap", Backend: bwrap.New(bwrap.Config{
 		Path: d.tool("bwrap"), CgroupPrefix: prefix, Templates: templates, Base: base, Log: d.log.With("part", "bwrap"),
 	})})
-}
-
-// cgroupPrefix is the cgroup that holds those of this data directory's jails.
-func (d *Daemon) cgroupPrefix() string {
-	sum := sha256.Sum256([]byte(d.Config.Data))
-	return "glasshouse-" + hex.EncodeToString(sum[:4])
-}
-
-// dropCgroups removes that cgroup if no jail is left in it.
-func (d *Daemon) dropCgroups() error {
-	tree, err := cgroup.New(d.cgroupPrefix())
-	if err != nil {
-		return nil // nor was there one to hold a jail
-	}
-	if err := tree.Remove(); !errors.Is(err, fault.Conflict) {
-		return err
-	}
-	return nil
 }
 
 // tool returns the path of a program: a private one if make up had to fetch it,

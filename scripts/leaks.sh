@@ -9,7 +9,7 @@ awk '{print "mount " $5}' /proc/self/mountinfo | grep -iE 'glasshouse|/j-[a-z2-9
 for f in /sys/block/loop*/loop/backing_file; do
 	[ -e "$f" ] && echo "loop $(cat "$f")"
 done 2>/dev/null | grep -vE "$own" | sort
-find /sys/fs/cgroup -maxdepth 3 -type d -name 'j-*' 2>/dev/null | grep -v "$(printf %s /var/lib/glasshouse | sha256sum | cut -c1-8)" | sort
+find /sys/fs/cgroup -maxdepth 3 -type d -name 'j-*' 2>/dev/null | grep -vF "$(cat /var/lib/glasshouse/cgroup 2>/dev/null || echo no jails there)" | sort
 ls /run/netns 2>/dev/null | sed 's/^/netns /' | sort
 ip -o link 2>/dev/null | awk -F': ' '$2 ~ /^gh/ {print "link " $2}' | sort
 exit 0

@@ -3,8 +3,6 @@ package test_test
 import (
 	"bytes"
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -214,8 +212,12 @@ func (h *house) leftovers() []string {
 			left = append(left, "loop device of "+strings.TrimSpace(string(data)))
 		}
 	}
-	sum := sha256.Sum256([]byte(h.data))
-	if groups, _ := filepath.Glob("/sys/fs/cgroup/*/glasshouse-" + hex.EncodeToString(sum[:4])); len(groups) > 0 {
+	name, err := os.ReadFile(filepath.Join(h.data, "cgroup"))
+	if err != nil {
+		left = append(left, err.Error())
+	}
+	for _, under := range []string{"/sys/fs/cgroup/", "/sys/fs/cgroup/*/"} {
+		groups, _ := filepath.Glob(under + strings.TrimSpace(string(name)) + "*")
 		left = append(left, groups...)
 	}
 	procs, _ := filepath.Glob("/proc/[0-9]*/mountinfo")
@@ -409,6 +411,34 @@ func TestAHostileLinkUnderAFilePathStaysInTheJail(t *testing.T) {
 		t.Fatal(err)
 	}
 	check("stopped")
+}
+
+// A directory that is copied while its daemon runs has the name of its jails' cgroups.
+func TestADaemonOnACopyLeavesTheJailsAlone(t *testing.T) {
+	h := open(t, "")
+	j := h.running(wire.CreateJail{Name: "one"})
+	cp := shortTemp(t)
+	for _, name := range []string{"cgroup", "house"} {
+		data, err := os.ReadFile(filepath.Join(h.data, name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(cp, name), data, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	_, stderr, code := h.glasshouse(h.data, "serve", "--data", cp, "--listen", "")
+	if code == 0 || !strings.Contains(stderr, "another daemon on this host") || !strings.Contains(stderr, filepath.Join(cp, "cgroup")) {
+		t.Errorf("exit code %d, %q; want to be told of the other daemon, and what to do", code, stderr)
+	}
+	if got := h.sh(j.ID, "echo still"); got != "still" {
+		t.Errorf("the jail says %q", got)
+	}
+	h.kill()
+	h.start() // a lock does not outlive who held it
+	if got := h.sh(j.ID, "echo here"); got != "here" {
+		t.Errorf("found again, the jail says %q", got)
+	}
 }
 
 func TestTheDaemonIsKilledAtManyMoments(t *testing.T) {

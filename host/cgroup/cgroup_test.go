@@ -10,9 +10,11 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -512,5 +514,54 @@ func BenchmarkFreezeThaw(b *testing.B) {
 	for b.Loop() {
 		h.must(c.Freeze(context.Background()))
 		h.must(c.Thaw(context.Background()))
+	}
+}
+
+func TestATreeIsHeldByOne(t *testing.T) {
+	h := newHost(t)
+	held, err := h.tree.Hold()
+	h.must(err)
+	if again, err := h.tree.Hold(); !errors.Is(err, fault.Conflict) {
+		t.Fatalf("held twice: %v, %v", again, err)
+	}
+	c, err := h.tree.Create("x", cgroup.Limits{})
+	h.must(err)
+	h.must(held.Close())
+	held, err = h.tree.Hold() // with jails in it
+	h.must(err)
+	h.must(c.Destroy(t.Context()))
+	h.must(h.tree.Remove())
+	h.must(held.Close())
+
+	// Those who come and go never hold it two at once.
+	var wg sync.WaitGroup
+	var holders, most, times atomic.Int32
+	for range 8 {
+		wg.Go(func() {
+			for range 200 {
+				held, err := h.tree.Hold()
+				if errors.Is(err, fault.Conflict) {
+					continue
+				}
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				times.Add(1)
+				if n := holders.Add(1); n > most.Load() {
+					most.Store(n)
+				}
+				runtime.Gosched()
+				holders.Add(-1) // removed, it can be made and held anew
+				if err := h.tree.Remove(); err != nil {
+					t.Error(err)
+				}
+				held.Close()
+			}
+		})
+	}
+	wg.Wait()
+	if most.Load() != 1 || times.Load() == 0 {
+		t.Errorf("held %d times, by up to %d at once", times.Load(), most.Load())
 	}
 }

@@ -1,0 +1,64 @@
+package daemon
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"glasshouse/fault"
+)
+
+func TestTheCgroupsOfADirectoryHaveANameOfTheirOwn(t *testing.T) {
+	named := func(dir string) string {
+		t.Helper()
+		name, err := (&Daemon{Config: Config{Data: dir}}).nameCgroups()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return name
+	}
+	one, other := t.TempDir(), t.TempDir()
+	if named(one) == named(other) {
+		t.Error("two directories have one name")
+	}
+	if named(one) != named(one) {
+		t.Error("the name does not stay")
+	}
+	// Two containers: the same path, and nothing in it yet.
+	before := named(one)
+	if err := os.Remove(filepath.Join(one, "cgroup")); err != nil {
+		t.Fatal(err)
+	}
+	if named(one) == before {
+		t.Error("the name follows from the path")
+	}
+
+	old := t.TempDir()
+	if err := os.WriteFile(filepath.Join(old, "house"), []byte("abc\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	sum := sha256.Sum256([]byte(old))
+	want := "glasshouse-" + hex.EncodeToString(sum[:4])
+	if got := named(old); got != want {
+		t.Errorf("a directory from before has the name %s, not that of its jails, %s", got, want)
+	}
+	moved := filepath.Join(t.TempDir(), "elsewhere")
+	if err := os.Rename(old, moved); err != nil {
+		t.Fatal(err)
+	}
+	if got := named(moved); got != want {
+		t.Errorf("once moved it has the name %s, not that of its jails, %s", got, want)
+	}
+
+	for _, bad := range []string{"", "../..", "glasshouse-a/b", "system.slice", "glasshouse-"} {
+		if err := os.WriteFile(filepath.Join(one, "cgroup"), []byte(bad+"\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if name, err := (&Daemon{Config: Config{Data: one}}).nameCgroups(); !errors.Is(err, fault.Invalid) {
+			t.Errorf("%q is taken for a name: %q, %v", bad, name, err)
+		}
+	}
+}
