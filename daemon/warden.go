@@ -54,7 +54,7 @@ func (w warden) Guard(ctx context.Context, j jail.Jail, s jail.Sight) error {
 		g.Door = s.Door
 		g.Open = func() (*govern.Door, error) { return openDoor(s.Door) }
 		g.Trust = func(ctx context.Context, ca *egress.CA) error { return trust(ctx, s, ca) }
-		g.Trusted = s.Restored // what they trust came with their files
+		g.Trusted, g.Waits = s.Restored, s.Restored && j.State == jail.Spare // what they trust came with their files
 	}
 	if err := w.kernel.Guard(ctx, j.ID, g); err != nil {
 		return err
@@ -70,6 +70,10 @@ func (w warden) Adapt(ctx context.Context, j jail.Jail) error {
 		w.groups.rename(j.ID, j.Spec.Name)
 	}
 	return w.kernel.Adapt(ctx, j.ID, j.Spec.Govern, j.Spec.Project())
+}
+
+func (w warden) Awoke(ctx context.Context, j jail.Jail, same bool) error {
+	return w.kernel.Awoke(ctx, j.ID, same)
 }
 
 func (w warden) Release(jid id.Jail) {

@@ -85,6 +85,7 @@ type Guard struct {
 
 	Trust   func(ctx context.Context, ca *egress.CA) error // has the jail's programs trust an authority
 	Trusted bool                                           // they do already, if they ever did: they cannot be told now
+	Waits   bool                                           // nor before Awoke
 }
 
 // A ward is a jail that is governed.
@@ -210,7 +211,7 @@ func (k *Kernel) Guard(ctx context.Context, jid id.Jail, g Guard) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.guard = g
-	defer func() { w.guard.Trusted = false }()
+	defer func() { w.guard.Trusted = g.Trusted && g.Waits }()
 	if err := w.govern(ctx, s, g.Workspace); err != nil {
 		return err
 	}
@@ -234,6 +235,20 @@ func (k *Kernel) Adapt(ctx context.Context, jid id.Jail, raw json.RawMessage, wo
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.govern(ctx, s, workspace)
+}
+
+// Awoke has the programs of a jail that was made from a snapshot trust what they are
+// to, as jail.Warden wants it.
+func (k *Kernel) Awoke(ctx context.Context, jid id.Jail, same bool) error {
+	w := k.find(jid)
+	if w == nil {
+		return nil // it has ended again
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.guard.Trusted = false
+	w.trusted = same && w.spec.Egress.looksInside() // it came with its files
+	return w.giveTrust(ctx, w.ca)
 }
 
 // Release ends it, as jail.Warden wants it. What the jail asked nobody needs to

@@ -69,6 +69,7 @@ func (m *Manager) Branch(ctx context.Context, img Image, o BranchOptions) (Jail,
 	if img.Images != "" {
 		to = Running
 		from.frozen = func(ctx context.Context, p Plan) (Instance, error) { return cp.Restore(ctx, p, img.Images) }
+		from.awoke = func(ctx context.Context, j Jail) error { return m.awoke(ctx, j, img) }
 		now := time.Now()
 		j.Started = &now
 	}
@@ -163,6 +164,9 @@ func (m *Manager) wake(ctx context.Context, b Backend, c *cell, img Image, o Bra
 	if err == nil {
 		err = m.save(ctx, c, j)
 	}
+	if err == nil {
+		err = m.awoke(ctx, j, img)
+	}
 	if err != nil {
 		return Jail{}, errors.Join(err, m.destroy(ctx, b, c))
 	}
@@ -255,6 +259,7 @@ func (m *Manager) Rewind(ctx context.Context, jid id.Jail, img Image) (Jail, err
 			return err
 		}
 		c.unpark()
+		err = errors.Join(err, m.awoke(ctx, *c.jail.Load(), img))
 		m.announce(c, img.Snapshot, 0)
 		c.leave(m, leave)
 		return err

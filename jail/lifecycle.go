@@ -94,6 +94,7 @@ func refuseLacking(op string, b Backend, s Spec) error {
 // A source is what a jail is made from, if not from its root filesystem alone.
 type source struct {
 	frozen  func(context.Context, Plan) (Instance, error) // its processes, frozen
+	awoke   func(context.Context, Jail) error             // who is told when they run; set with frozen
 	lineage *Lineage                                      // what its log begins with
 }
 
@@ -135,6 +136,9 @@ func (m *Manager) make(ctx context.Context, b Backend, j Jail, from source, to S
 	}
 	if err == nil && to != Spare {
 		err = l.letGo(ctx)
+	}
+	if err == nil && to == Running {
+		err = from.awoke(ctx, j)
 	}
 	if err != nil {
 		return nil, errors.Join(err, m.destroy(ctx, b, c))

@@ -1,6 +1,7 @@
 package jail
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -27,8 +28,15 @@ type Warden interface {
 	// error the jail does not run.
 	Guard(ctx context.Context, j Jail, s Sight) error
 
-	// Adapt follows a change of the jail's Spec: a spare has become somebody's.
+	// Adapt follows a change of the jail's Spec: a spare has become somebody's. The
+	// processes of a copy of a snapshot may not have run yet.
 	Adapt(ctx context.Context, j Jail) error
+
+	// Awoke says that the processes of a jail that was guarded with a snapshot's run
+	// by now and can be told things. same says that the snapshot was of a jail that
+	// was governed by the same: there is nothing to tell. After an error a new jail
+	// does not stay.
+	Awoke(ctx context.Context, j Jail, same bool) error
 
 	// Release ends it, when the jail's processes have ended. It may be called
 	// for a jail that is not governed.
@@ -78,6 +86,14 @@ func (m *Manager) moved(j Jail, from State) {
 	if m.cfg.Warden != nil && j.State != from {
 		m.cfg.Warden.Moved(j, from)
 	}
+}
+
+// awoke tells who governs a jail that what it was made of runs.
+func (m *Manager) awoke(ctx context.Context, j Jail, img Image) error {
+	if m.cfg.Warden == nil {
+		return nil
+	}
+	return m.cfg.Warden.Awoke(ctx, j, bytes.Equal(j.Spec.Govern, img.Jail.Spec.Govern))
 }
 
 func (m *Manager) guard(ctx context.Context, j Jail, s Sight) error {

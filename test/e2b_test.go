@@ -16,7 +16,6 @@ import (
 
 	"glasshouse/api/client"
 	"glasshouse/api/wire"
-	"glasshouse/backend/backendtest"
 )
 
 // e2bVersions are the releases of E2B's SDK that drive a daemon, and e2bScenarios the
@@ -42,13 +41,11 @@ func (h *house) e2bKey() wire.E2BKey {
 	return k
 }
 
-// treeWithUser is the small root filesystem with the user that sandboxes have.
-func treeWithUser(t *testing.T) string {
+// treeWithUser is the small root filesystem with the user that sandboxes have, and
+// programs of this host.
+func treeWithUser(t *testing.T, programs ...string) string {
 	t.Helper()
-	dir := filepath.Join(t.TempDir(), "tree")
-	if out, err := exec.Command("cp", "-a", backendtest.Rootfs(t), dir).CombinedOutput(); err != nil {
-		t.Fatalf("copy the tree: %v\n%s", err, out)
-	}
+	dir := rootfsWith(t, programs...)
 	for name, line := range map[string]string{"etc/passwd": "user:x:1000:1000::/home/user:/bin/bash\n", "etc/group": "user:x:1000:\n"} {
 		old, err := os.ReadFile(filepath.Join(dir, name))
 		if err == nil {
@@ -161,6 +158,14 @@ func documented(t *testing.T, order []string, matrix map[string]map[string]bool)
 // e2b sends a request to the control half and returns the status and the answer.
 func (h *house) e2b(url, key, method, path string, body any) (int, map[string]any) {
 	h.Helper()
+	var got map[string]any
+	status := h.e2bInto(url, key, method, path, body, &got)
+	return status, got
+}
+
+// e2bInto reads the answer into got, if it is of that kind, and returns the status.
+func (h *house) e2bInto(url, key, method, path string, body, got any) int {
+	h.Helper()
 	text, err := json.Marshal(body)
 	if err != nil {
 		h.Fatal(err)
@@ -175,9 +180,8 @@ func (h *house) e2b(url, key, method, path string, body any) (int, map[string]an
 		h.Fatal(err)
 	}
 	defer resp.Body.Close()
-	var got map[string]any
-	json.NewDecoder(resp.Body).Decode(&got) // lists and nothing are read by their status
-	return resp.StatusCode, got
+	json.NewDecoder(resp.Body).Decode(got) // what is of another kind is read by its status
+	return resp.StatusCode
 }
 
 func TestAKeyOfE2BSeesNoSandboxesButItsOwn(t *testing.T) {
