@@ -26,10 +26,14 @@ const (
 	// ring the bell.
 	idleRounds = 20
 
-	// finishTime is what a program may take from looking at the clock to having
-	// made its record. What is younger waits for the next look, lest a record of
-	// another processor come before it in the log.
+	// finishTime is more than it takes until one processor sees what another has
+	// stored, and than most records take to make, so that few rounds find one that
+	// is being made. What is younger waits for the next look.
 	finishTime = 200 * time.Microsecond
+
+	// finishLooks are given to a program that is making a record before what came
+	// later waits for the next round. It usually takes less than a microsecond.
+	finishLooks = 500
 
 	endTime = 10 * time.Second
 )
@@ -133,7 +137,7 @@ func (w *watch) drain(until int64) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.mem == nil || w.err != nil {
-		w.behind, w.young = false, false
+		w.behind, w.young, w.making = false, false, false
 		return
 	}
 	defer w.relieve()
@@ -142,6 +146,9 @@ func (w *watch) drain(until int64) {
 	if w.behind {
 		return // the rings fill, and the jail waits for the log
 	}
+	made := w.made(until)
+	w.making, until = made < until, made
+	w.young = w.making
 	w.state.begin()
 	for cpu := range w.count {
 		w.limits[cpu] = atomic.LoadUint64(&w.ring(cpu).Head)
@@ -162,6 +169,38 @@ func (w *watch) drain(until int64) {
 		}
 	}
 	w.reclaim()
+}
+
+// A look is what the last round saw of what is being made in a ring.
+type look struct {
+	making uint64
+	at     int64 // when that was
+	before int64 // when what is being made was not begun yet
+}
+
+// made is the time up to which all records are in the rings, until at most, which is
+// past. A program's processor may be taken from it between its look at the clock and
+// its record, and what others record meanwhile must not come before it in the log.
+func (w *watch) made(until int64) int64 {
+	now := observe.Now()
+	for cpu := range w.count {
+		making, l := &w.ring(cpu).Making, &w.looks[cpu]
+		n := atomic.LoadUint64(making)
+		done := n%2 == 0
+		for i := 0; i < finishLooks && !done; i++ {
+			done = atomic.LoadUint64(making) != n
+		}
+		if done {
+			*l = look{n, now, now}
+			continue
+		}
+		if n != l.making {
+			l.making, l.before = n, l.at
+		}
+		l.at = now
+		until = min(until, l.before)
+	}
+	return until
 }
 
 func (w *watch) fill(cpu int) uint64 {

@@ -43,7 +43,8 @@ struct ring {
 	u64 head;	    /* bytes ever written */
 	u64 lost[SOURCES];  /* records there was no room for */
 	u64 waits;	    /* times a call was held because the ring ran full */
-	u8 pad1[128 - 8 * (2 + SOURCES)];
+	u64 making;	    /* odd from before a record's time is taken until it is there */
+	u8 pad1[128 - 8 * (3 + SOURCES)];
 	u64 tail;	    /* bytes ever read; the daemon's */
 	u64 said[SOURCES];  /* of lost, those that are in the log; the daemon's */
 	u8 pad2[128 - 8 * (1 + SOURCES)];
@@ -371,6 +372,36 @@ static __always_inline struct ring *ring_here(struct slot *slot, u32 index)
 	if (!ring)
 		__sync_fetch_and_add(&slot->elsewhere, 1);
 	return ring;
+}
+
+/*
+ * begins finds the ring of this processor, and says that what comes into it is
+ * not older than now; ends, that it is there. A processor can be taken away for
+ * long in between, by an interrupt or from beneath the whole machine.
+ */
+static __always_inline struct ring *begins(struct slot *slot, u32 index)
+{
+	struct ring *ring = ring_here(slot, index);
+
+	if (!ring)
+		return NULL;
+#if defined(__TARGET_ARCH_x86)
+	*(volatile u64 *)&ring->making += 1;
+	asm volatile("" ::: "memory"); /* stores are seen in their order */
+#else
+	__sync_lock_test_and_set(&ring->making, ring->making + 1);
+#endif
+	return ring;
+}
+
+static __always_inline void ends(struct ring *ring)
+{
+#if defined(__TARGET_ARCH_x86)
+	asm volatile("" ::: "memory");
+	*(volatile u64 *)&ring->making += 1;
+#else
+	__sync_lock_test_and_set(&ring->making, ring->making + 1);
+#endif
 }
 
 static __always_inline bool fits(struct ring *ring, u32 need)
@@ -1040,30 +1071,19 @@ static __noinline void returning(struct task_struct *t, struct slot *slot, struc
 	commit(ring, st->slot, size);
 }
 
-SEC("tp_btf/sys_exit")
-int BPF_PROG(leave, struct pt_regs *regs, long ret)
+static __always_inline void returned(struct task_struct *t, struct slot *slot, struct task *st, struct ring *ring, bool fresh, struct pt_regs *regs, long ret)
 {
-	struct task_struct *t = bpf_get_current_task_btf();
+	bool is32 = compat(t);
 	u32 flags = 0, want;
-	struct slot *slot;
-	struct ring *ring;
 	struct record *r;
-	struct task *st;
 	struct call *c;
-	bool fresh, is32;
 	u64 now, begin;
 	s32 nr;
 
-	st = mine(t, &slot, &fresh);
-	if (!st)
-		return 0;
-	is32 = compat(t);
 	nr = st->nr;
 	st->nr = -1;
 	if (nr >= 0) {
 		want = st->wanted;
-		if (!want)
-			return 0;
 		now = bpf_ktime_get_ns();
 		begin = st->begin;
 		c = call_of(nr, is32);
@@ -1071,11 +1091,11 @@ int BPF_PROG(leave, struct pt_regs *regs, long ret)
 		/* Never entered: refused by seccomp, or a child's first return. */
 		nr = call_number(regs);
 		if (nr == -1)
-			return 0; /* not a call */
+			return; /* not a call */
 		c = call_of(nr, is32);
 		want = wanted(slot, st, nr, is32, c);
 		if (!want)
-			return 0;
+			return;
 		if (fresh && ret == 0 && c && (c->flags & F_FORKS))
 			flags = CHILD;
 		else if (fresh)
@@ -1088,7 +1108,7 @@ int BPF_PROG(leave, struct pt_regs *regs, long ret)
 		st->file = st->base = 0;
 		want &= ~WITH_FILE;
 		if (want & NO_CALL)
-			return 0;
+			return;
 	}
 	flags |= want & (WITH_FILE | NO_CALL);
 	if (is32)
@@ -1108,18 +1128,15 @@ int BPF_PROG(leave, struct pt_regs *regs, long ret)
 			if (!file) {
 				flags &= ~WITH_FILE; /* a pipe, a socket */
 				if (flags & NO_CALL)
-					return 0;
+					return;
 			}
 		}
-		ring = ring_here(slot, st->slot);
-		if (!ring)
-			return 0;
 		if (!room(ring, st->slot, SLACK)) {
 			if (!(flags & NO_CALL))
 				ring->lost[SYSCALL]++;
 			if (flags & WITH_FILE)
 				ring->lost[FILES]++;
-			return 0;
+			return;
 		}
 		r = at(ring);
 		r->size = FIXED;
@@ -1138,7 +1155,7 @@ int BPF_PROG(leave, struct pt_regs *regs, long ret)
 		r->file2 = r->base = r->base2 = 0;
 		r->len = 0;
 		commit(ring, st->slot, FIXED);
-		return 0;
+		return;
 	}
 
 	struct record copy = {};
@@ -1161,6 +1178,31 @@ int BPF_PROG(leave, struct pt_regs *regs, long ret)
 	if ((c->flags & F_EXECS) && !ret)
 		st->faults = 0; /* the memory they were in is gone */
 	returning(t, slot, st, &copy, is32);
+}
+
+SEC("tp_btf/sys_exit")
+int BPF_PROG(leave, struct pt_regs *regs, long ret)
+{
+	struct task_struct *t = bpf_get_current_task_btf();
+	struct slot *slot;
+	struct ring *ring;
+	struct task *st;
+	bool fresh;
+
+	st = mine(t, &slot, &fresh);
+	if (!st)
+		return 0;
+	if (st->nr >= 0 && !st->wanted) {
+		st->nr = -1;
+		return 0;
+	}
+	ring = begins(slot, st->slot);
+	if (!ring) {
+		st->nr = -1;
+		return 0;
+	}
+	returned(t, slot, st, ring, fresh, regs, ret);
+	ends(ring);
 	return 0;
 }
 
@@ -1174,18 +1216,15 @@ static __always_inline void person(struct record *r, struct task_struct *t)
 }
 
 /* proc begins the record of a process; the caller commits it. */
-static __always_inline struct record *proc(struct slot *slot, u32 index, struct ring **ring, u32 kind, u64 now)
+static __always_inline struct record *proc(struct slot *slot, u32 index, struct ring *ring, u32 kind, u64 now)
 {
 	struct record *r;
 
-	*ring = ring_here(slot, index);
-	if (!*ring)
-		return NULL;
-	if (!room(*ring, index, SLACK)) {
-		(*ring)->lost[PROC]++;
+	if (!room(ring, index, SLACK)) {
+		ring->lost[PROC]++;
 		return NULL;
 	}
-	r = at(*ring);
+	r = at(ring);
 	__builtin_memset(r, 0, sizeof(*r));
 	r->size = FIXED;
 	r->kind = kind;
@@ -1208,9 +1247,12 @@ int BPF_PROG(fork, struct task_struct *parent, struct task_struct *child)
 	st = mine(t, &slot, &fresh);
 	if (!st)
 		return 0;
-	r = proc(slot, st->slot, &ring, FORK, bpf_ktime_get_ns());
-	if (!r)
+	ring = begins(slot, st->slot);
+	if (!ring)
 		return 0;
+	r = proc(slot, st->slot, ring, FORK, bpf_ktime_get_ns());
+	if (!r)
+		goto out;
 	r->tid = number(BPF_CORE_READ(child, thread_pid), slot->level);
 	r->pid = process(child, slot->level);
 	r->host_pid = child->tgid;
@@ -1221,6 +1263,8 @@ int BPF_PROG(fork, struct task_struct *parent, struct task_struct *child)
 	person(r, child);
 	r->args[2] = child->start_time;
 	commit(ring, st->slot, FIXED);
+out:
+	ends(ring);
 	return 0;
 }
 
@@ -1278,14 +1322,15 @@ int BPF_PROG(exec, struct task_struct *p, s32 old, struct linux_binprm *bprm)
 	if (!st)
 		return 0;
 	identify(st, t, slot->level);
+	ring = begins(slot, st->slot);
+	if (!ring)
+		return 0;
 	a.ns = bpf_ktime_get_ns();
 	f = BPF_CORE_READ(t, mm, exe_file);
 	exe_id = intern((u64)BPF_CORE_READ(f, f_path.dentry), (u64)BPF_CORE_READ(f, f_path.mnt));
 	cwd_id = intern((u64)BPF_CORE_READ(t, fs, pwd.dentry), (u64)BPF_CORE_READ(t, fs, pwd.mnt));
 
-	a.ring = ring_here(slot, st->slot);
-	if (!a.ring)
-		return 0;
+	a.ring = ring;
 	a.slot = slot;
 	a.index = st->slot;
 	a.host_pid = t->tgid;
@@ -1295,9 +1340,9 @@ int BPF_PROG(exec, struct task_struct *p, s32 old, struct linux_binprm *bprm)
 	if (a.from < a.end)
 		a.cut = 1;
 
-	r = proc(slot, st->slot, &ring, EXEC, a.ns);
+	r = proc(slot, st->slot, ring, EXEC, a.ns);
 	if (!r)
-		return 0;
+		goto out;
 	if (a.cut)
 		r->flags |= CUT;
 	r->pid = st->pid;
@@ -1310,6 +1355,8 @@ int BPF_PROG(exec, struct task_struct *p, s32 old, struct linux_binprm *bprm)
 	r->file = exe_id;
 	r->base = cwd_id;
 	commit(ring, st->slot, FIXED);
+out:
+	ends(ring);
 	return 0;
 }
 
@@ -1327,6 +1374,9 @@ int BPF_PROG(gone, struct task_struct *p)
 
 	st = mine(t, &slot, &fresh);
 	if (!st)
+		return 0;
+	ring = begins(slot, st->slot);
+	if (!ring)
 		return 0;
 	now = bpf_ktime_get_ns();
 	if (st->nr >= 0) {
@@ -1346,17 +1396,14 @@ int BPF_PROG(gone, struct task_struct *p)
 			copy.nr = st->nr;
 			copy.dur = now - st->begin;
 			arguments(copy.args, regs, is32);
-			ring = ring_here(slot, st->slot);
-			if (ring) {
-				if (room(ring, st->slot, SLACK)) {
-					r = at(ring);
-					__builtin_memcpy(r, &copy, sizeof(*r));
-					name(r, t);
-					r->size = FIXED;
-					commit(ring, st->slot, FIXED);
-				} else {
-					ring->lost[SYSCALL]++;
-				}
+			if (room(ring, st->slot, SLACK)) {
+				r = at(ring);
+				__builtin_memcpy(r, &copy, sizeof(*r));
+				name(r, t);
+				r->size = FIXED;
+				commit(ring, st->slot, FIXED);
+			} else {
+				ring->lost[SYSCALL]++;
 			}
 		}
 		st->nr = -1;
@@ -1371,9 +1418,9 @@ int BPF_PROG(gone, struct task_struct *p)
 		if (first && __sync_lock_test_and_set(&first->ended, 1))
 			last = false;
 	}
-	r = proc(slot, st->slot, &ring, EXIT, now);
+	r = proc(slot, st->slot, ring, EXIT, now);
 	if (!r)
-		return 0;
+		goto out;
 	if (!last)
 		r->flags |= THREAD;
 	r->pid = st->pid;
@@ -1392,5 +1439,7 @@ int BPF_PROG(gone, struct task_struct *p)
 		r->args[5] = BPF_CORE_READ(sig, maxrss);
 	}
 	commit(ring, st->slot, FIXED);
+out:
+	ends(ring);
 	return 0;
 }

@@ -82,14 +82,15 @@ type traceRecord struct {
 }
 
 type traceRing struct {
-	_     structs.HostLayout
-	Head  uint64
-	Lost  [3]uint64
-	Waits uint64
-	Pad1  [88]uint8
-	Tail  uint64
-	Said  [3]uint64
-	Pad2  [96]uint8
+	_      structs.HostLayout
+	Head   uint64
+	Lost   [3]uint64
+	Waits  uint64
+	Making uint64
+	Pad1   [80]uint8
+	Tail   uint64
+	Said   [3]uint64
+	Pad2   [96]uint8
 }
 
 type traceScratch struct {

@@ -50,6 +50,7 @@ type watch struct {
 	kept    map[key]int64   // until when an earlier daemon wrote; nil once that is passed
 	behind  bool            // there was more than could be taken
 	young   bool            // there was more than was to be taken already
+	making  bool            // a record is being made that is older than what was to be taken
 	frozen  bool            // the jail is held until the log has room
 	state   decoding        // see decode.go
 	lost    [3]uint64       // of each source, said
@@ -58,6 +59,7 @@ type watch struct {
 	waits   atomic.Uint64   // times the jail was held
 	scratch []*traceRecord  // one for each ring: the next record
 	limits  []uint64        // one for each ring: how far this round goes
+	looks   []look          // one for each ring
 	gaps    map[string]bool // reasons said in this round
 }
 
@@ -238,7 +240,7 @@ func (s *Source) newWatch(i int, t observe.Target, sink observe.Sink, r *rings) 
 		source: s, target: t, sink: sink, index: i, slot: s.machine.slot(i), ctl: s.machine.ctl(), mem: r.mem,
 		stride: int(r.m.ValueSize()+7) &^ 7, size: uint64(r.m.ValueSize()) - headerSize - slackSize, count: int(r.m.MaxEntries()),
 	}
-	w.pos, w.limits, w.scratch = make([]uint64, w.count), make([]uint64, w.count), make([]*traceRecord, w.count)
+	w.pos, w.limits, w.scratch, w.looks = make([]uint64, w.count), make([]uint64, w.count), make([]*traceRecord, w.count), make([]look, w.count)
 	for cpu := range w.count {
 		r := w.ring(cpu)
 		w.pos[cpu] = atomic.LoadUint64(&r.Tail)
@@ -321,7 +323,7 @@ func (w *watch) Drain(ctx context.Context) error {
 	for {
 		w.drain(until)
 		w.mu.Lock()
-		done, err := !w.behind, w.err
+		done, err := !w.behind && !w.making, w.err
 		w.mu.Unlock()
 		switch {
 		case err != nil:
