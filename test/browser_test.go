@@ -47,7 +47,7 @@ func browse(t *testing.T) context.Context {
 	}
 	profile := t.TempDir()
 	options := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath(path), chromedp.NoSandbox,
-		chromedp.UserDataDir(profile), chromedp.WindowSize(1280, 800), chromedp.Flag("js-flags", "--expose-gc"))
+		chromedp.UserDataDir(profile), chromedp.WSURLReadTimeout(time.Minute), chromedp.WindowSize(1280, 800), chromedp.Flag("js-flags", "--expose-gc"))
 	allocator, end := chromedp.NewExecAllocator(context.Background(), options...)
 	ctx, _ := chromedp.NewContext(allocator)
 	t.Cleanup(func() {
@@ -198,12 +198,20 @@ func evaluate[T any](b *tab, script string) T {
 // until waits for a condition of the page.
 func (b *tab) until(what, condition string) {
 	b.Helper()
-	if !within(30*time.Second, func() bool {
-		yes, err := chromedp.Run(b.ctx, chromedp.Evaluate[bool]("Boolean("+condition+")"))
-		return err == nil && yes // a page that is being loaded says nothing
-	}) {
+	if !b.comes(30*time.Second, condition) {
 		b.Fatalf("the page does not come to %s:\n%s", what, b.text())
 	}
+}
+
+// comes reports whether the page comes to a condition in time. A page that is being
+// loaded says nothing, and is asked again.
+func (b *tab) comes(in time.Duration, condition string) bool {
+	return within(in, func() bool {
+		ctx, cancel := context.WithTimeout(b.ctx, time.Minute)
+		defer cancel()
+		yes, err := chromedp.Run(ctx, chromedp.Evaluate[bool]("Promise.resolve("+condition+").then(Boolean)", chromedp.EvalAwaitPromise))
+		return err == nil && yes
+	})
 }
 
 // sees waits until a text is shown.
@@ -218,27 +226,44 @@ func found(selector, text string) string {
 	return fmt.Sprintf("[...document.querySelectorAll(%s)].find(e => (e.innerText + ' ' + e.ariaLabel).includes(%s) && !e.disabled && e.checkVisibility())", quoted(selector), quoted(text))
 }
 
-// press clicks on it.
+// press clicks on it, as soon as it is there: between two looks from outside the page
+// may have drawn it anew.
 func (b *tab) press(selector, text string) {
 	b.Helper()
-	b.until(fmt.Sprintf("have %s %q", selector, text), found(selector, text))
-	b.do(found(selector, text) + ".click()")
+	b.until(fmt.Sprintf("have %s %q", selector, text), fmt.Sprintf("(e => e && (e.click(), true))(%s)", found(selector, text)))
 }
 
-// taps puts a finger on it, where it is on the screen.
+// taps puts a finger on it, where it is on the screen, once it is still there and
+// nothing lies over it.
 func (b *tab) taps(selector, text string) {
 	b.Helper()
-	b.until(fmt.Sprintf("have %s %q", selector, text), found(selector, text))
-	at := evaluate[struct{ X, Y float64 }](b, fmt.Sprintf(`(e => { e.scrollIntoView({ block: "center" }); const r = e.getBoundingClientRect(); return { X: r.x + r.width / 2, Y: r.y + r.height / 2 }; })(%s)`, found(selector, text)))
-	b.run(chromedp.TapXY(at.X, at.Y))
+	still := fmt.Sprintf(`(async e => {
+		if (!e) return false;
+		e.scrollIntoView({ block: "center", behavior: "instant" });
+		const where = () => (r => ({ X: r.x + r.width / 2, Y: r.y + r.height / 2 }))(e.getBoundingClientRect());
+		const first = where();
+		await new Promise(done => setTimeout(done, 30));
+		const now = where();
+		if (now.X !== first.X || now.Y !== first.Y || !e.contains(document.elementFromPoint(now.X, now.Y))) return false;
+		window.__tap = { at: now, felt: false };
+		e.addEventListener("click", () => window.__tap.felt = true, { once: true, capture: true });
+		return true;
+	})(%s)`, found(selector, text))
+	if !within(30*time.Second, func() bool {
+		b.until(fmt.Sprintf("have %s %q where a finger gets to it", selector, text), still)
+		at := evaluate[struct{ X, Y float64 }](b, "window.__tap.at")
+		b.run(chromedp.TapXY(at.X, at.Y))
+		return b.comes(5*time.Second, "window.__tap?.felt !== false")
+	}) {
+		b.Fatalf("%s %q does not feel a finger:\n%s", selector, text, b.text())
+	}
 }
 
 // fill writes into a field, known by its label.
 func (b *tab) fill(label, text string) {
 	b.Helper()
 	field := fmt.Sprintf("[...document.querySelectorAll('input, textarea')].find(e => (e.ariaLabel ?? '').startsWith(%[1]s) || [...(e.labels ?? [])].some(l => l.textContent.trim().startsWith(%[1]s)))", quoted(label))
-	b.until("have a field "+label, field)
-	b.do(fmt.Sprintf("(e => { e.focus(); e.value = %s; e.dispatchEvent(new Event('input', { bubbles: true })); })(%s)", quoted(text), field))
+	b.until("have a field "+label, fmt.Sprintf("(e => e && (e.focus(), e.value = %s, e.dispatchEvent(new Event('input', { bubbles: true })), true))(%s)", quoted(text), field))
 }
 
 // keys types, as a keyboard does: a character comes with the key that goes down,

@@ -3,6 +3,7 @@ package test_test
 import (
 	"fmt"
 	"strings"
+	"time"
 
 	"glasshouse/api/wire"
 	"glasshouse/id"
@@ -75,8 +76,8 @@ func (u *ui) answersOnAPhone() {
 // too small for a finger.
 func (u *ui) fitsThePhone(p *tab) {
 	u.Helper()
-	if wide := evaluate[int](p, "document.documentElement.scrollWidth - innerWidth"); wide > 0 {
-		u.Errorf("the page is %d pixels wider than the phone", wide)
+	if wide := "document.documentElement.scrollWidth - innerWidth"; !p.comes(3*time.Second, wide+" <= 0") {
+		u.Errorf("the page is %d pixels wider than the phone", evaluate[int](p, wide))
 	}
 	const least = 24 // WCAG 2.2, 2.5.8
 	small := evaluate[[]string](p, fmt.Sprintf(`[...document.querySelectorAll("button, input, form label:has(input)")].filter(e => e.checkVisibility() && !e.closest(".unseen") && !(e.labels?.length) && e.getBoundingClientRect().height < %d).map(e => e.outerHTML.slice(0, 120))`, least))

@@ -98,7 +98,7 @@ func (u *ui) showsHosts() {
 	u.copyIn(j, "/root/ask", fmt.Sprintf(`printf '\022\064\001\000\000\001\000\000\000\000\000\000\%03o%s\007example\000\000\001\000\001' > /dev/udp/10.0.0.1/53
 exec 3<>/dev/tcp/198.51.100.7/80
 printf 'GET /%s HTTP/1.1\r\nHost: %s\r\n\r\n' >&3
-read -t 5 line <&3
+read -t 30 line <&3
 echo "$line"
 `, len(evilHost), evilHost, "<b>path", evilHost))
 	if got := u.sh(j, "bash /root/ask"); !strings.Contains(got, "400 Bad Request") {

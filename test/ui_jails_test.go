@@ -101,10 +101,13 @@ func (u *ui) makesAJail() {
 func (u *ui) pausesAJail() {
 	p := u.page
 	p.open("/jails/" + string(u.garden.ID))
-	p.press("button", "Pause")
-	p.sees("paused")
-	p.press("button", "Resume")
-	p.sees("running")
+	for _, c := range []struct{ does, state string }{{"Pause", "paused"}, {"Resume", "running"}} {
+		p.press("main header button", c.does)
+		p.until("be "+c.state, found("main header .who", c.state))
+		if now, err := u.Jail(u.Context(), u.garden.ID); err != nil || now.State != c.state {
+			u.Errorf("the page says that the jail is %s, which is %s: %v", c.state, now.State, err)
+		}
+	}
 }
 
 func (u *ui) walksEvents() {

@@ -2,7 +2,7 @@ package test_test
 
 import (
 	"context"
-	"time"
+	"fmt"
 
 	"github.com/chromedp/cdproto/cdp"
 	"github.com/chromedp/cdproto/heapprofiler"
@@ -28,8 +28,9 @@ func (b *tab) heap() (bytes float64) {
 	return bytes
 }
 
-// floods has a jail write files until it has at least so many records more.
-func (u *ui) floods(j wire.Jail, records int64) {
+// floods has a jail write files until it has at least so many records more, and
+// returns how many it has.
+func (u *ui) floods(j wire.Jail, records int64) int64 {
 	u.Helper()
 	count := func() int64 {
 		now, err := u.Jail(u.Context(), j.ID)
@@ -38,9 +39,11 @@ func (u *ui) floods(j wire.Jail, records int64) {
 		}
 		return now.Observation.Log.Events
 	}
-	for enough := count() + records; count() < enough; {
+	now := count()
+	for enough := now + records; now < enough; now = count() {
 		u.sh(j.ID, "for i in {1..2000}; do echo $i > /root/file; done")
 	}
+	return now
 }
 
 func (u *ui) doesNotGrow() {
@@ -49,11 +52,13 @@ func (u *ui) doesNotGrow() {
 	p := u.login(u.T, u.browser, "admin")
 	p.open(at(j.ID, "events") + "&lanes=yes")
 	p.sees("records")
-	u.floods(j, 10_000)
-	p.until("follow", `document.querySelectorAll("[role=option] .line").length > 5`)
+	shows := func(records int64) { // its number, and some of them
+		u.Helper()
+		p.until("follow", fmt.Sprintf(`Number(document.querySelector("[role=listbox]").ariaLabel.replace(/\D/g, "")) >= %d && document.querySelectorAll("[role=option] .line").length > 5`, records))
+	}
+	shows(u.floods(j, 10_000))
 	before, elements := p.heap(), evaluate[int](p, `document.querySelectorAll("*").length`)
-	u.floods(j, 100_000)
-	time.Sleep(2 * time.Second) // the page looks each second
+	shows(u.floods(j, 100_000))
 	after, now := p.heap(), evaluate[int](p, `document.querySelectorAll("*").length`)
 	u.Logf("the page holds %.1f MiB and %d elements, before that %.1f and %d", after/(1<<20), now, before/(1<<20), elements)
 	if after-before > 16<<20 || now > elements+1000 {

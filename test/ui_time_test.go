@@ -42,6 +42,12 @@ func (u *ui) goesBackInTime() {
 	u.sh(j.ID, "echo sown > /root/seed; sleep 0.3")
 	s := u.snapshot(j.ID, "sown")
 	u.sh(j.ID, "sleep 0.5; echo grown > /root/tree; sleep 0.4")
+	tree := u.events(j.ID, "type:file op:create path:/root/tree")
+	if len(tree) == 0 {
+		u.Fatal("the record has nothing of the file")
+	}
+	// Between the two, and far from both: the slider has a thousand steps.
+	between := (s.CreatedAt.UnixMilli() + tree[0].TS) / 2
 
 	p := u.page
 	// Before the snapshot there is nothing to begin from.
@@ -51,8 +57,7 @@ func (u *ui) goesBackInTime() {
 
 	// The slider goes back, step by step, and the page with it.
 	p.open(at(j.ID, "processes"))
-	p.until("have a slider", `document.querySelector("input[aria-label=Moment]")`)
-	p.do(fmt.Sprintf(`(e => { e.value = %d; e.dispatchEvent(new Event("input", { bubbles: true })); })(document.querySelector("input[aria-label=Moment]"))`, s.CreatedAt.Add(100*time.Millisecond).UnixMilli()))
+	p.until("have a slider", fmt.Sprintf(`(e => e && Number(e.max) > %d && (e.value = %d, e.dispatchEvent(new Event("input", { bubbles: true })), true))(document.querySelector("input[aria-label=Moment]"))`, tree[0].TS, between))
 	p.sees("As of ")
 	p.sees("ran then")
 	p.press("[role=tab]", "Files")
@@ -61,18 +66,25 @@ func (u *ui) goesBackInTime() {
 		u.Errorf("a file of later is shown as one of then:\n%s", p.text())
 	}
 
-	// So does a click in the chart; a drag in it looks closer.
-	box := evaluate[struct{ X, Y, Width float64 }](p, `(r => ({ X: r.x, Y: r.y + r.height / 2, Width: r.width }))(document.querySelector(".u-over").getBoundingClientRect())`)
-	x, later := box.X+box.Width-20, fmt.Sprintf(`Number(new URLSearchParams(location.search).get("at")) > %d`, s.CreatedAt.Add(150*time.Millisecond).UnixMilli())
-	if !within(20*time.Second, func() bool { // what goes on meanwhile draws the chart anew
-		p.run(chromedp.MouseEvent(input.DispatchMouseEventTypeMouseMoved, x, box.Y), chromedp.MouseClickXY(x, box.Y))
-		return within(2*time.Second, func() bool { return evaluate[bool](p, later) }) // the address comes after the page
-	}) {
-		u.Fatalf("a click in the chart does not go to its moment:\n%s", p.text())
+	// So does a click in the chart; a drag in it looks closer. What goes on meanwhile
+	// draws the chart anew, and the address comes after the page.
+	tries := func(what, condition string, gesture func(x, y, width float64)) {
+		u.Helper()
+		if !within(30*time.Second, func() bool {
+			box := evaluate[struct{ X, Y, Width float64 }](p, `(r => ({ X: r.x, Y: r.y + r.height / 2, Width: r.width }))(document.querySelector(".u-over").getBoundingClientRect())`)
+			gesture(box.X, box.Y, box.Width)
+			return p.comes(2*time.Second, condition)
+		}) {
+			u.Fatalf("%s does nothing:\n%s", what, p.text())
+		}
 	}
+	tries("a click in the chart", fmt.Sprintf(`Number(new URLSearchParams(location.search).get("at")) > %d`, between+50), func(x, y, width float64) {
+		p.run(chromedp.MouseEvent(input.DispatchMouseEventTypeMouseMoved, x+width-20, y), chromedp.MouseClickXY(x+width-20, y))
+	})
 	p.sees("sown")
-	p.run(chromedp.DragAndDropXY(box.X+100, box.Y, box.X+300, box.Y, 4))
-	p.until("zoom", `new URLSearchParams(location.search).get("from")`)
+	tries("a drag in the chart", `new URLSearchParams(location.search).get("from")`, func(x, y, _ float64) {
+		p.run(chromedp.DragAndDropXY(x+100, y, x+300, y, 4))
+	})
 	p.press("button", "All time")
 
 	p.press("button", "Branch from here")
