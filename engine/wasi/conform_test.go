@@ -252,6 +252,9 @@ func TestAppending(t *testing.T) {
 	if now, _ := g.seek(fd, 0, 1); now != at {
 		t.Errorf("pwrite moved the place from %d to %d", at, now)
 	}
+	if got := g.content("file"); got != "xnetwo" {
+		t.Errorf("pwrite in a file that is appended to: %q", got)
+	}
 	g.want("no more appending", g.call("fd_fdstat_set_flags", fd, 0), ok)
 	g.seek(fd, 0, 0)
 	g.write(fd, "ONE")

@@ -137,22 +137,18 @@ func fdFdstatSetFlags(c *call) errno {
 	case flags&fixed != f.flags&fixed:
 		return eNotsup // Linux does not change these either
 	}
-	if !f.stream() && f.kind == regular {
-		if _, err := unix.FcntlInt(uintptr(f.fd), unix.F_SETFL, linuxFlags(flags)); err != nil {
-			return number(err)
-		}
-	}
 	f.flags = flags
 	return eOK
 }
 
-// linuxFlags are Linux's of those of a descriptor.
+// linuxFlags are Linux's of those of a descriptor, but for appending: with it Linux
+// would also append what fd_pwrite writes at a place. fdWrite appends.
 func linuxFlags(flags uint16) int {
 	linux := 0
 	for _, f := range []struct {
 		flag  uint16
 		linux int
-	}{{flagAppend, unix.O_APPEND}, {flagDsync, unix.O_DSYNC}, {flagRsync, unix.O_RSYNC}, {flagSync, unix.O_SYNC}} {
+	}{{flagDsync, unix.O_DSYNC}, {flagRsync, unix.O_RSYNC}, {flagSync, unix.O_SYNC}} {
 		if flags&f.flag != 0 {
 			linux |= f.linux
 		}
@@ -390,7 +386,12 @@ func fdWrite(c *call) errno {
 			return writeStream(f, bufs)
 		}
 		end := func(size int64) int64 { return f.writesFrom(size) + length(bufs) }
-		return c.writes(f, end, func() (int, error) { return unix.Writev(f.fd, bufs) })
+		return c.writes(f, end, func() (int, error) {
+			if f.flags&flagAppend != 0 {
+				return unix.Pwritev2(f.fd, bufs, -1, unix.RWF_APPEND)
+			}
+			return unix.Writev(f.fd, bufs)
+		})
 	})
 }
 
@@ -406,12 +407,7 @@ func fdPwrite(c *call) errno {
 	}
 	offset := int64(c.u64(3))
 	return c.transfer(f, 4, func(bufs [][]byte) (int, error) {
-		end := func(size int64) int64 {
-			if f.flags&flagAppend != 0 {
-				return size + length(bufs) // where Linux writes it
-			}
-			return offset + length(bufs)
-		}
+		end := func(int64) int64 { return offset + length(bufs) }
 		return c.writes(f, end, func() (int, error) { return unix.Pwritev(f.fd, bufs, offset) })
 	})
 }

@@ -21,6 +21,8 @@ type guest struct {
 	ctx     context.Context
 	module  api.Module
 	process *wasi.Process
+	host    string // where its first directory is
+	checks  int    // that were made
 }
 
 const (
@@ -60,7 +62,11 @@ func enterWith(t *testing.T, o wasi.Options) *guest {
 		}
 		r.Close(context.Background())
 	})
-	return &guest{t: t, ctx: ctx, module: m, process: p}
+	g := &guest{t: t, ctx: ctx, module: m, process: p}
+	if len(o.Dirs) > 0 {
+		g.host = o.Dirs[0].Host
+	}
+	return g
 }
 
 // here is a fresh directory as "/".
@@ -166,6 +172,7 @@ func (g *guest) call(name string, args ...uint64) errno {
 // want fails the test if a call has not answered what it should.
 func (g *guest) want(what string, got, want errno) {
 	g.t.Helper()
+	g.checks++
 	if got != want {
 		g.t.Errorf("%s: %v, want %v", what, got, want)
 	}
