@@ -179,6 +179,8 @@ func (r *Root) entry(dir int, e listed) (protocol.FileInfo, bool) {
 	info.Name = e.shown
 	if info.Type == "symlink" {
 		info.Target, _ = readlink(dir, e.raw)
+	} else {
+		info.Meta = metaOf(dir, e.raw)
 	}
 	return info, true
 }

@@ -94,6 +94,8 @@ func (r *Root) Stat(_ context.Context, name string) (protocol.FileInfo, error) {
 	info.Name = path.Base(info.Path)
 	if info.Type == "symlink" {
 		info.Target, _ = readlink(fd, "")
+	} else {
+		info.Meta = metaOf(fd, "")
 	}
 	return info, nil
 }

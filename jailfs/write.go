@@ -48,6 +48,9 @@ func (r *Root) Write(ctx context.Context, name string, src io.Reader, o protocol
 	info := describe(&st)
 	info.Path = path.Clean("/" + name)
 	info.Name = path.Base(info.Path)
+	if o.Meta != nil {
+		info.Meta = *o.Meta
+	}
 	return info, nil
 }
 
@@ -84,7 +87,7 @@ func (w *writer) write(o protocol.WriteOptions) (unix.Stat_t, error) {
 	if o.Append || o.InPlace {
 		return w.open(mode, o)
 	}
-	return w.replace(mode, uid, gid)
+	return w.replace(mode, uid, gid, o.Meta)
 }
 
 // open writes into the file that is there, or into a new one.
@@ -127,6 +130,11 @@ func (w *writer) open(mode uint32, o protocol.WriteOptions) (st unix.Stat_t, err
 	if err := copyTo(w.ctx, fd, w.src); err != nil {
 		return st, err
 	}
+	if o.Meta != nil {
+		if err := setMeta(fd, *o.Meta); err != nil {
+			return st, err
+		}
+	}
 	return st, unix.Fstat(fd, &st)
 }
 
@@ -138,7 +146,7 @@ func idOr(id *uint32) int {
 }
 
 // replace writes a file beside the old one and renames it over it.
-func (w *writer) replace(mode uint32, uid, gid int) (st unix.Stat_t, err error) {
+func (w *writer) replace(mode uint32, uid, gid int, meta *map[string]string) (st unix.Stat_t, err error) {
 	temp := tempName()
 	fd, err := openat(w.dir, temp, unix.O_RDWR|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW, 0o600)
 	if err != nil {
@@ -152,6 +160,11 @@ func (w *writer) replace(mode uint32, uid, gid int) (st unix.Stat_t, err error) 
 	}()
 	if err := copyTo(w.ctx, fd, w.src); err != nil {
 		return st, err
+	}
+	if meta != nil {
+		if err := setMeta(fd, *meta); err != nil {
+			return st, err
+		}
 	}
 	if uid >= 0 || gid >= 0 {
 		if err := unix.Fchown(fd, uid, gid); err != nil {

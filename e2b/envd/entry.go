@@ -75,7 +75,7 @@ func (d *desk) describe(ctx context.Context, i protocol.FileInfo, n names) (*env
 	e := &envdpb.EntryInfo{
 		Name: i.Name, Type: types[i.Type], Path: i.Path, Size: i.Size, Mode: uint32(i.Mode.Perm()),
 		Permissions: (i.Mode | modes[i.Type]).String(), Owner: called(n.users, i.UID), Group: called(n.groups, i.GID),
-		ModifiedTime: timestamppb.New(i.MTime),
+		ModifiedTime: timestamppb.New(i.MTime), Metadata: i.Meta,
 	}
 	if i.Type != "symlink" {
 		return e, nil

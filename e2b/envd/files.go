@@ -250,6 +250,8 @@ type written struct {
 	Path string `json:"path"`
 	Name string `json:"name"`
 	Type string `json:"type"`
+
+	Metadata map[string]string `json:"metadata,omitempty"`
 }
 
 func (s *Server) postFiles(w http.ResponseWriter, r *http.Request) {
@@ -267,10 +269,9 @@ func (s *Server) takeFiles(r *http.Request) ([]written, error) {
 		return nil, err
 	}
 	defer d.Close()
-	for h := range r.Header {
-		if strings.HasPrefix(h, "X-Metadata-") {
-			return nil, bad("metadata of files is not kept here: leave out %.64s", h)
-		}
+	meta, err := metadata(r.Header)
+	if err != nil {
+		return nil, err
 	}
 	body, err := unzipped(r)
 	if err != nil {
@@ -279,11 +280,41 @@ func (s *Server) takeFiles(r *http.Request) ([]written, error) {
 	kind, params, err := mime.ParseMediaType(r.Header.Get("Content-Type"))
 	switch {
 	case err == nil && kind == "application/octet-stream":
-		return d.takeOne(r, body)
+		return d.takeOne(r, body, meta)
 	case err == nil && strings.HasPrefix(kind, "multipart/"):
-		return d.takeForm(r, multipart.NewReader(body, params["boundary"]))
+		return d.takeForm(r, multipart.NewReader(body, params["boundary"]), meta)
 	}
 	return nil, bad("unsupported content type: %.64s, expected multipart/form-data or application/octet-stream", r.Header.Get("Content-Type"))
+}
+
+// Bounds of what is kept with a file.
+const (
+	metaHeader = "X-Metadata-"
+	maxMetaKey = 246 // with what is before it, a name as long as the kernel takes
+)
+
+// metadata is what a client wants kept with the files that it sends: it may be nothing.
+func metadata(h http.Header) (map[string]string, error) {
+	meta, size := map[string]string{}, 0
+	for name, values := range h {
+		key, ok := strings.CutPrefix(name, metaHeader)
+		if !ok {
+			continue
+		}
+		key = strings.ToLower(key)
+		if key == "" || len(key) > maxMetaKey {
+			return nil, bad("metadata key %.64q is not 1 to %d bytes", key, maxMetaKey)
+		}
+		if strings.ContainsFunc(key+values[0], func(r rune) bool { return r < ' ' || r > '~' }) {
+			return nil, bad("metadata of key %.64q is not printable US-ASCII", key)
+		}
+		meta[key] = values[0]
+		size += len(protocol.MetaPrefix) + len(key) + len(values[0])
+	}
+	if size > protocol.MaxMeta {
+		return nil, bad("the metadata of a file is %d bytes, more than %d", size, protocol.MaxMeta)
+	}
+	return meta, nil
 }
 
 // unzipped is the body of a request as it was before it was compressed.
@@ -302,7 +333,7 @@ func unzipped(r *http.Request) (io.Reader, error) {
 	}
 }
 
-func (d *desk) takeOne(r *http.Request, body io.Reader) ([]written, error) {
+func (d *desk) takeOne(r *http.Request, body io.Reader, meta map[string]string) ([]written, error) {
 	if !r.URL.Query().Has("path") {
 		return nil, bad("path query parameter is required for raw body upload")
 	}
@@ -310,14 +341,14 @@ func (d *desk) takeOne(r *http.Request, body io.Reader) ([]written, error) {
 	if err != nil {
 		return nil, err
 	}
-	f, err := d.save(r.Context(), p, body)
+	f, err := d.save(r.Context(), p, body, meta)
 	return []written{f}, err
 }
 
 // maxParts bounds the files of one upload.
 const maxParts = 10_000
 
-func (d *desk) takeForm(r *http.Request, form *multipart.Reader) ([]written, error) {
+func (d *desk) takeForm(r *http.Request, form *multipart.Reader, meta map[string]string) ([]written, error) {
 	all, seen := []written{}, map[string]bool{}
 	for {
 		part, err := form.NextPart()
@@ -344,7 +375,7 @@ func (d *desk) takeForm(r *http.Request, form *multipart.Reader) ([]written, err
 			return nil, bad("you cannot upload multiple files to the same path '%s' in one upload request, nor more than %d", p, maxParts)
 		}
 		seen[p] = true
-		f, err := d.save(r.Context(), p, part)
+		f, err := d.save(r.Context(), p, part, meta)
 		if err != nil {
 			return nil, err
 		}
@@ -366,7 +397,7 @@ const newMode = 0o644
 
 // save writes a file where it is, as an editor does: it stays the same file, and who
 // watches it sees it written.
-func (d *desk) save(ctx context.Context, p string, body io.Reader) (written, error) {
+func (d *desk) save(ctx context.Context, p string, body io.Reader, meta map[string]string) (written, error) {
 	i, err := d.resolved(ctx, p)
 	switch {
 	case err == nil && i.Type == "dir":
@@ -377,11 +408,12 @@ func (d *desk) save(ctx context.Context, p string, body io.Reader) (written, err
 	from := &source{r: body}
 	i, err = d.Write(ctx, p, from, protocol.WriteOptions{
 		Mode: newMode, InPlace: true, Parents: true, UID: &d.account.owner.UID, GID: &d.account.owner.GID,
+		Meta: &meta,
 	})
 	if err != nil && from.err != nil {
 		err = bad("the body ends before the file does: %w", from.err)
 	}
-	return written{Path: i.Path, Name: i.Name, Type: "file"}, err
+	return written{Path: i.Path, Name: i.Name, Type: "file", Metadata: i.Meta}, err
 }
 
 // A source remembers that it was the client's fault.

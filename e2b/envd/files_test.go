@@ -9,6 +9,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
 	"mime/multipart"
 	"net"
 	"net/http"
@@ -253,9 +254,6 @@ func uploads(w *world) {
 		if status, text, _ := w.do("POST", "/files"+q.query, q.body, "Content-Type", q.kind, "Content-Encoding", q.encoding); status != q.status || !strings.Contains(text, `"message"`) {
 			w.Errorf("%s: %d %s, want %d", name, status, text, q.status)
 		}
-	}
-	if status, text, _ := w.do("POST", "/files?path=meta", strings.NewReader("x"), "Content-Type", "application/octet-stream", "X-Metadata-Kind", "k"); status != http.StatusBadRequest || !strings.Contains(text, "not kept") {
-		w.Errorf("metadata, which would be lost: %d %s", status, text)
 	}
 	body, kind = form("twice", "1", "twice", "2")
 	if status, text, _ := w.do("POST", "/files", body, "Content-Type", kind); status != http.StatusBadRequest || !strings.Contains(text, "multiple files to the same path") {
@@ -506,6 +504,10 @@ func changes(w *world) {
 	until("e", envdpb.EventType_EVENT_TYPE_CREATE)
 	w.put("w/e/inside", "x")
 	until("e/inside", envdpb.EventType_EVENT_TYPE_WRITE)
+	w.run("mkdir -p w/f/g/h; echo deep > w/f/g/h/file") // faster than anybody watches
+	until("f/g/h/file", envdpb.EventType_EVENT_TYPE_CREATE)
+	w.put("w/f/g/h/file", "again")
+	until("f/g/h/file", envdpb.EventType_EVENT_TYPE_WRITE)
 	w.run("chmod 600 w/old; mv w/old w/moved; rm w/gone")
 	until("old", envdpb.EventType_EVENT_TYPE_CHMOD)
 	until("old", envdpb.EventType_EVENT_TYPE_RENAME)
@@ -517,6 +519,89 @@ func changes(w *world) {
 	w.wantCode(err, connect.CodeNotFound, "")
 	_, err = w.watch(&envdpb.WatchDirRequest{Path: "w/moved"})
 	w.wantCode(err, connect.CodeInvalidArgument, "not a directory")
+}
+
+// missedChanges watches more directories than can be watched: it is told that it does
+// not hear of all.
+func missedChanges(w *world) {
+	if r := w.run("mkdir -p many && cd many && mkdir d{1..8200}"); r.end.ExitCode != 0 {
+		w.Fatalf("%+v", r)
+	}
+	ctx, cancel := context.WithTimeout(w.Context(), time.Minute)
+	defer cancel()
+	s, err := connect.NewClient[envdpb.WatchDirRequest, envdpb.WatchDirResponse](http.DefaultClient, w.url+"/filesystem.Filesystem/WatchDir", connect.WithProtoJSON()).
+		CallServerStream(ctx, connect.NewRequest(&envdpb.WatchDirRequest{Path: "many", Recursive: true}))
+	if err != nil {
+		w.Fatal(err)
+	}
+	for s.Receive() {
+	}
+	w.wantCode(s.Err(), connect.CodeDataLoss, "missed")
+
+	made := must[envdpb.CreateWatcherRequest, envdpb.CreateWatcherResponse](w, "/filesystem.Filesystem/CreateWatcher", &envdpb.CreateWatcherRequest{Path: "many", Recursive: true})
+	for err = nil; err == nil && ctx.Err() == nil; time.Sleep(10 * time.Millisecond) {
+		_, err = call[envdpb.GetWatcherEventsRequest, envdpb.GetWatcherEventsResponse](w, "/filesystem.Filesystem/GetWatcherEvents", &envdpb.GetWatcherEventsRequest{WatcherId: made.WatcherId})
+	}
+	w.wantCode(err, connect.CodeDataLoss, "missed")
+	w.run("rm -rf many")
+}
+
+// metadata is kept with files, shown with them, and replaced with them.
+func metadata(w *world) {
+	stat := func(p string) map[string]string {
+		w.Helper()
+		return must[envdpb.StatRequest, envdpb.StatResponse](w, "/filesystem.Filesystem/Stat", &envdpb.StatRequest{Path: p}).Entry.Metadata
+	}
+	octets := []string{"Content-Type", "application/octet-stream"}
+	send := func(p string, h ...string) (int, string) {
+		status, text, _ := w.do("POST", "/files?path="+p, strings.NewReader("x"), append(h, octets...)...)
+		return status, text
+	}
+	status, text := send("meta/f", "X-Metadata-Author", "me", "x-metadata-a.b_c", "1 = one")
+	want := map[string]string{"author": "me", "a.b_c": "1 = one"}
+	if status != http.StatusOK || !strings.Contains(text, `"metadata":{"a.b_c":"1 = one","author":"me"}`) {
+		w.Fatalf("%d %s", status, text)
+	}
+	if got := stat("meta/f"); !maps.Equal(got, want) {
+		w.Errorf("it has %v, want %v", got, want)
+	}
+	list := must[envdpb.ListDirRequest, envdpb.ListDirResponse](w, "/filesystem.Filesystem/ListDir", &envdpb.ListDirRequest{Path: "meta"})
+	if len(list.Entries) != 1 || !maps.Equal(list.Entries[0].Metadata, want) {
+		w.Errorf("listed as %v", list.Entries)
+	}
+	moved := must[envdpb.MoveRequest, envdpb.MoveResponse](w, "/filesystem.Filesystem/Move", &envdpb.MoveRequest{Source: "meta/f", Destination: "meta/g"})
+	if !maps.Equal(moved.Entry.Metadata, want) {
+		w.Errorf("moved it has %v", moved.Entry.Metadata)
+	}
+	send("meta/g", "X-Metadata-Other", "2")
+	if got := stat("meta/g"); !maps.Equal(got, map[string]string{"other": "2"}) {
+		w.Errorf("written again it has %v", got)
+	}
+	send("meta/g")
+	if got := stat("meta/g"); len(got) != 0 {
+		w.Errorf("written without, it has %v", got)
+	}
+	body, kind := form("meta/one", "1", "meta/two", "2")
+	if status, text, _ := w.do("POST", "/files", body, "Content-Type", kind, "X-Metadata-Of", "both"); status != http.StatusOK || strings.Count(text, `"of":"both"`) != 2 {
+		w.Errorf("%d %s", status, text)
+	}
+	for what, h := range map[string][]string{
+		"no ASCII":  {"X-Metadata-A", "ü"},
+		"no key":    {"X-Metadata-", "v"},
+		"long key":  {"X-Metadata-" + strings.Repeat("k", 247), "v"},
+		"much":      {"X-Metadata-A", strings.Repeat("v", 4090)},
+		"much more": {"X-Metadata-A", strings.Repeat("v", 3000), "X-Metadata-B", strings.Repeat("v", 3000)},
+	} {
+		if status, text := send("meta/bad", h...); status != http.StatusBadRequest {
+			w.Errorf("%s: %d %s, want 400", what, status, text)
+		}
+	}
+	if _, err := call[envdpb.StatRequest, envdpb.StatResponse](w, "/filesystem.Filesystem/Stat", &envdpb.StatRequest{Path: "meta/bad"}); err == nil {
+		w.Error("a file that was refused is there")
+	}
+	if status, text := send("meta/most", "X-Metadata-"+strings.Repeat("k", 246), strings.Repeat("v", 3000)); status != http.StatusOK {
+		w.Errorf("as much as is allowed: %d %s", status, text)
+	}
 }
 
 func watchers(w *world) {

@@ -52,6 +52,8 @@ var scenarios = map[string]func(*world){
 	"ABodyThatBreaksOffIsRefused":            brokenBodies,
 	"ChangesAreTold":                         changes,
 	"WatchersKeepWhatChanges":                watchers,
+	"ChangesThatAreMissedAreToldOf":          missedChanges,
+	"MetadataIsKeptWithFiles":                metadata,
 	"MetricsAndVariables":                    metrics,
 	"ServersInTheSandboxAreReached":          ports,
 	"SandboxesThatAreNotThere":               absent,

@@ -55,9 +55,17 @@ var changed = map[string]envdpb.EventType{
 	"attrib": envdpb.EventType_EVENT_TYPE_CHMOD,
 }
 
-// told is a change in the words of the protocol. It has none for changes that were
-// missed: nil.
+// missed ends a watch of which changes were lost, or that does not cover all: the
+// protocol has no other word for it, and who waits for a change must not wait for ever.
+func missed(w watching) error {
+	return refuse(connect.CodeDataLoss, "changes below "+w.path+" were missed: there are too many, or too many directories. Look at what is there and watch again")
+}
+
+// told is a change in the words of the protocol. It has none for some: nil.
 func (s *Server) told(ctx context.Context, v *visit, w watching, c protocol.FileEvent) (*envdpb.FilesystemEvent, error) {
+	if c.Op == "overflow" {
+		return nil, missed(w)
+	}
 	kind, ok := changed[c.Op]
 	if !ok {
 		return nil, nil

@@ -83,7 +83,17 @@ type FileInfo struct {
 	GID    uint32      `json:"gid"`
 	MTime  time.Time   `json:"mtime"`
 	Target string      `json:"target,omitempty"` // of a symlink
+
+	Meta map[string]string `json:"meta,omitempty"` // what is kept with a file under MetaPrefix, of Stat, List and Write
 }
+
+// What clients of E2B keep with files, in words of their own, is in extended attributes
+// whose names begin with MetaPrefix. MaxMeta bounds all of a file's, names and values:
+// there is room for so much in an inode of every filesystem.
+const (
+	MetaPrefix = "user.e2b."
+	MaxMeta    = 4096
+)
 
 // WriteOptions says how a file is written.
 type WriteOptions struct {
@@ -93,6 +103,8 @@ type WriteOptions struct {
 	Parents bool        `json:"parents,omitempty"` // make missing directories, which are the file's owner's if one is given
 	UID     *uint32     `json:"uid,omitempty"`
 	GID     *uint32     `json:"gid,omitempty"`
+
+	Meta *map[string]string `json:"meta,omitempty"` // takes the place of what is kept with the file; nil leaves it
 }
 
 // FileEvent is one change a watch reports. Overflow means some were missed.

@@ -178,6 +178,17 @@ export default async function ({ sdk, check, all }) {
     assert.equal(size, mb << 20)
     await box.files.remove('/tmp/large')
   })
+  await check('metadata is kept with files', async () => {
+    const written = await box.files.write('kept', 'one', { metadata: { Author: 'me', 'a.b': 'x = y' } })
+    assert.deepEqual(written.metadata, { author: 'me', 'a.b': 'x = y' })
+    assert.deepEqual((await box.files.getInfo('kept')).metadata, written.metadata)
+    const [listed] = (await box.files.list('.')).filter((e) => e.name === 'kept')
+    assert.deepEqual(listed.metadata, written.metadata)
+    assert.deepEqual((await box.files.rename('kept', 'moved')).metadata, written.metadata)
+    await box.files.write('moved', 'two')
+    assert.equal((await box.files.getInfo('moved')).metadata, undefined)
+    await box.files.remove('moved')
+  })
   await check('files are described, listed, renamed and removed', async () => {
     assert.equal(await box.files.makeDir('tree/below'), true)
     assert.equal(await box.files.makeDir('tree/below'), false)
