@@ -57,13 +57,30 @@ func (p *prison) untouched() {
 	}
 }
 
-// attack tries everything on a path that leads out, and fails the test if anything
-// succeeds.
+// spy tries to see what a path that leads out leads to. Where that is the host's own,
+// nothing else is tried: whoever breaks what is tested here keeps their machine.
+func (p *prison) spy(path string) {
+	p.t.Helper()
+	for _, o := range []opening{{lookup: follow, rights: toRead}, {rights: toRead}, {lookup: follow, how: dironly}} {
+		if fd, e := p.openAt(root, path, o); e == ok {
+			got, _ := p.read(fd, 10)
+			p.t.Errorf("%q is opened, %+v, and reads %q", path, o, got)
+			p.close(fd)
+		}
+	}
+	if st, e := p.stat(follow, path); e == ok {
+		p.t.Errorf("%q is looked at: %+v", path, st)
+	}
+}
+
+// attack tries everything on a path that leads out, to what is the test's own, and
+// fails the test if anything succeeds.
 func (p *prison) attack(path string) {
 	p.t.Helper()
+	p.spy(path)
 	for _, o := range []opening{
-		{lookup: follow, rights: toRead}, {lookup: follow, rights: toWrite}, {lookup: follow, rights: both, how: creat},
-		{lookup: follow, rights: toWrite, how: creat | trunc}, {lookup: follow, how: trunc}, {lookup: follow, rights: toWrite, flags: 1}, {lookup: follow, how: dironly},
+		{lookup: follow, rights: toWrite}, {lookup: follow, rights: both, how: creat},
+		{lookup: follow, rights: toWrite, how: creat | trunc}, {lookup: follow, how: trunc}, {lookup: follow, rights: toWrite, flags: 1},
 		{rights: both, how: creat}, {how: trunc},
 	} {
 		if fd, e := p.openAt(root, path, o); e == ok {
@@ -72,9 +89,6 @@ func (p *prison) attack(path string) {
 			p.t.Errorf("%q is opened, %+v, and reads %q", path, o, got)
 			p.close(fd)
 		}
-	}
-	if st, e := p.stat(follow, path); e == ok {
-		p.t.Errorf("%q is looked at: %+v", path, st)
 	}
 	q, n := p.string(atPath, path)
 	if e := p.call("path_filestat_set_times", root, follow, q, n, 1, 1, 5); e == ok {
@@ -100,7 +114,9 @@ func TestLinksThatTheGuestMadeLeadNowhere(t *testing.T) {
 	p.mkdir("a")
 	p.mkdir("a/b")
 	depth := strings.Repeat("../", 30)
-	for i, target := range []string{"../secret", "../../secret", depth + "etc/passwd", depth + strings.TrimPrefix(p.secret, "/"), "a/../../secret", "./..//secret", ".."} {
+	p.want("symlink", p.symlink(depth+"etc/passwd", "passwd"), ok)
+	p.spy("passwd")
+	for i, target := range []string{"../secret", "../../secret", depth + strings.TrimPrefix(p.secret, "/"), "a/../../secret", "./..//secret", ".."} {
 		link := fmt.Sprintf("link%d", i)
 		p.want("symlink to "+target, p.symlink(target, link), ok)
 		p.attack(link)
@@ -126,21 +142,29 @@ func TestLinksThatTheGuestMadeLeadNowhere(t *testing.T) {
 func TestLinksOfTheHostLeadNowhere(t *testing.T) {
 	p := imprison(t)
 	p.create("bait", "x")
-	for name, target := range map[string]string{
-		"absolute": p.secret, "passwd": "/etc/passwd", "root": "/", "proc": "/proc/self/root", "fd": "/proc/self/fd", "above": "..", "secret": "../secret", "dangling": "/tmp/glasshouse-must-not-appear",
-	} {
+	link := func(name, target string) {
 		if err := os.Symlink(target, filepath.Join(p.cell, name)); err != nil {
 			t.Fatal(err)
 		}
+	}
+	outside := filepath.Dir(p.secret)
+	for name, target := range map[string]string{
+		"absolute": p.secret, "outside": outside, "proc": "/proc/self/root" + outside, "above": "..", "secret": "../secret", "dangling": filepath.Join(outside, "new"),
+	} {
+		link(name, target)
 		p.attack(name)
 		p.attack(name + "/../secret")
 		p.attack(name + "/")
 	}
-	for _, path := range []string{p.secret, "/etc/passwd", "../secret", "bait/../../secret", "./../secret", "shown/../../secret"} {
-		p.attack(path)
+	for name, target := range map[string]string{"passwd": "/etc/passwd", "root": "/", "self": "/proc/self/root", "fd": "/proc/self/fd"} {
+		link(name, target)
+		p.spy(name)
+		p.spy(name + "/")
+		p.spy(name + "/etc/passwd")
 	}
-	if _, err := os.Lstat("/tmp/glasshouse-must-not-appear"); err == nil {
-		t.Error("a file was made outside, through a dangling link")
+	p.spy("/etc/passwd")
+	for _, path := range []string{p.secret, "../secret", "bait/../../secret", "./../secret", "shown/../../secret"} {
+		p.attack(path)
 	}
 }
 
@@ -233,6 +257,122 @@ func TestAPathIsSwappedWhileItIsOpened(t *testing.T) {
 	stop.Store(true)
 	wg.Wait()
 	t.Logf("opened %d of 4000 times", opened)
+}
+
+// Names are made, moved and taken away behind a directory that is swapped for a link
+// out meanwhile. Whatever the moment, it is done inside or not at all.
+func TestAPathIsSwappedWhileNamesAreMadeAndTakenAway(t *testing.T) {
+	p := imprison(t)
+	p.mkdir("dir")
+	p.symlink("..", "out")
+	swapper := enter(t, wasi.Dir{Host: p.cell, Guest: "/"})
+	var stop atomic.Bool
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for !stop.Load() {
+			swapper.rename("dir", "away")
+			swapper.rename("out", "dir")
+			swapper.rename("dir", "out")
+			swapper.rename("away", "dir")
+		}
+	})
+	done := map[string]int{}
+	try := func(what string, e errno) {
+		if e == ok {
+			done[what]++
+		}
+	}
+	for range 500 {
+		if fd, e := p.openAt(root, "dir/secret", opening{how: creat | trunc, rights: toWrite}); e == ok {
+			p.write(fd, "harmless")
+			p.close(fd)
+		}
+		p.create("bait", "bait")
+		try("linked in", p.link(nofollow, "bait", "dir/planted"))
+		try("moved in", p.rename("bait", "dir/planted2"))
+		try("made", p.mkdir("dir/planted3"))
+		try("linked out", p.link(nofollow, "dir/secret", "stolen"))
+		try("times", p.setTimes(follow, "dir/secret", 1, 1, setAtim|setMtim))
+		try("taken away", p.unlink("dir/secret"))
+		try("moved out", p.rename("dir/shown", "stolen2"))
+		if fd, e := p.openAt(root, "stolen", opening{rights: toRead}); e == ok {
+			if got, _ := p.read(fd, 100); got != "harmless" && got != "" {
+				t.Fatalf("a link was made to a file outside: %q", got)
+			}
+			p.close(fd)
+		}
+		for _, name := range []string{"planted", "planted2"} {
+			p.unlink("dir/" + name)
+			p.unlink("away/" + name)
+		}
+		p.rmdir("dir/planted3")
+		p.rmdir("away/planted3")
+		p.unlink("stolen")
+	}
+	stop.Store(true)
+	wg.Wait()
+	if done["moved out"] > 0 {
+		t.Error("a directory outside was moved in")
+	}
+	if st, err := os.Stat(p.secret); err != nil || st.ModTime().Unix() == 0 {
+		t.Errorf("the times of the secret were set: %v, %v", st, err)
+	}
+	t.Logf("of 500 times: %v", done)
+}
+
+// A second name, or another place, makes no link lead further than it did.
+func TestLinksThatAreLinkedAndMovedLeadNowhere(t *testing.T) {
+	p := imprison(t)
+	if err := os.Symlink(p.secret, filepath.Join(p.cell, "host")); err != nil {
+		t.Fatal(err)
+	}
+	p.create("bait", "x")
+	p.mkdir("a")
+	p.mkdir("a/b")
+	p.want("a link that stays inside", p.symlink("../../bait", "a/b/up"), ok)
+	for _, l := range [][2]string{{"host", "host2"}, {"host", "a/b/host"}, {"a/b/up", "up"}, {"a/b/up", "a/up2"}} {
+		p.want(fmt.Sprint("link ", l), p.link(nofollow, l[0], l[1]), ok)
+		if l[1] != "a/up2" {
+			p.attack(l[1])
+		}
+	}
+	p.want("from further down it does not lead out", second(p.stat(follow, "a/up2")), EPERM)
+	p.want("where it was made it still leads inside", second(p.stat(follow, "a/b/up")), ok)
+	p.want("a link is moved over itself", p.rename("up", "host2"), ok)
+	p.attack("host2")
+
+	below := p.open("a/b", opening{how: dironly})
+	p.want("its directory is moved while it is open", p.rename("a/b", "b"), ok)
+	for _, path := range []string{"..", "../bait", "up", "host", "../../secret"} {
+		p.want("through it, "+path, second(p.openAt(below, path, opening{lookup: follow, rights: toRead})), EPERM)
+	}
+	q, n := p.string(atPath, "../planted")
+	p.want("made above it", p.call("path_create_directory", below, q, n), EPERM)
+	p.want("linked above it", p.linkAt(nofollow, root, "bait", below, "../planted"), EPERM)
+	p.want("moved above it", p.renameAt(root, "bait", below, "../planted"), EPERM)
+	p.want("moved into what it is itself below", p.renameAt(root, "b", below, "b"), EINVAL)
+}
+
+// The names of a directory for itself and for what is above it are nobody's to make,
+// to move or to take away.
+func TestHereAndAboveAreNoNames(t *testing.T) {
+	p := imprison(t)
+	p.create("bait", "x")
+	p.mkdir("dir")
+	p.symlink("..", "out")
+	for _, path := range []string{".", "..", "./", "../", "dir/..", "dir/.", "dir/../..", "dir/../../", "out/.", "out/..", "out/", "dir/../..//"} {
+		for what, e := range map[string]errno{
+			"made": p.mkdir(path), "a link": p.symlink("bait", path), "unlinked": p.unlink(path), "removed": p.rmdir(path),
+			"linked": p.link(nofollow, path, "new"), "linked to": p.link(nofollow, "bait", path),
+			"moved": p.rename(path, "new"), "moved to": p.rename("bait", path), "a directory moved to": p.rename("dir", path),
+			"opened anew": second(p.openAt(root, path, opening{how: creat | excl, rights: both})),
+		} {
+			if e == ok {
+				t.Errorf("%q is %s", path, what)
+			}
+		}
+	}
+	p.want("all is as it was", second(p.stat(nofollow, "bait"))|second(p.stat(nofollow, "dir"))|second(p.stat(nofollow, "out")), ok)
 }
 
 func TestDevicesPipesAndSocketsOfTheHostAreNobodys(t *testing.T) {
