@@ -34,7 +34,7 @@ environment that --env gives it and nothing of this one's, and the directories
 that --mount gives it, which it finds opened in this order. No path leads it out
 of them, through symbolic links neither, and it has no network. The exit code is
 the module's; 134 if it traps. What was compiled is kept in
-glasshouse/wasm of the user's cache directory.`,
+glasshouse/wasm of the user's cache directory, if nobody else may enter there.`,
 		Example: `  glasshouse wasm run hello.wasm
   glasshouse wasm run --mount .:/src:ro --mount /tmp/out:/out lint.wasm -v /src`,
 		Args: cobra.MinimumNArgs(1),

@@ -23,7 +23,7 @@ type Program struct {
 	Stdin   io.Reader
 	Stdout  io.Writer
 	Stderr  io.Writer
-	Cache   string // a directory of the caller's own for compiled modules; empty: none
+	Cache   string // a directory of the caller's own for compiled modules; empty, or not to be used: none
 	CacheMB int    // 0: 1024
 }
 
@@ -45,24 +45,11 @@ func Run(ctx context.Context, p Program) (code int, err error) {
 	if err != nil {
 		return 0, fault.New(fault.Invalid, "wasm.Run", p.Module, err)
 	}
-	var compiled wazero.CompilationCache
-	if p.Cache != "" {
-		c, err := openCache(p.Cache, int64(or(p.CacheMB, 1024))<<20)
-		if err != nil {
-			return 0, err
-		}
-		defer c.close()
-		compiled = c.compiled
-	}
-	r, err := newRuntime(ctx, compiled)
+	r, m, done, err := p.compile(ctx, module)
 	if err != nil {
 		return 0, err
 	}
-	defer r.Close(context.WithoutCancel(ctx))
-	m, err := r.CompileModule(ctx, module)
-	if err != nil {
-		return 0, fault.New(fault.Invalid, "wasm.Run", p.Module, err)
-	}
+	defer done()
 	if err := errors.Join(checkImports(m), shape(exportStart, m.ExportedFunctions()[exportStart], 0)); err != nil {
 		return 0, fault.New(fault.Invalid, "wasm.Run", p.Module, err)
 	}
@@ -82,4 +69,34 @@ func Run(ctx context.Context, p Program) (code int, err error) {
 		return 0, context.Cause(ctx)
 	}
 	return ExitTrapped, fmt.Errorf("%s: %w", p.Module, err)
+}
+
+// compile compiles a program's module in a runtime of its own, which done ends. A cache
+// that is another user's, or on a disk that is full or not to be written, is none: that
+// costs the time which it would have saved.
+func (p Program) compile(ctx context.Context, module []byte) (r wazero.Runtime, m wazero.CompiledModule, done func(), err error) {
+	if p.Cache != "" {
+		if c, err := openCache(p.Cache, int64(or(p.CacheMB, 1024))<<20); err == nil {
+			if r, m, err := p.compileWith(ctx, c.compiled, module); err == nil {
+				return r, m, func() { r.Close(context.WithoutCancel(ctx)); c.close() }, nil
+			}
+			c.close()
+		}
+	}
+	if r, m, err = p.compileWith(ctx, nil, module); err != nil {
+		return nil, nil, nil, err
+	}
+	return r, m, func() { r.Close(context.WithoutCancel(ctx)) }, nil
+}
+
+func (p Program) compileWith(ctx context.Context, cache wazero.CompilationCache, module []byte) (wazero.Runtime, wazero.CompiledModule, error) {
+	r, err := newRuntime(ctx, cache)
+	if err != nil {
+		return nil, nil, err
+	}
+	m, err := r.CompileModule(ctx, module)
+	if err != nil {
+		return nil, nil, errors.Join(fault.New(fault.Invalid, "wasm.Run", p.Module, err), r.Close(context.WithoutCancel(ctx)))
+	}
+	return r, m, nil
 }

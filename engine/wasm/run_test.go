@@ -71,6 +71,50 @@ func TestAProgramThatDoesNotRun(t *testing.T) {
 	}
 }
 
+// What a cache cannot do is done without it.
+func TestAProgramRunsWithoutItsCache(t *testing.T) {
+	dir := t.TempDir()
+	file, others, full := filepath.Join(dir, "file"), filepath.Join(dir, "others"), filepath.Join(dir, "full")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Mkdir(others, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	run := func(cache string) string {
+		var stdout bytes.Buffer
+		code, err := wasm.Run(t.Context(), wasm.Program{Module: "testdata/command.wasm", Cache: cache, Stdin: strings.NewReader(`{"do":"echo"}`), Stdout: &stdout})
+		if code != 0 || err != nil || stdout.String() != `{"do":"echo"}` {
+			t.Errorf("with the cache %s: code %d, %v, %q", cache, code, err, &stdout)
+		}
+		kept, _ := filepath.Glob(filepath.Join(cache, "*", "*"))
+		return strings.Join(kept, " ")
+	}
+	for _, cache := range []string{file, filepath.Join(file, "below"), others, "/proc/no-such"} {
+		if kept := run(cache); kept != "" {
+			t.Errorf("%s keeps %s", cache, kept)
+		}
+	}
+	kept := run(full)
+	if kept == "" || strings.Contains(kept, " ") {
+		t.Fatalf("a cache keeps %q", kept)
+	}
+	for _, content := range []string{"", "not what was compiled"} {
+		if err := os.WriteFile(kept, []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		run(full)
+	}
+	// Nothing can be written where a directory is.
+	if err := os.Remove(kept); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.MkdirAll(filepath.Join(kept, "x"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	run(full)
+}
+
 func TestAProgramEndsWithItsContext(t *testing.T) {
 	ctx, cancel := context.WithCancelCause(t.Context())
 	enough := errors.New("enough")
