@@ -2,6 +2,7 @@ package wasm
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"maps"
 	"path"
@@ -44,7 +45,7 @@ func (p *program) instantiate(ctx context.Context, scope, session string) (i *in
 		return nil, errors.Join(err, done())
 	}
 	ctx = experimental.WithMemoryAllocator(wasi.With(ctx, i.process), i.memory)
-	config := wazero.NewModuleConfig().WithName("").WithStartFunctions()
+	config := wazero.NewModuleConfig().WithName("").WithStartFunctions().WithRandSource(rand.Reader) // or it seeds one of its own, each time
 	if p.handler {
 		config = config.WithStartFunctions(exportInitialize)
 	}
