@@ -104,6 +104,9 @@ func overridesOf(b wire.Overrides, had jail.Limits) (snapshot.Overrides, error) 
 	if !ok {
 		return snapshot.Overrides{}, fault.Fieldf("api", "network", "%q is none of isolated, proxy, bridged and full", printable(b.Network))
 	}
+	if b.KeepConnections {
+		return snapshot.Overrides{}, fault.Fieldf("api", "keep_connections", "a connection has one owner, which is the jail that the snapshot was taken of; only a rewind of that can keep it")
+	}
 	o := snapshot.Overrides{Name: b.Name, Labels: b.Labels, Hostname: b.Hostname, Network: network}
 	if b.Limits != (wire.Limits{}) {
 		for _, l := range []struct {

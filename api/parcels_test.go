@@ -71,9 +71,9 @@ func TestAPolicyForSnapshots(t *testing.T) {
 	d := open(t, apitest.New())
 	var j wire.Jail
 	d.want(201, req{as: access.Operator, method: "POST", path: "/jails",
-		body: `{"snapshots":{"every":"10m","before":["exec:git push"],"after":"exec","keep":{"last":3}}}`}, &j)
-	want := wire.Snapshots{Every: "10m0s", Before: []string{"exec:git push"}, After: "exec", Keep: wire.Keep{Last: 3}}
-	if j.Snapshots.Every != want.Every || j.Snapshots.After != want.After || j.Snapshots.Keep != want.Keep || len(j.Snapshots.Before) != 1 {
+		body: `{"snapshots":{"every":"10m","before":["exec:git push"],"after":"exec","keep":{"last":3},"keep_connections":true}}`}, &j)
+	want := wire.Snapshots{Every: "10m0s", Before: []string{"exec:git push"}, After: "exec", Keep: wire.Keep{Last: 3}, KeepConnections: true}
+	if j.Snapshots.Every != want.Every || j.Snapshots.After != want.After || j.Snapshots.Keep != want.Keep || !j.Snapshots.KeepConnections || len(j.Snapshots.Before) != 1 {
 		t.Errorf("%+v, want %+v", j.Snapshots, want)
 	}
 	for _, bad := range []string{"10", "0s", "soon"} {

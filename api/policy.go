@@ -9,7 +9,7 @@ import (
 )
 
 func policyOf(w wire.Snapshots) (jail.Snapshots, error) {
-	p := jail.Snapshots{Before: w.Before, After: w.After, Keep: jail.Keep(w.Keep)}
+	p := jail.Snapshots{Before: w.Before, After: w.After, Keep: jail.Keep(w.Keep), KeepConnections: w.KeepConnections}
 	if w.Every == "" {
 		return p, nil
 	}
@@ -21,7 +21,7 @@ func policyOf(w wire.Snapshots) (jail.Snapshots, error) {
 }
 
 func policyShown(p jail.Snapshots) wire.Snapshots {
-	w := wire.Snapshots{Before: p.Before, After: p.After, Keep: wire.Keep(p.Keep)}
+	w := wire.Snapshots{Before: p.Before, After: p.After, Keep: wire.Keep(p.Keep), KeepConnections: p.KeepConnections}
 	if p.Every > 0 {
 		w.Every = p.Every.String()
 	}

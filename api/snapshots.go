@@ -31,7 +31,7 @@ type Snapshots interface {
 	Restore(ctx context.Context, s id.Snapshot, o snapshot.Overrides) (jail.Jail, error)
 	Branch(ctx context.Context, s id.Snapshot, count int, o snapshot.Overrides) ([]snapshot.Child, error)
 	BranchJail(ctx context.Context, j id.Jail, count int, o snapshot.Overrides) (snapshot.Snapshot, []snapshot.Child, error)
-	Rewind(ctx context.Context, j id.Jail, s id.Snapshot) (jail.Jail, error)
+	Rewind(ctx context.Context, j id.Jail, s id.Snapshot, o jail.RewindOptions) (jail.Jail, error)
 	Warm(ctx context.Context, s id.Snapshot, count int) error
 }
 
@@ -171,7 +171,7 @@ func (s *Server) rewindJail(ctx context.Context, p oneJail, b wire.Rewind) (wire
 	if !id.Valid('s', string(b.Snapshot)) {
 		return wire.Jail{}, fault.Fieldf("api", "snapshot", "%q is not a snapshot's id", printable(string(b.Snapshot)))
 	}
-	return s.shown(ctx)(k.Rewind(ctx, p.ID, b.Snapshot))
+	return s.shown(ctx)(k.Rewind(ctx, p.ID, b.Snapshot, jail.RewindOptions{KeepConnections: b.KeepConnections}))
 }
 
 func (s *Server) warmSnapshot(ctx context.Context, p oneSnapshot, b wire.Warm) (wire.Warmed, error) {

@@ -211,6 +211,7 @@ func TestBodiesOfSnapshotsThatAreRefused(t *testing.T) {
 		{snap + "/warm", `{"count":0}`, "count"},
 		{snap + "/warm", `{"count":100000}`, "count"},
 		{jail + "/rewind", `{"snapshot":"../../etc"}`, "snapshot"},
+		{jail + "/branch", `{"count":1,"keep_connections":true}`, "keep_connections"},
 		{jail + "/rewind", `{}`, "snapshot"},
 	} {
 		if p := d.refused(400, req{as: access.Operator, method: "POST", path: c.path, body: c.body}); p.Field != c.field {

@@ -158,12 +158,15 @@ the snapshot was taken; the jail itself, if it is still there, stays what it is.
 }
 
 func (c *command) rewind() *cobra.Command {
-	var last bool
+	var last, keep bool
 	cmd := &cobra.Command{
 		Use: "rewind JAIL SNAPSHOT|--last", Short: "Take a jail back to a snapshot", Args: cobra.RangeArgs(1, 2),
 		Long: `Take a jail back to a snapshot of it, or of a jail that it comes from. What it did
 since is gone from its memory and its files; its record keeps it, and says that it
-was undone. With --last it is the snapshot that the jail is nearest to: the last
+was undone. What it had connected outside is closed, unless --keep-connections: then
+what a program has neither read from nor written to since the snapshot goes on.
+
+With --last it is the snapshot that the jail is nearest to: the last
 that was taken of it, that it was made from or that it was rewound to.`,
 		Example: `  glasshouse rewind j-4k2v9c7m1xqe s-9d2kq7w4hxma
   glasshouse rewind j-4k2v9c7m1xqe --last`,
@@ -189,7 +192,11 @@ that was taken of it, that it was made from or that it was rewound to.`,
 			if err != nil {
 				return err
 			}
-			j, err := cl.RewindJail(ctx, jid, sid)
+			to := wire.Rewind{Snapshot: sid}
+			if cmd.Flags().Changed("keep-connections") {
+				to.KeepConnections = &keep
+			}
+			j, err := cl.RewindJailTo(ctx, jid, to)
 			if err != nil {
 				return err
 			}
@@ -197,6 +204,7 @@ that was taken of it, that it was made from or that it was rewound to.`,
 		},
 	}
 	cmd.Flags().BoolVar(&last, "last", false, "to the snapshot that the jail is nearest to")
+	cmd.Flags().BoolVar(&keep, "keep-connections", false, "keep what is connected outside and was not used since (default: as the jail's snapshots say)")
 	return cmd
 }
 

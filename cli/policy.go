@@ -15,7 +15,11 @@ changed since the last one, in words joined by commas:
   every=TIME                   every so often, such as 10m
   before=exec:COMMAND          before a command, such as exec:git push; may be repeated
   after=exec                   after each command that exec or a terminal began
-  keep=last:N/hourly:N/daily:N which of them stay; default last:5/hourly:24/daily:7`
+  keep=last:N/hourly:N/daily:N which of them stay; default last:5/hourly:24/daily:7
+
+and, of a rewind that does not say:
+
+  connections=keep             what is connected outside goes on, as far as it can`
 
 // parsePolicy reads when snapshots of a jail are taken unasked. Whether the words
 // are right is for the daemon to say, save for those it would not get to see.
@@ -39,10 +43,14 @@ func parsePolicy(s string) (wire.Snapshots, error) {
 			p.After = value
 		case word == "keep" && p.Keep == (wire.Keep{}):
 			p.Keep, err = parseKeep(value)
+		case word == "connections" && value == "keep":
+			p.KeepConnections = true
+		case word == "connections":
+			return p, usagef("--snapshots connections=%q is not keep", value)
 		case word == "every" || word == "after" || word == "keep":
 			return p, usagef("--snapshots says %s twice", word)
 		default:
-			return p, usagef("--snapshots has no word %q; there are every, before, after and keep", word)
+			return p, usagef("--snapshots has no word %q; there are every, before, after, keep and connections", word)
 		}
 		if err != nil {
 			return p, err
@@ -88,6 +96,9 @@ func policyText(p wire.Snapshots) string {
 	}
 	if len(keep) > 0 {
 		words = append(words, "keep="+strings.Join(keep, "/"))
+	}
+	if p.KeepConnections {
+		words = append(words, "connections=keep")
 	}
 	return strings.Join(words, ",")
 }

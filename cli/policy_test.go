@@ -12,10 +12,10 @@ import (
 )
 
 func TestSnapshotsFlag(t *testing.T) {
-	text := "every=10m,before=exec:git push,before=exec:npm publish,after=exec,keep=last:5/hourly:24/daily:7"
+	text := "every=10m,before=exec:git push,before=exec:npm publish,after=exec,keep=last:5/hourly:24/daily:7,connections=keep"
 	want := wire.Snapshots{
 		Every: "10m", Before: []string{"exec:git push", "exec:npm publish"}, After: "exec",
-		Keep: wire.Keep{Last: 5, Hourly: 24, Daily: 7},
+		Keep: wire.Keep{Last: 5, Hourly: 24, Daily: 7}, KeepConnections: true,
 	}
 	got, err := parsePolicy(text)
 	if diff := cmp.Diff(want, got); err != nil || diff != "" {
@@ -27,7 +27,7 @@ func TestSnapshotsFlag(t *testing.T) {
 	if got, err := parsePolicy(""); err != nil || policyText(got) != "" {
 		t.Errorf("nothing is %+v, %v", got, err)
 	}
-	for _, bad := range []string{"every", "every=", "=10m", "when=now", "every=1m,every=2m", "after=exec,after=exec", "keep=5", "keep=last:x", "keep=weekly:3", "keep=last:1/last:2", "every=1m,"} {
+	for _, bad := range []string{"every", "every=", "=10m", "when=now", "every=1m,every=2m", "after=exec,after=exec", "keep=5", "keep=last:x", "keep=weekly:3", "keep=last:1/last:2", "connections=close", "every=1m,"} {
 		if got, err := parsePolicy(bad); err == nil {
 			t.Errorf("%q is taken as %+v", bad, got)
 		}

@@ -63,6 +63,7 @@ func TestSnapshotsAtTheDesk(t *testing.T) {
 		t.Errorf("rewind prints %q", got)
 	}
 	d.sees("rewind try-1 base", ids[0])
+	d.sees("rewind try-1 base --keep-connections", ids[0])
 	d.sees("snapshot warm base -n 2", "2\n")
 	if code, out, errs := d.types("snapshot warm base -n 5"); code != 0 || out != "3\n" || !strings.Contains(errs, "3 of 5") {
 		t.Errorf("warm: exit code %d, %q, %q; want three, and why", code, out, errs)

@@ -109,7 +109,7 @@ func (s *Sandboxes) resume(ctx context.Context, c *cell, d time.Duration, memory
 	b := *c.box.Load()
 	var err error
 	if b.Image != "" && memory {
-		_, err = s.cfg.Snapshots.Rewind(ctx, b.Jail, b.Image)
+		_, err = s.cfg.Snapshots.Rewind(ctx, b.Jail, b.Image, jail.RewindOptions{})
 	} else {
 		_, err = s.cfg.Jails.Start(ctx, b.Jail)
 	}

@@ -131,7 +131,7 @@ func (g *Gateway) goBack(ctx context.Context, rid id.Run, q run.ResumeRequest) (
 		return nil, err
 	}
 	if c.Snapshot != "" && r.Jail != "" {
-		if _, err := g.cfg.Snapshots.Rewind(ctx, r.Jail, c.Snapshot); err != nil {
+		if _, err := g.cfg.Snapshots.Rewind(ctx, r.Jail, c.Snapshot, jail.RewindOptions{}); err != nil {
 			return nil, fmt.Errorf("take the jail back: %w", err)
 		}
 	}

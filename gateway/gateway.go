@@ -70,7 +70,7 @@ type Jails interface {
 type Snapshots interface {
 	Take(ctx context.Context, j id.Jail, o snapshot.TakeOptions) (snapshot.Snapshot, error)
 	Branch(ctx context.Context, s id.Snapshot, count int, o snapshot.Overrides) ([]snapshot.Child, error)
-	Rewind(ctx context.Context, j id.Jail, s id.Snapshot) (jail.Jail, error)
+	Rewind(ctx context.Context, j id.Jail, s id.Snapshot, o jail.RewindOptions) (jail.Jail, error)
 	Delete(ctx context.Context, s id.Snapshot) error
 }
 

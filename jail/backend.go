@@ -27,6 +27,21 @@ type Plan struct {
 	Workspace *Workspace
 	Init      string // the host's path of the glasshouse-init binary
 	Enforce   bool   // commands ask before they start programs, change files and make connections
+
+	// Wire is the wire to the outside that the jail has, if that was another body's.
+	Wire *Wire
+
+	// Unwired says that the wire is not the body's, or not yet: Restore makes it ready
+	// to get that of Wire by Rewire, and Clean leaves it to who has it.
+	Unwired bool
+}
+
+// A Wire is what a jail is reached by from the outside, with its addresses there. It
+// is named by the body that it was made for, and stays the same as long as the jail
+// keeps it.
+type Wire struct {
+	Name id.Jail `json:"name"`
+	IDs  IDRange `json:"ids"` // of that body: its address follows from them
 }
 
 // A Backend isolates. Implementations are safe for concurrent use, also for two
@@ -106,6 +121,34 @@ type Checkpointer interface {
 	// Shed is Clean, and the writable layer is gone too, but for the name that
 	// SealLayer gave it.
 	Shed(ctx context.Context, p Plan) error
+}
+
+// A Rewirer is a Checkpointer whose jails can keep what they have connected outside
+// when they are taken back.
+type Rewirer interface {
+	// CanRewire returns nil, or a fault.Unsupported error with the reason.
+	CanRewire(p Plan) error
+
+	// Rewire gives i, which Restore has made for the plan to and which is frozen, the
+	// wire of old, of the plan from, which is frozen as well. If it fails all is as it
+	// was.
+	Rewire(ctx context.Context, from Plan, old Instance, to Plan, i Instance) (Rewired, error)
+}
+
+// A Rewired is a wire that has changed hands, and what is connected over it.
+type Rewired interface {
+	// GoOn has what a program of the new processes has connected outside go on where
+	// it is, if the program has neither read nor written there since it was written
+	// down. All else is closed, and who is at the other end told so. It returns how
+	// many the new processes keep and how many they lose.
+	GoOn() (kept, closed int, err error)
+
+	// Undo gives the wire back to the old processes, and ends what they had connected
+	// if the new ones may have used it: after GoOn.
+	Undo() error
+
+	// Close lets go of what only Undo needs.
+	Close() error
 }
 
 // An Enforced is an Instance whose commands ask, as those of every Plan with

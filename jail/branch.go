@@ -210,9 +210,17 @@ func (m *Manager) Sealed() map[string]bool {
 	return used
 }
 
+// RewindOptions say how a jail is taken back.
+type RewindOptions struct {
+	// KeepConnections has the jail go on with what it has connected outside, as far
+	// as the program that has it neither read nor wrote there since. Nil: as the
+	// jail's Snapshots say.
+	KeepConnections *bool
+}
+
 // Rewind has a jail go on where it, or another, was when img was taken. What it
 // did since is gone from its files and its memory, and stays in its log.
-func (m *Manager) Rewind(ctx context.Context, jid id.Jail, img Image) (Jail, error) {
+func (m *Manager) Rewind(ctx context.Context, jid id.Jail, img Image, o RewindOptions) (Jail, error) {
 	const op = "jail.Rewind"
 	return m.change(ctx, jid, op, func(ctx context.Context, b Backend, c *cell) error {
 		cp, ok := b.(Checkpointer)
@@ -221,9 +229,21 @@ func (m *Manager) Rewind(ctx context.Context, jid id.Jail, img Image) (Jail, err
 			return fault.Newf(fault.Conflict, op, string(jid), "the snapshot is of another kind of jail: branch from it instead")
 		}
 		next := was
-		next.Sealed, next.Lower = img.Jail.Sealed, img.Jail.Lower
+		next.Sealed, next.Lower, next.Wire = img.Jail.Sealed, img.Jail.Lower, nil
 		if img.Images == "" {
 			return m.rewindFiles(ctx, b, cp, c, next)
+		}
+		rewire, err := m.rewirer(b, was, o)
+		if err != nil {
+			return err
+		}
+		if c.live.Load() == nil {
+			rewire = nil // nobody has a connection
+		}
+		if rewire != nil {
+			if next.Wire = was.Wire; next.Wire == nil {
+				next.Wire = &Wire{Name: was.body(), IDs: was.IDs}
+			}
 		}
 		now := time.Now()
 		next.State, next.Started, next.Stopped, next.Reason = Running, &now, nil, ""
@@ -239,7 +259,10 @@ func (m *Manager) Rewind(ctx context.Context, jid id.Jail, img Image) (Jail, err
 				return err
 			}
 		}
-		body, err := m.spareBody(ctx, cp, img.Snapshot, next)
+		var body *body
+		if rewire == nil { // copies that wait have a wire of their own
+			body, err = m.spareBody(ctx, cp, img.Snapshot, next)
+		}
 		if body == nil && err == nil {
 			body, err = m.body(ctx, cp, next, img.Images, nil)
 		}
@@ -248,7 +271,7 @@ func (m *Manager) Rewind(ctx context.Context, jid id.Jail, img Image) (Jail, err
 			if l != nil {
 				l.ice.paused = false // a paused jail that is rewound runs
 			}
-			leave, err = m.inhabit(ctx, b, c, body, &Lineage{Op: event.OpRewind, Snapshot: img.Snapshot, Parent: img.Jail.ID, Seq: img.Seq})
+			leave, err = m.inhabit(ctx, b, c, body, &Lineage{Op: event.OpRewind, Snapshot: img.Snapshot, Parent: img.Jail.ID, Seq: img.Seq}, rewire)
 		}
 		if leave == nil {
 			if l != nil {
@@ -264,6 +287,27 @@ func (m *Manager) Rewind(ctx context.Context, jid id.Jail, img Image) (Jail, err
 		c.leave(m, leave)
 		return err
 	})
+}
+
+// rewirer returns who keeps the connections of a jail that is taken back, or nil if
+// nobody is to, or there are none to keep.
+func (m *Manager) rewirer(b Backend, j Jail, o RewindOptions) (Rewirer, error) {
+	asked := o.KeepConnections != nil && *o.KeepConnections
+	if !asked && (o.KeepConnections != nil || !j.Spec.Snapshots.KeepConnections) || j.Spec.Network == Isolated {
+		return nil, nil
+	}
+	r, ok := b.(Rewirer)
+	err := error(fault.Cannot("jail.Rewind", "the backend "+j.Spec.Backend+" cannot keep connections", "rewind without keeping them"))
+	if ok {
+		err = r.CanRewire(m.plan(j))
+	}
+	if err == nil {
+		return r, nil
+	}
+	if !asked { // it is a wish for all that it is possible for
+		return nil, nil
+	}
+	return nil, err
 }
 
 // spareBody makes a frozen copy of a snapshot, if one waits, the body of j. If that

@@ -315,13 +315,13 @@ func (s *still) stop(ctx context.Context, sealed []string) error {
 // rehost has the jail go on as a copy of itself over a new layer.
 func (s *still) rehost(ctx context.Context, sealed []string) error {
 	next := s.was
-	next.Sealed = sealed
+	next.Sealed, next.Wire = sealed, nil
 	p := s.m.plan(s.was)
 	body, err := s.m.body(ctx, s.cp, next, s.o.Images, &p)
 	if err != nil {
 		return fmt.Errorf("go on over a new layer: %w", err)
 	}
-	s.leave, err = s.m.inhabit(ctx, s.b, s.c, body, nil)
+	s.leave, err = s.m.inhabit(ctx, s.b, s.c, body, nil, nil)
 	return err
 }
 
@@ -350,7 +350,7 @@ func (m *Manager) body(ctx context.Context, cp Checkpointer, j Jail, images stri
 		}
 	}()
 	p := m.plan(j)
-	p.From = from
+	p.From, p.Unwired = from, j.Wire != nil
 	if err := os.Mkdir(p.Dir, 0o711); err != nil {
 		return nil, err
 	}
@@ -364,7 +364,7 @@ func (m *Manager) body(ctx context.Context, cp Checkpointer, j Jail, images stri
 // recordHalf records a body that nobody inhabits yet. Its ids are in no record
 // but the jail's that will.
 func (m *Manager) recordHalf(ctx context.Context, j Jail) error {
-	j.ID, j.Body, j.State, j.IDs = j.Body, "", Creating, IDRange{}
+	j.ID, j.Body, j.State, j.IDs, j.Wire = j.Body, "", Creating, IDRange{}, nil
 	if err := m.cfg.Store.Put(ctx, j); err != nil {
 		return fmt.Errorf("record body %s: %w", j.ID, err)
 	}
@@ -373,7 +373,9 @@ func (m *Manager) recordHalf(ctx context.Context, j Jail) error {
 
 // dropBody removes the body that j was to move into.
 func (m *Manager) dropBody(ctx context.Context, cp Checkpointer, j Jail) error {
-	err := cp.Shed(ctx, m.plan(j))
+	p := m.plan(j)
+	p.Unwired = j.Wire != nil // the jail has it, in the body that it stays in
+	err := cp.Shed(ctx, p)
 	if err == nil {
 		err = os.RemoveAll(m.dir(j.Body))
 	}
@@ -389,8 +391,8 @@ func (m *Manager) dropBody(ctx context.Context, cp Checkpointer, j Jail) error {
 // inhabit moves a jail into a body that waits frozen, and thaws it. What the
 // jail's log is to say of it comes before anything the body does. The body it
 // leaves is removed by leave. The caller holds the cell's turn; what the jail had
-// alive is frozen.
-func (m *Manager) inhabit(ctx context.Context, b Backend, c *cell, body *body, say *Lineage) (leave func(context.Context) error, err error) {
+// alive is frozen. If rewire is not nil the body gets the wire of that.
+func (m *Manager) inhabit(ctx context.Context, b Backend, c *cell, body *body, say *Lineage, rewire Rewirer) (leave func(context.Context) error, err error) {
 	was, old := *c.jail.Load(), c.live.Load()
 	next := &live{inst: body.inst, restored: true, rewound: old != nil && say != nil}
 	next.ice.held = true
@@ -399,12 +401,29 @@ func (m *Manager) inhabit(ctx context.Context, b Backend, c *cell, body *body, s
 	} else {
 		next.ctl = control.Dial(body.inst.Control())
 	}
-	err = m.watchAnew(ctx, b, body.jail, next, old != nil)
+	var wired Rewired
+	if rewire != nil {
+		to := m.plan(body.jail)
+		to.Unwired = true
+		wired, err = rewire.Rewire(ctx, m.plan(was), old.inst, to, body.inst)
+		if err != nil {
+			wired = nil
+		} else {
+			defer wired.Close()
+		}
+	}
+	if err == nil { // not before it has its links
+		err = m.watchAnew(ctx, b, body.jail, next, old != nil)
+	}
 	if err == nil && say != nil {
 		_, err = m.lineage(ctx, was.ID, *say)
 	}
 	if err == nil {
 		err = m.giveSecrets(ctx, body.jail, body.inst)
+	}
+	kept, closed := 0, 0
+	if err == nil && wired != nil {
+		kept, closed, err = wired.GoOn()
 	}
 	// It runs before that is recorded: until then nobody was told, and what a
 	// daemon that comes after a crash finds is the jail as it was.
@@ -421,10 +440,16 @@ func (m *Manager) inhabit(ctx context.Context, b Backend, c *cell, body *body, s
 		err = m.save(ctx, c, body.jail)
 	}
 	if err != nil {
+		if wired != nil {
+			err = errors.Join(err, body.inst.Freeze(ctx), wired.Undo())
+		}
 		if old != nil { // which is still what is observed, if watchAnew failed
 			err = errors.Join(err, m.watchAnew(ctx, b, was, old, true))
 		}
 		return nil, errors.Join(err, body.inst.Kill(ctx), body.inst.Close(), m.dropBody(ctx, b.(Checkpointer), body.jail))
+	}
+	if wired != nil {
+		m.cfg.Log.Info("a jail that was taken back has kept its wire", "jail", was.ID, "connections", kept, "closed", closed)
 	}
 	if next.parked {
 		next.ctl.MoveTo(body.inst.Control())
@@ -440,16 +465,18 @@ func (m *Manager) inhabit(ctx context.Context, b Backend, c *cell, body *body, s
 			}
 			old.close()
 		}
-		return errors.Join(m.leave(ctx, b.(Checkpointer), was), m.cfg.Store.Delete(ctx, body.jail.Body))
+		return errors.Join(m.leave(ctx, b.(Checkpointer), was, body.jail), m.cfg.Store.Delete(ctx, body.jail.Body))
 	}, nil
 }
 
-// leave removes the body that a jail had.
-func (m *Manager) leave(ctx context.Context, cp Checkpointer, was Jail) error {
-	if err := cp.Shed(ctx, m.plan(was)); err != nil {
+// leave removes the body that a jail had, but for what it has kept of it.
+func (m *Manager) leave(ctx context.Context, cp Checkpointer, was, now Jail) error {
+	p := m.plan(was)
+	p.Unwired = now.Wire != nil // which is the one that it had
+	if err := cp.Shed(ctx, p); err != nil {
 		return err
 	}
-	m.giveIDs(was.IDs)
+	m.giveIDsOf(was, now)
 	if was.body() == was.ID {
 		return nil // its directory is also the jail's
 	}

@@ -289,9 +289,17 @@ func (m *Manager) again(ctx context.Context, b Backend, c *cell) error {
 	}
 	j.Boot = m.cfg.Boot
 	j = j.anew()
+	was := j
+	j.Wire = nil
+	if was.Wire != nil { // it could not be released when the jail ended
+		if err := b.Clean(ctx, m.plan(was)); err != nil {
+			return err
+		}
+	}
 	if err := m.save(ctx, c, j); err != nil {
 		return err
 	}
+	m.giveIDsOf(was, j)
 	inst, err := b.Create(ctx, m.plan(j))
 	if err != nil {
 		m.settle(ctx, b, c, Failed, "it could not be started: "+err.Error())
@@ -448,7 +456,7 @@ func (m *Manager) destroy(ctx context.Context, b Backend, c *cell) error {
 	delete(m.cells, j.ID)
 	m.gone = append(m.gone[max(0, len(m.gone)+1-maxGone):], place{j.Created, j.ID})
 	m.mu.Unlock()
-	m.giveIDs(j.IDs)
+	m.giveIDsOf(j, Jail{})
 	return nil
 }
 

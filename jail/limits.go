@@ -162,6 +162,7 @@ func (m *Manager) holdLimits(ctx context.Context, b Backend, j Jail, inst Instan
 // forOthers is a jail as those made from it are to have it: with its own limits, and
 // of memory as much as they need to be made.
 func (j Jail) forOthers(s Stats) Jail {
+	j.Wire = nil
 	if j.Base == nil {
 		return j
 	}

@@ -211,10 +211,14 @@ func (m *Manager) Open(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("read the record of jails: %w", err)
 	}
-	bodies := map[id.Jail]bool{}
+	bodies, wires := map[id.Jail]bool{}, map[id.Jail]bool{}
 	for _, j := range all {
 		m.ids[j.IDs.First] = struct{}{}
 		bodies[j.Body] = true
+		if j.Wire != nil {
+			m.ids[j.Wire.IDs.First] = struct{}{}
+			wires[j.Wire.Name] = true
+		}
 	}
 	for _, j := range all {
 		if !bodies[j.ID] || j.Body != "" {
@@ -223,7 +227,7 @@ func (m *Manager) Open(ctx context.Context) error {
 			return fmt.Errorf("forget the record of body %s: %w", j.ID, err)
 		}
 	}
-	m.removeStrays(ctx, bodies)
+	m.removeStrays(ctx, bodies, wires)
 
 	var wg sync.WaitGroup
 	slots := make(chan struct{}, 8)
@@ -282,8 +286,10 @@ func (m *Manager) reconcile(ctx context.Context, c *cell) {
 	if cp, ok := b.(Checkpointer); ok && j.Body != "" {
 		// The body it left last may not have been removed to its end.
 		own := j
-		own.Body = ""
-		if err := cp.Shed(ctx, m.plan(own)); err != nil {
+		own.Body, own.Wire = "", nil
+		p := m.plan(own)
+		p.Unwired = j.Wire != nil && j.Wire.Name == j.ID
+		if err := cp.Shed(ctx, p); err != nil {
 			log.Error("a body that was left is not gone", "err", err)
 		}
 	}
@@ -366,6 +372,10 @@ func (m *Manager) settle(ctx context.Context, b Backend, c *cell, to State, reas
 	if err := b.Clean(ctx, m.plan(j)); err != nil {
 		to, reason = Failed, fmt.Sprintf("%s; not all of it could be released: %v", reason, err)
 	}
+	if to != Failed && j.Wire != nil {
+		m.giveIDs(j.Wire.IDs)
+		j.Wire = nil // it is gone, and the jail gets one of its own when it starts
+	}
 	now := time.Now()
 	j.State, j.Reason, j.Stopped = to, reason, &now
 	m.cfg.Log.Info("jail ended", "jail", j.ID, "state", to, "reason", reason)
@@ -376,7 +386,7 @@ func (m *Manager) settle(ctx context.Context, b Backend, c *cell, to State, reas
 
 // removeStrays removes directories that no record knows, as a database restored
 // from a backup would leave. Whatever still holds on to them is left, and said.
-func (m *Manager) removeStrays(ctx context.Context, bodies map[id.Jail]bool) {
+func (m *Manager) removeStrays(ctx context.Context, bodies, wires map[id.Jail]bool) {
 	entries, err := os.ReadDir(m.cfg.Dir)
 	if err != nil {
 		m.cfg.Log.Error("jails directory not read", "err", err)
@@ -393,7 +403,7 @@ func (m *Manager) removeStrays(ctx context.Context, bodies map[id.Jail]bool) {
 			json.Unmarshal(data, &j)
 			j.ID = jid // the file is a copy for people; the name is what we know
 		}
-		if err := m.cleanStray(ctx, j); err != nil {
+		if err := m.cleanStray(ctx, j, wires[jid]); err != nil {
 			m.cfg.Log.Error("stray jail not released", "jail", jid, "err", err)
 		}
 		if err := m.removeDir(jid); err != nil {
@@ -405,11 +415,13 @@ func (m *Manager) removeStrays(ctx context.Context, bodies map[id.Jail]bool) {
 // cleanStray releases a jail of which it may not be known whose it was. Then one
 // backend may wait for what another has yet to let go of, so all come to a turn
 // before any has much time.
-func (m *Manager) cleanStray(ctx context.Context, j Jail) error {
+func (m *Manager) cleanStray(ctx context.Context, j Jail, unwired bool) error {
+	p := m.plan(j)
+	p.Wire, p.Unwired = nil, unwired
 	clean := func(ctx context.Context) (errs error) {
 		for _, r := range m.cfg.Runtimes {
 			if j.Spec.Backend == "" || r.Name == j.Spec.Backend && r.Runtime == j.Spec.Runtime {
-				errs = errors.Join(errs, r.Backend.Clean(ctx, m.plan(j)))
+				errs = errors.Join(errs, r.Backend.Clean(ctx, p))
 			}
 		}
 		return errs
@@ -547,6 +559,7 @@ func (m *Manager) plan(j Jail) Plan {
 		ID: j.body(), Dir: m.dir(j.body()), Runtime: j.Spec.Runtime, Hostname: hostname,
 		Lower: j.Lower, Sealed: j.Sealed, IDs: j.IDs, Limits: j.Spec.Limits, Network: j.Spec.Network, Group: j.Spec.Group,
 		Mounts: j.Spec.Mounts, Workspace: j.Spec.Workspace, Init: m.cfg.Init, Enforce: j.Spec.Enforce,
+		Wire: j.Wire,
 	}
 }
 
@@ -583,6 +596,23 @@ func (m *Manager) giveIDs(r IDRange) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	delete(m.ids, r.First)
+}
+
+// giveIDsOf gives back what a jail had that it has not any more.
+func (m *Manager) giveIDsOf(was, now Jail) {
+	for _, r := range was.ranges() {
+		if !slices.Contains(now.ranges(), r) {
+			m.giveIDs(r)
+		}
+	}
+}
+
+// ranges are the blocks of ids that nobody else may have.
+func (j *Jail) ranges() []IDRange {
+	if j.Wire == nil {
+		return []IDRange{j.IDs}
+	}
+	return []IDRange{j.IDs, j.Wire.IDs}
 }
 
 // find returns a visible jail's cell.

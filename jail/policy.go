@@ -15,6 +15,9 @@ type Snapshots struct {
 	Before []string      `json:"before,omitempty"` // exec:PROGRAM WORD...
 	After  string        `json:"after,omitempty"`  // exec: each command that was asked for
 	Keep   Keep          `json:"keep,omitzero"`
+
+	// KeepConnections is what RewindOptions says if it says nothing.
+	KeepConnections bool `json:"keep_connections,omitempty"`
 }
 
 // Keep says which of a jail's automatic snapshots stay: the last so many, and the

@@ -148,6 +148,8 @@ type Jail struct {
 	Sealed []string `json:"sealed,omitempty"` // layers of snapshots, between Lower and the writable one, topmost first
 	Origin *Origin  `json:"origin,omitempty"` // of a jail made from a snapshot
 
+	Wire *Wire `json:"wire,omitempty"` // to the outside, if it has that of a body that it has left
+
 	Used Used `json:"used,omitzero"`      // by bodies that it has left
 	Last Used `json:"last_used,omitzero"` // by the one that it has or had last, when that was about to end
 

@@ -344,7 +344,7 @@ func TestAutomaticSnapshotsStayWithinTheirRoom(t *testing.T) {
 		now = now.Add(2 * time.Hour)
 		w.house.keeper.Strike(t, now)
 		// What the jail stands on is not theirs: it goes back to its beginning.
-		if _, err := w.house.keeper.Rewind(t.Context(), j, asked.ID); err != nil {
+		if _, err := w.house.keeper.Rewind(t.Context(), j, asked.ID, jail.RewindOptions{}); err != nil {
 			t.Fatal(err)
 		}
 	}

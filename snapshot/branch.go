@@ -149,13 +149,13 @@ func (k *Keeper) BranchJail(ctx context.Context, jid id.Jail, count int, o Overr
 }
 
 // Rewind takes a jail back to a snapshot of it, or of a jail it comes from.
-func (k *Keeper) Rewind(ctx context.Context, jid id.Jail, sid id.Snapshot) (jail.Jail, error) {
+func (k *Keeper) Rewind(ctx context.Context, jid id.Jail, sid id.Snapshot, o jail.RewindOptions) (jail.Jail, error) {
 	img, done, err := k.image(ctx, sid)
 	if err != nil {
 		return jail.Jail{}, err
 	}
 	defer done()
-	j, err := k.cfg.Jails.Rewind(ctx, jid, img)
+	j, err := k.cfg.Jails.Rewind(ctx, jid, img, o)
 	if err != nil {
 		return jail.Jail{}, err
 	}

@@ -189,7 +189,7 @@ func TestWhatAJailDidSinceItsSnapshot(t *testing.T) {
 			expect(t, "a snapshot at rest: files", changesIn(c.Files), "")
 			c = h.compare(at(rest.ID), at(j))
 			expect(t, "a jail without a layer of its own", changesIn(c.Files), "")
-			if _, err := h.keeper.Rewind(t.Context(), j, first.ID); err != nil {
+			if _, err := h.keeper.Rewind(t.Context(), j, first.ID, jail.RewindOptions{}); err != nil {
 				t.Fatal(err)
 			}
 			c = h.compare(at(first.ID), at(j))

@@ -436,7 +436,7 @@ func (h *house) goesBack(how jail.Layering) {
 	s := h.take(j, how)
 	at := h.countsOn(j, h.count(j)+20)
 	h.sh(j, "echo after > /root/file; touch /root/new")
-	if _, err := h.keeper.Rewind(t.Context(), j, s.ID); err != nil {
+	if _, err := h.keeper.Rewind(t.Context(), j, s.ID, jail.RewindOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	if n := h.count(j); n >= at {

@@ -117,7 +117,7 @@ func TestAStoppedJailIsTakenWithItsFiles(t *testing.T) {
 			t.Errorf("%s has %q", one, got)
 		}
 	}
-	if _, err := h.keeper.Rewind(t.Context(), j, s.ID); err != nil {
+	if _, err := h.keeper.Rewind(t.Context(), j, s.ID, jail.RewindOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := h.jails.Start(t.Context(), j); err != nil {
@@ -140,7 +140,7 @@ func TestASnapshotThatStopsTheJailGoesOnFromThere(t *testing.T) {
 	if now, _ := h.jails.Get(t.Context(), j); now.State != jail.Stopped {
 		t.Errorf("the jail is %s", now.State)
 	}
-	if _, err := h.keeper.Rewind(t.Context(), j, s.ID); err != nil {
+	if _, err := h.keeper.Rewind(t.Context(), j, s.ID, jail.RewindOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	h.countsOn(j, 3)
@@ -199,7 +199,7 @@ func TestACopyThatWaitsIsABranchAndARewind(t *testing.T) {
 	h.sh(k, "grep -q "+string(k)+" /etc/hostname")
 	at := h.countsOn(j, h.count(j)+10)
 	began = time.Now()
-	if _, err := h.keeper.Rewind(t.Context(), j, s.ID); err != nil {
+	if _, err := h.keeper.Rewind(t.Context(), j, s.ID, jail.RewindOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	t.Logf("a rewind to a copy: %v", time.Since(began))
@@ -246,7 +246,7 @@ func TestAJailIsTakenManyTimesUnderLoad(t *testing.T) {
 			k := h.branch(s.ID, 1)[0]
 			h.countsOn(k, 0)
 			h.delete(k)
-			if _, err := h.keeper.Rewind(t.Context(), j, s.ID); err != nil {
+			if _, err := h.keeper.Rewind(t.Context(), j, s.ID, jail.RewindOptions{}); err != nil {
 				t.Fatal(err)
 			}
 			at = h.count(j)

@@ -364,7 +364,7 @@ func TestASecretIsNowhereButInItsJail(t *testing.T) {
 				t.Fatal(err)
 			}
 			look.everywhere(h, v, "once there are frozen copies")
-			if _, err := h.keeper.Rewind(t.Context(), j, s.ID); err != nil {
+			if _, err := h.keeper.Rewind(t.Context(), j, s.ID, jail.RewindOptions{}); err != nil {
 				t.Fatal(err)
 			}
 			h.says(j, "wc -c < /run/secrets/API_KEY", fmt.Sprint(len(value)))

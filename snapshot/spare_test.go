@@ -53,7 +53,7 @@ func TestARewindThatFailsLeavesNoCopyBehind(t *testing.T) {
 		t.Fatalf("%d directories of a jail and a copy", n)
 	}
 	broken.full.Store(true)
-	if _, err := h.keeper.Rewind(t.Context(), j, s.ID); !errors.Is(err, fault.Exhausted) {
+	if _, err := h.keeper.Rewind(t.Context(), j, s.ID, jail.RewindOptions{}); !errors.Is(err, fault.Exhausted) {
 		t.Errorf("Rewind = %v, want exhausted", err)
 	}
 	broken.full.Store(false)
@@ -64,7 +64,7 @@ func TestARewindThatFailsLeavesNoCopyBehind(t *testing.T) {
 		t.Errorf("%d copies wait", n)
 	}
 	h.sh(j, "test $(cat /root/a) = one; echo two > /root/a")
-	if _, err := h.keeper.Rewind(t.Context(), j, s.ID); err != nil {
+	if _, err := h.keeper.Rewind(t.Context(), j, s.ID, jail.RewindOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	h.sh(j, "test $(cat /root/a) = one")

@@ -42,7 +42,7 @@ var may = map[string][]string{
 	"rootfs":              {"jail", "nix"},
 	"nix":                 {},
 	"host/cgroup":         {},
-	"host/criu":           {"host/cgroup", "host/seccomp", "host/pages"},
+	"host/criu":           {"host/cgroup", "host/netns", "host/seccomp", "host/pages"},
 	"host/disk":           {},
 	"host/netns":          {},
 	"host/process":        {},

@@ -218,7 +218,7 @@ func (k *Snapshots) BranchJail(ctx context.Context, jid id.Jail, count int, o sn
 }
 
 // Rewind implements api.Snapshots.
-func (k *Snapshots) Rewind(ctx context.Context, jid id.Jail, sid id.Snapshot) (jail.Jail, error) {
+func (k *Snapshots) Rewind(ctx context.Context, jid id.Jail, sid id.Snapshot, _ jail.RewindOptions) (jail.Jail, error) {
 	s, err := k.Get(ctx, sid)
 	if err != nil {
 		return jail.Jail{}, err

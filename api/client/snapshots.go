@@ -65,7 +65,12 @@ func (c *Client) BranchJail(ctx context.Context, j id.Jail, r wire.Branch) (wire
 
 // RewindJail takes a jail back to a snapshot.
 func (c *Client) RewindJail(ctx context.Context, j id.Jail, s id.Snapshot) (wire.Jail, error) {
-	return c.moveJail(ctx, j, "/rewind", wire.Rewind{Snapshot: s})
+	return c.RewindJailTo(ctx, j, wire.Rewind{Snapshot: s})
+}
+
+// RewindJailTo is RewindJail with all that can be said.
+func (c *Client) RewindJailTo(ctx context.Context, j id.Jail, b wire.Rewind) (wire.Jail, error) {
+	return c.moveJail(ctx, j, "/rewind", b)
 }
 
 // WarmSnapshot has frozen copies of a snapshot made, and returns how many wait.

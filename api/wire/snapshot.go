@@ -68,6 +68,8 @@ type Overrides struct {
 	Hostname string            `json:"hostname,omitempty" description:"Default: the jail's id."`
 	Limits   Limits            `json:"limits,omitzero"`
 	Network  string            `json:"network,omitempty" enum:"isolated,proxy,bridged,full"`
+
+	KeepConnections bool `json:"keep_connections,omitempty" description:"Refused: of a jail and its branches only one could speak on a connection. Rewind the jail instead."`
 }
 
 // Branch asks for jails that go on from where one was.
@@ -93,6 +95,8 @@ type BranchError struct {
 // Rewind says what a jail is taken back to.
 type Rewind struct {
 	Snapshot id.Snapshot `json:"snapshot" required:"true" description:"Of this jail, or of one that it comes from."`
+
+	KeepConnections *bool `json:"keep_connections,omitempty" description:"What a program has connected outside of the jail goes on if the program has neither read nor written there since the snapshot; all else is closed, as everything is without this. Default: as snapshots.keep_connections of the jail says."`
 }
 
 // Warm asks for frozen copies of a snapshot, made ahead of need.

@@ -261,10 +261,15 @@ func (m *making) restore(ctx context.Context, dir string, n notes) (*instance, e
 	}
 	m.undo.Push("kill its processes", func() error { return m.cgroup.Kill(context.Background()) })
 	var pid int
+	var outward *criu.Connections
+	if p.Unwired {
+		outward = &criu.Connections{}
+		m.undo.Push("let go of its connections", func() error { outward.Close(); return nil })
+	}
 	err = m.step("criu", func() (err error) {
 		pid, err = b.criu.Restore(ctx, criu.Restore{
 			Dir: m.images, Root: l.merged(), Lent: sources, Netns: m.netns, Cgroup: m.cgroup, Worker: m.worker,
-			Close: n.Net != p.Network, Lazy: m.memory != nil,
+			Close: n.Net != p.Network, Lazy: m.memory != nil, Keep: outward,
 		})
 		return err
 	})
@@ -276,7 +281,7 @@ func (m *making) restore(ctx context.Context, dir string, n notes) (*instance, e
 		return nil, fmt.Errorf("init ended at once: %w", err)
 	}
 	i := b.newInstance(p, m.cgroup, pid, pidfd)
-	i.listener = m.worker.Listener()
+	i.listener, i.outward = m.worker.Listener(), outward
 	m.undo.Push("let go of init", i.Close)
 	if m.memory != nil {
 		i.watchMemory(m.memory)
@@ -291,7 +296,12 @@ func (m *making) restore(ctx context.Context, dir string, n notes) (*instance, e
 		steps.Go(func() error { return r.write(l.record()) })
 		steps.Go(func() error { return dropStaged(l) })
 		steps.Go(func() error { return dropImages(p, l) })
-		steps.Go(func() error { return netns.CloseOutward(m.netns) })
+		steps.Go(func() error {
+			if p.Unwired {
+				return nil // it is Rewire that knows which
+			}
+			return netns.CloseOutward(m.netns)
+		})
 		err := errors.Join(m.cgroup.Change(b.kind.limits(p.Limits)), sealControl(l))
 		return errors.Join(err, steps.Wait())
 	})

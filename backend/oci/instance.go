@@ -35,8 +35,9 @@ type instance struct {
 	listening sync.Mutex
 	listener  *notify.Listener // on which its commands ask, once known. guarded by listening
 
-	memory *pages.Watch           // of what was missing when it was made; nil if nothing was
-	why    atomic.Pointer[string] // its processes were ended
+	outward *criu.Connections      // out of the jail, if it was made to keep them, until Rewire
+	memory  *pages.Watch           // of what was missing when it was made; nil if nothing was
+	why     atomic.Pointer[string] // its processes were ended
 
 	watched atomic.Pointer[[]string]    // what processes of the jail watched when last asked
 	worker  atomic.Pointer[criu.Worker] // started for a Dump that did not come yet
@@ -96,12 +97,12 @@ func (i *instance) Sight() jail.Sight {
 	s := jail.Sight{Cgroup: i.cgroup.ID(), CgroupDir: i.cgroup.Unified()}
 	switch i.plan.Network {
 	case jail.Full:
-		s.Link = netns.Link(string(i.plan.ID))
+		s.Link = netns.Link(string(wireOf(i.plan).Name))
 	case jail.Bridged:
 		s.Address, _ = netns.Transit(i.backend.cfg.Transit, i.backend.address(i.plan)) // it was made with it
-		s.Door = netns.Door(i.backend.netnsPath(i.plan))
+		s.Door = netns.Door(i.backend.wireAt(i.plan))
 	case jail.Proxied:
-		s.Door = netns.Door(i.backend.netnsPath(i.plan))
+		s.Door = netns.Door(i.backend.wireAt(i.plan))
 	}
 	return s
 }
@@ -131,6 +132,9 @@ func (i *instance) Kill(ctx context.Context) error {
 func (i *instance) Close() error {
 	if w := i.worker.Swap(nil); w != nil {
 		w.Close()
+	}
+	if i.outward != nil {
+		i.outward.Close()
 	}
 	if i.memory != nil {
 		i.memory.Close()

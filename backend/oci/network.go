@@ -19,18 +19,38 @@ func (b *Backend) netnsPath(p jail.Plan) string {
 	return filepath.Join(b.cfg.NetnsDir, string(p.ID))
 }
 
-// makeNetwork makes the jail's network namespace. Ranges of ids are disjoint, so
-// the number of a jail's range is also the number of its address.
-func (m *making) makeNetwork(ctx context.Context) error {
-	b, p := m.backend, m.plan
-	m.undo.Push("remove the network", func() error { return b.removeNetwork(p) })
-	n, err := netns.Create(ctx, string(p.ID), netns.Options{
+// wireOf names the wire of a jail, and wireAt the path that what belongs to it is
+// named by.
+func wireOf(p jail.Plan) jail.Wire {
+	if p.Wire != nil {
+		return *p.Wire
+	}
+	return jail.Wire{Name: p.ID, IDs: p.IDs}
+}
+
+func (b *Backend) wireAt(p jail.Plan) string {
+	return filepath.Join(b.cfg.NetnsDir, string(wireOf(p).Name))
+}
+
+// netOptions are what the jail's network is made with.
+func (b *Backend) netOptions(p jail.Plan) netns.Options {
+	return netns.Options{
 		Path:  b.netnsPath(p),
 		Reach: reaches[p.Network],
 		Group: b.groupPath(p),
 		Index: b.address(p),
 		Pool:  b.cfg.Transit,
-	})
+		Await: p.Unwired,
+		At:    b.wireAt(p),
+	}
+}
+
+// makeNetwork makes the jail's network namespace. Ranges of ids are disjoint, so
+// the number of a jail's range is also the number of its address.
+func (m *making) makeNetwork(ctx context.Context) error {
+	b, p := m.backend, m.plan
+	m.undo.Push("remove the network", func() error { return b.removeNetwork(p) })
+	n, err := netns.Create(ctx, string(wireOf(p).Name), b.netOptions(p))
 	if err != nil {
 		return err
 	}
@@ -40,7 +60,8 @@ func (m *making) makeNetwork(ctx context.Context) error {
 
 // address is the number of the jail's address among those of the pool.
 func (b *Backend) address(p jail.Plan) int {
-	return int(p.IDs.First/p.IDs.Count) % addresses(b.cfg.Transit)
+	ids := wireOf(p).IDs
+	return int(ids.First/ids.Count) % addresses(b.cfg.Transit)
 }
 
 // reaches are the networks that jails may have.
@@ -70,7 +91,10 @@ func addresses(pool netip.Prefix) int {
 }
 
 func (b *Backend) removeNetwork(p jail.Plan) error {
-	return netns.Clean(string(p.ID), b.netnsPath(p))
+	if p.Unwired {
+		return netns.CleanInner(b.netnsPath(p))
+	}
+	return errors.Join(netns.Clean(string(wireOf(p).Name), b.wireAt(p)), netns.CleanInner(b.netnsPath(p)))
 }
 
 // countTraffic fills in what went over the jail's wire.
@@ -78,7 +102,7 @@ func (b *Backend) countTraffic(p jail.Plan, s *jail.Stats) (err error) {
 	if p.Network == jail.Isolated {
 		return nil // there is no wire
 	}
-	s.RxBytes, s.TxBytes, err = netns.Counters(string(p.ID), b.netnsPath(p))
+	s.RxBytes, s.TxBytes, err = netns.Counters(string(wireOf(p).Name), b.wireAt(p))
 	return err
 }
 

@@ -139,6 +139,10 @@ func (b *Backend) Open(ctx context.Context, p jail.Plan) (jail.Instance, error) 
 		pidfd.Close()
 		return nil, err
 	}
+	if err := b.mend(ctx, p, cg); err != nil {
+		pidfd.Close()
+		return nil, err
+	}
 	i := b.newInstance(p, cg, r.PID, pidfd)
 	i.still.Store(r.Still == still)
 	if r.Still == stilling {

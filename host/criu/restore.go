@@ -26,6 +26,10 @@ type Restore struct {
 	// Close closes all TCP connections, also those of the jail with itself,
 	// instead of making them again.
 	Close bool
+
+	// Keep, if it is not nil, gets the connections that lead out of the jail, which
+	// are in no network yet.
+	Keep *Connections
 }
 
 // Restore makes the processes in r.Dir again and returns the first one's pid.
@@ -65,7 +69,7 @@ func (t *Tool) Restore(ctx context.Context, r Restore) (pid int, err error) {
 		return 0, err
 	}
 	if err = r.Cgroup.Freeze(ctx); err == nil {
-		err = reconnect(r.Dir, r.Cgroup, !r.Close)
+		err = reconnect(r.Dir, r.Cgroup, !r.Close, r.Keep)
 	}
 	return int(resp.GetRestore().GetPid()), err
 }

@@ -31,6 +31,10 @@ import (
 // process and put it where its connection was: at the same addresses and numbers,
 // with what was sent and not yet read.
 //
+// What leads out of the jail belongs to nobody who can say whether the other side
+// still speaks to this jail. It is given up, unless the jail is taken back where it
+// is: see Connections.
+//
 // This is done for what was open in both directions. A connection that one side
 // had begun to close stays closed.
 
@@ -48,8 +52,8 @@ type stream struct {
 
 // reconnect connects the sockets of frozen processes as the images in dir say.
 // Those that lead out of the jail are connected too if outward says so and they
-// can be, but nothing is sent.
-func reconnect(dir string, cg *cgroup.Cgroup, outward bool) error {
+// can be, but nothing is sent. If keep is not nil it gets them instead.
+func reconnect(dir string, cg *cgroup.Cgroup, outward bool, keep *Connections) error {
 	files, err := filepath.Glob(filepath.Join(dir, "tcp-stream-*.img"))
 	if err != nil || len(files) == 0 {
 		return err
@@ -63,13 +67,7 @@ func reconnect(dir string, cg *cgroup.Cgroup, outward bool) error {
 		return err
 	}
 	// Both ends are where they were before either says anything.
-	defer func() {
-		for _, s := range streams {
-			if s.sock >= 0 {
-				unix.Close(s.sock)
-			}
-		}
-	}()
+	defer func() { drop(streams) }()
 	for _, s := range streams {
 		if !s.inward() && !outward {
 			continue
@@ -78,17 +76,40 @@ func reconnect(dir string, cg *cgroup.Cgroup, outward bool) error {
 			return fmt.Errorf("connection of process %d: %w", s.pid, err)
 		}
 	}
+	var inward, out []*stream
+	for _, s := range streams {
+		switch {
+		case s.inward():
+			inward = append(inward, s)
+		case s.sock >= 0:
+			out = append(out, s)
+		}
+	}
+	if keep != nil {
+		keep.streams, streams = out, inward
+	} else {
+		for _, s := range out {
+			_ = s.place() // or it stays closed
+		}
+	}
 	for _, step := range []func(*stream) error{(*stream).place, (*stream).fill, (*stream).resume} {
-		for _, s := range streams {
-			if s.sock < 0 {
-				continue
-			}
-			if err := step(s); err != nil && s.inward() {
+		for _, s := range inward {
+			if err := step(s); err != nil {
 				return fmt.Errorf("connection %s to %s: %w", s.source(), s.destination(), err)
 			}
 		}
 	}
 	return nil
+}
+
+// drop lets go of our descriptors.
+func drop(streams []*stream) {
+	for _, s := range streams {
+		if s.sock >= 0 {
+			unix.Close(s.sock)
+			s.sock = -1
+		}
+	}
 }
 
 // readStreams returns the connections that were open, each with a process that
@@ -342,9 +363,6 @@ func setRaw(fd, opt int, value unsafe.Pointer, size uintptr) error {
 
 // fill puts into the queues what was in them, and sets the window.
 func (s *stream) fill() error {
-	if !s.inward() {
-		return nil
-	}
 	fd := s.sock
 	sent := len(s.send) - int(s.state.GetUnsqLen())
 	if err := errors.Join(enqueue(fd, recvQueue, s.recv), enqueue(fd, sendQueue, s.send[:sent])); err != nil {
@@ -376,9 +394,6 @@ func enqueue(fd, queue int, b []byte) error {
 
 // resume has the socket talk again, first of what it had not come to say.
 func (s *stream) resume() error {
-	if !s.inward() {
-		return nil
-	}
 	fd := s.sock
 	if err := unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_REPAIR_QUEUE, noQueue); err != nil {
 		return err

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/netip"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -32,29 +33,72 @@ func CloseOutward(path string) error {
 	})
 }
 
+// A Conn is an established connection of a jail with somebody outside of it.
+type Conn struct {
+	Inode    uint32 // of its socket
+	From, To netip.AddrPort
+}
+
+// Outward returns the established TCP connections that lead out of the namespace
+// bound to path.
+func Outward(path string) (all []Conn, err error) {
+	err = Do(path, func() error {
+		for _, family := range []uint8{unix.AF_INET, unix.AF_INET6} {
+			socks, err := netlink.SocketDiagTCP(family)
+			if err != nil {
+				return fmt.Errorf("list connections: %w", err)
+			}
+			for _, s := range socks {
+				if s.State != tcpEstablished || inward(s) {
+					continue
+				}
+				from, _ := netip.AddrFromSlice(s.ID.Source)
+				to, _ := netip.AddrFromSlice(s.ID.Destination)
+				all = append(all, Conn{s.INode, netip.AddrPortFrom(from.Unmap(), s.ID.SourcePort), netip.AddrPortFrom(to.Unmap(), s.ID.DestinationPort)})
+			}
+		}
+		return nil
+	})
+	return all, err
+}
+
 // BindAnything lets sockets in the namespace bound to path have any address as
 // their own.
 func BindAnything(path string) error {
 	return Do(path, func() error { return sysctl("net/ipv4/ip_nonlocal_bind", "1") })
 }
 
-const tcpListen = 10 // TCP_LISTEN of linux/tcp_states.h
+const tcpEstablished, tcpListen = 1, 10 // of linux/tcp_states.h
+
+// inward reports whether both ends of a connection are in the jail.
+func inward(s *netlink.Socket) bool {
+	return s.ID.Destination.IsLoopback() || s.ID.Destination.Equal(s.ID.Source)
+}
 
 func closeOutward(s *netlink.Socket) error {
-	id := s.ID
-	if s.State == tcpListen || id.Destination.IsLoopback() || id.Destination.Equal(id.Source) {
+	if s.State == tcpListen || inward(s) {
 		return nil
 	}
-	err := netlink.SocketDestroy(
-		&net.TCPAddr{IP: id.Source, Port: int(id.SourcePort)},
-		&net.TCPAddr{IP: id.Destination, Port: int(id.DestinationPort)})
+	return destroy(s.ID.Source, s.ID.Destination, s.ID.SourcePort, s.ID.DestinationPort)
+}
+
+// CloseConn closes one TCP connection of the namespace bound to path, if it is still
+// there: both its owner and the other side are told that it was aborted.
+func CloseConn(path string, from, to netip.AddrPort) error {
+	return Do(path, func() error {
+		return destroy(from.Addr().AsSlice(), to.Addr().AsSlice(), from.Port(), to.Port())
+	})
+}
+
+func destroy(from, to net.IP, fromPort, toPort uint16) error {
+	err := netlink.SocketDestroy(&net.TCPAddr{IP: from, Port: int(fromPort)}, &net.TCPAddr{IP: to, Port: int(toPort)})
 	switch {
 	case errors.Is(err, unix.EOPNOTSUPP):
 		return fault.Cannot("netns.CloseOutward", "the kernel cannot close connections of others", "use a kernel with CONFIG_INET_DIAG_DESTROY")
 	case errors.Is(err, unix.ENOENT):
 		return nil // it has ended
 	case err != nil:
-		return fmt.Errorf("close connection to %s: %w", id.Destination, err)
+		return fmt.Errorf("close connection to %s: %w", to, err)
 	}
 	return nil
 }

@@ -27,12 +27,12 @@ func (n *Net) join(o Options) (err error) {
 		return err
 	}
 	defer unlock()
-	if err := os.Symlink(n.Door, groupLink(n.Path)); err != nil && !errors.Is(err, fs.ErrExist) {
+	if err := os.Symlink(n.Door, groupLink(n.at)); err != nil && !errors.Is(err, fs.ErrExist) {
 		return err
 	}
 	defer func() {
 		if err != nil {
-			err = errors.Join(err, leaveLocked(n.Name, n.Path))
+			err = errors.Join(err, leaveLocked(n.Name, n.at))
 		}
 	}()
 	pool := o.Pool
@@ -140,7 +140,15 @@ func (n *Net) plug() error {
 // setUpMember prepares the end of the wire in a jail of a group: what it sends
 // comes from its transit address, and what is sent there is sent to it.
 func (n *Net) setUpMember(pool netip.Prefix, direct bool) error {
-	if err := n.setUpJail(direct, false); err != nil {
+	if err := n.memberLink(pool, direct); err != nil || direct {
+		return err
+	}
+	return errors.Join(translate(n.Transit), accept(n.Transit))
+}
+
+// memberLink prepares the link of that end alone.
+func (n *Net) memberLink(pool netip.Prefix, direct bool) error {
+	if err := n.setUpLink(direct); err != nil {
 		return err
 	}
 	link, err := netlink.LinkByName(inside)
@@ -157,7 +165,7 @@ func (n *Net) setUpMember(pool netip.Prefix, direct bool) error {
 	if err := netlink.AddrAdd(link, &netlink.Addr{IPNet: host(n.Transit)}); err != nil {
 		return fmt.Errorf("address in the group: %w", err)
 	}
-	return errors.Join(translate(n.Transit), accept(n.Transit))
+	return nil
 }
 
 func network(p netip.Prefix) *net.IPNet {

@@ -32,6 +32,7 @@
 package netns
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -63,7 +64,17 @@ type Options struct {
 	Direct bool         // for gVisor, which moves the address out of the namespace's own stack: eth0 has the transit address itself
 	Index  int          // which address of the pool is the jail's; no two jails may share one
 	Pool   netip.Prefix // zero means Pool
+
+	// Await has the namespace get the wire of the given name, which another has,
+	// from Pull and Plug. Until then what stands in for it leads nowhere.
+	Await bool
+
+	// At is the path whose wire it is, if that is another's. Default: Path.
+	At string
 }
+
+// at is the path that what belongs to the wire is named by.
+func (o Options) at() string { return cmp.Or(o.At, o.Path) }
 
 // Reach is how far a network goes.
 type Reach int
@@ -96,6 +107,8 @@ type Net struct {
 	Link    string     // the host's end of the wire; "" without one there
 	Transit netip.Addr // of Full and Grouped
 	Door    string     // of Gated and Grouped: the namespace the daemon listens in, at Gateway
+
+	at string // the path that what belongs to the wire is named by
 }
 
 // Create makes the network of the given name. A name, path or transit address
@@ -104,11 +117,9 @@ func Create(ctx context.Context, name string, o Options) (_ *Net, err error) {
 	if name == "" || o.Path == "" {
 		return nil, fault.Newf(fault.Invalid, "netns.Create", name, "a network needs a name and a path")
 	}
-	n := &Net{Name: name, Path: o.Path}
-	if o.Reach == Full || o.Reach == Grouped {
-		if n.Transit, err = Transit(o.Pool, o.Index); err != nil {
-			return nil, err
-		}
+	n, err := o.net(name)
+	if err != nil {
+		return nil, err
 	}
 	if err := bind(o.Path); err != nil {
 		return nil, fmt.Errorf("make network %s: %w", name, err)
@@ -122,11 +133,23 @@ func Create(ctx context.Context, name string, o Options) (_ *Net, err error) {
 	return n, nil
 }
 
+// net is what a network with these options is.
+func (o Options) net(name string) (n *Net, err error) {
+	n = &Net{Name: name, Path: o.Path, at: o.at()}
+	if o.Reach == Full || o.Reach == Grouped {
+		n.Transit, err = Transit(o.Pool, o.Index)
+	}
+	return n, err
+}
+
 // wire connects the network as far as it is to reach, or leaves nothing.
 func (n *Net) wire(o Options) error {
+	if o.Await && o.Reach != Alone {
+		return n.standIn(o)
+	}
 	switch o.Reach {
 	case Gated:
-		n.Door = gatePath(n.Path)
+		n.Door = gatePath(n.at)
 		return n.connectGate()
 	case Grouped:
 		n.Door = o.Group
@@ -144,6 +167,10 @@ func (n *Net) wire(o Options) error {
 func Clean(name, path string) error {
 	return errors.Join(disconnect(name), leave(name, path), unbind(gatePath(path)), unbind(path))
 }
+
+// CleanInner removes the namespace bound to path, and leaves the wire that was in
+// it to who has it now.
+func CleanInner(path string) error { return unbind(path) }
 
 // bind makes a network namespace with loopback up and binds it to path.
 func bind(path string) error {

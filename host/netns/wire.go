@@ -224,6 +224,14 @@ func noIPv6(link string) error {
 // setUpJail prepares the jail's end, on a thread that is in its namespace. Of a
 // full network what leaves it is translated to the transit address.
 func (n *Net) setUpJail(direct, full bool) error {
+	if err := n.setUpLink(direct); err != nil || direct || !full {
+		return err
+	}
+	return translate(n.Transit)
+}
+
+// setUpLink prepares the link of the jail's end alone.
+func (n *Net) setUpLink(direct bool) error {
 	link, err := netlink.LinkByName(inside)
 	if err != nil {
 		return fmt.Errorf("find link %s: %w", inside, err)
@@ -253,10 +261,7 @@ func (n *Net) setUpJail(direct, full bool) error {
 	if err := netlink.RouteAdd(&netlink.Route{LinkIndex: index, Gw: Gateway.AsSlice()}); err != nil {
 		return fmt.Errorf("default route: %w", err)
 	}
-	if direct || !full {
-		return nil
-	}
-	return translate(n.Transit)
+	return nil
 }
 
 // farMAC is the address of what the jail finds at Gateway.

@@ -121,6 +121,9 @@ export interface Branch {
   count: number;
   /** Default: the jail's id. */
   hostname?: string;
+  /** Refused: of a jail and its branches only one could speak on a connection. Rewind the jail
+   * instead. */
+  keep_connections?: boolean;
   labels?: Record<string, string>;
   limits?: Limits;
   /** A name for people. Of several jails, each has its number at the end. */
@@ -1627,6 +1630,9 @@ export interface Output {
 export interface Overrides {
   /** Default: the jail's id. */
   hostname?: string;
+  /** Refused: of a jail and its branches only one could speak on a connection. Rewind the jail
+   * instead. */
+  keep_connections?: boolean;
   labels?: Record<string, string>;
   limits?: Limits;
   /** A name for people. Of several jails, each has its number at the end. */
@@ -1974,6 +1980,10 @@ export interface RevokeTrust {
 }
 
 export interface Rewind {
+  /** What a program has connected outside of the jail goes on if the program has neither read nor
+   * written there since the snapshot; all else is closed, as everything is without this. Default: as
+   * snapshots.keep_connections of the jail says. */
+  keep_connections?: boolean | null;
   /** Of this jail, or of one that it comes from. */
   snapshot: string;
 }
@@ -2324,6 +2334,8 @@ export interface Snapshots {
   every?: string;
   /** Which of these snapshots stay. Default: last 5, hourly 24, daily 7. */
   keep?: Keep;
+  /** A rewind that does not say keeps what the jail has connected outside, as far as it can. */
+  keep_connections?: boolean;
 }
 
 export interface Source {

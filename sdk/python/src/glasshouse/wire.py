@@ -150,6 +150,9 @@ class Bounds(TypedDict, total=False):
 class BranchOptions(TypedDict, total=False):
     # Default: the jail's id.
     hostname: str
+    # Refused: of a jail and its branches only one could speak on a connection. Rewind the
+    # jail instead.
+    keep_connections: bool
     labels: dict[str, str]
     limits: Limits
     # A name for people. Of several jails, each has its number at the end.
@@ -2017,6 +2020,9 @@ class Output(OutputOptions):
 class Overrides(TypedDict, total=False):
     # Default: the jail's id.
     hostname: str
+    # Refused: of a jail and its branches only one could speak on a connection. Rewind the
+    # jail instead.
+    keep_connections: bool
     labels: dict[str, str]
     limits: Limits
     # A name for people. Of several jails, each has its number at the end.
@@ -2413,7 +2419,14 @@ class RevokeTrust(TypedDict, total=False):
     reason: str
 
 
-class Rewind(TypedDict):
+class RewindOptions(TypedDict, total=False):
+    # What a program has connected outside of the jail goes on if the program has neither read
+    # nor written there since the snapshot; all else is closed, as everything is without this.
+    # Default: as snapshots.keep_connections of the jail says.
+    keep_connections: Optional[bool]
+
+
+class Rewind(RewindOptions):
     # Of this jail, or of one that it comes from.
     snapshot: str
 
@@ -2825,6 +2838,8 @@ class Snapshots(TypedDict, total=False):
     every: str
     # Which of these snapshots stay. Default: last 5, hourly 24, daily 7.
     keep: Keep
+    # A rewind that does not say keeps what the jail has connected outside, as far as it can.
+    keep_connections: bool
 
 
 class Source(TypedDict, total=False):

@@ -1,0 +1,96 @@
+package oci
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"glasshouse/fault"
+	"glasshouse/host/cgroup"
+	"glasshouse/host/criu"
+	"glasshouse/host/netns"
+	"glasshouse/jail"
+)
+
+var _ jail.Rewirer = (*Backend)(nil)
+
+// CanRewire implements jail.Rewirer.
+func (b *Backend) CanRewire(p jail.Plan) error {
+	if b.kind.sentry {
+		return fault.Cannot("oci.Rewire", "gVisor does not say how far its programs are with their connections", "rewind without keeping them, or use another runtime")
+	}
+	return nil
+}
+
+// Rewire implements jail.Rewirer.
+func (b *Backend) Rewire(ctx context.Context, from jail.Plan, old jail.Instance, to jail.Plan, i jail.Instance) (_ jail.Rewired, err error) {
+	const op = "oci.Rewire"
+	was, ok := old.(*instance)
+	now, alsoOK := i.(*instance)
+	if !ok || !alsoOK || now.outward == nil || !to.Unwired || wireOf(to) != wireOf(from) || to.Network != from.Network {
+		return nil, fault.Newf(fault.Invalid, op, string(to.ID), "it was not made to take the wire of %s", from.ID)
+	}
+	from.Unwired, to.Unwired = false, false
+	r := &rewired{b: b, from: from, to: to, old: was, conns: now.outward}
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("hand over the wire of jail %s: %w", from.ID, errors.Join(err, r.Undo()))
+		}
+	}()
+	if err := netns.Pull(b.netnsPath(from), b.netnsPath(to)); err != nil {
+		return nil, err
+	}
+	if err := r.conns.Move(was.cgroup, b.netnsPath(from), b.netnsPath(to)); err != nil {
+		return nil, err
+	}
+	if err := netns.Plug(string(wireOf(to).Name), b.netOptions(to)); err != nil {
+		return nil, err
+	}
+	return r, nil
+}
+
+// rewired implements jail.Rewired.
+type rewired struct {
+	b        *Backend
+	from, to jail.Plan
+	old      *instance
+	conns    *criu.Connections
+	wentOn   bool
+}
+
+func (r *rewired) GoOn() (kept, closed int, err error) {
+	r.wentOn = true
+	return r.conns.GoOn(r.b.netnsPath(r.to))
+}
+
+func (r *rewired) Undo() error {
+	was, now := r.b.netnsPath(r.from), r.b.netnsPath(r.to)
+	unplugged, err := netns.PullBack(now, was)
+	if err == nil && unplugged {
+		err = netns.Plug(string(wireOf(r.from).Name), r.b.netOptions(r.from))
+	}
+	// A connection that cannot be reached any more ends by itself. One in repair does not.
+	return errors.Join(err, r.conns.Return(was, r.wentOn))
+}
+
+func (r *rewired) Close() error {
+	r.conns.Close()
+	return nil
+}
+
+// mend gives a jail a wire again that a daemon which ended was about to hand over, and
+// what it has connected to itself.
+func (b *Backend) mend(ctx context.Context, p jail.Plan, cg *cgroup.Cgroup) error {
+	if b.kind.sentry || p.Network == jail.Isolated {
+		return nil
+	}
+	mended, err := netns.Mend(ctx, string(wireOf(p).Name), b.netOptions(p))
+	if err != nil {
+		return fmt.Errorf("mend the wire of %s: %w", p.ID, err)
+	}
+	if !mended {
+		return nil
+	}
+	b.log.Warn("a jail had lost its wire and has got another", "jail", p.ID)
+	return criu.EndRepair(cg, b.netnsPath(p))
+}
