@@ -2,6 +2,7 @@ package cli
 
 import (
 	"cmp"
+	"context"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -138,7 +139,12 @@ func predicate(s string) (json.RawMessage, error) {
 	return json.Marshal(map[string]string{"capability": s})
 }
 
-// followRun shows what a run does until it ends.
+// restTime is how long a jail may take to stop before somebody is let at it who would
+// rather wait.
+const restTime = 30 * time.Second
+
+// followRun shows what a run does until it ends, and its jail stands still unless it is
+// kept: what it made can be taken over then.
 func (c *command) followRun(cmd *cobra.Command, cl *client.Client, run wire.Run) error {
 	fmt.Fprintf(c.env.Stderr, "%s in session %s\n", run.ID, escape(run.Session))
 	for e, err := range cl.RunEvents(cmd.Context(), run.Session, 0) {
@@ -154,10 +160,22 @@ func (c *command) followRun(cmd *cobra.Command, cl *client.Client, run wire.Run)
 		if now, err := cl.Run(cmd.Context(), run.ID); err != nil {
 			return err
 		} else if ended(now.State) {
+			if now.Jail != "" && !now.Agent.Keep {
+				atRest(cmd.Context(), cl, now.Jail)
+			}
 			return c.runEnded(now)
 		}
 	}
 	return cmd.Context().Err()
+}
+
+// atRest returns when a jail does not run any more, or should not have for long.
+func atRest(ctx context.Context, cl *client.Client, j id.Jail) {
+	for end := time.Now().Add(restTime); time.Now().Before(end) && ctx.Err() == nil; time.Sleep(50 * time.Millisecond) {
+		if now, err := cl.Jail(ctx, j); err != nil || now.State == "stopped" || now.State == "failed" {
+			return
+		}
+	}
 }
 
 func ended(state string) bool { return state == "done" || state == "failed" || state == "cancelled" }

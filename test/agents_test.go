@@ -323,3 +323,77 @@ func git(t *testing.T, dir string, args ...string) string {
 	}
 	return strings.TrimSpace(string(out))
 }
+
+// TestTheRealOnesSpeakTheProtocol has the agents of others talk with the gateway itself:
+// what they want to do they ask it, and a person answers what it may not decide.
+func TestTheRealOnesSpeakTheProtocol(t *testing.T) {
+	for _, a := range harnesses {
+		t.Run(a.preset, func(t *testing.T) {
+			if !thorough && a.preset != "opencode" {
+				t.Skip("runs with GLASSHOUSE_TEST=all")
+			}
+			speaks(t, a)
+		})
+	}
+}
+
+func speaks(t *testing.T, a harness) {
+	dir := newProject(t)
+	in := func(text string) string { return strings.ReplaceAll(text, "{{workspace}}", dir) }
+	h := agentHouse(t, a.preset, fmt.Sprintf(`
+conversations:
+  - name: authentication
+    when: {user: user authentication}
+    turns:
+      - calls: [%s]
+      - calls: [%s]
+      - calls: [%s]
+      - text: "The login is written."
+`, in(fmt.Sprintf(a.write, "auth/login.ts", "export const login = 1\n")), fmt.Sprintf(a.run, "npm test"), fmt.Sprintf(a.run, a.remove())), "")
+	if _, err := h.OpenSession(t.Context(), wire.OpenSession{ID: "sess-talker", Name: "talker"}); err != nil {
+		t.Fatal(err)
+	}
+	goal := make(chan string, 1)
+	go func() {
+		out, stderr, code := h.glasshouse(dir, "goal", "Implement user authentication. Be autonomous.", "--agent", a.preset, "--protocol", "acp", "-C", ".",
+			"--policy", "../rules/opencode.json", "--policy", "../rules/AGENTS.md", "--session", "sess-talker", "-e", "PATH="+pathWith(t, a.preset, dir))
+		goal <- fmt.Sprint(code, " ", strings.TrimSpace(out), " ", stderr)
+	}()
+	var asked []wire.Approval
+	if !within(3*time.Minute, func() bool {
+		var err error
+		asked, err = h.Approvals(t.Context(), "", "")
+		return err == nil && len(asked) > 0
+	}) {
+		select {
+		case said := <-goal:
+			t.Logf("goal: %s", said)
+		default:
+		}
+		t.Fatalf("nobody is asked whether build may be removed\n%s", h.log)
+	}
+	if len(asked) != 1 || !strings.Contains(asked[0].What, a.remove()) {
+		t.Fatalf("a person is asked %+v", asked)
+	}
+	r := h.workerRun("sess-talker")
+	if got := h.sh(r.Jail, "ls "+dir); !strings.Contains(got, "build") {
+		t.Errorf("it did not wait: %s", got)
+	}
+	h.allows(asked[0])
+	if said := <-goal; !strings.HasPrefix(said, "0 The login is written.") {
+		t.Fatalf("goal: %s\n%s", said, h.log)
+	}
+	if got, want := h.says("trail", string(r.Jail)), "- bash: npm test [AUTONOMOUS - whitelisted]\n- bash: "+a.remove()+" [APPROVED]"; !strings.HasSuffix(got, want) || strings.Count(got, "\n") != 2 {
+		t.Errorf("the trail is\n%s", got)
+	}
+	if _, stderr, code := h.glasshouse(dir, "apply", string(r.Jail)); code != 0 {
+		t.Fatal(stderr)
+	}
+	if text, err := os.ReadFile(filepath.Join(dir, "auth/login.ts")); err != nil || string(text) != "export const login = 1\n" {
+		t.Errorf("the project has %q: %v", text, err)
+	}
+	if _, err := os.Stat(filepath.Join(dir, "build")); err == nil {
+		t.Error("what was allowed to be removed is there")
+	}
+	h.proved(r.Jail)
+}
