@@ -1,10 +1,12 @@
 package e2b
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"runtime"
 
+	"glasshouse/e2b/interpreter"
 	"glasshouse/fault"
 	"glasshouse/id"
 	"glasshouse/jail"
@@ -47,8 +49,8 @@ const User = "user"
 // find returns the template of that name: base, a snapshot of the team's, or one of
 // the others'.
 func (s *Sandboxes) template(ctx context.Context, team id.Token, ref string) (Template, error) {
-	if ref == Base || ref == "" {
-		return Template{ID: Base, Alias: Base, Rootfs: jail.Rootfs{User: User}}.whole(), nil
+	if ref = cmp.Or(ref, Base); ref == Base || ref == interpreter.Template {
+		return Template{ID: ref, Alias: ref, Rootfs: jail.Rootfs{User: User}}.whole(), nil
 	}
 	if snap, ok := s.snapshotNamed(ctx, team, ref); ok {
 		return snap.template().whole(), nil

@@ -65,21 +65,62 @@ func treeWithUser(t *testing.T, programs ...string) string {
 	return dir
 }
 
-// TestE2BsOwnSDKDrivesTheDaemon runs what projects do with E2B's SDK, unmodified, and
+// TestE2BsOwnSDKDrivesTheDaemon runs what projects do with E2B's packages, unmodified, and
 // checks that docs/e2b.md tells what came of it.
 func TestE2BsOwnSDKDrivesTheDaemon(t *testing.T) {
-	if _, err := exec.LookPath("npm"); err != nil {
-		t.Skip("npm is not installed")
-	}
-	h, url := openForE2B(t)
-	dir := t.TempDir()
-	if out, err := exec.Command("cp", "-a", "e2b/.", dir).CombinedOutput(); err != nil {
-		t.Fatalf("%v\n%s", err, out)
-	}
+	dir := clientsOfE2B(t)
+	h := open(t, tools()+fmt.Sprintf("e2b: {listen: \"127.0.0.1:0\"}\nrootfs: {default: {dir: %q}}\n", treeWithPython(t)))
+	url := h.e2bKey().URL
 	// What is reached at the ports of sandboxes.
 	build := exec.CommandContext(t.Context(), "go", "build", "-o", filepath.Join(dir, "server"), "glasshouse/e2b/envd/testdata/server")
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	sdk := matrix{with: "the SDK"}
+	for _, version := range e2bVersions {
+		h.scenarios(&sdk, dir, url, "e2b-"+version, version, e2bScenarios...)
+	}
+	sdk.documented(t)
+	code := matrix{with: codePackage}
+	h.scenarios(&code, dir, url, codePackage, codeVersion, "code.mjs")
+	code.documented(t)
+}
+
+// codePackage is E2B's package for running code; its version is pinned with the rest.
+const (
+	codePackage = "@e2b/code-interpreter"
+	codeVersion = "2.8.0"
+)
+
+// treeWithPython is treeWithUser with python3 and node of this host.
+func treeWithPython(t *testing.T) string {
+	t.Helper()
+	const python = "/usr/bin/python3"
+	dir := treeWithUser(t, python, "node", "pgrep")
+	out, err := exec.Command(python, "-Ic", "import sysconfig; print(sysconfig.get_path('stdlib'))").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	lib := strings.TrimSpace(string(out))
+	to := filepath.Join(dir, lib)
+	if err := os.MkdirAll(filepath.Dir(to), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if out, err := exec.Command("cp", "-a", lib, to).CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	return dir
+}
+
+// clientsOfE2B is a directory with test/e2b and what is installed for it.
+func clientsOfE2B(t *testing.T) string {
+	t.Helper()
+	if _, err := exec.LookPath("npm"); err != nil {
+		t.Skip("npm is not installed")
+	}
+	dir := t.TempDir()
+	if out, err := exec.Command("cp", "-a", "e2b/.", dir).CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
 	install := exec.CommandContext(t.Context(), "npm", "ci", "--no-audit", "--no-fund", "--ignore-scripts")
@@ -87,50 +128,63 @@ func TestE2BsOwnSDKDrivesTheDaemon(t *testing.T) {
 	if out, err := install.CombinedOutput(); err != nil {
 		t.Fatalf("npm ci: %v\n%s", err, out)
 	}
-	matrix := map[string]map[string]bool{}
-	var order []string
-	for _, version := range e2bVersions {
-		key, other := h.e2bKey(), h.e2bKey()
-		cmd := exec.CommandContext(t.Context(), "node", append([]string{"run.mjs", version}, e2bScenarios...)...)
-		cmd.Dir = dir
-		cmd.Env = append(os.Environ(), "E2B_API_KEY="+key.Key, "OTHER_KEY="+other.Key, "E2B_API_URL="+url, "E2B_SANDBOX_URL="+url)
-		var said bytes.Buffer
-		cmd.Stderr = &said
-		out, err := cmd.Output()
-		if err != nil {
-			t.Errorf("%s: %v\n%s", version, err, said.Bytes())
-		}
-		for lines := bufio.NewScanner(bytes.NewReader(out)); lines.Scan(); {
-			var got struct {
-				Scenario string `json:"scenario"`
-				MS       int    `json:"ms"`
-				Error    string `json:"error"`
-			}
-			if err := json.Unmarshal(lines.Bytes(), &got); err != nil {
-				t.Logf("%s: %s", version, lines.Text())
-				continue
-			}
-			if matrix[got.Scenario] == nil {
-				matrix[got.Scenario], order = map[string]bool{}, append(order, got.Scenario)
-			}
-			matrix[got.Scenario][version] = got.Error == ""
-			t.Run(version+"/"+got.Scenario, func(t *testing.T) {
-				if got.Error != "" {
-					t.Error(got.Error)
-				}
-				t.Logf("%d ms", got.MS)
-			})
-		}
+	return dir
+}
+
+// A matrix is what came of scenarios with the versions of a client.
+type matrix struct {
+	with     string
+	versions []string
+	order    []string // of scenarios
+	well     map[string]map[string]bool
+}
+
+// scenarios runs the scenarios of files with a package.
+func (h *house) scenarios(m *matrix, dir, url, pkg, version string, files ...string) {
+	h.Helper()
+	if m.well == nil {
+		m.well = map[string]map[string]bool{}
 	}
-	if len(order) == 0 {
-		t.Fatal("no scenario was run")
+	m.versions = append(m.versions, version)
+	key, other := h.e2bKey(), h.e2bKey()
+	cmd := exec.CommandContext(h.Context(), "node", append([]string{"run.mjs", pkg}, files...)...)
+	cmd.Dir = dir
+	cmd.Env = append(os.Environ(), "E2B_API_KEY="+key.Key, "OTHER_KEY="+other.Key, "E2B_API_URL="+url, "E2B_SANDBOX_URL="+url)
+	var said bytes.Buffer
+	cmd.Stderr = &said
+	out, err := cmd.Output()
+	if err != nil {
+		h.Errorf("%s: %v\n%s", version, err, said.Bytes())
 	}
-	documented(t, order, matrix)
+	for lines := bufio.NewScanner(bytes.NewReader(out)); lines.Scan(); {
+		var got struct {
+			Scenario string `json:"scenario"`
+			MS       int    `json:"ms"`
+			Error    string `json:"error"`
+		}
+		if err := json.Unmarshal(lines.Bytes(), &got); err != nil {
+			h.Logf("%s: %s", version, lines.Text())
+			continue
+		}
+		if m.well[got.Scenario] == nil {
+			m.well[got.Scenario], m.order = map[string]bool{}, append(m.order, got.Scenario)
+		}
+		m.well[got.Scenario][version] = got.Error == ""
+		h.T.Run(version+"/"+got.Scenario, func(t *testing.T) {
+			if got.Error != "" {
+				t.Error(got.Error)
+			}
+			t.Logf("%d ms", got.MS)
+		})
+	}
 }
 
 // documented checks that docs/e2b.md has the outcome of every scenario.
-func documented(t *testing.T, order []string, matrix map[string]map[string]bool) {
+func (m *matrix) documented(t *testing.T) {
 	t.Helper()
+	if len(m.order) == 0 {
+		t.Fatal("no scenario was run")
+	}
 	doc, err := os.ReadFile("../docs/e2b.md")
 	if err != nil {
 		t.Fatal(err)
@@ -142,11 +196,11 @@ func documented(t *testing.T, order []string, matrix map[string]map[string]bool)
 			missing = append(missing, line)
 		}
 	}
-	want(append([]string{"with the SDK"}, e2bVersions...)...)
-	for _, scenario := range order {
+	want(append([]string{"with " + m.with}, m.versions...)...)
+	for _, scenario := range m.order {
 		cells := []string{scenario}
-		for _, version := range e2bVersions {
-			cells = append(cells, map[bool]string{true: "yes", false: "no"}[matrix[scenario][version]])
+		for _, version := range m.versions {
+			cells = append(cells, map[bool]string{true: "yes", false: "no"}[m.well[scenario][version]])
 		}
 		want(cells...)
 	}

@@ -27,9 +27,10 @@ var may = map[string][]string{
 	"web":        {},
 	"access":     {},
 
-	"e2b":        {"access", "e2b/envd", "egress", "jail", "snapshot"},
-	"e2b/envd":   {"jail", "jailinit/control", "jailinit/protocol", "e2b/envdpb"},
-	"e2b/envdpb": {},
+	"e2b":             {"access", "e2b/envd", "e2b/interpreter", "egress", "jail", "snapshot"},
+	"e2b/envd":        {"jail", "jailinit/control", "jailinit/protocol", "e2b/envdpb", "e2b/interpreter"},
+	"e2b/interpreter": {"jail", "jailinit/control", "jailinit/protocol"},
+	"e2b/envdpb":      {},
 
 	"jail":                {"event", "observe/syscalls", "jailinit/control", "jailinit/protocol", "jailfs"},
 	"jailinit":            {"jailinit/protocol", "jailfs"},

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"io"
 	"log"
+	"maps"
 	"net"
 	"net/http"
 	"net/http/httputil"
@@ -13,7 +14,9 @@ import (
 	"strings"
 	"time"
 
+	"glasshouse/e2b/interpreter"
 	"glasshouse/fault"
+	"glasshouse/jail"
 )
 
 // headerPatience bounds how long a server in a jail may take to begin its answer.
@@ -28,6 +31,9 @@ func (s *Server) proxy() http.Handler {
 		Transport: &http.Transport{
 			DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 				v := visited(ctx)
+				if v.port == interpreter.Port {
+					return s.dialInterpreter(ctx, v)
+				}
 				return s.jails.Dial(ctx, v.Jail, v.port)
 			},
 			DisableKeepAlives:      true,
@@ -45,8 +51,31 @@ func (s *Server) proxy() http.Handler {
 			writeRefusal(w, http.StatusForbidden, refusal{Sandbox: v.sandbox, Message: "Missing or invalid traffic access token: send it as " + strings.ToLower(trafficHeader)})
 			return
 		}
+		if v.port == interpreter.Port && r.URL.Path == "/execute" && v.Token != "" && !same(r.Header.Get(tokenHeader), v.Token) {
+			// Clients send it with code alone.
+			http.Error(w, "Unauthorized", http.StatusUnauthorized)
+			return
+		}
+		// A server may answer before it has been sent all, and is not cut off for that.
+		http.NewResponseController(w).EnableFullDuplex() // where it is not supported it is so anyway
 		p.ServeHTTP(w, r)
 	})
+}
+
+// dialInterpreter reaches the code interpreter, which runs as commands do that name
+// nobody.
+func (s *Server) dialInterpreter(ctx context.Context, v *visit) (net.Conn, error) {
+	user, err := v.named("")
+	if err != nil {
+		return nil, err
+	}
+	dir, err := v.directory("")
+	if err != nil {
+		return nil, err
+	}
+	env := map[string]string{"LOGNAME": user}
+	maps.Copy(env, v.Env)
+	return s.code.Dial(ctx, v.Jail, jail.ExecRequest{User: user, Cwd: dir, Env: env})
 }
 
 // rewrite makes of a request the one that the server in the jail gets. What the client
@@ -83,8 +112,12 @@ func writeRefusal(w http.ResponseWriter, status int, r refusal) {
 // unreached answers when the server in the jail does not.
 func (s *Server) unreached(w http.ResponseWriter, r *http.Request, err error) {
 	v := visited(r.Context())
+	if errors.Is(err, interpreter.ErrNoPython) { // of 502 clients say that the sandbox is gone
+		http.Error(w, interpreter.ErrNoPython.Error(), http.StatusNotFound)
+		return
+	}
 	message := "The server in the sandbox did not answer: " + err.Error()
-	if errors.Is(err, fault.Unavailable) {
+	if errors.Is(err, fault.Unavailable) && v.port != interpreter.Port {
 		message = "The sandbox is running but port is not open"
 	}
 	writeRefusal(w, http.StatusBadGateway, refusal{Sandbox: v.sandbox, Message: message, Port: v.port})

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"context"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"net/url"
@@ -39,6 +40,16 @@ func ports(w *world) {
 		w.Errorf("a closed port: %d %s, want %s", status, text, want)
 	}
 	serverSentEvents(w, at)
+	body, in := io.Pipe()
+	go func() { // what is sent after the answer has begun arrives too
+		in.Write(make([]byte, 1000))
+		time.Sleep(50 * time.Millisecond)
+		in.Write(make([]byte, 1<<20))
+		in.Close()
+	}()
+	if status, text, _ = w.do("POST", "/early", body, at...); text != fmt.Sprint("early ", 1000+1<<20, nil) {
+		w.Errorf("a server that answers early: %d %s", status, text)
+	}
 	webSocket(w)
 }
 
@@ -83,6 +94,39 @@ func webSocket(w *world) {
 			w.Errorf("%q, %v", line, err)
 		}
 	}
+}
+
+// interpreters come to nothing in a jail without python3, or with one that lies.
+func interpreters(w *world) {
+	at := []string{"E2b-Sandbox-Port", "49999"}
+	execute := func(h ...string) (int, string) {
+		status, text, _ := w.do("POST", "/execute", strings.NewReader(`{"code":"1"}`), append(h, at...)...)
+		return status, strings.TrimSpace(text)
+	}
+	if status, text := execute(); status != 404 || !strings.Contains(text, "no python3") {
+		w.Errorf("without python3: %d %s", status, text)
+	}
+	for token, want := range map[string]int{"": 401, "another": 401, "secret": 404} {
+		if status, text := execute("E2b-Sandbox-Id", "safe", "E2b-Traffic-Access-Token", "pass", "X-Access-Token", token); status != want {
+			w.Errorf("with the token %q: %d %s, want %d", token, status, text, want)
+		}
+	}
+	root := []string{"Authorization", "Basic cm9vdDo="}
+	for name, lies := range map[string]string{
+		"one that says no end of things": `echo $$ > /tmp/liar; while :; do echo nonsense; done`,
+		"one that complains for ever":    `echo $$ > /tmp/liar; while :; do echo nonsense >&2; done`,
+		"one that listens nowhere":       `echo $$ > /tmp/liar; echo ready 49999; exec sleep 1000`,
+		"one that ends":                  `echo no such luck >&2; exit 3`,
+	} {
+		w.run("mkdir -p /usr/local/bin; printf '#!/bin/bash\n%s\n' '"+lies+"' > /usr/local/bin/python3; chmod 755 /usr/local/bin/python3; rm -f /tmp/liar", root...)
+		if status, text := execute(); status != 502 || strings.Contains(text, "port is not open") {
+			w.Errorf("%s: %d %s, want 502", name, status, text)
+		}
+		if got := w.run("! [ -e /tmp/liar ] || ! kill -0 $(cat /tmp/liar)", root...); got.end.ExitCode != 0 {
+			w.Errorf("%s goes on", name)
+		}
+	}
+	w.run("rm /usr/local/bin/python3", root...)
 }
 
 func absent(w *world) {

@@ -56,6 +56,7 @@ var scenarios = map[string]func(*world){
 	"MetadataIsKeptWithFiles":                metadata,
 	"MetricsAndVariables":                    metrics,
 	"ServersInTheSandboxAreReached":          ports,
+	"InterpretersThatDoNotBegin":             interpreters,
 	"SandboxesThatAreNotThere":               absent,
 }
 

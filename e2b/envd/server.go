@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"sync"
 
+	"glasshouse/e2b/interpreter"
 	"glasshouse/fault"
 	"glasshouse/id"
 	"glasshouse/jail"
@@ -70,6 +71,7 @@ type Server struct {
 	log      *slog.Logger
 	inside   http.Handler // what is at Port
 	ports    http.Handler // what is at the others
+	code     *interpreter.Interpreters
 	watchers watchers
 
 	closing context.Context // done when the server is closed
@@ -82,7 +84,7 @@ type Server struct {
 
 // New returns a server. The caller closes it.
 func New(c Config) *Server {
-	s := &Server{boxes: c.Boxes, jails: c.Jails, log: c.Log}
+	s := &Server{boxes: c.Boxes, jails: c.Jails, log: c.Log, code: interpreter.New(c.Jails)}
 	s.closing, s.close = context.WithCancel(context.Background())
 	s.inside = s.routes()
 	s.ports = s.proxy()

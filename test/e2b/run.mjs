@@ -1,8 +1,8 @@
-// Runs scenarios against a daemon with one version of the SDK:
-//   node run.mjs VERSION FILE...
+// Runs scenarios against a daemon with one package, such as a version of the SDK:
+//   node run.mjs PACKAGE FILE...
 // Each line it prints is one scenario's outcome, as JSON.
-const [version, ...files] = process.argv.slice(2)
-const sdk = await import(`e2b-${version}`)
+const [name, ...files] = process.argv.slice(2)
+const sdk = await import(name)
 
 async function check(scenario, run) {
   const began = performance.now()
@@ -17,6 +17,6 @@ async function check(scenario, run) {
 
 for (const file of files) {
   const { default: scenarios } = await import(`./${file}`)
-  await scenarios({ sdk, version, check, all: process.env.GLASSHOUSE_TEST === 'all' })
+  await scenarios({ sdk, check, all: process.env.GLASSHOUSE_TEST === 'all' })
 }
 process.exit(0) // connections that are kept would hold it up

@@ -23,6 +23,14 @@ func main() {
 		w.(http.Flusher).Flush()
 		<-r.Context().Done()
 	})
+	http.HandleFunc("/early", func(w http.ResponseWriter, r *http.Request) {
+		c := http.NewResponseController(w)
+		c.EnableFullDuplex()
+		fmt.Fprint(w, "early ")
+		c.Flush()
+		n, err := io.Copy(io.Discard, r.Body)
+		fmt.Fprint(w, n, err)
+	})
 	http.HandleFunc("/echo", func(w http.ResponseWriter, r *http.Request) {
 		conn, rw, err := w.(http.Hijacker).Hijack()
 		if err != nil {
