@@ -9,7 +9,7 @@ export CGO_ENABLED := 0
 GO      ?= go
 LDFLAGS := -s -w -X glasshouse/cli.version=$(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
 
-.PHONY: help up down build deb ui sdk test test-all check generate bench setup example docs clean
+.PHONY: help up down build deb image ui sdk test test-all check generate bench setup example docs clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -35,6 +35,9 @@ build: ## bin/glasshouse
 
 deb: build ## a Debian package, bin/glasshouse_*.deb
 	@scripts/deb.sh bin/glasshouse bin
+
+image: build ## a container image, bin/glasshouse_*.oci.tar
+	@$(GO) run ./packaging/image bin/glasshouse bin
 
 ui: ## the UI, from web/ui into web/dist; wants Node
 	@scripts/ui.sh

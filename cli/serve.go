@@ -16,7 +16,7 @@ import (
 
 func (c *command) serve() *cobra.Command {
 	var file, listen, db string
-	var insecure, ends bool
+	var insecure, stopJails, ends bool
 	cmd := &cobra.Command{
 		Use:   "serve",
 		Short: "Run the daemon",
@@ -27,9 +27,15 @@ their user id, and on --listen, for callers with a token. The first admin token
 is written to the file token in the data directory.
 
 The daemon may be stopped or killed at any moment: jails go on, and the next
-daemon on the same data directory finds them again.`,
+daemon on the same data directory finds them again.
+
+In a container nothing outlives it: the daemon runs beneath an init that waits for
+processes whose parents are gone, and --stop-jails ends the jails with it.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if os.Getpid() == 1 {
+				return beneathInit(os.Args)
+			}
 			cfg := daemon.NewConfig(c.env.UID, c.env.Getenv("HOME"))
 			if file != "" {
 				if err := cfg.ReadFile(file); err != nil {
@@ -39,7 +45,7 @@ daemon on the same data directory finds them again.`,
 			cfg.ReadEnv(c.env.Getenv)
 			for name, set := range map[string]func(){
 				"data": func() { cfg.Data = c.data }, "listen": func() { cfg.Listen = listen },
-				"db": func() { cfg.DB = db }, "insecure": func() { cfg.Insecure = insecure },
+				"db": func() { cfg.DB = db }, "insecure": func() { cfg.Insecure = insecure }, "stop-jails": func() { cfg.StopJails = stopJails },
 			} {
 				if cmd.Flags().Changed(name) {
 					set()
@@ -66,6 +72,7 @@ daemon on the same data directory finds them again.`,
 	cmd.Flags().StringVar(&listen, "listen", "127.0.0.1:8082", `TCP address of the API; "" for the unix socket alone`)
 	cmd.Flags().StringVar(&db, "db", "", "postgres://… (default: SQLite in the data directory, or GLASSHOUSE_DB)")
 	cmd.Flags().BoolVar(&insecure, "insecure", false, "allow a listen address that is not loopback without TLS")
+	cmd.Flags().BoolVar(&stopJails, "stop-jails", false, "stop all jails when the daemon stops")
 	cmd.Flags().BoolVar(&ends, whileUsed, false, "end when no command uses this daemon any more")
 	cmd.Flags().MarkHidden(whileUsed)
 	return cmd

@@ -27,6 +27,8 @@ type Config struct {
 	DB       string `yaml:"db"`       // postgres://…; "" means SQLite in the data directory
 	Insecure bool   `yaml:"insecure"` // allow a TCP address that is not loopback without TLS
 
+	StopJails bool `yaml:"stop_jails"` // with the daemon, where jails could not outlive it
+
 	TLS    TLS    `yaml:"tls"`
 	Socket Socket `yaml:"socket"`
 	Log    Log    `yaml:"log"`

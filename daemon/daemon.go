@@ -376,11 +376,43 @@ func (d *Daemon) Run(ctx context.Context) error {
 	var err error
 	select {
 	case <-ctx.Done():
-		d.log.Info("stopping; jails go on")
+		if d.Config.StopJails {
+			d.log.Info("stopping, with all jails")
+			err = d.stopJails()
+		} else {
+			d.log.Info("stopping; jails go on")
+		}
 	case err = <-d.serveErr:
 		d.log.Error("a listener failed", "err", err)
 	}
 	return errors.Join(err, d.Close())
+}
+
+// jailsTime is how long jails may take to end with the daemon: what stops containers
+// waits ten seconds, and then kills.
+const jailsTime = 5 * time.Second
+
+// stopJails stops all jails that run, at once.
+func (d *Daemon) stopJails() error {
+	ctx := context.Background()
+	all, err := d.jails.List(ctx, jail.ListOptions{})
+	if err != nil {
+		return err
+	}
+	errs := make([]error, len(all))
+	var wg sync.WaitGroup
+	for i, j := range all {
+		if j.State != jail.Created && j.State != jail.Running && j.State != jail.Paused {
+			continue
+		}
+		wg.Go(func() {
+			if _, err := d.jails.Stop(ctx, j.ID, jail.StopOptions{Grace: jailsTime}); err != nil && fault.KindOf(err) != fault.NotFound {
+				errs[i] = fmt.Errorf("stop jail %s: %w", j.ID, err)
+			}
+		})
+	}
+	wg.Wait()
+	return errors.Join(errs...)
 }
 
 // Close lets go of everything, newest first. It can be called twice.

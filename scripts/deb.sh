@@ -35,6 +35,7 @@ gzip -9n "$share"/man/man1/*.1
 "$binary" completion fish >"$share/fish/vendor_completions.d/glasshouse.fish"
 
 install -m 0644 docs/*.md packaging/deb/README.Debian "$share/doc/glasshouse/"
+"${GO:-go}" run ./packaging/notices "$binary" cmd/glasshouse/embedded/glasshouse-* >"$share/doc/glasshouse/copyright"
 gzip -9nc CHANGELOG.md >"$share/doc/glasshouse/changelog.gz"
 
 # Every setting, as the documentation has it, with its default.

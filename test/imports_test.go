@@ -24,8 +24,12 @@ var may = map[string][]string{
 	"api/client": {"api/wire"},
 	"otel":       {"api/client", "api/wire", "event"}, // a reader like any other, with what the API tells
 	"sdk/gen":    {"api"},
-	"web":        {},
-	"access":     {},
+
+	"packaging/image":   {},
+	"packaging/notices": {},
+
+	"web":    {},
+	"access": {},
 
 	"e2b":             {"access", "e2b/envd", "e2b/interpreter", "egress", "jail", "snapshot"},
 	"e2b/envd":        {"jail", "jailinit/control", "jailinit/protocol", "e2b/envdpb", "e2b/interpreter"},

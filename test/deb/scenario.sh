@@ -21,6 +21,9 @@ bash -n "$tree/usr/share/bash-completion/completions/glasshouse"
 grep -q '^#compdef glasshouse' "$tree/usr/share/zsh/vendor-completions/_glasshouse"
 grep -q '^complete' "$tree/usr/share/fish/vendor_completions.d/glasshouse.fish"
 
+grep -q 'have not published a licence' "$tree/usr/share/doc/glasshouse/copyright" || fail "nothing is said of its licence"
+grep -q '^modernc.org/sqlite v' "$tree/usr/share/doc/glasshouse/copyright" || fail "the notices of others are missing"
+
 # Used: with the configuration as it comes, a daemon answers. Its data directory has a
 # name of its own: what it does to the kernel it does by that name, and this host may
 # have a daemon in the usual place.

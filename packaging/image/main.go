@@ -1,0 +1,363 @@
+// Image makes a container image of a built glasshouse, without Docker: a minimal Debian
+// with what the daemon needs, by mmdebstrap, and the daemon. Run in the repository:
+//
+//	go run ./packaging/image [flags] BINARY OUTPUT_DIRECTORY
+//
+// It writes an OCI image layout as one archive, with an index for docker load beside the
+// layout's own, and prints the archive's name and the image's digest. The same packages
+// and the same commit make the same image, byte by byte.
+package main
+
+import (
+	"archive/tar"
+	"bytes"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path"
+	"path/filepath"
+	"regexp"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/empty"
+	"github.com/google/go-containerregistry/pkg/v1/layout"
+	"github.com/google/go-containerregistry/pkg/v1/mutate"
+	"github.com/google/go-containerregistry/pkg/v1/tarball"
+	"github.com/google/go-containerregistry/pkg/v1/types"
+)
+
+// suite has the oldest runc, crun and CRIU that all of the daemon works with.
+const suite = "trixie"
+
+// packages are what the daemon runs, as in scripts/setup.sh and packaging/deb/control,
+// and what setup.sh needs to fetch what a release is too old for.
+var packages = []string{
+	"runc", "crun", "bubblewrap", "criu", "nftables", "iptables", "iproute2", "mmdebstrap", "e2fsprogs",
+	"uidmap", "patchelf", "ca-certificates", "debian-archive-keyring",
+}
+
+// excluded are files of packages that nobody reads in a container.
+var excluded = []string{"/usr/share/doc/*", "/usr/share/info/*", "/usr/share/man/*", "/usr/share/lintian/*", "/usr/share/locale/*", "/usr/share/bug/*"}
+
+// hooks remove what no two builds have alike, and what the container's engine brings.
+var hooks = []string{
+	`rm -rf "$1"/var/lib/apt/lists/* "$1"/var/cache/apt/* "$1"/var/cache/ldconfig/* "$1"/var/cache/debconf/*-old "$1"/var/lib/dpkg/*-old "$1"/var/log/* "$1"/etc/*-`,
+	`rm -f "$1/etc/hostname" "$1/etc/resolv.conf" "$1/etc/machine-id"`,
+	`find "$1" -xdev -name __pycache__ -prune -exec rm -rf {} +`,
+}
+
+const data = "/var/lib/glasshouse"
+
+// A build is what an image is made of.
+type build struct {
+	binary, out, root, mirror, version string
+	epoch                              time.Time
+}
+
+func main() {
+	b := build{}
+	flag.StringVar(&b.root, "root", "", "a tar file with the tree the daemon is put into (default: a Debian that mmdebstrap makes)")
+	flag.StringVar(&b.mirror, "mirror", "", "of Debian (default: deb.debian.org)")
+	flag.StringVar(&b.version, "version", "", "what the image is tagged with (default: from the commit)")
+	flag.Parse()
+	if flag.NArg() != 2 {
+		fmt.Fprintln(os.Stderr, "usage: image [flags] BINARY OUTPUT_DIRECTORY")
+		flag.PrintDefaults()
+		os.Exit(2)
+	}
+	b.binary, b.out = flag.Arg(0), flag.Arg(1)
+	name, digest, err := b.run()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "image:", err)
+		os.Exit(1)
+	}
+	fmt.Println(name, digest)
+}
+
+// tag is what a reference may have after its colon.
+var tag = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}$`)
+
+func (b *build) run() (name string, digest v1.Hash, err error) {
+	commit, err := git("rev-parse", "--short", "HEAD")
+	if err != nil {
+		return "", digest, err
+	}
+	if b.version == "" {
+		count, err := git("rev-list", "--count", "HEAD")
+		if err != nil {
+			return "", digest, err
+		}
+		b.version = "0.1.0-git" + count + "." + commit
+	}
+	if !tag.MatchString(b.version) {
+		return "", digest, fmt.Errorf("%q cannot be a tag", b.version)
+	}
+	when := os.Getenv("SOURCE_DATE_EPOCH")
+	if when == "" {
+		if when, err = git("log", "-1", "--format=%ct"); err != nil {
+			return "", digest, err
+		}
+	}
+	seconds, err := strconv.ParseInt(when, 10, 64)
+	if err != nil {
+		return "", digest, fmt.Errorf("SOURCE_DATE_EPOCH: %w", err)
+	}
+	b.epoch = time.Unix(seconds, 0).UTC()
+
+	scratch, err := os.MkdirTemp("", "glasshouse-image-")
+	if err != nil {
+		return "", digest, err
+	}
+	defer os.RemoveAll(scratch)
+	if b.root == "" {
+		b.root = filepath.Join(scratch, "root.tar")
+		if err := b.debian(); err != nil {
+			return "", digest, err
+		}
+	}
+	image, err := b.image(commit)
+	if err != nil {
+		return "", digest, err
+	}
+	if digest, err = image.Digest(); err != nil {
+		return "", digest, err
+	}
+	name = filepath.Join(b.out, "glasshouse_"+b.version+"_"+runtime.GOARCH+".oci.tar")
+	return name, digest, b.archive(image, filepath.Join(scratch, "layout"), name)
+}
+
+func git(args ...string) (string, error) {
+	out, err := exec.Command("git", args...).Output()
+	if err != nil {
+		return "", fmt.Errorf("git %s: %w", strings.Join(args, " "), err)
+	}
+	return strings.TrimSpace(string(out)), nil
+}
+
+// debian writes the tree that the daemon is put into.
+func (b *build) debian() error {
+	args := []string{"--quiet", "--variant=essential", "--format=tar", "--include=" + strings.Join(packages, ",")}
+	for _, x := range excluded {
+		args = append(args, "--dpkgopt=path-exclude="+x)
+	}
+	args = append(args, "--dpkgopt=path-include=/usr/share/doc/*/copyright")
+	for _, h := range hooks {
+		args = append(args, "--customize-hook="+h)
+	}
+	args = append(args, suite, b.root)
+	if b.mirror != "" {
+		args = append(args, b.mirror)
+	}
+	cmd := exec.Command("mmdebstrap", args...)
+	cmd.Env = append(os.Environ(), "SOURCE_DATE_EPOCH="+strconv.FormatInt(b.epoch.Unix(), 10))
+	cmd.Stdout, cmd.Stderr = os.Stderr, os.Stderr
+	if err := cmd.Run(); err != nil {
+		return fmt.Errorf("mmdebstrap: %w", err)
+	}
+	return nil
+}
+
+// image is the tree and, above it, the daemon.
+func (b *build) image(commit string) (v1.Image, error) {
+	daemon, err := b.daemon()
+	if err != nil {
+		return nil, err
+	}
+	created := v1.Time{Time: b.epoch}
+	image := mutate.ConfigMediaType(mutate.MediaType(empty.Image, types.OCIManifestSchema1), types.OCIConfigJSON)
+	for _, l := range []struct {
+		open tarball.Opener
+		by   string
+	}{
+		{func() (io.ReadCloser, error) { return os.Open(b.root) }, "mmdebstrap " + suite},
+		{func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(daemon)), nil }, "glasshouse " + b.version},
+	} {
+		layer, err := tarball.LayerFromOpener(l.open, tarball.WithMediaType(types.OCILayer), tarball.WithCompressedCaching)
+		if err != nil {
+			return nil, err
+		}
+		if image, err = mutate.Append(image, mutate.Addendum{Layer: layer, MediaType: types.OCILayer, History: v1.History{Created: created, CreatedBy: l.by}}); err != nil {
+			return nil, err
+		}
+	}
+	file, err := image.ConfigFile()
+	if err != nil {
+		return nil, err
+	}
+	file = file.DeepCopy()
+	file.Created, file.OS, file.Architecture = created, "linux", runtime.GOARCH
+	file.Config = v1.Config{
+		Entrypoint: []string{"/usr/bin/glasshouse"},
+		Cmd:        []string{"serve", "--stop-jails"},
+		Env:        []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"},
+		WorkingDir: "/",
+		StopSignal: "SIGTERM",
+		Volumes:    map[string]struct{}{data: {}},
+		ExposedPorts: map[string]struct{}{
+			"8082/tcp": {},
+		},
+		// Docker reads it; the specification of OCI has none.
+		Healthcheck: &v1.HealthConfig{
+			Test:     []string{"CMD", "/usr/bin/glasshouse", "health"},
+			Interval: 10 * time.Second, Timeout: 5 * time.Second, StartPeriod: 30 * time.Second, Retries: 3,
+		},
+		// What it may be used for its owners have not said: there is no label for that.
+		Labels: map[string]string{
+			"org.opencontainers.image.title":       "Glasshouse",
+			"org.opencontainers.image.description": "Runs autonomous agents in jails, watches and governs them",
+			"org.opencontainers.image.version":     b.version,
+			"org.opencontainers.image.revision":    commit,
+			"org.opencontainers.image.created":     b.epoch.Format(time.RFC3339),
+		},
+	}
+	return mutate.ConfigFile(image, file)
+}
+
+// daemon is the layer with what the repository has to give.
+func (b *build) daemon() ([]byte, error) {
+	program, err := os.ReadFile(b.binary)
+	if err != nil {
+		return nil, err
+	}
+	setup, err := os.ReadFile("scripts/setup.sh")
+	if err != nil {
+		return nil, err
+	}
+	programs, err := filepath.Glob("cmd/glasshouse/embedded/glasshouse-*")
+	if err != nil {
+		return nil, err
+	}
+	args := append([]string{"run", "./packaging/notices", b.binary}, programs...)
+	cmd := exec.Command("go", args...)
+	cmd.Stderr = os.Stderr
+	notices, err := cmd.Output()
+	if err != nil {
+		return nil, fmt.Errorf("go %s: %w", strings.Join(args, " "), err)
+	}
+	var out bytes.Buffer
+	w := tar.NewWriter(&out)
+	for _, f := range []struct {
+		name string
+		mode int64
+		data []byte
+	}{
+		{"usr/bin/glasshouse", 0o755, program},
+		{"usr/share/doc/glasshouse/", 0o755, nil},
+		{"usr/share/doc/glasshouse/copyright", 0o644, notices},
+		{"usr/share/glasshouse/", 0o755, nil},
+		{"usr/share/glasshouse/setup.sh", 0o755, setup},
+		{strings.TrimPrefix(data, "/") + "/", 0o711, nil},
+	} {
+		if err := b.put(w, f.name, f.mode, int64(len(f.data)), bytes.NewReader(f.data)); err != nil {
+			return nil, err
+		}
+	}
+	return out.Bytes(), w.Close()
+}
+
+// put adds a file, or a directory if its name ends with a slash, to an archive.
+func (b *build) put(w *tar.Writer, name string, mode, size int64, data io.Reader) error {
+	h := &tar.Header{Name: name, Mode: mode, Size: size, ModTime: b.epoch, Typeflag: tar.TypeReg, Format: tar.FormatPAX}
+	if strings.HasSuffix(name, "/") {
+		h.Typeflag = tar.TypeDir
+	}
+	if err := w.WriteHeader(h); err != nil {
+		return err
+	}
+	_, err := io.Copy(w, data)
+	return err
+}
+
+// archive writes the image as a layout at dir, and that as one file.
+func (b *build) archive(image v1.Image, dir, name string) (err error) {
+	at, err := layout.Write(dir, empty.Index)
+	if err != nil {
+		return err
+	}
+	err = at.AppendImage(image, layout.WithAnnotations(map[string]string{
+		"org.opencontainers.image.ref.name": b.version,
+		"io.containerd.image.name":          "docker.io/library/glasshouse:" + b.version,
+	}), layout.WithPlatform(v1.Platform{OS: "linux", Architecture: runtime.GOARCH}))
+	if err != nil {
+		return err
+	}
+	if err := indexForDocker(image, dir, "glasshouse:"+b.version); err != nil {
+		return err
+	}
+
+	tmp, err := os.CreateTemp(filepath.Dir(name), ".glasshouse-image-*")
+	if err != nil {
+		return err
+	}
+	defer os.Remove(tmp.Name())
+	defer tmp.Close()
+	if err := b.pack(tmp, os.DirFS(dir)); err != nil {
+		return err
+	}
+	if err := tmp.Chmod(0o644); err != nil {
+		return err
+	}
+	if err := tmp.Close(); err != nil {
+		return err
+	}
+	return os.Rename(tmp.Name(), name)
+}
+
+// indexForDocker adds what a docker that knows no layouts looks for: a list of images
+// whose parts may be anywhere in the archive.
+func indexForDocker(image v1.Image, dir, ref string) error {
+	manifest, err := image.Manifest()
+	if err != nil {
+		return err
+	}
+	blob := func(h v1.Hash) string { return path.Join("blobs", h.Algorithm, h.Hex) }
+	var layers []string
+	for _, l := range manifest.Layers {
+		layers = append(layers, blob(l.Digest))
+	}
+	list, err := json.Marshal([]map[string]any{{"Config": blob(manifest.Config.Digest), "RepoTags": []string{ref}, "Layers": layers}})
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(filepath.Join(dir, "manifest.json"), list, 0o644)
+}
+
+// pack writes the files of a tree, in the order of their names.
+func (b *build) pack(out io.Writer, tree fs.FS) error {
+	var names []string
+	err := fs.WalkDir(tree, ".", func(name string, e fs.DirEntry, err error) error {
+		if err == nil && e.Type().IsRegular() {
+			names = append(names, name)
+		}
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	slices.Sort(names)
+	w := tar.NewWriter(out)
+	for _, name := range names {
+		f, err := tree.Open(name)
+		if err != nil {
+			return err
+		}
+		fi, err := f.Stat()
+		if err == nil {
+			err = b.put(w, name, 0o644, fi.Size(), f)
+		}
+		f.Close()
+		if err != nil {
+			return err
+		}
+	}
+	return w.Close()
+}

@@ -1,0 +1,198 @@
+// Notices prints what the packages' copyright file says: what is known of the terms of
+// Glasshouse itself, and the notices of the programs of others that are compiled into it,
+// which their authors ask to be passed on. Run in the repository:
+//
+//	go run ./packaging/notices BINARY...
+//
+// The modules are those that the binaries say they were made of, their notices those in
+// the module cache that made them. A module without one is an error: nobody may pass on
+// what nobody gave leave to.
+package main
+
+import (
+	"bytes"
+	"debug/buildinfo"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"runtime"
+	"slices"
+	"strings"
+
+	"golang.org/x/mod/module"
+)
+
+const preamble = `Glasshouse
+
+The owners of Glasshouse have not published a licence for it. This package
+therefore gives nobody leave to copy, change or pass it on, beyond what the law
+or an agreement with the owners does. Should a licence be chosen, it belongs in
+a file LICENSE at the top of the source, and takes the place of this paragraph.
+
+The programs it loads into the kernel declare themselves to it as follows, as it
+demands of programs that call certain of its functions:
+
+`
+
+func main() {
+	var out bytes.Buffer
+	if err := write(&out, os.Args[1:]); err != nil {
+		fmt.Fprintln(os.Stderr, "notices:", err)
+		os.Exit(1)
+	}
+	os.Stdout.Write(out.Bytes())
+}
+
+func write(out io.Writer, binaries []string) error {
+	if len(binaries) == 0 {
+		return errors.New("usage: notices BINARY...")
+	}
+	if licence, err := os.ReadFile("LICENSE"); err == nil {
+		fmt.Fprintf(out, "Glasshouse\n\n%s\n", licence)
+	} else {
+		io.WriteString(out, preamble)
+		if err := kernelPrograms(out); err != nil {
+			return err
+		}
+	}
+	if err := uiPackages(out); err != nil {
+		return err
+	}
+	modules, err := modulesOf(binaries)
+	if err != nil {
+		return err
+	}
+	cache, err := exec.Command("go", "env", "GOMODCACHE", "GOROOT").Output()
+	if err != nil {
+		return fmt.Errorf("go env: %w", err)
+	}
+	where := strings.Fields(string(cache))
+	if len(where) != 2 {
+		return fmt.Errorf("go env: %q", cache)
+	}
+	if err := notices(out, "Go and its standard library, "+runtime.Version(), where[1]); err != nil {
+		return err
+	}
+	for _, m := range modules {
+		dir, err := module.EscapePath(m.Path)
+		if err != nil {
+			return err
+		}
+		if err := notices(out, m.Path+" "+m.Version, filepath.Join(where[0], dir+"@"+m.Version)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+var licence = regexp.MustCompile(`(?m)^char LICENSE\[\] SEC\("license"\) = "(.*)";$`)
+
+// kernelPrograms lists the sources of the programs for the kernel with what they declare.
+func kernelPrograms(out io.Writer) error {
+	sources, err := filepath.Glob("*/*.bpf.c")
+	if err != nil {
+		return err
+	}
+	deeper, err := filepath.Glob("*/*/*.bpf.c")
+	if err != nil {
+		return err
+	}
+	sources = append(sources, deeper...)
+	slices.Sort(sources)
+	for _, name := range sources {
+		text, err := os.ReadFile(name)
+		if err != nil {
+			return err
+		}
+		found := licence.FindSubmatch(text)
+		if found == nil {
+			return fmt.Errorf("%s declares no licence", name)
+		}
+		fmt.Fprintf(out, "  %s: %q\n", name, found[1])
+	}
+	return nil
+}
+
+// uiPackages names what of npm is in the UI. Their notices are in their archives, which
+// building the program does not need.
+func uiPackages(out io.Writer) error {
+	data, err := os.ReadFile("web/ui/package-lock.json")
+	if err != nil {
+		return err
+	}
+	var lock struct {
+		Packages map[string]struct {
+			Version, License string
+			Dev              bool
+		}
+	}
+	if err := json.Unmarshal(data, &lock); err != nil {
+		return fmt.Errorf("web/ui/package-lock.json: %w", err)
+	}
+	io.WriteString(out, "\nIn the UI are, from npm, where their archives have their notices:\n\n")
+	var lines []string
+	for path, p := range lock.Packages {
+		name, is := strings.CutPrefix(path, "node_modules/")
+		if !is || p.Dev {
+			continue
+		}
+		if p.License == "" {
+			return fmt.Errorf("web/ui/package-lock.json: %s has no licence", name)
+		}
+		lines = append(lines, fmt.Sprintf("  %s %s: %s\n", name, p.Version, p.License))
+	}
+	slices.Sort(lines)
+	_, err = io.WriteString(out, strings.Join(lines, ""))
+	return err
+}
+
+// modulesOf returns the modules in the binaries, each version once.
+func modulesOf(binaries []string) ([]module.Version, error) {
+	var all []module.Version
+	for _, name := range binaries {
+		info, err := buildinfo.ReadFile(name)
+		if err != nil {
+			return nil, err
+		}
+		for _, d := range info.Deps {
+			if d.Replace != nil {
+				d = d.Replace
+			}
+			all = append(all, module.Version{Path: d.Path, Version: d.Version})
+		}
+	}
+	module.Sort(all)
+	return slices.Compact(all), nil
+}
+
+var noticeFile = regexp.MustCompile(`(?i)^(licen[cs]e|copying|notice|patents)([-.].*)?$`)
+
+// notices prints the notices at the top of a module.
+func notices(out io.Writer, what, dir string) error {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(out, "\n%s\n%s\n", strings.Repeat("-", 78), what)
+	found := false
+	for _, e := range entries {
+		if e.IsDir() || !noticeFile.MatchString(e.Name()) {
+			continue
+		}
+		text, err := os.ReadFile(filepath.Join(dir, e.Name()))
+		if err != nil {
+			return err
+		}
+		found = true
+		fmt.Fprintf(out, "\n%s:\n\n%s\n", e.Name(), bytes.TrimRight(text, "\n"))
+	}
+	if !found {
+		return fmt.Errorf("%s has no licence in %s", what, dir)
+	}
+	return nil
+}
