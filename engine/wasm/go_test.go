@@ -1,6 +1,7 @@
 package wasm_test
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"net/http"
@@ -12,6 +13,7 @@ import (
 	"time"
 
 	"glasshouse/engine"
+	"glasshouse/engine/wasi"
 	"glasshouse/engine/wasm"
 	"glasshouse/manifest"
 	"glasshouse/rtfs/form"
@@ -82,4 +84,42 @@ func (w wordcounter) CallJSON(_ context.Context, id string, input json.RawMessag
 		w.t.Errorf("it calls %s with %s", id, input)
 	}
 	return json.RawMessage(`{"words":7}`), nil
+}
+
+// The tests that Go's own packages for files have are programs that others wrote, and
+// know nothing of this system. All of them take minutes.
+func TestGosOwnTestsOfFiles(t *testing.T) {
+	packages := []string{"path/filepath"}
+	if os.Getenv("GLASSHOUSE_TEST") == "all" {
+		packages = append(packages, "os", "io/fs", "io/ioutil", "syscall", "bufio")
+	}
+	out, err := exec.Command("go", "env", "GOROOT").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	goroot, cache := strings.TrimSpace(string(out)), filepath.Join(t.TempDir(), "cache")
+	for _, name := range packages {
+		t.Run(name, func(t *testing.T) {
+			src := filepath.Join(goroot, "src", name)
+			module := filepath.Join(t.TempDir(), "test.wasm")
+			build := exec.Command("go", "test", "-c", "-o", module, name)
+			build.Dir, build.Env = src, append(os.Environ(), "GOOS=wasip1", "GOARCH=wasm", "CGO_ENABLED=0", "GOFLAGS=-trimpath")
+			if out, err := build.CombinedOutput(); err != nil {
+				t.Fatalf("build the tests of %s: %v\n%s", name, err, out)
+			}
+			var said bytes.Buffer
+			code, err := wasm.Run(t.Context(), wasm.Program{
+				// The host's devices are not shown.
+				Module: module, Args: []string{"test", "-test.short", "-test.v", "-test.skip=DevNull"}, Cache: cache,
+				Env:    []string{"PWD=" + src, "GOROOT=" + goroot, "TMPDIR=/tmp"},
+				Dirs:   []wasi.Dir{{Host: t.TempDir(), Guest: "/"}, {Host: t.TempDir(), Guest: "/tmp"}, {Host: goroot, Guest: goroot, ReadOnly: true}},
+				Stdout: &said, Stderr: &said,
+			})
+			passed := strings.Count(said.String(), "\n--- PASS")
+			if code != 0 || err != nil || passed == 0 {
+				t.Errorf("%d tests passed, exit code %d, %v\n%s", passed, code, err, &said)
+			}
+			t.Logf("%d tests passed", passed)
+		})
+	}
 }
