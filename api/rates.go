@@ -174,7 +174,12 @@ func (m *meter) measure(ctx context.Context, row *wire.JailRow) reading {
 	if l, err := m.s.log(ctx, row.ID); err == nil {
 		now.events = l.Last()
 		for _, n := range l.Stats().Lost {
-			row.Gaps += n
+			row.Gaps += n // that found no room
+		}
+	}
+	if m.s.o.Observed != nil {
+		for _, source := range m.s.o.Observed.Status(row.ID) {
+			row.Gaps += int64(source.Lost) // of what was seen
 		}
 	}
 	was, known := m.last[row.ID]

@@ -6,6 +6,7 @@ import { past as read } from "../../api/record";
 
 class Past {
   told = $state.raw<Schema["Past"]>();
+  at = $state(0); // the moment that it tells of
   problem = $state.raw<Problem>();
 
   // look reads it. What was read stays until then, so that nothing flickers
@@ -15,6 +16,7 @@ class Past {
     read(jail, at, ended, over.signal).then(
       (told) => {
         this.told = told;
+        this.at = at;
         this.problem = undefined;
       },
       (thrown) => {
