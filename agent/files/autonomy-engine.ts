@@ -158,15 +158,17 @@ const tools: Record<string, ToolDefinition> = {
 
 const AutonomyEngine: Plugin = async (_input, options): Promise<Hooks> => {
   // False where the harness asks the gateway itself, by the Agent Client Protocol, which
-  // comes after this: what is to be done is told by that, and here only what was done.
+  // comes after this: what is to be done is told by that, but for the gateway's own tools.
   const asks = options?.decide !== false
   return {
     tool: tools,
 
     // What this throws is what the model reads, and the tool does not run.
     "tool.execute.before": async (input, output) => {
-      if (!asks) return
-      if (!own.has(input.tool)) await decide(input.tool, output.args)
+      if (!own.has(input.tool)) {
+        if (!asks) return
+        await decide(input.tool, output.args)
+      }
       await record({
         tool: input.tool,
         args: shown(output.args),
