@@ -123,6 +123,19 @@ type Checkpointer interface {
 	Shed(ctx context.Context, p Plan) error
 }
 
+// A PreDumper is a Checkpointer that can write down most of a jail's memory before
+// the jail has to wait.
+type PreDumper interface {
+	// PreDump writes to dir what it can of a jail that runs, for the Dump to the same
+	// directory that follows. If that is not possible here, or not worth it, it does
+	// nothing and says so. After an error, too, the Dump is as any other.
+	PreDump(ctx context.Context, p Plan, i Instance, dir string) (did bool, err error)
+
+	// Whole makes one of what PreDump and Dump have written to dir, which nobody reads
+	// before. Without a PreDump it does nothing.
+	Whole(dir string) error
+}
+
 // A Rewirer is a Checkpointer whose jails can keep what they have connected outside
 // when they are taken back.
 type Rewirer interface {

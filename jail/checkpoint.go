@@ -179,6 +179,7 @@ func (s *still) alive(ctx context.Context) (made Checkpoint, err error) {
 		return made, err
 	}
 	stats, _ := l.inst.Stats(ctx) // what cannot be measured is zero
+	s.ahead(ctx, p)
 	if err := l.park(ctx); err != nil {
 		return made, err
 	}
@@ -194,6 +195,9 @@ func (s *still) alive(ctx context.Context) (made Checkpoint, err error) {
 		return made, errors.Join(err, s.m.showSecrets(ctx, s.was, l.inst, secrets), l.letGo(ctx))
 	}
 	how, err := s.take(ctx, p)
+	if err == nil && (how == Stacked || s.o.Stop) {
+		err = s.whole() // it is made again from that at once, or there is no hurry
+	}
 	var seq uint64
 	if err == nil {
 		seq, err = s.m.lineage(ctx, s.was.ID, Lineage{Op: event.OpSnapshot, Snapshot: s.o.Snapshot, Parent: s.was.ID})
@@ -214,6 +218,9 @@ func (s *still) alive(ctx context.Context) (made Checkpoint, err error) {
 		err = errors.Join(err, s.m.showSecrets(ctx, s.was, l.inst, secrets), l.letGo(ctx))
 	}
 	paused := time.Since(began)
+	if err == nil {
+		err = s.whole()
+	}
 	if s.leave != nil { // the jail runs: what is left of the old body is nobody's hurry
 		s.c.unpark()
 		err = errors.Join(err, s.leave(ctx))
@@ -229,6 +236,32 @@ func (s *still) alive(ctx context.Context) (made Checkpoint, err error) {
 		made.Over = s.was.Sealed[0]
 	}
 	return made, nil
+}
+
+// ahead writes down memory of the jail while it runs, where that makes it wait less: a
+// layer that is stacked has the jail made again from the images, which have to be whole
+// for that.
+func (s *still) ahead(ctx context.Context, p Plan) {
+	pre, ok := s.cp.(PreDumper)
+	if !ok || s.copy == nil || s.o.Held != nil || s.was.State == Paused {
+		return
+	}
+	began := time.Now()
+	did, err := pre.PreDump(ctx, p, s.l.inst, s.o.Images)
+	switch {
+	case err != nil:
+		s.m.cfg.Log.Warn("the memory of a jail was not written down ahead; it waits longer for its snapshot", "jail", s.was.ID, "err", err)
+	case did:
+		s.m.cfg.Log.Debug("the memory of a jail was written down ahead", "jail", s.was.ID, "took", time.Since(began))
+	}
+}
+
+// whole makes one of what was written down ahead and what was then.
+func (s *still) whole() error {
+	if pre, ok := s.cp.(PreDumper); ok {
+		return pre.Whole(s.o.Images)
+	}
+	return nil
 }
 
 // freeze freezes the jail, with the process that is held, if one is, where it is.

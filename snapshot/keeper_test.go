@@ -33,6 +33,7 @@ type house struct {
 	dir     string
 	root    string // of the jails
 	runtime string // that makes them; default: runc
+	criu    string // default: the host's
 	jails   *jail.Manager
 	keeper  *snapshot.Keeper
 	records *records
@@ -110,7 +111,7 @@ func (h *house) begin(first func()) {
 
 func (h *house) backend() *oci.Backend {
 	return oci.New(oci.Config{
-		Runtime: h.runtime, Path: runtimePath(h.runtime), CRIU: criu(), CgroupPrefix: filepath.Base(h.dir),
+		Runtime: h.runtime, Path: runtimePath(h.runtime), CRIU: cmp.Or(h.criu, criu()), CgroupPrefix: filepath.Base(h.dir),
 		RunDir: filepath.Join(h.dir, "run"), Templates: filepath.Join(h.dir, "templates"), Base: filepath.Join(h.dir, "base"),
 		NetnsDir: filepath.Join(h.dir, "netns"),
 	})

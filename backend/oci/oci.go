@@ -69,6 +69,7 @@ type Backend struct {
 
 	wired       verdict // whether jails can have a network with a wire
 	checkpoints verdict // whether CRIU works
+	tracks      verdict // whether it knows which memory was written to
 	digests     sync.Map
 	lazyFrom    int64
 	servers     sync.Mutex // held while a server of memory is looked for, and started

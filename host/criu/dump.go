@@ -7,6 +7,7 @@ import (
 
 	"github.com/checkpoint-restore/go-criu/v8/rpc"
 
+	"glasshouse/fault"
 	"glasshouse/host/cgroup"
 )
 
@@ -35,7 +36,25 @@ const maxGhost = 1 << 30
 //
 // Whoever kills the worker, as root can, may kill the jail: there are instants in
 // which a process of it runs the worker's code in place of its own.
+//
+// After a PreDump to the same directory Whole is to follow.
 func (t *Tool) Dump(ctx context.Context, d Dump) error {
+	err := t.dump(ctx, d)
+	if err == nil || ctx.Err() != nil || !isAhead(d.Dir) || fault.KindOf(err) != "" {
+		return err
+	}
+	// What was written ahead may be of no use. The jail waits longer, that is all.
+	if again := forgetAhead(d.Dir); again != nil {
+		return errors.Join(err, again)
+	}
+	d.Worker = nil
+	if again := t.dump(ctx, d); again != nil {
+		return errors.Join(again, err)
+	}
+	return nil
+}
+
+func (t *Tool) dump(ctx context.Context, d Dump) error {
 	dir, err := os.Open(d.Dir)
 	if err != nil {
 		return err
@@ -48,6 +67,9 @@ func (t *Tool) Dump(ctx context.Context, d Dump) error {
 	opts.GhostLimit = ptr(uint32(maxGhost))
 	opts.FreezeCgroup = ptr(d.Cgroup.Freezer())
 	opts.IrmapScanPaths, opts.ForceIrmap = d.Watched, ptr(len(d.Watched) > 0)
+	if isAhead(d.Dir) {
+		opts.TrackMem, opts.ParentImg = ptr(true), ptr(ahead)
+	}
 	for _, at := range d.Lent {
 		opts.External = append(opts.External, "mnt["+at+"]:"+at)
 	}

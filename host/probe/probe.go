@@ -95,6 +95,7 @@ var probes = []probe{
 	{"runsc", tool("runsc", "make setup, which fetches gVisor; runc does as well where its stronger isolation is not wanted")},
 	{"bubblewrap", bubblewrap},
 	{"criu", checkpoint},
+	{"tracking of written memory", tracking},
 	{"kvm", kvm},
 	{"qemu", tool("qemu-system-"+qemuArch(), "apt-get install qemu-system-"+qemuPackage()+", if microVMs are wanted")},
 	{"mmdebstrap", tool("mmdebstrap", "apt-get install mmdebstrap, or use rootfs.oci or rootfs.dir")},

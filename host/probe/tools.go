@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
@@ -97,6 +98,19 @@ func checkpoint(ctx context.Context, h Host) (string, error) {
 	}
 	v, err := version(ctx, path)
 	return v + ", " + path, err
+}
+
+// tracking asks CRIU whether the memory of a large jail can be written down ahead of
+// the moment in which it waits for its snapshot.
+func tracking(ctx context.Context, h Host) (string, error) {
+	path := h.find("criu")
+	if path == "" {
+		return "", cannot("the program criu is not installed", "make setup, if jails are to be snapshotted")
+	}
+	if os.Geteuid() != 0 {
+		return "", cannot("writing down processes needs root", "run the daemon as root")
+	}
+	return "", criu.New(path, "").Tracks(ctx)
 }
 
 // bubblewrap makes a sandbox of it.

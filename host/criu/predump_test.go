@@ -1,0 +1,370 @@
+package criu
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/checkpoint-restore/go-criu/v8/crit/images/pagemap"
+	"github.com/checkpoint-restore/go-criu/v8/rpc"
+	"golang.org/x/sys/unix"
+	"google.golang.org/protobuf/proto"
+
+	"glasshouse/fault"
+	"glasshouse/host/cgroup"
+)
+
+// TestMain lets the tests be a CRIU: see scripted.
+func TestMain(m *testing.M) {
+	if at := os.Getenv("GLASSHOUSE_TEST_CRIU"); at != "" {
+		os.Exit(act(at))
+	}
+	os.Exit(m.Run())
+}
+
+// scripted returns a CRIU that keeps in order what it was asked, in the file asked of
+// the directory, writes images of three pages, and fails at what a file fail-NAME is
+// there for.
+func scripted(t *testing.T) (tool *Tool, at string) {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("needs root")
+	}
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	at = t.TempDir()
+	script := fmt.Sprintf("#!/bin/sh\nGLASSHOUSE_TEST_CRIU=%s exec %s \"$@\"\n", at, self)
+	if err := os.WriteFile(filepath.Join(at, "criu"), []byte(script), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	return New(filepath.Join(at, "criu"), ""), at
+}
+
+// act is one run of the scripted CRIU.
+func act(at string) int {
+	if os.Args[1] == "check" {
+		if _, err := os.Stat(filepath.Join(at, "fail-check")); err == nil {
+			fmt.Println("Warn  (criu/cr-check.c:824): Dirty tracking is OFF. Memory snapshot will not work.")
+			return 1
+		}
+		return 0
+	}
+	buf := make([]byte, maxMessage)
+	n, err := unix.Read(3, buf)
+	if err != nil {
+		return 2
+	}
+	var req rpc.CriuReq
+	if err := req.UnmarshalVT(buf[:n]); err != nil {
+		return 2
+	}
+	o := req.GetOpts()
+	dir, err := os.Readlink(fmt.Sprintf("/proc/%d/fd/%d", os.Getppid(), o.GetImagesDirFd()))
+	if err != nil {
+		return 2
+	}
+	name := req.GetType().String()
+	asked, err := os.OpenFile(filepath.Join(at, "asked"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		return 2
+	}
+	fmt.Fprintf(asked, "%s to %s, track %t, parent %q, freezer %t, leave %t\n", name, filepath.Base(dir), o.GetTrackMem(), o.GetParentImg(), o.GetFreezeCgroup() != "", o.GetLeaveRunning())
+	asked.Close()
+	ok := true
+	for _, why := range []string{"fail-" + name, "fail-" + name + "-" + o.GetParentImg()} {
+		if _, err := os.Stat(filepath.Join(at, why)); err == nil {
+			os.WriteFile(filepath.Join(dir, "half.img"), nil, 0o600)
+			ok = false
+		}
+	}
+	if ok {
+		switch {
+		case req.GetType() == rpc.CriuReqType_PRE_DUMP:
+			err = write(dir, []run{{0x1000, 4, isHere | isLazy}, {0x9000, 1, isHere}}, "abcde")
+		case o.GetParentImg() != "":
+			if err = os.Symlink(o.GetParentImg(), filepath.Join(dir, parent)); err == nil {
+				err = write(dir, []run{{0x1000, 1, inParent}, {0x2000, 1, isHere | isLazy}, {0x3000, 2, inParent}, {0x8000, 1, isHere}, {0x9000, 1, inParent}}, "BX")
+			}
+		default:
+			err = write(dir, []run{{0x1000, 4, isHere | isLazy}}, "full")
+		}
+		if err != nil {
+			return 2
+		}
+	}
+	b, err := (&rpc.CriuResp{Type: req.Type, Success: &ok, Dump: &rpc.CriuDumpResp{}}).MarshalVT()
+	if err != nil {
+		return 2
+	}
+	if _, err := unix.Write(3, b); err != nil {
+		return 2
+	}
+	return 0
+}
+
+// A run is so many pages at an address.
+type run struct {
+	at    uint64
+	n     int
+	flags uint32
+}
+
+// write writes images of one process, each page full of one letter.
+func write(dir string, runs []run, letters string) error {
+	image, err := appendRecord([]byte("magicnum"), &pagemap.PagemapHead{PagesId: ptr[uint32](7)})
+	for _, r := range runs {
+		if err == nil {
+			image, err = appendRecord(image, &pagemap.PagemapEntry{Vaddr: ptr(r.at), CompatNrPages: ptr(uint32(r.n)), NrPages: ptr(uint64(r.n)), Flags: ptr(r.flags)})
+		}
+	}
+	if err != nil {
+		return err
+	}
+	var pages []byte
+	for _, l := range []byte(letters) {
+		pages = append(pages, bytes.Repeat([]byte{l}, os.Getpagesize())...)
+	}
+	return errors.Join(
+		os.WriteFile(filepath.Join(dir, "pagemap-1.img"), image, 0o600),
+		os.WriteFile(filepath.Join(dir, "pages-7.img"), pages, 0o600))
+}
+
+// read returns what images say of each page: address, letter, and whether it may come
+// when it is touched.
+func read(t *testing.T, dir string) string {
+	t.Helper()
+	h, err := readHalf(filepath.Join(dir, "pagemap-1.img"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	pages, err := os.ReadFile(h.pages)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var said []string
+	for _, e := range h.runs {
+		for i := range pagesOf(e) {
+			letter := "-"
+			if stored(e) {
+				if !bytes.Equal(pages[:pageSize], bytes.Repeat(pages[:1], int(pageSize))) {
+					t.Errorf("the page at %#x is mixed", e.GetVaddr())
+				}
+				letter, pages = string(pages[:1]), pages[pageSize:]
+			}
+			lazy := ""
+			if e.GetFlags()&isLazy != 0 {
+				lazy = "~"
+			}
+			said = append(said, fmt.Sprintf("%x%s%s", e.GetVaddr()+i*pageSize, letter, lazy))
+		}
+	}
+	if len(pages) > 0 {
+		t.Errorf("%d bytes of pages belong to nothing", len(pages))
+	}
+	return strings.Join(said, " ")
+}
+
+func (s *stage) asked(t *testing.T) string {
+	t.Helper()
+	b, err := os.ReadFile(filepath.Join(s.at, "asked"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return strings.TrimSpace(string(b))
+}
+
+// A stage is what a scripted CRIU writes down.
+type stage struct {
+	tool *Tool
+	at   string
+	dump Dump
+}
+
+func newStage(t *testing.T) *stage {
+	tool, at := scripted(t)
+	tree, err := cgroup.New(fmt.Sprintf("glasshouse-criu-%d", os.Getpid()))
+	if err != nil {
+		t.Skip(err)
+	}
+	t.Cleanup(func() { tree.Remove() })
+	cg, err := tree.Create("stage", cgroup.Limits{})
+	if err != nil {
+		t.Skip(err)
+	}
+	t.Cleanup(func() { tree.Destroy(t.Context(), "stage") })
+	dir := filepath.Join(t.TempDir(), "images")
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "jail.json"), []byte("{}"), 0o600); err != nil { // another's
+		t.Fatal(err)
+	}
+	return &stage{tool, at, Dump{PID: os.Getpid(), Netns: "/proc/self/ns/net", Cgroup: cg, Dir: dir}}
+}
+
+func (s *stage) fails(t *testing.T, what string) {
+	t.Helper()
+	if err := os.WriteFile(filepath.Join(s.at, "fail-"+what), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (s *stage) files(t *testing.T) string {
+	t.Helper()
+	entries, err := os.ReadDir(s.dump.Dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var names []string
+	for _, e := range entries {
+		names = append(names, e.Name())
+	}
+	return strings.Join(names, " ")
+}
+
+func TestMemoryIsWrittenDownAheadAndThenTheRest(t *testing.T) {
+	s := newStage(t)
+	if err := s.tool.PreDump(t.Context(), s.dump); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.tool.Dump(t.Context(), s.dump); err != nil {
+		t.Fatal(err)
+	}
+	want := "PRE_DUMP to ahead, track true, parent \"\", freezer false, leave false\n" +
+		"DUMP to images, track true, parent \"ahead\", freezer true, leave true"
+	if got := s.asked(t); got != want {
+		t.Errorf("CRIU is asked\n%s\nwant\n%s", got, want)
+	}
+	for range 2 { // what is whole stays so
+		if err := Whole(s.dump.Dir); err != nil {
+			t.Fatal(err)
+		}
+		if got, want := read(t, s.dump.Dir), "1000a~ 2000B~ 3000c~ 4000d~ 8000X 9000e"; got != want {
+			t.Errorf("the images have %s, want %s", got, want)
+		}
+		if got, want := s.files(t), "jail.json pagemap-1.img pages-7.img"; got != want {
+			t.Errorf("there are %s, want %s", got, want)
+		}
+	}
+}
+
+func TestWhatCannotBeWrittenDownAheadIsThen(t *testing.T) {
+	s := newStage(t)
+	s.fails(t, "PRE_DUMP")
+	if err := s.tool.PreDump(t.Context(), s.dump); err == nil {
+		t.Fatal("PreDump does not say that it failed")
+	}
+	if got, want := s.files(t), "jail.json"; got != want {
+		t.Errorf("it leaves %s, want %s", got, want)
+	}
+	if err := errors.Join(s.tool.Dump(t.Context(), s.dump), Whole(s.dump.Dir)); err != nil {
+		t.Fatal(err)
+	}
+	if got := s.asked(t); !strings.HasSuffix(got, "\nDUMP to images, track false, parent \"\", freezer true, leave true") {
+		t.Errorf("CRIU is asked\n%s", got)
+	}
+	if got, want := read(t, s.dump.Dir), "1000f~ 2000u~ 3000l~ 4000l~"; got != want {
+		t.Errorf("the images have %s, want %s", got, want)
+	}
+}
+
+func TestADumpThatCannotUseWhatIsAheadWritesAll(t *testing.T) {
+	s := newStage(t)
+	if err := s.tool.PreDump(t.Context(), s.dump); err != nil {
+		t.Fatal(err)
+	}
+	s.fails(t, "DUMP-ahead")
+	if err := errors.Join(s.tool.Dump(t.Context(), s.dump), Whole(s.dump.Dir)); err != nil {
+		t.Fatal(err)
+	}
+	if n := strings.Count(s.asked(t), "\n"); n != 2 {
+		t.Errorf("CRIU is asked\n%s", s.asked(t))
+	}
+	if got, want := s.files(t), "jail.json pagemap-1.img pages-7.img"; got != want {
+		t.Errorf("there are %s, want %s", got, want)
+	}
+	if got, want := read(t, s.dump.Dir), "1000f~ 2000u~ 3000l~ 4000l~"; got != want {
+		t.Errorf("the images have %s, want %s", got, want)
+	}
+	s.fails(t, "DUMP")
+	if err := s.tool.Dump(t.Context(), s.dump); err == nil {
+		t.Error("a Dump that fails without anything ahead does not say so")
+	}
+}
+
+func TestAKernelThatDoesNotTellWhatWasWrittenIsNamed(t *testing.T) {
+	tool, at := scripted(t)
+	if err := tool.Tracks(t.Context()); err != nil {
+		t.Errorf("Tracks = %v", err)
+	}
+	if err := os.WriteFile(filepath.Join(at, "fail-check"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	err := tool.Tracks(t.Context())
+	if !errors.Is(err, fault.Unsupported) || fault.RemedyOf(err) == "" || !strings.Contains(err.Error(), "Dirty tracking is OFF") {
+		t.Errorf("Tracks = %v, remedy %q", err, fault.RemedyOf(err))
+	}
+}
+
+func TestHalvesThatDoNotFitAreNoWhole(t *testing.T) {
+	for name, runs := range map[string][]run{
+		"a page that is nowhere":     {{0x5000, 1, inParent}},
+		"more than there is":         {{0x1000, 5, inParent}},
+		"not in the other half":      {{0x8000, 2, inParent}},
+		"pages that are not in here": {{0x2000, 9, isHere}, {0x9000, 1, inParent}},
+	} {
+		dir := t.TempDir()
+		must := errors.Join(os.Mkdir(filepath.Join(dir, ahead), 0o700),
+			write(filepath.Join(dir, ahead), []run{{0x1000, 4, isHere}, {0x9000, 1, isHere}}, "abcde"), write(dir, runs, "B"))
+		if must != nil {
+			t.Fatal(must)
+		}
+		if err := Whole(dir); err == nil {
+			t.Errorf("%s: it is taken for whole", name)
+		}
+		if left, _ := filepath.Glob(filepath.Join(dir, "*.part")); len(left) > 0 {
+			t.Errorf("%s: it leaves %v", name, left)
+		}
+	}
+}
+
+func FuzzHalvesAreJoinedWhateverTheySay(f *testing.F) {
+	head, _ := appendRecord([]byte("magicnum"), &pagemap.PagemapHead{PagesId: ptr[uint32](7)})
+	entry, _ := appendRecord(bytes.Clone(head), &pagemap.PagemapEntry{Vaddr: ptr[uint64](0x1000), NrPages: ptr[uint64](1), Flags: ptr[uint32](inParent)})
+	here, _ := appendRecord(bytes.Clone(head), &pagemap.PagemapEntry{Vaddr: ptr[uint64](0x1000), NrPages: ptr[uint64](1), Flags: ptr[uint32](isHere)})
+	f.Add(entry, here)
+	f.Add(head, head)
+	f.Add(entry, []byte(nil))
+	f.Add(binary.LittleEndian.AppendUint32([]byte("magicnum"), 1<<31), here)
+	huge, _ := proto.Marshal(&pagemap.PagemapEntry{Vaddr: ptr[uint64](1 << 63), NrPages: ptr[uint64](1 << 60)})
+	f.Add(append(binary.LittleEndian.AppendUint32(bytes.Clone(head), uint32(len(huge))), huge...), here)
+	f.Fuzz(func(t *testing.T, now, was []byte) {
+		dir := t.TempDir()
+		page := make([]byte, os.Getpagesize())
+		err := errors.Join(os.Mkdir(filepath.Join(dir, ahead), 0o700),
+			os.WriteFile(filepath.Join(dir, "pagemap-1.img"), now, 0o600), os.WriteFile(filepath.Join(dir, ahead, "pagemap-1.img"), was, 0o600),
+			os.WriteFile(filepath.Join(dir, "pages-7.img"), page, 0o600), os.WriteFile(filepath.Join(dir, ahead, "pages-7.img"), page, 0o600))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if Whole(dir) != nil {
+			return
+		}
+		h, err := readHalf(filepath.Join(dir, "pagemap-1.img"))
+		if err != nil {
+			return // it needed nothing, and was no map
+		}
+		for _, e := range h.runs {
+			if elsewhere(e) {
+				t.Errorf("%v is still elsewhere", e)
+			}
+		}
+	})
+}
