@@ -168,7 +168,7 @@ func clockIs(id uint64) (resolution, time func(g *guest)) {
 			for _, precision := range []uint64{1, 0, 0} {
 				g.want("clock_time_get", g.call("clock_time_get", id, precision, atResult), ok)
 				now := g.u64(atResult)
-				is(g, "it goes on", now > last, true)
+				is(g, "it goes on", now > last || id == 0 && now > 0, true) // the real time may be put back
 				last = now
 			}
 		}
