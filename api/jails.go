@@ -158,7 +158,7 @@ func specOf(b wire.CreateJail) (jail.Spec, error) {
 		Hostname: b.Hostname, Env: b.Env, Cwd: b.Cwd, User: b.User, Command: b.Command,
 	}
 	for _, m := range b.Mounts {
-		s.Mounts = append(s.Mounts, jail.Mount(m))
+		s.Mounts = append(s.Mounts, jail.Mount{Source: m.Source, Target: m.Target, Write: m.Write})
 	}
 	s.Start, s.Enforce = b.Start, b.Enforce
 	s.Observe = event.Selection(b.Observe)
@@ -215,7 +215,7 @@ func (s *Server) jailOf(ctx context.Context, j jail.Jail) wire.Jail {
 		w.Nearest = s.o.Snapshots.Nearest(j.ID)
 	}
 	for _, m := range j.Spec.Mounts {
-		w.Mounts = append(w.Mounts, wire.Mount(m))
+		w.Mounts = append(w.Mounts, wire.Mount{Source: m.Source, Target: m.Target, Write: m.Write})
 	}
 	if j.Spec.Workspace != nil {
 		ws := wire.Workspace(*j.Spec.Workspace)

@@ -31,7 +31,7 @@ daemon must serve such clients: e2b.listen in its configuration.`,
 				return err
 			}
 			return c.print(k, func(w io.Writer) {
-				fmt.Fprintf(w, "export E2B_API_KEY=%s\nexport E2B_API_URL=%s\nexport E2B_SANDBOX_URL=%s\n", k.Key, k.URL, k.URL)
+				fmt.Fprintf(w, "export E2B_API_KEY=%s\nexport E2B_API_URL=%s\nexport E2B_SANDBOX_URL=%s\nexport E2B_VOLUME_API_URL=%s\n", k.Key, k.URL, k.URL, k.URL)
 			})
 		},
 	}

@@ -121,6 +121,7 @@ func NewConfig(uid int, home string) Config {
 		Events:  Events{Fsync: "none", SegmentMB: 64, KeepMB: 8192},
 
 		Snapshots: Snapshots{MemoryMB: 1024, CopiesMB: 1024},
+		E2B:       E2B{VolumeMB: 4096},
 		Approvals: Approvals{Wait: 15 * time.Minute, Limit: 32, Keep: 90 * 24 * time.Hour},
 	}
 	if uid != 0 {

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"path/filepath"
 	"strings"
 
 	"glasshouse/e2b"
@@ -14,17 +15,22 @@ import (
 	"glasshouse/egress"
 	"glasshouse/fault"
 	"glasshouse/govern"
+	"glasshouse/host/disk"
 )
 
 // E2B is the door for clients of the E2B protocol.
 type E2B struct {
-	Listen string `yaml:"listen"` // TCP address; "" means there is no such door
-	Domain string `yaml:"domain"` // below which ports of sandboxes are hosts; "" means localhost and the port
+	Listen   string `yaml:"listen"`    // TCP address; "" means there is no such door
+	Domain   string `yaml:"domain"`    // below which ports of sandboxes are hosts; "" means localhost and the port
+	VolumeMB int64  `yaml:"volume_mb"` // of each volume that is made from now on; it takes as much of the disk as its files
 }
 
 func (c E2B) validate(insecure bool) error {
 	if c.Listen == "" {
 		return nil
+	}
+	if c.VolumeMB < disk.MinMB {
+		return fault.Fieldf("config", "e2b.volume_mb", "%d MB is under the minimum of %d", c.VolumeMB, disk.MinMB)
 	}
 	host, _, err := net.SplitHostPort(c.Listen)
 	if err != nil {
@@ -43,8 +49,16 @@ func (c E2B) validate(insecure bool) error {
 func (d *Daemon) openE2B(ctx context.Context) error {
 	c := d.Config.E2B
 	log := d.log.With("part", "e2b")
+	volumes := e2b.NewVolumes(e2b.VolumesConfig{
+		Store: d.store.Volumes(), Dir: filepath.Join(d.Config.Data, "volumes"), Templates: filepath.Join(d.Config.Data, "templates"),
+		SizeMB: c.VolumeMB, Log: log,
+	})
+	d.onClose(volumes.Close)
+	if err := volumes.Start(ctx); err != nil {
+		return err
+	}
 	boxes := e2b.New(e2b.Config{
-		Store: d.store.Sandboxes(), Jails: d.jails, Snapshots: d.snapshots, Govern: governSandbox, Log: log,
+		Store: d.store.Sandboxes(), Volumes: volumes, Jails: d.jails, Snapshots: d.snapshots, Govern: governSandbox, Log: log,
 	})
 	d.onClose(boxes.Close)
 	if err := boxes.Start(ctx); err != nil { // also without the door: their time goes on
@@ -65,7 +79,7 @@ func (d *Daemon) openE2B(ctx context.Context) error {
 	d.e2b = "http://" + l.Addr().String()
 	inside := envd.New(envd.Config{Boxes: boxes, Jails: d.jails, Log: log})
 	server := e2b.Listener(e2b.NewServer(e2b.ServerConfig{
-		Sandboxes: boxes, Inside: inside,
+		Sandboxes: boxes, Volumes: volumes, Inside: inside,
 		Keys: d.tokens, Domain: domain, Log: log,
 	}), log)
 	d.onClose(func() error {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"maps"
+	"slices"
 	"time"
 
 	"glasshouse/fault"
@@ -57,7 +58,7 @@ func (s *Sandboxes) Create(ctx context.Context, team id.Token, w Wish) (Sandbox,
 	}
 	b := Sandbox{
 		ID: newID(), Team: team, State: Creating, Template: t.ID, Alias: t.Alias, Metadata: w.Metadata,
-		Env: merged(t.Env, w.Env), Dir: t.Dir, User: t.User, Volumes: w.Volumes,
+		Env: merged(t.Env, w.Env), Dir: t.Dir, User: t.User,
 		CPU: t.CPU, MemoryMB: t.MemoryMB, DiskMB: t.DiskMB,
 		Timeout: w.Timeout, AutoPause: w.AutoPause, FilesOnly: w.FilesOnly, AutoResume: w.AutoResume,
 		Internet: w.Internet, Network: w.Network,
@@ -66,6 +67,10 @@ func (s *Sandboxes) Create(ctx context.Context, team id.Token, w Wish) (Sandbox,
 		b.Token = newToken()
 	}
 	b.keepTraffic()
+	if b.Volumes, err = s.volumes(team, t, w.Volumes); err != nil {
+		return Sandbox{}, err
+	}
+	mounts, granted := s.cfg.Volumes.jailed(b.Volumes)
 	return s.bring(ctx, b, func(ctx context.Context, b Sandbox) (jail.Jail, error) {
 		if t.Snapshot != "" {
 			return s.fromSnapshot(ctx, t.Snapshot, b)
@@ -76,9 +81,30 @@ func (s *Sandboxes) Create(ctx context.Context, team id.Token, w Wish) (Sandbox,
 		}
 		return s.cfg.Jails.Create(ctx, jail.Spec{
 			Name: b.ID, Labels: b.labels(), Backend: "oci", Rootfs: t.Rootfs, Limits: t.limits(),
-			Network: jail.Proxied, Govern: govern, Start: true,
+			Network: jail.Proxied, Govern: govern, Start: true, Mounts: mounts, Granted: granted,
 		})
 	})
+}
+
+// volumes are those that a sandbox sees. One made of a snapshot sees what that one did
+// whom it was taken of: what its processes have open is there.
+func (s *Sandboxes) volumes(team id.Token, t Template, wanted []VolumeMount) ([]VolumeMount, error) {
+	found, err := s.cfg.Volumes.find(team, wanted)
+	if err != nil || t.Snapshot == "" {
+		return found, err
+	}
+	has := s.cfg.Volumes.mountsOf(jail.Spec{Mounts: t.Mounts})
+	for _, m := range has {
+		if m.Name == "" {
+			return nil, fault.Newf(fault.Conflict, "e2b", t.ID, "the snapshot's volume at %s is gone", m.Path)
+		}
+	}
+	for _, m := range found {
+		if !slices.Contains(has, m) {
+			return nil, invalid("a sandbox made of a snapshot has the volumes of the snapshot: %s was not at %s", m.Name, m.Path)
+		}
+	}
+	return has, nil
 }
 
 func (b *Sandbox) labels() map[string]string { return map[string]string{labelSandbox: b.ID} }
@@ -105,9 +131,14 @@ func merged(a, b map[string]string) map[string]string {
 // there.
 func (s *Sandboxes) bring(ctx context.Context, b Sandbox, make func(context.Context, Sandbox) (jail.Jail, error)) (Sandbox, error) {
 	ctx = context.WithoutCancel(ctx)
+	release, err := s.cfg.Volumes.hold(ctx, b.Team, b.Volumes)
+	if err != nil {
+		return Sandbox{}, err
+	}
 	b.Started = time.Now().UTC()
 	b.End = b.Started.Add(b.Timeout)
 	if err := s.cfg.Store.Put(ctx, b); err != nil {
+		release()
 		return Sandbox{}, err
 	}
 	j, err := make(ctx, b)
@@ -118,10 +149,12 @@ func (s *Sandboxes) bring(ctx context.Context, b Sandbox, make func(context.Cont
 		if j.ID != "" {
 			err = errors.Join(err, s.cfg.Jails.Delete(ctx, j.ID))
 		}
+		release()
 		return Sandbox{}, errors.Join(err, s.cfg.Store.Delete(ctx, b.ID))
 	}
 	b.Jail, b.State = j.ID, Running // the record can do without: whoever reads it finds the jail
 	c := newCell(b)
+	c.release = release
 	c.turn <- struct{}{}
 	s.add(c)
 	s.arm(c)
@@ -172,6 +205,7 @@ func (s *Sandboxes) remove(ctx context.Context, c *cell) error {
 	}
 	c.gone = true
 	c.stopTimer()
+	c.release()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.cells, b.ID)

@@ -33,6 +33,10 @@ var routes = []struct {
 	{"GET /sandboxes/{sandbox}/metrics", metrics},
 	{"GET /sandboxes/{sandbox}/logs", logsFirst},
 	{"GET /v2/sandboxes/{sandbox}/logs", logsSecond},
+	{"POST /volumes", createVolume},
+	{"GET /volumes", listVolumes},
+	{"GET /volumes/{volume}", getVolume},
+	{"DELETE /volumes/{volume}", destroyVolume},
 }
 
 // defaultTimeout is how long a sandbox stays whose maker does not say; firstTimeout is

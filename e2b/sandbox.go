@@ -91,6 +91,7 @@ func (b *Sandbox) public() bool { return b.Network.Public == nil || *b.Network.P
 type VolumeMount struct {
 	Name string `json:"name"`
 	Path string `json:"path"`
+	ID   string `json:"id,omitempty"` // which one of that name, where it is kept
 }
 
 // A Store keeps the records of sandboxes. Put returns when the record would survive a

@@ -32,6 +32,7 @@ type Config struct {
 	Store     Store
 	Jails     *jail.Manager
 	Snapshots *snapshot.Keeper
+	Volumes   *Volumes
 	Templates Templates // beside base and snapshots; nil: there are none
 
 	// Govern has the egress of a jail, which is governed by was, ruled by r.
@@ -57,6 +58,7 @@ type cell struct {
 	box     atomic.Pointer[Sandbox]
 	timer   *time.Timer // runs expire. whoever has the turn
 	gone    bool        // whoever has the turn
+	release func()      // lets go of its volumes. whoever has the turn
 	samples samples
 }
 
@@ -114,10 +116,19 @@ func (s *Sandboxes) Close() error {
 		c.turn <- struct{}{}
 		c.gone = true
 		c.stopTimer()
+		if !s.live(c) {
+			c.release()
+		}
 		<-c.turn
 	}
 	s.wg.Wait()
 	return nil
+}
+
+// live reports whether a sandbox's jail has processes, which go on without a daemon.
+func (s *Sandboxes) live(c *cell) bool {
+	j, err := s.cfg.Jails.Get(context.Background(), c.box.Load().Jail)
+	return err == nil && (j.State == jail.Running || j.State == jail.Paused)
 }
 
 // ownJails are the jails of sandboxes, by those.
@@ -138,6 +149,11 @@ func (s *Sandboxes) ownJails(ctx context.Context) (map[string]jail.Jail, error) 
 // reconcile brings a sandbox that was found to where it can be used.
 func (s *Sandboxes) reconcile(ctx context.Context, c *cell) error {
 	b := *c.box.Load()
+	if release, err := s.cfg.Volumes.hold(ctx, b.Team, b.Volumes); err == nil {
+		c.release = release
+	} else { // it goes on without, or says so when it is to go on
+		s.cfg.Log.Warn("a sandbox's volumes are not mounted", "sandbox", b.ID, "err", err)
+	}
 	j, err := s.cfg.Jails.Get(ctx, b.Jail)
 	there := err == nil
 	switch {
@@ -178,7 +194,7 @@ func (s *Sandboxes) reconcile(ctx context.Context, c *cell) error {
 }
 
 func newCell(b Sandbox) *cell {
-	c := &cell{turn: make(chan struct{}, 1)}
+	c := &cell{turn: make(chan struct{}, 1), release: func() {}}
 	c.box.Store(&b)
 	return c
 }

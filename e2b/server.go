@@ -31,6 +31,7 @@ type Keys interface {
 // ServerConfig is what a Server needs.
 type ServerConfig struct {
 	Sandboxes *Sandboxes
+	Volumes   *Volumes
 	Inside    Inside
 	Keys      Keys
 	Domain    string       // below which ports of sandboxes are hosts, such as localhost:8083
@@ -50,6 +51,9 @@ func NewServer(cfg ServerConfig) *Server {
 	s := &Server{cfg: cfg, mux: http.NewServeMux()}
 	for _, r := range routes {
 		s.mux.Handle(r.pattern, s.route(r.do))
+	}
+	for _, r := range contents {
+		s.mux.Handle(r.pattern, s.content(r.do))
 	}
 	s.mux.HandleFunc("GET /health", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusOK) })
 	s.mux.HandleFunc("/", s.more)

@@ -17,7 +17,8 @@ type Template struct {
 	ID       string
 	Alias    string // as it was asked for by, if that is not the id
 	Rootfs   jail.Rootfs
-	Snapshot id.Snapshot // if not "", in place of Rootfs
+	Snapshot id.Snapshot  // if not "", in place of Rootfs
+	Mounts   []jail.Mount // of Snapshot
 	Env      map[string]string
 	User     string // of commands that name none; "" is user
 	Dir      string // of commands; "" is the user's home

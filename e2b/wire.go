@@ -75,8 +75,16 @@ func listedOf(b Sandbox) wireListed {
 	return wireListed{
 		TemplateID: b.Template, SandboxID: b.ID, Alias: b.Alias, ClientID: clientID, StartedAt: b.Started, EndAt: b.End,
 		CPU: b.CPU, MemoryMB: b.MemoryMB, DiskMB: b.DiskMB, EnvdVersion: envd.Version, Metadata: metadata, State: b.shown(),
-		VolumeMounts: append([]VolumeMount{}, b.Volumes...),
+		VolumeMounts: shownMounts(b.Volumes),
 	}
+}
+
+func shownMounts(mounts []VolumeMount) []VolumeMount {
+	shown := make([]VolumeMount, 0, len(mounts))
+	for _, m := range mounts {
+		shown = append(shown, VolumeMount{Name: m.Name, Path: m.Path})
+	}
+	return shown
 }
 
 // shown is the state as clients know it: on its way somewhere it is not there yet.

@@ -142,6 +142,9 @@ func (m *Manager) checkHostPaths(s *Spec) error {
 		if !underAny(real, m.cfg.AllowMounts) && !underAny(real, s.Granted) {
 			return m.notAllowed(op, field+".source", real, "mounts.allow")
 		}
+		if mt.Owners && s.Backend != "oci" {
+			return fault.Fieldf(op, field, "only the oci backend mounts what jails share")
+		}
 		s.Mounts[i].Source = real
 	}
 	if s.Workspace == nil {

@@ -89,6 +89,11 @@ type Mount struct {
 	Source string `json:"source"`
 	Target string `json:"target"`
 	Write  bool   `json:"write,omitempty"`
+
+	// Owners says that what is there belongs to jails, whose ids are on disk: who is
+	// 1000 in one jail is 1000 in every other that mounts it. The filesystem must be one
+	// that nobody of the host works on. Never from a request body.
+	Owners bool `json:"owners,omitempty"`
 }
 
 // Workspace shows a host directory inside the jail copy-on-write: the jail

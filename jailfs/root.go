@@ -126,6 +126,8 @@ func describe(st *unix.Stat_t) protocol.FileInfo {
 		UID:   st.Uid,
 		GID:   st.Gid,
 		MTime: time.Unix(st.Mtim.Unix()).UTC(),
+		ATime: time.Unix(st.Atim.Unix()).UTC(),
+		CTime: time.Unix(st.Ctim.Unix()).UTC(),
 	}
 }
 

@@ -63,6 +63,8 @@ func conform(t *testing.T, fresh func(t *testing.T) string) {
 		{"OpenedManyTimesAtOnce", openedAtOnce},
 		{"HouseIsTheFirstOne", house},
 		{"SecretsComeBackAsTheyWere", secretsComeBack},
+		{"SandboxesComeBackAsTheyWere", sandboxesComeBack},
+		{"VolumesHaveNamesOfTheirOwn", volumesComeBack},
 		{"NewerSchemaIsRefused", newerSchema},
 	} {
 		t.Run(c.name, func(t *testing.T) { c.test(t, fresh(t)) })

@@ -22,7 +22,7 @@ import (
 // files of test/e2b that say how.
 var (
 	e2bVersions  = []string{"2.45.0", "2.51.0"}
-	e2bScenarios = []string{"control.mjs", "data.mjs"}
+	e2bScenarios = []string{"control.mjs", "data.mjs", "volumes.mjs"}
 )
 
 // openForE2B opens a house that serves clients of E2B.
@@ -149,7 +149,7 @@ func (h *house) scenarios(m *matrix, dir, url, pkg, version string, files ...str
 	key, other := h.e2bKey(), h.e2bKey()
 	cmd := exec.CommandContext(h.Context(), "node", append([]string{"run.mjs", pkg}, files...)...)
 	cmd.Dir = dir
-	cmd.Env = append(os.Environ(), "E2B_API_KEY="+key.Key, "OTHER_KEY="+other.Key, "E2B_API_URL="+url, "E2B_SANDBOX_URL="+url)
+	cmd.Env = append(os.Environ(), "E2B_API_KEY="+key.Key, "OTHER_KEY="+other.Key, "E2B_API_URL="+url, "E2B_SANDBOX_URL="+url, "E2B_VOLUME_API_URL="+url)
 	var said bytes.Buffer
 	cmd.Stderr = &said
 	out, err := cmd.Output()

@@ -142,7 +142,8 @@ type stagedMount struct {
 // Read-only, its owners keep their ids inside the jail. To be written, its owner
 // is root in the jail and everybody else is nobody: what the jail's root makes
 // there belongs to the directory's owner, and no file can be made there, or
-// taken over, in the name of any other user of the host.
+// taken over, in the name of any other user of the host. With Owners everybody has the
+// id that is on disk.
 func stageMount(p jail.Plan, at string, m jail.Mount, ids *os.File) (stagedMount, error) {
 	src, dir, err := openSource(m.Source)
 	if err != nil {
@@ -154,7 +155,7 @@ func stageMount(p jail.Plan, at string, m jail.Mount, ids *os.File) (stagedMount
 	}
 	opts := overlay.CloneOptions{Options: noPrivilege, IDMap: ids}
 	opts.ReadOnly = !m.Write
-	if m.Write {
+	if m.Write && !m.Owners {
 		var st unix.Stat_t
 		if err := unix.Fstat(int(src.Fd()), &st); err != nil {
 			return stagedMount{}, err

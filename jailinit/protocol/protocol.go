@@ -84,6 +84,8 @@ type FileInfo struct {
 	MTime  time.Time   `json:"mtime"`
 	Target string      `json:"target,omitempty"` // of a symlink
 
+	ATime, CTime time.Time `json:"-"` // where it is looked at from the host
+
 	Meta map[string]string `json:"meta,omitempty"` // what is kept with a file under MetaPrefix, of Stat, List and Write
 }
 

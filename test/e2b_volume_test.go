@@ -1,0 +1,174 @@
+package test_test
+
+import (
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// A volumeDoor is a volume as one who has a token of it uses its files.
+type volumeDoor struct {
+	*house
+	url, id, token string
+}
+
+// ask sends a request for the volume's files.
+func (v volumeDoor) ask(method, what, path, more, body string) (int, string) {
+	v.Helper()
+	r, err := http.NewRequestWithContext(v.Context(), method, v.url+"/volumecontent/"+v.id+"/"+what+"?path="+url.QueryEscape(path)+more, strings.NewReader(body))
+	if err != nil {
+		v.Fatal(err)
+	}
+	r.Header.Set("Authorization", "Bearer "+v.token)
+	resp, err := http.DefaultClient.Do(r)
+	if err != nil {
+		v.Fatal(err)
+	}
+	defer resp.Body.Close()
+	text, err := io.ReadAll(resp.Body)
+	if err != nil {
+		v.Fatal(err)
+	}
+	return resp.StatusCode, string(text)
+}
+
+func (h *house) newVolume(url, key, name string) volumeDoor {
+	h.Helper()
+	status, made := h.e2b(url, key, "POST", "/volumes", map[string]any{"name": name})
+	if status != http.StatusCreated {
+		h.Fatal(status, made)
+	}
+	return volumeDoor{h, url, made["volumeID"].(string), made["token"].(string)}
+}
+
+// openWithVolumes opens a house whose volumes are that large.
+func openWithVolumes(t *testing.T, mb int) *house {
+	return open(t, tools()+fmt.Sprintf("e2b: {listen: \"127.0.0.1:0\", volume_mb: %d}\nrootfs: {default: {dir: %q}}\n", mb, treeWithUser(t)))
+}
+
+// TestNothingLeadsOutOfAVolume has a sandbox lay every trap in its volume that it can, and
+// its owner and strangers ask for what is outside.
+func TestNothingLeadsOutOfAVolume(t *testing.T) {
+	h := openWithVolumes(t, 64)
+	k, other := h.e2bKey(), h.e2bKey()
+	canary := filepath.Join(t.TempDir(), "canary")
+	if err := os.WriteFile(canary, []byte("the host's"), 0o666); err != nil {
+		t.Fatal(err)
+	}
+	v, foreign := h.newVolume(k.URL, k.Key, "mine"), h.newVolume(k.URL, other.Key, "mine")
+	foreign.ask("PUT", "file", "f", "", "the other's")
+	b := h.newBox(k.URL, k.Key, map[string]any{"volumeMounts": []any{map[string]any{"name": "mine", "path": "/v"}}})
+	b.sh(fmt.Sprintf(`cd /v; ln -s %[1]s abs; ln -s ../../../../../../../../../..%[1]s up; ln -s %[2]s dir; ln -s ../../../%[3]s/disk/files/f beside
+		ln -s /proc/self/root/etc/passwd magic; ln -s /proc/1/root proc; ln -s loop loop; mkdir real; ln -s .. real/parent; mkfifo fifo; cp /bin/true set; chmod 4755 set`,
+		canary, filepath.Dir(canary), foreign.id))
+
+	out := func(what string, status int, text string) {
+		t.Helper()
+		if strings.Contains(text, "the host's") || strings.Contains(text, "the other's") || strings.Contains(text, "root:") || status/100 == 2 && what != "" {
+			t.Errorf("%s: %d %q", what, status, text)
+		}
+	}
+	for _, path := range []string{
+		canary, "abs", "up", "beside", "magic", "proc/etc/passwd", "dir/canary", "loop", "../../../../../../.." + canary, "/../" + foreign.id + "/disk/files/f",
+		"real/parent/../../../image", "../lost+found", "../image", "real/../../image", "a\x00b", strings.Repeat("x/", 3000), "fifo", "proc/1/environ",
+	} {
+		status, text := v.ask("GET", "file", path, "", "")
+		out("to read "+path, status, text)
+		status, text = v.ask("GET", "dir", path, "&depth=3", "")
+		out("to list "+path, status, text)
+	}
+	for _, path := range []string{"abs", "up", "dir/canary", "../../../../.." + canary} { // it is written inside, or not at all
+		status, text := v.ask("PUT", "file", path, "", "overwritten")
+		out("", status, text)
+		v.ask("PATCH", "path", path, "", `{"mode": 0, "uid": 1, "gid": 1}`)
+		v.ask("DELETE", "path", path, "", "")
+		v.ask("POST", "dir", path+"/d", "&force=true", "")
+	}
+	st, err := os.Stat(canary)
+	if text, _ := os.ReadFile(canary); err != nil || string(text) != "the host's" || st.Mode().Perm() != 0o644 {
+		t.Errorf("the host's file is %q, %v, %v", text, st.Mode(), err)
+	}
+	for _, path := range []string{"", "/", ".", "..", "real/../.."} {
+		if status, text := v.ask("DELETE", "path", path, "", ""); status != http.StatusBadRequest {
+			t.Errorf("to remove %q = %d %s, want 400", path, status, text)
+		}
+	}
+	// What has power in a sandbox has none outside, nor in another.
+	mounts, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(mounts)) {
+		if strings.Contains(line, h.data+"/volumes") && !(strings.Contains(line, "nosuid") && strings.Contains(line, "nodev")) {
+			t.Errorf("mounted as %s", line)
+		}
+	}
+	for _, token := range []string{"", foreign.token, k.Key, v.token[1:]} {
+		stranger := v
+		stranger.token = token
+		if status, text := stranger.ask("GET", "dir", "/", "", ""); status != http.StatusUnauthorized {
+			t.Errorf("with the token %.10q: %d %s, want 401", token, status, text)
+		}
+	}
+	for _, try := range []struct {
+		method, path string
+		body         any
+		want         int
+	}{
+		{"GET", "/volumes/" + foreign.id, nil, 404}, {"DELETE", "/volumes/" + foreign.id, nil, 404},
+		{"POST", "/volumes", map[string]any{"name": "../x"}, 400}, {"POST", "/volumes", map[string]any{}, 400}, {"POST", "/volumes", map[string]any{"name": "mine"}, 400},
+		{"GET", "/volumes/..%2f..", nil, 404},
+		{"POST", "/v2/sandboxes", map[string]any{"templateID": "base", "volumeMounts": []any{map[string]any{"name": "other", "path": "/v", "id": foreign.id}}}, 404},
+		{"POST", "/v2/sandboxes", map[string]any{"templateID": "base", "volumeMounts": []any{map[string]any{"name": "mine", "path": "/v"}, map[string]any{"name": "mine", "path": "/v/w"}}}, 400},
+	} {
+		if status, got := h.e2b(k.URL, k.Key, try.method, try.path, try.body); status != try.want {
+			t.Errorf("%s %s %v = %d %v, want %d", try.method, try.path, try.body, status, got, try.want)
+		}
+	}
+}
+
+// TestAVolumeIsAsLargeAsItMayBe fills one from both sides, and has it outlive its daemon.
+func TestAVolumeIsAsLargeAsItMayBe(t *testing.T) {
+	h := openWithVolumes(t, 32)
+	k := h.e2bKey()
+	v := h.newVolume(k.URL, k.Key, "small")
+	b := h.newBox(k.URL, k.Key, map[string]any{"volumeMounts": []any{map[string]any{"name": "small", "path": "/v"}}})
+	if status, text := v.ask("PUT", "file", "kept", "", "kept"); status != http.StatusCreated {
+		t.Fatal(status, text)
+	}
+	if status, text := v.ask("PUT", "file", "large", "", strings.Repeat("x", 40<<20)); status != http.StatusInsufficientStorage {
+		t.Errorf("more than there is room for = %d %s, want 507", status, text)
+	}
+	if got := b.sh("head -c 40000000 /dev/zero 2>/dev/null >/v/full && echo all; rm /v/full; cat /v/kept"); strings.Contains(got, "all") || !strings.HasSuffix(got, "kept") {
+		t.Errorf("a sandbox that writes more: %q", got)
+	}
+	h.kill()
+	h.start()
+	url := h.e2bKey().URL
+	v.url, b.url = url, url
+	if got := b.sh("cat /v/kept; echo after >/v/after"); got != "kept" {
+		t.Errorf("with the next daemon: %q", got)
+	}
+	if status, text := v.ask("GET", "file", "after", "", ""); status != http.StatusOK || text != "after\n" {
+		t.Errorf("what was written meanwhile = %d %q", status, text)
+	}
+	if status, got := h.e2b(url, k.Key, "DELETE", "/volumes/"+v.id, nil); status != http.StatusConflict {
+		t.Errorf("to destroy one that is in use = %d %v, want 409", status, got)
+	}
+	b.do("POST", "/pause", nil, http.StatusNoContent)
+	if status, got := h.e2b(url, k.Key, "DELETE", "/volumes/"+v.id, nil); status != http.StatusConflict {
+		t.Errorf("to destroy one of a sandbox that rests = %d %v, want 409", status, got)
+	}
+	b.do("DELETE", "", nil, http.StatusNoContent)
+	if status, got := h.e2b(url, k.Key, "DELETE", "/volumes/"+v.id, nil); status != http.StatusNoContent {
+		t.Errorf("to destroy it = %d %v, want 204", status, got)
+	}
+	if left, _ := os.ReadDir(filepath.Join(h.data, "volumes")); len(left) != 0 {
+		t.Errorf("left: %v", left)
+	}
+}
