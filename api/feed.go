@@ -38,7 +38,7 @@ var topics = []topic{
 	{name: "notice", kinds: []chain.Kind{
 		chain.DaemonStarted, chain.BudgetSpent, chain.SecretStored, chain.SecretDeleted, chain.SecretGranted, chain.SecretRevoked, chain.SecretRefused, chain.BundleInstalled, chain.BundleRemoved, chain.PolicyChanged, chain.OperatorActed,
 	}},
-	{name: "step", asked: true, kinds: []chain.Kind{chain.StepStarted, chain.StepEnded, chain.CallStarted, chain.CallEnded, chain.LLMCalled, chain.SiblingTold}},
+	{name: "step", asked: true, kinds: []chain.Kind{chain.CallStarted, chain.CallEnded, chain.LLMCalled, chain.SiblingTold}},
 	{name: "decision", asked: true, kinds: []chain.Kind{chain.Decided}},
 	{name: "egress", asked: true, kinds: []chain.Kind{chain.Egress}},
 }

@@ -415,7 +415,7 @@ func TestAChainIsNotContinuedWithAnotherKey(t *testing.T) {
 func TestEntriesAreFoundByWhatTheySay(t *testing.T) {
 	h := openHouse(t, t.TempDir(), chain.Config{})
 	root := h.append(t, chain.Entry{Kind: chain.RunStarted, Session: "s", Run: "r"})
-	step := h.append(t, chain.Entry{Kind: chain.StepStarted, Session: "s", Run: "r", Parent: root.Seq})
+	step := h.append(t, chain.Entry{Kind: chain.RunMoved, Session: "s", Run: "r", Parent: root.Seq})
 	call := h.append(t, chain.Entry{Kind: chain.CallStarted, Session: "s", Run: "r", Jail: "j-a", Capability: "c", Parent: step.Seq})
 	other := h.append(t, chain.Entry{Kind: chain.CallStarted, Session: "s2", Jail: "j-a", Capability: "c"})
 	for range 2 { // another millisecond
@@ -429,7 +429,7 @@ func TestEntriesAreFoundByWhatTheySay(t *testing.T) {
 	}{
 		{"all", chain.Query{}, []int64{1, 2, 3, 4, 5}},
 		{"of a session", chain.Query{Session: "s"}, []int64{1, 2, 3, 5}},
-		{"of a run", chain.Query{Run: "r", Kinds: []chain.Kind{chain.StepStarted, chain.CallEnded}}, []int64{2, 5}},
+		{"of a run", chain.Query{Run: "r", Kinds: []chain.Kind{chain.RunMoved, chain.CallEnded}}, []int64{2, 5}},
 		{"of a jail", chain.Query{Jail: "j-a"}, []int64{3, 4, 5}},
 		{"of a capability", chain.Query{Capability: "c", Session: "s2"}, []int64{4}},
 		{"of a kind", chain.Query{Kinds: []chain.Kind{chain.CallStarted}}, []int64{3, 4}},

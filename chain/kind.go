@@ -15,8 +15,6 @@ const (
 	RunStarted    Kind = "run.started"
 	RunMoved      Kind = "run.moved" // from one state to another
 	RunEnded      Kind = "run.ended"
-	StepStarted   Kind = "step.started"
-	StepEnded     Kind = "step.ended"
 
 	Decided          Kind = "decision"
 	ApprovalAsked    Kind = "approval.asked"
@@ -64,7 +62,7 @@ const (
 
 var kinds = []Kind{
 	DaemonStarted, DaemonStopped,
-	SessionOpened, SessionClosed, RunStarted, RunMoved, RunEnded, StepStarted, StepEnded,
+	SessionOpened, SessionClosed, RunStarted, RunMoved, RunEnded,
 	Decided, ApprovalAsked, ApprovalAnswered, ApprovalExpired, PolicyChanged,
 	CallStarted, CallEnded, LLMCalled, SiblingTold, Egress,
 	SecretStored, SecretDeleted, SecretUsed, SecretRefused, SecretGranted, SecretRevoked, BudgetCharged, BudgetSpent,

@@ -45,7 +45,7 @@ func (d *Daemon) openCapabilities(ctx context.Context) error {
 	d.registry, err = registry.Open(ctx, registry.Config{
 		Store: d.store.Capabilities(), Approvals: d.approvals, Trust: d.trust,
 		Dir: filepath.Join(d.Config.Data, "capabilities"), Bundles: filepath.Join(d.Config.Data, "bundles"),
-		Prepare: engines.prepare, Dropped: engines.drop, Changed: d.noteCapability, Log: d.log.With("part", "registry"),
+		Prepare: engines.prepare, Dropped: engines.drop, Changed: d.noteCapability, Installed: d.noteBundle, Log: d.log.With("part", "registry"),
 	})
 	if err != nil {
 		return err
@@ -185,6 +185,18 @@ func (d *Daemon) noteCapability(ctx context.Context, r registry.Record, c *manif
 		return err
 	}
 	_, err = d.chain.Append(ctx, chain.Entry{Kind: chain.OperatorActed, Capability: r.ID, Agent: r.By, Body: body})
+	return err
+}
+
+// noteBundle has the chain say that a bundle is installed, before it counts.
+func (d *Daemon) noteBundle(ctx context.Context, b registry.Bundle, by string) error {
+	body, err := json.Marshal(map[string]any{
+		"bundle": b.Name, "version": b.Now.Version, "digest": b.Now.Digest, "publisher": b.Now.Publisher, "tier": b.Now.Tier,
+	})
+	if err != nil {
+		return err
+	}
+	_, err = d.chain.Append(ctx, chain.Entry{Kind: chain.BundleInstalled, Agent: by, Body: body})
 	return err
 }
 

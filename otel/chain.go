@@ -18,7 +18,7 @@ import (
 // began is which kind of entry begins what another ends: the two are one span,
 // told of when it has ended.
 var began = map[string]string{
-	"session.closed": "session.opened", "run.ended": "run.started", "step.ended": "step.started", "call.ended": "call.started",
+	"session.closed": "session.opened", "run.ended": "run.started", "call.ended": "call.started",
 	"approval.answered": "approval.asked", "approval.expired": "approval.asked",
 }
 
@@ -311,8 +311,6 @@ func spanName(e wire.ChainEntry) string {
 		return text("session " + e.Session)
 	case "llm.called":
 		return text("llm " + saidBy(e).Model)
-	case "step.ended":
-		return "step"
 	}
 	return "approval"
 }

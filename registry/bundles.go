@@ -180,6 +180,11 @@ func (r *Registry) changeBundle(ctx context.Context, c Change) error {
 			}
 		}
 	}
+	if was, _ := r.bundle(c.Bundle.Name); r.cfg.Installed != nil && !c.Forget && c.Bundle.Now != nil && (was.Now == nil || was.Now.Digest != c.Bundle.Now.Digest) {
+		if err := r.cfg.Installed(ctx, c.Bundle, was.by()); err != nil {
+			return err
+		}
+	}
 	if err := r.cfg.Store.ChangeBundle(ctx, c); err != nil {
 		return err
 	}

@@ -103,6 +103,10 @@ type Config struct {
 	// counts. If it fails, it does not.
 	Changed func(ctx context.Context, r Record, c *manifest.Capability) error
 
+	// Installed is told of every bundle that is installed, before it counts, with who
+	// asked for it. Its error keeps it from counting.
+	Installed func(ctx context.Context, b Bundle, by string) error
+
 	Log *slog.Logger
 }
 

@@ -11,8 +11,10 @@ import (
 	"io/fs"
 	"net/http"
 	"net/http/httptest"
+	"net/url"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -243,6 +245,23 @@ func TestABundleGoesFromItsPublisherToACallAndIsDistrusted(t *testing.T) {
 	p.does("bundle", "rm", "local-places")
 	if all, err := h.Capabilities(t.Context()); err != nil || len(all) != 0 {
 		t.Errorf("left: %v, %v", all, err)
+	}
+
+	// All of that is on record, each once; the last soon after it was done.
+	var said []string
+	want := []string{"bundle.installed local-places 1.0.0", "bundle.installed local-places 1.1.0", "bundle.removed local-places"}
+	if !within(10*time.Second, func() bool {
+		said = nil
+		for e, err := range h.Chain(t.Context(), url.Values{"kind": {"bundle.installed,bundle.removed"}}) {
+			var b struct{ Bundle, Version string }
+			if err != nil || json.Unmarshal(e.Body, &b) != nil {
+				t.Fatalf("%s, %v", e.Body, err)
+			}
+			said = append(said, strings.TrimSpace(fmt.Sprintln(e.Kind, b.Bundle, b.Version)))
+		}
+		return slices.Equal(said, want)
+	}) {
+		t.Errorf("the chain says %q", said)
 	}
 }
 

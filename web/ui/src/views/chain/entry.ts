@@ -7,7 +7,7 @@ export type Entry = Schema["ChainEntry"];
 
 // Families of kinds, each with one colour, as the kinds of records have.
 export const families = [
-  { id: "run", label: "Runs", kinds: ["session.opened", "session.closed", "run.started", "run.moved", "run.ended", "step.started", "step.ended", "checkpoint.taken", "checkpoint.resumed", "sibling.told"] },
+  { id: "run", label: "Runs", kinds: ["session.opened", "session.closed", "run.started", "run.moved", "run.ended", "checkpoint.taken", "checkpoint.resumed", "sibling.told"] },
   { id: "decision", label: "Decisions", kinds: ["decision", "approval.asked", "approval.answered", "approval.expired", "policy.changed"] },
   { id: "call", label: "Calls", kinds: ["call.started", "call.ended", "llm.called", "budget.charged", "budget.spent"] },
   { id: "egress", label: "Egress", kinds: ["egress"] },

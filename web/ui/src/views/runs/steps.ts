@@ -16,7 +16,7 @@ export interface Row {
 }
 
 // What the steps and checkpoints say already.
-const said = new Set(["run.started", "checkpoint.taken", "step.started", "step.ended"]);
+const said = new Set(["run.started", "checkpoint.taken"]);
 
 // A step ends when that is written down, which is a little after its effect was.
 const slack = 250;

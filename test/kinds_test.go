@@ -1,0 +1,73 @@
+package test_test
+
+import (
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// A kind of entry that nobody writes is waited for by whoever reads of it.
+func TestEveryKindOfEntryIsWritten(t *testing.T) {
+	set := token.NewFileSet()
+	unwritten := map[string]bool{}
+	file, err := parser.ParseFile(set, "../chain/kind.go", nil, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, d := range file.Decls {
+		g, ok := d.(*ast.GenDecl)
+		if !ok || g.Tok != token.CONST {
+			continue
+		}
+		for _, s := range g.Specs {
+			for _, name := range s.(*ast.ValueSpec).Names {
+				unwritten[name.Name] = true
+			}
+		}
+	}
+	if len(unwritten) < 20 {
+		t.Fatalf("chain/kind.go declares only %d kinds", len(unwritten))
+	}
+	err = filepath.WalkDir("..", func(path string, e fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		in := filepath.ToSlash(strings.TrimPrefix(path, "../"))
+		switch {
+		case e.IsDir() && (in == "web/ui" || in == "sdk" || strings.HasPrefix(e.Name(), ".git")):
+			return fs.SkipDir
+		case e.IsDir(), !strings.HasSuffix(in, ".go"), strings.HasSuffix(in, "_test.go"), in == "chain/kind.go":
+			return nil
+		case in == "api/feed.go", strings.HasPrefix(in, "otel/"), strings.HasPrefix(in, "cli/"): // they read
+			return nil
+		}
+		f, err := parser.ParseFile(set, path, nil, parser.SkipObjectResolution)
+		if err != nil {
+			return err
+		}
+		ast.Inspect(f, func(n ast.Node) bool {
+			switch n := n.(type) {
+			case *ast.SelectorExpr:
+				if x, ok := n.X.(*ast.Ident); ok && x.Name == "chain" {
+					delete(unwritten, n.Sel.Name)
+				}
+			case *ast.Ident:
+				if f.Name.Name == "chain" {
+					delete(unwritten, n.Name)
+				}
+			}
+			return true
+		})
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name := range unwritten {
+		t.Errorf("nobody writes entries of the kind chain.%s", name)
+	}
+}
