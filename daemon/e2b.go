@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"glasshouse/e2b"
 	"glasshouse/e2b/envd"
@@ -20,12 +21,16 @@ import (
 
 // E2B is the door for clients of the E2B protocol.
 type E2B struct {
-	Listen   string `yaml:"listen"`    // TCP address; "" means there is no such door
-	Domain   string `yaml:"domain"`    // below which ports of sandboxes are hosts; "" means localhost and the port
-	VolumeMB int64  `yaml:"volume_mb"` // of each volume that is made from now on; it takes as much of the disk as its files
+	Listen   string        `yaml:"listen"`    // TCP address; "" means there is no such door
+	Domain   string        `yaml:"domain"`    // below which ports of sandboxes are hosts; "" means localhost and the port
+	VolumeMB int64         `yaml:"volume_mb"` // of each volume that is made from now on; it takes as much of the disk as its files
+	Idle     time.Duration `yaml:"idle"`      // without work after which sandboxes that wake for who comes rest; 0 means never before their time
 }
 
 func (c E2B) validate(insecure bool) error {
+	if c.Idle < 0 {
+		return fault.Fieldf("config", "e2b.idle", "%s is less than nothing", c.Idle)
+	}
 	if c.Listen == "" {
 		return nil
 	}
@@ -58,7 +63,7 @@ func (d *Daemon) openE2B(ctx context.Context) error {
 		return err
 	}
 	boxes := e2b.New(e2b.Config{
-		Store: d.store.Sandboxes(), Volumes: volumes, Jails: d.jails, Snapshots: d.snapshots, Govern: governSandbox, Log: log,
+		Store: d.store.Sandboxes(), Volumes: volumes, Jails: d.jails, Snapshots: d.snapshots, Govern: governSandbox, Idle: c.Idle, Log: log,
 	})
 	d.onClose(boxes.Close)
 	if err := boxes.Start(ctx); err != nil { // also without the door: their time goes on

@@ -13,36 +13,60 @@ import (
 const wakeTime = 5 * time.Minute
 
 // Open implements envd.Boxes.
-func (s *Sandboxes) Open(ctx context.Context, sandbox string, port int) (envd.Box, func(), error) {
+func (s *Sandboxes) Open(ctx context.Context, sandbox string, visit envd.Visit) (envd.Box, func(), error) {
 	s.mu.Lock()
 	c := s.cells[sandbox]
 	s.mu.Unlock()
-	if c == nil {
-		return envd.Box{}, nil, missing(sandbox)
-	}
-	s.settle(c)
-	if !c.box.Load().visible() {
-		return envd.Box{}, nil, missing(sandbox)
-	}
-	if c.box.Load().State != Running {
-		if err := s.wake(ctx, c); err != nil {
+	for {
+		if c == nil {
+			return envd.Box{}, nil, missing(sandbox)
+		}
+		s.settle(c)
+		b := c.box.Load()
+		switch {
+		case !b.visible():
+			return envd.Box{}, nil, missing(sandbox)
+		case visit == envd.Glance: // who looks whether it runs changes nothing
+			if b.State != Running {
+				return envd.Box{}, nil, resting(b)
+			}
+			return b.inside(), func() {}, nil
+		case b.State == Running && !b.over(time.Now()):
+			// What runs now is not paused before it is left.
+			if leave, in := c.uses.enter(visit == envd.Stay); in {
+				if b = c.box.Load(); b.State == Running {
+					return b.inside(), leave, nil
+				}
+				leave()
+			}
+		}
+		if err := s.wake(ctx, c); err != nil { // or wait for who is at it
 			return envd.Box{}, nil, err
 		}
 	}
-	// A sandbox's time is over when its client said, whoever is using it.
-	return c.box.Load().inside(), func() {}, nil
+}
+
+// over reports whether a sandbox is to rest, and does not yet because requests that it
+// was sent before are still being answered.
+func (b *Sandbox) over(now time.Time) bool { return b.AutoPause && !now.Before(b.End) }
+
+func resting(b *Sandbox) error {
+	return fault.Newf(fault.Conflict, "e2b", b.ID, "the sandbox is %s", b.State)
 }
 
 // wake has a sandbox go on to which somebody comes, if that is how it was wanted.
 func (s *Sandboxes) wake(ctx context.Context, c *cell) error {
 	return s.change(ctx, c, func(ctx context.Context, b Sandbox) error {
+		stay := max(wakeTime, b.Timeout)
 		switch {
-		case b.State == Running: // meanwhile
+		case b.State == Running && !b.over(time.Now()): // meanwhile
 			return nil
+		case b.State == Running && b.AutoResume: // as if it had rested
+			return s.stay(ctx, c, stay, true)
 		case b.State != Paused || !b.AutoResume || b.Image == "":
-			return fault.Newf(fault.Conflict, "e2b", b.ID, "the sandbox is %s", b.State)
+			return resting(&b)
 		}
-		return s.resume(ctx, c, max(wakeTime, b.Timeout), true)
+		return s.resume(ctx, c, stay, true)
 	})
 }
 

@@ -22,6 +22,10 @@ func (s *Sandboxes) Pause(ctx context.Context, team id.Token, sandbox string, me
 		if b.State != Running {
 			return fault.Newf(fault.Conflict, "e2b", sandbox, "Sandbox %q is already paused", sandbox)
 		}
+		wait, cancel := context.WithTimeout(ctx, pauseTime)
+		defer cancel()
+		c.uses.closeNow(wait)
+		defer c.uses.open()
 		return s.pause(ctx, c, memory)
 	})
 }

@@ -62,13 +62,7 @@ func (s *Sandboxes) sample() {
 	tick := time.NewTicker(sampleTime)
 	defer tick.Stop()
 	for {
-		s.mu.Lock()
-		cells := make([]*cell, 0, len(s.cells))
-		for _, c := range s.cells {
-			cells = append(cells, c)
-		}
-		s.mu.Unlock()
-		for _, c := range cells {
+		for _, c := range s.cellsNow() {
 			s.look(s.ctx, c)
 		}
 		select {

@@ -35,6 +35,10 @@ type Config struct {
 	Volumes   *Volumes
 	Templates Templates // beside base and snapshots; nil: there are none
 
+	// Idle is how long a sandbox that wakes for who comes does nothing before it rests;
+	// 0: it does so when its time is over alone.
+	Idle time.Duration
+
 	// Govern has the egress of a jail, which is governed by was, ruled by r.
 	Govern func(was json.RawMessage, r egress.Rules) (json.RawMessage, error)
 
@@ -59,7 +63,9 @@ type cell struct {
 	timer   *time.Timer // runs expire. whoever has the turn
 	gone    bool        // whoever has the turn
 	release func()      // lets go of its volumes. whoever has the turn
+	uses    uses
 	samples samples
+	idle    idleness // restIdle's alone
 }
 
 // New returns Sandboxes that has touched nothing yet.
@@ -100,6 +106,9 @@ func (s *Sandboxes) Start(ctx context.Context) error {
 		return err
 	}
 	s.wg.Go(s.sample)
+	if s.cfg.Idle > 0 {
+		s.wg.Go(s.restIdle)
+	}
 	return nil
 }
 
@@ -207,10 +216,7 @@ func (s *Sandboxes) add(c *cell) {
 
 // all returns the sandboxes of a team that clients may see.
 func (s *Sandboxes) all(team id.Token) (list []*cell) {
-	s.mu.Lock()
-	cells := slices.Collect(maps.Values(s.cells))
-	s.mu.Unlock()
-	for _, c := range cells {
+	for _, c := range s.cellsNow() {
 		if c.box.Load().Team != team {
 			continue
 		}
@@ -220,6 +226,12 @@ func (s *Sandboxes) all(team id.Token) (list []*cell) {
 		}
 	}
 	return list
+}
+
+func (s *Sandboxes) cellsNow() []*cell {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Collect(maps.Values(s.cells))
 }
 
 // visible reports whether clients may see a sandbox.

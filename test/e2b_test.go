@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net/http"
 	"os"
 	"os/exec"
@@ -238,6 +239,16 @@ func (h *house) e2bInto(url, key, method, path string, body, got any) int {
 	return resp.StatusCode
 }
 
+// jailIn is the jail of a sandbox.
+func (h *house) jailIn(sandbox string) string {
+	h.Helper()
+	jails, err := client.Collect(h.Jails(h.Context(), client.JailFilter{Name: sandbox}))
+	if err != nil || len(jails) != 1 {
+		h.Fatalf("the jail of %s: %v, %v", sandbox, jails, err)
+	}
+	return string(jails[0].ID)
+}
+
 func TestAKeyOfE2BSeesNoSandboxesButItsOwn(t *testing.T) {
 	h, url := openForE2B(t)
 	mine, other := h.e2bKey(), h.e2bKey()
@@ -320,6 +331,106 @@ func TestASandboxIsWhereItsJailIs(t *testing.T) {
 	}
 	if _, _, code := h.glasshouse(h.data, "jail", "create", "--label", "e2b.sandbox="+boxes[0]); code == 0 {
 		t.Error("somebody else's jail can say that it is a sandbox's")
+	}
+}
+
+func TestASandboxThatDoesNothingRests(t *testing.T) {
+	h := open(t, tools()+fmt.Sprintf("e2b: {listen: \"127.0.0.1:0\", idle: 1s}\nrootfs: {default: {dir: %q}}\n", treeWithUser(t)))
+	url, key := h.e2bKey().URL, h.e2bKey().Key
+	create := func(body map[string]any) (sandbox, token string) {
+		t.Helper()
+		body["templateID"], body["timeout"] = "base", 3600
+		status, box := h.e2b(url, key, "POST", "/v2/sandboxes", body)
+		if status != http.StatusCreated {
+			t.Fatal(status, box)
+		}
+		return box["sandboxID"].(string), box["envdAccessToken"].(string)
+	}
+	state := func(sandbox string) any {
+		_, got := h.e2b(url, key, "GET", "/sandboxes/"+sandbox, nil)
+		return got["state"]
+	}
+	inside := func(sandbox, token, method, path string) int {
+		r, err := http.NewRequestWithContext(t.Context(), method, url+path, strings.NewReader("{}"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for name, value := range map[string]string{"E2b-Sandbox-Id": sandbox, "E2b-Sandbox-Port": "49983", "X-Access-Token": token, "Content-Type": "application/json"} {
+			r.Header.Set(name, value)
+		}
+		resp, err := http.DefaultClient.Do(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp.Body.Close()
+		return resp.StatusCode
+	}
+	wakes := map[string]any{"autoPause": true, "autoResume": map[string]any{"enabled": true}}
+	works, _ := create(maps.Clone(wakes))
+	h.says("jail", "exec", "-d", h.jailIn(works), "--", "sh", "-c", "while ! [ -e /tmp/done ]; do sleep 0.01; done")
+	rests, token := create(maps.Clone(wakes))
+	stays, _ := create(map[string]any{"autoPause": true}) // nobody would wake it
+	resting := func(sandbox string) bool { return state(sandbox) == "paused" }
+	if !within(time.Minute, func() bool { return resting(rests) }) {
+		t.Fatalf("one that does nothing is %v", state(rests))
+	}
+	for what, sandbox := range map[string]string{"one in which a command runs": works, "one that does not wake": stays} {
+		if got := state(sandbox); got != "running" {
+			t.Errorf("%s is %v, want running", what, got)
+		}
+	}
+	if status := inside(rests, token, "GET", "/health"); status != http.StatusBadGateway || !resting(rests) {
+		t.Errorf("to look whether it runs = %d, and it is %v, want 502 and paused", status, state(rests))
+	}
+	if status := inside(rests, token, "POST", "/process.Process/List"); status != http.StatusOK {
+		t.Errorf("a request to it = %d, want 200", status)
+	}
+	h.says("jail", "exec", h.jailIn(works), "--", "touch", "/tmp/done")
+	for _, sandbox := range []string{works, rests} {
+		if !within(time.Minute, func() bool { return resting(sandbox) }) {
+			t.Errorf("one that does nothing any more is %v", state(sandbox))
+		}
+	}
+}
+
+// Whenever the daemon is killed while sandboxes come to rest, they are there, with what
+// they had in memory.
+func TestASandboxThatWasComingToRestIsThere(t *testing.T) {
+	h, url := openForE2B(t)
+	key := h.e2bKey().Key
+	rounds := 1
+	if thorough {
+		rounds = 8
+	}
+	for round := range rounds {
+		var boxes []string
+		for range 3 {
+			status, box := h.e2b(url, key, "POST", "/v2/sandboxes", map[string]any{"templateID": "base", "autoPause": true})
+			if status != http.StatusCreated {
+				t.Fatal(status, box)
+			}
+			sandbox := box["sandboxID"].(string)
+			h.says("jail", "exec", "-d", h.jailIn(sandbox), "--", "sh", "-c", "echo $$ > /tmp/pid; while :; do sleep 1; done")
+			boxes = append(boxes, sandbox)
+		}
+		for _, sandbox := range boxes {
+			if status, got := h.e2b(url, key, "POST", "/sandboxes/"+sandbox+"/timeout", map[string]any{"timeout": 0}); status != http.StatusNoContent {
+				t.Fatal(status, got)
+			}
+		}
+		time.Sleep(time.Duration(round) * 60 * time.Millisecond) // not waited for: it is killed wherever it is
+		h.kill()
+		h.start()
+		url = h.e2bKey().URL
+		for _, sandbox := range boxes {
+			if status, got := h.e2b(url, key, "POST", "/sandboxes/"+sandbox+"/connect", map[string]any{"timeout": 600}); status/100 != 2 {
+				t.Fatalf("round %d: to connect to it = %d %v", round, status, got)
+			}
+			h.says("jail", "exec", h.jailIn(sandbox), "--", "sh", "-c", "kill -0 $(cat /tmp/pid)")
+			if status, got := h.e2b(url, key, "DELETE", "/sandboxes/"+sandbox, nil); status != http.StatusNoContent {
+				t.Fatal(status, got)
+			}
+		}
 	}
 }
 

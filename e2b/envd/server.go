@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"strings"
 	"sync"
 
 	"glasshouse/e2b/interpreter"
@@ -35,11 +36,37 @@ type Box struct {
 
 // Boxes finds sandboxes.
 type Boxes interface {
-	// Open returns a sandbox to which a request comes, at one of its ports, and has
-	// it go on if it rests and is to be woken. Until release is called somebody is
-	// using it. It is fault.NotFound if there is no such sandbox, and fault.Conflict
-	// if it does not run and is not to be woken.
-	Open(ctx context.Context, sandbox string, port int) (box Box, release func(), err error)
+	// Open returns a sandbox to which a request comes and has it go on if it rests and
+	// is to be woken. Until release is called somebody is using it. It is
+	// fault.NotFound if there is no such sandbox, and fault.Conflict if it does not run
+	// and is not to be woken.
+	Open(ctx context.Context, sandbox string, visit Visit) (box Box, release func(), err error)
+}
+
+// A Visit is how a request uses a sandbox.
+type Visit int
+
+const (
+	Ask    Visit = iota // it waits for its answer
+	Stay                // it is a stream or a connection, which ends when the client wants
+	Glance              // it looks whether the sandbox runs, and uses nothing
+)
+
+// streams are the procedures that go on until the client has enough.
+var streams = map[string]bool{
+	"/process.Process/Start": true, "/process.Process/Connect": true, "/process.Process/StreamInput": true,
+	"/filesystem.Filesystem/WatchDir": true,
+}
+
+// visitOf tells how a request uses a sandbox.
+func visitOf(r *http.Request, port int) Visit {
+	switch {
+	case port == Port && r.URL.Path == "/health":
+		return Glance
+	case port == Port && streams[r.URL.Path], port != Port && (r.Header.Get("Upgrade") != "" || strings.Contains(r.Header.Get("Accept"), "text/event-stream")):
+		return Stay
+	}
+	return Ask
 }
 
 // Jails is what is asked of jails. *jail.Manager is one.
@@ -133,7 +160,7 @@ func (s *Server) ServeSandbox(w http.ResponseWriter, r *http.Request, sandbox st
 		return
 	}
 	defer leave()
-	box, release, err := s.boxes.Open(r.Context(), sandbox, port)
+	box, release, err := s.boxes.Open(r.Context(), sandbox, visitOf(r, port))
 	if err != nil {
 		s.absent(w, sandbox, err)
 		return

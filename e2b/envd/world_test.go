@@ -49,7 +49,7 @@ type boxes struct {
 }
 
 // Open implements envd.Boxes.
-func (w *boxes) Open(_ context.Context, sandbox string, _ int) (envd.Box, func(), error) {
+func (w *boxes) Open(_ context.Context, sandbox string, _ envd.Visit) (envd.Box, func(), error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	b, ok := w.all[sandbox]
