@@ -299,6 +299,29 @@ func TestNobodyIsGivenWhatHeDoesNotTouch(t *testing.T) {
 	}
 }
 
+func TestWhoReadsInOrderIsGivenMoreEachTime(t *testing.T) {
+	p := newHouse(t).process("j")
+	for _, n := range []int{60, 61, 63, 67} { // of which each is the first that is missing
+		p.do(fmt.Sprint("read ", n), fmt.Sprint(1000+n))
+	}
+	p.do("resident", fmt.Sprint(1+1+2+4+8))
+	for n := 60; n < 130; n++ { // over where one run of the map ends
+		p.do(fmt.Sprint("read ", n), fmt.Sprint(1000+n))
+	}
+	p.do("discard 131", "<nil>") // it may have come already
+	p.do("read 131", "0")
+	p.do("read 132", "1132")
+	p.do("protect 142", "<nil>") // a mapping of its own, in the middle of what is given at once
+	p.do("unmap 146", "errno 0")
+	for n := 133; n < 146; n++ {
+		p.do(fmt.Sprint("read ", n), fmt.Sprint(1000+n))
+	}
+	for n := 147; n < filed; n++ {
+		p.do(fmt.Sprint("read ", n), fmt.Sprint(1000+n))
+	}
+	p.do("read 200", "0")
+}
+
 func TestWhatWasDiscardedDoesNotComeBack(t *testing.T) {
 	p := newHouse(t).process("j")
 	p.do("discard 10", "<nil>") // untouched
