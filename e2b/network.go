@@ -47,6 +47,10 @@ const (
 	everything6 = "::/0"
 )
 
+// marker begins what E2B's proxy replaces by a secret or a token. To send it on as it is
+// would be taken for a wrong key by whoever gets it.
+const marker = "${e2b."
+
 func (n Network) check() error {
 	denied := slices.Contains(n.DenyOut, everything)
 	for _, to := range n.DenyOut {
@@ -76,6 +80,9 @@ func (n Network) check() error {
 			for name, value := range r.Transform.Headers {
 				if !httpguts.ValidHeaderFieldName(name) || !httpguts.ValidHeaderFieldValue(value) {
 					return invalid("invalid header %q in the network rules of %q", short(name), short(host))
+				}
+				if strings.Contains(value, marker) {
+					return invalid("header %q in the network rules of %q has a placeholder %s…}, which nobody fills in here: secrets and workload identities are not served", short(name), short(host), marker)
 				}
 			}
 		}

@@ -86,7 +86,16 @@ func TestE2BsOwnSDKDrivesTheDaemon(t *testing.T) {
 	code := matrix{with: codePackage}
 	h.scenarios(&code, dir, url, codePackage, codeVersion, "code.mjs")
 	code.documented(t)
+	compute := matrix{with: computePackage}
+	h.scenarios(&compute, dir, url, computePackage, computeVersion, "compute.mjs")
+	compute.documented(t)
 }
+
+// computePackage is ComputeSDK's package for sandboxes of E2B.
+const (
+	computePackage = "@computesdk/e2b"
+	computeVersion = "1.7.52"
+)
 
 // codePackage is E2B's package for running code; its version is pinned with the rest.
 const (
