@@ -110,6 +110,8 @@ func TestTheUIInABrowser(t *testing.T) {
 		{"questions are shown as what they are", (*ui).showsQuestions},
 		{"what goals, models and tools say is shown as what it is", (*ui).showsRuns},
 		{"runs that are to come are listed", (*ui).plansRuns},
+		{"a policy is drafted", (*ui).draftsAPolicy},
+		{"what went wrong is said", (*ui).saysWhatWentWrong},
 		{"everybody can use it", (*ui).isForEverybody},
 		{"a bad network loses and repeats nothing", (*ui).goesOnOverABadNetwork},
 		{"a page that follows much does not grow", (*ui).doesNotGrow},

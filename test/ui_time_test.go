@@ -61,7 +61,7 @@ func (u *ui) goesBackInTime() {
 	p.sees("As of ")
 	p.sees("ran then")
 	p.press("[role=tab]", "Files")
-	p.sees("/root/seed")
+	p.until("say that the file was made", `[...document.querySelectorAll("tr")].some(e => e.innerText.includes("/root/seed") && e.querySelector(".sign.added"))`)
 	if p.says("/root/tree") {
 		u.Errorf("a file of later is shown as one of then:\n%s", p.text())
 	}

@@ -1,0 +1,197 @@
+package test_test
+
+import (
+	"database/sql"
+	"fmt"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	_ "modernc.org/sqlite" // the database of a daemon
+
+	"glasshouse/api/wire"
+	"glasshouse/id"
+)
+
+// nowhere is where nobody listens.
+const nowhere = "http://127.0.0.1:9/"
+
+// unlucky is the configuration of a daemon that reaches nobody.
+const unlucky = `
+  connectors:
+    posts:
+      - {name: ops, sessions: ["*"], url: "` + nowhere + `", networks: [127.0.0.0/8]}
+approvals:
+  webhooks:
+    - {name: pager, url: "` + nowhere + `"}
+observe: {ring_kb: 64}
+`
+
+// saysWhatWentWrong shows what one hopes never to see: of a daemon of its own, whose
+// database is changed behind its back.
+func (u *ui) saysWhatWentWrong() {
+	h := open(u.T, tools()+models(u.T, modelThatCounts)+unlucky, "--listen", "127.0.0.1:0")
+	own := &ui{house: h, browser: u.browser}
+	p := h.login(u.T, u.browser, "admin")
+	own.page = p
+
+	// A jail that is faster than its record, and runs on.
+	fast := h.running(wire.CreateJail{Name: "fast", Observe: wire.Observe{OnOverload: "count"}})
+	h.watchedByKernel(fast.ID)
+	h.losesRecords(fast.ID)
+	p.open(at(fast.ID, "events") + "&q=type:gap")
+	p.until("say what is missing", found("main header dd a", "missing"))
+	p.until("list the gaps", `[...document.querySelectorAll("[role=option] .line")].some(e => e.innerText.includes("gap") && e.innerText.includes("are missing"))`)
+	p.until("mark them in the timeline", `document.querySelector("[aria-label=Timeline] [role=img]").ariaLabel.includes("missing")`)
+	p.open("/doctor?view=records")
+	p.sees("the gaps in its record")
+
+	// A notice and a message that nobody takes.
+	h.allows(own.asks(own.careful("careful"), wire.Question{Action: "bash", Resource: "git push"}))
+	const says = `bash -c 'exec 3<>/dev/tcp/127.0.0.1/4097; printf "POST /run/messages HTTP/1.1\r\nHost: localhost:4097\r\nContent-Type: application/json\r\nContent-Length: 28\r\nConnection: close\r\n\r\n{\"text\":\"is anybody there?\"}" >&3; cat <&3'`
+	r, err := h.StartRun(h.Context(), wire.StartRun{Goal: "say something", Session: "sess-loud", Agent: shellRun(says, func(*wire.RunAgent) {})})
+	if err != nil {
+		u.Fatal(err)
+	}
+	if now := h.settled(r.ID, "done", "failed"); now.State != "done" {
+		u.Fatalf("the agent that says something: %+v", now)
+	}
+	own.asksFromItsRun()
+	h.behindItsBack(func(db *sql.DB) {
+		given := func(table, set, where string) {
+			u.Helper()
+			if !within(20*time.Second, func() bool {
+				done, err := db.Exec("UPDATE " + table + " SET " + set + " WHERE " + where)
+				if err != nil {
+					u.Fatal(err)
+				}
+				n, err := done.RowsAffected()
+				return err == nil && n > 0
+			}) {
+				u.Fatalf("nothing is in %s", table)
+			}
+		}
+		given("approval_notices", `document = json_set(document, '$.dead', json('true'), '$.attempts', 12, '$.error', 'nobody answers the pager')`, "true")
+		given("deliveries", `state = 'dead', document = json_set(document, '$.state', 'dead', '$.attempts', 12, '$.error', 'nobody takes it')`, "receiver = 'ops'")
+		given("chain_entries", `line = replace(line, 'git push', 'git pull')`, "kind = 'approval.asked'")
+	})
+	p.base = "http://" + h.tcpAddr()
+	p.enter(h, "admin")
+
+	p.open("/doctor?view=deliveries")
+	p.sees("nobody answers the pager")
+	p.sees("nobody takes it")
+	const dead = `document.querySelectorAll("[aria-label='Dead notices'] tbody tr").length`
+	before := evaluate[int](p, dead)
+	p.press("[aria-label='Dead notices'] button", "Try the notice")
+	p.sees("It is tried again")
+	p.until("have a dead notice less", fmt.Sprintf("%s === %d", dead, before-1))
+	p.open("/connectors?name=ops&state=dead")
+	p.sees("nobody takes it")
+	p.press("button", "Try all dead ones anew")
+	p.until("have no dead delivery", `!document.body.innerText.includes("nobody takes it")`)
+
+	// An entry that says something else than it did is named, above everything else.
+	p.open("/chain")
+	p.press("button", "Verify all")
+	p.sees("The chain is broken at entry ")
+	told := evaluate[struct{ Role, Link string }](p, `(e => ({ Role: e.getAttribute("role"), Link: e.querySelector("a").pathname }))(document.querySelector("[aria-label=Verification] .says"))`)
+	if told.Role != "alert" || told.Link == "" {
+		u.Errorf("that the chain is broken is said as %q, with a link to %q", told.Role, told.Link)
+	}
+	p.press("[aria-label=Verification] a", "Show the entry")
+	p.sees("approval.asked")
+	p.sees("git pull")
+}
+
+// behindItsBack changes the database of a daemon that does not run.
+func (h *house) behindItsBack(change func(db *sql.DB)) {
+	h.Helper()
+	h.cmd.Process.Signal(syscall.SIGTERM)
+	if err := h.cmd.Wait(); err != nil {
+		h.Errorf("the daemon ended with %v:\n%s", err, h.log.String()[max(0, h.log.Len()-2000):])
+	}
+	db, err := sql.Open("sqlite", filepath.Join(h.data, "glasshouse.db"))
+	if err != nil {
+		h.Fatal(err)
+	}
+	change(db)
+	if err := db.Close(); err != nil {
+		h.Fatal(err)
+	}
+	h.start()
+}
+
+// losesRecords has a jail do more than there is room for while the daemon reads nothing.
+func (h *house) losesRecords(j id.Jail) {
+	h.Helper()
+	if !within(time.Minute, func() bool {
+		const mark = "345678"
+		if _, err := h.Exec(h.Context(), j, wire.ExecRequest{Cmd: "sleep 0.5; probe storm " + mark + " 1", Detach: true}); err != nil {
+			h.Fatal(err)
+		}
+		h.cmd.Process.Signal(syscall.SIGSTOP)
+		over := within(time.Minute, func() bool { return len(startedWith(mark)) == 0 })
+		h.cmd.Process.Signal(syscall.SIGCONT)
+		now, err := h.Jail(h.Context(), j)
+		if err != nil || !over {
+			h.Fatalf("the storm is over: %v, %v", over, err)
+		}
+		return now.Observation.Sources["kernel"].Lost > 0
+	}) {
+		h.Fatal("nothing is lost of a jail that is faster than its record")
+	}
+}
+
+// asksFromItsRun has a run wait for a person, and answers where the run is looked at.
+func (u *ui) asksFromItsRun() {
+	asks := wire.Policy{Level: 1, Files: []wire.PolicyFile{{Name: "opencode.json", Text: `{"permission":{"bash":{"*":"ask"}}}`}}}
+	r, err := u.StartRun(u.Context(), wire.StartRun{Goal: "count to three", Session: "sess-asks", Agent: &wire.RunAgent{Jail: &wire.CreateJail{Policy: &asks}}, Budget: map[string]int64{"steps": 40}})
+	if err != nil {
+		u.Fatal(err)
+	}
+	p := u.page
+	p.open("/chat/run/" + string(r.ID))
+	for _, command := range []string{"echo one", "echo two", "echo three"} {
+		p.press(".asked a", "")
+		p.sees("Why it is asked")
+		p.sees(command)
+		p.press("form button", "Allow")
+		p.sees("Allowed by")
+		p.open("/chat/run/" + string(r.ID))
+	}
+	p.sees("What came of it")
+	amounts := evaluate[[]string](p, `[...document.querySelectorAll("[aria-label=Budget] .amount")].map(e => e.innerText)`)
+	for _, amount := range amounts {
+		if !strings.Contains(amount, " no limit") && !strings.Contains(amount, " of ") {
+			u.Errorf("the budget says %q", amount)
+		}
+	}
+	if len(amounts) == 0 || !strings.HasSuffix(amounts[0], " of 40") {
+		u.Errorf("of 40 steps the budget says %q", amounts)
+	}
+}
+
+func (u *ui) draftsAPolicy() {
+	const policy = "{\n  \"permission\": {\n    \"bash\": {\n      \"*\": \"ask\",\n      \"git status\": %q\n    }\n  }\n}\n"
+	p := u.page
+	p.open("/governance?view=policy")
+	p.sees("This is a draft")
+	marked := func(class string) string {
+		return fmt.Sprintf(`document.querySelector(".gutter .%s")?.innerText === "5" && document.querySelector("[aria-label=Findings] .tag.%s")`, class, class)
+	}
+	p.fill("Text of opencode.json", fmt.Sprintf(policy, "perhaps"))
+	p.until("mark what cannot be read", marked("bad"))
+	p.fill("Text of opencode.json", fmt.Sprintf(policy, "allow"))
+	p.until("take it", `!document.querySelector(".gutter .bad")`)
+	p.fill("this", "git status")
+	p.press("button", "What would happen?")
+	p.sees("It would be allowed")
+	p.fill("Text of opencode.json", fmt.Sprintf(policy, "deny"))
+	p.sees("It would be refused") // without being asked again
+	p.fill("Text of opencode.json", "{\"permission\": {\"bash\": {\"*\": \"ask\",\n\n\n\n\"rm -rf *\": \"deny\", \"git push\": \"allow\"}}}")
+	p.until("mark what does not do what it seems to", marked("wait"))
+	p.fill("Text of opencode.json", "")
+	p.sees("There is nothing to look at yet")
+}
