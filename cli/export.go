@@ -48,7 +48,7 @@ func (c *command) exportOTel() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "otel [TERM...]", Short: "Send events and the causal chain to an OpenTelemetry collector",
 		Long: `Send what jails did and what the causal chain records to a collector, by OTLP over
-HTTP with protobuf: processes, calls, runs and their steps as spans; each event and
+HTTP: processes, calls, runs and their steps as spans; each event and
 each entry of the chain as a log record. The terms choose events, as those of
 glasshouse events do; spans of processes come of events of type proc. It exports
 what is kept, or the window from --from to --to; with --follow it goes on until it is
@@ -61,7 +61,9 @@ with --follow for as long as it takes.
 
 Where to: --endpoint, or OTEL_EXPORTER_OTLP_ENDPOINT, or ` + otel.DefaultEndpoint + `. Headers
 for it, such as keys, are in OTEL_EXPORTER_OTLP_HEADERS (KEY=VALUE with commas
-between), and the service's name is in OTEL_SERVICE_NAME. docs/telemetry.md says
+between), the
+service's name is in OTEL_SERVICE_NAME, and OTEL_EXPORTER_OTLP_PROTOCOL may be
+http/json where protobuf is not taken. docs/telemetry.md says
 what becomes what.`,
 		Example: `  glasshouse export otel --from 1h
   glasshouse export otel --follow --cursor /var/lib/otel.cursor type:proc,net,gap
@@ -153,7 +155,12 @@ func (c *command) sender(f otelFlags, done *exported) (*otel.Sender, error) {
 	if err != nil {
 		return nil, err
 	}
+	protocol := c.env.Getenv("OTEL_EXPORTER_OTLP_PROTOCOL")
+	if protocol != "" && protocol != "http/protobuf" && protocol != "http/json" {
+		return nil, &fault.Error{Op: "export", Kind: fault.Unsupported, Err: fmt.Errorf("OTEL_EXPORTER_OTLP_PROTOCOL is %.40q", protocol), Remedy: "set it to http/protobuf or http/json, and give the port for HTTP"}
+	}
 	s := &otel.Sender{
+		JSON:     protocol == "http/json",
 		Endpoint: cmp.Or(f.endpoint, c.env.Getenv("OTEL_EXPORTER_OTLP_ENDPOINT"), otel.DefaultEndpoint),
 		Header:   header,
 		From:     otel.Source{Service: cmp.Or(c.env.Getenv("OTEL_SERVICE_NAME"), "glasshouse"), Host: c.daemonHost()},

@@ -3,6 +3,7 @@ package otel
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -22,11 +23,12 @@ import (
 // DefaultEndpoint is where a collector listens that was told nothing else.
 const DefaultEndpoint = "http://localhost:4318"
 
-// A Sender brings batches to a collector, by OTLP over HTTP with protobuf.
+// A Sender brings batches to a collector, by OTLP over HTTP, in protobuf or JSON.
 type Sender struct {
 	Endpoint string      // https://collector:4318; /v1/traces and /v1/logs are added
 	Header   http.Header // sent with each request
 	From     Source
+	JSON     bool // instead of protobuf
 
 	// Patience is how long a collector that is away or busy is asked again; 0 is
 	// until the context ends.
@@ -75,7 +77,11 @@ const (
 
 // post sends until it was taken, refused, or there is no more patience.
 func (s *Sender) post(ctx context.Context, path string, m proto.Message) error {
-	body, err := proto.Marshal(m)
+	encode := proto.Marshal
+	if s.JSON {
+		encode = marshalJSON
+	}
+	body, err := encode(m)
 	if err != nil {
 		return fmt.Errorf("encode for %s: %w", path, err)
 	}
@@ -124,7 +130,11 @@ func (s *Sender) once(ctx context.Context, path string, body []byte) (time.Durat
 	for k, v := range s.Header {
 		req.Header[k] = v
 	}
-	req.Header.Set("Content-Type", "application/x-protobuf")
+	kind := "application/x-protobuf"
+	if s.JSON {
+		kind = "application/json"
+	}
+	req.Header.Set("Content-Type", kind)
 	resp, err := s.client.Do(req)
 	if err != nil {
 		return 0, &tryLater{err}
@@ -132,7 +142,9 @@ func (s *Sender) once(ctx context.Context, path string, body []byte) (time.Durat
 	defer resp.Body.Close()
 	answer, err := io.ReadAll(io.LimitReader(resp.Body, 64<<10))
 	if resp.StatusCode/100 == 2 {
-		if err == nil {
+		if err == nil && strings.HasPrefix(resp.Header.Get("Content-Type"), "application/json") {
+			s.partialJSON(answer)
+		} else if err == nil {
 			s.partial(answer)
 		}
 		return 0, nil
@@ -166,6 +178,27 @@ func (s *Sender) partial(answer []byte) {
 	why, _ := field(inner, 2)
 	if s.Rejected != nil && (n > 0 || len(why) > 0) {
 		s.Rejected(int64(n), text(string(why)))
+	}
+}
+
+// partialJSON is partial, of an answer in JSON, where the count is a string or a number.
+func (s *Sender) partialJSON(answer []byte) {
+	var a struct {
+		Partial struct {
+			Spans json.RawMessage `json:"rejectedSpans"`
+			Logs  json.RawMessage `json:"rejectedLogRecords"`
+			Why   string          `json:"errorMessage"`
+		} `json:"partialSuccess"`
+	}
+	if json.Unmarshal(answer, &a) != nil || s.Rejected == nil {
+		return // it was taken, whatever is said of it
+	}
+	count := func(n json.RawMessage) int64 {
+		i, _ := strconv.ParseInt(strings.Trim(string(n), `"`), 10, 64)
+		return i
+	}
+	if n := count(a.Partial.Spans) + count(a.Partial.Logs); n > 0 || a.Partial.Why != "" {
+		s.Rejected(n, text(a.Partial.Why))
 	}
 }
 
