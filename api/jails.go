@@ -130,7 +130,7 @@ func (s *Server) shown(ctx context.Context) func(jail.Jail, error) (wire.Jail, e
 
 // ownLabels are the daemon's: they say which jails are of capabilities, which it removes
 // when it starts, and whose agent is at work in a jail.
-var ownLabels = []string{"glasshouse.capability", gateway.LabelSession, gateway.LabelRun, gateway.LabelName, "e2b.sandbox"}
+var ownLabels = []string{"glasshouse.capability", gateway.LabelSession, gateway.LabelRun, gateway.LabelName, "e2b.sandbox", "e2b.build"}
 
 func specOf(b wire.CreateJail) (jail.Spec, error) {
 	network, ok := networks[b.Network]

@@ -13,6 +13,7 @@ import (
 
 	"glasshouse/e2b"
 	"glasshouse/e2b/envd"
+	"glasshouse/e2b/template"
 	"glasshouse/egress"
 	"glasshouse/fault"
 	"glasshouse/govern"
@@ -25,9 +26,39 @@ type E2B struct {
 	Domain   string        `yaml:"domain"`    // below which ports of sandboxes are hosts; "" means localhost and the port
 	VolumeMB int64         `yaml:"volume_mb"` // of each volume that is made from now on; it takes as much of the disk as its files
 	Idle     time.Duration `yaml:"idle"`      // without work after which sandboxes that wake for who comes rest; 0 means never before their time
+	Builds   Builds        `yaml:"builds"`    // of templates
+}
+
+// Builds says what builds of templates may.
+type Builds struct {
+	Reach    *[]string `yaml:"reach"`     // hosts that they reach; nil means those on the Internet
+	UploadMB int64     `yaml:"upload_mb"` // of the files of one COPY; 0 means 1024
+	AtOnce   int       `yaml:"at_once"`   // how many go on at the same time; 0 means 2
+}
+
+func (b Builds) validate() error {
+	switch {
+	case b.UploadMB < 0:
+		return fault.Fieldf("config", "e2b.builds.upload_mb", "%d is negative", b.UploadMB)
+	case b.AtOnce < 0:
+		return fault.Fieldf("config", "e2b.builds.at_once", "%d is negative", b.AtOnce)
+	case b.Reach == nil:
+		return nil
+	}
+	var r egress.Rules
+	for _, host := range *b.Reach {
+		r.Allow = append(r.Allow, egress.Rule{Host: host})
+	}
+	if _, err := r.Explain(egress.Request{Host: "example.com"}); err != nil {
+		return fault.Fieldf("config", "e2b.builds.reach", "%v", err)
+	}
+	return nil
 }
 
 func (c E2B) validate(insecure bool) error {
+	if err := c.Builds.validate(); err != nil {
+		return err
+	}
 	if c.Idle < 0 {
 		return fault.Fieldf("config", "e2b.idle", "%s is less than nothing", c.Idle)
 	}
@@ -62,8 +93,21 @@ func (d *Daemon) openE2B(ctx context.Context) error {
 	if err := volumes.Start(ctx); err != nil {
 		return err
 	}
+	var reach []string
+	if c.Builds.Reach != nil {
+		reach = append([]string{}, *c.Builds.Reach...)
+	}
+	templates := template.New(template.Config{
+		Store: d.store.Templates(), Dir: filepath.Join(d.Config.Data, "e2b"), Jails: d.jails, Snapshots: d.snapshots,
+		Resolve: layers{d.images}.Resolve, Govern: governSandbox,
+		Reach: reach, UploadMB: c.Builds.UploadMB, AtOnce: c.Builds.AtOnce, Log: log,
+	})
+	d.onClose(templates.Close)
+	if err := templates.Start(ctx); err != nil {
+		return err
+	}
 	boxes := e2b.New(e2b.Config{
-		Store: d.store.Sandboxes(), Volumes: volumes, Jails: d.jails, Snapshots: d.snapshots, Govern: governSandbox, Idle: c.Idle, Log: log,
+		Store: d.store.Sandboxes(), Volumes: volumes, Jails: d.jails, Snapshots: d.snapshots, Templates: templates, Govern: governSandbox, Idle: c.Idle, Log: log,
 	})
 	d.onClose(boxes.Close)
 	if err := boxes.Start(ctx); err != nil { // also without the door: their time goes on
@@ -85,7 +129,7 @@ func (d *Daemon) openE2B(ctx context.Context) error {
 	inside := envd.New(envd.Config{Boxes: boxes, Jails: d.jails, Log: log})
 	server := e2b.Listener(e2b.NewServer(e2b.ServerConfig{
 		Sandboxes: boxes, Volumes: volumes, Inside: inside,
-		Keys: d.tokens, Domain: domain, Log: log,
+		Keys: d.tokens, Domain: domain, Uploads: http.HandlerFunc(templates.Receive), More: templates.Handler(), Log: log,
 	}), log)
 	d.onClose(func() error {
 		ctx, cancel := context.WithTimeout(context.Background(), graceful)

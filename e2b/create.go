@@ -1,6 +1,7 @@
 package e2b
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"maps"
@@ -73,7 +74,7 @@ func (s *Sandboxes) Create(ctx context.Context, team id.Token, w Wish) (Sandbox,
 	mounts, granted := s.cfg.Volumes.jailed(b.Volumes)
 	return s.bring(ctx, b, func(ctx context.Context, b Sandbox) (jail.Jail, error) {
 		if t.Snapshot != "" {
-			return s.fromSnapshot(ctx, t.Snapshot, b)
+			return s.fromTemplate(ctx, t, b)
 		}
 		govern, err := s.cfg.Govern(nil, b.rules())
 		if err != nil {
@@ -165,6 +166,27 @@ func (s *Sandboxes) bring(ctx context.Context, b Sandbox, make func(context.Cont
 // fromSnapshot makes a sandbox's jail as another was.
 func (s *Sandboxes) fromSnapshot(ctx context.Context, sid id.Snapshot, b Sandbox) (jail.Jail, error) {
 	return s.cfg.Snapshots.Restore(ctx, sid, snapshot.Overrides{Name: b.ID, Labels: b.labels(), Network: jail.Proxied, Govern: s.governed(b)})
+}
+
+// fromTemplate makes a sandbox's jail of a template's snapshot, with what the template has
+// of processors, memory and disk: layers are shared by templates that have more and less.
+func (s *Sandboxes) fromTemplate(ctx context.Context, t Template, b Sandbox) (jail.Jail, error) {
+	limits := t.limits()
+	j, err := s.cfg.Snapshots.Restore(ctx, t.Snapshot, snapshot.Overrides{Name: b.ID, Labels: b.labels(), Limits: &limits, Network: jail.Proxied, Govern: s.governed(b)})
+	if err != nil || t.Start == "" {
+		return j, err
+	}
+	if j.State == jail.Created {
+		started, err := s.cfg.Jails.Start(ctx, j.ID)
+		if err != nil {
+			return j, err
+		}
+		j = started
+	}
+	_, _, err = s.cfg.Jails.Exec(ctx, j.ID, jail.ExecRequest{
+		Argv: []string{"/bin/bash", "-l", "-c", t.Start}, Env: b.Env, Cwd: cmp.Or(b.Dir, "~"), User: cmp.Or(b.User, User),
+	}, nil)
+	return j, err
 }
 
 // Kill ends a sandbox for good.

@@ -174,7 +174,8 @@ func takeSnapshot(r request) (int, any, error) {
 
 func deleteTemplate(r request) (int, any, error) {
 	ref := r.PathValue("template")
-	if _, own := r.s.cfg.Sandboxes.snapshotNamed(r.Context(), r.team, ref); !own && r.s.cfg.More != nil {
+	_, own := r.s.cfg.Sandboxes.snapshotNamed(r.Context(), r.team, ref)
+	if r.s.cfg.More != nil && (!own || ref == "tags") { // DELETE /templates/tags is another operation
 		return 0, nil, errPassOn
 	}
 	return http.StatusNoContent, nil, r.s.cfg.Sandboxes.DeleteSnapshot(r.Context(), r.team, ref)

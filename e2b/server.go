@@ -35,9 +35,14 @@ type ServerConfig struct {
 	Inside    Inside
 	Keys      Keys
 	Domain    string       // below which ports of sandboxes are hosts, such as localhost:8083
+	Uploads   http.Handler // takes files below UploadPath, from who holds a link; nil: there are none
 	More      http.Handler // takes requests for what is not served here, of callers who are known; nil: there is nothing
 	Log       *slog.Logger
 }
+
+// UploadPath is where the files of templates are sent to. Clients bring no key with them:
+// what follows the path says whose they are.
+const UploadPath = "/template-files/"
 
 // A Server answers both halves of the protocol at one address: requests for a sandbox's
 // inside, which say so by headers, by host or by path, and all others for control.
@@ -56,6 +61,9 @@ func NewServer(cfg ServerConfig) *Server {
 		s.mux.Handle(r.pattern, s.content(r.do))
 	}
 	s.mux.HandleFunc("GET /health", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusOK) })
+	if cfg.Uploads != nil {
+		s.mux.Handle(UploadPath, cfg.Uploads)
+	}
 	s.mux.HandleFunc("/", s.more)
 	return s
 }

@@ -42,7 +42,7 @@ func (s Snap) Ref() string {
 
 func (s Snap) template() Template {
 	of := s.Jail.Spec
-	t := Template{ID: string(s.ID), Snapshot: s.ID, Mounts: of.Mounts, MemoryMB: of.Limits.MemoryMB, DiskMB: of.Limits.DiskMB}
+	t := Template{ID: string(s.ID), Snapshot: s.ID, Mounts: of.Mounts, CPU: int(max(1, of.Limits.CPUShares/(cpuShares/2))), MemoryMB: of.Limits.MemoryMB, DiskMB: of.Limits.DiskMB}
 	if n, _, _ := strings.Cut(s.Labels[labelName], ":"); n != "" {
 		t.Alias = n
 	}

@@ -3,7 +3,6 @@ package e2b
 import (
 	"cmp"
 	"context"
-	"errors"
 	"runtime"
 
 	"glasshouse/e2b/interpreter"
@@ -25,6 +24,7 @@ type Template struct {
 	CPU      int    // 0 and so below: as the template base has
 	MemoryMB int64
 	DiskMB   int64
+	Start    string // a command that is begun in each sandbox; what Snapshot has running needs none
 }
 
 // Templates finds templates that others made. It returns fault.NotFound for one that a
@@ -58,9 +58,7 @@ func (s *Sandboxes) template(ctx context.Context, team id.Token, ref string) (Te
 	}
 	if s.cfg.Templates != nil {
 		t, err := s.cfg.Templates.Find(ctx, team, ref)
-		if !errors.Is(err, fault.NotFound) {
-			return t.whole(), err
-		}
+		return t.whole(), err
 	}
 	return Template{}, fault.Newf(fault.NotFound, "e2b", ref, "template '%.200s' not found", ref)
 }

@@ -23,7 +23,7 @@ import (
 // files of test/e2b that say how.
 var (
 	e2bVersions  = []string{"2.45.0", "2.51.0"}
-	e2bScenarios = []string{"control.mjs", "data.mjs", "volumes.mjs"}
+	e2bScenarios = []string{"control.mjs", "data.mjs", "volumes.mjs", "templates.mjs"}
 )
 
 // openForE2B opens a house that serves clients of E2B.
@@ -78,6 +78,7 @@ func TestE2BsOwnSDKDrivesTheDaemon(t *testing.T) {
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
+	t.Setenv("REGISTRY", imageRegistry(t)) // of images for templates
 	sdk := matrix{with: "the SDK"}
 	for _, version := range e2bVersions {
 		h.scenarios(&sdk, dir, url, "e2b-"+version, version, e2bScenarios...)

@@ -35,6 +35,7 @@ var may = map[string][]string{
 	"e2b/envd":        {"jail", "jailinit/control", "jailinit/protocol", "e2b/envdpb", "e2b/interpreter"},
 	"e2b/interpreter": {"jail", "jailinit/control", "jailinit/protocol"},
 	"e2b/envdpb":      {},
+	"e2b/template":    {"access", "e2b", "e2b/envd", "egress", "jail", "jailinit/control", "jailinit/protocol", "snapshot"},
 
 	"jail":                {"event", "observe/syscalls", "jailinit/control", "jailinit/protocol", "jailfs"},
 	"jailinit":            {"jailinit/protocol", "jailfs"},
@@ -116,7 +117,7 @@ var may = map[string][]string{
 	"gateway":              {"agent", "agent/acp", "agent/spawn", "approval", "autonomy", "budget", "chain", "engine", "govern", "jail", "jailinit/control", "jailinit/protocol", "llm", "manifest", "mcp", "memory", "policy", "run", "schedule", "skill", "snapshot"},
 	"cmd/glasshouse-agent": {"agent/builtin"},
 
-	"store": {"e2b", "run", "schedule", "memory", "autonomy", "jail", "access", "api/replay", "snapshot", "approval", "secret", "chain", "registry"},
+	"store": {"e2b", "e2b/template", "run", "schedule", "memory", "autonomy", "jail", "access", "api/replay", "snapshot", "approval", "secret", "chain", "registry"},
 
 	"examples/places/upstream": {},
 

@@ -10,7 +10,8 @@ async function check(scenario, run) {
   try {
     await run()
   } catch (e) {
-    error = e?.stack ?? String(e)
+    const stack = e?.stack ?? ''
+    error = stack.includes(e?.message) ? stack : `${e}\n${stack}` // an SDK may put another stack in place
   }
   console.log(JSON.stringify({ scenario, ms: Math.round(performance.now() - began), error }))
 }

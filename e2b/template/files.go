@@ -1,0 +1,217 @@
+package template
+
+import (
+	"context"
+	"crypto/hmac"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"glasshouse/fault"
+	"glasshouse/id"
+	"glasshouse/internal/dirs"
+)
+
+// linkTime is how long a link to send files by can be used.
+const linkTime = time.Hour
+
+// files are what clients sent for their builds: of each team those of its own, by the
+// hash that the client knows them by, DIR/TEAM/HASH.DIGEST, where the digest is ours.
+type files struct {
+	dir   string
+	limit int64 // bytes of one archive
+	total int64 // bytes of a team's
+	key   [32]byte
+
+	mu sync.Mutex // held while files appear and disappear
+}
+
+func openFiles(dir string, limit int64) (*files, error) {
+	f := &files{dir: dir, limit: limit, total: 8 * limit}
+	rand.Read(f.key[:]) // never fails
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, err
+	}
+	half, err := filepath.Glob(filepath.Join(dir, "*", ".part-*"))
+	if err != nil {
+		return nil, err
+	}
+	for _, name := range half { // of a daemon that was killed
+		if err := os.Remove(name); err != nil {
+			return nil, err
+		}
+	}
+	return f, nil
+}
+
+// sign returns what lets its holder send a team's files of that hash, until it ends.
+func (f *files) sign(team id.Token, hash string, end time.Time) string {
+	text := string(team) + "." + hash + "." + strconv.FormatInt(end.Unix(), 10)
+	return text + "." + f.mac(text)
+}
+
+func (f *files) mac(text string) string {
+	m := hmac.New(sha256.New, f.key[:])
+	io.WriteString(m, text)
+	return hex.EncodeToString(m.Sum(nil))
+}
+
+// signed returns what a link is for. It is fault.Denied if it is none, or too old.
+func (f *files) signed(link string) (team id.Token, hash string, err error) {
+	refused := fault.Newf(fault.Denied, "e2b", "", "this link to send files by is not valid, or not any more")
+	i := strings.LastIndexByte(link, '.')
+	if i < 0 || !hmac.Equal([]byte(f.mac(link[:i])), []byte(link[i+1:])) {
+		return "", "", refused
+	}
+	parts := strings.Split(link[:i], ".")
+	end, err := strconv.ParseInt(parts[len(parts)-1], 10, 64)
+	if err != nil || time.Now().Unix() > end {
+		return "", "", refused
+	}
+	return id.Token(parts[0]), parts[1], nil
+}
+
+// find returns the archive of a team's files, and its digest. It is fault.NotFound if it
+// was not sent, or that was long ago.
+func (f *files) find(team id.Token, hash string) (name, digest string, err error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.findNow(team, hash)
+}
+
+func (f *files) findNow(team id.Token, hash string) (name, digest string, err error) {
+	found, err := filepath.Glob(filepath.Join(f.dir, string(team), hash+".*"))
+	if err != nil {
+		return "", "", err
+	}
+	if len(found) == 0 {
+		return "", "", missing("the files %s were not sent, or are not kept any more", short(hash))
+	}
+	name = found[0]
+	now := time.Now()
+	if err := os.Chtimes(name, now, now); err != nil { // it is used
+		return "", "", err
+	}
+	return name, strings.TrimPrefix(filepath.Ext(name), "."), nil
+}
+
+// open is find that opens the archive, which then stays as it is.
+func (f *files) open(team id.Token, hash string) (*os.File, string, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	name, digest, err := f.findNow(team, hash)
+	if err != nil {
+		return nil, "", err
+	}
+	file, err := os.Open(name)
+	return file, digest, err
+}
+
+// put keeps what a team sends, in place of what it sent as that before.
+func (f *files) put(ctx context.Context, team id.Token, hash string, r io.Reader) (err error) {
+	dir := filepath.Join(f.dir, string(team))
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return err
+	}
+	part, err := os.CreateTemp(dir, ".part-")
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, os.Remove(part.Name()))
+		}
+	}()
+	digest, err := pack(ctx, r, part, f.limit)
+	if err == nil {
+		err = part.Sync()
+	}
+	if err = errors.Join(err, part.Close()); err != nil {
+		return err
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	name := filepath.Join(dir, hash+"."+digest)
+	old, err := filepath.Glob(filepath.Join(dir, hash+".*"))
+	if err != nil {
+		return err
+	}
+	if err := os.Rename(part.Name(), name); err != nil {
+		return err
+	}
+	for _, o := range old {
+		if o != name {
+			os.Remove(o) // or the sweep does
+		}
+	}
+	if err := dirs.Sync(dir); err != nil {
+		return err
+	}
+	return f.economize(dir, name)
+}
+
+// economize removes what a team used longest ago while it has too much, but not the
+// archive that was just sent.
+func (f *files) economize(dir, just string) error {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return err
+	}
+	var all []fs.FileInfo
+	var total int64
+	for _, e := range entries {
+		info, err := e.Info()
+		if errors.Is(err, fs.ErrNotExist) || strings.HasPrefix(e.Name(), ".part-") {
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		all, total = append(all, info), total+info.Size()
+	}
+	slices.SortFunc(all, func(a, b fs.FileInfo) int { return a.ModTime().Compare(b.ModTime()) })
+	for _, info := range all {
+		if total <= f.total {
+			return nil
+		}
+		if info.Name() == filepath.Base(just) {
+			continue
+		}
+		if err := os.Remove(filepath.Join(dir, info.Name())); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+		total -= info.Size()
+	}
+	return nil
+}
+
+// forget removes what was not used since then.
+func (f *files) forget(since time.Time) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	found, err := filepath.Glob(filepath.Join(f.dir, "*", "*.*"))
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, name := range found {
+		info, err := os.Stat(name)
+		if err == nil && info.ModTime().Before(since) && !strings.HasPrefix(info.Name(), ".part-") {
+			err = os.Remove(name)
+		}
+		if !errors.Is(err, fs.ErrNotExist) {
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,112 @@
+package template
+
+import (
+	"bufio"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"strings"
+	"sync"
+	"time"
+)
+
+// An Entry is a line of a build's log.
+type Entry struct {
+	Timestamp time.Time `json:"timestamp"`
+	Level     string    `json:"level"`
+	Message   string    `json:"message"`
+	Step      string    `json:"step,omitempty"`
+}
+
+// levels are in order of their weight.
+var levels = []string{"debug", "info", "warn", "error"}
+
+// What is kept of one build.
+const (
+	maxEntries = 20_000
+	maxLogged  = 16 << 20
+	maxLine    = 4 << 10
+)
+
+// A journal is the log of a build, in a file. It is safe for concurrent use.
+type journal struct {
+	mu      sync.Mutex
+	file    *os.File
+	entries []Entry // guarded by mu
+	bytes   int     // guarded by mu
+	full    bool    // guarded by mu
+	err     error   // of writing. guarded by mu
+}
+
+func openJournal(name string) (*journal, error) {
+	f, err := os.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	return &journal{file: f}, nil
+}
+
+// say adds a line. Beyond what is kept there is one that says so.
+func (j *journal) say(level, step, format string, args ...any) {
+	text := strings.ToValidUTF8(fmt.Sprintf(format, args...), "�")
+	if len(text) > maxLine {
+		text = strings.ToValidUTF8(text[:maxLine], "") + "…"
+	}
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if over := len(j.entries) >= maxEntries || j.bytes+len(text) > maxLogged; over && level != "error" {
+		if j.full {
+			return
+		}
+		j.full, level, text = true, "warn", "what else the build says is not kept: it says too much"
+	}
+	j.add(Entry{time.Now().UTC(), level, text, step})
+}
+
+func (j *journal) add(e Entry) {
+	j.entries, j.bytes = append(j.entries, e), j.bytes+len(e.Message)
+	line, err := json.Marshal(e)
+	if err == nil {
+		_, err = j.file.Write(append(line, '\n'))
+	}
+	j.err = errors.Join(j.err, err)
+}
+
+func (j *journal) all() []Entry {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.entries[:len(j.entries):len(j.entries)]
+}
+
+// close returns what could not be written.
+func (j *journal) close() error {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return errors.Join(j.err, j.file.Close())
+}
+
+// readJournal returns the lines that an earlier build left. One that a daemon did not
+// finish ends where it was.
+func readJournal(name string) ([]Entry, error) {
+	f, err := os.Open(name)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	var all []Entry
+	lines := bufio.NewScanner(f)
+	lines.Buffer(nil, 16*maxLine)
+	for lines.Scan() {
+		var e Entry
+		if json.Unmarshal(lines.Bytes(), &e) != nil {
+			break
+		}
+		all = append(all, e)
+	}
+	return all, lines.Err()
+}

@@ -1,0 +1,557 @@
+package template
+
+import (
+	"cmp"
+	"encoding/json"
+	"errors"
+	"net/http"
+	"runtime/debug"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"glasshouse/access"
+	"glasshouse/e2b"
+	"glasshouse/e2b/envd"
+	"glasshouse/fault"
+	"glasshouse/id"
+)
+
+// routes are the part of the control half that is about templates, for callers who are
+// known.
+var routes = []struct {
+	pattern string
+	do      func(request) (int, any, error)
+}{
+	{"POST /v3/templates", requestBuild},
+	{"POST /v2/templates/{template}/builds/{build}", beginBuild},
+	{"GET /templates/{template}/builds/{build}/status", buildStatus},
+	{"GET /templates/{template}/builds/{build}/logs", buildLogs},
+	{"GET /templates/{template}/files/{hash}", uploadLink},
+	{"GET /templates", listAll},
+	{"GET /v2/templates", listPages},
+	{"GET /templates/{template}", getTemplate},
+	{"PATCH /templates/{template}", updateTemplate},
+	{"PATCH /v2/templates/{template}", updateTemplate},
+	{"DELETE /templates/{template}", deleteTemplate},
+	{"GET /templates/{template}/{what}", getTags}, // and /templates/aliases/{alias}
+	{"POST /templates/tags", assignTags},
+	{"DELETE /templates/tags", removeTags},
+}
+
+// Handler returns what answers requests for templates.
+func (t *Templates) Handler() http.Handler {
+	mux := http.NewServeMux()
+	for _, r := range routes {
+		mux.Handle(r.pattern, t.route(r.do))
+	}
+	mux.Handle("/", t.route(func(request) (int, any, error) {
+		return 0, nil, missing("no matching operation was found")
+	}))
+	return mux
+}
+
+// A request is one of a team that is known.
+type request struct {
+	*http.Request
+	w    http.ResponseWriter
+	team id.Token
+	t    *Templates
+}
+
+// maxBody bounds the JSON of a request.
+const maxBody = 4 << 20
+
+func (r request) read(v any) error {
+	d := json.NewDecoder(http.MaxBytesReader(r.w, r.Body, maxBody))
+	err := d.Decode(v)
+	switch _, large := errors.AsType[*http.MaxBytesError](err); {
+	case large:
+		return fault.Newf(fault.TooLarge, "e2b", "", "the body is larger than %d bytes", maxBody)
+	case err != nil && err.Error() != "EOF":
+		return invalid("Error when parsing request: %v", err)
+	}
+	return nil
+}
+
+// route has a request answered. A status without a body is answered with none.
+func (t *Templates) route(do func(request) (int, any, error)) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		defer t.recover(w, r)
+		status, body, err := do(request{r, w, access.CallerOf(r.Context()).Token, t})
+		if err != nil {
+			t.fail(w, r, err)
+			return
+		}
+		answer(w, status, body)
+	})
+}
+
+func (t *Templates) fail(w http.ResponseWriter, r *http.Request, err error) {
+	e := e2b.ErrorOf(err)
+	if e.Code == http.StatusInternalServerError {
+		t.cfg.Log.Error("internal error", "request", r.Method+" "+r.URL.Path, "err", err)
+	}
+	answer(w, e.Code, e)
+}
+
+func (t *Templates) recover(w http.ResponseWriter, r *http.Request) {
+	if p := recover(); p != nil {
+		if p == http.ErrAbortHandler {
+			panic(p)
+		}
+		t.cfg.Log.Error("a request panicked", "request", r.Method+" "+r.URL.Path, "panic", p, "stack", string(debug.Stack()))
+		answer(w, http.StatusInternalServerError, e2b.ErrorOf(errors.New("panic")))
+	}
+}
+
+func answer(w http.ResponseWriter, status int, body any) {
+	w.Header().Set("Cache-Control", "no-store")
+	w.Header().Set("X-Content-Type-Options", "nosniff")
+	if body == nil {
+		w.WriteHeader(status)
+		return
+	}
+	w.Header().Set("Content-Type", "application/json; charset=utf-8")
+	w.WriteHeader(status)
+	json.NewEncoder(w).Encode(body) // a client that is gone need not be told
+}
+
+type wireRequested struct {
+	TemplateID string   `json:"templateID"`
+	BuildID    string   `json:"buildID"`
+	Names      []string `json:"names"`
+	Aliases    []string `json:"aliases"`
+	Tags       []string `json:"tags"`
+	Public     bool     `json:"public"`
+}
+
+func requestBuild(r request) (int, any, error) {
+	var q Request
+	if err := r.read(&q); err != nil {
+		return 0, nil, err
+	}
+	of, b, err := r.t.Request(r.Context(), r.team, q)
+	return http.StatusAccepted, wireRequested{of.ID, b.ID, []string{of.Name}, []string{of.Name}, b.Tags, false}, err
+}
+
+func beginBuild(r request) (int, any, error) {
+	var p Plan
+	if err := r.read(&p); err != nil {
+		return 0, nil, err
+	}
+	return http.StatusAccepted, nil, r.t.Begin(r.Context(), r.team, r.PathValue("template"), r.PathValue("build"), p)
+}
+
+type wireReason struct {
+	Message string  `json:"message"`
+	Step    string  `json:"step,omitempty"`
+	Entries []Entry `json:"logEntries"`
+}
+
+type wireStatus struct {
+	TemplateID string      `json:"templateID"`
+	BuildID    string      `json:"buildID"`
+	Status     State       `json:"status"`
+	Entries    []Entry     `json:"logEntries"`
+	Logs       []string    `json:"logs"`
+	Reason     *wireReason `json:"reason,omitempty"`
+}
+
+// pageOfLogs is the most that one answer has.
+const pageOfLogs = 100
+
+func buildStatus(r request) (int, any, error) {
+	q := r.URL.Query()
+	offset, err := number(q.Get("logsOffset"), 0, maxEntries)
+	if err != nil {
+		return 0, nil, err
+	}
+	limit, err := number(q.Get("limit"), pageOfLogs, pageOfLogs)
+	if err != nil {
+		return 0, nil, err
+	}
+	least, err := level(q.Get("level"))
+	if err != nil {
+		return 0, nil, err
+	}
+	b, entries, err := r.t.told(r.team, r.PathValue("template"), r.PathValue("build"))
+	if err != nil {
+		return 0, nil, err
+	}
+	w := wireStatus{TemplateID: b.Template, BuildID: b.ID, Status: b.State, Entries: []Entry{}, Logs: []string{}}
+	shown := atLeast(entries, least)
+	if offset < len(shown) {
+		w.Entries = shown[offset:min(offset+limit, len(shown))]
+	}
+	if b.Reason != nil {
+		w.Reason = &wireReason{b.Reason.Message, b.Reason.Step, []Entry{}}
+		for _, e := range entries {
+			if e.Step == b.Reason.Step && e.Level == "error" {
+				w.Reason.Entries = append(w.Reason.Entries, e)
+			}
+		}
+	}
+	return http.StatusOK, w, nil
+}
+
+// told returns a build and what it said.
+func (t *Templates) told(team id.Token, template, build string) (Build, []Entry, error) {
+	t.mu.Lock()
+	found, err := t.buildOf(team, template, build)
+	if err != nil {
+		t.mu.Unlock()
+		return Build{}, nil, err
+	}
+	b, at := *found, t.working[build]
+	t.mu.Unlock()
+	if at != nil {
+		return b, at.log.all(), nil
+	}
+	entries, err := readJournal(t.logOf(b.ID))
+	return b, entries, err
+}
+
+func atLeast(entries []Entry, least int) []Entry {
+	if least == 0 {
+		return entries
+	}
+	return slices.DeleteFunc(slices.Clone(entries), func(e Entry) bool { return slices.Index(levels, e.Level) < least })
+}
+
+func level(s string) (int, error) {
+	i := slices.Index(levels, cmp.Or(s, levels[0]))
+	if i < 0 {
+		return 0, invalid("invalid level %q", short(s))
+	}
+	return i, nil
+}
+
+// number reads one that is not negative; what is over the most is that.
+func number(s string, otherwise, most int) (int, error) {
+	if s == "" {
+		return otherwise, nil
+	}
+	n, err := strconv.ParseUint(s, 10, 31)
+	if err != nil {
+		return 0, invalid("invalid number %q", short(s))
+	}
+	return min(int(n), most), nil
+}
+
+func buildLogs(r request) (int, any, error) {
+	q := r.URL.Query()
+	limit, err := number(q.Get("limit"), pageOfLogs, pageOfLogs)
+	if err != nil {
+		return 0, nil, err
+	}
+	least, err := level(q.Get("level"))
+	if err != nil {
+		return 0, nil, err
+	}
+	direction := cmp.Or(q.Get("direction"), "forward")
+	if direction != "forward" && direction != "backward" {
+		return 0, nil, invalid("invalid direction %q", short(direction))
+	}
+	var cursor time.Time
+	if s := q.Get("cursor"); s != "" {
+		ms, err := strconv.ParseUint(s, 10, 48)
+		if err != nil {
+			return 0, nil, invalid("invalid cursor %q", short(s))
+		}
+		cursor = time.UnixMilli(int64(ms))
+	}
+	_, entries, err := r.t.told(r.team, r.PathValue("template"), r.PathValue("build"))
+	if err != nil {
+		return 0, nil, err
+	}
+	entries = slices.Clone(atLeast(entries, least))
+	if direction == "backward" {
+		slices.Reverse(entries)
+	}
+	if !cursor.IsZero() {
+		entries = slices.DeleteFunc(entries, func(e Entry) bool {
+			return direction == "forward" && e.Timestamp.Before(cursor) || direction == "backward" && e.Timestamp.After(cursor)
+		})
+	}
+	return http.StatusOK, map[string]any{"logs": append([]Entry{}, entries[:min(limit, len(entries))]...)}, nil
+}
+
+type wireUpload struct {
+	Present bool   `json:"present"`
+	URL     string `json:"url,omitempty"`
+}
+
+// uploadLink tells where to send files, at the address that the client has come to.
+func uploadLink(r request) (int, any, error) {
+	hash := r.PathValue("hash")
+	if !filesHash.MatchString(hash) {
+		return 0, nil, invalid("invalid hash of files %q", short(hash))
+	}
+	r.t.mu.Lock()
+	_, err := r.t.of(r.team, r.PathValue("template"))
+	r.t.mu.Unlock()
+	if err != nil {
+		return 0, nil, err
+	}
+	_, _, err = r.t.files.find(r.team, hash)
+	if err != nil && !errors.Is(err, fault.NotFound) {
+		return 0, nil, err
+	}
+	scheme := "http"
+	if r.TLS != nil || strings.EqualFold(r.Header.Get("X-Forwarded-Proto"), "https") {
+		scheme = "https"
+	}
+	link := scheme + "://" + r.Host + e2b.UploadPath + r.t.files.sign(r.team, hash, time.Now().Add(linkTime))
+	return http.StatusCreated, wireUpload{err == nil, link}, nil
+}
+
+// Receive takes the files of who holds a link, which says whose they are.
+func (t *Templates) Receive(w http.ResponseWriter, r *http.Request) {
+	defer t.recover(w, r)
+	if err := t.receive(w, r); err != nil {
+		t.fail(w, r, err)
+		return
+	}
+	answer(w, http.StatusOK, nil)
+}
+
+// uploadTime is how long it may take to send the files of one COPY.
+const uploadTime = 30 * time.Minute
+
+func (t *Templates) receive(w http.ResponseWriter, r *http.Request) error {
+	if r.Method != http.MethodPut {
+		return invalid("files are sent by PUT")
+	}
+	team, hash, err := t.files.signed(strings.TrimPrefix(r.URL.Path, e2b.UploadPath))
+	if err != nil {
+		return err
+	}
+	if limit := t.cfg.UploadMB << 20; r.ContentLength > limit {
+		return fault.Newf(fault.TooLarge, "e2b", "", "the files have more than %d MB", t.cfg.UploadMB)
+	}
+	select {
+	case t.posts <- struct{}{}:
+		defer func() { <-t.posts }()
+	case <-r.Context().Done():
+		return r.Context().Err()
+	}
+	if err := http.NewResponseController(w).SetReadDeadline(time.Now().Add(uploadTime)); err != nil && !errors.Is(err, http.ErrNotSupported) {
+		return err
+	}
+	return t.files.put(r.Context(), team, hash, http.MaxBytesReader(w, r.Body, t.cfg.UploadMB<<20))
+}
+
+type wireTemplate struct {
+	TemplateID  string     `json:"templateID"`
+	BuildID     string     `json:"buildID"`
+	BuildStatus State      `json:"buildStatus"`
+	CPU         int        `json:"cpuCount"`
+	MemoryMB    int64      `json:"memoryMB"`
+	DiskMB      int64      `json:"diskSizeMB"`
+	EnvdVersion string     `json:"envdVersion"`
+	BuildCount  int        `json:"buildCount"`
+	SpawnCount  int64      `json:"spawnCount"`
+	LastSpawned *time.Time `json:"lastSpawnedAt"`
+	Created     time.Time  `json:"createdAt"`
+	Updated     time.Time  `json:"updatedAt"`
+	CreatedBy   *string    `json:"createdBy"`
+	Public      bool       `json:"public"`
+	Names       []string   `json:"names"`
+	Aliases     []string   `json:"aliases"`
+}
+
+// listed are the templates of a team, newest first.
+func (t *Templates) listed(team id.Token) []wireTemplate {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	all := []wireTemplate{}
+	for _, of := range t.templates {
+		if of.Team != team {
+			continue
+		}
+		w := wireTemplate{
+			TemplateID: of.ID, EnvdVersion: envd.Version, BuildCount: of.Builds, SpawnCount: of.Spawned, LastSpawned: of.Last,
+			Created: of.Created, Updated: of.Updated, Names: []string{of.Name}, Aliases: []string{of.Name}, BuildStatus: Waiting,
+		}
+		b := t.builds[of.Tags[DefaultTag].Build]
+		if builds := t.buildsOf(of.ID); b == nil && len(builds) > 0 {
+			b = builds[0]
+		}
+		if b != nil {
+			w.BuildID, w.BuildStatus, w.CPU, w.MemoryMB, w.DiskMB = b.ID, b.State, b.CPU, b.MemoryMB, b.DiskMB
+		}
+		all = append(all, w)
+	}
+	slices.SortFunc(all, func(a, b wireTemplate) int {
+		return cmp.Or(b.Created.Compare(a.Created), cmp.Compare(a.TemplateID, b.TemplateID))
+	})
+	return all
+}
+
+func listAll(r request) (int, any, error) { return http.StatusOK, r.t.listed(r.team), nil }
+
+func listPages(r request) (int, any, error) {
+	all, err := page(r, r.t.listed(r.team), func(w wireTemplate) string { return w.TemplateID })
+	return http.StatusOK, all, err
+}
+
+// page cuts out of a list what comes after the item that the token names, and says in a
+// header what to go on with.
+func page[T any](r request, all []T, name func(T) string) ([]T, error) {
+	limit, err := number(r.URL.Query().Get("limit"), 100, 100)
+	if err != nil {
+		return nil, err
+	}
+	if limit == 0 {
+		return nil, invalid("limit must be at least 1")
+	}
+	if after := r.URL.Query().Get("nextToken"); after != "" {
+		i := slices.IndexFunc(all, func(v T) bool { return name(v) == after })
+		if i < 0 {
+			return nil, invalid("Invalid next token")
+		}
+		all = all[i+1:]
+	}
+	if len(all) > limit {
+		all = all[:limit]
+		r.w.Header().Set("X-Next-Token", name(all[limit-1]))
+	}
+	return all, nil
+}
+
+type wireBuild struct {
+	BuildID     string     `json:"buildID"`
+	Status      State      `json:"status"`
+	Created     time.Time  `json:"createdAt"`
+	Updated     time.Time  `json:"updatedAt"`
+	Finished    *time.Time `json:"finishedAt,omitempty"`
+	CPU         int        `json:"cpuCount"`
+	MemoryMB    int64      `json:"memoryMB"`
+	DiskMB      int64      `json:"diskSizeMB"`
+	EnvdVersion string     `json:"envdVersion"`
+}
+
+type wireWithBuilds struct {
+	TemplateID  string      `json:"templateID"`
+	Public      bool        `json:"public"`
+	Names       []string    `json:"names"`
+	Aliases     []string    `json:"aliases"`
+	Created     time.Time   `json:"createdAt"`
+	Updated     time.Time   `json:"updatedAt"`
+	LastSpawned *time.Time  `json:"lastSpawnedAt"`
+	SpawnCount  int64       `json:"spawnCount"`
+	Builds      []wireBuild `json:"builds"`
+}
+
+func getTemplate(r request) (int, any, error) {
+	r.t.mu.Lock()
+	of, err := r.t.of(r.team, r.PathValue("template"))
+	if err != nil {
+		r.t.mu.Unlock()
+		return 0, nil, err
+	}
+	w := wireWithBuilds{
+		TemplateID: of.ID, Names: []string{of.Name}, Aliases: []string{of.Name}, Created: of.Created, Updated: of.Updated,
+		LastSpawned: of.Last, SpawnCount: of.Spawned, Builds: []wireBuild{},
+	}
+	for _, b := range r.t.buildsOf(of.ID) {
+		w.Builds = append(w.Builds, wireBuild{b.ID, b.State, b.Created, b.Updated, b.Finished, b.CPU, b.MemoryMB, b.DiskMB, envd.Version})
+	}
+	r.t.mu.Unlock()
+	w.Builds, err = page(r, w.Builds, func(b wireBuild) string { return b.BuildID })
+	return http.StatusOK, w, err
+}
+
+// updateTemplate would make one public. Here they are their key's.
+func updateTemplate(r request) (int, any, error) {
+	var q struct {
+		Public bool `json:"public"`
+	}
+	if err := r.read(&q); err != nil {
+		return 0, nil, err
+	}
+	r.t.mu.Lock()
+	of, err := r.t.of(r.team, r.PathValue("template"))
+	r.t.mu.Unlock()
+	switch {
+	case err != nil:
+		return 0, nil, err
+	case q.Public:
+		return 0, nil, fault.Newf(fault.Unsupported, "e2b", of.ID, "no template is public here: it belongs to the key that it was made with")
+	}
+	return http.StatusOK, map[string]any{"names": []string{of.Name}}, nil
+}
+
+func deleteTemplate(r request) (int, any, error) {
+	return http.StatusNoContent, nil, r.t.Delete(r.Context(), r.team, r.PathValue("template"))
+}
+
+func getAlias(r request, alias string) (int, any, error) {
+	if alias == e2b.Base {
+		return http.StatusOK, map[string]any{"templateID": e2b.Base, "public": true}, nil
+	}
+	if _, _, err := parseName(alias); err != nil {
+		return 0, nil, err
+	}
+	r.t.mu.Lock()
+	defer r.t.mu.Unlock()
+	of, err := r.t.of(r.team, alias)
+	if err != nil {
+		return 0, nil, err
+	}
+	return http.StatusOK, map[string]any{"templateID": of.ID, "public": false}, nil
+}
+
+type wireTag struct {
+	Tag     string    `json:"tag"`
+	BuildID string    `json:"buildID"`
+	Created time.Time `json:"createdAt"`
+}
+
+func getTags(r request) (int, any, error) {
+	switch what := r.PathValue("what"); {
+	case r.PathValue("template") == "aliases":
+		return getAlias(r, what)
+	case what != "tags":
+		return 0, nil, missing("no matching operation was found")
+	}
+	r.t.mu.Lock()
+	defer r.t.mu.Unlock()
+	of, err := r.t.of(r.team, r.PathValue("template"))
+	if err != nil {
+		return 0, nil, err
+	}
+	all := []wireTag{}
+	for name, tag := range of.Tags {
+		all = append(all, wireTag{name, tag.Build, tag.At})
+	}
+	slices.SortFunc(all, func(a, b wireTag) int {
+		return cmp.Or(b.Created.Compare(a.Created), cmp.Compare(a.Tag, b.Tag))
+	})
+	return http.StatusOK, all, nil
+}
+
+func assignTags(r request) (int, any, error) {
+	var q struct {
+		Target string   `json:"target"`
+		Tags   []string `json:"tags"`
+	}
+	if err := r.read(&q); err != nil {
+		return 0, nil, err
+	}
+	build, tags, err := r.t.AssignTags(r.Context(), r.team, q.Target, q.Tags)
+	return http.StatusCreated, map[string]any{"buildID": build, "tags": tags}, err
+}
+
+func removeTags(r request) (int, any, error) {
+	var q struct {
+		Name string   `json:"name"`
+		Tags []string `json:"tags"`
+	}
+	if err := r.read(&q); err != nil {
+		return 0, nil, err
+	}
+	return http.StatusNoContent, nil, r.t.RemoveTags(r.Context(), r.team, q.Name, q.Tags)
+}

@@ -1,0 +1,523 @@
+package template
+
+import (
+	"bufio"
+	"bytes"
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"path"
+	"strconv"
+	"strings"
+	"time"
+
+	"glasshouse/fault"
+	"glasshouse/jail"
+	"glasshouse/jailinit/control"
+	"glasshouse/jailinit/protocol"
+)
+
+// do does a step, and freezes what it changed.
+func (r *builder) do(ctx context.Context, at string, s Step, what any) error {
+	switch what := what.(type) {
+	case assigning:
+		return r.setEnv(what)
+	case running:
+		if err := r.inside(ctx); err != nil {
+			return err
+		}
+		if err := r.command(ctx, at, what.command, cmp.Or(what.user, r.set.User)); err != nil {
+			return err
+		}
+		return r.freeze(ctx)
+	}
+	if err := r.inside(ctx); err != nil {
+		return err
+	}
+	f, err := r.t.cfg.Jails.Files(ctx, r.jail)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	changed := true
+	switch what := what.(type) {
+	case copying:
+		err = r.copy(ctx, f, s, what)
+	case moving:
+		changed, err = r.move(ctx, f, what)
+	case being:
+		changed, err = r.be(ctx, f, what)
+	}
+	if err != nil || !changed {
+		return err
+	}
+	return r.freeze(ctx)
+}
+
+// setEnv sets variables, in whose values others may be used.
+func (r *builder) setEnv(e assigning) error {
+	for _, pair := range e.pairs {
+		value, err := expand(pair[1], r.value)
+		if err != nil {
+			return err
+		}
+		r.set = r.set.with(pair[0], value)
+	}
+	return nil
+}
+
+// value is that of a variable where a step is run.
+func (r *builder) value(name string) string {
+	if v, ok := r.set.Env[name]; ok {
+		return v
+	}
+	for _, s := range r.set.Base {
+		if k, v, _ := strings.Cut(s, "="); k == name {
+			return v
+		}
+	}
+	switch name {
+	case "PATH":
+		return "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+	case "USER", "LOGNAME":
+		return r.set.User
+	case "HOME":
+		if r.set.User == "root" {
+			return "/root"
+		}
+		return "/home/" + r.set.User
+	}
+	return ""
+}
+
+// move changes the directory, which is made if it is missing.
+func (r *builder) move(ctx context.Context, f jail.Files, m moving) (changed bool, err error) {
+	dir, err := expand(m.dir, r.value)
+	if err != nil {
+		return false, err
+	}
+	if !path.IsAbs(dir) {
+		dir = path.Join(cmp.Or(r.set.Dir, "/"), dir)
+	}
+	dir = path.Clean(dir)
+	there, err := isDir(ctx, f, dir)
+	if err != nil {
+		return false, err
+	}
+	r.set.Dir = dir
+	if there {
+		return false, nil
+	}
+	who, err := accountOf(ctx, f, r.set.User)
+	if err != nil {
+		return false, err
+	}
+	return true, f.MkdirFor(ctx, dir, who.owner)
+}
+
+// isDir reports whether there is a directory, or a link that leads to one.
+func isDir(ctx context.Context, f jail.Files, name string) (bool, error) {
+	if name == "/" {
+		return true, nil
+	}
+	_, _, err := f.List(ctx, name, "", 1)
+	switch {
+	case err == nil:
+		return true, nil
+	case errors.Is(err, fault.NotFound), errors.Is(err, fault.Invalid), errors.Is(err, fault.Conflict):
+		return false, nil
+	}
+	return false, err
+}
+
+// be changes the user, who is added if there is none of that name.
+func (r *builder) be(ctx context.Context, f jail.Files, b being) (changed bool, err error) {
+	_, err = accountOf(ctx, f, b.user)
+	if changed = errors.Is(err, fault.NotFound); changed {
+		err = addAccount(ctx, f, b.user)
+	}
+	if err != nil {
+		return false, err
+	}
+	r.set.User = b.user
+	return changed, nil
+}
+
+// copy puts files that the client sent into the tree.
+func (r *builder) copy(ctx context.Context, f jail.Files, s Step, c copying) error {
+	archive, _, err := r.t.files.open(r.b.Team, s.Files)
+	if err != nil {
+		return err
+	}
+	defer archive.Close()
+	me, err := accountOf(ctx, f, r.set.User)
+	if err != nil {
+		return err
+	}
+	owner, err := ownerOf(ctx, f, c.owner, me.owner)
+	if err != nil {
+		return err
+	}
+	to, err := expand(c.to, r.value)
+	if err != nil {
+		return err
+	}
+	l := landing{from: c.from, to: to, uid: int(owner.UID), gid: int(owner.GID), mode: c.mode}
+	if !path.IsAbs(to) {
+		l.to = path.Join("/", cmp.Or(r.set.Dir, me.home), to)
+	}
+	kind, err := kindOf(archive, c)
+	if err != nil {
+		return err
+	}
+	there, err := isDir(ctx, f, path.Clean(l.to))
+	if err != nil {
+		return err
+	}
+	switch {
+	case kind == 0:
+		return missing("COPY: there is no %q in what was sent", short(s.Args[0]))
+	case kind != 'd':
+		l.into = there || strings.HasSuffix(to, "/") || path.Base(to) == "." || path.Base(to) == ".."
+	case !there:
+		if err := f.MkdirFor(ctx, path.Clean(l.to), owner); err != nil {
+			return err
+		}
+	}
+	if _, err := archive.Seek(0, io.SeekStart); err != nil {
+		return err
+	}
+	out, in := io.Pipe()
+	packed := make(chan error, 1)
+	go func() {
+		_, err := rewrite(ctx, archive, in, l)
+		in.CloseWithError(err)
+		packed <- err
+	}()
+	err = f.Untar(ctx, "/", out)
+	out.CloseWithError(errors.New("the jail takes no more")) // if it did not take all
+	if unread := <-packed; err == nil {
+		err = unread
+	}
+	return err
+}
+
+// kindOf returns what is copied: 'd' for files into a directory, 'f' for one, or 0 if
+// there is nothing.
+func kindOf(archive io.Reader, c copying) (kind byte, err error) {
+	err = eachEntry(archive, func(name string, dir bool) {
+		switch {
+		case name == c.from && !dir:
+			kind = 'f'
+		case kind == 0 && (c.from == "." || name == c.from || strings.HasPrefix(name, c.from+"/")):
+			kind = 'd'
+		}
+	})
+	return kind, err
+}
+
+// command runs one by a shell, and is fault.Invalid if it fails.
+func (r *builder) command(ctx context.Context, at, command, user string) error {
+	stream, err := r.exec(ctx, command, user)
+	if err != nil {
+		return err
+	}
+	defer stream.Close()
+	st, err := r.follow(stream, at, "info")
+	if err != nil {
+		return err
+	}
+	if st.Code != 0 {
+		return invalid("failed to run command '%s': %s", short(command), ended(st))
+	}
+	return nil
+}
+
+func ended(st protocol.ExecStatus) string {
+	if st.Signal != "" {
+		return "signal: " + st.Signal
+	}
+	return fmt.Sprintf("exit status %d", st.Code)
+}
+
+// exec has a shell begin a command where the steps have come to.
+func (r *builder) exec(ctx context.Context, command, user string) (*control.Stream, error) {
+	env := map[string]string{"LOGNAME": user}
+	maps.Copy(env, r.set.Env)
+	stream, _, err := r.t.cfg.Jails.Exec(ctx, r.jail, jail.ExecRequest{
+		Argv: r.shell(ctx, command), Env: env, Cwd: cmp.Or(r.set.Dir, "~"), User: user,
+	}, &control.AttachOptions{Lossless: true})
+	return stream, err
+}
+
+// shell is the one that commands of sandboxes are run by, or sh where that is missing.
+func (r *builder) shell(ctx context.Context, command string) []string {
+	f, err := r.t.cfg.Jails.Files(ctx, r.jail)
+	if err == nil {
+		_, err = f.Stat(ctx, "/bin/bash")
+		err = errors.Join(err, f.Close())
+	}
+	if err != nil {
+		return []string{"/bin/sh", "-c", command}
+	}
+	return []string{"/bin/bash", "-l", "-c", command}
+}
+
+// follow writes what a command says into the log, line by line, until it has ended.
+func (r *builder) follow(stream *control.Stream, at, level string) (protocol.ExecStatus, error) {
+	var parts [2][]byte
+	say := func(line []byte) {
+		if line = bytes.TrimRight(line, "\r"); len(line) > 0 {
+			r.log.say(level, at, "%s", line)
+		}
+	}
+	for {
+		c, err := stream.Next()
+		if err != nil {
+			for _, rest := range parts {
+				say(rest)
+			}
+			if err == io.EOF {
+				return stream.Status(), nil
+			}
+			return protocol.ExecStatus{}, err
+		}
+		part := &parts[0]
+		if c.Stream == protocol.Stderr {
+			part = &parts[1]
+		}
+		for *part = append(*part, c.Data...); ; {
+			line, rest, whole := bytes.Cut(*part, []byte("\n"))
+			if !whole && len(line) < maxLine {
+				break
+			}
+			say(line)
+			*part = bytes.Clone(rest)
+		}
+	}
+}
+
+// How long is waited for what a template begins with: by its ready command, which is
+// tried again and again, or where there is none.
+const (
+	readyTime  = 10 * time.Minute
+	readyAgain = 500 * time.Millisecond
+	readyWait  = 20 * time.Second
+)
+
+// start has the start command run, and waits until it is ready. It goes on.
+func (r *builder) start(ctx context.Context) error {
+	over := make(chan error, 1) // gets what became of it, if it ended well nil
+	following, stop := context.WithCancel(ctx)
+	defer stop()
+	if r.b.Start != "" {
+		r.log.say("info", "finalize", "Running start command: %s", r.b.Start)
+		stream, err := r.exec(following, r.b.Start, r.set.User)
+		if err != nil {
+			return err
+		}
+		defer func() { // it is followed no more before it is written down
+			stream.Close()
+			stop()
+			<-over
+		}()
+		go func() {
+			defer close(over)
+			st, err := r.follow(stream, "finalize", "info")
+			if err == nil && st.Code != 0 {
+				err = invalid("start command failed: %s", ended(st))
+			}
+			if following.Err() == nil {
+				over <- err
+			}
+		}()
+	}
+	return r.awaitReady(ctx, over)
+}
+
+func (r *builder) awaitReady(ctx context.Context, over <-chan error) error {
+	if r.b.Ready == "" {
+		select {
+		case err := <-over:
+			return err
+		case <-time.After(readyWait):
+			return nil
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+	r.log.say("info", "finalize", "Waiting for template to be ready: %s", r.b.Ready)
+	for end := time.Now().Add(readyTime); ; {
+		stream, err := r.exec(ctx, r.b.Ready, r.set.User)
+		if err != nil {
+			return err
+		}
+		st, err := r.follow(stream, "finalize", "debug")
+		stream.Close()
+		if err != nil {
+			return err
+		}
+		if st.Code == 0 {
+			r.log.say("info", "finalize", "Template is ready")
+			return nil
+		}
+		if time.Now().After(end) {
+			return fault.Newf(fault.Timeout, "e2b", "", "ready command timed out after %v: %s", readyTime, ended(st))
+		}
+		select {
+		case err, running := <-over:
+			if err != nil {
+				return err
+			}
+			if running { // it has ended well: the ready command decides
+				over = nil
+			}
+		case <-time.After(readyAgain):
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}
+
+// An account is a user of the tree.
+type account struct {
+	home  string
+	owner protocol.Owner
+}
+
+// maxAccounts bounds what is read of the files that know of users, which are the tree's.
+const maxAccounts = 4 << 20
+
+// accountOf looks a user up in the tree. It is fault.NotFound if there is none.
+func accountOf(ctx context.Context, f jail.Files, user string) (a account, err error) {
+	found := false
+	err = fields(ctx, f, "/etc/passwd", func(line []string) {
+		if found || len(line) < 7 || line[0] != user {
+			return
+		}
+		uid, err := strconv.ParseUint(line[2], 10, 32)
+		gid, err2 := strconv.ParseUint(line[3], 10, 32)
+		if err == nil && err2 == nil {
+			found, a = true, account{path.Join("/", line[5]), protocol.Owner{UID: uint32(uid), GID: uint32(gid)}}
+		}
+	})
+	if err == nil && !found {
+		if user == "root" {
+			return account{home: "/root"}, nil
+		}
+		err = missing("there is no user %s", short(user))
+	}
+	return a, err
+}
+
+// fields gives those of a file's lines to take. A file that is not there has none.
+func fields(ctx context.Context, f jail.Files, name string, take func([]string)) error {
+	text, err := readText(ctx, f, name)
+	for line := range strings.Lines(text) {
+		take(strings.Split(strings.TrimRight(line, "\n"), ":"))
+	}
+	return err
+}
+
+func readText(ctx context.Context, f jail.Files, name string) (string, error) {
+	body, _, err := f.Read(ctx, name, 0, maxAccounts)
+	if errors.Is(err, fault.NotFound) {
+		return "", nil
+	}
+	if err != nil {
+		return "", err
+	}
+	defer body.Close()
+	text, err := io.ReadAll(bufio.NewReader(io.LimitReader(body, maxAccounts)))
+	return string(text), err
+}
+
+// ownerOf reads user or user:group, by names or numbers.
+func ownerOf(ctx context.Context, f jail.Files, text string, otherwise protocol.Owner) (protocol.Owner, error) {
+	if text == "" {
+		return otherwise, nil
+	}
+	user, group, grouped := strings.Cut(text, ":")
+	var o protocol.Owner
+	if n, err := strconv.ParseUint(user, 10, 31); err == nil {
+		o = protocol.Owner{UID: uint32(n), GID: uint32(n)}
+	} else {
+		a, err := accountOf(ctx, f, user)
+		if err != nil {
+			return o, err
+		}
+		o = a.owner
+	}
+	if !grouped {
+		return o, nil
+	}
+	if n, err := strconv.ParseUint(group, 10, 31); err == nil {
+		o.GID = uint32(n)
+		return o, nil
+	}
+	found := group == "root"
+	if found {
+		o.GID = 0
+	}
+	err := fields(ctx, f, "/etc/group", func(line []string) {
+		if len(line) < 3 || line[0] != group || found {
+			return
+		}
+		if n, err := strconv.ParseUint(line[2], 10, 32); err == nil {
+			found, o.GID = true, uint32(n)
+		}
+	})
+	if err == nil && !found {
+		err = missing("there is no group %s", short(group))
+	}
+	return o, err
+}
+
+// addAccount adds a user with the next number that is free, a group of the same name and
+// a home.
+func addAccount(ctx context.Context, f jail.Files, user string) error {
+	taken := map[string]bool{}
+	for _, file := range []string{"/etc/passwd", "/etc/group"} {
+		err := fields(ctx, f, file, func(line []string) {
+			if len(line) > 2 {
+				taken[line[2]] = true
+			}
+		})
+		if err != nil {
+			return err
+		}
+	}
+	n := 1000
+	for taken[strconv.Itoa(n)] {
+		n++
+	}
+	home := "/home/" + user
+	shell := "/bin/sh"
+	if _, err := f.Stat(ctx, "/bin/bash"); err == nil {
+		shell = "/bin/bash"
+	}
+	for file, line := range map[string]string{
+		"/etc/passwd": fmt.Sprintf("%s:x:%d:%d::%s:%s\n", user, n, n, home, shell),
+		"/etc/group":  fmt.Sprintf("%s:x:%d:\n", user, n),
+		"/etc/shadow": user + ":!:19000:0:99999:7:::\n",
+	} {
+		text, err := readText(ctx, f, file)
+		if err != nil {
+			return err
+		}
+		if text != "" && !strings.HasSuffix(text, "\n") {
+			text += "\n"
+		}
+		o := protocol.WriteOptions{Mode: 0o644, Parents: true}
+		if file == "/etc/shadow" {
+			o.Mode = 0o640
+		}
+		if _, err := f.Write(ctx, file, strings.NewReader(text+line), o); err != nil {
+			return err
+		}
+	}
+	return f.MkdirFor(ctx, home, protocol.Owner{UID: uint32(n), GID: uint32(n)})
+}

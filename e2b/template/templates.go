@@ -1,0 +1,652 @@
+package template
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"time"
+
+	"glasshouse/e2b"
+	"glasshouse/egress"
+	"glasshouse/fault"
+	"glasshouse/id"
+	"glasshouse/jail"
+	"glasshouse/snapshot"
+)
+
+// Config is what Templates needs.
+type Config struct {
+	Store     Store
+	Dir       string // {DATA}/e2b: what clients send, and what builds say
+	Jails     *jail.Manager
+	Snapshots *snapshot.Keeper
+
+	// Resolve finds or makes the root filesystem that is named.
+	Resolve func(ctx context.Context, r jail.Rootfs) (jail.Layers, error)
+
+	// Govern has the egress of a jail, which is governed by was, ruled by r.
+	Govern func(was json.RawMessage, r egress.Rules) (json.RawMessage, error)
+
+	Reach    []string // hosts that builds reach; nil: those on the Internet
+	UploadMB int64    // of the files of one COPY, unpacked; 0: 1024
+	AtOnce   int      // builds; 0: 2
+
+	Log *slog.Logger
+}
+
+// The labels by which what a build made is found again.
+const (
+	labelBuild = "e2b.build" // of a jail: which build is at work in it
+	labelLayer = "e2b.layer" // of a snapshot: which build it was taken in
+)
+
+// Templates are all that there are. It is safe for concurrent use.
+type Templates struct {
+	cfg    Config
+	files  *files
+	ctx    context.Context // ends with Close
+	cancel context.CancelFunc
+	wg     sync.WaitGroup
+	turns  chan struct{} // holds one for each build that runs
+	posts  chan struct{} // and for each archive that is received
+
+	mu        sync.Mutex // held while records are written too
+	templates map[string]*Template
+	builds    map[string]*Build
+	layers    map[string]*Layer
+	working   map[string]*work    // builds that were begun and have not ended, by id
+	held      map[id.Snapshot]int // by builds that stand on them
+}
+
+// work is a build that goes on.
+type work struct {
+	log    *journal
+	cancel context.CancelCauseFunc
+}
+
+// New returns Templates that has touched nothing yet.
+func New(cfg Config) *Templates {
+	cfg.UploadMB = cmp.Or(cfg.UploadMB, 1024)
+	cfg.AtOnce = cmp.Or(cfg.AtOnce, 2)
+	if cfg.Log == nil {
+		cfg.Log = slog.New(slog.DiscardHandler)
+	}
+	return &Templates{
+		cfg: cfg, turns: make(chan struct{}, cfg.AtOnce), posts: make(chan struct{}, 4),
+		templates: map[string]*Template{}, builds: map[string]*Build{}, layers: map[string]*Layer{},
+		working: map[string]*work{}, held: map[id.Snapshot]int{},
+	}
+}
+
+// lost is how long a build waits for its steps, and maxIdle how long layers and files are
+// kept that nobody uses. maxLayers are kept of a team, and maxBuilds of a template that
+// have no tag.
+const (
+	lost      = 24 * time.Hour
+	maxIdle   = 7 * 24 * time.Hour
+	maxLayers = 500
+	maxBuilds = 10
+)
+
+// Start finds what an earlier daemon left. Its builds that have not ended are errors.
+func (t *Templates) Start(ctx context.Context) (err error) {
+	t.ctx, t.cancel = context.WithCancel(context.WithoutCancel(ctx))
+	if err := os.MkdirAll(t.logs(), 0o700); err != nil {
+		return err
+	}
+	if t.files, err = openFiles(filepath.Join(t.cfg.Dir, "files"), t.cfg.UploadMB<<20); err != nil {
+		return err
+	}
+	if err := t.load(ctx); err != nil {
+		return fmt.Errorf("read the record of templates: %w", err)
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, b := range t.builds {
+		switch {
+		case b.Begun && b.Finished == nil:
+			err = t.endNow(ctx, b, Failed, &Reason{Message: "the daemon ended while this was built: build it again"})
+		case b.State == Waiting && time.Since(b.Created) > lost:
+			err = t.endNow(ctx, b, Failed, &Reason{Message: "its steps did not come"})
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return t.tidy(ctx)
+}
+
+func (t *Templates) load(ctx context.Context) error {
+	templates, err := t.cfg.Store.Templates(ctx)
+	if err != nil {
+		return err
+	}
+	for i := range templates {
+		t.templates[templates[i].ID] = &templates[i]
+	}
+	builds, err := t.cfg.Store.Builds(ctx)
+	if err != nil {
+		return err
+	}
+	for i := range builds {
+		t.builds[builds[i].ID] = &builds[i]
+	}
+	layers, err := t.cfg.Store.Layers(ctx)
+	for i := range layers {
+		t.layers[layers[i].Key] = &layers[i]
+	}
+	return err
+}
+
+// tidy removes the jails, snapshots and logs that belong to no build. The caller holds mu,
+// and no build goes on.
+func (t *Templates) tidy(ctx context.Context) error {
+	jails, err := t.cfg.Jails.List(ctx, jail.ListOptions{})
+	if err != nil {
+		return err
+	}
+	for _, j := range jails {
+		if j.Spec.Labels[labelBuild] == "" {
+			continue
+		}
+		if err := t.cfg.Jails.Delete(ctx, j.ID); err != nil {
+			t.cfg.Log.Warn("the jail of a build that is over is not removed", "jail", j.ID, "err", err)
+		}
+	}
+	snaps, err := t.cfg.Snapshots.List(ctx, snapshot.ListOptions{})
+	if err != nil {
+		return err
+	}
+	for _, s := range snaps {
+		if s.Labels[labelLayer] != "" {
+			t.drop(ctx, s.ID)
+		}
+	}
+	logs, err := os.ReadDir(t.logs())
+	if err != nil {
+		return err
+	}
+	for _, e := range logs {
+		if build, _, _ := cutExt(e.Name()); t.builds[build] == nil {
+			if err := os.Remove(filepath.Join(t.logs(), e.Name())); err != nil {
+				return err
+			}
+		}
+	}
+	return t.sweep(ctx)
+}
+
+// Close ends the builds that go on, as errors, and lets go of everything.
+func (t *Templates) Close() error {
+	if t.cancel == nil {
+		return nil
+	}
+	t.cancel()
+	t.wg.Wait()
+	return nil
+}
+
+func (t *Templates) logs() string { return filepath.Join(t.cfg.Dir, "builds") }
+
+func (t *Templates) logOf(build string) string { return filepath.Join(t.logs(), build+logExt) }
+
+const logExt = ".jsonl"
+
+func cutExt(name string) (base, ext string, ok bool) {
+	ext = filepath.Ext(name)
+	return name[:len(name)-len(ext)], ext, ext == logExt
+}
+
+// Find implements e2b.Templates: ref is a name or an id, with or without a tag.
+func (t *Templates) Find(ctx context.Context, team id.Token, ref string) (e2b.Template, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	of, b, err := t.find(team, ref)
+	if err != nil {
+		return e2b.Template{}, err
+	}
+	now := time.Now().UTC()
+	next := *of
+	next.Spawned, next.Last = of.Spawned+1, &now
+	if err := t.saveTemplate(ctx, next); err != nil {
+		return e2b.Template{}, err
+	}
+	made := e2b.Template{
+		ID: of.ID, Alias: of.Name, Snapshot: cmp.Or(b.Running, b.Layer), Env: maps.Clone(b.Setting.Env),
+		User: b.Setting.User, Dir: b.Setting.Dir, CPU: b.CPU, MemoryMB: b.MemoryMB, DiskMB: b.DiskMB,
+	}
+	if b.Running == "" {
+		made.Start = b.Start
+	}
+	return made, nil
+}
+
+// find returns a template of a team's and the build that is meant. The caller holds mu.
+func (t *Templates) find(team id.Token, ref string) (*Template, *Build, error) {
+	name, tag, err := parseName(ref)
+	if err != nil {
+		return nil, nil, missing("template '%s' not found", short(ref))
+	}
+	of := t.named(team, name)
+	if of == nil {
+		return nil, nil, missing("template '%s' not found", short(ref))
+	}
+	tag = cmp.Or(tag, DefaultTag)
+	b := t.builds[of.Tags[tag].Build]
+	if b == nil || b.State != Ready {
+		return of, nil, missing("template '%s' has no build with the tag '%s' that is ready", short(name), tag)
+	}
+	return of, b, nil
+}
+
+// named returns a template of a team's by its name or id, or nil. The caller holds mu.
+func (t *Templates) named(team id.Token, name string) *Template {
+	if of := t.templates[name]; of != nil && of.Team == team {
+		return of
+	}
+	for _, of := range t.templates {
+		if of.Team == team && of.Name == name {
+			return of
+		}
+	}
+	return nil
+}
+
+// of returns a template of a team's. Of those of others it says what it says of none. The
+// caller holds mu.
+func (t *Templates) of(team id.Token, ref string) (*Template, error) {
+	name, _, err := parseName(ref)
+	if err == nil {
+		if of := t.named(team, name); of != nil {
+			return of, nil
+		}
+	}
+	return nil, missing("template '%s' not found", short(ref))
+}
+
+func (t *Templates) buildOf(team id.Token, template, build string) (*Build, error) {
+	of, err := t.of(team, template)
+	if err != nil {
+		return nil, err
+	}
+	if b := t.builds[build]; b != nil && b.Template == of.ID {
+		return b, nil
+	}
+	return nil, missing("build '%s' of the template '%s' not found", short(build), short(template))
+}
+
+// A Request asks for a build.
+type Request struct {
+	Name     string   `json:"name"`
+	Alias    string   `json:"alias"` // what Name was called once
+	Tags     []string `json:"tags"`
+	CPU      *int     `json:"cpuCount"`
+	MemoryMB *int64   `json:"memoryMB"`
+	FreeMB   *int64   `json:"minFreeDiskMb"`
+}
+
+// What the jail of a template may have, and has where nothing is said.
+const (
+	minMemoryMB, defaultMemoryMB = 128, 1024
+	minDiskMB                    = 4096
+	defaultCPU                   = 2
+	shares                       = 256 // of each processor
+)
+
+func (q Request) check() error {
+	most := jail.MaxLimits
+	switch {
+	case q.CPU != nil && (*q.CPU < 1 || int64(*q.CPU) > most.CPUShares/shares):
+		return invalid("CPU count must be between 1 and %d", most.CPUShares/shares)
+	case q.MemoryMB != nil && (*q.MemoryMB < minMemoryMB || *q.MemoryMB > most.MemoryMB):
+		return invalid("memory must be between %d and %d MB", minMemoryMB, most.MemoryMB)
+	case q.FreeMB != nil && (*q.FreeMB < 0 || *q.FreeMB > most.DiskMB):
+		return invalid("free disk must be between 0 and %d MB", most.DiskMB)
+	}
+	return nil
+}
+
+// maxOfTeam bounds the templates of a team, and the builds of one that wait.
+const (
+	maxOfTeam  = 1000
+	maxWaiting = 20
+)
+
+// Request makes a build that waits for its steps, of a template that is there or begins.
+func (t *Templates) Request(ctx context.Context, team id.Token, q Request) (Template, Build, error) {
+	name, tag, err := parseName(cmp.Or(q.Name, q.Alias))
+	if err != nil {
+		return Template{}, Build{}, err
+	}
+	if name == e2b.Base {
+		return Template{}, Build{}, fault.Newf(fault.Conflict, "e2b", name, "the name '%s' is taken: it is the template that others begin with", name)
+	}
+	if tag != "" {
+		q.Tags = append([]string{tag}, q.Tags...)
+	}
+	tags, err := parseTags(q.Tags)
+	if err == nil {
+		err = q.check()
+	}
+	if err != nil {
+		return Template{}, Build{}, err
+	}
+	if len(tags) == 0 {
+		tags = []string{DefaultTag}
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	now := time.Now().UTC()
+	next := Template{ID: newTemplateID(), Team: team, Name: name, Created: now}
+	if of := t.named(team, name); of != nil {
+		next = *of
+	} else if t.count(team) >= maxOfTeam {
+		return Template{}, Build{}, fault.Newf(fault.Exhausted, "e2b", "", "there are %d templates already: delete some", maxOfTeam)
+	}
+	if t.waiting(next.ID) >= maxWaiting {
+		return Template{}, Build{}, fault.Newf(fault.Exhausted, "e2b", name, "%d builds of the template wait already", maxWaiting)
+	}
+	next.Builds, next.Updated = next.Builds+1, now
+	b := Build{
+		ID: newBuildID(), Template: next.ID, Team: team, State: Waiting, Tags: tags, Created: now, Updated: now,
+		CPU: defaultCPU, MemoryMB: defaultMemoryMB, DiskMB: minDiskMB,
+	}
+	if q.CPU != nil {
+		b.CPU = *q.CPU
+	}
+	if q.MemoryMB != nil {
+		b.MemoryMB = *q.MemoryMB
+	}
+	if q.FreeMB != nil {
+		b.DiskMB = max(b.DiskMB, *q.FreeMB)
+	}
+	if err := t.saveTemplate(ctx, next); err != nil {
+		return Template{}, Build{}, err
+	}
+	return next, b, t.saveBuild(ctx, b)
+}
+
+func (t *Templates) count(team id.Token) (n int) {
+	for _, of := range t.templates {
+		if of.Team == team {
+			n++
+		}
+	}
+	return n
+}
+
+func (t *Templates) waiting(template string) (n int) {
+	for _, b := range t.builds {
+		if b.Template == template && b.Finished == nil {
+			n++
+		}
+	}
+	return n
+}
+
+// Begin has a build that waits for its steps do them, when it is its turn.
+func (t *Templates) Begin(ctx context.Context, team id.Token, template, build string, p Plan) error {
+	if err := p.check(); err != nil {
+		return err
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	b, err := t.buildOf(team, template, build)
+	if err != nil {
+		return err
+	}
+	if b.State != Waiting || b.Begun {
+		return invalid("build is not in waiting state")
+	}
+	if t.ctx.Err() != nil {
+		return fault.Newf(fault.Unavailable, "e2b", "", "the daemon ends")
+	}
+	next := *b
+	next.Begun, next.Start, next.Ready = true, p.Start, p.Ready
+	if err := t.saveBuild(ctx, next); err != nil {
+		return err
+	}
+	log, err := openJournal(t.logOf(build))
+	if err != nil {
+		return err
+	}
+	run, cancel := context.WithCancelCause(t.ctx)
+	t.working[build] = &work{log, cancel}
+	t.wg.Go(func() {
+		defer cancel(nil)
+		t.build(run, next, p, log)
+	})
+	return nil
+}
+
+// saveTemplate and saveBuild record and show one. The caller holds mu.
+func (t *Templates) saveTemplate(ctx context.Context, of Template) error {
+	if err := t.cfg.Store.PutTemplate(context.WithoutCancel(ctx), of); err != nil {
+		return err
+	}
+	t.templates[of.ID] = &of
+	return nil
+}
+
+func (t *Templates) saveBuild(ctx context.Context, b Build) error {
+	if err := t.cfg.Store.PutBuild(context.WithoutCancel(ctx), b); err != nil {
+		return err
+	}
+	t.builds[b.ID] = &b
+	return nil
+}
+
+// endNow records the end of a build. One that is ready has its tags, unless they are of a
+// build that was asked for later. The caller holds mu.
+func (t *Templates) endNow(ctx context.Context, b *Build, to State, why *Reason) error {
+	next := *b
+	next.Reason = why
+	if err := next.move(to); err != nil {
+		return err
+	}
+	if err := t.saveBuild(ctx, next); err != nil || to != Ready {
+		return err
+	}
+	of := t.templates[next.Template]
+	if of == nil {
+		return nil // deleted meanwhile
+	}
+	tagged := *of
+	tagged.Tags, tagged.Updated = maps.Clone(of.Tags), next.Updated
+	if tagged.Tags == nil {
+		tagged.Tags = map[string]Tag{}
+	}
+	for _, tag := range next.Tags {
+		if was, there := tagged.Tags[tag]; !there || was.At.Before(next.Created) {
+			tagged.Tags[tag] = Tag{next.ID, next.Created}
+		}
+	}
+	return t.saveTemplate(ctx, tagged)
+}
+
+// AssignTags gives tags to the build that target is, a name and a tag.
+func (t *Templates) AssignTags(ctx context.Context, team id.Token, target string, list []string) (string, []string, error) {
+	tags, err := parseTags(list)
+	if err != nil {
+		return "", nil, err
+	}
+	if len(tags) == 0 {
+		return "", nil, invalid("no tags are named")
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	of, b, err := t.find(team, target)
+	if err != nil {
+		return "", nil, err
+	}
+	next := *of
+	next.Tags, next.Updated = maps.Clone(of.Tags), time.Now().UTC()
+	for _, tag := range tags {
+		next.Tags[tag] = Tag{b.ID, next.Updated}
+	}
+	if len(next.Tags) > maxTags {
+		return "", nil, invalid("a template has at most %d tags", maxTags)
+	}
+	return b.ID, tags, t.saveTemplate(ctx, next)
+}
+
+// RemoveTags takes tags from a template. The default one stays.
+func (t *Templates) RemoveTags(ctx context.Context, team id.Token, name string, list []string) error {
+	tags, err := parseTags(list)
+	if err != nil {
+		return err
+	}
+	if slices.Contains(tags, DefaultTag) {
+		return invalid("the tag '%s' cannot be deleted", DefaultTag)
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	of, err := t.of(team, name)
+	if err != nil {
+		return err
+	}
+	next := *of
+	next.Tags, next.Updated = maps.Clone(of.Tags), time.Now().UTC()
+	for _, tag := range tags {
+		delete(next.Tags, tag)
+	}
+	if err := t.saveTemplate(ctx, next); err != nil {
+		return err
+	}
+	return t.sweep(ctx)
+}
+
+// Delete removes a template with all its builds. Those that go on end.
+func (t *Templates) Delete(ctx context.Context, team id.Token, ref string) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	of, err := t.of(team, ref)
+	if err != nil {
+		return err
+	}
+	ctx = context.WithoutCancel(ctx)
+	for _, b := range t.buildsOf(of.ID) {
+		if w := t.working[b.ID]; w != nil {
+			w.cancel(errDeleted)
+		}
+		if err := t.dropBuild(ctx, b); err != nil {
+			return err
+		}
+	}
+	if err := t.cfg.Store.DeleteTemplate(ctx, of.ID); err != nil { // last: who tries again finds it
+		return err
+	}
+	delete(t.templates, of.ID)
+	return nil
+}
+
+var errDeleted = errors.New("the template was deleted")
+
+// buildsOf returns the builds of a template, newest first. The caller holds mu.
+func (t *Templates) buildsOf(template string) []*Build {
+	var all []*Build
+	for _, b := range t.builds {
+		if b.Template == template {
+			all = append(all, b)
+		}
+	}
+	slices.SortFunc(all, func(a, b *Build) int {
+		return cmp.Or(b.Created.Compare(a.Created), cmp.Compare(a.ID, b.ID))
+	})
+	return all
+}
+
+// dropBuild forgets a build, and what only it stands on. The caller holds mu.
+func (t *Templates) dropBuild(ctx context.Context, b *Build) error {
+	if err := t.cfg.Store.DeleteBuild(ctx, b.ID); err != nil {
+		return err
+	}
+	delete(t.builds, b.ID)
+	for _, sid := range []id.Snapshot{b.Layer, b.Running} {
+		t.drop(ctx, sid)
+	}
+	if t.working[b.ID] != nil {
+		return nil // its log is written; the end of it removes that
+	}
+	if err := os.Remove(t.logOf(b.ID)); !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	return nil
+}
+
+// drop deletes a snapshot that nothing here needs. What cannot be deleted now the next
+// daemon deletes. The caller holds mu.
+func (t *Templates) drop(ctx context.Context, sid id.Snapshot) {
+	if sid == "" || t.held[sid] > 0 {
+		return
+	}
+	for _, b := range t.builds {
+		if b.Layer == sid || b.Running == sid {
+			return
+		}
+	}
+	for _, l := range t.layers {
+		if l.Snapshot == sid {
+			return
+		}
+	}
+	if err := t.cfg.Snapshots.Delete(ctx, sid); err != nil && !errors.Is(err, fault.NotFound) {
+		t.cfg.Log.Warn("a layer of templates is not removed", "snapshot", sid, "err", err)
+	}
+}
+
+// sweep forgets layers and files that were not used for long, and builds without a tag
+// that are not the last. The caller holds mu.
+func (t *Templates) sweep(ctx context.Context) error {
+	since := time.Now().Add(-maxIdle)
+	mine := map[id.Token][]*Layer{}
+	for _, l := range t.layers {
+		mine[l.Team] = append(mine[l.Team], l)
+	}
+	for _, list := range mine {
+		slices.SortFunc(list, func(a, b *Layer) int { return b.Used.Compare(a.Used) })
+		for i, l := range list {
+			if i < maxLayers && l.Used.After(since) {
+				continue
+			}
+			if err := t.forgetLayer(ctx, l); err != nil {
+				return err
+			}
+		}
+	}
+	for _, of := range t.templates {
+		tagged := map[string]bool{}
+		for _, tag := range of.Tags {
+			tagged[tag.Build] = true
+		}
+		n := 0
+		for _, b := range t.buildsOf(of.ID) {
+			if tagged[b.ID] || b.Finished == nil {
+				continue
+			}
+			if n++; n > maxBuilds {
+				if err := t.dropBuild(ctx, b); err != nil {
+					return err
+				}
+			}
+		}
+	}
+	return t.files.forget(since)
+}
+
+func (t *Templates) forgetLayer(ctx context.Context, l *Layer) error {
+	if err := t.cfg.Store.DeleteLayer(ctx, l.Key); err != nil {
+		return err
+	}
+	delete(t.layers, l.Key)
+	t.drop(ctx, l.Snapshot)
+	return nil
+}

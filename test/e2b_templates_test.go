@@ -1,0 +1,334 @@
+package test_test
+
+import (
+	"archive/tar"
+	"bytes"
+	"fmt"
+	"io"
+	"log"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/google/go-containerregistry/pkg/name"
+	"github.com/google/go-containerregistry/pkg/registry"
+	"github.com/google/go-containerregistry/pkg/v1/empty"
+	"github.com/google/go-containerregistry/pkg/v1/mutate"
+	"github.com/google/go-containerregistry/pkg/v1/remote"
+	"github.com/google/go-containerregistry/pkg/v1/tarball"
+
+	"glasshouse/backend/backendtest"
+)
+
+// imageRegistry serves the small root filesystem as the image test/tree:1, with a file and
+// a variable of its own, and returns the registry's address.
+func imageRegistry(t *testing.T) string {
+	t.Helper()
+	server := httptest.NewServer(registry.New(registry.Logger(log.New(io.Discard, "", 0))))
+	t.Cleanup(server.Close)
+	more := t.TempDir()
+	if err := os.WriteFile(filepath.Join(more, "of-the-image"), []byte("image\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	tree, err := exec.Command("tar", "-C", backendtest.Rootfs(t), "-c", ".", "-C", more, "of-the-image").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	layer, err := tarball.LayerFromOpener(func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(tree)), nil })
+	if err != nil {
+		t.Fatal(err)
+	}
+	img, err := mutate.AppendLayers(empty.Image, layer)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg, err := img.ConfigFile()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg = cfg.DeepCopy()
+	cfg.OS, cfg.Architecture, cfg.Config.Env = "linux", runtime.GOARCH, []string{"FROM_IMAGE=yes"}
+	if img, err = mutate.ConfigFile(img, cfg); err != nil {
+		t.Fatal(err)
+	}
+	host := strings.TrimPrefix(server.URL, "http://")
+	ref, err := name.ParseReference(host + "/test/tree:1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := remote.Write(ref, img); err != nil {
+		t.Fatal(err)
+	}
+	return host
+}
+
+// A house's templates are made by one key.
+type templates struct {
+	h        *house
+	url, key string
+}
+
+func (h *house) templates(url, key string) templates { return templates{h, url, key} }
+
+// do sends a request, which is to be answered with that status.
+func (ts templates) do(method, path string, body any, want int) map[string]any {
+	ts.h.Helper()
+	status, got := ts.h.e2b(ts.url, ts.key, method, path, body)
+	if status != want {
+		ts.h.Fatalf("%s %s = %d %v, want %d", method, path, status, got, want)
+	}
+	return got
+}
+
+// begin has a template built, and returns the path of the build.
+func (ts templates) begin(name string, plan map[string]any) string {
+	ts.h.Helper()
+	made := ts.do("POST", "/v3/templates", map[string]any{"name": name, "memoryMB": 256}, http.StatusAccepted)
+	path := fmt.Sprintf("/templates/%s/builds/%s", made["templateID"], made["buildID"])
+	if plan["fromTemplate"] == nil && plan["fromImage"] == nil {
+		plan["fromImage"] = "e2bdev/base"
+	}
+	ts.do("POST", "/v2"+path, plan, http.StatusAccepted)
+	return path
+}
+
+func runs(commands ...string) map[string]any {
+	var steps []map[string]any
+	for _, c := range commands {
+		steps = append(steps, map[string]any{"type": "RUN", "args": []string{c}})
+	}
+	return map[string]any{"steps": steps}
+}
+
+// status is a build's state, why it is an error, and its log.
+func (ts templates) status(build string) (state, reason, log string) {
+	ts.h.Helper()
+	got := ts.do("GET", build+"/status", nil, http.StatusOK)
+	if r, ok := got["reason"].(map[string]any); ok {
+		reason = r["message"].(string)
+	}
+	for _, e := range got["logEntries"].([]any) {
+		log += e.(map[string]any)["message"].(string) + "\n"
+	}
+	return got["status"].(string), reason, log
+}
+
+// built waits for the end of a build.
+func (ts templates) built(build string) (state, reason, log string) {
+	ts.h.Helper()
+	if !within(2*time.Minute, func() bool {
+		state, reason, log = ts.status(build)
+		return state == "ready" || state == "error"
+	}) {
+		ts.h.Fatalf("the build is %s:\n%s", state, log)
+	}
+	return state, reason, log
+}
+
+// layers are the snapshots that are there.
+func (h *house) layers() []string {
+	h.Helper()
+	return strings.Fields(h.says("snapshots", "-q"))
+}
+
+func TestABuildOfAKilledDaemonIsAnErrorAndLeavesNothing(t *testing.T) {
+	h, url := openForE2B(t)
+	ts := h.templates(url, h.e2bKey().Key)
+	build := ts.begin("slow", runs("echo one > ~/one", "echo at it; sleep 600"))
+	if !within(time.Minute, func() bool { _, _, log := ts.status(build); return strings.Contains(log, "at it") }) {
+		_, _, log := ts.status(build)
+		t.Fatalf("the second step is not begun:\n%s", log)
+	}
+	waits := ts.do("POST", "/v3/templates", map[string]any{"name": "waits"}, http.StatusAccepted)
+	h.kill()
+	h.start()
+	ts.url = h.e2bKey().URL
+	if state, reason, log := ts.status(build); state != "error" || !strings.Contains(reason, "daemon") || !strings.Contains(log, "at it") {
+		t.Errorf("the build is %s: %q\n%s", state, reason, log)
+	}
+	if left := h.says("jail", "ls", "-q"); strings.TrimSpace(left) != "" {
+		t.Errorf("jails are left: %s", left)
+	}
+	if got := h.layers(); len(got) != 1 {
+		t.Errorf("the snapshots are %v, want one: that of the step that was done", got)
+	}
+	if status, got := h.e2b(ts.url, ts.key, "POST", "/v2/sandboxes", map[string]any{"templateID": "slow"}); status != http.StatusNotFound {
+		t.Errorf("a sandbox of it = %d %v", status, got)
+	}
+
+	// What was done is not done again, and what waited still does.
+	again := ts.begin("slow", runs("echo one > ~/one", "echo two > ~/two"))
+	state, reason, log := ts.built(again)
+	if state != "ready" || strings.Count(log, "CACHED") != 1 {
+		t.Errorf("built again it is %s: %s\n%s", state, reason, log)
+	}
+	of := fmt.Sprintf("/templates/%s/builds/%s", waits["templateID"], waits["buildID"])
+	ts.do("POST", "/v2"+of, map[string]any{"fromTemplate": "slow"}, http.StatusAccepted)
+	if state, reason, log := ts.built(of); state != "ready" {
+		t.Errorf("the one that waited is %s: %s\n%s", state, reason, log)
+	}
+
+	// A daemon that ends in peace says the same.
+	build = ts.begin("slow", runs("echo at it; sleep 600"))
+	if !within(time.Minute, func() bool { _, _, log := ts.status(build); return strings.Contains(log, "at it") }) {
+		t.Fatal("the step is not begun")
+	}
+	h.cmd.Process.Signal(syscall.SIGTERM)
+	if err := h.cmd.Wait(); err != nil {
+		t.Errorf("the daemon ended with %v", err)
+	}
+	h.start()
+	ts.url = h.e2bKey().URL
+	if state, reason, _ := ts.status(build); state != "error" || !strings.Contains(reason, "daemon") {
+		t.Errorf("the build is %s: %q", state, reason)
+	}
+	if left := h.says("jail", "ls", "-q"); strings.TrimSpace(left) != "" {
+		t.Errorf("jails are left: %s", left)
+	}
+	b := h.newBox(ts.url, ts.key, map[string]any{"templateID": "slow"})
+	if got := b.sh("cat /home/user/one /home/user/two"); got != "one\ntwo" {
+		t.Errorf("the sandbox has %q", got)
+	}
+	b.do("DELETE", "", nil, http.StatusNoContent)
+}
+
+func TestATemplateThatIsDeletedEndsItsBuilds(t *testing.T) {
+	h, url := openForE2B(t)
+	ts := h.templates(url, h.e2bKey().Key)
+	build := ts.begin("gone", runs("echo at it; sleep 600"))
+	if !within(time.Minute, func() bool { _, _, log := ts.status(build); return strings.Contains(log, "at it") }) {
+		t.Fatal("the step is not begun")
+	}
+	ts.do("DELETE", "/templates/gone", nil, http.StatusNoContent)
+	ts.do("GET", build+"/status", nil, http.StatusNotFound)
+	if !within(time.Minute, func() bool { return strings.TrimSpace(h.says("jail", "ls", "-q")) == "" }) {
+		t.Error("its jail goes on")
+	}
+	if got := h.layers(); len(got) != 0 {
+		t.Errorf("it leaves %v", got)
+	}
+}
+
+func TestTemplatesAndWhatIsSentForThemAreOfOneKey(t *testing.T) {
+	h, url := openForE2B(t)
+	mine, other := h.templates(url, h.e2bKey().Key), h.templates(url, h.e2bKey().Key)
+	build := mine.begin("mine", runs("true"))
+	if state, reason, log := mine.built(build); state != "ready" {
+		t.Fatal(state, reason, log)
+	}
+	template := strings.Split(build, "/")[2]
+	hash := strings.Repeat("0a", 32)
+	for _, try := range []struct {
+		method, path string
+		body         any
+	}{
+		{"GET", "/templates/mine", nil}, {"GET", "/templates/" + template, nil}, {"GET", build + "/status", nil}, {"GET", build + "/logs", nil},
+		{"POST", "/v2" + build, map[string]any{"fromImage": "e2bdev/base"}}, {"GET", "/templates/" + template + "/files/" + hash, nil},
+		{"PATCH", "/v2/templates/mine", map[string]any{"public": true}}, {"DELETE", "/templates/" + template, nil}, {"GET", "/templates/aliases/mine", nil},
+		{"GET", "/templates/mine/tags", nil}, {"POST", "/templates/tags", map[string]any{"target": "mine", "tags": []string{"x"}}},
+		{"DELETE", "/templates/tags", map[string]any{"name": "mine", "tags": []string{"x"}}}, {"POST", "/sandboxes", map[string]any{"templateID": template}},
+	} {
+		other.do(try.method, try.path, try.body, http.StatusNotFound)
+		if status, got := h.e2b(url, "", try.method, try.path, try.body); status != http.StatusUnauthorized {
+			t.Errorf("%s %s without a key = %d %v", try.method, try.path, status, got)
+		}
+	}
+	var all []any
+	if status := h.e2bInto(url, other.key, "GET", "/templates", nil, &all); status != http.StatusOK || len(all) != 0 {
+		t.Errorf("another lists %d %v", status, all)
+	}
+	if state, reason, _ := other.built(other.begin("theirs", map[string]any{"fromTemplate": "mine"})); state != "error" || !strings.Contains(reason, "not found") {
+		t.Errorf("a template on another's is %s: %s", state, reason)
+	}
+	mine.do("PATCH", "/v2/templates/mine", map[string]any{"public": true}, http.StatusNotImplemented)
+
+	// Files are sent by who holds a link, and by nobody else.
+	link := mine.do("GET", "/templates/"+template+"/files/"+hash, nil, http.StatusCreated)["url"].(string)
+	send := func(to string, body []byte) int {
+		t.Helper()
+		r, err := http.NewRequestWithContext(t.Context(), "PUT", to, bytes.NewReader(body))
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp, err := http.DefaultClient.Do(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp.Body.Close()
+		return resp.StatusCode
+	}
+	if got := send(link[:len(link)-1]+"x", tarOf(t, "a", "1")); got != http.StatusForbidden {
+		t.Errorf("by a link that was changed = %d", got)
+	}
+	if got := send(link, tarOf(t, "../../a", "1")); got != http.StatusBadRequest {
+		t.Errorf("what leads out = %d", got)
+	}
+	if got := send(link, []byte("no archive")); got != http.StatusBadRequest {
+		t.Errorf("what is no archive = %d", got)
+	}
+	mine.do("GET", "/templates/"+template+"/files/..%2f..%2fetc", nil, http.StatusBadRequest)
+	copying := map[string]any{"steps": []any{map[string]any{"type": "COPY", "args": []string{"a", "/home/user/b"}, "filesHash": hash}, map[string]any{"type": "RUN", "args": []string{"grep 1 ~/b"}}}}
+	if state, reason, _ := mine.built(mine.begin("mine", copying)); state != "error" || !strings.Contains(reason, "were not sent") {
+		t.Errorf("without its files it is %s: %s", state, reason)
+	}
+	if got := send(link, tarOf(t, "a", "1")); got != http.StatusOK {
+		t.Errorf("to send them = %d", got)
+	}
+	if state, reason, log := mine.built(mine.begin("mine", copying)); state != "ready" {
+		t.Errorf("with them it is %s: %s\n%s", state, reason, log)
+	}
+	if state, reason, _ := other.built(other.begin("theirs", copying)); state != "error" || !strings.Contains(reason, "were not sent") {
+		t.Errorf("with another's files it is %s: %s", state, reason)
+	}
+}
+
+func tarOf(t *testing.T, name, body string) []byte {
+	t.Helper()
+	var b bytes.Buffer
+	w := tar.NewWriter(&b)
+	if err := w.WriteHeader(&tar.Header{Name: name, Typeflag: tar.TypeReg, Size: int64(len(body)), Mode: 0o644}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.WriteString(w, body); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return b.Bytes()
+}
+
+// TestABuildReachesWhatTheConfigurationSays asks one host and another from a step.
+func TestABuildReachesWhatTheConfigurationSays(t *testing.T) {
+	if !ownWorld(t) {
+		return
+	}
+	world := internet(t)
+	named(t, map[string]string{"packages.example.com": serverAddr, "other.example.com": serverAddr})
+	website(t, world, serverAddr+":80", nil, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { fmt.Fprintln(w, r.Host, "was reached") }))
+	h := open(t, tools()+fmt.Sprintf("e2b: {listen: \"127.0.0.1:0\", builds: {reach: [packages.example.com]}}\nrootfs: {default: {dir: %q}}\n", treeWithUser(t, "curl")))
+	k := h.e2bKey()
+	ts := h.templates(k.URL, k.Key)
+	state, reason, log := ts.built(ts.begin("net", runs(
+		"curl -sS --max-time 20 http://packages.example.com/",
+		"curl -sS --fail --max-time 20 http://other.example.com/ || echo refused",
+	)))
+	if state != "ready" {
+		t.Fatalf("%s: %s\n%s", state, reason, log)
+	}
+	for _, want := range []string{"may reach packages.example.com\n", "packages.example.com was reached", "refused"} {
+		if !strings.Contains(log, want) {
+			t.Errorf("the log does not say %q:\n%s", want, log)
+		}
+	}
+	if strings.Contains(log, "other.example.com was reached") {
+		t.Errorf("a host was reached that is not allowed:\n%s", log)
+	}
+}
