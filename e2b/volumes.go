@@ -276,16 +276,22 @@ func (s *Volumes) mounted(ctx context.Context, v *volume) error {
 // sandboxes have.
 const owner = 1000
 
-// furnish makes the directory that sandboxes see.
+// furnish makes the directory that sandboxes see. It is whole or not there, whenever the
+// daemon is killed.
 func (s *Volumes) furnish(volume string) error {
 	dir := s.files(volume)
-	if err := os.Mkdir(dir, 0o755); errors.Is(err, fs.ErrExist) {
+	if _, err := os.Lstat(dir); err == nil {
 		return nil
-	} else if err != nil {
+	}
+	half := dir + ".new"
+	if err := os.Mkdir(half, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
 		return err
 	}
-	if err := os.Chown(dir, owner, owner); err != nil {
-		return errors.Join(err, os.Remove(dir))
+	if err := os.Chown(half, owner, owner); err != nil {
+		return err
+	}
+	if err := os.Rename(half, dir); err != nil {
+		return err
 	}
 	return dirs.Sync(s.mountpoint(volume))
 }
