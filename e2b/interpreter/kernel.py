@@ -729,6 +729,8 @@ class Kernel:
 
     def say(self, told=False, **what):
         """Tell the server, and wait until that is passed on if it is to be told in order."""
+        if os.getpid() != self.pid:
+            return  # a child, whose words would be taken for its parent's
         text = json.dumps(dict(what, told=told)).encode() + b"\n"
         with self.saying:
             self.masked = threading.current_thread() is threading.main_thread() or self.masked
