@@ -55,6 +55,7 @@ func conform(t *testing.T, fresh func(t *testing.T) string) {
 		{"Tokens", tokens},
 		{"LoginsComeBackAsTheyWere", loginsComeBack},
 		{"BrowsersEndWithTheirLogins", browsersEnd},
+		{"TemplatesComeBackAsTheyWere", templatesComeBack},
 		{"FirstTokenOnce", firstToken},
 		{"ReplayOfAFinishedRequest", replayFinished},
 		{"ReplayIsTakenOverFromADeadProcess", replayTakenOver},
