@@ -86,6 +86,7 @@ type Broker struct {
 	mu      sync.Mutex
 	flight  map[id.Request]bool // what is being delivered by this process. guarded by mu
 	waiting map[id.Request]int  // how many callers wait for it here. guarded by mu
+	looking map[string]look     // who looks for requests, by key. guarded by mu
 }
 
 // NewBroker returns a Broker that goes on with what the store holds.
@@ -102,7 +103,7 @@ func NewBroker(s RequestStore, cfg BrokerConfig) (*Broker, error) {
 	if cfg.Record == nil {
 		cfg.Record = func(context.Context, Request) error { return nil }
 	}
-	b := &Broker{cfg: cfg, store: s, wake: make(chan struct{}, 1), flight: map[id.Request]bool{}, waiting: map[id.Request]int{}}
+	b := &Broker{cfg: cfg, store: s, wake: make(chan struct{}, 1), flight: map[id.Request]bool{}, waiting: map[id.Request]int{}, looking: map[string]look{}}
 	b.ctx, b.cancel = context.WithCancel(context.Background())
 	b.wg.Go(b.loop)
 	return b, nil

@@ -442,6 +442,39 @@ func TestARequestIsBroughtUntilItIsThere(t *testing.T) {
 	})
 }
 
+// TestWhoLooksForRequestsIsNotBroughtThem has an agent that asks again and again what is
+// wanted of it, and does not read what comes to its inbox.
+func TestWhoLooksForRequestsIsNotBroughtThem(t *testing.T) {
+	scenario(t, func(t *testing.T) {
+		p := &postman{}
+		b := newBroker(t, openStore(t, ""), autonomy.BrokerConfig{Deliverer: p})
+		look := func(wait time.Duration) []autonomy.Request {
+			t.Helper()
+			list, err := b.Waiting(t.Context(), member("reviewer"), wait)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return list
+		}
+		look(0)
+		time.Sleep(10 * time.Second)
+		first := ask(t, b, "worker", "reviewer", "review", "x").ID
+		time.Sleep(20 * time.Second) // it is at something else
+		if list := look(0); len(list) != 1 || list[0].ID != first || len(p.brought()) != 0 {
+			t.Errorf("it finds %d requests, and is brought %q", len(list), p.brought())
+		}
+		if _, err := b.Reply(t.Context(), member("reviewer"), first, "fine"); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(5 * time.Minute) // it does not look any more
+		second := ask(t, b, "worker", "reviewer", "review", "y").ID
+		time.Sleep(5 * time.Second)
+		if !slices.Equal(p.brought(), []id.Request{second}) {
+			t.Errorf("who does not look is brought %q", p.brought())
+		}
+	})
+}
+
 // TestADaemonThatEndsBetweenDeliveryAndItsRecord delivers again, and once: a
 // receiver that knows the id has it once.
 func TestADaemonThatEndsBetweenDeliveryAndItsRecord(t *testing.T) {

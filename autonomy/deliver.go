@@ -3,6 +3,7 @@ package autonomy
 import (
 	"context"
 	"errors"
+	"maps"
 	"sync"
 	"time"
 
@@ -22,6 +23,8 @@ func (b *Broker) Waiting(ctx context.Context, m Member, wait time.Duration) ([]R
 	defer stopMine()
 	place, stopPlace := b.bells.listen("in " + m.Group)
 	defer stopPlace()
+	b.looks(m, 1)
+	defer b.looks(m, -1)
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for end := time.Now().Add(wait); ; {
@@ -41,6 +44,30 @@ func (b *Broker) Waiting(ctx context.Context, m Member, wait time.Duration) ([]R
 			return nil, errEnding
 		}
 	}
+}
+
+// A look is what is known of a member that looks for requests itself.
+type look struct {
+	now  int       // how many look at this moment
+	last time.Time // when one did last
+}
+
+// looks counts who looks for the requests of a member.
+func (b *Broker) looks(m Member, n int) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	maps.DeleteFunc(b.looking, func(_ string, l look) bool { return l.now == 0 && time.Since(l.last) > b.cfg.Lease })
+	l := b.looking[m.Key()]
+	b.looking[m.Key()] = look{l.now + n, time.Now()}
+}
+
+// isLooking reports whether a member looks for its requests, or did within the time of a
+// lease and will again: what is brought to it elsewhere it would not see.
+func (b *Broker) isLooking(m Member) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	l := b.looking[m.Key()]
+	return l.now > 0 || !l.last.IsZero() && time.Since(l.last) <= b.cfg.Lease
 }
 
 // take hands a member what it may be handed now.
@@ -135,7 +162,8 @@ func (b *Broker) tend(g *Group, r *Request) {
 		if err := b.end(b.ctx, r, Expired, "no answer in time"); err != nil && b.ctx.Err() == nil {
 			b.cfg.Log.Error("a request that is over cannot be ended", "request", r.ID, "error", err)
 		}
-	case b.cfg.Deliverer == nil || r.Next.After(now) || !b.cfg.Serves(r.To) || !g.lend(r, b.cfg.Quotas, now, b.cfg.Lease):
+	case b.cfg.Deliverer == nil || r.Next.After(now) || !b.cfg.Serves(r.To) || b.isLooking(r.To):
+	case !g.lend(r, b.cfg.Quotas, now, b.cfg.Lease):
 	case b.board(r.ID):
 		b.wg.Go(func() {
 			defer b.land(r.ID)

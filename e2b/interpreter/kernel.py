@@ -406,6 +406,8 @@ const { PassThrough } = require('stream')
 const [ctl, language] = process.argv.slice(-2)
 const socket = new net.Socket({ fd: Number(ctl), readable: true, writable: true })
 const say = (o) => socket.write(JSON.stringify(o) + '\n')
+// Without who asks and reads there is nothing to be done, and nobody to be told.
+for (const s of [socket, process.stdout, process.stderr]) s.on('error', () => process.exit())
 process.argv.length = 1
 const shell = repl.start({ prompt: '', input: new PassThrough(), output: new PassThrough(), terminal: false, useGlobal: true })
 shell.context.require = require('module').createRequire(path.join(process.cwd(), 'cell.js'))
@@ -461,6 +463,7 @@ socket.on('data', (more) => {
   rest = lines.pop()
   for (const line of lines) last = last.then(() => run(JSON.parse(line)))
 })
+socket.on('close', () => process.exit())
 socket.on('end', () => process.exit())
 """
 

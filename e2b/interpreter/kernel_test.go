@@ -7,13 +7,24 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"os"
 	"os/exec"
+	"regexp"
+	"strconv"
 	"strings"
+	"syscall"
 	"testing"
+	"time"
 )
 
 // served is the program, run by this host's python3 at a port of its own.
 func served(t *testing.T) (url string) {
+	t.Helper()
+	url, _ = started(t)
+	return url
+}
+
+func started(t *testing.T) (url string, p *os.Process) {
 	t.Helper()
 	python, err := exec.LookPath("python3")
 	if err != nil {
@@ -39,13 +50,18 @@ func served(t *testing.T) (url string) {
 	} else if _, err := fmt.Sscanf(line, "ready %d\n", &port); err != nil {
 		t.Fatalf("%q: %v", line, err)
 	}
-	return fmt.Sprint("http://127.0.0.1:", port)
+	return fmt.Sprint("http://127.0.0.1:", port), cmd.Process
 }
 
 // executed runs code and returns what it said, in short.
 func executed(t *testing.T, url, code string) string {
 	t.Helper()
-	body, err := json.Marshal(map[string]string{"code": code})
+	return executedIn(t, url, "python", code)
+}
+
+func executedIn(t *testing.T, url, language, code string) string {
+	t.Helper()
+	body, err := json.Marshal(map[string]string{"code": code, "language": language})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -107,6 +123,42 @@ func TestCodeIsRunAsInANotebook(t *testing.T) {
 			t.Errorf("%q:\n got %q\nwant %q", try.code, got, try.want)
 		}
 	}
+}
+
+// Whoever kills the program leaves no context behind that works for nobody.
+func TestContextsEndWithTheProgram(t *testing.T) {
+	for language, code := range map[string]string{
+		"python":     "import threading, time, os\ndef tick():\n  while True: print(1, flush=True); time.sleep(0.01)\nthreading.Thread(target=tick, daemon=True).start()\nos.getpid()",
+		"javascript": "setInterval(() => console.log(1), 10); process.pid",
+		"bash":       "echo $$",
+	} {
+		t.Run(language, func(t *testing.T) {
+			if language == "javascript" {
+				if _, err := exec.LookPath("node"); err != nil {
+					t.Skip(err)
+				}
+			}
+			url, program := started(t)
+			got := executedIn(t, url, language, code)
+			pid, err := strconv.Atoi(regexp.MustCompile(`\d{2,}`).FindString(strings.ReplaceAll(got, "stdout 1\n", "")))
+			if err != nil {
+				t.Fatalf("%q: %v", got, err)
+			}
+			program.Kill()
+			for end := time.Now().Add(20 * time.Second); syscall.Kill(pid, 0) == nil && !isZombie(pid); time.Sleep(20 * time.Millisecond) {
+				if time.Now().After(end) {
+					syscall.Kill(pid, syscall.SIGKILL)
+					t.Fatalf("its process %d is still there", pid)
+				}
+			}
+		})
+	}
+}
+
+// isZombie reports whether a process has ended, and only nobody asked how.
+func isZombie(pid int) bool {
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	return err == nil && strings.Contains(string(stat), ") Z ")
 }
 
 // What code does to its own context is its own loss: the next finds a new one.
