@@ -2899,6 +2899,8 @@ export interface components {
             count: number;
             /** @description Default: the jail's id. */
             hostname?: string;
+            /** @description Refused: of a jail and its branches only one could speak on a connection. Rewind the jail instead. */
+            keep_connections?: boolean;
             labels?: {
                 [key: string]: string;
             };
@@ -4680,6 +4682,8 @@ export interface components {
         Overrides: {
             /** @description Default: the jail's id. */
             hostname?: string;
+            /** @description Refused: of a jail and its branches only one could speak on a connection. Rewind the jail instead. */
+            keep_connections?: boolean;
             labels?: {
                 [key: string]: string;
             };
@@ -5068,6 +5072,8 @@ export interface components {
             reason?: string;
         };
         Rewind: {
+            /** @description What a program has connected outside of the jail goes on if the program has neither read nor written there since the snapshot; all else is closed, as everything is without this. Default: as snapshots.keep_connections of the jail says. */
+            keep_connections?: null | boolean;
             /** @description Of this jail, or of one that it comes from. */
             snapshot: string;
         };
@@ -5503,6 +5509,8 @@ export interface components {
             every?: string;
             /** @description Which of these snapshots stay. Default: last 5, hourly 24, daily 7. */
             keep?: components["schemas"]["Keep"];
+            /** @description A rewind that does not say keeps what the jail has connected outside, as far as it can. */
+            keep_connections?: boolean;
         };
         Source: {
             /** @description Why it does not see all that it should. */
