@@ -101,7 +101,7 @@ func TestABranchsLogIsTheSameAfterTheDaemonIsKilled(t *testing.T) {
 		}
 		wholeButForGaps(t, l, last, written)
 		for _, g := range gapsIn(t, l) {
-			if g.From <= parents {
+			if g.From != 0 && g.From <= parents { // a torn line has no number
 				t.Fatalf("what the parent's log has is said to be missing: %+v", g)
 			}
 		}
