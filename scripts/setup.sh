@@ -39,9 +39,11 @@ patchelf    patchelf
 /etc/ssl/certs/ca-certificates.crt             ca-certificates
 /usr/share/keyrings/debian-archive-keyring.gpg debian-archive-keyring
 '
-# The browser that the UI is tried in, large with all that it brings.
+# The browser that the UI is tried in, large with all that it brings, and what others
+# read captures with.
 TESTS='
 chromium    chromium        ?
+tshark      tshark          ?
 '
 
 say()  { printf '%-23s %-10s %s\n' "$1" "$2" "${3-}"; }
