@@ -15,6 +15,8 @@ import (
 
 	"glasshouse/api/wire"
 	"glasshouse/id"
+
+	"golang.org/x/sys/unix"
 )
 
 // What the snapshots are taken of.
@@ -379,6 +381,7 @@ func benchPeers(t *testing.T) {
 			flags []string
 		}{{"runc", nil}, {"runsc", []string{"--platform=systrap", "--network=none"}}} {
 			state, images := t.TempDir(), t.TempDir()
+			t.Cleanup(func() { unix.Unmount(filepath.Join(state, "null-netns"), unix.MNT_DETACH) }) // runsc leaves it
 			b := runtimeBundle(t, root, false, "sh", "-c", load.line)
 			base := append([]string{"--root", state}, peer.flags...)
 			do := func(args ...string) error {
