@@ -94,11 +94,12 @@ type Launch struct {
 	Cwd      string
 	Stdin    []byte // all that it reads, then the end; nil where the protocol uses it
 	Protocol Protocol
-	Files    []File       // written before it starts, with their directories, as the agent's own
-	Prepare  []string     // a command that is run before, in Cwd, as the agent; nil if there is none
-	Servers  []acp.Server // for acp.Options: these agents are given them by the protocol
-	Needs    []Need       // programs that must be there
-	Notes    []string     // what holds less than it seems to
+	Files    []File         // written before it starts, with their directories, as the agent's own
+	Prepare  []string       // a command that is run before, in Cwd, as the agent; nil if there is none
+	Servers  []acp.Server   // for acp.Options: these agents are given them by the protocol
+	Meta     map[string]any // for acp.Options
+	Needs    []Need         // programs that must be there
+	Notes    []string       // what holds less than it seems to
 }
 
 // A File is one to write, with the directories above it.

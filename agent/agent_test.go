@@ -156,6 +156,10 @@ func TestOneDoorAsks(t *testing.T) {
 				t.Error("the hook is not there")
 			}
 		}
+		// The workspace's own settings would allow what is to be asked.
+		if own := fmt.Sprint(l.Meta) == "map[claudeCode:map[options:map[settingSources:[user]]]]"; own != (p.Name == "claude" && l.Protocol == agent.ACP) {
+			t.Errorf("a session is opened with %v", l.Meta)
+		}
 		if p.Name == "opencode" {
 			c := openCodeConfig(t, l)
 			acp := l.Protocol == agent.ACP

@@ -40,7 +40,9 @@ func launchClaude(b *builder) error {
 		if b.MCP {
 			b.useServer()
 		}
-		b.note("By ACP it reads the workspace's .claude/settings.json, where a rule that allows a tool spares the question: what holds is the jail, and rules with enforce.")
+		// A rule of the workspace's settings that allows a tool would spare the question,
+		// and the agent could write it.
+		b.out.Meta = map[string]any{"claudeCode": map[string]any{"options": map[string]any{"settingSources": []string{"user"}}}}
 		b.argv("claude-agent-acp")
 		return nil
 	}

@@ -85,7 +85,7 @@ func (g *Gateway) converseIn(ctx context.Context, a *attend, r run.Run, j jail.J
 // talkOf is the conversation with a process of an agent, and how it is taken up.
 func (g *Gateway) talkOf(ctx context.Context, a *attend, r run.Run, who Caller, x id.Exec, l agent.Launch) (*talk, acp.Options, error) {
 	t := &talk{g: g, at: a, run: r, who: who}
-	o := acp.Options{Cwd: l.Cwd, Servers: l.Servers, Still: a.still, GoOn: goOn}
+	o := acp.Options{Cwd: l.Cwd, Servers: l.Servers, Meta: l.Meta, Still: a.still, GoOn: goOn}
 	if len(r.Talk) > 0 {
 		if err := json.Unmarshal(r.Talk, &t.kept); err != nil {
 			return nil, o, fmt.Errorf("how far the conversation has come: %w", err)

@@ -380,7 +380,7 @@ conversations:
 		t.Errorf("it did not wait: %s", got)
 	}
 	h.allows(asked[0])
-	if said := <-goal; !strings.HasPrefix(said, "0 The login is written.") {
+	if said := <-goal; !strings.HasPrefix(said, "0 ") || !strings.Contains(said, "The login is written.") {
 		t.Fatalf("goal: %s\n%s", said, h.log)
 	}
 	if got, want := h.says("trail", string(r.Jail)), "- bash: npm test [AUTONOMOUS - whitelisted]\n- bash: "+a.remove()+" [APPROVED]"; !strings.HasSuffix(got, want) || strings.Count(got, "\n") != 2 {

@@ -174,6 +174,9 @@ type Options struct {
 	Servers []Server // an agent that takes none is Unsupported, unless
 	Spare   bool     // it goes without them
 
+	// Meta is told with each session that is opened, in the agent's own words.
+	Meta map[string]any
+
 	// Resume is a session of this agent to go on with, from Result.Session, and GoOn
 	// what it is told then in place of Prompt. An agent that cannot, or does not have
 	// it any more, begins a new one.

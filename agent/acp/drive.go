@@ -162,7 +162,7 @@ func (d *driver) begin(ctx context.Context) (prompt string, err error) {
 			return d.o.GoOn, err
 		}
 	}
-	made, at, err := ask[acp.NewSessionResponse](ctx, d, acp.AgentMethodSessionNew, acp.NewSessionRequest{Cwd: d.o.Cwd, McpServers: servers})
+	made, at, err := ask[acp.NewSessionResponse](ctx, d, acp.AgentMethodSessionNew, acp.NewSessionRequest{Cwd: d.o.Cwd, McpServers: servers, Meta: d.o.Meta})
 	if err != nil {
 		return "", fmt.Errorf("open a session: %w", err)
 	}
@@ -202,12 +202,12 @@ func (d *driver) resume(ctx context.Context, can acp.AgentCapabilities, servers 
 	session := acp.SessionId(d.o.Resume)
 	switch {
 	case can.SessionCapabilities.Resume != nil:
-		_, at, err = ask[json.RawMessage](ctx, d, acp.AgentMethodSessionResume, acp.ResumeSessionRequest{SessionId: session, Cwd: d.o.Cwd, McpServers: servers})
+		_, at, err = ask[json.RawMessage](ctx, d, acp.AgentMethodSessionResume, acp.ResumeSessionRequest{SessionId: session, Cwd: d.o.Cwd, McpServers: servers, Meta: d.o.Meta})
 	case can.LoadSession:
 		d.mu.Lock()
 		d.session, d.replay = d.o.Resume, true
 		d.mu.Unlock()
-		_, at, err = ask[json.RawMessage](ctx, d, acp.AgentMethodSessionLoad, acp.LoadSessionRequest{SessionId: session, Cwd: d.o.Cwd, McpServers: servers})
+		_, at, err = ask[json.RawMessage](ctx, d, acp.AgentMethodSessionLoad, acp.LoadSessionRequest{SessionId: session, Cwd: d.o.Cwd, McpServers: servers, Meta: d.o.Meta})
 	default:
 		return false, nil
 	}

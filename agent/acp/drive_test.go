@@ -484,6 +484,30 @@ func TestAnAgentThatLostItsSessionBeginsAnew(t *testing.T) {
 	}
 }
 
+// TestEachSessionIsOpenedWithWhatTheAgentWants in its own words, a new one and one of before.
+func TestEachSessionIsOpenedWithWhatTheAgentWants(t *testing.T) {
+	for opens, agent := range map[string]map[string]string{
+		"session/new":    {"initialize": `{"protocolVersion":1}`, "session/new": `{"sessionId":"s1"}`},
+		"session/load":   {"initialize": `{"protocolVersion":1,"agentCapabilities":{"loadSession":true}}`, "session/load": `{}`},
+		"session/resume": {"initialize": `{"protocolVersion":1,"agentCapabilities":{"sessionCapabilities":{"resume":{}}}}`, "session/resume": `{}`},
+	} {
+		t.Run(opens, func(t *testing.T) {
+			agent["session/prompt"] = `{"stopReason":"end_turn"}`
+			in, out, told := talker(agent, opens)
+			o := acp.Options{Cwd: "/", Prompt: "begin", GoOn: "go on", Meta: map[string]any{"theirs": map[string]any{"sources": []string{"user"}}}}
+			if opens != "session/new" {
+				o.Resume = "s-old"
+			}
+			if _, err := acp.Drive(t.Context(), acp.Pipes(in, out), &host{}, o); err != nil {
+				t.Fatal(err)
+			}
+			if params := <-told; !strings.Contains(params, `"_meta":{"theirs":{"sources":["user"]}}`) {
+				t.Errorf("it is opened with %s", params)
+			}
+		})
+	}
+}
+
 // TestAnAgentMayGoWithoutServers, where that is said.
 func TestAnAgentMayGoWithoutServers(t *testing.T) {
 	in, out, told := talker(map[string]string{"initialize": `{"protocolVersion":1}`, "session/new": `{"sessionId":"s1"}`, "session/prompt": `{"stopReason":"end_turn"}`})
@@ -494,8 +518,9 @@ func TestAnAgentMayGoWithoutServers(t *testing.T) {
 }
 
 // talker is an agent that answers each method with a text, with an error if it has none,
-// and tells its first prompt.
-func talker(answers map[string]string) (io.WriteCloser, io.ReadCloser, <-chan string) {
+// and tells its first prompt, or what it was asked first by another method.
+func talker(answers map[string]string, tells ...string) (io.WriteCloser, io.ReadCloser, <-chan string) {
+	tells = append(tells, "session/prompt")
 	fromHost, toAgent := io.Pipe()
 	fromAgent, toHost := io.Pipe()
 	told := make(chan string, 1)
@@ -512,7 +537,7 @@ func talker(answers map[string]string) (io.WriteCloser, io.ReadCloser, <-chan st
 			if dec.Decode(&q) != nil {
 				return
 			}
-			if q.Method == "session/prompt" {
+			if q.Method == tells[0] {
 				told <- string(q.Params)
 			}
 			if answer, ok := answers[q.Method]; ok {
