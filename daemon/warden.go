@@ -10,6 +10,7 @@ import (
 	"os"
 	"path"
 	"sync/atomic"
+	"time"
 
 	"glasshouse/chain"
 	"glasshouse/egress"
@@ -20,6 +21,8 @@ import (
 	"glasshouse/jail"
 	"glasshouse/jailinit/protocol"
 	"glasshouse/policy"
+
+	"golang.org/x/sys/unix"
 )
 
 // warden is the kernel and the groups' names as the jails want them.
@@ -157,6 +160,20 @@ func created(j jail.Jail) any {
 	}{j.Spec.Name, j.Spec.Backend, j.Spec.Runtime, j.Digest, j.Spec.Network, j.Spec.Group, j.Origin, govern.Digest(j.Spec.Govern)}
 }
 
+// forkTime is how long a program that this process starts may have copies of its sockets,
+// until it runs.
+const forkTime = 5 * time.Second
+
+// again does f until the address is free. Only this daemon listens in a gate, so what is in
+// the way is a socket that it has closed, and that a program being started has a copy of.
+func again(f func() error) (err error) {
+	for end := time.Now().Add(forkTime); ; time.Sleep(2 * time.Millisecond) {
+		if err = f(); !errors.Is(err, unix.EADDRINUSE) || time.Now().After(end) {
+			return err
+		}
+	}
+}
+
 // openDoor listens for a jail in the gate at the other end of its wire.
 func openDoor(door string) (_ *govern.Door, err error) {
 	g := &govern.Door{}
@@ -171,14 +188,17 @@ func openDoor(door string) (_ *govern.Door, err error) {
 			to   *net.Listener
 			port int
 		}{{&g.All, netns.AllPort}, {&g.HTTP, netns.ProxyPort}, {&g.NamesTCP, netns.NamePort}} {
-			opened, err := net.Listen("tcp4", at(l.port))
-			if err != nil {
+			if err := again(func() (err error) {
+				*l.to, err = net.Listen("tcp4", at(l.port))
+				return err
+			}); err != nil {
 				return err
 			}
-			*l.to = opened
 		}
-		g.Names, err = net.ListenPacket("udp4", at(netns.NamePort))
-		return err
+		return again(func() (err error) {
+			g.Names, err = net.ListenPacket("udp4", at(netns.NamePort))
+			return err
+		})
 	})
 	if err != nil {
 		return nil, fmt.Errorf("listen for the jail: %w", err)

@@ -172,13 +172,19 @@ func (h *house) end() {
 		h.Errorf("the daemon ended with %v", err)
 	}
 	if h.Failed() {
-		var text string
+		var text, trouble string
 		for line := range strings.Lines(h.log.String()) {
 			if !strings.Contains(line, "level=INFO msg=request ") {
 				text += line
 			}
+			if strings.Contains(line, "level=WARN") || strings.Contains(line, "level=ERROR") {
+				trouble += line
+			}
 		}
 		h.Logf("the daemon's log, less its requests, ends:\n%s", text[max(0, len(text)-4000):])
+		if trouble != "" {
+			h.Logf("what troubled the daemon, to begin with:\n%s", trouble[:min(len(trouble), 4000)])
+		}
 	}
 	left := h.leftovers()
 	for n := 0; len(left) > 0 && n < 20; n++ { // the kernel takes its time with the end of a process
