@@ -173,10 +173,10 @@ var errPassOn = errors.New("it is served elsewhere")
 // answered with none.
 func (s *Server) route(do func(request) (int, any, error)) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		defer s.recover(w, r)
+		defer Recover(s.cfg.Log, w, r)
 		caller, err := s.caller(r)
 		if err != nil {
-			s.fail(w, r, err)
+			Fail(s.cfg.Log, w, r, err)
 			return
 		}
 		status, body, err := do(request{r, w, caller.Token, s})
@@ -185,22 +185,22 @@ func (s *Server) route(do func(request) (int, any, error)) http.Handler {
 			return
 		}
 		if err != nil {
-			s.fail(w, r, err)
+			Fail(s.cfg.Log, w, r, err)
 			return
 		}
-		answer(w, status, body)
+		Answer(w, status, body)
 	})
 }
 
 // more passes on what others serve.
 func (s *Server) more(w http.ResponseWriter, r *http.Request) {
-	defer s.recover(w, r)
+	defer Recover(s.cfg.Log, w, r)
 	caller, err := s.caller(r)
 	switch {
 	case err != nil:
-		s.fail(w, r, err)
+		Fail(s.cfg.Log, w, r, err)
 	case s.cfg.More == nil:
-		s.fail(w, r, fault.Newf(fault.NotFound, "e2b", "", "no matching operation was found"))
+		Fail(s.cfg.Log, w, r, fault.Newf(fault.NotFound, "e2b", "", "no matching operation was found"))
 	default:
 		s.cfg.More.ServeHTTP(w, r.WithContext(access.WithCaller(r.Context(), caller)))
 	}
@@ -260,25 +260,28 @@ func ErrorOf(err error) Error {
 	return Error{status, text}
 }
 
-func (s *Server) fail(w http.ResponseWriter, r *http.Request, err error) {
+// Fail answers a request with what went wrong.
+func Fail(log *slog.Logger, w http.ResponseWriter, r *http.Request, err error) {
 	e := ErrorOf(err)
 	if e.Code == http.StatusInternalServerError {
-		s.cfg.Log.Error("internal error", "request", r.Method+" "+r.URL.Path, "err", err)
+		log.Error("internal error", "request", r.Method+" "+r.URL.Path, "err", err)
 	}
-	answer(w, e.Code, e)
+	Answer(w, e.Code, e)
 }
 
-func (s *Server) recover(w http.ResponseWriter, r *http.Request) {
+// Recover is deferred by whoever serves a request: a panic is told, and ends that alone.
+func Recover(log *slog.Logger, w http.ResponseWriter, r *http.Request) {
 	if p := recover(); p != nil {
 		if p == http.ErrAbortHandler {
 			panic(p)
 		}
-		s.cfg.Log.Error("a request panicked", "request", r.Method+" "+r.URL.Path, "panic", p, "stack", string(debug.Stack()))
-		answer(w, http.StatusInternalServerError, Error{http.StatusInternalServerError, "Internal Server Error"})
+		log.Error("a request panicked", "request", r.Method+" "+r.URL.Path, "panic", p, "stack", string(debug.Stack()))
+		Answer(w, http.StatusInternalServerError, Error{http.StatusInternalServerError, "Internal Server Error"})
 	}
 }
 
-func answer(w http.ResponseWriter, status int, body any) {
+// Answer sends a body as JSON, or none.
+func Answer(w http.ResponseWriter, status int, body any) {
 	w.Header().Set("Cache-Control", "no-store")
 	w.Header().Set("X-Content-Type-Options", "nosniff")
 	if body == nil {

@@ -85,11 +85,11 @@ var errAnswered = errors.New("it is answered")
 // content has a request for the files of a volume answered.
 func (s *Server) content(do func(content) (int, any, error)) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		defer s.recover(w, r)
+		defer Recover(s.cfg.Log, w, r)
 		token, _ := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
 		root, done, err := s.cfg.Volumes.open(r.Context(), r.PathValue("volume"), token)
 		if err != nil {
-			s.fail(w, r, err)
+			Fail(s.cfg.Log, w, r, err)
 			return
 		}
 		defer done()
@@ -99,11 +99,11 @@ func (s *Server) content(do func(content) (int, any, error)) http.Handler {
 		switch {
 		case err == errAnswered:
 		case errors.Is(err, fault.Exhausted):
-			answer(w, http.StatusInsufficientStorage, Error{http.StatusInsufficientStorage, ErrorOf(err).Message})
+			Answer(w, http.StatusInsufficientStorage, Error{http.StatusInsufficientStorage, ErrorOf(err).Message})
 		case err != nil:
-			s.fail(w, r, err)
+			Fail(s.cfg.Log, w, r, err)
 		default:
-			answer(w, status, body)
+			Answer(w, status, body)
 		}
 	})
 }

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"net/http"
-	"runtime/debug"
 	"slices"
 	"strconv"
 	"strings"
@@ -78,44 +77,14 @@ func (r request) read(v any) error {
 // route has a request answered. A status without a body is answered with none.
 func (t *Templates) route(do func(request) (int, any, error)) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		defer t.recover(w, r)
+		defer e2b.Recover(t.cfg.Log, w, r)
 		status, body, err := do(request{r, w, access.CallerOf(r.Context()).Token, t})
 		if err != nil {
-			t.fail(w, r, err)
+			e2b.Fail(t.cfg.Log, w, r, err)
 			return
 		}
-		answer(w, status, body)
+		e2b.Answer(w, status, body)
 	})
-}
-
-func (t *Templates) fail(w http.ResponseWriter, r *http.Request, err error) {
-	e := e2b.ErrorOf(err)
-	if e.Code == http.StatusInternalServerError {
-		t.cfg.Log.Error("internal error", "request", r.Method+" "+r.URL.Path, "err", err)
-	}
-	answer(w, e.Code, e)
-}
-
-func (t *Templates) recover(w http.ResponseWriter, r *http.Request) {
-	if p := recover(); p != nil {
-		if p == http.ErrAbortHandler {
-			panic(p)
-		}
-		t.cfg.Log.Error("a request panicked", "request", r.Method+" "+r.URL.Path, "panic", p, "stack", string(debug.Stack()))
-		answer(w, http.StatusInternalServerError, e2b.ErrorOf(errors.New("panic")))
-	}
-}
-
-func answer(w http.ResponseWriter, status int, body any) {
-	w.Header().Set("Cache-Control", "no-store")
-	w.Header().Set("X-Content-Type-Options", "nosniff")
-	if body == nil {
-		w.WriteHeader(status)
-		return
-	}
-	w.Header().Set("Content-Type", "application/json; charset=utf-8")
-	w.WriteHeader(status)
-	json.NewEncoder(w).Encode(body) // a client that is gone need not be told
 }
 
 type wireRequested struct {
@@ -309,12 +278,12 @@ func uploadLink(r request) (int, any, error) {
 
 // Receive takes the files of who holds a link, which says whose they are.
 func (t *Templates) Receive(w http.ResponseWriter, r *http.Request) {
-	defer t.recover(w, r)
+	defer e2b.Recover(t.cfg.Log, w, r)
 	if err := t.receive(w, r); err != nil {
-		t.fail(w, r, err)
+		e2b.Fail(t.cfg.Log, w, r, err)
 		return
 	}
-	answer(w, http.StatusOK, nil)
+	e2b.Answer(w, http.StatusOK, nil)
 }
 
 // uploadTime is how long it may take to send the files of one COPY.
