@@ -169,10 +169,15 @@ func (c *command) followRun(cmd *cobra.Command, cl *client.Client, run wire.Run)
 	return cmd.Context().Err()
 }
 
+// madeFor is the label of a jail that was made for a run and ends with it; that of a
+// session goes on.
+const madeFor = "glasshouse.goal"
+
 // atRest returns when a jail does not run any more, or should not have for long.
 func atRest(ctx context.Context, cl *client.Client, j id.Jail) {
 	for end := time.Now().Add(restTime); time.Now().Before(end) && ctx.Err() == nil; time.Sleep(50 * time.Millisecond) {
-		if now, err := cl.Jail(ctx, j); err != nil || now.State == "stopped" || now.State == "failed" {
+		now, err := cl.Jail(ctx, j)
+		if err != nil || now.Labels[madeFor] == "" || now.State == "stopped" || now.State == "failed" {
 			return
 		}
 	}
