@@ -15,7 +15,6 @@ import (
 	"glasshouse/api/client"
 	"glasshouse/api/wire"
 	"glasshouse/chain"
-	"glasshouse/id"
 
 	"github.com/spf13/cobra"
 )
@@ -50,11 +49,8 @@ func (c *command) auditList() *cobra.Command {
 			}
 			if jail != "" {
 				j, err := jailNamed(cmd.Context(), cl, jail)
-				if err != nil && !id.Valid('j', jail) {
+				if err != nil {
 					return err
-				}
-				if err != nil { // it may be gone; what it did is not
-					j = id.Jail(jail)
 				}
 				q.Set("jail", string(j))
 			}

@@ -97,7 +97,9 @@ func (c *command) root() *cobra.Command {
 
 Every command but serve talks to a daemon: the one at --addr or GLASSHOUSE_ADDR
 if that is set, else the one whose socket is in the data directory. If there is
-none, the command starts one, which ends when nobody uses it any more.`,
+none, the command starts one, which ends when nobody uses it any more.
+
+A jail or a snapshot is named by its id, or by its name where only one has it.`,
 		SilenceUsage:  true,
 		SilenceErrors: true,
 		Version:       version,

@@ -49,7 +49,11 @@ record is a line, as it is in the log.`,
 			if err != nil {
 				return err
 			}
-			return c.showEvents(cmd.Context(), cl, id.Jail(args[0]), q, out)
+			jid, err := jailNamed(cmd.Context(), cl, args[0])
+			if err != nil {
+				return err
+			}
+			return c.showEvents(cmd.Context(), cl, jid, q, out)
 		},
 	}
 	fs := cmd.Flags()

@@ -62,7 +62,10 @@ be executed, 125 if Glasshouse failed. Interrupting this command interrupts that
 			if err != nil {
 				return err
 			}
-			jid := id.Jail(args[0])
+			jid, err := jailNamed(cmd.Context(), cl, args[0])
+			if err != nil {
+				return execError(c.env.Stderr, err)
+			}
 			if detach {
 				req.Detach, req.Lossless = true, false
 				x, err := cl.Exec(cmd.Context(), jid, req)
@@ -185,7 +188,10 @@ func (c *command) jailExecs() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			jid := id.Jail(args[0])
+			jid, err := jailNamed(cmd.Context(), cl, args[0])
+			if err != nil {
+				return err
+			}
 			if len(args) == 2 {
 				x, err := cl.ExecResult(cmd.Context(), jid, id.Exec(args[1]))
 				if err != nil {
@@ -246,7 +252,11 @@ terminal window leaves the command running: --attach comes back to it.`,
 			if len(o.Argv) > 0 && o.Argv[0] == "--" {
 				o.Argv = o.Argv[1:]
 			}
-			return c.terminal(cmd.Context(), cl, id.Jail(args[0]), o)
+			jid, err := jailNamed(cmd.Context(), cl, args[0])
+			if err != nil {
+				return err
+			}
+			return c.terminal(cmd.Context(), cl, jid, o)
 		},
 	}
 	cmd.Flags().SetInterspersed(false)

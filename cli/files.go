@@ -30,19 +30,19 @@ file. A directory becomes the target, as a whole.`,
 		Example: "  glasshouse cp j-4k2m9x7qpz3a:/etc/os-release -\n  glasshouse cp ./src j-4k2m9x7qpz3a:/work/src",
 		Args:    cobra.ExactArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			cl, err := c.client(cmd.Context())
-			if err != nil {
-				return err
-			}
-			from, notFrom := parsePlace(args[0])
-			to, notTo := parsePlace(args[1])
+			_, _, fromJail := cutPlace(args[0])
+			_, _, toJail := cutPlace(args[1])
 			switch {
-			case (notFrom == nil) == (notTo == nil):
+			case fromJail == toJail:
 				return usagef("one of the two must be JAIL:PATH")
-			case notFrom == nil:
-				return c.download(cmd.Context(), cl, from.jail, from.path, args[1])
+			case fromJail:
+				return c.withPlace(cmd, args[0], func(cl *client.Client, at place) error {
+					return c.download(cmd.Context(), cl, at.jail, at.path, args[1])
+				})
 			}
-			return c.upload(cmd.Context(), cl, args[0], to.jail, to.path)
+			return c.withPlace(cmd, args[1], func(cl *client.Client, at place) error {
+				return c.upload(cmd.Context(), cl, args[0], at.jail, at.path)
+			})
 		},
 	}
 }
@@ -53,13 +53,19 @@ type place struct {
 	path string
 }
 
-// parsePlace reads JAIL:PATH.
-func parsePlace(s string) (place, error) {
-	j, p, ok := strings.Cut(s, ":")
-	if !ok || !id.Valid('j', j) || !path.IsAbs(p) {
-		return place{}, usagef("%q is not JAIL:PATH with an absolute path", s)
+// cutPlace reads JAIL:PATH. What has a slash before its colon is a path of here.
+func cutPlace(s string) (jail, at string, ok bool) {
+	jail, at, ok = strings.Cut(s, ":")
+	return jail, at, ok && jail != "" && !strings.Contains(jail, "/") && path.IsAbs(at)
+}
+
+// withPlace runs f with a client and the place that arg names.
+func (c *command) withPlace(cmd *cobra.Command, arg string, f func(*client.Client, place) error) error {
+	jail, at, ok := cutPlace(arg)
+	if !ok {
+		return usagef("%q is not JAIL:PATH with an absolute path", arg)
 	}
-	return place{id.Jail(j), p}, nil
+	return c.withJail(cmd, jail, func(cl *client.Client, j id.Jail) error { return f(cl, place{j, at}) })
 }
 
 func (c *command) download(ctx context.Context, cl *client.Client, j id.Jail, from, to string) error {

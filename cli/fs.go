@@ -27,15 +27,7 @@ func (c *command) onFile(use, short string, f func(cmd *cobra.Command, cl *clien
 	return &cobra.Command{
 		Use: use, Short: short, Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			at, err := parsePlace(args[0])
-			if err != nil {
-				return err
-			}
-			cl, err := c.client(cmd.Context())
-			if err != nil {
-				return err
-			}
-			return f(cmd, cl, at)
+			return c.withPlace(cmd, args[0], func(cl *client.Client, at place) error { return f(cmd, cl, at) })
 		},
 	}
 }
@@ -105,15 +97,9 @@ func (c *command) filesMove() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "mv JAIL:FROM TO", Short: "Rename a file or directory within its jail", Args: cobra.ExactArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			at, err := parsePlace(args[0])
-			if err != nil {
-				return err
-			}
-			cl, err := c.client(cmd.Context())
-			if err != nil {
-				return err
-			}
-			return cl.Move(cmd.Context(), at.jail, wire.MoveFile{From: at.path, To: args[1], Replace: replace})
+			return c.withPlace(cmd, args[0], func(cl *client.Client, at place) error {
+				return cl.Move(cmd.Context(), at.jail, wire.MoveFile{From: at.path, To: args[1], Replace: replace})
+			})
 		},
 	}
 	cmd.Flags().BoolVar(&replace, "replace", false, "replace what is there")

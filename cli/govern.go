@@ -510,10 +510,8 @@ agents said, and --observed leaves in nothing else.`,
 			if err != nil {
 				return err
 			}
-			j := id.Jail(args[0])
-			if named, err := jailNamed(cmd.Context(), cl, args[0]); err == nil {
-				j = named
-			} else if !id.Valid('j', args[0]) {
+			j, err := jailNamed(cmd.Context(), cl, args[0])
+			if err != nil {
 				return err
 			}
 			q := url.Values{}

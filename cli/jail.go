@@ -258,7 +258,11 @@ func (c *command) jailShow() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			j, err := cl.Jail(cmd.Context(), id.Jail(args[0]))
+			jid, err := jailNamed(cmd.Context(), cl, args[0])
+			if err != nil {
+				return err
+			}
+			j, err := cl.Jail(cmd.Context(), jid)
 			if err != nil {
 				return err
 			}
@@ -338,7 +342,11 @@ func (c *command) each(use, short, long string, f func(context.Context, *client.
 			}
 			failed := false
 			for _, arg := range args {
-				v, err := f(cmd.Context(), cl, id.Jail(arg))
+				var v any
+				j, err := jailNamed(cmd.Context(), cl, arg)
+				if err == nil {
+					v, err = f(cmd.Context(), cl, j)
+				}
 				if err == nil {
 					err = c.print(v, func(w io.Writer) { fmt.Fprintln(w, arg) })
 				}

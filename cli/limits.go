@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"glasshouse/api/wire"
-	"glasshouse/id"
 
 	"github.com/spf13/cobra"
 )
@@ -32,7 +31,10 @@ Without flags it shows what the jail may use, and what became of requests for mo
 			if err != nil {
 				return err
 			}
-			j := id.Jail(args[0])
+			j, err := jailNamed(cmd.Context(), cl, args[0])
+			if err != nil {
+				return err
+			}
 			if l != (wire.Limits{}) {
 				if _, err := cl.LimitJail(cmd.Context(), j, l); err != nil {
 					return err

@@ -30,8 +30,12 @@ those that were changed after the snapshot.`,
 			if len(args) > 1 {
 				ts = args[1]
 			}
-			ctx, jid := cmd.Context(), id.Jail(args[0])
+			ctx := cmd.Context()
 			cl, err := c.client(ctx)
+			if err != nil {
+				return err
+			}
+			jid, err := jailNamed(ctx, cl, args[0])
 			if err != nil {
 				return err
 			}
@@ -104,7 +108,11 @@ and --since and --until say of which. With --json come the histograms.`,
 			if err != nil {
 				return err
 			}
-			p, err := cl.Profile(cmd.Context(), id.Jail(args[0]), client.ProfileQuery{
+			jid, err := jailNamed(cmd.Context(), cl, args[0])
+			if err != nil {
+				return err
+			}
+			p, err := cl.Profile(cmd.Context(), jid, client.ProfileQuery{
 				Filter: strings.Join(args[1:], " "), From: from, To: to, Processes: processes,
 			})
 			if err != nil {

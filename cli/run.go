@@ -289,7 +289,11 @@ is what has changed here since the run began, unless --force.`,
 			if err != nil {
 				return err
 			}
-			j, err := cl.Jail(ctx, id.Jail(args[0]))
+			jid, err := jailNamed(ctx, cl, args[0])
+			if err != nil {
+				return err
+			}
+			j, err := cl.Jail(ctx, jid)
 			if err != nil {
 				return err
 			}

@@ -36,7 +36,10 @@ it has those too that had ended, and how.`,
 			if err != nil {
 				return err
 			}
-			jid := id.Jail(args[0])
+			jid, err := jailNamed(cmd.Context(), cl, args[0])
+			if err != nil {
+				return err
+			}
 			if watch {
 				return c.watch(cmd.Context(), func(ctx context.Context, w io.Writer) error {
 					return c.showProcesses(ctx, w, cl, jid, "", all)
@@ -112,7 +115,7 @@ many are kept of each packet is said when the jail is made (--observe packet_byt
   glasshouse net j-4k2v9c7m1xqe --follow
   glasshouse net j-4k2v9c7m1xqe --pcap out.pcapng`,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			ctx, jid := cmd.Context(), id.Jail(args[0])
+			ctx := cmd.Context()
 			if pcap != "" && (follow || packets || hosts) {
 				return usagef("--pcap is what is kept now; it does not go with --follow, --packets and --hosts")
 			}
@@ -124,6 +127,10 @@ many are kept of each packet is said when the jail is made (--observe packet_byt
 				return err
 			}
 			cl, err := c.client(ctx)
+			if err != nil {
+				return err
+			}
+			jid, err := jailNamed(ctx, cl, args[0])
 			if err != nil {
 				return err
 			}
@@ -182,7 +189,11 @@ Markdown, or a page for a browser that needs nothing else.`,
 			if err != nil {
 				return err
 			}
-			return c.save(output, func() (io.ReadCloser, error) { return cl.Report(cmd.Context(), id.Jail(args[0]), format) })
+			jid, err := jailNamed(cmd.Context(), cl, args[0])
+			if err != nil {
+				return err
+			}
+			return c.save(output, func() (io.ReadCloser, error) { return cl.Report(cmd.Context(), jid, format) })
 		},
 	}
 	cmd.Flags().BoolVar(&html, "html", false, "a page for a browser")
