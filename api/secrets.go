@@ -36,7 +36,7 @@ func (s *Server) listSecrets(_ context.Context, _ none, _ none) (wire.Page[wire.
 		return page, err
 	}
 	for _, i := range k.List() {
-		w := wire.Secret{Name: i.Name, Provider: i.Provider, Path: i.Path, Created: i.Created.UTC(), Updated: i.Updated.UTC(), Used: utc(i.Used), Grants: []wire.Grant{}}
+		w := wire.Secret{Name: i.Name, Owner: i.Owner, Provider: i.Provider, Path: i.Path, Created: i.Created.UTC(), Updated: i.Updated.UTC(), Used: utc(i.Used), Grants: []wire.Grant{}}
 		for _, g := range i.Grants {
 			w.Grants = append(w.Grants, grantOf(g))
 		}

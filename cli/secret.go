@@ -101,6 +101,9 @@ func (c *command) secretList() *cobra.Command {
 						used = ago(*s.Used, time.Now())
 					}
 					row := []string{s.Name, escape(strings.TrimSuffix(s.Provider+":"+s.Path, ":")), used, "", "", ""}
+					if s.Owner != "" {
+						row[4] = "its owner's sandboxes"
+					}
 					if len(s.Grants) == 0 {
 						rows = append(rows, row)
 					}

@@ -41,6 +41,7 @@ type Record struct {
 	Created  time.Time
 	Updated  time.Time
 	Used     *time.Time
+	Own      *Own // if it is somebody's alone, which is part of its name; nil: the daemon's
 }
 
 // Local is the provider of values that are kept sealed here.
@@ -173,16 +174,23 @@ func (k *Keeper) Put(ctx context.Context, name string, b []byte, by string) erro
 	if err := checkName(op, name); err != nil {
 		return err
 	}
+	if err := checkValue(op, name, b); err != nil {
+		return err
+	}
+	return k.put(ctx, op, by, func() (Record, error) {
+		sealed, err := k.ring().seal(name, b)
+		return Record{Name: name, Provider: Local, Sealed: sealed}, err
+	})
+}
+
+func checkValue(op, name string, b []byte) error {
 	if len(b) > MaxValue {
 		return fault.Newf(fault.TooLarge, op, name, "%d bytes are over the maximum of %d", len(b), MaxValue)
 	}
 	if len(b) == 0 {
 		return fault.Fieldf(op, "value", "the value is empty")
 	}
-	return k.put(ctx, op, by, func() (Record, error) {
-		sealed, err := k.ring().seal(name, b)
-		return Record{Name: name, Provider: Local, Sealed: sealed}, err
-	})
+	return nil
 }
 
 // PutReference has a provider asked for the secret each time it is used:
@@ -252,15 +260,25 @@ func (k *Keeper) replace(ctx context.Context, op, by string, r Record) error {
 
 // Delete forgets a secret and every grant of it.
 func (k *Keeper) Delete(ctx context.Context, name, by string) error {
-	const op = "secret.Delete"
+	return k.remove(ctx, by, func() (*Record, error) {
+		k.mu.RLock()
+		defer k.mu.RUnlock()
+		if r := k.secrets[name]; r != nil {
+			return r, nil
+		}
+		return nil, fault.Newf(fault.NotFound, "secret.Delete", name, "no such secret")
+	})
+}
+
+// remove forgets the secret that which returns, while nobody changes any.
+func (k *Keeper) remove(ctx context.Context, by string, which func() (*Record, error)) error {
 	k.change.Lock()
-	k.mu.RLock()
-	r := k.secrets[name]
-	k.mu.RUnlock()
-	if r == nil {
+	r, err := which()
+	if err != nil {
 		k.change.Unlock()
-		return fault.Newf(fault.NotFound, op, name, "no such secret")
+		return err
 	}
+	name := r.Name
 	grants := k.grantsOf(name)
 	if err := k.cfg.Store.DeleteSecret(ctx, name); err != nil {
 		k.change.Unlock()
@@ -273,7 +291,7 @@ func (k *Keeper) Delete(ctx context.Context, name, by string) error {
 	}
 	k.mu.Unlock()
 	k.change.Unlock()
-	err := k.record(ctx, Event{Kind: Deleted, Secret: name, Provider: r.Provider, By: by})
+	err = k.record(ctx, Event{Kind: Deleted, Secret: name, Provider: r.Provider, By: by})
 	for _, g := range grants {
 		err = errors.Join(err, k.record(ctx, ended(g, Revoked, by, "the secret was deleted")))
 	}
@@ -283,6 +301,7 @@ func (k *Keeper) Delete(ctx context.Context, name, by string) error {
 // Info is what may be told of a secret.
 type Info struct {
 	Name     string     `json:"name"`
+	Owner    string     `json:"owner,omitempty"` // whose it is alone
 	Provider string     `json:"provider"`
 	Path     string     `json:"path,omitempty"` // at the provider
 	Created  time.Time  `json:"created"`
@@ -300,7 +319,11 @@ func (k *Keeper) List() []Info {
 	for _, name := range slices.Sorted(maps.Keys(k.secrets)) {
 		r := k.secrets[name]
 		at[name] = len(list)
-		list = append(list, Info{Name: r.Name, Provider: r.Provider, Path: r.Path, Created: r.Created, Updated: r.Updated, Used: r.Used, Grants: []Grant{}})
+		info := Info{Name: r.Name, Provider: r.Provider, Path: r.Path, Created: r.Created, Updated: r.Updated, Used: r.Used, Grants: []Grant{}}
+		if r.Own != nil {
+			info.Owner = r.Own.Owner
+		}
+		list = append(list, info)
 	}
 	for _, g := range k.grants {
 		i := at[g.Secret]
@@ -380,10 +403,10 @@ func (k *Keeper) takeOver(ctx context.Context) error {
 	return nil
 }
 
-// fetch returns a secret's value.
-func (k *Keeper) fetch(ctx context.Context, r *Record) (Value, error) {
+// fetch returns a secret's value. keys are those that were there when r was.
+func (k *Keeper) fetch(ctx context.Context, r *Record, keys *keyring) (Value, error) {
 	if r.Provider == Local {
-		return k.ring().open(r.Name, r.Sealed, false)
+		return keys.open(r.Name, r.Sealed, false)
 	}
 	const op = "secret.Fetch"
 	p := k.cfg.Providers[r.Provider]

@@ -36,6 +36,9 @@ func (k *Keeper) grant(ctx context.Context, op string, g Grant) (Grant, error) {
 	if r == nil {
 		return Grant{}, fault.Newf(fault.NotFound, op, g.Secret, "no such secret")
 	}
+	if r.Own != nil {
+		return Grant{}, fault.Newf(fault.Denied, op, g.Secret, "the secret is its owner's alone, and used by no grant")
+	}
 	if count >= maxGrants {
 		return Grant{}, fault.Newf(fault.Exhausted, op, g.Secret, "there are %d grants already", count)
 	}
@@ -192,13 +195,13 @@ func shortened(name string) string {
 // use returns the value of a secret that e says is used.
 func (k *Keeper) use(ctx context.Context, e Event) (Value, error) {
 	k.mu.RLock()
-	r := k.secrets[e.Secret]
+	r, keys := k.secrets[e.Secret], k.keys
 	k.mu.RUnlock()
 	if r == nil {
 		return Value{}, k.refusal(e.Secret, e.Who) // deleted meanwhile
 	}
 	e.Provider = r.Provider
-	v, err := k.fetch(ctx, r)
+	v, err := k.fetch(ctx, r, keys)
 	if err != nil {
 		e.Kind, e.Why = Refused, "it could not be had: "+string(fault.KindOf(err))
 		return Value{}, errors.Join(err, k.record(ctx, e))

@@ -19,7 +19,7 @@ func (s *Store) Secrets() Secrets { return Secrets{s} }
 
 // Secrets returns every secret, by name.
 func (ss Secrets) Secrets(ctx context.Context) ([]secret.Record, error) {
-	rows, err := ss.s.read.QueryContext(ctx, "SELECT name, provider, path, sealed, created, updated, used FROM secrets ORDER BY name")
+	rows, err := ss.s.read.QueryContext(ctx, "SELECT name, provider, path, sealed, created, updated, used, own FROM secrets ORDER BY name")
 	if err != nil {
 		return nil, fmt.Errorf("read secrets: %w", err)
 	}
@@ -29,8 +29,14 @@ func (ss Secrets) Secrets(ctx context.Context) ([]secret.Record, error) {
 		var r secret.Record
 		var created, updated int64
 		var used sql.NullInt64
-		if err := rows.Scan(&r.Name, &r.Provider, &r.Path, &r.Sealed, &created, &updated, &used); err != nil {
+		var own string
+		if err := rows.Scan(&r.Name, &r.Provider, &r.Path, &r.Sealed, &created, &updated, &used, &own); err != nil {
 			return nil, fmt.Errorf("read secrets: %w", err)
+		}
+		if own != "" {
+			if err := json.Unmarshal([]byte(own), &r.Own); err != nil {
+				return nil, fmt.Errorf("read whose secret %s is: %w", r.Name, err)
+			}
 		}
 		r.Created, r.Updated, r.Used = time.Unix(0, created).UTC(), time.Unix(0, updated).UTC(), instant(used)
 		list = append(list, r)
@@ -43,11 +49,18 @@ func (ss Secrets) Secrets(ctx context.Context) ([]secret.Record, error) {
 
 // PutSecret records a secret, new or changed.
 func (ss Secrets) PutSecret(ctx context.Context, r secret.Record) error {
+	var own []byte
+	if r.Own != nil {
+		var err error
+		if own, err = json.Marshal(r.Own); err != nil {
+			return fmt.Errorf("record whose secret %s is: %w", r.Name, err)
+		}
+	}
 	_, err := ss.s.write.ExecContext(ctx, `
-		INSERT INTO secrets (name, provider, path, sealed, created, updated, used) VALUES ($1, $2, $3, $4, $5, $6, $7)
+		INSERT INTO secrets (name, provider, path, sealed, created, updated, used, own) VALUES ($1, $2, $3, $4, $5, $6, $7, $8)
 		ON CONFLICT (name) DO UPDATE SET provider = excluded.provider, path = excluded.path, sealed = excluded.sealed,
-			created = excluded.created, updated = excluded.updated, used = excluded.used`,
-		r.Name, r.Provider, r.Path, r.Sealed, r.Created.UnixNano(), r.Updated.UnixNano(), nanos(r.Used))
+			created = excluded.created, updated = excluded.updated, used = excluded.used, own = excluded.own`,
+		r.Name, r.Provider, r.Path, r.Sealed, r.Created.UnixNano(), r.Updated.UnixNano(), nanos(r.Used), string(own))
 	if err != nil {
 		return fmt.Errorf("record secret %s: %w", r.Name, err)
 	}

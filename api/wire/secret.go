@@ -9,6 +9,7 @@ import (
 // Secret is what may be told of a secret: all but its value.
 type Secret struct {
 	Name     string     `json:"name" required:"true"`
+	Owner    string     `json:"owner,omitempty" description:"The key of a client of E2B whose secret it is alone, which is part of its name. No grant is of it."`
 	Provider string     `json:"provider" required:"true" description:"Who keeps it; local is this daemon."`
 	Path     string     `json:"path,omitempty" description:"At the provider."`
 	Created  time.Time  `json:"created_at" required:"true"`

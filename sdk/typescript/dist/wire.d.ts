@@ -1978,6 +1978,9 @@ export interface Secret {
     created_at: string;
     grants: Grant[];
     name: string;
+    /** The key of a client of E2B whose secret it is alone, which is part of its name. No grant is of
+     * it. */
+    owner?: string;
     /** At the provider. */
     path?: string;
     /** Who keeps it; local is this daemon. */

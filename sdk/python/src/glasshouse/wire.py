@@ -2634,6 +2634,9 @@ class SchedulePage(SchedulePageOptions):
 
 
 class SecretOptions(TypedDict, total=False):
+    # The key of a client of E2B whose secret it is alone, which is part of its name. No grant
+    # is of it.
+    owner: str
     # At the provider.
     path: str
     used_at: Optional[str]
