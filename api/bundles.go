@@ -66,7 +66,9 @@ func (s *Server) installBundle(w http.ResponseWriter, r *http.Request, p install
 	}
 	defer os.RemoveAll(dir)
 	file := filepath.Join(dir, "upload"+p.Name[strings.IndexByte(p.Name, '.'):])
-	if err := receive(file, patient(w, r)); err != nil {
+	body, done := patient(r.Context(), w, r)
+	defer done()
+	if err := receive(file, body); err != nil {
 		return err
 	}
 	b, err := caps.Install(r.Context(), file, access.CallerOf(r.Context()).Name)

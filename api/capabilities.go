@@ -229,7 +229,7 @@ func (s *Server) callCapability(ctx context.Context, p calledCapability, b wire.
 	r := govern.Request{
 		Capability: p.ID, Input: b.Input, Operator: b.Jail == "", Timeout: time.Duration(b.TimeoutMS) * time.Millisecond,
 		Who: policy.Subject{Jail: b.Jail, Session: b.Session, Run: b.Run},
-		Key: keyOf(ctx),
+		Key: keyOf(ctx), Patient: s.ctx,
 	}
 	if b.Jail == "" {
 		r.Who.Agent = access.CallerOf(ctx).Name

@@ -21,6 +21,7 @@ import (
 	"glasshouse/gateway"
 	"glasshouse/govern"
 	"glasshouse/id"
+	"glasshouse/internal/linger"
 	"glasshouse/policy"
 	"glasshouse/run"
 )
@@ -88,7 +89,7 @@ func callerAt(ctx context.Context) gateway.Caller {
 // Gateway: it has made the listener.
 func (s *Server) ServeDoor(l net.Listener, who func(context.Context) (gateway.Caller, error)) error {
 	srv := &http.Server{
-		Handler:           http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { s.serveDoor(w, r, who) }),
+		Handler:           linger.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { s.serveDoor(w, r, who) })),
 		ReadHeaderTimeout: 10 * time.Second,
 		IdleTimeout:       2 * time.Minute,
 		MaxHeaderBytes:    64 << 10,

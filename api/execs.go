@@ -491,7 +491,9 @@ type stdinParams struct {
 func (s *Server) writeStdin(w http.ResponseWriter, r *http.Request, p stdinParams) error {
 	ctx, cancel := s.streamContext(r)
 	defer cancel()
-	if err := s.writeTo(ctx, p.ID, p.Exec, patient(w, r), p.Close); err != nil {
+	body, done := patient(ctx, w, r)
+	defer done()
+	if err := s.writeTo(ctx, p.ID, p.Exec, body, p.Close); err != nil {
 		return err
 	}
 	w.WriteHeader(http.StatusNoContent)

@@ -299,7 +299,9 @@ func (s *Server) putFile(w http.ResponseWriter, r *http.Request, p putFile) erro
 		case p.Mkdir:
 			return s.mkdir(w, r, f, p, mode)
 		}
-		info, err := f.Write(r.Context(), p.Path, patient(w, r), protocol.WriteOptions{
+		body, done := patient(r.Context(), w, r)
+		defer done()
+		info, err := f.Write(r.Context(), p.Path, body, protocol.WriteOptions{
 			Mode: mode, Append: p.Append, Parents: p.Parents, UID: p.UID, GID: p.GID,
 		})
 		if err != nil {
@@ -318,7 +320,9 @@ func putTar(w http.ResponseWriter, r *http.Request, f jail.Files, p putFile) err
 			return err
 		}
 	}
-	if err := f.Untar(r.Context(), p.Path, patient(w, r)); err != nil {
+	body, done := patient(r.Context(), w, r)
+	defer done()
+	if err := f.Untar(r.Context(), p.Path, body); err != nil {
 		return err
 	}
 	return sendStat(w, r, f, p.Path)
@@ -401,23 +405,31 @@ func (s *Server) watchFiles(w http.ResponseWriter, r *http.Request, p watchFiles
 	}
 }
 
-// patient reads a body of any length from a caller who may be slow, but not
-// silent.
-func patient(w http.ResponseWriter, r *http.Request) io.Reader {
-	return &patientReader{r: r.Body, rc: http.NewResponseController(w)}
+// patient reads a body of any length, until ctx ends, from a caller who may be slow,
+// but not silent. The caller calls done.
+func patient(ctx context.Context, w http.ResponseWriter, r *http.Request) (body io.Reader, done func() bool) {
+	p := &patientReader{ctx: ctx, r: r.Body, rc: http.NewResponseController(w)}
+	return p, context.AfterFunc(ctx, func() { p.rc.SetReadDeadline(time.Now()) })
 }
 
 // silence is how long a caller may say nothing in the middle of a body.
 const silence = time.Minute
 
 type patientReader struct {
-	r  io.Reader
-	rc *http.ResponseController
+	ctx context.Context
+	r   io.Reader
+	rc  *http.ResponseController
 }
 
 func (p *patientReader) Read(b []byte) (int, error) {
 	p.rc.SetReadDeadline(time.Now().Add(silence))
+	if p.ctx.Err() != nil { // the deadline that says so may be the one before
+		return 0, context.Cause(p.ctx)
+	}
 	n, err := p.r.Read(b)
+	if err != nil && p.ctx.Err() != nil {
+		return n, context.Cause(p.ctx)
+	}
 	if err != nil {
 		p.rc.SetReadDeadline(time.Time{}) // or the server would take the caller for gone
 	}

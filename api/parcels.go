@@ -69,7 +69,9 @@ func (s *Server) importSnapshot(w http.ResponseWriter, r *http.Request, p import
 		return err
 	}
 	caller := access.CallerOf(r.Context())
-	got, err := k.Import(r.Context(), patient(w, r), snapshot.ImportOptions{
+	body, done := patient(r.Context(), w, r)
+	defer done()
+	got, err := k.Import(r.Context(), body, snapshot.ImportOptions{
 		FilesOnly: p.FilesOnly, Force: p.Force, Trusted: caller.Local && caller.Token == "",
 	})
 	if err != nil {

@@ -45,10 +45,12 @@ func (s *Server) problem(where string, err error) wire.Problem {
 	kind := fault.KindOf(err)
 	switch {
 	case kind != "":
+	case errors.Is(err, errClosing):
+		return s.closing()
 	case errors.Is(err, context.DeadlineExceeded):
 		kind = fault.Timeout
 	case s.ctx.Err() != nil && errors.Is(err, context.Canceled):
-		kind, err = fault.Unavailable, errClosing
+		return s.closing()
 	default:
 		return s.internal(where, err)
 	}
@@ -60,6 +62,12 @@ func (s *Server) problem(where string, err error) wire.Problem {
 		Type: wire.TypeOf(string(kind)), Title: k.title, Status: k.status,
 		Detail: detail(err), Field: fault.FieldOf(err), Remedy: fault.RemedyOf(err),
 	}
+}
+
+// closing is the problem of who waits for a daemon that stops. A question goes on
+// waiting for its answer without them.
+func (s *Server) closing() wire.Problem {
+	return s.problem("", &fault.Error{Op: "api", Kind: fault.Unavailable, Err: errClosing, Remedy: "ask again when it is back"})
 }
 
 // where is r without its query, the place where secrets end up by accident.

@@ -34,6 +34,7 @@ type operation struct {
 	values bool // takes and gives values alone: its answer is for programs
 	once   bool // as a POST, takes an Idempotency-Key
 	stream bool // goes on for as long as the caller likes: no latency to measure
+	wait   bool // waits for what may never come: ends when the daemon is to
 
 	serve func(s *Server, w http.ResponseWriter, r *http.Request) error
 }
@@ -117,6 +118,10 @@ func (op operation) secret() operation { op.once = false; return op }
 
 func (op operation) streams() operation { op.stream = true; return op }
 
+// waits says that what takes the time is waiting. Whoever waits is told at once that
+// the daemon stops.
+func (op operation) waits() operation { op.wait = true; return op }
+
 func (op operation) gives(status int, result any) operation {
 	op.status, op.result = status, result
 	return op
@@ -135,6 +140,12 @@ func (s *Server) route(rt route) http.Handler {
 		if err := s.allow(rt, r); err != nil {
 			s.fail(rec, r, err)
 			return
+		}
+		if rt.op.wait {
+			ctx, cancel := context.WithCancelCause(r.Context())
+			defer cancel(nil)
+			defer context.AfterFunc(s.ctx, func() { cancel(errClosing) })()
+			r = r.WithContext(ctx)
 		}
 		if err := rt.op.serve(s, rec, r); err != nil {
 			s.fail(rec, r, err)

@@ -104,7 +104,7 @@ var routes = []route{
 	{"PUT /jails/{id}/policy", access.Operator, call(ok, (*Server).putPolicy), "Give a jail another policy, at once."},
 	{"DELETE /jails/{id}/policy", access.Operator, call(noContent, (*Server).deletePolicy), "Take a jail's policy away. Nothing is allowed any more that is asked about."},
 	{"POST /jails/{id}/policy/level", access.Operator, call(ok, (*Server).setLevel), "Change a jail's level of autonomy, at once: down, or up to its ceiling."},
-	{"POST /jails/{id}/decide", access.Operator, call(ok, (*Server).decide), "Ask whether something may be done, and wait for a person if one is to be asked."},
+	{"POST /jails/{id}/decide", access.Operator, call(ok, (*Server).decide).waits(), "Ask whether something may be done, and wait for a person if one is to be asked."},
 	{"GET /jails/{id}/egress", access.Viewer, call(ok, (*Server).getEgress), "Show what may leave a jail, and what did, in numbers."},
 	{"PUT /jails/{id}/egress", access.Operator, call(ok, (*Server).putEgress), "Change what may leave a jail, at once. What is carried and not allowed any more is cut."},
 	{"POST /policy/lint", access.Viewer, call(ok, (*Server).lintPolicy), "Say what in permission files does not do what it seems to."},
@@ -143,12 +143,12 @@ var routes = []route{
 	{"POST /deliveries/{delivery}/redeliver", access.Operator, call(ok, (*Server).redeliverMessage), "Try a delivery anew that failed too often."},
 
 	{"GET /sandbox/{id}/decisions", access.Viewer, call(ok, (*Server).trail), "List what was decided about a jail, oldest first: its audit trail."},
-	{"POST /sandbox/{id}/decisions", access.Operator, call(ok, (*Server).claim), "Say what an agent is about to do, and hear whether it may."},
+	{"POST /sandbox/{id}/decisions", access.Operator, call(ok, (*Server).claim).waits(), "Say what an agent is about to do, and hear whether it may."},
 
 	{"GET /approvals", access.Viewer, call(ok, (*Server).listApprovals), "List what waits for a person, oldest first, or what no longer does, newest first."},
 	{"GET /approvals/events", access.Viewer, raw((*Server).streamApprovals).gives(ok, nil).or(ok, eventKind, wire.ApprovalEvent{}).streams(),
 		"Stream what happens to requests, what waits already first."},
-	{"GET /approvals/{approval}", access.Viewer, call(ok, (*Server).getApproval), "Show a request, at once or as soon as it is settled."},
+	{"GET /approvals/{approval}", access.Viewer, call(ok, (*Server).getApproval).waits(), "Show a request, at once or as soon as it is settled."},
 	{"POST /approvals/{approval}", access.Operator, call(ok, (*Server).answerApproval), "Answer a request. The first answer counts; the same again is no error."},
 	{"DELETE /approvals/{approval}", access.Operator, call(ok, (*Server).withdrawApproval), "End a request that nobody needs the answer of."},
 	{"GET /push/key", access.Viewer, call(ok, (*Server).pushKey), "Show the key that a browser subscribes to pushes with."},
@@ -220,7 +220,7 @@ var routes = []route{
 
 	{"GET /backends", access.Viewer, call(ok, (*Server).backends), "List what can isolate on this host."},
 	{"GET /images", access.Viewer, call(ok, (*Server).images), "List the root filesystems that are ready, the newest first."},
-	{"POST /images", access.Operator, call(ok, (*Server).prepareImage), "Make a root filesystem ready, so that the first jail on it need not wait."},
+	{"POST /images", access.Operator, call(ok, (*Server).prepareImage).waits(), "Make a root filesystem ready, so that the first jail on it need not wait."},
 	{"POST /images/prune", access.Admin, call(ok, (*Server).pruneImages), "Remove the root filesystems that no jail uses, and list them."},
 	{"GET /doctor", access.Viewer, call(ok, (*Server).doctor), "Probe what this host can do, and what to do about what it cannot."},
 	{"GET /storage", access.Viewer, call(ok, (*Server).storage), "Show what the daemon keeps on the disk, by what it is for, and the jails that it has made ahead of need."},

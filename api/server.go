@@ -24,6 +24,7 @@ import (
 	"glasshouse/api/wire"
 	"glasshouse/gateway"
 	"glasshouse/id"
+	"glasshouse/internal/linger"
 	"glasshouse/jail"
 	"glasshouse/jailinit/control"
 	"glasshouse/jailinit/protocol"
@@ -125,8 +126,10 @@ type Server struct {
 	tallies tallies
 	pasts   pasts
 
-	ctx     context.Context // ends when streams must: they would keep Shutdown waiting
+	ctx     context.Context // ends when streams and those who wait for a person must: they would keep Shutdown waiting
 	cancel  context.CancelCauseFunc
+	work    context.Context // of all requests: ends when Shutdown has waited long enough
+	drop    context.CancelCauseFunc
 	streams sync.WaitGroup // connections that http.Server no longer knows
 
 	mu      sync.Mutex
@@ -145,6 +148,7 @@ func New(o Options) *Server {
 	o.MaxOutput = cmp.Or(o.MaxOutput, 1<<20)
 	s := &Server{o: o, mux: http.NewServeMux(), table: map[string]route{}, csrf: http.NewCrossOriginProtection()}
 	s.ctx, s.cancel = context.WithCancelCause(context.Background())
+	s.work, s.drop = context.WithCancelCause(context.Background())
 	s.metrics = newMetrics(o.Jails)
 	s.rates.s = s
 	for _, rt := range routes {
@@ -163,11 +167,12 @@ func (s *Server) Handler() http.Handler { return http.HandlerFunc(s.serveHTTP) }
 // listener, a unix socket, are known by their credentials; others need tokens.
 func (s *Server) Serve(l net.Listener, local bool) error {
 	srv := &http.Server{
-		Handler:           s.Handler(),
+		Handler:           linger.Handler(s.Handler()),
 		ReadHeaderTimeout: 10 * time.Second,
 		IdleTimeout:       2 * time.Minute,
 		MaxHeaderBytes:    64 << 10,
 		ErrorLog:          slog.NewLogLogger(s.o.Log.Handler(), slog.LevelDebug),
+		BaseContext:       func(net.Listener) context.Context { return s.work },
 		ConnContext: func(ctx context.Context, c net.Conn) context.Context {
 			return withConn(ctx, s.o.Peers, c, local)
 		},
@@ -186,8 +191,12 @@ func (s *Server) Serve(l net.Listener, local bool) error {
 	return nil
 }
 
-// Shutdown stops listening, ends streams and terminals, and waits for other
-// requests until ctx ends; then it breaks them off.
+// unwinding is how long a request may take to undo what it began, and to say so.
+const unwinding = 3 * time.Second
+
+// Shutdown stops listening, tells streams, terminals and all who wait for a person
+// that the daemon stops, and waits for other requests until ctx ends. Then those are
+// told too, and what does not answer even so is broken off.
 func (s *Server) Shutdown(ctx context.Context) error {
 	s.mu.Lock()
 	s.closed = true
@@ -195,12 +204,20 @@ func (s *Server) Shutdown(ctx context.Context) error {
 	s.mu.Unlock()
 
 	s.cancel(errClosing)
+	defer context.AfterFunc(ctx, func() { s.drop(errClosing) })()
 	var wg sync.WaitGroup
 	errs := make([]error, len(servers))
 	for i, srv := range servers {
 		wg.Go(func() {
-			if err := srv.Shutdown(ctx); err != nil {
-				errs[i] = errors.Join(err, srv.Close())
+			if srv.Shutdown(ctx) == nil {
+				return
+			}
+			s.o.Log.Warn("requests are told to end: the daemon has waited long enough for them")
+			last, cancel := context.WithTimeout(context.WithoutCancel(ctx), unwinding)
+			defer cancel()
+			if srv.Shutdown(last) != nil {
+				s.o.Log.Warn("requests are broken off: they would not end")
+				errs[i] = srv.Close()
 			}
 		})
 	}

@@ -16,6 +16,7 @@ import (
 	"glasshouse/e2b/envd"
 	"glasshouse/fault"
 	"glasshouse/id"
+	"glasshouse/internal/linger"
 )
 
 // An Inside serves the ports of sandboxes. *envd.Server is one.
@@ -297,7 +298,7 @@ func Answer(w http.ResponseWriter, status int, body any) {
 // sandbox does.
 func Listener(h http.Handler, log *slog.Logger) *http.Server {
 	srv := &http.Server{
-		Handler: h, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 64 << 10,
+		Handler: linger.Handler(h), ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 64 << 10,
 		ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug), Protocols: new(http.Protocols),
 	}
 	srv.Protocols.SetHTTP1(true)

@@ -32,6 +32,12 @@ func (k *Kernel) ask(ctx context.Context, a Ask, d policy.Decision) (answer, err
 	if q == nil {
 		return answer{reason: "a person would have to allow it, and nobody can be asked"}, nil
 	}
+	if a.Patient != nil {
+		waiting, cancel := context.WithCancelCause(ctx)
+		defer cancel(nil)
+		defer context.AfterFunc(a.Patient, func() { cancel(context.Cause(a.Patient)) })()
+		ctx = waiting
+	}
 	asked := approval.Request{
 		Question: a.Question, Parent: a.Parent, Rule: d.Rule, Reason: d.Reason, Tier: k.tierOf(a), Context: a.Context,
 	}

@@ -40,6 +40,7 @@ type Request struct {
 	Timeout    time.Duration    // 0: the capability's own, which it cannot exceed
 	Key        string           // the idempotency key, which the capability is told
 	Parent     int64            // the entry of the chain that it comes from
+	Patient    context.Context  // of Ask
 
 	// Before is called when the call is allowed, right before it is made; an error
 	// ends it. nil: nothing is.
@@ -250,7 +251,7 @@ func (c *call) decide(ctx context.Context) error {
 	if !c.pure() {
 		q.Attributes = map[string]string{"version": c.cap.Version, "effects": strings.Join(c.cap.Effects, " "), "call": string(c.out.ID)}
 	}
-	a := Ask{Question: q, Parent: c.req.Parent, Operator: c.req.Operator}
+	a := Ask{Question: q, Parent: c.req.Parent, Operator: c.req.Operator, Patient: c.req.Patient}
 	if c.cap.Approval.PerUse {
 		a.Always, a.Context = "the capability is to be asked about each time", c.shown()
 	} else if c.pure() && c.k.free(a) {

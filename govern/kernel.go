@@ -113,6 +113,7 @@ type Ask struct {
 	policy.Question
 	Parent  int64           // the entry of the chain that it comes from; 0 is none
 	Context json.RawMessage // what helps a person to decide; may be nil
+	Patient context.Context // ends when nobody waits for a person any more, before what is asked for need end; nil: with that
 
 	Operator bool          // a person with the right to it asks: no jail's rules apply
 	Always   string        // why a person is asked whatever the rules allow; "": only if they say so

@@ -196,44 +196,75 @@ func (h *house) end() {
 	}
 }
 
-// leftovers lists what of this data directory is still on the host.
+// leftovers lists what of this data directory is still on the host. What other suites
+// run beside it is none of its: not a directory whose name begins like its own, and not
+// a process that has its mounts only because it copied all there were.
 func (h *house) leftovers() []string {
 	var left []string
+	holds := func(text string) bool {
+		return strings.Contains(text+"\n", h.data+"/") || strings.Contains(text, h.data+"\x00")
+	}
 	if es, _ := os.ReadDir(filepath.Join(h.data, "jails")); len(es) > 0 {
 		left = append(left, fmt.Sprintf("%d jail directories", len(es)))
 	}
 	mounts, _ := os.ReadFile("/proc/self/mountinfo")
 	for line := range strings.Lines(string(mounts)) {
-		if strings.Contains(line, h.data) {
-			left = append(left, "mount "+strings.TrimSpace(line))
+		if !holds(line) {
+			continue
 		}
-		if strings.Contains(line, h.data) && strings.Contains(line, " bpf ") { // what keeps it there
+		left = append(left, "mount "+strings.TrimSpace(line))
+		if strings.Contains(line, " bpf ") { // what keeps it there
 			pins, _ := filepath.Glob(filepath.Join(h.data, "run/bpf/*/*"))
 			left = append(left, pins...)
 		}
 	}
 	loops, _ := filepath.Glob("/sys/block/loop*/loop/backing_file")
 	for _, l := range loops {
-		if data, _ := os.ReadFile(l); strings.Contains(string(data), h.data) {
+		if data, _ := os.ReadFile(l); holds(string(data)) {
 			left = append(left, "loop device of "+strings.TrimSpace(string(data)))
 		}
 	}
-	name, err := os.ReadFile(filepath.Join(h.data, "cgroup"))
+	data, err := os.ReadFile(filepath.Join(h.data, "cgroup"))
 	if err != nil {
 		left = append(left, err.Error())
 	}
+	name := strings.TrimSpace(string(data))
 	for _, under := range []string{"/sys/fs/cgroup/", "/sys/fs/cgroup/*/"} {
-		groups, _ := filepath.Glob(under + strings.TrimSpace(string(name)) + "*")
+		groups, _ := filepath.Glob(under + name + "*")
 		left = append(left, groups...)
 	}
-	procs, _ := filepath.Glob("/proc/[0-9]*/mountinfo")
+	procs, _ := filepath.Glob("/proc/[0-9]*")
 	for _, p := range procs {
-		if data, _ := os.ReadFile(p); !strings.HasPrefix(p, "/proc/self") && strings.Contains(string(data), h.data) {
-			line, _ := os.ReadFile(filepath.Join(filepath.Dir(p), "cmdline"))
-			left = append(left, fmt.Sprintf("process %s: %.80q", filepath.Dir(p), line))
+		if line, _ := os.ReadFile(p + "/cmdline"); p != fmt.Sprint("/proc/", os.Getpid()) && h.owns(p, name, holds) {
+			left = append(left, fmt.Sprintf("process %s: %.80q", p, line))
 		}
 	}
 	return left
+}
+
+// owns reports whether a process is this daemon's: it was started with the name of the
+// data directory, is in one of its cgroups, or stands on what is mounted there.
+func (h *house) owns(proc, cgroup string, holds func(string) bool) bool {
+	for _, f := range []string{"cmdline", "environ"} {
+		if data, _ := os.ReadFile(filepath.Join(proc, f)); holds(string(data)) {
+			return true
+		}
+	}
+	for _, link := range []string{"exe", "cwd", "root"} {
+		if at, _ := os.Readlink(filepath.Join(proc, link)); holds(at + "/") {
+			return true
+		}
+	}
+	if data, _ := os.ReadFile(filepath.Join(proc, "cgroup")); cgroup != "" && strings.Contains(string(data), cgroup) {
+		return true
+	}
+	mounts, _ := os.ReadFile(filepath.Join(proc, "mountinfo"))
+	for line := range strings.Lines(string(mounts)) {
+		if f := strings.Fields(line); len(f) > 4 && f[4] == "/" && holds(line) {
+			return true
+		}
+	}
+	return false
 }
 
 func (h *house) running(req wire.CreateJail) wire.Jail {

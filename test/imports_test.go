@@ -126,6 +126,7 @@ var may = map[string][]string{
 	"internal/atomicfile": {},
 	"internal/dirs":       {},
 	"internal/fork":       {},
+	"internal/linger":     {},
 	"internal/notify":     {},
 	"internal/plain":      {},
 	"internal/problem":    {"rtfs/form"},

@@ -1,0 +1,167 @@
+package test_test
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+
+	"github.com/coder/websocket"
+
+	"glasshouse/api/client"
+	"glasshouse/api/wire"
+)
+
+// askedEachTime computes, and a person is asked about it each time.
+const askedEachTime = `(capability "math.asked" :version "1.0.0" :description "Twice a number, if a person likes"
+  :input-schema [:map [:x :int]] :output-schema [:map [:y :int]] :effects []
+  :approval {:tier :standard :requires-per-use true}
+  :runtime {:type :rtfs} :implementation (fn [{:keys [x]}] {:y (* 2 x)}))`
+
+// Each way to wait for what may never come is open at once when the daemon is told to
+// stop. Nobody may hold it up, and whoever is not following a stream hears why.
+func TestADaemonThatStopsTellsAllWhoWait(t *testing.T) {
+	h := open(t, "")
+	socket := filepath.Join(h.data, "glasshouse.sock")
+	dial := func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return (&net.Dialer{}).DialContext(ctx, "unix", socket)
+	}
+	plain := &http.Client{Transport: &http.Transport{DialContext: dial}}
+
+	j := h.running(wire.CreateJail{Policy: &wire.Policy{Files: []wire.PolicyFile{{Name: "opencode.json", Text: `{"permission":{"bash":"ask"}}`}}}}).ID
+	if err := os.WriteFile(filepath.Join(h.data, "asked.rtfs"), []byte(askedEachTime), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if _, stderr, code := h.glasshouse(h.data, "capability", "register", filepath.Join(h.data, "asked.rtfs")); code != 0 {
+		t.Fatal(stderr)
+	}
+	session, err := h.OpenSession(t.Context(), wire.OpenSession{Name: "talk"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	x, err := h.Exec(t.Context(), j, wire.ExecRequest{Cmd: "echo begun; exec cat", StdinOpen: true, Detach: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	jail := "/jails/" + string(j)
+
+	// what waits for a person
+	var told sync.Map // by what waits: what it was told
+	var waiting sync.WaitGroup
+	waits := func(name, method, path string, body io.Reader) {
+		req, err := http.NewRequestWithContext(t.Context(), method, "http://glasshouse"+path, body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		waiting.Go(func() {
+			resp, err := plain.Do(req)
+			if err != nil {
+				told.Store(name, err.Error())
+				return
+			}
+			defer resp.Body.Close()
+			text, err := io.ReadAll(resp.Body)
+			told.Store(name, fmt.Sprintf("%d %s %v", resp.StatusCode, text, err))
+		})
+	}
+	waits("decide", "POST", jail+"/decide", strings.NewReader(`{"action":"bash","resource":"make one","wait_ms":600000}`))
+	waits("claim", "POST", "/sandbox/"+string(j)+"/decisions", strings.NewReader(`{"tool":"bash","args":{"command":"make two"},"wait_ms":600000}`))
+	waits("call", "POST", "/capabilities/math.asked/call", strings.NewReader(`{"input":{"x":1}}`))
+	waits("exec", "POST", jail+"/exec", strings.NewReader(`{"argv":["sleep","1000"]}`))
+	first := h.pends(j, "make one")
+	h.pends(j, "make two")
+	h.pends("", "math.asked")
+	waits("approval", "GET", "/approvals/"+string(first.ID)+"?wait_ms=600000", nil)
+	typed, typing := io.Pipe()
+	waits("stdin", "POST", jail+"/execs/"+string(x.ID)+"/stdin", typed)
+	io.WriteString(typing, "typed\n")
+
+	// what is streamed
+	for name, f := range map[string]struct{ method, path, body string }{
+		"events":          {"GET", jail + "/events?follow=true", ""},
+		"approval events": {"GET", "/approvals/events", ""},
+		"feed":            {"GET", "/feed", ""},
+		"session":         {"GET", "/chat/events/" + session.ID, ""},
+		"files":           {"GET", jail + "/files/watch?path=/tmp", ""},
+		"output":          {"GET", jail + "/execs/" + string(x.ID), ""},
+		"exec stream":     {"POST", jail + "/exec", `{"cmd":"echo hi; exec sleep 1000","stream":true}`},
+	} {
+		req, err := http.NewRequestWithContext(t.Context(), f.method, "http://glasshouse"+f.path, strings.NewReader(f.body))
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Header.Set("Accept", "text/event-stream")
+		resp, err := plain.Do(req)
+		if err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		if ct := resp.Header.Get("Content-Type"); resp.StatusCode != 200 || ct != "text/event-stream" {
+			t.Fatalf("%s: %d %s", name, resp.StatusCode, ct)
+		}
+		waiting.Go(func() {
+			defer resp.Body.Close()
+			io.Copy(io.Discard, resp.Body)
+		})
+	}
+	ws := &websocket.DialOptions{HTTPClient: plain, Subprotocols: []string{"glasshouse"}}
+	terminal, _, err := websocket.Dial(t.Context(), "ws://glasshouse"+jail+"/terminal", ws)
+	if err != nil {
+		t.Fatal(err)
+	}
+	waiting.Go(func() {
+		defer terminal.CloseNow()
+		for {
+			if _, _, err := terminal.Read(t.Context()); err != nil {
+				told.Store("terminal", fmt.Sprint(websocket.CloseStatus(err)))
+				return
+			}
+		}
+	})
+	// a client that never reads its answer
+	deaf, err := dial(t.Context(), "", "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer deaf.Close()
+	question := `{"action":"bash","resource":"make three","wait_ms":600000}`
+	fmt.Fprintf(deaf, "POST %s/decide HTTP/1.1\r\nHost: glasshouse\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", jail, len(question), question)
+	h.pends(j, "make three")
+	// the command has what was typed, so its request is being served
+	h.until("the command has its input", func() bool {
+		now, err := h.ExecResult(t.Context(), j, x.ID)
+		if err != nil {
+			t.Fatal(err)
+		}
+		out, _, err := client.Output(now)
+		return err == nil && strings.Contains(string(out), "typed")
+	})
+
+	h.cmd.Process.Signal(syscall.SIGTERM)
+	if err := h.cmd.Wait(); err != nil {
+		t.Errorf("the daemon ended with %v", err)
+	}
+	h.cmd = nil
+	if late := "requests are"; strings.Contains(h.log.String(), late) {
+		t.Errorf("the daemon's log has %q:\n%s", late, h.log)
+	}
+	typing.Close()
+	waiting.Wait()
+	for name, want := range map[string]string{
+		"decide": "503 ", "claim": "503 ", "call": "503 ", "exec": "503 ", "stdin": "503 ",
+		"approval": `200 {"id":"` + string(first.ID), "terminal": websocket.StatusGoingAway.String(),
+	} {
+		got, _ := told.Load(name)
+		if text, _ := got.(string); !strings.HasPrefix(text, want) || want == "503 " && !strings.Contains(text, "the daemon is stopping") {
+			t.Errorf("%s was told %q, want %q", name, text, want)
+		}
+	}
+	h.start()
+	h.pends(j, "make one") // still
+}
