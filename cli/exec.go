@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/signal"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
@@ -100,6 +101,7 @@ func (c *command) stream(ctx context.Context, cl *client.Client, jid id.Jail, re
 	defer s.Close()
 	stop := c.passSignals(ctx, cl, jid, s.Exec().ID)
 	defer stop()
+	defer c.tellQuestions(ctx, cl, jid)()
 	if req.StdinOpen {
 		go cl.Stdin(ctx, jid, s.Exec().ID, c.env.Stdin, true) // ends with the process, or with ctx
 	}
@@ -123,6 +125,27 @@ func (c *command) stream(ctx context.Context, cl *client.Client, jid id.Jail, re
 			return fmt.Errorf("pass output on: %w", err)
 		}
 	}
+}
+
+// tellQuestions says at a terminal what a person is asked in the jail's name, until
+// stop is called: a command that waits for an answer looks like one that hangs.
+func (c *command) tellQuestions(ctx context.Context, cl *client.Client, jid id.Jail) (stop func()) {
+	if !isTerminal(c.env.Stderr) {
+		return func() {}
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for e, err := range cl.ApprovalEvents(ctx) {
+			if err != nil {
+				return // what is asked is listed by approvals as well
+			}
+			if e.Kind == "asked" && e.Approval.Jail == jid {
+				fmt.Fprintf(c.env.Stderr, "glasshouse: a person is asked: %s\n  try: glasshouse approve %s\n", escape(e.Approval.Title), e.Approval.ID)
+			}
+		}
+	})
+	return func() { cancel(); wg.Wait() }
 }
 
 // passSignals sends what would end this process to the command instead. The

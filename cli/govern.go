@@ -379,7 +379,9 @@ agent does. The answer is in the chain. The exit code is 1 if it is no.`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			d.Action, d.Resource, d.WaitMS = args[1], strings.Join(args[2:], " "), wait*1000
 			return c.withJail(cmd, args[0], func(cl *client.Client, j id.Jail) error {
+				stop := c.tellQuestions(cmd.Context(), cl, j)
 				v, err := cl.Decide(cmd.Context(), j, d)
+				stop()
 				if err != nil {
 					return err
 				}

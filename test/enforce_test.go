@@ -1,12 +1,17 @@
 package test_test
 
 import (
+	"bufio"
+	"os"
+	"os/exec"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
 
 	"glasshouse/api/wire"
+
+	"github.com/creack/pty"
 )
 
 // permissions are a policy of few words: what is listed is allowed or denied, and
@@ -187,6 +192,40 @@ func TestAJailThatIsPausedHoldsNoDaemonUp(t *testing.T) {
 	}
 	if got := h.sh(j.ID, "rm -rf /tmp/x || echo refused"); !strings.Contains(got, "refused") {
 		t.Errorf("then what is denied says %q", got)
+	}
+}
+
+func TestATerminalSaysWhatACommandWaitsFor(t *testing.T) {
+	h := open(t, tools())
+	j := h.running(enforced)
+	for _, line := range [][]string{
+		{"jail", "exec", string(j.ID), "--", "sh", "-c", "id -u; true"},
+		{"decide", string(j.ID), "bash", "id -u"},
+	} {
+		ours, theirs, err := pty.Open()
+		if err != nil {
+			t.Fatal(err)
+		}
+		cmd := exec.Command(h.bin, line...)
+		cmd.Env = append(os.Environ(), "GLASSHOUSE_DATA="+h.data)
+		cmd.Stderr = theirs
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		theirs.Close()
+		a := h.asked(j)
+		said := ""
+		for lines := bufio.NewScanner(ours); !strings.Contains(said, "approve "+string(a.ID)) && lines.Scan(); {
+			said += lines.Text() + "\n"
+		}
+		if !strings.Contains(said, "a person is asked") || !strings.Contains(said, "id -u") || !strings.Contains(said, "approve "+string(a.ID)) {
+			t.Errorf("%s: the terminal says %q", line[0], said)
+		}
+		h.allows(a)
+		if err := cmd.Wait(); err != nil {
+			t.Errorf("%s: %v", line[0], err)
+		}
+		ours.Close()
 	}
 }
 
