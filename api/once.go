@@ -99,13 +99,18 @@ func (s *Server) answer(w http.ResponseWriter, r *http.Request, body []byte, do 
 // land does the work of a claimed key and settles the claim, also when the
 // caller is gone or the work panics.
 func (s *Server) land(ctx context.Context, k replay.Key, do func() (replay.Answer, error)) (replay.Answer, error) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
-	defer cancel()
+	// What is to be kept has a minute once the work is done, which may itself take many:
+	// the first jail of a host waits for its root filesystem.
+	settle := func() (context.Context, context.CancelFunc) {
+		return context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
+	}
 	done := false
 	defer func() {
 		if done {
 			return
 		}
+		ctx, cancel := settle()
+		defer cancel()
 		if err := s.o.Replays.Abandon(ctx, k); err != nil {
 			s.o.Log.Warn("idempotency key not released", "err", err)
 		}
@@ -115,6 +120,8 @@ func (s *Server) land(ctx context.Context, k replay.Key, do func() (replay.Answe
 		return a, err
 	}
 	done = true
+	ctx, cancel := settle()
+	defer cancel()
 	if err := s.o.Replays.Finish(ctx, k, a); err != nil {
 		// The thing is made; to say otherwise would make a second one.
 		s.o.Log.Error("answer not kept for its idempotency key", "err", err)

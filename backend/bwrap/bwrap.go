@@ -95,10 +95,11 @@ func (b *Backend) Probe(ctx context.Context) error {
 		return fmt.Errorf("%s: %w", op, err)
 	}
 	if who.Kind == asRoot {
-		for _, probe := range []func() error{disk.Probe, overlay.Probe} {
-			if err := probe(); err != nil {
-				return fmt.Errorf("%s: %w", op, err)
-			}
+		if err := disk.Probe(); err != nil {
+			return fmt.Errorf("%s: %w", op, err)
+		}
+		if err := overlay.ProbeIn(filepath.Dir(b.cfg.Base)); err != nil {
+			return fmt.Errorf("%s: %w", op, err)
 		}
 	}
 	return b.tryNamespaces(ctx, path, who)

@@ -23,6 +23,7 @@ import (
 	"maps"
 	"net/netip"
 	"os"
+	"path/filepath"
 	"sync"
 	"time"
 
@@ -131,13 +132,16 @@ func (b *Backend) Probe(ctx context.Context) error {
 	if _, err := b.version(ctx); err != nil {
 		return err
 	}
-	for _, probe := range []func() error{cgroup.Probe, disk.Probe, overlay.Probe, netns.Probe} {
+	for _, probe := range []func() error{cgroup.Probe, disk.Probe, b.stacks, netns.Probe} {
 		if err := probe(); err != nil {
 			return fmt.Errorf("%s: %w", op, err)
 		}
 	}
 	return nil
 }
+
+// stacks tries overlays where jails are: the daemon's own files can be an overlay.
+func (b *Backend) stacks() error { return overlay.ProbeIn(filepath.Dir(b.cfg.Base)) }
 
 // Lacks implements jail.Backend.
 func (b *Backend) Lacks() map[string]string {

@@ -22,6 +22,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -299,13 +300,21 @@ func place(fd int, dst string, attr *unix.MountAttr) error {
 }
 
 // Probe stacks an idmapped overlay in a temporary directory.
-func Probe() error {
+func Probe() error { return ProbeIn() }
+
+// ProbeIn stacks an idmapped overlay in the first of some directories where that can be
+// done, or else in a temporary one: in a container, whose own files are an overlay, only
+// what is on a volume can be stacked. A directory that is not there is passed over.
+func ProbeIn(dirs ...string) error {
 	const op = "overlay.Probe"
 	if os.Geteuid() != 0 {
 		return fault.Cannot(op, "stacking layers needs root", "run the daemon as root")
 	}
 	var errs []error
-	for _, dir := range []string{os.TempDir(), "/var/tmp"} {
+	for _, dir := range append(slices.Clone(dirs), os.TempDir(), "/var/tmp") {
+		if _, err := os.Stat(dir); errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
 		err := probe(dir)
 		if err == nil {
 			return nil

@@ -16,7 +16,7 @@ import (
 	"glasshouse/host/overlay"
 )
 
-func idmappedOverlay(context.Context, Host) (string, error) { return "", overlay.Probe() }
+func idmappedOverlay(_ context.Context, h Host) (string, error) { return "", overlay.ProbeIn(h.Data) }
 
 func sizedDisks(context.Context, Host) (string, error) {
 	return "ext4 images through loop devices", disk.Probe()
