@@ -9,7 +9,7 @@ export CGO_ENABLED := 0
 GO      ?= go
 LDFLAGS := -s -w -X glasshouse/cli.version=$(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
 
-.PHONY: help up down build deb image ui sdk test test-all check generate bench setup example docs clean
+.PHONY: help up down build deb image images ui sdk test test-all check generate bench setup example docs clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -24,20 +24,32 @@ down: ## stop the daemon that `make up` started; jails go on
 setup: ## install what is missing, and no more
 	@scripts/setup.sh "$(DATA)" $(WITH)
 
-INIT := cmd/glasshouse/embedded/glasshouse-init
-AGENT := cmd/glasshouse/embedded/glasshouse-agent
+# What is built is for this machine, or with ARCH=arm64 or ARCH=amd64 for another; then it is
+# in bin/ARCH. Each has a directory for what is embedded, so that none gets the other's.
+HOSTARCH := $(shell $(GO) env GOHOSTARCH)
+ARCH     ?= $(HOSTARCH)
+BIN      := $(if $(filter $(HOSTARCH),$(ARCH)),bin,bin/$(ARCH))
+EMBEDDED := cmd/glasshouse/embedded/$(ARCH)
 
 build: ## bin/glasshouse
-	@mkdir -p bin $(dir $(INIT))
-	$(GO) build -trimpath -ldflags '-s -w' -o $(INIT) ./cmd/glasshouse-init
-	$(GO) build -trimpath -ldflags '-s -w' -o $(AGENT) ./cmd/glasshouse-agent
-	$(GO) build -trimpath -ldflags '$(LDFLAGS)' -o bin/glasshouse ./cmd/glasshouse
+ifeq ($(filter amd64 arm64,$(ARCH)),)
+	$(error Glasshouse is for amd64 and arm64, not for $(ARCH): it has no programs for the kernel and no tables of calls for that)
+endif
+	@mkdir -p $(BIN) $(EMBEDDED)
+	GOARCH=$(ARCH) $(GO) build -trimpath -ldflags '-s -w' -o $(EMBEDDED)/glasshouse-init ./cmd/glasshouse-init
+	GOARCH=$(ARCH) $(GO) build -trimpath -ldflags '-s -w' -o $(EMBEDDED)/glasshouse-agent ./cmd/glasshouse-agent
+	GOARCH=$(ARCH) $(GO) build -trimpath -ldflags '$(LDFLAGS)' -o $(BIN)/glasshouse ./cmd/glasshouse
 
 deb: build ## a Debian package, bin/glasshouse_*.deb
-	@scripts/deb.sh bin/glasshouse bin
+	@scripts/deb.sh $(BIN)/glasshouse bin
 
 image: build ## a container image, bin/glasshouse_*.oci.tar
-	@$(GO) run ./packaging/image bin/glasshouse bin
+	@$(GO) run ./packaging/image $(BIN)/glasshouse bin
+
+images: ## one image for amd64 and arm64; wants qemu-user-static for the other
+	@$(MAKE) --no-print-directory ARCH=amd64 build
+	@$(MAKE) --no-print-directory ARCH=arm64 build
+	@$(GO) run ./packaging/image $(if $(filter amd64,$(HOSTARCH)),bin/glasshouse bin/arm64/glasshouse,bin/amd64/glasshouse bin/glasshouse) bin
 
 ui: ## the UI, from web/ui into web/dist; wants Node
 	@scripts/ui.sh
@@ -58,6 +70,7 @@ check: ## formatting, vet, generated files
 	@scripts/sdk.sh check
 	@fmt=$$(gofmt -l $$(git ls-files '*.go')); test -z "$$fmt" || { echo "gofmt wanted: $$fmt"; exit 1; }
 	$(GO) vet ./...
+	GOARCH=$(if $(filter arm64,$(HOSTARCH)),amd64,arm64) $(GO) vet ./...
 	$(GO) vet -tags bench ./test
 
 test: WITH := tests
@@ -77,4 +90,4 @@ docs: build ## docs/cli.md from the commands' own help
 	bin/glasshouse docs > docs/cli.md
 
 clean: ## what the build made
-	rm -rf bin $(INIT) $(AGENT)
+	rm -rf bin cmd/glasshouse/embedded/*/glasshouse-*

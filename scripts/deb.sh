@@ -11,15 +11,23 @@ umask 022
 version=${DEB_VERSION:-0.1.0~git$(git rev-list --count HEAD).$(git rev-parse --short HEAD)}
 SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct)}
 export SOURCE_DATE_EPOCH
-case $(uname -m) in
-x86_64) arch=amd64 ;;
-aarch64) arch=arm64 ;;
-*) echo "deb.sh: no package is made on $(uname -m)" >&2; exit 1 ;;
+# The processor is the one the program is for, which need not be this machine's: then one
+# like it, of the same source, says what is in the manual.
+arch=$("${GO:-go}" version -m "$binary" | sed -n 's/^\tbuild\tGOARCH=//p')
+speaks=$binary
+case $arch in
+amd64 | arm64) ;;
+*) echo "deb.sh: no package is made for ${arch:-a program that does not say what for}" >&2; exit 1 ;;
 esac
 
 tree=$(mktemp -d)
 trap 'rm -rf "$tree"' EXIT
 chmod 0755 "$tree"
+if [ "$arch" != "$("${GO:-go}" env GOHOSTARCH)" ]; then
+	speaks=$(mktemp)
+	trap 'rm -rf "$tree" "$speaks"' EXIT
+	GOARCH='' "${GO:-go}" build -o "$speaks" ./cmd/glasshouse
+fi
 share=$tree/usr/share
 mkdir -p "$tree"/{DEBIAN,usr/bin,usr/lib/systemd/system,etc/glasshouse} "$share"/{man/man1,doc/glasshouse,glasshouse} \
 	"$share"/{bash-completion/completions,zsh/vendor-completions,fish/vendor_completions.d}
@@ -28,14 +36,14 @@ install -m 0755 "$binary" "$tree/usr/bin/glasshouse"
 install -m 0644 packaging/deb/glasshouse.service "$tree/usr/lib/systemd/system/"
 install -m 0755 scripts/setup.sh "$share/glasshouse/"
 
-"$binary" docs man "$share/man/man1"
+"$speaks" docs man "$share/man/man1"
 gzip -9n "$share"/man/man1/*.1
-"$binary" completion bash >"$share/bash-completion/completions/glasshouse"
-"$binary" completion zsh >"$share/zsh/vendor-completions/_glasshouse"
-"$binary" completion fish >"$share/fish/vendor_completions.d/glasshouse.fish"
+"$speaks" completion bash >"$share/bash-completion/completions/glasshouse"
+"$speaks" completion zsh >"$share/zsh/vendor-completions/_glasshouse"
+"$speaks" completion fish >"$share/fish/vendor_completions.d/glasshouse.fish"
 
 install -m 0644 docs/*.md packaging/deb/README.Debian "$share/doc/glasshouse/"
-"${GO:-go}" run ./packaging/notices "$binary" cmd/glasshouse/embedded/glasshouse-* >"$share/doc/glasshouse/copyright"
+"${GO:-go}" run ./packaging/notices "$binary" cmd/glasshouse/embedded/$arch/glasshouse-* >"$share/doc/glasshouse/copyright"
 gzip -9nc CHANGELOG.md >"$share/doc/glasshouse/changelog.gz"
 
 # Every setting, as the documentation has it, with its default.

@@ -189,7 +189,7 @@ func (c *call) putFilestat(at uint32, st *unix.Stat_t, kind uint8) errno {
 	fields(b).u64(0, st.Dev)
 	fields(b).u64(8, st.Ino)
 	fields(b).u8(16, kind)
-	fields(b).u64(24, st.Nlink)
+	fields(b).u64(24, uint64(st.Nlink)) // 32 bits on arm64
 	fields(b).u64(32, uint64(st.Size))
 	fields(b).u64(40, uint64(st.Atim.Nano()))
 	fields(b).u64(48, uint64(st.Mtim.Nano()))

@@ -1,16 +1,19 @@
 // Image makes a container image of a built glasshouse, without Docker: a minimal Debian
 // with what the daemon needs, by mmdebstrap, and the daemon. Run in the repository:
 //
-//	go run ./packaging/image [flags] BINARY OUTPUT_DIRECTORY
+//	go run ./packaging/image [flags] BINARY... OUTPUT_DIRECTORY
 //
 // It writes an OCI image layout as one archive, with an index for docker load beside the
 // layout's own, and prints the archive's name and the image's digest. The same packages
-// and the same commit make the same image, byte by byte.
+// and the same commit make the same image, byte by byte. Of binaries for several
+// processors it makes one image for all of them; a Debian for another processor than this
+// machine's is made where the kernel can run its programs, by qemu-user-static and binfmt_misc.
 package main
 
 import (
 	"archive/tar"
 	"bytes"
+	"debug/buildinfo"
 	"encoding/json"
 	"flag"
 	"fmt"
@@ -21,7 +24,6 @@ import (
 	"path"
 	"path/filepath"
 	"regexp"
-	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -41,7 +43,7 @@ const suite = "trixie"
 // packages are what the daemon runs, as in scripts/setup.sh and packaging/deb/control,
 // and what setup.sh needs to fetch what a release is too old for.
 var packages = []string{
-	"runc", "crun", "bubblewrap", "criu", "nftables", "iptables", "iproute2", "mmdebstrap", "e2fsprogs",
+	"runc", "crun", "bubblewrap", "criu", "nftables", "iptables", "iproute2", "mmdebstrap", "e2fsprogs", "mount",
 	"uidmap", "patchelf", "ca-certificates", "debian-archive-keyring",
 }
 
@@ -59,9 +61,17 @@ const data = "/var/lib/glasshouse"
 
 // A build is what an image is made of.
 type build struct {
-	binary, out, root, mirror, version string
-	epoch                              time.Time
+	out, root, mirror, version string
+	epoch                      time.Time
 }
+
+// A part is the image for one processor, and what is run there.
+type part struct {
+	arch, binary, root string
+	image              v1.Image
+}
+
+func (p part) platform() v1.Platform { return v1.Platform{OS: "linux", Architecture: p.arch} }
 
 func main() {
 	b := build{}
@@ -69,13 +79,13 @@ func main() {
 	flag.StringVar(&b.mirror, "mirror", "", "of Debian (default: deb.debian.org)")
 	flag.StringVar(&b.version, "version", "", "what the image is tagged with (default: from the commit)")
 	flag.Parse()
-	if flag.NArg() != 2 {
-		fmt.Fprintln(os.Stderr, "usage: image [flags] BINARY OUTPUT_DIRECTORY")
+	if flag.NArg() < 2 {
+		fmt.Fprintln(os.Stderr, "usage: image [flags] BINARY... OUTPUT_DIRECTORY")
 		flag.PrintDefaults()
 		os.Exit(2)
 	}
-	b.binary, b.out = flag.Arg(0), flag.Arg(1)
-	name, digest, err := b.run()
+	b.out = flag.Arg(flag.NArg() - 1)
+	name, digest, err := b.run(flag.Args()[:flag.NArg()-1])
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "image:", err)
 		os.Exit(1)
@@ -86,7 +96,7 @@ func main() {
 // tag is what a reference may have after its colon.
 var tag = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}$`)
 
-func (b *build) run() (name string, digest v1.Hash, err error) {
+func (b *build) run(binaries []string) (name string, digest v1.Hash, err error) {
 	commit, err := git("rev-parse", "--short", "HEAD")
 	if err != nil {
 		return "", digest, err
@@ -118,21 +128,45 @@ func (b *build) run() (name string, digest v1.Hash, err error) {
 		return "", digest, err
 	}
 	defer os.RemoveAll(scratch)
-	if b.root == "" {
-		b.root = filepath.Join(scratch, "root.tar")
-		if err := b.debian(); err != nil {
+	var parts []part
+	var all []string
+	for _, binary := range binaries {
+		p := part{binary: binary, root: b.root}
+		if p.arch, err = architecture(binary); err != nil {
 			return "", digest, err
 		}
+		if slices.Contains(all, p.arch) {
+			return "", digest, fmt.Errorf("two binaries are for %s", p.arch)
+		}
+		all = append(all, p.arch)
+		if p.root == "" {
+			p.root = filepath.Join(scratch, p.arch+".tar")
+			if err := b.debian(p); err != nil {
+				return "", digest, err
+			}
+		}
+		if p.image, err = b.image(p, commit); err != nil {
+			return "", digest, err
+		}
+		parts = append(parts, p)
 	}
-	image, err := b.image(commit)
+	name = filepath.Join(b.out, "glasshouse_"+b.version+"_"+strings.Join(all, "-")+".oci.tar")
+	digest, err = b.archive(parts, filepath.Join(scratch, "layout"), name)
+	return name, digest, err
+}
+
+// architecture is that of a program of Go's.
+func architecture(binary string) (string, error) {
+	info, err := buildinfo.ReadFile(binary)
 	if err != nil {
-		return "", digest, err
+		return "", err
 	}
-	if digest, err = image.Digest(); err != nil {
-		return "", digest, err
+	for _, s := range info.Settings {
+		if s.Key == "GOARCH" {
+			return s.Value, nil
+		}
 	}
-	name = filepath.Join(b.out, "glasshouse_"+b.version+"_"+runtime.GOARCH+".oci.tar")
-	return name, digest, b.archive(image, filepath.Join(scratch, "layout"), name)
+	return "", fmt.Errorf("%s does not say what processor it is for", binary)
 }
 
 func git(args ...string) (string, error) {
@@ -144,8 +178,8 @@ func git(args ...string) (string, error) {
 }
 
 // debian writes the tree that the daemon is put into.
-func (b *build) debian() error {
-	args := []string{"--quiet", "--variant=essential", "--format=tar", "--include=" + strings.Join(packages, ",")}
+func (b *build) debian(p part) error {
+	args := []string{"--quiet", "--architectures=" + p.arch, "--variant=essential", "--format=tar", "--include=" + strings.Join(packages, ",")}
 	for _, x := range excluded {
 		args = append(args, "--dpkgopt=path-exclude="+x)
 	}
@@ -153,7 +187,7 @@ func (b *build) debian() error {
 	for _, h := range hooks {
 		args = append(args, "--customize-hook="+h)
 	}
-	args = append(args, suite, b.root)
+	args = append(args, suite, p.root)
 	if b.mirror != "" {
 		args = append(args, b.mirror)
 	}
@@ -167,8 +201,8 @@ func (b *build) debian() error {
 }
 
 // image is the tree and, above it, the daemon.
-func (b *build) image(commit string) (v1.Image, error) {
-	daemon, err := b.daemon()
+func (b *build) image(p part, commit string) (v1.Image, error) {
+	daemon, err := b.daemon(p)
 	if err != nil {
 		return nil, err
 	}
@@ -178,7 +212,7 @@ func (b *build) image(commit string) (v1.Image, error) {
 		open tarball.Opener
 		by   string
 	}{
-		{func() (io.ReadCloser, error) { return os.Open(b.root) }, "mmdebstrap " + suite},
+		{func() (io.ReadCloser, error) { return os.Open(p.root) }, "mmdebstrap " + suite},
 		{func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(daemon)), nil }, "glasshouse " + b.version},
 	} {
 		layer, err := tarball.LayerFromOpener(l.open, tarball.WithMediaType(types.OCILayer), tarball.WithCompressedCaching)
@@ -194,7 +228,7 @@ func (b *build) image(commit string) (v1.Image, error) {
 		return nil, err
 	}
 	file = file.DeepCopy()
-	file.Created, file.OS, file.Architecture = created, "linux", runtime.GOARCH
+	file.Created, file.OS, file.Architecture = created, "linux", p.arch
 	file.Config = v1.Config{
 		Entrypoint: []string{"/usr/bin/glasshouse"},
 		Cmd:        []string{"serve", "--stop-jails"},
@@ -223,8 +257,8 @@ func (b *build) image(commit string) (v1.Image, error) {
 }
 
 // daemon is the layer with what the repository has to give.
-func (b *build) daemon() ([]byte, error) {
-	program, err := os.ReadFile(b.binary)
+func (b *build) daemon(p part) ([]byte, error) {
+	program, err := os.ReadFile(p.binary)
 	if err != nil {
 		return nil, err
 	}
@@ -232,11 +266,11 @@ func (b *build) daemon() ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	programs, err := filepath.Glob("cmd/glasshouse/embedded/glasshouse-*")
+	programs, err := filepath.Glob("cmd/glasshouse/embedded/" + p.arch + "/glasshouse-*")
 	if err != nil {
 		return nil, err
 	}
-	args := append([]string{"run", "./packaging/notices", b.binary}, programs...)
+	args := append([]string{"run", "./packaging/notices", p.binary}, programs...)
 	cmd := exec.Command("go", args...)
 	cmd.Stderr = os.Stderr
 	notices, err := cmd.Output()
@@ -277,23 +311,43 @@ func (b *build) put(w *tar.Writer, name string, mode, size int64, data io.Reader
 	return err
 }
 
-// archive writes the image as a layout at dir, and that as one file.
-func (b *build) archive(image v1.Image, dir, name string) (err error) {
+// archive writes the image as a layout at dir, and that as one file. For one processor
+// the layout has an image, for several an index of their images.
+func (b *build) archive(parts []part, dir, name string) (digest v1.Hash, err error) {
 	at, err := layout.Write(dir, empty.Index)
 	if err != nil {
-		return err
+		return digest, err
 	}
-	err = at.AppendImage(image, layout.WithAnnotations(map[string]string{
+	names := layout.WithAnnotations(map[string]string{
 		"org.opencontainers.image.ref.name": b.version,
 		"io.containerd.image.name":          "docker.io/library/glasshouse:" + b.version,
-	}), layout.WithPlatform(v1.Platform{OS: "linux", Architecture: runtime.GOARCH}))
+	})
+	if len(parts) == 1 {
+		if digest, err = parts[0].image.Digest(); err == nil {
+			err = at.AppendImage(parts[0].image, names, layout.WithPlatform(parts[0].platform()))
+		}
+	} else {
+		all := mutate.IndexMediaType(empty.Index, types.OCIImageIndex)
+		for _, p := range parts {
+			platform := p.platform()
+			all = mutate.AppendManifests(all, mutate.IndexAddendum{Add: p.image, Descriptor: v1.Descriptor{Platform: &platform}})
+		}
+		if digest, err = all.Digest(); err == nil {
+			err = at.AppendIndex(all, names)
+		}
+	}
 	if err != nil {
-		return err
+		return digest, err
 	}
-	if err := indexForDocker(image, dir, "glasshouse:"+b.version); err != nil {
-		return err
+	// Who reads that knows no indexes, and gets the first.
+	if err := indexForDocker(parts[0].image, dir, "glasshouse:"+b.version); err != nil {
+		return digest, err
 	}
+	return digest, b.save(dir, name)
+}
 
+// save writes a layout as one file.
+func (b *build) save(dir, name string) error {
 	tmp, err := os.CreateTemp(filepath.Dir(name), ".glasshouse-image-*")
 	if err != nil {
 		return err

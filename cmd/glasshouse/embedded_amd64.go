@@ -1,0 +1,6 @@
+package main
+
+import "embed"
+
+//go:embed all:embedded/amd64
+var embedded embed.FS
