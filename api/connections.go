@@ -43,7 +43,12 @@ func (s *Server) connections(w http.ResponseWriter, r *http.Request, p connectio
 	if err != nil {
 		return err
 	}
-	judged, err := s.judged(r.Context(), p.ID, from, to)
+	later, until, err := p.times(time.Now().Add(time.Hour))
+	if err != nil {
+		return err
+	}
+	again := later.Equal(from) && until.Equal(to) // who asks the same later means the same
+	judged, err := s.judged(r.Context(), judgedPart{p.ID, from, to}, again)
 	if err != nil {
 		return err
 	}
@@ -72,7 +77,7 @@ const maxHosts = 1 << 12
 
 type connectedHost struct {
 	report.Host
-	Verdicts []*verdict `json:"verdicts"`
+	Verdicts []verdict `json:"verdicts"`
 }
 
 // netLog is whom a jail talked to in a part of the time.
@@ -122,49 +127,85 @@ type verdict struct {
 // judgements are what the entries of the chain say of what left a jail, or was not
 // let, by host.
 type judgements struct {
+	turn chan struct{} // capacity 1: held by who reads on
+
+	after  int64 // the last entry that was read
 	byHost map[string][]*verdict
 	order  []string // of the hosts, as they came
+	count  int      // of the verdicts
 	more   int64    // that are in no list
 }
 
-// Of a jail so many hosts are told of, and of each so many verdicts. The jail names
-// the hosts, and may name as many as it likes.
+// A judgedPart is a part of what was decided about a jail.
+type judgedPart struct {
+	jail     id.Jail
+	from, to time.Time
+}
+
+// mostJudges is how many parts are kept: each has a few megabytes at most.
+const mostJudges = 16
+
+// Of a jail so many hosts are told of, of each so many verdicts, and so many in all. The
+// jail names the hosts, and may name as many as it likes.
 const (
 	mostJudged   = 4096
 	mostVerdicts = 32
+	mostAlike    = 4 * mostJudged
 )
 
-// judged reads what was decided about a jail's way out.
-func (s *Server) judged(ctx context.Context, j id.Jail, from, to time.Time) (*judgements, error) {
-	js := &judgements{byHost: map[string][]*verdict{}}
+// judged returns what was decided about a jail's way out, by now. Of what was read
+// before, if it is to be read again, only what has come since is read.
+func (s *Server) judged(ctx context.Context, p judgedPart, again bool) (*judged, error) {
 	if s.o.Chain == nil {
-		return js, nil
+		return &judged{}, nil
 	}
 	if s.o.Governor != nil {
 		if err := s.o.Governor.Settle(ctx); err != nil {
 			return nil, err
 		}
 	}
-	q := chain.Query{Kinds: []chain.Kind{chain.Egress}, Jail: j, From: from, Limit: 1000}
-	if !to.IsZero() {
-		q.Until = to.Add(time.Millisecond) // as records are: of that moment, too
+	js := newJudgements()
+	if again {
+		js = s.judges.of(p, newJudgements)
+	}
+	select {
+	case js.turn <- struct{}{}:
+		defer func() { <-js.turn }()
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
+	if err := s.readOn(ctx, p, js); err != nil {
+		return nil, err
+	}
+	return js.now(), nil
+}
+
+func (s *Server) readOn(ctx context.Context, p judgedPart, js *judgements) error {
+	q := chain.Query{Kinds: []chain.Kind{chain.Egress}, Jail: p.jail, From: p.from, Limit: 1000}
+	if !p.to.IsZero() {
+		q.Until = p.to.Add(time.Millisecond) // as records are: of that moment, too
 	}
 	for {
+		q.After = js.after
 		entries, err := s.o.Chain.Entries(ctx, q)
 		if err != nil {
-			return nil, err
+			return err
 		}
 		for _, e := range entries {
 			var r egress.Record
 			if json.Unmarshal(e.Body, &r) == nil {
 				js.add(e.Seq, &r)
 			}
+			js.after = e.Seq
 		}
 		if len(entries) < q.Limit {
-			return js, nil
+			return nil
 		}
-		q.After = entries[len(entries)-1].Seq
 	}
+}
+
+func newJudgements() *judgements {
+	return &judgements{turn: make(chan struct{}, 1), byHost: map[string][]*verdict{}}
 }
 
 func (js *judgements) add(entry int64, r *egress.Record) {
@@ -175,7 +216,7 @@ func (js *judgements) add(entry int64, r *egress.Record) {
 	})
 	times := int64(1 + max(r.Repeats, 0))
 	switch {
-	case i < 0 && (len(list) >= mostVerdicts || !known && len(js.order) >= mostJudged):
+	case i < 0 && (len(list) >= mostVerdicts || js.count >= mostAlike || !known && len(js.order) >= mostJudged):
 		js.more += times
 		return
 	case i < 0:
@@ -185,6 +226,7 @@ func (js *judgements) add(entry int64, r *egress.Record) {
 		i = len(list)
 		list = append(list, &verdict{Allowed: r.Allowed, Kind: string(r.Kind), Port: r.Port, Reason: string(r.Reason), Rule: r.Rule, First: r.At.UTC()})
 		js.byHost[host] = list
+		js.count++
 	}
 	v := list[i]
 	v.Count += times
@@ -196,14 +238,31 @@ func (js *judgements) add(entry int64, r *egress.Record) {
 	}
 }
 
+// judged is what there was of judgements at a moment.
+type judged struct {
+	byHost map[string][]verdict
+	order  []string
+	more   int64
+}
+
+func (js *judgements) now() *judged {
+	out := &judged{byHost: make(map[string][]verdict, len(js.order)), order: slices.Clone(js.order), more: js.more}
+	for host, list := range js.byHost {
+		for _, v := range list {
+			out.byHost[host] = append(out.byHost[host], *v)
+		}
+	}
+	return out
+}
+
 // take returns the verdicts of a host, the newest first, once.
-func (js *judgements) take(host string) []*verdict {
+func (js *judged) take(host string) []verdict {
 	host = strings.ToLower(host)
 	list := js.byHost[host]
 	delete(js.byHost, host)
-	slices.SortStableFunc(list, func(a, b *verdict) int { return cmp.Compare(b.Entry, a.Entry) })
+	slices.SortStableFunc(list, func(a, b verdict) int { return cmp.Compare(b.Entry, a.Entry) })
 	if list == nil {
-		return []*verdict{}
+		return []verdict{}
 	}
 	return list
 }

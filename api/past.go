@@ -6,49 +6,17 @@ import (
 	"net/http"
 	"slices"
 	"strconv"
-	"sync"
 	"time"
 
 	"glasshouse/api/wire"
-	"glasshouse/eventlog"
 	"glasshouse/fault"
 	"glasshouse/id"
 	"glasshouse/report"
 	"glasshouse/snapshot"
 )
 
-// pasts are what was read of logs for who goes back and forth in them. The least
-// recently used are forgotten.
-type pasts struct {
-	mu   sync.Mutex
-	list []pastOf // the most recently used last. guarded by mu
-}
-
-type pastOf struct {
-	log *eventlog.Log
-	*report.Past
-}
-
-// mostPasts bounds the memory that going back takes: each has some tens of megabytes
-// at most.
+// mostPasts is how many are kept: each has some tens of megabytes at most.
 const mostPasts = 6
-
-func (ps *pasts) of(l *eventlog.Log) *report.Past {
-	ps.mu.Lock()
-	defer ps.mu.Unlock()
-	p := pastOf{l, nil}
-	if i := slices.IndexFunc(ps.list, func(p pastOf) bool { return p.log == l }); i >= 0 {
-		p = ps.list[i]
-		ps.list = slices.Delete(ps.list, i, i+1)
-	} else {
-		p.Past = report.NewPast(l)
-	}
-	ps.list = append(ps.list, p)
-	if len(ps.list) > mostPasts {
-		ps.list = slices.Delete(ps.list, 0, 1)
-	}
-	return p.Past
-}
 
 type pastParams struct {
 	ID    id.Jail `path:"id"`
@@ -83,7 +51,7 @@ func (s *Server) at(w http.ResponseWriter, r *http.Request, p pastParams) error 
 	if err := flushed(r.Context(), l); err != nil {
 		return err
 	}
-	then, err := s.pasts.of(l).At(r.Context(), at)
+	then, err := s.pasts.of(l, func() *report.Past { return report.NewPast(l) }).At(r.Context(), at)
 	if err != nil {
 		return err
 	}

@@ -2,9 +2,13 @@ package api_test
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"fmt"
+	"os"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -212,4 +216,86 @@ func TestWhomAJailTalkedToAndWhatWasDecided(t *testing.T) {
 		t.Errorf("an hour ago: %+v", some)
 	}
 	d.refused(400, req{as: access.Viewer, method: "GET", path: path + "?limit=0x"})
+
+	note(j, allowed) // behind what was read
+	d.strictly(path, &got)
+	if vs := got.Items[0].Verdicts; len(vs) != 1 || vs[0].Count != 3 || got.Items[2].Verdicts[0].Count != 5 {
+		t.Errorf("after one more: %+v", got.Items)
+	}
+}
+
+// A jail's way out has been used very often. Who looks at it again waits for what has
+// come since, not for all of it.
+func TestVerdictsAreReadOnce(t *testing.T) {
+	most := 5_000
+	if os.Getenv("GLASSHOUSE_TEST") == "all" {
+		most = 100_000
+	}
+	jails := apitest.New()
+	w := apitest.Watch(t, jails)
+	c := &counted{Chain: record(t).Chain}
+	d := open(t, jails, func(o *api.Options) { o.Observed, o.Chain = w, c })
+	j := d.running()
+	note := func(n int) {
+		body, err := json.Marshal(egress.Record{At: time.Now(), Allowed: true, Request: egress.Request{Kind: egress.KindRequest, Host: fmt.Sprintf("h%d.example", n%3000), Port: uint16(n % 7)}})
+		if err == nil {
+			_, err = c.Append(t.Context(), chain.Entry{Kind: chain.Egress, Jail: j, Body: body})
+		}
+		if err != nil {
+			t.Error(err)
+		}
+	}
+	const at = 50 // at once, as the chain takes them
+	var wg sync.WaitGroup
+	for k := range at {
+		wg.Go(func() {
+			for i := k; i < most; i += at {
+				note(i)
+			}
+		})
+	}
+	wg.Wait()
+	path := "/jails/" + string(j) + "/connections?limit=1000"
+	read := func(path string) (n, verdicts int64) {
+		t.Helper()
+		before, begun := c.n.Load(), time.Now()
+		var got wire.Connections
+		d.strictly(path, &got)
+		for _, h := range got.Items {
+			for _, v := range h.Verdicts {
+				verdicts += v.Count
+			}
+		}
+		t.Logf("%d entries, %d verdicts of %d hosts shown, %v", c.n.Load()-before, verdicts, got.Count.Count, time.Since(begun))
+		return c.n.Load() - before, verdicts
+	}
+	first, shown := read(path)
+	if first != int64(most) || shown == 0 {
+		t.Errorf("%d entries are read of %d, and %d verdicts shown", first, most, shown)
+	}
+	note(0)
+	if n, again := read(path); n != 1 || again != shown+1 {
+		t.Errorf("%d entries are read again for one that is new, and %d verdicts shown, %d before", n, again, shown)
+	}
+	for range 2 { // a time that moves along is nobody's to ask for again
+		read(path + "&from=1h")
+	}
+	for i := range 20 { // other parts push it out in the end
+		read(path + fmt.Sprintf("&from=2020-01-%02dT00:00:00Z&to=2020-02-01T00:00:00Z", i+1))
+	}
+	if n, again := read(path); n != int64(most)+1 || again != shown+1 {
+		t.Errorf("%d entries are read once it was forgotten, and %d verdicts shown", n, again)
+	}
+}
+
+// counted counts what is read of a chain.
+type counted struct {
+	*chain.Chain
+	n atomic.Int64
+}
+
+func (c *counted) Entries(ctx context.Context, q chain.Query) ([]chain.Entry, error) {
+	list, err := c.Chain.Entries(ctx, q)
+	c.n.Add(int64(len(list)))
+	return list, err
 }

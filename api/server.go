@@ -22,12 +22,14 @@ import (
 	"glasshouse/access"
 	"glasshouse/api/replay"
 	"glasshouse/api/wire"
+	"glasshouse/eventlog"
 	"glasshouse/gateway"
 	"glasshouse/id"
 	"glasshouse/internal/linger"
 	"glasshouse/jail"
 	"glasshouse/jailinit/control"
 	"glasshouse/jailinit/protocol"
+	"glasshouse/report"
 	"glasshouse/rootfs"
 )
 
@@ -123,8 +125,9 @@ type Server struct {
 	once    flights
 	present presence
 	rates   rates
-	tallies tallies
-	pasts   pasts
+	tallies recent[filtered, *eventlog.Tally]
+	pasts   recent[*eventlog.Log, *report.Past]
+	judges  recent[judgedPart, *judgements]
 
 	ctx     context.Context // ends when streams and those who wait for a person must: they would keep Shutdown waiting
 	cancel  context.CancelCauseFunc
@@ -151,6 +154,7 @@ func New(o Options) *Server {
 	s.work, s.drop = context.WithCancelCause(context.Background())
 	s.metrics = newMetrics(o.Jails)
 	s.rates.s = s
+	s.tallies.most, s.pasts.most, s.judges.most = mostTallies, mostPasts, mostJudges
 	for _, rt := range routes {
 		s.mux.Handle(rt.pattern, s.route(rt))
 		s.table[rt.pattern] = rt

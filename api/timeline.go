@@ -4,51 +4,21 @@ import (
 	"context"
 	"encoding/json"
 	"net/http"
-	"slices"
-	"sync"
 	"time"
 
 	"glasshouse/api/wire"
-	"glasshouse/event"
 	"glasshouse/eventlog"
 	"glasshouse/fault"
 	"glasshouse/id"
 )
 
-// tallies are what was counted of logs for who looks at them. The least recently
-// used are forgotten, and counted anew when they are asked for again.
-type tallies struct {
-	mu   sync.Mutex
-	list []*tallied // the most recently used last. guarded by mu
-}
-
-type tallied struct {
-	log    *eventlog.Log
-	filter string
-	*eventlog.Tally
-}
-
-// mostTallies bounds the memory that looking takes: each has some megabytes at
-// most.
+// mostTallies is how many are kept: each has some megabytes at most.
 const mostTallies = 16
 
-func (ts *tallies) of(l *eventlog.Log, f *event.Filter) *eventlog.Tally {
-	ts.mu.Lock()
-	defer ts.mu.Unlock()
-	text := f.String()
-	i := slices.IndexFunc(ts.list, func(t *tallied) bool { return t.log == l && t.filter == text })
-	t := &tallied{log: l, filter: text}
-	if i >= 0 {
-		t = ts.list[i]
-		ts.list = slices.Delete(ts.list, i, i+1)
-	} else {
-		t.Tally = l.Tally(f)
-	}
-	ts.list = append(ts.list, t)
-	if len(ts.list) > mostTallies {
-		ts.list = slices.Delete(ts.list, 0, 1)
-	}
-	return t.Tally
+// filtered is a part of a log, by the text of the filter that it is.
+type filtered struct {
+	log    *eventlog.Log
+	filter string
 }
 
 // tally returns what a filter means of a jail's log, counted up to now.
@@ -64,7 +34,7 @@ func (s *Server) tally(ctx context.Context, j id.Jail, rf recordFilter) (*eventl
 	if err := flushed(ctx, l); err != nil {
 		return nil, err
 	}
-	t := s.tallies.of(l, f)
+	t := s.tallies.of(filtered{l, f.String()}, func() *eventlog.Tally { return l.Tally(f) })
 	return t, t.Update(ctx)
 }
 
