@@ -67,7 +67,7 @@ var Works = map[string]func(args []string){
 	},
 	"crowds": func(args []string) { // processes whose threads all end at once
 		for range number(args[0]) {
-			cmd := exec.Command("/proc/self/exe")
+			cmd := exec.Command("/proc/self/exe", "crowd") // by the name, or by the variable, as the package has it
 			cmd.Env = append(os.Environ(), variable+"=crowd")
 			must(cmd.Run())
 		}
