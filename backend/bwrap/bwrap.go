@@ -59,6 +59,8 @@ type Backend struct {
 	ids  func() (identity, error)
 	tree func() (*cgroup.Tree, error)
 	base func() error
+
+	hurry cgroup.Hurry
 }
 
 var (

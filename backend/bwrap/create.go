@@ -29,6 +29,7 @@ func (b *Backend) Create(ctx context.Context, p jail.Plan) (_ jail.Instance, err
 	if err := b.check(p); err != nil {
 		return nil, err
 	}
+	defer b.hurry.Begin()() // its first process will be moved
 	var u undo.Stack
 	defer func() {
 		if err != nil {

@@ -197,6 +197,7 @@ func (b *Backend) Restore(ctx context.Context, p jail.Plan, dir string) (_ jail.
 	if err != nil {
 		return nil, fmt.Errorf("images in %s: %w", dir, err)
 	}
+	defer b.hurry.Begin()()
 	m := &making{backend: b, plan: p, layout: layout{p.Dir}, restoring: !b.kind.sentry, from: dir, server: p.Init}
 	defer func() {
 		if err == nil {

@@ -39,6 +39,7 @@ func (b *Backend) Create(ctx context.Context, p jail.Plan) (_ jail.Instance, err
 	if err := b.checkAlone(p, op); err != nil {
 		return nil, err
 	}
+	defer b.hurry.Begin()() // its processes will be moved
 	m := &making{backend: b, plan: p, layout: layout{p.Dir}}
 	m.ownNet = p.Network == jail.Isolated && b.kind.sentry && b.sentryCan(op) == nil
 	defer func() {

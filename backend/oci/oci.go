@@ -74,6 +74,7 @@ type Backend struct {
 	digests     sync.Map
 	lazyFrom    int64
 	servers     sync.Mutex // held while a server of memory is looked for, and started
+	hurry       cgroup.Hurry
 
 	// trace, if set, is told of each step of Create how long it took.
 	trace func(step string, took time.Duration)

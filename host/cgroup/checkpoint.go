@@ -10,7 +10,6 @@ import (
 	"syscall"
 
 	"github.com/opencontainers/cgroups"
-	"golang.org/x/sys/unix"
 )
 
 // Freezer returns the directory whose files freeze the cgroup.
@@ -24,12 +23,16 @@ func (c *Cgroup) Freezer() string {
 // Born has start, called on this thread alone, start a process that is in the
 // cgroup from its first moment in every hierarchy. In those of the first
 // generation only a thread can lend that, so this one enters them meanwhile.
+//
+// It calls itself 0: a thread that moves itself alone has nobody to wait for, and
+// since Linux 5.7 the kernel knows it by that. By its number it would wait for all
+// processors, as for any other's move (see Hurry).
 func (c *Cgroup) Born(attr *syscall.SysProcAttr, start func() error) (err error) {
 	own, err := ownPaths()
 	if err != nil {
 		return err
 	}
-	tid := []byte(strconv.Itoa(unix.Gettid()))
+	self := []byte("0")
 	for _, dir := range c.dirs {
 		if dir == c.unified {
 			continue
@@ -39,8 +42,8 @@ func (c *Cgroup) Born(attr *syscall.SysProcAttr, start func() error) (err error)
 			return fmt.Errorf("cgroup %s: no way back from %s", c.path, dir)
 		}
 		// Whoever kills the cgroup while a thread of ours is in it kills us.
-		defer func() { err = errors.Join(err, os.WriteFile(filepath.Join(back, "tasks"), tid, 0)) }()
-		if err := os.WriteFile(filepath.Join(dir, "tasks"), tid, 0); err != nil {
+		defer func() { err = errors.Join(err, os.WriteFile(filepath.Join(back, "tasks"), self, 0)) }()
+		if err := os.WriteFile(filepath.Join(dir, "tasks"), self, 0); err != nil {
 			return fmt.Errorf("enter cgroup: %w", err)
 		}
 	}

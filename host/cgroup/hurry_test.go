@@ -1,0 +1,93 @@
+package cgroup_test
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"glasshouse/host/cgroup"
+	"glasshouse/internal/thread"
+)
+
+// ownThreads returns the cgroups that threads of this process are in.
+func ownThreads(t *testing.T) []string {
+	t.Helper()
+	var all []string
+	names, _ := filepath.Glob("/proc/self/task/*/cgroup")
+	for _, name := range names {
+		if b, err := os.ReadFile(name); err == nil {
+			all = append(all, string(b))
+		}
+	}
+	slices.Sort(all)
+	return slices.Compact(all)
+}
+
+func eventually(t *testing.T, what string, is func() bool) {
+	t.Helper()
+	for end := time.Now().Add(20 * time.Second); !is(); time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("not within 20 s: %s", what)
+		}
+	}
+}
+
+func TestAHurryMovesNobody(t *testing.T) {
+	h := newHost(t)
+	c := h.create(cgroup.Limits{PIDs: 64})
+	before := ownThreads(t)
+
+	var hurry cgroup.Hurry
+	moves := make(chan error, 1)
+	hurry.Nudged(func(err error) {
+		select {
+		case moves <- err:
+		default:
+		}
+	})
+	first, second := hurry.Begin(), hurry.Begin()
+	for range 3 {
+		h.must(<-moves)
+	}
+	// Who is born beside it is where it belongs, while threads of ours are there too.
+	for range 10 {
+		cmd := exec.Command("cat", "/proc/self/cgroup")
+		var out strings.Builder
+		cmd.Stdout, cmd.SysProcAttr = &out, &syscall.SysProcAttr{}
+		h.must(thread.Alone(func() error { return c.Born(cmd.SysProcAttr, cmd.Start) }))
+		h.must(cmd.Wait())
+		limited := 0
+		for line := range strings.Lines(out.String()) {
+			controllers, path, _ := strings.Cut(strings.SplitN(line, ":", 2)[1], ":")
+			if strings.TrimSpace(path) == c.Path() {
+				limited++
+			} else if controllers == "pids" || controllers == "memory" || controllers == "" && c.Unified() != "" {
+				t.Errorf("it was born in %s", line)
+			}
+		}
+		if limited == 0 {
+			t.Errorf("it was born elsewhere: %s", out.String())
+		}
+	}
+	first()
+	first() // as often as one likes
+	for range 3 {
+		h.must(<-moves)
+	}
+	second()
+	eventually(t, "it ends with the last who needs it", func() bool { return !hurry.Running() })
+	if after := ownThreads(t); !slices.Equal(before, after) {
+		t.Errorf("we were in %q and are in %q", before, after)
+	}
+	again := hurry.Begin()
+	for range 2 {
+		h.must(<-moves)
+	}
+	again()
+	eventually(t, "it ends again", func() bool { return !hurry.Running() })
+}
