@@ -68,8 +68,15 @@ type build struct {
 // A part is the image for one processor, and what is run there.
 type part struct {
 	arch, binary, root string
-	image              v1.Image
+	image              runnable
 }
+
+// A runnable is listed in an index as an image that is run. The library would name a type
+// of artifact there, which is for what is none: tools that copy an index drop it, and the
+// copy has another digest.
+type runnable struct{ v1.Image }
+
+func (runnable) ArtifactType() (string, error) { return "", nil }
 
 func (p part) platform() v1.Platform { return v1.Platform{OS: "linux", Architecture: p.arch} }
 
@@ -145,9 +152,11 @@ func (b *build) run(binaries []string) (name string, digest v1.Hash, err error) 
 				return "", digest, err
 			}
 		}
-		if p.image, err = b.image(p, commit); err != nil {
+		image, err := b.image(p, commit)
+		if err != nil {
 			return "", digest, err
 		}
+		p.image = runnable{image}
 		parts = append(parts, p)
 	}
 	name = filepath.Join(b.out, "glasshouse_"+b.version+"_"+strings.Join(all, "-")+".oci.tar")
