@@ -45,10 +45,13 @@ type Result struct {
 type Host struct {
 	Data  string // the data directory, whether it exists yet or not; default: the temporary directory
 	Tools string // where make up puts programs; default: tools/bin in Data
+
+	// Limit is how long one probe may take; default 30 seconds, which is long, for
+	// on a machine that is busy or emulated nothing would be known otherwise.
+	Limit time.Duration
 }
 
-// Limit is how long one probe may take.
-const Limit = 5 * time.Second
+const limit = 30 * time.Second
 
 // A probe is one question to the host. It returns what to tell about the answer
 // yes, or fault.Unsupported for no, or another error for "could not tell".
@@ -110,6 +113,9 @@ func All(ctx context.Context, h Host) []Result {
 		h.Tools = filepath.Join(h.Data, "tools", "bin")
 	}
 	h.Data = existing(h.Data)
+	if h.Limit == 0 {
+		h.Limit = limit
+	}
 	results := make([]Result, len(probes))
 	// Most wait for a child or for the disk.
 	slots := make(chan struct{}, 2*runtime.NumCPU())
@@ -146,7 +152,7 @@ func existing(dir string) string {
 // run asks, and stops waiting when time is up: a call stuck in the kernel cannot
 // be taken back.
 func (p probe) run(ctx context.Context, h Host) Result {
-	ctx, cancel := context.WithTimeout(ctx, Limit)
+	ctx, cancel := context.WithTimeout(ctx, h.Limit)
 	defer cancel()
 	answer := make(chan Result, 1)
 	go func() {
@@ -157,7 +163,7 @@ func (p probe) run(ctx context.Context, h Host) Result {
 	case r := <-answer:
 		return r
 	case <-ctx.Done():
-		return p.result("", fmt.Errorf("no answer within %v: %w", Limit, ctx.Err()))
+		return p.result("", fmt.Errorf("no answer within %v: %w", h.Limit, ctx.Err()))
 	}
 }
 

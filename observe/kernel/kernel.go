@@ -21,7 +21,9 @@ import (
 	"unsafe"
 
 	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
 	"github.com/cilium/ebpf/btf"
+	"github.com/cilium/ebpf/features"
 	"github.com/cilium/ebpf/link"
 	"golang.org/x/sys/unix"
 
@@ -141,7 +143,11 @@ func (s *Source) load() error {
 	case errors.Is(err, unix.EPERM):
 		return unsupported(fmt.Errorf("the kernel refused the programs: %w", err), "run the daemon as root, or with CAP_BPF, CAP_PERFMON and CAP_SYS_RESOURCE")
 	case err != nil:
-		return unsupported(fmt.Errorf("the kernel refused the programs: %w", err), "use Linux 5.17 or newer")
+		remedy := "tell the makers of Glasshouse, with what is said here: this kernel should take them"
+		if errors.Is(features.HaveProgramHelper(ebpf.Tracing, asm.FnLoop), ebpf.ErrNotSupported) {
+			remedy = "use Linux 5.17 or newer"
+		}
+		return unsupported(fmt.Errorf("the kernel refused the programs: %w", err), remedy)
 	}
 	s.loaded = c
 	return nil

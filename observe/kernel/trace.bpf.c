@@ -244,8 +244,15 @@ struct {
 const struct record *unused_record __attribute__((unused));
 const struct ring *unused_ring __attribute__((unused));
 
+/*
+ * What is too large for the stack, of which all functions that call one another
+ * have 512 bytes together.
+ */
 struct scratch {
 	char name[LONG + 256];
+	struct record copy; /* of leave alone */
+	struct place key;   /* of intern alone, as what follows */
+	struct known fresh;
 };
 
 struct {
@@ -259,6 +266,13 @@ struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);
 	__uint(max_entries, 4096);
 } bell SEC(".maps");
+
+static __always_inline struct scratch *scratch(void)
+{
+	u32 zero = 0;
+
+	return bpf_map_lookup_elem(&scratches, &zero);
+}
 
 static __always_inline struct ctl *control(void)
 {
@@ -491,7 +505,7 @@ static long step(u32 i, struct walk *w)
 	struct vfsmount *mnt = (void *)w->mnt;
 	struct dentry *parent;
 	struct scratch *s;
-	u32 zero = 0, pos = w->pos;
+	u32 pos = w->pos;
 	long n;
 
 	if (w->dentry == w->root)
@@ -510,7 +524,7 @@ static long step(u32 i, struct walk *w)
 		if (i != 0) /* the root of a tree has no name of its own */
 			return 1;
 	}
-	s = bpf_map_lookup_elem(&scratches, &zero);
+	s = scratch();
 	if (!s || pos >= LONG) {
 		w->outside = 2;
 		return 1;
@@ -552,8 +566,8 @@ static __always_inline u64 root_of(struct task_struct *t, struct slot *slot)
 __noinline int intern(u64 dentry_at, u64 mnt_at)
 {
 	struct task_struct *t = bpf_get_current_task_btf();
-	struct place key;
-	struct known fresh = {}, *old;
+	struct known *old, *fresh;
+	struct place *key;
 	struct walk w = {};
 	struct dentry *dentry = (void *)dentry_at;
 	struct scratch *s;
@@ -561,7 +575,7 @@ __noinline int intern(u64 dentry_at, u64 mnt_at)
 	struct ring *ring;
 	struct slot *slot;
 	struct task *st;
-	u32 zero = 0, size;
+	u32 size;
 
 	st = bpf_task_storage_get(&tasks, t, 0, 0);
 	if (!st)
@@ -569,24 +583,29 @@ __noinline int intern(u64 dentry_at, u64 mnt_at)
 	slot = bpf_map_lookup_elem(&slots, &st->slot);
 	if (!slot)
 		return 0;
-	__builtin_memset(&key, 0, sizeof(key));
-	key.dentry = dentry_at;
-	key.mnt = mnt_at;
-	key.slot = st->slot;
-	if (!key.dentry)
+	s = scratch();
+	if (!s)
 		return 0;
-	fresh.parent = (u64)BPF_CORE_READ(dentry, d_parent);
-	fresh.hash = BPF_CORE_READ(dentry, d_name.hash_len);
-	fresh.inode = (u64)BPF_CORE_READ(dentry, d_inode);
-	fresh.moves = slot->moves;
-	fresh.epoch = slot->epoch;
-	old = bpf_map_lookup_elem(&paths, &key);
-	if (old && old->parent == fresh.parent && old->hash == fresh.hash && old->inode == fresh.inode &&
-	    old->moves == fresh.moves && old->epoch == fresh.epoch)
+	key = &s->key;
+	fresh = &s->fresh;
+	__builtin_memset(key, 0, sizeof(*key));
+	key->dentry = dentry_at;
+	key->mnt = mnt_at;
+	key->slot = st->slot;
+	if (!key->dentry)
+		return 0;
+	fresh->parent = (u64)BPF_CORE_READ(dentry, d_parent);
+	fresh->hash = BPF_CORE_READ(dentry, d_name.hash_len);
+	fresh->inode = (u64)BPF_CORE_READ(dentry, d_inode);
+	fresh->moves = slot->moves;
+	fresh->epoch = slot->epoch;
+	old = bpf_map_lookup_elem(&paths, key);
+	if (old && old->parent == fresh->parent && old->hash == fresh->hash && old->inode == fresh->inode &&
+	    old->moves == fresh->moves && old->epoch == fresh->epoch)
 		return old->id;
 
-	w.dentry = key.dentry;
-	w.mnt = key.mnt;
+	w.dentry = key->dentry;
+	w.mnt = key->mnt;
 	w.root = root_of(t, slot);
 	bpf_loop(512, step, &w, 0);
 	if (w.dentry != w.root && !w.outside)
@@ -597,15 +616,12 @@ __noinline int intern(u64 dentry_at, u64 mnt_at)
 		return 0;
 	if (!room(ring, st->slot, SLACK))
 		return 0; /* the record that needs it has no room either */
-	s = bpf_map_lookup_elem(&scratches, &zero);
-	if (!s)
-		return 0;
-	fresh.id = __sync_fetch_and_add(&slot->paths, 1) + 1;
+	fresh->id = __sync_fetch_and_add(&slot->paths, 1) + 1;
 	r = at(ring);
 	r->kind = PATH;
 	r->flags = (w.outside == 1 ? OUTSIDE : 0) | (w.outside == 2 ? CUT : 0);
 	r->ns = bpf_ktime_get_ns();
-	r->file = fresh.id;
+	r->file = fresh->id;
 	size = w.pos;
 	if (size > LONG)
 		size = LONG;
@@ -615,8 +631,8 @@ __noinline int intern(u64 dentry_at, u64 mnt_at)
 	size = FIXED + ((size + 7) & ~7U);
 	r->size = size;
 	commit(ring, st->slot, size);
-	bpf_map_update_elem(&paths, &key, &fresh, BPF_ANY);
-	return fresh.id;
+	bpf_map_update_elem(&paths, key, fresh, BPF_ANY);
+	return fresh->id;
 }
 
 #define S_IFMT 0170000
@@ -802,6 +818,45 @@ static __always_inline u64 pick(const u64 *args, u32 n)
 {
 	n--;
 	return n < 6 ? args[n] : 0;
+}
+
+/*
+ * pick_now is pick of the call that is being made. An array would be kept on the
+ * stack, of which a program that calls as deeply as these has none to spare.
+ */
+static __always_inline u64 pick_now(struct pt_regs *regs, u32 n, bool is32)
+{
+#if defined(__TARGET_ARCH_x86)
+	if (is32) {
+		switch (n) {
+		case 1: return (u32)regs->bx;
+		case 2: return (u32)regs->cx;
+		case 3: return (u32)regs->dx;
+		case 4: return (u32)regs->si;
+		case 5: return (u32)regs->di;
+		case 6: return (u32)regs->bp;
+		}
+		return 0;
+	}
+	switch (n) {
+	case 1: return regs->di;
+	case 2: return regs->si;
+	case 3: return regs->dx;
+	case 4: return regs->r10;
+	case 5: return regs->r8;
+	case 6: return regs->r9;
+	}
+#else
+	switch (n) {
+	case 1: return regs->orig_x0;
+	case 2: return regs->regs[1];
+	case 3: return regs->regs[2];
+	case 4: return regs->regs[3];
+	case 5: return regs->regs[4];
+	case 6: return regs->regs[5];
+	}
+#endif
+	return 0;
 }
 
 struct header32 { u32 name, len; };
@@ -1121,10 +1176,7 @@ static __always_inline void returned(struct task_struct *t, struct slot *slot, s
 		u32 file = 0;
 
 		if (c && c->fd && (flags & WITH_FILE)) {
-			u64 args[6];
-
-			arguments(args, regs, is32);
-			file = file_of(t, slot, st, pick(args, c->fd));
+			file = file_of(t, slot, st, pick_now(regs, c->fd, is32));
 			if (!file) {
 				flags &= ~WITH_FILE; /* a pipe, a socket */
 				if (flags & NO_CALL)
@@ -1158,26 +1210,31 @@ static __always_inline void returned(struct task_struct *t, struct slot *slot, s
 		return;
 	}
 
-	struct record copy = {};
+	struct scratch *s = scratch();
+	struct record *copy;
 
+	if (!s)
+		return;
+	copy = &s->copy;
+	__builtin_memset(copy, 0, sizeof(*copy));
 	if ((c->flags & F_EXECS) && !ret)
 		identify(st, t, slot->level); /* another thread's number may be its own now */
-	copy.kind = CALL;
-	copy.flags = flags;
-	copy.ns = now;
-	copy.pid = st->pid;
-	copy.tid = st->tid;
-	copy.host_pid = t->tgid;
-	copy.nr = nr;
-	copy.ret = ret;
-	copy.dur = now - begin;
+	copy->kind = CALL;
+	copy->flags = flags;
+	copy->ns = now;
+	copy->pid = st->pid;
+	copy->tid = st->tid;
+	copy->host_pid = t->tgid;
+	copy->nr = nr;
+	copy->ret = ret;
+	copy->dur = now - begin;
 	if ((c->flags & F_EXECS) && !(flags & (DENIED | PARTIAL)))
-		__builtin_memcpy(copy.args, st->args, sizeof(copy.args));
+		__builtin_memcpy(copy->args, st->args, sizeof(copy->args));
 	else
-		arguments(copy.args, regs, is32);
+		arguments(copy->args, regs, is32);
 	if ((c->flags & F_EXECS) && !ret)
 		st->faults = 0; /* the memory they were in is gone */
-	returning(t, slot, st, &copy, is32);
+	returning(t, slot, st, copy, is32);
 }
 
 SEC("tp_btf/sys_exit")

@@ -94,8 +94,11 @@ type traceRing struct {
 }
 
 type traceScratch struct {
-	_    structs.HostLayout
-	Name [4352]int8
+	_     structs.HostLayout
+	Name  [4352]int8
+	Copy  traceRecord
+	Key   tracePlace
+	Fresh traceKnown
 }
 
 type traceSlot struct {
