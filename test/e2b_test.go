@@ -92,6 +92,23 @@ func TestE2BsOwnSDKDrivesTheDaemon(t *testing.T) {
 	compute.documented(t)
 }
 
+// TestPicturesOfACodeInterpreter has a template built with matplotlib, pandas and PIL from
+// Debian's packages, and code draw with them.
+func TestPicturesOfACodeInterpreter(t *testing.T) {
+	if !thorough {
+		t.Skip("some two hundred packages are installed; GLASSHOUSE_TEST=all does it")
+	}
+	host, dir := debian(t), clientsOfE2B(t)
+	data := t.TempDir()
+	if err := shareImages(host, data); err != nil {
+		t.Fatal(err)
+	}
+	h := openAt(t, data, tools()+"e2b: {listen: \"127.0.0.1:0\"}\npool: {size: 0}\nrootfs: {default: {debian: bookworm}}\n")
+	code := matrix{with: codePackage}
+	h.scenarios(&code, dir, h.e2bKey().URL, codePackage, codeVersion, "charts.mjs")
+	code.documented(t)
+}
+
 // computePackage is ComputeSDK's package for sandboxes of E2B.
 const (
 	computePackage = "@computesdk/e2b"

@@ -40,11 +40,14 @@ const Note = `{"tag":"code-interpreter"}`
 //go:embed kernel.py
 var kernel string
 
+//go:embed charts.py
+var charts string
+
 // boot has python3 run what it reads. The program hands it on to its contexts.
 const boot = `import sys; s = sys.stdin.buffer.read(); exec(compile(s, "<interpreter>", "exec"), {"__name__": "__interpreter__", "SOURCE": s, "ROLE": sys.argv[1:]})`
 
 // program is the interpreter as python3 is given it.
-func program() string { return "BOOT = " + strconv.Quote(boot) + "\n" + kernel }
+func program() string { return "BOOT = " + strconv.Quote(boot) + "\n" + charts + "\n" + kernel }
 
 // ErrNoPython says that a sandbox has no python3.
 var ErrNoPython = errors.New("the sandbox has no python3, which the code interpreter needs: make it of a template that has one")

@@ -17,6 +17,8 @@ import base64
 import builtins
 import codecs
 import collections
+import contextlib
+import datetime
 import fcntl
 import http.server
 import importlib.machinery
@@ -31,6 +33,7 @@ import queue
 import re
 import select
 import selectors
+import shlex
 import shutil
 import signal
 import socket
@@ -39,6 +42,7 @@ import sys
 import termios
 import threading
 import time
+import timeit
 import traceback
 import types
 import uuid
@@ -148,7 +152,7 @@ class Process:
                 if left:
                     take(fd, left)
 
-        told = b""
+        told = []  # of a line whose end has not come
         while True:
             fds = [key.fd for key, _ in ready.select()]
             for fd in (self.out, self.err):
@@ -162,7 +166,11 @@ class Process:
                 more = b""
             if not more:
                 break
-            *lines, told = (told + more).split(b"\n")
+            told.append(more)
+            if b"\n" not in more:
+                continue
+            *lines, rest = b"".join(told).split(b"\n")
+            told = [rest]
             for line in lines:
                 drain()
                 if not self.hear(line):
@@ -411,7 +419,19 @@ for (const s of [socket, process.stdout, process.stderr]) s.on('error', () => pr
 process.argv.length = 1
 const shell = repl.start({ prompt: '', input: new PassThrough(), output: new PassThrough(), terminal: false, useGlobal: true })
 shell.context.require = require('module').createRequire(path.join(process.cwd(), 'cell.js'))
-const strip = require('module').stripTypeScriptTypes
+// What is written in TypeScript runs without its types: node takes them off, or the
+// package typescript, if it is installed.
+const roots = [process.cwd(), ...require('module').globalPaths, ...(process.env.NODE_PATH || '').split(':'), path.join(process.execPath, '../../lib/node_modules'), '/usr/lib/node_modules', '/usr/local/lib/node_modules', '/usr/share/nodejs']
+const compiler = () => {
+  try {
+    return require(require.resolve('typescript', { paths: roots.filter(Boolean).flatMap((p) => [p, path.dirname(p)]) }))
+  } catch {}
+}
+let strip = require('module').stripTypeScriptTypes
+if (language === 'typescript' && !strip) {
+  const ts = compiler()
+  if (ts) strip = (code) => ts.transpile(code, { target: ts.ScriptTarget.ES2022, module: ts.ModuleKind.ESNext, removeComments: false })
+}
 let fail = null
 const onError = (e) => fail && fail(e)
 process.on('SIGINT', () => onError(Object.assign(new Error('interrupted'), { name: 'KeyboardInterrupt' })))
@@ -426,7 +446,7 @@ const evaluate = (code) =>
   new Promise((resolve, reject) => {
     fail = reject
     if (language === 'typescript') {
-      if (!strip) throw new Error('this node is too old for TypeScript: 22.13 is needed')
+      if (!strip) throw new Error('this node cannot take the types off TypeScript: node 22.13 is needed, or the package typescript (npm install -g typescript)')
       code = strip(code)
     }
     shell.eval(code + '\n', shell.context, 'cell', (e, v) => (e ? reject(e.err ?? e) : resolve(v)))
@@ -661,9 +681,11 @@ def serve(port):
 class Stream(io.TextIOWrapper):
     """What Python writes, which comes at the end of a line, or soon."""
 
-    soon = None
+    soon = kernel = None
 
     def write(self, s):
+        if self.kernel and s and self.kernel.writes is not self:
+            self.kernel.change_to(self)
         n = super().write(s)
         if self.soon and s and not s.endswith("\n"):
             self.soon.set()
@@ -680,12 +702,15 @@ class Kernel:
         self.saying = threading.RLock()
         self.busy = self.masked = self.pending = False
         self.count = 0
+        self.writes = None  # the stream that was written to last
+        self.captured = None  # in place of the client it is given what is shown
         self.loop = None
         self.pid = os.getpid()
         self.cells, self.values = [""], {}
         self.main = types.ModuleType("__main__")
         self.ns = self.main.__dict__
         self.ns.update(__builtins__=builtins, In=self.cells, Out=self.values, _="", __="", ___="")
+        self.first = set(self.ns)
         sys.modules["__main__"] = self.main
         sys.argv = [""]
         self.shell = Shell(self)
@@ -699,12 +724,12 @@ class Kernel:
         soon = threading.Event()
         for name, fd in (("stdout", 1), ("stderr", 2)):
             stream = Stream(open(fd, "wb", closefd=False), "utf-8", "backslashreplace", line_buffering=True)
-            stream.soon = soon
+            stream.soon, stream.kernel = soon, self
             setattr(sys, name, stream)
             setattr(sys, "__%s__" % name, stream)
         threading.Thread(target=self.flush_soon, args=(soon,), daemon=True).start()
         signal.signal(signal.SIGINT, self.interrupted)
-        sys.meta_path.insert(0, Plots(self))
+        sys.meta_path.insert(0, Pictures(self))
         sys.meta_path.append(Notebook(self))
         with self.ctl.makefile("rb") as requests:
             for line in requests:
@@ -723,6 +748,13 @@ class Kernel:
                 stream.flush()
             except Exception:
                 pass  # somebody has put something else there
+
+    def change_to(self, stream):
+        """Have what was written to the other stream come first."""
+        was, self.writes = self.writes, stream
+        if was and self.busy and threading.current_thread() is threading.main_thread():
+            self.flush()
+            self.say(told=True)
 
     def interrupted(self, *_):
         if self.masked:
@@ -749,18 +781,11 @@ class Kernel:
                 raise KeyboardInterrupt
 
     def run(self, code, env, count):
-        self.count = count
+        self.count, self.writes = count, None
         saved = {k: os.environ.get(k) for k in env}
-        try:
-            os.environ.update(env)
-            try:
-                self.busy = True
-                self.cell(code)
-                self.show_figures()
-            finally:
-                self.busy = False
-        except BaseException as e:
-            self.fail(e)
+        os.environ.update(env)
+        self.attempt(lambda: self.cell(code))
+        self.attempt(self.show_figures)  # also of a cell that failed
         for k, v in saved.items():
             if v is None:
                 os.environ.pop(k, None)
@@ -771,6 +796,17 @@ class Kernel:
         if os.getpid() != self.pid:
             os._exit(0)  # a child that came to the end of its cell
         self.say(done=True)
+
+    def attempt(self, do):
+        """Do it, and tell what goes wrong."""
+        try:
+            try:
+                self.busy = True
+                do()
+            finally:
+                self.busy = False
+        except BaseException as e:
+            self.fail(e)
 
     def cell(self, code):
         code = dedented(code)
@@ -827,10 +863,18 @@ class Kernel:
         self.emit(bundle(value), main)
 
     def emit(self, data, main):
+        if self.captured is not None:
+            return self.captured.append(data)
         self.flush()
         self.say(told=True, item=dict(wire(data), type="result", is_main_result=main))
 
-    def show_figures(self, *_, **__):
+    def forget(self):
+        """Begin with none of what code left."""
+        for name in [n for n in self.ns if n not in self.first]:
+            del self.ns[name]
+        self.values.clear()
+
+    def show_figures(self):
         plt = sys.modules.get("matplotlib.pyplot")
         numbers = plt.get_fignums() if hasattr(plt, "get_fignums") else []
         for number in numbers:
@@ -891,6 +935,24 @@ class UsageError(Exception):
     pass
 
 
+class Captured:
+    """What a cell wrote and showed while it was captured."""
+
+    def __init__(self, out, err, shown):
+        self.stdout, self.stderr, self.outputs = out, err, shown
+
+    def __str__(self):
+        return self.stdout
+
+    def show(self):
+        sys.stdout.write(self.stdout)
+        sys.stderr.write(self.stderr)
+        for data in self.outputs:
+            display(data, raw=True)
+
+    __call__ = show
+
+
 class Shell:
     """As much of IPython's shell as cells are written for."""
 
@@ -936,9 +998,53 @@ class Shell:
             value = self.kernel.evaluate(ast.parse(line, mode="eval"), "<time>", "eval")
             print("Wall time: %.3g s" % (time.perf_counter() - began))
             return value
-        if name in ("matplotlib", "autoreload", "load_ext", "config", "precision"):
+        if name == "timeit":
+            return self.timeit(line, "pass")
+        if name == "run":
+            path, *args = shlex.split(self.expand(line))
+            old, sys.argv = sys.argv, [path, *args]
+            try:
+                with open(os.path.expanduser(path), "rb") as f:
+                    exec(compile(f.read(), path, "exec"), self.user_ns)
+            finally:
+                sys.argv = old
+            return None
+        if name in ("who", "whos", "who_ls"):
+            names = sorted(n for n, v in self.user_ns.items() if not n.startswith("_") and n not in ("In", "Out") and not isinstance(v, types.ModuleType))
+            return names if name == "who_ls" else print("\t ".join(names) or "Interactive namespace is empty.")
+        if name == "reset":
+            return self.kernel.forget()
+        if name in ("ls", "cat", "mkdir", "rmdir", "rm", "cp", "mv"):
+            return self.system(name + " " + line)
+        if name in ("matplotlib", "autoreload", "load_ext", "reload_ext", "config", "precision", "pylab"):
             return None
         raise UsageError("Line magic function `%%%s` not found." % name)
+
+    def capture(self, line, cell):
+        out, err, shown = io.StringIO(), io.StringIO(), []
+        was, self.kernel.captured = self.kernel.captured, shown
+        try:
+            with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+                self.kernel.cell(cell)
+                self.kernel.show_figures()
+        finally:
+            self.kernel.captured = was
+            names = [word for word in line.split() if not word.startswith("-")]
+            if names:
+                self.user_ns[names[0]] = Captured(out.getvalue(), err.getvalue(), shown)
+
+    def timeit(self, line, cell):
+        """Time a line, or a cell for which the line is the beginning."""
+        runs, rest = re.match(r"((?:-[nr]\s*\d+\s+)*)(.*)", line + " ", re.S).groups()
+        given = {what: int(n) for what, n in re.findall(r"-([nr])\s*(\d+)", runs)}
+        rest = rest.strip()
+        statement, setup = (rest, "pass") if cell == "pass" else (cell, rest or "pass")
+        timer = timeit.Timer(statement, setup, globals=self.user_ns)
+        n = given.get("n") or timer.autorange()[0]
+        took = [t / n for t in timer.repeat(given.get("r", 7), n)]
+        mean = sum(took) / len(took)
+        deviation = math.sqrt(sum((t - mean) ** 2 for t in took) / len(took))
+        print("%s ± %s per loop (mean ± std. dev. of %d runs, %s loops each)" % (seconds(mean), seconds(deviation), len(took), format(n, ",")))
 
     def run_cell_magic(self, name, line, cell):
         if name in ("bash", "sh"):
@@ -951,23 +1057,33 @@ class Shell:
             self.kernel.cell(cell)
             print("Wall time: %.3g s" % (time.perf_counter() - began))
         elif name == "capture":
-            self.kernel.cell(cell + "\nNone")
+            self.capture(line, cell)
+        elif name == "timeit":
+            self.timeit(line, cell)
+        elif name in ("python", "python3"):
+            self.kernel.flush()
+            subprocess.run([sys.executable, "-c", cell], check=True)
         elif name == "writefile":
-            with open(os.path.expanduser(line.strip()), "w") as f:
+            add, _, path = ("-a", "", line.strip()[2:].strip()) if line.startswith("-a ") else ("", "", line.strip())
+            path = os.path.expanduser(path.strip("'\""))
+            print(("Appending to " if add else "Overwriting " if os.path.exists(path) else "Writing ") + path)
+            with open(path, "a" if add else "w") as f:
                 f.write(cell)
-            print("Writing " + line.strip())
+        elif name in TEXTS:
+            self.kernel.display(TEXTS[name](cell))
         else:
             raise UsageError("Cell magic `%%%%%s` not found." % name)
 
 
-class Plots:
-    """Has figures of matplotlib shown where people see them."""
+class Pictures:
+    """Has figures of matplotlib and images of PIL shown where people see them."""
 
     def __init__(self, kernel):
         self.kernel = kernel
+        self.changes = {"matplotlib.pyplot": self.pyplot, "matplotlib.figure": self.figure, "PIL.ImageShow": self.image_show, "PIL.Image": self.image}
 
     def find_spec(self, name, path=None, target=None):
-        if name != "matplotlib.pyplot":
+        if name not in self.changes:
             return None
         spec = importlib.machinery.PathFinder.find_spec(name, path, target)
         if spec and spec.loader and hasattr(spec.loader, "exec_module"):
@@ -975,10 +1091,33 @@ class Plots:
 
             def exec_module(module):
                 load(module)
-                module.show = self.kernel.show_figures
+                self.changes[name](module)
 
             spec.loader.exec_module = exec_module
         return spec
+
+    def pyplot(self, module):
+        def show(*_, **__):  # no method: matplotlib writes a signature on it
+            self.kernel.show_figures()
+
+        module.show = show
+
+    def figure(self, module):
+        module.Figure.show = lambda figure, warn=True: self.kernel.display(figure)
+
+    def image_show(self, module):
+        module.show = lambda image, title=None, **_: self.kernel.display(image) is None
+
+    def image(self, module):
+        write = module.Image.save
+
+        def save(image, fp, format=None, **params):
+            """As it is with E2B, who writes an image to a file by its name is shown it."""
+            if isinstance(fp, str) and not sys._getframe(1).f_globals.get("__name__", "").startswith("matplotlib"):
+                self.kernel.display(image)
+            return write(image, fp, format, **params)
+
+        module.Image.save = save
 
 
 class Notebook:
@@ -1075,15 +1214,24 @@ class Image(Shown):
         return {kind: self.data}
 
 
+TEXTS = {"html": HTML, "markdown": Markdown, "latex": Latex, "svg": SVG, "javascript": Javascript, "js": Javascript}
 KINDS = (HTML, Markdown, Latex, Math, SVG, Javascript, JSON, Pretty, Image)
 
 
 # --- what a value looks like ------------------------------------------------------
 
+def seconds(t):
+    for unit, size in (("s", 1), ("ms", 1e-3), ("μs", 1e-6)):
+        if t >= size:
+            return "%.3g %s" % (t / size, unit)
+    return "%.3g ns" % (t / 1e-9)
+
+
 METHODS = {
     "text/html": "_repr_html_", "text/markdown": "_repr_markdown_", "image/svg+xml": "_repr_svg_",
     "image/png": "_repr_png_", "image/jpeg": "_repr_jpeg_", "application/pdf": "_repr_pdf_",
     "text/latex": "_repr_latex_", "application/json": "_repr_json_", "application/javascript": "_repr_javascript_",
+    "e2b/data": "_repr_e2b_data_", "e2b/chart": "_repr_e2b_chart_",
 }
 
 
@@ -1120,13 +1268,21 @@ def bundle(value):
         got = asked(f) if f else None
         if got is not None:
             data[kind] = got
-    kind = type(value)
-    if kind.__name__ == "Figure" and kind.__module__.startswith("matplotlib.") and "image/png" not in data:
+    if is_a(value, "matplotlib", "Figure"):
         png = io.BytesIO()
-        if asked(lambda: value.savefig(png, format="png", bbox_inches="tight") or True):
+        if "image/png" not in data and asked(lambda: value.savefig(png, format="png", bbox_inches="tight") or True):
             data["image/png"] = png.getvalue()
-    if kind.__name__ == "DataFrame" and kind.__module__.startswith("pandas."):
+        try:
+            data["e2b/chart"] = chart_of(value)
+        except Exception:
+            pass  # it is drawn in a way that is read by nobody; there is the picture
+    if is_a(value, "pandas", "DataFrame"):
         data["e2b/data"] = asked(value.to_dict, orient="list")
+    if type(value) in (list, dict):
+        try:
+            data["application/json"] = plain(value, strict=True)
+        except (TypeError, RecursionError):
+            pass  # there is something in it that JSON does not have
     f = method(value, "_repr_mimebundle_")
     more = asked(f, include=None, exclude=None) if f else None
     if isinstance(more, dict):
@@ -1137,7 +1293,7 @@ def bundle(value):
 FIELDS = {
     "text/plain": "text", "text/html": "html", "text/markdown": "markdown", "image/svg+xml": "svg", "image/png": "png",
     "image/jpeg": "jpeg", "application/pdf": "pdf", "text/latex": "latex", "application/json": "json",
-    "application/javascript": "javascript", "e2b/data": "data",
+    "application/javascript": "javascript", "e2b/data": "data", "e2b/chart": "chart",
 }
 
 
@@ -1161,21 +1317,26 @@ def wire(data):
     return item
 
 
-def plain(v, depth=0):
-    """A value as JSON has it, which knows neither NaN nor whatever else there is."""
+def plain(v, depth=0, strict=False):
+    """A value as JSON has it, which knows neither NaN nor whatever else there is: that is
+    what it is in words, or if one is strict a TypeError."""
     if v is None or isinstance(v, (str, bool, int)):
         return v
     if isinstance(v, float):
         return v if math.isfinite(v) else None
     if depth < 100 and isinstance(v, dict):
-        return {str(k): plain(x, depth + 1) for k, x in v.items()}
+        return {str(k): plain(x, depth + 1, strict) for k, x in v.items()}
     if depth < 100 and isinstance(v, (list, tuple)):
-        return [plain(x, depth + 1) for x in v]
+        return [plain(x, depth + 1, strict) for x in v]
     if hasattr(v, "item") and not hasattr(v, "__len__"):
         try:
-            return plain(v.item(), 100)
+            return plain(v.item(), 100, strict)
         except Exception:
             pass
+    if isinstance(v, (datetime.date, datetime.time)):
+        return v.isoformat()
+    if strict:
+        raise TypeError
     return v.isoformat() if hasattr(v, "isoformat") else str(v)
 
 

@@ -53,6 +53,8 @@ export default async function ({ sdk, check }) {
     assert.equal((await box.runCode('here', { context })).error.name, 'NameError')
     const both = await Promise.all([text('import time; time.sleep(0.3); 1', { context }), text('2'), text('3', { context })])
     assert.deepEqual(both, ['1', '2', '3'])
+    const turns = await Promise.all(Array.from({ length: 10 }, (_, i) => text(`turn = globals().get("turn", 0) + 1; time.sleep(0.01); turn`, { context })))
+    assert.deepEqual(turns.map(Number).sort((a, b) => a - b), [1, 2, 3, 4, 5, 6, 7, 8, 9, 10])
     await box.removeCodeContext(context)
     assert.ok(!(await box.listCodeContexts()).some((c) => c.id === context.id))
     await rejects(box.runCode('1', { context }), NotFoundError, new RegExp(`Context ${context.id} not found`))
@@ -83,6 +85,10 @@ export default async function ({ sdk, check }) {
     assert.deepEqual(parts, ['0 ', '1 ', '2 '])
     const ünï = 'ünï ✓ 😀 '.repeat(3000)
     assert.equal((await run(`print(${JSON.stringify(ünï)})`)).logs.stdout.join(''), ünï + '\n')
+    const order = []
+    const note = (m) => order.push(m.line)
+    await run('for i in range(100): print(i); print(-i, file=sys.stderr)', { onStdout: note, onStderr: note })
+    assert.equal(order.join(''), Array.from({ length: 100 }, (_, i) => `${i}\n${i && -i}\n`).join(''))
     const many = await run('for i in range(20000): print(i)')
     assert.equal(many.logs.stdout.join(''), Array.from({ length: 20000 }, (_, i) => `${i}\n`).join(''))
   })
@@ -130,6 +136,7 @@ class Quiet:
     assert.deepEqual([bundle.text, bundle.html, bundle.raw.extra], ['plain', '<i>', { 'x/own': 'mine' }])
     const quiet = await run('Quiet()')
     assert.ok(quiet.results[0].text.includes('Quiet object') && quiet.logs.stderr.join('').includes('not today'))
+    assert.deepEqual((await run('[1, {"a": None}]')).results[0].json, [1, { a: null }])
     const shown = await run('for i in range(2): display(i, Picture())\n"last"')
     assert.deepEqual(shown.results.map((r) => [r.text, r.isMainResult]), [['0', false], ['Picture', false], ['1', false], ['Picture', false], ['last', true]])
     const html = (await run('from IPython.display import HTML, Image\ndisplay(HTML("<p>"))\nImage(data=b"\\x89PNG")')).results
@@ -154,6 +161,15 @@ class Quiet:
     const thrown = (await box.runCode('throw new TypeError("bad")', { language: 'js' })).error
     assert.deepEqual([thrown.name, thrown.value], ['TypeError', 'bad'])
     assert.ok((await box.listCodeContexts()).some((c) => c.language === 'javascript'))
+    const typed = await box.runCode('const n: number = 3; interface A { a: string }; n', { language: 'typescript' })
+    assert.match(typed.text ?? typed.error.value, /^3$|node 22.13 is needed, or the package typescript/)
+    for (const language of ['r', 'java']) {
+      const r = await fetch(`${base}/execute`, {
+        method: 'POST', body: JSON.stringify({ code: '1', language }),
+        headers: { 'E2b-Sandbox-Id': box.sandboxId, 'E2b-Sandbox-Port': '49999', 'X-Access-Token': box.envdAccessToken },
+      })
+      assert.deepEqual([r.status, (await r.text()).includes(`no such kernel named ${language}: there are python`)], [500, true])
+    }
     await rejects(box.runCode('1', { language: 'cobol' }), SandboxError, /500/)
     await rejects(box.createCodeContext({ language: 'cobol' }), SandboxError, /500/)
   })

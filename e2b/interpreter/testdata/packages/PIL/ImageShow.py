@@ -1,0 +1,2 @@
+def show(image, title=None, **options):
+    raise RuntimeError("there is no screen")

@@ -1,0 +1,1 @@
+"""As much of PIL as a kernel sees of it, where the real one is not installed."""
