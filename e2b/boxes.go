@@ -90,6 +90,6 @@ func (b *Sandbox) inside() envd.Box {
 	}
 	return envd.Box{
 		Jail: b.Jail, User: user, Dir: b.Dir, Token: b.Token, Traffic: b.Traffic, Host: b.Network.MaskHost,
-		Env: merged(b.Env, map[string]string{"E2B_SANDBOX": "true", "E2B_SANDBOX_ID": b.ID, "E2B_TEMPLATE_ID": b.Template}),
+		Env: merged(b.Env, b.told()), HTTPS: b.Network.HTTPS,
 	}
 }

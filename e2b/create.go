@@ -153,7 +153,10 @@ func (s *Sandboxes) bring(ctx context.Context, b Sandbox, make func(context.Cont
 		release()
 		return Sandbox{}, errors.Join(err, s.cfg.Store.Delete(ctx, b.ID))
 	}
-	b.Jail, b.State = j.ID, Running // the record can do without: whoever reads it finds the jail
+	b.Jail, b.State = j.ID, Running        // the record can do without: whoever reads it finds the jail
+	if err := s.tell(ctx, b); err != nil { // such as that its disk is full, which its owner is to see from inside
+		s.cfg.Log.Warn("what a sandbox is is not written in it", "sandbox", b.ID, "err", err)
+	}
 	c := newCell(b)
 	c.release = release
 	c.turn <- struct{}{}

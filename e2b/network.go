@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"maps"
 	"net/netip"
+	"net/url"
 	"slices"
 	"strings"
 
@@ -90,7 +91,25 @@ func (n Network) check() error {
 	if n.Proxy != nil {
 		return invalid("egressProxy is not available here")
 	}
+	if n.MaskHost != "" && !hostAndPort(strings.ReplaceAll(n.MaskHost, "${PORT}", "1")) {
+		return invalid("invalid maskRequestHost %q: want a host, and a port or ${PORT} behind a colon", short(n.MaskHost))
+	}
+	for _, port := range n.HTTPS {
+		if port < 1 || port > 65535 {
+			return invalid("invalid port %d in httpsPorts", port)
+		}
+	}
 	return nil
+}
+
+// hostAndPort reports whether s is a name or an address of a host, with a port or without.
+func hostAndPort(s string) bool {
+	u, err := url.Parse("http://" + s)
+	if err != nil || u.Host != s {
+		return false
+	}
+	_, notAddress := netip.ParseAddr(u.Hostname())
+	return notAddress == nil || hostPattern(u.Hostname())
 }
 
 // prefix reads an address or a prefix of addresses.

@@ -193,7 +193,7 @@ func fork(r request) (int, any, error) {
 	if b.Count != nil {
 		count = *b.Count
 	}
-	forks, err := r.s.cfg.Sandboxes.Fork(r.Context(), r.team, r.sandbox(), count, seconds(b.Timeout, defaultTimeout))
+	forks, err := r.s.cfg.Sandboxes.Fork(r.Context(), r.team, r.sandbox(), count, seconds(b.Timeout, firstTimeout))
 	if err != nil {
 		return 0, nil, err
 	}

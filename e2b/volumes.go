@@ -306,7 +306,7 @@ func (s *Volumes) find(team id.Token, mounts []VolumeMount) ([]VolumeMount, erro
 	for i, m := range mounts {
 		at := slices.IndexFunc(own, func(v Volume) bool { return v.Name == m.Name })
 		if at < 0 {
-			return nil, noVolume(m.Name)
+			return nil, invalid("a volume cannot be mounted: volume %q not found", short(m.Name))
 		}
 		if err := jail.CheckTarget(m.Path); err != nil {
 			return nil, invalid("a volume cannot be mounted: %v", err)

@@ -112,12 +112,14 @@ func (w *writer) open(mode uint32, o protocol.WriteOptions) (st unix.Stat_t, err
 	if err := regular("Write", w.base, &st); err != nil {
 		return st, err
 	}
-	if made {
+	// Who watches a file is told of every change of its attributes, also of one to what
+	// they were.
+	if made && st.Mode&0o7777 != mode {
 		if err := unix.Fchmod(fd, mode); err != nil {
 			return st, err
 		}
 	}
-	if o.UID != nil || o.GID != nil {
+	if made && (o.UID != nil || o.GID != nil) || o.UID != nil && *o.UID != st.Uid || o.GID != nil && *o.GID != st.Gid {
 		if err := unix.Fchown(fd, idOr(o.UID), idOr(o.GID)); err != nil {
 			return st, err
 		}

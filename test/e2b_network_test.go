@@ -52,7 +52,7 @@ func (b box) forks(n int) (made []box) {
 		} `json:"sandbox"`
 		Error any `json:"error"`
 	}
-	if status := b.h.e2bInto(b.url, b.key, "POST", "/sandboxes/"+b.id+"/fork", map[string]any{"count": n}, &all); status != http.StatusCreated {
+	if status := b.h.e2bInto(b.url, b.key, "POST", "/sandboxes/"+b.id+"/fork", map[string]any{"count": n, "timeout": 600}, &all); status != http.StatusCreated {
 		b.h.Fatal(status, all)
 	}
 	for _, f := range all {

@@ -123,7 +123,7 @@ func TestNothingLeadsOutOfAVolume(t *testing.T) {
 		{"GET", "/volumes/" + foreign.id, nil, 404}, {"DELETE", "/volumes/" + foreign.id, nil, 404},
 		{"POST", "/volumes", map[string]any{"name": "../x"}, 400}, {"POST", "/volumes", map[string]any{}, 400}, {"POST", "/volumes", map[string]any{"name": "mine"}, 400},
 		{"GET", "/volumes/..%2f..", nil, 404},
-		{"POST", "/v2/sandboxes", map[string]any{"templateID": "base", "volumeMounts": []any{map[string]any{"name": "other", "path": "/v", "id": foreign.id}}}, 404},
+		{"POST", "/v2/sandboxes", map[string]any{"templateID": "base", "volumeMounts": []any{map[string]any{"name": "other", "path": "/v", "id": foreign.id}}}, 400},
 		{"POST", "/v2/sandboxes", map[string]any{"templateID": "base", "volumeMounts": []any{map[string]any{"name": "mine", "path": "/v"}, map[string]any{"name": "mine", "path": "/v/w"}}}, 400},
 	} {
 		if status, got := h.e2b(k.URL, k.Key, try.method, try.path, try.body); status != try.want {

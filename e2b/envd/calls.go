@@ -3,6 +3,7 @@ package envd
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/http"
 
 	"connectrpc.com/connect"
@@ -88,6 +89,25 @@ func answer(err error) error {
 		code = connect.CodeInternal
 	}
 	return connect.NewError(code, err)
+}
+
+// ended is why a stream broke off: where it was cut because its sandbox does not run any
+// more, that is said, in words that clients look for.
+func (s *Server) ended(ctx context.Context, v *visit, err error) error {
+	if err == nil || connect.CodeOf(answer(err)) != connect.CodeUnavailable {
+		return err
+	}
+	_, release, now := s.boxes.Open(context.WithoutCancel(ctx), v.sandbox, Glance)
+	switch {
+	case now == nil:
+		release()
+		return err
+	case errors.Is(now, fault.NotFound):
+		return connect.NewError(connect.CodeUnavailable, fmt.Errorf("%s: the sandbox was killed or reached its end of life", v.sandbox))
+	case errors.Is(now, fault.Conflict):
+		return connect.NewError(connect.CodeUnavailable, fmt.Errorf("%s: the sandbox was paused", v.sandbox))
+	}
+	return err
 }
 
 // refuse is an error of this code.

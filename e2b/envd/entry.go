@@ -3,6 +3,7 @@ package envd
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io/fs"
 	"path"
 	"strings"
@@ -97,7 +98,7 @@ func (d *desk) describe(ctx context.Context, i protocol.FileInfo, n names) (*env
 // maxLinks is how many symlinks are followed, as in the kernel.
 const maxLinks = 40
 
-var errTooManyLinks = refuse(connect.CodeFailedPrecondition, "too many levels of symbolic links")
+var errTooManyLinks = refuse(connect.CodeFailedPrecondition, fmt.Sprintf("a cyclic symlink, or more than %d of them", maxLinks))
 
 // follow returns what a symlink leads to.
 func (d *desk) follow(ctx context.Context, i protocol.FileInfo) (protocol.FileInfo, error) {

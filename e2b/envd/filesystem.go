@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"path"
+	"slices"
+	"strings"
 
 	"connectrpc.com/connect"
 
@@ -109,18 +111,23 @@ func (s *Server) listDir(ctx context.Context, v *visit, q *envdpb.ListDirRequest
 	if err != nil {
 		return nil, err
 	}
-	l := lister{desk: d, names: n}
+	l := lister{desk: d, names: n, from: i.Path, as: i.Path}
+	if !slices.Contains(strings.Split(p, "/"), "..") { // behind a symlink that is elsewhere
+		l.as = path.Clean(p)
+	}
 	if err := l.list(ctx, i.Path, int(min(max(q.GetDepth(), 1), maxDepth))); err != nil {
 		return nil, err
 	}
 	return &envdpb.ListDirResponse{Entries: l.entries}, nil
 }
 
-// A lister lists directories and what is below them, each before its entries.
+// A lister lists directories and what is below them, each before its entries. What is
+// reached through a symlink is named as it was asked for.
 type lister struct {
 	*desk
-	names   names
-	entries []*envdpb.EntryInfo
+	names    names
+	from, as string
+	entries  []*envdpb.EntryInfo
 }
 
 func (l *lister) list(ctx context.Context, dir string, depth int) error {
@@ -149,6 +156,7 @@ func (l *lister) add(ctx context.Context, i protocol.FileInfo, depth int) error 
 	if err != nil {
 		return err
 	}
+	e.Path = path.Join(l.as, strings.TrimPrefix(e.Path, l.from))
 	l.entries = append(l.entries, e)
 	if i.Type != "dir" || depth <= 1 {
 		return nil

@@ -2,14 +2,17 @@ package envd
 
 import (
 	"context"
+	"crypto/tls"
 	"encoding/json"
 	"errors"
+	"html/template"
 	"io"
 	"log"
 	"maps"
 	"net"
 	"net/http"
 	"net/http/httputil"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -36,6 +39,8 @@ func (s *Server) proxy() http.Handler {
 				}
 				return s.jails.Dial(ctx, v.Jail, v.port)
 			},
+			// Their certificates are their own, and the connection leaves nobody's memory.
+			TLSClientConfig:        &tls.Config{InsecureSkipVerify: true},
 			DisableKeepAlives:      true,
 			DisableCompression:     true,
 			ResponseHeaderTimeout:  headerPatience,
@@ -48,7 +53,7 @@ func (s *Server) proxy() http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		v := visited(r.Context())
 		if v.Traffic != "" && !same(r.Header.Get(trafficHeader), v.Traffic) {
-			writeRefusal(w, http.StatusForbidden, refusal{Sandbox: v.sandbox, Message: "Missing or invalid traffic access token: send it as " + strings.ToLower(trafficHeader)})
+			writeRefusal(w, r, http.StatusForbidden, refusal{Sandbox: v.sandbox, Message: "Missing or invalid traffic access token: send it as " + strings.ToLower(trafficHeader)})
 			return
 		}
 		if v.port == interpreter.Port && r.URL.Path == "/execute" && v.Token != "" && !same(r.Header.Get(tokenHeader), v.Token) {
@@ -82,7 +87,11 @@ func (s *Server) dialInterpreter(ctx context.Context, v *visit) (net.Conn, error
 // proved with that it may come in is not for those inside.
 func rewrite(r *httputil.ProxyRequest) {
 	v := visited(r.In.Context())
-	r.Out.URL.Scheme, r.Out.URL.Host = "http", net.JoinHostPort("127.0.0.1", strconv.Itoa(v.port))
+	r.Out.URL.Scheme = "http"
+	if slices.Contains(v.HTTPS, v.port) {
+		r.Out.URL.Scheme = "https"
+	}
+	r.Out.URL.Host = net.JoinHostPort("127.0.0.1", strconv.Itoa(v.port))
 	r.Out.Host = r.In.Host
 	if v.Host != "" {
 		r.Out.Host = strings.ReplaceAll(v.Host, "${PORT}", strconv.Itoa(v.port))
@@ -101,10 +110,24 @@ type refusal struct {
 	Code    int    `json:"code"`
 }
 
-func writeRefusal(w http.ResponseWriter, status int, r refusal) {
+// refused is how somebody sees one who came with a browser.
+var refused = template.Must(template.New("").Parse(`<html><head><title>{{.Code}}</title></head><body>
+<h1>{{.Message}}</h1>
+<p>{{with .Sandbox}}Sandbox {{.}}{{end}}{{with .Port}}: there is no service running on port {{.}}{{end}}</p>
+</body></html>`))
+
+func writeRefusal(w http.ResponseWriter, q *http.Request, status int, r refusal) {
 	r.Code = status
-	w.Header().Set("Content-Type", "application/json; charset=utf-8")
 	w.Header().Set("X-Content-Type-Options", "nosniff")
+	w.Header().Add("Vary", "User-Agent")
+	if strings.HasPrefix(q.UserAgent(), "Mozilla/") {
+		w.Header().Set("Content-Type", "text/html; charset=utf-8")
+		w.Header().Set("Content-Security-Policy", "default-src 'none'")
+		w.WriteHeader(status)
+		refused.Execute(w, r)
+		return
+	}
+	w.Header().Set("Content-Type", "application/json; charset=utf-8")
 	w.WriteHeader(status)
 	json.NewEncoder(w).Encode(r)
 }
@@ -120,11 +143,11 @@ func (s *Server) unreached(w http.ResponseWriter, r *http.Request, err error) {
 	if errors.Is(err, fault.Unavailable) && v.port != interpreter.Port {
 		message = "The sandbox is running but port is not open"
 	}
-	writeRefusal(w, http.StatusBadGateway, refusal{Sandbox: v.sandbox, Message: message, Port: v.port})
+	writeRefusal(w, r, http.StatusBadGateway, refusal{Sandbox: v.sandbox, Message: message, Port: v.port})
 }
 
 // absent answers for a sandbox that cannot be had.
-func (s *Server) absent(w http.ResponseWriter, sandbox string, err error) {
+func (s *Server) absent(w http.ResponseWriter, r *http.Request, sandbox string, err error) {
 	message := "The sandbox was not found"
 	switch {
 	case errors.Is(err, fault.NotFound):
@@ -134,5 +157,5 @@ func (s *Server) absent(w http.ResponseWriter, sandbox string, err error) {
 		s.log.Error("sandbox not opened", "sandbox", sandbox, "err", err)
 		message = "The sandbox cannot be reached now"
 	}
-	writeRefusal(w, http.StatusBadGateway, refusal{Sandbox: sandbox, Message: message})
+	writeRefusal(w, r, http.StatusBadGateway, refusal{Sandbox: sandbox, Message: message})
 }

@@ -39,6 +39,15 @@ func ports(w *world) {
 	if want := `{"sandboxId":"open","message":"The sandbox is running but port is not open","port":8124,"code":502}`; status != 502 || strings.TrimSpace(text) != want {
 		w.Errorf("a closed port: %d %s, want %s", status, text, want)
 	}
+	browser := []string{"E2b-Sandbox-Port", "8124", "User-Agent", "Mozilla/5.0 (X11; Linux x86_64)"}
+	status, text, h := w.do("GET", "/", nil, browser...)
+	if want := "there is no service running on port 8124"; status != 502 || h.Get("Content-Type") != "text/html; charset=utf-8" || !strings.Contains(text, want) || !strings.HasSuffix(text, "</html>") {
+		w.Errorf("a closed port in a browser: %d %s %s", status, h, text)
+	}
+	status, text, h = w.do("GET", "/", nil, append(browser, "E2b-Sandbox-Id", "<script>")...)
+	if status != 502 || strings.Contains(text, "<script>") || h.Get("Content-Security-Policy") != "default-src 'none'" {
+		w.Errorf("a sandbox with markup for a name in a browser: %d %s %s", status, h, text)
+	}
 	serverSentEvents(w, at)
 	body, in := io.Pipe()
 	go func() { // what is sent after the answer has begun arrives too
@@ -51,6 +60,31 @@ func ports(w *world) {
 		w.Errorf("a server that answers early: %d %s", status, text)
 	}
 	webSocket(w)
+	overTLS(w)
+}
+
+// overTLS reaches a server that speaks TLS at a port of which that was said, and at no other.
+func overTLS(w *world) {
+	c, err := w.start(sh("/srv/server 8443 tls & exec /srv/server 8444 tls"), "json")
+	if err != nil {
+		w.Fatal(err)
+	}
+	defer kill(w, c.pid)
+	reach := func(port string) (status int, text string) {
+		for deadline := time.Now().Add(20 * time.Second); time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
+			status, text, _ = w.do("GET", "/x", nil, "E2b-Sandbox-Id", "tls", "E2b-Sandbox-Port", port)
+			if !strings.Contains(text, "not open") {
+				break
+			}
+		}
+		return status, text
+	}
+	if status, text := reach("8443"); status != 200 || !strings.HasPrefix(text, "GET /x host=") {
+		w.Errorf("a server that speaks TLS: %d %s", status, text)
+	}
+	if status, text := reach("8444"); status != 400 { // as Go's server says to whom does not speak it
+		w.Errorf("one that nobody said that of: %d %s", status, text)
+	}
 }
 
 func serverSentEvents(w *world, at []string) {

@@ -9,7 +9,9 @@ import (
 
 	"connectrpc.com/connect"
 
+	"glasshouse/e2b/envd"
 	"glasshouse/e2b/envdpb"
+	"glasshouse/jail"
 )
 
 // All scenarios that need no jail of their own share one: it takes longer to make than
@@ -450,5 +452,28 @@ func TestAClosedServerEndsItsStreamsAndServesNoMore(t *testing.T) {
 	execs, err := w.jails.Execs(context.Background(), w.jail)
 	if err != nil || len(execs) != 1 || execs[0].Ended != nil {
 		t.Errorf("the command is %v, %v; want that it goes on", execs, err)
+	}
+}
+
+func TestAStreamSaysWhatBecameOfItsSandbox(t *testing.T) {
+	w := newWorld(t)
+	var streams [3]*command
+	for i, sandbox := range []string{"open", "other", "tls"} {
+		c, err := w.start(sh("sleep 60"), "json", "E2b-Sandbox-Id", sandbox, "X-Access-Token", "another")
+		if err != nil {
+			t.Fatal(err)
+		}
+		streams[i] = c
+	}
+	w.mu.Lock()
+	delete(w.all, "open")
+	w.all["other"] = envd.Box{}
+	w.mu.Unlock()
+	if _, err := w.jails.Stop(t.Context(), w.jail, jail.StopOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	for i, want := range []string{"open: the sandbox was killed or reached its end of life", "other: the sandbox was paused", ""} {
+		_, err := streams[i].wait()
+		w.wantCode(err, connect.CodeUnavailable, want)
 	}
 }

@@ -32,6 +32,9 @@ type Box struct {
 	// Host is what servers at other ports see as the host they were asked for; "":
 	// what the client asked for. ${PORT} in it is the port.
 	Host string
+
+	// HTTPS are the ports at which servers speak TLS.
+	HTTPS []int
 }
 
 // Boxes finds sandboxes.
@@ -162,7 +165,7 @@ func (s *Server) ServeSandbox(w http.ResponseWriter, r *http.Request, sandbox st
 	defer leave()
 	box, release, err := s.boxes.Open(r.Context(), sandbox, visitOf(r, port))
 	if err != nil {
-		s.absent(w, sandbox, err)
+		s.absent(w, r, sandbox, err)
 		return
 	}
 	defer release()

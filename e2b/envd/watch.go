@@ -109,11 +109,11 @@ func (s *Server) watchDir(ctx context.Context, v *visit, q *envdpb.WatchDirReque
 			return ctx.Err()
 		case c, ok := <-w.changes:
 			if !ok {
-				return over(ctx, w.path)
+				return s.ended(ctx, v, over(ctx, w.path))
 			}
 			e, err := s.told(ctx, v, w, c)
 			if err != nil {
-				return err
+				return s.ended(ctx, v, err)
 			}
 			if e == nil {
 				continue

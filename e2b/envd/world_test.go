@@ -69,7 +69,7 @@ func (w *boxes) Open(_ context.Context, sandbox string, _ envd.Visit) (envd.Box,
 
 // newWorld makes a jail that runs, as the sandboxes "open", which everybody may use,
 // "safe" with the token "secret" and the traffic token "pass", "other" with other
-// tokens, and "paused", which does not run.
+// tokens, "paused", which does not run, and "tls", whose port 8443 speaks that.
 func newWorld(t testing.TB) *world {
 	t.Helper()
 	if os.Geteuid() != 0 {
@@ -117,6 +117,7 @@ func newWorld(t testing.TB) *world {
 		"safe":   {Jail: j.ID, Token: "secret", Traffic: "pass"},
 		"other":  {Jail: j.ID, Token: "another", Traffic: "away"},
 		"paused": {},
+		"tls":    {Jail: j.ID, HTTPS: []int{8443}},
 	}
 	w.envd = envd.New(envd.Config{Boxes: w, Jails: w.jails, Log: slog.New(slog.NewTextHandler(t.Output(), nil))})
 	server := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {

@@ -222,6 +222,9 @@ func kindOf(archive io.Reader, c copying) (kind byte, err error) {
 // command runs one by a shell, and is fault.Invalid if it fails.
 func (r *builder) command(ctx context.Context, at, command, user string) error {
 	stream, err := r.exec(ctx, command, user)
+	if fault.FieldOf(err) == "user" {
+		return invalid("failed to run command '%s': command failed: unauthenticated: invalid username: '%s'", short(command), short(user))
+	}
 	if err != nil {
 		return err
 	}

@@ -1,12 +1,15 @@
 // Server is what tests reach in a jail: it answers with what it sees of a request, with
-// events, and says back what it is told over a WebSocket.
+// events, and says back what it is told over a WebSocket. Told tls, it speaks that, with a
+// certificate of nobody.
 package main
 
 import (
 	"bufio"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"time"
 )
@@ -42,6 +45,16 @@ func main() {
 			fmt.Fprintf(conn, "you said %s\n", lines.Text())
 		}
 	})
-	server := &http.Server{Addr: "127.0.0.1:" + os.Args[1], ReadHeaderTimeout: time.Minute}
+	at := "127.0.0.1:" + os.Args[1]
+	if len(os.Args) > 2 && os.Args[2] == "tls" {
+		l, err := net.Listen("tcp", at)
+		if err != nil {
+			fmt.Println(err)
+			return
+		}
+		(&httptest.Server{Listener: l, Config: &http.Server{ReadHeaderTimeout: time.Minute}}).StartTLS()
+		select {}
+	}
+	server := &http.Server{Addr: at, ReadHeaderTimeout: time.Minute}
 	fmt.Println(server.ListenAndServe())
 }
