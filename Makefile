@@ -62,7 +62,7 @@ screenshots: build ## docs/images, of the UI as it is built; wants Chromium
 	GLASSHOUSE_DATA="$(DATA)" GLASSHOUSE_SCREENSHOTS=$(CURDIR)/docs/images $(GO) test -count=1 -run '^TestScreenshots$$' ./test
 
 generate: ## the programs for the kernel and the tables of calls; wants clang-14 and libbpf-dev
-	$(GO) generate ./observe/...
+	$(GO) generate ./observe/... ./enforce
 
 check: ## formatting, vet, generated files
 	@scripts/generated.sh

@@ -3,8 +3,9 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
  * What no process of a jail may do whatever anybody decides, refused where the
- * kernel has resolved it: a file that is to be run or opened for writing, an
- * address that is to be connected to. Memory and names cannot change any more.
+ * kernel has resolved it: a file that is to be run, opened for writing or cut, an
+ * address that is to be connected to or sent to. Memory and names cannot change any
+ * more.
  */
 typedef unsigned char u8;
 typedef unsigned short u16;
@@ -24,9 +25,12 @@ typedef u64 __be64;
 typedef u32 __wsum;
 typedef u16 __sum16;
 typedef _Bool bool;
+#define true 1
+#define false 0
 
 enum bpf_map_type {
 	BPF_MAP_TYPE_HASH = 1,
+	BPF_MAP_TYPE_ARRAY = 2,
 	BPF_MAP_TYPE_LPM_TRIE = 11,
 };
 
@@ -36,6 +40,7 @@ enum bpf_map_type {
 #define AF_INET6 10
 #define FMODE_WRITE 2
 #define DEPTH 64 /* of directories */
+#define LEVELS 8 /* of cgroups, from that of a jail to those within */
 
 #pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)
 struct super_block {
@@ -59,6 +64,20 @@ struct file {
 };
 struct linux_binprm {
 	struct file *file;
+};
+struct fdtable {
+	u32 max_fds;
+	struct file **fd;
+};
+struct files_struct {
+	struct fdtable *fdt;
+};
+struct task_struct {
+	struct files_struct *files;
+};
+struct msghdr {
+	void *msg_name;
+	int msg_namelen;
 };
 #pragma clang attribute pop
 
@@ -110,6 +129,73 @@ struct {
 	__type(value, u32);
 } networks SEC(".maps");
 
+/* The cgroups of jails that are refused anything. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 65536);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, u64);
+	__type(value, u32);
+} jails SEC(".maps");
+
+struct state {
+	u32 jails; /* how many: most of what a machine does is done when there are none */
+	u32 dev;   /* what identify found */
+	u64 ino;
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, u32);
+	__type(value, struct state);
+} states SEC(".maps");
+
+/* jail returns the jail's cgroup that the current task is in or below, 0 for none. */
+static __always_inline u64 jail(void)
+{
+	u32 zero = 0;
+	struct state *s = bpf_map_lookup_elem(&states, &zero);
+
+	if (!s || !s->jails)
+		return 0;
+	for (int level = 1; level <= LEVELS; level++) {
+		u64 id = bpf_get_current_ancestor_cgroup_id(level);
+
+		if (!id)
+			return 0;
+		if (bpf_map_lookup_elem(&jails, &id))
+			return id;
+	}
+	return 0;
+}
+
+/*
+ * identify is run by the daemon, on a descriptor of its own, and says how these
+ * programs will know the file: of an overlay, stat says other numbers.
+ */
+SEC("raw_tp")
+int identify(u64 *ctx)
+{
+	struct task_struct *t = (void *)bpf_get_current_task();
+	struct fdtable *fdt = BPF_CORE_READ(t, files, fdt);
+	u32 zero = 0, fd = ctx[0];
+	struct inode *inode;
+	struct file *f = NULL;
+	struct state *s;
+
+	s = bpf_map_lookup_elem(&states, &zero);
+	if (!s || !fdt || fd >= BPF_CORE_READ(fdt, max_fds))
+		return 0;
+	bpf_probe_read_kernel(&f, sizeof(f), BPF_CORE_READ(fdt, fd) + fd);
+	if (!f)
+		return 0;
+	inode = BPF_CORE_READ(f, f_inode);
+	s->ino = BPF_CORE_READ(inode, i_ino);
+	s->dev = BPF_CORE_READ(inode, i_sb, s_dev);
+	return 1;
+}
+
 static bool denied(u64 cgroup, struct inode *i, u32 what)
 {
 	struct thing t = { .cgroup = cgroup, .ino = i->i_ino, .dev = i->i_sb->s_dev };
@@ -118,60 +204,126 @@ static bool denied(u64 cgroup, struct inode *i, u32 what)
 	return is && (*is & what);
 }
 
+/*
+ * answer keeps the compiler from computing the answer of a condition: the kernel
+ * wants to see that it is one of those there are (since Linux 6.12).
+ */
+static __always_inline int answer(bool no)
+{
+	int ret = 0;
+
+	if (no) {
+		ret = -EPERM;
+		asm volatile("" : "+r"(ret));
+	}
+	return ret;
+}
+
 SEC("lsm/bprm_check_security")
 int BPF_PROG(run, struct linux_binprm *bprm, int ret)
 {
+	u64 cgroup;
+
 	if (ret)
 		return ret;
-	return denied(bpf_get_current_cgroup_id(), bprm->file->f_inode, RUN) ? -EPERM : 0;
+	cgroup = jail();
+	return answer(cgroup && denied(cgroup, bprm->file->f_inode, RUN));
+}
+
+/* below reports whether something, or a directory it is below, must not be written. */
+static __always_inline bool below(u64 cgroup, struct dentry *d)
+{
+	for (int i = 0; i < DEPTH; i++) {
+		struct inode *inode = d->d_inode;
+		struct dentry *up = d->d_parent;
+
+		if (inode && denied(cgroup, inode, WRITE))
+			return true;
+		if (up == d)
+			return false;
+		d = up;
+	}
+	return false;
 }
 
 SEC("lsm/file_open")
 int BPF_PROG(open, struct file *file, int ret)
 {
-	struct dentry *d = file->f_path.dentry;
 	u64 cgroup;
 
 	if (ret)
 		return ret;
 	if (!(file->f_mode & FMODE_WRITE))
 		return 0;
-	cgroup = bpf_get_current_cgroup_id();
-	if (denied(cgroup, file->f_inode, WRITE))
-		return -EPERM;
-	for (int i = 0; i < DEPTH; i++) {
-		struct dentry *up = d->d_parent;
+	cgroup = jail();
+	return answer(cgroup && below(cgroup, file->f_path.dentry));
+}
 
-		if (up == d)
-			return 0;
-		d = up;
-		if (denied(cgroup, d->d_inode, WRITE))
-			return -EPERM;
+/* By its name, and by opening it for reading. */
+SEC("lsm/path_truncate")
+int BPF_PROG(cut, struct path *path, int ret)
+{
+	u64 cgroup;
+
+	if (ret)
+		return ret;
+	cgroup = jail();
+	return answer(cgroup && below(cgroup, path->dentry));
+}
+
+SEC("lsm/file_truncate")
+int BPF_PROG(cut_open, struct file *file, int ret)
+{
+	u64 cgroup;
+
+	if (ret)
+		return ret;
+	cgroup = jail();
+	return answer(cgroup && below(cgroup, file->f_path.dentry));
+}
+
+static __always_inline bool refused(u64 cgroup, void *address, int len)
+{
+	struct network n = { .length = 8 * (sizeof(n.cgroup) + sizeof(n.addr)) };
+	struct sockaddr a = {};
+
+	if (!address || len < 8 || bpf_probe_read_kernel(&a, 8, address))
+		return false;
+	if (a.family == AF_INET) {
+		n.addr[10] = n.addr[11] = 0xff;
+		__builtin_memcpy(n.addr + 12, a.rest, 4);
+	} else if (a.family == AF_INET6 && len >= 24) {
+		if (bpf_probe_read_kernel(&a, 24, address))
+			return false;
+		__builtin_memcpy(n.addr, a.rest + 4, 16);
+	} else {
+		return false;
 	}
-	return 0;
+	__builtin_memcpy(n.cgroup, &cgroup, 8);
+	return bpf_map_lookup_elem(&networks, &n);
 }
 
 SEC("lsm/socket_connect")
 int BPF_PROG(connect, struct socket *sock, struct sockaddr *address, int addrlen, int ret)
 {
-	struct network n = { .length = 8 * (sizeof(n.cgroup) + sizeof(n.addr)) };
-	u64 cgroup = bpf_get_current_cgroup_id();
-	struct sockaddr a = {};
+	u64 cgroup;
 
 	if (ret)
 		return ret;
-	if (addrlen < 8 || bpf_probe_read_kernel(&a, 8, address))
+	cgroup = jail();
+	return answer(cgroup && refused(cgroup, address, addrlen));
+}
+
+/* What is not connected is told with each message where it goes. */
+SEC("lsm/socket_sendmsg")
+int BPF_PROG(send, struct socket *sock, struct msghdr *msg, int size, int ret)
+{
+	u64 cgroup;
+
+	if (ret)
+		return ret;
+	if (!msg->msg_name)
 		return 0;
-	if (a.family == AF_INET) {
-		n.addr[10] = n.addr[11] = 0xff;
-		__builtin_memcpy(n.addr + 12, a.rest, 4);
-	} else if (a.family == AF_INET6 && addrlen >= 24) {
-		if (bpf_probe_read_kernel(&a, 24, address))
-			return 0;
-		__builtin_memcpy(n.addr, a.rest + 4, 16);
-	} else {
-		return 0;
-	}
-	__builtin_memcpy(n.cgroup, &cgroup, 8);
-	return bpf_map_lookup_elem(&networks, &n) ? -EPERM : 0;
+	cgroup = jail();
+	return answer(cgroup && refused(cgroup, msg->msg_name, msg->msg_namelen));
 }

@@ -9,6 +9,8 @@ import (
 	"sync"
 
 	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
+	"github.com/cilium/ebpf/btf"
 	"github.com/cilium/ebpf/link"
 	"golang.org/x/sys/unix"
 
@@ -49,7 +51,14 @@ const (
 // them it returns a fault.Unsupported error with the reason.
 func OpenLSM() (_ *LSM, err error) {
 	l := &LSM{held: map[uint64]*refusals{}}
-	if err := loadLsmObjects(&l.objects, nil); err != nil {
+	spec, err := loadLsm()
+	if err != nil {
+		return nil, err
+	}
+	if !hooked("file_truncate") { // before Linux 6.2; then path_truncate is all there is
+		spec.Programs["cut_open"] = empty(spec.Programs["cut_open"])
+	}
+	if err := spec.LoadAndAssign(&l.objects, nil); err != nil {
 		if errno, ok := errors.AsType[unix.Errno](err); ok {
 			err = errno // without the verifier's words, of which there are many
 		}
@@ -61,7 +70,10 @@ func OpenLSM() (_ *LSM, err error) {
 			err = errors.Join(err, l.Close())
 		}
 	}()
-	for _, p := range []*ebpf.Program{l.objects.Run, l.objects.Open, l.objects.Connect} {
+	for _, p := range []*ebpf.Program{l.objects.Run, l.objects.Open, l.objects.Cut, l.objects.CutOpen, l.objects.Connect, l.objects.Send} {
+		if p.Type() != ebpf.LSM {
+			continue
+		}
 		hook, err := link.AttachLSM(link.LSMOptions{Program: p})
 		if err != nil {
 			return nil, fmt.Errorf("attach to the bpf security module: %w", err)
@@ -69,6 +81,18 @@ func OpenLSM() (_ *LSM, err error) {
 		l.links = append(l.links, hook)
 	}
 	return l, nil
+}
+
+// hooked reports whether the kernel has a hook of that name.
+func hooked(name string) bool {
+	kernel, err := btf.LoadKernelSpec()
+	var hook *btf.Func
+	return err != nil || kernel.TypeByName("bpf_lsm_"+name, &hook) == nil
+}
+
+// empty stands in the place of a program that the kernel has no hook for.
+func empty(p *ebpf.ProgramSpec) *ebpf.ProgramSpec {
+	return &ebpf.ProgramSpec{Name: p.Name, Type: ebpf.RawTracepoint, License: p.License, Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, 0), asm.Return()}}
 }
 
 // Close takes everything back.
@@ -89,7 +113,7 @@ func (l *LSM) Refuse(cgroup uint64, r Refusals) error {
 	values := map[lsmThing]uint32{}
 	for what, files := range map[uint32][]*os.File{refuseRun: r.Run, refuseWrite: r.Write} {
 		for _, f := range files {
-			t, err := thingOf(cgroup, f)
+			t, err := l.thingOf(cgroup, f)
 			if err != nil {
 				return err
 			}
@@ -97,6 +121,11 @@ func (l *LSM) Refuse(cgroup uint64, r Refusals) error {
 		}
 	}
 	next := &refusals{}
+	if len(values) > 0 || len(r.Connect) > 0 {
+		if err := l.objects.Jails.Put(cgroup, uint32(1)); err != nil {
+			return fmt.Errorf("refuse a jail: %w", err)
+		}
+	}
 	for t, what := range values {
 		if err := l.objects.Things.Put(t, what); err != nil {
 			return fmt.Errorf("refuse a file: %w", err)
@@ -110,18 +139,28 @@ func (l *LSM) Refuse(cgroup uint64, r Refusals) error {
 		}
 		next.networks = append(next.networks, n)
 	}
+	return l.hold(cgroup, next)
+}
+
+// hold keeps next as what there is of a cgroup, and drops what there was and is not in
+// it. l.mu is held.
+func (l *LSM) hold(cgroup uint64, next *refusals) error {
 	err := l.drop(l.held[cgroup], next)
 	l.held[cgroup] = next
-	return err
+	if len(next.things)+len(next.networks) == 0 {
+		delete(l.held, cgroup)
+		if gone := l.objects.Jails.Delete(cgroup); !errors.Is(gone, ebpf.ErrKeyNotExist) {
+			err = errors.Join(err, gone)
+		}
+	}
+	return errors.Join(err, l.objects.States.Put(uint32(0), lsmState{Jails: uint32(len(l.held))}))
 }
 
 // Forget refuses the processes of a cgroup nothing any more.
 func (l *LSM) Forget(cgroup uint64) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	err := l.drop(l.held[cgroup], &refusals{})
-	delete(l.held, cgroup)
-	return err
+	return l.hold(cgroup, &refusals{})
 }
 
 // drop removes what is in old and not in next.
@@ -150,18 +189,33 @@ func (l *LSM) drop(old, next *refusals) error {
 	return errors.Join(errs...)
 }
 
-// thingOf is a file as the kernel knows it.
-func thingOf(cgroup uint64, f *os.File) (t lsmThing, err error) {
-	var st unix.Stat_t
+// thingOf is a file as the kernel knows it, which it is asked: what stat says of one
+// in an overlay are the numbers of another file, below.
+//
+// The kernel may give the directory of an overlay another number when it has forgotten
+// it in between. It is then refused no more here, and still by Watch. l.mu is held.
+func (l *LSM) thingOf(cgroup uint64, f *os.File) (t lsmThing, err error) {
 	raw, err := f.SyscallConn()
 	if err != nil {
 		return t, err
 	}
-	if ctl := raw.Control(func(fd uintptr) { err = unix.Fstat(int(fd), &st) }); ctl != nil {
+	var found uint32
+	if ctl := raw.Control(func(fd uintptr) {
+		found, err = l.objects.Identify.Run(&ebpf.RunOptions{Context: []uint64{uint64(fd)}})
+	}); ctl != nil {
 		err = ctl
 	}
-	const minorBits = 20
-	return lsmThing{Cgroup: cgroup, Ino: st.Ino, Dev: unix.Major(st.Dev)<<minorBits | unix.Minor(st.Dev)}, err
+	if err != nil {
+		return t, fmt.Errorf("ask for the kernel's name of %s: %w", f.Name(), err)
+	}
+	var s lsmState
+	if err := l.objects.States.Lookup(uint32(0), &s); err != nil {
+		return t, err
+	}
+	if found == 0 {
+		return t, fmt.Errorf("the kernel knows no file %s", f.Name())
+	}
+	return lsmThing{Cgroup: cgroup, Ino: s.Ino, Dev: s.Dev}, nil
 }
 
 // networkOf is a range of addresses of one cgroup. All are written as those of

@@ -2,17 +2,26 @@ package enforce
 
 import (
 	"errors"
+	"flag"
+	"fmt"
+	"net"
 	"net/netip"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
 
 	"glasshouse/fault"
 )
 
-// withMaps is an LSM with the kernel's maps and, where it takes them, programs.
+// withMaps is an LSM with all that every kernel takes: the maps, and the program that
+// says how the others know a file.
 func withMaps(t *testing.T) *LSM {
 	t.Helper()
 	if os.Geteuid() != 0 {
@@ -22,13 +31,19 @@ func withMaps(t *testing.T) *LSM {
 	if err != nil {
 		t.Fatal(err)
 	}
-	l := &LSM{held: map[uint64]*refusals{}}
-	for name, m := range map[string]**ebpf.Map{"things": &l.objects.Things, "networks": &l.objects.Networks} {
-		if *m, err = ebpf.NewMap(spec.Maps[name]); err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { (*m).Close() })
+	var some struct {
+		lsmMaps
+		Identify *ebpf.Program `ebpf:"identify"`
 	}
+	if err := spec.LoadAndAssign(&some, nil); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		some.lsmMaps.Close()
+		some.Identify.Close()
+	})
+	l := &LSM{held: map[uint64]*refusals{}}
+	l.objects.lsmMaps, l.objects.Identify = some.lsmMaps, some.Identify
 	return l
 }
 
@@ -100,7 +115,184 @@ func TestWhatIsRefusedIsReplacedAndForgotten(t *testing.T) {
 	if err := l.Forget(2); err != nil {
 		t.Fatal(err)
 	}
-	if n := count(t, l.objects.Things) + count(t, l.objects.Networks); n != 0 {
+	if n := count(t, l.objects.Things) + count(t, l.objects.Networks) + count(t, l.objects.Jails); n != 0 {
 		t.Errorf("%d are left", n)
+	}
+}
+
+// TestFilesOfOverlaysAreNamedAsTheKernelKnowsThem: their layers are on two filesystems,
+// so that what stat says of a file is not what the programs see.
+func TestFilesOfOverlaysAreNamedAsTheKernelKnowsThem(t *testing.T) {
+	l := withMaps(t)
+	dir := t.TempDir()
+	lower, other, merged := filepath.Join(dir, "lower"), filepath.Join(dir, "other"), filepath.Join(dir, "merged")
+	for _, d := range []string{lower, other, merged} {
+		must(t, os.Mkdir(d, 0o755))
+	}
+	must(t, os.WriteFile(filepath.Join(lower, "file"), nil, 0o644))
+	must(t, os.Mkdir(filepath.Join(lower, "dir"), 0o755))
+	must(t, unix.Mount("tmpfs", other, "tmpfs", 0, ""))
+	defer func() { must(t, unix.Unmount(other, 0)) }()
+	must(t, os.Mkdir(filepath.Join(other, "upper"), 0o755))
+	must(t, os.Mkdir(filepath.Join(other, "work"), 0o755))
+	must(t, unix.Mount("overlay", merged, "overlay", 0, "lowerdir="+lower+",upperdir="+other+"/upper,workdir="+other+"/work"))
+	defer func() { must(t, unix.Unmount(merged, 0)) }()
+	var root unix.Stat_t
+	must(t, unix.Stat(merged, &root)) // of the root of an overlay stat says its own device
+	for _, name := range []string{"file", "dir"} {
+		fd, err := unix.Open(filepath.Join(merged, name), unix.O_PATH|unix.O_CLOEXEC, 0)
+		must(t, err)
+		f := os.NewFile(uintptr(fd), name)
+		defer f.Close()
+		got, err := l.thingOf(1, f)
+		must(t, err)
+		if want := unix.Major(root.Dev)<<20 | unix.Minor(root.Dev); got.Dev != want || got.Ino == 0 {
+			t.Errorf("%s is %+v, want it on the device %#x", name, got, want)
+		}
+	}
+}
+
+// TestWhatIsRefusedIsNotDone needs a kernel that takes the programs; scripts/vm.sh has
+// one.
+func TestWhatIsRefusedIsNotDone(t *testing.T) {
+	l, err := OpenLSM()
+	if errors.Is(err, fault.Unsupported) {
+		t.Skip(err)
+	}
+	must(t, err)
+	defer func() { must(t, l.Close()) }()
+	dir := t.TempDir()
+	for _, d := range []string{"kept", "kept/deep", "free"} {
+		must(t, os.Mkdir(filepath.Join(dir, d), 0o755))
+	}
+	self, err := os.ReadFile("/bin/true")
+	must(t, err)
+	for _, name := range []string{"kept/deep/file", "free/file", "free/kept"} {
+		must(t, os.WriteFile(filepath.Join(dir, name), []byte("as it was"), 0o644))
+	}
+	for _, name := range []string{"allowed", "refused"} {
+		must(t, os.WriteFile(filepath.Join(dir, name), self, 0o755))
+	}
+	script := filepath.Join(dir, "script")
+	must(t, os.WriteFile(script, []byte("#!"+filepath.Join(dir, "refused")+"\n"), 0o755))
+	open := func(name string) *os.File {
+		fd, err := unix.Open(filepath.Join(dir, name), unix.O_PATH|unix.O_CLOEXEC, 0)
+		must(t, err)
+		f := os.NewFile(uintptr(fd), name)
+		t.Cleanup(func() { f.Close() })
+		return f
+	}
+
+	// A jail's cgroup, and one that it has made within.
+	group := filepath.Join("/sys/fs/cgroup", "glasshouse-lsm-"+strconv.Itoa(os.Getpid()))
+	inner := filepath.Join(group, "inner")
+	must(t, os.MkdirAll(inner, 0o755))
+	defer func() { must(t, errors.Join(os.Remove(inner), os.Remove(group))) }()
+	var st unix.Stat_t
+	must(t, unix.Stat(group, &st))
+	must(t, l.Refuse(st.Ino, Refusals{
+		Run: []*os.File{open("refused")}, Write: []*os.File{open("kept"), open("free/kept")},
+		Connect: []netip.Prefix{netip.MustParsePrefix("127.9.0.0/16"), netip.MustParsePrefix("::1/128")},
+	}))
+
+	try := func(in, what string, args ...string) error {
+		cmd := exec.Command(os.Args[0], append([]string{"-test.run=^TestWhatIsTried$", "-test.v", "--", what}, args...)...)
+		cmd.Env = append(os.Environ(), "GLASSHOUSE_LSM_TRIES=1")
+		if in != "" {
+			d, err := os.Open(in)
+			must(t, err)
+			defer d.Close()
+			cmd.SysProcAttr = &syscall.SysProcAttr{UseCgroupFD: true, CgroupFD: int(d.Fd())}
+		}
+		out, err := cmd.CombinedOutput()
+		switch {
+		case strings.Contains(string(out), "tried: <nil>"):
+			return nil
+		case strings.Contains(string(out), "operation not permitted"):
+			return unix.EPERM
+		}
+		return fmt.Errorf("%w\n%s", err, out)
+	}
+	at := func(name string) string { return filepath.Join(dir, name) }
+	for _, tt := range []struct {
+		what    string
+		arg     string
+		refused bool
+	}{
+		{"run", at("allowed"), false},
+		{"run", at("refused"), true},
+		{"run", script, true},
+		{"write", at("free/file"), false},
+		{"write", at("free/kept"), true},
+		{"write", at("kept/deep/file"), true},
+		{"write", at("kept/new"), true},
+		{"read", at("kept/deep/file"), false},
+		{"cut", at("kept/deep/file"), true},
+		{"cut while reading", at("free/kept"), true},
+		{"cut", at("free/file"), false},
+		{"connect", "127.9.1.1:9", true},
+		{"connect", "127.8.1.1:9", false},
+		{"connect", "[::1]:9", true},
+		{"send", "127.9.1.1:9", true},
+		{"send", "127.8.1.1:9", false},
+	} {
+		for where, in := range map[string]string{"the jail": group, "a cgroup of the jail": inner, "elsewhere": ""} {
+			err := try(in, tt.what, tt.arg)
+			if want := tt.refused && in != ""; want != (err == unix.EPERM) || err != nil && err != unix.EPERM {
+				t.Errorf("%s %s in %s: %v, want refused: %t", tt.what, tt.arg, where, err, want)
+			}
+		}
+	}
+	must(t, l.Forget(st.Ino))
+	if err := try(group, "run", at("refused")); err != nil {
+		t.Errorf("it is forgotten, and still refused: %v", err)
+	}
+}
+
+// TestWhatIsTried is what TestWhatIsRefusedIsNotDone does in a cgroup.
+func TestWhatIsTried(t *testing.T) {
+	if os.Getenv("GLASSHOUSE_LSM_TRIES") == "" {
+		return
+	}
+	what, arg := flag.Arg(0), flag.Arg(1)
+	err := map[string]func() error{
+		"run": func() error { return exec.Command(arg).Run() },
+		"write": func() error {
+			f, err := os.OpenFile(arg, os.O_WRONLY|os.O_CREATE, 0o644)
+			return errors.Join(err, f.Close())
+		},
+		"read": func() error { _, err := os.ReadFile(arg); return err },
+		"cut":  func() error { return os.Truncate(arg, 1) },
+		"cut while reading": func() error {
+			f, err := os.OpenFile(arg, os.O_RDONLY|os.O_TRUNC, 0)
+			return errors.Join(err, f.Close())
+		},
+		"connect": func() error {
+			c, err := net.Dial("tcp", arg)
+			if errors.Is(err, unix.ECONNREFUSED) {
+				return nil // it was let through, and nobody is there
+			}
+			if err != nil {
+				return err
+			}
+			return c.Close()
+		},
+		"send": func() error {
+			to, err := net.ResolveUDPAddr("udp", arg)
+			must(t, err)
+			c, err := net.ListenUDP("udp", nil)
+			must(t, err)
+			defer c.Close()
+			_, err = c.WriteTo([]byte("x"), to)
+			return err
+		},
+	}[what]()
+	fmt.Println("tried:", err)
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
 	}
 }

@@ -20,6 +20,13 @@ type lsmNetwork struct {
 	Addr   [16]uint8
 }
 
+type lsmState struct {
+	_     structs.HostLayout
+	Jails uint32
+	Dev   uint32
+	Ino   uint64
+}
+
 type lsmThing struct {
 	_      structs.HostLayout
 	Cgroup uint64
@@ -32,11 +39,17 @@ type lsmThing struct {
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
-	lsmMapNetworks = "networks"
-	lsmMapThings   = "things"
-	lsmProgConnect = "connect"
-	lsmProgOpen    = "open"
-	lsmProgRun     = "run"
+	lsmMapJails     = "jails"
+	lsmMapNetworks  = "networks"
+	lsmMapStates    = "states"
+	lsmMapThings    = "things"
+	lsmProgConnect  = "connect"
+	lsmProgCut      = "cut"
+	lsmProgCutOpen  = "cut_open"
+	lsmProgIdentify = "identify"
+	lsmProgOpen     = "open"
+	lsmProgRun      = "run"
+	lsmProgSend     = "send"
 )
 
 // loadLsm returns the embedded CollectionSpec for lsm.
@@ -81,16 +94,22 @@ type lsmSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type lsmProgramSpecs struct {
-	Connect *ebpf.ProgramSpec `ebpf:"connect"`
-	Open    *ebpf.ProgramSpec `ebpf:"open"`
-	Run     *ebpf.ProgramSpec `ebpf:"run"`
+	Connect  *ebpf.ProgramSpec `ebpf:"connect"`
+	Cut      *ebpf.ProgramSpec `ebpf:"cut"`
+	CutOpen  *ebpf.ProgramSpec `ebpf:"cut_open"`
+	Identify *ebpf.ProgramSpec `ebpf:"identify"`
+	Open     *ebpf.ProgramSpec `ebpf:"open"`
+	Run      *ebpf.ProgramSpec `ebpf:"run"`
+	Send     *ebpf.ProgramSpec `ebpf:"send"`
 }
 
 // lsmMapSpecs contains maps before they are loaded into the kernel.
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type lsmMapSpecs struct {
+	Jails    *ebpf.MapSpec `ebpf:"jails"`
 	Networks *ebpf.MapSpec `ebpf:"networks"`
+	States   *ebpf.MapSpec `ebpf:"states"`
 	Things   *ebpf.MapSpec `ebpf:"things"`
 }
 
@@ -120,13 +139,17 @@ func (o *lsmObjects) Close() error {
 //
 // It can be passed to loadLsmObjects or ebpf.CollectionSpec.LoadAndAssign.
 type lsmMaps struct {
+	Jails    *ebpf.Map `ebpf:"jails"`
 	Networks *ebpf.Map `ebpf:"networks"`
+	States   *ebpf.Map `ebpf:"states"`
 	Things   *ebpf.Map `ebpf:"things"`
 }
 
 func (m *lsmMaps) Close() error {
 	return _LsmClose(
+		m.Jails,
 		m.Networks,
+		m.States,
 		m.Things,
 	)
 }
@@ -141,16 +164,24 @@ type lsmVariables struct {
 //
 // It can be passed to loadLsmObjects or ebpf.CollectionSpec.LoadAndAssign.
 type lsmPrograms struct {
-	Connect *ebpf.Program `ebpf:"connect"`
-	Open    *ebpf.Program `ebpf:"open"`
-	Run     *ebpf.Program `ebpf:"run"`
+	Connect  *ebpf.Program `ebpf:"connect"`
+	Cut      *ebpf.Program `ebpf:"cut"`
+	CutOpen  *ebpf.Program `ebpf:"cut_open"`
+	Identify *ebpf.Program `ebpf:"identify"`
+	Open     *ebpf.Program `ebpf:"open"`
+	Run      *ebpf.Program `ebpf:"run"`
+	Send     *ebpf.Program `ebpf:"send"`
 }
 
 func (p *lsmPrograms) Close() error {
 	return _LsmClose(
 		p.Connect,
+		p.Cut,
+		p.CutOpen,
+		p.Identify,
 		p.Open,
 		p.Run,
+		p.Send,
 	)
 }
 
