@@ -128,7 +128,7 @@ func (d *Daemon) openE2B(ctx context.Context) error {
 	d.e2b = "http://" + l.Addr().String()
 	inside := envd.New(envd.Config{Boxes: boxes, Jails: d.jails, Log: log})
 	server := e2b.Listener(e2b.NewServer(e2b.ServerConfig{
-		Sandboxes: boxes, Volumes: volumes, Inside: inside,
+		Sandboxes: boxes, Volumes: volumes, Secrets: d.secrets, Inside: inside,
 		Keys: d.tokens, Domain: domain, Uploads: http.HandlerFunc(templates.Receive), More: templates.Handler(), Log: log,
 	}), log)
 	d.onClose(func() error {

@@ -152,3 +152,11 @@ func (s injected) Inject(ctx context.Context, jid id.Jail, name, host string) ([
 	}
 	return v.Bytes(), nil
 }
+
+func (s injected) InjectOwned(ctx context.Context, jid id.Jail, owner, name, host string) ([]byte, error) {
+	v, err := s.k.ResolveOwned(ctx, secret.Scope{Jail: jid}, owner, name, host)
+	if err != nil {
+		return nil, fmt.Errorf("for %s: %w", host, err)
+	}
+	return v.Bytes(), nil
+}

@@ -12,6 +12,7 @@ import (
 	"glasshouse/backend/oci"
 	"glasshouse/chain"
 	"glasshouse/event"
+	"glasshouse/govern"
 	"glasshouse/id"
 	"glasshouse/jail"
 	"glasshouse/policy"
@@ -34,6 +35,7 @@ func (d *Daemon) openSnapshots(ctx context.Context) error {
 		Layers:  oci.Layers{Templates: filepath.Join(c.Data, "templates")},
 		Lower:   d.lower,
 		DiskMB:  c.Snapshots.DiskMB,
+		Inherit: govern.Inherit,
 		Told:    d.tellOfSnapshot,
 	})
 	d.onClose(func() error { return errors.Join(d.snapshots.Close(), dropHot(hot)) })

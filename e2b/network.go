@@ -48,8 +48,8 @@ const (
 	everything6 = "::/0"
 )
 
-// marker begins what E2B's proxy replaces by a secret or a token. To send it on as it is
-// would be taken for a wrong key by whoever gets it.
+// marker begins what E2B's proxy replaces by a secret or a token. To send one on as it is
+// that nobody replaces would be taken for a wrong key by whoever gets it.
 const marker = "${e2b."
 
 func (n Network) check() error {
@@ -82,10 +82,10 @@ func (n Network) check() error {
 				if !httpguts.ValidHeaderFieldName(name) || !httpguts.ValidHeaderFieldValue(value) {
 					return invalid("invalid header %q in the network rules of %q", short(name), short(host))
 				}
-				if strings.Contains(value, marker) {
-					return invalid("header %q in the network rules of %q has a placeholder %s…}, which nobody fills in here: secrets and workload identities are not served", short(name), short(host), marker)
-				}
 			}
+		}
+		if err := checkHeaders(host, rules); err != nil {
+			return err
 		}
 	}
 	if n.Proxy != nil {
@@ -153,14 +153,8 @@ func (b Sandbox) rules() egress.Rules {
 		}
 	}
 	for _, host := range slices.Sorted(maps.Keys(b.Network.Rules)) {
-		headers := map[string]string{}
-		for _, rule := range b.Network.Rules[host] {
-			if rule.Transform != nil {
-				maps.Copy(headers, rule.Transform.Headers)
-			}
-		}
-		if len(headers) > 0 {
-			r.Transform = append(r.Transform, egress.Transform{Host: strings.ToLower(host), Headers: headers})
+		if t := transformOf(b.Team, host, b.Network.Rules[host]); len(t.Headers)+len(t.Filled) > 0 {
+			r.Transform = append(r.Transform, t)
 		}
 	}
 	return r

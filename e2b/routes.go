@@ -37,6 +37,11 @@ var routes = []struct {
 	{"GET /volumes", listVolumes},
 	{"GET /volumes/{volume}", getVolume},
 	{"DELETE /volumes/{volume}", destroyVolume},
+	{"POST /secrets", createSecret},
+	{"GET /secrets", listSecrets},
+	{"GET /secrets/{secret}", getSecret},
+	{"POST /secrets/{secret}", updateSecret},
+	{"DELETE /secrets/{secret}", destroySecret},
 }
 
 // defaultTimeout is how long a sandbox stays whose maker does not say; firstTimeout is

@@ -33,6 +33,7 @@ type Keys interface {
 type ServerConfig struct {
 	Sandboxes *Sandboxes
 	Volumes   *Volumes
+	Secrets   Secrets
 	Inside    Inside
 	Keys      Keys
 	Domain    string       // below which ports of sandboxes are hosts, such as localhost:8083

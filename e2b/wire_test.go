@@ -129,7 +129,7 @@ func TestWhatASandboxMayReachIsInTheOrderThatCounts(t *testing.T) {
 		{AllowOut: []string{"example.com"}}, {DenyOut: []string{"example.com"}}, {AllowOut: []string{"http://x/"}, DenyOut: n.DenyOut},
 		{Rules: map[string][]Rule{"*": {{}}}}, {Rules: map[string][]Rule{"a.example": {{&Transform{map[string]string{"a b": ""}}}}}},
 		{Rules: map[string][]Rule{"a.example": {{&Transform{map[string]string{"X": "a\nb"}}}}}}, {Proxy: &Proxy{}},
-		{Rules: map[string][]Rule{"a.example": {{&Transform{map[string]string{"X": "Bearer ${e2b.secrets.key}"}}}}}},
+		{Rules: map[string][]Rule{"a.example": {{&Transform{map[string]string{"X": "Bearer ${e2b.identity.tokens.key}"}}}}}},
 	} {
 		if err := bad.check(); fault.KindOf(err) != fault.Invalid {
 			t.Errorf("%+v = %v, want invalid", bad, err)

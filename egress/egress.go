@@ -53,6 +53,9 @@ type Config struct {
 	// kept.
 	Secret func(ctx context.Context, name, host string) ([]byte, error)
 
+	// Owned does the same for a Transform, whose secrets are its owner's alone.
+	Owned func(ctx context.Context, owner, name, host string) ([]byte, error)
+
 	CA    *CA            // needed if a rule looks into TLS
 	Roots *x509.CertPool // who vouches for servers where TLS is looked into; nil: the system's
 

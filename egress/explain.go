@@ -21,9 +21,12 @@ type Answer struct {
 // counted; of a name it is not known what its addresses are.
 func (r Rules) Explain(ask Request) (Answer, error) {
 	// Only what a proxy would be given beside the rules.
-	p := Proxy{conf: Config{CA: new(CA), Secret: func(context.Context, string, string) ([]byte, error) {
-		return nil, fault.Newf(fault.Denied, "egress.Explain", "", "nothing is carried")
-	}}}
+	none := fault.Newf(fault.Denied, "egress.Explain", "", "nothing is carried")
+	p := Proxy{conf: Config{
+		CA:     new(CA),
+		Secret: func(context.Context, string, string) ([]byte, error) { return nil, none },
+		Owned:  func(context.Context, string, string, string) ([]byte, error) { return nil, none },
+	}}
 	rules, err := p.compile(r, nil)
 	if err != nil {
 		return Answer{}, err

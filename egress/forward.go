@@ -100,15 +100,10 @@ func (v *visit) passOn(ctx context.Context, w http.ResponseWriter, r *http.Reque
 		out.Header.Set("Connection", "Upgrade")
 		out.Header.Set("Upgrade", "websocket")
 	}
-	var hidden *mask
-	if g := f.grant; g.rule != nil && len(g.rule.Inject) > 0 {
-		var ref *refusal
-		if hidden, f.secrets, ref = v.p.inject(ctx, out, g.rule); ref != nil {
-			return answer(ref)
-		}
-		out.Header.Set("Accept-Encoding", "identity") // what is packed cannot be looked through
+	hidden, ref := v.dress(ctx, out, f)
+	if ref != nil {
+		return answer(ref)
 	}
-	f.grant.transform.apply(out.Header)
 	var early sync.Mutex
 	begun := false
 	out = out.WithContext(httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
@@ -155,6 +150,29 @@ func (v *visit) passOn(ctx context.Context, w http.ResponseWriter, r *http.Reque
 		return v.upgrade(w, resp, f, hidden)
 	}
 	return v.passBack(w, r, resp, f, hidden)
+}
+
+// dress puts into a request what its rule and its transform say, and returns the mask for
+// the secrets that it has then; nil: it has none.
+func (v *visit) dress(ctx context.Context, out *http.Request, f *flow) (*mask, *refusal) {
+	g := f.grant
+	var values []string
+	if g.rule != nil && len(g.rule.Inject) > 0 {
+		var ref *refusal
+		if values, f.secrets, ref = v.p.inject(ctx, out, g.rule); ref != nil {
+			return nil, ref
+		}
+	}
+	more, used, ref := v.p.transform(ctx, out.Header, g, f.ask.Host)
+	if ref != nil {
+		return nil, ref
+	}
+	values, f.secrets = append(values, more...), append(f.secrets, used...)
+	if len(f.secrets) == 0 {
+		return nil, nil
+	}
+	out.Header.Set("Accept-Encoding", "identity") // what is packed cannot be looked through
+	return newMask(values), nil
 }
 
 // outgoing writes the request anew for the server.

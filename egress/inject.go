@@ -35,17 +35,16 @@ func (in Inject) check() error {
 	return nil
 }
 
-// inject puts the secrets of the rule into a request and returns the mask for
-// what is answered. Nothing it returns says a value.
-func (p *Proxy) inject(ctx context.Context, r *http.Request, rule *rule) (*mask, []string, *refusal) {
-	var values, used []string
+// inject puts the secrets of the rule into a request. It returns them for the mask of what
+// is answered, and their names. No refusal says a value.
+func (p *Proxy) inject(ctx context.Context, r *http.Request, rule *rule) (values, used []string, ref *refusal) {
 	for _, in := range rule.Inject {
 		b, err := p.conf.Secret(ctx, in.Secret, r.URL.Hostname())
 		if err != nil {
 			return nil, nil, refuse(ReasonSecret, rule.label, "the secret %s cannot be had", in.Secret).with("ask for it to be set and granted")
 		}
-		value := string(bytes.TrimRight(b, "\r\n"))
-		if value == "" || !httpguts.ValidHeaderFieldValue(value) {
+		value, ok := writable(b)
+		if !ok {
 			return nil, nil, refuse(ReasonSecret, rule.label, "the secret %s cannot be written in a request", in.Secret)
 		}
 		values, used = append(values, value), append(used, in.Secret)
@@ -62,7 +61,13 @@ func (p *Proxy) inject(ctx context.Context, r *http.Request, rule *rule) (*mask,
 			r.URL.RawQuery = setParameter(r.URL.RawQuery, in.Name, value)
 		}
 	}
-	return newMask(values), used, nil
+	return values, used, nil
+}
+
+// writable returns what is written of a secret in a request, if it can be.
+func writable(b []byte) (string, bool) {
+	value := string(bytes.TrimRight(b, "\r\n"))
+	return value, value != "" && httpguts.ValidHeaderFieldValue(value)
 }
 
 // setParameter sets one parameter of a query and leaves the others as they are

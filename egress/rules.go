@@ -24,6 +24,16 @@ type Rules struct {
 type Transform struct {
 	Host    string            // a name, or "*.example.com"; the most exact that matches counts
 	Headers map[string]string // what the client sent by these names is taken out
+
+	Filled map[string][]Part // more headers, which have secrets in them
+	Owner  string            // whose secrets those are
+}
+
+// A Part is a piece of a header's value: a text, or the value that a secret has when the
+// header is sent.
+type Part struct {
+	Text   string `json:"text,omitempty"`
+	Secret string `json:"secret,omitempty"`
 }
 
 // A Rule allows something.
@@ -205,6 +215,9 @@ func (p *Proxy) compile(r Rules, old *ruleset) (*ruleset, error) {
 		c, err := t.compile()
 		if err != nil {
 			return nil, fault.Fieldf(op, fmt.Sprintf("transform[%d]", i), "%v", err)
+		}
+		if len(t.Filled) > 0 && p.conf.Owned == nil {
+			return nil, fault.Fieldf(op, fmt.Sprintf("transform[%d]", i), "there is nowhere to get secrets from")
 		}
 		if p.conf.CA == nil {
 			return nil, fault.Fieldf(op, fmt.Sprintf("transform[%d]", i), "looking into TLS needs a certificate authority of the jail's")

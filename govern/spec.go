@@ -71,8 +71,10 @@ type Egress struct {
 
 // A Transform sets headers of what goes to a host: egress.Transform.
 type Transform struct {
-	Host    string            `json:"host"`
-	Headers map[string]string `json:"headers"`
+	Host    string                   `json:"host"`
+	Headers map[string]string        `json:"headers"`
+	Filled  map[string][]egress.Part `json:"filled,omitempty"`
+	Owner   string                   `json:"owner,omitempty"`
 }
 
 // A Rule allows something to leave: egress.Rule, as people write it.
@@ -159,6 +161,23 @@ func (e *Egress) looksInside() bool {
 	return e != nil && (len(e.Transform) > 0 || slices.ContainsFunc(e.Allow, func(r Rule) bool {
 		return r.Intercept || len(r.Inject) > 0 || len(r.Methods) > 0 || len(r.Paths) > 0
 	}))
+}
+
+// Inherit returns what of raw is for a jail that is made of a snapshot, unless it is said
+// otherwise: all but secrets that are their owner's alone, who has made them for one jail.
+func Inherit(raw json.RawMessage) (json.RawMessage, error) {
+	s, err := parse(raw)
+	if err != nil || s.Egress == nil {
+		return raw, err
+	}
+	lent := func(t Transform) bool { return len(t.Filled) > 0 }
+	if !slices.ContainsFunc(s.Egress.Transform, lent) {
+		return raw, nil // to the byte
+	}
+	for i, t := range s.Egress.Transform {
+		s.Egress.Transform[i] = Transform{Host: t.Host, Headers: t.Headers}
+	}
+	return json.Marshal(s)
 }
 
 // parse reads a Spec. A word that it does not know is an error: a misspelt denial

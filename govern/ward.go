@@ -28,6 +28,10 @@ type Secrets interface {
 	// carry. The bytes are the caller's.
 	Inject(ctx context.Context, jid id.Jail, name, host string) ([]byte, error)
 
+	// InjectOwned returns the value of a secret that is its owner's alone, for a header
+	// that the owner has set in a jail's requests to a host.
+	InjectOwned(ctx context.Context, jid id.Jail, owner, name, host string) ([]byte, error)
+
 	// Missing returns those of the secrets that are not there, or that a capability
 	// may not use.
 	Missing(capability string, names []string) []string
@@ -186,6 +190,7 @@ func checkEgress(e *Egress) error {
 	p, err := egress.New(egress.Config{
 		Rules: e.rules(), CA: ca,
 		Secret: func(context.Context, string, string) ([]byte, error) { return nil, errors.New("nobody asks") },
+		Owned:  func(context.Context, string, string, string) ([]byte, error) { return nil, errors.New("nobody asks") },
 	})
 	if err != nil {
 		return err
@@ -395,7 +400,7 @@ func (w *ward) newProxy(ctx context.Context) error {
 	p, err := egress.New(egress.Config{
 		Jail: string(w.jid), Rules: w.spec.Egress.rules(),
 		Authority: authority{w.k, w}, Recorder: recorder{w.k, w.jid, &w.serving},
-		Secret: w.secret, CA: ca, KeepQuery: w.spec.Egress.query(),
+		Secret: w.secret, Owned: w.owned, CA: ca, KeepQuery: w.spec.Egress.query(),
 	})
 	if err != nil {
 		return err
@@ -436,6 +441,13 @@ func (w *ward) secret(ctx context.Context, name, host string) ([]byte, error) {
 		return nil, fault.Newf(fault.Denied, "govern.Secret", name, "there are no secrets")
 	}
 	return w.k.cfg.Secrets.Inject(ctx, w.jid, name, host)
+}
+
+func (w *ward) owned(ctx context.Context, owner, name, host string) ([]byte, error) {
+	if w.k.cfg.Secrets == nil {
+		return nil, fault.Newf(fault.Denied, "govern.Owned", "", "there are no secrets")
+	}
+	return w.k.cfg.Secrets.InjectOwned(ctx, w.jid, owner, name, host)
 }
 
 // authority returns the certificate authority of that name, made if there is

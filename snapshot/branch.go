@@ -26,7 +26,8 @@ type Overrides struct {
 	Limits   *jail.Limits
 	Network  jail.Network
 
-	// Govern makes what the new jail is to go by of what the old one did. Nil: the same.
+	// Govern makes what the new jail is to go by of what the old one did. Nil: as
+	// Config.Inherit says.
 	Govern func(json.RawMessage) (json.RawMessage, error)
 }
 
@@ -95,6 +96,9 @@ func (k *Keeper) branch(ctx context.Context, sid id.Snapshot, count int, o Overr
 		return nil, err
 	}
 	defer done()
+	if o.Govern == nil {
+		o.Govern = k.cfg.Inherit
+	}
 	specs := make([]jail.Spec, count)
 	for i := range specs {
 		spec, err := o.apply(img.Jail.Spec, i+1, count)

@@ -3,6 +3,7 @@ package snapshot
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -39,6 +40,10 @@ type Config struct {
 	// has it with the given digest, for snapshots of other hosts. Nil: none can be
 	// imported.
 	Lower func(ctx context.Context, r jail.Rootfs, digest string) ([]string, error)
+
+	// Inherit returns what a jail is governed by that is made of one that was governed by
+	// raw, where Overrides does not say. Nil: the same.
+	Inherit func(raw json.RawMessage) (json.RawMessage, error)
 
 	// Told is told of what happened to snapshots, once it has. Nil: nobody is.
 	Told func(Happening)

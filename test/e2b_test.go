@@ -23,7 +23,7 @@ import (
 // files of test/e2b that say how.
 var (
 	e2bVersions  = []string{"2.45.0", "2.51.0"}
-	e2bScenarios = []string{"control.mjs", "data.mjs", "volumes.mjs", "templates.mjs"}
+	e2bScenarios = []string{"control.mjs", "data.mjs", "volumes.mjs", "secrets.mjs", "templates.mjs"}
 )
 
 // openForE2B opens a house that serves clients of E2B.

@@ -31,7 +31,7 @@ var may = map[string][]string{
 	"web":    {},
 	"access": {},
 
-	"e2b":             {"access", "e2b/envd", "e2b/interpreter", "egress", "host/disk", "jail", "jailfs", "jailinit/protocol", "snapshot"},
+	"e2b":             {"access", "e2b/envd", "e2b/interpreter", "egress", "host/disk", "jail", "jailfs", "jailinit/protocol", "secret", "snapshot"},
 	"e2b/envd":        {"jail", "jailinit/control", "jailinit/protocol", "e2b/envdpb", "e2b/interpreter"},
 	"e2b/interpreter": {"jail", "jailinit/control", "jailinit/protocol"},
 	"e2b/envdpb":      {},

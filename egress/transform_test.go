@@ -1,0 +1,183 @@
+package egress_test
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+
+	"glasshouse/egress"
+	"glasshouse/egress/egresstest"
+)
+
+// An owner keeps the secrets of one, by name.
+type owner struct {
+	mu    sync.Mutex
+	has   map[string]string // guarded by mu
+	asked []string          // guarded by mu
+}
+
+func (o *owner) give(_ context.Context, who, name, host string) ([]byte, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.asked = append(o.asked, who+" "+name+" "+host)
+	if value, ok := o.has[name]; ok && who == "t-1" {
+		return []byte(value), nil
+	}
+	return nil, errors.New("none")
+}
+
+func (o *owner) set(name, value string) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.has[name] = value
+}
+
+// filled is a jail in whose requests to shop.example headers are set, and what the server
+// there has last got.
+func filled(t *testing.T, o *owner, headers map[string][]egress.Part) (j *jail, get func(url string) (int, string), got func() http.Header) {
+	t.Helper()
+	w := needsWorld(t)
+	w.Move("shop.example", egresstest.Internet)
+	w.Move("other.example", egresstest.Internet)
+	var mu sync.Mutex
+	var last http.Header
+	w.HTTP(shop, &tls.Config{}, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		mu.Lock()
+		defer mu.Unlock()
+		last = r.Header.Clone()
+		w.Header().Set("X-Echo", r.Header.Get("X-Key"))
+		fmt.Fprintf(w, "you say %q", r.Header["X-Key"])
+	}))
+	ca, pool := newCA(t)
+	j = newJail(t, w, egress.Config{CA: ca, Owned: o.give, Rules: egress.Rules{
+		Allow:     []egress.Rule{{Host: "*", Ports: []uint16{4430}, Intercept: true}},
+		Transform: []egress.Transform{{Host: "shop.example", Headers: map[string]string{"X-Plain": "p"}, Filled: headers, Owner: "t-1"}},
+	}})
+	client := j.client(shop, pool, false)
+	get = func(url string) (int, string) {
+		t.Helper()
+		req, err := http.NewRequest("GET", url, nil)
+		j.must(err)
+		req.Header["X-Key"] = []string{"its own", "twice"}
+		req.Header.Set("Connection", "X-Key")
+		req.Header.Set("Accept-Encoding", "br")
+		resp, err := client.Do(req)
+		j.must(err)
+		defer resp.Body.Close()
+		b, err := io.ReadAll(resp.Body)
+		j.must(err)
+		return resp.StatusCode, resp.Header.Get("X-Echo") + "|" + string(b)
+	}
+	return j, get, func() http.Header {
+		mu.Lock()
+		defer mu.Unlock()
+		h := last
+		last = nil
+		return h
+	}
+}
+
+func TestHeadersAreFilledWithTheirOwnersSecrets(t *testing.T) {
+	o := &owner{has: map[string]string{"user": "me", "pass": canary + "\n"}}
+	j, get, got := filled(t, o, map[string][]egress.Part{
+		"x-key":   {{Text: "Basic "}, {Secret: "user"}, {Text: ":"}, {Secret: "pass"}, {Text: "!"}},
+		"X-Again": {{Secret: "pass"}},
+	})
+	status, said := get(shopURL + "/a")
+	h := got()
+	if want := "Basic me:" + canary + "!"; status != 200 || len(h["X-Key"]) != 1 || h.Get("X-Key") != want || h.Get("X-Again") != canary || h.Get("X-Plain") != "p" || h.Get("Accept-Encoding") != "identity" {
+		t.Errorf("%d, the server got %q", status, h)
+	}
+	// What comes back is masked, but for what is too short to be told from other text.
+	if masked := strings.Repeat("*", len(canary)); !strings.HasPrefix(said, "Basic me:"+masked+"!|") || strings.Contains(said, "canary") {
+		t.Errorf("the jail hears %q", said)
+	}
+	if asked := strings.Join(o.asked, ", "); asked != "t-1 pass shop.example, t-1 user shop.example" {
+		t.Errorf("asked for %q, want each once", asked)
+	}
+	r := j.recorded("the request", func(r egress.Record) bool { return r.Allowed && r.Status == 200 })
+	if fmt.Sprint(r.Secrets) != "[pass user]" || strings.Contains(fmt.Sprint(j.records), "canary") {
+		t.Errorf("the record is %+v", r)
+	}
+	// To another host it goes as it is.
+	if status, said := get(strings.Replace(shopURL, "shop", "other", 1)); status != 200 || said != `|you say []` || len(o.asked) != 2 {
+		t.Errorf("to another host: %d %q, %q", status, said, got())
+	}
+	got()
+	// The next request has what the secret is by then.
+	o.set("pass", "sk-second")
+	get(shopURL)
+	if key := got().Get("X-Key"); key != "Basic me:sk-second!" {
+		t.Errorf("once it is another, the server got %q", key)
+	}
+}
+
+func TestARequestWithoutItsSecretIsNotSent(t *testing.T) {
+	o := &owner{has: map[string]string{}}
+	j, get, got := filled(t, o, map[string][]egress.Part{"X-Key": {{Text: "Bearer "}, {Secret: "confidential"}}})
+	refused := func(what, why string) {
+		t.Helper()
+		status, said := get(shopURL)
+		if status != 502 || !strings.Contains(said, why) || strings.Contains(said, "confidential") {
+			t.Errorf("%s: %d %q", what, status, said)
+		}
+		if h := got(); h != nil {
+			t.Errorf("%s: the server got %q", what, h)
+		}
+	}
+	refused("none there", "cannot be had")
+	for what, value := range map[string]string{"empty": "", "line breaks alone": "\r\n", "two lines": "a\r\nX-Evil: confidential", "a zero": "a\x00b", "too long": strings.Repeat("x", 64<<10+1)} {
+		o.set("confidential", value)
+		why := "cannot be written"
+		if what == "too long" {
+			why = "longer than"
+		}
+		refused(what, why)
+	}
+	if j.recorded("a refusal", func(r egress.Record) bool { return r.Reason == egress.ReasonSecret }); strings.Contains(fmt.Sprint(j.records), "X-Evil") {
+		t.Errorf("the records are %+v", j.records)
+	}
+	o.set("confidential", "sk")
+	if status, _ := get(shopURL); status != 200 || got().Get("X-Key") != "Bearer sk" {
+		t.Errorf("when it is there: %d", status)
+	}
+}
+
+func TestSecretsDoNotMakeHeadersWithoutEnd(t *testing.T) {
+	o := &owner{has: map[string]string{"s": strings.Repeat("x", 8<<10)}}
+	var many []egress.Part
+	for range 1000 {
+		many = append(many, egress.Part{Secret: "s"})
+	}
+	_, get, got := filled(t, o, map[string][]egress.Part{"X-Key": many})
+	if status, said := get(shopURL); status != 502 || !strings.Contains(said, "longer than 65536 bytes") || got() != nil {
+		t.Errorf("%d %q", status, said)
+	}
+}
+
+func TestHeadersThatCannotBeFilledAreRefused(t *testing.T) {
+	j, _, _ := filled(t, &owner{}, nil)
+	secret := []egress.Part{{Secret: "s"}}
+	for what, tr := range map[string]egress.Transform{
+		"nobody's":      {Host: "a.example", Filled: map[string][]egress.Part{"X": secret}},
+		"a frame":       {Host: "a.example", Owner: "t-1", Filled: map[string][]egress.Part{"content-length": secret}},
+		"no name":       {Host: "a.example", Owner: "t-1", Filled: map[string][]egress.Part{"X Y": secret}},
+		"lines":         {Host: "a.example", Owner: "t-1", Filled: map[string][]egress.Part{"X": {{Text: "a\r\nb"}}}},
+		"all hosts":     {Host: "*", Owner: "t-1", Filled: map[string][]egress.Part{"X": secret}},
+		"any addresses": {Host: "0.0.0.0/0", Owner: "t-1", Filled: map[string][]egress.Part{"X": secret}},
+	} {
+		if err := j.proxy.SetRules(egress.Rules{Transform: []egress.Transform{tr}}); err == nil {
+			t.Errorf("%s: taken", what)
+		}
+	}
+	ca, _ := newCA(t)
+	if _, err := egress.New(egress.Config{CA: ca, Rules: egress.Rules{Transform: []egress.Transform{{Host: "a.example", Owner: "t-1", Filled: map[string][]egress.Part{"X": secret}}}}}); err == nil {
+		t.Error("a proxy that has nowhere to get secrets from takes them")
+	}
+}
