@@ -1,7 +1,10 @@
 package test_test
 
 import (
+	"crypto/sha256"
 	"encoding/json"
+	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -102,6 +105,75 @@ func TestACapabilityIsRegisteredAllowedAndCalled(t *testing.T) {
 	h.start()
 	if got, err := h.Call(h.Context(), "text.count", wire.Call{Input: json.RawMessage(`{"text":"hello"}`)}); err != nil || got.State != "done" {
 		t.Errorf("after the daemon was killed: %+v, %v", got, err)
+	}
+}
+
+// registersEcho registers a program of the host, which a person has then allowed.
+func (h *house) registersEcho() wire.Capability {
+	h.Helper()
+	dir := h.TempDir()
+	program, err := os.ReadFile("/bin/echo")
+	if err != nil {
+		h.Fatal(err)
+	}
+	text := fmt.Sprintf(`(capability "host.say" :version "1.0.0" :description "Says yes" :effects [:exec]
+		:input-schema [:map [:x :int]] :output-schema [:map [:said :string]]
+		:runtime {:type :native :entrypoint ["say" "{\"said\":\"yes\"}"] :digest "sha256:%x"})`, sha256.Sum256(program))
+	if err := errors.Join(os.WriteFile(filepath.Join(dir, "say"), program, 0o755), os.WriteFile(filepath.Join(dir, "m.rtfs"), []byte(text), 0o644)); err != nil {
+		h.Fatal(err)
+	}
+	if _, stderr, code := h.glasshouse(dir, "capability", "register", "m.rtfs"); code != 0 {
+		h.Fatal(stderr)
+	}
+	c, err := h.Capability(h.Context(), "host.say", "")
+	if err != nil {
+		h.Fatal(err)
+	}
+	a, err := h.Approval(h.Context(), c.Approval, 0)
+	if err != nil {
+		h.Fatal(err)
+	}
+	if _, err := h.Answer(h.Context(), a.ID, wire.AnswerApproval{Answer: "allow", Typed: a.Phrase}); err != nil {
+		h.Fatal(err)
+	}
+	h.approved("host.say")
+	return c
+}
+
+// echoes says what comes of a call of it.
+func (h *house) echoes() string {
+	got, err := h.Call(h.Context(), "host.say", wire.Call{Input: json.RawMessage(`{"x":1}`)})
+	if got.Error != nil {
+		return fmt.Sprintf("%s: %+v", got.State, *got.Error)
+	}
+	return fmt.Sprintf("%s %s %v", got.State, got.Output, err)
+}
+
+func TestAProgramOfTheHostRunsOnceItsDigestIsTrusted(t *testing.T) {
+	h := open(t, "")
+	c := h.registersEcho()
+	if got := h.echoes(); !strings.Contains(got, "no operator trusts it") {
+		t.Errorf("what a person has allowed, and no operator trusts: %s", got)
+	}
+	if _, _, code := h.glasshouse(h.data, "capability", "trust", "host.say", "sha256:"+strings.Repeat("0", 64)); code == 0 {
+		t.Error("another digest is trusted")
+	}
+	if _, stderr, code := h.glasshouse(h.data, "capability", "trust", "host.say", c.Digest); code != 0 {
+		t.Fatal(stderr)
+	}
+	if got := h.echoes(); got != `done {"said":"yes"} <nil>` {
+		t.Errorf("it is trusted: %s", got)
+	}
+	h.kill()
+	h.start()
+	if got := h.echoes(); got != `done {"said":"yes"} <nil>` {
+		t.Errorf("it is trusted still: %s", got)
+	}
+	if _, err := h.TrustCapability(t.Context(), "host.say", wire.TrustCapability{Digest: c.Digest}); err != nil {
+		t.Fatal(err)
+	}
+	if got := h.echoes(); !strings.Contains(got, "no operator trusts it") {
+		t.Errorf("it is trusted no longer: %s", got)
 	}
 }
 

@@ -75,7 +75,8 @@ func New(ctx context.Context, cfg Config) (*Engine, error) {
 	return e, err
 }
 
-// Prepare implements engine.Engine: it returns why the capability cannot run here.
+// Prepare implements engine.Engine: it returns why the capability cannot run here. That
+// nobody trusts it yet is no reason: it is registered first, and then looked at.
 func (e *Engine) Prepare(_ context.Context, c *engine.Installed) error {
 	if err := e.may(c); err != nil {
 		return err
@@ -87,15 +88,21 @@ func (e *Engine) Prepare(_ context.Context, c *engine.Installed) error {
 	return p.Close()
 }
 
-// may refuses who is not trusted, and what could not be held.
+// trusted refuses what no operator trusts.
+func trusted(c *engine.Installed) error {
+	if c.Trust {
+		return nil
+	}
+	return &fault.Error{Op: "engine.Run", On: c.ID, Kind: fault.Denied, Field: ":runtime :type",
+		Err:    errors.New("it would run on the host itself, and no operator trusts it"),
+		Remedy: "look at the program, and trust this digest of the capability; or declare it as :container"}
+}
+
+// may refuses what could not be held.
 func (e *Engine) may(c *engine.Installed) error {
 	const op = "engine.Prepare"
 	inJail := "declare it as :container, where it is held"
 	switch {
-	case !c.Trust:
-		return &fault.Error{Op: op, On: c.ID, Kind: fault.Denied, Field: ":runtime :type",
-			Err:    errors.New("it would run on the host itself, and no operator trusts it"),
-			Remedy: "look at the program, and trust this digest of the capability; or declare it as :container"}
 	case c.Runtime.Digest == "":
 		return &fault.Error{Op: op, On: c.ID, Kind: fault.Invalid, Field: ":runtime :digest",
 			Err:    errors.New("it does not say which program is trusted"),
@@ -143,6 +150,9 @@ func (e *Engine) lacks() map[string]string {
 func (e *Engine) Call(ctx context.Context, call *engine.Call) (engine.Result, error) {
 	c := call.Capability
 	began := time.Now()
+	if err := trusted(c); err != nil {
+		return engine.Result{}, err
+	}
 	if err := e.may(c); err != nil {
 		return engine.Result{}, err
 	}

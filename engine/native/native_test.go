@@ -169,11 +169,16 @@ func TestOnlyTheTrustedProgramRuns(t *testing.T) {
 	untrusted.Trust = false
 	without := *c.Capability
 	without.Runtime.Digest = ""
-	for name, c := range map[string]*engine.Installed{"nobody trusts": &untrusted, "no digest": {Capability: &without, Dir: c.Dir, Trust: true}} {
-		for _, err := range []error{e.Prepare(t.Context(), c), errOf(call(t, e, c))} {
-			if err == nil || fault.RemedyOf(err) == "" {
-				t.Errorf("%s: %v, remedy %q; want a refusal and its remedy", name, err, fault.RemedyOf(err))
-			}
+	if err := e.Prepare(t.Context(), &untrusted); err != nil {
+		t.Errorf("what is yet to be looked at cannot be registered: %v", err)
+	}
+	unnamed := &engine.Installed{Capability: &without, Dir: c.Dir, Trust: true}
+	for name, err := range map[string]error{
+		"what nobody trusts": errOf(call(t, e, &untrusted)),
+		"no digest":          errOf(call(t, e, unnamed)), "no digest, prepared": e.Prepare(t.Context(), unnamed),
+	} {
+		if err == nil || fault.RemedyOf(err) == "" {
+			t.Errorf("%s: %v, remedy %q; want a refusal and its remedy", name, err, fault.RemedyOf(err))
 		}
 	}
 	if err := os.WriteFile(filepath.Join(c.Dir, "script"), []byte("#!/bin/sh\necho '{\"ran\": \"another\"}'\n"), 0o755); err != nil {
