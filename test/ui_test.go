@@ -64,13 +64,14 @@ type ui struct {
 	browser context.Context
 	page    *tab      // of an administrator
 	garden  wire.Jail // one that runs
+	stall   stall     // where bundles are offered
 }
 
 // of is the UI in a part of the test.
 func (u *ui) of(t *testing.T) *ui {
 	h := *u.house
 	h.T = t
-	return &ui{house: &h, browser: u.browser, page: u.page.as(t), garden: u.garden}
+	return &ui{house: &h, browser: u.browser, page: u.page.as(t), garden: u.garden, stall: u.stall}
 }
 
 // at is the address of a view of a jail.
@@ -78,8 +79,9 @@ func at(j id.Jail, view string) string { return "/jails/" + string(j) + "?view="
 
 func TestTheUIInABrowser(t *testing.T) {
 	browser := browse(t)
-	h := open(t, tools()+models(t, modelThatIsHostile()), "--listen", "127.0.0.1:0")
-	u := &ui{house: h, browser: browser, garden: h.running(wire.CreateJail{Name: "garden"})}
+	market, config := sells(t)
+	h := open(t, tools()+models(t, modelThatIsHostile())+config, "--listen", "127.0.0.1:0")
+	u := &ui{house: h, browser: browser, stall: market, garden: h.running(wire.CreateJail{Name: "garden"})}
 	h.sh(u.garden.ID, "cd /root && echo one > notes.txt && cat notes.txt /etc/nosuch; exit 3")
 	u.page = h.login(t, browser, "admin")
 
@@ -110,6 +112,8 @@ func TestTheUIInABrowser(t *testing.T) {
 		{"questions are shown as what they are", (*ui).showsQuestions},
 		{"what goals, models and tools say is shown as what it is", (*ui).showsRuns},
 		{"runs that are to come are listed", (*ui).plansRuns},
+		{"what is outdated is updated", (*ui).updatesABundle},
+		{"a program is trusted on the host", (*ui).trustsAProgram},
 		{"a policy is drafted", (*ui).draftsAPolicy},
 		{"what went wrong is said", (*ui).saysWhatWentWrong},
 		{"everybody can use it", (*ui).isForEverybody},

@@ -7,13 +7,13 @@ export type Entry = Schema["ChainEntry"];
 
 // Families of kinds, each with one colour, as the kinds of records have.
 export const families = [
-  { id: "run", label: "Runs", kinds: ["session.opened", "session.closed", "run.started", "run.moved", "run.ended", "checkpoint.taken", "checkpoint.resumed", "sibling.told"] },
-  { id: "decision", label: "Decisions", kinds: ["decision", "approval.asked", "approval.answered", "approval.expired", "policy.changed"] },
-  { id: "call", label: "Calls", kinds: ["call.started", "call.ended", "llm.called", "budget.charged", "budget.spent"] },
-  { id: "egress", label: "Egress", kinds: ["egress"] },
-  { id: "secret", label: "Secrets", kinds: ["secret.stored", "secret.deleted", "secret.used", "secret.refused", "secret.granted", "secret.revoked"] },
-  { id: "jail", label: "Jails", kinds: ["jail.created", "jail.started", "jail.paused", "jail.resumed", "jail.stopped", "jail.failed", "jail.deleted", "jail.limited", "jail.branched", "jail.rewound", "snapshot.taken", "snapshot.deleted", "events.sealed"] },
-  { id: "house", label: "House", kinds: ["daemon.started", "daemon.stopped", "bundle.installed", "bundle.removed", "operator.acted"] },
+  { id: "run", label: "Runs", color: "var(--lineage)", kinds: ["session.opened", "session.closed", "run.started", "run.moved", "run.ended", "checkpoint.taken", "checkpoint.resumed", "sibling.told"] },
+  { id: "decision", label: "Decisions", color: "var(--amber)", kinds: ["decision", "approval.asked", "approval.answered", "approval.expired", "policy.changed"] },
+  { id: "call", label: "Calls", color: "var(--syscall)", kinds: ["call.started", "call.ended", "llm.called", "budget.charged", "budget.spent"] },
+  { id: "egress", label: "Egress", color: "var(--net)", kinds: ["egress"] },
+  { id: "secret", label: "Secrets", color: "var(--file)", kinds: ["secret.stored", "secret.deleted", "secret.used", "secret.refused", "secret.granted", "secret.revoked"] },
+  { id: "jail", label: "Jails", color: "var(--lineage)", kinds: ["jail.created", "jail.started", "jail.paused", "jail.resumed", "jail.stopped", "jail.failed", "jail.deleted", "jail.limited", "jail.branched", "jail.rewound", "snapshot.taken", "snapshot.deleted", "events.sealed"] },
+  { id: "house", label: "House", color: "var(--other)", kinds: ["daemon.started", "daemon.stopped", "bundle.installed", "bundle.removed", "operator.acted"] },
 ] as const;
 
 export type Family = (typeof families)[number]["id"];

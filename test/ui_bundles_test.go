@@ -1,0 +1,104 @@
+package test_test
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"glasshouse/bundle"
+)
+
+// A stall is a market of one's own.
+type stall struct {
+	dir string
+	key []byte // of its index
+}
+
+// sells makes a stall, and returns it with the configuration of a daemon that knows it.
+func sells(t *testing.T) (stall, string) {
+	t.Helper()
+	key, err := bundle.GenerateKey()
+	if err != nil {
+		t.Fatal(err)
+	}
+	secret, err := key.File(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	return stall{dir, secret}, fmt.Sprintf("markets: [{name: stall, base: %q, key: %q}]\n", dir, key.Public())
+}
+
+// offers has a publisher put a version of a bundle into the stall, that has hosts reached.
+func (s stall) offers(p *publisher, version string, hosts ...string) {
+	p.Helper()
+	if err := os.WriteFile(filepath.Join(p.dir, "market.key"), s.key, 0o600); err != nil {
+		p.Fatal(err)
+	}
+	p.does("bundle", "sign", places(version, hosts...).write(p.T), "--key", "acme.key", "-o", filepath.Join(s.dir, "local-places-"+version+".tar.gz"))
+	p.does("market", "index", s.dir, "--key", "market.key")
+}
+
+func (u *ui) updatesABundle() {
+	p := u.publisher()
+	p.does("bundle", "trust", "acme", "standard", "acme.pub")
+	u.stall.offers(p, "1.0.0", "a.example.com")
+	p.does("market", "install", "local-places")
+	p.allow("local-places")
+
+	t := u.page
+	t.open("/bundles")
+	t.until("list what is installed", found("section[aria-label=Installed] tr", "1.0.0"))
+	t.until("list what is offered", found("section[aria-label=Market]", "local-places"))
+	if evaluate[bool](t, `document.querySelector("section[aria-label=Outdated]") !== null`) {
+		u.Errorf("before there is anything newer it is outdated:\n%s", t.text())
+	}
+
+	u.stall.offers(p, "1.1.0", "a.example.com", "b.example.com")
+	t.open("/bundles")
+	t.until("say what is outdated", found("section[aria-label=Outdated] tr", "1.1.0"))
+	t.press("section[aria-label=Outdated] button", "Update")
+	t.until("show what is new", found("dialog", "b.example.com"))
+	t.press("dialog form button", "Allow")
+	t.sees("Allowed by")
+	if now := u.bundleNow("local-places"); now.Version != "1.1.0" {
+		u.Errorf("then it is %+v", now)
+	}
+	t.open("/bundles")
+	t.until("list the new one", found("section[aria-label=Installed] tr", "1.1.0"))
+	t.until("have nothing outdated", `document.querySelector("section[aria-label=Market] table") && !document.querySelector("section[aria-label=Outdated]")`)
+}
+
+// trustsAProgram lets a program run on the host, by what it is, and takes that back.
+func (u *ui) trustsAProgram() {
+	c := u.registersEcho()
+
+	t := u.page
+	t.open("/capabilities/host.say")
+	t.until("offer to trust it", found("button", "Trust on the host"))
+	if got := u.echoes(); strings.HasPrefix(got, "done") {
+		u.Errorf("nobody trusts it yet: %s", got)
+	}
+	t.press("button", "Trust on the host")
+	t.until("say what is trusted", found("dialog", c.Digest))
+	t.press("dialog button", "Cancel")
+	if got := u.echoes(); strings.HasPrefix(got, "done") {
+		u.Errorf("who thought better of it has trusted it: %s", got)
+	}
+	t.press("button", "Trust on the host")
+	t.press("dialog button", "Trust it")
+	t.until("say that it is trusted", found("dd", "trusts this digest"))
+	if got := u.echoes(); got != `done {"said":"yes"} <nil>` {
+		u.Errorf("it is trusted, and says %s", got)
+	}
+	t.open("/capabilities")
+	t.until("say so where all are listed", found("tr", "trusted on the host"))
+	t.open("/capabilities/host.say")
+	t.press("button", "No longer trust")
+	t.until("offer to trust it again", found("button", "Trust on the host"))
+	if got := u.echoes(); strings.HasPrefix(got, "done") {
+		u.Errorf("it is trusted no longer: %s", got)
+	}
+}
