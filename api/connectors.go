@@ -4,7 +4,6 @@ import (
 	"context"
 	"io"
 	"net/http"
-	"strings"
 	"time"
 
 	"glasshouse/api/wire"
@@ -28,15 +27,6 @@ func (s *Server) connectors() (Connectors, error) {
 		return nil, noAgents
 	}
 	return s.o.Connectors, nil
-}
-
-// hooksPath is what stands before the name of a connector that others post to.
-const hooksPath = "/hooks/"
-
-// isHook reports whether a request is for a hook: its signature is its token.
-func isHook(r *http.Request) bool {
-	name, ok := strings.CutPrefix(r.URL.Path, hooksPath)
-	return ok && r.Method == http.MethodPost && name != "" && !strings.Contains(name, "/")
 }
 
 type oneHook struct {

@@ -34,9 +34,6 @@ func (d die) int32() int32   { return int32(d.int()) }
 func (d die) uint() uint64   { return uint64(d.int()) }
 func (d die) uint32() uint32 { return uint32(d.int()) }
 
-// positive is a number of which 0 would not be written.
-func (d die) positive() int64 { return d.Int64N(math.MaxInt64-1) + 1 }
-
 // word is never empty.
 func (d die) word() string {
 	parts := []string{

@@ -48,16 +48,6 @@ const (
 	kindNull   kind = "null"
 )
 
-// find returns the last member with that key, which is the one that counts.
-func (v *value) find(key string) *member {
-	for i := len(v.members) - 1; i >= 0; i-- {
-		if v.members[i].key == key {
-			return &v.members[i]
-		}
-	}
-	return nil
-}
-
 // parseJSONC reads JSON with comments and commas before closing brackets.
 func parseJSONC(name string, data []byte) (value, error) {
 	if len(data) > maxFile {

@@ -151,18 +151,6 @@ func (r *reader) fail(s *scope, c call, reason string) {
 	r.record(s, c, Command{})
 }
 
-// texts are arguments of which all is known and none can be several.
-func texts(args []field) ([]string, bool) {
-	var all []string
-	for _, a := range args {
-		if a.hole() || a.loose() {
-			return nil, false
-		}
-		all = append(all, a.text)
-	}
-	return all, true
-}
-
 // within walks a script that c starts, in the scope s.
 func (r *reader) within(s *scope, c call, text field, posix bool) {
 	if text.hole() || text.loose() {

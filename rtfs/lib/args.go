@@ -160,14 +160,6 @@ func steps(c Call, n int) error {
 // scan is asked before a text is gone through, which is quick.
 func scan(c Call, s string) error { return steps(c, len(s)/64) }
 
-// keep charges for a text that is made, and returns it.
-func keep(c Call, s string) (form.Value, error) {
-	if err := c.Alloc(int64(len(s))); err != nil {
-		return nil, err
-	}
-	return s, nil
-}
-
 // copied are arguments that are kept as elements.
 func copied(c Call, args []form.Value) ([]form.Value, error) {
 	if err := charge(c, len(args), element); err != nil {
