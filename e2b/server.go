@@ -287,6 +287,9 @@ func Answer(w http.ResponseWriter, status int, body any) {
 	w.Header().Set("Cache-Control", "no-store")
 	w.Header().Set("X-Content-Type-Options", "nosniff")
 	if body == nil {
+		if status != http.StatusNoContent { // else clients look for one in what is sent in pieces
+			w.Header().Set("Content-Length", "0")
+		}
 		w.WriteHeader(status)
 		return
 	}

@@ -2,6 +2,9 @@ package e2b
 
 import (
 	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
 	"net/http/httptest"
 	"net/url"
 	"slices"
@@ -172,5 +175,29 @@ func TestIDsAreValidAndDistinct(t *testing.T) {
 			t.Fatalf("newID() = %q: invalid or seen before", b)
 		}
 		seen[b] = true
+	}
+}
+
+// Clients read an answer without a body as JSON if its length is not said, whatever of their
+// request was left unread.
+func TestAnAnswerWithoutABodySaysSo(t *testing.T) {
+	for _, status := range []int{http.StatusAccepted, http.StatusNoContent} {
+		h := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { Answer(w, status, nil) })
+		s := httptest.NewUnstartedServer(nil)
+		s.Config = Listener(h, slog.New(slog.DiscardHandler))
+		s.Start()
+		r, err := http.NewRequestWithContext(t.Context(), "POST", s.URL, io.MultiReader(strings.NewReader("{}"))) // in pieces
+		if err != nil {
+			t.Fatal(err)
+		}
+		a, err := http.DefaultClient.Do(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		a.Body.Close()
+		if said := a.Header.Get("Content-Length"); a.StatusCode != status || len(a.TransferEncoding) > 0 || status != http.StatusNoContent && said != "0" {
+			t.Errorf("%d: sent in %v, Content-Length %q", a.StatusCode, a.TransferEncoding, said)
+		}
+		s.Close()
 	}
 }
