@@ -72,20 +72,19 @@ func (c *Cgroup) FreezeSoon() error {
 	return nil
 }
 
-// Expel moves a process out of the cgroup to where this process is, in every
-// hierarchy.
+// Expel moves a process out of the cgroup, to where this process is, in the hierarchy
+// by which the cgroup is frozen. In all others it stays: each move holds up the host's
+// forks for a moment.
 func (c *Cgroup) Expel(pid int) error {
 	own, err := ownPaths()
 	if err != nil {
 		return err
 	}
-	var errs []error
-	for _, dir := range c.dirs {
-		if back, ok := c.own(own, dir); ok {
-			errs = append(errs, os.WriteFile(filepath.Join(back, "cgroup.procs"), []byte(strconv.Itoa(pid)), 0))
-		}
+	back, ok := c.own(own, c.Freezer())
+	if !ok {
+		return fmt.Errorf("cgroup %s: no way back from %s", c.path, c.Freezer())
 	}
-	if err := errors.Join(errs...); err != nil {
+	if err := os.WriteFile(filepath.Join(back, "cgroup.procs"), []byte(strconv.Itoa(pid)), 0); err != nil {
 		return fmt.Errorf("take process %d out of cgroup %s: %w", pid, c.path, err)
 	}
 	return nil

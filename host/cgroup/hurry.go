@@ -31,8 +31,10 @@ type Hurry struct {
 	nudged func(error) // for tests
 }
 
-// hurryEvery is less than the kernel's patience, which is two grace periods of RCU.
-const hurryEvery = 3 * time.Millisecond
+// hurryEvery is less than the kernel's patience, which was 12 ms and more. A move holds
+// up the forks of all others until those under way are done, so there should not be
+// more of them than needed.
+const hurryEvery = 6 * time.Millisecond
 
 // Begin has moves be quick soon, until the returned function is called, once. It does
 // not wait. Where this process may not write to its own cgroup nothing changes.
