@@ -171,7 +171,9 @@ func (v *visit) dress(ctx context.Context, out *http.Request, f *flow) (*mask, *
 	if len(f.secrets) == 0 {
 		return nil, nil
 	}
-	out.Header.Set("Accept-Encoding", "identity") // what is packed cannot be looked through
+	// What is packed cannot be looked through, nor what a WebSocket packs.
+	out.Header.Set("Accept-Encoding", "identity")
+	out.Header.Del("Sec-Websocket-Extensions")
 	return newMask(values), nil
 }
 

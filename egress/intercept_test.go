@@ -223,6 +223,35 @@ func TestWebSocketsStreamThrough(t *testing.T) {
 	}
 }
 
+// TestASocketIsNotPackedWhereASecretIs: what comes back over a WebSocket is looked through
+// too, so the two sides do not get to pack it.
+func TestASocketIsNotPackedWhereASecretIs(t *testing.T) {
+	offered := make(chan string, 2)
+	j, pool := inside(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		offered <- r.Header.Get("Sec-Websocket-Extensions")
+		c, err := websocket.Accept(w, r, &websocket.AcceptOptions{CompressionMode: websocket.CompressionContextTakeover, CompressionThreshold: 1})
+		if err != nil {
+			return
+		}
+		defer c.CloseNow()
+		c.Write(r.Context(), websocket.MessageText, []byte(strings.Repeat("you are "+r.Header.Get("X-Key")+" ", 20)))
+	}), egress.Inject{Secret: "KEY", As: egress.Header, Name: "X-Key"})
+	ctx, stop := context.WithTimeout(t.Context(), 20*time.Second)
+	defer stop()
+	c, _, err := websocket.Dial(ctx, "wss://shop.example:4430/", &websocket.DialOptions{
+		HTTPClient: &http.Client{Transport: j.client(shop, pool, false).Transport}, CompressionMode: websocket.CompressionContextTakeover,
+	})
+	j.must(err)
+	defer c.CloseNow()
+	_, b, err := c.Read(ctx)
+	if want := strings.Repeat("you are "+strings.Repeat("*", len(canary))+" ", 20); string(b) != want || err != nil {
+		t.Errorf("the jail hears %.80q, %v", b, err)
+	}
+	if ext := <-offered; ext != "" {
+		t.Errorf("the server is offered %q", ext)
+	}
+}
+
 func TestASecretIsPutInAndNeverSeen(t *testing.T) {
 	const user = "me"
 	pair := base64.StdEncoding.EncodeToString([]byte(user + ":" + canary))

@@ -17,8 +17,9 @@ import (
 // that lengths stay as they were announced. It knows a secret as it is and as it
 // is commonly written: in base64, in hexadecimal, escaped for URLs, JSON or HTML.
 type mask struct {
-	forms [][]byte // longest first
-	long  int      // of the longest
+	forms [][]byte  // longest first
+	long  int       // of the longest
+	first [256]bool // bytes with which one begins
 }
 
 const minForm = 4 // bytes; a shorter form would hide what it does not mean
@@ -42,6 +43,7 @@ func newMask(values []string) *mask {
 	for f := range forms {
 		m.forms = append(m.forms, []byte(f))
 		m.long = max(m.long, len(f))
+		m.first[f[0]] = true
 	}
 	slices.SortFunc(m.forms, func(a, b []byte) int { return len(b) - len(a) })
 	return m
@@ -208,6 +210,9 @@ func (k *masked) fill(want int) {
 func (m *mask) pending(b []byte) int {
 	for n := min(m.long-1, len(b)); n > 0; n-- {
 		tail := b[len(b)-n:]
+		if !m.first[tail[0]] {
+			continue
+		}
 		for _, f := range m.forms {
 			if len(f) > n && bytes.HasPrefix(f, tail) {
 				return n

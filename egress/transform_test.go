@@ -162,7 +162,12 @@ func TestSecretsDoNotMakeHeadersWithoutEnd(t *testing.T) {
 }
 
 func TestHeadersThatCannotBeFilledAreRefused(t *testing.T) {
-	j, _, _ := filled(t, &owner{}, nil)
+	ca, _ := newCA(t)
+	p, err := egress.New(egress.Config{CA: ca, Owned: (&owner{}).give})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Close(t.Context())
 	secret := []egress.Part{{Secret: "s"}}
 	for what, tr := range map[string]egress.Transform{
 		"nobody's":      {Host: "a.example", Filled: map[string][]egress.Part{"X": secret}},
@@ -172,11 +177,10 @@ func TestHeadersThatCannotBeFilledAreRefused(t *testing.T) {
 		"all hosts":     {Host: "*", Owner: "t-1", Filled: map[string][]egress.Part{"X": secret}},
 		"any addresses": {Host: "0.0.0.0/0", Owner: "t-1", Filled: map[string][]egress.Part{"X": secret}},
 	} {
-		if err := j.proxy.SetRules(egress.Rules{Transform: []egress.Transform{tr}}); err == nil {
+		if err := p.SetRules(egress.Rules{Transform: []egress.Transform{tr}}); err == nil {
 			t.Errorf("%s: taken", what)
 		}
 	}
-	ca, _ := newCA(t)
 	if _, err := egress.New(egress.Config{CA: ca, Rules: egress.Rules{Transform: []egress.Transform{{Host: "a.example", Owner: "t-1", Filled: map[string][]egress.Part{"X": secret}}}}}); err == nil {
 		t.Error("a proxy that has nowhere to get secrets from takes them")
 	}
