@@ -195,6 +195,37 @@ func TestOwnersAreBounded(t *testing.T) {
 	}
 }
 
+func TestOfManyAtOnceOneMakesASecret(t *testing.T) {
+	k := newKept(t)
+	var wg sync.WaitGroup
+	var mu sync.Mutex
+	var made int
+	for i := range 20 {
+		wg.Go(func() {
+			_, err := k.Add(t.Context(), secret.Own{Owner: "t-a", Name: "key", ID: fmt.Sprintf("sec_%d", i)}, []byte("x"), "t-a")
+			mu.Lock()
+			defer mu.Unlock()
+			if err == nil {
+				made++
+			} else if !errors.Is(err, fault.Conflict) {
+				t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+	for i := range 20 {
+		wg.Go(func() {
+			if _, err := k.Renew(t.Context(), "t-a", "key", fmt.Appendf(nil, "%d", i), nil, "t-a"); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+	if own := k.Owned("t-a"); made != 1 || len(own) != 1 || own[0].Version != 21 {
+		t.Errorf("%d are made: %+v", made, own)
+	}
+}
+
 // TestAnOwnersSecretIsOneVersionOrAnother uses a secret while it is renewed and sealed
 // anew: each use gets a value that it has had, never an error, never half of one.
 func TestAnOwnersSecretIsOneVersionOrAnother(t *testing.T) {
