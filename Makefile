@@ -9,7 +9,7 @@ export CGO_ENABLED := 0
 GO      ?= go
 LDFLAGS := -s -w -X glasshouse/cli.version=$(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
 
-.PHONY: help up down build deb image images ui sdk test test-all check generate bench setup example docs clean
+.PHONY: vm help up down build deb image images ui sdk test test-all check generate bench setup example docs clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -79,6 +79,9 @@ test: setup build check ## everything continuous integration runs
 
 test-all: ## also what takes long and repeats
 	@GLASSHOUSE_TEST=all $(MAKE) test
+
+vm: build ## the package on an emulated machine, from installation to purge; slow, wants QEMU
+	@scripts/vm.sh suite
 
 bench: setup build ## benchmarks, side by side with their peers; ratios
 	@scripts/bench.sh "$(DATA)"
