@@ -16,7 +16,6 @@ import (
 	"glasshouse/id"
 
 	"github.com/spf13/cobra"
-	"github.com/spf13/cobra/doc"
 )
 
 func (c *command) doctor() *cobra.Command {
@@ -192,9 +191,11 @@ func (c *command) docs() *cobra.Command {
 			Use: "man DIRECTORY", Short: "Write the manual as pages for man",
 			Args: cobra.ExactArgs(1),
 			RunE: func(_ *cobra.Command, args []string) error {
-				root := everywhere()
-				root.DisableAutoGenTag = true
-				return doc.GenManTree(root, &doc.GenManHeader{Section: "1", Source: "Glasshouse", Manual: "Glasshouse"}, args[0])
+				when, err := manDate(c.env.Getenv("SOURCE_DATE_EPOCH"))
+				if err != nil {
+					return err
+				}
+				return manPages(args[0], everywhere(), when)
 			},
 		},
 	)

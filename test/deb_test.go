@@ -19,7 +19,7 @@ func packaged(t *testing.T, version string) string {
 		t.Fatal(err)
 	}
 	cmd := exec.Command("../scripts/deb.sh", bin, t.TempDir())
-	cmd.Env = append(os.Environ(), "DEB_VERSION="+version)
+	cmd.Env = append(os.Environ(), "DEB_VERSION="+version, "DEB_COMPRESSION=zstd")
 	cmd.Stderr = os.Stderr
 	out, err := cmd.Output()
 	if err != nil {
@@ -61,6 +61,25 @@ func TestThePackageIsInstalledUpgradedAndPurged(t *testing.T) {
 	}
 	if err != nil || !strings.Contains(string(out), "deb: done") {
 		t.Fatalf("%v\n%s", err, out)
+	}
+}
+
+// Lintian knows what Debian wants of packages; what it may find fault with
+// packaging/deb/lintian-overrides gives reasons for.
+func TestThePackageIsAsDebianWantsThem(t *testing.T) {
+	if _, err := exec.LookPath("lintian"); err != nil {
+		t.Skip(err)
+	}
+	if !thorough {
+		t.Skip("it takes minutes where others work; with GLASSHOUSE_TEST=all")
+	}
+	// Tests pack a program that is not stripped, and with zstd, for both take less time.
+	args := []string{"--suppress-tags", "malformed-deb-archive,unstripped-binary-or-object", packaged(t, "1.0")}
+	if os.Geteuid() == 0 {
+		args = append([]string{"--allow-root"}, args...)
+	}
+	if out, err := exec.Command("lintian", args...).CombinedOutput(); err != nil || regexp.MustCompile(`(?m)^[EW]: `).Match(out) {
+		t.Errorf("%v\n%s", err, out)
 	}
 }
 
