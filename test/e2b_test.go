@@ -23,8 +23,70 @@ import (
 // files of test/e2b that say how.
 var (
 	e2bVersions  = []string{"2.45.0", "2.51.0"}
-	e2bScenarios = []string{"control.mjs", "data.mjs", "volumes.mjs", "secrets.mjs", "templates.mjs"}
+	e2bScenarios = []string{"control.mjs", "data.mjs", "volumes.mjs", "secrets.mjs", "templates.mjs", "theirs.mjs"}
 )
+
+// An area is a part of the live tests that E2B's SDK has itself, and the scenarios that look
+// at the same.
+type area struct {
+	name  string
+	tests int // of theirs
+	not   int // of them that cannot pass here; docs/e2b.md says why
+	by    []string
+}
+
+var areas = []area{
+	{"api", 13, 0, []string{"look at a sandbox", "list sandboxes by metadata and state, page by page", "pages are of the newest first, running or not", "kill a sandbox"}},
+	{"commands", 19, 1, []string{
+		"a command that fails says how", "a command has a user, a directory and variables", "a sandbox finds out what it is", "a command in the background is listed, connected to and killed",
+		"input is sent to a command, and closed", "a command does not run longer than it is waited for", "commands with any text, input of none, two who listen", "a stream of a sandbox that is killed says so",
+	}},
+	{"files", 56, 0, []string{
+		"files are written and read in all forms", "files are described, listed, renamed and removed", "metadata is kept with files", "changes of files are watched", "files are had by signed links, and not by others",
+		"many files are written at once, also where the user may not", "directories, links and attributes are described", "links take what has no name, give parts, and expire in these words",
+	}},
+	{"git", 24, 0, []string{"git"}},
+	{"pty", 8, 0, []string{"a terminal is typed into, resized, connected to and killed", "commands with any text, input of none, two who listen"}},
+	{"connect, create, host, kill, secure, timeout", 15, 1, []string{
+		"create a sandbox and run a command", "to connect makes no time shorter", "a server in a sandbox is reached by its host, by a path and over a WebSocket", "a sandbox that is killed while a command runs",
+		"secure mode: nothing without the token", "change how long a sandbox stays",
+	}},
+	{"lifecycle, metrics", 5, 1, []string{
+		"pause at the end, go on when somebody comes", "one that is paused at its end rests until it is connected to", "measure a sandbox", "measurements are of the time that is asked for",
+	}},
+	{"fork", 4, 0, []string{"fork a running sandbox five times", "one that is paused at its end rests until it is connected to"}},
+	{"snapshot", 16, 1, []string{
+		"pause and go on, with memory", "pause and go on, with files alone", "who says a command goes on after a pause", "snapshot a sandbox and make others of it", "snapshots are found by their name",
+	}},
+	{"network", 15, 0, []string{"change what a sandbox may reach", "ports: their token, their TLS, the host they see"}},
+	{"template", 16, 0, []string{
+		"build a template and make a sandbox of it", "files are copied into a template", "a build that fails says at which step", "builds have tags", "templates are looked for and deleted, and are of one key",
+		"builds of users who are not there, of links, in the background",
+	}},
+	{"volume", 1, 0, []string{"a volume is seen by several sandboxes, and outlives them"}},
+}
+
+// areasDocumented checks that docs/e2b.md has what came of the scenarios of every area.
+func (m *matrix) areasDocumented(t *testing.T) {
+	t.Helper()
+	in := matrix{with: "E2B's live tests of | theirs | not here", versions: m.versions, well: map[string]map[string]bool{}}
+	for _, a := range areas {
+		row := fmt.Sprintf("%s | %d | %d", a.name, a.tests, a.not)
+		in.order, in.well[row] = append(in.order, row), map[string]bool{}
+		for _, version := range m.versions {
+			all := true
+			for _, scenario := range a.by {
+				well, run := m.well[scenario]
+				if !run {
+					t.Errorf("%s: there is no scenario %q", a.name, scenario)
+				}
+				all = all && well[version]
+			}
+			in.well[row][version] = all
+		}
+	}
+	in.documented(t)
+}
 
 // openForE2B opens a house that serves clients of E2B.
 func openForE2B(t *testing.T) (h *house, url string) {
@@ -84,6 +146,7 @@ func TestE2BsOwnSDKDrivesTheDaemon(t *testing.T) {
 		h.scenarios(&sdk, dir, url, "e2b-"+version, version, e2bScenarios...)
 	}
 	sdk.documented(t)
+	sdk.areasDocumented(t)
 	code := matrix{with: codePackage}
 	h.scenarios(&code, dir, url, codePackage, codeVersion, "code.mjs")
 	code.documented(t)
@@ -121,11 +184,20 @@ const (
 	codeVersion = "2.8.0"
 )
 
-// treeWithPython is treeWithUser with python3 and node of this host.
+// treeWithPython is treeWithUser with python3, node and git of this host.
 func treeWithPython(t *testing.T) string {
 	t.Helper()
 	const python = "/usr/bin/python3"
-	dir := treeWithUser(t, python, "node", "pgrep")
+	dir := treeWithUser(t, python, "node", "pgrep", "git")
+	git, err := exec.LookPath("git")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"git-upload-pack", "git-receive-pack"} { // by these it speaks to itself
+		if err := os.Symlink("git", filepath.Join(dir, filepath.Dir(git), name)); err != nil {
+			t.Fatal(err)
+		}
+	}
 	out, err := exec.Command(python, "-Ic", "import sysconfig; print(sysconfig.get_path('stdlib'))").Output()
 	if err != nil {
 		t.Fatal(err)
