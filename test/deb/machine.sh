@@ -1,7 +1,7 @@
 #!/bin/bash
 # What becomes of the package on a whole machine with systemd: scripts/vm.sh suite runs
 # it there, once for each of its steps, for a machine's plug is pulled in between.
-#   machine.sh install|jails|restart|kill|pulled|back|upgrade|user|purge
+#   machine.sh install|jails|snapshot|begin|restart|kill|back|upgrade|user|purge
 # in the directory with old.deb and new.deb. Nothing here waits for a time: an emulated
 # machine is as slow as it is.
 set -euo pipefail
@@ -72,7 +72,7 @@ jails)
 		grep -q '^frozen 1' "$g/cgroup.events" || fail "$name: it is not frozen"
 		glasshouse jail resume "$name" >/dev/null
 		grep -q '^frozen 0' "$g/cgroup.events" || fail "$name: it is still frozen"
-		glasshouse events "$name" --type proc | grep -q head || fail "$name: it is not recorded"
+		glasshouse events "$name" type:proc >events; grep -q head events || fail "$name: it is not recorded"
 		glasshouse jail stop "$name" >/dev/null
 		[ ! -e "$g" ] || fail "$name: its cgroup is still there"
 		glasshouse jail rm "$name" >/dev/null
