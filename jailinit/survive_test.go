@@ -139,6 +139,15 @@ while True:
 	if _, _, err := j.Exec(j.ctx(), bomb, nil); err != nil {
 		t.Fatal(err)
 	}
+	for { // until there are as many as there may be
+		_, _, err := j.Exec(j.ctx(), sh("true"), nil)
+		if errors.Is(err, fault.Exhausted) {
+			break
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
 	j.underSiege(3 * time.Second)
 
 	if _, err := j.Terminate(j.ctx(), "KILL"); err != nil {
