@@ -125,7 +125,7 @@ func (s *Server) streamFeed(w http.ResponseWriter, r *http.Request, p feedParams
 	defer cancel()
 	defer s.metrics.opened("feed")()
 	f.out = startEvents(w)
-	if err := f.send(wire.FeedHello, hello); err == nil {
+	if err = f.send(wire.FeedHello, hello); err == nil {
 		err = f.run(ctx)
 	}
 	if ctx.Err() == nil && err != nil {

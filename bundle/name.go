@@ -72,7 +72,6 @@ func folded(name string) string { return norm.NFKC.String(cases.Fold().String(no
 type names struct {
 	kind  map[string]bool   // by name: true for a file
 	first map[string]string // by folded name: the name
-	files int
 }
 
 func newNames() *names { return &names{kind: map[string]bool{}, first: map[string]string{}} }

@@ -13,10 +13,9 @@ import (
 
 // A place is what a name leads to.
 type place struct {
-	path  string // in the jail, without links; as far as it is there
-	fd    int    // O_PATH, or -1 if nothing is there
-	stat  unix.Stat_t
-	links []string // the last of the links that were gone through, and what each leads to
+	path string // in the jail, without links; as far as it is there
+	fd   int    // O_PATH, or -1 if nothing is there
+	stat unix.Stat_t
 }
 
 func (at *place) there() bool { return at.fd >= 0 }

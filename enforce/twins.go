@@ -16,7 +16,6 @@ import (
 // that a copy under another name is known for what it is.
 type twins struct {
 	mu   sync.Mutex
-	root uint64            // the inode of the root that byID is of
 	byID map[string]string // names, by build id. guarded by mu
 }
 

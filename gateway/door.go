@@ -153,7 +153,9 @@ func (g *Gateway) listen(ctx context.Context, j id.Jail, way func(context.Contex
 		if err == nil {
 			opened()
 			stop := context.AfterFunc(ctx, func() { l.Close() })
-			err = g.cfg.Serve(l, func(ctx context.Context) (Caller, error) { return g.callerIn(ctx, j) })
+			if err := g.cfg.Serve(l, func(ctx context.Context) (Caller, error) { return g.callerIn(ctx, j) }); err != nil && ctx.Err() == nil {
+				g.cfg.Log.Debug("a door is closed", "jail", j, "err", err)
+			}
 			stop()
 			l.Close()
 		} else if errors.Is(err, fault.NotFound) {

@@ -214,7 +214,7 @@ func (k *Keeper) warm(ctx context.Context, s *Snapshot) (at string, cool func(),
 			os.RemoveAll(at)
 			done()
 		}
-		if err := os.Chmod(at, 0o755); err == nil {
+		if err = os.Chmod(at, 0o755); err == nil {
 			_, err = k.images.Get(ctx, kept, at)
 		}
 		if err != nil {

@@ -120,7 +120,6 @@ type book struct {
 	told    map[int64]string // what was recorded at a place
 	decided map[int64]bool
 	asked   int // people
-	prompts []string
 }
 
 func (b *book) act() error {

@@ -25,7 +25,6 @@ type fakeDoor struct {
 	gate     func(d *fakeDoor, r *http.Request) *refusal
 
 	state      string
-	why        string
 	stop       bool
 	result     string
 	failure    string

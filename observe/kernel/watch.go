@@ -44,23 +44,22 @@ type watch struct {
 	installing sync.WaitGroup // of the rings
 
 	mu      sync.Mutex
-	mem     []byte          // all rings; nil once closed. guarded by mu, as all below
-	pos     []uint64        // how far each ring was read
-	unsaved []mark          // read, and not yet known to be written
-	kept    map[key]int64   // until when an earlier daemon wrote; nil once that is passed
-	behind  bool            // there was more than could be taken
-	young   bool            // there was more than was to be taken already
-	making  bool            // a record is being made that is older than what was to be taken
-	frozen  bool            // the jail is held until the log has room
-	state   decoding        // see decode.go
-	lost    [3]uint64       // of each source, said
-	seen    uint64          // records appended
-	err     error           // that stopped reading
-	waits   atomic.Uint64   // times the jail was held
-	scratch []*traceRecord  // one for each ring: the next record
-	limits  []uint64        // one for each ring: how far this round goes
-	looks   []look          // one for each ring
-	gaps    map[string]bool // reasons said in this round
+	mem     []byte         // all rings; nil once closed. guarded by mu, as all below
+	pos     []uint64       // how far each ring was read
+	unsaved []mark         // read, and not yet known to be written
+	kept    map[key]int64  // until when an earlier daemon wrote; nil once that is passed
+	behind  bool           // there was more than could be taken
+	young   bool           // there was more than was to be taken already
+	making  bool           // a record is being made that is older than what was to be taken
+	frozen  bool           // the jail is held until the log has room
+	state   decoding       // see decode.go
+	lost    [3]uint64      // of each source, said
+	seen    uint64         // records appended
+	err     error          // that stopped reading
+	waits   atomic.Uint64  // times the jail was held
+	scratch []*traceRecord // one for each ring: the next record
+	limits  []uint64       // one for each ring: how far this round goes
+	looks   []look         // one for each ring
 }
 
 // A mark says that once seq is written, the rings may be given back up to pos.

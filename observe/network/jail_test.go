@@ -94,7 +94,6 @@ func (l *log) String() string {
 type house struct {
 	testing.TB
 	source *network.Source
-	jails  int
 }
 
 func newHouse(t testing.TB, c network.Config) *house {
@@ -125,15 +124,14 @@ func (h *house) must(err error) {
 type jail struct {
 	*house
 	observe.Target
-	host, own     string // addresses of the wire
-	host6, own6   string
-	in            io.WriteCloser
-	out           *json.Decoder
-	mu            sync.Mutex
-	cmd           *exec.Cmd
-	log           *log
-	watch         observe.Watch
-	noIPv6OnWires bool
+	host, own   string // addresses of the wire
+	host6, own6 string
+	in          io.WriteCloser
+	out         *json.Decoder
+	mu          sync.Mutex
+	cmd         *exec.Cmd
+	log         *log
+	watch       observe.Watch
 }
 
 var jailNumbers = struct {
