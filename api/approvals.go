@@ -240,6 +240,9 @@ func (s *Server) streamApprovals(w http.ResponseWriter, r *http.Request, _ none)
 	sub := q.Subscribe()
 	defer sub.Close()
 	out := startEvents(w)
+	if err := out.beat(); err != nil { // that the stream is on is known at once, also if nothing waits
+		return nil
+	}
 	for _, p := range q.Pending() {
 		if err := out.send("", string(approval.KindAsked), wire.ApprovalEvent{Kind: string(approval.KindAsked), At: p.Created.UTC(), Approval: approvalOf(p)}); err != nil {
 			return nil // the reader has gone
