@@ -11,6 +11,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/google/go-containerregistry/pkg/authn"
+
 	"glasshouse/e2b"
 	"glasshouse/e2b/envd"
 	"glasshouse/e2b/template"
@@ -18,6 +20,7 @@ import (
 	"glasshouse/fault"
 	"glasshouse/govern"
 	"glasshouse/host/disk"
+	"glasshouse/rootfs"
 )
 
 // E2B is the door for clients of the E2B protocol.
@@ -82,6 +85,14 @@ func (c E2B) validate(insecure bool) error {
 
 // openE2B opens the door for clients of the E2B protocol, if there is to be one. The
 // jails and snapshots are open.
+// pull has the images of templates from their registries.
+func pull(images *rootfs.Provider) func(context.Context, string, authn.Authenticator) (string, error) {
+	return func(ctx context.Context, image string, login authn.Authenticator) (string, error) {
+		layer, err := images.Pull(ctx, image, login)
+		return layer.Digest, err
+	}
+}
+
 func (d *Daemon) openE2B(ctx context.Context) error {
 	c := d.Config.E2B
 	log := d.log.With("part", "e2b")
@@ -99,7 +110,7 @@ func (d *Daemon) openE2B(ctx context.Context) error {
 	}
 	templates := template.New(template.Config{
 		Store: d.store.Templates(), Dir: filepath.Join(d.Config.Data, "e2b"), Jails: d.jails, Snapshots: d.snapshots,
-		Resolve: layers{d.images}.Resolve, Govern: governSandbox,
+		Resolve: layers{d.images}.Resolve, Pull: pull(d.images), Govern: governSandbox,
 		Reach: reach, UploadMB: c.Builds.UploadMB, AtOnce: c.Builds.AtOnce, Log: log,
 	})
 	d.onClose(templates.Close)

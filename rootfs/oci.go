@@ -20,6 +20,7 @@ import (
 	"runtime"
 	"strings"
 
+	"github.com/google/go-containerregistry/pkg/authn"
 	"github.com/google/go-containerregistry/pkg/name"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/layout"
@@ -70,31 +71,58 @@ func (p *Provider) remoteImage(ctx context.Context, ref string) (Layer, error) {
 			return p.layer(digest)
 		}
 	}
-	desc, err := remote.Get(r,
-		remote.WithContext(ctx),
-		remote.WithPlatform(platform),
-		remote.WithAuthFromKeychain(p.cfg.Keychain),
-		remote.WithTransport(p.cfg.Transport))
+	pic, err := p.find(ctx, r, remote.WithAuthFromKeychain(p.cfg.Keychain))
 	if err != nil {
-		return Layer{}, p.registryError(r, err)
+		return Layer{}, err
+	}
+	return p.unpack(ctx, pic)
+}
+
+// Pull is Resolve of an image in a registry, for somebody who may not have what is here
+// already: the registry is asked in any case, with the login, or with that of the daemon's
+// user if it is nil. A login is kept nowhere.
+func (p *Provider) Pull(ctx context.Context, ref string, login authn.Authenticator) (Layer, error) {
+	r, err := name.ParseReference(ref)
+	if err != nil || strings.HasPrefix(ref, ".") || strings.HasPrefix(ref, "/") {
+		return Layer{}, fault.Fieldf(opOCI, "rootfs.oci", "%.200q is not the name of an image", ref)
+	}
+	as := remote.WithAuthFromKeychain(p.cfg.Keychain)
+	if login != nil {
+		as = remote.WithAuth(login)
+	}
+	pic, err := p.find(ctx, r, as)
+	if err == nil {
+		return p.unpack(ctx, pic)
+	}
+	if e, ok := errors.AsType[*fault.Error](err); ok && login != nil && (e.Kind == fault.Denied || e.Kind == fault.Exhausted) {
+		e.Remedy = "check the credentials that were given for " + r.Context().RegistryStr()
+	}
+	return Layer{}, err
+}
+
+// find asks a registry for an image.
+func (p *Provider) find(ctx context.Context, r name.Reference, as remote.Option) (picture, error) {
+	desc, err := remote.Get(r, remote.WithContext(ctx), remote.WithPlatform(platform), as, remote.WithTransport(p.cfg.Transport))
+	if err != nil {
+		return picture{}, p.registryError(r, err)
 	}
 	img, err := desc.Image()
 	if err != nil {
-		return Layer{}, p.registryError(r, err)
+		return picture{}, p.registryError(r, err)
 	}
 	digest, err := img.Digest()
 	if err != nil {
-		return Layer{}, p.registryError(r, err)
+		return picture{}, p.registryError(r, err)
 	}
 	source := "oci:" + r.Name()
 	if _, pinned := r.(name.Digest); !pinned {
 		source += "@" + desc.Digest.String()
 	}
-	return p.unpack(ctx, picture{
+	return picture{
 		image: img, digest: digest, source: source,
 		// A manifest list's digest pins its image just as well.
 		keys: []string{ociKey(digest.String()), ociKey(desc.Digest.String())},
-	})
+	}, nil
 }
 
 // known returns the digest of the image that key leads to, or "".

@@ -3,6 +3,7 @@ package test_test
 import (
 	"archive/tar"
 	"bytes"
+	"encoding/base64"
 	"fmt"
 	"io"
 	"log"
@@ -17,6 +18,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-containerregistry/pkg/authn"
 	"github.com/google/go-containerregistry/pkg/name"
 	"github.com/google/go-containerregistry/pkg/registry"
 	"github.com/google/go-containerregistry/pkg/v1/empty"
@@ -28,10 +30,19 @@ import (
 )
 
 // imageRegistry serves the small root filesystem as the image test/tree:1, with a file and
-// a variable of its own, and returns the registry's address.
-func imageRegistry(t *testing.T) string {
+// a variable of its own, and returns the registry's address. With a name and a password it
+// serves who has them.
+func imageRegistry(t *testing.T, login ...string) string {
 	t.Helper()
-	server := httptest.NewServer(registry.New(registry.Logger(log.New(io.Discard, "", 0))))
+	images := registry.New(registry.Logger(log.New(io.Discard, "", 0)))
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if name, password, _ := r.BasicAuth(); len(login) > 0 && (name != login[0] || password != login[1]) {
+			w.Header().Set("WWW-Authenticate", `Basic realm="images"`)
+			http.Error(w, `{"errors": [{"code": "UNAUTHORIZED", "message": "authentication required"}]}`, http.StatusUnauthorized)
+			return
+		}
+		images.ServeHTTP(w, r)
+	}))
 	t.Cleanup(server.Close)
 	more := t.TempDir()
 	if err := os.WriteFile(filepath.Join(more, "of-the-image"), []byte("image\n"), 0o644); err != nil {
@@ -63,7 +74,11 @@ func imageRegistry(t *testing.T) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := remote.Write(ref, img); err != nil {
+	as := authn.Anonymous
+	if len(login) > 0 {
+		as = &authn.Basic{Username: login[0], Password: login[1]}
+	}
+	if err := remote.Write(ref, img, remote.WithAuth(as)); err != nil {
 		t.Fatal(err)
 	}
 	return host
@@ -286,6 +301,77 @@ func TestTemplatesAndWhatIsSentForThemAreOfOneKey(t *testing.T) {
 	}
 	if state, reason, _ := other.built(other.begin("theirs", copying)); state != "error" || !strings.Contains(reason, "were not sent") {
 		t.Errorf("with another's files it is %s: %s", state, reason)
+	}
+}
+
+// TestCredentialsForARegistryAreForOneBuild has images that a registry gives to who has a
+// name and a password.
+func TestCredentialsForARegistryAreForOneBuild(t *testing.T) {
+	const user, password = "somebody", "pass-4f1d9a7c3e"
+	image := imageRegistry(t, user, password) + "/test/tree:1"
+	h, url := openForE2B(t)
+	k := h.e2bKey()
+	mine, other := h.templates(url, k.Key), h.templates(url, h.e2bKey().Key)
+	plan := func(image string, with map[string]any) map[string]any {
+		p := runs("cat /of-the-image; echo $FROM_IMAGE")
+		p["fromImage"] = image
+		if with != nil {
+			p["fromImageRegistry"] = with
+		}
+		return p
+	}
+	right := map[string]any{"type": "registry", "username": user, "password": password}
+	fails := func(ts templates, p map[string]any, want string) {
+		t.Helper()
+		state, reason, log := ts.built(ts.begin("private", p))
+		if state != "error" || !strings.Contains(reason, want) || strings.Contains(reason+log, password) {
+			t.Errorf("it is %s: %s\n%s", state, reason, log)
+		}
+	}
+	fails(mine, plan(image, nil), "UNAUTHORIZED")
+	fails(mine, plan(image, map[string]any{"type": "registry", "username": user, "password": password + "?"}), "the credentials that were given")
+	waits := mine.do("POST", "/v3/templates", map[string]any{"name": "private"}, http.StatusAccepted)
+	of := fmt.Sprintf("/v2/templates/%s/builds/%s", waits["templateID"], waits["buildID"])
+	for _, with := range []map[string]any{{"type": "registry", "username": user}, {"type": "other", "password": password}, {"type": "aws", "awsAccessKeyId": "A", "awsSecretAccessKey": password, "awsRegion": "a.example.com/"}} {
+		if said := fmt.Sprint(mine.do("POST", of, plan(image, with), http.StatusBadRequest)); strings.Contains(said, password) {
+			t.Errorf("%v is refused with %s", with, said)
+		}
+	}
+	state, reason, log := mine.built(mine.begin("private", plan(image, right)))
+	if state != "ready" || !strings.Contains(log, "image\nyes\n") {
+		t.Fatalf("with what is right it is %s: %s\n%s", state, reason, log)
+	}
+	// What is here now is nobody else's, nor does the daemon remember how it was had.
+	ref, err := name.ParseReference(image)
+	if err != nil {
+		t.Fatal(err)
+	}
+	there, err := remote.Head(ref, remote.WithAuth(&authn.Basic{Username: user, Password: password}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	pinned := ref.Context().Name() + "@" + there.Digest.String()
+	for _, ref := range []string{image, pinned} {
+		fails(other, plan(ref, nil), "UNAUTHORIZED")
+		fails(mine, plan(ref, nil), "UNAUTHORIZED")
+	}
+	if state, reason, log := other.built(other.begin("private", plan(pinned, right))); state != "ready" {
+		t.Errorf("another who has them too: %s: %s\n%s", state, reason, log)
+	}
+	b := h.newBox(url, k.Key, map[string]any{"templateID": "private"})
+	if got := b.sh("cat /of-the-image; env | grep -c " + password); got != "image\n0" {
+		t.Errorf("the sandbox says %q", got)
+	}
+	b.do("DELETE", "", nil, http.StatusNoContent)
+	h.kill() // what it has in its logs is in its files
+	for _, secret := range []string{password, base64.StdEncoding.EncodeToString([]byte(user + ":" + password))} {
+		if strings.Contains(h.log.String(), secret) {
+			t.Error("the daemon's log has it")
+		}
+		found, err := exec.Command("grep", "-rlaF", "--devices=skip", secret, h.data).Output()
+		if len(found) > 0 || err == nil {
+			t.Errorf("it is in %s", found)
+		}
 	}
 }
 

@@ -141,6 +141,7 @@ func TestE2BsOwnSDKDrivesTheDaemon(t *testing.T) {
 		t.Fatalf("%v\n%s", err, out)
 	}
 	t.Setenv("REGISTRY", imageRegistry(t)) // of images for templates
+	t.Setenv("PRIVATE_REGISTRY", imageRegistry(t, "me", "mine"))
 	sdk := matrix{with: "the SDK"}
 	for _, version := range e2bVersions {
 		h.scenarios(&sdk, dir, url, "e2b-"+version, version, e2bScenarios...)

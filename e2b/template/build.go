@@ -189,11 +189,8 @@ func (r *builder) base(ctx context.Context) error {
 	image := r.plan.Image
 	r.root = jail.Rootfs{User: e2b.User}
 	if image != "" && !slices.Contains(ownBase, image) {
-		if len(r.plan.Registry) > 0 && string(r.plan.Registry) != "null" {
-			return &fault.Error{Op: "e2b", Kind: fault.Unsupported, Err: errors.New("credentials for a registry are not passed on"),
-				Remedy: "have the daemon's user log in there, with docker login, and build without them"}
-		}
 		pinned, err := r.pin(ctx, image)
+		r.plan.Registry = nil
 		if err != nil {
 			return err
 		}
@@ -210,18 +207,23 @@ func (r *builder) base(ctx context.Context) error {
 	return nil
 }
 
-// pin has an image made ready, and returns it by its digest.
+// pin has an image made ready, and returns it by its digest. The registry is asked even
+// for what is here: it may be here because somebody else has the credentials for it.
 func (r *builder) pin(ctx context.Context, image string) (string, error) {
 	ref, err := name.ParseReference(image)
 	if err != nil || strings.HasPrefix(image, "/") || strings.HasPrefix(image, ".") {
 		return "", invalid("%q is not the name of an image", short(image))
 	}
 	r.log.say("info", "base", "Getting the image %s", ref.Name())
-	layers, err := r.t.cfg.Resolve(ctx, jail.Rootfs{OCI: image})
+	login, err := r.plan.Registry.login(ctx, r.t.cfg.Transport)
 	if err != nil {
 		return "", err
 	}
-	return ref.Context().Name() + "@" + layers.Digest, nil
+	digest, err := r.t.cfg.Pull(ctx, image, login)
+	if err != nil {
+		return "", err
+	}
+	return ref.Context().Name() + "@" + digest, nil
 }
 
 func (r *builder) baseTemplate(ctx context.Context, ref string) error {

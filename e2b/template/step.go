@@ -1,7 +1,6 @@
 package template
 
 import (
-	"encoding/json"
 	"fmt"
 	"path"
 	"regexp"
@@ -27,13 +26,13 @@ const (
 
 // A Plan is what a build is told to do.
 type Plan struct {
-	Image    string          `json:"fromImage"`
-	Registry json.RawMessage `json:"fromImageRegistry"`
-	Template string          `json:"fromTemplate"`
-	Steps    []Step          `json:"steps"`
-	Force    bool            `json:"force"` // all of them
-	Start    string          `json:"startCmd"`
-	Ready    string          `json:"readyCmd"`
+	Image    string    `json:"fromImage"`
+	Registry *Registry `json:"fromImageRegistry"`
+	Template string    `json:"fromTemplate"`
+	Steps    []Step    `json:"steps"`
+	Force    bool      `json:"force"` // all of them
+	Start    string    `json:"startCmd"`
+	Ready    string    `json:"readyCmd"`
 }
 
 // check refuses what no build can be. What a step lacks is said by the build, which names
@@ -50,7 +49,7 @@ func (p Plan) check() error {
 			return invalid("startCmd and readyCmd have at most %d bytes, none of them NUL", maxCommand)
 		}
 	}
-	return nil
+	return p.Registry.check()
 }
 
 // The kinds of an instruction.

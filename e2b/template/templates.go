@@ -8,11 +8,14 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/google/go-containerregistry/pkg/authn"
 
 	"glasshouse/e2b"
 	"glasshouse/egress"
@@ -31,6 +34,12 @@ type Config struct {
 
 	// Resolve finds or makes the root filesystem that is named.
 	Resolve func(ctx context.Context, r jail.Rootfs) (jail.Layers, error)
+
+	// Pull makes the image of a registry ready, and returns its digest. The registry is
+	// asked in any case, by who has that login; nil is that of the daemon's user.
+	Pull func(ctx context.Context, image string, login authn.Authenticator) (digest string, err error)
+
+	Transport http.RoundTripper // to who gives logins; nil: http.DefaultTransport
 
 	// Govern has the egress of a jail, which is governed by was, ruled by r.
 	Govern func(was json.RawMessage, r egress.Rules) (json.RawMessage, error)
@@ -76,6 +85,9 @@ type work struct {
 func New(cfg Config) *Templates {
 	cfg.UploadMB = cmp.Or(cfg.UploadMB, 1024)
 	cfg.AtOnce = cmp.Or(cfg.AtOnce, 2)
+	if cfg.Transport == nil {
+		cfg.Transport = http.DefaultTransport
+	}
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}

@@ -3,7 +3,8 @@ import { chmod, mkdtemp, mkdir, rm, symlink, writeFile } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 
-// The scenarios of templates. REGISTRY serves the image test/tree:1.
+// The scenarios of templates. REGISTRY serves the image test/tree:1, and PRIVATE_REGISTRY
+// does so to who is me and says mine.
 export default async function ({ sdk, check }) {
   const { Sandbox, Template, BuildError, TemplateError, waitForFile } = sdk
   const name = (s) => `the-${s}`
@@ -131,8 +132,20 @@ export default async function ({ sdk, check }) {
     const closed = await Template.build(Template().fromImage('127.0.0.1:1/test/none:1'), name('image')).catch((e) => e)
     assert.ok(closed instanceof BuildError, String(closed))
     assert.match(closed.message, /check the network/)
-    const secret = await Template.build(Template().fromImage(`${process.env.REGISTRY}/test/tree:1`, { username: 'me', password: 'x' }), name('image')).catch((e) => e)
-    assert.match(secret.message, /docker login/)
+  })
+
+  await check('a template begins with an image for which a registry wants credentials', async () => {
+    const image = `${process.env.PRIVATE_REGISTRY}/test/tree:1`
+    const log = logged()
+    await Template.build(Template().fromImage(image, { username: 'me', password: 'mine' }).runCmd('cat /of-the-image'), name('private'), { onBuildLogs: log.onBuildLogs })
+    assert.match(log.text(), /^image$/m)
+    const refused = await Template.build(Template().fromImage(image, { username: 'me', password: 'other' }), name('private')).catch((e) => e)
+    assert.ok(refused instanceof BuildError, String(refused))
+    assert.match(refused.message, /the credentials that were given/)
+    const none = await Template.build(Template().fromAWSRegistry(image, { accessKeyId: 'A', secretAccessKey: 'b', region: 'nowhere' }), name('private')).catch((e) => e)
+    assert.match(none.message, /aws wants/)
+    const gcp = Template().fromGCPRegistry(image, { serviceAccountJSON: { client_email: 'a@b', private_key: 'c' } })
+    assert.match((await Template.build(gcp, name('private')).catch((e) => e)).message, /the credentials that were given/)
   })
 
   await check('a Dockerfile is built', async () => {
