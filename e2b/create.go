@@ -57,6 +57,9 @@ func (s *Sandboxes) Create(ctx context.Context, team id.Token, w Wish) (Sandbox,
 	if err != nil {
 		return Sandbox{}, err
 	}
+	if len(w.Volumes) > 0 && t.Files != "" {
+		t.Snapshot, t.Start = t.Files, t.Begin
+	}
 	b := Sandbox{
 		ID: newID(), Team: team, State: Creating, Template: t.ID, Alias: t.Alias, Metadata: w.Metadata,
 		Env: merged(t.Env, w.Env), Dir: t.Dir, User: t.User,
@@ -74,7 +77,7 @@ func (s *Sandboxes) Create(ctx context.Context, team id.Token, w Wish) (Sandbox,
 	mounts, granted := s.cfg.Volumes.jailed(b.Volumes)
 	return s.bring(ctx, b, func(ctx context.Context, b Sandbox) (jail.Jail, error) {
 		if t.Snapshot != "" {
-			return s.fromTemplate(ctx, t, b)
+			return s.fromTemplate(ctx, t, b, mounts)
 		}
 		govern, err := s.cfg.Govern(nil, b.rules())
 		if err != nil {
@@ -87,11 +90,11 @@ func (s *Sandboxes) Create(ctx context.Context, team id.Token, w Wish) (Sandbox,
 	})
 }
 
-// volumes are those that a sandbox sees. One made of a snapshot sees what that one did
-// whom it was taken of: what its processes have open is there.
+// volumes are those that a sandbox sees. One made of another's snapshot sees what that
+// one did: what its processes have open is there.
 func (s *Sandboxes) volumes(team id.Token, t Template, wanted []VolumeMount) ([]VolumeMount, error) {
 	found, err := s.cfg.Volumes.find(team, wanted)
-	if err != nil || t.Snapshot == "" {
+	if err != nil || t.Snapshot == "" || t.Files != "" {
 		return found, err
 	}
 	has := s.cfg.Volumes.mountsOf(jail.Spec{Mounts: t.Mounts})
@@ -173,9 +176,13 @@ func (s *Sandboxes) fromSnapshot(ctx context.Context, sid id.Snapshot, b Sandbox
 
 // fromTemplate makes a sandbox's jail of a template's snapshot, with what the template has
 // of processors, memory and disk: layers are shared by templates that have more and less.
-func (s *Sandboxes) fromTemplate(ctx context.Context, t Template, b Sandbox) (jail.Jail, error) {
+func (s *Sandboxes) fromTemplate(ctx context.Context, t Template, b Sandbox, mounts []jail.Mount) (jail.Jail, error) {
 	limits := t.limits()
-	j, err := s.cfg.Snapshots.Restore(ctx, t.Snapshot, snapshot.Overrides{Name: b.ID, Labels: b.labels(), Limits: &limits, Network: jail.Proxied, Govern: s.governed(b)})
+	o := snapshot.Overrides{Name: b.ID, Labels: b.labels(), Limits: &limits, Network: jail.Proxied, Govern: s.governed(b)}
+	if t.Files != "" {
+		o.Mounts = mounts // others are of the snapshot
+	}
+	j, err := s.cfg.Snapshots.Restore(ctx, t.Snapshot, o)
 	if err != nil || t.Start == "" {
 		return j, err
 	}

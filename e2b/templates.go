@@ -25,6 +25,11 @@ type Template struct {
 	MemoryMB int64
 	DiskMB   int64
 	Start    string // a command that is begun in each sandbox; what Snapshot has running needs none
+
+	// Files is a snapshot of files alone on which volumes can be mounted; "" is none. A
+	// sandbox that has some is made of it, in place of Snapshot, and begins with Begin.
+	Files id.Snapshot
+	Begin string
 }
 
 // Templates finds templates that others made. It returns fault.NotFound for one that a

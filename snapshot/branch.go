@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"sync"
 	"time"
 
@@ -26,6 +27,10 @@ type Overrides struct {
 	Limits   *jail.Limits
 	Network  jail.Network
 
+	// Mounts are seen beside those that the snapshot has, whoever owns their sources. A
+	// snapshot with memory takes none: its processes are there already.
+	Mounts []jail.Mount
+
 	// Govern makes what the new jail is to go by of what the old one did. Nil: as
 	// Config.Inherit says.
 	Govern func(json.RawMessage) (json.RawMessage, error)
@@ -36,6 +41,7 @@ func (o Overrides) apply(s jail.Spec, n, count int) (jail.Spec, error) {
 	s.Name, s.Labels, s.Hostname = o.Name, o.Labels, o.Hostname
 	// Its workspace and its mounts were allowed to the jail it was taken of.
 	s.Trusted, s.Granted = true, nil
+	s.Mounts = append(slices.Clone(s.Mounts), o.Mounts...)
 	for _, m := range s.Mounts {
 		s.Granted = append(s.Granted, m.Source)
 	}
@@ -96,6 +102,9 @@ func (k *Keeper) branch(ctx context.Context, sid id.Snapshot, count int, o Overr
 		return nil, err
 	}
 	defer done()
+	if img.Images != "" && len(o.Mounts) > 0 {
+		return nil, fault.Newf(fault.Invalid, "snapshot.Branch", string(sid), "what runs in a snapshot cannot be given other mounts")
+	}
 	if o.Govern == nil {
 		o.Govern = k.cfg.Inherit
 	}

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 )
 
 // A volumeDoor is a volume as one who has a token of it uses its files.
@@ -170,5 +171,95 @@ func TestAVolumeIsAsLargeAsItMayBe(t *testing.T) {
 	}
 	if left, _ := os.ReadDir(filepath.Join(h.data, "volumes")); len(left) != 0 {
 		t.Errorf("left: %v", left)
+	}
+}
+
+// TestVolumesOfASandboxOfATemplate mounts a volume in sandboxes of a template that was
+// built, one that was kept with what it runs.
+func TestVolumesOfASandboxOfATemplate(t *testing.T) {
+	h := openWithVolumes(t, 64)
+	k := h.e2bKey()
+	ts := h.templates(k.URL, k.Key)
+	plan := runs("echo of the template > ~/its")
+	plan["startCmd"] = "echo begun >> /tmp/begun; ls /data > /tmp/saw 2>/dev/null; touch /tmp/ready; while :; do sleep 1; done"
+	plan["readyCmd"] = "test -e /tmp/ready"
+	build := ts.begin("made", plan)
+	if state, reason, log := ts.built(build); state != "ready" || strings.Contains(log, "cannot be kept") {
+		t.Fatal(state, reason, log)
+	}
+	v, foreign := h.newVolume(k.URL, k.Key, "mine"), h.e2bKey()
+	h.newVolume(k.URL, foreign.Key, "theirs")
+	if status, text := v.ask("PUT", "file", "given", "", "from outside"); status != http.StatusCreated {
+		t.Fatal(status, text)
+	}
+	with := func(name, path string) map[string]any {
+		return map[string]any{"templateID": "made", "volumeMounts": []any{map[string]any{"name": name, "path": path}}}
+	}
+	for _, try := range []struct {
+		name, path string
+		want       int
+	}{{"theirs", "/data", 404}, {"none", "/data", 404}, {"mine", "/proc", 400}, {"mine", "data", 400}, {"mine", "/", 400}} {
+		if status, got := h.e2b(k.URL, k.Key, "POST", "/v2/sandboxes", with(try.name, try.path)); status != try.want {
+			t.Errorf("%s at %s = %d %v, want %d", try.name, try.path, status, got, try.want)
+		}
+	}
+
+	b := h.newBox(k.URL, k.Key, with("mine", "/data"))
+	if got := b.sh("cat /data/given /home/user/its; id -u user; stat -c %u /data"); got != "from outsideof the template\n1000\n1000" {
+		t.Errorf("it sees %q", got)
+	}
+	if !within(time.Minute, func() bool { return b.sh("cat /tmp/begun /tmp/saw 2>/dev/null || true") == "begun\ngiven" }) {
+		t.Errorf("the start command of one with a volume: %q", b.sh("cat /tmp/begun /tmp/saw 2>&1 || true"))
+	}
+	bare := h.newBox(k.URL, k.Key, map[string]any{"templateID": "made"})
+	if got := bare.sh("cat /tmp/begun; ls /data 2>/dev/null || echo none"); got != "begun\nnone" {
+		t.Errorf("one without a volume: %q", got)
+	}
+	bare.do("DELETE", "", nil, http.StatusNoContent)
+
+	// It is as with other sandboxes: all see it, as it is now, whatever becomes of them.
+	second := h.newBox(k.URL, k.Key, with("mine", "/data/below"))
+	second.sh("echo second > /data/below/file")
+	if got := b.sh("cat /data/file"); got != "second" {
+		t.Errorf("what another wrote is %q", got)
+	}
+	second.do("DELETE", "", nil, http.StatusNoContent)
+	fork := b.forks(1)[0]
+	b.sh("echo later > /data/file")
+	if got := fork.sh("cat /data/file /home/user/its"); got != "later\nof the template" {
+		t.Errorf("a fork sees %q", got)
+	}
+	fork.do("DELETE", "", nil, http.StatusNoContent)
+	inUse := func(what string) {
+		t.Helper()
+		if status, got := h.e2b(k.URL, k.Key, "DELETE", "/volumes/"+v.id, nil); status != http.StatusConflict {
+			t.Errorf("to destroy it while %s = %d %v, want 409", what, status, got)
+		}
+	}
+	inUse("a sandbox runs")
+	b.do("POST", "/pause", nil, http.StatusNoContent)
+	inUse("one rests")
+	h.kill()
+	h.start()
+	k.URL = h.e2bKey().URL
+	b.url, ts.url, v.url = k.URL, k.URL, k.URL
+	inUse("one rests, after the daemon was killed")
+	if status, text := v.ask("PUT", "file", "file", "", "meanwhile"); status != http.StatusCreated {
+		t.Error(status, text)
+	}
+	b.do("POST", "/connect", map[string]any{"timeout": 600}, http.StatusCreated)
+	if got := b.sh("cat /data/file; cat /tmp/begun"); got != "meanwhilebegun" {
+		t.Errorf("when it goes on it sees %q", got)
+	}
+	b.do("POST", "/snapshots", map[string]any{"name": "kept"}, http.StatusCreated)
+	ts.do("DELETE", "/templates/made", nil, http.StatusNoContent)
+	of := h.newBox(b.url, k.Key, map[string]any{"templateID": "kept"})
+	if got := of.sh("cat /data/file /home/user/its"); got != "meanwhileof the template" {
+		t.Errorf("one of its snapshot sees %q", got)
+	}
+	of.do("DELETE", "", nil, http.StatusNoContent)
+	b.do("DELETE", "", nil, http.StatusNoContent)
+	if status, got := h.e2b(b.url, k.Key, "DELETE", "/volumes/"+v.id, nil); status != http.StatusNoContent {
+		t.Errorf("to destroy it when nobody has it = %d %v", status, got)
 	}
 }

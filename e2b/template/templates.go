@@ -234,6 +234,7 @@ func (t *Templates) Find(ctx context.Context, team id.Token, ref string) (e2b.Te
 	made := e2b.Template{
 		ID: of.ID, Alias: of.Name, Snapshot: cmp.Or(b.Running, b.Layer), Env: maps.Clone(b.Setting.Env),
 		User: b.Setting.User, Dir: b.Setting.Dir, CPU: b.CPU, MemoryMB: b.MemoryMB, DiskMB: b.DiskMB,
+		Files: b.Layer, Begin: b.Start,
 	}
 	if b.Running == "" {
 		made.Start = b.Start
