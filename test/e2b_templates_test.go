@@ -447,6 +447,44 @@ func TestCredentialsForARegistryAreForOneBuild(t *testing.T) {
 	}
 }
 
+// TestWhatIsCopiedStaysInItsTemplate copies files by way of links that a step has laid and
+// that lead, on the host, to a directory into which anybody may write.
+func TestWhatIsCopiedStaysInItsTemplate(t *testing.T) {
+	h, url := openForE2B(t)
+	ts := h.templates(url, h.e2bKey().Key)
+	outside := shortTemp(t)
+	if err := os.Chmod(outside, 0o777); err != nil {
+		t.Fatal(err)
+	}
+	traps := fmt.Sprintf("ln -s %[1]s ~/abs; ln -s ../../../../../../../..%[1]s ~/up; ln -s /proc/1/root%[1]s ~/proc; ln -s %[1]s/new ~/file", outside)
+	base := ts.begin("trapped", runs(traps))
+	if state, reason, log := ts.built(base); state != "ready" {
+		t.Fatal(state, reason, log)
+	}
+	hash := strings.Repeat("0b", 32)
+	link := ts.do("GET", "/templates/trapped/files/"+hash, nil, http.StatusCreated)["url"].(string)
+	r, err := http.NewRequestWithContext(t.Context(), "PUT", link, bytes.NewReader(tarOf(t, "a", "planted")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp, err := http.DefaultClient.Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if resp.Body.Close(); resp.StatusCode != http.StatusOK {
+		t.Fatal(resp.Status)
+	}
+	for _, to := range []string{"/home/user/abs/a", "/home/user/up/a", "/home/user/proc/a", "/home/user/file", "/home/user/abs/", "../../../../../.." + outside + "/a"} {
+		state, reason, _ := ts.built(ts.begin("copied", map[string]any{"fromTemplate": "trapped", "steps": []any{
+			map[string]any{"type": "COPY", "args": []string{"a", to}, "filesHash": hash},
+		}}))
+		t.Logf("COPY a %s: %s %s", to, state, reason) // inside, or not at all
+		if found, err := os.ReadDir(outside); err != nil || len(found) != 0 {
+			t.Fatalf("COPY a %s: outside there are %v, %v", to, found, err)
+		}
+	}
+}
+
 func tarOf(t *testing.T, name, body string) []byte {
 	t.Helper()
 	var b bytes.Buffer

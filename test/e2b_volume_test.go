@@ -198,7 +198,7 @@ func TestVolumesOfASandboxOfATemplate(t *testing.T) {
 	for _, try := range []struct {
 		name, path string
 		want       int
-	}{{"theirs", "/data", 404}, {"none", "/data", 404}, {"mine", "/proc", 400}, {"mine", "data", 400}, {"mine", "/", 400}} {
+	}{{"theirs", "/data", 400}, {"none", "/data", 400}, {"mine", "/proc", 400}, {"mine", "data", 400}, {"mine", "/", 400}} {
 		if status, got := h.e2b(k.URL, k.Key, "POST", "/v2/sandboxes", with(try.name, try.path)); status != try.want {
 			t.Errorf("%s at %s = %d %v, want %d", try.name, try.path, status, got, try.want)
 		}

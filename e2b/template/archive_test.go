@@ -180,12 +180,33 @@ func hostile(t testing.TB) map[string]struct {
 		"too long a name":               {archive(t, file(strings.Repeat("x", maxPath+1), "")), fault.Invalid},
 		"a bomb":                        {bomb, fault.TooLarge},
 		"a bomb of empty directories":   {archive(t, many...), fault.TooLarge},
+		"a file of holes":               {sparse(1 << 32), fault.TooLarge},
+		"a small file of holes":         {sparse(256 << 10), fault.Invalid},
 		"one that breaks off":           {good[:2000], fault.Invalid},
 		"one that breaks off, zipped":   {zipped(t, good)[:60], fault.Invalid},
 		"one that is no archive":        {bytes.Repeat([]byte("no"), 2000), fault.Invalid},
 		"what is no gzip":               {[]byte{0x1f, 0x8b, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9}, fault.Invalid},
 		"what gzip has a wrong sum for": {wrongSum(zipped(t, good)), fault.Invalid},
 	}
+}
+
+// sparse is an archive with one file that is that large, and of which nothing is there, as
+// GNU's tar writes it.
+func sparse(size int64) []byte {
+	b := make([]byte, 1536)
+	copy(b, "holes")
+	copy(b[100:], "0000644\x000000000\x000000000\x0000000000000\x0000000000000\x00")
+	b[156] = 'S'
+	copy(b[257:], "ustar  \x00")
+	copy(b[386:], fmt.Sprintf("%011o\x00%011o\x00", size, 0))
+	copy(b[483:], fmt.Sprintf("%011o", size))
+	copy(b[148:156], "        ")
+	sum := 0
+	for _, c := range b[:512] {
+		sum += int(c)
+	}
+	copy(b[148:], fmt.Sprintf("%06o\x00 ", sum))
+	return b
 }
 
 func wrongSum(b []byte) []byte {
