@@ -5305,6 +5305,8 @@ export interface components {
             created_at: string;
             grants: components["schemas"]["Grant"][];
             name: string;
+            /** @description The key of a client of E2B whose secret it is alone, which is part of its name. No grant is of it. */
+            owner?: string;
             /** @description At the provider. */
             path?: string;
             /** @description Who keeps it; local is this daemon. */

@@ -1,1 +1,0 @@
-import{ak as s,al as c}from"./index-D1Ys5PsV.js";const k=Symbol("NaN");function N(r,e,n){var o=new c(r);s(()=>{var a=e();a!==a&&(a=k),o.ensure(a,n)})}export{N as k};
