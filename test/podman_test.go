@@ -16,19 +16,19 @@ import (
 	"glasshouse/backend/backendtest"
 )
 
-// An engine is podman with a storage of its own, of which nothing is left.
-type engine struct {
+// A podman is podman with a storage of its own, of which nothing is left.
+type podman struct {
 	*testing.T
 	args []string
 }
 
-func newEngine(t *testing.T) *engine {
+func newEngine(t *testing.T) *podman {
 	t.Helper()
 	if _, err := exec.LookPath("podman"); err != nil {
 		t.Skip(err)
 	}
 	dir := shortTemp(t)
-	e := &engine{t, []string{
+	e := &podman{t, []string{
 		"--root", filepath.Join(dir, "root"), "--runroot", filepath.Join(dir, "run"), "--tmpdir", filepath.Join(dir, "tmp"),
 		"--storage-driver", "overlay", "--cgroup-manager", "cgroupfs", "--events-backend", "file", "--runtime", "runc",
 	}}
@@ -51,14 +51,14 @@ func newEngine(t *testing.T) *engine {
 	return e
 }
 
-func (e *engine) try(args ...string) (string, error) {
+func (e *podman) try(args ...string) (string, error) {
 	cmd := exec.Command("podman", append(e.args[:len(e.args):len(e.args)], args...)...)
 	cmd.WaitDelay = 10 * time.Second
 	out, err := cmd.CombinedOutput()
 	return strings.TrimSpace(string(out)), err
 }
 
-func (e *engine) do(args ...string) string {
+func (e *podman) do(args ...string) string {
 	e.Helper()
 	out, err := e.try(args...)
 	if err != nil {
