@@ -135,6 +135,26 @@ func process(dir string) {
 			var status unix.WaitStatus
 			unix.Wait4(int(pid), &status, 0, nil)
 			fmt.Println(status.ExitStatus(), errno)
+		case "forks": // as many children, one after the other, that read all pages; says how many found others
+			wrong := 0
+			for range n {
+				pid, _, errno := unix.RawSyscall6(unix.SYS_CLONE, uintptr(unix.SIGCHLD), 0, 0, 0, 0, 0)
+				if pid == 0 {
+					code := uintptr(0)
+					for i := range filed {
+						if *(*uint64)(unsafe.Add(at, i*page)) != uint64(1000+i) {
+							code = 1
+						}
+					}
+					unix.RawSyscall(unix.SYS_EXIT_GROUP, code, 0, 0)
+				}
+				var status unix.WaitStatus
+				unix.Wait4(int(pid), &status, 0, nil)
+				if errno != 0 || status.ExitStatus() != 0 {
+					wrong++
+				}
+			}
+			fmt.Println(wrong)
 		case "resident":
 			b := make([]byte, length)
 			unix.Syscall(unix.SYS_MINCORE, uintptr(at), uintptr(length*page), uintptr(unsafe.Pointer(&b[0])))
@@ -378,6 +398,23 @@ func TestAllOfItCanBeAskedFor(t *testing.T) {
 	}
 	if _, err := os.Stat(other.marker); err != nil {
 		t.Errorf("the marker of a branch whose server was killed: %v", err)
+	}
+}
+
+// What a parent is given while its child is made the child must not lack.
+func TestChildrenAreMadeWhileAllIsAskedFor(t *testing.T) {
+	h := newHouse(t)
+	for i := range 40 {
+		p := h.process(fmt.Sprint("j", i))
+		fmt.Fprintln(p.in, "forks 20")
+		time.Sleep(time.Duration(i%8) * 500 * time.Microsecond)
+		if err := h.cl.Fill(t.Context(), p.name); err != nil {
+			t.Fatal(err)
+		}
+		if got := p.line(); got != "0" {
+			t.Fatalf("%s of 20 children found memory that was not their parent's", got)
+		}
+		p.end()
 	}
 }
 

@@ -7,7 +7,6 @@ import (
 	"slices"
 	"sync"
 	"time"
-	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
@@ -48,16 +47,23 @@ func (s *space) run() {
 		}
 		s.mu.Unlock()
 		s.fd.SetReadDeadline(deadline)
-		n, err := s.fd.Read(unsafe.Slice(&buf[0][0], len(buf)*messageSize))
+		err := untilReadable(s.fd)
 		if errors.Is(err, os.ErrDeadlineExceeded) {
-			n, err = 0, nil
+			err = nil
 		}
 		s.mu.Lock()
 		if s.over {
 			s.mu.Unlock()
 			return
 		}
-		for i := 0; err == nil && i < n/messageSize; i++ {
+		// Who forks, moves or discards memory waits until its message is read, and until
+		// then nothing can be given. If others could give something after that and before
+		// it is known here, a child would lack, for good, what its parent was given.
+		n := 0
+		if err == nil {
+			n, err = receive(s.fd, buf[:])
+		}
+		for i := 0; err == nil && i < n; i++ {
 			err = s.heard(&buf[i])
 		}
 		if err == nil {

@@ -35,6 +35,39 @@ func (m *message) fork() int { return int(binary.NativeEndian.Uint32(m[8:])) }
 // fault returns the address that was touched.
 func (m *message) fault() uint64 { return m.arg(1) }
 
+// untilReadable waits for messages, or for the deadline of f.
+func untilReadable(f *os.File) error {
+	conn, err := f.SyscallConn()
+	if err != nil {
+		return err
+	}
+	return conn.Read(func(fd uintptr) bool {
+		n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, 0)
+		return n > 0 || err != nil && err != unix.EINTR
+	})
+}
+
+// receive reads the messages that there are, and returns how many.
+func receive(f *os.File, into []message) (n int, err error) {
+	conn, err := f.SyscallConn()
+	if err != nil {
+		return 0, err
+	}
+	var failed error
+	err = conn.Control(func(fd uintptr) {
+		n, failed = unix.Read(int(fd), unsafe.Slice(&into[0][0], len(into)*messageSize))
+	})
+	switch {
+	case err != nil:
+		return 0, err
+	case failed == unix.EAGAIN, failed == unix.EINTR:
+		return 0, nil
+	case failed != nil:
+		return 0, failed
+	}
+	return n / messageSize, nil
+}
+
 // copyIn copies memory to addr, and returns how much. What waits for it goes on.
 func copyIn(f *os.File, addr uint64, from []byte) (n int64, err error) {
 	arg := struct{ dst, src, n, mode, copied uint64 }{dst: addr, src: uint64(uintptr(unsafe.Pointer(&from[0]))), n: uint64(len(from))}
