@@ -172,7 +172,7 @@ func TestHowProcessesEnd(t *testing.T) {
 	j.sh(`/bin/sh -c 'exit 3'
 /bin/sh -c 'kill -TERM $$'
 sleep 1000 & p=$!
-while ! grep -q '^0\|nanosleep' /proc/$p/syscall /proc/$p/wchan 2>/dev/null && [ "$(cut -d' ' -f3 /proc/$p/stat)" = R ]; do :; done
+until [ "$(cat /proc/$p/comm)" = sleep ] && [ "$(cut -d' ' -f3 /proc/$p/stat)" = S ]; do :; done
 kill -KILL $p; wait $p
 /bin/sh -c 'i=0; while [ $i -lt 20000 ]; do i=$((i+1)); done'`)
 	drain(t, w)
