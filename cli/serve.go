@@ -2,6 +2,7 @@ package cli
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"os/signal"
 	"runtime"
@@ -11,6 +12,7 @@ import (
 	"glasshouse/api/wire"
 	"glasshouse/daemon"
 
+	sd "github.com/coreos/go-systemd/v22/daemon"
 	"github.com/spf13/cobra"
 )
 
@@ -64,6 +66,11 @@ processes whose parents are gone, and --stop-jails ends the jails with it.`,
 				if err := stopUnused(cfg.Data, stop); err != nil {
 					return errors.Join(err, d.Close())
 				}
+			}
+			// Who waits for the service need not ask whether it answers. What the daemon
+			// starts is not told where systemd listens.
+			if _, err := sd.SdNotify(true, sd.SdNotifyReady); err != nil {
+				fmt.Fprintf(c.env.Stderr, "glasshouse: systemd was not told that the daemon is ready: %v\n", err)
 			}
 			return d.Run(ctx)
 		},

@@ -1,13 +1,17 @@
 package test_test
 
 import (
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
 	"strings"
+	"syscall"
 	"testing"
+	"time"
 
+	"glasshouse/api/client"
 	"glasshouse/api/wire"
 )
 
@@ -80,6 +84,54 @@ func TestThePackageIsAsDebianWantsThem(t *testing.T) {
 	}
 	if out, err := exec.Command("lintian", args...).CombinedOutput(); err != nil || regexp.MustCompile(`(?m)^[EW]: `).Match(out) {
 		t.Errorf("%v\n%s", err, out)
+	}
+}
+
+// The unit is Type=notify: systemctl start returns when the daemon answers.
+func TestTheServiceIsReadyWhenItSaysSo(t *testing.T) {
+	unit, err := os.ReadFile("../packaging/deb/glasshouse.service")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(string(unit), "\nType=notify\n") {
+		t.Error("systemd does not wait for the daemon to say that it is ready")
+	}
+	bin, err := binary()
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	if err := os.Chmod(filepath.Dir(dir), 0o711); err != nil { // as the daemon would ask for
+		t.Fatal(err)
+	}
+	l, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: filepath.Join(dir, "notify"), Net: "unixgram"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	cmd := exec.Command(bin, "serve", "--data", filepath.Join(dir, "data"), "--listen", "")
+	cmd.Env = append(os.Environ(), "NOTIFY_SOCKET="+l.LocalAddr().String())
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		cmd.Process.Signal(syscall.SIGTERM)
+		if err := cmd.Wait(); err != nil {
+			t.Error(err)
+		}
+	}()
+	l.SetReadDeadline(time.Now().Add(time.Minute))
+	b := make([]byte, 100)
+	n, err := l.Read(b)
+	if err != nil || string(b[:n]) != "READY=1" {
+		t.Fatalf("systemd is told %q, %v", b[:n], err)
+	}
+	cl, err := client.New(client.Options{Addr: "unix://" + filepath.Join(dir, "data", "glasshouse.sock")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cl.Ready(t.Context()); err != nil {
+		t.Errorf("it says that it is ready, and answers %v", err)
 	}
 }
 
