@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -99,6 +100,25 @@ func TestAJailBehindTheProxyReachesWhatIsAllowed(t *testing.T) {
 		t.Errorf("what is allowed by now answers %q", got)
 	}
 
+	// What has left is noted beside the work: a daemon that is asked has it all written.
+	decided := func() (allowed, refused int, entries []wire.ChainEntry) {
+		entries, err := client.Collect(h.Chain(t.Context(), map[string][]string{"kind": {"egress"}, "jail": {string(j.ID)}}))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, e := range entries {
+			if strings.Contains(string(e.Body), `"allowed":true`) {
+				allowed++
+			} else {
+				refused++
+			}
+		}
+		return allowed, refused, entries
+	}
+	if !within(10*time.Second, func() bool { allowed, _, _ := decided(); return allowed == 2 }) {
+		t.Error("what has left is not in the chain")
+	}
+
 	// Also for the next daemon, and for branches.
 	h.kill()
 	h.start()
@@ -114,18 +134,7 @@ func TestAJailBehindTheProxyReachesWhatIsAllowed(t *testing.T) {
 	}
 
 	// All of it is in the chain, and the chain is whole.
-	var allowed, refused int
-	entries, err := client.Collect(h.Chain(t.Context(), map[string][]string{"kind": {"egress"}, "jail": {string(j.ID)}}))
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, e := range entries {
-		if strings.Contains(string(e.Body), `"allowed":true`) {
-			allowed++
-		} else {
-			refused++
-		}
-	}
+	allowed, refused, entries := decided()
 	if allowed < 3 || refused < 3 {
 		t.Errorf("the chain has %d that left and %d that did not: %+v", allowed, refused, entries)
 	}

@@ -127,6 +127,7 @@ var may = map[string][]string{
 	"internal/dirs":       {},
 	"internal/fork":       {},
 	"internal/linger":     {},
+	"internal/bpfstack":   {},
 	"internal/notify":     {},
 	"internal/plain":      {},
 	"internal/problem":    {"rtfs/form"},
