@@ -219,10 +219,13 @@ a_test() {
 	binary=$(mktemp -d)
 	# shellcheck disable=SC2064 # its value now
 	trap "rm -rf '$binary'" EXIT
-	CGO_ENABLED=0 "${GO:-go}" test -c -o "$binary/it.test" "$package"
+	export CGO_ENABLED=0
+	"${GO:-go}" test -c -o "$binary/it.test" "$package"
+	"${GO:-go}" build -trimpath -o "$binary/built/" ./cmd/glasshouse-init ./backend/backendtest/probe
 	tar -C "$package" -cf - . | vm_ssh "mkdir -p '/root/tests/$package' && tar -C '/root/tests/$package' -xf -"
 	put "$binary/it.test" "/root/tests/$package"
-	vm_ssh "cd '/root/tests/$package' && ./it.test -test.timeout 6h -test.v $*"
+	put "$binary"/built/* /root/tests/built # the machine has no Go
+	vm_ssh "cd '/root/tests/$package' && GLASSHOUSE_BACKENDTEST_BIN=/root/tests/built ./it.test -test.timeout 6h -test.v $*"
 }
 
 # reset: as a power cut, but that the disk is told of what was written.

@@ -254,7 +254,8 @@ func join(dir, name string) error {
 			at = to
 		}
 	}
-	if err := j.out.Close(); err != nil {
+	// CRIU reads it as the jail's root, as it does all that it has written itself.
+	if err := errors.Join(j.out.Chmod(0o644), j.out.Close()); err != nil {
 		return err
 	}
 	if err := os.Rename(part, now.pages); err != nil {

@@ -253,6 +253,10 @@ func TestMemoryIsWrittenDownAheadAndThenTheRest(t *testing.T) {
 			t.Errorf("there are %s, want %s", got, want)
 		}
 	}
+	// A restore reads it as the root of a jail, who is nobody here.
+	if fi, err := os.Stat(filepath.Join(s.dump.Dir, "pages-7.img")); err != nil || fi.Mode().Perm() != 0o644 {
+		t.Errorf("what was joined is %v, %v", fi.Mode(), err)
+	}
 }
 
 func TestWhatCannotBeWrittenDownAheadIsThen(t *testing.T) {
