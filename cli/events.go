@@ -45,15 +45,9 @@ record is a line, as it is in the log.`,
 			if err != nil {
 				return err
 			}
-			cl, err := c.client(cmd.Context())
-			if err != nil {
-				return err
-			}
-			jid, err := jailNamed(cmd.Context(), cl, args[0])
-			if err != nil {
-				return err
-			}
-			return c.showEvents(cmd.Context(), cl, jid, q, out)
+			return c.withJail(cmd, args[0], func(cl *client.Client, jid id.Jail) error {
+				return c.showEvents(cmd.Context(), cl, jid, q, out)
+			})
 		},
 	}
 	fs := cmd.Flags()

@@ -207,38 +207,32 @@ func (c *command) jailExecs() *cobra.Command {
 	return &cobra.Command{
 		Use: "execs JAIL [EXEC]", Short: "List a jail's commands, or show the output of one", Args: cobra.RangeArgs(1, 2),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			cl, err := c.client(cmd.Context())
-			if err != nil {
-				return err
-			}
-			jid, err := jailNamed(cmd.Context(), cl, args[0])
-			if err != nil {
-				return err
-			}
-			if len(args) == 2 {
-				x, err := cl.ExecResult(cmd.Context(), jid, id.Exec(args[1]))
+			return c.withJail(cmd, args[0], func(cl *client.Client, jid id.Jail) error {
+				if len(args) == 2 {
+					x, err := cl.ExecResult(cmd.Context(), jid, id.Exec(args[1]))
+					if err != nil {
+						return err
+					}
+					return c.print(x, func(io.Writer) { c.showOutput(x) })
+				}
+				all, err := client.Collect(cl.Execs(cmd.Context(), jid))
 				if err != nil {
 					return err
 				}
-				return c.print(x, func(io.Writer) { c.showOutput(x) })
-			}
-			all, err := client.Collect(cl.Execs(cmd.Context(), jid))
-			if err != nil {
-				return err
-			}
-			return c.print(all, func(w io.Writer) {
-				rows := [][]string{{"ID", "STATE", "STARTED", "COMMAND"}}
-				for _, x := range all {
-					state := "running"
-					if x.ExitCode != nil {
-						state = fmt.Sprintf("exit %d", *x.ExitCode)
+				return c.print(all, func(w io.Writer) {
+					rows := [][]string{{"ID", "STATE", "STARTED", "COMMAND"}}
+					for _, x := range all {
+						state := "running"
+						if x.ExitCode != nil {
+							state = fmt.Sprintf("exit %d", *x.ExitCode)
+						}
+						if x.Signal != "" {
+							state = "SIG" + x.Signal
+						}
+						rows = append(rows, []string{string(x.ID), state, ago(x.StartedAt, time.Now()), strings.Join(x.Argv, " ")})
 					}
-					if x.Signal != "" {
-						state = "SIG" + x.Signal
-					}
-					rows = append(rows, []string{string(x.ID), state, ago(x.StartedAt, time.Now()), strings.Join(x.Argv, " ")})
-				}
-				table(w, rows)
+					table(w, rows)
+				})
 			})
 		},
 	}
@@ -267,19 +261,13 @@ func (c *command) jailTerminal() *cobra.Command {
 terminal window leaves the command running: --attach comes back to it.`,
 		Args: cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			cl, err := c.client(cmd.Context())
-			if err != nil {
-				return err
-			}
 			o.Argv, o.Exec = args[1:], id.Exec(attach)
 			if len(o.Argv) > 0 && o.Argv[0] == "--" {
 				o.Argv = o.Argv[1:]
 			}
-			jid, err := jailNamed(cmd.Context(), cl, args[0])
-			if err != nil {
-				return err
-			}
-			return c.terminal(cmd.Context(), cl, jid, o)
+			return c.withJail(cmd, args[0], func(cl *client.Client, jid id.Jail) error {
+				return c.terminal(cmd.Context(), cl, jid, o)
+			})
 		},
 	}
 	cmd.Flags().SetInterspersed(false)

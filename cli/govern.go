@@ -508,26 +508,20 @@ came that it might or might not. It is there longer than the jail. In a jail who
 policy is enforced --said leaves out what the machine's kernel saw beside what
 agents said, and --observed leaves in nothing else.`,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			cl, err := c.client(cmd.Context())
-			if err != nil {
-				return err
-			}
-			j, err := jailNamed(cmd.Context(), cl, args[0])
-			if err != nil {
-				return err
-			}
-			q := url.Values{}
-			if said || observed {
-				q.Set("observed", strconv.FormatBool(observed))
-			}
-			all, err := client.Collect(cl.Trail(cmd.Context(), j, q))
-			if err != nil {
-				return err
-			}
-			return c.print(append([]wire.TrailEntry{}, all...), func(w io.Writer) {
-				for _, t := range all {
-					fmt.Fprintf(w, "- %s\n", escape(t.Line))
+			return c.withJail(cmd, args[0], func(cl *client.Client, j id.Jail) error {
+				q := url.Values{}
+				if said || observed {
+					q.Set("observed", strconv.FormatBool(observed))
 				}
+				all, err := client.Collect(cl.Trail(cmd.Context(), j, q))
+				if err != nil {
+					return err
+				}
+				return c.print(append([]wire.TrailEntry{}, all...), func(w io.Writer) {
+					for _, t := range all {
+						fmt.Fprintf(w, "- %s\n", escape(t.Line))
+					}
+				})
 			})
 		},
 	}

@@ -254,19 +254,13 @@ func (c *command) jailShow() *cobra.Command {
 	return &cobra.Command{
 		Use: "show JAIL", Short: "Show a jail and what it uses", Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			cl, err := c.client(cmd.Context())
-			if err != nil {
-				return err
-			}
-			jid, err := jailNamed(cmd.Context(), cl, args[0])
-			if err != nil {
-				return err
-			}
-			j, err := cl.Jail(cmd.Context(), jid)
-			if err != nil {
-				return err
-			}
-			return c.print(j, func(w io.Writer) { showJail(w, j) })
+			return c.withJail(cmd, args[0], func(cl *client.Client, jid id.Jail) error {
+				j, err := cl.Jail(cmd.Context(), jid)
+				if err != nil {
+					return err
+				}
+				return c.print(j, func(w io.Writer) { showJail(w, j) })
+			})
 		},
 	}
 }

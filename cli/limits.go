@@ -7,7 +7,9 @@ import (
 	"strings"
 	"time"
 
+	"glasshouse/api/client"
 	"glasshouse/api/wire"
+	"glasshouse/id"
 
 	"github.com/spf13/cobra"
 )
@@ -27,29 +29,23 @@ Without flags it shows what the jail may use, and what became of requests for mo
 			if err != nil {
 				return err
 			}
-			cl, err := c.client(cmd.Context())
-			if err != nil {
-				return err
-			}
-			j, err := jailNamed(cmd.Context(), cl, args[0])
-			if err != nil {
-				return err
-			}
-			if l != (wire.Limits{}) {
-				if _, err := cl.LimitJail(cmd.Context(), j, l); err != nil {
+			return c.withJail(cmd, args[0], func(cl *client.Client, j id.Jail) error {
+				if l != (wire.Limits{}) {
+					if _, err := cl.LimitJail(cmd.Context(), j, l); err != nil {
+						return err
+					}
+				}
+				shown, err := cl.JailLimits(cmd.Context(), j, 0)
+				for err == nil && shown.Next != 0 {
+					var more wire.JailLimits
+					more, err = cl.JailLimits(cmd.Context(), j, shown.Next)
+					shown.History, shown.Next = append(shown.History, more.History...), more.Next
+				}
+				if err != nil {
 					return err
 				}
-			}
-			shown, err := cl.JailLimits(cmd.Context(), j, 0)
-			for err == nil && shown.Next != 0 {
-				var more wire.JailLimits
-				more, err = cl.JailLimits(cmd.Context(), j, shown.Next)
-				shown.History, shown.Next = append(shown.History, more.History...), more.Next
-			}
-			if err != nil {
-				return err
-			}
-			return c.print(shown, func(w io.Writer) { writeLimits(w, shown) })
+				return c.print(shown, func(w io.Writer) { writeLimits(w, shown) })
+			})
 		},
 	}
 	limits.add(cmd, "as it is")

@@ -104,21 +104,15 @@ and --since and --until say of which. With --json come the histograms.`,
 		Example: `  glasshouse syscalls j-4k2v9c7m1xqe
   glasshouse syscalls j-4k2v9c7m1xqe comm:python3 --since 5m --processes 5`,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			cl, err := c.client(cmd.Context())
-			if err != nil {
-				return err
-			}
-			jid, err := jailNamed(cmd.Context(), cl, args[0])
-			if err != nil {
-				return err
-			}
-			p, err := cl.Profile(cmd.Context(), jid, client.ProfileQuery{
-				Filter: strings.Join(args[1:], " "), From: from, To: to, Processes: processes,
+			return c.withJail(cmd, args[0], func(cl *client.Client, jid id.Jail) error {
+				p, err := cl.Profile(cmd.Context(), jid, client.ProfileQuery{
+					Filter: strings.Join(args[1:], " "), From: from, To: to, Processes: processes,
+				})
+				if err != nil {
+					return err
+				}
+				return c.print(p, func(w io.Writer) { showProfile(w, p) })
 			})
-			if err != nil {
-				return err
-			}
-			return c.print(p, func(w io.Writer) { showProfile(w, p) })
 		},
 	}
 	cmd.Flags().StringVar(&from, "since", "", "not before: a time such as 2026-01-02T15:04:05Z, or how long ago, such as 5m")

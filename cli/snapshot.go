@@ -35,19 +35,13 @@ connected outside is closed. A jail without processes is taken in the second way
 			if req.Labels, err = keyValues(labels, nil); err != nil {
 				return err
 			}
-			cl, err := c.client(cmd.Context())
-			if err != nil {
-				return err
-			}
-			jid, err := jailNamed(cmd.Context(), cl, args[0])
-			if err != nil {
-				return err
-			}
-			s, err := cl.TakeSnapshot(cmd.Context(), jid, req)
-			if err != nil {
-				return err
-			}
-			return c.print(s, func(w io.Writer) { fmt.Fprintln(w, s.ID) })
+			return c.withJail(cmd, args[0], func(cl *client.Client, jid id.Jail) error {
+				s, err := cl.TakeSnapshot(cmd.Context(), jid, req)
+				if err != nil {
+					return err
+				}
+				return c.print(s, func(w io.Writer) { fmt.Fprintln(w, s.ID) })
+			})
 		},
 	}
 	cmd.Flags().StringVar(&req.Name, "name", "", "a name for people")

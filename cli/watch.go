@@ -32,20 +32,14 @@ it has those too that had ended, and how.`,
 			if watch && at != "" {
 				return usagef("--watch shows what is, --at what was")
 			}
-			cl, err := c.client(cmd.Context())
-			if err != nil {
-				return err
-			}
-			jid, err := jailNamed(cmd.Context(), cl, args[0])
-			if err != nil {
-				return err
-			}
-			if watch {
-				return c.watch(cmd.Context(), func(ctx context.Context, w io.Writer) error {
-					return c.showProcesses(ctx, w, cl, jid, "", all)
-				})
-			}
-			return c.showProcesses(cmd.Context(), c.env.Stdout, cl, jid, at, all)
+			return c.withJail(cmd, args[0], func(cl *client.Client, jid id.Jail) error {
+				if watch {
+					return c.watch(cmd.Context(), func(ctx context.Context, w io.Writer) error {
+						return c.showProcesses(ctx, w, cl, jid, "", all)
+					})
+				}
+				return c.showProcesses(cmd.Context(), c.env.Stdout, cl, jid, at, all)
+			})
 		},
 	}
 	cmd.Flags().StringVar(&at, "at", "", "as it was: a time such as 2026-01-02T15:04:05Z, how long ago, or a sequence number")
@@ -185,15 +179,9 @@ Markdown, or a page for a browser that needs nothing else.`,
 			case c.json:
 				format = "json"
 			}
-			cl, err := c.client(cmd.Context())
-			if err != nil {
-				return err
-			}
-			jid, err := jailNamed(cmd.Context(), cl, args[0])
-			if err != nil {
-				return err
-			}
-			return c.save(output, func() (io.ReadCloser, error) { return cl.Report(cmd.Context(), jid, format) })
+			return c.withJail(cmd, args[0], func(cl *client.Client, jid id.Jail) error {
+				return c.save(output, func() (io.ReadCloser, error) { return cl.Report(cmd.Context(), jid, format) })
+			})
 		},
 	}
 	cmd.Flags().BoolVar(&html, "html", false, "a page for a browser")

@@ -22,7 +22,7 @@ type podman struct {
 	args []string
 }
 
-func newEngine(t *testing.T) *podman {
+func newPodman(t *testing.T) *podman {
 	t.Helper()
 	if _, err := exec.LookPath("podman"); err != nil {
 		t.Skip(err)
@@ -90,7 +90,7 @@ func documented(t *testing.T, begin string) []string {
 // What docs/packaging.md has one type, an engine that people use does.
 func TestPodmanRunsTheImageAsDocumented(t *testing.T) {
 	args := base(t)
-	e := newEngine(t)
+	e := newPodman(t)
 	bin, err := binary()
 	if err != nil {
 		t.Fatal(err)
