@@ -9,11 +9,11 @@ export CGO_ENABLED := 0
 GO      ?= go
 LDFLAGS := -s -w -X glasshouse/cli.version=$(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
 
-.PHONY: vm help up down build deb image images ui sdk test test-all check generate bench setup example docs clean
+.PHONY: fuzz lint vm help up down build deb image images ui sdk test test-fast test-all check generate bench setup example docs clean
 .DEFAULT_GOAL := help
 
 help: ## this list
-	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t12
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t12
 
 up: ## install what is missing, build, start the daemon, run a demo jail
 	@scripts/up.sh "$(DATA)" "$(LISTEN)"
@@ -64,24 +64,35 @@ screenshots: build ## docs/images, of the UI as it is built; wants Chromium
 generate: ## the programs for the kernel and the tables of calls; wants clang-14 and libbpf-dev
 	$(GO) generate ./observe/... ./enforce
 
-check: ## formatting, vet, generated files
-	@scripts/generated.sh
-	@scripts/ui.sh check
-	@scripts/sdk.sh check
-	@fmt=$$(gofmt -l $$(git ls-files '*.go')); test -z "$$fmt" || { echo "gofmt wanted: $$fmt"; exit 1; }
-	$(GO) vet ./...
-	GOARCH=$(if $(filter arm64,$(HOSTARCH)),amd64,arm64) $(GO) build ./...
-	$(GO) vet -tags bench ./test
+check: lint ## lint, formatting, generated files
+	@scripts/ui.sh install
+	@scripts/check.sh "$(DATA)"
 
-test: WITH := tests
-test: setup build check ## everything continuous integration runs
-	@scripts/test.sh "$(DATA)"
+lint: ## vet, staticcheck, nilness, lock analysis (checklocks), effects in heads of if
+	@scripts/lint/run.sh
+
+# Packages whose tests start jails or daemons, or change the host.
+HOST := ^glasshouse/(test|snapshot|backend/.*|agent/spawn|engine/jailed|engine/native|e2b/envd|enforce|observe/(bodies|kernel|network|gvisor|ptrace)|observe|jailinit|host/.*|cmd/.*|packaging/.*)$$
+
+test: build ## everything continuous integration runs
+	@HOST='$(HOST)' scripts/test.sh "$(DATA)"
 
 test-all: ## also what takes long and repeats
 	@GLASSHOUSE_TEST=all $(MAKE) test
+	CGO_ENABLED=1 $(GO) test -race -vet=off -p 1 -timeout 60m $$($(GO) list ./... | grep -E "$(HOST)")
 
-vm: build ## the package on an emulated machine, from installation to purge; slow, wants QEMU
-	@scripts/vm.sh suite
+test-fast: ## with the race detector, what needs neither root nor jails; wants a C compiler
+	CGO_ENABLED=1 $(GO) test -race -vet=off $$($(GO) list ./... | grep -vE "$(HOST)")
+
+fuzz: ## run all fuzz targets in rotation, FUZZTIME each (60s); stops at a find
+	@scripts/fuzz.sh
+
+# The container image is for the step container, which the suite has only on amd64.
+VM_ARCH := $(or $(GLASSHOUSE_VM_ARCH),$(ARCH))
+
+vm: ## the package on an emulated machine, from installation to purge; slow, wants QEMU
+	@$(MAKE) --no-print-directory ARCH=$(VM_ARCH) $(if $(filter arm64,$(VM_ARCH)),build,image)
+	@GLASSHOUSE_VM_ARCH=$(VM_ARCH) scripts/vm.sh suite
 
 bench: setup build ## benchmarks, side by side with their peers; ratios
 	@scripts/bench.sh "$(DATA)"

@@ -1,15 +1,32 @@
 #!/usr/bin/env bash
-# Lists what Glasshouse may hold on a host, so that before and after can be
-# compared: its processes, mounts, loop devices, cgroups, namespaces, links.
-# The daemon that `make up` starts is not counted.
+#
+# leaks.sh DIR: list what a run of the tests left on the host. All of its temporary
+# files are below DIR, so that whatever names DIR is the run's, and nothing else is:
+# other daemons and other runs on this host do not count.
 set -u
-own='/var/lib/glasshouse/|/.local/share/glasshouse/'
-ps -eo args= | grep -E 'glasshouse-(init|agent)|runsc-(gofer|sandbox)' | grep -v grep | grep -vE "$own" | sort
-awk '{print "mount " $5}' /proc/self/mountinfo | grep -iE 'glasshouse|/j-[a-z2-9]{12}|/tmp/.*Test' | grep -vE "$own" | sort
+dir=${1:?usage: leaks.sh DIR}
+
+for p in /proc/[0-9]*; do
+	pid=${p#/proc/}
+	[ "$pid" != $$ ] || continue
+	# A jail's processes do not have the run's environment, but see its root file
+	# system, whose layers are below DIR.
+	if grep -qF "$dir/" "$p/environ" "$p/cmdline" 2>/dev/null ||
+		awk '$5 == "/"' "$p/mountinfo" 2>/dev/null | grep -qF "$dir/"; then
+		echo "process $pid $(tr '\0' ' ' <"$p/cmdline" 2>/dev/null | cut -c1-120)"
+	fi
+done
+awk '{print "mount " $5}' /proc/self/mountinfo | grep -F "$dir/"
 for f in /sys/block/loop*/loop/backing_file; do
-	[ -e "$f" ] && echo "loop $(cat "$f")"
-done 2>/dev/null | grep -vE "$own" | sort
-find /sys/fs/cgroup -maxdepth 3 -type d -name 'j-*' 2>/dev/null | grep -vF "$(cat /var/lib/glasshouse/cgroup 2>/dev/null || echo no jails there)" | sort
-ls /run/netns 2>/dev/null | sed 's/^/netns /' | sort
-ip -o link 2>/dev/null | awk -F': ' '$2 ~ /^gh/ {print "link " $2}' | sort
+	[ -e "$f" ] && grep -F "$dir/" "$f" 2>/dev/null | sed 's/^/loop /'
+done
+# The record of a daemon's cgroup has its data directory; see host/claims.
+for d in /sys/fs/cgroup/glasshouse-* /sys/fs/cgroup/unified/glasshouse-*; do
+	[ -d "$d" ] || continue
+	python3 - "$d" "$dir/" <<'PY' 2>/dev/null
+import os, sys
+if sys.argv[2].encode() in os.getxattr(sys.argv[1], "trusted.glasshouse"):
+    print("cgroup", sys.argv[1])
+PY
+done
 exit 0

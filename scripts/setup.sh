@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 #
-# setup.sh DATA [tests]: install what Glasshouse needs and this machine lacks; with
-# tests, also what only they use.
+# setup.sh DATA [tests|criu]: install what Glasshouse needs and this machine lacks; with
+# tests, also what only they use; with criu, fetch that into DATA/tools and do nothing else.
 #
 # Packages come from the machine's own apt. Where they are too old for the
 # running kernel (CRIU) or too old at all (runsc), newer ones are fetched from
@@ -16,9 +16,9 @@ export LC_ALL=C.UTF-8
 PATH=$PATH:/usr/local/sbin:/usr/sbin:/sbin
 
 RELEASE=trixie               # where newer packages come from
-CRIU_RELEASE=forky           # the first whose CRIU knows the sockets of Linux 6.16
+CRIU_RELEASE=forky           # the first that has CRIU 4.2
 CRIU_SINCE=4.1               # older ones lack what jails need
-CRIU_SINCE_6_16=4.2
+CRIU_SINCE_6_11=4.2          # older ones copy the state of getrandom(2) into every branch; from Linux 6.16 on they fail at sockets
 RUNSC_SINCE=20240101         # older ones lack what jails need
 RUNSC_WRITES=20260905        # older ones cannot write down jails that run
 RUNSC_MODULE=gvisor.dev/gvisor/runsc@v0.0.0-20260905035102-160fafc42237
@@ -153,7 +153,7 @@ at_least() { [ "$(printf '%s\n%s\n' "$2" "$1" | sort -V | head -n 1)" = "$2" ]; 
 # criu_fits FILE: whether this CRIU can work with the running kernel.
 criu_fits() {
     local since=$CRIU_SINCE
-    ! at_least "$(uname -r)" 6.16 || since=$CRIU_SINCE_6_16
+    ! at_least "$(uname -r)" 6.11 || since=$CRIU_SINCE_6_11
     have "$1" && at_least "$(criu_version "$1")" "$since" && "$1" check >/dev/null 2>&1
 }
 
@@ -210,8 +210,7 @@ criu_fetch() {
     ln -sfn ../criu/criu "$TOOLS/bin/criu"
 }
 
-# runsc_fits FILE [SINCE]: whether this gVisor is new enough. A build of the
-# module alone has no version in it; it was chosen here.
+# runsc_fits FILE [SINCE]: whether this gVisor is new enough.
 runsc_fits() {
     local date
     have "$1" || return 1
@@ -219,7 +218,15 @@ runsc_fits() {
     [ -z "$date" ] || [ "$date" -ge "${2:-$RUNSC_SINCE}" ]
 }
 
-runsc_version() { "$1" --version 2>/dev/null | sed -n 's/^runsc version *//p'; }
+# runsc_version FILE: what it says, or the version of the module that Go has built it from.
+runsc_version() {
+    local version
+    version=$("$1" --version 2>/dev/null | sed -n 's/^runsc version *//p')
+    if [ "$version" = VERSION_MISSING ] && have go; then
+        version=$(go version -m "$1" 2>/dev/null | awk '$1 == "mod" { print $3 }')
+    fi
+    printf '%s\n' "$version"
+}
 
 # runsc: one that can write down jails, which Go builds; where there is no Go,
 # apt's if it is new enough, else the next release's.
@@ -273,10 +280,11 @@ main() {
     case ${2-} in
     "") ;;
     tests) NEEDED+=$TESTS ;;
+    criu) ;;
     *) set -- ;;
     esac
     if [ $# -lt 1 ] || [ $# -gt 2 ] || [ -z "$1" ]; then
-        echo "usage: $0 DATA_DIRECTORY [tests]" >&2
+        echo "usage: $0 DATA_DIRECTORY [tests|criu]" >&2
         exit 2
     fi
     [ "$(uname -s)" = Linux ] || fail "Glasshouse runs on Linux"
@@ -287,9 +295,13 @@ main() {
     exec 9>"$TOOLS/.lock"
     flock 9 # two at once would undo each other's work
 
-    packages
-    criu
-    runsc
+    if [ "${2-}" = criu ]; then
+        [ -x "$TOOLS/bin/criu" ] || criu_fetch || fail "cannot fetch CRIU: see above"
+    else
+        packages
+        criu
+        runsc
+    fi
     rm -rf "$TOOLS/setup.log" "$TOOLS/apt"
 }
 

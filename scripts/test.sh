@@ -1,38 +1,75 @@
 #!/usr/bin/env bash
-# Runs every test. Packages run one after the other: they count the host's
-# mounts, loop devices and cgroups to see that none leaks.
-# What should run here and was skipped fails the run when CI is set.
-# A few tests that fail are run once more, for a host that had a bad moment; what
-# failed once and then passed is listed at the end, and is a bug to be found.
+#
+# test.sh DATA_DIR: everything continuous integration runs. HOST is a regular expression
+# of the packages whose tests start jails or daemons, or change the host.
+#
+# While setup.sh installs what is missing, all packages are compiled and linted. Then
+# the tests run, several processes at a time (internal/testrun), next to the checks of
+# generated files and clients (check.sh). Results of packages that are not in HOST are
+# cached by the go command. Nothing is run twice: a test that fails has failed. A test
+# that was skipped although test/skips.txt does not list it fails the run if CI is set.
+# With GLASSHOUSE_TEST=all also what takes long or repeats is run.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 DATA=${1:?usage: test.sh DATA_DIR}
-export PATH="$DATA/tools/bin:$PATH"
+# Tests mostly wait: for processes, timeouts and disks.
+JOBS=${JOBS:-$((2 * $(nproc)))}
 
-log=$(mktemp)
-twice=$(mktemp)
-trap 'rm -f "$log" "$twice"' EXIT
-
-before=$(scripts/leaks.sh)
+run=$(mktemp -d /tmp/ghXXXX) # short: unix sockets have at most 108 characters
+chmod 711 "$run"
 status=0
-go tool gotestsum --format pkgname --format-hide-empty-pkg --hide-summary=skipped --jsonfile "$log" \
-	--rerun-fails=1 --rerun-fails-max-failures=20 --rerun-fails-report="$twice" --packages=./... -- \
-	-count=1 -p 1 -timeout 40m || status=$?
-if [ -s "$twice" ]; then
-	echo "run twice:"
-	cat "$twice"
-fi
+jobs_started=()
+cleanup() {
+	for pid in "${jobs_started[@]}"; do
+		kill "$pid" 2>/dev/null || true
+	done
+	rm -rf "$run"
+}
+trap cleanup EXIT
+say() { printf '%4ds  %s\n' "$SECONDS" "$*"; }
+
+scripts/setup.sh "$DATA" tests &
+setup=$!
+jobs_started+=("$setup")
+say "compile and lint, next to setup"
+scripts/lint/run.sh || status=1
+wait "$setup"
+export PATH="$DATA/tools/bin:$PATH"
+scripts/ui.sh install # the tests of pages use some of its packages
+
+scripts/check.sh "$DATA" >"$run/check.log" 2>&1 &
+check=$!
+jobs_started+=("$check")
+
+say "tests, $JOBS processes at a time"
+log=$run/log
+go build -o "$run/testrun" ./internal/testrun
+go build -o "$run/gotestsum" gotest.tools/gotestsum
+"$run/gotestsum" --format pkgname --format-hide-empty-pkg --hide-summary=skipped --jsonfile "$log" \
+	--raw-command -- "$run/testrun" -jobs "$JOBS" -dir "$run" -host "$HOST" ./... || status=1
+
+wait "$check" || status=1
+sed 's/^/check: /' "$run/check.log"
 
 # A server of memory waits half a minute for another branch before it ends.
 for _ in $(seq 45); do
-	after=$(scripts/leaks.sh)
-	[ "$before" != "$after" ] || break
+	left=$(scripts/leaks.sh "$run")
+	[ -n "$left" ] || break
 	sleep 1
 done
-if [ "$before" != "$after" ]; then
+if [ -n "$left" ]; then
 	echo "the tests left something behind:"
-	diff <(echo "$before") <(echo "$after") || true
+	echo "$left"
 	status=1
+fi
+# Processes of one package may share it with others, so the slowest tests are listed, not packages.
+echo "the slowest tests:"
+"$run/gotestsum" tool slowest --threshold 10s --jsonfile "$log" | head -n 25 || true
+echo "the processes with the most processor time, in seconds:"
+sort -rn "$run/times" 2>/dev/null | cut -c 1-120 | head -n 15 || true
+if [ -n "${TEST_LOG:-}" ]; then
+	cp "$log" "$TEST_LOG"
+	cp "$run/times" "$TEST_LOG.times" || true
 fi
 
 skipped=$(grep '"Action":"skip"' "$log" | sed -nE 's/.*"Package":"([^"]*)","Test":"([^"]*)".*/\1 \2/p' | sort || true)
@@ -42,4 +79,5 @@ if [ -n "${CI:-}" ] && [ "$(id -u)" = 0 ] && [ -n "${unexpected// /}" ]; then
 	echo "$unexpected"
 	status=1
 fi
+say "done, status $status"
 exit $status

@@ -33,10 +33,12 @@ def get_timeout_seconds():
 
 
 def compute_argv(test_path, *given):
-    """given begins with arguments, environment and directories: in one tuple since the
-    autumn of 2025, apart before. What follows says what of later versions of WASI a
-    test needs. The directories are pairs, or the one that is to be "/"."""
-    args, env, dirs = given[0] if isinstance(given[0], tuple) else given[:3]
+    """given begins with arguments, environment and directories: apart in runners before
+    the autumn of 2025, and in one tuple or list since. What follows says what of later
+    versions of WASI a test needs. The directories are pairs, or the one that is to be
+    "/"."""
+    apart = len(given) > 1 and isinstance(given[1], dict)
+    args, env, dirs = given[:3] if apart else given[0]
     if isinstance(dirs, (str, os.PathLike)):
         dirs = [(dirs, "/")]
     argv = GLASSHOUSE + ["wasm", "run"]
@@ -44,4 +46,4 @@ def compute_argv(test_path, *given):
         argv += ["--env", f"{name}={value}"]
     for host, guest in dirs or []:
         argv += ["--mount", f"{host}:{guest}"]
-    return argv + [str(test_path)] + args
+    return argv + [str(test_path)] + list(args)

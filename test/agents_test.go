@@ -110,17 +110,16 @@ func (a harness) remove() string {
 
 // TestOpenCodeWorksOnItsOwnInAJail is the example of an autonomous workflow, with the
 // real OpenCode in a jail.
-func TestOpenCodeWorksOnItsOwnInAJail(t *testing.T) { worksOnItsOwn(t, harnesses[0]) }
+func TestOpenCodeWorksOnItsOwnInAJail(t *testing.T) {
+	onlyThorough(t)
+	worksOnItsOwn(t, harnesses[0])
+}
 
 // TestTheOthersWorkOnTheirOwnInJails is the same with the other agents.
 func TestTheOthersWorkOnTheirOwnInJails(t *testing.T) {
+	onlyThorough(t)
 	for _, h := range harnesses[1:] {
-		t.Run(h.preset, func(t *testing.T) {
-			if !thorough {
-				t.Skip("runs with GLASSHOUSE_TEST=all")
-			}
-			worksOnItsOwn(t, h)
-		})
+		t.Run(h.preset, func(t *testing.T) { worksOnItsOwn(t, h) })
 	}
 }
 
@@ -327,13 +326,9 @@ func git(t *testing.T, dir string, args ...string) string {
 // TestTheRealOnesSpeakTheProtocol has the agents of others talk with the gateway itself:
 // what they want to do they ask it, and a person answers what it may not decide.
 func TestTheRealOnesSpeakTheProtocol(t *testing.T) {
+	onlyThorough(t)
 	for _, a := range harnesses {
-		t.Run(a.preset, func(t *testing.T) {
-			if !thorough && a.preset != "opencode" {
-				t.Skip("runs with GLASSHOUSE_TEST=all")
-			}
-			speaks(t, a)
-		})
+		t.Run(a.preset, func(t *testing.T) { speaks(t, a) })
 	}
 }
 

@@ -10,7 +10,6 @@ import (
 	"net"
 	"net/http"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -21,25 +20,14 @@ import (
 
 	"glasshouse/api/client"
 	"glasshouse/api/wire"
+	"glasshouse/backend/backendtest"
 	"glasshouse/egress/egresstest"
 	"glasshouse/fault"
 	"glasshouse/id"
 )
 
-// attackProgram returns the program of test/attack, built once for all tests.
-var attackProgram = sync.OnceValues(func() (string, error) {
-	bin, err := binary()
-	if err != nil {
-		return "", err
-	}
-	out := filepath.Join(filepath.Dir(bin), "attack")
-	cmd := exec.Command("go", "build", "-o", out, "glasshouse/test/attack")
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if msg, err := cmd.CombinedOutput(); err != nil {
-		return "", fmt.Errorf("%w\n%s", err, msg)
-	}
-	return out, nil
-})
+// attackProgram returns the program of test/attack.
+func attackProgram() (string, error) { return backendtest.Find("./test/attack") }
 
 // A den is where capabilities that mean harm come from: a directory with their program
 // and manifest.

@@ -33,8 +33,9 @@ type tab struct {
 
 // A console is what a page said that it should not have to say.
 type console struct {
-	mu     sync.Mutex
-	faults []string // guarded by mu
+	mu sync.Mutex
+	// +checklocks:mu
+	faults []string
 }
 
 // browse starts a browser, or skips the test where there is none. It ends with the

@@ -8,12 +8,12 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
-	"io/fs"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -112,7 +112,7 @@ func (p *publisher) repack(k kit, change func(dir string, w *tar.Writer)) string
 	if change != nil {
 		change(dir, w)
 	}
-	if err := w.AddFS(os.DirFS(dir).(fs.FS)); err != nil {
+	if err := w.AddFS(os.DirFS(dir)); err != nil {
 		p.Fatal(err)
 	}
 	if err := w.Close(); err != nil {
@@ -188,7 +188,7 @@ func TestABundleGoesFromItsPublisherToACallAndIsDistrusted(t *testing.T) {
 		t.Errorf("verified: %s", out)
 	}
 
-	p.refuses("unknown publisher", "bundle", "install", first)
+	p.refuses("denied: b.tar.gz: unknown publisher", "bundle", "install", first)
 	p.does("bundle", "trust", "acme", "read-only", "acme.pub")
 	p.refuses("tier exceeded", "bundle", "install", first)
 	p.does("bundle", "trust", "acme", "standard", "acme.pub")
@@ -476,6 +476,9 @@ func TestAMarketIsSearchedInstalledFromAndLookedAtForUpdates(t *testing.T) {
 	offer(there, "wide", "1.1.0")
 	if out := p.does("market", "outdated"); !strings.Contains(out, "1.1.0") || strings.Contains(out, "near") {
 		t.Errorf("outdated are\n%s", out)
+	}
+	if out := p.does("market", "search", "wide"); !regexp.MustCompile(`(?m)^wide +1\.1\.0 +1\.0\.0 +acme `).MatchString(out) {
+		t.Errorf("search does not show which version is installed:\n%s", out)
 	}
 	p.does("market", "install", "wide@1.1.0")
 	p.allow("wide")

@@ -124,7 +124,7 @@ func (h *house) postAs(name string, head http.Header, body string) (status int, 
 	return res.StatusCode, answer
 }
 
-func TestAnOrderComesInByAWebhookAndItsAnswerGoesOutThoughTheDaemonIsKilled(t *testing.T) {
+func TestWebhookOrderIsAnsweredAfterADaemonKill(t *testing.T) {
 	to := newElsewhere(t)
 	h := open(t, models(t, modelThatWaits)+connectors(to.URL)+fmt.Sprintf("rootfs: {default: {dir: %q}}\n", rootfsWith(t, "curl")), "--listen", "127.0.0.1:0")
 	for name, key := range map[string]string{"SHOP": "the key of shop", "BUILD": "the key of build", "OPS": "the key of ops"} {

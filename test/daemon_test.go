@@ -26,30 +26,6 @@ import (
 	"glasshouse/id"
 )
 
-// binary returns the glasshouse binary, built once for all tests.
-var binary = sync.OnceValues(func() (string, error) {
-	dir, err := os.MkdirTemp("", "glasshouse-bin-")
-	if err != nil {
-		return "", err
-	}
-	for out, pkg := range map[string]string{"glasshouse": "glasshouse/cmd/glasshouse", "glasshouse-init": "glasshouse/cmd/glasshouse-init", "glasshouse-agent": "glasshouse/cmd/glasshouse-agent"} {
-		cmd := exec.Command("go", "build", "-o", filepath.Join(dir, out), pkg)
-		cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
-		if msg, err := cmd.CombinedOutput(); err != nil {
-			return "", fmt.Errorf("%w\n%s", err, msg)
-		}
-	}
-	return filepath.Join(dir, "glasshouse"), os.Chmod(dir, 0o755)
-})
-
-func TestMain(m *testing.M) {
-	code := m.Run()
-	if bin, err := binary(); err == nil {
-		os.RemoveAll(filepath.Dir(bin))
-	}
-	os.Exit(code)
-}
-
 // A house is one data directory with a daemon on it that can be killed and
 // started again.
 type house struct {
@@ -76,10 +52,7 @@ func openAt(t *testing.T, data, config string, args ...string) *house {
 	if os.Geteuid() != 0 {
 		t.Skip("isolating jails for others needs root")
 	}
-	bin, err := binary()
-	if err != nil {
-		t.Fatal(err)
-	}
+	bin := backendtest.Program(t)
 	h := &house{T: t, bin: bin, data: data, args: args}
 	if err := os.Chmod(filepath.Dir(h.data), 0o711); err != nil { // as the daemon would ask for
 		t.Fatal(err)
@@ -368,7 +341,7 @@ func TestARunAsAUserDoesIt(t *testing.T) {
 		{[]string{"run", "--", "/etc/passwd"}, 126},
 		{[]string{"run", "--", "bash", "-c", "kill -9 $$"}, 137},
 		{[]string{"run", "--timeout", "200ms", "--", "sleep", "60"}, 137},
-		{[]string{"run", "--memory", "9g", "--", "true"}, 1},
+		{[]string{"run", "--memory", "9g", "--", "true"}, 125},
 		{[]string{"run", "--memory", "lots", "--", "true"}, 2},
 		{[]string{"run", "--no-such-flag"}, 2},
 		{[]string{"jail", "show", "j-nosuchnosuch"}, 1},
@@ -469,7 +442,7 @@ func TestADaemonOnACopyLeavesTheJailsAlone(t *testing.T) {
 		}
 	}
 	_, stderr, code := h.glasshouse(h.data, "serve", "--data", cp, "--listen", "")
-	if code == 0 || !strings.Contains(stderr, "another daemon on this host") || !strings.Contains(stderr, filepath.Join(cp, "cgroup")) {
+	if code == 0 || !strings.Contains(stderr, "another daemon on this host") || !strings.Contains(stderr, h.data) || !strings.Contains(stderr, filepath.Join(cp, "cgroup")) {
 		t.Errorf("exit code %d, %q; want to be told of the other daemon, and what to do", code, stderr)
 	}
 	if got := h.sh(j.ID, "echo still"); got != "still" {

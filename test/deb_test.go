@@ -1,6 +1,7 @@
 package test_test
 
 import (
+	"glasshouse/backend/backendtest"
 	"net"
 	"os"
 	"os/exec"
@@ -18,10 +19,7 @@ import (
 // packaged makes the Debian package of a version.
 func packaged(t *testing.T, version string) string {
 	t.Helper()
-	bin, err := binary()
-	if err != nil {
-		t.Fatal(err)
-	}
+	bin := backendtest.Program(t)
 	cmd := exec.Command("../scripts/deb.sh", bin, t.TempDir())
 	cmd.Env = append(os.Environ(), "DEB_VERSION="+version, "DEB_COMPRESSION=zstd")
 	cmd.Stderr = os.Stderr
@@ -36,6 +34,7 @@ func TestThePackageIsInstalledUpgradedAndPurged(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("making a Debian tree needs root")
 	}
+	onlyThorough(t)
 	for _, tool := range []string{"mmdebstrap", "dpkg-deb"} {
 		if _, err := exec.LookPath(tool); err != nil {
 			t.Skip(err)
@@ -96,10 +95,7 @@ func TestTheServiceIsReadyWhenItSaysSo(t *testing.T) {
 	if !strings.Contains(string(unit), "\nType=notify\n") {
 		t.Error("systemd does not wait for the daemon to say that it is ready")
 	}
-	bin, err := binary()
-	if err != nil {
-		t.Fatal(err)
-	}
+	bin := backendtest.Program(t)
 	dir := t.TempDir()
 	if err := os.Chmod(filepath.Dir(dir), 0o711); err != nil { // as the daemon would ask for
 		t.Fatal(err)

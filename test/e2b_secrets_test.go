@@ -20,8 +20,9 @@ import (
 
 // A reflector is a server outside that answers with what it was sent in X-Key, and keeps it.
 type reflector struct {
-	mu  sync.Mutex
-	got []string // guarded by mu
+	mu sync.Mutex
+	// +checklocks:mu
+	got []string
 }
 
 func (s *reflector) ServeHTTP(w http.ResponseWriter, r *http.Request) {

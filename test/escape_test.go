@@ -16,6 +16,7 @@ import (
 
 	"glasshouse/api/client"
 	"glasshouse/api/wire"
+	"glasshouse/backend/backendtest"
 	"glasshouse/egress"
 	"glasshouse/egress/egresstest"
 	"glasshouse/id"
@@ -121,16 +122,14 @@ func TestNothingGetsOut(t *testing.T) {
 	}
 }
 
-// buildEscape builds the program that attempts.
+// buildEscape returns the program that attempts.
 func buildEscape(t *testing.T) string {
 	t.Helper()
-	out := filepath.Join(t.TempDir(), "escape")
-	cmd := exec.Command("go", "build", "-o", out, "glasshouse/test/escape")
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if msg, err := cmd.CombinedOutput(); err != nil {
-		t.Fatalf("%v\n%s", err, msg)
+	program, err := backendtest.Find("./test/escape")
+	if err != nil {
+		t.Fatal(err)
 	}
-	return out
+	return program
 }
 
 func listEscapes(t *testing.T, program string) (all []escape) {

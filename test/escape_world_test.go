@@ -39,10 +39,13 @@ type wild struct {
 	*egresstest.World
 	t *testing.T
 
-	mu       sync.Mutex
-	strays   []string       // packets to where nothing may be sent. guarded by mu
-	requests map[string]int // that came to the servers, by host. guarded by mu
-	bodies   map[string]int // bytes of them. guarded by mu
+	mu sync.Mutex
+	// +checklocks:mu
+	strays []string // packets to where nothing may be sent
+	// +checklocks:mu
+	requests map[string]int // that came to the servers, by host
+	// +checklocks:mu
+	bodies map[string]int // bytes of them
 }
 
 // newWild lays it out, and has this host ask its name server and trust its

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"glasshouse/backend/backendtest"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -36,7 +37,7 @@ var debianHouse = sync.OnceValues(func() (string, error) {
 	if house == "" {
 		house = "/var/lib/glasshouse"
 	}
-	bin, err := binary()
+	bin, err := backendtest.Find("./cmd/glasshouse", "./cmd/glasshouse-init", "./cmd/glasshouse-agent")
 	if err != nil {
 		return "", err
 	}
@@ -71,10 +72,7 @@ func shareImages(house, data string) error {
 // result and the chain.
 func TestTheExampleOfPlaces(t *testing.T) {
 	house, key := debian(t), "AIza"+strings.Repeat("k3y", 11)+"42"
-	bin, err := binary()
-	if err != nil {
-		t.Fatal(err)
-	}
+	bin := backendtest.Program(t)
 	work := shortTemp(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()

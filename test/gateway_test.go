@@ -343,8 +343,18 @@ func TestAnAgentThatGotLostIsWarnedAskedAboutAndStopped(t *testing.T) {
 			outputs = append(outputs, string(a.Output))
 		}
 	}
-	if len(outputs) != 4 || strings.Contains(outputs[1], "notice") || !strings.Contains(outputs[2], "notice") {
-		t.Errorf("it is warned so: %q", outputs)
+	// The run has level 2: the third repetition is warned of, and the fifth waits for an
+	// approval, without an output.
+	if len(outputs) != 5 {
+		t.Fatalf("outputs = %q, want 5", outputs)
+	}
+	for n, output := range outputs {
+		if got, want := strings.Contains(output, "notice"), n == 2; got != want {
+			t.Errorf("output %d = %s, with a notice: %v, want %v", n+1, output, got, want)
+		}
+	}
+	if outputs[3] == "" || outputs[4] != "" {
+		t.Errorf("outputs 4 and 5 = %q, want only the fifth pending", outputs[3:])
 	}
 	var waiting []wire.Approval
 	if !within(30*time.Second, func() bool {

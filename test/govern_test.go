@@ -2,6 +2,7 @@ package test_test
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -82,8 +83,8 @@ func (h *house) claim(j id.Jail, tool string, args any) wire.Verdict {
 	if err != nil {
 		h.Fatal(err)
 	}
-	door := http.Client{Transport: &http.Transport{DisableKeepAlives: true, Dial: func(string, string) (net.Conn, error) {
-		return net.Dial("unix", filepath.Join(h.data, "glasshouse.sock"))
+	door := http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, "unix", filepath.Join(h.data, "glasshouse.sock"))
 	}}}
 	resp, err := door.Post("http://localhost/sandbox/"+string(j)+"/decisions", "application/json", bytes.NewReader(body))
 	if err != nil {

@@ -317,10 +317,7 @@ func base(t *testing.T) (args []string) {
 
 func TestTheImageIsTheSameWhenItIsMadeAgain(t *testing.T) {
 	args := base(t)
-	bin, err := binary()
-	if err != nil {
-		t.Fatal(err)
-	}
+	bin := backendtest.Program(t)
 	if !thorough {
 		bin = filepath.Join(filepath.Dir(bin), "glasshouse-init") // a program as any other, and small
 	}
@@ -336,10 +333,7 @@ func TestTheImageIsTheSameWhenItIsMadeAgain(t *testing.T) {
 
 func TestTheImageRunsADaemonWithJails(t *testing.T) {
 	args := base(t)
-	bin, err := binary()
-	if err != nil {
-		t.Fatal(err)
-	}
+	bin := backendtest.Program(t)
 	archive, _ := imaged(t, bin, args...)
 	image, root := unpackImage(t, archive)
 	file, err := image.ConfigFile()

@@ -10,9 +10,12 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 
+	"glasshouse/api/wire"
+	"glasshouse/id"
 	"glasshouse/mcp/mcptest"
 )
 
@@ -103,6 +106,24 @@ func TestAClientCallsCapabilitiesAndJailsAsTools(t *testing.T) {
 		t.Errorf("a command in it: %s", out)
 	}
 
+	uri := "glasshouse://jails/" + jail.ID
+	resources := map[string]bool{}
+	for r, err := range s.Resources(t.Context(), nil) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		resources[r.URI] = true
+	}
+	if !resources[uri] || !resources[uri+"/events"] {
+		t.Errorf("resources = %v, want %s and its events", resources, uri)
+	}
+	for _, c := range []struct{ uri, want string }{{uri, `"state":"running"`}, {uri + "/events", `"seq":`}, {uri + "/snapshots", "[]"}} {
+		r, err := s.ReadResource(t.Context(), &sdk.ReadResourceParams{URI: c.uri})
+		if err != nil || len(r.Contents) != 1 || !strings.Contains(r.Contents[0].Text, c.want) {
+			t.Errorf("read %s = %+v, %v, want %s", c.uri, r, err, c.want)
+		}
+	}
+
 	// The same over HTTP, for who has the token that was printed.
 	cmd := h.mcpCommand("--listen", "127.0.0.1:0")
 	printed, err := cmd.StdoutPipe()
@@ -185,4 +206,46 @@ func TestToolsOfAPublishedServerAreGoverned(t *testing.T) {
 	}
 	p.refuses("", "call", "files.read_text_file", `{"path":"/data/a"}`, "--session", "s2") // which has a directory of its own
 	p.refuses("", "call", "files.read_text_file", `{"path":"/etc/passwd"}`, "--session", "s1")
+}
+
+// An agent reads its own jail over the Model Context Protocol, and no other.
+func TestAgentsReadTheirOwnJailOnlyOverMCP(t *testing.T) {
+	h := open(t, models(t, modelThatCounts)+fmt.Sprintf("rootfs: {default: {dir: %q}}\n", rootfsWith(t, "curl")))
+	var jails, snapshots []string
+	for _, session := range []string{"sess-a", "sess-b"} {
+		if _, err := h.OpenSession(h.Context(), wire.OpenSession{ID: session, Group: "crew"}); err != nil {
+			t.Fatal(err)
+		}
+		j := h.running(wire.CreateJail{Session: session})
+		s, err := h.TakeSnapshot(h.Context(), j.ID, wire.TakeSnapshot{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		jails, snapshots = append(jails, string(j.ID)), append(snapshots, string(s.ID))
+	}
+	ask := func(method, uri string) string {
+		return h.sh(id.Jail(jails[0]), fmt.Sprintf(`curl -s -m 20 -H 'Content-Type: application/json' -H 'Accept: application/json, text/event-stream' `+
+			`-d '{"jsonrpc":"2.0","id":1,"method":%q,"params":{"uri":%q}}' http://localhost:4097/mcp`, method, uri))
+	}
+	var list string
+	if !within(20*time.Second, func() bool {
+		list = ask("resources/list", "")
+		return strings.Contains(list, jails[0])
+	}) {
+		t.Fatalf("resources/list = %s, want those of %s\n%s", list, jails[0], h.log)
+	}
+	if strings.Contains(list, jails[1]) || strings.Contains(list, snapshots[1]) || !strings.Contains(list, snapshots[0]) {
+		t.Errorf("resources/list = %s, want nothing of %s", list, jails[1])
+	}
+	for i, want := range []bool{true, false} {
+		for _, uri := range []string{
+			"glasshouse://jails/" + jails[i], "glasshouse://jails/" + jails[i] + "/events",
+			"glasshouse://jails/" + jails[i] + "/snapshots", "glasshouse://snapshots/" + snapshots[i],
+		} {
+			got := ask("resources/read", uri)
+			if read := strings.Contains(got, `"contents"`); read != want || strings.Contains(got, "internal error") {
+				t.Errorf("read %s = %.300s, want contents %t", uri, got, want)
+			}
+		}
+	}
 }

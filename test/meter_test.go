@@ -66,8 +66,9 @@ func TestARunIsChargedForWhatItsJailUses(t *testing.T) {
 		if err != nil || now.Jail == "" {
 			return false
 		}
-		j, err := h.Jail(h.Context(), now.Jail)
-		return err == nil && j.State == "running" && strings.Contains(h.sh(now.Jail, "ls /root"), "mark")
+		// Its workspace, in which commands begin, is made when its jail runs already.
+		x, err := h.Exec(h.Context(), now.Jail, wire.ExecRequest{Cmd: "ls /root", Cwd: "/"})
+		return err == nil && strings.Contains(x.Stdout, "mark")
 	}) {
 		t.Fatalf("it does not come to work\n%s", h.log)
 	}

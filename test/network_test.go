@@ -4,6 +4,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"glasshouse/backend/backendtest"
 	"net"
 	"net/netip"
 	"os"
@@ -53,9 +54,7 @@ func ownWorld(t *testing.T) bool {
 			t.Fatal(err)
 		}
 	}
-	if _, err := binary(); err != nil { // so that it is built before the clock runs
-		t.Fatal(err)
-	}
+	backendtest.Program(t) // so that it is built before the clock runs
 	run := "^" + t.Name() + "$"
 	if _, sub, some := strings.Cut(flag.Lookup("test.run").Value.String(), "/"); some {
 		run += "/" + sub

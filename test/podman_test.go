@@ -91,10 +91,7 @@ func documented(t *testing.T, begin string) []string {
 func TestPodmanRunsTheImageAsDocumented(t *testing.T) {
 	args := base(t)
 	e := newPodman(t)
-	bin, err := binary()
-	if err != nil {
-		t.Fatal(err)
-	}
+	bin := backendtest.Program(t)
 	archive, digest := imaged(t, bin, args...)
 
 	load := documented(t, "podman load")

@@ -221,9 +221,9 @@ func TestKilledAnywhereARunEndsAsIfNothingHadBeen(t *testing.T) {
 	}
 }
 
-// TestKilledWhileItGoesBackOrIsBranchedARunEndsAsIfNothingHadBeen kills while a run is taken
+// TestARunSurvivesKillsDuringRewindAndBranch kills while a run is taken
 // back to a checkpoint and branched, by somebody who asks again until it is done.
-func TestKilledWhileItGoesBackOrIsBranchedARunEndsAsIfNothingHadBeen(t *testing.T) {
+func TestARunSurvivesKillsDuringRewindAndBranch(t *testing.T) {
 	rounds := 1
 	if thorough {
 		rounds = 12

@@ -2,6 +2,7 @@ package test_test
 
 import (
 	"bytes"
+	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
@@ -22,6 +23,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -131,6 +133,69 @@ func (h *hunt) inFile(name string) (bool, error) {
 	return h.in(all), nil
 }
 
+// walkStored calls visit for each regular file below dir. It skips file systems in
+// which the kernel shows its own state, such as the sysfs that a live jail has in its
+// directory: many of their files cannot be read, even by root. A file that is removed
+// during the walk is no error.
+func walkStored(dir string, visit func(name string) error) error {
+	return filepath.WalkDir(dir, func(name string, e fs.DirEntry, err error) error {
+		if err == nil && e.IsDir() {
+			var st unix.Statfs_t
+			err = unix.Statfs(name, &st)
+			switch st.Type {
+			case unix.SYSFS_MAGIC, unix.PROC_SUPER_MAGIC, unix.BPF_FS_MAGIC, unix.CGROUP_SUPER_MAGIC, unix.CGROUP2_SUPER_MAGIC:
+				return filepath.SkipDir
+			}
+		}
+		if err == nil && e.Type().IsRegular() {
+			err = visit(name)
+		}
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil
+		}
+		return err
+	})
+}
+
+// TestASearchForSecretsSkipsFileSystemsOfTheKernel mounts a sysfs, in which root may
+// not open files such as "bind" for reading, next to a file that must be found.
+func TestASearchForSecretsSkipsFileSystemsOfTheKernel(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("mounting needs root")
+	}
+	dir := t.TempDir()
+	sys, after := filepath.Join(dir, "lower/sys"), filepath.Join(dir, "lower/work")
+	for _, d := range []string{sys, after} {
+		if err := os.MkdirAll(d, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := unix.Mount("sysfs", sys, "sysfs", unix.MS_RDONLY, ""); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := unix.Unmount(sys, 0); err != nil {
+			t.Error(err)
+		}
+	})
+	file := filepath.Join(after, "file")
+	if err := os.WriteFile(file, []byte("the value"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	look := newHunt(t, "the value")
+	var got []string
+	err := walkStored(dir, func(name string) error {
+		found, err := look.inFile(name)
+		if found {
+			got = append(got, name)
+		}
+		return err
+	})
+	if err != nil || !slices.Equal(got, []string{file}) {
+		t.Errorf("found in %q, %v; want in %q", got, err, file)
+	}
+}
+
 // sighted returns where a value is: in files of the data directory, which has what
 // is kept in memory too, in command lines and environments of processes, and in
 // the daemon's log.
@@ -138,22 +203,10 @@ func (h *house) sighted(value string) []string {
 	h.Helper()
 	look := newHunt(h.T, value)
 	var where []string
-	err := filepath.WalkDir(h.data, func(name string, e fs.DirEntry, err error) error {
-		if err == nil && name == filepath.Join(h.data, "run/bpf") {
-			return filepath.SkipDir // programs and maps, which are no files
-		}
-		if errors.Is(err, fs.ErrNotExist) || err == nil && !e.Type().IsRegular() {
-			return nil
-		}
-		if err != nil {
-			return err
-		}
+	err := walkStored(h.data, func(name string) error {
 		found, err := look.inFile(name)
 		if found {
 			where = append(where, name)
-		}
-		if errors.Is(err, fs.ErrNotExist) {
-			return nil
 		}
 		return err
 	})
@@ -196,8 +249,8 @@ func (h *house) told(value string, jails []id.Jail, snapshots []id.Snapshot) []s
 	for _, s := range snapshots {
 		paths = append(paths, "/snapshots/"+string(s), "/snapshots/"+string(s)+"/diff", "/snapshots/"+string(s)+"/export")
 	}
-	door := http.Client{Transport: &http.Transport{DisableKeepAlives: true, Dial: func(string, string) (net.Conn, error) {
-		return net.Dial("unix", filepath.Join(h.data, "glasshouse.sock"))
+	door := http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, "unix", filepath.Join(h.data, "glasshouse.sock"))
 	}}}
 	var where []string
 	for _, p := range paths {

@@ -25,13 +25,13 @@ func (u *ui) isForEverybody() {
 		{at(g, "files") + "&file=/root/notes.txt", "added"},
 		{at(g, "network"), "B out"},
 		{at(g, "syscalls"), "What failed"},
-		{at(g, "terminal"), "Ctrl+]"},
+		{at(g, "terminal"), "Connected"},
 		{at(g, "commands"), "A line for"},
 		{"/lineage?at=" + string(g), "Branch from here"},
 		{"/approvals", "git push"},
 		{"/approvals/" + string(waiting.ID), "Why it is asked"},
 		{"/chat/run", "count to three"},
-		{"/chat/run/" + string(run.ID), "What came of it"},
+		{"/chat/run/" + string(run.ID), "Result"},
 		{"/chat/session", "sess-count"},
 		{"/chat/session/sess-count", "Plan:"},
 		{"/schedules", "Schedules"},
@@ -52,7 +52,7 @@ func (u *ui) isForEverybody() {
 		{"/doctor?view=storage", "Storage"},
 		{"/doctor?view=deliveries", "Deliveries"},
 		{"/doctor?view=access", "Access"},
-		{"/nowhere", "no such page"},
+		{"/nowhere", "Page not found"},
 	}
 	const first = 11 // what one has a phone in the hand for is among these
 	for _, phone := range []bool{false, true} {

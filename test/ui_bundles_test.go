@@ -89,7 +89,7 @@ func (u *ui) trustsAProgram() {
 	}
 	t.press("button", "Trust on the host")
 	t.press("dialog button", "Trust it")
-	t.until("say that it is trusted", found("dd", "trusts this digest"))
+	t.until("say that it is trusted", found("dd", "trusted by an operator"))
 	if got := u.echoes(); got != `done {"said":"yes"} <nil>` {
 		u.Errorf("it is trusted, and says %s", got)
 	}

@@ -44,7 +44,7 @@ func TestScreenshots(t *testing.T) {
 		{"jail", at(j, "events") + "&lanes=yes&q=type:proc,file", "records", "light", false},
 		{"jail-dark", at(j, "processes") + "&ended=yes&lanes=yes", "exit 1", "dark", false},
 		{"lineage", "/lineage?at=" + string(sown.ID) + "&with=" + string(branch.Jails[0].ID), "/root/notes", "light", false},
-		{"run", "/chat/run/" + string(run.ID), "What came of it", "light", false},
+		{"run", "/chat/run/" + string(run.ID), "Result", "light", false},
 		{"approval-phone", "/approvals/" + string(waiting.ID), "Why it is asked", "light", true},
 	} {
 		p.window(1280, 800)

@@ -126,7 +126,7 @@ func (u *ui) walksEvents() {
 	before := evaluate[string](p, `document.querySelector("aside h2").innerText`)
 	p.keys("j")
 	p.until("show the next record", fmt.Sprintf(`document.querySelector("aside h2")?.innerText !== %s`, quoted(before)))
-	p.press("button", "As it is kept")
+	p.press("button", "Raw JSON")
 	p.until("show the record as it is kept", `document.querySelector("aside pre")?.innerText.includes('"type": "proc"')`)
 	p.keys(kb.Escape)
 	p.until("close the record", `!document.querySelector("aside")`)
@@ -151,7 +151,7 @@ func (u *ui) looksAtAJail() {
 	}
 	// The report is a file or a page of its own.
 	p.open("/jails/" + string(j))
-	p.press("button", "More to do with garden")
+	p.press("button", "More actions for garden")
 	for _, format := range []string{"Report as a page", "Report as Markdown", "Report as JSON"} {
 		p.until("offer "+format, found("[role=menuitem]", format))
 	}
@@ -196,7 +196,7 @@ func (u *ui) runsACommand() {
 func (u *ui) terminal() *tab {
 	u.Helper()
 	u.page.open(at(u.garden.ID, "terminal"))
-	u.page.until("open a terminal", `document.querySelector(".terminal [role=status]")?.innerText.startsWith("Open\n") && document.querySelector(".xterm").innerText.includes("bash")`)
+	u.page.until("open a terminal", `document.querySelector(".terminal [role=status]")?.innerText.startsWith("Connected\n") && document.querySelector(".xterm").innerText.includes("bash")`)
 	return u.page
 }
 

@@ -22,13 +22,15 @@ import (
 
 // A line is a network between a browser and a daemon, which is bad when it is told to be.
 type line struct {
-	addr, to string
-	cuts     atomic.Int64 // connections that were cut
-	bad      atomic.Bool  // connections break, after some bytes of an answer
-	down     atomic.Bool  // there are none
+	addr string
+	to   string
+	cuts atomic.Int64 // connections that were cut
+	bad  atomic.Bool  // connections break, after some bytes of an answer
+	down atomic.Bool  // there are none
 
-	mu    sync.Mutex
-	conns map[net.Conn]bool // guarded by mu
+	mu sync.Mutex
+	// +checklocks:mu
+	conns map[net.Conn]bool
 	wg    sync.WaitGroup
 }
 

@@ -52,14 +52,14 @@ func (u *ui) goesBackInTime() {
 	p := u.page
 	// Before the snapshot there is nothing to begin from.
 	p.open(fmt.Sprintf("%s&at=%d", at(j.ID, "processes"), s.CreatedAt.Add(-10*time.Millisecond).UnixMilli()))
-	p.sees("ran then")
+	p.sees("running then")
 	p.sees("nothing can branch from here")
 
 	// The slider goes back, step by step, and the page with it.
 	p.open(at(j.ID, "processes"))
 	p.until("have a slider", fmt.Sprintf(`(e => e && Number(e.max) > %d && (e.value = %d, e.dispatchEvent(new Event("input", { bubbles: true })), true))(document.querySelector("input[aria-label=Moment]"))`, tree[0].TS, between))
 	p.sees("As of ")
-	p.sees("ran then")
+	p.sees("running then")
 	p.press("[role=tab]", "Files")
 	p.until("say that the file was made", `[...document.querySelectorAll("tr")].some(e => e.innerText.includes("/root/seed") && e.querySelector(".sign.added"))`)
 	if p.says("/root/tree") {
@@ -71,7 +71,7 @@ func (u *ui) goesBackInTime() {
 	tries := func(what, condition string, gesture func(x, y, width float64)) {
 		u.Helper()
 		if !within(30*time.Second, func() bool {
-			box := evaluate[struct{ X, Y, Width float64 }](p, `(r => ({ X: r.x, Y: r.y + r.height / 2, Width: r.width }))(document.querySelector(".u-over").getBoundingClientRect())`)
+			box := evaluate[struct{ X, Y, Width float64 }](p, `(e => { e.scrollIntoView({ block: "center" }); const r = e.getBoundingClientRect(); return { X: r.x, Y: r.y + r.height / 2, Width: r.width } })(document.querySelector(".u-over"))`)
 			gesture(box.X, box.Y, box.Width)
 			return p.comes(2*time.Second, condition)
 		}) {
@@ -110,7 +110,7 @@ func (u *ui) comparesABranch() {
 	p.press("button", "seed")
 	p.press("button", "Branch from here")
 	p.until("compare the two", `document.querySelector("[aria-label=Comparison]")`)
-	p.sees("The same.")
+	p.sees("No differences.")
 	if len(u.branches(s.ID)) != 1 {
 		u.Errorf("there are %d branches of the snapshot", len(u.branches(s.ID)))
 	}

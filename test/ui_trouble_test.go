@@ -161,7 +161,7 @@ func (u *ui) asksFromItsRun() {
 		p.sees("Allowed by")
 		p.open("/chat/run/" + string(r.ID))
 	}
-	p.sees("What came of it")
+	p.sees("Result")
 	amounts := evaluate[[]string](p, `[...document.querySelectorAll("[aria-label=Budget] .amount")].map(e => e.innerText)`)
 	for _, amount := range amounts {
 		if !strings.Contains(amount, " no limit") && !strings.Contains(amount, " of ") {

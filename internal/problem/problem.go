@@ -3,13 +3,13 @@
 package problem
 
 import (
-	"bytes"
 	"fmt"
 	"strings"
 	"unicode"
 	"unicode/utf8"
 
 	"glasshouse/fault"
+	safetext "glasshouse/internal/text"
 	"glasshouse/rtfs/form"
 )
 
@@ -84,16 +84,18 @@ const wide = 80
 // in runes.
 func excerpt(text []byte, offset int) (line string, mark int) {
 	offset = min(max(offset, 0), len(text))
-	before, after := text[max(0, offset-wide):offset], text[offset:min(len(text), offset+wide)]
-	before = before[bytes.LastIndexByte(before, '\n')+1:]
-	after, _, _ = bytes.Cut(after, []byte("\n"))
-	plain := func(b []byte) string {
+	// Prefix and Suffix look at all of the character at the cut.
+	before := safetext.Suffix(string(text[max(0, offset-wide-utf8.UTFMax):offset]), wide)
+	after := safetext.Prefix(string(text[offset:min(len(text), offset+wide+utf8.UTFMax)]), wide)
+	before = before[strings.LastIndexByte(before, '\n')+1:]
+	after, _, _ = strings.Cut(after, "\n")
+	plain := func(s string) string {
 		return strings.Map(func(r rune) rune {
 			if unicode.IsControl(r) {
 				return ' '
 			}
 			return r
-		}, strings.ToValidUTF8(string(b), "\uFFFD"))
+		}, strings.ToValidUTF8(s, "\uFFFD"))
 	}
 	left := plain(before)
 	return strings.TrimRight(left+plain(after), " "), utf8.RuneCountInString(left)
@@ -152,6 +154,8 @@ func Distance(a, b string) int {
 
 // Unseen reports whether a letter is one that a person does not see and a model
 // does: those that turn the order of what is read, those without width, and tags.
+// Documents with such letters are refused. So it is narrower than text.Hidden: joiners
+// and variation selectors belong to emoji and some scripts, and are no reason to refuse.
 func Unseen(r rune) bool {
 	return r >= 0xE0000 && r <= 0xE007F || r >= 0x202A && r <= 0x202E || r >= 0x2066 && r <= 0x2069 ||
 		r == 0x200B || r == 0x2060 || r == 0xFEFF

@@ -6,6 +6,7 @@ import (
 
 	"glasshouse/fault"
 	"glasshouse/internal/problem"
+	"glasshouse/internal/texttest"
 	"glasshouse/rtfs/form"
 )
 
@@ -27,6 +28,13 @@ func TestALongLineIsCutAroundTheProblem(t *testing.T) {
 	if strings.Contains(p.String(), "\x1b") {
 		t.Error("what a terminal obeys is shown as it is")
 	}
+}
+
+func TestALongLineIsCutBetweenCharacters(t *testing.T) {
+	texttest.CutsBetweenCharacters(t, "a line", func(line string) string {
+		middle := strings.Index(line, "世") + 30000
+		return problem.At([]byte(line), form.Pos{Offset: middle, Line: 1, Col: 1}, "", "here").Line
+	})
 }
 
 func TestAPlaceOutsideTheTextHarmsNobody(t *testing.T) {

@@ -13,10 +13,13 @@ type Pool[T any] struct {
 	Drop func(T) // of what nobody takes
 	Keep int     // so many
 
-	mu     sync.Mutex
-	list   []T            // guarded by mu
-	timer  *time.Timer    // until more is made; nil is not. guarded by mu
-	closed bool           // guarded by mu
+	mu sync.Mutex
+	// +checklocks:mu
+	list []T
+	// +checklocks:mu
+	timer *time.Timer // until more is made; nil is not
+	// +checklocks:mu
+	closed bool
 	making sync.WaitGroup // of a timer
 }
 

@@ -5,11 +5,13 @@ import (
 	"runtime"
 
 	"golang.org/x/sys/unix"
+
+	"glasshouse/fault"
 )
 
 // Alone runs f on a thread that f may change in ways that no other code may
 // inherit: the thread ends with f. It never is the main thread, which cannot
-// end, and which /proc/self speaks of.
+// end, and which /proc/self speaks of. A panic of f is returned as an error.
 func Alone(f func() error) error {
 	done := make(chan error)
 	go func() {
@@ -19,7 +21,7 @@ func Alone(f func() error) error {
 			done <- Alone(f) // while this goroutine occupies the main thread
 			return
 		}
-		done <- f()
+		done <- fault.Catch(f)() // the caller could not recover what panics here
 	}()
 	return <-done
 }

@@ -25,8 +25,9 @@ import (
 // ready. It is safe for concurrent use, so that steps which do not depend on
 // each other can be taken at once.
 type Stack struct {
-	mu    sync.Mutex
-	steps []step // oldest first. guarded by mu
+	mu sync.Mutex
+	// +checklocks:mu
+	steps []step // oldest first
 }
 
 type step struct {

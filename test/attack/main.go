@@ -45,7 +45,7 @@ func main() {
 	}
 	row := rows[o.Do]
 	if row == nil {
-		fmt.Fprintf(os.Stderr, "%q is none of the attacks\n", o.Do)
+		fmt.Fprintf(os.Stderr, "%q is not one of the attacks\n", o.Do)
 		os.Exit(1)
 	}
 	tried := []try{}

@@ -135,21 +135,23 @@ func ask(words map[string]string) []attempt {
 	return all
 }
 
+// hoard keeps the memory that exhaust takes.
+var hoard [][]byte
+
 // exhaust takes as much as there is of something.
 func exhaust(words map[string]string) []attempt {
 	return []attempt{{words["what"], func() (string, error) {
 		switch words["what"] {
 		case "time":
-			for {
+			for n := uint(0); ; n++ { // burns the processor
 			}
 		case "memory":
-			var all [][]byte
 			for {
 				b := make([]byte, 1<<20)
 				for i := 0; i < len(b); i += 4096 {
 					b[i] = 1
 				}
-				all = append(all, b)
+				hoard = append(hoard, b)
 			}
 		case "processes":
 			for {

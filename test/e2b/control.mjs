@@ -103,8 +103,9 @@ export default async function ({ sdk, check, all }) {
     const lazy = await Sandbox.create({ timeoutMs: 1500, lifecycle: { onTimeout: 'pause', autoResume: true } })
     await out(lazy, 'echo here > file')
     await eventually('it rests', async () => (await lazy.getInfo()).state === 'paused')
-    assert.equal(await lazy.isRunning(), false)
-    assert.equal((await lazy.getInfo()).state, 'paused', 'to ask whether it runs wakes nobody')
+    const health = { 'E2b-Sandbox-Id': lazy.sandboxId, 'E2b-Sandbox-Port': '49983' }
+    assert.equal((await fetch(`${process.env.E2B_SANDBOX_URL}/health`, { headers: health })).status, 403)
+    assert.equal((await lazy.getInfo()).state, 'paused', 'a request without the token does not resume it')
     assert.deepEqual(await Promise.all(Array.from({ length: 8 }, () => out(lazy, 'cat file'))), Array(8).fill('here'))
     const info = await lazy.getInfo()
     assert.equal(info.state, 'running')

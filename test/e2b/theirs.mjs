@@ -20,7 +20,7 @@ const base = process.env.E2B_SANDBOX_URL
 
 // What E2B's own live tests look at and the other scenarios do not.
 export default async function ({ sdk, check }) {
-  const { Sandbox, SandboxError, NotFoundError, Template } = sdk
+  const { Sandbox, SandboxError, NotFoundError, CommandExitError, Template } = sdk
   const { FileNotFoundError = NotFoundError } = sdk
   const out = async (box, cmd, opts) => (await box.commands.run(cmd, opts)).stdout.trim()
   const box = await Sandbox.create({ timeoutMs: 900_000 })
@@ -97,7 +97,8 @@ export default async function ({ sdk, check }) {
     assert.ok((await box.commands.list()).some((p) => p.pid === cmd.pid))
     const again = await box.commands.connect(cmd.pid)
     assert.equal(again.pid, cmd.pid)
-    await again.kill()
+    assert.equal(await again.kill(), true)
+    await rejects(again.wait(), CommandExitError, /killed/) // a signal takes effect later than it is sent: kill(2)
     assert.equal(await box.commands.kill(cmd.pid), false)
   })
   await check('commands with any text, input of none, two who listen', async () => {

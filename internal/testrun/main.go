@@ -1,0 +1,425 @@
+// Command testrun runs tests in parallel and prints their events as go test -json does,
+// for gotestsum.
+//
+//	testrun [-jobs N] [-dir DIR] [-host PATTERN] PACKAGE...
+//
+// Packages that do not match PATTERN are left to go test, which caches their results.
+// Each of the others is tested by one process, or by several with a few tests each if it
+// is listed in split. As root every process has a mount namespace of its own, so that
+// no package sees, holds or counts the mounts of another. Programs that most packages
+// need are built once, into a directory that tests find by GLASSHOUSE_BACKENDTEST_BIN.
+// Temporary files are below DIR, which scripts/leaks.sh looks for afterwards. DIR/times
+// has a line for each process: seconds of processor time, seconds, package, tests.
+package main
+
+import (
+	"bufio"
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"math"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// split is how many tests a process gets, of packages that take minutes. A panic ends
+// only the process it happens in.
+var split = map[string]int{
+	"glasshouse/test":            4,
+	"glasshouse/snapshot":        6,
+	"glasshouse/agent/spawn":     4,
+	"glasshouse/backend/bwrap":   100, // one process, which is started early
+	"glasshouse/backend/oci":     1,
+	"glasshouse/engine/jailed":   6,
+	"glasshouse/enforce":         8,
+	"glasshouse/observe/kernel":  8,
+	"glasshouse/observe/network": 10,
+	"glasshouse/observe/gvisor":  10,
+	"glasshouse/observe/ptrace":  12,
+}
+
+// programs are built once, for tests that look them up with backendtest.Find.
+var programs = []string{"./cmd/glasshouse", "./cmd/glasshouse-init", "./cmd/glasshouse-agent", "./backend/backendtest/probe",
+	"./test/attack", "./test/escape", "./test/talker"}
+
+// A job is one process of tests.
+type job struct {
+	pkg, dir, bin string
+	run           string // pattern; "" is all
+
+	// Of the process and those it has waited for, once it has ended.
+	processor, elapsed time.Duration
+}
+
+func main() {
+	jobs := flag.Int("jobs", 4, "processes of tests at a time")
+	dir := flag.String("dir", "", "directory for programs and temporary files")
+	host := flag.String("host", "", "regular expression of the packages whose results are never cached")
+	flag.Parse()
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	// Descriptors that this process has inherited belong to mounts outside of the
+	// namespaces of tests, and CRIU refuses to dump a process that has one.
+	if err := unix.CloseRange(3, math.MaxUint32, unix.CLOSE_RANGE_CLOEXEC); err != nil {
+		fmt.Fprintln(os.Stderr, "testrun: inherited descriptors stay open in tests:", err)
+	}
+	own, err := regexp.Compile(*host)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "testrun:", err)
+		os.Exit(2)
+	}
+	ok, err := run(ctx, *dir, *jobs, own, flag.Args())
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "testrun:", err)
+	}
+	if err != nil || !ok {
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context, dir string, workers int, host *regexp.Regexp, patterns []string) (ok bool, err error) {
+	if dir == "" {
+		return false, errors.New("-dir is missing")
+	}
+	built := filepath.Join(dir, "bin")
+	for _, d := range []string{dir, built} {
+		if err := errors.Join(os.MkdirAll(d, 0o755), os.Chmod(d, 0o755)); err != nil { // users of jails run programs from it
+			return false, err
+		}
+	}
+	if err := goTool(ctx, nil, append([]string{"build", "-trimpath", "-o", built + "/"}, programs...)...); err != nil {
+		return false, err
+	}
+	all, err := list(ctx, patterns)
+	if err != nil {
+		return false, err
+	}
+	sink := &sink{w: bufio.NewWriter(os.Stdout), failed: map[string]bool{}}
+	var cached []string
+	all = slices.DeleteFunc(all, func(j *job) bool {
+		if host.MatchString(j.pkg) {
+			return false
+		}
+		cached = append(cached, j.pkg)
+		return true
+	})
+	ctx, cancel := context.WithCancel(ctx)
+	var left sync.WaitGroup
+	defer left.Wait()
+	defer cancel()
+	if len(cached) > 0 {
+		left.Go(func() { goTest(ctx, cached, built, sink) })
+	}
+	if err := compile(ctx, dir, all); err != nil {
+		return false, err
+	}
+	queue, err := plan(all)
+	if err != nil {
+		return false, err
+	}
+	work(ctx, dir, workers, queue, sink)
+	left.Wait()
+	return ctx.Err() == nil && !sink.anyFailed(), nil
+}
+
+// goTest leaves packages to go test. It caches their results for the same files and the
+// same values of the environment variables that they read: that of the programs is
+// another in each run.
+func goTest(ctx context.Context, pkgs []string, bin string, to *sink) {
+	args := append([]string{"go", "test", "-json", "-vet=off", "-ldflags=-w", "-p=1", "-timeout=20m"}, pkgs...)
+	cmd := exec.CommandContext(ctx, "env", isolated(args...)...)
+	cmd.Env = append(os.Environ(), "GLASSHOUSE_BACKENDTEST_BIN="+bin)
+	if err := stream(cmd, to.pass); err != nil {
+		fmt.Fprintln(os.Stderr, "testrun: go test:", err)
+		to.fail("go test")
+	}
+}
+
+// isolated returns the arguments for env to run a command: with its handlers of signals
+// as they are by default, and as root in a mount namespace of its own.
+func isolated(command ...string) []string {
+	// test2json ignores SIGINT and SIGQUIT, and its children inherit that (execve(2)):
+	// a program that a test interrupts would not end.
+	args := []string{"--default-signal=INT,QUIT"}
+	if os.Geteuid() == 0 {
+		args = append(args, "unshare", "--mount", "--propagation", "private")
+	}
+	return append(args, command...)
+}
+
+// stream runs a command and calls each with the lines of its standard output. When the
+// command's context ends, so do the processes it has started.
+func stream(cmd *exec.Cmd, each func(line []byte)) error {
+	cmd.Stderr = os.Stderr
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	cmd.Cancel = func() error { return unix.Kill(-cmd.Process.Pid, unix.SIGKILL) }
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		return err
+	}
+	if err := cmd.Start(); err != nil {
+		return err
+	}
+	for r := bufio.NewReader(out); ; {
+		line, err := r.ReadBytes('\n')
+		each(line)
+		if err != nil {
+			return cmd.Wait()
+		}
+	}
+}
+
+// list finds the packages that have tests.
+func list(ctx context.Context, patterns []string) ([]*job, error) {
+	var out strings.Builder
+	args := append([]string{"list", "-f", "{{if or .TestGoFiles .XTestGoFiles}}{{.ImportPath}} {{.Dir}}{{end}}"}, patterns...)
+	if err := goTool(ctx, &out, args...); err != nil {
+		return nil, err
+	}
+	var all []*job
+	for line := range strings.Lines(out.String()) {
+		if pkg, dir, ok := strings.Cut(strings.TrimSpace(line), " "); ok {
+			all = append(all, &job{pkg: pkg, dir: dir})
+		}
+	}
+	return all, nil
+}
+
+// compile builds the tests. One go test -c builds several packages, but names the
+// programs by the last element of their paths, which must be unique in each.
+func compile(ctx context.Context, dir string, all []*job) error {
+	var groups []map[string]*job
+	for _, j := range all {
+		name := filepath.Base(j.dir)
+		i := slices.IndexFunc(groups, func(g map[string]*job) bool { return g[name] == nil })
+		if i < 0 {
+			i, groups = len(groups), append(groups, map[string]*job{})
+		}
+		groups[i][name] = j
+	}
+	for i, g := range groups {
+		into := filepath.Join(dir, "tests", strconv.Itoa(i)) + "/"
+		args := []string{"test", "-c", "-vet=off", "-ldflags=-w", "-o", into} // without debug information, which takes the linker long
+		for name, j := range g {
+			j.bin = filepath.Join(into, name+".test")
+			args = append(args, j.pkg)
+		}
+		if err := os.MkdirAll(into, 0o755); err != nil {
+			return err
+		}
+		if err := goTool(ctx, nil, args...); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// plan returns the processes to run, those of split packages first, since they take
+// longest altogether.
+func plan(all []*job) ([]*job, error) {
+	var queue []*job
+	for _, j := range all {
+		n := split[j.pkg]
+		if n == 0 {
+			queue = append(queue, j)
+			continue
+		}
+		cmd := exec.Command(j.bin, "-test.list", ".")
+		cmd.Dir = j.dir
+		out, err := cmd.Output()
+		if err != nil {
+			return nil, fmt.Errorf("list the tests of %s: %w", j.pkg, err)
+		}
+		var names []string
+		for name := range strings.FieldsSeq(string(out)) {
+			if strings.HasPrefix(name, "Test") || strings.HasPrefix(name, "Fuzz") || strings.HasPrefix(name, "Example") {
+				names = append(names, name)
+			}
+		}
+		for chunk := range slices.Chunk(names, n) {
+			part := *j
+			part.run = "^(" + strings.Join(chunk, "|") + ")$"
+			queue = append(queue, &part)
+		}
+	}
+	slices.SortStableFunc(queue, func(a, b *job) int {
+		return cmp.Compare(min(1, len(b.run)), min(1, len(a.run)))
+	})
+	return queue, nil
+}
+
+// work runs the queue.
+func work(ctx context.Context, dir string, workers int, queue []*job, sink *sink) {
+	next := make(chan int)
+	go func() {
+		defer close(next)
+		for i := range queue {
+			select {
+			case next <- i:
+			case <-ctx.Done():
+				return
+			}
+		}
+	}()
+	parts := map[string]int{}
+	for _, j := range queue {
+		parts[j.pkg]++
+	}
+	sink.expect(parts)
+	var wg sync.WaitGroup
+	for range workers {
+		wg.Go(func() {
+			for i := range next {
+				j := queue[i]
+				err := j.test(ctx, filepath.Join(dir, strconv.Itoa(i)), filepath.Join(dir, "bin"), sink)
+				sink.end(j, err)
+			}
+		})
+	}
+	wg.Wait()
+	var times strings.Builder
+	for _, j := range queue {
+		fmt.Fprintf(&times, "%.1f\t%.1f\t%s\t%s\n", j.processor.Seconds(), j.elapsed.Seconds(), j.pkg, j.run)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "times"), []byte(times.String()), 0o644); err != nil {
+		fmt.Fprintln(os.Stderr, "testrun:", err)
+	}
+}
+
+// test runs one process and copies its events.
+func (j *job) test(ctx context.Context, tmp, bin string, to *sink) error {
+	if err := os.MkdirAll(tmp, 0o755); err != nil {
+		return err
+	}
+	args := []string{"tool", "test2json", "-t", "-p", j.pkg, "env"}
+	args = append(args, isolated(j.bin, "-test.v=test2json", "-test.paniconexit0", "-test.timeout=20m")...)
+	if j.run != "" {
+		args = append(args, "-test.run="+j.run)
+	}
+	cmd := exec.CommandContext(ctx, "go", args...)
+	cmd.Dir = j.dir
+	cmd.Env = append(os.Environ(), "TMPDIR="+tmp, "GLASSHOUSE_BACKENDTEST_BIN="+bin)
+	began := time.Now()
+	err := stream(cmd, to.event)
+	if cmd.ProcessState != nil {
+		j.processor = cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime()
+	}
+	j.elapsed = time.Since(began)
+	return err
+}
+
+// A sink prints events of many processes, of each package as if it had been one.
+type sink struct {
+	mu sync.Mutex
+	// +checklocks:mu
+	w *bufio.Writer
+	// +checklocks:mu
+	failed map[string]bool // packages
+	// +checklocks:mu
+	parts map[string]int // processes that have not ended, by package
+}
+
+type event struct {
+	Action, Package, Test string
+}
+
+func (s *sink) expect(parts map[string]int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.parts = parts
+}
+
+func (s *sink) fail(what string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.failed[what] = true
+}
+
+func (s *sink) anyFailed() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.failed) > 0
+}
+
+// pass prints a line as it is.
+func (s *sink) pass(line []byte) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.w.Write(line)
+	s.w.Flush()
+}
+
+// event prints one event, unless it is the end of a package, which end prints.
+func (s *sink) event(line []byte) {
+	var e event
+	if len(line) == 0 {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	err := json.Unmarshal(line, &e)
+	if err == nil && e.Test == "" && (e.Action == "pass" || e.Action == "fail" || e.Action == "skip") {
+		return
+	}
+	if err == nil && e.Action == "fail" {
+		s.failed[e.Package] = true
+	}
+	s.w.Write(line)
+	s.w.Flush()
+}
+
+// end notes the end of a process, and prints that of its package after the last one.
+func (s *sink) end(j *job, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err != nil {
+		s.failed[j.pkg] = true
+		s.write(map[string]any{"Action": "output", "Package": j.pkg, "Output": fmt.Sprintf("FAIL %s %s: %v\n", j.pkg, j.run, err)})
+	}
+	s.parts[j.pkg]--
+	if s.parts[j.pkg] > 0 {
+		return
+	}
+	action := "pass"
+	if s.failed[j.pkg] {
+		action = "fail"
+	}
+	s.write(map[string]any{"Action": action, "Package": j.pkg})
+}
+
+// write prints an event. The caller holds mu.
+//
+// +checklocks:s.mu
+func (s *sink) write(e map[string]any) {
+	data, _ := json.Marshal(e) // strings cannot fail
+	s.w.Write(append(data, '\n'))
+	s.w.Flush()
+}
+
+// goTool runs the go command.
+func goTool(ctx context.Context, out io.Writer, args ...string) error {
+	cmd := exec.CommandContext(ctx, "go", args...)
+	cmd.Stdout, cmd.Stderr = out, os.Stderr
+	if out == nil {
+		cmd.Stdout = os.Stderr
+	}
+	if err := cmd.Run(); err != nil {
+		return fmt.Errorf("go %s: %w", strings.Join(args[:min(3, len(args))], " "), err)
+	}
+	return nil
+}

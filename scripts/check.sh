@@ -1,0 +1,76 @@
+#!/usr/bin/env bash
+#
+# check.sh DATA_DIR: check that what is generated from sources is what is committed:
+# formatting, kernel programs, the UI, the clients, and that all of it is valid for the
+# other processor. Each check is skipped if it has passed with the same inputs before.
+#
+# It works on a copy of the sources, so that tests can run next to it.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+DATA=${1:?usage: check.sh DATA_DIR}
+passed=$DATA/checked
+mkdir -p "$passed"
+
+copy=$(mktemp -d)
+trap 'rm -rf "$copy"' EXIT
+git ls-files -z --cached --others --exclude-standard | xargs -0 -I{} sh -c '[ ! -e "{}" ] || printf "%s\0" "{}"' | tar -c --null -T - | tar -x -C "$copy"
+cp -r cmd/glasshouse/embedded "$copy/cmd/glasshouse/" 2>/dev/null || true
+packages=$PWD/web/ui/node_modules
+cd "$copy"
+git init -q && git add -A
+
+# sum PATH...: of the contents of files, and of the versions of the tools.
+sum() {
+	{
+		git ls-files -s -- "$@"
+		go version
+		node --version 2>/dev/null || true
+		echo "CI=${CI:-}" # which installs missing tools instead of leaving a check out
+		clang-14 --version 2>/dev/null | head -n 1 || true
+	} | sha256sum | cut -d' ' -f1
+}
+
+status=0
+# check NAME SUM COMMAND...: run a command unless it passed with the same sum.
+check() {
+	local name=$1 sum=$2
+	shift 2
+	if [ "$(cat "$passed/$name" 2>/dev/null)" = "$sum" ]; then
+		echo "$name: unchanged since it passed"
+		return
+	fi
+	if "$@"; then
+		echo "$name: ok, ${SECONDS}s"
+		echo "$sum" >"$passed/$name"
+	else
+		echo "$name: FAILED"
+		status=1
+	fi
+}
+
+ui() {
+	if [ -d "$packages" ]; then
+		cp -al "$packages" web/ui/node_modules 2>/dev/null || cp -rT "$packages" web/ui/node_modules
+	fi
+	scripts/ui.sh check
+}
+
+formatted() {
+	local files
+	files=$(git ls-files -z '*.go' | xargs -0 gofmt -l)
+	[ -z "$files" ] || { echo "gofmt wanted: $files"; return 1; }
+}
+
+other() { case $(go env GOHOSTARCH) in arm64) echo amd64 ;; *) echo arm64 ;; esac; }
+
+valid() {
+	go build -C scripts/lint -o "$copy/typecheck" ./typecheck && ./typecheck "$1" ./...
+}
+
+check formatting "$(sum '*.go')" formatted
+check generated "$(sum observe enforce scripts/generated.sh)" scripts/generated.sh
+document=$(go run ./cmd/glasshouse docs openapi | sha256sum)
+check ui "$(sum web scripts/ui.sh) $document" ui
+check sdk "$(sum sdk scripts/sdk.sh) $document" scripts/sdk.sh check
+check "$(other)" "$(sum '*.go' '*go.mod' '*go.sum')" valid "$(other)"
+exit $status

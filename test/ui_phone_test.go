@@ -1,0 +1,95 @@
+package test_test
+
+import (
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/chromedp/chromedp"
+
+	"glasshouse/api/wire"
+)
+
+// fitsOnAPhone looks at the pages that have most to show on a screen of 390 pixels.
+func (u *ui) fitsOnAPhone() {
+	p := u.login(u.T, u.browser, "admin")
+	p.phone()
+
+	u.registersEcho()
+	p.open("/capabilities")
+	p.sees("host.say")
+	u.fitsThePhone(p)
+	u.picture(p, "capabilities")
+
+	// A tree of three levels: the last one would be beyond the right edge.
+	at1 := u.running(wire.CreateJail{Name: "trunk"})
+	for range 3 {
+		made, err := u.BranchJail(u.Context(), at1.ID, wire.Branch{Count: 1})
+		if err != nil || len(made.Jails) != 1 {
+			u.Fatalf("branch of %s: %+v, %v", at1.ID, made, err)
+		}
+		at1 = made.Jails[0]
+	}
+	p.open("/lineage")
+	node := `document.getElementById("node-` + string(at1.ID) + `")`
+	p.until("show the last branch", node)
+	if !p.comes(3*time.Second, `[...document.querySelectorAll("[id^=node-]")].every(e => e.getBoundingClientRect().left >= 0 && e.getBoundingClientRect().right <= innerWidth)`) {
+		u.Errorf("the last branch ends at %v px, want at most 390", evaluate[float64](p, node+".getBoundingClientRect().right"))
+	}
+	u.fitsThePhone(p)
+	u.picture(p, "lineage")
+
+	// The head of a jail shows all of its facts.
+	p.open(at(u.garden.ID, "terminal"))
+	p.sees("Connected")
+	if cut := evaluate[[]string](p, `[...document.querySelectorAll("header dl > div, header h1, header button")].filter(e => e.checkVisibility() && e.getBoundingClientRect().right > innerWidth).map(e => e.innerText)`); len(cut) > 0 {
+		u.Errorf("cut off at the right edge: %q, want nothing", cut)
+	}
+
+	// The keys that a phone's keyboard lacks: Tab completes, Ctrl interrupts, ↑ repeats.
+	p.until("show a prompt", `document.querySelector(".xterm").innerText.includes("bash")`)
+	p.keys("echo $((6*7))-\r")
+	p.sees("42-")
+	p.taps(".keypad button", "↑")
+	p.keys("\r")
+	p.until("repeat the command", `document.querySelector(".xterm").innerText.match(/^42-/gm).length === 2`)
+	p.keys("cat /etc/hostna")
+	p.taps(".keypad button", "Tab")
+	p.until("complete a name", `document.querySelector(".xterm").innerText.includes("/etc/hostname")`)
+	p.taps(".keypad button", "Ctrl")
+	p.keys("c")
+	p.until("interrupt", `document.querySelector(".xterm").innerText.includes("^C")`)
+	u.picture(p, "terminal")
+}
+
+// findsFilesThatSortBetween opens the changes of a jail that has a directory whose entries
+// come after those of another directory, as they do once npm has installed packages.
+func (u *ui) findsFilesThatSortBetween() {
+	u.sh(u.garden.ID, "mkdir -p /root/t/foo /root/t/foo-bar && touch /root/t/foo/x /root/t/foo-bar/y")
+	p := u.page
+	p.open(at(u.garden.ID, "files"))
+	p.sees("foo-bar")
+	p.until("show each directory once", `[...document.querySelectorAll(".entry code")].filter(e => e.innerText.replace(/[^\w-]/g, "") === "foo").length === 1`)
+	p.press("button", "notes.txt") // a page that failed to draw itself does not react
+	p.sees("/root/notes.txt")
+	u.unmoved(p, "the files")
+}
+
+// picture keeps a picture of a page if GLASSHOUSE_PICTURES names a directory.
+func (u *ui) picture(p *tab, name string) {
+	u.Helper()
+	dir := os.Getenv("GLASSHOUSE_PICTURES")
+	if dir == "" {
+		return
+	}
+	for _, scheme := range []string{"light", "dark"} {
+		p.prefers(scheme)
+		shot, err := chromedp.Run(p.ctx, chromedp.CaptureScreenshot())
+		if err != nil {
+			u.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(dir, name+"-"+scheme+".png"), shot, 0o600); err != nil {
+			u.Fatal(err)
+		}
+	}
+}
