@@ -147,8 +147,9 @@ type watch struct {
 	tracers *tracers
 	twins   twins
 
-	mu      sync.Mutex
-	waiting map[int]*asking // by thread. guarded by mu
+	mu sync.Mutex
+	// +checklocks:mu
+	waiting map[int]*asking // by thread
 }
 
 // A verdict is what becomes of a call.

@@ -36,30 +36,51 @@ func TestWhatIsNotThereIsSaidAsEver(t *testing.T) {
 	})
 }
 
+// zeroNotes removes the build id of /tmp/ls and, with an argument, what says where its
+// sections are.
+const zeroNotes = `python3 -S -c '
+import struct, sys
+f = open("/tmp/ls", "r+b")
+h = f.read(64)
+phoff, (size, n) = struct.unpack("<Q", h[32:40])[0], struct.unpack("<HH", h[54:58])
+for i in range(n):
+    f.seek(phoff + i * size)
+    kind, _, off, _, _, length = struct.unpack("<IIQQQQ", f.read(40))
+    if kind == 4:
+        f.seek(off)
+        f.write(bytes(length))
+if len(sys.argv) > 1:
+    f.seek(40)
+    f.write(bytes([255] * 8))
+f.close()'`
+
 // waysToRun are ways to run the program cat that do not say so.
 var waysToRun = map[string]string{
-	"by its name":        `cat /etc/issue`,
-	"by its path":        `/usr/bin/cat /etc/issue`,
-	"by another path":    `cd /tmp; ../usr/./bin/cat /etc/issue`,
-	"by a shell":         `sh -c 'cat /etc/issue'`,
-	"as another":         `exec -a ls cat /etc/issue`,
-	"as nothing":         `exec -a '' cat /etc/issue`,
-	"by a link":          `ln -s /usr/bin/cat /tmp/ls; /tmp/ls /etc/issue`,
-	"by two links":       `ln -s /usr/bin/cat /tmp/a; ln -s a /tmp/ls; /tmp/ls /etc/issue`,
-	"by a hard link":     `ln /usr/bin/cat /tmp/ls && /tmp/ls /etc/issue`,
-	"by a copy":          `cp /usr/bin/cat /tmp/ls; /tmp/ls /etc/issue`,
-	"by a longer copy":   `cp /usr/bin/cat /tmp/ls; echo >>/tmp/ls; /tmp/ls /etc/issue`,
-	"by the loader":      `$(echo /lib64/ld-linux-x86-64.so.2 /lib/ld-linux-aarch64.so.1 | tr ' ' '\n' | while read l; do test -e $l && echo $l; done) /usr/bin/cat /etc/issue`,
-	"by a copied loader": `cp /lib64/ld-linux-x86-64.so.2 /tmp/ld-linux-x; /tmp/ld-linux-x --argv0 ls /usr/bin/cat /etc/issue`,
-	"by a linked loader": `ln -s /lib64/ld-linux-x86-64.so.2 /tmp/ls; /tmp/ls /usr/bin/cat /etc/issue`,
-	"in memory":          `attack memfd /usr/bin/cat /etc/issue`,
-	"in named memory":    `attack memfd-path /usr/bin/cat /etc/issue`,
-	"by a script":        `printf '#!/usr/bin/cat\n' >/tmp/ls; cat=1; chmod +x /tmp/ls; /tmp/ls`,
-	"by two scripts":     `printf '#!/usr/bin/cat\n' >/tmp/a; printf '#!/tmp/a\n' >/tmp/ls; chmod +x /tmp/a /tmp/ls; /tmp/ls`,
-	"by Python":          `python3 -S -c 'import os; os.execv("/usr/bin/cat", ["ls", "/etc/issue"])'`,
-	"by a descriptor":    `python3 -S -c 'import os; os.execve(os.open("/usr/bin/cat", os.O_RDONLY), ["ls", "/etc/issue"], {})'`,
-	"relatively":         `cd /usr/bin; ./cat /etc/issue`,
-	"as a child":         `(cat /etc/issue) & wait $!; exit $?`,
+	"by its name":                `cat /etc/issue`,
+	"by its path":                `/usr/bin/cat /etc/issue`,
+	"by another path":            `cd /tmp; ../usr/./bin/cat /etc/issue`,
+	"by a shell":                 `sh -c 'cat /etc/issue'`,
+	"as another":                 `exec -a ls cat /etc/issue`,
+	"as nothing":                 `exec -a '' cat /etc/issue`,
+	"by a link":                  `ln -s /usr/bin/cat /tmp/ls; /tmp/ls /etc/issue`,
+	"by two links":               `ln -s /usr/bin/cat /tmp/a; ln -s a /tmp/ls; /tmp/ls /etc/issue`,
+	"by a hard link":             `ln /usr/bin/cat /tmp/ls && /tmp/ls /etc/issue`,
+	"by a copy":                  `cp /usr/bin/cat /tmp/ls; /tmp/ls /etc/issue`,
+	"by a longer copy":           `cp /usr/bin/cat /tmp/ls; echo >>/tmp/ls; /tmp/ls /etc/issue`,
+	"by a copy without build id": `cp /usr/bin/cat /tmp/ls; ` + zeroNotes + `; /tmp/ls /etc/issue`,
+	"by a copy without sections": `cp /usr/bin/cat /tmp/ls; ` + zeroNotes + ` sections; /tmp/ls /etc/issue`,
+	"by a copy in the path":      `cp /usr/bin/cat /usr/bin/other; other /etc/issue; s=$?; rm /usr/bin/other; exit $s`,
+	"by the loader":              `$(echo /lib64/ld-linux-x86-64.so.2 /lib/ld-linux-aarch64.so.1 | tr ' ' '\n' | while read l; do test -e $l && echo $l; done) /usr/bin/cat /etc/issue`,
+	"by a copied loader":         `cp /lib64/ld-linux-x86-64.so.2 /tmp/ld-linux-x; /tmp/ld-linux-x --argv0 ls /usr/bin/cat /etc/issue`,
+	"by a linked loader":         `ln -s /lib64/ld-linux-x86-64.so.2 /tmp/ls; /tmp/ls /usr/bin/cat /etc/issue`,
+	"in memory":                  `attack memfd /usr/bin/cat /etc/issue`,
+	"in named memory":            `attack memfd-path /usr/bin/cat /etc/issue`,
+	"by a script":                `printf '#!/usr/bin/cat\n' >/tmp/ls; cat=1; chmod +x /tmp/ls; /tmp/ls`,
+	"by two scripts":             `printf '#!/usr/bin/cat\n' >/tmp/a; printf '#!/tmp/a\n' >/tmp/ls; chmod +x /tmp/a /tmp/ls; /tmp/ls`,
+	"by Python":                  `python3 -S -c 'import os; os.execv("/usr/bin/cat", ["ls", "/etc/issue"])'`,
+	"by a descriptor":            `python3 -S -c 'import os; os.execve(os.open("/usr/bin/cat", os.O_RDONLY), ["ls", "/etc/issue"], {})'`,
+	"relatively":                 `cd /usr/bin; ./cat /etc/issue`,
+	"as a child":                 `(cat /etc/issue) & wait $!; exit $?`,
 }
 
 func TestAForbiddenProgramIsNotRunByAnyName(t *testing.T) {

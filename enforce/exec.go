@@ -188,9 +188,7 @@ func (w *watch) name(p *process, prog *program, at *place, file string, argv []s
 			}
 		}
 	}
-	if twin := w.twins.of(p, at); twin != "" {
-		names = append(names, twin)
-	}
+	names = append(names, w.twins.of(p, at)...)
 	own := path.Base(argv[0])
 	switch {
 	case len(names) > 0 && names[0] == own && inPath(path.Dir(at.path)):

@@ -1,8 +1,9 @@
 package enforce
 
 import (
-	"debug/elf"
-	"encoding/binary"
+	"bytes"
+	"io"
+	"os"
 	"testing"
 )
 
@@ -11,9 +12,19 @@ func FuzzWhatStrangersWrite(f *testing.F) {
 	f.Add([]byte("\x04\x00\x00\x00\x14\x00\x00\x00\x03\x00\x00\x00GNU\x0001234567890123456789"))
 	f.Add([]byte("\x02\x00\x1b\x59\x7f\x00\x00\x01"))
 	f.Add([]byte("flags:\t0100001\n"))
+	program, err := os.ReadFile("/bin/true")
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(program)
 	f.Fuzz(func(t *testing.T, b []byte) {
-		if id := gnuID(b, &elf.File{FileHeader: elf.FileHeader{ByteOrder: binary.LittleEndian}}); len(id) > len(b) {
+		if id := gnuID(b); len(id) > len(b) {
 			t.Errorf("an id of %d bytes in %d", len(id), len(b))
+		}
+		if p, err := readProgram(bytes.NewReader(b)); err == nil {
+			if n, _ := io.Copy(io.Discard, p.codeBytes()); n > int64(len(b)) {
+				t.Errorf("code of %d bytes in %d", n, len(b))
+			}
 		}
 		if to, ok := hostPort(b); ok && !to.IsValid() {
 			t.Errorf("%v", to)

@@ -12,7 +12,6 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -60,12 +59,11 @@ type box struct {
 	dir     string
 	prefix  string
 
-	mu   sync.Mutex
-	lies []enforce.Lie // guarded by mu
-	stop func()        // ends the Watch
+	mu sync.Mutex
+	// +checklocks:mu
+	lies []enforce.Lie
+	stop func() // ends the Watch
 }
-
-var ranges atomic.Uint32
 
 func newBox(t testing.TB, name string, change ...func(*jail.Plan)) *box {
 	t.Helper()
@@ -131,7 +129,7 @@ func (b *box) newPlan(change ...func(*jail.Plan)) jail.Plan {
 	p := jail.Plan{
 		ID: name, Dir: filepath.Join(b.dir, string(name)), Hostname: string(name),
 		Lower:  []string{layer(t), backendtest.Rootfs(t)},
-		IDs:    jail.IDRange{First: 0x70000000 + 65536*((uint32(os.Getpid())*128+ranges.Add(1))%4096), Count: 65536},
+		IDs:    backendtest.NextIDs(t),
 		Limits: jail.DefaultLimits, Network: jail.Isolated, Init: backendtest.Init(t), Enforce: true,
 	}
 	p.Limits.DiskMB, p.Limits.MaxPIDs = 64, 1024
@@ -225,10 +223,13 @@ func (b *box) told() []enforce.Lie {
 // A judge decides as a test says, and remembers what it was asked. Unless told
 // otherwise it allows.
 type judge struct {
-	mu     sync.Mutex
-	rule   func(q policy.Question) policy.Effect // guarded by mu
-	asked  []policy.Question                     // guarded by mu
-	people map[string]chan policy.Effect         // who answers what. guarded by mu
+	mu sync.Mutex
+	// +checklocks:mu
+	rule func(q policy.Question) policy.Effect
+	// +checklocks:mu
+	asked []policy.Question
+	// +checklocks:mu
+	people map[string]chan policy.Effect // who answers what
 }
 
 func (j *judge) Judge(ctx context.Context, q policy.Question) policy.Decision {
@@ -343,17 +344,23 @@ func (b *box) tryRun(argv ...string) (result, error) {
 	return collect(stream)
 }
 
+// collect returns what a command writes to its output and then what it writes to its
+// errors: those are two pipes, whose order among each other is not known.
 func collect(stream *control.Stream) (result, error) {
-	var out bytes.Buffer
+	var out, errs bytes.Buffer
 	for {
 		chunk, err := stream.Next()
 		if err == io.EOF {
-			return result{strings.TrimSuffix(out.String(), "\n"), stream.Status().Code}, nil
+			return result{strings.TrimSuffix(out.String()+errs.String(), "\n"), stream.Status().Code}, nil
 		}
 		if err != nil {
 			return result{}, err
 		}
-		out.Write(chunk.Data)
+		if chunk.Stream == protocol.Stderr {
+			errs.Write(chunk.Data)
+		} else {
+			out.Write(chunk.Data)
+		}
 	}
 }
 

@@ -25,8 +25,9 @@ type LSM struct {
 	objects lsmObjects
 	links   []link.Link
 
-	mu   sync.Mutex
-	held map[uint64]*refusals // what there is of each cgroup. guarded by mu
+	mu sync.Mutex
+	// +checklocks:mu
+	held map[uint64]*refusals // what there is of each cgroup
 }
 
 // Refusals are what a jail may not do at all.
@@ -144,6 +145,8 @@ func (l *LSM) Refuse(cgroup uint64, r Refusals) error {
 
 // hold keeps next as what there is of a cgroup, and drops what there was and is not in
 // it. l.mu is held.
+//
+// +checklocks:l.mu
 func (l *LSM) hold(cgroup uint64, next *refusals) error {
 	err := l.drop(l.held[cgroup], next)
 	l.held[cgroup] = next
@@ -194,6 +197,8 @@ func (l *LSM) drop(old, next *refusals) error {
 //
 // The kernel may give the directory of an overlay another number when it has forgotten
 // it in between. It is then refused no more here, and still by Watch. l.mu is held.
+//
+// +checklocks:l.mu
 func (l *LSM) thingOf(cgroup uint64, f *os.File) (t lsmThing, err error) {
 	raw, err := f.SyscallConn()
 	if err != nil {

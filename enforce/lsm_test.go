@@ -144,7 +144,9 @@ func TestFilesOfOverlaysAreNamedAsTheKernelKnowsThem(t *testing.T) {
 		must(t, err)
 		f := os.NewFile(uintptr(fd), name)
 		defer f.Close()
+		l.mu.Lock()
 		got, err := l.thingOf(1, f)
+		l.mu.Unlock()
 		must(t, err)
 		if want := unix.Major(root.Dev)<<20 | unix.Minor(root.Dev); got.Dev != want || got.Ino == 0 {
 			t.Errorf("%s is %+v, want it on the device %#x", name, got, want)

@@ -55,10 +55,10 @@ func (b *box) giveBack() {
 func (b *box) branch(images, layer string) *box {
 	t := b.t
 	t.Helper()
-	other := &box{t: t, backend: b.backend, dir: b.dir, prefix: b.prefix, judge: &judge{}}
 	b.judge.mu.Lock()
-	other.judge.rule = b.judge.rule
+	rule := b.judge.rule
 	b.judge.mu.Unlock()
+	other := &box{t: t, backend: b.backend, dir: b.dir, prefix: b.prefix, judge: &judge{rule: rule}}
 	other.plan = b.newPlan(func(p *jail.Plan) { p.Sealed, p.Runtime = append([]string{layer}, b.plan.Sealed...), b.plan.Runtime })
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()

@@ -33,8 +33,9 @@ type tracers struct {
 	quit chan struct{}
 	wg   sync.WaitGroup
 
-	mu       sync.Mutex
-	stepping map[int]notify.Call // threads whose call is to go on unasked when it is made again. guarded by mu
+	mu sync.Mutex
+	// +checklocks:mu
+	stepping map[int]notify.Call // threads whose next call is allowed without a decision
 }
 
 // keptTracers is how many idle threads are kept.

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"syscall"
 )
 
 // A Kind answers "what can the caller do?". It is an error itself, so that
@@ -21,6 +22,7 @@ const (
 	TooLarge        Kind = "too large"       // 413: send less
 	Mismatch        Kind = "mismatch"        // 422: an idempotency key came back with another body
 	Exhausted       Kind = "exhausted"       // 429: a limit is reached; wait or free something
+	NoSpace         Kind = "no space"        // 507: a disk is full; free space on it
 	Unsupported     Kind = "unsupported"     // 501: this host or backend cannot
 	Unavailable     Kind = "unavailable"     // 503: try again later
 	Timeout         Kind = "timeout"         // 504: it took too long and was ended
@@ -89,6 +91,18 @@ func KindOf(err error) Kind {
 		return k
 	}
 	return ""
+}
+
+// DiskFull reports whether err, or the message of a program or a database in it, says
+// that a disk is full.
+func DiskFull(err error) bool {
+	if err == nil || errors.Is(err, NoSpace) || errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) {
+		return err != nil
+	}
+	// Container runtimes, CRIU and mkfs.ext4 quote strerror(ENOSPC); SQLite says it as
+	// sqlite3_errstr(SQLITE_FULL) does.
+	said := strings.ToLower(err.Error())
+	return strings.Contains(said, "no space left on device") || strings.Contains(said, "database or disk is full")
 }
 
 // RemedyOf returns the outermost remedy in err's tree, or "".

@@ -28,6 +28,9 @@ type Plan struct {
 	Init      string // the host's path of the glasshouse-init binary
 	Enforce   bool   // commands ask before they start programs, change files and make connections
 
+	// SecretFiles has Create prepare the jail for ShowSecrets, if its backend must.
+	SecretFiles bool
+
 	// Wire is the wire to the outside that the jail has, if that was another body's.
 	Wire *Wire
 

@@ -55,7 +55,7 @@ func (m *Manager) Branch(ctx context.Context, img Image, o BranchOptions) (Jail,
 			}
 		}
 	}
-	ids, err := m.takeIDs()
+	ids, err := m.takeIDs(ctx)
 	if err != nil {
 		return Jail{}, err
 	}
@@ -151,22 +151,27 @@ func (m *Manager) wake(ctx context.Context, b Backend, c *cell, img Image, o Bra
 	j, now, origin := *c.jail.Load(), time.Now(), *c.jail.Load().Origin
 	origin.Number = o.Number
 	j.Spec, j.Created, j.Started, j.State, j.Origin = o.Spec, o.at(), &now, Running, &origin
-	if err = m.branched(ctx, img.Jail.ID, j.ID); err == nil {
-		err = m.giveSecrets(ctx, j, l.inst)
-	}
-	if err == nil && m.cfg.Warden != nil && !bytes.Equal(j.Spec.Govern, c.jail.Load().Spec.Govern) {
-		err = m.cfg.Warden.Adapt(ctx, j)
-	}
-	// It runs before that is recorded: nobody knows of it until then.
-	if err == nil {
-		err = l.letGo(ctx)
-	}
-	if err == nil {
-		err = m.save(ctx, c, j)
-	}
-	if err == nil {
-		err = m.awoke(ctx, j, img)
-	}
+	err = fault.Catch(func() error {
+		if err := m.branched(ctx, img.Jail.ID, j.ID); err != nil {
+			return err
+		}
+		if err := m.giveSecrets(ctx, j, l.inst); err != nil {
+			return err
+		}
+		if m.cfg.Warden != nil && !bytes.Equal(j.Spec.Govern, c.jail.Load().Spec.Govern) {
+			if err := m.cfg.Warden.Adapt(ctx, j); err != nil {
+				return err
+			}
+		}
+		// The jail runs before its record says so: no client knows of it until then.
+		if err := l.letGo(ctx); err != nil {
+			return err
+		}
+		if err := m.save(ctx, c, j); err != nil {
+			return err
+		}
+		return m.awoke(ctx, j, img)
+	})()
 	if err != nil {
 		return Jail{}, errors.Join(err, m.destroy(ctx, b, c))
 	}
@@ -246,7 +251,7 @@ func (m *Manager) Rewind(ctx context.Context, jid id.Jail, img Image, o RewindOp
 			}
 		}
 		now := time.Now()
-		next.State, next.Started, next.Stopped, next.Reason = Running, &now, nil, ""
+		next.State, next.Started, next.Stopped, next.Reason, next.Carried = Running, &now, nil, "", Carried{}
 		l, stays := c.live.Load(), func() {}
 		if l != nil {
 			var err error
@@ -269,13 +274,13 @@ func (m *Manager) Rewind(ctx context.Context, jid id.Jail, img Image, o RewindOp
 		var leave func(context.Context) error
 		if err == nil {
 			if l != nil {
-				l.ice.paused = false // a paused jail that is rewound runs
+				l.ice.setPaused(false) // a paused jail that is rewound runs
 			}
 			leave, err = m.inhabit(ctx, b, c, body, &Lineage{Op: event.OpRewind, Snapshot: img.Snapshot, Parent: img.Jail.ID, Seq: img.Seq}, rewire)
 		}
 		if leave == nil {
 			if l != nil {
-				l.ice.paused = was.State == Paused
+				l.ice.setPaused(was.State == Paused)
 				err = errors.Join(err, l.letGo(ctx))
 			}
 			stays()

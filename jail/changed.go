@@ -10,11 +10,7 @@ import (
 // or taken back to how it was. No is certain.
 func (m *Manager) Changed(ctx context.Context, jid id.Jail) (bool, error) {
 	const op = "jail.Changed"
-	c, err := m.find(jid, op)
-	if err != nil {
-		return true, err
-	}
-	unlock, err := c.lock(ctx, op)
+	c, unlock, err := m.lock(ctx, jid, op)
 	if err != nil {
 		return true, err
 	}

@@ -149,16 +149,12 @@ func (m *Manager) lockAll(ctx context.Context, op string, all ...Moment) (unlock
 		}
 	}
 	for _, jid := range slices.Compact(ids) {
-		c, err := m.find(jid, op)
-		if err == nil {
-			var one func()
-			if one, err = c.lock(ctx, op); err == nil {
-				held = append(held, one)
-				continue
-			}
+		_, one, err := m.lock(ctx, jid, op)
+		if err != nil {
+			unlock()
+			return nil, err
 		}
-		unlock()
-		return nil, err
+		held = append(held, one)
 	}
 	return unlock, nil
 }
@@ -166,11 +162,7 @@ func (m *Manager) lockAll(ctx context.Context, op string, all ...Moment) (unlock
 // Changes returns what a jail changed in its root filesystem or its workspace.
 func (m *Manager) Changes(ctx context.Context, jid id.Jail, o ChangesOptions) ([]Change, error) {
 	const op = "jail.Changes"
-	c, err := m.find(jid, op)
-	if err != nil {
-		return nil, err
-	}
-	unlock, err := c.lock(ctx, op)
+	c, unlock, err := m.lock(ctx, jid, op)
 	if err != nil {
 		return nil, err
 	}

@@ -102,7 +102,7 @@ func (s *Spec) checkNetwork() error {
 	const op = "jail.Create"
 	switch {
 	case !slices.Contains(Networks, s.Network):
-		return fault.Fieldf(op, "network", "%q is none of %q", s.Network, Networks)
+		return fault.Fieldf(op, "network", "%q is not one of %q", s.Network, Networks)
 	case s.Network != Bridged && s.Group != "":
 		return fault.Fieldf(op, "network_group", "only a bridged jail is in a group, and this one is %s", s.Network)
 	case s.Network == Bridged && s.Group == "":

@@ -88,6 +88,9 @@ func (m *Manager) Checkpoint(ctx context.Context, jid id.Jail, o CheckpointOptio
 			made, err = still.atRest(ctx)
 		} else {
 			made, err = still.alive(ctx)
+			if l := c.live.Load(); err != nil && l != nil { // its disk may have failed meanwhile
+				err = errors.Join(l.checkWritable(op, still.was), err)
+			}
 		}
 		return err
 	})
@@ -154,13 +157,16 @@ func (s *still) sealed() []string {
 
 func (s *still) checkpoint(sealed []string, how Layering, paused time.Duration) Checkpoint {
 	j := s.was
-	j.Sealed, j.Used, j.Last = sealed, Used{}, Used{}
+	j.Sealed, j.Used, j.Last, j.Carried = sealed, Used{}, Used{}, Carried{}
 	return Checkpoint{Image: Image{Snapshot: s.o.Snapshot, Jail: j}, Layering: how, Paused: paused}
 }
 
 // alive takes a jail with processes.
 func (s *still) alive(ctx context.Context) (made Checkpoint, err error) {
 	l, p := s.l, s.m.plan(s.was)
+	if err := l.checkWritable("jail.Checkpoint", s.was); err != nil {
+		return made, err
+	}
 	if err := s.cp.Dumpable(ctx, p, l.inst); err != nil {
 		return made, err
 	}
@@ -178,7 +184,7 @@ func (s *still) alive(ctx context.Context) (made Checkpoint, err error) {
 	if err != nil {
 		return made, err
 	}
-	stats, _ := l.inst.Stats(ctx) // what cannot be measured is zero
+	stats, _ := l.stats(ctx) // what cannot be measured is zero
 	s.ahead(ctx, p)
 	if err := l.park(ctx); err != nil {
 		return made, err
@@ -194,22 +200,8 @@ func (s *still) alive(ctx context.Context) (made Checkpoint, err error) {
 	if err := s.m.mute(ctx, s.was.ID, true); err != nil {
 		return made, errors.Join(err, s.m.showSecrets(ctx, s.was, l.inst, secrets), l.letGo(ctx))
 	}
-	how, err := s.take(ctx, p)
-	if err == nil && (how == Stacked || s.o.Stop) {
-		err = s.whole() // it is made again from that at once, or there is no hurry
-	}
-	var seq uint64
-	if err == nil {
-		seq, err = s.m.lineage(ctx, s.was.ID, Lineage{Op: event.OpSnapshot, Snapshot: s.o.Snapshot, Parent: s.was.ID})
-	}
 	sealed := s.sealed()
-	switch {
-	case err != nil:
-	case s.o.Stop:
-		err = s.stop(ctx, sealed)
-	case how == Stacked:
-		err = s.rehost(ctx, sealed)
-	}
+	how, seq, err := s.takeFrozen(ctx, p, sealed)
 	if cur := s.c.live.Load(); cur == l {
 		err = errors.Join(err, s.m.mute(ctx, s.was.ID, false))
 		if err == nil {
@@ -236,6 +228,30 @@ func (s *still) alive(ctx context.Context) (made Checkpoint, err error) {
 		made.Over = s.was.Sealed[0]
 	}
 	return made, nil
+}
+
+// takeFrozen does what is done while the jail is frozen. A panic is returned as an
+// error, or the jail would stay frozen.
+func (s *still) takeFrozen(ctx context.Context, p Plan, sealed []string) (how Layering, seq uint64, err error) {
+	defer fault.Recover(&err)
+	how, err = s.take(ctx, p)
+	if err != nil {
+		return how, 0, err
+	}
+	if how == Stacked || s.o.Stop { // the images are needed at once, or the jail does not wait
+		if err := s.whole(); err != nil {
+			return how, 0, err
+		}
+	}
+	seq, err = s.m.lineage(ctx, s.was.ID, Lineage{Op: event.OpSnapshot, Snapshot: s.o.Snapshot, Parent: s.was.ID})
+	switch {
+	case err != nil:
+	case s.o.Stop:
+		err = s.stop(ctx, sealed)
+	case how == Stacked:
+		err = s.rehost(ctx, sealed)
+	}
+	return how, seq, err
 }
 
 // ahead writes down memory of the jail while it runs, where that makes it wait less: a
@@ -281,19 +297,19 @@ func (s *still) freeze(ctx context.Context) error {
 // take writes down the processes and the layer of the frozen jail.
 func (s *still) take(ctx context.Context, p Plan) (how Layering, err error) {
 	steps, stepCtx := errgroup.WithContext(ctx)
-	steps.Go(func() error { return s.cp.Dump(stepCtx, p, s.l.inst, s.o.Images) })
-	steps.Go(func() error {
+	steps.Go(fault.Catch(func() error { return s.cp.Dump(stepCtx, p, s.l.inst, s.o.Images) }))
+	steps.Go(fault.Catch(func() error {
 		// It takes a millisecond or two for ten processes, and CRIU takes many times
 		// that: beside it the jail does not wait for this. What CRIU has the
 		// processes do meanwhile changes nothing that is told of them.
 		s.processes, s.untold = processes(stepCtx, s.l.inst)
 		return nil
-	})
-	steps.Go(func() error {
+	}))
+	steps.Go(fault.Catch(func() error {
 		var err error
 		how, err = s.layer(stepCtx, p)
 		return err
-	})
+	}))
 	return how, steps.Wait()
 }
 
@@ -368,7 +384,7 @@ type body struct {
 // body makes a frozen body for j from images. It is recorded as a jail of its
 // own until j inhabits it, so that whatever happens the next daemon removes it.
 func (m *Manager) body(ctx context.Context, cp Checkpointer, j Jail, images string, from *Plan) (_ *body, err error) {
-	ids, err := m.takeIDs()
+	ids, err := m.takeIDs(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -382,6 +398,7 @@ func (m *Manager) body(ctx context.Context, cp Checkpointer, j Jail, images stri
 			err = errors.Join(err, m.dropBody(ctx, cp, j))
 		}
 	}()
+	defer fault.Recover(&err)
 	p := m.plan(j)
 	p.From, p.Unwired = from, j.Wire != nil
 	if err := os.Mkdir(p.Dir, 0o711); err != nil {
@@ -428,45 +445,59 @@ func (m *Manager) dropBody(ctx context.Context, cp Checkpointer, j Jail) error {
 func (m *Manager) inhabit(ctx context.Context, b Backend, c *cell, body *body, say *Lineage, rewire Rewirer) (leave func(context.Context) error, err error) {
 	was, old := *c.jail.Load(), c.live.Load()
 	next := &live{inst: body.inst, restored: true, rewound: old != nil && say != nil}
-	next.ice.held = true
+	next.ice.setHeld(true)
+	if old != nil { // which is frozen: it counts no more
+		if st, err := old.inst.Stats(ctx); err == nil {
+			body.jail.Last = was.Last.most(st.used())
+			if say == nil { // the jail was not stopped, so its counters do not begin again
+				body.jail.Carried = carriedFrom(old.carried.onto(st))
+			}
+		}
+	}
+	next.carried = body.jail.Carried
 	if goesOn := old != nil && say == nil; goesOn { // whoever reads a command's output goes on reading
-		next.ctl, next.parked, next.ice.paused = old.ctl, old.parked, old.ice.paused
+		next.ctl, next.parked = old.ctl, old.parked
+		next.ice.setPaused(old.ice.isPaused())
 	} else {
 		next.ctl = control.Dial(body.inst.Control())
+		next.ctl.Asleep(next.ice.asleep)
 	}
 	var wired Rewired
-	if rewire != nil {
-		to := m.plan(body.jail)
-		to.Unwired = true
-		wired, err = rewire.Rewire(ctx, m.plan(was), old.inst, to, body.inst)
-		if err != nil {
-			wired = nil
-		} else {
-			defer wired.Close()
-		}
-	}
-	if err == nil { // not before it has its links
-		err = m.watchAnew(ctx, b, body.jail, next, old != nil)
-	}
-	if err == nil && say != nil {
-		_, err = m.lineage(ctx, was.ID, *say)
-	}
-	if err == nil {
-		err = m.giveSecrets(ctx, body.jail, body.inst)
-	}
 	kept, closed := 0, 0
-	if err == nil && wired != nil {
-		kept, closed, err = wired.GoOn()
-	}
-	// It runs before that is recorded: until then nobody was told, and what a
-	// daemon that comes after a crash finds is the jail as it was.
-	if err == nil {
-		err = next.letGo(ctx)
-	}
-	if old != nil { // which is frozen, and counts no more
-		if st, serr := old.inst.Stats(ctx); serr == nil {
-			body.jail.Last = was.Last.most(st.used())
+	err = fault.Catch(func() (err error) {
+		if rewire != nil {
+			to := m.plan(body.jail)
+			to.Unwired = true
+			w, err := rewire.Rewire(ctx, m.plan(was), old.inst, to, body.inst)
+			if err != nil {
+				return err
+			}
+			wired = w
 		}
+		// Not before it has its links.
+		if err := m.watchAnew(ctx, b, body.jail, next, old != nil); err != nil {
+			return err
+		}
+		if say != nil {
+			if _, err := m.lineage(ctx, was.ID, *say); err != nil {
+				return err
+			}
+		}
+		if err := m.giveSecrets(ctx, body.jail, body.inst); err != nil {
+			return err
+		}
+		if wired != nil {
+			kept, closed, err = wired.GoOn()
+			if err != nil {
+				return err
+			}
+		}
+		// It runs before that is recorded: until then no client knows, and what a
+		// daemon that starts after a crash finds is the jail as it was.
+		return next.letGo(ctx)
+	})()
+	if wired != nil {
+		defer wired.Close()
 	}
 	body.jail = body.jail.anew()
 	if err == nil {

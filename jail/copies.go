@@ -19,8 +19,9 @@ type copies struct {
 	wake chan struct{} // capacity 1
 	done chan struct{}
 
-	mu    sync.Mutex
-	dirty map[*cell]struct{} // guarded by mu
+	mu sync.Mutex
+	// +checklocks:mu
+	dirty map[*cell]struct{}
 }
 
 func newCopies(m *Manager) *copies {

@@ -33,11 +33,7 @@ type Files interface {
 // host. A stopped jail cannot be started or removed while its files are open.
 func (m *Manager) Files(ctx context.Context, jid id.Jail) (Files, error) {
 	const op = "jail.Files"
-	c, err := m.find(jid, op)
-	if err != nil {
-		return nil, err
-	}
-	unlock, err := c.lock(ctx, op)
+	c, unlock, err := m.lock(ctx, jid, op)
 	if err != nil {
 		return nil, err
 	}

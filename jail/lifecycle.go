@@ -52,7 +52,7 @@ func (m *Manager) Create(ctx context.Context, s Spec) (Jail, error) {
 			return j, err
 		} // a spare that died is no reason to refuse
 	}
-	j, err := m.fresh(s, layers)
+	j, err := m.fresh(ctx, s, layers)
 	if err != nil {
 		return Jail{}, err
 	}
@@ -101,7 +101,7 @@ type source struct {
 // make isolates the new jail j and leaves it in the given state. It records the
 // jail before it touches the host, so that whatever happens the next daemon
 // knows what to remove. A spare with processes stays frozen.
-func (m *Manager) make(ctx context.Context, b Backend, j Jail, from source, to State) (*cell, error) {
+func (m *Manager) make(ctx context.Context, b Backend, j Jail, from source, to State) (_ *cell, err error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), makeTime)
 	defer cancel()
 	c := newCell(j)
@@ -114,10 +114,22 @@ func (m *Manager) make(ctx context.Context, b Backend, j Jail, from source, to S
 	m.cells[j.ID] = c
 	m.mu.Unlock()
 
+	var loose Instance // made, but not the cell's yet
+	defer func() {
+		if err == nil {
+			return
+		}
+		if loose != nil {
+			err = errors.Join(err, loose.Close())
+		}
+		err = errors.Join(err, m.destroy(ctx, b, c))
+	}()
+	defer fault.Recover(&err)
 	inst, err := m.isolate(ctx, b, c, from)
 	if err != nil {
-		return nil, errors.Join(err, m.destroy(ctx, b, c))
+		return nil, err
 	}
+	loose = inst
 	if from.lineage != nil {
 		_, err = m.lineage(ctx, j.ID, *from.lineage)
 	}
@@ -126,11 +138,12 @@ func (m *Manager) make(ctx context.Context, b Backend, j Jail, from source, to S
 		err = m.save(ctx, c, j)
 	}
 	if err != nil {
-		inst.Close()
-		return nil, errors.Join(err, m.destroy(ctx, b, c))
+		return nil, err
 	}
 	l := m.attach(c, inst)
-	l.ice.held, l.restored = from.frozen != nil, from.frozen != nil
+	loose = nil
+	l.ice.setHeld(from.frozen != nil)
+	l.restored = from.frozen != nil
 	if err = m.observe(ctx, b, c, false); err == nil && to == Running {
 		err = m.giveSecrets(ctx, j, inst)
 	}
@@ -141,7 +154,7 @@ func (m *Manager) make(ctx context.Context, b Backend, j Jail, from source, to S
 		err = from.awoke(ctx, j)
 	}
 	if err != nil {
-		return nil, errors.Join(err, m.destroy(ctx, b, c))
+		return nil, err
 	}
 	if to == Spare && from.frozen != nil {
 		m.mu.Lock()
@@ -152,8 +165,8 @@ func (m *Manager) make(ctx context.Context, b Backend, j Jail, from source, to S
 }
 
 // fresh is a new jail over a root filesystem.
-func (m *Manager) fresh(s Spec, layers Layers) (Jail, error) {
-	ids, err := m.takeIDs()
+func (m *Manager) fresh(ctx context.Context, s Spec, layers Layers) (Jail, error) {
+	ids, err := m.takeIDs(ctx)
 	if err != nil {
 		return Jail{}, err
 	}
@@ -174,7 +187,14 @@ func (m *Manager) isolate(ctx context.Context, b Backend, c *cell, from source) 
 	if from.frozen != nil {
 		return from.frozen(ctx, m.plan(j))
 	}
-	return b.Create(ctx, m.plan(j))
+	return create(ctx, b, m.plan(j))
+}
+
+// create is Create of the backend, with a panic returned as an error: the jail's
+// record has to tell that it failed.
+func create(ctx context.Context, b Backend, p Plan) (inst Instance, err error) {
+	defer fault.Recover(&err)
+	return b.Create(ctx, p)
 }
 
 var errSpareGone = errors.New("the spare is gone")
@@ -197,14 +217,15 @@ func (m *Manager) claim(ctx context.Context, b Backend, c *cell, s Spec) (Jail, 
 		return Jail{}, errSpareGone
 	}
 	j.Spec, j.Created = s, time.Now()
-	if err := m.adapt(ctx, j); err != nil {
-		return Jail{}, errors.Join(err, m.destroy(ctx, b, c))
-	}
-	if s.Start {
-		err = m.begin(ctx, b, c, j)
-	} else {
-		err = m.save(ctx, c, j)
-	}
+	err = fault.Catch(func() error {
+		if err := m.adapt(ctx, j); err != nil {
+			return err
+		}
+		if s.Start {
+			return m.begin(ctx, b, c, j)
+		}
+		return m.save(ctx, c, j)
+	})()
 	if err != nil {
 		return Jail{}, errors.Join(err, m.destroy(ctx, b, c))
 	}
@@ -214,18 +235,11 @@ func (m *Manager) claim(ctx context.Context, b Backend, c *cell, s Spec) (Jail, 
 // change runs f on a visible jail while it is the only one to change it. The
 // caller may give up waiting for its turn, but not in the middle.
 func (m *Manager) change(ctx context.Context, jid id.Jail, op string, f func(context.Context, Backend, *cell) error) (Jail, error) {
-	c, err := m.find(jid, op)
-	if err != nil {
-		return Jail{}, err
-	}
-	unlock, err := c.lock(ctx, op)
+	c, unlock, err := m.lock(ctx, jid, op)
 	if err != nil {
 		return Jail{}, err
 	}
 	defer unlock()
-	if !c.jail.Load().State.visible() {
-		return Jail{}, fault.Newf(fault.NotFound, op, string(jid), "no such jail")
-	}
 	b, err := m.backend(c.jail.Load().Spec)
 	if err != nil {
 		return Jail{}, err
@@ -235,7 +249,7 @@ func (m *Manager) change(ctx context.Context, jid id.Jail, op string, f func(con
 	if err := f(ctx, b, c); err != nil {
 		return Jail{}, err
 	}
-	return *c.jail.Load(), nil
+	return c.shown(), nil
 }
 
 // Start runs a created, stopped or failed jail, and its command if it has one.
@@ -287,7 +301,7 @@ func (m *Manager) again(ctx context.Context, b Backend, c *cell) error {
 	if err := j.move(Starting, "jail.Start"); err != nil {
 		return err
 	}
-	j.Boot = m.cfg.Boot
+	j.Boot, j.Carried = m.cfg.Boot, Carried{}
 	j = j.anew()
 	was := j
 	j.Wire = nil
@@ -296,11 +310,15 @@ func (m *Manager) again(ctx context.Context, b Backend, c *cell) error {
 			return err
 		}
 	}
+	if err := m.replaceLostIDs(ctx, &j); err != nil {
+		return err
+	}
 	if err := m.save(ctx, c, j); err != nil {
+		m.giveIDsOf(j, was)
 		return err
 	}
 	m.giveIDsOf(was, j)
-	inst, err := b.Create(ctx, m.plan(j))
+	inst, err := create(ctx, b, m.plan(j))
 	if err != nil {
 		m.settle(ctx, b, c, Failed, "it could not be started: "+err.Error())
 		return err
@@ -480,7 +498,7 @@ func (m *Manager) environment(j Jail, extra map[string]string) []string {
 	set(j.BaseEnv)
 	var governed map[string]string
 	if m.cfg.Warden != nil {
-		governed = m.cfg.Warden.Env(j.Spec)
+		governed = m.cfg.Warden.Env(j)
 	}
 	for _, more := range []map[string]string{governed, j.Spec.Env, extra} {
 		for k, v := range more {

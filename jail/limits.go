@@ -105,7 +105,7 @@ func (q LimitChange) check(op string, was, next Jail) error {
 	}
 	if next.Spec.Limits.DiskMB < was.Spec.Limits.DiskMB {
 		return &fault.Error{Op: op, On: string(was.ID), Kind: fault.Conflict, Field: "limits.disk_mb",
-			Err: fmt.Errorf("a disk of %d MB does not become one of %d", was.Spec.Limits.DiskMB, next.Spec.Limits.DiskMB), Remedy: "make another jail"}
+			Err: fmt.Errorf("cannot shrink disk from %d MiB to %d MiB", was.Spec.Limits.DiskMB, next.Spec.Limits.DiskMB), Remedy: "create a new jail with a smaller disk"}
 	}
 	return nil
 }

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -77,7 +78,8 @@ type Config struct {
 	AllowMounts     []string // host prefixes that jails may mount
 	AllowWorkspaces []string // host prefixes that jails may use copy-on-write
 
-	FirstID uint32 // first host id for jails; each takes the next 65536. Default 0x20000000
+	IDs     HostIDs // nil: 20000 ranges from FirstID
+	FirstID uint32  // first host id for jails; each takes the next 65536. Default 0x20000000
 
 	Pool PoolConfig
 }
@@ -104,11 +106,19 @@ type Manager struct {
 	ctx     context.Context // ends with Close
 	cancel  context.CancelFunc
 
-	mu     sync.Mutex
-	cells  map[id.Jail]*cell       // every jail, also those not visible. guarded by mu
-	ids    map[uint32]struct{}     // blocks of ids in use. guarded by mu
-	frozen map[id.Snapshot][]*cell // copies of snapshots that wait for a branch. guarded by mu
-	gone   []place                 // where the jails removed last stood in the list. guarded by mu
+	mu sync.Mutex
+	// +checklocks:mu
+	cells map[id.Jail]*cell // every jail, also those not visible
+	// +checklocks:mu
+	ids map[uint32]struct{} // blocks of ids in use
+	// +checklocks:mu
+	ranges []IDRange // host ids that jails may have
+	// +checklocks:mu
+	lost []IDRange // ids of jails that belong to another daemon
+	// +checklocks:mu
+	frozen map[id.Snapshot][]*cell // copies of snapshots that wait for a branch
+	// +checklocks:mu
+	gone []place // where the jails removed last stood in the list
 }
 
 // A place is where a jail stands in the list of all.
@@ -133,7 +143,8 @@ type cell struct {
 	live atomic.Pointer[live] // nil when no init runs
 
 	file sync.Mutex // held while jail.json is written
-	gone bool       // the directory is being removed. guarded by file
+	// +checklocks:file
+	gone bool // the directory is being removed
 }
 
 // live is what a jail has while its init runs.
@@ -147,6 +158,8 @@ type live struct {
 
 	restored bool // it is of a snapshot, and had not run when it was first watched
 	rewound  bool // it is so in the place of another one
+
+	carried Carried // used since the jail was started, by instances before this one
 }
 
 // close lets go of the jail. Whoever waits to talk to its init learns that there
@@ -181,13 +194,16 @@ func (c *cell) lock(ctx context.Context, op string) (unlock func(), err error) {
 		}
 	case <-ctx.Done():
 	}
-	return nil, fault.Newf(fault.Unavailable, op, string(c.jail.Load().ID), "another operation on this jail is still going on")
+	return nil, fault.Newf(fault.Unavailable, op, string(c.jail.Load().ID), "another operation on this jail is still running: %w", context.Cause(ctx))
 }
 
 // NewManager returns a Manager that has touched nothing yet.
 func NewManager(cfg Config) *Manager {
 	if cfg.FirstID == 0 {
 		cfg.FirstID = defaultFirst
+	}
+	if cfg.IDs == nil {
+		cfg.IDs = &fixedIDs{first: cfg.FirstID}
 	}
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
@@ -213,25 +229,32 @@ func (m *Manager) Open(ctx context.Context) error {
 	}
 	bodies, wires := map[id.Jail]bool{}, map[id.Jail]bool{}
 	for _, j := range all {
-		m.ids[j.IDs.First] = struct{}{}
 		bodies[j.Body] = true
 		if j.Wire != nil {
-			m.ids[j.Wire.IDs.First] = struct{}{}
 			wires[j.Wire.Name] = true
 		}
 	}
+	if err := m.keepIDs(ctx, all); err != nil {
+		return err
+	}
+	var cells []*cell
 	for _, j := range all {
 		if !bodies[j.ID] || j.Body != "" {
-			m.cells[j.ID] = newCell(j)
+			cells = append(cells, newCell(j))
 		} else if err := m.cfg.Store.Delete(ctx, j.ID); err != nil { // a jail has moved in since
 			return fmt.Errorf("forget the record of body %s: %w", j.ID, err)
 		}
 	}
+	m.mu.Lock()
+	for _, c := range cells {
+		m.cells[c.jail.Load().ID] = c
+	}
+	m.mu.Unlock()
 	m.removeStrays(ctx, bodies, wires)
 
 	var wg sync.WaitGroup
 	slots := make(chan struct{}, 8)
-	for _, c := range m.cells {
+	for _, c := range cells { // not m.cells, from which reconcile removes
 		slots <- struct{}{}
 		wg.Go(func() {
 			defer func() { <-slots }()
@@ -271,7 +294,12 @@ func (m *Manager) Close() error {
 			errs = append(errs, l.inst.Close())
 		}
 	}
-	return errors.Join(errs...)
+	var used []IDRange
+	for first := range m.ids {
+		used = append(used, IDRange{First: first, Count: idsPerJail})
+	}
+	_, err := m.cfg.IDs.Keep(context.Background(), used)
+	return errors.Join(append(errs, err)...)
 }
 
 // reconcile brings one recorded jail in line with what the host really holds.
@@ -319,7 +347,7 @@ func (m *Manager) reattach(ctx context.Context, b Backend, c *cell) {
 		if j.State == Paused {
 			// Nobody could talk to its init, which still has the descriptors of
 			// those who did when the last daemon ended.
-			l.ice.paused = true
+			l.ice.setPaused(true)
 		}
 		m.cfg.Log.Info("jail reattached", "jail", j.ID, "state", j.State)
 		m.holdLimits(ctx, b, j, inst)
@@ -386,6 +414,10 @@ func (m *Manager) settle(ctx context.Context, b Backend, c *cell, to State, reas
 
 // removeStrays removes directories that no record knows, as a database restored
 // from a backup would leave. Whatever still holds on to them is left, and said.
+//
+// Only the start calls it, before any request is served.
+//
+// +checklocksignore
 func (m *Manager) removeStrays(ctx context.Context, bodies, wires map[id.Jail]bool) {
 	entries, err := os.ReadDir(m.cfg.Dir)
 	if err != nil {
@@ -436,7 +468,8 @@ func (m *Manager) cleanStray(ctx context.Context, j Jail, unwired bool) error {
 
 // attach makes inst the cell's live instance and watches for its end.
 func (m *Manager) attach(c *cell, inst Instance) *live {
-	l := &live{inst: inst, ctl: control.Dial(inst.Control())}
+	l := &live{inst: inst, ctl: control.Dial(inst.Control()), carried: c.jail.Load().Carried}
+	l.ctl.Asleep(l.ice.asleep)
 	c.live.Store(l)
 	m.wg.Go(func() { m.watch(c, l) })
 	return l
@@ -559,7 +592,8 @@ func (m *Manager) plan(j Jail) Plan {
 		ID: j.body(), Dir: m.dir(j.body()), Runtime: j.Spec.Runtime, Hostname: hostname,
 		Lower: j.Lower, Sealed: j.Sealed, IDs: j.IDs, Limits: j.Spec.Limits, Network: j.Spec.Network, Group: j.Spec.Group,
 		Mounts: j.Spec.Mounts, Workspace: j.Spec.Workspace, Init: m.cfg.Init, Enforce: j.Spec.Enforce,
-		Wire: j.Wire,
+		SecretFiles: j.Spec.SecretFiles,
+		Wire:        j.Wire,
 	}
 }
 
@@ -578,20 +612,6 @@ func (m *Manager) backend(s Spec) (Backend, error) {
 	return nil, fault.Fieldf("jail.Create", field, "%q is not one of %s", got, strings.Join(names, ", "))
 }
 
-// takeIDs reserves the lowest free block of host ids.
-func (m *Manager) takeIDs() (IDRange, error) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	for n := range uint32(maxJails) {
-		first := m.cfg.FirstID + n*idsPerJail
-		if _, used := m.ids[first]; !used {
-			m.ids[first] = struct{}{}
-			return IDRange{First: first, Count: idsPerJail}, nil
-		}
-	}
-	return IDRange{}, fault.Newf(fault.Exhausted, "jail.Create", "", "all %d blocks of user ids are in use", maxJails)
-}
-
 func (m *Manager) giveIDs(r IDRange) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -607,12 +627,17 @@ func (m *Manager) giveIDsOf(was, now Jail) {
 	}
 }
 
-// ranges are the blocks of ids that nobody else may have.
+// ranges returns the ranges of host ids that the jail holds. The record of an instance
+// that no jail uses yet has none.
 func (j *Jail) ranges() []IDRange {
-	if j.Wire == nil {
-		return []IDRange{j.IDs}
+	var all []IDRange
+	if j.IDs.Count > 0 {
+		all = append(all, j.IDs)
 	}
-	return []IDRange{j.IDs, j.Wire.IDs}
+	if j.Wire != nil {
+		all = append(all, j.Wire.IDs)
+	}
+	return all
 }
 
 // find returns a visible jail's cell.
@@ -626,13 +651,31 @@ func (m *Manager) find(jid id.Jail, op string) (*cell, error) {
 	return c, nil
 }
 
+// lock finds a visible jail and waits until no other operation changes it. If that
+// operation was a Delete there is no jail.
+func (m *Manager) lock(ctx context.Context, jid id.Jail, op string) (c *cell, unlock func(), err error) {
+	c, err = m.find(jid, op)
+	if err != nil {
+		return nil, nil, err
+	}
+	unlock, err = c.lock(ctx, op)
+	if err != nil {
+		return nil, nil, err
+	}
+	if !c.jail.Load().State.visible() {
+		unlock()
+		return nil, nil, fault.Newf(fault.NotFound, op, string(jid), "no such jail")
+	}
+	return c, unlock, nil
+}
+
 // Get returns a jail's record.
 func (m *Manager) Get(_ context.Context, jid id.Jail) (Jail, error) {
 	c, err := m.find(jid, "jail.Get")
 	if err != nil {
 		return Jail{}, err
 	}
-	return *c.jail.Load(), nil
+	return c.shown(), nil
 }
 
 // ListOptions choose and page a list of jails. Zero fields choose all.
@@ -659,19 +702,19 @@ func (o ListOptions) match(j *Jail) bool {
 // List returns jails in the order they were created.
 func (m *Manager) List(_ context.Context, o ListOptions) ([]Jail, error) {
 	m.mu.Lock()
-	var all []Jail
-	for _, c := range m.cells {
-		all = append(all, *c.jail.Load())
-	}
+	cells := slices.Collect(maps.Values(m.cells))
 	after, known := m.placeOf(o.After)
 	m.mu.Unlock()
 	if !known {
 		return nil, fault.Fieldf("jail.List", "after", "no jail %s is or was there; start the list again", o.After)
 	}
 
-	all = slices.DeleteFunc(all, func(j Jail) bool {
-		return !o.match(&j) || place{j.Created, j.ID}.compare(after) <= 0
-	})
+	var all []Jail
+	for _, c := range cells {
+		if j := c.jail.Load(); o.match(j) && (place{j.Created, j.ID}).compare(after) > 0 {
+			all = append(all, c.shown())
+		}
+	}
 	slices.SortFunc(all, func(a, b Jail) int { return place{a.Created, a.ID}.compare(place{b.Created, b.ID}) })
 	if o.Limit > 0 && len(all) > o.Limit {
 		all = all[:o.Limit]
@@ -681,6 +724,8 @@ func (m *Manager) List(_ context.Context, o ListOptions) ([]Jail, error) {
 
 // placeOf finds where a page ended, also when its last jail has been removed
 // since. The caller holds mu.
+//
+// +checklocks:m.mu
 func (m *Manager) placeOf(jid id.Jail) (p place, known bool) {
 	if jid == "" {
 		return place{}, true
@@ -708,16 +753,29 @@ func (m *Manager) Digests() []string {
 }
 
 // Stats returns what a jail uses now. Of a jail without an init it knows the
-// limits only.
+// limits only. It returns fault.Conflict for a jail that is recorded as running or
+// paused and has no instance, as one that is about to be recorded as ended.
 func (m *Manager) Stats(ctx context.Context, jid id.Jail) (Stats, error) {
-	c, err := m.find(jid, "jail.Stats")
+	const op = "jail.Stats"
+	c, err := m.find(jid, op)
 	if err != nil {
 		return Stats{}, err
 	}
-	if l := c.live.Load(); l != nil {
-		return l.inst.Stats(ctx)
+	for {
+		j, l := c.jail.Load(), c.live.Load()
+		if l == nil {
+			if j.State == Running || j.State == Paused {
+				return Stats{}, fault.Newf(fault.Conflict, op, string(jid), "the jail is recorded as %s and has no instance: it has ended, or could not be reattached", j.State)
+			}
+			return Stats{DiskLimit: j.Spec.Limits.DiskMB << 20}, nil
+		}
+		st, err := l.stats(ctx)
+		// The counters of an instance are removed after it is no longer live. Then
+		// they read as zero.
+		if c.live.Load() == l {
+			return st, err
+		}
 	}
-	return Stats{DiskLimit: c.jail.Load().Spec.Limits.DiskMB << 20}, nil
 }
 
 // BackendInfo says of one backend whether it works on this host.

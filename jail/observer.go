@@ -102,15 +102,50 @@ type Sight struct {
 // they have caught up, and whoever works on it in its sleep. It thaws when nobody
 // does.
 type ice struct {
-	mu        sync.Mutex
-	paused    bool // guarded by mu
-	throttled bool // guarded by mu
-	held      bool // guarded by mu
+	mu sync.Mutex
+	// +checklocks:mu
+	paused bool
+	// +checklocks:mu
+	throttled bool
+	// +checklocks:mu
+	held bool
 }
 
+// frozen reports whether anything keeps the jail frozen. The caller holds i.mu.
+//
+// +checklocks:i.mu
 func (i *ice) frozen() bool { return i.paused || i.throttled || i.held }
 
-// set changes one of the wishes and freezes or thaws as both together want.
+// asleep is frozen for a caller that does not hold mu.
+func (i *ice) asleep() bool {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	return i.frozen()
+}
+
+// setPaused notes that the jail is paused or not, where it is frozen or thawed elsewhere.
+func (i *ice) setPaused(to bool) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	i.paused = to
+}
+
+// isPaused reports whether the jail is paused.
+func (i *ice) isPaused() bool {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	return i.paused
+}
+
+// setHeld notes that work on the frozen jail is in progress or not.
+func (i *ice) setHeld(to bool) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	i.held = to
+}
+
+// set changes one of the wishes of l.ice, and freezes or thaws the jail as all of them
+// together want. It locks ice.mu before it uses wish, so callers take the address without.
 func (l *live) set(ctx context.Context, wish *bool, to bool) error {
 	l.ice.mu.Lock()
 	defer l.ice.mu.Unlock()
@@ -134,10 +169,10 @@ func (l *live) set(ctx context.Context, wish *bool, to bool) error {
 	return nil
 }
 
-func (l *live) throttle(ctx context.Context) error { return l.set(ctx, &l.ice.throttled, true) }
-func (l *live) relent(ctx context.Context) error   { return l.set(ctx, &l.ice.throttled, false) }
-func (l *live) hold(ctx context.Context) error     { return l.set(ctx, &l.ice.held, true) }
-func (l *live) letGo(ctx context.Context) error    { return l.set(ctx, &l.ice.held, false) }
+func (l *live) throttle(ctx context.Context) error { return l.set(ctx, &l.ice.throttled, true) }  // +checklocksignore
+func (l *live) relent(ctx context.Context) error   { return l.set(ctx, &l.ice.throttled, false) } // +checklocksignore
+func (l *live) hold(ctx context.Context) error     { return l.set(ctx, &l.ice.held, true) }       // +checklocksignore
+func (l *live) letGo(ctx context.Context) error    { return l.set(ctx, &l.ice.held, false) }      // +checklocksignore
 
 // pause freezes the jail with nobody talking to its init, so that it can be
 // written down as it is. A transfer that does not end keeps no jail from being
@@ -145,7 +180,7 @@ func (l *live) letGo(ctx context.Context) error    { return l.set(ctx, &l.ice.he
 // can last longer than this daemon, and without it they could never ask again.
 func (l *live) pause(ctx context.Context) error {
 	parked := l.parkAs(ctx, l.asks())
-	err := l.set(ctx, &l.ice.paused, true)
+	err := l.set(ctx, &l.ice.paused, true) // +checklocksignore
 	if err != nil && parked == nil {
 		l.unpark()
 	}
@@ -153,7 +188,7 @@ func (l *live) pause(ctx context.Context) error {
 }
 
 func (l *live) resume(ctx context.Context) error {
-	err := l.set(ctx, &l.ice.paused, false)
+	err := l.set(ctx, &l.ice.paused, false) // +checklocksignore
 	if err == nil {
 		l.unpark()
 	}
@@ -171,7 +206,7 @@ func (l *live) parkAs(ctx context.Context, keep bool) error {
 	if l.parked {
 		return nil
 	}
-	if l.ice.paused {
+	if l.ice.isPaused() {
 		return fault.Newf(fault.Conflict, "jail.Checkpoint", "", "the jail was paused by an earlier daemon, or in the middle of a transfer, and may have connections that cannot be written down: resume it, and try again")
 	}
 	park := l.ctl.Park
@@ -189,7 +224,7 @@ func (l *live) parkAs(ctx context.Context, keep bool) error {
 // it goes on somewhere else. One that an earlier daemon paused cannot be asked to, and
 // does not run for it. The caller says afterwards if the jail stays after all.
 func (l *live) abandon(ctx context.Context) (stays func(), err error) {
-	if l.parked || !l.ice.paused {
+	if l.parked || !l.ice.isPaused() {
 		return func() {}, l.parkAs(ctx, l.keeps)
 	}
 	if err := l.ctl.HangUp(ctx, patience); err != nil {
@@ -204,7 +239,7 @@ func (l *live) abandon(ctx context.Context) (stays func(), err error) {
 
 // unpark lets the talk go on, unless the jail is paused.
 func (l *live) unpark() {
-	if l.parked && !l.ice.paused {
+	if l.parked && !l.ice.isPaused() {
 		l.parked, l.keeps = false, false
 		l.ctl.Unpark()
 		l.giveBack()
@@ -286,7 +321,7 @@ func (m *Manager) watchAnew(ctx context.Context, b Backend, j Jail, l *live, wat
 
 func sight(b Backend, l *live) Sight {
 	s := l.inst.Sight()
-	s.PID, s.Stats, s.Control = l.inst.PID(), l.inst.Stats, l.ctl
+	s.PID, s.Stats, s.Control = l.inst.PID(), l.stats, l.ctl
 	if _, lacking := b.Lacks()["freeze"]; !lacking {
 		s.Freeze, s.Thaw = l.throttle, l.relent
 	}

@@ -6,6 +6,8 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"glasshouse/fault"
 )
 
 // PoolConfig says how many jails are made ahead of need.
@@ -23,10 +25,13 @@ type pool struct {
 	size int
 	ttl  time.Duration
 
-	mu      sync.Mutex
-	shapes  map[string]*shape // guarded by mu
-	closed  bool              // guarded by mu
-	sweeper *time.Timer       // guarded by mu
+	mu sync.Mutex
+	// +checklocks:mu
+	shapes map[string]*shape
+	// +checklocks:mu
+	closed bool
+	// +checklocks:mu
+	sweeper *time.Timer
 }
 
 // maxShapes bounds the memory that a caller with many shapes could take.
@@ -51,7 +56,7 @@ func newPool(m *Manager, cfg PoolConfig) *pool {
 // shapeOf returns the shape of a jail, or "" for one that cannot be pooled
 // because the host's paths or its own name are part of it.
 func shapeOf(s Spec, l Layers) string {
-	if len(s.Mounts) > 0 || s.Workspace != nil || s.Hostname != "" {
+	if len(s.Mounts) > 0 || s.Workspace != nil || s.Hostname != "" || s.SecretFiles {
 		return ""
 	}
 	key, err := json.Marshal([]any{s.Backend, s.Runtime, l.Dirs, l.Digest, s.Limits, s.Network, s.Group, s.Enforce})
@@ -91,6 +96,8 @@ const settleTime = 100 * time.Millisecond
 
 // fillLater has the shape filled when nobody has taken a spare for a moment. The
 // caller holds mu.
+//
+// +checklocks:p.mu
 func (p *pool) fillLater(key string, sh *shape) {
 	if sh.later != nil {
 		sh.later.Reset(settleTime)
@@ -134,6 +141,8 @@ func (p *pool) wanted(s Spec, l Layers) {
 
 // fill starts making what is missing, one after the other so that spares never
 // compete with what somebody waits for. The caller holds mu.
+//
+// +checklocks:p.mu
 func (p *pool) fill(key string, sh *shape) {
 	if p.closed || sh.making > 0 || len(sh.spares) >= p.size {
 		return
@@ -144,11 +153,15 @@ func (p *pool) fill(key string, sh *shape) {
 	}
 	sh.making++
 	p.m.wg.Go(func() {
-		j, err := p.m.fresh(sh.spec, sh.layers)
 		var c *cell
-		if err == nil {
+		err := fault.Catch(func() error {
+			j, err := p.m.fresh(p.m.ctx, sh.spec, sh.layers)
+			if err != nil {
+				return err
+			}
 			c, err = p.m.make(p.m.ctx, b, j, source{}, Spare)
-		}
+			return err
+		})()
 		p.mu.Lock()
 		defer p.mu.Unlock()
 		sh.making--

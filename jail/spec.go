@@ -35,6 +35,11 @@ type Spec struct {
 	// are started, files changed and connections made.
 	Enforce bool `json:"enforce,omitempty"`
 
+	// SecretFiles says that the jail will be given secrets as files. A jail of gVisor
+	// is only given any if that was said when it was made; it is then not snapshotted
+	// with its memory. Never from a request body.
+	SecretFiles bool `json:"secret_files,omitempty"`
+
 	// Start has Create start the jail as well, at the price of the creation alone.
 	Start bool `json:"-"`
 
@@ -64,8 +69,14 @@ type Limits struct {
 	CPUShares int64 `json:"cpu_shares"`
 	MemoryMB  int64 `json:"memory_mb"`
 	DiskMB    int64 `json:"disk_mb"`
-	MaxPIDs   int64 `json:"max_pids"`
+	MaxPIDs   int64 `json:"max_pids"` // processes and threads, without those of init
 }
+
+// InitThreads is what a backend adds to Limits.MaxPIDs where the kernel counts init's
+// threads too, which belong to Glasshouse. Idle, init has up to 20: the Go
+// runtime makes one for each blocked system call and keeps it. Threads that init
+// does not have are the jail's to use.
+const InitThreads = 24
 
 // DefaultLimits and MaxLimits are the seed's table.
 var (
@@ -120,7 +131,7 @@ type IDRange struct {
 
 // Stats is what a jail uses now.
 type Stats struct {
-	CPU          time.Duration `json:"cpu"` // since start
+	CPU          time.Duration `json:"cpu"` // since the jail was started, as are MemoryPeak, OOMKills, RxBytes and TxBytes
 	MemoryBytes  int64         `json:"memory_bytes"`
 	CacheBytes   int64         `json:"cache_bytes,omitempty"` // of that: of files, which can be read again
 	MemoryPeak   int64         `json:"memory_peak"`
@@ -132,6 +143,7 @@ type Stats struct {
 	TxBytes      int64         `json:"tx_bytes"`
 	NotMeasured  []string      `json:"not_measured,omitempty"` // fields this backend cannot tell
 	ProcessesMax int64         `json:"processes_max"`
+	DiskFailed   bool          `json:"disk_failed,omitempty"` // see DiskReadOnly
 }
 
 // Jail is a jail as the daemon records it.
@@ -158,7 +170,11 @@ type Jail struct {
 	Used Used `json:"used,omitzero"`      // by bodies that it has left
 	Last Used `json:"last_used,omitzero"` // by the one that it has or had last, when that was about to end
 
+	Carried Carried `json:"carried,omitzero"` // used since Started, by instances that it has left without stopping
+
 	Base *Limits `json:"base_limits,omitempty"` // its own, while it is lent others, which are in Spec
+
+	Conditions []Condition `json:"-"` // at the moment; not recorded
 }
 
 // OutOfMemory reports whether a failed jail ended when its memory did.

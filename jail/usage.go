@@ -25,6 +25,33 @@ func (u Used) most(v Used) Used {
 
 func (s Stats) used() Used { return Used{s.CPU, s.RxBytes, s.TxBytes} }
 
+// Carried is what a jail has used since it was started, in instances that it has
+// left without stopping: a stacked snapshot gives it a new one, whose counters in
+// the kernel begin at 0.
+type Carried struct {
+	Used
+	MemoryPeak int64 `json:"memory_peak,omitempty"`
+	OOMKills   int64 `json:"oom_kills,omitempty"`
+}
+
+// onto adds to the counters of the present instance what was used before it.
+func (c Carried) onto(st Stats) Stats {
+	st.CPU, st.RxBytes, st.TxBytes = c.CPU+st.CPU, c.RxBytes+st.RxBytes, c.TxBytes+st.TxBytes
+	st.MemoryPeak, st.OOMKills = max(c.MemoryPeak, st.MemoryPeak), c.OOMKills+st.OOMKills
+	return st
+}
+
+// carriedFrom returns what a jail carries on from an instance with the counters st,
+// to which onto was applied.
+func carriedFrom(st Stats) Carried { return Carried{st.used(), st.MemoryPeak, st.OOMKills} }
+
+// stats returns what the jail uses, counted since it was started.
+func (l *live) stats(ctx context.Context) (Stats, error) {
+	st, err := l.inst.Stats(ctx)
+	st.DiskFailed = err == nil && l.volumeFailed()
+	return l.carried.onto(st), err
+}
+
 // Usage is what a jail has used since it was made, in whichever body, and what its
 // files take now.
 type Usage struct {

@@ -10,6 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+
 	"glasshouse/fault"
 	"glasshouse/id"
 	"glasshouse/jail"
@@ -103,4 +105,132 @@ func (w *world) pid(j id.Jail) int {
 		w.Fatal(err)
 	}
 	return n
+}
+
+// While a jail ends, its instance is gone and its record still says that it runs. Zeros
+// would mean that it has used nothing.
+func TestStatsOfAJailThatIsEndingAreAConflict(t *testing.T) {
+	w := newWorld(t)
+	m, s := w.scripted()
+	j := w.running(m)
+	cleaned := false
+	s.fail("clean", func() error {
+		cleaned = true
+		if got, err := m.Get(t.Context(), j.ID); err != nil || got.State != jail.Running {
+			t.Errorf("state before the end is recorded = %q, %v, want %q", got.State, err, jail.Running)
+		}
+		if st, err := m.Stats(t.Context(), j.ID); !errors.Is(err, fault.Conflict) {
+			t.Errorf("Stats before the end is recorded = %+v, %v, want conflict", st, err)
+		}
+		return nil
+	})
+	if _, err := m.Stop(t.Context(), j.ID, jail.StopOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	s.fail("clean", nil)
+	if !cleaned {
+		t.Error("Stop did not clean up, want Stats called meanwhile")
+	}
+	if st, err := m.Stats(t.Context(), j.ID); err != nil || st.DiskLimit == 0 {
+		t.Errorf("Stats of the stopped jail = %+v, %v, want its limits", st, err)
+	}
+}
+
+// Counters that are read while their jail ends may be removed already.
+func TestStatsThatAreReadWhileAJailStopsAreThoseOfTheStoppedJail(t *testing.T) {
+	w := newWorld(t)
+	var read func() // called once, while counters are read
+	var reads atomic.Int64
+	w.backend.counts = func(jail.Plan) jail.Stats {
+		if reads.Add(-1) == 0 {
+			read()
+		}
+		return jail.Stats{PIDs: 7}
+	}
+	m, _ := w.scripted()
+	j := w.running(m)
+	read = func() {
+		if _, err := m.Stop(t.Context(), j.ID, jail.StopOptions{}); err != nil {
+			t.Errorf("Stop = %v, want nil", err)
+		}
+	}
+	reads.Store(1)
+	got, err := m.Stats(t.Context(), j.ID)
+	want := jail.Stats{DiskLimit: jail.DefaultLimits.DiskMB << 20}
+	if diff := cmp.Diff(want, got); err != nil || diff != "" {
+		t.Errorf("Stats: %v (-want +got):\n%s", err, diff)
+	}
+}
+
+// A stacked snapshot gives the jail a new instance, whose counters begin at 0. What is
+// shown is counted since the jail was started.
+func TestStatsAreCountedSinceTheStartOverStackedSnapshots(t *testing.T) {
+	w := newWorld(t)
+	var busy atomic.Pointer[id.Jail] // the instance that is the jail's now
+	w.backend.counts = func(p jail.Plan) jail.Stats {
+		if at := busy.Load(); at != nil && *at == p.ID {
+			return jail.Stats{CPU: time.Second, RxBytes: 10, TxBytes: 1, MemoryPeak: 100, OOMKills: 1, MemoryBytes: 7, PIDs: 3}
+		}
+		return jail.Stats{MemoryPeak: 6, MemoryBytes: 5, PIDs: 2}
+	}
+	m, s := w.scripted()
+	j := w.running(m)
+	busy.Store(&j.ID)
+	stats := func(want jail.Stats) {
+		t.Helper()
+		got, err := m.Stats(t.Context(), j.ID)
+		want.DiskLimit = jail.DefaultLimits.DiskMB << 20
+		if diff := cmp.Diff(want, got); err != nil || diff != "" {
+			t.Errorf("Stats: %v (-want +got):\n%s", err, diff)
+		}
+	}
+	stats(jail.Stats{CPU: time.Second, RxBytes: 10, TxBytes: 1, MemoryPeak: 100, OOMKills: 1, MemoryBytes: 7, PIDs: 3})
+	made, err := w.checkpoint(m, j.ID, jail.Stacked)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if made.Stats.CPU != time.Second || made.Stats.MemoryPeak != 100 {
+		t.Errorf("the snapshot says %+v, want what the jail had used", made.Stats)
+	}
+	carried := jail.Stats{CPU: time.Second, RxBytes: 10, TxBytes: 1, MemoryPeak: 100, OOMKills: 1, MemoryBytes: 5, PIDs: 2}
+	stats(carried)
+	if u, err := m.Usage(t.Context(), j.ID); err != nil || u.CPU != time.Second || u.RxBytes != 10 {
+		t.Errorf("Usage = %+v, %v; want it counted once", u, err)
+	}
+
+	// The new instance uses as much again, and a third one nothing.
+	now, _ := m.Get(t.Context(), j.ID)
+	busy.Store(&now.Body)
+	twice := jail.Stats{CPU: 2 * time.Second, RxBytes: 20, TxBytes: 2, MemoryPeak: 100, OOMKills: 2, MemoryBytes: 7, PIDs: 3}
+	stats(twice)
+	if _, err := w.checkpoint(m, j.ID, jail.Stacked); err != nil {
+		t.Fatal(err)
+	}
+	twice.MemoryBytes, twice.PIDs = 5, 2
+	stats(twice)
+
+	// The next daemon knows it too.
+	m.Close()
+	m = w.scriptedManager(s)
+	stats(twice)
+
+	// With a start, and with a rewind, it begins again.
+	if _, err := m.Rewind(t.Context(), j.ID, made.Image, jail.RewindOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	begun := jail.Stats{MemoryPeak: 6, MemoryBytes: 5, PIDs: 2}
+	stats(begun)
+	if _, err := w.checkpoint(m, j.ID, jail.Stacked); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := m.Stop(t.Context(), j.ID, jail.StopOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := m.Start(t.Context(), j.ID); err != nil {
+		t.Fatal(err)
+	}
+	stats(begun)
+	if u, err := m.Usage(t.Context(), j.ID); err != nil || u.CPU != 2*time.Second {
+		t.Errorf("Usage = %+v, %v; want 2 s over all instances", u, err)
+	}
 }

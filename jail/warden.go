@@ -19,8 +19,8 @@ type Warden interface {
 	Check(ctx context.Context, s Spec) (json.RawMessage, error)
 
 	// Env returns what the commands of a jail find in their environment, unless
-	// the Spec says otherwise.
-	Env(s Spec) map[string]string
+	// its Spec says otherwise.
+	Env(j Jail) map[string]string
 
 	// Guard begins to govern a jail that has come to life or is found alive, or
 	// goes on with one that has got another body. Of a new jail nothing but init

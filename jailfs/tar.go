@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"glasshouse/fault"
+	"glasshouse/internal/text"
 	"glasshouse/jailinit/protocol"
 )
 
@@ -159,7 +160,7 @@ func (p *packer) entry(dir int, base, name string) (isDir bool, err error) {
 		return false, err
 	}
 	if len(name) > maxTarName {
-		return false, fault.Newf(fault.TooLarge, "Tar", name[:80]+"…", "a path of more than %d bytes", maxTarName)
+		return false, fault.Newf(fault.TooLarge, "Tar", text.Clip(name, 80), "a path of more than %d bytes", maxTarName)
 	}
 	var st unix.Stat_t
 	if err := unix.Fstatat(dir, base, &st, unix.AT_SYMLINK_NOFOLLOW); err != nil {

@@ -154,6 +154,8 @@ func receiveFD(uc *net.UnixConn) (int, error) {
 
 // letGo gives up the listener, which cannot be part of a memory image. in.mu is
 // held.
+//
+// +checklocks:in.mu
 func (in *Init) letGo() {
 	if in.listening != nil {
 		in.listening.Close()
@@ -176,13 +178,15 @@ func (in *Init) forkAsking(p *process, file string, argv []string, attr *syscall
 		c.File = attr.Dir + "/" + c.File
 	}
 	in.pids.Lock()
-	p.status.Started = time.Now().Round(0)
-	pid, start, err := in.forker.start(c)
+	// p is not among the commands yet, and reaping it needs in.pids.
+	p.status.Started = time.Now().Round(0) // +checklocksignore
+	// The forker was set before asking returned true, and is never replaced.
+	pid, start, err := in.forker.start(c) // +checklocksignore
 	if err != nil {
 		in.pids.Unlock()
 		return err
 	}
-	p.pid, p.status.PID = pid, pid
+	p.pid, p.status.PID = pid, pid // +checklocksignore
 	in.byPID[pid] = p
 	preferAsVictim(pid)
 	in.pids.Unlock()

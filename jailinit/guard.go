@@ -27,12 +27,12 @@ func dumpable() error {
 	return os.NewSyscallError("prctl PR_SET_DUMPABLE", unix.Prctl(unix.PR_SET_DUMPABLE, 1, 0, 0, 0))
 }
 
-// guard sees to it that nobody in the jail may look into init or trace it.
+// guard prevents processes in the jail from reading init's memory or tracing it.
 //
-// The kernel lets nobody trace a process that has a capability they lack. Where
-// the runtime gives init one more than commands are to have, it keeps that to
-// itself: it is about waking the machine, which from within a user namespace
-// nobody can. Elsewhere init makes itself undumpable. That is enough too, but a
+// A process cannot trace another that has a capability it lacks (ptrace(2)). Where
+// the runtime gives init one capability more than commands get, init keeps it. It is
+// CAP_WAKE_ALARM, which has no effect within a user namespace. Elsewhere, and in a program with cgo, which cannot change the
+// capabilities of all threads at once, init makes itself undumpable. That is enough too, but a
 // checkpoint of a restored jail could then not look into init either.
 func guard() error {
 	const keep, drop = capKept, uint(unix.CAP_SETPCAP)
@@ -43,13 +43,14 @@ func guard() error {
 	}
 	has := func(c uint) bool { return caps[c/32].Effective&(1<<(c%32)) != 0 }
 	if !has(keep) || !has(drop) {
-		if err := unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0); err != nil {
-			return os.NewSyscallError("prctl PR_SET_DUMPABLE", err)
-		}
-		return nil
+		return undumpable()
 	}
 	for _, c := range []uint{keep, drop} {
-		if _, _, errno := syscall.AllThreadsSyscall(unix.SYS_PRCTL, unix.PR_CAPBSET_DROP, uintptr(c), 0); errno != 0 {
+		_, _, errno := syscall.AllThreadsSyscall(unix.SYS_PRCTL, unix.PR_CAPBSET_DROP, uintptr(c), 0)
+		if errno == unix.ENOTSUP {
+			return undumpable()
+		}
+		if errno != 0 {
 			return fmt.Errorf("drop capability %d from the bounding set: %w", c, errno)
 		}
 	}
@@ -62,4 +63,8 @@ func guard() error {
 		return os.NewSyscallError("capset", errno)
 	}
 	return nil
+}
+
+func undumpable() error {
+	return os.NewSyscallError("prctl PR_SET_DUMPABLE", unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0))
 }

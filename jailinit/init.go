@@ -37,7 +37,7 @@ const (
 type Init struct {
 	Socket string        // path to listen on
 	Door   bool          // or else: take the connections that come in by standard input
-	Grace  time.Duration // how long a lossless reader may stall the jail; 0 means 10 s
+	Grace  time.Duration // how long a lossless reader that is not heard from may stall its command; 0 means 10 s
 	Idle   time.Duration // silence that ends a command whose output others hold open; 0 means 100 ms
 
 	started  time.Time
@@ -55,20 +55,31 @@ type Init struct {
 	// Locks are taken in the order pids, mu, process.mu.
 
 	// pids is held while a pid must not be reaped and so cannot be reused.
-	pids  sync.Mutex
-	byPID map[int]*process // guarded by pids
+	pids sync.Mutex
+	// +checklocks:pids
+	byPID map[int]*process
 
-	mu        sync.Mutex
-	execs     map[id.Exec]*process // nil while one is being started. guarded by mu
-	finished  []*process           // oldest first. guarded by mu
-	open      map[*conn]struct{}   // guarded by mu
-	fewer     notice               // a connection is gone from open. guarded by mu
-	closed    bool                 // guarded by mu
-	parking   *conn                // the connection on which init is asked to park, or nil. guarded by mu
-	parked    bool                 // time stands still. guarded by mu
-	forker    *forker              // starts commands that ask; nil if they do not. guarded by mu
-	listening *os.File             // on which they ask, or nil. guarded by mu
-	unparked  *time.Timer          // ends that if nobody comes. guarded by mu
+	mu sync.Mutex
+	// +checklocks:mu
+	execs map[id.Exec]*process // nil while one is being started
+	// +checklocks:mu
+	finished []*process // oldest first
+	// +checklocks:mu
+	open map[*conn]struct{}
+	// +checklocks:mu
+	fewer notice // a connection is gone from open
+	// +checklocks:mu
+	closed bool
+	// +checklocks:mu
+	parking *conn // the connection on which init is asked to park, or nil
+	// +checklocks:mu
+	parked bool // time stands still
+	// +checklocks:mu
+	forker *forker // starts commands that ask; nil if they do not
+	// +checklocks:mu
+	listening *os.File // on which they ask, or nil
+	// +checklocks:mu
+	unparked *time.Timer // ends parking without a client
 }
 
 // Open prepares the process to be an init and listens.
@@ -80,9 +91,10 @@ func (in *Init) Open() error {
 	in.forks = make(chan struct{}, forkSlots)
 	in.conns = make(chan struct{}, maxConns)
 	in.rings.left.Store(ringBudget)
-	in.byPID = map[int]*process{}
-	in.execs = map[id.Exec]*process{}
-	in.open = map[*conn]struct{}{}
+	// Nothing else uses in before Open returns.
+	in.byPID = map[int]*process{}     // +checklocksignore
+	in.execs = map[id.Exec]*process{} // +checklocksignore
+	in.open = map[*conn]struct{}{}    // +checklocksignore
 
 	var err error
 	if in.files, err = jailfs.Open("/"); err != nil {
@@ -98,7 +110,11 @@ func (in *Init) Open() error {
 	if err := becomeInit(in.children); err != nil {
 		return errors.Join(err, in.files.Close())
 	}
-	if !in.Door {
+	if in.Door {
+		if err := protect(); err != nil {
+			return errors.Join(err, in.listener.Close(), in.files.Close())
+		}
+	} else {
 		if in.listener, err = listen(in.Socket); err != nil {
 			return errors.Join(err, in.files.Close())
 		}
@@ -316,6 +332,8 @@ func (in *Init) list() []protocol.ExecStatus {
 
 // retire remembers that p has ended, and forgets the oldest if there are too
 // many or their output takes too much memory. in.mu is held.
+//
+// +checklocks:in.mu
 func (in *Init) retire(p *process) {
 	in.finished = append(in.finished, p)
 	kept := 0
@@ -329,6 +347,8 @@ func (in *Init) retire(p *process) {
 }
 
 // drop removes a finished command. in.mu is held.
+//
+// +checklocks:in.mu
 func (in *Init) drop(p *process) {
 	in.finished = slices.DeleteFunc(in.finished, func(f *process) bool { return f == p })
 	delete(in.execs, p.id)

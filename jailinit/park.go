@@ -188,6 +188,8 @@ func (in *Init) standStill(keep bool) {
 }
 
 // sleep waits for somebody to come. in.mu is held.
+//
+// +checklocks:in.mu
 func (in *Init) sleep() {
 	due := time.Now().Add(parkedAtMost)
 	in.unparked = time.AfterFunc(parkedAtMost, func() { in.overslept(due) })
@@ -210,6 +212,8 @@ func (in *Init) overslept(due time.Time) {
 }
 
 // goOn lets time go on for a parked init. in.mu is held.
+//
+// +checklocks:in.mu
 func (in *Init) goOn() {
 	in.parked = false
 	in.hiding.forget()

@@ -457,25 +457,23 @@ func TestOtherClientsComeBack(t *testing.T) {
 	j := start(t)
 	e := sh("seq 1 200000")
 	e.Ring = 64 << 10
-	s, _, err := j.Exec(j.ctx(), e, nil)
-	if s != nil || err != nil {
-		t.Fatal(s, err)
+	own, _, err := j.Exec(j.ctx(), e, &attachLossless) // from the beginning: the command waits for it
+	if err != nil {
+		t.Fatal(err)
 	}
-	other := control.Dial(j.dir + "/init.sock")
-	read := make(map[string]*control.Stream)
-	for name, c := range map[string]*control.Client{"own": j.Client, "other": other} {
-		if read[name], err = c.Attach(j.ctx(), e.ID, attachLossless); err != nil {
-			t.Fatal(err)
-		}
-		defer read[name].Close()
+	defer own.Close()
+	other, err := control.Dial(j.dir+"/init.sock").Attach(j.ctx(), e.ID, attachLossless)
+	if err != nil {
+		t.Fatal(err)
 	}
+	defer other.Close()
 	for range 3 {
 		time.Sleep(20 * time.Millisecond) // they are in the middle of frames that nobody takes
 		j.park()
 		j.Unpark()
 	}
 	var wg sync.WaitGroup
-	for name, s := range read {
+	for name, s := range map[string]*control.Stream{"own": own, "other": other} {
 		wg.Go(func() {
 			var l lines
 			for {
@@ -600,8 +598,22 @@ func TestMovedJail(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+		given := w.(interface{ Given() int64 }).Given()
 		if _, err := io.WriteString(w, "input"); err != nil {
 			t.Fatal(err)
+		}
+		for now, end := given, time.Now().Add(20*time.Second); now != given+int64(len("input")); time.Sleep(time.Millisecond) {
+			if time.Now().After(end) {
+				t.Fatalf("the command was given %d bytes, want %d more", now, len("input")) // by init, not only to it
+			}
+			another, err := j.Stdin(j.ctx(), e.ID)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := another.(interface{ Leave() error }).Leave(); err != nil {
+				t.Fatal(err)
+			}
+			now = another.(interface{ Given() int64 }).Given()
 		}
 		return s, w
 	}

@@ -45,27 +45,40 @@ type process struct {
 	taken      atomic.Int64  // bytes of output read
 	given      atomic.Int64  // bytes of stdin written
 
-	mu       sync.Mutex
-	status   protocol.ExecStatus // guarded by mu, as all below
-	ring     ring
-	readers  map[*reader]struct{}
-	grown    notice    // there is more output, or it has ended
-	freed    notice    // a lossless reader has taken something, or has gone
-	alarm    alarm     // its timeout, then what ends it when its output does not
-	still    bool      // init is parked: time does not count
-	thaws    int       // how often that was over
-	pumps    int       // outputs not at their end
+	mu sync.Mutex
+	// +checklocks:mu
+	status protocol.ExecStatus
+	// +checklocks:mu
+	ring ring
+	// +checklocks:mu
+	readers map[*reader]struct{}
+	// +checklocks:mu
+	grown notice // there is more output, or it has ended
+	// +checklocks:mu
+	freed notice // a lossless reader has taken something, or has gone
+	// +checklocks:mu
+	alarm alarm // its timeout, then what ends it when its output does not
+	// +checklocks:mu
+	still bool // init is parked: time does not count
+	// +checklocks:mu
+	thaws int // how often that was over
+	// +checklocks:mu
+	pumps int // outputs not at their end
+	// +checklocks:mu
 	lastRead time.Time // when output was last read
-	exited   time.Time // when the main process was reaped
+	// +checklocks:mu
+	exited time.Time // when the main process was reaped
+	// +checklocks:mu
 	draining time.Time // since when its output is waited for: exited, or when time last went on
-	pending  int64     // output offset that what it had written reaches
+	// +checklocks:mu
+	pending int64 // output offset of the end of its output
 }
 
-// A reader is somebody's place in the output.
+// A reader is the position of a client in the output.
 type reader struct {
 	pos      int64 // everything before it was taken
 	lossless bool
-	progress time.Time // when pos was last moved
+	progress time.Time // when it was last heard from
 	gone     time.Time // when its connection broke, or zero
 }
 
@@ -93,6 +106,9 @@ func (p *process) snapshot() protocol.ExecStatus {
 	return p.current()
 }
 
+// current returns the status with the bounds of the kept output. The caller holds p.mu.
+//
+// +checklocks:p.mu
 func (p *process) current() protocol.ExecStatus {
 	s := p.status
 	s.Oldest, s.Next = p.ring.oldest, p.ring.next
@@ -201,8 +217,10 @@ func (p *process) output(stream protocol.Stream, data []byte) {
 
 // makeRoom waits until no lossless reader needs what the next output will
 // overwrite, and returns how much of n bytes may be appended. A reader that
-// has taken nothing for the grace time is lossless no more. p.mu is held, but
+// was not heard from for the grace time is lossless no more. p.mu is held, but
 // not while waiting.
+//
+// +checklocks:p.mu
 func (p *process) makeRoom(stream protocol.Stream, n int) int {
 	began, thaws := time.Now(), p.thaws
 	for {
@@ -231,7 +249,10 @@ func (p *process) makeRoom(stream protocol.Stream, n int) int {
 const thawing = time.Second
 
 // thawed lets the grace of all readers begin now, which it returns. What is
-// recorded of the time before means nothing on the clock of another host.
+// recorded of the time before means nothing on the clock of another host. The caller
+// holds p.mu.
+//
+// +checklocks:p.mu
 func (p *process) thawed() time.Time {
 	now := time.Now()
 	for r := range p.readers {
@@ -245,7 +266,9 @@ func (p *process) thawed() time.Time {
 
 // hold returns until when output before offset drop has to be kept, which
 // somebody has been waiting to overwrite since began; zero if nobody needs it.
-// Readers whose grace is over are not asked again.
+// Readers whose grace is over are not asked again. The caller holds p.mu.
+//
+// +checklocks:p.mu
 func (p *process) hold(drop int64, began time.Time) (until time.Time) {
 	now := time.Now()
 	for r := range p.readers {
@@ -279,56 +302,57 @@ func later(a, b time.Time) time.Time {
 // outputClosed tells that nobody can write to f any more.
 func (p *process) outputClosed(f *os.File) {
 	f.Close()
-	p.conclude(func() bool {
-		p.pumps--
-		return p.pumps == 0 && !p.exited.IsZero()
-	})
+	p.in.mu.Lock()
+	defer p.in.mu.Unlock()
+	p.mu.Lock()
+	p.pumps--
+	p.conclude(p.pumps == 0 && !p.exited.IsZero())
 }
 
 // exit records how the main process ended. Init.pids is held.
 func (p *process) exit(status unix.WaitStatus) {
-	p.conclude(func() bool {
-		p.exited = time.Now()
-		close(p.reaped)
-		p.status.Code = status.ExitStatus()
-		if status.Signaled() {
-			p.status.Code = 128 + int(status.Signal())
-			p.status.Signal = signalName(status.Signal())
-		}
-		p.alarm.stop()
-		if p.pumps == 0 {
-			return true
-		}
+	p.in.mu.Lock()
+	defer p.in.mu.Unlock()
+	p.mu.Lock()
+	p.exited = time.Now()
+	close(p.reaped)
+	p.status.Code = status.ExitStatus()
+	if status.Signaled() {
+		p.status.Code = 128 + int(status.Signal())
+		p.status.Signal = signalName(status.Signal())
+	}
+	p.alarm.stop()
+	if p.pumps > 0 {
 		p.draining = p.exited
 		p.pending = p.taken.Load() + p.unread()
 		p.alarm.set(p.in.Idle, p.drain)
-		return false
-	})
+	}
+	p.conclude(p.pumps == 0)
 }
 
 // drain ends a command whose main process has gone but whose output somebody
 // still holds open: once it falls silent or, if it never does, once all that
 // was written before is read.
 func (p *process) drain() {
-	p.conclude(func() bool {
-		silent := time.Since(p.lastRead) >= p.in.Idle && p.unread() == 0 && p.inHand.Load() == 0
-		drained := p.ring.next >= p.pending && time.Since(p.draining) >= drainAtMost
-		if silent || drained {
-			return true
-		}
-		if p.status.Ended == nil {
-			p.alarm.set(max(p.in.Idle-time.Since(p.lastRead), p.in.Idle/10), p.drain)
-		}
-		return false
-	})
-}
-
-// conclude ends the command if over, called with p.mu held, says so.
-func (p *process) conclude(over func() bool) {
 	p.in.mu.Lock()
 	defer p.in.mu.Unlock()
 	p.mu.Lock()
-	ended := over() && p.status.Ended == nil
+	silent := time.Since(p.lastRead) >= p.in.Idle && p.unread() == 0 && p.inHand.Load() == 0
+	drained := p.ring.next >= p.pending && time.Since(p.draining) >= drainAtMost
+	over := silent || drained
+	if !over && p.status.Ended == nil {
+		p.alarm.set(max(p.in.Idle-time.Since(p.lastRead), p.in.Idle/10), p.drain)
+	}
+	p.conclude(over)
+}
+
+// conclude ends the command if it is over and has not ended yet. The caller holds
+// p.in.mu and p.mu; conclude unlocks p.mu.
+//
+// +checklocks:p.in.mu
+// +checklocksrelease:p.mu
+func (p *process) conclude(over bool) {
+	ended := over && p.status.Ended == nil
 	if ended {
 		p.status.Ended = &p.exited
 		p.ring.shrink()
@@ -374,7 +398,10 @@ func (p *process) join(a protocol.Attach) (*reader, protocol.ExecStatus, error) 
 	return r, p.current(), nil
 }
 
-// resume frees the place that was held for a reader who has come back at pos.
+// resume frees the place that was held for a reader that is back at pos. The caller
+// holds p.mu.
+//
+// +checklocks:p.mu
 func (p *process) resume(pos int64) {
 	var back *reader
 	for r := range p.readers {
@@ -400,11 +427,12 @@ func (p *process) leave(r *reader, broke bool) {
 	p.freed.wake()
 }
 
-// took records that r has everything before offset.
+// took records that r has everything before offset. If it had that already, it only
+// says that it is still there: its grace begins again.
 func (p *process) took(r *reader, offset int64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if offset <= r.pos || offset > p.ring.next {
+	if offset < r.pos || offset > p.ring.next {
 		return
 	}
 	r.pos, r.progress = offset, time.Now()

@@ -56,8 +56,9 @@ func (in *Init) dial(c *conn, q *protocol.Request) error {
 // doorways are the sockets in the jail at which its processes find the daemon. They
 // stay as long as init does.
 type doorways struct {
-	mu   sync.Mutex
-	open map[string]*doorway // by place. guarded by mu
+	mu sync.Mutex
+	// +checklocks:mu
+	open map[string]*doorway // by place
 	wg   sync.WaitGroup
 }
 

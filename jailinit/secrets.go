@@ -20,9 +20,11 @@ const (
 
 // hiding knows which filesystems are those of secrets, by their device.
 type hiding struct {
-	mu    sync.Mutex
-	at    uint64          // the device at secretsDir when known was begun. guarded by mu
-	known map[uint64]bool // guarded by mu
+	mu sync.Mutex
+	// +checklocks:mu
+	at uint64 // the device at secretsDir when known was begun
+	// +checklocks:mu
+	known map[uint64]bool
 }
 
 // on reports whether a device is one. The list of mounts is read anew when another

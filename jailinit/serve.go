@@ -216,17 +216,21 @@ func (c *conn) output(p *process, a protocol.Attach, status protocol.ExecStatus,
 	}
 	buf := make([]byte, pumpSize)
 	for !c.isParked() {
-		chunk, ok, more := p.read(at, buf)
-		if !a.Follow {
-			ok, more = ok && at < status.Next, nil
+		if !a.Follow && at >= status.Next {
+			status = p.snapshot()
+			// A command that has ended meanwhile is shown with all of its output.
+			if status.Ended == nil || at >= status.Next {
+				return c.end(status) == nil
+			}
 		}
+		chunk, ok, more := p.read(at, buf)
 		switch {
 		case ok:
 			if c.w.Chunk(chunk) != nil {
 				return false
 			}
 			at = chunk.Offset + int64(len(chunk.Data))
-		case more == nil: // there will be no more, or no more is wanted
+		case more == nil: // there will be no more
 			return c.end(p.snapshot()) == nil
 		default:
 			select {

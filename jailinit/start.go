@@ -134,12 +134,14 @@ func (in *Init) fork(p *process, file string, argv []string, attr *syscall.ProcA
 	}
 	in.pids.Lock()
 	defer in.pids.Unlock()
-	p.status.Started = time.Now().Round(0) // commands are sorted by it, and a restored jail's monotonic clock may lie behind
+	// Commands are sorted by Started, and a restored jail's monotonic clock may lie behind.
+	// p is not among the commands yet, and the reaper of p needs in.pids.
+	p.status.Started = time.Now().Round(0) // +checklocksignore
 	pid, err := syscall.ForkExec(file, argv, attr)
 	if err != nil {
 		return err
 	}
-	p.pid, p.status.PID = pid, pid
+	p.pid, p.status.PID = pid, pid // +checklocksignore
 	in.byPID[pid] = p
 	preferAsVictim(pid) // it cannot have been reaped yet
 	return nil
@@ -228,6 +230,10 @@ func refused(err error, e *protocol.Exec, cwd, file string) error {
 		return fault.Fieldf(opExec, "cwd", "%s: the user may not enter it", cwd)
 	case errors.Is(err, unix.EACCES):
 		return fault.Fieldf(opExec, "argv", "exec: %q: permission denied", name)
+	case errors.Is(err, unix.EPERM) && e.User == "":
+		// Linux security modules refuse programs with EPERM, the one of package enforce too.
+		return &fault.Error{Op: opExec, Kind: fault.Invalid, Field: "argv", Err: fmt.Errorf("exec: %q: operation not permitted", name),
+			Remedy: "change the policy of the jail, if it denies this program: see glasshouse policy show"}
 	case errors.Is(err, unix.EINVAL) && e.User != "", errors.Is(err, unix.EPERM) && e.User != "":
 		return fault.Fieldf(opExec, "user", "%q cannot be taken on in this jail: %w", e.User, err)
 	}

@@ -93,6 +93,9 @@ func (w *watcher) add(name string, flags uint32) error {
 	}); err != nil {
 		return err
 	}
+	if addErr == unix.ENOSPC { // inotify_add_watch(2): no disk is full
+		return fault.Newf(fault.Exhausted, "watch", name, "the user's limit of inotify watches is reached: sysctl fs.inotify.max_user_watches")
+	}
 	if addErr == nil {
 		w.paths[int32(wd)] = name
 	}

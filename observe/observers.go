@@ -60,9 +60,11 @@ type Observers struct {
 	stop chan struct{}
 	wg   sync.WaitGroup
 
-	mu     sync.Mutex
-	jails  map[id.Jail]*observed // guarded by mu
-	closed bool                  // guarded by mu
+	mu sync.Mutex
+	// +checklocks:mu
+	jails map[id.Jail]*observed
+	// +checklocks:mu
+	closed bool
 }
 
 // observed is one jail.
@@ -76,6 +78,7 @@ type observed struct {
 	body    int              // counts those it has had
 	paused  bool             // it is muted, and not traced meanwhile
 	cpu     int64            // when usage was sampled last
+	flags   event.Flags      // of that sample
 	gone    bool
 	closing sync.WaitGroup // of watches of a body it has left
 
@@ -259,6 +262,7 @@ func (o *Observers) attach(ctx context.Context, j *observed, t Target) error {
 		return errors.Join(err, o.giveUp(ctx, j, next))
 	}
 	j.target, j.watches, j.lacks, j.paused, j.cpu = t, next, lacks, false, -usageStep
+	j.flags = 0
 	j.body++
 	return nil
 }
@@ -477,17 +481,17 @@ func (o *Observers) sample() {
 	}
 }
 
-// usage records what a jail uses, if it has done anything since the last time.
-// The caller holds j.mu.
+// usage records what a jail uses, if it has done anything since the last time, or
+// its disk has become read-only or writable. The caller holds j.mu.
 func (o *Observers) usage(ctx context.Context, j *observed) {
 	if j.watches == nil || j.target.Usage == nil {
 		return
 	}
 	e := event.Event{Type: event.Usage, TS: time.Now().UnixMilli(), NS: Now()}
-	if err := j.target.Usage(ctx, &e); err != nil || e.CPU < j.cpu+usageStep {
+	if err := j.target.Usage(ctx, &e); err != nil || e.CPU < j.cpu+usageStep && e.Flags == j.flags {
 		return
 	}
-	j.cpu = e.CPU
+	j.cpu, j.flags = e.CPU, e.Flags
 	j.log.Append(&e)
 }
 

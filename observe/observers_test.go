@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"glasshouse/event"
+	"glasshouse/eventlog"
 	"glasshouse/fault"
 	"glasshouse/id"
 	"glasshouse/observe"
@@ -125,5 +126,43 @@ func TestOnlyJailsHaveLogs(t *testing.T) {
 	}
 	if err := errors.Join(o.Forget(target.Jail), o.Forget(target.Jail)); err != nil {
 		t.Error(err)
+	}
+}
+
+// An idle jail is not recorded again and again, but a disk that has failed is.
+func TestADiskThatFailsIsRecordedThoughTheJailIsIdle(t *testing.T) {
+	o, target := observers(t, &source{name: "kernel"}, &source{name: "network"}, &source{name: "ptrace"})
+	var flags event.Flags
+	target.Usage = func(_ context.Context, e *event.Event) error { e.Flags = flags; return nil }
+	for _, failed := range []bool{false, true} {
+		flags = 0
+		if err := o.Attach(t.Context(), target); err != nil {
+			t.Fatal(err)
+		}
+		l, err := o.Log(t.Context(), target.Jail)
+		if err != nil {
+			t.Fatal(err)
+		}
+		before := l.Last()
+		if failed {
+			flags = event.ReadOnly
+		}
+		if err := o.Detach(t.Context(), target.Jail); err != nil {
+			t.Fatal(err)
+		}
+		c, err := l.Read(t.Context(), eventlog.Query{After: before})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var said int
+		var e event.Event
+		for _, err = c.Next(&e); err == nil; _, err = c.Next(&e) {
+			if e.Type == event.Usage && e.Flags == event.ReadOnly {
+				said++
+			}
+		}
+		if err := c.Close(); err != nil || (said == 1) != failed {
+			t.Errorf("failed %v: recorded %d times, %v", failed, said, err)
+		}
 	}
 }

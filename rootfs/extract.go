@@ -20,6 +20,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"glasshouse/fault"
+	"glasshouse/internal/text"
 )
 
 // An extractor unpacks the layers of an image, one tar after the other, into
@@ -183,12 +184,7 @@ func cleanName(name string) (string, error) {
 }
 
 // short bounds a stranger's name for messages and notes.
-func short(name string) string {
-	if len(name) > 200 {
-		return name[:200] + "…"
-	}
-	return name
-}
+func short(name string) string { return text.Clip(name, 200) }
 
 // later keeps what finish needs of hdr: a few words, not the records a stranger
 // can fill it with.

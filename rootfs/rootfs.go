@@ -64,10 +64,13 @@ type Provider struct {
 	cfg Config
 	log *slog.Logger
 
-	mu      sync.Mutex
-	images  map[string]Image   // by digest. guarded by mu
-	keys    map[string]string  // what was asked for, to digest. guarded by mu
-	flights map[string]*flight // what is being made, by key. guarded by mu
+	mu sync.Mutex
+	// +checklocks:mu
+	images map[string]Image // by digest
+	// +checklocks:mu
+	keys map[string]string // what was asked for, to digest
+	// +checklocks:mu
+	flights map[string]*flight // what is being made, by key
 }
 
 // New returns a provider with cfg's defaults filled in.

@@ -247,8 +247,8 @@ nonsense
 
 // TestDebianTree bootstraps for real, once for everything there is to know of it.
 func TestDebianTree(t *testing.T) {
-	if testing.Short() {
-		t.Skip("takes half a minute and the network")
+	if os.Getenv("GLASSHOUSE_TEST") != "all" {
+		t.Skip("takes half a minute and the network: runs with GLASSHOUSE_TEST=all")
 	}
 	images := filepath.Join(t.TempDir(), "images")
 	p := open(t, in(images))

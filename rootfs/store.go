@@ -221,7 +221,9 @@ func (p *Provider) replace(ready, home string) error {
 	return os.Rename(ready, home)
 }
 
-// learn records that more requests lead to img. It needs mu.
+// learn records that more requests lead to img. The caller holds p.mu.
+//
+// +checklocks:p.mu
 func (p *Provider) learn(img Image, sources, keys []string) error {
 	before := len(img.Sources) + len(img.Keys)
 	img.Sources, img.Keys = union(img.Sources, sources), union(img.Keys, keys)
@@ -232,7 +234,9 @@ func (p *Provider) learn(img Image, sources, keys []string) error {
 	return writeImage(filepath.Join(p.cfg.Dir, dirName(img.Digest)), img)
 }
 
-// remember needs mu.
+// remember lists img. The caller holds p.mu.
+//
+// +checklocks:p.mu
 func (p *Provider) remember(img Image) {
 	p.images[img.Digest] = img
 	for _, k := range img.Keys {

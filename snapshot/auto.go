@@ -13,6 +13,7 @@ import (
 	"glasshouse/event"
 	"glasshouse/fault"
 	"glasshouse/id"
+	safetext "glasshouse/internal/text"
 	"glasshouse/jail"
 )
 
@@ -224,10 +225,7 @@ func (k *Keeper) After(ctx context.Context, jid id.Jail, argv []string) {
 // trigger is a command in words.
 func trigger(argv []string) string {
 	s := strings.ToValidUTF8("exec:"+strings.Join(argv, " "), "\uFFFD")
-	if len(s) <= maxTrigger {
-		return s
-	}
-	return strings.ToValidUTF8(s[:maxTrigger], "") + "…"
+	return safetext.Clip(s, maxTrigger)
 }
 
 // Began is told of each program that a process in a jail has begun: it has begun

@@ -88,6 +88,7 @@ func TestAnIdleJailThatGoesOnOverANewLayerHasNotChanged(t *testing.T) {
 	j := w.running(policy(jail.Snapshots{Every: time.Hour}))
 	w.sh(j, "echo one > /root/f")
 	w.behind(j, "exec sleep 1000")
+	w.executes(j, "sleep 1000")
 	for _, how := range layerings {
 		w.take(j, how)
 		if changed, err := w.jails.Changed(t.Context(), j); err != nil || changed {
@@ -178,14 +179,21 @@ E`)
 func (h *house) pid(jid id.Jail, mark string) int {
 	h.t.Helper()
 	all, _ := filepath.Glob("/proc/[0-9]*/environ")
+	first := 0
 	for _, f := range all {
-		if b, err := os.ReadFile(f); err == nil && strings.Contains(string(b), mark) {
-			n, _ := strconv.Atoi(filepath.Base(filepath.Dir(f)))
-			return n
+		b, err := os.ReadFile(f)
+		if err != nil || !strings.Contains(string(b), mark) {
+			continue
+		}
+		n, _ := strconv.Atoi(filepath.Base(filepath.Dir(f)))
+		if first == 0 || n < first { // its children have the mark too
+			first = n
 		}
 	}
-	h.t.Fatalf("%s: no process has %s", jid, mark)
-	return 0
+	if first == 0 {
+		h.t.Fatalf("%s: no process has %s", jid, mark)
+	}
+	return first
 }
 
 func TestAProcessThatIsHeldDoesNotRunAndOthersDo(t *testing.T) {

@@ -126,6 +126,7 @@ func (k *Keeper) branch(ctx context.Context, sid id.Snapshot, count int, o Overr
 		slots <- struct{}{}
 		wg.Go(func() {
 			defer func() { <-slots }()
+			defer fault.Recover(&children[i].Err) // one jail's panic must not end the daemon
 			children[i].Jail, children[i].Err = k.cfg.Jails.Branch(ctx, img, jail.BranchOptions{
 				Spec: specs[i], Number: i + 1, Op: op,
 				At: began.Add(time.Duration(i)), // in the order of their numbers, whoever is first
@@ -219,18 +220,18 @@ func (k *Keeper) warm(ctx context.Context, s *Snapshot) (at string, cool func(),
 		if err != nil {
 			return "", nil, err
 		}
-		cool := func() {
-			os.RemoveAll(at)
-			done()
-		}
 		if err = os.Chmod(at, 0o755); err == nil {
 			_, err = k.images.Get(ctx, kept, at)
 		}
 		if err != nil {
-			cool()
+			os.RemoveAll(at)
+			done()
 			return "", nil, err
 		}
-		return at, cool, nil
+		return at, func() {
+			os.RemoveAll(at)
+			done()
+		}, nil
 	}
 	if err != nil {
 		return "", nil, err

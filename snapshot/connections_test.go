@@ -17,7 +17,9 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"glasshouse/backend/backendtest"
 	"glasshouse/fault"
+	"glasshouse/host/claims"
 	"glasshouse/host/netns"
 	"glasshouse/id"
 	"glasshouse/jail"
@@ -30,8 +32,9 @@ type peer struct {
 	l    net.Listener
 	addr string // as jails know it
 
-	mu    sync.Mutex
-	conns []*call // guarded by mu
+	mu sync.Mutex
+	// +checklocks:mu
+	conns []*call
 }
 
 // A call is one connection of a peer.
@@ -119,25 +122,30 @@ func (c *call) goesOn(t *testing.T, what string) {
 	}
 }
 
-// abroad puts a namespace behind this host for as long as the test runs.
+// abroad puts a namespace behind this host for as long as the test runs. Names and
+// addresses follow from the ids of this process, because other processes of tests use
+// the same network of the host.
 func abroad(t *testing.T) (ns, addr string) {
 	t.Helper()
-	const near, far, server = "203.0.113.241/30", "203.0.113.242/30", "198.51.100.71"
+	n := backendtest.FirstID(t) / claims.Block % 60
+	name := fmt.Sprint("ghabroad", n)
+	near, far := fmt.Sprintf("203.0.113.%d", 4*n+9), fmt.Sprintf("203.0.113.%d", 4*n+10)
+	server := fmt.Sprintf("198.51.100.%d", n+11)
 	must := func(err error) {
 		t.Helper()
 		if err != nil {
 			t.Fatal(err)
 		}
 	}
-	ns = filepath.Join(t.TempDir(), "abroad")
-	_, err := netns.Create(t.Context(), "abroad", netns.Options{Path: ns})
+	ns = filepath.Join(t.TempDir(), name)
+	_, err := netns.Create(t.Context(), name, netns.Options{Path: ns})
 	must(err)
-	t.Cleanup(func() { must(netns.Clean("abroad", ns)) })
+	t.Cleanup(func() { must(netns.Clean(name, ns)) })
 	f, err := os.Open(ns)
 	must(err)
 	defer f.Close()
 	wan := netlink.NewVeth(netlink.NewLinkAttrs())
-	wan.Name, wan.PeerName, wan.PeerNamespace = "ghabroad0", "eth0", netlink.NsFd(f.Fd())
+	wan.Name, wan.PeerName, wan.PeerNamespace = name, "eth0", netlink.NsFd(f.Fd())
 	must(netlink.LinkAdd(wan))
 	t.Cleanup(func() { must(netlink.LinkDel(wan)) })
 	up := func(name string, addrs ...string) error {
@@ -156,19 +164,19 @@ func abroad(t *testing.T) (ns, addr string) {
 		}
 		return netlink.LinkSetUp(l)
 	}
-	must(up("ghabroad0", near))
-	must(netns.Do(ns, func() error { return errors.Join(up("eth0", far), up("lo", server+"/32")) }))
+	must(up(name, near+"/30"))
+	must(netns.Do(ns, func() error { return errors.Join(up("eth0", far+"/30"), up("lo", server+"/32")) }))
 	_, to, err := net.ParseCIDR(server + "/32")
 	must(err)
 	for end := time.Now().Add(20 * time.Second); ; time.Sleep(time.Millisecond) {
-		if l, err := netlink.LinkByName("ghabroad0"); err == nil && l.Attrs().OperState == netlink.OperUp {
+		if l, err := netlink.LinkByName(name); err == nil && l.Attrs().OperState == netlink.OperUp {
 			break
 		}
 		if time.Now().After(end) {
 			t.Fatal("the link does not come up")
 		}
 	}
-	must(netlink.RouteAdd(&netlink.Route{Dst: to, Gw: net.ParseIP("203.0.113.242")}))
+	must(netlink.RouteAdd(&netlink.Route{Dst: to, Gw: net.ParseIP(far)}))
 	return ns, server
 }
 

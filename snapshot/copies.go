@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"glasshouse/event"
+	"glasshouse/fault"
 	"glasshouse/id"
 	"glasshouse/jail"
 )
@@ -59,7 +60,8 @@ func (k *Keeper) refill(sid id.Snapshot) {
 		defer k.refilling.Unlock()
 		ctx, cancel := context.WithTimeout(k.ctx, refillTime)
 		defer cancel()
-		if err := k.Warm(ctx, sid, k.cfg.Copies.Count); err != nil && k.ctx.Err() == nil {
+		warm := fault.Catch(func() error { return k.Warm(ctx, sid, k.cfg.Copies.Count) })
+		if err := warm(); err != nil && k.ctx.Err() == nil {
 			k.cfg.Log.Warn("no copy made ahead of need", "snapshot", sid, "err", err)
 		}
 	})

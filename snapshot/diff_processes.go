@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	safetext "glasshouse/internal/text"
 	"glasshouse/jail"
 	"glasshouse/report"
 )
@@ -175,7 +176,7 @@ func told(value string, hidden bool) *report.Text {
 	return &t
 }
 
-func short(s string) string { return s[:min(len(s), maxValue)] }
+func short(s string) string { return safetext.Prefix(s, maxValue) }
 
 // variables are those of an environment. Of a name that is there twice the first
 // counts, as for programs.

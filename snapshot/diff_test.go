@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"unicode/utf8"
 
 	"glasshouse/id"
 	"glasshouse/jail"
@@ -63,6 +64,15 @@ func commands(list []report.Runs) string {
 	return strings.Join(lines, "\n")
 }
 
+// executes waits until a process of a jail has executed the program of a command line.
+func (h *house) executes(jid id.Jail, command string) {
+	h.t.Helper()
+	h.until(command+" is executed", func() bool {
+		_, code := h.try(jid, `for f in /proc/[0-9]*/cmdline; do [ "$(tr '\0' ' ' < $f)" = "`+command+` " ] && exit 0; done; exit 1`)
+		return code == 0
+	})
+}
+
 func TestTwoBranchesThatWroteTheSameFileDiffer(t *testing.T) {
 	for _, how := range layerings {
 		t.Run(string(how), func(t *testing.T) {
@@ -70,11 +80,13 @@ func TestTwoBranchesThatWroteTheSameFileDiffer(t *testing.T) {
 			j := h.running()
 			h.sh(j, "cd /root; echo everybody > both; echo x > moved; echo x > gone; echo x > mode; mkdir dir; echo kept > dir/kept")
 			h.behind(j, "exec sleep 1000")
+			h.executes(j, "sleep 1000")
 			s := h.take(j, how)
 			kids := h.branch(s.ID, 2)
 			h.sh(kids[0], "cd /root; echo first >> both; mv moved moved-by-first; rm gone")
 			h.sh(kids[1], "cd /root; echo second >> both; chmod 600 mode; echo new > dir/new")
 			h.behind(kids[1], "exec sleep 2000")
+			h.executes(kids[1], "sleep 2000")
 
 			c := h.compare(at(kids[0]), at(kids[1]))
 			expect(t, "from one branch to the other", changesIn(c.Files), `
@@ -130,6 +142,7 @@ func TestWhatAJailDidSinceItsSnapshot(t *testing.T) {
 			st := h.talk(j, "/usr/bin/serves 127.0.0.1:7001", "")
 			h.eventually(j, "cat /tmp/served", "start")
 			sleeper := h.behind(j, "exec sleep 1000")
+			h.executes(j, "sleep 1000")
 			h.sh(j, "echo one > /root/f")
 			first := h.take(j, how)
 			h.sh(j, "echo two > /root/f; mkdir /root/new; ln -s /etc /root/new/link")
@@ -138,6 +151,7 @@ func TestWhatAJailDidSinceItsSnapshot(t *testing.T) {
 			h.say(j, st, "/root/new")
 			h.eventually(j, "cat /tmp/served", "/root/new")
 			h.behind(j, "exec sleep 3000")
+			h.executes(j, "sleep 3000")
 			if err := h.jails.Signal(t.Context(), j, sleeper.ID, "KILL"); err != nil {
 				t.Fatal(err)
 			}
@@ -217,6 +231,7 @@ func TestAProcessIsTheSameWhenItsSnapshotIsGone(t *testing.T) {
 	h := newHouse(t)
 	j := h.running()
 	h.behind(j, "exec sleep 1000")
+	h.executes(j, "sleep 1000")
 	var taken []snapshot.Snapshot
 	for range 3 {
 		taken = append(taken, h.take(j, jail.Stacked))
@@ -255,8 +270,8 @@ func TestWhatAJailCallsItsFilesAndProcessesBreaksNoComparison(t *testing.T) {
 	if err := c.WriteText(&b); err != nil {
 		t.Fatal(err)
 	}
-	if strings.ContainsAny(b.String(), "\x1b\xff") {
-		t.Error("the text obeys the jail")
+	if s := b.String(); strings.Contains(s, "\x1b") || !utf8.ValidString(s) {
+		t.Errorf("text = %q, want no escape characters and valid UTF-8", s)
 	}
 	second := h.take(j, "")
 	if c := h.compare(at(second.ID), at(j)); len(c.Processes.Started)+len(c.Processes.Ended)+len(c.Processes.Changed) > 0 {
@@ -288,6 +303,7 @@ func TestAnImportedSnapshotIsComparedWithTheOneItWas(t *testing.T) {
 	h.reopen()
 	j := h.running()
 	h.behind(j, "exec sleep 1000")
+	h.executes(j, "sleep 1000")
 	h.sh(j, "echo x > /root/f")
 	s := h.take(j, "")
 	var parcel bytes.Buffer

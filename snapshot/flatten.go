@@ -49,14 +49,9 @@ func (k *Keeper) flattenDeep(ctx context.Context) error {
 // deepest returns the longest list of layers that is too long, or nil. Those that
 // end with a shorter one profit when that is flattened next.
 func (k *Keeper) deepest(ctx context.Context) (chain []string, _ error) {
-	longer := func(layers []string) {
-		if len(layers) > max(flattenAt, len(chain)) {
-			chain = layers
-		}
-	}
 	k.mu.Lock()
 	for _, s := range k.all {
-		longer(s.Jail.Sealed)
+		chain = longer(chain, s.Jail.Sealed)
 	}
 	k.mu.Unlock()
 	jails, err := k.cfg.Jails.List(ctx, jail.ListOptions{})
@@ -65,10 +60,18 @@ func (k *Keeper) deepest(ctx context.Context) (chain []string, _ error) {
 	}
 	for _, j := range jails {
 		if j.State == jail.Stopped || j.State == jail.Failed {
-			longer(j.Sealed)
+			chain = longer(chain, j.Sealed)
 		}
 	}
 	return chain, nil
+}
+
+// longer returns layers if they are too many, and more than those of chain.
+func longer(chain, layers []string) []string {
+	if len(layers) > max(flattenAt, len(chain)) {
+		return layers
+	}
+	return chain
 }
 
 // flatten merges layers into one, beside the topmost, and has everything that
@@ -140,6 +143,8 @@ func (k *Keeper) restack(ctx context.Context, chain, to []string) error {
 }
 
 // replace writes down a snapshot that has changed. The caller holds mu.
+//
+// +checklocks:k.mu
 func (k *Keeper) replace(ctx context.Context, s Snapshot) error {
 	if err := k.cfg.Store.Put(ctx, s); err != nil {
 		return err

@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"glasshouse/fault"
 	"glasshouse/id"
 	"glasshouse/jail"
 	"glasshouse/snapshot"
@@ -24,9 +25,12 @@ func (h *house) ticks(jid id.Jail) {
 	h.t.Helper()
 	read := func() (n int) {
 		for range 100 {
-			if fmt.Sscan(h.sh(jid, "cat /dev/shm/count"), &n); n > 0 {
+			// There is no file before the first step, and an empty one during each.
+			out, _ := h.try(jid, "cat /dev/shm/count")
+			if _, err := fmt.Sscan(out, &n); err == nil && n > 0 {
 				return n
 			}
+			time.Sleep(20 * time.Millisecond)
 		}
 		h.t.Fatalf("%s counts nothing", jid)
 		return 0
@@ -156,4 +160,56 @@ func TestMemoryForImagesThatIsFullHarmsNoJail(t *testing.T) {
 		t.Errorf("left: %v", left)
 	}
 	h.ticks(h.branch(h.take(j, jail.Stacked).ID, 1)[0])
+}
+
+// The host's disk is full while the jail writes: its filesystem refuses all writes
+// until the jail was started again.
+func TestAJailWhoseDiskFailedSaysSoAndIsRepairedByARestart(t *testing.T) {
+	h := newHouse(t)
+	if err := unix.Mount("", h.dir, "", unix.MS_REMOUNT, "size=256m,mode=711"); err != nil {
+		t.Fatal(err)
+	}
+	j := h.running()
+	h.sh(j, "echo kept > /root/note; sync")
+	free := h.leave(1 << 20)
+	const breaks = `for i in $(seq 50); do
+		dd if=/dev/zero of=/root/f$i bs=64k count=64; sync
+		mkdir /root/d$i || : > /root/probe || exit 0
+	done 2>/dev/null; exit 1`
+	h.try(j, breaks)
+	conditions := func() []jail.Condition {
+		t.Helper()
+		got, err := h.jails.Get(t.Context(), j)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return got.Conditions
+	}
+	if got := conditions(); len(got) != 1 || got[0].Type != jail.DiskReadOnly || got[0].Remedy == "" {
+		t.Fatalf("its conditions are %+v, want a disk that is read-only", got)
+	}
+	if st, err := h.jails.Stats(t.Context(), j); err != nil || !st.DiskFailed {
+		t.Errorf("DiskFailed = %v, %v; want true", st.DiskFailed, err)
+	}
+	free()
+	for _, how := range layerings {
+		_, err := h.keeper.Take(t.Context(), j, snapshot.TakeOptions{Layering: how})
+		if !errors.Is(err, fault.Conflict) || !strings.Contains(fault.RemedyOf(err), "start it again") {
+			t.Errorf("%s: snapshot = %v, want a conflict with a remedy", how, err)
+		}
+	}
+	if _, err := h.jails.Stop(t.Context(), j, jail.StopOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := h.jails.Start(t.Context(), j); err != nil {
+		t.Fatal(err)
+	}
+	if got := conditions(); len(got) != 0 {
+		t.Errorf("after the restart its conditions are %+v", got)
+	}
+	if got := h.sh(j, "cat /root/note; echo more > /root/note; cat /root/note"); strings.TrimSpace(got) != "kept\nmore" {
+		t.Errorf("after the restart: %q", got)
+	}
+	h.take(j, jail.Copied)
+	h.nothingHalf(j)
 }

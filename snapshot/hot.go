@@ -23,8 +23,9 @@ type hot struct {
 	dir   string
 	limit int64
 
-	mu  sync.Mutex
-	all map[id.Snapshot]*hotDir // guarded by mu
+	mu sync.Mutex
+	// +checklocks:mu
+	all map[id.Snapshot]*hotDir
 }
 
 type hotDir struct {
@@ -42,6 +43,8 @@ func openHot(dir string, limit int64) (*hot, error) {
 		return nil, err
 	}
 	h := &hot{dir: dir, limit: limit, all: map[id.Snapshot]*hotDir{}}
+	h.mu.Lock()
+	defer h.mu.Unlock()
 	for _, e := range entries {
 		name := id.Snapshot(e.Name())
 		if filepath.Ext(e.Name()) == leftExt || filepath.Ext(e.Name()) == "" {
@@ -87,6 +90,8 @@ func (h *hot) make(sid id.Snapshot, bytes int64) error {
 }
 
 // room removes what was not used for longest until bytes fit. The caller holds mu.
+//
+// +checklocks:h.mu
 func (h *hot) room(bytes int64) error {
 	for {
 		var total int64
@@ -101,7 +106,7 @@ func (h *hot) room(bytes int64) error {
 			return nil
 		}
 		if oldest == "" {
-			return fault.Newf(fault.Exhausted, "snapshot", "", "%d MB of images do not fit in the %d MB of memory kept for them", bytes>>20, h.limit>>20)
+			return fault.Newf(fault.Exhausted, "snapshot", "", "%d MiB of images do not fit in the %d MiB of memory kept for them", bytes>>20, h.limit>>20)
 		}
 		if err := h.remove(oldest); err != nil {
 			return err
@@ -111,6 +116,8 @@ func (h *hot) room(bytes int64) error {
 
 // remove removes a directory, or its name if branches have their memory there. The
 // caller holds mu.
+//
+// +checklocks:h.mu
 func (h *hot) remove(sid id.Snapshot) error {
 	d := h.all[sid]
 	delete(h.all, sid)

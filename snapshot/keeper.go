@@ -92,14 +92,20 @@ type Keeper struct {
 	refilling sync.Mutex   // held while copies are made
 	tidying   sync.RWMutex // held to write while what nobody needs is removed, to read while something is being made
 
-	mu   sync.Mutex
-	all  map[id.Snapshot]*Snapshot // replaced, never changed in place. guarded by mu
-	last map[id.Jail]id.Snapshot   // the snapshot each jail is nearest to. guarded by mu
-	gone []Snapshot                // where those deleted last stood in the list. guarded by mu
-	busy map[id.Snapshot]int       // being read: not to be deleted. guarded by mu
-	lent map[string]int            // layers and files that somebody is at work on. guarded by mu
+	mu sync.Mutex
+	// +checklocks:mu
+	all map[id.Snapshot]*Snapshot // replaced, never changed in place
+	// +checklocks:mu
+	last map[id.Jail]id.Snapshot // the snapshot each jail is nearest to
+	// +checklocks:mu
+	gone []Snapshot // where those deleted last stood in the list
+	// +checklocks:mu
+	busy map[id.Snapshot]int // being read: not to be deleted
+	// +checklocks:mu
+	lent map[string]int // layers and files in use
 
-	autos map[id.Jail]*auto // of jails whose snapshots are taken unasked. guarded by mu
+	// +checklocks:mu
+	autos map[id.Jail]*auto // of jails whose snapshots are taken unasked
 }
 
 // New returns a Keeper that has touched nothing yet.
@@ -128,23 +134,27 @@ func (k *Keeper) Open(ctx context.Context) (err error) {
 		return fmt.Errorf("read the record of snapshots: %w", err)
 	}
 	slices.SortFunc(all, func(a, b Snapshot) int { return a.Created.Compare(b.Created) })
-	for i := range all {
-		k.all[all[i].ID] = &all[i]
-		k.last[all[i].Jail.ID] = all[i].ID
-	}
 	jails, err := k.cfg.Jails.List(ctx, jail.ListOptions{})
 	if err != nil {
 		return err
 	}
+	k.mu.Lock()
+	for i := range all {
+		k.all[all[i].ID] = &all[i]
+		k.last[all[i].Jail.ID] = all[i].ID
+	}
 	for _, j := range jails {
 		k.nearest(j)
 	}
+	k.mu.Unlock()
 	k.wg.Go(k.tidy)
 	k.wg.Go(k.clock)
 	return nil
 }
 
-// nearest notes which snapshot a jail is nearest to, from what it stands on.
+// nearest notes which snapshot a jail is nearest to, from what it stands on. The caller holds mu.
+//
+// +checklocks:k.mu
 func (k *Keeper) nearest(j jail.Jail) {
 	if len(j.Sealed) > 0 {
 		if sid := id.Snapshot(filepath.Base(filepath.Dir(j.Sealed[0]))); k.all[sid] != nil {
@@ -225,6 +235,8 @@ const maxGone = 1024
 
 // placeOf finds where a page ended, also when its last snapshot has been deleted
 // since. The caller holds mu.
+//
+// +checklocks:k.mu
 func (k *Keeper) placeOf(sid id.Snapshot) (Snapshot, bool) {
 	if s := k.all[sid]; s != nil {
 		return *s, true
@@ -358,7 +370,7 @@ func (k *Keeper) Abandoned(ctx context.Context, jid id.Jail) error {
 		return err
 	}
 	for _, s := range list {
-		if s.Reason.automatic() {
+		if s.Reason.automatic() || s.Reason == Checkpoint {
 			if err := k.Delete(ctx, s.ID); err != nil && !errors.Is(err, fault.NotFound) {
 				return err
 			}

@@ -123,7 +123,7 @@ func (h *house) open() {
 	jails := jail.Config{
 		Dir: filepath.Join(h.dir, "jails"), Store: h.records, Rootfs: tree(h.root),
 		Runtimes: []jail.Runtime{{Name: "oci", Runtime: h.runtime, Backend: h.backend()}},
-		Init:     backendtest.Init(h.t), Boot: "boot", Backend: "oci", Runtime: h.runtime, FirstID: 0x30000000,
+		Init:     backendtest.Init(h.t), Boot: "boot", Backend: "oci", Runtime: h.runtime, FirstID: backendtest.FirstID(h.t),
 	}
 	keeper := snapshot.Config{
 		Dir: filepath.Join(h.dir, "jails"), Pages: filepath.Join(h.dir, "pages"), Hot: filepath.Join(h.dir, "hot"), HotMB: 1024,
@@ -172,8 +172,14 @@ func (h *house) end() {
 	if h.last != nil {
 		h.last()
 	}
-	if err := unix.Unmount(filepath.Join(h.dir, "hot"), 0); err != nil {
-		h.t.Error(err)
+	// A server of memory has files there open, and ends by itself after half a minute
+	// without a branch.
+	err := unix.Unmount(filepath.Join(h.dir, "hot"), 0)
+	for end := time.Now().Add(time.Minute); err == unix.EBUSY && time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
+		err = unix.Unmount(filepath.Join(h.dir, "hot"), 0)
+	}
+	if err != nil {
+		h.t.Errorf("unmount the memory images: %v", err)
 	}
 	h.nothingIsLeft()
 	if err := unix.Unmount(h.dir, unix.MNT_DETACH); err != nil {
@@ -365,12 +371,14 @@ func (h *house) branch(sid id.Snapshot, count int) []id.Jail {
 }
 
 // counter is a process that counts in memory and shows it in a file.
-const counter = `i=0; while :; do i=$((i+1)); echo $i > /tmp/count; sleep 0.02; done`
+// It appends, so that the file has a number also if it is stopped for good
+// between opening and writing.
+const counter = `i=0; while :; do i=$((i+1)); echo $i >> /tmp/count; sleep 0.02; done`
 
 func (h *house) count(jid id.Jail) (n int) {
 	h.t.Helper()
 	for range 100 { // it is not there yet, or is just being written
-		out, _ := h.try(jid, "cat /tmp/count")
+		out, _ := h.try(jid, "tail -n 1 /tmp/count")
 		if fmt.Sscan(out, &n); n > 0 {
 			return n
 		}

@@ -24,6 +24,8 @@ type Layers interface {
 }
 
 // lend keeps layers from being removed until done is called. The caller holds mu.
+//
+// +checklocks:k.mu
 func (k *Keeper) lend(layers []string) (done func()) {
 	for _, l := range layers {
 		k.lent[l]++

@@ -224,12 +224,9 @@ func TestAJailIsTakenManyTimesUnderLoad(t *testing.T) {
 	h.behind(j, counter)
 	h.behind(j, `while :; do echo x > /root/a; mv /root/a /root/b; cat /root/b > /dev/null; done`)
 	h.behind(j, `while :; do (exit 3) | cat; done`)
-	rounds := 60
-	switch {
-	case os.Getenv("GLASSHOUSE_TEST") == "all":
+	rounds := 20
+	if os.Getenv("GLASSHOUSE_TEST") == "all" {
 		rounds = 200
-	case testing.Short():
-		rounds = 10
 	}
 	fds := openFiles(t)
 	last, at := id.Snapshot(""), 0
@@ -357,6 +354,27 @@ func (h *house) delete(j id.Jail) {
 	h.t.Helper()
 	if err := errors.Join(h.jails.Delete(h.t.Context(), j), h.keeper.Abandoned(h.t.Context(), j)); err != nil {
 		h.t.Error(err)
+	}
+}
+
+func TestADeletedJailTakesAlongTheSnapshotsNobodyAskedFor(t *testing.T) {
+	h := newHouse(t)
+	j := h.running()
+	var asked id.Snapshot
+	for _, why := range []snapshot.Reason{snapshot.Checkpoint, snapshot.Every, snapshot.Asked} {
+		s, err := h.keeper.Take(t.Context(), j, snapshot.TakeOptions{Reason: why})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if s.Reason != why {
+			t.Errorf("the reason is %q, want %q", s.Reason, why)
+		}
+		asked = s.ID
+	}
+	h.delete(j)
+	left, err := h.keeper.List(t.Context(), snapshot.ListOptions{Jail: j})
+	if err != nil || len(left) != 1 || left[0].ID != asked {
+		t.Errorf("List = %+v, %v, want %s alone", left, err, asked)
 	}
 }
 

@@ -13,6 +13,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -36,8 +37,9 @@ type vault struct {
 
 	absent bool // nobody follows changes
 
-	mu     sync.Mutex
-	events []secret.Event // guarded by mu
+	mu sync.Mutex
+	// +checklocks:mu
+	events []secret.Event
 }
 
 func (v *vault) Record(_ context.Context, e secret.Event) error {
@@ -284,8 +286,9 @@ func (h *hunt) everywhere(house *house, v *vault, when string) {
 	tell("the list of snapshots", snapshots, err)
 	tell("the list of secrets", v.List(), nil)
 	v.mu.Lock()
-	tell("the record of secrets", v.events, nil)
+	events := slices.Clone(v.events)
 	v.mu.Unlock()
+	tell("the record of secrets", events, nil)
 	for _, j := range jails {
 		execs, err := house.jails.Execs(ctx, j.ID)
 		tell("the commands of "+string(j.ID), execs, err)

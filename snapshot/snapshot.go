@@ -55,6 +55,10 @@ const (
 	After    Reason = "after"    // a command had ended
 	Branched Reason = "branched" // a running jail was branched
 	Imported Reason = "imported" // it comes from another host
+
+	// Checkpoint is for an automatic checkpoint of a run. The gateway removes it
+	// when there are newer ones, and it is deleted with its jail.
+	Checkpoint Reason = "checkpoint"
 )
 
 // Host is what a snapshot needs of the host that goes on with its processes.

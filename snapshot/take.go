@@ -166,13 +166,13 @@ func (t *taking) keep(at, layer string) error {
 	k := t.k
 	steps, ctx := errgroup.WithContext(t.ctx)
 	if t.s.Memory {
-		steps.Go(func() error {
+		steps.Go(fault.Catch(func() error {
 			sum, err := k.images.Put(ctx, at, filepath.Join(t.dir, imagesDir))
 			t.s.Digest = sum.Digest
 			return err
-		})
+		}))
 	}
-	steps.Go(func() error { return settle(layer) })
+	steps.Go(fault.Catch(func() error { return settle(layer) }))
 	if err := steps.Wait(); err != nil {
 		return err
 	}

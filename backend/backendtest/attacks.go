@@ -33,6 +33,9 @@ func (s *suite) attacks(t *testing.T) {
 		{"processes-of-the-host", processesOfTheHost},
 		{"sockets-of-the-host", socketsOfTheHost},
 		{"escape-by-cgroup", escapeByCgroup},
+		{"reach-init", reachInit},
+		{"stop-init", stopInit},
+		{"signal-init", signalInit},
 		{"replace-the-control-socket", replaceTheControlSocket},
 	} {
 		s.clause(t, a.name, func(t *testing.T) { a.attack(t, s.living(t, &b)) })
@@ -268,6 +271,56 @@ true`)
 	}
 	if got := b.sh(t, "cat /proc/self/cgroup"); strings.Contains(got, string(b.plan.ID)) {
 		t.Errorf("the jail sees its place among the host's cgroups: %q", got)
+	}
+}
+
+// reachInit has root in the jail try to slow, starve, stop and change the jail's
+// init. Whatever it tries, the daemon can run commands, and their time limits hold.
+func reachInit(t *testing.T, b *box) {
+	for line := range strings.Lines(b.try(t, "probe reach").stdout) {
+		name, _, _ := strings.Cut(line, " ")
+		if b.suite.opts.Runtime == "runsc" && unusedByGVisor[name] {
+			continue
+		}
+		t.Errorf("root in the jail reached its init by %s", strings.TrimSpace(line))
+	}
+	initAnswers(t, b)
+}
+
+// unusedByGVisor are the calls whose values gVisor's kernel keeps and does not use
+// (pkg/sentry/syscalls/linux/sys_sched.go, sys_task.go), and its
+// /proc/1/ns, whose links lead nowhere since setns is refused.
+var unusedByGVisor = map[string]bool{
+	"setpriority": true, "sched_setscheduler": true, "sched_setparam": true, "sched_setattr": true, "sched_setaffinity": true,
+	"ioprio_set": true, "ioprio_set-user": true, "ioprio_set-group": true, "open-ns/net": true,
+}
+
+// stopInit has root in the jail send init SIGSTOP by every call that can.
+func stopInit(t *testing.T, b *box) {
+	b.sh(t, "probe signal stop")
+	initAnswers(t, b)
+}
+
+// signalInit has root in the jail send init all signals.
+func signalInit(t *testing.T, b *box) {
+	b.start(t, "probe signal; probe signal")
+	time.Sleep(200 * time.Millisecond)
+	initAnswers(t, b)
+}
+
+// initAnswers checks that commands run and that their time limits hold.
+func initAnswers(t *testing.T, b *box) {
+	t.Helper()
+	begun := time.Now()
+	if got, want := b.sh(t, "echo alive"), "alive"; got != want {
+		t.Errorf("after the attempts on its init the jail says %q, want %q", got, want)
+	}
+	r := b.exec(t, protocol.Exec{Argv: []string{"/bin/sleep", "60"}, Timeout: 500 * time.Millisecond})
+	if !r.status.TimedOut {
+		t.Errorf("a command with a time limit of 500 ms ended as %v, want a timeout", r)
+	}
+	if took, most := time.Since(begun), 20*time.Second; took > most {
+		t.Errorf("two commands took %v after the attempts on init, want at most %v", took, most)
 	}
 }
 

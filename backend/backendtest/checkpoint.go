@@ -3,6 +3,7 @@ package backendtest
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -167,15 +168,23 @@ func (s *suite) newImage(t *testing.T, p jail.Plan) *image {
 // Dump.
 func (b *box) hold(t *testing.T) {
 	t.Helper()
+	if err := b.tryHold(t); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (b *box) tryHold(t *testing.T) error {
+	t.Helper()
 	if err := b.ctl.Park(deadline(t, 20*time.Second), 5*time.Second); err != nil {
-		t.Fatalf("Park: %v", err)
+		return fmt.Errorf("Park: %w", err)
 	}
 	if err := b.inst.Freeze(deadline(t, 20*time.Second)); err != nil {
-		t.Fatalf("Freeze: %v", err)
+		return fmt.Errorf("Freeze: %w", err)
 	}
 	if err := b.suite.checkpointer(t).Steady(deadline(t, 20*time.Second), b.plan, b.inst); err != nil {
-		t.Fatalf("Steady: %v", err)
+		return fmt.Errorf("Steady: %w", err)
 	}
+	return nil
 }
 
 // letGo undoes hold.

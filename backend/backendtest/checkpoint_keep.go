@@ -31,7 +31,7 @@ var kept = []string{
 	"identity", "mounts", "memory", "threads", "children", "zombie", "stopped", "session", "pidfd",
 	"files", "deleted", "locks", "fifo", "inotify", "epoll", "timers", "sleep",
 	"pipe", "unix", "unix-paths", "terminal", "shared", "memfd", "sysv",
-	"listener", "loopback", "udp", "netlink",
+	"listener", "loopback", "udp", "netlink", "wiped",
 }
 
 func (s *suite) keeps(t *testing.T) {
@@ -41,6 +41,30 @@ func (s *suite) keeps(t *testing.T) {
 			s.keep(t, b, name, "probe keep "+name)
 		})
 	}
+	s.clause(t, "random-numbers", func(t *testing.T) {
+		b := s.newBox(t)
+		x := b.hasKept(t, "random", "probe keep random")
+		img := b.snapshot(t)
+		drawn := map[string]string{}
+		draws := func(name string, b *box, where string) {
+			t.Helper()
+			b.sh(t, "echo "+where+" > /tmp/keep/random.go")
+			if st, err := b.ctl.Wait(deadline(t, time.Minute), x); err != nil || st.Code != 0 {
+				t.Fatalf("%s ended with code %d, %v", name, st.Code, err)
+			}
+			got := b.sh(t, "cat /tmp/keep/random.drawn")
+			b.kill(t)
+			if other, again := drawn[got]; again || len(got) != 64 {
+				t.Errorf("%s draws %q, want 64 digits that %s did not draw", name, got, other)
+			}
+			drawn[got] = name
+		}
+		for _, name := range []string{"copy 1", "copy 2", "copy 3"} {
+			c := s.restore(t, img)
+			draws(name, c, "copy")
+		}
+		draws("the source", b, "source")
+	})
 	s.clause(t, "identity-of-a-user", func(t *testing.T) {
 		b := s.newBox(t)
 		s.keep(t, b, "identity", "exec probe as 1000 probe keep identity")
@@ -282,7 +306,7 @@ func (s *suite) restoreIsFrozenUntilThawed(t *testing.T) {
 		t.Fatal(err)
 	}
 	// Whoever made the jail is gone from among its processes.
-	strangers := processes(func(dir string) bool {
+	strangers := processes(func(dir string, _ []byte) bool {
 		ns, err := os.Readlink(filepath.Join(dir, "ns/pid"))
 		return err == nil && ns == ours && strings.Contains(string(readProc(dir, "cgroup")), string(copied.plan.ID))
 	})

@@ -1,13 +1,13 @@
 package backendtest
 
 import (
-	"bufio"
 	"bytes"
 	"fmt"
 	"io/fs"
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -21,47 +21,70 @@ import (
 // jails of this host, also of other tests, do not count.
 func Leaks(p jail.Plan) []string {
 	var leaks []string
-	for _, find := range []func(jail.Plan) []string{processesOf, mountsOf, loopsOf, cgroupsOf, netnsOf, linksOf} {
+	for _, find := range finders {
 		leaks = append(leaks, find(p)...)
 	}
 	return leaks
 }
 
+// finders find what is left of a jail. Those that take longest are last.
+var finders = []func(jail.Plan) []string{mountsOf, netnsOf, loopsOf, linksOf, cgroupsOf, processesOf}
+
 func mustNotLeak(t *testing.T, p jail.Plan) {
 	t.Helper()
-	// A process that has left its cgroup may take a moment more to be gone.
-	leaks := Leaks(p)
-	for end := time.Now().Add(2 * time.Second); len(leaks) > 0 && time.Now().Before(end); leaks = Leaks(p) {
-		time.Sleep(10 * time.Millisecond)
-	}
-	if len(leaks) > 0 {
+	if leaks := LeaksAfter(p, 2*time.Second); len(leaks) > 0 {
 		t.Errorf("the host still holds of jail %s:\n\t%s", p.ID, strings.Join(leaks, "\n\t"))
 	}
 }
 
-// processesOf finds the jail's processes on the host: those that run as one of
-// its ids, that were started with its name, that are in a cgroup of its name,
-// or that see its directory mounted. Zombies hold nothing and do not count.
-func processesOf(p jail.Plan) []string {
-	return processes(func(dir string) bool { return isProcessOf(dir, p) || seesMounts(dir, p) })
+// LeaksAfter returns what the host holds for a jail for longer than some time. A process
+// that has left its cgroup may take a moment to be gone.
+func LeaksAfter(p jail.Plan, some time.Duration) []string {
+	end := time.Now().Add(some)
+	for pause := 10 * time.Millisecond; time.Now().Before(end); pause = min(2*pause, 200*time.Millisecond) {
+		if !slices.ContainsFunc(finders, func(find func(jail.Plan) []string) bool { return len(find(p)) > 0 }) {
+			return nil
+		}
+		time.Sleep(pause)
+	}
+	return Leaks(p)
 }
 
-func processes(which func(dir string) bool) []string {
-	dirs, _ := filepath.Glob("/proc/[0-9]*")
+// processesOf finds the jail's processes on the host: those that run as one of
+// its ids, that were started with its name, that are in a cgroup of its name,
+// or that see its directory mounted.
+func processesOf(p jail.Plan) []string {
+	ours, _ := os.Readlink("/proc/self/ns/mnt")
+	mounted := map[string]bool{ours: false} // in which mount namespaces the jail's directory is
+	return processes(func(dir string, status []byte) bool {
+		return isProcessOf(dir, status, p) || seesMounts(dir, mounted, p) && !isForeign(status)
+	})
+}
+
+// processes describes the processes of the host for which which returns true. Zombies,
+// which hold nothing, and threads of the kernel do not count.
+func processes(which func(dir string, status []byte) bool) []string {
+	proc, err := os.Open("/proc")
+	if err != nil {
+		return nil
+	}
+	defer proc.Close()
+	names, _ := proc.Readdirnames(-1)
 	var found []string
-	for _, dir := range dirs {
-		if pid := filepath.Base(dir); pid != strconv.Itoa(os.Getpid()) && which(dir) {
+	for _, pid := range names {
+		if pid[0] < '1' || pid[0] > '9' || pid == strconv.Itoa(os.Getpid()) {
+			continue
+		}
+		dir := "/proc/" + pid
+		status := readProc(dir, "status")
+		if len(status) > 0 && field(status, "PPid") != "2" && !strings.HasPrefix(field(status, "State"), "Z") && which(dir, status) {
 			found = append(found, describe(dir))
 		}
 	}
 	return found
 }
 
-func isProcessOf(dir string, p jail.Plan) bool {
-	status := readProc(dir, "status")
-	if len(status) == 0 || strings.HasPrefix(field(status, "State"), "Z") {
-		return false
-	}
+func isProcessOf(dir string, status []byte, p jail.Plan) bool {
 	for uid := range strings.FieldsSeq(field(status, "Uid")) {
 		n, err := strconv.ParseUint(uid, 10, 32)
 		if err == nil && uint32(n)-p.IDs.First < p.IDs.Count {
@@ -69,18 +92,28 @@ func isProcessOf(dir string, p jail.Plan) bool {
 		}
 	}
 	name := []byte(p.ID)
-	if strings.Contains(string(readProc(dir, "cmdline")), string(name)) && !isTest(dir) {
+	if bytes.Contains(readProc(dir, "cmdline"), name) && !isTest(dir) {
 		return true
 	}
 	return bytes.Contains(readProc(dir, "cgroup"), name)
 }
 
-// seesMounts reports whether a process that is nobody else's keeps the jail's
-// directory mounted in a mount namespace of its own.
-func seesMounts(dir string, p jail.Plan) bool {
-	status := readProc(dir, "status")
-	return len(status) > 0 && !strings.HasPrefix(field(status, "State"), "Z") &&
-		ownMounts(dir) && !isForeign(status) && bytes.Contains(readProc(dir, "mountinfo"), []byte(p.ID))
+// seesMounts reports whether a process has the jail's directory mounted, in a mount
+// namespace that is not in mounted with false.
+func seesMounts(dir string, mounted map[string]bool, p jail.Plan) bool {
+	namespace, err := os.Readlink(dir + "/ns/mnt")
+	if err != nil {
+		return false
+	}
+	sees, known := mounted[namespace]
+	if !known {
+		mountinfo := readProc(dir, "mountinfo")
+		sees = bytes.Contains(mountinfo, []byte(p.ID))
+		if len(mountinfo) > 0 { // it has not ended meanwhile
+			mounted[namespace] = sees
+		}
+	}
+	return sees
 }
 
 // isForeign reports whether a process is the child of somebody who has nothing
@@ -110,13 +143,6 @@ func isTest(dir string) bool {
 	exe, err := os.Readlink(filepath.Join(dir, "exe"))
 	self, _ := os.Executable()
 	return err == nil && exe == self && bytes.Contains(readProc(dir, "cmdline"), []byte("-test."))
-}
-
-// ownMounts reports whether a process has another mount namespace than we have.
-func ownMounts(dir string) bool {
-	theirs, err := os.Readlink(filepath.Join(dir, "ns/mnt"))
-	ours, _ := os.Readlink("/proc/self/ns/mnt")
-	return err == nil && theirs != ours
 }
 
 func describe(dir string) string {
@@ -193,10 +219,7 @@ func readProc(dir, name string) []byte {
 
 // field is the value of one line of a /proc/PID/status.
 func field(status []byte, name string) string {
-	for scan := bufio.NewScanner(bytes.NewReader(status)); scan.Scan(); {
-		if value, ok := strings.CutPrefix(scan.Text(), name+":"); ok {
-			return strings.TrimSpace(value)
-		}
-	}
-	return ""
+	_, rest, _ := bytes.Cut(status, []byte("\n"+name+":"))
+	value, _, _ := bytes.Cut(rest, []byte("\n"))
+	return string(bytes.TrimSpace(value))
 }

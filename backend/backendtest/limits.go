@@ -2,6 +2,7 @@ package backendtest
 
 import (
 	"errors"
+	"fmt"
 	"slices"
 	"testing"
 	"time"
@@ -31,7 +32,7 @@ func (s *suite) limits(t *testing.T) {
 		s.lacks(t, "memory")
 		b := s.newBox(t, func(p *jail.Plan) { p.Limits.MemoryMB = 64 })
 		if r := b.try(t, "probe eat 256"); r.status.Code == 0 {
-			t.Errorf("a process took 256 MB in a jail of 64: %v", r)
+			t.Errorf("a process took 256 MiB in a jail of 64: %v", r)
 		}
 		if got, want := b.sh(t, "echo alive"), "alive"; got != want {
 			t.Errorf("after the memory bomb: %q, want %q", got, want)
@@ -50,7 +51,7 @@ func (s *suite) limits(t *testing.T) {
 		s.lacks(t, "memory")
 		b := s.newBox(t, func(p *jail.Plan) { p.Limits.MemoryMB = 64 })
 		if r := b.try(t, "dd if=/dev/zero of=/dev/shm/bomb bs=1M count=256"); r.status.Code == 0 {
-			t.Errorf("256 MB fit in /dev/shm of a jail of 64: %v", r)
+			t.Errorf("256 MiB fit in /dev/shm of a jail of 64: %v", r)
 		}
 		b.try(t, "rm -f /dev/shm/bomb")
 		if got, want := b.sh(t, "echo alive"), "alive"; got != want {
@@ -65,13 +66,27 @@ func (s *suite) limits(t *testing.T) {
 		b := s.newBox(t, func(p *jail.Plan) { p.Limits.MaxPIDs = most })
 		b.start(t, `exec probe fork 200`)
 		time.Sleep(300 * time.Millisecond)
-		if n := len(processesOf(b.plan)); n > most+4 { // the runtime's own
+		if n := len(processesOf(b.plan)); n > most+jail.InitThreads+4 { // the runtime's own
 			t.Errorf("%d processes in a jail of %d", n, most)
 		}
 		if _, err := b.ctl.WaitReady(deadline(t, 5*time.Second)); err != nil {
 			t.Errorf("init does not answer in a full jail: %v", err)
 		}
 		unharmed(t)
+		b.kill(t)
+	})
+	s.clause(t, "all-the-processes-asked-for", func(t *testing.T) {
+		s.lacks(t, "pids")
+		const most = 32
+		b := s.newBox(t, func(p *jail.Plan) { p.Limits.MaxPIDs = most })
+		st, err := b.inst.Stats(t.Context())
+		if err != nil || st.PIDs != 0 {
+			t.Errorf("an idle jail uses %d of its processes, %v; want none", st.PIDs, err)
+		}
+		// The shell itself is one more.
+		if r := b.try(t, fmt.Sprintf("for n in $(seq %d); do sleep 300 > /dev/null 2>&1 & done; exit 0", most-1)); r.status.Code != 0 || r.stderr != "" {
+			t.Errorf("a jail of %d cannot have as many processes as its limit: %v", most, r)
+		}
 		b.kill(t)
 	})
 	s.clause(t, "fork-bomb", func(t *testing.T) {
@@ -86,14 +101,14 @@ func (s *suite) limits(t *testing.T) {
 		s.lacks(t, "disk")
 		b := s.newBox(t, func(p *jail.Plan) { p.Limits.DiskMB = 32 })
 		if r := b.try(t, "dd if=/dev/zero of=/root/bomb bs=1M count=64"); r.status.Code == 0 {
-			t.Errorf("64 MB fit in a jail of 32: %v", r)
+			t.Errorf("64 MiB fit in a jail of 32: %v", r)
 		}
 		st, err := b.inst.Stats(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
 		if st.DiskBytes > 33<<20 {
-			t.Errorf("%d bytes are on a disk of 32 MB", st.DiskBytes)
+			t.Errorf("%d bytes are on a disk of 32 MiB", st.DiskBytes)
 		}
 		b.sh(t, "rm /root/bomb; sync; echo room again > /root/x")
 		unharmed(t)
@@ -124,20 +139,29 @@ func (s *suite) statsArePlausible(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	b.sh(t, `head -c 8M /dev/urandom > /root/data; sync; probe burn 400`)
+	b.sh(t, `head -c 8M /dev/urandom > /root/data; sync`)
 	b.start(t, "sleep 300")
-	st, err := b.inst.Stats(t.Context())
-	if err != nil {
-		t.Fatal(err)
+	// The kernel in gVisor counts time in which a thread waits for a processor of the host
+	// as processor time: there 400 ms are less on a busy host.
+	var st jail.Stats
+	for range 10 {
+		b.sh(t, "probe burn 400")
+		st, err = b.inst.Stats(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if st.CPU-first.CPU > 300*time.Millisecond {
+			break
+		}
 	}
 	for _, c := range []struct {
 		field string
 		ok    bool
 	}{
-		{"cpu", st.CPU-first.CPU > 300*time.Millisecond && st.CPU < time.Hour},
+		{"cpu", st.CPU-first.CPU > 300*time.Millisecond && st.CPU < time.Minute},
 		{"memory_bytes", st.MemoryBytes > 1<<18 && st.MemoryBytes < 512<<20},
 		{"memory_peak", st.MemoryPeak >= st.MemoryBytes},
-		{"pids", st.PIDs >= 2 && st.PIDs < 32},
+		{"pids", st.PIDs >= 1 && st.PIDs < 8},
 		{"disk_bytes", st.DiskBytes >= 8<<20 && st.DiskBytes < 32<<20},
 		{"disk_limit", st.DiskLimit > 48<<20 && st.DiskLimit <= 64<<20},
 		{"oom_kills", st.OOMKills == 0},
@@ -167,7 +191,7 @@ func (s *suite) limitsChange(t *testing.T) {
 		t.Fatalf("Limit to more: %v", err)
 	}
 	if r := b.try(t, "probe eat 256"); r.status.Code != 0 {
-		t.Errorf("a process did not get 256 MB in a jail that has 384 now: %v", r)
+		t.Errorf("a process did not get 256 MiB in a jail that has 384 now: %v", r)
 	}
 	st, err := b.inst.Stats(t.Context())
 	if err != nil {

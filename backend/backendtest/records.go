@@ -20,8 +20,9 @@ func (t Trees) Resolve(context.Context, jail.Rootfs) (jail.Layers, error) {
 
 // Records are a jail.Store in memory. The zero value is empty.
 type Records struct {
-	mu  sync.Mutex
-	all map[id.Jail]jail.Jail // guarded by mu
+	mu sync.Mutex
+	// +checklocks:mu
+	all map[id.Jail]jail.Jail
 }
 
 // Put implements jail.Store.

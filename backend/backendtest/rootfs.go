@@ -13,8 +13,9 @@ import (
 	"testing"
 )
 
-// Prebuilt names an environment variable. If it is set, it is a directory that
-// holds glasshouse-init and probe, for tests whose user cannot build.
+// Prebuilt names an environment variable. If it is set, it is a directory with
+// glasshouse-init, probe and perhaps other programs: internal/testrun builds them once
+// for all packages, and some tests run as a user who cannot build.
 const Prebuilt = "GLASSHOUSE_BACKENDTEST_BIN"
 
 // tools are the programs of the host that the small root tree is made of.
@@ -66,6 +67,44 @@ func helper(t testing.TB, name, pkg string) string {
 	return filepath.Join(dir, name)
 }
 
+// Program returns the path of the glasshouse command, in a directory with
+// glasshouse-init and glasshouse-agent.
+func Program(t testing.TB) string {
+	t.Helper()
+	bin, err := Find("./cmd/glasshouse", "./cmd/glasshouse-init", "./cmd/glasshouse-agent")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return bin
+}
+
+// Find returns the path of the first program, built from a package of this module, in
+// a directory with the others. Each is built once in a process if Prebuilt lacks it.
+func Find(pkgs ...string) (string, error) {
+	if dir := os.Getenv(Prebuilt); dir != "" {
+		bin := filepath.Join(dir, filepath.Base(pkgs[0]))
+		if _, err := os.Stat(bin); err == nil {
+			return bin, nil
+		}
+	}
+	commands.once.Do(func() { commands.dir, commands.err = makeDir(func(string) error { return nil }) })
+	if commands.err != nil {
+		return "", commands.err
+	}
+	building.Lock()
+	defer building.Unlock()
+	for _, pkg := range pkgs {
+		bin := filepath.Join(commands.dir, filepath.Base(pkg))
+		if _, err := os.Stat(bin); err == nil {
+			continue
+		}
+		if err := build(bin, pkg); err != nil {
+			return "", err
+		}
+	}
+	return filepath.Join(commands.dir, filepath.Base(pkgs[0])), nil
+}
+
 func build(out, pkg string) error {
 	root, err := exec.Command("go", "list", "-m", "-f", "{{.Dir}}").Output()
 	if err != nil {
@@ -88,8 +127,10 @@ type shared struct {
 }
 
 var (
-	tree    shared
-	helpers = map[string]*shared{"glasshouse-init": {}, "probe": {}}
+	tree     shared
+	commands shared
+	building sync.Mutex // of commands
+	helpers  = map[string]*shared{"glasshouse-init": {}, "probe": {}}
 )
 
 func (s *shared) get(t testing.TB, fill func(dir string) error) string {
@@ -101,10 +142,13 @@ func (s *shared) get(t testing.TB, fill func(dir string) error) string {
 	return s.dir
 }
 
-// removeAtEnd has a directory removed when this process has ended, however it does:
-// a shell waits for the end of a pipe of which only we have the other side.
-func removeAtEnd(dir string) error {
-	cmd := exec.Command("/bin/sh", "-c", `read -r _; rm -rf "$1"`, "sh", dir)
+// removeAtEnd has a directory removed when this process has ended, however it does.
+func removeAtEnd(dir string) error { return atEnd(`rm -rf "$1"`, dir) }
+
+// atEnd runs a line of shell when this process has ended: the shell waits for the end
+// of a pipe, and only this process has the other side.
+func atEnd(line, arg string) error {
+	cmd := exec.Command("/bin/sh", "-c", "read -r _; "+line, "sh", arg)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // who ends us and our group does not end it
 	cmd.Dir = "/"
 	if _, err := cmd.StdinPipe(); err != nil {

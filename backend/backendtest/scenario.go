@@ -6,7 +6,6 @@ import (
 	"flag"
 	"fmt"
 	"io"
-	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"strings"
@@ -38,7 +37,7 @@ func (s *suite) newPlan(t *testing.T, change ...func(*jail.Plan)) jail.Plan {
 		Runtime:  s.opts.Runtime,
 		Hostname: string(name),
 		Lower:    []string{s.lower},
-		IDs:      s.nextIDs(),
+		IDs:      s.nextIDs(t),
 		Limits:   jail.DefaultLimits,
 		Network:  jail.Isolated,
 		Init:     s.init,
@@ -84,14 +83,12 @@ func shortTempDir(t *testing.T) string {
 	return dir
 }
 
-// nextIDs is a range of host ids that no other jail of this host has, as far as
-// luck goes: daemons begin far below, and there are tens of thousands to draw.
-func (s *suite) nextIDs() jail.IDRange {
+// nextIDs is a range of host ids that no other jail of this host has.
+func (s *suite) nextIDs(t testing.TB) jail.IDRange {
 	if s.opts.IDs != nil {
 		return *s.opts.IDs
 	}
-	const count, first, last = 65536, 0x80000000, 0xf0000000
-	return jail.IDRange{First: first + count*rand.Uint32N((last-first)/count), Count: count}
+	return NextIDs(t)
 }
 
 // newBox creates a jail and waits until its init answers.
@@ -128,7 +125,7 @@ func (b *box) kill(t *testing.T) {
 	if err := b.inst.Kill(deadline(t, 30*time.Second)); err != nil {
 		t.Fatalf("Kill: %v", err)
 	}
-	if left := processes(func(dir string) bool { return isProcessOf(dir, b.plan) }); len(left) > 0 {
+	if left := processes(func(dir string, status []byte) bool { return isProcessOf(dir, status, b.plan) }); len(left) > 0 {
 		t.Fatalf("after Kill there are still %v", left)
 	}
 }

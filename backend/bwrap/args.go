@@ -25,6 +25,12 @@ var capabilities = map[uintptr]string{
 	unix.CAP_NET_BIND_SERVICE: "CAP_NET_BIND_SERVICE",
 }
 
+// initOnly are two more that init has at the start, as with package oci: it keeps
+// the first to itself and takes both from the commands. The kernel refuses to change
+// priority, scheduling, affinity or I/O class of a process with a capability that the
+// caller lacks (security/commoncap.c, cap_safe_nice).
+var initOnly = []string{"CAP_WAKE_ALARM", "CAP_SETPCAP"}
+
 // Paths of /proc through which a jail would see or change the machine.
 var (
 	maskedFiles = []string{"/proc/interrupts", "/proc/kcore", "/proc/keys", "/proc/latency_stats", "/proc/sched_debug", "/proc/timer_list", "/proc/timer_stats"}
@@ -48,7 +54,7 @@ func (o *orders) arguments(info, filter int) []string {
 		"--seccomp", strconv.Itoa(filter), "--info-fd", strconv.Itoa(info),
 		"--cap-drop", "ALL",
 	}
-	for _, c := range slices.Sorted(maps.Values(capabilities)) {
+	for _, c := range append(slices.Sorted(maps.Values(capabilities)), initOnly...) {
 		args = append(args, "--cap-add", c)
 	}
 	args = append(args, "--bind", l.merged(), "/", "--proc", "/proc")

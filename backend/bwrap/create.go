@@ -36,6 +36,7 @@ func (b *Backend) Create(ctx context.Context, p jail.Plan) (_ jail.Instance, err
 			err = fmt.Errorf("create jail %s: %w", p.ID, errors.Join(err, u.Run()))
 		}
 	}()
+	defer fault.Recover(&err)
 	o, err := b.orders(p)
 	if err != nil {
 		return nil, err

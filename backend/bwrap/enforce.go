@@ -24,7 +24,10 @@ func (i *instance) enforce(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("enforce: %w", err)
 	}
-	i.listener, err = notify.Take(i.pid, fd)
+	l, err := notify.Take(i.pid, fd)
+	i.listening.Lock()
+	i.listener = l
+	i.listening.Unlock()
 	return err
 }
 

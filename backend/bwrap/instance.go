@@ -17,6 +17,8 @@ import (
 
 	"glasshouse/fault"
 	"glasshouse/host/cgroup"
+	"glasshouse/host/disk"
+	"glasshouse/host/process"
 	"glasshouse/internal/notify"
 	"glasshouse/jail"
 )
@@ -36,7 +38,8 @@ type instance struct {
 	watch   sync.WaitGroup
 
 	listening sync.Mutex
-	listener  *notify.Listener // on which its commands ask, once known. guarded by listening
+	// +checklocks:listening
+	listener *notify.Listener // on which its commands ask, once known
 }
 
 // newInstance begins to watch the init that r describes.
@@ -206,13 +209,23 @@ func (i *instance) diskBytes() (int64, error) {
 	return int64(st.Blocks-st.Bfree) * st.Bsize, nil
 }
 
-// countGroup asks the cgroup, in which bwrap is one process more.
+// VolumeFailed implements jail.VolumeChecker.
+func (i *instance) VolumeFailed() bool {
+	if i.kind != asRoot {
+		return false // it has no volume of its own
+	}
+	failed, err := disk.Failed(i.layout.image())
+	return err == nil && failed
+}
+
+// countGroup asks the cgroup, in which bwrap is one process more, and so are the threads
+// of init.
 func (i *instance) countGroup() (jail.Stats, error) {
 	cg, err := i.group.Stats()
 	if err != nil {
 		return jail.Stats{}, err
 	}
-	s := jail.Stats{CPU: cg.CPU, MemoryBytes: cg.MemoryBytes, CacheBytes: cg.CacheBytes, MemoryPeak: cg.MemoryPeak, PIDs: max(cg.PIDs-1, 0), OOMKills: cg.OOMKills}
+	s := jail.Stats{CPU: cg.CPU, MemoryBytes: cg.MemoryBytes, CacheBytes: cg.CacheBytes, MemoryPeak: cg.MemoryPeak, PIDs: max(0, cg.PIDs-1-process.Threads(i.pid)), OOMKills: cg.OOMKills}
 	for _, field := range cg.NotMeasured {
 		if name, ok := statName[field]; ok {
 			s.NotMeasured = append(s.NotMeasured, name)
@@ -254,7 +267,9 @@ func (i *instance) countProcesses() (jail.Stats, error) {
 		if err != nil {
 			return s, err
 		}
-		s.PIDs++
+		if dir != fmt.Sprintf("/proc/%d", i.pid) {
+			s.PIDs++
+		}
 		s.CPU += time.Duration(st.cpu) * time.Second / ticks
 		status, _ := os.ReadFile(dir + "/status")
 		s.MemoryBytes += residentBytes(string(status))

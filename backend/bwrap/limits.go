@@ -44,7 +44,7 @@ func (b *Backend) Limit(ctx context.Context, p jail.Plan, inst jail.Instance, l 
 
 // groupLimits are what the cgroup of a jail is to hold.
 func groupLimits(l jail.Limits) cgroup.Limits {
-	return cgroup.Limits{CPUShares: l.CPUShares, MemoryBytes: l.MemoryMB << 20, PIDs: l.MaxPIDs + 1} // bwrap is one more
+	return cgroup.Limits{CPUShares: l.CPUShares, MemoryBytes: l.MemoryMB << 20, PIDs: l.MaxPIDs + jail.InitThreads + 1} // bwrap is one more
 }
 
 // bounds are the limits that the jail has now.

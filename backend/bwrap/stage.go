@@ -323,7 +323,7 @@ func limitUser(processes int64) {
 	set(unix.RLIMIT_CORE, 0)
 	set(unix.RLIMIT_NOFILE, files)
 	if processes > 0 {
-		set(unix.RLIMIT_NPROC, uint64(processes)+1) // bwrap is one more
+		set(unix.RLIMIT_NPROC, uint64(processes+jail.InitThreads)+1) // bwrap is one more
 	}
 	// The host's out-of-memory killer prefers jails to the daemon.
 	os.WriteFile("/proc/self/oom_score_adj", []byte(victim), 0)

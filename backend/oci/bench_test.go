@@ -108,9 +108,11 @@ func firstOutput(ctx context.Context, argv []string, bundle string) (time.Durati
 
 // A meter adds up how long steps took.
 type meter struct {
-	mu  sync.Mutex
-	sum map[string]time.Duration // guarded by mu
-	min map[string]time.Duration // guarded by mu
+	mu sync.Mutex
+	// +checklocks:mu
+	sum map[string]time.Duration
+	// +checklocks:mu
+	min map[string]time.Duration
 }
 
 func (m *meter) add(step string, took time.Duration) {

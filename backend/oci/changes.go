@@ -146,7 +146,7 @@ func (v *views) open(img string) (string, error) {
 // Of another it is opened or, if a crash has left it to be repaired, mounted. One
 // whose volume was sealed has none of its own.
 func (v *views) volume(p jail.Plan, l layout) (string, error) {
-	mounts, err := overlay.MountsBelow(l.dir)
+	mounts, err := overlay.MountsBelow(l.volume())
 	if err != nil {
 		return "", err
 	}

@@ -107,8 +107,8 @@ func (b *Backend) Dump(ctx context.Context, p jail.Plan, i jail.Instance, dir st
 	d.Worker = inst.worker.Swap(nil)
 	// What CRIU is not asked to do is done beside it: the jail waits.
 	steps, stepCtx := errgroup.WithContext(ctx)
-	steps.Go(func() error { return b.criu.Dump(stepCtx, d) })
-	steps.Go(func() (err error) {
+	steps.Go(fault.Catch(func() error { return b.criu.Dump(stepCtx, d) }))
+	steps.Go(fault.Catch(func() (err error) {
 		if n.Init, err = keepInit(filepath.Join(inst.layout.control(), "init"), filepath.Join(dir, initFile)); err != nil {
 			return err
 		}
@@ -117,8 +117,8 @@ func (b *Backend) Dump(ctx context.Context, p jail.Plan, i jail.Instance, dir st
 			return err
 		}
 		return os.WriteFile(filepath.Join(dir, notesFile), b, 0o600)
-	})
-	steps.Go(func() error { return packMemory(inst.pid, p.IDs, dir) })
+	}))
+	steps.Go(fault.Catch(func() error { return packMemory(inst.pid, p.IDs, dir) }))
 	return steps.Wait()
 }
 
@@ -199,16 +199,8 @@ func (b *Backend) Restore(ctx context.Context, p jail.Plan, dir string) (_ jail.
 	}
 	defer b.hurry.Begin()()
 	m := &making{backend: b, plan: p, layout: layout{p.Dir}, restoring: !b.kind.sentry, from: dir, server: p.Init}
-	defer func() {
-		if err == nil {
-			return
-		}
-		err = fmt.Errorf("restore jail %s: %w", p.ID, err)
-		if more := m.undo.Run(); more != nil {
-			b.log.Error("a jail that could not be restored left something behind", "jail", p.ID, "err", more)
-			err = errors.Join(err, more)
-		}
-	}()
+	defer m.undoOnError(&err, "restore")
+	defer fault.Recover(&err)
 	if digest, err := b.digestOf(p.Init); err != nil || digest != n.Init {
 		m.plan.Init = filepath.Join(dir, initFile) // an older daemon's
 		if err := os.Chmod(m.plan.Init, 0o755); err != nil {
@@ -282,7 +274,8 @@ func (m *making) restore(ctx context.Context, dir string, n notes) (*instance, e
 		return nil, fmt.Errorf("init ended at once: %w", err)
 	}
 	i := b.newInstance(p, m.cgroup, pid, pidfd)
-	i.listener, i.outward = m.worker.Listener(), outward
+	// The instance is not shared yet.
+	i.listener, i.outward = m.worker.Listener(), outward // +checklocksignore
 	m.undo.Push("let go of init", i.Close)
 	if m.memory != nil {
 		i.watchMemory(m.memory)
@@ -294,15 +287,15 @@ func (m *making) restore(ctx context.Context, dir string, n notes) (*instance, e
 	r.Restored = process.Now() // they are frozen
 	err = m.step("settle", func() error {
 		var steps errgroup.Group
-		steps.Go(func() error { return r.write(l.record()) })
-		steps.Go(func() error { return dropStaged(l) })
-		steps.Go(func() error { return dropImages(p, l) })
-		steps.Go(func() error {
+		steps.Go(fault.Catch(func() error { return r.write(l.record()) }))
+		steps.Go(fault.Catch(func() error { return dropStaged(l) }))
+		steps.Go(fault.Catch(func() error { return dropImages(p, l) }))
+		steps.Go(fault.Catch(func() error {
 			if p.Unwired {
 				return nil // it is Rewire that knows which
 			}
 			return netns.CloseOutward(m.netns)
-		})
+		}))
 		err := errors.Join(m.cgroup.Change(b.kind.limits(p.Limits)), sealControl(l))
 		return errors.Join(err, steps.Wait())
 	})
@@ -413,7 +406,7 @@ func (b *Backend) Dumpable(ctx context.Context, p jail.Plan, i jail.Instance) er
 		return fault.Newf(fault.Invalid, "oci.Dumpable", string(p.ID), "not a jail of this backend")
 	}
 	if b.kind.sentry {
-		return nil // what cannot be written down only its kernel knows
+		return inst.checkNoSecrets("oci.Dumpable") // what else cannot be dumped, only its kernel knows
 	}
 	pids, err := inst.cgroup.PIDs()
 	if err != nil {

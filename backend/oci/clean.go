@@ -7,6 +7,8 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 
 	"golang.org/x/sys/unix"
 
@@ -69,14 +71,21 @@ func (b *Backend) Shed(ctx context.Context, p jail.Plan) error {
 }
 
 // dropStaged unmounts what was mounted for the runtime to take over, and the
-// root filesystem. The volume stays.
-func dropStaged(l layout) error {
-	mounts, err := overlay.MountsBelow(l.dir)
+// root filesystem. The volume stays, and what is mounted at a path of keep. So do other
+// mounts in the jail's directory: layers of its snapshots may be copied or merged there.
+func dropStaged(l layout, keep ...string) error {
+	mounts, err := overlay.MountsBelow(l.volume())
 	if err != nil {
 		return err
 	}
 	var errs []error
 	for _, m := range mounts {
+		kept := func(k string) bool { // the data directory may be behind a symbolic link
+			return strings.HasSuffix(m, strings.TrimPrefix(k, filepath.Dir(l.dir)))
+		}
+		if slices.ContainsFunc(keep, kept) {
+			continue
+		}
 		if filepath.Base(m) != filepath.Base(l.volume()) || filepath.Base(filepath.Dir(m)) != filepath.Base(l.dir) {
 			errs = append(errs, overlay.Unmount(m))
 		}

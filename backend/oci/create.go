@@ -42,16 +42,8 @@ func (b *Backend) Create(ctx context.Context, p jail.Plan) (_ jail.Instance, err
 	defer b.hurry.Begin()() // its processes will be moved
 	m := &making{backend: b, plan: p, layout: layout{p.Dir}}
 	m.ownNet = p.Network == jail.Isolated && b.kind.sentry && b.sentryCan(op) == nil
-	defer func() {
-		if err == nil {
-			return
-		}
-		err = fmt.Errorf("create jail %s: %w", p.ID, err)
-		if more := m.undo.Run(); more != nil {
-			b.log.Error("a jail that could not be made left something behind", "jail", p.ID, "err", more)
-			err = errors.Join(err, more)
-		}
-	}()
+	defer m.undoOnError(&err, "create")
+	defer fault.Recover(&err)
 	if err := m.prepare(ctx); err != nil {
 		return nil, err
 	}
@@ -83,6 +75,19 @@ type making struct {
 	binds  []bind         // the workspace and mounts
 }
 
+// undoOnError undoes what was done so far if *err is set, which it wraps in the
+// operation and the jail.
+func (m *making) undoOnError(err *error, operation string) {
+	if *err == nil {
+		return
+	}
+	*err = fmt.Errorf("%s jail %s: %w", operation, m.plan.ID, *err)
+	if more := m.undo.Run(); more != nil {
+		m.backend.log.Error("a jail that could not be made left something behind", "jail", m.plan.ID, "err", more)
+		*err = errors.Join(*err, more)
+	}
+}
+
 // prepare makes everything a jail consists of but its processes. The volume
 // takes longest and what follows needs it: that is the line this goroutine
 // takes, while others make the rest.
@@ -91,7 +96,7 @@ func (m *making) prepare(ctx context.Context) (err error) {
 	m.undo.Push("remove the bundle", func() error {
 		return removeAll(l.control(), l.identity(), l.bundle(), l.record())
 	})
-	called := ctx
+	caller := ctx
 	steps, ctx := errgroup.WithContext(ctx)
 	defer func() { err = errors.Join(err, steps.Wait()) }()
 
@@ -109,8 +114,9 @@ func (m *making) prepare(ctx context.Context) (err error) {
 		steps.Go(func() error { return m.step("images", func() error { return m.makeImages(ctx) }) })
 		steps.Go(func() error { // it takes as long to load as the volume to be made
 			<-networked
-			if <-grouped; ctx.Err() != nil {
-				return nil
+			<-grouped
+			if ctx.Err() != nil { // the caller gave up, or a step failed that the worker needs
+				return context.Cause(ctx)
 			}
 			return m.step("worker", m.startWorker)
 		})
@@ -134,21 +140,28 @@ func (m *making) prepare(ctx context.Context) (err error) {
 	if err := m.step("volume", func() error { return m.makeVolume(ctx) }); err != nil {
 		return err
 	}
-	if <-identified; ctx.Err() != nil {
-		return called.Err() // or else another step's error says why
+	<-identified
+	if ctx.Err() != nil {
+		return context.Cause(caller) // nil if a step failed: Wait returns the error of that
 	}
 	var binds []bind
 	err = m.step("layers", func() (err error) {
 		if err = m.makeRoot(ids); err == nil {
 			binds, err = stageBinds(m.plan, l, ids)
 		}
+		if err != nil {
+			return err
+		}
+		secrets, err := m.stageSecrets()
+		binds = append(binds, secrets...)
 		return err
 	})
 	if err != nil {
 		return err
 	}
-	if <-networked; ctx.Err() != nil {
-		return called.Err()
+	<-networked
+	if ctx.Err() != nil {
+		return context.Cause(caller)
 	}
 	m.binds = binds
 	return m.step("devices", func() error {
@@ -156,17 +169,21 @@ func (m *making) prepare(ctx context.Context) (err error) {
 	})
 }
 
-// step takes one step and tells how long it took.
-func (m *making) step(name string, f func() error) error {
+// step takes one step and reports how long it took to the backend's trace. Steps
+// run in goroutines of their own, so a panic in one is returned as its error.
+func (m *making) step(name string, f func() error) (err error) {
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("%s: %w", name, err)
+		}
+	}()
+	defer fault.Recover(&err)
 	began := time.Now()
-	err := f()
+	err = f()
 	if trace := m.backend.trace; trace != nil {
 		trace(name, time.Since(began))
 	}
-	if err != nil {
-		return fmt.Errorf("%s: %w", name, err)
-	}
-	return nil
+	return err
 }
 
 // makeVolume mounts the jail's disk and makes the directories on it.
@@ -396,7 +413,7 @@ func (m *making) adopt(ctx context.Context, how string) (*instance, error) {
 		return nil, err
 	}
 	var meanwhile errgroup.Group
-	meanwhile.Go(func() error { return m.step("unmount", func() error { return dropStaged(l) }) })
+	meanwhile.Go(func() error { return m.step("unmount", func() error { return dropStaged(l, l.secrets()) }) })
 	err = nil
 	if how != still {
 		err = m.step("answer", func() error { return i.answer(ctx) })

@@ -16,6 +16,7 @@ import (
 	"glasshouse/host/disk"
 	"glasshouse/host/netns"
 	"glasshouse/host/pages"
+	"glasshouse/host/process"
 	"glasshouse/internal/notify"
 	"glasshouse/jail"
 )
@@ -33,7 +34,8 @@ type instance struct {
 	watch   sync.WaitGroup
 
 	listening sync.Mutex
-	listener  *notify.Listener // on which its commands ask, once known. guarded by listening
+	// +checklocks:listening
+	listener *notify.Listener // on which its commands ask, once known
 
 	outward *criu.Connections      // out of the jail, if it was made to keep them, until Rewire
 	memory  *pages.Watch           // of what was missing when it was made; nil if nothing was
@@ -164,7 +166,7 @@ func (i *instance) Stats(ctx context.Context) (jail.Stats, error) {
 		MemoryBytes:  cg.MemoryBytes,
 		CacheBytes:   cg.CacheBytes,
 		MemoryPeak:   cg.MemoryPeak,
-		PIDs:         cg.PIDs,
+		PIDs:         max(0, cg.PIDs-process.Threads(i.pid)),
 		DiskBytes:    used,
 		DiskLimit:    limits.DiskMB << 20,
 		OOMKills:     cg.OOMKills,
@@ -183,6 +185,12 @@ func (i *instance) Stats(ctx context.Context) (jail.Stats, error) {
 		return jail.Stats{}, err
 	}
 	return s, nil
+}
+
+// VolumeFailed implements jail.VolumeChecker.
+func (i *instance) VolumeFailed() bool {
+	failed, err := disk.Failed(i.layout.image())
+	return err == nil && failed
 }
 
 // statName puts the fields of cgroup.Stats in the words of jail.Stats.

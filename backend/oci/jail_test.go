@@ -11,8 +11,8 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
-	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -51,8 +51,6 @@ func ready(t testing.TB, h *host, runtime string) *oci.Backend {
 	return b
 }
 
-var ranges atomic.Uint32
-
 // plan is a small jail's, which is cleaned and leaves nothing when the test ends.
 func (h *host) plan(t testing.TB, b *oci.Backend, change ...func(*jail.Plan)) jail.Plan {
 	t.Helper()
@@ -60,7 +58,7 @@ func (h *host) plan(t testing.TB, b *oci.Backend, change ...func(*jail.Plan)) ja
 	p := jail.Plan{
 		ID: name, Dir: filepath.Join(h.dir, string(name)), Hostname: string(name),
 		Lower:  []string{backendtest.Rootfs(t)},
-		IDs:    jail.IDRange{First: 0x60000000 + 65536*((uint32(os.Getpid())*128+ranges.Add(1))%4096), Count: 65536},
+		IDs:    backendtest.NextIDs(t),
 		Limits: jail.DefaultLimits, Network: jail.Isolated, Init: backendtest.Init(t),
 	}
 	p.Limits.DiskMB = 64
@@ -75,11 +73,7 @@ func (h *host) plan(t testing.TB, b *oci.Backend, change ...func(*jail.Plan)) ja
 			t.Errorf("Clean: %v", err)
 		}
 		// Whoever copies the host's mounts just now holds the jail's disk a little longer.
-		leaks := backendtest.Leaks(p)
-		for end := time.Now().Add(10 * time.Second); len(leaks) > 0 && time.Now().Before(end); leaks = backendtest.Leaks(p) {
-			time.Sleep(10 * time.Millisecond)
-		}
-		if len(leaks) > 0 {
+		if leaks := backendtest.LeaksAfter(p, 10*time.Second); len(leaks) > 0 {
 			t.Errorf("the host still holds\n%s", strings.Join(leaks, "\n"))
 		}
 	})
@@ -472,4 +466,48 @@ func TestOnlyInitHasWhatKeepsItFromBeingTraced(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestMountsBesideAJailAreNotItsOwn mounts something where layers of a jail's snapshots
+// are merged: neither the jail's start nor its end unmounts that, and the files of the
+// stopped jail are found.
+func TestMountsBesideAJailAreNotItsOwn(t *testing.T) {
+	forEachRuntime(t, func(t *testing.T, h *host, b *oci.Backend) {
+		p := h.plan(t, b)
+		at := filepath.Join(p.Dir, "snapshots", "s", "fs-flat-1.img.part", "0")
+		if err := os.MkdirAll(at, 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if err := unix.Mount("layer", at, "tmpfs", 0, "size=1m"); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() {
+			if err := errors.Join(unix.Unmount(at, 0), os.RemoveAll(filepath.Join(p.Dir, "snapshots"))); err != nil {
+				t.Error(err)
+			}
+		})
+		mounted := func(when string) {
+			t.Helper()
+			var st unix.Statfs_t
+			if err := unix.Statfs(at, &st); err != nil || st.Type != unix.TMPFS_MAGIC {
+				t.Fatalf("%s: file system %#x, %v, want the tmpfs", when, st.Type, err)
+			}
+		}
+		inst, err := b.Create(t.Context(), p)
+		if err != nil {
+			t.Fatalf("Create: %v", err)
+		}
+		mounted("started")
+		if _, code, err := run(t.Context(), inst, "/bin/sh", "-c", "echo one > /root/f"); code != 0 || err != nil {
+			t.Fatalf("run: exit code %d, %v", code, err)
+		}
+		if err := errors.Join(inst.Kill(t.Context()), inst.Close(), b.Clean(t.Context(), p)); err != nil {
+			t.Fatal(err)
+		}
+		mounted("stopped")
+		changes, err := b.Changes(t.Context(), p, jail.ChangesOptions{})
+		if err != nil || !slices.ContainsFunc(changes, func(c jail.Change) bool { return c.Path == "/root/f" }) {
+			t.Errorf("Changes = %+v, %v, want /root/f", changes, err)
+		}
+	})
 }

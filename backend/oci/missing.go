@@ -181,8 +181,8 @@ func (i *instance) fill(ctx context.Context) error {
 		return err
 	}
 	if limit := i.bounds().MemoryMB << 20; limit > 0 && used.MemoryBytes+left > limit {
-		return fault.Cannot("snapshot", fmt.Sprintf("the %d MB that the jail has not touched since it was branched do not fit within its limit of %d MB beside what it uses",
-			left>>20, i.bounds().MemoryMB), "branch with a higher memory limit")
+		return fault.Cannot("snapshot", fmt.Sprintf("the memory limit of %d MiB is too low: %d MiB of lazily restored memory must be loaded before a snapshot",
+			i.bounds().MemoryMB, left>>20), "branch with a higher memory limit")
 	}
 	if err := server.Fill(ctx, string(i.plan.ID)); err != nil {
 		return fmt.Errorf("have all memory of %s there: %w", i.plan.ID, err)

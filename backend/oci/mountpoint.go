@@ -60,12 +60,24 @@ func mountPoint(root, target string, dir bool, id uint32) (string, error) {
 	return real, err
 }
 
+// resolutions is how often a name is resolved that a rename or a mount disturbs.
+const resolutions = 100
+
 // within opens p as a process whose root directory is top would.
-func within(top int, p string) (int, error) {
-	return unix.Openat2(top, p, &unix.OpenHow{
+func within(top int, p string) (fd int, err error) {
+	how := unix.OpenHow{
 		Flags:   unix.O_PATH | unix.O_CLOEXEC,
 		Resolve: unix.RESOLVE_IN_ROOT | unix.RESOLVE_NO_MAGICLINKS,
-	})
+	}
+	for range resolutions {
+		// EAGAIN: anything on the host was renamed or mounted while ".." was followed, be it
+		// of a symbolic link (openat2(2)).
+		fd, err = unix.Openat2(top, p, &how)
+		if err != unix.EAGAIN {
+			break
+		}
+	}
+	return fd, err
 }
 
 // reach opens p below top, making it and the directories above it if they are

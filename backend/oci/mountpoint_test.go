@@ -76,3 +76,37 @@ func TestAMountPointNeverLiesOutsideTheJail(t *testing.T) {
 		t.Errorf("asOwner hides the error: %v", err)
 	}
 }
+
+func TestAMountPointIsFoundWhileOthersRename(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("taking another id needs root")
+	}
+	root, other := t.TempDir(), t.TempDir()
+	if err := errors.Join(os.MkdirAll(root+"/run/app", 0o755), os.Mkdir(root+"/var", 0o755), os.Symlink("../run", root+"/var/run"),
+		os.WriteFile(other+"/a", nil, 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	end, ended := make(chan struct{}), make(chan error, 1)
+	go func() {
+		var err error
+		for from, to := other+"/a", other+"/b"; err == nil; from, to = to, from {
+			select {
+			case <-end:
+				ended <- nil
+				return
+			default:
+				err = os.Rename(from, to)
+			}
+		}
+		ended <- err
+	}()
+	for n := range 5000 {
+		if got, err := mountPoint(root, "/var/run/app", true, 1234567); err != nil || got != "/run/app" {
+			t.Fatalf("mountPoint(/var/run/app) = %s, %v after %d times, want /run/app", got, err, n)
+		}
+	}
+	close(end)
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+}

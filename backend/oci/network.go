@@ -109,9 +109,11 @@ func (b *Backend) countTraffic(p jail.Plan, s *jail.Stats) (err error) {
 // A verdict is what a probe found, once it found something: that it works, or
 // that this host cannot. What merely went wrong is tried again.
 type verdict struct {
-	mu    sync.Mutex
-	known bool  // guarded by mu
-	err   error // guarded by mu
+	mu sync.Mutex
+	// +checklocks:mu
+	known bool
+	// +checklocks:mu
+	err error
 }
 
 func (v *verdict) of(probe func() error) error {

@@ -18,7 +18,7 @@ import (
 var _ jail.PreDumper = (*Backend)(nil)
 
 // aheadFrom is how much memory, in pages of the processes' own, makes it worth it to
-// have CRIU come twice: what it takes to write down 64 MB while the jail waits is what
+// have CRIU come twice: what it takes to write down 64 MiB while the jail waits is what
 // its second coming takes.
 var aheadFrom = int64(64<<20) / int64(os.Getpagesize())
 

@@ -203,7 +203,7 @@ func (i *instance) settled(ctx context.Context) error {
 	if _, err := control.Dial(l.socket()).WaitReady(ctx); err != nil {
 		return fmt.Errorf("init of %s does not answer: %w", l.dir, err)
 	}
-	return errors.Join(dropStaged(l), sealControl(l))
+	return errors.Join(dropStaged(l, l.secrets()), sealControl(l))
 }
 
 // answerTime is how long an init may take to answer: it has to be loaded, and

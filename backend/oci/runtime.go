@@ -60,7 +60,8 @@ var kinds = map[string]kind{
 // adjust changes s where a runtime wants it otherwise.
 func (k kind) adjust(s *specs.Spec, p jail.Plan) {
 	if k.defaults {
-		s.Linux.Resources = &specs.LinuxResources{Pids: &specs.LinuxPids{Limit: &p.Limits.MaxPIDs}}
+		pids := k.limits(p.Limits).PIDs
+		s.Linux.Resources = &specs.LinuxResources{Pids: &specs.LinuxPids{Limit: &pids}}
 	}
 	if !k.sentry {
 		return
@@ -100,7 +101,7 @@ const sentryMemory = 64 << 20
 // limits returns what the cgroup is to hold: where a kernel of its own stands
 // between, the processes are not the jail's, and not all of the memory is.
 func (k kind) limits(l jail.Limits) cgroup.Limits {
-	pids, memory := l.MaxPIDs, l.MemoryMB<<20
+	pids, memory := l.MaxPIDs+jail.InitThreads, l.MemoryMB<<20
 	if k.sentry {
 		pids, memory = 4*l.MaxPIDs+1024, memory+sentryMemory
 	}

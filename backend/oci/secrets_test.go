@@ -1,8 +1,10 @@
 package oci_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -47,9 +49,55 @@ func TestAJailThatSeesItsSecretsIsNotWrittenDown(t *testing.T) {
 			t.Errorf("Dump = %v, want a conflict", err)
 		}
 		must(t, holder.HideSecrets(t.Context()))
+		if mounts, err := os.ReadFile(fmt.Sprintf("/proc/%d/mountinfo", inst.PID())); err != nil || strings.Contains(string(mounts), " /run/secrets ") {
+			t.Errorf("the filesystem of hidden secrets is still mounted: %v", err)
+		}
 		must(t, b.Dumpable(t.Context(), p, inst))
 		must(t, b.Dump(ctx, p, inst, images(t, "second")))
 	})
+}
+
+// Secrets of gVisor's jails are in a mount of the host, which has to outlive the daemon
+// that made it, and nothing else.
+func TestSecretsInAJailOfGVisor(t *testing.T) {
+	h := newHost(t)
+	b := ready(t, h, "runsc")
+	p := h.plan(t, b, func(p *jail.Plan) { p.SecretFiles = true })
+	inst, err := b.Create(t.Context(), p)
+	must(t, err)
+	defer func() { inst.Close() }()
+	sees := func(want string) {
+		t.Helper()
+		out, _, err := run(t.Context(), inst, "/bin/bash", "-c", "ls /run/secrets; cat /run/secrets/* 2>/dev/null")
+		must(t, err)
+		if out != want {
+			t.Errorf("the jail sees %q, want %q", out, want)
+		}
+	}
+	sees("")
+	must(t, inst.(jail.SecretHolder).ShowSecrets(t.Context(), []jail.SecretFile{{Secret: word("one")}}))
+	sees("WORD\none")
+
+	must(t, inst.Close())
+	next := h.daemon("runsc")
+	inst, err = next.Open(t.Context(), p)
+	must(t, err)
+	sees("WORD\none")
+	must(t, inst.(jail.SecretHolder).ShowSecrets(t.Context(), []jail.SecretFile{{Secret: word("two")}}))
+	sees("WORD\ntwo")
+	must(t, inst.(jail.SecretHolder).ShowSecrets(t.Context(), nil))
+	sees("")
+
+	must(t, inst.(jail.SecretHolder).ShowSecrets(t.Context(), []jail.SecretFile{{Secret: word("canary-of-the-volume")}}))
+	if err := next.Dumpable(t.Context(), p, inst); !errors.Is(err, fault.Unsupported) || fault.RemedyOf(err) == "" {
+		t.Errorf("Dumpable = %v, want unsupported and a remedy", err)
+	}
+	must(t, next.Clean(t.Context(), p))
+	disk, err := os.ReadFile(filepath.Join(p.Dir, "disk.img"))
+	must(t, err)
+	if bytes.Contains(disk, []byte("canary-of-the-volume")) {
+		t.Error("a secret is on the jail's disk")
+	}
 }
 
 func images(t *testing.T, name string) string {

@@ -26,7 +26,7 @@ const (
 
 // dumpSentry is Dump for jails of gVisor.
 func (b *Backend) dumpSentry(ctx context.Context, p jail.Plan, i *instance, dir string) (err error) {
-	if err := b.sentryCan("oci.Dump"); err != nil {
+	if err := errors.Join(b.sentryCan("oci.Dump"), i.checkNoSecrets("oci.Dump")); err != nil {
 		return err
 	}
 	if !i.still.Load() {

@@ -167,6 +167,7 @@ func (l layout) dev() string               { return l.staged("dev") }
 func (l layout) shm() string               { return l.staged("shm") }
 func (l layout) layer(i int) string        { return l.staged(fmt.Sprintf("layer-%d", i)) }
 func (l layout) sealed(i int) string       { return l.staged(fmt.Sprintf("sealed-%d", i)) }
+func (l layout) secrets() string           { return l.staged("secrets") }
 func (l layout) mount(i int) string        { return l.staged(fmt.Sprintf("mount-%d", i)) }
 
 func (l layout) control() string   { return filepath.Join(l.dir, "ctl") }

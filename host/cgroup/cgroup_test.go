@@ -519,15 +519,15 @@ func BenchmarkFreezeThaw(b *testing.B) {
 
 func TestATreeIsHeldByOne(t *testing.T) {
 	h := newHost(t)
-	held, err := h.tree.Hold()
+	held, err := h.tree.Hold(t.Context())
 	h.must(err)
-	if again, err := h.tree.Hold(); !errors.Is(err, fault.Conflict) {
+	if again, err := h.tree.Hold(t.Context()); !errors.Is(err, fault.Conflict) {
 		t.Fatalf("held twice: %v, %v", again, err)
 	}
 	c, err := h.tree.Create("x", cgroup.Limits{})
 	h.must(err)
 	h.must(held.Close())
-	held, err = h.tree.Hold() // with jails in it
+	held, err = h.tree.Hold(t.Context()) // with jails in it
 	h.must(err)
 	h.must(c.Destroy(t.Context()))
 	h.must(h.tree.Remove())
@@ -539,7 +539,7 @@ func TestATreeIsHeldByOne(t *testing.T) {
 	for range 8 {
 		wg.Go(func() {
 			for range 200 {
-				held, err := h.tree.Hold()
+				held, err := h.tree.Hold(t.Context())
 				if errors.Is(err, fault.Conflict) {
 					continue
 				}

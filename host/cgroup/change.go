@@ -66,7 +66,7 @@ func (c *Cgroup) shrinkFirst(limit int64) error {
 
 func (c *Cgroup) inUse(limit, used int64) error {
 	return &fault.Error{Op: "cgroup.Change", On: c.path, Kind: fault.Conflict,
-		Err:    fmt.Errorf("%d MB of memory are in use, and cannot become %d", (used+1<<20-1)>>20, limit>>20),
+		Err:    fmt.Errorf("%d MiB of memory are in use, and cannot become %d", (used+1<<20-1)>>20, limit>>20),
 		Remedy: "have it use less first, or leave it more"}
 }
 

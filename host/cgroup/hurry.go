@@ -24,9 +24,11 @@ import (
 // or by us, a move that moves nothing is made every few milliseconds beside all other
 // work. It is what the mount option favordynmods does for good and for the whole host.
 type Hurry struct {
-	mu      sync.Mutex
-	users   int  // guarded by mu
-	running bool // guarded by mu
+	mu sync.Mutex
+	// +checklocks:mu
+	users int
+	// +checklocks:mu
+	running bool
 
 	nudged func(error) // for tests
 }

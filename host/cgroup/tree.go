@@ -16,7 +16,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -241,43 +240,4 @@ func (t *Tree) Remove() error {
 // gone reports whether err says that a cgroup is not there any more.
 func gone(err error) bool {
 	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENODEV)
-}
-
-// Hold makes the tree and holds it until the returned file is closed, or returns a
-// fault.Conflict if another does. Who shares the host's cgroups shares this lock, in
-// whatever container it is. Only a tree that is held must be removed.
-func (t *Tree) Hold() (io.Closer, error) {
-	root := t.unified
-	if root == "" {
-		root = t.hierarchies()[0]
-	}
-	dir := filepath.Join(root, t.prefix)
-	for {
-		if err := os.Mkdir(dir, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
-			return nil, fmt.Errorf("make cgroup %s: %w", dir, err)
-		}
-		f, err := os.Open(dir)
-		if errors.Is(err, fs.ErrNotExist) {
-			continue // its last holder was just removing it
-		}
-		if err != nil {
-			return nil, err
-		}
-		if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
-			f.Close()
-			if errors.Is(err, unix.EWOULDBLOCK) {
-				return nil, fault.Newf(fault.Conflict, "cgroup.Hold", dir, "another process holds it")
-			}
-			return nil, fmt.Errorf("lock cgroup %s: %w", dir, err)
-		}
-		locked, err := f.Stat()
-		if err != nil {
-			f.Close()
-			return nil, err
-		}
-		if now, err := os.Stat(dir); err == nil && os.SameFile(locked, now) {
-			return f, nil
-		}
-		f.Close() // removed since it was opened
-	}
 }

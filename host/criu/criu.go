@@ -72,23 +72,50 @@ func (t *Tool) Probe(ctx context.Context) error {
 	return nil
 }
 
-// tooOld says what a CRIU lacks that is older than the kernel's ways: since Linux
-// 6.16 one before 4.2 fails at every TCP and UDP socket.
+// tooOld returns what the CRIU at path lacks on this kernel, or "".
 func tooOld(ctx context.Context, path string) string {
 	var u unix.Utsname
-	var kernel, minor, major, second int
 	if unix.Uname(&u) != nil {
 		return ""
 	}
-	fmt.Sscanf(unix.ByteSliceToString(u.Release[:]), "%d.%d", &kernel, &minor)
 	out, err := exec.CommandContext(ctx, path, "--version").Output()
-	if _, scanErr := fmt.Sscanf(string(out), "Version: %d.%d", &major, &second); err != nil || scanErr != nil {
+	if err != nil {
 		return "" // check says more
 	}
-	if at := kernel*100 + minor; at >= 616 && major*100+second < 402 {
-		return fmt.Sprintf("CRIU %d.%d cannot write down the sockets of Linux %d.%d", major, second, kernel, minor)
+	_, version, _ := strings.Cut(string(out), "Version: ")
+	version, _, _ = strings.Cut(version, "\n")
+	return lacks(version, unix.ByteSliceToString(u.Release[:]))
+}
+
+// lacks returns what a release of CRIU lacks on a kernel, or "". What cannot be
+// read is left to criu check. scripts/setup.sh has the same table.
+func lacks(criu, kernel string) string {
+	c, okC := release(criu)
+	k, okK := release(kernel)
+	switch {
+	case !okC || !okK:
+		return ""
+	case c < 401:
+		return fmt.Sprintf("CRIU %s is too old: 4.1 is needed", criu)
+	case c >= 402:
+		return ""
+	case k >= 616: // it fails at every TCP and UDP socket
+		return fmt.Sprintf("CRIU %s cannot dump the sockets of Linux %s: 4.2 is needed", criu, kernel)
+	case k >= 611:
+		// The vDSO's getrandom keeps its state in memory mapped with MAP_DROPPABLE
+		// (Linux 6.11, used by glibc 2.41 and Go 1.24). CRIU before 4.2 dumps that as
+		// other memory (checkpoint-restore/criu#2659), so that the branches of one
+		// snapshot would draw the same random numbers.
+		return fmt.Sprintf("CRIU %s copies the state of the random numbers of Linux %s into every branch: 4.2 is needed", criu, kernel)
 	}
 	return ""
+}
+
+// release is a version's first two numbers as one: 4.2.1 is 402.
+func release(version string) (int, bool) {
+	var major, minor int
+	_, err := fmt.Sscanf(version, "%d.%d", &major, &minor)
+	return major*100 + minor, err == nil
 }
 
 func lastLine(s string) string {

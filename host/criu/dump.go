@@ -40,6 +40,9 @@ const maxGhost = 1 << 30
 // After a PreDump to the same directory Whole is to follow.
 func (t *Tool) Dump(ctx context.Context, d Dump) error {
 	err := t.dump(ctx, d)
+	if err == nil && !isAhead(d.Dir) { // else Whole does
+		return Wipe(d.Dir)
+	}
 	if err == nil || ctx.Err() != nil || !isAhead(d.Dir) || fault.KindOf(err) != "" {
 		return err
 	}
@@ -51,7 +54,7 @@ func (t *Tool) Dump(ctx context.Context, d Dump) error {
 	if again := t.dump(ctx, d); again != nil {
 		return errors.Join(again, err)
 	}
-	return nil
+	return Wipe(d.Dir)
 }
 
 func (t *Tool) dump(ctx context.Context, d Dump) error {

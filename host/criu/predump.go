@@ -35,17 +35,16 @@ const (
 // fault.Unsupported error with the reason.
 func (t *Tool) Tracks(ctx context.Context) error {
 	const op = "criu.Tracks"
-	var out []byte
 	err := thread.Alone(func() (err error) {
 		if err := t.ownMounts(); err != nil {
 			return err
 		}
-		out, err = exec.CommandContext(ctx, t.path, "check", "--feature", "mem_dirty_track").CombinedOutput()
-		return err
+		// CRIU's own words, "Memory snapshot will not work", mean incremental ones.
+		return exec.CommandContext(ctx, t.path, "check", "--feature", "mem_dirty_track").Run()
 	})
 	if _, ended := errors.AsType[*exec.ExitError](err); ended && ctx.Err() == nil {
-		return fault.Cannot(op, "the kernel does not tell which memory was written to: "+lastLine(string(out)),
-			"use a kernel with CONFIG_MEM_SOFT_DIRTY; without, a jail with much memory waits longer for its snapshot")
+		return fault.Cannot(op, "the kernel does not report which memory was written to ("+t.path+" check --feature mem_dirty_track)",
+			"use a kernel with CONFIG_MEM_SOFT_DIRTY; without it snapshots of memory work, and a jail with much memory waits longer for them")
 	}
 	return err
 }
@@ -120,7 +119,10 @@ func Whole(dir string) error {
 	if err := os.Remove(filepath.Join(dir, parent)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	return os.RemoveAll(filepath.Join(dir, ahead))
+	if err := os.RemoveAll(filepath.Join(dir, ahead)); err != nil {
+		return err
+	}
+	return Wipe(dir)
 }
 
 // A half is the memory of one process, or what several share, in one directory.

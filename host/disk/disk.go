@@ -10,7 +10,8 @@
 // An image takes the space on the host that its files take, plus about four
 // megabytes of journal once it was mounted, and gives back what is deleted. The
 // host may promise more than it has: when its own filesystem is full, writes in
-// a volume fail as they would on a broken disk.
+// a volume fail as they would on a broken disk, and the volume refuses all further
+// writes until it is mounted again. Failed reports that.
 //
 // An image that is written no more can be sealed: then it is mounted read-only, in
 // many places at once, on one loop device. An image never has a writable and a
@@ -47,7 +48,7 @@ const patience = 2 * time.Second
 // smaller. If Make fails, nothing is mounted and an image it began is gone.
 func Make(ctx context.Context, img, mountpoint string, mb int64, templates string) error {
 	if mb < MinMB {
-		return fault.Newf(fault.Invalid, "disk.Make", img, "a volume of %d MB is under the minimum of %d", mb, MinMB)
+		return fault.Newf(fault.Invalid, "disk.Make", img, "a volume of %d MiB is under the minimum of %d", mb, MinMB)
 	}
 	made := false
 	if _, err := os.Lstat(img); errors.Is(err, fs.ErrNotExist) {
@@ -72,7 +73,8 @@ func Make(ctx context.Context, img, mountpoint string, mb int64, templates strin
 }
 
 // Mount mounts the volume in img on mountpoint, where no other volume may be. A
-// volume that was not unmounted before a crash is repaired from its journal.
+// volume that was not unmounted before a crash is repaired from its journal, and one
+// in which the kernel noted an error by e2fsck, for which the host needs some space.
 // Mounting it again where it is mounted does nothing; mounting it in a second
 // place is a fault.Conflict.
 //
@@ -97,6 +99,9 @@ func Mount(img, mountpoint string) error {
 	// The device detaches itself when the last user is gone: this descriptor
 	// if the mount fails, the mount if it does not.
 	defer loop.Close()
+	if err := repair(loop, img); err != nil {
+		return fmt.Errorf("mount volume %s: %w", img, err)
+	}
 
 	// The table of inodes needs no zeroing: a sparse image reads as zeros.
 	if err := mount(loop, mountpoint, 0, "discard,noinit_itable,errors=remount-ro"); err != nil {
@@ -139,7 +144,7 @@ func Unmount(mountpoint string) error {
 			}
 			// A courtesy to the host: a volume that cannot be trimmed, for it was
 			// found damaged and made read-only, is unmounted all the same.
-			_ = Trim(mountpoint)
+			_ = trim(mountpoint)
 		}
 		if err := unmount(mountpoint); err != nil {
 			return fmt.Errorf("unmount %s: %w", mountpoint, err)
@@ -204,9 +209,9 @@ func Usage(mountpoint string) (used, total int64, err error) {
 	return max(used, 0), int64(st.Blocks)*st.Bsize - held - fresh, nil
 }
 
-// Trim gives the space of deleted files on a mounted volume back to the host
-// now, which would otherwise take seconds. Unmount does it too.
-func Trim(mountpoint string) error {
+// trim gives the space of deleted files on a mounted volume back to the host,
+// except what the kernel is giving back in the background at this moment.
+func trim(mountpoint string) error {
 	dir, err := os.Open(mountpoint)
 	if err != nil {
 		return fmt.Errorf("trim: %w", err)
@@ -231,8 +236,10 @@ func Probe() error {
 	if os.Geteuid() != 0 {
 		return fault.Cannot(op, "mounting a volume needs root", "run the daemon as root")
 	}
-	if _, err := mkfs(); err != nil {
-		return err
+	for _, name := range []string{"mkfs.ext4", "e2fsck"} {
+		if _, err := findTool(name); err != nil {
+			return err
+		}
 	}
 	if _, err := os.Stat(loopControl); err != nil {
 		return fault.Cannot(op, "no "+loopControl, "load the kernel module loop, and give the daemon's container /dev/loop-control and block devices of major 7")

@@ -151,13 +151,9 @@ func TestDeletedFilesAreGivenBackToTheHost(t *testing.T) {
 		return full
 	}
 
-	full := deleted()
-	h.must(disk.Trim(mnt))
-	if got := h.onHost("v"); full < 60*meg || got > 8*meg {
-		t.Errorf("the image took %d bytes full and %d after deleting and trimming", full, got)
+	if full := deleted(); full < 60*meg {
+		t.Errorf("the full image took %d bytes", full)
 	}
-
-	deleted()
 	dir, err := os.Open(mnt)
 	h.must(err)
 	defer dir.Close()
@@ -441,13 +437,6 @@ func BenchmarkVolume(b *testing.B) {
 			b.StopTimer()
 			h.unmount("v")
 			b.StartTimer()
-		}
-	})
-	b.Run("Trim", func(b *testing.B) {
-		h.must(disk.Mount(h.img("v"), mnt))
-		defer h.unmount("v")
-		for b.Loop() {
-			h.must(disk.Trim(mnt))
 		}
 	})
 	b.Run("MountUnmount", func(b *testing.B) {

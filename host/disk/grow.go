@@ -1,7 +1,6 @@
 package disk
 
 import (
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
@@ -68,13 +67,12 @@ func growth(img string, mb int64) (small bool, size int64, err error) {
 	if err != nil {
 		return false, 0, err
 	}
-	var sb [1024]byte // struct ext4_super_block of the kernel's fs/ext4/ext4.h
-	if _, err := f.ReadAt(sb[:], 1024); err != nil {
-		return false, 0, fmt.Errorf("read the superblock of %s: %w", img, err)
+	sb, err := readSuperblock(f)
+	if err != nil {
+		return false, 0, err
 	}
-	blocks := int64(binary.LittleEndian.Uint32(sb[0x4:]))
 	size = max(imageSize(mb), has)
-	return has < size || size/block-blocks > slack, size, nil
+	return has < size || size/block-sb.blocks() > slack, size, nil
 }
 
 // grow has first the image, then the device and at last the file system be of a

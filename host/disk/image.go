@@ -92,7 +92,7 @@ func template(ctx context.Context, mb int64, dir string) (*os.File, error) {
 // tool inherits the lock, for it outlives us if we are killed, and nobody else
 // may write to path until it is done.
 func format(ctx context.Context, path string, mb int64, lock *os.File) error {
-	tool, err := mkfs()
+	tool, err := findTool("mkfs.ext4")
 	if err != nil {
 		return err
 	}
@@ -117,14 +117,14 @@ func format(ctx context.Context, path string, mb int64, lock *os.File) error {
 	return f.Sync() // every volume of this size will be a copy
 }
 
-// mkfs finds mkfs.ext4, also where PATH is an ordinary user's.
-func mkfs() (string, error) {
-	for _, name := range []string{"mkfs.ext4", "/usr/sbin/mkfs.ext4", "/sbin/mkfs.ext4"} {
-		if path, err := exec.LookPath(name); err == nil {
+// findTool finds a program of e2fsprogs, also where PATH is an ordinary user's.
+func findTool(name string) (string, error) {
+	for _, dir := range []string{"", "/usr/sbin/", "/sbin/"} {
+		if path, err := exec.LookPath(dir + name); err == nil {
 			return path, nil
 		}
 	}
-	return "", fault.Cannot("disk.Probe", "mkfs.ext4 is not installed", "install the package e2fsprogs")
+	return "", fault.Cannot("disk.Probe", name+" is not installed", "install the package e2fsprogs")
 }
 
 // copySparse makes dst a copy of src that has holes wherever src has zeros.

@@ -1,7 +1,6 @@
 package disk
 
 import (
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"os"
@@ -57,32 +56,24 @@ func settled(f *os.File) error {
 }
 
 // inOrder reports whether the filesystem in the image f can be mounted without
-// writing to it. The offsets are of struct ext4_super_block in the kernel's
-// fs/ext4/ext4.h.
+// writing to it.
 func inOrder(f *os.File) error {
-	var sb [1024]byte
-	if _, err := f.ReadAt(sb[:], 1024); err != nil {
-		return fmt.Errorf("read its superblock: %w", err)
+	sb, err := readSuperblock(f)
+	if err != nil {
+		return err
 	}
-	const (
-		magic       = 0xef53
-		valid, bad  = 1, 2
-		needsReplay = 4
-	)
-	state := binary.LittleEndian.Uint16(sb[0x3a:])
-	incompat := binary.LittleEndian.Uint32(sb[0x60:])
-	var why string
+	e := &fault.Error{Op: "disk.Seal", On: f.Name(), Kind: fault.Conflict}
 	switch {
-	case binary.LittleEndian.Uint16(sb[0x38:]) != magic:
-		why = "it holds no ext4 filesystem"
-	case incompat&needsReplay != 0 || state&valid == 0:
-		why = "the volume is mounted, or was not unmounted"
-	case state&bad != 0:
-		why = "the volume is damaged"
+	case sb.magic() != ext4Magic:
+		e.Err = errors.New("it holds no ext4 filesystem")
+	case sb.state()&stateErrors != 0:
+		e.Err, e.Remedy = errors.New("its filesystem had an error, and needs a repair"), "start the jail, which repairs its filesystem"
+	case sb.incompat()&needsReplay != 0 || sb.state()&stateValid == 0:
+		e.Err = errors.New("the volume is mounted, or was not unmounted")
 	default:
 		return nil
 	}
-	return fault.New(fault.Conflict, "disk.Seal", f.Name(), errors.New(why))
+	return e
 }
 
 // MountSealed mounts the volume in img read-only on mountpoint, where no other
@@ -174,7 +165,7 @@ func attachSealed(img string) (*os.File, error) {
 			}
 			return loop, err
 		}
-		if loop, err := attachedSealed(f); loop != nil || err != nil {
+		if loop, err := deviceOf(f); loop != nil || err != nil {
 			return loop, err
 		}
 		if time.Now().After(deadline) {
@@ -184,11 +175,11 @@ func attachSealed(img string) (*os.File, error) {
 	}
 }
 
-// attachedSealed returns the device of the image f, or nil. It may be one that
+// deviceOf returns the device of the image f, or nil. It may be one that
 // can be written; whether its file system can, mounting shows. Asking
 // every device of the host takes milliseconds where there are hundreds, so the
 // last answer is tried first.
-func attachedSealed(f *os.File) (*os.File, error) {
+func deviceOf(f *os.File) (*os.File, error) {
 	key, err := keyOf(f)
 	if err != nil {
 		return nil, err

@@ -162,12 +162,20 @@ var options = [][2]string{{"redirect_dir", "off"}, {"metacopy", "off"}, {"index"
 // addsLayers reports whether the kernel takes lower layers one at a time
 // (Linux 6.8). Only a kernel without overlays leaves it open, and there nothing
 // depends on the answer.
+//
+// Before Linux 6.5 overlayfs has no parameters of its own for fsconfig(2), and the kernel
+// collects any name and value for mount(2)'s string (legacy_parse_param in fs/fs_context.c):
+// it accepts lowerdir+ and refuses the overlay later. Such a kernel also accepts a name
+// that does not exist.
 var addsLayers = sync.OnceValue(func() bool {
 	fd, err := unix.Fsopen("overlay", unix.FSOPEN_CLOEXEC)
 	if err != nil {
 		return false
 	}
 	defer unix.Close(fd)
+	if unix.FsconfigSetString(fd, "glasshouse-unknown", "/") == nil {
+		return false
+	}
 	return unix.FsconfigSetString(fd, "lowerdir+", "/") == nil
 })
 

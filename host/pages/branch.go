@@ -30,11 +30,15 @@ type branch struct {
 	forgo  context.CancelFunc
 	gone   chan struct{} // closed when it needs the server no more, or has lost it
 
-	mu     sync.Mutex
-	spaces map[*space]struct{} // guarded by mu
-	whole  bool                // all its processes are made. guarded by mu
-	ended  bool                // gone is closed. guarded by mu
-	err    error               // why memory is lost. guarded by mu
+	mu sync.Mutex
+	// +checklocks:mu
+	spaces map[*space]struct{}
+	// +checklocks:mu
+	whole bool // all its processes are made
+	// +checklocks:mu
+	ended bool // gone is closed
+	// +checklocks:mu
+	err error // why memory is lost
 }
 
 // The names are CRIU's: it connects there from its working directory.
@@ -167,6 +171,8 @@ func (b *branch) drop(s *space) {
 
 // settle ends the branch if nothing is left to be given. The caller holds mu, as
 // for end.
+//
+// +checklocks:b.mu
 func (b *branch) settle() {
 	if b.whole && len(b.spaces) == 0 && b.err == nil {
 		b.end(nil)
@@ -180,6 +186,9 @@ func (b *branch) lose(err error) {
 	b.end(err)
 }
 
+// end is called with b.mu locked.
+//
+// +checklocks:b.mu
 func (b *branch) end(err error) {
 	if b.ended {
 		return
@@ -194,6 +203,9 @@ func (b *branch) end(err error) {
 	}
 }
 
+// all returns the address spaces. The caller holds b.mu.
+//
+// +checklocks:b.mu
 func (b *branch) all() (all []*space) {
 	for s := range b.spaces {
 		all = append(all, s)

@@ -100,6 +100,9 @@ func (c Client) ask(ctx context.Context, q request) (conn net.Conn, r reply, err
 		conn, err = d.DialContext(ctx, "unix", short)
 		return err
 	})
+	if err != nil && ctx.Err() != nil {
+		return nil, r, context.Cause(ctx)
+	}
 	if err != nil {
 		return nil, r, fmt.Errorf("%w: %w", ErrNoServer, err)
 	}
@@ -109,8 +112,11 @@ func (c Client) ask(ctx context.Context, q request) (conn net.Conn, r reply, err
 	if err == nil {
 		err = json.NewDecoder(conn).Decode(&r)
 	}
-	if err != nil {
-		err = errors.Join(context.Cause(ctx), fmt.Errorf("%w: %w", ErrNoServer, err))
+	switch {
+	case err != nil && ctx.Err() != nil: // the caller gave up: that says nothing of the server
+		err = context.Cause(ctx)
+	case err != nil:
+		err = fmt.Errorf("%w: %w", ErrNoServer, err)
 	}
 	if err == nil && r.Error != "" {
 		err = errors.New(r.Error)

@@ -20,11 +20,15 @@ type Server struct {
 	path   string        // of the socket
 	wake   chan struct{} // capacity 1: somebody may have ended
 
-	mu       sync.Mutex
-	branches map[string]*branch // guarded by mu
-	files    map[node]*content  // guarded by mu
-	used     time.Time          // when there last was a branch. guarded by mu
-	closing  bool               // no branch is taken any more. guarded by mu
+	mu sync.Mutex
+	// +checklocks:mu
+	branches map[string]*branch
+	// +checklocks:mu
+	files map[node]*content
+	// +checklocks:mu
+	used time.Time // when there last was a branch
+	// +checklocks:mu
+	closing bool // no branch is accepted
 }
 
 type node struct{ dev, ino uint64 }

@@ -20,12 +20,17 @@ type space struct {
 	fd     *os.File // its userfaultfd
 	soon   []uint64
 
-	mu      sync.Mutex
-	missing runs     // guarded by mu
-	waiting []uint64 // faults that could not be answered yet. guarded by mu
-	next    uint64   // where what was given last ends. guarded by mu
-	ahead   uint64   // how many pages were given then. guarded by mu
-	over    bool     // guarded by mu
+	mu sync.Mutex
+	// +checklocks:mu
+	missing runs
+	// +checklocks:mu
+	waiting []uint64 // faults that could not be answered yet
+	// +checklocks:mu
+	next uint64 // where what was given last ends
+	// +checklocks:mu
+	ahead uint64 // how many pages were given then
+	// +checklocks:mu
+	over bool
 }
 
 // again is how long a fault waits that could not be answered: something happens
@@ -79,6 +84,8 @@ func (s *space) run() {
 }
 
 // heard takes note of one message. The caller holds mu, as for all below.
+//
+// +checklocks:s.mu
 func (s *space) heard(m *message) error {
 	switch m.event() {
 	case eventFault:
@@ -97,7 +104,10 @@ func (s *space) heard(m *message) error {
 	return nil
 }
 
-// answer gives what is waited for. What the kernel does not take now waits on.
+// answer gives what is waited for. What the kernel does not take now waits on. The caller
+// holds s.mu.
+//
+// +checklocks:s.mu
 func (s *space) answer() error {
 	faults := s.waiting
 	s.waiting = nil
@@ -120,7 +130,10 @@ const mostAhead = 16
 // give gives the page at an address: that of the file, or zeros where nothing is
 // missing. Who touches one page after the other is given more each time. Nobody else
 // is given what he did not touch: of an interpreter that goes on, every third fault
-// could be spared so, and it would have half as many pages again as it needs.
+// could be spared so, and it would have half as many pages again as it needs. The caller
+// holds s.mu.
+//
+// +checklocks:s.mu
 func (s *space) give(at uint64) error {
 	r, missing := s.missing.find(at)
 	var err error
@@ -230,7 +243,10 @@ func (s *space) left() int64 {
 }
 
 // end lets go of the address space if it needs nobody any more, or says that its
-// memory is lost: then it is kept, so that who touches it waits and finds no zeros.
+// memory is lost: then it is kept, so that who touches it waits and finds no zeros. The
+// caller holds s.mu.
+//
+// +checklocks:s.mu
 func (s *space) end(err error) {
 	switch {
 	case s.over:

@@ -23,8 +23,16 @@ func layout() string {
 	return "v1"
 }
 
+// openCgroups opens the tree that jails of this user would be in.
+func openCgroups(prefix string) (*cgroup.Tree, error) {
+	if os.Geteuid() != 0 {
+		return cgroup.Delegated(prefix)
+	}
+	return cgroup.New(prefix)
+}
+
 func cgroupLimits(context.Context, Host) (string, error) {
-	t, err := cgroup.New("glasshouse-probe")
+	t, err := openCgroups("glasshouse-probe")
 	if err != nil {
 		return "", err
 	}
@@ -51,7 +59,7 @@ func cgroupLimits(context.Context, Host) (string, error) {
 // to jails.
 func cgroupControl(ctx context.Context, _ Host) (_ string, err error) {
 	name := fmt.Sprintf("glasshouse-probe-%d-%d", os.Getpid(), time.Now().UnixNano())
-	t, err := cgroup.New(name)
+	t, err := openCgroups(name)
 	if err != nil {
 		return "", err
 	}

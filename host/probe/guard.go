@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"path/filepath"
 	"strconv"
 	"unsafe"
 
@@ -84,5 +85,16 @@ func kvm(context.Context, Host) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("ask KVM for its version: %w", err)
 	}
-	return "API " + strconv.Itoa(v), nil
+	return kvmKind("/sys/module", "API "+strconv.Itoa(v))
+}
+
+// kvmKind tells PVM from KVM with the processor's help. PVM implements /dev/kvm for a
+// machine without nested virtualization; its guests need a kernel that was built for it
+// (CONFIG_PVM_GUEST of the patches at github.com/virt-pvm/linux), and others hang.
+func kvmKind(modules, detail string) (string, error) {
+	if _, err := os.Stat(filepath.Join(modules, "kvm_pvm")); err == nil {
+		return "", cannot("/dev/kvm is PVM, on which only guests with a kernel built for PVM boot",
+			"have the host of this machine allow nested virtualization; without, microVMs are emulated, many times slower")
+	}
+	return detail, nil
 }

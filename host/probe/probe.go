@@ -93,6 +93,7 @@ var probes = []probe{
 	{"tcx", tcx},
 	{"fanotify", fanotify},
 	{"userfaultfd", userfaultfd},
+	{"private tools", privateTools},
 	{"runc", tool("runc", "apt-get install runc, or make setup")},
 	{"crun", tool("crun", "apt-get install crun; runc does as well")},
 	{"runsc", tool("runsc", "make setup, which fetches gVisor; runc does as well where its stronger isolation is not wanted")},

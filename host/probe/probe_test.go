@@ -257,3 +257,24 @@ func running(pid string) bool {
 	b, err := os.ReadFile("/proc/" + pid + "/stat")
 	return err == nil && !bytes.Contains(b, []byte(") Z "))
 }
+
+// A build of gVisor's module has no version but that of the module, and prints that of
+// the OCI specification after it.
+func TestTheVersionOfAGoModule(t *testing.T) {
+	h := fakeTools(t, "runsc", "echo runsc version VERSION_MISSING; echo spec: 1.2.1")
+	if r := find(t, probe.All(t.Context(), h), "runsc"); r.Status != probe.OK || strings.Contains(r.Detail, "1.2.1") {
+		t.Errorf("runsc = %+v, want no version of something else", r)
+	}
+}
+
+func TestPrivateToolsAreListed(t *testing.T) {
+	h := fakeTools(t, "runsc", "echo runsc version release-20301231.0")
+	if r := find(t, probe.All(t.Context(), h), "private tools"); r.Status != probe.OK || r.Detail != "runsc, in "+h.Tools {
+		t.Errorf("private tools = %+v, want runsc", r)
+	}
+	h = probe.Host{Data: t.TempDir()}
+	r := find(t, probe.All(t.Context(), h), "private tools")
+	if r.Status != probe.Unsupported || !strings.Contains(r.Reason, filepath.Join(h.Data, "tools", "bin")) || !strings.Contains(r.Remedy, "tools:") {
+		t.Errorf("without any: %+v, want where they would be, and the key tools", r)
+	}
+}

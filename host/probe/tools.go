@@ -4,8 +4,10 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"debug/buildinfo"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -36,6 +38,28 @@ func (h Host) find(name string) string {
 		}
 	}
 	return ""
+}
+
+// privateTools lists the programs that make setup has fetched.
+func privateTools(_ context.Context, h Host) (string, error) {
+	if h.Tools == "" {
+		return "", cannot("no data directory was given", "glasshouse --data DIR doctor")
+	}
+	entries, err := os.ReadDir(h.Tools)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return "", err
+	}
+	var names []string
+	for _, e := range entries {
+		if _, err := exec.LookPath(filepath.Join(h.Tools, e.Name())); err == nil {
+			names = append(names, e.Name())
+		}
+	}
+	if len(names) == 0 {
+		return "", cannot("there are no programs in "+h.Tools+", so those of the system are used",
+			"where these are too old: make setup for this data directory, or set tools: in the configuration to the tools/bin of another one")
+	}
+	return strings.Join(names, ", ") + ", in " + h.Tools, nil
 }
 
 // command is a program that dies with its probe, children and all.
@@ -70,7 +94,16 @@ func version(ctx context.Context, path string) (string, error) {
 	if err != nil {
 		return "", errors.Join(err, said(out))
 	}
-	return cmp.Or(number.FindString(string(out)), firstWords(out)), nil
+	first := firstWords(out)
+	if v := number.FindString(first); v != "" {
+		return v, nil
+	}
+	// Built as a Go module, as make setup builds gVisor, a program has no other version:
+	// "runsc version VERSION_MISSING", and that of the OCI specification below.
+	if info, err := buildinfo.ReadFile(path); err == nil && strings.HasPrefix(info.Main.Version, "v") {
+		return info.Main.Version, nil
+	}
+	return first, nil
 }
 
 func firstWords(out []byte) string {

@@ -227,11 +227,22 @@ func within(lines, cgroup string) bool {
 	return false
 }
 
+// Threads returns how many threads a process has, or 0 if there is no such process.
+func Threads(pid int) int64 {
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return 0
+	}
+	s, _ := parseStat(b)
+	return s.threads
+}
+
 type stat struct {
-	comm   string
-	state  byte
-	parent int
-	start  uint64
+	comm    string
+	state   byte
+	parent  int
+	threads int64
+	start   uint64
 }
 
 // parseStat reads a /proc/PID/stat. The second field is the program's name in
@@ -247,6 +258,10 @@ func parseStat(b []byte) (s stat, err error) {
 	}
 	s = stat{comm: string(b[begin+1 : end]), state: fields[0][0]}
 	if s.parent, err = strconv.Atoi(string(fields[1])); err != nil {
+		return s, err
+	}
+	s.threads, err = strconv.ParseInt(string(fields[17]), 10, 64)
+	if err != nil {
 		return s, err
 	}
 	s.start, err = strconv.ParseUint(string(fields[19]), 10, 64)

@@ -89,7 +89,7 @@ func OCI(arch string) *specs.LinuxSeccomp {
 	profile := &specs.LinuxSeccomp{
 		DefaultAction:   specs.ActErrno,
 		DefaultErrnoRet: &eperm,
-		Syscalls:        append(defaults(arch), sockets()...),
+		Syscalls:        slices.Concat(defaults(arch), sockets(), limits()),
 	}
 	switch arch {
 	case "amd64":
@@ -102,7 +102,7 @@ func OCI(arch string) *specs.LinuxSeccomp {
 
 // defaults returns the default profile's rules less what is ours to decide.
 func defaults(arch string) []specs.LinuxSyscall {
-	denied := map[string]bool{"socket": true, "socketpair": true}
+	denied := map[string]bool{"socket": true, "socketpair": true, "prlimit64": true}
 	for _, n := range never {
 		for _, name := range n.names {
 			denied[name] = true
@@ -139,6 +139,18 @@ func sockets() []specs.LinuxSyscall {
 		rules = append(rules, allowIf("socket", 0, family))
 	}
 	return append(rules, allowIf("socketpair", 0, unix.AF_UNIX))
+}
+
+// limits allows a process to change its own resource limits and to read those of
+// others. The kernel lets a process set the limits of any process with the same
+// user ids (kernel/sys.c, check_prlimit_permission), with no check of capabilities
+// or of ptrace access, so that root in a jail could keep its init from opening
+// another descriptor.
+func limits() []specs.LinuxSyscall {
+	return []specs.LinuxSyscall{
+		allowIf("prlimit64", 0, 0), // pid 0: the caller
+		allowIf("prlimit64", 2, 0), // no new limit
+	}
 }
 
 func allowIf(name string, arg uint, value uint64) specs.LinuxSyscall {

@@ -62,7 +62,7 @@ var ordinary = []string{
 	"inotify_init1", "inotify_add_watch", "inotify_rm_watch",
 	"connect", "bind", "listen", "accept", "accept4", "getsockname", "getpeername", "sendto", "recvfrom", "sendmsg", "recvmsg", "sendmmsg", "recvmmsg", "shutdown", "setsockopt", "getsockopt",
 	"clock_gettime", "clock_getres", "clock_nanosleep", "nanosleep", "gettimeofday", "getitimer", "setitimer", "timer_create", "timer_settime", "timer_delete", "times", "getrusage",
-	"uname", "sysinfo", "getrandom", "getrlimit", "setrlimit", "prlimit64", "getpriority", "setpriority", "ioprio_get", "ioprio_set",
+	"uname", "sysinfo", "getrandom", "getrlimit", "setrlimit", "getpriority", "setpriority", "ioprio_get", "ioprio_set",
 	"shmget", "shmat", "shmctl", "shmdt", "semget", "semop", "semctl", "semtimedop", "msgget", "msgsnd", "msgrcv", "mq_open", "mq_timedsend", "mq_timedreceive",
 	"io_setup", "io_submit", "io_getevents", "io_destroy", "pidfd_open", "pidfd_send_signal",
 	"ptrace", "process_vm_readv", "process_vm_writev", // a debugger, inside the jail
@@ -118,6 +118,11 @@ func TestArgumentsDecide(t *testing.T) {
 		why  string
 	}{
 		{"socket", []uint64{unix.AF_UNIX, unix.SOCK_STREAM}, allow, "local sockets"},
+		{"prlimit64", []uint64{0, unix.RLIMIT_NOFILE, 0x1000, 0}, allow, "a process sets its own limits"},
+		{"prlimit64", []uint64{7, unix.RLIMIT_NOFILE, 0, 0x1000}, allow, "a process reads the limits of another"},
+		{"prlimit64", []uint64{1, unix.RLIMIT_NOFILE, 0x1000, 0}, eperm, "root in a jail could starve its init"},
+		{"prlimit64", []uint64{high | 1, unix.RLIMIT_NOFILE, 0x1000, 0}, eperm, "the kernel reads 32 bits of a pid"},
+		{"prlimit64", []uint64{1, unix.RLIMIT_NOFILE, high, 0}, eperm, "a pointer has 64 bits"},
 		{"socket", []uint64{unix.AF_INET, unix.SOCK_STREAM}, allow, "TCP"},
 		{"socket", []uint64{unix.AF_INET6, unix.SOCK_DGRAM}, allow, "UDP"},
 		{"socket", []uint64{unix.AF_NETLINK, unix.SOCK_RAW}, allow, "getaddrinfo asks which addresses there are"},

@@ -14,7 +14,7 @@ func TestAMountIsSealedWhenItsFilesAreLetGo(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root")
 	}
-	fd, err := Namespace{}.newFilesystem(false)
+	fd, err := Namespace{}.newFilesystem()
 	if err != nil {
 		t.Fatal(err)
 	}

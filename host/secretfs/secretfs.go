@@ -250,10 +250,7 @@ func (n Namespace) mount(files []File) error {
 		return err
 	}
 	defer unix.Close(on)
-	fd, err := n.newFilesystem(true)
-	if errors.Is(err, unix.EINVAL) { // before 6.4 nobody could ask to be kept from being swapped out
-		fd, err = n.newFilesystem(false)
-	}
+	fd, err := n.newFilesystem()
 	if err != nil {
 		return err
 	}
@@ -264,7 +261,55 @@ func (n Namespace) mount(files []File) error {
 	if err := seal(fd); err != nil {
 		return err
 	}
+	return attach(fd, on)
+}
+
+// attach puts a mount that is nowhere on a directory.
+func attach(fd, on int) error {
 	return os.NewSyscallError("move_mount", unix.MoveMount(fd, "", on, "", unix.MOVE_MOUNT_F_EMPTY_PATH|unix.MOVE_MOUNT_T_EMPTY_PATH))
+}
+
+// MountOn mounts an empty filesystem for secrets on a directory of the host. It is for
+// jails in which nothing can be mounted once they run, such as those of gVisor: they
+// are given a read-only bind mount of dir when they are made. The root of the
+// filesystem belongs to the given ids of the host.
+func MountOn(dir string, uid, gid uint32) error {
+	on, err := unix.Open(dir, unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return &os.PathError{Op: "open", Path: dir, Err: err}
+	}
+	defer unix.Close(on)
+	fd, err := Namespace{UID: uid, GID: gid}.newFilesystem()
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	private := unix.MountAttr{Propagation: unix.MS_PRIVATE}
+	if err := unix.MountSetattr(fd, "", unix.AT_EMPTY_PATH, &private); err != nil {
+		return os.NewSyscallError("mount_setattr", err)
+	}
+	return attach(fd, on)
+}
+
+// Fill has the filesystem that MountOn mounted on dir hold exactly these files, as Show
+// does. If it is not mounted, Fill returns fault.Conflict and writes nothing.
+func Fill(dir string, files []File) error {
+	if err := check(files); err != nil {
+		return err
+	}
+	fd, err := unix.Open(dir, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return &os.PathError{Op: "open", Path: dir, Err: err}
+	}
+	defer unix.Close(fd)
+	var st unix.Statfs_t
+	if err := unix.Fstatfs(fd, &st); err != nil {
+		return os.NewSyscallError("fstatfs", err)
+	}
+	if st.Type != unix.TMPFS_MAGIC { // a value must not reach a disk
+		return fault.Newf(fault.Conflict, "secretfs.Fill", "", "no filesystem in memory is mounted on %s", dir)
+	}
+	return fill(fd, files)
 }
 
 // patience is how long a mount may be written to by somebody who is about to stop.
@@ -310,8 +355,17 @@ func (n Namespace) mountPoint() (int, error) {
 	return at, nil
 }
 
-// newFilesystem returns a mount, that is nowhere, of a new filesystem in memory.
-func (n Namespace) newFilesystem(noSwap bool) (int, error) {
+// newFilesystem returns a mount, that is nowhere, of a new filesystem in memory, which
+// is not swapped out if this kernel can prevent that.
+func (n Namespace) newFilesystem() (int, error) {
+	fd, err := n.newTmpfs(true)
+	if errors.Is(err, unix.EINVAL) { // noswap exists since Linux 6.4 (tmpfs(5))
+		fd, err = n.newTmpfs(false)
+	}
+	return fd, err
+}
+
+func (n Namespace) newTmpfs(noSwap bool) (int, error) {
 	fs, err := unix.Fsopen("tmpfs", unix.FSOPEN_CLOEXEC)
 	if err != nil {
 		return -1, os.NewSyscallError("fsopen", err)

@@ -13,6 +13,7 @@ import (
 	"net"
 	"os"
 	"sync"
+	"sync/atomic"
 	"time"
 	"unicode/utf8"
 
@@ -31,13 +32,18 @@ type (
 // A Client talks to one jail's init. It holds no connection: each call makes
 // its own. It is safe for concurrent use.
 type Client struct {
-	gate gate
+	gate   gate
+	asleep func() bool // reports that the jail is frozen; nil means never
 }
 
 // Dial returns a client for the socket at path. It does no I/O.
 func Dial(path string) *Client {
-	return &Client{gate{path: path, conns: map[*conn]struct{}{}}}
+	return &Client{gate: gate{path: path, conns: map[*conn]struct{}{}}}
 }
+
+// Asleep makes the client call frozen before it takes silence for a failure of init.
+// Set it before the first operation.
+func (c *Client) Asleep(frozen func() bool) { c.asleep = frozen }
 
 // Hello asks init who it is.
 func (c *Client) Hello(ctx context.Context) (Hello, error) {
@@ -215,6 +221,11 @@ type conn struct {
 
 	first *frame // was read when the connection was made
 
+	silence *time.Timer // ends an operation to which init does not react; nil while there is no limit
+	long    atomic.Bool // the operation may rightly take longer
+	over    atomic.Bool // the limit no longer applies
+	late    atomic.Bool // silence has ended the operation
+
 	busy bool // Park waits for it. guarded by gate.mu
 }
 
@@ -275,6 +286,7 @@ func (c *Client) begin(ctx context.Context, q *protocol.Request) (*conn, error) 
 		return nil, err
 	}
 	q.Version = protocol.Version
+	c.limit(conn, q.Op)
 	sendErr := conn.w.JSON(protocol.FrameRequest, q)
 	if e, ok := errors.AsType[*protocol.TooLargeError](sendErr); ok {
 		conn.close()
@@ -293,6 +305,10 @@ func (c *Client) begin(ctx context.Context, q *protocol.Request) (*conn, error) 
 		return conn, errParked
 	}
 	conn.first = &frame{kind, payload}
+	if q.Op == protocol.OpExec { // the command runs; its output may take any time
+		conn.long.Store(true)
+	}
+	conn.heard()
 	return conn, nil
 }
 
@@ -324,6 +340,7 @@ var past = time.Unix(1, 0)
 // close ends the operation. It may be called again.
 func (c *conn) close() error {
 	c.stop()
+	c.unlimited()
 	err := c.net.Close()
 	if c.gate != nil {
 		c.gate.leave(c)
@@ -337,6 +354,7 @@ func (c *conn) read() (protocol.Frame, []byte, error) {
 		c.first = nil
 		return f.kind, f.payload, nil
 	}
+	defer c.heard()
 	return c.r.Next()
 }
 
@@ -404,6 +422,9 @@ func (c *conn) lost(err error) error {
 	if c.ctx.Err() != nil {
 		return ended(c.ctx, err)
 	}
+	if c.late.Load() {
+		return silent()
+	}
 	if errors.Is(err, protocol.ErrMalformed) {
 		return hostile(err.Error())
 	}
@@ -423,7 +444,7 @@ func (e *brokenError) Unwrap() error { return e.error }
 func (c *conn) ended(err error) error {
 	lost := c.lost(err)
 	switch {
-	case c.ctx.Err() != nil, errors.Is(err, protocol.ErrMalformed):
+	case c.ctx.Err() != nil, c.late.Load(), errors.Is(err, protocol.ErrMalformed):
 		return lost
 	case c.gate.shutSince(c.era):
 		return errParked

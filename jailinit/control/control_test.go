@@ -22,30 +22,22 @@ import (
 // hostile is an init that answers every request with the same bytes.
 func hostile(t testing.TB, answer []byte) *control.Client {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "control") // short: a socket's path must be
+	return listener(t, func(c net.Conn) {
+		defer c.Close()
+		protocol.NewReader(c).Next()
+		c.Write(answer)
+	})
+}
+
+// shortDir is a directory with a name that is short enough for a socket's path.
+func shortDir(t testing.TB) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "control")
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { os.RemoveAll(dir) })
-	l, err := net.Listen("unix", dir+"/s")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { l.Close() })
-	go func() {
-		for {
-			c, err := l.Accept()
-			if err != nil {
-				return
-			}
-			go func() {
-				defer c.Close()
-				protocol.NewReader(c).Next()
-				c.Write(answer)
-			}()
-		}
-	}()
-	return control.Dial(dir + "/s")
+	return dir
 }
 
 const x = id.Exec("x-aaaaaaaaaaaa")

@@ -22,12 +22,18 @@ var waits = map[protocol.Op]bool{protocol.OpAttach: true, protocol.OpStdin: true
 type gate struct {
 	parking sync.Mutex // held while Park or Unpark is under way
 
-	mu    sync.Mutex
-	path  string             // of the socket. guarded by mu, as all below
-	shut  chan struct{}      // closed when the gate opens; nil while it is open
-	era   int                // how often it was shut
-	busy  int                // connections that Park waits for
-	idle  chan struct{}      // closed when busy becomes 0; nil if nobody waits for it
+	mu sync.Mutex
+	// +checklocks:mu
+	path string // of the socket
+	// +checklocks:mu
+	shut chan struct{} // closed when the gate opens; nil while it is open
+	// +checklocks:mu
+	era int // how often it was shut
+	// +checklocks:mu
+	busy int // connections that Park waits for
+	// +checklocks:mu
+	idle chan struct{} // closed when busy becomes 0; nil without a waiter
+	// +checklocks:mu
 	conns map[*conn]struct{} // connections that are open, or being made
 }
 

@@ -106,10 +106,16 @@ func (g *gate) address() string {
 	return g.path
 }
 
+// parkWithin is how much longer than the patience that it is given init may take to
+// park. A jail is paused without it then.
+var parkWithin = 8 * time.Second
+
 func (c *Client) park(ctx context.Context, idle <-chan struct{}, patience time.Duration, keep bool) error {
 	if err := c.await(ctx, idle, patience); err != nil {
 		return err
 	}
+	ctx, cancel := context.WithTimeout(ctx, patience+parkWithin)
+	defer cancel()
 	nc, err := dial(ctx, c.gate.address())
 	if err != nil {
 		return err

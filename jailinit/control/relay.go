@@ -26,6 +26,7 @@ func (c *Client) through(ctx context.Context, q *protocol.Request) (net.Conn, er
 		conn.close()
 		return nil, err
 	}
+	conn.unlimited()
 	if !conn.stop() { // its deadline is past already
 		conn.close()
 		return nil, ended(ctx, errors.New("connected"))

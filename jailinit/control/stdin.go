@@ -58,13 +58,18 @@ type stdin struct {
 	// sending is held while something is sent, and while the connection is
 	// changed. It is locked before mu.
 	sending sync.Mutex
-	conn    *conn              // guarded by sending
-	end     *protocol.StdinEnd // how it is to end, once that is known. guarded by sending
+	// +checklocks:sending
+	conn *conn
+	// +checklocks:sending
+	end *protocol.StdinEnd // how it is to end, once that is known
 
-	mu      sync.Mutex
-	kept    []byte        // sent, but not given to the command as far as is known. guarded by mu
-	acked   int64         // of what was sent on conn. guarded by mu
-	changed chan struct{} // closed when kept has shrunk or the connection has changed. guarded by mu
+	mu sync.Mutex
+	// +checklocks:mu
+	kept []byte // sent, but not given to the command as far as is known
+	// +checklocks:mu
+	acked int64 // of what was sent on conn
+	// +checklocks:mu
+	changed chan struct{} // closed when kept has shrunk or the connection has changed
 }
 
 func (s *stdin) Write(p []byte) (written int, err error) {
@@ -243,6 +248,8 @@ func (s *stdin) took(at int64) error {
 }
 
 // wake tells who waits to look again. mu is held.
+//
+// +checklocks:s.mu
 func (s *stdin) wake() {
 	close(s.changed)
 	s.changed = make(chan struct{})
@@ -271,8 +278,8 @@ func (s *stdin) resume(old *conn, parked protocol.Parked) (*conn, error) {
 	}
 	// If sending fails, what init says next tells why.
 	err = conn.write(func(w *protocol.Writer) error { return w.Data(left) })
-	if err == nil && s.end != nil {
-		conn.write(func(w *protocol.Writer) error { return w.JSON(protocol.FrameEnd, s.end) })
+	if end := s.end; err == nil && end != nil {
+		conn.write(func(w *protocol.Writer) error { return w.JSON(protocol.FrameEnd, end) })
 	}
 	s.conn = conn
 	s.mu.Lock()

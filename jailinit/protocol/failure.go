@@ -5,9 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-	"unicode"
 
 	"glasshouse/fault"
+	"glasshouse/internal/text"
 )
 
 // Failure is an error as it crosses the socket.
@@ -56,7 +56,7 @@ func decodeFailure(payload []byte) error {
 func known(k fault.Kind) fault.Kind {
 	switch k {
 	case fault.Invalid, fault.Unauthenticated, fault.Denied, fault.NotFound, fault.Conflict, fault.TooLarge,
-		fault.Mismatch, fault.Exhausted, fault.Unsupported, fault.Unavailable, fault.Timeout:
+		fault.Mismatch, fault.Exhausted, fault.NoSpace, fault.Unsupported, fault.Unavailable, fault.Timeout:
 		return k
 	}
 	return ""
@@ -64,13 +64,10 @@ func known(k fault.Kind) fault.Kind {
 
 // plain bounds a stranger's text and takes out what could drive a terminal.
 func plain(s string) string {
-	if len(s) > maxText {
-		s = s[:maxText] + "…"
-	}
 	return strings.Map(func(r rune) rune {
-		if unicode.IsPrint(r) {
-			return r
+		if text.Hidden(r) {
+			return ' '
 		}
-		return ' '
-	}, s)
+		return r
+	}, text.Clip(s, maxText))
 }

@@ -114,10 +114,13 @@ func (s *Source) Attach(ctx context.Context, t observe.Target, sink observe.Sink
 	w.changed.L = &w.mu
 	w.book = newBook(t.Jail, sink, w.muted)
 	w.book.clock.read()
+	w.making.Lock()
+	w.selection = t.Selection
 	first, err := w.establish(ctx, false)
 	if errors.Is(err, errExists) {
 		first, err = w.takeOver(ctx)
 	}
+	w.making.Unlock()
 	if err != nil {
 		unix.Close(pidfd)
 		unix.Close(bell)
@@ -131,7 +134,9 @@ func (s *Source) Attach(ctx context.Context, t observe.Target, sink observe.Sink
 	return w, nil
 }
 
-// takeOver replaces the session of a daemon that has ended.
+// takeOver replaces the session of a daemon that has ended. The caller holds making.
+//
+// +checklocks:w.making
 func (w *watch) takeOver(ctx context.Context) (*session, error) {
 	dropped, err := w.source.runsc.dropped(ctx, w.name())
 	if err != nil {

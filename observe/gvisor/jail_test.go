@@ -9,7 +9,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"sync"
-	"sync/atomic"
 	"testing"
 
 	"glasshouse/backend/backendtest"
@@ -86,8 +85,6 @@ func must(t testing.TB, err error) {
 	}
 }
 
-var ranges atomic.Uint32
-
 // A guest is a running jail of gVisor's.
 type guest struct {
 	inst   jail.Instance
@@ -100,7 +97,7 @@ func (h *house) guest(t testing.TB, change ...func(*jail.Plan)) *guest {
 	p := jail.Plan{
 		ID: name, Dir: filepath.Join(h.dir, string(name)), Hostname: string(name),
 		Lower:  []string{backendtest.Rootfs(t)},
-		IDs:    jail.IDRange{First: 0x50000000 + 65536*((uint32(os.Getpid())*128+ranges.Add(1))%4096), Count: 65536},
+		IDs:    backendtest.NextIDs(t),
 		Limits: jail.DefaultLimits, Network: jail.Isolated, Init: backendtest.Init(t),
 	}
 	p.Limits.DiskMB = 64

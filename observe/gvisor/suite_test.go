@@ -26,6 +26,7 @@ func TestContract(t *testing.T) {
 		Jail: func(t *testing.T) observetest.Jail {
 			return cell{h.guest(t, func(p *jail.Plan) { p.Mounts = []jail.Mount{{Source: dir, Target: "/works"}} })}
 		},
+		Slow: true,
 		Differs: map[string]string{
 			"ArgumentsComeBackByteForByte":     "gVisor cannot send text that is not UTF-8; TestWhatIsNotUTF8CannotHide says what is left",
 			"AFileIsSeenFromItsMakingToItsEnd": "gVisor has no points that tell the paths of rename, link, chmod and unlink",

@@ -22,7 +22,7 @@ import (
 // only ask it for something. It implements observe.Watch.
 type watch struct {
 	source *Source
-	target observe.Target // Selection: guarded by making
+	target observe.Target // its Selection is the first one; selection is the present one
 	sink   observe.Sink
 	pidfd  int // of the sandbox
 	bell   int // an eventfd: the goroutine is to look around
@@ -30,7 +30,10 @@ type watch struct {
 	done   chan struct{} // closed when the goroutine has ended
 
 	making sync.Mutex // held while sessions are made or removed; before mu
-	closed bool       // guarded by making
+	// +checklocks:making
+	selection event.Selection
+	// +checklocks:making
+	closed bool
 
 	mu       sync.Mutex // guards what follows
 	changed  sync.Cond
@@ -41,9 +44,11 @@ type watch struct {
 	throttle uint64
 	trouble  error
 
-	final            atomic.Uint32 // points dropped when the session was removed
-	seen, lost       atomic.Uint64
-	muteFrom, muteTo atomic.Int64 // monotonic
+	final    atomic.Uint32 // points dropped when the session was removed
+	seen     atomic.Uint64
+	lost     atomic.Uint64
+	muteFrom atomic.Int64 // monotonic
+	muteTo   atomic.Int64
 }
 
 type stop int
@@ -70,13 +75,15 @@ var _ observe.Watch = (*watch)(nil)
 // name is what runsc knows the jail by.
 func (w *watch) name() id.Jail { return cmp.Or(w.target.Body, w.target.Jail) }
 
-// establish makes a session, which may replace one that is there.
+// establish makes a session, which may replace one that is there. The caller holds making.
+//
+// +checklocks:w.making
 func (w *watch) establish(ctx context.Context, replace bool) (*session, error) {
 	ps, err := w.source.known(ctx)
 	if err != nil {
 		return nil, err
 	}
-	c, err := newChoice(w.target.Selection.Defaults(event.Selection{}), ps, inherited+doorName)
+	c, err := newChoice(w.selection.Defaults(event.Selection{}), ps, inherited+doorName)
 	if err != nil {
 		return nil, err
 	}
@@ -84,11 +91,7 @@ func (w *watch) establish(ctx context.Context, replace bool) (*session, error) {
 	if err != nil {
 		return nil, fmt.Errorf("make a socket for gVisor: %w", err)
 	}
-	defer func() {
-		if err := d.Close(); err != nil {
-			w.fail(err)
-		}
-	}()
+	defer w.shut(d)
 	s := &session{choice: c, began: time.Now().UnixNano(), residents: make(chan []resident, 1)}
 	if s.conn, err = w.source.runsc.create(ctx, w.name(), d, c.session, replace); err != nil {
 		return nil, err
@@ -103,6 +106,13 @@ func (w *watch) establish(ctx context.Context, replace bool) (*session, error) {
 		s.residents <- all
 	}()
 	return s, nil
+}
+
+// shut closes the socket on which a session was made.
+func (w *watch) shut(d io.Closer) {
+	if err := d.Close(); err != nil {
+		w.fail(err)
+	}
 }
 
 // run reads session after session.
@@ -161,7 +171,7 @@ func (w *watch) recover() {
 		return // somebody makes another one, or ends the watch
 	}
 	defer w.making.Unlock()
-	if w.closed {
+	if w.closed { // +checklocksforce: TryLock, which the analyzer does not know, locked making
 		return
 	}
 	s, err := w.establish(ctx, true)
@@ -407,22 +417,15 @@ func (w *watch) Select(s event.Selection) error {
 	if w.closed || w.dead(0) {
 		return nil
 	}
-	w.mu.Lock()
-	w.coming = true
-	w.mu.Unlock()
-	defer func() {
-		w.mu.Lock()
-		w.coming = false
-		w.changed.Broadcast()
-		w.mu.Unlock()
-	}()
+	w.expect(true)
+	defer w.expect(false)
 	ctx, cancel := context.WithTimeout(context.Background(), answerTime)
 	defer cancel()
-	before := w.target.Selection
-	w.target.Selection = s
+	before := w.selection
+	w.selection = s
 	next, err := w.establish(ctx, true)
 	if err != nil {
-		w.target.Selection = before
+		w.selection = before
 		return fmt.Errorf("change what is recorded of jail %s: %w", w.target.Jail, err)
 	}
 	next.gap = "what is recorded was changed; calls made at that moment may be missing"
@@ -430,6 +433,14 @@ func (w *watch) Select(s event.Selection) error {
 	w.queue = append(w.queue, next)
 	w.mu.Unlock()
 	return nil
+}
+
+// expect says whether another session is about to be queued.
+func (w *watch) expect(coming bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.coming = coming
+	w.changed.Broadcast()
 }
 
 // Mute implements observe.Watch.

@@ -3,8 +3,11 @@ package gvisor
 import (
 	"encoding/binary"
 	"errors"
+	"unicode/utf8"
 
 	"google.golang.org/protobuf/encoding/protowire"
+
+	safetext "glasshouse/internal/text"
 )
 
 // What gVisor sends: a header, then one message of protocol buffers, both in one
@@ -189,7 +192,17 @@ func (p *point) set(m meaning, v uint64, data []byte) {
 	}
 }
 
-func short(text []byte) []byte { return text[:min(len(text), maxText)] }
+// short returns the first maxText bytes of b, without copying them and without a part
+// of a character at the end.
+func short(b []byte) []byte {
+	if len(b) <= maxText {
+		return b
+	}
+	// A character has at most UTFMax bytes, so the bytes around the cut decide where it is.
+	start := maxText - utf8.UTFMax
+	around := string(b[start:min(len(b), maxText+utf8.UTFMax)])
+	return b[:start+len(safetext.Prefix(around, utf8.UTFMax))]
+}
 
 func (p *point) context(b []byte) error {
 	return each(b, func(n protowire.Number, v uint64, data []byte) error {

@@ -1,8 +1,10 @@
 package kernel_test
 
 import (
+	"bufio"
 	"errors"
 	"fmt"
+	"os"
 	"path/filepath"
 	"testing"
 	"time"
@@ -139,16 +141,29 @@ func TestWhatAJailDidInTwoBodiesIsCollected(t *testing.T) {
 
 func TestProcessesThatWereThereAreKnownByTheirParentsAndBeginnings(t *testing.T) {
 	c := observetest.NewCell(t)
-	cmd := c.Command("/bin/sh", "-c", "sh -c 'sleep 0.6; exit 3' & read y; wait $!")
+	cmd := c.Command("/bin/sh", "-c", "sh -c 'echo up; read x <&3; exit 3' & read y; wait $!")
 	in, err := cmd.StdinPipe()
 	if err != nil {
 		t.Fatal(err)
 	}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	inner, end, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer end.Close()
+	cmd.ExtraFiles = []*os.File{inner}
 	began := observe.Now()
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	time.Sleep(100 * time.Millisecond)
+	inner.Close()
+	if _, err := bufio.NewReader(out).ReadString('\n'); err != nil {
+		t.Fatal(err)
+	}
 	s := kernel.New(kernel.Config{})
 	defer s.Close()
 	log := &observetest.Log{}
@@ -158,6 +173,7 @@ func TestProcessesThatWereThereAreKnownByTheirParentsAndBeginnings(t *testing.T)
 	} else if err != nil {
 		t.Fatal(err)
 	}
+	end.Close()
 	in.Close()
 	cmd.Wait()
 	if err := errors.Join(w.Drain(t.Context()), w.Close()); err != nil {

@@ -2,6 +2,7 @@ package kernel
 
 import (
 	"bytes"
+	"slices"
 	"sync/atomic"
 	"time"
 	"unsafe"
@@ -88,6 +89,7 @@ func text(b []byte) string {
 	return string(b)
 }
 
+// +checklocks:d.w.mu
 func (d *decoding) decode(r *traceRecord) {
 	switch r.Kind {
 	case kindCall:
@@ -148,6 +150,7 @@ func (d *decoding) path(r *traceRecord) {
 	d.paths[r.File] = string(b)
 }
 
+// +checklocks:d.w.mu
 func (d *decoding) call(r *traceRecord) {
 	known, abi := callOf(r.Nr, r.Flags&recCompat != 0)
 	shape := &known.shape
@@ -177,31 +180,44 @@ func (d *decoding) call(r *traceRecord) {
 }
 
 // sayLosses records what the programs had no room for since it was said last.
+//
+// +checklocks:w.mu
 func (w *watch) sayLosses() {
-	for i, of := range sources {
-		var lost uint64
-		for cpu := range w.count {
-			r := w.ring(cpu)
-			n := atomic.LoadUint64(&r.Lost[i])
-			lost += n - r.Said[i]
-			r.Said[i] = n
-		}
-		if lost > 0 {
-			w.gap(of, lost, "the ring was full")
+	var lost [len(w.said.count)]uint64
+	for cpu := range w.count {
+		for i := range sources {
+			lost[i] += atomic.LoadUint64(&w.ring(cpu).Lost[i])
 		}
 	}
-	if n := atomic.SwapUint64(&w.slot.Elsewhere, 0); n > 0 {
-		w.gap(event.Syscall, n, "made on a processor that was added to the host later")
+	lost[elsewhere] = atomic.LoadUint64(&w.slot.Elsewhere)
+	now := observe.Now()
+	for i, n := range lost {
+		if n == w.said.count[i] {
+			continue
+		}
+		e := event.Event{
+			Type: event.Gap, TS: time.Now().UnixMilli(), NS: now, Source: event.Syscall,
+			Lost: int64(n - w.said.count[i]), Reason: elsewhereReason,
+		}
+		if i != elsewhere {
+			e.Source, e.Reason = sources[i], fullReason
+		}
+		w.sink.Append(&e)
+		w.said.count[i], w.said.at = n, uint64(now)
 	}
 }
 
-func (w *watch) gap(of event.Type, lost uint64, reason string) {
-	for i, t := range sources {
-		if t == of {
-			w.lost[i] += lost
-		}
+// alreadySaid counts a gap that an earlier daemon has recorded.
+//
+// +checklocks:w.mu
+func (w *watch) alreadySaid(e *event.Event) {
+	i := slices.Index(sources[:], e.Source)
+	switch {
+	case e.Reason == elsewhereReason:
+		i = elsewhere
+	case e.Reason != fullReason || i < 0:
+		return
 	}
-	w.sink.Append(&event.Event{
-		Type: event.Gap, TS: time.Now().UnixMilli(), NS: observe.Now(), Source: of, Lost: int64(lost), Reason: reason,
-	})
+	w.said.count[i] += uint64(e.Lost)
+	w.said.at = max(w.said.at, uint64(e.NS))
 }

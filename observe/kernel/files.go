@@ -11,6 +11,8 @@ import (
 )
 
 // file makes the record of what a call did to a file, or to two.
+//
+// +checklocks:d.w.mu
 func (d *decoding) file(r *traceRecord, s *syscalls.Shape) {
 	e := &d.second
 	d.who(e, r, event.File)
@@ -48,6 +50,8 @@ func (d *decoding) file(r *traceRecord, s *syscalls.Shape) {
 }
 
 // moved makes the records of a call on one or two descriptors.
+//
+// +checklocks:d.w.mu
 func (d *decoding) moved(e *event.Event, r *traceRecord, s *syscalls.Shape) {
 	switch {
 	case s.Length != 0:

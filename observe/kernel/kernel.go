@@ -60,14 +60,19 @@ type Source struct {
 	cfg  Config
 	cpus int
 
-	mu      sync.Mutex
-	spec    *ebpf.CollectionSpec // guarded by mu
-	machine *machine             // nil while no jail is watched. guarded by mu
-	loaded  *ebpf.Collection     // kept while not attached: loading is slow. guarded by mu
-	closed  bool                 // guarded by mu
+	mu sync.Mutex
+	// +checklocks:mu
+	spec *ebpf.CollectionSpec
+	// +checklocks:mu
+	machine *machine // nil while no jail is watched
+	// +checklocks:mu
+	loaded *ebpf.Collection // kept while not attached: loading is slow
+	// +checklocks:mu
+	closed bool
 
 	watches atomic.Pointer[[]*watch] // replaced, never changed
-	sweeper *sweeper                 // runs while there is a machine. guarded by mu
+	// +checklocks:mu
+	sweeper *sweeper // runs while there is a machine
 }
 
 // A machine is the programs at work and the memory they share with the daemon.
@@ -122,6 +127,8 @@ func unsupported(err error, remedy string) error {
 }
 
 // load has the programs taken by the kernel, but not attached. The caller holds mu.
+//
+// +checklocks:s.mu
 func (s *Source) load() error {
 	if s.loaded != nil {
 		return nil
@@ -154,6 +161,8 @@ func (s *Source) load() error {
 }
 
 // prepare returns the programs as this host and configuration need them.
+//
+// +checklocks:s.mu
 func (s *Source) prepare() (*ebpf.CollectionSpec, error) {
 	spec, err := loadTrace()
 	if err != nil {
@@ -184,6 +193,8 @@ func version() string {
 
 // start attaches the programs, or takes over those an earlier daemon attached.
 // The caller holds mu.
+//
+// +checklocks:s.mu
 func (s *Source) start() (err error) {
 	if s.machine != nil {
 		return nil
@@ -215,6 +226,8 @@ func (s *Source) start() (err error) {
 }
 
 // attach loads and attaches the programs, and pins them if they are to stay.
+//
+// +checklocks:s.mu
 func (s *Source) attach() (*machine, error) {
 	if err := s.load(); err != nil {
 		return nil, err
@@ -222,12 +235,7 @@ func (s *Source) attach() (*machine, error) {
 	c := s.loaded
 	s.loaded = nil // the machine's now
 	m := &machine{ctls: c.Maps["ctls"], slots: c.Maps["slots"], jails: c.Maps["jails"], rings: c.Maps["rings"], bell: c.Maps["bell"], ringSize: s.cfg.RingBytes, count: s.cpus}
-	defer func() { // of the rest the programs have their own hold
-		for _, name := range []string{"ctls", "slots", "jails", "rings", "bell"} {
-			delete(c.Maps, name)
-		}
-		c.Close()
-	}()
+	defer closeRest(c)
 	if err := fillCalls(c.Maps["calls"]); err != nil {
 		m.close()
 		return nil, err
@@ -261,6 +269,14 @@ func (s *Source) attach() (*machine, error) {
 		}
 	}
 	return m, nil
+}
+
+// closeRest closes what of c is not the machine's. The programs hold the other maps themselves.
+func closeRest(c *ebpf.Collection) {
+	for _, name := range []string{"ctls", "slots", "jails", "rings", "bell"} {
+		delete(c.Maps, name)
+	}
+	c.Close()
 }
 
 func (m *machine) maps() map[string]*ebpf.Map {
@@ -432,6 +448,8 @@ func (s *Source) forget(w *watch, idle bool) {
 }
 
 // stopIfIdle ends the machine if no slot is in use. The caller holds mu.
+//
+// +checklocks:s.mu
 func (s *Source) stopIfIdle() {
 	if s.machine == nil || s.machine.ctl().Jails > 0 {
 		return

@@ -132,7 +132,7 @@ func (j *jail) one(name string, pass func(event.Event) bool) event.Event {
 func TestCallsThatSeccompRefusesAreRecorded(t *testing.T) {
 	j := watched(t, kernel.Config{}, event.Selection{})
 	j.do("refused", "50")
-	calls := j.log.Events(event.Syscall, "getpgrp")
+	calls := j.log.Events(event.Syscall, "getpgid")
 	if len(calls) != 50 {
 		t.Fatalf("%d refused calls are recorded of 50", len(calls))
 	}
@@ -141,7 +141,7 @@ func TestCallsThatSeccompRefusesAreRecorded(t *testing.T) {
 			t.Fatalf("a refused call is recorded as %s", e.AppendJSON(nil))
 		}
 	}
-	e := j.one("rmdir", func(e event.Event) bool { return e.Flags&event.Denied != 0 })
+	e := j.one("unlinkat", func(e event.Event) bool { return e.Flags&event.Denied != 0 })
 	if e.Path != "/of-a-refused-call" {
 		t.Errorf("the path of a refused call is recorded as %q", e.Path)
 	}
@@ -574,6 +574,74 @@ func TestWhileNoDaemonIsThereWhatDoesNotFitIsCounted(t *testing.T) {
 	}
 	if err := w.Close(); err != nil {
 		t.Error(err)
+	}
+}
+
+func TestAGapOfADaemonThatIsKilledIsSaidOnce(t *testing.T) {
+	for _, c := range []struct {
+		name    string
+		written bool // when the daemon was killed
+	}{{"unwritten", false}, {"written", true}} {
+		t.Run(c.name, func(t *testing.T) {
+			cfg := kernel.Config{Pin: pins(t), RingBytes: 64 << 10}
+			cell := observetest.NewCell(t)
+			first := kernel.New(cfg)
+			log := &observetest.Log{}
+			target := cell.Target(event.Selection{Syscalls: "off", Allow: []string{"getppid"}, Files: "off", OnOverload: "count"})
+			w, err := first.Attach(t.Context(), target, log)
+			if errors.Is(err, fault.Unsupported) {
+				t.Skip(err)
+			} else if err != nil {
+				t.Fatal(err)
+			}
+			observetest.Output(t, cell.Work("getppid", "100"))
+			if err := w.Drain(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			const calls = 20000
+			hold := log.Last()
+			log.Hold(hold)
+			log.Fill(true)
+			observetest.Output(t, cell.Work("getppid", fmt.Sprint(calls-100)))
+			log.Fill(false)
+			if err := w.Drain(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			if log.Lost(event.Syscall) == 0 {
+				t.Fatal("nothing was lost: the test shows nothing")
+			}
+			if err := errors.Join(w.Release(), first.Close()); err != nil {
+				t.Fatal(err)
+			}
+			if c.written {
+				log.Hold(0) // all of it reached the disk, and the daemon did not learn it
+			}
+
+			second := kernel.New(cfg)
+			defer second.Close()
+			after := log.After()
+			target.Again = true
+			w, err = second.Attach(t.Context(), target, after)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := w.Drain(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			lost := map[event.Type]int64{}
+			for _, e := range after.Events(event.Gap, "") {
+				lost[e.Source] += e.Lost
+			}
+			if got := int64(len(after.Events(event.Syscall, "getppid"))); got+lost[event.Syscall] != calls {
+				t.Errorf("%d calls are recorded and %d said to be lost, together %d of %d", got, lost[event.Syscall], got+lost[event.Syscall], calls)
+			}
+			if st, said := w.Status(), lost[event.Syscall]+lost[event.Proc]; st.Lost != uint64(said) {
+				t.Errorf("the status says %d are lost, the log %d", st.Lost, said)
+			}
+			if err := w.Close(); err != nil {
+				t.Error(err)
+			}
+		})
 	}
 }
 

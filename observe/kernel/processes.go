@@ -17,6 +17,8 @@ import (
 
 // process makes the record of a process or thread that began, changed its
 // program, or ended.
+//
+// +checklocks:d.w.mu
 func (d *decoding) process(r *traceRecord) {
 	e := event.Event{FD: -1}
 	d.who(&e, r, event.Proc)
@@ -81,6 +83,8 @@ func (w *watch) existing() {
 			found = append(found, e)
 		}
 	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
 	for _, e := range found {
 		e.PPID = inside[parent[e]] // 0 is outside
 		w.append(e)

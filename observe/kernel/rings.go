@@ -56,7 +56,7 @@ func (m *machine) newRings() (*rings, error) {
 // call returns only when no program can know of the state before, many
 // milliseconds later; nobody waits for that until the watch ends.
 func (w *watch) install(r *rings) error {
-	all, index, fd := w.source.machine.rings, uint32(w.index), uint32(r.m.FD())
+	all, index, fd := w.m.rings, uint32(w.index), uint32(r.m.FD())
 	failed := make(chan error, 1)
 	w.installing.Go(func() { failed <- all.Put(index, fd) })
 	for {

@@ -29,6 +29,8 @@ type runs [2]run
 const maxRuns = 256 // threads at once
 
 // summed takes a read or write into a sum, and reports whether it did.
+//
+// +checklocks:d.w.mu
 func (d *decoding) summed(e *event.Event, file uint32) bool {
 	if e.Op != event.OpRead && e.Op != event.OpWrite || e.Ret < 0 {
 		d.endRuns(e.TID)
@@ -68,6 +70,8 @@ func (d *decoding) summed(e *event.Event, file uint32) bool {
 }
 
 // endRun records a sum.
+//
+// +checklocks:d.w.mu
 func (d *decoding) endRun(r *run) {
 	if r.sum.Calls == 0 {
 		return
@@ -76,6 +80,7 @@ func (d *decoding) endRun(r *run) {
 	r.sum.Calls = 0
 }
 
+// +checklocks:d.w.mu
 func (d *decoding) endRuns(tid int32) {
 	if rs := d.runs[tid]; rs != nil {
 		d.endRun(&rs[0])
@@ -85,6 +90,8 @@ func (d *decoding) endRuns(tid int32) {
 }
 
 // endAllRuns records all sums; the runs go on.
+//
+// +checklocks:d.w.mu
 func (d *decoding) endAllRuns() {
 	if !d.summing {
 		return

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"runtime"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -161,7 +162,7 @@ func (w *watch) drain(until int64) {
 	}
 	w.sayLosses()
 
-	w.unsaved = append(w.unsaved, mark{seq: w.sink.Last(), pos: append([]uint64(nil), w.pos...)})
+	w.unsaved = append(w.unsaved, mark{w.sink.Last(), slices.Clone(w.pos), w.said})
 	for cpu := range w.count {
 		if w.fill(cpu) > w.size/8 {
 			w.sink.Push()
@@ -181,6 +182,8 @@ type look struct {
 // made is the time up to which all records are in the rings, until at most, which is
 // past. A program's processor may be taken from it between its look at the clock and
 // its record, and what others record meanwhile must not come before it in the log.
+//
+// +checklocks:w.mu
 func (w *watch) made(until int64) int64 {
 	now := observe.Now()
 	for cpu := range w.count {
@@ -203,12 +206,15 @@ func (w *watch) made(until int64) int64 {
 	return until
 }
 
+// +checklocks:w.mu
 func (w *watch) fill(cpu int) uint64 {
 	r := w.ring(cpu)
 	return atomic.LoadUint64(&r.Head) - atomic.LoadUint64(&r.Tail)
 }
 
 // next finds the next record of a ring that belongs to this round.
+//
+// +checklocks:w.mu
 func (w *watch) next(cpu int, until int64) {
 	w.scratch[cpu] = nil
 	if w.pos[cpu] == w.limits[cpu] {
@@ -223,6 +229,8 @@ func (w *watch) next(cpu int, until int64) {
 }
 
 // merge decodes records until no ring has one.
+//
+// +checklocks:w.mu
 func (w *watch) merge(until int64) {
 	for n := 0; ; n++ {
 		first, second := -1, ^uint64(0)
@@ -266,6 +274,8 @@ func (w *watch) merge(until int64) {
 
 // relieve holds the jail while its log has no room and its rings run full, and
 // lets it go on when there is room again.
+//
+// +checklocks:w.mu
 func (w *watch) relieve() {
 	var most uint64
 	for cpu := range w.count {
@@ -290,6 +300,7 @@ func (w *watch) thaw() {
 	w.thawLocked()
 }
 
+// +checklocks:w.mu
 func (w *watch) thawLocked() {
 	if !w.frozen {
 		return

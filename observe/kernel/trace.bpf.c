@@ -46,8 +46,7 @@ struct ring {
 	u64 making;	    /* odd from before a record's time is taken until it is there */
 	u8 pad1[128 - 8 * (3 + SOURCES)];
 	u64 tail;	    /* bytes ever read; the daemon's */
-	u64 said[SOURCES];  /* of lost, those that are in the log; the daemon's */
-	u8 pad2[128 - 8 * (1 + SOURCES)];
+	u8 pad2[128 - 8];
 };
 
 enum kind { CALL = 1, PATH, ARGS, FORK, EXEC, EXIT };
@@ -125,6 +124,8 @@ struct slot {
 	u64 removals;	/* times a name may have gone */
 	u64 root;	/* its root directory */
 	u64 elsewhere;	/* records made on a processor that has no ring */
+	u64 said[SOURCES + 1]; /* losses that are in the log: of each source, and elsewhere; the daemon's */
+	u64 said_at;	/* the time of the last gap that counts in said; the daemon's */
 	u32 paths;	/* the last number given to a path */
 	u32 sample;
 	u64 want[CALLS / 64];

@@ -89,8 +89,7 @@ type traceRing struct {
 	Making uint64
 	Pad1   [80]uint8
 	Tail   uint64
-	Said   [3]uint64
-	Pad2   [96]uint8
+	Pad2   [120]uint8
 }
 
 type traceScratch struct {
@@ -112,6 +111,8 @@ type traceSlot struct {
 	Removals  uint64
 	Root      uint64
 	Elsewhere uint64
+	Said      [4]uint64
+	SaidAt    uint64
 	Paths     uint32
 	Sample    uint32
 	Want      [8]uint64

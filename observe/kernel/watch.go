@@ -30,8 +30,11 @@ const (
 )
 
 // A watch is one jail's: a slot of the machine, and a ring for each processor.
+//
+// +checklocksalias:state.w.mu=mu
 type watch struct {
 	source *Source
+	m      *machine // not closed before the slot is vacated
 	target observe.Target
 	sink   observe.Sink
 	index  int
@@ -43,30 +46,59 @@ type watch struct {
 
 	installing sync.WaitGroup // of the rings
 
-	mu      sync.Mutex
-	mem     []byte         // all rings; nil once closed. guarded by mu, as all below
-	pos     []uint64       // how far each ring was read
-	unsaved []mark         // read, and not yet known to be written
-	kept    map[key]int64  // until when an earlier daemon wrote; nil once that is passed
-	behind  bool           // there was more than could be taken
-	young   bool           // there was more than was to be taken already
-	making  bool           // a record is being made that is older than what was to be taken
-	frozen  bool           // the jail is held until the log has room
-	state   decoding       // see decode.go
-	lost    [3]uint64      // of each source, said
-	seen    uint64         // records appended
-	err     error          // that stopped reading
-	waits   atomic.Uint64  // times the jail was held
+	mu sync.Mutex
+	// +checklocks:mu
+	mem []byte // all rings; nil once closed
+	// +checklocks:mu
+	pos []uint64 // how far each ring was read
+	// +checklocks:mu
+	unsaved []mark // read, and not yet known to be written
+	// +checklocks:mu
+	kept map[key]int64 // until when an earlier daemon wrote; nil once that is passed
+	// +checklocks:mu
+	behind bool // there was more than could be taken
+	// +checklocks:mu
+	young bool // records were left that are too new to be taken
+	// +checklocks:mu
+	making bool // a record is being made that is older than the limit of what is taken
+	// +checklocks:mu
+	frozen bool // the jail is held until the log has room
+	// +checklocks:mu
+	state decoding // see decode.go
+	// +checklocks:mu
+	said losses // in the log, or appended to it
+	// +checklocks:mu
+	seen uint64 // records appended
+	// +checklocks:mu
+	err   error         // that stopped reading
+	waits atomic.Uint64 // times the jail was held
+	// +checklocks:mu
 	scratch []*traceRecord // one for each ring: the next record
-	limits  []uint64       // one for each ring: how far this round goes
-	looks   []look         // one for each ring
+	// +checklocks:mu
+	limits []uint64 // one for each ring: how far this round goes
+	// +checklocks:mu
+	looks []look // one for each ring
 }
 
-// A mark says that once seq is written, the rings may be given back up to pos.
+// A mark says that once seq is written, the rings may be given back up to pos, and
+// what is said counts as said.
 type mark struct {
-	seq uint64
-	pos []uint64
+	seq  uint64
+	pos  []uint64
+	said losses
 }
+
+// losses are numbers of records the programs had no room for.
+type losses struct {
+	count [len(sources) + 1]uint64 // of each source, and last those made on a processor without a ring
+	at    uint64                   // when the last gap was recorded that counts
+}
+
+const (
+	elsewhere       = len(sources) // in losses
+	fullReason      = "the ring was full"
+	elsewhereReason = "made on a processor that was added to the host later"
+)
 
 // slotJail is the jail that a slot was last given to.
 func slotJail(s *traceSlot) id.Jail {
@@ -76,6 +108,8 @@ func slotJail(s *traceSlot) id.Jail {
 }
 
 // watch gives a jail a slot, or finds the one it has. The caller holds s.mu.
+//
+// +checklocks:s.mu
 func (s *Source) watch(t observe.Target, sink observe.Sink) (*watch, error) {
 	live := map[int]bool{} // slots that this daemon watches
 	for _, w := range *s.watches.Load() {
@@ -84,8 +118,8 @@ func (s *Source) watch(t observe.Target, sink observe.Sink) (*watch, error) {
 	free, own := -1, -1
 	for i := range slotCount {
 		sl := s.machine.slot(i)
-		if sl.Cgroup != 0 && !live[i] && slotJail(sl) == t.Jail && s.emptied(i) {
-			if err := s.vacate(i); err != nil {
+		if sl.Cgroup != 0 && !live[i] && slotJail(sl) == t.Jail && s.machine.emptied(i) {
+			if err := s.machine.vacate(i); err != nil {
 				return nil, err
 			}
 		}
@@ -115,9 +149,11 @@ func (s *Source) watch(t observe.Target, sink observe.Sink) (*watch, error) {
 
 // finish takes what an earlier daemon left in a slot that is in use no more. The
 // caller holds s.mu.
+//
+// +checklocks:s.mu
 func (s *Source) finish(i int, jail id.Jail, sink observe.Sink) error {
-	if s.emptied(i) {
-		return s.vacate(i)
+	if s.machine.emptied(i) {
+		return s.machine.vacate(i)
 	}
 	w, err := s.resume(i, observe.Target{Jail: jail}, sink)
 	if err != nil {
@@ -127,6 +163,8 @@ func (s *Source) finish(i int, jail id.Jail, sink observe.Sink) error {
 }
 
 // begin starts to watch a jail that nobody has watched.
+//
+// +checklocks:s.mu
 func (s *Source) begin(i int, t observe.Target, sink observe.Sink) (_ *watch, err error) {
 	m := s.machine
 	level, err := levels(t.CgroupDir, t.Cgroup)
@@ -150,17 +188,17 @@ func (s *Source) begin(i int, t observe.Target, sink observe.Sink) (_ *watch, er
 	copy(unsafe.Slice((*byte)(unsafe.Pointer(&sl.Jail[0])), len(sl.Jail)), t.Jail)
 	w := s.newWatch(i, t, sink, ring)
 	if err := w.install(ring); err != nil {
-		return nil, errors.Join(fmt.Errorf("give %s its rings: %w", t.Jail, err), w.unmap(), s.vacate(i))
+		return nil, errors.Join(fmt.Errorf("give %s its rings: %w", t.Jail, err), w.unmap(), m.vacate(i))
 	}
 	if err := w.Select(t.Selection); err != nil {
-		return nil, errors.Join(err, w.unmap(), s.vacate(i))
+		return nil, errors.Join(err, w.unmap(), m.vacate(i))
 	}
 	m.ctl().Level = level
 	sl.Cgroup = t.Cgroup
 	atomic.AddUint32(&m.ctl().Jails, 1)
 	// From here on it is recorded.
 	if err := m.jails.Put(t.Cgroup, uint32(i)); err != nil {
-		return nil, errors.Join(fmt.Errorf("watch %s: %w", t.Jail, err), w.unmap(), s.vacate(i))
+		return nil, errors.Join(fmt.Errorf("watch %s: %w", t.Jail, err), w.unmap(), m.vacate(i))
 	}
 	if t.Again {
 		w.sayUnwatched()
@@ -176,6 +214,8 @@ func (w *watch) sayUnwatched() {
 }
 
 // resume takes over a slot that an earlier daemon left.
+//
+// +checklocks:s.mu
 func (s *Source) resume(i int, t observe.Target, sink observe.Sink) (*watch, error) {
 	var inner uint32
 	if err := s.machine.rings.Lookup(uint32(i), &inner); err != nil {
@@ -216,7 +256,7 @@ func (s *Source) resume(i int, t observe.Target, sink observe.Sink) (*watch, err
 // list has a slot that was taken over recorded into, if the earlier daemon ended
 // before it had said so.
 func (w *watch) list() error {
-	jails, cgroup := w.source.machine.jails, w.target.Cgroup
+	jails, cgroup := w.m.jails, w.target.Cgroup
 	var at uint32
 	err := jails.Lookup(cgroup, &at)
 	if err == nil {
@@ -234,26 +274,32 @@ func (w *watch) list() error {
 }
 
 // newWatch returns a watch that reads from r, whose memory is its own now.
+//
+// +checklocks:s.mu
 func (s *Source) newWatch(i int, t observe.Target, sink observe.Sink, r *rings) *watch {
 	w := &watch{
-		source: s, target: t, sink: sink, index: i, slot: s.machine.slot(i), ctl: s.machine.ctl(), mem: r.mem,
+		source: s, m: s.machine, target: t, sink: sink, index: i, slot: s.machine.slot(i), ctl: s.machine.ctl(), mem: r.mem,
 		stride: int(r.m.ValueSize()+7) &^ 7, size: uint64(r.m.ValueSize()) - headerSize - slackSize, count: int(r.m.MaxEntries()),
 	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
 	w.pos, w.limits, w.scratch, w.looks = make([]uint64, w.count), make([]uint64, w.count), make([]*traceRecord, w.count), make([]look, w.count)
 	for cpu := range w.count {
-		r := w.ring(cpu)
-		w.pos[cpu] = atomic.LoadUint64(&r.Tail)
-		for i, n := range r.Said {
-			w.lost[i] += n
-		}
+		w.pos[cpu] = atomic.LoadUint64(&w.ring(cpu).Tail)
 	}
+	w.said = losses{w.slot.Said, w.slot.SaidAt}
 	w.state = newDecoding(w)
 	return w
 }
 
-// takeStock reads from the log which of the records in the rings an earlier
-// daemon had written before it ended: it gives rings back a moment later.
+// takeStock reads from the log which of the records in the rings, and of the losses,
+// an earlier daemon had written before it ended: it marks them as written a moment later.
 func (w *watch) takeStock() error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if err := w.sink.Kept(int64(w.said.at)+1, event.Gap, w.alreadySaid); err != nil {
+		return fmt.Errorf("read what is kept of %s: %w", w.target.Jail, err)
+	}
 	since := int64(-1)
 	for cpu := range w.count {
 		if r := w.ring(cpu); atomic.LoadUint64(&r.Head) != w.pos[cpu] {
@@ -265,24 +311,27 @@ func (w *watch) takeStock() error {
 	if since < 0 {
 		return nil
 	}
-	w.kept = map[key]int64{}
+	kept := map[key]int64{}
 	for _, of := range sources {
 		err := w.sink.Kept(since, of, func(e *event.Event) {
 			if e.Flags&event.Existing == 0 {
-				w.kept[keyOf(e)] = max(w.kept[keyOf(e)], e.NS)
+				kept[keyOf(e)] = max(kept[keyOf(e)], e.NS)
 			}
 		})
 		if err != nil {
 			return fmt.Errorf("read what is kept of %s: %w", w.target.Jail, err)
 		}
 	}
+	w.kept = kept
 	return nil
 }
 
+// +checklocks:w.mu
 func (w *watch) ring(cpu int) *traceRing {
 	return (*traceRing)(unsafe.Pointer(&w.mem[cpu*w.stride]))
 }
 
+// +checklocks:w.mu
 func (w *watch) record(cpu int, pos uint64) *traceRecord {
 	return (*traceRecord)(unsafe.Pointer(&w.mem[cpu*w.stride+headerSize+int(pos&(w.size-1))]))
 }
@@ -341,7 +390,7 @@ func (w *watch) Status() observe.Status {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	st := observe.Status{Seen: w.seen, Throttled: w.waits.Load()}
-	for _, n := range w.lost {
+	for _, n := range w.said.count {
 		st.Lost += n
 	}
 	for cpu := range w.count {
@@ -364,7 +413,6 @@ func (w *watch) Close() error {
 
 // end stops the record, takes what is left of it and gives up the slot.
 func (w *watch) end() error {
-	s := w.source
 	w.mu.Lock()
 	over := w.mem == nil
 	w.mu.Unlock()
@@ -372,7 +420,7 @@ func (w *watch) end() error {
 		return nil
 	}
 	if w.slot.Cgroup != 0 {
-		if err := s.machine.jails.Delete(w.slot.Cgroup); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+		if err := w.m.jails.Delete(w.slot.Cgroup); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
 			return fmt.Errorf("stop watching %s: %w", w.target.Jail, err)
 		}
 	}
@@ -381,22 +429,22 @@ func (w *watch) end() error {
 	err := w.Drain(ctx)
 	w.sink.Push()
 	w.thaw()
-	return errors.Join(err, w.unmap(), s.vacate(w.index))
+	return errors.Join(err, w.unmap(), w.m.vacate(w.index))
 }
 
 // vacate frees a slot and what the kernel keeps for it. Only then can the slot be
 // another's.
-func (s *Source) vacate(i int) error {
-	sl := s.machine.slot(i)
+func (m *machine) vacate(i int) error {
+	sl := m.slot(i)
 	sl.Epoch = 0 // who was known to be of the jail is not any more
-	err := s.machine.rings.Delete(uint32(i))
+	err := m.rings.Delete(uint32(i))
 	if errors.Is(err, ebpf.ErrKeyNotExist) {
 		err = nil
 	}
 	listed := sl.Cgroup != 0
 	*sl = traceSlot{}
 	if listed {
-		atomic.AddUint32(&s.machine.ctl().Jails, ^uint32(0))
+		atomic.AddUint32(&m.ctl().Jails, ^uint32(0))
 	}
 	if err != nil {
 		return fmt.Errorf("free the rings: %w", err)
@@ -406,9 +454,9 @@ func (s *Source) vacate(i int) error {
 
 // emptied reports whether a slot has no rings any more: a daemon was killed while
 // it gave it up, and all that was in them is written.
-func (s *Source) emptied(i int) bool {
+func (m *machine) emptied(i int) bool {
 	var inner uint32
-	return errors.Is(s.machine.rings.Lookup(uint32(i), &inner), ebpf.ErrKeyNotExist)
+	return errors.Is(m.rings.Lookup(uint32(i), &inner), ebpf.ErrKeyNotExist)
 }
 
 // Release implements observe.Watch.
@@ -482,6 +530,8 @@ func keyOf(e *event.Event) key {
 }
 
 // append hands a record to the log, unless an earlier daemon did.
+//
+// +checklocks:w.mu
 func (w *watch) append(e *event.Event) {
 	if w.kept != nil && e.NS <= w.kept[keyOf(e)] {
 		return
@@ -491,6 +541,8 @@ func (w *watch) append(e *event.Event) {
 }
 
 // reclaim gives back the parts of rings whose records are written.
+//
+// +checklocks:w.mu
 func (w *watch) reclaim() {
 	written := w.sink.Written()
 	n := 0
@@ -500,8 +552,10 @@ func (w *watch) reclaim() {
 	if n == 0 {
 		return
 	}
-	for cpu, pos := range w.unsaved[n-1].pos {
+	last := w.unsaved[n-1]
+	for cpu, pos := range last.pos {
 		atomic.StoreUint64(&w.ring(cpu).Tail, pos)
 	}
+	w.slot.SaidAt, w.slot.Said = last.said.at, last.said.count
 	w.unsaved = slices.Delete(w.unsaved, 0, n)
 }

@@ -41,8 +41,8 @@ func refused(args []string) {
 	check(unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))
 	filter := []unix.SockFilter{
 		{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, K: 0},
-		{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: unix.SYS_GETPGRP, Jt: 1},
-		{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: unix.SYS_RMDIR, Jf: 1},
+		{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: unix.SYS_GETPGID, Jt: 1},
+		{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: unix.SYS_UNLINKAT, Jf: 1},
 		{Code: unix.BPF_RET | unix.BPF_K, K: unix.SECCOMP_RET_ERRNO | uint32(unix.EPERM)},
 		{Code: unix.BPF_RET | unix.BPF_K, K: unix.SECCOMP_RET_ALLOW},
 	}
@@ -50,10 +50,11 @@ func refused(args []string) {
 	check(unix.Prctl(unix.PR_SET_SECCOMP, unix.SECCOMP_MODE_FILTER, uintptr(unsafe.Pointer(&prog)), 0, 0))
 	n, _ := strconv.Atoi(args[0])
 	for range n {
-		unix.RawSyscall(unix.SYS_GETPGRP, 0, 0, 0)
+		unix.RawSyscall(unix.SYS_GETPGID, 0, 0, 0)
 	}
 	name := []byte("/of-a-refused-call\x00")
-	unix.RawSyscall(unix.SYS_RMDIR, uintptr(unsafe.Pointer(&name[0])), 0, 0)
+	here := unix.AT_FDCWD
+	unix.RawSyscall(unix.SYS_UNLINKAT, uintptr(here), uintptr(unsafe.Pointer(&name[0])), unix.AT_REMOVEDIR)
 }
 
 // faulting opens a path that lies in memory not read yet.

@@ -83,14 +83,18 @@ func (s *Source) attach(ctx context.Context, t observe.Target, sink observe.Sink
 			err = errors.Join(err, undone.Run())
 		}
 	}()
+	defer fault.Recover(&err)
 
 	w := &watch{source: s, target: t, sink: sink, netns: id, selection: t.Selection.Defaults(event.Selection{})}
 	if err := s.takeRing(w, &undone); err != nil {
 		return nil, err
 	}
-	w.key.Pidns, w.key.Half = pidns, uint32(w.ring.size()/2)
-	undone.Push("forget the jail", func() error { return s.forget(w.netns, w.key.Slot) })
-	if err := w.configure(w.selection); err != nil {
+	undone.Push("forget the jail", func() error { return s.forget(w.netns, w.slot) })
+	w.mu.Lock()
+	w.key = networkJail{Slot: w.slot, Pidns: pidns, Half: uint32(w.ring.size() / 2)}
+	err = w.configure(w.selection)
+	w.mu.Unlock()
+	if err != nil {
 		return nil, err
 	}
 	undone.Push("detach", w.unlink)
@@ -166,7 +170,7 @@ func (s *Source) takeRing(w *watch, undone *undo.Stack) error {
 		return err
 	}
 	undone.Push("close the ring", func() error { w.installing.Wait(); w.ring.close(); w.ring = nil; return nil })
-	w.key.Slot, w.count = slot, counted(s.counts, slot)
+	w.slot, w.count = slot, counted(s.counts, slot)
 	*w.count = networkCount{}
 	if s.pins() {
 		w.pins = s.pinsOf(w.target.Jail, slot, w.netns)
@@ -193,7 +197,7 @@ func (s *Source) takeSlot() (uint32, error) {
 // call returns only when no program can know of the state before, many
 // milliseconds later; nobody waits for that until the ring is closed.
 func (w *watch) install() error {
-	rings, slot, fd := w.source.maps.Rings, w.key.Slot, uint32(w.ring.m.FD())
+	rings, slot, fd := w.source.maps.Rings, w.slot, uint32(w.ring.m.FD())
 	info, err := w.ring.m.Info()
 	if err != nil {
 		return fmt.Errorf("look at the ring: %w", err)
@@ -477,7 +481,7 @@ func removeClsact(index int) error {
 // detach ends a watch whole.
 func (w *watch) detach() error {
 	s := w.source
-	err := errors.Join(w.unlink(), s.uninstall(w.key.Slot), w.finish(), s.forget(w.netns, w.key.Slot))
+	err := errors.Join(w.unlink(), s.uninstall(w.slot), w.finish(), s.forget(w.netns, w.slot))
 	if s.pins() {
 		err = errors.Join(err, os.RemoveAll(w.pins))
 	}

@@ -416,17 +416,21 @@ static __always_inline u64 roused(void *ring, const struct jail *j)
 }
 
 /* WRITE puts a record and the first r->kept bytes of the frame into a place in
- * the ring that has room bytes for the frame. */
+ * the ring that has room bytes for the frame. The verifier of Linux 6.1, unlike that
+ * of 6.12, learns nothing from n != 0, and bpf_skb_load_bytes takes no length of 0:
+ * so n is one less than the length until it is bounded. */
 #define WRITE(room)                                                                             \
 	{                                                                                       \
 		struct record *at = bpf_ringbuf_reserve(ring, sizeof(*r) + (room), 0);          \
-		u64 n = r->kept;                                                                \
+		u64 n = (u64)r->kept - 1;                                                       \
 		if (!at)                                                                        \
 			return -1;                                                              \
 		barrier_var(n);                                                                 \
-		if ((room) && n <= (room)) {                                                    \
+		if ((room) && n < (room)) {                                                     \
 			barrier_var(n);                                                         \
-			if (n > 0 && bpf_skb_load_bytes(skb, 0, at + 1, n))                     \
+			n++;                                                                    \
+			barrier_var(n);                                                         \
+			if (bpf_skb_load_bytes(skb, 0, at + 1, n))                              \
 				r->kept = 0, r->worth = NOTHING;                                \
 		}                                                                               \
 		*at = *r;                                                                       \

@@ -266,7 +266,7 @@ func (s *Source) end(w *watch, release bool) error {
 	}
 	err := w.detach()
 	s.mu.Lock()
-	s.slots[w.key.Slot] = false
+	s.slots[w.slot] = false
 	s.mu.Unlock()
 	return err
 }

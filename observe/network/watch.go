@@ -33,8 +33,8 @@ type watch struct {
 	target observe.Target
 	sink   observe.Sink
 	netns  uint32
-	pins   string        // where what it has is pinned
-	key    networkJail   // what the kernel's side knows of the jail. guarded by mu
+	slot   uint32
+	pins   string        // the directory of its pins
 	count  *networkCount // in memory shared with the kernel
 	links  []link.Link   // at interfaces
 	hooks  []link.Link   // at the cgroup
@@ -45,8 +45,10 @@ type watch struct {
 
 	installing sync.WaitGroup // of the ring
 
-	mu        sync.Mutex // guards what follows, and the reading of ring
-	ring      *ring      // nil once the watch has ended
+	mu sync.Mutex // guards what follows, and the reading of ring
+	// +checklocks:mu
+	key       networkJail // what the kernel's side knows of the jail
+	ring      *ring       // nil once the watch has ended
 	selection event.Selection
 	talks     conversations
 	names     names
@@ -529,7 +531,9 @@ func (w *watch) regainCapture() error {
 	return w.chooseCapture(w.selection)
 }
 
-// configure tells the kernel's side what is selected.
+// configure tells the kernel's side what is selected. The caller holds mu.
+//
+// +checklocks:w.mu
 func (w *watch) configure(sel event.Selection) error {
 	k := w.key
 	k.Flags &= flagMuted
@@ -546,6 +550,7 @@ func (w *watch) configure(sel event.Selection) error {
 	return w.put(k)
 }
 
+// +checklocks:w.mu
 func (w *watch) put(k networkJail) error {
 	if err := w.source.maps.Jails.Put(w.netns, &k); err != nil {
 		return fmt.Errorf("configure jail %s: %w", w.target.Jail, err)

@@ -10,16 +10,25 @@ import (
 
 // A Log is a Sink in memory. Its zero value works.
 type Log struct {
-	mu     sync.Mutex
-	seq    uint64               // guarded by mu, as all below
-	events []event.Event        // what is kept
-	count  map[event.Type]int   // of all that was appended
-	lost   map[event.Type]int64 // said in gaps; unknown losses count as none
-	gaps   int
-	full   bool
-	brief  bool
-	hold   uint64 // what is written at most, 0 is everything
-	older  []event.Event
+	mu sync.Mutex
+	// +checklocks:mu
+	seq uint64
+	// +checklocks:mu
+	events []event.Event // what is kept
+	// +checklocks:mu
+	count map[event.Type]int // of all that was appended
+	// +checklocks:mu
+	lost map[event.Type]int64 // said in gaps; unknown losses count as none
+	// +checklocks:mu
+	gaps int
+	// +checklocks:mu
+	full bool
+	// +checklocks:mu
+	brief bool
+	// +checklocks:mu
+	hold uint64 // what is written at most, 0 is everything
+	// +checklocks:mu
+	older []event.Event
 }
 
 // Append implements observe.Sink.

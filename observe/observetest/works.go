@@ -19,7 +19,7 @@ const variable = "GLASSHOUSE_OBSERVE_WORK"
 // Works are what a test's own binary can do in a jail, by name. A package's
 // tests may add their own.
 var Works = map[string]func(args []string){
-	"init":    func([]string) { unix.Pause() },
+	"init":    func([]string) { wait() },
 	"nothing": func([]string) {},
 	"getppid": func(args []string) { getppid(number(args[0])) },
 	"threads": func(args []string) {
@@ -35,7 +35,7 @@ var Works = map[string]func(args []string){
 	"exit": func(args []string) { os.Exit(number(args[0])) },
 	"die": func(args []string) {
 		unix.Kill(os.Getpid(), unix.Signal(number(args[0])))
-		unix.Pause()
+		wait()
 	},
 	"write": func(args []string) { // path, times, bytes each
 		f, err := os.Create(args[0])
@@ -79,7 +79,7 @@ var Works = map[string]func(args []string){
 			go func() {
 				runtime.LockOSThread()
 				there.Done()
-				unix.Pause()
+				wait()
 			}()
 		}
 		there.Wait()
@@ -95,6 +95,14 @@ var Works = map[string]func(args []string){
 		}
 		unix.RawSyscall(unix.SYS_GETUID, 0, 0, 0)
 	},
+}
+
+// wait blocks until the process is killed. pause(2) returns after each handled signal,
+// and the Go runtime sends SIGURG to its own threads to preempt goroutines.
+func wait() {
+	for {
+		unix.Pause()
+	}
 }
 
 func getppid(n int) {

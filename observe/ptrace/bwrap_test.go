@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"glasshouse/backend/backendtest"
 	"glasshouse/backend/bwrap"
@@ -23,6 +24,46 @@ import (
 // TestAJailOfBubblewrap is what this package is for: run as an ordinary user, it
 // is all there is to see the jail by.
 func TestAJailOfBubblewrap(t *testing.T) {
+	inst, w, l := tracedJail(t)
+	argv := []string{"/bin/sh", "-c", "cd /tmp; echo hello > its; rm its; unshare -U true; exit 3"}
+	stream, _, err := control.Dial(inst.Control()).Exec(ctx(t), protocol.Exec{ID: id.NewExec(), Argv: argv, Env: []string{"PATH=/usr/bin:/bin"}}, &control.AttachOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer stream.Close()
+	for {
+		if _, err := stream.Next(); err != nil {
+			break
+		}
+	}
+	drain(t, w)
+	if stream.Status().Code != 3 {
+		t.Errorf("the command ends with %+v", stream.Status())
+	}
+	shells := l.all(func(e *event.Event) bool { return e.Op == event.OpExec && slices.Equal(e.Argv, argv) })
+	if len(shells) != 1 || shells[0].UID != 0 || shells[0].PPID != 1 || shells[0].PID == shells[0].HostPID || !strings.HasPrefix(shells[0].Exe, "/usr/bin/") {
+		t.Fatalf("programs: %+v", shells)
+	}
+	var did []string
+	for _, e := range l.all(func(e *event.Event) bool { return e.Type == event.File && strings.HasPrefix(e.Path, "/tmp/") }) {
+		did = append(did, line(&e, "/tmp"))
+	}
+	for _, want := range []string{"create its", "write its 6", "delete its"} {
+		if !slices.Contains(did, want) {
+			t.Errorf("%q is missing in %q", want, did)
+		}
+	}
+	if got := l.all(func(e *event.Event) bool { return e.Op == event.OpExit && e.PID == shells[0].PID && e.Code == 3 }); len(got) != 1 {
+		t.Errorf("ends of the shell: %+v", got)
+	}
+	if got := l.all(func(e *event.Event) bool { return called("unshare")(e) && e.Ret < 0 }); len(got) != 1 {
+		t.Errorf("the call that the filter refuses: %+v", l.all(called("unshare")))
+	}
+}
+
+// tracedJail is a jail of bubblewrap with a tracer, and what the tracer saw.
+func tracedJail(t *testing.T) (api.Instance, observe.Watch, *log) {
+	t.Helper()
 	dir, err := os.MkdirTemp("", "gh-")
 	if err != nil {
 		t.Fatal(err)
@@ -67,38 +108,28 @@ func TestAJailOfBubblewrap(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { w.Close() })
-	argv := []string{"/bin/sh", "-c", "cd /tmp; echo hello > its; rm its; unshare -U true; exit 3"}
-	stream, _, err := control.Dial(inst.Control()).Exec(ctx(t), protocol.Exec{ID: id.NewExec(), Argv: argv, Env: []string{"PATH=/usr/bin:/bin"}}, &control.AttachOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer stream.Close()
-	for {
-		if _, err := stream.Next(); err != nil {
-			break
+	return inst, w, l
+}
+
+// TestRootInAJailDoesNotStopItsInit has root in a traced jail send SIGSTOP to the init.
+// Linux drops it for an init that is not traced.
+func TestRootInAJailDoesNotStopItsInit(t *testing.T) {
+	inst, _, _ := tracedJail(t)
+	for _, script := range []string{
+		"kill -STOP 1; echo sent",
+		"for t in /proc/1/task/*; do kill -STOP ${t##*/}; done 2>&1; echo sent",
+	} {
+		run, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+		for _, argv := range [][]string{{"/bin/sh", "-c", script}, {"/bin/true"}} {
+			_, st, err := control.Dial(inst.Control()).Exec(run, protocol.Exec{ID: id.NewExec(), Argv: argv, Env: []string{"PATH=/usr/bin:/bin"}}, nil)
+			if err != nil {
+				t.Fatalf("%q: start %q: %v, want init to answer", script, argv, err)
+			}
+			st, err = control.Dial(inst.Control()).Wait(run, st.ID)
+			if err != nil || st.Code != 0 {
+				t.Errorf("%q: %q ended with code %d and error %v, want 0 and none", script, argv, st.Code, err)
+			}
 		}
-	}
-	drain(t, w)
-	if stream.Status().Code != 3 {
-		t.Errorf("the command ends with %+v", stream.Status())
-	}
-	shells := l.all(func(e *event.Event) bool { return e.Op == event.OpExec && slices.Equal(e.Argv, argv) })
-	if len(shells) != 1 || shells[0].UID != 0 || shells[0].PPID != 1 || shells[0].PID == shells[0].HostPID || !strings.HasPrefix(shells[0].Exe, "/usr/bin/") {
-		t.Fatalf("programs: %+v", shells)
-	}
-	var did []string
-	for _, e := range l.all(func(e *event.Event) bool { return e.Type == event.File && strings.HasPrefix(e.Path, "/tmp/") }) {
-		did = append(did, line(&e, "/tmp"))
-	}
-	for _, want := range []string{"create its", "write its 6", "delete its"} {
-		if !slices.Contains(did, want) {
-			t.Errorf("%q is missing in %q", want, did)
-		}
-	}
-	if got := l.all(func(e *event.Event) bool { return e.Op == event.OpExit && e.PID == shells[0].PID && e.Code == 3 }); len(got) != 1 {
-		t.Errorf("ends of the shell: %+v", got)
-	}
-	if got := l.all(func(e *event.Event) bool { return called("unshare")(e) && e.Ret < 0 }); len(got) != 1 {
-		t.Errorf("the call that the filter refuses: %+v", l.all(called("unshare")))
+		cancel()
 	}
 }

@@ -1,5 +1,16 @@
 package ptrace
 
+import (
+	"os"
+
+	"glasshouse/observe"
+)
+
+// Cached reports whether the kernel has a file in its cache, of a jail whose root is ours.
+func Cached(file string) bool {
+	return (&tracer{jail: observe.Target{PID: os.Getpid()}}).cached(file)
+}
+
 // NewOldStyle returns a source that acts as on a kernel which cannot say what
 // call a stop is about.
 func NewOldStyle() *Source { return &Source{oldStyle: true} }

@@ -1,6 +1,7 @@
 package ptrace
 
 import (
+	"errors"
 	"path"
 	"strconv"
 	"strings"
@@ -187,7 +188,10 @@ func (tr *tracer) lookBefore(t *task) {
 	}
 }
 
-const resolveCached = 0x20 // RESOLVE_CACHED
+const (
+	resolveCached = 0x20 // RESOLVE_CACHED
+	cachedTries   = 8    // of a lookup that may fail because of a mount elsewhere
+)
 
 // cached reports whether the kernel knows a file of the jail without asking any
 // file system, which might never answer.
@@ -197,7 +201,13 @@ func (tr *tracer) cached(file string) bool {
 		return false
 	}
 	defer unix.Close(root)
-	fd, err := unix.Openat2(root, file, &unix.OpenHow{Flags: unix.O_PATH | unix.O_CLOEXEC, Resolve: unix.RESOLVE_IN_ROOT | resolveCached})
+	// A mount or rename anywhere on the host meanwhile is EAGAIN too (openat2(2)), as if
+	// the file was not cached.
+	how := unix.OpenHow{Flags: unix.O_PATH | unix.O_CLOEXEC, Resolve: unix.RESOLVE_IN_ROOT | resolveCached}
+	fd, err := unix.Openat2(root, file, &how)
+	for n := 0; n < cachedTries && errors.Is(err, unix.EAGAIN); n++ {
+		fd, err = unix.Openat2(root, file, &how)
+	}
 	if err != nil {
 		return false
 	}

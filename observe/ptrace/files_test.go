@@ -1,10 +1,12 @@
 package ptrace_test
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -13,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"glasshouse/event"
+	"glasshouse/observe/ptrace"
 )
 
 // line puts the record of a file operation in words.
@@ -128,6 +131,61 @@ func TestOpensThatMakeFiles(t *testing.T) {
 	})
 	if diff := cmp.Diff(slices.Repeat(round, 20), got); diff != "" {
 		t.Errorf("opens (-want +got):\n%s", diff)
+	}
+}
+
+func TestAFileIsFoundInTheCacheWhileTheHostMounts(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("mounting needs root")
+	}
+	file := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	stop := mounting(t)
+	defer stop()
+	const lookups = 100000
+	missed := 0
+	for range lookups {
+		if !ptrace.Cached(file) {
+			missed++
+		}
+	}
+	if missed > 0 {
+		t.Errorf("a cached file was not found in %d of %d lookups", missed, lookups)
+	}
+}
+
+// mounting mounts and unmounts a file system over and over, in a mount namespace of its
+// own, until the function that it returns is called. Each time, lookups of files that
+// are under way everywhere on the host begin again, or fail if they may not.
+func mounting(t *testing.T) (stop func()) {
+	t.Helper()
+	dir := t.TempDir()
+	end, ended := make(chan struct{}), make(chan error, 1)
+	go func() {
+		runtime.LockOSThread() // and not unlocked: the thread ends with the goroutine
+		err := unix.Unshare(unix.CLONE_NEWNS)
+		if err == nil {
+			err = unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, "")
+		}
+		for err == nil {
+			select {
+			case <-end:
+				ended <- nil
+				return
+			default:
+				err = errors.Join(unix.Mount("tmpfs", dir, "tmpfs", 0, ""), unix.Unmount(dir, unix.MNT_DETACH))
+			}
+		}
+		ended <- err
+	}()
+	return func() {
+		t.Helper()
+		close(end)
+		if err := <-ended; err != nil {
+			t.Error("mount and unmount:", err)
+		}
 	}
 }
 

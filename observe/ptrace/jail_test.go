@@ -183,10 +183,13 @@ func (j *jail) target(s event.Selection) observe.Target {
 
 // A log is a sink that keeps all.
 type log struct {
-	mu     sync.Mutex
-	events []event.Event // guarded by mu
-	full   bool          // guarded by mu
-	pushed int           // guarded by mu
+	mu sync.Mutex
+	// +checklocks:mu
+	events []event.Event
+	// +checklocks:mu
+	full bool
+	// +checklocks:mu
+	pushed int
 }
 
 func (l *log) Append(e *event.Event) {

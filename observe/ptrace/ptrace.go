@@ -41,8 +41,9 @@ type Source struct {
 	oldStyle bool        // act as on a kernel before 5.3
 	works    atomic.Bool // Probe has found so
 
-	mu      sync.Mutex
-	watches map[*Watch]struct{} // guarded by mu
+	mu sync.Mutex
+	// +checklocks:mu
+	watches map[*Watch]struct{}
 }
 
 func (*Source) Name() string { return "ptrace" }

@@ -199,8 +199,14 @@ func (tr *tracer) handle(r *report) {
 	case ev == unix.PTRACE_EVENT_FORK, ev == unix.PTRACE_EVENT_VFORK, ev == unix.PTRACE_EVENT_CLONE:
 		t.call.forked = true
 		t.proc.hasForked = true
-	case ev == 0:
-		tr.resume(t, sig) // a signal on its way to the task
+	case ev == 0: // a signal on its way to the task
+		if t.proc.pid == tr.jail.PID && sig == int32(unix.SIGSTOP) {
+			// The kernel drops a SIGSTOP from within a pid namespace to its init,
+			// but not if the init is traced (kernel/signal.c, sig_ignored): it
+			// would stop init, which answers all requests of the daemon.
+			sig = 0
+		}
+		tr.resume(t, sig)
 		return
 	}
 	tr.resume(t, 0)

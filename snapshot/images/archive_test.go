@@ -274,8 +274,8 @@ func TestAnExportThatFailsSaysSo(t *testing.T) {
 	files := h.snapshot()[1:]
 	whole := h.export(files)
 	for _, n := range []int{0, 100, len(whole) - 1} {
-		if err := images.Export(&full{n}, []byte(meta), files); !errors.Is(err, fault.Exhausted) {
-			t.Errorf("Export to what takes %d of %d bytes = %v, want exhausted", n, len(whole), err)
+		if err := images.Export(&full{n}, []byte(meta), files); !errors.Is(err, fault.NoSpace) {
+			t.Errorf("Export to what takes %d of %d bytes = %v, want no space", n, len(whole), err)
 		}
 	}
 	for _, name := range []string{"", "..", "a/b/c", "/x", "metadata.json", "SHA256SUMS"} {
@@ -304,7 +304,7 @@ func TestAnImportThatDoesNotFitLeavesNothing(t *testing.T) {
 	h.small()
 	for _, size := range []string{"64k", "1m", "1900k"} {
 		h.limit("size=" + size)
-		h.refused(whole, fault.Exhausted, "", limits)
+		h.refused(whole, fault.NoSpace, "", limits)
 	}
 }
 

@@ -198,8 +198,8 @@ func TestAFullDiskHarmsNothing(t *testing.T) {
 				break
 			}
 			failed++
-			if !errors.Is(err, fault.Exhausted) || fault.RemedyOf(err) == "" {
-				t.Fatalf("Put with room for %d: %v, want exhausted", room, err)
+			if !errors.Is(err, fault.NoSpace) || fault.RemedyOf(err) == "" {
+				t.Fatalf("Put with room for %d: %v, want no space", room, err)
 			}
 			if room%5 == 0 {
 				h.gc()
@@ -287,8 +287,8 @@ func TestImagesThatDoNotFitLeaveNothing(t *testing.T) {
 	h.small()
 	h.limit("size=2m")
 	into := h.path("into")
-	if _, err := outside.store.Get(t.Context(), outside.path("s1"), into); !errors.Is(err, fault.Exhausted) {
-		t.Errorf("Get into too little room = %v, want exhausted", err)
+	if _, err := outside.store.Get(t.Context(), outside.path("s1"), into); !errors.Is(err, fault.NoSpace) {
+		t.Errorf("Get into too little room = %v, want no space", err)
 	}
 	if _, err := os.Stat(into); err == nil {
 		t.Error("Get into too little room left something")

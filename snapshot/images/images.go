@@ -47,10 +47,13 @@ type Store struct {
 
 	collecting sync.Mutex // held by GC; before mu
 
-	mu    sync.Mutex
-	known map[sum]*chunk   // where a content can be had, for Put. guarded by mu
-	packs map[packID]*pack // guarded by mu
-	snaps map[packID]*snap // the snapshots that exist or are being read. guarded by mu
+	mu sync.Mutex
+	// +checklocks:mu
+	known map[sum]*chunk // where a content can be had, for Put
+	// +checklocks:mu
+	packs map[packID]*pack
+	// +checklocks:mu
+	snaps map[packID]*snap // the snapshots that exist or are being read
 }
 
 // A packID names a snapshot in the store, and the pack that it brought.
@@ -116,6 +119,8 @@ func Open(dir string) (*Store, error) {
 }
 
 func (s *Store) open() (err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	if err := dirs.Make(s.dir, s.path(packsDir), s.path(refsDir)); err != nil {
 		return err
 	}
@@ -152,6 +157,8 @@ func (s *Store) open() (err error) {
 
 // load makes the chunks of a snapshot known. An index that is damaged is left to
 // GC and to whoever reads the snapshot.
+//
+// +checklocks:s.mu
 func (s *Store) load(id packID) error {
 	live, err := s.linked(id)
 	if err != nil || !live {
@@ -188,6 +195,8 @@ func (s *Store) load(id packID) error {
 
 // distrustTorn forgets, for new snapshots, the chunks of packs that are missing
 // or short.
+//
+// +checklocks:s.mu
 func (s *Store) distrustTorn() error {
 	for id, pk := range s.packs {
 		var size int64
@@ -255,6 +264,8 @@ func (s *Store) pin(of sum) *chunk {
 }
 
 // release gives up the use of chunks. s.mu must be held.
+//
+// +checklocks:s.mu
 func (s *Store) release(chunks []*chunk) {
 	for _, c := range chunks {
 		if c.refs--; c.refs > 0 {
@@ -295,6 +306,8 @@ func (s *Store) acquire(id packID) (done func(), ok bool) {
 }
 
 // drop forgets a deleted snapshot that nobody reads. s.mu must be held.
+//
+// +checklocks:s.mu
 func (s *Store) drop(id packID, sn *snap) {
 	if sn.deleted && sn.readers == 0 && s.snaps[id] == sn {
 		delete(s.snaps, id)
@@ -326,7 +339,7 @@ func workers() int { return runtime.GOMAXPROCS(0) }
 // failed says what failed on what, and gives a full disk its kind.
 func failed(op, on string, err error) error {
 	if err != nil && (errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT)) {
-		return &fault.Error{Op: op, On: on, Kind: fault.Exhausted, Err: err, Remedy: "free space on the host's disk, or delete snapshots"}
+		return &fault.Error{Op: op, On: on, Kind: fault.NoSpace, Err: err, Remedy: "free space on the host's disk, or delete snapshots"}
 	}
 	if err != nil {
 		return &fault.Error{Op: op, On: on, Err: err} // which may have a kind

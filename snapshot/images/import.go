@@ -60,7 +60,7 @@ func importFrom(r io.Reader, into string, limits Limits) ([]byte, error) {
 }
 
 // maxWindow is how far back a compressed stream may refer, and with that how
-// much memory it takes. Ours refer 8 MB back, zstd(1) does without --ultra.
+// much memory it takes. Ours refer 8 MiB back, zstd(1) does without --ultra.
 const maxWindow = 32 << 20
 
 // A source remembers what reading it failed with, which is not the archive's

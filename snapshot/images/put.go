@@ -23,7 +23,7 @@ import (
 //
 // It returns fault.Conflict if dst holds images already, fault.Invalid if there
 // is anything but regular files in src, fault.TooLarge if they are hundreds of
-// gigabytes, and fault.Exhausted if the disk is full. Nothing may change src
+// gigabytes, and fault.NoSpace if the disk is full. Nothing may change src
 // meanwhile.
 func (s *Store) Put(ctx context.Context, src, dst string) (Sum, error) {
 	p := &put{store: s, chunks: map[sum]*chunk{}, bufs: make(chan []byte, 2*workers())}
@@ -41,12 +41,17 @@ type put struct {
 	pack  *pack
 	bufs  chan []byte // the chunks' buffers: as many as may be on their way
 
-	mu     sync.Mutex
-	chunks map[sum]*chunk // all that the directory uses. guarded by mu
-	pinned []*chunk       // those of them that were in the store. guarded by mu
-	out    *os.File       // nil until there is a new chunk. guarded by mu
-	w      *bufio.Writer  // guarded by mu
-	size   int64          // of the pack. guarded by mu
+	mu sync.Mutex // before Store.mu
+	// +checklocks:mu
+	chunks map[sum]*chunk // all that the directory uses
+	// +checklocks:mu
+	pinned []*chunk // those of them that were in the store
+	// +checklocks:mu
+	out *os.File // nil until there is a new chunk
+	// +checklocks:mu
+	w *bufio.Writer
+	// +checklocks:mu
+	size int64 // of the pack
 }
 
 // A piece is an extent whose chunk is yet to be known.
@@ -77,6 +82,8 @@ func (p *put) run(ctx context.Context, src, dst string) (Sum, error) {
 		return Sum{}, err
 	}
 	sum := x.sum()
+	p.mu.Lock()
+	defer p.mu.Unlock()
 	sum.NewBytes = p.size + x.size
 	return sum, nil
 }
@@ -200,6 +207,8 @@ func (p *put) keep(pc *piece, data []byte) error {
 }
 
 // write appends to the pack. p.mu must be held.
+//
+// +checklocks:p.mu
 func (p *put) write(b []byte) error {
 	if p.out == nil {
 		var err error
@@ -304,6 +313,8 @@ func writeSynced(name string, b []byte) error {
 // publish makes the new chunks known and the pinned ones the snapshot's.
 func (p *put) publish(x *index) {
 	s := p.store
+	p.mu.Lock()
+	defer p.mu.Unlock()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	sn := &snap{index: x.size, chunks: p.pinned}
@@ -331,6 +342,8 @@ func (p *put) abandon() {
 		return
 	}
 	s := p.store
+	p.mu.Lock()
+	defer p.mu.Unlock()
 	if p.out != nil {
 		p.out.Close()
 	}

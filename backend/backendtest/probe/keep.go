@@ -48,6 +48,8 @@ var keepers = map[string]keeper{
 	"semaphore":  keepSemaphore,
 	"traced":     keepTraced,
 	"backlog":    keepBacklog,
+	"wiped":      keepWiped,
+	"random":     keepRandom,
 }
 
 // keepDir is where keepers and the suite leave each other notes.

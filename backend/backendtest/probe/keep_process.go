@@ -284,7 +284,9 @@ func keepStopped([]string) (func(bool) error, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := c.Process.Signal(syscall.SIGSTOP); err != nil {
+	// kill(2), because os.Process.Signal uses a pidfd, and the init of a gVisor jail
+	// refuses SIGSTOP by pidfd.
+	if err := syscall.Kill(c.Process.Pid, syscall.SIGSTOP); err != nil {
 		return nil, err
 	}
 	if err := untilState(c.Process.Pid, "T"); err != nil {

@@ -1,11 +1,16 @@
 package main
 
 import (
+	"bytes"
+	"crypto/rand"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
 	"net"
+	"os"
 	"os/exec"
+	"path/filepath"
 	"runtime"
 
 	"golang.org/x/sys/unix"
@@ -76,5 +81,36 @@ func keepBacklog([]string) (func(bool) error, error) {
 		b := make([]byte, 6)
 		_, err = unix.Read(fd, b)
 		return errors.Join(err, want("what was said", string(b), "hello\n"))
+	}, nil
+}
+
+// keepWiped is about memory that a process keeps from its children, and so from its
+// copies.
+func keepWiped([]string) (func(bool) error, error) {
+	b, err := unix.Mmap(-1, 0, 3*os.Getpagesize(), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
+	if err != nil {
+		return nil, err
+	}
+	if err := unix.Madvise(b, unix.MADV_WIPEONFORK); err != nil {
+		return nil, os.NewSyscallError("madvise", err)
+	}
+	full := bytes.Repeat([]byte{0xaa}, len(b))
+	copy(b, full)
+	return func(copied bool) error {
+		if copied {
+			return want("what is kept from copies", bytes.Count(b, []byte{0}), len(b))
+		}
+		return want("what is kept from copies is still there", bytes.Equal(b, full), true)
+	}, nil
+}
+
+// keepRandom notes the random numbers that it draws afterwards, of a generator that
+// has its state by then: Go's asks the vDSO, which keeps it in the process.
+func keepRandom([]string) (func(bool) error, error) {
+	b := make([]byte, 32)
+	rand.Read(b)
+	return func(bool) error {
+		rand.Read(b)
+		return os.WriteFile(filepath.Join(keepDir, "random.drawn"), []byte(hex.EncodeToString(b)), 0o666)
 	}, nil
 }

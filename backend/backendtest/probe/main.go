@@ -36,6 +36,8 @@ var commands = map[string]func(args []string) error{
 	"loopback": loopback,
 	"part":     part,
 	"powers":   powers,
+	"reach":    reach,
+	"signal":   sendSignals,
 	"storm":    storm,
 }
 
@@ -112,7 +114,7 @@ func take(args []string) ([][]byte, error) {
 		}
 		held = append(held, b)
 	}
-	fmt.Println("took", len(held), "MB")
+	fmt.Println("took", len(held), "MiB")
 	return held, nil
 }
 

@@ -1,0 +1,105 @@
+package criu
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/checkpoint-restore/go-criu/v8/crit/images/mm"
+	"github.com/checkpoint-restore/go-criu/v8/crit/images/pagemap"
+	"github.com/checkpoint-restore/go-criu/v8/crit/images/vma"
+	"golang.org/x/sys/unix"
+	"google.golang.org/protobuf/proto"
+)
+
+// writeImage writes an image of the given records.
+func writeImage(t *testing.T, name string, records ...proto.Message) {
+	t.Helper()
+	b := make([]byte, header)
+	var err error
+	for _, r := range records {
+		b, err = appendRecord(b, r)
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.WriteFile(name, b, 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func vmaOf(from, to uint64, flags uint32, madv uint64) *vma.VmaEntry {
+	return &vma.VmaEntry{
+		Start: &from, End: &to, Pgoff: ptr(uint64(0)), Shmid: ptr(uint64(0)), Prot: ptr(uint32(3)),
+		Flags: &flags, Status: ptr(uint32(0)), Fd: ptr(int64(-1)), Madv: &madv,
+	}
+}
+
+func TestWipeEmptiesWhatAProcessKeepsFromItsChildren(t *testing.T) {
+	dir, page := t.TempDir(), pageSize
+	const private = unix.MAP_PRIVATE | unix.MAP_ANONYMOUS
+	space := &mm.MmEntry{
+		MmStartCode: ptr(uint64(0)), MmEndCode: ptr(uint64(0)), MmStartData: ptr(uint64(0)), MmEndData: ptr(uint64(0)),
+		MmStartStack: ptr(uint64(0)), MmStartBrk: ptr(uint64(0)), MmBrk: ptr(uint64(0)), MmArgStart: ptr(uint64(0)),
+		MmArgEnd: ptr(uint64(0)), MmEnvStart: ptr(uint64(0)), MmEnvEnd: ptr(uint64(0)), ExeFileId: ptr(uint32(0)),
+		Vmas: []*vma.VmaEntry{
+			vmaOf(10*page, 13*page, private, 0),
+			vmaOf(13*page, 15*page, private, 1<<unix.MADV_WIPEONFORK),
+			vmaOf(20*page, 21*page, unix.MAP_DROPPABLE|unix.MAP_ANONYMOUS, 0),
+			vmaOf(30*page, 31*page, unix.MAP_SHARED|unix.MAP_ANONYMOUS, 0),
+			vmaOf(40*page, 42*page, private, 1<<unix.MADV_WIPEONFORK|1<<unix.MADV_DONTDUMP),
+		},
+	}
+	run := func(at, n uint64, flags uint32) *pagemap.PagemapEntry {
+		return &pagemap.PagemapEntry{Vaddr: ptr(at * page), CompatNrPages: ptr(uint32(n)), NrPages: &n, Flags: &flags}
+	}
+	writeImage(t, filepath.Join(dir, "mm-7.img"), space)
+	writeImage(t, filepath.Join(dir, "pagemap-7.img"), &pagemap.PagemapHead{PagesId: ptr(uint32(3))},
+		run(12, 3, isHere), run(20, 1, isHere), run(30, 1, isHere), run(40, 1, 0), run(41, 1, isHere|isLazy))
+	writeImage(t, filepath.Join(dir, "pagemap-shmem-1.img"), &pagemap.PagemapHead{PagesId: ptr(uint32(4))})
+	full := bytes.Repeat([]byte{0xaa}, int(page))
+	empty := make([]byte, page)
+	pages := filepath.Join(dir, "pages-3.img")
+	if err := os.WriteFile(pages, bytes.Repeat(full, 6), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := Wipe(dir); err != nil {
+		t.Fatal(err)
+	}
+	got, err := os.ReadFile(pages)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := [][]byte{full, empty, empty, empty, full, empty}
+	if len(got) != len(want)*int(page) {
+		t.Fatalf("the file of pages has %d bytes, want %d", len(got), len(want)*int(page))
+	}
+	for i, w := range want {
+		if p := got[i*int(page) : (i+1)*int(page)]; !bytes.Equal(p, w) {
+			t.Errorf("page %d begins with %x, want %x", i, p[:4], w[:4])
+		}
+	}
+}
+
+func TestTooOldNamesWhatAReleaseOfCRIUCannotDo(t *testing.T) {
+	for _, tt := range []struct {
+		criu, kernel string
+		fits         bool
+	}{
+		{"4.1", "6.1.0-40-amd64", true},
+		{"4.1.1", "6.10.14", true},
+		{"4.1.1", "6.11.0", false}, // vDSO getrandom
+		{"4.1.1", "6.12.48+deb13-amd64", false},
+		{"4.2", "6.12.48+deb13-amd64", true},
+		{"4.1", "6.18.4", false},
+		{"4.2.1", "6.18.4", true},
+		{"5.0", "7.0.0", true},
+		{"3.17.1", "6.18.4", false},
+		{"3.19", "6.1.0", false},
+	} {
+		if why := lacks(tt.criu, tt.kernel); (why == "") != tt.fits {
+			t.Errorf("CRIU %s on Linux %s: %q, want that it fits = %v", tt.criu, tt.kernel, why, tt.fits)
+		}
+	}
+}

@@ -1,0 +1,102 @@
+package disk
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"glasshouse/fault"
+)
+
+// repairRoom is the free space of the host without which Mount does not repair a
+// volume: the journal alone takes 4 MiB, and the jail needs space afterwards.
+const repairRoom = 16 << 20
+
+// Failed reports whether the mounted volume in img had an error, such as a write that
+// found the host's disk full. From then on ext4 refuses all writes (errors=remount-ro),
+// also when there is space again, until Mount has repaired the volume. It costs a few
+// system calls.
+//
+// The mount need not say so: since Linux 6.12 (commit d3476f3dad4a) ext4 does not
+// set SB_RDONLY after an error. The count of errors is the same on all kernels:
+// Documentation/ABI/testing/sysfs-fs-ext4.
+func Failed(img string) (bool, error) {
+	f, err := os.Open(img)
+	if err != nil {
+		return false, err
+	}
+	defer f.Close()
+	loop, err := deviceOf(f)
+	if err != nil || loop == nil {
+		return false, err
+	}
+	defer loop.Close()
+	count, err := os.ReadFile(filepath.Join("/sys/fs/ext4", filepath.Base(loop.Name()), "errors_count"))
+	if errors.Is(err, os.ErrNotExist) { // it is not mounted, or about to be
+		return false, nil
+	}
+	return err == nil && strings.TrimSpace(string(count)) != "0", err
+}
+
+// repair has e2fsck replay the journal and repair the filesystem on a loop device
+// that is not mounted, if the kernel noted an error in it. Files whose names are lost
+// are in lost+found afterwards. If the host has too little space, the error is
+// fault.NoSpace.
+func repair(loop *os.File, img string) error {
+	sb, err := readSuperblock(loop)
+	if err != nil || sb.state()&stateErrors == 0 {
+		return err
+	}
+	var st unix.Statfs_t
+	if err := unix.Statfs(filepath.Dir(img), &st); err != nil {
+		return fmt.Errorf("repair: %w", err)
+	}
+	if free := int64(st.Bavail) * st.Bsize; free < repairRoom {
+		return &fault.Error{Op: "disk.Mount", On: img, Kind: fault.NoSpace, Remedy: "free space on the host's disk, and try again",
+			Err: fmt.Errorf("the volume needs a repair, and the host's disk has %d MiB left of the %d MiB that this needs", free>>20, repairRoom>>20)}
+	}
+	tool, err := findTool("e2fsck")
+	if err != nil {
+		return err
+	}
+	out, err := exec.Command(tool, "-f", "-y", loop.Name()).CombinedOutput()
+	// 1 is "errors were corrected", as e2fsck(8) says.
+	if e, ok := errors.AsType[*exec.ExitError](err); ok && e.ExitCode() == 1 {
+		err = nil
+	}
+	if err != nil {
+		return fmt.Errorf("repair: e2fsck: %w: %s", err, bytes.TrimSpace(out))
+	}
+	return nil
+}
+
+// A superblock is struct ext4_super_block of the kernel's fs/ext4/ext4.h, from
+// which the offsets are.
+type superblock [1024]byte
+
+const (
+	ext4Magic   = 0xef53
+	stateValid  = 1 // EXT4_VALID_FS
+	stateErrors = 2 // EXT4_ERROR_FS
+	needsReplay = 4 // EXT4_FEATURE_INCOMPAT_RECOVER
+)
+
+func readSuperblock(f *os.File) (*superblock, error) {
+	var sb superblock
+	if _, err := f.ReadAt(sb[:], 1024); err != nil {
+		return nil, fmt.Errorf("read the superblock of %s: %w", f.Name(), err)
+	}
+	return &sb, nil
+}
+
+func (sb *superblock) magic() uint16    { return binary.LittleEndian.Uint16(sb[0x38:]) }
+func (sb *superblock) state() uint16    { return binary.LittleEndian.Uint16(sb[0x3a:]) }
+func (sb *superblock) incompat() uint32 { return binary.LittleEndian.Uint32(sb[0x60:]) }
+func (sb *superblock) blocks() int64    { return int64(binary.LittleEndian.Uint32(sb[0x4:])) }

@@ -1,0 +1,63 @@
+package jail_test
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"testing"
+
+	"glasshouse/fault"
+	"glasshouse/id"
+	"glasshouse/jail"
+)
+
+// A request that was waiting for its turn finds the jail gone that another deleted.
+func TestARequestThatWaitedForADeleteFindsNoJail(t *testing.T) {
+	ops := map[string]func(*jail.Manager, context.Context, id.Jail) error{
+		"Start": func(m *jail.Manager, ctx context.Context, j id.Jail) error { _, err := m.Start(ctx, j); return err },
+		"Files": func(m *jail.Manager, ctx context.Context, j id.Jail) error { _, err := m.Files(ctx, j); return err },
+		"Changes": func(m *jail.Manager, ctx context.Context, j id.Jail) error {
+			_, err := m.Changes(ctx, j, jail.ChangesOptions{})
+			return err
+		},
+		"Compare": func(m *jail.Manager, ctx context.Context, j id.Jail) error {
+			_, err := m.Compare(ctx, jail.Moment{ID: j}, jail.Moment{ID: j}, jail.ChangesOptions{})
+			return err
+		},
+		"Changed": func(m *jail.Manager, ctx context.Context, j id.Jail) error { _, err := m.Changed(ctx, j); return err },
+	}
+	for name, op := range ops {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			m, s := w.scripted()
+			j := w.running(m)
+			begun, finish := make(chan struct{}), make(chan struct{})
+			s.fail("put", func() error { s.fail("put", nil); close(begun); <-finish; return nil })
+			deleted, asked := make(chan error), make(chan error)
+			go func() { deleted <- m.Delete(t.Context(), j.ID) }()
+			<-begun
+			ctx := announcing{t.Context(), make(chan struct{}), new(sync.Once)}
+			go func() { asked <- op(m, ctx, j.ID) }()
+			<-ctx.waits
+			close(finish)
+			if err := <-deleted; err != nil {
+				t.Errorf("Delete = %v, want success", err)
+			}
+			if err := <-asked; !errors.Is(err, fault.NotFound) {
+				t.Errorf("%s after the Delete = %v, want not found", name, err)
+			}
+		})
+	}
+}
+
+// announcing is a context that closes waits when something waits with it.
+type announcing struct {
+	context.Context
+	waits chan struct{}
+	once  *sync.Once
+}
+
+func (a announcing) Done() <-chan struct{} {
+	a.once.Do(func() { close(a.waits) })
+	return a.Context.Done()
+}

@@ -1,0 +1,404 @@
+package jail_test
+
+import (
+	"context"
+	"errors"
+	"io"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"glasshouse/fault"
+	"glasshouse/id"
+	"glasshouse/jail"
+	"glasshouse/jailinit/control"
+	"glasshouse/jailinit/protocol"
+)
+
+func TestCommandsThatMakeNoSenseAreRefusedByField(t *testing.T) {
+	w := newWorld(t)
+	m := w.manager()
+	j := w.running(m)
+	for _, c := range []struct {
+		r     jail.ExecRequest
+		field string
+	}{
+		{jail.ExecRequest{}, "argv"},
+		{jail.ExecRequest{Argv: []string{"ls"}, Cmd: "ls"}, "cmd"},
+		{jail.ExecRequest{Cmd: "ls", ID: "x-../../etc"}, "id"},
+		{jail.ExecRequest{Cmd: "ls", ID: id.Exec(id.NewJail())}, "id"},
+		{jail.ExecRequest{Cmd: "ls", Timeout: -1}, "timeout_ms"},
+		{jail.ExecRequest{Cmd: "ls", Ring: -1}, "ring"},
+		{jail.ExecRequest{Cmd: "ls", Ring: 16<<20 + 1}, "ring"},
+		{jail.ExecRequest{Cmd: "ls", Note: strings.Repeat("n", protocol.MaxNote+1)}, "note"},
+		{jail.ExecRequest{Argv: []string{"ls", "a\x00b"}}, "argv"},
+		{jail.ExecRequest{Cmd: "ls", Cwd: "/\x00"}, "argv"},
+		{jail.ExecRequest{Cmd: "ls", User: "root\x00"}, "argv"},
+	} {
+		_, _, err := m.Exec(t.Context(), j.ID, c.r, nil)
+		if !errors.Is(err, fault.Invalid) || fault.FieldOf(err) != c.field {
+			t.Errorf("Exec(%.80q) = %v, want invalid %s", c.r.Argv, err, c.field)
+		}
+	}
+	if got, err := m.Execs(t.Context(), j.ID); err != nil || len(got) != 0 {
+		t.Errorf("Execs = %v, %v; want that none was started", got, err)
+	}
+}
+
+func TestACommandRunsWhereAndAsWhatItsJailSays(t *testing.T) {
+	project := t.TempDir()
+	for _, c := range []struct {
+		name string
+		spec jail.Spec
+		r    jail.ExecRequest
+		want string
+	}{
+		{"default", jail.Spec{}, jail.ExecRequest{Cmd: "pwd"}, "/"},
+		{"of the jail", jail.Spec{Cwd: "/usr"}, jail.ExecRequest{Cmd: "pwd"}, "/usr"},
+		{"of the workspace", jail.Spec{Trusted: true, Workspace: &jail.Workspace{Source: project}}, jail.ExecRequest{Cmd: "pwd"}, project},
+		{"of the jail before the workspace", jail.Spec{Cwd: "/usr", Trusted: true, Workspace: &jail.Workspace{Source: project}}, jail.ExecRequest{Cmd: "pwd"}, "/usr"},
+		{"of the command", jail.Spec{Cwd: "/usr"}, jail.ExecRequest{Cmd: "pwd", Cwd: "/tmp"}, "/tmp"},
+		{"environment", jail.Spec{Env: map[string]string{"A": "jail", "B": "jail", "FROM_IMAGE": ""}},
+			jail.ExecRequest{Cmd: `echo "$A $B $FROM_IMAGE $LANG ${TERM-none}"`, Env: map[string]string{"B": "exec"}}, "jail exec  C.UTF-8 none"},
+		{"no shell", jail.Spec{}, jail.ExecRequest{Argv: []string{"echo", "$HOME", "*"}}, "$HOME *"},
+		{"terminal", jail.Spec{}, jail.ExecRequest{Cmd: `echo $TERM`, PTY: &protocol.Size{Cols: 80, Rows: 24}}, "xterm-256color"},
+		{"terminal that is known", jail.Spec{Env: map[string]string{"TERM": "dumb"}}, jail.ExecRequest{Cmd: `echo $TERM`, PTY: &protocol.Size{Cols: 80, Rows: 24}}, "dumb"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			w := newWorld(t)
+			m := w.manager()
+			c.spec.Start = true
+			j, err := m.Create(t.Context(), c.spec)
+			if err != nil {
+				t.Fatal(err)
+			}
+			s, _, err := m.Exec(t.Context(), j.ID, c.r, &control.AttachOptions{From: -1, Lossless: true, Follow: true})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer s.Close()
+			if got := strings.TrimSpace(readAll(t, s)); got != c.want {
+				t.Errorf("it says %q, want %q", got, c.want)
+			}
+		})
+	}
+}
+
+func readAll(t *testing.T, s *control.Stream) string {
+	t.Helper()
+	var out strings.Builder
+	for {
+		ch, err := s.Next()
+		if err == io.EOF {
+			return out.String()
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		out.Write(ch.Data)
+	}
+}
+
+// talks are all operations that a jail's init answers.
+var talks = map[string]func(*jail.Manager, context.Context, id.Jail) error{
+	"Exec": func(m *jail.Manager, ctx context.Context, j id.Jail) error {
+		_, _, err := m.Exec(ctx, j, jail.ExecRequest{Cmd: "true"}, nil)
+		return err
+	},
+	"Attach": func(m *jail.Manager, ctx context.Context, j id.Jail) error {
+		_, err := m.Attach(ctx, j, id.NewExec(), control.AttachOptions{})
+		return err
+	},
+	"Signal": func(m *jail.Manager, ctx context.Context, j id.Jail) error {
+		return m.Signal(ctx, j, id.NewExec(), "TERM")
+	},
+	"Resize": func(m *jail.Manager, ctx context.Context, j id.Jail) error {
+		return m.Resize(ctx, j, id.NewExec(), protocol.Size{Cols: 1, Rows: 1})
+	},
+	"Stdin": func(m *jail.Manager, ctx context.Context, j id.Jail) error {
+		_, err := m.Stdin(ctx, j, id.NewExec())
+		return err
+	},
+	"Dial": func(m *jail.Manager, ctx context.Context, j id.Jail) error { _, err := m.Dial(ctx, j, 1); return err },
+	"Watch": func(m *jail.Manager, ctx context.Context, j id.Jail) error {
+		_, err := m.Watch(ctx, j, "/", false)
+		return err
+	},
+	"Listen": func(m *jail.Manager, ctx context.Context, j id.Jail) error {
+		_, err := m.Listen(ctx, j, "/run/x.sock")
+		return err
+	},
+	"ListenTCP": func(m *jail.Manager, ctx context.Context, j id.Jail) error {
+		_, err := m.ListenTCP(ctx, j, 1)
+		return err
+	},
+	"Hold": func(m *jail.Manager, _ context.Context, j id.Jail) error {
+		_, err := m.Hold(j, os.Getpid())
+		return err
+	},
+}
+
+func TestAJailThatDoesNotRunNamesTheRemedy(t *testing.T) {
+	w := newWorld(t)
+	m := w.manager()
+	created, err := m.Create(t.Context(), jail.Spec{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	paused, stopped := w.running(m), w.running(m)
+	if _, err := m.Pause(t.Context(), paused.ID); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := m.Stop(t.Context(), stopped.ID, jail.StopOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	for name, talk := range talks {
+		for _, c := range []struct {
+			jid    id.Jail
+			kind   fault.Kind
+			remedy string
+		}{
+			{created.ID, fault.Conflict, "start it first"},
+			{stopped.ID, fault.Conflict, "start it first"},
+			{paused.ID, fault.Conflict, "resume it first"},
+			{"j-none", fault.NotFound, ""},
+		} {
+			if err := talk(m, t.Context(), c.jid); !errors.Is(err, c.kind) || fault.RemedyOf(err) != c.remedy {
+				t.Errorf("%s of %s = %v (%s), want %s (%s)", name, c.jid, err, fault.RemedyOf(err), c.kind, c.remedy)
+			}
+		}
+	}
+}
+
+// An init that does not answer does not keep a caller that has given up.
+func TestACallerThatGivesUpIsNotKeptByAnInitThatIsStopped(t *testing.T) {
+	w := newWorld(t)
+	m, _ := w.scripted()
+	j := w.running(m)
+	for name, talk := range talks {
+		if name == "Hold" { // which asks the kernel
+			continue
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		if err := talk(m, ctx, j.ID); !errors.Is(err, context.Canceled) {
+			t.Errorf("%s with a cancelled context = %v, want %v", name, err, context.Canceled)
+		}
+	}
+	if got := w.sh(m, j.ID, "echo fine"); got != "fine" {
+		t.Errorf("it says %q, want fine", got)
+	}
+}
+
+func TestACommandIsSteeredByWhoeverFindsIt(t *testing.T) {
+	w := newWorld(t)
+	m := w.manager()
+	j := w.running(m)
+	ctx := t.Context()
+	x := id.NewExec()
+	if _, st, err := m.Exec(ctx, j.ID, jail.ExecRequest{ID: x, Cmd: "stty size; cat; stty size", PTY: &protocol.Size{Cols: 80, Rows: 24}, Note: "mine"}, nil); err != nil || st.ID != x || st.Note != "mine" {
+		t.Fatalf("Exec = %s with the note %q, %v; want %s with mine", st.ID, st.Note, err, x)
+	}
+	s, err := m.Attach(ctx, j.ID, x, control.AttachOptions{From: 0, Follow: true, Lossless: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	if ch, err := s.Next(); err != nil || !strings.Contains(string(ch.Data), "24 80") {
+		t.Fatalf("its terminal is %q, %v; want 24 80", ch.Data, err)
+	}
+	if err := m.Resize(ctx, j.ID, x, protocol.Size{Cols: 100, Rows: 50}); err != nil {
+		t.Error(err)
+	}
+	in, err := m.Stdin(ctx, j.ID, x)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.WriteString(in, "\x04"); err != nil { // end of file, typed
+		t.Fatal(err)
+	}
+	if got := readAll(t, s); !strings.Contains(got, "50 100") {
+		t.Errorf("after Resize its terminal is %q, want 50 100", got)
+	}
+	in.Close()
+
+	_, st, err := m.Exec(ctx, j.ID, jail.ExecRequest{Cmd: "while :; do sleep 1; done"}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := m.Signal(ctx, j.ID, st.ID, "KILL"); err != nil {
+		t.Fatal(err)
+	}
+	dead, err := m.Attach(ctx, j.ID, st.ID, control.AttachOptions{From: 0, Follow: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer dead.Close()
+	readAll(t, dead)
+	if got, err := m.ExecStatus(ctx, j.ID, st.ID); err != nil || got.Signal != "KILL" || got.Code != 137 || got.Ended == nil {
+		t.Errorf("it ended with %d by %q, %v; want 137 by KILL", got.Code, got.Signal, err)
+	}
+}
+
+// What is left of the commands of a stopped jail is in files that a crash can cut.
+func TestArchivedCommandsThatCannotBeReadAreAnError(t *testing.T) {
+	w := newWorld(t)
+	m := w.manager()
+	j := w.running(m)
+	ctx := t.Context()
+	if got := w.sh(m, j.ID, "echo one; echo two >&2"); !strings.Contains(got, "one") {
+		t.Fatal(got)
+	}
+	if _, err := m.Stop(ctx, j.ID, jail.StopOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	all, err := m.Execs(ctx, j.ID)
+	if err != nil || len(all) != 1 {
+		t.Fatalf("Execs = %v, %v; want one", all, err)
+	}
+	x := all[0].ID
+	if st, err := m.ExecStatus(ctx, j.ID, x); err != nil || st.Stdout != 4 || st.Stderr != 4 {
+		t.Errorf("it wrote %d and %d bytes, %v; want 4 and 4", st.Stdout, st.Stderr, err)
+	}
+	if _, err := m.Output(ctx, j.ID, x, func(protocol.Chunk) error { return errScripted }); !errors.Is(err, errScripted) {
+		t.Errorf("Output to a reader that fails = %v, want its error", err)
+	}
+	for _, none := range []id.Exec{id.NewExec(), "", "x-../../jail", id.Exec(j.ID)} {
+		if _, err := m.ExecStatus(ctx, j.ID, none); !errors.Is(err, fault.NotFound) {
+			t.Errorf("ExecStatus(%q) = %v, want not found", none, err)
+		}
+		if _, err := m.Output(ctx, j.ID, none, func(protocol.Chunk) error { return nil }); !errors.Is(err, fault.NotFound) {
+			t.Errorf("Output(%q) = %v, want not found", none, err)
+		}
+	}
+	file := filepath.Join(w.dir, "jails", string(j.ID), "execs", string(x)+".json")
+	data, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if fi, err := os.Stat(file); err != nil || fi.Mode().Perm() != 0o600 {
+		t.Errorf("the file has the mode %v, %v; want 0600", fi.Mode(), err)
+	}
+	if err := os.WriteFile(file, data[:len(data)/2], 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := m.ExecStatus(ctx, j.ID, x); err == nil {
+		t.Error("ExecStatus of half a file = nil, want an error")
+	}
+	if _, err := m.Execs(ctx, j.ID); err == nil {
+		t.Error("Execs with half a file = nil, want an error")
+	}
+}
+
+func TestOutputOfARunningCommandDoesNotWait(t *testing.T) {
+	w := newWorld(t)
+	m := w.manager()
+	j := w.running(m)
+	s, st, err := m.Exec(t.Context(), j.ID, jail.ExecRequest{Cmd: "echo here; sleep 600"}, &control.AttachOptions{From: 0, Follow: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	if _, err := s.Next(); err != nil {
+		t.Fatal(err)
+	}
+	var out strings.Builder
+	got, err := m.Output(t.Context(), j.ID, st.ID, func(ch protocol.Chunk) error { out.Write(ch.Data); return nil })
+	if err != nil || out.String() != "here\n" || got.Ended != nil {
+		t.Errorf("Output = %q, ended %v, %v; want here of one that runs", out.String(), got.Ended, err)
+	}
+	if _, err := m.Output(t.Context(), j.ID, st.ID, func(protocol.Chunk) error { return errScripted }); !errors.Is(err, errScripted) {
+		t.Errorf("Output to a reader that fails = %v, want its error", err)
+	}
+	if _, err := m.Output(t.Context(), "j-none", st.ID, nil); !errors.Is(err, fault.NotFound) {
+		t.Errorf("Output of no jail = %v, want not found", err)
+	}
+}
+
+// A process that is held does not run, and runs again when it is released or killed.
+func TestAHeldProcessWaits(t *testing.T) {
+	w := newWorld(t)
+	m := w.manager()
+	j := w.running(m)
+	s, st, err := m.Exec(t.Context(), j.ID, jail.ExecRequest{Argv: []string{"cat"}, Stdin: true}, &control.AttachOptions{From: 0, Follow: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	pid := st.PID // there is no pid namespace
+	held, err := m.Hold(j.ID, pid)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer held.Release()
+	if got := processState(t, pid); got != "t" {
+		t.Errorf("the held process is in state %s, want t", got)
+	}
+	if _, err := m.Hold(j.ID, pid); !errors.Is(err, fault.Unavailable) {
+		t.Errorf("the second Hold = %v, want unavailable", err)
+	}
+	held.Release()
+	held.Release()
+	if got := processState(t, pid); got == "t" {
+		t.Errorf("the released process is in state %s, want that it runs", got)
+	}
+	in, err := m.Stdin(t.Context(), j.ID, st.ID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.WriteString(in, "on"); err != nil {
+		t.Fatal(err)
+	}
+	if ch, err := s.Next(); err != nil || string(ch.Data) != "on" {
+		t.Errorf("released it says %q, %v; want on", ch.Data, err)
+	}
+
+	held, err = m.Hold(j.ID, pid)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := m.Signal(t.Context(), j.ID, st.ID, "KILL"); err != nil {
+		t.Fatal(err)
+	}
+	for {
+		if _, err := s.Next(); err == io.EOF {
+			break
+		} else if err != nil {
+			t.Fatal(err)
+		}
+	}
+	held.Release()
+	if _, err := m.Hold(j.ID, pid); !errors.Is(err, fault.Unavailable) {
+		t.Errorf("Hold of a process that ended = %v, want unavailable", err)
+	}
+	(*jail.Held)(nil).Release()
+}
+
+// processState returns the letter that proc(5) has for the state of a process.
+func processState(t *testing.T, pid int) string {
+	t.Helper()
+	data, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "stat"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, rest, _ := strings.Cut(string(data), ") ")
+	return rest[:1]
+}
+
+func TestTheEndOfACommandDoesNotKeepAStop(t *testing.T) {
+	w := newWorld(t)
+	m := w.manager()
+	j := w.running(m)
+	if _, err := m.Stop(t.Context(), j.ID, jail.StopOptions{Grace: -time.Second}); !errors.Is(err, fault.Invalid) || fault.FieldOf(err) != "grace_ms" {
+		t.Errorf("Stop with a negative grace = %v, want invalid grace_ms", err)
+	}
+	if _, err := m.Stop(t.Context(), j.ID, jail.StopOptions{Grace: jail.MaxGrace + 1}); !errors.Is(err, fault.Invalid) {
+		t.Errorf("Stop with too long a grace = %v, want invalid", err)
+	}
+	if got, err := m.Get(t.Context(), j.ID); err != nil || got.State != jail.Running {
+		t.Errorf("the jail is %s, %v; want running", got.State, err)
+	}
+}

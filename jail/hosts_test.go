@@ -1,0 +1,444 @@
+package jail_test
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"glasshouse/fault"
+	"glasshouse/id"
+	"glasshouse/jail"
+)
+
+// hostIDs are host ids for so many jails at a time.
+type hostIDs struct {
+	left  atomic.Int32 // ranges that More can still give
+	first atomic.Uint32
+	keep  func([]jail.IDRange) ([]jail.IDRange, error) // nil: all
+	kept  [][]jail.IDRange
+}
+
+func (h *hostIDs) Keep(_ context.Context, used []jail.IDRange) ([]jail.IDRange, error) {
+	h.kept = append(h.kept, used)
+	if h.keep == nil {
+		return used, nil
+	}
+	return h.keep(used)
+}
+
+func (h *hostIDs) More(context.Context) (jail.IDRange, error) {
+	if h.left.Add(-1) < 0 {
+		return jail.IDRange{}, fault.Newf(fault.Exhausted, "ids", "", "none is left")
+	}
+	return jail.IDRange{First: 0x30000000 + (h.first.Add(1)-1)*65536, Count: 65536}, nil
+}
+
+func TestAJailWithoutHostIDsIsRefusedAndOthersGetTheirs(t *testing.T) {
+	w := newWorld(t)
+	ids := &hostIDs{}
+	ids.left.Store(2)
+	w.with = func(c *jail.Config) { c.IDs = ids }
+	m, s := w.scripted()
+	img, of := w.image(m)
+	second, err := m.Create(t.Context(), jail.Spec{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, op := range map[string]func() error{
+		"Create":             func() error { _, err := m.Create(t.Context(), jail.Spec{}); return err },
+		"Branch":             func() error { _, err := branch(m, t.Context(), img, false); return err },
+		"Rewind":             func() error { _, err := m.Rewind(t.Context(), of, img, jail.RewindOptions{}); return err },
+		"stacked Checkpoint": func() error { _, err := w.checkpoint(m, of, jail.Stacked); return err },
+	} {
+		if err := op(); !errors.Is(err, fault.Exhausted) {
+			t.Errorf("%s without host ids = %v, want exhausted", name, err)
+		}
+		w.holds(of, second.ID)
+		if got := w.sh(m, of, "echo fine"); got != "fine" {
+			t.Errorf("after %s the jail says %q, want fine", name, got)
+		}
+	}
+	if err := m.Delete(t.Context(), second.ID); err != nil {
+		t.Fatal(err)
+	}
+	if b, err := branch(m, t.Context(), img, false); err != nil || b.IDs != second.IDs {
+		t.Errorf("Branch has the ids %v, %v; want %v of the jail that was deleted", b.IDs, err, second.IDs)
+	}
+	s.fail("create", nil)
+}
+
+// Another daemon may have claimed the host ids of a jail while this one was away.
+func TestAJailWhoseHostIDsWereClaimedGetsOthersAtItsNextStart(t *testing.T) {
+	w := newWorld(t)
+	ids := &hostIDs{}
+	ids.left.Store(10)
+	w.with = func(c *jail.Config) { c.IDs = ids }
+	m := w.manager()
+	lost, kept := w.running(m), w.running(m)
+	for _, j := range []jail.Jail{lost, kept} {
+		if _, err := m.Stop(t.Context(), j.ID, jail.StopOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	m.Close()
+	if last := ids.kept[len(ids.kept)-1]; !slices.Contains(last, lost.IDs) || !slices.Contains(last, kept.IDs) {
+		t.Errorf("Close kept the ids %v, want those of both jails", last)
+	}
+	ids.keep = func(used []jail.IDRange) ([]jail.IDRange, error) {
+		return slices.DeleteFunc(slices.Clone(used), func(r jail.IDRange) bool { return r == lost.IDs }), nil
+	}
+	m = w.manager()
+	got, err := m.Start(t.Context(), lost.ID)
+	if err != nil || got.IDs == lost.IDs || got.IDs == kept.IDs || got.IDs.Count != 65536 {
+		t.Errorf("the jail that lost %v starts with %v, %v; want others", lost.IDs, got.IDs, err)
+	}
+	if got, err := m.Start(t.Context(), kept.ID); err != nil || got.IDs != kept.IDs {
+		t.Errorf("the other starts with %v, %v; want %v", got.IDs, err, kept.IDs)
+	}
+	if _, err := m.Stop(t.Context(), lost.ID, jail.StopOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if again, err := m.Start(t.Context(), lost.ID); err != nil || again.IDs != got.IDs {
+		t.Errorf("started again it has %v, %v; want %v", again.IDs, err, got.IDs)
+	}
+}
+
+func TestADaemonThatCannotClaimHostIDsDoesNotOpen(t *testing.T) {
+	w := newWorld(t)
+	cfg := w.config(w.backend)
+	cfg.IDs = &hostIDs{keep: func([]jail.IDRange) ([]jail.IDRange, error) { return nil, errScripted }}
+	m := jail.NewManager(cfg)
+	if err := m.Open(t.Context()); !errors.Is(err, errScripted) {
+		t.Errorf("Open = %v, want %v", err, errScripted)
+	}
+	if err := m.Close(); !errors.Is(err, errScripted) {
+		t.Errorf("Close = %v, want %v", err, errScripted)
+	}
+	if err := jail.NewManager(cfg).Close(); err != nil {
+		t.Errorf("Close before Open = %v, want nil", err)
+	}
+}
+
+// A jail of a backend that is not configured any longer is left alone.
+func TestAJailOfABackendThatIsGoneIsLeftAsItIs(t *testing.T) {
+	w := newWorld(t)
+	first := w.manager()
+	j := w.running(first)
+	first.Close()
+	w.with = func(c *jail.Config) { c.Runtimes[0].Runtime, c.Runtime = "other", "other" }
+	m := jail.NewManager(w.config(w.backend))
+	if err := m.Open(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	defer m.Close()
+	if got, err := m.Get(t.Context(), j.ID); err != nil || got.State != jail.Running {
+		t.Errorf("the jail is %s, %v; want running as on record", got.State, err)
+	}
+	for name, op := range map[string]func() error{
+		"Stop":   func() error { _, err := m.Stop(t.Context(), j.ID, jail.StopOptions{}); return err },
+		"Delete": func() error { return m.Delete(t.Context(), j.ID) },
+	} {
+		if err := op(); !errors.Is(err, fault.Invalid) || fault.FieldOf(err) != "runtime" || !strings.Contains(err.Error(), "oci/other") {
+			t.Errorf("%s = %v, want invalid runtime that names oci/other", name, err)
+		}
+	}
+	if !alive(w.pid(j.ID)) {
+		t.Error("its init has ended, want it running")
+	}
+	w.with = nil
+}
+
+// An Open that fails for a while is no proof that a jail has ended.
+func TestAJailThatCannotBeOpenedIsLeftAsItIs(t *testing.T) {
+	for _, op := range []string{"open", "thaw"} {
+		t.Run(op, func(t *testing.T) {
+			w := newWorld(t)
+			m, s := w.scripted()
+			j := w.running(m)
+			m.Close()
+			s.fail(op, ways["error"])
+			second := w.scriptedManager(s)
+			if got, err := second.Get(t.Context(), j.ID); err != nil || got.State != jail.Running {
+				t.Errorf("the jail is %s, %v; want running as on record", got.State, err)
+			}
+			if _, _, err := second.Exec(t.Context(), j.ID, jail.ExecRequest{Cmd: "true"}, nil); !errors.Is(err, fault.Conflict) {
+				t.Errorf("Exec = %v, want conflict", err)
+			}
+			second.Close()
+			s.fail(op, nil)
+			third := w.scriptedManager(s)
+			if got := w.sh(third, j.ID, "echo fine"); got != "fine" {
+				t.Errorf("the next daemon's jail says %q, want fine", got)
+			}
+		})
+	}
+}
+
+func TestAJailThatEndedWithItsHostSaysSo(t *testing.T) {
+	w := newWorld(t)
+	first := w.manager()
+	j := w.running(first)
+	first.Close()
+	syscall.Kill(w.pid(j.ID), syscall.SIGKILL)
+	for alive(w.pid(j.ID)) {
+		time.Sleep(time.Millisecond)
+	}
+	w.with = func(c *jail.Config) { c.Boot = "boot-2" }
+	m := w.manager()
+	if got, err := m.Get(t.Context(), j.ID); err != nil || got.State != jail.Stopped || got.Reason != "the host restarted" {
+		t.Errorf("the jail is %s because of %q, %v; want stopped because the host restarted", got.State, got.Reason, err)
+	}
+}
+
+// dying is a backend whose instances know why they ended.
+type dying struct{ *bare }
+
+type witness struct{ jail.Instance }
+
+func (witness) Why() string { return "its memory server is gone" }
+
+func (d dying) Create(ctx context.Context, p jail.Plan) (jail.Instance, error) {
+	i, err := d.bare.Create(ctx, p)
+	return witness{i}, err
+}
+
+func TestTheEndOfAnInitHasItsReason(t *testing.T) {
+	for _, c := range []struct {
+		name    string
+		counts  func(jail.Plan) jail.Stats
+		backend func(*bare) jail.Backend
+		want    string
+		oom     bool
+	}{
+		{"unknown", nil, func(b *bare) jail.Backend { return b }, "its init ended unexpectedly", false},
+		{"memory", func(jail.Plan) jail.Stats { return jail.Stats{OOMKills: 1} }, func(b *bare) jail.Backend { return b },
+			"its init ended unexpectedly; the jail ran out of memory", true},
+		{"witness", nil, func(b *bare) jail.Backend { return dying{b} }, "its memory server is gone", false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			w := newWorld(t)
+			w.backend.counts = c.counts
+			ended := make(chan jail.Jail, 1)
+			w.with = func(cfg *jail.Config) { cfg.Warden = endings{scriptedWarden{&script{}}, ended} }
+			m := w.open(w.config(c.backend(w.backend)))
+			j := w.running(m)
+			syscall.Kill(w.pid(j.ID), syscall.SIGKILL)
+			select {
+			case got := <-ended:
+				if got.Reason != c.want || got.OutOfMemory() != c.oom {
+					t.Errorf("it failed because of %q, out of memory %v; want %q, %v", got.Reason, got.OutOfMemory(), c.want, c.oom)
+				}
+			case <-time.After(time.Minute):
+				t.Fatal("nobody noticed")
+			}
+		})
+	}
+}
+
+// endings is a Warden that sends the jails that fail.
+type endings struct {
+	scriptedWarden
+	failed chan<- jail.Jail
+}
+
+func (e endings) Moved(j jail.Jail, _ jail.State) {
+	if j.State == jail.Failed {
+		e.failed <- j
+	}
+}
+
+func TestBackendsAreProbed(t *testing.T) {
+	w := newWorld(t)
+	m := w.manager()
+	got := m.Backends(t.Context())
+	if len(got) != 1 || !got[0].Usable || got[0].Name != "oci" || got[0].Runtime != "bare" || got[0].Lacks["network"] == "" {
+		t.Errorf("Backends = %+v, want oci with bare, usable without a network", got)
+	}
+	w.backend.broken = fault.Cannot("probe", "no kernel", "install one")
+	if got := m.Backends(t.Context())[0]; got.Usable || !strings.Contains(got.Reason, "no kernel") || got.Remedy != "install one" || got.Lacks != nil {
+		t.Errorf("Backends = %+v, want it unusable with reason and remedy", got)
+	}
+}
+
+func TestWhatABackendLacksIsRefused(t *testing.T) {
+	mount := t.TempDir()
+	for _, c := range []struct {
+		lacks string
+		spec  jail.Spec
+		field string
+	}{
+		{"network", jail.Spec{Network: jail.Bridged}, "network"},
+		{"network", jail.Spec{Network: jail.Proxied}, "network"},
+		{"enforcement", jail.Spec{Enforce: true}, "enforce"},
+		{"mounts", jail.Spec{Granted: []string{mount}, Mounts: []jail.Mount{{Source: mount, Target: "/mnt"}}}, "mounts"},
+	} {
+		w := newWorld(t)
+		w.backend.lacks = map[string]string{c.lacks: "this host has none"}
+		m, _ := w.scripted()
+		_, err := m.Create(t.Context(), c.spec)
+		if !errors.Is(err, fault.Unsupported) || fault.FieldOf(err) != c.field || !strings.Contains(err.Error(), "this host has none") {
+			t.Errorf("Create without %s = %v, want unsupported %s", c.lacks, err, c.field)
+		}
+		w.holds()
+		w.backend.lacks = map[string]string{}
+		if _, err := m.Create(t.Context(), c.spec); err != nil {
+			t.Errorf("Create with %s = %v, want success", c.lacks, err)
+		}
+	}
+	w := newWorld(t)
+	w.backend.lacks = map[string]string{"freeze": "no freezer", "memory": "no memory controller"}
+	m := w.manager()
+	j := w.running(m)
+	if _, err := m.Pause(t.Context(), j.ID); !errors.Is(err, fault.Unsupported) {
+		t.Errorf("Pause = %v, want unsupported", err)
+	}
+	if _, err := m.Limit(t.Context(), j.ID, jail.LimitChange{Limits: jail.Limits{MemoryMB: 64}}); !errors.Is(err, fault.Unsupported) || fault.FieldOf(err) != "limits.memory_mb" {
+		t.Errorf("Limit of the memory = %v, want unsupported limits.memory_mb", err)
+	}
+	if got, err := m.Limit(t.Context(), j.ID, jail.LimitChange{Limits: jail.Limits{MaxPIDs: 64}}); err != nil || got.Spec.Limits.MaxPIDs != 64 {
+		t.Errorf("Limit of the processes = %+v, %v; want 64", got.Spec.Limits, err)
+	}
+}
+
+// A record that cannot be written changes no limit.
+func TestLimitsThatCannotBeRecordedAreNotChanged(t *testing.T) {
+	for n, in := range []jail.Limits{{MemoryMB: 1024}, {MemoryMB: 64}} {
+		w := newWorld(t)
+		b := w.bounds()
+		m, s := w.scripted()
+		j := w.running(m)
+		s.store.failAfter(0)
+		if _, err := m.Limit(t.Context(), j.ID, jail.LimitChange{Limits: in}); !errors.Is(err, errScripted) {
+			t.Errorf("Limit(%+v) = %v, want %v", in, err, errScripted)
+		}
+		if got, err := m.Get(t.Context(), j.ID); err != nil || got.Spec.Limits != jail.DefaultLimits {
+			t.Errorf("its limits are %+v, %v; want the default", got.Spec.Limits, err)
+		}
+		if b.told != n { // more is recorded first, less is in force first
+			t.Errorf("the backend was called %d times, want %d", b.told, n)
+		}
+	}
+}
+
+func TestListChoosesAndRefusesAPageThatNeverWas(t *testing.T) {
+	w := newWorld(t)
+	m := w.manager()
+	ctx := t.Context()
+	made := map[string]id.Jail{}
+	for _, name := range []string{"a", "b"} {
+		j, err := m.Create(ctx, jail.Spec{Name: name, Labels: map[string]string{"of": name}, Start: name == "a"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		made[name] = j.ID
+	}
+	for _, c := range []struct {
+		o    jail.ListOptions
+		want []string
+	}{
+		{jail.ListOptions{}, []string{"a", "b"}},
+		{jail.ListOptions{Name: "a"}, []string{"a"}},
+		{jail.ListOptions{State: jail.Created}, []string{"b"}},
+		{jail.ListOptions{State: jail.Paused}, nil},
+		{jail.ListOptions{Label: map[string]string{"of": "b"}}, []string{"b"}},
+		{jail.ListOptions{Label: map[string]string{"of": "b", "and": "c"}}, nil},
+		{jail.ListOptions{Limit: 1}, []string{"a"}},
+		{jail.ListOptions{After: made["a"]}, []string{"b"}},
+		{jail.ListOptions{After: made["b"]}, nil},
+	} {
+		all, err := m.List(ctx, c.o)
+		var got []string
+		for _, j := range all {
+			got = append(got, j.Spec.Name)
+		}
+		if err != nil || !slices.Equal(got, c.want) {
+			t.Errorf("List(%+v) = %q, %v; want %q", c.o, got, err, c.want)
+		}
+	}
+	if _, err := m.List(ctx, jail.ListOptions{After: id.NewJail()}); !errors.Is(err, fault.Invalid) || fault.FieldOf(err) != "after" {
+		t.Errorf("List after a jail that never was = %v, want invalid after", err)
+	}
+	if got := m.Digests(); !slices.Equal(got, []string{"dir:/"}) {
+		t.Errorf("Digests = %q, want dir:/ once", got)
+	}
+	if st, err := m.Stats(ctx, made["b"]); err != nil || st.DiskLimit != jail.DefaultLimits.DiskMB<<20 {
+		t.Errorf("Stats = %+v, %v; want the limit of the disk", st, err)
+	}
+	if _, err := m.Stop(ctx, made["a"], jail.StopOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if st, err := m.Stats(ctx, made["a"]); err != nil || st.DiskLimit != jail.DefaultLimits.DiskMB<<20 {
+		t.Errorf("Stats of a stopped jail = %+v, %v; want the limit of the disk", st, err)
+	}
+	if got, err := m.Processes(ctx, made["a"]); err != nil || got != nil {
+		t.Errorf("Processes of a stopped jail = %v, %v; want none", got, err)
+	}
+}
+
+// Snapshots stay when their jail is deleted, also over a restart.
+func TestSnapshotsOutliveTheirJail(t *testing.T) {
+	w := newWorld(t)
+	m, _ := w.scripted()
+	j := w.running(m)
+	keep := filepath.Join(w.dir, "jails", string(j.ID), "snapshots", "s-1")
+	mustMkdir(t, keep)
+	if err := m.Delete(t.Context(), j.ID); err != nil {
+		t.Fatal(err)
+	}
+	m.Close()
+	w.manager()
+	for dir, want := range map[string][]string{filepath.Dir(keep): {"s-1"}, filepath.Dir(filepath.Dir(keep)): {"snapshots"}} {
+		entries, err := os.ReadDir(dir)
+		var got []string
+		for _, e := range entries {
+			got = append(got, e.Name())
+		}
+		if err != nil || !slices.Equal(got, want) {
+			t.Errorf("%s has %q, %v; want %q", dir, got, err, want)
+		}
+	}
+}
+
+func TestRestackMovesStoppedJailsAlone(t *testing.T) {
+	w := newWorld(t)
+	m, s := w.scripted()
+	j := w.running(m)
+	if _, err := m.Stop(t.Context(), j.ID, jail.StopOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	made, err := w.checkpoint(m, j.ID, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	layer := made.Jail.Sealed
+	if got := slices.Collect(maps.Keys(m.Sealed())); !slices.Equal(got, layer) {
+		t.Errorf("Sealed = %q, want %q", got, layer)
+	}
+	restack := func(from, to []string, want bool, on ...string) {
+		t.Helper()
+		if done, err := m.Restack(t.Context(), j.ID, from, to); err != nil || done != want {
+			t.Errorf("Restack = %v, %v; want %v", done, err, want)
+		}
+		if got, err := m.Get(t.Context(), j.ID); err != nil || !slices.Equal(got.Sealed, on) {
+			t.Errorf("it stands on %q, %v; want %q", got.Sealed, err, on)
+		}
+	}
+	restack([]string{"/other"}, []string{"/new"}, false, layer...)
+	s.store.failAfter(0)
+	if _, err := m.Restack(t.Context(), j.ID, layer, []string{"/new"}); !errors.Is(err, errScripted) {
+		t.Errorf("Restack = %v, want %v", err, errScripted)
+	}
+	restack(layer, []string{"/new"}, true, "/new")
+	if _, err := m.Start(t.Context(), j.ID); err != nil {
+		t.Fatal(err)
+	}
+	restack([]string{"/new"}, layer, false, "/new")
+}

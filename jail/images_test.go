@@ -1,0 +1,407 @@
+package jail_test
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+	"time"
+
+	"glasshouse/event"
+	"glasshouse/fault"
+	"glasshouse/id"
+	"glasshouse/jail"
+)
+
+// preDumps is a scripted backend that can write down memory ahead, and whose jails
+// tell of their processes.
+type preDumps struct{ *script }
+
+func (p preDumps) PreDump(context.Context, jail.Plan, jail.Instance, string) (bool, error) {
+	return true, p.at("predump")
+}
+func (p preDumps) Whole(string) error { return p.at("merge") }
+
+func (p preDumps) Create(ctx context.Context, plan jail.Plan) (jail.Instance, error) {
+	return lists(p.script.Create(ctx, plan))
+}
+
+func (p preDumps) Restore(ctx context.Context, plan jail.Plan, dir string) (jail.Instance, error) {
+	return lists(p.script.Restore(ctx, plan, dir))
+}
+
+type listing struct{ *scriptedInstance }
+
+func lists(i jail.Instance, err error) (jail.Instance, error) {
+	if err != nil {
+		return nil, err
+	}
+	return listing{i.(*scriptedInstance)}, nil
+}
+
+func (l listing) Processes(context.Context) ([]jail.Process, error) {
+	return []jail.Process{{PID: l.pid, Comm: "init"}}, l.s.at("processes")
+}
+
+// preDumping opens a Manager on such a backend.
+func (w *world) preDumping() (*jail.Manager, *script) {
+	w.Helper()
+	s := w.script()
+	m := w.open(w.config(preDumps{s}))
+	w.Cleanup(func() {
+		s.mu.Lock()
+		clear(s.fails)
+		s.mu.Unlock()
+	})
+	return m, s
+}
+
+// Memory is pre-dumped only where that shortens the pause, and its images are merged,
+// also if the jail is stopped.
+func TestMemoryIsPreDumpedWhereItHelps(t *testing.T) {
+	const ahead, merged, plain = "predump, dump, merge", "dump, merge", "dump"
+	for _, c := range []struct {
+		name   string
+		o      jail.CheckpointOptions
+		paused bool
+		want   string
+	}{
+		{"copied", jail.CheckpointOptions{Layering: jail.Copied}, false, ahead},
+		{"chosen", jail.CheckpointOptions{}, false, ahead},
+		{"paused", jail.CheckpointOptions{Layering: jail.Copied}, true, merged},
+		{"stacked", jail.CheckpointOptions{Layering: jail.Stacked}, false, "dump, merge, merge"},
+		{"stopped", jail.CheckpointOptions{Stop: true}, false, "dump, merge, merge"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			w := newWorld(t)
+			m, s := w.preDumping()
+			j := w.running(m)
+			if c.paused {
+				if _, err := m.Pause(t.Context(), j.ID); err != nil {
+					t.Fatal(err)
+				}
+			}
+			dir := t.TempDir()
+			c.o.Snapshot, c.o.Images, c.o.Layer = id.NewSnapshot(), dir, filepath.Join(dir, "layer")
+			s.took()
+			made, err := m.Checkpoint(t.Context(), j.ID, c.o)
+			if err != nil {
+				t.Fatal(err)
+			}
+			got := slices.DeleteFunc(s.took(), func(op string) bool { return op != "predump" && op != "dump" && op != "merge" })
+			wantCalls(t, c.name, got, c.want)
+			if len(made.Processes) != 1 || made.Processes[0].Comm != "init" || made.Untold != nil {
+				t.Errorf("the checkpoint has the processes %v, %v; want init", made.Processes, made.Untold)
+			}
+		})
+	}
+	t.Run("fails", func(t *testing.T) { // it is no more than a longer wait
+		w := newWorld(t)
+		m, s := w.preDumping()
+		j := w.running(m)
+		s.fail("predump", ways["error"])
+		s.fail("processes", ways["error"])
+		made, err := w.checkpoint(m, j.ID, jail.Copied)
+		if err != nil || !errors.Is(made.Untold, errScripted) {
+			t.Errorf("Checkpoint = %v, processes not told because of %v; want success and %v", err, made.Untold, errScripted)
+		}
+		if _, err := m.Processes(t.Context(), j.ID); !errors.Is(err, errScripted) {
+			t.Errorf("Processes = %v, want %v", err, errScripted)
+		}
+		s.fail("merge", ways["error"])
+		if _, err := w.checkpoint(m, j.ID, jail.Copied); !errors.Is(err, errScripted) {
+			t.Errorf("Checkpoint that cannot be merged = %v, want %v", err, errScripted)
+		}
+		if got := w.sh(m, j.ID, "echo fine"); got != "fine" {
+			t.Errorf("it says %q, want fine", got)
+		}
+	})
+}
+
+// A layer that is too large to be copied is stacked, unless it has to be copied.
+func TestALayerThatIsTooLargeToCopyIsStacked(t *testing.T) {
+	tooLarge := func() error { return fault.Newf(fault.TooLarge, "script", "", "too large") }
+	for _, op := range []string{"copy", "take"} {
+		t.Run(op, func(t *testing.T) {
+			w := newWorld(t)
+			m, s := w.scripted()
+			j := w.running(m)
+			s.fail(op, tooLarge)
+			if _, err := w.checkpoint(m, j.ID, jail.Copied); !errors.Is(err, fault.TooLarge) {
+				t.Errorf("Checkpoint that has to be copied = %v, want too large", err)
+			}
+			w.holds(j.ID)
+			s.took()
+			made, err := w.checkpoint(m, j.ID, "")
+			if err != nil || made.Layering != jail.Stacked {
+				t.Fatalf("Checkpoint is %q, %v; want stacked", made.Layering, err)
+			}
+			calls := s.took()
+			if !slices.Contains(calls, "seal") || !slices.Contains(calls, "restore") {
+				t.Errorf("the operations are %q, want seal and restore", calls)
+			}
+			if op == "take" && !slices.Contains(calls, "end") {
+				t.Errorf("the operations are %q, want that the copy was ended", calls)
+			}
+			if got := w.sh(m, j.ID, "echo fine"); got != "fine" {
+				t.Errorf("it says %q, want fine", got)
+			}
+			s.fail("end", ways["error"])
+			if _, err := w.checkpoint(m, j.ID, ""); op == "take" && !errors.Is(err, errScripted) {
+				t.Errorf("Checkpoint whose copy cannot be ended = %v, want %v", err, errScripted)
+			}
+			if got := w.sh(m, j.ID, "echo fine"); got != "fine" {
+				t.Errorf("it says %q, want fine", got)
+			}
+		})
+	}
+}
+
+// A rewind to a snapshot without memory stops the jail on the snapshot's layers.
+func TestARewindToFilesStopsTheJail(t *testing.T) {
+	w := newWorld(t)
+	m, s := w.scripted()
+	j := w.running(m)
+	img := jail.Image{Snapshot: id.NewSnapshot(), Jail: j}
+	img.Jail.Sealed = []string{"/sealed"}
+	for _, op := range []string{"kill", "clean", "shed"} {
+		s.fail(op, ways["error"])
+		if _, err := m.Rewind(t.Context(), j.ID, img, jail.RewindOptions{}); err == nil {
+			t.Errorf("Rewind when %s fails = nil, want an error", op)
+		}
+		s.fail(op, nil)
+		if got, err := m.Get(t.Context(), j.ID); err != nil || len(got.Sealed) != 0 {
+			t.Errorf("when %s fails it stands on %q, %v; want its own layer", op, got.Sealed, err)
+		}
+	}
+	got, err := m.Rewind(t.Context(), j.ID, img, jail.RewindOptions{})
+	if err != nil || got.State != jail.Stopped || !slices.Equal(got.Sealed, img.Jail.Sealed) {
+		t.Errorf("Rewind = %s on %q, %v; want stopped on %q", got.State, got.Sealed, err, img.Jail.Sealed)
+	}
+	w.noProcesses()
+	if got, err := m.Start(t.Context(), j.ID); err != nil || got.State != jail.Running {
+		t.Errorf("Start = %s, %v; want running", got.State, err)
+	}
+}
+
+func TestARewindToAnotherKindOfJailIsRefused(t *testing.T) {
+	w := newWorld(t)
+	m, _ := w.scripted()
+	img, of := w.image(m)
+	for name, change := range map[string]func(*jail.Jail){
+		"backend": func(j *jail.Jail) { j.Spec.Backend = "bwrap" },
+		"runtime": func(j *jail.Jail) { j.Spec.Runtime = "crun" },
+		"rootfs":  func(j *jail.Jail) { j.Digest = "sha256:other" },
+	} {
+		other := img
+		change(&other.Jail)
+		if _, err := m.Rewind(t.Context(), of, other, jail.RewindOptions{}); !errors.Is(err, fault.Conflict) {
+			t.Errorf("Rewind to another %s = %v, want conflict", name, err)
+		}
+	}
+	keep := true
+	if _, err := m.Rewind(t.Context(), of, img, jail.RewindOptions{KeepConnections: &keep}); err != nil {
+		t.Errorf("Rewind of an isolated jail with its connections = %v, want success: there are none", err)
+	}
+}
+
+// rewires is a scripted backend whose jails keep their connections.
+type rewires struct{ *script }
+
+func (r rewires) CanRewire(jail.Plan) error { return r.at("can rewire") }
+func (r rewires) Rewire(_ context.Context, _ jail.Plan, _ jail.Instance, _ jail.Plan, _ jail.Instance) (jail.Rewired, error) {
+	return r, r.at("rewire")
+}
+func (r rewires) GoOn() (kept, closed int, err error) { return 1, 2, r.at("go on") }
+func (r rewires) Undo() error                         { return r.at("undo") }
+func (r rewires) Close() error                        { return r.at("close") }
+
+func TestARewindKeepsConnectionsOrGivesThemBack(t *testing.T) {
+	yes, no := true, false
+	for _, c := range []struct {
+		name  string
+		keep  *bool
+		spec  bool   // the jail's own wish
+		fails string // which operation
+		want  []string
+		err   bool
+	}{
+		{"asked", &yes, false, "", []string{"can rewire", "rewire", "go on", "close"}, false},
+		{"wished", nil, true, "", []string{"can rewire", "rewire", "go on", "close"}, false},
+		{"not wished", nil, false, "", nil, false},
+		{"refused", &no, true, "", nil, false},
+		{"cannot, asked", &yes, false, "can rewire", []string{"can rewire"}, true},
+		{"cannot, wished", nil, true, "can rewire", []string{"can rewire"}, false},
+		{"rewire fails", &yes, false, "rewire", []string{"can rewire", "rewire"}, true},
+		{"go on fails", &yes, false, "go on", []string{"can rewire", "rewire", "go on", "undo", "close"}, true},
+		{"record fails", &yes, false, "put", []string{"can rewire", "rewire", "go on", "undo", "close"}, true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			w := newWorld(t)
+			w.backend.lacks = map[string]string{}
+			s := w.script()
+			cfg := w.config(rewires{s})
+			cfg.Store = &s.store
+			m := w.open(cfg)
+			j, err := m.Create(t.Context(), jail.Spec{Network: jail.Bridged, Start: true, Snapshots: jail.Snapshots{KeepConnections: c.spec}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			made, err := w.checkpoint(m, j.ID, jail.Copied)
+			if err != nil {
+				t.Fatal(err)
+			}
+			s.took()
+			switch c.fails {
+			case "put": // the second: the first is the new instance's record
+				s.store.failAfter(1)
+			default:
+				s.fail(c.fails, ways["error"])
+			}
+			got, err := m.Rewind(t.Context(), j.ID, made.Image, jail.RewindOptions{KeepConnections: c.keep})
+			if (err != nil) != c.err {
+				t.Errorf("Rewind = %v, want an error %v", err, c.err)
+			}
+			calls := slices.DeleteFunc(s.took(), func(op string) bool {
+				return !slices.Contains([]string{"can rewire", "rewire", "go on", "undo", "close"}, op)
+			})
+			if !slices.Equal(calls, c.want) {
+				t.Errorf("the operations are %q, want %q", calls, c.want)
+			}
+			if kept := got.Wire != nil && got.Wire.Name == j.ID; err == nil && kept != slices.Contains(c.want, "rewire") {
+				t.Errorf("its wire is %+v, want that it is kept: %v", got.Wire, !kept)
+			}
+			if got := w.sh(m, j.ID, "echo fine"); got != "fine" {
+				t.Errorf("it says %q, want fine", got)
+			}
+		})
+	}
+}
+
+func TestCopiesAreTakenOnlyForTheSameLimitsAndCanBeDropped(t *testing.T) {
+	w := newWorld(t)
+	m, s := w.scripted()
+	img, of := w.image(m)
+	for range 2 {
+		if _, err := branch(m, t.Context(), img, true); err != nil {
+			t.Fatal(err)
+		}
+	}
+	spec := img.Jail.Spec
+	spec.Limits.MemoryMB = 64
+	other, err := m.Branch(t.Context(), img, jail.BranchOptions{Spec: spec, Number: 1, Op: event.OpBranch, At: time.Unix(1e9, 0)})
+	if err != nil || !other.Created.Equal(time.Unix(1e9, 0)) || other.Origin.Snapshot != img.Snapshot {
+		t.Fatalf("Branch = %+v, %v; want it of the snapshot, created when it was asked for", other, err)
+	}
+	if n := m.Copies(img.Snapshot); n != 2 {
+		t.Errorf("%d copies wait, want both: the branch has other limits", n)
+	}
+	if _, err := branch(m, t.Context(), img, false); err != nil {
+		t.Fatal(err)
+	}
+	if n := m.Copies(img.Snapshot); n != 1 {
+		t.Errorf("%d copies wait, want one", n)
+	}
+	s.fail("clean", ways["error"])
+	if err := m.DropCopies(t.Context(), img.Snapshot); !errors.Is(err, errScripted) {
+		t.Errorf("DropCopies = %v, want %v", err, errScripted)
+	}
+	if n := m.Copies(img.Snapshot); n != 0 {
+		t.Errorf("%d copies wait, want none: one that is half removed is no use", n)
+	}
+	s.fail("clean", nil)
+	if err := m.DropCopies(t.Context(), img.Snapshot); err != nil {
+		t.Errorf("DropCopies of none = %v, want nil", err)
+	}
+	m.Close()
+	m = w.scriptedManager(s) // removes what is left of it
+	all, err := m.List(t.Context(), jail.ListOptions{})
+	if err != nil || len(all) != 3 {
+		t.Errorf("%d jails, %v; want the jail and two branches", len(all), err)
+	}
+	w.holdsBodies(all)
+	_ = of
+}
+
+// Unused spares are removed, and a spare that died is not handed out.
+func TestThePoolForgetsSparesThatAreOldOrDead(t *testing.T) {
+	w := newWorld(t)
+	w.pool = jail.PoolConfig{Size: 1, TTL: time.Hour}
+	w.attended = true
+	m, s := w.scripted()
+	ctx := t.Context()
+	first, err := m.Create(ctx, jail.Spec{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	waitSpares(t, m, 1)
+	pool := m.Pool()
+	if len(pool) != 1 || pool[0].Ready != 1 || pool[0].Backend != "oci" || pool[0].Network != "isolated" || pool[0].Digest != "dir:/" || time.Since(pool[0].Used) > time.Hour {
+		t.Errorf("Pool = %+v, want one spare of the shape", pool)
+	}
+	// Each part that refuses the spare has it removed.
+	for _, op := range []string{"select", "adapt", "secrets", "show"} {
+		waitSpares(t, m, 1)
+		s.fail(op, func() error { s.fail(op, nil); return errScripted })
+		if _, err := m.Create(ctx, jail.Spec{Name: "mine", Start: true}); !errors.Is(err, errScripted) {
+			t.Errorf("Create from the pool when %s fails = %v, want %v", op, err, errScripted)
+		}
+	}
+	waitSpares(t, m, 1)
+	records, err := w.db.Jails().All(ctx)
+	if err != nil || len(records) != 2 {
+		t.Fatalf("%d records, %v; want the jail and the spare", len(records), err)
+	}
+	spare := records[slices.IndexFunc(records, func(j jail.Jail) bool { return j.ID != first.ID })]
+	gone := make(chan struct{})
+	s.fail("forget record", func() error { s.fail("forget record", nil); close(gone); return nil })
+	if p, err := os.FindProcess(w.pid(spare.ID)); err != nil {
+		t.Fatal(err)
+	} else if err := p.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	<-gone
+	got, err := m.Create(ctx, jail.Spec{Start: true})
+	if err != nil || got.ID == spare.ID || got.State != jail.Running {
+		t.Errorf("Create = %s that is %s, %v; want another than the dead spare", got.ID, got.State, err)
+	}
+	// What cannot be in a pool is made cold, and teaches it nothing.
+	for _, spec := range []jail.Spec{{Hostname: "own"}, {Trusted: true, Workspace: &jail.Workspace{Source: t.TempDir()}}} {
+		if _, err := m.Create(ctx, spec); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n := len(m.Pool()); n != 1 {
+		t.Errorf("the pool has %d shapes, want 1", n)
+	}
+	m.Close()
+	w.pool.TTL = 20 * time.Millisecond
+	m = w.scriptedManager(s)
+	if _, err := m.Create(ctx, jail.Spec{}); err != nil {
+		t.Fatal(err)
+	}
+	for deadline := time.Now().Add(time.Minute); len(m.Pool()) > 0; time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("Pool = %+v, want that it is forgotten", m.Pool())
+		}
+	}
+	waitSpares(t, m, 0)
+}
+
+// A caller with many shapes takes no more of the pool than eight.
+func TestThePoolLearnsFewShapes(t *testing.T) {
+	w := newWorld(t)
+	w.pool = jail.PoolConfig{Size: 1, TTL: time.Hour}
+	m := w.manager()
+	for n := range 10 {
+		if _, err := m.Create(t.Context(), jail.Spec{Limits: jail.Limits{MemoryMB: int64(64 + n)}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n := len(m.Pool()); n != 8 {
+		t.Errorf("the pool has %d shapes, want 8", n)
+	}
+	waitSpares(t, m, 8)
+}

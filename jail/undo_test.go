@@ -1,0 +1,474 @@
+package jail_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"testing"
+	"time"
+
+	"glasshouse/fault"
+	"glasshouse/id"
+	"glasshouse/jail"
+)
+
+func TestCreateUndoesWhatItDidWhenAStepFails(t *testing.T) {
+	for way, f := range ways {
+		t.Run("backend-"+way, func(t *testing.T) {
+			w := newWorld(t)
+			m, s := w.scripted()
+			s.fail("create", f)
+			_, err := m.Create(t.Context(), jail.Spec{})
+			failedAs(t, way, err)
+			w.holds()
+			s.fail("create", nil)
+			if _, err := m.Create(t.Context(), jail.Spec{}); err != nil {
+				t.Errorf("the next Create = %v, want success", err)
+			}
+		})
+	}
+	for n, step := range []string{"recording that it begins", "recording that it is made"} {
+		t.Run(step, func(t *testing.T) {
+			w := newWorld(t)
+			m, s := w.scripted()
+			s.store.failAfter(n)
+			if _, err := m.Create(t.Context(), jail.Spec{}); !errors.Is(err, errScripted) {
+				t.Errorf("Create = %v, want %v", err, errScripted)
+			}
+			w.holds()
+		})
+	}
+	t.Run("starting it", func(t *testing.T) {
+		w := newWorld(t)
+		m, s := w.scripted()
+		s.store.failAfter(2)
+		if _, err := m.Create(t.Context(), jail.Spec{Start: true}); !errors.Is(err, errScripted) {
+			t.Errorf("Create = %v, want %v", err, errScripted)
+		}
+		w.holds()
+	})
+}
+
+func TestAJailIsFailedWhoseStartPanics(t *testing.T) {
+	w := newWorld(t)
+	m, s := w.scripted()
+	j := w.running(m)
+	if _, err := m.Stop(t.Context(), j.ID, jail.StopOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	s.fail("create", ways["panic"])
+	_, err := m.Start(t.Context(), j.ID)
+	failedAs(t, "panic", err)
+	if got, err := m.Get(t.Context(), j.ID); err != nil || got.State != jail.Failed {
+		t.Errorf("the jail is %s, %v; want failed", got.State, err)
+	}
+	s.fail("create", nil)
+	if got, err := m.Start(t.Context(), j.ID); err != nil || got.State != jail.Running {
+		t.Errorf("the next Start = %s, %v; want running", got.State, err)
+	}
+}
+
+// A checkpoint that fails leaves the jail running where it was.
+func TestAJailRunsOnAfterEachFailureOfACheckpoint(t *testing.T) {
+	steps := map[jail.Layering][]string{
+		jail.Copied:  {"dumpable", "copy", "freeze", "steady", "dump", "take", "end"},
+		jail.Stacked: {"dumpable", "freeze", "steady", "dump", "seal", "restore"},
+	}
+	outside := []string{"dumpable", "copy", "freeze", "steady", "end"} // the jail is not frozen there, or about to be: the API's own recover has them
+	for how, ops := range steps {
+		for _, op := range ops {
+			for way, f := range ways {
+				if way == "panic" && slices.Contains(outside, op) {
+					continue
+				}
+				t.Run(fmt.Sprintf("%s-%s-%s", how, op, way), func(t *testing.T) {
+					w := newWorld(t)
+					m, s := w.scripted()
+					j := w.running(m)
+					s.fail(op, f)
+					_, err := w.checkpoint(m, j.ID, how)
+					failedAs(t, way, err)
+					s.fail(op, nil)
+					if got, err := m.Get(t.Context(), j.ID); err != nil || got.State != jail.Running {
+						t.Fatalf("the jail is %s, %v; want running", got.State, err)
+					}
+					if got := w.sh(m, j.ID, "echo fine"); got != "fine" {
+						t.Errorf("it says %q, want fine", got)
+					}
+					w.holds(j.ID)
+					if _, err := w.checkpoint(m, j.ID, how); err != nil {
+						t.Errorf("the next checkpoint = %v, want success", err)
+					}
+				})
+			}
+		}
+	}
+}
+
+// image is of a jail that runs.
+func (w *world) image(m *jail.Manager) (jail.Image, id.Jail) {
+	w.Helper()
+	j := w.running(m)
+	made, err := w.checkpoint(m, j.ID, jail.Copied)
+	if err != nil {
+		w.Fatal(err)
+	}
+	return made.Image, j.ID
+}
+
+func branch(m *jail.Manager, ctx context.Context, img jail.Image, spare bool) (jail.Jail, error) {
+	return m.Branch(ctx, img, jail.BranchOptions{Spec: img.Jail.Spec, Number: 1, Op: "branch", Spare: spare})
+}
+
+func TestABranchUndoesWhatItDidWhenAStepFails(t *testing.T) {
+	for _, op := range []string{"restore", "thaw"} {
+		for way, f := range ways {
+			t.Run(op+"-"+way, func(t *testing.T) {
+				w := newWorld(t)
+				m, s := w.scripted()
+				img, of := w.image(m)
+				s.fail(op, f)
+				_, err := branch(m, t.Context(), img, false)
+				failedAs(t, way, err)
+				w.holds(of)
+				s.fail(op, nil)
+				b, err := branch(m, t.Context(), img, false)
+				if err != nil {
+					t.Fatalf("the next branch = %v, want success", err)
+				}
+				if got := w.sh(m, b.ID, "echo fine"); got != "fine" {
+					t.Errorf("it says %q, want fine", got)
+				}
+			})
+		}
+	}
+}
+
+func TestAFrozenCopyThatCannotBeWokenIsRemoved(t *testing.T) {
+	for way, f := range ways {
+		t.Run(way, func(t *testing.T) {
+			w := newWorld(t)
+			m, s := w.scripted()
+			img, of := w.image(m)
+			if _, err := branch(m, t.Context(), img, true); err != nil {
+				t.Fatal(err)
+			}
+			if n := m.Copies(img.Snapshot); n != 1 {
+				t.Fatalf("%d copies wait, want 1", n)
+			}
+			s.fail("thaw", f)
+			_, err := branch(m, t.Context(), img, false)
+			failedAs(t, way, err)
+			if n := m.Copies(img.Snapshot); n != 0 {
+				t.Errorf("%d copies wait, want none", n)
+			}
+			w.holds(of)
+		})
+	}
+}
+
+// A rewind that fails leaves the jail as it was.
+func TestAJailRunsOnAfterEachFailureOfARewind(t *testing.T) {
+	for _, op := range []string{"restore", "thaw"} {
+		for way, f := range ways {
+			t.Run(op+"-"+way, func(t *testing.T) {
+				w := newWorld(t)
+				m, s := w.scripted()
+				img, of := w.image(m)
+				once := f // the jail itself has to be thawed after that
+				s.fail(op, func() error { s.fail(op, nil); return once() })
+				_, err := m.Rewind(t.Context(), of, img, jail.RewindOptions{})
+				failedAs(t, way, err)
+				if got, err := m.Get(t.Context(), of); err != nil || got.State != jail.Running {
+					t.Fatalf("the jail is %s, %v; want running", got.State, err)
+				}
+				if got := w.sh(m, of, "echo fine"); got != "fine" {
+					t.Errorf("it says %q, want fine", got)
+				}
+				w.holds(of)
+			})
+		}
+	}
+}
+
+// The pool makes its jails in the background, where a panic would end the daemon.
+func TestAPanicInThePoolLeavesTheDaemonAlive(t *testing.T) {
+	w := newWorld(t)
+	w.pool = jail.PoolConfig{Size: 1}
+	m, s := w.scripted()
+	made := 0
+	s.fail("create", func() error {
+		s.mu.Lock()
+		made++
+		spare := made > 1
+		s.mu.Unlock()
+		if spare {
+			panic("in the pool")
+		}
+		return nil
+	})
+	j, err := m.Create(t.Context(), jail.Spec{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for s.called("clean") == 0 { // the spare's remains
+		time.Sleep(time.Millisecond)
+	}
+	if err := m.Close(); err != nil { // it waits for the pool
+		t.Fatal(err)
+	}
+	if n := m.Spares(); n != 0 {
+		t.Errorf("%d spares, want none", n)
+	}
+	w.holds(j.ID)
+	m = w.scriptedManager(s) // removes the jail at the end
+	if _, err := m.Get(t.Context(), j.ID); err != nil {
+		t.Error(err)
+	}
+}
+
+// A client that stops waiting for a jail that another request changes gets an error. An
+// operation that has begun is finished.
+func TestACancelledRequestWaitsForNothingAndEndsNothing(t *testing.T) {
+	w := newWorld(t)
+	m, s := w.scripted()
+	j := w.running(m)
+	begun, finish := make(chan struct{}), make(chan struct{})
+	s.fail("freeze", func() error {
+		close(begun)
+		<-finish
+		s.fail("freeze", nil)
+		return nil
+	})
+	paused := make(chan error)
+	pausing, cancelPause := context.WithCancel(t.Context())
+	go func() {
+		_, err := m.Pause(pausing, j.ID)
+		paused <- err
+	}()
+	<-begun
+	cancelPause()
+	ops := map[string]func(context.Context) error{
+		"Start":   func(ctx context.Context) error { _, err := m.Start(ctx, j.ID); return err },
+		"Stop":    func(ctx context.Context) error { _, err := m.Stop(ctx, j.ID, jail.StopOptions{}); return err },
+		"Pause":   func(ctx context.Context) error { _, err := m.Pause(ctx, j.ID); return err },
+		"Resume":  func(ctx context.Context) error { _, err := m.Resume(ctx, j.ID); return err },
+		"Delete":  func(ctx context.Context) error { return m.Delete(ctx, j.ID) },
+		"Changed": func(ctx context.Context) error { _, err := m.Changed(ctx, j.ID); return err },
+		"Rewind": func(ctx context.Context) error {
+			_, err := m.Rewind(ctx, j.ID, jail.Image{}, jail.RewindOptions{})
+			return err
+		},
+		"Restack": func(ctx context.Context) error { _, err := m.Restack(ctx, j.ID, nil, nil); return err },
+		"Limits":  func(ctx context.Context) error { _, err := m.Limit(ctx, j.ID, jail.LimitChange{}); return err },
+		"Snapshot": func(ctx context.Context) error {
+			_, err := m.Checkpoint(ctx, j.ID, jail.CheckpointOptions{})
+			return err
+		},
+	}
+	for name, op := range ops {
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		if err := op(ctx); !errors.Is(err, context.Canceled) || !errors.Is(err, fault.Unavailable) {
+			t.Errorf("%s of a jail that is busy = %v, want unavailable and context.Canceled", name, err)
+		}
+	}
+	close(finish)
+	if err := <-paused; err != nil {
+		t.Errorf("Pause whose caller went away = %v, want that it was finished", err)
+	}
+	if got, err := m.Get(t.Context(), j.ID); err != nil || got.State != jail.Paused {
+		t.Errorf("the jail is %s, %v; want paused", got.State, err)
+	}
+}
+
+// The next daemon finishes what a killed one had begun.
+func TestTheNextDaemonFinishesWhatWasHalfDone(t *testing.T) {
+	for _, tt := range []struct {
+		state jail.State
+		dir   bool
+		want  jail.State // "" is gone
+	}{
+		{jail.Creating, false, ""},
+		{jail.Creating, true, ""},
+		{jail.Spare, true, ""},
+		{jail.Deleting, true, ""},
+		{jail.Deleting, false, ""},
+		{jail.Starting, true, jail.Stopped},
+		{jail.Running, true, jail.Stopped}, // its init is gone
+		{jail.Paused, true, jail.Stopped},
+		{jail.Created, true, jail.Stopped},
+		{jail.Stopped, true, jail.Stopped},
+		{jail.Failed, true, jail.Failed},
+	} {
+		t.Run(fmt.Sprintf("%s-%v", tt.state, tt.dir), func(t *testing.T) {
+			w := newWorld(t)
+			spec := jail.Spec{Backend: "oci", Runtime: "bare", Limits: jail.DefaultLimits, Network: jail.Isolated}
+			j := jail.Jail{ID: id.NewJail(), Spec: spec, State: tt.state, Created: time.Now(), Boot: "boot-1", IDs: jail.IDRange{First: 0x20000000, Count: 65536}}
+			if err := w.db.Jails().Put(t.Context(), j); err != nil {
+				t.Fatal(err)
+			}
+			if tt.dir {
+				mustMkdir(t, filepath.Join(w.dir, "jails", string(j.ID)))
+			}
+			m, _ := w.scripted()
+			got, err := m.Get(t.Context(), j.ID)
+			if tt.want == "" {
+				if !errors.Is(err, fault.NotFound) {
+					t.Errorf("Get = %s, %v; want not found", got.State, err)
+				}
+				w.holds()
+				return
+			}
+			if err != nil || got.State != tt.want {
+				t.Errorf("Get = %s, %v; want %s", got.State, err, tt.want)
+			}
+			next, err := m.Create(t.Context(), jail.Spec{})
+			if err != nil || next.IDs == j.IDs {
+				t.Errorf("the next jail has the ids %v, %v; want others than %v", next.IDs, err, j.IDs)
+			}
+		})
+	}
+}
+
+// A backend that cannot release a jail keeps its record, so that it is tried again.
+func TestADeleteThatFailsCanBeTriedAgain(t *testing.T) {
+	for _, op := range []string{"clean", "kill"} {
+		t.Run(op, func(t *testing.T) {
+			w := newWorld(t)
+			m, s := w.scripted()
+			j := w.running(m)
+			s.fail(op, ways["error"])
+			err := m.Delete(t.Context(), j.ID)
+			if op == "kill" { // clean tries harder
+				if err != nil {
+					t.Errorf("Delete = %v, want success", err)
+				}
+				w.holds()
+				return
+			}
+			if !errors.Is(err, errScripted) {
+				t.Errorf("Delete = %v, want %v", err, errScripted)
+			}
+			all, _ := w.db.Jails().All(t.Context())
+			if len(all) != 1 || all[0].State != jail.Deleting {
+				t.Fatalf("the database has %v, want the jail as deleting", all)
+			}
+			m.Close()
+			s.fail(op, nil)
+			w.scriptedManager(s)
+			w.holds()
+		})
+	}
+}
+
+func TestStopKeepsAJailWhoseProcessesCannotBeKilled(t *testing.T) {
+	w := newWorld(t)
+	m, s := w.scripted()
+	j := w.running(m)
+	s.fail("kill", ways["error"])
+	if _, err := m.Stop(t.Context(), j.ID, jail.StopOptions{}); !errors.Is(err, errScripted) {
+		t.Errorf("Stop = %v, want %v", err, errScripted)
+	}
+	if got, err := m.Get(t.Context(), j.ID); err != nil || got.State != jail.Running {
+		t.Errorf("the jail is %s, %v; want running", got.State, err)
+	}
+	s.fail("kill", nil)
+	if got, err := m.Stop(t.Context(), j.ID, jail.StopOptions{}); err != nil || got.State != jail.Stopped {
+		t.Errorf("the next Stop = %s, %v; want stopped", got.State, err)
+	}
+}
+
+func TestPauseAndResumeThatCannotBeRecordedAreUndone(t *testing.T) {
+	w := newWorld(t)
+	m, s := w.scripted()
+	j := w.running(m)
+	state := func(want jail.State) {
+		t.Helper()
+		if got, err := m.Get(t.Context(), j.ID); err != nil || got.State != want {
+			t.Errorf("the jail is %s, %v; want %s", got.State, err, want)
+		}
+	}
+	s.store.failAfter(0)
+	if _, err := m.Pause(t.Context(), j.ID); !errors.Is(err, errScripted) {
+		t.Errorf("Pause = %v, want %v", err, errScripted)
+	}
+	state(jail.Running)
+	if got := w.sh(m, j.ID, "echo runs"); got != "runs" {
+		t.Errorf("after a Pause that failed it says %q", got)
+	}
+	s.fail("freeze", ways["error"])
+	if _, err := m.Pause(t.Context(), j.ID); !errors.Is(err, errScripted) {
+		t.Errorf("Pause = %v, want %v", err, errScripted)
+	}
+	state(jail.Running)
+	s.fail("freeze", nil)
+	if _, err := m.Pause(t.Context(), j.ID); err != nil {
+		t.Fatal(err)
+	}
+	s.store.failAfter(0)
+	if _, err := m.Resume(t.Context(), j.ID); !errors.Is(err, errScripted) {
+		t.Errorf("Resume = %v, want %v", err, errScripted)
+	}
+	state(jail.Paused)
+	s.fail("thaw", ways["error"])
+	if _, err := m.Resume(t.Context(), j.ID); !errors.Is(err, errScripted) {
+		t.Errorf("Resume = %v, want %v", err, errScripted)
+	}
+	state(jail.Paused)
+	s.fail("thaw", nil)
+	if _, err := m.Resume(t.Context(), j.ID); err != nil {
+		t.Error(err)
+	}
+	if got := w.sh(m, j.ID, "echo runs"); got != "runs" {
+		t.Errorf("after Resume it says %q", got)
+	}
+}
+
+func TestACheckpointOfAStoppedJailIsItsLayer(t *testing.T) {
+	w := newWorld(t)
+	m, s := w.scripted()
+	j := w.running(m)
+	if _, err := m.Stop(t.Context(), j.ID, jail.StopOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	s.fail("seal", ways["error"])
+	if _, err := w.checkpoint(m, j.ID, ""); !errors.Is(err, errScripted) {
+		t.Errorf("Checkpoint = %v, want %v", err, errScripted)
+	}
+	s.fail("seal", nil)
+	made, err := w.checkpoint(m, j.ID, "")
+	if err != nil || made.Images != "" || len(made.Jail.Sealed) != 1 {
+		t.Fatalf("Checkpoint = %+v, %v; want one sealed layer and no images", made, err)
+	}
+	b, err := branch(m, t.Context(), made.Image, false)
+	if err != nil || b.State != jail.Created || !slices.Equal(b.Sealed, made.Jail.Sealed) {
+		t.Errorf("a branch of it is %s on %v, %v; want created on %v", b.State, b.Sealed, err, made.Jail.Sealed)
+	}
+}
+
+func TestACheckpointThatStopsLeavesTheJailStopped(t *testing.T) {
+	w := newWorld(t)
+	m, s := w.scripted()
+	j := w.running(m)
+	dir := t.TempDir()
+	o := jail.CheckpointOptions{Snapshot: id.NewSnapshot(), Images: dir, Layer: filepath.Join(dir, "layer"), Stop: true}
+	s.fail("kill", ways["error"])
+	if _, err := m.Checkpoint(t.Context(), j.ID, o); !errors.Is(err, errScripted) {
+		t.Errorf("Checkpoint = %v, want %v", err, errScripted)
+	}
+	if got, _ := m.Get(t.Context(), j.ID); got.State != jail.Running {
+		t.Fatalf("after a failure the jail is %s, want running", got.State)
+	}
+	s.fail("kill", nil)
+	o.Images = t.TempDir()
+	made, err := m.Checkpoint(t.Context(), j.ID, o)
+	if err != nil || made.Images == "" {
+		t.Fatalf("Checkpoint = %+v, %v; want images", made, err)
+	}
+	if got, _ := m.Get(t.Context(), j.ID); got.State != jail.Stopped || len(got.Sealed) != 1 {
+		t.Errorf("the jail is %s on %v, want stopped on the sealed layer", got.State, got.Sealed)
+	}
+}

@@ -1,0 +1,17 @@
+package jailfs
+
+import (
+	"testing"
+
+	"glasshouse/internal/texttest"
+)
+
+func TestLongPathIsCutBetweenCharacters(t *testing.T) {
+	texttest.CutsBetweenCharacters(t, "the path in an error", func(name string) string {
+		_, err := (&packer{ctx: t.Context()}).entry(-1, "", name)
+		if err == nil {
+			t.Fatalf("a path of %d bytes is packed, want an error", len(name))
+		}
+		return err.Error()
+	})
+}

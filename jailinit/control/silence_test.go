@@ -1,0 +1,127 @@
+package control_test
+
+import (
+	"context"
+	"errors"
+	"net"
+	"strings"
+	"testing"
+	"time"
+
+	"glasshouse/fault"
+	"glasshouse/jailinit/control"
+	"glasshouse/jailinit/protocol"
+)
+
+// listener is a socket of an init. It serves each connection with serve, and closes all
+// connections when the test ends.
+func listener(t testing.TB, serve func(net.Conn)) *control.Client {
+	t.Helper()
+	l, err := net.Listen("unix", shortDir(t)+"/s")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { l.Close() })
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			t.Cleanup(func() { c.Close() })
+			go serve(c)
+		}
+	}()
+	return control.Dial(l.Addr().String())
+}
+
+func TestEveryCallToAnInitThatIsStoppedEnds(t *testing.T) {
+	defer control.HurryAnswers(50 * time.Millisecond)()
+	for name, call := range calls {
+		t.Run(name, func(t *testing.T) {
+			c := listener(t, func(net.Conn) {}) // it takes requests, and never answers
+			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+			defer cancel()
+			err := call(ctx, c)
+			if !errors.Is(err, fault.Timeout) {
+				t.Fatalf("%s = %v, want a timeout", name, err)
+			}
+			if ctx.Err() != nil {
+				t.Errorf("%s ended with its caller's context, want it to end by itself", name)
+			}
+		})
+	}
+}
+
+func TestAPauseDoesNotWaitForAnInitThatIsStopped(t *testing.T) {
+	defer control.HurryAnswers(50 * time.Millisecond)()
+	c := listener(t, func(net.Conn) {})
+	begun := time.Now()
+	err := c.Park(t.Context(), 10*time.Millisecond)
+	if !errors.Is(err, fault.Timeout) {
+		t.Errorf("Park = %v, want a timeout", err)
+	}
+	if took, most := time.Since(begun), 10*time.Second; took > most {
+		t.Errorf("Park took %v, want at most %v", took, most)
+	}
+}
+
+// TestALongCallGoesOnWhileInitAnswers has one command whose end is waited for while
+// init answers other requests, and then is stopped.
+func TestALongCallGoesOnWhileInitAnswers(t *testing.T) {
+	defer control.HurryAnswers(50 * time.Millisecond)()
+	stopped := make(chan struct{})
+	hellos := make(chan struct{}, 1000)
+	c := listener(t, func(nc net.Conn) {
+		_, payload, err := protocol.NewReader(nc).Next()
+		if err != nil || strings.Contains(string(payload), string(protocol.OpWait)) {
+			return
+		}
+		select {
+		case <-stopped:
+		default:
+			protocol.NewWriter(nc).JSON(protocol.FrameReply, protocol.Hello{Version: protocol.Version})
+			hellos <- struct{}{}
+		}
+	})
+	done := make(chan error, 1)
+	go func() {
+		_, err := c.Wait(t.Context(), x)
+		done <- err
+	}()
+	for range 5 {
+		select {
+		case <-hellos:
+		case err := <-done:
+			t.Fatalf("Wait = %v while init answers, want it to wait on", err)
+		}
+	}
+	close(stopped)
+	if err := <-done; !errors.Is(err, fault.Timeout) {
+		t.Errorf("Wait = %v after init was stopped, want a timeout", err)
+	}
+}
+
+func TestAFrozenJailIsNotTakenForOneThatIsStopped(t *testing.T) {
+	defer control.HurryAnswers(20 * time.Millisecond)()
+	c := listener(t, func(net.Conn) {})
+	asked := make(chan struct{}, 1000)
+	c.Asleep(func() bool { asked <- struct{}{}; return true })
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() {
+		_, err := c.Wait(ctx, x)
+		done <- err
+	}()
+	for range 5 {
+		select {
+		case <-asked:
+		case err := <-done:
+			t.Fatalf("Wait = %v while the jail is frozen, want it to wait on", err)
+		}
+	}
+	cancel()
+	if err := <-done; !errors.Is(err, context.Canceled) {
+		t.Errorf("Wait = %v after its context ended, want canceled", err)
+	}
+}

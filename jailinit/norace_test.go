@@ -1,0 +1,5 @@
+//go:build !race
+
+package jailinit_test
+
+const raceDetector = false

@@ -1,0 +1,11 @@
+package protocol
+
+import (
+	"testing"
+
+	"glasshouse/internal/texttest"
+)
+
+func TestLongTextIsCutBetweenCharacters(t *testing.T) {
+	texttest.CutsBetweenCharacters(t, "plain", plain)
+}

@@ -1,0 +1,11 @@
+package gvisor
+
+import (
+	"testing"
+
+	"glasshouse/internal/texttest"
+)
+
+func TestLongTextIsCutBetweenCharacters(t *testing.T) {
+	texttest.CutsBetweenCharacters(t, "short", func(s string) string { return string(short([]byte(s))) })
+}
