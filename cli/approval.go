@@ -14,6 +14,7 @@ import (
 	"glasshouse/api/wire"
 	"glasshouse/fault"
 	"glasshouse/id"
+	"glasshouse/internal/text"
 
 	"github.com/spf13/cobra"
 )
@@ -43,7 +44,7 @@ func (c *command) approvals() *cobra.Command {
 						continue
 					}
 					if err := c.print(e, func(w io.Writer) {
-						fmt.Fprintf(w, "%s %-9s %s  %s\n", e.At.Local().Format("15:04:05"), e.Kind, e.Approval.ID, escape(e.Approval.Title))
+						fmt.Fprintf(w, "%s %-9s %s  %s\n", e.At.Local().Format("15:04:05"), e.Kind, e.Approval.ID, text.Visible(e.Approval.Title))
 					}); err != nil {
 						return err
 					}
@@ -54,10 +55,10 @@ func (c *command) approvals() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return c.print(append([]wire.Approval{}, list...), func(w io.Writer) {
+			return c.print(list, func(w io.Writer) {
 				rows := [][]string{{"ID", "JAIL", "TIER", "ASKED", "EXPIRES", "STATE", "WHAT"}}
 				for _, a := range list {
-					rows = append(rows, []string{string(a.ID), string(a.Jail), a.Tier, ago(a.Created, time.Now()), in(a.Expires, time.Now()), a.State, escape(a.Title)})
+					rows = append(rows, []string{string(a.ID), string(a.Jail), a.Tier, ago(a.Created, time.Now()), in(a.Expires, time.Now()), a.State, text.Visible(a.Title)})
 				}
 				table(w, rows)
 			})
@@ -98,37 +99,37 @@ func (c *command) approvalShow() *cobra.Command {
 // is for a daemon that is another's.
 func showApproval(w io.Writer, a wire.Approval) {
 	rows := [][]string{
-		{"id", string(a.ID)}, {"state", a.State}, {"tier", a.Tier}, {"who", escape(a.Who)},
-		{"why", escape(a.Why)}, {"rule", escape(a.Rule)},
+		{"id", string(a.ID)}, {"state", a.State}, {"tier", a.Tier}, {"who", text.Visible(a.Who)},
+		{"why", text.Visible(a.Why)}, {"rule", text.Visible(a.Rule)},
 	}
 	for _, d := range a.Details {
-		rows = append(rows, []string{"", escape(d)})
+		rows = append(rows, []string{"", text.Visible(d)})
 	}
 	rows = append(rows, []string{"expires", in(a.Expires, time.Now())})
 	for _, scope := range slices.Sorted(maps.Keys(a.Writes)) {
-		rows = append(rows, []string{"allow " + scope, "writes " + escape(a.Writes[scope])})
+		rows = append(rows, []string{"allow " + scope, "writes " + text.Visible(a.Writes[scope])})
 	}
 	if a.First != "" {
-		rows = append(rows, []string{"allowed by", escape(a.First) + "; one more is needed"})
+		rows = append(rows, []string{"allowed by", text.Visible(a.First) + "; one more is needed"})
 	}
 	if a.Phrase != "" && a.State == "pending" {
-		rows = append(rows, []string{"to allow it alone", "type: " + escape(a.Phrase)})
+		rows = append(rows, []string{"to allow it alone", "type: " + text.Visible(a.Phrase)})
 	}
 	if a.Answer != nil {
-		rows = append(rows, []string{"answer", fmt.Sprintf("%s %s, by %s", a.Answer.Answer, a.Answer.Scope, escape(a.Answer.By))})
+		rows = append(rows, []string{"answer", fmt.Sprintf("%s %s, by %s", a.Answer.Answer, a.Answer.Scope, text.Visible(a.Answer.By))})
 	}
 	if a.Outcome != "" {
-		rows = append(rows, []string{"outcome", escape(a.Outcome)})
+		rows = append(rows, []string{"outcome", text.Visible(a.Outcome)})
 	}
 	table(w, rows)
 	fmt.Fprintln(w)
 	for line := range strings.Lines(a.What) {
-		fmt.Fprintln(w, "  "+escape(strings.TrimSuffix(line, "\n")))
+		fmt.Fprintln(w, "  "+text.Visible(strings.TrimSuffix(line, "\n")))
 	}
 	if a.Context != "" {
 		fmt.Fprintln(w)
 		for line := range strings.Lines(a.Context) {
-			fmt.Fprintln(w, "  "+escape(strings.TrimSuffix(line, "\n")))
+			fmt.Fprintln(w, "  "+text.Visible(strings.TrimSuffix(line, "\n")))
 		}
 	}
 }
@@ -165,10 +166,10 @@ func (c *command) approvalNotices() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return c.print(append([]wire.DeadNotice{}, list...), func(w io.Writer) {
+			return c.print(list, func(w io.Writer) {
 				rows := [][]string{{"ID", "APPROVAL", "CHANNEL", "KIND", "ATTEMPTS", "ERROR"}}
 				for _, n := range list {
-					rows = append(rows, []string{n.ID, string(n.Approval), escape(n.Channel), n.Kind, fmt.Sprint(n.Attempts), escape(n.Error)})
+					rows = append(rows, []string{n.ID, string(n.Approval), text.Visible(n.Channel), n.Kind, fmt.Sprint(n.Attempts), text.Visible(n.Error)})
 				}
 				table(w, rows)
 			})
@@ -293,18 +294,18 @@ func becameOf(ctx context.Context, cl *client.Client, what string) (string, erro
 			case b.Next != nil && b.Next.State == "pending":
 				return "", err
 			case b.Version == version:
-				return escape(name+" "+version) + " is installed", err
+				return text.Visible(name+" "+version) + " is installed", err
 			}
 		}
-		return escape(name+" "+version) + " is not installed", err
+		return text.Visible(name+" "+version) + " is not installed", err
 	}
 	cid, version, _ := strings.Cut(what, "@")
 	c, err := cl.Capability(ctx, cid, version)
 	switch {
 	case fault.KindOf(err) == fault.NotFound:
-		return escape(what) + " was removed meanwhile", nil
+		return text.Visible(what) + " was removed meanwhile", nil
 	case err != nil || c.State == "pending":
 		return "", err
 	}
-	return escape(what) + " is " + c.State, nil
+	return text.Visible(what) + " is " + c.State, nil
 }

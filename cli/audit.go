@@ -8,6 +8,7 @@ import (
 	"io"
 	"net/url"
 	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"time"
@@ -15,8 +16,12 @@ import (
 	"glasshouse/api/client"
 	"glasshouse/api/wire"
 	"glasshouse/chain"
+	"glasshouse/fault"
+	"glasshouse/internal/text"
+	"glasshouse/store"
 
 	"github.com/spf13/cobra"
+	"golang.org/x/mod/sumdb/tlog"
 )
 
 func (c *command) audit() *cobra.Command {
@@ -59,7 +64,7 @@ func (c *command) auditList() *cobra.Command {
 			}
 			if since != "" {
 				d, err := time.ParseDuration(since)
-				if err != nil {
+				if err != nil || d < 0 {
 					return usagef("--since %q is not a time such as 10m", since)
 				}
 				q.Set("from", time.Now().Add(-d).UTC().Format(time.RFC3339Nano))
@@ -89,7 +94,7 @@ func (c *command) listChain(ctx context.Context, cl *client.Client, q url.Values
 		if err != nil {
 			return err
 		}
-		return c.print(append([]wire.ChainEntry{}, all...), nil)
+		return c.print(all, nil)
 	}
 	for e, err := range cl.Chain(ctx, q) {
 		if err != nil {
@@ -111,7 +116,7 @@ func entryLine(e wire.ChainEntry) string {
 	if who == "" {
 		who = "-"
 	}
-	return fmt.Sprintf("%6d %s %-18s %s  %s", e.Seq, when, e.Kind, escape(who), escape(bodyText(e)))
+	return fmt.Sprintf("%6d %s %-18s %s  %s", e.Seq, when, e.Kind, text.Visible(who), text.Visible(bodyText(e)))
 }
 
 // bodyText is what an entry says, the telling words first.
@@ -163,6 +168,9 @@ func (c *command) auditShow() *cobra.Command {
 				return err
 			}
 			causes, err := cl.ChainCauses(cmd.Context(), seq)
+			if err == nil && len(causes) == 0 {
+				err = fault.Newf(fault.NotFound, "", "", "no entry %d", seq)
+			}
 			if err != nil {
 				return err
 			}
@@ -171,7 +179,7 @@ func (c *command) auditShow() *cobra.Command {
 					fmt.Fprintln(w, strings.Repeat("  ", i)+entryLine(e))
 				}
 				e := causes[len(causes)-1]
-				fmt.Fprintf(w, "body %s\nprev %s\nhash %s\n", escape(string(e.Body)), e.Prev, e.Hash)
+				fmt.Fprintf(w, "body %s\nprev %s\nhash %s\n", text.Visible(string(e.Body)), e.Prev, e.Hash)
 			})
 		},
 	}
@@ -179,7 +187,8 @@ func (c *command) auditShow() *cobra.Command {
 
 func (c *command) auditVerify() *cobra.Command {
 	var export, key, earlier string
-	var recent bool
+	var recent, offline bool
+	var db string
 	cmd := &cobra.Command{
 		Use: "verify", Short: "Verify the chain, or an export of it", Args: cobra.NoArgs,
 		Long: `Verify the chain: that its entries have the hashes they say, that each has that of
@@ -187,13 +196,29 @@ the one before, that none is missing, and that the signed checkpoints are of thi
 very chain. The first bad entry is named, and the exit code is 1.
 
 With --export an export is verified, without any daemon. Give the public key with
---key, as text or in a file: the one in the export only says that it was not
-changed since somebody signed it. With --checkpoint, a checkpoint that was seen
-earlier, it is also verified that nothing under it was changed or cut off.`,
+--key, as text or in a file: the key in the export proves only that the export was
+not changed after it was signed. With --offline the database of the data directory
+is verified, without the daemon; run it as the daemon's user.
+
+With --checkpoint, a checkpoint that was seen earlier or the head file of the
+configuration (audit.head_file), it is also verified that nothing under it was
+changed or cut off: without it, a log that was rolled back to an earlier state
+verifies.`,
 		Example: `  glasshouse audit verify
+  glasshouse audit verify --checkpoint /var/log/glasshouse-heads
+  glasshouse audit verify --offline --data /var/lib/glasshouse
   glasshouse audit verify --export chain.jsonl --key chain.pub`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			r, err := c.verify(cmd.Context(), export, key, earlier, recent)
+			verify := func(ctx context.Context) (wire.ChainReport, error) {
+				return c.verify(ctx, export, key, earlier, recent)
+			}
+			if offline {
+				if export != "" || recent {
+					return usagef("--offline is not for --export or --recent")
+				}
+				verify = func(ctx context.Context) (wire.ChainReport, error) { return c.verifyOffline(ctx, db, key, earlier) }
+			}
+			r, err := verify(cmd.Context())
 			if err != nil {
 				return err
 			}
@@ -217,7 +242,9 @@ earlier, it is also verified that nothing under it was changed or cut off.`,
 	fs := cmd.Flags()
 	fs.StringVar(&export, "export", "", "a file that glasshouse audit export wrote")
 	fs.StringVar(&key, "key", "", "the public key, as text or a file")
-	fs.StringVar(&earlier, "checkpoint", "", "a file with a checkpoint that was seen earlier")
+	fs.StringVar(&earlier, "checkpoint", "", "file with an earlier checkpoint, or a head file")
+	fs.BoolVar(&offline, "offline", false, "verify the data directory without the daemon")
+	fs.StringVar(&db, "db", "", "database for --offline (default glasshouse.db in --data)")
 	fs.BoolVar(&recent, "recent", false, "only what was added since it was last found right; without --export")
 	return cmd
 }
@@ -225,23 +252,19 @@ earlier, it is also verified that nothing under it was changed or cut off.`,
 func badText(b wire.ChainBad) string {
 	switch {
 	case b.Seq > 0:
-		return fmt.Sprintf("entry %d: %s", b.Seq, escape(b.Reason))
+		return fmt.Sprintf("entry %d: %s", b.Seq, text.Visible(b.Reason))
 	case b.Line > 0:
-		return fmt.Sprintf("line %d: %s", b.Line, escape(b.Reason))
+		return fmt.Sprintf("line %d: %s", b.Line, text.Visible(b.Reason))
 	}
-	return escape(b.Reason)
+	return text.Visible(b.Reason)
 }
 
 func (c *command) verify(ctx context.Context, export, key, earlier string, recent bool) (wire.ChainReport, error) {
 	if export == "" {
-		if key != "" || earlier != "" {
-			return wire.ChainReport{}, usagef("--key and --checkpoint are for --export")
+		if key != "" {
+			return wire.ChainReport{}, usagef("--key is for --export and --offline")
 		}
-		cl, err := c.client(ctx)
-		if err != nil {
-			return wire.ChainReport{}, err
-		}
-		return cl.VerifyChain(ctx, !recent)
+		return c.verifyLive(ctx, earlier, recent)
 	}
 	trust, err := trustOf(key, earlier)
 	if err != nil {
@@ -256,11 +279,110 @@ func (c *command) verify(ctx context.Context, export, key, earlier string, recen
 	if err != nil {
 		return wire.ChainReport{}, err
 	}
+	return chainReport(r), nil
+}
+
+// verifyLive has the daemon verify the log. With earlier, the file of a checkpoint, the
+// daemon also proves that the log contains what that was signed over, and the proof is
+// checked here.
+func (c *command) verifyLive(ctx context.Context, earlier string, recent bool) (wire.ChainReport, error) {
+	cl, err := c.client(ctx)
+	if err != nil {
+		return wire.ChainReport{}, err
+	}
+	r, err := cl.VerifyChain(ctx, !recent)
+	if err != nil || earlier == "" || r.Bad != nil {
+		return r, err
+	}
+	key, err := chain.ParsePublic(r.Key)
+	if err != nil {
+		return r, err
+	}
+	seen, err := seenIn(earlier, key)
+	if err != nil {
+		return r, err
+	}
+	p, err := cl.ChainConsistency(ctx, seen)
+	switch {
+	case errors.Is(err, fault.Conflict):
+		r.Bad = &wire.ChainBad{Reason: err.Error()}
+		return r, nil
+	case err != nil:
+		return r, err
+	}
+	proof := chain.Consistency{From: seen, To: p.To}
+	for _, text := range p.Path {
+		var h tlog.Hash
+		h, err = tlog.ParseHash(text)
+		if err != nil {
+			return r, fmt.Errorf("the daemon's proof: %w", err)
+		}
+		proof.Path = append(proof.Path, h)
+	}
+	if err := proof.Check(key); err != nil {
+		r.Bad = &wire.ChainBad{Reason: "the daemon's proof that it contains the checkpoint: " + err.Error()}
+	}
+	return r, nil
+}
+
+// verifyOffline verifies the log in a data directory, without a daemon.
+func (c *command) verifyOffline(ctx context.Context, db, key, earlier string) (wire.ChainReport, error) {
+	if key == "" {
+		key = filepath.Join(c.dataDir(), chain.PublicFile)
+	}
+	t, err := trustOf(key, "")
+	if err != nil {
+		return wire.ChainReport{}, err
+	}
+	if earlier != "" {
+		t.Seen, err = seenIn(earlier, t.Key)
+		if err != nil {
+			return wire.ChainReport{}, err
+		}
+	}
+	if db == "" {
+		db = filepath.Join(c.dataDir(), "glasshouse.db")
+		if _, err := os.Stat(db); err != nil { // it would be created
+			return wire.ChainReport{}, err
+		}
+	}
+	st, err := store.Open(ctx, db)
+	if err != nil {
+		return wire.ChainReport{}, err
+	}
+	defer st.Close()
+	r, err := chain.VerifyStore(ctx, st.Chain(), t)
+	if err != nil {
+		return wire.ChainReport{}, err
+	}
+	return chainReport(r), nil
+}
+
+// seenIn returns the newest checkpoint in a file, which holds one, or is a head file.
+func seenIn(name string, key chain.Public) (string, error) {
+	if _, err := os.Stat(name); err != nil {
+		return "", err
+	}
+	cp, err := chain.ReadHead(name, key)
+	if err != nil || cp.Size > 0 {
+		return cp.Note, err
+	}
+	b, err := os.ReadFile(name)
+	if err != nil {
+		return "", err
+	}
+	if _, err := key.Open(string(b)); err != nil {
+		return "", fmt.Errorf("%s: %w", name, err)
+	}
+	return string(b), nil
+}
+
+func chainReport(r chain.Report) wire.ChainReport {
 	w := wire.ChainReport{Entries: r.Entries, Checkpoints: r.Checkpoints, Signed: r.Signed, Key: r.Key, KeyGiven: r.KeyGiven}
 	if r.Bad != nil {
 		w.Bad = &wire.ChainBad{Seq: r.Bad.Seq, Line: r.Bad.Line, Reason: r.Bad.Reason}
 	}
-	return w, nil
+	return w
 }
 
 // trustOf is what an export is verified with: a key, as text or in a file, and a

@@ -123,7 +123,7 @@ func branches(ctx context.Context, cl *client.Client, arg string, req wire.Branc
 
 func (c *command) sayErrors(errs []wire.BranchError) {
 	for _, e := range errs {
-		fmt.Fprintf(c.env.Stderr, "glasshouse: branch %d: %v\n", e.Number, client.Error(e.Problem))
+		complain(c.env.Stderr, fmt.Errorf("branch %d: %w", e.Number, client.Error(e.Problem)))
 	}
 }
 

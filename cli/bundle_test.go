@@ -173,7 +173,7 @@ func TestAnUnpackableNameIsSaid(t *testing.T) {
 	d := newVendor(t)
 	d.teacher()
 	d.does("bundle", "keygen")
-	d.fails("ends in none of", "bundle", "sign", "teacher", "-o", "teacher.rar")
+	d.fails("does not end in one of", "bundle", "sign", "teacher", "-o", "teacher.rar")
 	d.fails("in the bundle itself", "bundle", "sign", "teacher", "-o", "teacher/teacher.zip")
 	d.does("bundle", "verify", "teacher", "--key", "bundle.pub")
 }

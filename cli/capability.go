@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"glasshouse/api/wire"
+	"glasshouse/internal/text"
 
 	"github.com/spf13/cobra"
 )
@@ -37,7 +38,7 @@ own directory, are copied: what is allowed does not change afterwards.`,
   glasshouse approvals
   glasshouse approve a-…`,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			text, at, err := manifestIn(args[0], dir)
+			manifest, at, err := manifestIn(args[0], dir)
 			if err != nil {
 				return err
 			}
@@ -45,18 +46,18 @@ own directory, are copied: what is allowed does not change afterwards.`,
 			if err != nil {
 				return err
 			}
-			all, err := cl.Register(cmd.Context(), wire.Register{Manifest: text, File: filepath.Base(args[0]), Dir: at, Again: again})
+			all, err := cl.Register(cmd.Context(), wire.Register{Manifest: manifest, File: filepath.Base(args[0]), Dir: at, Again: again})
 			if err != nil {
 				return err
 			}
 			return c.print(all, func(w io.Writer) {
 				for _, v := range all {
-					fmt.Fprintf(w, "%s@%s is %s\n", escape(v.ID), escape(v.Version), v.State)
+					fmt.Fprintf(w, "%s@%s is %s\n", text.Visible(v.ID), text.Visible(v.Version), v.State)
 					if v.State != "pending" {
 						continue
 					}
 					for _, n := range v.New {
-						fmt.Fprintln(w, "  "+escape(n))
+						fmt.Fprintln(w, "  "+text.Visible(n))
 					}
 					fmt.Fprintf(w, "  to allow this: glasshouse approve %s\n", v.Approval)
 				}
@@ -94,10 +95,10 @@ func (c *command) capabilityList() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return c.print(append([]wire.Capability{}, all...), func(w io.Writer) {
+			return c.print(all, func(w io.Writer) {
 				rows := [][]string{{"CAPABILITY", "VERSION", "STATE", "RUNTIME", "EFFECTS", "TIER", "SINCE", "WHAT"}}
 				for _, v := range all {
-					rows = append(rows, []string{escape(v.ID), escape(v.Version), v.State, v.Runtime, strings.Join(v.Effects, ","), v.Tier, ago(v.Created, time.Now()), escape(v.Description)})
+					rows = append(rows, []string{text.Visible(v.ID), text.Visible(v.Version), v.State, v.Runtime, strings.Join(v.Effects, ","), v.Tier, ago(v.Created, time.Now()), text.Visible(v.Description)})
 				}
 				table(w, rows)
 			})
@@ -126,14 +127,14 @@ func (c *command) capabilityShow() *cobra.Command {
 			}
 			return c.print(v, func(w io.Writer) {
 				table(w, [][]string{
-					{"capability", escape(v.ID) + "@" + escape(v.Version)}, {"state", v.State}, {"why", escape(v.Why)},
-					{"runtime", v.Runtime}, {"effects", strings.Join(v.Effects, ", ")}, {"hosts", escape(strings.Join(v.Hosts, ", "))},
-					{"secrets", escape(strings.Join(v.Secrets, ", "))}, {"tier", v.Tier}, {"each time", strconv.FormatBool(v.PerUse)},
-					{"approval", string(v.Approval)}, {"bundle", escape(v.Bundle)}, {"by", escape(v.By)}, {"digest", v.Digest},
+					{"capability", text.Visible(v.ID) + "@" + text.Visible(v.Version)}, {"state", v.State}, {"why", text.Visible(v.Why)},
+					{"runtime", v.Runtime}, {"effects", strings.Join(v.Effects, ", ")}, {"hosts", text.Visible(strings.Join(v.Hosts, ", "))},
+					{"secrets", text.Visible(strings.Join(v.Secrets, ", "))}, {"tier", v.Tier}, {"each time", strconv.FormatBool(v.PerUse)},
+					{"approval", string(v.Approval)}, {"bundle", text.Visible(v.Bundle)}, {"by", text.Visible(v.By)}, {"digest", v.Digest},
 				})
 				fmt.Fprintln(w)
 				for line := range strings.Lines(v.Manifest) {
-					fmt.Fprintln(w, escape(strings.TrimSuffix(line, "\n")))
+					fmt.Fprintln(w, text.Visible(strings.TrimSuffix(line, "\n")))
 				}
 			})
 		},
@@ -222,10 +223,18 @@ input. What comes out is printed, and --json prints all that is known of the cal
 			if err != nil {
 				return err
 			}
-			if err := c.print(out, func(w io.Writer) { fmt.Fprintln(w, string(out.Output)) }); err != nil || out.Error == nil {
+			if out.Warning != "" {
+				fmt.Fprintf(c.env.Stderr, "glasshouse: warning: %s\n", text.Visible(out.Warning))
+			}
+			err = c.print(out, func(w io.Writer) {
+				if len(out.Output) > 0 { // a call that failed has none
+					fmt.Fprintln(w, string(text.JSON(out.Output)))
+				}
+			})
+			if err != nil || out.Error == nil {
 				return err
 			}
-			return fmt.Errorf("%s failed: %s: %s", escape(out.Capability), out.Error.Kind, escape(out.Error.Reason))
+			return fmt.Errorf("%s failed: %s: %s", text.Visible(out.Capability), out.Error.Kind, text.Visible(out.Error.Reason))
 		},
 	}
 	fs := cmd.Flags()
@@ -239,6 +248,9 @@ input. What comes out is printed, and --json prints all that is known of the cal
 	return cmd
 }
 
+// maxInput is how many bytes of standard input are read as the input of a call.
+const maxInput = 1 << 20
+
 // callInput returns the input of a call: JSON.
 func (c *command) callInput(args []string, file string) (json.RawMessage, error) {
 	var text []byte
@@ -247,7 +259,10 @@ func (c *command) callInput(args []string, file string) (json.RawMessage, error)
 	case len(args) == 1 && file != "":
 		return nil, usagef("the input is an argument or in a file, not both")
 	case file == "-" || len(args) == 1 && args[0] == "-":
-		text, err = io.ReadAll(io.LimitReader(c.env.Stdin, 1<<20))
+		text, err = io.ReadAll(io.LimitReader(c.env.Stdin, maxInput+1))
+		if len(text) > maxInput {
+			return nil, fmt.Errorf("the input is longer than %s", size(maxInput))
+		}
 	case file != "":
 		text, err = os.ReadFile(file)
 	case len(args) == 1:
@@ -293,7 +308,7 @@ entry in which the call's end is recorded.`,
 			if err != nil {
 				return err
 			}
-			if err := c.print(r, func(w io.Writer) { fmt.Fprintln(w, string(r.Output)) }); err != nil || r.Same {
+			if err := c.print(r, func(w io.Writer) { fmt.Fprintln(w, string(text.JSON(r.Output))) }); err != nil || r.Same {
 				return err
 			}
 			return fmt.Errorf("what comes out now is not what was recorded")

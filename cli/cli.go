@@ -4,18 +4,23 @@
 package cli
 
 import (
+	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
+	"reflect"
 	"strings"
 
 	"glasshouse/api/client"
 	"glasshouse/daemon"
 	"glasshouse/fault"
+	"glasshouse/internal/text"
 
 	"github.com/spf13/cobra"
 )
@@ -25,13 +30,12 @@ var version = "unknown"
 
 // Env is the world a command runs in, as values, so that a test can be main.
 type Env struct {
-	Stdin  io.Reader
-	Stdout io.Writer
-	Stderr io.Writer
-	Getenv func(string) string
-	UID    int
-	Init   []byte // the glasshouse-init binary to put into jails
-	Agent  []byte // the glasshouse-agent binary, likewise
+	Stdin    io.Reader
+	Stdout   io.Writer
+	Stderr   io.Writer
+	Getenv   func(string) string
+	UID      int
+	Programs fs.FS // of the daemon: see daemon.Daemon
 }
 
 // Exit codes beyond those that `run` and `exec` pass on from the command.
@@ -57,21 +61,85 @@ func Run(ctx context.Context, args []string, env Env) int {
 	root.SetIn(env.Stdin)
 	root.SetOut(env.Stdout)
 	root.SetErr(env.Stderr)
-	err := root.ExecuteContext(ctx)
+	err := unknownCommand(root, args)
+	if err == nil {
+		err = root.ExecuteContext(ctx)
+	}
 	if err == nil {
 		return 0
 	}
 	if code, ok := errors.AsType[exitCode](err); ok {
 		return int(code)
 	}
-	fmt.Fprintf(env.Stderr, "glasshouse: %v\n", err)
-	if remedy := fault.RemedyOf(err); remedy != "" && !strings.Contains(err.Error(), remedy) {
-		fmt.Fprintf(env.Stderr, "  try: %s\n", remedy)
-	}
+	complain(env.Stderr, err)
 	if _, ok := errors.AsType[usageError](err); ok {
 		return exitUsage
 	}
 	return exitError
+}
+
+// complain prints an error and its remedy, if the error does not contain it. Both may
+// quote names that a jail or a server chose.
+func complain(w io.Writer, err error) {
+	fmt.Fprintf(w, "glasshouse: %s\n", text.ForTerminal(err.Error()))
+	remedy := fault.RemedyOf(err)
+	if remedy != "" && !strings.Contains(err.Error(), remedy) {
+		fmt.Fprintf(w, "  try: %s\n", text.ForTerminal(remedy))
+	}
+}
+
+// unknownCommand returns a usage error if the arguments name a command that does not exist.
+// Cobra itself prints the help of a group, such as policy, and succeeds.
+func unknownCommand(root *cobra.Command, args []string) error {
+	if len(args) > 0 && strings.HasPrefix(args[0], cobra.ShellCompRequestCmd) {
+		return nil // asked by a shell that completes a line; cobra adds the command when it executes
+	}
+	root.InitDefaultHelpCmd()
+	root.InitDefaultCompletionCmd()
+	cmd, rest, err := root.Find(args)
+	if err != nil {
+		return usageError{err}
+	}
+	if cmd.Runnable() || !cmd.HasSubCommands() || cmd == root && len(rest) == 0 {
+		return nil
+	}
+	cmd.InitDefaultHelpFlag()
+	if err := cmd.ParseFlags(rest); err != nil {
+		return nil // the command reports it, or shows its help
+	}
+	named := cmd.Flags().Args()
+	if len(named) == 0 {
+		return nil
+	}
+	msg := fmt.Sprintf("unknown command %q for %q", named[0], cmd.CommandPath())
+	cmd.SuggestionsMinimumDistance = 2 // as cobra's own
+	if near := cmd.SuggestionsFor(named[0]); len(near) > 0 {
+		msg += "; did you mean " + strings.Join(near, " or ") + "?"
+	}
+	return usageError{errors.New(msg)}
+}
+
+// checkArgs has wrong numbers of arguments, missing flags and flags that exclude each
+// other reported as usage errors, in all commands. Cobra checks flags after arguments,
+// and its errors about them have no type.
+func checkArgs(cmd *cobra.Command) {
+	if cmd.Runnable() {
+		check := cmd.Args
+		cmd.Args = func(cmd *cobra.Command, args []string) error {
+			if check != nil {
+				if err := check(cmd, args); err != nil {
+					return usageError{fmt.Errorf("%w; usage: %s", err, cmd.UseLine())}
+				}
+			}
+			if err := cmp.Or(cmd.ValidateRequiredFlags(), cmd.ValidateFlagGroups()); err != nil {
+				return usageError{err}
+			}
+			return nil
+		}
+	}
+	for _, sub := range cmd.Commands() {
+		checkArgs(sub)
+	}
 }
 
 // usageError is a command line that cannot be understood.
@@ -99,7 +167,21 @@ Every command but serve talks to a daemon: the one at --addr or GLASSHOUSE_ADDR
 if that is set, else the one whose socket is in the data directory. If there is
 none, the command starts one, which ends when nobody uses it any more.
 
-A jail or a snapshot is named by its id, or by its name where only one has it.`,
+A jail or a snapshot is named by its id, or by its name where only one has it.
+
+Exit codes:
+
+| code | meaning |
+| --- | --- |
+| 0 | success |
+| 1 | the command failed, or its answer is no (decide, policy lint, audit verify) |
+| 2 | the command line is wrong: unknown command or flag, wrong number of arguments |
+| 125 | run and exec: Glasshouse failed, for example the jail cannot be created |
+| 126 | run and exec: the program cannot be executed |
+| 127 | run and exec: the program was not found |
+| 128+N | run and exec: signal N ended the program |
+
+run and exec otherwise exit with the code of the program.`,
 		SilenceUsage:  true,
 		SilenceErrors: true,
 		Version:       version,
@@ -118,18 +200,21 @@ A jail or a snapshot is named by its id, or by its name where only one has it.`,
 		c.goal(), c.runs(), c.session(), c.schedules(), c.connectors(),
 		c.openCode(), c.rtfs(), c.wasm(), c.mockLLM(), c.rootfs(), c.token(), c.e2b(), c.backends(), c.doctor(), c.health(), c.docs(),
 	)
+	checkArgs(root)
 	return root
 }
 
-// dataDir is where the daemon of this user keeps its things.
+// dataDir is where the daemon of this user keeps its things: an absolute path if there is a
+// working directory.
 func (c *command) dataDir() string {
-	if c.data != "" {
-		return c.data
+	dir := cmp.Or(c.data, c.env.Getenv("GLASSHOUSE_DATA"))
+	if dir == "" {
+		return daemon.NewConfig(c.env.UID, c.env.Getenv("HOME")).Data
 	}
-	if d := c.env.Getenv("GLASSHOUSE_DATA"); d != "" {
-		return d
+	if abs, err := filepath.Abs(dir); err == nil {
+		return abs
 	}
-	return daemon.NewConfig(c.env.UID, c.env.Getenv("HOME")).Data
+	return dir
 }
 
 // address is the daemon's, as a URL.
@@ -151,6 +236,9 @@ func (c *command) address() string {
 // shows at the first call.
 func (c *command) dial() (*client.Client, error) {
 	addr := c.address()
+	if c.addr == "" && c.env.Getenv("GLASSHOUSE_ADDR") == "" && !filepath.IsAbs(c.dataDir()) {
+		return nil, usagef("HOME is not set, and neither are --data, GLASSHOUSE_DATA and --addr")
+	}
 	token := c.env.Getenv("GLASSHOUSE_TOKEN")
 	if token == "" && !strings.HasPrefix(addr, "unix://") {
 		if data, err := os.ReadFile(filepath.Join(c.dataDir(), "token")); err == nil {
@@ -160,13 +248,22 @@ func (c *command) dial() (*client.Client, error) {
 	return client.New(client.Options{Addr: addr, Token: token})
 }
 
-// print writes v as JSON if --json was given, else calls text.
-func (c *command) print(v any, text func(w io.Writer)) error {
+// print writes v as JSON if --json was given, else calls text. A list without items is
+// [], also if it is nil: scripts iterate over it.
+func (c *command) print(v any, show func(w io.Writer)) error {
 	if !c.json {
-		text(c.env.Stdout)
+		show(c.env.Stdout)
 		return nil
 	}
-	enc := json.NewEncoder(c.env.Stdout)
+	if list := reflect.ValueOf(v); list.Kind() == reflect.Slice && list.IsNil() {
+		v = []any{}
+	}
+	var b bytes.Buffer
+	enc := json.NewEncoder(&b)
 	enc.SetIndent("", "  ")
-	return enc.Encode(v)
+	if err := enc.Encode(v); err != nil {
+		return err
+	}
+	_, err := c.env.Stdout.Write(text.JSON(b.Bytes()))
+	return err
 }

@@ -8,6 +8,7 @@ import (
 
 	"glasshouse/api/client"
 	"glasshouse/api/wire"
+	"glasshouse/internal/text"
 
 	"github.com/spf13/cobra"
 )
@@ -37,7 +38,7 @@ func (c *command) connectorList() *cobra.Command {
 			return c.print(all, func(w io.Writer) {
 				rows := [][]string{{"CONNECTOR", "KIND", "ADDRESS", "FROM", "TO", "PENDING", "DEAD"}}
 				for _, k := range all {
-					rows = append(rows, []string{k.Name, k.Kind, escape(k.Address), escape(strings.Join(k.Sessions, " ")), escape(told(k)), fmt.Sprint(k.Pending), fmt.Sprint(k.Dead)})
+					rows = append(rows, []string{k.Name, k.Kind, text.Visible(k.Address), text.Visible(strings.Join(k.Sessions, " ")), text.Visible(told(k)), fmt.Sprint(k.Pending), fmt.Sprint(k.Dead)})
 				}
 				table(w, rows)
 			})
@@ -69,14 +70,14 @@ func (c *command) connectorDeliveries() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return c.print(append([]wire.Delivery{}, all...), func(w io.Writer) {
+			return c.print(all, func(w io.Writer) {
 				rows := [][]string{{"DELIVERY", "SESSION", "STATE", "ATTEMPTS", "NEXT", "ERROR"}}
 				for _, d := range all {
 					next := "-"
 					if d.Next != nil {
 						next = in(*d.Next, time.Now())
 					}
-					rows = append(rows, []string{escape(d.ID), escape(d.Session), d.State, fmt.Sprint(d.Attempts), next, escape(d.Error)})
+					rows = append(rows, []string{text.Visible(d.ID), text.Visible(d.Session), d.State, fmt.Sprint(d.Attempts), next, text.Visible(d.Error)})
 				}
 				table(w, rows)
 			})

@@ -13,6 +13,7 @@ import (
 	"glasshouse/api/wire"
 	"glasshouse/fault"
 	"glasshouse/id"
+	"glasshouse/internal/text"
 
 	"github.com/spf13/cobra"
 )
@@ -204,7 +205,7 @@ func showPatchOfSnapshot(ctx context.Context, cl *client.Client, from, to string
 			continue
 		}
 		if tree.Unknown != "" {
-			fmt.Fprintln(out, out.paint(faint, "# "+printable(tree.Unknown)))
+			fmt.Fprintln(out, out.paint(faint, "# "+text.Visible(tree.Unknown)))
 		}
 		for _, ch := range tree.List {
 			showUnified(out, ch)
@@ -239,9 +240,9 @@ func (c *command) showDiff(ctx context.Context, cl *client.Client, jid id.Jail, 
 }
 
 func showChange(w io.Writer, ch wire.Change) {
-	name := printable(ch.Path)
+	name := text.Visible(ch.Path)
 	if ch.From != "" {
-		name = printable(ch.From) + " -> " + name
+		name = text.Visible(ch.From) + " -> " + name
 	}
 	if what := strings.Join(ch.What, ", "); what != "" && ch.Kind != "modified" {
 		name += "  (" + what + ")"
@@ -257,9 +258,9 @@ func showUnified(out screen, ch wire.Change) {
 		if why != "" {
 			why = "  (" + why + ")"
 		}
-		name := printable(ch.Path)
+		name := text.Visible(ch.Path)
 		if ch.From != "" {
-			name = printable(ch.From) + " -> " + name
+			name = text.Visible(ch.From) + " -> " + name
 		}
 		fmt.Fprintln(out, out.paint(faint, fmt.Sprintf("# %s %s %s%s", ch.Kind, ch.Type, name, why)))
 		return
@@ -271,7 +272,7 @@ func showUnified(out screen, ch wire.Change) {
 	for line := range strings.Lines(ch.Diff) {
 		parts := strings.Split(strings.TrimSuffix(line, "\n"), "\t") // harmless, and code is full of them
 		for i := range parts {
-			parts[i] = escape(parts[i])
+			parts[i] = text.Visible(parts[i])
 		}
 		text := strings.Join(parts, "\t")
 		switch {

@@ -1,10 +1,16 @@
 package cli
 
 import (
+	"crypto/sha256"
+	"errors"
 	"fmt"
 	"io"
+	"os"
+	"path/filepath"
+	"strings"
 
 	"glasshouse/api/wire"
+	"glasshouse/internal/atomicfile"
 
 	"github.com/spf13/cobra"
 )
@@ -18,7 +24,12 @@ for it. A project that uses an E2B SDK then has its sandboxes made by this daemo
 
 Each key has sandboxes of its own, and sees no others. It opens nothing else of
 the daemon. glasshouse token ls lists keys, glasshouse token rm revokes one. The
-daemon must serve such clients: e2b.listen in its configuration.`,
+daemon must serve such clients: e2b.listen in its configuration.
+
+If the daemon serves them by TLS with a certificate authority of its own
+(serve --e2b-tls), the authority's certificate is saved below ~/.local/state, and
+the lines have Node and Python trust it. Other programs take the file that
+NODE_EXTRA_CA_CERTS names, such as curl --cacert.`,
 		Example: `  eval "$(glasshouse e2b)"                      for this shell
   glasshouse e2b --name ci >>.env               for a project`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -30,11 +41,60 @@ daemon must serve such clients: e2b.listen in its configuration.`,
 			if err != nil {
 				return err
 			}
+			lines := []string{"E2B_API_KEY=" + k.Key, "E2B_API_URL=" + k.URL, "E2B_SANDBOX_URL=" + k.URL, "E2B_VOLUME_API_URL=" + k.URL}
+			if strings.HasPrefix(k.URL, "https://") { // SDKs before 2.0 know no other way
+				lines = append(lines, "E2B_DOMAIN="+k.Domain)
+			}
+			if k.CA != "" {
+				own, all, err := saveAuthority(stateDir(c.env.Getenv), k.CA)
+				if err != nil {
+					return fmt.Errorf("save the certificate that clients of E2B have to trust: %w", err)
+				}
+				lines = append(lines, "NODE_EXTRA_CA_CERTS="+own, "SSL_CERT_FILE="+all)
+			}
 			return c.print(k, func(w io.Writer) {
-				fmt.Fprintf(w, "export E2B_API_KEY=%s\nexport E2B_API_URL=%s\nexport E2B_SANDBOX_URL=%s\nexport E2B_VOLUME_API_URL=%s\n", k.Key, k.URL, k.URL, k.URL)
+				for _, line := range lines {
+					name, value, _ := strings.Cut(line, "=")
+					fmt.Fprintf(w, "export %s=%s\n", name, shellWord(value))
+				}
 			})
 		},
 	}
 	cmd.Flags().StringVar(&ask.Name, "name", "", "whose key it is (default: yours)")
 	return cmd
+}
+
+// shellWord returns text as one word of a POSIX shell, in quotes if it needs them: the
+// lines are evaluated, and a path or a daemon's answer may contain anything.
+func shellWord(text string) string {
+	plain := func(r rune) bool {
+		return r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("_-./:@%+=,", r)
+	}
+	if text != "" && strings.IndexFunc(text, func(r rune) bool { return !plain(r) }) < 0 {
+		return text
+	}
+	return "'" + strings.ReplaceAll(text, "'", `'\''`) + "'"
+}
+
+// systemRoots are where systems keep the certificates that programs trust: Debian and
+// Alpine, Fedora, macOS.
+var systemRoots = []string{"/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt", "/etc/ssl/cert.pem"}
+
+// saveAuthority writes a certificate to a file of its own, which Node adds to those that
+// it trusts, and to one with the system's, which Python trusts in place of its own.
+func saveAuthority(dir, ca string) (own, all string, err error) {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return "", "", err
+	}
+	sum := sha256.Sum256([]byte(ca)) // daemons have authorities of their own
+	own = filepath.Join(dir, fmt.Sprintf("e2b-%x.pem", sum[:4]))
+	all = filepath.Join(dir, fmt.Sprintf("e2b-%x-and-system.pem", sum[:4]))
+	text := []byte(ca)
+	for _, name := range systemRoots {
+		if roots, err := os.ReadFile(name); err == nil {
+			text = append(append(roots, '\n'), text...)
+			break
+		}
+	}
+	return own, all, errors.Join(atomicfile.Write(own, []byte(ca), 0o644), atomicfile.Write(all, text, 0o644))
 }

@@ -14,6 +14,7 @@ import (
 	"glasshouse/api/client"
 	"glasshouse/api/wire"
 	"glasshouse/id"
+	"glasshouse/internal/text"
 )
 
 // An outcome is what became of a line in one branch.
@@ -190,7 +191,7 @@ func outcomeRows(all []outcome) [][]string {
 	for _, o := range all {
 		row := []string{strconv.Itoa(o.Branch), string(o.Jail)}
 		if o.Exec == nil {
-			rows = append(rows, append(row, "-", "-", "-", "-", "-", "-", escape(o.Error)))
+			rows = append(rows, append(row, "-", "-", "-", "-", "-", "-", text.Visible(o.Error)))
 			continue
 		}
 		last := lastLine(o.Output)
@@ -199,7 +200,7 @@ func outcomeRows(all []outcome) [][]string {
 		}
 		rows = append(rows, append(row,
 			exitText(*o.Exec), short(time.Duration(o.DurationMS)*time.Millisecond), known(o.Changes), known(o.Processes),
-			short(time.Duration(o.CPUMS)*time.Millisecond), size(o.MemoryPeak), escape(last)))
+			short(time.Duration(o.CPUMS)*time.Millisecond), size(o.MemoryPeak), text.Visible(last)))
 	}
 	return rows
 }
@@ -233,8 +234,5 @@ func lastLine(output string) string {
 	if i := strings.LastIndexByte(line, '\r'); i >= 0 { // what is left of a progress bar
 		line = line[i+1:]
 	}
-	if r := []rune(line); len(r) > maxLine {
-		line = string(r[:maxLine-1]) + "…"
-	}
-	return line
+	return text.Columns(line, maxLine)
 }

@@ -16,6 +16,7 @@ import (
 	"glasshouse/api/wire"
 	"glasshouse/fault"
 	"glasshouse/id"
+	"glasshouse/internal/text"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
@@ -48,20 +49,25 @@ func (c *command) jailExec() *cobra.Command {
 		Long: `Run a command in a running jail. Its output comes as it is written, standard
 output and standard error apart, and its exit code is passed on: 128 and the
 signal's number if a signal ended it, 127 if it was not found, 126 if it could not
-be executed, 125 if Glasshouse failed. Interrupting this command interrupts that one.`,
+be executed, 125 if Glasshouse failed. Interrupting this command interrupts that one.
+A reader of the output that is slow slows the command down; what is lost after one
+that took nothing for 5 minutes is reported.`,
 		Args: cobra.MinimumNArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			cl, err := c.client(cmd.Context())
-			if err != nil {
-				return err
-			}
 			argv := args[1:]
 			if argv[0] == "--" {
 				argv = argv[1:]
 			}
+			if len(argv) == 0 {
+				return usagef("no command is given; usage: %s", cmd.UseLine())
+			}
 			req, err := f.request(argv, c.env.Getenv)
 			if err != nil {
-				return err
+				return c.notStarted(err)
+			}
+			cl, err := c.client(cmd.Context())
+			if err != nil {
+				return c.notStarted(err)
 			}
 			jid, err := jailNamed(cmd.Context(), cl, args[0])
 			if err != nil {
@@ -89,17 +95,23 @@ be executed, 125 if Glasshouse failed. Interrupting this command interrupts that
 	cmd.Flags().BoolVarP(&f.stdin, "stdin", "i", false, "pass standard input on")
 	cmd.Flags().BoolVarP(&f.tty, "tty", "t", false, "run it on a terminal")
 	cmd.Flags().BoolVarP(&detach, "detach", "d", false, "only start it, and print its id")
+	// A terminal is opened by a request that has none of these.
+	for _, flag := range []string{"env", "timeout", "detach"} {
+		cmd.MarkFlagsMutuallyExclusive("tty", flag)
+	}
 	return cmd
 }
 
 // stream runs a command and passes on its output, its input and its end.
 func (c *command) stream(ctx context.Context, cl *client.Client, jid id.Jail, req wire.ExecRequest) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
 	s, err := cl.Stream(ctx, jid, req)
 	if err != nil {
 		return execError(c.env.Stderr, err)
 	}
 	defer s.Close()
-	stop := c.passSignals(ctx, cl, jid, s.Exec().ID)
+	stop := c.passSignals(ctx, cl, jid, s.Exec().ID, cancel)
 	defer stop()
 	defer c.tellQuestions(ctx, cl, jid)()
 	if req.StdinOpen {
@@ -108,10 +120,13 @@ func (c *command) stream(ctx context.Context, cl *client.Client, jid id.Jail, re
 	for {
 		out, err := s.Next()
 		if err == io.EOF {
-			return exitOf(s.Exec())
+			return c.exitOf(s.Exec())
+		}
+		if cause := context.Cause(ctx); err != nil && cause != nil {
+			err = cause
 		}
 		if err != nil {
-			fmt.Fprintf(c.env.Stderr, "glasshouse: %v\n", err)
+			complain(c.env.Stderr, err)
 			return exitCode(exitDaemon)
 		}
 		if out.Lost > 0 {
@@ -122,7 +137,8 @@ func (c *command) stream(ctx context.Context, cl *client.Client, jid id.Jail, re
 			w = c.env.Stderr
 		}
 		if _, err := w.Write(out.Data); err != nil {
-			return fmt.Errorf("pass output on: %w", err)
+			complain(c.env.Stderr, fmt.Errorf("pass output on: %w", err))
+			return exitCode(exitDaemon)
 		}
 	}
 }
@@ -141,16 +157,17 @@ func (c *command) tellQuestions(ctx context.Context, cl *client.Client, jid id.J
 				return // what is asked is listed by approvals as well
 			}
 			if e.Kind == "asked" && e.Approval.Jail == jid {
-				fmt.Fprintf(c.env.Stderr, "glasshouse: a person is asked: %s\n  try: glasshouse approve %s\n", escape(e.Approval.Title), e.Approval.ID)
+				fmt.Fprintf(c.env.Stderr, "glasshouse: a person is asked: %s\n  try: glasshouse approve %s\n", text.Visible(e.Approval.Title), e.Approval.ID)
 			}
 		}
 	})
 	return func() { cancel(); wg.Wait() }
 }
 
-// passSignals sends what would end this process to the command instead. The
-// third interrupt is for us.
-func (c *command) passSignals(ctx context.Context, cl *client.Client, jid id.Jail, x id.Exec) (stop func()) {
+// passSignals sends what would end this process to the command instead. The third
+// signal ends this process, as does one that cannot be passed on: giveUp is called
+// then with the reason.
+func (c *command) passSignals(ctx context.Context, cl *client.Client, jid id.Jail, x id.Exec, giveUp func(error)) (stop func()) {
 	ch := make(chan os.Signal, 4)
 	signal.Notify(ch, os.Interrupt, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT)
 	done := make(chan struct{})
@@ -164,9 +181,17 @@ func (c *command) passSignals(ctx context.Context, cl *client.Client, jid id.Jai
 					signal.Stop(ch)
 				}
 				name := signalNames[sig.(syscall.Signal)]
-				ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
-				cl.Signal(ctx, jid, x, name)
+				sending, cancel := context.WithTimeout(ctx, 5*time.Second)
+				err := cl.Signal(sending, jid, x, name)
 				cancel()
+				// Conflict and NotFound: the command has ended, and so will the stream.
+				if err != nil && !errors.Is(err, fault.Conflict) && !errors.Is(err, fault.NotFound) {
+					giveUp(&fault.Error{
+						Op: "exec", On: string(x), Kind: fault.Unavailable,
+						Err:    fmt.Errorf("SIG%s did not reach the command, which may still run: %w", name, err),
+						Remedy: "glasshouse jail stop " + string(jid),
+					})
+				}
 			}
 		}
 	}()
@@ -178,8 +203,12 @@ var signalNames = map[syscall.Signal]string{
 }
 
 // exitOf is how a command ended, as this process's own end.
-func exitOf(x wire.Exec) error {
-	if x.ExitCode == nil || *x.ExitCode == 0 {
+func (c *command) exitOf(x wire.Exec) error {
+	switch {
+	case x.ExitCode == nil: // never success: a script would continue
+		complain(c.env.Stderr, errors.New("the daemon does not know how the command ended"))
+		return exitCode(exitDaemon)
+	case *x.ExitCode == 0:
 		return nil
 	}
 	return exitCode(*x.ExitCode)
@@ -196,11 +225,17 @@ func execError(w io.Writer, err error) error {
 	case errors.Is(err, fault.Invalid):
 		code = exitNoExec
 	}
-	fmt.Fprintf(w, "glasshouse: %v\n", err)
-	if remedy := fault.RemedyOf(err); remedy != "" {
-		fmt.Fprintf(w, "  try: %s\n", remedy)
-	}
+	complain(w, err)
 	return exitCode(code)
+}
+
+// notStarted is the error of run and exec when there is no daemon or no jail to run a
+// program in.
+func (c *command) notStarted(err error) error {
+	if _, ok := errors.AsType[usageError](err); ok {
+		return err
+	}
+	return execError(c.env.Stderr, err)
 }
 
 func (c *command) jailExecs() *cobra.Command {
@@ -241,7 +276,7 @@ func (c *command) jailExecs() *cobra.Command {
 func (c *command) showOutput(x wire.Exec) {
 	stdout, stderr, err := client.Output(x)
 	if err != nil {
-		fmt.Fprintf(c.env.Stderr, "glasshouse: %v\n", err)
+		complain(c.env.Stderr, err)
 		return
 	}
 	if x.Truncated {
@@ -302,9 +337,10 @@ func (c *command) terminal(ctx context.Context, cl *client.Client, jid id.Jail, 
 	}
 	go io.Copy(t, c.env.Stdin) // ends with the process
 	if _, err := io.Copy(c.env.Stdout, t); err != nil {
-		return err
+		complain(c.env.Stderr, err)
+		return exitCode(exitDaemon)
 	}
-	return exitOf(t.Exec())
+	return c.exitOf(t.Exec())
 }
 
 // followSize tells the terminal in the jail whenever ours changes its size.

@@ -20,6 +20,7 @@ import (
 	"glasshouse/fault"
 	"glasshouse/id"
 	"glasshouse/internal/atomicfile"
+	"glasshouse/internal/text"
 	"glasshouse/otel"
 
 	"github.com/spf13/cobra"
@@ -166,7 +167,7 @@ func (c *command) sender(f otelFlags, done *exported) (*otel.Sender, error) {
 		From:     otel.Source{Service: cmp.Or(c.env.Getenv("OTEL_SERVICE_NAME"), "glasshouse"), Host: c.daemonHost()},
 		Rejected: func(n int64, why string) {
 			done.Rejected += n
-			fmt.Fprintf(c.env.Stderr, "glasshouse: the collector did not take %d: %s\n", n, escape(why))
+			fmt.Fprintf(c.env.Stderr, "glasshouse: the collector did not take %d: %s\n", n, text.Visible(why))
 		},
 	}
 	if !f.follow {

@@ -28,12 +28,25 @@ type collector struct {
 	t    *testing.T
 	addr string
 
-	mu    sync.Mutex
-	down  bool     // guarded by mu, as all below
+	mu sync.Mutex
+	// +checklocks:mu
+	down bool
+	// +checklocks:mu
+	received received
+}
+
+// received is what a collector was sent.
+type received struct {
 	seqs  []string // of the events
 	kinds []string // of the chain's entries
 	spans []string // names
 	names []string // of jails
+}
+
+func (c *collector) got() received {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.received
 }
 
 func newCollector(t *testing.T) *collector {
@@ -64,7 +77,7 @@ func (c *collector) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		for _, of := range d.ResourceLogs {
 			for _, a := range of.Resource.Attributes {
 				if a.Key == "glasshouse.jail.id" {
-					c.names = append(c.names, a.Value.GetStringValue())
+					c.received.names = append(c.received.names, a.Value.GetStringValue())
 				}
 			}
 			for _, l := range of.ScopeLogs[0].LogRecords {
@@ -78,20 +91,21 @@ func (c *collector) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		}
 		for _, of := range d.ResourceSpans {
 			for _, s := range of.ScopeSpans[0].Spans {
-				c.spans = append(c.spans, s.Name)
+				c.received.spans = append(c.received.spans, s.Name)
 			}
 		}
 	}
 }
 
+// +checklocks:c.mu
 func (c *collector) log(l *logspb.LogRecord) {
 	if kind, ok := strings.CutPrefix(l.EventName, "glasshouse.chain."); ok {
-		c.kinds = append(c.kinds, kind)
+		c.received.kinds = append(c.received.kinds, kind)
 		return
 	}
 	for _, a := range l.Attributes {
 		if a.Key == "glasshouse.seq" {
-			c.seqs = append(c.seqs, a.Value.GetStringValue())
+			c.received.seqs = append(c.received.seqs, a.Value.GetStringValue())
 		}
 	}
 }
@@ -134,17 +148,18 @@ func TestAnExportThatWasCutGoesOnWithoutLoss(t *testing.T) {
 	d.sees(command, "sent 2 spans and 2 log records")
 	d.sees(command, "sent 0 spans and 0 log records")
 
-	if want := []string{"1", "2", "3"}; !slices.Equal(c.seqs, want) {
-		t.Errorf("the collector has the events %v; want each once, %v", c.seqs, want)
+	got := c.got()
+	if want := []string{"1", "2", "3"}; !slices.Equal(got.seqs, want) {
+		t.Errorf("the collector has the events %v; want each once, %v", got.seqs, want)
 	}
-	if want := []string{"call.started", "call.ended"}; !slices.Equal(c.kinds, want) {
-		t.Errorf("the collector has of the chain %v; want %v", c.kinds, want)
+	if want := []string{"call.started", "call.ended"}; !slices.Equal(got.kinds, want) {
+		t.Errorf("the collector has of the chain %v; want %v", got.kinds, want)
 	}
-	slices.Sort(c.spans)
-	if want := []string{"call git.push", "sh"}; !slices.Equal(c.spans, want) {
-		t.Errorf("the collector has the spans %v; want %v: the name of the program is from before the cut", c.spans, want)
+	slices.Sort(got.spans)
+	if want := []string{"call git.push", "sh"}; !slices.Equal(got.spans, want) {
+		t.Errorf("the collector has the spans %v; want %v: the name of the program is from before the cut", got.spans, want)
 	}
-	if !slices.Contains(c.names, string(d.jail)) {
+	if !slices.Contains(got.names, string(d.jail)) {
 		t.Error("the resource does not say which jail it is")
 	}
 }
@@ -172,21 +187,13 @@ func TestAnExportThatFollowsSendsWhatHappens(t *testing.T) {
 		Run(ctx, args, Env{Stdout: &out, Stderr: &out, Getenv: func(string) string { return "" }, UID: os.Getuid()})
 		ended <- out.String()
 	}()
-	have := func(n int) func() bool {
-		return func() bool {
-			c.mu.Lock()
-			defer c.mu.Unlock()
-			return len(c.seqs) == n
-		}
-	}
+	have := func(n int) func() bool { return func() bool { return len(c.got().seqs) == n } }
 	eventually(t, "the first record", have(1))
 	d.happens(event.Event{Type: event.File, Op: event.OpDelete, PID: 42, Path: "/work/a", FD: -1})
 	d.recorded(chain.Decided, 0, `{"effect":"deny"}`)
 	eventually(t, "the second record", have(2))
 	eventually(t, "the entry of the chain", func() bool {
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		return slices.Equal(c.kinds, []string{"decision"})
+		return slices.Equal(c.got().kinds, []string{"decision"})
 	})
 	stop()
 	if said := <-ended; !strings.Contains(said, "sent 0 spans and 3 log records") {
@@ -203,14 +210,15 @@ func TestAnExportTakesWhatItIsAskedFor(t *testing.T) {
 	)
 	d.recorded(chain.Decided, 0, `{}`)
 	d.sees("export otel --json --jail JAIL --endpoint "+c.addr+" op:delete", `"logs": 2`)
-	if !slices.Equal(c.seqs, []string{"2"}) || !slices.Equal(c.kinds, []string{"decision"}) {
-		t.Errorf("it sent %v and %v", c.seqs, c.kinds)
+	got := c.got()
+	if !slices.Equal(got.seqs, []string{"2"}) || !slices.Equal(got.kinds, []string{"decision"}) {
+		t.Errorf("it sent %v and %v", got.seqs, got.kinds)
 	}
 	d.sees("export otel --from 1h --endpoint "+c.addr, "3 log records")
 	d.sees("audit ls --since 1h", "decision")
 	d.sees("export otel --from 2000-01-01T00:00:00Z --to 2000-01-02T00:00:00Z --endpoint "+c.addr, "sent 0 spans and 0 log records")
 	for line, want := range map[string]int{
-		"export otel --endpoint ftp://x": 1, "export otel --from yesterday": 2, "export otel --to 5m --follow": 1, "export otel --endpoint " + c.addr + " nokey:1": 1,
+		"export otel --endpoint ftp://x": 1, "export otel --from yesterday": 2, "export otel --to 5m --follow": 2, "export otel --endpoint " + c.addr + " nokey:1": 1,
 	} {
 		if code, _, errs := d.types(line); code != want {
 			t.Errorf("%s: exit code %d; want %d: %s", line, code, want, errs)

@@ -16,6 +16,7 @@ import (
 	"glasshouse/api/client"
 	"glasshouse/api/wire"
 	"glasshouse/id"
+	"glasshouse/internal/text"
 
 	"github.com/spf13/cobra"
 )
@@ -125,7 +126,7 @@ func (c *command) downloadDir(ctx context.Context, cl *client.Client, j id.Jail,
 			return err
 		}
 		if err := extract(root, h, tr); err != nil {
-			return fmt.Errorf("unpack %s: %w", printable(h.Name), err)
+			return fmt.Errorf("unpack %s: %w", text.Visible(h.Name), err)
 		}
 	}
 }

@@ -9,6 +9,7 @@ import (
 
 	"glasshouse/api/client"
 	"glasshouse/api/wire"
+	"glasshouse/internal/text"
 
 	"github.com/spf13/cobra"
 )
@@ -49,9 +50,9 @@ func (c *command) filesList() *cobra.Command {
 }
 
 func fileRow(f wire.File) []string {
-	name := printable(f.Name)
+	name := text.Visible(f.Name)
 	if f.Target != "" {
-		name += " -> " + printable(f.Target)
+		name += " -> " + text.Visible(f.Target)
 	}
 	return []string{f.Type, f.Mode, fmt.Sprintf("%d:%d", f.UID, f.GID), strconv.FormatInt(f.Size, 10), f.MTime.Local().Format(time.DateTime), name}
 }
@@ -117,7 +118,7 @@ func (c *command) filesWatch() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if err := c.print(e, func(w io.Writer) { fmt.Fprintf(w, "%-8s %s\n", e.Op, printable(e.Path)) }); err != nil {
+			if err := c.print(e, func(w io.Writer) { fmt.Fprintf(w, "%-8s %s\n", e.Op, text.Visible(e.Path)) }); err != nil {
 				return err
 			}
 		}

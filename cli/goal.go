@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -14,7 +15,9 @@ import (
 
 	"glasshouse/api/client"
 	"glasshouse/api/wire"
+	"glasshouse/fault"
 	"glasshouse/id"
+	"glasshouse/internal/text"
 
 	"github.com/spf13/cobra"
 )
@@ -23,7 +26,7 @@ func (c *command) goal() *cobra.Command {
 	var r wire.StartRun
 	var agent wire.RunAgent
 	var budget, env []string
-	var until, at, parent, workspace string
+	var until, at, parent, workspace, rootfs string
 	var rules policyFlags
 	var detach bool
 	cmd := &cobra.Command{
@@ -36,6 +39,9 @@ With --workspace it works on a directory of this host: it sees the files as they
 and writes to a layer of its own. What it changed glasshouse diff shows and glasshouse
 apply takes over.`,
 		Example: `  glasshouse goal "fix the failing test" --agent opencode -C .
+  glasshouse goal "python3 -m unittest" --agent shell -C .
+  glasshouse goal "npm test" --agent shell -C . --rootfs oci:node:24-bookworm
+  glasshouse goal "review src/" --policy opencode.json --policy-agent reviewer -C .
   glasshouse goal "check the feed" --schedule "0 0 * * * *"
   glasshouse goal "say hello" --agent shell -- echo hello
   glasshouse goal "say hello" --agent shell --protocol acp -- my-agent --acp`,
@@ -58,7 +64,8 @@ apply takes over.`,
 				}
 				r.NextRunAt = &t
 			}
-			if agent.Jail, err = goalJail(workspace, rules, agent.Level); err != nil {
+			agent.Jail, err = goalJail(workspace, rootfs, rules, agent.Level)
+			if err != nil {
 				return err
 			}
 			r.Parent, r.Agent = id.Run(parent), &agent
@@ -86,11 +93,13 @@ apply takes over.`,
 	fs.StringArrayVarP(&env, "env", "e", nil, "KEY=VALUE of its environment, or KEY to pass it on")
 	fs.StringVarP(&workspace, "workspace", "C", "", "a directory of this host that it works on, copy-on-write")
 	fs.StringArrayVar(&rules.files, "policy", nil, "a permission file (opencode.json) or decision framework (AGENTS.md) that counts for its jail; may be repeated")
+	fs.StringVar(&agent.PolicyAgent, "policy-agent", "", "the agent of the permission files whose rules apply")
+	fs.StringVar(&rootfs, "rootfs", "", "debian:SUITE, dir:PATH, oci:IMAGE, nix:PROFILE or host")
 	fs.BoolVar(&agent.Keep, "keep", false, "its jail stays when the run has ended")
 	fs.StringVar(&r.Session, "session", "", "the session that it is in (default: a new one)")
 	fs.StringVar(&r.Schedule, "schedule", "", "cron with five or six fields, @hourly, @every 10m: again and again")
 	fs.StringVar(&r.TimeZone, "tz", "", "time zone of the schedule (default UTC)")
-	fs.StringVar(&r.Missed, "missed", "", "of times that passed while nobody looked: skip, once or all (default once)")
+	fs.StringVar(&r.Missed, "missed", "", "policy for missed due times: skip, once or all (default once)")
 	fs.StringVar(&r.Overlap, "overlap", "", "when the run before is still at work: skip, queue or allow (default skip)")
 	fs.StringVar(&at, "at", "", "when it begins; with a schedule, not before")
 	fs.StringSliceVar(&budget, "budget", nil, "DIMENSION=N that it may spend: steps, llm-tokens, cost-micros, wall-clock-ms, sandbox-cpu-ms, network-bytes, storage-bytes")
@@ -102,11 +111,16 @@ apply takes over.`,
 }
 
 // goalJail is the jail that is made for an agent, or nil if nothing was said of it.
-func goalJail(workspace string, rules policyFlags, level int) (*wire.CreateJail, error) {
-	if workspace == "" && len(rules.files) == 0 {
+func goalJail(workspace, rootfs string, rules policyFlags, level int) (*wire.CreateJail, error) {
+	if workspace == "" && rootfs == "" && len(rules.files) == 0 {
 		return nil, nil
 	}
 	var j wire.CreateJail
+	var err error
+	j.Rootfs, err = parseRootfs(rootfs)
+	if err != nil {
+		return nil, err
+	}
 	if workspace != "" {
 		dir, err := filepath.Abs(workspace)
 		if err != nil {
@@ -118,7 +132,6 @@ func goalJail(workspace string, rules policyFlags, level int) (*wire.CreateJail,
 		return &j, nil
 	}
 	rules.level = cmp.Or(level, 2) // what agents are at of whom nobody says
-	var err error
 	j.Policy, err = rules.request()
 	return &j, err
 }
@@ -130,7 +143,7 @@ func predicate(s string) (json.RawMessage, error) {
 		return nil, nil
 	case s == "manual":
 		return json.RawMessage(`"manual"`), nil
-	case strings.HasPrefix(s, "{"):
+	case strings.HasPrefix(s, "{"), strings.HasPrefix(s, `"`):
 		if !json.Valid([]byte(s)) {
 			return nil, usagef("--until %q is not JSON", s)
 		}
@@ -146,10 +159,10 @@ const restTime = 30 * time.Second
 // followRun shows what a run does until it ends, and its jail stands still unless it is
 // kept: what it made can be taken over then.
 func (c *command) followRun(cmd *cobra.Command, cl *client.Client, run wire.Run) error {
-	fmt.Fprintf(c.env.Stderr, "%s in session %s\n", run.ID, escape(run.Session))
+	fmt.Fprintf(c.env.Stderr, "%s in session %s\n", run.ID, text.Visible(run.Session))
 	for e, err := range cl.RunEvents(cmd.Context(), run.Session, 0) {
 		if err != nil {
-			return err
+			return lostRun(cmd.Context(), run.ID, err)
 		}
 		if e.Run != run.ID {
 			continue
@@ -158,7 +171,7 @@ func (c *command) followRun(cmd *cobra.Command, cl *client.Client, run wire.Run)
 			fmt.Fprintln(c.env.Stderr, line)
 		}
 		if now, err := cl.Run(cmd.Context(), run.ID); err != nil {
-			return err
+			return lostRun(cmd.Context(), run.ID, err)
 		} else if ended(now.State) {
 			if now.Jail != "" && !now.Agent.Keep {
 				atRest(cmd.Context(), cl, now.Jail)
@@ -167,6 +180,17 @@ func (c *command) followRun(cmd *cobra.Command, cl *client.Client, run wire.Run)
 		}
 	}
 	return cmd.Context().Err()
+}
+
+// lostRun is the error of a run that cannot be followed any longer. The run does not end
+// with that.
+func lostRun(ctx context.Context, r id.Run, err error) error {
+	if ctx.Err() != nil || !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF) && !errors.Is(err, fault.Unavailable) {
+		return err
+	}
+	return &fault.Error{Op: "follow run", On: string(r), Kind: fault.Unavailable,
+		Err:    fmt.Errorf("the daemon closed the connection; the run continues when the daemon is back (%w)", err),
+		Remedy: "glasshouse runs follow " + string(r)}
 }
 
 // madeFor is the label of a jail that was made for a run and ends with it; that of a
@@ -190,12 +214,12 @@ func (c *command) runEnded(r wire.Run) error {
 	if r.State == "done" {
 		if r.Result != "" {
 			for line := range strings.Lines(r.Result) {
-				fmt.Fprintln(c.env.Stdout, escape(strings.TrimSuffix(line, "\n")))
+				fmt.Fprintln(c.env.Stdout, text.Visible(strings.TrimSuffix(line, "\n")))
 			}
 		}
 		return nil
 	}
-	fmt.Fprintf(c.env.Stderr, "%s is %s: %s\n", r.ID, r.State, escape(cmp.Or(r.Error, r.Reason)))
+	fmt.Fprintf(c.env.Stderr, "%s is %s: %s\n", r.ID, r.State, text.Visible(cmp.Or(r.Error, r.Reason)))
 	return exitCode(exitError)
 }
 
@@ -213,19 +237,19 @@ func runEventLine(e wire.RunEvent) string {
 	at := e.At.Local().Format("15:04:05")
 	switch {
 	case strings.HasPrefix(e.Kind, "run."):
-		return strings.TrimRight(fmt.Sprintf("%s %s %s %s", at, escape(cmp.Or(b.To, b.State)), escape(b.Why), escape(b.Reason)), " ")
+		return strings.TrimRight(fmt.Sprintf("%s %s %s %s", at, text.Visible(cmp.Or(b.To, b.State)), text.Visible(b.Why), text.Visible(b.Reason)), " ")
 	case e.Kind == "step.ended":
-		return fmt.Sprintf("%s   %s %s: %s", at, escape(b.Kind), escape(b.Name), escape(b.State))
+		return fmt.Sprintf("%s   %s %s: %s", at, text.Visible(b.Kind), text.Visible(b.Name), text.Visible(b.State))
 	case strings.HasPrefix(e.Kind, "message"):
 		first, rest, _ := strings.Cut(strings.TrimSpace(b.Text), "\n")
 		if rest != "" {
 			first += " …"
 		}
-		return fmt.Sprintf("%s   %s", at, escape(first))
+		return fmt.Sprintf("%s   %s", at, text.Visible(first))
 	case strings.HasPrefix(e.Kind, "budget"):
-		return fmt.Sprintf("%s   %d %% of %s is spent", at, b.Percent, escape(b.Dimension))
+		return fmt.Sprintf("%s   %d %% of %s is spent", at, b.Percent, text.Visible(b.Dimension))
 	case strings.HasPrefix(e.Kind, "checkpoint"):
-		return fmt.Sprintf("%s   checkpoint %s", at, escape(b.Checkpoint))
+		return fmt.Sprintf("%s   checkpoint %s", at, text.Visible(b.Checkpoint))
 	}
 	return ""
 }
@@ -233,12 +257,12 @@ func runEventLine(e wire.RunEvent) string {
 // showRun shows all of a run.
 func showRun(w io.Writer, r wire.Run) {
 	rows := [][]string{
-		{"id", string(r.ID)}, {"session", escape(r.Session)}, {"goal", escape(r.Goal)},
-		{"state", strings.TrimSpace(r.State + " " + r.Why)}, {"agent", escape(r.Agent.Preset)},
+		{"id", string(r.ID)}, {"session", text.Visible(r.Session)}, {"goal", text.Visible(r.Goal)},
+		{"state", strings.TrimSpace(r.State + " " + r.Why)}, {"agent", text.Visible(r.Agent.Preset)},
 	}
 	add := func(name, value string) {
 		if value != "" {
-			rows = append(rows, []string{name, escape(value)})
+			rows = append(rows, []string{name, text.Visible(value)})
 		}
 	}
 	add("reason", r.Reason)

@@ -2,6 +2,8 @@ package cli
 
 import (
 	"bytes"
+	"cmp"
+	"context"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -16,6 +18,7 @@ import (
 	"glasshouse/api/client"
 	"glasshouse/api/wire"
 	"glasshouse/id"
+	"glasshouse/internal/text"
 
 	"github.com/spf13/cobra"
 	"go.yaml.in/yaml/v3"
@@ -51,6 +54,24 @@ func (f *policyFlags) request() (*wire.Policy, error) {
 		p.Files = append(p.Files, wire.PolicyFile{Name: filepath.Base(name), Text: string(text)})
 	}
 	return p, nil
+}
+
+// changed returns the policy of a jail with what the flags say put in its place, or nil if
+// they say nothing of how it is read.
+func (f *policyFlags) changed(ctx context.Context, cl *client.Client, j id.Jail) (*wire.Policy, error) {
+	if f.match == "" && f.level == 0 && f.ceiling == 0 {
+		return nil, nil // the agent is part of the question
+	}
+	s, err := cl.Policy(ctx, j)
+	if err != nil {
+		return nil, err
+	}
+	if s.Policy == nil {
+		return nil, fmt.Errorf("jail %s has no policy that --match, --level or --ceiling could change", j)
+	}
+	p := *s.Policy
+	p.Match, p.Level, p.Ceiling = cmp.Or(f.match, p.Match), cmp.Or(f.level, p.Level), cmp.Or(f.ceiling, p.Ceiling)
+	return &p, nil
 }
 
 // egressFlags are the flags that say what may leave a jail.
@@ -256,11 +277,17 @@ func (c *command) policyExplain() *cobra.Command {
 		Use: "explain [JAIL] ACTION [RESOURCE]", Short: "Say what would happen if, and which rules say so",
 		Long: `Say what a policy would answer to a question, and which rules were looked at.
 Nothing is asked, recorded or done. The policy is that of a jail or, with --policy,
-that of files.`,
+that of files: then no jail is named. With a jail, --agent, --level, --match and
+--ceiling show what its policy would answer if they were set so.`,
 		Example: `  glasshouse policy explain j-abc bash 'git push --force'
+  glasshouse policy explain j-abc --agent reviewer edit src/a.ts
   glasshouse policy explain --policy opencode.json bash 'npm test && rm -rf x'`,
 		Args: cobra.RangeArgs(1, 3),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			ofJail := len(f.files) == 0
+			if ofJail && len(args) < 2 {
+				return usagef("give a jail or --policy FILE, and an action")
+			}
 			p, err := f.request()
 			if err != nil {
 				return err
@@ -270,11 +297,12 @@ that of files.`,
 				return err
 			}
 			e := wire.Explain{Policy: p}
-			if p == nil {
-				if len(args) < 2 {
-					return usagef("give a jail or --policy FILE, and an action")
-				}
+			if ofJail {
 				if e.Jail, err = jailNamed(cmd.Context(), cl, args[0]); err != nil {
+					return err
+				}
+				e.Policy, err = f.changed(cmd.Context(), cl, e.Jail)
+				if err != nil {
 					return err
 				}
 				args = args[1:]
@@ -288,9 +316,9 @@ that of files.`,
 				if g := x.Egress; g != nil {
 					fmt.Fprintf(w, "the proxy: %s\n", egressWord(g))
 				}
-				fmt.Fprintf(w, "%s: %s\n", x.Decision.Effect, escape(x.Decision.Reason))
+				fmt.Fprintf(w, "%s: %s\n", x.Decision.Effect, text.Visible(x.Decision.Reason))
 				if x.Decision.Remedy != "" {
-					fmt.Fprintf(w, "  try: %s\n", escape(x.Decision.Remedy))
+					fmt.Fprintf(w, "  try: %s\n", text.Visible(x.Decision.Remedy))
 				}
 				var rows [][]string
 				for _, r := range x.Considered {
@@ -303,7 +331,7 @@ that of files.`,
 					default:
 						continue
 					}
-					rows = append(rows, []string{mark, escape(r.Part), ruleText(r.Rule), escape(r.Set)})
+					rows = append(rows, []string{mark, text.Visible(r.Part), ruleText(r.Rule), text.Visible(r.Set)})
 				}
 				table(w, rows)
 			})
@@ -317,21 +345,21 @@ that of files.`,
 func egressWord(g *wire.ExplainedEgress) string {
 	switch {
 	case g.Allow:
-		return "allow, by " + escape(g.Rule) + "; the policy is not asked"
+		return "allow, by " + text.Visible(g.Rule) + "; the policy is not asked"
 	case g.Asks:
-		return escape(g.Detail) + "; the policy decides"
+		return text.Visible(g.Detail) + "; the policy decides"
 	default:
-		return "refuse: " + escape(g.Detail)
+		return "refuse: " + text.Visible(g.Detail)
 	}
 }
 
 func ruleText(r wire.PolicyRule) string {
-	s := fmt.Sprintf("%s %q: %s", escape(r.Action), r.Pattern, r.Effect)
+	s := fmt.Sprintf("%s %q: %s", text.Visible(r.Action), r.Pattern, r.Effect)
 	switch {
 	case r.Line > 0:
-		s += fmt.Sprintf(" (%s:%d)", escape(r.File), r.Line)
+		s += fmt.Sprintf(" (%s:%d)", text.Visible(r.File), r.Line)
 	case r.File != "":
-		s += " (" + escape(r.File) + ")"
+		s += " (" + text.Visible(r.File) + ")"
 	}
 	return s
 }
@@ -344,25 +372,25 @@ func (c *command) showPolicy(p wire.PolicyState) error {
 		}
 		var files []string
 		for _, f := range p.Policy.Files {
-			files = append(files, escape(f.Name))
+			files = append(files, text.Visible(f.Name))
 		}
 		rows := [][]string{
 			{"files", strings.Join(files, ", ")},
-			{"match", p.Match + ", " + escape(p.Why)},
+			{"match", p.Match + ", " + text.Visible(p.Why)},
 			{"level", fmt.Sprintf("%d of at most %d", p.Level, p.Ceiling)},
 		}
 		for _, r := range p.Policy.Answers {
 			rows = append(rows, []string{"remembered", ruleText(r)})
 		}
 		for _, a := range p.Advice {
-			rows = append(rows, []string{"advice", fmt.Sprintf("%s:%d: %s", escape(a.File), a.Line, escape(a.Text))})
+			rows = append(rows, []string{"advice", fmt.Sprintf("%s:%d: %s", text.Visible(a.File), a.Line, text.Visible(a.Text))})
 		}
 		for _, f := range p.Findings {
-			text := fmt.Sprintf("%s:%d: %s: %s", escape(f.File), f.Line, f.Kind, escape(f.Message))
+			line := fmt.Sprintf("%s:%d: %s: %s", text.Visible(f.File), f.Line, f.Kind, text.Visible(f.Message))
 			if f.Remedy != "" {
-				text += "; " + escape(f.Remedy)
+				line += "; " + text.Visible(f.Remedy)
 			}
-			rows = append(rows, []string{"finding", text})
+			rows = append(rows, []string{"finding", line})
 		}
 		table(w, rows)
 	})
@@ -386,9 +414,9 @@ agent does. The answer is in the chain. The exit code is 1 if it is no.`,
 					return err
 				}
 				err = c.print(v, func(w io.Writer) {
-					fmt.Fprintf(w, "%s: %s\n", v.Tag, escape(v.Decision.Reason))
+					fmt.Fprintf(w, "%s: %s\n", v.Tag, text.Visible(v.Decision.Reason))
 					if v.Instead != "" {
-						fmt.Fprintf(w, "instead: %s\n", escape(v.Instead))
+						fmt.Fprintf(w, "instead: %s\n", text.Visible(v.Instead))
 					}
 				})
 				if err == nil && !v.Allow {
@@ -480,12 +508,12 @@ func showEgress(w io.Writer, e wire.EgressState) {
 }
 
 func allowText(r wire.EgressRule) string {
-	s := escape(r.Host)
+	s := text.Visible(r.Host)
 	if len(r.Ports) > 0 {
 		s += ":" + strings.Trim(strings.ReplaceAll(fmt.Sprint(r.Ports), " ", ","), "[]")
 	}
 	for _, in := range r.Inject {
-		s += " with " + escape(in.Secret) + " as " + in.As
+		s += " with " + text.Visible(in.Secret) + " as " + in.As
 	}
 	if r.Limit.Requests > 0 {
 		s += fmt.Sprintf(", %d requests", r.Limit.Requests)
@@ -517,9 +545,9 @@ agents said, and --observed leaves in nothing else.`,
 				if err != nil {
 					return err
 				}
-				return c.print(append([]wire.TrailEntry{}, all...), func(w io.Writer) {
+				return c.print(all, func(w io.Writer) {
 					for _, t := range all {
-						fmt.Fprintf(w, "- %s\n", escape(t.Line))
+						fmt.Fprintf(w, "- %s\n", text.Visible(t.Line))
 					}
 				})
 			})

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"glasshouse/api/wire"
+	"glasshouse/internal/text"
 
 	"github.com/spf13/cobra"
 )
@@ -40,12 +41,12 @@ func (c *command) bundleInstall() *cobra.Command {
 func showInstall(w io.Writer, b wire.Bundle) {
 	switch n := b.Next; {
 	case n == nil:
-		fmt.Fprintf(w, "%s %s is installed\n", escape(b.Name), escape(b.Version))
+		fmt.Fprintf(w, "%s %s is installed\n", text.Visible(b.Name), text.Visible(b.Version))
 	case n.State == "pending":
 		fmt.Fprintf(w, "%s %s waits for a person\n  to see what it may do: glasshouse approvals show %s\n  to allow it:           glasshouse approve %s\n",
-			escape(b.Name), escape(n.Version), n.Approval, n.Approval)
+			text.Visible(b.Name), text.Visible(n.Version), n.Approval, n.Approval)
 	default:
-		fmt.Fprintf(w, "%s %s is refused: %s\n", escape(b.Name), escape(n.Version), escape(n.Why))
+		fmt.Fprintf(w, "%s %s is refused: %s\n", text.Visible(b.Name), text.Visible(n.Version), text.Visible(n.Why))
 	}
 }
 
@@ -61,19 +62,19 @@ func (c *command) bundleList() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return c.print(append([]wire.Bundle{}, all...), func(w io.Writer) {
+			return c.print(all, func(w io.Writer) {
 				rows := [][]string{{"BUNDLE", "VERSION", "PUBLISHER", "TIER", "STATE", "CAPABILITIES", "SKILL", "NEXT"}}
 				for _, b := range all {
 					next := ""
 					if n := b.Next; n != nil {
 						next = strings.TrimSpace(n.Version + " " + n.State + " " + string(n.Approval))
 					}
-					rows = append(rows, []string{escape(b.Name), escape(b.Version), escape(b.Publisher), b.Tier, stateOfBundle(b), escape(strings.Join(b.Capabilities, " ")), escape(b.Skill), escape(next)})
+					rows = append(rows, []string{text.Visible(b.Name), text.Visible(b.Version), text.Visible(b.Publisher), b.Tier, stateOfBundle(b), text.Visible(strings.Join(b.Capabilities, " ")), text.Visible(b.Skill), text.Visible(next)})
 				}
 				table(w, rows)
 				for _, b := range all {
 					if b.Barred != "" {
-						fmt.Fprintf(w, "nothing of %s is called: %s\n  → %s\n", escape(b.Name), escape(b.Barred), escape(b.Remedy))
+						fmt.Fprintf(w, "nothing of %s is called: %s\n  → %s\n", text.Visible(b.Name), text.Visible(b.Barred), text.Visible(b.Remedy))
 					}
 				}
 			})
@@ -111,15 +112,15 @@ func (c *command) bundleTrust() *cobra.Command {
 		Long: `Take bundles that are signed by a key, given as text or as the file it is in, up to a
 tier: informational, read-only, standard or elevated.`,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			key := args[2]
-			if text, err := os.ReadFile(key); err == nil {
-				key = string(text)
+			key, err := publicKey(args[2])
+			if err != nil {
+				return err
 			}
 			cl, err := c.client(cmd.Context())
 			if err != nil {
 				return err
 			}
-			return cl.TrustPublisher(cmd.Context(), args[0], wire.AddPublisher{Tier: args[1], Key: key})
+			return cl.TrustPublisher(cmd.Context(), args[0], wire.AddPublisher{Tier: args[1], Key: key.String()})
 		},
 	}
 	return cmd
@@ -137,7 +138,7 @@ func (c *command) bundlePublishers() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return c.print(append([]wire.Publisher{}, all...), func(w io.Writer) {
+			return c.print(all, func(w io.Writer) {
 				rows := [][]string{{"PUBLISHER", "TIER", "KEY", "STATE", "REASON"}}
 				for _, p := range all {
 					for _, k := range p.Keys {
@@ -148,7 +149,7 @@ func (c *command) bundlePublishers() *cobra.Command {
 						case k.Retired != nil:
 							state = "retired"
 						}
-						rows = append(rows, []string{escape(p.Name), p.Tier, k.ID, state, escape(k.Reason)})
+						rows = append(rows, []string{text.Visible(p.Name), p.Tier, k.ID, state, text.Visible(k.Reason)})
 					}
 				}
 				table(w, rows)
@@ -190,18 +191,28 @@ func (c *command) bundleDistrust() *cobra.Command {
 digest. What is installed of it stays, and is not called any more: glasshouse bundle
 ls says so.`,
 		RunE: func(cmd *cobra.Command, args []string) error {
+			given := 0
+			for _, set := range []bool{len(args) == 1, key != "", digest != ""} {
+				if set {
+					given++
+				}
+			}
+			if given != 1 {
+				return usagef("either a publisher, or --key, or --digest")
+			}
+			if key != "" {
+				k, err := publicKey(key)
+				if err != nil {
+					return err
+				}
+				key = k.String()
+			}
 			cl, err := c.client(cmd.Context())
 			if err != nil {
 				return err
 			}
 			if len(args) == 1 {
-				if key != "" || digest != "" {
-					return usagef("either a publisher, or --key, or --digest")
-				}
 				return cl.RemovePublisher(cmd.Context(), args[0])
-			}
-			if text, err := os.ReadFile(key); key != "" && err == nil {
-				key = string(text)
 			}
 			return cl.RevokeTrust(cmd.Context(), wire.RevokeTrust{Key: key, Digest: digest, Reason: reason})
 		},
@@ -224,7 +235,7 @@ func (c *command) marketSearch() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return c.print(append([]wire.Offer{}, all...), func(w io.Writer) { offers(w, all) })
+			return c.print(all, func(w io.Writer) { offers(w, all) })
 		},
 	}
 }
@@ -232,7 +243,7 @@ func (c *command) marketSearch() *cobra.Command {
 func offers(w io.Writer, all []wire.Offer) {
 	rows := [][]string{{"BUNDLE", "VERSION", "INSTALLED", "PUBLISHER", "TIER", "MARKET", "WHAT"}}
 	for _, o := range all {
-		rows = append(rows, []string{escape(o.Name), escape(o.Version), escape(o.Installed), escape(o.Publisher), o.Tier, escape(o.Market), escape(o.Description)})
+		rows = append(rows, []string{text.Visible(o.Name), text.Visible(o.Version), text.Visible(o.Installed), text.Visible(o.Publisher), o.Tier, text.Visible(o.Market), text.Visible(o.Description)})
 	}
 	table(w, rows)
 }
@@ -249,7 +260,7 @@ func (c *command) marketOutdated() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return c.print(append([]wire.Offer{}, all...), func(w io.Writer) { offers(w, all) })
+			return c.print(all, func(w io.Writer) { offers(w, all) })
 		},
 	}
 }

@@ -128,11 +128,15 @@ func (f *jailFlags) request(getenv func(string) string) (req wire.CreateJail, er
 
 func parseRootfs(s string) (wire.Rootfs, error) {
 	kind, rest, _ := strings.Cut(s, ":")
-	switch kind {
-	case "":
+	switch {
+	case s == "":
 		return wire.Rootfs{}, nil
-	case "host":
+	case s == "host":
 		return wire.Rootfs{Host: true}, nil
+	case rest == "": // an empty name is the default root filesystem to the daemon
+		kind = ""
+	}
+	switch kind {
 	case "debian":
 		return wire.Rootfs{Debian: rest}, nil
 	case "dir":
@@ -235,7 +239,7 @@ func (c *command) jailList() *cobra.Command {
 					if runtime == "" {
 						runtime = j.Backend
 					}
-					rows = append(rows, []string{string(j.ID), j.Name, j.State, runtime, rootfsName(j.Rootfs), ago(j.CreatedAt, time.Now())})
+					rows = append(rows, []string{string(j.ID), j.Name, stateText(j), runtime, rootfsName(j.Rootfs), ago(j.CreatedAt, time.Now())})
 				}
 				if !quiet {
 					table(w, rows)
@@ -248,6 +252,15 @@ func (c *command) jailList() *cobra.Command {
 	cmd.Flags().StringArrayVarP(&labels, "label", "l", nil, "only jails with KEY=VALUE; may be repeated")
 	cmd.Flags().BoolVarP(&quiet, "quiet", "q", false, "ids alone")
 	return cmd
+}
+
+// stateText is a jail's state, and the types of its conditions.
+func stateText(j wire.Jail) string {
+	words := []string{j.State}
+	for _, c := range j.Conditions {
+		words = append(words, c.Type)
+	}
+	return strings.Join(words, ",")
 }
 
 func (c *command) jailShow() *cobra.Command {
@@ -275,6 +288,9 @@ func showJail(w io.Writer, j wire.Jail) {
 	add("name", j.Name)
 	add("state", j.State)
 	add("reason", j.Reason)
+	for _, c := range j.Conditions {
+		add(c.Type, c.Detail+"; "+c.Remedy)
+	}
 	add("backend", strings.TrimSuffix(j.Backend+" "+j.Runtime, " "))
 	add("rootfs", rootfsName(j.Rootfs))
 	add("digest", j.Digest)
@@ -348,7 +364,7 @@ func (c *command) each(use, short, long string, f func(context.Context, *client.
 					return err
 				}
 				if err != nil {
-					fmt.Fprintf(c.env.Stderr, "glasshouse: %s: %v\n", arg, err)
+					complain(c.env.Stderr, fmt.Errorf("%s: %w", arg, err))
 					failed = true
 				}
 			}

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"glasshouse/event"
+	"glasshouse/internal/text"
 	"glasshouse/observe/syscalls"
 )
 
@@ -16,7 +17,7 @@ func eventLine(out screen, e *event.Event) string {
 	when := out.paint(faint, time.UnixMilli(e.TS).Local().Format("15:04:05.000"))
 	who := fmt.Sprintf("%6s %-15s", "-", "-")
 	if e.PID != 0 {
-		who = fmt.Sprintf("%6d %-15s", e.PID, escape(e.Comm))
+		who = fmt.Sprintf("%6d %-15s", e.PID, text.Visible(e.Comm))
 	}
 	return when + " " + who + "  " + eventWhat(out, e) + eventFlags(out, e.Flags)
 }
@@ -36,12 +37,12 @@ func eventWhat(out screen, e *event.Event) string {
 		if e.Lost >= 0 {
 			n = strconv.FormatInt(e.Lost, 10)
 		}
-		return out.paint(yellow, fmt.Sprintf("-- %s %v records are missing here: %s", n, e.Source, escape(e.Reason)))
+		return out.paint(yellow, fmt.Sprintf("-- %s %v records are missing here: %s", n, e.Source, text.Visible(e.Reason)))
 	case event.Usage:
 		return out.paint(faint, fmt.Sprintf("uses: cpu %v, memory %s, %s, disk %s, received %s, sent %s",
 			time.Duration(e.CPU).Round(time.Millisecond), size(e.Memory), counted(e.PIDs, "process", "processes"), size(e.Disk), size(e.Rx), size(e.Tx)))
 	case event.Lineage:
-		return out.paint(bold, escape(e.Op)) + fmt.Sprintf(" %s of %s at %d", escape(string(e.Snapshot)), escape(string(e.Parent)), e.ParentSeq)
+		return out.paint(bold, text.Visible(e.Op)) + fmt.Sprintf(" %s of %s at %d", text.Visible(string(e.Snapshot)), text.Visible(string(e.Parent)), e.ParentSeq)
 	}
 	return "?"
 }
@@ -65,9 +66,9 @@ func eventFlags(out screen, f event.Flags) string {
 // its record: those at the end that are zero and mean nothing are left out.
 func callLine(out screen, e *event.Event) string {
 	var b strings.Builder
-	name := escape(e.Name)
+	name := text.Visible(e.Name)
 	if e.ABI != "" {
-		name += "/" + escape(e.ABI)
+		name += "/" + text.Visible(e.ABI)
 	}
 	b.WriteString(out.paint(bold, name) + "(" + strings.Join(callArgs(e), ", ") + ")")
 	if e.Real != "" {
@@ -162,9 +163,9 @@ const maxQuoted = 256
 func quote(s string) string {
 	rest := ""
 	if len(s) > maxQuoted {
-		s, rest = s[:maxQuoted], "…"
+		s, rest = text.Prefix(s, maxQuoted), "…"
 	}
-	return `"` + strings.ReplaceAll(escape(s), `"`, `\"`) + `"` + rest
+	return `"` + strings.ReplaceAll(text.Visible(s), `"`, `\"`) + `"` + rest
 }
 
 // short writes a duration with three digits at most.
@@ -182,7 +183,7 @@ func short(d time.Duration) string {
 
 func fileLine(out screen, e *event.Event) string {
 	var b strings.Builder
-	b.WriteString(out.paint(green, escape(e.Op)) + " " + quote(e.Path))
+	b.WriteString(out.paint(green, text.Visible(e.Op)) + " " + quote(e.Path))
 	if e.To != "" {
 		b.WriteString(" -> " + quote(e.To))
 	}
@@ -208,22 +209,22 @@ func netLine(out screen, e *event.Event) string {
 		arrow = "--"
 	}
 	var b strings.Builder
-	b.WriteString(out.paint(blue, escape(e.Proto)) + " " + escape(here) + " " + arrow + " " + escape(there))
+	b.WriteString(out.paint(blue, text.Visible(e.Proto)) + " " + text.Visible(here) + " " + arrow + " " + text.Visible(there))
 	if e.Host != "" {
-		b.WriteString(" (" + escape(e.Host) + ")")
+		b.WriteString(" (" + text.Visible(e.Host) + ")")
 	}
 	b.WriteString(" " + counted(e.Bytes, "byte", "bytes"))
 	if e.Packets > 0 {
 		b.WriteString(" in " + counted(e.Packets, "packet", "packets"))
 	}
 	if e.TCP != "" {
-		b.WriteString(" " + escape(e.TCP))
+		b.WriteString(" " + text.Visible(e.TCP))
 	}
 	return b.String()
 }
 
 func procLine(out screen, e *event.Event) string {
-	name := out.paint(cyan, escape(e.Op))
+	name := out.paint(cyan, text.Visible(e.Op))
 	switch e.Op {
 	case event.OpExec:
 		line := name + " " + quote(e.Exe)
@@ -237,7 +238,7 @@ func procLine(out screen, e *event.Event) string {
 	case event.OpExit:
 		how := out.paint(statusStyle(e.Code != 0), fmt.Sprintf("%d", e.Code))
 		if e.Signal != "" {
-			how = out.paint(red, "by "+escape(e.Signal))
+			how = out.paint(red, "by "+text.Visible(e.Signal))
 		}
 		return fmt.Sprintf("%s %s, user %s, system %s", name, how, short(time.Duration(e.UserNS)), short(time.Duration(e.SystemNS)))
 	}

@@ -7,6 +7,7 @@ import (
 	"unicode/utf8"
 
 	"glasshouse/event"
+	"glasshouse/internal/text"
 )
 
 // line is an event as a person sees it, without the time.
@@ -37,14 +38,14 @@ func TestEventsAreLinesForPeople(t *testing.T) {
 		`42 sh rename "/a" -> "/b" = EXDEV`:                                         {Type: event.File, PID: 42, Comm: "sh", Op: "rename", Path: "/a", To: "/b", Ret: -18, FD: -1},
 		`7 curl tcp 10.0.0.2:54321 -> 93.184.216.34:443 (example.com) 60 bytes SYN`: {Type: event.Net, PID: 7, Comm: "curl", Dir: "egress", Proto: "tcp", Src: "10.0.0.2:54321", Dst: "93.184.216.34:443", Host: "example.com", Bytes: 60, TCP: "SYN"},
 		`- - udp 10.0.0.2:1 <- 9.9.9.9:53 100 bytes in 2 packets`:                   {Type: event.Net, Dir: "ingress", Proto: "udp", Dst: "10.0.0.2:1", Src: "9.9.9.9:53", Bytes: 100, Packets: 2},
-		`43 sh fork by 42`:                                                              {Type: event.Proc, PID: 43, PPID: 42, Comm: "sh", Op: "fork"},
-		`43 curl exec "/usr/bin/curl" "curl" "a b"`:                                     {Type: event.Proc, PID: 43, Comm: "curl", Op: "exec", Exe: "/usr/bin/curl", Argv: []string{"curl", "a b"}},
-		`43 curl exit 3, user 1.5ms, system 20µs`:                                       {Type: event.Proc, PID: 43, Comm: "curl", Op: "exit", Code: 3, UserNS: 1500000, SystemNS: 20000},
-		`43 curl exit by SIGKILL, user 0s, system 0s`:                                   {Type: event.Proc, PID: 43, Comm: "curl", Op: "exit", Signal: "SIGKILL"},
-		`- - -- 12 syscall records are missing here: ring full`:                         {Type: event.Gap, Source: event.Syscall, Lost: 12, Reason: "ring full"},
-		`- - -- an unknown number of net records are missing here: gone`:                {Type: event.Gap, Source: event.Net, Lost: -1, Reason: "gone"},
-		`- - branch s-7k2mwq4x9dpa of j-3f2akm9x7qpw at 9`:                              {Type: event.Lineage, Op: event.OpBranch, Snapshot: "s-7k2mwq4x9dpa", Parent: "j-3f2akm9x7qpw", ParentSeq: 9},
-		`- - uses: cpu 1.5s, memory 2 KB, 1 process, disk 0 B, received 0 B, sent 10 B`: {Type: event.Usage, CPU: 1500000000, Memory: 2048, PIDs: 1, Tx: 10},
+		`43 sh fork by 42`:                                                               {Type: event.Proc, PID: 43, PPID: 42, Comm: "sh", Op: "fork"},
+		`43 curl exec "/usr/bin/curl" "curl" "a b"`:                                      {Type: event.Proc, PID: 43, Comm: "curl", Op: "exec", Exe: "/usr/bin/curl", Argv: []string{"curl", "a b"}},
+		`43 curl exit 3, user 1.5ms, system 20µs`:                                        {Type: event.Proc, PID: 43, Comm: "curl", Op: "exit", Code: 3, UserNS: 1500000, SystemNS: 20000},
+		`43 curl exit by SIGKILL, user 0s, system 0s`:                                    {Type: event.Proc, PID: 43, Comm: "curl", Op: "exit", Signal: "SIGKILL"},
+		`- - -- 12 syscall records are missing here: ring full`:                          {Type: event.Gap, Source: event.Syscall, Lost: 12, Reason: "ring full"},
+		`- - -- an unknown number of net records are missing here: gone`:                 {Type: event.Gap, Source: event.Net, Lost: -1, Reason: "gone"},
+		`- - branch s-7k2mwq4x9dpa of j-3f2akm9x7qpw at 9`:                               {Type: event.Lineage, Op: event.OpBranch, Snapshot: "s-7k2mwq4x9dpa", Parent: "j-3f2akm9x7qpw", ParentSeq: 9},
+		`- - uses: cpu 1.5s, memory 2 KiB, 1 process, disk 0 B, received 0 B, sent 10 B`: {Type: event.Usage, CPU: 1500000000, Memory: 2048, PIDs: 1, Tx: 10},
 	} {
 		if got := line(e); got != want {
 			t.Errorf("got  %s\nwant %s", got, want)
@@ -110,8 +111,8 @@ func TestEscape(t *testing.T) {
 		"plain ünïcode 漢字": "plain ünïcode 漢字", "a\tb\nc\rd": `a\tb\nc\rd`, "\x1b[31m": `\x1b[31m`, "\xff\xfe": `\xff\xfe`,
 		"\u202e": `\u202e`, "\u009b": `\u009b`, "a\u200bb": `a\u200bb`, "": "",
 	} {
-		if got := escape(in); got != want {
-			t.Errorf("escape(%q) = %q, want %q", in, got, want)
+		if got := text.Visible(in); got != want {
+			t.Errorf("text.Visible(%q) = %q, want %q", in, got, want)
 		}
 	}
 }

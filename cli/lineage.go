@@ -9,6 +9,7 @@ import (
 	"glasshouse/api/client"
 	"glasshouse/api/wire"
 	"glasshouse/id"
+	"glasshouse/internal/text"
 
 	"github.com/spf13/cobra"
 )
@@ -35,7 +36,7 @@ snapshot that a jail is nearest to is marked with *.`,
 			if err != nil {
 				return err
 			}
-			return c.print(append([]wire.LineageJail{}, trees...), func(w io.Writer) {
+			return c.print(trees, func(w io.Writer) {
 				for _, t := range trees {
 					drawTree(w, lineageOf(t, time.Now()), "", "")
 				}
@@ -104,7 +105,7 @@ func words(list ...string) string {
 		if b.Len() > 0 {
 			b.WriteString("  ")
 		}
-		b.WriteString(escape(s))
+		b.WriteString(text.Visible(s))
 	}
 	return b.String()
 }

@@ -5,6 +5,7 @@ import (
 	"io"
 	"time"
 
+	"glasshouse/internal/text"
 	"glasshouse/market"
 
 	"github.com/spf13/cobra"
@@ -41,7 +42,7 @@ shown an old one.`,
 			}
 			return c.print(x, func(w io.Writer) {
 				for _, o := range x.Offers {
-					fmt.Fprintf(w, "%s %s by %s: %s\n", o.Name, o.Version, o.Publisher, o.File)
+					fmt.Fprintf(w, "%s %s by %s: %s\n", text.Visible(o.Name), text.Visible(o.Version), text.Visible(o.Publisher), text.Visible(o.File))
 				}
 				fmt.Fprintf(w, "%d offers, number %d, good until %s, signed by key %s\n", len(x.Offers), x.Serial, x.Expires, x.Key.ID())
 			})

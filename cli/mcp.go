@@ -13,11 +13,14 @@ import (
 	"net/http"
 	"path/filepath"
 	"strings"
+	"sync"
 	"time"
 
 	"glasshouse/api/client"
 	"glasshouse/api/wire"
+	"glasshouse/fault"
 	"glasshouse/id"
+	"glasshouse/internal/text"
 	"glasshouse/mcp"
 
 	"github.com/spf13/cobra"
@@ -25,13 +28,15 @@ import (
 
 func (c *command) mcp() *cobra.Command {
 	var listen string
-	var noJails bool
+	var noJails, ask bool
 	cmd := &cobra.Command{
-		Use: "mcp", Short: "Serve capabilities and jails as tools of the Model Context Protocol", Args: cobra.NoArgs,
-		Long: `Serve the capabilities that may be called, and jails, as tools of the Model Context
-Protocol: over standard input and output or, with --listen, over streamable HTTP to
-whoever has the token that is printed. Every call goes through the daemon, which
-decides and records it like any other.`,
+		Use: "mcp", Short: "Serve capabilities and jails over the Model Context Protocol", Args: cobra.NoArgs,
+		Long: `Serve capabilities and jails as tools of the Model Context Protocol, and jails, their
+events, snapshots and skills as resources. Skills are also prompts. The transport is
+standard input and output or, with --listen, streamable HTTP for clients that have the
+printed token. The daemon decides and records every call. With --ask, a client that
+supports elicitation asks its user about the approvals that its calls wait for. Use it
+only with clients that show such forms to a person.`,
 		Example: `  glasshouse mcp
   glasshouse mcp --listen 127.0.0.1:8090`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -43,7 +48,10 @@ decides and records it like any other.`,
 			if !noJails {
 				jails = mcpJails{cl}
 			}
-			s := mcp.NewServer(version, mcpCapabilities{cl}, jails)
+			s := mcp.NewServer(version, mcpCapabilities{cl, ask}, jails)
+			if !noJails {
+				s.OfferSource(mcpSource{cl})
+			}
 			defer s.Close()
 			if listen != "" {
 				return c.serveMCP(cmd.Context(), s, listen)
@@ -57,6 +65,7 @@ decides and records it like any other.`,
 	}
 	cmd.Flags().StringVar(&listen, "listen", "", "serve streamable HTTP at this address of the loopback")
 	cmd.Flags().BoolVar(&noJails, "no-jails", false, "serve capabilities only")
+	cmd.Flags().BoolVar(&ask, "ask", false, "ask the client's user about approvals of its calls")
 	cmd.AddCommand(c.mcpImport())
 	return cmd
 }
@@ -71,7 +80,7 @@ registered: look at what is printed, keep it in a file, and register that.`,
 		Example: `  glasshouse mcp import files.rtfs > files-tools.rtfs
   glasshouse capability register files-tools.rtfs --dir .`,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			text, at, err := manifestIn(args[0], dir)
+			manifest, at, err := manifestIn(args[0], dir)
 			if err != nil {
 				return err
 			}
@@ -79,19 +88,19 @@ registered: look at what is printed, keep it in a file, and register that.`,
 			if err != nil {
 				return err
 			}
-			im, err := cl.ImportServer(cmd.Context(), wire.ImportServer{Manifest: text, File: filepath.Base(args[0]), Dir: at})
+			im, err := cl.ImportServer(cmd.Context(), wire.ImportServer{Manifest: manifest, File: filepath.Base(args[0]), Dir: at})
 			if err != nil {
 				return err
 			}
 			for _, l := range im.Lost {
-				fmt.Fprintf(c.env.Stderr, "not in any manifest: %s\n", escape(l))
+				fmt.Fprintf(c.env.Stderr, "not in any manifest: %s\n", text.Visible(l))
 			}
 			for _, r := range im.Refused {
-				fmt.Fprintf(c.env.Stderr, "no capability: %s\n", escape(r))
+				fmt.Fprintf(c.env.Stderr, "no capability: %s\n", text.Visible(r))
 			}
 			return c.print(im, func(w io.Writer) {
 				for _, m := range im.Manifests {
-					fmt.Fprintln(w, strings.TrimSpace(m)+"\n")
+					fmt.Fprintln(w, text.ForTerminal(strings.TrimSpace(m))+"\n")
 				}
 			})
 		},
@@ -135,7 +144,10 @@ func (c *command) serveMCP(ctx context.Context, s *mcp.Server, address string) e
 }
 
 // mcpCapabilities are the capabilities that the daemon lets this user call.
-type mcpCapabilities struct{ *client.Client }
+type mcpCapabilities struct {
+	*client.Client
+	ask bool // the client's user about approvals
+}
 
 func (m mcpCapabilities) List(ctx context.Context) ([]mcp.Tool, error) {
 	all, err := m.Capabilities(ctx)
@@ -159,12 +171,20 @@ func (m mcpCapabilities) List(ctx context.Context) ([]mcp.Tool, error) {
 }
 
 func (m mcpCapabilities) Call(ctx context.Context, cid string, input json.RawMessage) (json.RawMessage, error) {
+	if peer := mcp.PeerOf(ctx); m.ask && peer != nil && peer.CanAsk() {
+		asking, stop := context.WithCancel(ctx)
+		var wg sync.WaitGroup
+		wg.Go(func() { m.askApprovals(asking, peer, cid, time.Now()) })
+		defer wg.Wait()
+		defer stop()
+	}
 	out, err := m.Client.Call(ctx, cid, wire.Call{Input: input})
 	if err != nil {
 		return nil, err
 	}
 	if e := out.Error; e != nil {
-		return nil, fmt.Errorf("%s: %s", e.Kind, e.Reason)
+		// An error without a kind would be an internal error to the client.
+		return nil, &fault.Error{Kind: fault.Kind(e.Kind), Err: errors.New(e.Reason), Remedy: e.Remedy}
 	}
 	return out.Output, nil
 }

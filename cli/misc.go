@@ -2,57 +2,21 @@ package cli
 
 import (
 	"cmp"
-	"errors"
 	"fmt"
 	"io"
+	"maps"
+	"slices"
 	"strings"
 	"time"
 
 	"glasshouse/api/client"
 	"glasshouse/api/wire"
 	"glasshouse/daemon"
-	"glasshouse/fault"
-	"glasshouse/host/probe"
 	"glasshouse/id"
+	"glasshouse/internal/text"
 
 	"github.com/spf13/cobra"
 )
-
-func (c *command) doctor() *cobra.Command {
-	return &cobra.Command{
-		Use: "doctor", Short: "Show what this host can do, and the remedy for what it cannot", Args: cobra.NoArgs,
-		Long: `Probe every mechanism that Glasshouse can use. With a daemon, the daemon probes;
-without one, this process does.`,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			cl, err := c.dial()
-			if err != nil {
-				return err
-			}
-			probes, err := client.Collect(cl.Doctor(cmd.Context()))
-			if errors.Is(err, fault.Unavailable) {
-				fmt.Fprintln(c.env.Stderr, "no daemon answers; probing from here, as this user")
-				probes, err = daemon.Doctor(cmd.Context(), probe.Host{Data: c.dataDir()}), nil
-			}
-			if err != nil {
-				return err
-			}
-			return c.print(probes, func(w io.Writer) { showProbes(w, probes) })
-		},
-	}
-}
-
-func showProbes(w io.Writer, probes []wire.Probe) {
-	mark := map[string]string{"ok": "ok  ", "unsupported": "no  ", "unknown": "?   "}
-	for _, p := range probes {
-		fmt.Fprintf(w, "%s%-22s %s\n", mark[p.Status], p.Name, p.Detail)
-		if p.Reason != "" {
-			fmt.Fprintf(w, "    %-22s %s\n", "", p.Reason)
-		}
-		if p.Remedy != "" {
-			fmt.Fprintf(w, "    %-22s → %s\n", "", p.Remedy)
-		}
-	}
-}
 
 func (c *command) backends() *cobra.Command {
 	return &cobra.Command{
@@ -71,10 +35,10 @@ func (c *command) backends() *cobra.Command {
 					if b.Usable {
 						fmt.Fprintf(w, "ok  %s %s\n", b.Name, b.Runtime)
 					} else {
-						fmt.Fprintf(w, "no  %s %s: %s\n", b.Name, b.Runtime, b.Reason)
+						fmt.Fprintf(w, "no  %s %s: %s\n", b.Name, b.Runtime, text.Visible(b.Reason))
 					}
-					for what, why := range b.Lacks {
-						fmt.Fprintf(w, "      without %s: %s\n", what, why)
+					for _, what := range slices.Sorted(maps.Keys(b.Lacks)) {
+						fmt.Fprintf(w, "      without %s: %s\n", what, text.Visible(b.Lacks[what]))
 					}
 				}
 			})

@@ -76,10 +76,12 @@ func TestAJailIsNamedByItsName(t *testing.T) {
 // asked is a daemon of one jail, which has nothing else to tell, and notes what it
 // was asked.
 type asked struct {
-	id, name string
+	id   string
+	name string
 
-	mu   sync.Mutex
-	urls []string // guarded by mu
+	mu sync.Mutex
+	// +checklocks:mu
+	urls []string
 }
 
 func (a *asked) ServeHTTP(w http.ResponseWriter, r *http.Request) {

@@ -11,6 +11,7 @@ import (
 
 	"glasshouse/agent"
 	"glasshouse/fault"
+	"glasshouse/internal/text"
 
 	"github.com/spf13/cobra"
 )
@@ -134,7 +135,7 @@ func writeUnder(root *os.Root, f agent.File) error {
 
 func tellOpenCode(w io.Writer, files []writtenFile) {
 	for _, f := range files {
-		fmt.Fprintf(w, "%-9s  %s\n", f.State, f.Path)
+		fmt.Fprintf(w, "%-9s  %s\n", f.State, text.Visible(f.Path))
 	}
 	fmt.Fprint(w, `
 OpenCode 1.18 reads opencode.json so that the last rule that matches counts: put what is

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -14,6 +15,7 @@ import (
 
 	"glasshouse/api/client"
 	"glasshouse/fault"
+	"glasshouse/internal/atomicfile"
 )
 
 // A command that finds no daemon starts one that lasts as long as it is used:
@@ -30,9 +32,6 @@ func (c *command) client(ctx context.Context) (*client.Client, error) {
 	if err != nil || c.addr != "" || c.env.Getenv("GLASSHOUSE_ADDR") != "" {
 		return cl, err
 	}
-	if !filepath.IsAbs(c.dataDir()) && c.env.Getenv("HOME") == "" {
-		return nil, usagef("HOME is not set, and neither are --data, GLASSHOUSE_DATA and --addr")
-	}
 	// Without a right to this directory the daemon is somebody else's, and
 	// not ours to start.
 	if err := c.use(); err != nil {
@@ -41,7 +40,95 @@ func (c *command) client(ctx context.Context) (*client.Client, error) {
 	if err := cl.Health(ctx); !errors.Is(err, fault.Unavailable) {
 		return cl, err
 	}
+	owner, err := readService(c.dataDir())
+	if err != nil {
+		return nil, err
+	}
+	if owner != nil {
+		return cl, c.awaitService(ctx, cl, *owner)
+	}
 	return cl, c.startOwn(ctx, cl)
+}
+
+// A service is a daemon that systemd or another supervisor starts with its own configuration. It
+// may be restarting while a command finds no daemon. Its record stays in the data directory
+// when it stops, and is removed by a daemon that is no service.
+type service struct {
+	Unit   string `json:"unit,omitempty"`   // of systemd
+	Config string `json:"config,omitempty"` // the configuration file
+}
+
+// serviceOf is the service that this process runs as, or nil.
+func serviceOf(config string, getenv func(string) string) *service {
+	s := service{Config: config}
+	if getenv("INVOCATION_ID") != "" && getenv("NOTIFY_SOCKET") != "" { // systemd.exec(5), sd_notify(3)
+		s.Unit = "glasshouse"
+	}
+	if s == (service{}) {
+		return nil
+	}
+	return &s
+}
+
+func serviceFile(dir string) string { return filepath.Join(dir, "service.json") }
+
+// writeService records by whom the daemon of a data directory is started.
+func writeService(dir string, s *service) error {
+	if s == nil {
+		if err := os.Remove(serviceFile(dir)); err != nil && !errors.Is(err, os.ErrNotExist) {
+			return err
+		}
+		return nil
+	}
+	text, err := json.Marshal(s)
+	if err != nil {
+		return err
+	}
+	return atomicfile.Write(serviceFile(dir), append(text, '\n'), 0o644)
+}
+
+// readService returns the service that owns a data directory, or nil.
+func readService(dir string) (*service, error) {
+	text, err := os.ReadFile(serviceFile(dir))
+	if err != nil {
+		if errors.Is(err, os.ErrNotExist) {
+			return nil, nil
+		}
+		return nil, err
+	}
+	s := new(service)
+	if err := json.Unmarshal(text, s); err != nil {
+		return nil, fmt.Errorf("read %s: %w", serviceFile(dir), err)
+	}
+	return s, nil
+}
+
+// restartTime is how long a service may take to restart.
+var restartTime = 30 * time.Second
+
+// awaitService waits for a service that restarts. A command never starts a daemon in its
+// place, which would not have its configuration.
+func (c *command) awaitService(ctx context.Context, cl *client.Client, s service) error {
+	for end := time.Now().Add(restartTime); ; {
+		err := cl.Health(ctx)
+		if !errors.Is(err, fault.Unavailable) {
+			return err
+		}
+		if time.Now().After(end) {
+			remedy := "systemctl start " + s.Unit
+			if s.Unit == "" {
+				remedy = "glasshouse serve --data " + c.dataDir() + " --config " + s.Config
+			}
+			return &fault.Error{Op: "connect", On: c.dataDir(), Kind: fault.Unavailable,
+				Err:    fmt.Errorf("the daemon of this data directory is a service, and did not answer for %s", restartTime),
+				Remedy: remedy + "; if it is no longer a service, remove " + serviceFile(c.dataDir())}
+		}
+		select {
+		case <-time.After(50 * time.Millisecond):
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
 }
 
 // use takes part in the use of the daemon, for as long as this process lasts.

@@ -10,6 +10,7 @@ import (
 	"glasshouse/api/client"
 	"glasshouse/api/wire"
 	"glasshouse/id"
+	"glasshouse/internal/text"
 
 	"github.com/spf13/cobra"
 )
@@ -59,7 +60,7 @@ those that were changed after the snapshot.`,
 func showPast(w io.Writer, p wire.Past, processes string, now time.Time) {
 	switch s := p.Snapshot; {
 	case s != nil:
-		fmt.Fprintf(w, "snapshot  %s, %s\n\n", words(string(s.ID), s.Name), ago(s.CreatedAt, now))
+		fmt.Fprintf(w, "snapshot  %s, %s\n\n", words(string(s.ID), text.Visible(s.Name)), ago(s.CreatedAt, now))
 	default:
 		fmt.Fprint(w, "snapshot  none before\n\n")
 	}
@@ -74,9 +75,9 @@ func showPast(w io.Writer, p wire.Past, processes string, now time.Time) {
 	}
 	var rows [][]string
 	for _, f := range p.Files.Items {
-		name := printable(f.Path)
+		name := text.Visible(f.Path)
 		if f.From != "" {
-			name = printable(f.From) + " -> " + name
+			name = text.Visible(f.From) + " -> " + name
 		}
 		mark := ""
 		if f.Since {
@@ -85,8 +86,13 @@ func showPast(w io.Writer, p wire.Past, processes string, now time.Time) {
 		rows = append(rows, []string{mark, f.Kind, f.Type, f.Time.Format(time.DateTime), name})
 	}
 	table(w, rows)
-	if more := p.Files.Count - len(p.Files.Items); more > 0 || p.Files.AtLeast {
+	switch more := p.Files.Count - len(p.Files.Items); {
+	case more > 0 && p.Files.AtLeast:
+		fmt.Fprintf(w, "and at least %d more, changed earlier\n", more)
+	case more > 0:
 		fmt.Fprintf(w, "and %d more, changed earlier\n", more)
+	case p.Files.AtLeast:
+		fmt.Fprintln(w, "and more, changed earlier")
 	}
 	if p.Files.Lost != (wire.Lost{}) {
 		fmt.Fprintln(w, "Records of files are missing: there may have been other changes.")
@@ -127,11 +133,11 @@ func showProfile(w io.Writer, p wire.Profile) {
 		rows = append(rows, []string{name, fmt.Sprint(n), fmt.Sprint(failed), fmt.Sprint(denied), took(l.P50), took(l.P99), took(l.Total)})
 	}
 	for _, c := range p.Calls {
-		row(printable(c.Name), c.Count, c.Failed, c.Denied, c.Latency)
+		row(text.Visible(c.Name), c.Count, c.Failed, c.Denied, c.Latency)
 	}
 	row("all", p.Count, p.Failed, p.Denied, p.Latency)
 	for _, o := range p.Processes {
-		row(fmt.Sprintf("of %s (%d)", printable(o.Comm), o.PID), o.Count, o.Failed, o.Denied, o.Latency)
+		row(fmt.Sprintf("of %s (%d)", text.Visible(o.Comm), o.PID), o.Count, o.Failed, o.Denied, o.Latency)
 	}
 	table(w, rows)
 	var errs []string
@@ -169,12 +175,12 @@ func (c *command) showHosts(ctx context.Context, cl *client.Client, jid id.Jail)
 		for _, h := range cs.Items {
 			var who, decided []string
 			for _, p := range h.Processes {
-				who = append(who, fmt.Sprintf("%s (%d)", printable(p.Comm), p.PID))
+				who = append(who, fmt.Sprintf("%s (%d)", text.Visible(p.Comm), p.PID))
 			}
 			for _, v := range h.Verdicts {
 				decided = append(decided, fmt.Sprintf("%s %d ×", decidedWord(v), v.Count))
 			}
-			rows = append(rows, []string{printable(h.Host), fmt.Sprint(h.Connections), size(h.BytesOut), size(h.BytesIn), strings.Join(who, ", "), strings.Join(decided, ", ")})
+			rows = append(rows, []string{text.Visible(h.Host), fmt.Sprint(h.Connections), size(h.BytesOut), size(h.BytesIn), strings.Join(who, ", "), strings.Join(decided, ", ")})
 		}
 		table(w, rows)
 	})

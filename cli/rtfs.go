@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -308,10 +309,10 @@ func (c *command) checked(file, what string) error {
 	return c.print(map[string]string{"file": file, "is": what}, func(w io.Writer) { fmt.Fprintf(w, "%s: ok, %s\n", file, what) })
 }
 
-// isManifest reports whether a file is one by its name or by what is in it. A text
-// that cannot be read is whatever it is said to be.
+// isManifest reports whether a file is a manifest: by its name, because its text is
+// JSON, or because it has a form (capability …).
 func isManifest(file string, src []byte) bool {
-	if filepath.Ext(file) == ".json" {
+	if filepath.Ext(file) == ".json" || isJSON(src) {
 		return true
 	}
 	nodes, err := form.Read(file, src)
@@ -324,6 +325,20 @@ func isManifest(file string, src []byte) bool {
 		}
 	}
 	return false
+}
+
+// isJSON reports whether a text is a JSON object with keys, or an array that begins
+// with one. Other JSON texts, such as {} and [1], are programs of RTFS too.
+func isJSON(src []byte) bool {
+	var v any
+	if json.Unmarshal(src, &v) != nil {
+		return false
+	}
+	if all, ok := v.([]any); ok && len(all) > 0 {
+		v = all[0]
+	}
+	object, ok := v.(map[string]any)
+	return ok && len(object) > 0
 }
 
 // A terminalHost answers what a program says to people.

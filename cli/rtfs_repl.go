@@ -282,11 +282,16 @@ type history struct {
 const mostLines = 1000
 
 func historyFile(getenv func(string) string) string {
+	return filepath.Join(stateDir(getenv), "rtfs-history")
+}
+
+// stateDir is where the commands keep what is their user's.
+func stateDir(getenv func(string) string) string {
 	state := getenv("XDG_STATE_HOME")
 	if state == "" {
 		state = filepath.Join(getenv("HOME"), ".local", "state")
 	}
-	return filepath.Join(state, "glasshouse", "rtfs-history")
+	return filepath.Join(state, "glasshouse")
 }
 
 // openHistory returns a history in any case: with an error, one that is not kept.

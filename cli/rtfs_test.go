@@ -4,12 +4,11 @@ import (
 	"bufio"
 	"bytes"
 	"encoding/json"
-	"errors"
 	"io"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -48,25 +47,24 @@ func answers(t *testing.T, command string, requests []byte) map[string]response 
 	return all
 }
 
-// A rtfsCase is a line of the cases that all implementations share.
+// A rtfsCase is a program with its value, or a type with a value and whether it fits.
 type rtfsCase struct {
-	ID          json.RawMessage
-	Src         string
-	Expect      string
-	ExpectError string `json:"expect_error"`
-	Unordered   bool
+	ID          int     `json:"id"`
+	Src         string  `json:"src,omitempty"`
+	Expect      *string `json:"expect,omitempty"`
+	ExpectError string  `json:"expect_error,omitempty"`
+	Unordered   bool    `json:"unordered,omitempty"`
 
-	Type, Value string
-	Valid       *bool
-	Parses      *bool
+	Type   string `json:"type,omitempty"`
+	Value  string `json:"value,omitempty"`
+	Valid  *bool  `json:"valid,omitempty"`
+	Parses *bool  `json:"parses,omitempty"`
 }
 
-func sharedCases(t *testing.T, name string) (text []byte, all []rtfsCase) {
+// probes returns the cases of a file, numbered, and the requests for them.
+func probes(t *testing.T, file string) (requests []byte, all []rtfsCase) {
 	t.Helper()
-	text, err := os.ReadFile(filepath.Join("..", "..", "shared", name))
-	if errors.Is(err, fs.ErrNotExist) {
-		t.Skipf("the shared cases are not here: %v", err)
-	}
+	text, err := os.ReadFile(file)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -75,25 +73,31 @@ func sharedCases(t *testing.T, name string) (text []byte, all []rtfsCase) {
 		if err := json.Unmarshal(line, &c); err != nil {
 			t.Fatal(err)
 		}
+		c.ID = len(all) + 1
 		all = append(all, c)
+		request, err := json.Marshal(c)
+		if err != nil {
+			t.Fatal(err)
+		}
+		requests = append(append(requests, request...), '\n')
 	}
-	return text, all
+	return requests, all
 }
 
-func TestSharedProgramsGiveWhatIsExpected(t *testing.T) {
-	text, cases := sharedCases(t, "rtfs-cases.jsonl")
-	got := answers(t, "eval", text)
+func TestEvalAnswersAFileOfPrograms(t *testing.T) {
+	requests, cases := probes(t, "../rtfs/testdata/probes.jsonl")
+	got := answers(t, "eval", requests)
 	for _, c := range cases {
-		r, ok := got[string(c.ID)]
+		r, ok := got[strconv.Itoa(c.ID)]
 		switch {
 		case !ok:
-			t.Errorf("%s: no answer", c.ID)
+			t.Errorf("%d: no answer", c.ID)
 		case c.ExpectError != "":
 			if r.Error == nil || c.ExpectError != "*" && r.Error.Kind != c.ExpectError {
-				t.Errorf("%s: %s\ngave %s, want error %s", c.ID, c.Src, shown(r), c.ExpectError)
+				t.Errorf("%d: %s\ngave %s, want error %s", c.ID, c.Src, shown(r), c.ExpectError)
 			}
-		case r.Value == nil || !asExpected(t, *r.Value, c.Expect, c.Unordered):
-			t.Errorf("%s: %s\ngave %s, want %s", c.ID, c.Src, shown(r), c.Expect)
+		case r.Value == nil || !asExpected(t, *r.Value, *c.Expect, c.Unordered):
+			t.Errorf("%d: %s\ngave %s, want %s", c.ID, c.Src, shown(r), *c.Expect)
 		}
 	}
 }
@@ -129,16 +133,16 @@ func asExpected(t *testing.T, got, want string, unordered bool) bool {
 	return form.Equal(x, y)
 }
 
-func TestSharedTypesFitWhatIsExpected(t *testing.T) {
-	text, cases := sharedCases(t, "rtfs-type-cases.jsonl")
-	got := answers(t, "validate", text)
+func TestValidateAnswersAFileOfTypes(t *testing.T) {
+	requests, cases := probes(t, "../schema/testdata/probes.jsonl")
+	got := answers(t, "validate", requests)
 	for _, c := range cases {
-		r := got[string(c.ID)]
+		r := got[strconv.Itoa(c.ID)]
 		switch {
 		case c.Parses != nil && (r.Error == nil) != *c.Parses:
-			t.Errorf("%s: %s gave %s, parses should be %v", c.ID, c.Type, shown(r), *c.Parses)
+			t.Errorf("%d: %s gave %s, parses should be %v", c.ID, c.Type, shown(r), *c.Parses)
 		case c.Valid != nil && (r.Valid == nil || *r.Valid != *c.Valid):
-			t.Errorf("%s: %s is a %s gave %s, want %v", c.ID, c.Value, c.Type, shown(r), *c.Valid)
+			t.Errorf("%d: %s is a %s gave %s, want %v", c.ID, c.Value, c.Type, shown(r), *c.Valid)
 		}
 	}
 }
@@ -273,6 +277,10 @@ const placesManifest = `(capability "places.search"
   :implementation (fn [input] {:n (count (:query input))}))
 `
 
+// placesJSON is placesManifest as JSON.
+const placesJSON = `{"capability": "places.search", "version": "1.0.0", "effects": [], "input-schema": ["map", [":query", ":string"]],
+  "output-schema": ["map", [":n", ":int"]], "runtime": {"type": "rtfs"}, "implementation": "(fn [input] {:n (count (:query input))})"}`
+
 func TestManifestsAndProgramsAreChecked(t *testing.T) {
 	dir := t.TempDir()
 	for name, c := range map[string]struct {
@@ -286,6 +294,10 @@ func TestManifestsAndProgramsAreChecked(t *testing.T) {
 		"program.rtfs": {src: "(defn f [x] (+ x 1))", out: "ok, a program"},
 		"broken.rtfs":  {src: "(defn f [x] (+ x 1)", code: 1, errs: "ParseError"},
 		"places.json":  {src: "[]x", code: 1},
+		"places.txt":   {src: placesJSON, out: "ok, capability places.search 1.0.0, run by rtfs"},
+		"list.txt":     {src: "[\n  " + strings.Replace(placesJSON, "{", "{\n", 1) + "]", out: "ok, capability places.search 1.0.0, run by rtfs"},
+		"empty.txt":    {src: "{}", out: "ok, a program"},
+		"slip.txt":     {src: strings.Replace(placesJSON, `"effects"`, `"efects"`, 1), code: 1, errs: "effects"},
 	} {
 		file := filepath.Join(dir, name)
 		if err := os.WriteFile(file, []byte(c.src), 0o644); err != nil {

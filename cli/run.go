@@ -15,6 +15,7 @@ import (
 	"glasshouse/api/client"
 	"glasshouse/api/wire"
 	"glasshouse/id"
+	"glasshouse/internal/text"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
@@ -68,12 +69,12 @@ type runOptions struct {
 func (c *command) runIn(ctx context.Context, jf *jailFlags, o runOptions, argv []string) error {
 	req, err := jf.request(c.env.Getenv)
 	if err != nil {
-		return err
+		return c.notStarted(err)
 	}
 	req.Start = true
 	dir, err := o.directory()
 	if err != nil {
-		return err
+		return c.notStarted(err)
 	}
 	if dir != "" {
 		req.Workspace = &wire.Workspace{Source: dir}
@@ -84,13 +85,13 @@ func (c *command) runIn(ctx context.Context, jf *jailFlags, o runOptions, argv [
 	}
 	cl, err := c.client(ctx)
 	if err != nil {
-		return err
+		return c.notStarted(err)
 	}
 
 	begun := time.Now()
 	j, err := cl.CreateJail(ctx, req)
 	if err != nil {
-		return err
+		return c.notStarted(err)
 	}
 	r := &runner{c: c, cl: cl, jail: j, dir: dir, begun: begun, runOptions: o}
 	err = r.do(ctx, argv)
@@ -147,7 +148,7 @@ func (r *runner) sayLacks(ctx context.Context) {
 		}
 		for _, what := range []string{"memory", "cpu", "pids", "disk"} {
 			if why, ok := b.Lacks[what]; ok {
-				fmt.Fprintf(r.c.env.Stderr, "glasshouse: no limit on %s: %s\n", what, why)
+				fmt.Fprintf(r.c.env.Stderr, "glasshouse: no limit on %s: %s\n", what, text.Visible(why))
 			}
 		}
 	}
@@ -159,13 +160,17 @@ func isTerminal(f any) bool {
 }
 
 // finish says what changed, takes it over if asked to, and removes the jail
-// unless there is a reason to keep it.
+// unless there is a reason to keep it. It prints its errors: the exit code of a
+// program that failed hides them from the caller.
 func (r *runner) finish(ctx context.Context, success bool) error {
 	w := r.c.env.Stderr
+	failed := func(format string, err error) error {
+		complain(w, fmt.Errorf(format, r.jail.ID, err))
+		return exitCode(exitDaemon)
+	}
 	changes, err := r.changes(ctx)
 	if err != nil {
-		fmt.Fprintf(w, "glasshouse: jail %s is kept: %v\n", r.jail.ID, err)
-		return err
+		return failed("jail %s is kept: %w", err)
 	}
 	pending := len(changes) > 0
 	if pending {
@@ -175,8 +180,7 @@ func (r *runner) finish(ctx context.Context, success bool) error {
 	if pending && r.apply && success {
 		out, err := r.c.applyChanges(ctx, r.cl, r.jail, r.dir, r.begun, r.force, changes)
 		if err != nil {
-			fmt.Fprintf(w, "glasshouse: jail %s is kept: %v\n", r.jail.ID, err)
-			return err
+			return failed("jail %s is kept: %w", err)
 		}
 		showApplied(w, out)
 		pending = len(out.Skipped) > 0
@@ -187,10 +191,15 @@ func (r *runner) finish(ctx context.Context, success bool) error {
 		return nil
 	case pending && !r.remove:
 		fmt.Fprintf(w, "Take them over with:  glasshouse apply %s\nWhat it did:  glasshouse report %s\n", r.jail.ID, r.jail.ID)
-		_, err := r.cl.StopJail(ctx, r.jail.ID, 0)
-		return err
+		if _, err := r.cl.StopJail(ctx, r.jail.ID, 0); err != nil {
+			return failed("stop jail %s: %w", err)
+		}
+		return nil
 	}
-	return r.cl.DeleteJail(ctx, r.jail.ID)
+	if err := r.cl.DeleteJail(ctx, r.jail.ID); err != nil {
+		return failed("remove jail %s: %w", err)
+	}
+	return nil
 }
 
 func (r *runner) changes(ctx context.Context) ([]wire.Change, error) {
@@ -231,28 +240,17 @@ func showChanges(w io.Writer, changes []wire.Change) {
 
 // changeName is what changed, and of a renamed file where it was.
 func changeName(ch wire.Change) string {
-	name := printable(strings.TrimPrefix(ch.Path, "/"))
+	name := text.Visible(strings.TrimPrefix(ch.Path, "/"))
 	if ch.From != "" {
-		name = printable(strings.TrimPrefix(ch.From, "/")) + " -> " + name
+		name = text.Visible(strings.TrimPrefix(ch.From, "/")) + " -> " + name
 	}
 	return name
-}
-
-// printable keeps a jail from writing to the user's terminal through the names
-// of its files.
-func printable(s string) string {
-	for _, r := range s {
-		if r < ' ' || r == 0x7f || r == '\uFFFD' || r >= 0x80 && r < 0xa0 || r >= 0x202a && r <= 0x202e || r >= 0x2066 && r <= 0x2069 {
-			return fmt.Sprintf("%+q", s)
-		}
-	}
-	return s
 }
 
 func showApplied(w io.Writer, out applied) {
 	fmt.Fprintf(w, "%s taken over\n", count(len(out.Done), "change"))
 	for _, s := range out.Skipped {
-		fmt.Fprintf(w, "  left out  %s: %s\n", printable(s.Path[1:]), s.Reason)
+		fmt.Fprintf(w, "  left out  %s: %s\n", text.Visible(s.Path[1:]), s.Reason)
 	}
 }
 

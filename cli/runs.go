@@ -9,6 +9,7 @@ import (
 	"glasshouse/api/client"
 	"glasshouse/api/wire"
 	"glasshouse/id"
+	"glasshouse/internal/text"
 
 	"github.com/spf13/cobra"
 )
@@ -26,10 +27,10 @@ func (c *command) runs() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return c.print(append([]wire.Run{}, all...), func(w io.Writer) {
+			return c.print(all, func(w io.Writer) {
 				rows := [][]string{{"RUN", "SESSION", "STATE", "AGENT", "STEPS", "SINCE", "GOAL"}}
 				for _, r := range all {
-					rows = append(rows, []string{string(r.ID), escape(r.Session), r.State, escape(r.Agent.Preset), fmt.Sprint(r.Steps), ago(r.Created, time.Now()), escape(r.Goal)})
+					rows = append(rows, []string{string(r.ID), text.Visible(r.Session), r.State, text.Visible(r.Agent.Preset), fmt.Sprint(r.Steps), ago(r.Created, time.Now()), text.Visible(r.Goal)})
 				}
 				table(w, rows)
 			})
@@ -80,27 +81,19 @@ func (c *command) runSteps() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return c.print(append([]wire.RunAction{}, all...), func(w io.Writer) {
+			return c.print(all, func(w io.Writer) {
 				rows := [][]string{{"N", "KIND", "NAME", "STATE", "TOOK", "INPUT"}}
 				for _, s := range all {
 					took := ""
 					if s.Ended != nil {
 						took = s.Ended.Sub(s.Began).Round(time.Millisecond).String()
 					}
-					rows = append(rows, []string{fmt.Sprint(s.N), s.Kind, escape(s.Name), s.State, took, escape(shortened(string(s.Input)))})
+					rows = append(rows, []string{fmt.Sprint(s.N), s.Kind, text.Visible(s.Name), s.State, took, text.Visible(text.Columns(string(s.Input), 80))})
 				}
 				table(w, rows)
 			})
 		},
 	}
-}
-
-func shortened(s string) string {
-	const most = 80
-	if r := []rune(s); len(r) > most {
-		return string(r[:most]) + "…"
-	}
-	return s
 }
 
 func (c *command) runFollow() *cobra.Command {
@@ -156,10 +149,10 @@ func (c *command) runCheckpoints() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return c.print(append([]wire.Checkpoint{}, all...), func(w io.Writer) {
+			return c.print(all, func(w io.Writer) {
 				rows := [][]string{{"CHECKPOINT", "N", "STEPS", "SNAPSHOT", "SINCE", "WHY"}}
 				for _, p := range all {
-					rows = append(rows, []string{string(p.ID), fmt.Sprint(p.N), fmt.Sprint(p.Steps), string(p.Snapshot), ago(p.At, time.Now()), escape(p.Reason)})
+					rows = append(rows, []string{string(p.ID), fmt.Sprint(p.N), fmt.Sprint(p.Steps), string(p.Snapshot), ago(p.At, time.Now()), text.Visible(p.Reason)})
 				}
 				table(w, rows)
 			})

@@ -8,6 +8,7 @@ import (
 	"glasshouse/api/client"
 	"glasshouse/api/wire"
 	"glasshouse/id"
+	"glasshouse/internal/text"
 
 	"github.com/spf13/cobra"
 )
@@ -33,10 +34,10 @@ func (c *command) scheduleList() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return c.print(append([]wire.Schedule{}, all...), func(w io.Writer) {
+			return c.print(all, func(w io.Writer) {
 				rows := [][]string{{"SCHEDULE", "SESSION", "WHEN", "NEXT", "FIRED", "GOAL"}}
 				for _, s := range all {
-					rows = append(rows, []string{string(s.ID), escape(s.Session), escape(s.Cron), nextTime(s), fmt.Sprint(s.Fired), escape(s.Goal)})
+					rows = append(rows, []string{string(s.ID), text.Visible(s.Session), text.Visible(s.Cron), nextTime(s), fmt.Sprint(s.Fired), text.Visible(s.Goal)})
 				}
 				table(w, rows)
 			})
@@ -68,12 +69,12 @@ func (c *command) scheduleShow() *cobra.Command {
 			}
 			return c.print(s, func(w io.Writer) {
 				rows := [][]string{
-					{"id", string(s.ID)}, {"session", escape(s.Session)}, {"goal", escape(s.Goal)}, {"when", escape(s.Cron)},
-					{"time zone", escape(s.TimeZone)}, {"missed", s.Missed}, {"overlap", s.Overlap}, {"next", nextTime(s)}, {"fired", fmt.Sprint(s.Fired)},
+					{"id", string(s.ID)}, {"session", text.Visible(s.Session)}, {"goal", text.Visible(s.Goal)}, {"when", text.Visible(s.Cron)},
+					{"time zone", text.Visible(s.TimeZone)}, {"missed", s.Missed}, {"overlap", s.Overlap}, {"next", nextTime(s)}, {"fired", fmt.Sprint(s.Fired)},
 				}
 				rows = append(rows, []string{"left out", fmt.Sprint(s.Left)}, []string{"passed over", fmt.Sprint(s.Skipped)}, []string{"failed", fmt.Sprint(s.Failed)})
 				if s.Error != "" {
-					rows = append(rows, []string{"error", escape(s.Error)})
+					rows = append(rows, []string{"error", text.Visible(s.Error)})
 				}
 				for _, t := range s.Next {
 					rows = append(rows, []string{"", t.Format(time.RFC3339)})

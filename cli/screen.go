@@ -5,7 +5,6 @@ import (
 	"io"
 	"os"
 	"strings"
-	"unicode/utf8"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
@@ -46,7 +45,7 @@ func (c *command) screen(colour string) (screen, error) {
 		s.colour = true
 	case "never":
 	default:
-		return s, usagef("--colour %q is none of auto, always and never", colour)
+		return s, usagef("--colour %q is not one of auto, always, never", colour)
 	}
 	return s, nil
 }
@@ -89,48 +88,4 @@ func (s screen) page(text string) string {
 		}
 	}
 	return "\x1b[H\x1b[2J" + strings.Join(lines, "\n") + "\n"
-}
-
-// escape makes of a stranger's text one line that moves no cursor and sets no
-// title: what a terminal would obey, and what changes the direction of writing,
-// is shown as Go and most shells would write it.
-func escape(s string) string {
-	if !strings.ContainsFunc(s, obeyed) {
-		return s
-	}
-	var b strings.Builder
-	for i := 0; i < len(s); {
-		r, n := utf8.DecodeRuneInString(s[i:])
-		switch {
-		case r == utf8.RuneError && n == 1:
-			fmt.Fprintf(&b, `\x%02x`, s[i])
-		case r == '\n':
-			b.WriteString(`\n`)
-		case r == '\t':
-			b.WriteString(`\t`)
-		case r == '\r':
-			b.WriteString(`\r`)
-		case r < 0x80 && obeyed(r):
-			fmt.Fprintf(&b, `\x%02x`, r)
-		case obeyed(r):
-			fmt.Fprintf(&b, `\u%04x`, r)
-		default:
-			b.WriteString(s[i : i+n])
-		}
-		i += n
-	}
-	return b.String()
-}
-
-// obeyed reports whether a terminal takes r for more than a character: control
-// characters of both sets, line separators, marks of direction, and what is not
-// UTF-8, where such may hide.
-func obeyed(r rune) bool {
-	switch {
-	case r < ' ', r >= 0x7f && r < 0xa0, r == utf8.RuneError,
-		r == 0x061c, r >= 0x200b && r <= 0x200f, r >= 0x2028 && r <= 0x202e, r >= 0x2060 && r <= 0x206f, r == 0xfeff,
-		r >= 0xe0000 && r <= 0xe007f:
-		return true
-	}
-	return false
 }

@@ -12,6 +12,7 @@ import (
 	"glasshouse/api/client"
 	"glasshouse/api/wire"
 	"glasshouse/id"
+	"glasshouse/internal/text"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
@@ -93,14 +94,14 @@ func (c *command) secretList() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return c.print(append([]wire.Secret{}, list...), func(w io.Writer) {
+			return c.print(list, func(w io.Writer) {
 				rows := [][]string{{"NAME", "KEPT BY", "USED", "GRANT", "TO", "AS"}}
 				for _, s := range list {
 					used := "never"
 					if s.Used != nil {
 						used = ago(*s.Used, time.Now())
 					}
-					row := []string{s.Name, escape(strings.TrimSuffix(s.Provider+":"+s.Path, ":")), used, "", "", ""}
+					row := []string{s.Name, text.Visible(strings.TrimSuffix(s.Provider+":"+s.Path, ":")), used, "", "", ""}
 					if s.Owner != "" {
 						row[4] = "its owner's sandboxes"
 					}
@@ -122,7 +123,7 @@ func granteeText(g wire.Grant) string {
 	var parts []string
 	for _, p := range [][2]string{{"jail", string(g.Jail)}, {"session", g.Session}, {"run", g.Run}, {"capability", g.Capability}} {
 		if p[1] != "" {
-			parts = append(parts, p[0]+" "+escape(p[1]))
+			parts = append(parts, p[0]+" "+text.Visible(p[1]))
 		}
 	}
 	return strings.Join(parts, ", ")

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"runtime"
 	"syscall"
 	"time"
@@ -18,7 +19,7 @@ import (
 
 func (c *command) serve() *cobra.Command {
 	var file, listen, db string
-	var insecure, stopJails, ends bool
+	var insecure, stopJails, ends, e2bTLS bool
 	cmd := &cobra.Command{
 		Use:   "serve",
 		Short: "Run the daemon",
@@ -48,6 +49,7 @@ processes whose parents are gone, and --stop-jails ends the jails with it.`,
 			for name, set := range map[string]func(){
 				"data": func() { cfg.Data = c.data }, "listen": func() { cfg.Listen = listen },
 				"db": func() { cfg.DB = db }, "insecure": func() { cfg.Insecure = insecure }, "stop-jails": func() { cfg.StopJails = stopJails },
+				"e2b-tls": func() { cfg.E2B.TLS.Auto = e2bTLS },
 			} {
 				if cmd.Flags().Changed(name) {
 					set()
@@ -61,6 +63,11 @@ processes whose parents are gone, and --stop-jails ends the jails with it.`,
 			d := c.daemon(cfg)
 			if err := d.Open(ctx); err != nil {
 				return err
+			}
+			if !ends {
+				if err := c.recordService(cfg.Data, file); err != nil {
+					return errors.Join(err, d.Close())
+				}
 			}
 			if ends {
 				if err := stopUnused(cfg.Data, stop); err != nil {
@@ -79,15 +86,28 @@ processes whose parents are gone, and --stop-jails ends the jails with it.`,
 	cmd.Flags().StringVar(&listen, "listen", "127.0.0.1:8082", `TCP address of the API; "" for the unix socket alone`)
 	cmd.Flags().StringVar(&db, "db", "", "postgres://… (default: SQLite in the data directory, or GLASSHOUSE_DB)")
 	cmd.Flags().BoolVar(&insecure, "insecure", false, "allow a listen address that is not loopback without TLS")
+	cmd.Flags().BoolVar(&e2bTLS, "e2b-tls", false, "serve E2B clients by TLS, with a CA of its own if need be")
 	cmd.Flags().BoolVar(&stopJails, "stop-jails", false, "stop all jails when the daemon stops")
 	cmd.Flags().BoolVar(&ends, whileUsed, false, "end when no command uses this daemon any more")
 	cmd.Flags().MarkHidden(whileUsed)
 	return cmd
 }
 
+// recordService records whether the daemon of a data directory is a service.
+func (c *command) recordService(dir, config string) error {
+	if config != "" {
+		var err error
+		config, err = filepath.Abs(config)
+		if err != nil {
+			return err
+		}
+	}
+	return writeService(dir, serviceOf(config, c.env.Getenv))
+}
+
 func (c *command) daemon(cfg daemon.Config) *daemon.Daemon {
 	return &daemon.Daemon{
-		Config: cfg, Init: c.env.Init, Agent: c.env.Agent, LogTo: c.env.Stderr,
+		Config: cfg, Programs: c.env.Programs, LogTo: c.env.Stderr,
 		Version: wire.Version{Version: version, Go: runtime.Version(), StartedAt: time.Now()},
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"glasshouse/api/client"
 	"glasshouse/api/wire"
 	"glasshouse/id"
+	"glasshouse/internal/text"
 
 	"github.com/spf13/cobra"
 )
@@ -51,7 +52,7 @@ func (c *command) sessionOpen() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return c.print(s, func(w io.Writer) { fmt.Fprintln(w, escape(s.ID)) })
+			return c.print(s, func(w io.Writer) { fmt.Fprintln(w, text.Visible(s.ID)) })
 		},
 	}
 	fs := cmd.Flags()
@@ -75,10 +76,10 @@ func (c *command) sessionList() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return c.print(append([]wire.Session{}, all...), func(w io.Writer) {
+			return c.print(all, func(w io.Writer) {
 				rows := [][]string{{"SESSION", "NAME", "GROUP", "STATE", "JAIL", "SINCE"}}
 				for _, s := range all {
-					rows = append(rows, []string{escape(s.ID), escape(s.Name), escape(s.Group), s.State, string(s.Jail), ago(s.Created, time.Now())})
+					rows = append(rows, []string{text.Visible(s.ID), text.Visible(s.Name), text.Visible(s.Group), s.State, string(s.Jail), ago(s.Created, time.Now())})
 				}
 				table(w, rows)
 			})
@@ -99,7 +100,7 @@ func (c *command) sessionShow() *cobra.Command {
 				return err
 			}
 			return c.print(s, func(w io.Writer) {
-				table(w, [][]string{{"id", escape(s.ID)}, {"name", escape(s.Name)}, {"group", escape(s.Group)}, {"state", s.State}, {"jail", string(s.Jail)}})
+				table(w, [][]string{{"id", text.Visible(s.ID)}, {"name", text.Visible(s.Name)}, {"group", text.Visible(s.Group)}, {"state", s.State}, {"jail", string(s.Jail)}})
 			})
 		},
 	}
@@ -139,9 +140,9 @@ func (c *command) sessionMessages() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return c.print(append([]wire.Message{}, all...), func(w io.Writer) {
+			return c.print(all, func(w io.Writer) {
 				for _, m := range all {
-					fmt.Fprintf(w, "%s %-3s %s: %s\n", m.At.Local().Format("15:04:05"), m.Direction, escape(m.From), escape(m.Text))
+					fmt.Fprintf(w, "%s %-3s %s: %s\n", m.At.Local().Format("15:04:05"), m.Direction, text.Visible(m.From), text.Visible(m.Text))
 				}
 			})
 		},
@@ -164,7 +165,7 @@ func (c *command) sessionEvents() *cobra.Command {
 					return err
 				}
 				if err := c.print(e, func(w io.Writer) {
-					fmt.Fprintf(w, "%6d %s %-16s %s %s\n", e.Seq, e.At.Local().Format("15:04:05"), escape(e.Kind), runOrNone(e.Run), escape(shortened(string(e.Body))))
+					fmt.Fprintf(w, "%6d %s %-16s %s %s\n", e.Seq, e.At.Local().Format("15:04:05"), text.Visible(e.Kind), runOrNone(e.Run), text.Visible(text.Columns(string(e.Body), 80)))
 				}); err != nil {
 					return err
 				}

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"glasshouse/api/wire"
+	"glasshouse/internal/text"
 	"glasshouse/skill"
 
 	"github.com/spf13/cobra"
@@ -28,7 +29,7 @@ func (c *command) skillAdd() *cobra.Command {
 	return &cobra.Command{
 		Use: "add FILE", Short: "Take up a skill", Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			text, err := os.ReadFile(args[0])
+			doc, err := os.ReadFile(args[0])
 			if err != nil {
 				return err
 			}
@@ -36,11 +37,11 @@ func (c *command) skillAdd() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			s, err := cl.AddSkill(cmd.Context(), wire.AddSkill{File: filepath.Base(args[0]), Text: string(text)})
+			s, err := cl.AddSkill(cmd.Context(), wire.AddSkill{File: filepath.Base(args[0]), Text: string(doc)})
 			if err != nil {
 				return err
 			}
-			return c.print(s, func(w io.Writer) { fmt.Fprintf(w, "%s is a skill of tier %s\n", escape(s.Name), s.Tier) })
+			return c.print(s, func(w io.Writer) { fmt.Fprintf(w, "%s is a skill of tier %s\n", text.Visible(s.Name), s.Tier) })
 		},
 	}
 }
@@ -66,7 +67,7 @@ and what was left out. Nothing is run.`,
 			}
 			return c.print(im.Report, func(w io.Writer) {
 				for line := range strings.Lines(im.Report.String()) {
-					fmt.Fprintln(w, escape(strings.TrimSuffix(line, "\n")))
+					fmt.Fprintln(w, text.Visible(strings.TrimSuffix(line, "\n")))
 				}
 			})
 		},
@@ -88,14 +89,14 @@ func (c *command) skillList() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return c.print(append([]wire.Skill{}, all...), func(w io.Writer) {
+			return c.print(all, func(w io.Writer) {
 				rows := [][]string{{"SKILL", "VERSION", "TIER", "CAPABILITIES", "SINCE", "WHAT"}}
 				for _, s := range all {
 					tier := s.Tier
 					if s.Refused != "" {
 						tier = "refused"
 					}
-					rows = append(rows, []string{escape(s.Name), escape(s.Version), tier, escape(strings.Join(s.Capabilities, " ")), ago(s.Created, time.Now()), escape(s.Description)})
+					rows = append(rows, []string{text.Visible(s.Name), text.Visible(s.Version), tier, text.Visible(strings.Join(s.Capabilities, " ")), ago(s.Created, time.Now()), text.Visible(s.Description)})
 				}
 				table(w, rows)
 			})
@@ -116,11 +117,11 @@ func (c *command) skillShow() *cobra.Command {
 				return err
 			}
 			if s.Refused != "" && !c.json {
-				return fmt.Errorf("agents are not given it: %s", escape(s.Refused))
+				return fmt.Errorf("agents are not given it: %s", text.Visible(s.Refused))
 			}
 			return c.print(s, func(w io.Writer) {
 				for line := range strings.Lines(s.Text) {
-					fmt.Fprintln(w, escape(strings.TrimSuffix(line, "\n")))
+					fmt.Fprintln(w, text.Visible(strings.TrimSuffix(line, "\n")))
 				}
 			})
 		},

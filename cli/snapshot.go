@@ -12,6 +12,7 @@ import (
 	"glasshouse/api/wire"
 	"glasshouse/fault"
 	"glasshouse/id"
+	"glasshouse/internal/text"
 
 	"github.com/spf13/cobra"
 )
@@ -74,7 +75,7 @@ without the snapshot; SHARED is there for jails and other snapshots as well.`,
 			if err != nil {
 				return err
 			}
-			return c.print(append([]wire.Snapshot{}, all...), func(w io.Writer) {
+			return c.print(all, func(w io.Writer) {
 				if quiet {
 					for _, s := range all {
 						fmt.Fprintln(w, s.ID)
@@ -104,7 +105,7 @@ func snapshotRows(all []wire.Snapshot) [][]string {
 }
 
 func snapshotReason(s wire.Snapshot) string {
-	return escape(strings.TrimSuffix(s.Reason+" "+s.Trigger, " "))
+	return text.Visible(strings.TrimSuffix(s.Reason+" "+s.Trigger, " "))
 }
 
 func snapshotMemory(s wire.Snapshot) string {

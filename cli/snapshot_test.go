@@ -15,7 +15,12 @@ import (
 	"glasshouse/jail"
 )
 
-func TestMain(m *testing.M) { os.Exit(apitest.Main(m)) }
+func TestMain(m *testing.M) {
+	if play := roles[os.Args[0]]; play != nil {
+		os.Exit(play(os.Args[1:]))
+	}
+	os.Exit(apitest.Main(m))
+}
 
 // starts makes the desk's jail run.
 func (d *desk) starts() {
@@ -38,7 +43,7 @@ func TestSnapshotsAtTheDesk(t *testing.T) {
 	if !id.Valid('s', s) {
 		t.Fatalf("a snapshot is %q", s)
 	}
-	list := d.sees("snapshots", "ID", "OWN", "SHARED", s, string(d.jail), "base", "just now", "asked", "64 MB", "12.35ms", "3 MB", "5 MB")
+	list := d.sees("snapshots", "ID", "OWN", "SHARED", s, string(d.jail), "base", "just now", "asked", "64 MiB", "12.35ms", "3 MiB", "5 MiB")
 	if list != d.sees("snapshots JAIL") {
 		t.Error("the jail's snapshots are not all there are")
 	}
@@ -46,7 +51,7 @@ func TestSnapshotsAtTheDesk(t *testing.T) {
 		t.Errorf("-q prints %q", got)
 	}
 	d.sees("snapshots --json", `"own_bytes": 3145728`, `"paused_us": 12345`)
-	d.sees("snapshot show base", s, "stacked", "3 MB of its own, 5 MB shared", "up to 7")
+	d.sees("snapshot show base", s, "stacked", "3 MiB of its own, 5 MiB shared", "up to 7")
 	d.sees("jail show JAIL", "nearest", s)
 
 	var ids []string
@@ -56,7 +61,7 @@ func TestSnapshotsAtTheDesk(t *testing.T) {
 	if len(ids) != 3 || !id.Valid('j', ids[2]) {
 		t.Fatalf("three branches are %q", ids)
 	}
-	d.sees("jail show "+ids[2], "try-3", "made from", s+" of "+string(d.jail)+", number 3", "1 GB")
+	d.sees("jail show "+ids[2], "try-3", "made from", s+" of "+string(d.jail)+", number 3", "1 GiB")
 	again := d.prints("restore " + s + " --network full")
 	d.sees("jail show "+again, "full")
 	if got := d.prints("rewind JAIL --last"); got != string(d.jail) {

@@ -1,18 +1,28 @@
 package cli
 
 import (
+	"errors"
 	"fmt"
 	"io"
+	"math"
+	"strconv"
 	"strings"
 	"text/tabwriter"
 	"time"
+
+	"glasshouse/internal/text"
 )
 
-// table writes rows in columns. The first row is the heading.
+// table writes rows in columns. The first row is the heading. Cells may be untrusted
+// text and have no style.
 func table(w io.Writer, rows [][]string) {
 	tw := tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)
 	for _, r := range rows {
-		fmt.Fprintln(tw, strings.Join(r, "\t"))
+		cells := make([]string, len(r))
+		for i, cell := range r {
+			cells[i] = text.Visible(cell)
+		}
+		fmt.Fprintln(tw, strings.Join(cells, "\t"))
 	}
 	tw.Flush()
 }
@@ -43,10 +53,10 @@ func size(n int64) string {
 		return fmt.Sprintf("%d B", n)
 	}
 	f, i := float64(n)/1024, 0
-	for ; f >= 1000 && i < len(units)-1; i++ {
+	for ; f >= 999.5 && i < len(units)-1; i++ { // %.3g writes 999.5 as 1e+03
 		f /= 1024
 	}
-	return fmt.Sprintf("%.3g %cB", f, units[i])
+	return fmt.Sprintf("%.3g %ciB", f, units[i])
 }
 
 // keyValues reads KEY=VALUE arguments. A KEY alone takes its value from getenv,
@@ -68,21 +78,29 @@ func keyValues(args []string, getenv func(string) string) (map[string]string, er
 	return m, nil
 }
 
-// megabytes reads 512, 512m or 2g.
+// megabytes reads 512, 512m or 2g. Units may be written in upper case and as mb or gb.
 func megabytes(flag, s string) (int64, error) {
 	if s == "" {
 		return 0, nil
 	}
-	num, unit := strings.ToLower(strings.TrimSuffix(strings.ToLower(s), "b")), int64(1)
-	switch {
-	case strings.HasSuffix(num, "g"):
-		num, unit = num[:len(num)-1], 1024
-	case strings.HasSuffix(num, "m"):
-		num = num[:len(num)-1]
+	num, unit := strings.ToLower(s), int64(1)
+	for _, u := range []struct {
+		suffix string
+		mb     int64
+	}{{"gb", 1024}, {"g", 1024}, {"mb", 1}, {"m", 1}} {
+		if rest, ok := strings.CutSuffix(num, u.suffix); ok {
+			num, unit = rest, u.mb
+			break
+		}
 	}
-	var n int64
-	if _, err := fmt.Sscanf(num+"\n", "%d\n", &n); err != nil || n <= 0 {
+	n, err := strconv.ParseUint(num, 10, 63)
+	if err != nil && !errors.Is(err, strconv.ErrRange) || err == nil && n == 0 {
 		return 0, usagef("--%s %q is not a size such as 512m or 2g", flag, s)
 	}
-	return n * unit, nil
+	// Limits are converted to bytes later, which must not overflow either.
+	const most = math.MaxInt64 >> 20
+	if err != nil || int64(n) > most/unit {
+		return 0, usagef("--%s %q is too large: the maximum is %dm", flag, s, most)
+	}
+	return int64(n) * unit, nil
 }

@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -57,7 +56,7 @@ glasshouse/wasm of the user's cache directory, if nobody else may enter there.`,
 				return err
 			}
 			if err != nil {
-				fmt.Fprintf(c.env.Stderr, "glasshouse: %v\n", err)
+				complain(c.env.Stderr, err)
 			}
 			if code != 0 {
 				return exitCode(code)

@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"glasshouse/api/client"
-	"glasshouse/api/wire"
 	"glasshouse/id"
 
 	"github.com/spf13/cobra"
@@ -140,7 +139,7 @@ many are kept of each packet is said when the jail is made (--observe packet_byt
 				if err != nil {
 					return err
 				}
-				return c.print(append([]wire.Flow{}, flows...), nil)
+				return c.print(flows, nil)
 			}
 			text, err := cl.NetworkText(ctx, jid)
 			if err != nil {

@@ -187,14 +187,36 @@ func TestWatchingAJail(t *testing.T) {
 func TestFollowingAJailToItsEnd(t *testing.T) {
 	d := newDesk(t)
 	d.happens(event.Event{Type: event.File, PID: 1, Comm: "sh", Op: event.OpDelete, Path: "/one", FD: -1})
-	time.AfterFunc(50*time.Millisecond, func() {
+	var out, errs bytes.Buffer
+	// The jail is deleted once the command follows it: it would wait for more if the
+	// log had been closed before.
+	following := sync.OnceFunc(func() {
 		d.happens(event.Event{Type: event.File, PID: 1, Comm: "sh", Op: event.OpDelete, Path: "/two", FD: -1})
-		d.seen.Close(d.jail) // it is deleted
+		d.seen.Close(d.jail)
 	})
-	if out := d.sees("events JAIL -f", `delete "/one"`, `delete "/two"`); strings.Count(out, "\n") != 2 {
-		t.Errorf("two records are\n%s", out)
+	printed := writerFunc(func(p []byte) (int, error) {
+		defer following()
+		return out.Write(p)
+	})
+	code := Run(t.Context(), []string{"--addr", d.addr, "events", string(d.jail), "-f"},
+		Env{Stdout: printed, Stderr: &errs, Getenv: func(string) string { return "" }, UID: os.Getuid()})
+	if code != 0 {
+		t.Fatalf("events -f: exit code %d, %s; want 0", code, &errs)
+	}
+	for _, want := range []string{`delete "/one"`, `delete "/two"`} {
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("events -f: no %q in\n%s", want, &out)
+		}
+	}
+	if n := strings.Count(out.String(), "\n"); n != 2 {
+		t.Errorf("events -f printed %d lines, want 2:\n%s", n, &out)
 	}
 }
+
+// A writerFunc is a Writer that calls itself.
+type writerFunc func([]byte) (int, error)
+
+func (f writerFunc) Write(p []byte) (int, error) { return f(p) }
 
 func TestCommandLinesThatCannotBeWatched(t *testing.T) {
 	d := newDesk(t)
@@ -223,7 +245,7 @@ func TestDifferencesAsAPersonSeesThem(t *testing.T) {
 		{Path: "/new", Kind: "renamed", Type: "file", From: "/old\x1b"},
 		{Path: "/opt", Kind: "metadata", Type: "dir", What: []string{"mode", "owner"}},
 	}
-	d.sees("diff JAIL", "modified  file     /etc/motd\n", `renamed   file     "/old\x1b" -> /new`, "metadata  dir      /opt  (mode, owner)")
+	d.sees("diff JAIL", "modified  file     /etc/motd\n", `renamed   file     /old\x1b -> /new`, "metadata  dir      /opt  (mode, owner)")
 	d.sees("diff JAIL --unified", "@@ -1 +1 @@\n-old\n+\tnew \x1b[2J\n", "# renamed") // to patch, as it is
 	d.sees("diff JAIL --unified --colour always", "\x1b[31m-old\x1b[0m\n", "\x1b[32m+\tnew \\x1b[2J\x1b[0m\n")
 	d.sees("diff JAIL --json", `"from": "/old\u001b"`, `"what": [`)

@@ -7,6 +7,7 @@ import (
 	"unicode"
 
 	"glasshouse/internal/problem"
+	safetext "glasshouse/internal/text"
 )
 
 // A Danger is something in a text that would harm if it were done, or followed,
@@ -182,11 +183,5 @@ func plain(s string) string {
 
 // cut is the beginning of a text.
 func cut(s string, n int) string {
-	if len(s) <= n {
-		return s
-	}
-	if r := []rune(s); len(r) > n {
-		return string(r[:n]) + "…"
-	}
-	return s
+	return safetext.Columns(s, n)
 }

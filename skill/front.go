@@ -14,6 +14,7 @@ import (
 
 	"glasshouse/fault"
 	"glasshouse/internal/problem"
+	"glasshouse/internal/text"
 	"glasshouse/rtfs/form"
 )
 
@@ -218,10 +219,7 @@ func join(field, name string) string {
 }
 
 func clip(s string) string {
-	if len(s) > 60 {
-		return strings.ToValidUTF8(s[:60], "") + "…"
-	}
-	return s
+	return text.Clip(s, 60)
 }
 
 // name is what a node is, for a message.

@@ -15,6 +15,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"glasshouse/fault"
+	safetext "glasshouse/internal/text"
 	"glasshouse/manifest"
 	"glasshouse/rtfs/form"
 	"glasshouse/schema"
@@ -136,7 +137,7 @@ func (im *Imported) document(text []byte) (secrets []string, err error) {
 		case "license", "homepage", "author", "compatibility":
 			im.drop(key.Value, "it says nothing that can be held")
 		case "allowed-tools", "tools":
-			im.drop(key.Value+": "+cut(oneLine(scalars(value)), 120), "its skill has its own capabilities and no others")
+			im.drop(key.Value+": "+cut(safetext.OneLine(scalars(value)), 120), "its skill has its own capabilities and no others")
 		case "metadata":
 			secrets = im.requirements(value)
 		default:

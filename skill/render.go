@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"glasshouse/fault"
+	"glasshouse/internal/text"
 	"glasshouse/manifest"
 )
 
@@ -39,14 +40,11 @@ func Render(s *Skill, capabilities []*manifest.Capability) (*Rendered, error) {
 			return nil, fmt.Errorf("render %s: %w", s.Name, err)
 		}
 		r.Tools = append(r.Tools, t)
-		fmt.Fprintf(&b, "- `%s` is the tool `%s`: %s\n", t.Capability, t.Name, oneLine(t.Description))
+		fmt.Fprintf(&b, "- `%s` is the tool `%s`: %s\n", t.Capability, t.Name, text.OneLine(t.Description))
 	}
 	r.Text = strings.TrimSpace(b.String()) + "\n"
 	return r, nil
 }
-
-// oneLine is a description where it must not begin anything of its own.
-func oneLine(s string) string { return strings.Join(strings.Fields(s), " ") }
 
 // ToolOf is a capability as a tool.
 func ToolOf(c *manifest.Capability) (Tool, error) {

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"glasshouse/fault"
+	safetext "glasshouse/internal/text"
 )
 
 // String is a report for people.
@@ -33,7 +34,7 @@ func (r Report) String() string {
 			fmt.Fprintf(&b, "  %s\n", line(i))
 		}
 	}
-	section("It says that it needs these programs; they have to be where its scripts run", len(r.Programs), func(i int) string { return cut(oneLine(shown(r.Programs[i])), 60) })
+	section("It says that it needs these programs; they have to be where its scripts run", len(r.Programs), func(i int) string { return cut(safetext.OneLine(shown(r.Programs[i])), 60) })
 	section("It names these hosts, and reaches none of them; who wants it to writes them into a manifest", len(r.Hosts), func(i int) string { return r.Hosts[i] })
 	section("Left out", len(r.Dropped), func(i int) string { return shown(r.Dropped[i].What) + ": " + plain(r.Dropped[i].Why) })
 	section("Dangerous outside a jail", len(r.Dangers), func(i int) string {
@@ -100,7 +101,7 @@ func (im *Imported) metadata() []byte {
 		Tier        Tier     `json:"tier"`
 		Effects     []string `json:"effects"`
 		Secrets     []string `json:"secrets"`
-	}{im.Skill.Name, im.Skill.Version, "", cut(oneLine(im.Skill.Description), 300), im.Report.Tier, im.Skill.Shown.Effects, im.Skill.Shown.Secrets}, "", "  ")
+	}{im.Skill.Name, im.Skill.Version, "", cut(safetext.OneLine(im.Skill.Description), 300), im.Report.Tier, im.Skill.Shown.Effects, im.Skill.Shown.Secrets}, "", "  ")
 	if err != nil {
 		panic(err) // strings always marshal
 	}

@@ -3,6 +3,7 @@ package main
 
 import (
 	"context"
+	"io/fs"
 	"os"
 	"runtime"
 
@@ -10,19 +11,17 @@ import (
 	"glasshouse/cli"
 )
 
-// built returns what make build has put into embedded, for the processor this program is
-// for, before it is built. The daemon says what is missing.
-func built(name string) []byte {
-	b, _ := embedded.ReadFile("embedded/" + runtime.GOARCH + "/" + name)
-	return b
-}
-
 func main() {
 	// Jails are made by this program too: some steps need a process of their own.
 	bwrap.Stage(os.Args)
 
+	// What make build has put there before it builds this program. The daemon says what is missing.
+	programs, err := fs.Sub(embedded, "embedded/"+runtime.GOARCH)
+	if err != nil {
+		panic(err) // the name is not valid
+	}
 	os.Exit(cli.Run(context.Background(), os.Args[1:], cli.Env{
 		Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr,
-		Getenv: os.Getenv, UID: os.Geteuid(), Init: built("glasshouse-init"), Agent: built("glasshouse-agent"),
+		Getenv: os.Getenv, UID: os.Geteuid(), Programs: programs,
 	}))
 }

@@ -233,7 +233,7 @@ export declare class Operations extends Transport {
         label?: string[] | undefined;
     }, how?: Call): Promise<wire.JailPage>;
     /** Make a jail. Needs the role operator. */
-    postJails(body: wire.CreateJail, how?: Keyed): Promise<wire.Jail>;
+    postJails(body: wire.CreateJail | undefined, how?: Keyed): Promise<wire.Jail>;
     /** Show a jail and what it uses. Needs the role viewer. */
     getJailsById(id: string, how?: Call): Promise<wire.Jail>;
     /** Remove a jail, whatever its state, and its files. Needs the role operator. */
@@ -248,7 +248,7 @@ export declare class Operations extends Transport {
         limit?: number | undefined;
     }, how?: Call): Promise<wire.Past>;
     /** Take a snapshot of a jail and make jails from it. Needs the role operator. */
-    postJailsByIdBranch(id: string, body: wire.Branch, how?: Keyed): Promise<wire.Branches>;
+    postJailsByIdBranch(id: string, body: wire.Branch | undefined, how?: Keyed): Promise<wire.Branches>;
     /** Show whom a jail talked to, by host, and what was decided about it on its way out. Needs the
      * role viewer. */
     getJailsByIdConnections(id: string, query?: {
@@ -620,6 +620,8 @@ export declare class Operations extends Transport {
     postPolicyExplain(body: wire.Explain, how?: Keyed): Promise<wire.Explained>;
     /** Say what in permission files does not do what it seems to. Needs the role viewer. */
     postPolicyLint(body: wire.Policy, how?: Keyed): Promise<wire.PolicyState>;
+    /** Explain a type of problem. */
+    getProblemsByProblem(problem: string, how?: Call): Promise<string>;
     /** List whose bundles are taken, and up to what tier. Needs the role viewer. */
     getPublishers(how?: Call): Promise<wire.PublisherPage>;
     /** Have nothing taken any more, nor called, that a key has signed, or that has a digest. Needs the
@@ -710,7 +712,7 @@ export declare class Operations extends Transport {
     /** Remove a snapshot. What jails and other snapshots stand on stays. Needs the role operator. */
     deleteSnapshotsBySid(sid: string, how?: Call): Promise<void>;
     /** Make jails from a snapshot. Some may fail; the answer says which. Needs the role operator. */
-    postSnapshotsBySidBranch(sid: string, body: wire.Branch, how?: Keyed): Promise<wire.Branches>;
+    postSnapshotsBySidBranch(sid: string, body: wire.Branch | undefined, how?: Keyed): Promise<wire.Branches>;
     /** Show what differs between a snapshot and the jail it was taken of, another jail or another
      * snapshot. Needs the role viewer. */
     getSnapshotsBySidDiff(sid: string, query?: {

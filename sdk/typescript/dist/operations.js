@@ -575,6 +575,10 @@ export class Operations extends Transport {
     postPolicyLint(body, how = {}) {
         return this.json({ method: "POST", path: "/policy/lint", body, ...how });
     }
+    /** Explain a type of problem. */
+    getProblemsByProblem(problem, how = {}) {
+        return this.text({ method: "GET", path: `/problems/${part(problem)}`, accept: "text/html", ...how });
+    }
     /** List whose bundles are taken, and up to what tier. Needs the role viewer. */
     getPublishers(how = {}) {
         return this.json({ method: "GET", path: "/publishers", ...how });

@@ -105,7 +105,8 @@ export interface Bounds {
     pids?: number;
 }
 export interface Branch {
-    count: number;
+    /** Default 1. */
+    count?: number;
     /** Default: the jail's id. */
     hostname?: string;
     /** Refused: of a jail and its branches only one could speak on a connection. Rewind the jail
@@ -254,6 +255,8 @@ export interface Called {
     usage: CallUsage;
     version?: string;
     warm?: boolean;
+    /** Why the version that was called is not the newest one: a newer one is revoked. */
+    warning?: string;
 }
 export interface CallsOfOne {
     at_least?: boolean;
@@ -502,6 +505,13 @@ export interface Comparison {
     /** If a side has one. */
     workspace?: FileChanges;
 }
+export interface Condition {
+    detail: string;
+    remedy?: string;
+    /** disk_read_only: its filesystem had an error, and refuses writes until the jail was stopped and
+     * started. */
+    type: "disk_read_only";
+}
 export interface ConnectedHost {
     bytes_in?: number;
     bytes_out?: number;
@@ -691,6 +701,10 @@ export interface DeliveryPage {
     next?: string;
 }
 export interface E2BKey {
+    /** The certificate, PEM, of the authority that clients have to trust, if the daemon has made one. */
+    ca?: string;
+    /** For E2B_DOMAIN: the ports of sandboxes are hosts below it. */
+    domain: string;
     /** The token's, by which it is revoked. */
     id: string;
     /** For E2B_API_KEY. It is shown once. */
@@ -852,6 +866,8 @@ export interface Event {
     proto?: string;
     /** Memory said another path than the kernel used. */
     raced?: boolean;
+    /** The jail's disk refuses writes after an error. */
+    read_only?: boolean;
     /** What the kernel opened, where that differs from path. */
     real?: string;
     reason?: string;
@@ -978,7 +994,9 @@ export interface ExecRequest {
     env?: Record<string, string>;
     /** Output kept in the jail for readers that come later. Default 1 MiB. */
     keep_bytes?: number;
-    /** With stream: let a slow reader slow the command down, rather than lose output. */
+    /** With stream: let a slow reader slow the command down, rather than lose output. A stream that
+     * ends without the event exit or error was cut off, as one is whose reader takes nothing for 5
+     * minutes; GET /jails/{id}/execs/{exec} with Last-Event-ID continues it. */
     lossless?: boolean;
     /** Run on a terminal of this size. */
     pty?: Size;
@@ -1183,6 +1201,8 @@ export interface ImportedServer {
 export interface Jail {
     backend: string;
     command?: string[];
+    /** Lasting problems that the state does not show. */
+    conditions?: Condition[];
     created_at: string;
     cwd?: string;
     /** Of the root filesystem. */
@@ -1298,7 +1318,7 @@ export interface Limits {
     cpu_shares?: number;
     /** Default 1024, at most 16384. */
     disk_mb?: number;
-    /** Default 128, at most 4096. */
+    /** Processes and threads, without those of the jail's init. Default 128, at most 4096. */
     max_pids?: number;
     /** Default 512, at most 8192. */
     memory_mb?: number;
@@ -1443,7 +1463,7 @@ export interface Observe {
 export interface Offer {
     description?: string;
     digest: string;
-    /** The version that is; of what is outdated. */
+    /** The version that is installed, from the same publisher. */
     installed?: string;
     market: string;
     name: string;
@@ -1894,6 +1914,9 @@ export interface RunAgent {
     level?: number;
     /** Default: the daemon's. */
     model?: string;
+    /** The agent of the permission files whose rules apply to the run. Default: policy.agent of the
+     * jail, or else the default agent of the files. */
+    policy_agent?: string;
     /** builtin, claude, codex, opencode, gemini or shell. Default: the daemon's. */
     preset?: string;
     /** How the agent is spoken to: run, by its command line, or acp, by the Agent Client Protocol.
@@ -2104,9 +2127,9 @@ export interface Snapshot {
     paused_us?: number;
     /** Processes and threads that the jail had. */
     pids?: number;
-    /** Why it was taken: somebody asked; it was time; before or after something; the jail was branched;
-     * it comes from another host. */
-    reason: "asked" | "every" | "before" | "after" | "branched" | "imported";
+    /** Why it was taken: a client asked; it was time; before or after something; the jail was branched;
+     * it comes from another host; for an automatic checkpoint of a run. */
+    reason: "asked" | "every" | "before" | "after" | "branched" | "imported" | "checkpoint";
     runtime?: string;
     /** Of the last record in the jail's log. */
     seq?: number;
@@ -2340,6 +2363,7 @@ export interface Usage {
     /** Fields that this backend cannot tell. */
     not_measured?: string[];
     oom_kills?: number;
+    /** Processes and threads, without those of the jail's init. */
     pids?: number;
     rx_bytes?: number;
     tx_bytes?: number;

@@ -351,7 +351,7 @@ export class Operations extends Transport {
   }
 
   /** Make a jail. Needs the role operator. */
-  postJails(body: wire.CreateJail, how: Keyed = {}): Promise<wire.Jail> {
+  postJails(body: wire.CreateJail | undefined, how: Keyed = {}): Promise<wire.Jail> {
     return this.json<wire.Jail>({ method: "POST", path: "/jails", body, ...how });
   }
 
@@ -372,7 +372,7 @@ export class Operations extends Transport {
   }
 
   /** Take a snapshot of a jail and make jails from it. Needs the role operator. */
-  postJailsByIdBranch(id: string, body: wire.Branch, how: Keyed = {}): Promise<wire.Branches> {
+  postJailsByIdBranch(id: string, body: wire.Branch | undefined, how: Keyed = {}): Promise<wire.Branches> {
     return this.json<wire.Branches>({ method: "POST", path: `/jails/${part(id)}/branch`, body, ...how });
   }
 
@@ -730,6 +730,11 @@ export class Operations extends Transport {
     return this.json<wire.PolicyState>({ method: "POST", path: "/policy/lint", body, ...how });
   }
 
+  /** Explain a type of problem. */
+  getProblemsByProblem(problem: string, how: Call = {}): Promise<string> {
+    return this.text({ method: "GET", path: `/problems/${part(problem)}`, accept: "text/html", ...how });
+  }
+
   /** List whose bundles are taken, and up to what tier. Needs the role viewer. */
   getPublishers(how: Call = {}): Promise<wire.PublisherPage> {
     return this.json<wire.PublisherPage>({ method: "GET", path: "/publishers", ...how });
@@ -891,7 +896,7 @@ export class Operations extends Transport {
   }
 
   /** Make jails from a snapshot. Some may fail; the answer says which. Needs the role operator. */
-  postSnapshotsBySidBranch(sid: string, body: wire.Branch, how: Keyed = {}): Promise<wire.Branches> {
+  postSnapshotsBySidBranch(sid: string, body: wire.Branch | undefined, how: Keyed = {}): Promise<wire.Branches> {
     return this.json<wire.Branches>({ method: "POST", path: `/snapshots/${part(sid)}/branch`, body, ...how });
   }
 

@@ -147,7 +147,9 @@ class Bounds(TypedDict, total=False):
     pids: int
 
 
-class BranchOptions(TypedDict, total=False):
+class Branch(TypedDict, total=False):
+    # Default 1.
+    count: int
     # Default: the jail's id.
     hostname: str
     # Refused: of a jail and its branches only one could speak on a connection. Rewind the
@@ -158,10 +160,6 @@ class BranchOptions(TypedDict, total=False):
     # A name for people. Of several jails, each has its number at the end.
     name: str
     network: Literal["isolated", "proxy", "bridged", "full"]
-
-
-class Branch(BranchOptions):
-    count: int
 
 
 class BranchError(TypedDict):
@@ -351,6 +349,8 @@ class CalledOptions(TypedDict, total=False):
     sandbox: str
     version: str
     warm: bool
+    # Why the version that was called is not the newest one: a newer one is revoked.
+    warning: str
 
 
 class Called(CalledOptions):
@@ -715,6 +715,17 @@ class Comparison(ComparisonOptions):
     to: ComparedEnd
 
 
+class ConditionOptions(TypedDict, total=False):
+    remedy: str
+
+
+class Condition(ConditionOptions):
+    detail: str
+    # disk_read_only: its filesystem had an error, and refuses writes until the jail was
+    # stopped and started.
+    type: Literal["disk_read_only"]
+
+
 class ConnectedHostOptions(TypedDict, total=False):
     bytes_in: int
     bytes_out: int
@@ -955,7 +966,15 @@ class DeliveryPage(DeliveryPageOptions):
     items: list[Delivery]
 
 
-class E2BKey(TypedDict):
+class E2BKeyOptions(TypedDict, total=False):
+    # The certificate, PEM, of the authority that clients have to trust, if the daemon has
+    # made one.
+    ca: str
+
+
+class E2BKey(E2BKeyOptions):
+    # For E2B_DOMAIN: the ports of sandboxes are hosts below it.
+    domain: str
     # The token's, by which it is revoked.
     id: str
     # For E2B_API_KEY. It is shown once.
@@ -1166,6 +1185,8 @@ class EventOptions(_EventOdd, total=False):
     proto: str
     # Memory said another path than the kernel used.
     raced: bool
+    # The jail's disk refuses writes after an error.
+    read_only: bool
     # What the kernel opened, where that differs from path.
     real: str
     reason: str
@@ -1317,7 +1338,9 @@ class ExecRequest(TypedDict, total=False):
     env: dict[str, str]
     # Output kept in the jail for readers that come later. Default 1 MiB.
     keep_bytes: int
-    # With stream: let a slow reader slow the command down, rather than lose output.
+    # With stream: let a slow reader slow the command down, rather than lose output. A stream
+    # that ends without the event exit or error was cut off, as one is whose reader takes
+    # nothing for 5 minutes; GET /jails/{id}/execs/{exec} with Last-Event-ID continues it.
     lossless: bool
     # Run on a terminal of this size.
     pty: Size
@@ -1599,6 +1622,8 @@ class ImportedServer(ImportedServerOptions):
 
 class JailOptions(TypedDict, total=False):
     command: list[str]
+    # Lasting problems that the state does not show.
+    conditions: list[Condition]
     cwd: str
     # Of the root filesystem.
     digest: str
@@ -1743,7 +1768,7 @@ class Limits(TypedDict, total=False):
     cpu_shares: int
     # Default 1024, at most 16384.
     disk_mb: int
-    # Default 128, at most 4096.
+    # Processes and threads, without those of the jail's init. Default 128, at most 4096.
     max_pids: int
     # Default 512, at most 8192.
     memory_mb: int
@@ -1957,7 +1982,7 @@ class Observe(TypedDict, total=False):
 
 class OfferOptions(TypedDict, total=False):
     description: str
-    # The version that is; of what is outdated.
+    # The version that is installed, from the same publisher.
     installed: str
 
 
@@ -2525,6 +2550,9 @@ class RunAgent(TypedDict, total=False):
     level: int
     # Default: the daemon's.
     model: str
+    # The agent of the permission files whose rules apply to the run. Default: policy.agent of
+    # the jail, or else the default agent of the files.
+    policy_agent: str
     # builtin, claude, codex, opencode, gemini or shell. Default: the daemon's.
     preset: str
     # How the agent is spoken to: run, by its command line, or acp, by the Agent Client
@@ -2809,9 +2837,9 @@ class Snapshot(SnapshotOptions):
     # Of which it was taken. It may be gone.
     jail: str
     network: Literal["isolated", "proxy", "bridged", "full"]
-    # Why it was taken: somebody asked; it was time; before or after something; the jail was
-    # branched; it comes from another host.
-    reason: Literal["asked", "every", "before", "after", "branched", "imported"]
+    # Why it was taken: a client asked; it was time; before or after something; the jail was
+    # branched; it comes from another host; for an automatic checkpoint of a run.
+    reason: Literal["asked", "every", "before", "after", "branched", "imported", "checkpoint"]
 
 
 class SnapshotPageOptions(TypedDict, total=False):
@@ -3103,6 +3131,7 @@ class Usage(TypedDict, total=False):
     # Fields that this backend cannot tell.
     not_measured: list[str]
     oom_kills: int
+    # Processes and threads, without those of the jail's init.
     pids: int
     rx_bytes: int
     tx_bytes: int

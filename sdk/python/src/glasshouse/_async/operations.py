@@ -301,7 +301,7 @@ class AsyncOperations(AsyncTransport):
         """List jails, oldest first. Needs the role viewer."""
         return cast("wire.JailPage", await self._json("GET", "/jails", query={"limit": limit, "after": after, "state": state, "name": name, "label": label}))
 
-    async def post_jails(self, body: wire.CreateJail, *, idempotency_key: Optional[str] = None) -> wire.Jail:
+    async def post_jails(self, body: Optional[wire.CreateJail] = None, *, idempotency_key: Optional[str] = None) -> wire.Jail:
         """Make a jail. Needs the role operator."""
         return cast("wire.Jail", await self._json("POST", "/jails", body=body, key=idempotency_key))
 
@@ -319,7 +319,7 @@ class AsyncOperations(AsyncTransport):
         """
         return cast("wire.Past", await self._json("GET", f"/jails/{self._part(id)}/at", query={"ts": ts, "all": all, "limit": limit}))
 
-    async def post_jails_by_id_branch(self, id: str, body: wire.Branch, *, idempotency_key: Optional[str] = None) -> wire.Branches:
+    async def post_jails_by_id_branch(self, id: str, body: Optional[wire.Branch] = None, *, idempotency_key: Optional[str] = None) -> wire.Branches:
         """Take a snapshot of a jail and make jails from it. Needs the role operator."""
         return cast("wire.Branches", await self._json("POST", f"/jails/{self._part(id)}/branch", body=body, key=idempotency_key))
 
@@ -638,6 +638,10 @@ class AsyncOperations(AsyncTransport):
         """Say what in permission files does not do what it seems to. Needs the role viewer."""
         return cast("wire.PolicyState", await self._json("POST", "/policy/lint", body=body, key=idempotency_key))
 
+    async def get_problems_by_problem(self, problem: str) -> str:
+        """Explain a type of problem."""
+        return await self._text("GET", f"/problems/{self._part(problem)}", accept="text/html")
+
     async def get_publishers(self) -> wire.PublisherPage:
         """List whose bundles are taken, and up to what tier. Needs the role viewer."""
         return cast("wire.PublisherPage", await self._json("GET", "/publishers"))
@@ -784,7 +788,7 @@ class AsyncOperations(AsyncTransport):
         """
         await self._none("DELETE", f"/snapshots/{self._part(sid)}")
 
-    async def post_snapshots_by_sid_branch(self, sid: str, body: wire.Branch, *, idempotency_key: Optional[str] = None) -> wire.Branches:
+    async def post_snapshots_by_sid_branch(self, sid: str, body: Optional[wire.Branch] = None, *, idempotency_key: Optional[str] = None) -> wire.Branches:
         """Make jails from a snapshot. Some may fail; the answer says which. Needs the role
         operator.
         """

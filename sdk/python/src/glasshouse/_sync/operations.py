@@ -301,7 +301,7 @@ class Operations(Transport):
         """List jails, oldest first. Needs the role viewer."""
         return cast("wire.JailPage", self._json("GET", "/jails", query={"limit": limit, "after": after, "state": state, "name": name, "label": label}))
 
-    def post_jails(self, body: wire.CreateJail, *, idempotency_key: Optional[str] = None) -> wire.Jail:
+    def post_jails(self, body: Optional[wire.CreateJail] = None, *, idempotency_key: Optional[str] = None) -> wire.Jail:
         """Make a jail. Needs the role operator."""
         return cast("wire.Jail", self._json("POST", "/jails", body=body, key=idempotency_key))
 
@@ -319,7 +319,7 @@ class Operations(Transport):
         """
         return cast("wire.Past", self._json("GET", f"/jails/{self._part(id)}/at", query={"ts": ts, "all": all, "limit": limit}))
 
-    def post_jails_by_id_branch(self, id: str, body: wire.Branch, *, idempotency_key: Optional[str] = None) -> wire.Branches:
+    def post_jails_by_id_branch(self, id: str, body: Optional[wire.Branch] = None, *, idempotency_key: Optional[str] = None) -> wire.Branches:
         """Take a snapshot of a jail and make jails from it. Needs the role operator."""
         return cast("wire.Branches", self._json("POST", f"/jails/{self._part(id)}/branch", body=body, key=idempotency_key))
 
@@ -638,6 +638,10 @@ class Operations(Transport):
         """Say what in permission files does not do what it seems to. Needs the role viewer."""
         return cast("wire.PolicyState", self._json("POST", "/policy/lint", body=body, key=idempotency_key))
 
+    def get_problems_by_problem(self, problem: str) -> str:
+        """Explain a type of problem."""
+        return self._text("GET", f"/problems/{self._part(problem)}", accept="text/html")
+
     def get_publishers(self) -> wire.PublisherPage:
         """List whose bundles are taken, and up to what tier. Needs the role viewer."""
         return cast("wire.PublisherPage", self._json("GET", "/publishers"))
@@ -784,7 +788,7 @@ class Operations(Transport):
         """
         self._none("DELETE", f"/snapshots/{self._part(sid)}")
 
-    def post_snapshots_by_sid_branch(self, sid: str, body: wire.Branch, *, idempotency_key: Optional[str] = None) -> wire.Branches:
+    def post_snapshots_by_sid_branch(self, sid: str, body: Optional[wire.Branch] = None, *, idempotency_key: Optional[str] = None) -> wire.Branches:
         """Make jails from a snapshot. Some may fail; the answer says which. Needs the role
         operator.
         """

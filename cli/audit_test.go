@@ -1,0 +1,359 @@
+package cli
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"io"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"glasshouse/chain"
+	"glasshouse/fault"
+	"glasshouse/store"
+)
+
+// auditLog opens the audit log of a data directory, adds n entries and closes it.
+func auditLog(t *testing.T, data, headFile string, n int) error {
+	t.Helper()
+	st, err := store.Open(t.Context(), filepath.Join(data, "glasshouse.db"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer st.Close()
+	key, err := chain.LoadKey(data)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := chain.Open(t.Context(), chain.Config{Store: st.Chain(), Key: key, HeadFile: headFile, Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		return err
+	}
+	for range n {
+		if _, err := c.Append(t.Context(), chain.Entry{Kind: chain.DaemonStarted, Body: json.RawMessage("{}")}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return c.Close()
+}
+
+// copyData copies the files of a data directory.
+func copyData(t *testing.T, from, to string) {
+	t.Helper()
+	for _, name := range []string{"glasshouse.db", "glasshouse.db-wal", "glasshouse.db-shm"} {
+		os.Remove(filepath.Join(to, name))
+		data, err := os.ReadFile(filepath.Join(from, name))
+		if errors.Is(err, os.ErrNotExist) {
+			continue
+		}
+		if err == nil {
+			err = os.WriteFile(filepath.Join(to, name), data, 0o600)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// TestARollbackOfTheDataDirectoryIsFound puts an earlier copy of the database back. Every
+// signature in it is right, so only what was kept elsewhere tells.
+func TestARollbackOfTheDataDirectoryIsFound(t *testing.T) {
+	data, backup := t.TempDir(), t.TempDir()
+	heads := filepath.Join(t.TempDir(), "heads")
+	if err := auditLog(t, data, heads, 3); err != nil {
+		t.Fatal(err)
+	}
+	copyData(t, data, backup)
+	if err := auditLog(t, data, heads, 4); err != nil {
+		t.Fatal(err)
+	}
+	verify := func(args ...string) (code int, out string) {
+		var b bytes.Buffer
+		args = append([]string{"--data", data, "audit", "verify", "--offline"}, args...)
+		code = Run(t.Context(), args, Env{Stdout: &b, Stderr: &b, Stdin: strings.NewReader(""), Getenv: func(string) string { return "" }})
+		return code, b.String()
+	}
+	if code, out := verify("--checkpoint", heads); code != 0 || !strings.Contains(out, "7 entries are right") {
+		t.Errorf("verify of the whole log = exit code %d, %s, want 0 and 7 entries", code, out)
+	}
+
+	copyData(t, backup, data)
+	if code, out := verify(); code != 0 {
+		t.Errorf("verify without a checkpoint = exit code %d, %s, want 0: nothing in the directory is wrong", code, out)
+	}
+	code, out := verify("--checkpoint", heads)
+	if want := "entry 4: it is missing: 7 entries were in the chain when the checkpoint given was seen"; code != 1 || !strings.Contains(out, want) {
+		t.Errorf("verify after a rollback = exit code %d, %s, want 1 and %q", code, out, want)
+	}
+	err := auditLog(t, data, heads, 0)
+	if !errors.Is(err, fault.Conflict) || !strings.Contains(err.Error(), "rolled back") {
+		t.Errorf("opening the log after a rollback = %v, want a conflict that says that it was rolled back", err)
+	}
+	if remedy, want := fault.RemedyOf(err), "glasshouse audit verify --offline"; !strings.Contains(remedy, want) {
+		t.Errorf("remedy = %q, want it to contain %q", remedy, want)
+	}
+
+	// A line that was cut by a crash hides nothing before or after it.
+	f, err := os.OpenFile(heads, os.O_WRONLY|os.O_APPEND, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	io.WriteString(f, `{"time":"2026-`)
+	f.Close()
+	if err := auditLog(t, data, heads, 0); !errors.Is(err, fault.Conflict) {
+		t.Errorf("opening the log with a head file that ends in the middle of a line = %v, want a conflict", err)
+	}
+	// Moving the head file away accepts the shorter log.
+	if err := os.Rename(heads, heads+".evidence"); err != nil {
+		t.Fatal(err)
+	}
+	if err := auditLog(t, data, heads, 1); err != nil {
+		t.Errorf("opening the log after its head file was moved away = %v, want no error", err)
+	}
+}
+
+// TestVerifyOfALiveDaemonTakesACheckpoint keeps a checkpoint of a running daemon.
+func TestVerifyOfALiveDaemonTakesACheckpoint(t *testing.T) {
+	d := newDesk(t)
+	for range 2 {
+		if _, err := d.chain.Append(t.Context(), chain.Entry{Kind: chain.DaemonStarted, Body: json.RawMessage("{}")}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	cp, err := d.chain.Checkpoint(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	seen := filepath.Join(t.TempDir(), "seen")
+	if err := os.WriteFile(seen, []byte(cp.Note), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	d.sees("audit verify --checkpoint "+seen, "the chain is whole")
+
+	other := t.TempDir()
+	if err := auditLog(t, other, filepath.Join(other, "heads"), 9); err != nil {
+		t.Fatal(err)
+	}
+	if code, out, errs := d.types("audit verify --checkpoint " + filepath.Join(other, "heads")); code == 0 {
+		t.Errorf("verify with the checkpoint of another log = exit code 0, %s%s, want a failure", out, errs)
+	}
+}
+
+// appended adds n entries to the audit log of a desk and signs them. It returns the
+// checkpoint.
+func (d *desk) appended(n int) string {
+	d.t.Helper()
+	for range n {
+		if _, err := d.chain.Append(d.t.Context(), chain.Entry{Kind: chain.DaemonStarted, Body: json.RawMessage(`{"a":1}`)}); err != nil {
+			d.t.Fatal(err)
+		}
+	}
+	cp, err := d.chain.Checkpoint(d.t.Context())
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	return cp.Note
+}
+
+// saved writes text to a file of the test and returns its name.
+func saved(t *testing.T, text string) string {
+	t.Helper()
+	name := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return name
+}
+
+func TestAnExportOfTheAuditLogIsVerifiedWithoutADaemon(t *testing.T) {
+	d := newDesk(t)
+	early := d.appended(2)
+	d.appended(1)
+	export := d.sees("audit export")
+	key := d.chain.Key().String()
+	other := newDesk(t).chain.Key().String()
+	tampered := strings.Replace(export, `{"a":1}`, `{"a":2}`, 1)
+	if tampered == export {
+		t.Fatalf("the export has no entry to change:\n%s", export)
+	}
+	for _, c := range []struct {
+		name string
+		args []string
+		want string
+		code int
+	}{
+		{"without a key", []string{"--export", saved(t, export)}, "the key was not given, but found beside what it vouches for", 0},
+		{"with a key as text", []string{"--export", saved(t, export), "--key", key}, "the chain is whole\n3 entries are right", 0},
+		{"with a key in a file", []string{"--export", saved(t, export), "--key", saved(t, key+"\n")}, "the chain is whole\n3 entries are right", 0},
+		{"with an earlier checkpoint", []string{"--export", saved(t, export), "--key", key, "--checkpoint", saved(t, early)}, "the chain is whole", 0},
+		{"with the key of another log", []string{"--export", saved(t, export), "--key", other}, "", 1},
+		{"with an entry that was changed", []string{"--export", saved(t, tampered), "--key", key}, "BAD: ", 1},
+		{"cut off", []string{"--export", saved(t, export[:len(export)/2]), "--key", key}, "its line has no end", 1},
+		{"empty", []string{"--export", saved(t, ""), "--key", key}, "BAD: ", 1},
+		{"not there", []string{"--export", "/nowhere/chain.jsonl"}, "no such file", 1},
+		{"with a key that is not one", []string{"--export", saved(t, export), "--key", "nonsense"}, "glasshouse: ", 1},
+		{"with an empty key file", []string{"--export", saved(t, export), "--key", saved(t, "")}, "glasshouse: ", 1},
+		{"with a directory as the key", []string{"--export", saved(t, export), "--key", t.TempDir()}, "is a directory", 1},
+		{"with a checkpoint that is not there", []string{"--export", saved(t, export), "--checkpoint", "/nowhere/seen"}, "no such file", 1},
+		{"offline and an export", []string{"--offline", "--export", saved(t, export)}, "--offline is not for --export or --recent", 2},
+		{"offline and recent", []string{"--offline", "--recent"}, "--offline is not for --export or --recent", 2},
+		{"a key for the daemon", []string{"--key", key}, "--key is for --export and --offline", 2},
+	} {
+		code, out, errs := ran(t, nil, append([]string{"--addr", "http://127.0.0.1:1", "audit", "verify"}, c.args...)...)
+		if code != c.code || !strings.Contains(out+errs, c.want) {
+			t.Errorf("%s: got exit code %d, %q and %q, want %d and %q", c.name, code, out, errs, c.code, c.want)
+		}
+	}
+	_, out, _ := ran(t, nil, "--json", "audit", "verify", "--export", saved(t, tampered), "--key", key)
+	var r struct {
+		Bad *struct {
+			Seq    int64
+			Line   int
+			Reason string
+		}
+	}
+	if err := json.Unmarshal([]byte(out), &r); err != nil || r.Bad == nil || r.Bad.Reason == "" {
+		t.Errorf("--json: got %s, %v, want what is bad", out, err)
+	}
+}
+
+func TestTheHeadAndProofsOfTheAuditLog(t *testing.T) {
+	d := newDesk(t)
+	note := d.appended(3)
+	d.sees("audit head", "3 entries\n"+d.chain.Key().String()+"\n\n"+note)
+	d.sees("audit head --json", `"entries": 3`)
+	var proof map[string]any
+	if err := json.Unmarshal([]byte(d.sees("audit prove 2")), &proof); err != nil || proof["path"] == nil {
+		t.Errorf("prove: got %v, %v, want a path", proof, err)
+	}
+	for line, want := range map[string]struct {
+		code int
+		text string
+	}{
+		"audit prove two": {2, `"two" is not the number of an entry`},
+		"audit prove 99":  {1, "99"},
+		"audit prove":     {2, "accepts 1 arg(s), received 0"},
+		"audit show 99":   {1, "there is no such entry"},
+		"audit export x":  {2, "unknown command"},
+	} {
+		if code, out, errs := d.types(line); code != want.code || out != "" || !strings.Contains(errs, want.text) {
+			t.Errorf("%s: got exit code %d, %q and %q, want %d and %q", line, code, out, errs, want.code, want.text)
+		}
+	}
+}
+
+func TestAnExportOfTheAuditLogThatBreaksIsAnError(t *testing.T) {
+	d := newScriptedDaemon(t, map[string]string{"GET /chain/export": "{\"line\":1}\n" + andCut})
+	code, out, errs := d.run("", "audit", "export")
+	if code != 1 || out != "{\"line\":1}\n" || !strings.Contains(errs, "unexpected EOF") {
+		t.Errorf("got exit code %d, %q and %q, want 1, what came and that it broke", code, out, errs)
+	}
+}
+
+// The daemon is not trusted with the proof that its log contains a checkpoint.
+func TestAProofOfTheDaemonIsChecked(t *testing.T) {
+	d := newDesk(t)
+	early := saved(t, d.appended(2))
+	late := d.appended(3)
+	key := d.chain.Key().String()
+	report := `{"entries":5,"key":"` + key + `","key_given":true}`
+	note, err := json.Marshal(late)
+	if err != nil {
+		t.Fatal(err)
+	}
+	hash := strings.Repeat("A", 43) + "="
+	for _, c := range []struct {
+		name, proof, report, want string
+		code                      int
+	}{
+		{"a path that does not lead there", `{"to":` + string(note) + `,"path":["` + hash + `"]}`, report, "BAD: the daemon's proof that it contains the checkpoint: ", 1},
+		{"a path that is not of hashes", `{"to":` + string(note) + `,"path":["x"]}`, report, "the daemon's proof: ", 1},
+		{"another log", `409 {"type":"/problems/conflict","title":"conflict","status":409,"detail":"it is not under the checkpoint"}`, report, "BAD: conflict: it is not under the checkpoint", 1},
+		{"a daemon without proofs", `501 {"type":"/problems/unsupported","title":"unsupported","status":501,"detail":"no proofs here"}`, report, "no proofs here", 1},
+		{"a key that is not one", "", `{"entries":5,"key":"nonsense"}`, "glasshouse: ", 1},
+		{"a log that is bad already", "", `{"entries":5,"bad":{"line":3,"reason":"x` + evil + `"}}`, `BAD: line 3: x\x1b[31mred\u202e`, 1},
+		{"a log that is bad nowhere in particular", "", `{"bad":{"reason":"it is empty"}}`, "BAD: it is empty\n", 1},
+	} {
+		s := newScriptedDaemon(t, map[string]string{"GET /chain/verify": c.report, "POST /chain/consistency": c.proof})
+		code, out, errs := s.run("", "audit", "verify", "--checkpoint", early)
+		if code != c.code || !strings.Contains(out+errs, c.want) {
+			t.Errorf("%s: got exit code %d, %q and %q, want %d and %q\n%s", c.name, code, out, errs, c.code, c.want, s.asked())
+		}
+	}
+}
+
+func TestOfflineVerificationNeedsTheDatabaseAndTheKey(t *testing.T) {
+	data := t.TempDir()
+	verify := func(args ...string) (int, string) {
+		code, out, errs := ran(t, map[string]string{"GLASSHOUSE_DATA": data}, append([]string{"audit", "verify", "--offline"}, args...)...)
+		return code, out + errs
+	}
+	if code, out := verify(); code != 1 || !strings.Contains(out, "chain.pub") {
+		t.Errorf("without a key: got exit code %d and %q, want 1 and the name of its file", code, out)
+	}
+	if err := auditLog(t, data, "", 2); err != nil {
+		t.Fatal(err)
+	}
+	if code, out := verify(); code != 0 || !strings.Contains(out, "2 entries are right") {
+		t.Errorf("with both: got exit code %d and %q, want 0 and 2 entries", code, out)
+	}
+	if code, out := verify("--checkpoint", filepath.Join(data, "none")); code != 1 || !strings.Contains(out, "no such file") {
+		t.Errorf("without the checkpoint: got exit code %d and %q, want 1 and why", code, out)
+	}
+	if code, out := verify("--checkpoint", saved(t, "nonsense")); code != 1 || out == "" {
+		t.Errorf("with a file that is no checkpoint: got exit code %d and %q, want 1 and why", code, out)
+	}
+	if err := os.Remove(filepath.Join(data, "glasshouse.db")); err != nil {
+		t.Fatal(err)
+	}
+	if code, out := verify(); code != 1 || !strings.Contains(out, "glasshouse.db: no such file") {
+		t.Errorf("without a database: got exit code %d and %q, want 1 and its name", code, out)
+	}
+	if _, err := os.Stat(filepath.Join(data, "glasshouse.db")); err == nil {
+		t.Error("without a database: got one, want none made")
+	}
+}
+
+func TestEntriesOfTheAuditLogAreLines(t *testing.T) {
+	for body, want := range map[string]string{
+		`{"kind":"decision","body":{"action":"bash","resource":"ls\u001b","tag":"DENIED"}}`:                                         `     0  decision           -  bash: ls\x1b [DENIED]`,
+		`{"kind":"egress","body":{"kind":"tcp","host":"h","port":22,"allowed":true}}`:                                               `     0  egress             -  tcp  h:22`,
+		`{"kind":"egress","body":{"kind":"http","method":"GET","host":"h","port":80,"path":"/\u202e","status":200,"allowed":true}}`: `     0  egress             -  http GET h:80/\u202e 200`,
+		`{"kind":"other","body":[1,2]}`:                                       `     0  other              -  [1,2]`,
+		`{"kind":"other","jail":"j","agent":"a","body":{"x":"\u001b"}}`:       `     0  other              j a  {"x":"\u001b"}`,
+		`{"seq":7,"time":"yesterday","kind":"k","agent":"a\u001b","body":{}}`: `     7 yesterday k                  a\x1b  {}`,
+	} {
+		d := newScriptedDaemon(t, map[string]string{"GET /chain": items(body)})
+		code, out, errs := d.run("", "audit", "ls")
+		if got := strings.TrimSuffix(out, "\n"); code != 0 || got != want {
+			t.Errorf("%s: got exit code %d, %q and %q, want 0 and %q", body, code, got, errs, want)
+		}
+	}
+}
+
+func TestEntriesOfTheAuditLogAreAskedFor(t *testing.T) {
+	for line, want := range map[string]string{
+		"audit ls":                            "GET /chain",
+		"audit ls --session s1 --run r-1":     "GET /chain?run=r-1&session=s1",
+		"audit ls --capability a.b --under 7": "GET /chain?capability=a.b&under=7",
+		"audit ls --kind a&b=c":               "GET /chain?kind=a%26b%3Dc",
+		"--json audit ls":                     "GET /chain",
+		"egress log " + aJail:                 "GET /chain?jail=" + aJail + "&kind=egress",
+		"audit ls --jail web":                 "GET /jails?name=web\nGET /chain?jail=" + aJail,
+	} {
+		d := newScriptedDaemon(t, map[string]string{"GET /chain": items(), "GET /jails": items(jailJSON)})
+		code, _, errs := d.run("", argsOf(line)...)
+		if got := d.asked(); code != 0 || got != want {
+			t.Errorf("%s: got exit code %d, %q and the requests %q, want 0 and %q", line, code, errs, got, want)
+		}
+	}
+	d := newScriptedDaemon(t, map[string]string{"GET /chain": items()})
+	for _, since := range []string{"soon", "-5m", "5"} {
+		if code, _, errs := d.run("", "audit", "ls", "--since="+since); code != 2 || !strings.Contains(errs, "--since") {
+			t.Errorf("--since=%s: got exit code %d and %q, want 2 and why", since, code, errs)
+		}
+	}
+}

@@ -1,0 +1,103 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+
+	"github.com/spf13/cobra"
+
+	"glasshouse/api/client"
+	"glasshouse/api/wire"
+	"glasshouse/daemon"
+	"glasshouse/fault"
+	"glasshouse/host/probe"
+	"glasshouse/internal/text"
+)
+
+func (c *command) doctor() *cobra.Command {
+	return &cobra.Command{
+		Use: "doctor", Short: "Show what this host can do, and the remedy for what it cannot", Args: cobra.NoArgs,
+		Long: `Probe every mechanism that Glasshouse can use. With a daemon, the daemon probes.
+Without one, this process does, with the tools directory that the configuration of the
+daemon names, if one was started on the data directory before.
+
+Most features are optional. The exit status is 1 if no jail can run: neither the
+backend oci nor bwrap has what it needs.`,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			cl, err := c.dial()
+			if err != nil {
+				return err
+			}
+			probes, err := client.Collect(cl.Doctor(cmd.Context()))
+			if errors.Is(err, fault.Unavailable) {
+				var h probe.Host
+				h, err = c.probedHost()
+				if err != nil {
+					return err
+				}
+				fmt.Fprintln(c.env.Stderr, "no daemon answers; probing from here, as this user")
+				probes = daemon.Doctor(cmd.Context(), h)
+			}
+			if err != nil {
+				return err
+			}
+			if err := c.print(probes, func(w io.Writer) { showProbes(w, probes) }); err != nil {
+				return err
+			}
+			if !isolates(probes) {
+				fmt.Fprintln(c.env.Stderr, "glasshouse: no jail can run on this host: see the remedies above")
+				return exitCode(1)
+			}
+			return nil
+		},
+	}
+}
+
+// probedHost is where the daemon of this data directory would look for programs.
+func (c *command) probedHost() (probe.Host, error) {
+	cfg := daemon.NewConfig(c.env.UID, c.env.Getenv("HOME"))
+	owner, err := readService(c.dataDir())
+	if err != nil {
+		return probe.Host{}, err
+	}
+	if owner != nil && owner.Config != "" {
+		if err := cfg.ReadFile(owner.Config); err != nil {
+			return probe.Host{}, err
+		}
+	}
+	return probe.Host{Data: c.dataDir(), Tools: cfg.Tools}, nil
+}
+
+// backendNeeds are the probes that each backend needs; one of each list is enough.
+var backendNeeds = [][][]string{
+	{ // oci
+		{"root"}, {"network namespaces"}, {"overlay with idmapped layers"}, {"sized disks"},
+		{"cgroup freeze, kill and identity"}, {"seccomp"}, {"runc", "crun", "runsc"},
+	},
+	{{"bubblewrap"}, {"seccomp"}}, // bwrap
+}
+
+// isolates reports whether jails of any backend can run where probes found this.
+func isolates(probes []wire.Probe) bool {
+	ok := func(name string) bool {
+		return slices.ContainsFunc(probes, func(p wire.Probe) bool { return p.Name == name && p.Status == "ok" })
+	}
+	return slices.ContainsFunc(backendNeeds, func(all [][]string) bool {
+		return !slices.ContainsFunc(all, func(any []string) bool { return !slices.ContainsFunc(any, ok) })
+	})
+}
+
+func showProbes(w io.Writer, probes []wire.Probe) {
+	mark := map[string]string{"ok": "ok  ", "unsupported": "no  ", "unknown": "?   "}
+	for _, p := range probes {
+		fmt.Fprintf(w, "%s%-22s %s\n", mark[p.Status], p.Name, text.Visible(p.Detail))
+		if p.Reason != "" {
+			fmt.Fprintf(w, "    %-22s %s\n", "", text.Visible(p.Reason))
+		}
+		if p.Remedy != "" {
+			fmt.Fprintf(w, "    %-22s → %s\n", "", text.Visible(p.Remedy))
+		}
+	}
+}

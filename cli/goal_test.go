@@ -1,0 +1,318 @@
+package cli
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"glasshouse/api/wire"
+)
+
+// at is the time of events. Lines show it by the local clock.
+var at = time.Date(2026, 1, 2, 15, 4, 5, 0, time.UTC)
+
+func runEvent(kind, body string) wire.RunEvent {
+	return wire.RunEvent{Seq: 1, Session: "s1", Run: "r-1", Kind: kind, Body: json.RawMessage(body), At: at}
+}
+
+func TestEventsOfARunAreLines(t *testing.T) {
+	clock := at.Local().Format("15:04:05")
+	for _, c := range []struct{ kind, body, want string }{
+		{"run.moved", `{"from":"active","to":"paused","why":"budget","reason":"steps"}`, clock + " paused budget steps"},
+		{"run.started", `{"state":"active"}`, clock + " active"},
+		{"run.moved", `{"to":"` + evil + `"}`, clock + ` \x1b[31mred\u202e`},
+		{"step.ended", `{"kind":"exec","name":"make\u0007","state":"done"}`, clock + `   exec make\x07: done`},
+		{"step.began", `{"kind":"exec"}`, ""},
+		{"message.out", `{"text":"  one line  "}`, clock + "   one line"},
+		{"message.out", `{"text":"first\nsecond"}`, clock + "   first …"},
+		{"budget.warned", `{"percent":80,"dimension":"llm-tokens"}`, clock + "   80 % of llm-tokens is spent"},
+		{"checkpoint.taken", `{"checkpoint":"p-1"}`, clock + "   checkpoint p-1"},
+		{"a.later.kind", `{}`, ""},
+		{"run.moved", `not JSON`, ""},
+		{"run.moved", `{"to":5}`, ""},
+	} {
+		if got := runEventLine(runEvent(c.kind, c.body)); got != c.want {
+			t.Errorf("%s %s: got %q, want %q", c.kind, c.body, got, c.want)
+		}
+	}
+}
+
+// runIn is a run in a state, with more of it.
+func runIn(state string, more ...string) string {
+	return `{"id":"r-1","session_id":"s1","state":"` + state + `"` + strings.Join(append([]string{""}, more...), ",") + `}`
+}
+
+func TestAGoalIsFollowedToItsEnd(t *testing.T) {
+	clock := at.Local().Format("15:04:05")
+	started := sse("", runEvent("run.moved", `{"to":"active"}`))
+	other := runEvent("run.moved", `{"to":"done"}`)
+	other.Run = "r-2"
+	type m = map[string]string
+	for _, c := range []struct {
+		name, line string
+		events     string
+		run        string // what the daemon says of it after an event
+		jail       string
+		out, errs  string
+		asked      string // a request, or "" for any
+		code       int
+	}{
+		{
+			name: "done", line: "goal x", events: started + andOpen,
+			run:  runIn("done", `"result":"line 1\n\u001b[2Jline 2"`),
+			out:  "line 1\n\\x1b[2Jline 2\n",
+			errs: "r-1 in session s1\n" + clock + " active\n",
+		},
+		{
+			name: "failed", line: "goal x", events: started + andOpen,
+			run:  runIn("failed", `"error":"the model is away"`, `"reason":"later"`),
+			errs: "r-1 in session s1\n" + clock + " active\nr-1 is failed: the model is away\n",
+			code: 1,
+		},
+		{
+			name: "cancelled", line: "goal x", events: started + andOpen,
+			run:  runIn("cancelled", `"reason":"by ann"`),
+			errs: "r-1 in session s1\n" + clock + " active\nr-1 is cancelled: by ann\n",
+			code: 1,
+		},
+		{
+			name: "its jail stops", line: "goal x", events: started + andOpen,
+			run:   runIn("done", `"jail":"`+aJail+`"`),
+			jail:  `{"id":"` + aJail + `","state":"stopped","labels":{"glasshouse.goal":"r-1"}}`,
+			errs:  "r-1 in session s1\n" + clock + " active\n",
+			asked: "GET /jails/" + aJail,
+		},
+		{
+			name: "its jail is the session's", line: "goal x", events: started + andOpen,
+			run:   runIn("done", `"jail":"`+aJail+`"`),
+			jail:  `{"id":"` + aJail + `","state":"running"}`,
+			errs:  "r-1 in session s1\n" + clock + " active\n",
+			asked: "GET /jails/" + aJail,
+		},
+		{
+			name: "events of others do not count", line: "goal x",
+			events: sse("", other) + started + andOpen,
+			run:    runIn("done"),
+			errs:   "r-1 in session s1\n" + clock + " active\n",
+		},
+		{
+			name: "an event that is not JSON", line: "goal x", events: "data: {\n\n" + andOpen,
+			errs: "unexpected end of JSON input",
+			code: 1,
+		},
+		{
+			name: "the stream breaks", line: "goal x", events: started + andCut,
+			run:  runIn("active"),
+			errs: "the run continues when the daemon is back",
+			code: 1,
+		},
+		{
+			name: "the run is gone", line: "goal x", events: started + andOpen,
+			errs: "glasshouse: not found: nothing is there",
+			code: 1,
+		},
+		{
+			name: "followed later", line: "runs follow r-1", events: started + andCut,
+			run:  runIn("active"),
+			errs: "\n  try: glasshouse runs follow r-1\n",
+			code: 1,
+		},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			answers := m{"POST /chat/run": runIn("active"), "GET /chat/events/s1": strings.ReplaceAll(c.events, "event: \n", "")}
+			if c.run != "" {
+				answers["GET /chat/run/r-1"] = c.run
+			}
+			if c.jail != "" {
+				answers["GET /jails/"+aJail] = c.jail
+			}
+			d := newScriptedDaemon(t, answers)
+			code, out, errs := d.run("", argsOf(c.line)...)
+			if code != c.code || out != c.out {
+				t.Errorf("got exit code %d and %q, want %d and %q", code, out, c.code, c.out)
+			}
+			if !strings.Contains(errs, c.errs) || c.code == 0 && errs != c.errs {
+				t.Errorf("stderr: got %q, want %q", errs, c.errs)
+			}
+			if !strings.Contains(d.asked(), c.asked) {
+				t.Errorf("requests: got\n%s\nwant %q", d.asked(), c.asked)
+			}
+		})
+	}
+}
+
+// A jail that is made for a run stops a moment after the run has ended.
+func TestAGoalWaitsForItsJailToStop(t *testing.T) {
+	var asked atomic.Int32
+	addr := serveAPI(t, func(w http.ResponseWriter, r *http.Request) {
+		state := "running"
+		if asked.Add(1) > 2 {
+			state = "stopped"
+		}
+		fmt.Fprintf(w, `{"id":%q,"state":%q,"labels":{"glasshouse.goal":"r-1"}}`, aJail, state)
+	})
+	c := &command{addr: addr, env: Env{Getenv: func(string) string { return "" }}}
+	cl, err := c.dial()
+	if err != nil {
+		t.Fatal(err)
+	}
+	atRest(t.Context(), cl, aJail)
+	if got := asked.Load(); got != 3 {
+		t.Errorf("the jail was looked at %d times, want 3", got)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	atRest(ctx, cl, aJail)
+	if got := asked.Load(); got != 3 {
+		t.Errorf("after a cancel the jail was looked at %d times, want 3", got)
+	}
+}
+
+func TestFollowingARunEndsWithTheContext(t *testing.T) {
+	d := newScriptedDaemon(t, map[string]string{"GET /chat/run/r-1": runIn("active"), "GET /chat/events/s1": "data: {}\n\n" + andOpen})
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	d.arrived = func(request string) {
+		if strings.HasPrefix(request, "GET /chat/events/") {
+			cancel()
+		}
+	}
+	code, out, errs := d.runIn(ctx, "", "runs", "follow", "r-1")
+	if code != 1 || out != "" || !strings.Contains(errs, "context canceled") || strings.Contains(errs, "the daemon closed") {
+		t.Errorf("got exit code %d, %q and %q, want 1 and that it was cancelled", code, out, errs)
+	}
+}
+
+func TestAGoalIsAskedForAsTheFlagsSay(t *testing.T) {
+	dir := t.TempDir()
+	rules := filepath.Join(dir, "opencode.json")
+	(&vendor{T: t}).write(rules, "{}")
+	for _, c := range []struct{ line, want string }{
+		{"goal -d x", `{"goal":"x","agent":{}}`},
+		{"goal -d x -- my-agent --acp", `{"goal":"x","agent":{"argv":["my-agent","--acp"]}}`},
+		{"goal -d x -a shell --model m --protocol acp --spawner bwrap --skill a,b --skill c --keep", `{"goal":"x","agent":{"preset":"shell","protocol":"acp","spawner":"bwrap","model":"m","skills":["a","b","c"],"keep":true}}`},
+		{"goal -d x -e A=1 -e HERE", `{"goal":"x","agent":{"env":{"A":"1","HERE":"there"}}}`},
+		{"goal -d x -C " + dir, `{"goal":"x","agent":{"jail":{"workspace":{"source":"` + dir + `"}}}}`},
+		{"goal -d x --rootfs host", `{"goal":"x","agent":{"jail":{"rootfs":{"host":true}}}}`},
+		{"goal -d x --policy " + rules, `{"goal":"x","agent":{"jail":{"policy":{"files":[{"name":"opencode.json","text":"{}"}],"level":2}}}}`},
+		{"goal -d x --level 3 --policy " + rules, `{"goal":"x","agent":{"level":3,"jail":{"policy":{"files":[{"name":"opencode.json","text":"{}"}],"level":3}}}}`},
+		{"goal -d x --session s1 --parent r-9 --on-exceed stop", `{"session_id":"s1","goal":"x","agent":{},"parent":"r-9","on_exceed":"stop"}`},
+		{"goal -d x --schedule @hourly --tz Europe/Berlin --missed all --overlap queue", `{"goal":"x","agent":{},"schedule":"@hourly","time_zone":"Europe/Berlin","missed":"all","overlap":"queue"}`},
+	} {
+		d := newScriptedDaemon(t, map[string]string{"POST /chat/run": runJSON})
+		d.env = map[string]string{"HERE": "there"}
+		code, _, errs := d.run("", argsOf(c.line)...)
+		_, got, _ := strings.Cut(d.asked(), "POST /chat/run ")
+		var have, want any
+		if err := json.Unmarshal([]byte(got), &have); err != nil {
+			t.Errorf("%s: got exit code %d, %q and the request %q, %v", c.line, code, errs, got, err)
+			continue
+		}
+		if err := json.Unmarshal([]byte(c.want), &want); err != nil {
+			t.Fatal(err)
+		}
+		if fmt.Sprint(have) != fmt.Sprint(want) {
+			t.Errorf("%s: got %s, want %s", c.line, got, c.want)
+		}
+	}
+}
+
+func TestAGoalThatCannotBeUnderstoodIsNotSent(t *testing.T) {
+	d := newScriptedDaemon(t, map[string]string{"POST /chat/run": runJSON})
+	for line, want := range map[string]string{
+		"goal x --budget steps":                     `--budget "steps" is not DIMENSION=N`,
+		"goal x --budget steps=1.5":                 `--budget "steps=1.5" is not DIMENSION=N`,
+		"goal x --budget steps=9999999999999999999": "is not DIMENSION=N",
+		"goal x -e =1":                              `"=1" is not KEY=VALUE`,
+		"goal x --at noon":                          `--at "noon" is not a time`,
+		"goal x --until {":                          `--until "{" is not JSON`,
+		"goal x --level high":                       `invalid argument "high"`,
+		"runs follow":                               "accepts 1 arg(s), received 0",
+		"runs resume r-1 --budget x=-1":             "is not DIMENSION=N",
+		"runs resume r-1 --branch many":             `invalid argument "many"`,
+	} {
+		if code, out, errs := d.run("", argsOf(line)...); code != 2 || out != "" || !strings.Contains(errs, want) {
+			t.Errorf("%s: got exit code %d, %q and %q, want 2 and %q", line, code, out, errs, want)
+		}
+	}
+	if code, _, errs := d.run("", "goal", "x", "--policy", "/nowhere/opencode.json"); code != 1 || !strings.Contains(errs, "no such file") {
+		t.Errorf("a policy that is not there: got exit code %d and %q, want 1 and why", code, errs)
+	}
+	if got := d.asked(); got != "" {
+		t.Errorf("requests: got %q, want none", got)
+	}
+}
+
+func TestARunIsShownWithWhatIsSetOfIt(t *testing.T) {
+	begins := at.Add(time.Hour)
+	for name, c := range map[string]struct {
+		run  wire.Run
+		want []string
+	}{
+		"little": {
+			wire.Run{ID: "r-1", Session: "s1", Goal: "fix\x1b", State: "active"},
+			[]string{"id r-1", "session s1", `goal fix\x1b`, "state active", "agent", "steps 0"},
+		},
+		"all": {
+			wire.Run{
+				ID: "r-1", Session: "s1", Goal: "g", State: "scheduled", Why: "later", Agent: wire.RunAgent{Preset: "shell"}, Reason: "asked", Jail: aJail,
+				Schedule: "h-1", NextRunAt: &begins, Parent: "r-2", Of: "r-3", Checkpoint: "p-1", Steps: 4, Result: "ok", Error: "none",
+				Budget: wire.RunBudget{Limits: map[string]int64{"steps": 9, "llm-tokens": 5}, Consumed: map[string]int64{"steps": 4, "network-bytes": 7}},
+			},
+			[]string{
+				"id r-1", "session s1", "goal g", "state scheduled later", "agent shell", "reason asked", "jail " + aJail, "schedule h-1", "begins 2026-01-02T16:04:05Z",
+				"part of r-2", "branch of r-3", "checkpoint p-1", "budget llm-tokens: 0 of 5", "budget steps: 4 of 9", "spent network-bytes: 7", "steps 4", "result ok", "error none",
+			},
+		},
+		"the time of a run that has begun": {
+			wire.Run{ID: "r-1", State: "active", NextRunAt: &begins},
+			[]string{"id r-1", "session", "goal", "state active", "agent", "steps 0"},
+		},
+	} {
+		var b strings.Builder
+		showRun(&b, c.run)
+		if got, want := squeezed(b.String()), strings.Join(c.want, "\n"); got != want {
+			t.Errorf("%s: got\n%s\nwant\n%s", name, got, want)
+		}
+	}
+}
+
+func TestEventsOfASessionAreShownAsTheyCome(t *testing.T) {
+	long := runEvent("message.out", `{"text":"`+strings.Repeat("x", 200)+`"}`)
+	none := runEvent("session.opened\x1b", `{}`)
+	none.Run, none.Seq = "", 2
+	d := newScriptedDaemon(t, map[string]string{"GET /chat/events/s1": strings.ReplaceAll(sse("", long)+sse("", none), "event: \n", "") + andCut})
+	code, out, errs := d.run("", "session", "events", "s1", "--after", "4")
+	if code != 1 || !strings.Contains(errs, "unexpected EOF") {
+		t.Errorf("got exit code %d and %q, want 1 and that the stream broke", code, errs)
+	}
+	lines := strings.Split(strings.TrimSuffix(out, "\n"), "\n")
+	if len(lines) != 2 {
+		t.Fatalf("got %d lines, want 2:\n%s", len(lines), out)
+	}
+	clock := at.Local().Format("15:04:05")
+	if want := "     1 " + clock + " message.out      r-1 {\"text\":\"xxx"; !strings.HasPrefix(lines[0], want) || !strings.HasSuffix(lines[0], "…") {
+		t.Errorf("a long event: got %q, want %q and its start only", lines[0], want)
+	}
+	if want := "     2 " + clock + ` session.opened\x1b - {}`; lines[1] != want {
+		t.Errorf("an event without a run: got %q, want %q", lines[1], want)
+	}
+	if got, want := d.asked(), "GET /chat/events/s1?after=4"; got != want {
+		t.Errorf("request: got %q, want %q", got, want)
+	}
+	_, out, _ = d.run("", "--json", "session", "events", "s1")
+	dec := json.NewDecoder(strings.NewReader(out))
+	for n := range 2 {
+		var e wire.RunEvent
+		if err := dec.Decode(&e); err != nil || e.Session != "s1" {
+			t.Errorf("--json: event %d is %+v, %v, want one of s1", n, e, err)
+		}
+	}
+}
