@@ -14,6 +14,7 @@ import (
 	"strings"
 
 	"glasshouse/fault"
+	"glasshouse/internal/text"
 )
 
 // The versions that were tried, with all that is measured in docs/agents.md. Agents
@@ -200,7 +201,7 @@ func tail(s string) string {
 	const most = 600
 	s = strings.TrimSpace(s)
 	if len(s) > most {
-		s = "…" + strings.ToValidUTF8(s[len(s)-most:], "")
+		s = "…" + text.Suffix(s, most)
 	}
 	return s
 }

@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"glasshouse/fault"
+	safetext "glasshouse/internal/text"
 )
 
 // An Outcome is what an agent printed of its work.
@@ -68,10 +69,7 @@ func noResult(agent string) error {
 
 // keep shortens text to what is kept, its end.
 func keep(s string) string {
-	if len(s) > maxText {
-		s = strings.ToValidUTF8(s[len(s)-maxText:], "")
-	}
-	return s
+	return safetext.Suffix(s, maxText)
 }
 
 // tokens and dollars are numbers of a stranger's: as many lines of them as are read

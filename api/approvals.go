@@ -239,7 +239,7 @@ func (s *Server) streamApprovals(w http.ResponseWriter, r *http.Request, _ none)
 	defer cancel()
 	sub := q.Subscribe()
 	defer sub.Close()
-	out := startEvents(w)
+	out := startEvents(w, writeTime)
 	if err := out.beat(); err != nil { // that the stream is on is known at once, also if nothing waits
 		return nil
 	}

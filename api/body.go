@@ -15,6 +15,7 @@ import (
 
 	"glasshouse/api/wire"
 	"glasshouse/fault"
+	"glasshouse/internal/text"
 )
 
 // bodyTime is how long a caller may take to send a JSON body.
@@ -43,6 +44,9 @@ func (s *Server) readBody(w http.ResponseWriter, r *http.Request, into any) ([]b
 		}
 		return raw, nil
 	}
+	if d, ok := into.(interface{ Default() }); ok {
+		d.Default()
+	}
 	if len(raw) == 0 && optional(reflect.TypeOf(into).Elem()) {
 		return raw, nil
 	}
@@ -55,7 +59,7 @@ func (s *Server) readBody(w http.ResponseWriter, r *http.Request, into any) ([]b
 // optional reports whether a body of type t may be left out.
 func optional(t reflect.Type) bool {
 	switch t {
-	case reflect.TypeFor[wire.TakeCheckpoint](), reflect.TypeFor[wire.ResumeRun](), reflect.TypeFor[wire.StopJail](), reflect.TypeFor[wire.TakeSnapshot](), reflect.TypeFor[wire.Overrides]():
+	case reflect.TypeFor[wire.TakeCheckpoint](), reflect.TypeFor[wire.ResumeRun](), reflect.TypeFor[wire.StopJail](), reflect.TypeFor[wire.TakeSnapshot](), reflect.TypeFor[wire.Overrides](), reflect.TypeFor[wire.Branch](), reflect.TypeFor[wire.CreateJail]():
 		return true
 	}
 	return false
@@ -70,7 +74,7 @@ func checkMedia(r *http.Request) error {
 		return nil
 	}
 	return &fault.Error{Op: "api", Kind: fault.Invalid, Field: "Content-Type",
-		Err: fmt.Errorf("%q is not JSON", printable(ct)), Remedy: "send Content-Type: application/json"}
+		Err: fmt.Errorf("%q is not JSON", text.Clip(ct, 64)), Remedy: "send Content-Type: application/json"}
 }
 
 // decodeStrict decodes one JSON value, all of raw, into what into points to.
@@ -90,7 +94,7 @@ func decodeStrict(raw []byte, into any) error {
 		if field == "" {
 			return fault.Newf(fault.Invalid, op, "", "want a JSON object, got %s", e.Value)
 		}
-		return fault.Fieldf(op, printable(field), "want %s, got %s", jsonType(e.Type), e.Value)
+		return fault.Fieldf(op, text.Visible(text.Clip(field, 64)), "want %s, got %s", jsonType(e.Type), e.Value)
 	}
 	if e, ok := errors.AsType[*json.SyntaxError](err); ok {
 		return fault.Newf(fault.Invalid, op, "", "not JSON at byte %d: %v", e.Offset, err)
@@ -123,7 +127,8 @@ func jsonType(t reflect.Type) string {
 // A walker goes through JSON that fits a type and refuses fields that the type
 // has not, and fields given twice.
 type walker struct {
-	dec *json.Decoder
+	dec    *json.Decoder
+	filled bool // the value that is next must not be an empty string
 }
 
 func (w *walker) value(t reflect.Type, path string, top bool) error {
@@ -136,6 +141,11 @@ func (w *walker) value(t reflect.Type, path string, top bool) error {
 	}
 	for t != nil && t.Kind() == reflect.Pointer {
 		t = t.Elem()
+	}
+	filled := w.filled
+	w.filled = false
+	if tok == "" && filled {
+		return fault.Fieldf("api", text.Visible(text.Clip(path, 64)), "it is empty: give a value, or leave the field out")
 	}
 	switch tok {
 	case json.Delim('{'):
@@ -159,13 +169,15 @@ func (w *walker) object(t reflect.Type, path string) error {
 			at = path + "." + name
 		}
 		if seen[name] {
-			return fault.Fieldf("api", printable(at), "given twice")
+			return fault.Fieldf("api", text.Visible(text.Clip(at, 64)), "given twice")
 		}
 		seen[name] = true
-		ft, ok := member(t, name)
+		f, ok := member(t, name)
 		if !ok {
-			return fault.Fieldf("api", printable(at), "there is no such field")
+			return fault.Fieldf("api", text.Visible(text.Clip(at, 64)), "there is no such field")
 		}
+		ft := f.Type
+		w.filled = f.Tag.Get("minLength") == "1"
 		if err := w.value(ft, at, false); err != nil {
 			return err
 		}
@@ -188,25 +200,26 @@ func (w *walker) list(t reflect.Type, path string) error {
 	return err
 }
 
-// member returns the type of the field that t has under a JSON name.
-func member(t reflect.Type, name string) (reflect.Type, bool) {
+// member returns the field that t has under a JSON name. Of what is no struct it has a type
+// and no tag.
+func member(t reflect.Type, name string) (reflect.StructField, bool) {
 	if t == nil {
-		return nil, true
+		return reflect.StructField{}, true
 	}
 	switch t.Kind() {
 	case reflect.Map:
-		return t.Elem(), true
+		return reflect.StructField{Type: t.Elem()}, true
 	case reflect.Struct:
 		for i := range t.NumField() {
 			f := t.Field(i)
 			if tag, _, _ := strings.Cut(f.Tag.Get("json"), ","); tag == name {
-				return f.Type, true
+				return f, true
 			}
-			if ft, ok := member(f.Type, name); f.Anonymous && ok {
-				return ft, true
+			if in, ok := member(f.Type, name); f.Anonymous && ok {
+				return in, true
 			}
 		}
-		return nil, false
+		return reflect.StructField{}, false
 	}
-	return nil, true // an interface takes anything
+	return reflect.StructField{}, true // an interface takes anything
 }

@@ -6,6 +6,7 @@ import (
 
 	"glasshouse/api/wire"
 	"glasshouse/fault"
+	"glasshouse/internal/text"
 	"glasshouse/jail"
 	"glasshouse/snapshot"
 )
@@ -102,7 +103,7 @@ func (s *Server) branchesOf(ctx context.Context, where string, children []snapsh
 func overridesOf(b wire.Overrides, had jail.Limits) (snapshot.Overrides, error) {
 	network, ok := networks[b.Network]
 	if !ok {
-		return snapshot.Overrides{}, fault.Fieldf("api", "network", "%q is none of isolated, proxy, bridged and full", printable(b.Network))
+		return snapshot.Overrides{}, fault.Fieldf("api", "network", "%q is not one of isolated, proxy, bridged, full", text.Clip(b.Network, 64))
 	}
 	if b.KeepConnections {
 		return snapshot.Overrides{}, fault.Fieldf("api", "keep_connections", "a connection has one owner, which is the jail that the snapshot was taken of; only a rewind of that can keep it")

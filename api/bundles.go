@@ -41,7 +41,7 @@ type Publishers interface {
 type Markets interface {
 	Search(ctx context.Context, words []string) (map[string][]market.Offer, error)
 	Outdated(ctx context.Context, all []registry.Bundle) (map[string][]market.Update, error)
-	Fetch(ctx context.Context, name, version string) (file string, err error)
+	Fetch(ctx context.Context, name, version, dir string) (file string, err error)
 }
 
 type installBundle struct {
@@ -51,21 +51,27 @@ type installBundle struct {
 // maxBundle bounds an archive.
 const maxBundle = 256 << 20
 
+// maxName bounds the file name of an archive, in bytes (NAME_MAX in limits.h of Linux).
+const maxName = 255
+
+// tempBundle begins the names of directories for archives that are being installed.
+const tempBundle = "glasshouse-bundle-"
+
 // installBundle takes an archive, and asks a person about what is in it.
 func (s *Server) installBundle(w http.ResponseWriter, r *http.Request, p installBundle) error {
 	caps, err := s.capabilities()
 	if err != nil {
 		return err
 	}
-	if p.Name != filepath.Base(p.Name) || !bundle.IsArchive(p.Name) {
+	if p.Name != filepath.Base(p.Name) || len(p.Name) > maxName || strings.Contains(p.Name, "\x00") || !bundle.IsArchive(p.Name) {
 		return fault.Fieldf("api", "name", "%.80q is not the name of an archive: it ends in %s", p.Name, strings.Join(bundle.Archives, ", "))
 	}
-	dir, err := os.MkdirTemp("", "glasshouse-bundle-")
+	dir, err := os.MkdirTemp("", tempBundle)
 	if err != nil {
 		return err
 	}
 	defer os.RemoveAll(dir)
-	file := filepath.Join(dir, "upload"+p.Name[strings.IndexByte(p.Name, '.'):])
+	file := filepath.Join(dir, p.Name) // errors about the bundle name this file
 	body, done := patient(r.Context(), w, r)
 	defer done()
 	if err := receive(file, body); err != nil {
@@ -86,7 +92,7 @@ func receive(file string, from io.Reader) error {
 	defer f.Close()
 	n, err := io.Copy(f, io.LimitReader(from, maxBundle+1))
 	if err == nil && n > maxBundle {
-		err = fault.Newf(fault.Exhausted, "api", "", "an archive of more than %d MB", maxBundle>>20)
+		err = fault.Newf(fault.Exhausted, "api", "", "an archive of more than %d MiB", maxBundle>>20)
 	}
 	if err != nil {
 		return err
@@ -271,10 +277,22 @@ func (s *Server) searchMarket(ctx context.Context, p searchMarket, _ none) (wire
 	if err != nil {
 		return page, err
 	}
+	caps, err := s.capabilities()
+	if err != nil {
+		return page, err
+	}
+	installed := map[string]string{} // versions by publisher and name
+	for _, b := range caps.Bundles() {
+		if b.Now != nil {
+			installed[b.Now.Publisher+"/"+b.Name] = b.Now.Version
+		}
+	}
 	found, err := m.Search(ctx, strings.Fields(p.Words))
 	for name, offers := range found {
 		for _, o := range offers {
-			page.Items = append(page.Items, offerOf(name, o))
+			w := offerOf(name, o)
+			w.Installed = installed[o.Publisher+"/"+o.Name] // another publisher's bundle of this name is not an update
+			page.Items = append(page.Items, w)
 		}
 	}
 	if len(page.Items) > 0 {
@@ -317,11 +335,15 @@ func (s *Server) installOffer(ctx context.Context, _ none, b wire.MarketInstall)
 	if err != nil {
 		return wire.Bundle{}, err
 	}
-	file, err := m.Fetch(ctx, b.Name, b.Version)
+	dir, err := os.MkdirTemp("", tempBundle)
 	if err != nil {
 		return wire.Bundle{}, err
 	}
-	defer os.Remove(file)
+	defer os.RemoveAll(dir)
+	file, err := m.Fetch(ctx, b.Name, b.Version, dir)
+	if err != nil {
+		return wire.Bundle{}, err
+	}
 	got, err := caps.Install(ctx, file, access.CallerOf(ctx).Name)
 	return bundleOf(caps, got), err
 }

@@ -279,7 +279,7 @@ func (s *Server) replayCall(ctx context.Context, p oneEntry, _ none) (wire.Repla
 	if err != nil {
 		return wire.Replayed{}, err
 	}
-	c, err := s.chain()
+	c, err := s.chain(ctx)
 	if err != nil {
 		return wire.Replayed{}, err
 	}

@@ -19,6 +19,7 @@ import (
 	"glasshouse/fault"
 	"glasshouse/govern"
 	"glasshouse/id"
+	"glasshouse/internal/text"
 	"glasshouse/policy"
 )
 
@@ -37,10 +38,15 @@ type Chain interface {
 	Key() chain.Public
 }
 
-// chain returns the chain, if there is one.
-func (s *Server) chain() (Chain, error) {
+// chain returns the chain, once all operations that have ended are recorded in it.
+func (s *Server) chain(ctx context.Context) (Chain, error) {
 	if s.o.Chain == nil {
 		return nil, fault.Cannot("api", "this daemon records no chain", "use one that was started by glasshouse serve")
+	}
+	if s.o.Governor != nil {
+		if err := s.o.Governor.Settle(ctx); err != nil {
+			return nil, err
+		}
 	}
 	return s.o.Chain, nil
 }
@@ -79,7 +85,7 @@ func (p listChain) query() (chain.Query, error) {
 			continue
 		}
 		if !chain.Kind(k).Known() {
-			return q, fault.Fieldf("api", "kind", "%q is no kind of entry", printable(k))
+			return q, fault.Fieldf("api", "kind", "%q is no kind of entry", text.Clip(k, 64))
 		}
 		q.Kinds = append(q.Kinds, chain.Kind(k))
 	}
@@ -88,7 +94,7 @@ func (p listChain) query() (chain.Query, error) {
 
 func (s *Server) listChain(ctx context.Context, p listChain, _ none) (wire.Page[wire.ChainEntry], error) {
 	page := wire.Page[wire.ChainEntry]{Items: []wire.ChainEntry{}}
-	c, err := s.chain()
+	c, err := s.chain(ctx)
 	if err != nil {
 		return page, err
 	}
@@ -124,13 +130,13 @@ type oneEntry struct {
 func (p oneEntry) number() (int64, error) {
 	n, err := strconv.ParseInt(p.Seq, 10, 64)
 	if err != nil || n < 1 {
-		return 0, fault.Newf(fault.NotFound, "api", printable(p.Seq), "no such entry")
+		return 0, fault.Newf(fault.NotFound, "api", text.Visible(text.Clip(p.Seq, 64)), "no such entry")
 	}
 	return n, nil
 }
 
 func (s *Server) chainEntry(ctx context.Context, p oneEntry, _ none) (wire.ChainEntry, error) {
-	c, err := s.chain()
+	c, err := s.chain(ctx)
 	if err != nil {
 		return wire.ChainEntry{}, err
 	}
@@ -147,7 +153,7 @@ func (s *Server) chainEntry(ctx context.Context, p oneEntry, _ none) (wire.Chain
 
 func (s *Server) chainCauses(ctx context.Context, p oneEntry, _ none) (wire.Page[wire.ChainEntry], error) {
 	page := wire.Page[wire.ChainEntry]{Items: []wire.ChainEntry{}}
-	c, err := s.chain()
+	c, err := s.chain(ctx)
 	if err != nil {
 		return page, err
 	}
@@ -166,7 +172,7 @@ func (s *Server) chainCauses(ctx context.Context, p oneEntry, _ none) (wire.Page
 }
 
 func (s *Server) chainHead(ctx context.Context, _ none, _ none) (wire.ChainHead, error) {
-	c, err := s.chain()
+	c, err := s.chain(ctx)
 	if err != nil {
 		return wire.ChainHead{}, err
 	}
@@ -178,7 +184,7 @@ type verifyChain struct {
 }
 
 func (s *Server) verifyChain(ctx context.Context, p verifyChain, _ none) (wire.ChainReport, error) {
-	c, err := s.chain()
+	c, err := s.chain(ctx)
 	if err != nil {
 		return wire.ChainReport{}, err
 	}
@@ -198,7 +204,7 @@ func (s *Server) verifyChain(ctx context.Context, p verifyChain, _ none) (wire.C
 }
 
 func (s *Server) exportChain(w http.ResponseWriter, r *http.Request, _ none) error {
-	c, err := s.chain()
+	c, err := s.chain(r.Context())
 	if err != nil {
 		return err
 	}
@@ -209,7 +215,7 @@ func (s *Server) exportChain(w http.ResponseWriter, r *http.Request, _ none) err
 }
 
 func (s *Server) chainProof(ctx context.Context, p oneEntry, _ none) (wire.ChainProof, error) {
-	c, err := s.chain()
+	c, err := s.chain(ctx)
 	if err != nil {
 		return wire.ChainProof{}, err
 	}
@@ -225,7 +231,7 @@ func (s *Server) chainProof(ctx context.Context, p oneEntry, _ none) (wire.Chain
 }
 
 func (s *Server) chainConsistency(ctx context.Context, _ none, b wire.ChainFrom) (wire.ChainConsistency, error) {
-	c, err := s.chain()
+	c, err := s.chain(ctx)
 	if err != nil {
 		return wire.ChainConsistency{}, err
 	}
@@ -269,7 +275,7 @@ func (f trailFilter) lets(t wire.TrailEntry) bool {
 // longer than the jail.
 func (s *Server) trail(ctx context.Context, p trailParams, _ none) (wire.Page[wire.TrailEntry], error) {
 	page := wire.Page[wire.TrailEntry]{Items: []wire.TrailEntry{}}
-	c, err := s.chain()
+	c, err := s.chain(ctx)
 	if err != nil {
 		return page, err
 	}
@@ -282,11 +288,6 @@ func (s *Server) trail(ctx context.Context, p trailParams, _ none) (wire.Page[wi
 	}
 	if p.Until != nil {
 		q.Until = *p.Until
-	}
-	if s.o.Governor != nil { // what was said a moment ago is read, too
-		if err := s.o.Governor.Settle(ctx); err != nil {
-			return page, err
-		}
 	}
 	for {
 		entries, err := c.Entries(ctx, q)

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"iter"
 	"net/http"
 	"strconv"
@@ -18,6 +19,7 @@ import (
 	"glasshouse/fault"
 	"glasshouse/gateway"
 	"glasshouse/id"
+	"glasshouse/internal/text"
 	"glasshouse/jail"
 	"glasshouse/llm"
 	"glasshouse/manifest"
@@ -93,7 +95,7 @@ func (s *Server) openSession(ctx context.Context, _ none, b wire.OpenSession) (w
 		sess.ID = id.NewSession()
 	}
 	got, err := rs.Open(ctx, sess)
-	return sessionOf(got), err
+	return sessionOf(got), inWords(err, map[string]string{"session": "id"})
 }
 
 func sessionPlace(_ none, w wire.Session) string { return "/chat/session/" + w.ID }
@@ -142,12 +144,46 @@ func (s *Server) sendMessage(ctx context.Context, _ none, b wire.SendMessage) (w
 	if err != nil {
 		return wire.Message{}, err
 	}
-	sid := cmp.Or(b.Session, b.Meta.Session())
+	sid, err := sessionNamed(b.Session, b.Meta)
+	if err != nil {
+		return wire.Message{}, err
+	}
 	if sid == "" {
 		return wire.Message{}, fault.Fieldf("api", "session_id", "it is not said to whom")
 	}
 	m, err := rs.Send(ctx, run.Message{Session: sid, From: by(ctx), Text: b.Text, Labels: manifestLabels(b.Labels), Key: keyOf(ctx)})
-	return messageOf(m), err
+	return messageOf(m), inWords(err, sessionWords)
+}
+
+// sessionNamed is the session that a request names, itself or in its meta; "" if it names
+// none.
+func sessionNamed(session string, m wire.Meta) (string, error) {
+	v, given := m["session_id"]
+	named, text := v.(string)
+	switch {
+	case given && !text:
+		return "", fault.Fieldf("api", "meta.session_id", "want a string")
+	case given && named == "" && session == "":
+		return "", fault.Fieldf("api", "meta.session_id", "it is empty: give a session, or leave the field out")
+	}
+	return cmp.Or(session, named), nil
+}
+
+// sessionWords are the fields of a session or a message as the API calls them.
+var sessionWords = map[string]string{"session": "session_id"}
+
+// orderWords are the fields of a run and of its schedule as the API calls them.
+var orderWords = map[string]string{"session": "session_id", "cron": "schedule", "tz": "time_zone", "jitter": "jitter_ms"}
+
+// inWords returns an error that names its field as the API calls it.
+func inWords(err error, words map[string]string) error {
+	e, ok := errors.AsType[*fault.Error](err)
+	if !ok || words[e.Field] == "" {
+		return err
+	}
+	named := *e
+	named.Field = words[e.Field]
+	return &named
 }
 
 type listMessages struct {
@@ -186,7 +222,7 @@ func (s *Server) followSession(w http.ResponseWriter, r *http.Request, p followS
 	after := p.After
 	if last := r.Header.Get("Last-Event-ID"); last != "" {
 		if after, err = strconv.ParseInt(last, 10, 64); err != nil || after < 0 {
-			return fault.Fieldf("api", "Last-Event-ID", "%q is the number of no event", printable(last))
+			return fault.Fieldf("api", "Last-Event-ID", "%q is the number of no event", text.Clip(last, 64))
 		}
 	}
 	if _, err := rs.Session(r.Context(), p.Session); err != nil {
@@ -253,12 +289,16 @@ func (s *Server) startRun(ctx context.Context, _ none, b wire.StartRun) (wire.Ru
 		return wire.Run{}, err
 	}
 	r, err := g.Order(ctx, o)
-	return runOf(r), err
+	return runOf(r), inWords(err, orderWords)
 }
 
 func orderOf(ctx context.Context, b wire.StartRun) (gateway.Order, error) {
+	sid, err := sessionNamed(b.Session, b.Meta)
+	if err != nil {
+		return gateway.Order{}, err
+	}
 	o := gateway.Order{Request: run.Request{
-		Session: cmp.Or(b.Session, b.Meta.Session()), Parent: b.Parent, Goal: b.Goal, Limits: amounts(b.Budget),
+		Session: sid, Parent: b.Parent, Goal: b.Goal, Limits: amounts(b.Budget),
 		OnExceed: run.OnExceed(b.OnExceed), By: by(ctx), Key: keyOf(ctx),
 	}}
 	jitter, err := millis("jitter_ms", b.JitterMS)
@@ -290,6 +330,7 @@ func orderOf(ctx context.Context, b wire.StartRun) (gateway.Order, error) {
 func agentJSON(ctx context.Context, w *wire.RunAgent) (json.RawMessage, error) {
 	a := gateway.Agent{
 		Preset: w.Preset, Model: w.Model, Protocol: w.Protocol, Spawner: w.Spawner, Argv: w.Argv, Env: w.Env, Skills: w.Skills, Level: w.Level, Keep: w.Keep,
+		PolicyAgent: w.PolicyAgent,
 	}
 	if w.Level != 0 && !policy.Level(w.Level).Valid() {
 		return nil, fault.Fieldf("api", "agent.level", "%d is not 1, 2 or 3", w.Level)
@@ -339,7 +380,10 @@ func agentOf(raw json.RawMessage) wire.RunAgent {
 	if len(raw) == 0 || json.Unmarshal(raw, &a) != nil {
 		return wire.RunAgent{}
 	}
-	w := wire.RunAgent{Preset: a.Preset, Model: a.Model, Protocol: a.Protocol, Spawner: a.Spawner, Argv: a.Argv, Env: a.Env, Skills: a.Skills, Level: a.Level, Keep: a.Keep}
+	w := wire.RunAgent{
+		Preset: a.Preset, Model: a.Model, Protocol: a.Protocol, Spawner: a.Spawner, Argv: a.Argv, Env: a.Env, Skills: a.Skills, Level: a.Level, Keep: a.Keep,
+		PolicyAgent: a.PolicyAgent,
+	}
 	if t := a.Timers; t != nil {
 		w.Timers = &wire.RunTimers{WallMS: t.Wall.Milliseconds(), IdleMS: t.Idle.Milliseconds(), StepMS: t.Step.Milliseconds()}
 	}

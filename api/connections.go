@@ -159,10 +159,8 @@ func (s *Server) judged(ctx context.Context, p judgedPart, again bool) (*judged,
 	if s.o.Chain == nil {
 		return &judged{}, nil
 	}
-	if s.o.Governor != nil {
-		if err := s.o.Governor.Settle(ctx); err != nil {
-			return nil, err
-		}
+	if _, err := s.chain(ctx); err != nil {
+		return nil, err
 	}
 	js := newJudgements()
 	if again {

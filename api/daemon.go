@@ -3,6 +3,7 @@ package api
 import (
 	"cmp"
 	"context"
+	"errors"
 	"net/http"
 	"time"
 
@@ -10,6 +11,7 @@ import (
 	"glasshouse/api/wire"
 	"glasshouse/fault"
 	"glasshouse/id"
+	"glasshouse/internal/text"
 	"glasshouse/jail"
 	"glasshouse/rootfs"
 )
@@ -31,8 +33,14 @@ func (s *Server) ready(ctx context.Context, _, _ none) (wire.Health, error) {
 		return wire.Health{Status: "ok"}, nil
 	}
 	if err := s.o.Ready(ctx); err != nil {
-		// Anyone may ask, so the reason goes to the log alone.
+		// Anyone may ask, so the reason goes to the log alone, except that a disk is full.
 		s.o.Log.Warn("not ready", "err", err)
+		if fault.DiskFull(err) {
+			return wire.Health{}, &fault.Error{
+				Op: "api", Kind: fault.Unavailable, Err: errors.New("the audit log and the data of jails cannot be written: the host's disk is full"),
+				Remedy: "free space on the host's disk, or delete jails and snapshots",
+			}
+		}
 		return wire.Health{}, fault.Newf(fault.Unavailable, "api", "", "the daemon is not ready; its log says why")
 	}
 	return wire.Health{Status: "ok"}, nil
@@ -129,13 +137,20 @@ func (s *Server) createToken(ctx context.Context, _ none, b wire.CreateToken) (w
 	return w, nil
 }
 
-// createE2BKey makes a key that opens the door for clients of the E2B protocol alone.
+// E2B is where clients of the E2B protocol are served.
+type E2B struct {
+	URL    string // "": nowhere
+	Domain string // below which ports of sandboxes are hosts
+	CA     string // certificate that clients have to trust, PEM; "": none of the daemon's own
+}
+
+// createE2BKey makes a key for the listener for clients of the E2B protocol alone.
 func (s *Server) createE2BKey(ctx context.Context, _ none, b wire.CreateE2BKey) (wire.E2BKey, error) {
-	if s.o.E2B == "" {
+	if s.o.E2B.URL == "" {
 		return wire.E2BKey{}, fault.Cannot("api", "clients of the E2B protocol are not served here", "set e2b.listen in the daemon's configuration")
 	}
 	t, key, err := s.o.Tokens.CreateKey(ctx, cmp.Or(b.Name, access.CallerOf(ctx).Name), nil)
-	return wire.E2BKey{ID: t.ID, Key: key, URL: s.o.E2B}, err
+	return wire.E2BKey{ID: t.ID, Key: key, URL: s.o.E2B.URL, Domain: s.o.E2B.Domain, CA: s.o.E2B.CA}, err
 }
 
 func (s *Server) listTokens(ctx context.Context, p paging, _ none) (wire.Page[wire.Token], error) {
@@ -178,5 +193,5 @@ func afterID[T any](list []T, after string, key func(T) string) ([]T, error) {
 			return list[i+1:], nil
 		}
 	}
-	return nil, fault.Fieldf("api", "after", "%s is gone; start the list again", printable(after))
+	return nil, fault.Fieldf("api", "after", "%s is gone; start the list again", text.Visible(text.Clip(after, 64)))
 }

@@ -14,6 +14,7 @@ import (
 	"glasshouse/api/wire"
 	"glasshouse/fault"
 	"glasshouse/id"
+	"glasshouse/internal/text"
 	"glasshouse/jail"
 	"glasshouse/report"
 	"glasshouse/snapshot"
@@ -79,20 +80,14 @@ func (s *Server) diffJail(ctx context.Context, p diffParams) (wire.Page[wire.Cha
 		}
 	}
 	if p.Content != "" && p.Content != "unified" {
-		return page, fault.Fieldf("api", "content", "%q is not unified", printable(p.Content))
+		return page, fault.Fieldf("api", "content", "%q is not unified", text.Clip(p.Content, 64))
 	}
 	o := jail.ChangesOptions{Workspace: p.Workspace, Below: p.Path, Text: p.Content != "", After: after}
-	var list []jail.Change
-	if p.Against == "" {
-		list, err = s.o.Jails.Changes(ctx, p.ID, o)
-	} else {
-		list, err = s.changesAgainst(ctx, p, o)
-	}
+	all, err := s.changes(ctx, p, o)
 	if err != nil {
 		return page, err
 	}
-	list = slices.Clone(list)
-	slices.SortFunc(list, func(a, b jail.Change) int { return strings.Compare(a.Path, b.Path) })
+	list := all.changes
 	from, _ := slices.BinarySearchFunc(list, after, func(c jail.Change, after string) int {
 		return cmp.Or(strings.Compare(c.Path, after), -1) // after it, not at it
 	})
@@ -102,6 +97,13 @@ func (s *Server) diffJail(ctx context.Context, p diffParams) (wire.Page[wire.Cha
 		n = min(n, i)
 	}
 	list, page.Next = cut(list, n, func(c jail.Change) string { return pathKey(c.Path) })
+	switch {
+	case o.Text: // the list has the texts of this page alone
+	case page.Next == "":
+		s.listings.drop(all)
+	default:
+		s.listings.keep(all, page.Next)
+	}
 	page.Items = each(list, func(c jail.Change) wire.Change {
 		return wire.Change{
 			Path: c.Path, Kind: c.Kind, Type: c.Type, Size: c.Size, Mode: octal(c.Mode),
@@ -109,6 +111,51 @@ func (s *Server) diffJail(ctx context.Context, p diffParams) (wire.Page[wire.Cha
 		}
 	})
 	return page, nil
+}
+
+// changes returns the list for a page: the list of the previous page if it is kept, or a
+// new one.
+func (s *Server) changes(ctx context.Context, p diffParams, o jail.ChangesOptions) (*listing, error) {
+	key := listingKey{jail: p.ID, against: p.Against, path: p.Path, workspace: p.Workspace}
+	if p.After != "" && !o.Text {
+		if l := s.listings.find(key, p.After); l != nil {
+			return l, s.stillThere(ctx, p)
+		}
+	}
+	var list []jail.Change
+	var err error
+	if p.Against == "" {
+		list, err = s.o.Jails.Changes(ctx, p.ID, o)
+	} else {
+		list, err = s.changesAgainst(ctx, p, o)
+	}
+	if err != nil {
+		return nil, err
+	}
+	list = slices.Clone(list)
+	slices.SortFunc(list, func(a, b jail.Change) int { return strings.Compare(a.Path, b.Path) })
+	return newListing(key, list), nil
+}
+
+// stillThere returns the error of a comparison whose jail or snapshot was deleted.
+func (s *Server) stillThere(ctx context.Context, p diffParams) error {
+	if _, err := s.o.Jails.Get(ctx, p.ID); err != nil || p.Against == "" {
+		return err
+	}
+	against, err := endOf("against", p.Against)
+	if err != nil {
+		return err
+	}
+	if against.Jail != "" {
+		_, err = s.o.Jails.Get(ctx, against.Jail)
+		return err
+	}
+	k, err := s.snapshots()
+	if err != nil {
+		return err
+	}
+	_, err = k.Get(ctx, against.Snapshot)
+	return err
 }
 
 // pathKey is a path as the 'next' of a page: the path itself, unless it is no
@@ -127,7 +174,7 @@ func pathAfter(key string) (string, error) {
 	}
 	p, err := base64.RawURLEncoding.DecodeString(code)
 	if err != nil {
-		return "", fault.Fieldf("api", "after", "%q is no page's 'next'", printable(key))
+		return "", fault.Fieldf("api", "after", "%q is no page's 'next'", text.Clip(key, 64))
 	}
 	return string(p), nil
 }
@@ -154,7 +201,7 @@ func endOf(field, s string) (snapshot.End, error) {
 	case id.Valid('j', s):
 		return snapshot.End{Jail: id.Jail(s)}, nil
 	}
-	return snapshot.End{}, fault.Fieldf("api", field, "%q is the id of neither a jail nor a snapshot", printable(s))
+	return snapshot.End{}, fault.Fieldf("api", field, "%q is the id of neither a jail nor a snapshot", text.Clip(s, 64))
 }
 
 // compareParams say what is told of a comparison, and how.
@@ -221,7 +268,7 @@ func (s *Server) compare(w http.ResponseWriter, r *http.Request, from snapshot.E
 	}
 	o := snapshot.CompareOptions{Text: p.Content != ""}
 	if p.Content != "" && p.Content != "unified" {
-		return fault.Fieldf("api", "content", "%q is not unified", printable(p.Content))
+		return fault.Fieldf("api", "content", "%q is not unified", text.Clip(p.Content, 64))
 	}
 	if o.Parts, err = parts(p.Only); err != nil {
 		return err
@@ -259,7 +306,7 @@ func (p compareParams) kind(r *http.Request) (string, error) {
 		return htmlKind, nil
 	case "":
 	default:
-		return "", fault.Fieldf("api", "format", "%q is none of json, text and html", printable(p.Format))
+		return "", fault.Fieldf("api", "format", "%q is not one of json, text, html", text.Clip(p.Format, 64))
 	}
 	for _, kind := range []string{jsonKind, htmlKind, textKind} {
 		if accepts(r, kind) {
@@ -287,7 +334,7 @@ func parts(only string) (p snapshot.Parts, err error) {
 		case "usage":
 			p.Usage = true
 		default:
-			return p, fault.Fieldf("api", "only", "%q is none of files, workspace, processes, events and usage", printable(word))
+			return p, fault.Fieldf("api", "only", "%q is not one of files, workspace, processes, events, usage", text.Clip(word, 64))
 		}
 	}
 	return p, nil

@@ -1,6 +1,7 @@
 package api_test
 
 import (
+	"fmt"
 	"io"
 	"strings"
 	"testing"
@@ -11,6 +12,102 @@ import (
 	"glasshouse/jail"
 	"glasshouse/report"
 )
+
+// comparisons counts how often files of jails are compared.
+func comparisons(d *door) *int {
+	n := new(int)
+	count := func(op string) error {
+		if op == "changes" || op == "compare" {
+			*n++
+		}
+		return nil
+	}
+	d.jails.Fail, d.kept.Fail = count, count
+	return n
+}
+
+func TestPagesOfChangesAreTakenFromOneComparison(t *testing.T) {
+	jails := apitest.New()
+	d := open(t, jails)
+	j := d.running()
+	s := d.taken(j, nil)
+	k := d.branched("/snapshots/"+string(s.ID), wire.Branch{Count: 1}).Jails[0].ID
+	for n := range 9 {
+		jails.Diff = append(jails.Diff, apitestChange(fmt.Sprintf("/f%d", n)))
+	}
+	compared := comparisons(d)
+	for _, query := range []string{"", "&workspace=1", "&path=/f", "&against=" + string(s.ID), "&against=" + string(k)} {
+		*compared = 0
+		var got []string
+		for after := ""; ; {
+			var page wire.Page[wire.Change]
+			d.want(200, req{as: access.Viewer, method: "GET", path: "/jails/" + string(j) + "/fs/diff?limit=2" + query + "&after=" + after}, &page)
+			for _, c := range page.Items {
+				got = append(got, c.Path)
+			}
+			after = page.Next
+			if after == "" {
+				break
+			}
+		}
+		if want := "/f0 /f1 /f2 /f3 /f4 /f5 /f6 /f7 /f8"; strings.Join(got, " ") != want {
+			t.Errorf("%q: changes %v, want %s", query, got, want)
+		}
+		if *compared != 1 {
+			t.Errorf("%q: the files were compared %d times for five pages", query, *compared)
+		}
+	}
+}
+
+func TestAChangeBetweenPagesIsInTheNextList(t *testing.T) {
+	jails := apitest.New()
+	jails.Diff = []jail.Change{apitestChange("/a"), apitestChange("/b"), apitestChange("/c")}
+	d := open(t, jails)
+	j := d.running()
+	paths := func(query string) (string, string) {
+		t.Helper()
+		var page wire.Page[wire.Change]
+		d.want(200, req{as: access.Viewer, method: "GET", path: "/jails/" + string(j) + "/fs/diff?limit=1" + query}, &page)
+		if len(page.Items) != 1 {
+			t.Fatalf("%d items", len(page.Items))
+		}
+		return page.Items[0].Path, page.Next
+	}
+	_, next := paths("")
+	jails.Diff = []jail.Change{apitestChange("/a"), apitestChange("/aa"), apitestChange("/c")}
+	if got, _ := paths("&after=" + next); got != "/b" {
+		t.Errorf("the second page has %s, want /b as in the list that the first page is from", got)
+	}
+	if got, _ := paths("&path=/&after=" + next); got != "/aa" {
+		t.Errorf("a page of another list has %s, want /aa", got)
+	}
+	if got, _ := paths("&after=/0"); got != "/a" {
+		t.Errorf("a page after a path that is no cursor has %s, want /a", got)
+	}
+	_, next = paths("")
+	if got, _ := paths("&after=" + next); got != "/aa" {
+		t.Errorf("the second page of a new list has %s, want /aa", got)
+	}
+}
+
+func TestADeletedJailHasNoFurtherPages(t *testing.T) {
+	jails := apitest.New()
+	jails.Diff = []jail.Change{apitestChange("/a"), apitestChange("/b"), apitestChange("/c")}
+	d := open(t, jails)
+	j := d.running()
+	s := d.taken(j, nil)
+	k := d.branched("/snapshots/"+string(s.ID), wire.Branch{Count: 1}).Jails[0].ID
+	for _, page := range []string{"/jails/" + string(j) + "/fs/diff?limit=1&against=" + string(k), "/jails/" + string(k) + "/fs/diff?limit=1"} {
+		d.want(200, req{as: access.Viewer, method: "GET", path: page}, nil)
+		d.want(200, req{as: access.Viewer, method: "GET", path: page + "&after=/a"}, nil)
+	}
+	if err := jails.Delete(t.Context(), k); err != nil { // not by the API, which drops its lists
+		t.Fatal(err)
+	}
+	for _, page := range []string{"/jails/" + string(j) + "/fs/diff?limit=1&against=" + string(k), "/jails/" + string(k) + "/fs/diff?limit=1"} {
+		d.refused(404, req{as: access.Viewer, method: "GET", path: page + "&after=/b"})
+	}
+}
 
 func TestWhatDiffersInEveryForm(t *testing.T) {
 	jails := apitest.New()

@@ -22,6 +22,7 @@ import (
 	"glasshouse/govern"
 	"glasshouse/id"
 	"glasshouse/internal/linger"
+	"glasshouse/internal/text"
 	"glasshouse/policy"
 	"glasshouse/run"
 )
@@ -69,7 +70,7 @@ var doorRoutes = []route{
 	{"POST /sandbox/{id}/coordinate/{to}", access.Agent, call(ok, (*Server).coordinateFrom), "Ask a sibling for something."},
 	{"GET /sandbox/{id}/requests", access.Agent, call(ok, (*Server).errands), "List what siblings ask of the agent, and wait for it."},
 	{"POST /sandbox/{id}/requests/{request}/reply", access.Agent, call(ok, (*Server).replySibling), "Answer a sibling."},
-	{"POST /sandbox/{id}/resources", access.Agent, raw((*Server).askResources).gives(ok, wire.Resources{}), "Ask for more to work with, or give some back."},
+	{"POST /sandbox/{id}/resources", access.Agent, raw((*Server).askResources).gives(ok, wire.Resources{}), "Ask for at least so much to work with; what is lent beyond it is given back."},
 	{"GET /sandbox/{id}/resources", access.Agent, call(ok, (*Server).ownResources), "Show what the jail may use, and what became of requests for more."},
 	{"POST /sandbox/{id}/tasks", access.Agent, call(ok, (*Server).createTask), "Put something into the backlog."},
 }
@@ -250,7 +251,7 @@ func waited(s string) (time.Duration, error) {
 	}
 	d, err := time.ParseDuration(s)
 	if err != nil || d < 0 {
-		return 0, fault.Fieldf("api", "wait", "%q is not a time such as 20s", printable(s))
+		return 0, fault.Fieldf("api", "wait", "%q is not a time such as 20s", text.Clip(s, 64))
 	}
 	return min(d, maxWaited), nil
 }
@@ -309,7 +310,7 @@ func (s *Server) decideTool(ctx context.Context, _ none, b wire.DecideTool) (wir
 func (s *Server) own(ctx context.Context, j id.Jail) (gateway.Caller, error) {
 	c := callerAt(ctx)
 	if c.Jail == "" || !s.o.Gateway.Is(ctx, c, j) {
-		return c, fault.Newf(fault.Denied, "api", printable(string(j)), "an agent speaks for its own jail, which is %s", c.Jail)
+		return c, fault.Newf(fault.Denied, "api", text.Visible(text.Clip(string(j), 64)), "an agent speaks for its own jail, which is %s", c.Jail)
 	}
 	return c, nil
 }
@@ -334,9 +335,15 @@ func (s *Server) saidDecision(w http.ResponseWriter, r *http.Request, p someJail
 	if err != nil {
 		return err
 	}
-	out := wire.Noted{Recorded: true}
-	// What it did was said before it did it; what the gateway does for it is on record there.
-	if tool, own := gateway.ToolOf(d.Tool); !d.Made && !own {
+	out := wire.Noted{}
+	tool, own := gateway.ToolOf(d.Tool)
+	switch {
+	case d.Made:
+		out.Reason = "it was recorded before it was done"
+	case own, d.Announced && gateway.Records(tool):
+		out.Reason = "the gateway records it when the tool is used"
+	default:
+		out.Recorded = true
 		q := policy.Question{Action: tool, Resource: autonomy.ResourceOf(tool, d.Args), Attributes: attributesOf(d.Args)}
 		if !d.Said.IsZero() {
 			q.Attributes["said"] = d.Said.Format(time.RFC3339Nano)

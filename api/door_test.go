@@ -70,7 +70,7 @@ func open(t testing.TB, jails *apitest.Jails, change ...func(*api.Options)) *doo
 		}
 	}
 	o := api.Options{
-		Jails: jails, Snapshots: d.kept, Tokens: ts, Replays: st.Replays(), Ready: st.Ping,
+		Jails: jails, Snapshots: d.kept, Tokens: ts, Replays: st.Replays(), Ready: st.Writable,
 		Version: wire.Version{Version: "1.2.3"},
 		Log:     slog.New(slog.NewTextHandler(d.log, &slog.HandlerOptions{Level: slog.LevelDebug})),
 	}
@@ -99,9 +99,11 @@ func (d *door) serve() {
 		d.t.Fatal(err)
 	}
 	d.tcp = tcp.Addr().String()
-	var wg sync.WaitGroup
-	wg.Go(func() { d.serveOne(local, true) })
-	wg.Go(func() { d.serveOne(tcp, false) })
+	var wg, begun sync.WaitGroup
+	begun.Add(2)
+	wg.Go(func() { d.serveOne(announced{local, sync.OnceFunc(begun.Done)}, true) })
+	wg.Go(func() { d.serveOne(announced{tcp, sync.OnceFunc(begun.Done)}, false) })
+	begun.Wait() // Serve fails if a short test has ended before it
 	d.t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 		defer cancel()
@@ -112,7 +114,19 @@ func (d *door) serve() {
 	})
 }
 
-func (d *door) serveOne(l net.Listener, local bool) {
+// An announced listener calls begun when a server accepts its connections.
+type announced struct {
+	net.Listener
+	begun func()
+}
+
+func (s announced) Accept() (net.Conn, error) {
+	s.begun()
+	return s.Listener.Accept()
+}
+
+func (d *door) serveOne(l announced, local bool) {
+	defer l.begun() // also if Serve fails
 	if err := d.server.Serve(l, local); err != nil {
 		d.t.Errorf("Serve: %v", err)
 	}

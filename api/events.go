@@ -17,15 +17,17 @@ const (
 type events struct {
 	w  http.ResponseWriter
 	rc *http.ResponseController
+
+	patience time.Duration // for the reader to take what was written
 }
 
-// startEvents begins an event stream.
-func startEvents(w http.ResponseWriter) *events {
+// startEvents begins an event stream, whose reader has so long to take each event.
+func startEvents(w http.ResponseWriter, patience time.Duration) *events {
 	h := w.Header()
 	h.Set("Content-Type", "text/event-stream")
 	h.Set("X-Accel-Buffering", "no") // for a proxy that would wait for more
 	w.WriteHeader(http.StatusOK)
-	return &events{w: w, rc: http.NewResponseController(w)}
+	return &events{w: w, rc: http.NewResponseController(w), patience: patience}
 }
 
 // send writes one event. An empty id is left out, so that the reader's last
@@ -50,7 +52,7 @@ func (e *events) send(id, name string, v any) error {
 func (e *events) beat() error { return e.write(":\n\n") }
 
 func (e *events) write(s string) error {
-	e.rc.SetWriteDeadline(time.Now().Add(writeTime))
+	e.rc.SetWriteDeadline(time.Now().Add(e.patience))
 	if _, err := e.w.Write([]byte(s)); err != nil {
 		return err
 	}

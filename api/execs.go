@@ -8,6 +8,7 @@ import (
 	"io"
 	"net/http"
 	"strconv"
+	"sync/atomic"
 	"time"
 	"unicode/utf8"
 
@@ -16,6 +17,7 @@ import (
 	"glasshouse/api/wire"
 	"glasshouse/fault"
 	"glasshouse/id"
+	"glasshouse/internal/text"
 	"glasshouse/jail"
 	"glasshouse/jailinit/control"
 	"glasshouse/jailinit/protocol"
@@ -167,23 +169,64 @@ func (s *Server) run(ctx context.Context, j id.Jail, req jail.ExecRequest, in in
 	if err := started(status); err != nil {
 		return status, err
 	}
-	return pump(stream, each)
+	return pump(stream, detaching(stream, each))
 }
 
-// pump calls each with what stream gives, and returns the status at its end.
+// detaching is each, and detaches stream when each fails: the reader of the output is
+// gone. A command that is lossless then waits a while for the reader to come back.
+func detaching(stream *control.Stream, each func(protocol.Chunk) error) func(protocol.Chunk) error {
+	return func(c protocol.Chunk) error {
+		err := each(c)
+		if err != nil {
+			stream.Detach()
+		}
+		return err
+	}
+}
+
+// pump calls each with what stream gives, and returns the status at its end. As long
+// as each takes, a lossless command waits.
 func pump(stream *control.Stream, each func(protocol.Chunk) error) (protocol.ExecStatus, error) {
+	var busy atomic.Bool
+	stop := renewing(stream, &busy)
+	defer stop()
 	for {
 		c, err := stream.Next()
 		if err == io.EOF {
 			return stream.Status(), nil
 		}
 		if err == nil {
+			busy.Store(true)
 			err = each(c)
+			busy.Store(false)
 		}
 		if err != nil {
 			return stream.Status(), err
 		}
 	}
+}
+
+// renewEvery is control.RenewEvery, except in tests.
+var renewEvery = control.RenewEvery
+
+// renewing renews stream while busy is true, until stop is called.
+func renewing(stream *control.Stream, busy *atomic.Bool) (stop func()) {
+	done := make(chan struct{})
+	t := time.NewTicker(renewEvery)
+	go func() {
+		defer t.Stop()
+		for {
+			select {
+			case <-t.C:
+				if busy.Load() {
+					stream.Renew()
+				}
+			case <-done:
+				return
+			}
+		}
+	}()
+	return func() { close(done) }
 }
 
 func (s *Server) execWait(ctx context.Context, j id.Jail, req jail.ExecRequest, in input) (replay.Answer, error) {
@@ -242,7 +285,7 @@ func (s *Server) execStream(w http.ResponseWriter, r *http.Request, j id.Jail, r
 		w.Header().Set("Location", execPlace(j, st.ID))
 		out = newExecEvents(w)
 		return out.start(st)
-	}, func(c protocol.Chunk) error { return unless(out.output(c), cancel) })
+	}, func(c protocol.Chunk) error { return out.output(c) })
 	if out == nil {
 		return err
 	}
@@ -271,6 +314,12 @@ func (s *Server) finishStream(r *http.Request, out *execEvents, status protocol.
 	return out.send("", wire.EventExit, execStatusOf(status))
 }
 
+// execWriteTime is for a reader of a command's output to take what was written. A reader
+// that is slow, or is stopped for a while, is not cut off: most of what was written
+// lies in buffers of the kernel, which say that there is room again only after
+// megabytes. Tests shorten it.
+var execWriteTime = 5 * time.Minute
+
 // execEvents is the event stream of a command, with a heartbeat while the
 // command is silent.
 type execEvents struct {
@@ -281,7 +330,7 @@ type execEvents struct {
 }
 
 func newExecEvents(w http.ResponseWriter) *execEvents {
-	e := &execEvents{events: startEvents(w), turn: make(chan struct{}, 1), done: make(chan struct{}), idle: make(chan struct{})}
+	e := &execEvents{events: startEvents(w, execWriteTime), turn: make(chan struct{}, 1), done: make(chan struct{}), idle: make(chan struct{})}
 	go func() {
 		defer close(e.idle)
 		t := time.NewTicker(heartbeat)
@@ -361,7 +410,7 @@ type getExec struct {
 	Exec id.Exec `path:"exec"`
 	From *int64  `query:"from" description:"Offset of the first output byte wanted from a stream. Default: the oldest kept. Last-Event-ID goes before it."`
 
-	Lossless bool `query:"lossless" description:"With a stream: slow the command down rather than lose output. Needs the role operator."`
+	Lossless bool `query:"lossless" description:"With a stream: let a slow reader slow the command down, rather than lose output. Needs the role operator. A stream that ends without the event exit or error was cut off, as one is whose reader takes nothing for 5 minutes; Last-Event-ID continues it."`
 }
 
 // getExec answers with a command and the output that is kept of it, or streams
@@ -376,7 +425,7 @@ func (s *Server) getExec(w http.ResponseWriter, r *http.Request, p getExec) erro
 	if p.From != nil || p.Lossless {
 		return fault.Fieldf("api", "from", "it is for streams: send Accept: text/event-stream")
 	}
-	out := output{max: s.o.MaxOutput}
+	out := output{max: s.o.MaxOutput, newest: true}
 	status, err := s.o.Jails.Output(r.Context(), p.ID, p.Exec, out.add)
 	if err != nil {
 		return err
@@ -411,17 +460,8 @@ func (s *Server) followExec(w http.ResponseWriter, r *http.Request, p getExec) e
 	if err := out.start(stream.Status()); err != nil {
 		return err
 	}
-	status, err := pump(stream, func(c protocol.Chunk) error { return unless(out.output(c), cancel) })
+	status, err := pump(stream, detaching(stream, out.output))
 	return s.finishStream(r, out, status, err)
-}
-
-// unless calls cancel if err is an error. A lossless stream that is cancelled
-// before it is closed keeps its place for a reader who comes back.
-func unless(err error, cancel func()) error {
-	if err != nil {
-		cancel()
-	}
-	return err
 }
 
 // replayExec streams what was kept of a command whose jail has stopped.
@@ -461,7 +501,7 @@ func resumeAt(r *http.Request, from *int64) (int64, error) {
 	}
 	n, err := strconv.ParseInt(last, 10, 64)
 	if err != nil || n < 0 {
-		return 0, fault.Fieldf("api", "Last-Event-ID", "%q is none of this stream's", printable(last))
+		return 0, fault.Fieldf("api", "Last-Event-ID", "%q is not an offset in this stream", text.Clip(last, 64))
 	}
 	return n, nil
 }
@@ -517,8 +557,10 @@ func execStatusOf(st protocol.ExecStatus) wire.Exec {
 // output gathers what a command wrote, up to max bytes of each stream.
 type output struct {
 	max            int
+	newest         bool // of more than max bytes the last are kept, not the first
 	stdout, stderr []byte
 	short          bool // not all is here
+	late           bool // nor the beginning
 }
 
 func (o *output) add(c protocol.Chunk) error {
@@ -526,10 +568,21 @@ func (o *output) add(c protocol.Chunk) error {
 	if c.Stream == protocol.Stderr {
 		to = &o.stderr
 	}
-	n := min(len(c.Data), o.max-len(*to))
-	*to = append(*to, c.Data[:n]...)
-	if n < len(c.Data) || c.Lost > 0 {
+	data := c.Data
+	if over := len(*to) + len(data) - o.max; over > 0 {
 		o.short = true
+		if o.newest {
+			o.late = true
+			fromData := max(0, len(data)-o.max)
+			data = data[fromData:]
+			*to = append((*to)[:0], (*to)[over-fromData:]...)
+		} else {
+			data = data[:len(data)-over]
+		}
+	}
+	*to = append(*to, data...)
+	if c.Lost > 0 {
+		o.short, o.late = true, true
 	}
 	return nil
 }
@@ -537,6 +590,9 @@ func (o *output) add(c protocol.Chunk) error {
 // into shows the output in x, as text if all of it is.
 func (o *output) into(x *wire.Exec) {
 	x.Truncated = o.short || int64(len(o.stdout)) < x.StdoutBytes || int64(len(o.stderr)) < x.StderrBytes
+	if o.late {
+		o.stdout, o.stderr = fromWholeRune(o.stdout), fromWholeRune(o.stderr)
+	}
 	if o.short {
 		o.stdout, o.stderr = wholeRunes(o.stdout), wholeRunes(o.stderr)
 	}
@@ -547,6 +603,16 @@ func (o *output) into(x *wire.Exec) {
 	x.Encoding = "base64"
 	x.Stdout = base64.StdEncoding.EncodeToString(o.stdout)
 	x.Stderr = base64.StdEncoding.EncodeToString(o.stderr)
+}
+
+// fromWholeRune drops a character that b begins in the middle of.
+func fromWholeRune(b []byte) []byte {
+	for i := range min(utf8.UTFMax, len(b)) {
+		if utf8.RuneStart(b[i]) {
+			return b[i:]
+		}
+	}
+	return b
 }
 
 // wholeRunes drops a character that b was cut in the middle of.

@@ -5,6 +5,7 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"fmt"
+	"io"
 	"net/http"
 	"strconv"
 	"strings"
@@ -87,6 +88,28 @@ func TestACutCharacterDoesNotMakeTextBinary(t *testing.T) {
 	x = d.exec(j, wire.ExecRequest{Cmd: "printf 'aäöüäöüäöü'"})
 	if x.Encoding != "" || x.Stdout != "aäöüä" {
 		t.Errorf("%+v; want the whole characters of the first ten bytes", x)
+	}
+}
+
+// What is asked for later is what a command wrote last, also if it writes on meanwhile.
+func TestTheResultOfACommandHasTheEndOfItsOutput(t *testing.T) {
+	d := open(t, apitest.Start(t), func(o *api.Options) { o.MaxOutput = 10 })
+	j := d.running()
+	for cmd, want := range map[string]string{
+		"printf 'äöüäöüäöüend'":                   "äöüend",
+		"printf start; sleep .1; printf 'end'":    "startend",
+		"printf starting; sleep .1; printf 'end'": "tartingend",
+		"printf end; printf warning >&2":          "end",
+	} {
+		x := wire.Exec{Running: true}
+		d.want(201, req{as: access.Operator, method: "POST", path: "/jails/" + string(j) + "/exec", body: wire.ExecRequest{Cmd: cmd, Detach: true}}, &x)
+		for path := "/jails/" + string(j) + "/execs/" + string(x.ID); x.Running; time.Sleep(10 * time.Millisecond) {
+			x = wire.Exec{}
+			d.want(200, req{as: access.Viewer, path: path}, &x)
+		}
+		if x.Stdout != want || x.Truncated != (x.StdoutBytes > int64(len(want))) {
+			t.Errorf("%s: the result is %q, truncated %v, want %q", cmd, x.Stdout, x.Truncated, want)
+		}
 	}
 }
 
@@ -195,9 +218,14 @@ func (d *door) events(r req, n int) (http.Header, []sse) {
 	if resp.StatusCode != 200 || resp.Header.Get("Content-Type") != "text/event-stream" {
 		d.t.Fatalf("%s %s: %s %s", r.method, r.path, resp.Status, resp.Header.Get("Content-Type"))
 	}
+	return resp.Header, readEvents(resp.Body, n)
+}
+
+// readEvents reads n events, or all of a stream. It leaves out one that is cut off.
+func readEvents(r io.Reader, n int) []sse {
 	var all []sse
 	var e sse
-	lines := bufio.NewScanner(resp.Body)
+	lines := bufio.NewScanner(r)
 	lines.Buffer(nil, 1<<20)
 	for lines.Scan() && len(all) != n {
 		field, value, _ := strings.Cut(lines.Text(), ": ")
@@ -215,7 +243,7 @@ func (d *door) events(r req, n int) (http.Header, []sse) {
 			e = sse{}
 		}
 	}
-	return resp.Header, all
+	return all
 }
 
 // text joins what output events carry, by stream.
@@ -326,5 +354,82 @@ func TestALosslessStreamLosesNothing(t *testing.T) {
 	}
 	if got := out.String(); strings.Count(got, "\n") != 500000 || !strings.HasSuffix(got, "\n500000\n") {
 		t.Errorf("%d lines came, want 500000", strings.Count(got, "\n"))
+	}
+}
+
+// muchOutput is more than the kernel buffers between a server and its reader.
+const muchOutput = 32 << 20
+
+// startMuchOutput has a command write muchOutput to a lossless stream. Its reader has
+// taken nothing yet.
+func (d *door) startMuchOutput(j id.Jail) *http.Response {
+	d.t.Helper()
+	resp := d.send(req{as: access.Operator, method: "POST", path: "/jails/" + string(j) + "/exec",
+		body: wire.ExecRequest{Cmd: fmt.Sprintf("head -c %d /dev/zero", muchOutput), Stream: true, Lossless: true, KeepBytes: 64 << 10}})
+	d.t.Cleanup(func() { resp.Body.Close() })
+	if resp.StatusCode != 200 || resp.Header.Get("Location") == "" {
+		d.t.Fatalf("exec: %s of the command %q", resp.Status, resp.Header.Get("Location"))
+	}
+	return resp
+}
+
+// outcome returns how much output the events have, how much they say was lost, and the
+// last of them.
+func outcome(t *testing.T, events []sse) (bytes, lost int64, last sse) {
+	t.Helper()
+	for _, last = range events {
+		if last.name != "output" {
+			continue
+		}
+		var o wire.Output
+		if err := json.Unmarshal([]byte(last.data), &o); err != nil {
+			t.Fatal(err)
+		}
+		bytes, lost = bytes+int64(len(o.Data)), lost+o.Lost
+	}
+	return bytes, lost, last
+}
+
+// Init gives up a lossless reader that it does not hear from. The server speaks for a
+// client that is slow to take what was written.
+func TestALosslessStreamWaitsForAReaderThatPauses(t *testing.T) {
+	const grace = 300 * time.Millisecond
+	t.Cleanup(api.HurryOutput(time.Minute, grace/10))
+	d := open(t, apitest.StartWithGrace(t, grace))
+	resp := d.startMuchOutput(d.running())
+	time.Sleep(5 * grace) // the pause
+	var x wire.Exec
+	d.want(200, req{as: access.Viewer, method: "GET", path: resp.Header.Get("Location")}, &x)
+	if !x.Running {
+		t.Errorf("while its reader pauses the command has ended and written %d bytes, want it running", x.StdoutBytes)
+	}
+	bytes, lost, last := outcome(t, readEvents(resp.Body, -1))
+	if bytes != muchOutput || lost != 0 || last.name != "exit" {
+		t.Errorf("%d bytes came and %d were lost, then %s %s; want %d, none, and the exit", bytes, lost, last.name, last.data, muchOutput)
+	}
+}
+
+// A stream whose reader takes nothing for too long ends without the event exit or error.
+// Nothing is lost to a reader that comes back.
+func TestALosslessStreamThatIsCutOffContinues(t *testing.T) {
+	undo := api.HurryOutput(500*time.Millisecond, 50*time.Millisecond)
+	t.Cleanup(undo)
+	d := open(t, apitest.Start(t))
+	resp := d.startMuchOutput(d.running())
+	for end := time.Now().Add(20 * time.Second); !strings.Contains(d.metrics(), `glasshouse_http_streams{kind="exec"} 0`); time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatal("the stream is open after 20 s without a reader, want it cut off")
+		}
+	}
+	undo() // the next stream has a reader
+	bytes, lost, last := outcome(t, readEvents(resp.Body, -1))
+	if bytes >= muchOutput || lost != 0 || last.name != "output" {
+		t.Fatalf("before it was cut off %d bytes came and %d were lost, then %s %s; want less than %d, none, and output", bytes, lost, last.name, last.data, muchOutput)
+	}
+	_, rest := d.events(req{as: access.Operator, method: "GET", path: resp.Header.Get("Location") + "?lossless=1",
+		header: map[string]string{"Accept": "text/event-stream", "Last-Event-ID": last.id}}, -1)
+	more, lost, last := outcome(t, rest)
+	if bytes+more != muchOutput || lost != 0 || last.name != "exit" {
+		t.Errorf("continued, %d bytes came and %d were lost, then %s %s; want %d, none, and the exit", more, lost, last.name, last.data, muchOutput-bytes)
 	}
 }

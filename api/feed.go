@@ -16,6 +16,7 @@ import (
 	"glasshouse/chain"
 	"glasshouse/fault"
 	"glasshouse/id"
+	"glasshouse/internal/text"
 )
 
 // A topic is a sort of what happens, as entries of the chain.
@@ -63,7 +64,7 @@ func (p feedParams) wishes() (wishes, error) {
 	}
 	for _, name := range names {
 		if !all && !known(name) {
-			return w, fault.Fieldf("api", "topics", "%q is no topic of the feed", printable(name))
+			return w, fault.Fieldf("api", "topics", "%q is no topic of the feed", text.Clip(name, 64))
 		}
 		w.jails = w.jails || name == wire.FeedJails
 		w.schedules = w.schedules || name == wire.FeedSchedules
@@ -124,7 +125,7 @@ func (s *Server) streamFeed(w http.ResponseWriter, r *http.Request, p feedParams
 	ctx, cancel := s.streamContext(r)
 	defer cancel()
 	defer s.metrics.opened("feed")()
-	f.out = startEvents(w)
+	f.out = startEvents(w, writeTime)
 	if err = f.send(wire.FeedHello, hello); err == nil {
 		err = f.run(ctx)
 	}

@@ -26,8 +26,9 @@ import (
 // recorded is a chain, and a queue whose requests are recorded in it.
 type recorded struct {
 	*chain.Chain
-	t     testing.TB
-	queue *approval.Queue
+	t      testing.TB
+	kernel *govern.Kernel
+	queue  *approval.Queue
 }
 
 func record(t testing.TB) *recorded {
@@ -56,7 +57,7 @@ func record(t testing.TB) *recorded {
 		c.Close()
 		st.Close()
 	})
-	return &recorded{c, t, q}
+	return &recorded{c, t, k, q}
 }
 
 func (c *recorded) use(o *api.Options) { o.Chain, o.Approvals = c.Chain, c.queue }
@@ -318,6 +319,26 @@ func TestFiftyFeedsEndWithTheDaemon(t *testing.T) {
 	d := open(t, apitest.New(), c.use)
 	for range 50 {
 		d.feed("", "").until("jails")
+	}
+}
+
+// What is noted is recorded a moment later, by another goroutine.
+func TestTheChainIsReadWithAllThatHasHappened(t *testing.T) {
+	c := record(t)
+	d := open(t, apitest.New(), c.use, func(o *api.Options) { o.Governor = c.kernel })
+	for n := 1; n <= 100; n += 2 {
+		c.kernel.Note(chain.JailCreated, policy.Subject{Jail: "j-aaaaaaaaaaaa"}, 0, struct{}{})
+		var page wire.Page[wire.ChainEntry]
+		d.want(200, req{as: access.Viewer, method: "GET", path: "/chain?newest=true&limit=1"}, &page)
+		if len(page.Items) != 1 || page.Items[0].Seq != int64(n) {
+			t.Fatalf("after %d notes the newest entry is %+v", n, page.Items)
+		}
+		c.kernel.Note(chain.JailDeleted, policy.Subject{Jail: "j-aaaaaaaaaaaa"}, 0, struct{}{})
+		var head wire.ChainHead
+		d.want(200, req{as: access.Viewer, method: "GET", path: "/chain/head"}, &head)
+		if head.Entries != int64(n)+1 {
+			t.Fatalf("after %d notes the chain has %d entries", n+1, head.Entries)
+		}
 	}
 }
 

@@ -16,6 +16,7 @@ import (
 	"glasshouse/api/wire"
 	"glasshouse/fault"
 	"glasshouse/id"
+	"glasshouse/internal/text"
 	"glasshouse/jail"
 	"glasshouse/jailinit/protocol"
 )
@@ -76,7 +77,7 @@ func checkPath(field, p string) error {
 	case p == "":
 		return fault.Fieldf("api", field, "which file?")
 	case !strings.HasPrefix(p, "/"):
-		return fault.Fieldf("api", field, "%q is not absolute", printable(p))
+		return fault.Fieldf("api", field, "%q is not absolute", text.Clip(p, 64))
 	case strings.Contains(p, "\x00"):
 		return fault.Fieldf("api", field, "a path has no NUL")
 	case len(p) > protocol.MaxPath:
@@ -383,7 +384,7 @@ func (s *Server) watchFiles(w http.ResponseWriter, r *http.Request, p watchFiles
 		return err
 	}
 	defer s.metrics.opened("watch")()
-	e := startEvents(w)
+	e := startEvents(w, writeTime)
 	if err := e.beat(); err != nil { // tells the caller that the watch is on
 		return err
 	}
@@ -442,7 +443,7 @@ func modeOf(s string) (fs.FileMode, error) {
 	}
 	n, err := strconv.ParseUint(s, 8, 32)
 	if err != nil || n > 0o7777 {
-		return 0, fault.Fieldf("api", "mode", "%q is not octal permission bits", printable(s))
+		return 0, fault.Fieldf("api", "mode", "%q is not octal permission bits", text.Clip(s, 64))
 	}
 	mode := fs.FileMode(n & 0o777)
 	for bit, m := range specialBits {

@@ -16,6 +16,7 @@ import (
 	"glasshouse/fault"
 	"glasshouse/govern"
 	"glasshouse/id"
+	"glasshouse/internal/text"
 	"glasshouse/jail"
 	"glasshouse/policy"
 )
@@ -167,32 +168,36 @@ func (s *Server) lintPolicy(ctx context.Context, _ none, b wire.Policy) (wire.Po
 }
 
 func (s *Server) explainPolicy(ctx context.Context, _ none, b wire.Explain) (wire.Explained, error) {
-	p, workspace := (*govern.Policy)(nil), ""
 	var w wire.Explained
-	switch {
-	case b.Policy != nil:
+	var j jail.Jail
+	var g govern.Spec
+	if b.Jail != "" {
+		var err error
+		j, g, err = s.governed(ctx, b.Jail)
+		if err != nil {
+			return wire.Explained{}, err
+		}
+	} else if b.Policy == nil {
+		return wire.Explained{}, fault.Fieldf("api", "policy", "give a policy or a jail that has one")
+	}
+	if b.Policy != nil { // in place of the jail's
 		given, err := convert[govern.Policy](b.Policy)
 		if err != nil {
 			return wire.Explained{}, err
 		}
-		p = &given
-	case b.Jail != "":
-		j, g, err := s.governed(ctx, b.Jail)
+		g.Policy = &given
+	}
+	p, workspace := g.Policy, j.Spec.Project()
+	if b.Jail != "" && policy.Matches(b.Question.Action, policy.ActionConnect) && j.Spec.Network == jail.Proxied {
+		var err error
+		w.Egress, err = explainEgress(g, b.Question.Resource)
 		if err != nil {
 			return wire.Explained{}, err
 		}
-		p, workspace = g.Policy, j.Spec.Project()
-		if policy.Matches(b.Question.Action, policy.ActionConnect) && j.Spec.Network == jail.Proxied {
-			if w.Egress, err = explainEgress(g, b.Question.Resource); err != nil {
-				return wire.Explained{}, err
-			}
-			if p == nil {
-				w.Decision = decisionOf(govern.Unruled(g.Egress != nil && g.Egress.Ask))
-				return w, nil
-			}
+		if p == nil {
+			w.Decision = decisionOf(govern.Unruled(g.Egress != nil && g.Egress.Ask))
+			return w, nil
 		}
-	default:
-		return wire.Explained{}, fault.Fieldf("api", "policy", "give a policy or a jail that has one")
 	}
 	rules, err := p.Compile(workspace)
 	if err != nil {
@@ -213,13 +218,13 @@ func (s *Server) explainPolicy(ctx context.Context, _ none, b wire.Explain) (wir
 // explainEgress says what a jail's proxy would do by its rules with a connection to
 // host:port, or to the port of TLS.
 func explainEgress(g govern.Spec, where string) (*wire.ExplainedEgress, error) {
-	host, text, err := net.SplitHostPort(where)
+	host, service, err := net.SplitHostPort(where)
 	if err != nil {
-		host, text = strings.Trim(where, "[]"), "443"
+		host, service = strings.Trim(where, "[]"), "443"
 	}
-	port, err := strconv.ParseUint(text, 10, 16)
+	port, err := strconv.ParseUint(service, 10, 16)
 	if err != nil {
-		return nil, fault.Fieldf("api", "question.resource", "%q is no port", printable(text))
+		return nil, fault.Fieldf("api", "question.resource", "%q is no port", text.Clip(service, 64))
 	}
 	a, err := g.Egress.Explain(host, uint16(port))
 	if err != nil {

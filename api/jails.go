@@ -12,6 +12,7 @@ import (
 	"glasshouse/fault"
 	"glasshouse/gateway"
 	"glasshouse/id"
+	"glasshouse/internal/text"
 	"glasshouse/jail"
 )
 
@@ -109,6 +110,7 @@ func (s *Server) deleteJail(ctx context.Context, p deleteJail, _ none) (none, er
 	if err := s.o.Jails.Delete(ctx, p.ID); err != nil {
 		return none{}, err
 	}
+	s.listings.dropJail(p.ID)
 	if s.o.Snapshots != nil {
 		// The jail is gone; what stays behind is removed at the next start.
 		if err := s.o.Snapshots.Abandoned(context.WithoutCancel(ctx), p.ID); err != nil {
@@ -135,7 +137,7 @@ var ownLabels = []string{"glasshouse.capability", gateway.LabelSession, gateway.
 func specOf(b wire.CreateJail) (jail.Spec, error) {
 	network, ok := networks[b.Network]
 	if !ok {
-		return jail.Spec{}, fault.Fieldf("api", "network", "%q is none of isolated, proxy, bridged and full", printable(b.Network))
+		return jail.Spec{}, fault.Fieldf("api", "network", "%q is not one of isolated, proxy, bridged, full", text.Clip(b.Network, 64))
 	}
 	for _, own := range ownLabels {
 		if _, ok := b.Labels[own]; ok {
@@ -144,7 +146,7 @@ func specOf(b wire.CreateJail) (jail.Spec, error) {
 	}
 	if b.Session != "" {
 		if !id.ValidSession(b.Session) {
-			return jail.Spec{}, fault.Fieldf("api", "session_id", "%q is no name of a session", printable(b.Session))
+			return jail.Spec{}, fault.Fieldf("api", "session_id", "%q is no name of a session", text.Clip(b.Session, 64))
 		}
 		b.Labels = maps.Clone(b.Labels)
 		if b.Labels == nil {
@@ -207,6 +209,9 @@ func (s *Server) jailOf(ctx context.Context, j jail.Jail) wire.Jail {
 	if !access.CallerOf(ctx).Role.Allows(access.Operator) {
 		w.Env = nil
 	}
+	for _, c := range j.Conditions {
+		w.Conditions = append(w.Conditions, wire.Condition(c))
+	}
 	if j.Origin != nil {
 		from := wire.Origin(*j.Origin)
 		w.Origin = &from
@@ -237,7 +242,7 @@ func stateOf(s string) (jail.State, error) {
 	case "", jail.Created, jail.Running, jail.Paused, jail.Stopped, jail.Failed, "starting":
 		return st, nil
 	}
-	return "", fault.Fieldf("api", "state", "%q is not a state of a jail", printable(s))
+	return "", fault.Fieldf("api", "state", "%q is not a state of a jail", text.Clip(s, 64))
 }
 
 func labelsOf(pairs []string) (map[string]string, error) {
@@ -248,10 +253,10 @@ func labelsOf(pairs []string) (map[string]string, error) {
 	for _, p := range pairs {
 		k, v, ok := strings.Cut(p, "=")
 		if !ok || k == "" {
-			return nil, fault.Fieldf("api", "label", "%q is not key=value", printable(p))
+			return nil, fault.Fieldf("api", "label", "%q is not key=value", text.Clip(p, 64))
 		}
 		if had, twice := labels[k]; twice && had != v {
-			return nil, fault.Fieldf("api", "label", "no jail has two values of %q", printable(k))
+			return nil, fault.Fieldf("api", "label", "no jail has two values of %q", text.Clip(k, 64))
 		}
 		labels[k] = v
 	}

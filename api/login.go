@@ -187,7 +187,8 @@ func changes(r *http.Request) bool {
 // ends they must.
 type presence struct {
 	mu sync.Mutex
-	m  map[id.Login]map[*context.CancelFunc]struct{} // guarded by mu
+	// +checklocks:mu
+	m map[id.Login]map[*context.CancelFunc]struct{}
 }
 
 // enter has cancel called when l ends, until leave is.

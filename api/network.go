@@ -14,6 +14,7 @@ import (
 	"glasshouse/event"
 	"glasshouse/fault"
 	"glasshouse/id"
+	"glasshouse/internal/text"
 	"glasshouse/report"
 )
 
@@ -44,7 +45,7 @@ func (s *Server) networkLog(w http.ResponseWriter, r *http.Request, p networkPar
 	var after uint64
 	if p.After != "" {
 		if after, err = strconv.ParseUint(p.After, 10, 64); err != nil {
-			return fault.Fieldf("api", "after", "%q is no page's 'next'", printable(p.After))
+			return fault.Fieldf("api", "after", "%q is no page's 'next'", text.Clip(p.After, 64))
 		}
 	}
 	log := report.NewNetLog()

@@ -24,7 +24,8 @@ const (
 // same key waits for the first rather than being refused.
 type flights struct {
 	mu sync.Mutex
-	m  map[replay.Key]chan struct{} // closed when it has landed. guarded by mu
+	// +checklocks:mu
+	m map[replay.Key]chan struct{} // closed when it has landed
 }
 
 // enter waits until no request with key k is going on, and then takes its

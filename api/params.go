@@ -11,6 +11,7 @@ import (
 
 	"glasshouse/fault"
 	"glasshouse/id"
+	"glasshouse/internal/text"
 )
 
 // readParams fills the fields of the struct into points to from the path and
@@ -26,7 +27,7 @@ func readParams(r *http.Request, into any) error {
 		return err
 	}
 	for name := range query {
-		return fault.Fieldf("api", printable(name), "this request has no such parameter")
+		return fault.Fieldf("api", text.Visible(text.Clip(name, 64)), "this request has no such parameter")
 	}
 	return nil
 }
@@ -80,7 +81,7 @@ var prefixes = map[reflect.Type]struct {
 // setPath sets an identifier. One of the wrong shape names nothing there is.
 func setPath(v reflect.Value, s string) error {
 	if p, ok := prefixes[v.Type()]; ok && !id.Valid(p.letter, s) {
-		return fault.Newf(fault.NotFound, "api", printable(s), "no such %s", p.noun)
+		return fault.Newf(fault.NotFound, "api", text.Visible(text.Clip(s, 64)), "no such %s", p.noun)
 	}
 	v.SetString(s)
 	return nil
@@ -112,25 +113,25 @@ func setValue(v reflect.Value, name, s string) error {
 		return setValue(v.Elem(), name, s)
 	case reflect.String:
 		if p, ok := prefixes[v.Type()]; ok && s != "" && !id.Valid(p.letter, s) {
-			return fault.Fieldf("api", name, "%q is not a %s's id", printable(s), p.noun)
+			return fault.Fieldf("api", name, "%q is not a %s's id", text.Clip(s, 64), p.noun)
 		}
 		v.SetString(s)
 	case reflect.Bool:
 		b, err := strconv.ParseBool(s)
 		if s != "" && err != nil { // ?tar is ?tar=1
-			return fault.Fieldf("api", name, "%q is not true or false", printable(s))
+			return fault.Fieldf("api", name, "%q is not true or false", text.Clip(s, 64))
 		}
 		v.SetBool(s == "" || b)
 	case reflect.Int, reflect.Int64:
 		n, err := strconv.ParseInt(s, 10, v.Type().Bits())
 		if err != nil {
-			return fault.Fieldf("api", name, "%q is not a whole number in range", printable(s))
+			return fault.Fieldf("api", name, "%q is not a whole number in range", text.Clip(s, 64))
 		}
 		v.SetInt(n)
 	case reflect.Uint16, reflect.Uint32, reflect.Uint64:
 		n, err := strconv.ParseUint(s, 10, v.Type().Bits())
 		if err != nil {
-			return fault.Fieldf("api", name, "%q is not a whole number in range", printable(s))
+			return fault.Fieldf("api", name, "%q is not a whole number in range", text.Clip(s, 64))
 		}
 		v.SetUint(n)
 	case reflect.Struct:
@@ -140,26 +141,13 @@ func setValue(v reflect.Value, name, s string) error {
 		}
 		t, err := time.Parse(time.RFC3339, s)
 		if err != nil {
-			return fault.Fieldf("api", name, "%q is not a time such as 2026-01-02T15:04:05Z", printable(s))
+			return fault.Fieldf("api", name, "%q is not a time such as 2026-01-02T15:04:05Z", text.Clip(s, 64))
 		}
 		*at = t
 	default:
 		panic("api: parameter " + name + " has type " + v.Type().String())
 	}
 	return nil
-}
-
-// printable is a stranger's string, short and on one line, for a message.
-func printable(s string) string {
-	if len(s) > 64 {
-		s = s[:64] + "…"
-	}
-	return strings.Map(func(r rune) rune {
-		if r < 0x20 || r == 0x7f || r == utf8.RuneError {
-			return '?'
-		}
-		return r
-	}, s)
 }
 
 // paging are the parameters of every list.

@@ -5,6 +5,7 @@ import (
 
 	"glasshouse/api/wire"
 	"glasshouse/fault"
+	"glasshouse/internal/text"
 	"glasshouse/jail"
 )
 
@@ -15,7 +16,7 @@ func policyOf(w wire.Snapshots) (jail.Snapshots, error) {
 	}
 	var err error
 	if p.Every, err = time.ParseDuration(w.Every); err != nil || p.Every == 0 {
-		return p, fault.Fieldf("api", "snapshots.every", "%q is not a time such as 10m", printable(w.Every))
+		return p, fault.Fieldf("api", "snapshots.every", "%q is not a time such as 10m", text.Clip(w.Every, 64))
 	}
 	return p, nil
 }

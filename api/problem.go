@@ -6,31 +6,77 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"html"
 	"net/http"
 	"runtime/debug"
 	"strings"
 
 	"glasshouse/api/wire"
 	"glasshouse/fault"
+	"glasshouse/internal/text"
 )
 
-// kinds is every error kind as HTTP has it. The empty kind is an internal error.
-var kinds = map[fault.Kind]struct {
+// A kindInfo is an error kind as HTTP has it, and what its page says.
+type kindInfo struct {
 	status int
 	title  string
-}{
-	fault.Invalid:         {http.StatusBadRequest, "The request is not valid"},
-	fault.Unauthenticated: {http.StatusUnauthorized, "Say who you are"},
-	fault.Denied:          {http.StatusForbidden, "You may not do this"},
-	fault.NotFound:        {http.StatusNotFound, "There is no such thing"},
-	fault.Conflict:        {http.StatusConflict, "Not in this state"},
-	fault.TooLarge:        {http.StatusRequestEntityTooLarge, "The request is too large"},
-	fault.Mismatch:        {http.StatusUnprocessableEntity, "The idempotency key belongs to another request"},
-	fault.Exhausted:       {http.StatusTooManyRequests, "A limit is reached"},
-	fault.Unsupported:     {http.StatusNotImplemented, "This host or backend cannot"},
-	fault.Unavailable:     {http.StatusServiceUnavailable, "Not now"},
-	fault.Timeout:         {http.StatusGatewayTimeout, "It took too long"},
-	"":                    {http.StatusInternalServerError, "Something went wrong in the daemon"},
+	about  string // the cause, and what the caller can do
+}
+
+// kinds is every error kind. The empty kind is an internal error.
+var kinds = map[fault.Kind]kindInfo{
+	fault.Invalid:         {http.StatusBadRequest, "Invalid request", "A parameter, a header or a field of the request has a value that the operation does not accept. Correct what field and detail name, and send the request again."},
+	fault.Unauthenticated: {http.StatusUnauthorized, "Authentication required", "The request has no valid token. Send one in the header Authorization: Bearer TOKEN, or log in to the web UI."},
+	fault.Denied:          {http.StatusForbidden, "Permission denied", "The role of the caller, a policy or an approver does not permit the operation. Use a token with the role that the OpenAPI document names for the route, or ask an administrator."},
+	fault.NotFound:        {http.StatusNotFound, "Not found", "No object has this id or name, or no route has this path. It may have been deleted."},
+	fault.Conflict:        {http.StatusConflict, "Conflict", "The object is in a state that does not permit the operation, or another request changed it. Read its state, then decide whether to send the request again."},
+	fault.TooLarge:        {http.StatusRequestEntityTooLarge, "Request too large", "The request or a part of it is larger than the limit. Send less."},
+	fault.Mismatch:        {http.StatusUnprocessableEntity, "Idempotency key reused", "The Idempotency-Key was used for a request with another method, path or body. Use a new key for a new request."},
+	fault.Exhausted:       {http.StatusTooManyRequests, "Limit reached", "A rate limit, a budget or a resource limit is reached. Wait as long as the header Retry-After says, or release what is no longer needed."},
+	fault.NoSpace:         {http.StatusInsufficientStorage, "No space left", "A disk is full: the host's, or that of the jail. Free space on it, then send the request again."},
+	fault.Unsupported:     {http.StatusNotImplemented, "Not supported on this host", "The host or the backend lacks what the operation needs. Run glasshouse doctor for the reason and the remedy."},
+	fault.Unavailable:     {http.StatusServiceUnavailable, "Service unavailable", "The daemon is starting or stopping, or a service it needs does not answer. Send the request again later."},
+	fault.Timeout:         {http.StatusGatewayTimeout, "Timeout", "The operation did not end in time and was cancelled."},
+	"":                    {http.StatusInternalServerError, "Internal error", "An error that the caller cannot correct. The log of the daemon has the cause under the error_id of the answer."},
+}
+
+// internalKind and methodKind are the problem types that are no error kinds.
+const (
+	internalKind = "internal"
+	methodKind   = "method not allowed"
+)
+
+var methodInfo = kindInfo{http.StatusMethodNotAllowed, "Method not allowed", "The path exists, but not with this method. The header Allow lists the methods of the path."}
+
+type problemPath struct {
+	Problem string `path:"problem"`
+}
+
+// explainProblem serves the page at the address that is the type of problems.
+func (s *Server) explainProblem(w http.ResponseWriter, _ *http.Request, p problemPath) error {
+	name := wire.Problem{Type: wire.TypeOf(p.Problem)}.Kind()
+	k, ok := kinds[fault.Kind(name)]
+	switch name {
+	case internalKind:
+		k, ok = kinds[""], true
+	case methodKind:
+		k, ok = methodInfo, true
+	}
+	if !ok || p.Problem == "" {
+		return fault.Newf(fault.NotFound, "api", "", "%s is not a type of problem", text.Visible(text.Clip(p.Problem, 64)))
+	}
+	w.Header().Set("Content-Type", htmlKind+"; charset=utf-8")
+	_, err := fmt.Fprintf(w, `<!doctype html>
+<html lang="en">
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width">
+<title>%[1]s</title>
+<h1>%[1]s</h1>
+<p>Problem type <code>%[2]s</code>, HTTP status %[3]d %[4]s.</p>
+<p>%[5]s</p>
+</html>
+`, html.EscapeString(k.title), html.EscapeString(wire.TypeOf(name)), k.status, http.StatusText(k.status), html.EscapeString(k.about))
+	return err
 }
 
 // problem returns err as the caller may see it. Where is the request, for the
@@ -38,12 +84,13 @@ var kinds = map[fault.Kind]struct {
 func (s *Server) problem(where string, err error) wire.Problem {
 	if _, ok := errors.AsType[methodError](err); ok {
 		return wire.Problem{
-			Type: wire.TypeOf("method not allowed"), Title: "There is no such method here",
-			Status: http.StatusMethodNotAllowed, Detail: err.Error(),
+			Type: wire.TypeOf(methodKind), Title: methodInfo.title, Status: methodInfo.status, Detail: err.Error(),
 		}
 	}
 	kind := fault.KindOf(err)
 	switch {
+	case (kind == "" || kind == fault.Unavailable) && fault.DiskFull(err):
+		return s.hostFull(where, err)
 	case kind != "":
 	case errors.Is(err, errClosing):
 		return s.closing()
@@ -64,6 +111,16 @@ func (s *Server) problem(where string, err error) wire.Problem {
 	}
 }
 
+// hostFull is the problem of a request that failed because the host's disk is full. The
+// error may name paths of the host, so that it goes to the log alone.
+func (s *Server) hostFull(where string, err error) wire.Problem {
+	p, k := s.internal(where, err), kinds[fault.NoSpace]
+	p.Type, p.Title, p.Status = wire.TypeOf(string(fault.NoSpace)), k.title, k.status
+	p.Detail = "The host's disk, on which the daemon keeps its data, is full. " + p.Detail
+	p.Remedy = "free space on the host's disk, or delete jails and snapshots: glasshouse snapshot rm"
+	return p
+}
+
 // closing is the problem of who waits for a daemon that stops. A question goes on
 // waiting for its answer without them.
 func (s *Server) closing() wire.Problem {
@@ -82,9 +139,13 @@ func where(r *http.Request) string {
 // internal logs err and returns a problem that names the log's line.
 func (s *Server) internal(where string, err error) wire.Problem {
 	ref := rand.Text()[:12]
-	s.o.Log.Error("internal error", "error_id", ref, "request", where, "err", err)
+	attrs := []any{"error_id", ref, "request", where, "err", err}
+	if p, ok := errors.AsType[*fault.Panic](err); ok {
+		attrs = append(attrs, "stack", string(p.Stack))
+	}
+	s.o.Log.Error("internal error", attrs...)
 	return wire.Problem{
-		Type: wire.TypeOf("internal"), Title: kinds[""].title, Status: http.StatusInternalServerError,
+		Type: wire.TypeOf(internalKind), Title: kinds[""].title, Status: http.StatusInternalServerError,
 		Detail: "The daemon's log has it under " + ref + ".", ID: ref,
 	}
 }
@@ -137,13 +198,13 @@ func writeProblem(w http.ResponseWriter, p wire.Problem) {
 		h.Set("Retry-After", "1")
 	}
 	w.WriteHeader(p.Status)
-	w.Write(append(body, '\n'))
+	w.Write(append(text.JSON(body), '\n'))
 }
 
 // noRoute returns why the table has no route for r.
 func (s *Server) noRoute(r *http.Request) error {
 	var allow []string
-	for _, m := range []string{"GET", "POST", "PUT", "DELETE"} {
+	for _, m := range []string{"GET", "POST", "PUT", "PATCH", "DELETE"} {
 		probe := *r
 		probe.Method = m
 		if _, pattern := s.mux.Handler(&probe); pattern != "" {
@@ -151,7 +212,7 @@ func (s *Server) noRoute(r *http.Request) error {
 		}
 	}
 	if len(allow) == 0 {
-		return fault.Newf(fault.NotFound, "api", "", "%.200s is not a path of this API; /openapi.json lists them", r.URL.Path)
+		return fault.Newf(fault.NotFound, "api", "", "%s is not a path of this API; /openapi.json lists them", text.Visible(text.Clip(r.URL.Path, 200)))
 	}
 	return methodError(allow)
 }

@@ -10,8 +10,9 @@ import (
 type recent[K comparable, V any] struct {
 	most int // bounds the memory that looking takes
 
-	mu   sync.Mutex
-	list []kept[K, V] // the most recently used last. guarded by mu
+	mu sync.Mutex
+	// +checklocks:mu
+	list []kept[K, V] // the most recently used last
 }
 
 type kept[K comparable, V any] struct {

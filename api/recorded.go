@@ -17,6 +17,7 @@ import (
 	"glasshouse/eventlog"
 	"glasshouse/fault"
 	"glasshouse/id"
+	"glasshouse/internal/text"
 )
 
 // Observed is what the API asks of the part that watches jails.
@@ -174,7 +175,7 @@ func instant(field, s string, now time.Time) (time.Time, error) {
 	}
 	d, err := time.ParseDuration(s)
 	if err != nil || d < 0 {
-		return time.Time{}, fault.Fieldf("api", field, "%q is neither a time such as 2026-01-02T15:04:05Z nor how long ago, such as 5m", printable(s))
+		return time.Time{}, fault.Fieldf("api", field, "%q is neither a time such as 2026-01-02T15:04:05Z nor how long ago, such as 5m", text.Clip(s, 64))
 	}
 	return now.Add(-d), nil
 }
@@ -240,7 +241,7 @@ func (p eventParams) lines(r *http.Request) (bool, error) {
 	case "sse", "ndjson":
 		return p.Format == "ndjson", nil
 	}
-	return false, fault.Fieldf("api", "format", "%q is neither sse nor ndjson", printable(p.Format))
+	return false, fault.Fieldf("api", "format", "%q is neither sse nor ndjson", text.Clip(p.Format, 64))
 }
 
 // lastEvent puts what a reader who comes back has seen last in the place of
@@ -252,7 +253,7 @@ func lastEvent(r *http.Request, after **uint64) error {
 	}
 	n, err := strconv.ParseUint(last, 10, 64)
 	if err != nil {
-		return fault.Fieldf("api", "Last-Event-ID", "%q is none of this stream's", printable(last))
+		return fault.Fieldf("api", "Last-Event-ID", "%q is not an event id of this stream", text.Clip(last, 64))
 	}
 	*after = &n
 	return nil

@@ -7,6 +7,7 @@ import (
 
 	"glasshouse/fault"
 	"glasshouse/id"
+	"glasshouse/internal/text"
 	"glasshouse/jail"
 	"glasshouse/report"
 )
@@ -72,7 +73,7 @@ func (p reportParams) kind(r *http.Request) (string, error) {
 		return markdownKind, nil
 	case "":
 	default:
-		return "", fault.Fieldf("api", "format", "%q is none of json, html and md", printable(p.Format))
+		return "", fault.Fieldf("api", "format", "%q is not one of json, html, md", text.Clip(p.Format, 64))
 	}
 	for _, kind := range []string{jsonKind, htmlKind, markdownKind} {
 		if accepts(r, kind) {

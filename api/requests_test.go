@@ -4,16 +4,20 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net/http"
 	"strings"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"glasshouse/access"
 	"glasshouse/api"
 	"glasshouse/api/apitest"
 	"glasshouse/api/wire"
 	"glasshouse/fault"
+	"glasshouse/jail"
 )
 
 func TestALifeOfAJail(t *testing.T) {
@@ -191,7 +195,6 @@ func TestBadBodiesNameTheField(t *testing.T) {
 	d := open(t, apitest.New())
 	deep := strings.Repeat(`{"a":`, 20000) + "1" + strings.Repeat("}", 20000)
 	for _, c := range []struct{ body, field, says string }{
-		{``, "", "empty"},
 		{`   `, "", "empty"},
 		{`null`, "", "null"},
 		{`[]`, "", "want a JSON object"},
@@ -214,7 +217,7 @@ func TestBadBodiesNameTheField(t *testing.T) {
 		{`{"env":{"A":1}}`, "env", "want a string"},
 		{`{"workspace":{"source":"/a","source":"/b"}}`, "workspace.source", "given twice"},
 		{`{"trusted":true}`, "trusted", "no such field"},
-		{`{"network":"half"}`, "network", "none of"},
+		{`{"network":"half"}`, "network", "not one of"},
 		{`{"labels":{"glasshouse.capability":"x"}}`, "labels", "daemon's own"},
 		{deep, "", ""},
 		{strings.Repeat("[", 100000), "", ""},
@@ -274,6 +277,10 @@ func TestPathsThatAreNotThere(t *testing.T) {
 	if got.status != 405 || got.header.Get("Allow") != "GET, POST" || got.header.Get("Content-Type") != wire.ProblemType {
 		t.Errorf("PATCH /jails: %d, Allow %q, %s", got.status, got.header.Get("Allow"), got.body)
 	}
+	got = d.do(req{as: access.Admin, method: "PUT", path: "/jails/j-4k2v9c7m1xqe/limits"})
+	if allow, want := got.header.Get("Allow"), "GET, PATCH"; got.status != 405 || allow != want {
+		t.Errorf("PUT of limits = %d, Allow %q, want 405, %q", got.status, allow, want)
+	}
 	got = d.do(req{as: access.Admin, method: "DELETE", path: "/health"})
 	if got.status != 405 {
 		t.Errorf("DELETE /health: %d, want 405", got.status)
@@ -285,7 +292,7 @@ func TestEveryKindHasItsStatus(t *testing.T) {
 	d := open(t, jails)
 	for kind, status := range map[fault.Kind]int{
 		fault.Invalid: 400, fault.Unauthenticated: 401, fault.Denied: 403, fault.NotFound: 404, fault.Conflict: 409, fault.TooLarge: 413,
-		fault.Mismatch: 422, fault.Exhausted: 429, fault.Unsupported: 501, fault.Unavailable: 503, fault.Timeout: 504,
+		fault.Mismatch: 422, fault.Exhausted: 429, fault.NoSpace: 507, fault.Unsupported: 501, fault.Unavailable: 503, fault.Timeout: 504,
 	} {
 		jails.Fail = func(string) error {
 			return fmt.Errorf("deep: %w", &fault.Error{Op: "jail.Create", On: "j-1", Kind: kind, Field: "a.b", Remedy: "do this", Err: errors.New("that is why")})
@@ -315,6 +322,53 @@ func TestInternalErrorsAreLoggedNotShown(t *testing.T) {
 	}
 	jails.Fail = nil
 	d.want(201, req{as: access.Admin, method: "POST", path: "/jails", body: "{}"}, nil)
+}
+
+// The answer must not contain paths of the host.
+func TestAFullDiskIsInsufficientStorage(t *testing.T) {
+	jails := apitest.New()
+	d := open(t, jails)
+	for name, err := range map[string]error{
+		"errno":    fmt.Errorf("make volume: %w", &fs.PathError{Op: "write", Path: "/var/lib/hunter2", Err: unix.ENOSPC}),
+		"database": fault.New(fault.Unavailable, "chain.Append", "", errors.New("hunter2: database or disk is full (13)")),
+		"program":  errors.New("runc create: hunter2: write config.json: No space left on device"),
+	} {
+		jails.Fail = func(string) error { return err }
+		p := d.refused(507, req{as: access.Admin, method: "POST", path: "/jails", body: "{}"})
+		if p.Kind() != string(fault.NoSpace) || p.Remedy == "" || strings.Contains(fmt.Sprint(p), "hunter2") {
+			t.Errorf("%s: %+v", name, p)
+		}
+		if log := d.log.String(); !strings.Contains(log, p.ID) || !strings.Contains(log, "hunter2") {
+			t.Errorf("%s: the log does not have it under %s", name, p.ID)
+		}
+	}
+}
+
+func TestReadyTellsOfAFullDisk(t *testing.T) {
+	d := open(t, apitest.New(), func(o *api.Options) {
+		o.Ready = func(contextT) error { return &fs.PathError{Op: "write", Path: "/hunter2", Err: unix.ENOSPC} }
+	})
+	p := d.refused(503, req{method: "GET", path: "/health/ready"})
+	if !strings.Contains(p.Detail, "disk is full") || p.Remedy == "" || strings.Contains(fmt.Sprint(p), "hunter2") {
+		t.Errorf("not ready: %+v", p)
+	}
+}
+
+func TestJailsShowTheirConditions(t *testing.T) {
+	jails := apitest.New()
+	d := open(t, jails)
+	var j wire.Jail
+	d.want(201, req{as: access.Admin, method: "POST", path: "/jails", body: "{}"}, &j)
+	c := jail.Condition{Type: jail.DiskReadOnly, Detail: "it failed", Remedy: "start it again"}
+	jails.SetConditions(j.ID, c)
+	var page wire.Page[wire.Jail]
+	d.want(200, req{as: access.Viewer, method: "GET", path: "/jails/" + string(j.ID)}, &j)
+	d.want(200, req{as: access.Viewer, method: "GET", path: "/jails"}, &page)
+	for _, j := range append(page.Items, j) {
+		if len(j.Conditions) != 1 || j.Conditions[0] != wire.Condition(c) {
+			t.Errorf("conditions are %+v, want %+v", j.Conditions, c)
+		}
+	}
 }
 
 func TestReady(t *testing.T) {
@@ -483,5 +537,26 @@ func TestHeadersOfEveryAnswer(t *testing.T) {
 	}
 	if got := d.do(req{as: access.Viewer, method: "HEAD", path: "/jails"}); got.status != http.StatusOK || len(got.body) != 0 {
 		t.Errorf("HEAD: %d %q", got.status, got.body)
+	}
+}
+
+// The type of a problem is an address of the daemon. Everybody can read the page there,
+// also a caller whose token is not accepted.
+func TestEachTypeOfProblemHasAPage(t *testing.T) {
+	d := open(t, apitest.New())
+	for _, kind := range []fault.Kind{"internal", "method not allowed", fault.Invalid, fault.Unauthenticated, fault.Denied, fault.NotFound, fault.Conflict,
+		fault.TooLarge, fault.Mismatch, fault.Exhausted, fault.NoSpace, fault.Unsupported, fault.Unavailable, fault.Timeout} {
+		at := wire.TypeOf(string(kind))
+		got := d.do(req{method: "GET", path: at})
+		if ct := got.header.Get("Content-Type"); got.status != 200 || !strings.HasPrefix(ct, "text/html") || !strings.Contains(string(got.body), at) {
+			t.Errorf("GET %s = %d %s, want 200 text/html that names the type", at, got.status, ct)
+		}
+	}
+	if p := d.refused(404, req{method: "GET", path: "/problems/%3Cb%3Eno-such"}); strings.ContainsAny(p.Detail, "\u202e\x1b") {
+		t.Errorf("detail of an unknown type = %q, want it without hidden characters", p.Detail)
+	}
+	p := d.refused(404, req{as: access.Admin, method: "GET", path: "/nowhere%1b%5b2J%e2%80%ae%c2%9b"})
+	if want := `\x1b[2J\u202e\u009b`; !strings.Contains(p.Detail, want) {
+		t.Errorf("detail of an unknown path = %q, want %s in it", p.Detail, want)
 	}
 }

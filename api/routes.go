@@ -229,6 +229,7 @@ var routes = []route{
 	{"GET /health", "", call(ok, (*Server).health), "Say that the daemon lives."},
 	{"GET /health/ready", "", call(ok, (*Server).ready), "Say that the daemon can serve."},
 	{"GET /openapi.json", "", raw((*Server).serveOpenAPI).gives(ok, nil).or(ok, jsonKind, nil), "This document."},
+	{"GET /problems/{problem}", "", raw((*Server).explainProblem).gives(ok, nil).or(ok, htmlKind, nil), "Explain a type of problem."},
 }
 
 const (

@@ -98,7 +98,7 @@ type Options struct {
 	MCP        func(c gateway.Caller) http.Handler // the tools of an agent; nil: it has none by that way
 	UI         UI                                  // nil: there is none
 	Logins     *access.Logins                      // of browsers; nil: they need tokens too
-	E2B        string                              // where clients of the E2B protocol are served; "" is nowhere
+	E2B        E2B                                 // where clients of the E2B protocol are served
 	Addresses  func() []string                     // where browsers find the UI, such as http://127.0.0.1:8082; the nearest first
 
 	Peers   access.Peers                                    // who may use the unix socket
@@ -115,19 +115,20 @@ type Options struct {
 
 // A Server answers HTTP. Serve may be called for several listeners.
 type Server struct {
-	o       Options
-	mux     *http.ServeMux
-	table   map[string]route // by pattern
-	doors   *http.ServeMux   // what agents find in their jails
-	csrf    *http.CrossOriginProtection
-	metrics *metrics
-	openapi func() ([]byte, error) // made for the first who asks: it takes longer than all else at a start
-	once    flights
-	present presence
-	rates   rates
-	tallies recent[filtered, *eventlog.Tally]
-	pasts   recent[*eventlog.Log, *report.Past]
-	judges  recent[judgedPart, *judgements]
+	o        Options
+	mux      *http.ServeMux
+	table    map[string]route // by pattern
+	doors    *http.ServeMux   // what agents find in their jails
+	csrf     *http.CrossOriginProtection
+	metrics  *metrics
+	openapi  func() ([]byte, error) // made for the first who asks: it takes longer than all else at a start
+	once     flights
+	present  presence
+	rates    rates
+	tallies  recent[filtered, *eventlog.Tally]
+	pasts    recent[*eventlog.Log, *report.Past]
+	judges   recent[judgedPart, *judgements]
+	listings listings
 
 	ctx     context.Context // ends when streams and those who wait for a person must: they would keep Shutdown waiting
 	cancel  context.CancelCauseFunc
@@ -135,9 +136,11 @@ type Server struct {
 	drop    context.CancelCauseFunc
 	streams sync.WaitGroup // connections that http.Server no longer knows
 
-	mu      sync.Mutex
-	servers []*http.Server // guarded by mu
-	closed  bool           // guarded by mu
+	mu sync.Mutex
+	// +checklocks:mu
+	servers []*http.Server
+	// +checklocks:mu
+	closed bool
 }
 
 var errClosing = errors.New("the daemon is stopping")

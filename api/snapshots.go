@@ -9,6 +9,7 @@ import (
 	"glasshouse/api/wire"
 	"glasshouse/fault"
 	"glasshouse/id"
+	"glasshouse/internal/text"
 	"glasshouse/jail"
 	"glasshouse/snapshot"
 )
@@ -169,7 +170,7 @@ func (s *Server) rewindJail(ctx context.Context, p oneJail, b wire.Rewind) (wire
 		return wire.Jail{}, err
 	}
 	if !id.Valid('s', string(b.Snapshot)) {
-		return wire.Jail{}, fault.Fieldf("api", "snapshot", "%q is not a snapshot's id", printable(string(b.Snapshot)))
+		return wire.Jail{}, fault.Fieldf("api", "snapshot", "%q is not a snapshot's id", text.Clip(string(b.Snapshot), 64))
 	}
 	return s.shown(ctx)(k.Rewind(ctx, p.ID, b.Snapshot, jail.RewindOptions{KeepConnections: b.KeepConnections}))
 }

@@ -35,6 +35,25 @@ func (d *door) shows(j id.Jail) (shown wire.Jail) {
 	return shown
 }
 
+// What a request need not say it need not have a body for.
+func TestBranchesAndJailsAreMadeWithoutABody(t *testing.T) {
+	d := open(t, apitest.New())
+	j := d.running()
+	s := d.taken(j, nil)
+	for _, path := range []string{"/snapshots/" + string(s.ID), "/jails/" + string(j)} {
+		for _, body := range []any{nil, `{}`, `{"name":"one"}`} {
+			if made := d.branched(path, body); len(made.Jails) != 1 {
+				t.Errorf("POST %s/branch with body %v makes %d jails, want 1", path, body, len(made.Jails))
+			}
+		}
+	}
+	var made wire.Jail
+	d.want(201, req{as: access.Operator, method: "POST", path: "/jails"}, &made)
+	if made.State != "created" {
+		t.Errorf("POST /jails without a body makes a jail that is %s, want created", made.State)
+	}
+}
+
 func TestALifeOfASnapshot(t *testing.T) {
 	d := open(t, apitest.New())
 	j := d.running()
@@ -199,8 +218,6 @@ func TestBodiesOfSnapshotsThatAreRefused(t *testing.T) {
 		{jail + "/snapshot", `{"labels":{"a":1}}`, "labels"},
 		{jail + "/branch", `{"count":0}`, "count"},
 		{jail + "/branch", `{"count":257}`, "count"},
-		{jail + "/branch", `{}`, "count"},
-		{jail + "/branch", ``, ""},
 		{snap + "/branch", `{"count":-1}`, "count"},
 		{snap + "/branch", `{"count":1,"network":"half"}`, "network"},
 		{snap + "/branch", `{"count":1,"limits":{"memroy_mb":1}}`, "limits.memroy_mb"},

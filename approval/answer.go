@@ -86,9 +86,9 @@ func (a *Answer) check() error {
 	}
 	switch {
 	case a.Verdict != Allow && a.Verdict != Deny && a.Verdict != Modify:
-		return fault.Fieldf(op, "verdict", "%q is none of allow, deny and modify", a.Verdict)
+		return fault.Fieldf(op, "verdict", "%q is not one of allow, deny, modify", a.Verdict)
 	case a.Scope != Once && a.Scope != Session && a.Scope != Always:
-		return fault.Fieldf(op, "scope", "%q is none of once, session and always", a.Scope)
+		return fault.Fieldf(op, "scope", "%q is not one of once, session, always", a.Scope)
 	case a.Verdict == Modify && a.Scope != Once:
 		return fault.Fieldf(op, "scope", "what was changed is allowed once")
 	case (a.Verdict == Modify) != (a.Resource != ""):

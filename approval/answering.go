@@ -34,6 +34,8 @@ func (q *Queue) Answer(ctx context.Context, aid id.Approval, a Answer) (Request,
 
 // answer is Answer less the rule that is to be remembered. It returns what was
 // settled, if something was. q.mu is held.
+//
+// +checklocks:q.mu
 func (q *Queue) answer(ctx context.Context, aid id.Approval, a Answer) (*waiting, Request, error) {
 	w := q.pending[aid]
 	if w == nil {
@@ -66,7 +68,9 @@ func (q *Queue) answer(ctx context.Context, aid id.Approval, a Answer) (*waiting
 }
 
 // second reports whether an answer that allows an elevated request is enough.
-// If it is not, it is kept as the first of two.
+// If it is not, it is kept as the first of two. The caller holds q.mu.
+//
+// +checklocks:q.mu
 func (q *Queue) second(ctx context.Context, w *waiting, a Answer) (bool, error) {
 	const op = "approval.Answer"
 	r := w.now
@@ -102,7 +106,9 @@ func (q *Queue) second(ctx context.Context, w *waiting, a Answer) (bool, error) 
 
 func (a Answer) says() string { return fmt.Sprintf("%s, %s", a.Verdict, a.Scope) }
 
-// answered settles a request by an answer.
+// answered settles a request by an answer. The caller holds q.mu.
+//
+// +checklocks:q.mu
 func (q *Queue) answered(ctx context.Context, w *waiting, a Answer) (*waiting, Request, error) {
 	r := w.now
 	if err := r.move(Answered); err != nil {

@@ -119,12 +119,29 @@ type asked struct {
 	err error
 }
 
+func TestARequestThatIsWithdrawnBeforeAskWaitsIsNotPutAgain(t *testing.T) {
+	d := newDesk(t, approval.Config{})
+	puts := 0
+	got, err := d.Queue.Ask(t.Context(), run("rm x"), func(r approval.Request) {
+		puts++
+		if _, err := d.Withdraw(t.Context(), r.ID, "the jail was rewound"); err != nil {
+			t.Error(err)
+		}
+	})
+	if err != nil || got.State != approval.Withdrawn || puts != 1 {
+		t.Errorf("Ask = %q, %v after %d requests, want withdrawn after 1", got.State, err, puts)
+	}
+	if left := d.Pending(); len(left) != 0 {
+		t.Errorf("Pending = %+v, want nothing", left)
+	}
+}
+
 // ask asks in the background; once it returns the question is pending.
 func (d *desk) ask(ctx context.Context, r approval.Request) <-chan asked {
 	d.t.Helper()
 	done := make(chan asked, 1)
 	go func() {
-		got, err := d.Queue.Ask(ctx, r)
+		got, err := d.Queue.Ask(ctx, r, nil)
 		done <- asked{got, err}
 	}()
 	for end := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {
@@ -386,7 +403,7 @@ func TestPreapprovedAnswersItself(t *testing.T) {
 	r := run("make test")
 	r.Tier = approval.Preapproved
 	for range 3 {
-		got, err := d.Ask(t.Context(), r)
+		got, err := d.Ask(t.Context(), r, nil)
 		if _, granted := got.Granted(); err != nil || !granted || got.Answer.By.Role != "policy" {
 			t.Errorf("got %+v, %v", got, err)
 		}
@@ -467,7 +484,7 @@ func TestAnAnswerGivenWhileNobodyWaitedIsNotLost(t *testing.T) {
 	}
 	d.mustAnswer(r, allow(anna))
 	d.restart()
-	got, err := d.Ask(t.Context(), run("rm x"))
+	got, err := d.Ask(t.Context(), run("rm x"), nil)
 	if err != nil || got.ID != r.ID || !got.Taken {
 		t.Errorf("asked again: %+v, %v", got, err)
 	}
@@ -479,7 +496,7 @@ func TestAnAnswerGivenWhileNobodyWaitedIsNotLost(t *testing.T) {
 
 func TestNobodyAnswersAndItIsDenied(t *testing.T) {
 	d := newDesk(t, approval.Config{Wait: 50 * time.Millisecond})
-	got, err := d.Ask(t.Context(), run("rm x"))
+	got, err := d.Ask(t.Context(), run("rm x"), nil)
 	if _, granted := got.Granted(); err != nil || granted || got.State != approval.Expired || !strings.HasPrefix(got.Outcome, "denied: nobody answered within") {
 		t.Errorf("got %+v, %v", got, err)
 	}
@@ -494,7 +511,7 @@ func TestWhatIsLongFinishedIsForgotten(t *testing.T) {
 	d := newDesk(t, approval.Config{})
 	waits, done := d.mustOpen(run("rm x")), run("rm y")
 	done.Expires = time.Now().Add(20 * time.Millisecond)
-	done, err := d.Ask(t.Context(), done)
+	done, err := d.Ask(t.Context(), done, nil)
 	if err != nil || done.State != approval.Expired {
 		t.Fatalf("it is %+v, %v", done, err)
 	}
@@ -567,7 +584,7 @@ func TestAJailCannotFloodThePeople(t *testing.T) {
 	for _, line := range []string{"a", "b", "c"} {
 		d.mustOpen(run(line))
 	}
-	_, err := d.Ask(t.Context(), run("d"))
+	_, err := d.Ask(t.Context(), run("d"), nil)
 	wantKind(t, err, fault.Exhausted)
 	d.mustOpen(run("a")) // is there already
 	other := run("d")
@@ -682,12 +699,12 @@ func TestNothingIsAllowedThatCannotBeRecorded(t *testing.T) {
 	if _, err := d.Answer(t.Context(), r.ID, allow(anna)); err == nil {
 		t.Error("it is allowed")
 	}
-	if _, err := d.Ask(t.Context(), run("rm y")); err == nil {
+	if _, err := d.Ask(t.Context(), run("rm y"), nil); err == nil {
 		t.Error("another can be asked")
 	}
 	pre := run("rm z")
 	pre.Tier = approval.Preapproved
-	if got, err := d.Ask(t.Context(), pre); err == nil {
+	if got, err := d.Ask(t.Context(), pre, nil); err == nil {
 		t.Errorf("what is pre-approved is allowed: %+v", got)
 	}
 	if len(d.Pending()) != 1 {
@@ -715,7 +732,7 @@ func TestWhatCannotBeShownIsRefused(t *testing.T) {
 	past := run("rm")
 	past.Expires = time.Now().Add(-time.Second)
 	for name, r := range map[string]approval.Request{"too long": long, "bytes": bytes, "attributes": attr, "nothing": none, "context": ctx, "tier": tier, "scope": scope, "past": past} {
-		if _, err := d.Ask(t.Context(), r); err == nil || fault.KindOf(err) == "" {
+		if _, err := d.Ask(t.Context(), r, nil); err == nil || fault.KindOf(err) == "" {
 			t.Errorf("%s: %v", name, err)
 		}
 	}

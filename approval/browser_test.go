@@ -135,7 +135,10 @@ func (v *device) verify(p post, public string) {
 	if err != nil || len(sig) != 64 {
 		v.t.Fatalf("a signature of %d bytes, %v", len(sig), err)
 	}
-	pub := &ecdsa.PublicKey{Curve: elliptic.P256(), X: new(big.Int).SetBytes(raw[1:33]), Y: new(big.Int).SetBytes(raw[33:])}
+	pub, err := ecdsa.ParseUncompressedPublicKey(elliptic.P256(), raw)
+	if err != nil {
+		v.t.Fatalf("parse the public key of the subscription: %v", err)
+	}
 	sum := sha256.Sum256([]byte(parts[0] + "." + parts[1]))
 	if !ecdsa.Verify(pub, sum[:], new(big.Int).SetBytes(sig[:32]), new(big.Int).SetBytes(sig[32:])) {
 		v.t.Error("the signature is not by the key that browsers subscribe with")

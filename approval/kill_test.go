@@ -175,7 +175,7 @@ func TestWhatCannotBeKeptIsNotAsked(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer q.Close()
-	if _, err := q.Ask(t.Context(), run("rm x")); err == nil || fault.KindOf(err) != "" {
+	if _, err := q.Ask(t.Context(), run("rm x"), nil); err == nil || fault.KindOf(err) != "" {
 		t.Errorf("Ask = %v", err)
 	}
 	if len(q.Pending()) != 0 {

@@ -62,8 +62,9 @@ type outbox struct {
 	channels []channel
 	retry    Retry
 
-	mu    sync.Mutex
-	queue map[string][]Notice      // guarded by mu
+	mu sync.Mutex
+	// +checklocks:mu
+	queue map[string][]Notice
 	wake  map[string]chan struct{} // of each channel; the map does not change
 }
 
@@ -74,7 +75,8 @@ func (q *Queue) startOutbox(ctx context.Context) error {
 	o.retry.First = cmp.Or(o.retry.First, time.Second)
 	o.retry.Longest = cmp.Or(o.retry.Longest, 5*time.Minute)
 	o.retry.Attempts = cmp.Or(o.retry.Attempts, 12)
-	o.queue, o.wake = map[string][]Notice{}, map[string]chan struct{}{}
+	// The queue is not shared yet.
+	o.queue, o.wake = map[string][]Notice{}, map[string]chan struct{}{} // +checklocksignore
 	for _, w := range q.cfg.Webhooks {
 		o.channels = append(o.channels, w)
 	}

@@ -75,11 +75,16 @@ type Queue struct {
 
 	browsers *browsers // nil: none are told
 
-	mu       sync.Mutex
-	closed   bool                       // guarded by mu, as all below
-	pending  map[id.Approval]*waiting   // what is to be answered
-	same     map[string]*waiting        // the same, by what it asks
-	ready    map[string]Request         // answered, and nobody has it yet
+	mu sync.Mutex
+	// +checklocks:mu
+	closed bool
+	// +checklocks:mu
+	pending map[id.Approval]*waiting // requests without an answer
+	// +checklocks:mu
+	same map[string]*waiting // the same, by what it asks
+	// +checklocks:mu
+	ready map[string]Request // answers that no caller has received yet
+	// +checklocks:mu
 	watchers map[*Subscription]struct{} // of Subscribe
 	wake     chan struct{}              // something expires earlier now
 }
@@ -121,6 +126,10 @@ func New(ctx context.Context, s Store, cfg Config) (*Queue, error) {
 }
 
 // resume takes up a request that was left by another process.
+//
+// It is called by New only, before the queue is shared.
+//
+// +checklocksignore
 func (q *Queue) resume(r Request) {
 	switch {
 	case r.State == Pending: // those whose time is over are found by the loop
@@ -169,14 +178,18 @@ func (q *Queue) Open(ctx context.Context, r Request) (Request, error) {
 
 // Ask puts a question and waits until it is settled. The answer is the caller's:
 // nobody else who asks the same gets it later. If ctx is done first the request
-// goes on waiting; to ask the same again is to go on waiting for it.
-func (q *Queue) Ask(ctx context.Context, r Request) (Request, error) {
+// stays pending, and asking the same again waits for it. put, if it is not nil, is
+// called with the request when it is pending, before Ask waits.
+func (q *Queue) Ask(ctx context.Context, r Request, put func(Request)) (Request, error) {
 	for {
 		w, now, err := q.open(ctx, r, true)
 		if err != nil {
 			return Request{}, err
 		}
 		if w != nil {
+			if put != nil {
+				put(now)
+			}
 			return q.await(ctx, w, true)
 		}
 		taken, err := q.take(ctx, now)
@@ -329,6 +342,9 @@ func (q *Queue) open(ctx context.Context, r Request, asks bool) (*waiting, Reque
 	return w, r, nil
 }
 
+// preapprove settles a question that the policy has allowed before. The caller holds q.mu.
+//
+// +checklocks:q.mu
 func (q *Queue) preapprove(ctx context.Context, r *Request) error {
 	if err := r.move(Answered); err != nil {
 		return err
@@ -348,6 +364,9 @@ func (q *Queue) preapprove(ctx context.Context, r *Request) error {
 	return nil
 }
 
+// pendingOf counts the pending requests of a jail. The caller holds q.mu.
+//
+// +checklocks:q.mu
 func (q *Queue) pendingOf(j id.Jail) int {
 	n := 0
 	for _, w := range q.pending {
@@ -418,6 +437,8 @@ func (q *Queue) WithdrawOf(ctx context.Context, of func(policy.Subject) bool, re
 
 // settle records, keeps and makes known what became of a pending request, in
 // that order. q.mu is held.
+//
+// +checklocks:q.mu
 func (q *Queue) settle(ctx context.Context, w *waiting, r Request, kind Kind) error {
 	r.Settled = time.Now().UTC()
 	entry, err := q.record(ctx, Event{Kind: kind, Request: r})
@@ -445,6 +466,8 @@ func (q *Queue) settle(ctx context.Context, w *waiting, r Request, kind Kind) er
 }
 
 // save keeps a request, and with it that people are to be told. q.mu is held.
+//
+// +checklocks:q.mu
 func (q *Queue) save(ctx context.Context, r Request, kind Kind) error {
 	notices := q.noticesFor(r, kind)
 	if err := q.store.Save(context.WithoutCancel(ctx), r, notices); err != nil {

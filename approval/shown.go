@@ -13,6 +13,7 @@ import (
 	"unicode/utf8"
 
 	"glasshouse/id"
+	safetext "glasshouse/internal/text"
 	"glasshouse/policy"
 )
 
@@ -164,15 +165,8 @@ func visible(s string, spaces int, tab string) string {
 
 // hidden reports whether a reader would not see a character as what it is.
 func hidden(c rune) bool {
-	switch {
-	case c < 0x7f:
-		return c < ' '
-	case !unicode.IsPrint(c), unicode.Is(unicode.Variation_Selector, c), unicode.Is(unicode.Other_Default_Ignorable_Code_Point, c):
-		return true
-	case c == 0x115f || c == 0x1160 || c == 0x3164 || c == 0xffa0 || c == 0x2800: // blank letters
-		return true
-	}
-	return unicode.Is(unicode.Mn, c) || unicode.Is(unicode.Me, c) // they pile up over what stands before
+	// Combining marks can cover the characters before them.
+	return safetext.Hidden(c) || unicode.Is(unicode.Mn, c) || unicode.Is(unicode.Me, c)
 }
 
 // shorten leaves the middle of a text out if it is longer than limit bytes, and
@@ -181,12 +175,6 @@ func shorten(s string, limit int) string {
 	if len(s) <= limit {
 		return s
 	}
-	head, tail := s[:limit*2/3], s[len(s)-limit/4:]
-	for !utf8.ValidString(head) && head != "" {
-		head = head[:len(head)-1]
-	}
-	for tail != "" && !utf8.RuneStart(tail[0]) {
-		tail = tail[1:]
-	}
+	head, tail := safetext.Prefix(s, limit*2/3), safetext.Suffix(s, limit/4)
 	return fmt.Sprintf("%s ⟨%d bytes are not shown⟩ %s", head, len(s)-len(head)-len(tail), tail)
 }

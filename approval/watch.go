@@ -51,6 +51,9 @@ func (s *Subscription) Close() {
 	s.q.drop(s)
 }
 
+// drop ends a subscription, if it has not ended. The caller holds q.mu.
+//
+// +checklocks:q.mu
 func (q *Queue) drop(s *Subscription) {
 	if _, there := q.watchers[s]; there {
 		delete(q.watchers, s)
@@ -59,6 +62,8 @@ func (q *Queue) drop(s *Subscription) {
 }
 
 // tell tells subscribers. q.mu is held.
+//
+// +checklocks:q.mu
 func (q *Queue) tell(e Event) {
 	e.At = time.Now().UTC()
 	for s := range q.watchers {

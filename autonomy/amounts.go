@@ -7,7 +7,7 @@ import (
 	"strings"
 
 	"glasshouse/fault"
-	"glasshouse/internal/plain"
+	"glasshouse/internal/text"
 )
 
 // Limits are what a jail may use. In what is asked for, 0 leaves one as it is.
@@ -53,12 +53,23 @@ func (l Limits) over(asked Limits) Limits {
 	})
 }
 
+// atLeast is what a request asks for, given that a jail always keeps its own: a request is
+// for at least that much. What is not asked for stays 0.
+func (l Limits) atLeast(base Limits) Limits {
+	return zip(l, base, func(asked, own int64) int64 {
+		if asked == 0 {
+			return 0
+		}
+		return max(asked, own)
+	})
+}
+
 // String is the limits as agents ask for them: "cpu=2 memory=4096".
 func (l Limits) String() string {
 	var parts []string
 	if l.CPU != 0 {
-		text := strings.TrimRight(fmt.Sprintf("%d.%03d", l.CPU/1000, l.CPU%1000), "0")
-		parts = append(parts, "cpu="+strings.TrimSuffix(text, "."))
+		cpu := strings.TrimRight(fmt.Sprintf("%d.%03d", l.CPU/1000, l.CPU%1000), "0")
+		parts = append(parts, "cpu="+strings.TrimSuffix(cpu, "."))
 	}
 	all := l.each()
 	for _, f := range all[1:] {
@@ -86,24 +97,24 @@ func ParseResources(body []byte) (Limits, error) {
 		if string(raw) == "null" {
 			continue
 		}
-		text, err := amountText(raw)
+		amount, err := amountText(raw)
 		if err != nil {
 			return Limits{}, fault.Fieldf(op, name, "want text or a number")
 		}
 		switch name {
 		case "cpu":
-			l.CPU, err = parseCPU(text)
+			l.CPU, err = parseCPU(amount)
 		case "memory":
-			l.Memory, err = parseMB(text)
+			l.Memory, err = parseMB(amount)
 		case "disk":
-			l.Disk, err = parseMB(text)
+			l.Disk, err = parseMB(amount)
 		case "pids":
-			l.PIDs, err = parseAmount(text, 1, maxAmount)
+			l.PIDs, err = parseAmount(amount, 1, maxAmount)
 		default:
-			return Limits{}, fault.Fieldf(op, plain.Line(shorten(name, 40)), "is none of cpu, memory, disk, pids")
+			return Limits{}, fault.Fieldf(op, text.Visible(text.Clip(name, 40)), "is not one of cpu, memory, disk, pids")
 		}
 		if err != nil {
-			return Limits{}, fault.Fieldf(op, name, "%s: %v", plain.Line(shorten(text, 40)), err)
+			return Limits{}, fault.Fieldf(op, name, "%s: %v", text.Visible(text.Clip(amount, 40)), err)
 		}
 	}
 	if l == (Limits{}) {

@@ -81,6 +81,12 @@ func (b *Broker) admit(ctx context.Context, from Member, a Ask) (Request, error)
 		return Request{}, err
 	}
 	r.To = to
+	if no == nil && r.Wait && b.cfg.Ready != nil {
+		no, err = b.cfg.Ready(ctx, to)
+		if err != nil {
+			return Request{}, fmt.Errorf("look whether %s can answer: %w", to.label(), err)
+		}
+	}
 	if no != nil {
 		return b.refuse(ctx, r, no)
 	}

@@ -65,6 +65,10 @@ type BrokerConfig struct {
 
 	// Policy says whether one may ask that of another. It may wait for a person.
 	Policy func(ctx context.Context, from, to Member, action, context string) (allow bool, reason string, err error)
+
+	// Ready returns a refusal if no agent can answer requests to a member any longer.
+	// It is asked only for requests whose asker waits. nil: all members could answer.
+	Ready func(ctx context.Context, to Member) (*Refusal, error)
 }
 
 // unawaited is how long a request lives whose asker does not wait for it.
@@ -83,10 +87,13 @@ type Broker struct {
 	wake   chan struct{}
 	bells  bells
 
-	mu      sync.Mutex
-	flight  map[id.Request]bool // what is being delivered by this process. guarded by mu
-	waiting map[id.Request]int  // how many callers wait for it here. guarded by mu
-	looking map[string]look     // who looks for requests, by key. guarded by mu
+	mu sync.Mutex
+	// +checklocks:mu
+	flight map[id.Request]bool // what is being delivered by this process
+	// +checklocks:mu
+	waiting map[id.Request]int // how many callers wait for it here
+	// +checklocks:mu
+	looking map[string]look // who looks for requests, by key
 }
 
 // NewBroker returns a Broker that goes on with what the store holds.

@@ -436,8 +436,66 @@ func TestARequestIsBroughtUntilItIsThere(t *testing.T) {
 		if err != nil || r.State != autonomy.Delivered || !r.Acked || len(p.brought()) != 4 {
 			t.Errorf("it is %s after %d, %v", r.State, len(p.brought()), err)
 		}
+		// The receiver may not read its inbox, so the request is listed until it is answered.
+		if list, err := b.Waiting(t.Context(), member("reviewer"), 0); err != nil || len(list) != 1 || list[0].ID != q {
+			t.Errorf("Waiting = %+v, %v, want the request", list, err)
+		}
 		if list, err := b.Waiting(t.Context(), member("reviewer"), 0); err != nil || len(list) != 0 {
-			t.Errorf("it is handed over a second time: %d, %v", len(list), err)
+			t.Errorf("Waiting within the lease = %+v, %v, want none", list, err)
+		}
+		time.Sleep(5 * time.Minute)
+		if got := len(p.brought()); got != 4 {
+			t.Errorf("it is brought %d times, want 4", got)
+		}
+		if err := b.Acknowledge(t.Context(), member("reviewer"), q); err != nil {
+			t.Fatal(err)
+		}
+		if list, err := b.Waiting(t.Context(), member("reviewer"), 0); err != nil || len(list) != 0 {
+			t.Errorf("Waiting after it was acknowledged = %+v, %v, want none", list, err)
+		}
+	})
+}
+
+// TestWhoseReceiverIsGoneFails, if its asker waits; one who looks for the answer later may
+// still get one.
+func TestWhoseReceiverIsGoneFails(t *testing.T) {
+	scenario(t, func(t *testing.T) {
+		b := newBroker(t, openStore(t, ""), autonomy.BrokerConfig{})
+		later := ask(t, b, "worker", "reviewer", "review", "later").ID
+		got := make(chan autonomy.Request, 1)
+		go func() {
+			r, err := b.Ask(t.Context(), member("worker"), autonomy.Ask{To: "reviewer", Action: "review", Context: "now", ReplyWithin: time.Hour})
+			if err != nil {
+				t.Error(err)
+			}
+			got <- r
+		}()
+		time.Sleep(time.Second)
+		if err := b.Gone(t.Context(), member("reviewer"), "its run has ended"); err != nil {
+			t.Fatal(err)
+		}
+		if r := <-got; r.State != autonomy.Failed || r.Why != "its run has ended" {
+			t.Errorf("the request of who waits = %s %q, want failed", r.State, r.Why)
+		}
+		if r, err := b.Get(t.Context(), member("worker"), later); err != nil || !r.Open() {
+			t.Errorf("the request of who does not wait = %s, %v, want it open", r.State, err)
+		}
+	})
+}
+
+// TestWhoWouldWaitForNobodyIsRefused, and who does not wait is not.
+func TestWhoWouldWaitForNobodyIsRefused(t *testing.T) {
+	scenario(t, func(t *testing.T) {
+		b := newBroker(t, openStore(t, ""), autonomy.BrokerConfig{Ready: func(context.Context, autonomy.Member) (*autonomy.Refusal, error) {
+			return &autonomy.Refusal{Code: "ended", Reason: "its run has ended"}, nil
+		}})
+		r, err := b.Ask(t.Context(), member("worker"), autonomy.Ask{To: "reviewer", Action: "review", ReplyWithin: time.Hour})
+		if err != nil || r.State != autonomy.Refused || r.Refusal.Code != "ended" {
+			t.Errorf("Ask and wait = %+v, %v, want it refused", r, err)
+		}
+		r, err = b.Ask(t.Context(), member("worker"), autonomy.Ask{To: "reviewer", Action: "review"})
+		if err != nil || r.State == autonomy.Refused {
+			t.Errorf("Ask without waiting = %+v, %v, want it sent", r, err)
 		}
 	})
 }

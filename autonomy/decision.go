@@ -6,10 +6,9 @@ import (
 	"strconv"
 	"strings"
 	"time"
-	"unicode/utf8"
 
 	"glasshouse/fault"
-	"glasshouse/internal/plain"
+	"glasshouse/internal/text"
 )
 
 const maxListed = 500
@@ -21,6 +20,11 @@ type Decision struct {
 	Args json.RawMessage
 	Said time.Time // when, if one believes the agent; zero: it does not say
 	Made bool      // it has made it, and said so before it did
+
+	// Announced says that the harness tells calls before and after it makes them, as the
+	// plugin and the hooks of this project do. Their own tools call the gateway, which
+	// records what it decides.
+	Announced bool
 }
 
 // ParseDecision reads the body that a harness posts: {"tool", "args", "timestamp"}.
@@ -36,7 +40,7 @@ func ParseDecision(body []byte) (d Decision, complaints []string, err error) {
 	if err := json.Unmarshal(fields["tool"], &d.Tool); err != nil || d.Tool == "" {
 		return Decision{}, nil, fault.Fieldf(op, "tool", "is not there, or no name")
 	}
-	d.Made = string(fields["phase"]) == `"after"`
+	d.Made, d.Announced = string(fields["phase"]) == `"after"`, string(fields["phase"]) == `"before"`
 	switch args := fields["args"]; {
 	case len(args) == 0 || string(args) == "null":
 		complaints = append(complaints, "args are missing: a plugin of OpenCode finds them in output.args, not in input")
@@ -56,11 +60,11 @@ func ParseDecision(body []byte) (d Decision, complaints []string, err error) {
 
 // parseSaid reads a time as JavaScript writes it: text, or milliseconds.
 func parseSaid(raw json.RawMessage) (time.Time, error) {
-	var text string
-	if json.Unmarshal(raw, &text) == nil {
-		t, err := time.Parse(time.RFC3339Nano, text)
+	var date string
+	if json.Unmarshal(raw, &date) == nil {
+		t, err := time.Parse(time.RFC3339Nano, date)
 		if err != nil || !storable(t) {
-			return time.Time{}, fmt.Errorf("is not RFC 3339: %s", plain.Line(text))
+			return time.Time{}, fmt.Errorf("is not RFC 3339: %s", text.Visible(text.Clip(date, 40)))
 		}
 		return t.UTC(), nil
 	}
@@ -92,8 +96,8 @@ var anyResourceKeys = []string{"filePath", "file_path", "path", "command", "url"
 // command line of a bash. Of a tool that has none of the usual names for that it is all
 // of the arguments: rules judge it, and must not miss what stands at their end.
 func ResourceOf(tool string, args json.RawMessage) string {
-	if text, ok := textOf(args); ok {
-		return text
+	if s, ok := textOf(args); ok {
+		return s
 	}
 	var fields map[string]json.RawMessage
 	if json.Unmarshal(args, &fields) != nil {
@@ -139,17 +143,4 @@ func resourcesText(fields map[string]json.RawMessage) string {
 		}
 	}
 	return strings.Join(parts, " ")
-}
-
-// shorten cuts text to a number of bytes, at the end of a letter.
-func shorten(s string, most int) string {
-	s = strings.ToValidUTF8(s, "\uFFFD")
-	if len(s) <= most {
-		return s
-	}
-	s = s[:most]
-	for len(s) > 0 && !utf8.ValidString(s[max(0, len(s)-utf8.UTFMax):]) {
-		s = s[:len(s)-1]
-	}
-	return s + "…"
 }

@@ -9,6 +9,7 @@ import (
 
 	"glasshouse/fault"
 	"glasshouse/id"
+	"glasshouse/internal/text"
 )
 
 // most is how many requests are handed over at once, to one receiver or by one
@@ -109,7 +110,7 @@ func (g *Group) hand(m Member, q Quotas, now time.Time, lease time.Duration) []R
 
 // lend gives a request out for a time, if it may be.
 func (g *Group) lend(r *Request, q Quotas, now time.Time, lease time.Duration) bool {
-	if r.Acked || r.Lease.After(now) || !r.Deadline.After(now) || r.State == Queued && !g.work(q).mayStart(r.To) {
+	if r.Acked && !r.Inbox || r.Lease.After(now) || !r.Deadline.After(now) || r.State == Queued && !g.work(q).mayStart(r.To) {
 		return false
 	}
 	if r.State == Queued && r.move(Delivered, now, "") != nil {
@@ -162,7 +163,7 @@ func (b *Broker) tend(g *Group, r *Request) {
 		if err := b.end(b.ctx, r, Expired, "no answer in time"); err != nil && b.ctx.Err() == nil {
 			b.cfg.Log.Error("a request that is over cannot be ended", "request", r.ID, "error", err)
 		}
-	case b.cfg.Deliverer == nil || r.Next.After(now) || !b.cfg.Serves(r.To) || b.isLooking(r.To):
+	case r.Acked || b.cfg.Deliverer == nil || r.Next.After(now) || !b.cfg.Serves(r.To) || b.isLooking(r.To):
 	case !g.lend(r, b.cfg.Quotas, now, b.cfg.Lease):
 	case b.board(r.ID):
 		b.wg.Go(func() {
@@ -202,6 +203,9 @@ func (b *Broker) land(q id.Request) {
 func (b *Broker) deliver(r Request) error {
 	lent := false
 	err := b.change(b.ctx, &r, func(g *Group, now *Request) error {
+		if now.Acked {
+			return nil // its receiver took it from Waiting meanwhile
+		}
 		lent = g.lend(now, b.cfg.Quotas, time.Now(), b.cfg.Lease)
 		return nil
 	})
@@ -213,11 +217,14 @@ func (b *Broker) deliver(r Request) error {
 	err = b.cfg.Deliverer.Deliver(ctx, r)
 	switch {
 	case err == nil:
-		return b.change(b.ctx, &r, acked)
+		return b.change(b.ctx, &r, func(g *Group, now *Request) error {
+			now.Inbox = true
+			return acked(g, now)
+		})
 	case b.ctx.Err() != nil:
 		return nil // its lease ends by itself
 	case errors.Is(err, fault.NotFound), errors.Is(err, fault.Conflict), errors.Is(err, fault.Unsupported):
-		return b.end(b.ctx, &r, Failed, shorten(err.Error(), maxListed))
+		return b.end(b.ctx, &r, Failed, text.Clip(err.Error(), maxListed))
 	}
 	b.cfg.Log.Warn("a request could not be handed over; it is tried again", "request", r.ID, "tries", r.Tries, "error", err)
 	return b.change(b.ctx, &r, func(_ *Group, now *Request) error {
@@ -237,7 +244,8 @@ func backoff(tries int) time.Duration {
 // bells wake those who wait for something in this process.
 type bells struct {
 	mu sync.Mutex
-	at map[string]map[chan struct{}]bool // guarded by mu
+	// +checklocks:mu
+	at map[string]map[chan struct{}]bool
 }
 
 func (b *bells) listen(key string) (bell <-chan struct{}, stop func()) {

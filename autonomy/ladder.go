@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"time"
 
-	"glasshouse/internal/plain"
+	"glasshouse/internal/text"
 	"glasshouse/policy"
 )
 
@@ -130,7 +130,7 @@ type Finding struct {
 
 // text says what was found, and what to do else.
 func (f Finding) text() string {
-	name := plain.Line(shorten(f.Name, 60))
+	name := text.Visible(text.Clip(f.Name, 60))
 	switch f.Sign {
 	case Repeat:
 		return fmt.Sprintf("%s was called %d times with the same input, and nothing came of it that was new. Do something else, or say what is missing.", name, f.Count)

@@ -8,6 +8,7 @@ import (
 
 	"glasshouse/fault"
 	"glasshouse/id"
+	"glasshouse/internal/text"
 )
 
 // Reply answers a request that by was sent. To answer the same twice is to
@@ -46,7 +47,7 @@ func (b *Broker) Decline(ctx context.Context, by Member, q id.Request, why strin
 	if err != nil || !r.Open() {
 		return r, err
 	}
-	return r, b.end(ctx, &r, Failed, shorten(why, maxListed))
+	return r, b.end(ctx, &r, Failed, text.Clip(why, maxListed))
 }
 
 // Acknowledge says that by has a request that it was handed, for certain: it is
@@ -56,7 +57,10 @@ func (b *Broker) Acknowledge(ctx context.Context, by Member, q id.Request) error
 	if err != nil || !r.Open() {
 		return err
 	}
-	return b.change(ctx, &r, acked)
+	return b.change(ctx, &r, func(g *Group, now *Request) error {
+		now.Inbox = false // it says itself that it has it
+		return acked(g, now)
+	})
 }
 
 func acked(_ *Group, now *Request) error {
@@ -67,6 +71,22 @@ func acked(_ *Group, now *Request) error {
 	}
 	now.Acked, now.Lease, now.Next = true, time.Time{}, time.Time{}
 	return nil
+}
+
+// Gone ends the requests to a member whose askers wait for it, because no agent can
+// answer them any longer. Those whose askers look for the answer later stay.
+func (b *Broker) Gone(ctx context.Context, m Member, why string) error {
+	open, err := b.store.OpenRequests(ctx, m.Group)
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, r := range open {
+		if r.Wait && r.To.Key() == m.Key() {
+			errs = append(errs, b.end(ctx, &r, Failed, why))
+		}
+	}
+	return errors.Join(errs...)
 }
 
 // sent returns a request that was sent to a member.

@@ -66,6 +66,7 @@ type Request struct {
 	Lease time.Time `json:"lease,omitzero"`  // until when whoever took it has time to say that it is there
 	Next  time.Time `json:"next,omitzero"`   // when delivery is tried again
 	Acked bool      `json:"acked,omitempty"` // its receiver has it for certain
+	Inbox bool      `json:"inbox,omitempty"` // it was put into the receiver's inbox, and is listed all the same
 }
 
 // Open reports whether there can still be an answer.

@@ -12,6 +12,7 @@ import (
 
 	"glasshouse/fault"
 	"glasshouse/id"
+	"glasshouse/internal/text"
 )
 
 // A ResourceStore keeps grants, and the history of them.
@@ -73,9 +74,11 @@ type Resources struct {
 	cancel context.CancelFunc
 	wg     sync.WaitGroup
 
-	mu    sync.Mutex            // one change on this host at a time
-	busy  map[id.Jail]time.Time // when it last needed what it was given. guarded by mu
-	asked map[id.Jail]Bucket    // guarded by mu
+	mu sync.Mutex // one change on this host at a time
+	// +checklocks:mu
+	busy map[id.Jail]time.Time // when it last used what was lent to it
+	// +checklocks:mu
+	asked map[id.Jail]Bucket
 }
 
 // askRate is how often one jail may ask.
@@ -128,7 +131,8 @@ func (r *Resources) Close() error {
 	return nil
 }
 
-// Ask asks for what a jail wants to use; of want, 0 leaves one as it is. What is
+// Ask asks for at least as much as want; 0 leaves one as it is. A jail keeps what it began
+// with; asking for less returns only what was lent to it. What is
 // refused is a Change that says so, and no error. It may wait for a person.
 func (r *Resources) Ask(ctx context.Context, m Member, want Limits) (Change, error) {
 	if want == (Limits{}) {
@@ -148,6 +152,7 @@ func (r *Resources) Ask(ctx context.Context, m Member, want Limits) (Change, err
 		c.Verdict, c.Refusal = NotGiven, &Refusal{Code: "rate", Reason: "it was asked too often", RetryAfter: wait}
 		return c, nil
 	}
+	want = want.atLeast(g.Base)
 	a := r.cfg.Ceilings.judge(m.Level, g.Base, g.Held, want)
 	switch {
 	case a.no != nil:
@@ -162,7 +167,8 @@ func (r *Resources) Ask(ctx context.Context, m Member, want Limits) (Change, err
 	case a.no != nil:
 		return r.refuse(ctx, c, a.no)
 	case a.person:
-		if a.no, err = r.ask(ctx, m, &c, a.reason); err != nil {
+		a.no, err = r.ask(ctx, m, &c, want, a.reason)
+		if err != nil {
 			return Change{}, err
 		}
 		if a.no != nil {
@@ -228,11 +234,11 @@ func (r *Resources) inUse(ctx context.Context, g Grant, want Limits) (*Refusal, 
 }
 
 // ask asks a person.
-func (r *Resources) ask(ctx context.Context, m Member, c *Change, reason string) (*Refusal, error) {
+func (r *Resources) ask(ctx context.Context, m Member, c *Change, want Limits, reason string) (*Refusal, error) {
 	if r.cfg.Approve == nil {
 		return &Refusal{Code: "person", Reason: reason + "; and there is none to ask", Remedy: "go on with what you have"}, nil
 	}
-	allow, by, why, err := r.cfg.Approve(ctx, m, c.From, c.From.over(c.Want), reason)
+	allow, by, why, err := r.cfg.Approve(ctx, m, c.From, c.From.over(want), reason)
 	if err != nil {
 		return nil, fmt.Errorf("ask a person about the resources of %s: %w", m.Jail, err)
 	}
@@ -270,7 +276,8 @@ func (r *Resources) give(ctx context.Context, m Member, c Change, approved bool)
 	if err != nil {
 		return Change{}, err
 	}
-	a := r.cfg.Ceilings.judge(m.Level, g.Base, g.Held, c.Want)
+	want := c.Want.atLeast(g.Base)
+	a := r.cfg.Ceilings.judge(m.Level, g.Base, g.Held, want)
 	c.From, c.To = g.Held, g.Held
 	switch {
 	case a.no != nil:
@@ -279,7 +286,7 @@ func (r *Resources) give(ctx context.Context, m Member, c Change, approved bool)
 		return r.refuse(ctx, c, &Refusal{Code: "changed", Reason: "what you have was changed meanwhile", Remedy: "ask again", RetryAfter: time.Second})
 	}
 	before, now := g, time.Now().UTC()
-	c.To = g.Held.over(c.Want)
+	c.To = g.Held.over(want)
 	if !a.lower {
 		g.Since, g.Until = now, now.Add(r.cfg.Lease)
 	}
@@ -315,7 +322,7 @@ func (r *Resources) put(ctx context.Context, before, g Grant, c Change) (Change,
 	}
 	if err := r.cfg.Applier.Apply(ctx, g.Jail, g.Held); err != nil {
 		broken := c
-		broken.Verdict, broken.To, broken.Why = Broken, before.Held, shorten(err.Error(), maxListed)
+		broken.Verdict, broken.To, broken.Why = Broken, before.Held, text.Clip(err.Error(), maxListed)
 		back := r.cfg.Applier.Apply(ctx, g.Jail, before.Held) // it may have done a part of it
 		if back != nil {
 			before.Applied = false
@@ -349,6 +356,8 @@ func (r *Resources) Reapply(ctx context.Context, j id.Jail) error {
 }
 
 // reapply puts a grant in force. r.mu is held.
+//
+// +checklocks:r.mu
 func (r *Resources) reapply(ctx context.Context, g Grant) (err error) {
 	j := g.Jail
 	r.busy[j] = time.Now()

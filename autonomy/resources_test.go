@@ -214,8 +214,11 @@ func TestAPersonIsAskedForMore(t *testing.T) {
 func TestWhatIsInUseIsNotGivenBack(t *testing.T) {
 	m := newMachine("j-a")
 	r := newResources(t, openAll(t, ""), m, nil)
-	m.uses("j-a", autonomy.Limits{Memory: 300, PIDs: 20})
-	for want, ok := range map[autonomy.Limits]bool{{Memory: 299}: false, {PIDs: 19}: false, {Disk: 1000}: false, {Memory: 300, PIDs: 20}: true, {CPU: 100}: true} {
+	if c, err := r.Ask(t.Context(), atLevel(policy.Full, "j-a"), autonomy.Limits{CPU: 2000, Memory: 2048, PIDs: 256, Disk: 4096}); err != nil || c.Refusal != nil {
+		t.Fatalf("Ask = %+v, %v, want it applied", c, err)
+	}
+	m.uses("j-a", autonomy.Limits{Memory: 1300, PIDs: 200})
+	for want, ok := range map[autonomy.Limits]bool{{Memory: 1299}: false, {PIDs: 199}: false, {Disk: 2048}: false, {Memory: 1300, PIDs: 200}: true, {CPU: 1000}: true} {
 		c, err := r.Ask(t.Context(), atLevel(policy.Guided, "j-a"), want)
 		if err != nil || (c.Refusal == nil) != ok || !ok && c.Refusal.Code != "in-use" {
 			t.Errorf("%v: %+v, %v", want, c.Refusal, err)
@@ -428,4 +431,29 @@ func TestWhoAsksWithoutEndIsToldToWait(t *testing.T) {
 			t.Errorf("%d were told to wait, and %d are in the history, %v", rates, len(list), err)
 		}
 	})
+}
+
+// TestAJailKeepsWhatItBeganWith: a request is for at least so much, and gives back no more
+// than what was lent.
+func TestAJailKeepsWhatItBeganWith(t *testing.T) {
+	m := newMachine("j-a")
+	r := newResources(t, openAll(t, ""), m, nil)
+	base, err := m.Limits(t.Context(), "j-a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, tt := range []struct{ want, has autonomy.Limits }{
+		{autonomy.Limits{Memory: base.Memory / 2}, base},
+		{autonomy.Limits{CPU: 1, Memory: 1, Disk: 1, PIDs: 1}, base},
+		{autonomy.Limits{Memory: 2 * base.Memory}, autonomy.Limits{CPU: base.CPU, Memory: 2 * base.Memory, Disk: base.Disk, PIDs: base.PIDs}},
+		{autonomy.Limits{Memory: 1}, base},
+	} {
+		c, err := r.Ask(t.Context(), atLevel(policy.Full, "j-a"), tt.want)
+		if err != nil || c.Verdict != autonomy.Applied || c.To != tt.has || c.Want != tt.want {
+			t.Errorf("Ask(%v) = %+v, %v, want %v applied", tt.want, c, err, tt.has)
+		}
+		if has, err := m.Limits(t.Context(), "j-a"); err != nil || has != tt.has {
+			t.Errorf("limits after Ask(%v) = %v, %v, want %v", tt.want, has, err, tt.has)
+		}
+	}
 }

@@ -17,7 +17,7 @@ import (
 
 	"glasshouse/fault"
 	"glasshouse/id"
-	"glasshouse/internal/plain"
+	"glasshouse/internal/text"
 )
 
 // A Priority is how soon a task should be done.
@@ -176,7 +176,7 @@ func (ts *Tasks) Create(ctx context.Context, by Member, n NewTask) (Task, error)
 
 func (n NewTask) task(by Member, now time.Time) (Task, error) {
 	const op = "autonomy.Create"
-	title := oneLine(n.Title)
+	title := text.OneLine(n.Title)
 	switch {
 	case title == "":
 		return Task{}, fault.Fieldf(op, "title", "is missing")
@@ -188,10 +188,10 @@ func (n NewTask) task(by Member, now time.Time) (Task, error) {
 		n.Priority = Medium
 	case Low, Medium, High, Urgent:
 	default:
-		return Task{}, fault.Fieldf(op, "priority", "%s is none of low, medium, high, urgent", plain.Line(shorten(string(n.Priority), 40)))
+		return Task{}, fault.Fieldf(op, "priority", "%s is not one of low, medium, high, urgent", text.Visible(text.Clip(string(n.Priority), 40)))
 	}
 	return Task{
-		Jail: by.Jail, Session: by.Session, Title: shorten(title, maxTitle), Description: lines(n.Description), Priority: n.Priority,
+		Jail: by.Jail, Session: by.Session, Title: text.Clip(title, maxTitle), Description: lines(n.Description), Priority: n.Priority,
 		Status: ToDo, By: by.label(), Created: now.Truncate(time.Millisecond), Changed: now.Truncate(time.Millisecond),
 	}, nil
 }
@@ -200,7 +200,7 @@ func (n NewTask) task(by Member, now time.Time) (Task, error) {
 func (ts *Tasks) Set(ctx context.Context, tid string, to Status) (Task, error) {
 	err := ts.store.ChangeTask(ctx, tid, func(t *Task) error {
 		if _, known := moves[to]; !known {
-			return fault.Fieldf("autonomy.Set", "status", "%s is none of open, doing, done, dropped", plain.Line(shorten(string(to), 40)))
+			return fault.Fieldf("autonomy.Set", "status", "%s is not one of open, doing, done, dropped", text.Visible(text.Clip(string(to), 40)))
 		}
 		if t.Status == to {
 			return nil
@@ -382,29 +382,12 @@ func structural(line string) bool {
 	return strings.Trim(s, "-") == "" || strings.Trim(s, "=") == "" || strings.Trim(s, "* \t") == "" || strings.Trim(s, "_ \t") == ""
 }
 
-// shown reports whether a letter may stand in what people read: nothing that
-// controls a terminal, ends a line or turns the direction of the text around.
-func shown(r rune) bool {
-	return r != utf8.RuneError && (unicode.IsPrint(r) || unicode.Is(unicode.Zs, r)) && !unicode.Is(unicode.Bidi_Control, r)
-}
-
-// oneLine makes a line of a stranger's text.
-func oneLine(s string) string {
-	s = strings.Map(func(r rune) rune {
-		if shown(r) {
-			return r
-		}
-		return ' '
-	}, s)
-	return strings.Join(strings.Fields(s), " ")
-}
-
-// lines keeps the lines of a stranger's text, and nothing else that does not
-// print.
+// lines drops what cannot be seen from a text, except for spaces, tabs and the ends of
+// lines.
 func lines(s string) string {
 	s = strings.NewReplacer("\r\n", "\n", "\r", "\n", "\u2028", "\n", "\u2029", "\n", "\u0085", "\n", "\v", "\n", "\f", "\n").Replace(s)
 	return strings.TrimRight(strings.Map(func(r rune) rune {
-		if shown(r) || r == '\n' || r == '\t' {
+		if r != utf8.RuneError && !text.Hidden(r) || unicode.Is(unicode.Zs, r) || r == '\n' || r == '\t' {
 			return r
 		}
 		return -1

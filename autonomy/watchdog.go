@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"glasshouse/id"
-	"glasshouse/internal/plain"
+	"glasshouse/internal/text"
 	"glasshouse/policy"
 )
 
@@ -88,7 +88,7 @@ func Check(now time.Time, v RunView) []Action {
 	}
 	if !v.StepFrom.IsZero() {
 		if took := now.Sub(latest(v.StepFrom, v.Resumed)); t.Step > 0 && took >= t.Step {
-			add(late(took, t.Step, v.Level), SlowStep, "%s has taken %s", plain.Line(shorten(v.StepOf, 60)), took.Round(time.Second))
+			add(late(took, t.Step, v.Level), SlowStep, "%s has taken %s", text.Visible(text.Clip(v.StepOf, 60)), took.Round(time.Second))
 		}
 		return list // it does something
 	}

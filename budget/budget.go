@@ -21,10 +21,13 @@ type Budget struct {
 	parent *Budget // nil: none
 	warn   func(Warning)
 
-	mu       sync.Mutex // a child's is locked before its parent's
-	limits   Amounts    // guarded by mu; the map itself never changes
-	consumed Amounts    // guarded by mu
-	held     Amounts    // of what is limited. guarded by mu
+	mu sync.Mutex // a child's is locked before its parent's
+	// +checklocks:mu
+	limits Amounts // the map itself never changes
+	// +checklocks:mu
+	consumed Amounts
+	// +checklocks:mu
+	held Amounts // of what is limited
 }
 
 // A State is what is kept of a budget: a record of a run holds its JSON.
@@ -119,7 +122,10 @@ func (b *Budget) reserve(worst Amounts) error {
 	return nil
 }
 
-// hold takes what is reserved up, or lets it go. What is not limited need not be held.
+// hold adds worst to what is reserved (sign +1), or subtracts it (sign -1). Dimensions
+// without a limit are not counted. The caller holds b.mu.
+//
+// +checklocks:b.mu
 func (b *Budget) hold(worst Amounts, sign int64) {
 	for d, n := range worst {
 		if _, limited := b.limits[d]; !limited {
@@ -200,7 +206,10 @@ func (b *Budget) settle(worst, used Amounts) []Warning {
 	return warnings
 }
 
-// passed is which parts of a limit were not spent before, and are now.
+// passed returns a warning for each part of a limit that was not spent before, and is now.
+// The caller holds b.mu.
+//
+// +checklocks:b.mu
 func (b *Budget) passed(d Dimension, limit, before int64) []Warning {
 	var warnings []Warning
 	for _, p := range percents {

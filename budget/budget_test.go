@@ -294,6 +294,10 @@ func TestNothingIsSpentTwiceAndNothingIsLost(t *testing.T) {
 	}
 	all.Wait()
 
+	spent.mu.Lock()
+	defer spent.mu.Unlock()
+	told.mu.Lock()
+	defer told.mu.Unlock()
 	for _, d := range []budget.Dimension{budget.Steps, budget.Tokens, budget.Network} {
 		if got, want := session.Consumed()[d], spent.counts[d]; got != want {
 			t.Errorf("the session consumed %d %s, want the %d that were committed", got, d, want)
@@ -340,8 +344,9 @@ func TestALimitIsOnlyRaised(t *testing.T) {
 }
 
 type tally struct {
-	mu     sync.Mutex
-	counts map[any]int64 // guarded by mu
+	mu sync.Mutex
+	// +checklocks:mu
+	counts map[any]int64
 }
 
 func (c *tally) add(what any, n int64) int64 {

@@ -55,6 +55,7 @@ const (
 	Unresolved                   // "unresolved": the path of a descriptor is not known
 	Existing                     // "existing": was there when observation began
 	Thread                       // "thread": of a thread, not of a whole process
+	ReadOnly                     // "read_only": the jail's disk refuses writes after an error; of Usage
 )
 
 // Names returns the words of those that are set.

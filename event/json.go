@@ -244,7 +244,7 @@ func (e *Event) appendLineage(b []byte) []byte {
 	return appendUint(b, e.ParentSeq)
 }
 
-var flagNames = [...]string{"denied", "unfinished", "partial", "child", "cut", "raced", "injected", "unresolved", "existing", "thread"}
+var flagNames = [...]string{"denied", "unfinished", "partial", "child", "cut", "raced", "injected", "unresolved", "existing", "thread", "read_only"}
 
 // parseFlag returns the flag of that name, or 0.
 func parseFlag(s []byte) Flags {

@@ -219,7 +219,7 @@ func decodeIndex(b []byte) (*index, error) {
 	return x, nil
 }
 
-// maxIndex bounds what is read of an index: blocks for 64 GB.
+// maxIndex bounds what is read of an index: blocks for 64 GiB.
 const maxIndex = int64(indexHeader + 4 + (64<<30/blockSize)*blockBytes)
 
 func readIndex(name string) (*index, error) {

@@ -18,7 +18,7 @@ import (
 // twenty, and 1000 for a thousand, each once a second.
 //
 // Bytes: in a tick a tail hands out as much as makes flow bytes a second over
-// all streams. That is 1.3 MB a tick for one, and 64 KB each for twenty and for a
+// all streams. That is 1.3 MB a tick for one, and 64 KiB each for twenty and for a
 // thousand. What is recorded beyond that waits on the disk, where it costs
 // nothing; when a tail has been late for patience, it counts what it did not
 // hand out, says so, and goes on with what is new.

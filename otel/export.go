@@ -141,9 +141,10 @@ type reader struct {
 	stop  context.CancelCauseFunc
 	wg    sync.WaitGroup
 
-	mu   sync.Mutex
-	seen map[id.Jail]bool // guarded by mu
-	err  error            // the first. guarded by mu until items is closed
+	mu sync.Mutex
+	// +checklocks:mu
+	seen map[id.Jail]bool
+	err  error // the first. guarded by mu until items is closed
 }
 
 func (r *reader) read(ctx context.Context) {

@@ -25,12 +25,25 @@ type collector struct {
 	t      *testing.T
 	server *httptest.Server
 
-	mu      sync.Mutex
-	answers []func(http.ResponseWriter) // guarded by mu, as all below
-	asked   []time.Time
-	spans   []*tracepb.ResourceSpans
-	logs    []*logspb.ResourceLogs
-	header  http.Header
+	mu sync.Mutex
+	// +checklocks:mu
+	answers []func(http.ResponseWriter)
+	// +checklocks:mu
+	received received
+}
+
+// received is what a collector was sent.
+type received struct {
+	asked  []time.Time // when requests came
+	spans  []*tracepb.ResourceSpans
+	logs   []*logspb.ResourceLogs
+	header http.Header // of the last request
+}
+
+func (c *collector) got() received {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.received
 }
 
 func collect(t *testing.T, answers ...func(http.ResponseWriter)) *collector {
@@ -43,7 +56,8 @@ func collect(t *testing.T, answers ...func(http.ResponseWriter)) *collector {
 func (c *collector) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.asked, c.header = append(c.asked, time.Now()), r.Header
+	got := &c.received
+	got.asked, got.header = append(got.asked, time.Now()), r.Header
 	body, err := io.ReadAll(r.Body)
 	if err != nil || r.Method != "POST" || r.Header.Get("Content-Type") != "application/x-protobuf" {
 		c.t.Errorf("%s of %s: %v", r.Method, r.Header.Get("Content-Type"), err)
@@ -60,11 +74,11 @@ func (c *collector) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case "/v1/traces":
 		var d tracepb.TracesData
 		err = proto.Unmarshal(body, &d)
-		c.spans = append(c.spans, d.ResourceSpans...)
+		got.spans = append(got.spans, d.ResourceSpans...)
 	case "/v1/logs":
 		var d logspb.LogsData
 		err = proto.Unmarshal(body, &d)
-		c.logs = append(c.logs, d.ResourceLogs...)
+		got.logs = append(got.logs, d.ResourceLogs...)
 	default:
 		c.t.Errorf("a request for %s", r.URL.Path)
 	}
@@ -102,17 +116,18 @@ func TestACollectorGetsSpansAndLogsWithTheirJail(t *testing.T) {
 	if err := c.sender().Send(t.Context(), batch(t)); err != nil {
 		t.Fatal(err)
 	}
-	if len(c.spans) != 1 || len(c.spans[0].ScopeSpans[0].Spans) != 2 || len(c.logs) != 1 || len(c.logs[0].ScopeLogs[0].LogRecords) != 6 {
-		t.Fatalf("it got %v and %v", c.spans, c.logs)
+	got := c.got()
+	if len(got.spans) != 1 || len(got.spans[0].ScopeSpans[0].Spans) != 2 || len(got.logs) != 1 || len(got.logs[0].ScopeLogs[0].LogRecords) != 6 {
+		t.Fatalf("it got %v and %v", got.spans, got.logs)
 	}
 	for key, want := range map[string]string{"service.name": "glasshouse", "host.name": "h", "glasshouse.jail.id": jail, "glasshouse.jail.name": "builder"} {
-		for _, r := range [][]string{{attribute(c.spans[0].Resource.Attributes, key).GetStringValue()}, {attribute(c.logs[0].Resource.Attributes, key).GetStringValue()}} {
+		for _, r := range [][]string{{attribute(got.spans[0].Resource.Attributes, key).GetStringValue()}, {attribute(got.logs[0].Resource.Attributes, key).GetStringValue()}} {
 			if r[0] != want {
 				t.Errorf("%s is %q; want %q", key, r[0], want)
 			}
 		}
 	}
-	if c.header.Get("X-Key") != "k" {
+	if got.header.Get("X-Key") != "k" {
 		t.Error("the headers did not come")
 	}
 }
@@ -122,10 +137,11 @@ func TestACollectorThatIsBusyIsAskedAgainWhenItSays(t *testing.T) {
 	if err := c.sender().Send(t.Context(), batch(t)); err != nil {
 		t.Fatal(err)
 	}
-	if len(c.asked) != 4 || len(c.spans) != 1 || len(c.logs) != 1 { // two refused, then traces and logs
-		t.Fatalf("%d requests, %d and %d taken", len(c.asked), len(c.spans), len(c.logs))
+	got := c.got()
+	if len(got.asked) != 4 || len(got.spans) != 1 || len(got.logs) != 1 { // two refused, then traces and logs
+		t.Fatalf("%d requests, %d and %d taken", len(got.asked), len(got.spans), len(got.logs))
 	}
-	if d := c.asked[1].Sub(c.asked[0]); d < time.Second {
+	if d := got.asked[1].Sub(got.asked[0]); d < time.Second {
 		t.Errorf("it was asked again after %v; it said a second", d)
 	}
 }
@@ -136,8 +152,8 @@ func TestACollectorThatAsksForMoreTimeThanThereIsEndsIt(t *testing.T) {
 	if err := c.sender().Send(t.Context(), batch(t)); !errors.Is(err, fault.Unavailable) {
 		t.Fatalf("it ended with %v", err)
 	}
-	if len(c.asked) != 1 {
-		t.Errorf("%d requests", len(c.asked))
+	if n := len(c.got().asked); n != 1 {
+		t.Errorf("%d requests", n)
 	}
 }
 
@@ -147,8 +163,8 @@ func TestWhatACollectorRefusesIsNotSentAgain(t *testing.T) {
 		if err := c.sender().Send(t.Context(), batch(t)); !errors.Is(err, kind) {
 			t.Errorf("%d is %v; want %v", code, err, kind)
 		}
-		if len(c.asked) != 1 {
-			t.Errorf("%d: %d requests", code, len(c.asked))
+		if n := len(c.got().asked); n != 1 {
+			t.Errorf("%d: %d requests", code, n)
 		}
 	}
 }

@@ -7,6 +7,8 @@ import (
 	"math/bits"
 	"slices"
 	"strings"
+
+	"glasshouse/internal/text"
 )
 
 // A table keeps what weighs most of however many things there are. It holds at
@@ -57,7 +59,7 @@ func (t *table[K, V]) get(k K) (v *V, fresh bool) {
 	t.n++
 	r := &row[K, V]{key: k, n: t.n, late: t.lost}
 	t.m[k] = r
-	t.ever.add(maphash.Comparable(t.ever.seeded(), k))
+	t.ever.add(maphash.Comparable(hashSeed, k))
 	return &r.v, true
 }
 
@@ -130,23 +132,22 @@ func (c Count) String() string {
 }
 
 // A sketch estimates how many different values were added to it, in four
-// kilobytes: HyperLogLog, by Flajolet and others, 2007. The hashes are seeded
-// afresh, so that a jail cannot choose names that mislead it.
+// kilobytes: HyperLogLog, by Flajolet and others, 2007.
 type sketch struct {
-	seed maphash.Seed
 	rank []uint8
 }
 
+// hashSeed is random, so that a jail cannot choose names that mislead an estimate. All
+// reports of a process have the same one, so that a report of the same events gives the
+// same numbers.
+var hashSeed = maphash.MakeSeed()
+
 const sketchBits = 12
 
-func (s *sketch) seeded() maphash.Seed {
-	if s.rank == nil {
-		s.seed, s.rank = maphash.MakeSeed(), make([]uint8, 1<<sketchBits)
-	}
-	return s.seed
-}
-
 func (s *sketch) add(h uint64) {
+	if s.rank == nil {
+		s.rank = make([]uint8, 1<<sketchBits)
+	}
 	i := h >> (64 - sketchBits)
 	s.rank[i] = max(s.rank[i], uint8(bits.LeadingZeros64(h<<sketchBits|1<<(sketchBits-1)))+1)
 }
@@ -171,7 +172,7 @@ func (s *sketch) estimate() int64 {
 // maxText bounds a string that is kept: no path the kernel takes is longer.
 const maxText = 4096
 
-func cut(s string) string { return s[:min(len(s), maxText)] }
+func cut(s string) string { return text.Prefix(s, maxText) }
 
 // keep is a copy of s, cut, that holds nothing else in memory.
 func keep(s string) string { return strings.Clone(cut(s)) }

@@ -115,7 +115,7 @@ func TestAComparisonSaysWhatDiffers(t *testing.T) {
 		"            ran [it]\n            was in itx, is in it\n            it: it → unset\n            it: unset → (hidden)\n",
 		"  opened    tcp 127.0.0.1:80, listening, by 5 it\n  closed    tcp 10.0.0.2:1 to 1.1.1.1:80, established, by 5 it\n  … and 2 connections more\n",
 		"Events since record 7 of jail j-aaaaaaaaaaaa\n  from  unknown: it\n  to    30 records: 20 syscall, 8 file, 2 net\n",
-		"Memory", "-1 MB", "+4 ms",
+		"Memory", "-1 MiB", "+4 ms",
 	} {
 		if !strings.Contains(b.String(), want) {
 			t.Errorf("%q is not in\n%s", want, b.String())

@@ -10,12 +10,21 @@ func (f Fold) Add(e *event.Event) { f.f.add(e) }
 func (f Fold) Report() *Report    { return f.f.report() }
 
 // EveryForTest has a past keep frames so often.
-func (p *Past) EveryForTest(n int) { p.scenes.every, p.files.every = n, n }
+func (p *Past) EveryForTest(n int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.scenes.every, p.files.every = n, n
+}
 
 // FramesForTest is how many frames of files are kept, and what they weigh.
 func (p *Past) FramesForTest() (n, weight int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
 	for _, f := range p.files.list {
 		weight += f.weight
 	}
 	return len(p.files.list), weight
 }
+
+// Literal is literal.
+var Literal = literal

@@ -103,7 +103,7 @@ func (u FileUse) Operations() int64 {
 	return u.Opens + u.Reads + u.Writes + u.Created + u.Deleted + u.Renamed + u.Modes + u.Others + u.Failed
 }
 
-// Done is what u counts, in words: "created, 3 writes of 12 KB".
+// Done is what u counts, in words: "created, 3 writes of 12 KiB".
 func (u FileUse) Done() string {
 	var parts []string
 	say := func(n int64, word string) {
@@ -174,7 +174,6 @@ type files struct {
 	lastRow   *fileRow
 	lastClass fileClass
 
-	seed     maphash.Seed
 	written  map[uint64]struct{} // hashes of paths that were written
 	unlisted bool                // there were more than are remembered
 }
@@ -184,7 +183,7 @@ type files struct {
 const maxWritten = 1 << 18
 
 func newFiles(workspace []string) *files {
-	f := &files{seed: maphash.MakeSeed(), written: map[uint64]struct{}{}}
+	f := &files{written: map[uint64]struct{}{}}
 	for _, dir := range append([]string{"/tmp", "/var/tmp", "/dev/shm", "/run"}, workspace...) {
 		f.writable = append(f.writable, strings.TrimRight(dir, "/"))
 	}
@@ -304,7 +303,7 @@ func (f *files) write(e *event.Event) {
 }
 
 func (f *files) remember(path string) {
-	h := maphash.String(f.seed, path)
+	h := maphash.String(hashSeed, path)
 	if _, ok := f.written[h]; ok {
 		return
 	}
@@ -317,7 +316,7 @@ func (f *files) remember(path string) {
 
 // wrote reports whether the jail wrote the file at path.
 func (f *files) wrote(path string) bool {
-	_, ok := f.written[maphash.String(f.seed, path)]
+	_, ok := f.written[maphash.String(hashSeed, path)]
 	return ok
 }
 

@@ -3,11 +3,13 @@ package report_test
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
 	"testing"
 	"time"
+	"unicode/utf8"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -164,6 +166,8 @@ func TestWhatIsNotable(t *testing.T) {
 		{"root again", "identity", func(s *session) { s.call(2, "setresuid", -1, 1, args(0, 0, 1<<32-1)) }, []string{"setresuid(0, 0, -1) EPERM×1"}},
 		{"a debugger", "trace", func(s *session) { s.call(2, "ptrace", 0, 1, args(16, 1)) }, []string{"ptrace ATTACH ×1"}},
 		{"bpf, denied", "denied", func(s *session) { s.call(2, "bpf", -1, 0, flagged(event.Denied)) }, []string{"bpf EPERM×1"}},
+		{"clone3, for which programs use clone", "denied", func(s *session) { s.call(2, "clone3", -38, 0, flagged(event.Denied)) }, nil},
+		{"clone3, refused for good", "denied", func(s *session) { s.call(2, "clone3", -1, 0, flagged(event.Denied)) }, []string{"clone3 EPERM×1"}},
 		{"bpf, denied", "kernel", func(s *session) { s.call(2, "bpf", -1, 0, flagged(event.Denied)) }, []string{"bpf EPERM×1"}},
 		{"io_uring", "kernel", func(s *session) { s.call(2, "io_uring_setup", 3, 1) }, []string{"io_uring_setup ×1"}},
 		{"setuid root", "suid", func(s *session) { s.call(2, "fchmodat", 0, 1, args(0, 0, 0o4755), path("/tmp/x")) }, []string{"4755 /tmp/x ×1"}},
@@ -209,6 +213,38 @@ func TestWhatIsNotable(t *testing.T) {
 		got := notable(t, s, c.kind, report.Options{Workspace: []string{"/work/"}, Memory: 100 << 20})
 		if d := cmp.Diff(c.want, got); d != "" {
 			t.Errorf("%s:\n%s", c.name, d)
+		}
+	}
+}
+
+func TestAFallbackFromClone3IsNoDeniedCall(t *testing.T) {
+	s := newSession().fork(0, 1, "sh")
+	for range 3 {
+		s.call(1, "clone3", -38, 0, flagged(event.Denied))
+	}
+	s.call(1, "bpf", -1, 0, flagged(event.Denied))
+	r := makeReport(t, s, report.Options{})
+	if r.Failures.Denied != 1 || r.Failures.Count != 3 || len(r.Failures.List) != 2 {
+		t.Fatalf("%d calls denied and %d failed: %+v", r.Failures.Denied, r.Failures.Count, r.Failures.List)
+	}
+	if f := r.Failures.List[1]; f.Name != "clone3" || f.Class != "failed" || f.Count != 3 || f.Events.Query != "type:syscall name:clone3 ret:ENOSYS" {
+		t.Errorf("the fallback is listed as %+v", f)
+	}
+}
+
+func TestFilesChangedOutsideAreCountedAsFiles(t *testing.T) {
+	s := newSession().fork(0, 1, "sh")
+	for range 1500 {
+		s.file(1, event.OpWrite, "/etc/passwd", 9).file(1, event.OpWrite, "/etc/group", 9)
+	}
+	r := makeReport(t, s, report.Options{})
+	var page, md bytes.Buffer
+	if err := errors.Join(r.HTML(&page), r.Markdown(&md)); err != nil {
+		t.Fatal(err)
+	}
+	for _, text := range []string{page.String(), md.String()} {
+		if !strings.Contains(text, "2 files, 3,000 operations") {
+			t.Errorf("the report does not count the files:\n%s", text)
 		}
 	}
 }
@@ -345,5 +381,14 @@ func TestAPageOfNothing(t *testing.T) {
 	}
 	if !strings.Contains(b.String(), "Nothing was recorded.") || r.Completeness.Complete {
 		t.Errorf("of no records: complete %v, %.500s", r.Completeness.Complete, b.String())
+	}
+}
+
+func TestAFilterForALongPathEndsBetweenCharacters(t *testing.T) {
+	for n := range 4 {
+		filter := report.Literal(strings.Repeat("x", n) + strings.Repeat("€", 1000))
+		if _, err := event.ParseFilter("path:" + filter); err != nil || !utf8.ValidString(filter) || !strings.HasSuffix(filter, `€"*`) {
+			t.Errorf("the filter ends in %q: %v", filter[len(filter)-8:], err)
+		}
 	}
 }

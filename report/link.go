@@ -9,6 +9,7 @@ import (
 
 	"glasshouse/event"
 	"glasshouse/id"
+	"glasshouse/internal/text"
 )
 
 // A Link names events, so that a reader can go and look: they match Query and
@@ -75,7 +76,7 @@ var escaper = strings.NewReplacer(`\`, `\\`, `"`, `\"`, `*`, `\*`)
 func literal(v string) string {
 	rest := ""
 	if len(v) > maxLiteral {
-		v, rest = v[:maxLiteral], "*"
+		v, rest = text.Prefix(v, maxLiteral), "*"
 	}
 	if !strings.ContainsFunc(v, func(r rune) bool { return special(r) || r == ',' || r >= 0x7f }) {
 		return v + rest

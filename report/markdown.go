@@ -43,7 +43,7 @@ func (r *Report) Markdown(w io.Writer) error {
 	if len(r.Notable) > 0 {
 		line("\n## Notable")
 		for _, n := range r.Notable {
-			line("\n### %s: %s (%s)\n", n.Level, n.Title, number(n.Count))
+			line("\n### %s: %s (%s)\n", n.Level, n.Title, n.Times())
 			for _, it := range n.List {
 				line("- %s%s (%s)", span(string(it.What)), it.tail(), find(it.Events))
 			}

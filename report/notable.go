@@ -36,6 +36,14 @@ type NotableItem struct {
 	Events  Link       `json:"events"`
 }
 
+// Times is how often it happened, in words. Many operations can be on few files.
+func (n Notable) Times() string {
+	if n.Kind == kinds[kindOutside].name {
+		return n.Kinds.of("file", "files") + ", " + count(n.Count, "operation", "operations")
+	}
+	return number(n.Count) + " ×"
+}
+
 // Levels, the most serious first.
 var levels = []string{"alert", "warning", "note"}
 
@@ -301,7 +309,7 @@ func (f *fold) syscall(e *event.Event) {
 	if c == nil {
 		return
 	}
-	if e.Flags&event.Denied != 0 {
+	if denied(e) {
 		f.notable.add(kindDenied, e.Name, e, e.Ret)
 	}
 	r := c.rules

@@ -42,7 +42,7 @@ func TestChartsOfMoreThanADaySayWhichDay(t *testing.T) {
 	}{{time.Minute, "23:00:00", "23:02:00"}, {time.Hour, "14 Mar 23:00", "15 Mar 01:00"}} {
 		list := charts(Usage{Step: c.step.Milliseconds(), Points: []Point{
 			{Time: from, Sampled: true, Memory: 3 << 20}, {Time: from.Add(c.step), Sampled: true, Memory: 5 << 20}}})
-		if len(list) != 1 || list[0].From != c.first || list[0].To != c.end || list[0].Scale != [3]string{"6 MB", "3 MB", "0"} {
+		if len(list) != 1 || list[0].From != c.first || list[0].To != c.end || list[0].Scale != [3]string{"6 MiB", "3 MiB", "0"} {
 			t.Errorf("steps of %v: %+v", c.step, list)
 		}
 	}

@@ -19,9 +19,11 @@ import (
 type Past struct {
 	log *eventlog.Log
 
-	mu     sync.Mutex
-	scenes frames[*scene]   // guarded by mu
-	files  frames[*changes] // guarded by mu
+	mu sync.Mutex
+	// +checklocks:mu
+	scenes frames[*scene]
+	// +checklocks:mu
+	files frames[*changes]
 }
 
 // NewPast returns the past that a log tells of. It reads nothing yet.
@@ -112,6 +114,9 @@ func (p *Past) At(ctx context.Context, at Instant) (*Then, error) {
 	return &Then{Tree: sc.tree, From: sc.from, line: line, Changed: c.list(), Cut: c.rows.lost, Lost: c.lost}, nil
 }
 
+// scene returns the state at an instant. The caller holds p.mu.
+//
+// +checklocks:p.mu
 func (p *Past) scene(ctx context.Context, at Instant) (*scene, error) {
 	begin, found := p.scenes.before(at, func(uint64) bool { return true })
 	sc := &scene{tree: NewTree()}
@@ -139,7 +144,9 @@ func (sc *scene) add(e *event.Event) {
 	}
 }
 
-// changed folds the parts of the log that led to an instant.
+// changed folds the parts of the log that led to an instant. The caller holds p.mu.
+//
+// +checklocks:p.mu
 func (p *Past) changed(ctx context.Context, at Instant, line []leg) (*changes, error) {
 	begin, found := p.files.before(at, func(seq uint64) bool { return on(line, seq) >= 0 })
 	c, first := newChanges(), 0

@@ -7,8 +7,9 @@ import (
 	"strconv"
 	"strings"
 	"time"
-	"unicode"
 	"unicode/utf8"
+
+	"glasshouse/internal/text"
 )
 
 // Text is bytes as the jail had them, which need not be UTF-8. Its JSON is that
@@ -41,43 +42,14 @@ func (t Text) MarshalJSON() ([]byte, error) {
 	return append(b, '"'), nil
 }
 
-// visible is s on one line, as it can be shown to a person: what would move a
-// cursor, turn the direction of writing or be invisible is written as an escape,
-// and what is longer than most bytes is cut, which it says.
+// visible is text.Visible of the first most bytes of s, with the number of bytes that
+// were cut.
 func visible(s string, most int) string {
-	rest := 0
-	if len(s) > most {
-		n := most
-		for n > 0 && n > most-utf8.UTFMax && !utf8.RuneStart(s[n]) {
-			n--
-		}
-		s, rest = s[:n], len(s)-n
+	head := text.Prefix(s, most)
+	if len(head) == len(s) {
+		return text.Visible(s)
 	}
-	plain := rest == 0
-	for i := 0; plain && i < len(s); i++ {
-		plain = ' ' <= s[i] && s[i] < 0x7f
-	}
-	if plain {
-		return s
-	}
-	var b strings.Builder
-	for i := 0; i < len(s); {
-		r, n := utf8.DecodeRuneInString(s[i:])
-		switch {
-		case r == utf8.RuneError && n == 1, r < ' ' && !strings.ContainsRune("\n\r\t", r), r == 0x7f:
-			fmt.Fprintf(&b, `\x%02x`, s[i])
-		case !unicode.IsPrint(r):
-			q := strconv.QuoteRuneToASCII(r)
-			b.WriteString(q[1 : len(q)-1])
-		default:
-			b.WriteString(s[i : i+n])
-		}
-		i += n
-	}
-	if rest > 0 {
-		fmt.Fprintf(&b, "… (%s bytes more)", number(int64(rest)))
-	}
-	return b.String()
+	return text.Visible(head) + fmt.Sprintf("… (%s bytes more)", number(int64(len(s)-len(head))))
 }
 
 // commandLine is argv as one would type it, quoted where needed.
@@ -146,7 +118,7 @@ func size(n int64) string {
 	for ; f >= 999.5 && i < len(units)-1; i++ {
 		f /= 1024
 	}
-	return three(f) + " " + units[i:i+1] + "B"
+	return three(f) + " " + units[i:i+1] + "iB"
 }
 
 // took writes nanoseconds as a duration, for a person.

@@ -162,7 +162,7 @@ func (t *turn) above(r *Run) ([]standing, error) {
 		return nil, err
 	}
 	consumed := s.Budget.Consumed
-	if c := t.live.claim; c != nil {
+	if c := t.current(); c != nil {
 		consumed = c.budget.Consumed()
 	}
 	return append(all, standing{"session " + s.ID, s.Budget.Limits, consumed}), nil
@@ -170,7 +170,7 @@ func (t *turn) above(r *Run) ([]standing, error) {
 
 func (t *turn) standing(r *Run) standing {
 	consumed := r.Budget.Consumed
-	if c := t.live.claim; c != nil && c.runs[r.ID] != nil {
+	if c := t.current(); c != nil && c.runs[r.ID] != nil {
 		consumed = c.runs[r.ID].budget.Consumed()
 	}
 	return standing{"run " + string(r.ID), r.Budget.Limits, consumed}

@@ -112,6 +112,7 @@ func (m *Manager) goOn(ctx context.Context, sid string, w *atWork, stands chan s
 	if err != nil {
 		return err
 	}
+	l.mu.Lock()
 	defer m.leave(l)
 	w.still = nil
 	if l.claim == nil {
@@ -145,7 +146,7 @@ func (t *turn) checkpoint(r *Run, q CheckpointRequest, snapshot id.Snapshot) err
 		State: q.State, Memory: q.Memory, Snapshot: snapshot, Steps: r.Steps, Journal: r.Journal, Inbox: q.Inbox, Budget: r.Budget,
 		Recorder: t.cfg.Holder,
 	}
-	if w := t.live.atWork(r.ID); w != nil {
+	if w := t.current().atWork(r.ID); w != nil {
 		c.Budget = w.budget.State()
 	}
 	if c.State == nil && r.Checkpoint != "" {
@@ -184,11 +185,11 @@ func (t *turn) checkpoint(r *Run, q CheckpointRequest, snapshot id.Snapshot) err
 	return t.record(Record{Kind: chain.CheckpointTaken, Run: r.ID, Parent: r.Entry, Jail: r.Jail, By: q.By, Checkpoint: c.ID}, body)
 }
 
-func (l *live) atWork(rid id.Run) *atWork {
-	if l.claim == nil {
+func (c *claim) atWork(rid id.Run) *atWork {
+	if c == nil {
 		return nil
 	}
-	return l.claim.runs[rid]
+	return c.runs[rid]
 }
 
 // pending is the keys of the steps in flight.

@@ -60,7 +60,7 @@ func (m *Manager) Claim(ctx context.Context, rid id.Run) (context.Context, error
 		if r.State.Ended() {
 			return fault.Newf(fault.Conflict, "run.Claim", string(rid), "it is %s", r.State)
 		}
-		w.supervised, claimed, sid = true, t.live.claim.ctx, r.Session
+		w.supervised, claimed, sid = true, t.current().ctx, r.Session
 		t.undo = append(t.undo, func() { w.supervised, claimed = false, nil })
 		return nil
 	})
@@ -95,6 +95,7 @@ func (m *Manager) Release(ctx context.Context, rid id.Run) error {
 	if err != nil {
 		return err
 	}
+	l.mu.Lock()
 	defer m.leave(l)
 	if l.claim == nil {
 		return nil
@@ -105,7 +106,10 @@ func (m *Manager) Release(ctx context.Context, rid id.Run) error {
 	return m.releaseIdle(ctx, l)
 }
 
-// releaseIdle gives up the claim on a session in which nothing goes on here.
+// releaseIdle gives up the claim on a session without activity on this host. The caller
+// holds l.mu.
+//
+// +checklocks:l.mu
 func (m *Manager) releaseIdle(ctx context.Context, l *live) error {
 	l.claim.prune()
 	for _, w := range l.claim.runs {
@@ -148,7 +152,9 @@ func (c *claim) hasChild(rid id.Run) bool {
 	return false
 }
 
-// drop forgets the claim.
+// drop forgets the claim. The caller holds l.mu.
+//
+// +checklocks:l.mu
 func (l *live) drop(why error) {
 	if l.claim != nil {
 		l.claim.cancel(why)
@@ -232,7 +238,7 @@ func (t *turn) atWork(rid id.Run) (*atWork, *Run, error) {
 	if err := t.claim(s); err != nil {
 		return nil, nil, err
 	}
-	if err := follow(t.live.claim.budget, s.Budget.Limits); err != nil {
+	if err := follow(t.current().budget, s.Budget.Limits); err != nil {
 		return nil, nil, err
 	}
 	r, err := t.run(rid)
@@ -245,7 +251,7 @@ func (t *turn) atWork(rid id.Run) (*atWork, *Run, error) {
 
 // budgetOf is a run with its budget, and the budgets above it.
 func (t *turn) budgetOf(r *Run) (*atWork, error) {
-	c := t.live.claim
+	c := t.current()
 	above := c.budget
 	if r.Parent != "" {
 		parent, err := t.run(r.Parent)
@@ -280,7 +286,7 @@ func follow(b *budget.Budget, limits budget.Amounts) error {
 
 // claim claims the session, unless it is claimed.
 func (t *turn) claim(s *Session) error {
-	if t.live.claim != nil {
+	if t.current() != nil {
 		return nil
 	}
 	until := t.now.Add(t.cfg.Lease)
@@ -303,7 +309,7 @@ func (t *turn) claim(s *Session) error {
 	}
 	c := &claim{until: until, budget: b, runs: map[id.Run]*atWork{}}
 	c.ctx, c.cancel = context.WithCancelCause(t.Manager.ctx)
-	t.live.claim = c
+	t.live.claim = c // +checklocksignore: a turn holds live.mu, see current
 	return nil
 }
 
@@ -340,6 +346,7 @@ func (m *Manager) renew() {
 		if cerr != nil {
 			return
 		}
+		l.mu.Lock()
 		switch c := l.claim; {
 		case c == nil:
 		case err == nil && slices.Contains(held, l.id):

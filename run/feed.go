@@ -157,6 +157,11 @@ func (m *Manager) Note(ctx context.Context, e Event) (Event, error) {
 		if len(e.Body) == 0 {
 			e.Body = json.RawMessage("{}")
 		}
+		m, err := t.sessionMask()
+		if err != nil {
+			return err
+		}
+		e.Body = maskJSON(m, e.Body)
 		e.At = t.now
 		t.c.Events = []Event{e}
 		t.kept = func() { e = t.c.Events[0] }

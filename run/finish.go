@@ -40,7 +40,7 @@ func (m *Manager) Finish(ctx context.Context, rid id.Run, q Finish) (Run, error)
 					Err: fmt.Errorf("it is not done: %s", missing), Remedy: "see what the run is to be judged by: until"}
 			}
 		}
-		result, err := t.sealJSON(q.Result, q.Labels)
+		result, err := t.sealJSON(maskJSON(t.mask(r), q.Result), q.Labels)
 		if err != nil {
 			return err
 		}

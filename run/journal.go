@@ -233,7 +233,7 @@ func (t *turn) beginStep(r *Run, w *atWork, q StepRequest) (Step, error) {
 		delete(w.steps, q.Key)
 		hold.Release()
 	})
-	input := q.Input
+	input := maskJSON(t.mask(r), q.Input)
 	if len(input) > wholeInput {
 		input = beginning(input)
 	}
@@ -286,7 +286,7 @@ func (m *Manager) Mark(ctx context.Context, rid id.Run, key, ref string) error {
 func (m *Manager) End(ctx context.Context, rid id.Run, key string, o Outcome) (Step, error) {
 	const op = "run.End"
 	if o.State != StepDone && o.State != StepFailed && o.State != StepRefused {
-		return Step{}, fault.Fieldf(op, "state", "%.40q is none of done, failed and refused", string(o.State))
+		return Step{}, fault.Fieldf(op, "state", "%.40q is not one of done, failed, refused", string(o.State))
 	}
 	if o.Label != "" {
 		if err := checkLabels(op, []manifest.Label{o.Label}); err != nil {
@@ -305,6 +305,7 @@ func (m *Manager) End(ctx context.Context, rid id.Run, key string, o Outcome) (S
 	}
 	var ended Step
 	err = m.work(ctx, rid, func(t *turn, r *Run, w *atWork) error {
+		o.Output = maskJSON(t.mask(r), o.Output)
 		s, err := t.store.Step(ctx, rid, key)
 		if err != nil {
 			return err
@@ -444,7 +445,7 @@ func (m *Manager) busy(sid string, rid id.Run, key string) bool {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	w := l.atWork(rid)
+	w := l.claim.atWork(rid)
 	return w != nil && w.steps[key] != nil && w.steps[key].busy
 }
 
@@ -465,7 +466,8 @@ func (m *Manager) Drop(ctx context.Context, rid id.Run, key string) error {
 	if err != nil {
 		return err
 	}
-	if w := l.atWork(rid); w != nil && w.steps[key] != nil {
+	l.mu.Lock()
+	if w := l.claim.atWork(rid); w != nil && w.steps[key] != nil {
 		w.steps[key].busy = false
 	}
 	m.leave(l)

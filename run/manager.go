@@ -14,6 +14,7 @@ import (
 	"glasshouse/chain"
 	"glasshouse/fault"
 	"glasshouse/id"
+	"glasshouse/internal/redact"
 )
 
 // A Chain is where what happens is recorded: chain.Chain.
@@ -39,6 +40,11 @@ type Config struct {
 
 	Retry Retry // of deliveries
 
+	// Mask returns a mask for the secrets that jails and runs of a session have or had,
+	// nil if there are none. What runs write is masked before it is stored. nil: no
+	// secrets exist.
+	Mask func(ctx context.Context, session string, runs []Run) *redact.Mask
+
 	// Told is told of each event that this Manager wrote, after it is kept. It
 	// must neither wait nor call the Manager.
 	Told func(Event)
@@ -54,11 +60,15 @@ type Manager struct {
 	cancel context.CancelCauseFunc
 	wg     sync.WaitGroup
 
-	mu      sync.Mutex
-	closed  bool               // guarded by mu, as all below
-	live    map[string]*live   // sessions that somebody is at here
+	mu sync.Mutex
+	// +checklocks:mu
+	closed bool
+	// +checklocks:mu
+	live map[string]*live // sessions in use on this host
+	// +checklocks:mu
 	waiters map[string]*waiter // for something to happen in a session
-	at      map[id.Run]string  // the sessions of runs that are supervised here
+	// +checklocks:mu
+	at map[id.Run]string // the sessions of runs that are supervised here
 }
 
 // New returns a Manager that goes on with what the store holds. What the chain was
@@ -112,12 +122,15 @@ type live struct {
 	id   string
 	refs int // guarded by Manager.mu
 
-	mu    sync.Mutex // one writes of a session at a time. Manager.mu may be taken under it
-	owed  []Record   // to the chain: kept, and not recorded. guarded by mu, as all below
-	claim *claim     // nil: there is none
+	mu sync.Mutex // one writes of a session at a time. Manager.mu may be taken under it
+	// +checklocks:mu
+	owed []Record // to the chain: kept, and not recorded
+	// +checklocks:mu
+	claim *claim // nil: not claimed
 }
 
-// enter returns a session's live, locked.
+// enter returns a session's live with a reference. The caller locks its mu, and calls leave
+// at the end.
 func (m *Manager) enter(sid string) (*live, error) {
 	m.mu.Lock()
 	if m.closed {
@@ -131,19 +144,21 @@ func (m *Manager) enter(sid string) (*live, error) {
 	}
 	l.refs++
 	m.mu.Unlock()
-	l.mu.Lock()
 	return l, nil
 }
 
 // leave unlocks l, and forgets it if there is nothing to remember.
+//
+// +checklocksrelease:l.mu
 func (m *Manager) leave(l *live) {
 	idle := l.claim == nil && len(l.owed) == 0
 	l.mu.Unlock()
 	m.mu.Lock()
-	defer m.mu.Unlock()
-	if l.refs--; l.refs == 0 && idle {
+	l.refs--
+	if l.refs == 0 && idle {
 		delete(m.live, l.id)
 	}
+	m.mu.Unlock()
 }
 
 // attempts is how often a change is made anew because another process was faster.
@@ -156,11 +171,14 @@ func (m *Manager) change(ctx context.Context, sid string, f func(t *turn) error)
 	if err != nil {
 		return err
 	}
+	l.mu.Lock()
 	defer m.leave(l)
 	return m.changeIn(ctx, l, f)
 }
 
 // changeIn is change of a session that is locked.
+//
+// +checklocks:l.mu
 func (m *Manager) changeIn(ctx context.Context, l *live, f func(t *turn) error) error {
 	if _, err := m.pay(ctx, l); err != nil {
 		return err

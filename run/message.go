@@ -87,7 +87,11 @@ func (m *Manager) put(ctx context.Context, msg Message, to []string) (Message, e
 
 func (t *turn) put(msg Message, to []string) error {
 	msg.ID, msg.At, msg.Seq = id.NewMessage(), t.now, 0
-	var err error
+	m, err := t.sessionMask()
+	if err != nil {
+		return err
+	}
+	msg.Text = m.Text(msg.Text)
 	if msg.Text, err = t.seal(msg.Text, msg.Labels); err != nil {
 		return err
 	}

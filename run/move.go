@@ -209,6 +209,7 @@ func (m *Manager) moved(ctx context.Context, rid id.Run, f func(t *turn, r *Run)
 }
 
 func (t *turn) move(r *Run, v Move) error {
+	v = v.masked(t.mask(r))
 	if v.Version != 0 && v.Version < r.Moved {
 		return fault.Newf(fault.Conflict, "run.Move", string(r.ID), "it has moved meanwhile, and is %s", r.standing())
 	}
@@ -290,7 +291,7 @@ func (t *turn) end(r *Run, v Move) error {
 	}
 	r.worksTill(from, t.now)
 	r.Since, r.Ended, r.Result, r.Error, r.NextRunAt = t.now, t.now, v.Result, v.Error, time.Time{}
-	if c := t.live.claim; c != nil && c.runs[r.ID] != nil {
+	if c := t.current(); c != nil && c.runs[r.ID] != nil {
 		w := c.runs[r.ID]
 		t.ended = append(t.ended, w)
 	}

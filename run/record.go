@@ -68,7 +68,9 @@ func recordable(text []byte) ([]byte, error) {
 
 // pay records in the chain what is owed to it, and returns the numbers of the
 // entries. What was done and cannot be recorded stops all that would follow in the
-// session. l is locked.
+// session. The caller holds l.mu.
+//
+// +checklocks:l.mu
 func (m *Manager) pay(ctx context.Context, l *live) (map[string]int64, error) {
 	if len(l.owed) == 0 {
 		return nil, nil
@@ -184,6 +186,7 @@ func (m *Manager) payAgain(ctx context.Context) {
 		if err != nil {
 			return
 		}
+		l.mu.Lock()
 		if _, err := m.pay(ctx, l); err != nil {
 			m.cfg.Log.Error("what was done is still not recorded", "session", sid, "error", err)
 		}

@@ -6,24 +6,18 @@ import (
 	"unicode/utf8"
 
 	"glasshouse/fault"
+	"glasshouse/internal/text"
 )
 
 // clip is the beginning of a text, of at most n bytes, fit to be kept.
 func clip(s string, n int) string {
-	s = strings.ToValidUTF8(s, "\uFFFD")
-	if len(s) <= n {
-		return s
-	}
-	for n > 0 && !utf8.RuneStart(s[n]) {
-		n--
-	}
-	return s[:n]
+	return text.Prefix(strings.ToValidUTF8(s, "\uFFFD"), n)
 }
 
 // actor is the name of who acts, fit to be recorded.
 func actor(s string) string {
 	return clip(strings.Map(func(r rune) rune {
-		if r < ' ' || r == 0x7f {
+		if text.Hidden(r) {
 			return '\uFFFD'
 		}
 		return r

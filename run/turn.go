@@ -37,7 +37,11 @@ type turn struct {
 // errStale says that somebody else was faster.
 var errStale = errors.New("it was changed meanwhile")
 
-// try makes the change once.
+// try makes the change once. The caller holds t.live.mu.
+//
+// The analyzer does not follow the lock into the deferred function.
+//
+// +checklocksignore
 func (t *turn) try(f func(t *turn) error) (err error) {
 	defer func() {
 		if err == nil {
@@ -51,7 +55,7 @@ func (t *turn) try(f func(t *turn) error) (err error) {
 	if err := f(t); err != nil {
 		return err
 	}
-	if t.live.claim != nil { // what is in memory here counts only as long as the claim does
+	if t.current() != nil { // what is in memory here counts only as long as the claim does
 		t.c.Holder = t.cfg.Holder
 	}
 	if err := t.spend(); err != nil {
@@ -63,7 +67,17 @@ func (t *turn) try(f func(t *turn) error) (err error) {
 	return t.after
 }
 
+// current returns the claim on the session, or nil.
+//
+// A turn exists only while changeIn holds live.mu. Most methods of a turn are called from
+// callbacks, through which the analyzer does not follow the lock.
+//
+// +checklocksignore
+func (t *turn) current() *claim { return t.live.claim }
+
 // write keeps what was changed, tells of it, and has it recorded.
+//
+// +checklocks:t.live.mu
 func (t *turn) write() error {
 	if t.touched {
 		t.session.Version++
@@ -169,7 +183,7 @@ func (t *turn) event(rid id.Run, kind EventKind, body any) error {
 // spend writes down how the budgets stand that are in use, and what there is to say
 // of it.
 func (t *turn) spend() error {
-	c := t.live.claim
+	c := t.current()
 	if c == nil {
 		return nil
 	}
@@ -208,7 +222,7 @@ func (t *turn) spend() error {
 
 // follow has the budgets that are in use follow limits that were raised.
 func (t *turn) follow() error {
-	c := t.live.claim
+	c := t.current()
 	if c == nil {
 		return nil
 	}

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"glasshouse/fault"
+	"glasshouse/internal/text"
 )
 
 // What Managers do with a claimed schedule are the functions here. They change the
@@ -185,8 +186,5 @@ func nap(waited time.Duration) time.Duration {
 
 func shorten(s string) string {
 	const most = 500
-	if len(s) > most {
-		s = s[:most] + "…"
-	}
-	return strings.ToValidUTF8(strings.ReplaceAll(s, "\x00", ""), "")
+	return strings.ToValidUTF8(strings.ReplaceAll(text.Clip(s, most), "\x00", ""), "")
 }

@@ -19,9 +19,11 @@ import (
 
 // A receiver makes what is fired: once for each key.
 type receiver struct {
-	mu    sync.Mutex
-	made  map[string]int64 // guarded by mu
-	calls int              // guarded by mu
+	mu sync.Mutex
+	// +checklocks:mu
+	made map[string]int64
+	// +checklocks:mu
+	calls int
 }
 
 func (r *receiver) fire(_ context.Context, f schedule.Firing) error {
@@ -32,9 +34,18 @@ func (r *receiver) fire(_ context.Context, f schedule.Firing) error {
 	return nil
 }
 
+// fired returns how often something was fired, with repetitions of the same key.
+func (r *receiver) fired() int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.calls
+}
+
 // check says whether each of the schedules has made each of its due times until now.
 func (r *receiver) check(t *testing.T, s *store.Store, made []schedule.Schedule, until time.Time) (total int) {
 	t.Helper()
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	for _, first := range made {
 		var want int64
 		for _, due := range first.NextTimes(10_000) {
@@ -120,8 +131,8 @@ func fireOnce(t *testing.T, where string) {
 		time.Sleep(time.Minute)
 	}
 	time.Sleep(time.Second)
-	if total := r.check(t, s, made, time.Now()); total != 80 || r.calls != total {
-		t.Errorf("%d were due, and fired %d times", total, r.calls)
+	if total, calls := r.check(t, s, made, time.Now()), r.fired(); total != 80 || calls != total {
+		t.Errorf("%d were due, and fired %d times", total, calls)
 	}
 }
 
@@ -217,6 +228,6 @@ func dieAndLoseNothing(t *testing.T, where string) {
 	if total := r.check(t, s, made, time.Now()); total != 500 || deaths < 20 {
 		t.Errorf("%d were due, and %d daemons died", total, deaths)
 	} else {
-		t.Logf("%d fired, in %d calls, and %d daemons died", total, r.calls, deaths)
+		t.Logf("%d fired, in %d calls, and %d daemons died", total, r.fired(), deaths)
 	}
 }

@@ -156,14 +156,14 @@ func (s *Schedule) check(now time.Time) error {
 		s.Missed = MissedOnce
 	case MissedSkip, MissedOnce, MissedAll:
 	default:
-		return fault.Fieldf(op, "missed", "%.40q is none of skip, once and all", s.Missed)
+		return fault.Fieldf(op, "missed", "%.40q is not one of skip, once, all", s.Missed)
 	}
 	switch s.Overlap {
 	case "":
 		s.Overlap = OverlapSkip
 	case OverlapSkip, OverlapQueue, OverlapAllow:
 	default:
-		return fault.Fieldf(op, "overlap", "%.40q is none of skip, queue and allow", s.Overlap)
+		return fault.Fieldf(op, "overlap", "%.40q is not one of skip, queue, allow", s.Overlap)
 	}
 	return s.checkTiming(now)
 }

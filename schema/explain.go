@@ -7,6 +7,7 @@ import (
 
 	"glasshouse/fault"
 	"glasshouse/internal/problem"
+	safetext "glasshouse/internal/text"
 	"glasshouse/rtfs/form"
 )
 
@@ -110,15 +111,9 @@ func describe(v form.Value) string {
 // shorten cuts a text that is too long to stand in a line.
 func shorten(s string) string { return cut(s, 60) }
 
-// cut leaves at most so many characters of s.
+// cut returns s if it has at most most+1 characters, and else most of them and "…".
 func cut(s string, most int) string {
-	n := 0
-	for i := range s {
-		if n++; n > most {
-			return s[:i] + "…"
-		}
-	}
-	return s
+	return safetext.Columns(s, most+1)
 }
 
 // or joins nouns: "an int, a string or nil". Nobody reads more than a few.

@@ -36,7 +36,7 @@ func (t enum) explain(v form.Value, r *report) {
 	case len(t) == 1:
 		r.not(v, t.noun())
 	default:
-		r.addf("%s is none of %s", describe(v), t.list())
+		r.addf("%s is not one of %s", describe(v), t.list())
 	}
 }
 

@@ -64,6 +64,8 @@ type content struct {
 
 // learn adds one piece, and returns what is known now. first is true for a call that
 // was not heard of before. The caller holds mu.
+//
+// +checklocks:d.mu
 func (d *driver) learn(at int64, p toolCall) (c *call, first bool, err error) {
 	if p.ID == "" || len(p.ID) > 1024 {
 		return nil, false, broken("a tool call has no usable name")

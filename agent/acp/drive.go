@@ -14,6 +14,7 @@ import (
 	acp "github.com/coder/acp-go-sdk"
 
 	"glasshouse/fault"
+	safetext "glasshouse/internal/text"
 )
 
 const opDrive = "acp.Drive"
@@ -44,7 +45,8 @@ func Drive(ctx context.Context, c Conn, host Host, o Options) (Result, error) {
 	d := newDriver(ctx, c, host, o)
 	defer d.close()
 	if !path.IsAbs(o.Cwd) {
-		return d.result, fault.Fieldf(opDrive, "cwd", "%q is not an absolute path", o.Cwd)
+		// The gate is not open yet, so nothing else uses d.
+		return d.result, fault.Fieldf(opDrive, "cwd", "%q is not an absolute path", o.Cwd) // +checklocksignore
 	}
 	d.gate.open()
 	return d.run(ctx)
@@ -72,18 +74,29 @@ type driver struct {
 	hostMu  sync.Mutex // held around Host.Update
 	keeping sync.Mutex // held while a Position is kept; before mu
 
-	mu       sync.Mutex
-	session  string // guarded by mu, as all below
-	replay   bool   // what comes is the past, told again
-	calls    map[string]*call
-	called   int // calls so far
-	now      Turn
-	text     []byte // of now
-	piece    piece
+	mu sync.Mutex
+	// +checklocks:mu
+	session string
+	// +checklocks:mu
+	replay bool // what comes is the past, told again
+	// +checklocks:mu
+	calls map[string]*call
+	// +checklocks:mu
+	called int // calls so far
+	// +checklocks:mu
+	now Turn
+	// +checklocks:mu
+	text []byte // of now
+	// +checklocks:mu
+	piece piece
+	// +checklocks:mu
 	turnOver bool // the prompt is answered, and that is not dealt with yet
-	result   Result
-	pos      Position
-	kept     int64 // pos.At, when that was kept last
+	// +checklocks:mu
+	result Result
+	// +checklocks:mu
+	pos Position
+	// +checklocks:mu
+	kept int64 // pos.At, when that was kept last
 }
 
 func newDriver(ctx context.Context, c Conn, host Host, o Options) *driver {
@@ -266,9 +279,10 @@ func (d *driver) await(ctx context.Context, answers <-chan message) error {
 }
 
 // turnText is the end of what the agent has said in this turn. The caller holds mu.
+//
+// +checklocks:d.mu
 func (d *driver) turnText() string {
-	t := d.text
-	return strings.ToValidUTF8(string(t[max(0, len(t)-maxTurnText):]), "")
+	return strings.ToValidUTF8(safetext.Suffix(string(d.text), maxTurnText), "")
 }
 
 // next asks the host what the agent is to be told.
@@ -376,10 +390,5 @@ func errorOf(said *acp.RequestError) error {
 	return &saidError{e}
 }
 
-// clip shortens a stranger's text, between two characters.
-func clip(s string, most int) string {
-	if len(s) <= most {
-		return s
-	}
-	return strings.ToValidUTF8(s[:most], "") + "…"
-}
+// clip shortens an agent's text to most bytes of UTF-8.
+func clip(s string, most int) string { return safetext.Clip(strings.ToValidUTF8(s, ""), most) }

@@ -14,6 +14,7 @@ import (
 	acp "github.com/coder/acp-go-sdk"
 
 	"glasshouse/fault"
+	safetext "glasshouse/internal/text"
 )
 
 // What an agent may have us keep, beside one message of maxLine bytes.
@@ -37,20 +38,33 @@ type gate struct {
 	dead context.Context // ends with the connection
 	die  context.CancelCauseFunc
 
-	mu       sync.Mutex
-	err      error                // why it ended. guarded by mu, as all below
-	sent     int                  // requests of ours
-	past     int                  // of them, those that a process before has sent
-	answers  map[int]chan message // to ours, which have room for one
-	answered map[int]bool         // those that came
-	pending  map[int64]bool       // requests of the agent, by their places
-	cancels  map[string]func()    // of the same, by their names
-	inLine   bool                 // a line of the agent is being dealt with
-	started  bool                 // it has answered in the protocol once
-	waits    bool                 // nobody waits for the agent: the host is thinking of what to say next
-	timer    *time.Timer          //
-	last     time.Time            // when anything came, or went
-	wg       sync.WaitGroup
+	mu sync.Mutex
+	// +checklocks:mu
+	err error // why it ended
+	// +checklocks:mu
+	sent int // requests of ours
+	// +checklocks:mu
+	past int // of them, those that a process before has sent
+	// +checklocks:mu
+	answers map[int]chan message // to ours, which have room for one
+	// +checklocks:mu
+	answered map[int]bool // those that came
+	// +checklocks:mu
+	pending map[int64]bool // requests of the agent, by their places
+	// +checklocks:mu
+	cancels map[string]func() // of the same, by their names
+	// +checklocks:mu
+	inLine bool // a line of the agent is being dealt with
+	// +checklocks:mu
+	started bool // it has answered in the protocol once
+	// +checklocks:mu
+	waits bool // the agent waits for the host, which prepares the next message
+	// +checklocks:mu
+	timer *time.Timer //
+	// +checklocks:mu
+	last time.Time // when anything came, or went
+
+	wg sync.WaitGroup
 }
 
 func newGate(conn Conn, d *driver, quiet time.Duration) *gate {
@@ -64,6 +78,10 @@ func newGate(conn Conn, d *driver, quiet time.Duration) *gate {
 
 // goOn takes up where a process before has come to: it has sent so many requests, of
 // which the last may still be answered.
+//
+// It is called before open, when nothing else uses the gate.
+//
+// +checklocksignore
 func (g *gate) goOn(p Position) {
 	g.past = p.Asked
 	if p.Session == "" { // it begins again, and finds the answers there
@@ -140,6 +158,8 @@ func (g *gate) silent() {
 }
 
 // heard puts off the end of patience. The caller holds mu.
+//
+// +checklocks:g.mu
 func (g *gate) heard() {
 	if g.last = time.Now(); g.err == nil {
 		g.timer.Reset(g.quiet)
@@ -435,10 +455,7 @@ func broken(format string, args ...any) error {
 }
 
 // excerpt is the begin of a stranger's text, for an error.
-func excerpt(text []byte) string {
+func excerpt(message []byte) string {
 	const most = 120
-	if len(text) > most {
-		return strconv.Quote(string(text[:most])) + "…"
-	}
-	return strconv.Quote(string(text))
+	return strconv.Quote(safetext.Clip(string(message), most))
 }

@@ -9,6 +9,7 @@ import (
 	acp "github.com/coder/acp-go-sdk"
 
 	"glasshouse/fault"
+	safetext "glasshouse/internal/text"
 )
 
 // handle serves what the agent asks, at a place of its output.
@@ -237,9 +238,7 @@ func (d *driver) said(thought bool, at int64, block json.RawMessage) error {
 	d.piece.text = append(d.piece.text, b.Text...)
 	if event == Message {
 		d.now.AtNo = false
-		if d.text = append(d.text, b.Text...); len(d.text) > 2*maxTurnText {
-			d.text = append([]byte(nil), d.text[len(d.text)-maxTurnText:]...)
-		}
+		d.text = safetext.AppendEnd(d.text, []byte(b.Text), maxTurnText)
 	}
 	return nil
 }

@@ -82,15 +82,18 @@ func (d *driver) handOver() error {
 	if err := d.gate.conn.Give(at, []byte(text)); err != nil {
 		return err
 	}
-	sent := func(p *Position) { p.Given, p.Out = p.Given+int64(len(text)), "" }
+	n := int64(len(text))
 	if len(text) > largeOut {
-		return d.keep(sent)
+		return d.keep(func(p *Position) { p.sent(n) })
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	sent(&d.pos)
+	d.pos.sent(n)
 	return nil
 }
+
+// sent notes that the agent was given all of Out, which is n bytes.
+func (p *Position) sent(n int64) { p.Given, p.Out = p.Given+n, "" }
 
 // keep changes the Position, and has it kept.
 func (d *driver) keep(change func(*Position)) error {
@@ -98,7 +101,8 @@ func (d *driver) keep(change func(*Position)) error {
 	defer d.keeping.Unlock()
 	d.mu.Lock()
 	change(&d.pos)
-	d.pos.Answered = slices.DeleteFunc(d.pos.Answered, func(at int64) bool { return at < d.pos.At })
+	reached := d.pos.At
+	d.pos.Answered = slices.DeleteFunc(d.pos.Answered, func(at int64) bool { return at < reached })
 	now := d.pos
 	now.Answered = slices.Clone(now.Answered)
 	d.mu.Unlock()
@@ -132,6 +136,8 @@ func (d *driver) settle(next int64) error {
 }
 
 // here moves the Position, with all that is known by now. The caller holds mu.
+//
+// +checklocks:d.mu
 func (d *driver) here(at int64) {
 	p := &d.pos
 	p.At, p.Session, p.Agent = at, d.session, d.result.Agent

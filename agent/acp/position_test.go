@@ -25,9 +25,12 @@ import (
 type jar struct {
 	mu    sync.Mutex
 	grown sync.Cond
-	out   []byte // all that the agent wrote. guarded by mu
-	ended bool   // guarded by mu
-	given int64  // guarded by mu
+	// +checklocks:mu
+	out []byte // all that the agent wrote
+	// +checklocks:mu
+	ended bool
+	// +checklocks:mu
+	given int64
 	in    io.Writer
 }
 
@@ -114,12 +117,16 @@ func (v *visit) Close() error {
 
 // A book is a host that keeps what it decided and was told, by its place.
 type book struct {
-	mu      sync.Mutex
-	v       *visit
-	last    *acp.Position    // guarded by mu, as all below
-	told    map[int64]string // what was recorded at a place
+	mu sync.Mutex
+	v  *visit
+	// +checklocks:mu
+	last *acp.Position
+	// +checklocks:mu
+	told map[int64]string // what was recorded at a place
+	// +checklocks:mu
 	decided map[int64]bool
-	asked   int // people
+	// +checklocks:mu
+	asked int // people
 }
 
 func (b *book) act() error {

@@ -4,7 +4,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"unicode/utf8"
+
+	"glasshouse/internal/text"
 )
 
 const (
@@ -91,7 +92,7 @@ func (s *state) shortenOutputs(enough int) {
 	for i := s.Head; i < s.newest() && s.size() > enough; i++ {
 		m := &s.Messages[i]
 		if m.Role == "tool" && len(m.Content) > 2*shortened {
-			m.Content = fmt.Sprintf("%s\n[the rest of this output, %d bytes, was dropped to save room; call the tool again if you need it]", firstBytes(m.Content, shortened), len(m.Content)-shortened)
+			m.Content = fmt.Sprintf("%s\n[the rest of this output, %d bytes, was dropped to save room; call the tool again if you need it]", text.Prefix(m.Content, shortened), len(m.Content)-shortened)
 		}
 	}
 }
@@ -177,24 +178,11 @@ func clip(s string, most int) string {
 	}
 	mark := fmt.Sprintf("\n[… %d bytes left out …]\n", len(s)-most)
 	keep := max(most-len(mark)-8, 0)
-	head := firstBytes(s, keep*2/3)
-	tail := s[len(s)-keep/3:]
-	for len(tail) > 0 && !utf8.RuneStart(tail[0]) {
-		tail = tail[1:]
-	}
+	head, tail := text.Prefix(s, keep*2/3), text.Suffix(s, keep/3)
 	if len(head)+len(mark)+len(tail) > most {
-		return firstBytes(s, most)
+		return text.Prefix(s, most)
 	}
 	return head + mark + tail
 }
 
 // firstBytes returns at most n bytes of s, in whole characters.
-func firstBytes(s string, n int) string {
-	if len(s) <= n {
-		return s
-	}
-	for n > 0 && !utf8.RuneStart(s[n]) {
-		n--
-	}
-	return s[:n]
-}

@@ -14,6 +14,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"glasshouse/internal/text"
 )
 
 const (
@@ -268,7 +270,7 @@ func modelError(b []byte) string {
 	if json.Unmarshal(b, &e) == nil && len(e.Error) > 0 {
 		return errorText(e.Error)
 	}
-	return firstBytes(readable(strings.TrimSpace(string(b))), 500)
+	return text.Prefix(readable(strings.TrimSpace(string(b))), 500)
 }
 
 func errorText(raw json.RawMessage) string {
@@ -278,7 +280,7 @@ func errorText(raw json.RawMessage) string {
 	if json.Unmarshal(raw, &object) == nil && object.Message != "" {
 		return object.Message
 	}
-	return firstBytes(plain(raw), 500)
+	return text.Prefix(plain(raw), 500)
 }
 
 // complete asks the model, and returns its whole answer.

@@ -187,7 +187,7 @@ func TestAModelThatIsOfNoUseFailsTheRunAndSaysWhy(t *testing.T) {
 		"a tool":                {planned(reply{calls: []toolCall{{"conjure", `{}`}}}), "conjure"},
 		"cut":                   {planned(reply{text: "I will now", finish: "length"}), "cut off"},
 		"cut calls":             {planned(reply{calls: []toolCall{{"count", `{}`}}, finish: "length"}), "cut off"},
-		"a thousand calls":      {planned(reply{calls: make([]toolCall, 1000, 1000)}), ""},
+		"a thousand calls":      {planned(reply{calls: make([]toolCall, 1000)}), ""},
 		"garbage":               {planned(reply{raw: "data: {{{\n\n"}), "no JSON"},
 		"an error":              {planned(reply{raw: `data: {"error":{"message":"overloaded"}}` + "\n\n"}), "overloaded"},
 		"no credit":             {planned(reply{status: 403, raw: `{"error":{"message":"this model is not for you"}}`}), "not for you"},

@@ -294,11 +294,15 @@ type wire struct {
 	door http.Handler
 	cut  func() // called when it is, once
 
-	mu    sync.Mutex
-	left  int  // requests until it is cut, heartbeats not counted; 0: never. guarded by mu
-	how   int  // one of the ways. guarded by mu
-	dead  bool // guarded by mu
-	count int  // requests, heartbeats not counted. guarded by mu
+	mu sync.Mutex
+	// +checklocks:mu
+	left int // requests until it is cut, heartbeats not counted; 0: never
+	// +checklocks:mu
+	how int // one of the ways
+	// +checklocks:mu
+	dead bool
+	// +checklocks:mu
+	count int // requests, heartbeats not counted
 }
 
 // The ways in which an agent is killed at a request.
@@ -322,7 +326,8 @@ func (c *wire) RoundTrip(r *http.Request) (*http.Response, error) {
 		c.count++
 		last = c.count == c.left
 	}
-	dead := c.dead || last && c.how == unsent
+	how := c.how
+	dead := c.dead || last && how == unsent
 	if last {
 		c.dead = true
 	}
@@ -338,7 +343,7 @@ func (c *wire) RoundTrip(r *http.Request) (*http.Response, error) {
 	resp := rec.Result()
 	resp.Request = r
 	if last {
-		if c.how == unheard {
+		if how == unheard {
 			return nil, errCut
 		}
 		half := rec.Body.Bytes()[:rec.Body.Len()/2]

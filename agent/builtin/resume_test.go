@@ -175,14 +175,15 @@ func TestToldToStopItWritesACheckpointAndGoesOnFromThere(t *testing.T) {
 		want, _ := undisturbed(t, 4)
 		d := wanderer()
 		tool := d.tool
-		d.tool = func(n int, c toolCall) toolReply {
+		d.tool = func(n int, c toolCall) toolReply { // +checklocksignore
 			d.stop = n%3 == 0 // one in three takes until the agent is told
 			if d.stop {
-				d.mu.Unlock()
+				// The double calls tool with d.mu locked. The analyzer does not follow the lock there.
+				d.mu.Unlock() // +checklocksignore
 				time.Sleep(time.Minute)
 				d.mu.Lock()
 			}
-			return tool(n, c)
+			return tool(n, c) // +checklocksignore
 		}
 		lives := 0
 		for d.state == "active" {

@@ -14,11 +14,13 @@ import (
 	"sync"
 	"syscall"
 	"time"
+	"unicode/utf8"
 
 	"golang.org/x/sys/unix"
 
 	"glasshouse/fault"
 	"glasshouse/host/cgroup"
+	safetext "glasshouse/internal/text"
 	"glasshouse/internal/thread"
 )
 
@@ -50,10 +52,13 @@ type Process struct {
 
 	killing sync.Once
 
-	mu    sync.Mutex
-	limit string      // that ended it. guarded by mu
-	timer *time.Timer // of the wall clock, or nil. guarded by mu
-	over  bool        // the agent has ended. guarded by mu
+	mu sync.Mutex
+	// +checklocks:mu
+	limit string // that ended it
+	// +checklocks:mu
+	timer *time.Timer // of the wall clock, or nil
+	// +checklocks:mu
+	over bool // the agent has ended
 
 	done chan struct{} // closed when all of it is gone
 	exit Exit          // when done
@@ -433,16 +438,18 @@ func (p *Process) Kill() {
 
 // Complaints are what is written until it is enough.
 type complaints struct {
-	mu   sync.Mutex
-	full bool         // guarded by mu
-	b    bytes.Buffer // guarded by mu
+	mu sync.Mutex
+	// +checklocks:mu
+	full bool
+	// +checklocks:mu
+	b bytes.Buffer
 }
 
 func (w *complaints) Write(p []byte) (int, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if !w.full {
-		w.b.Write(p[:min(len(p), maxComplaint-w.b.Len())])
+		w.b.Write(p[:min(len(p), maxComplaint+utf8.UTFMax-w.b.Len())]) // text looks at the character that is cut
 	}
 	return len(p), nil
 }
@@ -457,7 +464,7 @@ func (w *complaints) enough() {
 func (w *complaints) text() string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if s := strings.TrimSpace(w.b.String()); s != "" {
+	if s := strings.TrimSpace(safetext.Prefix(w.b.String(), maxComplaint)); s != "" {
 		return ": " + strings.ToValidUTF8(s, "�")
 	}
 	return ""

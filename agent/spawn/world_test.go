@@ -61,8 +61,9 @@ type world struct {
 	token   string
 	run     string // state of the run at the gateway; set before anything is started
 
-	mu    sync.Mutex
-	shown []string // tokens. guarded by mu
+	mu sync.Mutex
+	// +checklocks:mu
+	shown []string // tokens
 }
 
 func agentProgram(t *testing.T) string {
@@ -197,7 +198,8 @@ func (w *world) end(p *spawn.Process) spawn.Exit {
 // a buffer takes what an agent writes.
 type buffer struct {
 	mu sync.Mutex
-	b  bytes.Buffer // guarded by mu
+	// +checklocks:mu
+	b bytes.Buffer
 }
 
 func (b *buffer) Write(p []byte) (int, error) {

@@ -27,7 +27,10 @@ import (
 	"glasshouse/jailinit/protocol"
 )
 
-const socketEnv = "APITEST_INIT_SOCKET"
+const (
+	socketEnv = "APITEST_INIT_SOCKET"
+	graceEnv  = "APITEST_INIT_GRACE"
+)
 
 // Main runs the tests, or is the init that one of them started. A TestMain
 // calls it.
@@ -37,7 +40,9 @@ func Main(m *testing.M) int {
 		return m.Run()
 	}
 	os.Unsetenv(socketEnv)
-	in := &jailinit.Init{Socket: socket}
+	grace, _ := time.ParseDuration(os.Getenv(graceEnv)) // not set: the default of init
+	os.Unsetenv(graceEnv)
+	in := &jailinit.Init{Socket: socket, Grace: grace}
 	if err := in.Open(); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
@@ -55,9 +60,11 @@ type Jails struct {
 
 	ctl *control.Client // nil until Start
 
-	mu      sync.Mutex
-	jails   []jail.Jail // by creation. guarded by mu
-	created int         // jails ever made. guarded by mu
+	mu sync.Mutex
+	// +checklocks:mu
+	jails []jail.Jail // by creation
+	// +checklocks:mu
+	created int // jails ever made
 }
 
 // New returns Jails without an init: all but commands and files works.
@@ -66,6 +73,13 @@ func New() *Jails { return &Jails{} }
 // Start returns Jails with an init that ends with t, and all that it ran.
 func Start(t testing.TB) *Jails {
 	t.Helper()
+	return StartWithGrace(t, 0)
+}
+
+// StartWithGrace is Start with the time that a lossless reader that is not heard from
+// may stall its command; 0 is the default of init.
+func StartWithGrace(t testing.TB, grace time.Duration) *Jails {
+	t.Helper()
 	dir, err := os.MkdirTemp("", "init") // t.TempDir can be too long for a socket
 	if err != nil {
 		t.Fatal(err)
@@ -73,7 +87,7 @@ func Start(t testing.TB) *Jails {
 	t.Cleanup(func() { os.RemoveAll(dir) })
 	socket := filepath.Join(dir, "s")
 	cmd := exec.Command(os.Args[0])
-	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), socketEnv + "=" + socket}
+	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), socketEnv + "=" + socket, graceEnv + "=" + grace.String()}
 	cmd.Stderr = os.Stderr
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	if err := cmd.Start(); err != nil {
@@ -146,6 +160,18 @@ func (m *Jails) add(j jail.Jail) {
 	m.created++
 }
 
+// SetConditions gives a jail conditions.
+func (m *Jails) SetConditions(jid id.Jail, list ...jail.Condition) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if i, err := m.index(jid); err == nil {
+		m.jails[i].Conditions = list
+	}
+}
+
+// index returns the place of a jail in m.jails. The caller holds m.mu.
+//
+// +checklocks:m.mu
 func (m *Jails) index(j id.Jail) (int, error) {
 	i := slices.IndexFunc(m.jails, func(x jail.Jail) bool { return x.ID == j })
 	if i < 0 {

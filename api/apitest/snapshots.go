@@ -20,11 +20,15 @@ type Snapshots struct {
 
 	jails *Jails
 
-	mu     sync.Mutex
-	all    []snapshot.Snapshot     // by age. guarded by mu
-	last   map[id.Jail]id.Snapshot // guarded by mu
-	copies map[id.Snapshot]int     // guarded by mu
-	gone   []id.Jail               // that Abandoned told of. guarded by mu
+	mu sync.Mutex
+	// +checklocks:mu
+	all []snapshot.Snapshot // by age
+	// +checklocks:mu
+	last map[id.Jail]id.Snapshot
+	// +checklocks:mu
+	copies map[id.Snapshot]int
+	// +checklocks:mu
+	gone []id.Jail // that Abandoned told of
 }
 
 // Snapshot returns the snapshots of jails.
@@ -75,6 +79,9 @@ func (k *Snapshots) Take(ctx context.Context, jid id.Jail, o snapshot.TakeOption
 	return s, nil
 }
 
+// index returns the place of a snapshot in k.all. The caller holds k.mu.
+//
+// +checklocks:k.mu
 func (k *Snapshots) index(sid id.Snapshot) (int, error) {
 	i := slices.IndexFunc(k.all, func(s snapshot.Snapshot) bool { return s.ID == sid })
 	if i < 0 {

@@ -2,8 +2,10 @@ package apitest
 
 import (
 	"context"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"testing"
 
@@ -19,8 +21,9 @@ type Watched struct {
 	jails *Jails
 	dir   string
 
-	mu   sync.Mutex
-	logs map[id.Jail]*eventlog.Log // guarded by mu
+	mu sync.Mutex
+	// +checklocks:mu
+	logs map[id.Jail]*eventlog.Log
 }
 
 // Watch returns the logs of jails. They are closed with t.
@@ -28,7 +31,10 @@ func Watch(t testing.TB, jails *Jails) *Watched {
 	t.Helper()
 	w := &Watched{t: t, jails: jails, dir: t.TempDir(), logs: map[id.Jail]*eventlog.Log{}}
 	t.Cleanup(func() {
-		for j := range w.logs {
+		w.mu.Lock()
+		open := slices.Collect(maps.Keys(w.logs))
+		w.mu.Unlock()
+		for _, j := range open {
 			w.Close(j)
 		}
 	})

@@ -69,7 +69,7 @@ func New(o Options) (*Client, error) {
 	}
 	u, err := url.Parse(addr)
 	if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" || strings.Trim(u.Path, "/") != "" {
-		return nil, fault.Fieldf("client.New", "addr", "%q is none of unix:///path, http://host:port and https://host:port", addr)
+		return nil, fault.Fieldf("client.New", "addr", "%q is not one of unix:///path, http://host:port, https://host:port", addr)
 	}
 	c.base = u.Scheme + "://" + u.Host
 	if c.http == nil {
@@ -207,7 +207,7 @@ func (c *Client) lost(ctx context.Context, r request, err error) error {
 // kinds is every error kind a daemon can name.
 var kinds = []fault.Kind{
 	fault.Invalid, fault.Unauthenticated, fault.Denied, fault.NotFound, fault.Conflict, fault.TooLarge,
-	fault.Mismatch, fault.Exhausted, fault.Unsupported, fault.Unavailable, fault.Timeout,
+	fault.Mismatch, fault.Exhausted, fault.NoSpace, fault.Unsupported, fault.Unavailable, fault.Timeout,
 }
 
 // problemOf returns the error that an answer is.

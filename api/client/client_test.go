@@ -64,7 +64,7 @@ func startWith(t testing.TB, jails *apitest.Jails, m api.Manager) *daemon {
 	watched := apitest.Watch(t, jails)
 	server := api.New(api.Options{
 		Observed: watched, Snapshots: apitest.Snapshot(jails),
-		Jails: m, Tokens: ts, Replays: st.Replays(), Ready: st.Ping, Version: wire.Version{Version: "9"},
+		Jails: m, Tokens: ts, Replays: st.Replays(), Ready: st.Writable, Version: wire.Version{Version: "9"},
 		Log: slog.New(slog.DiscardHandler),
 	})
 	dir, err := os.MkdirTemp("", "client")
@@ -166,7 +166,7 @@ func TestErrorsComeBackAsTheyWere(t *testing.T) {
 	d := start(t, apitest.New())
 	for _, kind := range []fault.Kind{
 		fault.Invalid, fault.Unauthenticated, fault.Denied, fault.NotFound, fault.Conflict, fault.TooLarge,
-		fault.Mismatch, fault.Exhausted, fault.Unsupported, fault.Unavailable, fault.Timeout,
+		fault.Mismatch, fault.Exhausted, fault.NoSpace, fault.Unsupported, fault.Unavailable, fault.Timeout,
 	} {
 		d.jails.Fail = func(string) error {
 			return &fault.Error{Op: "jail.Start", On: "j-1", Kind: kind, Field: "a.b", Remedy: "do this", Err: errors.New("that is why")}
@@ -337,7 +337,8 @@ type line struct {
 	net.Listener
 	down atomic.Bool
 	mu   sync.Mutex
-	open map[net.Conn]bool // guarded by mu
+	// +checklocks:mu
+	open map[net.Conn]bool
 	n    atomic.Int32
 }
 

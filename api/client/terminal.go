@@ -54,9 +54,11 @@ type Terminal struct {
 	cancel context.CancelFunc
 	left   []byte // read, not yet given
 
-	mu   sync.Mutex
-	exec wire.Exec // guarded by mu
-	err  error     // guarded by mu
+	mu sync.Mutex
+	// +checklocks:mu
+	exec wire.Exec
+	// +checklocks:mu
+	err error
 }
 
 // keyTime is how long a daemon may take for what is sent to it.

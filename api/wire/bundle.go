@@ -73,7 +73,7 @@ type Offer struct {
 	Market      string `json:"market" required:"true"`
 	Name        string `json:"name" required:"true"`
 	Version     string `json:"version" required:"true"`
-	Installed   string `json:"installed,omitempty" description:"The version that is; of what is outdated."`
+	Installed   string `json:"installed,omitempty" description:"The version that is installed, from the same publisher."`
 	Publisher   string `json:"publisher" required:"true"`
 	Tier        string `json:"tier" required:"true"`
 	Description string `json:"description,omitempty"`

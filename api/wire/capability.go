@@ -88,6 +88,7 @@ type Called struct {
 	Usage      CallUsage       `json:"usage" required:"true"`
 	Warm       bool            `json:"warm,omitempty"`
 	Sandbox    string          `json:"sandbox,omitempty" description:"The jail that served it. The chain has under its name what left it, and which secrets it used."`
+	Warning    string          `json:"warning,omitempty" description:"Why the version that was called is not the newest one: a newer one is revoked."`
 	Log        string          `json:"log,omitempty" description:"The end of what it wrote to its standard error."`
 	Budget     *CallBudget     `json:"budget,omitempty"`
 	Began      time.Time       `json:"began" required:"true"`

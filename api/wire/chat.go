@@ -43,12 +43,6 @@ type RunBudget struct {
 // Meta is what callers put beside a request. session_id is looked at.
 type Meta map[string]any
 
-// Session is the session that it names; "" if none.
-func (m Meta) Session() string {
-	s, _ := m["session_id"].(string)
-	return s
-}
-
 // SendMessage tells a session's agent something.
 type SendMessage struct {
 	Session string   `json:"session_id,omitempty"`
@@ -80,10 +74,13 @@ type RunAgent struct {
 	Env      map[string]string `json:"env,omitempty"`
 	Skills   []string          `json:"skills,omitempty" description:"That it is taught, and whose capabilities are its tools."`
 	Level    int               `json:"level,omitempty" minimum:"0" maximum:"3" description:"Of autonomy: 1 guided, 2 intelligent, 3 full."`
-	Jail     *CreateJail       `json:"jail,omitempty" description:"The jail that is made for it."`
-	Keep     bool              `json:"keep,omitempty" description:"Its jail stays when the run has ended."`
-	Timers   *RunTimers        `json:"timers,omitempty" description:"How long it may take for things. Default: as its level has it."`
-	Saves    *RunSaves         `json:"saves,omitempty" description:"When it is kept as it is without being asked. Default: the daemon's."`
+
+	PolicyAgent string `json:"policy_agent,omitempty" maxLength:"128" description:"The agent of the permission files whose rules apply to the run. Default: policy.agent of the jail, or else the default agent of the files."`
+
+	Jail   *CreateJail `json:"jail,omitempty" description:"The jail that is made for it."`
+	Keep   bool        `json:"keep,omitempty" description:"Its jail stays when the run has ended."`
+	Timers *RunTimers  `json:"timers,omitempty" description:"How long it may take for things. Default: as its level has it."`
+	Saves  *RunSaves   `json:"saves,omitempty" description:"When it is kept as it is without being asked. Default: the daemon's."`
 }
 
 // RunTimers is how long a run may take before the watchdog does something about it.
@@ -120,7 +117,7 @@ type StartRun struct {
 	Until    json.RawMessage  `json:"until,omitempty" description:"When it is done: \"manual\", {\"capability\": id}, {\"and\": […]}, {\"or\": […]}, {\"not\": …} or {\"rtfs\": expression over the run}. Default: when the agent says so."`
 	Parent   id.Run           `json:"parent,omitempty" description:"Of which it is a part: from whose budget it draws, and with which it is cancelled."`
 
-	Schedule  string     `json:"schedule,omitempty" description:"Cron, with five or six fields, the first of six being seconds; @hourly and its like; @every 10m."`
+	Schedule  string     `json:"schedule,omitempty" minLength:"1" description:"Cron, with five or six fields, the first of six being seconds; @hourly and its like; @every 10m."`
 	TimeZone  string     `json:"time_zone,omitempty" description:"Of the schedule. Default: UTC."`
 	NextRunAt *time.Time `json:"next_run_at,omitempty" description:"Without a schedule: once, then. With one: not before."`
 	Missed    string     `json:"missed,omitempty" enum:"skip,once,all" description:"What becomes of times that passed while nobody looked. Default: once."`

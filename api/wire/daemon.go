@@ -23,6 +23,9 @@ type E2BKey struct {
 	ID  id.Token `json:"id" required:"true" description:"The token's, by which it is revoked."`
 	Key string   `json:"key" required:"true" description:"For E2B_API_KEY. It is shown once."`
 	URL string   `json:"url" required:"true" description:"For E2B_API_URL and E2B_SANDBOX_URL."`
+
+	Domain string `json:"domain" required:"true" description:"For E2B_DOMAIN: the ports of sandboxes are hosts below it."`
+	CA     string `json:"ca,omitempty" description:"The certificate, PEM, of the authority that clients have to trust, if the daemon has made one."`
 }
 
 // Token is a bearer token. The secret is shown once, when it is made.

@@ -129,6 +129,7 @@ type Event struct {
 	Unresolved bool `json:"unresolved,omitempty" description:"The path of a descriptor is not known."`
 	Existing   bool `json:"existing,omitempty" description:"Was there when observation began."`
 	Thread     bool `json:"thread,omitempty" description:"Of a thread, not of a whole process."`
+	ReadOnly   bool `json:"read_only,omitempty" description:"The jail's disk refuses writes after an error."`
 }
 
 // Processes is the tree of a jail's processes at one instant.

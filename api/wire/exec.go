@@ -18,7 +18,7 @@ type ExecRequest struct {
 	StdinOpen   bool              `json:"stdin_open,omitempty" description:"Keep standard input open after stdin, for POST …/stdin."`
 	TimeoutMS   int64             `json:"timeout_ms,omitempty" minimum:"0" description:"Then the whole process group is killed."`
 	Stream      bool              `json:"stream,omitempty" description:"Answer with server-sent events: start, output, exit."`
-	Lossless    bool              `json:"lossless,omitempty" description:"With stream: let a slow reader slow the command down, rather than lose output."`
+	Lossless    bool              `json:"lossless,omitempty" description:"With stream: let a slow reader slow the command down, rather than lose output. A stream that ends without the event exit or error was cut off, as one is whose reader takes nothing for 5 minutes; GET /jails/{id}/execs/{exec} with Last-Event-ID continues it."`
 	Detach      bool              `json:"detach,omitempty" description:"Answer as soon as the command runs."`
 	PTY         *Size             `json:"pty,omitempty" description:"Run on a terminal of this size."`
 	KeepBytes   int               `json:"keep_bytes,omitempty" minimum:"0" maximum:"16777216" description:"Output kept in the jail for readers that come later. Default 1 MiB."`

@@ -48,7 +48,7 @@ type Limits struct {
 	CPUShares int64 `json:"cpu_shares,omitempty" description:"Default 256, at most 1024."`
 	MemoryMB  int64 `json:"memory_mb,omitempty" description:"Default 512, at most 8192."`
 	DiskMB    int64 `json:"disk_mb,omitempty" description:"Default 1024, at most 16384."`
-	MaxPIDs   int64 `json:"max_pids,omitempty" description:"Default 128, at most 4096."`
+	MaxPIDs   int64 `json:"max_pids,omitempty" description:"Processes and threads, without those of the jail's init. Default 128, at most 4096."`
 }
 
 // Mount shows a host path in the jail.
@@ -66,11 +66,14 @@ type Workspace struct {
 
 // Jail is a jail as it is now.
 type Jail struct {
-	ID        id.Jail           `json:"id" required:"true"`
-	Name      string            `json:"name,omitempty"`
-	Labels    map[string]string `json:"labels,omitempty"`
-	State     string            `json:"state" required:"true" enum:"created,starting,running,paused,stopped,failed"`
-	Reason    string            `json:"reason,omitempty" description:"Why it failed, or stopped unasked."`
+	ID     id.Jail           `json:"id" required:"true"`
+	Name   string            `json:"name,omitempty"`
+	Labels map[string]string `json:"labels,omitempty"`
+	State  string            `json:"state" required:"true" enum:"created,starting,running,paused,stopped,failed"`
+	Reason string            `json:"reason,omitempty" description:"Why it failed, or stopped unasked."`
+
+	Conditions []Condition `json:"conditions,omitempty" description:"Lasting problems that the state does not show."`
+
 	Backend   string            `json:"backend" required:"true"`
 	Runtime   string            `json:"runtime,omitempty"`
 	Rootfs    Rootfs            `json:"rootfs"`
@@ -98,12 +101,19 @@ type Jail struct {
 	Observation *Observation `json:"observation,omitempty" description:"How it is being recorded. Only when one jail is asked for."`
 }
 
+// Condition is a lasting problem of a jail.
+type Condition struct {
+	Type   string `json:"type" required:"true" enum:"disk_read_only" description:"disk_read_only: its filesystem had an error, and refuses writes until the jail was stopped and started."`
+	Detail string `json:"detail" required:"true"`
+	Remedy string `json:"remedy,omitempty"`
+}
+
 // Usage is what a jail uses now.
 type Usage struct {
 	CPUMS       int64    `json:"cpu_ms" description:"Processor time since the start."`
 	MemoryBytes int64    `json:"memory_bytes"`
 	MemoryPeak  int64    `json:"memory_peak_bytes"`
-	PIDs        int64    `json:"pids"`
+	PIDs        int64    `json:"pids" description:"Processes and threads, without those of the jail's init."`
 	MaxPIDs     int64    `json:"max_pids"`
 	DiskBytes   int64    `json:"disk_bytes" description:"Written by the jail."`
 	DiskLimit   int64    `json:"disk_limit_bytes"`

@@ -23,7 +23,7 @@ type Snapshot struct {
 	Name      string            `json:"name,omitempty"`
 	Labels    map[string]string `json:"labels,omitempty"`
 	CreatedAt time.Time         `json:"created_at" required:"true"`
-	Reason    string            `json:"reason" required:"true" enum:"asked,every,before,after,branched,imported" description:"Why it was taken: somebody asked; it was time; before or after something; the jail was branched; it comes from another host."`
+	Reason    string            `json:"reason" required:"true" enum:"asked,every,before,after,branched,imported,checkpoint" description:"Why it was taken: a client asked; it was time; before or after something; the jail was branched; it comes from another host; for an automatic checkpoint of a run."`
 	Trigger   string            `json:"trigger,omitempty" description:"Of an automatic one: what it came before or after."`
 
 	Memory   bool   `json:"memory" description:"Its processes are part of it, not its files alone."`
@@ -74,9 +74,12 @@ type Overrides struct {
 
 // Branch asks for jails that go on from where one was.
 type Branch struct {
-	Count int `json:"count" required:"true" minimum:"1" maximum:"256"`
+	Count int `json:"count" minimum:"1" maximum:"256" description:"Default 1."`
 	Overrides
 }
+
+// Default sets what a request need not say.
+func (b *Branch) Default() { b.Count = 1 }
 
 // Branches are the jails that were made. At least one was, or the answer is a
 // problem.
