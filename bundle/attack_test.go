@@ -391,6 +391,9 @@ func TestAttacks(t *testing.T) {
 			if len(err.Error()) > 1000 || strings.ContainsAny(err.Error(), "\x1b\u202e") {
 				t.Errorf("the error is made of what was attacked with: %.200q", err)
 			}
+			if text := err.Error(); strings.Contains(text, filepath.Dir(path)) || !strings.Contains(text, filepath.Base(path)) {
+				t.Errorf("the error names the bundle by a path, or not at all: %s", text)
+			}
 			if len(s.seen) != asked || len(s.have) != len(had) {
 				t.Error("somebody was asked, or something was registered")
 			}

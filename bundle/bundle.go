@@ -12,7 +12,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"path"
+	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -85,15 +87,24 @@ func Open(path string) (*Bundle, error) {
 	return b, nil
 }
 
-// on puts the bundle that it is about into a refusal.
+// on puts the name of the bundle at path into an error.
 func on(path string, err error) error {
+	name := filepath.Base(path)
 	if e, ok := errors.AsType[*fault.Error](err); ok && e.On == "" && ReasonOf(err) != "" {
 		named := *e
-		named.On = path
+		named.On = name
 		return &named
 	}
-	return fmt.Errorf("bundle %s: %w", path, err)
+	// The error of a system call names the whole path.
+	if e, ok := errors.AsType[*fs.PathError](err); ok && e.Path == path {
+		err = e.Err
+	}
+	return fmt.Errorf("bundle %s: %w", name, err)
 }
+
+// name is what errors call the bundle: its file name. The directory can be a temporary
+// one of the daemon, which means nothing to the caller.
+func (b *Bundle) name() string { return filepath.Base(b.path) }
 
 func open(path string) (*Bundle, error) {
 	c, err := scan(path)

@@ -15,7 +15,7 @@ func (b *Bundle) CheckClaims() error {
 	var effects, hosts, secrets []string
 	for _, c := range b.Capabilities {
 		if need := skill.TierOf(c); !m.Tier.Covers(need) {
-			return refuse(Exceeds, b.path, "%s is of tier %s, and the bundle says %s", c.ID, need, m.Tier)
+			return refuse(Exceeds, b.name(), "%s is of tier %s, and the bundle says %s", c.ID, need, m.Tier)
 		}
 		effects = append(effects, c.Effects...)
 		hosts = append(hosts, c.Network.Hosts...)
@@ -26,7 +26,7 @@ func (b *Bundle) CheckClaims() error {
 		want, says []string
 	}{{"effects", effects, m.Effects}, {"hosts", hosts, m.Hosts}, {"secrets", secrets, m.Secrets}} {
 		if more := beyond(w.want, w.says); len(more) > 0 {
-			return refuse(Exceeds, b.path, "its capabilities want the %s %s, which %s does not say",
+			return refuse(Exceeds, b.name(), "its capabilities want the %s %s, which %s does not say",
 				w.what, strings.Join(more, ", "), MetadataFile)
 		}
 	}
@@ -50,7 +50,7 @@ func (b *Bundle) checkSkill() error {
 		return nil, false
 	})
 	if err != nil && !elsewhere {
-		return refuse(Exceeds, b.path, "%s: %w", b.SkillFile, err)
+		return refuse(Exceeds, b.name(), "%s: %w", b.SkillFile, err)
 	}
 	return nil
 }

@@ -91,7 +91,7 @@ func (i *Installer) Install(ctx context.Context, path string) (*Installed, error
 		return nil, err
 	}
 	if b, err = i.stage(b); err != nil {
-		return nil, fmt.Errorf("keep %s: %w", path, err)
+		return nil, fmt.Errorf("keep %s: %w", filepath.Base(path), err)
 	}
 	if was != nil && was.Digest == b.Digest() {
 		return i.register(ctx, b, was)
@@ -132,13 +132,13 @@ func (i *Installer) replaces(ctx context.Context, b *Bundle) (*Installed, error)
 		return nil, err
 	}
 	if was.Publisher != m.Publisher {
-		return nil, refuse(OtherPublisher, b.path, "%s is installed from %s, and this is from %s", m.Name, was.Publisher, m.Publisher)
+		return nil, refuse(OtherPublisher, b.name(), "%s is installed from %s, and this is from %s", m.Name, was.Publisher, m.Publisher)
 	}
 	switch c := manifest.CompareVersions(m.Version, was.Version); {
 	case c < 0:
-		return nil, refuse(Downgrade, b.path, "%s %s is installed, and this is %s", m.Name, was.Version, m.Version)
+		return nil, refuse(Downgrade, b.name(), "%s %s is installed, and this is %s", m.Name, was.Version, m.Version)
 	case c == 0 && was.Digest != b.Digest():
-		return nil, refuse(Republished, b.path, "%s %s is installed with another content", m.Name, m.Version)
+		return nil, refuse(Republished, b.name(), "%s %s is installed with another content", m.Name, m.Version)
 	}
 	return was, nil
 }
@@ -157,7 +157,7 @@ func (i *Installer) Open(digest string) (*Bundle, error) {
 		return nil, err
 	}
 	if b.Digest() != digest {
-		return nil, refuse(Tampered, b.path, "its files have the digest %s", b.Digest())
+		return nil, refuse(Tampered, b.name(), "its files have the digest %s", b.Digest())
 	}
 	return b, nil
 }

@@ -95,7 +95,7 @@ func TestASecretKeyDoesNotPrint(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	asJSON, err := json.Marshal(k)
+	asJSON, err := json.Marshal([]any{k})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -45,7 +45,7 @@ const (
 
 func checkTier(t Tier) error {
 	if !slices.Contains(skill.Tiers, t) {
-		return fmt.Errorf("tier: %q is none of %s", t, join(skill.Tiers))
+		return fmt.Errorf("tier: %q is not one of %s", t, join(skill.Tiers))
 	}
 	return nil
 }

@@ -7,11 +7,11 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"unicode"
 	"unicode/utf8"
 
 	udiff "github.com/aymanbagabas/go-udiff"
 
+	"glasshouse/internal/text"
 	"glasshouse/manifest"
 )
 
@@ -279,7 +279,7 @@ func visible(s string) string {
 	return b.String()
 }
 
-func hidden(r rune) bool { return r != '\n' && r != '\t' && r != '\u00a0' && !unicode.IsPrint(r) }
+func hidden(r rune) bool { return r != '\n' && r != '\t' && r != '\u00a0' && text.Hidden(r) }
 
 // Text is the review for somebody who reads it.
 func (r *Review) Text() string {

@@ -82,7 +82,7 @@ func IsArchive(name string) bool {
 func (b *Bundle) Pack(file string) (err error) {
 	const op = "bundle.Pack"
 	if !IsArchive(file) {
-		return fault.Newf(fault.Invalid, op, file, "the name ends in none of %s", strings.Join(Archives, ", "))
+		return fault.Newf(fault.Invalid, op, file, "the name does not end in one of %s", strings.Join(Archives, ", "))
 	}
 	if inside(b.path, file) {
 		return fault.Newf(fault.Invalid, op, file, "it would lie in the bundle itself, as a file that was not signed")

@@ -55,8 +55,9 @@ type trusted struct {
 type Trust struct {
 	file string
 
-	mu   sync.Mutex
-	kept trusted // guarded by mu
+	mu sync.Mutex
+	// +checklocks:mu
+	kept trusted
 }
 
 // OpenTrust reads the trust store in file, which need not be there yet: then
@@ -309,7 +310,7 @@ func (t *Trust) Holds(w Warrant) error {
 // key it is without a trust store.
 func (b *Bundle) CheckKey(keys ...PublicKey) error {
 	if !slices.ContainsFunc(keys, func(k PublicKey) bool { return k.key == b.Signature.Key.key }) {
-		return refuse(UnknownKey, b.path, "it is signed by %s", b.Signature.Key)
+		return refuse(UnknownKey, b.name(), "it is signed by %s", b.Signature.Key)
 	}
 	return b.inTime()
 }
@@ -318,14 +319,14 @@ func (b *Bundle) CheckKey(keys ...PublicKey) error {
 func (b *Bundle) inTime() error {
 	signed, err := utc(b.Signature.Signed)
 	if err != nil {
-		return refuse(BadSignature, b.path, "signed: %w", err)
+		return refuse(BadSignature, b.name(), "signed: %w", err)
 	}
 	now := time.Now()
 	if signed.After(now.Add(skew)) {
-		return refuse(NotYet, b.path, "at %s", b.Signature.Signed)
+		return refuse(NotYet, b.name(), "at %s", b.Signature.Signed)
 	}
 	if at := b.Expires(); !at.IsZero() && !now.Before(at) {
-		return refuse(Expired, b.path, "since %s", at.Format(time.RFC3339))
+		return refuse(Expired, b.name(), "since %s", at.Format(time.RFC3339))
 	}
 	return nil
 }

@@ -32,6 +32,10 @@ type Config struct {
 	Every    int64         // a checkpoint is signed after so many entries; 0 is 1000
 	Interval time.Duration // and so long after an entry at the latest; 0 is 10 s
 	Log      *slog.Logger  // nil is slog.Default
+
+	// HeadFile is a file outside of the data directory to which signed checkpoints are
+	// appended, and with which the store is compared when it is opened. "" is none.
+	HeadFile string
 }
 
 // A Chain is open for appending. It is safe for concurrent use.
@@ -50,17 +54,24 @@ type Chain struct {
 
 	last   atomic.Int64               // Seq of the last entry that is durable
 	signed atomic.Pointer[Checkpoint] // the newest that is durable
+	lost   atomic.Pointer[error]      // another process appends: nothing is added after that; only the writer sets it
 
-	mu     sync.Mutex
-	closed bool // guarded by mu
+	mu sync.Mutex
+	// +checklocks:mu
+	closed bool
 
 	verifying sync.Mutex
-	verified  progress // guarded by verifying: where Verify has got to
+	// verified is the position that Verify has reached.
+	// +checklocks:verifying
+	verified progress
+
+	headFile string
 
 	// The writer's own.
-	tip    tip
-	unsure *batch // whether it was added is not known; nil if all is
-	lost   error  // somebody else appends: nothing is added any more
+	published   int64     // size of the checkpoint that was last copied out of the store
+	publishedAt time.Time // when that was
+	tip         tip
+	unsure      *batch // whether it was added is not known; nil if all is
 }
 
 // Queue and batches are bounded, so that a database that is slow makes who
@@ -77,7 +88,7 @@ const (
 // of it is not read; Verify does.
 func Open(ctx context.Context, cfg Config) (_ *Chain, err error) {
 	c := &Chain{
-		store: cfg.Store, key: cfg.Key, every: cfg.Every, interval: cfg.Interval, log: cfg.Log,
+		store: cfg.Store, key: cfg.Key, headFile: cfg.HeadFile, every: cfg.Every, interval: cfg.Interval, log: cfg.Log,
 		queue: make(chan *pending, queueLen), quit: make(chan struct{}), done: make(chan struct{}),
 	}
 	if c.every <= 0 {
@@ -113,6 +124,9 @@ func (c *Chain) begin(ctx context.Context) error {
 		if err := c.checkSigned(ctx, cp); err != nil {
 			return err
 		}
+	}
+	if err := c.checkHead(ctx); err != nil {
+		return err
 	}
 	c.signed.Store(&cp)
 	c.last.Store(c.tip.seq)

@@ -115,6 +115,6 @@ func (c *Chain) ProveConsistency(ctx context.Context, earlier string) (Consisten
 func damaged(err error) error {
 	return &fault.Error{
 		Op: "chain", Kind: fault.Conflict, Err: fmt.Errorf("the chain is damaged: %w", err),
-		Remedy: "glasshouse audit verify names the first entry that is wrong",
+		Remedy: "glasshouse audit verify --offline names the first entry that is wrong; it needs no daemon",
 	}
 }

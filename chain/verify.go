@@ -250,7 +250,9 @@ func (c *Chain) VerifyAll(ctx context.Context) (Report, error) {
 }
 
 // verifyFrom verifies what is behind from, against what is in memory: a database
-// that was put back to an earlier state is found out.
+// that was put back to an earlier state is found out. The caller holds c.verifying.
+//
+// +checklocks:c.verifying
 func (c *Chain) verifyFrom(ctx context.Context, from progress) (Report, error) {
 	v := verifier{progress: from, mark: from}
 	v.tip = from.clone()             // mark stays as it is

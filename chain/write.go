@@ -94,8 +94,10 @@ func (c *Chain) write() {
 		select {
 		case p := <-c.queue:
 			c.commit(c.gather(p), false)
+			c.publish(false)
 		case <-timer.C:
 			c.commit(nil, true)
+			c.publish(false)
 			timer.Reset(c.interval)
 		case <-c.quit:
 			c.finish()
@@ -113,6 +115,7 @@ func (c *Chain) finish() {
 			c.commit(c.gather(p), false)
 		default:
 			c.commit(nil, true)
+			c.publish(true)
 			return
 		}
 	}
@@ -226,12 +229,20 @@ func (c *Chain) added(b *batch) {
 	}
 }
 
+// Err returns why entries are no longer added, for good, or nil.
+func (c *Chain) Err() error {
+	if lost := c.lost.Load(); lost != nil {
+		return *lost
+	}
+	return nil
+}
+
 // settle finds out whether a transaction whose answer was an error was committed
 // all the same: a network may fail between the two. Nothing is added before that
 // is known.
 func (c *Chain) settle() error {
-	if c.lost != nil || c.unsure == nil {
-		return c.lost
+	if err := c.Err(); err != nil || c.unsure == nil {
+		return err
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
@@ -252,9 +263,10 @@ func (c *Chain) settle() error {
 		c.added(b)
 	case now.seq == b.before.seq && now.hash == b.before.hash:
 	default:
-		c.lost = fault.Newf(fault.Conflict, "chain.Append", "", "somebody else has changed the chain: its last entry is %d, and should be %d", now.seq, b.before.seq)
-		c.log.Error("the chain is not continued", "error", c.lost)
-		return c.lost
+		lost := fault.Newf(fault.Conflict, "chain.Append", "", "another process has changed the chain: its last entry is %d, and should be %d", now.seq, b.before.seq)
+		c.lost.Store(&lost)
+		c.log.Error("the chain is not continued", "error", lost)
+		return lost
 	}
 	c.unsure = nil
 	return nil

@@ -269,8 +269,9 @@ func hostOf(field, address string) (string, error) {
 type keys struct {
 	fetch func(ctx context.Context, connector, secret, host string) ([]byte, error)
 
-	mu   sync.Mutex
-	kept map[string]keptKey // by connector. guarded by mu
+	mu sync.Mutex
+	// +checklocks:mu
+	kept map[string]keptKey // by connector
 }
 
 type keptKey struct {

@@ -134,9 +134,11 @@ func (h *house) settled(m run.Message, want ...run.DeliveryState) []run.Delivery
 // A receiver is a server elsewhere that is told things.
 type receiver struct {
 	*httptest.Server
-	mu     sync.Mutex
-	got    []arrived // guarded by mu
-	status int       // guarded by mu
+	mu sync.Mutex
+	// +checklocks:mu
+	got []arrived
+	// +checklocks:mu
+	status int
 }
 
 type arrived struct {

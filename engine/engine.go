@@ -43,6 +43,10 @@ type Installed struct {
 	Dir    string // that its paths are relative to
 	Digest string // of manifest and files: another digest is another capability
 	Trust  bool   // an operator trusts this digest to run on the host itself
+
+	// Warning is for the caller and the audit log: why this is not the version that the
+	// caller expects. Most have none.
+	Warning string
 }
 
 // A Call is one call.

@@ -9,6 +9,8 @@ import (
 	"glasshouse/approval"
 	"glasshouse/chain"
 	"glasshouse/fault"
+	"glasshouse/id"
+	"glasshouse/internal/text"
 	"glasshouse/policy"
 )
 
@@ -38,18 +40,23 @@ func (k *Kernel) ask(ctx context.Context, a Ask, d policy.Decision) (answer, err
 		defer context.AfterFunc(a.Patient, func() { cancel(context.Cause(a.Patient)) })()
 		ctx = waiting
 	}
+	m := k.mask(ctx, a.Subject)
+	shown := masked(m, a.Question)
 	asked := approval.Request{
-		Question: a.Question, Parent: a.Parent, Rule: d.Rule, Reason: d.Reason, Tier: k.tierOf(a), Context: a.Context,
+		Question: shown, Parent: a.Parent, Rule: d.Rule, Reason: m.Text(d.Reason), Tier: k.tierOf(a), Context: maskJSON(m, a.Context),
 	}
-	r, err := q.Open(ctx, asked)
-	aid := r.ID
-	switch {
-	case err != nil:
-	case a.Subject.Jail != "" && k.find(a.Subject.Jail) == nil: // it ended meanwhile, and nobody else would withdraw this
-		r, err = q.Withdraw(ctx, aid, "the jail has ended")
-	default:
-		r, err = q.Ask(ctx, asked)
+	asked.Rule.Pattern = m.Text(d.Rule.Pattern)
+	if shown.Resource != a.Resource {
+		// The stars of the mask would be wildcards in a rule that is remembered.
+		asked.Scopes = []approval.Scope{approval.Once}
 	}
+	var aid id.Approval
+	r, err := q.Ask(ctx, asked, func(r approval.Request) {
+		aid = r.ID
+		if a.Subject.Jail != "" && k.find(a.Subject.Jail) == nil { // it ended meanwhile, so Release does not withdraw this
+			k.withdraw(a.Subject.Jail, "the jail has ended")
+		}
+	})
 	switch {
 	case errors.Is(err, fault.Exhausted):
 		return answer{reason: err.Error()}, nil // too much waits already, and that is an answer
@@ -67,7 +74,8 @@ func (k *Kernel) ask(ctx context.Context, a Ask, d policy.Decision) (answer, err
 		}
 	}
 	granted, ok := r.Granted()
-	if out.allow = ok; ok && granted.Resource != a.Resource {
+	out.allow = ok
+	if ok && granted.Resource != shown.Resource {
 		out.instead = granted.Resource
 	}
 	return out, nil
@@ -138,7 +146,7 @@ func (k *Kernel) RecordApproval(ctx context.Context, e approval.Event) (int64, e
 		Tier: r.Tier, Rule: r.Rule, Outcome: r.Outcome, Details: r.Question.Attributes,
 	}
 	if len(b.Resource) > maxResource {
-		b.Resource, b.Cut = b.Resource[:maxResource], true
+		b.Resource, b.Cut = text.Prefix(b.Resource, maxResource), true
 	}
 	given := r.Answer
 	if e.Kind == approval.KindSeconded {

@@ -49,6 +49,8 @@ type Request struct {
 	value  form.Value // in place of Input: of a capability that calls another
 	inside bool       // so that value counts, which may be nil
 	depth  int
+
+	secrets []string // of the capabilities that call it, which may pass their values on
 }
 
 // maxDepth is how deep capabilities may call each other.
@@ -68,6 +70,7 @@ type Outcome struct {
 	Usage      Usage           `json:"usage"`
 	Warm       bool            `json:"warm,omitempty"`    // a sandbox was there already
 	Sandbox    string          `json:"sandbox,omitempty"` // the jail that served it; what that did is in the chain under its name
+	Warning    string          `json:"warning,omitempty"` // why it is not the version that the caller expects
 	Log        string          `json:"log,omitempty"`
 	Budget     *budget.Report  `json:"budget,omitempty"`
 	Began      time.Time       `json:"began"`
@@ -194,6 +197,7 @@ func (c *call) resolve(context.Context) error {
 	}
 	c.cap = found
 	c.out.Capability, c.out.Version, c.out.Digest = found.ID, found.Version, found.Digest
+	c.out.Warning = found.Warning
 	if c.k.engines[found.Runtime.Type] == nil {
 		return fault.Cannot("call "+found.ID, fmt.Sprintf("there is no engine for the runtime %s here", found.Runtime.Type), "see glasshouse doctor")
 	}
@@ -287,6 +291,7 @@ func (c *call) shown() json.RawMessage {
 	if err != nil {
 		return nil
 	}
+	text, _, _ = c.mask(context.Background()).JSON(text)
 	b, _ := json.Marshal(map[string]any{"input": json.RawMessage(text), "label": c.label, "effects": c.cap.Effects})
 	return b
 }
@@ -340,6 +345,18 @@ func (c *call) timeout() time.Duration {
 	return t
 }
 
+// late is the reason of a call that was ended at the end of its time.
+func (c *call) late() string {
+	t, own := c.timeout(), c.cap.Resources.Timeout
+	switch {
+	case t == own:
+		return fmt.Sprintf("it took longer than %v, the :timeout-ms of its manifest", t)
+	case t == c.req.Timeout:
+		return fmt.Sprintf("it took longer than the %v that its caller gave it", t)
+	}
+	return fmt.Sprintf("it took longer than %v, the default of :timeout-ms", t)
+}
+
 // run has the engine make the call. That it begins is recorded before, unless nothing
 // of it leaves this process.
 func (c *call) run(ctx context.Context) error {
@@ -349,7 +366,7 @@ func (c *call) run(ctx context.Context) error {
 		}
 	}
 	if !c.pure() {
-		e := entry(chain.CallStarted, c.req.Who, c.parent, c.record(false))
+		e := entry(chain.CallStarted, c.req.Who, c.parent, c.record(ctx, false))
 		e.Capability = c.cap.ID
 		e, err := c.k.cfg.Chain.Append(ctx, e)
 		if err != nil {
@@ -368,7 +385,12 @@ func (c *call) run(ctx context.Context) error {
 	})
 	if f, ok := errors.AsType[*engine.Failure](err); ok {
 		c.result.Usage, c.result.Log = f.Usage, f.Log
+		if f.Kind == engine.TimedOut && context.Cause(ctx) == errTimeout {
+			late := *f // the engine knows only that the context has ended
+			late.Reason, err = c.late(), &late
+		}
 	}
+	c.result.Log = c.mask(ctx).Clipped(c.result.Log)
 	if c.result.Usage.Wall == 0 {
 		c.result.Usage.Wall = time.Since(began)
 	}
@@ -401,7 +423,7 @@ func (c *call) spend() {
 
 // accept looks whether what came out is what the capability said, and labels it. Only
 // a capability of which that was declared and approved may lower a label.
-func (c *call) accept(context.Context) error {
+func (c *call) accept(ctx context.Context) error {
 	if c.cap.Output != nil {
 		if err := c.cap.Output.Check(c.result.Output); err != nil {
 			return &engine.Failure{Kind: engine.Garbled, Reason: "the output is not what the manifest says: " + err.Error()}
@@ -416,12 +438,13 @@ func (c *call) accept(context.Context) error {
 	if !c.cap.DataClasses.Declassifies {
 		c.out.Label = c.out.Label.Join(c.labelled())
 	}
-	return nil
+	return c.maskOutput(c.mask(ctx))
 }
 
 // end records how the call ended.
 func (c *call) end(ctx context.Context, step string, err error) (Outcome, error) {
 	if err != nil {
+		err = maskError(c.mask(ctx), err)
 		c.out.Output, c.out.value, c.out.Label = nil, nil, ""
 		c.out.Error = &CallError{Kind: step, Reason: err.Error(), Remedy: fault.RemedyOf(err)}
 		if f, ok := errors.AsType[*engine.Failure](err); ok {
@@ -436,13 +459,13 @@ func (c *call) end(ctx context.Context, step string, err error) (Outcome, error)
 		Parent: c.parent, Capability: c.out.Capability,
 	}
 	if c.cap != nil && c.pure() {
-		if !c.k.notes.add(note{Entry: e, body: func() any { return c.record(true) }}) && err == nil {
+		if !c.k.notes.add(note{Entry: e, body: func() any { return c.record(ctx, true) }}) && err == nil {
 			err = fault.Newf(fault.Unavailable, "govern.Call", c.cap.ID, "the kernel is closed")
 		}
 		c.k.calls.add(c.out)
 		return c.out, err
 	}
-	e.Body = bodyOf(c.record(true))
+	e.Body = bodyOf(c.record(ctx, true))
 	if ended, cerr := c.k.cfg.Chain.Append(context.WithoutCancel(ctx), e); cerr != nil {
 		err = errors.Join(err, fmt.Errorf("record the end of the call: %w", cerr))
 	} else if c.out.Entry == 0 {
@@ -470,6 +493,7 @@ func (h host) CallJSON(ctx context.Context, name string, input json.RawMessage) 
 func (h host) call(ctx context.Context, r Request) (Outcome, error) {
 	c := h.c
 	r.Who, r.Operator, r.Budget = c.req.Who, c.req.Operator, c.req.Budget
+	r.secrets = c.secretNames()
 	r.Labels, r.Parent, r.depth = []manifest.Label{c.labelled()}, c.parent, c.req.depth+1
 	out, err := c.k.Call(ctx, r)
 	if err == nil {

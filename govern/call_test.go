@@ -332,15 +332,29 @@ func TestCapabilitiesDoNotCallEachOtherForEver(t *testing.T) {
 
 func TestACallEndsInTime(t *testing.T) {
 	h := newHouse(t)
-	h.serves(remote("places.search", `:resources {:timeout-ms 50}`), map[string]func(context.Context, *engine.Call) (engine.Result, error){
+	h.serves(remote("places.search", `:resources {:timeout-ms 50}`)+remote("places.find", ""), map[string]func(context.Context, *engine.Call) (engine.Result, error){
 		"places.search": func(ctx context.Context, _ *engine.Call) (engine.Result, error) {
 			<-ctx.Done()
 			return engine.Result{}, &engine.Failure{Kind: engine.TimedOut, Reason: "it took too long", Err: context.Cause(ctx)}
 		},
+		"places.find": func(ctx context.Context, _ *engine.Call) (engine.Result, error) {
+			<-ctx.Done()
+			return engine.Result{}, &engine.Failure{Kind: engine.TimedOut, Reason: "it took too long", Err: context.Cause(ctx)}
+		},
 	})
-	out, err := h.Call(t.Context(), Request{Capability: "places.search", Input: query("x"), Operator: true, Timeout: time.Hour})
-	if !errors.Is(err, errTimeout) || out.Error.Kind != "timeout" {
-		t.Errorf("it is %+v, %v", out.Error, err)
+	for _, c := range []struct {
+		capability string
+		timeout    time.Duration
+		reason     string
+	}{
+		{"places.search", time.Hour, "it took longer than 50ms, the :timeout-ms of its manifest"},
+		{"places.search", 20 * time.Millisecond, "it took longer than the 20ms that its caller gave it"},
+		{"places.find", 20 * time.Millisecond, "it took longer than the 20ms that its caller gave it"},
+	} {
+		out, err := h.Call(t.Context(), Request{Capability: c.capability, Input: query("x"), Operator: true, Timeout: c.timeout})
+		if !errors.Is(err, errTimeout) || out.Error.Kind != "timeout" || out.Error.Reason != c.reason {
+			t.Errorf("%s with %v is %+v, %v", c.capability, c.timeout, out.Error, err)
+		}
 	}
 }
 
@@ -356,5 +370,29 @@ func TestARunsBudgetHoldsFromCallToCall(t *testing.T) {
 	}
 	if none, err := h.BudgetOf(policy.Subject{Run: "r2"}, nil); none != nil || err != nil {
 		t.Errorf("a run without limits has %v, %v", none, err)
+	}
+}
+
+func TestAWarningAboutTheVersionIsInTheResultAndInTheAuditLog(t *testing.T) {
+	h := newHouse(t)
+	h.serves(remote("places.search", ""), map[string]func(context.Context, *engine.Call) (engine.Result, error){"places.search": gives(answer42)})
+	const warning = "version 2.0.0 is revoked"
+	h.caps.(shelf)["places.search"].Warning = warning
+	out, err := h.Call(t.Context(), Request{Capability: "places.search", Input: json.RawMessage(`{"query":"x"}`), Operator: true})
+	must(t, err)
+	if out.Warning != warning {
+		t.Errorf("the result has the warning %q", out.Warning)
+	}
+	for _, kind := range []chain.Kind{chain.CallStarted, chain.CallEnded} {
+		all, err := h.chain.Entries(t.Context(), chain.Query{Kinds: []chain.Kind{kind}})
+		must(t, err)
+		if len(all) != 1 {
+			t.Fatalf("%d entries of kind %s", len(all), kind)
+		}
+		var r CallRecord
+		must(t, json.Unmarshal(all[0].Body, &r))
+		if r.Warning != warning {
+			t.Errorf("%s has the warning %q", kind, r.Warning)
+		}
 	}
 }

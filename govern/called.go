@@ -31,6 +31,7 @@ type CallRecord struct {
 	Digest  string          `json:"digest,omitempty"` // of the capability
 	Runtime string          `json:"runtime,omitempty"`
 	Sandbox string          `json:"sandbox,omitempty"` // the jail that served it
+	Warning string          `json:"warning,omitempty"` // why it is not the version that the caller expects
 	Input   Shown           `json:"input"`
 	Output  *Shown          `json:"output,omitempty"`
 	State   CallState       `json:"state"`
@@ -56,8 +57,9 @@ func show(text []byte, label manifest.Label) Shown {
 	return s
 }
 
-func (c *call) record(ended bool) CallRecord {
-	r := CallRecord{Call: c.out.ID, Version: c.out.Version, Digest: c.out.Digest, State: CallRunning}
+// record is what the chain says of the call. Its output and its errors are masked already.
+func (c *call) record(ctx context.Context, ended bool) CallRecord {
+	r := CallRecord{Call: c.out.ID, Version: c.out.Version, Digest: c.out.Digest, Warning: c.out.Warning, State: CallRunning}
 	if c.cap != nil {
 		r.Runtime = string(c.cap.Runtime.Type)
 	}
@@ -69,6 +71,8 @@ func (c *call) record(ended bool) CallRecord {
 	if c.req.inside {
 		text, _ = schema.ToJSON(c.req.value)
 	}
+	m := c.mask(ctx)
+	text, changed, _ := m.JSON(text)
 	r.Input = show(text, label)
 	if !ended {
 		return r
@@ -77,8 +81,9 @@ func (c *call) record(ended bool) CallRecord {
 	if c.out.State == CallDone {
 		out := show(c.out.Output, c.out.Label)
 		r.Output = &out
-		if r.Input.Value != nil && out.Value != nil {
-			r.Replay = c.result.Replay
+		_, secret, _ := m.JSON(c.result.Replay)
+		if r.Input.Value != nil && out.Value != nil && !changed && !secret {
+			r.Replay = c.result.Replay // a masked call cannot be replayed
 		}
 	}
 	return r
@@ -96,9 +101,11 @@ func (k *Kernel) free(a Ask) bool {
 
 // called remembers the last calls, for those who ask what became of theirs.
 type called struct {
-	mu   sync.Mutex
-	last []Outcome // guarded by mu
-	next int       // where the following one goes, once last is full. guarded by mu
+	mu sync.Mutex
+	// +checklocks:mu
+	last []Outcome
+	// +checklocks:mu
+	next int // where the following one goes, once last is full
 }
 
 // lastCalls is how many calls are remembered. All are in the chain.

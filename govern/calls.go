@@ -28,8 +28,9 @@ type calls struct {
 	init int
 	stop context.CancelFunc
 
-	mu      sync.Mutex
-	allowed map[int]birth // programs that were allowed, by the host's number. guarded by mu
+	mu sync.Mutex
+	// +checklocks:mu
+	allowed map[int]birth // programs that were allowed, by the host's number
 }
 
 // birth tells a process from an earlier one of the same number: when it began,
@@ -120,9 +121,10 @@ func (c *calls) judge(ctx context.Context, pid int, q policy.Question) policy.De
 func (c *calls) refuse(q policy.Question, why string) policy.Decision {
 	d := policy.Decision{Effect: policy.Deny, Final: true, Reason: why,
 		Rule: policy.Rule{Action: q.Action, Pattern: "*", Effect: policy.Deny, File: "kernel"}}
-	c.w.k.Note(chain.Decided, policy.Subject{Jail: c.w.jid}, 0, Decided{
+	who := policy.Subject{Jail: c.w.jid}
+	c.w.k.Note(chain.Decided, who, 0, Decided{
 		Action: q.Action, Resource: q.Resource, Attributes: q.Attributes, Effect: policy.Deny, Tag: Denied, Rule: d.Rule, Reason: why,
-	})
+	}.masked(c.w.k.mask(context.Background(), who)))
 	return d
 }
 
@@ -139,11 +141,12 @@ func (c *calls) isInit(pid int, exe string) bool {
 
 // lied records a call that did something else than what was agreed to.
 func (c *calls) lied(l enforce.Lie) {
-	c.w.k.Note(chain.Decided, policy.Subject{Jail: c.w.jid}, 0, Decided{
+	who := policy.Subject{Jail: c.w.jid}
+	c.w.k.Note(chain.Decided, who, 0, Decided{
 		Action: l.Done.Action, Resource: l.Done.Resource, Attributes: l.Done.Attributes,
 		Effect: policy.Deny, Tag: Denied, Rule: policy.Rule{Action: l.Done.Action, Pattern: "*", Effect: policy.Deny, File: "kernel"},
 		Reason: fmt.Sprintf("it asked for %q and did something else; it was killed", l.Asked.Resource),
-	})
+	}.masked(c.w.k.mask(context.Background(), who)))
 }
 
 // byInit reports whether it is init's own program that begins another: what an

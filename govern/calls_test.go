@@ -65,7 +65,9 @@ func TestWhatAnAllowedProgramBeginsIsPartOfIt(t *testing.T) {
 	}
 
 	// Another process of the same number is another process.
+	c.mu.Lock()
 	c.allowed[f.second] = "1"
+	c.mu.Unlock()
 	if c.partOf(f.third) {
 		t.Error("it is part of a process that was before it")
 	}

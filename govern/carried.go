@@ -8,8 +8,9 @@ import (
 
 // carried are the bytes that proxies have carried, both ways, which are closed.
 type carried struct {
-	mu   sync.Mutex
-	past map[id.Jail]int64 // guarded by mu
+	mu sync.Mutex
+	// +checklocks:mu
+	past map[id.Jail]int64
 }
 
 func (c *carried) add(j id.Jail, n int64) {

@@ -36,7 +36,7 @@ func (k *Kernel) NewFetcher(c *engine.Installed, e *Egress, secret func(ctx cont
 	if f.way, err = newWay(); err != nil {
 		return nil, err
 	}
-	f.proxy, err = egress.New(egress.Config{Jail: c.ID, Rules: e.rules(), Recorder: recorder{k: k}, Secret: secret, CA: ca, KeepQuery: e.query()})
+	f.proxy, err = egress.New(egress.Config{Jail: c.ID, Rules: e.rules(), Recorder: recorder{k: k, secrets: c.Secrets}, Secret: secret, CA: ca, KeepQuery: e.query()})
 	if err != nil {
 		return nil, errors.Join(err, f.way.Close())
 	}

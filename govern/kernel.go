@@ -206,7 +206,7 @@ func (k *Kernel) judge(ctx context.Context, a Ask, asks bool) (Verdict, error) {
 	default:
 		v.Tag = Denied
 	}
-	e, err := k.cfg.Chain.Append(context.WithoutCancel(ctx), decided(a.Question, v, parent))
+	e, err := k.cfg.Chain.Append(context.WithoutCancel(ctx), k.decided(ctx, a.Question, v, parent))
 	if err != nil {
 		return Verdict{}, fmt.Errorf("record the decision: %w", err)
 	}

@@ -9,7 +9,7 @@ import (
 	"glasshouse/chain"
 	"glasshouse/egress"
 	"glasshouse/id"
-	"glasshouse/internal/plain"
+	"glasshouse/internal/text"
 	"glasshouse/policy"
 )
 
@@ -31,14 +31,14 @@ type Decided struct {
 // maxResource is how much of a resource, or of an attribute, an entry holds.
 const maxResource = 16 << 10
 
-func decided(q policy.Question, v Verdict, parent int64) chain.Entry {
+func (k *Kernel) decided(ctx context.Context, q policy.Question, v Verdict, parent int64) chain.Entry {
 	d := Decided{
 		Action: q.Action, Resource: q.Resource, Attributes: q.Attributes,
 		Effect: v.Decision.Effect, Allowed: v.Allow, Tag: v.Tag,
 		Rule: v.Decision.Rule, Reason: v.Decision.Reason, By: v.By, Instead: v.Instead,
-	}
+	}.masked(k.mask(context.WithoutCancel(ctx), q.Subject))
 	if len(d.Resource) > maxResource {
-		d.Resource, d.Cut = d.Resource[:maxResource], true
+		d.Resource, d.Cut = text.Prefix(d.Resource, maxResource), true
 	}
 	return entry(chain.Decided, q.Subject, parent, d)
 }
@@ -63,8 +63,9 @@ type notes struct {
 	queue chan note
 	wg    sync.WaitGroup
 
-	mu     sync.RWMutex
-	closed bool // guarded by mu
+	mu sync.RWMutex
+	// +checklocks:mu
+	closed bool
 }
 
 // A note is an entry whose body is written when it is recorded: whoever notes something
@@ -177,19 +178,20 @@ type recorder struct {
 	k       *Kernel
 	jid     id.Jail
 	serving *serving // nil: it is of no capability's jail
+	secrets []string // of a capability without a jail
 }
 
 // Record implements egress.Recorder.
 func (r recorder) Record(rec egress.Record) {
 	rec.Jail = "" // the entry says it
-	if len(rec.Path) > maxResource {
-		rec.Path = rec.Path[:maxResource]
-	}
+	who := policy.Subject{Jail: r.jid}
+	rec = maskRecord(r.k.mask(context.Background(), who, r.secrets...), rec)
+	rec.Path = text.Prefix(rec.Path, maxResource)
 	parent := int64(0)
 	if r.serving != nil {
 		parent = r.serving.at(rec.At)
 	}
-	r.k.Note(chain.Egress, policy.Subject{Jail: r.jid}, parent, rec)
+	r.k.Note(chain.Egress, who, parent, rec)
 }
 
 // Line is the decision as the audit trail is printed. It is always one line, whatever
@@ -199,7 +201,7 @@ func (d Decided) Line() string {
 	if d.Tag == Whitelisted {
 		tag = "AUTONOMOUS - whitelisted"
 	}
-	return fmt.Sprintf("%s: %s [%s]", plain.Line(d.Action), plain.Line(d.Resource), tag)
+	return fmt.Sprintf("%s: %s [%s]", text.Visible(d.Action), text.Visible(d.Resource), tag)
 }
 
 // Said records what an agent says that it does, and what the rules say of it. It asks
@@ -213,7 +215,7 @@ func (k *Kernel) Said(q policy.Question) Verdict {
 			v.Tag = Whitelisted
 		}
 	}
-	if e := decided(q, v, 0); !k.notes.add(note{Entry: e}) {
+	if e := k.decided(context.Background(), q, v, 0); !k.notes.add(note{Entry: e}) {
 		k.cfg.Log.Error("not recorded in the chain: the kernel is closed", "kind", e.Kind, "jail", e.Jail)
 	}
 	return v

@@ -10,8 +10,9 @@ import (
 // serving is which calls a capability's jail has served: what it sends comes from the
 // call that was on when it began to send.
 type serving struct {
-	mu   sync.Mutex
-	last []served // oldest first. guarded by mu
+	mu sync.Mutex
+	// +checklocks:mu
+	last []served // oldest first
 }
 
 type served struct {

@@ -85,7 +85,7 @@ func TestWhatASandboxSendsComesFromTheCallItServes(t *testing.T) {
 	must(t, err)
 
 	w := h.find(jid)
-	r := recorder{h.Kernel, jid, &w.serving}
+	r := recorder{k: h.Kernel, jid: jid, serving: &w.serving}
 	before := time.Now()
 	done := h.Serving(jid, first.Seq)
 	during := time.Now()

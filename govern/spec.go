@@ -213,6 +213,35 @@ const (
 	maxText  = 1 << 20
 )
 
+// CurrentLevel is the autonomy level that holds now.
+func (p *Policy) CurrentLevel() policy.Level { return p.level() }
+
+// CheckAgent returns an Invalid error if a spec has no policy, or if no permission file of
+// the policy defines the agent.
+func CheckAgent(raw json.RawMessage, agent string) error {
+	s, err := parse(raw)
+	if err != nil {
+		return err
+	}
+	if s.Policy == nil {
+		return &fault.Error{Op: "govern.Policy", Kind: fault.Invalid, Field: "policy.agent",
+			Err: errors.New("there is no policy that could define an agent"), Remedy: "give the jail a policy"}
+	}
+	set, err := s.Policy.compile("")
+	if err != nil {
+		return err
+	}
+	return checkAgent(set, agent)
+}
+
+func checkAgent(set *policy.Set, agent string) error {
+	if set.HasAgent(agent) {
+		return nil
+	}
+	return &fault.Error{Op: "govern.Policy", Kind: fault.Invalid, Field: "policy.agent",
+		Err: fmt.Errorf("no permission file defines the agent %.80q", agent), Remedy: "name an agent of the permission file, or add it there"}
+}
+
 // compile makes the rules of a policy ready to decide. No policy is nil.
 func (p *Policy) compile(workspace string) (*policy.Set, error) {
 	const op = "govern.Policy"
@@ -253,7 +282,7 @@ func (p *Policy) compile(workspace string) (*policy.Set, error) {
 	}
 	for i, t := range p.Tiers {
 		if !slices.Contains([]approval.Tier{approval.Preapproved, approval.Standard, approval.Elevated}, t.Tier) {
-			return nil, fault.Fieldf(op, fmt.Sprintf("policy.tiers[%d].tier", i), "%.40q is none of preapproved, standard, elevated", t.Tier)
+			return nil, fault.Fieldf(op, fmt.Sprintf("policy.tiers[%d].tier", i), "%.40q is not one of preapproved, standard, elevated", t.Tier)
 		}
 	}
 	set, err := policy.Compile(c)

@@ -19,6 +19,7 @@ import (
 	"glasshouse/id"
 	"glasshouse/internal/atomicfile"
 	"glasshouse/internal/notify"
+	"glasshouse/internal/redact"
 	"glasshouse/policy"
 )
 
@@ -35,6 +36,10 @@ type Secrets interface {
 	// Missing returns those of the secrets that are not there, or that a capability
 	// may not use.
 	Missing(capability string, names []string) []string
+
+	// Mask returns a mask for the values of the secrets that a subject has or had by
+	// its grants, and of those that have names; nil if there are none.
+	Mask(ctx context.Context, who policy.Subject, names []string) *redact.Mask
 }
 
 // A Door is where the kernel listens for one jail. Who comes through it is that
@@ -122,9 +127,12 @@ type ward struct {
 // holder is the rules that count now, if there are any.
 type holder struct {
 	mu sync.RWMutex
-	h  *policy.Holder // guarded by mu
-	a  string         // the agent whose rules count. guarded by mu
-	t  []Tier         // guarded by mu
+	// +checklocks:mu
+	h *policy.Holder
+	// +checklocks:mu
+	a string // the agent whose rules count
+	// +checklocks:mu
+	t []Tier
 }
 
 func (h *holder) get() (*policy.Holder, string) {
@@ -153,8 +161,14 @@ func (k *Kernel) Check(raw json.RawMessage, proxied, enforced bool) (json.RawMes
 	if err != nil {
 		return nil, err
 	}
-	if _, err := s.Policy.compile(""); err != nil {
+	set, err := s.Policy.compile("")
+	if err != nil {
 		return nil, err
+	}
+	if set != nil && s.Policy.Agent != "" {
+		if err := checkAgent(set, s.Policy.Agent); err != nil {
+			return nil, err
+		}
 	}
 	if enforced && s.Policy == nil {
 		return nil, &fault.Error{Op: "govern.Check", Kind: fault.Invalid, Field: "enforce",
@@ -216,7 +230,15 @@ func (k *Kernel) Guard(ctx context.Context, jid id.Jail, g Guard) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.guard = g
-	defer func() { w.guard.Trusted = g.Trusted && g.Waits }()
+	err = w.begin(ctx, s, g)
+	w.guard.Trusted = g.Trusted && g.Waits
+	return err
+}
+
+// begin applies the rules of s and serves the jail's endpoint. The caller holds w.mu.
+//
+// +checklocks:w.mu
+func (w *ward) begin(ctx context.Context, s Spec, g Guard) error {
 	if err := w.govern(ctx, s, g.Workspace); err != nil {
 		return err
 	}
@@ -399,7 +421,7 @@ func (w *ward) newProxy(ctx context.Context) error {
 	}
 	p, err := egress.New(egress.Config{
 		Jail: string(w.jid), Rules: w.spec.Egress.rules(),
-		Authority: authority{w.k, w}, Recorder: recorder{w.k, w.jid, &w.serving},
+		Authority: authority{w.k, w}, Recorder: recorder{k: w.k, jid: w.jid, serving: &w.serving},
 		Secret: w.secret, Owned: w.owned, CA: ca, KeepQuery: w.spec.Egress.query(),
 	})
 	if err != nil {
@@ -551,7 +573,8 @@ func (w *ward) tell(d *Door) error {
 		}
 		last[at] = now
 		delete(skipped, at)
-		w.k.Note(chain.Egress, policy.Subject{Jail: w.jid}, 0, r)
+		who := policy.Subject{Jail: w.jid}
+		w.k.Note(chain.Egress, who, 0, maskRecord(w.k.mask(context.Background(), who), r))
 	}
 }
 

@@ -44,7 +44,7 @@ func (s *sections) network(n *form.Node) {
 func (s *sections) networkMode(n *form.Node) string {
 	if w := n.Atom; n.Kind == form.AtomNode && (w == form.Value(form.Keyword("direct")) || w == form.Value("direct")) {
 		s.problem(n, "network.mode", "nothing here reaches the network directly: what leaves is seen and can be refused; say :proxy with allowed-hosts")
-		return ModeNone
+		return "" // no mode: further problems of :network are about what the manifest says
 	}
 	return s.oneOf(n, "network.mode", ModeNone, ModeProxy)
 }

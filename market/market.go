@@ -110,14 +110,14 @@ func (m *Market) remember(now seen) error {
 	return nil
 }
 
-// Fetch fetches what the index offers into a new file in dir, which is the
-// caller's to remove. It is the bundle that was promised; whether its publisher is
-// trusted is the installer's question.
+// Fetch fetches what the index offers into a new file in dir, which has the name that
+// the file has in the market. The caller removes it. It is the bundle that was
+// promised; whether its publisher is trusted is the installer's question.
 func (m *Market) Fetch(ctx context.Context, o Offer, dir string) (file string, err error) {
 	if err := o.check(); err != nil {
 		return "", m.on(refuse(BadIndex, "", "%w", err))
 	}
-	f, err := os.CreateTemp(dir, "fetched-*-"+o.File)
+	f, err := os.OpenFile(filepath.Join(dir, o.File), os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
 	if err != nil {
 		return "", err
 	}

@@ -20,7 +20,7 @@ const pulse = 5 * time.Second
 // begin prepares a call: it ends with the server too, and while it lasts the client
 // hears of it, if it has asked to.
 func (s *Server) begin(ctx context.Context, req *sdk.CallToolRequest) (context.Context, func()) {
-	ctx, cancel := s.until(ctx)
+	ctx, cancel := s.until(context.WithValue(ctx, peerKey{}, &Peer{Request: req}))
 	token := req.Params.GetProgressToken()
 	if token == nil {
 		return ctx, cancel

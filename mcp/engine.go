@@ -41,10 +41,13 @@ type Engine struct {
 	sandboxes Sandboxes
 	version   string
 
-	mu      sync.Mutex
-	servers map[place]*kept   // guarded by mu
-	running map[*session]bool // guarded by mu
-	closed  bool              // guarded by mu
+	mu sync.Mutex
+	// +checklocks:mu
+	servers map[place]*kept
+	// +checklocks:mu
+	running map[*session]bool
+	// +checklocks:mu
+	closed bool
 }
 
 var _ engine.Engine = (*Engine)(nil)

@@ -133,8 +133,8 @@ func TestAServerIsSharedAsFarAsItsFilesAre(t *testing.T) {
 	if b.pid(persistent, "one") != b.pid(persistent, "two") {
 		t.Errorf("a persistent server is not the same for all sessions")
 	}
-	if b.pid(ephemeral, "one") == b.pid(ephemeral, "one") {
-		t.Errorf("two calls of an ephemeral server shared a process")
+	if first, second := b.pid(ephemeral, "one"), b.pid(ephemeral, "one"); first == second {
+		t.Errorf("two calls of an ephemeral server ran in process %v, want a process for each", first)
 	}
 }
 

@@ -22,7 +22,8 @@ const stateless = "2026-07-28"
 // whoever mounts it has asked who is there. Requests that a browser makes for a page
 // of somewhere else are refused.
 func (s *Server) Handler() http.Handler {
-	sessions := guarded(sdk.NewStreamableHTTPHandler(s.pick, &sdk.StreamableHTTPOptions{SessionTimeout: idle, MaxRequestBodyBytes: maxFrame}))
+	// The event store lets a client whose connection broke read what it missed.
+	sessions := guarded(sdk.NewStreamableHTTPHandler(s.pick, &sdk.StreamableHTTPOptions{SessionTimeout: idle, MaxRequestBodyBytes: maxFrame, EventStore: sdk.NewMemoryEventStore(nil)}))
 	single := s.Stateless()
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Header.Get("Mcp-Protocol-Version") >= stateless {

@@ -38,9 +38,11 @@ type session struct {
 	killed  atomic.Bool
 	dead    chan struct{} // closed when the conversation is over
 
-	mu    sync.Mutex
-	tools map[string]string // digests of its tools by name; nil: to be asked for. guarded by mu
-	stale bool              // the server says they have changed. guarded by mu
+	mu sync.Mutex
+	// +checklocks:mu
+	tools map[string]string // digests of its tools by name; nil: to be asked for
+	// +checklocks:mu
+	stale bool // the server says they have changed
 }
 
 // connect begins a conversation with a process, which it owns: it kills it if that
@@ -142,11 +144,15 @@ var newline = []byte("\n")
 type guard struct {
 	Process
 
-	mu    sync.Mutex
-	lines int   // since it was asked last. guarded by mu
-	all   int   // bytes. guarded by mu
-	line  int   // bytes of the message that is being read. guarded by mu
-	fault error // guarded by mu
+	mu sync.Mutex
+	// +checklocks:mu
+	lines int // since it was asked last
+	// +checklocks:mu
+	all int // bytes
+	// +checklocks:mu
+	line int // bytes of the message that is being read
+	// +checklocks:mu
+	fault error
 }
 
 // asked lets the process speak again.

@@ -51,19 +51,40 @@ type Server struct {
 
 	own []string // the names of the tools for jails
 
-	turn   sync.Mutex // of those who refresh; locked before mu
-	mu     sync.Mutex
-	listed map[string]string // the tools of capabilities by name, as they were told last. guarded by mu
+	resources Resources // nil: none
+	prompts   Prompts   // nil: none
+	watches   watches
+
+	offering sync.Mutex
+	// What is served of resources and prompts: their JSON by URI and by name.
+	// +checklocks:offering
+	listedResources map[string]string
+	// +checklocks:offering
+	listedPrompts map[string]string
+
+	turn sync.Mutex // of those who refresh; locked before mu
+	mu   sync.Mutex
+	// +checklocks:mu
+	listed map[string]string // the tools of capabilities by name, as last announced
 }
 
 // NewServer returns a server of capabilities, and of jails if the caller may have
 // any. Version is what it says of itself.
 func NewServer(version string, c Capabilities, j Jails) *Server {
-	s := &Server{capabilities: c, listed: map[string]string{}}
+	s := &Server{capabilities: c, listed: map[string]string{}, listedResources: map[string]string{}, listedPrompts: map[string]string{}}
 	s.closing, s.close = context.WithCancel(context.Background())
 	s.sdk = sdk.NewServer(&sdk.Implementation{Name: "glasshouse", Title: "Glasshouse", Version: version}, &sdk.ServerOptions{
 		Instructions: instructions,
-		Capabilities: &sdk.ServerCapabilities{Tools: &sdk.ToolCapabilities{ListChanged: true}},
+		//lint:ignore SA1019 protocol versions before 2026-07-28 have logging
+		Capabilities: &sdk.ServerCapabilities{Tools: &sdk.ToolCapabilities{ListChanged: true}, Logging: &sdk.LoggingCapabilities{}},
+
+		// Lists and resources are those of one caller. The default lets caches between the
+		// client and the server answer others with them.
+		SetCacheable: func(_ context.Context, _ sdk.Request, c *sdk.Cacheable) { c.CacheScope = "private" },
+
+		CompletionHandler:  s.complete,
+		SubscribeHandler:   s.subscribe,
+		UnsubscribeHandler: s.unsubscribe,
 	})
 	s.sdk.AddReceivingMiddleware(s.fresh)
 	if j != nil {
@@ -84,6 +105,9 @@ func (s *Server) fresh(next sdk.MethodHandler) sdk.MethodHandler {
 			if err := s.Refresh(ctx); err != nil {
 				return nil, err
 			}
+		}
+		if err := s.refreshOffer(ctx, method); err != nil {
+			return nil, err
 		}
 		return next(ctx, method, req)
 	}
@@ -154,7 +178,7 @@ func (s *Server) add(name string, t Tool) error {
 	if t.Output != nil {
 		tool.OutputSchema = out.schema
 	}
-	s.sdk.AddTool(tool, s.handler(t.ID, in, out))
+	s.sdk.AddTool(tool, s.handler(t.ID, in, out, isContent(t.Output)))
 	return nil
 }
 
@@ -165,7 +189,8 @@ func annotations(effects []string) *sdk.ToolAnnotations {
 	return &sdk.ToolAnnotations{ReadOnlyHint: pure, IdempotentHint: pure, DestructiveHint: &destructive, OpenWorldHint: &open}
 }
 
-func (s *Server) handler(id string, in, out shape) sdk.ToolHandler {
+// handler calls a capability. If its output is content, that is what the tool returns.
+func (s *Server) handler(id string, in, out shape, content bool) sdk.ToolHandler {
 	return func(ctx context.Context, req *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
 		ctx, done := s.begin(ctx, req)
 		defer done()
@@ -178,6 +203,11 @@ func (s *Server) handler(id string, in, out shape) sdk.ToolHandler {
 			return refused(ctx, err)
 		}
 		result := &sdk.CallToolResult{Content: []sdk.Content{&sdk.TextContent{Text: string(output)}}}
+		if content {
+			if parts := contentsOf(output); parts != nil {
+				result.Content = parts
+			}
+		}
 		if structured := out.wrap(output); structured != nil {
 			result.StructuredContent = structured
 		}

@@ -250,7 +250,7 @@ func TestWhatIsNoObjectIsPutIntoOne(t *testing.T) {
 		if said, _, failed := ask(t, c, "math__double-it", args{"number": 21}); !failed || !strings.Contains(said, "an object with one key, input") {
 			t.Errorf("with other arguments it says %q, failed %t", said, failed)
 		}
-		if said, structured, failed := ask(t, c, "any__thing", nil); failed || said != "[1,2]" || structured != "" {
+		if said, structured, failed := ask(t, c, "any__thing", nil); failed || said != "[1,2]" || structured != `{"result":[1,2]}` {
 			t.Errorf("any__thing says %q, structured %s, failed %t", said, structured, failed)
 		}
 		if diff := cmp.Diff([]string{"math.double-it 21", "any.thing {}"}, h.called()); diff != "" {

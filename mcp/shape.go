@@ -32,12 +32,20 @@ func shapeOf(schema json.RawMessage, key string) (shape, error) {
 	if m, ok := root.(map[string]any); ok && m["type"] == "object" {
 		return shape{schema: schema}, nil
 	}
-	wrapped, err := json.Marshal(map[string]any{
-		"type":       "object",
-		"properties": map[string]any{key: schema},
-		"required":   []string{key},
-	})
-	return shape{schema: wrapped, key: key}, err
+	wrapped := map[string]any{"type": "object", "required": []string{key}}
+	// References such as #/$defs/address are resolved against the root of the schema, so its
+	// definitions move with it (JSON Schema 2020-12, section 8.2.3).
+	if m, ok := root.(map[string]any); ok {
+		for _, k := range []string{"$schema", "$defs", "definitions"} {
+			if v, ok := m[k]; ok {
+				wrapped[k] = v
+				delete(m, k)
+			}
+		}
+	}
+	wrapped["properties"] = map[string]any{key: root}
+	text, err := json.Marshal(wrapped)
+	return shape{schema: text, key: key}, err
 }
 
 // unwrap returns the input that arguments hold.
@@ -58,14 +66,17 @@ func (s shape) unwrap(arguments json.RawMessage) (json.RawMessage, error) {
 	return nil, fault.Fieldf("mcp.Call", "arguments", "they are an object with one key, %s", s.key)
 }
 
-// wrap returns output as an object, or nil if it is none and nothing says what it is.
+// wrap returns output as an object: structured content is always one. Output without a type
+// that is not an object goes under the key result. Without output the result is nil.
 func (s shape) wrap(output json.RawMessage) json.RawMessage {
 	output = bytes.TrimSpace(output)
 	switch {
+	case len(output) == 0:
+		return nil
 	case s.key != "":
 		return fmt.Appendf(nil, `{%q:%s}`, s.key, output)
-	case s.any && (len(output) == 0 || output[0] != '{'):
-		return nil
+	case s.any && output[0] != '{':
+		return fmt.Appendf(nil, `{"result":%s}`, output)
 	}
 	return output
 }

@@ -253,23 +253,42 @@ type program struct {
 	limit  engine.Kind // that ends it
 	end    sync.Once
 	closed atomic.Bool
+	logged chan struct{} // closed when the log has all of standard error
 
 	mu  sync.Mutex
 	log strings.Builder
 }
 
 func start(cmd *exec.Cmd) (*program, error) {
-	p := &program{cmd: cmd}
-	cmd.Stderr = (*programLog)(p)
-	cmd.WaitDelay = time.Second
-	var err error
+	p := &program{cmd: cmd, logged: make(chan struct{})}
+	stderr, err := cmd.StderrPipe()
+	if err != nil {
+		return nil, err
+	}
 	if p.WriteCloser, err = cmd.StdinPipe(); err != nil {
 		return nil, err
 	}
 	if p.Reader, err = cmd.StdoutPipe(); err != nil {
 		return nil, err
 	}
-	return p, cmd.Start()
+	if err := cmd.Start(); err != nil {
+		return nil, err
+	}
+	go func() {
+		defer close(p.logged)
+		io.Copy((*programLog)(p), stderr)
+	}()
+	return p, nil
+}
+
+// Read reads standard output. At its end the log is complete, as that of a program in a
+// jail, whose output is one stream.
+func (p *program) Read(b []byte) (int, error) {
+	n, err := p.Reader.Read(b)
+	if err == io.EOF {
+		<-p.logged
+	}
+	return n, err
 }
 
 // serverOf is a command of one of the servers.
@@ -282,6 +301,10 @@ func serverOf(kind string) *exec.Cmd {
 func (p *program) Close() error {
 	p.end.Do(func() {
 		p.cmd.Process.Kill()
+		select {
+		case <-p.logged:
+		case <-time.After(time.Second): // a child of the program has its standard error
+		}
 		p.cmd.Wait()
 		p.closed.Store(true)
 	})

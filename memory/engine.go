@@ -12,6 +12,7 @@ import (
 
 	"glasshouse/engine"
 	"glasshouse/fault"
+	safetext "glasshouse/internal/text"
 	"glasshouse/manifest"
 	"glasshouse/schema"
 )
@@ -217,10 +218,7 @@ func (m *Engine) callSearch(ctx context.Context, s Scope, in input, _ *engine.Ca
 // excerpt is the beginning of a value.
 func excerpt(value json.RawMessage) string {
 	const most = 240
-	if len(value) <= most {
-		return string(value)
-	}
-	return strings.ToValidUTF8(string(value[:most]), "") + "…"
+	return safetext.Clip(string(value), most)
 }
 
 func (m *Engine) callList(ctx context.Context, s Scope, in input, _ *engine.Call) (answer, error) {

@@ -3,6 +3,8 @@ package policy
 import (
 	"regexp"
 	"strings"
+
+	safetext "glasshouse/internal/text"
 )
 
 // A Framework is what an AGENTS.md says of what its agent decides alone.
@@ -158,7 +160,7 @@ func (r *frameworkReader) flush() {
 		if r.isItem && r.section != Advice {
 			r.long = e.Line
 		}
-		e.Text = strings.ToValidUTF8(e.Text[:maxEntry], "") + "…"
+		e.Text = safetext.Clip(e.Text, maxEntry)
 	}
 	e.Kind = Advice
 	kind, text := r.section, e.Text

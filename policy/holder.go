@@ -13,8 +13,9 @@ import (
 type Holder struct {
 	now atomic.Pointer[Set]
 
-	mu      sync.Mutex // held by who changes now
-	ceiling Level      // guarded by mu
+	mu sync.Mutex // held while now is changed
+	// +checklocks:mu
+	ceiling Level
 }
 
 // A Role is on whose behalf a change is made. The caller knows it from where

@@ -8,6 +8,7 @@ import (
 	"unicode/utf8"
 
 	"glasshouse/fault"
+	"glasshouse/internal/text"
 )
 
 // Limits of a file that is read. They are far above what people write, and low
@@ -298,10 +299,7 @@ func snippet(s string) string {
 	if i := strings.IndexByte(s, '\n'); i >= 0 {
 		s = s[:i]
 	}
-	if len(s) > 20 {
-		s = s[:20] + "…"
-	}
-	return strconv.Quote(s)
+	return strconv.Quote(text.Clip(s, 20))
 }
 
 // invalid is the error of a file that cannot be used as it is.

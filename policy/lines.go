@@ -66,8 +66,11 @@ var systemPath = []string{"/bin", "/sbin", "/usr/bin", "/usr/sbin", "/usr/local/
 // ones again and again, and to parse one takes longer than to decide it. The
 // zero value is ready to use.
 type lines struct {
-	mu         sync.Mutex
-	young, old map[string]*line // guarded by mu
+	mu sync.Mutex
+	// +checklocks:mu
+	young map[string]*line
+	// +checklocks:mu
+	old map[string]*line
 }
 
 const (

@@ -3,6 +3,7 @@ package policy
 import (
 	"cmp"
 	"fmt"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -325,6 +326,15 @@ func (l *linter) spelling(e *entry) {
 
 // frameworks names what is pre-approved and denied all the same.
 func (l *linter) frameworks() {
+	for _, f := range l.s.config.Frameworks {
+		for _, e := range f.Entries {
+			if e.Kind == Advice && misencoded(e.Text) {
+				l.add(Finding{Kind: NoEffect, File: e.File, Line: e.Line,
+					Message: fmt.Sprintf("it is advice and no rule: the text is wrongly encoded, such as %q in place of an arrow", mojibake.FindString(e.Text)),
+					Remedy:  "save the file as UTF-8, or write -> for the arrow"})
+			}
+		}
+	}
 	for _, e := range l.s.listed.entries {
 		for _, w := range witnesses(&e.on) {
 			d := l.s.Decide(Question{Action: e.rule.Action, Resource: w})
@@ -335,6 +345,20 @@ func (l *linter) frameworks() {
 		}
 	}
 }
+
+// mojibake is UTF-8 of an arrow or a dash that was read as Windows-1252 or ISO 8859-1 and
+// written as UTF-8 again, or what is left of bytes that are no UTF-8: U+2192 is E2 86 92.
+var mojibake = regexp.MustCompile(`\x{00e2}[\x{0080}-\x{00bf}\x{0192}\x{02c6}\x{02dc}\x{2013}-\x{203a}\x{20ac}\x{2122}]{1,2}|\x{fffd}`)
+
+// misencoded reports whether a question with its answer could not be read for that reason:
+// the arrow separates a question from its answer.
+func misencoded(text string) bool {
+	_, _, read := cutQuestion(text)
+	return !read && mojibake.MatchString(text) && asks.MatchString(text)
+}
+
+// asks is a question with an answer for yes, whatever is between them.
+var asks = regexp.MustCompile(`(?i)\?.{1,12}\byes\b`)
 
 // evaded names rules over commands that known forms lead around.
 func (l *linter) evaded(agent string, e *entry) {

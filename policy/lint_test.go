@@ -153,3 +153,29 @@ func TestLintOfAVeryLargeFileEnds(t *testing.T) {
 		t.Error("a thousand rules were too many")
 	}
 }
+
+// TestLintNamesQuestionsThatAreWronglyEncoded: an arrow that was read in another encoding and
+// written again makes them advice.
+func TestLintNamesQuestionsThatAreWronglyEncoded(t *testing.T) {
+	const questions = `
+1. Is this within my authorized tools? %[1]s YES: Act autonomously
+2. Is this modifying src/ code? %[1]s YES: Autonomous
+3. Is this a destructive operation? %[1]s YES: Ask for approval
+4. Does this affect project configuration? %[1]s YES: Ask for approval
+`
+	for arrow, want := range map[string]int{"→": 0, "->": 0, "â†’": 4, "\u00e2\u0086\u0092": 4, "\xe2\x86": 4} {
+		s, err := policy.Compile(policy.Config{Frameworks: []*policy.Framework{framework(t, "## Self-Decision Framework\n"+fmt.Sprintf(questions, arrow))}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := 0
+		for _, f := range s.Lint() {
+			if strings.Contains(f.Message, "wrongly encoded") && f.Remedy != "" {
+				got++
+			}
+		}
+		if got != want {
+			t.Errorf("lint of questions with %q names %d of them, want %d: %v", arrow, got, want, s.Lint())
+		}
+	}
+}

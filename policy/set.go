@@ -108,6 +108,13 @@ func (s *Set) compile() {
 	}
 }
 
+// HasAgent reports whether a permission file defines an agent, or OpenCode comes with it.
+// The rules of all other agents are the general ones.
+func (s *Set) HasAgent(name string) bool {
+	_, ok := s.views[name]
+	return ok
+}
+
 // viewOf is what decides for the agent that asks. "" is the default agent.
 func (s *Set) viewOf(agent string) *view {
 	if agent == "" {

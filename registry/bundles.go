@@ -211,12 +211,16 @@ func (r *Registry) changeBundle(ctx context.Context, c Change) error {
 }
 
 // tell wakes who waits for a bundle to change. r.mu is held.
+//
+// +checklocks:r.mu
 func (r *Registry) tell() {
 	close(r.changed)
 	r.changed = make(chan struct{})
 }
 
-// holdBundle has a bundle's record count. r.mu is held, or nobody else is there yet.
+// holdBundle has a bundle's record count. r.mu is held.
+//
+// +checklocks:r.mu
 func (r *Registry) holdBundle(b Bundle) {
 	r.bundles[b.Name] = b
 	delete(r.warrants, b.Name)
@@ -239,6 +243,8 @@ func (r *Registry) Barred(name string) error {
 }
 
 // barred is Barred for who has r.mu.
+//
+// +checklocksread:r.mu
 func (r *Registry) barred(name string) error {
 	b, ok := r.bundles[name]
 	if ok && b.Now == nil {
@@ -350,6 +356,7 @@ func (r *Registry) collect(ctx context.Context, rec Bundle, in *bundle.Installed
 	from := in.Name + "@" + in.Version
 	c := Change{installed: map[string]*engine.Installed{}}
 	var now []string
+	taken := map[string][]byte{}
 	for _, m := range b.Capabilities {
 		ref := m.ID + "@" + m.Version
 		if old, _, missing := r.kept(ref); missing == nil && old.State == Approved && old.Bundle != "" && bundleName(old.Bundle) != in.Name {
@@ -358,7 +365,7 @@ func (r *Registry) collect(ctx context.Context, rec Bundle, in *bundle.Installed
 		if old, _, err := r.kept(ref); err == nil && old.State == Pending {
 			c.asked = append(c.asked, old)
 		}
-		got, prepared, err := r.admit(ctx, Request{Text: []byte(m.Source), Dir: b.Path(), By: rec.by(), Bundle: from, allowed: true, Again: true}, m)
+		got, prepared, err := r.admit(ctx, Request{Text: []byte(m.Source), Dir: b.Path(), By: rec.by(), Bundle: from, allowed: true, Again: true, taken: taken}, m)
 		if err != nil {
 			return c, fmt.Errorf("register %s: %w", ref, err)
 		}

@@ -317,6 +317,10 @@ func TestABundleTakesNothingAwayThatWasRegisteredByItself(t *testing.T) {
 	}
 	s.says(s.install(p.pack(dir)), approval.Allow)
 	s.installed("local-places")
+	// What was asked before is withdrawn once the bundle is recorded.
+	for end := time.Now().Add(30 * time.Second); len(s.queue.Pending()) != 0 && time.Now().Before(end); {
+		time.Sleep(time.Millisecond)
+	}
 	if _, err := s.Resolve("places.search"); err != nil || len(s.queue.Pending()) != 0 {
 		t.Errorf("what was allowed with the bundle: %v; still asked: %v", err, s.queue.Pending())
 	}
@@ -330,4 +334,39 @@ func TestABundleTakesNothingAwayThatWasRegisteredByItself(t *testing.T) {
 	must(t, s.RemoveBundle(t.Context(), "local-places"))
 	_, err = s.Resolve("math.double")
 	must(t, err)
+}
+
+func TestAnOlderVersionInPlaceOfARevokedOneIsCalledWithAWarning(t *testing.T) {
+	s := newShop(t)
+	p := newPress(s)
+	s.register(double)
+	dir := p.dir("2.0.0", "places.search", "a.example.com")
+	newer := strings.Replace(double, "1.0.0", "2.0.0", 1)
+	must(t, os.WriteFile(filepath.Join(dir, "capabilities/double.rtfs"), []byte(newer), 0o644))
+	s.says(s.install(p.pack(dir)), approval.Allow)
+	s.installed("local-places")
+
+	resolves := func(ref, version string, warned ...string) {
+		t.Helper()
+		c, err := s.Resolve(ref)
+		must(t, err)
+		if c.Version != version || (c.Warning != "") != (len(warned) > 0) {
+			t.Fatalf("%s is version %s, with the warning %q", ref, c.Version, c.Warning)
+		}
+		for _, w := range warned {
+			if !strings.Contains(c.Warning, w) {
+				t.Errorf("the warning %q does not mention %q", c.Warning, w)
+			}
+		}
+	}
+	resolves("math.double", "2.0.0")
+	must(t, s.cfg.Trust.RevokeKey(p.key.Public(), "it was lost"))
+	must(t, s.TrustChanged(t.Context()))
+	resolves("math.double", "1.0.0", "version 2.0.0 is revoked", "it was lost", "version 1.0.0", "registered by itself", "capability revoke math.double@1.0.0")
+	resolves("math.double@1.0.0", "1.0.0")
+	resolves("math.double", "1.0.0", "2.0.0") // the version itself was not changed by the first warning
+
+	// A newer version that is good is called without a warning.
+	s.register(strings.Replace(double, "1.0.0", "3.0.0", 1))
+	resolves("math.double", "3.0.0")
 }

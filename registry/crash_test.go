@@ -19,8 +19,9 @@ type dying struct {
 	registry.Store
 	after bool
 
-	mu   sync.Mutex
-	left int // writes until it dies. guarded by mu
+	mu sync.Mutex
+	// +checklocks:mu
+	left int // writes until it dies
 }
 
 var errKilled = errors.New("killed")

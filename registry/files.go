@@ -1,6 +1,7 @@
 package registry
 
 import (
+	"bytes"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -13,6 +14,10 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
 
 	"glasshouse/fault"
 	"glasshouse/manifest"
@@ -30,55 +35,103 @@ func (r *Registry) dirOf(digest string) string {
 
 // take copies the files that a manifest names to where nobody changes them, and
 // returns the digest of both, and that of the files alone, under which their copy lies:
-// capabilities that bring the same files share it.
-func (r *Registry) take(ctx context.Context, dir string, c *manifest.Capability) (digest, files string, err error) {
+// capabilities that bring the same files share it. Files whose copy lies there already
+// are not copied, and those that have not changed since they were read are not read.
+func (r *Registry) take(ctx context.Context, req Request, c *manifest.Capability) (digest, files string, err error) {
 	paths := named(c)
-	if len(paths) > 0 && dir == "" {
+	if len(paths) > 0 && req.Dir == "" {
 		return "", "", fault.Newf(fault.Invalid, "registry.Register", c.ID, "the manifest names %s, and no directory was given that it is in", paths[0])
 	}
-	if err := os.MkdirAll(r.cfg.Dir, 0o711); err != nil {
-		return "", "", err
-	}
-	temp, err := os.MkdirTemp(r.cfg.Dir, ".taking-")
-	if err != nil {
-		return "", "", err
-	}
-	defer os.RemoveAll(temp)
-	if err := os.Chmod(temp, 0o755); err != nil { // programs in jails are other users
-		return "", "", err
-	}
-	sum, alone := sha256.New(), sha256.New()
-	fmt.Fprintf(sum, "manifest %d\n%s\n", len(c.Source), c.Source)
-	if len(paths) > 0 {
-		from, err := os.OpenRoot(dir)
-		if err != nil {
-			return "", "", fault.New(fault.Invalid, "registry.Register", c.ID, err)
-		}
-		defer from.Close()
-		to, err := os.OpenRoot(temp)
+	key := strings.Join(paths, "\x00")
+	listing, have := req.taken[key]
+	if !have {
+		listing, err = r.takeFiles(ctx, req.Dir, paths, c.ID)
 		if err != nil {
 			return "", "", err
 		}
-		defer to.Close()
-		t := taking{ctx: ctx, from: from, to: to, sum: io.MultiWriter(sum, alone)}
-		for _, p := range paths {
-			err := t.tree(p)
-			if errors.Is(err, fs.ErrNotExist) {
-				return "", "", &fault.Error{Op: "registry.Register", On: c.ID, Kind: fault.Invalid,
-					Err: fmt.Errorf("the manifest names %s, which is not in %s", p, dir), Remedy: "build it, or put it there"}
-			}
-			if err != nil {
-				return "", "", fmt.Errorf("take %s: %w", p, err)
-			}
+		if req.taken != nil {
+			req.taken[key] = listing
 		}
 	}
-	files = "sha256:" + hex.EncodeToString(alone.Sum(nil))
-	switch err := os.Rename(temp, r.dirOf(files)); {
+	sum := sha256.New()
+	fmt.Fprintf(sum, "manifest %d\n%s\n", len(c.Source), c.Source)
+	sum.Write(listing)
+	return "sha256:" + hex.EncodeToString(sum.Sum(nil)), filesDigest(listing), nil
+}
+
+func filesDigest(listing []byte) string {
+	sum := sha256.Sum256(listing)
+	return "sha256:" + hex.EncodeToString(sum[:])
+}
+
+// takeFiles has a copy of files, and returns what lists them with their digests.
+func (r *Registry) takeFiles(ctx context.Context, dir string, paths []string, cid string) ([]byte, error) {
+	if err := os.MkdirAll(r.cfg.Dir, 0o711); err != nil {
+		return nil, err
+	}
+	var from *os.Root
+	if len(paths) > 0 {
+		var err error
+		from, err = os.OpenRoot(dir)
+		if err != nil {
+			return nil, fault.New(fault.Invalid, "registry.Register", cid, err)
+		}
+		defer from.Close()
+		for _, p := range paths {
+			if err := findable(from, dir, p, cid); err != nil {
+				return nil, err
+			}
+		}
+		known := taking{ctx: ctx, from: from, sums: &r.sums}
+		switch err := known.all(paths); {
+		case err == nil:
+			if _, err := os.Stat(r.dirOf(filesDigest(known.listing.Bytes()))); err == nil {
+				return known.listing.Bytes(), nil
+			}
+		case !errors.Is(err, errUnread):
+			return nil, err
+		}
+	}
+	temp, err := os.MkdirTemp(r.cfg.Dir, ".taking-")
+	if err != nil {
+		return nil, err
+	}
+	defer os.RemoveAll(temp)
+	if err := os.Chmod(temp, 0o755); err != nil { // programs in jails are other users
+		return nil, err
+	}
+	to, err := os.OpenRoot(temp)
+	if err != nil {
+		return nil, err
+	}
+	defer to.Close()
+	t := taking{ctx: ctx, from: from, to: to, sums: &r.sums}
+	if err := t.all(paths); err != nil {
+		return nil, err
+	}
+	switch err := os.Rename(temp, r.dirOf(filesDigest(t.listing.Bytes()))); {
 	case errors.Is(err, fs.ErrExist): // the same was taken before
 	case err != nil:
-		return "", "", err
+		return nil, err
 	}
-	return "sha256:" + hex.EncodeToString(sum.Sum(nil)), files, nil
+	return t.listing.Bytes(), nil
+}
+
+// findable returns an error that tells the caller what is wrong with a path that a
+// manifest names, if something is.
+func findable(from *os.Root, dir, p, cid string) error {
+	_, err := from.Stat(p)
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, fs.ErrNotExist):
+		return &fault.Error{Op: "registry.Register", On: cid, Kind: fault.Invalid,
+			Err: fmt.Errorf("the manifest names %s, which is not in %s", p, dir), Remedy: "build it, or put it there"}
+	}
+	// os.Root refuses what leads out of it, with an error that has no name.
+	return &fault.Error{Op: "registry.Register", On: cid, Kind: fault.Invalid,
+		Err:    fmt.Errorf("the manifest names %s, which cannot be used below %s: %w", p, dir, err),
+		Remedy: "name a file or directory inside that directory, without a symbolic link that leads out of it"}
 }
 
 // named returns the paths that a manifest names, in their order, none below another.
@@ -102,18 +155,32 @@ func named(c *manifest.Capability) []string {
 	})
 }
 
-// A taking is a copy in progress. It reads and writes below two directories, and
-// nowhere else, whatever symbolic links say.
+// A taking is a copy in progress, or, without a place to copy to, a look at what is known
+// of files without reading them. It reads and writes below two directories, and nowhere
+// else.
 type taking struct {
 	ctx      context.Context
-	from, to *os.Root
-	sum      io.Writer
+	from, to *os.Root // to is nil: nothing is copied, and an unknown file is errUnread
+	sums     *fileSums
+	listing  bytes.Buffer
 	files    int
 	bytes    int64
 }
 
+// errUnread says that a file has to be read.
+var errUnread = errors.New("a file has to be read")
+
+func (t *taking) all(paths []string) error {
+	for _, p := range paths {
+		if err := t.tree(p); err != nil {
+			return fmt.Errorf("take %s: %w", p, err)
+		}
+	}
+	return nil
+}
+
 func (t *taking) tree(p string) error {
-	if parent := path.Dir(p); parent != "." {
+	if parent := path.Dir(p); parent != "." && t.to != nil {
 		if err := t.to.MkdirAll(parent, 0o755); err != nil {
 			return err
 		}
@@ -130,8 +197,8 @@ func (t *taking) tree(p string) error {
 		}
 		switch d.Type() {
 		case fs.ModeDir:
-			fmt.Fprintf(t.sum, "dir %q\n", name)
-			if name == "." {
+			fmt.Fprintf(&t.listing, "dir %q\n", name)
+			if name == "." || t.to == nil {
 				return nil
 			}
 			return t.to.MkdirAll(name, 0o755)
@@ -153,12 +220,15 @@ func (t *taking) link(name string) error {
 	if at := path.Join(path.Dir(name), target); path.IsAbs(target) || at == ".." || strings.HasPrefix(at, "../") {
 		return fault.Newf(fault.Invalid, "registry.Register", name, "it is a symbolic link to %s, outside of what belongs to the capability", target)
 	}
-	fmt.Fprintf(t.sum, "link %q %q\n", name, target)
+	fmt.Fprintf(&t.listing, "link %q %q\n", name, target)
+	if t.to == nil {
+		return nil
+	}
 	return t.to.Symlink(target, name)
 }
 
 func (t *taking) file(name string) error {
-	in, err := t.from.Open(name)
+	in, err := t.from.OpenFile(name, os.O_RDONLY|syscall.O_NONBLOCK, 0) // which does not wait at a pipe
 	if err != nil {
 		return err
 	}
@@ -174,18 +244,94 @@ func (t *taking) file(name string) error {
 	if st.Mode()&0o111 != 0 {
 		mode = 0o555
 	}
+	if t.to == nil {
+		sum, ok := t.sums.get(st)
+		if !ok {
+			return errUnread
+		}
+		return t.list(name, mode, st.Size(), sum)
+	}
+	began := time.Now()
 	out, err := t.to.OpenFile(name, os.O_CREATE|os.O_EXCL|os.O_WRONLY, mode)
 	if err != nil {
 		return err
 	}
 	defer out.Close()
-	sum := sha256.New()
-	n, err := io.Copy(io.MultiWriter(out, sum), io.LimitReader(in, maxBytes-t.bytes+1))
-	if t.bytes += n; err == nil && t.bytes > maxBytes {
-		err = fault.Newf(fault.Exhausted, "registry.Register", name, "more than %d MB of files", maxBytes>>20)
+	h := sha256.New()
+	n, err := io.Copy(io.MultiWriter(out, h), io.LimitReader(in, maxBytes-t.bytes+1))
+	t.sums.read.Add(n)
+	sum := [sha256.Size]byte(h.Sum(nil))
+	if err == nil {
+		err = t.list(name, mode, n, sum)
 	}
-	fmt.Fprintf(t.sum, "file %q %v %d %x\n", name, mode, n, sum.Sum(nil))
-	return errors.Join(err, out.Chmod(mode), out.Sync())
+	if err := errors.Join(err, out.Chmod(mode), out.Sync()); err != nil {
+		return err
+	}
+	if now, err := in.Stat(); err == nil && n == now.Size() && keyOf(now) == keyOf(st) {
+		t.sums.put(now, began, sum)
+	}
+	return nil
+}
+
+// list adds a file to the listing.
+func (t *taking) list(name string, mode fs.FileMode, n int64, sum [sha256.Size]byte) error {
+	if t.bytes += n; t.bytes > maxBytes {
+		return fault.Newf(fault.Exhausted, "registry.Register", name, "more than %d MiB of files", maxBytes>>20)
+	}
+	fmt.Fprintf(&t.listing, "file %q %v %d %x\n", name, mode, n, sum)
+	return nil
+}
+
+// fileSums are the digests of files that were read in this daemon's life. It is safe for
+// concurrent use.
+type fileSums struct {
+	read atomic.Int64 // bytes that were read, in all
+
+	mu sync.Mutex
+	// +checklocks:mu
+	sums map[fileKey][sha256.Size]byte
+}
+
+// A fileKey names the contents of a file: a change of them changes its ctime, which no
+// process can set (inode(7)).
+type fileKey struct {
+	dev, ino     uint64
+	size         int64
+	mtime, ctime syscall.Timespec
+}
+
+func keyOf(st fs.FileInfo) fileKey {
+	sys := st.Sys().(*syscall.Stat_t) // of os.File on Linux
+	return fileKey{uint64(sys.Dev), sys.Ino, sys.Size, sys.Mtim, sys.Ctim}
+}
+
+const (
+	// settledAfter is how old the last change of a file has to be: a change within the
+	// granularity of time stamps, which is 2 s on some filesystems, shows in none of them.
+	settledAfter = 2 * time.Second
+
+	maxFileSums = 10 * maxFiles
+)
+
+func (f *fileSums) get(st fs.FileInfo) ([sha256.Size]byte, bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	sum, ok := f.sums[keyOf(st)]
+	return sum, ok
+}
+
+// put keeps the digest of a file that was read from an instant on.
+func (f *fileSums) put(st fs.FileInfo, began time.Time, sum [sha256.Size]byte) {
+	key := keyOf(st)
+	if began.Sub(time.Unix(key.ctime.Unix())) < settledAfter {
+		return
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.sums == nil || len(f.sums) >= maxFileSums {
+		f.sums = map[fileKey][sha256.Size]byte{}
+	}
+	f.sums[key] = sum
 }
 
 // tidy removes the files of what is not registered any more.

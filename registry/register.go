@@ -26,6 +26,10 @@ type Request struct {
 	Again  bool   // ask again about a version that was refused or revoked
 
 	allowed bool // with the bundle that it comes with
+
+	// taken lists the files that were copied for this request, by the paths that
+	// manifests name: capabilities with the same paths have the same files.
+	taken map[string][]byte
 }
 
 // ActionInstall is the action that people are asked about before what a capability
@@ -46,6 +50,7 @@ func (r *Registry) Register(ctx context.Context, req Request) ([]Record, error) 
 	}
 	r.turn.Lock()
 	defer r.turn.Unlock()
+	req.taken = map[string][]byte{}
 	var out []Record
 	for _, c := range all {
 		rec, err := r.register(ctx, req, c)
@@ -81,7 +86,7 @@ func (r *Registry) register(ctx context.Context, req Request, c *manifest.Capabi
 // record as it should be from now on, pending if a person is to be asked, or as it is
 // and nothing to settle, if it is registered already.
 func (r *Registry) admit(ctx context.Context, req Request, c *manifest.Capability) (Record, *engine.Installed, error) {
-	digest, files, err := r.take(ctx, req.Dir, c)
+	digest, files, err := r.take(ctx, req, c)
 	if err != nil {
 		return Record{}, nil, err
 	}
@@ -308,6 +313,8 @@ func (r *Registry) remove(ctx context.Context, ref string) error {
 }
 
 // displace has a record count no longer. r.mu is held.
+//
+// +checklocks:r.mu
 func (r *Registry) displace(rec Record) {
 	left := slices.DeleteFunc(slices.Clone(r.known[rec.ID]), func(v *version) bool { return v.Version == rec.Version })
 	if r.known[rec.ID] = left; len(left) == 0 {

@@ -120,14 +120,21 @@ type Registry struct {
 	turn sync.Mutex // one change after the other
 
 	installer *bundle.Installer
+	sums      fileSums // of files that capabilities brought
 
-	mu       sync.RWMutex
-	known    map[string][]*version       // by id, the newest version first. guarded by mu
-	skills   map[string]Skill            // guarded by mu
-	bundles  map[string]Bundle           // guarded by mu
-	warrants map[string]bundle.Warrant   // of installed bundles, by name. guarded by mu
-	answers  map[string]approval.Request // about bundles, by digest, until they count. guarded by mu
-	changed  chan struct{}               // closed when a bundle has changed. guarded by mu
+	mu sync.RWMutex
+	// +checklocks:mu
+	known map[string][]*version // by id, the newest version first
+	// +checklocks:mu
+	skills map[string]Skill
+	// +checklocks:mu
+	bundles map[string]Bundle
+	// +checklocks:mu
+	warrants map[string]bundle.Warrant // of installed bundles, by name
+	// +checklocks:mu
+	answers map[string]approval.Request // about bundles, by digest, until they count
+	// +checklocks:mu
+	changed chan struct{} // closed when a bundle has changed
 }
 
 // A version is a record, and what it says. It is replaced, never changed.
@@ -162,30 +169,48 @@ func Open(ctx context.Context, cfg Config) (*Registry, error) {
 	if err := r.tidy(); err != nil {
 		cfg.Log.Warn("files of capabilities that are gone may still be there", "err", err)
 	}
-	for _, versions := range r.known {
-		for _, v := range versions {
-			if v.State == Pending {
-				r.await(v.Record, v.installed.Capability)
-			}
-		}
-	}
+	r.resume()
 	return r, nil
 }
 
-// openBundles reads which skills and bundles there are, and goes on installing.
+// resume asks again about what is pending, and continues installations. An answer may
+// change r.known at once, so the goroutines start when all of it has been read.
+func (r *Registry) resume() {
+	var pending []*version
+	r.mu.RLock()
+	for _, versions := range r.known {
+		for _, v := range versions {
+			if v.State == Pending {
+				pending = append(pending, v)
+			}
+		}
+	}
+	r.mu.RUnlock()
+	for _, v := range pending {
+		r.await(v.Record, v.installed.Capability)
+	}
+	for _, b := range r.Bundles() {
+		if b.Next != nil && b.Next.State == Pending {
+			r.install(b)
+		}
+	}
+}
+
+// openBundles reads which skills and bundles there are.
 func (r *Registry) openBundles(ctx context.Context) error {
 	skills, err := r.cfg.Store.Skills(ctx)
 	if err != nil {
 		return err
-	}
-	for _, s := range skills {
-		r.skills[s.Name] = s
 	}
 	bundles, err := r.cfg.Store.Bundles(ctx)
 	if err != nil {
 		return err
 	}
 	var keep []string
+	r.mu.Lock()
+	for _, s := range skills {
+		r.skills[s.Name] = s
+	}
 	for _, b := range bundles {
 		r.holdBundle(b)
 		if why := r.barred(b.Name); why != nil {
@@ -198,13 +223,9 @@ func (r *Registry) openBundles(ctx context.Context) error {
 			keep = append(keep, b.Next.Digest)
 		}
 	}
+	r.mu.Unlock()
 	if err := r.installer.Sweep(keep); err != nil {
 		r.cfg.Log.Warn("files of bundles that are gone may still be there", "err", err)
-	}
-	for _, b := range bundles {
-		if b.Next != nil && b.Next.State == Pending {
-			r.install(b)
-		}
 	}
 	return nil
 }
@@ -235,7 +256,9 @@ func (r *Registry) put(rec Record, c *engine.Installed) {
 	r.place(rec, c)
 }
 
-// place is put for who has r.mu.
+// place is put for who has r.mu. The caller holds r.mu.
+//
+// +checklocks:r.mu
 func (r *Registry) place(rec Record, c *engine.Installed) {
 	versions := slices.Clone(r.known[rec.ID])
 	versions = slices.DeleteFunc(versions, func(v *version) bool { return v.Version == rec.Version })
@@ -264,6 +287,8 @@ func (r *Registry) List() []Record {
 
 // seen is a version as it counts at this moment: what came with a bundle that is not
 // trusted any more is revoked as long as that is so.
+//
+// +checklocksread:r.mu
 func (r *Registry) seen(v *version) Record {
 	rec := v.Record
 	if rec.State != Approved || rec.Bundle == "" {
@@ -280,7 +305,7 @@ func (r *Registry) seen(v *version) Record {
 func (r *Registry) Find(ref string) (Record, *engine.Installed, error) {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
-	v, err := r.find(ref, func(v *version) bool { return r.seen(v).State == Approved })
+	v, err := r.find(ref, true)
 	if err != nil {
 		return Record{}, nil, err
 	}
@@ -291,15 +316,18 @@ func (r *Registry) Find(ref string) (Record, *engine.Installed, error) {
 func (r *Registry) kept(ref string) (Record, *engine.Installed, error) {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
-	v, err := r.find(ref, func(v *version) bool { return v.State == Approved })
+	v, err := r.find(ref, false)
 	if err != nil {
 		return Record{}, nil, err
 	}
 	return v.Record, v.installed, nil
 }
 
-// find finds a version, the newest that is good if none is named. r.mu is held.
-func (r *Registry) find(ref string, good func(*version) bool) (*version, error) {
+// find finds a version, the newest approved one if none is named. With trusted, versions
+// of bundles that are not trusted at the moment do not count as approved.
+//
+// +checklocksread:r.mu
+func (r *Registry) find(ref string, trusted bool) (*version, error) {
 	name, want, _ := strings.Cut(ref, "@")
 	versions := r.known[name]
 	if len(versions) == 0 {
@@ -313,19 +341,26 @@ func (r *Registry) find(ref string, good func(*version) bool) (*version, error) 
 		}
 		return versions[i], nil
 	}
-	if i := slices.IndexFunc(versions, good); i >= 0 {
-		return versions[i], nil
+	for _, v := range versions {
+		if v.State == Approved && (!trusted || r.seen(v).State == Approved) {
+			return v, nil
+		}
 	}
 	return versions[0], nil
 }
 
-// Resolve returns the version that a call is for: an approved one.
+// Resolve returns the version that a call is for: an approved one. If the reference has
+// no version and a newer one is revoked, the result has a Warning.
 func (r *Registry) Resolve(ref string) (*engine.Installed, error) {
 	rec, c, err := r.Find(ref)
 	if err != nil {
 		return nil, err
 	}
 	if rec.State == Approved {
+		if warning := r.fallback(ref, rec); warning != "" {
+			warned := *c
+			warned.Warning, c = warning, &warned
+		}
 		return c, nil
 	}
 	why, remedy := "nobody has allowed it yet", "answer the approval "+string(rec.Approval)
@@ -340,7 +375,36 @@ func (r *Registry) Resolve(ref string) (*engine.Installed, error) {
 	return nil, &fault.Error{Op: "registry.Resolve", On: rec.ID + "@" + rec.Version, Kind: fault.Denied, Err: errors.New(why), Remedy: remedy}
 }
 
+// fallback returns the warning for a call that does not name a version and that an older
+// version serves because a newer one is revoked; "" if that is not the case. A newer
+// version that was never approved is no reason: callers have not seen it.
+func (r *Registry) fallback(ref string, used Record) string {
+	if strings.Contains(ref, "@") {
+		return ""
+	}
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	for _, v := range r.known[used.ID] { // the newest first
+		if v.Version == used.Version {
+			break
+		}
+		newer := r.seen(v)
+		if newer.State != Revoked {
+			continue
+		}
+		from := "was registered by itself"
+		if used.Bundle != "" {
+			from = "came with the bundle " + used.Bundle
+		}
+		return fmt.Sprintf("version %s is revoked (%s), so version %s was called, which %s; to prevent that: glasshouse capability revoke %s",
+			newer.Version, cmp.Or(newer.Why, "no reason given"), used.Version, from, used.ref())
+	}
+	return ""
+}
+
 // unknown says that there is no such capability, and which one may be meant.
+//
+// +checklocksread:r.mu
 func (r *Registry) unknown(name string) error {
 	return &fault.Error{Op: "registry.Find", On: name, Kind: fault.NotFound,
 		Err:    fmt.Errorf("no such capability%s", problem.Meant(name, slices.Collect(maps.Keys(r.known))...)),

@@ -15,7 +15,9 @@ import (
 	"glasshouse/bundle"
 	"glasshouse/engine"
 	"glasshouse/fault"
+	"glasshouse/id"
 	"glasshouse/manifest"
+	"glasshouse/policy"
 	"glasshouse/registry"
 	"glasshouse/store"
 )
@@ -272,6 +274,53 @@ func TestAnAnswerThatNobodySawCountsAtTheNextStart(t *testing.T) {
 	s.open()
 	if _, err := s.Resolve("web.fetch"); err != nil {
 		t.Errorf("after one more start: %v", err)
+	}
+}
+
+// pendingStore has capabilities that wait for an approval, and keeps nothing.
+type pendingStore struct {
+	registry.Store
+	pending []registry.Record
+}
+
+func (s pendingStore) Capabilities(context.Context) ([]registry.Record, error) { return s.pending, nil }
+func (s pendingStore) PutCapability(context.Context, registry.Record) error    { return nil }
+func (s pendingStore) Skills(context.Context) ([]registry.Skill, error)        { return nil, nil }
+func (s pendingStore) Bundles(context.Context) ([]registry.Bundle, error)      { return nil, nil }
+
+// denied are approvals that expired without an answer.
+type denied struct{ registry.Approvals }
+
+func (denied) Open(_ context.Context, r approval.Request) (approval.Request, error) { return r, nil }
+func (denied) Wait(_ context.Context, aid id.Approval) (approval.Request, error) {
+	return approval.Request{ID: aid, State: approval.Expired}, nil
+}
+func (denied) Take(_ context.Context, aid id.Approval, _ policy.Question) (approval.Request, error) {
+	return approval.Request{ID: aid}, nil
+}
+
+// An outcome that is known already counts while Open still reads which versions are pending.
+// The race detector reports if Open reads without the lock.
+func TestOpenWithAnsweredApprovals(t *testing.T) {
+	const count = 50
+	s := pendingStore{}
+	for i := range count {
+		cid := fmt.Sprintf("web.fetch%d", i)
+		source := strings.Replace(fetch("1.0.0", "a.example.com"), "web.fetch", cid, 1)
+		s.pending = append(s.pending, registry.Record{ID: cid, Version: "1.0.0", Digest: cid, Source: source, State: registry.Pending})
+	}
+	trust, err := bundle.OpenTrust(filepath.Join(t.TempDir(), "trust.json"))
+	must(t, err)
+	r, err := registry.Open(t.Context(), registry.Config{Store: s, Approvals: denied{}, Dir: t.TempDir(), Bundles: t.TempDir(), Trust: trust})
+	must(t, err)
+	must(t, r.Close()) // waits until all answers count
+	for _, rec := range r.List() {
+		if rec.State != registry.Refused {
+			t.Errorf("%s is %s, want %s", rec.ID, rec.State, registry.Refused)
+		}
+	}
+	if n := len(r.List()); n != count {
+		t.Errorf("%d capabilities, want %d", n, count)
 	}
 }
 

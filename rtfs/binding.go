@@ -167,7 +167,7 @@ func (c *compiler) def(n *form.Node, p spot) code {
 				return nil, failed(err, n)
 			}
 		}
-		f.m.globals[i] = v
+		f.m.setGlobal(i, v)
 		return v, nil
 	}
 }
@@ -191,7 +191,7 @@ func (c *compiler) defn(n *form.Node, p spot) code {
 		if err != nil {
 			return nil, err
 		}
-		f.m.globals[i] = fn
+		f.m.setGlobal(i, fn)
 		return fn, nil
 	}
 }

@@ -85,21 +85,7 @@ func elements(v form.Value) []form.Value {
 	return nil
 }
 
-// sharedCases and probes are programs with their values: those that others hold too, and
-// the project's own, which go where those do not.
-const (
-	sharedCases = "../../shared/rtfs-cases.jsonl"
-	probes      = "testdata/probes.jsonl"
-)
-
-func TestTheDialectIsWhatItsCasesSay(t *testing.T) {
-	if _, err := os.Stat(sharedCases); errors.Is(err, os.ErrNotExist) {
-		t.Skip("the cases are not here: ../shared/rtfs-cases.jsonl")
-	}
-	holds(t, sharedCases)
-}
-
-func TestTheDialectIsWhatItsProbesSay(t *testing.T) { holds(t, probes) }
+func TestProbes(t *testing.T) { holds(t, "testdata/probes.jsonl") }
 
 // holds runs the programs of a file.
 func holds(t *testing.T, name string) {

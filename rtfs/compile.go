@@ -20,6 +20,7 @@ type compiler struct {
 	depth   int
 	count   int             // of the forms that were compiled
 	assumed map[string]bool // names that were taken for the library's
+	counted bool            // vector patterns have as many elements as their value: parameters
 	err     error
 	expand  *expander           // nil: no macro was used yet
 	fixed   map[*form.Node]bool // of collections: whether they are literals
@@ -323,9 +324,10 @@ func (c *compiler) scan(m *module, nodes []*form.Node) {
 		switch headOf(n) {
 		case "do":
 			c.scan(m, n.Items[1:])
-		case "def", "defn", "defstruct":
+		case "def", "defn", "defn-", "defstruct":
 			if name, ok := n.Items[1].Atom.(form.Symbol); ok && m.name != "" {
 				m.names[string(name)] = true
+				m.private[string(name)] = headOf(n) == "defn-"
 			}
 		}
 	}

@@ -31,7 +31,7 @@ func formNamed(name string) (special, bool) {
 		return fixed((*compiler).fn)
 	case "def":
 		return fixed((*compiler).def)
-	case "defn":
+	case "defn", "defn-":
 		return fixed((*compiler).defn)
 	case "defmacro":
 		return fixed((*compiler).defmacro)
@@ -85,6 +85,8 @@ func formNamed(name string) (special, bool) {
 		return free((*compiler).moduleForm)
 	case "import":
 		return free((*compiler).importForm)
+	case "export":
+		return free((*compiler).exportForm)
 	case "resource":
 		return free((*compiler).resource)
 	case "capability", "plan":
@@ -96,9 +98,9 @@ func formNamed(name string) (special, bool) {
 // Forms are the names of the special forms.
 func Forms() []string {
 	return []string{
-		"let", "letfn", "if", "do", "fn", "λ", "def", "defn", "defmacro", "defstruct", "quote", "quasiquote",
+		"let", "letfn", "if", "do", "fn", "λ", "def", "defn", "defn-", "defmacro", "defstruct", "quote", "quasiquote",
 		"unquote", "unquote-splicing", "loop", "recur", "try", "cond", "when", "unless", "case", "match", "and", "or",
-		"->", "->>", "for", "dotimes", "step", "step-if", "step-loop", "step-parallel", "module", "import", "resource",
+		"->", "->>", "for", "dotimes", "step", "step-if", "step-loop", "step-parallel", "module", "import", "export", "resource",
 		"capability", "plan",
 	}
 }

@@ -29,15 +29,29 @@ func (c *compiler) function(n *form.Node, p spot, name string) code {
 
 // closure compiles a function whose parameters are the item at an index.
 func (c *compiler) closure(n *form.Node, at int, p spot, name, self string) code {
-	params, ok := c.brackets(n, at)
-	if !ok {
-		return nil
+	var sig signature
+	if len(n.Items) > at+1 && sig.read(n.Items[at]) {
+		at++ // {:type …} before the parameters
+	}
+	var params []*form.Node
+	if len(n.Items) > at+1 && n.Items[at].Kind == form.MapNode {
+		params = n.Items[at : at+1] // (defn f {:keys [a]} …): one map
+	} else {
+		var ok bool
+		params, ok = c.brackets(n, at)
+		if !ok {
+			return nil
+		}
 	}
 	s := newScope(p.scope, self, c.depth)
 	fn := &proto{name: name}
 	since := c.count
-	c.parameters(fn, s, params)
 	body := n.Items[at+1:]
+	if len(body) > 1 && sig.read(body[0]) {
+		body = body[1:] // {:type …} behind them
+	}
+	c.parameters(fn, s, params, sig.args)
+	fn.result = c.check(sig.result, "what "+fn.title()+" returns")
 	if typ, after := c.resultType(body); typ != nil {
 		body = after
 		fn.result = c.check(typ, "what "+fn.title()+" returns")
@@ -60,6 +74,42 @@ func (c *compiler) closure(n *form.Node, at int, p spot, name, self string) code
 	}
 }
 
+// A signature is {:type {:args [T …] :return T}}, the types of a function in one map.
+type signature struct {
+	args   []*form.Node
+	result *form.Node
+}
+
+// read reads a signature. Another map is not one.
+func (s *signature) read(n *form.Node) bool {
+	types := valueAt(n, "type")
+	if types == nil || types.Kind != form.MapNode {
+		return false
+	}
+	args, result := valueAt(types, "args"), valueAt(types, "return")
+	if args == nil && result == nil {
+		return false
+	}
+	if args != nil {
+		s.args = args.Items
+	}
+	s.result = result
+	return true
+}
+
+// valueAt returns the node at a keyword of a map literal, or nil.
+func valueAt(n *form.Node, key form.Keyword) *form.Node {
+	if n.Kind != form.MapNode {
+		return nil
+	}
+	for i := 0; i+1 < len(n.Items); i += 2 {
+		if n.Items[i].Atom == key {
+			return n.Items[i+1]
+		}
+	}
+	return nil
+}
+
 // capture copies what a closure uses of the frame it is made in.
 func (g *Func) capture(f *frame) {
 	for i, site := range g.p.sites {
@@ -74,7 +124,7 @@ func (c *compiler) resultType(body []*form.Node) (*form.Node, []*form.Node) {
 	case len(body) > 1 && body[0].Atom == form.Symbol(":"):
 		return body[1], body[2:]
 	case len(body) > 1:
-		if k, ok := body[0].Atom.(form.Keyword); ok && slices.Contains(typeKeywords, k) {
+		if isTypeKeyword(body[0]) {
 			return body[0], body[1:]
 		}
 	}
@@ -89,13 +139,26 @@ var typeKeywords = []form.Keyword{
 
 // parameters declares them. Where one is a pattern, or has a type, there is something
 // to do before the body.
-func (c *compiler) parameters(fn *proto, s *scope, items []*form.Node) {
+//
+// A type is behind its parameter, [s : string] or [s :string], or before all of them if
+// the first one is: [:string s :int n]. Signed are the types of {:type …}, or nil.
+func (c *compiler) parameters(fn *proto, s *scope, items, signed []*form.Node) {
 	type param struct {
 		pattern, typ *form.Node
 	}
 	var all []param
 	var rest *param
+	before := len(items) > 0 && isTypeKeyword(items[0])
 	for len(items) > 0 {
+		if before && isTypeKeyword(items[0]) {
+			if len(items) < 2 || isTypeKeyword(items[1]) || items[1].Atom == form.Symbol("&") {
+				c.fail(items[0], "a parameter belongs behind the type %s", brief(items[0].Value()))
+				return
+			}
+			all = append(all, param{items[1], items[0]})
+			items = items[2:]
+			continue
+		}
 		if items[0].Atom == form.Symbol("&") {
 			if len(items) < 2 || !isName(items[1]) {
 				c.fail(items[0], "a name belongs behind &, and nothing else")
@@ -109,11 +172,20 @@ func (c *compiler) parameters(fn *proto, s *scope, items []*form.Node) {
 			rest = &param{items[1], typ}
 			break
 		}
-		typ, after := c.annotation(items, true)
+		typ, after := c.annotation(items, !before)
 		all = append(all, param{items[0], typ})
 		items = after
 	}
 	fn.params, fn.rest = len(all), rest != nil
+	if signed != nil && len(signed) != len(all) {
+		c.fail(signed[0], "%s has %d parameters, and :args names %d types", fn.title(), len(all), len(signed))
+		return
+	}
+	for i, typ := range signed {
+		if all[i].typ == nil {
+			all[i].typ = typ
+		}
+	}
 	p := spot{scope: s}
 	for _, a := range all {
 		name := ""
@@ -138,10 +210,15 @@ func (c *compiler) parameters(fn *proto, s *scope, items []*form.Node) {
 	}
 	for i, a := range all {
 		if !isName(a.pattern) {
-			bind := c.placed(a.pattern, p)
+			bind := c.parameter(a.pattern, p)
 			fn.bind = append(fn.bind, func(f *frame) error { return bind(f, f.slots[i]) })
 		}
 	}
+}
+
+func isTypeKeyword(n *form.Node) bool {
+	k, ok := n.Atom.(form.Keyword)
+	return ok && slices.Contains(typeKeywords, k)
 }
 
 // isName reports whether a pattern is just a name.

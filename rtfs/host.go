@@ -129,7 +129,7 @@ func gensym(c lib.Call, args []form.Value) (form.Value, error) {
 	}
 	m := machineOf(c)
 	m.names++
-	return form.Symbol(fmt.Sprint(prefix, m.names)), nil
+	return form.Symbol(fmt.Sprint(prefix, m.path, m.names)), nil
 }
 
 // isShortGet recognizes (get :key), which reads what is around a run.

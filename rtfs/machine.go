@@ -59,18 +59,32 @@ const (
 	frameNest = 8 // what a call takes besides its forms
 )
 
-// nestKey is how a program that is called by one through the host learns how much of
-// the stack is taken already. hostNest is what the host takes of it.
-type nestKey struct{}
+// A caller is what a call of the host says of its program: how much of the stack is taken
+// already, for a program that the host runs, and the branch that calls.
+type caller struct {
+	nest   int
+	branch string
+}
 
+type callerKey struct{}
+
+// hostNest is what the host takes of the stack.
 const hostNest = 256
+
+// BranchOf returns the branch of a step-parallel that a Host is called from, or "". The
+// branches of a program have the same names whenever it runs.
+func BranchOf(ctx context.Context) string {
+	c, _ := ctx.Value(callerKey{}).(caller)
+	return c.branch
+}
 
 // A machine runs one program once.
 type machine struct {
 	*world
 	ctx     context.Context
+	globals []form.Value // those of the world, or a branch's copy
 	host    Host
-	limits  Limits
+	limits  Limits // of a branch: its portion of the pool so far
 	context *form.Map
 	written []form.Value // keys of the context that a branch of a step-parallel has set
 	root    frame
@@ -78,6 +92,12 @@ type machine struct {
 	tail    *Func        // who is called when a function returns tailCall
 	args    []form.Value // a stack of arguments that are being computed
 	names   int          // that gensym has given
+
+	group   *group       // of the run; nil before its first step-parallel
+	pool    *pool        // of a branch: what it takes its limits from
+	path    string       // of a branch: its place among all branches of the run
+	forks   int          // step-parallel forms that were entered
+	defined map[int]bool // globals that a branch has set
 
 	fuel     int64 // steps until the limits are looked at
 	granted  int64 // steps that were put into fuel
@@ -100,12 +120,13 @@ var (
 // run calls a function in a machine of its own.
 func (w *world) run(ctx context.Context, env Env, fn *Func, args []form.Value) (form.Value, error) {
 	cfg := &w.unit.in.cfg
-	m := &machine{world: w, ctx: ctx, host: cfg.Host, limits: env.Limits.or(cfg.Limits), context: env.Context}
+	m := &machine{world: w, globals: w.globals, ctx: ctx, host: cfg.Host, limits: env.Limits.or(cfg.Limits), context: env.Context}
 	if env.Host != nil {
 		m.host = env.Host
 	}
 	m.begin()
-	m.root.nest, _ = ctx.Value(nestKey{}).(int)
+	outer, _ := ctx.Value(callerKey{}).(caller)
+	m.root.nest = outer.nest
 	err := m.refuel()
 	var v form.Value
 	if err == nil {
@@ -316,10 +337,39 @@ func (m *machine) Apply(fn form.Value, args ...form.Value) (form.Value, error) {
 
 // Alloc counts bytes.
 func (m *machine) Alloc(n int64) error {
-	if m.alloc += n; n < 0 || m.alloc < 0 || m.alloc > m.limits.Alloc {
-		return exhausted("alloc", m.limits.Alloc, "more than %d bytes are taken", m.limits.Alloc)
+	if m.alloc += n; n >= 0 && m.alloc >= 0 && m.alloc <= m.limits.Alloc {
+		return nil
 	}
-	return nil
+	if m.pool != nil && n >= 0 && m.alloc >= 0 {
+		const portion = 64 << 10
+		need := m.alloc - m.limits.Alloc
+		m.limits.Alloc += m.pool.take(allocOf, need, need+portion)
+		if m.alloc <= m.limits.Alloc {
+			return nil
+		}
+	}
+	most := m.whole().Alloc
+	return exhausted("alloc", most, "more than %d bytes are taken", most)
+}
+
+// whole returns the limits of the run.
+func (m *machine) whole() Limits {
+	if m.pool != nil {
+		return m.group.limits
+	}
+	return m.limits
+}
+
+// setGlobal defines a global name.
+func (m *machine) setGlobal(i int, v form.Value) {
+	m.globals[i] = v
+	if m.pool == nil {
+		return
+	}
+	if m.defined == nil {
+		m.defined = map[int]bool{}
+	}
+	m.defined[i] = true
 }
 
 // Step counts steps. Without any it looks at the clock at once.
@@ -334,8 +384,12 @@ func (m *machine) Step(n int64) error {
 func (m *machine) refuel() error {
 	const often = 1024 // steps between two looks at the clock
 	used := m.granted - m.fuel
+	if m.pool != nil && used+often > m.limits.Steps {
+		m.limits.Steps += m.pool.take(stepsOf, max(0, used-m.limits.Steps), used+often-m.limits.Steps)
+	}
 	if used > m.limits.Steps {
-		return exhausted("steps", m.limits.Steps, "more than %d steps are taken", m.limits.Steps)
+		most := m.whole().Steps
+		return exhausted("steps", most, "more than %d steps are taken", most)
 	}
 	m.granted = min(used+often, m.limits.Steps)
 	m.fuel = m.granted - used
@@ -356,12 +410,14 @@ func (m *machine) refuel() error {
 // call asks the host.
 func (m *machine) call(id string, input form.Value) (form.Value, error) {
 	if m.host == nil {
-		return nil, form.Errorf("SecurityViolation", "%s is called, and this program may call nothing", id)
+		e := form.Errorf("SecurityViolation", "%s is called, and this program may call nothing", id)
+		e.Host = true
+		return nil, e
 	}
 	if err := lib.Weigh(m, input); err != nil {
 		return nil, err
 	}
-	ctx, end := context.WithDeadline(context.WithValue(m.ctx, nestKey{}, m.cur.nest+hostNest), m.deadline)
+	ctx, end := context.WithDeadline(context.WithValue(m.ctx, callerKey{}, caller{m.cur.nest + hostNest, m.branchName()}), m.deadline)
 	defer end()
 	v, err := m.host.Call(ctx, id, input)
 	if late := m.refuel(); late != nil {
@@ -370,8 +426,13 @@ func (m *machine) call(id string, input form.Value) (form.Value, error) {
 	if err == nil {
 		return v, nil
 	}
-	if _, ok := errors.AsType[*form.Error](err); ok {
+	if _, ok := errors.AsType[*failure](err); ok {
 		return nil, err
+	}
+	if e, ok := errors.AsType[*form.Error](err); ok {
+		ofHost := *e
+		ofHost.Host = true
+		return nil, &ofHost
 	}
 	kind := "ApplicationError"
 	switch {
@@ -382,5 +443,5 @@ func (m *machine) call(id string, input form.Value) (form.Value, error) {
 	case errors.Is(err, fault.Invalid):
 		kind = "InvalidArgument"
 	}
-	return nil, &form.Error{Kind: kind, Message: id + ": " + err.Error(), Cause: err}
+	return nil, &form.Error{Kind: kind, Message: id + ": " + err.Error(), Cause: err, Host: true}
 }

@@ -1,6 +1,9 @@
 package rtfs
 
-import "glasshouse/rtfs/form"
+import (
+	"glasshouse/rtfs/form"
+	"glasshouse/rtfs/lib"
+)
 
 // A matcher reports whether a value has a shape, and gives names their values on
 // the way.
@@ -92,6 +95,9 @@ func (c *compiler) shape(n *form.Node, p spot) matcher {
 		if len(n.Items) == 3 && n.Items[0].Atom == form.Keyword("as") && isName(n.Items[1]) {
 			return all(c.shape(n.Items[2], p), bound(c.pattern(n.Items[1], p)))
 		}
+		if len(n.Items) == 2 && isType(n.Items[0]) {
+			return c.typePattern(n, p)
+		}
 		if headOf(n) != "quote" || len(n.Items) != 2 {
 			c.fail(n, "this is not a pattern: %s", brief(n.Value()))
 		}
@@ -102,6 +108,28 @@ func (c *compiler) shape(n *form.Node, p spot) matcher {
 	}
 	want := quoted(n)
 	return func(_ *frame, v form.Value) (bool, error) { return form.Equal(want, v), nil }
+}
+
+// isType reports whether a node is a type: a keyword or [:vector :int] and the like.
+func isType(n *form.Node) bool {
+	if n.Kind == form.VectorNode && len(n.Items) > 0 {
+		n = n.Items[0]
+	}
+	_, ok := n.Atom.(form.Keyword)
+	return ok
+}
+
+// typePattern compiles (:int pattern): values of the type that also have the pattern.
+func (c *compiler) typePattern(n *form.Node, p spot) matcher {
+	shape := c.shape(n.Items[1], p)
+	switch kind := n.Items[0].Atom; kind {
+	// An integer is valid where the type is a float, and collections have no type without
+	// their elements: these patterns ask what kind of value it is.
+	case form.Keyword("float"), form.Keyword("vector"), form.Keyword("list"), form.Keyword("map"):
+		want := string(kind.(form.Keyword))
+		return all(func(_ *frame, v form.Value) (bool, error) { return lib.TypeName(v) == want, nil }, shape)
+	}
+	return c.typed(shape, n.Items[0])
 }
 
 // bound is a pattern that every value has.
@@ -143,7 +171,7 @@ func (c *compiler) vectorShape(n *form.Node, p spot) matcher {
 			}
 		}
 		if rest != nil {
-			if ok, err := rest(f, form.Vector(items[len(shapes):])); !ok || err != nil {
+			if ok, err := rest(f, form.List(items[len(shapes):])); !ok || err != nil {
 				return false, err
 			}
 		}
@@ -163,6 +191,9 @@ func (c *compiler) mapShape(n *form.Node, p spot) matcher {
 	rest, whole := c.restAndWhole(s, p)
 	return func(f *frame, v form.Value) (bool, error) {
 		m, ok := v.(*form.Map)
+		if e, failed := v.(*form.Error); failed {
+			m, ok = lib.Fields(e), true
+		}
 		if !ok {
 			return false, nil
 		}

@@ -1,13 +1,15 @@
 package rtfs
 
 import (
+	"slices"
 	"strings"
 
 	"glasshouse/rtfs/form"
 )
 
 // moduleForm compiles (module name (:exports [a b]) forms…). Its names are its own;
-// others reach those that it exports. The value says what they are.
+// other modules can use those that it exports, with :exports or (export a b). The value
+// is a map of the name and the exports.
 func (c *compiler) moduleForm(n *form.Node, p spot) code {
 	if len(n.Items) < 2 || !isName(n.Items[1]) {
 		return c.fail(n, "module takes a name and forms")
@@ -16,12 +18,21 @@ func (c *compiler) moduleForm(n *form.Node, p spot) code {
 		return c.fail(n, "a module stands in nothing else")
 	}
 	m := newModule(string(n.Items[1].Atom.(form.Symbol)))
-	forms := n.Items[2:]
-	if len(forms) > 0 && forms[0].Kind == form.ListNode && len(forms[0].Items) > 0 && forms[0].Items[0].Atom == form.Keyword("exports") {
-		if !c.exports(m, forms[0]) {
-			return nil
+	var forms, exports []*form.Node
+	for i, item := range n.Items[2:] {
+		switch {
+		case headOf(item) == "export" && item.Kind == form.ListNode:
+			exports = append(exports, item.Items[1:]...)
+		case i == 0 && item.Kind == form.ListNode && len(item.Items) > 0 && item.Items[0].Atom == form.Keyword("exports"):
+			exports = append(exports, item.Items[1:]...)
+			m.exports = map[string]bool{} // none, unless some are named
+		default:
+			forms = append(forms, item)
 		}
-		forms = forms[1:]
+	}
+	names, ok := c.exports(m, exports)
+	if !ok {
+		return nil
 	}
 	c.modules[m.name] = m
 	c.scan(m, forms)
@@ -29,12 +40,12 @@ func (c *compiler) moduleForm(n *form.Node, p spot) code {
 	c.module = m
 	body := c.sequence(forms, p.inner())
 	c.module = outside
-	for name := range m.exports {
-		if !m.names[name] {
+	for _, name := range names {
+		if !m.names[name.(string)] && c.macros[name.(string)] == nil {
 			return c.fail(n, "module %s exports %s, and does not define it", m.name, name)
 		}
 	}
-	value := form.NewMap("name", m.name, "exports", exported(n))
+	value := form.NewMap("name", m.name, "exports", names)
 	return func(f *frame) (form.Value, error) {
 		if _, err := body(f); err != nil {
 			return nil, err
@@ -43,76 +54,114 @@ func (c *compiler) moduleForm(n *form.Node, p spot) code {
 	}
 }
 
-func (c *compiler) exports(m *module, n *form.Node) bool {
-	m.exports = map[string]bool{}
-	names := n.Items[1:]
-	if len(names) == 1 && names[0].Kind == form.VectorNode {
-		names = names[0].Items
-	}
-	for _, item := range names {
-		name, ok := item.Atom.(form.Symbol)
-		if !ok {
+// exports reads the names that a module exports: symbols, vectors of symbols, or :all.
+func (c *compiler) exports(m *module, items []*form.Node) (form.Vector, bool) {
+	names, all := form.Vector{}, false
+	for len(items) > 0 {
+		item := items[0]
+		items = items[1:]
+		switch name := item.Atom.(type) {
+		case form.Symbol:
+			if m.exports == nil {
+				m.exports = map[string]bool{}
+			}
+			if !m.exports[string(name)] {
+				names = append(names, string(name))
+			}
+			m.exports[string(name)] = true
+			continue
+		case form.Keyword:
+			if name == "all" {
+				all = true
+				continue
+			}
+		}
+		if item.Kind != form.VectorNode {
 			c.fail(item, "a module exports names, and this is %s", brief(item.Value()))
+			return nil, false
+		}
+		items = append(slices.Clone(item.Items), items...)
+	}
+	if all {
+		m.exports = nil
+	}
+	return names, true
+}
+
+// exportForm refuses an export that is not in a module.
+func (c *compiler) exportForm(n *form.Node, _ spot) code {
+	return c.fail(n, "export belongs directly into a module")
+}
+
+// importForm compiles (import m), (import m :as alias), (import m :only [names]) and
+// (import [m :as alias] [n :refer [names]]).
+func (c *compiler) importForm(n *form.Node, _ spot) code {
+	specs := [][]*form.Node{n.Items[1:]}
+	if len(n.Items) > 1 && n.Items[1].Kind == form.VectorNode {
+		specs = nil
+		for _, item := range n.Items[1:] {
+			if item.Kind != form.VectorNode {
+				return c.fail(item, "import takes vectors here: [module :as alias]")
+			}
+			specs = append(specs, item.Items)
+		}
+	}
+	missing := ""
+	for _, spec := range specs {
+		if len(spec) == 0 || !isName(spec[0]) || len(spec)%2 == 0 {
+			return c.fail(n, "import takes a module, and then :as, :only or :refer")
+		}
+		name := string(spec[0].Atom.(form.Symbol))
+		m, ok := c.modules[name]
+		switch {
+		case !ok && missing == "":
+			missing = name
+		case ok && !c.importModule(m, spec[1:]):
+			return nil
+		}
+	}
+	if missing == "" {
+		return constant(nil)
+	}
+	return func(*frame) (form.Value, error) {
+		return nil, failed(form.Errorf("ModuleNotFound", "there is no module %s here", missing), n)
+	}
+}
+
+// importModule makes the names of a module known as the options say.
+func (c *compiler) importModule(m *module, options []*form.Node) bool {
+	c.module.aliases[m.name] = m
+	for ; len(options) > 0; options = options[2:] {
+		switch options[0].Atom {
+		case form.Keyword("as"):
+			alias, ok := options[1].Atom.(form.Symbol)
+			if !ok {
+				c.fail(options[1], ":as takes a name")
+				return false
+			}
+			c.module.aliases[string(alias)] = m
+		case form.Keyword("only"), form.Keyword("refer"):
+			if !c.importOnly(m, options[1]) {
+				return false
+			}
+		default:
+			c.fail(options[0], "import knows :as, :only and :refer")
 			return false
 		}
-		m.exports[string(name)] = true
 	}
 	return true
 }
 
-// exported are the names that a module form says it exports, in their order.
-func exported(n *form.Node) form.Vector {
-	names := form.Vector{}
-	if len(n.Items) > 2 && len(n.Items[2].Items) > 1 && n.Items[2].Items[0].Atom == form.Keyword("exports") {
-		for _, item := range n.Items[2].Items[1].Items {
-			if name, ok := item.Atom.(form.Symbol); ok {
-				names = append(names, string(name))
-			}
-		}
-	}
-	return names
-}
-
-// importForm compiles (import module), (import module :as alias) and
-// (import module :only [names]).
-func (c *compiler) importForm(n *form.Node, _ spot) code {
-	if len(n.Items) < 2 || !isName(n.Items[1]) || len(n.Items)%2 != 0 {
-		return c.fail(n, "import takes a module, and then :as or :only")
-	}
-	name := string(n.Items[1].Atom.(form.Symbol))
-	m, ok := c.modules[name]
-	if !ok {
-		return func(*frame) (form.Value, error) {
-			return nil, failed(form.Errorf("ModuleNotFound", "there is no module %s here", name), n)
-		}
-	}
-	c.module.aliases[name] = m
-	for items := n.Items[2:]; len(items) > 0; items = items[2:] {
-		switch items[0].Atom {
-		case form.Keyword("as"):
-			alias, ok := items[1].Atom.(form.Symbol)
-			if !ok {
-				return c.fail(items[1], ":as takes a name")
-			}
-			c.module.aliases[string(alias)] = m
-		case form.Keyword("only"), form.Keyword("refer"):
-			if !c.importOnly(m, items[1]) {
-				return nil
-			}
-		default:
-			return c.fail(items[0], "import knows :as and :only")
-		}
-	}
-	return constant(nil)
-}
-
 func (c *compiler) importOnly(m *module, names *form.Node) bool {
 	if names.Kind != form.VectorNode {
-		c.fail(names, ":only takes a vector of names")
+		c.fail(names, ":only and :refer take a vector of names")
 		return false
 	}
 	for _, item := range names.Items {
 		name, ok := item.Atom.(form.Symbol)
+		if ok && m.exports[string(name)] && c.macros[string(name)] != nil {
+			continue // macros are known everywhere in the text
+		}
 		if !ok || !m.gives(string(name)) {
 			c.fail(item, "module %s does not export %s", m.name, brief(item.Value()))
 			return false

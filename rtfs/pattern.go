@@ -34,6 +34,15 @@ func (c *compiler) pattern(n *form.Node, p spot) binder {
 	return nil
 }
 
+// parameter is a pattern of a parameter. Arguments are counted, and so are the elements
+// of a vector that is destructured as one.
+func (c *compiler) parameter(n *form.Node, p spot) binder {
+	outer := c.counted
+	c.counted = true
+	defer func() { c.counted = outer }()
+	return c.placed(n, p)
+}
+
 // placed is a pattern whose errors say where it stands.
 func (c *compiler) placed(n *form.Node, p spot) binder {
 	bind := c.pattern(n, p)
@@ -93,10 +102,14 @@ func (c *compiler) vectorPattern(n *form.Node, p spot) binder {
 	if s.whole != nil {
 		whole = c.pattern(s.whole, p)
 	}
+	counted := c.counted && rest == nil
 	return func(f *frame, v form.Value) error {
 		items, ok := sequence(v)
 		if !ok {
 			return form.Errorf("TypeError", "%s is taken apart as a vector, and this is %s", brief(n.Value()), brief(v))
+		}
+		if counted && len(items) != len(binds) {
+			return arity(brief(n.Value()), len(binds), len(binds), false, len(items))
 		}
 		for i, bind := range binds {
 			var item form.Value
@@ -108,7 +121,7 @@ func (c *compiler) vectorPattern(n *form.Node, p spot) binder {
 			}
 		}
 		if rest != nil {
-			if err := rest(f, form.Vector(items[min(len(binds), len(items)):])); err != nil {
+			if err := rest(f, form.List(items[min(len(binds), len(items)):])); err != nil {
 				return err
 			}
 		}
@@ -271,6 +284,9 @@ func (c *compiler) other(s mapPieces, i int, p spot) code {
 		return nil
 	}
 	if other, ok := s.others[string(s.patterns[i].Atom.(form.Symbol))]; ok {
+		outer := c.counted
+		c.counted = false
+		defer func() { c.counted = outer }()
 		return c.expr(other, p.inner())
 	}
 	return nil

@@ -12,23 +12,33 @@ import (
 	"glasshouse/rtfs/lib"
 )
 
-// A Host is what a program can call. It must be safe for concurrent use if
-// programs are run so.
+// A Host is what a program can call. It must be safe for concurrent use: the branches of
+// a step-parallel call it concurrently.
 type Host interface {
 	// Call calls a capability. (call "id" x) gives x as its input; more arguments
 	// are one vector, and none is an empty map.
 	Call(ctx context.Context, id string, input form.Value) (form.Value, error)
 }
 
-// A Reporter is a Host that is told of the steps of a program as they happen.
+// A Reporter is a Host that logs the steps of a program as they happen. Step is not called
+// concurrently. The steps of one branch of a step-parallel are reported in their order;
+// those of several branches are reported in the order in which they happen, all of them
+// after the start and before the end of the step around the step-parallel.
 type Reporter interface {
 	Step(ctx context.Context, s Step)
+}
+
+// A Canceller is a Host that needs to know which branches of a step-parallel were cancelled
+// because another branch failed.
+type Canceller interface {
+	Cancelled(branch string)
 }
 
 // A Step is a (step "name" …) that begins or ends.
 type Step struct {
 	Name    string
 	Phase   Phase
+	Branch  string // of a step-parallel; "": the step is in none
 	Params  *form.Map
 	Context *form.Map  // what the step exposes of the context; nil: nothing
 	Value   form.Value // of a step that is completed

@@ -1,6 +1,10 @@
 package rtfs
 
-import "glasshouse/rtfs/form"
+import (
+	"strings"
+
+	"glasshouse/rtfs/form"
+)
 
 // step compiles (step "name" options… body…): the host hears when it begins and ends.
 func (c *compiler) step(n *form.Node, p spot) code {
@@ -96,13 +100,22 @@ func (f *frame) exposed(s *Step, options map[form.Keyword]code) error {
 	return nil
 }
 
-// report tells a host that wants to know.
+// report reports a step to a host that is a Reporter, one step at a time.
 func (m *machine) report(s Step, phase Phase, v form.Value, err error) {
-	if r, ok := m.host.(Reporter); ok {
-		s.Phase, s.Value, s.Err = phase, v, err
-		r.Step(m.ctx, s)
+	r, ok := m.host.(Reporter)
+	if !ok {
+		return
 	}
+	if m.group != nil {
+		m.group.reports.Lock()
+		defer m.group.reports.Unlock()
+	}
+	s.Phase, s.Value, s.Err, s.Branch = phase, v, err, m.branchName()
+	r.Step(m.ctx, s)
 }
+
+// branchName names the branch that the machine runs, or is "".
+func (m *machine) branchName() string { return strings.TrimSuffix(m.path, "-") }
 
 // maxTurns is how often a step-loop goes round.
 const maxTurns = 10_000
@@ -131,62 +144,4 @@ func (c *compiler) stepLoop(n *form.Node, p spot) code {
 			}
 		}
 	}
-}
-
-// stepParallel compiles (step-parallel [:merge-policy p] branch…): the branches run one
-// after the other, each with the context as it was before all of them.
-func (c *compiler) stepParallel(n *form.Node, p spot) code {
-	rest := n.Items[1:]
-	policy := form.Keyword("keep-existing")
-	if len(rest) > 1 && rest[0].Atom == form.Keyword("merge-policy") {
-		k, ok := rest[1].Atom.(form.Keyword)
-		if !ok || k != "keep-existing" && k != "overwrite" && k != "merge" {
-			return c.fail(rest[1], "a :merge-policy is :keep-existing, :overwrite or :merge")
-		}
-		policy, rest = k, rest[2:]
-	}
-	branches := c.exprs(rest, p)
-	return func(f *frame) (form.Value, error) {
-		m := f.m
-		if err := m.Alloc(int64(len(branches)*16 + 24)); err != nil {
-			return nil, failed(err, n)
-		}
-		all := make(form.Vector, len(branches))
-		before, after, written := m.context, m.context, m.written
-		defer func() { m.context = after }()
-		for i, branch := range branches {
-			m.context, m.written = before, nil
-			v, err := branch(f)
-			if err != nil {
-				after, m.written = before, written
-				return nil, err
-			}
-			all[i] = v
-			after = mergeContext(after, m.context, m.written, policy)
-			written = append(written, m.written...)
-		}
-		m.written = written
-		return all, nil
-	}
-}
-
-// mergeContext puts what a branch has written into the context of all.
-func mergeContext(all, branch *form.Map, written []form.Value, policy form.Keyword) *form.Map {
-	for _, k := range written {
-		v, _ := branch.Get(k)
-		old, exists := all.Get(k)
-		x, isMap := old.(*form.Map)
-		y, isMap2 := v.(*form.Map)
-		switch {
-		case exists && policy == "keep-existing":
-			continue
-		case policy == "merge" && isMap && isMap2:
-			for k, e := range y.All() {
-				x = x.With(k, e)
-			}
-			v = x
-		}
-		all = all.With(k, v)
-	}
-	return all
 }

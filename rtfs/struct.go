@@ -36,7 +36,7 @@ func (c *compiler) defstruct(n *form.Node, _ spot) code {
 		return construct(machineOf(c), name, fields, args[0])
 	}}
 	return func(f *frame) (form.Value, error) {
-		f.m.globals[i] = constructor
+		f.m.setGlobal(i, constructor)
 		return constructor, nil
 	}
 }

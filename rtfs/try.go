@@ -5,6 +5,7 @@ import (
 	"unicode/utf8"
 
 	"glasshouse/rtfs/form"
+	"glasshouse/rtfs/lib"
 )
 
 // A catcher is one (catch type name body…).
@@ -38,9 +39,15 @@ func (c *compiler) try(n *form.Node, p spot) code {
 		return c.fail(n, "try needs a catch or a finally")
 	}
 	do := c.sequence(body, p.inner())
+	// What catch evaluates last is what the whole form ends with, so it may be a recur or
+	// a tail call. With a finally the form ends with that.
+	last := p
+	if finally != nil {
+		last = p.inner()
+	}
 	catchers := make([]catcher, len(catches))
 	for i, n := range catches {
-		catchers[i] = c.catch(n, p)
+		catchers[i] = c.catch(n, last)
 	}
 	var after code
 	if finally != nil {
@@ -111,7 +118,7 @@ func (c *compiler) catch(n *form.Node, p spot) catcher {
 		declare(rest[0])
 		rest = rest[1:]
 	}
-	cat.body = c.body(n, rest, p.inner())
+	cat.body = c.body(n, rest, p)
 	return cat
 }
 
@@ -138,15 +145,18 @@ func (c *catcher) catches(e *form.Error) bool {
 	case nil:
 		return true
 	case string:
-		return want == e.Kind
+		return want == e.Kind || want == lib.Class(e)
 	case form.Keyword:
-		if string(want) == e.Kind || want == "error" || form.Equal(e.Data, want) {
+		switch want {
+		case "error", form.Keyword(e.Kind):
 			return true
+		case "capability-error":
+			return lib.Class(e) == "HostError"
+		case "security-error":
+			return e.Kind == "SecurityViolation"
 		}
-		if data, ok := e.Data.(*form.Map); ok {
-			typ, _ := data.Get(form.Keyword("type"))
-			return form.Equal(typ, want)
-		}
+		typ, _ := lib.Fields(e).Get(form.Keyword("type"))
+		return form.Equal(typ, want) || form.Equal(e.Data, want)
 	}
 	return false
 }

@@ -23,13 +23,14 @@ type unit struct {
 type module struct {
 	name    string
 	names   map[string]bool
-	exports map[string]bool    // nil: all
+	private map[string]bool    // defined by defn-
+	exports map[string]bool    // nil: all that is not private
 	aliases map[string]*module // (import m :as alias)
 	only    map[string]string  // (import m :only [name]): the whole name
 }
 
 func newModule(name string) *module {
-	return &module{name: name, names: map[string]bool{}, aliases: map[string]*module{}, only: map[string]string{}}
+	return &module{name: name, names: map[string]bool{}, private: map[string]bool{}, aliases: map[string]*module{}, only: map[string]string{}}
 }
 
 func newUnit(in *Interp) *unit {
@@ -91,5 +92,8 @@ func (m *module) whole(name string) string {
 
 // gives reports whether others may use a name of m.
 func (m *module) gives(name string) bool {
-	return m.names[name] && (m.exports == nil || m.exports[name])
+	if m.exports == nil {
+		return m.names[name] && !m.private[name]
+	}
+	return m.names[name] && m.exports[name]
 }

@@ -163,6 +163,7 @@ func (k *Keeper) ResolveOwned(ctx context.Context, who Scope, owner, name, host 
 		v.Zero()
 		return Value{}, err
 	}
+	k.given.add(who.Jail, e.Secret)
 	k.used(ctx, e.Secret)
 	return v, nil
 }

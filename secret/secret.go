@@ -97,13 +97,18 @@ type Keeper struct {
 	cancel context.CancelFunc
 	wg     sync.WaitGroup
 	nudge  chan struct{} // an expiry may have come nearer
+	past   *past         // set by Open
+	given  given
 
 	change sync.Mutex // held while secrets, grants or the key are changed; taken before mu
 
-	mu      sync.RWMutex
-	keys    *keyring            // guarded by mu
-	secrets map[string]*Record  // guarded by mu
-	grants  map[id.Grant]*Grant // guarded by mu
+	mu sync.RWMutex
+	// +checklocks:mu
+	keys *keyring
+	// +checklocks:mu
+	secrets map[string]*Record
+	// +checklocks:mu
+	grants map[id.Grant]*Grant
 }
 
 // NewKeeper returns a Keeper that has touched nothing yet.
@@ -127,6 +132,7 @@ func (k *Keeper) Open(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	k.mu.Lock()
 	sealed := false
 	for _, r := range secrets {
 		k.secrets[r.Name] = &r
@@ -135,10 +141,19 @@ func (k *Keeper) Open(ctx context.Context) error {
 	for _, g := range grants {
 		k.grants[g.ID] = &g
 	}
-	if k.keys, err = openKeys(k.cfg.KeyFile, k.cfg.Passphrase, !sealed); err != nil {
+	k.mu.Unlock()
+	k.past, err = newPast()
+	if err != nil {
+		return fmt.Errorf("make a key for earlier values: %w", err)
+	}
+	keys, err := openKeys(k.cfg.KeyFile, k.cfg.Passphrase, !sealed)
+	if err != nil {
 		return err
 	}
-	if len(k.keys.ids) > 1 {
+	k.mu.Lock()
+	k.keys = keys
+	k.mu.Unlock()
+	if len(keys.ids) > 1 {
 		if err := k.takeOver(ctx); err != nil {
 			return fmt.Errorf("finish the change of the key: %w", err)
 		}
@@ -252,6 +267,7 @@ func (k *Keeper) replace(ctx context.Context, op, by string, r Record) error {
 	if err := k.cfg.Store.PutSecret(ctx, r); err != nil {
 		return err
 	}
+	k.outlive(was)
 	k.mu.Lock()
 	k.secrets[r.Name] = &r
 	k.mu.Unlock()
@@ -284,6 +300,7 @@ func (k *Keeper) remove(ctx context.Context, by string, which func() (*Record, e
 		k.change.Unlock()
 		return err
 	}
+	k.outlive(r)
 	k.mu.Lock()
 	delete(k.secrets, name)
 	for _, g := range grants {
@@ -361,9 +378,11 @@ func (k *Keeper) Rotate(ctx context.Context, by string) error {
 // takeOver seals with the newest key what was sealed with another, and forgets
 // the others. The caller holds change, or is alone.
 func (k *Keeper) takeOver(ctx context.Context) error {
-	keys := k.ring()
+	k.mu.RLock()
+	keys, secrets := k.keys, maps.Clone(k.secrets)
+	k.mu.RUnlock()
 	sealed := map[string]string{}
-	for name, r := range k.secrets { // only changed under change
+	for name, r := range secrets {
 		if r.Provider != Local {
 			continue
 		}
@@ -421,7 +440,12 @@ func (k *Keeper) fetch(ctx context.Context, r *Record, keys *keyring) (Value, er
 		clear(b)
 		return Value{}, fault.Newf(fault.Unavailable, op, r.Name, "what %s has under it is empty, or over %d bytes", r.Provider, MaxValue)
 	}
-	return NewValue(r.Name, b), nil
+	v := NewValue(r.Name, b)
+	if err := k.past.add(v); err != nil {
+		v.Zero()
+		return Value{}, err
+	}
+	return v, nil
 }
 
 func (k *Keeper) record(ctx context.Context, e Event) error {

@@ -28,9 +28,11 @@ type kept struct {
 	changed func(secret.Scope)
 	stuck   error // what Changed returns
 
-	mu     sync.Mutex
-	events []secret.Event // guarded by mu
-	deaf   error          // what the record says instead. guarded by mu
+	mu sync.Mutex
+	// +checklocks:mu
+	events []secret.Event
+	// +checklocks:mu
+	deaf error // what the record says instead
 }
 
 func (k *kept) Record(_ context.Context, e secret.Event) error {
@@ -332,19 +334,20 @@ func TestWhatCannotBeRecordedDoesNotHappen(t *testing.T) {
 	k := newKept(t)
 	k.put("A", "one")
 	g := k.grant(secret.Grant{Secret: "A", To: secret.Scope{Jail: jail1}})
+	full := errors.New("the disk is full")
 	k.mu.Lock()
-	k.deaf = errors.New("the disk is full")
+	k.deaf = full
 	k.mu.Unlock()
-	if v, err := k.Resolve(t.Context(), secret.Scope{Jail: jail1}, "A", secret.Use{Delivery: secret.File}); !errors.Is(err, k.deaf) || v.Bytes() != nil {
+	if v, err := k.Resolve(t.Context(), secret.Scope{Jail: jail1}, "A", secret.Use{Delivery: secret.File}); !errors.Is(err, full) || v.Bytes() != nil {
 		t.Errorf("used: %v", err)
 	}
-	if err := k.Put(t.Context(), "B", []byte("x"), ""); !errors.Is(err, k.deaf) {
+	if err := k.Put(t.Context(), "B", []byte("x"), ""); !errors.Is(err, full) {
 		t.Errorf("stored: %v", err)
 	}
-	if _, err := k.Grant(t.Context(), secret.Grant{Secret: "A", To: secret.Scope{Run: "r"}, Delivery: secret.File}); !errors.Is(err, k.deaf) {
+	if _, err := k.Grant(t.Context(), secret.Grant{Secret: "A", To: secret.Scope{Run: "r"}, Delivery: secret.File}); !errors.Is(err, full) {
 		t.Errorf("granted: %v", err)
 	}
-	if err := k.Revoke(t.Context(), g.ID, ""); !errors.Is(err, k.deaf) { // which happens all the same
+	if err := k.Revoke(t.Context(), g.ID, ""); !errors.Is(err, full) { // which happens all the same
 		t.Errorf("revoked: %v", err)
 	}
 	k.mu.Lock()

@@ -79,6 +79,7 @@ func (k *Keeper) Revoke(ctx context.Context, gid id.Grant, by string) error {
 // Gone ends the grants of a jail that is no more. Nobody is told of a change: there
 // is nobody left who could have the files.
 func (k *Keeper) Gone(ctx context.Context, jid id.Jail) error {
+	k.given.forget(jid)
 	_, err := k.end(ctx, Revoked, "", "the jail was removed", func(g *Grant) bool { return g.To.Jail == jid })
 	return err
 }
@@ -86,6 +87,7 @@ func (k *Keeper) Gone(ctx context.Context, jid id.Jail) error {
 // Branched gives a branch grants of its own, of those of the jail it was made
 // from that say so. Nobody is told of a change: the branch has yet to ask.
 func (k *Keeper) Branched(ctx context.Context, from, branch id.Jail) error {
+	k.given.add(branch, k.given.names(from)...) // the memory of the branch holds them
 	k.change.Lock()
 	defer k.change.Unlock()
 	now := time.Now()
@@ -218,6 +220,7 @@ func (k *Keeper) use(ctx context.Context, e Event) (Value, error) {
 		v.Zero()
 		return Value{}, err
 	}
+	k.given.add(e.Who.Jail, e.Secret)
 	k.used(ctx, e.Secret)
 	return v, nil
 }

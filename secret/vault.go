@@ -46,10 +46,13 @@ type Vault struct {
 	cfg    VaultConfig
 	client *http.Client
 
-	mu     sync.Mutex
-	token  string               // guarded by mu
-	until  time.Time            // of token; zero is for good. guarded by mu
-	kept   map[string]keptValue // by path with key. guarded by mu
+	mu sync.Mutex
+	// +checklocks:mu
+	token string
+	// +checklocks:mu
+	until time.Time // of token; zero is for good
+	// +checklocks:mu
+	kept   map[string]keptValue // by path with key
 	logins sync.Mutex           // held while logging in
 }
 

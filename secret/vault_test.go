@@ -24,14 +24,21 @@ type server struct {
 	*httptest.Server
 	dir string
 
-	mu     sync.Mutex
-	reads  int             // guarded by mu
-	logins int             // guarded by mu
-	tokens map[string]bool // guarded by mu
-	lease  int             // of a login, in seconds. guarded by mu
-	status int             // answered to everything, if set. guarded by mu
-	values map[string]any  // by path. guarded by mu
-	slow   chan struct{}   // closed to let reads go on; or nil. guarded by mu
+	mu sync.Mutex
+	// +checklocks:mu
+	reads int
+	// +checklocks:mu
+	logins int
+	// +checklocks:mu
+	tokens map[string]bool
+	// +checklocks:mu
+	lease int // of a login, in seconds
+	// +checklocks:mu
+	status int // answered to everything, if set
+	// +checklocks:mu
+	values map[string]any // by path
+	// +checklocks:mu
+	slow chan struct{} // reads wait until it is closed; nil: they do not wait
 }
 
 const (
@@ -56,10 +63,32 @@ func newServer(t *testing.T) *server {
 
 func (s *server) path(name string) string { return filepath.Join(s.dir, name) }
 
-func (s *server) set(f func()) {
+// asked returns the number of reads of values and of logins.
+func (s *server) asked() (reads, logins int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	f()
+	return s.reads, s.logins
+}
+
+func (s *server) setTokens(tokens ...string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.tokens = map[string]bool{}
+	for _, token := range tokens {
+		s.tokens[token] = true
+	}
+}
+
+func (s *server) setValue(path, value string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.values[path] = map[string]any{"key": value}
+}
+
+func (s *server) setStatus(status int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.status = status
 }
 
 // fail answers as Vault does; what it says has the canary in it, as a server that
@@ -184,7 +213,7 @@ func TestVaultHasTheValue(t *testing.T) {
 			t.Errorf("%s is %q, want %q", key, got, want)
 		}
 	}
-	s.set(func() { s.values["team-a:app"] = map[string]any{"key": "theirs"} })
+	s.setValue("team-a:app", "theirs")
 	if got := fetch(t, s.client(t, func(c *secret.VaultConfig) { c.Namespace = "team-a" }), "kv/data/app#key"); got != "theirs" {
 		t.Errorf("in the namespace it is %q", got)
 	}
@@ -203,10 +232,10 @@ func TestAValueOfVaultIsKeptForAShortTime(t *testing.T) {
 			t.Errorf("it is %q", got)
 		}
 	}
-	if s.set(func() {}); s.reads != 1 {
-		t.Errorf("Vault was asked %d times", s.reads)
+	if reads, _ := s.asked(); reads != 1 {
+		t.Errorf("Vault was asked %d times", reads)
 	}
-	s.set(func() { s.values["app"] = map[string]any{"key": "changed"} })
+	s.setValue("app", "changed")
 	now := s.client(t, func(c *secret.VaultConfig) { c.Keep = time.Nanosecond })
 	for range 2 {
 		if got := fetch(t, now, "kv/data/app#key"); got != "changed" {
@@ -227,21 +256,23 @@ func TestAnAppRoleLogsInAgainWhenItMust(t *testing.T) {
 		all.Go(func() { fetch(t, v, "kv/data/app#key") })
 	}
 	all.Wait()
-	if s.set(func() {}); s.logins != 1 {
-		t.Errorf("%d logins for as many uses at once", s.logins)
+	if _, logins := s.asked(); logins != 1 {
+		t.Errorf("%d logins for as many uses at once", logins)
 	}
-	s.set(func() { s.tokens = map[string]bool{} }) // Vault revokes it
+	s.setTokens() // Vault revokes it
 	if got := fetch(t, v, "kv/data/app#key"); got != canary {
 		t.Errorf("it is %q", got)
 	}
-	s.set(func() { s.lease = 1 }) // of the next
-	s.set(func() { s.tokens = map[string]bool{} })
+	s.mu.Lock()
+	s.lease = 1 // of the next
+	s.mu.Unlock()
+	s.setTokens()
 	fetch(t, v, "kv/data/app#key")
-	before := s.logins
+	_, before := s.asked()
 	time.Sleep(950 * time.Millisecond) // 0.9 of the lease
 	fetch(t, v, "kv/data/app#key")
-	if s.logins != before+1 {
-		t.Errorf("%d logins after the token's time, %d before", s.logins, before)
+	if _, logins := s.asked(); logins != before+1 {
+		t.Errorf("%d logins after the token's time, %d before", logins, before)
 	}
 	if _, err := v.Fetch(t.Context(), "kv/data/forbidden#key"); !errors.Is(err, fault.Denied) {
 		t.Errorf("forbidden: %v", err)
@@ -252,7 +283,7 @@ func TestATokenThatWasReplacedIsReadAgain(t *testing.T) {
 	s := newServer(t)
 	v := s.client(t, func(c *secret.VaultConfig) { c.Keep = time.Nanosecond })
 	fetch(t, v, "kv/data/app#key")
-	s.set(func() { s.tokens = map[string]bool{"next-token": true} })
+	s.setTokens("next-token")
 	if err := os.WriteFile(s.path("token"), []byte("next-token"), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -288,14 +319,14 @@ func TestWhatVaultRefusesIsSaidWithoutAnyValue(t *testing.T) {
 		503: fault.Unavailable, 500: fault.Unavailable, 429: fault.Exhausted, 400: fault.Denied, 412: fault.Unavailable,
 		473: fault.Unavailable, 307: fault.Unavailable, 200: fault.Unavailable, 204: fault.Unavailable,
 	} {
-		s.set(func() { s.status = status })
+		s.setStatus(status)
 		check(fmt.Sprint("status ", status), want, "kv/data/app#key")
 	}
-	s.set(func() { s.status = 503 })
+	s.setStatus(503)
 	if _, err := s.client(t, byRole(s)).Fetch(t.Context(), "kv/data/app#key"); !errors.Is(err, fault.Unavailable) || fault.RemedyOf(err) != "unseal it" {
 		t.Errorf("sealed, to a login: %v", err)
 	}
-	s.set(func() { s.status = 0 })
+	s.setStatus(0)
 	wrong := s.client(t, byRole(s), func(c *secret.VaultConfig) { c.RoleID = "other" })
 	if _, err := wrong.Fetch(t.Context(), "kv/data/app#key"); !errors.Is(err, fault.Denied) || strings.Contains(err.Error(), secretID) {
 		t.Errorf("another role: %v", err)
@@ -307,7 +338,9 @@ func TestWhatVaultRefusesIsSaidWithoutAnyValue(t *testing.T) {
 func TestASlowVaultIsGivenUp(t *testing.T) {
 	s := newServer(t)
 	let := make(chan struct{})
-	s.set(func() { s.slow = let })
+	s.mu.Lock()
+	s.slow = let
+	s.mu.Unlock()
 	defer close(let)
 	v := s.client(t, func(c *secret.VaultConfig) { c.Timeout = 50 * time.Millisecond })
 	if _, err := v.Fetch(t.Context(), "kv/data/app#key"); !errors.Is(err, fault.Timeout) {

@@ -198,7 +198,7 @@ func (s *suite) noMoreThanTheQuota(t *testing.T) {
 				c.Filesystem.Mode, c.Filesystem.QuotaMB, c.Resources.Timeout = mode, 2, patience
 			})
 			if got := c.count("fill", form.Keyword("n"), int64(1)); got != 1 {
-				t.Errorf("filled %d MB, want 1", got)
+				t.Errorf("filled %d MiB, want 1", got)
 			}
 			c.fails(engine.Storage, "fill", form.Keyword("n"), int64(3))
 		})

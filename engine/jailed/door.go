@@ -83,7 +83,7 @@ func (s *sandbox) callOther(r *http.Request) (json.RawMessage, error) {
 // statuses are how kinds of faults are told over HTTP.
 var statuses = map[fault.Kind]int{
 	fault.Invalid: 400, fault.Unauthenticated: 401, fault.Denied: 403, fault.NotFound: 404, fault.Conflict: 409, fault.TooLarge: 413,
-	fault.Mismatch: 422, fault.Exhausted: 429, fault.Unsupported: 501, fault.Unavailable: 503, fault.Timeout: 504,
+	fault.Mismatch: 422, fault.Exhausted: 429, fault.NoSpace: 507, fault.Unsupported: 501, fault.Unavailable: 503, fault.Timeout: 504,
 }
 
 // kindOf says in a word how a call has failed, and with which status.

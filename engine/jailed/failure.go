@@ -58,7 +58,7 @@ func (s *sandbox) failure(ctx context.Context, err error, stats jail.Stats, stat
 		return f
 	}
 	if s.outOfRoom(stats, statsErr) {
-		f.Kind, f.Reason = engine.Storage, fmt.Sprintf("it wrote more than the %d MB it may: %s", quota(c), f.Reason)
+		f.Kind, f.Reason = engine.Storage, fmt.Sprintf("it wrote more than the %d MiB it may: %s", quota(c), f.Reason)
 	}
 	return f
 }
@@ -82,12 +82,14 @@ func (s *sandbox) outOfMemory(stats jail.Stats, err error) bool {
 	ctx, cancel := context.WithTimeout(context.Background(), endTime)
 	defer cancel()
 	for wait := time.Millisecond; ; wait *= 2 {
+		// Stats fails while the jail has ended and is still recorded as running. The
+		// state is read afterwards: of an ended jail Stats counts nothing.
+		now, statsErr := s.engine.cfg.Jails.Stats(ctx, s.jail)
 		j, err := s.engine.cfg.Jails.Get(ctx, s.jail)
 		if err != nil || j.State != jail.Running {
 			return err == nil && j.OutOfMemory()
 		}
-		// A jail that has an init which answers has not ended.
-		if now, err := s.engine.cfg.Jails.Stats(ctx, s.jail); err == nil {
+		if statsErr == nil {
 			return now.OOMKills > s.base.kills
 		}
 		select {
@@ -131,7 +133,7 @@ func (s *sandbox) tooMuch(u engine.Usage) error {
 	}
 	// The disk of a jail can be no smaller than this. It holds to more.
 	if mb := quota(s.c); mb < disk.MinMB && u.StorageWrite > int64(mb)<<20 {
-		return troublef(engine.Storage, nil, "it wrote %d bytes and may write %d MB", u.StorageWrite, mb)
+		return troublef(engine.Storage, nil, "it wrote %d bytes and may write %d MiB", u.StorageWrite, mb)
 	}
 	return nil
 }

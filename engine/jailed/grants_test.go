@@ -13,8 +13,9 @@ import (
 
 // grants are the secrets that jails are to have. They implement jail.Secrets.
 type grants struct {
-	mu  sync.Mutex
-	all map[id.Jail][]jail.Secret // guarded by mu
+	mu sync.Mutex
+	// +checklocks:mu
+	all map[id.Jail][]jail.Secret
 }
 
 func (g *grants) give(jid id.Jail, name string) {

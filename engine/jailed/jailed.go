@@ -12,9 +12,12 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"net"
+	"os"
+	"strings"
 	"sync"
 	"time"
 
@@ -105,12 +108,17 @@ type Engine struct {
 	cancel context.CancelFunc
 	wg     sync.WaitGroup
 
-	mu      sync.Mutex
-	closed  bool                         // guarded by mu
-	pools   map[string]*pool             // of ephemeral capabilities, by digest. guarded by mu
-	volumes map[string]*volume           // by directory. guarded by mu
-	waiting map[string]int               // sandboxes with volumes that wait, by capability. guarded by mu
-	lacks   map[string]map[string]string // of each backend and runtime, once known. guarded by mu
+	mu sync.Mutex
+	// +checklocks:mu
+	closed bool
+	// +checklocks:mu
+	pools map[string]*pool // of ephemeral capabilities, by digest
+	// +checklocks:mu
+	volumes map[string]*volume // by directory
+	// +checklocks:mu
+	waiting map[string]int // sandboxes with volumes that wait, by capability
+	// +checklocks:mu
+	lacks map[string]map[string]string // of each backend and runtime, once known
 }
 
 var _ engine.Engine = (*Engine)(nil)
@@ -250,7 +258,11 @@ func (e *Engine) Prepare(ctx context.Context, c *engine.Installed) error {
 	if err != nil {
 		return err
 	}
-	if _, err := e.cfg.Jails.Check(spec); err != nil {
+	checked, err := e.cfg.Jails.Check(spec)
+	if err != nil {
+		return err
+	}
+	if err := canGiveFiles(c, checked); err != nil {
 		return err
 	}
 	if c.Resources.NetworkBytes > 0 && spec.Network != jail.Isolated && e.cfg.Meter == nil {
@@ -261,6 +273,17 @@ func (e *Engine) Prepare(ctx context.Context, c *engine.Installed) error {
 	}
 	if _, err := e.cfg.Images.Resolve(ctx, spec.Rootfs); err != nil {
 		return err
+	}
+	return nil
+}
+
+// canGiveFiles returns an error if the sandbox that a capability is to have cannot be
+// given secrets as files, so that it is not approved and then fails at each call.
+func canGiveFiles(c *engine.Installed, s jail.Spec) error {
+	files := c.SecretFiles()
+	if len(files) > 0 && s.Backend == "bwrap" && os.Geteuid() != 0 {
+		return fault.Cannot("engine.Prepare", fmt.Sprintf("%s asks for the secrets %s as files, and without root nothing can be mounted in a running sandbox", c.ID, strings.Join(files, ", ")),
+			"run the daemon as root, or have the proxy put them into requests, with :inject of :network")
 	}
 	return nil
 }

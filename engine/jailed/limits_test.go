@@ -210,8 +210,14 @@ func TestAMountNeverLeadsOut(t *testing.T) {
 }
 
 func TestNobodySeesTheSecretsOfOthers(t *testing.T) {
+	for _, runtime := range []string{"runc", "runsc"} {
+		t.Run(runtime, func(t *testing.T) { nobodySeesTheSecretsOfOthers(t, runtime) })
+	}
+}
+
+func nobodySeesTheSecretsOfOthers(t *testing.T, runtime string) {
 	given := &grants{all: map[id.Jail][]jail.Secret{}}
-	w := newWorld(t, "runc", func(w *world) {
+	w := newWorld(t, runtime, func(w *world) {
 		w.secrets = given
 		w.tune = func(c *jailed.Config) {
 			c.Grant = func(_ context.Context, jid id.Jail, c *engine.Installed) error {

@@ -17,12 +17,17 @@ type pool struct {
 	max int
 	ttl time.Duration
 
-	mu      sync.Mutex
-	spares  []*sandbox  // oldest first. guarded by mu
-	making  int         // guarded by mu
-	calls   []time.Time // that came within the last ttl, at most max. guarded by mu
-	used    time.Time   // when one was last asked for. guarded by mu
-	drained bool        // nothing is made any more. guarded by mu
+	mu sync.Mutex
+	// +checklocks:mu
+	spares []*sandbox // oldest first
+	// +checklocks:mu
+	making int
+	// +checklocks:mu
+	calls []time.Time // that came within the last ttl, at most max
+	// +checklocks:mu
+	used time.Time // when one was last asked for
+	// +checklocks:mu
+	drained bool // no sandbox is made
 }
 
 // poolOf returns the pool of a capability. Those of its other versions are drained.

@@ -25,10 +25,13 @@ type Process struct {
 	said    tail
 	end     func() error
 
-	mu   sync.Mutex
-	last engine.Usage // guarded by mu
-	met  engine.Kind  // of limits, the one that ended it. guarded by mu
-	over bool         // last is all. guarded by mu
+	mu sync.Mutex
+	// +checklocks:mu
+	last engine.Usage
+	// +checklocks:mu
+	met engine.Kind // of limits, the one that ended it
+	// +checklocks:mu
+	over bool // last is all
 }
 
 // Start starts a capability's program in a sandbox of its own, which sees the files

@@ -5,6 +5,7 @@ import (
 	"sync"
 	"time"
 
+	"glasshouse/engine"
 	"glasshouse/jailinit/control"
 	"glasshouse/jailinit/protocol"
 )
@@ -88,9 +89,11 @@ func (p *program) close() {
 
 // A tail keeps the end of what was written. It is safe for concurrent use.
 type tail struct {
-	mu   sync.Mutex
-	text []byte // guarded by mu
-	cut  bool   // there was more before it. guarded by mu
+	mu sync.Mutex
+	// +checklocks:mu
+	text []byte
+	// +checklocks:mu
+	cut bool // there was more before it
 }
 
 func (t *tail) add(p []byte) {
@@ -111,9 +114,5 @@ func (t *tail) reset() {
 func (t *tail) String() string {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	text := validText(t.text)
-	if t.cut {
-		return "…" + text
-	}
-	return text
+	return engine.LogEnd(t.text, maxLog, t.cut)
 }

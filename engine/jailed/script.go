@@ -114,7 +114,7 @@ func verdict(st protocol.ExecStatus, log string) error {
 	case st.Code != 0:
 		reason := "its program " + ending(st)
 		if log = strings.TrimSpace(log); log != "" {
-			reason += ": " + log[max(0, len(log)-maxReason):]
+			reason += ": " + engine.LogEnd([]byte(log), maxReason, false)
 		}
 		return troublef(engine.Failed, nil, "%s", validText([]byte(reason)))
 	}

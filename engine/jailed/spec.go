@@ -68,6 +68,7 @@ func (e *Engine) specOf(c *engine.Installed) (jail.Spec, error) {
 		Mounts:  []jail.Mount{{Source: e.clients(), Target: clients.Dir}},
 		Granted: []string{e.clients()},
 	}
+	s.SecretFiles = len(c.SecretFiles()) > 0
 	if r.Type == manifest.MicroVM {
 		s.Backend, s.Runtime = "oci", sentry
 	}

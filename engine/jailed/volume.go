@@ -237,7 +237,7 @@ func (v *volume) layOut(mb int) error {
 		err = unix.Fallocate(int(ballast.Fd()), 0, 0, over)
 	}
 	if err = errors.Join(err, ballast.Close()); err != nil {
-		return errors.Join(fmt.Errorf("hold it to %d MB: %w", mb, err), os.Remove(ballast.Name()))
+		return errors.Join(fmt.Errorf("hold it to %d MiB: %w", mb, err), os.Remove(ballast.Name()))
 	}
 	return nil
 }
@@ -265,7 +265,7 @@ func (o owner) holds(mb int) error {
 		return nil
 	}
 	return &fault.Error{Op: "engine.Call", On: o.Capability, Kind: fault.Conflict, Field: ":filesystem :quota-mb",
-		Err: fmt.Errorf("its files lie on a volume of %d MB, and the manifest says %d", o.QuotaMB, mb), Remedy: "keep the quota, or remove the capability with its files and install it again"}
+		Err: fmt.Errorf("its files lie on a volume of %d MiB, and the manifest says %d", o.QuotaMB, mb), Remedy: "keep the quota, or remove the capability with its files and install it again"}
 }
 
 // settleVolumes unmounts what an earlier daemon had mounted, and removes what it did

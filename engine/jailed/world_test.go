@@ -84,7 +84,7 @@ func newWorld(t testing.TB, runtime string, change ...func(*world)) *world {
 	w.jails = jail.NewManager(jail.Config{
 		Dir: filepath.Join(dir, "jails"), Store: w.records, Rootfs: w.tree, Secrets: w.secrets,
 		Runtimes: []jail.Runtime{{Name: "oci", Runtime: runtime, Backend: backend}},
-		Init:     backendtest.Init(t), Boot: "boot", Backend: "oci", Runtime: runtime, FirstID: 0x30000000,
+		Init:     backendtest.Init(t), Boot: "boot", Backend: "oci", Runtime: runtime, FirstID: backendtest.FirstID(t),
 	})
 	if err := w.jails.Open(t.Context()); err != nil {
 		t.Fatal(err)

@@ -45,8 +45,9 @@ type Engine struct {
 	ctx    context.Context // ends with Close
 	cancel context.CancelFunc
 
-	mu     sync.Mutex
-	closed bool // guarded by mu
+	mu sync.Mutex
+	// +checklocks:mu
+	closed bool
 	calls  sync.WaitGroup
 }
 

@@ -182,7 +182,7 @@ func (p *process) verdict(ctx context.Context, c *engine.Installed, end error) (
 		return fail(engine.TimedOut, "it took longer than its caller gave it")
 	case ctx.Err() != nil:
 		return fail(engine.Cancelled, "the caller does not want it any more")
-	case p.answer.size > maxOutput:
+	case p.answer.tooLong():
 		return fail(engine.Garbled, "its answer is longer than %d bytes", maxOutput)
 	case state == nil:
 		return nil, end
@@ -206,7 +206,7 @@ func (p *process) verdict(ctx context.Context, c *engine.Installed, end error) (
 	case code != 0:
 		reason := fmt.Sprintf("its program ended with the exit code %d", code)
 		if log := strings.TrimSpace(p.log.String()); log != "" {
-			reason += ": " + log[max(0, len(log)-maxReason):]
+			reason += ": " + engine.LogEnd([]byte(log), maxReason, false)
 		}
 		return fail(engine.Failed, "%s", strings.ToValidUTF8(reason, "�"))
 	case end != nil && !exited && !errors.Is(end, exec.ErrWaitDelay):
@@ -217,15 +217,24 @@ func (p *process) verdict(ctx context.Context, c *engine.Installed, end error) (
 
 // An answer is what a process writes, as far as it may.
 type answer struct {
-	mu       sync.Mutex
-	size     int // of all together. guarded by mu
-	out, err stream
-	full     func() // called when it is more than it may be
+	mu sync.Mutex
+	// +checklocks:mu
+	size int // of all together
+	out  stream
+	err  stream
+	full func() // called when it is more than it may be
 }
 
 type stream struct {
 	a    *answer
 	text bytes.Buffer // guarded by a.mu
+}
+
+// tooLong reports whether more was written than there may be.
+func (a *answer) tooLong() bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.size > maxOutput
 }
 
 // Write implements io.Writer. What is too much is not kept.
@@ -253,9 +262,11 @@ func (w *both) Write(p []byte) (int, error) {
 
 // A tail keeps the end of what was written.
 type tail struct {
-	mu   sync.Mutex
-	text []byte // guarded by mu
-	cut  bool   // there was more before it. guarded by mu
+	mu sync.Mutex
+	// +checklocks:mu
+	text []byte
+	// +checklocks:mu
+	cut bool // there was more before it
 }
 
 func (t *tail) Write(p []byte) (int, error) {
@@ -271,9 +282,5 @@ func (t *tail) Write(p []byte) (int, error) {
 func (t *tail) String() string {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	text := strings.ToValidUTF8(string(t.text), "�")
-	if t.cut {
-		return "…" + text
-	}
-	return text
+	return engine.LogEnd(t.text, maxLog, t.cut)
 }

@@ -39,7 +39,7 @@ func open(c *engine.Installed) (_ *os.File, err error) {
 	case st.Mode().Perm()&0o111 == 0:
 		return nil, fault.Fieldf(op, ":runtime :entrypoint", "%s may not be executed", c.Runtime.Entrypoint[0])
 	case st.Size() > maxProgram:
-		return nil, fault.Newf(fault.TooLarge, op, c.ID, "%s is larger than %d MB", c.Runtime.Entrypoint[0], maxProgram>>20)
+		return nil, fault.Newf(fault.TooLarge, op, c.ID, "%s is larger than %d MiB", c.Runtime.Entrypoint[0], maxProgram>>20)
 	}
 	memory, err := memfd()
 	if err != nil {

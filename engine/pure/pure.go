@@ -23,9 +23,11 @@ type Engine struct {
 	cancel context.CancelCauseFunc
 	work   sync.WaitGroup // calls
 
-	mu       sync.RWMutex
-	programs map[key]*rtfs.Func // guarded by mu
-	closed   bool               // guarded by mu
+	mu sync.RWMutex
+	// +checklocks:mu
+	programs map[key]*rtfs.Func
+	// +checklocks:mu
+	closed bool
 }
 
 var _ engine.Engine = (*Engine)(nil)
@@ -105,7 +107,11 @@ func closed(c *engine.Installed) error {
 // Call calls a capability.
 func (e *Engine) Call(ctx context.Context, call *engine.Call) (engine.Result, error) {
 	r := &recorder{call: call}
-	result, err := e.run(ctx, call, r)
+	result, err := e.run(ctx, call, r, contextOf(call))
+	result.Log = r.said()
+	if f, ok := errors.AsType[*engine.Failure](err); ok {
+		f.Log = result.Log
+	}
 	if err == nil {
 		result.Replay, err = r.record()
 	}
@@ -113,7 +119,7 @@ func (e *Engine) Call(ctx context.Context, call *engine.Call) (engine.Result, er
 }
 
 // run calls a capability, with a host that answers it.
-func (e *Engine) run(ctx context.Context, call *engine.Call, host rtfs.Host) (engine.Result, error) {
+func (e *Engine) run(ctx context.Context, call *engine.Call, host rtfs.Host, around *form.Map) (engine.Result, error) {
 	if !e.enter() {
 		return engine.Result{}, closed(call.Capability)
 	}
@@ -126,7 +132,7 @@ func (e *Engine) run(ctx context.Context, call *engine.Call, host rtfs.Host) (en
 	defer end()
 	begun := time.Now()
 	var used rtfs.Usage
-	output, err := f.With(rtfs.Env{Host: host, Limits: limits(call.Capability), Used: &used}).Call(ctx, call.Input)
+	output, err := f.With(rtfs.Env{Host: host, Context: around, Limits: limits(call.Capability), Used: &used}).Call(ctx, call.Input)
 	took := time.Since(begun)
 	// What it takes of memory is counted when it is taken, so this is no peak, but no less.
 	usage := engine.Usage{Wall: took, CPU: took, MemoryPeak: used.Alloc, Steps: used.Steps}

@@ -119,6 +119,56 @@ func (h host) CallJSON(context.Context, string, json.RawMessage) (json.RawMessag
 	return nil, errors.New("a function has values in hand, not JSON")
 }
 
+// A slowHost answers at different times, so that concurrent calls end in any order.
+type slowHost struct{ n atomic.Int64 }
+
+func (h *slowHost) Call(ctx context.Context, id string, input form.Value) (form.Value, error) {
+	if id == "fail" {
+		return nil, errors.New("it failed")
+	}
+	select {
+	case <-time.After(time.Duration(h.n.Add(7)%5) * time.Millisecond):
+		return input, nil
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+func (*slowHost) CallJSON(context.Context, string, json.RawMessage) (json.RawMessage, error) {
+	return nil, errors.New("not called")
+}
+
+func TestReplayOfConcurrentBranches(t *testing.T) {
+	e := open(t)
+	for _, source := range []string{
+		`(fn [n] (step-parallel
+			[(call "a" n) (call "b" n)]
+			(step-parallel (call "a" 1) [(call "a" 2) (call "c" 3)])
+			(map (fn [x] (call "d" x)) [1 2 3 4])))`,
+		// What the last branch has called when it is cancelled is a matter of time.
+		`(fn [n] (try (step-parallel (call "a" n) (call "fail" n) (map (fn [x] (call "d" x)) [1 2 3 4 5 6]))
+			(catch HostError e (getMessage e))))`,
+	} {
+		c := install(t, source)
+		c.Effects = []string{"state"}
+		for range 20 {
+			call := &engine.Call{ID: "c-1", Capability: c, Input: int64(7), Host: &slowHost{}}
+			first, err := e.Call(t.Context(), call)
+			if err != nil {
+				t.Fatalf("Call(%s) = %v", source, err)
+			}
+			again, err := e.Replay(t.Context(), call, first.Replay)
+			if err != nil || !form.Equal(first.Output, again) {
+				t.Fatalf("Replay(%s) = %s, %v, want %s", source, form.Text(again), err, form.Text(first.Output))
+			}
+			call.Input = int64(8)
+			if _, err := e.Replay(t.Context(), call, first.Replay); !errors.Is(err, fault.Conflict) {
+				t.Fatalf("Replay with another input = %v, want a conflict", err)
+			}
+		}
+	}
+}
+
 func TestACallIsMadeAgainAndCompared(t *testing.T) {
 	e := open(t)
 	const source = `

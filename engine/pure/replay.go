@@ -1,24 +1,32 @@
 package pure
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
+	"sync"
 
 	"glasshouse/engine"
+	"glasshouse/engine/builtin"
 	"glasshouse/fault"
+	"glasshouse/rtfs"
 	"glasshouse/rtfs/form"
 )
 
 // A record is what a call depends on besides its input: what others answered it.
 type record struct {
-	Calls []answered `json:"calls,omitempty"`
+	Context string     `json:"context,omitempty"` // what @name read, if that was more than the call
+	Calls   []answered `json:"calls,omitempty"`
 }
 
 // An answered is one call to another capability. Values are in the text of the
 // language, which loses nothing.
 type answered struct {
+	Branch string  `json:"branch,omitempty"` // of a step-parallel
 	ID     string  `json:"id"`
 	Input  string  `json:"input"`
 	Output string  `json:"output,omitempty"`
@@ -36,28 +44,43 @@ type mishap struct {
 // alone is the record of a call that has called nobody.
 var alone = json.RawMessage(`{}`)
 
-// A recorder answers a function by its host, and remembers what was answered.
+// A recorder calls the host of a function and records the answers. The branches of a
+// step-parallel call concurrently: the calls of one branch are recorded in their order.
 type recorder struct {
-	call  *engine.Call
+	call *engine.Call
+
+	mu sync.Mutex
+	// +checklocks:mu
 	calls []answered
+	// log is what the function printed.
+	// +checklocks:mu
+	log []byte
 }
 
 // Call implements rtfs.Host.
 func (r *recorder) Call(ctx context.Context, id string, input form.Value) (form.Value, error) {
+	if text, ok := builtin.Prints(id, input); ok {
+		r.print(text)
+		return nil, nil
+	}
 	v, err := r.ask(ctx, id, input)
-	a := answered{ID: id, Input: form.Text(input)}
+	a := answered{Branch: rtfs.BranchOf(ctx), ID: id, Input: form.Text(input)}
 	if err != nil {
 		a.Error = mishapOf(err)
 	} else {
 		a.Output = form.Text(v)
 	}
+	r.mu.Lock()
 	r.calls = append(r.calls, a)
+	r.mu.Unlock()
 	return v, err
 }
 
 func (r *recorder) ask(ctx context.Context, id string, input form.Value) (form.Value, error) {
-	if err := r.call.Capability.MayCall(); err != nil {
-		return nil, err
+	if !builtin.Harmless(id) {
+		if err := r.call.Capability.MayCall(); err != nil {
+			return nil, err
+		}
 	}
 	if r.call.Host == nil {
 		return nil, fault.Newf(fault.Unsupported, "pure.Call", id, "there is nobody to call")
@@ -66,10 +89,54 @@ func (r *recorder) ask(ctx context.Context, id string, input form.Value) (form.V
 }
 
 func (r *recorder) record() (json.RawMessage, error) {
-	if len(r.calls) == 0 {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var around string
+	if len(callers(r.call)) > 0 {
+		around = form.Text(contextOf(r.call))
+	}
+	if len(r.calls) == 0 && around == "" {
 		return alone, nil
 	}
-	return json.Marshal(record{r.calls})
+	return json.Marshal(record{around, r.calls})
+}
+
+// maxLog bounds what is kept of what a function prints.
+const maxLog = 64 << 10
+
+func (r *recorder) print(text string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if len(r.log) < 2*maxLog { // a program that prints without end fills no memory
+		r.log = append(r.log, text...)
+	}
+}
+
+func (r *recorder) said() string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return engine.LogEnd(r.log, maxLog, false)
+}
+
+// callers are who calls, as pairs of names and values.
+func callers(c *engine.Call) (pairs []form.Value) {
+	for _, p := range [][2]string{{"run", c.Run}, {"session", c.Session}, {"jail", c.Jail}, {"agent", c.Agent}} {
+		if p[1] != "" {
+			pairs = append(pairs, form.Keyword(p[0]), p[1])
+		}
+	}
+	return pairs
+}
+
+// contextOf is what @name and (get :name) read: the call, its callers, and as plan-id
+// the run, or the call outside of a run.
+func contextOf(c *engine.Call) *form.Map {
+	m := form.NewMap(form.Keyword("plan-id"), cmp.Or(c.Run, c.ID), form.Keyword("call"), c.ID)
+	pairs := callers(c)
+	for i := 0; i < len(pairs); i += 2 {
+		m = m.With(pairs[i], pairs[i+1])
+	}
+	return m
 }
 
 func mishapOf(err error) *mishap {
@@ -116,39 +183,96 @@ func (e *Engine) Replay(ctx context.Context, call *engine.Call, of json.RawMessa
 	if err := json.Unmarshal(of, &p.record); err != nil {
 		return nil, fault.New(fault.Invalid, "pure.Replay", call.ID, fmt.Errorf("read the record: %w", err))
 	}
-	result, err := e.run(ctx, call, p)
+	around := contextOf(call)
+	if p.record.Context != "" {
+		v, err := value(p.record.Context)
+		if err != nil {
+			return nil, fault.New(fault.Invalid, "pure.Replay", call.ID, fmt.Errorf("read the context of the record: %w", err))
+		}
+		m, ok := v.(*form.Map)
+		if !ok {
+			return nil, fault.Newf(fault.Invalid, "pure.Replay", call.ID, "the context of the record is no map")
+		}
+		around = m
+	}
+	result, err := e.run(ctx, call, p, around)
 	if err := p.differs(call.ID); err != nil {
 		return nil, err
 	}
 	return result.Output, err
 }
 
-// A player answers a function from a record.
+// A player answers a function from a record. It answers each branch of a step-parallel with
+// the calls of that branch.
 type player struct {
 	record record
-	next   int
-	err    error // the first difference
+
+	mu sync.Mutex
+	// next is the index of the call that comes next, by branch. Calls before it are answered
+	// or belong to other branches.
+	// +checklocks:mu
+	next map[string]int
+	// cancelled are the branches that were cancelled because another one failed.
+	// +checklocks:mu
+	cancelled []string
+	// err is the first difference.
+	// +checklocks:mu
+	err error
 }
 
 // Call implements rtfs.Host.
-func (p *player) Call(_ context.Context, id string, input form.Value) (form.Value, error) {
-	now := answered{ID: id, Input: form.Text(input)}
-	if p.next >= len(p.record.Calls) {
-		return nil, p.diverge("it now calls %s with %s, and then had called nobody more", now.ID, now.Input)
+func (p *player) Call(ctx context.Context, id string, input form.Value) (form.Value, error) {
+	if _, ok := builtin.Prints(id, input); ok {
+		return nil, nil
 	}
-	then := p.record.Calls[p.next]
-	p.next++
-	if then.ID != now.ID || then.Input != now.Input {
+	now := answered{Branch: rtfs.BranchOf(ctx), ID: id, Input: form.Text(input)}
+	then := p.take(now.Branch)
+	switch {
+	case then == nil && now.Branch != "":
+		// The branch may have been cancelled before this call, because another one failed.
+		// Then it will be cancelled now, too.
+		<-ctx.Done()
+		if errors.Is(ctx.Err(), context.Canceled) {
+			return nil, ctx.Err()
+		}
+		fallthrough
+	case then == nil:
+		return nil, p.diverge("it now calls %s with %s, and then had made no more calls", now.ID, now.Input)
+	case then.ID != now.ID || then.Input != now.Input:
 		return nil, p.diverge("it now calls %s with %s, and then had called %s with %s", now.ID, now.Input, then.ID, then.Input)
-	}
-	if then.Error != nil {
+	case then.Error != nil:
 		return nil, then.Error.err()
 	}
 	return value(then.Output)
 }
 
+// take returns the next recorded call of a branch, or nil.
+func (p *player) take(branch string) *answered {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.next == nil {
+		p.next = map[string]int{}
+	}
+	for i := p.next[branch]; i < len(p.record.Calls); i++ {
+		if p.record.Calls[i].Branch == branch {
+			p.next[branch] = i + 1
+			return &p.record.Calls[i]
+		}
+	}
+	return nil
+}
+
+// Cancelled implements rtfs.Canceller.
+func (p *player) Cancelled(branch string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.cancelled = append(p.cancelled, branch)
+}
+
 func (p *player) diverge(format string, args ...any) error {
 	err := fmt.Errorf(format, args...)
+	p.mu.Lock()
+	defer p.mu.Unlock()
 	if p.err == nil {
 		p.err = err
 	}
@@ -157,7 +281,17 @@ func (p *player) diverge(format string, args ...any) error {
 
 // differs returns what was different, if anything was.
 func (p *player) differs(call string) error {
-	if left := len(p.record.Calls) - p.next; p.err == nil && left > 0 {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	left := 0
+	for i, c := range p.record.Calls {
+		// When a branch is cancelled is a matter of time, so it may have made fewer calls.
+		within := func(branch string) bool { return c.Branch == branch || strings.HasPrefix(c.Branch, branch+"-") }
+		if i >= p.next[c.Branch] && !slices.ContainsFunc(p.cancelled, within) {
+			left++
+		}
+	}
+	if p.err == nil && left > 0 {
 		p.err = fmt.Errorf("it now makes %d calls less", left)
 	}
 	if p.err == nil {

@@ -14,6 +14,7 @@ import (
 
 	"glasshouse/engine"
 	"glasshouse/engine/wasi"
+	"glasshouse/internal/text"
 	"glasshouse/rtfs/form"
 	"glasshouse/schema"
 )
@@ -187,7 +188,7 @@ func (a *answer) Write(b []byte) (int, error) {
 	return a.Buffer.Write(b)
 }
 
-var tooMuch = &engine.Failure{Kind: engine.Garbled, Reason: fmt.Sprintf("it answers more than %d MB", maxAnswer>>20)}
+var tooMuch = &engine.Failure{Kind: engine.Garbled, Reason: fmt.Sprintf("it answers more than %d MiB", maxAnswer>>20)}
 
 // output reads an answer as a value.
 func (i *instance) output(answer []byte) (form.Value, error) {
@@ -201,13 +202,9 @@ func (i *instance) output(answer []byte) (form.Value, error) {
 	return v, nil
 }
 
-func beginning(text []byte) string {
-	const most = 80
-	s := strings.ToValidUTF8(string(text[:min(len(text), most)]), "\ufffd")
-	if len(text) > most {
-		s += "…"
-	}
-	return s
+// beginning is the start of an answer, for a message.
+func beginning(answer []byte) string {
+	return strings.ToValidUTF8(text.Clip(string(answer), 80), "\ufffd")
 }
 
 // A request and a response of a handler: HTTP in JSON.
@@ -283,7 +280,7 @@ func (i *instance) failure(ctx context.Context, err error) *engine.Failure {
 	case ctx.Err() != nil:
 		f.Kind, f.Reason = engine.Cancelled, "the caller did not want it any more"
 	case i.memory.denied:
-		f.Kind, f.Reason = engine.Memory, fmt.Sprintf("it needs more than %d MB of memory", i.memory.limit>>20)
+		f.Kind, f.Reason = engine.Memory, fmt.Sprintf("it needs more than %d MiB of memory", i.memory.limit>>20)
 	case i.process.Full():
 		f.Kind, f.Reason = engine.Storage, "its files need more room than there is"
 	case exited:

@@ -215,7 +215,7 @@ func (r *run) read(body io.Reader) ([]byte, error) {
 		}
 		switch {
 		case len(all) > maxAnswer:
-			return nil, fault.Newf(fault.TooLarge, "wasm.fetch", "", "the response has more than %d MB", maxAnswer>>20)
+			return nil, fault.Newf(fault.TooLarge, "wasm.fetch", "", "the response has more than %d MiB", maxAnswer>>20)
 		case err == io.EOF:
 			return all, nil
 		case err != nil:

@@ -82,16 +82,19 @@ func (i *instance) close() error {
 }
 
 // A tail keeps the end of what is written.
-type tail struct{ bytes []byte }
+type tail struct {
+	bytes []byte
+	cut   bool // there was more before it
+}
 
 const maxLog = 64 << 10
 
 func (t *tail) Write(b []byte) (int, error) {
 	t.bytes = append(t.bytes, b...)
 	if over := len(t.bytes) - maxLog; over > maxLog {
-		t.bytes = append(t.bytes[:0], t.bytes[over:]...)
+		t.bytes, t.cut = append(t.bytes[:0], t.bytes[over:]...), true
 	}
 	return len(b), nil
 }
 
-func (t *tail) String() string { return string(t.bytes[max(len(t.bytes)-maxLog, 0):]) }
+func (t *tail) String() string { return engine.LogEnd(t.bytes, maxLog, t.cut) }

@@ -35,8 +35,9 @@ type program struct {
 	capability *engine.Installed
 	handler    bool
 
-	mu    sync.Mutex
-	users int // calls, and the engine; guarded by mu
+	mu sync.Mutex
+	// +checklocks:mu
+	users int // calls, and the engine
 }
 
 // compile makes a capability's module ready to be called.
@@ -58,7 +59,7 @@ func (e *Engine) compile(ctx context.Context, c *engine.Installed) (*program, er
 		return nil, fault.New(fault.Invalid, op, c.Runtime.Module, err)
 	}
 	if limit := memoryOf(c); memory > limit {
-		return nil, fault.Fieldf(op, "resources.memory_mb", "%s begins with %d MB, and may have %d", c.Runtime.Module, memory>>20, limit>>20)
+		return nil, fault.Fieldf(op, "resources.memory_mb", "%s begins with %d MiB, and may have %d", c.Runtime.Module, memory>>20, limit>>20)
 	}
 	compiled, err := e.runtime.CompileModule(ctx, module)
 	if err != nil {
@@ -92,7 +93,7 @@ func readModule(dir, name string) ([]byte, error) {
 		return nil, err
 	}
 	if len(text) > maxModule {
-		return nil, fault.Newf(fault.TooLarge, "wasm.Prepare", name, "a module has at most %d MB", maxModule>>20)
+		return nil, fault.Newf(fault.TooLarge, "wasm.Prepare", name, "a module has at most %d MiB", maxModule>>20)
 	}
 	return text, nil
 }

@@ -2,10 +2,12 @@
 package mcptest
 
 import (
+	"cmp"
 	"context"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"testing"
 	"time"
 )
@@ -29,6 +31,42 @@ func npm(ctx context.Context, args ...string) ([]byte, error) {
 // there is no npm, or it reaches no registry, the test is skipped.
 func Install(t *testing.T) string {
 	t.Helper()
+	return install(t, "mcp-server-filesystem-"+npmVersion, Program, npmServer+"@"+npmVersion)
+}
+
+const (
+	suite        = "@modelcontextprotocol/conformance"
+	suiteVersion = "0.1.16"
+	suiteProgram = "node_modules/" + suite + "/dist/index.js"
+
+	// nodeVersion is of the package node-linux-ARCH, which is Node itself.
+	nodeVersion = "22.23.3"
+)
+
+// Suite returns the command of the protocol's conformance suite, without arguments. It is
+// installed as Install does. The suite needs Node 22: where the host has an older one, that
+// is installed with it.
+func Suite(t *testing.T) []string {
+	t.Helper()
+	packages, node := []string{suite + "@" + suiteVersion}, "node"
+	dir := "mcp-conformance-" + suiteVersion
+	if exec.Command("node", "-e", "process.exit(require('fs').globSync ? 0 : 1)").Run() != nil {
+		arch := map[string]string{"amd64": "x64"}[runtime.GOARCH]
+		bundled := "node-linux-" + cmp.Or(arch, runtime.GOARCH)
+		packages, dir = append(packages, bundled+"@"+nodeVersion), dir+"-node-"+nodeVersion
+		node = "node_modules/" + bundled + "/bin/node"
+	}
+	root := install(t, dir, suiteProgram, packages...)
+	if node != "node" {
+		node = filepath.Join(root, node)
+	}
+	return []string{node, filepath.Join(root, suiteProgram)}
+}
+
+// install installs packages in a directory of the cache for tests, unless the program is
+// there already.
+func install(t *testing.T, name, program string, packages ...string) string {
+	t.Helper()
 	if _, err := exec.LookPath("npm"); err != nil {
 		t.Skip("there is no npm on this host")
 	}
@@ -40,15 +78,15 @@ func Install(t *testing.T) string {
 		}
 		data = filepath.Join(cache, "glasshouse")
 	}
-	dir := filepath.Join(data, "test", "mcp-server-filesystem-"+npmVersion)
-	program := filepath.Join(dir, Program)
+	dir := filepath.Join(data, "test", name)
+	program = filepath.Join(dir, program)
 	if _, err := os.Stat(program); err == nil {
 		return dir
 	}
 
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
-	if out, err := npm(ctx, "view", npmServer+"@"+npmVersion, "version"); err != nil {
+	if out, err := npm(ctx, "view", packages[0], "version"); err != nil {
 		t.Skipf("the registry of npm does not answer: %v\n%s", err, out)
 	}
 	if err := os.MkdirAll(filepath.Dir(dir), 0o755); err != nil {
@@ -60,7 +98,7 @@ func Install(t *testing.T) string {
 	}
 	defer os.RemoveAll(fresh)
 	for attempt := 1; ; attempt++ {
-		out, err := npm(ctx, "install", "--no-save", "--prefix", fresh, npmServer+"@"+npmVersion)
+		out, err := npm(ctx, append([]string{"install", "--no-save", "--prefix", fresh}, packages...)...)
 		if err == nil {
 			break
 		}
@@ -69,7 +107,7 @@ func Install(t *testing.T) string {
 		}
 	}
 	if err := os.Rename(fresh, dir); err != nil {
-		if _, there := os.Stat(program); there != nil { // nobody else was faster
+		if _, there := os.Stat(program); there != nil { // another process did not install it first
 			t.Fatal(err)
 		}
 	}

@@ -8,7 +8,7 @@ import (
 
 // bodies are the forms whose insides are indented by two, wherever they begin.
 var bodies = []string{
-	"capability", "case", "catch", "cond", "def", "defmacro", "defn", "defstruct", "do", "dotimes", "finally",
+	"capability", "case", "catch", "cond", "def", "defmacro", "defn", "defn-", "defstruct", "do", "dotimes", "finally",
 	"fn", "for", "if", "intent", "let", "letfn", "loop", "match", "module", "plan", "resource", "step", "step-if",
 	"step-loop", "step-parallel", "try", "unless", "when", "λ",
 }

@@ -5,6 +5,8 @@ import (
 	"strconv"
 	"strings"
 	"unicode/utf8"
+
+	"glasshouse/internal/text"
 )
 
 // MaxNesting is how deeply brackets may stand in each other.
@@ -290,7 +292,7 @@ func plain(s string) string {
 		switch {
 		case r == utf8.RuneError:
 			return -1 // cut through
-		case r < ' ' || r == 0x7f:
+		case text.Hidden(r): // a terminal would obey it, or show the line in another order
 			return ' '
 		}
 		return r
@@ -298,8 +300,5 @@ func plain(s string) string {
 }
 
 func short(s string) string {
-	if len(s) > 40 {
-		return plain(s[:40]) + "…"
-	}
-	return s
+	return plain(text.Clip(s, 40))
 }

@@ -5,6 +5,8 @@ import (
 	"strconv"
 	"strings"
 	"unicode/utf8"
+
+	textutil "glasshouse/internal/text"
 )
 
 // deepest is how deeply a value is written. What is deeper could not be read back.
@@ -25,10 +27,7 @@ func Within(v Value, most int) (text string, whole bool) {
 	if len(b) <= most {
 		return string(b), true
 	}
-	for most > 0 && !utf8.RuneStart(b[most]) {
-		most--
-	}
-	return string(b[:most]), false
+	return textutil.Prefix(string(b), most), false
 }
 
 // A writer writes until there is more than it may write.

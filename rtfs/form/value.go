@@ -40,6 +40,7 @@ type Error struct {
 	Pos     Pos     // where it happened
 	Stack   []Frame // the calls it happened in, the innermost first
 	Cause   error   // what the host said; nil: none
+	Host    bool    // the host failed to do what a call asked for
 }
 
 // A Frame is one call.

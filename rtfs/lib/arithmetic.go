@@ -8,10 +8,10 @@ import (
 )
 
 var arithmetic = []Builtin{
-	{"+", 1, -1, "[x & more]", "The sum. Floats make it a float; an integer that does not fit 64 bits is an error.", fold("+", addInt, func(a, b float64) float64 { return a + b })},
+	{"+", 0, -1, "[& xs]", "The sum, 0 without arguments. A float makes it a float; an integer that does not fit 64 bits is an error.", fold("+", 0, addInt, func(a, b float64) float64 { return a + b })},
 	{"-", 1, -1, "[x & more]", "What is left of x without the others; of one argument, its negative.", minus},
-	{"*", 1, -1, "[x & more]", "The product.", fold("*", mulInt, func(a, b float64) float64 { return a * b })},
-	{"/", 1, -1, "[x & more]", "The quotient: an integer if integers divide evenly, else a float. One argument is returned.", divide},
+	{"*", 0, -1, "[& xs]", "The product, 1 without arguments.", fold("*", 1, mulInt, func(a, b float64) float64 { return a * b })},
+	{"/", 1, -1, "[x & more]", "The quotient: an integer if it is whole, else a float. A single argument is returned unchanged.", divide},
 	{"mod", 2, 2, "[x y]", "The remainder of a division towards zero: it has the sign of x.", remainder("mod")},
 	{"rem", 2, 2, "[x y]", "The same as mod.", remainder("rem")},
 	{"quot", 2, 2, "[x y]", "The quotient without its fraction.", quotient},
@@ -76,8 +76,12 @@ func binary(op string, i int, a, b form.Value, ints func(a, b int64) (int64, boo
 	return floats(x, y), nil
 }
 
-func fold(op string, ints func(a, b int64) (int64, bool), floats func(a, b float64) float64) Func {
+// fold combines all arguments with a binary operation; without arguments the result is empty.
+func fold(op string, empty int64, ints func(a, b int64) (int64, bool), floats func(a, b float64) float64) Func {
 	return func(_ Call, args []form.Value) (form.Value, error) {
+		if len(args) == 0 {
+			return empty, nil
+		}
 		sum := args[0]
 		if _, ok := toFloat(sum); !ok {
 			return nil, notANumber(op, 0, sum)
@@ -135,7 +139,7 @@ func minus(c Call, args []form.Value) (form.Value, error) {
 	return nil, notANumber("-", 0, args[0])
 }
 
-var subtract = fold("-", subInt, func(a, b float64) float64 { return a - b })
+var subtract = fold("-", 0, subInt, func(a, b float64) float64 { return a - b })
 
 func divisionByZero() error { return form.Errorf("DivisionByZero", "Division by zero") }
 
@@ -164,8 +168,15 @@ func divide(_ Call, args []form.Value) (form.Value, error) {
 			left = x / y
 		}
 	}
+	if f, ok := left.(float64); ok && len(args) > 1 && f == math.Trunc(f) && math.Abs(f) <= maxExact {
+		return int64(f), nil
+	}
 	return left, nil
 }
+
+// maxExact bounds the quotients that become integers: a float64 represents every integer
+// up to 2^53, and beyond that its last digits are not those of the quotient.
+const maxExact = 1 << 53
 
 // zeroDivisor reports whether b is a number that nothing can be divided by.
 func zeroDivisor(b form.Value) bool {

@@ -9,7 +9,7 @@ var maps = []Builtin{
 	{"assoc", 3, -1, "[coll key value & more]", "The map with another value for a key, or the vector with another element at an index.", assoc},
 	{"assoc-in", 3, 3, "[coll path value]", "The collection with another value at the end of a path. Maps that are missing on it are made.", assocIn},
 	{"dissoc", 2, -1, "[m key & more]", "The map without keys.", dissoc},
-	{"update", 3, -1, "[coll key f & args]", "The collection with f of a value, and of the arguments, in its place. A missing value is nil.", update},
+	{"update", 3, -1, "[coll key default? f & args]", "The collection with a value replaced by f of the value and the arguments. A missing value is the default, or nil.", update},
 	{"update-in", 3, -1, "[coll path f & args]", "update at the end of a path.", updateIn},
 	{"merge", 1, -1, "[m & more]", "The entries of all maps; of a key that is in several, the last.", merge},
 	{"merge-with", 2, -1, "[f m & more]", "The entries of all maps; of a key that is in several, f of its values.", mergeWith},
@@ -168,9 +168,7 @@ func change(c Call, op string, coll form.Value, path []form.Value, f func(form.V
 	if len(path) > deepestPath {
 		return nil, invalid(op, "a path of more than %d keys", deepestPath)
 	}
-	if coll == nil {
-		coll = form.NewMap()
-	}
+	coll = orEmpty(coll)
 	inner, _, err := look(c, op, coll, path[0])
 	if err != nil {
 		return nil, err
@@ -179,6 +177,19 @@ func change(c Call, op string, coll form.Value, path []form.Value, f func(form.V
 		return nil, err
 	}
 	return with(c, op, coll, path[0], inner)
+}
+
+// orEmpty replaces a missing collection by an empty map.
+func orEmpty(coll form.Value) form.Value {
+	if coll == nil {
+		return form.NewMap()
+	}
+	return coll
+}
+
+func isFunction(v form.Value) bool {
+	_, ok := v.(form.Func)
+	return ok
 }
 
 // deepestPath bounds the recursion of change.
@@ -201,6 +212,20 @@ func thePath(op string, args []form.Value) ([]form.Value, error) {
 }
 
 func update(c Call, args []form.Value) (form.Value, error) {
+	// (update m k default f …): only a value that is not a function can be a default.
+	if len(args) > 3 && !isFunction(args[2]) && isFunction(args[3]) {
+		other, key := args[2], args[1]
+		args = append(args[:2:2], args[3:]...)
+		apply := applied(c, args)
+		_, found, err := look(c, "update", orEmpty(args[0]), key)
+		if err != nil {
+			return nil, err
+		}
+		if !found {
+			apply = func(form.Value) (form.Value, error) { return applied(c, args)(other) }
+		}
+		return change(c, "update", args[0], []form.Value{key}, apply)
+	}
 	return change(c, "update", args[0], []form.Value{args[1]}, applied(c, args))
 }
 

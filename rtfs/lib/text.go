@@ -45,8 +45,8 @@ var texts = []Builtin{
 	{"namespace", 1, 1, "[x]", "What stands before the slash in a keyword or symbol, or nil.", namespaceOf},
 	{"keyword", 1, 1, "[x]", "The keyword of that name.", toKeyword},
 	{"symbol", 1, 1, "[x]", "The symbol of that name.", toSymbol},
-	{"parse-int", 1, 1, "[x]", "The integer that a string is, or nil; a number without its fraction.", parseInt},
-	{"parse-float", 1, 1, "[x]", "The number that a string is, as a float, or nil.", parseFloat},
+	{"parse-int", 1, 1, "[x]", "The integer that a string contains, without the space around it, or nil; a number without its fraction.", parseInt},
+	{"parse-float", 1, 1, "[x]", "The number that a string contains, without the space around it, as a float, or nil.", parseFloat},
 	{"int", 1, 1, "[x]", "x as an integer: a number without its fraction, the number in a string, 1 for true; 0 for what is none.", toInt},
 	{"float", 1, 1, "[x]", "x as a float; 0.0 for what is no number.", asFloat},
 	{"double", 1, 1, "[x]", "The same as float.", asFloat},
@@ -410,7 +410,7 @@ func parseInt(_ Call, args []form.Value) (form.Value, error) {
 	case float64:
 		return orNil(wholeInt(math.Trunc(v)))
 	case string:
-		n, err := strconv.ParseInt(v, 10, 64)
+		n, err := strconv.ParseInt(strings.TrimSpace(v), 10, 64)
 		return orNil(n, err == nil)
 	}
 	return nil, nil
@@ -423,7 +423,7 @@ func parseFloat(_ Call, args []form.Value) (form.Value, error) {
 	case float64:
 		return v, nil
 	case string:
-		return orNil(floatIn(v))
+		return orNil(floatIn(strings.TrimSpace(v)))
 	}
 	return nil, nil
 }

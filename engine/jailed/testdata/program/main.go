@@ -3,6 +3,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -179,7 +180,8 @@ func do(ctx context.Context, in input, body []byte) (any, error) {
 	case "call-later":
 		go func() {
 			time.Sleep(time.Duration(in.N) * time.Millisecond)
-			os.WriteFile(in.Paths[0], []byte(kind(glasshousecall.Call(context.Background(), in.Call, in.Input, nil))), 0o600)
+			err := glasshousecall.Call(context.Background(), in.Call, in.Input, nil)
+			os.WriteFile(in.Paths[0], []byte(cmp.Or(kind(err), "answered")), 0o600)
 		}()
 	case "call-other":
 		var out json.RawMessage

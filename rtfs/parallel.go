@@ -1,0 +1,283 @@
+package rtfs
+
+import (
+	"context"
+	"fmt"
+	"sync"
+
+	"glasshouse/rtfs/form"
+)
+
+// maxConcurrent bounds the goroutines that one run has for its branches. Each may hold a
+// call of the host, which may hold a sandbox.
+const maxConcurrent = 8
+
+// A group is what the branches of one run share, however deeply they are nested.
+type group struct {
+	limits  Limits        // of the whole run
+	slots   chan struct{} // one for each goroutine
+	reports sync.Mutex    // held while a step is reported to the host
+}
+
+// A pool is what is left of the limits of a run for the branches of one step-parallel.
+// A branch takes from it in portions, so that all branches together stay within the limits.
+type pool struct {
+	of *machine // that waits for the branches; it is not used meanwhile
+
+	mu sync.Mutex
+	// steps and alloc are not yet given to a branch.
+	// +checklocks:mu
+	steps int64
+	// +checklocks:mu
+	alloc int64
+}
+
+// A dimension is one of the limits that branches share: what is left of it in a pool, and
+// how much the machine that waits has of it.
+type dimension func(p *pool) (left, limit *int64)
+
+// stepsOf and allocOf are called with p.mu locked.
+//
+// +checklocks:p.mu
+func stepsOf(p *pool) (left, limit *int64) { return &p.steps, &p.of.limits.Steps }
+
+// allocOf is called with p.mu locked.
+//
+// +checklocks:p.mu
+func allocOf(p *pool) (left, limit *int64) { return &p.alloc, &p.of.limits.Alloc }
+
+// take takes need, and up to want if that leaves enough for the other branches. It may
+// return less.
+func (p *pool) take(d dimension, need, want int64) int64 {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	left, limit := d(p)
+	if *left < need && p.of.pool != nil {
+		// The machine that waits is a branch itself, and the pool that it takes from may
+		// have more.
+		more := p.of.pool.take(d, need-*left, want)
+		*left, *limit = *left+more, *limit+more
+	}
+	n := min(max(need, min(want, *left/4)), *left)
+	*left -= n
+	return n
+}
+
+// give returns what an ended branch did not use.
+func (p *pool) give(steps, alloc int64) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.steps += max(0, steps)
+	p.alloc += max(0, alloc)
+}
+
+// A branch is one form of a step-parallel while it runs.
+type branch struct {
+	machine
+	fn      *Func
+	cancel  context.CancelFunc
+	value   form.Value
+	err     error
+	crashed any // what it panicked with
+}
+
+// stepParallel compiles (step-parallel [:merge-policy p] branch…). The branches run
+// concurrently. Each begins with the context and the global names as they are before all
+// of them; what they change is merged in the order in which they stand.
+//
+// If a branch fails, those behind it are cancelled. Those before it end first, because
+// one of them may fail too: the error is that of the first branch that fails.
+func (c *compiler) stepParallel(n *form.Node, p spot) code {
+	rest := n.Items[1:]
+	policy := form.Keyword("keep-existing")
+	if len(rest) > 1 && rest[0].Atom == form.Keyword("merge-policy") {
+		k, ok := rest[1].Atom.(form.Keyword)
+		if !ok || k != "keep-existing" && k != "overwrite" && k != "merge" {
+			return c.fail(rest[1], "a :merge-policy is :keep-existing, :overwrite or :merge")
+		}
+		policy, rest = k, rest[2:]
+	}
+	// Each branch is a function without parameters, so that it has a frame of its own.
+	makers := make([]code, len(rest))
+	for i, item := range rest {
+		makers[i] = c.concurrent(item, p)
+	}
+	return func(f *frame) (form.Value, error) {
+		m := f.m
+		if err := m.Alloc(int64(len(makers)*16 + 24)); err != nil {
+			return nil, failed(err, n)
+		}
+		all, err := f.fork(makers)
+		if err != nil {
+			return nil, failed(err, n)
+		}
+		f.join(all)
+		if err := m.failureOf(all); err != nil {
+			return nil, failed(err, n)
+		}
+		values := make(form.Vector, len(all))
+		for i, b := range all {
+			values[i] = b.value
+			m.context = mergeContext(m.context, b.context, b.written, policy)
+			m.written = append(m.written, b.written...)
+			for g := range b.defined {
+				m.setGlobal(g, b.globals[g])
+			}
+		}
+		return values, nil
+	}
+}
+
+// concurrent compiles a form as a function without parameters.
+func (c *compiler) concurrent(n *form.Node, p spot) code {
+	s := newScope(p.scope, "", c.depth)
+	since := c.count
+	fn := &proto{name: "branch"}
+	fn.body = c.expr(n, spot{scope: s})
+	fn.slots, fn.nest, fn.sites, fn.cost = s.slots, s.nest+frameNest, s.sites, c.cost(since)
+	return func(f *frame) (form.Value, error) {
+		g := &Func{p: fn, w: f.m.world, captured: make([]form.Value, len(fn.sites))}
+		g.capture(f)
+		return g, nil
+	}
+}
+
+// fork makes a machine for each branch. They share what the machine of f has left.
+func (f *frame) fork(makers []code) ([]*branch, error) {
+	m := f.m
+	if m.group == nil {
+		m.group = &group{limits: m.limits, slots: make(chan struct{}, maxConcurrent)}
+	}
+	m.forks++
+	left := &pool{of: m, steps: max(0, m.limits.Steps-(m.granted-m.fuel)), alloc: max(0, m.limits.Alloc-m.alloc)}
+	all := make([]*branch, len(makers))
+	for i, maker := range makers {
+		if err := m.Alloc(int64(len(m.globals))*16 + 256); err != nil {
+			return nil, err
+		}
+		left.alloc = max(0, m.limits.Alloc-m.alloc)
+		fn, err := maker(f)
+		if err != nil {
+			return nil, err
+		}
+		b := &branch{fn: fn.(*Func), machine: machine{
+			world: m.world, globals: append([]form.Value{}, m.globals...), host: m.host,
+			limits:  Limits{Depth: m.limits.Depth, Time: m.limits.Time},
+			context: m.context, deadline: m.deadline,
+			group: m.group, pool: left, path: fmt.Sprintf("%s%d-%d-", m.path, m.forks, i),
+		}}
+		b.ctx, b.cancel = context.WithCancel(m.ctx)
+		b.root = frame{m: &b.machine, nest: f.nest, depth: f.depth}
+		all[i] = b
+	}
+	return all, nil
+}
+
+// join runs the branches and waits until all have ended. What they used is charged to the
+// machine of f.
+func (f *frame) join(all []*branch) {
+	var wg sync.WaitGroup
+	var mu sync.Mutex
+	run := func(i int) {
+		b := all[i]
+		b.run()
+		if b.err == nil {
+			return
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		from := i + 1
+		if f := failed(b.err, nil); f.fatal && f.err.Kind == "BudgetExhausted" {
+			from = 0 // nothing is left for the others
+		}
+		for _, other := range all[from:] {
+			other.cancel()
+		}
+	}
+	for i := range all {
+		select {
+		case f.m.group.slots <- struct{}{}:
+			wg.Go(func() {
+				defer func() { <-f.m.group.slots }()
+				run(i)
+			})
+		default:
+			// All goroutines are busy. This one would only wait, so it runs the branch. That
+			// cannot deadlock, however deeply branches are nested.
+			run(i)
+		}
+	}
+	wg.Wait()
+	for _, b := range all {
+		b.cancel()
+		f.m.granted += b.granted - b.fuel
+		f.m.alloc += b.alloc
+	}
+	f.m.granted, f.m.fuel = f.m.granted-f.m.fuel, 0 // the next step looks at the limits
+	for _, b := range all {
+		if b.crashed != nil {
+			panic(b.crashed) // in the goroutine of the caller, which may recover it
+		}
+	}
+}
+
+// run runs a branch in its machine.
+func (b *branch) run() {
+	defer func() {
+		b.crashed = recover()
+		if b.crashed != nil {
+			b.err = form.Errorf("InternalError", "a branch crashed")
+		}
+		b.pool.give(b.limits.Steps-(b.granted-b.fuel), b.limits.Alloc-b.alloc)
+	}()
+	b.err = b.refuel()
+	if b.err == nil {
+		b.value, b.err = b.apply(&b.root, b.fn, nil)
+	}
+}
+
+// failureOf returns the error of the branches: that of a limit, or else the first. A branch
+// that was cancelled because of another has none of its own.
+func (m *machine) failureOf(all []*branch) error {
+	var first error
+	for _, b := range all {
+		if b.err == nil {
+			continue
+		}
+		f := failed(b.err, nil)
+		if f.err.Kind == "BudgetExhausted" && f.fatal {
+			return b.err
+		}
+		if f.fatal && f.err.Kind == "Cancelled" && m.ctx.Err() == nil {
+			if h, ok := m.host.(Canceller); ok {
+				h.Cancelled(b.branchName())
+			}
+			continue
+		}
+		if first == nil {
+			first = b.err
+		}
+	}
+	return first
+}
+
+// mergeContext puts what a branch has written into the context of all.
+func mergeContext(all, branch *form.Map, written []form.Value, policy form.Keyword) *form.Map {
+	for _, k := range written {
+		v, _ := branch.Get(k)
+		old, exists := all.Get(k)
+		x, isMap := old.(*form.Map)
+		y, isMap2 := v.(*form.Map)
+		switch {
+		case exists && policy == "keep-existing":
+			continue
+		case policy == "merge" && isMap && isMap2:
+			for k, e := range y.All() {
+				x = x.With(k, e)
+			}
+			v = x
+		}
+		all = all.With(k, v)
+	}
+	return all
+}
