@@ -76,7 +76,7 @@ func (ls *Logins) Link(ctx context.Context, maker Caller, role Role, name string
 	switch role {
 	case Admin, Operator, Viewer:
 	default:
-		return Link{}, "", fault.Fieldf(op, "role", "%q is none of admin, operator, viewer", role)
+		return Link{}, "", fault.Fieldf(op, "role", "%q is not one of admin, operator, viewer", role)
 	}
 	if len(name) > maxName || strings.ContainsFunc(name, isControl) {
 		return Link{}, "", fault.Fieldf(op, "label", "must be at most %d bytes without control characters", maxName)

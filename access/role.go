@@ -27,7 +27,7 @@ func ParseRole(s string) (Role, error) {
 	if r := Role(s); r == Agent || slices.Contains(ladder, r) {
 		return r, nil
 	}
-	return "", fault.Fieldf("access.ParseRole", "role", "%q is none of admin, operator, viewer, agent", s)
+	return "", fault.Fieldf("access.ParseRole", "role", "%q is not one of admin, operator, viewer, agent", s)
 }
 
 // Allows reports whether r may do what needs the role need. Nothing allows the

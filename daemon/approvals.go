@@ -133,7 +133,14 @@ func (d *Daemon) openApprovals(ctx context.Context) error {
 func fromFile(name string) func(context.Context) ([]byte, error) {
 	return func(context.Context) ([]byte, error) {
 		b, err := os.ReadFile(name)
-		return bytes.TrimSpace(b), err
+		if err != nil {
+			return nil, err
+		}
+		b = bytes.TrimSpace(b)
+		if len(b) == 0 { // a signature with an empty key can be made by anybody
+			return nil, fault.Newf(fault.Invalid, "daemon", name, "the file of a secret is empty")
+		}
+		return b, nil
 	}
 }
 

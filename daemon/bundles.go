@@ -36,12 +36,11 @@ func (d *Daemon) barredBundles() wire.Probe {
 type markets struct {
 	all   []*market.Market
 	names []string
-	dir   string // for what is fetched
 }
 
 // openMarkets reads where bundles are offered.
 func (d *Daemon) openMarkets() (*markets, error) {
-	m := &markets{dir: d.Config.Data}
+	m := &markets{}
 	for i, c := range d.Config.Markets {
 		key, err := bundle.ParsePublicKey(c.Key)
 		if err != nil {
@@ -102,7 +101,7 @@ func (m *markets) Outdated(ctx context.Context, all []registry.Bundle) (map[stri
 }
 
 // Fetch implements api.Markets: the first market that offers it counts.
-func (m *markets) Fetch(ctx context.Context, name, version string) (file string, err error) {
+func (m *markets) Fetch(ctx context.Context, name, version, dir string) (file string, err error) {
 	var errs []error
 	for _, one := range m.all {
 		x, err := one.Index(ctx)
@@ -115,7 +114,7 @@ func (m *markets) Fetch(ctx context.Context, name, version string) (file string,
 			errs = append(errs, err)
 			continue
 		}
-		return one.Fetch(ctx, offer, m.dir)
+		return one.Fetch(ctx, offer, dir)
 	}
 	if len(m.all) == 0 {
 		return "", fault.Cannot("market", "no market is configured", "name one under markets in the configuration")

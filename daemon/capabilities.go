@@ -15,6 +15,7 @@ import (
 	"glasshouse/chain"
 	"glasshouse/egress"
 	"glasshouse/engine"
+	"glasshouse/engine/builtin"
 	"glasshouse/engine/jailed"
 	"glasshouse/engine/native"
 	"glasshouse/engine/pure"
@@ -22,10 +23,13 @@ import (
 	"glasshouse/fault"
 	"glasshouse/govern"
 	"glasshouse/id"
+	"glasshouse/internal/redact"
 	"glasshouse/manifest"
 	"glasshouse/mcp"
 	"glasshouse/memory"
+	"glasshouse/policy"
 	"glasshouse/registry"
+	"glasshouse/run"
 	"glasshouse/secret"
 )
 
@@ -52,7 +56,7 @@ func (d *Daemon) openCapabilities(ctx context.Context) error {
 	}
 	d.onClose(d.registry.Close)
 	d.memory = memory.New(d.work.Memory(), memory.Limits{})
-	engines[manifest.Builtin] = d.memory
+	engines[manifest.Builtin] = builtins{d.memory, builtin.New(d.hostFunctions())}
 	d.kernel.Serve(newWithMemory(d.registry), engines)
 	return nil
 }
@@ -284,8 +288,9 @@ func (f fetching) Drop(ctx context.Context, c *engine.Installed, purge bool) err
 type fetches struct {
 	d *Daemon
 
-	mu       sync.Mutex
-	fetchers map[string]*govern.Fetcher // by digest. guarded by mu
+	mu sync.Mutex
+	// +checklocks:mu
+	fetchers map[string]*govern.Fetcher // by digest
 }
 
 // Do implements wasm.Egress.
@@ -368,4 +373,18 @@ func (s injected) Missing(_ string, names []string) (missing []string) {
 		}
 	}
 	return missing
+}
+
+// Mask implements govern.Secrets.
+func (s injected) Mask(ctx context.Context, who policy.Subject, names []string) *redact.Mask {
+	return s.k.Mask(ctx, secret.Scope{Jail: who.Jail, Session: who.Session, Run: string(who.Run)}, names)
+}
+
+// maskRuns returns the mask for what runs of a session write.
+func (d *Daemon) maskRuns(ctx context.Context, session string, runs []run.Run) *redact.Mask {
+	who := []secret.Scope{{Session: session}}
+	for _, r := range runs {
+		who = append(who, secret.Scope{Session: session, Run: string(r.ID), Jail: r.Jail})
+	}
+	return d.secrets.MaskAll(ctx, who, nil)
 }

@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"context"
 	"crypto/rand"
 	"crypto/sha256"
 	"encoding/hex"
@@ -13,7 +14,9 @@ import (
 
 	"glasshouse/fault"
 	"glasshouse/host/cgroup"
+	"glasshouse/host/claims"
 	"glasshouse/internal/atomicfile"
+	"glasshouse/jail"
 )
 
 var cgroupName = regexp.MustCompile(`^glasshouse-[0-9a-z]{4,32}$`)
@@ -46,32 +49,51 @@ func (d *Daemon) nameCgroups() (string, error) {
 
 func drawCgroups() string { return "glasshouse-" + strings.ToLower(rand.Text()[:12]) }
 
-// takeCgroups makes that cgroup, holds it against daemons on copies of this data
-// directory, which the directory's own lock knows nothing of, and removes it at the
-// end if no jail is left in it.
-func (d *Daemon) takeCgroups() error {
+// claimHost makes that cgroup and holds it, which keeps daemons on copies of this data
+// directory away; the directory's own lock does not. What is unique on the host is
+// claimed in the cgroup's record. At the end the cgroup is removed if no jail is left.
+func (d *Daemon) claimHost(ctx context.Context) error {
 	tree, err := cgroup.New(d.cgroups)
 	if errors.Is(err, fault.Unsupported) {
-		return nil // nor can there be one to hold a jail
+		return nil // no jail can have a cgroup here, and no other daemon can
 	}
 	if err != nil {
 		return err
 	}
-	held, err := tree.Hold()
-	if errors.Is(err, fault.Conflict) {
+	d.claims, err = claims.Open(ctx, claims.Config{
+		Tree: tree, Name: d.cgroups, Data: d.Config.Data,
+		FirstID: d.Config.FirstID, Transit: d.Config.Network.transit,
+	})
+	conflict, ok := errors.AsType[*fault.Error](err)
+	if ok && conflict.Kind == fault.Conflict && conflict.Remedy == "" {
 		return &fault.Error{Op: "daemon.Open", On: d.Config.Data, Kind: fault.Conflict,
-			Err:    fmt.Errorf("another daemon on this host holds the cgroup %s, by a copy of this data directory or one at its path in another container: each would take the other's jails for its own", d.cgroups),
+			Err:    fmt.Errorf("another daemon on this host runs on a copy of this data directory, and each would take the other's jails for its own: %w", conflict.Err),
 			Remedy: fmt.Sprintf("stop it; or, if no jail of this directory runs, write another name, such as %s, into %s", drawCgroups(), filepath.Join(d.Config.Data, "cgroup"))}
 	}
 	if err != nil {
 		return err
 	}
-	d.onClose(func() error {
-		err := tree.Remove()
-		if errors.Is(err, fault.Conflict) {
-			err = nil
-		}
-		return errors.Join(err, held.Close())
-	})
+	d.onClose(d.claims.Close)
 	return nil
+}
+
+// hostIDs are the daemon's claims as the jails want them.
+type hostIDs struct{ *claims.Claims }
+
+func (h hostIDs) Keep(ctx context.Context, used []jail.IDRange) ([]jail.IDRange, error) {
+	ranges := make([]claims.Range, len(used))
+	for i, r := range used {
+		ranges[i] = claims.Range(r)
+	}
+	got, err := h.Claims.Keep(ctx, ranges)
+	kept := make([]jail.IDRange, len(got))
+	for i, r := range got {
+		kept[i] = jail.IDRange(r)
+	}
+	return kept, err
+}
+
+func (h hostIDs) More(ctx context.Context) (jail.IDRange, error) {
+	r, err := h.Claims.More(ctx)
+	return jail.IDRange(r), err
 }

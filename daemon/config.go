@@ -49,9 +49,11 @@ type Config struct {
 
 	Snapshots Snapshots `yaml:"snapshots"`
 	Approvals Approvals `yaml:"approvals"`
+	Audit     Audit     `yaml:"audit"`
 	Markets   []Market  `yaml:"markets"`
 	Secrets   Secrets   `yaml:"secrets"`
 	Gateway   Gateway   `yaml:"gateway"`
+	RTFS      RTFS      `yaml:"rtfs"`
 
 	E2B E2B `yaml:"e2b"`
 }
@@ -62,6 +64,11 @@ type Snapshots struct {
 	Copies   int   `yaml:"copies"`    // frozen copies of a snapshot that wait for a branch or a rewind; 0 means none
 	CopiesMB int64 `yaml:"copies_mb"` // of memory, for all such copies together
 	DiskMB   int64 `yaml:"disk_mb"`   // for all snapshots that are taken unasked; 0 means no limit
+}
+
+// Audit is about the audit log.
+type Audit struct {
+	HeadFile string `yaml:"head_file"` // signed heads are appended to it; outside of the data directory; "" means none
 }
 
 // TLS names the certificate of the TCP listener.
@@ -146,6 +153,11 @@ func (c *Config) ReadFile(name string) error {
 	dec := yaml.NewDecoder(bytes.NewReader(data))
 	dec.KnownFields(true)
 	if err := dec.Decode(c); err != nil && !errors.Is(err, io.EOF) {
+		return fault.New(fault.Invalid, "config", name, err)
+	}
+	if err := dec.Decode(new(yaml.Node)); err == nil { // it would be ignored
+		return fault.Newf(fault.Invalid, "config", name, "the file has more than one document: remove the line ---")
+	} else if !errors.Is(err, io.EOF) {
 		return fault.New(fault.Invalid, "config", name, err)
 	}
 	if c.Rootfs.Default == (jail.Rootfs{}) {

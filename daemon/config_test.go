@@ -106,3 +106,23 @@ func TestWithoutRootNothingNeedsRoot(t *testing.T) {
 		t.Errorf("defaults without root = %+v", c)
 	}
 }
+
+func TestAFileThatCannotBeReadAsAWholeIsRefused(t *testing.T) {
+	for _, text := range []string{
+		"unknown: 1", "listen: [1]", "pool: {size: many}", "pool: {ttl: 10}", "\t", "listen: a\nlisten: b", "\x00",
+		"listen: 127.0.0.1:1\n---\ninsecure: true\n", "first_id: -1", "gateway: {watchdog: {one: {}}}",
+	} {
+		if c, err := read(t, text); !errors.Is(err, fault.Invalid) {
+			t.Errorf("%q = %+v, %v, want invalid", text, c.Pool, err)
+		}
+	}
+	for _, text := range []string{"", "\n# nothing\n", "---\nlisten: 127.0.0.1:1\n", "listen: 127.0.0.1:1\n...\n"} {
+		if _, err := read(t, text); err != nil {
+			t.Errorf("%q = %v, want it read", text, err)
+		}
+	}
+	c := NewConfig(0, "/root")
+	if err := c.ReadFile(filepath.Join(t.TempDir(), "none")); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("ReadFile of none = %v, want that there is none", err)
+	}
+}

@@ -3,6 +3,7 @@
 package daemon
 
 import (
+	"bytes"
 	"context"
 	"crypto/sha256"
 	"crypto/tls"
@@ -10,6 +11,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"log/slog"
 	"net"
 	"os"
@@ -32,6 +34,7 @@ import (
 	"glasshouse/fault"
 	"glasshouse/gateway"
 	"glasshouse/govern"
+	"glasshouse/host/claims"
 	"glasshouse/host/netns"
 	"glasshouse/internal/atomicfile"
 	"glasshouse/jail"
@@ -51,15 +54,17 @@ import (
 
 // A Daemon owns one data directory.
 type Daemon struct {
-	Config  Config
-	Init    []byte // the glasshouse-init binary; empty looks for one beside the executable
-	Agent   []byte // the glasshouse-agent binary: the builtin agent, and the shim of jailed ones
-	Version wire.Version
-	LogTo   io.Writer
+	Config Config
+	// Programs has glasshouse-init, and glasshouse-agent: the builtin agent, and the shim
+	// of jailed ones. Others are read from the directory of the executable.
+	Programs fs.FS
+	Version  wire.Version
+	LogTo    io.Writer
 
 	log     *slog.Logger
 	lock    *os.File
-	cgroups string // the cgroup that holds those of this data directory's jails
+	cgroups string         // the cgroup that holds those of this data directory's jails
+	claims  *claims.Claims // nil: the host has no cgroups
 	store   *store.Store
 	images  *rootfs.Provider
 	jails   *jail.Manager
@@ -81,7 +86,7 @@ type Daemon struct {
 	gateway   *gateway.Gateway
 	models    *llm.Gateway // nil: there are none
 	server    *api.Server
-	e2b       string                          // where clients of E2B are served; "" is nowhere
+	e2b       api.E2B                         // where clients of E2B are served
 	reached   string                          // address of the TCP listener; "" is none
 	opened    atomic.Pointer[jail.Manager]    // jails, once they are open
 	agents    atomic.Pointer[gateway.Gateway] // the gateway, once it is open
@@ -95,6 +100,7 @@ type Daemon struct {
 
 	wg       sync.WaitGroup
 	serveErr chan error
+	stopping func() bool // whether the host shuts down; nil before Open
 }
 
 // Open takes the data directory, finds the jails an earlier daemon left, and
@@ -110,6 +116,7 @@ func (d *Daemon) Open(ctx context.Context) (err error) {
 	}
 	d.log = newLogger(d.LogTo, d.Config.Log)
 	d.serveErr = make(chan error, 4)
+	d.stopping = hostStops
 	// Logs are compressed by a thread that gives way to all others. While it
 	// waits for a processor it must not keep Go's own right to one from those
 	// that read and write the record.
@@ -162,7 +169,7 @@ func (d *Daemon) takeData() error {
 	if err != nil {
 		return err
 	}
-	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+	if err := lockData(f); err != nil {
 		f.Close()
 		return &fault.Error{Op: "daemon.Open", On: dir, Kind: fault.Conflict,
 			Err: errors.New("another daemon owns this data directory"), Remedy: "stop it, or give --data another directory"}
@@ -170,6 +177,19 @@ func (d *Daemon) takeData() error {
 	d.lock = f
 	d.onClose(f.Close)
 	return nil
+}
+
+// lockData locks the data directory. It waits for up to a second: a process that
+// a killed daemon had forked holds a copy of the lock until it executes its program.
+func lockData(f *os.File) error {
+	end := time.Now().Add(time.Second)
+	for {
+		err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+		if err == nil || time.Now().After(end) {
+			return err
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
 }
 
 // passable returns an error if a directory on the way to dir is closed to other
@@ -218,7 +238,7 @@ func (d *Daemon) openStore(ctx context.Context) (err error) {
 
 func (d *Daemon) openJails(ctx context.Context) error {
 	c := d.Config
-	init, err := d.installInit()
+	init, err := d.install("bin", "glasshouse-init")
 	if err != nil {
 		return err
 	}
@@ -239,9 +259,13 @@ func (d *Daemon) openJails(ctx context.Context) error {
 		return err
 	}
 	if os.Geteuid() == 0 {
-		if err := d.takeCgroups(); err != nil {
+		if err := d.claimHost(ctx); err != nil {
 			return err
 		}
+	}
+	var ids jail.HostIDs
+	if d.claims != nil {
+		ids = hostIDs{d.claims}
 	}
 	if err := d.openObservers(); err != nil {
 		return err
@@ -255,7 +279,7 @@ func (d *Daemon) openJails(ctx context.Context) error {
 		Warden:   warden{d.kernel, d.groups, &d.agents},
 		Secrets:  jailSecrets{d.secrets},
 		Observer: watcher{d.observers}, Observe: c.Observe.selection(), Commands: commands{d},
-		FirstID: c.FirstID, Pool: jail.PoolConfig{Size: c.Pool.Size, TTL: c.Pool.TTL},
+		IDs: ids, FirstID: c.FirstID, Pool: jail.PoolConfig{Size: c.Pool.Size, TTL: c.Pool.TTL},
 	})
 	d.onClose(d.jails.Close)
 	if err := d.jails.Open(ctx); err != nil {
@@ -329,34 +353,42 @@ func (l layers) Resolve(ctx context.Context, r jail.Rootfs) (jail.Layers, error)
 	return got, nil
 }
 
-// installInit puts the init binary where jails can get it, under a name that
-// tells builds apart: a jail that is started again gets the init of the daemon
-// that starts it.
-func (d *Daemon) installInit() (string, error) {
-	if len(d.Init) == 0 {
-		exe, err := os.Executable()
-		if err != nil {
-			return "", err
-		}
-		if d.Init, err = os.ReadFile(filepath.Join(filepath.Dir(exe), "glasshouse-init")); err != nil {
-			return "", &fault.Error{Op: "daemon.Open", Kind: fault.Unsupported, Err: errors.New("this binary was built without glasshouse-init"), Remedy: "build it with make build"}
-		}
+// install puts a program where jails can get it, in a directory of its kind, under a name
+// that tells builds apart: a jail that is started again gets the init of the daemon that
+// starts it.
+func (d *Daemon) install(kind, name string) (string, error) {
+	program, err := d.program(name)
+	if err != nil {
+		return "", err
 	}
-	return d.installProgram("bin", "glasshouse-init", d.Init)
-}
-
-// installProgram puts a program into a directory of its kind.
-func (d *Daemon) installProgram(kind, as string, program []byte) (string, error) {
 	sum := sha256.Sum256(program)
 	dir := filepath.Join(d.Config.Data, kind)
-	name := filepath.Join(dir, as+"-"+hex.EncodeToString(sum[:6]))
-	if have, err := os.ReadFile(name); err == nil && sha256.Sum256(have) == sum {
-		return name, nil
+	as := filepath.Join(dir, name+"-"+hex.EncodeToString(sum[:6]))
+	if have, err := os.ReadFile(as); err == nil && bytes.Equal(have, program) {
+		return as, nil
 	}
 	if err := os.MkdirAll(dir, 0o711); err != nil {
 		return "", err
 	}
-	return name, atomicfile.Write(name, program, 0o755)
+	return as, atomicfile.Write(as, program, 0o755)
+}
+
+// program reads one of d.Programs.
+func (d *Daemon) program(name string) ([]byte, error) {
+	if d.Programs != nil {
+		if program, err := fs.ReadFile(d.Programs, name); err == nil {
+			return program, nil
+		}
+	}
+	exe, err := os.Executable()
+	if err != nil {
+		return nil, err
+	}
+	program, err := os.ReadFile(filepath.Join(filepath.Dir(exe), name))
+	if err != nil {
+		return nil, &fault.Error{Op: "daemon.Open", Kind: fault.Unsupported, Err: errors.New("this binary was built without " + name), Remedy: "build it with make build"}
+	}
+	return program, nil
 }
 
 func newLogger(w io.Writer, c Log) *slog.Logger {
@@ -385,7 +417,12 @@ func (d *Daemon) Run(ctx context.Context) error {
 	case err = <-d.serveErr:
 		d.log.Error("a listener failed", "err", err)
 	}
-	return errors.Join(err, d.Close())
+	err = errors.Join(err, d.Close())
+	if ctx.Err() != nil && d.stopping != nil && d.stopping() {
+		d.log.Info("the host shuts down, and all jails with it")
+		err = errors.Join(err, d.endJails())
+	}
+	return err
 }
 
 // jailsTime is how long jails may take to end with the daemon: what stops containers

@@ -2,6 +2,7 @@ package daemon
 
 import (
 	"context"
+	"crypto/tls"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -13,7 +14,9 @@ import (
 
 	"github.com/google/go-containerregistry/pkg/authn"
 
+	"glasshouse/api"
 	"glasshouse/e2b"
+	"glasshouse/e2b/authority"
 	"glasshouse/e2b/envd"
 	"glasshouse/e2b/template"
 	"glasshouse/egress"
@@ -23,14 +26,24 @@ import (
 	"glasshouse/rootfs"
 )
 
-// E2B is the door for clients of the E2B protocol.
+// E2B is the listener for clients of the E2B protocol.
 type E2B struct {
-	Listen   string        `yaml:"listen"`    // TCP address; "" means there is no such door
-	Domain   string        `yaml:"domain"`    // below which ports of sandboxes are hosts; "" means localhost and the port
+	Listen   string        `yaml:"listen"` // TCP address; "" means there is no such listener
+	Domain   string        `yaml:"domain"` // below which ports of sandboxes are hosts, with the port unless it is TLS's; "" means localhost and the port
+	TLS      E2BTLS        `yaml:"tls"`
 	VolumeMB int64         `yaml:"volume_mb"` // of each volume that is made from now on; it takes as much of the disk as its files
 	Idle     time.Duration `yaml:"idle"`      // without work after which sandboxes that wake for who comes rest; 0 means never before their time
 	Builds   Builds        `yaml:"builds"`    // of templates
 }
+
+// E2BTLS is whether, and with which certificate, the listener speaks TLS.
+type E2BTLS struct {
+	Auto bool   `yaml:"auto"` // with certificates of an authority that the daemon makes, unless Cert is set
+	Cert string `yaml:"cert"` // file; for the domain and all names below it
+	Key  string `yaml:"key"`
+}
+
+func (t E2BTLS) on() bool { return t.Auto || t.Cert != "" }
 
 // Builds says what builds of templates may.
 type Builds struct {
@@ -69,22 +82,26 @@ func (c E2B) validate(insecure bool) error {
 		return nil
 	}
 	if c.VolumeMB < disk.MinMB {
-		return fault.Fieldf("config", "e2b.volume_mb", "%d MB is under the minimum of %d", c.VolumeMB, disk.MinMB)
+		return fault.Fieldf("config", "e2b.volume_mb", "%d MiB is under the minimum of %d", c.VolumeMB, disk.MinMB)
 	}
 	host, _, err := net.SplitHostPort(c.Listen)
 	if err != nil {
 		return fault.Fieldf("config", "e2b.listen", "%q is not host:port", c.Listen)
 	}
-	if !loopback(host) && !insecure {
+	switch {
+	case (c.TLS.Cert == "") != (c.TLS.Key == ""):
+		return fault.Fieldf("config", "e2b.tls", "a certificate and its key come together")
+	case c.TLS.Cert != "" && c.Domain == "":
+		return fault.Fieldf("config", "e2b.domain", "e2b.tls.cert needs the domain that it is for")
+	}
+	if !loopback(host) && !insecure && !c.TLS.on() {
 		return &fault.Error{Op: "config", Kind: fault.Invalid, Field: "e2b.listen",
 			Err:    fmt.Errorf("%s can be reached from other machines, and keys would cross the network in the clear", c.Listen),
-			Remedy: "listen on 127.0.0.1 with a proxy that speaks TLS before it, or say --insecure"}
+			Remedy: "set e2b.tls, or listen on 127.0.0.1 with a proxy that speaks TLS before it, or say --insecure"}
 	}
 	return nil
 }
 
-// openE2B opens the door for clients of the E2B protocol, if there is to be one. The
-// jails and snapshots are open.
 // pull has the images of templates from their registries.
 func pull(images *rootfs.Provider) func(context.Context, string, authn.Authenticator) (string, error) {
 	return func(ctx context.Context, image string, login authn.Authenticator) (string, error) {
@@ -93,6 +110,8 @@ func pull(images *rootfs.Provider) func(context.Context, string, authn.Authentic
 	}
 }
 
+// openE2B opens the listener for clients of the E2B protocol, if it is configured. The
+// jails and snapshots are open.
 func (d *Daemon) openE2B(ctx context.Context) error {
 	c := d.Config.E2B
 	log := d.log.With("part", "e2b")
@@ -131,16 +150,27 @@ func (d *Daemon) openE2B(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	domain := c.Domain
-	if domain == "" {
+	d.e2b = api.E2B{URL: "http://" + l.Addr().String(), Domain: c.Domain}
+	if c.Domain == "" {
 		_, port, _ := net.SplitHostPort(l.Addr().String())
-		domain = net.JoinHostPort("localhost", port)
+		d.e2b.Domain = net.JoinHostPort("localhost", port)
 	}
-	d.e2b = "http://" + l.Addr().String()
+	if c.TLS.on() {
+		config, err := d.e2bTLS(c)
+		if err != nil {
+			l.Close()
+			return err
+		}
+		l = tls.NewListener(l, config)
+		d.e2b.URL = "https://" + l.Addr().String()
+		if c.Domain != "" {
+			d.e2b.URL = "https://api." + c.Domain // the address may be all of the host's
+		}
+	}
 	inside := envd.New(envd.Config{Boxes: boxes, Jails: d.jails, Log: log})
 	server := e2b.Listener(e2b.NewServer(e2b.ServerConfig{
 		Sandboxes: boxes, Volumes: volumes, Secrets: d.secrets, Inside: inside,
-		Keys: d.tokens, Domain: domain, Uploads: http.HandlerFunc(templates.Receive), More: templates.Handler(), Log: log,
+		Keys: d.tokens, Domain: d.e2b.Domain, Uploads: http.HandlerFunc(templates.Receive), More: templates.Handler(), Log: log,
 	}), log)
 	d.onClose(func() error {
 		ctx, cancel := context.WithTimeout(context.Background(), graceful)
@@ -158,6 +188,34 @@ func (d *Daemon) openE2B(ctx context.Context) error {
 		}
 	})
 	return nil
+}
+
+// e2bTLS returns how the listener for clients of E2B speaks TLS. An authority of the
+// daemon's own goes into d.e2b, from where clients get its certificate.
+func (d *Daemon) e2bTLS(c E2B) (*tls.Config, error) {
+	config := &tls.Config{MinVersion: tls.VersionTLS12, NextProtos: []string{"h2", "http/1.1"}}
+	if c.TLS.Cert != "" {
+		cert, err := tls.LoadX509KeyPair(c.TLS.Cert, c.TLS.Key)
+		if err != nil {
+			return nil, fmt.Errorf("read the TLS certificate for clients of E2B: %w", err)
+		}
+		config.Certificates = []tls.Certificate{cert}
+		return config, nil
+	}
+	host := d.e2b.Domain
+	if h, _, err := net.SplitHostPort(host); err == nil {
+		host = h
+	}
+	a, made, err := authority.Open(filepath.Join(d.Config.Data, "e2b", "tls"), host)
+	if err != nil {
+		return nil, err
+	}
+	if made {
+		d.log.Info("a certificate authority was made for clients of E2B; glasshouse e2b prints what they need to trust it", "domain", host)
+	}
+	d.e2b.CA = a.PEM()
+	config.GetCertificate = a.Certificate
+	return config, nil
 }
 
 // governSandbox has a sandbox's egress ruled by r. The rest stays as it was.

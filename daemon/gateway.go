@@ -23,6 +23,7 @@ import (
 	"glasshouse/autonomy"
 	"glasshouse/chain"
 	"glasshouse/engine"
+	"glasshouse/engine/builtin"
 	"glasshouse/fault"
 	"glasshouse/gateway"
 	"glasshouse/id"
@@ -117,7 +118,7 @@ func (g *Gateway) validate(uid int) error {
 		}
 	}
 	if !slices.Contains([]string{gateway.InJail, gateway.InBwrap, gateway.InProcess}, g.Jail) {
-		return fault.Fieldf("config", "gateway.jail", "%q is none of jail, bwrap and process", g.Jail)
+		return fault.Fieldf("config", "gateway.jail", "%q is not one of jail, bwrap, process", g.Jail)
 	}
 	g.Agent = cmp.Or(g.Agent, "builtin")
 	if _, err := agent.Find(g.Agent); err != nil {
@@ -177,7 +178,7 @@ func allAPIs(at string) []Provider {
 // nobody is served yet.
 func (d *Daemon) openGateway(ctx context.Context) error {
 	c := d.Config.Gateway
-	program, err := d.installAgent()
+	program, err := d.install("agent", "glasshouse-agent")
 	if err != nil {
 		return err
 	}
@@ -189,7 +190,7 @@ func (d *Daemon) openGateway(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	var g atomic.Pointer[gateway.Gateway]
+	g := &late{}
 	d.runs, err = run.New(ctx, run.Config{
 		Store: d.work.Runs(), Chain: d.chain, Key: key, Holder: strings.TrimSpace(string(house)),
 		Told: func(e run.Event) {
@@ -200,7 +201,7 @@ func (d *Daemon) openGateway(ctx context.Context) error {
 				c.Wake()
 			}
 		},
-		Log: d.log.With("part", "run"),
+		Mask: d.maskRuns, Log: d.log.With("part", "run"),
 	})
 	if err != nil {
 		return err
@@ -210,10 +211,7 @@ func (d *Daemon) openGateway(ctx context.Context) error {
 		return err
 	}
 	broker, err := autonomy.NewBroker(d.work.Autonomy(), autonomy.BrokerConfig{
-		Siblings: siblings{&g}, Deliverer: siblings{&g}, Log: d.log.With("part", "siblings"),
-		Policy: func(ctx context.Context, from, to autonomy.Member, action, text string) (bool, string, error) {
-			return g.Load().MayAsk(ctx, from, to, action, text)
-		},
+		Siblings: g, Deliverer: g, Policy: g.MayAsk, Ready: g.Ready, Log: d.log.With("part", "siblings"),
 		Serves: func(m autonomy.Member) bool { return g.Load() != nil },
 		Record: d.recordRequest,
 	})
@@ -221,7 +219,7 @@ func (d *Daemon) openGateway(ctx context.Context) error {
 		return err
 	}
 	d.onClose(broker.Close)
-	resources, err := d.openResources(ctx, strings.TrimSpace(string(house)), &g)
+	resources, err := d.openResources(ctx, strings.TrimSpace(string(house)), g)
 	if err != nil {
 		return err
 	}
@@ -231,8 +229,7 @@ func (d *Daemon) openGateway(ctx context.Context) error {
 	}
 	d.schedules = schedule.New(schedule.Config{
 		Store: d.work.Schedules(), Log: d.log.With("part", "schedule"),
-		Fire:    func(ctx context.Context, f schedule.Firing) error { return g.Load().Fire(ctx, f) },
-		Running: func(ctx context.Context, h id.Schedule) (bool, error) { return g.Load().Running(ctx, h) },
+		Fire: g.Fire, Running: g.Running,
 	})
 	gw := gateway.New(gateway.Config{
 		Runs: d.runs, Schedules: d.schedules, Jails: d.jails, Snapshots: d.snapshots, Kernel: d.kernel, Caps: taught{d.registry},
@@ -261,7 +258,8 @@ func (d *Daemon) rootFiles(ctx context.Context, r jail.Rootfs) (fs.FS, error) {
 	return os.DirFS(cmp.Or(layer.Dir, "/")), nil
 }
 
-// startGateway has agents d.work. Their doors can be served.
+// startGateway starts the gateway, then schedules and connectors, which start runs
+// through it. The agent endpoints must be ready.
 func (d *Daemon) startGateway(ctx context.Context) error {
 	if err := d.gateway.Open(ctx); err != nil {
 		return err
@@ -275,20 +273,6 @@ func (d *Daemon) startGateway(ctx context.Context) error {
 	c.Open()
 	d.onClose(c.Close)
 	return nil
-}
-
-// installAgent puts the agent's program where jails can get it.
-func (d *Daemon) installAgent() (string, error) {
-	if len(d.Agent) == 0 {
-		exe, err := os.Executable()
-		if err != nil {
-			return "", err
-		}
-		if d.Agent, err = os.ReadFile(filepath.Join(filepath.Dir(exe), "glasshouse-agent")); err != nil {
-			return "", &fault.Error{Op: "daemon.Open", Kind: fault.Unsupported, Err: errors.New("this binary was built without glasshouse-agent"), Remedy: "build it with make build"}
-		}
-	}
-	return d.installProgram("agent", "glasshouse-agent", d.Agent)
 }
 
 func (d *Daemon) openSpawners(ctx context.Context, program string) (map[string]spawn.Spawner, error) {
@@ -364,25 +348,68 @@ func (d *Daemon) modelKey(ctx context.Context, p Provider) ([]byte, error) {
 	return d.keyOf(ctx, "models."+p.Name, p.Secret, at.Hostname())
 }
 
-// siblings are who is in a group, and how they are told, once the gateway is there.
-type siblings struct {
-	g *atomic.Pointer[gateway.Gateway]
+// late is the gateway for the parts that are made before it. Before the gateway is stored
+// their calls fail with errNotYet, and they try again later.
+type late struct {
+	atomic.Pointer[gateway.Gateway]
 }
 
 var errNotYet = fault.Newf(fault.Unavailable, "daemon", "", "the gateway is not open yet")
 
-func (s siblings) Members(ctx context.Context, group string) ([]autonomy.Member, error) {
-	if g := s.g.Load(); g != nil {
+// Members implements autonomy.Siblings.
+func (l *late) Members(ctx context.Context, group string) ([]autonomy.Member, error) {
+	if g := l.Load(); g != nil {
 		return g.Members(ctx, group)
 	}
 	return nil, errNotYet
 }
 
-func (s siblings) Deliver(ctx context.Context, r autonomy.Request) error {
-	if g := s.g.Load(); g != nil {
+// Deliver implements autonomy.Deliverer.
+func (l *late) Deliver(ctx context.Context, r autonomy.Request) error {
+	if g := l.Load(); g != nil {
 		return g.Deliver(ctx, r)
 	}
 	return errNotYet
+}
+
+// MayAsk is an autonomy.BrokerConfig.Policy.
+func (l *late) MayAsk(ctx context.Context, from, to autonomy.Member, action, text string) (bool, string, error) {
+	if g := l.Load(); g != nil {
+		return g.MayAsk(ctx, from, to, action, text)
+	}
+	return false, "", errNotYet
+}
+
+// Ready is an autonomy.BrokerConfig.Ready.
+func (l *late) Ready(ctx context.Context, to autonomy.Member) (*autonomy.Refusal, error) {
+	if g := l.Load(); g != nil {
+		return g.Ready(ctx, to)
+	}
+	return nil, errNotYet
+}
+
+// ApproveResources is an autonomy.ResourceConfig.Approve.
+func (l *late) ApproveResources(ctx context.Context, m autonomy.Member, have, want autonomy.Limits, reason string) (bool, string, string, error) {
+	if g := l.Load(); g != nil {
+		return g.ApproveResources(ctx, m, have, want, reason)
+	}
+	return false, "", "", errNotYet
+}
+
+// Fire is a schedule.Config.Fire.
+func (l *late) Fire(ctx context.Context, f schedule.Firing) error {
+	if g := l.Load(); g != nil {
+		return g.Fire(ctx, f)
+	}
+	return errNotYet
+}
+
+// Running is a schedule.Config.Running.
+func (l *late) Running(ctx context.Context, h id.Schedule) (bool, error) {
+	if g := l.Load(); g != nil {
+		return g.Running(ctx, h)
+	}
+	return false, errNotYet
 }
 
 // recordRequest has the chain say what one sibling asks of another.
@@ -458,7 +485,7 @@ type withMemory struct {
 
 func newWithMemory(r *registry.Registry) withMemory {
 	w := withMemory{r, map[string]*engine.Installed{}}
-	for _, in := range memory.Installed() {
+	for _, in := range slices.Concat(memory.Installed(), builtin.Installed()) {
 		w.own[in.ID] = in
 	}
 	return w
@@ -476,9 +503,11 @@ func (w withMemory) Resolve(ref string) (*engine.Installed, error) {
 type toolServers struct {
 	d *Daemon
 
-	mu  sync.Mutex
-	all map[string]*mcp.Server // guarded by mu
-	old []string               // their keys, oldest first. guarded by mu
+	mu sync.Mutex
+	// +checklocks:mu
+	all map[string]*mcp.Server
+	// +checklocks:mu
+	old []string // their keys, oldest first
 }
 
 // maxToolServers bounds those that are kept: agents that have ended ask no more.
@@ -500,6 +529,7 @@ func (t *toolServers) handler(c gateway.Caller) http.Handler {
 		t.old = t.old[1:]
 	}
 	s := mcp.NewServer(t.d.Version.Version, agentTools{t.d.gateway, c}, nil)
+	s.OfferSource(mcp.Of(string(c.Jail), agentSource{t.d, c}))
 	t.all[key], t.old = s, append(t.old, key)
 	return s.Stateless() // agents outlive daemons
 }

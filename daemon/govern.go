@@ -105,7 +105,7 @@ func (d *Daemon) openGovernance(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	d.chain, err = chain.Open(ctx, chain.Config{Store: d.store.Chain(), Key: key, Log: d.log.With("part", "chain")})
+	d.chain, err = chain.Open(ctx, chain.Config{Store: d.store.Chain(), Key: key, HeadFile: c.Audit.HeadFile, Log: d.log.With("part", "chain")})
 	if err != nil {
 		return err
 	}

@@ -163,6 +163,9 @@ func target(j jail.Jail, s jail.Sight) observe.Target {
 			if err != nil {
 				return err
 			}
+			if st.DiskFailed {
+				e.Flags |= event.ReadOnly
+			}
 			e.CPU, e.Memory, e.PIDs, e.Disk, e.Rx, e.Tx = int64(st.CPU), st.MemoryBytes, st.PIDs, st.DiskBytes, st.RxBytes, st.TxBytes
 			return nil
 		},

@@ -73,7 +73,7 @@ func (d *Daemon) listen(ctx context.Context) error {
 		Peers:   access.Peers{Group: d.Config.Socket.Group},
 		Doctor:  d.doctor,
 		Storage: newStorage(d.Config.Data, d.Config.Pool.Size, d.jails.Pool).now,
-		Ready:   d.store.Ping,
+		Ready:   newReadiness(d.checkReady).now,
 		Version: d.Version,
 		Log:     d.log.With("part", "api"),
 	}

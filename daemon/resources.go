@@ -7,7 +7,6 @@ import (
 	"path/filepath"
 	"runtime"
 	"strings"
-	"sync/atomic"
 
 	"golang.org/x/sys/unix"
 
@@ -35,7 +34,7 @@ func (g *Gateway) ceiling() (autonomy.Limits, error) {
 
 // openResources opens what jails are given while they run, and puts in force again what
 // they had. People are asked by the gateway, once it is there.
-func (d *Daemon) openResources(ctx context.Context, host string, g *atomic.Pointer[gateway.Gateway]) (*autonomy.Resources, error) {
+func (d *Daemon) openResources(ctx context.Context, host string, g *late) (*autonomy.Resources, error) {
 	top, err := d.Config.Gateway.ceiling()
 	if err != nil {
 		return nil, err
@@ -47,13 +46,8 @@ func (d *Daemon) openResources(ctx context.Context, host string, g *atomic.Point
 	bounds := &gateway.Bounds{Jails: d.jails}
 	r, err := autonomy.NewResources(ctx, d.work.Autonomy(), autonomy.ResourceConfig{
 		Applier: bounds, Sampler: bounds, Host: host, Ceilings: autonomy.Ceilings{Capacity: has, Alone: top},
-		Approve: func(ctx context.Context, m autonomy.Member, have, want autonomy.Limits, reason string) (bool, string, string, error) {
-			if g := g.Load(); g != nil {
-				return g.ApproveResources(ctx, m, have, want, reason)
-			}
-			return false, "", "", errNotYet
-		},
-		Record: d.recordLimits, Log: d.log.With("part", "resources"),
+		Approve: g.ApproveResources,
+		Record:  d.recordLimits, Log: d.log.With("part", "resources"),
 	})
 	if err != nil {
 		return nil, err

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"os"
 	"path"
@@ -36,11 +37,12 @@ func (w warden) Check(ctx context.Context, s jail.Spec) (json.RawMessage, error)
 	return w.kernel.Check(s.Govern, s.Network == jail.Proxied, s.Enforce)
 }
 
-func (w warden) Env(s jail.Spec) map[string]string {
-	if s.Network != jail.Proxied {
-		return nil
+func (w warden) Env(j jail.Jail) map[string]string {
+	env := gateway.Env(j)
+	if j.Spec.Network == jail.Proxied {
+		maps.Copy(env, govern.Env(j.Spec.Govern))
 	}
-	return govern.Env(s.Govern)
+	return env
 }
 
 func (w warden) Guard(ctx context.Context, j jail.Jail, s jail.Sight) error {
@@ -125,6 +127,11 @@ var moves = map[jail.State]chain.Kind{
 func (w warden) Moved(j jail.Jail, from jail.State) {
 	if j.State == jail.Deleting {
 		w.kernel.Forget(j.ID)
+	}
+	// A spare has no owner when it is guarded. Only now its session is known, and its
+	// listeners can be opened.
+	if at := w.agents.Load(); at != nil && j.State == jail.Running && from != jail.Paused {
+		at.Arrived(j)
 	}
 	kind, ok := moves[j.State]
 	if !ok || from == jail.Spare && j.State == jail.Deleting || from == jail.Creating && j.State == jail.Deleting {

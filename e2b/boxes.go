@@ -13,37 +13,58 @@ import (
 const wakeTime = 5 * time.Minute
 
 // Open implements envd.Boxes.
-func (s *Sandboxes) Open(ctx context.Context, sandbox string, visit envd.Visit) (envd.Box, func(), error) {
-	s.mu.Lock()
-	c := s.cells[sandbox]
-	s.mu.Unlock()
+func (s *Sandboxes) Open(ctx context.Context, sandbox string, v envd.Visit) (envd.Box, func(), error) {
 	for {
-		if c == nil {
-			return envd.Box{}, nil, missing(sandbox)
+		c, b, err := s.locate(sandbox)
+		if err != nil {
+			return envd.Box{}, nil, err
 		}
-		s.settle(c)
-		b := c.box.Load()
+		if err := v.Admit(b.inside(), b.State == Running); err != nil {
+			return envd.Box{}, nil, err
+		}
 		switch {
-		case !b.visible():
-			return envd.Box{}, nil, missing(sandbox)
-		case visit == envd.Glance: // who looks whether it runs changes nothing
-			if b.State != Running {
-				return envd.Box{}, nil, resting(b)
-			}
+		case b.State != Running:
+		case v.Use == envd.Glance:
 			return b.inside(), func() {}, nil
-		case b.State == Running && !b.over(time.Now()):
-			// What runs now is not paused before it is left.
-			if leave, in := c.uses.enter(visit == envd.Stay); in {
-				if b = c.box.Load(); b.State == Running {
+		case !b.over(time.Now()):
+			// A sandbox that is in use is not paused.
+			if leave, in := c.uses.enter(v.Use == envd.Stay); in {
+				b = c.box.Load()
+				if b.State == Running {
 					return b.inside(), leave, nil
 				}
 				leave()
 			}
 		}
-		if err := s.wake(ctx, c); err != nil { // or wait for who is at it
+		if err := s.wake(ctx, c); err != nil { // or wait for the change that is under way
 			return envd.Box{}, nil, err
 		}
 	}
+}
+
+// Check implements envd.Boxes.
+func (s *Sandboxes) Check(sandbox string) error {
+	_, b, err := s.locate(sandbox)
+	if err == nil && b.State != Running {
+		err = resting(b)
+	}
+	return err
+}
+
+// locate returns a sandbox of any team, where it is now.
+func (s *Sandboxes) locate(sandbox string) (*cell, *Sandbox, error) {
+	s.mu.Lock()
+	c := s.cells[sandbox]
+	s.mu.Unlock()
+	if c == nil {
+		return nil, nil, missing(sandbox)
+	}
+	s.settle(c)
+	b := c.box.Load()
+	if !b.visible() {
+		return nil, nil, missing(sandbox)
+	}
+	return c, b, nil
 }
 
 // over reports whether a sandbox is to rest, and does not yet because requests that it

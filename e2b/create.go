@@ -4,8 +4,10 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"log/slog"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	"glasshouse/fault"
@@ -38,6 +40,10 @@ func (w Wish) check() error {
 		return invalid("Timeout must not be negative")
 	case w.Timeout > maxTimeout:
 		return invalid("Timeout cannot be greater than %d hours", maxTimeout/time.Hour)
+	case w.FilesOnly && !w.AutoPause:
+		return invalid("autoPauseMemory false needs autoPause: it says how the sandbox is paused at its end")
+	case !w.Secure && w.Network.Public != nil && !*w.Network.Public:
+		return invalid("allowPublicTraffic false needs a secure sandbox: without an access token everybody could use it by its other half")
 	case w.AutoResume && w.FilesOnly:
 		return invalid("autoResume cannot be combined with autoPauseMemory false: a filesystem-only snapshot is resumed explicitly")
 	}
@@ -83,11 +89,22 @@ func (s *Sandboxes) Create(ctx context.Context, team id.Token, w Wish) (Sandbox,
 		if err != nil {
 			return jail.Jail{}, err
 		}
-		return s.cfg.Jails.Create(ctx, jail.Spec{
+		j, err := s.cfg.Jails.Create(ctx, jail.Spec{
 			Name: b.ID, Labels: b.labels(), Backend: "oci", Rootfs: t.Rootfs, Limits: t.limits(),
 			Network: jail.Proxied, Govern: govern, Start: true, Mounts: mounts, Granted: granted,
 		})
+		return j, BaseUnusable(s.cfg.Log, err)
 	})
+}
+
+// BaseUnusable returns the error that clients get when the default root filesystem, which
+// the operator chose and not they, cannot be used. Other errors it returns as they are.
+func BaseUnusable(log *slog.Logger, err error) error {
+	if err == nil || fault.KindOf(err) != fault.Invalid || !strings.HasPrefix(fault.FieldOf(err), "rootfs") {
+		return err
+	}
+	log.Error("the default root filesystem cannot be used for sandboxes", "remedy", "add a user named "+User+" to it, or set rootfs.default to another", "err", err)
+	return fault.Newf(fault.Unavailable, "e2b", "", "the daemon's default root filesystem cannot be used for sandboxes: its operator finds the reason in the daemon's log")
 }
 
 // volumes are those that a sandbox sees. One made of another's snapshot sees what that
@@ -139,7 +156,7 @@ func (s *Sandboxes) bring(ctx context.Context, b Sandbox, make func(context.Cont
 	if err != nil {
 		return Sandbox{}, err
 	}
-	b.Started = time.Now().UTC()
+	b.Started = time.Now().UTC().Truncate(time.Microsecond)
 	b.End = b.Started.Add(b.Timeout)
 	if err := s.cfg.Store.Put(ctx, b); err != nil {
 		release()
@@ -208,14 +225,19 @@ func (s *Sandboxes) Kill(ctx context.Context, team id.Token, sandbox string) err
 	return s.change(ctx, c, func(ctx context.Context, _ Sandbox) error { return s.kill(ctx, c) })
 }
 
-// kill records that a sandbox is to go, and removes it. Who calls it has the turn.
+// kill records that a sandbox will be removed, and removes it. If that fails it is tried
+// again later: clients no longer see the sandbox, and cannot do so. The caller has the turn.
 func (s *Sandboxes) kill(ctx context.Context, c *cell) error {
 	if c.box.Load().State != Killing {
 		if err := s.goTo(ctx, c, Killing, nil); err != nil {
 			return err
 		}
 	}
-	return s.remove(ctx, c)
+	err := s.remove(ctx, c)
+	if err != nil {
+		s.retryLater(c, err)
+	}
+	return err
 }
 
 // remove removes what there is of a sandbox, its record last.

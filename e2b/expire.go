@@ -8,15 +8,30 @@ import (
 	"glasshouse/fault"
 )
 
-// arm has a sandbox that runs end when its time is over. Who calls it has the turn, or
-// is alone.
+// arm has a sandbox that runs expire when its time is over, or later if that failed. The
+// caller has the turn, or is alone.
 func (s *Sandboxes) arm(c *cell) {
 	c.stopTimer()
-	b := c.box.Load()
-	if b.State != Running || s.ctx.Err() != nil {
+	if s.ctx.Err() != nil {
 		return
 	}
-	c.timer = time.AfterFunc(time.Until(b.End), func() { s.expire(c) })
+	b := c.box.Load()
+	wait := time.Until(c.retry)
+	switch {
+	case b.State == Running:
+		wait = max(wait, time.Until(b.End))
+	case b.State != Killing || wait <= 0: // nothing is due, or the removal is under way
+		return
+	}
+	c.timer = time.AfterFunc(wait, func() { s.expire(c) })
+}
+
+// retryLater has expire try again what has failed. The caller has the turn.
+func (s *Sandboxes) retryLater(c *cell, err error) {
+	c.retryDelay = min(max(firstRetry, 2*c.retryDelay), lastRetry)
+	c.retry = time.Now().Add(c.retryDelay)
+	s.arm(c)
+	s.cfg.Log.Warn("a sandbox cannot be ended", "sandbox", c.box.Load().ID, "retry_in", c.retryDelay, "err", err)
 }
 
 func (c *cell) stopTimer() {
@@ -46,10 +61,13 @@ func (s *Sandboxes) expireAfter(c *cell, quiet <-chan struct{}, late time.Durati
 	})
 }
 
-// again is how long is waited before what failed is tried again.
-const again = 5 * time.Second
+// The delay before a failed expiry is tried again: it doubles with each failure.
+const (
+	firstRetry = 5 * time.Second
+	lastRetry  = 5 * time.Minute
+)
 
-// expire ends a sandbox whose time is over, or has it rest.
+// expire kills or pauses a sandbox whose time is over.
 func (s *Sandboxes) expire(c *cell) {
 	s.mu.Lock()
 	if s.ctx.Err() != nil {
@@ -59,13 +77,16 @@ func (s *Sandboxes) expire(c *cell) {
 	s.wg.Add(1) // before Close waits: it cancels first and takes mu then
 	s.mu.Unlock()
 	defer s.wg.Done()
-	err := s.change(s.ctx, c, func(ctx context.Context, b Sandbox) error {
+	s.change(s.ctx, c, func(ctx context.Context, b Sandbox) error {
+		now := time.Now()
 		switch {
-		case b.State != Running || time.Now().Before(b.End):
+		case now.Before(c.retry), b.State == Running && now.Before(b.End):
 			s.arm(c)
 			return nil
-		case !b.AutoPause:
-			return s.kill(ctx, c)
+		case b.State == Killing, b.State == Running && !b.AutoPause:
+			return s.kill(ctx, c) // logs its failure
+		case b.State != Running:
+			return nil
 		}
 		quiet := c.uses.close()
 		if late := time.Until(b.End.Add(answerTime)); quiet != nil && late > 0 {
@@ -73,13 +94,26 @@ func (s *Sandboxes) expire(c *cell) {
 			return nil
 		}
 		defer c.uses.open()
-		return s.pause(ctx, c, !b.FilesOnly)
-	})
-	if err != nil && s.ctx.Err() == nil && !errors.Is(err, fault.NotFound) { // it was killed meanwhile
-		s.cfg.Log.Warn("a sandbox whose time is over is still there; it is tried again", "sandbox", c.box.Load().ID, "err", err)
-		s.change(s.ctx, c, func(context.Context, Sandbox) error {
-			c.timer = time.AfterFunc(again, func() { s.expire(c) })
+		if err := s.pauseAtEnd(ctx, c, b); err != nil {
+			s.retryLater(c, err)
 			return nil
-		})
+		}
+		c.retryDelay = 0
+		return nil
+	})
+}
+
+// pauseAtEnd pauses a sandbox whose time is over. If its memory cannot be saved, because
+// the host cannot do so or because it has failed for answerTime, the sandbox is paused
+// with its files alone: it would otherwise use the host for ever. The caller has the turn.
+func (s *Sandboxes) pauseAtEnd(ctx context.Context, c *cell, b Sandbox) error {
+	err := s.pause(ctx, c, !b.FilesOnly)
+	if err == nil || b.FilesOnly || c.box.Load().State != Running {
+		return err
 	}
+	if !errors.Is(err, fault.Unsupported) && time.Since(b.End) < answerTime {
+		return err
+	}
+	s.cfg.Log.Warn("a sandbox is paused without its memory, which cannot be saved", "sandbox", b.ID, "err", err)
+	return s.pause(ctx, c, false)
 }

@@ -2,9 +2,11 @@ package e2b
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"glasshouse/e2b/interpreter"
+	"glasshouse/fault"
 )
 
 // An idleness is since when a sandbox does nothing, as far as was looked.
@@ -13,6 +15,7 @@ type idleness struct {
 	since time.Time     // zero: it does something
 	cpu   time.Duration // used when it was last looked at
 	at    time.Time     // when that was
+	never bool          // its memory cannot be saved here: it is not paused before its time
 }
 
 // What waits may use of processors: of the time of one, and at least so much between two
@@ -65,6 +68,9 @@ func (s *Sandboxes) restIfIdle(c *cell) {
 	if !c.idle.of.Equal(b.Started) {
 		c.idle = idleness{of: b.Started}
 	}
+	if c.idle.never {
+		return
+	}
 	c.idle.note(now, st.CPU, c.uses.since(c.idle.at) || s.commands(c))
 	if c.idle.since.IsZero() || now.Sub(c.idle.since) < s.cfg.Idle {
 		return
@@ -81,6 +87,7 @@ func (s *Sandboxes) restIfIdle(c *cell) {
 	defer c.uses.open()
 	c.idle = idleness{}
 	if err := s.pause(context.WithoutCancel(s.ctx), c, true); err != nil && s.ctx.Err() == nil {
+		c.idle = idleness{of: b.Started, never: errors.Is(err, fault.Unsupported)}
 		s.cfg.Log.Warn("a sandbox that does nothing does not rest", "sandbox", b.ID, "err", err)
 	}
 }

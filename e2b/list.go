@@ -15,7 +15,7 @@ import (
 type filter struct {
 	states   []State // empty: all
 	metadata map[string]string
-	after    time.Time // they began after that
+	since    time.Time // they began then or later
 	template string
 }
 
@@ -31,7 +31,8 @@ func (f filter) takes(b *Sandbox) bool {
 			return false
 		}
 	}
-	return f.after.IsZero() || b.Started.After(f.after)
+	// Clients know times to the microsecond, as E2B's database does.
+	return f.since.IsZero() || !b.Started.Truncate(time.Microsecond).Before(f.since.Truncate(time.Microsecond))
 }
 
 // choose returns a team's sandboxes in the order that they began.
@@ -103,7 +104,8 @@ func list(r request) (int, any, error) {
 		}
 	}
 	if at := q.Get("startedAfter"); at != "" {
-		if f.after, err = time.Parse(time.RFC3339Nano, at); err != nil {
+		f.since, err = time.Parse(time.RFC3339Nano, at)
+		if err != nil {
 			return 0, nil, invalid("invalid startedAfter %q", short(at))
 		}
 	}
@@ -131,11 +133,7 @@ func listSnapshots(r request) (int, any, error) {
 	if err != nil {
 		return 0, nil, err
 	}
-	name := q.Get("name")
-	all = slices.DeleteFunc(all, func(s Snap) bool {
-		given, _, _ := strings.Cut(s.Labels[labelName], ":")
-		return q.Get("sandboxID") != "" && s.Labels[labelSandbox] != q.Get("sandboxID") || name != "" && given != name && s.Labels[labelName] != name
-	})
+	all = chooseSnapshots(all, q.Get("name"), canonicalID(q.Get("sandboxID")))
 	slices.Reverse(all)
 	if all, err = page(r, all, true, func(s Snap) place { return place{s.Created, string(s.ID)} }); err != nil {
 		return 0, nil, err
@@ -145,6 +143,31 @@ func listSnapshots(r request) (int, any, error) {
 		shown = append(shown, snapshotOf(s))
 	}
 	return http.StatusOK, shown, nil
+}
+
+// chooseSnapshots returns the snapshots of a list, newest first, that were taken of a
+// sandbox and that a name stands for. The name may be an id, and "" is all. A newer
+// snapshot replaces older ones of the same name and tag, as a build replaces a tag's.
+func chooseSnapshots(all []Snap, name, sandbox string) []Snap {
+	bare, _, tagged := strings.Cut(name, ":")
+	seen := map[string]bool{}
+	var chosen []Snap
+	for _, s := range all {
+		given, _, _ := strings.Cut(cmp.Or(s.Labels[labelName], string(s.ID)), ":")
+		ref := s.Ref()
+		if name != "" && !tagged {
+			ref = given // the newest of all its tags
+		}
+		if seen[ref] {
+			continue
+		}
+		seen[ref] = true
+		if sandbox != "" && s.Labels[labelSandbox] != sandbox || name != "" && !s.is(name) && (tagged || given != bare) {
+			continue
+		}
+		chosen = append(chosen, s)
+	}
+	return chosen
 }
 
 // A place is where something stands in a list.
@@ -210,7 +233,7 @@ func metricsOfMany(r request) (int, any, error) {
 	many := map[string]wireSample{}
 	for _, ids := range r.URL.Query()["sandbox_ids"] {
 		for sandbox := range strings.SplitSeq(ids, ",") {
-			list, cpus, err := r.s.cfg.Sandboxes.Metrics(r.Context(), r.team, sandbox, time.Time{}, time.Time{})
+			list, cpus, err := r.s.cfg.Sandboxes.Metrics(r.Context(), r.team, canonicalID(sandbox), time.Time{}, time.Time{})
 			if all := samplesOf(list, cpus); err == nil && len(all) > 0 { // those that are gone are left out
 				many[sandbox] = all[len(all)-1]
 			}

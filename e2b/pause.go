@@ -11,15 +11,22 @@ import (
 	"glasshouse/snapshot"
 )
 
-// Pause has a sandbox rest, with what its processes have in memory or without. One that
-// rests already is a fault.Conflict.
+// Pause pauses a sandbox, with what its processes have in memory or without. A call that
+// finds a pause under way waits for it and succeeds with it. A sandbox that was paused
+// before the call is a fault.Conflict, and so is one that was meanwhile paused without its
+// memory if this call wants the memory.
 func (s *Sandboxes) Pause(ctx context.Context, team id.Token, sandbox string, memory bool) error {
 	c, err := s.find(team, sandbox)
 	if err != nil {
 		return err
 	}
+	was := c.box.Load().State
 	return s.change(ctx, c, func(ctx context.Context, b Sandbox) error {
-		if b.State != Running {
+		switch {
+		case b.State == Running:
+		case b.State == Paused && was != Paused && (b.Image != "" || !memory):
+			return nil
+		default:
 			return fault.Newf(fault.Conflict, "e2b", sandbox, "Sandbox %q is already paused", sandbox)
 		}
 		wait, cancel := context.WithTimeout(ctx, pauseTime)
@@ -56,7 +63,8 @@ func (s *Sandboxes) pause(ctx context.Context, c *cell, memory bool) error {
 		return errors.Join(err, s.goTo(ctx, c, Running, nil))
 	}
 	if err := s.goTo(ctx, c, Paused, func(b *Sandbox) { b.Image = image }); err != nil {
-		return err
+		_, undo := s.cfg.Jails.Resume(ctx, b.Jail)
+		return errors.Join(err, undo, s.goTo(ctx, c, Running, nil), s.dropImage(ctx, image))
 	}
 	_, err = s.cfg.Jails.Stop(ctx, b.Jail, jail.StopOptions{})
 	return err
@@ -86,7 +94,8 @@ func (s *Sandboxes) Connect(ctx context.Context, team id.Token, sandbox string, 
 	return *c.box.Load(), woke, err
 }
 
-// Resume has a sandbox that rests go on. One that runs is a fault.Conflict.
+// Resume resumes a paused sandbox. A call that finds a resume under way waits for it and
+// succeeds with it. A sandbox that ran before the call is a fault.Conflict.
 func (s *Sandboxes) Resume(ctx context.Context, team id.Token, sandbox string, d time.Duration, memory bool) (Sandbox, error) {
 	if err := (Wish{Timeout: d}).check(); err != nil {
 		return Sandbox{}, err
@@ -95,11 +104,15 @@ func (s *Sandboxes) Resume(ctx context.Context, team id.Token, sandbox string, d
 	if err != nil {
 		return Sandbox{}, err
 	}
+	was := c.box.Load().State
 	err = s.change(ctx, c, func(ctx context.Context, b Sandbox) error {
-		if b.State != Paused {
-			return fault.Newf(fault.Conflict, "e2b", sandbox, "Sandbox %q is already running", sandbox)
+		switch {
+		case b.State == Paused:
+			return s.resume(ctx, c, d, memory)
+		case b.State == Running && (was == Paused || was == Resuming):
+			return s.stay(ctx, c, d, true)
 		}
-		return s.resume(ctx, c, d, memory)
+		return fault.Newf(fault.Conflict, "e2b", sandbox, "Sandbox %q is already running", sandbox)
 	})
 	return *c.box.Load(), err
 }
@@ -120,9 +133,10 @@ func (s *Sandboxes) resume(ctx context.Context, c *cell, d time.Duration, memory
 	if err != nil {
 		return errors.Join(err, s.goTo(ctx, c, Paused, nil))
 	}
-	now := time.Now().UTC()
+	now := time.Now().UTC().Truncate(time.Microsecond)
 	if err := s.goTo(ctx, c, Running, func(b *Sandbox) { b.Started, b.End, b.Image = now, now.Add(d), "" }); err != nil {
-		return err
+		_, undo := s.cfg.Jails.Stop(ctx, b.Jail, jail.StopOptions{})
+		return errors.Join(err, undo, s.goTo(ctx, c, Paused, nil))
 	}
 	if err := s.dropImage(ctx, b.Image); err != nil { // the next daemon does it
 		s.cfg.Log.Warn("what a sandbox rested in is not removed", "sandbox", b.ID, "snapshot", b.Image, "err", err)

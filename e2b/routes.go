@@ -3,8 +3,12 @@ package e2b
 import (
 	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
 	"time"
+
+	"glasshouse/e2b/envd"
+	"glasshouse/fault"
 )
 
 // routes are the control half, as far as it is served here.
@@ -27,6 +31,8 @@ var routes = []struct {
 	{"POST /sandboxes/{sandbox}/pause", pause},
 	{"POST /sandboxes/{sandbox}/snapshots", takeSnapshot},
 	{"GET /snapshots", listSnapshots},
+	{"GET /templates/{template}", getTemplate},
+	{"GET /templates/{template}/tags", getTags},
 	{"DELETE /templates/{template}", deleteTemplate},
 	{"POST /sandboxes/{sandbox}/fork", fork},
 	{"PUT /sandboxes/{sandbox}/network", setNetwork},
@@ -177,13 +183,71 @@ func takeSnapshot(r request) (int, any, error) {
 	return http.StatusCreated, snapshotOf(s), nil
 }
 
-func deleteTemplate(r request) (int, any, error) {
+// snapshotTemplate returns the snapshots that clients know as one template: all of a name,
+// newest first, or the one of an id. Other templates, and operations below /templates that
+// are not about one, are for another handler.
+func snapshotTemplate(r request) ([]Snap, error) {
 	ref := r.PathValue("template")
-	_, own := r.s.cfg.Sandboxes.snapshotNamed(r.Context(), r.team, ref)
-	if r.s.cfg.More != nil && (!own || ref == "tags") { // DELETE /templates/tags is another operation
-		return 0, nil, errPassOn
+	if ref == "tags" || ref == "aliases" {
+		return nil, r.elsewhere()
 	}
-	return http.StatusNoContent, nil, r.s.cfg.Sandboxes.DeleteSnapshot(r.Context(), r.team, ref)
+	one, ok := r.s.cfg.Sandboxes.snapshotNamed(r.Context(), r.team, ref)
+	if !ok {
+		return nil, r.elsewhere()
+	}
+	all, err := r.s.cfg.Sandboxes.snapshots(r.Context(), r.team)
+	return slices.DeleteFunc(all, func(s Snap) bool { return s.name() != one.name() }), err
+}
+
+// elsewhere returns the error by which another handler gets a request for a template.
+func (r request) elsewhere() error {
+	if r.s.cfg.More != nil {
+		return errPassOn
+	}
+	return fault.Newf(fault.NotFound, "e2b", "", "template '%s' not found", short(r.PathValue("template")))
+}
+
+func getTemplate(r request) (int, any, error) {
+	builds, err := snapshotTemplate(r)
+	if err != nil {
+		return 0, nil, err
+	}
+	newest, oldest := builds[0], builds[len(builds)-1]
+	w := TemplateDetail{
+		TemplateID: string(newest.ID), Names: []string{}, Aliases: []string{}, Created: oldest.Created, Updated: newest.Created,
+	}
+	if newest.Labels[labelName] != "" {
+		w.Names, w.Aliases = []string{newest.name()}, []string{newest.name()}
+	}
+	for _, s := range builds {
+		t := s.template().whole()
+		w.Builds = append(w.Builds, TemplateBuild{
+			BuildID: s.build(), Status: "ready", Created: s.Created, Updated: s.Created, Finished: &s.Created,
+			CPU: t.CPU, MemoryMB: t.MemoryMB, DiskMB: t.DiskMB, EnvdVersion: envd.Version,
+		})
+	}
+	return http.StatusOK, w, nil
+}
+
+func getTags(r request) (int, any, error) {
+	builds, err := snapshotTemplate(r)
+	if err != nil {
+		return 0, nil, err
+	}
+	var all []TemplateTag
+	for _, s := range builds {
+		if !slices.ContainsFunc(all, func(t TemplateTag) bool { return t.Tag == s.tag() }) { // older snapshots have lost it
+			all = append(all, TemplateTag{s.tag(), s.build(), s.Created})
+		}
+	}
+	return http.StatusOK, all, nil
+}
+
+func deleteTemplate(r request) (int, any, error) {
+	if _, err := snapshotTemplate(r); err != nil {
+		return 0, nil, err
+	}
+	return http.StatusNoContent, nil, r.s.cfg.Sandboxes.DeleteSnapshot(r.Context(), r.team, r.PathValue("template"))
 }
 
 func fork(r request) (int, any, error) {

@@ -29,10 +29,13 @@ type Sample struct {
 
 // samples are those of one sandbox. They are forgotten with the daemon.
 type samples struct {
-	mu   sync.Mutex
-	list []Sample      // guarded by mu
-	cpu  time.Duration // used when at. guarded by mu
-	at   time.Time     // guarded by mu
+	mu sync.Mutex
+	// +checklocks:mu
+	list []Sample
+	// +checklocks:mu
+	cpu time.Duration // used when at
+	// +checklocks:mu
+	at time.Time
 }
 
 func (m *samples) add(now time.Time, st jail.Stats, memory int64) {

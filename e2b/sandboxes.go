@@ -15,7 +15,10 @@ import (
 	"glasshouse/egress"
 	"glasshouse/fault"
 	"glasshouse/id"
+	safetext "glasshouse/internal/text"
 	"glasshouse/jail"
+	"glasshouse/jailinit/control"
+	"glasshouse/jailinit/protocol"
 	"glasshouse/snapshot"
 )
 
@@ -27,11 +30,40 @@ const (
 	labelPause   = "e2b.pause"   // of a snapshot that a sandbox rests in
 )
 
+// Jails are what sandboxes and builds run in. *jail.Manager implements it.
+type Jails interface {
+	Get(context.Context, id.Jail) (jail.Jail, error)
+	List(context.Context, jail.ListOptions) ([]jail.Jail, error)
+	Create(context.Context, jail.Spec) (jail.Jail, error)
+	Start(context.Context, id.Jail) (jail.Jail, error)
+	Stop(context.Context, id.Jail, jail.StopOptions) (jail.Jail, error)
+	Pause(context.Context, id.Jail) (jail.Jail, error)
+	Resume(context.Context, id.Jail) (jail.Jail, error)
+	Delete(context.Context, id.Jail) error
+	Regovern(context.Context, id.Jail, func(json.RawMessage) (json.RawMessage, error)) (jail.Jail, error)
+	Exec(context.Context, id.Jail, jail.ExecRequest, *control.AttachOptions) (*control.Stream, protocol.ExecStatus, error)
+	Execs(context.Context, id.Jail) ([]protocol.ExecStatus, error)
+	Signal(ctx context.Context, j id.Jail, x id.Exec, sig string) error
+	Files(context.Context, id.Jail) (jail.Files, error)
+	Stats(context.Context, id.Jail) (jail.Stats, error)
+}
+
+// Snapshots keep jails as they were. *snapshot.Keeper implements it.
+type Snapshots interface {
+	Get(context.Context, id.Snapshot) (snapshot.Snapshot, error)
+	List(context.Context, snapshot.ListOptions) ([]snapshot.Snapshot, error)
+	Take(context.Context, id.Jail, snapshot.TakeOptions) (snapshot.Snapshot, error)
+	Restore(context.Context, id.Snapshot, snapshot.Overrides) (jail.Jail, error)
+	Rewind(context.Context, id.Jail, id.Snapshot, jail.RewindOptions) (jail.Jail, error)
+	Delete(context.Context, id.Snapshot) error
+	Abandoned(context.Context, id.Jail) error
+}
+
 // Config is what Sandboxes needs.
 type Config struct {
 	Store     Store
-	Jails     *jail.Manager
-	Snapshots *snapshot.Keeper
+	Jails     Jails
+	Snapshots Snapshots
 	Volumes   *Volumes
 	Templates Templates // beside base and snapshots; nil: there are none
 
@@ -52,20 +84,24 @@ type Sandboxes struct {
 	cancel context.CancelFunc
 	wg     sync.WaitGroup
 
-	mu    sync.Mutex
-	cells map[string]*cell // guarded by mu
+	mu sync.Mutex
+	// +checklocks:mu
+	cells map[string]*cell
 }
 
-// A cell is a sandbox in memory. Who has its turn may change it, anybody may read.
+// A cell is a sandbox in memory. The holder of its turn may change it, any goroutine may
+// read it.
 type cell struct {
-	turn    chan struct{} // holds one
-	box     atomic.Pointer[Sandbox]
-	timer   *time.Timer // runs expire. whoever has the turn
-	gone    bool        // whoever has the turn
-	release func()      // lets go of its volumes. whoever has the turn
-	uses    uses
-	samples samples
-	idle    idleness // restIdle's alone
+	turn       chan struct{} // a lock: capacity 1
+	box        atomic.Pointer[Sandbox]
+	timer      *time.Timer   // runs expire; written with the turn
+	retry      time.Time     // expire failed and waits until then; written with the turn
+	gone       bool          // written with the turn
+	release    func()        // releases its volumes; written with the turn
+	retryDelay time.Duration // the last wait of expire; written with the turn
+	uses       uses
+	samples    samples
+	idle       idleness // restIdle's alone
 }
 
 // New returns Sandboxes that has touched nothing yet.
@@ -299,12 +335,8 @@ func missing(sandbox string) error {
 	return fault.Newf(fault.NotFound, "e2b", sandbox, "Sandbox %q doesn't exist or you don't have access to it", short(sandbox))
 }
 
-func short(s string) string {
-	if len(s) > 100 {
-		return s[:100] + "…"
-	}
-	return s
-}
+// short bounds a client's text in a message.
+func short(s string) string { return safetext.Clip(s, 100) }
 
 // change runs f on a sandbox while it is the only one to change it. Once begun it is
 // not called off.

@@ -102,7 +102,7 @@ const portsPath = "/ports/"
 func (s *Server) address(r *http.Request) (address, bool) {
 	if sandbox := r.Header.Get("E2b-Sandbox-Id"); sandbox != "" {
 		port, ok := portNumber(r.Header.Get("E2b-Sandbox-Port"))
-		return address{sandbox: sandbox, port: port}, ok
+		return address{sandbox: canonicalID(sandbox), port: port}, ok
 	}
 	host := r.Host
 	if h, _, err := net.SplitHostPort(host); err == nil {
@@ -130,11 +130,21 @@ func (s *Server) address(r *http.Request) (address, bool) {
 // sandbox where both halves have one address.
 var filesOperation = map[string]string{http.MethodGet: "read", http.MethodPost: "write"}
 
-// parseAddress reads PORT-SANDBOX.
+// parseAddress reads PORT-SANDBOX, or PORT-SANDBOX-CLIENT as older SDKs write it.
 func parseAddress(label string) (address, bool) {
-	number, sandbox, _ := strings.Cut(strings.ToLower(label), "-")
+	number, ref, _ := strings.Cut(strings.ToLower(label), "-")
 	port, ok := portNumber(number)
+	sandbox := canonicalID(ref)
 	return address{sandbox: sandbox, port: port}, ok && validID(sandbox)
+}
+
+// canonicalID returns the id of a sandbox without the id of a client behind it, which SDKs
+// before 2.0 append: SANDBOX-CLIENT. Nothing depends on the client.
+func canonicalID(ref string) string {
+	if sandbox, _, ok := strings.Cut(ref, "-"); ok && validID(sandbox) {
+		return sandbox
+	}
+	return ref
 }
 
 func portNumber(s string) (int, bool) {
@@ -153,20 +163,10 @@ type request struct {
 	s    *Server
 }
 
-func (r request) sandbox() string { return r.PathValue("sandbox") }
+func (r request) sandbox() string { return canonicalID(r.PathValue("sandbox")) }
 
-// read reads the body, which may be missing, into v. What v does not know is left out.
-func (r request) read(v any) error {
-	d := json.NewDecoder(http.MaxBytesReader(r.w, r.Body, maxBody))
-	err := d.Decode(v)
-	switch _, large := errors.AsType[*http.MaxBytesError](err); {
-	case large:
-		return invalid("the body is larger than %d bytes", maxBody)
-	case err != nil && err.Error() != "EOF":
-		return invalid("Error when parsing request: %v", err)
-	}
-	return nil
-}
+// read decodes the body into v, as ReadBody does.
+func (r request) read(v any) error { return ReadBody(r.w, r.Request, v, maxBody) }
 
 // errPassOn says that a request is for others after all.
 var errPassOn = errors.New("it is served elsewhere")
@@ -229,7 +229,7 @@ var statuses = map[fault.Kind]int{
 	fault.Invalid: http.StatusBadRequest, fault.Unauthenticated: http.StatusUnauthorized, fault.Denied: http.StatusForbidden,
 	fault.NotFound: http.StatusNotFound, fault.Conflict: http.StatusConflict, fault.TooLarge: http.StatusRequestEntityTooLarge,
 	fault.Exhausted: http.StatusTooManyRequests, fault.Unavailable: http.StatusServiceUnavailable, fault.Timeout: http.StatusGatewayTimeout,
-	fault.Unsupported: http.StatusNotImplemented,
+	fault.Unsupported: http.StatusNotImplemented, fault.NoSpace: http.StatusInsufficientStorage,
 }
 
 // An Error is what is answered when something is refused or went wrong.
@@ -241,6 +241,9 @@ type Error struct {
 // ErrorOf is err as clients see it. What is not for them is not in it.
 func ErrorOf(err error) Error {
 	status, known := statuses[fault.KindOf(err)]
+	if !known && fault.DiskFull(err) {
+		return Error{http.StatusInsufficientStorage, "The disk of this host is full"}
+	}
 	if !known {
 		return Error{http.StatusInternalServerError, "Internal Server Error"}
 	}
@@ -265,7 +268,7 @@ func ErrorOf(err error) Error {
 // Fail answers a request with what went wrong.
 func Fail(log *slog.Logger, w http.ResponseWriter, r *http.Request, err error) {
 	e := ErrorOf(err)
-	if e.Code == http.StatusInternalServerError {
+	if fault.KindOf(err) == "" {
 		log.Error("internal error", "request", r.Method+" "+r.URL.Path, "err", err)
 	}
 	Answer(w, e.Code, e)
@@ -306,6 +309,7 @@ func Listener(h http.Handler, log *slog.Logger) *http.Server {
 		ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug), Protocols: new(http.Protocols),
 	}
 	srv.Protocols.SetHTTP1(true)
+	srv.Protocols.SetHTTP2(true) // by TLS
 	srv.Protocols.SetUnencryptedHTTP2(true)
 	return srv
 }

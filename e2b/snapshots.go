@@ -1,7 +1,10 @@
 package e2b
 
 import (
+	"cmp"
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"regexp"
@@ -24,20 +27,51 @@ type Snap struct {
 
 var snapName = regexp.MustCompile(`^[a-z0-9_-]{1,64}(:[A-Za-z0-9_.-]{1,64})?$`)
 
-// Names are those that were given to it.
+// Names are those that were given to it. The default tag is not part of a name.
 func (s Snap) Names() []string {
 	if n := s.Labels[labelName]; n != "" {
-		return []string{n}
+		return []string{strings.TrimSuffix(n, ":"+defaultTag)}
 	}
 	return []string{}
 }
 
+// defaultTag is the tag that is meant where none is named.
+const defaultTag = "default"
+
 // Ref is what sandboxes are made of it by.
-func (s Snap) Ref() string {
-	if n := s.Labels[labelName]; n != "" {
-		return n
-	}
-	return string(s.ID) + ":default"
+func (s Snap) Ref() string { return s.name() + ":" + s.tag() }
+
+func (s Snap) name() string {
+	name, _, _ := strings.Cut(s.Labels[labelName], ":")
+	return cmp.Or(name, string(s.ID))
+}
+
+func (s Snap) tag() string {
+	_, tag, _ := strings.Cut(s.Labels[labelName], ":")
+	return cmp.Or(tag, defaultTag)
+}
+
+// is reports whether a reference names the snapshot: NAME:TAG, its id, or the id of its
+// build behind either. A reference without a tag means the default one.
+func (s Snap) is(ref string) bool {
+	name, tag, _ := strings.Cut(ref, ":")
+	tag = cmp.Or(tag, defaultTag)
+	build := strings.EqualFold(tag, s.build())
+	return name == string(s.ID) && (tag == defaultTag || build) || name == s.name() && (tag == s.tag() || build)
+}
+
+// build returns the UUID by which clients know a snapshot where they know a template by
+// its builds. A snapshot's own id has another form.
+func (s Snap) build() string {
+	sum := sha256.Sum256([]byte(s.ID))
+	return UUID([16]byte(sum[:16]))
+}
+
+// UUID returns random bits as a UUID of version 4 (RFC 9562, section 5.4).
+func UUID(b [16]byte) string {
+	b[6], b[8] = b[6]&0x0f|0x40, b[8]&0x3f|0x80
+	h := hex.EncodeToString(b[:])
+	return strings.Join([]string{h[:8], h[8:12], h[12:16], h[16:20], h[20:]}, "-")
 }
 
 func (s Snap) template() Template {
@@ -56,7 +90,7 @@ func (s *Sandboxes) Snapshot(ctx context.Context, team id.Token, sandbox, name s
 		return Snap{}, invalid("invalid snapshot name %q: want lower case letters, digits, - and _, and a tag behind a colon", short(name))
 	}
 	if name != "" && !strings.Contains(name, ":") {
-		name += ":default"
+		name += ":" + defaultTag
 	}
 	c, err := s.find(team, sandbox)
 	if err != nil {
@@ -102,13 +136,7 @@ func (s *Sandboxes) snapshotNamed(ctx context.Context, team id.Token, ref string
 	if err != nil {
 		return Snap{}, false
 	}
-	name, tag, tagged := strings.Cut(ref, ":")
-	if !tagged {
-		tag = "default"
-	}
-	i := slices.IndexFunc(own, func(snap Snap) bool {
-		return string(snap.ID) == name && tag == "default" || snap.Labels[labelName] == name+":"+tag
-	})
+	i := slices.IndexFunc(own, func(snap Snap) bool { return snap.is(ref) })
 	if i < 0 {
 		return Snap{}, false
 	}

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"runtime"
+	"strings"
 
 	"glasshouse/e2b/interpreter"
 	"glasshouse/fault"
@@ -55,8 +56,9 @@ const User = "user"
 // find returns the template of that name: base, a snapshot of the team's, or one of
 // the others'.
 func (s *Sandboxes) template(ctx context.Context, team id.Token, ref string) (Template, error) {
-	if ref = cmp.Or(ref, Base); ref == Base || ref == interpreter.Template {
-		return Template{ID: ref, Alias: ref, Rootfs: jail.Rootfs{User: User}}.whole(), nil
+	ref = cmp.Or(ref, Base)
+	if own := strings.TrimSuffix(ref, ":"+defaultTag); own == Base || own == interpreter.Template {
+		return Template{ID: own, Alias: own, Rootfs: jail.Rootfs{User: User}}.whole(), nil
 	}
 	if snap, ok := s.snapshotNamed(ctx, team, ref); ok {
 		return snap.template().whole(), nil

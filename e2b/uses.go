@@ -8,15 +8,20 @@ import (
 
 // uses count who is using a sandbox from outside. Its zero value lets everybody in.
 type uses struct {
-	mu      sync.Mutex
-	asked   int           // requests that wait for their answer. guarded by mu, as all below
-	lasting int           // streams and connections, which end when their clients want
-	last    time.Time     // when somebody came or left
-	shut    bool          // nobody is let in
-	quiet   chan struct{} // closed when asked becomes 0; nil if nobody waits for that
+	mu sync.Mutex
+	// +checklocks:mu
+	asked int // requests that wait for their answer
+	// +checklocks:mu
+	lasting int // streams and connections, which end when their clients want
+	// +checklocks:mu
+	last time.Time // when the last user entered or left
+	// +checklocks:mu
+	shut bool // enter refuses
+	// +checklocks:mu
+	quiet chan struct{} // closed when asked becomes 0; nil without a waiter
 }
 
-// enter counts a user, unless the sandbox is shut. Whoever is in leaves once.
+// enter counts a user, unless the sandbox is shut. Each user calls leave once.
 func (u *uses) enter(lasts bool) (leave func(), ok bool) {
 	u.mu.Lock()
 	defer u.mu.Unlock()

@@ -2,7 +2,6 @@ package e2b
 
 import (
 	"crypto/subtle"
-	"encoding/json"
 	"errors"
 	"io"
 	"io/fs"
@@ -98,8 +97,6 @@ func (s *Server) content(do func(content) (int, any, error)) http.Handler {
 		status, body, err := do(c)
 		switch {
 		case err == errAnswered:
-		case errors.Is(err, fault.Exhausted):
-			Answer(w, http.StatusInsufficientStorage, Error{http.StatusInsufficientStorage, ErrorOf(err).Message})
 		case err != nil:
 			Fail(s.cfg.Log, w, r, err)
 		default:
@@ -262,8 +259,8 @@ func (b wireChange) change() (c jailfs.Change, err error) {
 
 func changeFile(c content) (int, any, error) {
 	var b wireChange
-	if err := json.NewDecoder(http.MaxBytesReader(c.w, c.Body, maxBody)).Decode(&b); err != nil {
-		return 0, nil, invalid("Error when parsing request: %v", err)
+	if err := ReadBody(c.w, c.Request, &b, maxBody); err != nil {
+		return 0, nil, err
 	}
 	change, err := b.change()
 	if err == nil {

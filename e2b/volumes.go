@@ -59,8 +59,11 @@ const maxVolumes = 100
 type Volumes struct {
 	cfg VolumesConfig
 
-	mu  sync.Mutex
-	all map[string]*volume // by id. guarded by mu
+	mu sync.Mutex
+	// +checklocks:mu
+	all map[string]*volume // by id
+	// +checklocks:mu
+	creating map[id.Token]int // volumes of each team that are not in all yet
 }
 
 type volume struct {
@@ -68,16 +71,21 @@ type volume struct {
 	holders int // sandboxes that see it, and requests for its files. guarded by Volumes.mu
 
 	mount sync.Mutex // held while it is mounted or unmounted
-	on    bool       // it is mounted. guarded by mount
+	// +checklocks:mount
+	on bool // it is mounted
 }
 
 // NewVolumes returns Volumes that has touched nothing yet.
 func NewVolumes(cfg VolumesConfig) *Volumes {
-	return &Volumes{cfg: cfg, all: map[string]*volume{}}
+	return &Volumes{cfg: cfg, all: map[string]*volume{}, creating: map[id.Token]int{}}
 }
 
 // Start finds the volumes that there are. What lies about of others is removed: they
 // were being removed when a daemon was killed.
+//
+// It runs before any request is served.
+//
+// +checklocksignore
 func (s *Volumes) Start(ctx context.Context) error {
 	list, err := s.cfg.Store.All(ctx)
 	if err != nil {
@@ -139,9 +147,10 @@ func (s *Volumes) Create(ctx context.Context, team id.Token, name string) (Volum
 	if !volumeName.MatchString(name) {
 		return Volume{}, invalid("invalid volume name %q: want 1 to 64 letters, digits, - and _", short(name))
 	}
-	if len(s.List(team)) >= maxVolumes {
+	if !s.reserve(team) {
 		return Volume{}, fault.Newf(fault.Exhausted, "e2b", name, "there are %d volumes already: destroy some", maxVolumes)
 	}
+	defer s.unreserve(team)
 	v := Volume{ID: newVolumeID(), Team: team, Name: name, Token: newToken(), SizeMB: s.cfg.SizeMB, Created: time.Now().UTC()}
 	if err := s.cfg.Store.Add(ctx, v); errors.Is(err, fault.Conflict) {
 		return Volume{}, invalid("Volume with name %q already exists", name) // the status that the protocol has for it
@@ -152,6 +161,32 @@ func (s *Volumes) Create(ctx context.Context, team id.Token, name string) (Volum
 	defer s.mu.Unlock()
 	s.all[v.ID] = &volume{Volume: v}
 	return v, nil
+}
+
+// reserve reports whether a team may have one more volume. If so, that one counts until
+// unreserve is called, by when it is in s.all or was not created.
+func (s *Volumes) reserve(team id.Token) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	n := s.creating[team]
+	for _, v := range s.all {
+		if v.Team == team {
+			n++
+		}
+	}
+	if n >= maxVolumes {
+		return false
+	}
+	s.creating[team]++
+	return true
+}
+
+func (s *Volumes) unreserve(team id.Token) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.creating[team]--; s.creating[team] == 0 {
+		delete(s.creating, team)
+	}
 }
 
 // List returns a team's volumes, the newest first.

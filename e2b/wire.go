@@ -135,6 +135,39 @@ type wireSnapshot struct {
 
 func snapshotOf(s Snap) wireSnapshot { return wireSnapshot{s.Ref(), s.Names()} }
 
+// TemplateDetail is a template with its builds. Clients know snapshots as templates too.
+type TemplateDetail struct {
+	TemplateID  string          `json:"templateID"`
+	Public      bool            `json:"public"`
+	Names       []string        `json:"names"`
+	Aliases     []string        `json:"aliases"`
+	Created     time.Time       `json:"createdAt"`
+	Updated     time.Time       `json:"updatedAt"`
+	LastSpawned *time.Time      `json:"lastSpawnedAt"`
+	SpawnCount  int64           `json:"spawnCount"`
+	Builds      []TemplateBuild `json:"builds"`
+}
+
+// TemplateBuild is one build of a template.
+type TemplateBuild struct {
+	BuildID     string     `json:"buildID"`
+	Status      string     `json:"status"`
+	Created     time.Time  `json:"createdAt"`
+	Updated     time.Time  `json:"updatedAt"`
+	Finished    *time.Time `json:"finishedAt,omitempty"`
+	CPU         int        `json:"cpuCount"`
+	MemoryMB    int64      `json:"memoryMB"`
+	DiskMB      int64      `json:"diskSizeMB"`
+	EnvdVersion string     `json:"envdVersion"`
+}
+
+// TemplateTag is a tag of a template.
+type TemplateTag struct {
+	Tag     string    `json:"tag"`
+	BuildID string    `json:"buildID"`
+	Created time.Time `json:"createdAt"`
+}
+
 type wireSample struct {
 	Timestamp time.Time `json:"timestamp"`
 	Unix      int64     `json:"timestampUnix"`

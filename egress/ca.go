@@ -20,6 +20,7 @@ import (
 	"time"
 
 	"glasshouse/fault"
+	"glasshouse/internal/text"
 )
 
 const (
@@ -39,8 +40,9 @@ type CA struct {
 
 	leafKey *ecdsa.PrivateKey
 
-	mu     sync.Mutex
-	leaves cache[string, *tls.Certificate] // guarded by mu
+	mu sync.Mutex
+	// +checklocks:mu
+	leaves cache[string, *tls.Certificate]
 }
 
 // NewCA makes an authority for a jail.
@@ -61,7 +63,7 @@ func NewCA(jail string) (*CA, error) {
 	now := time.Now()
 	t := &x509.Certificate{
 		SerialNumber:          serial,
-		Subject:               pkix.Name{Organization: []string{"glasshouse"}, CommonName: "egress of jail " + clip(jail, 40)},
+		Subject:               pkix.Name{Organization: []string{"glasshouse"}, CommonName: "egress of jail " + text.Clip(jail, 40)},
 		NotBefore:             now.Add(-skew),
 		NotAfter:              now.AddDate(caYears, 0, 0),
 		KeyUsage:              x509.KeyUsageCertSign,

@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"golang.org/x/net/dns/dnsmessage"
+
+	"glasshouse/internal/text"
 )
 
 const (
@@ -34,7 +36,7 @@ func (p *Proxy) ServeDNS(udp net.PacketConn, tcp net.Listener) error {
 	if !p.begin(udp) {
 		udp.Close()
 		tcp.Close()
-		return errClosed
+		return nil
 	}
 	defer p.wg.Done()
 	defer p.forget(udp)
@@ -178,7 +180,7 @@ func (q *query) ask() Request { return Request{Kind: KindName, Host: q.host} }
 func (p *Proxy) answer(q *query) []byte {
 	p.count.queries.Add(1)
 	if q.host == "" || q.q.Class != dnsmessage.ClassINET {
-		p.refused(Request{Kind: KindName, Host: clip(strings.TrimSuffix(q.q.Name.String(), "."), 253)}, refuse(ReasonName, "", "a query for what is no host of the Internet"))
+		p.refused(Request{Kind: KindName, Host: text.Clip(strings.TrimSuffix(q.q.Name.String(), "."), 253)}, refuse(ReasonName, "", "a query for what is no host of the Internet"))
 		return q.reply(dnsmessage.RCodeRefused, nil, "no host can have this name")
 	}
 	ask := q.ask()

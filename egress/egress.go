@@ -107,8 +107,9 @@ type Proxy struct {
 	wg    sync.WaitGroup // what runs
 	sweep sync.Once
 
-	mu        sync.Mutex
-	closing   bool // no more is taken. guarded by mu
+	mu sync.Mutex
+	// +checklocks:mu
+	closing   bool // no more is taken
 	listeners map[interface{ Close() error }]struct{}
 	visits    map[*visit]struct{}
 	flows     map[*flow]struct{}
@@ -156,7 +157,7 @@ func (p *Proxy) ServeHTTP(l net.Listener) error { return p.accept(l, (*visit).ex
 func (p *Proxy) accept(l net.Listener, handle func(*visit)) error {
 	if !p.begin(l) {
 		l.Close()
-		return errClosed
+		return nil
 	}
 	defer p.wg.Done()
 	defer p.forget(l)

@@ -4,6 +4,8 @@ import (
 	"io"
 	"net/netip"
 	"time"
+
+	"glasshouse/internal/redact"
 )
 
 // What is tested from within: parts that read what strangers write.
@@ -37,9 +39,9 @@ func Glob(pattern, s string) bool { return glob(pattern, s) }
 
 func SetParameter(query, name, value string) string { return setParameter(query, name, value) }
 
-func Masked(r io.Reader, values ...string) io.Reader { return newMask(values).reader(r) }
+func Masked(r io.Reader, values ...string) io.Reader { return redact.New(values...).Reader(r) }
 
-func MaskText(s string, values ...string) string { return newMask(values).text(s) }
+func MaskText(s string, values ...string) string { return redact.New(values...).Text(s) }
 
 // Hurry makes a proxy wait for less, where a test has to see what comes after.
 func Hurry(silence, head, ask, gone time.Duration) func(*Proxy) {

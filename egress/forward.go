@@ -19,6 +19,9 @@ import (
 	"compress/gzip"
 
 	"golang.org/x/net/http/httpguts"
+
+	"glasshouse/internal/redact"
+	"glasshouse/internal/text"
 )
 
 // transport makes what carries requests to servers. Connections are kept for the
@@ -154,7 +157,7 @@ func (v *visit) passOn(ctx context.Context, w http.ResponseWriter, r *http.Reque
 
 // dress puts into a request what its rule and its transform say, and returns the mask for
 // the secrets that it has then; nil: it has none.
-func (v *visit) dress(ctx context.Context, out *http.Request, f *flow) (*mask, *refusal) {
+func (v *visit) dress(ctx context.Context, out *http.Request, f *flow) (*redact.Mask, *refusal) {
 	g := f.grant
 	var values []string
 	if g.rule != nil && len(g.rule.Inject) > 0 {
@@ -174,7 +177,7 @@ func (v *visit) dress(ctx context.Context, out *http.Request, f *flow) (*mask, *
 	// What is packed cannot be looked through, nor what a WebSocket packs.
 	out.Header.Set("Accept-Encoding", "identity")
 	out.Header.Del("Sec-Websocket-Extensions")
-	return newMask(values), nil
+	return redact.New(values...), nil
 }
 
 // outgoing writes the request anew for the server.
@@ -199,7 +202,7 @@ func (v *visit) outgoing(ctx context.Context, r *http.Request, f *flow) *http.Re
 	if r.RequestURI == "*" || r.URL.Path == "*" {
 		out.URL.Path, out.URL.RawPath, out.URL.Opaque = "", "", "*"
 	}
-	if rb, ok := r.Body.(*requestBody); r.ContentLength == 0 || ok && rb.done {
+	if rb, ok := r.Body.(*requestBody); r.ContentLength == 0 || ok && rb.ended() {
 		out.Body = http.NoBody
 	}
 	copyHeader(out.Header, r.Header, nil)
@@ -230,7 +233,7 @@ var overriding = []string{
 }
 
 // copyHeader copies the fields that are for the other end.
-func copyHeader(dst, src http.Header, hidden *mask) {
+func copyHeader(dst, src http.Header, hidden *redact.Mask) {
 	for k, v := range src {
 		dst[k] = append([]string(nil), v...)
 	}
@@ -245,7 +248,7 @@ func copyHeader(dst, src http.Header, hidden *mask) {
 		dst.Del(k)
 	}
 	if hidden != nil {
-		hidden.header(dst)
+		hidden.Header(dst)
 	}
 }
 
@@ -298,7 +301,7 @@ func unpack(resp *http.Response) *refusal {
 		resp.Header.Del("Content-Length")
 		resp.Header.Del("Content-Encoding")
 	default:
-		return refuse(ReasonSecret, "", "the answer is packed as %s though that was not asked for, and so cannot be looked through for the secret", clip(coding, 40))
+		return refuse(ReasonSecret, "", "the answer is packed as %s though that was not asked for, and so cannot be looked through for the secret", text.Clip(coding, 40))
 	}
 	return nil
 }
@@ -321,7 +324,7 @@ func (g *gunzip) Read(b []byte) (n int, err error) {
 func (g *gunzip) Close() error { return g.body.Close() }
 
 // passBack writes the answer to the client as it comes.
-func (v *visit) passBack(w http.ResponseWriter, r *http.Request, resp *http.Response, f *flow, hidden *mask) (int, error) {
+func (v *visit) passBack(w http.ResponseWriter, r *http.Request, resp *http.Response, f *flow, hidden *redact.Mask) (int, error) {
 	h := w.Header()
 	copyHeader(h, resp.Header, hidden)
 	if resp.ContentLength >= 0 && h.Get("Content-Length") == "" && resp.ContentLength > 0 {
@@ -343,7 +346,7 @@ func (v *visit) passBack(w http.ResponseWriter, r *http.Request, resp *http.Resp
 
 	var src io.Reader = resp.Body
 	if hidden != nil {
-		src = hidden.reader(src)
+		src = hidden.Reader(src)
 	}
 	var err error
 	if rep, ok := w.(*reply); ok && hidden == nil && f.server != nil && rep.c == net.Conn(v.client) && resp.ContentLength >= longBody && !rep.bare {
@@ -357,7 +360,7 @@ func (v *visit) passBack(w http.ResponseWriter, r *http.Request, resp *http.Resp
 				continue
 			}
 			for _, val := range vs {
-				w.Header().Add(http.TrailerPrefix+k, hidden.text(val))
+				w.Header().Add(http.TrailerPrefix+k, hidden.Text(val))
 			}
 		}
 		return resp.StatusCode, nil
@@ -468,7 +471,7 @@ func (v *visit) copyLong(rep *reply, resp *http.Response, f *flow) error {
 }
 
 // upgrade carries a WebSocket, once the server has agreed to it.
-func (v *visit) upgrade(w http.ResponseWriter, resp *http.Response, f *flow, hidden *mask) (int, error) {
+func (v *visit) upgrade(w http.ResponseWriter, resp *http.Response, f *flow, hidden *redact.Mask) (int, error) {
 	rep, ok := w.(*reply)
 	up, ok2 := resp.Body.(io.ReadWriteCloser)
 	if !ok || !ok2 || !strings.EqualFold(resp.Header.Get("Upgrade"), "websocket") {
@@ -490,7 +493,7 @@ func (v *visit) upgrade(w http.ResponseWriter, resp *http.Response, f *flow, hid
 	})
 	var src io.Reader = up
 	if hidden != nil {
-		src = hidden.reader(src)
+		src = hidden.Reader(src)
 	}
 	err := copyBody(rep.c, src, f.down, func() {})
 	closeWrite(rep.c)

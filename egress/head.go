@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+
+	"glasshouse/internal/text"
 )
 
 // A head is what matters of the head of an HTTP/1 request that can be read in one
@@ -74,7 +76,7 @@ func checkHead(b []byte) (h head, err error) {
 		case !ok:
 			return h, errors.New("a field has no colon")
 		case name == "" || strings.IndexFunc(name, func(r rune) bool { return r > 0x7f || !isToken(byte(r)) }) >= 0:
-			return h, fmt.Errorf("%q is no name of a field", clip(name, 40))
+			return h, fmt.Errorf("%q is no name of a field", text.Clip(name, 40))
 		}
 		value = strings.Trim(value, " \t")
 		switch strings.ToLower(name) {

@@ -12,6 +12,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"glasshouse/internal/text"
 )
 
 // explicit carries a connection of a program that knows of the proxy.
@@ -148,11 +150,11 @@ func (v *visit) target(h head, r *http.Request) (host string, port uint16, ref *
 	case v.proxied && !whole:
 		return "", 0, refuse(ReasonMalformed, "", "this is the HTTP proxy of the jail: it takes requests for whole URLs, and CONNECT").with("use it as a proxy, or connect to the host itself")
 	case whole && (r.URL.Scheme != "http" && !v.tls || r.URL.Scheme != "https" && v.tls):
-		return "", 0, refuse(ReasonMalformed, "", "a URL with the scheme %q cannot be asked for here", clip(r.URL.Scheme, 20)).with("use CONNECT for https")
+		return "", 0, refuse(ReasonMalformed, "", "a URL with the scheme %q cannot be asked for here", text.Clip(r.URL.Scheme, 20)).with("use CONNECT for https")
 	case whole && (r.URL.User != nil || r.URL.Opaque != "" || r.URL.Host == ""):
 		return "", 0, refuse(ReasonMalformed, "", "the URL asked for names no host, or a user")
 	case whole && h.hasHost && !sameHost(h.host, r.URL.Host):
-		return "", 0, refuse(ReasonMismatch, "", "the URL names %s, the Host field %s", clip(r.URL.Host, 100), clip(h.host, 100)).with("name the same host in both")
+		return "", 0, refuse(ReasonMismatch, "", "the URL names %s, the Host field %s", text.Clip(r.URL.Host, 100), text.Clip(h.host, 100)).with("name the same host in both")
 	case whole:
 		written = r.URL.Host
 	}
@@ -169,7 +171,7 @@ func (v *visit) target(h head, r *http.Request) (host string, port uint16, ref *
 	}
 	host, _, said, err := parseHostPort(written)
 	if err != nil {
-		return "", 0, refuse(ReasonMalformed, "", "%q cannot be a host: %v", clip(written, 100), err)
+		return "", 0, refuse(ReasonMalformed, "", "%q cannot be a host: %v", text.Clip(written, 100), err)
 	}
 	if v.proxied {
 		if said != 0 {
@@ -207,8 +209,8 @@ func (v *visit) connect(c net.Conn, r *http.Request, h head) {
 	ask := Request{Kind: KindConnect, Method: http.MethodConnect}
 	host, addr, port, err := parseHostPort(r.RequestURI)
 	if err != nil || port == 0 {
-		ask.Host = clip(r.RequestURI, 253)
-		ref := refuse(ReasonMalformed, "", "CONNECT is for %q, which is no host with a port", clip(r.RequestURI, 100))
+		ask.Host = text.Clip(r.RequestURI, 253)
+		ref := refuse(ReasonMalformed, "", "CONNECT is for %q, which is no host with a port", text.Clip(r.RequestURI, 100))
 		v.p.refused(ask, ref)
 		v.refuseOn(c, r, ref)
 		return
@@ -218,7 +220,7 @@ func (v *visit) connect(c net.Conn, r *http.Request, h head) {
 	var g grant
 	switch said, _, sent, err := parseHostPort(h.host); {
 	case h.hasHost && (err != nil || said != host || sent != 0 && sent != port):
-		ref = refuse(ReasonMismatch, "", "CONNECT is for %s, the Host field for %s", r.RequestURI, clip(h.host, 100))
+		ref = refuse(ReasonMismatch, "", "CONNECT is for %s, the Host field for %s", r.RequestURI, text.Clip(h.host, 100))
 	case r.ContentLength != 0:
 		ref = refuse(ReasonMalformed, "", "CONNECT has no body")
 	default:
@@ -306,10 +308,13 @@ type requestBody struct {
 	f        *flow // that counts it; nil until it is known
 	expected bool  // the client waits to be told to go on
 
-	mu    sync.Mutex
-	done  bool  // the end has been read. guarded by mu
-	given bool  // nobody reads any more. guarded by mu
-	err   error // guarded by mu
+	mu sync.Mutex
+	// +checklocks:mu
+	done bool // the end has been read
+	// +checklocks:mu
+	given bool // the reader is gone
+	// +checklocks:mu
+	err error
 }
 
 func (b *requestBody) Read(p []byte) (int, error) {
@@ -343,10 +348,27 @@ func (b *requestBody) Read(p []byte) (int, error) {
 	return n, err
 }
 
+// ended reports whether the end of the body has been read. It does not wait for a read.
+//
+// The analyzer does not know TryLock.
+//
+// +checklocksignore
+func (b *requestBody) ended() bool {
+	if !b.mu.TryLock() {
+		return false
+	}
+	defer b.mu.Unlock()
+	return b.done
+}
+
 // Close leaves what has not been read: the connection ends with it.
 func (b *requestBody) Close() error { return nil }
 
 // broken returns what was wrong with the body as it came from the client.
+//
+// The analyzer does not know TryLock.
+//
+// +checklocksignore
 func (b *requestBody) broken() error {
 	if !b.mu.TryLock() {
 		return nil // it is being read
@@ -357,6 +379,10 @@ func (b *requestBody) broken() error {
 
 // abandon reports whether the body has been read to its end. If not, nobody reads
 // it any more, once the connection is closed.
+//
+// The analyzer does not know TryLock.
+//
+// +checklocksignore
 func (b *requestBody) abandon() bool {
 	if !b.mu.TryLock() {
 		return false // it is being read: the connection has to end

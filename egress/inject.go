@@ -30,7 +30,7 @@ func (in Inject) check() error {
 	case in.As == Basic && strings.ContainsAny(in.Name, ":\r\n\x00"):
 		return fmt.Errorf("%q cannot be a user's name", in.Name)
 	case in.As != Bearer && in.As != Header && in.As != Query && in.As != Basic:
-		return fmt.Errorf("%q is none of bearer, header, query, basic", in.As)
+		return fmt.Errorf("%q is not one of bearer, header, query, basic", in.As)
 	}
 	return nil
 }

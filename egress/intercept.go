@@ -81,8 +81,9 @@ type streams struct {
 	once  sync.Once
 	wg    sync.WaitGroup
 
-	mu     sync.Mutex
-	visits map[net.Conn]*stream // guarded by mu
+	mu sync.Mutex
+	// +checklocks:mu
+	visits map[net.Conn]*stream
 }
 
 type stream struct {

@@ -55,9 +55,10 @@ type jail struct {
 	path  string
 	proxy *egress.Proxy
 
-	mu      sync.Mutex
-	records []egress.Record // guarded by mu
-	more    *sync.Cond      // there is another record
+	mu sync.Mutex
+	// +checklocks:mu
+	records []egress.Record
+	more    *sync.Cond // there is another record
 }
 
 // newJail makes a jail whose proxy has the world's resolver, and all else from
@@ -194,6 +195,13 @@ func (j *jail) recorded(what string, f func(egress.Record) bool) egress.Record {
 func (j *jail) refusal(want ...egress.Reason) egress.Record {
 	j.t.Helper()
 	return j.recorded(fmt.Sprint("a refusal for ", want), func(r egress.Record) bool { return !r.Allowed && slices.Contains(want, r.Reason) })
+}
+
+// all returns the records so far.
+func (j *jail) all() []egress.Record {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return slices.Clone(j.records)
 }
 
 // forget drops what was recorded so far.

@@ -129,15 +129,17 @@ type flow struct {
 	grant grant
 	began time.Time
 
-	sent, received atomic.Int64
-	addr           atomic.Pointer[string] // that was connected to
-	secrets        []string
-	server         *serverConn // that answers, in the clear
-	short          bool        // the answer could not be passed on to its end
+	sent     atomic.Int64
+	received atomic.Int64
+	addr     atomic.Pointer[string] // that was connected to
+	secrets  []string
+	server   *serverConn // that answers, in the clear
+	short    bool        // the answer could not be passed on to its end
 
-	dead   atomic.Bool // it was stopped: nothing more is passed on
-	mu     sync.Mutex
-	why    error // why it was stopped. guarded by mu
+	dead atomic.Bool // it was stopped: nothing more is passed on
+	mu   sync.Mutex
+	// +checklocks:mu
+	why    error // why it was stopped
 	cancel func()
 	gone   time.Duration // how long the client has been half gone; the sweeper's
 }

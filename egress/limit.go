@@ -10,10 +10,13 @@ import (
 type meter struct {
 	limit Limit
 
-	mu     sync.Mutex
-	tokens float64   // requests that may be made now. guarded by mu
-	at     time.Time // when tokens were counted. guarded by mu
-	spent  int64     // bytes. guarded by mu
+	mu sync.Mutex
+	// +checklocks:mu
+	tokens float64 // requests that may be made now
+	// +checklocks:mu
+	at time.Time // when tokens were counted
+	// +checklocks:mu
+	spent int64 // bytes
 }
 
 func newMeter(l Limit) *meter {
@@ -36,11 +39,15 @@ func (m *meter) with(l Limit) *meter {
 	if m.limit.Requests > 0 {
 		used = float64(m.limit.Requests) - m.tokens
 	}
-	n.tokens = max(0, float64(n.limit.Requests)-used)
-	n.spent = m.spent
+	// n is not shared yet.
+	n.tokens = max(0, float64(n.limit.Requests)-used) // +checklocksignore
+	n.spent = m.spent                                 // +checklocksignore
 	return n
 }
 
+// refill adds the requests that the time since m.at allows. The caller holds m.mu.
+//
+// +checklocks:m.mu
 func (m *meter) refill() {
 	now := time.Now()
 	rate := float64(m.limit.Requests) / float64(m.limit.Per)

@@ -205,7 +205,7 @@ func TestRefusalsWithoutEndAreCountedNotKept(t *testing.T) {
 	wg.Wait()
 	j.must(j.proxy.Close(t.Context()))
 	kept, more := 0, 0
-	for _, r := range j.records {
+	for _, r := range j.all() {
 		if r.Repeats > 0 {
 			more += r.Repeats
 		} else {

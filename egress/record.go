@@ -7,6 +7,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"glasshouse/internal/text"
 )
 
 // A Reason is why something was refused or came to its end, for programs.
@@ -131,10 +133,12 @@ func (r *refusal) message() string {
 // A ledger bounds how many refusals are recorded one by one, so that a jail
 // cannot fill the disk by being refused. The others are counted.
 type ledger struct {
-	mu      sync.Mutex
-	refused map[Reason]int64 // guarded by mu
+	mu sync.Mutex
+	// +checklocks:mu
+	refused map[Reason]int64
 	room    *meter
-	more    map[Reason]Record // the latest of those not recorded. guarded by mu
+	// +checklocks:mu
+	more map[Reason]Record // the latest of those not recorded
 }
 
 // refusalsPerSecond are recorded one by one, and as many again at once.
@@ -148,8 +152,8 @@ func (p *Proxy) refused(ask Request, ref *refusal) {
 // keep hands a record to the Recorder.
 func (p *Proxy) keep(r Record) {
 	r.Jail = p.conf.Jail
-	r.Path = clip(r.Path, 1024)
-	r.Detail = clip(r.Detail, 512)
+	r.Path = text.Clip(r.Path, 1024)
+	r.Detail = text.Clip(r.Detail, 512)
 	if !r.Allowed && !p.ledger.admit(r) {
 		return
 	}

@@ -82,6 +82,8 @@ func (w *reply) WriteHeader(code int) {
 }
 
 // head writes a status line and fields. w.mu is held.
+//
+// +checklocks:w.mu
 func (w *reply) head(code int, h http.Header) {
 	var b bytes.Buffer
 	text := w.text

@@ -22,11 +22,15 @@ const (
 // names is which addresses hosts have, and for which hosts an address was given
 // out to the jail. The zero value is ready.
 type names struct {
-	mu     sync.Mutex
-	found  cache[string, answer]       // guarded by mu
-	given  cache[netip.Addr, []string] // guarded by mu
-	places cache[string, netip.Addr]   // placeholders. guarded by mu
-	next   uint32                      // placeholder. guarded by mu
+	mu sync.Mutex
+	// +checklocks:mu
+	found cache[string, answer]
+	// +checklocks:mu
+	given cache[netip.Addr, []string]
+	// +checklocks:mu
+	places cache[string, netip.Addr] // placeholders
+	// +checklocks:mu
+	next uint32 // placeholder
 }
 
 type answer struct {

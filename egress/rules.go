@@ -10,6 +10,7 @@ import (
 	"golang.org/x/net/idna"
 
 	"glasshouse/fault"
+	"glasshouse/internal/text"
 )
 
 // Rules are what a jail may reach. The zero value is nothing.
@@ -382,7 +383,7 @@ func (s *ruleset) match(ask Request, addr netip.Addr) (*rule, *refusal) {
 	case byMethod == nil:
 		return nil, refuse(ReasonMethod, byPort.label, "%s is not allowed at %s", ask.Method, ask.Host)
 	}
-	return nil, refuse(ReasonPath, byMethod.label, "the path %s is not allowed at %s", clip(ask.Path, 200), ask.Host)
+	return nil, refuse(ReasonPath, byMethod.label, "the path %s is not allowed at %s", text.Clip(ask.Path, 200), ask.Host)
 }
 
 // remedy says what can be done instead of reaching a host that is not allowed.
@@ -448,11 +449,4 @@ func joinPorts(ports []uint16) string {
 		s = append(s, fmt.Sprint(n))
 	}
 	return strings.Join(s, ", ")
-}
-
-func clip(s string, n int) string {
-	if len(s) > n {
-		return s[:n] + "…"
-	}
-	return s
 }

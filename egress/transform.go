@@ -10,6 +10,8 @@ import (
 	"strings"
 
 	"golang.org/x/net/http/httpguts"
+
+	"glasshouse/internal/redact"
 )
 
 // A transform is a Transform made ready.
@@ -107,7 +109,7 @@ func (p *Proxy) transform(ctx context.Context, h http.Header, g grant, host stri
 					return nil, nil, refuse(ReasonSecret, g.label, "a secret for the header %s of requests to %s cannot be written in a request", name, host)
 				}
 				had[part.Secret], used = value, append(used, part.Secret)
-				if len(value) >= minForm { // a shorter one is in every text
+				if len(value) >= redact.MinLength { // a shorter one is in every text
 					values = append(values, value)
 				}
 			}

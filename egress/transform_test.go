@@ -17,9 +17,11 @@ import (
 
 // An owner keeps the secrets of one, by name.
 type owner struct {
-	mu    sync.Mutex
-	has   map[string]string // guarded by mu
-	asked []string          // guarded by mu
+	mu sync.Mutex
+	// +checklocks:mu
+	has map[string]string
+	// +checklocks:mu
+	asked []string
 }
 
 func (o *owner) give(_ context.Context, who, name, host string) ([]byte, error) {
@@ -102,7 +104,7 @@ func TestHeadersAreFilledWithTheirOwnersSecrets(t *testing.T) {
 		t.Errorf("asked for %q, want each once", asked)
 	}
 	r := j.recorded("the request", func(r egress.Record) bool { return r.Allowed && r.Status == 200 })
-	if fmt.Sprint(r.Secrets) != "[pass user]" || strings.Contains(fmt.Sprint(j.records), "canary") {
+	if fmt.Sprint(r.Secrets) != "[pass user]" || strings.Contains(fmt.Sprint(j.all()), "canary") {
 		t.Errorf("the record is %+v", r)
 	}
 	// To another host it goes as it is.
@@ -140,8 +142,8 @@ func TestARequestWithoutItsSecretIsNotSent(t *testing.T) {
 		}
 		refused(what, why)
 	}
-	if j.recorded("a refusal", func(r egress.Record) bool { return r.Reason == egress.ReasonSecret }); strings.Contains(fmt.Sprint(j.records), "X-Evil") {
-		t.Errorf("the records are %+v", j.records)
+	if j.recorded("a refusal", func(r egress.Record) bool { return r.Reason == egress.ReasonSecret }); strings.Contains(fmt.Sprint(j.all()), "X-Evil") {
+		t.Errorf("the records are %+v", j.all())
 	}
 	o.set("confidential", "sk")
 	if status, _ := get(shopURL); status != 200 || got().Get("X-Key") != "Bearer sk" {

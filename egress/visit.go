@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"glasshouse/internal/text"
 )
 
 // tcpConn is named so that nil can be told from a connection.
@@ -376,7 +378,7 @@ func (v *visit) tlsName(h hello) (string, *refusal) {
 	}
 	host, addr, err := parseHost(h.name)
 	if err != nil || addr.IsValid() {
-		return "", refuse(ReasonMalformed, "", "the TLS hello names %q, which is no host name", clip(h.name, 100))
+		return "", refuse(ReasonMalformed, "", "the TLS hello names %q, which is no host name", text.Clip(h.name, 100))
 	}
 	if _, meant, _ := parseHost(v.declared); v.declared != "" && v.declared != host && !meant.IsValid() {
 		return "", refuse(ReasonMismatch, "", "CONNECT was for %s, the TLS hello is for %s", v.declared, host).with("name the same host in both")

@@ -28,9 +28,14 @@ type Agent struct {
 	Argv     []string          `json:"argv,omitempty"`
 	Env      map[string]string `json:"env,omitempty"`
 	Skills   []string          `json:"skills,omitempty"`
-	Level    int               `json:"level,omitempty"`
-	Jail     *jail.Spec        `json:"jail,omitempty"` // that is made for it
-	Keep     bool              `json:"keep,omitempty"` // its jail stays
+
+	// PolicyAgent names the agent of the permission files whose rules apply to the run.
+	// "": the one that the policy of the jail names, or else the default agent of the files.
+	PolicyAgent string `json:"policy_agent,omitempty"`
+
+	Level int        `json:"level,omitempty"`
+	Jail  *jail.Spec `json:"jail,omitempty"` // that is made for it
+	Keep  bool       `json:"keep,omitempty"` // its jail stays
 
 	// Trusted says that whoever asked for the jail could read any directory of the
 	// host, so that its workspace needs no permission.
@@ -95,7 +100,7 @@ func (g *Gateway) check(a Agent) error {
 			return err
 		}
 	default:
-		return fault.Fieldf(op, "agent.spawner", "%.40q is none of jail, bwrap and process", a.Spawner)
+		return fault.Fieldf(op, "agent.spawner", "%.40q is not one of jail, bwrap, process", a.Spawner)
 	}
 	if a.Preset == "shell" && len(a.Argv) == 0 {
 		return nil // the goal is the command

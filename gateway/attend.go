@@ -15,6 +15,7 @@ import (
 	"glasshouse/agent"
 	"glasshouse/fault"
 	"glasshouse/id"
+	safetext "glasshouse/internal/text"
 	"glasshouse/jail"
 	"glasshouse/jailinit/protocol"
 	"glasshouse/run"
@@ -48,8 +49,9 @@ type attend struct {
 	taint   taint
 	still   turnstile // of what its agent is told
 
-	mu      sync.Mutex
-	changed chan struct{} // closed when moved is told. guarded by mu
+	mu sync.Mutex
+	// +checklocks:mu
+	changed chan struct{} // closed by moved
 }
 
 // news is closed when the run may be in another state.
@@ -380,21 +382,17 @@ func (g *Gateway) launch(ctx context.Context, r run.Run, a Agent, j jail.Jail) (
 func (g *Gateway) wait(ctx context.Context, a *attend, r run.Run, j id.Jail, x id.Exec, l agent.Launch, ag Agent) error {
 	type end struct {
 		status protocol.ExecStatus
-		stdout []byte
+		said   printed
 		err    error
 	}
 	followed, stop := context.WithCancel(ctx)
 	ended := make(chan end, 1)
 	go func() {
 		var e end
-		var out bytes.Buffer
 		e.status, e.err = g.follow(followed, j, x, func(c protocol.Chunk) error {
-			if c.Stream == protocol.Stdout && out.Len() < ring {
-				out.Write(c.Data)
-			}
+			e.said.add(c.Stream, c.Data)
 			return nil
 		})
-		e.stdout = out.Bytes()
 		ended <- e
 	}()
 	defer func() {
@@ -412,7 +410,7 @@ func (g *Gateway) wait(ctx context.Context, a *attend, r run.Run, j id.Jail, x i
 			if e.err != nil {
 				return e.err
 			}
-			return g.judge(ctx, r, ag, e.status.Code, e.status.Signal, e.stdout)
+			return g.judge(ctx, r, ag, e.status.Code, e.status.Signal, &e.said)
 		case <-a.moved:
 			if on, err := g.goesOn(ctx, r.ID); err != nil || !on {
 				return err
@@ -442,8 +440,29 @@ func (g *Gateway) goesOn(ctx context.Context, rid id.Run) (bool, error) {
 	return now.State == run.Active || now.State == run.Paused && now.Why == run.ForApproval, err
 }
 
+// printed is what an agent wrote.
+type printed struct {
+	stdout []byte // its beginning
+	last   []byte // the end of both streams, in the order in which they were written
+}
+
+// maxLast bounds what an error quotes of an agent's output.
+const maxLast = 1500
+
+func (p *printed) add(s protocol.Stream, data []byte) {
+	if s == protocol.Stdout && len(p.stdout) < ring {
+		p.stdout = append(p.stdout, data...)
+	}
+	p.last = safetext.AppendEnd(p.last, data, maxLast)
+}
+
+// end is the end of what was written, with standard error.
+func (p *printed) end() string {
+	return strings.TrimSpace(strings.ToValidUTF8(safetext.Suffix(string(p.last), maxLast), "\uFFFD"))
+}
+
 // judge says what the end of an agent means for its run.
-func (g *Gateway) judge(ctx context.Context, r run.Run, a Agent, code int, signal string, stdout []byte) error {
+func (g *Gateway) judge(ctx context.Context, r run.Run, a Agent, code int, signal string, said *printed) error {
 	now, err := g.cfg.Runs.Get(ctx, r.ID)
 	if err != nil || now.State != run.Active {
 		return err
@@ -458,10 +477,13 @@ func (g *Gateway) judge(ctx context.Context, r run.Run, a Agent, code int, signa
 	if a.Preset == "builtin" { // it says of itself when it is done
 		return errEnded{how}
 	}
-	result := strings.TrimSpace(tail(stdout))
+	result := strings.TrimSpace(tail(said.stdout))
 	if a.Preset == "shell" {
 		if code != 0 {
-			_, err := g.cfg.Runs.Move(ctx, r.ID, run.Move{To: run.Failed, By: "agent", Error: how + ": " + result})
+			if end := said.end(); end != "" {
+				how += ": " + end
+			}
+			_, err := g.cfg.Runs.Move(ctx, r.ID, run.Move{To: run.Failed, By: "agent", Error: how})
 			return err
 		}
 		return g.finish(ctx, r.ID, result)
@@ -470,13 +492,13 @@ func (g *Gateway) judge(ctx context.Context, r run.Run, a Agent, code int, signa
 	if err != nil {
 		return err
 	}
-	out, oerr := p.Outcome(bytes.NewReader(stdout))
+	out, oerr := p.Outcome(bytes.NewReader(said.stdout))
 	if oerr == nil && out.Error != "" {
 		_, err := g.cfg.Runs.Move(ctx, r.ID, run.Move{To: run.Failed, By: "agent", Error: out.Error})
 		return err
 	}
 	if code != 0 || oerr != nil {
-		return errEnded{fmt.Sprintf("%s: %s", how, errText(oerr, result))}
+		return errEnded{fmt.Sprintf("%s: %s", how, errText(oerr, said.end()))}
 	}
 	return g.finish(ctx, r.ID, out.Text)
 }
@@ -492,10 +514,7 @@ func errText(err error, otherwise string) string {
 const maxResult = 16 << 10
 
 func tail(b []byte) string {
-	if len(b) > maxResult {
-		b = b[len(b)-maxResult:]
-	}
-	return strings.ToValidUTF8(string(b), "\uFFFD")
+	return strings.ToValidUTF8(safetext.Suffix(string(b), maxResult), "\uFFFD")
 }
 
 // finish says that an agent which cannot say so itself is done. What must hold before
@@ -517,6 +536,7 @@ func (g *Gateway) end(r run.Run) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(g.ctx), time.Minute)
 	defer cancel()
 	g.cfg.Kernel.ReleaseRun(r.ID)
+	g.siblingEnded(ctx, r)
 	if r.Jail == "" {
 		return
 	}
@@ -602,7 +622,7 @@ func (g *Gateway) tidy(ctx context.Context) {
 		}
 	}
 	for i := range max(0, len(mine)-g.cfg.Keep) { // oldest first
-		if err := g.cfg.Jails.Delete(ctx, mine[i].ID); err != nil && !errors.Is(err, fault.NotFound) && !errors.Is(err, fault.Conflict) {
+		if err := g.deleteJail(ctx, mine[i].ID); err != nil && !errors.Is(err, fault.NotFound) && !errors.Is(err, fault.Conflict) {
 			g.cfg.Log.Warn("the jail of a run that has ended stays", "jail", mine[i].ID, "err", err)
 		}
 	}

@@ -124,7 +124,15 @@ func (g *Gateway) spec(ctx context.Context, r run.Run, a Agent) (jail.Spec, erro
 // governs is what rules an agent: what its user gave or, without that, the default.
 func (g *Gateway) governs(a Agent) (json.RawMessage, error) {
 	if a.Jail != nil && len(a.Jail.Govern) > 0 {
-		return a.Jail.Govern, nil
+		if a.PolicyAgent == "" {
+			return a.Jail.Govern, nil
+		}
+		return govern.Change(a.Jail.Govern, func(s *govern.Spec) error {
+			if s.Policy != nil {
+				s.Policy.Agent = a.PolicyAgent // also for what asks without naming an agent
+			}
+			return nil
+		})
 	}
 	rules, err := g.rules(a)
 	if err != nil {

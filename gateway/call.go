@@ -84,24 +84,29 @@ func (g *Gateway) has(w work) bool {
 	return true
 }
 
+// Skills returns the names of the skills that an agent was given, or none.
+func (g *Gateway) Skills(ctx context.Context, c Caller) ([]string, error) {
+	if c.Run == "" {
+		return nil, nil
+	}
+	r, err := g.cfg.Runs.Get(ctx, c.Run)
+	if err != nil {
+		return nil, err
+	}
+	a, err := g.agentOf(r.Agent)
+	if err != nil {
+		return nil, err
+	}
+	return a.Skills, nil
+}
+
 // capabilities are those that an agent is told of: of its skills, or, if it has none,
 // all; and its memory.
 func (g *Gateway) capabilities(ctx context.Context, c Caller) ([]*engine.Installed, error) {
 	all := g.cfg.Caps.Approved()
-	var skills []string
-	if c.Run != "" {
-		r, err := g.cfg.Runs.Get(ctx, c.Run)
-		if err != nil {
-			return nil, err
-		}
-		a, err := g.agentOf(r.Agent)
-		if err != nil {
-			return nil, err
-		}
-		skills = a.Skills
-	}
-	if len(skills) == 0 {
-		return all, nil
+	skills, err := g.Skills(ctx, c)
+	if err != nil || len(skills) == 0 {
+		return all, err
 	}
 	taught := map[string]bool{}
 	for _, name := range skills {
@@ -388,9 +393,11 @@ func (g *Gateway) effects(name string) bool {
 
 // A taint is the label of what a run has seen until a step of its journal.
 type taint struct {
-	mu    sync.Mutex
-	label manifest.Label // "": public. guarded by mu
-	upTo  int64          // N of the last step that is in it for good. guarded by mu
+	mu sync.Mutex
+	// +checklocks:mu
+	label manifest.Label // "": public
+	// +checklocks:mu
+	upTo int64 // N of the last step that is in it for good
 }
 
 // seen is the label of all that a run has seen: what it says may be made of that. What

@@ -39,9 +39,13 @@ func (g *Gateway) checkpoint(ctx context.Context, rid id.Run, reason, by string,
 			return run.Checkpoint{}, err
 		}
 	}
+	why := snapshot.Asked
+	if q.Auto {
+		why = snapshot.Checkpoint
+	}
 	if still && g.writable(ctx, r) {
 		q.Snapshot = func(ctx context.Context) (id.Snapshot, error) {
-			s, err := g.cfg.Snapshots.Take(ctx, r.Jail, snapshot.TakeOptions{Name: "checkpoint", Labels: map[string]string{LabelRun: string(rid)}, Mark: true})
+			s, err := g.cfg.Snapshots.Take(ctx, r.Jail, snapshot.TakeOptions{Name: "checkpoint", Labels: map[string]string{LabelRun: string(rid)}, Reason: why, Mark: true})
 			return s.ID, err
 		}
 	}
@@ -75,6 +79,15 @@ func (g *Gateway) Checkpoint(ctx context.Context, rid id.Run, reason, by string,
 // Resume has a run go on. Without a checkpoint, where it stopped; with one it goes back
 // to it, and so does its jail.
 func (g *Gateway) Resume(ctx context.Context, rid id.Run, q run.ResumeRequest, branches int) ([]run.Run, error) {
+	if of, err := g.cfg.Runs.Get(ctx, rid); err != nil {
+		return nil, err
+	} else if ofSchedule(of) && !of.State.Ended() {
+		r, err := g.resumeSchedule(ctx, of, q.By, q.Reason)
+		if err != nil {
+			return nil, err
+		}
+		return []run.Run{r}, nil
+	}
 	if branches > 0 {
 		return g.branch(ctx, rid, q, branches)
 	}
@@ -293,5 +306,5 @@ func (g *Gateway) unbranch(ctx context.Context, j id.Jail, why error) error {
 	if j == "" {
 		return why
 	}
-	return errors.Join(why, g.cfg.Jails.Delete(ctx, j))
+	return errors.Join(why, g.deleteJail(ctx, j))
 }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"glasshouse/fault"
+	"glasshouse/govern"
 	"glasshouse/id"
 	"glasshouse/jail"
 	"glasshouse/policy"
@@ -33,10 +34,14 @@ type Caller struct {
 	Jail    id.Jail
 	Session string
 	Run     id.Run // "": none is at work there
-	Agent   string
+	Agent   string // the preset of its run
 	Name    string
 	Group   string
 	Level   policy.Level
+
+	// PolicyAgent names the agent of the permission files whose rules apply. "": the one
+	// that the policy of its jail names.
+	PolicyAgent string
 
 	Workspace string // of its jail; what it says of files is relative to it
 
@@ -46,11 +51,21 @@ type Caller struct {
 }
 
 func (c Caller) subject() policy.Subject {
-	return policy.Subject{Jail: c.Jail, Session: c.Session, Run: string(c.Run), Agent: c.Agent}
+	return policy.Subject{Jail: c.Jail, Session: c.Session, Run: string(c.Run), Agent: c.PolicyAgent}
 }
 
 // envOf is what commands are told of whose they are.
 func envOf(c Caller) map[string]string { return map[string]string{"SANDBOX_ID": string(c.Jail)} }
+
+// Env is what all commands of a jail find in their environment: its id, if the jail belongs
+// to a session. Plugins in it address the agent endpoint by that.
+func Env(j jail.Jail) map[string]string {
+	env := map[string]string{}
+	if j.Spec.Labels[LabelSession] != "" {
+		env["SANDBOX_ID"] = string(j.ID)
+	}
+	return env
+}
 
 // A door is where the gateway listens in one jail.
 type door struct {
@@ -83,6 +98,11 @@ func (g *Gateway) Arrived(j jail.Jail) {
 	go func() {
 		defer close(d.done)
 		g.keepOpen(ctx, j.ID, d.open)
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		if g.doors[j.ID] == d { // there was no such jail yet: it is opened when the jail arrives
+			delete(g.doors, j.ID)
+		}
 	}()
 }
 
@@ -191,7 +211,28 @@ func (g *Gateway) callerIn(ctx context.Context, jid id.Jail) (Caller, error) {
 	if c.Run == "" {
 		c.Run = id.Run(j.Spec.Labels[LabelRun])
 	}
-	return g.asRun(ctx, c)
+	c, err = g.asRun(ctx, c)
+	if err != nil {
+		return Caller{}, err
+	}
+	level, err := levelOfPolicy(j)
+	if err != nil {
+		return Caller{}, err
+	}
+	// An operator may lower the level of a jail below what its session or its run began with.
+	if level != 0 && (c.Level == 0 || level < c.Level) {
+		c.Level = level
+	}
+	return c, nil
+}
+
+// levelOfPolicy is the autonomy level of a jail's policy, or 0 if it has no policy.
+func levelOfPolicy(j jail.Jail) (policy.Level, error) {
+	s, err := govern.Read(j.Spec.Govern)
+	if err != nil || s.Policy == nil {
+		return 0, err
+	}
+	return s.Policy.CurrentLevel(), nil
 }
 
 // callerOf is the agent of a run that works in no jail.
@@ -223,7 +264,7 @@ func (g *Gateway) asRun(ctx context.Context, c Caller) (Caller, error) {
 	if err != nil {
 		return Caller{}, err
 	}
-	c.Agent = a.Preset
+	c.Agent, c.PolicyAgent = a.Preset, a.PolicyAgent
 	if a.Level != 0 {
 		c.Level = policy.Level(a.Level)
 	}

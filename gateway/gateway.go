@@ -18,8 +18,10 @@ import (
 	"io"
 	"io/fs"
 	"log/slog"
+	"maps"
 	"net"
 	"runtime"
+	"slices"
 	"sync"
 	"time"
 
@@ -72,6 +74,9 @@ type Snapshots interface {
 	Branch(ctx context.Context, s id.Snapshot, count int, o snapshot.Overrides) ([]snapshot.Child, error)
 	Rewind(ctx context.Context, j id.Jail, s id.Snapshot, o jail.RewindOptions) (jail.Jail, error)
 	Delete(ctx context.Context, s id.Snapshot) error
+
+	// Abandoned removes the automatic snapshots of a jail that was deleted.
+	Abandoned(ctx context.Context, j id.Jail) error
 }
 
 // Kernel decides, and calls capabilities. *govern.Kernel is one.
@@ -151,14 +156,19 @@ type Gateway struct {
 	starts chan struct{}      // has room for the agents that are started at once
 	dog    *autonomy.Watchdog // nil: not open
 
-	mu    sync.Mutex
-	doors map[id.Jail]*door  // guarded by mu, as all below
-	at    map[id.Run]*attend // runs that are supervised here
+	mu sync.Mutex
+	// +checklocks:mu
+	doors map[id.Jail]*door
+	// +checklocks:mu
+	at map[id.Run]*attend // runs that are supervised here
+	// +checklocks:mu
 	works map[id.Jail]id.Run // the run that an agent in a jail is at
 
-	answers   map[id.Jail][]answer // that harnesses were given, oldest first
+	// +checklocks:mu
+	answers map[id.Jail][]answer // that harnesses were given, oldest first
+	// +checklocks:mu
 	inquiries map[matter][]*inquiry
-	foreign   map[id.Run]time.Time // since when the loop knows runs that nobody is at, and whose jail is another daemon's
+	foreign   map[id.Run]time.Time // for the loop alone: since when it knows unsupervised runs whose jail is another daemon's
 }
 
 // New returns a Gateway that does nothing before Open.
@@ -207,12 +217,13 @@ func (g *Gateway) Open(ctx context.Context) error {
 func (g *Gateway) Close() error {
 	g.cancel()
 	g.mu.Lock()
-	var errs []error
-	for _, d := range g.doors {
-		errs = append(errs, d.close())
-	}
+	doors := slices.Collect(maps.Values(g.doors))
 	clear(g.doors)
 	g.mu.Unlock()
+	var errs []error
+	for _, d := range doors { // without the lock, which each takes when it ends
+		errs = append(errs, d.close())
+	}
 	if g.dog != nil {
 		errs = append(errs, g.dog.Close())
 	}

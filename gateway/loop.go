@@ -19,10 +19,13 @@ import (
 
 // A lookout sees whether an agent goes around in circles, from what its run has done.
 type lookout struct {
-	mu   sync.Mutex
-	d    *autonomy.Detector // nil: it has not looked yet. guarded by mu
-	at   int64              // N of the last step that it was shown. guarded by mu
-	said []string           // what the agent is to be told with its next result. guarded by mu
+	mu sync.Mutex
+	// +checklocks:mu
+	d *autonomy.Detector // nil: it has not looked yet
+	// +checklocks:mu
+	at int64 // N of the last step that it was shown
+	// +checklocks:mu
+	said []string // warnings for the agent's next result
 }
 
 // actionLoop is what the rules are asked about an agent that seems lost.

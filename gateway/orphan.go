@@ -118,5 +118,16 @@ func (g *Gateway) abandoned(ctx context.Context, j jail.Jail) error {
 	if j.Origin == nil || time.Since(j.Created) < foreignFor {
 		return nil
 	}
-	return g.cfg.Jails.Delete(ctx, j.ID)
+	return g.deleteJail(ctx, j.ID)
+}
+
+// deleteJail deletes a jail and what its automatic snapshots keep.
+func (g *Gateway) deleteJail(ctx context.Context, j id.Jail) error {
+	if err := g.cfg.Jails.Delete(ctx, j); err != nil {
+		return err
+	}
+	if g.cfg.Snapshots == nil {
+		return nil
+	}
+	return g.cfg.Snapshots.Abandoned(ctx, j)
 }

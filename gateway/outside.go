@@ -11,12 +11,14 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
 	"glasshouse/agent"
 	"glasshouse/agent/spawn"
 	"glasshouse/id"
+	"glasshouse/jailinit/protocol"
 	"glasshouse/run"
 )
 
@@ -65,10 +67,11 @@ func (g *Gateway) outside(ctx context.Context, a *attend, r run.Run, ag Agent, s
 	if p.Name == "builtin" {
 		l.Argv[0] = spawner.Agent()
 	}
-	var out, errs cut
+	var said printed
+	var saidMu sync.Mutex
 	start := spawn.Start{
 		Argv: l.Argv, Env: g.elsewhere(l.Env, r), Files: files, Socket: socket, Token: []byte(token),
-		Stdout: &out, Stderr: &errs, Limits: spawn.Limits{Memory: 2 << 30, PIDs: 512},
+		Stdout: printer{&said, &saidMu, protocol.Stdout}, Stderr: printer{&said, &saidMu, protocol.Stderr}, Limits: spawn.Limits{Memory: 2 << 30, PIDs: 512},
 	}
 	for what := range spawner.Lacks() {
 		switch what { // what cannot be held here is said by doctor
@@ -95,7 +98,21 @@ func (g *Gateway) outside(ctx context.Context, a *attend, r run.Run, ag Agent, s
 	}()
 	a.pulse.heard()
 	g.afterHeard(ctx, a, ag, started)
-	return g.waitOutside(ctx, a, r, ag, proc, &out, &errs)
+	return g.waitOutside(ctx, a, r, ag, proc, &said)
+}
+
+// A printer keeps one stream of an agent.
+type printer struct {
+	p  *printed
+	mu *sync.Mutex // of p, which both streams write
+	s  protocol.Stream
+}
+
+func (p printer) Write(data []byte) (int, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.p.add(p.s, data)
+	return len(data), nil
 }
 
 // elsewhere is an agent's environment without what says where things are in a jail: its
@@ -108,7 +125,7 @@ func (g *Gateway) elsewhere(env []string, r run.Run) []string {
 	return append(env, "SANDBOX_ID="+string(r.Jail))
 }
 
-func (g *Gateway) waitOutside(ctx context.Context, a *attend, r run.Run, ag Agent, proc *spawn.Process, out, errs *cut) error {
+func (g *Gateway) waitOutside(ctx context.Context, a *attend, r run.Run, ag Agent, proc *spawn.Process, said *printed) error {
 	tick := time.NewTicker(lookAgain)
 	defer tick.Stop()
 	for {
@@ -121,11 +138,7 @@ func (g *Gateway) waitOutside(ctx context.Context, a *attend, r run.Run, ag Agen
 			if exit.Limit != "" {
 				return errEnded{"the agent reached its limit of " + exit.Limit}
 			}
-			text, _ := out.text(0)
-			if exit.Code != 0 && text == "" {
-				text, _ = errs.text(0)
-			}
-			return g.judge(ctx, r, ag, exit.Code, "", []byte(text))
+			return g.judge(ctx, r, ag, exit.Code, "", said) // both streams have ended
 		case <-a.moved:
 			if on, err := g.goesOn(ctx, r.ID); err != nil || !on {
 				g.quit(ctx, proc)

@@ -160,15 +160,16 @@ func (g *Gateway) heard(j id.Jail, q policy.Question) (govern.Verdict, bool) {
 	return govern.Verdict{}, false
 }
 
+// Records reports whether the gateway itself decides about a tool of a harness, and records
+// that, when the tool is used: it is one of those that the harness uses by calling the gateway.
+func Records(tool string) bool { return tool == policy.ActionCoordinate || tool == actionTask }
+
 // Said records what an agent's harness says that it does. What it has asked about is on
-// record, and so will be what the gateway decides when it is used.
+// record.
 func (g *Gateway) Said(_ context.Context, c Caller, q policy.Question) govern.Verdict {
 	q.Subject, q.Resource = c.subject(), c.near(q)
 	if v, ok := g.heard(c.Jail, q); ok {
 		return v
-	}
-	if q.Action == policy.ActionCoordinate || q.Action == actionTask {
-		return govern.Verdict{Allow: true, Tag: govern.Autonomous}
 	}
 	return g.cfg.Kernel.Said(q)
 }

@@ -21,8 +21,9 @@ import (
 type Bounds struct {
 	Jails Jails
 
-	mu   sync.Mutex
-	last map[id.Jail]sample // guarded by mu
+	mu sync.Mutex
+	// +checklocks:mu
+	last map[id.Jail]sample
 }
 
 // A sample is how much of the processors a jail had used at a time.
@@ -98,11 +99,11 @@ func (b *Bounds) Usage(ctx context.Context, jid id.Jail) (autonomy.Limits, error
 // ApproveResources asks a person whether a jail may have more. The run that asks waits
 // meanwhile. It is an autonomy.ResourceConfig.Approve.
 func (g *Gateway) ApproveResources(ctx context.Context, m autonomy.Member, have, want autonomy.Limits, reason string) (allow bool, by, why string, err error) {
-	q := policy.Question{
-		Subject:  policy.Subject{Jail: m.Jail, Session: m.Session, Run: string(m.Run), Agent: m.Agent},
-		Action:   policy.ActionResources,
-		Resource: differing(have, want).String(),
+	who, err := g.subjectOf(ctx, m)
+	if err != nil {
+		return false, "", "", err
 	}
+	q := policy.Question{Subject: who, Action: policy.ActionResources, Resource: differing(have, want).String()}
 	about, err := json.Marshal(map[string]string{"has": have.String(), "wants": want.String(), "why": reason})
 	if err != nil {
 		return false, "", "", err

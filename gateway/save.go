@@ -48,10 +48,13 @@ func (g *Gateway) savesOf(a Agent) Saves {
 
 // A saver knows when a run was kept last.
 type saver struct {
-	mu    sync.Mutex
-	busy  bool      // it is being kept. guarded by mu, as all below
-	at    time.Time // when it was, or was found unchanged
-	steps int64     // position of the journal then
+	mu sync.Mutex
+	// +checklocks:mu
+	busy bool // it is being kept
+	// +checklocks:mu
+	at time.Time // when it was, or was found unchanged
+	// +checklocks:mu
+	steps int64 // position of the journal then
 }
 
 // due reports whether it is time again, and for what reason. Who is told so keeps the

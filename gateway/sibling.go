@@ -6,8 +6,10 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"path"
+	"slices"
 	"strconv"
 	"time"
 
@@ -44,7 +46,7 @@ func init() {
 			do: (*Gateway).replyTool,
 		},
 		work{
-			Tool: Tool{"request_resources", "Ask for more processor, memory, disk or processes, or give some back.", object(`
+			Tool: Tool{"request_resources", "Ask for at least so much processor, memory, disk or processes. To ask for less than you were lent gives the rest back.", object(`
 				"cpu": {"type": "string", "description": "processors, such as 2 or 1.5"},
 				"memory": {"type": "string", "description": "such as 4Gi"},
 				"disk": {"type": "string"},
@@ -107,6 +109,11 @@ func (g *Gateway) Coordinate(ctx context.Context, c Caller, a autonomy.Ask) (Ask
 		return Asked{}, fault.Cannot("gateway.Coordinate", "siblings do not talk here", "")
 	}
 	defer g.pulseOf(c.Run).begin("coordinate_sibling", true)()
+	var err error
+	a.To, err = g.sessionOf(ctx, c, a.To)
+	if err != nil {
+		return Asked{}, err
+	}
 	r, err := g.cfg.Broker.Ask(ctx, c.Member(), a)
 	if err != nil {
 		return Asked{}, err
@@ -116,6 +123,110 @@ func (g *Gateway) Coordinate(ctx context.Context, c Caller, a autonomy.Ask) (Ask
 		out.Reason, out.Remedy, out.RetryAfter = r.Refusal.Reason, r.Refusal.Remedy, r.Refusal.RetryAfter.Milliseconds()
 	}
 	return out, nil
+}
+
+// sessionOf is the session of a jail, if a caller names its sibling by a jail, and the name
+// as it is otherwise. A session may have several jails, and members are known by their
+// session.
+func (g *Gateway) sessionOf(ctx context.Context, c Caller, to string) (string, error) {
+	if !id.Valid('j', to) || to == string(c.Jail) {
+		return to, nil
+	}
+	j, err := g.cfg.Jails.Get(ctx, id.Jail(to))
+	if err != nil {
+		if errors.Is(err, fault.NotFound) {
+			return to, nil // another daemon's, or a name
+		}
+		return "", err
+	}
+	sid := j.Spec.Labels[LabelSession]
+	if sid == "" {
+		return to, nil
+	}
+	s, err := g.cfg.Runs.Session(ctx, sid)
+	if err != nil && !errors.Is(err, fault.NotFound) {
+		return "", err
+	}
+	if s.Group == "" || s.Group != c.Group {
+		return to, nil // a caller learns nothing of others than its siblings
+	}
+	return sid, nil
+}
+
+// Ready refuses to wait for a sibling whose runs have all ended: no agent is left to answer.
+// A sibling without a run may get one, and in a jail without a run any client may be at work.
+// It is an autonomy.BrokerConfig.Ready.
+func (g *Gateway) Ready(ctx context.Context, to autonomy.Member) (*autonomy.Refusal, error) {
+	last, err := g.cfg.Runs.List(ctx, run.Filter{Session: to.Session, Limit: 1})
+	if err != nil || len(last) == 0 {
+		return nil, err
+	}
+	there, err := g.inhabited(ctx, to.Session)
+	if err != nil || there {
+		return nil, err
+	}
+	return &autonomy.Refusal{
+		Code: "ended", Reason: fmt.Sprintf("the run of %s has ended: it is %s", nameOf(to), last[0].State),
+		Remedy: "ask another sibling, or ask without waiting (reply_timeout_ms 0)",
+	}, nil
+}
+
+// inhabited reports whether an agent may be at work in a session: it has a run that has not
+// ended, or a jail that runs and was not made for a run.
+func (g *Gateway) inhabited(ctx context.Context, sid string) (bool, error) {
+	for _, states := range [][]run.State{{run.Active, run.Paused}, {run.Scheduled}} {
+		runs, err := g.cfg.Runs.List(ctx, run.Filter{Session: sid, States: states, Limit: 1})
+		if err != nil || len(runs) > 0 {
+			return true, err
+		}
+	}
+	s, err := g.cfg.Runs.Session(ctx, sid)
+	if err != nil {
+		return true, err
+	}
+	jails, err := g.jailsOf(ctx, sid)
+	if err != nil {
+		return true, err
+	}
+	if s.Jail != "" {
+		j, err := g.cfg.Jails.Get(ctx, s.Jail)
+		if err == nil {
+			jails = append(jails, j)
+		} else if !errors.Is(err, fault.NotFound) {
+			return true, err
+		}
+	}
+	return slices.ContainsFunc(jails, func(j jail.Jail) bool {
+		return j.Spec.Labels[LabelRun] == "" && (j.State == jail.Running || j.State == jail.Paused)
+	}), nil
+}
+
+// jailsOf are the jails that were made for a session, oldest first.
+func (g *Gateway) jailsOf(ctx context.Context, sid string) ([]jail.Jail, error) {
+	return g.cfg.Jails.List(ctx, jail.ListOptions{Label: map[string]string{LabelSession: sid}})
+}
+
+// siblingEnded ends the requests of siblings to a run that has ended, if its session has
+// no agent left that could answer.
+func (g *Gateway) siblingEnded(ctx context.Context, r run.Run) {
+	if g.cfg.Broker == nil {
+		return
+	}
+	s, err := g.cfg.Runs.Session(ctx, r.Session)
+	if err == nil && s.Group == "" {
+		return
+	}
+	there := false
+	if err == nil {
+		there, err = g.inhabited(ctx, r.Session)
+	}
+	if err == nil && !there {
+		m := autonomy.Member{Session: s.ID, Name: s.Name, Group: s.Group}
+		err = g.cfg.Broker.Gone(ctx, m, fmt.Sprintf("the run of %s has ended: it is %s", nameOf(m), r.State))
+	}
+	if err != nil {
+		g.cfg.Log.Warn("siblings wait for a run that has ended", "run", r.ID, "session", r.Session, "err", err)
+	}
 }
 
 // An Errand is what a sibling asks of an agent, as that one reads it.
@@ -310,16 +421,44 @@ func (g *Gateway) inhabit(ctx context.Context, m *autonomy.Member) {
 	if err == nil && len(runs) > 0 {
 		m.Jail, m.Run = runs[0].Jail, runs[0].ID
 	}
+	if m.Jail != "" {
+		return
+	}
+	jails, err := g.jailsOf(ctx, m.Session)
+	if err != nil {
+		return
+	}
+	for _, j := range slices.Backward(jails) {
+		if j.State == jail.Running || j.State == jail.Paused {
+			m.Jail = j.ID
+			return
+		}
+	}
+}
+
+// subjectOf is a member as the policy engine knows it: under the policy agent of its run.
+func (g *Gateway) subjectOf(ctx context.Context, m autonomy.Member) (policy.Subject, error) {
+	s := policy.Subject{Jail: m.Jail, Session: m.Session, Run: string(m.Run)}
+	if m.Run == "" {
+		return s, nil
+	}
+	r, err := g.cfg.Runs.Get(ctx, m.Run)
+	if err != nil {
+		return s, err
+	}
+	a, err := g.agentOf(r.Agent)
+	s.Agent = a.PolicyAgent
+	return s, err
 }
 
 // MayAsk asks the rules whether one sibling may ask something of another. It is an
 // autonomy.BrokerConfig.Policy.
 func (g *Gateway) MayAsk(ctx context.Context, from, to autonomy.Member, action, text string) (bool, string, error) {
-	q := policy.Question{
-		Subject:  policy.Subject{Jail: from.Jail, Session: from.Session, Run: string(from.Run), Agent: from.Agent},
-		Action:   policy.ActionCoordinate,
-		Resource: nameOf(to),
+	who, err := g.subjectOf(ctx, from)
+	if err != nil {
+		return false, "", err
 	}
+	q := policy.Question{Subject: who, Action: policy.ActionCoordinate, Resource: nameOf(to)}
 	about, err := json.Marshal(map[string]string{"action": action, "context": text})
 	if err != nil {
 		return false, "", err

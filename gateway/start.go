@@ -5,11 +5,13 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"time"
 
 	"glasshouse/autonomy"
 	"glasshouse/budget"
 	"glasshouse/fault"
+	"glasshouse/govern"
 	"glasshouse/id"
 	"glasshouse/manifest"
 	"glasshouse/run"
@@ -61,7 +63,39 @@ func (g *Gateway) acceptable(ctx context.Context, o Order) error {
 	if err != nil {
 		return err
 	}
-	return g.check(a)
+	if err := g.check(a); err != nil {
+		return err
+	}
+	return g.checkPolicyAgent(ctx, o, a)
+}
+
+// checkPolicyAgent refuses a policy agent that the rules of the run do not define: the
+// general rules would apply in its place, which may allow more.
+func (g *Gateway) checkPolicyAgent(ctx context.Context, o Order, a Agent) error {
+	if a.PolicyAgent == "" {
+		return nil
+	}
+	s, err := g.cfg.Runs.Session(ctx, o.Session)
+	if err != nil && !errors.Is(err, fault.NotFound) {
+		return err
+	}
+	var rules json.RawMessage
+	if in := cmp.Or(o.Jail, s.Jail); in != "" {
+		j, err := g.cfg.Jails.Get(ctx, in)
+		if err != nil {
+			return err
+		}
+		rules = j.Spec.Govern
+	} else {
+		rules, err = g.governs(a)
+		if err != nil {
+			return err
+		}
+	}
+	if err := govern.CheckAgent(rules, a.PolicyAgent); err != nil {
+		return fault.Fieldf("gateway.Start", "agent.policy_agent", "%w", err)
+	}
+	return nil
 }
 
 func (g *Gateway) plan(ctx context.Context, o Order) (run.Run, error) {
@@ -159,8 +193,12 @@ func (g *Gateway) each(ctx context.Context, f run.Filter, do func(r run.Run) boo
 	}
 }
 
+// ofSchedule reports whether a run stands for its schedule, which makes other runs, and
+// never starts itself. Those that the schedule has made have started.
+func ofSchedule(r run.Run) bool { return id.Valid('h', r.Schedule) && r.Started.IsZero() && r.Of == "" }
+
 // waits reports whether a run only waits for its schedule to make others.
-func waits(r run.Run) bool { return r.State == run.Scheduled && id.Valid('h', r.Schedule) }
+func waits(r run.Run) bool { return r.State == run.Scheduled && ofSchedule(r) }
 
 // renew has the run that waits for a schedule show its next time.
 func (g *Gateway) renew(ctx context.Context, r run.Run) error {
@@ -192,7 +230,7 @@ func (g *Gateway) Cancel(ctx context.Context, rid id.Run, by, reason string) (ru
 	if err != nil {
 		return r, err
 	}
-	if waits(r) {
+	if ofSchedule(r) && !r.State.Ended() {
 		if err := g.cfg.Schedules.Delete(ctx, id.Schedule(r.Schedule)); err != nil && !errors.Is(err, fault.NotFound) {
 			return r, err
 		}
@@ -244,9 +282,39 @@ func (g *Gateway) Unschedule(ctx context.Context, h id.Schedule, by string) erro
 	return errors.Join(append(errs, err)...)
 }
 
-// Pause has a run wait, until somebody resumes it. Its jail stands still.
+// Pause has a run wait until it is resumed. Its jail is paused. If the run stands for a
+// schedule, the schedule is paused.
 func (g *Gateway) Pause(ctx context.Context, rid id.Run, by, reason string) (run.Run, error) {
+	r, err := g.cfg.Runs.Get(ctx, rid)
+	if err != nil {
+		return r, err
+	}
+	if waits(r) {
+		if _, err := g.cfg.Schedules.Pause(ctx, id.Schedule(r.Schedule)); err != nil {
+			return r, err
+		}
+	}
 	return g.cfg.Runs.Move(ctx, rid, run.Move{To: run.Paused, Why: run.ByOperator, By: by, Reason: reason})
+}
+
+// resumeSchedule resumes the schedule that a paused run stands for. A run whose schedule is
+// not paused has nothing to resume, and is never started itself.
+func (g *Gateway) resumeSchedule(ctx context.Context, r run.Run, by, reason string) (run.Run, error) {
+	h := id.Schedule(r.Schedule)
+	if r.State == run.Scheduled {
+		return r, &fault.Error{Op: "gateway.Resume", On: string(r.ID), Kind: fault.Conflict,
+			Err:    fmt.Errorf("it stands for schedule %s, which starts a run of its own each time it is due", h),
+			Remedy: "start a run now with glasshouse goal, or change the schedule with glasshouse schedules edit " + string(h)}
+	}
+	s, err := g.cfg.Schedules.Resume(ctx, h)
+	if err != nil {
+		return r, err
+	}
+	next := time.Now().Add(time.Minute) // never due again: renew looks then
+	if s.Next != nil {
+		next = *s.Next
+	}
+	return g.cfg.Runs.Move(ctx, r.ID, run.Move{To: run.Scheduled, NextRunAt: next, By: by, Reason: reason})
 }
 
 // Move changes a run's state by hand.
@@ -260,6 +328,18 @@ func (g *Gateway) Move(ctx context.Context, rid id.Run, v run.Move) (run.Run, er
 		return r, err
 	case run.Paused:
 		v.Why = cmp.Or(v.Why, run.ByOperator)
+	}
+	was, err := g.cfg.Runs.Get(ctx, rid)
+	if err != nil {
+		return was, err
+	}
+	if ofSchedule(was) && !was.State.Ended() {
+		switch v.To {
+		case run.Paused:
+			return g.Pause(ctx, rid, v.By, v.Reason)
+		case run.Active:
+			return g.resumeSchedule(ctx, was, v.By, v.Reason)
+		}
 	}
 	r, err := g.cfg.Runs.Move(ctx, rid, v)
 	g.nobody(r)

@@ -16,6 +16,7 @@ import (
 	"glasshouse/budget"
 	"glasshouse/fault"
 	"glasshouse/id"
+	safetext "glasshouse/internal/text"
 	"glasshouse/policy"
 	"glasshouse/run"
 )
@@ -30,9 +31,11 @@ type talk struct {
 	run run.Run // as it was when the conversation was taken up
 	who Caller
 
-	mu   sync.Mutex
-	kept kept // guarded by mu
-	next kept // what is kept with the next prompt, but its Position. guarded by mu
+	mu sync.Mutex
+	// +checklocks:mu
+	kept kept
+	// +checklocks:mu
+	next kept // what is kept with the next prompt, but its Position
 }
 
 // A kept is how far a conversation has come: Details.Talk of a run.
@@ -63,7 +66,8 @@ func (t *talk) Keep(ctx context.Context, p acp.Position) error {
 
 // key is that of a step, by its place in the agent's output.
 func (t *talk) key(ctx context.Context, at int64) (string, error) {
-	return t.g.keyIn(ctx, t.run, keysOf(t.kept.Exec)+fmt.Sprint(at))
+	// Exec does not change during a conversation.
+	return t.g.keyIn(ctx, t.run, keysOf(t.kept.Exec)+fmt.Sprint(at)) // +checklocksignore
 }
 
 func keysOf(x id.Exec) string { return "acp-" + string(x) + "-" }
@@ -337,13 +341,8 @@ func inputOfTool(c acp.ToolCall) json.RawMessage {
 	return text
 }
 
-// clip shortens a text, between two characters.
-func clip(s string, most int) string {
-	if len(s) <= most {
-		return strings.ToValidUTF8(s, "\uFFFD")
-	}
-	return strings.ToValidUTF8(s[:most], "") + "…"
-}
+// clip shortens a text to most bytes of UTF-8.
+func clip(s string, most int) string { return safetext.Clip(strings.ToValidUTF8(s, "\uFFFD"), most) }
 
 // stops are what it means that an agent ends its turn otherwise than because it is done.
 var stops = map[string]string{
@@ -378,11 +377,22 @@ func (t *talk) Next(ctx context.Context, turn acp.Turn) (string, error) {
 		return prompt, err
 	case turn.Stop == "cancelled":
 		return goOn, nil
-	case turn.AtNo && t.next.Refusals < maxRefusals:
-		t.next.Refusals++
+	case turn.AtNo && t.countRefusal():
 		return refused(turn), nil
 	}
 	return "", t.whenActive(ctx, func() error { return t.g.finish(ctx, t.run.ID, strings.TrimSpace(turn.Text)) })
+}
+
+// countRefusal counts a turn that ended with a denial, and reports whether the agent is
+// prompted again.
+func (t *talk) countRefusal() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.next.Refusals >= maxRefusals {
+		return false
+	}
+	t.next.Refusals++
+	return true
 }
 
 // refused is what an agent is told that has ended its turn because it was told no.
@@ -401,10 +411,15 @@ func refused(turn acp.Turn) string {
 func (t *talk) messages(ctx context.Context) (string, error) {
 	looked, cancel := context.WithCancel(ctx)
 	cancel() // nobody waits
-	list, err := t.g.cfg.Runs.Inbox(looked, t.run.Session, t.next.Inbox, inboxAtOnce)
+	t.mu.Lock()
+	read := t.next.Inbox
+	t.mu.Unlock()
+	list, err := t.g.cfg.Runs.Inbox(looked, t.run.Session, read, inboxAtOnce)
 	if err != nil {
 		return "", err
 	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
 	t.next.Errand = ""
 	var parts []string
 	for _, m := range list {
@@ -434,7 +449,9 @@ func (t *talk) messages(ctx context.Context) (string, error) {
 // answerSibling answers the request that the agent's turn was about with what it said,
 // unless it has answered by itself.
 func (t *talk) answerSibling(ctx context.Context, turn acp.Turn) error {
+	t.mu.Lock()
 	q := t.next.Errand
+	t.mu.Unlock()
 	if q == "" || turn.Stop != "end_turn" || strings.TrimSpace(turn.Text) == "" {
 		return nil
 	}

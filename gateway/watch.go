@@ -16,14 +16,21 @@ import (
 
 // A pulse is what is seen of the agent of a run while it is supervised here.
 type pulse struct {
-	mu    sync.Mutex
-	since time.Time // before, nobody supervised it, and it could do nothing. guarded by mu, as all below
-	last  time.Time // when it did something last
-	beat  time.Time // when it was heard last; zero: it does not say that it lives
-	n     int
+	mu sync.Mutex
+	// +checklocks:mu
+	since time.Time // when supervision began; before, it could do nothing
+	// +checklocks:mu
+	last time.Time // when it did something last
+	// +checklocks:mu
+	beat time.Time // when it was heard last; zero: it does not say that it lives
+	// +checklocks:mu
+	n int
+	// +checklocks:mu
 	doing map[int]doing
 
-	used   time.Duration // by the processors of its jail, when it was looked at last
+	// +checklocks:mu
+	used time.Duration // by the processors of its jail, when it was looked at last
+	// +checklocks:mu
 	looked time.Time
 }
 
@@ -219,9 +226,13 @@ const actionLate = "watchdog"
 // askLate asks a person whether a run goes on that is late, whatever its rules say, and
 // stops it if it may not.
 func (g *Gateway) askLate(r run.Run, a autonomy.Action) {
-	q := policy.Question{Subject: policy.Subject{Jail: r.Jail, Session: r.Session, Run: string(r.ID)}, Action: actionLate, Resource: string(a.Cause)}
+	who, err := g.subjectOf(g.ctx, autonomy.Member{Jail: r.Jail, Session: r.Session, Run: r.ID})
+	if err != nil && g.ctx.Err() == nil {
+		g.cfg.Log.Error("the agent of a run cannot be read; the default agent of the policy is asked about it", "run", r.ID, "err", err)
+	}
+	q := policy.Question{Subject: who, Action: actionLate, Resource: string(a.Cause)}
 	var v govern.Verdict
-	err := g.waitingFor(g.ctx, r, a.Text, func() (err error) {
+	err = g.waitingFor(g.ctx, r, a.Text, func() (err error) {
 		v, err = g.cfg.Kernel.Judge(g.ctx, govern.Ask{Question: q, Parent: r.Entry, Always: a.Text})
 		if err == nil && v.Allow && a.Cause == autonomy.Wall { // before it goes on, or it is late again
 			_, err = g.cfg.Runs.Renew(g.ctx, r.ID)

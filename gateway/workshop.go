@@ -14,6 +14,7 @@ import (
 	"glasshouse/agent/acp"
 	"glasshouse/fault"
 	"glasshouse/id"
+	safetext "glasshouse/internal/text"
 	"glasshouse/jail"
 	"glasshouse/jailinit/protocol"
 	"glasshouse/policy"
@@ -46,8 +47,9 @@ func init() {
 // jail. It implements acp.Files and acp.Terminals.
 type workshop struct {
 	*talk
-	jail      id.Jail
-	terminals map[id.Exec]int // bytes of their output that it wants. guarded by mu
+	jail id.Jail
+	// +checklocks:mu
+	terminals map[id.Exec]int // bytes of their output that it wants
 }
 
 // use uses a tool of the gateway's for the agent.
@@ -58,7 +60,9 @@ func (w *workshop) use(ctx context.Context, at int64, tool string, input, output
 	}
 	var used Used
 	err = w.whenActive(ctx, func() (err error) {
-		used, err = w.g.Call(ctx, w.who, Use{Key: keysOf(w.kept.Exec) + strconv.FormatInt(at, 10), Tool: tool, Input: text})
+		// Exec does not change during a conversation.
+		key := keysOf(w.kept.Exec) + strconv.FormatInt(at, 10) // +checklocksignore
+		used, err = w.g.Call(ctx, w.who, Use{Key: key, Tool: tool, Input: text})
 		return err
 	})
 	if err != nil {
@@ -241,6 +245,8 @@ func (w *workshop) terminal(ctx context.Context, name string) (id.Exec, int, err
 const maxTerminal = 256 << 10
 
 // limit notes how much of a terminal's output an agent wants. The caller holds mu.
+//
+// +checklocks:w.talk.mu
 func (w *workshop) limit(x id.Exec, most int) int {
 	if most <= 0 || most > maxTerminal {
 		most = maxTerminal
@@ -260,16 +266,14 @@ func (w *workshop) TerminalOutput(ctx context.Context, name string) (acp.Output,
 	}
 	var text []byte
 	status, err := w.g.cfg.Jails.Output(ctx, w.jail, x, func(c protocol.Chunk) error {
-		if text = append(text, c.Data...); len(text) > 2*most {
-			text = append([]byte(nil), text[len(text)-most:]...)
-		}
+		text = safetext.AppendEnd(text, c.Data, most)
 		return nil
 	})
 	if err != nil {
 		return acp.Output{}, err
 	}
 	out := acp.Output{Truncated: status.Next > int64(min(len(text), most))}
-	out.Text = strings.ToValidUTF8(string(text[max(0, len(text)-most):]), "\uFFFD")
+	out.Text = strings.ToValidUTF8(safetext.Suffix(string(text), most), "\uFFFD")
 	if status.Ended != nil {
 		e := exitOf(status)
 		out.Exit = &e

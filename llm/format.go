@@ -55,6 +55,8 @@ func problemOf(err error) problem {
 		p.status = http.StatusRequestEntityTooLarge
 	case fault.Exhausted:
 		p.status = http.StatusTooManyRequests
+	case fault.NoSpace:
+		p.status = http.StatusInsufficientStorage
 	case fault.Unavailable:
 		p.status = http.StatusServiceUnavailable
 	case fault.Timeout:

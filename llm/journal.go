@@ -52,8 +52,9 @@ func (r *Recorded) answer(w http.ResponseWriter) {
 // flights are the requests with keys that are under way, so that the same one does
 // not go out twice.
 type flights struct {
-	mu  sync.Mutex
-	all map[string]chan struct{} // closed when it has ended. guarded by mu
+	mu sync.Mutex
+	// +checklocks:mu
+	all map[string]chan struct{} // closed when it has ended
 }
 
 // board waits until nobody else is under way with this key.

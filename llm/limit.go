@@ -54,11 +54,15 @@ func (b *bucket) take(n float64) {
 type turnstile struct {
 	concurrent int
 
-	mu       sync.Mutex
-	requests bucket        // guarded by mu, as all below
-	tokens   bucket        //
-	inside   int           //
-	left     chan struct{} // closed when somebody leaves; nil: nobody waits for that
+	mu sync.Mutex
+	// +checklocks:mu
+	requests bucket
+	// +checklocks:mu
+	tokens bucket //
+	// +checklocks:mu
+	inside int //
+	// +checklocks:mu
+	left chan struct{} // closed when a request leaves; nil without a waiter
 }
 
 func newTurnstile(l Limit) *turnstile {
@@ -158,8 +162,9 @@ func limited(of string, wait time.Duration) error {
 type callers struct {
 	limit Limit
 
-	mu  sync.Mutex
-	all map[string]*turnstile // guarded by mu
+	mu sync.Mutex
+	// +checklocks:mu
+	all map[string]*turnstile
 }
 
 // manyCallers is when those are forgotten of whom nothing has to be remembered.

@@ -194,7 +194,7 @@ func newProvider(op string, p Provider) (*provider, error) {
 	switch p.API {
 	case OpenAI, Anthropic, Gemini:
 	default:
-		return nil, fault.Fieldf(op, "providers."+p.Name+".api", "%q is none of %s, %s, %s", p.API, OpenAI, Anthropic, Gemini)
+		return nil, fault.Fieldf(op, "providers."+p.Name+".api", "%q is not one of %s, %s, %s", p.API, OpenAI, Anthropic, Gemini)
 	}
 	base, err := url.Parse(strings.TrimSuffix(p.BaseURL, "/"))
 	if err != nil || base.Host == "" || base.Scheme != "http" && base.Scheme != "https" || base.User != nil || base.RawQuery != "" {

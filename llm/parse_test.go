@@ -11,6 +11,7 @@ import (
 	"strings"
 	"testing"
 	"testing/iotest"
+	"unicode/utf8"
 
 	"glasshouse/budget"
 	"glasshouse/chain"
@@ -314,5 +315,14 @@ func TestTotalsAreKeptForSoManyAndAddedUpForTheRest(t *testing.T) {
 	}
 	if runs := Sum(all, func(k Key) Key { return Key{Run: k.Run} }); len(runs) < 5000 {
 		t.Errorf("%d runs are told apart", len(runs))
+	}
+}
+
+func TestARecordedBodyIsCutBetweenCharacters(t *testing.T) {
+	for n := range 4 {
+		body := strings.Repeat("x", n) + strings.Repeat("€", 1000)
+		if got := clip([]byte(body), 300); !strings.HasPrefix(body, got) || !utf8.ValidString(got) || len(got) < 100 || len(got) > 300 {
+			t.Errorf("%d bytes are kept, ending in %q", len(got), got[max(0, len(got)-6):])
+		}
 	}
 }

@@ -13,6 +13,7 @@ import (
 	"glasshouse/chain"
 	"glasshouse/fault"
 	"glasshouse/id"
+	"glasshouse/internal/text"
 )
 
 // An Outcome is how a call ended.
@@ -91,17 +92,14 @@ func (c Call) Entry() chain.Entry {
 
 // clip is the beginning of a body as text that takes at most so many bytes of JSON.
 func clip(body []byte, longest int) string {
-	text := strings.ToValidUTF8(string(body[:min(len(body), longest)]), "\uFFFD")
+	body = body[:min(len(body), longest+utf8.UTFMax)] // Prefix looks at the character that is cut
+	s := strings.ToValidUTF8(text.Prefix(string(body), longest), "\uFFFD")
 	for {
-		written, err := json.Marshal(text)
+		written, err := json.Marshal(s)
 		if err == nil && len(written) <= longest {
-			return text
+			return s
 		}
-		cut := len(text) / 2
-		for cut > 0 && !utf8.RuneStart(text[cut]) {
-			cut--
-		}
-		text = text[:cut]
+		s = text.Prefix(s, len(s)/2)
 	}
 }
 
@@ -128,9 +126,11 @@ const maxTotals = 10_000
 
 // meters counts what was used since the gateway was made.
 type meters struct {
-	mu   sync.Mutex
-	all  map[Key]*metered // guarded by mu
-	tick int64            // guarded by mu
+	mu sync.Mutex
+	// +checklocks:mu
+	all map[Key]*metered
+	// +checklocks:mu
+	tick int64
 }
 
 type metered struct {
@@ -154,6 +154,9 @@ func (m *meters) add(c Call) {
 	}
 }
 
+// count adds t to the total of k. The caller holds m.mu.
+//
+// +checklocks:m.mu
 func (m *meters) count(k Key, t Total) {
 	at := m.all[k]
 	if at == nil {
@@ -166,7 +169,9 @@ func (m *meters) count(k Key, t Total) {
 }
 
 // forget folds a tenth of the keys, those that were used longest ago, into their
-// models'.
+// models'. The caller holds m.mu.
+//
+// +checklocks:m.mu
 func (m *meters) forget() {
 	old := make([]*metered, 0, len(m.all))
 	for k, t := range m.all {

@@ -24,9 +24,13 @@ type Chain struct {
 	ChainReader
 	s *Store
 
-	mu      sync.Mutex
-	claimed bool      // guarded by mu
-	conn    *sql.Conn // guarded by mu: on PostgreSQL, the connection whose lock is the claim; nil if it broke
+	mu sync.Mutex
+	// +checklocks:mu
+	claimed bool
+	// conn is the PostgreSQL connection that holds the advisory lock of the claim, or
+	// nil after it failed.
+	// +checklocks:mu
+	conn *sql.Conn
 }
 
 // Chain returns the database's chain.
@@ -88,6 +92,8 @@ func closeFile(f *os.File) error {
 
 // lock takes the advisory lock on a connection that is kept for it. c.mu must be
 // held.
+//
+// +checklocks:c.mu
 func (c *Chain) lock(ctx context.Context) error {
 	const idle = 8 // connections that the pool may keep, and that may all be broken
 	var err error
@@ -142,7 +148,9 @@ func (c *Chain) Last(ctx context.Context) (chain.Row, error) {
 	return c.ChainReader.Last(ctx)
 }
 
-// unlock gives the lock back, and ends its connection. c.mu must be held.
+// unlock gives the lock back, and ends its connection. The caller holds c.mu.
+//
+// +checklocks:c.mu
 func (c *Chain) unlock() error {
 	if c.conn == nil {
 		return nil

@@ -154,10 +154,15 @@ func sqliteDSN(path string, readOnly bool) string {
 	return (&url.URL{Scheme: "file", Path: path, RawQuery: q.Encode()}).String()
 }
 
-// Ping reports whether the database answers.
-func (s *Store) Ping(ctx context.Context) error {
-	if _, err := s.read.ExecContext(ctx, "SELECT 1"); err != nil {
-		return fault.New(fault.Unavailable, "store.Ping", "", err)
+// Writable reports whether a transaction can be committed, which those of the audit
+// log need. It commits one that changes nothing.
+func (s *Store) Writable(ctx context.Context) error {
+	err := s.update(ctx, "house", func(tx *sql.Tx) error {
+		_, err := tx.ExecContext(ctx, "UPDATE house SET name = name")
+		return err
+	})
+	if err != nil {
+		return fault.New(fault.Unavailable, "store.Writable", "", err)
 	}
 	return nil
 }

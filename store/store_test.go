@@ -383,7 +383,7 @@ func openedAtOnce(t *testing.T, where string) {
 				t.Errorf("Open: %v", err)
 				return
 			}
-			if err := errors.Join(s.Ping(t.Context()), s.Close(), s.Close()); err != nil {
+			if err := errors.Join(s.Writable(t.Context()), s.Close(), s.Close()); err != nil {
 				t.Error(err)
 			}
 		})

@@ -65,6 +65,7 @@ var codes = map[fault.Kind]connect.Code{
 	fault.Conflict:        connect.CodeFailedPrecondition,
 	fault.TooLarge:        connect.CodeInvalidArgument,
 	fault.Exhausted:       connect.CodeResourceExhausted,
+	fault.NoSpace:         connect.CodeResourceExhausted,
 	fault.Unsupported:     connect.CodeUnimplemented,
 	fault.Unavailable:     connect.CodeUnavailable,
 	fault.Timeout:         connect.CodeDeadlineExceeded,
@@ -93,15 +94,12 @@ func answer(err error) error {
 
 // ended is why a stream broke off: where it was cut because its sandbox does not run any
 // more, that is said, in words that clients look for.
-func (s *Server) ended(ctx context.Context, v *visit, err error) error {
+func (s *Server) ended(v *visit, err error) error {
 	if err == nil || connect.CodeOf(answer(err)) != connect.CodeUnavailable {
 		return err
 	}
-	_, release, now := s.boxes.Open(context.WithoutCancel(ctx), v.sandbox, Glance)
+	now := s.boxes.Check(v.sandbox)
 	switch {
-	case now == nil:
-		release()
-		return err
 	case errors.Is(now, fault.NotFound):
 		return connect.NewError(connect.CodeUnavailable, fmt.Errorf("%s: the sandbox was killed or reached its end of life", v.sandbox))
 	case errors.Is(now, fault.Conflict):

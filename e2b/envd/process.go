@@ -118,7 +118,7 @@ func (s *Server) start(ctx context.Context, v *visit, q *envdpb.StartRequest, to
 	default:
 		return err
 	}
-	return s.ended(ctx, v, v.tell(ctx, stream, st, func(e *envdpb.ProcessEvent) error { return to.Send(&envdpb.StartResponse{Event: e}) }))
+	return s.ended(v, v.tell(ctx, stream, st, func(e *envdpb.ProcessEvent) error { return to.Send(&envdpb.StartResponse{Event: e}) }))
 }
 
 // command is what a request to start one asks for.
@@ -188,7 +188,7 @@ func (s *Server) connect(ctx context.Context, v *visit, q *envdpb.ConnectRequest
 	if err != nil {
 		return err
 	}
-	return s.ended(ctx, v, v.tell(ctx, stream, st, func(e *envdpb.ProcessEvent) error { return to.Send(&envdpb.ConnectResponse{Event: e}) }))
+	return s.ended(v, v.tell(ctx, stream, st, func(e *envdpb.ProcessEvent) error { return to.Send(&envdpb.ConnectResponse{Event: e}) }))
 }
 
 // tell sends what becomes of a command until it has ended, and closes the stream.

@@ -413,8 +413,8 @@ func malformed(w *world) {
 	if status, _, _ := w.do("GET", "/process.Process/List", nil); status != http.StatusMethodNotAllowed {
 		w.Errorf("GET of a call: %d", status)
 	}
-	if status, _, _ := w.do("POST", "/init", strings.NewReader("{}")); status != http.StatusNotFound {
-		w.Errorf("/init, which is for hosts alone: %d", status)
+	if status, _, _ := w.do("POST", "/init", strings.NewReader("{}")); status != http.StatusUnauthorized {
+		w.Errorf("/init, which is for hosts alone: got %d, want 401", status)
 	}
 	a := must[envdpb.StatRequest, envdpb.StatResponse](w, "/filesystem.Filesystem/Stat", &envdpb.StatRequest{Path: "/"})
 	if a.GetEntry().GetType() != envdpb.FileType_FILE_TYPE_DIRECTORY {

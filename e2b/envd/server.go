@@ -2,6 +2,7 @@ package envd
 
 import (
 	"context"
+	"errors"
 	"io"
 	"log/slog"
 	"net"
@@ -39,20 +40,33 @@ type Box struct {
 
 // Boxes finds sandboxes.
 type Boxes interface {
-	// Open returns a sandbox to which a request comes and has it go on if it rests and
-	// is to be woken. Until release is called somebody is using it. It is
+	// Open returns the sandbox that a request is for, and resumes it if it is paused and
+	// resumes by itself. Open calls v.Admit before it does so, and returns its error
+	// unchanged. The sandbox is not paused until release is called. Other errors are
 	// fault.NotFound if there is no such sandbox, and fault.Conflict if it does not run
-	// and is not to be woken.
-	Open(ctx context.Context, sandbox string, visit Visit) (box Box, release func(), err error)
+	// and does not resume by itself.
+	Open(ctx context.Context, sandbox string, v Visit) (box Box, release func(), err error)
+
+	// Check returns nil for a sandbox that runs, and otherwise the error that Open
+	// returns for one that does not resume by itself.
+	Check(sandbox string) error
 }
 
-// A Visit is how a request uses a sandbox.
-type Visit int
+// A Visit is a request to a sandbox.
+type Visit struct {
+	Use Use
+
+	// Admit returns an error if the request lacks the credentials that the sandbox asks for.
+	Admit func(box Box, running bool) error
+}
+
+// A Use is how a request uses a sandbox.
+type Use int
 
 const (
-	Ask    Visit = iota // it waits for its answer
-	Stay                // it is a stream or a connection, which ends when the client wants
-	Glance              // it looks whether the sandbox runs, and uses nothing
+	Ask    Use = iota // it waits for its answer
+	Stay              // it is a stream or a connection, which ends when the client wants
+	Glance            // it asks whether the sandbox runs, and does not keep it from being paused
 )
 
 // streams are the procedures that go on until the client has enough.
@@ -61,8 +75,8 @@ var streams = map[string]bool{
 	"/filesystem.Filesystem/WatchDir": true,
 }
 
-// visitOf tells how a request uses a sandbox.
-func visitOf(r *http.Request, port int) Visit {
+// useOf returns how a request uses a sandbox.
+func useOf(r *http.Request, port int) Use {
 	switch {
 	case port == Port && r.URL.Path == "/health":
 		return Glance
@@ -107,8 +121,9 @@ type Server struct {
 	closing context.Context // done when the server is closed
 	close   context.CancelFunc
 
-	mu     sync.Mutex
-	closed bool           // guarded by mu
+	mu sync.Mutex
+	// +checklocks:mu
+	closed bool
 	wg     sync.WaitGroup // requests, and what they left running; not added to once closed
 }
 
@@ -163,7 +178,13 @@ func (s *Server) ServeSandbox(w http.ResponseWriter, r *http.Request, sandbox st
 		return
 	}
 	defer leave()
-	box, release, err := s.boxes.Open(r.Context(), sandbox, visitOf(r, port))
+	box, release, err := s.boxes.Open(r.Context(), sandbox, Visit{useOf(r, port), func(b Box, running bool) error {
+		return admit(r, port, b, running)
+	}})
+	if d, ok := errors.AsType[*denial](err); ok {
+		d.write(w, r, sandbox)
+		return
+	}
 	if err != nil {
 		s.absent(w, r, sandbox, err)
 		return
@@ -181,22 +202,21 @@ func (s *Server) ServeSandbox(w http.ResponseWriter, r *http.Request, sandbox st
 	s.ports.ServeHTTP(w, r)
 }
 
-// routes are what is at Port.
+// routes are what is at Port. Requests have been admitted.
 func (s *Server) routes() http.Handler {
 	m := http.NewServeMux()
 	m.HandleFunc("GET /health", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNoContent) })
-
-	// Files can be had by a signature too.
+	m.HandleFunc("POST /init", func(w http.ResponseWriter, _ *http.Request) {
+		// E2B's control plane sets a sandbox up by this call. Here the daemon does, by other means.
+		writeError(w, http.StatusUnauthorized, "the daemon alone initializes sandboxes: clients cannot change the access token")
+	})
 	m.HandleFunc("GET /files", s.getFile)
 	m.HandleFunc("POST /files", s.postFiles)
-
-	closed := http.NewServeMux()
-	closed.HandleFunc("POST /files/compose", s.composeFiles)
-	closed.HandleFunc("GET /metrics", s.metrics)
-	closed.HandleFunc("GET /envs", s.envs)
+	m.HandleFunc("POST /files/compose", s.composeFiles)
+	m.HandleFunc("GET /metrics", s.metrics)
+	m.HandleFunc("GET /envs", s.envs)
 	for path, h := range s.procedures() {
-		closed.Handle("POST "+path, h)
+		m.Handle("POST "+path, h)
 	}
-	m.Handle("/", s.withToken(closed))
 	return m
 }

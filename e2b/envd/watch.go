@@ -109,11 +109,11 @@ func (s *Server) watchDir(ctx context.Context, v *visit, q *envdpb.WatchDirReque
 			return ctx.Err()
 		case c, ok := <-w.changes:
 			if !ok {
-				return s.ended(ctx, v, over(ctx, w.path))
+				return s.ended(v, over(ctx, w.path))
 			}
 			e, err := s.told(ctx, v, w, c)
 			if err != nil {
-				return s.ended(ctx, v, err)
+				return s.ended(v, err)
 			}
 			if e == nil {
 				continue
@@ -145,8 +145,9 @@ const (
 // watchers are those that clients ask for what has changed. They end when nobody has
 // asked for a while, and with the daemon.
 type watchers struct {
-	mu   sync.Mutex
-	open map[string]*watcher // by id. guarded by mu
+	mu sync.Mutex
+	// +checklocks:mu
+	open map[string]*watcher // by id
 }
 
 type watcher struct {
@@ -154,9 +155,11 @@ type watcher struct {
 	cancel context.CancelFunc
 	idle   *time.Timer // ends it
 
-	mu   sync.Mutex
-	kept []*envdpb.FilesystemEvent // guarded by mu
-	err  error                     // why there will be no more. guarded by mu
+	mu sync.Mutex
+	// +checklocks:mu
+	kept []*envdpb.FilesystemEvent
+	// +checklocks:mu
+	err error // why there will be no more
 }
 
 func (s *Server) createWatcher(ctx context.Context, v *visit, q *envdpb.CreateWatcherRequest) (*envdpb.CreateWatcherResponse, error) {

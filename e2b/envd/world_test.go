@@ -43,21 +43,23 @@ type world struct {
 
 // boxes are the sandboxes of a world.
 type boxes struct {
-	mu    sync.Mutex
-	all   map[string]envd.Box // guarded by mu
-	users int                 // of sandboxes now. guarded by mu
+	mu sync.Mutex
+	// +checklocks:mu
+	all map[string]envd.Box
+	// +checklocks:mu
+	users int // of sandboxes now
 }
 
 // Open implements envd.Boxes.
-func (w *boxes) Open(_ context.Context, sandbox string, _ envd.Visit) (envd.Box, func(), error) {
+func (w *boxes) Open(_ context.Context, sandbox string, v envd.Visit) (envd.Box, func(), error) {
+	if err := w.Check(sandbox); err != nil {
+		return envd.Box{}, nil, err
+	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	b, ok := w.all[sandbox]
-	switch {
-	case !ok:
-		return b, nil, fault.Newf(fault.NotFound, "boxes.Open", sandbox, "no such sandbox")
-	case b.Jail == "":
-		return b, nil, fault.Newf(fault.Conflict, "boxes.Open", sandbox, "it is paused")
+	b := w.all[sandbox]
+	if err := v.Admit(b, true); err != nil {
+		return envd.Box{}, nil, err
 	}
 	w.users++
 	return b, func() {
@@ -65,6 +67,20 @@ func (w *boxes) Open(_ context.Context, sandbox string, _ envd.Visit) (envd.Box,
 		defer w.mu.Unlock()
 		w.users--
 	}, nil
+}
+
+// Check implements envd.Boxes.
+func (w *boxes) Check(sandbox string) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	b, ok := w.all[sandbox]
+	switch {
+	case !ok:
+		return fault.Newf(fault.NotFound, "boxes.Check", sandbox, "no such sandbox")
+	case b.Jail == "":
+		return fault.Newf(fault.Conflict, "boxes.Check", sandbox, "the sandbox is paused")
+	}
+	return nil
 }
 
 // newWorld makes a jail that runs, as the sandboxes "open", which everybody may use,
@@ -99,7 +115,7 @@ func newWorld(t testing.TB) *world {
 	w.jails = jail.NewManager(jail.Config{
 		Dir: filepath.Join(dir, "jails"), Store: &backendtest.Records{}, Rootfs: w.tree(),
 		Runtimes: []jail.Runtime{{Name: "oci", Runtime: "runc", Backend: backend}},
-		Init:     backendtest.Init(t), Boot: "boot", Backend: "oci", Runtime: "runc", FirstID: 0x31000000,
+		Init:     backendtest.Init(t), Boot: "boot", Backend: "oci", Runtime: "runc", FirstID: backendtest.FirstID(t),
 	})
 	if err := w.jails.Open(t.Context()); err != nil {
 		t.Fatal(err)
@@ -112,6 +128,7 @@ func newWorld(t testing.TB) *world {
 	if _, err := w.jails.Start(t.Context(), j.ID); err != nil {
 		t.Fatal(err)
 	}
+	w.mu.Lock()
 	w.all = map[string]envd.Box{
 		"open":   {Jail: j.ID, Env: map[string]string{"FROM": "sandbox", "BOTH": "sandbox"}},
 		"safe":   {Jail: j.ID, Token: "secret", Traffic: "pass"},
@@ -119,6 +136,7 @@ func newWorld(t testing.TB) *world {
 		"paused": {},
 		"tls":    {Jail: j.ID, HTTPS: []int{8443}},
 	}
+	w.mu.Unlock()
 	w.envd = envd.New(envd.Config{Boxes: w, Jails: w.jails, Log: slog.New(slog.NewTextHandler(t.Output(), nil))})
 	server := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 		port, err := strconv.Atoi(cmp.Or(r.Header.Get("E2b-Sandbox-Port"), "49983"))

@@ -64,8 +64,9 @@ type Jails interface {
 type Interpreters struct {
 	jails Jails
 
-	mu       sync.Mutex
-	starting map[id.Jail]*start // guarded by mu
+	mu sync.Mutex
+	// +checklocks:mu
+	starting map[id.Jail]*start
 }
 
 // A start is one that is under way.

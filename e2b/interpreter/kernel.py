@@ -20,6 +20,7 @@ import collections
 import contextlib
 import datetime
 import fcntl
+import functools
 import http.server
 import importlib.machinery
 import importlib.util
@@ -397,6 +398,8 @@ exec WENT<&-
 trap : INT
 while IFS= read -r -d '' -u CTL __before && IFS= read -r -d '' -u CTL __code && IFS= read -r -d '' -u CTL __after; do
     eval "$__before" CTL<&-
+    read -r __name </proc/sys/kernel/hostname
+    [ "$__name" = "$__host" ] || { [ -z "$__host" ] || RANDOM=$SRANDOM; __host=$__name; }
     eval "$__code" </dev/null CTL<&-
     __status=$?
     eval "$__after" CTL<&-
@@ -409,7 +412,7 @@ done
 # Node has an evaluator for people at a terminal, which keeps what a cell declares and
 # waits for what is awaited.
 NODE = r"""
-const fs = require('fs'), net = require('net'), path = require('path'), repl = require('repl'), util = require('util')
+const fs = require('fs'), os = require('os'), crypto = require('crypto'), net = require('net'), path = require('path'), repl = require('repl'), util = require('util')
 const { PassThrough } = require('stream')
 const [ctl, language] = process.argv.slice(-2)
 const socket = new net.Socket({ fd: Number(ctl), readable: true, writable: true })
@@ -451,7 +454,15 @@ const evaluate = (code) =>
     }
     shell.eval(code + '\n', shell.context, 'cell', (e, v) => (e ? reject(e.err ?? e) : resolve(v)))
   })
+// The state of Math.random is equal in all branches of a sandbox and cannot be seeded.
+let host = os.hostname()
+const reseed = () => {
+  if (host === os.hostname()) return
+  host = os.hostname()
+  Math.random = () => crypto.randomBytes(6).readUIntBE(0, 6) / 2 ** 48
+}
 const run = async ({ code, env }) => {
+  reseed()
   const old = Object.fromEntries(Object.keys(env).map((k) => [k, process.env[k]]))
   Object.assign(process.env, env)
   try {
@@ -714,6 +725,7 @@ class Kernel:
         sys.modules["__main__"] = self.main
         sys.argv = [""]
         self.shell = Shell(self)
+        self.randomness = Randomness()
         builtins.display = self.display
         builtins.get_ipython = lambda: self.shell
 
@@ -730,6 +742,7 @@ class Kernel:
         threading.Thread(target=self.flush_soon, args=(soon,), daemon=True).start()
         signal.signal(signal.SIGINT, self.interrupted)
         sys.meta_path.insert(0, Pictures(self))
+        sys.meta_path.insert(0, self.randomness)
         sys.meta_path.append(Notebook(self))
         with self.ctl.makefile("rb") as requests:
             for line in requests:
@@ -782,6 +795,7 @@ class Kernel:
 
     def run(self, code, env, count):
         self.count, self.writes = count, None
+        self.randomness.check()
         saved = {k: os.environ.get(k) for k in env}
         os.environ.update(env)
         self.attempt(lambda: self.cell(code))
@@ -1075,6 +1089,72 @@ class Shell:
             raise UsageError("Cell magic `%%%%%s` not found." % name)
 
 
+def spec_with(change, name, path, target):
+    """Return the spec of a module; change(module) is called once the module is loaded."""
+    spec = importlib.machinery.PathFinder.find_spec(name, path, target)
+    if spec and spec.loader and hasattr(spec.loader, "exec_module"):
+        load = spec.loader.exec_module
+
+        def exec_module(module):
+            load(module)
+            change(module)
+
+        spec.loader.exec_module = exec_module
+    return spec
+
+
+class Randomness:
+    """Seeds the global generators of random and numpy.random again in a branch of the sandbox.
+
+    All branches of a snapshot have the same generators, with the same state. A generator
+    that code has seeded with a value, or whose state it has set, stays as it is. A branch
+    has another host name (the id of its jail), which is set before its processes run.
+    """
+
+    MODULES = ("random", "numpy.random")
+
+    def __init__(self):
+        self.host = os.uname().nodename
+        self.seeded = set()  # names of modules
+        if "random" in sys.modules:
+            self.watch(sys.modules["random"])
+
+    def check(self):
+        host = os.uname().nodename
+        if host == self.host:
+            return
+        self.host = host
+        for name in self.MODULES:
+            module = sys.modules.get(name)
+            if module and name not in self.seeded and hasattr(module, "seed"):
+                module.seed()
+
+    def watch(self, module):
+        """Note whether code seeds the global generator of a module."""
+        name = module.__name__
+
+        def noting(function):
+            @functools.wraps(function)
+            def seed(*args, **kw):
+                got = function(*args, **kw)
+                if any(v is not None for v in (*args, *kw.values())):
+                    self.seeded.add(name)
+                else:
+                    self.seeded.discard(name)
+                return got
+
+            return seed
+
+        for what in ("seed", "setstate", "set_state"):
+            if hasattr(module, what):
+                setattr(module, what, noting(getattr(module, what)))
+
+    def find_spec(self, name, path=None, target=None):
+        if name not in self.MODULES:
+            return None
+        return spec_with(self.watch, name, path, target)
+
+
 class Pictures:
     """Has figures of matplotlib and images of PIL shown where people see them."""
 
@@ -1085,16 +1165,7 @@ class Pictures:
     def find_spec(self, name, path=None, target=None):
         if name not in self.changes:
             return None
-        spec = importlib.machinery.PathFinder.find_spec(name, path, target)
-        if spec and spec.loader and hasattr(spec.loader, "exec_module"):
-            load = spec.loader.exec_module
-
-            def exec_module(module):
-                load(module)
-                self.changes[name](module)
-
-            spec.loader.exec_module = exec_module
-        return spec
+        return spec_with(self.changes[name], name, path, target)
 
     def pyplot(self, module):
         def show(*_, **__):  # no method: matplotlib writes a signature on it

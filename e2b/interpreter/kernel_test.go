@@ -29,12 +29,19 @@ func served(t *testing.T) (url string) {
 
 func started(t *testing.T, env ...string) (url string, p *os.Process) {
 	t.Helper()
+	return startedWith(t, func(cmd *exec.Cmd) { cmd.Env = append(os.Environ(), env...) })
+}
+
+// startedWith changes how python3 is started.
+func startedWith(t *testing.T, change func(*exec.Cmd)) (url string, p *os.Process) {
+	t.Helper()
 	python, err := exec.LookPath("python3")
 	if err != nil {
 		t.Skip("there is no python3")
 	}
 	cmd := exec.Command(python, "-c", boot, "serve", "0")
-	cmd.Dir, cmd.Env = t.TempDir(), append(os.Environ(), env...)
+	cmd.Dir = t.TempDir()
+	change(cmd)
 	cmd.Stdin = strings.NewReader(program())
 	out, err := cmd.StdoutPipe()
 	if err != nil {

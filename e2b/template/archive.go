@@ -108,7 +108,7 @@ func (p *packer) entry(h *tar.Header) error {
 	}
 	// Each entry costs something, were it empty.
 	if p.left -= 512 + int64(len(h.Name)+len(h.Linkname)); p.left < 0 || h.Size > p.left {
-		return fault.Newf(fault.TooLarge, "e2b", "", "the files have more than %d MB", p.limit>>20)
+		return fault.Newf(fault.TooLarge, "e2b", "", "the files have more than %d MiB", p.limit>>20)
 	}
 	if len(p.kinds) >= maxEntriesOfTar {
 		return fault.Newf(fault.TooLarge, "e2b", "", "more than %d files", maxEntriesOfTar)

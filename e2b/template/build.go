@@ -197,13 +197,16 @@ func (r *builder) base(ctx context.Context) error {
 		r.root.OCI = pinned
 	}
 	layers, err := r.t.cfg.Resolve(ctx, r.root)
+	if r.root.OCI == "" {
+		err = e2b.BaseUnusable(r.t.cfg.Log, err)
+	}
 	if err != nil {
 		return err
 	}
 	r.set = Setting{User: e2b.User, Base: layers.Env}
 	r.key = digest("image", layers.Digest)
 	r.fresh = r.plan.Force
-	r.log.say("info", "base", "FROM %s [%s]", cmp.Or(image, e2b.Base), short(layers.Digest))
+	r.log.say("info", "base", "[base] FROM %s [%s]", cmp.Or(image, e2b.Base), short(layers.Digest))
 	return nil
 }
 
@@ -242,7 +245,7 @@ func (r *builder) baseTemplate(ctx context.Context, ref string) error {
 	if r.plan.Start == "" && r.plan.Ready == "" {
 		r.b.Start, r.b.Ready = b.Start, b.Ready
 	}
-	r.log.say("info", "base", "FROM template %s [%s]", of.Name, b.ID)
+	r.log.say("info", "base", "[base] FROM template %s [%s]", of.Name, b.ID)
 	return nil
 }
 
@@ -273,11 +276,11 @@ func (r *builder) step(ctx context.Context, n int, s Step) error {
 	r.key = digest(key...)
 	r.fresh = r.fresh || s.Force
 	if !r.fresh && r.cached(ctx) {
-		r.log.say("info", at, "[%d/%d] CACHED %s", n, len(r.plan.Steps), s)
+		r.log.say("info", at, "CACHED [builder %d/%d] %s", n, len(r.plan.Steps), s)
 		return nil
 	}
 	r.fresh = true
-	r.log.say("info", at, "[%d/%d] %s", n, len(r.plan.Steps), s)
+	r.log.say("info", at, "[builder %d/%d] %s", n, len(r.plan.Steps), s)
 	if err := r.do(ctx, at, s, what); err != nil {
 		return err
 	}
@@ -428,6 +431,7 @@ func (r *builder) clean(ctx context.Context) error {
 // finish makes of the layers what sandboxes are made of: the last one, and what the start
 // command leads to where there is one.
 func (r *builder) finish(ctx context.Context) error {
+	r.log.say("info", "finalize", "[finalize] Finalizing template build")
 	if n := runtime.NumCPU(); r.b.CPU > n {
 		r.log.say("warn", "finalize", "this host has %d processors: that is what sandboxes see, whatever they are given of them", n)
 	}

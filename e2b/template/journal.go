@@ -32,12 +32,16 @@ const (
 
 // A journal is the log of a build, in a file. It is safe for concurrent use.
 type journal struct {
-	mu      sync.Mutex
-	file    *os.File
-	entries []Entry // guarded by mu
-	bytes   int     // guarded by mu
-	full    bool    // guarded by mu
-	err     error   // of writing. guarded by mu
+	mu   sync.Mutex
+	file *os.File
+	// +checklocks:mu
+	entries []Entry
+	// +checklocks:mu
+	bytes int
+	// +checklocks:mu
+	full bool
+	// +checklocks:mu
+	err error // of writing
 }
 
 func openJournal(name string) (*journal, error) {
@@ -65,6 +69,9 @@ func (j *journal) say(level, step, format string, args ...any) {
 	j.add(Entry{time.Now().UTC(), level, text, step})
 }
 
+// add keeps an entry in memory and in the file. The caller holds j.mu.
+//
+// +checklocks:j.mu
 func (j *journal) add(e Entry) {
 	j.entries, j.bytes = append(j.entries, e), j.bytes+len(e.Message)
 	line, err := json.Marshal(e)

@@ -72,7 +72,7 @@ func (r *Registry) check() error {
 			return invalid("fromImageRegistry: serviceAccountJson is not the key of a service account")
 		}
 	default:
-		return invalid("fromImageRegistry: the type %q is none of registry, aws and gcp", short(r.Type))
+		return invalid("fromImageRegistry: the type %q is not one of registry, aws, gcp", short(r.Type))
 	}
 	return nil
 }

@@ -2,7 +2,6 @@ package template
 
 import (
 	"cmp"
-	"encoding/json"
 	"errors"
 	"net/http"
 	"slices"
@@ -62,17 +61,7 @@ type request struct {
 // maxBody bounds the JSON of a request.
 const maxBody = 4 << 20
 
-func (r request) read(v any) error {
-	d := json.NewDecoder(http.MaxBytesReader(r.w, r.Body, maxBody))
-	err := d.Decode(v)
-	switch _, large := errors.AsType[*http.MaxBytesError](err); {
-	case large:
-		return fault.Newf(fault.TooLarge, "e2b", "", "the body is larger than %d bytes", maxBody)
-	case err != nil && err.Error() != "EOF":
-		return invalid("Error when parsing request: %v", err)
-	}
-	return nil
-}
+func (r request) read(v any) error { return e2b.ReadBody(r.w, r.Request, v, maxBody) }
 
 // route has a request answered. A status without a body is answered with none.
 func (t *Templates) route(do func(request) (int, any, error)) http.Handler {
@@ -105,12 +94,25 @@ func requestBuild(r request) (int, any, error) {
 	return http.StatusAccepted, wireRequested{of.ID, b.ID, []string{of.Name}, []string{of.Name}, b.Tags, false}, err
 }
 
+// build returns the id of a build that a path names.
+func (r request) build() (string, error) {
+	build := strings.ToLower(r.PathValue("build"))
+	if !uuidPattern.MatchString(build) {
+		return "", invalid("Invalid build ID %q: want a UUID", short(build))
+	}
+	return build, nil
+}
+
 func beginBuild(r request) (int, any, error) {
+	build, err := r.build()
+	if err != nil {
+		return 0, nil, err
+	}
 	var p Plan
 	if err := r.read(&p); err != nil {
 		return 0, nil, err
 	}
-	return http.StatusAccepted, nil, r.t.Begin(r.Context(), r.team, r.PathValue("template"), r.PathValue("build"), p)
+	return http.StatusAccepted, nil, r.t.Begin(r.Context(), r.team, r.PathValue("template"), build, p)
 }
 
 type wireReason struct {
@@ -132,6 +134,10 @@ type wireStatus struct {
 const pageOfLogs = 100
 
 func buildStatus(r request) (int, any, error) {
+	build, err := r.build()
+	if err != nil {
+		return 0, nil, err
+	}
 	q := r.URL.Query()
 	offset, err := number(q.Get("logsOffset"), 0, maxEntries)
 	if err != nil {
@@ -145,7 +151,7 @@ func buildStatus(r request) (int, any, error) {
 	if err != nil {
 		return 0, nil, err
 	}
-	b, entries, err := r.t.told(r.team, r.PathValue("template"), r.PathValue("build"))
+	b, entries, err := r.t.told(r.team, r.PathValue("template"), build)
 	if err != nil {
 		return 0, nil, err
 	}
@@ -210,6 +216,10 @@ func number(s string, otherwise, most int) (int, error) {
 }
 
 func buildLogs(r request) (int, any, error) {
+	build, err := r.build()
+	if err != nil {
+		return 0, nil, err
+	}
 	q := r.URL.Query()
 	limit, err := number(q.Get("limit"), pageOfLogs, pageOfLogs)
 	if err != nil {
@@ -231,7 +241,7 @@ func buildLogs(r request) (int, any, error) {
 		}
 		cursor = time.UnixMilli(int64(ms))
 	}
-	_, entries, err := r.t.told(r.team, r.PathValue("template"), r.PathValue("build"))
+	_, entries, err := r.t.told(r.team, r.PathValue("template"), build)
 	if err != nil {
 		return 0, nil, err
 	}
@@ -298,7 +308,7 @@ func (t *Templates) receive(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	if limit := t.cfg.UploadMB << 20; r.ContentLength > limit {
-		return fault.Newf(fault.TooLarge, "e2b", "", "the files have more than %d MB", t.cfg.UploadMB)
+		return fault.Newf(fault.TooLarge, "e2b", "", "the files have more than %d MiB", t.cfg.UploadMB)
 	}
 	select {
 	case t.posts <- struct{}{}:
@@ -390,30 +400,6 @@ func page[T any](r request, all []T, name func(T) string) ([]T, error) {
 	return all, nil
 }
 
-type wireBuild struct {
-	BuildID     string     `json:"buildID"`
-	Status      State      `json:"status"`
-	Created     time.Time  `json:"createdAt"`
-	Updated     time.Time  `json:"updatedAt"`
-	Finished    *time.Time `json:"finishedAt,omitempty"`
-	CPU         int        `json:"cpuCount"`
-	MemoryMB    int64      `json:"memoryMB"`
-	DiskMB      int64      `json:"diskSizeMB"`
-	EnvdVersion string     `json:"envdVersion"`
-}
-
-type wireWithBuilds struct {
-	TemplateID  string      `json:"templateID"`
-	Public      bool        `json:"public"`
-	Names       []string    `json:"names"`
-	Aliases     []string    `json:"aliases"`
-	Created     time.Time   `json:"createdAt"`
-	Updated     time.Time   `json:"updatedAt"`
-	LastSpawned *time.Time  `json:"lastSpawnedAt"`
-	SpawnCount  int64       `json:"spawnCount"`
-	Builds      []wireBuild `json:"builds"`
-}
-
 func getTemplate(r request) (int, any, error) {
 	r.t.mu.Lock()
 	of, err := r.t.of(r.team, r.PathValue("template"))
@@ -421,15 +407,18 @@ func getTemplate(r request) (int, any, error) {
 		r.t.mu.Unlock()
 		return 0, nil, err
 	}
-	w := wireWithBuilds{
+	w := e2b.TemplateDetail{
 		TemplateID: of.ID, Names: []string{of.Name}, Aliases: []string{of.Name}, Created: of.Created, Updated: of.Updated,
-		LastSpawned: of.Last, SpawnCount: of.Spawned, Builds: []wireBuild{},
+		LastSpawned: of.Last, SpawnCount: of.Spawned, Builds: []e2b.TemplateBuild{},
 	}
 	for _, b := range r.t.buildsOf(of.ID) {
-		w.Builds = append(w.Builds, wireBuild{b.ID, b.State, b.Created, b.Updated, b.Finished, b.CPU, b.MemoryMB, b.DiskMB, envd.Version})
+		w.Builds = append(w.Builds, e2b.TemplateBuild{
+			BuildID: b.ID, Status: string(b.State), Created: b.Created, Updated: b.Updated, Finished: b.Finished,
+			CPU: b.CPU, MemoryMB: b.MemoryMB, DiskMB: b.DiskMB, EnvdVersion: envd.Version,
+		})
 	}
 	r.t.mu.Unlock()
-	w.Builds, err = page(r, w.Builds, func(b wireBuild) string { return b.BuildID })
+	w.Builds, err = page(r, w.Builds, func(b e2b.TemplateBuild) string { return b.BuildID })
 	return http.StatusOK, w, err
 }
 
@@ -473,12 +462,6 @@ func getAlias(r request, alias string) (int, any, error) {
 	return http.StatusOK, map[string]any{"templateID": of.ID, "public": false}, nil
 }
 
-type wireTag struct {
-	Tag     string    `json:"tag"`
-	BuildID string    `json:"buildID"`
-	Created time.Time `json:"createdAt"`
-}
-
 func getTags(r request) (int, any, error) {
 	switch what := r.PathValue("what"); {
 	case r.PathValue("template") == "aliases":
@@ -492,11 +475,11 @@ func getTags(r request) (int, any, error) {
 	if err != nil {
 		return 0, nil, err
 	}
-	all := []wireTag{}
+	all := []e2b.TemplateTag{}
 	for name, tag := range of.Tags {
-		all = append(all, wireTag{name, tag.Build, tag.At})
+		all = append(all, e2b.TemplateTag{Tag: name, BuildID: tag.Build, Created: tag.At})
 	}
-	slices.SortFunc(all, func(a, b wireTag) int {
+	slices.SortFunc(all, func(a, b e2b.TemplateTag) int {
 		return cmp.Or(b.Created.Compare(a.Created), cmp.Compare(a.Tag, b.Tag))
 	})
 	return http.StatusOK, all, nil

@@ -220,7 +220,18 @@ func kindOf(archive io.Reader, c copying) (kind byte, err error) {
 }
 
 // command runs one by a shell, and is fault.Invalid if it fails.
-func (r *builder) command(ctx context.Context, at, command, user string) error {
+func (r *builder) command(ctx context.Context, at, command, user string) (err error) {
+	if user != "root" {
+		done, sudoErr := r.sudo(ctx)
+		if sudoErr != nil {
+			return fmt.Errorf("prepare sudo for the step: %w", sudoErr)
+		}
+		defer func() {
+			if end := done(); err == nil && end != nil {
+				err = fmt.Errorf("remove what sudo needed in the step: %w", end)
+			}
+		}()
+	}
 	stream, err := r.exec(ctx, command, user)
 	if fault.FieldOf(err) == "user" {
 		return invalid("failed to run command '%s': command failed: unauthenticated: invalid username: '%s'", short(command), short(user))

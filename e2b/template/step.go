@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"glasshouse/internal/text"
 )
 
 // A Step is one instruction, as clients send it.
@@ -174,11 +176,8 @@ func (s Step) String() string {
 	if kind := strings.ToUpper(s.Type); (kind == "COPY" || kind == "ADD") && len(args) > 2 {
 		args = args[:2]
 	}
-	text := strings.ToUpper(short(s.Type)) + " " + strings.Join(args, " ")
-	if len(text) > 1000 {
-		text = text[:1000] + "…"
-	}
-	return strings.ToValidUTF8(text, "�")
+	line := strings.ToUpper(short(s.Type)) + " " + strings.Join(args, " ")
+	return strings.ToValidUTF8(text.Clip(line, 1000), "�")
 }
 
 // maxValue bounds what a value may become: each use of another can double it.

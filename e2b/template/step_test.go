@@ -105,6 +105,13 @@ func TestABuildMovesAsItMay(t *testing.T) {
 	}
 }
 
+func TestALongStepIsCutBetweenCharacters(t *testing.T) {
+	got := Step{Type: "RUN", Args: []string{strings.Repeat("a", 995) + "äb"}}.String()
+	if want := "RUN " + strings.Repeat("a", 995) + "…"; got != want {
+		t.Errorf("String() ends in %q, want %q", got[990:], want[990:])
+	}
+}
+
 func FuzzStep(f *testing.F) {
 	f.Add("RUN", "make", "root", "", "", "")
 	f.Add("COPY", "src/*.js", "/app", "root:www", "0755", strings.Repeat("0", 64))

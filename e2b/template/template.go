@@ -11,15 +11,16 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/base32"
-	"encoding/hex"
 	"maps"
 	"regexp"
 	"slices"
 	"strings"
 	"time"
 
+	"glasshouse/e2b"
 	"glasshouse/fault"
 	"glasshouse/id"
+	"glasshouse/internal/text"
 )
 
 // A Template is a name, and the builds that its tags are of.
@@ -202,12 +203,8 @@ func missing(format string, args ...any) error {
 	return fault.Newf(fault.NotFound, "e2b", "", format, args...)
 }
 
-func short(s string) string {
-	if len(s) > 100 {
-		return s[:100] + "…"
-	}
-	return s
-}
+// short bounds a client's text in a message.
+func short(s string) string { return text.Clip(s, 100) }
 
 var letters = base32.NewEncoding("abcdefghijklmnopqrstuvwxyz234567").WithPadding(base32.NoPadding)
 
@@ -222,7 +219,5 @@ func newTemplateID() string {
 func newBuildID() string {
 	var b [16]byte
 	rand.Read(b[:]) // never fails
-	b[6], b[8] = b[6]&0x0f|0x40, b[8]&0x3f|0x80
-	h := hex.EncodeToString(b[:])
-	return strings.Join([]string{h[:8], h[8:12], h[12:16], h[16:20], h[20:]}, "-")
+	return e2b.UUID(b)
 }

@@ -12,6 +12,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -29,8 +30,8 @@ import (
 type Config struct {
 	Store     Store
 	Dir       string // {DATA}/e2b: what clients send, and what builds say
-	Jails     *jail.Manager
-	Snapshots *snapshot.Keeper
+	Jails     e2b.Jails
+	Snapshots e2b.Snapshots
 
 	// Resolve finds or makes the root filesystem that is named.
 	Resolve func(ctx context.Context, r jail.Rootfs) (jail.Layers, error)
@@ -242,15 +243,27 @@ func (t *Templates) Find(ctx context.Context, team id.Token, ref string) (e2b.Te
 	return made, nil
 }
 
-// find returns a template of a team's and the build that is meant. The caller holds mu.
+// find returns a template of a team's and the build that is meant, by TEMPLATE, TEMPLATE:TAG
+// or TEMPLATE:BUILDID. The caller holds mu.
 func (t *Templates) find(team id.Token, ref string) (*Template, *Build, error) {
-	name, tag, err := parseName(ref)
+	bare, build, _ := strings.Cut(strings.ToLower(strings.TrimSpace(ref)), ":")
+	if !uuidPattern.MatchString(build) {
+		bare, build = ref, ""
+	}
+	name, tag, err := parseName(bare)
 	if err != nil {
 		return nil, nil, missing("template '%s' not found", short(ref))
 	}
 	of := t.named(team, name)
 	if of == nil {
 		return nil, nil, missing("template '%s' not found", short(ref))
+	}
+	if build != "" {
+		b := t.builds[build]
+		if b == nil || b.Template != of.ID || b.State != Ready {
+			return of, nil, missing("template '%s' has no build '%s' that is ready", short(name), build)
+		}
+		return of, b, nil
 	}
 	tag = cmp.Or(tag, DefaultTag)
 	b := t.builds[of.Tags[tag].Build]
@@ -320,9 +333,9 @@ func (q Request) check() error {
 	case q.CPU != nil && (*q.CPU < 1 || int64(*q.CPU) > most.CPUShares/shares):
 		return invalid("CPU count must be between 1 and %d", most.CPUShares/shares)
 	case q.MemoryMB != nil && (*q.MemoryMB < minMemoryMB || *q.MemoryMB > most.MemoryMB):
-		return invalid("memory must be between %d and %d MB", minMemoryMB, most.MemoryMB)
+		return invalid("memory must be between %d and %d MiB", minMemoryMB, most.MemoryMB)
 	case q.FreeMB != nil && (*q.FreeMB < 0 || *q.FreeMB > most.DiskMB):
-		return invalid("free disk must be between 0 and %d MB", most.DiskMB)
+		return invalid("free disk must be between 0 and %d MiB", most.DiskMB)
 	}
 	return nil
 }
@@ -485,7 +498,7 @@ func (t *Templates) endNow(ctx context.Context, b *Build, to State, why *Reason)
 	return t.saveTemplate(ctx, tagged)
 }
 
-// AssignTags gives tags to the build that target is, a name and a tag.
+// AssignTags gives tags to the build that target names, as find reads it.
 func (t *Templates) AssignTags(ctx context.Context, team id.Token, target string, list []string) (string, []string, error) {
 	tags, err := parseTags(list)
 	if err != nil {

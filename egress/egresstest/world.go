@@ -41,8 +41,9 @@ type World struct {
 	key  *ecdsa.PrivateKey
 	root *x509.Certificate
 
-	mu    sync.Mutex
-	asked []string // names that were looked up. guarded by mu
+	mu sync.Mutex
+	// +checklocks:mu
+	asked []string // names that were looked up
 	moved map[string][]netip.Addr
 }
 

@@ -36,9 +36,11 @@ type Server struct {
 	log    *slog.Logger
 	mux    *http.ServeMux
 
-	mu     sync.Mutex
-	failed map[[32]byte]int // failures of a request that are counted. guarded by mu
-	seen   []Seen           // guarded by mu
+	mu sync.Mutex
+	// +checklocks:mu
+	failed map[[32]byte]int // failures of a request that are counted
+	// +checklocks:mu
+	seen []Seen
 }
 
 // A Seen is a request that was answered.

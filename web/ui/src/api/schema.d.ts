@@ -2095,6 +2095,23 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/problems/{problem}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Explain a type of problem */
+        get: operations["getProblemsByProblem"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/publishers": {
         parameters: {
             query?: never;
@@ -2896,7 +2913,8 @@ export interface components {
             pids?: number;
         };
         Branch: {
-            count: number;
+            /** @description Default 1. */
+            count?: number;
             /** @description Default: the jail's id. */
             hostname?: string;
             /** @description Refused: of a jail and its branches only one could speak on a connection. Rewind the jail instead. */
@@ -3089,6 +3107,8 @@ export interface components {
             usage: components["schemas"]["CallUsage"];
             version?: string;
             warm?: boolean;
+            /** @description Why the version that was called is not the newest one: a newer one is revoked. */
+            warning?: string;
         };
         CallsOfOne: {
             at_least?: boolean;
@@ -3396,6 +3416,15 @@ export interface components {
             /** @description If a side has one. */
             workspace?: components["schemas"]["FileChanges"];
         };
+        Condition: {
+            detail: string;
+            remedy?: string;
+            /**
+             * @description disk_read_only: its filesystem had an error, and refuses writes until the jail was stopped and started.
+             * @enum {string}
+             */
+            type: "disk_read_only";
+        };
         ConnectedHost: {
             /** Format: int64 */
             bytes_in?: number;
@@ -3631,6 +3660,10 @@ export interface components {
             next?: string;
         };
         E2BKey: {
+            /** @description The certificate, PEM, of the authority that clients have to trust, if the daemon has made one. */
+            ca?: string;
+            /** @description For E2B_DOMAIN: the ports of sandboxes are hosts below it. */
+            domain: string;
             /** @description The token's, by which it is revoked. */
             id: string;
             /** @description For E2B_API_KEY. It is shown once. */
@@ -3836,6 +3869,8 @@ export interface components {
             proto?: string;
             /** @description Memory said another path than the kernel used. */
             raced?: boolean;
+            /** @description The jail's disk refuses writes after an error. */
+            read_only?: boolean;
             /** @description What the kernel opened, where that differs from path. */
             real?: string;
             reason?: string;
@@ -4007,7 +4042,7 @@ export interface components {
             };
             /** @description Output kept in the jail for readers that come later. Default 1 MiB. */
             keep_bytes?: number;
-            /** @description With stream: let a slow reader slow the command down, rather than lose output. */
+            /** @description With stream: let a slow reader slow the command down, rather than lose output. A stream that ends without the event exit or error was cut off, as one is whose reader takes nothing for 5 minutes; GET /jails/{id}/execs/{exec} with Last-Event-ID continues it. */
             lossless?: boolean;
             /** @description Run on a terminal of this size. */
             pty?: components["schemas"]["Size"];
@@ -4264,6 +4299,8 @@ export interface components {
         Jail: {
             backend: string;
             command?: string[];
+            /** @description Lasting problems that the state does not show. */
+            conditions?: components["schemas"]["Condition"][];
             /** Format: date-time */
             created_at: string;
             cwd?: string;
@@ -4439,7 +4476,7 @@ export interface components {
             disk_mb?: number;
             /**
              * Format: int64
-             * @description Default 128, at most 4096.
+             * @description Processes and threads, without those of the jail's init. Default 128, at most 4096.
              */
             max_pids?: number;
             /**
@@ -4622,7 +4659,7 @@ export interface components {
         Offer: {
             description?: string;
             digest: string;
-            /** @description The version that is; of what is outdated. */
+            /** @description The version that is installed, from the same publisher. */
             installed?: string;
             market: string;
             name: string;
@@ -5174,6 +5211,8 @@ export interface components {
             level?: number;
             /** @description Default: the daemon's. */
             model?: string;
+            /** @description The agent of the permission files whose rules apply to the run. Default: policy.agent of the jail, or else the default agent of the files. */
+            policy_agent?: string;
             /** @description builtin, claude, codex, opencode, gemini or shell. Default: the daemon's. */
             preset?: string;
             /**
@@ -5470,10 +5509,10 @@ export interface components {
              */
             pids?: number;
             /**
-             * @description Why it was taken: somebody asked; it was time; before or after something; the jail was branched; it comes from another host.
+             * @description Why it was taken: a client asked; it was time; before or after something; the jail was branched; it comes from another host; for an automatic checkpoint of a run.
              * @enum {string}
              */
-            reason: "asked" | "every" | "before" | "after" | "branched" | "imported";
+            reason: "asked" | "every" | "before" | "after" | "branched" | "imported" | "checkpoint";
             runtime?: string;
             /** @description Of the last record in the jail's log. */
             seq?: number;
@@ -5794,7 +5833,10 @@ export interface components {
             not_measured?: string[];
             /** Format: int64 */
             oom_kills?: number;
-            /** Format: int64 */
+            /**
+             * Format: int64
+             * @description Processes and threads, without those of the jail's init.
+             */
             pids?: number;
             /** Format: int64 */
             rx_bytes?: number;
@@ -8971,7 +9013,7 @@ export interface operations {
             path?: never;
             cookie?: never;
         };
-        requestBody: {
+        requestBody?: {
             content: {
                 "application/json": components["schemas"]["CreateJail"];
             };
@@ -9182,7 +9224,7 @@ export interface operations {
             };
             cookie?: never;
         };
-        requestBody: {
+        requestBody?: {
             content: {
                 "application/json": components["schemas"]["Branch"];
             };
@@ -9708,7 +9750,7 @@ export interface operations {
             query?: {
                 /** @description Offset of the first output byte wanted from a stream. Default: the oldest kept. Last-Event-ID goes before it. */
                 from?: number;
-                /** @description With a stream: slow the command down rather than lose output. Needs the role operator. */
+                /** @description With a stream: let a slow reader slow the command down, rather than lose output. Needs the role operator. A stream that ends without the event exit or error was cut off, as one is whose reader takes nothing for 5 minutes; Last-Event-ID continues it. */
                 lossless?: boolean;
             };
             header?: never;
@@ -12171,6 +12213,37 @@ export interface operations {
             };
         };
     };
+    getProblemsByProblem: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                problem: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description OK */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "text/html": string;
+                };
+            };
+            /** @description What went wrong. */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
     getPublishers: {
         parameters: {
             query?: never;
@@ -13752,7 +13825,7 @@ export interface operations {
             };
             cookie?: never;
         };
-        requestBody: {
+        requestBody?: {
             content: {
                 "application/json": components["schemas"]["Branch"];
             };

@@ -20,7 +20,7 @@ export const kinds: { id: "proc" | "file" | "net" | "syscall"; label: string }[]
 export function sentence(e: Event): string {
   switch (e.type) {
     case "syscall":
-      return `${e.name}${e.path || e.addr ? `(${[e.path, e.to, e.addr].filter(Boolean).join(", ")})` : "()"}${result(e)}`;
+      return `${e.name}(${operands(e)})${result(e)}`;
     case "file":
       return [e.op, e.path || "(unknown)", e.to && `→ ${e.to}`, e.bytes != null && bytes(e.bytes), e.calls && `in ${of(e.calls, "call")}`].filter(Boolean).join(" ");
     case "net":
@@ -34,6 +34,23 @@ export function sentence(e: Event): string {
     case "lineage":
       return `${e.op} ${e.snapshot}`;
   }
+}
+
+// operands are the names that a call was given, or else its numbers. How many arguments a
+// call has is not in its record, so zeros at the end are left out.
+function operands(e: Event): string {
+  const names = [e.path, e.to, e.addr].filter(Boolean);
+  if (names.length > 0) return names.join(", ");
+  const args = e.args ?? [];
+  const last = args.findLastIndex((arg) => arg !== 0);
+  return args.slice(0, last + 1).map(operand).join(", ");
+}
+
+// operand writes small numbers in decimal and others, mostly addresses and flags, in
+// hexadecimal. JSON numbers beyond 2^53 are not exact in a browser.
+function operand(arg: number): string {
+  if (!Number.isSafeInteger(arg)) return "…";
+  return arg < 2 ** 31 ? String(arg) : `0x${arg.toString(16)}`;
 }
 
 // failed is the name of the error, if it did fail.

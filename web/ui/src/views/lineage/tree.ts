@@ -50,6 +50,25 @@ function ofSnapshot(s: LineageSnapshot): Node {
   return { id: s.id, kind: "snapshot", name: s.name || s.id, state: s.trigger || s.reason, created: s.created_at, memory: s.memory ?? false, children: (s.jails ?? []).map(ofJail) };
 }
 
+// placeNarrow lays the forest out for a screen of a width: one node per line, indented
+// below its parent. Deep trees get smaller indents, so that no node leaves the screen.
+export function placeNarrow(jails: LineageJail[], width: number): { nodes: Placed[]; width: number; height: number } {
+  const nodes: (Placed & { depth: number })[] = [];
+  const add = (node: Node, depth: number, parent?: Placed) => {
+    const placed: Placed & { depth: number } = { ...node, depth, x: 0, y: nodes.length * line, ...(parent ? { parent } : {}) };
+    nodes.push(placed);
+    for (const child of node.children) add(child, depth + 1, placed);
+  };
+  for (const jail of jails) add(ofJail(jail), 0);
+  const deepest = Math.max(1, ...nodes.map((n) => n.depth));
+  const indent = Math.min(22, Math.max(0, width - narrowest) / deepest);
+  for (const n of nodes) n.x = n.depth * indent;
+  return { nodes, width, height: nodes.length * line };
+}
+
+// narrowest is the least width at which the name of a node can be read.
+const narrowest = 160;
+
 // place lays the forest out, oldest at the left.
 export function place(jails: LineageJail[]): { nodes: Placed[]; width: number; height: number } {
   const root = hierarchy<Node>({ id: "", kind: "root", name: "", state: "", created: "", memory: false, children: jails.map(ofJail) });

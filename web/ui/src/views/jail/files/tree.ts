@@ -18,20 +18,22 @@ export interface Row {
   depth: number;
 }
 
+// treeOf makes a tree of changes in any order. Sorted by bytes, /foo-bar/y stands between
+// /foo and /foo/x, so a directory is found by its path and not by its place.
 export function treeOf(changes: Change[]): Branch {
   const root: Branch = { name: "/", path: "/", children: [] };
+  const known = new Map<string, Branch>();
   for (const change of changes) {
     let at = root;
     for (const name of change.path.split("/").filter(Boolean)) {
       const path = at.path === "/" ? `/${name}` : `${at.path}/${name}`;
-      // They come by path, so a directory that is known is the last one.
-      const last = at.children.at(-1);
-      if (last?.path === path) at = last;
-      else {
-        const made: Branch = { name, path, children: [] };
-        at.children.push(made);
-        at = made;
+      let branch = known.get(path);
+      if (!branch) {
+        branch = { name, path, children: [] };
+        known.set(path, branch);
+        at.children.push(branch);
       }
+      at = branch;
     }
     at.change = change;
   }

@@ -1,0 +1,107 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"strings"
+
+	"glasshouse/engine"
+	"glasshouse/engine/builtin"
+	"glasshouse/fault"
+	"glasshouse/govern"
+	"glasshouse/id"
+	"glasshouse/jail"
+	"glasshouse/jailinit/protocol"
+	"glasshouse/policy"
+)
+
+// RTFS says what programs of the language may see of the daemon.
+type RTFS struct {
+	Env []string `yaml:"env"` // variables of the daemon's environment that get-env returns
+}
+
+// builtins are the capabilities that the daemon itself has: memory, and the host
+// functions of RTFS.
+type builtins struct {
+	engine.Engine // memory
+	functions     engine.Engine
+}
+
+func (b builtins) Call(ctx context.Context, call *engine.Call) (engine.Result, error) {
+	if strings.HasPrefix(call.Capability.ID, builtin.Prefix) {
+		return b.functions.Call(ctx, call)
+	}
+	return b.Engine.Call(ctx, call)
+}
+
+// hostFunctions connects the host functions of RTFS with the calling jail.
+func (d *Daemon) hostFunctions() builtin.Config {
+	env := map[string]string{}
+	for _, name := range d.Config.RTFS.Env {
+		if value, ok := os.LookupEnv(name); ok {
+			env[name] = value
+		}
+	}
+	return builtin.Config{
+		Env: env,
+		Read: func(ctx context.Context, call *engine.Call, path string, limit int64) (b []byte, err error) {
+			err = d.withFiles(ctx, call, policy.ActionRead, path, func(files jail.Files) error {
+				r, _, err := files.Read(ctx, path, 0, limit)
+				if err != nil {
+					return err
+				}
+				defer r.Close()
+				b, err = io.ReadAll(io.LimitReader(r, limit))
+				return err
+			})
+			return b, err
+		},
+		Write: func(ctx context.Context, call *engine.Call, path string, data []byte) error {
+			return d.withFiles(ctx, call, policy.ActionEdit, path, func(files jail.Files) error {
+				_, err := files.Write(ctx, path, strings.NewReader(string(data)), protocol.WriteOptions{})
+				return err
+			})
+		},
+		Delete: func(ctx context.Context, call *engine.Call, path string) error {
+			return d.withFiles(ctx, call, policy.ActionEdit, path, func(files jail.Files) error {
+				return files.Remove(ctx, path, false)
+			})
+		},
+		Exists: func(ctx context.Context, call *engine.Call, path string) (there bool, err error) {
+			err = d.withFiles(ctx, call, policy.ActionRead, path, func(files jail.Files) error {
+				_, err := files.Stat(ctx, path)
+				there = err == nil
+				if errors.Is(err, fault.NotFound) {
+					return nil
+				}
+				return err
+			})
+			return there, err
+		},
+		Fetch: func(ctx context.Context, call *engine.Call, r *http.Request) (*http.Response, error) {
+			return d.kernel.Fetch(ctx, id.Jail(call.Jail), r)
+		},
+	}
+}
+
+// withFiles has f use the files of the calling jail, once its policy has allowed the
+// action.
+func (d *Daemon) withFiles(ctx context.Context, call *engine.Call, action, path string, f func(jail.Files) error) error {
+	who := policy.Subject{Jail: id.Jail(call.Jail), Session: call.Session, Run: call.Run, Agent: call.Agent}
+	v, err := d.kernel.Judge(ctx, govern.Ask{Question: policy.Question{Subject: who, Action: action, Resource: path}, Parent: call.Entry})
+	if err != nil {
+		return err
+	}
+	if !v.Allow || v.Instead != "" {
+		return &fault.Error{Op: call.Capability.ID, On: path, Kind: fault.Denied, Err: errors.New(v.Decision.Reason), Remedy: v.Decision.Remedy}
+	}
+	files, err := d.jails.Files(ctx, id.Jail(call.Jail))
+	if err != nil {
+		return fmt.Errorf("open the files of %s: %w", call.Jail, err)
+	}
+	return errors.Join(f(files), files.Close())
+}

@@ -1,0 +1,97 @@
+package template
+
+import (
+	"context"
+	_ "embed"
+	"errors"
+	"io"
+	"strings"
+
+	"glasshouse/fault"
+	"glasshouse/jail"
+	"glasshouse/jailinit/control"
+	"glasshouse/jailinit/protocol"
+)
+
+//go:embed sudo.sh
+var sudoShim string
+
+//go:embed sudo_helper.sh
+var sudoHelper string
+
+const (
+	sudoPath = "/usr/local/bin/sudo" // login shells look there first
+	sudoDir  = "/run/glasshouse-sudo"
+)
+
+// sudo makes the command sudo work for a step that is not run as root, until done is
+// called. done removes what it needed, so that no layer has it. A tree that has a program
+// at sudoPath keeps that.
+func (r *builder) sudo(ctx context.Context) (done func() error, err error) {
+	f, err := r.t.cfg.Jails.Files(ctx, r.jail)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	if _, err := f.Stat(ctx, sudoPath); !errors.Is(err, fault.NotFound) {
+		return func() error { return nil }, err
+	}
+	stream, st, err := r.t.cfg.Jails.Exec(ctx, r.jail, jail.ExecRequest{
+		Argv: []string{"/bin/sh", "-c", sudoHelper}, Env: map[string]string{"HOME": "/root"}, Cwd: "/", User: "root",
+	}, &control.AttachOptions{})
+	var said string
+	if err == nil {
+		defer stream.Close()
+		said, err = sudoReady(stream)
+	}
+	if err != nil {
+		// Such as a tree without mkfifo: its steps have no sudo.
+		r.log.say("debug", "", "sudo is not available to the step: %s %v", said, err)
+		return func() error { return nil }, nil
+	}
+	_, err = f.Write(ctx, sudoPath, strings.NewReader(sudoShim), protocol.WriteOptions{Mode: 0o755, Parents: true})
+	if err != nil {
+		return nil, err
+	}
+	return func() error {
+		ctx := context.WithoutCancel(ctx)
+		err := r.t.cfg.Jails.Signal(ctx, r.jail, st.ID, "KILL")
+		if errors.Is(err, fault.NotFound) || errors.Is(err, fault.Conflict) { // it has ended
+			err = nil
+		}
+		f, openErr := r.t.cfg.Jails.Files(ctx, r.jail)
+		if openErr != nil {
+			return errors.Join(err, openErr)
+		}
+		defer f.Close()
+		if text, readErr := readText(ctx, f, sudoPath); readErr != nil || text == sudoShim { // else the step has installed one
+			err = errors.Join(err, readErr, gone(f.Remove(ctx, sudoPath, false)))
+		}
+		return errors.Join(err, gone(f.Remove(ctx, sudoDir, true)))
+	}, nil
+}
+
+// gone is nil for what was not there.
+func gone(err error) error {
+	if errors.Is(err, fault.NotFound) {
+		return nil
+	}
+	return err
+}
+
+// sudoReady waits until the helper can be asked, and returns what it said otherwise.
+func sudoReady(stream *control.Stream) (said string, err error) {
+	for {
+		c, err := stream.Next()
+		if err == io.EOF {
+			return said, errors.New("the helper has ended")
+		}
+		if err != nil {
+			return said, err
+		}
+		said += string(c.Data)
+		if c.Stream != protocol.Stderr && strings.Contains(said, "ready\n") {
+			return said, nil
+		}
+	}
+}

@@ -1,0 +1,11 @@
+package gateway
+
+import (
+	"testing"
+
+	"glasshouse/internal/texttest"
+)
+
+func TestLongTextIsCutBetweenCharacters(t *testing.T) {
+	texttest.CutsBetweenCharacters(t, "tail", func(s string) string { return tail([]byte(s)) })
+}

@@ -1,0 +1,978 @@
+package gateway
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"io/fs"
+	"log/slog"
+	"maps"
+	"net"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"glasshouse/approval"
+	"glasshouse/autonomy"
+	"glasshouse/chain"
+	"glasshouse/engine"
+	"glasshouse/fault"
+	"glasshouse/govern"
+	"glasshouse/id"
+	"glasshouse/jail"
+	"glasshouse/jailinit/control"
+	"glasshouse/jailinit/protocol"
+	"glasshouse/policy"
+	"glasshouse/run"
+	"glasshouse/schedule"
+	"glasshouse/skill"
+	"glasshouse/snapshot"
+	"glasshouse/store"
+)
+
+// A world is a gateway with everything that it works with. The database, the audit log, the
+// policy engine, the approval queue, the runs, the schedules and the broker are real; jails,
+// snapshots and installed capabilities are fakes.
+type world struct {
+	*testing.T
+	dir       string
+	store     *store.Store
+	chain     *chain.Chain
+	kernel    *govern.Kernel
+	approvals *approval.Queue
+	runs      *run.Manager
+	schedules *schedule.Manager
+	broker    *autonomy.Broker
+	resources *autonomy.Resources
+	jails     *fakeJails
+	snapshots *fakeSnapshots
+	caps      *fakeCaps
+	memory    *fakeMemory
+	cfg       Config
+	g         *Gateway
+}
+
+// newWorld returns a world whose gateway is not open yet. Tests may change w.cfg before
+// they call w.open.
+func newWorld(t *testing.T) *world {
+	t.Helper()
+	w := &world{T: t, dir: t.TempDir()}
+	var err error
+	must := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	w.store, err = store.Open(t.Context(), filepath.Join(w.dir, "g.db"))
+	must(err)
+	t.Cleanup(func() { w.store.Close() })
+	key, err := chain.LoadKey(w.dir)
+	must(err)
+	log := slog.New(slog.DiscardHandler)
+	w.chain, err = chain.Open(t.Context(), chain.Config{Store: w.store.Chain(), Key: key, Log: log})
+	must(err)
+	t.Cleanup(func() { w.chain.Close() })
+	w.kernel = govern.New(govern.Config{Chain: w.chain, Dir: filepath.Join(w.dir, "ca")})
+	t.Cleanup(func() { w.kernel.Close() })
+	w.approvals, err = approval.New(t.Context(), w.store.Approvals(), approval.Config{Record: w.kernel.RecordApproval})
+	must(err)
+	t.Cleanup(func() { w.approvals.Close() })
+	w.kernel.Approvals(w.approvals)
+	w.runs, err = run.New(t.Context(), run.Config{Store: w.store.Runs(), Chain: w.chain, Holder: "daemon-1", Told: func(e run.Event) {
+		if w.g != nil {
+			w.g.Happened(e)
+		}
+	}})
+	must(err)
+	t.Cleanup(func() { w.runs.Close() })
+	w.jails = newFakeJails(w)
+	w.snapshots = &fakeSnapshots{jails: w.jails, all: map[id.Snapshot]snapshot.Snapshot{}}
+	w.caps = &fakeCaps{skills: map[string][]string{}}
+	w.memory = &fakeMemory{of: map[id.Run]string{}}
+	siblings := lateSiblings{w}
+	w.broker, err = autonomy.NewBroker(w.store.Autonomy(), autonomy.BrokerConfig{
+		Siblings: siblings, Deliverer: siblings, Poll: 20 * time.Millisecond,
+		Policy: func(ctx context.Context, from, to autonomy.Member, action, text string) (bool, string, error) {
+			return w.g.MayAsk(ctx, from, to, action, text)
+		},
+		Ready: func(ctx context.Context, to autonomy.Member) (*autonomy.Refusal, error) { return w.g.Ready(ctx, to) },
+	})
+	must(err)
+	t.Cleanup(func() { w.broker.Close() })
+	bounds := &Bounds{Jails: w.jails}
+	w.resources, err = autonomy.NewResources(t.Context(), w.store.Autonomy(), autonomy.ResourceConfig{
+		Applier: bounds, Sampler: bounds, Host: "host-1",
+		Ceilings: autonomy.Ceilings{Capacity: autonomy.Limits{CPU: 8000, Memory: 16384, Disk: 1 << 20}},
+		Approve: func(ctx context.Context, m autonomy.Member, have, want autonomy.Limits, reason string) (bool, string, string, error) {
+			return w.g.ApproveResources(ctx, m, have, want, reason)
+		},
+	})
+	must(err)
+	t.Cleanup(func() { w.resources.Close() })
+	w.schedules = schedule.New(schedule.Config{
+		Store: w.store.Schedules(), Log: log,
+		Fire:    func(ctx context.Context, f schedule.Firing) error { return w.g.Fire(ctx, f) },
+		Running: func(ctx context.Context, h id.Schedule) (bool, error) { return w.g.Running(ctx, h) },
+	})
+	w.cfg = Config{
+		Runs: w.runs, Schedules: w.schedules, Jails: w.jails, Snapshots: w.snapshots, Kernel: w.kernel, Caps: w.caps, Memory: w.memory,
+		Broker: w.broker, Resources: w.resources, Tasks: autonomy.NewTasks(w.store.Autonomy(), Workspaces{Jails: w.jails}),
+		Serve:      serveCallers,
+		Program:    "/programs/glasshouse-agent",
+		Root:       func(context.Context, jail.Rootfs) (fs.FS, error) { return nil, fs.ErrNotExist },
+		Dir:        filepath.Join(w.dir, "agents"),
+		Connectors: func(string) []string { return nil },
+		Default:    Agent{Preset: "shell", Model: "default", Spawner: InJail},
+	}
+	return w
+}
+
+// open opens the gateway.
+func (w *world) open() *world {
+	w.Helper()
+	w.g = New(w.cfg)
+	if err := w.g.Open(w.Context()); err != nil {
+		w.Fatal(err)
+	}
+	w.Cleanup(func() { w.g.Close() })
+	return w
+}
+
+// idle has a gateway that starts no agents: the loop that looks for runs is not started.
+func (w *world) idle() *world {
+	w.g = New(w.cfg)
+	w.Cleanup(func() { w.g.Close() })
+	return w
+}
+
+// serveCallers answers each connection with the caller as JSON, and closes it.
+func serveCallers(l net.Listener, who func(context.Context) (Caller, error)) error {
+	for {
+		c, err := l.Accept()
+		if err != nil {
+			return err
+		}
+		caller, err := who(context.Background())
+		if err != nil {
+			fmt.Fprintln(c, err)
+		} else if err := json.NewEncoder(c).Encode(caller); err != nil {
+			return err
+		}
+		c.Close()
+	}
+}
+
+// lateSiblings are the siblings that the gateway knows, which is made after the broker.
+type lateSiblings struct{ w *world }
+
+func (s lateSiblings) Members(ctx context.Context, group string) ([]autonomy.Member, error) {
+	if s.w.g == nil {
+		return nil, nil
+	}
+	return s.w.g.Members(ctx, group)
+}
+
+func (s lateSiblings) Deliver(ctx context.Context, r autonomy.Request) error {
+	return s.w.g.Deliver(ctx, r)
+}
+
+// await waits until a condition holds.
+func (w *world) await(what string, cond func() bool) {
+	w.Helper()
+	for end := time.Now().Add(20 * time.Second); !cond(); time.Sleep(2 * time.Millisecond) {
+		if time.Now().After(end) {
+			w.Fatalf("waited 20 s in vain until %s", what)
+		}
+	}
+}
+
+// order starts a run of an agent.
+func (w *world) order(session, goal string, a Agent) run.Run {
+	w.Helper()
+	raw, err := json.Marshal(a)
+	if err != nil {
+		w.Fatal(err)
+	}
+	r, err := w.g.Order(w.Context(), Order{Request: run.Request{Session: session, Goal: goal, Agent: raw, By: "ann"}})
+	if err != nil {
+		w.Fatalf("Order(%q) = %v, want a run", goal, err)
+	}
+	return r
+}
+
+func (w *world) run(rid id.Run) run.Run {
+	w.Helper()
+	r, err := w.runs.Get(w.Context(), rid)
+	if err != nil {
+		w.Fatal(err)
+	}
+	return r
+}
+
+// awaitState waits until a run is in a state.
+func (w *world) awaitState(rid id.Run, want run.State) run.Run {
+	w.Helper()
+	var r run.Run
+	for end := time.Now().Add(20 * time.Second); ; time.Sleep(2 * time.Millisecond) {
+		r = w.run(rid)
+		if r.State == want {
+			return r
+		}
+		if time.Now().After(end) || r.State.Ended() {
+			w.Fatalf("run %s is %s (%s %s %s), want %s", rid, r.State, r.Why, r.Reason, r.Error, want)
+		}
+	}
+}
+
+// decisions are the decisions in the audit log, oldest first, as "action resource [tag]".
+func (w *world) decisions() []string {
+	w.Helper()
+	var all []string
+	for _, e := range w.entries(chain.Decided) {
+		var d govern.Decided
+		if err := json.Unmarshal(e.Body, &d); err != nil {
+			w.Fatal(err)
+		}
+		all = append(all, d.Line())
+	}
+	return all
+}
+
+// entries are the entries of a kind in the audit log, oldest first.
+func (w *world) entries(kind chain.Kind) []chain.Entry {
+	w.Helper()
+	if err := w.kernel.Settle(w.Context()); err != nil {
+		w.Fatal(err)
+	}
+	all, err := w.chain.Entries(w.Context(), chain.Query{Kinds: []chain.Kind{kind}, Limit: 1000})
+	if err != nil {
+		w.Fatal(err)
+	}
+	return all
+}
+
+// governed is a policy of one permission file.
+func governed(t *testing.T, text, agent string, level policy.Level) json.RawMessage {
+	t.Helper()
+	raw, err := json.Marshal(govern.Spec{Policy: &govern.Policy{
+		Files: []govern.File{{Name: "opencode.json", Text: text}}, Agent: agent, Level: level, Match: policy.Last,
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return raw
+}
+
+// A script is what a fake jail runs in place of a command.
+type script func(p *process) (code int)
+
+// A process is a command that runs in a fake jail.
+type process struct {
+	jail    id.Jail
+	req     jail.ExecRequest
+	ctx     context.Context // ends when the process is signalled or its jail stops
+	cancel  context.CancelFunc
+	ended   chan struct{}
+	mu      sync.Mutex
+	out     []protocol.Chunk // guarded by mu
+	status  protocol.ExecStatus
+	signals []string
+}
+
+func (p *process) print(s protocol.Stream, text string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.out = append(p.out, protocol.Chunk{Stream: s, Offset: p.status.Next, Data: []byte(text)})
+	p.status.Next += int64(len(text))
+	if s == protocol.Stderr {
+		p.status.Stderr += int64(len(text))
+	} else {
+		p.status.Stdout += int64(len(text))
+	}
+}
+
+func (p *process) now() protocol.ExecStatus {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.status
+}
+
+// fakeJails are jails that are kept in memory, and run programs of the test.
+type fakeJails struct {
+	w *world
+
+	mu       sync.Mutex
+	all      map[id.Jail]*jail.Jail
+	order    []id.Jail
+	files    map[id.Jail]map[string]string
+	execs    map[id.Exec]*process
+	started  []*process // oldest first
+	ports    map[id.Jail]net.Listener
+	sockets  map[id.Jail]net.Listener
+	stats    map[id.Jail]jail.Stats
+	changed  map[id.Jail]bool
+	limits   []jail.LimitChange
+	fail     map[string]error // by method
+	programs map[string]script
+	silent   bool // the gateway is not notified when a jail starts
+}
+
+func newFakeJails(w *world) *fakeJails {
+	return &fakeJails{
+		w: w, all: map[id.Jail]*jail.Jail{}, files: map[id.Jail]map[string]string{}, execs: map[id.Exec]*process{},
+		ports: map[id.Jail]net.Listener{}, sockets: map[id.Jail]net.Listener{}, stats: map[id.Jail]jail.Stats{}, changed: map[id.Jail]bool{},
+		fail: map[string]error{}, programs: map[string]script{},
+	}
+}
+
+// on has a script stand for commands that contain a text.
+func (f *fakeJails) on(text string, p script) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.programs[text] = p
+}
+
+func (f *fakeJails) failing(method string, err error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.fail[method] = err
+}
+
+// refused is the error that a method is to fail with. f.mu is held.
+//
+// +checklocks:f.mu
+func (f *fakeJails) find(method string, j id.Jail) (*jail.Jail, error) {
+	if err := f.fail[method]; err != nil {
+		return nil, err
+	}
+	found := f.all[j]
+	if found == nil {
+		return nil, fault.Newf(fault.NotFound, "jail."+method, string(j), "no such jail")
+	}
+	return found, nil
+}
+
+func (f *fakeJails) Create(ctx context.Context, s jail.Spec) (jail.Jail, error) {
+	f.mu.Lock()
+	if err := f.fail["Create"]; err != nil {
+		f.mu.Unlock()
+		return jail.Jail{}, err
+	}
+	if s.Limits == (jail.Limits{}) {
+		s.Limits = jail.DefaultLimits
+	}
+	j := &jail.Jail{ID: id.NewJail(), Spec: s, State: jail.Created, Created: time.Now()}
+	f.all[j.ID], f.files[j.ID] = j, map[string]string{"/bin/bash": "", "/usr/bin/bash": "", "/usr/local/bin/glasshouse-agent": "", "/bin/echo": ""}
+	f.order = append(f.order, j.ID)
+	got := *j
+	f.mu.Unlock()
+	if !s.Start {
+		return got, nil
+	}
+	return f.Start(ctx, j.ID)
+}
+
+func (f *fakeJails) Get(_ context.Context, jid id.Jail) (jail.Jail, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	j, err := f.find("Get", jid)
+	if err != nil {
+		return jail.Jail{}, err
+	}
+	return *j, nil
+}
+
+func (f *fakeJails) List(_ context.Context, o jail.ListOptions) ([]jail.Jail, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if err := f.fail["List"]; err != nil {
+		return nil, err
+	}
+	var list []jail.Jail
+	for _, jid := range f.order {
+		j := f.all[jid]
+		if j == nil || o.State != "" && j.State != o.State {
+			continue
+		}
+		if slices.ContainsFunc(slices.Collect(maps.Keys(o.Label)), func(k string) bool { return j.Spec.Labels[k] != o.Label[k] }) {
+			continue
+		}
+		list = append(list, *j)
+	}
+	return list, nil
+}
+
+func (f *fakeJails) Start(ctx context.Context, jid id.Jail) (jail.Jail, error) {
+	f.mu.Lock()
+	j, err := f.find("Start", jid)
+	if err != nil {
+		f.mu.Unlock()
+		return jail.Jail{}, err
+	}
+	j.State = jail.Running
+	got, silent := *j, f.silent
+	f.mu.Unlock()
+	if err := f.w.kernel.Guard(ctx, jid, govern.Guard{Spec: got.Spec.Govern, Workspace: got.Spec.Project()}); err != nil {
+		return got, err
+	}
+	if f.w.g != nil && !silent {
+		f.w.g.Arrived(got)
+	}
+	return got, nil
+}
+
+func (f *fakeJails) Stop(_ context.Context, jid id.Jail, _ jail.StopOptions) (jail.Jail, error) {
+	f.mu.Lock()
+	j, err := f.find("Stop", jid)
+	if err != nil {
+		f.mu.Unlock()
+		return jail.Jail{}, err
+	}
+	j.State = jail.Stopped
+	got := *j
+	var mine []*process
+	for _, p := range f.execs {
+		if p.jail == jid {
+			mine = append(mine, p)
+		}
+	}
+	f.mu.Unlock()
+	for _, p := range mine {
+		p.cancel()
+	}
+	if f.w.g != nil {
+		f.w.g.Left(jid)
+	}
+	f.w.kernel.Release(jid)
+	return got, nil
+}
+
+func (f *fakeJails) move(method string, jid id.Jail, from, to jail.State) (jail.Jail, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	j, err := f.find(method, jid)
+	if err != nil {
+		return jail.Jail{}, err
+	}
+	if j.State != from {
+		return *j, fault.Newf(fault.Conflict, "jail."+method, string(jid), "it is %s", j.State)
+	}
+	j.State = to
+	return *j, nil
+}
+
+func (f *fakeJails) Pause(_ context.Context, jid id.Jail) (jail.Jail, error) {
+	return f.move("Pause", jid, jail.Running, jail.Paused)
+}
+
+func (f *fakeJails) Resume(_ context.Context, jid id.Jail) (jail.Jail, error) {
+	return f.move("Resume", jid, jail.Paused, jail.Running)
+}
+
+func (f *fakeJails) Delete(_ context.Context, jid id.Jail) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if _, err := f.find("Delete", jid); err != nil {
+		return err
+	}
+	delete(f.all, jid)
+	return nil
+}
+
+func (f *fakeJails) Changed(_ context.Context, jid id.Jail) (bool, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	_, err := f.find("Changed", jid)
+	return f.changed[jid], err
+}
+
+func (f *fakeJails) Limit(_ context.Context, jid id.Jail, q jail.LimitChange) (jail.Jail, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	j, err := f.find("Limit", jid)
+	if err != nil {
+		return jail.Jail{}, err
+	}
+	f.limits = append(f.limits, q)
+	own := j.Own()
+	l := jail.Limits{
+		CPUShares: cmp.Or(q.Limits.CPUShares, j.Spec.Limits.CPUShares), MemoryMB: cmp.Or(q.Limits.MemoryMB, j.Spec.Limits.MemoryMB),
+		DiskMB: cmp.Or(q.Limits.DiskMB, j.Spec.Limits.DiskMB), MaxPIDs: cmp.Or(q.Limits.MaxPIDs, j.Spec.Limits.MaxPIDs),
+	}
+	j.Spec.Limits, j.Base = l, nil
+	if q.Lent && l != own {
+		j.Base = &own
+	}
+	return *j, nil
+}
+
+func (f *fakeJails) Stats(_ context.Context, jid id.Jail) (jail.Stats, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	_, err := f.find("Stats", jid)
+	return f.stats[jid], err
+}
+
+func (f *fakeJails) Usage(_ context.Context, jid id.Jail) (jail.Usage, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	_, err := f.find("Usage", jid)
+	s := f.stats[jid]
+	return jail.Usage{Used: jail.Used{CPU: s.CPU, RxBytes: s.RxBytes, TxBytes: s.TxBytes}, DiskBytes: s.DiskBytes}, err
+}
+
+func (f *fakeJails) Exec(_ context.Context, jid id.Jail, r jail.ExecRequest, _ *control.AttachOptions) (*control.Stream, protocol.ExecStatus, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	j, err := f.find("Exec", jid)
+	if err != nil {
+		return nil, protocol.ExecStatus{}, err
+	}
+	if j.State != jail.Running {
+		return nil, protocol.ExecStatus{}, fault.Newf(fault.Conflict, "jail.Exec", string(jid), "it is %s", j.State)
+	}
+	r.ID = cmp.Or(r.ID, id.NewExec())
+	if f.execs[r.ID] != nil {
+		return nil, protocol.ExecStatus{}, fault.Newf(fault.Conflict, "jail.Exec", string(r.ID), "there is such a command")
+	}
+	argv := r.Argv
+	if r.Cmd != "" {
+		argv = []string{"/bin/sh", "-c", r.Cmd}
+	}
+	p := &process{jail: jid, req: r, ended: make(chan struct{}), status: protocol.ExecStatus{ID: r.ID, Argv: argv, Started: time.Now()}}
+	p.ctx, p.cancel = context.WithCancel(context.Background())
+	f.execs[r.ID] = p
+	f.started = append(f.started, p)
+	do := func(*process) int { return 0 }
+	line := strings.Join(argv, " ")
+	for _, text := range slices.Sorted(maps.Keys(f.programs)) {
+		if strings.Contains(line, text) {
+			do = f.programs[text]
+		}
+	}
+	go func() {
+		code := do(p)
+		p.mu.Lock()
+		now := time.Now()
+		p.status.Ended, p.status.Code = &now, code
+		if n := len(p.signals); n > 0 {
+			p.status.Signal = p.signals[n-1]
+		}
+		p.mu.Unlock()
+		close(p.ended)
+	}()
+	return nil, p.now(), nil
+}
+
+func (f *fakeJails) process(jid id.Jail, x id.Exec) (*process, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if _, err := f.find("Process", jid); err != nil {
+		return nil, err
+	}
+	p := f.execs[x]
+	if p == nil {
+		return nil, fault.Newf(fault.NotFound, "jail", string(x), "no such command")
+	}
+	return p, nil
+}
+
+func (f *fakeJails) processes() []*process {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return slices.Clone(f.started)
+}
+
+// Attach is what only a real init does: the gateway reads Output then, which waits here
+// until the command has ended.
+func (f *fakeJails) Attach(context.Context, id.Jail, id.Exec, control.AttachOptions) (*control.Stream, error) {
+	return nil, fault.Newf(fault.Unavailable, "jail.Attach", "", "the fake has no init")
+}
+
+func (f *fakeJails) Output(ctx context.Context, jid id.Jail, x id.Exec, each func(protocol.Chunk) error) (protocol.ExecStatus, error) {
+	p, err := f.process(jid, x)
+	if err != nil {
+		return protocol.ExecStatus{}, err
+	}
+	select {
+	case <-p.ended:
+	case <-ctx.Done():
+		return protocol.ExecStatus{}, context.Cause(ctx)
+	}
+	p.mu.Lock()
+	out, status := slices.Clone(p.out), p.status
+	p.mu.Unlock()
+	for _, c := range out {
+		if err := each(c); err != nil {
+			return status, err
+		}
+	}
+	return status, nil
+}
+
+func (f *fakeJails) ExecStatus(_ context.Context, jid id.Jail, x id.Exec) (protocol.ExecStatus, error) {
+	p, err := f.process(jid, x)
+	if err != nil {
+		return protocol.ExecStatus{}, err
+	}
+	return p.now(), nil
+}
+
+func (f *fakeJails) Signal(_ context.Context, jid id.Jail, x id.Exec, sig string) error {
+	p, err := f.process(jid, x)
+	if err != nil {
+		return err
+	}
+	p.mu.Lock()
+	over := p.status.Ended != nil
+	if !over {
+		p.signals = append(p.signals, sig)
+	}
+	p.mu.Unlock()
+	if over {
+		return fault.Newf(fault.Conflict, "jail.Signal", string(x), "it has ended")
+	}
+	p.cancel()
+	return nil
+}
+
+func (f *fakeJails) Stdin(_ context.Context, jid id.Jail, x id.Exec) (io.WriteCloser, error) {
+	p, err := f.process(jid, x)
+	if err != nil {
+		return nil, err
+	}
+	return fakeStdin{p}, nil
+}
+
+type fakeStdin struct{ p *process }
+
+func (s fakeStdin) Write(b []byte) (int, error) { return len(b), nil }
+func (s fakeStdin) Close() error                { return nil }
+
+func (f *fakeJails) Files(_ context.Context, jid id.Jail) (jail.Files, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if _, err := f.find("Files", jid); err != nil {
+		return nil, err
+	}
+	return &fakeFiles{f, jid}, nil
+}
+
+func (f *fakeJails) file(jid id.Jail, name string) (string, bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	text, ok := f.files[jid][name]
+	return text, ok
+}
+
+func (f *fakeJails) put(jid id.Jail, name, text string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.files[jid][name] = text
+}
+
+func (f *fakeJails) listen(jid id.Jail, into map[id.Jail]net.Listener) (net.Listener, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	j, err := f.find("Listen", jid)
+	if err != nil {
+		return nil, err
+	}
+	if j.State != jail.Running && j.State != jail.Paused {
+		return nil, fault.Newf(fault.Conflict, "jail.Listen", string(jid), "it is %s", j.State)
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err == nil {
+		into[jid] = l
+	}
+	return l, err
+}
+
+func (f *fakeJails) Listen(_ context.Context, jid id.Jail, _ string) (net.Listener, error) {
+	return f.listen(jid, f.sockets)
+}
+
+func (f *fakeJails) ListenTCP(_ context.Context, jid id.Jail, _ int) (net.Listener, error) {
+	return f.listen(jid, f.ports)
+}
+
+// knock connects to the agent endpoint of a jail, and returns what it says of the caller.
+func (w *world) knock(jid id.Jail) (Caller, error) {
+	w.Helper()
+	var l net.Listener
+	w.await("the agent endpoint of "+string(jid)+" is open", func() bool {
+		w.jails.mu.Lock()
+		defer w.jails.mu.Unlock()
+		l = w.jails.ports[jid]
+		return l != nil
+	})
+	c, err := net.Dial("tcp", l.Addr().String())
+	if err != nil {
+		return Caller{}, err
+	}
+	defer c.Close()
+	text, err := io.ReadAll(c)
+	if err != nil {
+		return Caller{}, err
+	}
+	var who Caller
+	if err := json.Unmarshal(text, &who); err != nil {
+		return Caller{}, fmt.Errorf("%s", bytes.TrimSpace(text))
+	}
+	return who, nil
+}
+
+// fakeFiles are the files of a fake jail: regular files, and the directories above them.
+type fakeFiles struct {
+	f   *fakeJails
+	jid id.Jail
+}
+
+func (s *fakeFiles) Stat(_ context.Context, name string) (protocol.FileInfo, error) {
+	text, ok := s.f.file(s.jid, name)
+	if !ok {
+		return protocol.FileInfo{}, fault.Newf(fault.NotFound, "fs.Stat", name, "no such file")
+	}
+	return protocol.FileInfo{Path: name, Name: path.Base(name), Type: "file", Mode: 0o755, Size: int64(len(text))}, nil
+}
+
+func (s *fakeFiles) List(_ context.Context, dir, _ string, _ int) (list []protocol.FileInfo, more bool, err error) {
+	s.f.mu.Lock()
+	defer s.f.mu.Unlock()
+	for _, name := range slices.Sorted(maps.Keys(s.f.files[s.jid])) {
+		if path.Dir(name) == dir {
+			list = append(list, protocol.FileInfo{Path: name, Name: path.Base(name), Type: "file", Size: int64(len(s.f.files[s.jid][name]))})
+		}
+	}
+	return list, false, nil
+}
+
+func (s *fakeFiles) Read(ctx context.Context, name string, offset, limit int64) (io.ReadCloser, protocol.FileInfo, error) {
+	info, err := s.Stat(ctx, name)
+	if err != nil {
+		return nil, info, err
+	}
+	text, _ := s.f.file(s.jid, name)
+	text = text[min(offset, int64(len(text))):]
+	if limit > 0 {
+		text = text[:min(limit, int64(len(text)))]
+	}
+	return io.NopCloser(strings.NewReader(text)), info, nil
+}
+
+func (s *fakeFiles) Write(ctx context.Context, name string, r io.Reader, _ protocol.WriteOptions) (protocol.FileInfo, error) {
+	text, err := io.ReadAll(r)
+	if err != nil {
+		return protocol.FileInfo{}, err
+	}
+	s.f.put(s.jid, name, string(text))
+	return s.Stat(ctx, name)
+}
+
+func (s *fakeFiles) Remove(_ context.Context, name string, _ bool) error {
+	s.f.mu.Lock()
+	defer s.f.mu.Unlock()
+	delete(s.f.files[s.jid], name)
+	return nil
+}
+
+func (s *fakeFiles) Mkdir(context.Context, string, fs.FileMode, bool) error { return nil }
+func (s *fakeFiles) MkdirFor(context.Context, string, protocol.Owner) error { return nil }
+func (s *fakeFiles) Move(context.Context, string, string, bool) error       { return errNotFaked }
+func (s *fakeFiles) Tar(context.Context, string) (io.ReadCloser, error)     { return nil, errNotFaked }
+func (s *fakeFiles) Untar(context.Context, string, io.Reader) error         { return errNotFaked }
+func (s *fakeFiles) Close() error                                           { return nil }
+
+var errNotFaked = fault.Cannot("fake", "the gateway does not use this", "")
+
+// fakeSnapshots keep the files of fake jails.
+type fakeSnapshots struct {
+	jails *fakeJails
+
+	mu      sync.Mutex
+	all     map[id.Snapshot]snapshot.Snapshot // guarded by mu, as all below
+	files   map[id.Snapshot]map[string]string
+	options []snapshot.TakeOptions
+	rewound []id.Snapshot
+	fail    map[string]error // by method
+}
+
+func (s *fakeSnapshots) failing(method string, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.fail == nil {
+		s.fail = map[string]error{}
+	}
+	s.fail[method] = err
+}
+
+func (s *fakeSnapshots) Take(ctx context.Context, jid id.Jail, o snapshot.TakeOptions) (snapshot.Snapshot, error) {
+	j, err := s.jails.Get(ctx, jid)
+	if err != nil {
+		return snapshot.Snapshot{}, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err := s.fail["Take"]; err != nil {
+		return snapshot.Snapshot{}, err
+	}
+	s.jails.mu.Lock()
+	defer s.jails.mu.Unlock()
+	snap := snapshot.Snapshot{ID: id.NewSnapshot(), Jail: j, Name: o.Name, Labels: o.Labels, Reason: cmp.Or(o.Reason, snapshot.Asked), Created: time.Now()}
+	s.all[snap.ID] = snap
+	if s.files == nil {
+		s.files = map[id.Snapshot]map[string]string{}
+	}
+	s.files[snap.ID] = maps.Clone(s.jails.files[jid])
+	s.options = append(s.options, o)
+	return snap, nil
+}
+
+func (s *fakeSnapshots) Branch(ctx context.Context, sid id.Snapshot, count int, o snapshot.Overrides) ([]snapshot.Child, error) {
+	s.mu.Lock()
+	snap, ok := s.all[sid]
+	err := s.fail["Branch"]
+	s.mu.Unlock()
+	if err != nil {
+		return nil, err
+	}
+	if !ok {
+		return nil, fault.Newf(fault.NotFound, "snapshot.Branch", string(sid), "no such snapshot")
+	}
+	var all []snapshot.Child
+	for n := range count {
+		spec := snap.Jail.Spec
+		if o.Labels != nil {
+			spec.Labels = o.Labels
+		}
+		spec.Start = true
+		j, err := s.jails.Create(ctx, spec)
+		s.jails.mu.Lock()
+		if err == nil {
+			s.jails.files[j.ID] = maps.Clone(s.files[sid])
+			s.jails.all[j.ID].Origin = &jail.Origin{Snapshot: sid, Jail: snap.Jail.ID, Number: n + 1}
+			j = *s.jails.all[j.ID]
+		}
+		s.jails.mu.Unlock()
+		all = append(all, snapshot.Child{Jail: j, Err: err})
+	}
+	return all, nil
+}
+
+func (s *fakeSnapshots) Rewind(ctx context.Context, jid id.Jail, sid id.Snapshot, _ jail.RewindOptions) (jail.Jail, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err := s.fail["Rewind"]; err != nil {
+		return jail.Jail{}, err
+	}
+	if _, ok := s.all[sid]; !ok {
+		return jail.Jail{}, fault.Newf(fault.NotFound, "snapshot.Rewind", string(sid), "no such snapshot")
+	}
+	s.rewound = append(s.rewound, sid)
+	s.jails.mu.Lock()
+	s.jails.files[jid] = maps.Clone(s.files[sid])
+	j := s.jails.all[jid]
+	j.State = jail.Running
+	got := *j
+	s.jails.mu.Unlock()
+	return got, nil
+}
+
+func (s *fakeSnapshots) Delete(_ context.Context, sid id.Snapshot) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if _, ok := s.all[sid]; !ok {
+		return fault.Newf(fault.NotFound, "snapshot.Delete", string(sid), "no such snapshot")
+	}
+	delete(s.all, sid)
+	return nil
+}
+
+// Abandoned removes the snapshots of automatic checkpoints, as the real keeper does.
+func (s *fakeSnapshots) Abandoned(_ context.Context, j id.Jail) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	maps.DeleteFunc(s.all, func(_ id.Snapshot, snap snapshot.Snapshot) bool {
+		return snap.Jail.ID == j && snap.Reason == snapshot.Checkpoint
+	})
+	return nil
+}
+
+// ids are the snapshots that there are.
+func (s *fakeSnapshots) ids() []id.Snapshot {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Collect(maps.Keys(s.all))
+}
+
+// fakeCaps are what is installed.
+type fakeCaps struct {
+	all    []*engine.Installed
+	skills map[string][]string // the capabilities of each
+}
+
+func (c *fakeCaps) Approved() []*engine.Installed { return slices.Clone(c.all) }
+
+func (c *fakeCaps) Skill(name string) (*skill.Rendered, []string, error) {
+	ids, ok := c.skills[name]
+	if !ok {
+		return nil, nil, fault.Newf(fault.NotFound, "registry.Skill", name, "no such skill")
+	}
+	return &skill.Rendered{Text: "How to " + name + "."}, ids, nil
+}
+
+// fakeMemory is the working memory of runs.
+type fakeMemory struct {
+	mu sync.Mutex
+	of map[id.Run]string // guarded by mu
+}
+
+func (m *fakeMemory) set(r id.Run, text string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.of[r] = text
+}
+
+func (m *fakeMemory) get(r id.Run) string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.of[r]
+}
+
+func (m *fakeMemory) Capture(_ context.Context, r id.Run) (json.RawMessage, error) {
+	text, err := json.Marshal(m.get(r))
+	return text, err
+}
+
+func (m *fakeMemory) Restore(_ context.Context, r id.Run, memory json.RawMessage) error {
+	var text string
+	if err := json.Unmarshal(memory, &text); err != nil {
+		return err
+	}
+	m.set(r, text)
+	return nil
+}
+
+func (m *fakeMemory) Forget(_ context.Context, r id.Run) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	delete(m.of, r)
+	return nil
+}
+
+func mustJSON(t *testing.T, v any) json.RawMessage {
+	t.Helper()
+	text, err := json.Marshal(v)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return text
+}

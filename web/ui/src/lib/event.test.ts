@@ -1,0 +1,15 @@
+import { expect, test } from "vitest";
+import { sentence, type Event } from "./event";
+
+const call = (fields: Partial<Event>) => sentence({ type: "syscall", seq: 1, ts: 0, name: "write", ...fields } as Event);
+
+test("a system call without a path shows its arguments", () => {
+  expect(call({ args: [1, 140234567, 128, 0, 0, 0], ret: 128 })).toBe("write(1, 140234567, 128) = 128");
+  expect(call({ name: "futex", args: [0x7f0000001000, 128, 2, 0, 0, 0], ret: 0 })).toBe("futex(0x7f0000001000, 128, 2) = 0");
+  expect(call({ name: "getpid", args: [0, 0, 0, 0, 0, 0], ret: 7 })).toBe("getpid() = 7");
+  expect(call({ name: "close", args: [18446744073709551615, 0, 0, 0, 0, 0], ret: -9 })).toBe("close(…)");
+});
+
+test("a system call with a path shows the path", () => {
+  expect(call({ name: "openat", path: "/etc/hosts", args: [1, 2, 3, 0, 0, 0], ret: 3 })).toBe("openat(/etc/hosts) = 3");
+});
