@@ -344,11 +344,24 @@ func TestDiffEndsWithItsContext(t *testing.T) {
 	}
 }
 
+// withoutDevices mounts dir as a volume of layers is mounted.
+func withoutDevices(t *testing.T, dir string) {
+	t.Helper()
+	if err := unix.Mount(dir, dir, "", unix.MS_BIND, ""); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { unix.Unmount(dir, unix.MNT_DETACH) })
+	if err := unix.Mount("", dir, "", unix.MS_REMOUNT|unix.MS_BIND|unix.MS_NODEV, ""); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // A jail that changes files under the reader's hands gets the reader nowhere
 // else, and does not stop it.
 func TestDiffWhileTheJailPlaysTricks(t *testing.T) {
 	outside := tree(t, map[string]string{"secret": "the host's secret\n"})
 	lower, upper := tree(t, map[string]string{"f": "harmless\n"}), tree(t, map[string]string{"f": "harmless!\n"})
+	withoutDevices(t, upper)
 	f := filepath.Join(upper, "f")
 	stop, done := make(chan struct{}), make(chan struct{})
 	go func() {
@@ -362,6 +375,7 @@ func TestDiffWhileTheJailPlaysTricks(t *testing.T) {
 			for _, trick := range []func() error{
 				func() error { return os.Symlink(filepath.Join(outside, "secret"), f+"~") },
 				func() error { return unix.Mkfifo(f+"~", 0o600) },
+				func() error { return unix.Mknod(f+"~", unix.S_IFCHR, 0) }, // a whiteout
 				func() error { return os.WriteFile(f+"~", []byte("harmless?\n"), 0o644) },
 				func() error { return os.Mkdir(f+"~", 0o755) },
 			} {

@@ -2,6 +2,7 @@ package overlay
 
 import (
 	"errors"
+	"fmt"
 	"io"
 	"io/fs"
 	"os"
@@ -118,6 +119,9 @@ type fileAt struct {
 // by now.
 func (f fileAt) open() (*os.File, error) {
 	file, err := f.dirAt.open(unix.O_RDONLY | unix.O_NONBLOCK)
+	if errors.Is(err, unix.EACCES) {
+		return f.openPinned() // perhaps a whiteout by now: volumes are mounted without devices
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -126,6 +130,20 @@ func (f fileAt) open() (*os.File, error) {
 		return nil, errMoving
 	}
 	return file, nil
+}
+
+// openPinned opens the file by a descriptor that nothing can change into
+// another type, so that EACCES means that a regular file may not be read.
+func (f fileAt) openPinned() (*os.File, error) {
+	pin, err := f.dirAt.open(unix.O_PATH)
+	if err != nil {
+		return nil, err
+	}
+	defer pin.Close()
+	if fi, err := pin.Stat(); err != nil || !fi.Mode().IsRegular() {
+		return nil, errMoving
+	}
+	return os.Open(fmt.Sprintf("/proc/self/fd/%d", pin.Fd()))
 }
 
 // read returns at most n bytes of the file.
