@@ -182,7 +182,11 @@ func (c *Chain) Append(ctx context.Context, last int64, rows []chain.Row, cp cha
 		return fault.Newf(fault.Conflict, "store.Append", "", "the chain is not claimed")
 	}
 	if !c.s.postgres {
-		return appendIn(ctx, c.s.write, insertEach, last, rows, cp)
+		err := appendIn(ctx, c.s.write, insertEach, last, rows, cp)
+		if err == nil {
+			c.s.committed()
+		}
+		return err
 	}
 	if c.conn == nil {
 		if err := c.lock(ctx); err != nil {

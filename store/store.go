@@ -17,6 +17,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -33,8 +34,10 @@ import (
 type Store struct {
 	read, write *sql.DB // two pools on one SQLite file, one on PostgreSQL
 	postgres    bool
-	process     string    // tells this process's claims from those of one that died
-	path        string    // of the SQLite file; "" if there is none
+	process     string   // tells this process's claims from those of one that died
+	path        string   // of the SQLite file, or ""
+	file        *os.File // the SQLite file, or nil
+	commits     atomic.Int64
 	anchor      *sql.Conn // of a database in memory; else nil
 	chain       Chain
 }
@@ -51,6 +54,7 @@ func Open(ctx context.Context, where string) (*Store, error) {
 	if err := s.migrateWhenFree(ctx); err != nil {
 		return nil, errors.Join(fmt.Errorf("open database: %w", err), s.Close())
 	}
+	s.spare()
 	return s, nil
 }
 
@@ -123,19 +127,16 @@ func (s *Store) connectSQLite(path string) error {
 	s.path = path
 	// SQLite makes the file with the umask's mode, and its journal with the
 	// file's. Environments of jails may hold secrets: nobody else reads it.
-	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
-	if err != nil {
-		return fmt.Errorf("open database: %w", err)
-	}
-	if err := f.Close(); err != nil {
+	// It stays open: to close a file takes away all locks that the process has on it.
+	if s.file, err = os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600); err != nil {
 		return fmt.Errorf("open database: %w", err)
 	}
 	if s.write, err = sql.Open("sqlite", sqliteDSN(path, false)); err != nil {
-		return err
+		return errors.Join(err, s.file.Close())
 	}
 	s.write.SetMaxOpenConns(1) // SQLite has one writer; queue here, not in busy loops
 	if s.read, err = sql.Open("sqlite", sqliteDSN(path, true)); err != nil {
-		return errors.Join(err, s.write.Close())
+		return errors.Join(err, s.write.Close(), s.file.Close())
 	}
 	s.read.SetMaxOpenConns(max(4, runtime.NumCPU()))
 	s.read.SetMaxIdleConns(4)
@@ -172,7 +173,11 @@ func (s *Store) Close() error {
 	if s.anchor != nil {
 		s.anchor.Close() // it may be closed already
 	}
-	return errors.Join(s.write.Close(), s.read.Close())
+	err := errors.Join(s.write.Close(), s.read.Close())
+	if s.file != nil {
+		s.file.Close() // the same; nothing was written by it
+	}
+	return err
 }
 
 // update runs f in a transaction that is committed if f returns nil. On
@@ -192,7 +197,11 @@ func (s *Store) update(ctx context.Context, name string, f func(tx *sql.Tx) erro
 	if err := f(tx); err != nil {
 		return err
 	}
-	return tx.Commit()
+	if err := tx.Commit(); err != nil {
+		return err
+	}
+	s.committed()
+	return nil
 }
 
 // unique reports whether err is a violated unique constraint.
