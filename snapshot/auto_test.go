@@ -88,7 +88,7 @@ func TestAnIdleJailThatGoesOnOverANewLayerHasNotChanged(t *testing.T) {
 	j := w.running(policy(jail.Snapshots{Every: time.Hour}))
 	w.sh(j, "echo one > /root/f")
 	w.behind(j, "exec sleep 1000")
-	w.executes(j, "sleep 1000")
+	w.waitsIn(j, "sleep 1000")
 	for _, how := range layerings {
 		w.take(j, how)
 		if changed, err := w.jails.Changed(t.Context(), j); err != nil || changed {

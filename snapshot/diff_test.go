@@ -64,11 +64,11 @@ func commands(list []report.Runs) string {
 	return strings.Join(lines, "\n")
 }
 
-// executes waits until a process of a jail has executed the program of a command line.
-func (h *house) executes(jid id.Jail, command string) {
+// waitsIn waits until a process of a jail sleeps in the program of a command line.
+func (h *house) waitsIn(jid id.Jail, command string) {
 	h.t.Helper()
-	h.until(command+" is executed", func() bool {
-		_, code := h.try(jid, `for f in /proc/[0-9]*/cmdline; do [ "$(tr '\0' ' ' < $f)" = "`+command+` " ] && exit 0; done; exit 1`)
+	h.until(command+" waits", func() bool {
+		_, code := h.try(jid, `cd /proc; for p in [0-9]*; do [ "$(tr '\0' ' ' < $p/cmdline)" = "`+command+` " ] && read _ _ state _ < $p/stat && [ $state = S ] && exit 0; done; exit 1`)
 		return code == 0
 	})
 }
@@ -80,13 +80,13 @@ func TestTwoBranchesThatWroteTheSameFileDiffer(t *testing.T) {
 			j := h.running()
 			h.sh(j, "cd /root; echo everybody > both; echo x > moved; echo x > gone; echo x > mode; mkdir dir; echo kept > dir/kept")
 			h.behind(j, "exec sleep 1000")
-			h.executes(j, "sleep 1000")
+			h.waitsIn(j, "sleep 1000")
 			s := h.take(j, how)
 			kids := h.branch(s.ID, 2)
 			h.sh(kids[0], "cd /root; echo first >> both; mv moved moved-by-first; rm gone")
 			h.sh(kids[1], "cd /root; echo second >> both; chmod 600 mode; echo new > dir/new")
 			h.behind(kids[1], "exec sleep 2000")
-			h.executes(kids[1], "sleep 2000")
+			h.waitsIn(kids[1], "sleep 2000")
 
 			c := h.compare(at(kids[0]), at(kids[1]))
 			expect(t, "from one branch to the other", changesIn(c.Files), `
@@ -142,7 +142,7 @@ func TestWhatAJailDidSinceItsSnapshot(t *testing.T) {
 			st := h.talk(j, "/usr/bin/serves 127.0.0.1:7001", "")
 			h.eventually(j, "cat /tmp/served", "start")
 			sleeper := h.behind(j, "exec sleep 1000")
-			h.executes(j, "sleep 1000")
+			h.waitsIn(j, "sleep 1000")
 			h.sh(j, "echo one > /root/f")
 			first := h.take(j, how)
 			h.sh(j, "echo two > /root/f; mkdir /root/new; ln -s /etc /root/new/link")
@@ -151,7 +151,7 @@ func TestWhatAJailDidSinceItsSnapshot(t *testing.T) {
 			h.say(j, st, "/root/new")
 			h.eventually(j, "cat /tmp/served", "/root/new")
 			h.behind(j, "exec sleep 3000")
-			h.executes(j, "sleep 3000")
+			h.waitsIn(j, "sleep 3000")
 			if err := h.jails.Signal(t.Context(), j, sleeper.ID, "KILL"); err != nil {
 				t.Fatal(err)
 			}
@@ -231,7 +231,7 @@ func TestAProcessIsTheSameWhenItsSnapshotIsGone(t *testing.T) {
 	h := newHouse(t)
 	j := h.running()
 	h.behind(j, "exec sleep 1000")
-	h.executes(j, "sleep 1000")
+	h.waitsIn(j, "sleep 1000")
 	var taken []snapshot.Snapshot
 	for range 3 {
 		taken = append(taken, h.take(j, jail.Stacked))
@@ -303,7 +303,7 @@ func TestAnImportedSnapshotIsComparedWithTheOneItWas(t *testing.T) {
 	h.reopen()
 	j := h.running()
 	h.behind(j, "exec sleep 1000")
-	h.executes(j, "sleep 1000")
+	h.waitsIn(j, "sleep 1000")
 	h.sh(j, "echo x > /root/f")
 	s := h.take(j, "")
 	var parcel bytes.Buffer

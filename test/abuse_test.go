@@ -14,11 +14,13 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"glasshouse/api/client"
 	"glasshouse/api/wire"
+	"glasshouse/host/netns"
 )
 
 // A stranger speaks HTTP to the daemon without knowing the client.
@@ -267,6 +269,75 @@ func TestFiftyCreatedAndDeletedAtOnceLeaveNothing(t *testing.T) {
 	h.settles(files, goroutines)
 	if left := h.jailsOnDisk(); len(left) > 0 {
 		t.Errorf("left: %q", left)
+	}
+}
+
+// A daemon that runs for months has had thousands of jails. What it holds of its host is
+// compared when it has had some of each kind, and at the end.
+func TestThousandsOfJailsComeAndGo(t *testing.T) {
+	onlyThorough(t)
+	h := open(t, "pool: {size: 0}\n")
+	var made sync.Map // names of network interfaces
+	networks := []string{"isolated", "proxy", "bridged", "full"}
+	live := func(n int) error {
+		j, err := h.CreateJail(t.Context(), wire.CreateJail{Network: networks[n%len(networks)]})
+		if err != nil {
+			return err
+		}
+		if j, err = h.StartJail(t.Context(), j.ID); err != nil {
+			return err
+		}
+		x, err := h.Exec(t.Context(), j.ID, wire.ExecRequest{Cmd: "echo here > /root/f; cat /root/f"})
+		if err != nil {
+			return err
+		}
+		if stdout, stderr, err := client.Output(x); err != nil || string(stdout) != "here\n" {
+			return fmt.Errorf("a command in %s says %q and %q, %w", j.ID, stdout, stderr, err)
+		}
+		made.Store(netns.Link(string(j.ID)), true)
+		if n%20 == 0 {
+			if _, err := h.TakeSnapshot(t.Context(), j.ID, wire.TakeSnapshot{}); err != nil {
+				return err
+			}
+		}
+		return h.DeleteJailAndSnapshots(t.Context(), j.ID)
+	}
+	var next atomic.Int64
+	until := func(last int64) {
+		var wg sync.WaitGroup
+		for range 4 {
+			wg.Go(func() {
+				for n := next.Add(1); n <= last && !t.Failed(); n = next.Add(1) {
+					if err := live(int(n)); err != nil {
+						t.Errorf("jail %d: %v", n, err)
+					}
+				}
+			})
+		}
+		wg.Wait()
+		next.Store(last)
+	}
+	until(200)
+	files, goroutines := h.held()
+	memory := h.rss()
+	until(2000)
+	h.settles(files, goroutines)
+	if left := h.jailsOnDisk(); len(left) > 0 {
+		t.Errorf("left: %q", left)
+	}
+	links, err := os.ReadDir("/sys/class/net")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, l := range links {
+		if _, ours := made.Load(l.Name()); ours {
+			t.Errorf("the network interface %s is left", l.Name())
+		}
+	}
+	now := h.rss()
+	t.Logf("the daemon has %d KiB after 200 jails, %d after 2000", memory>>10, now>>10)
+	if now > 2*memory {
+		t.Errorf("the daemon has grown from %d KiB to %d", memory>>10, now>>10)
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -53,12 +54,11 @@ var wherever = []string{
 func TestContractOfJailsWithoutTheirMemory(t *testing.T) {
 	withoutMemory(t)
 	without := wherever
-	if os.Getenv("GLASSHOUSE_TEST") != "all" {
-		without = append(without, "Checkpoint/Restored")
-		for _, name := range []string{"identity", "mounts", "zombie", "stopped", "session", "pidfd", "files", "deleted", "locks", "fifo",
-			"inotify", "timers", "sleep", "pipe", "unix", "unix-paths", "terminal", "listener", "loopback", "udp", "netlink", "identity-of-a-user"} {
-			without = append(without, "Checkpoint/Keeps/"+name)
-		}
+	if !backendtest.Thorough {
+		without = slices.Concat(without, below("Checkpoint", "Restored", "FullOfProcesses", "CopyOfACopy", "KeepsOrRefuses", "DumpLeavesFrozenAndUnharmed",
+			"RestoreIsFrozenUntilThawed"),
+			below("Checkpoint/Keeps", "identity", "mounts", "zombie", "stopped", "session", "pidfd", "files", "deleted", "locks", "fifo",
+				"inotify", "timers", "sleep", "pipe", "unix", "unix-paths", "terminal", "listener", "loopback", "udp", "netlink", "identity-of-a-user"))
 	}
 	for _, runtime := range []string{"runc"} {
 		t.Run(runtime, func(t *testing.T) {
@@ -345,7 +345,7 @@ func TestALaterDaemonFindsABranchWithItsMemory(t *testing.T) {
 }
 
 func TestAServerOfMemoryEndsWithItsBranches(t *testing.T) {
-	if os.Getenv("GLASSHOUSE_TEST") != "all" {
+	if !backendtest.Thorough {
 		t.Skip("it waits for another branch for half a minute")
 	}
 	br := newBranching(t)
