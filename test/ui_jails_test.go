@@ -132,6 +132,19 @@ func (u *ui) walksEvents() {
 	p.until("close the record", `!document.querySelector("aside")`)
 	p.fill("Filter", "ret:>")
 	p.until("say what is wrong with a filter", `document.querySelector("[aria-invalid=true]") && document.querySelector("[role=alert]").innerText !== ""`)
+
+	// What init did before it started the first program is above.
+	ended := u.running(wire.CreateJail{})
+	u.watchedByKernel(ended.ID)
+	u.sh(ended.ID, "true")
+	if _, err := u.StopJail(u.Context(), ended.ID, 0); err != nil {
+		u.Fatal(err)
+	}
+	p.open(at(ended.ID, "events"))
+	p.until("begin with the first program", `document.querySelector("[role=listbox]")?.scrollTop > 0 && document.querySelector("[role=option]")`)
+	if err := u.DeleteJail(u.Context(), ended.ID); err != nil {
+		u.Fatal(err)
+	}
 }
 
 // filter asks for records, of which there are to be so many at least.

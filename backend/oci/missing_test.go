@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -23,10 +24,32 @@ import (
 	"glasshouse/jailinit/protocol"
 )
 
-// withoutMemory lets jails be made without their memory while the test runs.
+// withoutMemory lets jails be made without their memory while the test runs. The setting
+// is the host's, and tests in other processes need it too: the last of them puts back
+// what the first has found. Each holds a shared lock on a file with that value.
 func withoutMemory(t testing.TB) {
 	t.Helper()
 	const setting = "/proc/sys/vm/unprivileged_userfaultfd"
+	f, err := os.OpenFile("/run/glasshouse-test-userfaultfd", os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		defer f.Close()
+		if unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB) != nil {
+			return // others need it
+		}
+		was, err := io.ReadAll(io.NewSectionReader(f, 0, 16))
+		if err == nil && len(was) > 0 {
+			err = errors.Join(os.WriteFile(setting, was, 0), f.Truncate(0))
+		}
+		if err != nil {
+			t.Errorf("put back %s: %v", setting, err)
+		}
+	})
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_SH); err != nil {
+		t.Fatal(err)
+	}
 	was, err := os.ReadFile(setting)
 	if err != nil {
 		t.Skipf("this kernel has no userfaultfd: %v", err)
@@ -34,14 +57,12 @@ func withoutMemory(t testing.TB) {
 	if was[0] == '1' {
 		return
 	}
+	if _, err := f.WriteAt(was, 0); err != nil {
+		t.Fatal(err)
+	}
 	if err := os.WriteFile(setting, []byte("1"), 0); err != nil {
 		t.Skip(err)
 	}
-	t.Cleanup(func() {
-		if err := os.WriteFile(setting, was, 0); err != nil {
-			t.Error(err)
-		}
-	})
 }
 
 // Whatever is kept in a jail that has its memory is kept in one that has none.
