@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"glasshouse/access"
@@ -106,22 +107,24 @@ func TestTokensAreCheckedAgainstTheirHash(t *testing.T) {
 }
 
 func TestTokensExpire(t *testing.T) {
-	ts := access.Tokens{Store: &one{}}
-	soon := time.Now().Add(30 * time.Millisecond)
-	_, secret, err := ts.Create(t.Context(), "ci", access.Viewer, &soon)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := ts.Check(t.Context(), secret); err != nil {
-		t.Errorf("before its time is over: %v", err)
-	}
-	time.Sleep(time.Until(soon) + time.Millisecond)
-	if _, err := ts.Check(t.Context(), secret); !errors.Is(err, fault.Unauthenticated) || !strings.Contains(err.Error(), "expired") {
-		t.Errorf("after its time: %v, want expired", err)
-	}
-	if _, _, err := ts.Create(t.Context(), "ci", access.Viewer, &soon); fault.FieldOf(err) != "expires_at" {
-		t.Errorf("Create of an expired token = %v", err)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		ts := access.Tokens{Store: &one{}}
+		soon := time.Now().Add(30 * time.Millisecond)
+		_, secret, err := ts.Create(t.Context(), "ci", access.Viewer, &soon)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := ts.Check(t.Context(), secret); err != nil {
+			t.Errorf("before its time is over: %v", err)
+		}
+		time.Sleep(time.Until(soon) + time.Millisecond)
+		if _, err := ts.Check(t.Context(), secret); !errors.Is(err, fault.Unauthenticated) || !strings.Contains(err.Error(), "expired") {
+			t.Errorf("after its time: %v, want expired", err)
+		}
+		if _, _, err := ts.Create(t.Context(), "ci", access.Viewer, &soon); fault.FieldOf(err) != "expires_at" {
+			t.Errorf("Create of an expired token = %v", err)
+		}
+	})
 }
 
 func TestTheFirstTokenSurvivesACrashBeforeItWasKept(t *testing.T) {

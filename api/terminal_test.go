@@ -107,8 +107,8 @@ func TestATerminal(t *testing.T) {
 	s.say(`{"resize":{"cols":77,"rows":22}}`)
 	s.key("stty size\n")
 	s.shows("22 77")
-	s.key("sleep 50\n")
-	time.Sleep(100 * time.Millisecond)
+	s.key("sh -c 'echo before-$((1+1)); exec sleep 50'\n")
+	s.shows("before-2")
 	s.key("\x03") // Ctrl-C reaches what is in the foreground
 	s.key("echo after-$((1+1))\n")
 	s.shows("after-2")
@@ -239,15 +239,21 @@ func TestShutdownEndsStreamsAndTerminals(t *testing.T) {
 	go func() {
 		waiting <- d.do(req{as: access.Operator, method: "POST", path: "/jails/" + string(j) + "/exec", body: wire.ExecRequest{Cmd: "sleep 100"}})
 	}()
-	time.Sleep(200 * time.Millisecond)
+	for end := time.Now().Add(30 * time.Second); ; time.Sleep(10 * time.Millisecond) { // until all three commands run
+		if list, err := jails.Execs(t.Context(), j); err == nil && len(list) == 3 {
+			break
+		} else if err != nil || time.Now().After(end) {
+			t.Fatalf("Execs = %v, %v, want 3", list, err)
+		}
+	}
 
 	start := time.Now()
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	if err := d.server.Shutdown(ctx); err != nil {
 		t.Errorf("Shutdown: %v", err)
 	}
-	if took := time.Since(start); took > 8*time.Second {
+	if took := time.Since(start); took > 30*time.Second {
 		t.Errorf("Shutdown took %v", took)
 	}
 	if err := s.until(func() bool { return false }); websocket.CloseStatus(err) != websocket.StatusGoingAway {

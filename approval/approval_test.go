@@ -144,7 +144,7 @@ func (d *desk) ask(ctx context.Context, r approval.Request) <-chan asked {
 		got, err := d.Queue.Ask(ctx, r, nil)
 		done <- asked{got, err}
 	}()
-	for end := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(30 * time.Second); ; time.Sleep(time.Millisecond) {
 		for _, p := range d.Pending() {
 			if p.Question.Resource == r.Question.Resource {
 				return done
@@ -440,7 +440,7 @@ func TestTheSameQuestionIsAskedOnce(t *testing.T) {
 			if got.err != nil {
 				t.Error(got.err)
 			}
-		case <-time.After(5 * time.Second):
+		case <-time.After(30 * time.Second):
 			t.Fatal("one of the two still waits")
 		}
 	}
@@ -510,7 +510,7 @@ func TestNobodyAnswersAndItIsDenied(t *testing.T) {
 func TestWhatIsLongFinishedIsForgotten(t *testing.T) {
 	d := newDesk(t, approval.Config{})
 	waits, done := d.mustOpen(run("rm x")), run("rm y")
-	done.Expires = time.Now().Add(20 * time.Millisecond)
+	done.Expires = time.Now().Add(200 * time.Millisecond)
 	done, err := d.Ask(t.Context(), done, nil)
 	if err != nil || done.State != approval.Expired {
 		t.Fatalf("it is %+v, %v", done, err)
@@ -532,7 +532,7 @@ func TestWhatIsLongFinishedIsForgotten(t *testing.T) {
 func TestItExpiresWhileTheDaemonIsDown(t *testing.T) {
 	d := newDesk(t, approval.Config{})
 	r := run("rm x")
-	r.Expires = time.Now().Add(20 * time.Millisecond)
+	r.Expires = time.Now().Add(200 * time.Millisecond)
 	r = d.mustOpen(r)
 	d.Close()
 	time.Sleep(time.Until(r.Expires))
@@ -545,7 +545,7 @@ func TestItExpiresWhileTheDaemonIsDown(t *testing.T) {
 func TestAnOldAnswerIsNoAnswer(t *testing.T) {
 	d := newDesk(t, approval.Config{})
 	r := run("rm x")
-	r.Expires = time.Now().Add(100 * time.Millisecond)
+	r.Expires = time.Now().Add(2 * time.Second)
 	r = d.mustOpen(r)
 	d.mustAnswer(r, allow(anna))
 	time.Sleep(time.Until(r.Expires))

@@ -63,7 +63,7 @@ func (r *receiver) next(t *testing.T) post {
 	select {
 	case p := <-r.got:
 		return p
-	case <-time.After(10 * time.Second):
+	case <-time.After(30 * time.Second):
 		t.Fatal("nothing is delivered")
 		return post{}
 	}
@@ -380,7 +380,7 @@ func TestALinkIsForOneRequestOnly(t *testing.T) {
 func TestALinkEndsWithItsRequest(t *testing.T) {
 	d, rcv, _ := phone(t)
 	r := run("rm x")
-	r.Expires = time.Now().Add(2 * time.Second)
+	r.Expires = time.Now().Add(5 * time.Second)
 	d.mustOpen(r)
 	msg := rcv.pushed(t)
 	if status, _ := fetch(t, "GET", msg.Actions[0].URL); status != 200 {
@@ -480,7 +480,7 @@ func TestChannelsHaveNamesAndPeople(t *testing.T) {
 
 func eventually(t *testing.T, ok func() bool) {
 	t.Helper()
-	for end := time.Now().Add(10 * time.Second); !ok(); time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(30 * time.Second); !ok(); time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatal("it does not come about")
 		}

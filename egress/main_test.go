@@ -26,7 +26,7 @@ func TestMain(m *testing.M) {
 		}
 		before := descriptors()
 		code := m.Run()
-		for range 200 { // what is closed last ends by itself
+		for range 3000 { // what is closed last ends by itself
 			if descriptors() <= before {
 				os.Exit(code)
 			}

@@ -78,12 +78,17 @@ func TestEveryDecisionIsInTheChainWithHowItCameAbout(t *testing.T) {
 func TestWhoGivesUpWaitingCanGoOn(t *testing.T) {
 	h := newHouse(t)
 	j := h.jail(someAsked)
-	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
-	defer cancel()
-	if _, err := h.Judge(ctx, run(j, "make")); !errors.Is(err, fault.Timeout) {
+	ctx, cancel := context.WithCancelCause(t.Context())
+	gaveUp := make(chan error, 1)
+	go func() {
+		_, err := h.Judge(ctx, run(j, "make"))
+		gaveUp <- err
+	}()
+	first := h.pending()
+	cancel(context.DeadlineExceeded) // the caller's time is over once the request is open
+	if err := <-gaveUp; !errors.Is(err, fault.Timeout) {
 		t.Errorf("who gave up is told %v", err)
 	}
-	first := h.pending()
 	verdict := h.judged(run(j, "make"))
 	h.answers(h.pending(), approval.Answer{Verdict: approval.Allow})
 	if v := <-verdict; !v.Allow {

@@ -8,7 +8,6 @@ import (
 	"strconv"
 	"strings"
 	"testing"
-	"time"
 
 	"glasshouse/approval"
 	"glasshouse/policy"
@@ -144,8 +143,11 @@ func TestCallsAreDecidedByWhoMakesThem(t *testing.T) {
 func TestACallThatNobodyWaitsForIsRefused(t *testing.T) {
 	h, f := newHouse(t), newFamily(t)
 	c := h.calls(someAsked)
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
-	defer cancel()
+	ctx, cancel := context.WithCancelCause(t.Context())
+	go func() {
+		h.pending()
+		cancel(context.DeadlineExceeded) // the call's time is over once the request is open
+	}()
 	q := policy.Question{Subject: policy.Subject{Jail: c.w.jid}, Action: policy.ActionRun, Resource: "make"}
 	if d := c.judge(ctx, f.third, q); d.Effect != policy.Deny || !strings.Contains(d.Reason, "could not") {
 		t.Errorf("it is %+v", d)

@@ -285,7 +285,7 @@ func TestWhatIsTrustedNoLongerIsCalledNoLonger(t *testing.T) {
 func TestABundleWhoseTimeIsOverIsCalledNoLongerUntilItIsSignedAnew(t *testing.T) {
 	s := newShop(t)
 	p := newPress(s)
-	p.until = time.Now().Add(2 * time.Second).Truncate(time.Second)
+	p.until = time.Now().Add(6 * time.Second).Truncate(time.Second)
 	dir := p.dir("1.0.0", "places.search", "a.example.com")
 	s.says(s.install(p.pack(dir)), approval.Allow)
 	s.installed("local-places")
