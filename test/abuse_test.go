@@ -35,7 +35,7 @@ func (h *house) stranger() stranger {
 	}
 	t := &http.Transport{DialContext: dial}
 	h.Cleanup(t.CloseIdleConnections)
-	return stranger{h, &http.Client{Transport: t, Timeout: 30 * time.Second, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}}
+	return stranger{h, &http.Client{Transport: t, Timeout: 2 * time.Minute, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}}
 }
 
 // An answer is what came back.
@@ -103,7 +103,7 @@ func (h *house) settles(files, goroutines int) {
 	h.Helper()
 	const spare = 12 // connections that are kept for a while
 	var f, g int
-	for end := time.Now().Add(15 * time.Second); time.Now().Before(end); time.Sleep(100 * time.Millisecond) {
+	for end := time.Now().Add(30 * time.Second); time.Now().Before(end); time.Sleep(100 * time.Millisecond) {
 		if f, g = h.held(); f <= files+spare && g <= goroutines+2*spare {
 			return
 		}
@@ -405,7 +405,7 @@ func TestGarbageDoesNotWearTheDaemonOut(t *testing.T) {
 		}
 	}
 	for _, c := range slow {
-		c.SetReadDeadline(time.Now().Add(20 * time.Second))
+		c.SetReadDeadline(time.Now().Add(30 * time.Second))
 		if _, err := io.Copy(io.Discard, c); err != nil {
 			t.Errorf("a header without end is waited for: %v", err)
 		}

@@ -411,10 +411,10 @@ func TestWhatIsElevatedTakesMore(t *testing.T) {
 func errOf[T any](_ T, err error) error { return err }
 
 func TestNobodyAnswersAndNobodyIsFlooded(t *testing.T) {
-	h := open(t, tools()+"approvals: {wait: 2s, limit: 3}\n")
+	h := open(t, tools()+"approvals: {wait: 10s, limit: 3}\n")
 	j := h.running(wire.CreateJail{Policy: worker(t, 2)}).ID
 	var waiting []<-chan told
-	for i := range 3 {
+	for i := range 3 { // before the wait of the first is over
 		line := fmt.Sprintf("git push origin %d", i)
 		waiting = append(waiting, h.ask(j, "bash", line))
 		h.pends(j, line)

@@ -605,7 +605,7 @@ func TestASecretOfACapabilityGoesToItsHostAlone(t *testing.T) {
 	if err := json.Unmarshal(calls[0].Body, &ended); err != nil || ended.Sandbox == "" {
 		t.Fatalf("the chain does not say which jail it was: %s, %v", calls[0].Body, err)
 	}
-	if !within(10*time.Second, func() bool {
+	if !within(30*time.Second, func() bool {
 		return strings.HasPrefix(d.recorded(ended.Sandbox), "granted used used used")
 	}) {
 		t.Errorf("of the secret the chain says %q", d.recorded(ended.Sandbox))

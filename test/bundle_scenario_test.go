@@ -250,7 +250,7 @@ func TestABundleGoesFromItsPublisherToACallAndIsDistrusted(t *testing.T) {
 	// All of that is on record, each once; the last soon after it was done.
 	var said []string
 	want := []string{"bundle.installed local-places 1.0.0", "bundle.installed local-places 1.1.0", "bundle.removed local-places"}
-	if !within(10*time.Second, func() bool {
+	if !within(30*time.Second, func() bool {
 		said = nil
 		for e, err := range h.Chain(t.Context(), url.Values{"kind": {"bundle.installed,bundle.removed"}}) {
 			var b struct{ Bundle, Version string }

@@ -17,6 +17,7 @@ import (
 
 	"glasshouse/api/client"
 	"glasshouse/api/wire"
+	"glasshouse/id"
 )
 
 // e2bVersions are the releases of E2B's SDK that drive a daemon, and e2bScenarios the
@@ -482,7 +483,13 @@ func TestASandboxThatDoesNothingRests(t *testing.T) {
 	}
 	wakes := map[string]any{"autoPause": true, "autoResume": map[string]any{"enabled": true}}
 	works, _ := create(maps.Clone(wakes))
-	h.says("jail", "exec", "-d", h.jailIn(works), "--", "sh", "-c", "while ! [ -e /tmp/done ]; do sleep 0.01; done")
+	if !within(time.Minute, func() bool { // it may be paused before its command begins: it is connected to first
+		h.e2b(url, key, "POST", "/sandboxes/"+works+"/connect", map[string]any{"timeout": 3600})
+		_, err := h.Exec(t.Context(), id.Jail(h.jailIn(works)), wire.ExecRequest{Cmd: "while ! [ -e /tmp/done ]; do sleep 0.01; done", Detach: true})
+		return err == nil
+	}) {
+		t.Fatalf("no command begins in a sandbox that is %v", state(works))
+	}
 	rests, token := create(maps.Clone(wakes))
 	stays, _ := create(map[string]any{"autoPause": true}) // nobody would wake it
 	resting := func(sandbox string) bool { return state(sandbox) == "paused" }
@@ -536,6 +543,7 @@ func TestASandboxThatWasComingToRestIsThere(t *testing.T) {
 			}
 			sandbox := box["sandboxID"].(string)
 			h.says("jail", "exec", "-d", h.jailIn(sandbox), "--", "sh", "-c", "echo $$ > /tmp/pid; while :; do sleep 1; done")
+			h.says("jail", "exec", h.jailIn(sandbox), "--", "sh", "-c", "until [ -s /tmp/pid ]; do sleep 0.02; done")
 			boxes = append(boxes, sandbox)
 		}
 		for _, sandbox := range boxes {

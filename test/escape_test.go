@@ -368,7 +368,7 @@ func (p *prisoner) isRecorded(e escape, o *outcome) {
 		}
 		return false
 	}
-	if !within(10*time.Second, func() bool {
+	if !within(30*time.Second, func() bool {
 		return inChain() || e.Log != "" && inLog()
 	}) {
 		p.Errorf("it is not recorded; the chain has %q", seen)

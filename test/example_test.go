@@ -117,10 +117,7 @@ func TestTheExampleOfPlaces(t *testing.T) {
 	if err != nil || len(left) > 0 {
 		t.Errorf("it leaves %v, %v", left, err)
 	}
-	loops, _ := filepath.Glob("/sys/block/loop*/loop/backing_file")
-	for _, l := range loops {
-		if b, _ := os.ReadFile(l); strings.Contains(string(b), work) {
-			t.Errorf("it leaves the loop device of %s", b)
-		}
+	if !within(30*time.Second, func() bool { return !loopOf(work) }) {
+		t.Errorf("it leaves a loop device of a file in %s", work)
 	}
 }

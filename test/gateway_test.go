@@ -245,7 +245,10 @@ func TestARunGoesOnWhereItWasWhenTheDaemonIsKilled(t *testing.T) {
 }
 
 func TestACheckpointIsTakenAndGoneBackToAndBranched(t *testing.T) {
-	h := open(t, models(t, modelThatCounts))
+	// The model's answer after the first step leaves time for the checkpoint.
+	slow := strings.Replace(modelThatCounts, `- calls: [{tool: bash, arguments: {command: "echo two`, `- delay: 3s
+        calls: [{tool: bash, arguments: {command: "echo two`, 1)
+	h := open(t, models(t, slow))
 	r, err := h.StartRun(h.Context(), wire.StartRun{Goal: "count to three"})
 	if err != nil {
 		t.Fatal(err)
@@ -445,7 +448,7 @@ func TestWhatAnAgentFindsAtItsDoor(t *testing.T) {
 	j := h.running(wire.CreateJail{Session: "sess-w", Policy: policy})
 	alone := h.running(wire.CreateJail{})
 	var out string
-	if !within(10*time.Second, func() bool {
+	if !within(30*time.Second, func() bool {
 		out = h.sh(j.ID, "curl -s -m 5 http://localhost:4097/whoami")
 		return strings.Contains(out, "sess-w")
 	}) {

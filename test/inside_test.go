@@ -201,7 +201,7 @@ func TestProgramsThatTakeTheWholeScreen(t *testing.T) {
 	h := open(t, "")
 	j := h.running(wire.CreateJail{})
 	// A program asks the terminal where the cursor is, byte by byte, unechoed.
-	s := h.screen(j.ID, "bash", "--norc", "-c", `printf '\033[2J\033[6n'; IFS= read -rsd R at; echo "at ${at#*[}"; trap 'echo "now ${LINES}x$COLUMNS"; exit 4' WINCH; shopt -s checkwinsize; while :; do sleep 0.05; (:); done`)
+	s := h.screen(j.ID, "bash", "--norc", "-c", `shopt -s checkwinsize; trap 'sleep 0.01; echo "now ${LINES}x$COLUMNS"; exit 4' WINCH; printf '\033[2J\033[6n'; IFS= read -rsd R at; echo "at ${at#*[}"; while :; do sleep 0.05; (:); done`)
 	s.shows("\x1b[6n")
 	s.types("\x1b[5;7R")
 	s.shows("at 5;7")

@@ -1,6 +1,7 @@
 package test_test
 
 import (
+	"errors"
 	"go/ast"
 	"go/parser"
 	"go/token"
@@ -33,6 +34,9 @@ func TestEveryKindOfEntryIsWritten(t *testing.T) {
 		t.Fatalf("chain/kind.go declares only %d kinds", len(unwritten))
 	}
 	err = filepath.WalkDir("..", func(path string, e fs.DirEntry, err error) error {
+		if errors.Is(err, fs.ErrNotExist) { // other tests and checks write in this tree, too
+			return nil
+		}
 		if err != nil {
 			return err
 		}
@@ -46,6 +50,9 @@ func TestEveryKindOfEntryIsWritten(t *testing.T) {
 			return nil
 		}
 		f, err := parser.ParseFile(set, path, nil, parser.SkipObjectResolution)
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil
+		}
 		if err != nil {
 			return err
 		}

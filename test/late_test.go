@@ -41,13 +41,13 @@ func (h *house) askedAbout(r id.Run, action string) wire.Approval {
 // between, which gives it no time.
 func TestARunThatTakesTooLongIsAskedAboutAndStopped(t *testing.T) {
 	h := open(t, models(t, modelThatCounts))
+	began := time.Now()
 	r, err := h.StartRun(h.Context(), wire.StartRun{Goal: "wait", Agent: shellRun("sleep 1000", func(a *wire.RunAgent) {
 		a.Level, a.Timers = 1, &wire.RunTimers{WallMS: 3000}
 	})})
 	if err != nil {
 		t.Fatal(err)
 	}
-	began := time.Now()
 	time.Sleep(time.Second)
 	h.kill()
 	h.start()

@@ -64,7 +64,7 @@ func TestAnAgentIsGivenMoreWhileItRuns(t *testing.T) {
 		return fmt.Sprintf("curl -s -m 50 -X POST -H 'Content-Type: application/json' -d '%s' http://localhost:4097/sandbox/%s/resources", body, j.ID)
 	}
 	var got string
-	if !within(10*time.Second, func() bool {
+	if !within(30*time.Second, func() bool {
 		got = h.sh(j.ID, "curl -s -m 5 http://localhost:4097/whoami")
 		return strings.Contains(got, "sess-w")
 	}) {

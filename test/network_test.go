@@ -149,14 +149,26 @@ func greet(t *testing.T, ns string) string {
 	return port
 }
 
-// reach returns what a jail hears at addresses, tried all at once, or "" if it
-// gets nowhere.
+// reach returns what a jail hears at addresses that it may reach, tried all in parallel.
 func (h *house) reach(j id.Jail, places ...string) string {
+	h.Helper()
+	return h.reachWithin(j, 20, places...)
+}
+
+// strays returns what a jail hears at addresses that it may not reach, tried all in
+// parallel, or "" if it gets nowhere.
+func (h *house) strays(j id.Jail, places ...string) string {
+	h.Helper()
+	return h.reachWithin(j, 1, places...)
+}
+
+// reachWithin gives each address that many seconds.
+func (h *house) reachWithin(j id.Jail, seconds int, places ...string) string {
 	h.Helper()
 	var line strings.Builder
 	for _, p := range places {
 		addr, port, _ := net.SplitHostPort(p)
-		fmt.Fprintf(&line, "timeout 1 bash -c 'exec 3<>/dev/tcp/%s/%s && echo %s: $(head -n 1 <&3)' 2>/dev/null &\n", addr, port, p)
+		fmt.Fprintf(&line, "timeout %d bash -c 'exec 3<>/dev/tcp/%s/%s && echo %s: $(head -n 1 <&3)' 2>/dev/null &\n", seconds, addr, port, p)
 	}
 	return h.sh(j, line.String()+"wait")
 }
@@ -213,7 +225,7 @@ func TestFullNetworkReachesOutAndNothingElse(t *testing.T) {
 		for _, n := range at {
 			closed = append(closed, n+":"+port)
 		}
-		if got := h.reach(j.ID, closed...); got != "" {
+		if got := h.strays(j.ID, closed...); got != "" {
 			t.Errorf("%s: reaches what it should not:\n%s", name, got)
 		}
 		if u, err := h.Jail(t.Context(), j.ID); err != nil || u.Usage == nil || u.Usage.TxBytes == 0 {
@@ -242,7 +254,7 @@ func TestFullNetworkReachesOutAndNothingElse(t *testing.T) {
 		}
 	}
 
-	if got := h.reach(isolated.ID, serverAddr+":"+out, hostAddr+":"+host, "127.0.0.1:"+host, "127.0.0.1:"+api, hostAddr+":"+api); got != "" {
+	if got := h.strays(isolated.ID, serverAddr+":"+out, hostAddr+":"+host, "127.0.0.1:"+host, "127.0.0.1:"+api, hostAddr+":"+api); got != "" {
 		t.Errorf("an isolated jail reaches\n%s", got)
 	}
 	socket := filepath.Join(h.data, "glasshouse.sock")

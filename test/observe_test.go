@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -84,19 +85,22 @@ func (h *house) watchedByKernel(j id.Jail) {
 func TestWhatAJailDoesIsSeenFromItsFirstExec(t *testing.T) {
 	h := open(t, "")
 	dir := t.TempDir()
-	out, stderr, code := h.glasshouse(dir, "jail", "create", "--start", "--network", "full", "--", "sh", "-c", "echo first > /tmp/first; sleep 60")
+	out, stderr, code := h.glasshouse(dir, "jail", "create", "--start", "--network", "full", "--", "sh", "-c", "echo first > /tmp/first; sleep 600")
 	if code != 0 {
 		t.Fatal(stderr)
 	}
 	j := id.Jail(strings.TrimSpace(out))
 	h.watchedByKernel(j)
 	h.sh(j, "echo secret > /tmp/x; cat /tmp/x; rm /tmp/x; cat /etc/nosuch; exit 3")
+	h.wait("the jail's own command sleeps", func() bool {
+		return slices.ContainsFunc(h.events(j, "type:proc op:exec"), func(e event.Event) bool { return slices.Equal(e.Argv, []string{"sleep", "600"}) })
+	})
 
 	var argv [][]string
 	for _, e := range h.events(j, "type:proc op:exec -flag:existing") {
 		argv = append(argv, e.Argv)
 	}
-	if len(argv) < 2 || argv[0][len(argv[0])-1] != "echo first > /tmp/first; sleep 60" {
+	if len(argv) < 2 || argv[0][len(argv[0])-1] != "echo first > /tmp/first; sleep 600" {
 		t.Errorf("the first exec is %q, want the jail's command", argv)
 	}
 	var files []string
@@ -119,9 +123,9 @@ func TestWhatAJailDoesIsSeenFromItsFirstExec(t *testing.T) {
 		args []string
 		want string
 	}{
-		{[]string{"events", string(j), "type:proc", "op:exec"}, "sleep 60"},
+		{[]string{"events", string(j), "type:proc", "op:exec"}, "sleep 600"},
 		{[]string{"events", string(j), "--json", "type:file", "path:/tmp/first"}, `"op":"create","path":"/tmp/first"`},
-		{[]string{"ps", string(j)}, "sleep 60"},
+		{[]string{"ps", string(j)}, "sleep 600"},
 		{[]string{"ps", string(j), "--all"}, "exit 3"},
 		{[]string{"report", string(j), "--md"}, "/etc/nosuch"},
 		{[]string{"report", string(j), "--html"}, "<!doctype html>"},
@@ -258,7 +262,15 @@ func TestADaemonKilledUnderAStormAddsUp(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	time.Sleep(200 * time.Millisecond)
+	h.wait("the storm is recorded", func() bool {
+		for _, err := range h.Events(h.Context(), j.ID, client.EventQuery{Filter: "name:getppid", Limit: 1}) {
+			if err != nil {
+				t.Fatal(err)
+			}
+			return true
+		}
+		return false
+	})
 	h.kill()
 	time.Sleep(time.Second)
 	h.start()

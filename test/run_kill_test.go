@@ -46,13 +46,13 @@ type wreck struct {
 	rand *rand.Rand
 }
 
-func openWreck(t *testing.T) *wreck {
+func openWreck(t *testing.T, model string) *wreck {
 	seed := uint64(time.Now().UnixNano())
 	if n, err := strconv.ParseUint(os.Getenv("GLASSHOUSE_SEED"), 10, 64); err == nil {
 		seed = n
 	}
 	t.Logf("GLASSHOUSE_SEED=%d", seed)
-	h := open(t, models(t, modelOfAKilledRun)+"pool: {size: 0}\n")
+	h := open(t, models(t, model)+"pool: {size: 0}\n")
 	c, err := client.New(client.Options{Addr: "unix://" + filepath.Join(h.data, "glasshouse.sock")})
 	if err != nil {
 		t.Fatal(err)
@@ -178,7 +178,7 @@ func TestKilledAnywhereARunEndsAsIfNothingHadBeen(t *testing.T) {
 	if thorough {
 		kills, atOnce = 60, 3
 	}
-	w := openWreck(t)
+	w := openWreck(t, modelOfAKilledRun)
 	began := time.Now()
 	want := w.remains(w.begin("sess-calm"))
 	took := time.Since(began)
@@ -228,7 +228,7 @@ func TestARunSurvivesKillsDuringRewindAndBranch(t *testing.T) {
 	if thorough {
 		rounds = 12
 	}
-	w := openWreck(t)
+	w := openWreck(t, modelOfAKilledRun)
 	for round := 0; round < rounds && !t.Failed(); round++ {
 		session := fmt.Sprintf("sess-%d", round)
 		r := w.begin(session)
@@ -272,7 +272,8 @@ func TestARunSurvivesKillsDuringRewindAndBranch(t *testing.T) {
 // what another was asked for, and the one who asked asks again. A run that has ended stays
 // as it is, and its jail too.
 func TestTwoWhoTakeARunBackAtOnceTakeItBackOnce(t *testing.T) {
-	w := openWreck(t)
+	// The model's answer before a person is asked leaves time for the checkpoint.
+	w := openWreck(t, strings.Replace(modelOfAKilledRun, `- {delay: 50ms, calls: [{tool: bash, arguments: {command: "rm -rf build`, `- {delay: 3s, calls: [{tool: bash, arguments: {command: "rm -rf build`, 1))
 	r := w.begin("sess-twice")
 	if !within(time.Minute, func() bool {
 		now, err := w.c.Run(t.Context(), r)

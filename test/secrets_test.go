@@ -120,6 +120,9 @@ func (h *hunt) inFile(name string) (bool, error) {
 			return false, err
 		}
 		end, err := unix.Seek(int(f.Fd()), start, unix.SEEK_HOLE)
+		if errors.Is(err, unix.ENXIO) { // it was truncated meanwhile
+			break
+		}
 		if err != nil {
 			return false, err
 		}

@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -78,6 +79,17 @@ func TestADaemonThatStopsTellsAllWhoWait(t *testing.T) {
 	first := h.pends(j, "make one")
 	h.pends(j, "make two")
 	h.pends("", "math.asked")
+	h.until("the command that is waited for runs", func() bool {
+		for x, err := range h.Execs(t.Context(), j) {
+			if err != nil {
+				t.Fatal(err)
+			}
+			if x.Running && slices.Equal(x.Argv, []string{"sleep", "1000"}) {
+				return true
+			}
+		}
+		return false
+	})
 	waits("approval", "GET", "/approvals/"+string(first.ID)+"?wait_ms=600000", nil)
 	typed, typing := io.Pipe()
 	waits("stdin", "POST", jail+"/execs/"+string(x.ID)+"/stdin", typed)

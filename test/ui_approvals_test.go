@@ -76,7 +76,7 @@ func (u *ui) answersOnAPhone() {
 // too small for a finger.
 func (u *ui) fitsThePhone(p *tab) {
 	u.Helper()
-	if wide := "document.documentElement.scrollWidth - innerWidth"; !p.comes(3*time.Second, wide+" <= 0") {
+	if wide := "document.documentElement.scrollWidth - innerWidth"; !p.comes(20*time.Second, wide+" <= 0") {
 		u.Errorf("the page is %d pixels wider than the phone", evaluate[int](p, wide))
 	}
 	const least = 24 // WCAG 2.2, 2.5.8

@@ -66,7 +66,7 @@ func (u *ui) isForEverybody() {
 			p.prefers("light")
 			p.goes(v.path)
 			p.sees(v.says)
-			if phone && !p.comes(3*time.Second, "document.documentElement.scrollWidth <= innerWidth") { // a terminal looks how much there is
+			if phone && !p.comes(20*time.Second, "document.documentElement.scrollWidth <= innerWidth") { // a terminal looks how much there is
 				u.Errorf("%s is wider than a phone", v.path)
 			}
 			if !phone || n < first || thorough {

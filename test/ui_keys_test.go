@@ -31,12 +31,14 @@ func (u *ui) goesByKeys() {
 	current := func() string {
 		return evaluate[string](p, `document.querySelector("tr[aria-current=true] a")?.pathname ?? ""`)
 	}
-	p.keys("j")
-	first := current()
-	p.keys("j")
-	second := current()
-	p.keys("k")
-	if back := current(); first == "" || second == "" || first == second || back != first {
+	moved := func(key, from string) (to string) { // the page draws after it has the key
+		p.keys(key)
+		within(20*time.Second, func() bool { to = current(); return to != from })
+		return to
+	}
+	first := moved("j", "")
+	second := moved("j", first)
+	if back := moved("k", second); first == "" || second == "" || first == second || back != first {
 		u.Errorf("j, j and k go to %q, %q and %q", first, second, back)
 	}
 	p.keys(kb.Enter)

@@ -33,7 +33,7 @@ func (u *ui) fitsOnAPhone() {
 	p.open("/lineage")
 	node := `document.getElementById("node-` + string(at1.ID) + `")`
 	p.until("show the last branch", node)
-	if !p.comes(3*time.Second, `[...document.querySelectorAll("[id^=node-]")].every(e => e.getBoundingClientRect().left >= 0 && e.getBoundingClientRect().right <= innerWidth)`) {
+	if !p.comes(20*time.Second, `[...document.querySelectorAll("[id^=node-]")].every(e => e.getBoundingClientRect().left >= 0 && e.getBoundingClientRect().right <= innerWidth)`) {
 		u.Errorf("the last branch ends at %v px, want at most 390", evaluate[float64](p, node+".getBoundingClientRect().right"))
 	}
 	u.fitsThePhone(p)

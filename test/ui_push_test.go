@@ -103,7 +103,7 @@ func (u *ui) isToldWithNoPageOpen() {
 	p.taps("button", "Do not notify me")
 	p.sees("Notify me")
 	var left int
-	if !within(10*time.Second, func() bool {
+	if !within(30*time.Second, func() bool {
 		left = evaluate[int](p, `fetch("/push/browsers").then(r => r.json()).then(l => l.items.length)`)
 		return left == 0
 	}) {

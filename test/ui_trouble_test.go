@@ -110,7 +110,7 @@ func (h *house) behindItsBack(change func(db *sql.DB)) {
 	h.Helper()
 	h.cmd.Process.Signal(syscall.SIGTERM)
 	if err := h.cmd.Wait(); err != nil {
-		h.Errorf("the daemon ended with %v:\n%s", err, h.log.String()[max(0, h.log.Len()-2000):])
+		h.Errorf("the daemon ended with %v:\n%s", err, h.log.tail(2000))
 	}
 	db, err := sql.Open("sqlite", filepath.Join(h.data, "glasshouse.db"))
 	if err != nil {
