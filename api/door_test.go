@@ -105,7 +105,7 @@ func (d *door) serve() {
 	wg.Go(func() { d.serveOne(announced{tcp, sync.OnceFunc(begun.Done)}, false) })
 	begun.Wait() // Serve fails if a short test has ended before it
 	d.t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 		defer cancel()
 		if err := d.server.Shutdown(ctx); err != nil {
 			d.t.Errorf("Shutdown: %v", err)

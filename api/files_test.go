@@ -210,7 +210,7 @@ func TestWatch(t *testing.T) {
 		if !strings.Contains(got, dir+"/f") || !strings.Contains(got, "event: change") {
 			t.Errorf("the watch saw %q", got)
 		}
-	case <-time.After(10 * time.Second):
+	case <-time.After(30 * time.Second):
 		t.Error("the watch saw nothing")
 	}
 	d.refused(404, req{as: access.Viewer, method: "GET", path: fmt.Sprintf("/jails/%v/files/watch?path=/no/such/dir", j)})

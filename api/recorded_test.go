@@ -234,7 +234,7 @@ func TestAStreamOfEventsEndsWithTheDaemonAndWithItsReader(t *testing.T) {
 	if line, err := r.ReadString('\n'); err != nil || !strings.Contains(line, `"seq":1`) {
 		t.Fatalf("first line %q, %v", line, err)
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
 	if err := d.server.Shutdown(ctx); err != nil {
 		t.Error(err)

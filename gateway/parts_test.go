@@ -305,7 +305,7 @@ func TestAPulseIsSeenByTheWatchdogOnceItIsRead(t *testing.T) {
 	a.tell()
 	select {
 	case <-news:
-	case <-time.After(10 * time.Second):
+	case <-time.After(30 * time.Second):
 		t.Error("who waits for news is not told that the run has moved")
 	}
 }

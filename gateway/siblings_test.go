@@ -89,7 +89,7 @@ func TestARequestIsListedForAJailWithoutARun(t *testing.T) {
 		}
 		return len(list) == 1
 	})
-	list, err := w.g.Errands(t.Context(), reviewer, time.Second)
+	list, err := w.g.Errands(t.Context(), reviewer, 20*time.Second)
 	if err != nil || len(list) != 1 || list[0].Request != a.Request || list[0].From != "worker" || list[0].Context != "auth/login.ts" {
 		t.Fatalf("Errands = %+v, %v, want request %s", list, err, a.Request)
 	}
@@ -350,11 +350,11 @@ func TestUsageIsMeasuredBetweenTwoSamples(t *testing.T) {
 	}
 	b.mu.Lock()
 	s := b.last[j.ID]
-	s.at = s.at.Add(-time.Second)
+	s.at = s.at.Add(-100 * time.Second)
 	b.last[j.ID] = s
 	b.mu.Unlock()
 	w.jails.mu.Lock()
-	w.jails.stats[j.ID] = jail.Stats{CPU: 3 * time.Second}
+	w.jails.stats[j.ID] = jail.Stats{CPU: 201 * time.Second}
 	w.jails.mu.Unlock()
 	u, err = b.Usage(t.Context(), j.ID)
 	if err != nil || u.CPU < 1500 || u.CPU > 2000 {

@@ -389,7 +389,7 @@ func TestAStreamGoesOnWhereItsLineWasCut(t *testing.T) {
 	ctx, j := t.Context(), d.running(t)
 	ln := newLine(t, d.tcp)
 	c := d.dial(t, client.Options{Addr: ln.Addr().String(), Token: d.token})
-	s, err := c.Stream(ctx, j, wire.ExecRequest{Cmd: `i=0; while [ $i -lt 400 ]; do i=$((i+1)); echo line $i; [ $((i%20)) = 0 ] && sleep 0.02; done; exit 9`})
+	s, err := c.Stream(ctx, j, wire.ExecRequest{Cmd: `i=0; while [ $i -lt 400 ]; do i=$((i+1)); echo line $i; [ $((i%20)) = 0 ] && sleep 0.05; done; exit 9`})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -570,7 +570,7 @@ func (zeros) Read(p []byte) (int, error) { clear(p); return len(p), nil }
 func TestWatch(t *testing.T) {
 	d := start(t, apitest.Start(t))
 	j, dir := d.running(t), t.TempDir()
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
 	events, err := d.Watch(ctx, j, dir, false)
 	if err != nil {

@@ -157,7 +157,7 @@ func interpreters(w *world) {
 			w.Errorf("%s: %d %s, want 502", name, status, text)
 		}
 		// Who is killed needs a moment to end.
-		if got := w.run("[ -e /tmp/liar ] || exit 0; n=0; while kill -0 $(cat /tmp/liar) && [ $n -lt 100 ]; do n=$((n+1)); sleep 0.05; done; [ $n -lt 100 ]", root...); got.end.ExitCode != 0 {
+		if got := w.run("[ -e /tmp/liar ] || exit 0; n=0; while kill -0 $(cat /tmp/liar) && [ $n -lt 600 ]; do n=$((n+1)); sleep 0.05; done; [ $n -lt 600 ]", root...); got.end.ExitCode != 0 {
 			w.Errorf("%s goes on", name)
 		}
 	}

@@ -313,7 +313,7 @@ func outlives(w *world) {
 }
 
 func timeouts(w *world) {
-	c, err := w.start(sh("echo ready; exec sleep 60"), "json", "Connect-Timeout-Ms", "400")
+	c, err := w.start(sh("echo ready; exec sleep 60"), "json", "Connect-Timeout-Ms", "5000")
 	if err != nil {
 		w.Fatal(err)
 	}
