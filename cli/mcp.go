@@ -172,9 +172,13 @@ func (m mcpCapabilities) List(ctx context.Context) ([]mcp.Tool, error) {
 
 func (m mcpCapabilities) Call(ctx context.Context, cid string, input json.RawMessage) (json.RawMessage, error) {
 	if peer := mcp.PeerOf(ctx); m.ask && peer != nil && peer.CanAsk() {
+		others, err := m.pendingCalls(ctx, cid)
+		if err != nil {
+			return nil, fmt.Errorf("list the approvals that are pending before the call: %w", err)
+		}
 		asking, stop := context.WithCancel(ctx)
 		var wg sync.WaitGroup
-		wg.Go(func() { m.askApprovals(asking, peer, cid, time.Now()) })
+		wg.Go(func() { m.askApprovals(asking, peer, cid, others) })
 		defer wg.Wait()
 		defer stop()
 	}

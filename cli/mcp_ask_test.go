@@ -25,6 +25,9 @@ type askingDaemon struct {
 	answers chan wire.AnswerApproval
 }
 
+// older is an approval of an earlier call, which waits too.
+var older = wire.Approval{ID: "a-older", State: "pending", Question: wire.Question{Action: "call", Resource: "mail.send"}}
+
 func (d *askingDaemon) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	reply := func(v any) {
 		w.Header().Set("Content-Type", "application/json")
@@ -43,10 +46,9 @@ func (d *askingDaemon) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			http.Error(w, err.Error(), http.StatusTeapot)
 			return
 		}
-		question := wire.Question{Action: "call", Resource: "mail.send"}
-		older := wire.Approval{ID: "a-older", State: "pending", Question: question, Created: time.Now().Add(-time.Hour)}
-		other := wire.Approval{ID: "a-other", State: "pending", Question: wire.Question{Action: "call", Resource: "mail.read"}, Created: time.Now()}
-		ours := wire.Approval{ID: "a-ours", State: "pending", What: "send a mail", Question: question, Created: time.Now()}
+		other := wire.Approval{ID: "a-other", State: "pending", Question: wire.Question{Action: "call", Resource: "mail.read"}}
+		ours := wire.Approval{ID: "a-ours", State: "pending", What: "send a mail", Question: older.Question}
+		ours.Created = time.Now().Add(-time.Hour) // the clocks of the two hosts differ
 		d.mu.Lock()
 		d.pending = []wire.Approval{older, other, ours}
 		d.mu.Unlock()
@@ -54,6 +56,9 @@ func (d *askingDaemon) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		case a := <-d.answers:
 			reply(wire.Called{Output: json.RawMessage(`"` + a.Answer + " " + a.Scope + " " + a.Reason + `"`)})
 		case <-r.Context().Done():
+			d.mu.Lock()
+			d.pending = []wire.Approval{older}
+			d.mu.Unlock()
 		}
 	case path == "/approvals":
 		d.mu.Lock()
@@ -67,7 +72,7 @@ func (d *askingDaemon) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			return
 		}
 		d.mu.Lock()
-		d.pending = nil
+		d.pending = []wire.Approval{older}
 		d.mu.Unlock()
 		d.answers <- a
 		reply(wire.Approval{ID: "a-ours", State: "answered"})
@@ -77,7 +82,7 @@ func (d *askingDaemon) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 }
 
 func TestMCPAsksTheUserOfTheClientAboutApprovals(t *testing.T) {
-	d := &askingDaemon{answers: make(chan wire.AnswerApproval, 1)}
+	d := &askingDaemon{pending: []wire.Approval{older}, answers: make(chan wire.AnswerApproval, 1)}
 	web := httptest.NewServer(d)
 	t.Cleanup(web.Close)
 	cl, err := client.New(client.Options{Addr: web.URL, Token: "test"})

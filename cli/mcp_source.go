@@ -80,12 +80,11 @@ func (m mcpSource) Skill(ctx context.Context, name string) (string, error) {
 const approvalsEvery = time.Second
 
 // askApprovals asks the user of the client about the approvals that a call of a capability
-// waits for, until ctx ends. Approvals are answered as this user, so the daemon decides
-// whether the answer counts.
-func (m mcpCapabilities) askApprovals(ctx context.Context, peer *mcp.Peer, cid string, since time.Time) {
+// waits for, until ctx ends. Those in asked belong to other calls. Approvals are answered
+// as this user, so the daemon decides whether the answer counts.
+func (m mcpCapabilities) askApprovals(ctx context.Context, peer *mcp.Peer, cid string, asked map[id.Approval]bool) {
 	tick := time.NewTicker(approvalsEvery)
 	defer tick.Stop()
-	asked := map[id.Approval]bool{}
 	for {
 		select {
 		case <-ctx.Done():
@@ -97,8 +96,7 @@ func (m mcpCapabilities) askApprovals(ctx context.Context, peer *mcp.Peer, cid s
 			continue // the next turn may succeed; the approval stays pending meanwhile
 		}
 		for _, a := range pending {
-			ours := a.Question.Action == "call" && a.Question.Resource == cid && a.Created.After(since)
-			if !ours || asked[a.ID] {
+			if !isCallOf(a, cid) || asked[a.ID] {
 				continue
 			}
 			asked[a.ID] = true
@@ -107,6 +105,25 @@ func (m mcpCapabilities) askApprovals(ctx context.Context, peer *mcp.Peer, cid s
 			}
 		}
 	}
+}
+
+// pendingCalls returns the pending approvals of calls of a capability.
+func (m mcpCapabilities) pendingCalls(ctx context.Context, cid string) (map[id.Approval]bool, error) {
+	pending, err := m.Approvals(ctx, "pending", "")
+	if err != nil {
+		return nil, err
+	}
+	calls := map[id.Approval]bool{}
+	for _, a := range pending {
+		if isCallOf(a, cid) {
+			calls[a.ID] = true
+		}
+	}
+	return calls, nil
+}
+
+func isCallOf(a wire.Approval, cid string) bool {
+	return a.Question.Action == "call" && a.Question.Resource == cid
 }
 
 // askApproval asks the user about one approval. If the user declines the form or closes it,

@@ -2,6 +2,7 @@ package backendtest
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"io/fs"
 	"os"
@@ -11,6 +12,8 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+
+	"golang.org/x/sys/unix"
 )
 
 // Prebuilt names an environment variable. If it is set, it is a directory with
@@ -35,10 +38,44 @@ const (
 
 // Rootfs returns a small root tree, made of this host's own programs: bash,
 // coreutils, a few more, and probe, the suite's own program for what no shell
-// can say. It is made once for all that use it at a time. It may not be written.
+// can say. It is made once for all that use it at a time: for root, if Prebuilt is
+// set, in that directory for all processes. It may not be written.
 func Rootfs(t testing.TB) string {
 	t.Helper()
-	return tree.get(t, func(dir string) error { return buildRootfs(dir, helper(t, "probe", "./backend/backendtest/probe")) })
+	fill := func(dir string) error { return buildRootfs(dir, helper(t, "probe", "./backend/backendtest/probe")) }
+	if common := os.Getenv(Prebuilt); common != "" && os.Geteuid() == 0 {
+		dir := filepath.Join(common, "rootfs")
+		if err := fillOnce(dir, fill); err != nil {
+			t.Fatal(err)
+		}
+		return dir
+	}
+	return tree.get(t, fill)
+}
+
+// fillOnce makes a directory unless another process has made it. Those that come
+// meanwhile wait.
+func fillOnce(dir string, fill func(dir string) error) error {
+	lock, err := os.OpenFile(dir+".lock", os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return err
+	}
+	defer lock.Close()
+	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX); err != nil {
+		return err
+	}
+	if _, err := os.Stat(dir); err == nil {
+		return nil
+	}
+	part := dir + ".part"
+	err = errors.Join(os.RemoveAll(part), os.Mkdir(part, 0o755), os.Chmod(part, 0o755)) // a jail's ids are strangers on the host
+	if err == nil {
+		err = fill(part)
+	}
+	if err != nil {
+		return err
+	}
+	return os.Rename(part, dir)
 }
 
 // Init returns the glasshouse-init binary, built once.
