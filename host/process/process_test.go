@@ -113,6 +113,13 @@ func TestAProcessIsToldAsItIs(t *testing.T) {
 			fmt.Sscan(string(b), &hostChild)
 		}
 	}
+	// The kernel closes what exec closes, which tells that the child was started, before
+	// the new program has its arguments.
+	for end := time.Now().Add(20 * time.Second); time.Now().Before(end); time.Sleep(time.Millisecond) {
+		if b, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", hostChild)); err != nil || len(b) > 0 {
+			break
+		}
+	}
 	const nobody = 1 << 29
 	list, err := List([]int{first, hostChild, nobody}, first, ours(t))
 	if err != nil || len(list) != 2 {
