@@ -144,7 +144,8 @@ class Quiet:
   })
   await check('code that takes too long is interrupted, and what was there stays', async () => {
     await run('kept = 7')
-    await rejects(box.runCode('import subprocess; subprocess.run(["sleep", "600"])', { timeoutMs: 500 }), TimeoutError, /timed out/)
+    // Python ends the program if the interrupt finds it waiting, so it has time to begin.
+    await rejects(box.runCode('import subprocess; subprocess.run(["sleep", "600"])', { timeoutMs: 3000 }), TimeoutError, /timed out/)
     assert.equal(await text('kept'), '7')
     await rejects(box.runCode('while True: pass', { timeoutMs: 500 }), TimeoutError, /timed out/)
     assert.equal(await text('kept'), '7')
@@ -209,7 +210,8 @@ class Quiet:
     await lazy.files.write('go', '') // comes after its time: it stays as if it had been woken
     assert.equal((await asked).text, 'answered')
     assert.ok((await lazy.getInfo()).endAt - Date.now() > 200_000)
-    const last = lazy.runCode('time.sleep(2); "last"')
+    const last = lazy.runCode('open("begun", "w").close(); time.sleep(2); "last"')
+    while (!(await lazy.files.exists('begun'))) await new Promise((r) => setTimeout(r, 20))
     await lazy.setTimeout(500)
     assert.equal((await last).text, 'last')
     for (const end = Date.now() + 20_000; (await lazy.getInfo()).state !== 'paused'; await new Promise((r) => setTimeout(r, 50))) assert.ok(Date.now() < end)

@@ -66,7 +66,7 @@ export default async function ({ sdk, check, all }) {
   await check('change how long a sandbox stays', async () => {
     await box.setTimeout(200_000)
     const info = await box.getInfo()
-    assert.ok(Math.abs(info.endAt - Date.now() - 200_000) < 5000)
+    assert.ok(Math.abs(info.endAt - Date.now() - 200_000) < 30_000)
     const brief = await Sandbox.create({ timeoutMs: 1000 })
     await eventually('it is killed when its time is over', async () => !(await brief.isRunning()))
     await rejects(Sandbox.setTimeout(brief.sandboxId, 1000), newer, /not found/)
@@ -100,8 +100,9 @@ export default async function ({ sdk, check, all }) {
     assert.equal(await out(box, 'cat file; pgrep sleep || echo none'), 'kept\nnone')
   })
   await check('pause at the end, go on when somebody comes', async () => {
-    const lazy = await Sandbox.create({ timeoutMs: 1500, lifecycle: { onTimeout: 'pause', autoResume: true } })
+    const lazy = await Sandbox.create({ lifecycle: { onTimeout: 'pause', autoResume: true } })
     await out(lazy, 'echo here > file')
+    await lazy.setTimeout(1000) // a command that came after its time would wake it for five minutes
     await eventually('it rests', async () => (await lazy.getInfo()).state === 'paused')
     const health = { 'E2b-Sandbox-Id': lazy.sandboxId, 'E2b-Sandbox-Port': '49983' }
     assert.equal((await fetch(`${process.env.E2B_SANDBOX_URL}/health`, { headers: health })).status, 403)
