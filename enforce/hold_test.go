@@ -37,7 +37,7 @@ func askCommand(name string) func(policy.Question) policy.Effect {
 func (b *box) background(script string) id.Exec {
 	b.t.Helper()
 	e := protocol.Exec{ID: id.NewExec(), Argv: []string{"/bin/bash", "-c", script}, Env: environ}
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
 	_, _, err := b.ctl.Exec(ctx, e, nil)
 	must(b.t, err)
@@ -47,7 +47,7 @@ func (b *box) background(script string) id.Exec {
 // ends waits for a command to end, and returns how.
 func (b *box) ends(x id.Exec) result {
 	b.t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), 60*time.Second)
 	defer cancel()
 	stream, err := b.ctl.Attach(ctx, x, control.AttachOptions{Follow: true, Lossless: true})
 	must(b.t, err)
@@ -61,7 +61,7 @@ func answerTo(t testing.TB, person chan<- policy.Effect, e policy.Effect) {
 	t.Helper()
 	select {
 	case person <- e:
-	case <-time.After(15 * time.Second):
+	case <-time.After(30 * time.Second):
 		t.Fatal("nobody waits for the answer")
 	}
 }
@@ -91,7 +91,7 @@ func TestACommandItselfWaitsForAPerson(t *testing.T) {
 		b.judge.set(askCommand("bash"))
 		x := b.background("echo began")
 		person := b.judge.person(t, "bash -c 'echo began'")
-		ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+		ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 		defer cancel()
 		if _, err := b.ctl.Hello(ctx); err != nil {
 			t.Fatalf("init waits as well: %v", err)
@@ -125,12 +125,12 @@ func TestAQuestionOfADeadProcessIsWithdrawn(t *testing.T) {
 		b.watchWith(w)
 		x := b.background("cat /etc/issue")
 		b.judge.person(t, "cat /etc/issue")
-		ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+		ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 		defer cancel()
 		must(t, b.ctl.Signal(ctx, x, "KILL", true))
 		select {
 		case <-withdrawn:
-		case <-time.After(15 * time.Second):
+		case <-time.After(30 * time.Second):
 			t.Fatal("the question still stands")
 		}
 	})
@@ -177,7 +177,7 @@ func TestAFrozenJailIsAskedAboutOnce(t *testing.T) {
 		b.judge.set(askCommand("cat"))
 		x := b.background("cat /etc/issue")
 		person := b.judge.person(t, "cat /etc/issue")
-		ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+		ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 		defer cancel()
 		for range 5 {
 			must(t, b.inst.Freeze(ctx))

@@ -280,7 +280,7 @@ func (j *judge) questions(action string) (all []string) {
 // person waits until somebody is asked about a resource, and returns who answers.
 func (j *judge) person(t testing.TB, resource string) chan<- policy.Effect {
 	t.Helper()
-	for end := time.Now().Add(15 * time.Second); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
+	for end := time.Now().Add(30 * time.Second); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
 		j.mu.Lock()
 		p := j.people[resource]
 		j.mu.Unlock()
@@ -388,10 +388,10 @@ func must(t testing.TB, err error) {
 
 func eventually(t testing.TB, what string, cond func() bool) {
 	t.Helper()
-	for end := time.Now().Add(15 * time.Second); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
+	for end := time.Now().Add(30 * time.Second); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
 		if cond() {
 			return
 		}
 	}
-	t.Fatalf("15 seconds on, still not: %s", what)
+	t.Fatalf("30 seconds on, still not: %s", what)
 }

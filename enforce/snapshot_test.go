@@ -26,7 +26,7 @@ func (b *box) snapshot() (images, layer string) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	must(t, cp.Dumpable(ctx, b.plan, b.inst))
-	must(t, b.ctl.Park(ctx, 5*time.Second))
+	must(t, b.ctl.Park(ctx, 20*time.Second))
 	must(t, b.inst.Freeze(ctx))
 	must(t, cp.Steady(ctx, b.plan, b.inst))
 	must(t, cp.Dump(ctx, b.plan, b.inst, images))

@@ -47,7 +47,7 @@ func startDumpable(t *testing.T) (j *jail, pid string) {
 		}
 		cmd.Wait()
 	})
-	ctx, cancel := contextWithTimeout(t, 10*time.Second)
+	ctx, cancel := contextWithTimeout(t, 30*time.Second)
 	defer cancel()
 	if _, err := j.WaitReady(ctx); err != nil {
 		t.Fatalf("WaitReady: %v", err)

@@ -160,7 +160,7 @@ func TestCommandStartsClean(t *testing.T) {
 	if want := "SigBlk:\t0000000000000000\nSigIgn:\t0000000000000000\n"; out != want {
 		t.Errorf("signals %q, want %q", out, want)
 	}
-	out, _, status := j.run(sh(`cut -d" " -f5,6 /proc/$$/stat; umask; sleep 0.05; cat /proc/$$/oom_score_adj; readlink /proc/$$/fd/0`))
+	out, _, status := j.run(sh(`cut -d" " -f5,6 /proc/$$/stat; umask; i=0; until read rank </proc/$$/oom_score_adj && test $rank = 500 -o $i = 400; do sleep 0.05; i=$((i+1)); done; echo $rank; readlink /proc/$$/fd/0`))
 	want := strings.Repeat(itoa(status.PID)+" ", 2)[:2*len(itoa(status.PID))+1] + "\n0022\n500\n/dev/null\n"
 	if out != want {
 		t.Errorf("process group, session, umask, OOM rank, stdin: %q, want %q", out, want)
@@ -245,7 +245,7 @@ func TestStdinToldThatNobodyReads(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for start := time.Now(); err == nil && time.Since(start) < 10*time.Second; {
+	for start := time.Now(); err == nil && time.Since(start) < 30*time.Second; {
 		_, err = w.Write(make([]byte, 1000))
 	}
 	if !errors.Is(err, fault.Conflict) {
@@ -266,8 +266,8 @@ func TestTimeoutKillsTheWholeGroupAndSession(t *testing.T) {
 	if !status.TimedOut || status.Signal != "KILL" || status.Code != 137 {
 		t.Errorf("status %+v, want timed out, KILL, 137", status)
 	}
-	if took := time.Since(began); took > 2*time.Second {
-		t.Errorf("it took %v", took)
+	if took := time.Since(began); took > 30*time.Second {
+		t.Errorf("it took %v, want it over before its processes end by themselves", took)
 	}
 	j.wantProcesses(0)
 }
@@ -330,7 +330,7 @@ func TestTerminateReachesEverybody(t *testing.T) {
 func (j *jail) wantProcesses(want int) {
 	j.t.Helper()
 	left := -1
-	for range 200 {
+	for end := time.Now().Add(30 * time.Second); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
 		var err error
 		if left, err = j.Terminate(j.ctx(), "0"); err != nil {
 			j.t.Fatal(err)
@@ -338,7 +338,6 @@ func (j *jail) wantProcesses(want int) {
 		if left == want {
 			return
 		}
-		time.Sleep(10 * time.Millisecond)
 	}
 	j.t.Errorf("%d processes in the jail, want %d", left, want)
 }
@@ -348,11 +347,10 @@ func TestOrphansAreReaped(t *testing.T) {
 	// Grandchildren whose parents end before them become init's.
 	j.run(sh(`for i in 1 2 3 4 5 6 7 8; do (sleep 0.0$i & ) ; done`))
 	j.wantProcesses(0)
-	for range 100 {
+	for end := time.Now().Add(30 * time.Second); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
 		if len(children(t, j.cmd.Process.Pid)) == 0 {
 			return
 		}
-		time.Sleep(10 * time.Millisecond)
 	}
 	t.Errorf("children %v of init are left as zombies", children(t, j.cmd.Process.Pid))
 }
@@ -363,8 +361,8 @@ func TestDaemonHoldingTheOutputDoesNotHoldTheCommand(t *testing.T) {
 	began := time.Now()
 	// The daemon writes on and on, to pipes that nobody asks for any more, and
 	// would die of SIGPIPE if they were closed.
-	out, _, status := j.run(sh(`setsid sh -c 'i=0; while [ $i -lt 30 ]; do i=$((i+1)); sleep 0.3; echo $i; done; touch ` + dir + `/lived' & echo started`))
-	if took := time.Since(began); took > 2*time.Second || status.Ended == nil || status.Code != 0 {
+	out, _, status := j.run(sh(`setsid sh -c 'i=0; while [ $i -lt 150 ]; do i=$((i+1)); sleep 0.3; echo $i; done; touch ` + dir + `/lived' & echo started`))
+	if took := time.Since(began); took > 30*time.Second || status.Ended == nil || status.Code != 0 {
 		t.Errorf("ended after %v with %+v", took, status)
 	}
 	if !strings.HasPrefix(out, "started\n") {
@@ -379,7 +377,7 @@ func TestDaemonThatIsNeverSilent(t *testing.T) {
 	j := start(t)
 	began := time.Now()
 	_, _, status := j.run(sh(`yes & sleep 0.1; exit 3`))
-	if took := time.Since(began); took > 10*time.Second || status.Code != 3 {
+	if took := time.Since(began); took > 30*time.Second || status.Code != 3 {
 		t.Errorf("ended after %v with %+v, want code 3 in about 2 s", took, status)
 	}
 	j.wantProcesses(1)

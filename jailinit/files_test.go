@@ -38,11 +38,10 @@ func TestCancelledUploadLeavesNothing(t *testing.T) {
 	if _, err := j.Write(ctx, dir+"/f", read, protocol.WriteOptions{}); err == nil {
 		t.Error("the upload was not cancelled")
 	}
-	for range 100 {
+	for end := time.Now().Add(30 * time.Second); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
 		if entries, _ := os.ReadDir(dir); len(entries) == 0 {
 			return
 		}
-		time.Sleep(10 * time.Millisecond)
 	}
 	entries, _ := os.ReadDir(dir)
 	t.Errorf("%v are left", entries)
@@ -78,7 +77,7 @@ func TestStalledTransfersHoldUpNobody(t *testing.T) {
 	if out, _, _ := j.run(sh("echo hi")); out != "hi\n" {
 		t.Errorf("output %q", out)
 	}
-	if took := time.Since(began); took > 5*time.Second {
+	if took := time.Since(began); took > 30*time.Second {
 		t.Errorf("it took %v", took)
 	}
 }
@@ -87,7 +86,7 @@ func TestStalledTransfersHoldUpNobody(t *testing.T) {
 func events(t *testing.T, from <-chan protocol.FileEvent, want ...protocol.FileEvent) {
 	t.Helper()
 	left := want
-	timeout := time.After(10 * time.Second)
+	timeout := time.After(30 * time.Second)
 	for len(left) > 0 {
 		select {
 		case e, ok := <-from:

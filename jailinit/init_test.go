@@ -71,7 +71,7 @@ func startIn(t testing.TB, dir string, cmd *exec.Cmd, env ...string) *jail {
 	}
 	j := &jail{Client: control.Dial(socket), t: t, cmd: cmd, dir: dir}
 	t.Cleanup(j.end)
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
 	if _, err := j.WaitReady(ctx); err != nil {
 		t.Fatalf("WaitReady: %v", err)
@@ -80,7 +80,7 @@ func startIn(t testing.TB, dir string, cmd *exec.Cmd, env ...string) *jail {
 }
 
 func (j *jail) end() {
-	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
 	for range 100 {
 		if left, err := j.Terminate(ctx, "KILL"); err != nil || left == 0 {

@@ -24,7 +24,7 @@ import (
 	"glasshouse/jailinit/protocol"
 )
 
-const parkPatience = 5 * time.Second
+const parkPatience = 30 * time.Second
 
 // connected is the sockets that process pid has open, but those it listens on.
 func connected(t testing.TB, pid int) (sockets []string) {
@@ -257,7 +257,7 @@ func TestBlockedWriterOfStdinIsParkedAtOnce(t *testing.T) {
 	}()
 	for range 5 {
 		time.Sleep(50 * time.Millisecond)
-		ctx, cancel := contextWithTimeout(t, 5*time.Second) // the write would never end
+		ctx, cancel := contextWithTimeout(t, 30*time.Second) // the write would never end
 		if err := j.Park(ctx, parkPatience); err != nil {
 			t.Fatalf("Park: %v", err)
 		}
@@ -693,12 +693,11 @@ time.sleep(600)
 		t.Fatal(err)
 	}
 	full := false
-	for range 500 {
+	for end := time.Now().Add(30 * time.Second); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
 		if _, _, err := j.Exec(j.ctx(), sh("true"), nil); errors.Is(err, fault.Exhausted) {
 			full = true
 			break
 		}
-		time.Sleep(10 * time.Millisecond)
 	}
 	if !full {
 		t.Fatal("the limit was not reached")
@@ -737,25 +736,25 @@ func TestParkAtTheMemoryLimit(t *testing.T) {
 func TestTimeoutDoesNotRunWhileParked(t *testing.T) {
 	j := start(t)
 	e := sh("exec sleep 60")
-	e.Timeout = 600 * time.Millisecond
+	e.Timeout = 4 * time.Second // enough to be parked within, on a busy machine
+	began := time.Now()
 	if _, _, err := j.Exec(j.ctx(), e, nil); err != nil {
 		t.Fatal(err)
 	}
 	j.park()
 	time.Sleep(time.Second)
 	j.Unpark()
-	s, err := j.ExecStatus(j.ctx(), e.ID)
-	if err != nil || s.Ended != nil {
-		t.Fatalf("status %+v, %v; want that it runs", s, err)
-	}
 	if s, err := j.Wait(j.ctx(), e.ID); err != nil || !s.TimedOut {
 		t.Errorf("status %+v, %v; want it timed out", s, err)
+	}
+	if took := time.Since(began); took < e.Timeout+time.Second {
+		t.Errorf("it timed out after %v, want its timeout of %v and the second in which it was parked", took, e.Timeout)
 	}
 }
 
 // A parked reader's place is held however long the jail is parked.
 func TestPlaceIsHeldWhileParked(t *testing.T) {
-	j := start(t, "TEST_INIT_GRACE=300ms")
+	j := start(t, "TEST_INIT_GRACE=2s")
 	e := sh("seq 1 100000")
 	e.Ring = 64 << 10
 	s, _, err := j.Exec(j.ctx(), e, &attachLossless)
@@ -767,7 +766,7 @@ func TestPlaceIsHeldWhileParked(t *testing.T) {
 	for i := 0; ; i++ {
 		if i == 1 {
 			j.park()
-			time.Sleep(time.Second)
+			time.Sleep(3 * time.Second)
 			j.Unpark()
 		}
 		c, err := s.Next()

@@ -142,11 +142,16 @@ func (d *doorway) serve() {
 			time.Sleep(5 * time.Millisecond)
 			continue
 		}
-		select {
-		case d.come <- conn:
-		case <-d.closed:
-			conn.Close()
-		}
+		d.offer(conn)
+	}
+}
+
+// offer waits until a client takes conn, and closes it if the socket is closed first.
+func (d *doorway) offer(conn net.Conn) {
+	select {
+	case d.come <- conn:
+	case <-d.closed:
+		conn.Close()
 	}
 }
 
@@ -178,8 +183,9 @@ func (in *Init) accept(c *conn, q *protocol.Request) error {
 		c.net.SetReadDeadline(past)
 		<-gone
 		c.net.SetReadDeadline(time.Time{})
-		if c.reply(nil) != nil {
-			return come.Close()
+		if c.reply(nil) != nil { // this client has left: the connection waits for the next
+			go d.offer(come)
+			return nil
 		}
 		in.relay(c, come)
 	case <-c.parked:

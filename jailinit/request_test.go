@@ -69,7 +69,7 @@ func FuzzRequest(f *testing.F) {
 		}
 		select {
 		case <-done:
-		case <-time.After(5 * time.Second):
+		case <-time.After(30 * time.Second):
 			t.Fatal("the request is not dealt with")
 		}
 		if len(i.slots)+len(i.forks) != 0 {

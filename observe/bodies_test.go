@@ -103,7 +103,7 @@ func (b *body) freeze(on bool) {
 	if err := do(b.t.Context()); err != nil {
 		b.t.Fatal(err)
 	}
-	for range 5000 {
+	for range 30000 {
 		state, err := os.ReadFile(filepath.Join(b.CgroupDir, "cgroup.events"))
 		if err != nil {
 			b.t.Skip(err)
@@ -429,7 +429,7 @@ func TestWhetherAJailHasChanged(t *testing.T) {
 	}
 	doings := []doing{
 		{"nothing", func(*body) {}, false, false},
-		{"it was held, and let go on", func(b *body) { b.freeze(true); b.freeze(false); time.Sleep(20 * time.Millisecond) }, false, true},
+		{"it was held, and let go on", func(b *body) { b.freeze(true); b.freeze(false); time.Sleep(200 * time.Millisecond) }, false, true},
 		{"a command that looks", sh("cat " + old + "; ls / > /dev/null; true"), false, true},
 		{"a command that writes", sh("echo x > " + dir + "/new"), true, true},
 		{"a command that empties", sh(": > " + old), true, true},

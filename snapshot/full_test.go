@@ -24,22 +24,21 @@ const memoryCounter = `i=0; while :; do i=$((i+1)); echo $i > /dev/shm/count; sl
 func (h *house) ticks(jid id.Jail) {
 	h.t.Helper()
 	read := func() (n int) {
-		for range 100 {
+		for end := time.Now().Add(30 * time.Second); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
 			// There is no file before the first step, and an empty one during each.
 			out, _ := h.try(jid, "cat /dev/shm/count")
 			if _, err := fmt.Sscan(out, &n); err == nil && n > 0 {
 				return n
 			}
-			time.Sleep(20 * time.Millisecond)
 		}
 		h.t.Fatalf("%s counts nothing", jid)
 		return 0
 	}
-	for from, tries := read(), 0; ; tries++ {
+	for from, end := read(), time.Now().Add(30*time.Second); ; {
 		if read() > from {
 			return
 		}
-		if tries == 200 {
+		if time.Now().After(end) {
 			h.t.Fatalf("%s stopped counting at %d", jid, from)
 		}
 		time.Sleep(20 * time.Millisecond)

@@ -299,8 +299,17 @@ while [ ! -s ` + file + ` ]; do sleep 0.01; done; `
 		t.Errorf("after a timeout: %v", left)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
-	time.AfterFunc(100*time.Millisecond, cancel)
-	_, err = e.Call(ctx, &engine.Call{ID: "c-1", Capability: shell(t, leave+`exec sleep 1000`), Input: form.NewMap()})
+	defer cancel()
+	begun := filepath.Join(t.TempDir(), "begun")
+	go func() { // gives the call up when its program runs
+		for ctx.Err() == nil {
+			if _, err := os.Stat(begun); err == nil {
+				cancel()
+			}
+			time.Sleep(10 * time.Millisecond)
+		}
+	}()
+	_, err = e.Call(ctx, &engine.Call{ID: "c-1", Capability: shell(t, leave+`: >`+begun+`; exec sleep 1000`), Input: form.NewMap()})
 	if engine.KindOf(err) != engine.Cancelled {
 		t.Errorf("a call that is given up: %v", err)
 	}

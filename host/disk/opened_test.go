@@ -48,7 +48,7 @@ func TestASealedVolumeIsReadWithoutAPlace(t *testing.T) {
 	for _, dir := range open {
 		h.must(dir.Close())
 	}
-	for end := time.Now().Add(10 * time.Second); ; time.Sleep(5 * time.Millisecond) {
+	for end := time.Now().Add(30 * time.Second); ; time.Sleep(5 * time.Millisecond) {
 		left, err := disk.Leftovers(h.dir)
 		h.must(err)
 		if len(left) == 0 {

@@ -110,7 +110,7 @@ func TestNothingElseLeavesAGatedJail(t *testing.T) {
 			if _, err := c.Write([]byte("x")); err != nil {
 				return err
 			}
-			c.SetReadDeadline(time.Now().Add(time.Second))
+			c.SetReadDeadline(time.Now().Add(20 * time.Second))
 			_, err = c.Read(make([]byte, 1))
 			return err
 		})
@@ -134,7 +134,7 @@ func TestNothingElseLeavesAGatedJail(t *testing.T) {
 			return err
 		}
 		defer unix.Close(fd)
-		unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Sec: 1})
+		unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Sec: 20})
 		unix.SetsockoptInt(fd, unix.IPPROTO_IP, unix.IP_RECVERR, 1)
 		if err := unix.Connect(fd, &unix.SockaddrInet4{Addr: [4]byte{198, 51, 100, 7}}); err != nil {
 			return err
@@ -200,7 +200,7 @@ func TestAGroupSeesItselfAndNobodyElse(t *testing.T) {
 		_, err = io.WriteString(c, "hello")
 		return err
 	}))
-	pc.SetReadDeadline(time.Now().Add(time.Second))
+	pc.SetReadDeadline(time.Now().Add(20 * time.Second))
 	buf := make([]byte, 16)
 	if m, from, err := pc.ReadFrom(buf); err != nil || string(buf[:m]) != "hello" || !strings.HasPrefix(from.String(), a.Transit.String()+":") {
 		t.Errorf("a datagram: %q from %v, %v", buf[:m], from, err)

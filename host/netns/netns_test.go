@@ -168,7 +168,7 @@ func (w *world) serve(path, addr string) string {
 // ask connects to addr from the given network and returns the answer.
 func ask(path, addr string) (answer string, err error) {
 	err = netns.Do(path, func() error {
-		c, err := net.DialTimeout("tcp4", addr, time.Second)
+		c, err := net.DialTimeout("tcp4", addr, 3*time.Second)
 		if err != nil {
 			return err
 		}
@@ -201,7 +201,7 @@ func TestAFullJailReachesTheInternetInTheHostsName(t *testing.T) {
 			}
 			defer c.Close()
 			c.Write([]byte("x"))
-			c.SetReadDeadline(time.Now().Add(time.Second))
+			c.SetReadDeadline(time.Now().Add(20 * time.Second))
 			_, err = c.Read(make([]byte, 1))
 			return err
 		}
@@ -251,12 +251,12 @@ func TestJailsReachNeitherEachOtherNorTheHost(t *testing.T) {
 	forbidden["the host as its gateway"] = net.JoinHostPort("10.0.0.1", port)
 	forbidden["the host's every address"] = net.JoinHostPort(hostAddr, port)
 	for what, addr := range forbidden {
-		start := time.Now()
-		if got, err := ask(a.Path, addr); err == nil {
+		got, err := ask(a.Path, addr)
+		if err == nil {
 			t.Errorf("a jail reached %s at %s: %q", what, addr, got)
 		}
-		if what != "the host as its gateway" && time.Since(start) > 500*time.Millisecond {
-			t.Errorf("%s: refused only after %v", what, time.Since(start))
+		if what != "the host as its gateway" && os.IsTimeout(err) {
+			t.Errorf("%s: %v, want that it is refused", what, err)
 		}
 	}
 	if got, err := ask(w.path("internet"), net.JoinHostPort(d.Transit.String(), strings.Split(forbidden["another jail with an address"], ":")[1])); err == nil {

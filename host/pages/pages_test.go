@@ -269,7 +269,7 @@ func (p *proc) line() string {
 	select {
 	case s := <-got:
 		return s
-	case <-time.After(20 * time.Second):
+	case <-time.After(30 * time.Second):
 		p.h.Fatal("the process does not go on")
 		return ""
 	}
@@ -286,7 +286,7 @@ func (p *proc) do(what, want string) {
 
 func (p *proc) waitFor(what, want string) {
 	p.h.Helper()
-	for end := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(30 * time.Second); ; time.Sleep(time.Millisecond) {
 		fmt.Fprintln(p.in, what)
 		if got := p.line(); got == want {
 			return
@@ -479,7 +479,7 @@ func forgotten(t *testing.T, halfMade bool) {
 		defer conn.Close()
 	}
 	w.Close()
-	for end := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(30 * time.Second); ; time.Sleep(time.Millisecond) {
 		if _, err := h.cl.Watch(t.Context(), "j"); errors.Is(err, pages.ErrNone) {
 			break
 		}

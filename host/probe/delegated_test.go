@@ -42,7 +42,7 @@ func TestAUserWithADelegatedCgroup(t *testing.T) {
 	t.Cleanup(func() {
 		for _, dir := range []string{session, given} {
 			err := os.Remove(dir)
-			for end := time.Now().Add(10 * time.Second); err != nil && time.Now().Before(end); err = os.Remove(dir) {
+			for end := time.Now().Add(30 * time.Second); err != nil && time.Now().Before(end); err = os.Remove(dir) {
 				time.Sleep(10 * time.Millisecond) // killed processes are still being removed
 			}
 			if err != nil {
