@@ -442,7 +442,7 @@ func TestWhoWatchesSeesWhatWaits(t *testing.T) {
 	first := h.ask(j, "bash", "git push")
 	a := h.pends(j, "git push")
 
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
 	var seen []string
 	events := make(chan string)
@@ -470,7 +470,7 @@ func TestWhoWatchesSeesWhatWaits(t *testing.T) {
 	next() // what waits already
 	settled := make(chan wire.Approval, 1)
 	go func() { // a long poll
-		got, _ := h.Approval(ctx, a.ID, 20*time.Second)
+		got, _ := h.Approval(ctx, a.ID, time.Minute)
 		settled <- got
 	}()
 	second := h.ask(j, "bash", "git push --all")

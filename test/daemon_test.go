@@ -654,7 +654,7 @@ func TestABombInOneJailIsNotNoticedByAnother(t *testing.T) {
 			if err := h.DeleteJail(ctx, j.ID); err != nil {
 				t.Errorf("delete: %v", err)
 			}
-			if took := time.Since(begun); took > 30*time.Second {
+			if took := time.Since(begun); took > time.Minute {
 				t.Errorf("it took %v to be rid of it", took)
 			}
 		})

@@ -255,7 +255,7 @@ func TestThreeTimesInterruptedTheCommandLineGoes(t *testing.T) {
 	}
 	ended := make(chan struct{})
 	go func() { io.Copy(io.Discard, out); cmd.Wait(); close(ended) }()
-	for range 50 {
+	for range 150 {
 		select {
 		case <-ended:
 			return
@@ -264,6 +264,6 @@ func TestThreeTimesInterruptedTheCommandLineGoes(t *testing.T) {
 		}
 	}
 	cmd.Process.Kill()
-	t.Error("fifty interrupts and it goes on")
+	t.Error("150 interrupts and it goes on")
 	<-ended
 }

@@ -43,7 +43,7 @@ func TestARunThatTakesTooLongIsAskedAboutAndStopped(t *testing.T) {
 	h := open(t, models(t, modelThatCounts))
 	began := time.Now()
 	r, err := h.StartRun(h.Context(), wire.StartRun{Goal: "wait", Agent: shellRun("sleep 1000", func(a *wire.RunAgent) {
-		a.Level, a.Timers = 1, &wire.RunTimers{WallMS: 3000}
+		a.Level, a.Timers = 1, &wire.RunTimers{WallMS: 6000} // so that it is seen at work in between
 	})})
 	if err != nil {
 		t.Fatal(err)
@@ -52,7 +52,7 @@ func TestARunThatTakesTooLongIsAskedAboutAndStopped(t *testing.T) {
 	h.kill()
 	h.start()
 	first := h.askedAbout(r.ID, "watchdog")
-	if took := time.Since(began); took < 3*time.Second {
+	if took := time.Since(began); took < 6*time.Second {
 		t.Errorf("it is asked after %s", took)
 	}
 	if got := h.settled(r.ID, "paused"); got.Why != "approval" || !strings.Contains(got.Reason, "which is all it has") {

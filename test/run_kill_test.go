@@ -330,7 +330,7 @@ func TestTwoWhoTakeARunBackAtOnceTakeItBackOnce(t *testing.T) {
 // goBackAndBranch takes a run back to where it is, makes a branch there, and does not give
 // up before both are done, or the run has ended.
 func (w *wreck) goBackAndBranch(r id.Run) {
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
 	defer cancel()
 	var at id.Checkpoint
 	insist := func(what string, do func() error) {

@@ -139,7 +139,7 @@ func (a Attempt) make() Outcome {
 
 // patience is how long an attempt waits for an answer. One comes promptly in all cases but
 // those that have a limit of their own, so this is for hosts that are busy. With -quick it
-// is less: nobody asks there how an attempt fails.
+// is less, since it does not matter there how an attempt fails.
 var patience = 20 * time.Second
 
 func dial(network, address string) (net.Conn, error) {
