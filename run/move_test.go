@@ -183,7 +183,7 @@ func TestARunWaitsForItsTime(t *testing.T) {
 	now := time.Now()
 	soon := start(t, h.Manager, run.Request{Session: "s", NextRunAt: now.Add(time.Minute), Schedule: "0 0 * * * *"})
 	later := start(t, h.Manager, run.Request{Session: "s", NextRunAt: now.Add(time.Hour)})
-	held := start(t, h.Manager, run.Request{Session: "s", NextRunAt: now.Add(time.Second)})
+	held := start(t, h.Manager, run.Request{Session: "s", NextRunAt: now.Add(30 * time.Second)})
 	must(h.Move(ctx, held.ID, run.Move{To: run.Paused, Why: run.ByOperator}))(t)
 	if soon.State != run.Scheduled || !soon.Started.IsZero() {
 		t.Fatalf("it was made as %+v", soon)
@@ -207,7 +207,7 @@ func TestARunWaitsForItsTime(t *testing.T) {
 	}
 	must(h.Move(ctx, soon.ID, run.Move{To: run.Active}))(t)
 	must(h.Move(ctx, soon.ID, run.Move{To: run.Paused, Why: run.ForSchedule, NextRunAt: now.Add(30 * time.Minute)}))(t)
-	if r := must(h.Move(ctx, held.ID, run.Move{To: run.Scheduled}))(t); !r.NextRunAt.Equal(now.Add(time.Second)) {
+	if r := must(h.Move(ctx, held.ID, run.Move{To: run.Scheduled}))(t); !r.NextRunAt.Equal(now.Add(30 * time.Second)) {
 		t.Errorf("going on it waits until %v", r.NextRunAt)
 	}
 	if got := due(now.Add(time.Hour)); !slices.Equal(got, []id.Run{held.ID, soon.ID, later.ID}) {
