@@ -141,7 +141,7 @@ func (b *box) newPlan(change ...func(*jail.Plan)) jail.Plan {
 		if err := b.backend.Clean(context.WithoutCancel(t.Context()), p); err != nil {
 			t.Errorf("Clean: %v", err)
 		}
-		if leaks := backendtest.Leaks(p); len(leaks) > 0 {
+		if leaks := backendtest.LeaksAfter(p, 30*time.Second); len(leaks) > 0 {
 			t.Errorf("the host still holds\n%s", strings.Join(leaks, "\n"))
 		}
 		if r, ok := b.backend.(jail.Remover); ok {

@@ -456,7 +456,16 @@ func TestWhetherAJailHasChanged(t *testing.T) {
 			h.must(h.Attach(t.Context(), b.Target))
 			told := b.start(b.Work("told"))
 			told("1")
-			time.Sleep(50 * time.Millisecond) // until its threads have come to rest
+			for end := time.Now().Add(30 * time.Second); time.Now().Before(end); { // until its threads have come to rest
+				m, err := h.Mark(t.Context(), jid)
+				h.must(err)
+				time.Sleep(100 * time.Millisecond)
+				busy, err := h.Changed(t.Context(), jid, m)
+				h.must(err)
+				if !busy {
+					break
+				}
+			}
 			for _, d := range append(doings,
 				doing{"a process that was there and ran", func(*body) { told("1") }, true, true},
 			) {

@@ -43,11 +43,10 @@ func (h *house) list(jid id.Jail, why snapshot.Reason) (list []snapshot.Snapshot
 // until waits for something that must come.
 func (h *house) until(what string, is func() bool) {
 	h.t.Helper()
-	for range 1000 {
+	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
 		if is() {
 			return
 		}
-		time.Sleep(20 * time.Millisecond)
 	}
 	h.t.Fatalf("it never came that %s", what)
 }

@@ -1,7 +1,6 @@
 package snapshot_test
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"encoding/json"
@@ -20,6 +19,7 @@ import (
 
 	"glasshouse/backend/backendtest"
 	"glasshouse/backend/oci"
+	"glasshouse/host/disk"
 	"glasshouse/id"
 	"glasshouse/jail"
 	"glasshouse/jailinit/control"
@@ -208,12 +208,12 @@ func (h *house) nothingIsLeft() {
 	if b, _ := os.ReadFile("/proc/self/mountinfo"); strings.Contains(string(b), h.dir+"/") {
 		h.t.Errorf("mounts left below %s", h.dir)
 	}
-	if loops, _ := filepath.Glob("/sys/block/loop*/loop/backing_file"); len(loops) > 0 {
-		for _, l := range loops {
-			if b, _ := os.ReadFile(l); bytes.Contains(b, []byte(h.dir)) {
-				h.t.Errorf("loop device left: %s", b)
-			}
-		}
+	left, err := disk.Leftovers(h.dir)
+	for end := time.Now().Add(30 * time.Second); len(left) > 0 && time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
+		left, err = disk.Leftovers(h.dir) // the kernel detaches a device a moment after its last use
+	}
+	if len(left) > 0 || err != nil {
+		h.t.Errorf("loop devices left: %v, %v", left, err)
 	}
 }
 
@@ -317,7 +317,7 @@ func (h *house) sh(jid id.Jail, line string) string {
 
 func (h *house) try(jid id.Jail, line string) (string, int) {
 	h.t.Helper()
-	ctx, cancel := context.WithTimeout(h.t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(h.t.Context(), time.Minute)
 	defer cancel()
 	s, _, err := h.jails.Exec(ctx, jid, jail.ExecRequest{Argv: []string{"bash", "-c", line}}, &control.AttachOptions{Lossless: true})
 	if err != nil {
@@ -377,12 +377,11 @@ const counter = `i=0; while :; do i=$((i+1)); echo $i >> /tmp/count; sleep 0.02;
 
 func (h *house) count(jid id.Jail) (n int) {
 	h.t.Helper()
-	for range 100 { // it is not there yet, or is just being written
+	for end := time.Now().Add(30 * time.Second); time.Now().Before(end); time.Sleep(10 * time.Millisecond) { // it is not there yet, or is just being written
 		out, _ := h.try(jid, "tail -n 1 /tmp/count")
 		if fmt.Sscan(out, &n); n > 0 {
 			return n
 		}
-		time.Sleep(10 * time.Millisecond)
 	}
 	h.t.Fatalf("%s counts nothing", jid)
 	return 0
@@ -390,11 +389,10 @@ func (h *house) count(jid id.Jail) (n int) {
 
 func (h *house) countsOn(jid id.Jail, from int) int {
 	h.t.Helper()
-	for range 100 {
+	for end := time.Now().Add(30 * time.Second); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
 		if n := h.count(jid); n > from {
 			return n
 		}
-		time.Sleep(20 * time.Millisecond)
 	}
 	h.t.Fatalf("%s stopped counting at %d", jid, from)
 	return 0

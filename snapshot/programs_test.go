@@ -195,7 +195,7 @@ func (h *house) answers(j id.Jail, x id.Exec, line, want string) {
 	h.t.Helper()
 	h.say(j, x, line)
 	var got string
-	for range 250 {
+	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
 		got = ""
 		if _, err := h.jails.Output(h.t.Context(), j, x, func(c protocol.Chunk) error {
 			got += string(c.Data)
@@ -206,7 +206,6 @@ func (h *house) answers(j id.Jail, x id.Exec, line, want string) {
 		if strings.Contains(got, want) {
 			return
 		}
-		time.Sleep(20 * time.Millisecond)
 	}
 	h.t.Errorf("%s: %q is answered %q, want %q", j, line, got, want)
 }
@@ -215,12 +214,11 @@ func (h *house) answers(j id.Jail, x id.Exec, line, want string) {
 func (h *house) eventually(j id.Jail, line, want string) {
 	h.t.Helper()
 	var got string
-	for range 100 {
+	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(30 * time.Millisecond) {
 		got, _ = h.try(j, line)
 		if strings.TrimSpace(got) == want {
 			return
 		}
-		time.Sleep(30 * time.Millisecond)
 	}
 	h.t.Errorf("%s: %q writes %q, want %q", j, line, got, want)
 }

@@ -148,7 +148,7 @@ func (s *suite) newImage(t *testing.T, p jail.Plan) *image {
 	}
 	t.Cleanup(func() {
 		left := loopsOf(jail.Plan{ID: id.Jail(base)})
-		for end := time.Now().Add(2 * time.Second); len(left) > 0 && time.Now().Before(end); left = loopsOf(jail.Plan{ID: id.Jail(base)}) {
+		for end := time.Now().Add(30 * time.Second); len(left) > 0 && time.Now().Before(end); left = loopsOf(jail.Plan{ID: id.Jail(base)}) {
 			time.Sleep(10 * time.Millisecond)
 		}
 		if len(left) > 0 {
@@ -175,13 +175,13 @@ func (b *box) hold(t *testing.T) {
 
 func (b *box) tryHold(t *testing.T) error {
 	t.Helper()
-	if err := b.ctl.Park(deadline(t, 20*time.Second), 5*time.Second); err != nil {
+	if err := b.ctl.Park(deadline(t, time.Minute), 30*time.Second); err != nil {
 		return fmt.Errorf("Park: %w", err)
 	}
-	if err := b.inst.Freeze(deadline(t, 20*time.Second)); err != nil {
+	if err := b.inst.Freeze(deadline(t, 30*time.Second)); err != nil {
 		return fmt.Errorf("Freeze: %w", err)
 	}
-	if err := b.suite.checkpointer(t).Steady(deadline(t, 20*time.Second), b.plan, b.inst); err != nil {
+	if err := b.suite.checkpointer(t).Steady(deadline(t, 30*time.Second), b.plan, b.inst); err != nil {
 		return fmt.Errorf("Steady: %w", err)
 	}
 	return nil
@@ -190,7 +190,7 @@ func (b *box) tryHold(t *testing.T) error {
 // letGo undoes hold.
 func (b *box) letGo(t *testing.T) {
 	t.Helper()
-	if err := b.inst.Thaw(deadline(t, 20*time.Second)); err != nil {
+	if err := b.inst.Thaw(deadline(t, 30*time.Second)); err != nil {
 		t.Fatalf("Thaw: %v", err)
 	}
 	b.ctl.Unpark()
@@ -251,10 +251,10 @@ func (s *suite) restore(t *testing.T, img *image, change ...func(*jail.Plan)) *b
 
 func (b *box) thaw(t *testing.T) {
 	t.Helper()
-	if err := b.inst.Thaw(deadline(t, 20*time.Second)); err != nil {
+	if err := b.inst.Thaw(deadline(t, 30*time.Second)); err != nil {
 		t.Fatalf("Thaw: %v", err)
 	}
-	if _, err := b.ctl.WaitReady(deadline(t, 20*time.Second)); err != nil {
+	if _, err := b.ctl.WaitReady(deadline(t, 30*time.Second)); err != nil {
 		t.Fatalf("a restored init does not answer: %v", err)
 	}
 }

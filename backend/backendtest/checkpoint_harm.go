@@ -287,12 +287,12 @@ func (s *suite) helpersDie(t *testing.T) {
 	})
 }
 
-// ended reports whether init has ended, or does within five seconds.
+// ended reports whether init has ended, or does within 20 seconds.
 func (b *box) ended() bool {
 	select {
 	case <-b.inst.Done():
 		return true
-	case <-time.After(5 * time.Second):
+	case <-time.After(20 * time.Second):
 		return false
 	}
 }
@@ -302,12 +302,12 @@ func (b *box) isWell(t *testing.T, file string) bool {
 	t.Helper()
 	b.letGo(t)
 	at := countIn(file)
-	for end := time.Now().Add(5 * time.Second); countIn(file) == at; time.Sleep(5 * time.Millisecond) {
+	for end := time.Now().Add(20 * time.Second); countIn(file) == at; time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(end) {
 			return false
 		}
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
 	execs, err := b.ctl.Execs(ctx)
 	for _, x := range execs {

@@ -80,7 +80,7 @@ func (s *suite) keeps(t *testing.T) {
 		copied := s.restore(t, b.snapshot(t))
 		for _, b := range []*box{copied, b} {
 			b.sh(t, ": > /tmp/go")
-			if _, err := b.ctl.Wait(deadline(t, 20*time.Second), x); err != nil {
+			if _, err := b.ctl.Wait(deadline(t, 30*time.Second), x); err != nil {
 				t.Fatal(err)
 			}
 			if got, want := b.sh(t, "cat /tmp/said"), "changed\nnew\none\ntwo\n/work/project/sub"; got != want {
@@ -251,7 +251,7 @@ func (s *suite) dumpLeavesFrozenAndUnharmed(t *testing.T) {
 		private(t, img)
 		b.letGo(t)
 		moves(t, file)
-		if _, err := b.ctl.WaitReady(deadline(t, 10*time.Second)); err != nil {
+		if _, err := b.ctl.WaitReady(deadline(t, 30*time.Second)); err != nil {
 			t.Errorf("init after a Dump: %v", err)
 		}
 	}
@@ -415,12 +415,12 @@ func (s *suite) commandsGoOn(t *testing.T) {
 	talk := protocol.Exec{ID: id.NewExec(), Argv: []string{"/bin/bash", "-c", `read line; echo "got $line"; exit 5`}, Env: path, Stdin: true}
 	shell := protocol.Exec{ID: id.NewExec(), Argv: []string{"/bin/bash", "-c", `echo ready; read line; echo "got $line"; stty size 2>/dev/null; exit 6`}, Env: path, Stdin: true, PTY: &protocol.Size{Cols: 99, Rows: 22}}
 	for _, e := range []protocol.Exec{talk, shell} {
-		if _, _, err := b.ctl.Exec(deadline(t, 10*time.Second), e, nil); err != nil {
+		if _, _, err := b.ctl.Exec(deadline(t, 30*time.Second), e, nil); err != nil {
 			t.Fatal(err)
 		}
 	}
 	finished := b.start(t, "echo done; exit 3")
-	if _, err := b.ctl.Wait(deadline(t, 10*time.Second), finished); err != nil {
+	if _, err := b.ctl.Wait(deadline(t, 30*time.Second), finished); err != nil {
 		t.Fatal(err)
 	}
 	copied := s.restore(t, b.snapshot(t))
@@ -429,18 +429,18 @@ func (s *suite) commandsGoOn(t *testing.T) {
 			t.Errorf("what had ended is %+v, %v", st, err)
 		}
 		for e, code := range map[*protocol.Exec]int{&talk: 5, &shell: 6} {
-			in, err := b.ctl.Stdin(deadline(t, 20*time.Second), e.ID)
+			in, err := b.ctl.Stdin(deadline(t, 30*time.Second), e.ID)
 			if err != nil {
 				t.Fatal(err)
 			}
 			if _, err := io.WriteString(in, "word\n"); err != nil {
 				t.Fatal(err)
 			}
-			st, err := b.ctl.Wait(deadline(t, 20*time.Second), e.ID)
+			st, err := b.ctl.Wait(deadline(t, 30*time.Second), e.ID)
 			if err != nil || st.Code != code {
 				t.Errorf("%q ended with %+v, %v, want code %d", e.Argv, st, err, code)
 			}
-			stream, err := b.ctl.Attach(deadline(t, 20*time.Second), e.ID, control.AttachOptions{})
+			stream, err := b.ctl.Attach(deadline(t, 30*time.Second), e.ID, control.AttachOptions{})
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -32,7 +32,7 @@ var finders = []func(jail.Plan) []string{mountsOf, netnsOf, loopsOf, linksOf, cg
 
 func mustNotLeak(t *testing.T, p jail.Plan) {
 	t.Helper()
-	if leaks := LeaksAfter(p, 2*time.Second); len(leaks) > 0 {
+	if leaks := LeaksAfter(p, 30*time.Second); len(leaks) > 0 {
 		t.Errorf("the host still holds of jail %s:\n\t%s", p.ID, strings.Join(leaks, "\n\t"))
 	}
 }

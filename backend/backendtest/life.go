@@ -519,7 +519,7 @@ func mustClose(t *testing.T, done <-chan struct{}, what string) {
 	t.Helper()
 	select {
 	case <-done:
-	case <-time.After(10 * time.Second):
-		t.Fatalf("%s is not closed after 10 seconds", what)
+	case <-time.After(30 * time.Second):
+		t.Fatalf("%s is not closed after 30 seconds", what)
 	}
 }

@@ -69,7 +69,7 @@ func (s *suite) limits(t *testing.T) {
 		if n := len(processesOf(b.plan)); n > most+jail.InitThreads+4 { // the runtime's own
 			t.Errorf("%d processes in a jail of %d", n, most)
 		}
-		if _, err := b.ctl.WaitReady(deadline(t, 5*time.Second)); err != nil {
+		if _, err := b.ctl.WaitReady(deadline(t, 30*time.Second)); err != nil {
 			t.Errorf("init does not answer in a full jail: %v", err)
 		}
 		unharmed(t)

@@ -113,7 +113,7 @@ func (s *suite) create(t *testing.T, p jail.Plan) *box {
 func (s *suite) adopt(t *testing.T, p jail.Plan, inst jail.Instance) *box {
 	t.Helper()
 	b := &box{suite: s, plan: p, inst: inst, ctl: control.Dial(inst.Control())}
-	if _, err := b.ctl.WaitReady(deadline(t, 10*time.Second)); err != nil {
+	if _, err := b.ctl.WaitReady(deadline(t, 30*time.Second)); err != nil {
 		t.Fatalf("init does not answer on %s: %v", inst.Control(), err)
 	}
 	return b
@@ -206,7 +206,7 @@ func (b *box) sh(t *testing.T, script string) string {
 func (b *box) start(t *testing.T, script string) id.Exec {
 	t.Helper()
 	e := protocol.Exec{ID: id.NewExec(), Argv: []string{"/bin/bash", "-c", script}, Env: path}
-	if _, _, err := b.ctl.Exec(deadline(t, 10*time.Second), e, nil); err != nil {
+	if _, _, err := b.ctl.Exec(deadline(t, 30*time.Second), e, nil); err != nil {
 		t.Fatalf("start %s: %v", script, err)
 	}
 	return e.ID
@@ -215,12 +215,12 @@ func (b *box) start(t *testing.T, script string) id.Exec {
 // eventually waits until cond holds.
 func eventually(t *testing.T, what string, cond func() bool) {
 	t.Helper()
-	for end := time.Now().Add(15 * time.Second); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
+	for end := time.Now().Add(30 * time.Second); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
 		if cond() {
 			return
 		}
 	}
-	t.Fatalf("15 seconds on, still not: %s", what)
+	t.Fatalf("30 seconds on, still not: %s", what)
 }
 
 func deadline(t *testing.T, d time.Duration) context.Context {

@@ -244,7 +244,7 @@ func delegated(t *testing.T, u user) string {
 	t.Cleanup(func() {
 		for _, d := range []string{session, dir} {
 			err := os.Remove(d)
-			for end := time.Now().Add(10 * time.Second); errors.Is(err, syscall.EBUSY) && time.Now().Before(end); err = os.Remove(d) {
+			for end := time.Now().Add(30 * time.Second); errors.Is(err, syscall.EBUSY) && time.Now().Before(end); err = os.Remove(d) {
 				time.Sleep(10 * time.Millisecond) // what the tests have shared is still being removed
 			}
 			if err != nil {

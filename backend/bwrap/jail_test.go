@@ -56,7 +56,7 @@ func newBox(t *testing.T, lower ...string) *box {
 		if err := b.Clean(ctx, p); err != nil {
 			t.Errorf("Clean: %v", err)
 		}
-		if leaks := backendtest.Leaks(p); len(leaks) > 0 {
+		if leaks := backendtest.LeaksAfter(p, 30*time.Second); len(leaks) > 0 {
 			t.Errorf("the host still holds %v", leaks)
 		}
 		if err := b.(jail.Remover).Remove(ctx, p); err != nil {
@@ -76,7 +76,7 @@ func newBox(t *testing.T, lower ...string) *box {
 // of, and its exit code.
 func (b *box) sh(script string) (string, int) {
 	b.t.Helper()
-	ctx, cancel := context.WithTimeout(b.t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(b.t.Context(), time.Minute)
 	defer cancel()
 	e := protocol.Exec{ID: id.NewExec(), Argv: []string{"/bin/sh", "-c", "{ " + script + "\n} 2>&1"}, Env: []string{"PATH=/usr/local/bin:/usr/bin:/bin", "HOME=/root"}}
 	stream, _, err := control.Dial(b.inst.Control()).Exec(ctx, e, &control.AttachOptions{})

@@ -54,7 +54,7 @@ func dumped(t *testing.T, h *host, b *oci.Backend) (images, layer string, p jail
 	inst, err := b.Create(t.Context(), p)
 	must(t, err)
 	defer inst.Close()
-	must(t, control.Dial(inst.Control()).Park(t.Context(), 5*time.Second))
+	must(t, control.Dial(inst.Control()).Park(t.Context(), 20*time.Second))
 	must(t, inst.Freeze(t.Context()))
 	must(t, b.Steady(t.Context(), p, inst))
 	must(t, b.Dumpable(t.Context(), p, inst))
@@ -84,7 +84,7 @@ func forEachWorker(t *testing.T, scenario func(t *testing.T, h *host, b *oci.Bac
 func leavesNothing(t *testing.T, p jail.Plan) {
 	t.Helper()
 	// A process that copies the host's mounts holds them a little longer.
-	if leaks := backendtest.LeaksAfter(p, 10*time.Second); len(leaks) > 0 {
+	if leaks := backendtest.LeaksAfter(p, 30*time.Second); len(leaks) > 0 {
 		t.Errorf("the host still holds\n%s", strings.Join(leaks, "\n"))
 	}
 }

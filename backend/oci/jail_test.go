@@ -73,7 +73,7 @@ func (h *host) plan(t testing.TB, b *oci.Backend, change ...func(*jail.Plan)) ja
 			t.Errorf("Clean: %v", err)
 		}
 		// Whoever copies the host's mounts just now holds the jail's disk a little longer.
-		if leaks := backendtest.LeaksAfter(p, 10*time.Second); len(leaks) > 0 {
+		if leaks := backendtest.LeaksAfter(p, 30*time.Second); len(leaks) > 0 {
 			t.Errorf("the host still holds\n%s", strings.Join(leaks, "\n"))
 		}
 	})
@@ -410,7 +410,7 @@ func TestADaemonMayDieAtAnyStep(t *testing.T) {
 			if err := h.daemon(runtimeOf(t)).Clean(t.Context(), p); err != nil {
 				t.Errorf("Clean after death at %s: %v", step, err)
 			}
-			if leaks := backendtest.Leaks(p); len(leaks) > 0 {
+			if leaks := backendtest.LeaksAfter(p, 30*time.Second); len(leaks) > 0 {
 				t.Errorf("after death at %s and Clean the host holds\n%s", step, strings.Join(leaks, "\n"))
 			}
 			left, err := os.ReadDir(p.Dir)

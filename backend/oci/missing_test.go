@@ -209,7 +209,7 @@ func (br *branching) take(m *member) (images, layer string) {
 		}
 	}
 	must("Dumpable", br.b.Dumpable(ctx, m.plan, m.inst))
-	must("Park", ctl.Park(ctx, time.Second))
+	must("Park", ctl.Park(ctx, 20*time.Second))
 	must("Freeze", m.inst.Freeze(ctx))
 	must("Steady", br.b.Steady(ctx, m.plan, m.inst))
 	must("Dump", br.b.Dump(ctx, m.plan, m.inst, images))
@@ -335,7 +335,7 @@ func TestABranchEndsWhoseMemoryIsLost(t *testing.T) {
 			}
 			select {
 			case <-inst.Done():
-			case <-time.After(20 * time.Second):
+			case <-time.After(30 * time.Second):
 				t.Fatal("the jail goes on without its memory")
 			}
 			w, ok := inst.(jail.Witness)

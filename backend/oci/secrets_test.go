@@ -40,7 +40,7 @@ func TestAJailThatSeesItsSecretsIsNotWrittenDown(t *testing.T) {
 		holder := inst.(jail.SecretHolder)
 		must(t, holder.ShowSecrets(t.Context(), []jail.SecretFile{{Secret: word("one")}}))
 		must(t, b.Dumpable(t.Context(), p, inst))
-		must(t, control.Dial(inst.Control()).Park(t.Context(), time.Second))
+		must(t, control.Dial(inst.Control()).Park(t.Context(), 20*time.Second))
 		must(t, inst.Freeze(t.Context()))
 		must(t, b.Steady(t.Context(), p, inst))
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)

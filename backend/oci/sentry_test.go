@@ -42,7 +42,7 @@ func answers(t *testing.T, b *oci.Backend, p jail.Plan) {
 	if err := i.Thaw(t.Context()); err != nil {
 		t.Fatalf("Thaw: %v", err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
 	if _, err := control.Dial(i.Control()).WaitReady(ctx); err != nil {
 		t.Errorf("init does not answer: %v", err)
@@ -76,7 +76,7 @@ func TestADaemonMayDieWhileItStillsAJail(t *testing.T) {
 func TestAnIsolatedJailOfGVisorStaysSo(t *testing.T) {
 	h, b, p, i := sentry(t)
 	dir := t.TempDir()
-	if err := errors.Join(control.Dial(i.Control()).Park(t.Context(), time.Second), i.Freeze(t.Context()), b.Steady(t.Context(), p, i), b.Dump(t.Context(), p, i, dir)); err != nil {
+	if err := errors.Join(control.Dial(i.Control()).Park(t.Context(), 20*time.Second), i.Freeze(t.Context()), b.Steady(t.Context(), p, i), b.Dump(t.Context(), p, i, dir)); err != nil {
 		t.Fatal(err)
 	}
 	other := h.plan(t, b, func(p *jail.Plan) { p.Network = jail.Proxied })

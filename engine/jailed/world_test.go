@@ -1,7 +1,6 @@
 package jailed_test
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -24,6 +23,7 @@ import (
 	"glasshouse/engine"
 	"glasshouse/engine/jailed"
 	"glasshouse/fault"
+	"glasshouse/host/disk"
 	"glasshouse/id"
 	"glasshouse/jail"
 	"glasshouse/manifest"
@@ -177,11 +177,12 @@ func (w *world) nothingIsLeft() {
 	if b, _ := os.ReadFile("/proc/self/mountinfo"); strings.Contains(string(b), w.dir+"/") {
 		w.t.Errorf("mounts left below %s", w.dir)
 	}
-	loops, _ := filepath.Glob("/sys/block/loop*/loop/backing_file")
-	for _, l := range loops {
-		if b, _ := os.ReadFile(l); bytes.Contains(b, []byte(w.dir)) {
-			w.t.Errorf("loop device left: %s", b)
-		}
+	left, err := disk.Leftovers(w.dir)
+	for end := time.Now().Add(30 * time.Second); len(left) > 0 && time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
+		left, err = disk.Leftovers(w.dir) // the kernel detaches a device a moment after its last use
+	}
+	if len(left) > 0 || err != nil {
+		w.t.Errorf("loop devices left: %v, %v", left, err)
 	}
 }
 

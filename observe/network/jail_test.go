@@ -186,11 +186,10 @@ func (h *house) jail() *jail {
 		quiet(h, "lo")
 		return errors.Join(address("lo"), address("eth0", j.own+"/24", j.own6+"/64"))
 	}))
-	for range 2000 { // until its link is up, the host drops what it sends
+	for end := time.Now().Add(30 * time.Second); time.Now().Before(end); time.Sleep(time.Millisecond) { // until its link is up, the host drops what it sends
 		if l, err := netlink.LinkByName(j.Veth); err == nil && l.Attrs().OperState == netlink.OperUp {
 			return j
 		}
-		time.Sleep(time.Millisecond)
 	}
 	h.Fatal("the wire does not come up")
 	return nil
@@ -207,11 +206,10 @@ func cgroup2() string {
 }
 
 func removeCgroup(dir string) (err error) {
-	for range 1000 { // the kernel holds on to it for a moment
+	for end := time.Now().Add(30 * time.Second); time.Now().Before(end); time.Sleep(time.Millisecond) { // the kernel holds on to it for a moment
 		if err = unix.Rmdir(dir); err != unix.EBUSY {
 			return err
 		}
-		time.Sleep(time.Millisecond)
 	}
 	return err
 }
@@ -269,7 +267,7 @@ func (j *jail) attach() *jail {
 
 func (j *jail) drain() {
 	j.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	j.must(j.watch.Drain(ctx))
 }
@@ -334,7 +332,7 @@ func sendAct(args []string) error {
 		if _, err := c.Write(b); err != nil {
 			return err
 		}
-		c.SetReadDeadline(time.Now().Add(5 * time.Second))
+		c.SetReadDeadline(time.Now().Add(30 * time.Second))
 		if _, err := c.Read(make([]byte, 65536)); err != nil {
 			return err
 		}

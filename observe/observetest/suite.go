@@ -410,6 +410,9 @@ func full(t *testing.T, s Suite) {
 		defer close(done)
 		Output(t, sc.jail.Work("getppid", fmt.Sprint(n)))
 	}()
+	for end := time.Now().Add(30 * time.Second); sc.watch.Status().Throttled == 0 && time.Now().Before(end); {
+		time.Sleep(10 * time.Millisecond)
+	}
 	time.Sleep(300 * time.Millisecond)
 	sc.log.Fill(false)
 	<-done

@@ -119,7 +119,7 @@ func TestRootInAJailDoesNotStopItsInit(t *testing.T) {
 		"kill -STOP 1; echo sent",
 		"for t in /proc/1/task/*; do kill -STOP ${t##*/}; done 2>&1; echo sent",
 	} {
-		run, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+		run, cancel := context.WithTimeout(t.Context(), time.Minute)
 		for _, argv := range [][]string{{"/bin/sh", "-c", script}, {"/bin/true"}} {
 			_, st, err := control.Dial(inst.Control()).Exec(run, protocol.Exec{ID: id.NewExec(), Argv: argv, Env: []string{"PATH=/usr/bin:/bin"}}, nil)
 			if err != nil {

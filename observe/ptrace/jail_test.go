@@ -128,7 +128,7 @@ func (j *jail) end() {
 	}()
 	select {
 	case <-ended:
-	case <-time.After(20 * time.Second):
+	case <-time.After(time.Minute):
 		j.t.Errorf("the jail does not end:\n%s", j.states())
 		j.cmd.Process.Kill()
 		<-ended
@@ -159,7 +159,7 @@ func (j *jail) sh(script string) string {
 	if _, err := fmt.Fprintf(j.stdin, "%s\necho '%s'\n", script, end); err != nil {
 		j.t.Fatal(err)
 	}
-	hangs := time.AfterFunc(30*time.Second, func() {
+	hangs := time.AfterFunc(2*time.Minute, func() {
 		j.t.Errorf("%s: hangs\n%s", script, j.states())
 		syscall.Kill(j.pid, syscall.SIGKILL)
 	})
@@ -285,7 +285,7 @@ func watchWith(t testing.TB, src *ptrace.Source, j *jail, s event.Selection) (*l
 }
 
 func ctx(t testing.TB) context.Context {
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	t.Cleanup(cancel)
 	return ctx
 }
