@@ -456,7 +456,7 @@ func TestWhetherAJailHasChanged(t *testing.T) {
 			h.must(h.Attach(t.Context(), b.Target))
 			told := b.start(b.Work("told"))
 			told("1")
-			for end := time.Now().Add(30 * time.Second); time.Now().Before(end); { // until its threads have come to rest
+			for end := time.Now().Add(30 * time.Second); time.Now().Before(end); { // until its threads are at rest
 				m, err := h.Mark(t.Context(), jid)
 				h.must(err)
 				time.Sleep(100 * time.Millisecond)

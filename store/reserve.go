@@ -8,7 +8,7 @@ import (
 
 // Disk space that SQLite's files keep ahead of their ends, so that the audit log and
 // the database can be written for a while after the disk is full. The write-ahead log
-// is copied into the database at 16 MB, and may be longer while somebody reads.
+// is copied into the database at 16 MB, and can grow longer while a transaction reads.
 const (
 	spareLog      = 24 << 20
 	spareDatabase = 16 << 20

@@ -255,7 +255,7 @@ func (s *suite) helpersDie(t *testing.T) {
 			remove()
 		}
 		t.Logf("in %d of %d dumps a helper was killed, which harmed %d", met, n, harmed)
-		if met == 0 || Thorough && harmed > n/3 { // of few nobody knows a share
+		if met == 0 || Thorough && harmed > n/3 { // a few say nothing about the share
 			t.Errorf("a helper was met %d times, and %d times the jail was harmed", met, harmed)
 		}
 	})

@@ -108,10 +108,9 @@ func contract(t *testing.T, runtime string) {
 	backendtest.Run(t, open, backendtest.Options{Runtime: runtime, Differs: differs[runtime], Without: repeated(runtime)})
 }
 
-// repeated are the clauses that are left out for a runtime, as they take long and what
-// they are about is checked with another: restored jails are made by CRIU, whoever
-// made the first body, and kept by the same code as others. Of what gVisor keeps in a
-// checkpoint, one thing of each kind is checked.
+// repeated are the clauses that are left out for a runtime because they take long and are
+// checked with another: CRIU restores jails of runc and crun alike, and the same code keeps
+// them. Of what gVisor keeps in a checkpoint, one thing of each kind is checked.
 func repeated(runtime string) []string {
 	if backendtest.Thorough {
 		return nil

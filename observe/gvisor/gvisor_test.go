@@ -338,9 +338,11 @@ func TestTheEndOfAJailIsInItsRecord(t *testing.T) {
 	g.run(t, "/bin/bash", "-c", script+"; exec >&- 2>&- </dev/null")
 	<-sleeping
 	drain(t, w)
+	sleep := program(t, k, "987")
+	g.run(t, "/bin/bash", "-c", fmt.Sprintf(`until grep -q "^State:.S" /proc/%d/status; do :; done`, sleep.PID)) // not on the way to its call
+	drain(t, w)
 	must(t, g.inst.Kill(t.Context()))
 	drain(t, w)
-	sleep := program(t, k, "987")
 	ends := k.all(func(e *event.Event) bool { return e.Op == event.OpExit && e.PID == sleep.PID })
 	if len(ends) != 1 || ends[0].Signal != "SIGKILL" {
 		t.Errorf("the end of what slept is\n%s", lines(ends))

@@ -9,6 +9,7 @@ import (
 	"os/signal"
 	"runtime"
 	"strconv"
+	"strings"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -135,16 +136,37 @@ func vfork(args []string) {
 func restarted([]string) {
 	c := make(chan os.Signal, 1)
 	signal.Notify(c, unix.SIGUSR1)
-	cmd := exec.Command("sleep", "0.4")
+	cmd := exec.Command("cat")
+	in, err := cmd.StdinPipe()
+	check(err)
 	check(cmd.Start())
-	ready := make(chan int)
+	type thread struct {
+		tid int
+		dir string // of /proc, which may be of another namespace
+	}
+	ready := make(chan thread)
 	go func() {
-		tid := <-ready
-		time.Sleep(100 * time.Millisecond)
-		unix.Tgkill(os.Getpid(), tid, unix.SIGUSR1)
+		t := <-ready
+		waits := func() {
+			for {
+				// Of a thread that runs, or is about to, it says "running".
+				b, err := os.ReadFile("/proc/" + t.dir + "/syscall")
+				check(err)
+				if strings.HasPrefix(string(b), fmt.Sprint(unix.SYS_WAIT4, " ")) {
+					return
+				}
+				time.Sleep(time.Millisecond)
+			}
+		}
+		waits()
+		check(unix.Tgkill(os.Getpid(), t.tid, unix.SIGUSR1))
+		waits()
+		in.Close() // which ends the child
 	}()
 	runtime.LockOSThread()
-	ready <- unix.Gettid()
+	dir, err := os.Readlink("/proc/thread-self")
+	check(err)
+	ready <- thread{unix.Gettid(), dir}
 	unix.Wait4(-1, nil, 0, nil)
 }
 
