@@ -191,8 +191,11 @@ func (h *house) end() {
 	}
 	// The kernel removes a process and its mounts asynchronously. For a moment, a process
 	// that another suite starts also holds a copy of the mounts.
-	var left []string
-	if !within(30*time.Second, func() bool { left = h.leftovers(); return len(left) == 0 }) {
+	left := h.leftovers()
+	for end := time.Now().Add(30 * time.Second); len(left) > 0 && time.Now().Before(end); left = h.leftovers() {
+		time.Sleep(200 * time.Millisecond) // to look at all processes takes long, too
+	}
+	if len(left) > 0 {
 		h.Errorf("left on the host: %q", left)
 	}
 }
@@ -235,12 +238,14 @@ func (h *house) leftovers() []string {
 		left = append(left, groups...)
 	}
 	procs, _ := filepath.Glob("/proc/[0-9]*")
+	own, _ := os.Readlink("/proc/self/ns/mnt")
+	roots := map[string]bool{own: false} // whether the root of a mount namespace is held
 	for _, p := range procs {
 		line, _ := os.ReadFile(p + "/cmdline")
-		if bytes.Contains(line, []byte("\x00pages\x00")) {
-			continue // who gives branches their memory, and waits half a minute for another
+		if len(line) == 0 || bytes.Contains(line, []byte("\x00pages\x00")) {
+			continue // a thread of the kernel; or who gives branches their memory, and waits half a minute for another
 		}
-		if p != fmt.Sprint("/proc/", os.Getpid()) && h.owns(p, name, holds) {
+		if p != fmt.Sprint("/proc/", os.Getpid()) && (holds(string(line)) || h.owns(p, name, roots, holds)) {
 			left = append(left, fmt.Sprintf("process %s: %.80q", p, line))
 		}
 	}
@@ -249,11 +254,9 @@ func (h *house) leftovers() []string {
 
 // owns reports whether a process is this daemon's: it was started with the name of the
 // data directory, is in one of its cgroups, or stands on what is mounted there.
-func (h *house) owns(proc, cgroup string, holds func(string) bool) bool {
-	for _, f := range []string{"cmdline", "environ"} {
-		if data, _ := os.ReadFile(filepath.Join(proc, f)); holds(string(data)) {
-			return true
-		}
+func (h *house) owns(proc, cgroup string, roots map[string]bool, holds func(string) bool) bool {
+	if data, _ := os.ReadFile(proc + "/environ"); holds(string(data)) {
+		return true
 	}
 	for _, link := range []string{"exe", "cwd", "root"} {
 		if at, _ := os.Readlink(filepath.Join(proc, link)); holds(at + "/") {
@@ -263,13 +266,20 @@ func (h *house) owns(proc, cgroup string, holds func(string) bool) bool {
 	if data, _ := os.ReadFile(filepath.Join(proc, "cgroup")); cgroup != "" && strings.Contains(string(data), cgroup) {
 		return true
 	}
-	mounts, _ := os.ReadFile(filepath.Join(proc, "mountinfo"))
-	for line := range strings.Lines(string(mounts)) {
-		if f := strings.Fields(line); len(f) > 4 && f[4] == "/" && holds(line) {
-			return true
-		}
+	ns, err := os.Readlink(proc + "/ns/mnt")
+	if err != nil {
+		return false // it has ended
 	}
-	return false
+	held, known := roots[ns]
+	if !known {
+		mounts, _ := os.ReadFile(proc + "/mountinfo")
+		for line := range strings.Lines(string(mounts)) {
+			f := strings.Fields(line)
+			held = held || len(f) > 4 && f[4] == "/" && holds(line)
+		}
+		roots[ns] = held
+	}
+	return held
 }
 
 func (h *house) running(req wire.CreateJail) wire.Jail {
