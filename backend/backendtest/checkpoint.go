@@ -41,6 +41,7 @@ func (s *suite) checkpoint(t *testing.T) {
 	s.clause(t, "FailedDump", s.failedDump)
 	s.clause(t, "FailedRestore", s.failedRestore)
 	s.clause(t, "HelpersDie", s.helpersDie)
+	s.clause(t, "ProcessesDie", s.processesDie)
 	s.clause(t, "CleanInTheMiddleOfRestore", s.cleanInTheMiddleOfRestore)
 	s.clause(t, "CopyLayer", s.copyLayer)
 	s.clause(t, "SealLayer", s.sealLayer)

@@ -287,6 +287,78 @@ func (s *suite) helpersDie(t *testing.T) {
 	})
 }
 
+// processesDie kills a process of the jail, as the kernel does when memory is short, at any
+// moment of a Dump. The Dump ends. That the jail survives it cannot promise: CRIU may give
+// up while init runs its code.
+func (s *suite) processesDie(t *testing.T) {
+	cp := s.checkpointer(t)
+	var b *box
+	var file string
+	var whole time.Duration
+	n, failed, harmed := moments(24), 0, 0
+	for i := range n {
+		if b == nil {
+			b, file = s.counts(t)
+			b.start(t, "exec probe hold 32")
+			whole = timed(func() { b.snapshot(t) })
+		} else {
+			b.start(t, "exec probe hold 32")
+		}
+		var pid int
+		eventually(t, "the process is there", func() bool { pid = b.hostPID("hold", "32"); return pid != 0 })
+		img := s.newImage(t, b.plan)
+		b.hold(t)
+		kill := time.AfterFunc(whole*time.Duration(i)/time.Duration(n), func() { unix.Kill(pid, unix.SIGKILL) })
+		err := cp.Dump(deadline(t, time.Minute), b.plan, b.inst, img.dir)
+		kill.Stop()
+		unix.Kill(pid, unix.SIGKILL)
+		if errors.Is(err, context.DeadlineExceeded) {
+			t.Fatalf("moment %d: Dump does not end: %v", i, err)
+		}
+		if err != nil {
+			failed++
+		}
+		stands(t, file, countIn(file))
+		if b.goesOn(t, file) {
+			continue
+		}
+		if err == nil {
+			t.Fatalf("moment %d: Dump says it worked, and the jail is harmed", i)
+		}
+		harmed++
+		b.kill(t)
+		if err := cp.Shed(t.Context(), b.plan); err != nil {
+			t.Fatalf("Shed: %v", err)
+		}
+		mustNotLeak(t, b.plan)
+		b = nil
+	}
+	t.Logf("%d of %d dumps failed, which harmed %d jails", failed, n, harmed)
+	if b != nil {
+		s.snapshotStillWorks(t, b, file)
+		b.kill(t)
+	}
+}
+
+// hostPID returns the process of the host that is the jail's and was started with these
+// arguments, or 0.
+func (b *box) hostPID(args ...string) int {
+	names, _ := filepath.Glob("/proc/[0-9]*/cmdline")
+	for _, name := range names {
+		line, _ := os.ReadFile(name)
+		_, after, _ := strings.Cut(string(line), "\x00")
+		if after != strings.Join(args, "\x00")+"\x00" {
+			continue
+		}
+		groups, _ := os.ReadFile(filepath.Join(filepath.Dir(name), "cgroup"))
+		if strings.Contains(string(groups), string(b.plan.ID)) {
+			pid, _ := strconv.Atoi(filepath.Base(filepath.Dir(name)))
+			return pid
+		}
+	}
+	return 0
+}
+
 // ended reports whether init has ended, or does within 20 seconds.
 func (b *box) ended() bool {
 	select {
@@ -300,12 +372,8 @@ func (b *box) ended() bool {
 // isWell thaws a jail and reports whether all of it goes on.
 func (b *box) isWell(t *testing.T, file string) bool {
 	t.Helper()
-	b.letGo(t)
-	at := countIn(file)
-	for end := time.Now().Add(20 * time.Second); countIn(file) == at; time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(end) {
-			return false
-		}
+	if !b.goesOn(t, file) {
+		return false
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
@@ -315,6 +383,22 @@ func (b *box) isWell(t *testing.T, file string) bool {
 			return false
 		}
 	}
+	return err == nil
+}
+
+// goesOn thaws a jail and reports whether its count continues and init answers.
+func (b *box) goesOn(t *testing.T, file string) bool {
+	t.Helper()
+	b.letGo(t)
+	at := countIn(file)
+	for end := time.Now().Add(20 * time.Second); countIn(file) == at; time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(end) {
+			return false
+		}
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	_, err := b.ctl.Execs(ctx)
 	return err == nil
 }
 

@@ -69,7 +69,7 @@ func withoutMemory(t testing.TB) {
 // wherever are clauses that do not depend on where memory is when a jail goes on.
 var wherever = []string{
 	"Checkpoint/SealLayerAtRest", "Checkpoint/SealLayerThenCrash", "Checkpoint/WhatItCannotItRefuses", "Checkpoint/FailedDump",
-	"Checkpoint/FailedRestore", "Checkpoint/HelpersDie", "Checkpoint/CleanInTheMiddleOfRestore", "Checkpoint/SealLayer", "Checkpoint/CopyLayer",
+	"Checkpoint/FailedRestore", "Checkpoint/HelpersDie", "Checkpoint/ProcessesDie", "Checkpoint/CleanInTheMiddleOfRestore", "Checkpoint/SealLayer", "Checkpoint/CopyLayer",
 }
 
 func TestContractOfJailsWithoutTheirMemory(t *testing.T) {

@@ -120,7 +120,7 @@ func repeated(runtime string) []string {
 			"OpenFindsTheJailAgain", "CleanAfterEveryDeath", "LimitsChange", "StoppedJailStartsAgain", "MountShowsAStoppedJail",
 			"Limits", "StatsArePlausible", "TwoJailsStayApart"),
 		"crun": {"CleanInTheMiddleOfCreate", "CleanAfterEveryDeath", "StatsArePlausible", "TwentyAtOnce", "Checkpoint"},
-		"runsc": append(below("Checkpoint", "Restored", "HelpersDie", "FailedDump", "FailedRestore", "CleanInTheMiddleOfRestore",
+		"runsc": append(below("Checkpoint", "Restored", "HelpersDie", "ProcessesDie", "FailedDump", "FailedRestore", "CleanInTheMiddleOfRestore",
 			"SeveralFromOne", "CopyOfACopy", "CopyLayer", "SealLayerAtRest"),
 			append(below("Checkpoint/Keeps", "identity", "mounts", "threads", "zombie", "stopped", "session", "pidfd", "locks", "fifo",
 				"inotify", "sleep", "unix", "unix-paths", "shared", "sysv", "listener", "loopback", "udp", "netlink", "identity-of-a-user",
@@ -152,6 +152,7 @@ var differs = map[string]map[string]string{
 		"Attacks/processes-of-the-host":     "in gVisor root may kill its own init, which ends the jail and nothing else",
 		"Attacks/signal-init":               "SIGKILL is among the signals: see the line above",
 
+		"Checkpoint/ProcessesDie":                "processes of gVisor are none of the host's",
 		"Checkpoint/Keeps/deleted":               "gVisor has no O_TMPFILE",
 		"Checkpoint/Keeps/wiped":                 "gVisor has no MADV_WIPEONFORK",
 		"Checkpoint/Keeps/epoll":                 "gVisor has no F_SETSIG, before a snapshot as after it",

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"glasshouse/fault"
+	"glasshouse/host/criu"
 	"glasshouse/host/disk"
 	"glasshouse/internal/atomicfile"
 	"glasshouse/jail"
@@ -165,13 +166,17 @@ func (b *Backend) Open(ctx context.Context, p jail.Plan) (jail.Instance, error) 
 // found it.
 func (b *Backend) letFinish(ctx context.Context, pid int) error {
 	deadline := time.Now().Add(dumpTime)
+	var watch *criu.Watch
 	for wait := time.Millisecond; ; wait = min(2*wait, 100*time.Millisecond) {
-		status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
-		if err != nil {
-			return nil // it has ended, which is for others to find
+		tracer := statusOf(pid, "TracerPid")
+		if tracer == 0 {
+			return nil // or it has ended, which is for others to find
 		}
-		if bytes.Contains(status, []byte("\nTracerPid:\t0\n")) {
-			return nil
+		if watch == nil {
+			watch = criu.NewWatch(tracer)
+		}
+		if _, err := watch.End(); err != nil {
+			return fmt.Errorf("end a CRIU that waits for a process that has ended: %w", err)
 		}
 		if ctx.Err() != nil || time.Now().After(deadline) {
 			return fmt.Errorf("init, process %d, is being traced and does not come free", pid)

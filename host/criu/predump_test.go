@@ -19,8 +19,11 @@ import (
 	"glasshouse/host/cgroup"
 )
 
-// TestMain lets the tests be a CRIU: see scripted.
+// TestMain lets the tests be a CRIU: see scripted and waiting.
 func TestMain(m *testing.M) {
+	if role := os.Getenv(stuckRole); role != "" {
+		os.Exit(wait(role))
+	}
 	if at := os.Getenv("GLASSHOUSE_TEST_CRIU"); at != "" {
 		os.Exit(act(at))
 	}

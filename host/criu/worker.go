@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -59,6 +60,9 @@ func (t *Tool) work(ctx context.Context, w *Worker, at place, req *rpc.CriuReq, 
 	if err := errors.Join(err, w.end(patience)); err != nil {
 		said := complaint(dir)
 		err = fmt.Errorf("criu: %w%s", err, said)
+		if w.stuck.Load() {
+			return nil, errors.Join(errStuck(), err)
+		}
 		for _, k := range known {
 			if strings.Contains(said, k.says) {
 				return nil, errors.Join(&fault.Error{Op: "snapshot", Kind: k.kind, Err: errors.New(k.means), Remedy: k.remedy}, err)
@@ -159,6 +163,7 @@ type worker struct {
 	ended chan struct{} // closed when the process has
 	err   error         // of waiting for it, once it has ended
 	asked *answering    // answers what it asks, or nil
+	stuck atomic.Bool   // it was killed because it waited for ever
 }
 
 // start starts a worker. It is not killed when this process dies: a worker that
@@ -212,6 +217,9 @@ func (t *Tool) start(at place) (*worker, error) {
 		// What it has begun may have the socket's other end open for long.
 		ours.SetReadDeadline(time.Now())
 	}()
+	if at.precious {
+		go w.unstick()
+	}
 	return w, nil
 }
 

@@ -270,7 +270,7 @@ func TestAProgramIsStartedByVfork(t *testing.T) {
 // when it ends.
 func TestAParentOfAVfork(t *testing.T) {
 	j := newJail(t)
-	j.sh(`mkfifo in; $SELF vforkwait <in >out & p=$!; exec 3>in; until [ "$(cut -d' ' -f3 /proc/$p/stat)" = D ]; do :; done`)
+	j.sh(`mkfifo in; $SELF vforkwait <in >out & p=$!; exec 3>in; until grep -q '^State:.D' /proc/$p/task/*/status; do :; done`) // whichever thread it is
 	for range 2 {
 		_, w := watch(t, j, event.Selection{})
 		if err := w.Release(); err != nil {
