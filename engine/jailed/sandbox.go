@@ -156,6 +156,9 @@ func (s *sandbox) serve(ctx context.Context, call *engine.Call, input []byte) (e
 	} else {
 		body, log, err = s.run(ctx, input)
 	}
+	if err == nil { // an answer after the end of the call is too late, for example one that only reports that end
+		err = context.Cause(ctx)
+	}
 	r := engine.Result{Log: log}
 	if err == nil {
 		r.Output, err = outputOf(call, body)

@@ -190,7 +190,7 @@ func (tr *tracer) lookBefore(t *task) {
 
 const (
 	resolveCached = 0x20 // RESOLVE_CACHED
-	cachedTries   = 8    // of a lookup that may fail because of a mount elsewhere
+	cachedTries   = 64   // of a lookup that may fail because of a mount elsewhere
 )
 
 // cached reports whether the kernel knows a file of the jail without asking any
