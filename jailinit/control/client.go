@@ -499,13 +499,22 @@ func dial(ctx context.Context, path string) (net.Conn, error) {
 		switch {
 		case err == nil:
 			return conn, nil
-		case ctx.Err() != nil:
+		case isOver(ctx):
 			return nil, ended(ctx, err)
 		case !errors.Is(err, unix.EAGAIN) || patience == 0:
 			return nil, absent(err)
 		}
 		time.Sleep(5 * time.Millisecond) // its queue is full: it is busy, or frozen
 	}
+}
+
+// isOver reports whether a context has ended, also if only its deadline has passed and its
+// own timer has not run yet: what waited until the same deadline can know it earlier.
+func isOver(ctx context.Context) bool {
+	if by, ok := ctx.Deadline(); ok && !time.Now().Before(by) {
+		<-ctx.Done()
+	}
+	return ctx.Err() != nil
 }
 
 // knock makes a connection where init takes datagrams that bring one.

@@ -290,3 +290,22 @@ func FuzzClient(f *testing.F) {
 		}
 	})
 }
+
+// lateTimer is a context whose deadline has passed, and whose own timer has not run yet.
+type lateTimer struct {
+	context.Context
+	deadline time.Time
+}
+
+func (c lateTimer) Deadline() (time.Time, bool) { return c.deadline, true }
+
+func TestARequestWhoseDeadlineHasPassedIsATimeout(t *testing.T) {
+	c := listener(t, func(c net.Conn) { c.Close() })
+	deadline := time.Now()
+	ctx, end := context.WithDeadline(t.Context(), deadline.Add(50*time.Millisecond))
+	defer end()
+	err := calls["Exec"](lateTimer{ctx, deadline}, c)
+	if got := fault.KindOf(err); got != fault.Timeout {
+		t.Errorf("Exec: got %v (%s), want %s", err, got, fault.Timeout)
+	}
+}
