@@ -246,7 +246,7 @@ suite() {
 		echo "suite: $RELEASE on arm64 passed install and jails in $((SECONDS / 60)) min"
 		return
 	fi
-	for name in install jails lsm govern egress agent snapshot random begin restart kill; do step "$name"; done
+	for name in install jails lsm govern egress agent snapshot random clock begin restart kill; do step "$name"; done
 	reset
 	for name in back upgrade; do step "$name"; done
 	reboot

@@ -1,7 +1,7 @@
 #!/bin/bash
 # Tests the Debian package on a whole machine with systemd. scripts/vm.sh suite runs one
 # step after the other there, and resets and reboots the machine in between:
-#   machine.sh install|jails|lsm|govern|egress|agent|snapshot|random
+#   machine.sh install|jails|lsm|govern|egress|agent|snapshot|random|clock
 #   machine.sh begin|restart|kill|back|upgrade|rootless|container|purge
 # The directory has old.deb, new.deb and, for the step container, image.tar. An emulated
 # machine is slow, so that no step measures time: a step waits until something happens.
@@ -267,6 +267,31 @@ if child: os.wait(); open("/tmp/done", "w").write("x"); time.sleep(1e6)' >/dev/n
 	[ "$(cut -d' ' -f1 drawn | sort | uniq -d | wc -l)" = 0 ] || fail "random numbers of the kernel are equal in two branches"
 	echo "different values of Python's random: $(cut -d' ' -f2 drawn | sort -u | wc -l) of 8"
 	for jail in random $(cat branches); do remove "$jail"; done
+	;;
+clock) # Somebody sets the machine's clock while a command is running.
+	glasshouse jail create --start --name clock >/dev/null
+	for change in '+2 days' '-4 days' '+2 days'; do
+		glasshouse jail exec --timeout 30m clock -- sh -c 'touch /tmp/begun; while [ ! -e /tmp/go ]; do sleep 0.2; done; echo over' >over &
+		command=$!
+		until_true inside clock 'test -e /tmp/begun'
+		date -s "$change" >/dev/null
+		answers
+		inside clock 'touch /tmp/go'
+		wait $command || fail "$change: the command: exit $?"
+		says over cat over
+		inside clock 'rm /tmp/go /tmp/begun'
+		recorded clock type:proc comm:rm --since 10m # by the clock as it is now
+		observed clock kernel network
+		branch=$(glasshouse branch clock -n 1)
+		says over inside "$branch" 'echo over'
+		remove "$branch"
+		glasshouse audit verify
+		systemctl restart glasshouse
+		answers
+		says running state clock
+		echo "clock: $change: ok"
+	done
+	remove clock
 	;;
 begin) # a jail for the steps restart, kill and back
 	glasshouse jail create --start --name stays >/dev/null
