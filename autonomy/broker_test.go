@@ -629,15 +629,17 @@ func TestNobodyWaitsForOneThatIsGone(t *testing.T) {
 	scenario(t, func(t *testing.T) {
 		b := newBroker(t, openStore(t, ""), autonomy.BrokerConfig{})
 		other := ask(t, b, "reviewer", "tester", "test", "x")
+		left := make(chan error, 1)
 		go func() {
 			time.Sleep(time.Second)
-			if err := b.Leave(t.Context(), member("reviewer"), "its run was cancelled"); err != nil {
-				t.Error(err)
-			}
+			left <- b.Leave(t.Context(), member("reviewer"), "its run was cancelled")
 		}()
 		r, err := b.Ask(t.Context(), member("worker"), autonomy.Ask{To: "reviewer", Action: "review", ReplyWithin: time.Hour})
 		if err != nil || r.State != autonomy.Failed || !strings.Contains(r.Why, "cancelled") {
 			t.Errorf("Ask = %s, %q, %v", r.State, r.Why, err)
+		}
+		if err := <-left; err != nil { // only now both requests have ended
+			t.Errorf("Leave: %v", err)
 		}
 		if r, err := b.Get(t.Context(), member("tester"), other.ID); err != nil || r.State != autonomy.Failed {
 			t.Errorf("what it had asked is %s, %v", r.State, err)

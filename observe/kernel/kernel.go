@@ -42,6 +42,11 @@ const (
 	slackSize  = fixedSize + 2*4096 + 64
 )
 
+// preemptible is the version from which programs switch preemption off. Linux 7.0
+// needs it. Linux 6.15 is the first whose verifier then takes calls of functions that
+// are not static.
+const preemptible = 6<<16 | 15<<8
+
 // Config is what a Source needs to know.
 type Config struct {
 	// Pin is a directory on a bpf filesystem, where what watches goes on when
@@ -179,6 +184,13 @@ func (s *Source) prepare() (*ebpf.CollectionSpec, error) {
 	delete(spec.Maps, "ring_of_a_jail")
 	if err := spec.Variables["ring_size"].Set(uint32(s.cfg.RingBytes)); err != nil {
 		return nil, fmt.Errorf("set the size of the rings: %w", err)
+	}
+	version, err := features.LinuxVersionCode()
+	if err != nil {
+		return nil, fmt.Errorf("read the version of the kernel: %w", err)
+	}
+	if err := spec.Variables["preemptible"].Set(version >= preemptible); err != nil {
+		return nil, fmt.Errorf("set whether programs switch preemption off: %w", err)
 	}
 	s.spec = spec
 	return spec, nil

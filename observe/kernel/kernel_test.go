@@ -194,7 +194,7 @@ func TestAThreadThatChangesAPathInFlightDoesNotHideIt(t *testing.T) {
 	}
 	seen := map[string]int{}
 	for _, e := range j.log.Events(event.File, event.OpOpen) {
-		if filepath.Dir(e.Path) == dir && e.Ret >= 0 { // one that was read half changed is not there
+		if filepath.Dir(e.Path) == dir && e.Ret >= 0 { // the kernel finds no file if it reads a name that is half changed
 			seen[filepath.Base(e.Path)]++
 		}
 	}

@@ -10,8 +10,9 @@
  * it looks at them when there is something, and nothing here waits for it unless
  * a ring runs full.
  *
- * Programs on tracepoints run with preemption off, so between reserve and commit
- * nobody else writes to a processor's rings.
+ * While a program writes, preemption is off, so that nobody else writes to the rings
+ * and the scratch memory of its processor. The kernel calls programs on tracepoints
+ * like that until Linux 6.19. Since 7.0 a program must switch preemption off itself.
  */
 #include "types.h"
 #include <bpf/bpf_helpers.h>
@@ -35,6 +36,7 @@ char LICENSE[] SEC("license") = "GPL";
 
 /* Set before loading. */
 const volatile u32 ring_size = 65536; /* a power of two */
+const volatile bool preemptible = false; /* the kernel may interrupt a program for another */
 
 enum { SYSCALL, FILES, PROC, SOURCES };
 
@@ -282,6 +284,23 @@ static __always_inline struct ctl *control(void)
 	return bpf_map_lookup_elem(&ctls, &zero);
 }
 
+/* --- preemption --- */
+
+extern void bpf_preempt_disable(void) __ksym __weak;
+extern void bpf_preempt_enable(void) __ksym __weak;
+
+static __always_inline void hold_processor(void)
+{
+	if (preemptible)
+		bpf_preempt_disable();
+}
+
+static __always_inline void release_processor(void)
+{
+	if (preemptible)
+		bpf_preempt_enable();
+}
+
 /* --- whose --- */
 
 static __always_inline u32 number(struct pid *pid, u32 level)
@@ -392,14 +411,19 @@ static __always_inline struct ring *ring_here(struct slot *slot, u32 index)
 /*
  * begins finds the ring of this processor, and says that what comes into it is
  * not older than now; ends, that it is there. A processor can be taken away for
- * long in between, by an interrupt or from beneath the whole machine.
+ * long in between, by an interrupt or from beneath the whole machine, but no other
+ * program runs on it.
  */
 static __always_inline struct ring *begins(struct slot *slot, u32 index)
 {
-	struct ring *ring = ring_here(slot, index);
+	struct ring *ring;
 
-	if (!ring)
+	hold_processor();
+	ring = ring_here(slot, index);
+	if (!ring) {
+		release_processor();
 		return NULL;
+	}
 #if defined(__TARGET_ARCH_x86)
 	*(volatile u64 *)&ring->making += 1;
 	asm volatile("" ::: "memory"); /* stores are seen in their order */
@@ -417,6 +441,7 @@ static __always_inline void ends(struct ring *ring)
 #else
 	__sync_lock_test_and_set(&ring->making, ring->making + 1);
 #endif
+	release_processor();
 }
 
 static __always_inline bool fits(struct ring *ring, u32 need)
@@ -961,7 +986,9 @@ int BPF_PROG(enter, struct pt_regs *regs, long id)
 		st->len[0] = st->len[1] = 0;
 		st->faults = 0;
 		st->file = st->base = 0;
+		hold_processor();
 		entering(t, slot, st, regs, is32);
+		release_processor();
 	}
 	st->begin = bpf_ktime_get_ns();
 	return 0;

@@ -164,6 +164,7 @@ const (
 	traceProgFork        = "fork"
 	traceProgGone        = "gone"
 	traceProgLeave       = "leave"
+	traceVarPreemptible  = "preemptible"
 	traceVarRingSize     = "ring_size"
 	traceVarUnusedRecord = "unused_record"
 	traceVarUnusedRing   = "unused_ring"
@@ -238,6 +239,7 @@ type traceMapSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type traceVariableSpecs struct {
+	Preemptible  *ebpf.VariableSpec `ebpf:"preemptible"`
 	RingSize     *ebpf.VariableSpec `ebpf:"ring_size"`
 	UnusedRecord *ebpf.VariableSpec `ebpf:"unused_record"`
 	UnusedRing   *ebpf.VariableSpec `ebpf:"unused_ring"`
@@ -294,6 +296,7 @@ func (m *traceMaps) Close() error {
 //
 // It can be passed to loadTraceObjects or ebpf.CollectionSpec.LoadAndAssign.
 type traceVariables struct {
+	Preemptible  *ebpf.Variable `ebpf:"preemptible"`
 	RingSize     *ebpf.Variable `ebpf:"ring_size"`
 	UnusedRecord *ebpf.Variable `ebpf:"unused_record"`
 	UnusedRing   *ebpf.Variable `ebpf:"unused_ring"`
