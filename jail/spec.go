@@ -78,6 +78,11 @@ type Limits struct {
 // does not have are the jail's to use.
 const InitThreads = 24
 
+// InitOOMScore is the oom_score_adj of a jail's init. If the host is out of memory, the
+// kernel ends processes of jails before the daemon (0). If a jail is, the kernel ends a
+// command before init: init raises the value of its commands to 500.
+const InitOOMScore = 250
+
 // DefaultLimits and MaxLimits are the seed's table.
 var (
 	DefaultLimits = Limits{CPUShares: 256, MemoryMB: 512, DiskMB: 1024, MaxPIDs: 128}

@@ -37,6 +37,13 @@ func (s *suite) limits(t *testing.T) {
 		if got, want := b.sh(t, "echo alive"), "alive"; got != want {
 			t.Errorf("after the memory bomb: %q, want %q", got, want)
 		}
+		// The kernel chooses by size and this value, and init is larger than many commands.
+		// Init raises the value of a command after its start.
+		const scores = `i=0; until [ "$(cat /proc/$$/oom_score_adj)" = 500 ] || [ $i = 400 ]; do sleep 0.05; i=$((i+1)); done
+			cat /proc/1/oom_score_adj /proc/$$/oom_score_adj`
+		if got, want := b.sh(t, scores), fmt.Sprintf("%d\n500", jail.InitOOMScore); got != want {
+			t.Errorf("oom_score_adj of init and of a command = %q, want %q", got, want)
+		}
 		st, err := b.inst.Stats(t.Context())
 		if err != nil {
 			t.Fatal(err)

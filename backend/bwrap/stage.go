@@ -6,6 +6,7 @@ import (
 	"io"
 	"os"
 	"runtime"
+	"strconv"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -312,7 +313,7 @@ func memoryFile(name string, content []byte) (int, error) {
 // limitUser bounds what the jail's processes may have each, and how many there
 // may be where no cgroup does.
 func limitUser(processes int64) {
-	const files, victim = 65536, "500"
+	const files = 65536
 	set := func(resource int, n uint64) {
 		var own syscall.Rlimit
 		if syscall.Getrlimit(resource, &own) == nil {
@@ -325,8 +326,7 @@ func limitUser(processes int64) {
 	if processes > 0 {
 		set(unix.RLIMIT_NPROC, uint64(processes+jail.InitThreads)+1) // bwrap is one more
 	}
-	// The host's out-of-memory killer prefers jails to the daemon.
-	os.WriteFile("/proc/self/oom_score_adj", []byte(victim), 0)
+	os.WriteFile("/proc/self/oom_score_adj", []byte(strconv.Itoa(jail.InitOOMScore)), 0)
 	// No user namespaces below the jail's. The filter refuses them already;
 	// where /proc/sys cannot be written it has to do alone.
 	os.WriteFile("/proc/sys/user/max_user_namespaces", []byte("0"), 0)

@@ -22,9 +22,6 @@ const (
 // need and far below where those that walk all descriptors become slow.
 const maxFiles = 65536
 
-// oomScore makes the host's out-of-memory killer prefer jails to the daemon.
-const oomScore = 500
-
 // masked and readOnly are the paths of /proc and /sys through which a jail would
 // see or change the machine. What only the host's root may open, as /proc/kcore
 // and /proc/timer_list, is closed to a jail already, which has no such user.
@@ -49,7 +46,7 @@ type bind struct {
 // come from the idmapped layers under root.
 func newSpec(p jail.Plan, k kind, l layout, netns, cgroup string, binds []bind) *specs.Spec {
 	ids := []specs.LinuxIDMapping{{ContainerID: 0, HostID: p.IDs.First, Size: p.IDs.Count}}
-	score := oomScore
+	score := jail.InitOOMScore
 	files := rlimitFiles()
 	own := []bind{
 		{source: l.sysfs(), target: "/sys"}, // the machine as its own network namespace sees it
