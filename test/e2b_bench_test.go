@@ -14,12 +14,7 @@ import (
 // through the SDK and without it, and the first output of a sandbox that is made.
 func TestBenchE2B(t *testing.T) {
 	h, url := openForE2B(t)
-	dir := t.TempDir()
-	for _, cmd := range []*exec.Cmd{exec.Command("cp", "-a", "e2b/.", dir), exec.Command("npm", "ci", "--no-audit", "--no-fund", "--ignore-scripts", "--prefix", dir)} {
-		if out, err := cmd.CombinedOutput(); err != nil {
-			t.Fatalf("%v\n%s", err, out)
-		}
-	}
+	dir := clientsOfE2B(t)
 	for _, version := range e2bVersions {
 		cmd := exec.Command("node", "bench.mjs", version)
 		cmd.Dir = dir

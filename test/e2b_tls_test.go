@@ -10,10 +10,12 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"glasshouse/mcp/mcptest"
 )
 
 // pythonSDKs are the releases of the Python package e2b that drive a daemon by TLS.
-var pythonSDKs = []string{"1.0.5", "2.63.0"}
+var pythonSDKs = newest("1.0.5", "2.63.0")
 
 // exports returns what glasshouse e2b prints, as variables of an environment.
 func (h *house) exports() map[string]string {
@@ -85,7 +87,7 @@ func TestSDKsDriveTheDaemonByTLS(t *testing.T) {
 		}
 		return env
 	}
-	for _, version := range []string{"1.0.5", "1.5.0"} {
+	for _, version := range newest("1.0.5", "1.5.0") {
 		cmd := exec.CommandContext(t.Context(), "node", "--import", "./names.mjs", "run.mjs", "e2b-"+version, "old.mjs")
 		cmd.Dir = dir
 		cmd.Env = env("E2B_API_KEY", "E2B_DOMAIN", "NODE_EXTRA_CA_CERTS")
@@ -103,13 +105,23 @@ func TestSDKsDriveTheDaemonByTLS(t *testing.T) {
 // pythonWith returns a Python that has a package of PyPI.
 func pythonWith(t *testing.T, requirement string) string {
 	t.Helper()
-	dir := filepath.Join(t.TempDir(), "venv")
-	if out, err := exec.CommandContext(t.Context(), "python3", "-m", "venv", dir).CombinedOutput(); err != nil {
-		t.Skipf("python3 -m venv: %v\n%s", err, out)
+	if err := exec.CommandContext(t.Context(), "python3", "-c", "import venv, ensurepip").Run(); err != nil {
+		t.Skipf("python3 cannot make environments: %v", err)
 	}
-	python := filepath.Join(dir, "bin/python")
-	if out, err := exec.CommandContext(t.Context(), python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", requirement).CombinedOutput(); err != nil {
-		t.Fatalf("pip install %s: %v\n%s", requirement, err, out)
+	version, err := exec.CommandContext(t.Context(), "python3", "-c", "import sys; print(sys.implementation.cache_tag)").Output()
+	if err != nil {
+		t.Fatal(err)
 	}
-	return python
+	name := "venv-" + strings.TrimSpace(string(version)) + "-" + requirement
+	const python = "bin/python"
+	return filepath.Join(mcptest.Cached(t, name, python, func(dir string) {
+		for _, cmd := range []*exec.Cmd{
+			exec.CommandContext(t.Context(), "python3", "-m", "venv", dir),
+			exec.CommandContext(t.Context(), filepath.Join(dir, python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", requirement),
+		} {
+			if out, err := cmd.CombinedOutput(); err != nil {
+				t.Fatalf("%v: %v\n%s", cmd.Args, err, out)
+			}
+		}
+	}), python)
 }

@@ -1,4 +1,5 @@
-// Package mcptest has a server of others for tests to import: one that is published.
+// Package mcptest installs published programs for tests, such as an MCP server, and keeps
+// them in a cache.
 package mcptest
 
 import (
@@ -63,13 +64,37 @@ func Suite(t *testing.T) []string {
 	return []string{node, filepath.Join(root, suiteProgram)}
 }
 
-// install installs packages in a directory of the cache for tests, unless the program is
-// there already.
+// install installs packages in a directory of the cache for tests, unless they are there
+// already.
 func install(t *testing.T, name, program string, packages ...string) string {
 	t.Helper()
 	if _, err := exec.LookPath("npm"); err != nil {
 		t.Skip("there is no npm on this host")
 	}
+	return Cached(t, name, program, func(dir string) {
+		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
+		defer cancel()
+		if out, err := npm(ctx, "view", packages[0], "version"); err != nil {
+			t.Skipf("the registry of npm does not answer: %v\n%s", err, out)
+		}
+		for attempt := 1; ; attempt++ {
+			out, err := npm(ctx, append([]string{"install", "--no-save", "--prefix", dir}, packages...)...)
+			if err == nil {
+				return
+			}
+			if attempt == 3 {
+				t.Fatalf("npm install: %v\n%s", err, out)
+			}
+		}
+	})
+}
+
+// Cached returns the directory with this name in the cache for tests, which later runs on
+// this machine find again. If it lacks the file, fill makes the content of the directory,
+// in another place that is renamed then. Processes may do that at the same time. The name
+// must contain the versions of the content.
+func Cached(t *testing.T, name, file string, fill func(dir string)) string {
+	t.Helper()
 	data := os.Getenv("GLASSHOUSE_DATA")
 	if data == "" {
 		cache, err := os.UserCacheDir()
@@ -79,15 +104,9 @@ func install(t *testing.T, name, program string, packages ...string) string {
 		data = filepath.Join(cache, "glasshouse")
 	}
 	dir := filepath.Join(data, "test", name)
-	program = filepath.Join(dir, program)
-	if _, err := os.Stat(program); err == nil {
+	file = filepath.Join(dir, file)
+	if _, err := os.Stat(file); err == nil {
 		return dir
-	}
-
-	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
-	defer cancel()
-	if out, err := npm(ctx, "view", packages[0], "version"); err != nil {
-		t.Skipf("the registry of npm does not answer: %v\n%s", err, out)
 	}
 	if err := os.MkdirAll(filepath.Dir(dir), 0o755); err != nil {
 		t.Fatal(err)
@@ -97,17 +116,12 @@ func install(t *testing.T, name, program string, packages ...string) string {
 		t.Fatal(err)
 	}
 	defer os.RemoveAll(fresh)
-	for attempt := 1; ; attempt++ {
-		out, err := npm(ctx, append([]string{"install", "--no-save", "--prefix", fresh}, packages...)...)
-		if err == nil {
-			break
-		}
-		if attempt == 3 {
-			t.Fatalf("npm install: %v\n%s", err, out)
-		}
+	if err := os.Chmod(fresh, 0o755); err != nil {
+		t.Fatal(err)
 	}
+	fill(fresh)
 	if err := os.Rename(fresh, dir); err != nil {
-		if _, there := os.Stat(program); there != nil { // another process did not install it first
+		if _, there := os.Stat(file); there != nil { // no other process has made it first
 			t.Fatal(err)
 		}
 	}
