@@ -64,7 +64,7 @@ screenshots: build ## docs/images, of the UI as it is built; wants Chromium
 generate: ## the programs for the kernel and the tables of calls; wants clang-14 and libbpf-dev
 	$(GO) generate ./observe/... ./enforce
 
-check: lint ## lint, formatting, generated files
+check: build lint ## lint, formatting, generated files, clients, the other processor
 	@scripts/ui.sh install
 	@scripts/check.sh "$(DATA)"
 
@@ -74,7 +74,7 @@ lint: ## vet, staticcheck, nilness, lock analysis (checklocks), effects in heads
 # Packages whose tests start jails or daemons, or change the host.
 HOST := ^glasshouse/(test|snapshot|backend/.*|agent/spawn|engine/jailed|engine/native|e2b/envd|enforce|observe/(bodies|kernel|network|gvisor|ptrace)|observe|jailinit|host/.*|cmd/.*|packaging/.*)$$
 
-test: build ## everything continuous integration runs
+test: build ## the tests of all packages; continuous integration runs this and check
 	@HOST='$(HOST)' scripts/test.sh "$(DATA)"
 
 test-all: ## also what takes long and repeats

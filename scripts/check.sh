@@ -4,11 +4,12 @@
 # formatting, kernel programs, the UI, the clients, and that all of it is valid for the
 # other processor. Each check is skipped if it has passed with the same inputs before.
 #
-# It works on a copy of the sources, so that tests can run next to it.
+# It works on a copy of the sources, so that it changes nothing.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 DATA=${1:?usage: check.sh DATA_DIR}
 passed=$DATA/checked
+[ -d "$DATA" ] || install -d -m 711 "$DATA"
 mkdir -p "$passed"
 
 copy=$(mktemp -d)

@@ -1,12 +1,11 @@
 #!/usr/bin/env bash
 #
-# test.sh DATA_DIR: everything continuous integration runs. HOST is a regular expression
-# of the packages whose tests start jails or daemons, or change the host.
+# test.sh DATA_DIR: the tests of all packages. HOST is a regular expression of the
+# packages whose tests start jails or daemons, or change the host.
 #
-# While setup.sh installs what is missing, all packages are compiled and linted. Then
-# the tests run, several processes at a time (internal/testrun), next to the checks of
-# generated files and clients (check.sh). Results of packages that are not in HOST are
-# cached by the go command. Nothing is run twice: a test that fails has failed. A test
+# setup.sh installs what is missing, and meanwhile the tests are compiled. Then they run,
+# several processes at a time (internal/testrun). Results of packages that are not in HOST
+# are cached by the go command. Nothing is run twice: a test that fails has failed. A test
 # that was skipped although test/skips.txt does not list it fails the run if CI is set.
 # With GLASSHOUSE_TEST=all also what takes long or repeats is run.
 set -euo pipefail
@@ -17,6 +16,12 @@ JOBS=${JOBS:-$((2 * $(nproc)))}
 
 run=$(mktemp -d /tmp/ghXXXX) # short: unix sockets have at most 108 characters
 chmod 711 "$run"
+# Programs of tests are kept for the next run. Another run at the same time has its own.
+[ -d "$DATA" ] || install -d -m 711 "$DATA"
+mkdir -p "$DATA/test/built"
+built=$(realpath "$DATA/test/built")
+exec 8>"$built/.lock"
+flock --nonblock 8 || built=$run
 status=0
 jobs_started=()
 cleanup() {
@@ -28,28 +33,22 @@ cleanup() {
 trap cleanup EXIT
 say() { printf '%4ds  %s\n' "$SECONDS" "$*"; }
 
-scripts/setup.sh "$DATA" tests &
+scripts/setup.sh "$DATA" tests 8>&- & # which can start services
 setup=$!
 jobs_started+=("$setup")
-say "compile and lint, next to setup"
-scripts/lint/run.sh || status=1
+say "compile, next to setup"
+go build -o "$run/testrun" ./internal/testrun
+go build -o "$run/gotestsum" gotest.tools/gotestsum
+testrun=("$run/testrun" -jobs "$JOBS" -dir "$run" -built "$built" -host "$HOST")
+"${testrun[@]}" -compile ./...
 wait "$setup"
 export PATH="$DATA/tools/bin:$PATH"
 scripts/ui.sh install # the tests of pages use some of its packages
 
-scripts/check.sh "$DATA" >"$run/check.log" 2>&1 &
-check=$!
-jobs_started+=("$check")
-
 say "tests, $JOBS processes at a time"
 log=$run/log
-go build -o "$run/testrun" ./internal/testrun
-go build -o "$run/gotestsum" gotest.tools/gotestsum
 "$run/gotestsum" --format pkgname --format-hide-empty-pkg --hide-summary=skipped --jsonfile "$log" \
-	--raw-command -- "$run/testrun" -jobs "$JOBS" -dir "$run" -host "$HOST" ./... || status=1
-
-wait "$check" || status=1
-sed 's/^/check: /' "$run/check.log"
+	--raw-command -- "${testrun[@]}" ./... || status=1
 
 # A server of memory waits half a minute for another branch before it ends.
 for _ in $(seq 45); do

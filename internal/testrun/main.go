@@ -1,15 +1,19 @@
 // Command testrun runs tests in parallel and prints their events as go test -json does,
 // for gotestsum.
 //
-//	testrun [-jobs N] [-dir DIR] [-host PATTERN] PACKAGE...
+//	testrun [-jobs N] [-dir DIR] [-built DIR] [-host PATTERN] [-compile] PACKAGE...
 //
-// Packages that do not match PATTERN are left to go test, which caches their results.
+// With -compile it only compiles. Packages that do not match PATTERN are left to go test, which caches their results.
 // Each of the others is tested by one process, or by several with a few tests each if it
 // is listed in split. As root every process has a mount namespace of its own, so that
 // no package sees, holds or counts the mounts of another. Programs that most packages
 // need are built once, into a directory that tests find by GLASSHOUSE_BACKENDTEST_BIN.
-// Temporary files are below DIR, which scripts/leaks.sh looks for afterwards. DIR/times
-// has a line for each process: seconds of processor time, seconds, package, tests.
+// Temporary files are below -dir, which scripts/leaks.sh looks for afterwards. Its file
+// times has a line for each process: seconds of processor time, seconds, package, tests.
+//
+// Programs are built in -built (default: -dir). What is there of an earlier run and is up
+// to date is not linked again, and the paths of programs stay the same, on which cached
+// results depend.
 package main
 
 import (
@@ -69,7 +73,9 @@ type job struct {
 func main() {
 	jobs := flag.Int("jobs", 4, "processes of tests at a time")
 	dir := flag.String("dir", "", "directory for programs and temporary files")
+	kept := flag.String("built", "", "directory for programs, which later runs can use again (default: -dir)")
 	host := flag.String("host", "", "regular expression of the packages whose results are never cached")
+	only := flag.Bool("compile", false, "compile the tests and do not run them")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
@@ -83,7 +89,7 @@ func main() {
 		fmt.Fprintln(os.Stderr, "testrun:", err)
 		os.Exit(2)
 	}
-	ok, err := run(ctx, *dir, *jobs, own, flag.Args())
+	ok, err := run(ctx, *dir, cmp.Or(*kept, *dir), *jobs, own, *only, flag.Args())
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "testrun:", err)
 	}
@@ -92,12 +98,12 @@ func main() {
 	}
 }
 
-func run(ctx context.Context, dir string, workers int, host *regexp.Regexp, patterns []string) (ok bool, err error) {
+func run(ctx context.Context, dir, kept string, workers int, host *regexp.Regexp, only bool, patterns []string) (ok bool, err error) {
 	if dir == "" {
 		return false, errors.New("-dir is missing")
 	}
-	built := filepath.Join(dir, "bin")
-	for _, d := range []string{dir, built} {
+	built := filepath.Join(kept, "bin")
+	for _, d := range []string{dir, kept, built} {
 		if err := errors.Join(os.MkdirAll(d, 0o755), os.Chmod(d, 0o755)); err != nil { // users of jails run programs from it
 			return false, err
 		}
@@ -122,17 +128,20 @@ func run(ctx context.Context, dir string, workers int, host *regexp.Regexp, patt
 	var left sync.WaitGroup
 	defer left.Wait()
 	defer cancel()
-	if len(cached) > 0 {
+	if len(cached) > 0 && !only {
 		left.Go(func() { goTest(ctx, cached, built, sink) })
 	}
-	if err := compile(ctx, dir, all); err != nil {
+	if err := compile(ctx, filepath.Join(kept, "tests"), all); err != nil {
 		return false, err
+	}
+	if only {
+		return true, nil
 	}
 	queue, err := plan(all)
 	if err != nil {
 		return false, err
 	}
-	work(ctx, dir, workers, queue, sink)
+	work(ctx, dir, built, workers, queue, sink)
 	left.Wait()
 	return ctx.Err() == nil && !sink.anyFailed(), nil
 }
@@ -213,7 +222,7 @@ func compile(ctx context.Context, dir string, all []*job) error {
 		groups[i][name] = j
 	}
 	for i, g := range groups {
-		into := filepath.Join(dir, "tests", strconv.Itoa(i)) + "/"
+		into := filepath.Join(dir, strconv.Itoa(i)) + "/"
 		args := []string{"test", "-c", "-vet=off", "-ldflags=-w", "-o", into} // without debug information, which takes the linker long
 		for name, j := range g {
 			j.bin = filepath.Join(into, name+".test")
@@ -264,7 +273,7 @@ func plan(all []*job) ([]*job, error) {
 }
 
 // work runs the queue.
-func work(ctx context.Context, dir string, workers int, queue []*job, sink *sink) {
+func work(ctx context.Context, dir, built string, workers int, queue []*job, sink *sink) {
 	next := make(chan int)
 	go func() {
 		defer close(next)
@@ -286,7 +295,7 @@ func work(ctx context.Context, dir string, workers int, queue []*job, sink *sink
 		wg.Go(func() {
 			for i := range next {
 				j := queue[i]
-				err := j.test(ctx, filepath.Join(dir, strconv.Itoa(i)), filepath.Join(dir, "bin"), sink)
+				err := j.test(ctx, filepath.Join(dir, strconv.Itoa(i)), built, sink)
 				sink.end(j, err)
 			}
 		})
