@@ -16,7 +16,7 @@ export LC_ALL=C.UTF-8
 PATH=$PATH:/usr/local/sbin:/usr/sbin:/sbin
 
 RELEASE=trixie               # where newer packages come from
-CRIU_RELEASE=forky           # the first that has CRIU 4.2
+CRIU_RELEASE=${CRIU_RELEASE:-forky} # the first that has CRIU 4.2
 CRIU_SINCE=4.1               # older ones lack what jails need
 CRIU_SINCE_6_11=4.2          # older ones copy the state of getrandom(2) into every branch; from Linux 6.16 on they fail at sockets
 RUNSC_SINCE=20240101         # older ones lack what jails need
@@ -305,4 +305,5 @@ main() {
     rm -rf "$TOOLS/setup.log" "$TOOLS/apt"
 }
 
-main "$@"
+# Tests source this file for its functions.
+[ "${BASH_SOURCE[0]}" != "$0" ] || main "$@"

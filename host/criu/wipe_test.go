@@ -3,6 +3,7 @@ package criu
 import (
 	"bytes"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"testing"
 
@@ -82,24 +83,43 @@ func TestWipeEmptiesWhatAProcessKeepsFromItsChildren(t *testing.T) {
 	}
 }
 
+// releases are pairs of CRIU and kernel, and whether the backend accepts them.
+var releases = []struct {
+	criu, kernel string
+	fits         bool
+}{
+	{"4.1", "6.1.0-40-amd64", true},
+	{"4.1.1", "6.10.14", true},
+	{"4.1.1", "6.11.0", false}, // vDSO getrandom
+	{"4.1.1", "6.12.48+deb13-amd64", false},
+	{"4.2", "6.12.48+deb13-amd64", true},
+	{"4.1", "6.18.4", false},
+	{"4.2.1", "6.18.4", true},
+	{"5.0", "7.0.0", true},
+	{"3.17.1", "6.18.4", false},
+	{"3.19", "6.1.0", false},
+}
+
 func TestTooOldNamesWhatAReleaseOfCRIUCannotDo(t *testing.T) {
-	for _, tt := range []struct {
-		criu, kernel string
-		fits         bool
-	}{
-		{"4.1", "6.1.0-40-amd64", true},
-		{"4.1.1", "6.10.14", true},
-		{"4.1.1", "6.11.0", false}, // vDSO getrandom
-		{"4.1.1", "6.12.48+deb13-amd64", false},
-		{"4.2", "6.12.48+deb13-amd64", true},
-		{"4.1", "6.18.4", false},
-		{"4.2.1", "6.18.4", true},
-		{"5.0", "7.0.0", true},
-		{"3.17.1", "6.18.4", false},
-		{"3.19", "6.1.0", false},
-	} {
+	for _, tt := range releases {
 		if why := lacks(tt.criu, tt.kernel); (why == "") != tt.fits {
 			t.Errorf("CRIU %s on Linux %s: %q, want that it fits = %v", tt.criu, tt.kernel, why, tt.fits)
+		}
+	}
+}
+
+// scripts/setup.sh must not be content with a CRIU that the backend rejects.
+func TestSetupAcceptsTheSameReleasesOfCRIU(t *testing.T) {
+	fake := filepath.Join(t.TempDir(), "criu")
+	if err := os.WriteFile(fake, []byte("#!/bin/sh\n[ $1 = check ] || echo Version: $CRIU\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for _, tt := range releases {
+		cmd := exec.Command("bash", "-c", `. ../../scripts/setup.sh; uname() { echo "$KERNEL"; }; ! criu_fits "$0" || echo fits`, fake)
+		cmd.Env = append(os.Environ(), "CRIU="+tt.criu, "KERNEL="+tt.kernel)
+		out, err := cmd.CombinedOutput()
+		if want := map[bool]string{true: "fits\n"}[tt.fits]; err != nil || string(out) != want {
+			t.Errorf("CRIU %s on Linux %s: setup.sh says %q, %v, want %q", tt.criu, tt.kernel, out, err, want)
 		}
 	}
 }
