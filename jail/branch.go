@@ -4,8 +4,11 @@ import (
 	"bytes"
 	"context"
 	"crypto/rand"
+	"encoding/hex"
+	"encoding/json"
 	"errors"
 	"slices"
+	"strings"
 	"time"
 
 	"glasshouse/event"
@@ -179,27 +182,58 @@ func (m *Manager) wake(ctx context.Context, b Backend, c *cell, img Image, o Bra
 	return j, nil
 }
 
-// announce tells a jail's programs that they are not the only ones that they
-// are: what they know of random numbers, others know as well. It is done beside
-// whatever comes next; what goes wrong is said.
+// noticeTime bounds how long a branch waits for its notice to be written.
+const noticeTime = 2 * time.Second
+
+// announce tells a jail's programs that they are not the only ones with their
+// memory: what they know of random numbers, others know as well. When it returns,
+// the notice is written, so that a command that is run in the branch can compare it
+// with the one that it knows. Hooks and signals follow in the background. Errors are
+// logged: the jail is a branch all the same.
 func (m *Manager) announce(c *cell, of id.Snapshot, number int) {
 	j, l := *c.jail.Load(), c.live.Load()
 	if l == nil {
 		return
 	}
 	l.giveBack()
+	b := protocol.Branched{
+		Jail: j.ID, Snapshot: of, Hostname: m.plan(j).Hostname, Branch: number, Seed: make([]byte, protocol.SeedSize),
+	}
+	rand.Read(b.Seed) // never fails
+	if err := m.writeNotice(l, b); err != nil {
+		m.cfg.Log.Warn("cannot write the notice of a branch", "jail", j.ID, "path", notice, "err", err)
+	}
 	m.wg.Go(func() {
 		ctx, cancel := context.WithTimeout(m.ctx, makeTime)
 		defer cancel()
-		seed := make([]byte, protocol.SeedSize)
-		rand.Read(seed) // never fails
-		err := l.ctl.Branched(ctx, protocol.Branched{
-			Jail: j.ID, Snapshot: of, Hostname: m.plan(j).Hostname, Branch: number, Seed: seed,
-		})
-		if err != nil {
-			m.cfg.Log.Warn("a branch was not told of all", "jail", j.ID, "err", err)
+		if err := l.ctl.Branched(ctx, b); err != nil {
+			m.cfg.Log.Warn("a hook or a signal of a branch failed", "jail", j.ID, "err", err)
 		}
 	})
+}
+
+// branchNotice is the content of the notice.
+type branchNotice struct {
+	Jail     id.Jail     `json:"jail"`
+	Snapshot id.Snapshot `json:"snapshot"`
+	Hostname string      `json:"hostname,omitempty"`
+	Branch   int         `json:"branch"`
+	Time     time.Time   `json:"time"`
+	Seed     string      `json:"seed"` // hexadecimal; for what must not be the same in two branches
+}
+
+// writeNotice replaces the notice in one step. The jail's init writes it, because
+// paths in the jail may be the jail's mounts. A jail in which that blocks is not
+// waited for longer than noticeTime.
+func (m *Manager) writeNotice(l *live, b protocol.Branched) error {
+	text, err := json.MarshalIndent(branchNotice{b.Jail, b.Snapshot, b.Hostname, b.Branch, time.Now().UTC(), hex.EncodeToString(b.Seed)}, "", "  ")
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(m.ctx, noticeTime)
+	defer cancel()
+	_, err = l.ctl.Write(ctx, notice, strings.NewReader(string(text)+"\n"), protocol.WriteOptions{Mode: 0o644, Parents: true})
+	return err
 }
 
 // Sealed returns the sealed layers that jails stand on, spares included.

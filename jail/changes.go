@@ -186,8 +186,8 @@ func (m *Manager) Changes(ctx context.Context, jid id.Jail, o ChangesOptions) ([
 	return slices.DeleteFunc(changes, func(c Change) bool { return j.Spec.madePlace(c, "added") }), err
 }
 
-// Where init tells a jail that it is a branch, and how long that is at most: more
-// is the jail's own.
+// Where a jail reads that it is a branch, and how long that is at most: more is the
+// jail's own.
 const (
 	noticeDir  = "/run/glasshouse"
 	notice     = noticeDir + "/branch.json"
@@ -195,8 +195,8 @@ const (
 )
 
 // madePlace reports whether a change of that kind is a directory that was made for
-// the workspace, a mount or secrets to be shown on, or is what init tells a branch:
-// none of the jail's doing.
+// the workspace, a mount or secrets to be shown on, or is the notice of a branch: none
+// of the jail's doing.
 func (s Spec) madePlace(c Change, kind string) bool {
 	if c.Path == notice && c.Type == "file" && c.Size <= noticeSize || (c.Path == noticeDir || c.Path == SecretsDir) && c.Type == "dir" {
 		return true

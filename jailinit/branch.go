@@ -1,9 +1,7 @@
 package jailinit
 
 import (
-	"context"
 	"encoding/hex"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -23,9 +21,8 @@ import (
 )
 
 const (
-	branchNotice = "/run/glasshouse/branch.json" // what the jail is a branch of
-	branchNotify = "/run/glasshouse/notify"      // one file for each process that wants a signal
-	branchHooks  = "/etc/glasshouse/branch.d"    // programs to run
+	branchNotify = "/run/glasshouse/notify"   // one file for each process that wants a signal
+	branchHooks  = "/etc/glasshouse/branch.d" // programs to run
 
 	maxHooks    = 64
 	maxEntries  = 1024 // looked at in a directory, which is the jail's to fill
@@ -36,9 +33,9 @@ const (
 	hookPath = "PATH=" + defaultPath
 )
 
-// branched tells the jail that it is a branch: what was unique may now exist
-// elsewhere too, and time has passed. Whatever goes wrong with that, the jail
-// is a branch; the daemon is told.
+// branched runs the hooks of a branch and sends the signals that processes asked
+// for. The daemon has written the notice before. Problems do not fail the request:
+// the daemon logs them.
 func (in *Init) branched(c *conn, q *protocol.Request) error {
 	if err := q.Branched.Check(); err != nil {
 		return err
@@ -49,34 +46,9 @@ func (in *Init) branched(c *conn, q *protocol.Request) error {
 			reply.Problems = append(reply.Problems, fmt.Sprintf(format, args...))
 		}
 	}
-	if err := in.writeNotice(q.Branched); err != nil {
-		problem("%s: %v", branchNotice, err)
-	}
 	in.runHooks(q.Branched, problem)
 	in.notifyProcesses(problem)
 	return c.reply(reply)
-}
-
-// branchInfo tells programs of the jail what it is a branch of.
-type branchInfo struct {
-	Jail     id.Jail     `json:"jail"`
-	Snapshot id.Snapshot `json:"snapshot"`
-	Hostname string      `json:"hostname,omitempty"`
-	Branch   int         `json:"branch"`
-	Time     time.Time   `json:"time"`
-	Seed     string      `json:"seed"` // hexadecimal; for what must not be the same in two branches
-}
-
-// writeNotice replaces the notice in one step.
-func (in *Init) writeNotice(b *protocol.Branched) error {
-	text, err := json.MarshalIndent(branchInfo{b.Jail, b.Snapshot, b.Hostname, b.Branch, time.Now().UTC(), hex.EncodeToString(b.Seed)}, "", "  ")
-	if err != nil {
-		return err
-	}
-	in.slots <- struct{}{}
-	defer func() { <-in.slots }()
-	_, err = in.files.Write(context.Background(), branchNotice, strings.NewReader(string(text)+"\n"), protocol.WriteOptions{Mode: 0o644, Parents: true})
-	return err
 }
 
 // runHooks runs the jail's hooks one after the other, as ordinary commands.

@@ -80,9 +80,9 @@ func (c *Client) MoveTo(path string) {
 	c.gate.path = path
 }
 
-// Branched tells a restored init who it is now, and waits until the jail's hooks
-// have run. An error of no kind is what went wrong in the jail, which is a
-// branch all the same.
+// Branched has a restored init run the jail's hooks for branches and send the signals
+// that processes asked for, and waits for the hooks. An error of no kind is what went
+// wrong in the jail, which is a branch all the same.
 func (c *Client) Branched(ctx context.Context, b protocol.Branched) error {
 	if err := b.Check(); err != nil {
 		return err

@@ -23,7 +23,7 @@ func (p Parked) Err() error {
 	return nil
 }
 
-// Branched tells the init of a restored jail who it is now.
+// Branched tells the init of a restored jail what the jail is a branch of.
 type Branched struct {
 	Jail     id.Jail     `json:"jail"`
 	Snapshot id.Snapshot `json:"snapshot"` // what the jail was made of
@@ -54,8 +54,8 @@ func (b *Branched) Check() error {
 	return nil
 }
 
-// BranchedReply is what went wrong while the jail was told that it is a
-// branch. It is a branch all the same.
+// BranchedReply is what went wrong with hooks and signals. The jail is a branch all
+// the same.
 type BranchedReply struct {
 	Problems []string `json:"problems,omitempty"`
 }
