@@ -197,10 +197,10 @@ const (
 )
 
 // treeWithPython is treeWithUser with python3, node and git of this host.
-func treeWithPython(t *testing.T) string {
+func treeWithPython(t *testing.T, programs ...string) string {
 	t.Helper()
 	const python = "/usr/bin/python3"
-	dir := treeWithUser(t, python, "node", "pgrep", "git")
+	dir := treeWithUser(t, append(programs, python, "node", "pgrep", "git")...)
 	git, err := exec.LookPath("git")
 	if err != nil {
 		t.Fatal(err)

@@ -396,10 +396,19 @@ def bash_after(env):
 BASH = r"""
 exec WENT<&-
 trap : INT
+# What is different in every branch of the sandbox: its host name and its notice.
+__branch() {
+    local IFS= notice=
+    read -r __now </proc/sys/kernel/hostname
+    { read -r -d '' notice </run/glasshouse/branch.json; } 2>/dev/null
+    __now+=$notice
+}
+__branch || :
+__host=$__now
 while IFS= read -r -d '' -u CTL __before && IFS= read -r -d '' -u CTL __code && IFS= read -r -d '' -u CTL __after; do
     eval "$__before" CTL<&-
-    read -r __name </proc/sys/kernel/hostname
-    [ "$__name" = "$__host" ] || { [ -z "$__host" ] || RANDOM=$SRANDOM; __host=$__name; }
+    __branch || :
+    [ "$__now" = "$__host" ] || { __host=$__now; RANDOM=${SRANDOM:-$(od -An -N4 -tu4 /dev/urandom)}; }
     eval "$__code" </dev/null CTL<&-
     __status=$?
     eval "$__after" CTL<&-
@@ -411,7 +420,8 @@ done
 
 # Node has an evaluator for people at a terminal, which keeps what a cell declares and
 # waits for what is awaited.
-NODE = r"""
+# It is a block: what it declares is not in the way of what cells declare.
+NODE = r"""{
 const fs = require('fs'), os = require('os'), crypto = require('crypto'), net = require('net'), path = require('path'), repl = require('repl'), util = require('util')
 const { PassThrough } = require('stream')
 const [ctl, language] = process.argv.slice(-2)
@@ -454,12 +464,61 @@ const evaluate = (code) =>
     }
     shell.eval(code + '\n', shell.context, 'cell', (e, v) => (e ? reject(e.err ?? e) : resolve(v)))
   })
-// The state of Math.random is equal in all branches of a sandbox and cannot be seeded.
-let host = os.hostname()
+// Math.random and OpenSSL, from which node:crypto draws, have the same state in all branches
+// of a sandbox. Neither can be seeded from here, so the kernel's numbers take their place.
+const branch = () => {
+  try {
+    return os.hostname() + fs.readFileSync('/run/glasshouse/branch.json')
+  } catch {
+    return os.hostname()
+  }
+}
+const urandom = (bytes) => {
+  const fd = fs.openSync('/dev/urandom', 'r')
+  try {
+    for (let at = 0; at < bytes.length; ) at += fs.readSync(fd, bytes, at, bytes.length - at, null)
+  } finally {
+    fs.closeSync(fd)
+  }
+  return bytes
+}
+let known = branch()
+const { randomInt, webcrypto = {} } = crypto
 const reseed = () => {
-  if (host === os.hostname()) return
-  host = os.hostname()
-  Math.random = () => crypto.randomBytes(6).readUIntBE(0, 6) / 2 ** 48
+  const now = branch()
+  if (known === now) return
+  known = now
+  let at = 0, drawn = Buffer.alloc(0)
+  const draw = () => { // a number below 2 ** 48
+    if (at === drawn.length) [at, drawn] = [0, urandom(Buffer.alloc(6 << 9))]
+    at += 6
+    return drawn.readUIntBE(at - 6, 6)
+  }
+  Math.random = () => draw() / 2 ** 48
+  crypto.randomInt = (min, max, done) => {
+    if (typeof max !== 'number') [min, max, done] = [0, min, max]
+    randomInt(min, max) // says what is wrong with them
+    const span = max - min, most = 2 ** 48 - (2 ** 48 % span)
+    let n = draw()
+    while (n >= most) n = draw()
+    if (!done) return min + (n % span)
+    process.nextTick(done, null, min + (n % span))
+  }
+  crypto.randomBytes = (size, done) => {
+    const bytes = urandom(Buffer.alloc(size))
+    if (!done) return bytes
+    process.nextTick(done, null, bytes)
+  }
+  crypto.randomUUID = webcrypto.randomUUID = () => {
+    const bytes = urandom(Buffer.alloc(16))
+    bytes[6] = (bytes[6] & 15) | 64
+    bytes[8] = (bytes[8] & 63) | 128
+    return bytes.toString('hex').replace(/(.{8})(.{4})(.{4})(.{4})/, '$1-$2-$3-$4-')
+  }
+  webcrypto.getRandomValues = (view) => {
+    urandom(new Uint8Array(view.buffer, view.byteOffset, view.byteLength))
+    return view
+  }
 }
 const run = async ({ code, env }) => {
   reseed()
@@ -496,7 +555,7 @@ socket.on('data', (more) => {
 })
 socket.on('close', () => process.exit())
 socket.on('end', () => process.exit())
-"""
+}"""
 
 
 class Handler(http.server.BaseHTTPRequestHandler):
@@ -1103,31 +1162,47 @@ def spec_with(change, name, path, target):
     return spec
 
 
+def branch():
+    """What is different in every branch of the sandbox.
+
+    The host name is the id of its jail, if no other was given, and is set before its
+    processes run. The notice has a seed; it is written before a client knows of the branch.
+    """
+    name = os.uname().nodename
+    try:
+        with open("/run/glasshouse/branch.json", "rb") as f:
+            return name, f.read()
+    except OSError:
+        return name, b""
+
+
 class Randomness:
-    """Seeds the global generators of random and numpy.random again in a branch of the sandbox.
+    """Seeds the global generators of random, numpy.random and OpenSSL again in a branch.
 
     All branches of a snapshot have the same generators, with the same state. A generator
-    that code has seeded with a value, or whose state it has set, stays as it is. A branch
-    has another host name (the id of its jail), which is set before its processes run.
+    that code has seeded with a value, or whose state it has set, stays as it is.
     """
 
     MODULES = ("random", "numpy.random")
 
     def __init__(self):
-        self.host = os.uname().nodename
+        self.branch = branch()
         self.seeded = set()  # names of modules
         if "random" in sys.modules:
             self.watch(sys.modules["random"])
 
     def check(self):
-        host = os.uname().nodename
-        if host == self.host:
+        now = branch()
+        if now == self.branch:
             return
-        self.host = host
+        self.branch = now
         for name in self.MODULES:
             module = sys.modules.get(name)
             if module and name not in self.seeded and hasattr(module, "seed"):
                 module.seed()
+        ssl = sys.modules.get("ssl")
+        if hasattr(ssl, "RAND_add"):
+            ssl.RAND_add(os.urandom(32), 32)  # OpenSSL takes entropy of its own with it
 
     def watch(self, module):
         """Note whether code seeds the global generator of a module."""
