@@ -21,8 +21,7 @@ import (
 )
 
 const (
-	branchNotify = "/run/glasshouse/notify"   // one file for each process that wants a signal
-	branchHooks  = "/etc/glasshouse/branch.d" // programs to run
+	branchHooks = "/etc/glasshouse/branch.d" // programs to run
 
 	maxHooks    = 64
 	maxEntries  = 1024 // looked at in a directory, which is the jail's to fill
@@ -137,13 +136,13 @@ func (in *Init) runHook(name string, env []string) error {
 func (in *Init) notifyProcesses(problem func(string, ...any)) {
 	in.slots <- struct{}{}
 	defer func() { <-in.slots }()
-	entries, err := readDir(branchNotify)
+	entries, err := readDir(protocol.NotifyDir)
 	if err != nil {
-		problem("%s: %v", branchNotify, err)
+		problem("%s: %v", protocol.NotifyDir, err)
 	}
 	for _, e := range entries {
-		if err := notify(path.Join(branchNotify, e.Name())); err != nil {
-			problem("%s: %v", path.Join(branchNotify, e.Name()), err)
+		if err := notify(path.Join(protocol.NotifyDir, e.Name())); err != nil {
+			problem("%s: %v", path.Join(protocol.NotifyDir, e.Name()), err)
 		}
 	}
 }

@@ -5,9 +5,12 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"os"
 	"os/exec"
+	"regexp"
 	"strings"
 	"testing"
+	"time"
 )
 
 // draws are cells of the code interpreter that print random numbers, by language.
@@ -104,5 +107,52 @@ func TestContextsDrawDifferentRandomNumbersInEachSandbox(t *testing.T) {
 	draw("another sandbox of the snapshot", h.newBox(k.URL, k.Key, map[string]any{"templateID": of, "timeout": 600}))
 	for i, fork := range first.forks(2) {
 		draw(fmt.Sprint("fork ", i), fork)
+	}
+}
+
+// What a template's start command runs is in each of its sandboxes. It asks for a signal
+// as the documentation says, and seeds its generator again.
+func TestAStartCommandIsNotifiedInEachSandboxOfItsTemplate(t *testing.T) {
+	doc, err := os.ReadFile("../docs/snapshots.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	recipe := regexp.MustCompile("(?s)```python\n(import os, random, signal\n.*?)```").FindSubmatch(doc)
+	if recipe == nil {
+		t.Fatal("docs/snapshots.md does not have the recipe")
+	}
+	program := string(recipe[1]) + `
+import time
+other = random.Random()
+open("/tmp/ready", "w").close()
+state = random.getstate()
+while random.getstate() == state:
+    time.sleep(0.01)
+with open("/tmp/new", "w") as f:
+    print(random.random(), other.random(), file=f)
+os.rename("/tmp/new", "/tmp/drawn")
+`
+	h := open(t, tools()+fmt.Sprintf("e2b: {listen: \"127.0.0.1:0\"}\nrootfs: {default: {dir: %q}}\n", treeWithPython(t)))
+	k := h.e2bKey()
+	ts := h.templates(k.URL, k.Key)
+	plan := map[string]any{"startCmd": "exec python3 -c '" + program + "'", "readyCmd": "test -e /tmp/ready"}
+	if state, reason, log := ts.built(ts.begin("drawer", plan)); state != "ready" || strings.Contains(log, "cannot") {
+		t.Fatal(state, reason, log)
+	}
+	var drawn [2][]string
+	for i := range drawn {
+		b := h.newBox(k.URL, k.Key, map[string]any{"templateID": "drawer", "timeout": 600})
+		if !within(30*time.Second, func() bool {
+			drawn[i] = strings.Fields(b.sh("cat /tmp/drawn 2>/dev/null || true"))
+			return len(drawn[i]) == 2
+		}) {
+			t.Fatalf("sandbox %d draws %q", i, drawn[i])
+		}
+	}
+	if drawn[0][0] == drawn[1][0] {
+		t.Errorf("both sandboxes draw %s", drawn[0][0])
+	}
+	if drawn[0][1] != drawn[1][1] { // or the test would show nothing
+		t.Errorf("the generator that is not seeded again draws %s and %s, want the same", drawn[0][1], drawn[1][1])
 	}
 }

@@ -8,12 +8,14 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"maps"
 	"path"
 	"strconv"
 	"strings"
 	"time"
 
+	"glasshouse/e2b"
 	"glasshouse/fault"
 	"glasshouse/jail"
 	"glasshouse/jailinit/control"
@@ -328,6 +330,9 @@ func (r *builder) start(ctx context.Context) error {
 	following, stop := context.WithCancel(ctx)
 	defer stop()
 	if r.b.Start != "" {
+		if err := r.makeNotifyDir(ctx); err != nil {
+			r.log.say("warn", "finalize", "Processes of the start command cannot ask for a signal in sandboxes: %s", e2b.ErrorOf(err).Message)
+		}
 		r.log.say("info", "finalize", "Running start command: %s", r.b.Start)
 		stream, err := r.exec(following, r.b.Start, r.set.User)
 		if err != nil {
@@ -350,6 +355,17 @@ func (r *builder) start(ctx context.Context) error {
 		}()
 	}
 	return r.awaitReady(ctx, over)
+}
+
+// makeNotifyDir makes the directory where processes ask for a signal in a branch. All
+// sandboxes of the template are branches of what the start command runs, as a user who
+// cannot make the directory.
+func (r *builder) makeNotifyDir(ctx context.Context) error {
+	f, err := r.t.cfg.Jails.Files(ctx, r.jail)
+	if err != nil {
+		return err
+	}
+	return errors.Join(f.Mkdir(ctx, protocol.NotifyDir, 0o777|fs.ModeSticky, true), f.Close())
 }
 
 func (r *builder) awaitReady(ctx context.Context, over <-chan error) error {

@@ -35,6 +35,10 @@ type Branched struct {
 // SeedSize is the bytes of a branch's seed.
 const SeedSize = 32
 
+// NotifyDir has a file for each process of the jail that wants a signal in a branch,
+// named after its process id.
+const NotifyDir = "/run/glasshouse/notify"
+
 // Check refuses what no daemon of ours would send.
 func (b *Branched) Check() error {
 	switch {
