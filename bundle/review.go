@@ -5,13 +5,12 @@ import (
 	"io"
 	"os"
 	"slices"
-	"strconv"
 	"strings"
 	"unicode/utf8"
 
 	udiff "github.com/aymanbagabas/go-udiff"
 
-	"glasshouse/internal/text"
+	safetext "glasshouse/internal/text"
 	"glasshouse/manifest"
 )
 
@@ -244,7 +243,7 @@ func (f *FileReview) diff(was, now *os.Root) (err error) {
 	if err != nil {
 		return err
 	}
-	if f.Diff = visible(text); len(f.Diff) > maxDiff {
+	if f.Diff = safetext.ForTerminal(text); len(f.Diff) > maxDiff {
 		f.Diff, f.NoDiff = "", "too much differs"
 	}
 	return nil
@@ -262,24 +261,7 @@ func readText(root *os.Root, name string) (string, error) {
 
 func isText(s string) bool { return utf8.ValidString(s) && !strings.Contains(s, "\x00") }
 
-// visible writes out what would drive a terminal, or show a text in another order
-// than a program reads it.
-func visible(s string) string {
-	if !strings.ContainsFunc(s, hidden) {
-		return s
-	}
-	var b strings.Builder
-	for _, r := range s {
-		if hidden(r) {
-			b.WriteString(strings.Trim(strconv.QuoteRuneToASCII(r), "'"))
-		} else {
-			b.WriteRune(r)
-		}
-	}
-	return b.String()
-}
-
-func hidden(r rune) bool { return r != '\n' && r != '\t' && r != '\u00a0' && text.Hidden(r) }
+func hidden(r rune) bool { return r != '\n' && r != '\t' && r != '\u00a0' && safetext.Hidden(r) }
 
 // Text is the review for somebody who reads it.
 func (r *Review) Text() string {
@@ -310,7 +292,7 @@ func (r *Review) Text() string {
 		}
 		fmt.Fprintf(&b, "\n%s", f.Diff)
 	}
-	return visible(b.String())
+	return safetext.ForTerminal(b.String())
 }
 
 func perUse(each bool) string {

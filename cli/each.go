@@ -128,16 +128,13 @@ func lastOf(s *client.ExecStream) (string, error) {
 	for {
 		out, err := s.Next()
 		if err != nil {
-			text := strings.ToValidUTF8(string(kept[max(0, len(kept)-keptOutput):]), "\uFFFD")
+			end := strings.ToValidUTF8(text.Suffix(string(kept), keptOutput), "\uFFFD")
 			if err == io.EOF {
 				err = nil
 			}
-			return text, err
+			return end, err
 		}
-		kept = append(kept, out.Data...)
-		if len(kept) > 2*keptOutput {
-			kept = append(kept[:0], kept[len(kept)-keptOutput:]...)
-		}
+		kept = text.AppendEnd(kept, out.Data, keptOutput)
 	}
 }
 

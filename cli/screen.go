@@ -8,6 +8,8 @@ import (
 
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
+
+	"glasshouse/internal/text"
 )
 
 // A style is how a terminal shows text: the parameter of its SGR sequence.
@@ -71,20 +73,20 @@ func (s screen) size() (cols, rows int) {
 	return cols, rows
 }
 
-// page returns text as a page that replaces the one before, if the screen is a
+// page returns content as a page that replaces the one before, if the screen is a
 // terminal, cut to what fits on it.
-func (s screen) page(text string) string {
+func (s screen) page(content string) string {
 	if !s.terminal {
-		return text + "\n"
+		return content + "\n"
 	}
 	cols, rows := s.size()
-	lines := strings.Split(strings.TrimSuffix(text, "\n"), "\n")
+	lines := strings.Split(strings.TrimSuffix(content, "\n"), "\n")
 	if rows > 1 && len(lines) >= rows {
 		lines = append(lines[:rows-2], fmt.Sprintf("… %d more", len(lines)-rows+2))
 	}
 	for i, line := range lines {
-		if r := []rune(line); cols > 0 && len(r) > cols {
-			lines[i] = string(r[:cols-1]) + "…"
+		if cols > 0 {
+			lines[i] = text.Columns(line, cols)
 		}
 	}
 	return "\x1b[H\x1b[2J" + strings.Join(lines, "\n") + "\n"

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"io"
 	"os"
-	"strconv"
 	"strings"
 	"unicode/utf8"
 
@@ -15,6 +14,7 @@ import (
 
 	"glasshouse/approval"
 	"glasshouse/fault"
+	safetext "glasshouse/internal/text"
 	"glasshouse/jail"
 )
 
@@ -49,7 +49,7 @@ func (g *Gateway) difference(ctx context.Context, d *deed, name string, next fun
 		return "", err
 	}
 	defer f.Close()
-	from, was := label("a", p), ""
+	from, was := safetext.FileName("a"+p), ""
 	switch was, err = whole(ctx, f, p); {
 	case errors.Is(err, fault.NotFound):
 		from = os.DevNull
@@ -68,7 +68,7 @@ func (g *Gateway) difference(ctx context.Context, d *deed, name string, next fun
 	case was == now && from != os.DevNull:
 		return "", errors.New("the file would stay as it is")
 	}
-	text, err := udiff.ToUnified(from, label("b", p), was, udiff.Lines(was, now), udiff.DefaultContextLines)
+	text, err := udiff.ToUnified(from, safetext.FileName("b"+p), was, udiff.Lines(was, now), udiff.DefaultContextLines)
 	switch {
 	case err != nil:
 		return "", err
@@ -96,14 +96,6 @@ func whole(ctx context.Context, f jail.Files, p string) (string, error) {
 }
 
 func isText(s string) bool { return utf8.ValidString(s) && strings.IndexByte(s, 0) < 0 }
-
-// label is a name in a diff's heading, quoted if it could be taken for more.
-func label(side, name string) string {
-	if s := side + name; strings.ContainsFunc(s, func(r rune) bool { return r < ' ' || r == 0x7f || r == '"' || r == '\\' || r == utf8.RuneError }) {
-		return strconv.QuoteToASCII(s)
-	}
-	return side + name
-}
 
 // wouldWrite is what write_file would change.
 func (g *Gateway) wouldWrite(ctx context.Context, d *deed) json.RawMessage {

@@ -14,4 +14,11 @@ func TestLongPathIsCutBetweenCharacters(t *testing.T) {
 		}
 		return err.Error()
 	})
+	texttest.CutsBetweenCharacters(t, "a name in an archive", func(name string) string {
+		_, err := entryName("name", name+"/..")
+		if err == nil {
+			t.Fatal(`a name with ".." is accepted, want an error`)
+		}
+		return err.Error()
+	})
 }

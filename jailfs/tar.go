@@ -392,7 +392,7 @@ func damaged(err error) error {
 // entryName checks a name in an archive and makes it relative.
 func entryName(field, name string) (string, error) {
 	if slices.Contains(strings.Split(name, "/"), "..") {
-		return "", fault.Fieldf("Untar", field, `%.80q: ".." is not allowed in an archive`, name)
+		return "", fault.Fieldf("Untar", field, `%q: ".." is not allowed in an archive`, text.Clip(name, 80))
 	}
 	name = path.Clean("./" + name)
 	return name, check("Untar", name)

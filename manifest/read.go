@@ -11,6 +11,7 @@ import (
 
 	"glasshouse/fault"
 	"glasshouse/internal/problem"
+	"glasshouse/internal/text"
 	"glasshouse/rtfs/form"
 )
 
@@ -176,8 +177,8 @@ func (r *reader) description(n *form.Node, field string) string {
 	if utf8.RuneCountInString(s) > maxDescription {
 		r.problem(n, field, "it is longer than %d letters", maxDescription)
 	}
-	if strings.ContainsFunc(s, func(c rune) bool { return problem.Unseen(c) || unicode.IsControl(c) && c != '\n' && c != '\t' }) {
-		r.problem(n, field, "it holds letters that nobody sees")
+	if strings.ContainsFunc(s, func(c rune) bool { return text.Covert(c) || unicode.IsControl(c) && c != '\n' && c != '\t' }) {
+		r.problem(n, field, "it contains characters that cannot be seen")
 	}
 	return s
 }

@@ -51,8 +51,8 @@ func TestWhatIsWrongWithAManifestIsSaid(t *testing.T) {
 
 		// Types of values.
 		{in(`:description 5`), `description: it is a string, not the number 5`},
-		{in(":description \"a\u202eb\""), `description: it holds letters that nobody sees`},
-		{in(":description \"a\x1b[2Jb\""), `description: it holds letters that nobody sees`},
+		{in(":description \"a\u202eb\""), `description: it contains characters that cannot be seen`},
+		{in(":description \"a\x1b[2Jb\""), `description: it contains characters that cannot be seen`},
 		{in(`:description " "`), `description: it is empty`},
 		{in(`:description "` + strings.Repeat("x", 5000) + `"`), `description: it is longer than 4096 letters`},
 		{in(`:effects :network`), `effects: it is a vector, not the keyword :network`},

@@ -4,9 +4,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
-	"unicode"
 
-	"glasshouse/internal/problem"
 	safetext "glasshouse/internal/text"
 )
 
@@ -123,8 +121,8 @@ func danger(line string, signs []sign) string {
 	if len(line) > longest {
 		return "it is so long that nobody reads its end"
 	}
-	if strings.ContainsFunc(line, problem.Unseen) {
-		return "it holds letters that are not seen"
+	if strings.ContainsFunc(line, safetext.Covert) {
+		return "it contains characters that cannot be seen"
 	}
 	low := strings.ToLower(line)
 	for _, s := range signs {
@@ -166,20 +164,7 @@ func (s *scan) isCode(line string) bool {
 }
 
 // shown is a line as a report can show it.
-func shown(line string) string { return cut(strings.TrimSpace(plain(line)), 120) }
-
-// plain is a text without what terminals obey and people do not see.
-func plain(s string) string {
-	return strings.Map(func(r rune) rune {
-		switch {
-		case problem.Unseen(r):
-			return '\uFFFD'
-		case unicode.IsControl(r):
-			return ' '
-		}
-		return r
-	}, s)
-}
+func shown(line string) string { return cut(safetext.Visible(strings.TrimSpace(line)), 120) }
 
 // cut is the beginning of a text.
 func cut(s string, n int) string {

@@ -79,13 +79,13 @@ func (f *front) fail(op string, pos form.Pos, format string, args ...any) error 
 	return problem.List{problem.At(f.text, pos, "", format, args...)}.Fault(op)
 }
 
-// seen notes letters that a person who reads the document does not see.
+// seen records the characters that a reader of the document cannot see.
 func (f *front) seen() {
 	for i, from := range f.lines {
 		line, _, _ := bytes.Cut(f.text[from:], []byte("\n"))
-		if at := bytes.IndexFunc(line, problem.Unseen); at >= 0 {
+		if at := bytes.IndexFunc(line, text.Covert); at >= 0 {
 			r, _ := utf8.DecodeRune(line[at:])
-			f.problems = append(f.problems, problem.At(f.text, f.pos(i+1-f.first, utf8.RuneCount(line[:at])+1), "", "here is a letter that nobody sees, %U", r))
+			f.problems = append(f.problems, problem.At(f.text, f.pos(i+1-f.first, utf8.RuneCount(line[:at])+1), "", "this character cannot be seen: %U", r))
 			if len(f.problems) > maxList {
 				return
 			}

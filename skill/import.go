@@ -127,7 +127,7 @@ func (im *Imported) document(text []byte) (secrets []string, err error) {
 				f.problem(value, "name", "no letter of it can be in a name")
 			}
 		case "description":
-			s.Description = plain(cut(f.str(value, "description"), 1000))
+			s.Description = cut(safetext.OneLine(f.str(value, "description")), 1000)
 		case "version":
 			if value.Kind == yaml.ScalarNode && manifest.ValidVersion(value.Value) {
 				s.Version = value.Value

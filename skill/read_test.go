@@ -84,7 +84,7 @@ func TestWhatIsWrongWithASkillIsSaid(t *testing.T) {
 		{"---\na: \xff\n---\n", "it is not a text in UTF-8"},
 		{"---\nversion: \"1.0.0\"\n---\n", "name: it is missing"},
 		{"---\nname: a\n---\n", "description: it is missing"},
-		{"---\nname: a\ndescription: b\n---\nText\nmo\u202ere\n", "SKILL.md:6:3: here is a letter that nobody sees, U+202E"},
+		{"---\nname: a\ndescription: b\n---\nText\nmo\u202ere\n", "SKILL.md:6:3: this character cannot be seen: U+202E"},
 		{front("nmae: x"), "nmae: nobody knows this key; did you mean name?"},
 		{front("effects: []"), "effects: nobody knows this key; there are ccos, description, display, glasshouse, name, version"},
 		{front("allowed-tools: Bash"), "it is of skills of another kind, which are imported"},

@@ -36,7 +36,7 @@ func (r Report) String() string {
 	}
 	section("It says that it needs these programs; they have to be where its scripts run", len(r.Programs), func(i int) string { return cut(safetext.OneLine(shown(r.Programs[i])), 60) })
 	section("It names these hosts, and reaches none of them; who wants it to writes them into a manifest", len(r.Hosts), func(i int) string { return r.Hosts[i] })
-	section("Left out", len(r.Dropped), func(i int) string { return shown(r.Dropped[i].What) + ": " + plain(r.Dropped[i].Why) })
+	section("Left out", len(r.Dropped), func(i int) string { return shown(r.Dropped[i].What) + ": " + safetext.Visible(r.Dropped[i].Why) })
 	section("Dangerous outside a jail", len(r.Dangers), func(i int) string {
 		d := r.Dangers[i]
 		return fmt.Sprintf("%s:%d: %s\n    %s", d.File, d.Line, d.Why, d.Text)

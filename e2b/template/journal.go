@@ -10,6 +10,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"glasshouse/internal/text"
 )
 
 // An Entry is a line of a build's log.
@@ -52,21 +54,18 @@ func openJournal(name string) (*journal, error) {
 	return &journal{file: f}, nil
 }
 
-// say adds a line. Beyond what is kept there is one that says so.
+// say adds a line. The last line that is kept says that the rest is not.
 func (j *journal) say(level, step, format string, args ...any) {
-	text := strings.ToValidUTF8(fmt.Sprintf(format, args...), "�")
-	if len(text) > maxLine {
-		text = strings.ToValidUTF8(text[:maxLine], "") + "…"
-	}
+	line := text.Clip(strings.ToValidUTF8(fmt.Sprintf(format, args...), "�"), maxLine)
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	if over := len(j.entries) >= maxEntries || j.bytes+len(text) > maxLogged; over && level != "error" {
+	if over := len(j.entries) >= maxEntries || j.bytes+len(line) > maxLogged; over && level != "error" {
 		if j.full {
 			return
 		}
-		j.full, level, text = true, "warn", "what else the build says is not kept: it says too much"
+		j.full, level, line = true, "warn", "the rest of the build log is not kept: it is too long"
 	}
-	j.add(Entry{time.Now().UTC(), level, text, step})
+	j.add(Entry{time.Now().UTC(), level, line, step})
 }
 
 // add keeps an entry in memory and in the file. The caller holds j.mu.

@@ -3,11 +3,11 @@ package overlay
 import (
 	"bytes"
 	"errors"
-	"strconv"
-	"strings"
 	"unicode/utf8"
 
 	udiff "github.com/aymanbagabas/go-udiff"
+
+	safetext "glasshouse/internal/text"
 )
 
 const (
@@ -91,7 +91,7 @@ func unified(f *finding, was, now string) (diff, why string) {
 	if f.From != "" {
 		from = f.From
 	}
-	a, b := label("a", from), label("b", f.Path)
+	a, b := safetext.FileName("a"+from), safetext.FileName("b"+f.Path)
 	if f.was == nil || !f.was.info.Mode().IsRegular() {
 		a = "/dev/null"
 	}
@@ -103,14 +103,4 @@ func unified(f *finding, was, now string) (diff, why string) {
 		return "", TooLarge
 	}
 	return text, ""
-}
-
-// label is a name in a diff's heading. As in git's, one that could be taken for
-// more than a name is quoted: a jail chooses the names of its files.
-func label(side, name string) string {
-	s := side + name
-	if strings.ContainsFunc(s, func(r rune) bool { return r < ' ' || r == 0x7f || r == '"' || r == '\\' || r == utf8.RuneError }) {
-		return strconv.QuoteToASCII(s)
-	}
-	return s
 }

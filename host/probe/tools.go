@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"glasshouse/host/criu"
+	"glasshouse/internal/text"
 )
 
 // find looks for a program where make up puts them, then on the PATH, then where
@@ -108,7 +109,7 @@ func version(ctx context.Context, path string) (string, error) {
 
 func firstWords(out []byte) string {
 	line, _, _ := bytes.Cut(bytes.TrimSpace(out), []byte("\n"))
-	return string(line[:min(len(line), 120)])
+	return text.Clip(string(line), 120)
 }
 
 // said makes an error of a program's last words, or nil of silence.

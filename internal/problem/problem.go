@@ -5,7 +5,6 @@ package problem
 import (
 	"fmt"
 	"strings"
-	"unicode"
 	"unicode/utf8"
 
 	"glasshouse/fault"
@@ -80,7 +79,7 @@ func At(text []byte, pos form.Pos, field, format string, args ...any) Problem {
 // wide is how much of a line is shown to both sides of where a problem is.
 const wide = 80
 
-// excerpt is what of a text's line is shown for an offset, and where in it that is,
+// excerpt returns the part of a line that is shown for an offset, and where in it that is,
 // in runes.
 func excerpt(text []byte, offset int) (line string, mark int) {
 	offset = min(max(offset, 0), len(text))
@@ -89,17 +88,14 @@ func excerpt(text []byte, offset int) (line string, mark int) {
 	after := safetext.Prefix(string(text[offset:min(len(text), offset+wide+utf8.UTFMax)]), wide)
 	before = before[strings.LastIndexByte(before, '\n')+1:]
 	after, _, _ = strings.Cut(after, "\n")
-	plain := func(s string) string {
-		return strings.Map(func(r rune) rune {
-			if unicode.IsControl(r) {
-				return ' '
-			}
-			return r
-		}, strings.ToValidUTF8(s, "\uFFFD"))
-	}
+	after = strings.TrimSuffix(after, "\r")
 	left := plain(before)
 	return strings.TrimRight(left+plain(after), " "), utf8.RuneCountInString(left)
 }
+
+// plain returns a part of a line in which everything can be seen. A tab becomes one
+// space, so that the mark below the line is at the right column.
+func plain(s string) string { return safetext.Visible(strings.ReplaceAll(s, "\t", " ")) }
 
 // Meant is "; did you mean …?" if s is nearly one of the words, and else nothing.
 func Meant(s string, words ...string) string {
@@ -150,13 +146,4 @@ func Distance(a, b string) int {
 		before, last, row = last, row, before
 	}
 	return last[len(y)]
-}
-
-// Unseen reports whether a letter is one that a person does not see and a model
-// does: those that turn the order of what is read, those without width, and tags.
-// Documents with such letters are refused. So it is narrower than text.Hidden: joiners
-// and variation selectors belong to emoji and some scripts, and are no reason to refuse.
-func Unseen(r rune) bool {
-	return r >= 0xE0000 && r <= 0xE007F || r >= 0x202A && r <= 0x202E || r >= 0x2066 && r <= 0x2069 ||
-		r == 0x200B || r == 0x2060 || r == 0xFEFF
 }

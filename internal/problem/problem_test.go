@@ -22,11 +22,23 @@ func TestALongLineIsCutAroundTheProblem(t *testing.T) {
 	text := []byte(strings.Repeat("x", 5000) + "!" + strings.Repeat("\x1b", 5000))
 	p := problem.At(text, form.Pos{Offset: 5000, Line: 1, Col: 5001}, "", "here")
 	lines := strings.Split(p.String(), "\n")
-	if len(p.String()) > 500 || strings.IndexByte(lines[1], '!') != strings.IndexByte(lines[2], '^') {
+	if len(p.String()) > 600 || strings.IndexByte(lines[1], '!') != strings.IndexByte(lines[2], '^') {
 		t.Errorf("String =\n%s\nwant the mark below the !", p)
 	}
 	if strings.Contains(p.String(), "\x1b") {
-		t.Error("what a terminal obeys is shown as it is")
+		t.Error("an escape character is shown as it is")
+	}
+}
+
+func TestALineIsShownWithoutHiddenCharacters(t *testing.T) {
+	text := "\tx\u202e\u009bm here"
+	p := problem.At([]byte(text), form.Pos{Offset: strings.Index(text, "here"), Line: 1, Col: 1}, "", "wrong")
+	lines := strings.Split(p.String(), "\n")
+	if want := `  1 |  x\u202e\u009bm here`; lines[1] != want {
+		t.Errorf("the line is shown as %q, want %q", lines[1], want)
+	}
+	if strings.Index(lines[1], "here") != strings.IndexByte(lines[2], '^') {
+		t.Errorf("String =\n%s\nwant the mark below \"here\"", p)
 	}
 }
 

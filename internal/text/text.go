@@ -9,10 +9,15 @@
 //   - OneLine is for lists and summaries: it drops what cannot be seen.
 //   - Visible is for names and values: it spells out what cannot be seen, on one line.
 //   - ForTerminal is for messages of several lines.
+//   - FileName is for the headings of diffs.
+//   - Hidden and Covert are the two sets of characters that cannot be seen.
+//
+// The init of every jail links this package, so it imports only the standard library.
 package text
 
 import (
 	"fmt"
+	"strconv"
 	"strings"
 	"unicode"
 	"unicode/utf8"
@@ -108,6 +113,15 @@ func Hidden(r rune) bool {
 	return r == 0x2800 // an empty braille pattern: a symbol without ink
 }
 
+// Covert reports whether r can carry text that a model reads and a person does not see:
+// marks that change the direction of text, characters without width, and tags. Documents
+// for models are refused if they contain one. The set is part of Hidden. It leaves out
+// joiners and variation selectors, which emoji and some scripts need.
+func Covert(r rune) bool {
+	return r >= 0xE0000 && r <= 0xE007F || r >= 0x202A && r <= 0x202E || r >= 0x2066 && r <= 0x2069 ||
+		r == 0x200B || r == 0x2060 || r == 0xFEFF
+}
+
 // OneLine returns s as one line for a list or a summary: each run of white space is one
 // space, and characters that cannot be seen and bytes that are not UTF-8 are dropped.
 // Different texts can give the same line, so decide nothing by it: see Visible.
@@ -130,6 +144,15 @@ func Visible(s string) string { return escape(s, "") }
 
 // ForTerminal is Visible for text of several lines: line feeds and tabs stay.
 func ForTerminal(s string) string { return escape(s, "\n\t") }
+
+// FileName returns the name of a file for the heading of a unified diff. As in the output
+// of git, a name that could be taken for more than a name is quoted.
+func FileName(s string) string {
+	if Visible(s) != s || strings.ContainsAny(s, `"\`) {
+		return strconv.QuoteToASCII(s)
+	}
+	return s
+}
 
 // JSON returns a JSON document that a terminal can show. What is Hidden outside of
 // ASCII is written as \u202e, which means the same in JSON.

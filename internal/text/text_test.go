@@ -196,3 +196,41 @@ func TestTheEndOfWhatWasAppendedIsThatOfAllOfIt(t *testing.T) {
 		}
 	}
 }
+
+func TestCovertCharactersAreHidden(t *testing.T) {
+	n := 0
+	for r := range rune(unicode.MaxRune + 1) {
+		if !text.Covert(r) {
+			continue
+		}
+		n++
+		if !text.Hidden(r) {
+			t.Errorf("Hidden(%U) = false, and Covert of it is true", r)
+		}
+	}
+	if n == 0 {
+		t.Error("no character is Covert")
+	}
+	// A joiner and a variation selector in emoji, and marks of scripts that need them.
+	for _, r := range "👩\u200d💻❤\ufe0fم\u200cن\u200e\u200f\u00a0\n\t" {
+		if text.Covert(r) {
+			t.Errorf("Covert(%U) = true, want false", r)
+		}
+	}
+}
+
+func TestFileNameIsQuotedIfItCouldBeTakenForMore(t *testing.T) {
+	for name, want := range map[string]string{
+		"a/Grüße 世界.txt":   "a/Grüße 世界.txt",
+		"a/x\n+++ b/y":     `"a/x\n+++ b/y"`,
+		`a/say "hi"`:       `"a/say \"hi\""`,
+		`a/back\slash`:     `"a/back\\slash"`,
+		"a/\u202efdp.exe":  `"a/\u202efdp.exe"`,
+		"a/\u009b2J":       `"a/\u009b2J"`,
+		"a/not UTF-8 \xff": `"a/not UTF-8 \xff"`,
+	} {
+		if got := text.FileName(name); got != want {
+			t.Errorf("FileName(%q) = %s, want %s", name, got, want)
+		}
+	}
+}

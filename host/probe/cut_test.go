@@ -1,0 +1,11 @@
+package probe
+
+import (
+	"testing"
+
+	"glasshouse/internal/texttest"
+)
+
+func TestLongTextIsCutBetweenCharacters(t *testing.T) {
+	texttest.CutsBetweenCharacters(t, "firstWords", func(s string) string { return firstWords([]byte(s)) })
+}
