@@ -49,17 +49,17 @@ func (f *limitFlags) add(cmd *cobra.Command, def string) {
 	or := func(daemon string) string { return cmp.Or(def, daemon) }
 	fs := cmd.Flags()
 	fs.Int64Var(&f.cpu, "cpu-shares", 0, "processor weight (default "+or("256")+", at most 1024)")
-	fs.StringVar(&f.memory, "memory", "", "memory, such as 512m or 2g (default "+or("512m")+", at most 8g)")
-	fs.StringVar(&f.disk, "disk", "", "disk, such as 512m or 2g (default "+or("1g")+", at most 16g)")
+	fs.StringVar(&f.memory, "memory", "", "memory in MiB; 2g is 2 GiB (default "+or("512m")+", at most 8g)")
+	fs.StringVar(&f.disk, "disk", "", "disk in MiB; 2g is 2 GiB (default "+or("1g")+", at most 16g)")
 	fs.Int64Var(&f.pids, "pids", 0, "processes and threads (default "+or("128")+", at most 4096)")
 }
 
 func (f *limitFlags) request() (l wire.Limits, err error) {
 	l = wire.Limits{CPUShares: f.cpu, MaxPIDs: f.pids}
-	if l.MemoryMB, err = megabytes("memory", f.memory); err != nil {
+	if l.MemoryMB, err = mebibytes("memory", f.memory); err != nil {
 		return l, err
 	}
-	l.DiskMB, err = megabytes("disk", f.disk)
+	l.DiskMB, err = mebibytes("disk", f.disk)
 	return l, err
 }
 

@@ -78,8 +78,9 @@ func keyValues(args []string, getenv func(string) string) (map[string]string, er
 	return m, nil
 }
 
-// megabytes reads 512, 512m or 2g. Units may be written in upper case and as mb or gb.
-func megabytes(flag, s string) (int64, error) {
+// mebibytes reads 512, 512m or 2g. As in the options of Docker and systemd, m is a MiB and
+// g a GiB. Units may be written in upper case and as mb or gb.
+func mebibytes(flag, s string) (int64, error) {
 	if s == "" {
 		return 0, nil
 	}

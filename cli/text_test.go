@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-func TestMegabytes(t *testing.T) {
+func TestMebibytes(t *testing.T) {
 	for in, want := range map[string]int64{
 		"":               0,
 		"512":            512,
@@ -19,9 +19,9 @@ func TestMegabytes(t *testing.T) {
 		"8796093022207m": 8796093022207,
 		"8589934591g":    8589934591 * 1024,
 	} {
-		got, err := megabytes("memory", in)
+		got, err := mebibytes("memory", in)
 		if err != nil || got != want {
-			t.Errorf("megabytes(%q): got %d, %v, want %d", in, got, err, want)
+			t.Errorf("mebibytes(%q): got %d, %v, want %d", in, got, err, want)
 		}
 	}
 	for in, want := range map[string]string{
@@ -46,9 +46,9 @@ func TestMegabytes(t *testing.T) {
 		"9223372036854775808":       "is too large",
 		"99999999999999999999999gb": "is too large",
 	} {
-		got, err := megabytes("memory", in)
+		got, err := mebibytes("memory", in)
 		if err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "--memory") {
-			t.Errorf("megabytes(%q): got %d, %v, want an error with --memory and %q", in, got, err, want)
+			t.Errorf("mebibytes(%q): got %d, %v, want an error with --memory and %q", in, got, err, want)
 		}
 	}
 }

@@ -60,10 +60,10 @@ type Config struct {
 
 // Snapshots says what of snapshots is kept at hand.
 type Snapshots struct {
-	MemoryMB int64 `yaml:"memory_mb"` // of memory, for the images of processes that are likely to be needed soon
+	MemoryMB int64 `yaml:"memory_mb"` // MiB of memory, for the images of processes that are likely to be needed soon
 	Copies   int   `yaml:"copies"`    // frozen copies of a snapshot that wait for a branch or a rewind; 0 means none
-	CopiesMB int64 `yaml:"copies_mb"` // of memory, for all such copies together
-	DiskMB   int64 `yaml:"disk_mb"`   // for all snapshots that are taken unasked; 0 means no limit
+	CopiesMB int64 `yaml:"copies_mb"` // MiB of memory, for all such copies together
+	DiskMB   int64 `yaml:"disk_mb"`   // MiB for all snapshots that are taken unasked; 0 means no limit
 }
 
 // Audit is about the audit log.

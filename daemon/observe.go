@@ -35,7 +35,7 @@ type Observe struct {
 	PacketBytes int      `yaml:"packet_bytes"`
 	OnOverload  string   `yaml:"on_overload"` // throttle, count
 
-	RingKB  int      `yaml:"ring_kb"` // room for records not yet read, per jail and processor
+	RingKB  int      `yaml:"ring_kb"` // KiB: room for records not yet read, per jail and processor
 	Sources []string `yaml:"sources"` // who may watch: kernel, network, gvisor; ptrace where kernel cannot
 }
 
@@ -52,8 +52,8 @@ func (o Observe) selection() event.Selection {
 // Events says how the records are kept.
 type Events struct {
 	Fsync     string        `yaml:"fsync"`      // none, second, segment
-	SegmentMB int           `yaml:"segment_mb"` // a file is closed beyond this
-	KeepMB    int           `yaml:"keep_mb"`    // of closed files per jail; 0 keeps all
+	SegmentMB int           `yaml:"segment_mb"` // MiB: a file is closed beyond this
+	KeepMB    int           `yaml:"keep_mb"`    // MiB of closed files per jail; 0 keeps all
 	KeepAge   time.Duration `yaml:"keep_age"`   // of closed files; 0 keeps all
 	Plain     bool          `yaml:"plain"`      // leave closed files uncompressed
 }

@@ -206,7 +206,7 @@ func (w *widening) files() {
 		w.say("keeps what it writes %s", map[Mode]string{Session: "until the session ends", Persistent: "from call to call"}[is.Mode])
 	}
 	if !w.first {
-		w.number("megabytes to write", int64(was.QuotaMB), int64(is.QuotaMB))
+		w.number("MiB to write", int64(was.QuotaMB), int64(is.QuotaMB))
 	}
 }
 
@@ -247,7 +247,7 @@ func (w *widening) classes() {
 func (w *widening) limits() {
 	was, is := w.old.Resources, w.new.Resources
 	w.number("of the processor's shares", int64(was.CPUShares), int64(is.CPUShares))
-	w.number("megabytes of memory", int64(was.MemoryMB), int64(is.MemoryMB))
+	w.number("MiB of memory", int64(was.MemoryMB), int64(is.MemoryMB))
 	switch {
 	case was.Timeout == is.Timeout || was.Timeout != 0 && is.Timeout != 0 && is.Timeout < was.Timeout:
 	case is.Timeout == 0:

@@ -57,11 +57,11 @@ var changes = []struct {
 	{`:host "src"`, `:host "."`, []string{"reads all of the workspace"}},
 	{`:guest "/app"`, `:guest "/app" :mode :rw`, []string{"reads and writes src of the workspace"}},
 	{`:quota-mb 10`, `:quota-mb 10 :mode :session`, []string{"keeps what it writes until the session ends"}},
-	{`:quota-mb 10`, `:quota-mb 11 :mode :persistent`, []string{"keeps what it writes from call to call", "may use 11 megabytes to write, where it was 10"}},
+	{`:quota-mb 10`, `:quota-mb 11 :mode :persistent`, []string{"keeps what it writes from call to call", "may use 11 MiB to write, where it was 10"}},
 
 	{`:cpu-shares 100`, `:cpu-shares 50`, nil},
 	{`:cpu-shares 100`, `:cpu-shares 200`, []string{"may use 200 of the processor's shares, where it was 100"}},
-	{`:memory-mb 64`, ``, []string{"may use as many megabytes of memory as the host lets it, where it was 64"}},
+	{`:memory-mb 64`, ``, []string{"may use as many MiB of memory as the host lets it, where it was 64"}},
 	{`:timeout-ms 1000`, `:timeout-ms 2000`, []string{"may take 2s for a call, where it was 1s"}},
 	{`:timeout-ms 1000`, ``, []string{"may take as long as the host lets it for a call, where it was 1s"}},
 	{`:network-bytes 1000 :pids 5`, `:network-bytes 2000 :pids 6`, []string{"may use 2000 bytes over the network, where it was 1000", "may use 6 processes, where it was 5"}},
@@ -90,9 +90,9 @@ func TestWhatANewVersionMayDoMoreIsSaid(t *testing.T) {
 func TestALimitOfItsOwnInPlaceOfTheHostsIsSaid(t *testing.T) {
 	const text = `(capability "a" :runtime {:type :container :image "x" :entrypoint ["x"]} %)`
 	for limit, want := range map[string]string{
-		":resources {:memory-mb 9000}":  "may use 9000 megabytes of memory, where the host decided",
+		":resources {:memory-mb 9000}":  "may use 9000 MiB of memory, where the host decided",
 		":resources {:timeout-ms 9000}": "may take 9s for a call, where the host decided",
-		":filesystem {:quota-mb 9000}":  "may use 9000 megabytes to write, where the host decided",
+		":filesystem {:quota-mb 9000}":  "may use 9000 MiB to write, where the host decided",
 	} {
 		got := manifest.Widens(read(t, strings.Replace(text, "%", "", 1)), read(t, strings.Replace(text, "%", limit, 1)))
 		if d := cmp.Diff([]string{want}, got); d != "" {

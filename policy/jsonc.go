@@ -52,7 +52,7 @@ const (
 // parseJSONC reads JSON with comments and commas before closing brackets.
 func parseJSONC(name string, data []byte) (value, error) {
 	if len(data) > maxFile {
-		return value{}, invalid(name, 0, "make it smaller: permissions need a few kilobytes",
+		return value{}, invalid(name, 0, "make it smaller: permissions need a few KiB",
 			"%d bytes, more than the %d that are read", len(data), maxFile)
 	}
 	p := &jsonc{name: name, s: string(data), line: 1}

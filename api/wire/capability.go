@@ -45,7 +45,7 @@ type Capability struct {
 // CallLimits are what one call may use. What is left out is up to the engine.
 type CallLimits struct {
 	CPUShares    int   `json:"cpu_shares,omitempty"`
-	MemoryMB     int   `json:"memory_mb,omitempty"`
+	MemoryMB     int   `json:"memory_mb,omitempty" description:"MiB."`
 	TimeoutMS    int64 `json:"timeout_ms,omitempty"`
 	NetworkBytes int64 `json:"network_bytes,omitempty" description:"Both ways together."`
 	MaxPIDs      int   `json:"max_pids,omitempty"`

@@ -219,8 +219,8 @@ type Resources struct {
 	Remedy       string     `json:"remedy,omitempty"`
 	By           string     `json:"by,omitempty"`
 	CPU          float64    `json:"cpu,omitempty"`
-	MemoryMB     int64      `json:"memory_mb,omitempty"`
-	DiskMB       int64      `json:"disk_mb,omitempty"`
+	MemoryMB     int64      `json:"memory_mb,omitempty" description:"MiB."`
+	DiskMB       int64      `json:"disk_mb,omitempty" description:"MiB."`
 	PIDs         int64      `json:"pids,omitempty"`
 	Until        *time.Time `json:"until,omitempty"`
 	RetryAfterMS int64      `json:"retry_after_ms,omitempty"`

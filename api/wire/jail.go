@@ -46,8 +46,8 @@ type Rootfs struct {
 // Limits bound a jail. A zero is the default.
 type Limits struct {
 	CPUShares int64 `json:"cpu_shares,omitempty" description:"Default 256, at most 1024."`
-	MemoryMB  int64 `json:"memory_mb,omitempty" description:"Default 512, at most 8192."`
-	DiskMB    int64 `json:"disk_mb,omitempty" description:"Default 1024, at most 16384."`
+	MemoryMB  int64 `json:"memory_mb,omitempty" description:"MiB. Default 512, at most 8192."`
+	DiskMB    int64 `json:"disk_mb,omitempty" description:"MiB. Default 1024, at most 16384."`
 	MaxPIDs   int64 `json:"max_pids,omitempty" description:"Processes and threads, without those of the jail's init. Default 128, at most 4096."`
 }
 

@@ -28,7 +28,7 @@ type LimitChange struct {
 // Bounds are limits as agents ask for them.
 type Bounds struct {
 	CPU      float64 `json:"cpu,omitempty" description:"Processors: a weight of 1024 is one."`
-	MemoryMB int64   `json:"memory_mb,omitempty"`
-	DiskMB   int64   `json:"disk_mb,omitempty"`
+	MemoryMB int64   `json:"memory_mb,omitempty" description:"MiB."`
+	DiskMB   int64   `json:"disk_mb,omitempty" description:"MiB."`
 	PIDs     int64   `json:"pids,omitempty"`
 }

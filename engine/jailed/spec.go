@@ -90,7 +90,7 @@ func (e *Engine) specOf(c *engine.Installed) (jail.Spec, error) {
 	return s, jail.Plan{Mounts: s.Mounts}.CheckTargets()
 }
 
-// quota is how many megabytes a capability may write.
+// quota is how many MiB a capability may write.
 func quota(c *engine.Installed) int {
 	if c.Filesystem.QuotaMB > 0 {
 		return c.Filesystem.QuotaMB

@@ -345,7 +345,7 @@ var known = []struct {
 	{"Unsupported proto", fault.Unsupported, "a program holds a socket of a kind that cannot be written down, as ping does", "end the program and try again"},
 	{"In-flight connection", fault.Unavailable, "a program was called by another and has not answered yet", "try again"},
 	{"ctty inheritance", fault.Unsupported, "a program has its terminal open a second time", "end what reads the terminal, such as a pager or an editor, and try again"},
-	{"Can't dump ghost file", fault.Unsupported, "a program has a deleted file of more than a gigabyte open", "end the program and try again"},
+	{"Can't dump ghost file", fault.Unsupported, "a program has a deleted file of more than 1 GiB open", "end the program and try again"},
 	{"External socket is used", fault.Unsupported, "a program is connected to a socket outside of the jail", "end the program and try again"},
 }
 
