@@ -246,39 +246,41 @@ func TestACheckpointThatAPartRefusesLeavesTheJailWithItsSecrets(t *testing.T) {
 		jail.Stacked: {"secrets", "hide", "mute", "lineage snapshot", "reattach", "guard"},
 	} {
 		for _, op := range ops {
-			t.Run(fmt.Sprintf("%s-%s", how, strings.ReplaceAll(op, " ", "-")), func(t *testing.T) {
-				w := newWorld(t)
-				w.attended = true
-				m, s := w.scripted()
-				j := w.running(m)
-				s.took()
-				s.fail(op, func() error { s.fail(op, nil); return errScripted })
-				_, err := w.checkpoint(m, j.ID, how)
-				failedAs(t, "error", err)
-				mutes := 0
-				for _, call := range s.took() {
-					switch call {
-					case "mute":
-						mutes++
-					case "unmute":
+			for way, f := range ways {
+				t.Run(fmt.Sprintf("%s-%s-%s", how, strings.ReplaceAll(op, " ", "-"), way), func(t *testing.T) {
+					w := newWorld(t)
+					w.attended = true
+					m, s := w.scripted()
+					j := w.running(m)
+					s.took()
+					s.fail(op, func() error { s.fail(op, nil); return f() })
+					_, err := w.checkpoint(m, j.ID, how)
+					failedAs(t, way, err)
+					mutes := 0
+					for _, call := range s.took() {
+						switch call {
+						case "mute":
+							mutes++
+						case "unmute":
+							mutes--
+						}
+					}
+					if op == "mute" { // which did not happen
 						mutes--
 					}
-				}
-				if op == "mute" { // which did not happen
-					mutes--
-				}
-				if mutes != 0 {
-					t.Errorf("the observers were muted %d times more than unmuted", mutes)
-				}
-				if got := s.sees(j.ID); len(got) != 1 {
-					t.Errorf("the jail sees the secrets %q, want its one", got)
-				}
-				if got := w.sh(m, j.ID, "echo fine"); got != "fine" {
-					t.Errorf("it says %q, want fine", got)
-				}
-				w.holds(j.ID)
-				w.noProcesses(j.ID)
-			})
+					if mutes != 0 {
+						t.Errorf("the observers were muted %d times more than unmuted", mutes)
+					}
+					if got := s.sees(j.ID); len(got) != 1 {
+						t.Errorf("the jail sees the secrets %q, want its one", got)
+					}
+					if got := w.sh(m, j.ID, "echo fine"); got != "fine" {
+						t.Errorf("it says %q, want fine", got)
+					}
+					w.holds(j.ID)
+					w.noProcesses(j.ID)
+				})
+			}
 		}
 	}
 }

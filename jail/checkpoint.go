@@ -161,8 +161,11 @@ func (s *still) checkpoint(sealed []string, how Layering, paused time.Duration) 
 	return Checkpoint{Image: Image{Snapshot: s.o.Snapshot, Jail: j}, Layering: how, Paused: paused}
 }
 
-// alive takes a jail with processes.
+// alive takes a jail with processes. A panic is returned as an error, and the jail runs on
+// after it as after any other: automatic snapshots are taken in goroutines that have no
+// caller to recover it.
 func (s *still) alive(ctx context.Context) (made Checkpoint, err error) {
+	defer fault.Recover(&err)
 	l, p := s.l, s.m.plan(s.was)
 	if err := l.checkWritable("jail.Checkpoint", s.was); err != nil {
 		return made, err
@@ -190,20 +193,25 @@ func (s *still) alive(ctx context.Context) (made Checkpoint, err error) {
 		return made, err
 	}
 	defer s.c.unpark()
+	defer func() { // the jail does not stay frozen after a failure, unless it has left l
+		if s.c.live.Load() == l {
+			err = errors.Join(err, l.letGo(ctx))
+		}
+	}()
 	began := time.Now()
 	if err := s.freeze(ctx); err != nil {
-		return made, errors.Join(err, l.letGo(ctx))
+		return made, err
 	}
 	if err := s.m.hideSecrets(ctx, l.inst); err != nil {
-		return made, errors.Join(err, l.letGo(ctx))
+		return made, err
 	}
-	if err := s.m.mute(ctx, s.was.ID, true); err != nil {
-		return made, errors.Join(err, s.m.showSecrets(ctx, s.was, l.inst, secrets), l.letGo(ctx))
+	if err := fault.Catch(func() error { return s.m.mute(ctx, s.was.ID, true) })(); err != nil {
+		return made, errors.Join(err, s.m.showSecrets(ctx, s.was, l.inst, secrets))
 	}
 	sealed := s.sealed()
 	how, seq, err := s.takeFrozen(ctx, p, sealed)
 	if cur := s.c.live.Load(); cur == l {
-		err = errors.Join(err, s.m.mute(ctx, s.was.ID, false))
+		err = errors.Join(err, fault.Catch(func() error { return s.m.mute(ctx, s.was.ID, false) })())
 		if err == nil {
 			s.m.remember(ctx, s.was, l, s.o.Mark)
 		}

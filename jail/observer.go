@@ -162,7 +162,8 @@ func (l *live) set(ctx context.Context, wish *bool, to bool) error {
 	if will {
 		do = l.inst.Freeze
 	}
-	if err := do(ctx); err != nil {
+	// After a panic too the wishes are what the jail was before, so that it can be thawed.
+	if err := fault.Catch(func() error { return do(ctx) })(); err != nil {
 		*wish = !to
 		return err
 	}

@@ -369,9 +369,14 @@ func TestAutomaticSnapshotsStayWithinTheirRoom(t *testing.T) {
 }
 
 func TestAJailThatCannotBeWrittenDownGoesOnAndIsLeftInPeace(t *testing.T) {
+	t.Run("error", func(t *testing.T) { cannotBeWrittenDown(t, false) })
+	t.Run("panic", func(t *testing.T) { cannotBeWrittenDown(t, true) }) // in a goroutine, so it could end the daemon
+}
+
+func cannotBeWrittenDown(t *testing.T, panics bool) {
 	w := newWatched(t)
 	var log lockedBuffer
-	store := &brokenStore{Store: w.keep}
+	store := &brokenStore{Store: w.keep, panics: panics}
 	w.tuneKeeper = func(c *snapshot.Config) {
 		c.Log, c.Store = slog.New(slog.NewTextHandler(&log, nil)), store
 	}

@@ -87,7 +87,7 @@ func (k *Keeper) takeNow(ctx context.Context, jid id.Jail, o TakeOptions) (_ Sna
 		ID: id.NewSnapshot(), Name: o.Name, Labels: o.Labels, Reason: o.Reason, Trigger: o.Trigger, Host: host(),
 	}, o: o}
 	t.dir = k.dir(jid, t.s.ID)
-	err = t.run(j)
+	err = fault.Catch(func() error { return t.run(j) })() // automatic snapshots have no caller to recover a panic
 	k.tidying.RUnlock()
 	k.hot.put(t.s.ID)
 	if err != nil {

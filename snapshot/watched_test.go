@@ -31,10 +31,14 @@ type watched struct {
 // A brokenStore is one whose disk may be full.
 type brokenStore struct {
 	snapshot.Store
-	full atomic.Bool
+	full   atomic.Bool
+	panics bool // in place of an error, when it is full
 }
 
 func (b *brokenStore) Put(ctx context.Context, s snapshot.Snapshot) error {
+	if b.full.Load() && b.panics {
+		panic("the store is broken")
+	}
 	if b.full.Load() {
 		return fault.New(fault.Exhausted, "store", "", unix.ENOSPC)
 	}
