@@ -112,9 +112,9 @@ func (c *Chain) checkHead(ctx context.Context) error {
 	return nil
 }
 
-// publish copies the newest checkpoint out of the database: to the head file, if one is
-// configured, and to the log, which on most hosts is the journal of another user. Only
-// the writer calls it.
+// publish copies the newest checkpoint out of the database: to the log, which on most
+// hosts is the journal of another user, and to the head file, if one is configured. Each
+// is written if the other fails. Only the writer calls it.
 func (c *Chain) publish(now bool) {
 	cp := c.Latest()
 	if cp.Size <= c.published || !now && time.Since(c.publishedAt) < headEvery {
@@ -122,13 +122,15 @@ func (c *Chain) publish(now bool) {
 	}
 	c.publishedAt = time.Now()
 	head, err := c.key.public.Open(cp.Note)
-	if err == nil && c.headFile != "" {
-		err = appendHead(c.headFile, cp)
+	if err == nil {
+		c.log.Info("head of the audit log", "entries", head.Size, "root", head.Root.String(), "checkpoint", cp.Note)
+		if c.headFile != "" {
+			err = appendHead(c.headFile, cp)
+		}
 	}
 	if err != nil {
 		c.log.Error("the head of the audit log was not written", "file", c.headFile, "err", err)
 		return
 	}
 	c.published = cp.Size
-	c.log.Info("head of the audit log", "entries", head.Size, "root", head.Root.String())
 }

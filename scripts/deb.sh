@@ -57,12 +57,17 @@ install -m 0644 packaging/deb/lintian-overrides "$share/lintian/overrides/glassh
 
 # Every setting, as the documentation has it, with its default.
 {
-	echo "# Glasshouse. Every setting is here with its default: take the # away from a line to"
-	echo "# change it, and from the lines that it is within. docs: /usr/share/doc/glasshouse"
+	echo "# Glasshouse. Every setting is here with its default, but for audit.head_file, which is set:"
+	echo "# take the # away from a line to change it, and from the lines that it is within."
+	echo "# docs: /usr/share/doc/glasshouse"
 	echo
-	sed -n '/^```yaml$/,/^```$/p' docs/configuration.md | sed -e '/^```/d' -e 's/^\(.\)/#\1/'
+	# The package has a directory for the head of the audit log, outside of the data directory.
+	sed -n '/^```yaml$/,/^```$/p' docs/configuration.md | sed -e '/^```/d' -e 's/^\(.\)/#\1/' \
+		-e 's/^#audit:$/audit:/' -e 's|^#  head_file: ""|  head_file: /var/log/glasshouse/audit-heads|'
 } >"$tree/etc/glasshouse/config.yaml"
-echo /etc/glasshouse/config.yaml >"$tree/DEBIAN/conffiles"
+grep -q '^  head_file: /var/log/glasshouse/audit-heads ' "$tree/etc/glasshouse/config.yaml"
+install -D -m 0644 packaging/deb/logrotate "$tree/etc/logrotate.d/glasshouse"
+printf '%s\n' /etc/glasshouse/config.yaml /etc/logrotate.d/glasshouse >"$tree/DEBIAN/conffiles"
 
 size=$(du -sk --apparent-size "$tree" | cut -f1)
 sed -e "s/@VERSION@/$version/" -e "s/@ARCH@/$arch/" -e "s/@SIZE@/$size/" packaging/deb/control >"$tree/DEBIAN/control"

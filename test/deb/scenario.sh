@@ -41,6 +41,10 @@ kill $daemon
 wait $daemon || true
 trap - EXIT
 [ -e "$tree$data/token" ] || fail "the daemon has kept nothing"
+heads=$tree/var/log/glasshouse/audit-heads
+grep -q '"checkpoint"' "$heads" || fail "the head of the audit log is not outside of the data directory"
+[ "$(stat -c '%a %G' "$heads")" = '640 adm' ] || fail "the head file has $(stat -c '%a %G' "$heads")"
+grep -q 'head of the audit log' "$tree/log" || fail "the head of the audit log is not in the daemon's log"
 
 # Upgraded: what the administrator has written stays.
 sed -i 's/^#listen: .*/listen: 127.0.0.1:9000/' "$tree/etc/glasshouse/config.yaml"
@@ -54,6 +58,6 @@ guest dpkg -r glasshouse
 guest dpkg $FORCE -i /new.deb
 guest dpkg -P glasshouse
 left=$(guest find / -xdev -iname '*glasshouse*' -not -path '/proc/*' -not -path '/sys/*' -not -path '/var/log/*')
-[ -z "$left" ] || fail "purged, and left: $left"
+[ -z "$left" ] && [ ! -e "$tree/var/log/glasshouse" ] || fail "purged, and left: $left $(ls -d "$tree"/var/log/glasshouse* 2>/dev/null)"
 rm "$tree/old.deb" "$tree/new.deb" "$tree/log"
 echo "deb: done"
