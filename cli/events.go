@@ -25,10 +25,14 @@ and processes. The terms of a filter must all hold: type:net, name:openat,
 path:/etc, comm:curl, host:*.example.com, ret:<0, pid:42; a term after a minus must
 not; values joined by commas are alternatives. docs/events.md has them all.
 
+What init does, the first process of a jail, is among the records. The term -pid:1
+leaves it out, as the UI does unless the button Init is pressed.
+
 With --follow it goes on with what happens, also after the connection to the
 daemon was lost, until it is interrupted or the jail is deleted. With --json a
 record is a line, as it is in the log.`,
 		Example: `  glasshouse events j-4k2v9c7m1xqe --follow
+  glasshouse events j-4k2v9c7m1xqe -- -pid:1
   glasshouse events j-4k2v9c7m1xqe type:file op:write,delete path:/etc
   glasshouse events j-4k2v9c7m1xqe 'ret:<0 -name:futex' --since 5m
   glasshouse events j-4k2v9c7m1xqe type:net --tail 20 --json | jq .host`,

@@ -4,6 +4,7 @@ package test_test
 
 import (
 	"testing"
+	"time"
 
 	"glasshouse/api/wire"
 )
@@ -18,7 +19,7 @@ func TestScrollingThroughAMillionRecords(t *testing.T) {
 	h.watchedByKernel(j.ID)
 	u.floods(j, 1_000_000)
 	p := h.login(t, browser, "admin")
-	p.open(at(j.ID, "events"))
+	p.open(at(j.ID, "events") + "&init=yes")
 	p.until("list a million", `Number(document.querySelector("[role=listbox]")?.ariaLabel.replace(/\D/g, "")) >= 1e6`)
 	p.do(`document.querySelector("input[type=checkbox]").checked && document.querySelector("input[type=checkbox]").click()`)
 	for _, way := range []struct{ name, step string }{
@@ -42,5 +43,30 @@ func TestScrollingThroughAMillionRecords(t *testing.T) {
 		})`)
 		t.Logf("%s: a frame takes %.1f ms, %.1f at the 95th percentile, %.1f at most; %.0f of %.0f were late, %.0f without any record yet",
 			way.name, took.Median, took.P95, took.Most, took.Late, took.Frames, took.Empty)
+	}
+}
+
+// TestFirstPaintOfALongLog measures how long a browser takes to show the events of a jail
+// with half a million of them, from the first request on.
+func TestFirstPaintOfALongLog(t *testing.T) {
+	browser := browse(t)
+	h := open(t, tools(), "--listen", "127.0.0.1:0")
+	u := &ui{house: h, browser: browser}
+	j := h.running(wire.CreateJail{Name: "long"})
+	h.watchedByKernel(j.ID)
+	u.floods(j, 500_000)
+	if _, err := h.StopJail(t.Context(), j.ID, 0); err != nil {
+		t.Fatal(err)
+	}
+	p := h.login(t, browser, "admin")
+	for _, what := range []string{"first", "second"} {
+		p.open("/doctor")
+		p.sees("Findings")
+		began := time.Now()
+		p.open(at(j.ID, "events"))
+		p.until("show events", `document.querySelectorAll("[role=option] .line").length > 5`)
+		lines := time.Since(began)
+		p.until("show the timeline", `Number(document.querySelector("[aria-label=Timeline] .syscall b")?.innerText.replace(/\D/g, "")) > 1000`)
+		t.Logf("%s: the events after %.2f s, the timeline after %.2f s", what, lines.Seconds(), time.Since(began).Seconds())
 	}
 }

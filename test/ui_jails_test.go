@@ -113,7 +113,10 @@ func (u *ui) pausesAJail() {
 func (u *ui) walksEvents() {
 	p, j := u.page, u.garden.ID
 	u.watchedByKernel(j)
+	const ofInit = `[...document.querySelectorAll("[role=option] .who")].some(e => e.innerText.endsWith("·1"))`
+	const withoutInit = `document.querySelectorAll("[role=option] .line").length > 2 && !(` + ofInit + `)`
 	p.open(at(j, "events"))
+	p.until("show what a running jail does", withoutInit)
 	p.sees("records")
 	p.filter("type:proc op:exec comm:sh", 1)
 	p.sees("exec /bin/sh -c")
@@ -133,7 +136,7 @@ func (u *ui) walksEvents() {
 	p.fill("Filter", "ret:>")
 	p.until("say what is wrong with a filter", `document.querySelector("[aria-invalid=true]") && document.querySelector("[role=alert]").innerText !== ""`)
 
-	// What init did before it started the first program is above.
+	// What init did is there if it is asked for.
 	ended := u.running(wire.CreateJail{})
 	u.watchedByKernel(ended.ID)
 	u.sh(ended.ID, "true")
@@ -141,7 +144,13 @@ func (u *ui) walksEvents() {
 		u.Fatal(err)
 	}
 	p.open(at(ended.ID, "events"))
-	p.until("begin with the first program", `document.querySelector("[role=listbox]")?.scrollTop > 0 && document.querySelector("[role=option]")`)
+	p.until("begin with the first program", withoutInit)
+	p.press("section[aria-label=Timeline] button", "Init")
+	p.until("show what init did", ofInit)
+	p.press("section[aria-label=Timeline] button", "Init")
+	p.until("hide it again", withoutInit)
+	p.filter("pid:1", 1)
+	p.until("show what a filter names", ofInit)
 	if err := u.DeleteJail(u.Context(), ended.ID); err != nil {
 		u.Fatal(err)
 	}

@@ -50,7 +50,7 @@ func (u *ui) doesNotGrow() {
 	j := u.running(wire.CreateJail{Name: "busy"})
 	u.watchedByKernel(j.ID)
 	p := u.login(u.T, u.browser, "admin")
-	p.open(at(j.ID, "events") + "&lanes=yes")
+	p.open(at(j.ID, "events") + "&lanes=yes&init=yes") // its number is that of the whole log
 	p.sees("records")
 	shows := func(records int64) { // its number, and some of them
 		u.Helper()

@@ -107,6 +107,7 @@ func TestTheUIInABrowser(t *testing.T) {
 		{"a phone is told with no page open", (*ui).isToldWithNoPageOpen},
 		{"all is reached by keys", (*ui).goesByKeys},
 		{"a viewer looks and changes nothing", (*ui).onlyLooks},
+		{"optional features that are missing are not red", (*ui).staysCalm},
 		{"names are shown as what they are", (*ui).showsNames},
 		{"hosts are shown as what they are", (*ui).showsHosts},
 		{"output is shown as what it is", (*ui).showsOutput},

@@ -44,17 +44,6 @@ it("is a list of its own between two moments", async () => {
   expect(await rows.find(0)).toBe(0);
 });
 
-it("begins with the first program, not with init", async () => {
-  vi.stubGlobal("fetch", async (address: string) => {
-    const q = new URL(address, "http://daemon").searchParams;
-    const record = [{ pid: 1 }, { pid: 1 }, { pid: 7 }, { pid: 1 }].map((e, i) => ({ ...e, type: "syscall", seq: i + 1, ts: 1000 + i }));
-    const asked = q.get("q")?.includes("-pid:1") ? record.filter((e) => e.pid !== 1) : record;
-    const offset = q.has("at") ? asked.filter((e) => e.ts < Date.parse(q.get("at") ?? "")).length : Number(q.get("offset"));
-    return Response.json({ offset, total: asked.length, items: asked.slice(offset, offset + Number(q.get("limit"))) });
-  });
-  expect(await new Stretch("j-1", "").beginning()).toBe(2);
-});
-
 it("grows with the record, up to its end", async () => {
   daemon();
   recorded = 150;

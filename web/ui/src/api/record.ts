@@ -37,14 +37,6 @@ export class Stretch {
     return Math.max(0, (await this.#window({ at: iso(at), limit: 1 }, signal)).offset - begin);
   }
 
-  // beginning is the place of the first record of a program. Before it are those of init,
-  // which starts the program.
-  async beginning(signal?: AbortSignal): Promise<number> {
-    const found = await get("/jails/{id}/events", { path: { id: this.jail }, query: { q: "type:syscall,proc -pid:1 -type:gap", offset: 0, limit: 1 }, signal });
-    const first = found.items[0] as Event | undefined;
-    return first ? this.find(first.ts, signal) : 0;
-  }
-
   #bounds(): Promise<{ begin: number; end: number }> {
     const place = async (at: number) => (await this.#window({ at: iso(at), limit: 1 })).offset;
     this.#ends ??= Promise.all([this.from === undefined ? 0 : place(this.from), this.to === undefined ? Infinity : place(this.to + 1)]).then(

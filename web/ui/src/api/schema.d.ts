@@ -2905,9 +2905,15 @@ export interface components {
              * @description Processors: a weight of 1024 is one.
              */
             cpu?: number;
-            /** Format: int64 */
+            /**
+             * Format: int64
+             * @description MiB.
+             */
             disk_mb?: number;
-            /** Format: int64 */
+            /**
+             * Format: int64
+             * @description MiB.
+             */
             memory_mb?: number;
             /** Format: int64 */
             pids?: number;
@@ -3036,6 +3042,7 @@ export interface components {
         CallLimits: {
             cpu_shares?: number;
             max_pids?: number;
+            /** @description MiB. */
             memory_mb?: number;
             /**
              * Format: int64
@@ -4471,7 +4478,7 @@ export interface components {
             cpu_shares?: number;
             /**
              * Format: int64
-             * @description Default 1024, at most 16384.
+             * @description MiB. Default 1024, at most 16384.
              */
             disk_mb?: number;
             /**
@@ -4481,7 +4488,7 @@ export interface components {
             max_pids?: number;
             /**
              * Format: int64
-             * @description Default 512, at most 8192.
+             * @description MiB. Default 512, at most 8192.
              */
             memory_mb?: number;
         };

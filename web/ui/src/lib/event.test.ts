@@ -1,5 +1,5 @@
 import { expect, test } from "vitest";
-import { sentence, type Event } from "./event";
+import { sentence, withoutInit, type Event } from "./event";
 
 const call = (fields: Partial<Event>) => sentence({ type: "syscall", seq: 1, ts: 0, name: "write", ...fields } as Event);
 
@@ -12,4 +12,16 @@ test("a system call without a path shows its arguments", () => {
 
 test("a system call with a path shows the path", () => {
   expect(call({ name: "openat", path: "/etc/hosts", args: [1, 2, 3, 0, 0, 0], ret: 3 })).toBe("openat(/etc/hosts) = 3");
+});
+
+test("records of init are left out unless a filter names a process", () => {
+  for (const [q, asked] of [
+    ["", "-pid:1"],
+    ["type:net host:a", "type:net host:a -pid:1"],
+    ["-pid:7", "-pid:7 -pid:1"],
+    ["pid:1", "pid:1"],
+    ["type:syscall seq:11..245", "type:syscall seq:11..245"],
+    ["host_pid:4242", "host_pid:4242"],
+    ['"pid:1 is text', '"pid:1 is text -pid:1'],
+  ] as const) expect(withoutInit(q)).toBe(asked);
 });

@@ -80,6 +80,17 @@ function process(e: Event): string {
   }
 }
 
+// namesProcess reports whether a filter selects records by process, thread or number.
+export function namesProcess(q: string): boolean {
+  return /(^|\s)(pid|tid|host_pid|seq):/.test(q);
+}
+
+// withoutInit adds to a filter that the records of init, the first process of a jail, are
+// left out. A filter that names a process can mean init, so it stays as it is.
+export function withoutInit(q: string): string {
+  return namesProcess(q) ? q : `${q} -pid:1`.trim();
+}
+
 // term writes a term of a filter: quoted where its value would mean more.
 export function term(key: string, value: string | number): string {
   const text = String(value);

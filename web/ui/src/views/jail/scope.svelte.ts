@@ -2,13 +2,22 @@
 // and, in time travel, as of which moment. It is all in the address, so that
 // what one sees can be sent to somebody else.
 import { router } from "../../lib/router.svelte";
-import { term } from "../../lib/event";
+import { namesProcess, term, withoutInit } from "../../lib/event";
 
 class Scope {
   q = $derived(router.get("q"));
+  init = $derived(router.get("init") === "yes"); // whether records of init are shown
   from = $derived(moment("from"));
   to = $derived(moment("to"));
   at = $derived(moment("at")); // undefined: as it is now
+
+  // asked is the filter that the daemon gets. The record itself always has init's part.
+  asked = $derived(this.init ? this.q : withoutInit(this.q));
+  namesProcess = $derived(namesProcess(this.q)); // then init is neither hidden nor shown
+
+  showInit(init: boolean): void {
+    router.set({ init: init ? "yes" : undefined });
+  }
 
   filter(q: string): void {
     router.set({ q });
