@@ -58,7 +58,7 @@ last line of output. Then the branches are removed, and the snapshot if one was
 taken for them, unless --keep. The exit code says whether every line could be run,
 not how it ended.`,
 		Example: `  glasshouse branch s-9d2kq7w4hxma -n 5
-  glasshouse branch j-4k2v9c7m1xqe -n 3 --each 'pip install -r req-{n}.txt && pytest -q'`,
+  glasshouse branch j-4k2v9c7m1xqe -n 3 --each 'git checkout -q try-{n} && python3 -m unittest'`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			o, err := f.request()
 			if err != nil {
