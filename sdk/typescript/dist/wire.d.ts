@@ -100,7 +100,9 @@ export interface BackendPage {
 export interface Bounds {
     /** Processors: a weight of 1024 is one. */
     cpu?: number;
+    /** MiB. */
     disk_mb?: number;
+    /** MiB. */
     memory_mb?: number;
     pids?: number;
 }
@@ -208,6 +210,7 @@ export interface CallFailure {
 export interface CallLimits {
     cpu_shares?: number;
     max_pids?: number;
+    /** MiB. */
     memory_mb?: number;
     /** Both ways together. */
     network_bytes?: number;
@@ -1316,11 +1319,11 @@ export interface LimitChange {
 export interface Limits {
     /** Default 256, at most 1024. */
     cpu_shares?: number;
-    /** Default 1024, at most 16384. */
+    /** MiB. Default 1024, at most 16384. */
     disk_mb?: number;
     /** Processes and threads, without those of the jail's init. Default 128, at most 4096. */
     max_pids?: number;
-    /** Default 512, at most 8192. */
+    /** MiB. Default 512, at most 8192. */
     memory_mb?: number;
 }
 export interface LineageJail {

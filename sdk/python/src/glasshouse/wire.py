@@ -142,7 +142,9 @@ class BackendPage(BackendPageOptions):
 class Bounds(TypedDict, total=False):
     # Processors: a weight of 1024 is one.
     cpu: float
+    # MiB.
     disk_mb: int
+    # MiB.
     memory_mb: int
     pids: int
 
@@ -297,6 +299,7 @@ class CallFailure(CallFailureOptions):
 class CallLimits(TypedDict, total=False):
     cpu_shares: int
     max_pids: int
+    # MiB.
     memory_mb: int
     # Both ways together.
     network_bytes: int
@@ -1766,11 +1769,11 @@ class LimitChange(_LimitChangeOdd, total=False):
 class Limits(TypedDict, total=False):
     # Default 256, at most 1024.
     cpu_shares: int
-    # Default 1024, at most 16384.
+    # MiB. Default 1024, at most 16384.
     disk_mb: int
     # Processes and threads, without those of the jail's init. Default 128, at most 4096.
     max_pids: int
-    # Default 512, at most 8192.
+    # MiB. Default 512, at most 8192.
     memory_mb: int
 
 
