@@ -31,7 +31,7 @@ type E2B struct {
 	Listen   string        `yaml:"listen"` // TCP address; "" means there is no such listener
 	Domain   string        `yaml:"domain"` // below which ports of sandboxes are hosts, with the port unless it is TLS's; "" means localhost and the port
 	TLS      E2BTLS        `yaml:"tls"`
-	VolumeMB int64         `yaml:"volume_mb"` // MiB of each volume that is made from now on; it takes as much of the disk as its files
+	VolumeMB int64         `yaml:"volume_mb"` // MiB of a new volume; it takes as much of the disk as its files
 	Idle     time.Duration `yaml:"idle"`      // without work after which sandboxes that wake for who comes rest; 0 means never before their time
 	Builds   Builds        `yaml:"builds"`    // of templates
 }
