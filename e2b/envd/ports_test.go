@@ -153,8 +153,13 @@ func interpreters(w *world) {
 		"one that ends":                  `echo no such luck >&2; exit 3`,
 	} {
 		w.run("mkdir -p /usr/local/bin; printf '#!/bin/bash\n%s\n' '"+lies+"' > /usr/local/bin/python3; chmod 755 /usr/local/bin/python3; rm -f /tmp/liar", root...)
+		began := time.Now()
 		if status, text := execute(); status != 502 || strings.Contains(text, "port is not open") {
 			w.Errorf("%s: %d %s, want 502", name, status, text)
+		}
+		// A minute is how long the interpreter may take to begin.
+		if took := time.Since(began); took >= time.Minute {
+			w.Errorf("%s: the failure was reported after %v, want before the time limit", name, took)
 		}
 		// Who is killed needs a moment to end.
 		if got := w.run("[ -e /tmp/liar ] || exit 0; n=0; while kill -0 $(cat /tmp/liar) && [ $n -lt 600 ]; do n=$((n+1)); sleep 0.05; done; [ $n -lt 600 ]", root...); got.end.ExitCode != 0 {

@@ -128,6 +128,8 @@ const maxSaid = 4 << 10
 func (i *Interpreters) begin(ctx context.Context, j id.Jail, r jail.ExecRequest) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, patience, fault.Newf(fault.Unavailable, "interpreter.Start", string(j), "python3 has not begun in %s", patience))
 	defer cancel()
+	ctx, fail := context.WithCancelCause(ctx)
+	defer fail(nil)
 	r.Argv = []string{"python3", "-c", boot, "serve", strconv.Itoa(Port)}
 	r.Note, r.Stdin = Note, true
 	stream, st, err := i.jails.Exec(ctx, j, r, &control.AttachOptions{})
@@ -139,10 +141,14 @@ func (i *Interpreters) begin(ctx context.Context, j id.Jail, r jail.ExecRequest)
 		return err
 	}
 	defer stream.Close()
-	if err = i.give(ctx, j, st.ID); err == nil {
-		err = ready(ctx, j, stream)
-	}
-	if err == nil {
+	// The program is larger than a pipe holds (64 KiB, pipe(7)), and a python3 that does not
+	// read it can have ended or said why meanwhile.
+	go func() {
+		if err := i.give(ctx, j, st.ID); err != nil {
+			fail(err)
+		}
+	}()
+	if err = ready(ctx, j, stream); err == nil {
 		conn, dialErr := i.jails.Dial(ctx, j, Port)
 		if err = dialErr; err == nil {
 			return conn.Close()
