@@ -1,5 +1,7 @@
 package event
 
+import "math"
+
 // A Filter says which records are meant. There is one language for it
 // everywhere; docs/events.md describes it. A nil Filter means all records. It is
 // immutable and safe for concurrent use.
@@ -109,6 +111,20 @@ func (f *Filter) Types() []Type {
 		}
 	}
 	return list
+}
+
+// NotPID returns n if f is the filter -pid:n, which the UI uses to hide init. Readers can
+// decide such a filter without parsing records.
+func (f *Filter) NotPID() (n int32, ok bool) {
+	if f == nil || len(f.terms) != 1 {
+		return 0, false
+	}
+	t := &f.terms[0]
+	if t.key.name != "pid" || !t.not || len(t.alts) != 1 || t.alts[0].lo != t.alts[0].hi {
+		return 0, false
+	}
+	pid := t.alts[0].lo
+	return int32(pid), 0 < pid && pid <= math.MaxInt32 // 0 stands for a record without a process
 }
 
 // plan finds out which types can be meant.

@@ -208,3 +208,18 @@ func TestAFilterIsRefusedWithWhatWouldBeRight(t *testing.T) {
 		}
 	}
 }
+
+func TestNotPIDIsTheFilterOfOneProcessLeftOut(t *testing.T) {
+	for text, want := range map[string]int32{
+		"-pid:1": 1, " -pid:42 ": 42,
+		"": 0, "pid:1": 0, "-pid:1,2": 0, "-pid:1..3": 0, "-pid:<2": 0, "-pid:0": 0, "-tid:1": 0, "-pid:1 type:file": 0, "-pid:4294967297": 0,
+	} {
+		f, err := event.ParseFilter(text)
+		if err != nil {
+			t.Fatalf("%q: %v", text, err)
+		}
+		if n, ok := f.NotPID(); ok != (want != 0) || ok && n != want {
+			t.Errorf("NotPID of %q = %d, %v; want %d, %v", text, n, ok, want, want != 0)
+		}
+	}
+}

@@ -123,18 +123,23 @@ func (t *Tally) Update(ctx context.Context) error {
 
 func (t *Tally) cursor(after, upto uint64) *Cursor {
 	q := Query{Filter: t.filter, After: after}
-	return t.l.cursor(q.want(), upto)
+	w := q.want()
+	if types := t.filter.Types(); len(types) == 1 && types[0] == event.Gap {
+		w.only = event.Gap // gaps lie among all other records, which need not be parsed
+	}
+	return t.l.cursor(w, upto)
 }
 
 // next is the next record of c that is in a file.
 func (t *Tally) next(c *Cursor) (head, []byte, error) {
 	var e *event.Event
-	if t.filter != nil {
-		e = &c.ev
+	hidden, quick := t.filter.NotPID()
+	if t.filter != nil && !quick {
+		e = &c.ev // parsed, for the filter to look at
 	}
 	for {
 		h, line, err := c.next(e)
-		if err != nil || h.seq != 0 {
+		if err != nil || h.seq != 0 && !(quick && pidOf(line) == hidden) {
 			return h, line, err
 		}
 	}

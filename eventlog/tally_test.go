@@ -96,6 +96,40 @@ func TestWindowsAnywhereAreWhatReadingFromTheBeginningGives(t *testing.T) {
 	}
 }
 
+// Filters that are decided without parsing mean what they mean elsewhere.
+func TestFiltersThatNeedNoParsingAreCountedAsRead(t *testing.T) {
+	l := open(t, config(t, Policy{SegmentMB: 1}))
+	add(t, l, 0, 6000)
+	for _, e := range []event.Event{
+		{Type: event.Gap, Source: event.File, Lost: 3, Reason: `overload of "pid":42`},
+		{Type: event.Usage, CPU: 1},
+		{Type: event.Net, Dir: event.Ingress, Proto: "tcp", Src: "93.184.216.34:443", Dst: "10.0.0.2:54321"}, // without a process
+		{Type: event.File, PID: 43, TID: 43, HostPID: 42, Op: event.OpWrite, Path: `/work/"pid":42`},
+	} {
+		e.TS = 1_700_000_100_000
+		l.Append(&e)
+	}
+	add(t, l, 6000, 9000)
+	for _, text := range []string{"-pid:42", "type:gap"} {
+		f, err := event.ParseFilter(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		want, _ := slow(t, l, f)
+		tl := l.Tally(f)
+		if err := tl.Update(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		got, err := tl.Window(t.Context(), 0, len(want)+1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if tl.Total() != int64(len(want)) || fmt.Sprintf("%s", got) != fmt.Sprintf("%s", want) {
+			t.Errorf("%s: %d are counted and %d in the window, want the %d that reading gives", text, tl.Total(), len(got), len(want))
+		}
+	}
+}
+
 func TestWhatIsWrittenLaterIsCountedToo(t *testing.T) {
 	l, tl := filled(t, 1000, "type:file")
 	add(t, l, 1000, 3000)

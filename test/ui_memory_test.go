@@ -41,7 +41,7 @@ func (u *ui) floods(j wire.Jail, records int64) int64 {
 	}
 	now := count()
 	for enough := now + records; now < enough; now = count() {
-		u.sh(j.ID, "for i in {1..2000}; do echo $i > /root/file; done")
+		u.sh(j.ID, "i=0; while [ $i -lt 2000 ]; do i=$((i+1)); echo $i > /root/file; done")
 	}
 	return now
 }
