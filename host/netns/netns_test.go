@@ -500,6 +500,34 @@ func TestAnOldEditionOfTheRulesIsReplaced(t *testing.T) {
 	}
 }
 
+// Daemons of two versions run on one host. The older one leaves the rules of the newer one.
+func TestALaterEditionOfTheRulesStays(t *testing.T) {
+	w := newWorld(t)
+	if _, err := exec.LookPath("nft"); err != nil {
+		t.Skip(err)
+	}
+	nft := func(command string) string {
+		t.Helper()
+		out, err := exec.Command("nft", command).CombinedOutput()
+		if err != nil {
+			t.Fatalf("nft %s: %s", command, out)
+		}
+		return string(out)
+	}
+	for comment, stays := range map[string]bool{"glasshouse 99": true, "glasshouse 0": false, "glasshouse": false, "99": false} {
+		w.must(netns.Release())
+		nft(`add table inet glasshouse; add chain inet glasshouse later; add chain inet glasshouse postrouting { type nat hook postrouting priority srcnat; };
+			add rule inet glasshouse postrouting iifgroup 26472 masquerade comment "` + comment + `"`)
+		w.jail("jail", netns.Options{Reach: netns.Full})
+		w.must(netns.Uphold())
+		if rules := nft("list table inet glasshouse"); strings.Contains(rules, "chain later") != stays {
+			t.Errorf("rules with the comment %q stay: %v, want %v:\n%s", comment, !stays, stays, rules)
+		}
+		w.must(netns.Clean("jail", w.path("jail")))
+	}
+	w.must(netns.Release())
+}
+
 func TestRulesThatWereFlushedAreUpheld(t *testing.T) {
 	w := newWorld(t)
 	server := w.serve(w.path("internet"), serverAddr)

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"strconv"
+	"strings"
 
 	"github.com/google/nftables"
 	"github.com/google/nftables/binaryutil"
@@ -15,12 +17,17 @@ import (
 
 const tableName = "glasshouse"
 
-// edition is written on the last rule, so that a daemon knows rules that another
-// version made, and replaces them. Change it with the rules.
-const edition = "glasshouse 1"
+// edition is the version of the rules. The comment of the last rule has it, behind
+// editionPrefix. Increase it with each change of the rules. Daemons of several versions
+// share the table, so that the rules of an edition must also serve the networks of
+// earlier ones.
+const (
+	edition       = 1
+	editionPrefix = "glasshouse "
+)
 
-// ensureRules makes the host's rules if they are not there as this version wants
-// them. They are replaced in one step: at no moment are there none.
+// ensureRules makes the host's rules unless they are there, of this edition or a later
+// one. They are replaced in one step: at no moment are there none.
 func ensureRules() error {
 	if rulesAreCurrent() {
 		return nil
@@ -59,7 +66,7 @@ func ensureRules() error {
 	post := chain("postrouting", nftables.ChainHookPostrouting, nftables.ChainTypeNAT, nftables.ChainPriorityNATSource)
 	c.AddRule(&nftables.Rule{Table: t, Chain: post,
 		Exprs:    join(from(expr.CmpOpEq), to(expr.CmpOpNeq), []expr.Any{&expr.Masq{}}),
-		UserData: userdata.AppendString(nil, userdata.TypeComment, edition)})
+		UserData: userdata.AppendString(nil, userdata.TypeComment, editionPrefix+strconv.Itoa(edition))})
 
 	if err := c.Flush(); err != nil {
 		return fmt.Errorf("set the host's rules: %w", err)
@@ -71,7 +78,9 @@ func hostTable() *nftables.Table {
 	return &nftables.Table{Family: nftables.TableFamilyINet, Name: tableName}
 }
 
-// rulesAreCurrent reports whether the host's rules are there, of this edition.
+// rulesAreCurrent reports whether the host's rules are there, of this edition or a later
+// one. If an older daemon replaced the rules of a newer one, the two would replace each
+// other's by turns, and connections that begin in between could miss their translation.
 func rulesAreCurrent() bool {
 	c, err := nftables.New()
 	if err != nil {
@@ -82,8 +91,13 @@ func rulesAreCurrent() bool {
 	if err != nil || len(rules) != 1 {
 		return false
 	}
-	comment, ok := userdata.GetString(rules[0].UserData, userdata.TypeComment)
-	return ok && comment == edition
+	comment, _ := userdata.GetString(rules[0].UserData, userdata.TypeComment)
+	number, ok := strings.CutPrefix(comment, editionPrefix)
+	if !ok {
+		return false
+	}
+	n, err := strconv.Atoi(number)
+	return err == nil && n >= edition
 }
 
 // Uphold makes the host's rules again if networks need them and somebody took
