@@ -84,6 +84,9 @@ func (d *desk) restart() {
 	d.t.Helper()
 	d.Close()
 	d.open()
+	if err := d.RememberOwed(d.t.Context()); err != nil {
+		d.t.Fatal(err)
+	}
 }
 
 func (d *desk) kinds() string {

@@ -56,6 +56,11 @@ type Config struct {
 	// nothing is allowed.
 	Record func(ctx context.Context, e Event) (entry int64, err error)
 
+	// Recorded returns a pending request as it was when Record recorded what happened to
+	// it last, and whether there is such a record. Its process may have been killed
+	// between Record and Store.Save.
+	Recorded func(ctx context.Context, r Request) (Request, bool, error)
+
 	Webhooks []Webhook
 	Pushes   []Push
 	Browsers BrowserConfig
@@ -114,12 +119,12 @@ func New(ctx context.Context, s Store, cfg Config) (*Queue, error) {
 		return nil, fmt.Errorf("take up approvals: %w", err)
 	}
 	q.ctx, q.cancel = context.WithCancel(context.WithoutCancel(ctx))
-	for _, r := range list {
-		q.resume(r)
-	}
 	if err := q.startOutbox(ctx); err != nil {
 		q.cancel()
 		return nil, err
+	}
+	for _, r := range list {
+		q.resume(r)
 	}
 	q.wg.Go(q.expireLoop)
 	return q, nil
@@ -131,19 +136,50 @@ func New(ctx context.Context, s Store, cfg Config) (*Queue, error) {
 //
 // +checklocksignore
 func (q *Queue) resume(r Request) {
-	switch {
-	case r.State == Pending: // those whose time is over are found by the loop
+	if r.State == Pending && q.cfg.Recorded != nil {
+		r = q.asRecorded(r)
+	}
+	if r.State == Pending { // those whose time is over are found by the loop
 		w := &waiting{now: r, done: make(chan struct{})}
 		q.pending[r.ID], q.same[r.key()] = w, w
-	case r.Owed:
-		var err error
-		if r, err = q.remember(q.ctx, r); err != nil {
-			q.cfg.Log.Error("an answer is still not remembered", "approval", r.ID, "error", err)
-		}
 	}
 	if r.State == Answered && !r.Taken { // those that are too old are found by the loop
 		q.ready[r.key()] = r
 	}
+}
+
+// RememberOwed has the rules of answers hold that did not when an earlier process ended.
+// Call it as soon as Config.Remember works.
+func (q *Queue) RememberOwed(ctx context.Context) error {
+	list, err := q.store.Unfinished(ctx)
+	if err != nil {
+		return fmt.Errorf("take up approvals: %w", err)
+	}
+	for _, r := range list {
+		if _, err := q.remember(ctx, r); err != nil {
+			q.cfg.Log.Error("the rule of an answer does not hold yet", "approval", r.ID, "error", err)
+		}
+	}
+	return nil
+}
+
+// asRecorded returns a pending request as its last record has it, and keeps it so. Without
+// that a person would be asked again, and the audit log would have two answers.
+func (q *Queue) asRecorded(r Request) Request {
+	now, found, err := q.cfg.Recorded(q.ctx, r)
+	if err == nil && found {
+		kinds := map[State]Kind{Pending: KindSeconded, Answered: KindAnswered, Expired: KindExpired, Withdrawn: KindWithdrawn}
+		err = q.save(q.ctx, now, kinds[now.State])
+	}
+	if err != nil {
+		q.cfg.Log.Error("what was recorded of a request cannot be read", "approval", r.ID, "error", err)
+		return r
+	}
+	if found {
+		q.cfg.Log.Info("a request is as it was recorded before the daemon ended", "approval", r.ID, "state", now.State)
+		return now
+	}
+	return r
 }
 
 // key is what two requests have in common of which a person is asked once.

@@ -100,7 +100,7 @@ func (d *Daemon) openApprovals(ctx context.Context) error {
 	c := d.Config.Approvals
 	conf := approval.Config{
 		Wait: c.Wait, Limit: c.Limit, Keep: c.Keep, Links: c.Links,
-		Remember: d.remember, Record: d.kernel.RecordApproval, Log: d.log.With("part", "approval"),
+		Remember: d.remember, Record: d.kernel.RecordApproval, Recorded: d.kernel.Recorded, Log: d.log.With("part", "approval"),
 	}
 	for _, w := range c.Webhooks {
 		hook := approval.Webhook{Name: w.Name, URL: w.URL}

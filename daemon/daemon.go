@@ -286,6 +286,9 @@ func (d *Daemon) openJails(ctx context.Context) error {
 		return err
 	}
 	d.opened.Store(d.jails)
+	if err := d.approvals.RememberOwed(ctx); err != nil {
+		return err
+	}
 	if os.Geteuid() == 0 {
 		d.guardNetwork()
 	}

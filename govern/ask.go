@@ -2,9 +2,11 @@ package govern
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 
 	"glasshouse/approval"
 	"glasshouse/chain"
@@ -162,4 +164,49 @@ func (k *Kernel) RecordApproval(ctx context.Context, e approval.Event) (int64, e
 	}
 	added, err := k.cfg.Chain.Append(ctx, entry(askedKinds[e.Kind], r.Question.Subject, parent, b))
 	return added.Seq, err
+}
+
+// Recorded returns a pending request as RecordApproval recorded it last, as
+// approval.Config wants it.
+func (k *Kernel) Recorded(ctx context.Context, r approval.Request) (approval.Request, bool, error) {
+	if r.Entry == 0 {
+		return r, false, nil
+	}
+	list, err := k.cfg.Chain.Entries(ctx, chain.Query{
+		Parent: r.Entry, Kinds: []chain.Kind{chain.ApprovalAnswered, chain.ApprovalExpired}, Newest: true, Limit: 1,
+	})
+	if err != nil || len(list) == 0 {
+		return r, false, err
+	}
+	e := list[0]
+	var b Asked
+	if err := json.Unmarshal(e.Body, &b); err != nil {
+		return r, false, fmt.Errorf("entry %d: %w", e.Seq, err)
+	}
+	var given *approval.Answer
+	if b.By != nil {
+		given = &approval.Answer{
+			Verdict: b.Verdict, Scope: b.Scope, Resource: b.Instead, By: *b.By, Channel: b.Channel, At: e.Time, Hash: r.Hash, Rule: b.Writes,
+		}
+	}
+	switch {
+	case e.Kind == chain.ApprovalAnswered && given == nil:
+		return r, false, fmt.Errorf("entry %d does not say who answered", e.Seq)
+	case e.Kind == chain.ApprovalAnswered && b.Outcome == "": // the first of two
+		found := r.First == nil
+		r.First = given
+		return r, found, nil
+	case e.Kind == chain.ApprovalAnswered:
+		r.State, r.Answer, r.Owed = approval.Answered, given, b.Writes != nil
+		if given.Verdict == approval.Modify {
+			changed, _ := r.Granted()
+			given.Hash = approval.HashOf(changed)
+		}
+	case strings.HasPrefix(b.Outcome, "withdrawn"):
+		r.State, r.Taken = approval.Withdrawn, true
+	default:
+		r.State, r.Taken = approval.Expired, true
+	}
+	r.Entry, r.Settled, r.Outcome = e.Seq, e.Time, b.Outcome
+	return r, true, nil
 }

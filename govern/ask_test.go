@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"path/filepath"
 	"testing"
 	"time"
 
@@ -12,6 +13,7 @@ import (
 	"glasshouse/fault"
 	"glasshouse/id"
 	"glasshouse/policy"
+	"glasshouse/store"
 )
 
 const someAsked = `{"bash": {"ls *": "allow", "rm *": "deny", "*": "ask"}}`
@@ -164,5 +166,107 @@ func TestAnAnswerThatCountsAsLongAsTheJailLives(t *testing.T) {
 	must(t, h.Guard(t.Context(), j, Guard{Spec: spec(t, someAsked)}))
 	if d := h.Decide(run(j, "make").Question); d.Effect != policy.Ask {
 		t.Errorf("in another life it is %+v", d)
+	}
+}
+
+// A killedStore keeps questions, but not what became of them, as if its process had been
+// killed when that was recorded.
+type killedStore struct {
+	approval.Store
+	killed bool
+}
+
+func (s *killedStore) Save(ctx context.Context, r approval.Request, n []approval.Notice) error {
+	if s.killed {
+		return errors.New("killed")
+	}
+	return s.Store.Save(ctx, r, n)
+}
+
+func TestWhatWasRecordedOfARequestHoldsAfterAKill(t *testing.T) {
+	h := newHouse(t)
+	db, err := store.Open(t.Context(), filepath.Join(t.TempDir(), "g.db"))
+	must(t, err)
+	s := &killedStore{Store: db.Approvals()}
+	open := func() *approval.Queue {
+		q, err := approval.New(t.Context(), s, approval.Config{Record: h.RecordApproval, Recorded: h.Recorded})
+		must(t, err)
+		return q
+	}
+	q := open()
+	t.Cleanup(func() {
+		if err := errors.Join(q.Close(), db.Close()); err != nil {
+			t.Error(err)
+		}
+	})
+	anna := approval.Person{ID: "uid 0", Name: "anna", Role: "admin"}
+	j := h.jail(someAsked)
+	for name, c := range map[string]struct {
+		tier   approval.Tier
+		answer approval.Answer // of verdict "": it is withdrawn
+		state  approval.State
+	}{
+		"allowed":          {approval.Standard, approval.Answer{Verdict: approval.Allow}, approval.Answered},
+		"allowed for good": {approval.Standard, approval.Answer{Verdict: approval.Allow, Scope: approval.Always}, approval.Answered},
+		"denied":           {approval.Standard, approval.Answer{Verdict: approval.Deny, Reason: "not today"}, approval.Answered},
+		"changed":          {approval.Standard, approval.Answer{Verdict: approval.Modify, Resource: "make check"}, approval.Answered},
+		"the first of two": {approval.Elevated, approval.Answer{Verdict: approval.Allow}, approval.Pending},
+		"withdrawn":        {approval.Standard, approval.Answer{}, approval.Withdrawn},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r, err := q.Open(t.Context(), approval.Request{Question: run(j, "make "+name).Question, Tier: c.tier, Reason: "the rules say so"})
+			must(t, err)
+			s.killed = true
+			want := c.answer
+			want.By, want.Channel = anna, "api"
+			if want.Verdict != "" {
+				_, err = q.Answer(t.Context(), r.ID, want)
+			} else {
+				_, err = q.Withdraw(t.Context(), r.ID, "the jail was rewound")
+			}
+			if err == nil {
+				t.Fatal("it is saved")
+			}
+			must(t, q.Close())
+			s.killed = false
+			for range 2 { // the second time nothing is left to do
+				q = open()
+				must(t, q.Close())
+			}
+			q = open()
+
+			got, err := q.Get(t.Context(), r.ID)
+			must(t, err)
+			given := got.Answer
+			if c.state == approval.Pending {
+				given = got.First
+			}
+			if got.State != c.state {
+				t.Errorf("state = %q, want %q", got.State, c.state)
+			}
+			if want.Verdict == "" {
+				return
+			}
+			if given == nil || given.Verdict != want.Verdict || given.Resource != want.Resource || given.By.ID != anna.ID || given.At.IsZero() {
+				t.Fatalf("answer = %+v, want %+v", given, want)
+			}
+			if owed := want.Scope == approval.Always; got.Owed != owed || owed != (given.Rule != nil) {
+				t.Errorf("owed = %v with the rule %v, want %v", got.Owed, given.Rule, owed)
+			}
+			granted, ok := got.Granted()
+			if change := want.Verdict == approval.Modify; change && (!ok || granted.Resource != want.Resource || given.Hash != approval.HashOf(granted)) {
+				t.Errorf("granted = %+v of the hash %s", granted, given.Hash)
+			}
+			if c.state == approval.Answered { // the same question gets this answer
+				again, err := q.Open(t.Context(), approval.Request{Question: r.Question, Tier: c.tier, Reason: "the rules say so"})
+				if err != nil || again.ID != r.ID {
+					t.Errorf("asked again it is %s, %v; want %s", again.ID, err, r.ID)
+				}
+			}
+			entries, err := h.chain.Entries(t.Context(), chain.Query{Parent: r.Entry})
+			if err != nil || len(entries) != 1 {
+				t.Errorf("the audit log has %d entries about it, %v; want 1", len(entries), err)
+			}
+		})
 	}
 }

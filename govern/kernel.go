@@ -42,6 +42,7 @@ const (
 type Chain interface {
 	Append(ctx context.Context, e chain.Entry) (chain.Entry, error)
 	AppendAll(ctx context.Context, entries []chain.Entry) []error
+	Entries(ctx context.Context, q chain.Query) ([]chain.Entry, error)
 }
 
 // Config is what a Kernel works with.
