@@ -202,7 +202,8 @@ func (c *layerCopy) End() error {
 	var err error
 	if c.at != "" {
 		if c.done {
-			err = syncVolume(c.at) // what the host's disk has no room for is only told to who asks for it
+			// Only who asks is told what the host's disk has no room for.
+			err = disk.WriteError(c.to, syncVolume(c.at))
 		}
 		err = errors.Join(err, disk.Unmount(c.at), os.Remove(c.at))
 	}

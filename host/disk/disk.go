@@ -105,7 +105,7 @@ func Mount(img, mountpoint string) error {
 
 	// The table of inodes needs no zeroing: a sparse image reads as zeros.
 	if err := mount(loop, mountpoint, 0, "discard,noinit_itable,errors=remount-ro"); err != nil {
-		return fmt.Errorf("mount volume %s: %w", img, err)
+		return fmt.Errorf("mount volume %s: %w", img, WriteError(img, err))
 	}
 	return nil
 }

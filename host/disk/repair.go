@@ -54,11 +54,11 @@ func repair(loop *os.File, img string) error {
 	if err != nil || sb.state()&stateErrors == 0 {
 		return err
 	}
-	var st unix.Statfs_t
-	if err := unix.Statfs(filepath.Dir(img), &st); err != nil {
+	free, err := hostSpace(img)
+	if err != nil {
 		return fmt.Errorf("repair: %w", err)
 	}
-	if free := int64(st.Bavail) * st.Bsize; free < repairRoom {
+	if free < repairRoom {
 		return &fault.Error{Op: "disk.Mount", On: img, Kind: fault.NoSpace, Remedy: "free space on the host's disk, and try again",
 			Err: fmt.Errorf("the volume needs a repair, and the host's disk has %d MiB left of the %d MiB that this needs", free>>20, repairRoom>>20)}
 	}
@@ -75,6 +75,28 @@ func repair(loop *os.File, img string) error {
 		return fmt.Errorf("repair: e2fsck: %w: %s", err, bytes.TrimSpace(out))
 	}
 	return nil
+}
+
+// hostSpace returns how many bytes are free on the filesystem that img is on.
+func hostSpace(img string) (int64, error) {
+	var st unix.Statfs_t
+	err := unix.Statfs(filepath.Dir(img), &st)
+	return int64(st.Bavail) * st.Bsize, err
+}
+
+// WriteError returns err, which writing to the volume in img ended with, as fault.NoSpace
+// if the host's disk is as good as full. For metadata that the host has no room for, the
+// kernel reports EIO (mark_buffer_write_io_error in its fs/buffer.c).
+func WriteError(img string, err error) error {
+	if !errors.Is(err, unix.EIO) {
+		return err
+	}
+	free, statErr := hostSpace(img)
+	if statErr != nil || free >= repairRoom {
+		return err
+	}
+	return &fault.Error{Op: "disk.Write", On: img, Kind: fault.NoSpace, Remedy: "free space on the host's disk, or delete jails and snapshots",
+		Err: fmt.Errorf("the host's disk has %d KiB left: %w", free>>10, err)}
 }
 
 // A superblock is struct ext4_super_block of the kernel's fs/ext4/ext4.h, from
