@@ -84,7 +84,7 @@ func writeService(dir string, s *service) error {
 	if err != nil {
 		return err
 	}
-	return atomicfile.Write(serviceFile(dir), append(text, '\n'), 0o644)
+	return atomicfile.Update(serviceFile(dir), append(text, '\n'), 0o644)
 }
 
 // readService returns the service that owns a data directory, or nil.

@@ -49,7 +49,7 @@ func (e *Engine) layOut() (err error) {
 		if err != nil {
 			return err
 		}
-		return atomicfile.Write(filepath.Join(e.clients(), filepath.Base(name)), text, 0o644)
+		return atomicfile.Update(filepath.Join(e.clients(), filepath.Base(name)), text, 0o644)
 	})
 }
 

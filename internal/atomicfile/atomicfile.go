@@ -3,6 +3,7 @@
 package atomicfile
 
 import (
+	"bytes"
 	"os"
 	"path/filepath"
 
@@ -18,6 +19,18 @@ func Write(name string, data []byte, mode os.FileMode) error {
 // Durable is Write, and when it returns a power cut leaves the new content.
 func Durable(name string, data []byte, mode os.FileMode) error {
 	return write(name, data, mode, true)
+}
+
+// Update is Write, except that it leaves a file that has the content and mode already. A
+// daemon that updates its files starts also when the disk is full.
+func Update(name string, data []byte, mode os.FileMode) error {
+	have, err := os.ReadFile(name)
+	if err == nil && bytes.Equal(have, data) {
+		if fi, err := os.Lstat(name); err == nil && fi.Mode() == mode {
+			return nil
+		}
+	}
+	return Write(name, data, mode)
 }
 
 func write(name string, data []byte, mode os.FileMode, durable bool) (err error) {
