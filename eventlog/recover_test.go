@@ -469,7 +469,7 @@ func TestClosedOnAFullDisk(t *testing.T) {
 		l.Append(&e)
 	}
 	err := l.Close()
-	if err == nil || !strings.Contains(err.Error(), "records are lost") {
+	if err == nil || !strings.Contains(err.Error(), "records are lost: ") || !strings.Contains(err.Error(), "no space left") {
 		t.Fatalf("Close = %v, and the disk is full", err)
 	}
 	lost := int64(0)

@@ -131,8 +131,8 @@ func (l *Log) deliver() {
 
 	whole := true
 	for c, chunks := range cut {
-		if left := l.put(class(c), chunks); len(left) > 0 {
-			l.abandon(class(c), left)
+		if left, err := l.put(class(c), chunks); len(left) > 0 {
+			l.abandon(class(c), left, err)
 			whole = false
 		}
 	}
@@ -181,8 +181,8 @@ const gather = 8
 
 // put writes chunks at the end of their file, trying again for as long as the
 // disk does not take them. It returns those that are left when the log is closed
-// and the disk still does not.
-func (l *Log) put(c class, chunks []*chunk) (left []*chunk) {
+// and the disk still does not, with the reason.
+func (l *Log) put(c class, chunks []*chunk) (left []*chunk, err error) {
 	mayRotate := true
 	try := func() error {
 		n, err := l.try(c, chunks[:min(len(chunks), gather)], mayRotate)
@@ -202,14 +202,14 @@ func (l *Log) put(c class, chunks []*chunk) (left []*chunk) {
 		select {
 		case <-l.quit:
 			// Once more, for the disk may have been freed while we waited.
-			if try() != nil {
-				return chunks
+			if err := try(); err != nil {
+				return chunks, err
 			}
 		case <-time.After(wait):
 			wait = min(2*wait, 5*time.Second)
 		}
 	}
-	return nil
+	return nil, nil
 }
 
 // trouble remembers why nothing can be written, or that it can.
@@ -469,9 +469,9 @@ func (l *Log) rest() {
 	}
 }
 
-// abandon gives up chunks of c that the disk did not take. Of a chunk that it
-// took in part, whole lines stay.
-func (l *Log) abandon(c class, chunks []*chunk) {
+// abandon gives up chunks of c that the disk did not take because of err. Of a chunk that
+// it took in part, whole lines stay.
+func (l *Log) abandon(c class, chunks []*chunk, err error) {
 	for _, k := range chunks {
 		n, size := k.n, len(k.text)
 		k.text, k.span = k.text[:bytes.LastIndexByte(k.text[:k.done], '\n')+1], span{}
@@ -481,6 +481,7 @@ func (l *Log) abandon(c class, chunks []*chunk) {
 		l.mu.Lock()
 		l.lost[source[c]] += n - k.n
 		l.buffered -= size
+		l.err = err.Error() // another class may have been written since
 		l.mu.Unlock()
 		k.free()
 	}

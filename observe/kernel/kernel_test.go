@@ -473,6 +473,35 @@ func TestReadsAndWritesInQuickSuccessionAreSummedUp(t *testing.T) {
 	}
 }
 
+// The log takes records and does not write them, as when the disk is full. Until they are
+// written the rings keep them.
+func TestAJailIsHeldWhileItsRecordsAreNotWritten(t *testing.T) {
+	const n = 300000
+	j := watched(t, kernel.Config{RingBytes: 256 << 10}, event.Selection{Files: "off"})
+	j.log.Brief()
+	j.drain()
+	before := j.log.Count(event.Syscall)
+	j.log.Hold(j.log.Last())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		observetest.Output(t, j.Work("getppid", fmt.Sprint(n)))
+	}()
+	time.Sleep(time.Second)
+	select {
+	case <-done:
+		t.Error("the jail was never held")
+	default:
+	}
+	j.log.Hold(0)
+	<-done
+	j.drain()
+	got := int64(j.log.Count(event.Syscall) - before)
+	if lost := j.log.Lost(event.Syscall); got < n || lost > 0 {
+		t.Errorf("%d calls are recorded and %d said to be missing, want at least %d and none", got, lost, n)
+	}
+}
+
 // What an earlier daemon had written is not written twice, and what it had read
 // but not written is not lost, wherever it was killed.
 func TestADaemonThatIsKilledLosesNothing(t *testing.T) {

@@ -162,7 +162,7 @@ func (w *watch) drain(until int64) {
 	}
 	w.sayLosses()
 
-	w.unsaved = append(w.unsaved, mark{w.sink.Last(), slices.Clone(w.pos), w.said})
+	w.remember()
 	for cpu := range w.count {
 		if w.fill(cpu) > w.size/8 {
 			w.sink.Push()
@@ -170,6 +170,19 @@ func (w *watch) drain(until int64) {
 		}
 	}
 	w.reclaim()
+}
+
+// remember notes how far the rings were read, for when the records are written.
+//
+// +checklocks:w.mu
+func (w *watch) remember() {
+	m := mark{w.sink.Last(), slices.Clone(w.pos), w.said, observe.Now()}
+	// A disk may take nothing for hours, and a round is made each millisecond.
+	if n := len(w.unsaved); n > 0 && w.unsaved[n-1].seq == m.seq {
+		m.at = w.unsaved[n-1].at
+		w.unsaved = w.unsaved[:n-1]
+	}
+	w.unsaved = append(w.unsaved, m)
 }
 
 // A look is what the last round saw of what is being made in a ring.
@@ -272,8 +285,19 @@ func (w *watch) merge(until int64) {
 	}
 }
 
-// relieve holds the jail while its log has no room and its rings run full, and
-// lets it go on when there is room again.
+// stuckTime is how long records may take to be written before the log counts as stuck.
+const stuckTime = 100 * time.Millisecond
+
+// stuck reports whether the log does not write what it has taken. The rings keep that until
+// then, and run full although the log has room.
+//
+// +checklocks:w.mu
+func (w *watch) stuck() bool {
+	return len(w.unsaved) > 0 && observe.Now()-w.unsaved[0].at > int64(stuckTime)
+}
+
+// relieve holds the jail while its log has no room, or is stuck, and its rings run full,
+// and lets it go on when there is room again.
 //
 // +checklocks:w.mu
 func (w *watch) relieve() {
@@ -282,7 +306,7 @@ func (w *watch) relieve() {
 		most = max(most, w.fill(cpu))
 	}
 	switch {
-	case !w.frozen && w.target.Freeze != nil && most > w.size/2 && w.behind && atomic.LoadUint32(&w.slot.Flags)&slotThrottle != 0:
+	case !w.frozen && w.target.Freeze != nil && most > w.size/2 && (w.behind || w.stuck()) && atomic.LoadUint32(&w.slot.Flags)&slotThrottle != 0:
 		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 		defer cancel()
 		if err := w.target.Freeze(ctx); err == nil {

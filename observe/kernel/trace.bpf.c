@@ -110,6 +110,12 @@ enum { /* of struct call */
 	F_FORKS = 1 << 8,
 };
 
+enum { /* of mmap(2), the only call on a file whose descriptor is its fifth argument */
+	MMAP_FD = 5,
+	PROT_WRITE = 2,
+	MAP_SHARED = 1,
+};
+
 enum { /* of struct slot */
 	S_FILES = 1 << 0,
 	S_THROTTLE = 1 << 1,
@@ -586,6 +592,12 @@ static __always_inline u64 root_of(struct task_struct *t, struct slot *slot)
 }
 
 /*
+ * UNNUMBERED stands for a path of which the daemon could not be told, because there was no
+ * room. What is done to it is recorded without a path, or counted as lost.
+ */
+#define UNNUMBERED -1
+
+/*
  * intern returns the number of a path, and tells the daemon the path when the
  * number is new. 0 is none.
  */
@@ -641,7 +653,7 @@ __noinline int intern(u64 dentry_at, u64 mnt_at)
 	if (!ring)
 		return 0;
 	if (!room(ring, st->slot, SLACK))
-		return 0; /* the record that needs it has no room either */
+		return UNNUMBERED;
 	fresh->id = __sync_fetch_and_add(&slot->paths, 1) + 1;
 	r = at(ring);
 	r->kind = PATH;
@@ -708,8 +720,8 @@ __noinline int find_file(u32 fd)
 	id = 0;
 	if (mode != 0 && mode != S_IFSOCK && !(mode == S_IFIFO && BPF_CORE_READ(inode, i_sb, s_magic) == PIPEFS)) {
 		id = intern(dentry, (u64)BPF_CORE_READ(f, f_path.mnt));
-		if (!id)
-			return 0;
+		if (!id || id == UNNUMBERED)
+			return id;
 	}
 	c = &st->cache[fd & (CACHED - 1)];
 	c->file = (u64)f;
@@ -1086,6 +1098,19 @@ static __always_inline bool raced(struct task *st, const char *kept, u64 from)
 }
 
 /*
+ * file_records is how many records of files are made from that of a call with
+ * WITH_FILE: see decoding.file. That many are lost with it.
+ */
+static __always_inline u32 file_records(struct call *c, long ret, u32 file, u32 file2)
+{
+	if ((c->flags & F_RETURNS) && ret >= 0)
+		return file != 0; /* not of a pipe or a socket */
+	if (c->path)
+		return 1;
+	return (file != 0) + (file2 != 0);
+}
+
+/*
  * returning makes the record of a call with strings or files, for which there is
  * more to do. r is a copy, without its name and identity.
  */
@@ -1120,7 +1145,7 @@ static __noinline void returning(struct task_struct *t, struct slot *slot, struc
 		if (!(from->flags & NO_CALL))
 			ring->lost[SYSCALL]++;
 		if (from->flags & WITH_FILE)
-			ring->lost[FILES]++;
+			ring->lost[FILES] += file_records(c, from->ret, ids.file, ids.file2);
 		return;
 	}
 	r = at(ring);
@@ -1205,8 +1230,9 @@ static __always_inline void returned(struct task_struct *t, struct slot *slot, s
 
 		if (c && c->fd && (flags & WITH_FILE)) {
 			file = file_of(t, slot, st, pick_now(regs, c->fd, is32));
-			if (!file) {
-				flags &= ~WITH_FILE; /* a pipe, a socket */
+			/* A pipe, a socket; or a mapping that cannot change the file. */
+			if (!file || (c->fd == MMAP_FD && !(pick_now(regs, 3, is32) & PROT_WRITE && pick_now(regs, 4, is32) & MAP_SHARED))) {
+				flags &= ~WITH_FILE;
 				if (flags & NO_CALL)
 					return;
 			}

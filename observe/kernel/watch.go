@@ -86,6 +86,7 @@ type mark struct {
 	seq  uint64
 	pos  []uint64
 	said losses
+	at   int64 // when the record with seq was appended, or a little later
 }
 
 // losses are numbers of records the programs had no room for.
