@@ -88,8 +88,8 @@ func (m *Manager) Checkpoint(ctx context.Context, jid id.Jail, o CheckpointOptio
 			made, err = still.atRest(ctx)
 		} else {
 			made, err = still.alive(ctx)
-			if l := c.live.Load(); err != nil && l != nil { // its disk may have failed meanwhile
-				err = errors.Join(l.checkWritable(op, still.was), err)
+			if l := c.live.Load(); err != nil && l != nil { // its disk may have failed meanwhile, or it is held
+				err = errors.Join(l.checkWritable(op, still.was), l.checkHeld(op, still.was), err)
 			}
 		}
 		return err
@@ -168,6 +168,9 @@ func (s *still) alive(ctx context.Context) (made Checkpoint, err error) {
 	defer fault.Recover(&err)
 	l, p := s.l, s.m.plan(s.was)
 	if err := l.checkWritable("jail.Checkpoint", s.was); err != nil {
+		return made, err
+	}
+	if err := l.checkHeld("jail.Checkpoint", s.was); err != nil {
 		return made, err
 	}
 	if err := s.cp.Dumpable(ctx, p, l.inst); err != nil {

@@ -24,6 +24,17 @@ var diskReadOnly = Condition{
 	Remedy: "free space on the host's disk, then stop the jail and start it again, which repairs its filesystem",
 }
 
+// EventsNotWritten is the Condition of a jail that is held, that is frozen, because its
+// events cannot be written and its Selection says that none may be lost. It continues when
+// they can be written.
+const EventsNotWritten = "events_not_written"
+
+var eventsNotWritten = Condition{
+	Type:   EventsNotWritten,
+	Detail: "the jail is held because its events cannot be written, for instance because the host's disk is full",
+	Remedy: "free space on the host's disk; to let jails run then, with events lost and counted, set on_overload to count",
+}
+
 // A VolumeChecker is an Instance that can tell whether the filesystem of its
 // writable layer had an error.
 type VolumeChecker interface {
@@ -40,10 +51,23 @@ func (l *live) volumeFailed() bool {
 // shown is the jail of c as callers see it.
 func (c *cell) shown() Jail {
 	j := *c.jail.Load()
-	if l := c.live.Load(); l != nil && l.volumeFailed() {
-		j.Conditions = []Condition{diskReadOnly}
+	l := c.live.Load()
+	if l != nil && l.volumeFailed() {
+		j.Conditions = append(j.Conditions, diskReadOnly)
+	}
+	if l != nil && l.ice.unwritten() {
+		j.Conditions = append(j.Conditions, eventsNotWritten)
 	}
 	return j
+}
+
+// checkHeld refuses an operation for which the jail's init must answer while the jail is
+// held and will be until space is free.
+func (l *live) checkHeld(op string, j Jail) error {
+	if !l.ice.unwritten() {
+		return nil
+	}
+	return &fault.Error{Op: op, On: string(j.ID), Kind: fault.NoSpace, Err: errors.New(eventsNotWritten.Detail), Remedy: eventsNotWritten.Remedy}
 }
 
 // checkWritable refuses an operation on a jail whose files cannot be written.

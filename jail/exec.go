@@ -93,10 +93,12 @@ func (m *Manager) running(jid id.Jail, op string) (*cell, *live, error) {
 	return c, l, err
 }
 
+// running returns what the jail has while it runs. Of one that is held it returns an error
+// as well.
 func (c *cell) running(op string) (*live, error) {
 	j, l := c.jail.Load(), c.live.Load()
 	if j.State == Running && l != nil {
-		return l, nil
+		return l, l.checkHeld(op, *j)
 	}
 	e := &fault.Error{Op: op, On: string(j.ID), Kind: fault.Conflict, Err: errors.New("the jail is " + string(j.State))}
 	switch j.State {
@@ -177,8 +179,12 @@ func (m *Manager) Execs(ctx context.Context, jid id.Jail) ([]protocol.ExecStatus
 	if err != nil {
 		return nil, err
 	}
-	if l, err := c.running("jail.Execs"); err == nil {
+	l, err := c.running("jail.Execs")
+	switch {
+	case err == nil:
 		return l.ctl.Execs(ctx)
+	case l != nil: // it is held
+		return nil, err
 	}
 	names, err := filepath.Glob(filepath.Join(m.dir(jid), "execs", "x-*.json"))
 	if err != nil {
@@ -202,8 +208,12 @@ func (m *Manager) ExecStatus(ctx context.Context, jid id.Jail, x id.Exec) (proto
 	if err != nil {
 		return protocol.ExecStatus{}, err
 	}
-	if l, err := c.running("jail.ExecStatus"); err == nil {
+	l, err := c.running("jail.ExecStatus")
+	switch {
+	case err == nil:
 		return l.ctl.ExecStatus(ctx, x)
+	case l != nil: // it is held
+		return protocol.ExecStatus{}, err
 	}
 	st, _, err := m.archived(jid, x)
 	return st, err
@@ -217,6 +227,9 @@ func (m *Manager) Output(ctx context.Context, jid id.Jail, x id.Exec, f func(pro
 		return protocol.ExecStatus{}, err
 	}
 	l, err := c.running("jail.Output")
+	if l != nil && err != nil { // it is held
+		return protocol.ExecStatus{}, err
+	}
 	if err != nil {
 		st, chunks, err := m.archived(jid, x)
 		for _, ch := range chunks {

@@ -40,6 +40,9 @@ func (m *Manager) Files(ctx context.Context, jid id.Jail) (Files, error) {
 	j, l := *c.jail.Load(), c.live.Load()
 	if l != nil && j.State != Paused {
 		unlock()
+		if err := l.checkHeld(op, j); err != nil {
+			return nil, err
+		}
 		return liveFiles{l.ctl}, nil
 	}
 	if j.State != Stopped && j.State != Failed {

@@ -107,6 +107,9 @@ type ice struct {
 	paused bool
 	// +checklocks:mu
 	throttled bool
+	// throttledAt is since when.
+	// +checklocks:mu
+	throttledAt time.Time
 	// +checklocks:mu
 	held bool
 }
@@ -121,6 +124,18 @@ func (i *ice) asleep() bool {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	return i.frozen()
+}
+
+// unwrittenAfter is how long the observers hold a jail before that is a Condition. They
+// hold one that is only too fast for moments, which a busy disk makes seconds.
+const unwrittenAfter = 10 * time.Second
+
+// unwritten reports whether the observers have held the jail for so long that its events
+// cannot be written.
+func (i *ice) unwritten() bool {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	return i.throttled && time.Since(i.throttledAt) > unwrittenAfter
 }
 
 // setPaused notes that the jail is paused or not, where it is frozen or thawed elsewhere.
@@ -170,10 +185,19 @@ func (l *live) set(ctx context.Context, wish *bool, to bool) error {
 	return nil
 }
 
-func (l *live) throttle(ctx context.Context) error { return l.set(ctx, &l.ice.throttled, true) }  // +checklocksignore
-func (l *live) relent(ctx context.Context) error   { return l.set(ctx, &l.ice.throttled, false) } // +checklocksignore
-func (l *live) hold(ctx context.Context) error     { return l.set(ctx, &l.ice.held, true) }       // +checklocksignore
-func (l *live) letGo(ctx context.Context) error    { return l.set(ctx, &l.ice.held, false) }      // +checklocksignore
+func (l *live) throttle(ctx context.Context) error {
+	if err := l.set(ctx, &l.ice.throttled, true); err != nil { // +checklocksignore
+		return err
+	}
+	l.ice.mu.Lock()
+	defer l.ice.mu.Unlock()
+	l.ice.throttledAt = time.Now()
+	return nil
+}
+
+func (l *live) relent(ctx context.Context) error { return l.set(ctx, &l.ice.throttled, false) } // +checklocksignore
+func (l *live) hold(ctx context.Context) error   { return l.set(ctx, &l.ice.held, true) }       // +checklocksignore
+func (l *live) letGo(ctx context.Context) error  { return l.set(ctx, &l.ice.held, false) }      // +checklocksignore
 
 // pause freezes the jail with nobody talking to its init, so that it can be
 // written down as it is. A transfer that does not end keeps no jail from being

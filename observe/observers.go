@@ -343,7 +343,8 @@ func (j *observed) each(f func(Watch) error) error {
 }
 
 // Detach ends the watch of a jail whose processes have ended, with everything
-// they did in its log.
+// they did in its log. If the log cannot be written for some seconds it returns an error,
+// and the log is written later.
 func (o *Observers) Detach(ctx context.Context, jid id.Jail) error {
 	j, err := o.find(jid)
 	if errors.Is(err, fault.NotFound) {
@@ -366,6 +367,10 @@ func (o *Observers) Detach(ctx context.Context, jid id.Jail) error {
 	errs = append(errs, j.each(Watch.Close))
 	j.watches, j.paused = nil, false
 	j.closing.Wait()
+	// On a full disk nothing is written until space is free, and the jail may be removed to
+	// free it.
+	ctx, cancel := context.WithTimeout(ctx, drainTime)
+	defer cancel()
 	return errors.Join(append(errs, j.log.Flush(ctx))...)
 }
 

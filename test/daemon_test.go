@@ -13,6 +13,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -102,6 +103,12 @@ func openAt(t *testing.T, data, config string, args ...string) *house {
 
 func (h *house) start() {
 	h.Helper()
+	h.startUntil((*client.Client).Ready)
+}
+
+// startUntil starts the daemon and waits until a request succeeds.
+func (h *house) startUntil(ok func(*client.Client, context.Context) error) {
+	h.Helper()
 	h.log = &daemonLog{}
 	h.cmd = exec.Command(h.bin, append([]string{"serve", "--data", h.data, "--config", h.config, "--listen", ""}, h.args...)...)
 	h.cmd.Stderr = h.log
@@ -113,7 +120,7 @@ func (h *house) start() {
 		h.Fatal(err)
 	}
 	h.Client = cl
-	for deadline := time.Now().Add(time.Minute); cl.Ready(context.Background()) != nil; time.Sleep(2 * time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); ok(cl, context.Background()) != nil; time.Sleep(2 * time.Millisecond) {
 		_, err := os.Readlink(fmt.Sprintf("/proc/%d/exe", h.cmd.Process.Pid))
 		if ended := err != nil; ended || time.Now().After(deadline) {
 			h.kill()
@@ -401,6 +408,45 @@ func TestABigOutputArrivesWhole(t *testing.T) {
 	}
 }
 
+// Init gives up a lossless reader from which it hears nothing for ten seconds. Each pause
+// of this one is longer, and the daemon is killed while its output is not read.
+func TestAGigabyteForAReaderThatPausesArrivesWhole(t *testing.T) {
+	onlyThorough(t)
+	const size, pauses, pause = 1 << 30, 3, 12 * time.Second
+	h := open(t, "")
+	j := h.running(wire.CreateJail{}).ID
+	s, err := h.Stream(t.Context(), j, wire.ExecRequest{Cmd: fmt.Sprintf("head -c %d /dev/zero", size), Lossless: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	paused, next := int64(0), int64(0)
+	for {
+		if next > (paused+1)*size/(pauses+2) && paused <= pauses {
+			if paused++; paused > pauses {
+				h.kill()
+				h.start()
+			} else {
+				time.Sleep(pause)
+			}
+		}
+		out, err := s.Next()
+		if err == io.EOF {
+			break
+		}
+		if err != nil {
+			t.Fatalf("after %d bytes and %d pauses: %v", next, paused, err)
+		}
+		if out.Offset != next || out.Lost != 0 {
+			t.Fatalf("output at %d with %d bytes lost comes after %d bytes and %d pauses", out.Offset, out.Lost, next, paused)
+		}
+		next += int64(len(out.Data))
+	}
+	if x := s.Exec(); next != size || x.StdoutBytes != size || x.ExitCode == nil || *x.ExitCode != 0 {
+		t.Errorf("%d bytes came of %d, and the command ended as %+v", next, size, x)
+	}
+}
+
 func TestFilesGoInAndOut(t *testing.T) {
 	h := open(t, "")
 	j := h.running(wire.CreateJail{})
@@ -586,23 +632,38 @@ func (h *house) churn(ctx context.Context) {
 	}
 }
 
+// inits returns the processes of a jail that are its init.
+func (h *house) inits(j id.Jail) (pids []int) {
+	h.Helper()
+	out, err := exec.Command("pgrep", "-f", "^/.glasshouse/init").Output()
+	if err != nil {
+		h.Fatal(err)
+	}
+	for field := range strings.FieldsSeq(string(out)) {
+		if cg, _ := os.ReadFile("/proc/" + field + "/cgroup"); strings.Contains(string(cg), string(j)) {
+			pid, err := strconv.Atoi(field)
+			if err != nil {
+				h.Fatal(err)
+			}
+			pids = append(pids, pid)
+		}
+	}
+	if len(pids) == 0 {
+		h.Fatalf("%s has no init", j)
+	}
+	return pids
+}
+
 func TestAfterARebootJailsAreStoppedWithTheirFiles(t *testing.T) {
 	h := open(t, "")
 	j := h.running(wire.CreateJail{})
 	h.sh(j.ID, "echo kept > /root/file; sync")
-	inits, err := exec.Command("pgrep", "-f", "^/.glasshouse/init").Output()
-	if err != nil {
-		t.Fatal(err)
-	}
+	inits := h.inits(j.ID)
 	h.kill()
-	for pid := range strings.FieldsSeq(string(inits)) {
-		if cg, _ := os.ReadFile("/proc/" + pid + "/cgroup"); strings.Contains(string(cg), string(j.ID)) {
-			var n int
-			fmt.Sscan(pid, &n)
-			syscall.Kill(n, syscall.SIGKILL)
-			for _, err := os.Stat("/proc/" + pid); err == nil; _, err = os.Stat("/proc/" + pid) {
-				time.Sleep(time.Millisecond)
-			}
+	for _, pid := range inits {
+		syscall.Kill(pid, syscall.SIGKILL)
+		for _, err := os.Stat(fmt.Sprint("/proc/", pid)); err == nil; _, err = os.Stat(fmt.Sprint("/proc/", pid)) {
+			time.Sleep(time.Millisecond)
 		}
 	}
 	h.start()

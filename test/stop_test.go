@@ -13,6 +13,7 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/coder/websocket"
 
@@ -176,4 +177,58 @@ func TestADaemonThatStopsTellsAllWhoWait(t *testing.T) {
 	}
 	h.start()
 	h.pends(j, "make one") // still
+}
+
+// Each request to a jail whose init was stopped ends, with an error that says why if it
+// needs init, and the jail can be paused, stopped and removed.
+func TestAJailWhoseInitDoesNotAnswer(t *testing.T) {
+	h := open(t, tools())
+	ctx := t.Context()
+	j := h.running(wire.CreateJail{Name: "silent"}).ID
+	stop := func() {
+		for _, pid := range h.inits(j) {
+			if err := syscall.Kill(pid, syscall.SIGSTOP); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	soon := func(what string, most time.Duration, do func() error) {
+		t.Helper()
+		begun := time.Now()
+		if err := do(); err != nil {
+			t.Errorf("%s: %v", what, err)
+		}
+		took := time.Since(begun)
+		t.Logf("%s: %v", what, took.Round(time.Millisecond))
+		if took > most {
+			t.Errorf("%s took %v, want at most %v", what, took, most)
+		}
+	}
+	command := func(args ...string) error {
+		if _, stderr, code := h.glasshouse(h.data, args...); code != 0 {
+			return fmt.Errorf("exit code %d: %s", code, stderr)
+		}
+		return nil
+	}
+
+	stop()
+	soon("pause", 20*time.Second, func() error { return command("jail", "pause", "silent") })
+	if got, err := h.Jail(ctx, j); err != nil || got.State != "paused" {
+		t.Errorf("paused, it is %s, %v", got.State, err)
+	}
+	soon("resume", 10*time.Second, func() error { return command("jail", "resume", "silent") })
+	soon("exec", 45*time.Second, func() error {
+		err := command("jail", "exec", "--timeout", "1s", "silent", "--", "true")
+		if err == nil || !strings.Contains(err.Error(), "exit code 125") || !strings.Contains(err.Error(), "init") {
+			return fmt.Errorf("it ends with %v, want exit code 125 and that init does not answer", err)
+		}
+		return nil
+	})
+	soon("stop", 45*time.Second, func() error { return command("jail", "stop", "silent") })
+	soon("start", 10*time.Second, func() error { return command("jail", "start", "silent") })
+	if got := h.sh(j, "echo alive"); got != "alive" {
+		t.Errorf("started again, it says %q", got)
+	}
+	stop()
+	soon("rm", 45*time.Second, func() error { return command("jail", "rm", "silent") })
 }

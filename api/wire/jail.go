@@ -103,7 +103,7 @@ type Jail struct {
 
 // Condition is a lasting problem of a jail.
 type Condition struct {
-	Type   string `json:"type" required:"true" enum:"disk_read_only" description:"disk_read_only: its filesystem had an error, and refuses writes until the jail was stopped and started."`
+	Type   string `json:"type" required:"true" enum:"disk_read_only,events_not_written" description:"disk_read_only: its filesystem had an error, and refuses writes until the jail was stopped and started. events_not_written: it is held because its events cannot be written, and continues when they can be."`
 	Detail string `json:"detail" required:"true"`
 	Remedy string `json:"remedy,omitempty"`
 }

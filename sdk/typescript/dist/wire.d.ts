@@ -512,8 +512,9 @@ export interface Condition {
     detail: string;
     remedy?: string;
     /** disk_read_only: its filesystem had an error, and refuses writes until the jail was stopped and
-     * started. */
-    type: "disk_read_only";
+     * started. events_not_written: it is held because its events cannot be written, and continues when
+     * they can be. */
+    type: "disk_read_only" | "events_not_written";
 }
 export interface ConnectedHost {
     bytes_in?: number;

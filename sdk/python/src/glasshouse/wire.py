@@ -725,8 +725,9 @@ class ConditionOptions(TypedDict, total=False):
 class Condition(ConditionOptions):
     detail: str
     # disk_read_only: its filesystem had an error, and refuses writes until the jail was
-    # stopped and started.
-    type: Literal["disk_read_only"]
+    # stopped and started. events_not_written: it is held because its events cannot be
+    # written, and continues when they can be.
+    type: Literal["disk_read_only", "events_not_written"]
 
 
 class ConnectedHostOptions(TypedDict, total=False):

@@ -3427,10 +3427,10 @@ export interface components {
             detail: string;
             remedy?: string;
             /**
-             * @description disk_read_only: its filesystem had an error, and refuses writes until the jail was stopped and started.
+             * @description disk_read_only: its filesystem had an error, and refuses writes until the jail was stopped and started. events_not_written: it is held because its events cannot be written, and continues when they can be.
              * @enum {string}
              */
-            type: "disk_read_only";
+            type: "disk_read_only" | "events_not_written";
         };
         ConnectedHost: {
             /** Format: int64 */
