@@ -164,7 +164,10 @@ func (q *Queue) RememberOwed(ctx context.Context) error {
 }
 
 // asRecorded returns a pending request as its last record has it, and keeps it so. Without
-// that a person would be asked again, and the audit log would have two answers.
+// that a person would be asked again, and the audit log would have two answers. Only New
+// calls it, before the queue is shared.
+//
+// +checklocksignore
 func (q *Queue) asRecorded(r Request) Request {
 	now, found, err := q.cfg.Recorded(q.ctx, r)
 	if err == nil && found {
