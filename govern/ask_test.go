@@ -169,7 +169,7 @@ func TestAnAnswerThatCountsAsLongAsTheJailLives(t *testing.T) {
 	}
 }
 
-// A killedStore keeps questions, but not what became of them, as if its process had been
+// A killedStore keeps questions, but not their answers, as if its process had been
 // killed when that was recorded.
 type killedStore struct {
 	approval.Store

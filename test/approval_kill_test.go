@@ -29,7 +29,7 @@ type desk struct {
 	// asked are questions whose agents have no verdict yet, by resource.
 	// +checklocks:mu
 	asked map[string]bool
-	// verdicts are what agents were told, by resource.
+	// verdicts are the answers that agents got, by resource.
 	// +checklocks:mu
 	verdicts map[string]wire.Verdict
 	// seen are the requests that a daemon has listed.
@@ -123,7 +123,7 @@ func (d *desk) agent(ctx context.Context, c *client.Client) {
 	}
 }
 
-// person answers one request in three ways out of four.
+// person answers requests by the API or by links, except those whose resource ends in 7.
 func (d *desk) person(ctx context.Context, c *client.Client, addr string) {
 	for ctx.Err() == nil {
 		list, err := c.Approvals(ctx, "", d.jail)
@@ -143,7 +143,7 @@ func (d *desk) person(ctx context.Context, c *client.Client, addr string) {
 		answers := []wire.AnswerApproval{{Answer: "allow", Scope: "once"}, {Answer: "deny", Scope: "once"}, {Answer: "allow", Scope: "always"}, {Answer: "deny", Scope: "always"}}
 		answer := answers[rand.IntN(len(answers))]
 		if strings.HasSuffix(a.Question.Resource, "7") {
-			time.Sleep(time.Millisecond) // nobody answers this one
+			time.Sleep(time.Millisecond) // this request gets no answer
 			continue
 		}
 		d.mu.Lock()

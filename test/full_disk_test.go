@@ -232,8 +232,8 @@ func TestRequestsOnAFullDiskNameTheDisk(t *testing.T) {
 	}
 }
 
-// A jail writes until the host's disk is full. It can be removed then, and those beside
-// it go on.
+// A jail writes until the host's disk is full. It can be removed then, and other jails
+// continue to run.
 func TestAJailThatFillsTheHostsDiskCanBeRemoved(t *testing.T) {
 	h := openOnDisk(t, 512, tools()+"pool: {size: 0}\n")
 	ctx := t.Context()

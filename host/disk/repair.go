@@ -85,7 +85,7 @@ func hostSpace(img string) (int64, error) {
 }
 
 // WriteError returns err, which writing to the volume in img ended with, as fault.NoSpace
-// if the host's disk is as good as full. For metadata that the host has no room for, the
+// if the host's disk is almost full. For metadata that the host has no room for, the
 // kernel reports EIO (mark_buffer_write_io_error in its fs/buffer.c).
 func WriteError(img string, err error) error {
 	if !errors.Is(err, unix.EIO) {

@@ -288,8 +288,8 @@ func (w *watch) merge(until int64) {
 // stuckTime is how long records may take to be written before the log counts as stuck.
 const stuckTime = 100 * time.Millisecond
 
-// stuck reports whether the log does not write what it has taken. The rings keep that until
-// then, and run full although the log has room.
+// stuck reports whether the log has taken records and does not write them. The rings keep
+// records until they are written, and run full although the log has room.
 //
 // +checklocks:w.mu
 func (w *watch) stuck() bool {
@@ -297,7 +297,7 @@ func (w *watch) stuck() bool {
 }
 
 // relieve holds the jail while its log has no room, or is stuck, and its rings run full,
-// and lets it go on when there is room again.
+// and thaws it when there is room again.
 //
 // +checklocks:w.mu
 func (w *watch) relieve() {
