@@ -289,6 +289,8 @@ func TestApprovalsUnderKills(t *testing.T) {
 	}
 	work.Wait()
 	d.holds("at the end")
+	d.mu.Lock()
+	defer d.mu.Unlock()
 	t.Logf("%d questions, %d requests, %d answers acknowledged", d.next, len(d.seen), len(d.acknowledged))
 	if len(d.acknowledged) < kills {
 		t.Error("too few answers to tell")
