@@ -121,6 +121,11 @@ type Checkpointer interface {
 	// and about to end.
 	SealLayer(ctx context.Context, p Plan, to string) error
 
+	// FlushLayer writes what a live jail has written to its layer to its final place on the
+	// disk. What follows needs no space for it, or the layer would be damaged if the host's
+	// disk is full then. Who writes to the layer waits for moments.
+	FlushLayer(ctx context.Context, p Plan) error
+
 	// Shed is Clean, and the writable layer is gone too, but for the name that
 	// SealLayer gave it.
 	Shed(ctx context.Context, p Plan) error

@@ -176,7 +176,7 @@ func (s *still) alive(ctx context.Context) (made Checkpoint, err error) {
 	if err := s.cp.Dumpable(ctx, p, l.inst); err != nil {
 		return made, err
 	}
-	if err := s.beginCopy(ctx, p); err != nil {
+	if err := s.beginLayer(ctx, p); err != nil {
 		return made, err
 	}
 	defer func() { // when the jail runs again
@@ -341,23 +341,26 @@ func (s *still) layer(ctx context.Context, p Plan) (Layering, error) {
 	return Stacked, s.cp.SealLayer(ctx, p, s.o.Layer)
 }
 
-// beginCopy makes ready for the layer to be copied, if it is to be.
-func (s *still) beginCopy(ctx context.Context, p Plan) error {
+// beginLayer prepares what layer does, while the jail runs.
+func (s *still) beginLayer(ctx context.Context, p Plan) error {
 	if s.o.Stop || s.o.Layering == Stacked {
-		return nil
+		return s.cp.FlushLayer(ctx, p) // most of it before the jail waits
 	}
 	c, err := s.cp.BeginCopy(ctx, p, s.o.Layer)
 	switch {
 	case err == nil:
 		s.copy = c
 	case s.o.Layering != Copied && errors.Is(err, fault.TooLarge):
-		return nil
+		return s.cp.FlushLayer(ctx, p) // most of it before the jail waits
 	}
 	return err
 }
 
 // stop ends the jail where it was written down.
 func (s *still) stop(ctx context.Context, sealed []string) error {
+	if err := s.cp.FlushLayer(ctx, s.m.plan(s.was)); err != nil {
+		return err
+	}
 	if err := s.l.inst.Kill(ctx); err != nil {
 		return err
 	}
@@ -377,8 +380,14 @@ func (s *still) rehost(ctx context.Context, sealed []string) error {
 	next := s.was
 	next.Sealed, next.Wire = sealed, nil
 	p := s.m.plan(s.was)
+	var flush errgroup.Group
+	flush.Go(fault.Catch(func() error { return s.cp.FlushLayer(ctx, p) }))
 	body, err := s.m.body(ctx, s.cp, next, s.o.Images, &p)
-	if err != nil {
+	flushErr := flush.Wait()
+	if flushErr != nil && err == nil {
+		flushErr = errors.Join(flushErr, s.m.discard(ctx, s.cp, body))
+	}
+	if err := errors.Join(flushErr, err); err != nil {
 		return fmt.Errorf("go on over a new layer: %w", err)
 	}
 	s.leave, err = s.m.inhabit(ctx, s.b, s.c, body, nil, nil)
@@ -430,6 +439,11 @@ func (m *Manager) recordHalf(ctx context.Context, j Jail) error {
 		return fmt.Errorf("record body %s: %w", j.ID, err)
 	}
 	return nil
+}
+
+// discard removes a body that no jail moved into.
+func (m *Manager) discard(ctx context.Context, cp Checkpointer, b *body) error {
+	return errors.Join(b.inst.Kill(ctx), b.inst.Close(), m.dropBody(ctx, cp, b.jail))
 }
 
 // dropBody removes the body that j was to move into.
@@ -521,7 +535,7 @@ func (m *Manager) inhabit(ctx context.Context, b Backend, c *cell, body *body, s
 		if old != nil { // which is still what is observed, if watchAnew failed
 			err = errors.Join(err, m.watchAnew(ctx, b, was, old, true))
 		}
-		return nil, errors.Join(err, body.inst.Kill(ctx), body.inst.Close(), m.dropBody(ctx, b.(Checkpointer), body.jail))
+		return nil, errors.Join(err, m.discard(ctx, b.(Checkpointer), body))
 	}
 	if wired != nil {
 		m.cfg.Log.Info("a jail that was taken back has kept its wire", "jail", was.ID, "connections", kept, "closed", closed)

@@ -128,11 +128,16 @@ func (m *Manager) exec(ctx context.Context, c *cell, r ExecRequest, o *control.A
 	if err != nil {
 		return nil, protocol.ExecStatus{}, err
 	}
-	req, err := m.protocol(*c.jail.Load(), r)
+	j := *c.jail.Load()
+	req, err := m.protocol(j, r)
 	if err != nil {
 		return nil, protocol.ExecStatus{}, err
 	}
-	return l.ctl.Exec(ctx, req, o)
+	stream, status, err := l.ctl.Exec(ctx, req, o)
+	if err != nil { // perhaps because the program could not be read
+		err = errors.Join(l.checkWritable("jail.Exec", j), err)
+	}
+	return stream, status, err
 }
 
 // Attach follows the output of a command that was started earlier, perhaps

@@ -181,6 +181,13 @@ func (s *script) BeginCopy(_ context.Context, _ jail.Plan, to string) (jail.Laye
 	return scriptedCopy{s, to}, nil
 }
 
+func (s *script) FlushLayer(context.Context, jail.Plan) error {
+	if s.called("seal") > s.called("flush sealed") {
+		return s.at("flush sealed")
+	}
+	return s.at("flush")
+}
+
 func (s *script) SealLayer(_ context.Context, _ jail.Plan, to string) error {
 	if err := s.at("seal"); err != nil {
 		return err

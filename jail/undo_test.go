@@ -74,7 +74,7 @@ func TestAJailIsFailedWhoseStartPanics(t *testing.T) {
 func TestAJailRunsOnAfterEachFailureOfACheckpoint(t *testing.T) {
 	steps := map[jail.Layering][]string{
 		jail.Copied:  {"dumpable", "copy", "freeze", "steady", "dump", "take", "end"},
-		jail.Stacked: {"dumpable", "freeze", "steady", "dump", "seal", "restore"},
+		jail.Stacked: {"dumpable", "flush", "freeze", "steady", "dump", "seal", "flush sealed", "restore"},
 	}
 	for how, ops := range steps {
 		for _, op := range ops {

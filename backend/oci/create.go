@@ -81,7 +81,7 @@ func (m *making) undoOnError(err *error, operation string) {
 	if *err == nil {
 		return
 	}
-	*err = fmt.Errorf("%s jail %s: %w", operation, m.plan.ID, *err)
+	*err = fmt.Errorf("%s jail %s: %w", operation, m.plan.ID, disk.WriteError(m.layout.image(), *err))
 	if more := m.undo.Run(); more != nil {
 		m.backend.log.Error("a jail that could not be made left something behind", "jail", m.plan.ID, "err", more)
 		*err = errors.Join(*err, more)

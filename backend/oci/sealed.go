@@ -111,6 +111,12 @@ func (b *Backend) SealLayer(ctx context.Context, p jail.Plan, to string) error {
 	return nil
 }
 
+// FlushLayer implements jail.Checkpointer.
+func (b *Backend) FlushLayer(ctx context.Context, p jail.Plan) error {
+	l := layout{p.Dir}
+	return disk.Flush(ctx, l.image(), l.volume())
+}
+
 // copyAtMost bounds what is copied while a jail waits: what takes no longer than
 // its processes take to be written down.
 var copyAtMost = overlay.CopyLimit{Files: 300, Bytes: 8 << 20}
@@ -202,7 +208,7 @@ func (c *layerCopy) End() error {
 	var err error
 	if c.at != "" {
 		if c.done {
-			// Only who asks is told what the host's disk has no room for.
+			// Without syncfs(2), the kernel does not report blocks that the host's disk has no room for.
 			err = disk.WriteError(c.to, syncVolume(c.at))
 		}
 		err = errors.Join(err, disk.Unmount(c.at), os.Remove(c.at))

@@ -11,7 +11,8 @@
 // megabytes of journal once it was mounted, and gives back what is deleted. The
 // host may promise more than it has: when its own filesystem is full, writes in
 // a volume fail as they would on a broken disk, and the volume refuses all further
-// writes until it is mounted again. Failed reports that.
+// writes until it is mounted again. Failed reports that. No volume is made or flushed
+// if the host has less than 8 MiB left: fault.NoSpace.
 //
 // An image that is written no more can be sealed: then it is mounted read-only, in
 // many places at once, on one loop device. An image never has a writable and a

@@ -39,6 +39,9 @@ func imageSize(mb int64) int64 {
 
 // create makes the image img in one step: it is whole or it is not there.
 func create(ctx context.Context, img string, mb int64, templates string) (err error) {
+	if err := checkRoom("disk.Make", img, room); err != nil {
+		return err
+	}
 	tmpl, err := template(ctx, mb, templates)
 	if err != nil {
 		return err

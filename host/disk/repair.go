@@ -15,9 +15,12 @@ import (
 	"glasshouse/fault"
 )
 
-// repairRoom is the free space of the host without which Mount does not repair a
-// volume: the journal alone takes 4 MiB, and the jail needs space afterwards.
-const repairRoom = 16 << 20
+// Free space of the host without which a volume is neither made nor sealed, or not
+// repaired. The journal of a volume alone takes 4 MiB.
+const (
+	room       = 8 << 20
+	repairRoom = 16 << 20
+)
 
 // Failed reports whether the mounted volume in img had an error, such as a write that
 // found the host's disk full. From then on ext4 refuses all writes (errors=remount-ro),
@@ -54,13 +57,8 @@ func repair(loop *os.File, img string) error {
 	if err != nil || sb.state()&stateErrors == 0 {
 		return err
 	}
-	free, err := hostSpace(img)
-	if err != nil {
-		return fmt.Errorf("repair: %w", err)
-	}
-	if free < repairRoom {
-		return &fault.Error{Op: "disk.Mount", On: img, Kind: fault.NoSpace, Remedy: "free space on the host's disk, and try again",
-			Err: fmt.Errorf("the volume needs a repair, and the host's disk has %d MiB left of the %d MiB that this needs", free>>20, repairRoom>>20)}
+	if err := checkRoom("disk.Mount", img, repairRoom); err != nil {
+		return fmt.Errorf("the volume needs a repair: %w", err)
 	}
 	tool, err := findTool("e2fsck")
 	if err != nil {
@@ -84,12 +82,29 @@ func hostSpace(img string) (int64, error) {
 	return int64(st.Bavail) * st.Bsize, err
 }
 
-// WriteError returns err, which writing to the volume in img ended with, as fault.NoSpace
-// if the host's disk is almost full. For metadata that the host has no room for, the
-// kernel reports EIO (mark_buffer_write_io_error in its fs/buffer.c).
-func WriteError(img string, err error) error {
-	if !errors.Is(err, unix.EIO) {
+// checkRoom returns fault.NoSpace if the host's disk, on which img is, has less than need
+// bytes left.
+func checkRoom(op, img string, need int64) error {
+	free, err := hostSpace(img)
+	if err != nil || free >= need {
 		return err
+	}
+	return &fault.Error{Op: op, On: img, Kind: fault.NoSpace, Remedy: "free space on the host's disk, or delete jails and snapshots",
+		Err: fmt.Errorf("the host's disk has %d KiB left, and this needs %d KiB", free>>10, need>>10)}
+}
+
+// WriteError returns err, which using the volume in img ended with, as fault.NoSpace
+// if the host's disk is almost full and err, or the volume, had an error because of it.
+// For data that the host has no room for, the kernel reports ENOSPC or EIO, and for metadata
+// EIO (mark_buffer_write_io_error in its fs/buffer.c).
+func WriteError(img string, err error) error {
+	if err == nil {
+		return nil
+	}
+	if !errors.Is(err, unix.EIO) && !errors.Is(err, unix.ENOSPC) {
+		if failed, _ := Failed(img); !failed {
+			return err
+		}
 	}
 	free, statErr := hostSpace(img)
 	if statErr != nil || free >= repairRoom {

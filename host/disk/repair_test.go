@@ -20,6 +20,14 @@ func (h *host) small(mb int) {
 	h.t.Cleanup(func() { unix.Unmount(h.dir, unix.MNT_DETACH) })
 }
 
+// crowd leaves 4 MiB of the host's space.
+func (h *host) crowd() {
+	h.t.Helper()
+	var st unix.Statfs_t
+	h.must(unix.Statfs(h.dir, &st))
+	h.must(os.WriteFile(h.path("filler"), make([]byte, int64(st.Bavail)*st.Bsize-4*meg), 0o600))
+}
+
 // breaks writes to a volume until the host has no space left and the volume refuses
 // all writes.
 func (h *host) breaks(mnt string) {
@@ -71,6 +79,58 @@ func TestAVolumeThatFailedOnAFullDiskIsRepairedWhenItIsMountedAgain(t *testing.T
 	h.must(os.WriteFile(filepath.Join(mnt, "note"), []byte("written"), 0o600))
 	h.must(disk.Unmount(mnt))
 	h.must(disk.Seal(h.img("v")))
+}
+
+func TestAVolumeIsNeitherMadeNorFlushedWithoutSpace(t *testing.T) {
+	h := newHost(t)
+	h.small(64)
+	mnt := h.volume("v", 256)
+	noSpace := func(what string, err error) {
+		t.Helper()
+		if !errors.Is(err, fault.NoSpace) || fault.RemedyOf(err) == "" {
+			t.Errorf("%s = %v, want no space, with a remedy", what, err)
+		}
+	}
+	flush := func() error { return disk.Flush(t.Context(), h.img("v"), mnt) }
+	h.must(os.WriteFile(filepath.Join(mnt, "note"), []byte("kept"), 0o600))
+	h.must(flush())
+	h.must(os.WriteFile(filepath.Join(mnt, "note"), []byte("more"), 0o600)) // thawed
+	h.must(disk.Flush(t.Context(), h.img("v"), h.path("nowhere")))
+
+	h.crowd()
+	h.must(os.Mkdir(h.path("w"), 0o755))
+	noSpace("Make", disk.Make(t.Context(), h.img("w"), h.path("w"), 256, h.path("templates")))
+	noSpace("Flush", flush())
+	h.must(os.Remove(h.path("filler")))
+	h.must(flush())
+
+	// More than the host has left, which the kernel finds out when it writes it.
+	h.must(os.WriteFile(filepath.Join(mnt, "large"), make([]byte, 100*meg), 0o600))
+	noSpace("Flush of what does not fit", flush())
+}
+
+// What using a volume ends with is explained by the disk only if that is full.
+func TestAnErrorNamesTheDiskIfThatIsFull(t *testing.T) {
+	h := newHost(t)
+	h.small(64)
+	mnt := h.volume("v", 256)
+	other := errors.New("bad message")
+	for _, err := range []error{nil, other, unix.EIO} {
+		if got := disk.WriteError(h.img("v"), err); got != err {
+			t.Errorf("WriteError(%v) = %v with space left", err, got)
+		}
+	}
+	h.crowd()
+	if got := disk.WriteError(h.img("v"), other); got != other {
+		t.Errorf("WriteError(%v) = %v, and the volume has not failed", other, got)
+	}
+	if got := disk.WriteError(h.img("v"), unix.EIO); !errors.Is(got, fault.NoSpace) || !errors.Is(got, unix.EIO) {
+		t.Errorf("WriteError(EIO) = %v, want no space", got)
+	}
+	h.breaks(mnt)
+	if got := disk.WriteError(h.img("v"), other); !errors.Is(got, fault.NoSpace) || !errors.Is(got, other) {
+		t.Errorf("WriteError(%v) = %v once the volume has failed, want no space", other, got)
+	}
 }
 
 func TestFailedOfAnImageThatIsMissing(t *testing.T) {

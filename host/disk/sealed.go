@@ -1,6 +1,7 @@
 package disk
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -33,6 +34,28 @@ func Seal(img string) error {
 	}
 	if err := errors.Join(f.Chmod(0o400), f.Sync(), dirs.Sync(filepath.Dir(img))); err != nil {
 		return fmt.Errorf("seal volume %s: %w", img, err)
+	}
+	return nil
+}
+
+// Flush writes all that was written to the volume in img, if it is mounted on mountpoint, to
+// its final place in the image: later the host needs no space for it, and can be full. Who
+// writes to the volume waits for a part of that.
+func Flush(ctx context.Context, img, mountpoint string) error {
+	on, err := mounted(mountpoint)
+	if err != nil || on.device == "" {
+		return err
+	}
+	if err := checkRoom("disk.Flush", img, room); err != nil {
+		return err
+	}
+	err = whileFrozen(ctx, mountpoint, func() error { return nil })
+	failed, failedErr := Failed(img)
+	if failed && err == nil {
+		err = unix.EIO
+	}
+	if err := errors.Join(WriteError(img, err), failedErr); err != nil {
+		return fmt.Errorf("flush volume %s: %w", img, err)
 	}
 	return nil
 }
