@@ -296,18 +296,42 @@ func (s *suite) processesDie(t *testing.T) {
 	var file string
 	var whole time.Duration
 	n, failed, harmed := moments(24), 0, 0
-	for i := range n {
+	interrupted := false // a Dump of this jail
+	remove := func() {
+		harmed++
+		b.kill(t)
+		if err := cp.Shed(t.Context(), b.plan); err != nil {
+			t.Fatalf("Shed: %v", err)
+		}
+		mustNotLeak(t, b.plan)
+		b = nil
+	}
+	// A thread that CRIU left in the middle may crash only when it next runs.
+	late := func(moment int, err error) {
+		if !interrupted || !b.ended() {
+			t.Fatalf("moment %d: %v", moment, err)
+		}
+		remove()
+	}
+	for i := 0; i < n; i++ {
 		if b == nil {
 			b, file = s.counts(t)
 			b.start(t, "exec probe hold 32")
 			whole = timed(func() { b.snapshot(t) })
-		} else {
-			b.start(t, "exec probe hold 32")
+			interrupted = false
+		} else if _, err := b.tryStart(t, "exec probe hold 32"); err != nil {
+			late(i, err)
+			i--
+			continue
 		}
 		var pid int
 		eventually(t, "the process is there", func() bool { pid = b.hostPID("hold", "32"); return pid != 0 })
 		img := s.newImage(t, b.plan)
-		b.hold(t)
+		if err := b.tryHold(t); err != nil {
+			late(i, err)
+			i--
+			continue
+		}
 		kill := time.AfterFunc(whole*time.Duration(i)/time.Duration(n), func() { unix.Kill(pid, unix.SIGKILL) })
 		err := cp.Dump(deadline(t, time.Minute), b.plan, b.inst, img.dir)
 		kill.Stop()
@@ -317,6 +341,7 @@ func (s *suite) processesDie(t *testing.T) {
 		}
 		if err != nil {
 			failed++
+			interrupted = true
 		}
 		stands(t, file, countIn(file))
 		if b.goesOn(t, file) {
@@ -325,13 +350,7 @@ func (s *suite) processesDie(t *testing.T) {
 		if err == nil {
 			t.Fatalf("moment %d: Dump says it worked, and the jail is harmed", i)
 		}
-		harmed++
-		b.kill(t)
-		if err := cp.Shed(t.Context(), b.plan); err != nil {
-			t.Fatalf("Shed: %v", err)
-		}
-		mustNotLeak(t, b.plan)
-		b = nil
+		remove()
 	}
 	t.Logf("%d of %d dumps failed, which harmed %d jails", failed, n, harmed)
 	if b != nil {

@@ -205,11 +205,20 @@ func (b *box) sh(t *testing.T, script string) string {
 // start runs a shell script and leaves it running.
 func (b *box) start(t *testing.T, script string) id.Exec {
 	t.Helper()
+	x, err := b.tryStart(t, script)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return x
+}
+
+func (b *box) tryStart(t *testing.T, script string) (id.Exec, error) {
+	t.Helper()
 	e := protocol.Exec{ID: id.NewExec(), Argv: []string{"/bin/bash", "-c", script}, Env: path}
 	if _, _, err := b.ctl.Exec(deadline(t, 30*time.Second), e, nil); err != nil {
-		t.Fatalf("start %s: %v", script, err)
+		return "", fmt.Errorf("start %s: %w", script, err)
 	}
-	return e.ID
+	return e.ID, nil
 }
 
 // eventually waits until cond holds.
