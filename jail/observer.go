@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/netip"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"glasshouse/fault"
@@ -107,11 +108,12 @@ type ice struct {
 	paused bool
 	// +checklocks:mu
 	throttled bool
-	// throttledAt is since when.
-	// +checklocks:mu
-	throttledAt time.Time
 	// +checklocks:mu
 	held bool
+
+	// throttledSince is set while throttled is. It is read without mu, which is locked while
+	// the jail is being frozen: a list of jails does not wait for that.
+	throttledSince atomic.Pointer[time.Time]
 }
 
 // frozen reports whether anything keeps the jail frozen. The caller holds i.mu.
@@ -133,9 +135,8 @@ const unwrittenAfter = 10 * time.Second
 // unwritten reports whether the observers have held the jail for so long that its events
 // cannot be written.
 func (i *ice) unwritten() bool {
-	i.mu.Lock()
-	defer i.mu.Unlock()
-	return i.throttled && time.Since(i.throttledAt) > unwrittenAfter
+	since := i.throttledSince.Load()
+	return since != nil && time.Since(*since) > unwrittenAfter
 }
 
 // setPaused notes that the jail is paused or not, where it is frozen or thawed elsewhere.
@@ -164,6 +165,13 @@ func (i *ice) setHeld(to bool) {
 func (l *live) set(ctx context.Context, wish *bool, to bool) error {
 	l.ice.mu.Lock()
 	defer l.ice.mu.Unlock()
+	return l.change(ctx, wish, to)
+}
+
+// change is set for a caller that holds ice.mu.
+//
+// +checklocks:l.ice.mu
+func (l *live) change(ctx context.Context, wish *bool, to bool) error {
 	if *wish == to {
 		return nil
 	}
@@ -186,18 +194,28 @@ func (l *live) set(ctx context.Context, wish *bool, to bool) error {
 }
 
 func (l *live) throttle(ctx context.Context) error {
-	if err := l.set(ctx, &l.ice.throttled, true); err != nil { // +checklocksignore
-		return err
-	}
 	l.ice.mu.Lock()
 	defer l.ice.mu.Unlock()
-	l.ice.throttledAt = time.Now()
+	if err := l.change(ctx, &l.ice.throttled, true); err != nil {
+		return err
+	}
+	now := time.Now()
+	l.ice.throttledSince.CompareAndSwap(nil, &now)
 	return nil
 }
 
-func (l *live) relent(ctx context.Context) error { return l.set(ctx, &l.ice.throttled, false) } // +checklocksignore
-func (l *live) hold(ctx context.Context) error   { return l.set(ctx, &l.ice.held, true) }       // +checklocksignore
-func (l *live) letGo(ctx context.Context) error  { return l.set(ctx, &l.ice.held, false) }      // +checklocksignore
+func (l *live) relent(ctx context.Context) error {
+	l.ice.mu.Lock()
+	defer l.ice.mu.Unlock()
+	if err := l.change(ctx, &l.ice.throttled, false); err != nil {
+		return err
+	}
+	l.ice.throttledSince.Store(nil)
+	return nil
+}
+
+func (l *live) hold(ctx context.Context) error  { return l.set(ctx, &l.ice.held, true) }  // +checklocksignore
+func (l *live) letGo(ctx context.Context) error { return l.set(ctx, &l.ice.held, false) } // +checklocksignore
 
 // pause freezes the jail with nobody talking to its init, so that it can be
 // written down as it is. A transfer that does not end keeps no jail from being
