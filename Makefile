@@ -1,5 +1,5 @@
-# Glasshouse. `make up` on a fresh machine, `make test` before a push; the rest
-# is what those two are made of.
+# Glasshouse. `make up` on a fresh machine, `make check test` before a push; the
+# rest is what those are made of.
 
 SHELL := /bin/bash
 DATA  ?= $(if $(filter 0,$(shell id -u)),/var/lib/glasshouse,$(HOME)/.local/share/glasshouse)

@@ -243,7 +243,8 @@ func (f *FileReview) diff(was, now *os.Root) (err error) {
 	if err != nil {
 		return err
 	}
-	if f.Diff = safetext.ForTerminal(text); len(f.Diff) > maxDiff {
+	f.Diff = safetext.ForTerminal(text)
+	if len(f.Diff) > maxDiff {
 		f.Diff, f.NoDiff = "", "too much differs"
 	}
 	return nil

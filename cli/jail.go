@@ -56,7 +56,8 @@ func (f *limitFlags) add(cmd *cobra.Command, def string) {
 
 func (f *limitFlags) request() (l wire.Limits, err error) {
 	l = wire.Limits{CPUShares: f.cpu, MaxPIDs: f.pids}
-	if l.MemoryMB, err = mebibytes("memory", f.memory); err != nil {
+	l.MemoryMB, err = mebibytes("memory", f.memory)
+	if err != nil {
 		return l, err
 	}
 	l.DiskMB, err = mebibytes("disk", f.disk)

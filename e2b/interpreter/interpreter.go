@@ -148,7 +148,8 @@ func (i *Interpreters) begin(ctx context.Context, j id.Jail, r jail.ExecRequest)
 			fail(err)
 		}
 	}()
-	if err = ready(ctx, j, stream); err == nil {
+	err = ready(ctx, j, stream)
+	if err == nil {
 		conn, dialErr := i.jails.Dial(ctx, j, Port)
 		if err = dialErr; err == nil {
 			return conn.Close()

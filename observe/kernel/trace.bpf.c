@@ -592,8 +592,8 @@ static __always_inline u64 root_of(struct task_struct *t, struct slot *slot)
 }
 
 /*
- * UNNUMBERED stands for a path of which the daemon could not be told, because there was no
- * room. What is done to it is recorded without a path, or counted as lost.
+ * UNNUMBERED stands for a path without a number: the ring had no room for the record that
+ * tells the daemon the path. What is done to it is recorded without a path, or counted as lost.
  */
 #define UNNUMBERED -1
 
