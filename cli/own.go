@@ -210,13 +210,18 @@ func (c *command) startOwn(ctx context.Context, cl *client.Client) error {
 	}
 }
 
+// unused is the file that stopUnused locks. A file that nothing refers to is closed, and its
+// lock must last as long as the process.
+var unused *os.File
+
 // stopUnused calls stop when nobody uses the daemon any more.
 func stopUnused(dir string, stop func()) error {
 	f, err := usersFile(dir)
 	if err != nil {
 		return err
 	}
-	go func() { // ends with the process, which alone lets go of the lock
+	unused = f
+	go func() {
 		if err := flock(f, syscall.LOCK_EX); err == nil {
 			stop()
 		}

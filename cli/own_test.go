@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -43,6 +44,7 @@ func playDaemon(args []string) int {
 	}
 	// The lock tells the test when this process has ended.
 	alive, err := os.Create(filepath.Join(dir, "alive"))
+	defer alive.Close()
 	if err == nil {
 		err = flock(alive, syscall.LOCK_EX)
 	}
@@ -118,6 +120,27 @@ func TestACommandStartsADaemonThatEndsWhenItIsUnused(t *testing.T) {
 	users.Close()
 	if err := flock(alive, syscall.LOCK_EX); err != nil { // waits for the end of the daemon
 		t.Errorf("when it is unused: got %v, want its end", err)
+	}
+}
+
+func TestADaemonThatStopsBecauseItIsUnusedIsNotUsedAgain(t *testing.T) {
+	dir := dataDir(t)
+	stopped := make(chan struct{})
+	if err := stopUnused(dir, func() { close(stopped) }); err != nil {
+		t.Fatal(err)
+	}
+	<-stopped
+	for range 2 { // which closes files that nothing refers to
+		runtime.GC()
+		time.Sleep(10 * time.Millisecond)
+	}
+	f, err := usersFile(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if err := flock(f, syscall.LOCK_SH|syscall.LOCK_NB); !errors.Is(err, syscall.EWOULDBLOCK) {
+		t.Errorf("a use of a daemon that stops: got %v, want to wait", err)
 	}
 }
 
