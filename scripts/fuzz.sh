@@ -3,6 +3,7 @@
 # other, beginning with the one after the last that ended. FUZZPARALLEL is how many
 # workers run at the same time (default 2). Stops at the first find and prints the
 # command that reproduces it. FUZZCOUNT ends after so many targets (default: all, once).
+# Minimizing an input may take five seconds: by default, large ones take all the time.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 export CGO_ENABLED=0 LC_ALL=C
@@ -32,7 +33,7 @@ for ((n = 0; n < count; n++)); do
 	read -r package name <<<"$target"
 	echo "$target" >"$record"
 	echo "=== $package $name ($((n + 1)) of $count, $time)"
-	if ! go test -run '^$' -fuzz "^$name\$" -fuzztime "$time" -parallel "$parallel" "$package"; then
+	if ! go test -run '^$' -fuzz "^$name\$" -fuzztime "$time" -fuzzminimizetime 5s -parallel "$parallel" "$package"; then
 		echo >&2
 		echo "$name found an input. It is in $package/testdata/fuzz/$name; reproduce it with:" >&2
 		echo "  go test -run '^$name\$' $package" >&2
