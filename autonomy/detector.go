@@ -104,7 +104,6 @@ type seen struct {
 	at          int // the number of the last one
 	when        time.Time
 	gap         time.Duration // between the last two
-	slower      int           // how often in a row the gap has grown
 }
 
 // NewDetector returns a Detector that has seen nothing.
@@ -239,16 +238,11 @@ func (d *Detector) repeated(found []Finding, c call, s Step) []Finding {
 	return d.find(found, Repeat, c, was.n)
 }
 
-// backsOff reports whether a call comes back more slowly each time, as one does
-// that looks how something is going.
+// backsOff reports whether a call comes back at longer intervals, as one does that polls
+// something. Intervals between the answers of a model also vary, by less or within seconds.
 func (c *seen) backsOff(gap time.Duration) bool {
-	const least = time.Second
-	if gap >= least && gap >= c.gap+c.gap/4 && c.gap > 0 {
-		c.slower++
-	} else {
-		c.slower = 0
-	}
-	return c.slower >= 1
+	const least = 5 * time.Second
+	return gap >= least && gap >= c.gap+c.gap/2 && c.gap > 0
 }
 
 func (d *Detector) failed(found []Finding, s Step) []Finding {

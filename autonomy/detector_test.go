@@ -100,6 +100,9 @@ func TestWhatIsALoop(t *testing.T) {
 		{"by an agent whose turns nobody sees", func(s *story) {
 			s.times(8, func(int) { s.tool("bash", "ls", "a b") })
 		}, 1, autonomy.Repeat, autonomy.Stop},
+		{"by a model that answers unevenly", func(s *story) {
+			s.times(4, func(i int) { s.turn("bash", "ls", "a b").wait(time.Duration(i) * time.Second) })
+		}, 1, autonomy.Repeat, autonomy.AskFirst},
 		{"A and B and A and B", func(s *story) {
 			s.times(6, func(int) { s.turn("read", "a", "1").turn("edit", "b", "no match") })
 		}, 3, autonomy.Cycle, autonomy.Stop},
@@ -158,7 +161,7 @@ func TestWhatIsNoLoop(t *testing.T) {
 		}},
 		{"looking again more and more rarely", func(s *story) {
 			s.times(9, func(i int) {
-				s.turn("bash", "curl -s localhost/health", "starting").wait(time.Second << i)
+				s.turn("bash", "curl -s localhost/health", "starting").wait(4 * time.Second << i)
 			})
 		}},
 		{"the same call five times in one turn", func(s *story) {
