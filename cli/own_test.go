@@ -44,10 +44,12 @@ func playDaemon(args []string) int {
 	}
 	// The lock tells the test when this process has ended.
 	alive, err := os.Create(filepath.Join(dir, "alive"))
-	defer alive.Close()
-	if err == nil {
-		err = flock(alive, syscall.LOCK_EX)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
 	}
+	defer alive.Close()
+	err = flock(alive, syscall.LOCK_EX)
 	var l net.Listener
 	if err == nil {
 		l, err = net.Listen("unix", filepath.Join(dir, "glasshouse.sock"))
