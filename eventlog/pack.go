@@ -6,7 +6,6 @@ import (
 	"io"
 	"io/fs"
 	"os"
-	"runtime"
 	"slices"
 	"sync"
 	"time"
@@ -34,8 +33,8 @@ type task struct {
 	seg *segment
 }
 
-// behind is a queue so long that finishing is no longer done with what
-// processor time nobody else wants: plain segments take the disk instead.
+// behind is a queue so long that finishing no longer waits for a calm moment: plain
+// segments take the disk instead.
 const behind = 32
 
 // calm is how long nothing was closed before compressing begins, unless the
@@ -91,28 +90,13 @@ func (p *packer) forget(l *Log) {
 	})
 }
 
-// run works until the queue is empty. A thread that has made itself nice cannot
-// always undo it, so it is given up when the queue is long, and another goes on.
+// run works until the queue is empty. It compresses better while there is time for that.
+// Its thread keeps its priority: on a busy host a thread of low priority gets little time,
+// and all others of the process wait for what the Go runtime lets it hold meanwhile.
 func (p *packer) run() {
 	p.mu.Lock()
-	nice := len(p.queue) < behind
+	calmly := len(p.queue) < behind
 	p.mu.Unlock()
-	if nice {
-		runtime.LockOSThread() // until its end, so that the thread ends too
-		if unix.Gettid() == os.Getpid() {
-			// The main thread does not end. While it is held here, the work
-			// is done by another.
-			defer runtime.UnlockOSThread()
-			done := make(chan struct{})
-			go func() {
-				defer close(done)
-				p.run()
-			}()
-			<-done
-			return
-		}
-		_ = unix.Setpriority(unix.PRIO_PROCESS, unix.Gettid(), 19)
-	}
 	var w *zstd.Encoder
 	for {
 		p.mu.Lock()
@@ -121,12 +105,12 @@ func (p *packer) run() {
 			p.mu.Unlock()
 			return
 		}
-		if nice && len(p.queue) >= 2*behind || !nice && len(p.queue) == 1 {
+		if calmly && len(p.queue) >= 2*behind || !calmly && len(p.queue) == 1 {
 			go p.run()
 			p.mu.Unlock()
 			return
 		}
-		if nice && time.Since(p.last) < calm && len(p.queue) < behind {
+		if calmly && time.Since(p.last) < calm && len(p.queue) < behind {
 			p.busy = false // beginCalm goes on
 			p.mu.Unlock()
 			return
@@ -135,7 +119,7 @@ func (p *packer) run() {
 		p.queue = p.queue[1:]
 		p.mu.Unlock()
 		if w == nil {
-			w = newEncoder(nice)
+			w = newEncoder(calmly)
 		}
 		t.log.finish(t.seg, w)
 		t.log.wg.Done()
