@@ -106,9 +106,7 @@ func (p *packer) run() {
 			return
 		}
 		if calmly && len(p.queue) >= 2*behind || !calmly && len(p.queue) == 1 {
-			go p.run()
-			p.mu.Unlock()
-			return
+			calmly, w = !calmly, nil
 		}
 		if calmly && time.Since(p.last) < calm && len(p.queue) < behind {
 			p.busy = false // beginCalm goes on
