@@ -214,11 +214,7 @@ func (s *suite) helpersDie(t *testing.T) {
 		interrupted := false // a Dump of this jail
 		remove := func() {
 			harmed++
-			b.kill(t)
-			if err := cp.Shed(t.Context(), b.plan); err != nil {
-				t.Fatalf("Shed: %v", err)
-			}
-			mustNotLeak(t, b.plan)
+			b.remove(t)
 			b = nil
 		}
 		for i := 0; i < n; i++ {
@@ -299,11 +295,7 @@ func (s *suite) processesDie(t *testing.T) {
 	interrupted := false // a Dump of this jail
 	remove := func() {
 		harmed++
-		b.kill(t)
-		if err := cp.Shed(t.Context(), b.plan); err != nil {
-			t.Fatalf("Shed: %v", err)
-		}
-		mustNotLeak(t, b.plan)
+		b.remove(t)
 		b = nil
 	}
 	// A thread that CRIU left in the middle may crash only when it next runs.
@@ -357,6 +349,16 @@ func (s *suite) processesDie(t *testing.T) {
 		s.snapshotStillWorks(t, b, file)
 		b.kill(t)
 	}
+}
+
+// remove removes a jail with its layer, and checks that nothing is left.
+func (b *box) remove(t *testing.T) {
+	t.Helper()
+	b.kill(t)
+	if err := b.suite.checkpointer(t).Shed(t.Context(), b.plan); err != nil {
+		t.Fatalf("Shed: %v", err)
+	}
+	mustNotLeak(t, b.plan)
 }
 
 // hostPID returns the process of the host that is the jail's and was started with these

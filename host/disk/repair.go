@@ -89,8 +89,11 @@ func checkRoom(op, img string, need int64) error {
 	if err != nil || free >= need {
 		return err
 	}
-	return &fault.Error{Op: op, On: img, Kind: fault.NoSpace, Remedy: "free space on the host's disk, or delete jails and snapshots",
-		Err: fmt.Errorf("the host's disk has %d KiB left, and this needs %d KiB", free>>10, need>>10)}
+	return hostFull(op, img, fmt.Errorf("the host's disk has %d KiB left, and this needs %d KiB", free>>10, need>>10))
+}
+
+func hostFull(op, img string, err error) error {
+	return &fault.Error{Op: op, On: img, Kind: fault.NoSpace, Remedy: "free space on the host's disk, or delete jails and snapshots", Err: err}
 }
 
 // WriteError returns err, which using the volume in img ended with, as fault.NoSpace
@@ -110,8 +113,7 @@ func WriteError(img string, err error) error {
 	if statErr != nil || free >= repairRoom {
 		return err
 	}
-	return &fault.Error{Op: "disk.Write", On: img, Kind: fault.NoSpace, Remedy: "free space on the host's disk, or delete jails and snapshots",
-		Err: fmt.Errorf("the host's disk has %d KiB left: %w", free>>10, err)}
+	return hostFull("disk.Write", img, fmt.Errorf("the host's disk has %d KiB left: %w", free>>10, err))
 }
 
 // A superblock is struct ext4_super_block of the kernel's fs/ext4/ext4.h, from
