@@ -269,6 +269,7 @@ func (p *Proxy) Close(ctx context.Context) error {
 
 	select {
 	case <-p.drained:
+		p.h2.drain(ctx)
 	case <-ctx.Done():
 	}
 	p.cut(errClosed)

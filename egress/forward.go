@@ -83,6 +83,9 @@ func (v *visit) exchange(w http.ResponseWriter, r *http.Request, ask Request, si
 		return
 	}
 	status, err := v.passOn(ctx, w, r, f, size, accept)
+	if w, ok := w.(*reply); ok {
+		w.finish() // once the flow has ended, Close may close the connection
+	}
 	f.end(status, err)
 	if _, ok := w.(*reply); !ok && f.short {
 		panic(http.ErrAbortHandler) // resets the stream, so that the client sees that it is not whole

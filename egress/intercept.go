@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"slices"
 	"sync"
+	"time"
 )
 
 // intercept ends TLS with the client, in the name of the host it wants, and
@@ -41,6 +42,7 @@ func (v *visit) intercept(host string, g grant, h hello) {
 	}
 	v.tls, v.declared, v.proxied = true, host, false
 	if c.ConnectionState().NegotiatedProtocol == "h2" {
+		v.lent = true
 		p.h2.serve(v, c)
 		return
 	}
@@ -170,14 +172,27 @@ func (s *streams) Close() error { return nil }
 
 func (s *streams) Addr() net.Addr { return &net.TCPAddr{} }
 
-func (s *streams) close() {
+// drain waits until the ends of all answers are written, which the server does after
+// the requests were handled. It takes no more connections.
+func (s *streams) drain(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
+	s.stop()
+	s.srv.Shutdown(ctx)
+}
+
+func (s *streams) stop() {
 	s.mu.Lock()
+	defer s.mu.Unlock()
 	select {
 	case <-s.done:
 	default:
 		close(s.done)
 	}
-	s.mu.Unlock()
+}
+
+func (s *streams) close() {
+	s.stop()
 	s.srv.Close()
 	s.wg.Wait()
 }

@@ -494,3 +494,42 @@ func TestTheAuthorityIsKeptAndTrusted(t *testing.T) {
 		t.Errorf("keytool: %v: %s", err, out)
 	}
 }
+
+// An answer that is being carried when the proxy is closed reaches the client to its end.
+func TestCloseWaitsForTheEndsOfAnswers(t *testing.T) {
+	for i := range 20 {
+		h2 := i%2 == 1
+		t.Run(fmt.Sprintf("HTTP/2 %v/%d", h2, i/2), func(t *testing.T) {
+			asked, release := make(chan struct{}), make(chan struct{})
+			j, pool := inside(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				w.(http.Flusher).Flush()
+				close(asked)
+				<-release
+				io.WriteString(w, "done")
+			}))
+			resp, err := j.client(shop, pool, h2).Get(shopURL)
+			j.must(err)
+			defer resp.Body.Close()
+			<-asked
+			closed := make(chan error)
+			go func() { closed <- j.proxy.Close(context.Background()) }()
+			for end := time.Now().Add(30 * time.Second); ; {
+				c, err := j.dial("tcp", shop)
+				if err != nil {
+					break // it is closing
+				}
+				c.Close()
+				if time.Now().After(end) {
+					t.Fatal("the proxy takes connections while it closes")
+				}
+			}
+			close(release)
+			if b, err := io.ReadAll(resp.Body); string(b) != "done" || err != nil {
+				t.Errorf("the answer is %q, %v, want \"done\"", b, err)
+			}
+			if err := <-closed; err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}

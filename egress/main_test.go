@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -27,12 +28,12 @@ func TestMain(m *testing.M) {
 		before := descriptors()
 		code := m.Run()
 		for range 3000 { // what is closed last ends by itself
-			if descriptors() <= before {
+			if len(descriptors()) <= len(before) {
 				os.Exit(code)
 			}
 			time.Sleep(10 * time.Millisecond)
 		}
-		fmt.Printf("%d sockets, pipes and namespaces are open, %d were before\n", descriptors(), before)
+		fmt.Printf("open sockets, pipes and namespaces: %q, want those from before the tests: %q\n", descriptors(), before)
 		os.Exit(1)
 	}
 	cmd := exec.Command("/proc/self/exe", os.Args[1:]...)
@@ -45,16 +46,22 @@ func TestMain(m *testing.M) {
 	}
 }
 
-// descriptors counts what the tests might leave open.
-func descriptors() (n int) {
+// descriptors says what is open of what the tests might leave open.
+func descriptors() (open []string) {
 	fds, _ := os.ReadDir("/proc/self/fd")
 	for _, fd := range fds {
 		to, _ := os.Readlink("/proc/self/fd/" + fd.Name())
 		for _, kind := range []string{"socket:", "pipe:", "net:", "/"} {
-			if strings.HasPrefix(to, kind) {
-				n++
+			if !strings.HasPrefix(to, kind) {
+				continue
 			}
+			if n, err := strconv.Atoi(fd.Name()); err == nil && kind == "socket:" {
+				self, _ := unix.Getsockname(n)
+				peer, _ := unix.Getpeername(n)
+				to = fmt.Sprintf("%s %+v to %+v", to, self, peer)
+			}
+			open = append(open, to)
 		}
 	}
-	return n
+	return open
 }

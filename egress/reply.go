@@ -138,7 +138,7 @@ func (w *reply) Write(b []byte) (int, error) {
 func (w *reply) Flush() {}
 
 // finish ends the answer and reports whether another may follow on the
-// connection.
+// connection. It may be called twice.
 func (w *reply) finish() bool {
 	w.WriteHeader(http.StatusOK)
 	w.mu.Lock()
@@ -153,6 +153,7 @@ func (w *reply) finish() bool {
 		}
 		b.WriteString("\r\n")
 		w.send(b.Bytes())
+		w.chunked = false
 	}
 	if w.left > 0 && !w.bare {
 		w.err = errFraming

@@ -25,6 +25,7 @@ type visit struct {
 	p      *Proxy
 	client tcpConn
 	br     *bufio.Reader // what the client says, from its first byte; nil once it is only copied
+	lent   bool          // a server of HTTP/2 may read from br after the visit, so br is not used again
 
 	dst      netip.AddrPort // where the kernel says it was meant to go; zero for the explicit proxy
 	port     uint16         // that is meant
@@ -45,6 +46,9 @@ func (v *visit) read(c net.Conn) func() {
 	br.Reset(c)
 	v.br = br
 	return func() {
+		if v.lent {
+			return
+		}
 		br.Reset(nil)
 		readers.Put(br)
 	}
