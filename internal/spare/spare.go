@@ -9,9 +9,9 @@ import (
 // A Pool is what is made and not yet taken. Its fields are set before its first
 // use; it makes nothing until something is taken. It is safe for concurrent use.
 type Pool[T any] struct {
-	Make func() (T, error)
-	Drop func(T) // of what nobody takes
-	Keep int     // so many
+	Make func() (T, error) // may be called concurrently
+	Drop func(T)           // of what was not taken
+	Keep int               // so many
 
 	mu sync.Mutex
 	// +checklocks:mu

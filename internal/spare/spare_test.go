@@ -2,6 +2,7 @@ package spare_test
 
 import (
 	"errors"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -12,6 +13,7 @@ import (
 // things counts what is there.
 type things struct {
 	spare.Pool[int]
+	mu            sync.Mutex // made by the test and by the pool at the same time
 	made, dropped int
 	err           error
 }
@@ -20,6 +22,8 @@ func newThings(keep int) *things {
 	t := &things{}
 	t.Keep = keep
 	t.Make = func() (int, error) {
+		t.mu.Lock()
+		defer t.mu.Unlock()
 		if t.err != nil {
 			return 0, t.err
 		}

@@ -34,11 +34,13 @@ type (
 type Client struct {
 	gate   gate
 	asleep func() bool // reports that the jail is frozen; nil means never
+
+	answerWithin, parkWithin time.Duration // constants but in tests
 }
 
 // Dial returns a client for the socket at path. It does no I/O.
 func Dial(path string) *Client {
-	return &Client{gate: gate{path: path, conns: map[*conn]struct{}{}}}
+	return &Client{gate: gate{path: path, conns: map[*conn]struct{}{}}, answerWithin: answerWithin, parkWithin: parkWithin}
 }
 
 // Asleep makes the client call frozen before it takes silence for a failure of init.
@@ -221,10 +223,11 @@ type conn struct {
 
 	first *frame // was read when the connection was made
 
-	silence *time.Timer // ends an operation to which init does not react; nil while there is no limit
-	long    atomic.Bool // the operation may rightly take longer
-	over    atomic.Bool // the limit no longer applies
-	late    atomic.Bool // silence has ended the operation
+	silence      *time.Timer   // ends an operation to which init does not react; nil while there is no limit
+	answerWithin time.Duration // what silence is set to
+	long         atomic.Bool   // the operation may rightly take longer
+	over         atomic.Bool   // the limit no longer applies
+	late         atomic.Bool   // silence has ended the operation
 
 	busy bool // Park waits for it. guarded by gate.mu
 }
@@ -423,7 +426,7 @@ func (c *conn) lost(err error) error {
 		return ended(c.ctx, err)
 	}
 	if c.late.Load() {
-		return silent()
+		return silent(c.answerWithin)
 	}
 	if errors.Is(err, protocol.ErrMalformed) {
 		return hostile(err.Error())

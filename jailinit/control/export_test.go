@@ -6,9 +6,5 @@ import "time"
 // by somebody else.
 func HurryBack() { awayAtFirst = time.Millisecond }
 
-// HurryAnswers shortens how long an init may say nothing, until undo is called.
-func HurryAnswers(d time.Duration) (undo func()) {
-	answer, park := answerWithin, parkWithin
-	answerWithin, parkWithin = d, d
-	return func() { answerWithin, parkWithin = answer, park }
-}
+// Hurry shortens how long the init of c may say nothing. It is called before the first operation.
+func (c *Client) Hurry(d time.Duration) { c.answerWithin, c.parkWithin = d, d }

@@ -108,13 +108,13 @@ func (g *gate) address() string {
 
 // parkWithin is how much longer than the patience that it is given init may take to
 // park. A jail is paused without it then.
-var parkWithin = 8 * time.Second
+const parkWithin = 8 * time.Second
 
 func (c *Client) park(ctx context.Context, idle <-chan struct{}, patience time.Duration, keep bool) error {
 	if err := c.await(ctx, idle, patience); err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(ctx, patience+parkWithin)
+	ctx, cancel := context.WithTimeout(ctx, patience+c.parkWithin)
 	defer cancel()
 	nc, err := dial(ctx, c.gate.address())
 	if err != nil {

@@ -13,8 +13,8 @@ import (
 
 // answerWithin is how long init may take for a request that is short, and how long it
 // may say nothing during a longer one before the client checks that it still answers.
-// It is far more than a busy machine needs. Tests shorten it.
-var answerWithin = 30 * time.Second
+// It is far more than a busy machine needs.
+const answerWithin = 30 * time.Second
 
 // long is the operations that may rightly take longer than answerWithin: they wait for
 // a program or a person, or their work depends on how many files there are. Waiting
@@ -30,7 +30,8 @@ var long = map[protocol.Op]bool{
 // caller learns of an init that was stopped or starved.
 func (c *Client) limit(conn *conn, op protocol.Op) {
 	conn.long.Store(long[op])
-	conn.silence = time.AfterFunc(answerWithin, func() { c.check(conn) })
+	conn.answerWithin = c.answerWithin
+	conn.silence = time.AfterFunc(conn.answerWithin, func() { c.check(conn) })
 }
 
 // check ends conn, unless its operation may take longer and init answers or the jail
@@ -39,7 +40,7 @@ func (c *Client) check(conn *conn) {
 	switch {
 	case conn.over.Load():
 	case conn.long.Load() && (c.gate.isShut() || c.asleep != nil && c.asleep() || c.answers()):
-		conn.silence.Reset(answerWithin)
+		conn.silence.Reset(conn.answerWithin)
 	default:
 		conn.giveUp()
 	}
@@ -54,7 +55,7 @@ func (c *Client) answers() bool {
 
 // alive asks init for a sign of life. It passes by the gate: to be parked is one too.
 func (c *Client) alive() error {
-	ctx, cancel := context.WithTimeout(context.Background(), answerWithin)
+	ctx, cancel := context.WithTimeout(context.Background(), c.answerWithin)
 	defer cancel()
 	nc, err := dial(ctx, c.gate.address())
 	if err != nil {
@@ -79,7 +80,7 @@ func (c *conn) giveUp() {
 // heard begins the time of silence again.
 func (c *conn) heard() {
 	if c.silence != nil {
-		c.silence.Reset(answerWithin)
+		c.silence.Reset(c.answerWithin)
 	}
 }
 
@@ -92,10 +93,10 @@ func (c *conn) unlimited() {
 }
 
 // silent is the error for an init that does not answer.
-func silent() error {
+func silent(within time.Duration) error {
 	return &fault.Error{
 		Op: "control", Kind: fault.Timeout,
-		Err:    errors.New("the jail's init did not answer within " + answerWithin.String() + ": the jail may be overloaded, or its processes keep init from running"),
+		Err:    errors.New("the jail's init did not answer within " + within.String() + ": the jail may be overloaded, or its processes keep init from running"),
 		Remedy: "stop or delete the jail, which needs no answer of its init",
 	}
 }

@@ -36,10 +36,10 @@ func listener(t testing.TB, serve func(net.Conn)) *control.Client {
 }
 
 func TestEveryCallToAnInitThatIsStoppedEnds(t *testing.T) {
-	defer control.HurryAnswers(50 * time.Millisecond)()
 	for name, call := range calls {
 		t.Run(name, func(t *testing.T) {
 			c := listener(t, func(net.Conn) {}) // it takes requests, and never answers
+			c.Hurry(50 * time.Millisecond)
 			ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 			defer cancel()
 			err := call(ctx, c)
@@ -54,8 +54,8 @@ func TestEveryCallToAnInitThatIsStoppedEnds(t *testing.T) {
 }
 
 func TestAPauseDoesNotWaitForAnInitThatIsStopped(t *testing.T) {
-	defer control.HurryAnswers(50 * time.Millisecond)()
 	c := listener(t, func(net.Conn) {})
+	c.Hurry(50 * time.Millisecond)
 	begun := time.Now()
 	err := c.Park(t.Context(), 10*time.Millisecond)
 	if !errors.Is(err, fault.Timeout) {
@@ -69,7 +69,6 @@ func TestAPauseDoesNotWaitForAnInitThatIsStopped(t *testing.T) {
 // TestALongCallGoesOnWhileInitAnswers has one command whose end is waited for while
 // init answers other requests, and then is stopped.
 func TestALongCallGoesOnWhileInitAnswers(t *testing.T) {
-	defer control.HurryAnswers(time.Second)() // this process may get no processor for a while
 	stopped := make(chan struct{})
 	hellos := make(chan struct{}, 1000)
 	c := listener(t, func(nc net.Conn) {
@@ -84,6 +83,7 @@ func TestALongCallGoesOnWhileInitAnswers(t *testing.T) {
 			hellos <- struct{}{}
 		}
 	})
+	c.Hurry(time.Second) // this process may get no processor for a while
 	done := make(chan error, 1)
 	go func() {
 		_, err := c.Wait(t.Context(), x)
@@ -103,8 +103,8 @@ func TestALongCallGoesOnWhileInitAnswers(t *testing.T) {
 }
 
 func TestAFrozenJailIsNotTakenForOneThatIsStopped(t *testing.T) {
-	defer control.HurryAnswers(20 * time.Millisecond)()
 	c := listener(t, func(net.Conn) {})
+	c.Hurry(20 * time.Millisecond)
 	asked := make(chan struct{}, 1000)
 	c.Asleep(func() bool { asked <- struct{}{}; return true })
 	ctx, cancel := context.WithCancel(t.Context())
