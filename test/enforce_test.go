@@ -317,7 +317,7 @@ func (h *house) asked(j wire.Jail) wire.Approval {
 func (h *house) ended(j wire.Jail, x wire.Exec) wire.Exec {
 	h.Helper()
 	var err error
-	for end := time.Now().Add(20 * time.Second); x.Running; time.Sleep(50 * time.Millisecond) {
+	for end := time.Now().Add(2 * time.Minute); x.Running; time.Sleep(50 * time.Millisecond) {
 		if x, err = h.ExecResult(h.Context(), j.ID, x.ID); err != nil {
 			h.Fatal(err)
 		}
