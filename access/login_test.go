@@ -12,13 +12,14 @@ import (
 	"glasshouse/access"
 	"glasshouse/fault"
 	"glasshouse/store"
+	"glasshouse/store/storetest"
 )
 
 var root = access.Caller{Role: access.Admin, Name: "root", Local: true}
 
 func logins(t *testing.T) (*access.Logins, store.Logins) {
 	t.Helper()
-	st, err := store.Open(t.Context(), "")
+	st, err := storetest.Open(t, "")
 	if err != nil {
 		t.Fatal(err)
 	}

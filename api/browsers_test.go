@@ -12,12 +12,12 @@ import (
 	"glasshouse/api/apitest"
 	"glasshouse/api/wire"
 	"glasshouse/approval"
-	"glasshouse/store"
+	"glasshouse/store/storetest"
 )
 
 // withBrowsers lets browsers in, and has them told.
 func withBrowsers(t *testing.T) func(*api.Options) {
-	st, err := store.Open(t.Context(), "")
+	st, err := storetest.Open(t, "")
 	if err != nil {
 		t.Fatal(err)
 	}

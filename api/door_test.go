@@ -20,7 +20,7 @@ import (
 	"glasshouse/api/apitest"
 	"glasshouse/api/wire"
 	"glasshouse/id"
-	"glasshouse/store"
+	"glasshouse/store/storetest"
 )
 
 func TestMain(m *testing.M) { os.Exit(apitest.Main(m)) }
@@ -57,7 +57,7 @@ func (s *syncBuffer) String() string {
 
 func open(t testing.TB, jails *apitest.Jails, change ...func(*api.Options)) *door {
 	t.Helper()
-	st, err := store.Open(t.Context(), "")
+	st, err := storetest.Open(t, "")
 	if err != nil {
 		t.Fatal(err)
 	}

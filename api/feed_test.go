@@ -20,7 +20,7 @@ import (
 	"glasshouse/govern"
 	"glasshouse/id"
 	"glasshouse/policy"
-	"glasshouse/store"
+	"glasshouse/store/storetest"
 )
 
 // recorded is a chain, and a queue whose requests are recorded in it.
@@ -33,7 +33,7 @@ type recorded struct {
 
 func record(t testing.TB) *recorded {
 	t.Helper()
-	st, err := store.Open(t.Context(), "")
+	st, err := storetest.Open(t, "")
 	if err != nil {
 		t.Fatal(err)
 	}

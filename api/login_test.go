@@ -12,12 +12,12 @@ import (
 	"glasshouse/api"
 	"glasshouse/api/apitest"
 	"glasshouse/api/wire"
-	"glasshouse/store"
+	"glasshouse/store/storetest"
 )
 
 // withLogins lets browsers in.
 func withLogins(t testing.TB) func(*api.Options) {
-	st, err := store.Open(t.Context(), "")
+	st, err := storetest.Open(t, "")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -15,7 +15,7 @@ import (
 	"glasshouse/fault"
 	"glasshouse/id"
 	"glasshouse/policy"
-	"glasshouse/store"
+	"glasshouse/store/storetest"
 )
 
 // A desk is a queue on a real database, and what it was seen to do.
@@ -64,7 +64,7 @@ func (d *desk) open() {
 		}
 		return d.forgetful
 	}
-	s, err := store.Open(d.t.Context(), d.where)
+	s, err := storetest.Open(d.t, d.where)
 	if err != nil {
 		d.t.Fatal(err)
 	}

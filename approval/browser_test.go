@@ -27,6 +27,7 @@ import (
 	"glasshouse/id"
 	"glasshouse/policy"
 	"glasshouse/store"
+	"glasshouse/store/storetest"
 )
 
 // A device is a browser of somebody, with a push service that is a real server.
@@ -67,7 +68,7 @@ func (d *desk) device(role access.Role, status func(int) int) (*device, approval
 // database opens the desk's again.
 func (d *desk) database() *store.Store {
 	d.t.Helper()
-	s, err := store.Open(d.t.Context(), d.where)
+	s, err := storetest.Open(d.t, d.where)
 	if err != nil {
 		d.t.Fatal(err)
 	}

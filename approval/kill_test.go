@@ -16,6 +16,7 @@ import (
 	"glasshouse/fault"
 	"glasshouse/id"
 	"glasshouse/store"
+	"glasshouse/store/storetest"
 )
 
 // TestMain lets the test binary be the daemon that is killed.
@@ -92,7 +93,7 @@ func TestAKilledDaemonLosesNothing(t *testing.T) {
 		}
 	}
 
-	s, err := store.Open(t.Context(), where)
+	s, err := storetest.Open(t, where)
 	if err != nil {
 		t.Fatal(err)
 	}

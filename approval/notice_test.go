@@ -20,7 +20,7 @@ import (
 
 	"glasshouse/approval"
 	"glasshouse/fault"
-	"glasshouse/store"
+	"glasshouse/store/storetest"
 )
 
 // A post is what a receiver was told.
@@ -178,7 +178,7 @@ func TestARestartGoesOnDelivering(t *testing.T) {
 	d.mustOpen(run("rm x"))
 	first := rcv.next(t)
 	eventually(t, func() bool { // the failure is kept
-		s, err := store.Open(t.Context(), d.where)
+		s, err := storetest.Open(t, d.where)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -493,7 +493,7 @@ func FuzzLinkToken(f *testing.F) {
 	for _, s := range []string{"", "x", strings.Repeat("A", 43), strings.Repeat("A", 42) + "=", "..", "%2e%2e", "a/b", strings.Repeat("_", 43)} {
 		f.Add(s)
 	}
-	s, err := store.Open(f.Context(), "")
+	s, err := storetest.Open(f, "")
 	if err != nil {
 		f.Fatal(err)
 	}

@@ -16,6 +16,7 @@ import (
 	"glasshouse/fault"
 	"glasshouse/id"
 	"glasshouse/store"
+	"glasshouse/store/storetest"
 )
 
 // family are the members of one group, and one who is in another.
@@ -53,7 +54,7 @@ func openStore(t testing.TB, where string) autonomy.RequestStore {
 
 func openAll(t testing.TB, where string) store.Autonomy {
 	t.Helper()
-	s, err := store.Open(t.Context(), where)
+	s, err := storetest.Open(t, where)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -22,6 +22,7 @@ import (
 	"glasshouse/fault"
 	"glasshouse/id"
 	"glasshouse/store"
+	"glasshouse/store/storetest"
 )
 
 // A house is a data directory with a chain.
@@ -59,6 +60,9 @@ func tryHouse(dir string, cfg chain.Config) (*house, error) {
 		return nil, err
 	}
 	h := &house{dir: dir}
+	if err := storetest.Create(h.db()); err != nil {
+		return nil, err
+	}
 	if h.store, err = store.Open(ctx, h.db()); err != nil {
 		return nil, err
 	}

@@ -13,13 +13,13 @@ import (
 
 	"glasshouse/chain"
 	"glasshouse/fault"
-	"glasshouse/store"
+	"glasshouse/store/storetest"
 )
 
 // auditLog opens the audit log of a data directory, adds n entries and closes it.
 func auditLog(t *testing.T, data, headFile string, n int) error {
 	t.Helper()
-	st, err := store.Open(t.Context(), filepath.Join(data, "glasshouse.db"))
+	st, err := storetest.Open(t, filepath.Join(data, "glasshouse.db"))
 	if err != nil {
 		t.Fatal(err)
 	}

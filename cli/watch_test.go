@@ -20,7 +20,7 @@ import (
 	"glasshouse/event"
 	"glasshouse/id"
 	"glasshouse/jail"
-	"glasshouse/store"
+	"glasshouse/store/storetest"
 )
 
 // A desk is a place to type commands at, with a real server behind and jails
@@ -42,7 +42,7 @@ func newDesk(t *testing.T) *desk {
 
 func newDeskWith(t *testing.T, jails *apitest.Jails) *desk {
 	t.Helper()
-	st, err := store.Open(t.Context(), "")
+	st, err := storetest.Open(t, "")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -20,7 +20,7 @@ import (
 	"glasshouse/fault"
 	"glasshouse/internal/webhook"
 	"glasshouse/run"
-	"glasshouse/store"
+	"glasshouse/store/storetest"
 )
 
 // A house is sessions with connectors, and the keys that they borrow.
@@ -36,7 +36,7 @@ var soon = run.Retry{First: time.Millisecond, Longest: time.Millisecond, Attempt
 
 func open(t *testing.T, cfg connector.Config) *house {
 	t.Helper()
-	db, err := store.Open(t.Context(), "")
+	db, err := storetest.Open(t, "")
 	if err != nil {
 		t.Fatal(err)
 	}

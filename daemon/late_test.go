@@ -22,7 +22,7 @@ import (
 	"glasshouse/policy"
 	"glasshouse/run"
 	"glasshouse/schedule"
-	"glasshouse/store"
+	"glasshouse/store/storetest"
 )
 
 // governed are the store, the audit log, the policy engine and the runs of a daemon.
@@ -37,7 +37,7 @@ func newGoverned(t *testing.T) governed {
 	log := slog.New(slog.DiscardHandler)
 	d := &Daemon{Config: Config{Data: dir}, log: log}
 	var err error
-	d.store, err = store.Open(t.Context(), filepath.Join(dir, "d.db"))
+	d.store, err = storetest.Open(t, filepath.Join(dir, "d.db"))
 	if err != nil {
 		t.Fatal(err)
 	}

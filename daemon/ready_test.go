@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"glasshouse/fault"
-	"glasshouse/store"
+	"glasshouse/store/storetest"
 )
 
 func TestADirectoryAndADatabaseOnAFullDiskAreNotWritable(t *testing.T) {
@@ -22,7 +22,7 @@ func TestADirectoryAndADatabaseOnAFullDiskAreNotWritable(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { unix.Unmount(dir, unix.MNT_DETACH) })
-	st, err := store.Open(t.Context(), filepath.Join(dir, "db"))
+	st, err := storetest.Open(t, filepath.Join(dir, "db"))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -10,14 +10,14 @@ import (
 	"glasshouse/chain"
 	"glasshouse/llm"
 	"glasshouse/run"
-	"glasshouse/store"
+	"glasshouse/store/storetest"
 )
 
 // recorded returns runs on a real database, in which one is active.
 func recorded(t *testing.T, limits budget.Amounts) (*Gateway, run.Run) {
 	t.Helper()
 	dir := t.TempDir()
-	s, err := store.Open(t.Context(), filepath.Join(dir, "g.db"))
+	s, err := storetest.Open(t, filepath.Join(dir, "g.db"))
 	if err != nil {
 		t.Fatal(err)
 	}

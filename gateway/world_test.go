@@ -35,6 +35,7 @@ import (
 	"glasshouse/skill"
 	"glasshouse/snapshot"
 	"glasshouse/store"
+	"glasshouse/store/storetest"
 )
 
 // A world is a gateway with everything that it works with. The database, the audit log, the
@@ -71,7 +72,7 @@ func newWorld(t *testing.T) *world {
 			t.Fatal(err)
 		}
 	}
-	w.store, err = store.Open(t.Context(), filepath.Join(w.dir, "g.db"))
+	w.store, err = storetest.Open(t, filepath.Join(w.dir, "g.db"))
 	must(err)
 	t.Cleanup(func() { w.store.Close() })
 	key, err := chain.LoadKey(w.dir)

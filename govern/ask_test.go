@@ -13,7 +13,7 @@ import (
 	"glasshouse/fault"
 	"glasshouse/id"
 	"glasshouse/policy"
-	"glasshouse/store"
+	"glasshouse/store/storetest"
 )
 
 const someAsked = `{"bash": {"ls *": "allow", "rm *": "deny", "*": "ask"}}`
@@ -185,7 +185,7 @@ func (s *killedStore) Save(ctx context.Context, r approval.Request, n []approval
 
 func TestWhatWasRecordedOfARequestHoldsAfterAKill(t *testing.T) {
 	h := newHouse(t)
-	db, err := store.Open(t.Context(), filepath.Join(t.TempDir(), "g.db"))
+	db, err := storetest.Open(t, filepath.Join(t.TempDir(), "g.db"))
 	must(t, err)
 	s := &killedStore{Store: db.Approvals()}
 	open := func() *approval.Queue {

@@ -12,7 +12,7 @@ import (
 	"glasshouse/fault"
 	"glasshouse/govern"
 	"glasshouse/manifest"
-	"glasshouse/store"
+	"glasshouse/store/storetest"
 )
 
 // only is where one capability is found.
@@ -33,7 +33,7 @@ func BenchmarkACallOfAPureFunction(b *testing.B) {
 	  :runtime {:type :rtfs} :implementation (fn [{:keys [x]}] {:y (* 2 x)}))`))
 	must(b, err)
 	dir := b.TempDir()
-	s, err := store.Open(b.Context(), filepath.Join(dir, "g.db"))
+	s, err := storetest.Open(b, filepath.Join(dir, "g.db"))
 	must(b, err)
 	defer s.Close()
 	key, err := chain.LoadKey(dir)

@@ -12,7 +12,7 @@ import (
 	"glasshouse/chain"
 	"glasshouse/id"
 	"glasshouse/policy"
-	"glasshouse/store"
+	"glasshouse/store/storetest"
 )
 
 // A house is a kernel on a real database, with a real queue and a real chain.
@@ -26,7 +26,7 @@ type house struct {
 func newHouse(t testing.TB, change ...func(*Config)) *house {
 	t.Helper()
 	dir := t.TempDir()
-	s, err := store.Open(t.Context(), filepath.Join(dir, "g.db"))
+	s, err := storetest.Open(t, filepath.Join(dir, "g.db"))
 	must(t, err)
 	key, err := chain.LoadKey(dir)
 	must(t, err)

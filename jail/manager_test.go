@@ -23,6 +23,7 @@ import (
 	"glasshouse/jailinit/control"
 	"glasshouse/jailinit/protocol"
 	"glasshouse/store"
+	"glasshouse/store/storetest"
 )
 
 // bare is a backend that isolates nothing: a real init, run as an ordinary
@@ -236,7 +237,7 @@ type world struct {
 func newWorld(t *testing.T) *world {
 	t.Helper()
 	w := &world{T: t, dir: t.TempDir(), backend: &bare{t: t}}
-	db, err := store.Open(t.Context(), filepath.Join(w.dir, "db"))
+	db, err := storetest.Open(t, filepath.Join(w.dir, "db"))
 	if err != nil {
 		t.Fatal(err)
 	}

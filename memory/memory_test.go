@@ -18,7 +18,7 @@ import (
 	"glasshouse/manifest"
 	"glasshouse/memory"
 	"glasshouse/schema"
-	"glasshouse/store"
+	"glasshouse/store/storetest"
 	"glasshouse/store/postgrestest"
 )
 
@@ -44,7 +44,7 @@ type mind struct {
 
 func newMind(t *testing.T, where string, l memory.Limits) *mind {
 	t.Helper()
-	s, err := store.Open(t.Context(), where)
+	s, err := storetest.Open(t, where)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -530,7 +530,7 @@ func FuzzRestore(f *testing.F) {
 	f.Add(aCapture)
 	f.Add(`{"version":1,"entries":[{"key":"a","value":{"b":[1e400]},"label":"pii.x","tags":["t"],"version":1}]}`)
 	f.Add(`{"version":9223372036854775807,"entries":null}`)
-	db, err := store.Open(f.Context(), "")
+	db, err := storetest.Open(f, "")
 	if err != nil {
 		f.Fatal(err)
 	}

@@ -20,6 +20,7 @@ import (
 	"glasshouse/policy"
 	"glasshouse/registry"
 	"glasshouse/store"
+	"glasshouse/store/storetest"
 )
 
 // A shop is a registry on a real database and a real queue. Open and close may be
@@ -50,7 +51,7 @@ func (s *shop) open() {
 func (s *shop) openOn(between func(registry.Store) registry.Store) {
 	s.t.Helper()
 	var err error
-	s.store, err = store.Open(s.t.Context(), filepath.Join(s.dir, "g.db"))
+	s.store, err = storetest.Open(s.t, filepath.Join(s.dir, "g.db"))
 	must(s.t, err)
 	s.queue, err = approval.New(s.t.Context(), s.store.Approvals(), approval.Config{})
 	must(s.t, err)

@@ -15,6 +15,7 @@ import (
 	"glasshouse/id"
 	"glasshouse/run"
 	"glasshouse/store"
+	"glasshouse/store/storetest"
 )
 
 // A house is a database with a chain and a key, and a Manager on it.
@@ -55,7 +56,8 @@ func houseAt(t testing.TB, dir, where string, change ...func(*run.Config)) *hous
 func (h *house) open(t testing.TB) {
 	t.Helper()
 	var err error
-	if h.db, err = store.Open(t.Context(), h.where); err != nil {
+	h.db, err = storetest.Open(t, h.where)
+	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { h.db.Close() })

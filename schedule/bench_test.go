@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"glasshouse/schedule"
-	"glasshouse/store"
+	"glasshouse/store/storetest"
 	"glasshouse/store/postgrestest"
 )
 
@@ -28,7 +28,7 @@ func BenchmarkTick(b *testing.B) {
 func benchTick(b *testing.B, driver string, fresh func(b *testing.B) string) {
 	for _, idle := range []int{0, 100_000} {
 		where := fresh(b)
-		s, err := store.Open(b.Context(), where)
+		s, err := storetest.Open(b, where)
 		if err != nil {
 			b.Fatal(err)
 		}

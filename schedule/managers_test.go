@@ -14,6 +14,7 @@ import (
 	"glasshouse/id"
 	"glasshouse/schedule"
 	"glasshouse/store"
+	"glasshouse/store/storetest"
 	"glasshouse/store/postgrestest"
 )
 
@@ -90,7 +91,7 @@ func TestManyDaemons(t *testing.T) {
 // manager opens a daemon's Manager, with a connection of its own to the database.
 func manager(t *testing.T, where string, fire func(context.Context, schedule.Firing) error, around func(schedule.Store) schedule.Store) (m *schedule.Manager, end func()) {
 	t.Helper()
-	s, err := store.Open(t.Context(), where)
+	s, err := storetest.Open(t, where)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -109,7 +110,7 @@ func itself(s schedule.Store) schedule.Store { return s }
 // Two daemons, and then five, fire each due time once.
 func fireOnce(t *testing.T, where string) {
 	r := &receiver{made: map[string]int64{}}
-	s, err := store.Open(t.Context(), where)
+	s, err := storetest.Open(t, where)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -185,7 +186,7 @@ func (m *mortal) Change(ctx context.Context, sid id.Schedule, f func(*schedule.S
 // what is due, all of it, and nothing twice.
 func dieAndLoseNothing(t *testing.T, where string) {
 	r := &receiver{made: map[string]int64{}}
-	s, err := store.Open(t.Context(), where)
+	s, err := storetest.Open(t, where)
 	if err != nil {
 		t.Fatal(err)
 	}

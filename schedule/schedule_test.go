@@ -19,6 +19,7 @@ import (
 	"glasshouse/id"
 	"glasshouse/schedule"
 	"glasshouse/store"
+	"glasshouse/store/storetest"
 )
 
 // A world is a Manager over a database in memory, in a bubble whose time begins at
@@ -39,7 +40,7 @@ type world struct {
 
 func inWorld(t *testing.T, play func(w *world)) {
 	synctest.Test(t, func(t *testing.T) {
-		s, err := store.Open(t.Context(), "")
+		s, err := storetest.Open(t, "")
 		if err != nil {
 			t.Fatal(err)
 		}

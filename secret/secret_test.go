@@ -16,6 +16,7 @@ import (
 	"glasshouse/id"
 	"glasshouse/secret"
 	"glasshouse/store"
+	"glasshouse/store/storetest"
 )
 
 // A kept is a Keeper as a daemon has it, over a database in a file.
@@ -78,7 +79,11 @@ func newKept(t *testing.T, change ...func(*secret.Config)) *kept {
 }
 
 func (k *kept) open() error {
-	db, err := store.Open(context.Background(), filepath.Join(k.dir, "db"))
+	path := filepath.Join(k.dir, "db")
+	if err := storetest.Create(path); err != nil {
+		return err
+	}
+	db, err := store.Open(context.Background(), path)
 	if err != nil {
 		return err
 	}

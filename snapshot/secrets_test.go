@@ -27,7 +27,7 @@ import (
 	"glasshouse/jail"
 	"glasshouse/secret"
 	"glasshouse/snapshot"
-	"glasshouse/store"
+	"glasshouse/store/storetest"
 )
 
 // A vault is the secrets of a house.
@@ -64,7 +64,7 @@ func newSafeHouse(t *testing.T) (*house, *vault) {
 	v := &vault{}
 	h := &house{t: t, tune: func(jails *jail.Config, _ *snapshot.Config) { jails.Secrets = v }}
 	h.begin(func() {
-		db, err := store.Open(t.Context(), filepath.Join(h.dir, "glasshouse.db"))
+		db, err := storetest.Open(t, filepath.Join(h.dir, "glasshouse.db"))
 		if err != nil {
 			t.Fatal(err)
 		}

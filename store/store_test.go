@@ -20,6 +20,7 @@ import (
 	"glasshouse/id"
 	"glasshouse/jail"
 	"glasshouse/store"
+	"glasshouse/store/storetest"
 	"glasshouse/store/postgrestest"
 )
 
@@ -74,6 +75,11 @@ func conform(t *testing.T, fresh func(t *testing.T) string) {
 
 func open(t *testing.T, where string) *store.Store {
 	t.Helper()
+	if where != "" {
+		if err := storetest.Create(where); err != nil {
+			t.Fatal(err)
+		}
+	}
 	s, err := store.Open(t.Context(), where)
 	if err != nil {
 		t.Fatalf("Open: %v", err)

@@ -29,7 +29,7 @@ import (
 	"glasshouse/jail"
 	"glasshouse/jailinit/control"
 	"glasshouse/jailinit/protocol"
-	"glasshouse/store"
+	"glasshouse/store/storetest"
 )
 
 func TestMain(m *testing.M) { os.Exit(apitest.Main(m)) }
@@ -51,7 +51,7 @@ func start(t testing.TB, jails *apitest.Jails) *daemon {
 
 func startWith(t testing.TB, jails *apitest.Jails, m api.Manager) *daemon {
 	t.Helper()
-	st, err := store.Open(t.Context(), "")
+	st, err := storetest.Open(t, "")
 	if err != nil {
 		t.Fatal(err)
 	}
