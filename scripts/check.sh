@@ -56,6 +56,13 @@ ui() {
 	scripts/ui.sh check
 }
 
+# listed checks that the tests left out of test-fast exist.
+listed() {
+	local missing
+	missing=$(grep -v '^#' test/slow.txt | grep -vxFf <(git grep -hoE '^func (Test|Example|Fuzz)\w+' -- '*_test.go' | cut -d' ' -f2) || true)
+	[ -z "$missing" ] || { echo "test/slow.txt lists tests that do not exist: $missing"; return 1; }
+}
+
 formatted() {
 	local files
 	files=$(git ls-files -z '*.go' | xargs -0 gofmt -l)
@@ -69,6 +76,7 @@ valid() {
 }
 
 check formatting "$(sum '*.go')" formatted
+check slow-tests "$(sum "*_test.go" test/slow.txt)" listed
 check generated "$(sum observe enforce scripts/generated.sh)" scripts/generated.sh
 document=$(go run ./cmd/glasshouse docs openapi | sha256sum)
 check ui "$(sum web scripts/ui.sh) $document" ui
