@@ -12,6 +12,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -905,5 +906,24 @@ func TestATerminalHasARealTTYAndCanBeComeBackTo(t *testing.T) {
 	io.Copy(io.Discard, back)
 	if code := back.Exec().ExitCode; code == nil || *code != 7 {
 		t.Errorf("exit code %v, want 7", code)
+	}
+}
+
+// The kernel merges pages with the daemon's memory locked, and with the lowest priority.
+func TestTheDaemonsHeapHasNoHugePages(t *testing.T) {
+	h := open(t, "")
+	maps, err := os.ReadFile(fmt.Sprintf("/proc/%d/smaps", h.cmd.Process.Pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	// The heap is below what mmap chooses, at an address that the Go runtime draws.
+	heap := regexp.MustCompile(`(?m)^(?:[0-9a-f]{9,11}|[0-6][0-9a-f]{11})-[0-9a-f]+ rw-p (?s:.*?)^VmFlags:(.*)$`).FindAllSubmatch(maps, -1)
+	if len(heap) == 0 {
+		t.Fatal("no memory of the heap is found")
+	}
+	for _, m := range heap {
+		if !strings.Contains(string(m[1]), " nh") {
+			t.Errorf("the heap has the flags%s, want nh (no huge pages)", m[1])
+		}
 	}
 }

@@ -14,6 +14,7 @@ import (
 func main() {
 	// Jails are made by this program too: some steps need a process of their own.
 	bwrap.Stage(os.Args)
+	withoutHugePages()
 
 	// What make build has put there before it builds this program. The daemon says what is missing.
 	programs, err := fs.Sub(embedded, "embedded/"+runtime.GOARCH)
