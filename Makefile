@@ -81,10 +81,10 @@ test-all: ## also what takes long and repeats
 	@GLASSHOUSE_TEST=all $(MAKE) test
 	CGO_ENABLED=1 $(GO) test -race -vet=off -p 1 -timeout 60m ./...
 
-# The race detector waits a second at each end of a process unless told otherwise, and
-# collects garbage for most of its time; without symbols programs are linked faster.
+# The race detector waits a second when a process exits, unless GORACE says otherwise.
+# Less garbage collection (GOGC) makes the run faster.
 test-fast: ## with the race detector, what needs neither root nor jails and is not slow; wants a C compiler
-	@CGO_ENABLED=1 GORACE=atexit_sleep_ms=10 GOGC=800 $(GO) test -race -vet=off -ldflags '-s -w' -p $$((2 * $$(nproc))) \
+	@CGO_ENABLED=1 GORACE=atexit_sleep_ms=10 GOGC=800 $(GO) test -race -vet=off -p $$((2 * $$(nproc))) \
 		-skip "^($$(grep -v '^#' test/slow.txt | paste -sd '|'))\$$" $$($(GO) list ./... | grep -vE "$(HOST)")
 
 fuzz: ## run all fuzz targets in rotation, FUZZTIME each (60s); stops at a find

@@ -18,8 +18,8 @@ import (
 	"glasshouse/manifest"
 	"glasshouse/memory"
 	"glasshouse/schema"
-	"glasshouse/store/storetest"
 	"glasshouse/store/postgrestest"
+	"glasshouse/store/storetest"
 )
 
 func TestInBothDatabases(t *testing.T) {

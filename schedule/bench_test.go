@@ -9,8 +9,8 @@ import (
 	"time"
 
 	"glasshouse/schedule"
-	"glasshouse/store/storetest"
 	"glasshouse/store/postgrestest"
+	"glasshouse/store/storetest"
 )
 
 // BenchmarkTick measures what it costs to look at the schedules when nothing is due,

@@ -14,8 +14,8 @@ import (
 	"glasshouse/id"
 	"glasshouse/schedule"
 	"glasshouse/store"
-	"glasshouse/store/storetest"
 	"glasshouse/store/postgrestest"
+	"glasshouse/store/storetest"
 )
 
 // A receiver makes what is fired: once for each key.

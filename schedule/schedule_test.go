@@ -22,7 +22,7 @@ import (
 	"glasshouse/store/storetest"
 )
 
-// A world is a Manager over a database in memory, in a bubble whose time begins at
+// A world is a Manager over a database, in a bubble whose time begins at
 // midnight of a first of January, and which moves only when all wait.
 type world struct {
 	*schedule.Manager

@@ -20,8 +20,8 @@ import (
 	"glasshouse/id"
 	"glasshouse/jail"
 	"glasshouse/store"
-	"glasshouse/store/storetest"
 	"glasshouse/store/postgrestest"
+	"glasshouse/store/storetest"
 )
 
 func TestSQLite(t *testing.T) {

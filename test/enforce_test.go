@@ -316,8 +316,13 @@ func (h *house) asked(j wire.Jail) wire.Approval {
 // ended waits until a command has ended.
 func (h *house) ended(j wire.Jail, x wire.Exec) wire.Exec {
 	h.Helper()
+	return h.endedWithin(20*time.Second, j, x)
+}
+
+func (h *house) endedWithin(limit time.Duration, j wire.Jail, x wire.Exec) wire.Exec {
+	h.Helper()
 	var err error
-	for end := time.Now().Add(2 * time.Minute); x.Running; time.Sleep(50 * time.Millisecond) {
+	for end := time.Now().Add(limit); x.Running; time.Sleep(50 * time.Millisecond) {
 		if x, err = h.ExecResult(h.Context(), j.ID, x.ID); err != nil {
 			h.Fatal(err)
 		}

@@ -280,7 +280,7 @@ func TestABusyProcessorCostsNoRecords(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	h.ended(j, x)
+	h.endedWithin(2*time.Minute, j, x)
 	got, err := h.Jail(h.Context(), j.ID)
 	if err != nil {
 		t.Fatal(err)
@@ -340,7 +340,7 @@ func TestADaemonKilledUnderAStormAddsUp(t *testing.T) {
 	h.kill()
 	time.Sleep(time.Second)
 	h.start()
-	h.ended(j, x)
+	h.endedWithin(2*time.Minute, j, x)
 	n, _, _ := h.tally(j.ID, "name:getppid -type:gap")
 	var lost int64
 	for _, e := range h.events(j.ID, "type:gap") {
