@@ -84,7 +84,7 @@ type machine struct {
 	ctx     context.Context
 	globals []form.Value // those of the world, or a branch's copy
 	host    Host
-	limits  Limits // of a branch: its portion of the pool so far
+	limits  Limits // of a branch: the portions that it has taken of the budget
 	context *form.Map
 	written []form.Value // keys of the context that a branch of a step-parallel has set
 	root    frame
@@ -94,7 +94,7 @@ type machine struct {
 	names   int          // that gensym has given
 
 	group   *group       // of the run; nil before its first step-parallel
-	pool    *pool        // of a branch: what it takes its limits from
+	holds   bool         // of a branch: it may have portions of the budget that it has not used
 	path    string       // of a branch: its place among all branches of the run
 	forks   int          // step-parallel forms that were entered
 	defined map[int]bool // globals that a branch has set
@@ -340,21 +340,27 @@ func (m *machine) Alloc(n int64) error {
 	if m.alloc += n; n >= 0 && m.alloc >= 0 && m.alloc <= m.limits.Alloc {
 		return nil
 	}
-	if m.pool != nil && n >= 0 && m.alloc >= 0 {
+	if m.branch() && n >= 0 && m.alloc >= 0 {
 		const portion = 64 << 10
 		need := m.alloc - m.limits.Alloc
-		m.limits.Alloc += m.pool.take(allocOf, need, need+portion)
+		m.limits.Alloc += m.take(allocOf, need, need+portion)
 		if m.alloc <= m.limits.Alloc {
 			return nil
+		}
+		if err := m.cancelled(); err != nil {
+			return err
 		}
 	}
 	most := m.whole().Alloc
 	return exhausted("alloc", most, "more than %d bytes are taken", most)
 }
 
+// branch reports whether m runs a branch of a step-parallel.
+func (m *machine) branch() bool { return m.path != "" }
+
 // whole returns the limits of the run.
 func (m *machine) whole() Limits {
-	if m.pool != nil {
+	if m.branch() {
 		return m.group.limits
 	}
 	return m.limits
@@ -363,7 +369,7 @@ func (m *machine) whole() Limits {
 // setGlobal defines a global name.
 func (m *machine) setGlobal(i int, v form.Value) {
 	m.globals[i] = v
-	if m.pool == nil {
+	if !m.branch() {
 		return
 	}
 	if m.defined == nil {
@@ -384,10 +390,13 @@ func (m *machine) Step(n int64) error {
 func (m *machine) refuel() error {
 	const often = 1024 // steps between two looks at the clock
 	used := m.granted - m.fuel
-	if m.pool != nil && used+often > m.limits.Steps {
-		m.limits.Steps += m.pool.take(stepsOf, max(0, used-m.limits.Steps), used+often-m.limits.Steps)
+	if m.branch() && used+often > m.limits.Steps {
+		m.limits.Steps += m.take(stepsOf, max(0, used-m.limits.Steps), used+often-m.limits.Steps)
 	}
 	if used > m.limits.Steps {
+		if err := m.cancelled(); err != nil {
+			return err
+		}
 		most := m.whole().Steps
 		return exhausted("steps", most, "more than %d steps are taken", most)
 	}
@@ -396,6 +405,11 @@ func (m *machine) refuel() error {
 	if !time.Now().Before(m.deadline) {
 		return exhausted("time", m.limits.Time.Milliseconds(), "it takes longer than %s", m.limits.Time)
 	}
+	return m.cancelled()
+}
+
+// cancelled returns an error if nobody waits for the result any more.
+func (m *machine) cancelled() error {
 	if err := m.ctx.Err(); err != nil {
 		if errors.Is(err, context.DeadlineExceeded) {
 			e := exhausted("time", nil, "it takes longer than the caller waits")
@@ -419,6 +433,7 @@ func (m *machine) call(id string, input form.Value) (form.Value, error) {
 	}
 	ctx, end := context.WithDeadline(context.WithValue(m.ctx, callerKey{}, caller{m.cur.nest + hostNest, m.branchName()}), m.deadline)
 	defer end()
+	m.release()
 	v, err := m.host.Call(ctx, id, input)
 	if late := m.refuel(); late != nil {
 		return nil, late

@@ -17,58 +17,108 @@ type group struct {
 	limits  Limits        // of the whole run
 	slots   chan struct{} // one for each goroutine
 	reports sync.Mutex    // held while a step is reported to the host
+	budget  budget
 }
 
-// A pool is what is left of the limits of a run for the branches of one step-parallel.
-// A branch takes from it in portions, so that all branches together stay within the limits.
-type pool struct {
-	of *machine // that waits for the branches; it is not used meanwhile
-
+// A budget is what the branches of a run have left of its limits. A branch takes from it in
+// portions, and returns what it has not used before it waits for anything, so that exactly
+// the limits can be used.
+type budget struct {
 	mu sync.Mutex
-	// steps and alloc are not yet given to a branch.
+	// steps and alloc are those that no branch holds.
 	// +checklocks:mu
 	steps int64
 	// +checklocks:mu
 	alloc int64
+	// holders is the number of branches that hold portions.
+	// +checklocks:mu
+	holders int
+	// changed is closed after the next change. It is nil if no branch waits for one.
+	// +checklocks:mu
+	changed chan struct{}
 }
 
-// A dimension is one of the limits that branches share: what is left of it in a pool, and
-// how much the machine that waits has of it.
-type dimension func(p *pool) (left, limit *int64)
+// A dimension is one of the limits that branches share: what a budget has left of it.
+type dimension func(b *budget) *int64
 
-// stepsOf and allocOf are called with p.mu locked.
-//
-// +checklocks:p.mu
-func stepsOf(p *pool) (left, limit *int64) { return &p.steps, &p.of.limits.Steps }
+// +checklocks:b.mu
+func stepsOf(b *budget) *int64 { return &b.steps }
 
-// allocOf is called with p.mu locked.
-//
-// +checklocks:p.mu
-func allocOf(p *pool) (left, limit *int64) { return &p.alloc, &p.of.limits.Alloc }
+// +checklocks:b.mu
+func allocOf(b *budget) *int64 { return &b.alloc }
 
-// take takes need, and up to want if that leaves enough for the other branches. It may
-// return less.
-func (p *pool) take(d dimension, need, want int64) int64 {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	left, limit := d(p)
-	if *left < need && p.of.pool != nil {
-		// The machine that waits is a branch itself, and the pool that it takes from may
-		// have more.
-		more := p.of.pool.take(d, need-*left, want)
-		*left, *limit = *left+more, *limit+more
+// take takes a portion of the budget: need, and up to want if that leaves enough for the other
+// branches. While the budget has less than need, it waits for what other branches hold. If
+// none holds anything, or if the branch is cancelled, it returns 0.
+func (m *machine) take(d dimension, need, want int64) int64 {
+	b := &m.group.budget
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for {
+		left := d(b)
+		if *left >= need {
+			n := max(need, min(want, *left/4))
+			*left -= n
+			if !m.holds {
+				m.holds = true
+				b.holders++
+			}
+			return n
+		}
+		b.returned(m)
+		if b.holders == 0 {
+			return 0
+		}
+		if b.changed == nil {
+			b.changed = make(chan struct{})
+		}
+		changed := b.changed
+		b.mu.Unlock()
+		select {
+		case <-changed:
+		case <-m.ctx.Done():
+		}
+		b.mu.Lock()
+		if m.ctx.Err() != nil {
+			return 0
+		}
 	}
-	n := min(max(need, min(want, *left/4)), *left)
-	*left -= n
-	return n
 }
 
-// give returns what an ended branch did not use.
-func (p *pool) give(steps, alloc int64) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.steps += max(0, steps)
-	p.alloc += max(0, alloc)
+// release returns what a branch has not used of its portions. It takes new ones when it
+// goes on.
+func (m *machine) release() {
+	if !m.branch() {
+		return
+	}
+	b := &m.group.budget
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.returned(m)
+}
+
+// returned puts what m has not used of its portions back into b.
+//
+// +checklocks:b.mu
+func (b *budget) returned(m *machine) {
+	if !m.holds {
+		return
+	}
+	used := m.granted - m.fuel
+	if unused := m.limits.Steps - used; unused > 0 {
+		b.steps += unused
+		m.limits.Steps, m.granted, m.fuel = used, used, 0
+	}
+	if unused := m.limits.Alloc - m.alloc; unused > 0 {
+		b.alloc += unused
+		m.limits.Alloc = m.alloc
+	}
+	m.holds = false
+	b.holders--
+	if b.changed != nil {
+		close(b.changed)
+		b.changed = nil
+	}
 }
 
 // A branch is one form of a step-parallel while it runs.
@@ -149,13 +199,11 @@ func (f *frame) fork(makers []code) ([]*branch, error) {
 		m.group = &group{limits: m.limits, slots: make(chan struct{}, maxConcurrent)}
 	}
 	m.forks++
-	left := &pool{of: m, steps: max(0, m.limits.Steps-(m.granted-m.fuel)), alloc: max(0, m.limits.Alloc-m.alloc)}
 	all := make([]*branch, len(makers))
 	for i, maker := range makers {
 		if err := m.Alloc(int64(len(m.globals))*16 + 256); err != nil {
 			return nil, err
 		}
-		left.alloc = max(0, m.limits.Alloc-m.alloc)
 		fn, err := maker(f)
 		if err != nil {
 			return nil, err
@@ -164,12 +212,20 @@ func (f *frame) fork(makers []code) ([]*branch, error) {
 			world: m.world, globals: append([]form.Value{}, m.globals...), host: m.host,
 			limits:  Limits{Depth: m.limits.Depth, Time: m.limits.Time},
 			context: m.context, deadline: m.deadline,
-			group: m.group, pool: left, path: fmt.Sprintf("%s%d-%d-", m.path, m.forks, i),
+			group: m.group, path: fmt.Sprintf("%s%d-%d-", m.path, m.forks, i),
 		}}
 		b.ctx, b.cancel = context.WithCancel(m.ctx)
 		b.root = frame{m: &b.machine, nest: f.nest, depth: f.depth}
 		all[i] = b
 	}
+	if m.branch() {
+		m.release()
+		return all, nil
+	}
+	b := &m.group.budget
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.steps, b.alloc = max(0, m.limits.Steps-(m.granted-m.fuel)), max(0, m.limits.Alloc-m.alloc)
 	return all, nil
 }
 
@@ -210,8 +266,13 @@ func (f *frame) join(all []*branch) {
 	wg.Wait()
 	for _, b := range all {
 		b.cancel()
-		f.m.granted += b.granted - b.fuel
+		steps := b.granted - b.fuel
+		f.m.granted += steps
 		f.m.alloc += b.alloc
+		if f.m.branch() { // whose limits are what it has taken
+			f.m.limits.Steps += steps
+			f.m.limits.Alloc += b.alloc
+		}
 	}
 	f.m.granted, f.m.fuel = f.m.granted-f.m.fuel, 0 // the next step looks at the limits
 	for _, b := range all {
@@ -228,7 +289,7 @@ func (b *branch) run() {
 		if b.crashed != nil {
 			b.err = form.Errorf("InternalError", "a branch crashed")
 		}
-		b.pool.give(b.limits.Steps-(b.granted-b.fuel), b.limits.Alloc-b.alloc)
+		b.release()
 	}()
 	b.err = b.refuel()
 	if b.err == nil {

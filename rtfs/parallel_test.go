@@ -129,40 +129,46 @@ func TestStepParallelEndsWithItsCaller(t *testing.T) {
 	}
 }
 
+// The branches of a run can use exactly its limits: not one step or byte less is
+// enough, and whichever branch finds the budget empty waits for what the others hold.
 func TestStepParallelSharesTheLimits(t *testing.T) {
-	one := `(loop [n 0] (if (< n 20000) (recur (inc n)) n))`
-	_, used, err := runOn(t, newMeeting(0), rtfs.Limits{}, one)
-	if err != nil {
-		t.Fatal(err)
-	}
-	const branches = 6
-	const spare = branches * 1024 // what the other branches may have taken and not used
-	src := "(step-parallel (step-parallel " + strings.Repeat(one, branches/2) + ") (step-parallel " + strings.Repeat(one, branches/2) + "))"
-	_, all, err := runOn(t, newMeeting(0), rtfs.Limits{Steps: branches*used.Steps + spare}, src)
-	if err != nil {
-		t.Fatalf("%d branches of %d steps within %d: %v", branches, used.Steps, branches*used.Steps+spare, err)
-	}
-	if all.Steps < branches*(used.Steps-1) {
-		t.Errorf("steps of %d branches = %d, want at least %d", branches, all.Steps, branches*(used.Steps-1))
-	}
-	if _, _, err := runOn(t, newMeeting(0), rtfs.Limits{Steps: branches*used.Steps - used.Steps/2}, src); kindOf(err) != "BudgetExhausted" {
-		t.Errorf("with too few steps for all branches: %v, want BudgetExhausted", err)
-	}
-
-	const large = `(count (repeat 200000 1))`
-	_, used, err = runOn(t, newMeeting(0), rtfs.Limits{}, large)
-	if err != nil {
-		t.Fatal(err)
+	const busy = `(loop [n 0] (if (< n 2000) (recur (inc n)) n))`
+	const large = `(count (repeat 20000 1))`
+	const nested = `(step-parallel ` + busy + large + `)`
+	for _, src := range []string{
+		`(step-parallel ` + strings.Repeat(busy, 6) + strings.Repeat(large, 6) + `)`,
+		`(step-parallel ` + nested + busy + nested + large + `(step-parallel ` + strings.Repeat(nested, 3) + `))`,
+		`(do ` + nested + busy + nested + `)`,
+		`(step-parallel (do (call "double" 1) ` + busy + `) (do ` + large + `(call "double" 2) ` + busy + `(call "double" 3)) ` + nested + `)`,
+	} {
+		_, all, err := runOn(t, newMeeting(0), rtfs.Limits{}, src)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for range 5 {
+			_, used, err := runOn(t, newMeeting(0), rtfs.Limits{Steps: all.Steps, Alloc: all.Alloc}, src)
+			if err != nil || used != all {
+				t.Fatalf("%s within %+v = %v, used %+v", src, all, err, used)
+			}
+			for want, limits := range map[string]rtfs.Limits{
+				"steps": {Steps: all.Steps - 1, Alloc: all.Alloc},
+				"alloc": {Steps: all.Steps, Alloc: all.Alloc - 1},
+			} {
+				_, _, err := runOn(t, newMeeting(0), limits, src)
+				if got, _ := rtfs.Exhausted(err); got != want {
+					t.Fatalf("%s within %+v = %v, exhausted %q, want %q", src, limits, err, got, want)
+				}
+			}
+		}
 	}
 	for _, c := range []struct {
 		limits rtfs.Limits
 		src    string
 		want   string
 	}{
-		{rtfs.Limits{Alloc: 2*used.Alloc + 2*(64<<10)}, `(step-parallel ` + large + large + `)`, ""},
-		{rtfs.Limits{Alloc: 2 * used.Alloc}, `(step-parallel ` + large + large + `)`, "alloc"},
-		{rtfs.Limits{Alloc: 2*used.Alloc + 2*(64<<10)}, `(do (step-parallel ` + large + `) ` + large + large + `)`, "alloc"},
-		{rtfs.Limits{Steps: 200_000}, `(do (step-parallel ` + one + one + `) (loop [] (recur)))`, "steps"},
+		{rtfs.Limits{Steps: 100_000}, `(do (step-parallel ` + busy + busy + `) (loop [] (recur)))`, "steps"},
+		{rtfs.Limits{Steps: 100_000}, `(step-parallel (call "hang" 1) (loop [] (recur)))`, "steps"},
+		{rtfs.Limits{Steps: 100_000}, `(step-parallel (step-parallel (call "hang" 1) (call "hang" 2)) (step-parallel (loop [] (recur))))`, "steps"},
 		{rtfs.Limits{Depth: 50}, `(defn down [n] (if (= n 0) 0 (inc (down (dec n))))) (step-parallel (down 40) (down 60))`, "depth"},
 		{rtfs.Limits{Time: 50 * time.Millisecond, Steps: 1 << 40}, `(step-parallel (loop [] (recur)) (loop [] (recur)))`, "time"},
 	} {
