@@ -141,10 +141,13 @@ func (c *Cell) inside(cmd *exec.Cmd) *exec.Cmd {
 // Output runs a command and returns what it printed, whatever its exit code.
 func Output(t testing.TB, cmd *exec.Cmd) string {
 	t.Helper()
-	var out strings.Builder
-	cmd.Stdout = &out
-	if err := cmd.Run(); err != nil && cmd.ProcessState == nil {
-		t.Fatal(err)
+	var out, errs strings.Builder
+	cmd.Stdout, cmd.Stderr = &out, &errs
+	if err := cmd.Run(); err != nil {
+		if cmd.ProcessState == nil {
+			t.Fatal(err)
+		}
+		t.Logf("%q: %v: %s", cmd.Args, err, errs.String())
 	}
 	return out.String()
 }

@@ -309,7 +309,7 @@ func forks(t *testing.T, s Suite) {
 		}
 	}
 	if most != n || ended < n {
-		t.Errorf("%d forks and %d ends are recorded of %d", most, ended, n)
+		t.Errorf("%d forks and %d ends are recorded of %d:\n%s", most, ended, n, text(sc.log))
 	}
 }
 
