@@ -132,7 +132,7 @@ func (a *applier) refuse(rel string, c wire.Change) string {
 	case "file", "dir", "symlink":
 	default:
 		if c.Kind != "deleted" {
-			return "a " + c.Type + " is not taken over"
+			return "files of type " + c.Type + " are not applied"
 		}
 	}
 	fi, err := a.root.Lstat(rel)
@@ -140,10 +140,10 @@ func (a *applier) refuse(rel string, c wire.Change) string {
 		return ""
 	}
 	if c.Kind == "added" && !(c.Type == "dir" && fi.IsDir()) {
-		return "it has come to exist here since the run began"
+		return "created on the host since the run began"
 	}
 	if !fi.IsDir() && fi.ModTime().After(a.since) {
-		return "it has changed here since the run began"
+		return "changed on the host since the run began"
 	}
 	return ""
 }

@@ -159,7 +159,7 @@ func TestApplyTakesARenamedFileOverWholeOrNotAtAll(t *testing.T) {
 	}
 	for _, from := range []string{"/../x", "x", "/a//b"} {
 		if _, err := a.apply(t.Context(), []wire.Change{{Path: "/n", Kind: "renamed", From: from, Type: "file", Mode: "644"}}); err == nil {
-			t.Errorf("a file renamed from %q was taken over", from)
+			t.Errorf("a file renamed from %q was applied", from)
 		}
 	}
 }

@@ -23,7 +23,7 @@ func (c *command) approvals() *cobra.Command {
 	var state string
 	var follow bool
 	cmd := &cobra.Command{
-		Use: "approvals [JAIL]", Short: "List what waits for a person", Args: cobra.MaximumNArgs(1),
+		Use: "approvals [JAIL]", Short: "List pending approvals", Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			cl, err := c.client(cmd.Context())
 			if err != nil {
@@ -65,7 +65,7 @@ func (c *command) approvals() *cobra.Command {
 		},
 	}
 	cmd.Flags().StringVar(&state, "state", "", "pending (the default), answered, expired, withdrawn or all")
-	cmd.Flags().BoolVarP(&follow, "follow", "f", false, "go on with those to come")
+	cmd.Flags().BoolVarP(&follow, "follow", "f", false, "follow new requests")
 	cmd.AddCommand(c.approvalShow(), c.approvalWithdraw(), c.approvalNotices())
 	return cmd
 }
@@ -80,7 +80,7 @@ func in(t, now time.Time) string {
 
 func (c *command) approvalShow() *cobra.Command {
 	return &cobra.Command{
-		Use: "show ID", Short: "Show all that is known of a request", Args: cobra.ExactArgs(1),
+		Use: "show ID", Short: "Show an approval request in detail", Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			cl, err := c.client(cmd.Context())
 			if err != nil {
@@ -136,7 +136,7 @@ func showApproval(w io.Writer, a wire.Approval) {
 
 func (c *command) approvalWithdraw() *cobra.Command {
 	return &cobra.Command{
-		Use: "withdraw ID", Short: "End a request that nobody needs the answer of", Args: cobra.ExactArgs(1),
+		Use: "withdraw ID", Short: "Withdraw an approval request", Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			cl, err := c.client(cmd.Context())
 			if err != nil {
@@ -151,7 +151,7 @@ func (c *command) approvalWithdraw() *cobra.Command {
 func (c *command) approvalNotices() *cobra.Command {
 	var again []string
 	cmd := &cobra.Command{
-		Use: "notices", Short: "List the notices that could not be delivered", Args: cobra.NoArgs,
+		Use: "notices", Short: "List notifications that could not be delivered", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			cl, err := c.client(cmd.Context())
 			if err != nil {
@@ -175,17 +175,17 @@ func (c *command) approvalNotices() *cobra.Command {
 			})
 		},
 	}
-	cmd.Flags().StringArrayVar(&again, "again", nil, "try this one anew; may be repeated")
+	cmd.Flags().StringArrayVar(&again, "again", nil, "retry this one; may be repeated")
 	return cmd
 }
 
 func (c *command) approve() *cobra.Command {
 	var a wire.AnswerApproval
 	cmd := &cobra.Command{
-		Use: "approve ID", Short: "Allow what waits for a person", Args: cobra.ExactArgs(1),
-		Long: `Allow what waits for a person, once or for longer. For longer, the rule that this
-writes is shown by glasshouse approvals show. What takes more than one person's word
-is allowed by typing its phrase, or by two.`,
+		Use: "approve ID", Short: "Approve a pending request", Args: cobra.ExactArgs(1),
+		Long: `Approve a pending request, once or with a larger scope. For a larger scope, glasshouse
+approvals show prints the rule that is written. Requests of high risk need a typed
+confirmation phrase or a second approver.`,
 		Example: `  glasshouse approve a-abc
   glasshouse approve a-abc --scope always
   glasshouse approve a-abc --instead 'git push origin topic'`,
@@ -199,16 +199,16 @@ is allowed by typing its phrase, or by two.`,
 	}
 	fs := cmd.Flags()
 	fs.StringVar(&a.Scope, "scope", "", "once (the default), session or always")
-	fs.StringVar(&a.Reason, "reason", "", "for the agent to read")
-	fs.StringVar(&a.Resource, "instead", "", "allow this in its place")
-	fs.StringVar(&a.Typed, "phrase", "", "the phrase, if it takes one (default: it is asked for)")
+	fs.StringVar(&a.Reason, "reason", "", "reason, shown to the agent")
+	fs.StringVar(&a.Resource, "instead", "", "allow this resource instead")
+	fs.StringVar(&a.Typed, "phrase", "", "confirmation phrase (default: from a prompt)")
 	return cmd
 }
 
 func (c *command) deny() *cobra.Command {
 	var a wire.AnswerApproval
 	cmd := &cobra.Command{
-		Use: "deny ID", Short: "Refuse what waits for a person", Args: cobra.ExactArgs(1),
+		Use: "deny ID", Short: "Deny a pending request", Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			a.Answer = "deny"
 			return c.answer(cmd, id.Approval(args[0]), a)
@@ -216,7 +216,7 @@ func (c *command) deny() *cobra.Command {
 	}
 	fs := cmd.Flags()
 	fs.StringVar(&a.Scope, "scope", "", "once (the default), session or always")
-	fs.StringVar(&a.Reason, "reason", "", "for the agent to read")
+	fs.StringVar(&a.Reason, "reason", "", "reason, shown to the agent")
 	return cmd
 }
 

@@ -26,10 +26,10 @@ import (
 
 func (c *command) audit() *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "audit", Short: "The causal chain: what was decided and done, and the proof of it", Args: cobra.NoArgs,
-		Long: `The causal chain records everything that was decided and done, each entry with the
-hash of the one before, under signed checkpoints. Whoever has the public key can
-verify an export of it without trusting this host.`,
+		Use: "audit", Short: "Read, verify and export the audit log (the causal chain)", Args: cobra.NoArgs,
+		Long: `The audit log (the causal chain) records all decisions and actions. Each entry
+contains the hash of the previous one, and signed checkpoints cover all entries. An
+export can be verified with the public key, without trusting this host.`,
 	}
 	cmd.AddCommand(c.auditList(), c.auditShow(), c.auditVerify(), c.auditExport(), c.auditHead(), c.auditProve())
 	return cmd
@@ -76,14 +76,14 @@ func (c *command) auditList() *cobra.Command {
 		},
 	}
 	fs := cmd.Flags()
-	fs.BoolVar(&newest, "newest", false, "the newest first")
-	fs.StringVar(&jail, "jail", "", "only of this jail")
-	fs.StringVar(&session, "session", "", "only of this session")
-	fs.StringVar(&run, "run", "", "only of this run")
-	fs.StringVar(&capability, "capability", "", "only of this capability")
-	fs.StringVar(&kind, "kind", "", "only of these kinds: decision, egress, …, with commas between")
-	fs.StringVar(&since, "since", "", "only of the last, such as 10m or 24h")
-	fs.Int64Var(&under, "under", 0, "only what this entry caused, or what that caused, and so on")
+	fs.BoolVar(&newest, "newest", false, "newest first")
+	fs.StringVar(&jail, "jail", "", "only entries of this jail")
+	fs.StringVar(&session, "session", "", "only runs of this session")
+	fs.StringVar(&run, "run", "", "only entries of this run")
+	fs.StringVar(&capability, "capability", "", "only entries of this capability")
+	fs.StringVar(&kind, "kind", "", "only these kinds, comma-separated: decision, egress, …")
+	fs.StringVar(&since, "since", "", "maximum age of entries, such as 10m or 24h")
+	fs.Int64Var(&under, "under", 0, "only entries caused by this one, also indirectly")
 	return cmd
 }
 
@@ -157,7 +157,7 @@ func entryNumber(s string) (int64, error) {
 
 func (c *command) auditShow() *cobra.Command {
 	return &cobra.Command{
-		Use: "show N", Short: "Show an entry and what caused it", Args: cobra.ExactArgs(1),
+		Use: "show N", Short: "Show an entry and its causes", Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			seq, err := entryNumber(args[0])
 			if err != nil {
@@ -190,20 +190,20 @@ func (c *command) auditVerify() *cobra.Command {
 	var recent, offline bool
 	var db string
 	cmd := &cobra.Command{
-		Use: "verify", Short: "Verify the chain, or an export of it", Args: cobra.NoArgs,
-		Long: `Verify the chain: that its entries have the hashes they say, that each has that of
-the one before, that none is missing, and that the signed checkpoints are of this
-very chain. The first bad entry is named, and the exit code is 1.
+		Use: "verify", Short: "Verify the audit log, or an export of it", Args: cobra.NoArgs,
+		Long: `Verify the audit log: the hash of each entry, the link to the previous entry, that
+no entry is missing, and that the signed checkpoints belong to this log. On failure
+the first invalid entry is printed, and the exit code is 1.
 
-With --export an export is verified, without any daemon. Give the public key with
---key, as text or in a file: the key in the export proves only that the export was
-not changed after it was signed. With --offline the database of the data directory
-is verified, without the daemon; run it as the daemon's user.
+With --export, an export is verified without a daemon. Give the public key with
+--key (text or file): the key in the export proves only that the export was not
+changed after it was signed. With --offline, the database in the data directory is
+verified without the daemon; run the command as the daemon's user.
 
-With --checkpoint, a checkpoint that was seen earlier or the head file of the
-configuration (audit.head_file), it is also verified that nothing under it was
-changed or cut off: without it, a log that was rolled back to an earlier state
-verifies.`,
+With --checkpoint, which takes an earlier checkpoint or the head file of the
+configuration (audit.head_file), the command also verifies that no entry under that
+checkpoint was changed or removed. Without it, a log that was rolled back to an
+earlier state passes the verification.`,
 		Example: `  glasshouse audit verify
   glasshouse audit verify --checkpoint /var/log/glasshouse-heads
   glasshouse audit verify --offline --data /var/lib/glasshouse
@@ -240,12 +240,12 @@ verifies.`,
 		},
 	}
 	fs := cmd.Flags()
-	fs.StringVar(&export, "export", "", "a file that glasshouse audit export wrote")
-	fs.StringVar(&key, "key", "", "the public key, as text or a file")
+	fs.StringVar(&export, "export", "", "file written by glasshouse audit export")
+	fs.StringVar(&key, "key", "", "public key (text or file)")
 	fs.StringVar(&earlier, "checkpoint", "", "file with an earlier checkpoint, or a head file")
 	fs.BoolVar(&offline, "offline", false, "verify the data directory without the daemon")
 	fs.StringVar(&db, "db", "", "database for --offline (default glasshouse.db in --data)")
-	fs.BoolVar(&recent, "recent", false, "only what was added since it was last found right; without --export")
+	fs.BoolVar(&recent, "recent", false, "only entries since the last verification; not with --export")
 	return cmd
 }
 
@@ -414,7 +414,7 @@ func trustOf(key, earlier string) (chain.Trust, error) {
 
 func (c *command) auditExport() *cobra.Command {
 	return &cobra.Command{
-		Use: "export", Short: "Write the chain, its checkpoints and its key to standard output", Args: cobra.NoArgs,
+		Use: "export", Short: "Write the audit log, its checkpoints and its public key to standard output", Args: cobra.NoArgs,
 		Example: `  glasshouse audit export > chain.jsonl`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			cl, err := c.client(cmd.Context())
@@ -453,7 +453,7 @@ func (c *command) auditHead() *cobra.Command {
 
 func (c *command) auditProve() *cobra.Command {
 	return &cobra.Command{
-		Use: "prove N", Short: "Prove that an entry is in the chain, to who has the public key", Args: cobra.ExactArgs(1),
+		Use: "prove N", Short: "Print an inclusion proof for an entry, verifiable with the public key", Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			seq, err := entryNumber(args[0])
 			if err != nil {

@@ -25,10 +25,10 @@ type overrideFlags struct {
 
 func (f *overrideFlags) add(cmd *cobra.Command) {
 	fs := cmd.Flags()
-	fs.StringVar(&f.name, "name", "", "a name for people; of several, each has its number at the end")
-	fs.StringArrayVarP(&f.labels, "label", "l", nil, "KEY=VALUE to find the jail by; may be repeated")
-	fs.StringVar(&f.network, "network", "", "isolated, proxy, bridged or full (default: as it was)")
-	fs.StringVar(&f.hostname, "hostname", "", "host name inside (default: the jail's id)")
+	fs.StringVar(&f.name, "name", "", "display name; a number is appended for several")
+	fs.StringArrayVarP(&f.labels, "label", "l", nil, "label KEY=VALUE; may be repeated")
+	fs.StringVar(&f.network, "network", "", "isolated, proxy, bridged or full (default: from snapshot)")
+	fs.StringVar(&f.hostname, "hostname", "", "host name in the jail (default: its id)")
 	f.limits.add(cmd, "as it was")
 }
 
@@ -46,17 +46,17 @@ func (c *command) branch() *cobra.Command {
 	var e eachOptions
 	count := 1
 	cmd := &cobra.Command{
-		Use: "branch SNAPSHOT|JAIL", Short: "Make jails that go on from where one was", Args: cobra.ExactArgs(1),
-		Long: `Make jails from a snapshot and print their ids. Each goes on where the jail was
-when the snapshot was taken, with the same processes, memory and files, and shares
-what does not change. Of a jail, a snapshot is taken first.
+		Use: "branch SNAPSHOT|JAIL", Short: "Branch (fork) jails from a snapshot or a running jail", Args: cobra.ExactArgs(1),
+		Long: `Branch (fork) jails from a snapshot and print their ids. Each branch starts with the
+processes, memory and files of the snapshot and shares unchanged data with it. For a
+jail, the command takes a snapshot first.
 
-With --each the line is run in every branch at once, with {n} in it replaced by the
-branch's number, from 1. At the end a table compares them: exit code, time, files
-changed, processes started, processor time, the most memory the branch held, the
-last line of output. Then the branches are removed, and the snapshot if one was
-taken for them, unless --keep. The exit code says whether every line could be run,
-not how it ended.`,
+With --each, the line runs in all branches concurrently, with {n} replaced by the
+number of the branch, from 1. A table then compares the branches: exit code, time,
+changed files, started processes, CPU time, peak memory and the last line of output.
+Afterwards the branches are removed, and so is a snapshot that was taken for them,
+unless --keep is given. The exit code is 0 if every line could be started, whatever
+its own exit code.`,
 		Example: `  glasshouse branch s-9d2kq7w4hxma -n 5
   glasshouse branch j-4k2v9c7m1xqe -n 3 --each 'git checkout -q try-{n} && python3 -m unittest'`,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -92,10 +92,10 @@ not how it ended.`,
 		},
 	}
 	f.add(cmd)
-	cmd.Flags().IntVarP(&count, "count", "n", 1, "how many")
-	cmd.Flags().StringVar(&e.line, "each", "", "run this line of sh in every branch, and compare")
-	cmd.Flags().BoolVar(&e.keep, "keep", false, "with --each: keep the branches, running")
-	cmd.Flags().DurationVar(&e.timeout, "timeout", 0, "with --each: kill the line after this long, such as 90s")
+	cmd.Flags().IntVarP(&count, "count", "n", 1, "number of branches")
+	cmd.Flags().StringVar(&e.line, "each", "", "run this sh line in every branch and compare")
+	cmd.Flags().BoolVar(&e.keep, "keep", false, "with --each: keep the branches running")
+	cmd.Flags().DurationVar(&e.timeout, "timeout", 0, "with --each: time limit, such as 90s")
 	return cmd
 }
 
@@ -130,9 +130,9 @@ func (c *command) sayErrors(errs []wire.BranchError) {
 func (c *command) restore() *cobra.Command {
 	var f overrideFlags
 	cmd := &cobra.Command{
-		Use: "restore SNAPSHOT", Short: "Make a jail from a snapshot, as it was", Args: cobra.ExactArgs(1),
-		Long: `Make a jail from a snapshot and print its id. It goes on where the jail was when
-the snapshot was taken; the jail itself, if it is still there, stays what it is.`,
+		Use: "restore SNAPSHOT", Short: "Restore a jail from a snapshot", Args: cobra.ExactArgs(1),
+		Long: `Restore a snapshot as a new jail and print its id. The new jail starts with the
+processes, memory and files of the snapshot. The original jail does not change.`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			o, err := f.request()
 			if err != nil {
@@ -160,14 +160,14 @@ the snapshot was taken; the jail itself, if it is still there, stays what it is.
 func (c *command) rewind() *cobra.Command {
 	var last, keep bool
 	cmd := &cobra.Command{
-		Use: "rewind JAIL SNAPSHOT|--last", Short: "Take a jail back to a snapshot", Args: cobra.RangeArgs(1, 2),
-		Long: `Take a jail back to a snapshot of it, or of a jail that it comes from. What it did
-since is gone from its memory and its files; its record keeps it, and says that it
-was undone. What it had connected outside is closed, unless --keep-connections: then
-what a program has neither read from nor written to since the snapshot goes on.
+		Use: "rewind JAIL SNAPSHOT|--last", Short: "Rewind a jail to a snapshot", Args: cobra.RangeArgs(1, 2),
+		Long: `Rewind a jail to a snapshot of it or of one of its ancestors. The changes of memory
+and files since the snapshot are discarded. The event log keeps the discarded events
+and marks them as undone. External connections are closed. With --keep-connections,
+connections that no program has used since the snapshot stay open.
 
-With --last it is the snapshot that the jail is nearest to: the last
-that was taken of it, that it was made from or that it was rewound to.`,
+With --last, the nearest snapshot is used: the last one that was taken of the jail,
+that the jail was created from, or that the jail was rewound to.`,
 		Example: `  glasshouse rewind j-4k2v9c7m1xqe s-9d2kq7w4hxma
   glasshouse rewind j-4k2v9c7m1xqe --last`,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -203,8 +203,8 @@ that was taken of it, that it was made from or that it was rewound to.`,
 			return c.print(j, func(w io.Writer) { fmt.Fprintln(w, j.ID) })
 		},
 	}
-	cmd.Flags().BoolVar(&last, "last", false, "to the snapshot that the jail is nearest to")
-	cmd.Flags().BoolVar(&keep, "keep-connections", false, "keep what is connected outside and was not used since (default: as the jail's snapshots say)")
+	cmd.Flags().BoolVar(&last, "last", false, "use the jail's nearest snapshot")
+	cmd.Flags().BoolVar(&keep, "keep-connections", false, "keep unused external connections (default: from snapshot)")
 	return cmd
 }
 

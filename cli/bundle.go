@@ -20,11 +20,11 @@ import (
 
 func (c *command) bundle() *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "bundle", Short: "Signed packages of skills and capabilities", Args: cobra.NoArgs,
+		Use: "bundle", Short: "Create, sign and verify bundles of skills and capabilities", Args: cobra.NoArgs,
 		Long: `A bundle is a directory with a skill, manifests of capabilities and their code, or a
-zip or tar.gz of it. Its publisher signs it; who installs it trusts the publisher,
-and sees what it may do before anything of it is there. docs/bundles.md has the
-format.`,
+zip or tar.gz archive of such a directory. The publisher signs the bundle. A user
+installs it after trusting the publisher and approving its permissions. The format is
+in docs/bundles.md.`,
 	}
 	cmd.AddCommand(c.bundleKeygen(), c.bundleSign(), c.bundleVerify(),
 		c.bundleInstall(), c.bundleList(), c.bundleRemove(), c.bundleTrust(), c.bundlePublishers(), c.bundleRotate(), c.bundleDistrust())
@@ -35,10 +35,10 @@ func (c *command) bundleKeygen() *cobra.Command {
 	var out, file string
 	var seal bool
 	cmd := &cobra.Command{
-		Use: "keygen", Short: "Make a key to sign bundles with", Args: cobra.NoArgs,
-		Long: `Make a key to sign bundles and markets with, and print its public half. It is kept in
-two files, NAME.key and NAME.pub, in the format of minisign: keys of either are good
-for the other. With --seal the secret one is sealed with a password.`,
+		Use: "keygen", Short: "Generate a key pair for signing bundles", Args: cobra.NoArgs,
+		Long: `Generate a key pair for signing bundles and markets, and print the public key. The
+files NAME.key and NAME.pub have the format of minisign and are interchangeable with
+its keys. With --seal, the secret key is encrypted with a password.`,
 		Example: `  glasshouse bundle keygen --out acme --seal`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			k, err := bundle.GenerateKey()
@@ -72,9 +72,9 @@ for the other. With --seal the secret one is sealed with a password.`,
 			})
 		},
 	}
-	cmd.Flags().StringVar(&out, "out", "bundle", "the files' name, without .key and .pub")
-	cmd.Flags().BoolVar(&seal, "seal", false, "seal the secret key with a password, which is asked for")
-	cmd.Flags().StringVar(&file, "password-file", "", "seal it with the password in this file")
+	cmd.Flags().StringVar(&out, "out", "bundle", "base name of the files NAME.key and NAME.pub")
+	cmd.Flags().BoolVar(&seal, "seal", false, "encrypt the secret key with a password from a prompt")
+	cmd.Flags().StringVar(&file, "password-file", "", "encrypt it with the password in this file")
 	return cmd
 }
 
@@ -160,10 +160,10 @@ func (c *command) bundleSign() *cobra.Command {
 	var key, password, out string
 	var good time.Duration
 	cmd := &cobra.Command{
-		Use: "sign DIR", Short: "Sign a bundle, and pack it", Args: cobra.ExactArgs(1),
-		Long: `Sign the bundle in a directory: all files in it, save signature.json, which is
-written there. With -o it is packed, too. What whoever installs it would refuse is
-refused here: links, odd names, capabilities that want more than metadata.json says.`,
+		Use: "sign DIR", Short: "Sign and pack a bundle", Args: cobra.ExactArgs(1),
+		Long: `Sign all files of the bundle in a directory, and write signature.json there. With -o,
+also pack the bundle. The command rejects bundles that an installation would reject:
+links, invalid names, and capabilities that need more than metadata.json declares.`,
 		Example: `  glasshouse bundle sign local-places --key acme.key -o local-places-1.2.0.tar.gz`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			k, err := c.secretKey(key, password)
@@ -187,10 +187,10 @@ refused here: links, odd names, capabilities that want more than metadata.json s
 		},
 	}
 	fs := cmd.Flags()
-	fs.StringVar(&key, "key", "bundle.key", "the secret key")
-	fs.StringVar(&password, "password-file", "", "the file with the password of the key; else it is asked for")
-	fs.StringVarP(&out, "output", "o", "", "the file to pack it into: a .tar.gz or a .zip")
-	fs.DurationVar(&good, "expires", 0, "how long it may be installed, such as 8760h; default for ever")
+	fs.StringVar(&key, "key", "bundle.key", "secret key file")
+	fs.StringVar(&password, "password-file", "", "file with the key's password (default: from a prompt)")
+	fs.StringVarP(&out, "output", "o", "", "archive to write, .tar.gz or .zip")
+	fs.DurationVar(&good, "expires", 0, "validity, such as 8760h (default: unlimited)")
 	return cmd
 }
 
@@ -228,11 +228,11 @@ func signedText(b *bundle.Bundle) string {
 func (c *command) bundleVerify() *cobra.Command {
 	var keys []string
 	cmd := &cobra.Command{
-		Use: "verify FILE|DIR", Short: "Verify a bundle, without installing it", Args: cobra.ExactArgs(1),
-		Long: `Verify a bundle: that it has just the files that were signed, that its capabilities
-want no more than it says, and that whoever signed it is trusted: by the trust store
-of the data directory, or by --key. Nothing of it is written anywhere. If it is
-refused, the exit code is 1, and the reason one of those in docs/bundles.md.`,
+		Use: "verify FILE|DIR", Short: "Verify a bundle without installing it", Args: cobra.ExactArgs(1),
+		Long: `Verify a bundle: that it contains exactly the signed files, that its capabilities need
+no more than it declares, and that the signer is trusted by the trust store of the
+data directory or by --key. No file is written. If the bundle is rejected, the exit
+code is 1, and the reason is one of those in docs/bundles.md.`,
 		Example: `  glasshouse bundle verify local-places-1.2.0.tar.gz --key acme.pub`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			b, err := c.verifyBundle(args[0], keys)
@@ -246,7 +246,7 @@ refused, the exit code is 1, and the reason one of those in docs/bundles.md.`,
 			return c.print(signedBundle(b), func(w io.Writer) { fmt.Fprint(w, signedText(b)) })
 		},
 	}
-	cmd.Flags().StringArrayVar(&keys, "key", nil, "trust this public key, as text or a file, and no other; may be repeated")
+	cmd.Flags().StringArrayVar(&keys, "key", nil, "trust only this public key (text or file); may be repeated")
 	return cmd
 }
 

@@ -18,10 +18,10 @@ import (
 
 func (c *command) capability() *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "capability", Aliases: []string{"cap"}, Short: "Functions in any language, under a manifest", Args: cobra.NoArgs,
-		Long: `A capability is a function with a manifest: what it takes and gives, what runs it,
-and what it may touch. What it may do a person allows before it is called the first
-time, and again when a version wants more.`,
+		Use: "capability", Aliases: []string{"cap"}, Short: "Register and call capabilities (functions with a manifest)", Args: cobra.NoArgs,
+		Long: `A capability is a function with a manifest. The manifest declares the input, the
+output, the engine and the permissions. The permissions need approval before the first
+call, and again when a new version needs more.`,
 	}
 	cmd.AddCommand(c.capabilityRegister(), c.capabilityList(), c.capabilityShow(), c.capabilityRemove(), c.capabilityRevoke(), c.capabilityTrust())
 	return cmd
@@ -32,8 +32,8 @@ func (c *command) capabilityRegister() *cobra.Command {
 	var again bool
 	cmd := &cobra.Command{
 		Use: "register FILE", Short: "Register the capabilities of a manifest", Args: cobra.ExactArgs(1),
-		Long: `Register the capabilities of a manifest. The files that it names, relative to its
-own directory, are copied: what is allowed does not change afterwards.`,
+		Long: `Register the capabilities of a manifest. The files that the manifest names, relative
+to its own directory, are copied, so that approved code cannot change afterwards.`,
 		Example: `  glasshouse capability register places.search.rtfs
   glasshouse approvals
   glasshouse approve a-…`,
@@ -64,8 +64,8 @@ own directory, are copied: what is allowed does not change afterwards.`,
 			})
 		},
 	}
-	cmd.Flags().StringVar(&dir, "dir", "", "the directory that the manifest's paths are relative to (default: its own)")
-	cmd.Flags().BoolVar(&again, "again", false, "ask again about a version that was refused or revoked")
+	cmd.Flags().StringVar(&dir, "dir", "", "base directory of paths in the manifest (default: its own)")
+	cmd.Flags().BoolVar(&again, "again", false, "request approval again for a denied or revoked version")
 	return cmd
 }
 
@@ -85,7 +85,7 @@ func manifestIn(file, dir string) (text, at string, err error) {
 
 func (c *command) capabilityList() *cobra.Command {
 	return &cobra.Command{
-		Use: "ls", Short: "List what is registered", Args: cobra.NoArgs,
+		Use: "ls", Short: "List registered capabilities", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			cl, err := c.client(cmd.Context())
 			if err != nil {
@@ -114,7 +114,7 @@ func versioned(ref string) (cid, version string) {
 
 func (c *command) capabilityShow() *cobra.Command {
 	return &cobra.Command{
-		Use: "show ID[@VERSION]", Short: "Show what a capability may do, and its manifest", Args: cobra.ExactArgs(1),
+		Use: "show ID[@VERSION]", Short: "Show the permissions and the manifest of a capability", Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			cl, err := c.client(cmd.Context())
 			if err != nil {
@@ -143,7 +143,7 @@ func (c *command) capabilityShow() *cobra.Command {
 
 func (c *command) capabilityRemove() *cobra.Command {
 	return &cobra.Command{
-		Use: "rm ID[@VERSION]", Short: "Remove a version, and what was kept for it", Args: cobra.ExactArgs(1),
+		Use: "rm ID[@VERSION]", Short: "Remove a version and its stored files", Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			cl, err := c.client(cmd.Context())
 			if err != nil {
@@ -158,7 +158,7 @@ func (c *command) capabilityRemove() *cobra.Command {
 func (c *command) capabilityRevoke() *cobra.Command {
 	var reason string
 	cmd := &cobra.Command{
-		Use: "revoke ID[@VERSION]", Short: "Have a version no longer be called, from now on", Args: cobra.ExactArgs(1),
+		Use: "revoke ID[@VERSION]", Short: "Revoke a version, so that it cannot be called", Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			cl, err := c.client(cmd.Context())
 			if err != nil {
@@ -169,14 +169,14 @@ func (c *command) capabilityRevoke() *cobra.Command {
 			return err
 		},
 	}
-	cmd.Flags().StringVar(&reason, "reason", "", "why, for those who still call it")
+	cmd.Flags().StringVar(&reason, "reason", "", "reason, shown to callers")
 	return cmd
 }
 
 func (c *command) capabilityTrust() *cobra.Command {
 	var no bool
 	cmd := &cobra.Command{
-		Use: "trust ID[@VERSION] DIGEST", Short: "Let a version, by its digest, run on the host itself", Args: cobra.ExactArgs(2),
+		Use: "trust ID[@VERSION] DIGEST", Short: "Trust a version, by its digest, to run outside a sandbox", Args: cobra.ExactArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			cl, err := c.client(cmd.Context())
 			if err != nil {
@@ -187,7 +187,7 @@ func (c *command) capabilityTrust() *cobra.Command {
 			return err
 		},
 	}
-	cmd.Flags().BoolVar(&no, "no", false, "no longer")
+	cmd.Flags().BoolVar(&no, "no", false, "revoke the trust")
 	return cmd
 }
 
@@ -198,8 +198,8 @@ func (c *command) call() *cobra.Command {
 	var timeout time.Duration
 	cmd := &cobra.Command{
 		Use: "call ID[@VERSION] [INPUT]", Short: "Call a capability", Args: cobra.RangeArgs(1, 2),
-		Long: `Call a capability. The input is JSON, an argument or from a file; - is standard
-input. What comes out is printed, and --json prints all that is known of the call.`,
+		Long: `Call a capability. The input is JSON, from an argument or a file; - is standard input.
+The result is printed; --json prints the complete record of the call.`,
 		Example: `  glasshouse call places.search '{"query":"coffee","location":{"lat":51.5,"lng":-0.1}}'`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			input, err := c.callInput(args[1:], file)
@@ -239,12 +239,12 @@ input. What comes out is printed, and --json prints all that is known of the cal
 	}
 	fs := cmd.Flags()
 	fs.StringVar(&file, "file", "", "read the input from this file")
-	fs.StringVar(&jail, "jail", "", "call as this jail: its rules decide")
-	fs.StringVar(&call.Session, "session", "", "whose files a capability of mode session sees")
-	fs.StringVar(&call.Run, "run", "", "whose budget it draws from")
-	fs.StringSliceVar(&call.Labels, "label", nil, "of what is in the input: public, redacted, pii, secret")
-	fs.StringSliceVar(&budget, "budget", nil, "DIMENSION=N that the run may spend, such as steps=50 or network-bytes=1000000")
-	fs.DurationVar(&timeout, "timeout", 0, "how long it may take, at most the capability's own")
+	fs.StringVar(&jail, "jail", "", "call on behalf of this jail, under its policy")
+	fs.StringVar(&call.Session, "session", "", "session whose files a capability of mode session uses")
+	fs.StringVar(&call.Run, "run", "", "run whose budget is charged")
+	fs.StringSliceVar(&call.Labels, "label", nil, "data class of the input: public, redacted, pii, secret")
+	fs.StringSliceVar(&budget, "budget", nil, "limit DIMENSION=N, such as steps=50; may be repeated")
+	fs.DurationVar(&timeout, "timeout", 0, "time limit, at most that of the capability")
 	return cmd
 }
 
@@ -291,10 +291,10 @@ func parseBudget(all []string) (map[string]int64, error) {
 
 func (c *command) replay() *cobra.Command {
 	return &cobra.Command{
-		Use: "replay SEQ", Short: "Make a recorded call of a pure capability again, and compare", Args: cobra.ExactArgs(1),
-		Long: `Make a call that the chain has recorded again, with what it called in its turn
-answered from the record, and compare what comes out. The number is that of the
-entry in which the call's end is recorded.`,
+		Use: "replay SEQ", Short: "Repeat a recorded call of a pure capability and compare the results", Args: cobra.ExactArgs(1),
+		Long: `Repeat a call that is recorded in the audit log, answer its nested calls from the
+record, and compare the result. SEQ is the number of the entry that records the end
+of the call.`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			seq, err := strconv.ParseInt(args[0], 10, 64)
 			if err != nil {

@@ -160,14 +160,14 @@ type command struct {
 func (c *command) root() *cobra.Command {
 	root := &cobra.Command{
 		Use:   "glasshouse",
-		Short: "Run autonomous agents in jails: watched, governed, rewound",
-		Long: `Glasshouse runs autonomous agents in jails on Linux.
+		Short: "Run agents in jails (sandboxes): observe, govern and rewind them",
+		Long: `Glasshouse runs autonomous agents in jails (sandboxes) on Linux.
 
-Every command but serve talks to a daemon: the one at --addr or GLASSHOUSE_ADDR
-if that is set, else the one whose socket is in the data directory. If there is
-none, the command starts one, which ends when nobody uses it any more.
+All commands except serve use a daemon: the one at --addr or GLASSHOUSE_ADDR if set,
+else the one whose socket is in the data directory. If no daemon is running, the
+command starts one, which stops when no command uses it.
 
-A jail or a snapshot is named by its id, or by its name where only one has it.
+Jails and snapshots are given by id, or by name if the name is unique.
 
 Exit codes:
 
@@ -190,7 +190,7 @@ run and exec otherwise exit with the code of the program.`,
 	def := daemon.NewConfig(c.env.UID, c.env.Getenv("HOME")).Data
 	root.PersistentFlags().StringVar(&c.data, "data", "", "data directory (default "+def+", or GLASSHOUSE_DATA)")
 	root.PersistentFlags().StringVar(&c.addr, "addr", "", "the daemon's address, unix:///path or http://host:port (GLASSHOUSE_ADDR)")
-	root.PersistentFlags().BoolVar(&c.json, "json", false, "print what the API answered")
+	root.PersistentFlags().BoolVar(&c.json, "json", false, "output JSON")
 	root.AddCommand(
 		c.serve(), c.ui(), c.run(), c.apply(), c.jail(), c.copy(), c.files(), c.diff(),
 		c.events(), c.at(), c.processes(), c.syscalls(), c.network(), c.report(),

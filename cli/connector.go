@@ -15,9 +15,10 @@ import (
 
 func (c *command) connectors() *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "connector", Aliases: []string{"connectors"}, Short: "What joins sessions to others", Args: cobra.NoArgs,
-		Long: `What joins sessions to others: webhooks that come in, what agents say that is posted
-elsewhere, and relays between sessions. They are made in the daemon's configuration.`,
+		Use: "connector", Aliases: []string{"connectors"}, Short: "Manage inbound and outbound webhooks of sessions", Args: cobra.NoArgs,
+		Long: `Connectors link sessions to other systems: inbound webhooks, outbound webhooks for
+messages of agents, and relays between sessions. They are defined in the configuration
+of the daemon.`,
 	}
 	cmd.AddCommand(c.connectorList(), c.connectorDeliveries(), c.connectorRedeliver())
 	return cmd
@@ -25,7 +26,7 @@ elsewhere, and relays between sessions. They are made in the daemon's configurat
 
 func (c *command) connectorList() *cobra.Command {
 	return &cobra.Command{
-		Use: "ls", Short: "List connectors, and what of their deliveries waits", Args: cobra.NoArgs,
+		Use: "ls", Short: "List connectors and their pending deliveries", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			cl, err := c.client(cmd.Context())
 			if err != nil {
@@ -60,7 +61,7 @@ func told(k wire.Connector) string {
 func (c *command) connectorDeliveries() *cobra.Command {
 	var state string
 	cmd := &cobra.Command{
-		Use: "deliveries CONNECTOR", Short: "List what is or was to be delivered to a connector", Args: cobra.ExactArgs(1),
+		Use: "deliveries CONNECTOR", Short: "List deliveries of a connector", Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			cl, err := c.client(cmd.Context())
 			if err != nil {
@@ -90,7 +91,7 @@ func (c *command) connectorDeliveries() *cobra.Command {
 func (c *command) connectorRedeliver() *cobra.Command {
 	var all string
 	cmd := &cobra.Command{
-		Use: "redeliver [DELIVERY…]", Short: "Try deliveries anew that failed too often", Args: cobra.ArbitraryArgs,
+		Use: "redeliver [DELIVERY…]", Short: "Retry deliveries that failed too often", Args: cobra.ArbitraryArgs,
 		Example: `  glasshouse connector redeliver m-5f3k2x9qpa7b.ops
   glasshouse connector redeliver --all ops`,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -118,6 +119,6 @@ func (c *command) connectorRedeliver() *cobra.Command {
 			return nil
 		},
 	}
-	cmd.Flags().StringVar(&all, "all", "", "all of this connector")
+	cmd.Flags().StringVar(&all, "all", "", "retry all deliveries of this connector")
 	return cmd
 }

@@ -22,18 +22,18 @@ func (c *command) diff() *cobra.Command {
 	var o diffOptions
 	var colour string
 	cmd := &cobra.Command{
-		Use: "diff JAIL|SNAPSHOT [JAIL|SNAPSHOT | PATH...]", Short: "Show what a jail changed, or what differs between jails and snapshots", Args: cobra.MinimumNArgs(1),
-		Long: `List what a jail changed in its root filesystem, or with --workspace in its
-workspace; with paths, only there and below. A file whose content is the same is
-metadata, with what of it differs; one that has only moved is renamed.
+		Use: "diff JAIL|SNAPSHOT [JAIL|SNAPSHOT | PATH...]", Short: "Show the changes of a jail, or compare jails and snapshots", Args: cobra.MinimumNArgs(1),
+		Long: `List the changes of a jail in its root filesystem or, with --workspace, in its
+workspace. With paths, only changes at and below them are listed. A file with the same
+content and other metadata is listed as metadata, a moved file as renamed.
 
-Of two, each a jail or a snapshot, show what has to change to come from the first
-to the second: files, the workspace, processes and their connections, what was
-recorded, and what was used. A snapshot alone is compared with the jail it was
-taken of. --files, --workspace, --processes, --events and --usage show only that.
+With two jails or snapshots, show the changes from the first to the second: files,
+workspace, processes and their connections, events, and resource usage. A single
+snapshot is compared with its jail. --files, --workspace, --processes, --events and
+--usage limit the output.
 
-With --unified the differences of text files are printed as diff -u writes them,
-so that patch and git apply can read them.`,
+With --unified, differences of text files are printed in the format of diff -u, which
+patch and git apply read.`,
 		Example: `  glasshouse diff j-4k2v9c7m1xqe
   glasshouse diff j-4k2v9c7m1xqe /etc --unified
   glasshouse diff j-4k2v9c7m1xqe --workspace -u | git apply --check
@@ -69,13 +69,13 @@ so that patch and git apply can read them.`,
 			return c.showDiff(cmd.Context(), cl, id.Jail(from), client.ChangesOptions{Workspace: o.Workspace, Unified: o.Unified}, paths, out)
 		},
 	}
-	cmd.Flags().BoolVar(&o.Workspace, "workspace", false, "the workspace, not the root filesystem")
-	cmd.Flags().BoolVarP(&o.Unified, "unified", "u", false, "the differences of text files, as diff -u writes them")
-	cmd.Flags().BoolVar(&o.Files, "files", false, "of two: what differs in the root filesystem")
-	cmd.Flags().BoolVar(&o.Processes, "processes", false, "of two: what differs in what runs")
-	cmd.Flags().BoolVar(&o.Events, "events", false, "of two: what was recorded since they parted")
-	cmd.Flags().BoolVar(&o.Usage, "usage", false, "of two: what was used")
-	cmd.Flags().BoolVar(&o.HTML, "html", false, "of two: as a page that needs nothing beside it")
+	cmd.Flags().BoolVar(&o.Workspace, "workspace", false, "compare the workspace instead of the root filesystem")
+	cmd.Flags().BoolVarP(&o.Unified, "unified", "u", false, "show unified diffs of text files")
+	cmd.Flags().BoolVar(&o.Files, "files", false, "when comparing two: files of the root filesystem")
+	cmd.Flags().BoolVar(&o.Processes, "processes", false, "when comparing two: processes")
+	cmd.Flags().BoolVar(&o.Events, "events", false, "when comparing two: events since the fork")
+	cmd.Flags().BoolVar(&o.Usage, "usage", false, "when comparing two: resource usage")
+	cmd.Flags().BoolVar(&o.HTML, "html", false, "when comparing two: write a self-contained HTML page")
 	colourFlag(cmd, &colour)
 	return cmd
 }

@@ -18,13 +18,13 @@ import (
 
 func (c *command) doctor() *cobra.Command {
 	return &cobra.Command{
-		Use: "doctor", Short: "Show what this host can do, and the remedy for what it cannot", Args: cobra.NoArgs,
-		Long: `Probe every mechanism that Glasshouse can use. With a daemon, the daemon probes.
-Without one, this process does, with the tools directory that the configuration of the
-daemon names, if one was started on the data directory before.
+		Use: "doctor", Short: "Check this host's features and print remedies for missing ones", Args: cobra.NoArgs,
+		Long: `Probe all host features that Glasshouse can use. A running daemon does the probing.
+Without a daemon, this process probes, with the tools directory of the configuration
+with which a daemon was last started on the data directory.
 
-Most features are optional. The exit status is 1 if no jail can run: neither the
-backend oci nor bwrap has what it needs.`,
+Most features are optional. The exit status is 1 if no jail can run, because neither
+the oci nor the bwrap backend has its requirements.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			cl, err := c.dial()
 			if err != nil {

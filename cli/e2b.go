@@ -18,18 +18,18 @@ import (
 func (c *command) e2b() *cobra.Command {
 	var ask wire.CreateE2BKey
 	cmd := &cobra.Command{
-		Use: "e2b", Short: "Print what points clients of E2B here", Args: cobra.NoArgs,
-		Long: `Print what points clients of E2B here: lines for a shell, with a key that is made
-for it. A project that uses an E2B SDK then has its sandboxes made by this daemon.
+		Use: "e2b", Short: "Print the environment variables that point E2B clients to this daemon", Args: cobra.NoArgs,
+		Long: `Create an API key and print shell lines that set the environment variables of E2B
+clients. A project that uses an E2B SDK then creates its sandboxes on this daemon.
 
-Each key has sandboxes of its own, and sees no others. It opens nothing else of
-the daemon. glasshouse token ls lists keys, glasshouse token rm revokes one. The
-daemon must serve such clients: e2b.listen in its configuration.
+Each key can access only its own sandboxes, and nothing else of the daemon. Glasshouse
+token ls lists keys, glasshouse token rm revokes one. The daemon must serve E2B
+clients: set e2b.listen in its configuration.
 
-If the daemon serves them by TLS with a certificate authority of its own
-(serve --e2b-tls), the authority's certificate is saved below ~/.local/state, and
-the lines have Node and Python trust it. Other programs take the file that
-NODE_EXTRA_CA_CERTS names, such as curl --cacert.`,
+If the daemon uses TLS with its own certificate authority (serve --e2b-tls), the CA
+certificate is saved below ~/.local/state, and the printed lines make Node and Python
+trust it. For other programs, pass the file in NODE_EXTRA_CA_CERTS, such as with curl
+--cacert.`,
 		Example: `  eval "$(glasshouse e2b)"                      for this shell
   glasshouse e2b --name ci >>.env               for a project`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -60,7 +60,7 @@ NODE_EXTRA_CA_CERTS names, such as curl --cacert.`,
 			})
 		},
 	}
-	cmd.Flags().StringVar(&ask.Name, "name", "", "whose key it is (default: yours)")
+	cmd.Flags().StringVar(&ask.Name, "name", "", "owner of the API key (default: you)")
 	return cmd
 }
 

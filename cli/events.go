@@ -19,18 +19,18 @@ func (c *command) events() *cobra.Command {
 	var q client.EventQuery
 	var since, until, colour string
 	cmd := &cobra.Command{
-		Use: "events JAIL [TERM...]", Short: "Show what a jail does and did", Args: cobra.MinimumNArgs(1),
-		Long: `Print the records of a jail: its system calls, what it did to files, its packets
-and processes. The terms of a filter must all hold: type:net, name:openat,
-path:/etc, comm:curl, host:*.example.com, ret:<0, pid:42; a term after a minus must
-not; values joined by commas are alternatives. docs/events.md has them all.
+		Use: "events JAIL [TERM...]", Short: "Show or follow the events of a jail", Args: cobra.MinimumNArgs(1),
+		Long: `Print the events of a jail: system calls, file operations, packets and processes. All
+terms of a filter must match: type:net, name:openat, path:/etc, comm:curl,
+host:*.example.com, ret:<0, pid:42. A minus negates a term; comma-separated values are
+alternatives. docs/events.md lists all terms.
 
-What init does, the first process of a jail, is among the records. The term -pid:1
-leaves it out, as the UI does unless the button Init is pressed.
+The events include those of init, the first process of a jail. The term -pid:1
+excludes them, as the UI does by default.
 
-With --follow it goes on with what happens, also after the connection to the
-daemon was lost, until it is interrupted or the jail is deleted. With --json a
-record is a line, as it is in the log.`,
+With --follow, the command prints new events until it is interrupted or the jail is
+deleted. It reconnects after the connection to the daemon is lost. With --json, each
+event is one line of JSON, as in the event log.`,
 		Example: `  glasshouse events j-4k2v9c7m1xqe --follow
   glasshouse events j-4k2v9c7m1xqe -- -pid:1
   glasshouse events j-4k2v9c7m1xqe type:file op:write,delete path:/etc
@@ -55,11 +55,11 @@ record is a line, as it is in the log.`,
 		},
 	}
 	fs := cmd.Flags()
-	fs.BoolVarP(&q.Follow, "follow", "f", false, "go on with what happens from now on")
-	fs.StringVar(&since, "since", "", "not before: a time such as 2026-01-02T15:04:05Z, or how long ago, such as 5m")
-	fs.StringVar(&until, "until", "", "not after")
-	fs.IntVarP(&q.Tail, "tail", "n", 0, "of the records there are, only the last so many")
-	fs.IntVar(&q.Limit, "limit", 0, "at most so many")
+	fs.BoolVarP(&q.Follow, "follow", "f", false, "follow new events")
+	fs.StringVar(&since, "since", "", "start: a time, 2026-01-02T15:04:05Z, or an age, 5m")
+	fs.StringVar(&until, "until", "", "end: a time or an age, as --since")
+	fs.IntVarP(&q.Tail, "tail", "n", 0, "only the last N recorded events")
+	fs.IntVar(&q.Limit, "limit", 0, "maximum number of events")
 	colourFlag(cmd, &colour)
 	return cmd
 }

@@ -46,12 +46,12 @@ func (c *command) jailExec() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "exec [flags] JAIL [--] COMMAND [ARG...]",
 		Short: "Run a command in a running jail",
-		Long: `Run a command in a running jail. Its output comes as it is written, standard
-output and standard error apart, and its exit code is passed on: 128 and the
-signal's number if a signal ended it, 127 if it was not found, 126 if it could not
-be executed, 125 if Glasshouse failed. Interrupting this command interrupts that one.
-A reader of the output that is slow slows the command down; what is lost after one
-that took nothing for 5 minutes is reported.`,
+		Long: `Run a command in a running jail. Standard output and standard error are forwarded
+separately and immediately. The exit code is that of the command, 128 plus the number
+of the signal that killed it, 127 if it was not found, 126 if it could not be
+executed, or 125 if Glasshouse failed. An interrupt is forwarded to the command. A slow
+reader of the output slows the command down; output that is lost after a reader took
+none for 5 minutes is reported.`,
 		Args: cobra.MinimumNArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			argv := args[1:]
@@ -90,11 +90,11 @@ that took nothing for 5 minutes is reported.`,
 	cmd.Flags().SetInterspersed(false)
 	cmd.Flags().StringArrayVarP(&f.env, "env", "e", nil, "KEY=VALUE, or KEY to take the value from here; may be repeated")
 	cmd.Flags().StringVarP(&f.cwd, "cwd", "w", "", "working directory")
-	cmd.Flags().StringVarP(&f.user, "user", "u", "", "user: a name, a uid, or either with :group")
-	cmd.Flags().DurationVar(&f.timeout, "timeout", 0, "kill the command and what it started after this long, such as 90s")
-	cmd.Flags().BoolVarP(&f.stdin, "stdin", "i", false, "pass standard input on")
-	cmd.Flags().BoolVarP(&f.tty, "tty", "t", false, "run it on a terminal")
-	cmd.Flags().BoolVarP(&detach, "detach", "d", false, "only start it, and print its id")
+	cmd.Flags().StringVarP(&f.user, "user", "u", "", "user name or uid, optionally with :group")
+	cmd.Flags().DurationVar(&f.timeout, "timeout", 0, "time limit of the command, such as 90s (default: none)")
+	cmd.Flags().BoolVarP(&f.stdin, "stdin", "i", false, "forward standard input")
+	cmd.Flags().BoolVarP(&f.tty, "tty", "t", false, "allocate a terminal")
+	cmd.Flags().BoolVarP(&detach, "detach", "d", false, "start the command and print its id")
 	// A terminal is opened by a request that has none of these.
 	for _, flag := range []string{"env", "timeout", "detach"} {
 		cmd.MarkFlagsMutuallyExclusive("tty", flag)
@@ -240,7 +240,7 @@ func (c *command) notStarted(err error) error {
 
 func (c *command) jailExecs() *cobra.Command {
 	return &cobra.Command{
-		Use: "execs JAIL [EXEC]", Short: "List a jail's commands, or show the output of one", Args: cobra.RangeArgs(1, 2),
+		Use: "execs JAIL [EXEC]", Short: "List the commands of a jail, or show the output of one", Args: cobra.RangeArgs(1, 2),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return c.withJail(cmd, args[0], func(cl *client.Client, jid id.Jail) error {
 				if len(args) == 2 {
@@ -292,8 +292,8 @@ func (c *command) jailTerminal() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "terminal [flags] JAIL [--] [COMMAND [ARG...]]",
 		Short: "Open a terminal in a running jail",
-		Long: `Open a terminal in a running jail, on a shell or the command given. Closing the
-terminal window leaves the command running: --attach comes back to it.`,
+		Long: `Open a terminal in a running jail, with a shell or the given command. The command
+keeps running when the terminal window is closed; reconnect with --attach.`,
 		Args: cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			o.Argv, o.Exec = args[1:], id.Exec(attach)
@@ -306,8 +306,8 @@ terminal window leaves the command running: --attach comes back to it.`,
 		},
 	}
 	cmd.Flags().SetInterspersed(false)
-	cmd.Flags().StringVar(&attach, "attach", "", "come back to this command's terminal")
-	cmd.Flags().StringVarP(&o.User, "user", "u", "", "user: a name, a uid, or either with :group")
+	cmd.Flags().StringVar(&attach, "attach", "", "attach to the terminal of this command")
+	cmd.Flags().StringVarP(&o.User, "user", "u", "", "user name or uid, optionally with :group")
 	cmd.Flags().StringVarP(&o.Cwd, "cwd", "w", "", "working directory")
 	return cmd
 }

@@ -28,7 +28,7 @@ import (
 
 func (c *command) export() *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "export", Short: "Send what was recorded to where others look at it", Args: cobra.NoArgs,
+		Use: "export", Short: "Export events and the audit log to other systems", Args: cobra.NoArgs,
 	}
 	cmd.AddCommand(c.exportOTel())
 	return cmd
@@ -47,25 +47,22 @@ const windowPatience = 5 * time.Minute
 func (c *command) exportOTel() *cobra.Command {
 	var f otelFlags
 	cmd := &cobra.Command{
-		Use: "otel [TERM...]", Short: "Send events and the causal chain to an OpenTelemetry collector",
-		Long: `Send what jails did and what the causal chain records to a collector, by OTLP over
-HTTP: processes, calls, runs and their steps as spans; each event and
-each entry of the chain as a log record. The terms choose events, as those of
-glasshouse events do; spans of processes come of events of type proc. It exports
-what is kept, or the window from --from to --to; with --follow it goes on until it is
-interrupted.
+		Use: "otel [TERM...]", Short: "Export events and the audit log to an OpenTelemetry collector",
+		Long: `Export events of jails and the audit log to a collector with OTLP over HTTP. Processes,
+capability calls, runs and steps become spans; events and audit log entries become log
+records. The terms filter events, as in glasshouse events; spans of processes are made
+from events of type proc. The command exports all stored data, or the window from
+--from to --to. With --follow it continues until it is interrupted.
 
-With --cursor a file keeps how far it got, so that the next export goes on there
-and nothing is left out. What was sent when an export was cut is sent again, with
-the same ids. A collector that is busy or away is asked again: for five minutes, or
-with --follow for as long as it takes.
+With --cursor, a file stores the export position, so that the next export continues
+there without gaps. Data that was in flight when an export was aborted is sent again
+with the same ids. If the collector is busy or unreachable, the command retries for
+five minutes, or with --follow without limit.
 
-Where to: --endpoint, or OTEL_EXPORTER_OTLP_ENDPOINT, or ` + otel.DefaultEndpoint + `. Headers
-for it, such as keys, are in OTEL_EXPORTER_OTLP_HEADERS (KEY=VALUE with commas
-between), the
-service's name is in OTEL_SERVICE_NAME, and OTEL_EXPORTER_OTLP_PROTOCOL may be
-http/json where protobuf is not taken. docs/telemetry.md says
-what becomes what.`,
+The collector is set by --endpoint or OTEL_EXPORTER_OTLP_ENDPOINT (default
+` + otel.DefaultEndpoint + `), its headers by OTEL_EXPORTER_OTLP_HEADERS (comma-separated
+KEY=VALUE), and the service name by OTEL_SERVICE_NAME. For collectors without protobuf,
+set OTEL_EXPORTER_OTLP_PROTOCOL=http/json. The mapping is in docs/telemetry.md.`,
 		Example: `  glasshouse export otel --from 1h
   glasshouse export otel --follow --cursor /var/lib/otel.cursor type:proc,net,gap
   glasshouse export otel --run r-4k2v9c7m1xqe --endpoint https://collector.example.com:4318`,
@@ -74,13 +71,13 @@ what becomes what.`,
 		},
 	}
 	fs := cmd.Flags()
-	fs.StringVar(&f.endpoint, "endpoint", "", "the collector's address, before /v1/traces (OTEL_EXPORTER_OTLP_ENDPOINT)")
-	fs.StringVar(&f.jail, "jail", "", "only of this jail")
-	fs.StringVar(&f.run, "run", "", "only what the chain has of this run; of events, those of --jail if given")
-	fs.StringVar(&f.from, "from", "", "not before: a time such as 2026-01-02T15:04:05Z, or how long ago, such as 5m")
-	fs.StringVar(&f.to, "to", "", "not after")
-	fs.BoolVarP(&f.follow, "follow", "f", false, "go on with what happens from now on")
-	fs.StringVar(&f.cursor, "cursor", "", "a file that keeps how far it got, to go on there")
+	fs.StringVar(&f.endpoint, "endpoint", "", "collector base URL (OTEL_EXPORTER_OTLP_ENDPOINT)")
+	fs.StringVar(&f.jail, "jail", "", "only entries of this jail")
+	fs.StringVar(&f.run, "run", "", "only audit log entries of this run")
+	fs.StringVar(&f.from, "from", "", "start: a time, 2026-01-02T15:04:05Z, or an age, 5m")
+	fs.StringVar(&f.to, "to", "", "end: a time or an age, as --since")
+	fs.BoolVarP(&f.follow, "follow", "f", false, "follow new events")
+	fs.StringVar(&f.cursor, "cursor", "", "file with the export position, to continue from")
 	cmd.MarkFlagsMutuallyExclusive("to", "follow")
 	return cmd
 }

@@ -24,10 +24,10 @@ import (
 func (c *command) copy() *cobra.Command {
 	return &cobra.Command{
 		Use:   "cp SOURCE TARGET",
-		Short: "Copy files between here and a jail",
-		Long: `Copy a file or a directory between here and a jail, running or stopped. One of
-the two is JAIL:PATH, with an absolute path. - is standard input or output, as a
-file. A directory becomes the target, as a whole.`,
+		Short: "Copy files between the host and a jail",
+		Long: `Copy a file or a directory between the host and a running or stopped jail. One
+argument is JAIL:PATH with an absolute path. - is standard input or output, for a
+single file. A directory is copied as the target itself, not into it.`,
 		Example: "  glasshouse cp j-4k2m9x7qpz3a:/etc/os-release -\n  glasshouse cp ./src j-4k2m9x7qpz3a:/work/src",
 		Args:    cobra.ExactArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -191,7 +191,7 @@ func (c *command) upload(ctx context.Context, cl *client.Client, from string, j 
 func (c *command) rootfs() *cobra.Command {
 	cmd := &cobra.Command{Use: "rootfs", Short: "Prepare, list and prune root filesystems"}
 	prepare := &cobra.Command{
-		Use: "prepare [debian:SUITE|dir:PATH|oci:IMAGE|nix:PROFILE]", Short: "Make a root filesystem ready, the default one if none is named", Args: cobra.MaximumNArgs(1),
+		Use: "prepare [debian:SUITE|dir:PATH|oci:IMAGE|nix:PROFILE]", Short: "Prepare a root filesystem (default: the configured one)", Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			r, err := parseRootfs(strings.Join(args, ""))
 			if err != nil {
@@ -218,7 +218,7 @@ func (c *command) rootfs() *cobra.Command {
 		}
 	}
 	list := &cobra.Command{
-		Use: "ls", Short: "List the root filesystems that are ready", Args: cobra.NoArgs,
+		Use: "ls", Short: "List prepared root filesystems", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			cl, err := c.client(cmd.Context())
 			if err != nil {
@@ -232,7 +232,7 @@ func (c *command) rootfs() *cobra.Command {
 		},
 	}
 	prune := &cobra.Command{
-		Use: "prune", Short: "Remove the root filesystems that no jail uses", Args: cobra.NoArgs,
+		Use: "prune", Short: "Remove unused root filesystems", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			cl, err := c.client(cmd.Context())
 			if err != nil {

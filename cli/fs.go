@@ -16,8 +16,8 @@ import (
 
 func (c *command) files() *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "files", Short: "List, make, move, remove and watch files of a jail",
-		Long: "Work on the files of a jail, running or stopped. Paths are JAIL:PATH, absolute in the jail.\nTo copy files in and out, see glasshouse cp.",
+		Use: "files", Short: "List, create, move, remove and watch files of a jail",
+		Long: "Work on the files of a running or stopped jail. Paths are JAIL:PATH, absolute in the jail.\nTo copy files in and out, use glasshouse cp.",
 	}
 	cmd.AddCommand(c.filesList(), c.filesStat(), c.filesMkdir(), c.filesRemove(), c.filesMove(), c.filesWatch())
 	return cmd
@@ -89,21 +89,21 @@ func (c *command) filesRemove() *cobra.Command {
 	cmd := c.onFile("rm JAIL:PATH", "Remove a file or an empty directory", func(cmd *cobra.Command, cl *client.Client, at place) error {
 		return cl.Remove(cmd.Context(), at.jail, at.path, recursive)
 	})
-	cmd.Flags().BoolVarP(&recursive, "recursive", "r", false, "also a directory with all below it")
+	cmd.Flags().BoolVarP(&recursive, "recursive", "r", false, "copy directories recursively")
 	return cmd
 }
 
 func (c *command) filesMove() *cobra.Command {
 	var replace bool
 	cmd := &cobra.Command{
-		Use: "mv JAIL:FROM TO", Short: "Rename a file or directory within its jail", Args: cobra.ExactArgs(2),
+		Use: "mv JAIL:FROM TO", Short: "Rename a file or directory within a jail", Args: cobra.ExactArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return c.withPlace(cmd, args[0], func(cl *client.Client, at place) error {
 				return cl.Move(cmd.Context(), at.jail, wire.MoveFile{From: at.path, To: args[1], Replace: replace})
 			})
 		},
 	}
-	cmd.Flags().BoolVar(&replace, "replace", false, "replace what is there")
+	cmd.Flags().BoolVar(&replace, "replace", false, "replace an existing file")
 	return cmd
 }
 
@@ -124,6 +124,6 @@ func (c *command) filesWatch() *cobra.Command {
 		}
 		return nil
 	})
-	cmd.Flags().BoolVarP(&recursive, "recursive", "r", false, "all below it too")
+	cmd.Flags().BoolVarP(&recursive, "recursive", "r", false, "remove recursively")
 	return cmd
 }

@@ -30,14 +30,20 @@ func (c *command) goal() *cobra.Command {
 	var rules policyFlags
 	var detach bool
 	cmd := &cobra.Command{
-		Use: "goal TEXT [-- ARG…]", Short: "Have an agent pursue a goal, now or by a schedule", Args: cobra.MinimumNArgs(1),
-		Long: `Have an agent pursue a goal. It works in a jail of its own, with what its skills
-name and its policy allows, until it is done or its budget is spent. What it does is
-shown as it happens; detached, by a schedule or after an interrupt it goes on alone.
+		Use: "goal TEXT [-- ARG…]", Short: "Start an agent run for a goal, now or by a schedule", Args: cobra.MinimumNArgs(1),
+		Long: `Start an agent run for a goal. The agent works in its own jail, with the capabilities
+of its skills and within its policy, until the goal is reached or a budget limit is
+reached. The command shows the run live. With --detach, with a schedule, or after an
+interrupt, the run continues in the background.
 
-With --workspace it works on a directory of this host: it sees the files as they are
-and writes to a layer of its own. What it changed glasshouse diff shows and glasshouse
-apply takes over.`,
+With --workspace, the agent works on a copy-on-write view of a host directory. Use
+glasshouse diff to show its changes and glasshouse apply to apply them.
+
+The dimensions of --budget are steps, llm-tokens, cost-micros, wall-clock-ms,
+sandbox-cpu-ms, network-bytes and storage-bytes. --policy takes permission files
+(opencode.json) and decision frameworks (AGENTS.md). --until takes the id of a
+capability that must succeed, or a JSON condition; by default the agent decides when
+the run is done.`,
 		Example: `  glasshouse goal "fix the failing test" --agent opencode -C .
   glasshouse goal "python3 -m unittest" --agent shell -C .
   glasshouse goal "npm test" --agent shell -C . --rootfs oci:node:24-bookworm
@@ -84,29 +90,29 @@ apply takes over.`,
 		},
 	}
 	fs := cmd.Flags()
-	fs.StringVarP(&agent.Preset, "agent", "a", "", "builtin, claude, codex, opencode, gemini or shell (default: the daemon's)")
-	fs.StringVar(&agent.Model, "model", "", "the model that it thinks with (default: the daemon's)")
-	fs.StringVar(&agent.Protocol, "protocol", "", "how it is spoken to: run, by its command line, or acp, by the Agent Client Protocol (default run)")
-	fs.StringVar(&agent.Spawner, "spawner", "", "what it runs in: jail, bwrap or process (default: the daemon's)")
-	fs.StringSliceVar(&agent.Skills, "skill", nil, "a skill that it is taught; its capabilities are its tools")
-	fs.IntVar(&agent.Level, "level", 0, "of autonomy: 1 guided, 2 intelligent, 3 full")
-	fs.StringArrayVarP(&env, "env", "e", nil, "KEY=VALUE of its environment, or KEY to pass it on")
-	fs.StringVarP(&workspace, "workspace", "C", "", "a directory of this host that it works on, copy-on-write")
-	fs.StringArrayVar(&rules.files, "policy", nil, "a permission file (opencode.json) or decision framework (AGENTS.md) that counts for its jail; may be repeated")
-	fs.StringVar(&agent.PolicyAgent, "policy-agent", "", "the agent of the permission files whose rules apply")
+	fs.StringVarP(&agent.Preset, "agent", "a", "", "builtin, claude, codex, opencode, gemini or shell")
+	fs.StringVar(&agent.Model, "model", "", "model of the agent (default: the daemon's)")
+	fs.StringVar(&agent.Protocol, "protocol", "", "run (command line) or acp (default run)")
+	fs.StringVar(&agent.Spawner, "spawner", "", "spawner: jail, bwrap or process (default: the daemon's)")
+	fs.StringSliceVar(&agent.Skills, "skill", nil, "skill of the agent, with its capabilities as tools")
+	fs.IntVar(&agent.Level, "level", 0, "autonomy level: 1 guided, 2 intelligent, 3 full")
+	fs.StringArrayVarP(&env, "env", "e", nil, "KEY=VALUE, or KEY to take the value from here")
+	fs.StringVarP(&workspace, "workspace", "C", "", "host directory to work on, copy-on-write")
+	fs.StringArrayVar(&rules.files, "policy", nil, "permission file or decision framework; may be repeated")
+	fs.StringVar(&agent.PolicyAgent, "policy-agent", "", "agent in the permission files whose rules apply")
 	fs.StringVar(&rootfs, "rootfs", "", "debian:SUITE, dir:PATH, oci:IMAGE, nix:PROFILE or host")
-	fs.BoolVar(&agent.Keep, "keep", false, "its jail stays when the run has ended")
-	fs.StringVar(&r.Session, "session", "", "the session that it is in (default: a new one)")
-	fs.StringVar(&r.Schedule, "schedule", "", "cron with five or six fields, @hourly, @every 10m: again and again")
+	fs.BoolVar(&agent.Keep, "keep", false, "keep the jail after the run")
+	fs.StringVar(&r.Session, "session", "", "session of the run (default: a new one)")
+	fs.StringVar(&r.Schedule, "schedule", "", "cron expression, @hourly or @every 10m")
 	fs.StringVar(&r.TimeZone, "tz", "", "time zone of the schedule (default UTC)")
 	fs.StringVar(&r.Missed, "missed", "", "policy for missed due times: skip, once or all (default once)")
-	fs.StringVar(&r.Overlap, "overlap", "", "when the run before is still at work: skip, queue or allow (default skip)")
-	fs.StringVar(&at, "at", "", "when it begins; with a schedule, not before")
-	fs.StringSliceVar(&budget, "budget", nil, "DIMENSION=N that it may spend: steps, llm-tokens, cost-micros, wall-clock-ms, sandbox-cpu-ms, network-bytes, storage-bytes")
-	fs.StringVar(&r.OnExceed, "on-exceed", "", "when a limit is reached: pause or stop (default pause)")
-	fs.StringVar(&until, "until", "", "when it is done, as JSON, or the id of a capability that has to succeed (default: when the agent says so)")
-	fs.StringVar(&parent, "parent", "", "the run that it is a part of")
-	fs.BoolVarP(&detach, "detach", "d", false, "do not wait")
+	fs.StringVar(&r.Overlap, "overlap", "", "overlapping runs: skip, queue or allow (default skip)")
+	fs.StringVar(&at, "at", "", "start time; with a schedule, the earliest")
+	fs.StringSliceVar(&budget, "budget", nil, "limit DIMENSION=N, such as steps=50; may be repeated")
+	fs.StringVar(&r.OnExceed, "on-exceed", "", "action at a limit: pause or stop (default pause)")
+	fs.StringVar(&until, "until", "", "completion test: JSON or capability id (default: the agent)")
+	fs.StringVar(&parent, "parent", "", "parent run")
+	fs.BoolVarP(&detach, "detach", "d", false, "do not wait for the run")
 	return cmd
 }
 

@@ -33,11 +33,11 @@ type policyFlags struct {
 
 func (f *policyFlags) add(cmd *cobra.Command) {
 	fs := cmd.Flags()
-	fs.StringArrayVar(&f.files, "policy", nil, "a permission file (opencode.json) or decision framework (AGENTS.md); may be repeated")
-	fs.StringVar(&f.match, "match", "", "which of several matching patterns counts: longest or last (default: as the files were written for)")
-	fs.StringVar(&f.agent, "agent", "", "the agent of the files whose rules count")
-	fs.IntVar(&f.level, "level", 0, "of autonomy: 1 guided (the default), 2 intelligent, 3 full")
-	fs.IntVar(&f.ceiling, "ceiling", 0, "the level to which it may be raised (default: the level)")
+	fs.StringArrayVar(&f.files, "policy", nil, "permission file or decision framework; may be repeated")
+	fs.StringVar(&f.match, "match", "", "rule matching: longest or last (default: that of the file)")
+	fs.StringVar(&f.agent, "agent", "", "agent in the files whose rules apply")
+	fs.IntVar(&f.level, "level", 0, "autonomy level: 1 guided (default), 2 intelligent, 3 full")
+	fs.IntVar(&f.ceiling, "ceiling", 0, "highest autonomy level (default: --level)")
 }
 
 // request returns the policy, or nil if none of the flags was given.
@@ -83,9 +83,9 @@ type egressFlags struct {
 
 func (f *egressFlags) add(cmd *cobra.Command) {
 	fs := cmd.Flags()
-	fs.StringArrayVar(&f.allow, "allow", nil, "HOST[:PORT[,PORT...]] that the jail may reach, such as *.example.com; implies --network proxy; may be repeated")
-	fs.StringVar(&f.file, "egress", "", "a file of egress rules, YAML or JSON; implies --network proxy")
-	fs.BoolVar(&f.ask, "ask", false, "ask a person about what no egress rule allows; implies --network proxy")
+	fs.StringArrayVar(&f.allow, "allow", nil, "allow HOST[:PORT,...]; implies --network proxy")
+	fs.StringVar(&f.file, "egress", "", "file of egress rules; implies --network proxy")
+	fs.BoolVar(&f.ask, "ask", false, "require approval for other egress; implies --network proxy")
 }
 
 // request returns what may leave, or nil if none of the flags was given.
@@ -157,14 +157,14 @@ func readYAML(name string, into any) error {
 }
 
 func (c *command) policy() *cobra.Command {
-	cmd := &cobra.Command{Use: "policy", Short: "What a jail may do, and about what a person is asked", Args: cobra.NoArgs}
+	cmd := &cobra.Command{Use: "policy", Short: "Show, set and explain the policy of a jail", Args: cobra.NoArgs}
 	cmd.AddCommand(c.policyShow(), c.policySet(), c.policyRemove(), c.policyLevel(), c.policyLint(), c.policyExplain())
 	return cmd
 }
 
 func (c *command) policyShow() *cobra.Command {
 	return &cobra.Command{
-		Use: "show JAIL", Short: "Show a jail's policy and how it is read", Args: cobra.ExactArgs(1),
+		Use: "show JAIL", Short: "Show the policy of a jail and its evaluation order", Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return c.withJail(cmd, args[0], func(cl *client.Client, j id.Jail) error {
 				p, err := cl.Policy(cmd.Context(), j)
@@ -180,7 +180,7 @@ func (c *command) policyShow() *cobra.Command {
 func (c *command) policySet() *cobra.Command {
 	var f policyFlags
 	cmd := &cobra.Command{
-		Use: "set JAIL", Short: "Give a jail another policy, at once", Args: cobra.ExactArgs(1),
+		Use: "set JAIL", Short: "Replace the policy of a jail, effective immediately", Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			p, err := f.request()
 			if err != nil {
@@ -204,7 +204,7 @@ func (c *command) policySet() *cobra.Command {
 
 func (c *command) policyRemove() *cobra.Command {
 	return &cobra.Command{
-		Use: "rm JAIL", Short: "Take a jail's policy away: what is asked about is refused", Args: cobra.ExactArgs(1),
+		Use: "rm JAIL", Short: "Remove the policy of a jail; what would need approval is denied", Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return c.withJail(cmd, args[0], func(cl *client.Client, j id.Jail) error { return cl.DeletePolicy(cmd.Context(), j) })
 		},
@@ -213,13 +213,13 @@ func (c *command) policyRemove() *cobra.Command {
 
 func (c *command) policyLevel() *cobra.Command {
 	return &cobra.Command{
-		Use: "level JAIL 1|2|3", Short: "Change a jail's level of autonomy, at once", Args: cobra.ExactArgs(2),
-		Long: `Change a jail's level of autonomy, down, or up to its ceiling. It counts from the
-next question on.
+		Use: "level JAIL 1|2|3", Short: "Change the autonomy level of a jail, effective immediately", Args: cobra.ExactArgs(2),
+		Long: `Change the autonomy level of a jail, within its ceiling. The new level applies to all
+later decisions.
 
-  1 guided        what no file allows is asked, what destroys is denied
-  2 intelligent   what the decision framework pre-approves is not asked
-  3 full          siblings and resources are the agent's own affair, too`,
+  1 guided        actions without an allow rule need approval, destructive ones are denied
+  2 intelligent   actions that the decision framework pre-approves need no approval
+  3 full          siblings and resource requests need no approval either`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			n, err := strconv.Atoi(args[1])
 			if err != nil {
@@ -239,11 +239,10 @@ next question on.
 func (c *command) policyLint() *cobra.Command {
 	var f policyFlags
 	cmd := &cobra.Command{
-		Use: "lint FILE...", Short: "Say what in permission files does not do what it seems to", Args: cobra.MinimumNArgs(1),
-		Long: `Say what in permission files and decision frameworks does not do what it seems
-to: rules that the other reading of the file would change, rules that can never
-match, keys without effect, patterns that known forms of a command evade. The exit
-code is 1 if there is any.`,
+		Use: "lint FILE...", Short: "Lint permission files", Args: cobra.MinimumNArgs(1),
+		Long: `Lint permission files and decision frameworks. Findings are rules that depend on the
+matching order, rules that never match, keys without effect, and patterns that known
+forms of a command evade. The exit code is 1 if there are findings.`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			f.files = args
 			p, err := f.request()
@@ -267,18 +266,18 @@ code is 1 if there is any.`,
 			return nil
 		},
 	}
-	cmd.Flags().StringVar(&f.match, "match", "", "read them so: longest or last (default: as they were written for)")
+	cmd.Flags().StringVar(&f.match, "match", "", "rule matching: longest or last (default: that of the file)")
 	return cmd
 }
 
 func (c *command) policyExplain() *cobra.Command {
 	var f policyFlags
 	cmd := &cobra.Command{
-		Use: "explain [JAIL] ACTION [RESOURCE]", Short: "Say what would happen if, and which rules say so",
-		Long: `Say what a policy would answer to a question, and which rules were looked at.
-Nothing is asked, recorded or done. The policy is that of a jail or, with --policy,
-that of files: then no jail is named. With a jail, --agent, --level, --match and
---ceiling show what its policy would answer if they were set so.`,
+		Use: "explain [JAIL] ACTION [RESOURCE]", Short: "Explain how the policy would decide, and by which rules",
+		Long: `Explain how a policy decides a request, and which rules were evaluated. No approval is
+requested, and nothing is recorded or done. The policy is that of a jail or, with
+--policy and without a jail, that of the given files. With a jail, --agent, --level,
+--match and --ceiling override the settings of its policy.`,
 		Example: `  glasshouse policy explain j-abc bash 'git push --force'
   glasshouse policy explain j-abc --agent reviewer edit src/a.ts
   glasshouse policy explain --policy opencode.json bash 'npm test && rm -rf x'`,
@@ -400,9 +399,9 @@ func (c *command) decide() *cobra.Command {
 	var d wire.Decide
 	var wait int64
 	cmd := &cobra.Command{
-		Use: "decide JAIL ACTION [RESOURCE]", Short: "Ask the kernel a question, and wait for a person if one is to be asked", Args: cobra.RangeArgs(2, 3),
-		Long: `Ask the kernel whether something may be done in a jail's name, as a plugin of an
-agent does. The answer is in the chain. The exit code is 1 if it is no.`,
+		Use: "decide JAIL ACTION [RESOURCE]", Short: "Evaluate a policy decision, and wait for approval if one is required", Args: cobra.RangeArgs(2, 3),
+		Long: `Evaluate the policy for an action on behalf of a jail, as the plugin of an agent does.
+The decision is recorded in the audit log. The exit code is 1 if it is denied.`,
 		Example: `  glasshouse decide j-abc bash 'npm test'`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			d.Action, d.Resource, d.WaitMS = args[1], strings.Join(args[2:], " "), wait*1000
@@ -426,20 +425,20 @@ agent does. The answer is in the chain. The exit code is 1 if it is no.`,
 			})
 		},
 	}
-	cmd.Flags().StringVar(&d.Agent, "agent", "", "the agent that asks")
-	cmd.Flags().Int64Var(&wait, "wait", 0, "seconds to wait for a person (default 60)")
+	cmd.Flags().StringVar(&d.Agent, "agent", "", "name of the requesting agent")
+	cmd.Flags().Int64Var(&wait, "wait", 0, "seconds to wait for approval (default 60)")
 	return cmd
 }
 
 func (c *command) egress() *cobra.Command {
 	var f egressFlags
 	cmd := &cobra.Command{
-		Use: "egress JAIL", Short: "Show or change what may leave a jail behind the proxy", Args: cobra.ExactArgs(1),
-		Long: `Show what may leave a jail in network mode proxy, and in numbers what did. With
---allow, --egress or --ask the rules are replaced, at once: what is being carried
-and not allowed any more is cut.
+		Use: "egress JAIL", Short: "Show or replace the egress rules of a jail", Args: cobra.ExactArgs(1),
+		Long: `Show the egress rules of a jail in network mode proxy, and its traffic counters. With
+--allow, --egress or --ask, the rules are replaced, effective immediately: open
+connections that the new rules do not allow are closed.
 
-A file of rules has the words of the API:
+A file of egress rules has the fields of the API:
 
   allow:
     - host: api.example.com
@@ -475,7 +474,7 @@ A file of rules has the words of the API:
 
 func (c *command) egressLog() *cobra.Command {
 	return &cobra.Command{
-		Use: "log JAIL", Short: "List what left a jail, and what was refused it", Args: cobra.ExactArgs(1),
+		Use: "log JAIL", Short: "Show the egress log of a jail", Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return c.withJail(cmd, args[0], func(cl *client.Client, j id.Jail) error {
 				return c.listChain(cmd.Context(), cl, url.Values{"jail": {string(j)}, "kind": {"egress"}})
@@ -530,11 +529,11 @@ func allowText(r wire.EgressRule) string {
 func (c *command) trail() *cobra.Command {
 	var said, observed bool
 	cmd := &cobra.Command{
-		Use: "trail JAIL", Short: "List what was decided about a jail, oldest first", Args: cobra.ExactArgs(1),
-		Long: `List what was decided about a jail, oldest first: what it wanted to do, and how it
-came that it might or might not. It is there longer than the jail. In a jail whose
-policy is enforced --said leaves out what the machine's kernel saw beside what
-agents said, and --observed leaves in nothing else.`,
+		Use: "trail JAIL", Short: "List the policy decisions about a jail, oldest first", Args: cobra.ExactArgs(1),
+		Long: `List the policy decisions about a jail, oldest first: each requested action, the
+decision and its reason. The list remains after the jail is removed. For a jail with
+policy enforcement in the Linux kernel, --said excludes the decisions observed in the
+kernel, and --observed shows only those.`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return c.withJail(cmd, args[0], func(cl *client.Client, j id.Jail) error {
 				q := url.Values{}
@@ -553,8 +552,8 @@ agents said, and --observed leaves in nothing else.`,
 			})
 		},
 	}
-	cmd.Flags().BoolVar(&said, "said", false, "only what agents and their harnesses said")
-	cmd.Flags().BoolVar(&observed, "observed", false, "only what the machine's kernel saw")
+	cmd.Flags().BoolVar(&said, "said", false, "only decisions reported by agents and their harnesses")
+	cmd.Flags().BoolVar(&observed, "observed", false, "only decisions observed in the Linux kernel")
 	cmd.MarkFlagsMutuallyExclusive("said", "observed")
 	return cmd
 }

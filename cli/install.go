@@ -15,7 +15,7 @@ import (
 
 func (c *command) bundleInstall() *cobra.Command {
 	return &cobra.Command{
-		Use: "install FILE", Short: "Install a bundle, once a person has seen what it may do", Args: cobra.ExactArgs(1),
+		Use: "install FILE", Short: "Install a bundle after approval of its permissions", Args: cobra.ExactArgs(1),
 		Example: `  glasshouse bundle trust acme standard acme.pub
   glasshouse bundle install local-places-1.2.0.tar.gz`,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -52,7 +52,7 @@ func showInstall(w io.Writer, b wire.Bundle) {
 
 func (c *command) bundleList() *cobra.Command {
 	return &cobra.Command{
-		Use: "ls", Short: "List what is installed, or waits for a person", Args: cobra.NoArgs,
+		Use: "ls", Short: "List installed bundles and pending installations", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			cl, err := c.client(cmd.Context())
 			if err != nil {
@@ -108,9 +108,9 @@ func (c *command) bundleRemove() *cobra.Command {
 
 func (c *command) bundleTrust() *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "trust PUBLISHER TIER KEY", Short: "Take the bundles of a publisher, up to a tier", Args: cobra.ExactArgs(3),
-		Long: `Take bundles that are signed by a key, given as text or as the file it is in, up to a
-tier: informational, read-only, standard or elevated.`,
+		Use: "trust PUBLISHER TIER KEY", Short: "Trust the bundles of a publisher, up to a tier", Args: cobra.ExactArgs(3),
+		Long: `Trust bundles that are signed with a key (text or file), up to a tier: informational,
+read-only, standard or elevated.`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			key, err := publicKey(args[2])
 			if err != nil {
@@ -128,7 +128,7 @@ tier: informational, read-only, standard or elevated.`,
 
 func (c *command) bundlePublishers() *cobra.Command {
 	return &cobra.Command{
-		Use: "publishers", Short: "List whose bundles are taken", Args: cobra.NoArgs,
+		Use: "publishers", Short: "List trusted publishers", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			cl, err := c.client(cmd.Context())
 			if err != nil {
@@ -160,10 +160,10 @@ func (c *command) bundlePublishers() *cobra.Command {
 
 func (c *command) bundleRotate() *cobra.Command {
 	return &cobra.Command{
-		Use: "rotate OLD NEW", Short: "Give a publisher a new key in place of an old one", Args: cobra.ExactArgs(2),
-		Long: `Give a publisher a new key, as text or in a file. What the old one signed until now
-stays good, and what it signs later is refused. If somebody else has the old key,
-this is not enough: glasshouse bundle distrust --key.`,
+		Use: "rotate OLD NEW", Short: "Replace the key of a publisher", Args: cobra.ExactArgs(2),
+		Long: `Replace the key (text or file) of a publisher. Existing signatures of the old key stay
+valid; later ones are rejected. If the old key was stolen, revoke it instead with
+glasshouse bundle distrust --key.`,
 		Example: `  glasshouse bundle rotate acme-2025.pub acme-2026.pub`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			old, err := publicKey(args[0])
@@ -186,10 +186,9 @@ this is not enough: glasshouse bundle distrust --key.`,
 func (c *command) bundleDistrust() *cobra.Command {
 	var key, digest, reason string
 	cmd := &cobra.Command{
-		Use: "distrust [PUBLISHER]", Short: "Take no more from a publisher, or nothing that a key has signed or has a digest", Args: cobra.MaximumNArgs(1),
-		Long: `Take no more from a publisher, or nothing that a key has signed, or nothing that has a
-digest. What is installed of it stays, and is not called any more: glasshouse bundle
-ls says so.`,
+		Use: "distrust [PUBLISHER]", Short: "Revoke trust in a publisher, a key or a bundle digest", Args: cobra.MaximumNArgs(1),
+		Long: `Revoke trust in a publisher, in a key, or in a bundle with a given digest. Installed
+bundles stay but can no longer be called; glasshouse bundle ls marks them.`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			given := 0
 			for _, set := range []bool{len(args) == 1, key != "", digest != ""} {
@@ -217,15 +216,15 @@ ls says so.`,
 			return cl.RevokeTrust(cmd.Context(), wire.RevokeTrust{Key: key, Digest: digest, Reason: reason})
 		},
 	}
-	cmd.Flags().StringVar(&key, "key", "", "the public key, or the file it is in")
-	cmd.Flags().StringVar(&digest, "digest", "", "of a bundle")
-	cmd.Flags().StringVar(&reason, "reason", "", "why")
+	cmd.Flags().StringVar(&key, "key", "", "public key (text or file)")
+	cmd.Flags().StringVar(&digest, "digest", "", "digest of a bundle")
+	cmd.Flags().StringVar(&reason, "reason", "", "reason")
 	return cmd
 }
 
 func (c *command) marketSearch() *cobra.Command {
 	return &cobra.Command{
-		Use: "search [WORD...]", Short: "List what markets offer", Args: cobra.ArbitraryArgs,
+		Use: "search [WORD...]", Short: "Search the bundles in markets", Args: cobra.ArbitraryArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			cl, err := c.client(cmd.Context())
 			if err != nil {
@@ -250,7 +249,7 @@ func offers(w io.Writer, all []wire.Offer) {
 
 func (c *command) marketOutdated() *cobra.Command {
 	return &cobra.Command{
-		Use: "outdated", Short: "List what is installed and offered in a newer version", Args: cobra.NoArgs,
+		Use: "outdated", Short: "List installed bundles that have a newer version", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			cl, err := c.client(cmd.Context())
 			if err != nil {
@@ -267,7 +266,7 @@ func (c *command) marketOutdated() *cobra.Command {
 
 func (c *command) marketInstall() *cobra.Command {
 	return &cobra.Command{
-		Use: "install NAME[@VERSION]", Short: "Install what a market offers, once a person has seen what it may do", Args: cobra.ExactArgs(1),
+		Use: "install NAME[@VERSION]", Short: "Install a bundle from a market after approval of its permissions", Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			cl, err := c.client(cmd.Context())
 			if err != nil {

@@ -18,7 +18,7 @@ import (
 )
 
 func (c *command) jail() *cobra.Command {
-	cmd := &cobra.Command{Use: "jail", Short: "Make, use and remove jails"}
+	cmd := &cobra.Command{Use: "jail", Short: "Create, use and remove jails (sandboxes)"}
 	cmd.AddCommand(
 		c.jailCreate(), c.jailList(), c.jailShow(),
 		c.jailStart(), c.jailStop(), c.jailPause(), c.jailResume(), c.jailLimits(), c.jailRemove(),
@@ -66,22 +66,22 @@ func (f *limitFlags) request() (l wire.Limits, err error) {
 
 func (f *jailFlags) add(cmd *cobra.Command) {
 	fs := cmd.Flags()
-	fs.StringVar(&f.name, "name", "", "a name for people")
-	fs.StringArrayVarP(&f.labels, "label", "l", nil, "KEY=VALUE to find the jail by; may be repeated")
-	fs.StringVar(&f.backend, "backend", "", "what isolates: oci or bwrap")
-	fs.StringVar(&f.runtime, "runtime", "", "the OCI runtime: runc, crun or runsc")
+	fs.StringVar(&f.name, "name", "", "display name")
+	fs.StringArrayVarP(&f.labels, "label", "l", nil, "label KEY=VALUE; may be repeated")
+	fs.StringVar(&f.backend, "backend", "", "isolation backend: oci or bwrap")
+	fs.StringVar(&f.runtime, "runtime", "", "OCI runtime: runc, crun or runsc")
 	fs.StringVar(&f.rootfs, "rootfs", "", "debian:SUITE, dir:PATH, oci:IMAGE, nix:PROFILE or host")
 	fs.StringVar(&f.network, "network", "", "isolated (the default), proxy, bridged or full")
-	fs.StringVar(&f.group, "network-group", "", "whom a bridged jail sees (default: the group default)")
-	fs.StringVar(&f.hostname, "hostname", "", "host name inside (default: the jail's id)")
-	fs.StringVarP(&f.user, "user", "u", "", "user of every command: a name, a uid, or either with :group")
+	fs.StringVar(&f.group, "network-group", "", "group of bridged jails that can connect (default: default)")
+	fs.StringVar(&f.hostname, "hostname", "", "host name in the jail (default: its id)")
+	fs.StringVarP(&f.user, "user", "u", "", "user of all commands: name or uid, optionally with :group")
 	fs.StringArrayVarP(&f.env, "env", "e", nil, "KEY=VALUE, or KEY to take the value from here; may be repeated")
-	fs.StringArrayVarP(&f.mounts, "mount", "m", nil, "SOURCE:TARGET[:rw] from the host; may be repeated")
+	fs.StringArrayVarP(&f.mounts, "mount", "m", nil, "mount SOURCE:TARGET[:rw]; may be repeated")
 	fs.StringVar(&f.observe, "observe", "", observeHelp)
 	fs.StringVar(&f.keep, "snapshots", "", policyHelp)
 	f.limits.add(cmd, "")
 	f.policy.add(cmd)
-	fs.BoolVar(&f.enforce, "enforce", false, "have the kernel of the machine ask the policy about programs, files and connections, whatever the agent says")
+	fs.BoolVar(&f.enforce, "enforce", false, "enforce the policy in the kernel (exec, files, network)")
 	f.egress.add(cmd)
 }
 
@@ -182,9 +182,9 @@ func (c *command) jailCreate() *cobra.Command {
 	var start bool
 	cmd := &cobra.Command{
 		Use:   "create [flags] [-- COMMAND [ARG...]]",
-		Short: "Make a jail",
-		Long: `Make a jail and print its id. With a command, that is run whenever the jail is
-started; its end does not end the jail.
+		Short: "Create a jail",
+		Long: `Create a jail and print its id. If a command is given, it runs at each start of the
+jail. The jail keeps running when the command exits.
 
 ` + observeLong + "\n\n" + policyLong,
 		Example: `  glasshouse jail create --start --memory 2g
@@ -207,7 +207,7 @@ started; its end does not end the jail.
 		},
 	}
 	f.add(cmd)
-	cmd.Flags().BoolVar(&start, "start", false, "start it as well")
+	cmd.Flags().BoolVar(&start, "start", false, "start the jail")
 	return cmd
 }
 
@@ -251,7 +251,7 @@ func (c *command) jailList() *cobra.Command {
 	cmd.Flags().StringVar(&o.State, "state", "", "only jails in this state")
 	cmd.Flags().StringVar(&o.Name, "name", "", "only jails of this name")
 	cmd.Flags().StringArrayVarP(&labels, "label", "l", nil, "only jails with KEY=VALUE; may be repeated")
-	cmd.Flags().BoolVarP(&quiet, "quiet", "q", false, "ids alone")
+	cmd.Flags().BoolVarP(&quiet, "quiet", "q", false, "print only ids")
 	return cmd
 }
 
@@ -266,7 +266,7 @@ func stateText(j wire.Jail) string {
 
 func (c *command) jailShow() *cobra.Command {
 	return &cobra.Command{
-		Use: "show JAIL", Short: "Show a jail and what it uses", Args: cobra.ExactArgs(1),
+		Use: "show JAIL", Short: "Show a jail and its resource usage", Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return c.withJail(cmd, args[0], func(cl *client.Client, jid id.Jail) error {
 				j, err := cl.Jail(cmd.Context(), jid)
@@ -385,31 +385,31 @@ func (c *command) jailStart() *cobra.Command {
 
 func (c *command) jailStop() *cobra.Command {
 	var grace time.Duration
-	cmd := c.each("stop", "End every process of jails", "End every process of jails. Their files stay, and they can be started again.",
+	cmd := c.each("stop", "Stop jails", "Stop jails by ending all their processes. Their files stay, and they can be started again.",
 		func(ctx context.Context, cl *client.Client, j id.Jail) (any, error) {
 			return cl.StopJail(ctx, j, grace)
 		})
-	cmd.Flags().DurationVar(&grace, "grace", 0, "how long processes may take to end after SIGTERM")
+	cmd.Flags().DurationVar(&grace, "grace", 0, "time between SIGTERM and SIGKILL, such as 10s")
 	return cmd
 }
 
 func (c *command) jailPause() *cobra.Command {
-	return c.each("pause", "Freeze every process of jails", "", func(ctx context.Context, cl *client.Client, j id.Jail) (any, error) {
+	return c.each("pause", "Pause jails by freezing all their processes", "", func(ctx context.Context, cl *client.Client, j id.Jail) (any, error) {
 		return cl.PauseJail(ctx, j)
 	})
 }
 
 func (c *command) jailResume() *cobra.Command {
-	return c.each("resume", "Let frozen jails go on", "", func(ctx context.Context, cl *client.Client, j id.Jail) (any, error) {
+	return c.each("resume", "Resume paused jails", "", func(ctx context.Context, cl *client.Client, j id.Jail) (any, error) {
 		return cl.ResumeJail(ctx, j)
 	})
 }
 
 func (c *command) jailRemove() *cobra.Command {
 	var snapshots bool
-	cmd := c.each("rm", "Remove jails and their files, whatever their state",
-		`Remove jails and their files, whatever their state. Snapshots that somebody asked
-for stay, unless --snapshots; those taken automatically go with their jail.`,
+	cmd := c.each("rm", "Remove jails and their files, in any state",
+		`Remove jails and their files, in any state. Automatic snapshots of the jails are
+removed. Other snapshots stay, unless --snapshots is given.`,
 		func(ctx context.Context, cl *client.Client, j id.Jail) (any, error) {
 			remove := cl.DeleteJail
 			if snapshots {
@@ -418,6 +418,6 @@ for stay, unless --snapshots; those taken automatically go with their jail.`,
 			return map[string]id.Jail{"removed": j}, remove(ctx, j)
 		})
 	cmd.Aliases = []string{"delete"}
-	cmd.Flags().BoolVar(&snapshots, "snapshots", false, "their snapshots too")
+	cmd.Flags().BoolVar(&snapshots, "snapshots", false, "also remove their snapshots")
 	return cmd
 }

@@ -17,11 +17,12 @@ import (
 func (c *command) jailLimits() *cobra.Command {
 	var limits limitFlags
 	cmd := &cobra.Command{
-		Use: "limits JAIL", Short: "Change what a jail may use, while it runs; or show it", Args: cobra.ExactArgs(1),
-		Long: `Changes what a jail may use, at once. Memory that is in use is not taken away, and a
-disk does not become smaller. What an agent was lent is over then.
+		Use: "limits JAIL", Short: "Show or change the resource limits of a running jail", Args: cobra.ExactArgs(1),
+		Long: `Change the resource limits of a jail, effective immediately. The memory limit cannot
+fall below the memory in use, and a disk cannot shrink. Temporary resource grants to
+agents end.
 
-Without flags it shows what the jail may use, and what became of requests for more.`,
+Without flags, show the limits and the state of requests for more.`,
 		Example: `  glasshouse jail limits j-… --memory 2g --pids 512
   glasshouse jail limits j-…`,
 		RunE: func(cmd *cobra.Command, args []string) error {

@@ -16,11 +16,11 @@ import (
 
 func (c *command) lineage() *cobra.Command {
 	return &cobra.Command{
-		Use: "lineage [JAIL]", Short: "Show which jails and snapshots come from which", Args: cobra.MaximumNArgs(1),
-		Long: `Draw the trees of jails and snapshots, or the one that a jail is in. Below a jail
-are the snapshots that were taken of it, below a snapshot the jails that were made
-from it. A snapshot that was taken after its jail went back says from where on; the
-snapshot that a jail is nearest to is marked with *.`,
+		Use: "lineage [JAIL]", Short: "Show the lineage of jails and snapshots", Args: cobra.MaximumNArgs(1),
+		Long: `Show the lineage of jails and snapshots as trees, or only the tree of one jail. Below
+a jail are its snapshots, below a snapshot the jails that were created from it. A
+snapshot that was taken after a rewind shows the snapshot that the jail was rewound
+to. The nearest snapshot of a jail is marked with *.`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			cl, err := c.client(cmd.Context())
 			if err != nil {

@@ -33,8 +33,8 @@ func TestAPageOfTheManualForEachCommand(t *testing.T) {
 	}
 	for _, want := range []string{
 		".TH GLASSHOUSE\\-JAIL\\-CREATE 1 2023-11-14 Glasshouse Glasshouse\n",
-		".SH NAME\nglasshouse\\-jail\\-create \\- Make a jail\n",
-		".PP\n.RS 4\n.nf\n", "\nsample=N                     of the calls left, one in N\n", // a list keeps its lines
+		".SH NAME\nglasshouse\\-jail\\-create \\- Create a jail\n",
+		".PP\n.RS 4\n.nf\n", "\nsample=N                     record one in N of the remaining calls\n", // a list keeps its lines
 		".TP\n\\fB\\-e\\fP, \\fB\\-\\-env\\fP \\fIstring\\fP\n",
 		".SH SEE ALSO\n.BR glasshouse\\-jail (1)\n",
 	} {

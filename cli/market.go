@@ -13,8 +13,8 @@ import (
 
 func (c *command) market() *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "market", Short: "Bundles that others offer", Args: cobra.NoArgs,
-		Long: `A market is a directory of packed bundles with a signed index, here or behind any
+		Use: "market", Short: "Search and publish markets of bundles", Args: cobra.NoArgs,
+		Long: `A market is a directory of packed bundles with a signed index, on this host or on a
 web server.`,
 	}
 	cmd.AddCommand(c.marketIndex(), c.marketSearch(), c.marketOutdated(), c.marketInstall())
@@ -26,10 +26,10 @@ func (c *command) marketIndex() *cobra.Command {
 	var good time.Duration
 	cmd := &cobra.Command{
 		Use: "index DIR", Short: "Write and sign the index of a directory of bundles", Args: cobra.ExactArgs(1),
-		Long: `Write index.json into a directory of packed bundles: what they are, what they say
-they need, and their digests, signed. Bundles that nobody could install are an error.
-The index is good until it expires: run this again before, so that nobody can be
-shown an old one.`,
+		Long: `Write a signed index.json into a directory of packed bundles, with their metadata,
+declared permissions and digests. A bundle that cannot be installed is an error. The
+index expires, so that an attacker cannot serve an old one; run the command again
+before it does.`,
 		Example: `  glasshouse market index /srv/bundles --key market.key`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			k, err := c.secretKey(key, password)
@@ -49,8 +49,8 @@ shown an old one.`,
 		},
 	}
 	fs := cmd.Flags()
-	fs.StringVar(&key, "key", "market.key", "the secret key")
-	fs.StringVar(&password, "password-file", "", "the file with the password of the key; else it is asked for")
-	fs.DurationVar(&good, "expires", 30*24*time.Hour, "how long the index is good")
+	fs.StringVar(&key, "key", "market.key", "secret key file")
+	fs.StringVar(&password, "password-file", "", "file with the key's password (default: from a prompt)")
+	fs.DurationVar(&good, "expires", 30*24*time.Hour, "validity of the index")
 	return cmd
 }

@@ -31,12 +31,12 @@ func (c *command) mcp() *cobra.Command {
 	var noJails, ask bool
 	cmd := &cobra.Command{
 		Use: "mcp", Short: "Serve capabilities and jails over the Model Context Protocol", Args: cobra.NoArgs,
-		Long: `Serve capabilities and jails as tools of the Model Context Protocol, and jails, their
+		Long: `Serve capabilities and jails as tools of the Model Context Protocol (MCP), and jails,
 events, snapshots and skills as resources. Skills are also prompts. The transport is
 standard input and output or, with --listen, streamable HTTP for clients that have the
-printed token. The daemon decides and records every call. With --ask, a client that
-supports elicitation asks its user about the approvals that its calls wait for. Use it
-only with clients that show such forms to a person.`,
+printed token. The daemon evaluates the policy for every call and records it. With
+--ask, a client that supports elicitation asks its user to approve pending requests of
+its calls. Use --ask only with clients that show these forms to a person.`,
 		Example: `  glasshouse mcp
   glasshouse mcp --listen 127.0.0.1:8090`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -63,9 +63,9 @@ only with clients that show such forms to a person.`,
 			return s.Serve(cmd.Context(), in, keptOpen{c.env.Stdout})
 		},
 	}
-	cmd.Flags().StringVar(&listen, "listen", "", "serve streamable HTTP at this address of the loopback")
+	cmd.Flags().StringVar(&listen, "listen", "", "serve streamable HTTP on this loopback address")
 	cmd.Flags().BoolVar(&noJails, "no-jails", false, "serve capabilities only")
-	cmd.Flags().BoolVar(&ask, "ask", false, "ask the client's user about approvals of its calls")
+	cmd.Flags().BoolVar(&ask, "ask", false, "request approvals of calls from the client's user")
 	cmd.AddCommand(c.mcpImport())
 	return cmd
 }
@@ -73,10 +73,10 @@ only with clients that show such forms to a person.`,
 func (c *command) mcpImport() *cobra.Command {
 	var dir string
 	cmd := &cobra.Command{
-		Use: "import FILE", Short: "Make capabilities of the tools of somebody's server", Args: cobra.ExactArgs(1),
-		Long: `Start a server of the Model Context Protocol in a jail, as a manifest with
-:stdio :mcp says, ask it for its tools, and print a manifest for each. Nothing is
-registered: look at what is printed, keep it in a file, and register that.`,
+		Use: "import FILE", Short: "Import the tools of an MCP server as capabilities", Args: cobra.ExactArgs(1),
+		Long: `Start an MCP server in a jail, as described by a manifest with :stdio :mcp, request its
+list of tools, and print a manifest for each tool. Nothing is registered. Review the
+output, save it to a file, and register the file.`,
 		Example: `  glasshouse mcp import files.rtfs > files-tools.rtfs
   glasshouse capability register files-tools.rtfs --dir .`,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -105,7 +105,7 @@ registered: look at what is printed, keep it in a file, and register that.`,
 			})
 		},
 	}
-	cmd.Flags().StringVar(&dir, "dir", "", "the directory that the manifest's paths are relative to (default: its own)")
+	cmd.Flags().StringVar(&dir, "dir", "", "base directory of paths in the manifest (default: its own)")
 	return cmd
 }
 

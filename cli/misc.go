@@ -20,7 +20,7 @@ import (
 
 func (c *command) backends() *cobra.Command {
 	return &cobra.Command{
-		Use: "backends", Short: "List what can isolate on this host", Args: cobra.NoArgs,
+		Use: "backends", Short: "List the isolation backends of this host", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			cl, err := c.client(cmd.Context())
 			if err != nil {
@@ -48,7 +48,7 @@ func (c *command) backends() *cobra.Command {
 
 func (c *command) health() *cobra.Command {
 	return &cobra.Command{
-		Use: "health", Short: "Say whether the daemon can serve", Args: cobra.NoArgs,
+		Use: "health", Short: "Check whether the daemon is ready", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			cl, err := c.dial()
 			if err != nil {
@@ -69,11 +69,11 @@ func (c *command) health() *cobra.Command {
 }
 
 func (c *command) token() *cobra.Command {
-	cmd := &cobra.Command{Use: "token", Short: "Make, list and revoke bearer tokens"}
+	cmd := &cobra.Command{Use: "token", Short: "Create, list and revoke bearer tokens"}
 	var role string
 	var ttl time.Duration
 	create := &cobra.Command{
-		Use: "create NAME", Short: "Make a token and print its secret, once", Args: cobra.ExactArgs(1),
+		Use: "create NAME", Short: "Create a token and print its secret once", Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			cl, err := c.client(cmd.Context())
 			if err != nil {
@@ -92,7 +92,7 @@ func (c *command) token() *cobra.Command {
 		},
 	}
 	create.Flags().StringVar(&role, "role", "operator", "admin, operator, viewer or agent")
-	create.Flags().DurationVar(&ttl, "ttl", 0, "expires after this (default: never)")
+	create.Flags().DurationVar(&ttl, "ttl", 0, "lifetime, such as 24h (default: unlimited)")
 
 	list := &cobra.Command{
 		Use: "ls", Short: "List tokens, without their secrets", Args: cobra.NoArgs,
@@ -140,7 +140,7 @@ func (c *command) docs() *cobra.Command {
 	}
 	cmd.AddCommand(
 		&cobra.Command{
-			Use: "openapi", Short: "Print the API's own document",
+			Use: "openapi", Short: "Print the OpenAPI document of the API",
 			Args: cobra.NoArgs,
 			RunE: func(*cobra.Command, []string) error {
 				document, err := daemon.OpenAPI(version)
@@ -152,7 +152,7 @@ func (c *command) docs() *cobra.Command {
 			},
 		},
 		&cobra.Command{
-			Use: "man DIRECTORY", Short: "Write the manual as pages for man",
+			Use: "man DIRECTORY", Short: "Write man pages into a directory",
 			Args: cobra.ExactArgs(1),
 			RunE: func(_ *cobra.Command, args []string) error {
 				when, err := manDate(c.env.Getenv("SOURCE_DATE_EPOCH"))

@@ -14,15 +14,15 @@ func (c *command) mockLLM() *cobra.Command {
 	var listen, file string
 	cmd := &cobra.Command{
 		Use:   "mock-llm [--listen ADDRESS] [--script FILE]",
-		Short: "Play a language model from a script, for demos and tests",
-		Long: `Play a language model from a script, for demos and tests: no key and no daemon
-is needed.
+		Short: "Serve a scripted language model for demos and tests",
+		Long: `Serve a scripted language model for demos and tests. It needs neither an API key nor a
+daemon.
 
-The server speaks the APIs of OpenAI (chat completions, responses, embeddings),
-Anthropic (messages) and Gemini (generateContent), streaming and not, with calls of
-tools. What it says is in FILE, YAML or JSON, which docs/models.md describes; without
-one it plays a small demo. The same request is always answered the same. It ends when
-it is interrupted.`,
+The server implements the APIs of OpenAI (chat completions, responses, embeddings),
+Anthropic (messages) and Gemini (generateContent), with and without streaming, and
+with tool calls. The script is a YAML or JSON file, described in docs/models.md; the
+default is a small demo. Equal requests get equal responses. The server runs until it
+is interrupted.`,
 		Example: `  glasshouse mock-llm
   glasshouse mock-llm --listen 127.0.0.1:9000 --script review.yaml`,
 		Args: cobra.NoArgs,
@@ -43,7 +43,7 @@ it is interrupted.`,
 			return mockllm.New(script, slog.New(slog.NewTextHandler(c.env.Stderr, nil))).Serve(cmd.Context(), l)
 		},
 	}
-	cmd.Flags().StringVar(&listen, "listen", "127.0.0.1:8081", "the address to listen on; it asks nobody who he is")
-	cmd.Flags().StringVar(&file, "script", "", "what to say; without one a demo")
+	cmd.Flags().StringVar(&listen, "listen", "127.0.0.1:8081", "listen address (no authentication)")
+	cmd.Flags().StringVar(&file, "script", "", "script of the model's replies (default: a demo)")
 	return cmd
 }

@@ -8,19 +8,19 @@ import (
 	"glasshouse/api/wire"
 )
 
-const observeHelp = "what is recorded, as WORD=VALUE,...; default: all there is, see glasshouse jail create --help"
+const observeHelp = "recorded events, as NAME=VALUE,... (default: all)"
 
-const observeLong = `What it does is recorded: system calls, files, network, processes. --observe says
-otherwise, in words joined by commas:
+const observeLong = `System calls, file operations, network traffic and processes of the jail are recorded.
+--observe changes this with comma-separated settings:
 
-  syscalls=all|security|off    security: those that change privileges, mounts or programs
-  allow=NAME+NAME...           calls recorded whatever syscalls says
-  ignore=NAME+NAME...          calls never recorded
-  sample=N                     of the calls left, one in N
+  syscalls=all|security|off    security: only calls that change privileges, mounts or programs
+  allow=NAME+NAME...           calls to record in any case
+  ignore=NAME+NAME...          calls never to record
+  sample=N                     record one in N of the remaining calls
   files=all|off
-  network=packets|flows|off    each packet, or sums of them for each connection
-  packet_bytes=N               of each packet keep N bytes, for glasshouse net --pcap
-  on_overload=throttle|count   slow the jail so that nothing is lost, or count what is`
+  network=packets|flows|off    record packets, or totals per connection
+  packet_bytes=N               bytes to record of each packet, for glasshouse net --pcap
+  on_overload=throttle|count   slow the jail down so that no event is lost, or count lost events`
 
 // parseObserve reads what is to be recorded of a jail. Whether the words are
 // right is for the daemon to say, save for those it would not get to see.

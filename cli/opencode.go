@@ -19,7 +19,7 @@ import (
 func (c *command) openCode() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "opencode",
-		Short: "Prepare projects for OpenCode under the gateway",
+		Short: "Configure projects for OpenCode with the gateway",
 		Args:  cobra.NoArgs,
 	}
 	cmd.AddCommand(c.openCodeInit())
@@ -31,24 +31,23 @@ func (c *command) openCodeInit() *cobra.Command {
 	var force bool
 	cmd := &cobra.Command{
 		Use:   "init [--level N] [--force] [DIR]",
-		Short: "Write OpenCode's permissions, framework and plugin into a project",
-		Long: `Write into a project, by default the current directory, what OpenCode needs to
-work under the gateway of its jail: no daemon is needed.
+		Short: "Write permissions, framework and plugin of OpenCode into a project",
+		Long: `Write the files that OpenCode needs to work with the gateway of its jail into a
+project, by default the current directory. No daemon is needed.
 
-  opencode.json                        what its agents may do, and who they are
+  opencode.json                        permissions and identities of the agents
   AGENTS.md                            the decision framework, which the model reads
-  .opencode/plugin/autonomy-engine.ts  asks the gateway before each tool, tells it what
-                                       was done, and adds the tools coordinate_sibling,
+  .opencode/plugin/autonomy-engine.ts  requests a decision before each tool call, reports
+                                       the result, and adds the tools coordinate_sibling,
                                        request_resources and create_task
   .opencode/package-lock.json, .opencode/node_modules
-                                       so that OpenCode does not wait for npm
+                                       keep OpenCode from waiting for npm
 
-The level of autonomy is 1 (guided), 2 (intelligent) or 3 (full). Files that are there
-with another content are left alone, and nothing at all is written, unless --force is
-given.
+The autonomy level is 1 (guided), 2 (intelligent) or 3 (full). If a file exists with
+other content, no file is written, unless --force is given.
 
-Agents that glasshouse starts itself need none of this: they are given the same, from
-outside of the workspace, where they cannot change it.`,
+Agents that Glasshouse starts do not need this command: they get the same files from
+outside the workspace, where they cannot change them.`,
 		Example: `  glasshouse opencode init
   glasshouse opencode init --level 1 ~/src/shop`,
 		Args: cobra.MaximumNArgs(1),
@@ -60,8 +59,8 @@ outside of the workspace, where they cannot change it.`,
 			return c.writeOpenCode(dir, level, force)
 		},
 	}
-	cmd.Flags().IntVar(&level, "level", 2, "of autonomy: 1 guided, 2 intelligent, 3 full")
-	cmd.Flags().BoolVar(&force, "force", false, "replace files that are there")
+	cmd.Flags().IntVar(&level, "level", 2, "autonomy level: 1 guided, 2 intelligent, 3 full")
+	cmd.Flags().BoolVar(&force, "force", false, "replace existing files")
 	return cmd
 }
 

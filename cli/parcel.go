@@ -12,10 +12,10 @@ import (
 
 func (c *command) snapshotExport() *cobra.Command {
 	return &cobra.Command{
-		Use: "export SNAPSHOT", Short: "Write a snapshot to standard output, for another host", Args: cobra.ExactArgs(1),
-		Long: `Write a snapshot to standard output, as a tar archive compressed with zstd: its
-files, and all that was in the memory of its processes, secrets included. The root
-filesystem below is not part of it.`,
+		Use: "export SNAPSHOT", Short: "Export a snapshot to standard output", Args: cobra.ExactArgs(1),
+		Long: `Write a snapshot to standard output as a tar archive compressed with zstd. The archive
+contains the files and the complete memory of the processes, including secrets. It
+does not contain the root filesystem below.`,
 		Example: `  glasshouse snapshot export before-upgrade > before-upgrade.tar.zst
   glasshouse snapshot export before-upgrade | ssh other glasshouse snapshot import`,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -43,15 +43,14 @@ filesystem below is not part of it.`,
 func (c *command) snapshotImport() *cobra.Command {
 	var o client.ImportOptions
 	cmd := &cobra.Command{
-		Use: "import", Short: "Keep a snapshot that export wrote, from standard input", Args: cobra.NoArgs,
-		Long: `Keep a snapshot that export wrote, here or on another host, and print its new id.
-The root filesystem that it stands on must be here, with the same digest; the
-architecture must be the same. Its processes are taken only if this host has the
-processor they ran on, and no older a kernel: a program chooses its instructions when
-it begins.
+		Use: "import", Short: "Import an exported snapshot from standard input", Args: cobra.NoArgs,
+		Long: `Import a snapshot that export wrote, on this or another host, and print its new id. A
+root filesystem with the same digest must be prepared, and the architecture must be
+the same. Processes are imported only if this host has the same CPU and no older
+kernel, because programs select CPU instructions at their start.
 
-Import what you would run as root: the kernel mounts the files in the archive, and
-what restores processes reads them, with all privileges.`,
+Import only archives that you would run as root: the kernel mounts the files in the
+archive, and CRIU reads the process images with full privileges.`,
 		Example: `  glasshouse snapshot import < before-upgrade.tar.zst`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if isTerminal(c.env.Stdin) {
@@ -68,7 +67,7 @@ what restores processes reads them, with all privileges.`,
 			return c.print(s, func(w io.Writer) { fmt.Fprintln(w, s.ID) })
 		},
 	}
-	cmd.Flags().BoolVar(&o.FilesOnly, "files-only", false, "leave its processes behind")
-	cmd.Flags().BoolVar(&o.Force, "force", false, "take its processes whatever the processor and the kernel: they may die of it")
+	cmd.Flags().BoolVar(&o.FilesOnly, "files-only", false, "export only the files, without processes")
+	cmd.Flags().BoolVar(&o.Force, "force", false, "import processes from another CPU or kernel; they may crash")
 	return cmd
 }

@@ -18,12 +18,11 @@ import (
 func (c *command) at() *cobra.Command {
 	var all bool
 	cmd := &cobra.Command{
-		Use: "at JAIL [INSTANT]", Short: "Show how a jail was at an instant", Args: cobra.RangeArgs(1, 2),
-		Long: `Show how a jail was at an instant: which processes it had, which files it had
-changed until then, and the nearest snapshot before, from which it can be branched.
-The instant is a time, how long ago, or the sequence number of a record; now, if none
-is given. Files are told from records of what was done to them: marked with + are
-those that were changed after the snapshot.`,
+		Use: "at JAIL [INSTANT]", Short: "Show the state of a jail at an instant", Args: cobra.RangeArgs(1, 2),
+		Long: `Show the state of a jail at an instant: its processes, the files it had changed, and
+the nearest earlier snapshot, from which it can be branched. The instant is a time, an
+age, or the sequence number of an event (default: now). The list of files is derived
+from file events; + marks files that were changed after the snapshot.`,
 		Example: `  glasshouse at j-4k2v9c7m1xqe 5m
   glasshouse at j-4k2v9c7m1xqe 2026-01-02T15:04:05Z`,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -53,7 +52,7 @@ those that were changed after the snapshot.`,
 			return c.print(p, func(w io.Writer) { showPast(w, p, processes, time.Now()) })
 		},
 	}
-	cmd.Flags().BoolVarP(&all, "all", "a", false, "also the processes that had ended")
+	cmd.Flags().BoolVarP(&all, "all", "a", false, "also show exited processes")
 	return cmd
 }
 
@@ -103,10 +102,10 @@ func (c *command) syscalls() *cobra.Command {
 	var from, to string
 	var processes int
 	cmd := &cobra.Command{
-		Use: "syscalls JAIL [FILTER...]", Short: "Show which system calls a jail made, how long they took and how they failed", Args: cobra.MinimumNArgs(1),
-		Long: `Count the system calls of a jail by name, with how long half of them and all but one
-in a hundred took at most, and the errors that they returned. A filter, as for events,
-and --since and --until say of which. With --json come the histograms.`,
+		Use: "syscalls JAIL [FILTER...]", Short: "Show counts, durations and errors of the system calls of a jail", Args: cobra.MinimumNArgs(1),
+		Long: `Count the system calls of a jail by name, with the median and 99th percentile of their
+durations, and the errors that they returned. A filter, as in glasshouse events, and
+--since and --until select the calls. --json includes the histograms.`,
 		Example: `  glasshouse syscalls j-4k2v9c7m1xqe
   glasshouse syscalls j-4k2v9c7m1xqe comm:python3 --since 5m --processes 5`,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -121,9 +120,9 @@ and --since and --until say of which. With --json come the histograms.`,
 			})
 		},
 	}
-	cmd.Flags().StringVar(&from, "since", "", "not before: a time such as 2026-01-02T15:04:05Z, or how long ago, such as 5m")
-	cmd.Flags().StringVar(&to, "until", "", "not after")
-	cmd.Flags().IntVar(&processes, "processes", 0, "also of so many processes, those with the most calls")
+	cmd.Flags().StringVar(&from, "since", "", "start: a time, 2026-01-02T15:04:05Z, or an age, 5m")
+	cmd.Flags().StringVar(&to, "until", "", "end: a time or an age, as --since")
+	cmd.Flags().IntVar(&processes, "processes", 0, "also show this many processes with the most calls")
 	return cmd
 }
 

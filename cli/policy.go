@@ -7,19 +7,16 @@ import (
 	"glasshouse/api/wire"
 )
 
-const policyHelp = "when snapshots are taken unasked, as WORD=VALUE,...; see glasshouse jail create --help"
+const policyHelp = "automatic snapshots, as NAME=VALUE,... (default: none)"
 
-const policyLong = `With --snapshots, snapshots of it are taken unasked, whenever anything may have
-changed since the last one, in words joined by commas:
+const policyLong = `--snapshots takes snapshots of the jail automatically, if it may have changed since the
+last one. Its value has comma-separated settings:
 
-  every=TIME                   every so often, such as 10m
+  every=TIME                   interval, such as 10m
   before=exec:COMMAND          before a command, such as exec:git push; may be repeated
-  after=exec                   after each command that exec or a terminal began
-  keep=last:N/hourly:N/daily:N which of them stay; default last:5/hourly:24/daily:7
-
-and, of a rewind that does not say:
-
-  connections=keep             what is connected outside goes on, as far as it can`
+  after=exec                   after each command that was started by exec or a terminal
+  keep=last:N/hourly:N/daily:N retention; default last:5/hourly:24/daily:7
+  connections=keep             on a rewind, keep unused external connections by default`
 
 // parsePolicy reads when snapshots of a jail are taken unasked. Whether the words
 // are right is for the daemon to say, save for those it would not get to see.

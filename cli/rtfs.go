@@ -21,11 +21,11 @@ import (
 
 func (c *command) rtfs() *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "rtfs", Short: "Run, check and format programs of RTFS, the language of capabilities",
-		Long: `RTFS is the small, pure language that manifests and capabilities are written in;
-docs/rtfs.md is its reference. These commands run in this process and need no
-daemon. A program can print, and call nothing else: println and print write to
-the standard output, log to the standard error.`,
+		Use: "rtfs", Short: "Run, check and format programs in RTFS, the capability language",
+		Long: `RTFS is the small, pure language of manifests and capabilities; docs/rtfs.md is its
+reference. These commands run in this process and need no daemon. The only host calls
+of a program are println and print, which write to standard output, and log, which
+writes to standard error.`,
 	}
 	cmd.AddCommand(c.rtfsRun(), c.rtfsEval(), c.rtfsREPL(), c.rtfsCheck(), c.rtfsFmt(), c.rtfsValidate())
 	return cmd
@@ -34,8 +34,8 @@ the standard output, log to the standard error.`,
 func (c *command) rtfsRun() *cobra.Command {
 	return &cobra.Command{
 		Use: "run FILE", Short: "Run a program and print its value", Args: cobra.ExactArgs(1),
-		Long: `Run a program, from a file or, for -, from the standard input, and print the value
-of its last form unless it is nil. With --json the value is printed as JSON.`,
+		Long: `Run a program from a file or, for -, from standard input, and print the value of its
+last form unless it is nil. With --json, the value is printed as JSON.`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			src, err := c.source(args[0])
 			if err != nil {
@@ -57,13 +57,13 @@ func (c *command) rtfsEval() *cobra.Command {
 	var lines bool
 	cmd := &cobra.Command{
 		Use: "eval [EXPRESSION]", Short: "Evaluate an expression and print its value", Args: cobra.MaximumNArgs(1),
-		Long: `Evaluate an expression, or several of which the last one's value counts.
+		Long: `Evaluate one or several expressions and print the value of the last one.
 
-With --jsonl, programs are read from the standard input, one a line, as
-{"id": …, "src": "…"}, and answered one a line, as {"id": …, "value": "…"}, the
-value as a program would write it, or {"id": …, "error": {"kind": "…", "message": "…"}}.
-Each has an environment of its own, and limits, so that none holds the others up.
-What they print goes nowhere; steps and resources are answered.`,
+With --jsonl, programs are read from standard input, one per line, as
+{"id": …, "src": "…"}. The result is one line, {"id": …, "value": "…"} with the value
+in RTFS syntax, or {"id": …, "error": {"kind": "…", "message": "…"}}. Each program has
+its own environment and limits, so that no program blocks the others. Printed output is
+discarded; steps and resource usage are part of the result.`,
 		Example: `  glasshouse rtfs eval '(map inc [1 2 3])'
   echo '{"id": 1, "src": "(+ 1 2)"}' | glasshouse rtfs eval --jsonl`,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -83,21 +83,21 @@ What they print goes nowhere; steps and resources are answered.`,
 			return c.printValue(v)
 		},
 	}
-	cmd.Flags().BoolVar(&lines, "jsonl", false, "evaluate each line of the standard input")
+	cmd.Flags().BoolVar(&lines, "jsonl", false, "evaluate each line of standard input")
 	return cmd
 }
 
 func (c *command) rtfsValidate() *cobra.Command {
 	var lines bool
 	cmd := &cobra.Command{
-		Use: "validate [TYPE VALUE]", Short: "Say whether a value is of a type", Args: cobra.MaximumNArgs(2),
-		Long: `Say whether a value is of a type, and of each place where it is not, why. Both are
-written in RTFS.
+		Use: "validate [TYPE VALUE]", Short: "Check a value against a type", Args: cobra.MaximumNArgs(2),
+		Long: `Check a value against a type, and print the reason for each mismatch. Both are in RTFS
+syntax.
 
-With --jsonl, they are read from the standard input, one pair a line, as
-{"id": …, "type": "…", "value": "…"}, and answered one a line, as
-{"id": …, "valid": …} or {"id": …, "error": {"kind": "…", "message": "…"}}. Without a
-value, only the type is read.`,
+With --jsonl, pairs are read from standard input, one per line, as
+{"id": …, "type": "…", "value": "…"}. The result is one line, {"id": …, "valid": …} or
+{"id": …, "error": {"kind": "…", "message": "…"}}. Without a value, only the type is
+parsed.`,
 		Example: `  glasshouse rtfs validate '[:map [:age [:and :int [:>= 0]]]]' '{:age -1}'`,
 		RunE: func(_ *cobra.Command, args []string) error {
 			switch {
@@ -122,16 +122,16 @@ value, only the type is read.`,
 			return c.print(map[string]bool{"valid": true}, func(w io.Writer) { fmt.Fprintln(w, "valid") })
 		},
 	}
-	cmd.Flags().BoolVar(&lines, "jsonl", false, "check each line of the standard input")
+	cmd.Flags().BoolVar(&lines, "jsonl", false, "check each line of standard input")
 	return cmd
 }
 
 func (c *command) rtfsCheck() *cobra.Command {
 	return &cobra.Command{
 		Use: "check FILE...", Short: "Check manifests and programs without running them", Args: cobra.MinimumNArgs(1),
-		Long: `Check files without running anything. What has (capability …) forms, or is JSON, is
-a manifest: all that it says is checked, its types and its code are compiled. Any
-other file is a program, which is compiled.`,
+		Long: `Check files without running them. A file with (capability …) forms or in JSON is a
+manifest: all fields are checked, and its types and code are compiled. Any other file
+is a program, which is compiled.`,
 		RunE: func(_ *cobra.Command, args []string) error {
 			var bad []error
 			for _, file := range args {
@@ -150,9 +150,9 @@ func (c *command) rtfsFmt() *cobra.Command {
 	var write bool
 	cmd := &cobra.Command{
 		Use: "fmt FILE...", Short: "Format programs", Args: cobra.MinimumNArgs(1),
-		Long: `Print programs as they are written here: lines stay lines, and are indented by the
-brackets they stand in; words are one space apart. With - the standard input is
-formatted. With -w files are changed in place, and those that were are named.`,
+		Long: `Print programs in the standard format. Line breaks stay; lines are indented by their
+brackets, and words are separated by one space. - is standard input. With -w, files are
+changed in place, and the names of changed files are printed.`,
 		RunE: func(_ *cobra.Command, args []string) error {
 			for _, file := range args {
 				src, err := c.source(file)
@@ -166,7 +166,7 @@ formatted. With -w files are changed in place, and those that were are named.`,
 			return nil
 		},
 	}
-	cmd.Flags().BoolVarP(&write, "write", "w", false, "change the files in place")
+	cmd.Flags().BoolVarP(&write, "write", "w", false, "write the result to the files")
 	return cmd
 }
 

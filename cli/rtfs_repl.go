@@ -21,11 +21,11 @@ import (
 
 func (c *command) rtfsREPL() *cobra.Command {
 	return &cobra.Command{
-		Use: "repl", Short: "Try the language, line by line", Args: cobra.NoArgs,
-		Long: `Evaluate what is typed and print its value. What is defined stays until the end. A
-form that is not complete goes on in the next line. (doc name) describes a function
-or a form; the tab key completes names; the arrow keys go through earlier lines,
-those of earlier sessions too. Ctrl-D ends it.`,
+		Use: "repl", Short: "Start an interactive RTFS session", Args: cobra.NoArgs,
+		Long: `Evaluate typed expressions and print their values. Definitions stay until the end of
+the session. An incomplete form continues on the next line. (doc name) describes a
+function or a form. The tab key completes names, and the arrow keys recall lines, also
+of earlier sessions. Ctrl-D ends the session.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if in, ok := c.env.Stdin.(*os.File); ok && term.IsTerminal(int(in.Fd())) && isTerminal(c.env.Stdout) {
 				return c.talk(cmd.Context(), in)

@@ -29,19 +29,19 @@ func (c *command) run() *cobra.Command {
 	var o runOptions
 	cmd := &cobra.Command{
 		Use:   "run [flags] [--] COMMAND [ARG...]",
-		Short: "Run a command in a fresh jail, on a copy of this directory",
-		Long: `Run a command in a fresh jail. The current directory is its workspace: it sees
-the files as they are and writes to a layer of its own, so nothing here changes.
-At the end the list of what changed is printed to standard error.
+		Short: "Run a command in a new jail, on a copy of this directory",
+		Long: `Run a command in a new jail. Its workspace is a copy-on-write view of the current
+directory, whose files do not change. At the end, the list of changed files is printed
+to standard error.
 
-The command's output comes as it is written and its exit code is passed on. With a
-terminal on both ends it gets a terminal.
+Output is forwarded immediately, and the exit code is that of the command. If standard
+input and output are terminals, the command gets a terminal.
 
-With --apply the changes are taken over at the end, if the command succeeded.
-What would make git on this host run the jail's code is never taken over (hooks,
-configuration), and neither is what has changed here in the meantime, unless
---force. Without --apply, a jail with changes is kept, so that glasshouse apply
-can take them over later; --rm removes it all the same.`,
+With --apply, the changes are applied if the command succeeds. Files that would make
+git on this host run code of the jail (hooks, configuration) are never applied. Files
+that changed on the host meanwhile are skipped, unless --force is given. Without
+--apply, a jail with changes is kept, and glasshouse apply can apply them later; --rm
+removes it in any case.`,
 		Args: cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return c.runIn(cmd.Context(), &jf, o, args)
@@ -49,14 +49,14 @@ can take them over later; --rm removes it all the same.`,
 	}
 	cmd.Flags().SetInterspersed(false)
 	jf.add(cmd)
-	cmd.Flags().BoolVar(&o.apply, "apply", false, "take the changes over if the command succeeds")
-	cmd.Flags().BoolVar(&o.force, "force", false, "with --apply: also over what has changed here meanwhile")
-	cmd.Flags().BoolVar(&o.keep, "keep", false, "keep the jail, running")
-	cmd.Flags().BoolVar(&o.remove, "rm", false, "remove the jail even if its changes are not taken over")
-	cmd.Flags().BoolVar(&o.noWorkspace, "no-workspace", false, "do not show the current directory")
-	cmd.Flags().StringVarP(&o.workspace, "workspace", "C", "", "show this directory instead of the current one")
-	cmd.Flags().BoolVarP(&o.stdin, "stdin", "i", false, "pass standard input on")
-	cmd.Flags().DurationVar(&o.timeout, "timeout", 0, "kill the command after this long, such as 90s or 10m")
+	cmd.Flags().BoolVar(&o.apply, "apply", false, "apply the changes if the command succeeds")
+	cmd.Flags().BoolVar(&o.force, "force", false, "with --apply: overwrite files that changed meanwhile")
+	cmd.Flags().BoolVar(&o.keep, "keep", false, "keep the jail running")
+	cmd.Flags().BoolVar(&o.remove, "rm", false, "remove the jail even if its changes are not applied")
+	cmd.Flags().BoolVar(&o.noWorkspace, "no-workspace", false, "do not mount the current directory")
+	cmd.Flags().StringVarP(&o.workspace, "workspace", "C", "", "mount this directory instead of the current one")
+	cmd.Flags().BoolVarP(&o.stdin, "stdin", "i", false, "forward standard input")
+	cmd.Flags().DurationVar(&o.timeout, "timeout", 0, "time limit of the command, such as 90s (default: none)")
 	return cmd
 }
 
@@ -112,7 +112,7 @@ func (o runOptions) directory() (string, error) {
 		return "", err
 	}
 	if dir == "/" {
-		return "", usagef("/ cannot be a workspace: change to a project's directory, or say --no-workspace")
+		return "", usagef("/ cannot be a workspace: change to a project's directory, or use --no-workspace")
 	}
 	return dir, nil
 }
@@ -174,7 +174,7 @@ func (r *runner) finish(ctx context.Context, success bool) error {
 	}
 	pending := len(changes) > 0
 	if pending {
-		fmt.Fprintf(w, "%s in %s, kept apart:\n", count(len(changes), "change"), r.dir)
+		fmt.Fprintf(w, "%s in %s, not applied yet:\n", count(len(changes), "change"), r.dir)
 		showChanges(w, changes)
 	}
 	if pending && r.apply && success {
@@ -187,10 +187,10 @@ func (r *runner) finish(ctx context.Context, success bool) error {
 	}
 	switch {
 	case r.keep:
-		fmt.Fprintf(w, "The jail goes on:  glasshouse jail exec %s -- …\nWhat it did:  glasshouse report %s\n", r.jail.ID, r.jail.ID)
+		fmt.Fprintf(w, "The jail keeps running:  glasshouse jail exec %s -- …\nActivity report:  glasshouse report %s\n", r.jail.ID, r.jail.ID)
 		return nil
 	case pending && !r.remove:
-		fmt.Fprintf(w, "Take them over with:  glasshouse apply %s\nWhat it did:  glasshouse report %s\n", r.jail.ID, r.jail.ID)
+		fmt.Fprintf(w, "To apply them:  glasshouse apply %[1]s\nTo discard them:  glasshouse jail rm %[1]s\nActivity report:  glasshouse report %[1]s\n", r.jail.ID)
 		if _, err := r.cl.StopJail(ctx, r.jail.ID, 0); err != nil {
 			return failed("stop jail %s: %w", err)
 		}
@@ -248,9 +248,9 @@ func changeName(ch wire.Change) string {
 }
 
 func showApplied(w io.Writer, out applied) {
-	fmt.Fprintf(w, "%s taken over\n", count(len(out.Done), "change"))
+	fmt.Fprintf(w, "%s applied\n", count(len(out.Done), "change"))
 	for _, s := range out.Skipped {
-		fmt.Fprintf(w, "  left out  %s: %s\n", text.Visible(s.Path[1:]), s.Reason)
+		fmt.Fprintf(w, "  skipped   %s: %s\n", text.Visible(s.Path[1:]), s.Reason)
 	}
 }
 
@@ -277,10 +277,10 @@ func (c *command) applyChanges(ctx context.Context, cl *client.Client, j wire.Ja
 func (c *command) apply() *cobra.Command {
 	var force, keep bool
 	cmd := &cobra.Command{
-		Use: "apply JAIL", Short: "Take over what a run changed in its workspace", Args: cobra.ExactArgs(1),
-		Long: `Take over what a jail that run left behind changed in its workspace, and remove
-the jail. What would make git on this host run the jail's code is left out, and so
-is what has changed here since the run began, unless --force.`,
+		Use: "apply JAIL", Short: "Apply the changes of a jail to your working directory", Args: cobra.ExactArgs(1),
+		Long: `Apply the workspace changes of a jail that glasshouse run kept, and remove the jail.
+Files that would make git on this host run code of the jail are skipped. So are files
+that changed on the host since the run began, unless --force is given.`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			ctx := cmd.Context()
 			cl, err := c.client(ctx)
@@ -317,7 +317,7 @@ is what has changed here since the run began, unless --force.`,
 			return cl.DeleteJail(ctx, j.ID)
 		},
 	}
-	cmd.Flags().BoolVar(&force, "force", false, "also over what has changed here meanwhile")
+	cmd.Flags().BoolVar(&force, "force", false, "overwrite files that changed meanwhile")
 	cmd.Flags().BoolVar(&keep, "keep", false, "keep the jail")
 	return cmd
 }

@@ -323,7 +323,7 @@ const (
 
 func TestRunReportsChangesAndRemovesTheJail(t *testing.T) {
 	const lacks = "glasshouse: no limit on memory: no \\x1b[31mred\\u202e cgroup\nglasshouse: no limit on disk: no quota\n"
-	const kept = "Take them over with:  glasshouse apply " + aJail + "\nWhat it did:  glasshouse report " + aJail + "\n"
+	const kept = "To apply them:  glasshouse apply " + aJail + "\nTo discard them:  glasshouse jail rm " + aJail + "\nActivity report:  glasshouse report " + aJail + "\n"
 	removed, stopped := "DELETE /jails/"+aJail, "POST /jails/"+aJail+"/stop"
 	for _, c := range []struct {
 		name    string
@@ -337,16 +337,16 @@ func TestRunReportsChangesAndRemovesTheJail(t *testing.T) {
 	}{
 		{name: "no changes", last: removed, file: "(none)"},
 		{name: "only times", changes: []string{touchedFile}, last: removed, file: "(none)"},
-		{name: "changes are kept", changes: []string{addedFile}, errs: "1 change in DIR, kept apart:\n  added     new.txt\n" + kept, last: stopped, file: "(none)"},
-		{name: "changes are dropped", flags: "--rm", changes: []string{addedFile}, errs: "1 change in DIR, kept apart:\n  added     new.txt\n", last: removed, file: "(none)"},
-		{name: "changes are applied", flags: "--apply", changes: []string{addedFile}, errs: "1 change in DIR, kept apart:\n  added     new.txt\n1 change taken over\n", last: removed, file: "from the jail\n"},
-		{name: "the program failed", flags: "--apply", exit: 3, changes: []string{addedFile}, errs: "1 change in DIR, kept apart:\n  added     new.txt\n" + kept, last: stopped, file: "(none)", code: 3},
-		{name: "a hook of git", flags: "--apply", changes: []string{addedFile, addedHook}, errs: "2 changes in DIR, kept apart:\n  added     new.txt\n  added     .git/hooks/pre-commit\n" +
-			"1 change taken over\n  left out  .git/hooks/pre-commit: git would run it on this host\n" + kept, last: stopped, file: "from the jail\n"},
-		{name: "the jail is kept", flags: "--keep", changes: []string{addedFile}, errs: "1 change in DIR, kept apart:\n  added     new.txt\n" +
-			"The jail goes on:  glasshouse jail exec " + aJail + " -- …\nWhat it did:  glasshouse report " + aJail + "\n", last: "GET ", file: "(none)"},
+		{name: "changes are kept", changes: []string{addedFile}, errs: "1 change in DIR, not applied yet:\n  added     new.txt\n" + kept, last: stopped, file: "(none)"},
+		{name: "changes are dropped", flags: "--rm", changes: []string{addedFile}, errs: "1 change in DIR, not applied yet:\n  added     new.txt\n", last: removed, file: "(none)"},
+		{name: "changes are applied", flags: "--apply", changes: []string{addedFile}, errs: "1 change in DIR, not applied yet:\n  added     new.txt\n1 change applied\n", last: removed, file: "from the jail\n"},
+		{name: "the program failed", flags: "--apply", exit: 3, changes: []string{addedFile}, errs: "1 change in DIR, not applied yet:\n  added     new.txt\n" + kept, last: stopped, file: "(none)", code: 3},
+		{name: "a hook of git", flags: "--apply", changes: []string{addedFile, addedHook}, errs: "2 changes in DIR, not applied yet:\n  added     new.txt\n  added     .git/hooks/pre-commit\n" +
+			"1 change applied\n  skipped   .git/hooks/pre-commit: git would run it on this host\n" + kept, last: stopped, file: "from the jail\n"},
+		{name: "the jail is kept", flags: "--keep", changes: []string{addedFile}, errs: "1 change in DIR, not applied yet:\n  added     new.txt\n" +
+			"The jail keeps running:  glasshouse jail exec " + aJail + " -- …\nActivity report:  glasshouse report " + aJail + "\n", last: "GET ", file: "(none)"},
 		{name: "a name that drives a terminal", flags: "--rm", changes: []string{`{"path":"/` + evil + `","from":"/old","kind":"renamed","type":"file","mode":"644"}`},
-			errs: "1 change in DIR, kept apart:\n  renamed   old -> \\x1b[31mred\\u202e\n", last: removed, file: "(none)"},
+			errs: "1 change in DIR, not applied yet:\n  renamed   old -> \\x1b[31mred\\u202e\n", last: removed, file: "(none)"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
@@ -478,10 +478,10 @@ func TestApplyTakesOverWhatARunLeft(t *testing.T) {
 		file    string
 		code    int
 	}{
-		{name: "all", line: "apply " + aJail, changes: []string{addedFile}, out: "1 change taken over\n", last: "DELETE /jails/" + aJail, file: "from the jail\n"},
-		{name: "all, and the jail is kept", line: "apply --keep " + aJail, changes: []string{addedFile}, out: "1 change taken over\n", last: "GET ", file: "from the jail\n"},
-		{name: "a stopped jail is started", line: "apply " + aJail, jail: `"state":"stopped"`, out: "0 changes taken over\n", last: "DELETE /jails/" + aJail, file: "(none)"},
-		{name: "a part, and the jail is kept", line: "apply " + aJail, changes: []string{addedHook}, out: "0 changes taken over\n  left out  .git/hooks/pre-commit: git would run it on this host\n", last: "GET ", file: "(none)"},
+		{name: "all", line: "apply " + aJail, changes: []string{addedFile}, out: "1 change applied\n", last: "DELETE /jails/" + aJail, file: "from the jail\n"},
+		{name: "all, and the jail is kept", line: "apply --keep " + aJail, changes: []string{addedFile}, out: "1 change applied\n", last: "GET ", file: "from the jail\n"},
+		{name: "a stopped jail is started", line: "apply " + aJail, jail: `"state":"stopped"`, out: "0 changes applied\n", last: "DELETE /jails/" + aJail, file: "(none)"},
+		{name: "a part, and the jail is kept", line: "apply " + aJail, changes: []string{addedHook}, out: "0 changes applied\n  skipped   .git/hooks/pre-commit: git would run it on this host\n", last: "GET ", file: "(none)"},
 		{name: "no workspace", line: "apply " + aJail, jail: `"state":"running","workspace":null`, errs: "jail " + aJail + " has no workspace", last: path, file: "(none)", code: 1},
 		{name: "its directory is gone", line: "apply " + aJail, jail: `"workspace":{"source":"/nowhere/work","target":"/work"}`, errs: "/nowhere/work: no such file", last: path, file: "(none)", code: 1},
 		{name: "a path that leads elsewhere", line: "apply " + aJail, changes: []string{`{"path":"/../new.txt","kind":"added","type":"file","mode":"644"}`}, errs: "a path that is not clean", last: "GET ", file: "(none)", code: 1},

@@ -17,7 +17,7 @@ import (
 func (c *command) runs() *cobra.Command {
 	var session, state string
 	cmd := &cobra.Command{
-		Use: "runs", Short: "Goals that agents pursue, and have pursued", Args: cobra.NoArgs,
+		Use: "runs", Short: "List and control agent runs", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			cl, err := c.client(cmd.Context())
 			if err != nil {
@@ -36,8 +36,8 @@ func (c *command) runs() *cobra.Command {
 			})
 		},
 	}
-	cmd.Flags().StringVar(&session, "session", "", "only of this session")
-	cmd.Flags().StringVar(&state, "state", "", "only in this state")
+	cmd.Flags().StringVar(&session, "session", "", "only runs of this session")
+	cmd.Flags().StringVar(&state, "state", "", "only runs in this state")
 	cmd.AddCommand(
 		c.runShow(), c.runSteps(), c.runFollow(), c.runCheckpoint(), c.runCheckpoints(), c.runResume(),
 		c.runDo("pause", "Have a run wait", (*client.Client).PauseRun),
@@ -71,7 +71,7 @@ func (c *command) runDo(use, short string, do func(*client.Client, context.Conte
 
 func (c *command) runSteps() *cobra.Command {
 	return &cobra.Command{
-		Use: "steps RUN", Short: "Show what a run has done, step by step", Args: cobra.ExactArgs(1),
+		Use: "steps RUN", Short: "Show the step log of a run", Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			cl, err := c.client(cmd.Context())
 			if err != nil {
@@ -98,7 +98,7 @@ func (c *command) runSteps() *cobra.Command {
 
 func (c *command) runFollow() *cobra.Command {
 	return &cobra.Command{
-		Use: "follow RUN", Short: "Show what a run does until it ends", Args: cobra.ExactArgs(1),
+		Use: "follow RUN", Short: "Follow a run until it ends", Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			cl, err := c.client(cmd.Context())
 			if err != nil {
@@ -119,7 +119,7 @@ func (c *command) runFollow() *cobra.Command {
 func (c *command) runCheckpoint() *cobra.Command {
 	var t wire.TakeCheckpoint
 	cmd := &cobra.Command{
-		Use: "checkpoint RUN", Short: "Keep a run as it is, with its jail", Args: cobra.ExactArgs(1),
+		Use: "checkpoint RUN", Short: "Take a checkpoint of a run and its jail", Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			cl, err := c.client(cmd.Context())
 			if err != nil {
@@ -132,8 +132,8 @@ func (c *command) runCheckpoint() *cobra.Command {
 			return c.print(p, func(w io.Writer) { fmt.Fprintln(w, p.ID) })
 		},
 	}
-	cmd.Flags().StringVar(&t.Reason, "reason", "", "what it is for")
-	cmd.Flags().BoolVar(&t.Pause, "pause", false, "and have the run wait")
+	cmd.Flags().StringVar(&t.Reason, "reason", "", "reason of the checkpoint")
+	cmd.Flags().BoolVar(&t.Pause, "pause", false, "pause the run after the checkpoint")
 	return cmd
 }
 
@@ -165,7 +165,7 @@ func (c *command) runResume() *cobra.Command {
 	var checkpoint string
 	var budget []string
 	cmd := &cobra.Command{
-		Use: "resume RUN", Short: "Have a run go on, from where it was or from a checkpoint", Args: cobra.ExactArgs(1),
+		Use: "resume RUN", Short: "Resume a run, in place or from a checkpoint", Args: cobra.ExactArgs(1),
 		Example: `  glasshouse runs resume r-…
   glasshouse runs resume r-… --checkpoint p-…
   glasshouse runs resume r-… --branch 3
@@ -191,8 +191,8 @@ func (c *command) runResume() *cobra.Command {
 			})
 		},
 	}
-	cmd.Flags().StringVar(&checkpoint, "checkpoint", "", "go back to this one")
-	cmd.Flags().IntVar(&r.Branch, "branch", 0, "leave the run as it is, and make so many that go on from there")
+	cmd.Flags().StringVar(&checkpoint, "checkpoint", "", "restore this checkpoint")
+	cmd.Flags().IntVar(&r.Branch, "branch", 0, "branch (fork) the run this many times instead")
 	cmd.Flags().StringSliceVar(&budget, "budget", nil, "DIMENSION=N: a new limit")
 	return cmd
 }
@@ -200,7 +200,7 @@ func (c *command) runResume() *cobra.Command {
 func (c *command) runDone() *cobra.Command {
 	var m wire.MoveRun
 	cmd := &cobra.Command{
-		Use: "move RUN STATE", Short: "Change a run's state by hand: active, paused, done, failed or cancelled", Args: cobra.ExactArgs(2),
+		Use: "move RUN STATE", Short: "Set the state of a run: active, paused, done, failed or cancelled", Args: cobra.ExactArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			m.State = args[1]
 			cl, err := c.client(cmd.Context())
@@ -214,7 +214,7 @@ func (c *command) runDone() *cobra.Command {
 			return c.print(r, func(w io.Writer) { showRun(w, r) })
 		},
 	}
-	cmd.Flags().StringVar(&m.Reason, "reason", "", "why")
-	cmd.Flags().StringVar(&m.Result, "result", "", "of a run that is done")
+	cmd.Flags().StringVar(&m.Reason, "reason", "", "reason")
+	cmd.Flags().StringVar(&m.Result, "result", "", "result of a run that is done")
 	return cmd
 }

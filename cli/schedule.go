@@ -15,8 +15,8 @@ import (
 
 func (c *command) schedules() *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "schedule", Aliases: []string{"schedules"}, Short: "When runs are made", Args: cobra.NoArgs,
-		Long: `When runs are made. A schedule is made by glasshouse goal --schedule.`,
+		Use: "schedule", Aliases: []string{"schedules"}, Short: "Manage schedules of runs", Args: cobra.NoArgs,
+		Long: `A schedule starts runs at given times. Create one with glasshouse goal --schedule.`,
 	}
 	cmd.AddCommand(c.scheduleList(), c.scheduleShow(), c.scheduleTimes(), c.scheduleEdit(), c.schedulePause("pause", "Have a schedule make no runs", true), c.schedulePause("resume", "Have it make runs again", false), c.scheduleRemove())
 	return cmd
@@ -57,7 +57,7 @@ func nextTime(s wire.Schedule) string {
 
 func (c *command) scheduleShow() *cobra.Command {
 	return &cobra.Command{
-		Use: "show SCHEDULE", Short: "Show a schedule, and its next ten times", Args: cobra.ExactArgs(1),
+		Use: "show SCHEDULE", Short: "Show a schedule and its next ten due times", Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			cl, err := c.client(cmd.Context())
 			if err != nil {
@@ -88,7 +88,7 @@ func (c *command) scheduleShow() *cobra.Command {
 func (c *command) scheduleTimes() *cobra.Command {
 	var zone string
 	cmd := &cobra.Command{
-		Use: "times WHEN", Short: "Say when a schedule would be due, without making it", Args: cobra.ExactArgs(1),
+		Use: "times WHEN", Short: "Preview the due times of a schedule", Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			cl, err := c.client(cmd.Context())
 			if err != nil {
@@ -113,7 +113,7 @@ func (c *command) scheduleEdit() *cobra.Command {
 	var when, zone, missed, overlap string
 	var jitter time.Duration
 	cmd := &cobra.Command{
-		Use: "edit SCHEDULE", Short: "Change when a schedule makes runs; what is not named stays", Args: cobra.ExactArgs(1),
+		Use: "edit SCHEDULE", Short: "Change the given fields of a schedule", Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			var e wire.EditSchedule
 			for name, f := range map[string]struct {
@@ -142,11 +142,11 @@ func (c *command) scheduleEdit() *cobra.Command {
 		},
 	}
 	fs := cmd.Flags()
-	fs.StringVar(&when, "when", "", "cron, @hourly and its like, or @every 10m")
+	fs.StringVar(&when, "when", "", "cron expression, @hourly or @every 10m")
 	fs.StringVar(&zone, "tz", "", "time zone, such as Europe/Berlin")
-	fs.StringVar(&missed, "missed", "", "skip, once or all")
-	fs.StringVar(&overlap, "overlap", "", "skip, queue or allow")
-	fs.DurationVar(&jitter, "jitter", 0, "by how much a due time may be later")
+	fs.StringVar(&missed, "missed", "", "policy for missed due times: skip, once or all")
+	fs.StringVar(&overlap, "overlap", "", "policy for overlapping runs: skip, queue or allow")
+	fs.DurationVar(&jitter, "jitter", 0, "maximum random delay of a due time")
 	return cmd
 }
 
@@ -169,7 +169,7 @@ func (c *command) schedulePause(use, short string, pause bool) *cobra.Command {
 
 func (c *command) scheduleRemove() *cobra.Command {
 	return &cobra.Command{
-		Use: "rm SCHEDULE", Short: "Remove a schedule; runs that it has made stay", Args: cobra.ExactArgs(1),
+		Use: "rm SCHEDULE", Short: "Remove a schedule; its runs stay", Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			cl, err := c.client(cmd.Context())
 			if err != nil {

@@ -20,10 +20,11 @@ import (
 
 func (c *command) secret() *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "secret", Short: "Values that jails may use and nobody sees", Args: cobra.NoArgs,
-		Long: `A secret is kept sealed by the daemon, or by somebody it can ask. A jail gets it by
-a grant: as a file in /run/secrets, in memory and in no snapshot, or put into
-requests on their way out, so that the jail never has it.`,
+		Use: "secret", Short: "Manage secrets", Args: cobra.NoArgs,
+		Long: `A secret is stored encrypted by the daemon, or in an external provider. A grant gives a
+jail access to it in one of two ways: as a file in /run/secrets, which is in memory and
+in no snapshot; or by injection into egress requests, so that the value never enters
+the jail.`,
 	}
 	cmd.AddCommand(c.secretSet(), c.secretList(), c.secretRemove(), c.secretGrant(), c.secretRevoke(), c.secretRotate())
 	return cmd
@@ -32,10 +33,10 @@ requests on their way out, so that the jail never has it.`,
 func (c *command) secretSet() *cobra.Command {
 	var file, reference string
 	cmd := &cobra.Command{
-		Use: "set NAME", Short: "Keep a secret; its value comes from standard input", Args: cobra.ExactArgs(1),
-		Long: `Keep a secret. The value is read from standard input, without being shown if that
-is a terminal, or from a file; one line break at its end is not part of it. With
---from it stays where it is, and is asked for whenever it is used.`,
+		Use: "set NAME", Short: "Store a secret, read from standard input", Args: cobra.ExactArgs(1),
+		Long: `Store a secret. The value is read from standard input (without echo on a terminal) or
+from a file; one line break at its end is removed. With --from, the value stays in an
+external provider and is fetched for each use.`,
 		Example: `  glasshouse secret set API_KEY < key.txt
   glasshouse secret set DB_PASSWORD --from vault:kv/data/db#password`,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -60,7 +61,7 @@ is a terminal, or from a file; one line break at its end is not part of it. With
 		},
 	}
 	cmd.Flags().StringVar(&file, "file", "", "read the value from this file")
-	cmd.Flags().StringVar(&reference, "from", "", "who keeps it: env:NAME, file:PATH, vault:MOUNT/data/PATH#KEY")
+	cmd.Flags().StringVar(&reference, "from", "", "source: env:NAME, file:PATH, vault:MOUNT/data/PATH#KEY")
 	return cmd
 }
 
@@ -84,7 +85,7 @@ func (c *command) readSecret(name, file string) ([]byte, error) {
 
 func (c *command) secretList() *cobra.Command {
 	return &cobra.Command{
-		Use: "ls", Short: "List secrets by name, and who may have them", Args: cobra.NoArgs,
+		Use: "ls", Short: "List secrets and their grants", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			cl, err := c.client(cmd.Context())
 			if err != nil {
@@ -131,7 +132,7 @@ func granteeText(g wire.Grant) string {
 
 func (c *command) secretRemove() *cobra.Command {
 	return &cobra.Command{
-		Use: "rm NAME", Short: "Remove a secret, from all who have it too", Args: cobra.ExactArgs(1),
+		Use: "rm NAME", Short: "Remove a secret and all its grants", Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			cl, err := c.client(cmd.Context())
 			if err != nil {
@@ -147,10 +148,10 @@ func (c *command) secretGrant() *cobra.Command {
 	var until time.Duration
 	var capability string
 	cmd := &cobra.Command{
-		Use: "grant NAME JAIL", Short: "Let a jail have a secret, at once", Args: cobra.ExactArgs(2),
-		Long: `Let a jail have a secret: as the file /run/secrets/NAME, which only the jail's user
-can read and which is in memory alone, or with --inject in requests to those hosts
-on their way out, by an egress rule that says how.`,
+		Use: "grant NAME JAIL", Short: "Grant a jail a secret, effective immediately", Args: cobra.ExactArgs(2),
+		Long: `Grant a jail a secret: as the file /run/secrets/NAME, which is in memory and readable
+only by the user of the jail, or with --inject in egress requests to the given hosts,
+where an egress rule defines the form.`,
 		Example: `  glasshouse secret grant DB_PASSWORD j-abc
   glasshouse secret grant API_KEY j-abc --inject api.example.com`,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -172,16 +173,16 @@ on their way out, by an egress rule that says how.`,
 		},
 	}
 	fs := cmd.Flags()
-	fs.StringArrayVar(&g.Hosts, "inject", nil, "put it into requests to this host instead; may be repeated")
-	fs.BoolVar(&g.Branches, "branches", false, "branches of the jail get it too")
-	fs.DurationVar(&until, "for", 0, "take it away after this long, such as 1h")
+	fs.StringArrayVar(&g.Hosts, "inject", nil, "inject into requests to this host; may be repeated")
+	fs.BoolVar(&g.Branches, "branches", false, "also grant it to branches of the jail")
+	fs.DurationVar(&until, "for", 0, "lifetime of the grant, such as 1h (default: unlimited)")
 	fs.StringVar(&capability, "capability", "", "only for this capability")
 	return cmd
 }
 
 func (c *command) secretRevoke() *cobra.Command {
 	return &cobra.Command{
-		Use: "revoke GRANT", Short: "Take a grant away, at once", Args: cobra.ExactArgs(1),
+		Use: "revoke GRANT", Short: "Revoke a grant, effective immediately", Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			cl, err := c.client(cmd.Context())
 			if err != nil {
@@ -194,7 +195,7 @@ func (c *command) secretRevoke() *cobra.Command {
 
 func (c *command) secretRotate() *cobra.Command {
 	return &cobra.Command{
-		Use: "rotate", Short: "Seal all secrets with a new key", Args: cobra.NoArgs,
+		Use: "rotate", Short: "Encrypt all secrets with a new key", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			cl, err := c.client(cmd.Context())
 			if err != nil {

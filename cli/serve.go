@@ -25,15 +25,15 @@ func (c *command) serve() *cobra.Command {
 		Short: "Run the daemon",
 		Long: `Run the daemon on a data directory.
 
-It listens on a unix socket in the data directory, for local callers known by
-their user id, and on --listen, for callers with a token. The first admin token
-is written to the file token in the data directory.
+The daemon listens on a unix socket in the data directory, for local callers, who are
+identified by their user id, and on --listen, for callers with a token. The first
+admin token is written to the file token in the data directory.
 
-The daemon may be stopped or killed at any moment: jails go on, and the next
-daemon on the same data directory finds them again.
+Jails keep running when the daemon is stopped or killed. The next daemon on the same
+data directory adopts them.
 
-In a container nothing outlives it: the daemon runs beneath an init that waits for
-processes whose parents are gone, and --stop-jails ends the jails with it.`,
+In a container no process outlives the container: run the daemon under an init that
+reaps orphaned processes, and stop the jails with --stop-jails.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if os.Getpid() == 1 {
@@ -86,9 +86,9 @@ processes whose parents are gone, and --stop-jails ends the jails with it.`,
 	cmd.Flags().StringVar(&listen, "listen", "127.0.0.1:8082", `TCP address of the API; "" for the unix socket alone`)
 	cmd.Flags().StringVar(&db, "db", "", "postgres://… (default: SQLite in the data directory, or GLASSHOUSE_DB)")
 	cmd.Flags().BoolVar(&insecure, "insecure", false, "allow a listen address that is not loopback without TLS")
-	cmd.Flags().BoolVar(&e2bTLS, "e2b-tls", false, "serve E2B clients by TLS, with a CA of its own if need be")
+	cmd.Flags().BoolVar(&e2bTLS, "e2b-tls", false, "serve E2B clients over TLS; creates a CA if none is set")
 	cmd.Flags().BoolVar(&stopJails, "stop-jails", false, "stop all jails when the daemon stops")
-	cmd.Flags().BoolVar(&ends, whileUsed, false, "end when no command uses this daemon any more")
+	cmd.Flags().BoolVar(&ends, whileUsed, false, "stop when no command uses this daemon")
 	cmd.Flags().MarkHidden(whileUsed)
 	return cmd
 }

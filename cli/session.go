@@ -16,7 +16,7 @@ import (
 
 func (c *command) session() *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "session", Short: "Conversations with agents, and what belongs together", Args: cobra.NoArgs,
+		Use: "session", Short: "Manage sessions (conversations with agents)", Args: cobra.NoArgs,
 	}
 	cmd.AddCommand(c.sessionOpen(), c.sessionList(), c.sessionShow(), c.sessionSend(), c.sessionMessages(), c.sessionEvents(), c.sessionClose())
 	return cmd
@@ -56,11 +56,11 @@ func (c *command) sessionOpen() *cobra.Command {
 		},
 	}
 	fs := cmd.Flags()
-	fs.StringVar(&o.Name, "name", "", "what its siblings call it")
-	fs.StringVar(&o.Group, "group", "", "whose members are its siblings")
-	fs.StringVar(&jail, "jail", "", "in which all its runs work (default: each in one of its own)")
-	fs.StringVarP(&agent, "agent", "a", "", "of runs that name none")
-	fs.StringSliceVar(&budget, "budget", nil, "DIMENSION=N that its runs together may spend")
+	fs.StringVar(&o.Name, "name", "", "name of the session for its siblings")
+	fs.StringVar(&o.Group, "group", "", "sibling group")
+	fs.StringVar(&jail, "jail", "", "jail of all runs (default: one jail per run)")
+	fs.StringVarP(&agent, "agent", "a", "", "default agent of runs")
+	fs.StringSliceVar(&budget, "budget", nil, "limit DIMENSION=N for all runs together; may be repeated")
 	return cmd
 }
 
@@ -109,7 +109,7 @@ func (c *command) sessionShow() *cobra.Command {
 func (c *command) sessionSend() *cobra.Command {
 	var m wire.SendMessage
 	cmd := &cobra.Command{
-		Use: "send SESSION TEXT…", Short: "Tell a session's agent something", Args: cobra.MinimumNArgs(2),
+		Use: "send SESSION TEXT…", Short: "Send a message to the agent of a session", Args: cobra.MinimumNArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			m.Session, m.Text = args[0], strings.Join(args[1:], " ")
 			cl, err := c.client(cmd.Context())
@@ -123,14 +123,14 @@ func (c *command) sessionSend() *cobra.Command {
 			return c.print(sent, func(w io.Writer) { fmt.Fprintln(w, sent.ID) })
 		},
 	}
-	cmd.Flags().StringSliceVar(&m.Labels, "label", nil, "a data class of what is in the text: redacted, pii, secret")
+	cmd.Flags().StringSliceVar(&m.Labels, "label", nil, "data classification: redacted, pii or secret")
 	return cmd
 }
 
 func (c *command) sessionMessages() *cobra.Command {
 	var direction string
 	cmd := &cobra.Command{
-		Use: "messages SESSION", Short: "Show what was said in a session", Args: cobra.ExactArgs(1),
+		Use: "messages SESSION", Short: "Show the messages of a session", Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			cl, err := c.client(cmd.Context())
 			if err != nil {
@@ -147,14 +147,14 @@ func (c *command) sessionMessages() *cobra.Command {
 			})
 		},
 	}
-	cmd.Flags().StringVar(&direction, "direction", "", "in: only what the agent was told; out: only what it said")
+	cmd.Flags().StringVar(&direction, "direction", "", "in: only messages to the agent; out: only from it")
 	return cmd
 }
 
 func (c *command) sessionEvents() *cobra.Command {
 	var after int64
 	cmd := &cobra.Command{
-		Use: "events SESSION", Short: "Show what happens in a session, as it happens", Args: cobra.ExactArgs(1),
+		Use: "events SESSION", Short: "Follow the events of a session", Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			cl, err := c.client(cmd.Context())
 			if err != nil {
@@ -173,7 +173,7 @@ func (c *command) sessionEvents() *cobra.Command {
 			return nil
 		},
 	}
-	cmd.Flags().Int64Var(&after, "after", 0, "only from after this number on")
+	cmd.Flags().Int64Var(&after, "after", 0, "only messages after this number")
 	return cmd
 }
 
@@ -186,7 +186,7 @@ func runOrNone(r id.Run) string {
 
 func (c *command) sessionClose() *cobra.Command {
 	return &cobra.Command{
-		Use: "close SESSION", Short: "Close a session, when no run of it is left", Args: cobra.ExactArgs(1),
+		Use: "close SESSION", Short: "Close a session that has no active run", Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			cl, err := c.client(cmd.Context())
 			if err != nil {

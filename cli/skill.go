@@ -17,9 +17,9 @@ import (
 
 func (c *command) skill() *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "skill", Short: "Documents that teach agents which capabilities to use", Args: cobra.NoArgs,
-		Long: `A skill is a document for agents. It names capabilities and gives no right: one that
-names a capability that nobody has allowed is refused.`,
+		Use: "skill", Short: "Manage skills (documents that describe capabilities to agents)", Args: cobra.NoArgs,
+		Long: `A skill is a document that describes capabilities to agents. It grants no permission: a
+skill that names an unapproved capability is rejected.`,
 	}
 	cmd.AddCommand(c.skillAdd(), c.skillImport(), c.skillList(), c.skillShow(), c.skillRemove())
 	return cmd
@@ -27,7 +27,7 @@ names a capability that nobody has allowed is refused.`,
 
 func (c *command) skillAdd() *cobra.Command {
 	return &cobra.Command{
-		Use: "add FILE", Short: "Take up a skill", Args: cobra.ExactArgs(1),
+		Use: "add FILE", Short: "Add a skill", Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			doc, err := os.ReadFile(args[0])
 			if err != nil {
@@ -49,12 +49,12 @@ func (c *command) skillAdd() *cobra.Command {
 func (c *command) skillImport() *cobra.Command {
 	var out string
 	cmd := &cobra.Command{
-		Use: "import DIR -o OUT", Short: "Make a bundle of a folder with a SKILL.md, its scripts wrapped as capabilities", Args: cobra.ExactArgs(1),
-		Long: `Read a folder with a SKILL.md, as agents of others have them, and write what is to
-become a bundle: the skill, a capability for each script, and the folder itself.
-Scripts run in jails without a network, see the folder read-only, and get only the
-secrets that the document asks for. The report says what each will be allowed to do,
-and what was left out. Nothing is run.`,
+		Use: "import DIR -o OUT", Short: "Convert a folder with a SKILL.md and scripts to a bundle", Args: cobra.ExactArgs(1),
+		Long: `Convert a folder with a SKILL.md file, the format of other agents, to a bundle
+directory: the skill, one capability per script, and the folder itself. The scripts run
+in jails without network access, with the folder mounted read-only, and get only the
+secrets that the document requests. The report lists the permissions of each script and
+the parts that were left out. No script is run.`,
 		Example: `  glasshouse skill import ~/skills/pdf -o pdf-bundle
   glasshouse bundle sign pdf-bundle --key me.key -o pdf-1.0.0.tar.gz`,
 		RunE: func(_ *cobra.Command, args []string) error {
@@ -72,7 +72,7 @@ and what was left out. Nothing is run.`,
 			})
 		},
 	}
-	cmd.Flags().StringVarP(&out, "out", "o", "", "the directory to write, not there yet or empty")
+	cmd.Flags().StringVarP(&out, "out", "o", "", "output directory, new or empty")
 	cmd.MarkFlagRequired("out")
 	return cmd
 }
@@ -130,7 +130,7 @@ func (c *command) skillShow() *cobra.Command {
 
 func (c *command) skillRemove() *cobra.Command {
 	return &cobra.Command{
-		Use: "rm NAME", Short: "Forget a skill; its capabilities stay", Args: cobra.ExactArgs(1),
+		Use: "rm NAME", Short: "Remove a skill; its capabilities stay", Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			cl, err := c.client(cmd.Context())
 			if err != nil {

@@ -22,14 +22,15 @@ func (c *command) snapshot() *cobra.Command {
 	var labels []string
 	cmd := &cobra.Command{
 		Use: "snapshot JAIL", Short: "Take a snapshot of a jail", Args: cobra.ExactArgs(1),
-		Long: `Take a snapshot of a jail: its processes with all that is in their memory, and its
-files. The jail goes on, after a pause of milliseconds. The snapshot's id is
-printed; rewind goes back to it, branch and restore make new jails from it.
+		Long: `Take a snapshot of the processes, memory and files of a jail, and print its id. The
+jail pauses for milliseconds. Use rewind to return the jail to the snapshot, and branch
+or restore to create new jails from it.
 
-How the files are taken is chosen, unless --layering says it. copied: the jail
-keeps its layer, and the snapshot gets a copy. stacked: the layer, whatever its
-size, becomes the snapshot's, and the jail goes on over a new one; what it had
-connected outside is closed. A jail without processes is taken in the second way.`,
+--layering selects how the files are captured; the default depends on the jail.
+copied: the jail keeps its writable layer, and the snapshot gets a copy. stacked: the
+layer becomes part of the snapshot, whatever its size, and the jail continues on a new
+one; its external connections are closed. A jail without processes is captured in the
+second way.`,
 		Example: `  glasshouse snapshot j-4k2v9c7m1xqe --name before-upgrade
   glasshouse branch $(glasshouse snapshot j-4k2v9c7m1xqe) -n 5`,
 		RunE: func(cmd *cobra.Command, args []string) (err error) {
@@ -45,10 +46,10 @@ connected outside is closed. A jail without processes is taken in the second way
 			})
 		},
 	}
-	cmd.Flags().StringVar(&req.Name, "name", "", "a name for people")
+	cmd.Flags().StringVar(&req.Name, "name", "", "display name")
 	cmd.Flags().StringArrayVarP(&labels, "label", "l", nil, "KEY=VALUE; may be repeated")
 	cmd.Flags().BoolVar(&req.Stop, "stop", false, "leave the jail stopped")
-	cmd.Flags().StringVar(&req.Layering, "layering", "", "how the files are taken: copied or stacked")
+	cmd.Flags().StringVar(&req.Layering, "layering", "", "file layering: copied or stacked")
 	cmd.AddCommand(c.snapshotShow(), c.snapshotRemove(), c.snapshotWarm(), c.snapshotExport(), c.snapshotImport())
 	return cmd
 }
@@ -57,9 +58,9 @@ func (c *command) snapshots() *cobra.Command {
 	var quiet bool
 	cmd := &cobra.Command{
 		Use: "snapshots [JAIL]", Short: "List snapshots, of one jail or all, oldest first", Args: cobra.MaximumNArgs(1),
-		Long: `List snapshots, oldest first. MEMORY is what the jail's processes had, - if there
-were none; PAUSE is how long the jail waited. Of the disk, OWN would be free
-without the snapshot; SHARED is there for jails and other snapshots as well.`,
+		Long: `List snapshots, oldest first. MEMORY is the memory of the processes (-: no processes),
+PAUSE the time for which the jail was frozen. OWN is the disk space that removing the
+snapshot would free, SHARED the space shared with jails and other snapshots.`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			cl, err := c.client(cmd.Context())
 			if err != nil {
@@ -86,7 +87,7 @@ without the snapshot; SHARED is there for jails and other snapshots as well.`,
 			})
 		},
 	}
-	cmd.Flags().BoolVarP(&quiet, "quiet", "q", false, "ids alone")
+	cmd.Flags().BoolVarP(&quiet, "quiet", "q", false, "print only ids")
 	return cmd
 }
 
@@ -124,7 +125,7 @@ func snapshotPause(s wire.Snapshot) string {
 
 func (c *command) snapshotShow() *cobra.Command {
 	return &cobra.Command{
-		Use: "show SNAPSHOT", Short: "Show a snapshot and what it takes on the disk", Args: cobra.ExactArgs(1),
+		Use: "show SNAPSHOT", Short: "Show a snapshot and its disk usage", Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			cl, err := c.client(cmd.Context())
 			if err != nil {
@@ -175,8 +176,8 @@ func showSnapshot(w io.Writer, s wire.Snapshot) {
 func (c *command) snapshotRemove() *cobra.Command {
 	return &cobra.Command{
 		Use: "rm SNAPSHOT...", Aliases: []string{"delete"}, Short: "Remove snapshots", Args: cobra.MinimumNArgs(1),
-		Long: `Remove snapshots. Jails that were made from them go on: what they stand on stays
-until they are gone too.`,
+		Long: `Remove snapshots. Jails that were created from them keep running; data that they use
+stays until they are removed.`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			cl, err := c.client(cmd.Context())
 			if err != nil {
@@ -204,10 +205,10 @@ until they are gone too.`,
 func (c *command) snapshotWarm() *cobra.Command {
 	var count int
 	cmd := &cobra.Command{
-		Use: "warm SNAPSHOT", Short: "Make frozen copies of a snapshot ahead of need", Args: cobra.ExactArgs(1),
-		Long: `Make frozen copies of a snapshot, of which branch, restore and rewind then need
-only thaw one. They take memory, at most snapshots.copies_mb of the configuration
-all together, and end with the daemon.`,
+		Use: "warm SNAPSHOT", Short: "Keep frozen copies of a snapshot ready (warm pool)", Args: cobra.ExactArgs(1),
+		Long: `Create frozen copies of a snapshot (a warm pool), so that branch, restore and rewind
+only need to thaw one. The copies use memory, in total at most snapshots.copies_mb of
+the configuration, and end with the daemon.`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			cl, err := c.client(cmd.Context())
 			if err != nil {
@@ -227,7 +228,7 @@ all together, and end with the daemon.`,
 			return c.print(wire.Warmed{Copies: n}, func(w io.Writer) { fmt.Fprintln(w, n) })
 		},
 	}
-	cmd.Flags().IntVarP(&count, "count", "n", 1, "how many are to wait")
+	cmd.Flags().IntVarP(&count, "count", "n", 1, "number of copies")
 	return cmd
 }
 

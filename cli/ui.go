@@ -23,13 +23,13 @@ func (c *command) ui() *cobra.Command {
 	var show bool
 	var ask wire.CreateLoginLink
 	cmd := &cobra.Command{
-		Use: "ui", Short: "Print a link that logs a browser in to the UI", Args: cobra.NoArgs,
-		Long: `Print a link that logs a browser in to the UI.
+		Use: "ui", Short: "Print a login link for the web UI", Args: cobra.NoArgs,
+		Long: `Print a login link for the web UI.
 
-The link works once, within ten minutes. The browser stays logged in until it
-logs out or was not used for seven days. Where the configuration says how the
-daemon is reached from elsewhere (approvals.links), a second address is printed;
-either of them is the one use of the link.`,
+The link is valid once, for ten minutes. The browser stays logged in until the user
+logs out or for seven days without use. If the configuration sets a public address
+(approvals.links), a second address is printed; using either of them consumes the
+link.`,
 		Example: `  glasshouse ui --open                          in this machine's browser
   glasshouse ui --role operator --label phone   for a phone that decides on approvals`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -51,12 +51,12 @@ either of them is the one use of the link.`,
 			})
 		},
 	}
-	cmd.Flags().BoolVar(&show, "open", false, "open it in a browser instead")
-	cmd.Flags().StringVar(&ask.Role, "role", "", "what the login may do: admin, operator or viewer (default: what you may)")
-	cmd.Flags().StringVar(&ask.Label, "label", "", "whose login it is (default: yours)")
+	cmd.Flags().BoolVar(&show, "open", false, "open the link in a browser")
+	cmd.Flags().StringVar(&ask.Role, "role", "", "role: admin, operator or viewer (default: yours)")
+	cmd.Flags().StringVar(&ask.Label, "label", "", "owner of the login (default: you)")
 
 	list := &cobra.Command{
-		Use: "ls", Short: "List the browsers that are logged in", Args: cobra.NoArgs,
+		Use: "ls", Short: "List browsers that are logged in", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			cl, err := c.client(cmd.Context())
 			if err != nil {

@@ -14,7 +14,7 @@ import (
 func (c *command) wasm() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "wasm",
-		Short: "Run WebAssembly modules as capabilities see the world",
+		Short: "Run WebAssembly modules in the environment of capabilities",
 		Args:  cobra.NoArgs,
 	}
 	cmd.AddCommand(c.wasmRun())
@@ -25,15 +25,15 @@ func (c *command) wasmRun() *cobra.Command {
 	var env, mounts []string
 	cmd := &cobra.Command{
 		Use:   "run [--env K=V]... [--mount HOST:GUEST[:ro]]... MODULE [ARG...]",
-		Short: "Run one module of WASI preview 1, in this process",
-		Long: `Run one module of WASI preview 1, in this process: no daemon is needed.
+		Short: "Run one WASI preview 1 module in this process",
+		Long: `Run one WASI preview 1 module in this process. No daemon is needed.
 
-The module has this command's standard streams, the arguments behind it, the
-environment that --env gives it and nothing of this one's, and the directories
-that --mount gives it, which it finds opened in this order. No path leads it out
-of them, through symbolic links neither, and it has no network. The exit code is
-the module's; 134 if it traps. What was compiled is kept in
-glasshouse/wasm of the user's cache directory, if nobody else may enter there.`,
+The module gets the standard streams of this command, the given arguments, only the
+environment variables of --env, and the directories of --mount, pre-opened in this
+order. It cannot leave these directories, not even through symbolic links, and has no
+network access. The exit code is that of the module, or 134 if it traps. Compiled code
+is cached in glasshouse/wasm of the user's cache directory, if only the user can access
+it.`,
 		Example: `  glasshouse wasm run hello.wasm
   glasshouse wasm run --mount .:/src:ro --mount /tmp/out:/out lint.wasm -v /src`,
 		Args: cobra.MinimumNArgs(1),
@@ -65,8 +65,8 @@ glasshouse/wasm of the user's cache directory, if nobody else may enter there.`,
 		},
 	}
 	cmd.Flags().SetInterspersed(false)
-	cmd.Flags().StringArrayVar(&env, "env", nil, "a variable of the module's environment, as K=V")
-	cmd.Flags().StringArrayVar(&mounts, "mount", nil, "a directory that the module sees, as HOST:GUEST, or HOST:GUEST:ro to show it only")
+	cmd.Flags().StringArrayVar(&env, "env", nil, "environment variable KEY=VALUE; may be repeated")
+	cmd.Flags().StringArrayVar(&mounts, "mount", nil, "mount HOST:GUEST[:ro] in the module; may be repeated")
 	return cmd
 }
 

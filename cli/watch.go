@@ -20,10 +20,10 @@ func (c *command) processes() *cobra.Command {
 	var at string
 	var all, watch bool
 	cmd := &cobra.Command{
-		Use: "ps JAIL", Short: "Show the tree of a jail's processes, now or at any time before", Args: cobra.ExactArgs(1),
-		Long: `Show the tree of a jail's processes. With --at it is the tree as it was then: at
-a time, so long ago, or when the record with a sequence number was made. With --all
-it has those too that had ended, and how.`,
+		Use: "ps JAIL", Short: "Show the process tree of a jail, now or at an earlier time", Args: cobra.ExactArgs(1),
+		Long: `Show the process tree of a jail. --at shows the tree at an earlier time, given as a
+time, an age, or the sequence number of an event. --all includes exited processes and
+their exit status.`,
 		Example: `  glasshouse ps j-4k2v9c7m1xqe --all
   glasshouse ps j-4k2v9c7m1xqe --at 5m
   glasshouse ps j-4k2v9c7m1xqe --watch`,
@@ -41,9 +41,9 @@ it has those too that had ended, and how.`,
 			})
 		},
 	}
-	cmd.Flags().StringVar(&at, "at", "", "as it was: a time such as 2026-01-02T15:04:05Z, how long ago, or a sequence number")
-	cmd.Flags().BoolVarP(&all, "all", "a", false, "also those that have ended")
-	cmd.Flags().BoolVarP(&watch, "watch", "w", false, "every second anew, until interrupted")
+	cmd.Flags().StringVar(&at, "at", "", "time, age such as 5m, or sequence number")
+	cmd.Flags().BoolVarP(&all, "all", "a", false, "also show exited processes")
+	cmd.Flags().BoolVarP(&watch, "watch", "w", false, "refresh every second until interrupted")
 	return cmd
 }
 
@@ -96,14 +96,15 @@ func (c *command) network() *cobra.Command {
 	var follow, packets, hosts bool
 	var pcap, colour string
 	cmd := &cobra.Command{
-		Use: "net JAIL", Short: "Show whom a jail talked to", Args: cobra.ExactArgs(1),
-		Long: `List the connections of a jail: with whom, by name where it asked for one, which
-process, how much each way and what became of it. With --packets its packets are
-listed one by one, with --follow as they come. With --hosts they are summed up by
-host, with what the way out of the jail said to requests there.
+		Use: "net JAIL", Short: "Show the network connections of a jail", Args: cobra.ExactArgs(1),
+		Long: `List the network connections of a jail: the peer (by host name if the jail resolved
+it), the process, the bytes in each direction and the state. --packets lists packets,
+--follow also new ones. --hosts sums the traffic by host and shows the decisions of
+the egress proxy.
 
-With --pcap the bytes kept of them are written to a file that Wireshark opens; how
-many are kept of each packet is said when the jail is made (--observe packet_bytes=128).`,
+--pcap writes the recorded bytes of packets to a file for Wireshark. The number of
+bytes recorded per packet is set at the creation of the jail (--observe
+packet_bytes=128).`,
 		Example: `  glasshouse net j-4k2v9c7m1xqe
   glasshouse net j-4k2v9c7m1xqe --follow
   glasshouse net j-4k2v9c7m1xqe --pcap out.pcapng`,
@@ -149,10 +150,10 @@ many are kept of each packet is said when the jail is made (--observe packet_byt
 			return err
 		},
 	}
-	cmd.Flags().BoolVarP(&follow, "follow", "f", false, "packets as they come, until interrupted")
-	cmd.Flags().BoolVar(&packets, "packets", false, "each packet, not each connection")
-	cmd.Flags().BoolVar(&hosts, "hosts", false, "by host, with what was decided")
-	cmd.Flags().StringVar(&pcap, "pcap", "", "write the bytes kept of packets to this file, - is standard output")
+	cmd.Flags().BoolVarP(&follow, "follow", "f", false, "follow packets until interrupted")
+	cmd.Flags().BoolVar(&packets, "packets", false, "list packets instead of connections")
+	cmd.Flags().BoolVar(&hosts, "hosts", false, "group by host, with policy decisions")
+	cmd.Flags().StringVar(&pcap, "pcap", "", "write recorded packets to this file (-: standard output)")
 	colourFlag(cmd, &colour)
 	return cmd
 }
@@ -161,10 +162,10 @@ func (c *command) report() *cobra.Command {
 	var html, markdown bool
 	var output string
 	cmd := &cobra.Command{
-		Use: "report JAIL", Short: "Report on all that a jail did, on one page", Args: cobra.ExactArgs(1),
-		Long: `Report on a jail: what ran, what it touched, whom it talked to, what failed, what
-is notable, what it used, and whether anything is missing from the record. As
-Markdown, or a page for a browser that needs nothing else.`,
+		Use: "report JAIL", Short: "Report the activity of a jail on one page", Args: cobra.ExactArgs(1),
+		Long: `Report the activity of a jail: programs, files, network peers, failures, notable
+events, resource usage, and gaps in the event log. The format is Markdown or a
+self-contained HTML page.`,
 		Example: `  glasshouse report j-4k2v9c7m1xqe
   glasshouse report j-4k2v9c7m1xqe --html -o report.html
   glasshouse report j-4k2v9c7m1xqe --json | jq .completeness`,
@@ -183,9 +184,9 @@ Markdown, or a page for a browser that needs nothing else.`,
 			})
 		},
 	}
-	cmd.Flags().BoolVar(&html, "html", false, "a page for a browser")
-	cmd.Flags().BoolVar(&markdown, "md", false, "Markdown, the default")
-	cmd.Flags().StringVarP(&output, "output", "o", "-", "write to this file, - is standard output")
+	cmd.Flags().BoolVar(&html, "html", false, "write HTML")
+	cmd.Flags().BoolVar(&markdown, "md", false, "write Markdown (default)")
+	cmd.Flags().StringVarP(&output, "output", "o", "-", "output file (-: standard output)")
 	return cmd
 }
 

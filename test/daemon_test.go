@@ -373,7 +373,7 @@ func TestARunAsAUserDoesIt(t *testing.T) {
 		t.Errorf("jails left after apply: %q", out)
 	}
 
-	if _, stderr, code := h.glasshouse(dir, "run", "--apply", "--", "bash", "-c", "echo newer > a"); code != 0 || !strings.Contains(stderr, "1 change taken over") {
+	if _, stderr, code := h.glasshouse(dir, "run", "--apply", "--", "bash", "-c", "echo newer > a"); code != 0 || !strings.Contains(stderr, "1 change applied") {
 		t.Errorf("run --apply: exit code %d\n%s", code, stderr)
 	}
 	if a, _ := os.ReadFile(filepath.Join(dir, "a")); string(a) != "newer\n" {

@@ -189,7 +189,7 @@ func TestAnOrdinaryUserRunsACommandInAJail(t *testing.T) {
 	}
 	u.noTrace()
 
-	if _, stderr, code := u.glasshouse("run", "--apply", "--", "sh", "-c", "echo newer > a; chmod 700 a"); code != 0 || !strings.Contains(stderr, "1 change taken over") {
+	if _, stderr, code := u.glasshouse("run", "--apply", "--", "sh", "-c", "echo newer > a; chmod 700 a"); code != 0 || !strings.Contains(stderr, "1 change applied") {
 		t.Errorf("run --apply: exit code %d\n%s", code, stderr)
 	}
 	fi, err := os.Stat(filepath.Join(u.project, "a"))
