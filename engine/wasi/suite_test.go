@@ -182,10 +182,10 @@ var (
 // inC is what programs in C ask of the system through their library.
 var inC = []demand{
 	{test: "clock_getres-monotonic", what: "the monotonic clock has a resolution", probe: monotonicResolution},
-	{test: "clock_getres-realtime", what: "so has the real time", probe: realtimeResolution},
-	{test: "clock_gettime-monotonic", what: "of two looks at the monotonic clock the second is later", probe: monotonicTime},
+	{test: "clock_getres-realtime", what: "the real time clock has a resolution", probe: realtimeResolution},
+	{test: "clock_gettime-monotonic", what: "of two readings of the monotonic clock the second is later", probe: monotonicTime},
 	{test: "clock_gettime-realtime", what: "the real time can be read", probe: realtimeTime},
-	{test: "fdopendir-with-access", what: "an entry of a directory has the inode that its file has, and no two have the same", probe: func(g *guest) {
+	{test: "fdopendir-with-access", what: "a directory entry has the inode of its file, and inodes are unique", probe: func(g *guest) {
 		dir := g.sub("listed")
 		g.create("listed/one", "1")
 		g.create("listed/two", "2")
@@ -200,12 +200,12 @@ var inC = []demand{
 		}
 		is(g, "different inodes", len(inodes), 3)
 	}},
-	{test: "fopen-with-access", what: "a file beneath a directory is opened", probe: func(g *guest) {
+	{test: "fopen-with-access", what: "a file below a directory can be opened", probe: func(g *guest) {
 		g.create("readable", "x")
 		g.close(g.open("readable", opening{lookup: follow, rights: toRead | toSeek}))
 		g.want("stat", second(g.stat(follow, "readable")), ok)
 	}},
-	{test: "fopen-with-no-access", what: "without a directory there is no descriptor to open anything through", probe: func(g *guest) {
+	{test: "fopen-with-no-access", what: "without a preopened directory no file can be opened", probe: func(g *guest) {
 		g.close(root)
 		for fd := range uint64(8) {
 			g.want(fmt.Sprint("prestat ", fd), g.call("fd_prestat_get", fd, atResult), EBADF)
@@ -213,7 +213,7 @@ var inC = []demand{
 		_, e := g.openAt(root, "x", opening{})
 		g.want("open", e, EBADF)
 	}},
-	{test: "lseek", what: "a place in a file is found from its beginning, from here and from its end, and reading moves it", probe: func(g *guest) {
+	{test: "lseek", what: "an offset is relative to the start, the current offset or the end, and reading advances it", probe: func(g *guest) {
 		g.create("digits", "01234567")
 		fd := g.open("digits", opening{rights: toRead | toSeek})
 		for _, s := range []struct {
@@ -231,13 +231,13 @@ var inC = []demand{
 			is(g, "place", at, s.at)
 		}
 	}},
-	{test: "pread-with-access", what: "a file is read at a place", probe: func(g *guest) {
+	{test: "pread-with-access", what: "a file is read at an offset", probe: func(g *guest) {
 		g.create("text", "one two three")
 		got, e := g.pread(g.open("text", opening{rights: toRead}), 3, 4)
 		g.want("pread", e, ok)
 		is(g, "content", got, "two")
 	}},
-	{test: "pwrite-with-access", what: "a new file is written at places, without moving the place of the next write, and read again", probe: func(g *guest) {
+	{test: "pwrite-with-access", what: "a new file is written at offsets, without moving the offset of the next write, and read back", probe: func(g *guest) {
 		g.want("not there", second(g.stat(nofollow, "new")), ENOENT)
 		fd := g.fresh("new", toWrite, 0)
 		g.want("pwrite", g.pwrite(fd, "aaaaaaaa", 0), ok)
@@ -247,7 +247,7 @@ var inC = []demand{
 		is(g, "content", g.content("new"), "aaaBBaaa")
 		g.want("unlink", g.unlink("new"), ok)
 	}},
-	{test: "pwrite-with-append", what: "what is appended goes to the end and moves the place; writing at a place does neither, as POSIX says and Linux does not", probe: func(g *guest) {
+	{test: "pwrite-with-append", what: "an appending write goes to the end and moves the offset; a write at an offset does neither, as POSIX requires and Linux does not", probe: func(g *guest) {
 		fd := g.fresh("log", toWrite|toSeek, appended)
 		g.write(fd, "ab")
 		g.want("seek", second(g.seek(fd, 0, 0)), ok)
@@ -258,16 +258,16 @@ var inC = []demand{
 		is(g, "size", g.fstat(fd).size, 4)
 		is(g, "content", g.content("log"), "XYZd")
 	}},
-	{test: "sock_shutdown-invalid_fd", what: "what is not open is no socket to shut down: EBADF", probe: func(g *guest) {
+	{test: "sock_shutdown-invalid_fd", what: "shutdown of a descriptor that is not open fails: EBADF", probe: func(g *guest) {
 		g.close(root)
 		g.want("sock_shutdown", g.call("sock_shutdown", 3, 1), EBADF)
 	}},
-	{test: "sock_shutdown-not_sock", what: "a stream is no socket: ENOTSOCK", probe: func(g *guest) {
+	{test: "sock_shutdown-not_sock", what: "a stream is not a socket: ENOTSOCK", probe: func(g *guest) {
 		for fd := range uint64(4) {
 			g.want("sock_shutdown", g.call("sock_shutdown", fd, 1), ENOTSOCK)
 		}
 	}},
-	{test: "stat-dev-ino", what: "two files of a directory are of one device and have two inodes", probe: func(g *guest) {
+	{test: "stat-dev-ino", what: "two files of a directory have the same device and different inodes", probe: func(g *guest) {
 		a, b := g.fstat(g.fresh("a", toRead, 0)), g.fstat(g.fresh("b", toRead, 0))
 		is(g, "device", a.dev, b.dev)
 		is(g, "different inodes", a.ino != b.ino, true)
@@ -328,31 +328,31 @@ func exitsWith(code byte) func(g *guest) {
 
 // inAssemblyScript is what programs in AssemblyScript ask for, with no library between.
 var inAssemblyScript = []demand{
-	argumentsAre("program", "one", `a "quoted" one`, "3").named("args_get-multiple-arguments", "arguments come as they were given, quotes and all"),
-	argumentsAre("program", "one", "", "three").named("args_sizes_get-multiple-arguments", "all of them are counted, the program's name too"),
-	argumentsAre("program").named("args_sizes_get-no-arguments", "without any there is the name"),
-	environmentIs("a=text", `b=a "quoted" one`, "c=two\nlines").named("environ_get-multiple-variables", "variables come as they were given, in their order, with quotes and ends of lines"),
+	argumentsAre("program", "one", `a "quoted" one`, "3").named("args_get-multiple-arguments", "arguments arrive unchanged, including quotes"),
+	argumentsAre("program", "one", "", "three").named("args_sizes_get-multiple-arguments", "all of them are counted, including the program's name"),
+	argumentsAre("program").named("args_sizes_get-no-arguments", "without arguments there is only the name"),
+	environmentIs("a=text", `b=a "quoted" one`, "c=two\nlines").named("environ_get-multiple-variables", "variables arrive unchanged and in order, including quotes and line breaks"),
 	environmentIs("a=b", "b=", "c=d=e").named("environ_sizes_get-multiple-variables", "all of them are counted"),
-	environmentIs().named("environ_sizes_get-no-variables", "nothing of the host's environment is there"),
-	{test: "fd_write-to-invalid-fd", what: "what is not open is not written: EBADF, whatever the number", probe: func(g *guest) {
+	environmentIs().named("environ_sizes_get-no-variables", "the environment of the host is not visible"),
+	{test: "fd_write-to-invalid-fd", what: "a write to a descriptor that is not open fails: EBADF, for any number", probe: func(g *guest) {
 		for _, fd := range []uint64{4, 99, 0x7fffffff, 0x80000000, 0xffffffff, 0xffff8597} {
 			g.want(fmt.Sprint("write to ", fd), g.call("fd_write", fd, 0, 0, atResult), EBADF)
 		}
 	}},
-	{test: "fd_write-to-stdout", what: "what is written to standard output arrives, and is counted", given: wasi.Options{Stdout: &stdout}, probe: func(g *guest) {
+	{test: "fd_write-to-stdout", what: "output to standard output arrives, and is counted", given: wasi.Options{Stdout: &stdout}, probe: func(g *guest) {
 		stdout.Reset()
 		n, e := g.write(1, "hello")
 		g.want("write", e, ok)
 		is(g, "written", n, 5)
 		is(g, "arrived", stdout.String(), "hello")
 	}},
-	{test: "proc_exit-failure", what: "a program ends at once with the code that it asks for", probe: exitsWith(33)},
-	{test: "proc_exit-success", what: "so it does with 0", probe: exitsWith(0)},
-	{test: "random_get-non-zero-length", what: "chance is to be had", probe: func(g *guest) {
+	{test: "proc_exit-failure", what: "a program ends immediately with the given exit code", probe: exitsWith(33)},
+	{test: "proc_exit-success", what: "the same with 0", probe: exitsWith(0)},
+	{test: "random_get-non-zero-length", what: "random bytes are available", probe: func(g *guest) {
 		g.want("random_get", g.call("random_get", atBuffer, 32), ok)
 		is(g, "it is not nothing", bytes.Equal(g.bytes(atBuffer, 32), make([]byte, 32)), false)
 	}},
-	{test: "random_get-zero-length", what: "also none of it", probe: func(g *guest) {
+	{test: "random_get-zero-length", what: "a request for zero bytes succeeds", probe: func(g *guest) {
 		g.want("random_get", g.call("random_get", atBuffer, 0), ok)
 		g.want("random_get at the end of memory", g.call("random_get", 64<<16, 0), ok)
 	}},
@@ -376,19 +376,19 @@ func (g *guest) listed(dir uint64, size uint32) int {
 
 // inRust is what programs in Rust ask for, with no library between.
 var inRust = []demand{
-	{test: "big_random_buf", what: "a kilobyte of chance is not all zeros", probe: func(g *guest) {
+	{test: "big_random_buf", what: "a kilobyte of random bytes is not all zeros", probe: func(g *guest) {
 		g.want("random_get", g.call("random_get", atBuffer, 1<<10), ok)
 		is(g, "it is not nothing", bytes.Equal(g.bytes(atBuffer, 1<<10), make([]byte, 1<<10)), false)
 	}},
-	{test: "clock_time_get", what: "the monotonic clock does not go back, whatever precision is asked for", probe: monotonicTime},
-	{test: "close_preopen", what: "a directory of the start can be closed; others that were opened through it stay", probe: func(g *guest) {
+	{test: "clock_time_get", what: "the monotonic clock does not go back, at any requested precision", probe: monotonicTime},
+	{test: "close_preopen", what: "a preopened directory can be closed; directories that were opened through it stay open", probe: func(g *guest) {
 		dir := g.open(".", opening{how: dironly})
 		g.close(root)
 		g.want("closed", g.call("fd_fdstat_get", root, atResult), EBADF)
 		kind, _, _, _ := g.fdstat(dir)
 		is(g, "kind", kind, 3)
 	}},
-	{test: "dangling_fd", what: "what was opened, closed and removed can be made again under its name", probe: func(g *guest) {
+	{test: "dangling_fd", what: "a file or directory that was opened, closed and removed can be created again with the same name", probe: func(g *guest) {
 		for range 2 {
 			g.close(g.fresh("file", 0, 0))
 			g.close(g.open("file", opening{}))
@@ -401,13 +401,13 @@ var inRust = []demand{
 		g.close(g.fresh("file", 0, 0))
 		is(g, "names of what is open", g.fstat(held).links, 0)
 	}},
-	{test: "dangling_symlink", what: "a link to nothing is not opened where links are not followed: ELOOP, ENOTDIR for a directory", probe: func(g *guest) {
+	{test: "dangling_symlink", what: "a dangling link is not opened without following links: ELOOP, ENOTDIR for a directory", probe: func(g *guest) {
 		g.want("symlink", g.symlink("nothing", "dangling"), ok)
 		g.refused("dangling", opening{}, ELOOP)
 		g.refused("dangling", opening{how: dironly}, ENOTDIR)
 		g.want("unlink", g.unlink("dangling"), ok)
 	}},
-	{test: "dir_fd_op_failures", what: "a directory is not read, written, sought or resized: EISDIR; its name needs room", probe: func(g *guest) {
+	{test: "dir_fd_op_failures", what: "a directory cannot be read, written, sought or resized: EISDIR; a buffer for its name must be large enough", probe: func(g *guest) {
 		dir := g.open(".", opening{how: dironly})
 		is(g, "kind", g.fstat(dir).kind, 3)
 		g.want("its name without room", g.call("fd_prestat_dir_name", root, atBuffer, 0), ENAMETOOLONG)
@@ -424,7 +424,7 @@ var inRust = []demand{
 			g.want(c.name, g.call(c.name, append([]uint64{dir}, c.args...)...), EISDIR)
 		}
 	}},
-	{test: "directory_seek", what: "a directory opened with the right to seek does not seek, and does not have it", probe: func(g *guest) {
+	{test: "directory_seek", what: "a directory opened with the right to seek cannot seek, and does not have the right", probe: func(g *guest) {
 		g.want("mkdir", g.mkdir("dir"), ok)
 		dir := g.open("dir", opening{how: dironly, rights: toSeek})
 		g.want("seek", second(g.seek(dir, 0, 1)), EISDIR)
@@ -432,7 +432,7 @@ var inRust = []demand{
 		is(g, "kind", kind, 3)
 		is(g, "right to seek", base&toSeek, 0)
 	}},
-	{test: "fd_advise", what: "advice is taken, and changes no size", probe: func(g *guest) {
+	{test: "fd_advise", what: "advice is accepted, and changes no size", probe: func(g *guest) {
 		fd := g.fresh("file", both, 0)
 		g.want("set size", g.call("fd_filestat_set_size", fd, 100), ok)
 		for advice := range uint64(6) {
@@ -442,7 +442,7 @@ var inRust = []demand{
 		g.want("allocate", g.call("fd_allocate", fd, 100, 100), ok)
 		is(g, "size", g.fstat(fd).size, 200)
 	}},
-	{test: "fd_fdstat_set_rights", what: "rights are taken away as preview 1 says, or not at all: ENOTSUP", probe: func(g *guest) {
+	{test: "fd_fdstat_set_rights", what: "rights are removed as preview 1 defines, or not at all: ENOTSUP", probe: func(g *guest) {
 		for _, fd := range []uint64{root, g.fresh("file", both, 0)} {
 			_, _, base, inheriting := g.fdstat(fd)
 			g.want("the same", g.call("fd_fdstat_set_rights", fd, base, inheriting), ENOTSUP)
@@ -452,7 +452,7 @@ var inRust = []demand{
 			is(g, "rights below", below, inheriting)
 		}
 	}},
-	{test: "fd_filestat_set", what: "a descriptor sets its file's size, and one of its times alone, to the nanosecond", probe: func(g *guest) {
+	{test: "fd_filestat_set", what: "a descriptor sets its file's size, and a single one of its times, to the nanosecond", probe: func(g *guest) {
 		fd := g.fresh("file", both, 0)
 		is(g, "size", g.fstat(fd).size, 0)
 		g.want("set size", g.call("fd_filestat_set_size", fd, 100), ok)
@@ -464,7 +464,7 @@ var inRust = []demand{
 		is(g, "mtim", after.mtim, before.mtim-100)
 		is(g, "atim", after.atim, before.atim)
 	}},
-	{test: "fd_flags_set", what: "appending goes to the end until the flag is taken away", probe: func(g *guest) {
+	{test: "fd_flags_set", what: "writes append until the flag is removed", probe: func(g *guest) {
 		fd := g.fresh("file", both|toSeek, appended)
 		for _, step := range []struct {
 			write string
@@ -482,7 +482,7 @@ var inRust = []demand{
 		}
 		is(g, "size by path", g.statted(nofollow, "file").size, 8)
 	}},
-	{test: "fd_readdir", what: "a directory lists itself, what is above it and its files; each entry says where the next begins; a thousand are listed in pieces", probe: func(g *guest) {
+	{test: "fd_readdir", what: "a directory lists itself, its parent and its files; each entry has the position of the next; a thousand entries are listed in parts", probe: func(g *guest) {
 		dir := g.sub("dir")
 		all, end := g.entries(dir, 256, 0)
 		is(g, "that is all", end, true)
@@ -519,7 +519,7 @@ var inRust = []demand{
 			is(g, "size", g.fstat(fd).size, a.size)
 		}
 	}},
-	{test: "file_pread_pwrite", what: "one buffer and several are read and written at places; at the end there is less", probe: func(g *guest) {
+	{test: "file_pread_pwrite", what: "one buffer and several are read and written at offsets; at the end fewer bytes are read", probe: func(g *guest) {
 		fd := g.fresh("file", both|toSeek, 0)
 		g.want("pwrite", g.pwrite(fd, "\x00\x01\x02\x03", 0), ok)
 		got, _ := g.pread(fd, 4, 0)
@@ -546,7 +546,7 @@ var inRust = []demand{
 		g.want("pwrite of two", g.call("fd_pwrite", fd, v, n, 1, atResult), ok)
 		is(g, "content", g.content("file"), "\x00\x01\x00\x00\x01")
 	}},
-	{test: "file_seek_tell", what: "a place may be behind the end, never before the beginning: EINVAL; reading and writing move it", probe: func(g *guest) {
+	{test: "file_seek_tell", what: "an offset may be after the end, never before the start: EINVAL; reads and writes advance it", probe: func(g *guest) {
 		fd := g.fresh("file", both|toSeek, 0)
 		is(g, "place", g.tell(fd), 0)
 		g.write(fd, strings.Repeat("x", 100))
@@ -567,7 +567,7 @@ var inRust = []demand{
 		is(g, "read", len(got), 100)
 		is(g, "place", g.tell(fd), 100)
 	}},
-	{test: "file_truncation", what: "a file opened to be emptied is empty", probe: func(g *guest) {
+	{test: "file_truncation", what: "a file opened with truncation is empty", probe: func(g *guest) {
 		g.create("file", "what was there")
 		fd := g.open("file", opening{how: creat | trunc, rights: both})
 		got, e := g.read(fd, 100)
@@ -577,7 +577,7 @@ var inRust = []demand{
 		g.close(g.open("file", opening{how: trunc}))
 		is(g, "size", g.statted(nofollow, "file").size, 0)
 	}},
-	{test: "file_unbuffered_write", what: "what one descriptor writes another reads at once", probe: func(g *guest) {
+	{test: "file_unbuffered_write", what: "data written through one descriptor is immediately visible through another", probe: func(g *guest) {
 		reader := g.fresh("file", toRead, 0)
 		writer := g.open("file", opening{rights: toWrite})
 		for _, c := range []string{"1", "2"} {
@@ -587,7 +587,7 @@ var inRust = []demand{
 			is(g, "read", got, c)
 		}
 	}},
-	{test: "fstflags_validate", what: "a time that is given is not also now: EINVAL", probe: func(g *guest) {
+	{test: "fstflags_validate", what: "a time cannot be both explicit and the current time: EINVAL", probe: func(g *guest) {
 		fd := g.fresh("file", toRead, 0)
 		before := g.fstat(fd)
 		for _, flags := range []uint64{setMtim | mtimNow, setAtim | atimNow} {
@@ -595,7 +595,7 @@ var inRust = []demand{
 		}
 		is(g, "nothing has changed", g.fstat(fd), before)
 	}},
-	{test: "interesting_paths", what: "paths may go up and down and have slashes behind directories; not be absolute or lead out: EPERM; have a zero byte: EINVAL; or a slash behind a file: ENOTDIR", probe: func(g *guest) {
+	{test: "interesting_paths", what: "paths may go up and down and have trailing slashes after directories; paths that are absolute or lead outside: EPERM; with a zero byte: EINVAL; with a slash after a file: ENOTDIR", probe: func(g *guest) {
 		g.want("mkdir", g.mkdir("a"), ok)
 		g.want("mkdir", g.mkdir("a/b"), ok)
 		g.close(g.fresh("a/b/c", 0, 0))
@@ -614,12 +614,12 @@ var inRust = []demand{
 			}
 		}
 	}},
-	{test: "isatty", what: "a file is no terminal: it is a regular file, which seeks", probe: func(g *guest) {
+	{test: "isatty", what: "a file is not a terminal: it is a regular file, which can seek", probe: func(g *guest) {
 		kind, _, base, _ := g.fdstat(g.fresh("file", toRead, 0))
 		is(g, "kind", kind, 4)
 		is(g, "it seeks", base&toSeek != 0, true)
 	}},
-	{test: "nofollow_errors", what: "a link is followed where that is asked for, and else not opened: ELOOP, ENOTDIR for a directory", probe: func(g *guest) {
+	{test: "nofollow_errors", what: "a link is followed if requested, and otherwise not opened: ELOOP, ENOTDIR for a directory", probe: func(g *guest) {
 		g.want("symlink", g.symlink("target", "link"), ok)
 		for _, kind := range []string{"directory", "file"} {
 			last := ok
@@ -636,7 +636,7 @@ var inRust = []demand{
 			g.refused("link", opening{lookup: follow}, ok)
 		}
 	}},
-	{test: "overwrite_preopen", what: "another directory takes the number of one of the start", probe: func(g *guest) {
+	{test: "overwrite_preopen", what: "another directory can take the number of a preopened one", probe: func(g *guest) {
 		dir := g.sub("dir")
 		was := g.fstat(dir)
 		g.want("renumber", g.call("fd_renumber", dir, root), ok)
@@ -644,7 +644,7 @@ var inRust = []demand{
 		g.want("its own is free", g.call("fd_fdstat_get", dir, atResult), EBADF)
 		g.close(root)
 	}},
-	{test: "path_exists", what: "directories, files and links say what they are, and what they lead to if asked", probe: func(g *guest) {
+	{test: "path_exists", what: "directories, files and links report their type, and the type of their target if requested", probe: func(g *guest) {
 		g.want("mkdir", g.mkdir("dir"), ok)
 		g.close(g.fresh("dir/file", 0, 0))
 		g.want("symlink", g.symlink("dir/file", "tofile"), ok)
@@ -657,7 +657,7 @@ var inRust = []demand{
 			is(g, c.path+" followed", g.statted(follow, c.path).kind, c.kind)
 		}
 	}},
-	{test: "path_filestat", what: "a path sets one time alone; a descriptor says with which flags it was opened", probe: func(g *guest) {
+	{test: "path_filestat", what: "a path can set a single time; a descriptor reports the flags with which it was opened", probe: func(g *guest) {
 		_, _, base, _ := g.fdstat(root)
 		is(g, "right to stat", base>>18&1, 1)
 		_, flags, _, _ := g.fdstat(g.fresh("file", both, appended|synced))
@@ -671,7 +671,7 @@ var inRust = []demand{
 		is(g, "mtim", g.statted(nofollow, "file").mtim, st.mtim-100)
 		is(g, "atim", g.statted(nofollow, "file").atim, st.atim)
 	}},
-	{test: "path_link", what: "a second name is the same file; a name that is there stays: EEXIST; a directory gets none: EPERM; a link is linked itself, never followed: EINVAL", probe: func(g *guest) {
+	{test: "path_link", what: "a second name refers to the same file; an existing name is not replaced: EEXIST; a directory cannot be linked: EPERM; a link itself is linked, never followed: EINVAL", probe: func(g *guest) {
 		fd := g.fresh("file", toRead, 0)
 		dir := g.sub("dir")
 		for _, to := range []uint64{root, dir} {
@@ -701,21 +701,21 @@ var inRust = []demand{
 		}
 		is(g, "the link of a link", g.statted(nofollow, "link").kind, 7)
 	}},
-	{test: "path_open_create_existing", what: "what has to be new is not opened if it is there: EEXIST", probe: func(g *guest) {
+	{test: "path_open_create_existing", what: "an exclusive create of an existing file fails: EEXIST", probe: func(g *guest) {
 		g.close(g.fresh("file", 0, 0))
 		g.refused("file", opening{how: creat | excl}, EEXIST)
 	}},
-	{test: "path_open_dirfd_not_dir", what: "no path begins at a file: ENOTDIR", probe: func(g *guest) {
+	{test: "path_open_dirfd_not_dir", what: "a path cannot start at a file: ENOTDIR", probe: func(g *guest) {
 		fd := g.fresh("file", 0, 0)
 		g.want("open", second(g.openAt(fd, "below", opening{how: creat})), ENOTDIR)
 	}},
-	{test: "path_open_missing", what: "what is not there is not opened: ENOENT", probe: func(g *guest) {
+	{test: "path_open_missing", what: "a missing file cannot be opened: ENOENT", probe: func(g *guest) {
 		g.refused("file", opening{}, ENOENT)
 	}},
-	{test: "path_open_nonblock", what: "a directory may be opened without waiting", probe: func(g *guest) {
+	{test: "path_open_nonblock", what: "a directory may be opened in non-blocking mode", probe: func(g *guest) {
 		g.refused(".", opening{flags: nonblocking}, ok)
 	}},
-	{test: "path_open_preopen", what: "a directory of the start has the rights that libraries look for, and opens itself with all, some or none; not to be written: EISDIR", probe: func(g *guest) {
+	{test: "path_open_preopen", what: "a preopened directory has the rights that libraries check, and can open itself with all, some or none of them; not for writing: EISDIR", probe: func(g *guest) {
 		g.want("prestat", g.call("fd_prestat_get", root, atResult), ok)
 		is(g, "it is a directory", g.u32(atResult), 0)
 		is(g, "length of its name", g.u32(atResult+4), 1)
@@ -729,7 +729,7 @@ var inRust = []demand{
 		}
 		g.refused(".", opening{how: dironly, rights: both}, EISDIR)
 	}},
-	{test: "path_open_read_write", what: "a descriptor does what it was opened for, says so, and nothing else: EBADF", probe: func(g *guest) {
+	{test: "path_open_read_write", what: "a descriptor supports the operations for which it was opened, reports them, and refuses others: EBADF", probe: func(g *guest) {
 		g.close(g.fresh("file", 0, 0))
 		for _, o := range []struct {
 			rights      uint64
@@ -747,7 +747,7 @@ var inRust = []demand{
 			g.close(fd)
 		}
 	}},
-	{test: "path_rename", what: "files and empty directories take the place of their like; not a full one: ENOTEMPTY; a file: ENOTDIR; a directory: EISDIR", probe: func(g *guest) {
+	{test: "path_rename", what: "files and empty directories replace others of the same type; not a directory with entries: ENOTEMPTY; not a file by a directory: ENOTDIR; not a directory by a file: EISDIR", probe: func(g *guest) {
 		g.want("mkdir", g.mkdir("dir"), ok)
 		g.want("to nothing", g.rename("dir", "dir2"), ok)
 		g.refused("dir", opening{how: dironly}, ENOENT)
@@ -767,13 +767,13 @@ var inRust = []demand{
 		is(g, "content", g.content("b"), "new")
 		g.want("a file to a directory", g.rename("b", "dir"), EISDIR)
 	}},
-	{test: "path_rename_dir_trailing_slashes", what: "slashes behind either name of a directory are nothing", probe: func(g *guest) {
+	{test: "path_rename_dir_trailing_slashes", what: "trailing slashes after either name of a directory are ignored", probe: func(g *guest) {
 		g.want("mkdir", g.mkdir("a"), ok)
 		for _, n := range [][2]string{{"a/", "b"}, {"b", "a/"}, {"a/", "b/"}, {"b", "a"}, {"a//", "b"}} {
 			g.want(fmt.Sprint("rename ", n), g.rename(n[0], n[1]), ok)
 		}
 	}},
-	{test: "path_symlink_trailing_slashes", what: "a link has no slash behind its name: ENOENT; where something is none is made: EEXIST, ENOTDIR for a file with a slash", probe: func(g *guest) {
+	{test: "path_symlink_trailing_slashes", what: "the name of a new link cannot have a trailing slash: ENOENT; an existing name is not replaced: EEXIST, ENOTDIR for a file with a slash", probe: func(g *guest) {
 		g.want("mkdir", g.mkdir("dir"), ok)
 		g.close(g.fresh("file", 0, 0))
 		for _, l := range []struct {
@@ -783,7 +783,7 @@ var inRust = []demand{
 			g.want("symlink "+l.path, g.symlink("nothing", l.path), l.want)
 		}
 	}},
-	{test: "poll_oneoff_stdio", what: "standard input is there or the time is over; standard output and error are written before it is", probe: func(g *guest) {
+	{test: "poll_oneoff_stdio", what: "standard input is ready or the timeout expires; standard output and error are ready before that", probe: func(g *guest) {
 		const late = uint64(time.Hour)
 		subscribe := func(at uint32, data uint64, kind byte, id uint32, timeout uint64) {
 			b := make([]byte, 48)
@@ -811,7 +811,7 @@ var inRust = []demand{
 		subscribe(atBuffer+96, 10, 2, 2, 0)
 		is(g, "output", events(3), "9 kind 2 errno 0, 10 kind 2 errno 0")
 	}},
-	{test: "readlink", what: "a link says where it leads, as much as there is room for, and touches nothing behind", probe: func(g *guest) {
+	{test: "readlink", what: "a link returns its target, up to the size of the buffer, and writes nothing after it", probe: func(g *guest) {
 		g.want("symlink", g.symlink("target", "link"), ok)
 		for _, room := range []int{10, 6, 4, 0} {
 			g.module.Memory().Write(atBuffer, make([]byte, 10))
@@ -822,7 +822,7 @@ var inRust = []demand{
 			is(g, "behind it", string(g.bytes(atBuffer, 10)), want+strings.Repeat("\x00", 10-len(want)))
 		}
 	}},
-	{test: "remove_directory_trailing_slashes", what: "slashes behind a directory that is removed are nothing; a file is not removed so: ENOTDIR", probe: func(g *guest) {
+	{test: "remove_directory_trailing_slashes", what: "trailing slashes after a removed directory are ignored; a file cannot be removed this way: ENOTDIR", probe: func(g *guest) {
 		for _, path := range []string{"dir", "dir/", "dir//"} {
 			g.want("mkdir", g.mkdir("dir"), ok)
 			g.want("rmdir "+path, g.rmdir(path), ok)
@@ -831,14 +831,14 @@ var inRust = []demand{
 		g.want("rmdir file", g.rmdir("file"), ENOTDIR)
 		g.want("rmdir file/", g.rmdir("file/"), ENOTDIR)
 	}},
-	{test: "remove_nonempty_directory", what: "a directory that is not empty stays: ENOTEMPTY", probe: func(g *guest) {
+	{test: "remove_nonempty_directory", what: "a directory with entries cannot be removed: ENOTEMPTY", probe: func(g *guest) {
 		g.want("mkdir", g.mkdir("dir"), ok)
 		g.want("mkdir", g.mkdir("dir/sub"), ok)
 		g.want("rmdir", g.rmdir("dir"), ENOTEMPTY)
 		g.want("rmdir", g.rmdir("dir/sub"), ok)
 		g.want("rmdir", g.rmdir("dir"), ok)
 	}},
-	{test: "renumber", what: "a descriptor takes the number of another with all that it is; the old number is free, and none to renumber to: EBADF", probe: func(g *guest) {
+	{test: "renumber", what: "a descriptor takes the number of another with its whole state; the old number becomes free, and an unused one cannot be a target: EBADF", probe: func(g *guest) {
 		from, to := g.fresh("one", both, appended), g.fresh("two", toRead, 0)
 		is(g, "different files", g.fstat(from) != g.fstat(to), true)
 		st := g.fstat(from)
@@ -851,10 +851,10 @@ var inRust = []demand{
 		g.want("to the free number", g.call("fd_renumber", to, from), EBADF)
 		g.want("from the free number", g.call("fd_renumber", from, to), EBADF)
 	}},
-	{test: "sched_yield", what: "others may go first", probe: func(g *guest) {
+	{test: "sched_yield", what: "yielding the processor succeeds", probe: func(g *guest) {
 		g.want("sched_yield", g.call("sched_yield"), ok)
 	}},
-	{test: "stdio", what: "each standard stream takes the number of a file, and leaves its own", probe: func(g *guest) {
+	{test: "stdio", what: "each standard stream can take the number of a file, and frees its own", probe: func(g *guest) {
 		for fd := range uint64(3) {
 			to := g.fresh(fmt.Sprint("file", fd), 0, 0)
 			g.want("renumber", g.call("fd_renumber", fd, to), ok)
@@ -863,7 +863,7 @@ var inRust = []demand{
 			g.want("unlink", g.unlink(fmt.Sprint("file", fd)), ok)
 		}
 	}},
-	{test: "symlink_create", what: "links to files and directories lead there; absolute ones are not made", probe: func(g *guest) {
+	{test: "symlink_create", what: "links to files and directories can be followed; absolute links cannot be created", probe: func(g *guest) {
 		g.close(g.fresh("file", 0, 0))
 		g.want("mkdir", g.mkdir("dir"), ok)
 		g.want("symlink", g.symlink("file", "tofile"), ok)
@@ -876,7 +876,7 @@ var inRust = []demand{
 		g.want("absolute", g.symlink("/", "absolute"), EPERM)
 		g.want("there is none", second(g.stat(nofollow, "absolute")), ENOENT)
 	}},
-	{test: "symlink_filestat", what: "a link has times of its own, which are set without following it", probe: func(g *guest) {
+	{test: "symlink_filestat", what: "a link has its own times, which are set without following it", probe: func(g *guest) {
 		g.create("file", "content")
 		file := g.statted(nofollow, "file")
 		g.want("symlink", g.symlink("file", "link"), ok)
@@ -890,12 +890,12 @@ var inRust = []demand{
 		is(g, "the file's mtim", g.statted(nofollow, "file").mtim, link.mtim-300)
 		is(g, "the link's", g.statted(nofollow, "link").mtim, link.mtim-200)
 	}},
-	{test: "symlink_loop", what: "a link to itself is not opened: ELOOP", probe: func(g *guest) {
+	{test: "symlink_loop", what: "a link to itself cannot be opened: ELOOP", probe: func(g *guest) {
 		g.want("symlink", g.symlink("loop", "loop"), ok)
 		g.refused("loop", opening{}, ELOOP)
 		g.refused("loop", opening{lookup: follow}, ELOOP)
 	}},
-	{test: "truncation_rights", what: "a directory has no flags and no right to set its size; emptying files by path is a right that can be taken away, or none", probe: func(g *guest) {
+	{test: "truncation_rights", what: "a directory has no flags and no right to set its size; truncation by path is a right that can be removed, or does not exist", probe: func(g *guest) {
 		dir := g.sub("dir")
 		kind, flags, base, _ := g.fdstat(dir)
 		is(g, "kind", kind, 3)
@@ -903,7 +903,7 @@ var inRust = []demand{
 		is(g, "right to set its size", base>>22&1, 0)
 		is(g, "right to set sizes by path", base>>19&1, 0)
 	}},
-	{test: "unlink_file_trailing_slashes", what: "a directory is not unlinked: EISDIR; nor a file with a slash behind it: ENOTDIR", probe: func(g *guest) {
+	{test: "unlink_file_trailing_slashes", what: "a directory cannot be unlinked: EISDIR; neither can a file with a trailing slash: ENOTDIR", probe: func(g *guest) {
 		g.want("mkdir", g.mkdir("dir"), ok)
 		g.close(g.fresh("file", 0, 0))
 		for _, u := range []struct {

@@ -15,15 +15,15 @@ var comparison = []Builtin{
 	{"<", 2, 2, "[x y]", "Whether x is smaller than y.", order("<", func(c int) bool { return c < 0 })},
 	{">=", 2, 2, "[x y]", "Whether x is not smaller than y.", order(">=", func(c int) bool { return c >= 0 })},
 	{"<=", 2, 2, "[x y]", "Whether x is not larger than y.", order("<=", func(c int) bool { return c <= 0 })},
-	{"compare", 2, 2, "[x y]", "-1, 0 or 1: how x and y are sorted. Values of different types are sorted by type.", compared},
+	{"compare", 2, 2, "[x y]", "-1, 0 or 1: the sort order of x and y. Values of different types are sorted by type.", compared},
 }
 
 var logic = []Builtin{
-	{"not", 1, 1, "[x]", "true for false and nil, false for all else.", func(_ Call, args []form.Value) (form.Value, error) { return !truthy(args[0]), nil }},
-	{"and", 0, -1, "[& xs]", "The first that is false or nil, else the last; true of none. Called by name, it evaluates no more than it needs.", and},
-	{"or", 0, -1, "[& xs]", "The first that is neither false nor nil, else the last; false of none. Called by name, it evaluates no more than it needs.", or},
+	{"not", 1, 1, "[x]", "true for false and nil, otherwise false.", func(_ Call, args []form.Value) (form.Value, error) { return !truthy(args[0]), nil }},
+	{"and", 0, -1, "[& xs]", "The first argument that is false or nil, otherwise the last; true without arguments. Called by name, it evaluates only as many arguments as needed.", and},
+	{"or", 0, -1, "[& xs]", "The first argument that is neither false nor nil, otherwise the last; false without arguments. Called by name, it evaluates only as many arguments as needed.", or},
 	{"identity", 1, 1, "[x]", "x itself.", func(_ Call, args []form.Value) (form.Value, error) { return args[0], nil }},
-	{"boolean", 1, 1, "[x]", "false for false and nil, true for all else.", func(_ Call, args []form.Value) (form.Value, error) { return truthy(args[0]), nil }},
+	{"boolean", 1, 1, "[x]", "false for false and nil, otherwise true.", func(_ Call, args []form.Value) (form.Value, error) { return truthy(args[0]), nil }},
 }
 
 func equal(c Call, args []form.Value) (form.Value, error) {

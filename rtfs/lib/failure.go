@@ -17,10 +17,10 @@ var failures = []Builtin{
 	{"ValidationError.", 1, 2, "[message data?]", "An error to throw, of kind ValidationError.", errorOf("ValidationError")},
 	{"error", 1, 2, "[message data?]", "Throws an error of kind RuntimeError.", throwError},
 	{"with-context", 2, 2, "[e context]", "The error with the entries of a map added to its data.", withContext},
-	{"ex-message", 1, 1, "[e]", "The message of an error; nil for what is none.", exField("message")},
+	{"ex-message", 1, 1, "[e]", "The message of an error; nil for other values.", exField("message")},
 	{"ex-data", 1, 1, "[e]", "The data of an error; nil if it has none.", exField("data")},
-	{"ex-kind", 1, 1, "[e]", "The kind of an error, a string; nil for what is none.", exField("kind")},
-	{"ex-cause", 1, 1, "[e]", "The error that an error came of, or nil.", exCause},
+	{"ex-kind", 1, 1, "[e]", "The kind of an error, a string; nil for other values.", exField("kind")},
+	{"ex-cause", 1, 1, "[e]", "The cause of an error, or nil.", exCause},
 	{"getMessage", 1, 1, "[e]", "The message of an error, of a map with a :message, or a string itself.", getMessage},
 }
 

@@ -8,11 +8,11 @@ import (
 
 // Functions that make functions. What they make is a *Builtin.
 var functions = []Builtin{
-	{"comp", 0, -1, "[& fs]", "A function that calls the last with its arguments, the one before with what comes out, and so on.", comp},
-	{"partial", 1, -1, "[f & args]", "A function that calls f with the arguments, and its own behind them.", partial},
-	{"constantly", 1, 1, "[x]", "A function of any arguments that gives x.", constantly},
-	{"complement", 1, 1, "[pred]", "A function that is true where pred is not.", complement},
-	{"juxt", 1, -1, "[f & more]", "A function that gives a vector of what each makes of its arguments.", juxt},
+	{"comp", 0, -1, "[& fs]", "A function that calls the last function with its arguments, the one before with the result, and so on.", comp},
+	{"partial", 1, -1, "[f & args]", "A function that calls f with these arguments, followed by its own.", partial},
+	{"constantly", 1, 1, "[x]", "A function of any arguments that returns x.", constantly},
+	{"complement", 1, 1, "[pred]", "A function that returns true if pred does not.", complement},
+	{"juxt", 1, -1, "[f & more]", "A function that returns a vector of the results of each function for its arguments.", juxt},
 	{"fnil", 2, 2, "[f x]", "A function that calls f with x in place of a first argument that is nil.", fnil},
 }
 

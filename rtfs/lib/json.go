@@ -13,11 +13,11 @@ import (
 )
 
 var jsonTexts = []Builtin{
-	{"parse-json", 1, 1, "[s]", "The value that a JSON text is. The keys of objects become strings.", parseJSON("parse-json")},
+	{"parse-json", 1, 1, "[s]", "The value of a JSON text. The keys of objects become strings.", parseJSON("parse-json")},
 	{"tool/parse-json", 1, 1, "[s]", "The same as parse-json.", parseJSON("tool/parse-json")},
 	{"serialize-json", 1, 1, "[x]", "A value as a JSON text. Keywords lose their colon.", serializeJSON("serialize-json", "")},
 	{"tool/serialize-json", 1, 1, "[x]", "The same as serialize-json.", serializeJSON("tool/serialize-json", "")},
-	{"serialize-json-pretty", 1, 1, "[x]", "A value as a JSON text of lines that are indented.", serializeJSON("serialize-json-pretty", "  ")},
+	{"serialize-json-pretty", 1, 1, "[x]", "A value as an indented JSON text.", serializeJSON("serialize-json-pretty", "  ")},
 }
 
 // deepestJSON is how far JSON may be nested, in and out.

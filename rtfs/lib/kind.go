@@ -14,7 +14,7 @@ var kinds = []Builtin{
 	{"number?", 1, 1, "[x]", "Whether x is an integer or a float.", is(func(v form.Value) bool { return rank(v) == rank(int64(0)) })},
 	{"string?", 1, 1, "[x]", "Whether x is a string.", is(isA[string])},
 	{"string-p", 1, 1, "[x]", "The same as string?.", is(isA[string])},
-	{"fn?", 1, 1, "[x]", "Whether x is a function. Keywords, maps and vectors can be called, but are none.", is(func(v form.Value) bool { return TypeName(v) == "function" })},
+	{"fn?", 1, 1, "[x]", "Whether x is a function. Keywords, maps and vectors can be called, but are not functions.", is(func(v form.Value) bool { return TypeName(v) == "function" })},
 	{"symbol?", 1, 1, "[x]", "Whether x is a symbol.", is(isA[form.Symbol])},
 	{"keyword?", 1, 1, "[x]", "Whether x is a keyword.", is(isA[form.Keyword])},
 	{"vector?", 1, 1, "[x]", "Whether x is a vector.", is(isA[form.Vector])},
@@ -24,7 +24,7 @@ var kinds = []Builtin{
 	{"coll?", 1, 1, "[x]", "Whether x is a vector, a list or a map.", is(func(v form.Value) bool { return isA[form.Vector](v) || isA[form.List](v) || isA[*form.Map](v) })},
 	{"error?", 1, 1, "[x]", "Whether x is an error.", is(isA[*form.Error])},
 	{"type-name", 1, 1, "[x]", "The name of the type of x: \"integer\", \"float\", \"boolean\", \"string\", \"nil\", \"vector\", \"list\", \"map\", \"keyword\", \"symbol\", \"function\", \"error\", \"resource\".", func(_ Call, args []form.Value) (form.Value, error) { return TypeName(args[0]), nil }},
-	{"type", 1, 1, "[x]", "The type of x as a schema names it: :int, :float, :bool, :string, :nil, :vector, :list, :map, :keyword, :symbol, :fn, :error, :resource.", typeOf},
+	{"type", 1, 1, "[x]", "The type of x by its name in schemas: :int, :float, :bool, :string, :nil, :vector, :list, :map, :keyword, :symbol, :fn, :error, :resource.", typeOf},
 }
 
 func is(test func(form.Value) bool) Func {

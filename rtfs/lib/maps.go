@@ -3,24 +3,24 @@ package lib
 import "glasshouse/rtfs/form"
 
 var maps = []Builtin{
-	{"hash-map", 0, -1, "[& keys-and-values]", "A map of keys and values in turn.", hashMap},
-	{"get", 2, 3, "[coll key default?]", "The value of a key in a map, or the element at an index; what is not there is the default, or nil.", get},
+	{"hash-map", 0, -1, "[& keys-and-values]", "A map of alternating keys and values.", hashMap},
+	{"get", 2, 3, "[coll key default?]", "The value of a key in a map, or the element at an index; otherwise the default, or nil.", get},
 	{"get-in", 2, 3, "[coll path default?]", "The value at the end of a path of keys and indexes.", getIn},
 	{"assoc", 3, -1, "[coll key value & more]", "The map with another value for a key, or the vector with another element at an index.", assoc},
-	{"assoc-in", 3, 3, "[coll path value]", "The collection with another value at the end of a path. Maps that are missing on it are made.", assocIn},
+	{"assoc-in", 3, 3, "[coll path value]", "The collection with another value at the end of a path. Missing maps on the path are created.", assocIn},
 	{"dissoc", 2, -1, "[m key & more]", "The map without keys.", dissoc},
 	{"update", 3, -1, "[coll key default? f & args]", "The collection with a value replaced by f of the value and the arguments. A missing value is the default, or nil.", update},
 	{"update-in", 3, -1, "[coll path f & args]", "update at the end of a path.", updateIn},
-	{"merge", 1, -1, "[m & more]", "The entries of all maps; of a key that is in several, the last.", merge},
-	{"merge-with", 2, -1, "[f m & more]", "The entries of all maps; of a key that is in several, f of its values.", mergeWith},
+	{"merge", 1, -1, "[m & more]", "The entries of all maps; for a key in several maps, the last value.", merge},
+	{"merge-with", 2, -1, "[f m & more]", "The entries of all maps; for a key in several maps, the result of f for its values.", mergeWith},
 	{"find", 2, 2, "[m key]", "The entry of a key, [key value], or nil.", findEntry},
 	{"contains?", 2, 2, "[coll x]", "Whether a map has a key, or a vector or list an element.", containsValue},
 	{"keys", 1, 1, "[m]", "The keys of a map.", parts("keys", func(k, _ form.Value) form.Value { return k })},
 	{"vals", 1, 1, "[m]", "The values of a map.", parts("vals", func(_, v form.Value) form.Value { return v })},
 	{"select-keys", 2, 2, "[m keys]", "The entries of those keys.", selectKeys},
-	{"rename-keys", 2, 2, "[m names]", "The map with keys replaced by what names says for them.", renameKeys},
-	{"update-vals", 2, 2, "[m f]", "The map with f of every value in its place.", updateVals},
-	{"update-keys", 2, 2, "[m f]", "The map with f of every key in its place.", updateKeys},
+	{"rename-keys", 2, 2, "[m names]", "The map with keys replaced according to the map names.", renameKeys},
+	{"update-vals", 2, 2, "[m f]", "The map with every value replaced by the result of f.", updateVals},
+	{"update-keys", 2, 2, "[m f]", "The map with every key replaced by the result of f.", updateKeys},
 	{"reduce-kv", 3, 3, "[f init m]", "reduce over a map, or the indexes and elements of a vector, with a function of three: the result so far, key, value.", reduceKV},
 }
 

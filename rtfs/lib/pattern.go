@@ -11,11 +11,11 @@ import (
 )
 
 var patterns = []Builtin{
-	{"re-matches", 2, 2, "[pattern s]", "Whether a pattern matches the whole of a string. Patterns are those of RE2.", reMatches},
+	{"re-matches", 2, 2, "[pattern s]", "Whether a regular expression (RE2) matches the whole string.", reMatches},
 	{"re-find", 2, 2, "[pattern s]", "The first part of a string that a pattern matches, or nil.", reFind},
 	{"re-seq", 2, 2, "[pattern s]", "All parts of a string that a pattern matches.", reSeq},
 	{"re-groups", 2, 2, "[pattern s]", "The first match and what its groups matched, or nil.", reGroups},
-	{"re-replace", 3, 3, "[pattern s new]", "The string with every match replaced by new, in which $1 and ${name} are what a group matched.", reReplace},
+	{"re-replace", 3, 3, "[pattern s new]", "The string with every match replaced by new, in which $1 and ${name} are the matches of groups.", reReplace},
 }
 
 // A pattern is a compiled regular expression.
