@@ -45,8 +45,8 @@ type Agent struct {
 	Saves  *Saves           `json:"saves,omitempty"`
 }
 
-// over returns a with what it does not say filled in from b.
-func (a Agent) over(b Agent) Agent {
+// withDefaults returns a with what it does not say filled in from b.
+func (a Agent) withDefaults(b Agent) Agent {
 	if a.Preset == "" {
 		a.Preset = b.Preset
 		if len(a.Argv) == 0 {
@@ -130,5 +130,5 @@ func (g *Gateway) agentOf(raw json.RawMessage) (Agent, error) {
 			return a, fault.New(fault.Invalid, "gateway", "agent", err)
 		}
 	}
-	return a.over(g.cfg.Default), nil
+	return a.withDefaults(g.cfg.Default), nil
 }

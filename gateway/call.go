@@ -46,11 +46,11 @@ type Problem struct {
 // Tools are those of an agent: the gateway's own, and the capabilities of its skills.
 func (g *Gateway) Tools(ctx context.Context, c Caller) ([]Tool, error) {
 	var all []Tool
-	for _, w := range works {
+	for _, w := range builtinTools {
 		if c.Jail == "" && w.inJail() {
 			continue // there is nowhere to do it
 		}
-		if w.Kind == kindClient || !g.has(w) {
+		if w.Kind == kindClient || !g.isAvailable(w) {
 			continue
 		}
 		all = append(all, w.Tool)
@@ -71,8 +71,8 @@ func (g *Gateway) Tools(ctx context.Context, c Caller) ([]Tool, error) {
 	return all, nil
 }
 
-// has reports whether what a tool needs is there.
-func (g *Gateway) has(w work) bool {
+// isAvailable reports whether what a tool needs is there.
+func (g *Gateway) isAvailable(w builtinTool) bool {
 	switch w.Name {
 	case "coordinate_sibling", "sibling_requests", "reply_sibling":
 		return g.cfg.Broker != nil
@@ -126,12 +126,12 @@ func (g *Gateway) capabilities(ctx context.Context, c Caller) ([]*engine.Install
 // Call uses a tool for an agent, once for each key, and waits until it is done. The use
 // goes on when the agent hangs up: it asks again with the same key.
 func (g *Gateway) Call(ctx context.Context, c Caller, u Use) (Used, error) {
-	r, err := g.active(ctx, c)
+	r, err := g.activeRun(ctx, c)
 	if err != nil {
 		return Used{}, err
 	}
 	kind, name := run.Tool, u.Tool
-	w := workOf(u.Tool)
+	w := findTool(u.Tool)
 	if w != nil && w.inJail() && c.Jail == "" {
 		return Used{}, &fault.Error{Op: "gateway.Call", On: u.Tool, Kind: fault.Unsupported, Err: errors.New("the agent is in no jail, and there is nowhere to do it"), Remedy: "use a capability, or have the agent spawned in a jail"}
 	}
@@ -141,20 +141,20 @@ func (g *Gateway) Call(ctx context.Context, c Caller, u Use) (Used, error) {
 			name = u.Tool
 		}
 	}
-	label, err := g.seen(ctx, r.ID)
+	label, err := g.dataClass(ctx, r.ID)
 	if err != nil {
 		return Used{}, err
 	}
-	if u.Key, err = g.keyIn(ctx, r, u.Key); err != nil {
+	if u.Key, err = g.journalKey(ctx, r, u.Key); err != nil {
 		return Used{}, err
 	}
-	step, fresh, err := g.cfg.Runs.Begin(ctx, r.ID, run.StepRequest{Key: u.Key, Kind: kind, Name: name, Input: u.Input, Label: label, Worst: worst(kind)})
+	step, fresh, err := g.cfg.Runs.Begin(ctx, r.ID, run.StepRequest{Key: u.Key, Kind: kind, Name: name, Input: u.Input, Label: label, Worst: reservation(kind)})
 	if err != nil {
 		return Used{}, err
 	}
 	if step.State == run.Begun && !step.Busy {
 		begun := step // what is waited for below is another's
-		g.wg.Go(func() { g.use(r, c, w, begun, u.Input, !fresh) })
+		g.wg.Go(func() { g.executeStep(r, c, w, begun, u.Input, !fresh) })
 	}
 	if step.State == run.Begun {
 		if step, err = g.cfg.Runs.Wait(ctx, r.ID, u.Key); err != nil {
@@ -164,17 +164,17 @@ func (g *Gateway) Call(ctx context.Context, c Caller, u Use) (Used, error) {
 	return usedOf(step), nil
 }
 
-// worst is what a step may cost. A capability reserves for itself.
-func worst(kind run.StepKind) budget.Amounts {
+// reservation is what a step may cost. A capability reserves for itself.
+func reservation(kind run.StepKind) budget.Amounts {
 	if kind == run.Capability {
 		return budget.Amounts{}
 	}
 	return nil
 }
 
-func workOf(name string) *work {
-	if i := slices.IndexFunc(works, func(w work) bool { return w.Name == name }); i >= 0 {
-		return &works[i]
+func findTool(name string) *builtinTool {
+	if i := slices.IndexFunc(builtinTools, func(w builtinTool) bool { return w.Name == name }); i >= 0 {
+		return &builtinTools[i]
 	}
 	return nil
 }
@@ -192,22 +192,22 @@ func usedOf(s run.Step) Used {
 	return u
 }
 
-// use does what a step says, and ends it. It is not the agent's to break off.
-func (g *Gateway) use(r run.Run, c Caller, w *work, step run.Step, input json.RawMessage, again bool) {
+// executeStep does what a step says, and ends it. It is not the agent's to break off.
+func (g *Gateway) executeStep(r run.Run, c Caller, w *builtinTool, step run.Step, input json.RawMessage, again bool) {
 	ctx := g.ctx
-	waits := w != nil && w.waits || autonomy.WaitsOnly(step.Name, input)
-	defer g.pulseOf(r.ID).begin(step.Name, waits)()
-	out, err := g.do(ctx, r, c, w, step, input, again)
+	waits := w != nil && w.waitsForPeer || autonomy.WaitsOnly(step.Name, input)
+	defer g.activityOf(r.ID).begin(step.Name, waits)()
+	out, err := g.runTool(ctx, r, c, w, step, input, again)
 	if ctx.Err() != nil { // the next daemon looks what came of it
 		return
 	}
-	if _, ok := errors.AsType[unkept](err); ok || err != nil && g.wentBack(ctx, r) {
-		g.letGo(ctx, r.ID, step.Key, err)
+	if _, ok := errors.AsType[notStartedError](err); ok || err != nil && g.wasRewound(ctx, r) {
+		g.dropStep(ctx, r.ID, step.Key, err)
 		return
 	}
 	o := run.Outcome{State: run.StepDone, Output: out.text, Label: out.label}
 	if err != nil {
-		o.State, o.Output = run.StepFailed, problemText(err)
+		o.State, o.Output = run.StepFailed, problemJSON(err)
 		if errors.Is(err, fault.Denied) || errors.Is(err, fault.Exhausted) {
 			o.State = run.StepRefused
 		}
@@ -217,42 +217,42 @@ func (g *Gateway) use(r run.Run, c Caller, w *work, step run.Step, input json.Ra
 	}
 	was := step
 	was.State, was.Output, was.Ended = o.State, o.Output, time.Now()
-	if err := g.lookOut(ctx, r, c, was); errors.Is(err, fault.Denied) {
-		o.State, o.Output = run.StepRefused, problemText(err)
+	if err := g.checkForLoop(ctx, r, c, was); errors.Is(err, fault.Denied) {
+		o.State, o.Output = run.StepRefused, problemJSON(err)
 	} else if err != nil && ctx.Err() == nil {
 		g.cfg.Log.Warn("nobody looks whether an agent got lost", "run", r.ID, "step", step.Key, "err", err)
 	}
 	if o.State == run.StepDone {
-		o.Output = g.noticed(r.ID, o.Output)
+		o.Output = g.addNotices(r.ID, o.Output)
 	}
 	if ctx.Err() != nil {
 		return
 	}
 	err = g.endStep(ctx, r.ID, step.Key, o)
 	if errors.Is(err, fault.TooLarge) {
-		o = run.Outcome{State: run.StepFailed, Output: problemText(fault.Newf(fault.TooLarge, "gateway.Call", step.Name, "what came out is too large; ask for less")), Used: o.Used}
+		o = run.Outcome{State: run.StepFailed, Output: problemJSON(fault.Newf(fault.TooLarge, "gateway.Call", step.Name, "what came out is too large; ask for less")), Used: o.Used}
 		err = g.endStep(ctx, r.ID, step.Key, o)
 	}
 	if err != nil && ctx.Err() == nil {
-		g.letGo(ctx, r.ID, step.Key, err)
+		g.dropStep(ctx, r.ID, step.Key, err)
 	}
 }
 
-// An unkept is the error of what was not begun, for it could not be kept before that it
+// An notStartedError is the error of what was not begun, for it could not be kept before that it
 // would be.
-type unkept struct{ error }
+type notStartedError struct{ error }
 
-func (u unkept) Unwrap() error { return u.error }
+func (u notStartedError) Unwrap() error { return u.error }
 
-// wentBack reports whether a run was taken back since it was read: what goes on in its jail
+// wasRewound reports whether a run was taken back since it was read: what goes on in its jail
 // now is looked for by whoever asks again.
-func (g *Gateway) wentBack(ctx context.Context, r run.Run) bool {
+func (g *Gateway) wasRewound(ctx context.Context, r run.Run) bool {
 	now, err := g.cfg.Runs.Get(ctx, r.ID)
 	return err == nil && len(now.Rewound) > len(r.Rewound)
 }
 
-// letGo leaves a step to whoever asks for it again.
-func (g *Gateway) letGo(ctx context.Context, rid id.Run, key string, cause error) {
+// dropStep leaves a step to whoever asks for it again.
+func (g *Gateway) dropStep(ctx context.Context, rid id.Run, key string, cause error) {
 	g.cfg.Log.Error("a step is not recorded as ended; it will be looked at again", "run", rid, "step", key, "err", cause)
 	if err := g.cfg.Runs.Drop(ctx, rid, key); err != nil {
 		g.cfg.Log.Error("a step is not let go of", "run", rid, "step", key, "err", err)
@@ -267,12 +267,12 @@ func (g *Gateway) endStep(ctx context.Context, rid id.Run, key string, o run.Out
 	})
 }
 
-// keepFor is how long it is tried to keep what was done, with a database that is away.
-const keepFor = time.Minute
+// persistTimeout is how long it is tried to keep what was done, with a database that is away.
+const persistTimeout = time.Minute
 
 // persist keeps something that is so already, again and again if need be.
 func persist(ctx context.Context, keep func() error) error {
-	end := time.Now().Add(keepFor)
+	end := time.Now().Add(persistTimeout)
 	for pause := 50 * time.Millisecond; ; pause = min(2*pause, 2*time.Second) {
 		err := keep()
 		if kind := fault.KindOf(err); err == nil || ctx.Err() != nil || kind != "" && kind != fault.Unavailable || time.Now().After(end) {
@@ -285,7 +285,7 @@ func persist(ctx context.Context, keep func() error) error {
 	}
 }
 
-func problemText(err error) json.RawMessage {
+func problemJSON(err error) json.RawMessage {
 	p := Problem{Kind: string(fault.KindOf(err)), Message: err.Error(), Remedy: fault.RemedyOf(err)}
 	if k := engine.KindOf(err); k != "" {
 		p.Kind = string(k)
@@ -300,78 +300,78 @@ func problemText(err error) json.RawMessage {
 	return text
 }
 
-type output struct {
+type toolResult struct {
 	text  json.RawMessage
 	label manifest.Label
 }
 
-func (g *Gateway) do(ctx context.Context, r run.Run, c Caller, w *work, step run.Step, input json.RawMessage, again bool) (output, error) {
+func (g *Gateway) runTool(ctx context.Context, r run.Run, c Caller, w *builtinTool, step run.Step, input json.RawMessage, again bool) (toolResult, error) {
 	if w == nil {
 		return g.callCapability(ctx, r, c, step, input)
 	}
-	d := &deed{who: c, key: string(r.ID) + "/" + step.Key, input: input, ref: step.Ref, again: again, mark: func(ctx context.Context, ref string) error {
+	d := &invocation{caller: c, key: string(r.ID) + "/" + step.Key, input: input, ref: step.Ref, retry: again, saveRef: func(ctx context.Context, ref string) error {
 		if err := g.cfg.Runs.Mark(ctx, r.ID, step.Key, ref); err != nil {
-			return unkept{err}
+			return notStartedError{err}
 		}
 		return nil
 	}}
 	if w.question != nil && step.Ref == "" { // what has a ref was allowed
 		q, err := w.question(input)
 		if err != nil {
-			return output{}, err
+			return toolResult{}, err
 		}
 		q.Subject = c.subject()
 		var about json.RawMessage
-		if w.foreseen != nil && g.cfg.Kernel.Decide(q).Effect == policy.Ask {
-			about = w.foreseen(g, ctx, d)
+		if w.preview != nil && g.cfg.Kernel.Decide(q).Effect == policy.Ask {
+			about = w.preview(g, ctx, d)
 		}
-		v, err := g.judge1(ctx, r, govern.Ask{Question: q, Context: about})
+		v, err := g.evaluate(ctx, r, govern.Ask{Question: q, Context: about})
 		if err != nil {
-			return output{}, err
+			return toolResult{}, err
 		}
 		d.entry = v.Entry
 	}
 	v, err := w.do(g, ctx, d)
 	if err != nil {
-		return output{}, err
+		return toolResult{}, err
 	}
 	text, err := json.Marshal(v)
-	return output{text: text}, err
+	return toolResult{text: text}, err
 }
 
 // callCapability calls a capability for an agent. Of one that was cut off nobody knows
 // how far it came; it is made again with the key it had, unless it has effects.
-func (g *Gateway) callCapability(ctx context.Context, r run.Run, c Caller, step run.Step, input json.RawMessage) (output, error) {
+func (g *Gateway) callCapability(ctx context.Context, r run.Run, c Caller, step run.Step, input json.RawMessage) (toolResult, error) {
 	if step.Ref != "" {
-		return output{}, &fault.Error{Op: "gateway.Call", On: step.Name, Kind: fault.Unavailable,
+		return toolResult{}, &fault.Error{Op: "gateway.Call", On: step.Name, Kind: fault.Unavailable,
 			Err:    errors.New("the daemon was killed while it was called, and nobody knows what it has done"),
 			Remedy: "look what it has done before you call it again"}
 	}
 	b, err := g.cfg.Runs.Budget(ctx, r.ID)
 	if err != nil {
-		return output{}, unkept{err}
+		return toolResult{}, notStartedError{err}
 	}
 	req := govern.Request{
 		Capability: step.Name, Input: input, Who: c.subject(), Budget: b, Key: string(r.ID) + "/" + step.Key,
 		Parent: r.Entry, Labels: labels(step.Label),
 	}
-	if g.effects(step.Name) {
+	if g.hasEffects(step.Name) {
 		req.Before = func(ctx context.Context) error { // not sooner: while a person is asked nothing is done yet
 			if err := g.cfg.Runs.Mark(ctx, r.ID, step.Key, "called"); err != nil {
-				return unkept{err}
+				return notStartedError{err}
 			}
 			return nil
 		}
 	}
 	var out govern.Outcome
-	err = g.asking(ctx, r, policy.Question{Subject: c.subject(), Action: policy.ActionCall, Resource: step.Name}, func() error {
+	err = g.withApproval(ctx, r, policy.Question{Subject: c.subject(), Action: policy.ActionCall, Resource: step.Name}, func() error {
 		out, err = g.cfg.Kernel.Call(ctx, req)
 		return err
 	})
 	if _, kerr := g.cfg.Runs.Keep(ctx, r.ID); kerr != nil && ctx.Err() == nil {
 		g.cfg.Log.Warn("what a call took of a budget is not kept yet", "run", r.ID, "err", kerr)
 	}
-	return output{out.Output, out.Label}, err
+	return toolResult{out.Output, out.Label}, err
 }
 
 func labels(l manifest.Label) []manifest.Label {
@@ -381,8 +381,8 @@ func labels(l manifest.Label) []manifest.Label {
 	return []manifest.Label{l}
 }
 
-// effects reports whether to call a capability twice is not to call it once.
-func (g *Gateway) effects(name string) bool {
+// hasEffects reports whether to call a capability twice is not to call it once.
+func (g *Gateway) hasEffects(name string) bool {
 	for _, i := range g.cfg.Caps.Approved() {
 		if i.ID == name {
 			return len(i.Effects) > 0 && i.Runtime.Type != manifest.Builtin
@@ -400,10 +400,10 @@ type taint struct {
 	upTo int64 // N of the last step that is in it for good
 }
 
-// seen is the label of all that a run has seen: what it says may be made of that. What
+// dataClass is the label of all that a run has seen: what it says may be made of that. What
 // was looked at before is not read again.
-func (g *Gateway) seen(ctx context.Context, rid id.Run) (manifest.Label, error) {
-	a := g.attending(rid)
+func (g *Gateway) dataClass(ctx context.Context, rid id.Run) (manifest.Label, error) {
+	a := g.supervisionOf(rid)
 	t := &taint{}
 	if a != nil {
 		t = &a.taint
@@ -435,22 +435,22 @@ func (g *Gateway) seen(ctx context.Context, rid id.Run) (manifest.Label, error) 
 	return t.label, nil
 }
 
-// judge1 decides a question of a run, and returns what allows it.
-func (g *Gateway) judge1(ctx context.Context, r run.Run, a govern.Ask) (govern.Verdict, error) {
+// evaluate decides a question of a run, and returns what allows it.
+func (g *Gateway) evaluate(ctx context.Context, r run.Run, a govern.Ask) (govern.Verdict, error) {
 	var v govern.Verdict
 	a.Parent = r.Entry
-	err := g.asking(ctx, r, a.Question, func() (err error) {
+	err := g.withApproval(ctx, r, a.Question, func() (err error) {
 		v, err = g.cfg.Kernel.Judge(ctx, a)
 		return err
 	})
 	if err != nil {
 		return v, err
 	}
-	return v, refusal(a.Question, v)
+	return v, denialError(a.Question, v)
 }
 
-// refusal is the error of a question that was not answered with yes.
-func refusal(q policy.Question, v govern.Verdict) error {
+// denialError is the error of a question that was not answered with yes.
+func denialError(q policy.Question, v govern.Verdict) error {
 	if v.Allow && v.Instead == "" {
 		return nil
 	}
@@ -461,27 +461,27 @@ func refusal(q policy.Question, v govern.Verdict) error {
 	return &fault.Error{Op: "gateway.Call", On: q.Resource, Kind: fault.Denied, Err: errors.New(why), Remedy: v.Decision.Remedy}
 }
 
-// asking does what may have to wait for a person. If it does the run has a checkpoint
+// withApproval does what may have to wait for a person. If it does the run has a checkpoint
 // before, and is paused until there is an answer.
-func (g *Gateway) asking(ctx context.Context, r run.Run, q policy.Question, do func() error) error {
+func (g *Gateway) withApproval(ctx context.Context, r run.Run, q policy.Question, do func() error) error {
 	if g.cfg.Kernel.Decide(q).Effect != policy.Ask {
 		return do()
 	}
-	return g.waiting(ctx, r, q, do)
+	return g.pausedForApproval(ctx, r, q, do)
 }
 
-// waiting does what has to wait for a person.
-func (g *Gateway) waiting(ctx context.Context, r run.Run, q policy.Question, do func() error) error {
-	return g.waitingFor(ctx, r, fmt.Sprintf("a person is asked: %s %s", q.Action, q.Resource), do)
+// pausedForApproval does what has to wait for a person.
+func (g *Gateway) pausedForApproval(ctx context.Context, r run.Run, q policy.Question, do func() error) error {
+	return g.pausedFor(ctx, r, fmt.Sprintf("a person is asked: %s %s", q.Action, q.Resource), do)
 }
 
-func (g *Gateway) waitingFor(ctx context.Context, r run.Run, reason string, do func() error) error {
+func (g *Gateway) pausedFor(ctx context.Context, r run.Run, reason string, do func() error) error {
 	if _, err := g.checkpoint(ctx, r.ID, "before a person is asked", "gateway", nil); err != nil {
 		g.cfg.Log.Warn("no checkpoint before a person is asked", "run", r.ID, "err", err)
 	}
 	paused, err := g.cfg.Runs.Move(ctx, r.ID, run.Move{To: run.Paused, Why: run.ForApproval, Reason: reason, By: "gateway"})
 	if err != nil && !errors.Is(err, fault.Conflict) { // it may be paused for another question
-		return unkept{err}
+		return notStartedError{err}
 	}
 	asked := do()
 	if err == nil && ctx.Err() == nil {
@@ -498,15 +498,15 @@ func (g *Gateway) waitingFor(ctx context.Context, r run.Run, reason string, do f
 
 // Beat takes an agent's heartbeat, and says whether it is to stop.
 func (g *Gateway) Beat(ctx context.Context, c Caller) (run.Run, bool, error) {
-	r, err := g.active(ctx, c)
+	r, err := g.activeRun(ctx, c)
 	if err != nil {
 		return run.Run{}, false, err
 	}
-	g.pulseOf(r.ID).heard()
+	g.activityOf(r.ID).recordHeartbeat()
 	g.mu.Lock()
-	if a := g.at[r.ID]; a != nil {
+	if a := g.supervisions[r.ID]; a != nil {
 		select {
-		case a.heard <- struct{}{}:
+		case a.heartbeat <- struct{}{}:
 		default:
 		}
 	}

@@ -26,7 +26,7 @@ func (g *Gateway) checkpoint(ctx context.Context, rid id.Run, reason, by string,
 	still := true
 	if r.Talk != nil { // what its agent was told and what it has read are of the same moment
 		var goOn func()
-		if goOn, still = g.hush(ctx, rid); still {
+		if goOn, still = g.pausePrompts(ctx, rid); still {
 			defer goOn()
 		}
 		if r, err = g.cfg.Runs.Get(ctx, rid); err != nil {
@@ -43,7 +43,7 @@ func (g *Gateway) checkpoint(ctx context.Context, rid id.Run, reason, by string,
 	if q.Auto {
 		why = snapshot.Checkpoint
 	}
-	if still && g.writable(ctx, r) {
+	if still && g.canSnapshot(ctx, r) {
 		q.Snapshot = func(ctx context.Context) (id.Snapshot, error) {
 			s, err := g.cfg.Snapshots.Take(ctx, r.Jail, snapshot.TakeOptions{Name: "checkpoint", Labels: map[string]string{LabelRun: string(rid)}, Reason: why, Mark: true})
 			return s.ID, err
@@ -57,13 +57,13 @@ func (g *Gateway) checkpoint(ctx context.Context, rid id.Run, reason, by string,
 	return c, err
 }
 
-// writable reports whether a run has a jail of its own that can be written down.
-func (g *Gateway) writable(ctx context.Context, r run.Run) bool {
+// canSnapshot reports whether a run has a jail of its own that can be written down.
+func (g *Gateway) canSnapshot(ctx context.Context, r run.Run) bool {
 	if r.Jail == "" || g.cfg.Snapshots == nil {
 		return false
 	}
 	j, err := g.cfg.Jails.Get(ctx, r.Jail)
-	return err == nil && mine(j, r) && (j.State == jail.Running || j.State == jail.Paused || j.State == jail.Stopped)
+	return err == nil && isDedicatedJail(j, r) && (j.State == jail.Running || j.State == jail.Paused || j.State == jail.Stopped)
 }
 
 // Checkpoint keeps a run as it is, for a person. With pause it waits then.
@@ -81,7 +81,7 @@ func (g *Gateway) Checkpoint(ctx context.Context, rid id.Run, reason, by string,
 func (g *Gateway) Resume(ctx context.Context, rid id.Run, q run.ResumeRequest, branches int) ([]run.Run, error) {
 	if of, err := g.cfg.Runs.Get(ctx, rid); err != nil {
 		return nil, err
-	} else if ofSchedule(of) && !of.State.Ended() {
+	} else if representsSchedule(of) && !of.State.Ended() {
 		r, err := g.resumeSchedule(ctx, of, q.By, q.Reason)
 		if err != nil {
 			return nil, err
@@ -92,7 +92,7 @@ func (g *Gateway) Resume(ctx context.Context, rid id.Run, q run.ResumeRequest, b
 		return g.branch(ctx, rid, q, branches)
 	}
 	if q.Checkpoint != "" {
-		return g.goBack(ctx, rid, q)
+		return g.rewind(ctx, rid, q)
 	}
 	r, err := g.cfg.Runs.Get(ctx, rid)
 	if err != nil {
@@ -100,7 +100,7 @@ func (g *Gateway) Resume(ctx context.Context, rid id.Run, q run.ResumeRequest, b
 	}
 	if r.GoesTo != "" { // it is half way
 		q.Checkpoint = r.GoesTo
-		return g.goBack(ctx, rid, q)
+		return g.rewind(ctx, rid, q)
 	}
 	move := run.Move{To: run.Active, By: q.By, Reason: q.Reason, Limits: q.Limits}
 	if r.State == run.Active { // to say it twice is no error
@@ -118,9 +118,9 @@ func (g *Gateway) Resume(ctx context.Context, rid id.Run, q run.ResumeRequest, b
 	return []run.Run{r}, nil
 }
 
-// goBack takes a run and its jail back to a checkpoint. What came after it in the
+// rewind takes a run and its jail back to a checkpoint. What came after it in the
 // journal does not count any more: it is to be done again.
-func (g *Gateway) goBack(ctx context.Context, rid id.Run, q run.ResumeRequest) ([]run.Run, error) {
+func (g *Gateway) rewind(ctx context.Context, rid id.Run, q run.ResumeRequest) ([]run.Run, error) {
 	c, err := g.cfg.Runs.Checkpoint(ctx, q.Checkpoint)
 	if err != nil {
 		return nil, err
@@ -128,7 +128,7 @@ func (g *Gateway) goBack(ctx context.Context, rid id.Run, q run.ResumeRequest) (
 	if c.Run != rid {
 		return nil, fault.Newf(fault.Conflict, "gateway.Resume", string(q.Checkpoint), "it is of run %s", c.Run)
 	}
-	free, err := g.still(ctx, rid, q.By)
+	free, err := g.pauseAndReserve(ctx, rid, q.By)
 	if err != nil {
 		return nil, err
 	}
@@ -168,17 +168,17 @@ func (g *Gateway) goBack(ctx context.Context, rid id.Run, q run.ResumeRequest) (
 	return []run.Run{r}, nil
 }
 
-// still pauses a run, waits until nobody supervises it, and lets nobody until free is
+// pauseAndReserve pauses a run, waits until nobody supervises it, and lets nobody until free is
 // called. Another who takes the run back meanwhile has it go on when it is there: then it
 // is paused once more.
-func (g *Gateway) still(ctx context.Context, rid id.Run, by string) (free func(), err error) {
+func (g *Gateway) pauseAndReserve(ctx context.Context, rid id.Run, by string) (free func(), err error) {
 	for {
-		if err := g.hold(ctx, rid, by); err != nil {
+		if err := g.pauseActive(ctx, rid, by); err != nil {
 			return nil, err
 		}
-		if free := g.leaveAlone(rid); free != nil {
+		if free := g.reserveRun(rid); free != nil {
 			// Until now it may have been resumed again. Nobody can, from now on.
-			if err := g.hold(ctx, rid, by); err != nil {
+			if err := g.pauseActive(ctx, rid, by); err != nil {
 				free()
 				return nil, err
 			}
@@ -192,9 +192,9 @@ func (g *Gateway) still(ctx context.Context, rid id.Run, by string) (free func()
 	}
 }
 
-// hold pauses a run that is at work. One that has ended stays as it is, and so does its
+// pauseActive pauses a run that is at work. One that has ended stays as it is, and so does its
 // jail.
-func (g *Gateway) hold(ctx context.Context, rid id.Run, by string) error {
+func (g *Gateway) pauseActive(ctx context.Context, rid id.Run, by string) error {
 	r, err := g.cfg.Runs.Get(ctx, rid)
 	switch {
 	case err != nil:
@@ -207,30 +207,30 @@ func (g *Gateway) hold(ctx context.Context, rid id.Run, by string) error {
 	return err
 }
 
-// leaveAlone lets nobody supervise a run until free is called, unless somebody does.
-func (g *Gateway) leaveAlone(rid id.Run) (free func()) {
+// reserveRun lets nobody supervise a run until free is called, unless somebody does.
+func (g *Gateway) reserveRun(rid id.Run) (free func()) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if g.at[rid] != nil {
+	if g.supervisions[rid] != nil {
 		return nil
 	}
-	g.at[rid] = newAttend(rid)
+	g.supervisions[rid] = newSupervision(rid)
 	return func() {
 		g.mu.Lock()
-		delete(g.at, rid)
+		delete(g.supervisions, rid)
 		g.mu.Unlock()
 		g.Poke()
 	}
 }
 
-// goBackAgain finishes what a daemon that was killed had begun: to take a run back.
-func (g *Gateway) goBackAgain(ctx context.Context, r run.Run) error {
+// finishRewind finishes what a daemon that was killed had begun: to take a run back.
+func (g *Gateway) finishRewind(ctx context.Context, r run.Run) error {
 	if r.Jail != "" {
 		if _, err := g.cfg.Jails.Get(ctx, r.Jail); err != nil { // it is another daemon's
 			return nil
 		}
 	}
-	_, err := g.goBack(ctx, r.ID, run.ResumeRequest{Checkpoint: r.GoesTo, By: "gateway", Reason: "it was to go back when the daemon ended"})
+	_, err := g.rewind(ctx, r.ID, run.ResumeRequest{Checkpoint: r.GoesTo, By: "gateway", Reason: "it was to go back when the daemon ended"})
 	return err
 }
 
@@ -282,7 +282,7 @@ func (g *Gateway) branchOne(ctx context.Context, of run.Run, c run.Checkpoint, q
 	}
 	if g.cfg.Memory != nil && len(c.Memory) > 0 {
 		if err := g.cfg.Memory.Restore(ctx, q.As, c.Memory); err != nil {
-			return run.Run{}, g.unbranch(ctx, j, err)
+			return run.Run{}, g.removeBranchJail(ctx, j, err)
 		}
 	}
 	q.Update = func(d *run.Details) {
@@ -296,13 +296,13 @@ func (g *Gateway) branchOne(ctx context.Context, of run.Run, c run.Checkpoint, q
 	}
 	b, _, err := g.cfg.Runs.Resume(ctx, of.ID, q)
 	if err != nil {
-		return run.Run{}, g.unbranch(ctx, j, err)
+		return run.Run{}, g.removeBranchJail(ctx, j, err)
 	}
 	return b, nil
 }
 
-// unbranch removes the jail of a branch that is not made, and returns why.
-func (g *Gateway) unbranch(ctx context.Context, j id.Jail, why error) error {
+// removeBranchJail removes the jail of a branch that is not made, and returns why.
+func (g *Gateway) removeBranchJail(ctx context.Context, j id.Jail, why error) error {
 	if j == "" {
 		return why
 	}

@@ -18,44 +18,44 @@ import (
 	"glasshouse/run"
 )
 
-// A turnstile is a lock that one can give up waiting for.
-type turnstile chan struct{}
+// A cancelableLock is a lock that one can give up waiting for.
+type cancelableLock chan struct{}
 
-func (t turnstile) Lock()   { t <- struct{}{} }
-func (t turnstile) Unlock() { <-t }
+func (t cancelableLock) Lock()   { t <- struct{}{} }
+func (t cancelableLock) Unlock() { <-t }
 
-// hushPatience is how long it is waited for an agent to take what it is being given.
-const hushPatience = 2 * time.Second
+// pausePromptsTimeout is how long it is waited for an agent to take what it is being given.
+const pausePromptsTimeout = 2 * time.Second
 
-// hush has the agent of a run told nothing until goOn is called. It cannot if the agent
+// pausePrompts has the agent of a run told nothing until goOn is called. It cannot if the agent
 // does not take what it is being given.
-func (g *Gateway) hush(ctx context.Context, rid id.Run) (goOn func(), ok bool) {
-	a := g.attending(rid)
+func (g *Gateway) pausePrompts(ctx context.Context, rid id.Run) (goOn func(), ok bool) {
+	a := g.supervisionOf(rid)
 	if a == nil {
 		return func() {}, true
 	}
-	ctx, cancel := context.WithTimeout(ctx, hushPatience)
+	ctx, cancel := context.WithTimeout(ctx, pausePromptsTimeout)
 	defer cancel()
 	select {
-	case a.still <- struct{}{}:
-		return a.still.Unlock, true
+	case a.promptLock <- struct{}{}:
+		return a.promptLock.Unlock, true
 	case <-ctx.Done():
 		return nil, false
 	}
 }
 
-// errOver is why an agent is told to stop.
-var errOver = errors.New("its run does not go on")
+// errRunOver is why an agent is told to stop.
+var errRunOver = errors.New("its run does not go on")
 
-// converseIn talks with the agent in a jail, from where somebody has come to before. When
+// converseInJail talks with the agent in a jail, from where somebody has come to before. When
 // the daemon ends, or the run is paused, the agent is left as it is: its jail stands still,
 // or it waits for an answer.
-func (g *Gateway) converseIn(ctx context.Context, a *attend, r run.Run, j jail.Jail, x id.Exec, l agent.Launch, ag Agent) error {
+func (g *Gateway) converseInJail(ctx context.Context, a *supervision, r run.Run, j jail.Jail, x id.Exec, l agent.Launch, ag Agent) error {
 	who, err := g.callerIn(ctx, j.ID)
 	if err != nil {
 		return err
 	}
-	t, o, err := g.talkOf(ctx, a, r, who, x, l)
+	t, o, err := g.openConversation(ctx, a, r, who, x, l)
 	if err != nil {
 		return err
 	}
@@ -64,30 +64,30 @@ func (g *Gateway) converseIn(ctx context.Context, a *attend, r run.Run, j jail.J
 	if o.From != nil {
 		from = o.From.At
 	}
-	w, err := g.wireTo(context.WithoutCancel(ctx), j.ID, x, from)
+	w, err := g.openConn(context.WithoutCancel(ctx), j.ID, x, from)
 	if err != nil {
-		g.kill(ctx, j.ID, x)
+		g.terminate(ctx, j.ID, x)
 		return errEnded{fmt.Sprintf("what the agent wrote cannot be read on: %s", err)}
 	}
 	var host acp.Host = t
 	if ag.Preset == "shell" { // the others use their own tools, in the jail
-		host = &workshop{talk: t, jail: j.ID}
+		host = &jailConversation{conversation: t, jail: j.ID}
 	}
-	err = g.converse(ctx, a, r, w, host, o, mine(j, r))
+	err = g.converse(ctx, a, r, w, host, o, isDedicatedJail(j, r))
 	if err != nil && ctx.Err() == nil {
-		g.kill(ctx, j.ID, x)
+		g.terminate(ctx, j.ID, x)
 		errs, _ := w.errs.text(0)
-		return errors.Join(lost(err, errs), t.closeOpen(ctx, x))
+		return errors.Join(conversationError(err, errs), t.endOpenSteps(ctx, x))
 	}
 	return err
 }
 
-// talkOf is the conversation with a process of an agent, and how it is taken up.
-func (g *Gateway) talkOf(ctx context.Context, a *attend, r run.Run, who Caller, x id.Exec, l agent.Launch) (*talk, acp.Options, error) {
-	t := &talk{g: g, at: a, run: r, who: who}
-	o := acp.Options{Cwd: l.Cwd, Servers: l.Servers, Meta: l.Meta, Still: a.still, GoOn: goOn}
+// openConversation is the conversation with a process of an agent, and how it is taken up.
+func (g *Gateway) openConversation(ctx context.Context, a *supervision, r run.Run, who Caller, x id.Exec, l agent.Launch) (*conversation, acp.Options, error) {
+	t := &conversation{g: g, supervision: a, run: r, caller: who}
+	o := acp.Options{Cwd: l.Cwd, Servers: l.Servers, Meta: l.Meta, Still: a.promptLock, GoOn: continuePrompt}
 	if len(r.Talk) > 0 {
-		if err := json.Unmarshal(r.Talk, &t.kept); err != nil {
+		if err := json.Unmarshal(r.Talk, &t.saved); err != nil {
 			return nil, o, fmt.Errorf("how far the conversation has come: %w", err)
 		}
 	}
@@ -95,44 +95,44 @@ func (g *Gateway) talkOf(ctx context.Context, a *attend, r run.Run, who Caller, 
 	if o.Prompt, err = g.cfg.Runs.Text(ctx, r.Session, r.Goal); err != nil {
 		return nil, o, err
 	}
-	if t.kept.Exec == x {
-		o.From = &t.kept.Position
-		o.Resume = t.kept.Resumes
+	if t.saved.Exec == x {
+		o.From = &t.saved.Position
+		o.Resume = t.saved.Resumes
 		return t, o, nil
 	}
-	if t.kept.Exec != "" {
-		if err := t.closeOpen(ctx, t.kept.Exec); err != nil {
+	if t.saved.Exec != "" {
+		if err := t.endOpenSteps(ctx, t.saved.Exec); err != nil {
 			return nil, o, err
 		}
 	}
 	// Another process of it: of the conversation before it may still know.
-	t.kept = kept{Exec: x, Resumes: t.kept.Position.Session, Inbox: t.kept.Inbox, Errand: t.kept.Errand}
-	o.Resume = t.kept.Resumes
+	t.saved = conversationState{Exec: x, Resumes: t.saved.Position.Session, Inbox: t.saved.Inbox, Errand: t.saved.Errand}
+	o.Resume = t.saved.Resumes
 	return t, o, t.Keep(ctx, acp.Position{})
 }
 
 // converse talks with an agent until its run does not go on, or it has ended. An agent that
 // is left works on, and is taken up again.
-func (g *Gateway) converse(ctx context.Context, a *attend, r run.Run, c acp.Conn, host acp.Host, o acp.Options, leave bool) error {
+func (g *Gateway) converse(ctx context.Context, a *supervision, r run.Run, c acp.Conn, host acp.Host, o acp.Options, leave bool) error {
 	talking, stop := context.WithCancelCause(context.WithoutCancel(ctx))
 	defer stop(nil)
 	watched := make(chan struct{})
 	go func() {
 		defer close(watched)
-		stop(g.whyStop(ctx, talking, a, r.ID, leave))
+		stop(g.waitForStop(ctx, talking, a, r.ID, leave))
 	}()
 	_, err := acp.Drive(talking, c, host, o)
 	cause := context.Cause(talking)
-	stop(errOver)
+	stop(errRunOver)
 	<-watched
-	if errors.Is(err, errOver) || errors.Is(err, acp.ErrLeft) || cause != nil && errors.Is(cause, acp.ErrLeft) {
+	if errors.Is(err, errRunOver) || errors.Is(err, acp.ErrLeft) || cause != nil && errors.Is(cause, acp.ErrLeft) {
 		return ctx.Err()
 	}
 	return err
 }
 
-// whyStop waits until an agent is not to go on, and says what becomes of it.
-func (g *Gateway) whyStop(ctx, talking context.Context, a *attend, rid id.Run, leave bool) error {
+// waitForStop waits until an agent is not to go on, and says what becomes of it.
+func (g *Gateway) waitForStop(ctx, talking context.Context, a *supervision, rid id.Run, leave bool) error {
 	for {
 		select {
 		case <-talking.Done():
@@ -149,14 +149,14 @@ func (g *Gateway) whyStop(ctx, talking context.Context, a *attend, rid id.Run, l
 		case leave && !now.State.Ended():
 			return acp.ErrLeft
 		default:
-			return errOver
+			return errRunOver
 		}
 	}
 }
 
-// lost is why a conversation has ended before its run has. Another process of the agent may
+// conversationError is why a conversation has ended before its run has. Another process of the agent may
 // do better, unless this one cannot do at all what is wanted.
-func lost(err error, stderr string) error {
+func conversationError(err error, stderr string) error {
 	if errors.Is(err, fault.Unsupported) || errors.Is(err, fault.Unauthenticated) {
 		return err
 	}
@@ -168,14 +168,14 @@ func lost(err error, stderr string) error {
 
 // converseOutside starts an agent that is in no jail, and talks with it. It ends with this
 // process.
-func (g *Gateway) converseOutside(ctx context.Context, a *attend, r run.Run, ag Agent, l agent.Launch, s spawn.Spawner, start spawn.Start) error {
+func (g *Gateway) converseOutside(ctx context.Context, a *supervision, r run.Run, ag Agent, l agent.Launch, s spawn.Spawner, start spawn.Start) error {
 	who, err := g.callerOf(ctx, r.ID)
 	if err != nil {
 		return err
 	}
 	theirIn, in := io.Pipe()
 	out, theirOut := io.Pipe()
-	var errs cut
+	var errs truncatedOutput
 	start.Stdin, start.Stdout, start.Stderr = theirIn, theirOut, &errs
 	proc, err := s.Start(ctx, start)
 	if err != nil {
@@ -187,7 +187,7 @@ func (g *Gateway) converseOutside(ctx context.Context, a *attend, r run.Run, ag 
 		theirIn.Close()
 	}()
 	l.Cwd = proc.Cwd
-	t, o, err := g.talkOf(ctx, a, r, who, id.NewExec(), l)
+	t, o, err := g.openConversation(ctx, a, r, who, id.NewExec(), l)
 	o.Spare = ag.Preset == "shell"
 	if err == nil {
 		err = g.converse(ctx, a, r, acp.Pipes(in, out), t, o, false)
@@ -200,5 +200,5 @@ func (g *Gateway) converseOutside(ctx context.Context, a *attend, r run.Run, ag 
 		return err
 	}
 	text, _ := errs.text(0)
-	return lost(errors.Join(err, werr), text)
+	return conversationError(errors.Join(err, werr), text)
 }

@@ -10,8 +10,8 @@ import (
 )
 
 func init() {
-	works = append(works, work{
-		Tool: Tool{"wait_for_event", "Stop working until you are told something, by a person or by what is connected from outside. Returns the messages.", object(`
+	builtinTools = append(builtinTools, builtinTool{
+		Tool: Tool{"wait_for_event", "Stop working until you are told something, by a person or by what is connected from outside. Returns the messages.", objectSchema(`
 			"after": {"type": "integer", "minimum": 0, "description": "number of the last message that you have seen; default: the last in your inbox when you looked"},
 			"reason": {"type": "string", "description": "what you wait for"}`), "autonomy"},
 		do: (*Gateway).eventTool,
@@ -37,12 +37,12 @@ type eventMessage struct {
 
 // eventTool has a run wait for an event. Its jail stands still meanwhile, and the agent in
 // it is answered when it goes on.
-func (g *Gateway) eventTool(ctx context.Context, d *deed) (any, error) {
+func (g *Gateway) eventTool(ctx context.Context, d *invocation) (any, error) {
 	in, err := inputOf[eventInput](d.input)
 	if err != nil {
 		return nil, err
 	}
-	r, err := g.active(ctx, d.who)
+	r, err := g.activeRun(ctx, d.caller)
 	if err != nil {
 		return nil, err
 	}
@@ -60,7 +60,7 @@ func (g *Gateway) eventTool(ctx context.Context, d *deed) (any, error) {
 		return nil, err
 	}
 	for {
-		if err := g.told(ctx, r, &out); err != nil || len(out.Messages) > 0 {
+		if err := g.collectMessages(ctx, r, &out); err != nil || len(out.Messages) > 0 {
 			return out, err
 		}
 		if r, err = g.cfg.Runs.Get(ctx, r.ID); err != nil {
@@ -72,15 +72,15 @@ func (g *Gateway) eventTool(ctx context.Context, d *deed) (any, error) {
 	}
 }
 
-// toldWithin is how long it is waited for a message before it is looked whether the run
+// inboxPoll is how long it is waited for a message before it is looked whether the run
 // still waits.
-const toldWithin = time.Second
+const inboxPoll = time.Second
 
-// told adds what a run is told.
-func (g *Gateway) told(ctx context.Context, r run.Run, out *eventOutput) error {
-	wait, cancel := context.WithTimeout(ctx, toldWithin)
+// collectMessages adds what a run is told.
+func (g *Gateway) collectMessages(ctx context.Context, r run.Run, out *eventOutput) error {
+	wait, cancel := context.WithTimeout(ctx, inboxPoll)
 	defer cancel()
-	list, err := g.cfg.Runs.Inbox(wait, r.Session, out.After, inboxAtOnce)
+	list, err := g.cfg.Runs.Inbox(wait, r.Session, out.After, inboxBatch)
 	for _, m := range list {
 		if out.After = m.Seq; m.Run == "" || m.Run == r.ID {
 			out.Messages = append(out.Messages, eventMessage{m.Seq, m.From, m.Text})

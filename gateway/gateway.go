@@ -152,23 +152,23 @@ type Gateway struct {
 	ctx    context.Context
 	cancel context.CancelFunc
 	wg     sync.WaitGroup
-	poke   chan struct{}
-	starts chan struct{}      // has room for the agents that are started at once
-	dog    *autonomy.Watchdog // nil: not open
+	wake   chan struct{}
+	startSlots chan struct{}      // has room for the agents that are started at once
+	watchdog    *autonomy.Watchdog // nil: not open
 
 	mu sync.Mutex
 	// +checklocks:mu
-	doors map[id.Jail]*door
+	endpoints map[id.Jail]*agentEndpoint
 	// +checklocks:mu
-	at map[id.Run]*attend // runs that are supervised here
+	supervisions map[id.Run]*supervision // runs that are supervised here
 	// +checklocks:mu
-	works map[id.Jail]id.Run // the run that an agent in a jail is at
+	runByJail map[id.Jail]id.Run // the run that an agent in a jail is at
 
 	// +checklocks:mu
-	answers map[id.Jail][]answer // that harnesses were given, oldest first
+	harnessDecisions map[id.Jail][]harnessDecision // that harnesses were given, oldest first
 	// +checklocks:mu
-	inquiries map[matter][]*inquiry
-	foreign   map[id.Run]time.Time // for the loop alone: since when it knows unsupervised runs whose jail is another daemon's
+	pendingApprovals map[approvalKey][]*pendingApproval
+	foreignSince   map[id.Run]time.Time // for the loop alone: since when it knows unsupervised runs whose jail is another daemon's
 }
 
 // New returns a Gateway that does nothing before Open.
@@ -180,9 +180,9 @@ func New(cfg Config) *Gateway {
 		cfg.Keep = 20
 	}
 	g := &Gateway{
-		cfg: cfg, poke: make(chan struct{}, 1), starts: make(chan struct{}, 2*runtime.NumCPU()),
-		doors: map[id.Jail]*door{}, at: map[id.Run]*attend{}, works: map[id.Jail]id.Run{},
-		answers: map[id.Jail][]answer{}, inquiries: map[matter][]*inquiry{}, foreign: map[id.Run]time.Time{},
+		cfg: cfg, wake: make(chan struct{}, 1), startSlots: make(chan struct{}, 2*runtime.NumCPU()),
+		endpoints: map[id.Jail]*agentEndpoint{}, supervisions: map[id.Run]*supervision{}, runByJail: map[id.Jail]id.Run{},
+		harnessDecisions: map[id.Jail][]harnessDecision{}, pendingApprovals: map[approvalKey][]*pendingApproval{}, foreignSince: map[id.Run]time.Time{},
 	}
 	g.ctx, g.cancel = context.WithCancel(context.Background())
 	return g
@@ -201,7 +201,7 @@ func (g *Gateway) Open(ctx context.Context) error {
 		}
 	}
 	g.wg.Go(g.loop)
-	g.dog = autonomy.NewWatchdog(g, 0, g.cfg.Log)
+	g.watchdog = autonomy.NewWatchdog(g, 0, g.cfg.Log)
 	if g.cfg.Tasks != nil {
 		g.wg.Go(func() { // files of tasks that could not be written before
 			if err := g.cfg.Tasks.Sync(g.ctx, ""); err != nil && g.ctx.Err() == nil {
@@ -217,34 +217,34 @@ func (g *Gateway) Open(ctx context.Context) error {
 func (g *Gateway) Close() error {
 	g.cancel()
 	g.mu.Lock()
-	doors := slices.Collect(maps.Values(g.doors))
-	clear(g.doors)
+	doors := slices.Collect(maps.Values(g.endpoints))
+	clear(g.endpoints)
 	g.mu.Unlock()
 	var errs []error
 	for _, d := range doors { // without the lock, which each takes when it ends
 		errs = append(errs, d.close())
 	}
-	if g.dog != nil {
-		errs = append(errs, g.dog.Close())
+	if g.watchdog != nil {
+		errs = append(errs, g.watchdog.Close())
 	}
 	g.wg.Wait()
 	return errors.Join(errs...)
 }
 
-// lookEvery is how often it is looked for runs that nobody is at: those of daemons that
+// scanInterval is how often it is looked for runs that nobody is at: those of daemons that
 // were killed, and those whose time has come.
-const lookEvery = time.Second
+const scanInterval = time.Second
 
-// askedEvery is how often it is looked for runs that wait for an answer nobody here waits
+// recoverInterval is how often it is looked for runs that wait for an answer nobody here waits
 // for: their daemon was killed.
-const askedEvery = 30 * time.Second
+const recoverInterval = 30 * time.Second
 
-// askAgain has such runs go on: their agents ask again, and wait for the same answer.
-func (g *Gateway) askAgain() {
-	err := g.each(g.ctx, run.Filter{States: []run.State{run.Paused}}, func(r run.Run) bool {
-		at := g.attending(r.ID)
+// recoverPausedRuns has such runs go on: their agents ask again, and wait for the same answer.
+func (g *Gateway) recoverPausedRuns() {
+	err := g.eachRun(g.ctx, run.Filter{States: []run.State{run.Paused}}, func(r run.Run) bool {
+		at := g.supervisionOf(r.ID)
 		if at == nil && r.GoesTo != "" {
-			if err := g.goBackAgain(g.ctx, r); err != nil && g.ctx.Err() == nil {
+			if err := g.finishRewind(g.ctx, r); err != nil && g.ctx.Err() == nil {
 				g.cfg.Log.Warn("a run is not taken back to its checkpoint", "run", r.ID, "checkpoint", r.GoesTo, "err", err)
 			}
 			return true
@@ -266,30 +266,30 @@ func (g *Gateway) askAgain() {
 	}
 }
 
-// atOnce bounds the runs that are supervised at once.
-const atOnce = 256
+// maxSupervised bounds the runs that are supervised at once.
+const maxSupervised = 256
 
 func (g *Gateway) loop() {
-	tick := time.NewTicker(lookEvery)
+	tick := time.NewTicker(scanInterval)
 	defer tick.Stop()
 	var asked time.Time
 	for {
-		if now := time.Now(); now.Sub(asked) > askedEvery {
+		if now := time.Now(); now.Sub(asked) > recoverInterval {
 			asked = now
-			g.askAgain()
+			g.recoverPausedRuns()
 			if err := g.sweep(g.ctx); err != nil && g.ctx.Err() == nil {
 				g.cfg.Log.Warn("jails of runs that nobody is at could not be seen to", "err", err)
 			}
 		}
-		g.save()
-		if err := g.look(); err != nil && g.ctx.Err() == nil {
+		g.saveDue()
+		if err := g.scan(); err != nil && g.ctx.Err() == nil {
 			g.cfg.Log.Error("runs that nobody is at could not be looked for", "err", err)
 		}
 		select {
 		case <-g.ctx.Done():
 			return
 		case <-tick.C:
-		case <-g.poke:
+		case <-g.wake:
 		}
 	}
 }
@@ -297,20 +297,20 @@ func (g *Gateway) loop() {
 // Poke has runs looked for at once.
 func (g *Gateway) Poke() {
 	select {
-	case g.poke <- struct{}{}:
+	case g.wake <- struct{}{}:
 	default:
 	}
 }
 
-func (g *Gateway) look() error {
+func (g *Gateway) scan() error {
 	due, err := g.cfg.Runs.Due(g.ctx, time.Now(), 100)
 	if err != nil {
 		return err
 	}
 	var errs []error // of one run, which do not hold up the others
 	for _, r := range due {
-		if waits(r) {
-			errs = append(errs, g.renew(g.ctx, r))
+		if waitsForSchedule(r) {
+			errs = append(errs, g.updateNextRun(g.ctx, r))
 			continue
 		}
 		_, err := g.cfg.Runs.Move(g.ctx, r.ID, run.Move{To: run.Active, By: "schedule", Version: r.Version})
@@ -319,17 +319,17 @@ func (g *Gateway) look() error {
 		}
 	}
 	g.mu.Lock()
-	room := atOnce - len(g.at)
+	room := maxSupervised - len(g.supervisions)
 	g.mu.Unlock()
 	if room <= 0 {
 		return errors.Join(errs...)
 	}
-	free, err := g.left(g.ctx, room)
+	free, err := g.unsupervised(g.ctx, room)
 	if err != nil {
 		return errors.Join(append(errs, err)...)
 	}
 	for _, r := range free {
-		g.attend(r)
+		g.startSupervision(r)
 	}
 	return errors.Join(errs...)
 }

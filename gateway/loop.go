@@ -17,28 +17,28 @@ import (
 	"glasshouse/run"
 )
 
-// A lookout sees whether an agent goes around in circles, from what its run has done.
-type lookout struct {
+// A loopDetector sees whether an agent goes around in circles, from what its run has done.
+type loopDetector struct {
 	mu sync.Mutex
 	// +checklocks:mu
-	d *autonomy.Detector // nil: it has not looked yet
+	detector *autonomy.Detector // nil: it has not looked yet
 	// +checklocks:mu
-	at int64 // N of the last step that it was shown
+	lastStep int64 // N of the last step that it was shown
 	// +checklocks:mu
-	said []string // warnings for the agent's next result
+	warnings []string // warnings for the agent's next result
 }
 
 // actionLoop is what the rules are asked about an agent that seems lost.
 const actionLoop = "doom_loop"
 
-// lookOut shows a lookout a step that is about to end, and does what comes of it: the
+// checkForLoop shows a lookout a step that is about to end, and does what comes of it: the
 // agent is warned, a person is asked, or the run is stopped. An error refuses the step.
-func (g *Gateway) lookOut(ctx context.Context, r run.Run, c Caller, s run.Step) error {
-	a := g.attending(r.ID)
+func (g *Gateway) checkForLoop(ctx context.Context, r run.Run, c Caller, s run.Step) error {
+	a := g.supervisionOf(r.ID)
 	if a == nil {
 		return nil
 	}
-	found, err := g.show(ctx, &a.out, r, c.Level, s)
+	found, err := g.feedDetector(ctx, &a.loops, r, c.Level, s)
 	if err != nil {
 		return err
 	}
@@ -50,33 +50,33 @@ func (g *Gateway) lookOut(ctx context.Context, r run.Run, c Caller, s run.Step) 
 			}
 		case autonomy.AskFirst:
 			q := policy.Question{Subject: c.subject(), Action: actionLoop, Resource: s.Name}
-			if _, err := g.judge1(ctx, r, govern.Ask{Question: q}); err != nil {
-				return errors.Join(err, g.stopLost(ctx, r, f))
+			if _, err := g.evaluate(ctx, r, govern.Ask{Question: q}); err != nil {
+				return errors.Join(err, g.stopLooping(ctx, r, f))
 			}
 		case autonomy.Stop:
-			return g.stopLost(ctx, r, f)
+			return g.stopLooping(ctx, r, f)
 		}
 	}
 	return nil
 }
 
-// stopLost has a run wait for a person, and refuses the step that led to it.
-func (g *Gateway) stopLost(ctx context.Context, r run.Run, f autonomy.Finding) error {
-	if err := g.stop(ctx, r, f.Text); err != nil {
+// stopLooping has a run wait for a person, and refuses the step that led to it.
+func (g *Gateway) stopLooping(ctx context.Context, r run.Run, f autonomy.Finding) error {
+	if err := g.stopRun(ctx, r, f.Text); err != nil {
 		return err
 	}
 	return fault.Newf(fault.Denied, "gateway.Call", f.Name, "%s", f.Text)
 }
 
-// show shows a step to a lookout, which first looks at all that was before.
-func (g *Gateway) show(ctx context.Context, l *lookout, r run.Run, level policy.Level, s run.Step) ([]autonomy.Finding, error) {
+// feedDetector shows a step to a lookout, which first looks at all that was before.
+func (g *Gateway) feedDetector(ctx context.Context, l *loopDetector, r run.Run, level policy.Level, s run.Step) ([]autonomy.Finding, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.d == nil {
-		l.d, l.at = autonomy.NewDetector(autonomy.DetectorConfig{Level: level}), 0
+	if l.detector == nil {
+		l.detector, l.lastStep = autonomy.NewDetector(autonomy.DetectorConfig{Level: level}), 0
 	}
 	for { // also the answers of models since, which nobody has shown it
-		list, err := g.cfg.Runs.Steps(ctx, run.StepFilter{Run: r.ID, After: l.at, Limit: 1000})
+		list, err := g.cfg.Runs.Steps(ctx, run.StepFilter{Run: r.ID, After: l.lastStep, Limit: 1000})
 		if err != nil {
 			return nil, err
 		}
@@ -84,20 +84,20 @@ func (g *Gateway) show(ctx context.Context, l *lookout, r run.Run, level policy.
 			if was.State == run.Begun || was.Kind == run.Decision {
 				continue // what is begun is shown when it ends; to ask is not to do
 			}
-			if l.at = was.N; was.Key != s.Key {
-				l.d.Step(stepOf(was))
+			if l.lastStep = was.N; was.Key != s.Key {
+				l.detector.Step(detectorStep(was))
 			}
 		}
 		if len(list) < 1000 {
 			break
 		}
 	}
-	l.at = max(l.at, s.N)
-	return l.d.Step(stepOf(s)), nil
+	l.lastStep = max(l.lastStep, s.N)
+	return l.detector.Step(detectorStep(s)), nil
 }
 
-// stepOf is a step as a lookout sees it.
-func stepOf(s run.Step) autonomy.Step {
+// detectorStep is a step as a lookout sees it.
+func detectorStep(s run.Step) autonomy.Step {
 	if s.Kind == run.Model {
 		return autonomy.Step{At: s.Ended, Kind: autonomy.ModelStep}
 	}
@@ -105,7 +105,7 @@ func stepOf(s run.Step) autonomy.Step {
 		return autonomy.Step{At: s.Ended, Kind: autonomy.MessageStep}
 	}
 	out := autonomy.Step{
-		At: s.Ended, Kind: autonomy.ToolStep, Name: s.Name, Input: s.Digest, Output: sum(s.Output), Wait: autonomy.WaitsOnly(s.Name, s.Input),
+		At: s.Ended, Kind: autonomy.ToolStep, Name: s.Name, Input: s.Digest, Output: digest(s.Output), Wait: autonomy.WaitsOnly(s.Name, s.Input),
 	}
 	if s.State == run.StepFailed || s.State == run.StepRefused {
 		var p Problem
@@ -117,21 +117,21 @@ func stepOf(s run.Step) autonomy.Step {
 	return out
 }
 
-func sum(b []byte) string {
+func digest(b []byte) string {
 	h := sha256.Sum256(b)
 	return hex.EncodeToString(h[:])
 }
 
-// noticed adds to a result what its agent is to be told.
-func (g *Gateway) noticed(r id.Run, text json.RawMessage) json.RawMessage {
-	a := g.attending(r)
+// addNotices adds to a result what its agent is to be told.
+func (g *Gateway) addNotices(r id.Run, text json.RawMessage) json.RawMessage {
+	a := g.supervisionOf(r)
 	if a == nil {
 		return text
 	}
-	a.out.mu.Lock()
-	said := a.out.said
-	a.out.said = nil
-	a.out.mu.Unlock()
+	a.loops.mu.Lock()
+	said := a.loops.warnings
+	a.loops.warnings = nil
+	a.loops.mu.Unlock()
 	if len(said) == 0 {
 		return text
 	}

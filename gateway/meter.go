@@ -13,13 +13,13 @@ import (
 )
 
 const (
-	// meterEvery is how often it is read what a run uses, and limitedEvery if some of
+	// meterInterval is how often it is read what a run uses, and limitedEvery if some of
 	// that is limited.
-	meterEvery   = 10 * time.Second
-	limitedEvery = 2 * time.Second
+	meterInterval   = 10 * time.Second
+	limitedMeterInterval = 2 * time.Second
 
-	// meterTime bounds one reading.
-	meterTime = 10 * time.Second
+	// meterTimeout bounds one reading.
+	meterTimeout = 10 * time.Second
 )
 
 // meter charges a run for what it uses, from now on until stop is called, and then for
@@ -37,7 +37,7 @@ func (g *Gateway) meter(ctx context.Context, rid id.Run) (stop func()) {
 				return
 			case <-wait.C:
 			}
-			wait.Reset(untilNext(g.measure(metered, rid)))
+			wait.Reset(nextReading(g.measure(metered, rid)))
 		}
 	}()
 	return func() {
@@ -46,23 +46,23 @@ func (g *Gateway) meter(ctx context.Context, rid id.Run) (stop func()) {
 		if errors.Is(context.Cause(ctx), run.ErrLost) { // it is another's to charge
 			return
 		}
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), meterTime)
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), meterTimeout)
 		defer cancel()
 		g.measure(ctx, rid)
 	}
 }
 
-// untilNext is when it is to be read again what a run uses: not later than its time is
+// nextReading is when it is to be read again what a run uses: not later than its time is
 // over.
-func untilNext(r run.Run) time.Duration {
-	wait := meterEvery
+func nextReading(r run.Run) time.Duration {
+	wait := meterInterval
 	for d, limit := range r.Budget.Limits {
 		switch d {
 		case budget.Wall:
 			left := time.Duration(limit-r.Budget.Consumed[d]+1) * time.Millisecond
-			wait = min(wait, max(left, limitedEvery/20))
+			wait = min(wait, max(left, limitedMeterInterval/20))
 		case budget.CPU, budget.Network, budget.Storage:
-			wait = min(wait, limitedEvery)
+			wait = min(wait, limitedMeterInterval)
 		}
 	}
 	return wait
@@ -83,10 +83,10 @@ func (g *Gateway) measure(ctx context.Context, rid id.Run) run.Run {
 	return r
 }
 
-// madeFor reports whether a jail was made for this run, and not for one before it.
-func madeFor(j jail.Jail, r run.Run) bool {
+// createdForRun reports whether a jail was made for this run, and not for one before it.
+func createdForRun(j jail.Jail, r run.Run) bool {
 	of := j.Spec.Labels[LabelRun]
-	return of == string(r.ID) || of == branched
+	return of == string(r.ID) || of == labelRunBranch
 }
 
 // readings are what the counters of a run's jail say. Of a jail that was not made for it
@@ -114,7 +114,7 @@ func (g *Gateway) readings(ctx context.Context, r run.Run) ([]run.Reading, error
 		{Name: "disk", Dimension: budget.Storage, Total: used.DiskBytes, Peak: true},
 	}
 	for i := range all {
-		all[i].Of, all[i].Shared = string(r.Jail), !madeFor(j, r)
+		all[i].Of, all[i].Shared = string(r.Jail), !createdForRun(j, r)
 	}
 	return all, nil
 }

@@ -41,14 +41,14 @@ func (g *Gateway) ModelCaller(req *http.Request) (llm.Caller, error) {
 			Err: fmt.Errorf("the run is %s: %s", r.State, r.Reason), Remedy: "wait until it goes on"}
 	}
 	out.Run, out.Parent = string(r.ID), r.Entry
-	context.AfterFunc(req.Context(), g.pulseOf(r.ID).begin("the model", false)) // it ends with the request
+	context.AfterFunc(req.Context(), g.activityOf(r.ID).begin("the model", false)) // it ends with the request
 	if r.Of != "" {
 		out.Branch = fmt.Sprintf("%s/%d", r.Of, r.Branch)
 	}
 	if out.Budget, err = g.cfg.Runs.Budget(req.Context(), r.ID); err != nil {
 		return out, err
 	}
-	out.Journal = answers{g, r}
+	out.Journal = modelJournal{g, r}
 	return out, nil
 }
 
@@ -63,24 +63,24 @@ func (g *Gateway) Exceeded(ctx context.Context, c llm.Caller, err error) {
 	}
 }
 
-// answers are what models have answered a run: steps of its journal. It implements
+// modelJournal are what models have answered a run: steps of its journal. It implements
 // llm.Journal.
-type answers struct {
+type modelJournal struct {
 	g *Gateway
 	r run.Run
 }
 
-// asked is what a step of a model records of a request.
-type asked struct {
+// modelRequest is what a step of a model records of a request.
+type modelRequest struct {
 	Digest string `json:"sha256"`
 }
 
-func (a answers) Begin(ctx context.Context, key, digest string) (*llm.Recorded, error) {
-	input, err := json.Marshal(asked{digest})
+func (a modelJournal) Begin(ctx context.Context, key, digest string) (*llm.Recorded, error) {
+	input, err := json.Marshal(modelRequest{digest})
 	if err != nil {
 		return nil, err
 	}
-	key, err = a.g.keyIn(ctx, a.r, key)
+	key, err = a.g.journalKey(ctx, a.r, key)
 	if err != nil {
 		return nil, err
 	}
@@ -98,13 +98,13 @@ func (a answers) Begin(ctx context.Context, key, digest string) (*llm.Recorded, 
 	return &kept, nil
 }
 
-func (a answers) End(ctx context.Context, key, _ string, r llm.Recorded) error {
+func (a modelJournal) End(ctx context.Context, key, _ string, r llm.Recorded) error {
 	text, err := json.Marshal(r)
 	if err != nil {
 		return err
 	}
 	ctx = context.WithoutCancel(ctx)
-	key, err = a.g.keyIn(ctx, a.r, key)
+	key, err = a.g.journalKey(ctx, a.r, key)
 	if err != nil {
 		return err
 	}
@@ -115,8 +115,8 @@ func (a answers) End(ctx context.Context, key, _ string, r llm.Recorded) error {
 	return err
 }
 
-// A noted is what a step has of a call that is not answered again.
-type noted struct {
+// A callSummary is what a step has of a call that is not answered again.
+type callSummary struct {
 	Outcome llm.Outcome `json:"outcome"`
 	Status  int         `json:"status,omitempty"`
 	Problem string      `json:"problem,omitempty"`
@@ -135,7 +135,7 @@ func (g *Gateway) Asked(ctx context.Context, c llm.Call) error {
 	if err != nil {
 		return err
 	}
-	output, err := json.Marshal(noted{c.Outcome, c.Status, c.Problem, c.Usage, c.Cost, c.Priced})
+	output, err := json.Marshal(callSummary{c.Outcome, c.Status, c.Problem, c.Usage, c.Cost, c.Priced})
 	if err != nil {
 		return err
 	}
@@ -156,10 +156,10 @@ func (g *Gateway) Asked(ctx context.Context, c llm.Call) error {
 	return err
 }
 
-// keyIn is the key of a step in the journal. What a run did after a checkpoint that it
+// journalKey is the key of a step in the journal. What a run did after a checkpoint that it
 // went back to is in the journal and does not count any more: the same keys are other
 // steps then.
-func (g *Gateway) keyIn(ctx context.Context, r run.Run, key string) (string, error) {
+func (g *Gateway) journalKey(ctx context.Context, r run.Run, key string) (string, error) {
 	if len(r.Rewound) == 0 {
 		return key, nil
 	}

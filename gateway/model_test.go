@@ -13,8 +13,8 @@ import (
 	"glasshouse/store/storetest"
 )
 
-// recorded returns runs on a real database, in which one is active.
-func recorded(t *testing.T, limits budget.Amounts) (*Gateway, run.Run) {
+// newRecordedRun returns runs on a real database, in which one is active.
+func newRecordedRun(t *testing.T, limits budget.Amounts) (*Gateway, run.Run) {
 	t.Helper()
 	dir := t.TempDir()
 	s, err := storetest.Open(t, filepath.Join(dir, "g.db"))
@@ -43,8 +43,8 @@ func recorded(t *testing.T, limits budget.Amounts) (*Gateway, run.Run) {
 	return New(Config{Runs: runs}), r
 }
 
-func TestACallWithoutAKeyIsAStepOfItsRun(t *testing.T) {
-	g, r := recorded(t, budget.Amounts{budget.Steps: 2})
+func TestModelCallWithoutKeyIsJournaled(t *testing.T) {
+	g, r := newRecordedRun(t, budget.Amounts{budget.Steps: 2})
 	call := llm.Call{ID: "l-one", Caller: llm.Caller{Run: string(r.ID)}, Model: "default", Served: "m-1", Outcome: llm.Answered, Usage: llm.Usage{Input: 7, Output: 3}, Cost: 12, Priced: true}
 	kept, free, failed, beyond := call, call, call, call
 	kept.ID, kept.Kept = "l-kept", true
@@ -61,7 +61,7 @@ func TestACallWithoutAKeyIsAStepOfItsRun(t *testing.T) {
 		t.Fatalf("its steps are %+v, %v", steps, err)
 	}
 	var in map[string]string
-	var out noted
+	var out callSummary
 	if json.Unmarshal(steps[0].Input, &in) != nil || json.Unmarshal(steps[0].Output, &out) != nil || steps[0].Kind != run.Model || steps[0].State != run.StepDone ||
 		in["model"] != "default" || in["served"] != "m-1" || out.Usage.Input != 7 || out.Usage.Output != 3 || out.Cost != 12 {
 		t.Errorf("the first is %+v", steps[0])

@@ -22,15 +22,15 @@ import (
 	"glasshouse/run"
 )
 
-// outside has an agent at work that is in no jail of its own. It ends with this
+// runOutside has an agent at work that is in no jail of its own. It ends with this
 // process, and begins anew from its last checkpoint.
-func (g *Gateway) outside(ctx context.Context, a *attend, r run.Run, ag Agent, started func()) (err error) {
+func (g *Gateway) runOutside(ctx context.Context, a *supervision, r run.Run, ag Agent, started func()) (err error) {
 	spawner := g.cfg.Spawners[ag.Spawner]
 	token := ""
 	if ag.Spawner == InBwrap { // whose shim shows it; a process of the host could read it anyway
 		token = rand.Text()
 	}
-	rules, err := g.governs(ag)
+	rules, err := g.policySpec(ag)
 	if err != nil {
 		return err
 	}
@@ -39,21 +39,21 @@ func (g *Gateway) outside(ctx context.Context, a *attend, r run.Run, ag Agent, s
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	socket, stop, err := g.socket(ctx, r.ID, token, func() { cancel(errShut) })
+	socket, stop, err := g.listenUnix(ctx, r.ID, token, func() { cancel(errEndpointClosed) })
 	if err != nil {
 		return err
 	}
 	defer stop()
 	defer func() {
-		if errors.Is(context.Cause(ctx), errShut) {
-			err = errShut // and not what came of that
+		if errors.Is(context.Cause(ctx), errEndpointClosed) {
+			err = errEndpointClosed // and not what came of that
 		}
 	}()
 	door := ""
 	if ag.Spawner == InProcess {
 		door = "unix://" + socket
 	}
-	p, l, err := g.launched(r, ag, door, workspace)
+	p, l, err := g.launchConfig(r, ag, door, workspace)
 	if err != nil {
 		return err
 	}
@@ -67,11 +67,11 @@ func (g *Gateway) outside(ctx context.Context, a *attend, r run.Run, ag Agent, s
 	if p.Name == "builtin" {
 		l.Argv[0] = spawner.Agent()
 	}
-	var said printed
+	var said agentOutput
 	var saidMu sync.Mutex
 	start := spawn.Start{
-		Argv: l.Argv, Env: g.elsewhere(l.Env, r), Files: files, Socket: socket, Token: []byte(token),
-		Stdout: printer{&said, &saidMu, protocol.Stdout}, Stderr: printer{&said, &saidMu, protocol.Stderr}, Limits: spawn.Limits{Memory: 2 << 30, PIDs: 512},
+		Argv: l.Argv, Env: g.hostEnv(l.Env, r), Files: files, Socket: socket, Token: []byte(token),
+		Stdout: outputWriter{&said, &saidMu, protocol.Stdout}, Stderr: outputWriter{&said, &saidMu, protocol.Stderr}, Limits: spawn.Limits{Memory: 2 << 30, PIDs: 512},
 	}
 	for what := range spawner.Lacks() {
 		switch what { // what cannot be held here is said by doctor
@@ -96,28 +96,28 @@ func (g *Gateway) outside(ctx context.Context, a *attend, r run.Run, ag Agent, s
 		proc.Kill()
 		proc.Wait()
 	}()
-	a.pulse.heard()
-	g.afterHeard(ctx, a, ag, started)
+	a.activity.recordHeartbeat()
+	g.releaseOnHeartbeat(ctx, a, ag, started)
 	return g.waitOutside(ctx, a, r, ag, proc, &said)
 }
 
-// A printer keeps one stream of an agent.
-type printer struct {
-	p  *printed
+// A outputWriter keeps one stream of an agent.
+type outputWriter struct {
+	p  *agentOutput
 	mu *sync.Mutex // of p, which both streams write
 	s  protocol.Stream
 }
 
-func (p printer) Write(data []byte) (int, error) {
+func (p outputWriter) Write(data []byte) (int, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.p.add(p.s, data)
 	return len(data), nil
 }
 
-// elsewhere is an agent's environment without what says where things are in a jail: its
+// hostEnv is an agent's environment without what says where things are in a jail: its
 // spawner says where they are.
-func (g *Gateway) elsewhere(env []string, r run.Run) []string {
+func (g *Gateway) hostEnv(env []string, r run.Run) []string {
 	env = slices.DeleteFunc(slices.Clone(env), func(kv string) bool {
 		name, _, _ := strings.Cut(kv, "=")
 		return name == "HOME" || name == "PATH" || name == "GLASSHOUSE_DOOR" || strings.HasPrefix(name, "XDG_")
@@ -125,8 +125,8 @@ func (g *Gateway) elsewhere(env []string, r run.Run) []string {
 	return append(env, "SANDBOX_ID="+string(r.Jail))
 }
 
-func (g *Gateway) waitOutside(ctx context.Context, a *attend, r run.Run, ag Agent, proc *spawn.Process, said *printed) error {
-	tick := time.NewTicker(lookAgain)
+func (g *Gateway) waitOutside(ctx context.Context, a *supervision, r run.Run, ag Agent, proc *spawn.Process, said *agentOutput) error {
+	tick := time.NewTicker(recheckInterval)
 	defer tick.Stop()
 	for {
 		select {
@@ -138,15 +138,15 @@ func (g *Gateway) waitOutside(ctx context.Context, a *attend, r run.Run, ag Agen
 			if exit.Limit != "" {
 				return errEnded{"the agent reached its limit of " + exit.Limit}
 			}
-			return g.judge(ctx, r, ag, exit.Code, "", said) // both streams have ended
+			return g.handleExit(ctx, r, ag, exit.Code, "", said) // both streams have ended
 		case <-a.moved:
-			if on, err := g.goesOn(ctx, r.ID); err != nil || !on {
-				g.quit(ctx, proc)
+			if on, err := g.shouldContinue(ctx, r.ID); err != nil || !on {
+				g.terminateProcess(ctx, proc)
 				return err
 			}
 		case <-tick.C:
-			if on, err := g.goesOn(ctx, r.ID); err != nil || !on {
-				g.quit(ctx, proc)
+			if on, err := g.shouldContinue(ctx, r.ID); err != nil || !on {
+				g.terminateProcess(ctx, proc)
 				return err
 			}
 		case why := <-a.restart:
@@ -157,21 +157,21 @@ func (g *Gateway) waitOutside(ctx context.Context, a *attend, r run.Run, ag Agen
 	}
 }
 
-// quit asks an agent to end, and has it ended.
-func (g *Gateway) quit(ctx context.Context, proc *spawn.Process) {
+// terminateProcess asks an agent to end, and has it ended.
+func (g *Gateway) terminateProcess(ctx context.Context, proc *spawn.Process) {
 	if proc.Signal(syscall.SIGTERM) != nil {
 		return
 	}
 	select {
 	case <-proc.Done():
-	case <-time.After(endPatience):
+	case <-time.After(terminateTimeout):
 	case <-ctx.Done():
 	}
 }
 
-// socket listens for one agent, beside all jails, until stop is called. It calls shut
+// listenUnix listens for one agent, beside all jails, until stop is called. It calls shut
 // when it does not any more.
-func (g *Gateway) socket(ctx context.Context, r id.Run, token string, shut func()) (path string, stop func(), err error) {
+func (g *Gateway) listenUnix(ctx context.Context, r id.Run, token string, shut func()) (path string, stop func(), err error) {
 	if err := os.MkdirAll(g.cfg.Dir, 0o711); err != nil {
 		return "", nil, err
 	}

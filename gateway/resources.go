@@ -34,29 +34,29 @@ type sample struct {
 
 // A jail's weight of 1024 is one processor: what it gets of a busy host, if it is not
 // more than there are.
-const weight = 1024
+const sharesPerCPU = 1024
 
-func milliOf(shares int64) int64 { return (shares*1000 + weight/2) / weight }
+func milliCPU(shares int64) int64 { return (shares*1000 + sharesPerCPU/2) / sharesPerCPU }
 
 // sharesOf is the weight of thousandths of a processor. One that it has, or had, does
 // not change by being rounded.
 func sharesOf(milli int64, j *jail.Jail) int64 {
 	for _, s := range []int64{j.Spec.Limits.CPUShares, j.Own().CPUShares} {
-		if milliOf(s) == milli {
+		if milliCPU(s) == milli {
 			return s
 		}
 	}
-	return max(2, (milli*weight+500)/1000)
+	return max(2, (milli*sharesPerCPU+500)/1000)
 }
 
-func boundsOf(l jail.Limits) autonomy.Limits {
-	return autonomy.Limits{CPU: milliOf(l.CPUShares), Memory: l.MemoryMB, Disk: l.DiskMB, PIDs: l.MaxPIDs}
+func limitsOf(l jail.Limits) autonomy.Limits {
+	return autonomy.Limits{CPU: milliCPU(l.CPUShares), Memory: l.MemoryMB, Disk: l.DiskMB, PIDs: l.MaxPIDs}
 }
 
 // Limits implements autonomy.Applier.
 func (b *Bounds) Limits(ctx context.Context, jid id.Jail) (autonomy.Limits, error) {
 	j, err := b.Jails.Get(ctx, jid)
-	return boundsOf(j.Spec.Limits), err
+	return limitsOf(j.Spec.Limits), err
 }
 
 // Apply implements autonomy.Applier. What is applied is lent.
@@ -103,7 +103,7 @@ func (g *Gateway) ApproveResources(ctx context.Context, m autonomy.Member, have,
 	if err != nil {
 		return false, "", "", err
 	}
-	q := policy.Question{Subject: who, Action: policy.ActionResources, Resource: differing(have, want).String()}
+	q := policy.Question{Subject: who, Action: policy.ActionResources, Resource: changedLimits(have, want).String()}
 	about, err := json.Marshal(map[string]string{"has": have.String(), "wants": want.String(), "why": reason})
 	if err != nil {
 		return false, "", "", err
@@ -120,7 +120,7 @@ func (g *Gateway) ApproveResources(ctx context.Context, m autonomy.Member, have,
 		if rerr != nil {
 			return false, "", "", rerr
 		}
-		err = g.waiting(ctx, r, q, ask)
+		err = g.pausedForApproval(ctx, r, q, ask)
 	}
 	why = v.Decision.Reason
 	if v.Instead != "" {
@@ -129,8 +129,8 @@ func (g *Gateway) ApproveResources(ctx context.Context, m autonomy.Member, have,
 	return v.Allow && v.Instead == "", v.By, why, err
 }
 
-// differing are those of want that have has not.
-func differing(have, want autonomy.Limits) autonomy.Limits {
+// changedLimits are those of want that have has not.
+func changedLimits(have, want autonomy.Limits) autonomy.Limits {
 	for _, f := range []struct{ had, wants *int64 }{
 		{&have.CPU, &want.CPU}, {&have.Memory, &want.Memory}, {&have.Disk, &want.Disk}, {&have.PIDs, &want.PIDs},
 	} {
@@ -164,7 +164,7 @@ func (g *Gateway) LimitJail(ctx context.Context, jid id.Jail, l jail.Limits, by 
 	var now jail.Jail
 	set := func(ctx context.Context) (from, to autonomy.Limits, err error) {
 		now, err = g.cfg.Jails.Limit(ctx, jid, jail.LimitChange{Limits: l})
-		return boundsOf(was.Spec.Limits), boundsOf(now.Spec.Limits), err
+		return limitsOf(was.Spec.Limits), limitsOf(now.Spec.Limits), err
 	}
 	if g.cfg.Resources == nil {
 		_, _, err = set(ctx)

@@ -20,8 +20,8 @@ type Saves struct {
 	Keep  int           `json:"keep,omitempty"`  // of those that nobody asked for, the newest; 0 is 20
 }
 
-// over returns s with what it does not say filled in from o.
-func (s Saves) over(o Saves) Saves {
+// withDefaults returns s with what it does not say filled in from o.
+func (s Saves) withDefaults(o Saves) Saves {
 	if s.Steps == 0 {
 		s.Steps = o.Steps
 	}
@@ -37,11 +37,11 @@ func (s Saves) over(o Saves) Saves {
 // defaultSaves are when nobody says anything else.
 var defaultSaves = Saves{Steps: 25, Every: 10 * time.Minute, Keep: 20}
 
-// savesOf is when an agent's runs are kept.
-func (g *Gateway) savesOf(a Agent) Saves {
-	all := g.cfg.Saves.over(defaultSaves)
+// saveSettings is when an agent's runs are kept.
+func (g *Gateway) saveSettings(a Agent) Saves {
+	all := g.cfg.Saves.withDefaults(defaultSaves)
 	if a.Saves != nil {
-		all = a.Saves.over(all)
+		all = a.Saves.withDefaults(all)
 	}
 	return all
 }
@@ -84,7 +84,7 @@ func (s *saver) done(steps int64) {
 
 // begin has a saver go on from the last checkpoint of a run that has its jail, if it has
 // one, whichever daemon took it.
-func (g *Gateway) beginSaver(ctx context.Context, s *saver, r run.Run) error {
+func (g *Gateway) initSaver(ctx context.Context, s *saver, r run.Run) error {
 	at, steps := r.Started, int64(0)
 	err := g.eachCheckpoint(ctx, r.ID, func(c run.Checkpoint) {
 		if c.Snapshot != "" || r.Jail == "" {
@@ -117,9 +117,9 @@ func (g *Gateway) eachCheckpoint(ctx context.Context, r id.Run, do func(run.Chec
 	}
 }
 
-// save keeps the runs whose time has come.
-func (g *Gateway) save() {
-	for _, a := range g.attended() {
+// saveDue keeps the runs whose time has come.
+func (g *Gateway) saveDue() {
+	for _, a := range g.listSupervisions() {
 		r, err := g.cfg.Runs.Get(g.ctx, a.run)
 		if err != nil || r.State != run.Active {
 			continue
@@ -128,7 +128,7 @@ func (g *Gateway) save() {
 		if err != nil {
 			continue
 		}
-		want := g.savesOf(ag)
+		want := g.saveSettings(ag)
 		if reason, due := a.saver.due(want, r.Steps, time.Now()); due {
 			g.wg.Go(func() { g.saveOne(&a.saver, r, want, reason) })
 		}
@@ -141,30 +141,30 @@ func (g *Gateway) saveOne(s *saver, r run.Run, want Saves, reason string) {
 	before := s.steps
 	s.mu.Unlock()
 	defer s.done(r.Steps)
-	if r.Steps == before && !g.changed(g.ctx, r) {
+	if r.Steps == before && !g.jailChanged(g.ctx, r) {
 		return
 	}
 	_, err := g.checkpoint(g.ctx, r.ID, reason, "gateway", nil)
 	if err == nil {
-		err = g.retain(g.ctx, r, want.Keep)
+		err = g.pruneCheckpoints(g.ctx, r, want.Keep)
 	}
 	if err != nil && !errors.Is(err, fault.Conflict) && g.ctx.Err() == nil {
 		g.cfg.Log.Warn("a run is not kept as it is", "run", r.ID, "err", err)
 	}
 }
 
-// changed reports whether the jail of a run may have changed since it was written down.
-func (g *Gateway) changed(ctx context.Context, r run.Run) bool {
-	if !g.writable(ctx, r) {
+// jailChanged reports whether the jail of a run may have changed since it was written down.
+func (g *Gateway) jailChanged(ctx context.Context, r run.Run) bool {
+	if !g.canSnapshot(ctx, r) {
 		return false
 	}
 	changed, err := g.cfg.Jails.Changed(ctx, r.Jail)
 	return changed || err != nil
 }
 
-// retain forgets the checkpoints of a run that nobody asked for, but for the newest that
+// pruneCheckpoints forgets the checkpoints of a run that nobody asked for, but for the newest that
 // have its jail and the newest that have not, and their snapshots with them.
-func (g *Gateway) retain(ctx context.Context, r run.Run, keep int) error {
+func (g *Gateway) pruneCheckpoints(ctx context.Context, r run.Run, keep int) error {
 	var alone, jailed []run.Checkpoint
 	if err := g.eachCheckpoint(ctx, r.ID, func(c run.Checkpoint) {
 		switch {
@@ -181,7 +181,7 @@ func (g *Gateway) retain(ctx context.Context, r run.Run, keep int) error {
 	if len(old) == 0 {
 		return nil
 	}
-	began, err := g.beginnings(ctx, r)
+	began, err := g.branchPoints(ctx, r)
 	if err != nil {
 		return err
 	}
@@ -201,13 +201,13 @@ func (g *Gateway) retain(ctx context.Context, r run.Run, keep int) error {
 	return nil
 }
 
-// beginnings are the checkpoints at which the branches of a run began.
-func (g *Gateway) beginnings(ctx context.Context, r run.Run) (map[id.Checkpoint]bool, error) {
+// branchPoints are the checkpoints at which the branches of a run began.
+func (g *Gateway) branchPoints(ctx context.Context, r run.Run) (map[id.Checkpoint]bool, error) {
 	all := map[id.Checkpoint]bool{}
 	if now, err := g.cfg.Runs.Get(ctx, r.ID); err != nil || now.Branches == 0 {
 		return all, err
 	}
-	err := g.each(ctx, run.Filter{Session: r.Session}, func(b run.Run) bool {
+	err := g.eachRun(ctx, run.Filter{Session: r.Session}, func(b run.Run) bool {
 		if b.Of == r.ID {
 			all[b.From] = true
 		}

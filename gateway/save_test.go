@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-func TestWhoHasNotBegunToSaveKeepsNothing(t *testing.T) {
+func TestSaverIsNotDueBeforeInit(t *testing.T) {
 	var s saver
 	want := Saves{Steps: 2, Every: time.Minute}
 	if reason, due := s.due(want, 100, time.Now()); due {

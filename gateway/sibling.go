@@ -24,41 +24,41 @@ import (
 )
 
 func init() {
-	works = append(works,
-		work{
-			Tool: Tool{"coordinate_sibling", "Ask a sibling agent of the same group for something.", object(`
+	builtinTools = append(builtinTools,
+		builtinTool{
+			Tool: Tool{"coordinate_sibling", "Ask a sibling agent of the same group for something.", objectSchema(`
 				"targetSandboxId": {"type": "string", "description": "the sibling's name, jail or session"},
 				"action": {"type": "string", "description": "what it is to do, in a word or two"},
 				"context": {"type": "string", "description": "all that it needs to know"},
 				"reply_timeout_ms": {"type": "integer", "minimum": 0, "maximum": 3600000, "description": "how long to wait for its answer; 0: do not wait. Default 300000"}`,
 				"targetSandboxId", "action"), "autonomy"},
-			do: (*Gateway).coordinateTool, waits: true,
+			do: (*Gateway).coordinateTool, waitsForPeer: true,
 		},
-		work{
-			Tool: Tool{"sibling_requests", "Look for what siblings ask of you.", object(`
+		builtinTool{
+			Tool: Tool{"sibling_requests", "Look for what siblings ask of you.", objectSchema(`
 				"wait_ms": {"type": "integer", "minimum": 0, "maximum": 60000, "description": "how long to wait if there is nothing"}`), "autonomy"},
-			do: (*Gateway).requestsTool, waits: true,
+			do: (*Gateway).requestsTool, waitsForPeer: true,
 		},
-		work{
-			Tool: Tool{"reply_sibling", "Answer what a sibling has asked.", object(`
+		builtinTool{
+			Tool: Tool{"reply_sibling", "Answer what a sibling has asked.", objectSchema(`
 				"request": {"type": "string", "description": "its id"},
 				"answer": {"type": "string"}`, "request", "answer"), "autonomy"},
 			do: (*Gateway).replyTool,
 		},
-		work{
-			Tool: Tool{"request_resources", "Ask for at least so much processor, memory, disk or processes. To ask for less than you were lent gives the rest back.", object(`
+		builtinTool{
+			Tool: Tool{"request_resources", "Ask for at least so much processor, memory, disk or processes. To ask for less than you were lent gives the rest back.", objectSchema(`
 				"cpu": {"type": "string", "description": "processors, such as 2 or 1.5"},
 				"memory": {"type": "string", "description": "such as 4Gi"},
 				"disk": {"type": "string"},
 				"pids": {"type": "integer"}`), "autonomy"},
 			do: (*Gateway).resourcesTool,
 		},
-		work{
-			Tool: Tool{"create_task", "Put something to be done later into the project's backlog.", object(`
+		builtinTool{
+			Tool: Tool{"create_task", "Put something to be done later into the project's backlog.", objectSchema(`
 				"title": {"type": "string"},
 				"description": {"type": "string"},
 				"priority": {"type": "string", "enum": ["low", "medium", "high", "urgent"]}`, "title"), "autonomy"},
-			question: asks(actionTask, func(in *taskInput) string { return in.Title }),
+			question: questionFrom(actionTask, func(in *taskInput) string { return in.Title }),
 			do:       (*Gateway).taskTool,
 		},
 	)
@@ -76,19 +76,19 @@ type coordinateInput struct {
 	Reply   *int64 `json:"reply_timeout_ms,omitempty"`
 }
 
-// replyWithin is how long an answer is waited for if nobody says.
-const replyWithin = 5 * time.Minute
+// defaultReplyTimeout is how long an answer is waited for if nobody says.
+const defaultReplyTimeout = 5 * time.Minute
 
-func (g *Gateway) coordinateTool(ctx context.Context, d *deed) (any, error) {
+func (g *Gateway) coordinateTool(ctx context.Context, d *invocation) (any, error) {
 	in, err := inputOf[coordinateInput](d.input)
 	if err != nil {
 		return nil, err
 	}
-	wait := replyWithin
+	wait := defaultReplyTimeout
 	if in.Reply != nil {
 		wait = time.Duration(*in.Reply) * time.Millisecond
 	}
-	return g.Coordinate(ctx, d.who, autonomy.Ask{To: in.Target, Action: in.Action, Context: in.Context, ReplyWithin: wait, Key: d.key})
+	return g.Coordinate(ctx, d.caller, autonomy.Ask{To: in.Target, Action: in.Action, Context: in.Context, ReplyWithin: wait, Key: d.key})
 }
 
 // An Asked is what became of a request to a sibling, as the one who asked reads it.
@@ -108,7 +108,7 @@ func (g *Gateway) Coordinate(ctx context.Context, c Caller, a autonomy.Ask) (Ask
 	if g.cfg.Broker == nil {
 		return Asked{}, fault.Cannot("gateway.Coordinate", "siblings do not talk here", "")
 	}
-	defer g.pulseOf(c.Run).begin("coordinate_sibling", true)()
+	defer g.activityOf(c.Run).begin("coordinate_sibling", true)()
 	var err error
 	a.To, err = g.sessionOf(ctx, c, a.To)
 	if err != nil {
@@ -161,19 +161,19 @@ func (g *Gateway) Ready(ctx context.Context, to autonomy.Member) (*autonomy.Refu
 	if err != nil || len(last) == 0 {
 		return nil, err
 	}
-	there, err := g.inhabited(ctx, to.Session)
+	there, err := g.hasAgent(ctx, to.Session)
 	if err != nil || there {
 		return nil, err
 	}
 	return &autonomy.Refusal{
-		Code: "ended", Reason: fmt.Sprintf("the run of %s has ended: it is %s", nameOf(to), last[0].State),
+		Code: "ended", Reason: fmt.Sprintf("the run of %s has ended: it is %s", memberName(to), last[0].State),
 		Remedy: "ask another sibling, or ask without waiting (reply_timeout_ms 0)",
 	}, nil
 }
 
-// inhabited reports whether an agent may be at work in a session: it has a run that has not
+// hasAgent reports whether an agent may be at work in a session: it has a run that has not
 // ended, or a jail that runs and was not made for a run.
-func (g *Gateway) inhabited(ctx context.Context, sid string) (bool, error) {
+func (g *Gateway) hasAgent(ctx context.Context, sid string) (bool, error) {
 	for _, states := range [][]run.State{{run.Active, run.Paused}, {run.Scheduled}} {
 		runs, err := g.cfg.Runs.List(ctx, run.Filter{Session: sid, States: states, Limit: 1})
 		if err != nil || len(runs) > 0 {
@@ -184,7 +184,7 @@ func (g *Gateway) inhabited(ctx context.Context, sid string) (bool, error) {
 	if err != nil {
 		return true, err
 	}
-	jails, err := g.jailsOf(ctx, sid)
+	jails, err := g.sessionJails(ctx, sid)
 	if err != nil {
 		return true, err
 	}
@@ -201,14 +201,14 @@ func (g *Gateway) inhabited(ctx context.Context, sid string) (bool, error) {
 	}), nil
 }
 
-// jailsOf are the jails that were made for a session, oldest first.
-func (g *Gateway) jailsOf(ctx context.Context, sid string) ([]jail.Jail, error) {
+// sessionJails are the jails that were made for a session, oldest first.
+func (g *Gateway) sessionJails(ctx context.Context, sid string) ([]jail.Jail, error) {
 	return g.cfg.Jails.List(ctx, jail.ListOptions{Label: map[string]string{LabelSession: sid}})
 }
 
-// siblingEnded ends the requests of siblings to a run that has ended, if its session has
+// failSiblingRequests ends the requests of siblings to a run that has ended, if its session has
 // no agent left that could answer.
-func (g *Gateway) siblingEnded(ctx context.Context, r run.Run) {
+func (g *Gateway) failSiblingRequests(ctx context.Context, r run.Run) {
 	if g.cfg.Broker == nil {
 		return
 	}
@@ -218,11 +218,11 @@ func (g *Gateway) siblingEnded(ctx context.Context, r run.Run) {
 	}
 	there := false
 	if err == nil {
-		there, err = g.inhabited(ctx, r.Session)
+		there, err = g.hasAgent(ctx, r.Session)
 	}
 	if err == nil && !there {
 		m := autonomy.Member{Session: s.ID, Name: s.Name, Group: s.Group}
-		err = g.cfg.Broker.Gone(ctx, m, fmt.Sprintf("the run of %s has ended: it is %s", nameOf(m), r.State))
+		err = g.cfg.Broker.Gone(ctx, m, fmt.Sprintf("the run of %s has ended: it is %s", memberName(m), r.State))
 	}
 	if err != nil {
 		g.cfg.Log.Warn("siblings wait for a run that has ended", "run", r.ID, "session", r.Session, "err", err)
@@ -245,29 +245,29 @@ func (g *Gateway) Errands(ctx context.Context, c Caller, wait time.Duration) ([]
 	if g.cfg.Broker == nil {
 		return all, nil
 	}
-	defer g.pulseOf(c.Run).begin("sibling_requests", true)()
+	defer g.activityOf(c.Run).begin("sibling_requests", true)()
 	list, err := g.cfg.Broker.Waiting(ctx, c.Member(), wait)
 	if err != nil {
 		return nil, err
 	}
 	for _, r := range list {
-		all = append(all, Errand{r.ID, nameOf(r.From), r.Action, r.Context, r.Tries > 1, r.Deadline})
+		all = append(all, Errand{r.ID, memberName(r.From), r.Action, r.Context, r.Tries > 1, r.Deadline})
 	}
 	return all, nil
 }
 
-func nameOf(m autonomy.Member) string {
+func memberName(m autonomy.Member) string {
 	return cmp.Or(m.Name, cmp.Or(m.Session, string(m.Jail)))
 }
 
-func (g *Gateway) requestsTool(ctx context.Context, d *deed) (any, error) {
+func (g *Gateway) requestsTool(ctx context.Context, d *invocation) (any, error) {
 	in, err := inputOf[struct {
 		WaitMS int64 `json:"wait_ms"`
 	}](d.input)
 	if err != nil {
 		return nil, err
 	}
-	all, err := g.Errands(ctx, d.who, min(time.Duration(in.WaitMS)*time.Millisecond, time.Minute))
+	all, err := g.Errands(ctx, d.caller, min(time.Duration(in.WaitMS)*time.Millisecond, time.Minute))
 	return struct {
 		Requests []Errand `json:"requests"`
 	}{all}, err
@@ -282,7 +282,7 @@ func (g *Gateway) Reply(ctx context.Context, c Caller, q id.Request, answer stri
 	return Asked{Request: r.ID, State: r.State}, err
 }
 
-func (g *Gateway) replyTool(ctx context.Context, d *deed) (any, error) {
+func (g *Gateway) replyTool(ctx context.Context, d *invocation) (any, error) {
 	in, err := inputOf[struct {
 		Request id.Request `json:"request"`
 		Answer  string     `json:"answer"`
@@ -290,11 +290,11 @@ func (g *Gateway) replyTool(ctx context.Context, d *deed) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	return g.Reply(ctx, d.who, in.Request, in.Answer)
+	return g.Reply(ctx, d.caller, in.Request, in.Answer)
 }
 
-func (g *Gateway) resourcesTool(ctx context.Context, d *deed) (any, error) {
-	return g.AskResources(ctx, d.who, d.input)
+func (g *Gateway) resourcesTool(ctx context.Context, d *invocation) (any, error) {
+	return g.AskResources(ctx, d.caller, d.input)
 }
 
 type taskInput struct {
@@ -303,7 +303,7 @@ type taskInput struct {
 	Priority    autonomy.Priority `json:"priority,omitempty"`
 }
 
-func (g *Gateway) taskTool(ctx context.Context, d *deed) (any, error) {
+func (g *Gateway) taskTool(ctx context.Context, d *invocation) (any, error) {
 	in, err := inputOf[taskInput](d.input)
 	if err != nil {
 		return nil, err
@@ -311,10 +311,10 @@ func (g *Gateway) taskTool(ctx context.Context, d *deed) (any, error) {
 	at := time.Now()
 	if ms, err := strconv.ParseInt(d.ref, 10, 64); err == nil {
 		at = time.UnixMilli(ms)
-	} else if err := d.mark(ctx, strconv.FormatInt(at.UnixMilli(), 10)); err != nil {
+	} else if err := d.saveRef(ctx, strconv.FormatInt(at.UnixMilli(), 10)); err != nil {
 		return nil, err
 	}
-	return g.createTask(ctx, d.who, autonomy.NewTask{Title: in.Title, Description: in.Description, Priority: in.Priority, At: at})
+	return g.createTask(ctx, d.caller, autonomy.NewTask{Title: in.Title, Description: in.Description, Priority: in.Priority, At: at})
 }
 
 // A Backlogged is a task as its maker reads it.
@@ -331,7 +331,7 @@ const actionTask = "create_task"
 func (g *Gateway) CreateTask(ctx context.Context, c Caller, n autonomy.NewTask) (Backlogged, error) {
 	q := policy.Question{Action: actionTask, Resource: n.Title}
 	v, err := g.decide(ctx, c, q)
-	if err = cmp.Or(err, refusal(q, v)); err != nil {
+	if err = cmp.Or(err, denialError(q, v)); err != nil {
 		return Backlogged{}, err
 	}
 	return g.createTask(ctx, c, n)
@@ -405,7 +405,7 @@ func (g *Gateway) Members(ctx context.Context, group string) ([]autonomy.Member,
 			f.After = s.ID
 			m := autonomy.Member{Session: s.ID, Name: s.Name, Group: group, Level: policy.Level(s.Level), Jail: s.Jail, Closed: s.State == run.Closed}
 			if m.Jail == "" {
-				g.inhabit(ctx, &m)
+				g.locateMember(ctx, &m)
 			}
 			all = append(all, m)
 		}
@@ -415,8 +415,8 @@ func (g *Gateway) Members(ctx context.Context, group string) ([]autonomy.Member,
 	}
 }
 
-// inhabit finds the jail that a session's agent is at work in now.
-func (g *Gateway) inhabit(ctx context.Context, m *autonomy.Member) {
+// locateMember finds the jail that a session's agent is at work in now.
+func (g *Gateway) locateMember(ctx context.Context, m *autonomy.Member) {
 	runs, err := g.cfg.Runs.List(ctx, run.Filter{Session: m.Session, States: []run.State{run.Active, run.Paused}, Limit: 1})
 	if err == nil && len(runs) > 0 {
 		m.Jail, m.Run = runs[0].Jail, runs[0].ID
@@ -424,7 +424,7 @@ func (g *Gateway) inhabit(ctx context.Context, m *autonomy.Member) {
 	if m.Jail != "" {
 		return
 	}
-	jails, err := g.jailsOf(ctx, m.Session)
+	jails, err := g.sessionJails(ctx, m.Session)
 	if err != nil {
 		return
 	}
@@ -458,7 +458,7 @@ func (g *Gateway) MayAsk(ctx context.Context, from, to autonomy.Member, action, 
 	if err != nil {
 		return false, "", err
 	}
-	q := policy.Question{Subject: who, Action: policy.ActionCoordinate, Resource: nameOf(to)}
+	q := policy.Question{Subject: who, Action: policy.ActionCoordinate, Resource: memberName(to)}
 	about, err := json.Marshal(map[string]string{"action": action, "context": text})
 	if err != nil {
 		return false, "", err
@@ -472,18 +472,18 @@ func (g *Gateway) MayAsk(ctx context.Context, from, to autonomy.Member, action, 
 	if err != nil {
 		return false, "", err
 	}
-	v, err := g.inquire(ctx, r, ask)
+	v, err := g.evaluateShared(ctx, r, ask)
 	return v.Allow && v.Instead == "", v.Decision.Reason, err
 }
 
 // Deliver puts what a sibling asks into the inbox of the one it is asked of. It
 // implements autonomy.Deliverer: the message has the request's id as its key.
 func (g *Gateway) Deliver(ctx context.Context, r autonomy.Request) error {
-	text := "Request " + string(r.ID) + " of " + nameOf(r.From) + ": " + r.Action
+	text := "Request " + string(r.ID) + " of " + memberName(r.From) + ": " + r.Action
 	if r.Context != "" {
 		text += "\n\n" + r.Context
 	}
-	_, err := g.cfg.Runs.Send(ctx, run.Message{Session: r.To.Session, From: nameOf(r.From), Text: text, Key: string(r.ID)})
+	_, err := g.cfg.Runs.Send(ctx, run.Message{Session: r.To.Session, From: memberName(r.From), Text: text, Key: string(r.ID)})
 	if errors.Is(err, fault.Invalid) || errors.Is(err, fault.TooLarge) {
 		return fault.New(fault.Unsupported, "gateway.Deliver", string(r.ID), err)
 	}

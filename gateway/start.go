@@ -24,8 +24,8 @@ type Order struct {
 	Timing schedule.Spec // of which Cron, TZ, Missed, Overlap and Jitter count; without a Cron it is made once
 }
 
-// made is what a schedule makes.
-type made struct {
+// scheduleTemplate is what a schedule makes.
+type scheduleTemplate struct {
 	Goal     string          `json:"goal"`
 	Agent    json.RawMessage `json:"agent,omitempty"`
 	Limits   budget.Amounts  `json:"limits,omitempty"`
@@ -38,19 +38,19 @@ type made struct {
 // shows when the next one is made, and to cancel it is to end the schedule.
 func (g *Gateway) Order(ctx context.Context, o Order) (run.Run, error) {
 	o.Session = cmp.Or(o.Session, id.NewSession())
-	if err := g.acceptable(ctx, o); err != nil {
+	if err := g.validateOrder(ctx, o); err != nil {
 		return run.Run{}, err
 	}
 	if o.Timing.Cron != "" {
-		return g.plan(ctx, o)
+		return g.orderSchedule(ctx, o)
 	}
 	r, err := g.cfg.Runs.Create(ctx, o.Request)
 	g.Poke()
 	return r, err
 }
 
-// acceptable refuses an agent that there is not, before anything is kept.
-func (g *Gateway) acceptable(ctx context.Context, o Order) error {
+// validateOrder refuses an agent that there is not, before anything is kept.
+func (g *Gateway) validateOrder(ctx context.Context, o Order) error {
 	raw := o.Agent
 	if raw == nil {
 		s, err := g.cfg.Runs.Session(ctx, o.Session)
@@ -87,7 +87,7 @@ func (g *Gateway) checkPolicyAgent(ctx context.Context, o Order, a Agent) error 
 		}
 		rules = j.Spec.Govern
 	} else {
-		rules, err = g.governs(a)
+		rules, err = g.policySpec(a)
 		if err != nil {
 			return err
 		}
@@ -98,12 +98,12 @@ func (g *Gateway) checkPolicyAgent(ctx context.Context, o Order, a Agent) error 
 	return nil
 }
 
-func (g *Gateway) plan(ctx context.Context, o Order) (run.Run, error) {
+func (g *Gateway) orderSchedule(ctx context.Context, o Order) (run.Run, error) {
 	const op = "gateway.Order"
 	if manifest.Join(o.Labels...) != manifest.Public {
 		return run.Run{}, fault.Fieldf(op, "labels", "what is personal is not kept in schedules: name in the goal where the agent finds it")
 	}
-	h, err := g.planned(ctx, o)
+	h, err := g.findOrCreateSchedule(ctx, o)
 	if err != nil {
 		return run.Run{}, err
 	}
@@ -116,9 +116,9 @@ func (g *Gateway) plan(ctx context.Context, o Order) (run.Run, error) {
 	return g.cfg.Runs.Create(ctx, wait)
 }
 
-// planned makes the schedule of an order, or finds the one that was made for it: a
+// findOrCreateSchedule makes the schedule of an order, or finds the one that was made for it: a
 // daemon may have been killed before it could say so.
-func (g *Gateway) planned(ctx context.Context, o Order) (schedule.Schedule, error) {
+func (g *Gateway) findOrCreateSchedule(ctx context.Context, o Order) (schedule.Schedule, error) {
 	if o.Key != "" {
 		for f := (schedule.Filter{Session: o.Session}); ; {
 			list, err := g.cfg.Schedules.List(ctx, f)
@@ -129,14 +129,14 @@ func (g *Gateway) planned(ctx context.Context, o Order) (schedule.Schedule, erro
 				break
 			}
 			for _, h := range list {
-				var m made
+				var m scheduleTemplate
 				if f.After = h.ID; json.Unmarshal(h.Make, &m) == nil && m.Key == o.Key {
 					return h, nil
 				}
 			}
 		}
 	}
-	text, err := json.Marshal(made{o.Goal, o.Agent, o.Limits, o.OnExceed, o.Until, o.Key})
+	text, err := json.Marshal(scheduleTemplate{o.Goal, o.Agent, o.Limits, o.OnExceed, o.Until, o.Key})
 	if err != nil {
 		return schedule.Schedule{}, err
 	}
@@ -147,7 +147,7 @@ func (g *Gateway) planned(ctx context.Context, o Order) (schedule.Schedule, erro
 
 // Fire makes the run of a due time. It implements schedule.Config.Fire.
 func (g *Gateway) Fire(ctx context.Context, f schedule.Firing) error {
-	var m made
+	var m scheduleTemplate
 	if err := json.Unmarshal(f.Schedule.Make, &m); err != nil {
 		return fault.New(fault.Invalid, "gateway.Fire", string(f.Schedule.ID), err)
 	}
@@ -167,15 +167,15 @@ func (g *Gateway) Running(ctx context.Context, h id.Schedule) (bool, error) {
 		return false, err
 	}
 	found := false
-	err = g.each(ctx, run.Filter{Session: s.Session, States: []run.State{run.Active, run.Paused}}, func(r run.Run) bool {
+	err = g.eachRun(ctx, run.Filter{Session: s.Session, States: []run.State{run.Active, run.Paused}}, func(r run.Run) bool {
 		found = r.Schedule == string(h)
 		return !found
 	})
 	return found, err
 }
 
-// each calls f with runs, newest first, until it returns false.
-func (g *Gateway) each(ctx context.Context, f run.Filter, do func(r run.Run) bool) error {
+// eachRun calls f with runs, newest first, until it returns false.
+func (g *Gateway) eachRun(ctx context.Context, f run.Filter, do func(r run.Run) bool) error {
 	f.Limit = 100
 	for {
 		list, err := g.cfg.Runs.List(ctx, f)
@@ -193,15 +193,15 @@ func (g *Gateway) each(ctx context.Context, f run.Filter, do func(r run.Run) boo
 	}
 }
 
-// ofSchedule reports whether a run stands for its schedule, which makes other runs, and
+// representsSchedule reports whether a run stands for its schedule, which makes other runs, and
 // never starts itself. Those that the schedule has made have started.
-func ofSchedule(r run.Run) bool { return id.Valid('h', r.Schedule) && r.Started.IsZero() && r.Of == "" }
+func representsSchedule(r run.Run) bool { return id.Valid('h', r.Schedule) && r.Started.IsZero() && r.Of == "" }
 
-// waits reports whether a run only waits for its schedule to make others.
-func waits(r run.Run) bool { return r.State == run.Scheduled && ofSchedule(r) }
+// waitsForSchedule reports whether a run only waits for its schedule to make others.
+func waitsForSchedule(r run.Run) bool { return r.State == run.Scheduled && representsSchedule(r) }
 
-// renew has the run that waits for a schedule show its next time.
-func (g *Gateway) renew(ctx context.Context, r run.Run) error {
+// updateNextRun has the run that waits for a schedule show its next time.
+func (g *Gateway) updateNextRun(ctx context.Context, r run.Run) error {
 	h, err := g.cfg.Schedules.Get(ctx, id.Schedule(r.Schedule))
 	switch {
 	case errors.Is(err, fault.NotFound):
@@ -230,13 +230,13 @@ func (g *Gateway) Cancel(ctx context.Context, rid id.Run, by, reason string) (ru
 	if err != nil {
 		return r, err
 	}
-	if ofSchedule(r) && !r.State.Ended() {
+	if representsSchedule(r) && !r.State.Ended() {
 		if err := g.cfg.Schedules.Delete(ctx, id.Schedule(r.Schedule)); err != nil && !errors.Is(err, fault.NotFound) {
 			return r, err
 		}
 	}
 	r, err = g.cfg.Runs.Move(ctx, rid, run.Move{To: run.Cancelled, By: by, Reason: reason})
-	g.nobody(r)
+	g.cleanUpUnsupervised(r)
 	return r, err
 }
 
@@ -248,16 +248,16 @@ func (g *Gateway) Reschedule(ctx context.Context, h id.Schedule, by string, chan
 		return s, err
 	}
 	var errs []error
-	err = g.eachWaiting(ctx, s, func(r run.Run) {
+	err = g.eachScheduleRun(ctx, s, func(r run.Run) {
 		_, err := g.cfg.Runs.Move(ctx, r.ID, run.Move{To: run.Scheduled, NextRunAt: *s.Next, By: by})
 		errs = append(errs, err)
 	})
 	return s, errors.Join(append(errs, err)...)
 }
 
-// eachWaiting calls do with the runs that wait for a schedule to make others.
-func (g *Gateway) eachWaiting(ctx context.Context, s schedule.Schedule, do func(r run.Run)) error {
-	return g.each(ctx, run.Filter{Session: s.Session, States: []run.State{run.Scheduled}}, func(r run.Run) bool {
+// eachScheduleRun calls do with the runs that wait for a schedule to make others.
+func (g *Gateway) eachScheduleRun(ctx context.Context, s schedule.Schedule, do func(r run.Run)) error {
+	return g.eachRun(ctx, run.Filter{Session: s.Session, States: []run.State{run.Scheduled}}, func(r run.Run) bool {
 		if r.Schedule == string(s.ID) {
 			do(r)
 		}
@@ -275,7 +275,7 @@ func (g *Gateway) Unschedule(ctx context.Context, h id.Schedule, by string) erro
 		return err
 	}
 	var errs []error
-	err = g.eachWaiting(ctx, s, func(r run.Run) {
+	err = g.eachScheduleRun(ctx, s, func(r run.Run) {
 		_, err := g.cfg.Runs.Move(ctx, r.ID, run.Move{To: run.Cancelled, By: by, Reason: "its schedule was removed"})
 		errs = append(errs, err)
 	})
@@ -289,7 +289,7 @@ func (g *Gateway) Pause(ctx context.Context, rid id.Run, by, reason string) (run
 	if err != nil {
 		return r, err
 	}
-	if waits(r) {
+	if waitsForSchedule(r) {
 		if _, err := g.cfg.Schedules.Pause(ctx, id.Schedule(r.Schedule)); err != nil {
 			return r, err
 		}
@@ -324,7 +324,7 @@ func (g *Gateway) Move(ctx context.Context, rid id.Run, v run.Move) (run.Run, er
 		return g.Cancel(ctx, rid, v.By, v.Reason)
 	case run.Done:
 		r, err := g.cfg.Runs.Finish(ctx, rid, run.Finish{Result: v.Result, By: v.By, Person: true})
-		g.nobody(r)
+		g.cleanUpUnsupervised(r)
 		return r, err
 	case run.Paused:
 		v.Why = cmp.Or(v.Why, run.ByOperator)
@@ -333,7 +333,7 @@ func (g *Gateway) Move(ctx context.Context, rid id.Run, v run.Move) (run.Run, er
 	if err != nil {
 		return was, err
 	}
-	if ofSchedule(was) && !was.State.Ended() {
+	if representsSchedule(was) && !was.State.Ended() {
 		switch v.To {
 		case run.Paused:
 			return g.Pause(ctx, rid, v.By, v.Reason)
@@ -342,7 +342,7 @@ func (g *Gateway) Move(ctx context.Context, rid id.Run, v run.Move) (run.Run, er
 		}
 	}
 	r, err := g.cfg.Runs.Move(ctx, rid, v)
-	g.nobody(r)
+	g.cleanUpUnsupervised(r)
 	g.Poke()
 	return r, err
 }
@@ -360,7 +360,7 @@ func (g *Gateway) CloseSession(ctx context.Context, sid, by, reason string) (run
 		errs = append(errs, g.cfg.Broker.Leave(ctx, autonomy.Member{Session: sid, Group: s.Group, Name: s.Name}, "its session was closed"))
 	}
 	if g.cfg.Memory != nil { // a branch that is made later has its checkpoint's
-		errs = append(errs, g.each(ctx, run.Filter{Session: sid}, func(r run.Run) bool {
+		errs = append(errs, g.eachRun(ctx, run.Filter{Session: sid}, func(r run.Run) bool {
 			err := g.cfg.Memory.Forget(ctx, r.ID)
 			errs = append(errs, err)
 			return err == nil
@@ -369,13 +369,13 @@ func (g *Gateway) CloseSession(ctx context.Context, sid, by, reason string) (run
 	return s, errors.Join(append(errs, g.cfg.Kernel.EndSession(ctx, sid))...)
 }
 
-// nobody sees to what is left of a run that has ended and that nobody is at: it was
+// cleanUpUnsupervised sees to what is left of a run that has ended and that nobody is at: it was
 // paused.
-func (g *Gateway) nobody(r run.Run) {
-	at := g.attending(r.ID)
+func (g *Gateway) cleanUpUnsupervised(r run.Run) {
+	at := g.supervisionOf(r.ID)
 	if r.State.Ended() && at == nil && g.ctx.Err() == nil {
 		g.wg.Go(func() {
-			g.end(r)
+			g.cleanUpRun(r)
 			if err := g.cfg.Runs.Release(context.WithoutCancel(g.ctx), r.ID); err != nil {
 				g.cfg.Log.Warn("a run that has ended is not given up", "run", r.ID, "err", err)
 			}
@@ -385,7 +385,7 @@ func (g *Gateway) nobody(r run.Run) {
 
 // GoalOf is what a schedule has pursued.
 func GoalOf(h schedule.Schedule) string {
-	var m made
+	var m scheduleTemplate
 	if json.Unmarshal(h.Make, &m) != nil {
 		return ""
 	}

@@ -28,79 +28,79 @@ type Tool struct {
 	Kind        string          `json:"kind"` // file, exec, capability, autonomy
 }
 
-// A work is a tool of the gateway's own: what it does, what is asked before, and how.
-type work struct {
+// A builtinTool is a tool of the gateway's own: what it does, what is asked before, and how.
+type builtinTool struct {
 	Tool
 	// question is what is decided before it is done; its action "" is nothing.
 	question func(input json.RawMessage) (policy.Question, error)
-	foreseen func(g *Gateway, ctx context.Context, d *deed) json.RawMessage // what a person who is asked is shown of it; nil is nothing
-	do       func(g *Gateway, ctx context.Context, d *deed) (any, error)
-	waits    bool // for a sibling: who waits so is neither idle nor slow
+	preview func(g *Gateway, ctx context.Context, d *invocation) json.RawMessage // what a person who is asked is shown of it; nil is nothing
+	do       func(g *Gateway, ctx context.Context, d *invocation) (any, error)
+	waitsForPeer    bool // for a sibling: who waits so is neither idle nor slow
 }
 
-// A deed is one use of a tool.
-type deed struct {
-	who   Caller
+// A invocation is one use of a tool.
+type invocation struct {
+	caller   Caller
 	key   string // the same for the same use
 	input json.RawMessage
 	ref   string // under which its effect is found again: the id of a command
-	mark  func(ctx context.Context, ref string) error
-	again bool  // it was begun before, and nobody knows how far it came
+	saveRef  func(ctx context.Context, ref string) error
+	retry bool  // it was begun before, and nobody knows how far it came
 	entry int64 // of the chain that it comes from
 }
 
-// maxText bounds what a tool tells of a file or a stream: a model reads it.
-const maxText = 64 << 10
+// maxToolText bounds what a tool tells of a file or a stream: a model reads it.
+const maxToolText = 64 << 10
 
 // inJail reports whether it is done in the agent's jail.
-func (w *work) inJail() bool { return w.Kind == "exec" || w.Kind == "file" }
+func (w *builtinTool) inJail() bool { return w.Kind == "exec" || w.Kind == "file" }
 
-var works = []work{
+var builtinTools = []builtinTool{
 	{
-		Tool: Tool{"bash", "Run a command line in the workspace and wait for it. Returns exit code, stdout and stderr.", object(`
+		Tool: Tool{"bash", "Run a command line in the workspace and wait for it. Returns exit code, stdout and stderr.", objectSchema(`
 			"command": {"type": "string"},
 			"description": {"type": "string", "description": "what it is for, in a few words"},
 			"cwd": {"type": "string", "description": "default: the workspace"},
 			"timeout_ms": {"type": "integer", "minimum": 1, "maximum": 3600000, "description": "default 120000"}`, "command"), "exec"},
-		question: asks(policy.ActionRun, func(in *commandInput) string { return in.Command }),
-		do:       (*Gateway).command,
+		question: questionFrom(policy.ActionRun, func(in *commandInput) string { return in.Command }),
+		do:       (*Gateway).runCommand,
 	},
 	{
-		Tool: Tool{"read_file", "Read a text file. A long one is read in parts.", object(`
+		Tool: Tool{"read_file", "Read a text file. A long one is read in parts.", objectSchema(`
 			"path": {"type": "string"},
 			"offset": {"type": "integer", "minimum": 0, "description": "in bytes"},
 			"limit": {"type": "integer", "minimum": 1, "maximum": 65536}`, "path"), "file"},
-		question: asks(policy.ActionRead, func(in *fileInput) string { return in.Path }),
+		question: questionFrom(policy.ActionRead, func(in *fileInput) string { return in.Path }),
 		do:       (*Gateway).readFile,
 	},
 	{
-		Tool: Tool{"write_file", "Write a text file, in place of what was there.", object(`
+		Tool: Tool{"write_file", "Write a text file, in place of what was there.", objectSchema(`
 			"path": {"type": "string"},
 			"text": {"type": "string"}`, "path", "text"), "file"},
-		question: asks(policy.ActionEdit, func(in *fileInput) string { return in.Path }),
-		foreseen: (*Gateway).wouldWrite,
+		question: questionFrom(policy.ActionEdit, func(in *fileInput) string { return in.Path }),
+		preview: (*Gateway).previewWrite,
 		do:       (*Gateway).writeFile,
 	},
 	{
-		Tool: Tool{"edit_file", "Replace a piece of a text file. The old text must occur exactly once, or say all.", object(`
+		Tool: Tool{"edit_file", "Replace a piece of a text file. The old text must occur exactly once, or say all.", objectSchema(`
 			"path": {"type": "string"},
 			"old": {"type": "string"},
 			"new": {"type": "string"},
 			"all": {"type": "boolean"}`, "path", "old", "new"), "file"},
-		question: asks(policy.ActionEdit, func(in *editInput) string { return in.Path }),
-		foreseen: (*Gateway).wouldEdit,
+		question: questionFrom(policy.ActionEdit, func(in *editInput) string { return in.Path }),
+		preview: (*Gateway).previewEdit,
 		do:       (*Gateway).editFile,
 	},
 	{
-		Tool: Tool{"list_files", "List a directory.", object(`
+		Tool: Tool{"list_files", "List a directory.", objectSchema(`
 			"path": {"type": "string", "description": "default: the workspace"}`), "file"},
-		question: asks(policy.ActionRead, func(in *fileInput) string { return cmp.Or(in.Path, ".") }),
+		question: questionFrom(policy.ActionRead, func(in *fileInput) string { return cmp.Or(in.Path, ".") }),
 		do:       (*Gateway).listFiles,
 	},
 }
 
-// object is the JSON Schema of an object.
-func object(properties string, required ...string) json.RawMessage {
+// objectSchema is the JSON Schema of an object.
+func objectSchema(properties string, required ...string) json.RawMessage {
 	need, _ := json.Marshal(append([]string{}, required...))
 	var b bytes.Buffer
 	if err := json.Compact(&b, fmt.Appendf(nil, `{"type": "object", "properties": {%s}, "required": %s, "additionalProperties": false}`, properties, need)); err != nil {
@@ -109,8 +109,8 @@ func object(properties string, required ...string) json.RawMessage {
 	return b.Bytes()
 }
 
-// asks makes a question of an input.
-func asks[T any](action string, resource func(*T) string) func(json.RawMessage) (policy.Question, error) {
+// questionFrom makes a question of an input.
+func questionFrom[T any](action string, resource func(*T) string) func(json.RawMessage) (policy.Question, error) {
 	return func(raw json.RawMessage) (policy.Question, error) {
 		in, err := inputOf[T](raw)
 		if err != nil {
@@ -151,11 +151,11 @@ type commandOutput struct {
 	Truncated bool   `json:"truncated,omitempty"`
 }
 
-const defaultCommandTime = 2 * time.Minute
+const defaultCommandTimeout = 2 * time.Minute
 
-// command runs a command once: its name is on record before it is started, so that
+// runCommand runs a command once: its name is on record before it is started, so that
 // whoever comes back finds it, running or ended.
-func (g *Gateway) command(ctx context.Context, d *deed) (any, error) {
+func (g *Gateway) runCommand(ctx context.Context, d *invocation) (any, error) {
 	in, err := inputOf[commandInput](d.input)
 	if err != nil {
 		return nil, err
@@ -166,19 +166,19 @@ func (g *Gateway) command(ctx context.Context, d *deed) (any, error) {
 	x := id.Exec(d.ref)
 	if x == "" {
 		x = id.NewExec()
-		if err := d.mark(ctx, string(x)); err != nil {
+		if err := d.saveRef(ctx, string(x)); err != nil {
 			return nil, err
 		}
 	}
 	timeout := time.Duration(in.TimeoutMS) * time.Millisecond
 	if timeout <= 0 {
-		timeout = defaultCommandTime
+		timeout = defaultCommandTimeout
 	}
-	_, _, err = g.cfg.Jails.Exec(ctx, d.who.Jail, jail.ExecRequest{ID: x, Cmd: in.Command, Cwd: in.Cwd, Timeout: timeout, Env: envOf(d.who)}, nil)
+	_, _, err = g.cfg.Jails.Exec(ctx, d.caller.Jail, jail.ExecRequest{ID: x, Cmd: in.Command, Cwd: in.Cwd, Timeout: timeout, Env: callerEnv(d.caller)}, nil)
 	if err != nil && !errors.Is(err, fault.Conflict) {
 		return nil, err
 	}
-	out, serr := g.outputOf(ctx, d.who.Jail, x)
+	out, serr := g.outputOf(ctx, d.caller.Jail, x)
 	if serr != nil {
 		return nil, errors.Join(err, serr)
 	}
@@ -188,7 +188,7 @@ func (g *Gateway) command(ctx context.Context, d *deed) (any, error) {
 // outputOf waits for a command to end, and returns the beginning and the end of what
 // it wrote.
 func (g *Gateway) outputOf(ctx context.Context, jid id.Jail, x id.Exec) (*commandOutput, error) {
-	var stdout, stderr cut
+	var stdout, stderr truncatedOutput
 	each := func(c protocol.Chunk) error {
 		if c.Stream == protocol.Stderr {
 			stderr.Write(c.Data)
@@ -230,20 +230,20 @@ func (g *Gateway) follow(ctx context.Context, jid id.Jail, x id.Exec, each func(
 	}
 }
 
-// cut keeps the beginning and the end of what is written to it.
-type cut struct {
+// truncatedOutput keeps the beginning and the end of what is written to it.
+type truncatedOutput struct {
 	head, tail []byte
 	all        int64
 }
 
-func (c *cut) Write(p []byte) (int, error) {
+func (c *truncatedOutput) Write(p []byte) (int, error) {
 	all := len(p)
-	if n := min(len(p), maxText/2-len(c.head)); n > 0 {
+	if n := min(len(p), maxToolText/2-len(c.head)); n > 0 {
 		c.head = append(c.head, p[:n]...)
 		p = p[n:]
 	}
 	c.tail = append(c.tail, p...)
-	if over := len(c.tail) - maxText/2; over > 0 {
+	if over := len(c.tail) - maxToolText/2; over > 0 {
 		c.tail = append(c.tail[:0], c.tail[over:]...)
 	}
 	c.all += int64(all)
@@ -251,7 +251,7 @@ func (c *cut) Write(p []byte) (int, error) {
 }
 
 // text is what was kept of a stream of at least so many bytes.
-func (c *cut) text(all int64) (string, bool) {
+func (c *truncatedOutput) text(all int64) (string, bool) {
 	lost := max(all, c.all) - int64(len(c.head)+len(c.tail))
 	if lost <= 0 {
 		return strings.ToValidUTF8(string(c.head)+string(c.tail), "\uFFFD"), false
@@ -275,22 +275,22 @@ type editInput struct {
 
 // files opens the files of the jail that a deed is done in, and makes a path of it of
 // one that may be relative to the workspace.
-func (g *Gateway) files(ctx context.Context, d *deed, p string) (jail.Files, string, error) {
+func (g *Gateway) files(ctx context.Context, d *invocation, p string) (jail.Files, string, error) {
 	if strings.Contains(p, "\x00") {
 		return nil, "", fault.Fieldf("gateway.Call", "path", "a path has no NUL byte in it")
 	}
-	j, err := g.cfg.Jails.Get(ctx, d.who.Jail)
+	j, err := g.cfg.Jails.Get(ctx, d.caller.Jail)
 	if err != nil {
 		return nil, "", err
 	}
 	if !path.IsAbs(p) {
 		p = path.Join(cmp.Or(j.Spec.Project(), "/"), p)
 	}
-	f, err := g.cfg.Jails.Files(ctx, d.who.Jail)
+	f, err := g.cfg.Jails.Files(ctx, d.caller.Jail)
 	return f, p, err
 }
 
-func (g *Gateway) readFile(ctx context.Context, d *deed) (any, error) {
+func (g *Gateway) readFile(ctx context.Context, d *invocation) (any, error) {
 	in, err := inputOf[fileInput](d.input)
 	if err != nil {
 		return nil, err
@@ -301,8 +301,8 @@ func (g *Gateway) readFile(ctx context.Context, d *deed) (any, error) {
 	}
 	defer f.Close()
 	limit := in.Limit
-	if limit <= 0 || limit > maxText {
-		limit = maxText
+	if limit <= 0 || limit > maxToolText {
+		limit = maxToolText
 	}
 	r, info, err := f.Read(ctx, p, in.Offset, limit)
 	if err != nil {
@@ -320,7 +320,7 @@ func (g *Gateway) readFile(ctx context.Context, d *deed) (any, error) {
 	}{strings.ToValidUTF8(string(text), "\uFFFD"), info.Size, in.Offset+int64(len(text)) < info.Size}, nil
 }
 
-func (g *Gateway) writeFile(ctx context.Context, d *deed) (any, error) {
+func (g *Gateway) writeFile(ctx context.Context, d *invocation) (any, error) {
 	in, err := inputOf[fileInput](d.input)
 	if err != nil {
 		return nil, err
@@ -330,24 +330,24 @@ func (g *Gateway) writeFile(ctx context.Context, d *deed) (any, error) {
 		return nil, err
 	}
 	defer f.Close()
-	return put(ctx, f, p, []byte(in.Text))
+	return putFile(ctx, f, p, []byte(in.Text))
 }
 
-// written is what is told of a file that was.
-type written struct {
+// writeResult is what is told of a file that was.
+type writeResult struct {
 	Path  string `json:"path"`
 	Bytes int64  `json:"bytes"`
 }
 
-func put(ctx context.Context, f jail.Files, p string, text []byte) (written, error) {
+func putFile(ctx context.Context, f jail.Files, p string, text []byte) (writeResult, error) {
 	info, err := f.Write(ctx, p, bytes.NewReader(text), protocol.WriteOptions{Parents: true})
-	return written{info.Path, info.Size}, err
+	return writeResult{info.Path, info.Size}, err
 }
 
 // maxEdited bounds a file that is edited.
 const maxEdited = 8 << 20
 
-func (g *Gateway) editFile(ctx context.Context, d *deed) (any, error) {
+func (g *Gateway) editFile(ctx context.Context, d *invocation) (any, error) {
 	in, err := inputOf[editInput](d.input)
 	if err != nil {
 		return nil, err
@@ -369,14 +369,14 @@ func (g *Gateway) editFile(ctx context.Context, d *deed) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	next, err := replaced(string(text), in, d.again)
+	next, err := replaceText(string(text), in, d.retry)
 	if err != nil {
 		return nil, err
 	}
-	return put(ctx, f, p, []byte(next))
+	return putFile(ctx, f, p, []byte(next))
 }
 
-func replaced(text string, in *editInput, again bool) (string, error) {
+func replaceText(text string, in *editInput, again bool) (string, error) {
 	const op = "gateway.Call"
 	n := strings.Count(text, in.Old)
 	switch {
@@ -398,7 +398,7 @@ func replaced(text string, in *editInput, again bool) (string, error) {
 // maxListed bounds a listing.
 const maxListed = 500
 
-func (g *Gateway) listFiles(ctx context.Context, d *deed) (any, error) {
+func (g *Gateway) listFiles(ctx context.Context, d *invocation) (any, error) {
 	in, err := inputOf[fileInput](d.input)
 	if err != nil {
 		return nil, err

@@ -14,109 +14,109 @@ import (
 	"glasshouse/run"
 )
 
-// A pulse is what is seen of the agent of a run while it is supervised here.
-type pulse struct {
+// A activity is what is seen of the agent of a run while it is supervised here.
+type activity struct {
 	mu sync.Mutex
 	// +checklocks:mu
 	since time.Time // when supervision began; before, it could do nothing
 	// +checklocks:mu
-	last time.Time // when it did something last
+	lastAction time.Time // when it did something last
 	// +checklocks:mu
-	beat time.Time // when it was heard last; zero: it does not say that it lives
+	lastBeat time.Time // when it was heard last; zero: it does not say that it lives
 	// +checklocks:mu
-	n int
+	lastID int
 	// +checklocks:mu
-	doing map[int]doing
+	operations map[int]operation
 
 	// +checklocks:mu
-	used time.Duration // by the processors of its jail, when it was looked at last
+	cpuUsed time.Duration // by the processors of its jail, when it was looked at last
 	// +checklocks:mu
-	looked time.Time
+	cpuReadAt time.Time
 }
 
-// A doing is something that an agent has asked for and that has not ended.
-type doing struct {
-	what  string
-	from  time.Time
-	waits bool // for a person or a sibling: it is neither idle nor slow
+// A operation is something that an agent has asked for and that has not ended.
+type operation struct {
+	name  string
+	started  time.Time
+	waiting bool // for a person or a sibling: it is neither idle nor slow
 }
 
-// newPulse is the pulse of a run that is supervised from now on.
-func newPulse() *pulse { return &pulse{since: time.Now(), doing: map[int]doing{}} }
+// newActivity is the pulse of a run that is supervised from now on.
+func newActivity() *activity { return &activity{since: time.Now(), operations: map[int]operation{}} }
 
 // begin notes that something is being done until end is called.
-func (p *pulse) begin(what string, waits bool) (end func()) {
+func (p *activity) begin(what string, waits bool) (end func()) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.n++
-	n := p.n
-	p.doing[n] = doing{what, time.Now(), waits}
+	p.lastID++
+	n := p.lastID
+	p.operations[n] = operation{what, time.Now(), waits}
 	return func() {
 		p.mu.Lock()
 		defer p.mu.Unlock()
-		delete(p.doing, n)
-		p.last = time.Now()
+		delete(p.operations, n)
+		p.lastAction = time.Now()
 	}
 }
 
-// did notes that an agent has done something.
-func (p *pulse) did() {
+// recordAction notes that an agent has done something.
+func (p *activity) recordAction() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.last = time.Now()
+	p.lastAction = time.Now()
 }
 
-// heard notes that an agent lives that says so.
-func (p *pulse) heard() {
+// recordHeartbeat notes that an agent lives that says so.
+func (p *activity) recordHeartbeat() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.beat = time.Now()
+	p.lastBeat = time.Now()
 }
 
-// view tells a watchdog what is seen.
-func (p *pulse) view(v *autonomy.RunView) {
+// fillView tells a watchdog what is seen.
+func (p *activity) fillView(v *autonomy.RunView) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.since.After(v.Resumed) {
 		v.Resumed = p.since
 	}
-	v.LastBeat, v.LastStep = p.beat, p.last
-	for _, d := range p.doing {
-		if d.waits {
+	v.LastBeat, v.LastStep = p.lastBeat, p.lastAction
+	for _, d := range p.operations {
+		if d.waiting {
 			v.LastStep = time.Now()
-		} else if v.StepFrom.IsZero() || d.from.Before(v.StepFrom) {
-			v.StepOf, v.StepFrom = d.what, d.from
+		} else if v.StepFrom.IsZero() || d.started.Before(v.StepFrom) {
+			v.StepOf, v.StepFrom = d.name, d.started
 		}
 	}
 }
 
-// atWork is the share of one processor at which a jail is busy.
-const atWork = 0.02
+// busyShare is the share of one processor at which a jail is busy.
+const busyShare = 0.02
 
-// worked notes what the processors of a jail have done for it: an agent of others works
+// recordCPU notes what the processors of a jail have done for it: an agent of others works
 // there by itself, and asks for nothing meanwhile.
-func (p *pulse) worked(used time.Duration) {
+func (p *activity) recordCPU(used time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	now := time.Now()
-	if !p.looked.IsZero() && float64(used-p.used) > atWork*float64(now.Sub(p.looked)) {
-		p.last = now
+	if !p.cpuReadAt.IsZero() && float64(used-p.cpuUsed) > busyShare*float64(now.Sub(p.cpuReadAt)) {
+		p.lastAction = now
 	}
-	p.used, p.looked = used, now
+	p.cpuUsed, p.cpuReadAt = used, now
 }
 
-// pulseOf is the pulse of a run; of one that is supervised elsewhere nobody looks at it.
-func (g *Gateway) pulseOf(r id.Run) *pulse {
-	if a := g.attending(r); a != nil {
-		return a.pulse
+// activityOf is the pulse of a run; of one that is supervised elsewhere nobody looks at it.
+func (g *Gateway) activityOf(r id.Run) *activity {
+	if a := g.supervisionOf(r); a != nil {
+		return a.activity
 	}
-	return newPulse()
+	return newActivity()
 }
 
 // Views implements autonomy.Runs: the runs that are supervised here.
 func (g *Gateway) Views(ctx context.Context) ([]autonomy.RunView, error) {
 	var views []autonomy.RunView
-	for _, a := range g.attended() {
+	for _, a := range g.listSupervisions() {
 		r, err := g.cfg.Runs.Get(ctx, a.run)
 		if err != nil {
 			return nil, err
@@ -125,13 +125,13 @@ func (g *Gateway) Views(ctx context.Context) ([]autonomy.RunView, error) {
 			continue
 		}
 		if ag, err := g.agentOf(r.Agent); err == nil { // else it fails by itself
-			views = append(views, g.view(ctx, r, ag, a.pulse))
+			views = append(views, g.view(ctx, r, ag, a.activity))
 		}
 	}
 	return views, nil
 }
 
-func (g *Gateway) view(ctx context.Context, r run.Run, ag Agent, p *pulse) autonomy.RunView {
+func (g *Gateway) view(ctx context.Context, r run.Run, ag Agent, p *activity) autonomy.RunView {
 	v := autonomy.RunView{
 		Run: r.ID, Level: levelOf(ag), Timers: g.timersOf(ag), Started: r.Started, Waited: r.Waited,
 		Waiting: r.State != run.Active, Resumed: r.Since,
@@ -141,10 +141,10 @@ func (g *Gateway) view(ctx context.Context, r run.Run, ag Agent, p *pulse) auton
 	}
 	if ag.Preset != "builtin" && ag.Spawner == InJail && r.Jail != "" {
 		if s, err := g.cfg.Jails.Stats(ctx, r.Jail); err == nil {
-			p.worked(s.CPU)
+			p.recordCPU(s.CPU)
 		}
 	}
-	p.view(&v)
+	p.fillView(&v)
 	// Of a command, and of an agent of others that is in no jail, it is not known what
 	// it does.
 	if ag.Preset == "shell" || ag.Preset != "builtin" && ag.Spawner != InJail {
@@ -177,9 +177,9 @@ func (g *Gateway) Act(ctx context.Context, v autonomy.RunView, a autonomy.Action
 	case autonomy.ActWarn:
 		return g.warn(ctx, r.ID, string(a.Cause), a.Text)
 	case autonomy.ActAsk:
-		g.wg.Go(func() { g.askLate(r, a) })
+		g.wg.Go(func() { g.askAboutLateRun(r, a) })
 	case autonomy.ActRestart:
-		at := g.attending(r.ID)
+		at := g.supervisionOf(r.ID)
 		if at != nil {
 			select {
 			case at.restart <- a.Text:
@@ -187,24 +187,24 @@ func (g *Gateway) Act(ctx context.Context, v autonomy.RunView, a autonomy.Action
 			}
 		}
 	case autonomy.ActStop:
-		return g.stop(ctx, r, a.Text)
+		return g.stopRun(ctx, r, a.Text)
 	}
 	return nil
 }
 
 // warn tells an agent with its next result, and whoever follows its session now.
 func (g *Gateway) warn(ctx context.Context, r id.Run, cause, text string) error {
-	a := g.attending(r)
+	a := g.supervisionOf(r)
 	if a != nil {
-		a.out.mu.Lock()
-		a.out.said = append(a.out.said, text)
-		a.out.mu.Unlock()
+		a.loops.mu.Lock()
+		a.loops.warnings = append(a.loops.warnings, text)
+		a.loops.mu.Unlock()
 	}
 	return g.cfg.Runs.Warn(ctx, r, cause, text)
 }
 
-// stop has a run wait for a person, and then keeps it as it is.
-func (g *Gateway) stop(ctx context.Context, r run.Run, text string) error {
+// stopRun has a run wait for a person, and then keeps it as it is.
+func (g *Gateway) stopRun(ctx context.Context, r run.Run, text string) error {
 	_, err := g.cfg.Runs.Move(ctx, r.ID, run.Move{To: run.Paused, Why: run.ByWatchdog, Reason: text, By: "gateway"})
 	if errors.Is(err, fault.Conflict) { // it has stopped already
 		return nil
@@ -223,16 +223,16 @@ func (g *Gateway) stop(ctx context.Context, r run.Run, text string) error {
 // actionLate is what a person is asked about a run that takes too long.
 const actionLate = "watchdog"
 
-// askLate asks a person whether a run goes on that is late, whatever its rules say, and
+// askAboutLateRun asks a person whether a run goes on that is late, whatever its rules say, and
 // stops it if it may not.
-func (g *Gateway) askLate(r run.Run, a autonomy.Action) {
+func (g *Gateway) askAboutLateRun(r run.Run, a autonomy.Action) {
 	who, err := g.subjectOf(g.ctx, autonomy.Member{Jail: r.Jail, Session: r.Session, Run: r.ID})
 	if err != nil && g.ctx.Err() == nil {
 		g.cfg.Log.Error("the agent of a run cannot be read; the default agent of the policy is asked about it", "run", r.ID, "err", err)
 	}
 	q := policy.Question{Subject: who, Action: actionLate, Resource: string(a.Cause)}
 	var v govern.Verdict
-	err = g.waitingFor(g.ctx, r, a.Text, func() (err error) {
+	err = g.pausedFor(g.ctx, r, a.Text, func() (err error) {
 		v, err = g.cfg.Kernel.Judge(g.ctx, govern.Ask{Question: q, Parent: r.Entry, Always: a.Text})
 		if err == nil && v.Allow && a.Cause == autonomy.Wall { // before it goes on, or it is late again
 			_, err = g.cfg.Runs.Renew(g.ctx, r.ID)
@@ -245,7 +245,7 @@ func (g *Gateway) askLate(r run.Run, a autonomy.Action) {
 	case err == nil && v.Allow:
 		return
 	default: // nobody could be asked, either
-		err = errors.Join(err, g.stop(g.ctx, r, a.Text))
+		err = errors.Join(err, g.stopRun(g.ctx, r, a.Text))
 	}
 	if err != nil && !errors.Is(err, fault.Conflict) {
 		g.cfg.Log.Error("a run that is late is not dealt with", "run", r.ID, "cause", a.Cause, "err", err)

@@ -11,10 +11,10 @@ import (
 	"glasshouse/run"
 )
 
-// wants is what a watchdog wants done now about a run of level 2 that began so long ago.
-func wants(p *pulse, began time.Time) string {
+// watchdogActions is what a watchdog wants done now about a run of level 2 that began so long ago.
+func watchdogActions(p *activity, began time.Time) string {
 	v := autonomy.RunView{Level: policy.Intelligent, Started: began, Resumed: began}
-	p.view(&v)
+	p.fillView(&v)
 	list := []string{}
 	for _, a := range autonomy.Check(time.Now(), v) {
 		list = append(list, fmt.Sprint(a.Act, " ", a.Cause))
@@ -22,91 +22,91 @@ func wants(p *pulse, began time.Time) string {
 	return fmt.Sprint(list)
 }
 
-func TestWhoWaitsForASiblingOrPollsIsNeitherIdleNorSlow(t *testing.T) {
+func TestActivityAndWatchdog(t *testing.T) {
 	for name, tt := range map[string]struct {
-		do   func(p *pulse)
+		do   func(p *activity)
 		want string
 	}{
-		"waits for a sibling": {func(p *pulse) {
+		"waits for a sibling": {func(p *activity) {
 			p.begin("coordinate_sibling", true)
 			time.Sleep(100 * time.Minute)
 		}, "[]"},
-		"has waited for one": {func(p *pulse) {
+		"has waited for one": {func(p *activity) {
 			end := p.begin("coordinate_sibling", true)
 			time.Sleep(100 * time.Minute)
 			end()
 			time.Sleep(14 * time.Minute)
 		}, "[]"},
-		"polls": {func(p *pulse) {
+		"polls": {func(p *activity) {
 			for range 60 {
 				p.begin("inbox", true)()
 				time.Sleep(2 * time.Minute)
 			}
 		}, "[]"},
-		"does nothing": {func(*pulse) { time.Sleep(16 * time.Minute) }, "[warn idle]"},
-		"has stopped to do anything": {func(p *pulse) {
+		"does nothing": {func(*activity) { time.Sleep(16 * time.Minute) }, "[warn idle]"},
+		"has stopped to do anything": {func(p *activity) {
 			p.begin("bash", false)()
 			time.Sleep(31 * time.Minute)
 		}, "[stop idle]"},
-		"is at a step for long": {func(p *pulse) {
+		"is at a step for long": {func(p *activity) {
 			p.begin("bash", false)
 			time.Sleep(31 * time.Minute)
 		}, "[warn step]"},
-		"is at a step for long, and waits for a sibling in another": {func(p *pulse) {
+		"is at a step for long, and waits for a sibling in another": {func(p *activity) {
 			p.begin("coordinate_sibling", true)
 			p.begin("bash", false)
 			time.Sleep(61 * time.Minute)
 		}, "[stop step]"},
-		"works by itself": {func(p *pulse) {
+		"works by itself": {func(p *activity) {
 			for n := range 120 {
-				p.worked(time.Duration(n) * 10 * time.Second)
+				p.recordCPU(time.Duration(n) * 10 * time.Second)
 				time.Sleep(time.Minute)
 			}
 		}, "[]"},
-		"only breathes": {func(p *pulse) {
+		"only breathes": {func(p *activity) {
 			for n := range 40 {
-				p.worked(time.Duration(n) * 100 * time.Millisecond)
+				p.recordCPU(time.Duration(n) * 100 * time.Millisecond)
 				time.Sleep(time.Minute)
 			}
 		}, "[stop idle]"},
-		"says that it lives, and nothing else": {func(p *pulse) {
+		"says that it lives, and nothing else": {func(p *activity) {
 			for range 400 {
-				p.heard()
+				p.recordHeartbeat()
 				time.Sleep(5 * time.Second)
 			}
 		}, "[stop idle]"},
-		"is silent": {func(p *pulse) {
-			p.heard()
+		"is silent": {func(p *activity) {
+			p.recordHeartbeat()
 			time.Sleep(time.Minute)
 		}, "[restart heartbeat]"},
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			began, p := time.Now(), newPulse()
+			began, p := time.Now(), newActivity()
 			tt.do(p)
-			if got := wants(p, began); got != tt.want {
+			if got := watchdogActions(p, began); got != tt.want {
 				t.Errorf("who %s: %s, want %s", name, got, tt.want)
 			}
 		})
 	}
 }
 
-// TestWallTimeDoesNotBeginAnewWithTheDaemon: all else does, since nobody could do anything
+// TestWallTimeSurvivesDaemonRestart: all else does, since nobody could do anything
 // while there was none.
-func TestWallTimeDoesNotBeginAnewWithTheDaemon(t *testing.T) {
+func TestWallTimeSurvivesDaemonRestart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		began := time.Now()
 		time.Sleep(2 * time.Hour)
-		if got := wants(newPulse(), began); got != "[]" {
+		if got := watchdogActions(newActivity(), began); got != "[]" {
 			t.Errorf("of a run that a new daemon finds after two hours: %s", got)
 		}
 		time.Sleep(2 * time.Hour)
-		if got := wants(newPulse(), began); got != "[stop wall]" {
+		if got := watchdogActions(newActivity(), began); got != "[stop wall]" {
 			t.Errorf("after four hours: %s", got)
 		}
 	})
 }
 
-func TestOfACommandOnlyItsWallTimeIsKnown(t *testing.T) {
+func TestTimersOfCommandAndAgents(t *testing.T) {
 	g := New(Config{
 		Default: Agent{Preset: "builtin", Spawner: InProcess},
 		Timers:  map[policy.Level]autonomy.Timers{policy.Intelligent: {Idle: time.Minute}, policy.Guided: {Wall: time.Hour}},
@@ -122,9 +122,9 @@ func TestOfACommandOnlyItsWallTimeIsKnown(t *testing.T) {
 		{Agent{Preset: "shell"}, autonomy.Timers{Wall: 4 * time.Hour, Step: 30 * time.Minute, Beat: 5 * time.Second, Missed: 6}},
 		{Agent{Preset: "codex"}, autonomy.Timers{Wall: 4 * time.Hour, Step: 30 * time.Minute, Beat: 5 * time.Second, Missed: 6}},
 	} {
-		p := newPulse()
-		p.heard()
-		a := tt.agent.over(g.cfg.Default)
+		p := newActivity()
+		p.recordHeartbeat()
+		a := tt.agent.withDefaults(g.cfg.Default)
 		v := g.view(t.Context(), r, a, p)
 		if v.Timers != tt.want || v.LastBeat.IsZero() != (a.Preset != "builtin") {
 			t.Errorf("%+v: %+v", tt.agent, v)
@@ -132,7 +132,7 @@ func TestOfACommandOnlyItsWallTimeIsKnown(t *testing.T) {
 	}
 }
 
-func TestARunIsKeptAfterStepsOrTime(t *testing.T) {
+func TestSaverIsDueAfterStepsOrTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &saver{at: time.Now(), steps: 10}
 		want := Saves{Steps: 5, Every: time.Minute}
@@ -162,7 +162,7 @@ func TestARunIsKeptAfterStepsOrTime(t *testing.T) {
 			t.Error("it is kept though nobody wants it")
 		}
 	})
-	if got := (Saves{Steps: 3}).over(Saves{Steps: 5, Every: -1}.over(defaultSaves)); got != (Saves{Steps: 3, Every: -1, Keep: 20}) {
+	if got := (Saves{Steps: 3}).withDefaults(Saves{Steps: 5, Every: -1}.withDefaults(defaultSaves)); got != (Saves{Steps: 3, Every: -1, Keep: 20}) {
 		t.Errorf("of several settings: %+v", got)
 	}
 }

@@ -26,7 +26,7 @@ import (
 const (
 	workspace = "/workspace"
 	home      = "/home/agent"
-	programIn = "/usr/local/bin/glasshouse-agent"
+	agentPath = "/usr/local/bin/glasshouse-agent"
 )
 
 // defaultPolicy is of agents whose user gave none: what happens in the jail stays in the
@@ -42,13 +42,13 @@ const defaultPolicy = `{
   }
 }`
 
-// house is the jail of a run: the one it was given, the one that was made for it, or a
+// ensureJail is the jail of a run: the one it was given, the one that was made for it, or a
 // new one.
-func (g *Gateway) house(ctx context.Context, r run.Run, a Agent) (jail.Jail, error) {
+func (g *Gateway) ensureJail(ctx context.Context, r run.Run, a Agent) (jail.Jail, error) {
 	if r.Jail != "" {
 		j, err := g.cfg.Jails.Get(ctx, r.Jail)
 		if err == nil {
-			return g.wake(ctx, j)
+			return g.ensureRunning(ctx, j)
 		}
 		if !errors.Is(err, fault.NotFound) {
 			return jail.Jail{}, err
@@ -64,11 +64,11 @@ func (g *Gateway) house(ctx context.Context, r run.Run, a Agent) (jail.Jail, err
 	}
 	var j jail.Jail
 	if len(made) > 0 {
-		if j, err = g.wake(ctx, made[len(made)-1]); err != nil {
+		if j, err = g.ensureRunning(ctx, made[len(made)-1]); err != nil {
 			return jail.Jail{}, err
 		}
 	} else {
-		spec, err := g.spec(ctx, r, a)
+		spec, err := g.jailSpec(ctx, r, a)
 		if err != nil {
 			return jail.Jail{}, err
 		}
@@ -80,8 +80,8 @@ func (g *Gateway) house(ctx context.Context, r run.Run, a Agent) (jail.Jail, err
 	return j, err
 }
 
-// wake has a jail run.
-func (g *Gateway) wake(ctx context.Context, j jail.Jail) (jail.Jail, error) {
+// ensureRunning has a jail run.
+func (g *Gateway) ensureRunning(ctx context.Context, j jail.Jail) (jail.Jail, error) {
 	switch j.State {
 	case jail.Running:
 		return j, nil
@@ -92,8 +92,8 @@ func (g *Gateway) wake(ctx context.Context, j jail.Jail) (jail.Jail, error) {
 	}
 }
 
-// spec is the jail that is made for a run.
-func (g *Gateway) spec(ctx context.Context, r run.Run, a Agent) (jail.Spec, error) {
+// jailSpec is the jail that is made for a run.
+func (g *Gateway) jailSpec(ctx context.Context, r run.Run, a Agent) (jail.Spec, error) {
 	var s jail.Spec
 	if a.Jail != nil {
 		s = *a.Jail
@@ -113,16 +113,16 @@ func (g *Gateway) spec(ctx context.Context, r run.Run, a Agent) (jail.Spec, erro
 		s.Cwd = workspace
 	}
 	var err error
-	if s.Govern, err = g.governs(a); err != nil {
+	if s.Govern, err = g.policySpec(a); err != nil {
 		return s, err
 	}
-	s.Mounts = append(s.Mounts, jail.Mount{Source: g.cfg.Program, Target: programIn})
+	s.Mounts = append(s.Mounts, jail.Mount{Source: g.cfg.Program, Target: agentPath})
 	s.Granted = append(s.Granted, filepath.Dir(g.cfg.Program))
-	return s, g.layer(ctx, &s, r, a)
+	return s, g.addLayer(ctx, &s, r, a)
 }
 
-// governs is what rules an agent: what its user gave or, without that, the default.
-func (g *Gateway) governs(a Agent) (json.RawMessage, error) {
+// policySpec is what rules an agent: what its user gave or, without that, the default.
+func (g *Gateway) policySpec(a Agent) (json.RawMessage, error) {
 	if a.Jail != nil && len(a.Jail.Govern) > 0 {
 		if a.PolicyAgent == "" {
 			return a.Jail.Govern, nil
@@ -134,7 +134,7 @@ func (g *Gateway) governs(a Agent) (json.RawMessage, error) {
 			return nil
 		})
 	}
-	rules, err := g.rules(a)
+	rules, err := g.defaultRules(a)
 	if err != nil {
 		return nil, err
 	}
@@ -143,8 +143,8 @@ func (g *Gateway) governs(a Agent) (json.RawMessage, error) {
 	}})
 }
 
-// rules are the default policy of an agent.
-func (g *Gateway) rules(a Agent) (string, error) {
+// defaultRules are the default policy of an agent.
+func (g *Gateway) defaultRules(a Agent) (string, error) {
 	var taught strings.Builder
 	for _, name := range a.Skills {
 		_, ids, err := g.cfg.Caps.Skill(name)
@@ -176,9 +176,9 @@ const (
 	agentPIDs     = 1024
 )
 
-// layer adds what an agent's program is brought by, unless the root filesystem has it.
-func (g *Gateway) layer(ctx context.Context, s *jail.Spec, r run.Run, a Agent) error {
-	p, l, err := g.launched(r, a, "", s.Project())
+// addLayer adds what an agent's program is brought by, unless the root filesystem has it.
+func (g *Gateway) addLayer(ctx context.Context, s *jail.Spec, r run.Run, a Agent) error {
+	p, l, err := g.launchConfig(r, a, "", s.Project())
 	if err != nil || p.Layer.Name == "" {
 		return err
 	}
@@ -211,7 +211,7 @@ func (g *Gateway) locate(ctx context.Context, j id.Jail, l agent.Launch) (agent.
 	defer f.Close()
 	var broken error
 	found, err := l.Locate(func(name string) bool {
-		ok, err := program(ctx, f, name)
+		ok, err := isProgram(ctx, f, name)
 		broken = errors.Join(broken, err)
 		return ok
 	})
@@ -221,8 +221,8 @@ func (g *Gateway) locate(ctx context.Context, j id.Jail, l agent.Launch) (agent.
 	return found, err
 }
 
-// program reports whether a path is that of a program, links followed.
-func program(ctx context.Context, f jail.Files, name string) (bool, error) {
+// isProgram reports whether a path is that of a program, links followed.
+func isProgram(ctx context.Context, f jail.Files, name string) (bool, error) {
 	const mostLinks = 40
 	for range mostLinks {
 		info, err := f.Stat(ctx, name)
@@ -242,8 +242,8 @@ func program(ctx context.Context, f jail.Files, name string) (bool, error) {
 	return false, nil
 }
 
-// furnish writes what an agent needs into its jail.
-func (g *Gateway) furnish(ctx context.Context, j id.Jail, l agent.Launch) error {
+// prepareJail writes what an agent needs into its jail.
+func (g *Gateway) prepareJail(ctx context.Context, j id.Jail, l agent.Launch) error {
 	f, err := g.cfg.Jails.Files(ctx, j)
 	if err != nil {
 		return err
@@ -262,7 +262,7 @@ func (g *Gateway) furnish(ctx context.Context, j id.Jail, l agent.Launch) error 
 	if len(l.Prepare) == 0 {
 		return nil
 	}
-	_, st, err := g.cfg.Jails.Exec(ctx, j, jail.ExecRequest{Argv: l.Prepare, Env: words(l.Env), Cwd: l.Cwd, Timeout: defaultCommandTime}, nil)
+	_, st, err := g.cfg.Jails.Exec(ctx, j, jail.ExecRequest{Argv: l.Prepare, Env: envMap(l.Env), Cwd: l.Cwd, Timeout: defaultCommandTimeout}, nil)
 	if err != nil {
 		return err
 	}
@@ -273,8 +273,8 @@ func (g *Gateway) furnish(ctx context.Context, j id.Jail, l agent.Launch) error 
 	return err
 }
 
-// words are the variables of an environment.
-func words(env []string) map[string]string {
+// envMap are the variables of an environment.
+func envMap(env []string) map[string]string {
 	m := make(map[string]string, len(env))
 	for _, kv := range env {
 		k, v, _ := strings.Cut(kv, "=")

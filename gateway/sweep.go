@@ -14,14 +14,14 @@ import (
 // A jail of a run may be left without anybody who sees to it: its daemon was killed when
 // the run had ended and the jail had not, or the run went on in another daemon meanwhile.
 
-// foreignFor is how long a run that nobody is at is left to the daemon that has its jail.
-const foreignFor = 30 * time.Second
+// foreignTimeout is how long a run that nobody is at is left to the daemon that has its jail.
+const foreignTimeout = 30 * time.Second
 
-// left returns the runs that nobody is at and that can go on here, at most limit. It is for
+// unsupervised returns the runs that nobody is at and that can go on here, at most limit. It is for
 // the loop alone.
-func (g *Gateway) left(ctx context.Context, limit int) ([]run.Run, error) {
-	before := g.foreign
-	g.foreign = map[id.Run]time.Time{}
+func (g *Gateway) unsupervised(ctx context.Context, limit int) ([]run.Run, error) {
+	before := g.foreignSince
+	g.foreignSince = map[id.Run]time.Time{}
 	held := map[string]bool{} // sessions that are left to another daemon: who begins a run has them all
 	return g.cfg.Runs.Unsupervised(ctx, limit, func(r run.Run) bool {
 		since, ok := before[r.ID]
@@ -30,9 +30,9 @@ func (g *Gateway) left(ctx context.Context, limit int) ([]run.Run, error) {
 		}
 		foreign, wait := g.isForeign(ctx, r)
 		if foreign {
-			g.foreign[r.ID] = since
+			g.foreignSince[r.ID] = since
 		}
-		if foreign && (wait || time.Since(since) < foreignFor) {
+		if foreign && (wait || time.Since(since) < foreignTimeout) {
 			held[r.Session] = true
 			return false
 		}
@@ -81,19 +81,19 @@ func (g *Gateway) sweepOne(ctx context.Context, j jail.Jail, rid id.Run) error {
 	r, err := g.cfg.Runs.Get(ctx, rid)
 	if err != nil {
 		if errors.Is(err, fault.NotFound) { // it was made for a branch that was never made
-			return g.abandoned(ctx, j)
+			return g.deleteAbandoned(ctx, j)
 		}
 		return err
 	}
-	at := g.attending(rid)
+	at := g.supervisionOf(rid)
 	switch {
 	case at != nil:
 	case r.Jail != "" && r.Jail != j.ID: // it went on in another
 		return g.stopJail(ctx, j)
 	case r.State.Ended():
-		g.end(r)
+		g.cleanUpRun(r)
 	case r.State == run.Paused && r.Why != run.ForApproval:
-		g.rest(ctx, r)
+		g.pauseJail(ctx, r)
 	}
 	return nil
 }
@@ -112,10 +112,10 @@ func (g *Gateway) stopJail(ctx context.Context, j jail.Jail) error {
 	return err
 }
 
-// abandoned removes the jail of a branch that there is not. One that is new may be about
+// deleteAbandoned removes the jail of a branch that there is not. One that is new may be about
 // to get its run.
-func (g *Gateway) abandoned(ctx context.Context, j jail.Jail) error {
-	if j.Origin == nil || time.Since(j.Created) < foreignFor {
+func (g *Gateway) deleteAbandoned(ctx context.Context, j jail.Jail) error {
+	if j.Origin == nil || time.Since(j.Created) < foreignTimeout {
 		return nil
 	}
 	return g.deleteJail(ctx, j.ID)

@@ -21,16 +21,16 @@ import (
 // maxForeseen bounds the difference that a person is shown, and maxCompared the files
 // of which one is made.
 const (
-	maxForeseen = 40 << 10
+	maxPreview = 40 << 10
 	maxCompared = 1 << 20
 )
 
-// foreseen is the difference that a deed would make to a file if it were done now, as
+// preview is the difference that a deed would make to a file if it were done now, as
 // approval.Foreseen has it. The file may be another when it is done.
-func (g *Gateway) foreseen(ctx context.Context, d *deed, name string, next func(was string) (string, error)) json.RawMessage {
+func (g *Gateway) preview(ctx context.Context, d *invocation, name string, next func(was string) (string, error)) json.RawMessage {
 	var f approval.Foreseen
 	var err error
-	if f.Diff, err = g.difference(ctx, d, name, next); err != nil {
+	if f.Diff, err = g.diff(ctx, d, name, next); err != nil {
 		f.NoDiff = err.Error()
 		if e, ok := errors.AsType[*fault.Error](err); ok && e.Err != nil {
 			f.NoDiff = e.Err.Error() // without where in the program it went wrong
@@ -43,14 +43,14 @@ func (g *Gateway) foreseen(ctx context.Context, d *deed, name string, next func(
 	return doc
 }
 
-func (g *Gateway) difference(ctx context.Context, d *deed, name string, next func(was string) (string, error)) (string, error) {
+func (g *Gateway) diff(ctx context.Context, d *invocation, name string, next func(was string) (string, error)) (string, error) {
 	f, p, err := g.files(ctx, d, name)
 	if err != nil {
 		return "", err
 	}
 	defer f.Close()
 	from, was := safetext.FileName("a"+p), ""
-	switch was, err = whole(ctx, f, p); {
+	switch was, err = readFile(ctx, f, p); {
 	case errors.Is(err, fault.NotFound):
 		from = os.DevNull
 	case err != nil:
@@ -72,7 +72,7 @@ func (g *Gateway) difference(ctx context.Context, d *deed, name string, next fun
 	switch {
 	case err != nil:
 		return "", err
-	case len(text) > maxForeseen:
+	case len(text) > maxPreview:
 		return "", errors.New("too much would change to be shown")
 	case text == "":
 		return "", errors.New("an empty file would be made")
@@ -80,8 +80,8 @@ func (g *Gateway) difference(ctx context.Context, d *deed, name string, next fun
 	return text, nil
 }
 
-// whole reads a file that is not too large to be compared.
-func whole(ctx context.Context, f jail.Files, p string) (string, error) {
+// readFile reads a file that is not too large to be compared.
+func readFile(ctx context.Context, f jail.Files, p string) (string, error) {
 	r, info, err := f.Read(ctx, p, 0, maxCompared)
 	if err != nil {
 		return "", err
@@ -97,20 +97,20 @@ func whole(ctx context.Context, f jail.Files, p string) (string, error) {
 
 func isText(s string) bool { return utf8.ValidString(s) && strings.IndexByte(s, 0) < 0 }
 
-// wouldWrite is what write_file would change.
-func (g *Gateway) wouldWrite(ctx context.Context, d *deed) json.RawMessage {
+// previewWrite is what write_file would change.
+func (g *Gateway) previewWrite(ctx context.Context, d *invocation) json.RawMessage {
 	in, err := inputOf[fileInput](d.input)
 	if err != nil {
 		return nil // it is refused before anybody is asked
 	}
-	return g.foreseen(ctx, d, in.Path, func(string) (string, error) { return in.Text, nil })
+	return g.preview(ctx, d, in.Path, func(string) (string, error) { return in.Text, nil })
 }
 
-// wouldEdit is what edit_file would change.
-func (g *Gateway) wouldEdit(ctx context.Context, d *deed) json.RawMessage {
+// previewEdit is what edit_file would change.
+func (g *Gateway) previewEdit(ctx context.Context, d *invocation) json.RawMessage {
 	in, err := inputOf[editInput](d.input)
 	if err != nil {
 		return nil
 	}
-	return g.foreseen(ctx, d, in.Path, func(was string) (string, error) { return replaced(was, in, d.again) })
+	return g.preview(ctx, d, in.Path, func(was string) (string, error) { return replaceText(was, in, d.retry) })
 }

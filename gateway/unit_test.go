@@ -19,8 +19,8 @@ import (
 	"glasshouse/run"
 )
 
-// TestWhatAnAgentAsksByTheProtocol: each call becomes the questions that rules know.
-func TestWhatAnAgentAsksByTheProtocol(t *testing.T) {
+// TestQuestionsOfToolCalls: each call becomes the questions that rules know.
+func TestQuestionsOfToolCalls(t *testing.T) {
 	for name, tt := range map[string]struct {
 		call acp.ToolCall
 		want []question
@@ -44,7 +44,7 @@ func TestWhatAnAgentAsksByTheProtocol(t *testing.T) {
 	}
 }
 
-func TestToolsOfHarnessesHaveTheNamesOfRules(t *testing.T) {
+func TestToolOfMapsHarnessNames(t *testing.T) {
 	for in, want := range map[string]string{"Bash": "bash", "run_shell_command": "bash", "MultiEdit": "edit", "Write": "write", "web_fetch": "webfetch", "LS": "list", "deploy": "deploy"} {
 		if got, own := ToolOf(in); got != want || own {
 			t.Errorf("ToolOf(%s) = %s, %v, want %s", in, got, own, want)
@@ -60,30 +60,30 @@ func TestToolsOfHarnessesHaveTheNamesOfRules(t *testing.T) {
 	}
 }
 
-func TestLinesOfAText(t *testing.T) {
+func TestSelectLines(t *testing.T) {
 	const text = "one\ntwo\nthree"
 	for _, tt := range []struct {
 		first, limit int
 		want         string
 	}{{0, 0, text}, {1, 0, text}, {2, 0, "two\nthree"}, {2, 1, "two\n"}, {1, 2, "one\ntwo\n"}, {3, 5, "three"}, {4, 1, ""}, {9, 0, ""}, {-3, 1, "one\n"}} {
-		if got := string(linesOf([]byte(text), tt.first, tt.limit)); got != tt.want {
+		if got := string(selectLines([]byte(text), tt.first, tt.limit)); got != tt.want {
 			t.Errorf("linesOf(%d, %d) = %q, want %q", tt.first, tt.limit, got, tt.want)
 		}
 	}
 }
 
-func TestACommandIsQuotedAsAShellReadsIt(t *testing.T) {
+func TestShellQuote(t *testing.T) {
 	for want, argv := range map[string][]string{
 		"ls -l": {"ls", "-l"}, "echo 'a b'": {"echo", "a b"}, "rm '$HOME'": {"rm", "$HOME"}, "echo ''": {"echo", ""},
 	} {
-		if got := quoted(argv); got != want {
+		if got := shellQuote(argv); got != want {
 			t.Errorf("quoted(%q) = %s, want %s", argv, got, want)
 		}
 	}
 }
 
-func TestLongOutputKeepsItsBeginningAndItsEnd(t *testing.T) {
-	var c cut
+func TestTruncatedOutputKeepsBothEnds(t *testing.T) {
+	var c truncatedOutput
 	for range 40 {
 		if n, err := c.Write([]byte(strings.Repeat("x", 4096))); n != 4096 || err != nil {
 			t.Fatalf("Write = %d, %v, want 4096", n, err)
@@ -91,10 +91,10 @@ func TestLongOutputKeepsItsBeginningAndItsEnd(t *testing.T) {
 	}
 	c.Write([]byte("the end"))
 	text, lost := c.text(0)
-	if !lost || !strings.HasSuffix(text, "the end") || !strings.HasPrefix(text, "xxxx") || len(text) > maxText+100 {
+	if !lost || !strings.HasSuffix(text, "the end") || !strings.HasPrefix(text, "xxxx") || len(text) > maxToolText+100 {
 		t.Errorf("text of %d bytes, lost %v, want both ends of it", len(text), lost)
 	}
-	var short cut
+	var short truncatedOutput
 	short.Write([]byte("a\xff"))
 	if text, lost := short.text(2); text != "a\uFFFD" || lost {
 		t.Errorf("text = %q, lost %v, want it whole with the byte replaced", text, lost)
@@ -104,11 +104,11 @@ func TestLongOutputKeepsItsBeginningAndItsEnd(t *testing.T) {
 	}
 }
 
-func TestAnAgentsOutputKeepsItsLastBytes(t *testing.T) {
-	var p printed
+func TestAgentOutputKeepsLastBytes(t *testing.T) {
+	var p agentOutput
 	p.add(1, []byte(strings.Repeat("a", maxLast)))
 	p.add(2, []byte(" error\n"))
-	if got := p.end(); len(got) > maxLast || !strings.HasSuffix(got, "a error") {
+	if got := p.lastOutput(); len(got) > maxLast || !strings.HasSuffix(got, "a error") {
 		t.Errorf("the end = %d bytes ending in %q, want the error", len(got), got[max(0, len(got)-10):])
 	}
 	if len(p.stdout) != maxLast {
@@ -116,7 +116,7 @@ func TestAnAgentsOutputKeepsItsLastBytes(t *testing.T) {
 	}
 }
 
-func TestInputsThatHaveUnknownWordsAreRefused(t *testing.T) {
+func TestInputRejectsUnknownFields(t *testing.T) {
 	if in, err := inputOf[commandInput](nil); err != nil || *in != (commandInput{}) {
 		t.Errorf("no input = %+v, %v, want an empty one", in, err)
 	}
@@ -127,16 +127,16 @@ func TestInputsThatHaveUnknownWordsAreRefused(t *testing.T) {
 	}
 }
 
-// TestAnAgentHasWhatTheDefaultHas where it says nothing.
-func TestAnAgentHasWhatTheDefaultHas(t *testing.T) {
+// TestAgentWithDefaults where it says nothing.
+func TestAgentWithDefaults(t *testing.T) {
 	def := Agent{Preset: "opencode", Model: "m", Spawner: InJail, Level: 2, Env: map[string]string{"A": "1", "B": "2"}, Skills: []string{"x"}, Argv: []string{"-v"}, Jail: &jail.Spec{Name: "d"}, Trusted: true}
-	got := Agent{Env: map[string]string{"B": "3"}, PolicyAgent: "reviewer"}.over(def)
+	got := Agent{Env: map[string]string{"B": "3"}, PolicyAgent: "reviewer"}.withDefaults(def)
 	want := def
 	want.Env, want.Protocol, want.PolicyAgent = map[string]string{"A": "1", "B": "3"}, "run", "reviewer"
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("an agent over the default (-want +got)\n%s", diff)
 	}
-	got = Agent{Preset: "shell", Skills: []string{}, Jail: &jail.Spec{Name: "mine"}}.over(def)
+	got = Agent{Preset: "shell", Skills: []string{}, Jail: &jail.Spec{Name: "mine"}}.withDefaults(def)
 	if got.Argv != nil || len(got.Skills) != 0 || got.Trusted || got.Jail.Name != "mine" {
 		t.Errorf("another preset = %+v, want no arguments, skills or trust of the default", got)
 	}
@@ -145,18 +145,18 @@ func TestAnAgentHasWhatTheDefaultHas(t *testing.T) {
 	}
 }
 
-func TestTheDefaultPolicyKeepsAnAgentInItsJail(t *testing.T) {
-	w := newWorld(t).idle()
-	w.caps.skills["ship"] = []string{"ship.it"}
+func TestDefaultPolicy(t *testing.T) {
+	env := newTestEnv(t).withoutLoop()
+	env.caps.skills["ship"] = []string{"ship.it"}
 	for name, tt := range map[string]struct {
 		spawner string
 		edit    policy.Effect
 	}{"in a jail": {InJail, policy.Allow}, "as a process of the host": {InProcess, policy.Ask}} {
-		raw, err := w.g.governs(Agent{Spawner: tt.spawner, Skills: []string{"ship"}})
+		raw, err := env.g.policySpec(Agent{Spawner: tt.spawner, Skills: []string{"ship"}})
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := w.kernel.GovernRun(t.Context(), "r-1", raw, workspace); err != nil {
+		if err := env.kernel.GovernRun(t.Context(), "r-1", raw, workspace); err != nil {
 			t.Fatal(err)
 		}
 		for _, q := range []struct {
@@ -166,52 +166,52 @@ func TestTheDefaultPolicyKeepsAnAgentInItsJail(t *testing.T) {
 			{"edit", "src/a", tt.edit}, {"bash", "make", tt.edit}, {"bash", "sudo make", policy.Deny}, {"call", "ship.it", policy.Allow}, {"call", "other", policy.Ask},
 			{"call", "memory.get", policy.Allow}, {"secret", "KEY", policy.Ask}, {"request_resources", "cpu=9", policy.Ask}, {"create_task", "x", policy.Allow},
 		} {
-			got := w.kernel.Decide(policy.Question{Subject: policy.Subject{Run: "r-1"}, Action: q.action, Resource: q.resource})
+			got := env.kernel.Decide(policy.Question{Subject: policy.Subject{Run: "r-1"}, Action: q.action, Resource: q.resource})
 			if got.Effect != q.want {
 				t.Errorf("%s: %s %s = %s (%s), want %s", name, q.action, q.resource, got.Effect, got.Reason, q.want)
 			}
 		}
 	}
-	if _, err := w.g.governs(Agent{Skills: []string{"nothing"}}); !errors.Is(err, fault.NotFound) {
+	if _, err := env.g.policySpec(Agent{Skills: []string{"nothing"}}); !errors.Is(err, fault.NotFound) {
 		t.Errorf("the policy of an unknown skill = %v, want not found", err)
 	}
 }
 
-func TestAFileIsNamedFromItsWorkspace(t *testing.T) {
+func TestResourceNameIsRelativeToWorkspace(t *testing.T) {
 	c := Caller{Workspace: "/work/"}
 	for _, tt := range []struct{ action, in, want string }{
 		{"edit", "/work/src/a", "src/a"}, {"edit", "/work/../etc/passwd", "/work/../etc/passwd"}, {"edit", "/work/x/../a", "a"}, {"edit", "src/a", "src/a"},
 		{"edit", "/workshop/a", "/workshop/a"}, {"bash", "/work/run.sh", "/work/run.sh"},
 	} {
-		if got := c.near(policy.Question{Action: tt.action, Resource: tt.in}); got != tt.want {
+		if got := c.resourceName(policy.Question{Action: tt.action, Resource: tt.in}); got != tt.want {
 			t.Errorf("%s %s = %s, want %s", tt.action, tt.in, got, tt.want)
 		}
 	}
-	if got := (Caller{}).near(policy.Question{Action: "edit", Resource: "/a"}); got != "/a" {
+	if got := (Caller{}).resourceName(policy.Question{Action: "edit", Resource: "/a"}); got != "/a" {
 		t.Errorf("without a workspace: %s, want /a", got)
 	}
 }
 
-func TestWhatIsNotAllowedIsDenied(t *testing.T) {
+func TestDenialError(t *testing.T) {
 	q := policy.Question{Action: "bash", Resource: "rm x"}
-	if err := refusal(q, govern.Verdict{Allow: true}); err != nil {
+	if err := denialError(q, govern.Verdict{Allow: true}); err != nil {
 		t.Errorf("what is allowed = %v, want nil", err)
 	}
-	err := refusal(q, govern.Verdict{Decision: policy.Decision{Reason: "rule 3", Remedy: "ask"}})
+	err := denialError(q, govern.Verdict{Decision: policy.Decision{Reason: "rule 3", Remedy: "ask"}})
 	if !errors.Is(err, fault.Denied) || fault.RemedyOf(err) != "ask" || !strings.Contains(err.Error(), "rule 3") {
 		t.Errorf("what is denied = %v, want the reason and the remedy", err)
 	}
-	if err := refusal(q, govern.Verdict{Allow: true, Instead: "rm y"}); !errors.Is(err, fault.Denied) || !strings.Contains(err.Error(), "rm y") {
+	if err := denialError(q, govern.Verdict{Allow: true, Instead: "rm y"}); !errors.Is(err, fault.Denied) || !strings.Contains(err.Error(), "rm y") {
 		t.Errorf("what something else was allowed in place of = %v, want denied with that", err)
 	}
 }
 
-func TestAnEndedStepIsReadByItsAgent(t *testing.T) {
+func TestUsedOfEndedStep(t *testing.T) {
 	done := usedOf(run.Step{State: run.StepDone, Output: json.RawMessage(`{"a":1}`)})
 	if done.Error != nil || string(done.Output) != `{"a":1}` {
 		t.Errorf("a step that is done = %+v, want its output", done)
 	}
-	failed := usedOf(run.Step{State: run.StepFailed, Output: problemText(fault.Newf(fault.NotFound, "op", "x", "no such file"))})
+	failed := usedOf(run.Step{State: run.StepFailed, Output: problemJSON(fault.Newf(fault.NotFound, "op", "x", "no such file"))})
 	if failed.Output != nil || failed.Error.Kind != "not found" && failed.Error.Kind != string(fault.NotFound) || !strings.Contains(failed.Error.Message, "no such file") {
 		t.Errorf("a step that failed = %+v, want its error", failed.Error)
 	}
@@ -219,31 +219,31 @@ func TestAnEndedStepIsReadByItsAgent(t *testing.T) {
 		t.Errorf("a step with an output that is no problem = %+v, want it as the message", odd.Error)
 	}
 	var p Problem
-	if err := json.Unmarshal(problemText(errors.New("plain")), &p); err != nil || p.Kind != "failed" {
+	if err := json.Unmarshal(problemJSON(errors.New("plain")), &p); err != nil || p.Kind != "failed" {
 		t.Errorf("a plain error = %+v, %v, want the kind failed", p, err)
 	}
 }
 
-func TestSharesAreProcessors(t *testing.T) {
+func TestSharesOfMilliCPU(t *testing.T) {
 	j := &jail.Jail{Spec: jail.Spec{Limits: jail.Limits{CPUShares: 257}}}
-	for milli, want := range map[int64]int64{1000: 1024, 2000: 2048, 500: 512, 1: 2, milliOf(257): 257} {
+	for milli, want := range map[int64]int64{1000: 1024, 2000: 2048, 500: 512, 1: 2, milliCPU(257): 257} {
 		if got := sharesOf(milli, j); got != want {
 			t.Errorf("shares of %d thousandths = %d, want %d", milli, got, want)
 		}
 	}
 }
 
-func TestACallersBudgetIsItsRuns(t *testing.T) {
-	if got := worst(run.Capability); got == nil || len(got) != 0 {
+func TestStepReservation(t *testing.T) {
+	if got := reservation(run.Capability); got == nil || len(got) != 0 {
 		t.Errorf("worst of a capability = %v, want nothing reserved", got)
 	}
-	if got := worst(run.Tool); got != nil {
+	if got := reservation(run.Tool); got != nil {
 		t.Errorf("worst of a tool = %v, want the default", got)
 	}
 	_ = budget.Amounts{}
 }
 
-func TestTextsAreCutBetweenLetters(t *testing.T) {
+func TestClipAndTail(t *testing.T) {
 	for _, tt := range []struct {
 		in   string
 		most int
@@ -258,18 +258,18 @@ func TestTextsAreCutBetweenLetters(t *testing.T) {
 	}
 }
 
-func TestWhyAConversationWasLost(t *testing.T) {
-	if err := lost(fault.Cannot("acp", "no such protocol", ""), "noise"); !errors.Is(err, fault.Unsupported) {
+func TestConversationError(t *testing.T) {
+	if err := conversationError(fault.Cannot("acp", "no such protocol", ""), "noise"); !errors.Is(err, fault.Unsupported) {
 		t.Errorf("what cannot be = %v, want it unchanged: it is not tried again", err)
 	}
-	err := lost(errors.New("the agent ended"), "  panic: x\n")
+	err := conversationError(errors.New("the agent ended"), "  panic: x\n")
 	if _, again := errors.AsType[errEnded](err); !again || !strings.Contains(err.Error(), "it wrote: panic: x") {
 		t.Errorf("an agent that ended = %v, want what it wrote, and another try", err)
 	}
 }
 
-func TestAnAgentThatWasToldNoIsToldWhy(t *testing.T) {
-	text := refused(acp.Turn{Refused: []acp.Refusal{{Call: acp.ToolCall{Command: "rm x"}, Reason: "a rule"}, {Call: acp.ToolCall{Title: "Edit b"}, Reason: "ann said no"}}})
+func TestDenialPromptListsReasons(t *testing.T) {
+	text := denialPrompt(acp.Turn{Refused: []acp.Refusal{{Call: acp.ToolCall{Command: "rm x"}, Reason: "a rule"}, {Call: acp.ToolCall{Title: "Edit b"}, Reason: "ann said no"}}})
 	for _, want := range []string{"rm x: a rule", "Edit b: ann said no", "Do not try it in another way"} {
 		if !strings.Contains(text, want) {
 			t.Errorf("prompt = %q, want %q in it", text, want)
@@ -277,32 +277,32 @@ func TestAnAgentThatWasToldNoIsToldWhy(t *testing.T) {
 	}
 }
 
-func TestAPulseIsSeenByTheWatchdogOnceItIsRead(t *testing.T) {
+func TestActivityOfSupervisedRun(t *testing.T) {
 	g := New(Config{})
-	p := g.pulseOf("r-unknown")
+	p := g.activityOf("r-unknown")
 	p.begin("bash", false)
-	steps := func(p *pulse) (n int, last time.Time) {
+	steps := func(p *activity) (n int, last time.Time) {
 		p.mu.Lock()
 		defer p.mu.Unlock()
-		return len(p.doing), p.last
+		return len(p.operations), p.lastAction
 	}
-	if n, _ := steps(g.pulseOf("r-unknown")); n != 0 {
+	if n, _ := steps(g.activityOf("r-unknown")); n != 0 {
 		t.Errorf("the pulse of a run that is not supervised here has %d steps, want none", n)
 	}
-	a := newAttend("r-1")
+	a := newSupervision("r-1")
 	g.mu.Lock()
-	g.at["r-1"] = a
+	g.supervisions["r-1"] = a
 	g.mu.Unlock()
-	end := g.pulseOf("r-1").begin("bash", false)
-	if n, _ := steps(a.pulse); n != 1 {
+	end := g.activityOf("r-1").begin("bash", false)
+	if n, _ := steps(a.activity); n != 1 {
 		t.Errorf("steps under way = %d, want 1", n)
 	}
 	end()
-	if n, last := steps(a.pulse); n != 0 || last.IsZero() {
+	if n, last := steps(a.activity); n != 0 || last.IsZero() {
 		t.Errorf("steps under way = %d, last at %s, want none and a time", n, last)
 	}
-	news := a.news()
-	a.tell()
+	news := a.stateChange()
+	a.notifyStateChange()
 	select {
 	case <-news:
 	case <-time.After(30 * time.Second):
@@ -310,13 +310,13 @@ func TestAPulseIsSeenByTheWatchdogOnceItIsRead(t *testing.T) {
 	}
 }
 
-func TestTheEndOfAnAgentsOutputBeginsWithAWholeCharacter(t *testing.T) {
-	var p printed
+func TestLastOutputStartsAtCharacter(t *testing.T) {
+	var p agentOutput
 	for range maxLast {
 		p.add(1, []byte("€"))
 	}
 	p.add(1, []byte(".")) // so that what is kept would begin within a character
-	if got := p.end(); strings.Trim(got, "€") != "." || len(got) > maxLast || len(got) <= maxLast-utf8.UTFMax {
+	if got := p.lastOutput(); strings.Trim(got, "€") != "." || len(got) > maxLast || len(got) <= maxLast-utf8.UTFMax {
 		t.Errorf("the end = %d bytes: %.12q", len(got), got)
 	}
 }

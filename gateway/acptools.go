@@ -23,37 +23,37 @@ import (
 
 // What an agent may ask for by the Agent Client Protocol that models are not offered.
 const (
-	toolLines    = "fs/read_text_file"
+	toolReadLines    = "fs/read_text_file"
 	toolTerminal = "terminal/create"
 	kindClient   = "client"
 )
 
 func init() {
-	works = append(works,
-		work{
-			Tool:     Tool{Name: toolLines, Kind: kindClient},
-			question: asks(policy.ActionRead, func(in *linesInput) string { return in.Path }),
+	builtinTools = append(builtinTools,
+		builtinTool{
+			Tool:     Tool{Name: toolReadLines, Kind: kindClient},
+			question: questionFrom(policy.ActionRead, func(in *linesInput) string { return in.Path }),
 			do:       (*Gateway).readLines,
 		},
-		work{
+		builtinTool{
 			Tool:     Tool{Name: toolTerminal, Kind: kindClient},
-			question: asks(policy.ActionRun, func(in *terminalInput) string { return in.Line }),
+			question: questionFrom(policy.ActionRun, func(in *terminalInput) string { return in.Line }),
 			do:       (*Gateway).openTerminal,
 		},
 	)
 }
 
-// A workshop is a talk that reads and writes files and runs commands for the agent, in its
+// A jailConversation is a talk that reads and writes files and runs commands for the agent, in its
 // jail. It implements acp.Files and acp.Terminals.
-type workshop struct {
-	*talk
+type jailConversation struct {
+	*conversation
 	jail id.Jail
 	// +checklocks:mu
 	terminals map[id.Exec]int // bytes of their output that it wants
 }
 
-// use uses a tool of the gateway's for the agent.
-func (w *workshop) use(ctx context.Context, at int64, tool string, input, output any) error {
+// callTool uses a tool of the gateway's for the agent.
+func (w *jailConversation) callTool(ctx context.Context, at int64, tool string, input, output any) error {
 	text, err := json.Marshal(input)
 	if err != nil {
 		return err
@@ -61,8 +61,8 @@ func (w *workshop) use(ctx context.Context, at int64, tool string, input, output
 	var used Used
 	err = w.whenActive(ctx, func() (err error) {
 		// Exec does not change during a conversation.
-		key := keysOf(w.kept.Exec) + strconv.FormatInt(at, 10) // +checklocksignore
-		used, err = w.g.Call(ctx, w.who, Use{Key: key, Tool: tool, Input: text})
+		key := keyPrefix(w.saved.Exec) + strconv.FormatInt(at, 10) // +checklocksignore
+		used, err = w.g.Call(ctx, w.caller, Use{Key: key, Tool: tool, Input: text})
 		return err
 	})
 	if err != nil {
@@ -87,20 +87,20 @@ type linesInput struct {
 const maxLines = 512 << 10
 
 // ReadFile implements acp.Files.
-func (w *workshop) ReadFile(ctx context.Context, at int64, path string, line, limit int) (string, error) {
+func (w *jailConversation) ReadFile(ctx context.Context, at int64, path string, line, limit int) (string, error) {
 	var out struct {
 		Text string `json:"text"`
 	}
-	err := w.use(ctx, at, toolLines, linesInput{path, line, limit}, &out)
+	err := w.callTool(ctx, at, toolReadLines, linesInput{path, line, limit}, &out)
 	return out.Text, err
 }
 
 // WriteFile implements acp.Files.
-func (w *workshop) WriteFile(ctx context.Context, at int64, path, content string) error {
-	return w.use(ctx, at, "write_file", fileInput{Path: path, Text: content}, nil)
+func (w *jailConversation) WriteFile(ctx context.Context, at int64, path, content string) error {
+	return w.callTool(ctx, at, "write_file", fileInput{Path: path, Text: content}, nil)
 }
 
-func (g *Gateway) readLines(ctx context.Context, d *deed) (any, error) {
+func (g *Gateway) readLines(ctx context.Context, d *invocation) (any, error) {
 	in, err := inputOf[linesInput](d.input)
 	if err != nil {
 		return nil, err
@@ -122,7 +122,7 @@ func (g *Gateway) readLines(ctx context.Context, d *deed) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	text = linesOf(text, in.Line, in.Limit)
+	text = selectLines(text, in.Line, in.Limit)
 	if len(text) > maxLines {
 		return nil, fault.Newf(fault.TooLarge, "gateway.Call", p, "%d bytes are too many at once: ask for fewer lines", len(text))
 	}
@@ -131,8 +131,8 @@ func (g *Gateway) readLines(ctx context.Context, d *deed) (any, error) {
 	}{strings.ToValidUTF8(string(text), "\uFFFD")}, nil
 }
 
-// linesOf are limit lines of a text, from the first, which is 1; 0 is all.
-func linesOf(text []byte, first, limit int) []byte {
+// selectLines are limit lines of a text, from the first, which is 1; 0 is all.
+func selectLines(text []byte, first, limit int) []byte {
 	for n := 1; n < first && len(text) > 0; n++ {
 		_, text, _ = bytes.Cut(text, []byte("\n"))
 	}
@@ -159,25 +159,25 @@ type terminalInput struct {
 
 // CreateTerminal implements acp.Terminals. A command without arguments is a line for the
 // shell, as some agents send it.
-func (w *workshop) CreateTerminal(ctx context.Context, at int64, c acp.Command) (string, error) {
-	in := terminalInput{Argv: c.Argv, Env: c.Env, Cwd: c.Cwd, Line: quoted(c.Argv)}
+func (w *jailConversation) CreateTerminal(ctx context.Context, at int64, c acp.Command) (string, error) {
+	in := terminalInput{Argv: c.Argv, Env: c.Env, Cwd: c.Cwd, Line: shellQuote(c.Argv)}
 	if len(c.Argv) == 1 {
 		in.Argv, in.Line = []string{"/bin/sh", "-c", c.Argv[0]}, c.Argv[0]
 	}
 	var out struct {
 		Terminal id.Exec `json:"terminal"`
 	}
-	if err := w.use(ctx, at, toolTerminal, in, &out); err != nil {
+	if err := w.callTool(ctx, at, toolTerminal, in, &out); err != nil {
 		return "", err
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.limit(out.Terminal, c.Limit)
+	w.setLimit(out.Terminal, c.Limit)
 	return string(out.Terminal), nil
 }
 
-// quoted is a command as a shell would be given it.
-func quoted(argv []string) string {
+// shellQuote is a command as a shell would be given it.
+func shellQuote(argv []string) string {
 	words := make([]string, len(argv))
 	for i, a := range argv {
 		q, err := syntax.Quote(a, syntax.LangBash)
@@ -189,7 +189,7 @@ func quoted(argv []string) string {
 	return strings.Join(words, " ")
 }
 
-func (g *Gateway) openTerminal(ctx context.Context, d *deed) (any, error) {
+func (g *Gateway) openTerminal(ctx context.Context, d *invocation) (any, error) {
 	in, err := inputOf[terminalInput](d.input)
 	if err != nil {
 		return nil, err
@@ -197,15 +197,15 @@ func (g *Gateway) openTerminal(ctx context.Context, d *deed) (any, error) {
 	x := id.Exec(d.ref)
 	if x == "" {
 		x = id.NewExec()
-		if err := d.mark(ctx, string(x)); err != nil {
+		if err := d.saveRef(ctx, string(x)); err != nil {
 			return nil, err
 		}
 	}
-	env := words(in.Env)
-	for k, v := range envOf(d.who) {
+	env := envMap(in.Env)
+	for k, v := range callerEnv(d.caller) {
 		env[k] = v
 	}
-	_, _, err = g.cfg.Jails.Exec(ctx, d.who.Jail, jail.ExecRequest{ID: x, Argv: in.Argv, Cwd: in.Cwd, Env: env}, nil)
+	_, _, err = g.cfg.Jails.Exec(ctx, d.caller.Jail, jail.ExecRequest{ID: x, Argv: in.Argv, Cwd: in.Cwd, Env: env}, nil)
 	if err != nil && !errors.Is(err, fault.Conflict) {
 		return nil, err
 	}
@@ -214,9 +214,9 @@ func (g *Gateway) openTerminal(ctx context.Context, d *deed) (any, error) {
 	}{x}, nil
 }
 
-// terminal is the command of a terminal that this agent has opened, and how much of its
+// findTerminal is the command of a terminal that this agent has opened, and how much of its
 // output it wants.
-func (w *workshop) terminal(ctx context.Context, name string) (id.Exec, int, error) {
+func (w *jailConversation) findTerminal(ctx context.Context, name string) (id.Exec, int, error) {
 	x := id.Exec(name)
 	w.mu.Lock()
 	most, known := w.terminals[x]
@@ -232,7 +232,7 @@ func (w *workshop) terminal(ctx context.Context, name string) (id.Exec, int, err
 		}
 		if known {
 			w.mu.Lock()
-			most = w.limit(x, 0)
+			most = w.setLimit(x, 0)
 			w.mu.Unlock()
 		} else if len(steps) < f.Limit {
 			return "", 0, fault.Newf(fault.NotFound, "gateway", clip(name, 40), "there is no such terminal")
@@ -244,10 +244,10 @@ func (w *workshop) terminal(ctx context.Context, name string) (id.Exec, int, err
 // maxTerminal bounds what is shown of a terminal.
 const maxTerminal = 256 << 10
 
-// limit notes how much of a terminal's output an agent wants. The caller holds mu.
+// setLimit notes how much of a terminal's output an agent wants. The caller holds mu.
 //
 // +checklocks:w.talk.mu
-func (w *workshop) limit(x id.Exec, most int) int {
+func (w *jailConversation) setLimit(x id.Exec, most int) int {
 	if most <= 0 || most > maxTerminal {
 		most = maxTerminal
 	}
@@ -259,8 +259,8 @@ func (w *workshop) limit(x id.Exec, most int) int {
 }
 
 // TerminalOutput implements acp.Terminals.
-func (w *workshop) TerminalOutput(ctx context.Context, name string) (acp.Output, error) {
-	x, most, err := w.terminal(ctx, name)
+func (w *jailConversation) TerminalOutput(ctx context.Context, name string) (acp.Output, error) {
+	x, most, err := w.findTerminal(ctx, name)
 	if err != nil {
 		return acp.Output{}, err
 	}
@@ -284,8 +284,8 @@ func (w *workshop) TerminalOutput(ctx context.Context, name string) (acp.Output,
 func exitOf(s protocol.ExecStatus) acp.Exit { return acp.Exit{Code: s.Code, Signal: s.Signal} }
 
 // WaitTerminal implements acp.Terminals.
-func (w *workshop) WaitTerminal(ctx context.Context, name string) (acp.Exit, error) {
-	x, _, err := w.terminal(ctx, name)
+func (w *jailConversation) WaitTerminal(ctx context.Context, name string) (acp.Exit, error) {
+	x, _, err := w.findTerminal(ctx, name)
 	if err != nil {
 		return acp.Exit{}, err
 	}
@@ -294,15 +294,15 @@ func (w *workshop) WaitTerminal(ctx context.Context, name string) (acp.Exit, err
 }
 
 // KillTerminal implements acp.Terminals.
-func (w *workshop) KillTerminal(ctx context.Context, name string) error {
-	x, _, err := w.terminal(ctx, name)
+func (w *jailConversation) KillTerminal(ctx context.Context, name string) error {
+	x, _, err := w.findTerminal(ctx, name)
 	if err == nil {
-		w.g.kill(ctx, w.jail, x)
+		w.g.terminate(ctx, w.jail, x)
 	}
 	return err
 }
 
 // ReleaseTerminal implements acp.Terminals.
-func (w *workshop) ReleaseTerminal(ctx context.Context, name string) error {
+func (w *jailConversation) ReleaseTerminal(ctx context.Context, name string) error {
 	return w.KillTerminal(ctx, name)
 }

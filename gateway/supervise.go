@@ -26,36 +26,36 @@ const (
 	// without having got any further.
 	maxRestarts = 5
 
-	// lookAgain is how often it is looked whether a run is still to go on, and its agent
+	// recheckInterval is how often it is looked whether a run is still to go on, and its agent
 	// heard of: another daemon may have moved it.
-	lookAgain = 3 * time.Second
+	recheckInterval = 3 * time.Second
 
-	// endPatience is how long an agent has to end when its run has.
-	endPatience = 5 * time.Second
+	// terminateTimeout is how long an agent has to end when its run has.
+	terminateTimeout = 5 * time.Second
 
-	// ring is how much of what an agent prints is kept.
-	ring = 4 << 20
+	// outputRing is how much of what an agent prints is kept.
+	outputRing = 4 << 20
 )
 
-// An attend is the supervision of one run.
-type attend struct {
+// An supervision is the supervision of one run.
+type supervision struct {
 	run     id.Run
 	moved   chan struct{} // has room for one: the run may be in another state
-	heard   chan struct{} // has room for one: its agent has been heard of
+	heartbeat   chan struct{} // has room for one: its agent has been heard of
 	restart chan string   // has room for one: its agent is to be started again, and why
-	pulse   *pulse
+	activity   *activity
 	saver   saver
-	out     lookout
+	loops     loopDetector
 	taint   taint
-	still   turnstile // of what its agent is told
+	promptLock   cancelableLock // of what its agent is told
 
 	mu sync.Mutex
 	// +checklocks:mu
 	changed chan struct{} // closed by moved
 }
 
-// news is closed when the run may be in another state.
-func (a *attend) news() <-chan struct{} {
+// stateChange is closed when the run may be in another state.
+func (a *supervision) stateChange() <-chan struct{} {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.changed == nil {
@@ -64,8 +64,8 @@ func (a *attend) news() <-chan struct{} {
 	return a.changed
 }
 
-// tell says that the run may be in another state.
-func (a *attend) tell() {
+// notifyStateChange says that the run may be in another state.
+func (a *supervision) notifyStateChange() {
 	a.mu.Lock()
 	if a.changed != nil {
 		close(a.changed)
@@ -78,39 +78,39 @@ func (a *attend) tell() {
 	}
 }
 
-func newAttend(rid id.Run) *attend {
-	return &attend{
-		run: rid, moved: make(chan struct{}, 1), heard: make(chan struct{}, 1), restart: make(chan string, 1), pulse: newPulse(), still: make(turnstile, 1),
+func newSupervision(rid id.Run) *supervision {
+	return &supervision{
+		run: rid, moved: make(chan struct{}, 1), heartbeat: make(chan struct{}, 1), restart: make(chan string, 1), activity: newActivity(), promptLock: make(cancelableLock, 1),
 	}
 }
 
-// attending is who supervises a run here, or nil.
-func (g *Gateway) attending(r id.Run) *attend {
+// supervisionOf is who supervises a run here, or nil.
+func (g *Gateway) supervisionOf(r id.Run) *supervision {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return g.at[r]
+	return g.supervisions[r]
 }
 
-// attended are all that supervise runs here.
-func (g *Gateway) attended() []*attend {
+// listSupervisions are all that supervise runs here.
+func (g *Gateway) listSupervisions() []*supervision {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return slices.Collect(maps.Values(g.at))
+	return slices.Collect(maps.Values(g.supervisions))
 }
 
-// attend supervises a run from now on, unless that is done.
-func (g *Gateway) attend(r run.Run) {
+// startSupervision supervises a run from now on, unless that is done.
+func (g *Gateway) startSupervision(r run.Run) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if g.at[r.ID] != nil || g.ctx.Err() != nil {
+	if g.supervisions[r.ID] != nil || g.ctx.Err() != nil {
 		return
 	}
-	a := newAttend(r.ID)
-	g.at[r.ID] = a
+	a := newSupervision(r.ID)
+	g.supervisions[r.ID] = a
 	g.wg.Go(func() {
 		defer func() {
 			g.mu.Lock()
-			delete(g.at, r.ID)
+			delete(g.supervisions, r.ID)
 			g.mu.Unlock()
 			g.Poke()
 		}()
@@ -123,16 +123,16 @@ func (g *Gateway) Happened(e run.Event) {
 	if e.Kind != run.RunMoved && e.Kind != run.RunCreated {
 		return
 	}
-	a := g.attending(e.Run)
+	a := g.supervisionOf(e.Run)
 	if a == nil {
 		g.Poke()
 		return
 	}
-	a.tell()
+	a.notifyStateChange()
 }
 
 // supervise sees to it that a run has an agent, as long as it is active.
-func (g *Gateway) supervise(a *attend) {
+func (g *Gateway) supervise(a *supervision) {
 	claimed, err := g.cfg.Runs.Claim(g.ctx, a.run)
 	if err != nil {
 		if !errors.Is(err, fault.Conflict) && g.ctx.Err() == nil {
@@ -152,7 +152,7 @@ func (g *Gateway) supervise(a *attend) {
 	for first := true; ctx.Err() == nil; first = false {
 		r, err := g.cfg.Runs.Get(ctx, a.run)
 		if err == nil && first {
-			err = g.beginSaver(ctx, &a.saver, r)
+			err = g.initSaver(ctx, &a.saver, r)
 		}
 		if err != nil {
 			g.cfg.Log.Error("a run cannot be read", "run", a.run, "err", err)
@@ -160,16 +160,16 @@ func (g *Gateway) supervise(a *attend) {
 		}
 		switch {
 		case r.State.Ended():
-			g.end(r)
+			g.cleanUpRun(r)
 			return
 		case r.State == run.Paused && r.Why != run.ForApproval:
-			g.rest(ctx, r)
+			g.pauseJail(ctx, r)
 			return
 		case r.State == run.Scheduled:
 			return
 		}
-		if err := g.pursue(ctx, a, r); err != nil && ctx.Err() == nil {
-			g.stumbled(ctx, a, r, err)
+		if err := g.runAgent(ctx, a, r); err != nil && ctx.Err() == nil {
+			g.restartOrFail(ctx, a, r, err)
 		}
 	}
 }
@@ -179,12 +179,12 @@ type errEnded struct{ why string }
 
 func (e errEnded) Error() string { return e.why }
 
-// errShut is why an agent that is in no jail cannot work: its door was closed.
-var errShut = errors.New("the door of the agent was closed")
+// errEndpointClosed is why an agent that is in no jail cannot work: its door was closed.
+var errEndpointClosed = errors.New("the door of the agent was closed")
 
-// stumbled restarts what has failed, after a while, or gives the run up.
-func (g *Gateway) stumbled(ctx context.Context, a *attend, r run.Run, cause error) {
-	if errors.Is(cause, errShut) { // the daemon is ending, and that is nobody's fault
+// restartOrFail restarts what has failed, after a while, or gives the run up.
+func (g *Gateway) restartOrFail(ctx context.Context, a *supervision, r run.Run, cause error) {
+	if errors.Is(cause, errEndpointClosed) { // the daemon is ending, and that is nobody's fault
 		select {
 		case <-time.After(time.Second):
 		case <-ctx.Done():
@@ -227,9 +227,9 @@ func (g *Gateway) stumbled(ctx context.Context, a *attend, r run.Run, cause erro
 	}
 }
 
-// pursue has the agent of a run at work until it ends, or the run is not active any
+// runAgent has the agent of a run at work until it ends, or the run is not active any
 // more.
-func (g *Gateway) pursue(ctx context.Context, a *attend, r run.Run) error {
+func (g *Gateway) runAgent(ctx context.Context, a *supervision, r run.Run) error {
 	ag, err := g.agentOf(r.Agent)
 	if err != nil {
 		return err
@@ -237,60 +237,60 @@ func (g *Gateway) pursue(ctx context.Context, a *attend, r run.Run) error {
 	if err := g.check(ag); err != nil {
 		return err
 	}
-	started, err := g.queue(ctx, a)
+	started, err := g.acquireStartSlot(ctx, a)
 	if err != nil {
 		return err
 	}
 	defer started()
 	if ag.Spawner != InJail {
-		return g.outside(ctx, a, r, ag, started)
+		return g.runOutside(ctx, a, r, ag, started)
 	}
-	j, err := g.house(ctx, r, ag)
+	j, err := g.ensureJail(ctx, r, ag)
 	if err != nil {
 		return err
 	}
 	g.mu.Lock()
-	g.works[j.ID] = r.ID
+	g.runByJail[j.ID] = r.ID
 	g.mu.Unlock()
 	g.Arrived(j)
 	x, l, err := g.launch(ctx, r, ag, j)
 	if err != nil {
 		return err
 	}
-	a.pulse.heard()  // it has the time of its first beat from now on
+	a.activity.recordHeartbeat()  // it has the time of its first beat from now on
 	if x == r.Exec { // it was at work all the time
 		started()
 	} else {
-		g.afterHeard(ctx, a, ag, started)
+		g.releaseOnHeartbeat(ctx, a, ag, started)
 	}
 	if l.Protocol == agent.ACP {
-		return g.converseIn(ctx, a, r, j, x, l, ag)
+		return g.converseInJail(ctx, a, r, j, x, l, ag)
 	}
-	return g.wait(ctx, a, r, j.ID, x, l, ag)
+	return g.waitInJail(ctx, a, r, j.ID, x, l, ag)
 }
 
-// startPatience is how long others wait for an agent to be heard of, which is being
+// firstBeatTimeout is how long others wait for an agent to be heard of, which is being
 // started.
-const startPatience = 2 * time.Second
+const firstBeatTimeout = 2 * time.Second
 
-// queue waits until an agent may be started: the oldest run first, and not all at once.
+// acquireStartSlot waits until an agent may be started: the oldest run first, and not all at once.
 // A daemon that finds many runs would have none of them get anywhere. It is the next
 // one's turn when started is called, the first time.
-func (g *Gateway) queue(ctx context.Context, a *attend) (started func(), err error) {
+func (g *Gateway) acquireStartSlot(ctx context.Context, a *supervision) (started func(), err error) {
 	select {
-	case g.starts <- struct{}{}:
+	case g.startSlots <- struct{}{}:
 	case <-ctx.Done():
 		return nil, context.Cause(ctx)
 	}
 	select {
-	case <-a.heard: // of the one before
+	case <-a.heartbeat: // of the one before
 	default:
 	}
-	return sync.OnceFunc(func() { <-g.starts }), nil
+	return sync.OnceFunc(func() { <-g.startSlots }), nil
 }
 
-// afterHeard calls started when an agent has been heard of, if it is one that beats.
-func (g *Gateway) afterHeard(ctx context.Context, a *attend, ag Agent, started func()) {
+// releaseOnHeartbeat calls started when an agent has been heard of, if it is one that beats.
+func (g *Gateway) releaseOnHeartbeat(ctx context.Context, a *supervision, ag Agent, started func()) {
 	if ag.Preset != "builtin" {
 		started()
 		return
@@ -298,15 +298,15 @@ func (g *Gateway) afterHeard(ctx context.Context, a *attend, ag Agent, started f
 	g.wg.Go(func() {
 		defer started()
 		select {
-		case <-a.heard:
-		case <-time.After(startPatience):
+		case <-a.heartbeat:
+		case <-time.After(firstBeatTimeout):
 		case <-ctx.Done():
 		}
 	})
 }
 
-// launched is how the agent of a run is started.
-func (g *Gateway) launched(r run.Run, a Agent, door, at string) (agent.Preset, agent.Launch, error) {
+// launchConfig is how the agent of a run is started.
+func (g *Gateway) launchConfig(r run.Run, a Agent, door, at string) (agent.Preset, agent.Launch, error) {
 	p, err := agent.Find(a.Preset)
 	if err != nil {
 		return p, agent.Launch{}, err
@@ -333,7 +333,7 @@ func (g *Gateway) launched(r run.Run, a Agent, door, at string) (agent.Preset, a
 // launch starts the agent in its jail, or finds it at work. Its command has a name on
 // record before it is started.
 func (g *Gateway) launch(ctx context.Context, r run.Run, a Agent, j jail.Jail) (id.Exec, agent.Launch, error) {
-	_, l, err := g.launched(r, a, "", j.Spec.Project())
+	_, l, err := g.launchConfig(r, a, "", j.Spec.Project())
 	if err != nil {
 		return "", l, err
 	}
@@ -347,19 +347,19 @@ func (g *Gateway) launch(ctx context.Context, r run.Run, a Agent, j jail.Jail) (
 	if l, err = g.locate(ctx, j.ID, l); err != nil {
 		return "", l, err
 	}
-	if err := g.furnish(ctx, j.ID, l); err != nil {
+	if err := g.prepareJail(ctx, j.ID, l); err != nil {
 		return "", l, fmt.Errorf("write down what the agent needs: %w", err)
 	}
-	if err := g.atDoor(ctx, j.ID); err != nil {
+	if err := g.waitForEndpoint(ctx, j.ID); err != nil {
 		return "", l, err
 	}
 	x := id.NewExec()
 	if _, err := g.cfg.Runs.Update(ctx, r.ID, func(d *run.Details) { d.Exec = x }); err != nil {
 		return "", l, err
 	}
-	env := words(l.Env)
+	env := envMap(l.Env)
 	env["SANDBOX_ID"] = string(j.ID)
-	_, _, err = g.cfg.Jails.Exec(ctx, j.ID, jail.ExecRequest{ID: x, Argv: l.Argv, Env: env, Cwd: l.Cwd, Stdin: l.Stdin != nil || l.Protocol == agent.ACP, Ring: ring}, nil)
+	_, _, err = g.cfg.Jails.Exec(ctx, j.ID, jail.ExecRequest{ID: x, Argv: l.Argv, Env: env, Cwd: l.Cwd, Stdin: l.Stdin != nil || l.Protocol == agent.ACP, Ring: outputRing}, nil)
 	if err != nil {
 		return "", l, fmt.Errorf("start the agent: %w", err)
 	}
@@ -378,11 +378,11 @@ func (g *Gateway) launch(ctx context.Context, r run.Run, a Agent, j jail.Jail) (
 	return x, l, nil
 }
 
-// wait waits for the end of an agent in a jail.
-func (g *Gateway) wait(ctx context.Context, a *attend, r run.Run, j id.Jail, x id.Exec, l agent.Launch, ag Agent) error {
+// waitInJail waits for the end of an agent in a jail.
+func (g *Gateway) waitInJail(ctx context.Context, a *supervision, r run.Run, j id.Jail, x id.Exec, l agent.Launch, ag Agent) error {
 	type end struct {
 		status protocol.ExecStatus
-		said   printed
+		said   agentOutput
 		err    error
 	}
 	followed, stop := context.WithCancel(ctx)
@@ -401,7 +401,7 @@ func (g *Gateway) wait(ctx context.Context, a *attend, r run.Run, j id.Jail, x i
 			<-ended
 		}
 	}()
-	tick := time.NewTicker(lookAgain)
+	tick := time.NewTicker(recheckInterval)
 	defer tick.Stop()
 	for {
 		select {
@@ -410,17 +410,17 @@ func (g *Gateway) wait(ctx context.Context, a *attend, r run.Run, j id.Jail, x i
 			if e.err != nil {
 				return e.err
 			}
-			return g.judge(ctx, r, ag, e.status.Code, e.status.Signal, &e.said)
+			return g.handleExit(ctx, r, ag, e.status.Code, e.status.Signal, &e.said)
 		case <-a.moved:
-			if on, err := g.goesOn(ctx, r.ID); err != nil || !on {
+			if on, err := g.shouldContinue(ctx, r.ID); err != nil || !on {
 				return err
 			}
 		case <-tick.C:
-			if on, err := g.goesOn(ctx, r.ID); err != nil || !on {
+			if on, err := g.shouldContinue(ctx, r.ID); err != nil || !on {
 				return err
 			}
 		case why := <-a.restart:
-			g.kill(ctx, j, x)
+			g.terminate(ctx, j, x)
 			return errEnded{why}
 		case <-ctx.Done():
 			return ctx.Err()
@@ -428,20 +428,20 @@ func (g *Gateway) wait(ctx context.Context, a *attend, r run.Run, j id.Jail, x i
 	}
 }
 
-// goesOn reports whether the agent of a run has anything to do, or waits for it.
-func (g *Gateway) goesOn(ctx context.Context, rid id.Run) (bool, error) {
+// shouldContinue reports whether the agent of a run has anything to do, or waits for it.
+func (g *Gateway) shouldContinue(ctx context.Context, rid id.Run) (bool, error) {
 	now, err := g.cfg.Runs.Get(ctx, rid)
 	if err != nil && ctx.Err() == nil {
 		// Nobody can be heard of meanwhile, and what cannot be read has not moved.
 		g.cfg.Log.Warn("a run cannot be read; its agent goes on", "run", rid, "err", err)
-		g.pulseOf(rid).heard()
+		g.activityOf(rid).recordHeartbeat()
 		return true, nil
 	}
 	return now.State == run.Active || now.State == run.Paused && now.Why == run.ForApproval, err
 }
 
-// printed is what an agent wrote.
-type printed struct {
+// agentOutput is what an agent wrote.
+type agentOutput struct {
 	stdout []byte // its beginning
 	last   []byte // the end of both streams, in the order in which they were written
 }
@@ -449,20 +449,20 @@ type printed struct {
 // maxLast bounds what an error quotes of an agent's output.
 const maxLast = 1500
 
-func (p *printed) add(s protocol.Stream, data []byte) {
-	if s == protocol.Stdout && len(p.stdout) < ring {
+func (p *agentOutput) add(s protocol.Stream, data []byte) {
+	if s == protocol.Stdout && len(p.stdout) < outputRing {
 		p.stdout = append(p.stdout, data...)
 	}
 	p.last = safetext.AppendEnd(p.last, data, maxLast)
 }
 
-// end is the end of what was written, with standard error.
-func (p *printed) end() string {
+// lastOutput is the end of what was written, with standard error.
+func (p *agentOutput) lastOutput() string {
 	return strings.TrimSpace(strings.ToValidUTF8(safetext.Suffix(string(p.last), maxLast), "\uFFFD"))
 }
 
-// judge says what the end of an agent means for its run.
-func (g *Gateway) judge(ctx context.Context, r run.Run, a Agent, code int, signal string, said *printed) error {
+// handleExit says what the end of an agent means for its run.
+func (g *Gateway) handleExit(ctx context.Context, r run.Run, a Agent, code int, signal string, said *agentOutput) error {
 	now, err := g.cfg.Runs.Get(ctx, r.ID)
 	if err != nil || now.State != run.Active {
 		return err
@@ -480,7 +480,7 @@ func (g *Gateway) judge(ctx context.Context, r run.Run, a Agent, code int, signa
 	result := strings.TrimSpace(tail(said.stdout))
 	if a.Preset == "shell" {
 		if code != 0 {
-			if end := said.end(); end != "" {
+			if end := said.lastOutput(); end != "" {
 				how += ": " + end
 			}
 			_, err := g.cfg.Runs.Move(ctx, r.ID, run.Move{To: run.Failed, By: "agent", Error: how})
@@ -498,7 +498,7 @@ func (g *Gateway) judge(ctx context.Context, r run.Run, a Agent, code int, signa
 		return err
 	}
 	if code != 0 || oerr != nil {
-		return errEnded{fmt.Sprintf("%s: %s", how, errText(oerr, said.end()))}
+		return errEnded{fmt.Sprintf("%s: %s", how, errText(oerr, said.lastOutput()))}
 	}
 	return g.finish(ctx, r.ID, out.Text)
 }
@@ -531,18 +531,18 @@ func (g *Gateway) finish(ctx context.Context, rid id.Run, result string) error {
 	return err
 }
 
-// end sees to what is left of a run that has ended.
-func (g *Gateway) end(r run.Run) {
+// cleanUpRun sees to what is left of a run that has ended.
+func (g *Gateway) cleanUpRun(r run.Run) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(g.ctx), time.Minute)
 	defer cancel()
 	g.cfg.Kernel.ReleaseRun(r.ID)
-	g.siblingEnded(ctx, r)
+	g.failSiblingRequests(ctx, r)
 	if r.Jail == "" {
 		return
 	}
 	g.mu.Lock()
-	if g.works[r.Jail] == r.ID {
-		delete(g.works, r.Jail)
+	if g.runByJail[r.Jail] == r.ID {
+		delete(g.runByJail, r.Jail)
 	}
 	g.mu.Unlock()
 	j, err := g.cfg.Jails.Get(ctx, r.Jail)
@@ -555,26 +555,26 @@ func (g *Gateway) end(r run.Run) {
 		}
 	}
 	if r.Exec != "" {
-		g.kill(ctx, r.Jail, r.Exec)
+		g.terminate(ctx, r.Jail, r.Exec)
 	}
 	g.measure(ctx, r.ID) // before there is nothing to read any more
 	ag, err := g.agentOf(r.Agent)
-	if err != nil || ag.Keep || !mine(j, r) {
+	if err != nil || ag.Keep || !isDedicatedJail(j, r) {
 		return
 	}
 	if _, err := g.cfg.Jails.Stop(ctx, j.ID, jail.StopOptions{}); err != nil && !errors.Is(err, fault.Conflict) {
 		g.cfg.Log.Warn("the jail of a run that has ended goes on", "run", r.ID, "jail", j.ID, "err", err)
 	}
-	g.tidy(ctx)
+	g.pruneJails(ctx)
 }
 
-// kill ends a command: it is asked first.
-func (g *Gateway) kill(ctx context.Context, j id.Jail, x id.Exec) {
+// terminate ends a command: it is asked first.
+func (g *Gateway) terminate(ctx context.Context, j id.Jail, x id.Exec) {
 	for _, sig := range []string{"TERM", "KILL"} {
 		if err := g.cfg.Jails.Signal(ctx, j, x, sig); err != nil {
 			return // it is gone
 		}
-		end := time.Now().Add(endPatience)
+		end := time.Now().Add(terminateTimeout)
 		for time.Now().Before(end) {
 			if s, err := g.cfg.Jails.ExecStatus(ctx, j, x); err != nil || s.Ended != nil {
 				return
@@ -588,13 +588,13 @@ func (g *Gateway) kill(ctx context.Context, j id.Jail, x id.Exec) {
 	}
 }
 
-// rest holds the jail of a run that is paused.
-func (g *Gateway) rest(ctx context.Context, r run.Run) {
+// pauseJail holds the jail of a run that is paused.
+func (g *Gateway) pauseJail(ctx context.Context, r run.Run) {
 	if r.Jail == "" {
 		return
 	}
 	j, err := g.cfg.Jails.Get(ctx, r.Jail)
-	if err != nil || j.State != jail.Running || !mine(j, r) {
+	if err != nil || j.State != jail.Running || !isDedicatedJail(j, r) {
 		return
 	}
 	if _, err := g.cfg.Jails.Pause(ctx, j.ID); err != nil && !errors.Is(err, fault.Conflict) {
@@ -602,11 +602,11 @@ func (g *Gateway) rest(ctx context.Context, r run.Run) {
 	}
 }
 
-// mine reports whether a jail was made for a run, and is not one that others are in.
-func mine(j jail.Jail, r run.Run) bool { return j.Spec.Labels[LabelRun] != "" && r.Jail == j.ID }
+// isDedicatedJail reports whether a jail was made for a run, and is not one that others are in.
+func isDedicatedJail(j jail.Jail, r run.Run) bool { return j.Spec.Labels[LabelRun] != "" && r.Jail == j.ID }
 
-// tidy removes jails of runs that have ended, but for the newest.
-func (g *Gateway) tidy(ctx context.Context) {
+// pruneJails removes jails of runs that have ended, but for the newest.
+func (g *Gateway) pruneJails(ctx context.Context) {
 	all, err := g.cfg.Jails.List(ctx, jail.ListOptions{State: jail.Stopped})
 	if err != nil {
 		return

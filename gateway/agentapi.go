@@ -29,7 +29,7 @@ const contextTokens = 100_000
 
 // Task returns what the agent at a door is to do.
 func (g *Gateway) Task(ctx context.Context, c Caller) (Task, error) {
-	r, err := g.active(ctx, c)
+	r, err := g.activeRun(ctx, c)
 	if err != nil {
 		return Task{}, err
 	}
@@ -65,7 +65,7 @@ func (g *Gateway) Task(ctx context.Context, c Caller) (Task, error) {
 // Keep keeps what an agent says of itself: a checkpoint. Its jail is written down only
 // when somebody asks for that, or is asked.
 func (g *Gateway) Keep(ctx context.Context, c Caller, reason string, state json.RawMessage) (run.Checkpoint, error) {
-	r, err := g.active(ctx, c)
+	r, err := g.activeRun(ctx, c)
 	if err != nil {
 		return run.Checkpoint{}, err
 	}
@@ -89,13 +89,13 @@ func inboxOf(state json.RawMessage) int64 {
 	return s.Inbox
 }
 
-// inboxAtOnce is how many messages an agent is handed at once.
-const inboxAtOnce = 100
+// inboxBatch is how many messages an agent is handed at once.
+const inboxBatch = 100
 
 // Inbox returns what an agent is told after a number, and waits for it until ctx is done.
 func (g *Gateway) Inbox(ctx context.Context, c Caller, after int64) ([]run.Message, error) {
-	defer g.pulseOf(c.Run).begin("inbox", true)()
-	return g.cfg.Runs.Inbox(ctx, c.Session, after, inboxAtOnce)
+	defer g.activityOf(c.Run).begin("inbox", true)()
+	return g.cfg.Runs.Inbox(ctx, c.Session, after, inboxBatch)
 }
 
 // Post says something in an agent's name.
@@ -108,7 +108,7 @@ func (g *Gateway) Post(ctx context.Context, c Caller, text, key string) (run.Mes
 
 // Finish says that the goal of an agent's run is reached. To say it again is no error.
 func (g *Gateway) Finish(ctx context.Context, c Caller, result json.RawMessage) (run.Run, error) {
-	r, err := g.active(ctx, c)
+	r, err := g.activeRun(ctx, c)
 	if err != nil || r.State == run.Done {
 		return r, err
 	}
@@ -117,7 +117,7 @@ func (g *Gateway) Finish(ctx context.Context, c Caller, result json.RawMessage) 
 
 // Fail says that it cannot be reached. To say it again is no error.
 func (g *Gateway) Fail(ctx context.Context, c Caller, why string) (run.Run, error) {
-	r, err := g.active(ctx, c)
+	r, err := g.activeRun(ctx, c)
 	if err != nil || r.State == run.Failed {
 		return r, err
 	}

@@ -12,23 +12,23 @@ import (
 	"glasshouse/jailinit/protocol"
 )
 
-// A wire is the standard input and output of an agent in a jail. Both outlive this
+// A agentConn is the standard input and output of an agent in a jail. Both outlive this
 // process: the jail's init keeps what the agent writes, and knows how much it was given.
 // It implements acp.Conn.
-type wire struct {
+type agentConn struct {
 	ctx    context.Context
 	cancel context.CancelFunc
 	jails  Jails
 	jail   id.Jail
 	exec   id.Exec
 	out    *control.Stream
-	errs   cut  // what it wrote to its standard error
-	again  bool // another process may have given it a part of the first line
+	errs   truncatedOutput  // what it wrote to its standard error
+	inputShared  bool // another process may have given it a part of the first line
 }
 
-// wireTo opens the way to an agent, from a byte of its output on.
-func (g *Gateway) wireTo(ctx context.Context, j id.Jail, x id.Exec, at int64) (*wire, error) {
-	w := &wire{jails: g.cfg.Jails, jail: j, exec: x, again: true}
+// openConn opens the way to an agent, from a byte of its output on.
+func (g *Gateway) openConn(ctx context.Context, j id.Jail, x id.Exec, at int64) (*agentConn, error) {
+	w := &agentConn{jails: g.cfg.Jails, jail: j, exec: x, inputShared: true}
 	w.ctx, w.cancel = context.WithCancel(ctx)
 	var err error
 	if w.out, err = w.jails.Attach(w.ctx, j, x, control.AttachOptions{From: at, Lossless: true, Follow: true}); err != nil {
@@ -40,7 +40,7 @@ func (g *Gateway) wireTo(ctx context.Context, j id.Jail, x id.Exec, at int64) (*
 
 // Next implements acp.Conn. Output that was overwritten before anybody has read it cannot
 // be done without.
-func (w *wire) Next() (int64, []byte, error) {
+func (w *agentConn) Next() (int64, []byte, error) {
 	for {
 		c, err := w.out.Next()
 		switch {
@@ -56,10 +56,10 @@ func (w *wire) Next() (int64, []byte, error) {
 }
 
 // Give implements acp.Conn.
-func (w *wire) Give(at int64, line []byte) error {
-	if w.again {
-		w.again = false
-		if err := w.calm(); err != nil {
+func (w *agentConn) Give(at int64, line []byte) error {
+	if w.inputShared {
+		w.inputShared = false
+		if err := w.waitForIdleInput(); err != nil {
 			return err
 		}
 	}
@@ -72,7 +72,7 @@ func (w *wire) Give(at int64, line []byte) error {
 		return errors.Join(in.Leave(), fault.Newf(fault.Conflict, "gateway", string(w.exec), "the agent was given %d bytes, and not %d", in.Given(), at))
 	}
 	_, err = in.Write(line[done:])
-	return ended(errors.Join(err, in.Leave()))
+	return connError(errors.Join(err, in.Leave()))
 }
 
 // A stdin is what control.Client.Stdin returns.
@@ -82,40 +82,40 @@ type stdin interface {
 	Leave() error
 }
 
-func (w *wire) stdin() (stdin, error) {
+func (w *agentConn) stdin() (stdin, error) {
 	in, err := w.jails.Stdin(w.ctx, w.jail, w.exec)
 	if err != nil {
-		return nil, ended(err)
+		return nil, connError(err)
 	}
 	return in.(stdin), nil
 }
 
-// ended says of an agent that takes no more input what acp.Conn wants said.
-func ended(err error) error {
+// connError says of an agent that takes no more input what acp.Conn wants said.
+func connError(err error) error {
 	if errors.Is(err, fault.Conflict) || errors.Is(err, fault.NotFound) {
 		return io.ErrClosedPipe
 	}
 	return err
 }
 
-// goneAfter is longer than the jail's init goes on writing for a process that is gone,
+// idleInputTime is longer than the jail's init goes on writing for a process that is gone,
 // to an agent that takes nothing.
-const goneAfter = 500 * time.Millisecond
+const idleInputTime = 500 * time.Millisecond
 
-// calm waits until nobody gives the agent what a process before has left behind.
-func (w *wire) calm() error {
+// waitForIdleInput waits until nobody gives the agent what a process before has left behind.
+func (w *agentConn) waitForIdleInput() error {
 	for last := int64(-1); ; {
 		in, err := w.stdin()
 		if err != nil {
 			return err
 		}
 		now := in.Given()
-		if err := ended(in.Leave()); err != nil || now == last {
+		if err := connError(in.Leave()); err != nil || now == last {
 			return err
 		}
 		last = now
 		select {
-		case <-time.After(goneAfter):
+		case <-time.After(idleInputTime):
 		case <-w.ctx.Done():
 			return context.Cause(w.ctx)
 		}
@@ -123,7 +123,7 @@ func (w *wire) calm() error {
 }
 
 // Close implements acp.Conn. The agent works on.
-func (w *wire) Close() error {
+func (w *agentConn) Close() error {
 	w.cancel()
 	return w.out.Detach()
 }

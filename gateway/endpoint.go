@@ -25,7 +25,7 @@ const (
 const (
 	LabelSession = "glasshouse.session"
 	LabelRun     = "glasshouse.goal" // the run for which it was made
-	branched     = "branch"          // of a jail that was made for a branch of a run
+	labelRunBranch     = "branch"          // of a jail that was made for a branch of a run
 	LabelName    = "glasshouse.name"
 )
 
@@ -54,8 +54,8 @@ func (c Caller) subject() policy.Subject {
 	return policy.Subject{Jail: c.Jail, Session: c.Session, Run: string(c.Run), Agent: c.PolicyAgent}
 }
 
-// envOf is what commands are told of whose they are.
-func envOf(c Caller) map[string]string { return map[string]string{"SANDBOX_ID": string(c.Jail)} }
+// callerEnv is what commands are told of whose they are.
+func callerEnv(c Caller) map[string]string { return map[string]string{"SANDBOX_ID": string(c.Jail)} }
 
 // Env is what all commands of a jail find in their environment: its id, if the jail belongs
 // to a session. Plugins in it address the agent endpoint by that.
@@ -67,14 +67,14 @@ func Env(j jail.Jail) map[string]string {
 	return env
 }
 
-// A door is where the gateway listens in one jail.
-type door struct {
+// A agentEndpoint is where the gateway listens in one jail.
+type agentEndpoint struct {
 	cancel context.CancelFunc
 	done   chan struct{}
-	open   chan struct{} // closed when both ways in were open
+	ready   chan struct{} // closed when both ways in were open
 }
 
-func (d *door) close() error {
+func (d *agentEndpoint) close() error {
 	d.cancel()
 	<-d.done
 	return nil
@@ -88,20 +88,20 @@ func (g *Gateway) Arrived(j jail.Jail) {
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if g.doors[j.ID] != nil {
+	if g.endpoints[j.ID] != nil {
 		return
 	}
-	d := &door{done: make(chan struct{}), open: make(chan struct{})}
+	d := &agentEndpoint{done: make(chan struct{}), ready: make(chan struct{})}
 	var ctx context.Context
 	ctx, d.cancel = context.WithCancel(g.ctx)
-	g.doors[j.ID] = d
+	g.endpoints[j.ID] = d
 	go func() {
 		defer close(d.done)
-		g.keepOpen(ctx, j.ID, d.open)
+		g.serveEndpoint(ctx, j.ID, d.ready)
 		g.mu.Lock()
 		defer g.mu.Unlock()
-		if g.doors[j.ID] == d { // there was no such jail yet: it is opened when the jail arrives
-			delete(g.doors, j.ID)
+		if g.endpoints[j.ID] == d { // there was no such jail yet: it is opened when the jail arrives
+			delete(g.endpoints, j.ID)
 		}
 	}()
 }
@@ -109,29 +109,29 @@ func (g *Gateway) Arrived(j jail.Jail) {
 // Left tells of a jail that has ended.
 func (g *Gateway) Left(j id.Jail) {
 	g.mu.Lock()
-	d := g.doors[j]
-	delete(g.doors, j)
-	delete(g.answers, j)
+	d := g.endpoints[j]
+	delete(g.endpoints, j)
+	delete(g.harnessDecisions, j)
 	g.mu.Unlock()
 	if d != nil {
 		d.cancel() // it ends by itself: who tells this may be waited for by it
 	}
 }
 
-// doorAgain is how long after a door could not be opened it is tried again.
-const doorAgain = 50 * time.Millisecond
+// endpointRetry is how long after a door could not be opened it is tried again.
+const endpointRetry = 50 * time.Millisecond
 
-// atDoor waits until the door of a jail is open, if it has one: an agent knocks as soon
+// waitForEndpoint waits until the door of a jail is open, if it has one: an agent knocks as soon
 // as it begins.
-func (g *Gateway) atDoor(ctx context.Context, j id.Jail) error {
+func (g *Gateway) waitForEndpoint(ctx context.Context, j id.Jail) error {
 	g.mu.Lock()
-	d := g.doors[j]
+	d := g.endpoints[j]
 	g.mu.Unlock()
 	if d == nil {
 		return nil
 	}
 	select {
-	case <-d.open:
+	case <-d.ready:
 		return nil
 	case <-d.done:
 		return fault.Newf(fault.Conflict, "gateway.Start", string(j), "the jail has ended")
@@ -140,8 +140,8 @@ func (g *Gateway) atDoor(ctx context.Context, j id.Jail) error {
 	}
 }
 
-// keepOpen listens in a jail, both ways, and again when the jail has got another body.
-func (g *Gateway) keepOpen(ctx context.Context, j id.Jail, open chan<- struct{}) {
+// serveEndpoint listens in a jail, both ways, and again when the jail has got another body.
+func (g *Gateway) serveEndpoint(ctx context.Context, j id.Jail, open chan<- struct{}) {
 	ways := []func(context.Context) (net.Listener, error){
 		func(ctx context.Context) (net.Listener, error) { return g.cfg.Jails.ListenTCP(ctx, j, DoorPort) },
 		func(ctx context.Context) (net.Listener, error) { return g.cfg.Jails.Listen(ctx, j, DoorSocket) },
@@ -152,7 +152,7 @@ func (g *Gateway) keepOpen(ctx context.Context, j id.Jail, open chan<- struct{})
 		first.Add(1)
 		go func() {
 			defer func() { ended <- struct{}{} }()
-			g.listen(ctx, j, way, sync.OnceFunc(first.Done))
+			g.serveListener(ctx, j, way, sync.OnceFunc(first.Done))
 		}()
 	}
 	go func() {
@@ -164,9 +164,9 @@ func (g *Gateway) keepOpen(ctx context.Context, j id.Jail, open chan<- struct{})
 	}
 }
 
-// listen serves one way in. It calls opened when that is open for the first time, or
+// serveListener serves one way in. It calls opened when that is open for the first time, or
 // never will be.
-func (g *Gateway) listen(ctx context.Context, j id.Jail, way func(context.Context) (net.Listener, error), opened func()) {
+func (g *Gateway) serveListener(ctx context.Context, j id.Jail, way func(context.Context) (net.Listener, error), opened func()) {
 	defer opened()
 	for ctx.Err() == nil {
 		l, err := way(ctx)
@@ -184,7 +184,7 @@ func (g *Gateway) listen(ctx context.Context, j id.Jail, way func(context.Contex
 			g.cfg.Log.Debug("a door cannot be opened yet", "jail", j, "err", err)
 		}
 		select {
-		case <-time.After(doorAgain):
+		case <-time.After(endpointRetry):
 		case <-ctx.Done():
 		}
 	}
@@ -206,12 +206,12 @@ func (g *Gateway) callerIn(ctx context.Context, jid id.Jail) (Caller, error) {
 		c.Name = s.Name
 	}
 	g.mu.Lock()
-	c.Run = g.works[jid]
+	c.Run = g.runByJail[jid]
 	g.mu.Unlock()
 	if c.Run == "" {
 		c.Run = id.Run(j.Spec.Labels[LabelRun])
 	}
-	c, err = g.asRun(ctx, c)
+	c, err = g.withRunSettings(ctx, c)
 	if err != nil {
 		return Caller{}, err
 	}
@@ -245,10 +245,10 @@ func (g *Gateway) callerOf(ctx context.Context, rid id.Run) (Caller, error) {
 	if err != nil {
 		return Caller{}, err
 	}
-	return g.asRun(ctx, Caller{Jail: r.Jail, Session: r.Session, Run: rid, Name: s.Name, Group: s.Group, Level: policy.Level(s.Level)})
+	return g.withRunSettings(ctx, Caller{Jail: r.Jail, Session: r.Session, Run: rid, Name: s.Name, Group: s.Group, Level: policy.Level(s.Level)})
 }
 
-func (g *Gateway) asRun(ctx context.Context, c Caller) (Caller, error) {
+func (g *Gateway) withRunSettings(ctx context.Context, c Caller) (Caller, error) {
 	if c.Run == "" {
 		return c, nil
 	}
@@ -271,8 +271,8 @@ func (g *Gateway) asRun(ctx context.Context, c Caller) (Caller, error) {
 	return c, nil
 }
 
-// active returns the run that a caller is at, if it may begin anything.
-func (g *Gateway) active(ctx context.Context, c Caller) (run.Run, error) {
+// activeRun returns the run that a caller is at, if it may begin anything.
+func (g *Gateway) activeRun(ctx context.Context, c Caller) (run.Run, error) {
 	if c.Run == "" {
 		return run.Run{}, &fault.Error{Op: "gateway", Kind: fault.Conflict, Err: errors.New("no run is at work here"), Remedy: "begin one: glasshouse goal --session " + c.Session}
 	}

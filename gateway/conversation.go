@@ -21,25 +21,25 @@ import (
 	"glasshouse/run"
 )
 
-// A talk is the conversation with an agent that speaks the Agent Client Protocol: what it
+// A conversation is the conversation with an agent that speaks the Agent Client Protocol: what it
 // asks is decided, what it does is in the journal of its run. Each of these has a key that
 // follows from where it stands in the agent's output, so that what is read again after a
 // kill is the same. It implements acp.Host and acp.Keeper.
-type talk struct {
+type conversation struct {
 	g   *Gateway
-	at  *attend
+	supervision  *supervision
 	run run.Run // as it was when the conversation was taken up
-	who Caller
+	caller Caller
 
 	mu sync.Mutex
 	// +checklocks:mu
-	kept kept
+	saved conversationState
 	// +checklocks:mu
-	next kept // what is kept with the next prompt, but its Position
+	pending conversationState // what is kept with the next prompt, but its Position
 }
 
-// A kept is how far a conversation has come: Details.Talk of a run.
-type kept struct {
+// A conversationState is how far a conversation has come: Details.Talk of a run.
+type conversationState struct {
 	Exec     id.Exec      `json:"exec"` // the agent's process
 	Position acp.Position `json:"position"`
 	Resumes  string       `json:"resumes,omitempty"`  // the session of a process before that it goes on with
@@ -49,13 +49,13 @@ type kept struct {
 }
 
 // Keep implements acp.Keeper.
-func (t *talk) Keep(ctx context.Context, p acp.Position) error {
+func (t *conversation) Keep(ctx context.Context, p acp.Position) error {
 	t.mu.Lock()
-	if p.Prompt && p.Asked > t.kept.Position.Asked {
-		t.kept.Inbox, t.kept.Errand, t.kept.Refusals = t.next.Inbox, t.next.Errand, t.next.Refusals
+	if p.Prompt && p.Asked > t.saved.Position.Asked {
+		t.saved.Inbox, t.saved.Errand, t.saved.Refusals = t.pending.Inbox, t.pending.Errand, t.pending.Refusals
 	}
-	t.kept.Position = p
-	text, err := json.Marshal(t.kept)
+	t.saved.Position = p
+	text, err := json.Marshal(t.saved)
 	t.mu.Unlock()
 	if err != nil {
 		return err
@@ -65,17 +65,17 @@ func (t *talk) Keep(ctx context.Context, p acp.Position) error {
 }
 
 // key is that of a step, by its place in the agent's output.
-func (t *talk) key(ctx context.Context, at int64) (string, error) {
+func (t *conversation) key(ctx context.Context, at int64) (string, error) {
 	// Exec does not change during a conversation.
-	return t.g.keyIn(ctx, t.run, keysOf(t.kept.Exec)+fmt.Sprint(at)) // +checklocksignore
+	return t.g.journalKey(ctx, t.run, keyPrefix(t.saved.Exec)+fmt.Sprint(at)) // +checklocksignore
 }
 
-func keysOf(x id.Exec) string { return "acp-" + string(x) + "-" }
+func keyPrefix(x id.Exec) string { return "acp-" + string(x) + "-" }
 
 // whenActive does what only an active run may begin, and waits until it is.
-func (t *talk) whenActive(ctx context.Context, do func() error) error {
+func (t *conversation) whenActive(ctx context.Context, do func() error) error {
 	for {
-		news := t.at.news()
+		news := t.supervision.stateChange()
 		err := do()
 		if !errors.Is(err, fault.Conflict) && !errors.Is(err, fault.Exhausted) {
 			return err
@@ -98,7 +98,7 @@ func (t *talk) whenActive(ctx context.Context, do func() error) error {
 	}
 }
 
-func (t *talk) begin(ctx context.Context, q run.StepRequest) (s run.Step, err error) {
+func (t *conversation) begin(ctx context.Context, q run.StepRequest) (s run.Step, err error) {
 	err = t.whenActive(ctx, func() (err error) {
 		s, _, err = t.g.cfg.Runs.Begin(ctx, t.run.ID, q)
 		return err
@@ -106,14 +106,14 @@ func (t *talk) begin(ctx context.Context, q run.StepRequest) (s run.Step, err er
 	return s, err
 }
 
-// A ruling is what was decided about a call, as its step has it.
-type ruling struct {
+// A decision is what was decided about a call, as its step has it.
+type decision struct {
 	Allow  bool   `json:"allow"`
 	Reason string `json:"reason,omitempty"`
 }
 
 // Decide implements acp.Host. What was decided once is not asked again.
-func (t *talk) Decide(ctx context.Context, c acp.ToolCall) (acp.Verdict, error) {
+func (t *conversation) Decide(ctx context.Context, c acp.ToolCall) (acp.Verdict, error) {
 	questions, own := questionsOf(c)
 	if own { // it is decided when it is used
 		return acp.Verdict{Allow: true}, nil
@@ -130,14 +130,14 @@ func (t *talk) Decide(ctx context.Context, c acp.ToolCall) (acp.Verdict, error) 
 	if err != nil {
 		return acp.Verdict{}, err
 	}
-	var known ruling
+	var known decision
 	if step.State != run.Begun {
 		err := json.Unmarshal(step.Output, &known)
 		return acp.Verdict(known), err
 	}
-	known, err = t.rule(ctx, questions)
+	known, err = t.evaluate(ctx, questions)
 	if err == nil {
-		err = t.tool(ctx, c, nil, known)
+		err = t.recordTool(ctx, c, nil, known)
 	}
 	if err != nil {
 		return acp.Verdict{}, errors.Join(err, t.g.cfg.Runs.Drop(context.WithoutCancel(ctx), t.run.ID, key))
@@ -154,20 +154,20 @@ func (t *talk) Decide(ctx context.Context, c acp.ToolCall) (acp.Verdict, error) 
 	return acp.Verdict(known), err
 }
 
-// rule asks the rules about all that a call is about.
-func (t *talk) rule(ctx context.Context, questions []question) (ruling, error) {
+// evaluate asks the rules about all that a call is about.
+func (t *conversation) evaluate(ctx context.Context, questions []question) (decision, error) {
 	for _, q := range questions {
-		v, err := t.g.Decide(ctx, t.who, policy.Question{Action: q.Action, Resource: q.Resource})
+		v, err := t.g.Decide(ctx, t.caller, policy.Question{Action: q.Action, Resource: q.Resource})
 		switch {
 		case errors.Is(err, fault.Denied):
-			return ruling{Reason: strings.TrimSpace(v.Decision.Reason + " " + v.Decision.Remedy)}, nil
+			return decision{Reason: strings.TrimSpace(v.Decision.Reason + " " + v.Decision.Remedy)}, nil
 		case err != nil:
-			return ruling{}, err
+			return decision{}, err
 		case !v.Allow || v.Instead != "":
-			return ruling{Reason: v.Decision.Reason}, nil
+			return decision{Reason: v.Decision.Reason}, nil
 		}
 	}
-	return ruling{Allow: true}, nil
+	return decision{Allow: true}, nil
 }
 
 // A question is one that the rules are asked about a call.
@@ -215,8 +215,8 @@ func questionsOf(c acp.ToolCall) (questions []question, own bool) {
 }
 
 // Update implements acp.Host.
-func (t *talk) Update(ctx context.Context, u acp.Update) error {
-	t.g.pulseOf(t.run.ID).did()
+func (t *conversation) Update(ctx context.Context, u acp.Update) error {
+	t.g.activityOf(t.run.ID).recordAction()
 	if _, err := t.g.cfg.Runs.Beat(ctx, t.run.ID); err != nil {
 		return err
 	}
@@ -224,17 +224,17 @@ func (t *talk) Update(ctx context.Context, u acp.Update) error {
 	case acp.Message:
 		return t.post(ctx, u)
 	case acp.Thought:
-		return t.note(ctx, u.At, "thought", u.Text)
+		return t.recordNote(ctx, u.At, "thought", u.Text)
 	case acp.Planned:
-		return t.note(ctx, u.At, "plan", u.Plan)
+		return t.recordNote(ctx, u.At, "plan", u.Plan)
 	case acp.Ended:
-		return t.tool(ctx, u.Call, &u.Outcome, ruling{})
+		return t.recordTool(ctx, u.Call, &u.Outcome, decision{})
 	}
 	return nil // what is announced is asked about, or told of when it is over
 }
 
 // post says in the session what the agent says.
-func (t *talk) post(ctx context.Context, u acp.Update) error {
+func (t *conversation) post(ctx context.Context, u acp.Update) error {
 	text := strings.ToValidUTF8(u.Text, "\uFFFD")
 	if strings.TrimSpace(text) == "" {
 		return nil
@@ -243,15 +243,15 @@ func (t *talk) post(ctx context.Context, u acp.Update) error {
 	if err != nil {
 		return err
 	}
-	_, err = t.g.Post(ctx, t.who, text, key)
+	_, err = t.g.Post(ctx, t.caller, text, key)
 	return err
 }
 
-// maxNoted bounds what is kept of a thought, a plan or the output of a tool.
-const maxNoted = 64 << 10
+// maxNote bounds what is kept of a thought, a plan or the output of a tool.
+const maxNote = 64 << 10
 
-// note puts something that costs nothing into the journal.
-func (t *talk) note(ctx context.Context, at int64, name string, what any) error {
+// recordNote puts something that costs nothing into the journal.
+func (t *conversation) recordNote(ctx context.Context, at int64, name string, what any) error {
 	key, err := t.key(ctx, at)
 	if err != nil {
 		return err
@@ -268,9 +268,9 @@ func (t *talk) note(ctx context.Context, at int64, name string, what any) error 
 	return err
 }
 
-// tool puts a call of a tool into the journal: when it was decided about, or, of one that
+// recordTool puts a call of a tool into the journal: when it was decided about, or, of one that
 // nobody was asked about, when it is over.
-func (t *talk) tool(ctx context.Context, c acp.ToolCall, over *acp.Outcome, known ruling) error {
+func (t *conversation) recordTool(ctx context.Context, c acp.ToolCall, over *acp.Outcome, known decision) error {
 	if _, own := ToolOf(c.Tool); own {
 		return nil // it is there, as what it is
 	}
@@ -281,7 +281,7 @@ func (t *talk) tool(ctx context.Context, c acp.ToolCall, over *acp.Outcome, know
 	key += "-tool"
 	s, err := t.g.cfg.Runs.Step(ctx, t.run.ID, key)
 	if errors.Is(err, fault.NotFound) {
-		s, err = t.begin(ctx, run.StepRequest{Key: key, Kind: run.Tool, Name: nameOfTool(c), Input: inputOfTool(c)})
+		s, err = t.begin(ctx, run.StepRequest{Key: key, Kind: run.Tool, Name: toolName(c), Input: toolInput(c)})
 	}
 	if err != nil || s.State != run.Begun {
 		return err
@@ -295,14 +295,14 @@ func (t *talk) tool(ctx context.Context, c acp.ToolCall, over *acp.Outcome, know
 		if o.State = run.StepFailed; over.Done {
 			o.State = run.StepDone
 		}
-		output = toolOutput{clip(over.Output, maxNoted), over.Asked, over.Refused}
+		output = toolOutput{clip(over.Output, maxNote), over.Asked, over.Refused}
 	}
 	if o.Output, err = json.Marshal(output); err != nil {
 		return err
 	}
 	was := s
 	was.State, was.Output, was.Ended = o.State, o.Output, time.Now()
-	if err := t.g.lookOut(ctx, t.run, t.who, was); err != nil && fault.KindOf(err) != fault.Denied {
+	if err := t.g.checkForLoop(ctx, t.run, t.caller, was); err != nil && fault.KindOf(err) != fault.Denied {
 		return err
 	}
 	_, err = t.g.cfg.Runs.End(ctx, t.run.ID, key, o)
@@ -316,7 +316,7 @@ type toolOutput struct {
 	Refused bool   `json:"refused,omitempty"` // and done it, though it was told not to
 }
 
-func nameOfTool(c acp.ToolCall) string {
+func toolName(c acp.ToolCall) string {
 	name, _ := ToolOf(c.Tool)
 	if c.Tool == "" {
 		name = cmp.Or(kindActions[c.Kind], c.Kind, "other")
@@ -324,7 +324,7 @@ func nameOfTool(c acp.ToolCall) string {
 	return clip(name, 100)
 }
 
-func inputOfTool(c acp.ToolCall) json.RawMessage {
+func toolInput(c acp.ToolCall) json.RawMessage {
 	in := struct {
 		Title string          `json:"title,omitempty"`
 		Kind  string          `json:"kind,omitempty"`
@@ -344,8 +344,8 @@ func inputOfTool(c acp.ToolCall) json.RawMessage {
 // clip shortens a text to most bytes of UTF-8.
 func clip(s string, most int) string { return safetext.Clip(strings.ToValidUTF8(s, "\uFFFD"), most) }
 
-// stops are what it means that an agent ends its turn otherwise than because it is done.
-var stops = map[string]string{
+// stopReasons are what it means that an agent ends its turn otherwise than because it is done.
+var stopReasons = map[string]string{
 	"max_tokens":        "the agent's model has said as much as it may at once",
 	"max_turn_requests": "the agent has asked its model as often as it may in one turn",
 	"refusal":           "the agent's model refuses to go on",
@@ -355,48 +355,48 @@ var stops = map[string]string{
 // to go on.
 const maxRefusals = 3
 
-// goOn is what an agent is told that was cut off.
-const goOn = "You were interrupted. Look how far you have come, and go on."
+// continuePrompt is what an agent is told that was cut off.
+const continuePrompt = "You were interrupted. Look how far you have come, and go on."
 
 // Next implements acp.Host: messages that came meanwhile, or why the agent is to go on, or
 // the end of its run.
-func (t *talk) Next(ctx context.Context, turn acp.Turn) (string, error) {
+func (t *conversation) Next(ctx context.Context, turn acp.Turn) (string, error) {
 	t.mu.Lock()
-	t.next = t.kept
+	t.pending = t.saved
 	t.mu.Unlock()
 	if err := t.answerSibling(ctx, turn); err != nil {
 		return "", err
 	}
-	if why := stops[turn.Stop]; why != "" {
+	if why := stopReasons[turn.Stop]; why != "" {
 		_, err := t.g.cfg.Runs.Move(ctx, t.run.ID, run.Move{To: run.Failed, By: "agent", Error: why, Reason: why})
 		return "", err
 	}
-	prompt, err := t.messages(ctx)
+	prompt, err := t.nextMessages(ctx)
 	switch {
 	case err != nil || prompt != "":
 		return prompt, err
 	case turn.Stop == "cancelled":
-		return goOn, nil
+		return continuePrompt, nil
 	case turn.AtNo && t.countRefusal():
-		return refused(turn), nil
+		return denialPrompt(turn), nil
 	}
 	return "", t.whenActive(ctx, func() error { return t.g.finish(ctx, t.run.ID, strings.TrimSpace(turn.Text)) })
 }
 
 // countRefusal counts a turn that ended with a denial, and reports whether the agent is
 // prompted again.
-func (t *talk) countRefusal() bool {
+func (t *conversation) countRefusal() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.next.Refusals >= maxRefusals {
+	if t.pending.Refusals >= maxRefusals {
 		return false
 	}
-	t.next.Refusals++
+	t.pending.Refusals++
 	return true
 }
 
-// refused is what an agent is told that has ended its turn because it was told no.
-func refused(turn acp.Turn) string {
+// denialPrompt is what an agent is told that has ended its turn because it was told no.
+func denialPrompt(turn acp.Turn) string {
 	var b strings.Builder
 	b.WriteString("You were not allowed to do this:\n")
 	for _, r := range turn.Refused {
@@ -406,21 +406,21 @@ func refused(turn acp.Turn) string {
 	return b.String()
 }
 
-// messages are those that came since the agent was told some; a request of a sibling comes
+// nextMessages are those that came since the agent was told some; a request of a sibling comes
 // alone, so that what the agent says then is its answer.
-func (t *talk) messages(ctx context.Context) (string, error) {
+func (t *conversation) nextMessages(ctx context.Context) (string, error) {
 	looked, cancel := context.WithCancel(ctx)
 	cancel() // nobody waits
 	t.mu.Lock()
-	read := t.next.Inbox
+	read := t.pending.Inbox
 	t.mu.Unlock()
-	list, err := t.g.cfg.Runs.Inbox(looked, t.run.Session, read, inboxAtOnce)
+	list, err := t.g.cfg.Runs.Inbox(looked, t.run.Session, read, inboxBatch)
 	if err != nil {
 		return "", err
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.next.Errand = ""
+	t.pending.Errand = ""
 	var parts []string
 	for _, m := range list {
 		mine := m.Run == t.run.ID || m.Run == "" && m.At.After(t.run.Created)
@@ -428,7 +428,7 @@ func (t *talk) messages(ctx context.Context) (string, error) {
 		if mine && errand && len(parts) > 0 {
 			break
 		}
-		if t.next.Inbox = m.Seq; !mine {
+		if t.pending.Inbox = m.Seq; !mine {
 			continue
 		}
 		text := m.Text
@@ -436,34 +436,34 @@ func (t *talk) messages(ctx context.Context) (string, error) {
 			text = "Message from " + m.From + ":\n" + text
 		}
 		if parts = append(parts, text); errand {
-			t.next.Errand = id.Request(m.Key)
+			t.pending.Errand = id.Request(m.Key)
 			break
 		}
 	}
 	if len(parts) > 0 {
-		t.next.Refusals = 0
+		t.pending.Refusals = 0
 	}
 	return strings.Join(parts, "\n\n"), nil
 }
 
 // answerSibling answers the request that the agent's turn was about with what it said,
 // unless it has answered by itself.
-func (t *talk) answerSibling(ctx context.Context, turn acp.Turn) error {
+func (t *conversation) answerSibling(ctx context.Context, turn acp.Turn) error {
 	t.mu.Lock()
-	q := t.next.Errand
+	q := t.pending.Errand
 	t.mu.Unlock()
 	if q == "" || turn.Stop != "end_turn" || strings.TrimSpace(turn.Text) == "" {
 		return nil
 	}
-	_, err := t.g.Reply(ctx, t.who, q, strings.TrimSpace(turn.Text))
+	_, err := t.g.Reply(ctx, t.caller, q, strings.TrimSpace(turn.Text))
 	if errors.Is(err, fault.Conflict) || errors.Is(err, fault.NotFound) || errors.Is(err, fault.Unsupported) {
 		return nil
 	}
 	return err
 }
 
-// closeOpen ends the calls that a process of the agent has left open.
-func (t *talk) closeOpen(ctx context.Context, x id.Exec) error {
+// endOpenSteps ends the calls that a process of the agent has left open.
+func (t *conversation) endOpenSteps(ctx context.Context, x id.Exec) error {
 	text, err := json.Marshal(toolOutput{Output: "the agent was ended"})
 	if err != nil {
 		return err
@@ -475,7 +475,7 @@ func (t *talk) closeOpen(ctx context.Context, x id.Exec) error {
 		}
 		for _, s := range steps {
 			f.After = s.N
-			if s.State != run.Begun || !strings.HasPrefix(s.Key, keysOf(x)) || !slices.Contains([]run.StepKind{run.Tool, run.Decision}, s.Kind) {
+			if s.State != run.Begun || !strings.HasPrefix(s.Key, keyPrefix(x)) || !slices.Contains([]run.StepKind{run.Tool, run.Decision}, s.Kind) {
 				continue
 			}
 			if _, err := t.g.cfg.Runs.End(ctx, t.run.ID, s.Key, run.Outcome{State: run.StepFailed, Output: text}); err != nil {
