@@ -21,11 +21,11 @@ import (
 	"glasshouse/run"
 )
 
-// What an agent may ask for by the Agent Client Protocol that models are not offered.
+// Tools for the Agent Client Protocol only. They are not offered to models.
 const (
-	toolReadLines    = "fs/read_text_file"
-	toolTerminal = "terminal/create"
-	kindClient   = "client"
+	toolReadLines = "fs/read_text_file"
+	toolTerminal  = "terminal/create"
+	kindClient    = "client"
 )
 
 func init() {
@@ -43,16 +43,16 @@ func init() {
 	)
 }
 
-// A jailConversation is a talk that reads and writes files and runs commands for the agent, in its
-// jail. It implements acp.Files and acp.Terminals.
+// A jailConversation is a conversation that also reads and writes files and runs commands for
+// the agent, in its jail. It implements acp.Files and acp.Terminals.
 type jailConversation struct {
 	*conversation
 	jail id.Jail
 	// +checklocks:mu
-	terminals map[id.Exec]int // bytes of their output that it wants
+	terminals map[id.Exec]int // bytes of output that the agent wants of each
 }
 
-// callTool uses a tool of the gateway's for the agent.
+// callTool calls a built-in tool for the agent.
 func (w *jailConversation) callTool(ctx context.Context, at int64, tool string, input, output any) error {
 	text, err := json.Marshal(input)
 	if err != nil {
@@ -83,7 +83,7 @@ type linesInput struct {
 	Limit int    `json:"limit,omitempty"`
 }
 
-// maxLines bounds the text that is read at once: it is in the journal.
+// maxLines limits the text of one read, in bytes. It is stored in the journal.
 const maxLines = 512 << 10
 
 // ReadFile implements acp.Files.
@@ -116,7 +116,7 @@ func (g *Gateway) readLines(ctx context.Context, d *invocation) (any, error) {
 	}
 	defer r.Close()
 	if info.Size > maxEdited {
-		return nil, fault.Newf(fault.TooLarge, "gateway.Call", p, "%d bytes are too many to be read by lines; use a command", info.Size)
+		return nil, fault.Newf(fault.TooLarge, "gateway.Call", p, "file of %d bytes is too large to read by lines; use a command", info.Size)
 	}
 	text, err := io.ReadAll(io.LimitReader(r, maxEdited))
 	if err != nil {
@@ -124,14 +124,15 @@ func (g *Gateway) readLines(ctx context.Context, d *invocation) (any, error) {
 	}
 	text = selectLines(text, in.Line, in.Limit)
 	if len(text) > maxLines {
-		return nil, fault.Newf(fault.TooLarge, "gateway.Call", p, "%d bytes are too many at once: ask for fewer lines", len(text))
+		return nil, fault.Newf(fault.TooLarge, "gateway.Call", p, "the lines have %d bytes, which exceeds the limit: request fewer lines", len(text))
 	}
 	return struct {
 		Text string `json:"text"`
 	}{strings.ToValidUTF8(string(text), "\uFFFD")}, nil
 }
 
-// selectLines are limit lines of a text, from the first, which is 1; 0 is all.
+// selectLines returns limit lines of a text, starting at line first. Lines count from 1. A
+// limit of 0 means all.
 func selectLines(text []byte, first, limit int) []byte {
 	for n := 1; n < first && len(text) > 0; n++ {
 		_, text, _ = bytes.Cut(text, []byte("\n"))
@@ -151,14 +152,14 @@ func selectLines(text []byte, first, limit int) []byte {
 }
 
 type terminalInput struct {
-	Line string   `json:"line"` // as a shell would be given it
+	Line string   `json:"line"` // as a shell command line
 	Argv []string `json:"argv"`
 	Env  []string `json:"env,omitempty"`
 	Cwd  string   `json:"cwd,omitempty"`
 }
 
-// CreateTerminal implements acp.Terminals. A command without arguments is a line for the
-// shell, as some agents send it.
+// CreateTerminal implements acp.Terminals. A command without arguments is a shell command
+// line: some agents send it this way.
 func (w *jailConversation) CreateTerminal(ctx context.Context, at int64, c acp.Command) (string, error) {
 	in := terminalInput{Argv: c.Argv, Env: c.Env, Cwd: c.Cwd, Line: shellQuote(c.Argv)}
 	if len(c.Argv) == 1 {
@@ -176,7 +177,7 @@ func (w *jailConversation) CreateTerminal(ctx context.Context, at int64, c acp.C
 	return string(out.Terminal), nil
 }
 
-// shellQuote is a command as a shell would be given it.
+// shellQuote returns a command as a shell command line.
 func shellQuote(argv []string) string {
 	words := make([]string, len(argv))
 	for i, a := range argv {
@@ -214,8 +215,8 @@ func (g *Gateway) openTerminal(ctx context.Context, d *invocation) (any, error) 
 	}{x}, nil
 }
 
-// findTerminal is the command of a terminal that this agent has opened, and how much of its
-// output it wants.
+// findTerminal returns the command of a terminal that this agent has opened, and how many
+// bytes of its output the agent wants.
 func (w *jailConversation) findTerminal(ctx context.Context, name string) (id.Exec, int, error) {
 	x := id.Exec(name)
 	w.mu.Lock()
@@ -235,18 +236,19 @@ func (w *jailConversation) findTerminal(ctx context.Context, name string) (id.Ex
 			most = w.setLimit(x, 0)
 			w.mu.Unlock()
 		} else if len(steps) < f.Limit {
-			return "", 0, fault.Newf(fault.NotFound, "gateway", clip(name, 40), "there is no such terminal")
+			return "", 0, fault.Newf(fault.NotFound, "gateway", clip(name, 40), "no such terminal")
 		}
 	}
 	return x, most, nil
 }
 
-// maxTerminal bounds what is shown of a terminal.
+// maxTerminal limits the returned output of a terminal, in bytes.
 const maxTerminal = 256 << 10
 
-// setLimit notes how much of a terminal's output an agent wants. The caller holds mu.
+// setLimit stores how many bytes of a terminal's output an agent wants, and returns the
+// effective limit. The caller must hold mu.
 //
-// +checklocks:w.talk.mu
+// +checklocks:w.conversation.mu
 func (w *jailConversation) setLimit(x id.Exec, most int) int {
 	if most <= 0 || most > maxTerminal {
 		most = maxTerminal

@@ -21,17 +21,16 @@ import (
 	"glasshouse/run"
 )
 
-// Where an agent works, and where its program and its home are, unless its jail says
-// otherwise.
+// Paths inside the jail of an agent, unless the jail's spec overrides them.
 const (
 	workspace = "/workspace"
 	home      = "/home/agent"
 	agentPath = "/usr/local/bin/glasshouse-agent"
 )
 
-// defaultPolicy is of agents whose user gave none: what happens in the jail stays in the
-// jail, and what would reach beyond it is asked, but for the capabilities that the agent
-// is taught. Later rules count over earlier ones.
+// defaultPolicy applies to agents for which the user gave no policy. It allows actions inside
+// the jail and asks for all that reaches beyond it, except for the capabilities of the agent's
+// skills. The last matching rule wins.
 const defaultPolicy = `{
   "permission": {
     "read": "allow", "edit": %[1]q, "bash": {"*": %[1]q, "sudo *": "deny"},
@@ -42,8 +41,8 @@ const defaultPolicy = `{
   }
 }`
 
-// ensureJail is the jail of a run: the one it was given, the one that was made for it, or a
-// new one.
+// ensureJail returns the running jail of a run: the assigned one, the one that was created for
+// it, or a new one.
 func (g *Gateway) ensureJail(ctx context.Context, r run.Run, a Agent) (jail.Jail, error) {
 	if r.Jail != "" {
 		j, err := g.cfg.Jails.Get(ctx, r.Jail)
@@ -57,14 +56,15 @@ func (g *Gateway) ensureJail(ctx context.Context, r run.Run, a Agent) (jail.Jail
 			return jail.Jail{}, fmt.Errorf("the jail of the session: %w", err)
 		}
 	}
-	// It may have been made, and the daemon been killed before it was said.
-	made, err := g.cfg.Jails.List(ctx, jail.ListOptions{Label: map[string]string{LabelRun: string(r.ID)}})
+	// An earlier daemon may have created the jail and been killed before it was stored.
+	created, err := g.cfg.Jails.List(ctx, jail.ListOptions{Label: map[string]string{LabelRun: string(r.ID)}})
 	if err != nil {
 		return jail.Jail{}, err
 	}
 	var j jail.Jail
-	if len(made) > 0 {
-		if j, err = g.ensureRunning(ctx, made[len(made)-1]); err != nil {
+	if len(created) > 0 {
+		j, err = g.ensureRunning(ctx, created[len(created)-1])
+		if err != nil {
 			return jail.Jail{}, err
 		}
 	} else {
@@ -72,15 +72,16 @@ func (g *Gateway) ensureJail(ctx context.Context, r run.Run, a Agent) (jail.Jail
 		if err != nil {
 			return jail.Jail{}, err
 		}
-		if j, err = g.cfg.Jails.Create(ctx, spec); err != nil {
-			return jail.Jail{}, fmt.Errorf("make a jail for the agent: %w", err)
+		j, err = g.cfg.Jails.Create(ctx, spec)
+		if err != nil {
+			return jail.Jail{}, fmt.Errorf("create a jail for the agent: %w", err)
 		}
 	}
 	_, err = g.cfg.Runs.Update(ctx, r.ID, func(d *run.Details) { d.Jail = j.ID })
 	return j, err
 }
 
-// ensureRunning has a jail run.
+// ensureRunning resumes or starts a jail unless it runs.
 func (g *Gateway) ensureRunning(ctx context.Context, j jail.Jail) (jail.Jail, error) {
 	switch j.State {
 	case jail.Running:
@@ -92,7 +93,7 @@ func (g *Gateway) ensureRunning(ctx context.Context, j jail.Jail) (jail.Jail, er
 	}
 }
 
-// jailSpec is the jail that is made for a run.
+// jailSpec returns the spec of the jail that is created for a run.
 func (g *Gateway) jailSpec(ctx context.Context, r run.Run, a Agent) (jail.Spec, error) {
 	var s jail.Spec
 	if a.Jail != nil {
@@ -113,7 +114,8 @@ func (g *Gateway) jailSpec(ctx context.Context, r run.Run, a Agent) (jail.Spec, 
 		s.Cwd = workspace
 	}
 	var err error
-	if s.Govern, err = g.policySpec(a); err != nil {
+	s.Govern, err = g.policySpec(a)
+	if err != nil {
 		return s, err
 	}
 	s.Mounts = append(s.Mounts, jail.Mount{Source: g.cfg.Program, Target: agentPath})
@@ -121,7 +123,7 @@ func (g *Gateway) jailSpec(ctx context.Context, r run.Run, a Agent) (jail.Spec, 
 	return s, g.addLayer(ctx, &s, r, a)
 }
 
-// policySpec is what rules an agent: what its user gave or, without that, the default.
+// policySpec returns the policy of an agent: the user's, or the default.
 func (g *Gateway) policySpec(a Agent) (json.RawMessage, error) {
 	if a.Jail != nil && len(a.Jail.Govern) > 0 {
 		if a.PolicyAgent == "" {
@@ -129,7 +131,7 @@ func (g *Gateway) policySpec(a Agent) (json.RawMessage, error) {
 		}
 		return govern.Change(a.Jail.Govern, func(s *govern.Spec) error {
 			if s.Policy != nil {
-				s.Policy.Agent = a.PolicyAgent // also for what asks without naming an agent
+				s.Policy.Agent = a.PolicyAgent // applies also to questions that name no agent
 			}
 			return nil
 		})
@@ -143,23 +145,23 @@ func (g *Gateway) policySpec(a Agent) (json.RawMessage, error) {
 	}})
 }
 
-// defaultRules are the default policy of an agent.
+// defaultRules returns the default permission file of an agent.
 func (g *Gateway) defaultRules(a Agent) (string, error) {
-	var taught strings.Builder
+	var calls strings.Builder
 	for _, name := range a.Skills {
 		_, ids, err := g.cfg.Caps.Skill(name)
 		if err != nil {
 			return "", err
 		}
-		for _, cid := range ids { // which have no letter that JSON would have otherwise
-			fmt.Fprintf(&taught, `, %q: "allow"`, cid)
+		for _, cid := range ids { // capability ids need no JSON escaping
+			fmt.Fprintf(&calls, `, %q: "allow"`, cid)
 		}
 	}
 	inside := policy.Allow
-	if a.Spawner == InProcess { // nothing stays anywhere
+	if a.Spawner == InProcess { // nothing confines it
 		inside = policy.Ask
 	}
-	return fmt.Sprintf(defaultPolicy, inside, taught.String()), nil
+	return fmt.Sprintf(defaultPolicy, inside, calls.String()), nil
 }
 
 func levelOf(a Agent) policy.Level {
@@ -169,14 +171,15 @@ func levelOf(a Agent) policy.Level {
 	return policy.Level(a.Level)
 }
 
-// What a jail has that is made for an agent of others, unless it says otherwise: they
-// are large, each of their threads is a task, and what they start comes on top.
+// Limits of a jail for a third-party agent, unless its spec sets them. Such agents are large,
+// each of their threads counts as a task of the pids cgroup controller, and their child
+// processes come on top.
 const (
 	agentMemoryMB = 2048
 	agentPIDs     = 1024
 )
 
-// addLayer adds what an agent's program is brought by, unless the root filesystem has it.
+// addLayer mounts the layer with an agent's programs, unless the root filesystem has them.
 func (g *Gateway) addLayer(ctx context.Context, s *jail.Spec, r run.Run, a Agent) error {
 	p, l, err := g.launchConfig(r, a, "", s.Project())
 	if err != nil || p.Layer.Name == "" {
@@ -192,10 +195,11 @@ func (g *Gateway) addLayer(ctx context.Context, s *jail.Spec, r run.Run, a Agent
 	}
 	dir, err := p.Layer.Build(ctx, g.cfg.Layers)
 	if err != nil {
-		return fmt.Errorf("the programs of %s: %w", a.Preset, err)
+		return fmt.Errorf("install the programs of %s: %w", a.Preset, err)
 	}
-	if dir, err = filepath.EvalSymlinks(dir); err != nil { // what is granted is what is mounted
-		return fmt.Errorf("the programs of %s: %w", a.Preset, err)
+	dir, err = filepath.EvalSymlinks(dir)
+	if err != nil { // the granted path must be the mounted path
+		return fmt.Errorf("install the programs of %s: %w", a.Preset, err)
 	}
 	s.Mounts = append(s.Mounts, jail.Mount{Source: dir, Target: p.Layer.Mount()})
 	s.Granted = append(s.Granted, filepath.Dir(dir))
@@ -221,7 +225,7 @@ func (g *Gateway) locate(ctx context.Context, j id.Jail, l agent.Launch) (agent.
 	return found, err
 }
 
-// isProgram reports whether a path is that of a program, links followed.
+// isProgram reports whether a path names an executable file. It follows symbolic links.
 func isProgram(ctx context.Context, f jail.Files, name string) (bool, error) {
 	const mostLinks = 40
 	for range mostLinks {
@@ -242,7 +246,8 @@ func isProgram(ctx context.Context, f jail.Files, name string) (bool, error) {
 	return false, nil
 }
 
-// prepareJail writes what an agent needs into its jail.
+// prepareJail writes the files that an agent needs into its jail and runs its preparation
+// command.
 func (g *Gateway) prepareJail(ctx context.Context, j id.Jail, l agent.Launch) error {
 	f, err := g.cfg.Jails.Files(ctx, j)
 	if err != nil {
@@ -268,12 +273,12 @@ func (g *Gateway) prepareJail(ctx context.Context, j id.Jail, l agent.Launch) er
 	}
 	out, err := g.outputOf(ctx, j, st.ID)
 	if err == nil && out.ExitCode != 0 {
-		err = fault.Newf(fault.Unavailable, "gateway.furnish", string(j), "%s ended with exit code %d: %s", l.Prepare[0], out.ExitCode, out.Stderr)
+		err = fault.Newf(fault.Unavailable, "gateway.prepareJail", string(j), "%s ended with exit code %d: %s", l.Prepare[0], out.ExitCode, out.Stderr)
 	}
 	return err
 }
 
-// envMap are the variables of an environment.
+// envMap converts NAME=VALUE strings to a map.
 func envMap(env []string) map[string]string {
 	m := make(map[string]string, len(env))
 	for _, kv := range env {

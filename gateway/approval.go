@@ -13,7 +13,7 @@ import (
 	"glasshouse/run"
 )
 
-// Decide decides what an agent's own harness asks, and waits while a person is asked.
+// Decide evaluates a question of an agent's harness. It blocks while an approval is pending.
 func (g *Gateway) Decide(ctx context.Context, c Caller, q policy.Question) (govern.Verdict, error) {
 	q.Resource = c.resourceName(q)
 	v, err := g.decide(ctx, c, q)
@@ -39,29 +39,30 @@ func (g *Gateway) decide(ctx context.Context, c Caller, q policy.Question) (gove
 	return v, denialError(q, v)
 }
 
-// An pendingApproval is a question that a person is asked. It goes on when whoever asked hangs up,
-// who does as soon as the jail is written down: a process that goes on in another body
-// has none of its connections any more, and asks again.
+// A pendingApproval is a question that waits for an approval. It outlives the request of the
+// caller: a snapshot breaks the connections of the jail's processes, and a restored process
+// repeats its request.
 type pendingApproval struct {
-	done   chan struct{}
-	cancel context.CancelFunc
-	verdict      govern.Verdict // valid after done, as err
-	err    error
+	done    chan struct{}
+	cancel  context.CancelFunc
+	verdict govern.Verdict // like err, valid after done is closed
+	err     error
 
-	hasWaiter bool // somebody waits for it, or has waited until its end. guarded by Gateway.mu
+	hasWaiter bool // a caller waits, or has received the verdict; guarded by Gateway.mu
 }
 
-// A approvalKey is what an inquiry is about.
+// An approvalKey identifies the subject of a pending approval.
 type approvalKey struct {
 	run                       id.Run
 	action, resource, context string
 }
 
-// reconnectTimeout is how long an inquiry waits for whoever asked to come back.
+// reconnectTimeout is how long a pending approval waits for its caller to reconnect.
 const reconnectTimeout = 15 * time.Second
 
-// evaluateShared decides a question of a run. Each inquiry is heard by one who asks: what is allowed
-// once is not allowed twice.
+// evaluateShared evaluates a question of a run. If it needs an approval, a repeated request
+// joins the pending one. Each approval is received by one caller only, since an action that is
+// allowed once must not happen twice.
 func (g *Gateway) evaluateShared(ctx context.Context, r run.Run, a govern.Ask) (govern.Verdict, error) {
 	if g.cfg.Kernel.Decide(a.Question).Effect != policy.Ask {
 		return g.cfg.Kernel.Judge(ctx, a)
@@ -81,7 +82,7 @@ func (g *Gateway) evaluateShared(ctx context.Context, r run.Run, a govern.Ask) (
 	}
 }
 
-// joinApproval returns an inquiry that nobody waits for any more, or a new one.
+// joinApproval returns a pending approval without a waiting caller, or a new one.
 func (g *Gateway) joinApproval(m approvalKey, r run.Run, a govern.Ask) *pendingApproval {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -92,35 +93,37 @@ func (g *Gateway) joinApproval(m approvalKey, r run.Run, a govern.Ask) *pendingA
 		}
 	}
 	p := &pendingApproval{done: make(chan struct{}), hasWaiter: true}
-	var own context.Context
-	own, p.cancel = context.WithCancel(g.ctx)
+	var ctx context.Context
+	ctx, p.cancel = context.WithCancel(g.ctx)
 	g.pendingApprovals[m] = append(g.pendingApprovals[m], p)
 	g.wg.Go(func() {
 		defer close(p.done)
-		p.err = g.pausedForApproval(own, r, a.Question, func() (err error) {
-			p.verdict, err = g.cfg.Kernel.Judge(own, a)
+		p.err = g.pausedForApproval(ctx, r, a.Question, func() (err error) {
+			p.verdict, err = g.cfg.Kernel.Judge(ctx, a)
 			return err
 		})
 	})
 	return p
 }
 
-// dropApproval ends an inquiry that was heard to its end, or that nobody has come back for.
-func (g *Gateway) dropApproval(m approvalKey, p *pendingApproval, heard bool) {
+// dropApproval removes an approval whose verdict was received, or for which no caller has
+// reconnected.
+func (g *Gateway) dropApproval(m approvalKey, p *pendingApproval, hadWaiter bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if p.hasWaiter != heard {
-		return // somebody has come back
+	if p.hasWaiter != hadWaiter {
+		return // a caller has reconnected
 	}
 	p.cancel()
 	rest := slices.DeleteFunc(g.pendingApprovals[m], func(o *pendingApproval) bool { return o == p })
-	if g.pendingApprovals[m] = rest; len(rest) == 0 {
+	g.pendingApprovals[m] = rest
+	if len(rest) == 0 {
 		delete(g.pendingApprovals, m)
 	}
 }
 
-// resourceName is what a question is about, with a file of the workspace named as people name
-// it: rules know both names.
+// resourceName returns the resource of a question. Files in the workspace get their relative
+// name; policies match either form.
 func (c Caller) resourceName(q policy.Question) string {
 	if q.Action == policy.ActionRun || !path.IsAbs(q.Resource) || c.Workspace == "" {
 		return q.Resource
@@ -131,13 +134,15 @@ func (c Caller) resourceName(q policy.Question) string {
 	return q.Resource
 }
 
-// An harnessDecision is what a harness was told that it may do, and has not said yet that it does.
+// A harnessDecision is a decision that was sent to a harness and whose action the harness has
+// not reported yet.
 type harnessDecision struct {
 	action, resource string
-	verdict                govern.Verdict
+	verdict          govern.Verdict
 }
 
-// maxHarnessDecisions bounds those of one jail: harnesses that never say what they do are none.
+// maxHarnessDecisions limits the stored decisions of one jail. Some harnesses never report
+// actions.
 const maxHarnessDecisions = 64
 
 func (g *Gateway) rememberDecision(j id.Jail, q policy.Question, v govern.Verdict) {
@@ -147,7 +152,7 @@ func (g *Gateway) rememberDecision(j id.Jail, q policy.Question, v govern.Verdic
 	g.harnessDecisions[j] = all[max(0, len(all)-maxHarnessDecisions):]
 }
 
-// takeDecision takes the answer to a question back.
+// takeDecision removes and returns the stored decision about a question.
 func (g *Gateway) takeDecision(j id.Jail, q policy.Question) (govern.Verdict, bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -160,12 +165,12 @@ func (g *Gateway) takeDecision(j id.Jail, q policy.Question) (govern.Verdict, bo
 	return govern.Verdict{}, false
 }
 
-// Records reports whether the gateway itself decides about a tool of a harness, and records
-// that, when the tool is used: it is one of those that the harness uses by calling the gateway.
+// Records reports whether the gateway itself evaluates and records the use of a harness tool.
+// That holds for tools that the harness implements by calling the gateway.
 func Records(tool string) bool { return tool == policy.ActionCoordinate || tool == actionTask }
 
-// Said records what an agent's harness says that it does. What it has asked about is on
-// record.
+// Said records an action that an agent's harness reports. If the harness has asked before, the
+// decision is already in the audit log.
 func (g *Gateway) Said(_ context.Context, c Caller, q policy.Question) govern.Verdict {
 	q.Subject, q.Resource = c.subject(), c.resourceName(q)
 	if v, ok := g.takeDecision(c.Jail, q); ok {

@@ -12,34 +12,35 @@ import (
 	"glasshouse/jailinit/protocol"
 )
 
-// A agentConn is the standard input and output of an agent in a jail. Both outlive this
-// process: the jail's init keeps what the agent writes, and knows how much it was given.
-// It implements acp.Conn.
+// An agentConn is the standard input and output of an agent in a jail. Both outlive this
+// process: the jail's init buffers the output and counts the bytes of input. It implements
+// acp.Conn.
 type agentConn struct {
-	ctx    context.Context
-	cancel context.CancelFunc
-	jails  Jails
-	jail   id.Jail
-	exec   id.Exec
-	out    *control.Stream
-	errs   truncatedOutput  // what it wrote to its standard error
-	inputShared  bool // another process may have given it a part of the first line
+	ctx         context.Context
+	cancel      context.CancelFunc
+	jails       Jails
+	jail        id.Jail
+	exec        id.Exec
+	out         *control.Stream
+	errs        truncatedOutput // standard error of the agent
+	inputShared bool            // an earlier process may have written part of the first line
 }
 
-// openConn opens the way to an agent, from a byte of its output on.
+// openConn connects to an agent, starting at an offset of its output.
 func (g *Gateway) openConn(ctx context.Context, j id.Jail, x id.Exec, at int64) (*agentConn, error) {
 	w := &agentConn{jails: g.cfg.Jails, jail: j, exec: x, inputShared: true}
 	w.ctx, w.cancel = context.WithCancel(ctx)
 	var err error
-	if w.out, err = w.jails.Attach(w.ctx, j, x, control.AttachOptions{From: at, Lossless: true, Follow: true}); err != nil {
+	w.out, err = w.jails.Attach(w.ctx, j, x, control.AttachOptions{From: at, Lossless: true, Follow: true})
+	if err != nil {
 		w.cancel()
 		return nil, err
 	}
 	return w, nil
 }
 
-// Next implements acp.Conn. Output that was overwritten before anybody has read it cannot
-// be done without.
+// Next implements acp.Conn. It fails if output was overwritten in the buffer before it was
+// read.
 func (w *agentConn) Next() (int64, []byte, error) {
 	for {
 		c, err := w.out.Next()
@@ -47,7 +48,7 @@ func (w *agentConn) Next() (int64, []byte, error) {
 		case err != nil:
 			return 0, nil, err
 		case c.Lost > 0:
-			return 0, nil, fault.Newf(fault.Unavailable, "gateway", string(w.exec), "%d bytes that the agent wrote are not kept any more", c.Lost)
+			return 0, nil, fault.Newf(fault.Unavailable, "gateway", string(w.exec), "%d bytes of the agent's output were overwritten before they were read", c.Lost)
 		case c.Stream == protocol.Stdout:
 			return c.Offset, c.Data, nil
 		}
@@ -69,13 +70,13 @@ func (w *agentConn) Give(at int64, line []byte) error {
 	}
 	done := in.Given() - at
 	if done < 0 || done > int64(len(line)) {
-		return errors.Join(in.Leave(), fault.Newf(fault.Conflict, "gateway", string(w.exec), "the agent was given %d bytes, and not %d", in.Given(), at))
+		return errors.Join(in.Leave(), fault.Newf(fault.Conflict, "gateway", string(w.exec), "the agent has received %d bytes of input, want %d", in.Given(), at))
 	}
 	_, err = in.Write(line[done:])
 	return connError(errors.Join(err, in.Leave()))
 }
 
-// A stdin is what control.Client.Stdin returns.
+// A stdin is the result of control.Client.Stdin.
 type stdin interface {
 	io.Writer
 	Given() int64
@@ -90,7 +91,8 @@ func (w *agentConn) stdin() (stdin, error) {
 	return in.(stdin), nil
 }
 
-// connError says of an agent that takes no more input what acp.Conn wants said.
+// connError maps the errors of an agent that accepts no more input to io.ErrClosedPipe, as
+// acp.Conn requires.
 func connError(err error) error {
 	if errors.Is(err, fault.Conflict) || errors.Is(err, fault.NotFound) {
 		return io.ErrClosedPipe
@@ -98,11 +100,11 @@ func connError(err error) error {
 	return err
 }
 
-// idleInputTime is longer than the jail's init goes on writing for a process that is gone,
-// to an agent that takes nothing.
+// idleInputTime exceeds the time that the jail's init keeps writing the input of a
+// disconnected client to an agent that does not read.
 const idleInputTime = 500 * time.Millisecond
 
-// waitForIdleInput waits until nobody gives the agent what a process before has left behind.
+// waitForIdleInput waits until no input of an earlier process is written to the agent.
 func (w *agentConn) waitForIdleInput() error {
 	for last := int64(-1); ; {
 		in, err := w.stdin()
@@ -122,7 +124,7 @@ func (w *agentConn) waitForIdleInput() error {
 	}
 }
 
-// Close implements acp.Conn. The agent works on.
+// Close implements acp.Conn. It does not end the agent.
 func (w *agentConn) Close() error {
 	w.cancel()
 	return w.out.Detach()

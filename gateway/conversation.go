@@ -21,31 +21,31 @@ import (
 	"glasshouse/run"
 )
 
-// A conversation is the conversation with an agent that speaks the Agent Client Protocol: what it
-// asks is decided, what it does is in the journal of its run. Each of these has a key that
-// follows from where it stands in the agent's output, so that what is read again after a
-// kill is the same. It implements acp.Host and acp.Keeper.
+// A conversation is an Agent Client Protocol session with an agent. Its permission requests
+// are evaluated, and its tool calls are recorded in the journal of the run. The keys of these
+// steps derive from positions in the agent's output, so that output which is read again after
+// a crash maps to the same steps. It implements acp.Host and acp.Keeper.
 type conversation struct {
-	g   *Gateway
-	supervision  *supervision
-	run run.Run // as it was when the conversation was taken up
-	caller Caller
+	g           *Gateway
+	supervision *supervision
+	run         run.Run // as it was when the conversation was opened
+	caller      Caller
 
 	mu sync.Mutex
 	// +checklocks:mu
 	saved conversationState
 	// +checklocks:mu
-	pending conversationState // what is kept with the next prompt, but its Position
+	pending conversationState // stored with the next prompt, except for Position
 }
 
-// A conversationState is how far a conversation has come: Details.Talk of a run.
+// A conversationState is the stored position of a conversation: Details.Talk of a run.
 type conversationState struct {
 	Exec     id.Exec      `json:"exec"` // the agent's process
 	Position acp.Position `json:"position"`
-	Resumes  string       `json:"resumes,omitempty"`  // the session of a process before that it goes on with
-	Inbox    int64        `json:"inbox"`              // Seq of the last message that it was told
-	Errand   id.Request   `json:"errand,omitempty"`   // of a sibling, that it is at
-	Refusals int          `json:"refusals,omitempty"` // in a row, at which it has ended its turn
+	Resumes  string       `json:"resumes,omitempty"`  // the session of an earlier process that it continues
+	Inbox    int64        `json:"inbox"`              // Seq of the last message in a prompt
+	Errand   id.Request   `json:"errand,omitempty"`   // the sibling's request that it works on
+	Refusals int          `json:"refusals,omitempty"` // consecutive turns that ended with a denial
 }
 
 // Keep implements acp.Keeper.
@@ -64,7 +64,7 @@ func (t *conversation) Keep(ctx context.Context, p acp.Position) error {
 	return err
 }
 
-// key is that of a step, by its place in the agent's output.
+// key returns the key of the step at a position of the agent's output.
 func (t *conversation) key(ctx context.Context, at int64) (string, error) {
 	// Exec does not change during a conversation.
 	return t.g.journalKey(ctx, t.run, keyPrefix(t.saved.Exec)+fmt.Sprint(at)) // +checklocksignore
@@ -72,7 +72,8 @@ func (t *conversation) key(ctx context.Context, at int64) (string, error) {
 
 func keyPrefix(x id.Exec) string { return "acp-" + string(x) + "-" }
 
-// whenActive does what only an active run may begin, and waits until it is.
+// whenActive calls do, which needs an active run. While do fails because the run is paused or
+// over its budget, whenActive waits for a state change and retries.
 func (t *conversation) whenActive(ctx context.Context, do func() error) error {
 	for {
 		news := t.supervision.stateChange()
@@ -106,16 +107,16 @@ func (t *conversation) begin(ctx context.Context, q run.StepRequest) (s run.Step
 	return s, err
 }
 
-// A decision is what was decided about a call, as its step has it.
+// A decision is the output of a decision step.
 type decision struct {
 	Allow  bool   `json:"allow"`
 	Reason string `json:"reason,omitempty"`
 }
 
-// Decide implements acp.Host. What was decided once is not asked again.
+// Decide implements acp.Host. A recorded decision is not evaluated again.
 func (t *conversation) Decide(ctx context.Context, c acp.ToolCall) (acp.Verdict, error) {
 	questions, own := questionsOf(c)
-	if own { // it is decided when it is used
+	if own { // it is evaluated when the tool is called
 		return acp.Verdict{Allow: true}, nil
 	}
 	key, err := t.key(ctx, c.AskedAt)
@@ -130,31 +131,31 @@ func (t *conversation) Decide(ctx context.Context, c acp.ToolCall) (acp.Verdict,
 	if err != nil {
 		return acp.Verdict{}, err
 	}
-	var known decision
+	var dec decision
 	if step.State != run.Begun {
-		err := json.Unmarshal(step.Output, &known)
-		return acp.Verdict(known), err
+		err := json.Unmarshal(step.Output, &dec)
+		return acp.Verdict(dec), err
 	}
-	known, err = t.evaluate(ctx, questions)
+	dec, err = t.evaluate(ctx, questions)
 	if err == nil {
-		err = t.recordTool(ctx, c, nil, known)
+		err = t.recordTool(ctx, c, nil, dec)
 	}
 	if err != nil {
 		return acp.Verdict{}, errors.Join(err, t.g.cfg.Runs.Drop(context.WithoutCancel(ctx), t.run.ID, key))
 	}
 	state := run.StepDone
-	if !known.Allow {
+	if !dec.Allow {
 		state = run.StepRefused
 	}
-	output, err := json.Marshal(known)
+	output, err := json.Marshal(dec)
 	if err != nil {
 		return acp.Verdict{}, err
 	}
 	_, err = t.g.cfg.Runs.End(ctx, t.run.ID, key, run.Outcome{State: state, Output: output, Used: budget.Amounts{}})
-	return acp.Verdict(known), err
+	return acp.Verdict(dec), err
 }
 
-// evaluate asks the rules about all that a call is about.
+// evaluate evaluates all questions about a call. All must be allowed.
 func (t *conversation) evaluate(ctx context.Context, questions []question) (decision, error) {
 	for _, q := range questions {
 		v, err := t.g.Decide(ctx, t.caller, policy.Question{Action: q.Action, Resource: q.Resource})
@@ -170,32 +171,32 @@ func (t *conversation) evaluate(ctx context.Context, questions []question) (deci
 	return decision{Allow: true}, nil
 }
 
-// A question is one that the rules are asked about a call.
+// A question is one policy question about a call.
 type question struct {
 	Action   string `json:"action"`
 	Resource string `json:"resource"`
-	Titled   bool   `json:"titled,omitempty"` // the agent shows only what it calls it
+	Titled   bool   `json:"titled,omitempty"` // the resource is only the agent's title of the call
 }
 
-// kindActions are what the rules know the protocol's kinds of tools by.
+// kindActions maps the protocol's tool kinds to policy actions.
 var kindActions = map[string]string{
 	"read": policy.ActionRead, "edit": policy.ActionEdit, "delete": policy.ActionEdit, "move": policy.ActionEdit,
 	"search": "grep", "execute": policy.ActionRun, "fetch": policy.ActionFetch,
 }
 
-// questionsOf is what has to be allowed for a call, and whether it is of a tool of the
+// questionsOf returns the policy questions about a call, and whether the tool is one of the
 // gateway's own.
 func questionsOf(c acp.ToolCall) (questions []question, own bool) {
 	tool, own := ToolOf(c.Tool)
 	if own {
 		return nil, true
 	}
-	if c.Command != "" { // whatever kind it says it is
+	if c.Command != "" { // regardless of the kind that the agent reports
 		return []question{{policy.ActionRun, c.Command, c.Titled}}, false
 	}
 	action := cmp.Or(kindActions[c.Kind], tool, c.Kind, "other")
 	if c.Tool != "" && tool != c.Tool {
-		action = tool // a tool that is known by its name
+		action = tool // a tool with a known name
 	}
 	if c.URL != "" && action == policy.ActionFetch {
 		return []question{{Action: action, Resource: c.URL}}, false
@@ -230,10 +231,10 @@ func (t *conversation) Update(ctx context.Context, u acp.Update) error {
 	case acp.Ended:
 		return t.recordTool(ctx, u.Call, &u.Outcome, decision{})
 	}
-	return nil // what is announced is asked about, or told of when it is over
+	return nil // other events are handled when permission is requested or the call ends
 }
 
-// post says in the session what the agent says.
+// post sends a message of the agent to the session.
 func (t *conversation) post(ctx context.Context, u acp.Update) error {
 	text := strings.ToValidUTF8(u.Text, "\uFFFD")
 	if strings.TrimSpace(text) == "" {
@@ -247,10 +248,10 @@ func (t *conversation) post(ctx context.Context, u acp.Update) error {
 	return err
 }
 
-// maxNote bounds what is kept of a thought, a plan or the output of a tool.
+// maxNote limits, in bytes, the stored part of a thought, a plan or the output of a tool.
 const maxNote = 64 << 10
 
-// recordNote puts something that costs nothing into the journal.
+// recordNote records a step that costs nothing.
 func (t *conversation) recordNote(ctx context.Context, at int64, name string, what any) error {
 	key, err := t.key(ctx, at)
 	if err != nil {
@@ -268,11 +269,11 @@ func (t *conversation) recordNote(ctx context.Context, at int64, name string, wh
 	return err
 }
 
-// recordTool puts a call of a tool into the journal: when it was decided about, or, of one that
-// nobody was asked about, when it is over.
-func (t *conversation) recordTool(ctx context.Context, c acp.ToolCall, over *acp.Outcome, known decision) error {
+// recordTool records a tool call: when it was decided, or, if it needed no decision, when it
+// has ended.
+func (t *conversation) recordTool(ctx context.Context, c acp.ToolCall, outcome *acp.Outcome, dec decision) error {
 	if _, own := ToolOf(c.Tool); own {
-		return nil // it is there, as what it is
+		return nil // it is recorded as a built-in tool
 	}
 	key, err := t.key(ctx, c.At)
 	if err != nil {
@@ -287,33 +288,35 @@ func (t *conversation) recordTool(ctx context.Context, c acp.ToolCall, over *acp
 		return err
 	}
 	o := run.Outcome{State: run.StepRefused}
-	if over == nil && known.Allow {
-		return nil // it is about to do it
+	if outcome == nil && dec.Allow {
+		return nil // the call starts now
 	}
-	var output any = known
-	if over != nil {
-		if o.State = run.StepFailed; over.Done {
+	var output any = dec
+	if outcome != nil {
+		o.State = run.StepFailed
+		if outcome.Done {
 			o.State = run.StepDone
 		}
-		output = toolOutput{clip(over.Output, maxNote), over.Asked, over.Refused}
+		output = toolOutput{clip(outcome.Output, maxNote), outcome.Asked, outcome.Refused}
 	}
-	if o.Output, err = json.Marshal(output); err != nil {
+	o.Output, err = json.Marshal(output)
+	if err != nil {
 		return err
 	}
-	was := s
-	was.State, was.Output, was.Ended = o.State, o.Output, time.Now()
-	if err := t.g.checkForLoop(ctx, t.run, t.caller, was); err != nil && fault.KindOf(err) != fault.Denied {
+	ended := s
+	ended.State, ended.Output, ended.Ended = o.State, o.Output, time.Now()
+	if err := t.g.checkForLoop(ctx, t.run, t.caller, ended); err != nil && fault.KindOf(err) != fault.Denied {
 		return err
 	}
 	_, err = t.g.cfg.Runs.End(ctx, t.run.ID, key, o)
 	return err
 }
 
-// A toolOutput is what an agent said of a call that is over.
+// A toolOutput is the agent's report of a finished call.
 type toolOutput struct {
 	Output  string `json:"output"`
-	Asked   bool   `json:"asked"`             // it had asked before
-	Refused bool   `json:"refused,omitempty"` // and done it, though it was told not to
+	Asked   bool   `json:"asked"`             // permission was requested
+	Refused bool   `json:"refused,omitempty"` // executed although it was denied
 }
 
 func toolName(c acp.ToolCall) string {
@@ -341,25 +344,25 @@ func toolInput(c acp.ToolCall) json.RawMessage {
 	return text
 }
 
-// clip shortens a text to most bytes of UTF-8.
+// clip shortens s to at most most bytes at a character boundary and replaces invalid UTF-8.
 func clip(s string, most int) string { return safetext.Clip(strings.ToValidUTF8(s, "\uFFFD"), most) }
 
-// stopReasons are what it means that an agent ends its turn otherwise than because it is done.
+// stopReasons are the errors for the stop reasons of a turn that fail a run.
 var stopReasons = map[string]string{
-	"max_tokens":        "the agent's model has said as much as it may at once",
-	"max_turn_requests": "the agent has asked its model as often as it may in one turn",
-	"refusal":           "the agent's model refuses to go on",
+	"max_tokens":        "the agent's model reached its output token limit",
+	"max_turn_requests": "the agent reached its limit of model requests in one turn",
+	"refusal":           "the agent's model refused to continue",
 }
 
-// maxRefusals is how often in a row an agent that ends its turn when it is told no is told
-// to go on.
+// maxRefusals limits how many times in a row an agent is prompted again after a turn that
+// ended with a denial.
 const maxRefusals = 3
 
-// continuePrompt is what an agent is told that was cut off.
+// continuePrompt is the prompt after a cancelled turn.
 const continuePrompt = "You were interrupted. Look how far you have come, and go on."
 
-// Next implements acp.Host: messages that came meanwhile, or why the agent is to go on, or
-// the end of its run.
+// Next implements acp.Host. It returns the next prompt: new messages, or a request to
+// continue. If there is neither, it finishes the run and returns "".
 func (t *conversation) Next(ctx context.Context, turn acp.Turn) (string, error) {
 	t.mu.Lock()
 	t.pending = t.saved
@@ -395,7 +398,7 @@ func (t *conversation) countRefusal() bool {
 	return true
 }
 
-// denialPrompt is what an agent is told that has ended its turn because it was told no.
+// denialPrompt returns the prompt after a turn that ended with a denial.
 func denialPrompt(turn acp.Turn) string {
 	var b strings.Builder
 	b.WriteString("You were not allowed to do this:\n")
@@ -406,11 +409,11 @@ func denialPrompt(turn acp.Turn) string {
 	return b.String()
 }
 
-// nextMessages are those that came since the agent was told some; a request of a sibling comes
-// alone, so that what the agent says then is its answer.
+// nextMessages returns the new messages as one prompt. A request of a sibling is a prompt of
+// its own, so that the text of the turn is its reply.
 func (t *conversation) nextMessages(ctx context.Context) (string, error) {
 	looked, cancel := context.WithCancel(ctx)
-	cancel() // nobody waits
+	cancel() // do not block
 	t.mu.Lock()
 	read := t.pending.Inbox
 	t.mu.Unlock()
@@ -423,19 +426,21 @@ func (t *conversation) nextMessages(ctx context.Context) (string, error) {
 	t.pending.Errand = ""
 	var parts []string
 	for _, m := range list {
-		mine := m.Run == t.run.ID || m.Run == "" && m.At.After(t.run.Created)
+		relevant := m.Run == t.run.ID || m.Run == "" && m.At.After(t.run.Created)
 		errand := id.Valid('q', m.Key)
-		if mine && errand && len(parts) > 0 {
+		if relevant && errand && len(parts) > 0 {
 			break
 		}
-		if t.pending.Inbox = m.Seq; !mine {
+		t.pending.Inbox = m.Seq
+		if !relevant {
 			continue
 		}
 		text := m.Text
 		if m.From != "" && !errand {
 			text = "Message from " + m.From + ":\n" + text
 		}
-		if parts = append(parts, text); errand {
+		parts = append(parts, text)
+		if errand {
 			t.pending.Errand = id.Request(m.Key)
 			break
 		}
@@ -446,8 +451,8 @@ func (t *conversation) nextMessages(ctx context.Context) (string, error) {
 	return strings.Join(parts, "\n\n"), nil
 }
 
-// answerSibling answers the request that the agent's turn was about with what it said,
-// unless it has answered by itself.
+// answerSibling sends the text of a turn as the reply to the sibling's request that the turn
+// was about, unless the agent has replied itself.
 func (t *conversation) answerSibling(ctx context.Context, turn acp.Turn) error {
 	t.mu.Lock()
 	q := t.pending.Errand
@@ -462,9 +467,9 @@ func (t *conversation) answerSibling(ctx context.Context, turn acp.Turn) error {
 	return err
 }
 
-// endOpenSteps ends the calls that a process of the agent has left open.
+// endOpenSteps ends the unfinished steps of an agent process that has ended.
 func (t *conversation) endOpenSteps(ctx context.Context, x id.Exec) error {
-	text, err := json.Marshal(toolOutput{Output: "the agent was ended"})
+	text, err := json.Marshal(toolOutput{Output: "the agent process ended before the call"})
 	if err != nil {
 		return err
 	}

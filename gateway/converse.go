@@ -18,18 +18,20 @@ import (
 	"glasshouse/run"
 )
 
-// A cancelableLock is a lock that one can give up waiting for.
+// A cancelableLock is a mutex. Its capacity must be 1. Waiting for it can be cancelled by
+// sending to it in a select.
 type cancelableLock chan struct{}
 
 func (t cancelableLock) Lock()   { t <- struct{}{} }
 func (t cancelableLock) Unlock() { <-t }
 
-// pausePromptsTimeout is how long it is waited for an agent to take what it is being given.
+// pausePromptsTimeout limits how long pausePrompts waits for a prompt that is being written to
+// an agent.
 const pausePromptsTimeout = 2 * time.Second
 
-// pausePrompts has the agent of a run told nothing until goOn is called. It cannot if the agent
-// does not take what it is being given.
-func (g *Gateway) pausePrompts(ctx context.Context, rid id.Run) (goOn func(), ok bool) {
+// pausePrompts prevents prompts to the agent of a run until resume is called. It returns false
+// if the agent does not read a prompt that is being written.
+func (g *Gateway) pausePrompts(ctx context.Context, rid id.Run) (resume func(), ok bool) {
 	a := g.supervisionOf(rid)
 	if a == nil {
 		return func() {}, true
@@ -44,12 +46,12 @@ func (g *Gateway) pausePrompts(ctx context.Context, rid id.Run) (goOn func(), ok
 	}
 }
 
-// errRunOver is why an agent is told to stop.
-var errRunOver = errors.New("its run does not go on")
+// errRunOver ends a conversation whose run must not continue.
+var errRunOver = errors.New("the run has stopped")
 
-// converseInJail talks with the agent in a jail, from where somebody has come to before. When
-// the daemon ends, or the run is paused, the agent is left as it is: its jail stands still,
-// or it waits for an answer.
+// converseInJail drives the conversation with an agent in a jail, starting at the recorded
+// position. When the daemon ends or the run is paused, the agent process is left alone: its
+// jail is paused, or the process waits for a response.
 func (g *Gateway) converseInJail(ctx context.Context, a *supervision, r run.Run, j jail.Jail, x id.Exec, l agent.Launch, ag Agent) error {
 	who, err := g.callerIn(ctx, j.ID)
 	if err != nil {
@@ -67,10 +69,10 @@ func (g *Gateway) converseInJail(ctx context.Context, a *supervision, r run.Run,
 	w, err := g.openConn(context.WithoutCancel(ctx), j.ID, x, from)
 	if err != nil {
 		g.terminate(ctx, j.ID, x)
-		return errEnded{fmt.Sprintf("what the agent wrote cannot be read on: %s", err)}
+		return errEnded{fmt.Sprintf("cannot continue to read the agent's output: %s", err)}
 	}
 	var host acp.Host = t
-	if ag.Preset == "shell" { // the others use their own tools, in the jail
+	if ag.Preset == "shell" { // other agents use their own tools inside the jail
 		host = &jailConversation{conversation: t, jail: j.ID}
 	}
 	err = g.converse(ctx, a, r, w, host, o, isDedicatedJail(j, r))
@@ -82,17 +84,19 @@ func (g *Gateway) converseInJail(ctx context.Context, a *supervision, r run.Run,
 	return err
 }
 
-// openConversation is the conversation with a process of an agent, and how it is taken up.
+// openConversation returns the conversation with an agent process, and the options to start or
+// continue it.
 func (g *Gateway) openConversation(ctx context.Context, a *supervision, r run.Run, who Caller, x id.Exec, l agent.Launch) (*conversation, acp.Options, error) {
 	t := &conversation{g: g, supervision: a, run: r, caller: who}
 	o := acp.Options{Cwd: l.Cwd, Servers: l.Servers, Meta: l.Meta, Still: a.promptLock, GoOn: continuePrompt}
 	if len(r.Talk) > 0 {
 		if err := json.Unmarshal(r.Talk, &t.saved); err != nil {
-			return nil, o, fmt.Errorf("how far the conversation has come: %w", err)
+			return nil, o, fmt.Errorf("decode the stored conversation state: %w", err)
 		}
 	}
 	var err error
-	if o.Prompt, err = g.cfg.Runs.Text(ctx, r.Session, r.Goal); err != nil {
+	o.Prompt, err = g.cfg.Runs.Text(ctx, r.Session, r.Goal)
+	if err != nil {
 		return nil, o, err
 	}
 	if t.saved.Exec == x {
@@ -105,14 +109,15 @@ func (g *Gateway) openConversation(ctx context.Context, a *supervision, r run.Ru
 			return nil, o, err
 		}
 	}
-	// Another process of it: of the conversation before it may still know.
+	// This is a new process. It may still be able to load the previous session.
 	t.saved = conversationState{Exec: x, Resumes: t.saved.Position.Session, Inbox: t.saved.Inbox, Errand: t.saved.Errand}
 	o.Resume = t.saved.Resumes
 	return t, o, t.Keep(ctx, acp.Position{})
 }
 
-// converse talks with an agent until its run does not go on, or it has ended. An agent that
-// is left works on, and is taken up again.
+// converse drives a conversation until the run stops or the agent ends. If ctx is done, or
+// leave is set and the run is paused, the agent is left running and the conversation can be
+// continued later.
 func (g *Gateway) converse(ctx context.Context, a *supervision, r run.Run, c acp.Conn, host acp.Host, o acp.Options, leave bool) error {
 	talking, stop := context.WithCancelCause(context.WithoutCancel(ctx))
 	defer stop(nil)
@@ -131,7 +136,8 @@ func (g *Gateway) converse(ctx context.Context, a *supervision, r run.Run, c acp
 	return err
 }
 
-// waitForStop waits until an agent is not to go on, and says what becomes of it.
+// waitForStop waits until a conversation must end. It returns acp.ErrLeft if the agent should
+// keep running, and errRunOver if it should be stopped.
 func (g *Gateway) waitForStop(ctx, talking context.Context, a *supervision, rid id.Run, leave bool) error {
 	for {
 		select {
@@ -144,7 +150,7 @@ func (g *Gateway) waitForStop(ctx, talking context.Context, a *supervision, rid 
 		now, err := g.cfg.Runs.Get(ctx, rid)
 		switch {
 		case err != nil && ctx.Err() == nil:
-			g.cfg.Log.Error("a run cannot be read", "run", rid, "err", err)
+			g.cfg.Log.Error("could not read a run", "run", rid, "err", err)
 		case err != nil, now.State == run.Active, now.State == run.Paused && now.Why == run.ForApproval:
 		case leave && !now.State.Ended():
 			return acp.ErrLeft
@@ -154,20 +160,21 @@ func (g *Gateway) waitForStop(ctx, talking context.Context, a *supervision, rid 
 	}
 }
 
-// conversationError is why a conversation has ended before its run has. Another process of the agent may
-// do better, unless this one cannot do at all what is wanted.
+// conversationError converts the error of a conversation that ended before its run. The agent
+// is restarted, except after permanent errors.
 func conversationError(err error, stderr string) error {
 	if errors.Is(err, fault.Unsupported) || errors.Is(err, fault.Unauthenticated) {
 		return err
 	}
-	if stderr = strings.TrimSpace(stderr); stderr != "" {
-		return errEnded{fmt.Sprintf("%s; it wrote: %s", err, clip(stderr, 1000))}
+	stderr = strings.TrimSpace(stderr)
+	if stderr != "" {
+		return errEnded{fmt.Sprintf("%s; stderr: %s", err, clip(stderr, 1000))}
 	}
 	return errEnded{err.Error()}
 }
 
-// converseOutside starts an agent that is in no jail, and talks with it. It ends with this
-// process.
+// converseOutside starts an agent outside of jails and drives the conversation with it. The
+// agent ends with this process.
 func (g *Gateway) converseOutside(ctx context.Context, a *supervision, r run.Run, ag Agent, l agent.Launch, s spawn.Spawner, start spawn.Start) error {
 	who, err := g.callerOf(ctx, r.ID)
 	if err != nil {
@@ -181,7 +188,7 @@ func (g *Gateway) converseOutside(ctx context.Context, a *supervision, r run.Run
 	if err != nil {
 		return fmt.Errorf("start the agent: %w", err)
 	}
-	go func() { // it says no more then
+	go func() { // unblock the readers and writers of the pipes
 		<-proc.Done()
 		theirOut.Close()
 		theirIn.Close()

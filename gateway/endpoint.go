@@ -15,38 +15,39 @@ import (
 	"glasshouse/run"
 )
 
-// Where agents find the gateway, in every jail that belongs to a session.
+// Addresses of the agent endpoint in every jail that belongs to a session.
 const (
 	DoorPort   = 4097
 	DoorSocket = "/run/glasshouse/gateway.sock"
 )
 
-// Labels of jails. They are the daemon's own: what they say decides who knocks.
+// Labels of jails. Only the daemon sets them, since they identify the callers of agent
+// endpoints.
 const (
-	LabelSession = "glasshouse.session"
-	LabelRun     = "glasshouse.goal" // the run for which it was made
-	labelRunBranch     = "branch"          // of a jail that was made for a branch of a run
-	LabelName    = "glasshouse.name"
+	LabelSession   = "glasshouse.session"
+	LabelRun       = "glasshouse.goal" // the run for which the jail was created
+	labelRunBranch = "branch"          // value for a jail that was created for a branch of a run
+	LabelName      = "glasshouse.name"
 )
 
-// A Caller is who is at a door.
+// A Caller identifies the client of an agent endpoint.
 type Caller struct {
 	Jail    id.Jail
 	Session string
-	Run     id.Run // "": none is at work there
-	Agent   string // the preset of its run
+	Run     id.Run // "": no run uses the jail
+	Agent   string // the preset of the run's agent
 	Name    string
 	Group   string
 	Level   policy.Level
 
-	// PolicyAgent names the agent of the permission files whose rules apply. "": the one
-	// that the policy of its jail names.
+	// PolicyAgent names the agent of the permission files whose rules apply. If it is empty,
+	// the agent that the policy of the jail names applies.
 	PolicyAgent string
 
-	Workspace string // of its jail; what it says of files is relative to it
+	Workspace string // of its jail; relative file names start there
 
-	// Token is what it has to show, where the listener alone does not say who it
-	// is. "": nothing.
+	// Token is what the client must present if the listener alone does not identify it. If it
+	// is empty, no token is needed.
 	Token string
 }
 
@@ -54,11 +55,11 @@ func (c Caller) subject() policy.Subject {
 	return policy.Subject{Jail: c.Jail, Session: c.Session, Run: string(c.Run), Agent: c.PolicyAgent}
 }
 
-// callerEnv is what commands are told of whose they are.
+// callerEnv returns the variables that identify the jail to its commands.
 func callerEnv(c Caller) map[string]string { return map[string]string{"SANDBOX_ID": string(c.Jail)} }
 
-// Env is what all commands of a jail find in their environment: its id, if the jail belongs
-// to a session. Plugins in it address the agent endpoint by that.
+// Env returns the variables that all commands of a jail receive: its id, if the jail belongs
+// to a session. Plugins use the id to address the agent endpoint.
 func Env(j jail.Jail) map[string]string {
 	env := map[string]string{}
 	if j.Spec.Labels[LabelSession] != "" {
@@ -67,11 +68,11 @@ func Env(j jail.Jail) map[string]string {
 	return env
 }
 
-// A agentEndpoint is where the gateway listens in one jail.
+// An agentEndpoint is the agent endpoint in one jail.
 type agentEndpoint struct {
 	cancel context.CancelFunc
 	done   chan struct{}
-	ready   chan struct{} // closed when both ways in were open
+	ready  chan struct{} // closed when both listeners have been open
 }
 
 func (d *agentEndpoint) close() error {
@@ -80,8 +81,8 @@ func (d *agentEndpoint) close() error {
 	return nil
 }
 
-// Arrived tells of a jail that has come to life, or is found alive. If it belongs to a
-// session its door is opened.
+// Arrived reports that a jail has started or was found running. If the jail belongs to a
+// session, its agent endpoint is opened. Arrived does not block.
 func (g *Gateway) Arrived(j jail.Jail) {
 	if j.Spec.Labels[LabelSession] == "" || g.ctx.Err() != nil {
 		return
@@ -100,13 +101,13 @@ func (g *Gateway) Arrived(j jail.Jail) {
 		g.serveEndpoint(ctx, j.ID, d.ready)
 		g.mu.Lock()
 		defer g.mu.Unlock()
-		if g.endpoints[j.ID] == d { // there was no such jail yet: it is opened when the jail arrives
+		if g.endpoints[j.ID] == d { // the jail was not visible yet: its start calls Arrived again
 			delete(g.endpoints, j.ID)
 		}
 	}()
 }
 
-// Left tells of a jail that has ended.
+// Left reports that a jail has stopped. It does not wait until the endpoint is closed.
 func (g *Gateway) Left(j id.Jail) {
 	g.mu.Lock()
 	d := g.endpoints[j]
@@ -114,15 +115,15 @@ func (g *Gateway) Left(j id.Jail) {
 	delete(g.harnessDecisions, j)
 	g.mu.Unlock()
 	if d != nil {
-		d.cancel() // it ends by itself: who tells this may be waited for by it
+		d.cancel() // do not wait for it: it may itself wait for the caller of Left
 	}
 }
 
-// endpointRetry is how long after a door could not be opened it is tried again.
+// endpointRetry is the delay before a failed listener is opened again.
 const endpointRetry = 50 * time.Millisecond
 
-// waitForEndpoint waits until the door of a jail is open, if it has one: an agent knocks as soon
-// as it begins.
+// waitForEndpoint waits until the agent endpoint of a jail is open, if it has one. An agent
+// connects as soon as it starts.
 func (g *Gateway) waitForEndpoint(ctx context.Context, j id.Jail) error {
 	g.mu.Lock()
 	d := g.endpoints[j]
@@ -134,54 +135,56 @@ func (g *Gateway) waitForEndpoint(ctx context.Context, j id.Jail) error {
 	case <-d.ready:
 		return nil
 	case <-d.done:
-		return fault.Newf(fault.Conflict, "gateway.Start", string(j), "the jail has ended")
+		return fault.Newf(fault.Conflict, "gateway.Start", string(j), "the jail has stopped")
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
 }
 
-// serveEndpoint listens in a jail, both ways, and again when the jail has got another body.
-func (g *Gateway) serveEndpoint(ctx context.Context, j id.Jail, open chan<- struct{}) {
-	ways := []func(context.Context) (net.Listener, error){
+// serveEndpoint listens on TCP and on a Unix socket in a jail, and again when the instance of
+// the jail is replaced. It closes ready when both listeners have been open. It returns when
+// ctx is done or the jail does not exist.
+func (g *Gateway) serveEndpoint(ctx context.Context, j id.Jail, ready chan<- struct{}) {
+	listeners := []func(context.Context) (net.Listener, error){
 		func(ctx context.Context) (net.Listener, error) { return g.cfg.Jails.ListenTCP(ctx, j, DoorPort) },
 		func(ctx context.Context) (net.Listener, error) { return g.cfg.Jails.Listen(ctx, j, DoorSocket) },
 	}
 	ended := make(chan struct{})
-	var first sync.WaitGroup
-	for _, way := range ways {
-		first.Add(1)
+	var opening sync.WaitGroup
+	for _, listen := range listeners {
+		opening.Add(1)
 		go func() {
 			defer func() { ended <- struct{}{} }()
-			g.serveListener(ctx, j, way, sync.OnceFunc(first.Done))
+			g.serveListener(ctx, j, listen, sync.OnceFunc(opening.Done))
 		}()
 	}
 	go func() {
-		first.Wait()
-		close(open)
+		opening.Wait()
+		close(ready)
 	}()
-	for range ways {
+	for range listeners {
 		<-ended
 	}
 }
 
-// serveListener serves one way in. It calls opened when that is open for the first time, or
-// never will be.
-func (g *Gateway) serveListener(ctx context.Context, j id.Jail, way func(context.Context) (net.Listener, error), opened func()) {
+// serveListener serves one listener and reopens it after failures. It calls opened when the
+// listener is open for the first time, or when serveListener returns.
+func (g *Gateway) serveListener(ctx context.Context, j id.Jail, listen func(context.Context) (net.Listener, error), opened func()) {
 	defer opened()
 	for ctx.Err() == nil {
-		l, err := way(ctx)
+		l, err := listen(ctx)
 		if err == nil {
 			opened()
 			stop := context.AfterFunc(ctx, func() { l.Close() })
 			if err := g.cfg.Serve(l, func(ctx context.Context) (Caller, error) { return g.callerIn(ctx, j) }); err != nil && ctx.Err() == nil {
-				g.cfg.Log.Debug("a door is closed", "jail", j, "err", err)
+				g.cfg.Log.Debug("an agent endpoint was closed", "jail", j, "err", err)
 			}
 			stop()
 			l.Close()
 		} else if errors.Is(err, fault.NotFound) {
 			return
 		} else if ctx.Err() == nil {
-			g.cfg.Log.Debug("a door cannot be opened yet", "jail", j, "err", err)
+			g.cfg.Log.Debug("could not open an agent endpoint; it will be retried", "jail", j, "err", err)
 		}
 		select {
 		case <-time.After(endpointRetry):
@@ -190,7 +193,7 @@ func (g *Gateway) serveListener(ctx context.Context, j id.Jail, way func(context
 	}
 }
 
-// callerIn is who is at work in a jail now.
+// callerIn returns the caller that currently uses a jail.
 func (g *Gateway) callerIn(ctx context.Context, jid id.Jail) (Caller, error) {
 	j, err := g.cfg.Jails.Get(ctx, jid)
 	if err != nil {
@@ -219,14 +222,14 @@ func (g *Gateway) callerIn(ctx context.Context, jid id.Jail) (Caller, error) {
 	if err != nil {
 		return Caller{}, err
 	}
-	// An operator may lower the level of a jail below what its session or its run began with.
+	// An operator may lower the level of a jail below that of its session or run.
 	if level != 0 && (c.Level == 0 || level < c.Level) {
 		c.Level = level
 	}
 	return c, nil
 }
 
-// levelOfPolicy is the autonomy level of a jail's policy, or 0 if it has no policy.
+// levelOfPolicy returns the autonomy level of a jail's policy, or 0 if it has no policy.
 func levelOfPolicy(j jail.Jail) (policy.Level, error) {
 	s, err := govern.Read(j.Spec.Govern)
 	if err != nil || s.Policy == nil {
@@ -235,7 +238,7 @@ func levelOfPolicy(j jail.Jail) (policy.Level, error) {
 	return s.Policy.CurrentLevel(), nil
 }
 
-// callerOf is the agent of a run that works in no jail.
+// callerOf returns the caller for a run outside of jails.
 func (g *Gateway) callerOf(ctx context.Context, rid id.Run) (Caller, error) {
 	r, err := g.cfg.Runs.Get(ctx, rid)
 	if err != nil {
@@ -271,10 +274,10 @@ func (g *Gateway) withRunSettings(ctx context.Context, c Caller) (Caller, error)
 	return c, nil
 }
 
-// activeRun returns the run that a caller is at, if it may begin anything.
+// activeRun returns the run of a caller. Without a run it returns fault.Conflict.
 func (g *Gateway) activeRun(ctx context.Context, c Caller) (run.Run, error) {
 	if c.Run == "" {
-		return run.Run{}, &fault.Error{Op: "gateway", Kind: fault.Conflict, Err: errors.New("no run is at work here"), Remedy: "begin one: glasshouse goal --session " + c.Session}
+		return run.Run{}, &fault.Error{Op: "gateway", Kind: fault.Conflict, Err: errors.New("no run is active in this jail"), Remedy: "start a run: glasshouse goal --session " + c.Session}
 	}
 	return g.cfg.Runs.Get(ctx, c.Run)
 }

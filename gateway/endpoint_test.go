@@ -21,7 +21,7 @@ func (env *testEnv) session(sid, name, group string) {
 	}
 }
 
-// jailIn makes a jail that belongs to a session, and in which no run is at work.
+// jailIn creates a jail of a session, without a run in it.
 func (env *testEnv) jailIn(sid string, rules []byte) jail.Jail {
 	env.Helper()
 	j, err := env.jails.Create(env.Context(), jail.Spec{Start: true, Cwd: "/work", Govern: rules, Labels: map[string]string{LabelSession: sid}})
@@ -58,8 +58,7 @@ func TestJailWithoutSessionHasNoAgentEndpoint(t *testing.T) {
 	}
 }
 
-// TestEndpointOpensWhenJailBecomesVisible: a spare is guarded before anybody can find it,
-// and whose it is becomes known later.
+// A spare jail is started before it can be found. Its session becomes known later.
 func TestEndpointOpensWhenJailBecomesVisible(t *testing.T) {
 	env := newTestEnv(t).open()
 	j := env.jailIn("s", nil)
@@ -72,7 +71,7 @@ func TestEndpointOpensWhenJailBecomesVisible(t *testing.T) {
 	gone := fault.Newf(fault.NotFound, "jail.Listen", string(j.ID), "no such jail")
 	env.jails.failWith("Listen", gone)
 	env.g.Arrived(j)
-	env.await("the endpoint is given up", func() bool {
+	env.await("the endpoint is removed", func() bool {
 		env.g.mu.Lock()
 		defer env.g.mu.Unlock()
 		return env.g.endpoints[j.ID] == nil
@@ -80,7 +79,7 @@ func TestEndpointOpensWhenJailBecomesVisible(t *testing.T) {
 	env.jails.failWith("Listen", nil)
 	env.g.Arrived(j)
 	if c, err := env.dialEndpoint(j.ID); err != nil || c.Jail != j.ID {
-		t.Errorf("caller = %+v, %v, want one of jail %s", c, err, j.ID)
+		t.Errorf("caller = %+v, %v, want a caller in jail %s", c, err, j.ID)
 	}
 }
 
@@ -96,9 +95,9 @@ func TestEndpointReopensAfterListenerFailure(t *testing.T) {
 	l := env.jails.ports[j.ID]
 	delete(env.jails.ports, j.ID)
 	env.jails.mu.Unlock()
-	l.Close() // as when the jail gets another network namespace
+	l.Close() // as after a change of the jail's network namespace
 	if _, err := env.dialEndpoint(j.ID); err != nil {
-		t.Errorf("after the listener failed: %v, want an open endpoint", err)
+		t.Errorf("dial after a failure of the listener: %v, want an open endpoint", err)
 	}
 }
 
@@ -112,7 +111,7 @@ func TestEnvNamesSessionJail(t *testing.T) {
 	}
 }
 
-// TestCallerLevelIsCappedByJailPolicy: for resources and loops as for the rules.
+// The level limits resource requests and loop detection as well as rules.
 func TestCallerLevelIsCappedByJailPolicy(t *testing.T) {
 	for name, tt := range map[string]struct {
 		session, run int
@@ -151,8 +150,8 @@ func TestCallerLevelIsCappedByJailPolicy(t *testing.T) {
 	}
 }
 
-// TestHarnessActionsAreRecorded: also of the tools that the gateway has as well, since a
-// plugin may do by itself what they do.
+// A plugin may implement by itself what the gateway's own tools do. Those actions are recorded
+// too.
 func TestHarnessActionsAreRecorded(t *testing.T) {
 	env := newTestEnv(t).withoutLoop()
 	rules := `{"permission": {"create_task": "allow", "coordinate_sibling": "deny", "edit": {"*": "deny", "src/*": "allow"}}}`
@@ -178,7 +177,7 @@ func TestHarnessActionsAreRecorded(t *testing.T) {
 	}
 }
 
-// TestDecidedActionIsRecordedOnce: a harness asks first, and then says that it does it.
+// A harness first asks for a decision and then reports the action.
 func TestDecidedActionIsRecordedOnce(t *testing.T) {
 	env := newTestEnv(t).withoutLoop()
 	j := env.jailIn("s", policyOf(t, `{"permission": {"edit": "allow"}}`, "", policy.Intelligent))
@@ -194,7 +193,7 @@ func TestDecidedActionIsRecordedOnce(t *testing.T) {
 	if got := env.decisions(); len(got) != 1 {
 		t.Errorf("decisions = %q, want one", got)
 	}
-	env.g.Said(t.Context(), c, q) // it does it again, and has not asked
+	env.g.Said(t.Context(), c, q) // a second action without a decision
 	if got := env.decisions(); len(got) != 2 {
 		t.Errorf("decisions = %q, want two", got)
 	}
@@ -211,11 +210,11 @@ func TestHarnessDecisionsAreBounded(t *testing.T) {
 		return len(env.g.harnessDecisions["j-1"])
 	}
 	if got := kept(); got != maxHarnessDecisions {
-		t.Errorf("answers kept = %d, want %d", got, maxHarnessDecisions)
+		t.Errorf("stored decisions = %d, want %d", got, maxHarnessDecisions)
 	}
 	env.g.Left("j-1")
 	if got := kept(); got != 0 {
-		t.Errorf("answers kept of a jail that has ended = %d, want 0", got)
+		t.Errorf("stored decisions of a stopped jail = %d, want 0", got)
 	}
 }
 

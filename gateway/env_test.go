@@ -38,8 +38,8 @@ import (
 	"glasshouse/store/storetest"
 )
 
-// A testEnv is a gateway with everything that it works with. The database, the audit log, the
-// policy engine, the approval queue, the runs, the schedules and the broker are real; jails,
+// A testEnv is a gateway with all its dependencies. The database, the audit log, the policy
+// engine, the approval queue, the runs, the schedules and the broker are real; jails,
 // snapshots and installed capabilities are fakes.
 type testEnv struct {
 	*testing.T
@@ -60,8 +60,8 @@ type testEnv struct {
 	g         *Gateway
 }
 
-// newTestEnv returns a world whose gateway is not open yet. Tests may change w.cfg before
-// they call w.open.
+// newTestEnv returns an environment whose gateway is not open yet. Tests may change env.cfg
+// before they call env.open.
 func newTestEnv(t *testing.T) *testEnv {
 	t.Helper()
 	env := &testEnv{T: t, dir: t.TempDir()}
@@ -147,7 +147,7 @@ func (env *testEnv) open() *testEnv {
 	return env
 }
 
-// withoutLoop has a gateway that starts no agents: the loop that looks for runs is not started.
+// withoutLoop creates a gateway that starts no agents: its loop is not started.
 func (env *testEnv) withoutLoop() *testEnv {
 	env.g = New(env.cfg)
 	env.Cleanup(func() { env.g.Close() })
@@ -171,7 +171,7 @@ func serveCallers(l net.Listener, who func(context.Context) (Caller, error)) err
 	}
 }
 
-// gatewaySiblings are the siblings that the gateway knows, which is made after the broker.
+// gatewaySiblings forwards to the gateway, which is created after the broker.
 type gatewaySiblings struct{ env *testEnv }
 
 func (s gatewaySiblings) Members(ctx context.Context, group string) ([]autonomy.Member, error) {
@@ -190,7 +190,7 @@ func (env *testEnv) await(what string, cond func() bool) {
 	env.Helper()
 	for end := time.Now().Add(20 * time.Second); !cond(); time.Sleep(2 * time.Millisecond) {
 		if time.Now().After(end) {
-			env.Fatalf("waited 20 s in vain until %s", what)
+			env.Fatalf("timed out after 20 s: waiting until %s", what)
 		}
 	}
 }
@@ -233,7 +233,7 @@ func (env *testEnv) awaitState(rid id.Run, want run.State) run.Run {
 	}
 }
 
-// decisions are the decisions in the audit log, oldest first, as "action resource [tag]".
+// decisions returns the decisions in the audit log, oldest first, as "action: resource [tag]".
 func (env *testEnv) decisions() []string {
 	env.Helper()
 	var all []string
@@ -247,7 +247,7 @@ func (env *testEnv) decisions() []string {
 	return all
 }
 
-// entries are the entries of a kind in the audit log, oldest first.
+// entries returns the entries of a kind in the audit log, oldest first.
 func (env *testEnv) entries(kind chain.Kind) []chain.Entry {
 	env.Helper()
 	if err := env.kernel.Settle(env.Context()); err != nil {
@@ -260,7 +260,7 @@ func (env *testEnv) entries(kind chain.Kind) []chain.Entry {
 	return all
 }
 
-// policyOf is a policy of one permission file.
+// policyOf returns a policy of one permission file.
 func policyOf(t *testing.T, text, agent string, level policy.Level) json.RawMessage {
 	t.Helper()
 	raw, err := json.Marshal(govern.Spec{Policy: &govern.Policy{
@@ -272,14 +272,14 @@ func policyOf(t *testing.T, text, agent string, level policy.Level) json.RawMess
 	return raw
 }
 
-// A script is what a fake jail runs in place of a command.
+// A script runs in a fake jail instead of a command.
 type script func(p *process) (code int)
 
 // A process is a command that runs in a fake jail.
 type process struct {
 	jail    id.Jail
 	req     jail.ExecRequest
-	ctx     context.Context // ends when the process is signalled or its jail stops
+	ctx     context.Context // done when the process is signalled or its jail stops
 	cancel  context.CancelFunc
 	ended   chan struct{}
 	mu      sync.Mutex
@@ -306,7 +306,7 @@ func (p *process) now() protocol.ExecStatus {
 	return p.status
 }
 
-// fakeJails are jails that are kept in memory, and run programs of the test.
+// fakeJails implements Jails in memory and runs scripts of the test.
 type fakeJails struct {
 	env *testEnv
 
@@ -323,7 +323,7 @@ type fakeJails struct {
 	limits   []jail.LimitChange
 	fail     map[string]error // by method
 	programs map[string]script
-	noNotify   bool // the gateway is not notified when a jail starts
+	noNotify bool // the gateway is not notified when a jail starts
 }
 
 func newFakeJails(env *testEnv) *fakeJails {
@@ -334,7 +334,7 @@ func newFakeJails(env *testEnv) *fakeJails {
 	}
 }
 
-// script has a script stand for commands that contain a text.
+// script sets the script for commands that contain text.
 func (f *fakeJails) script(text string, p script) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -347,7 +347,7 @@ func (f *fakeJails) failWith(method string, err error) {
 	f.fail[method] = err
 }
 
-// refused is the error that a method is to fail with. f.mu is held.
+// find returns a jail, or the error that method is set to fail with. f.mu must be held.
 //
 // +checklocks:f.mu
 func (f *fakeJails) find(method string, j id.Jail) (*jail.Jail, error) {
@@ -542,7 +542,7 @@ func (f *fakeJails) Exec(_ context.Context, jid id.Jail, r jail.ExecRequest, _ *
 	}
 	r.ID = cmp.Or(r.ID, id.NewExec())
 	if f.execs[r.ID] != nil {
-		return nil, protocol.ExecStatus{}, fault.Newf(fault.Conflict, "jail.Exec", string(r.ID), "there is such a command")
+		return nil, protocol.ExecStatus{}, fault.Newf(fault.Conflict, "jail.Exec", string(r.ID), "the command exists")
 	}
 	argv := r.Argv
 	if r.Cmd != "" {
@@ -592,8 +592,8 @@ func (f *fakeJails) processes() []*process {
 	return slices.Clone(f.started)
 }
 
-// Attach is what only a real init does: the gateway reads Output then, which waits here
-// until the command has ended.
+// Attach fails, since only a real init supports it. The gateway then reads Output, which
+// blocks here until the command has ended.
 func (f *fakeJails) Attach(context.Context, id.Jail, id.Exec, control.AttachOptions) (*control.Stream, error) {
 	return nil, fault.Newf(fault.Unavailable, "jail.Attach", "", "the fake has no init")
 }
@@ -705,7 +705,8 @@ func (f *fakeJails) ListenTCP(_ context.Context, jid id.Jail, _ int) (net.Listen
 	return f.listen(jid, f.ports)
 }
 
-// dialEndpoint connects to the agent endpoint of a jail, and returns what it says of the caller.
+// dialEndpoint connects to the agent endpoint of a jail and returns the caller that it
+// reports.
 func (env *testEnv) dialEndpoint(jid id.Jail) (Caller, error) {
 	env.Helper()
 	var l net.Listener
@@ -794,12 +795,12 @@ func (s *fakeFiles) Close() error                                           { re
 
 var errNotFaked = fault.Cannot("fake", "the gateway does not use this", "")
 
-// fakeSnapshots keep the files of fake jails.
+// fakeSnapshots stores the files of fake jails.
 type fakeSnapshots struct {
 	jails *fakeJails
 
 	mu      sync.Mutex
-	all     map[id.Snapshot]snapshot.Snapshot // guarded by mu, as all below
+	all     map[id.Snapshot]snapshot.Snapshot // guarded by mu, like the fields below
 	files   map[id.Snapshot]map[string]string
 	options []snapshot.TakeOptions
 	rewound []id.Snapshot
@@ -897,7 +898,7 @@ func (s *fakeSnapshots) Delete(_ context.Context, sid id.Snapshot) error {
 	return nil
 }
 
-// Abandoned removes the snapshots of automatic checkpoints, as the real keeper does.
+// Abandoned removes the snapshots of automatic checkpoints, like snapshot.Keeper.
 func (s *fakeSnapshots) Abandoned(_ context.Context, j id.Jail) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -907,17 +908,17 @@ func (s *fakeSnapshots) Abandoned(_ context.Context, j id.Jail) error {
 	return nil
 }
 
-// ids are the snapshots that there are.
+// ids returns the ids of the existing snapshots.
 func (s *fakeSnapshots) ids() []id.Snapshot {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return slices.Collect(maps.Keys(s.all))
 }
 
-// fakeCaps are what is installed.
+// fakeCaps lists the installed capabilities and skills.
 type fakeCaps struct {
 	all    []*engine.Installed
-	skills map[string][]string // the capabilities of each
+	skills map[string][]string // capability ids by skill
 }
 
 func (c *fakeCaps) Approved() []*engine.Installed { return slices.Clone(c.all) }
@@ -930,7 +931,7 @@ func (c *fakeCaps) Skill(name string) (*skill.Rendered, []string, error) {
 	return &skill.Rendered{Text: "How to " + name + "."}, ids, nil
 }
 
-// fakeMemory is the working memory of runs.
+// fakeMemory stores the working memory of runs.
 type fakeMemory struct {
 	mu sync.Mutex
 	of map[id.Run]string // guarded by mu

@@ -17,22 +17,24 @@ import (
 	"glasshouse/run"
 )
 
-// A loopDetector sees whether an agent goes around in circles, from what its run has done.
+// A loopDetector detects from the steps of a run whether its agent repeats itself without
+// progress.
 type loopDetector struct {
 	mu sync.Mutex
 	// +checklocks:mu
-	detector *autonomy.Detector // nil: it has not looked yet
+	detector *autonomy.Detector // nil before the first step
 	// +checklocks:mu
-	lastStep int64 // N of the last step that it was shown
+	lastStep int64 // N of the last step that it has seen
 	// +checklocks:mu
-	warnings []string // warnings for the agent's next result
+	warnings []string // to add to the agent's next result
 }
 
-// actionLoop is what the rules are asked about an agent that seems lost.
+// actionLoop is the policy action for an agent that seems to loop.
 const actionLoop = "doom_loop"
 
-// checkForLoop shows a lookout a step that is about to end, and does what comes of it: the
-// agent is warned, a person is asked, or the run is stopped. An error refuses the step.
+// checkForLoop passes a step that is about to end to the loop detector and acts on its
+// findings: it warns the agent, requests an approval, or stops the run. An error refuses the
+// step.
 func (g *Gateway) checkForLoop(ctx context.Context, r run.Run, c Caller, s run.Step) error {
 	a := g.supervisionOf(r.ID)
 	if a == nil {
@@ -60,7 +62,7 @@ func (g *Gateway) checkForLoop(ctx context.Context, r run.Run, c Caller, s run.S
 	return nil
 }
 
-// stopLooping has a run wait for a person, and refuses the step that led to it.
+// stopLooping pauses a run for a person and returns an error that refuses the step.
 func (g *Gateway) stopLooping(ctx context.Context, r run.Run, f autonomy.Finding) error {
 	if err := g.stopRun(ctx, r, f.Text); err != nil {
 		return err
@@ -68,24 +70,25 @@ func (g *Gateway) stopLooping(ctx context.Context, r run.Run, f autonomy.Finding
 	return fault.Newf(fault.Denied, "gateway.Call", f.Name, "%s", f.Text)
 }
 
-// feedDetector shows a step to a lookout, which first looks at all that was before.
+// feedDetector passes a step to the detector, after all earlier steps that it has not seen.
 func (g *Gateway) feedDetector(ctx context.Context, l *loopDetector, r run.Run, level policy.Level, s run.Step) ([]autonomy.Finding, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.detector == nil {
 		l.detector, l.lastStep = autonomy.NewDetector(autonomy.DetectorConfig{Level: level}), 0
 	}
-	for { // also the answers of models since, which nobody has shown it
+	for { // includes model steps, which do not pass through checkForLoop
 		list, err := g.cfg.Runs.Steps(ctx, run.StepFilter{Run: r.ID, After: l.lastStep, Limit: 1000})
 		if err != nil {
 			return nil, err
 		}
-		for _, was := range list {
-			if was.State == run.Begun || was.Kind == run.Decision {
-				continue // what is begun is shown when it ends; to ask is not to do
+		for _, earlier := range list {
+			if earlier.State == run.Begun || earlier.Kind == run.Decision {
+				continue // open steps follow when they end; a decision is not an action
 			}
-			if l.lastStep = was.N; was.Key != s.Key {
-				l.detector.Step(detectorStep(was))
+			l.lastStep = earlier.N
+			if earlier.Key != s.Key {
+				l.detector.Step(detectorStep(earlier))
 			}
 		}
 		if len(list) < 1000 {
@@ -96,7 +99,7 @@ func (g *Gateway) feedDetector(ctx context.Context, l *loopDetector, r run.Run, 
 	return l.detector.Step(detectorStep(s)), nil
 }
 
-// detectorStep is a step as a lookout sees it.
+// detectorStep converts a step for the detector.
 func detectorStep(s run.Step) autonomy.Step {
 	if s.Kind == run.Model {
 		return autonomy.Step{At: s.Ended, Kind: autonomy.ModelStep}
@@ -122,30 +125,31 @@ func digest(b []byte) string {
 	return hex.EncodeToString(h[:])
 }
 
-// addNotices adds to a result what its agent is to be told.
+// addNotices adds pending warnings to a result for the agent.
 func (g *Gateway) addNotices(r id.Run, text json.RawMessage) json.RawMessage {
 	a := g.supervisionOf(r)
 	if a == nil {
 		return text
 	}
 	a.loops.mu.Lock()
-	said := a.loops.warnings
+	warnings := a.loops.warnings
 	a.loops.warnings = nil
 	a.loops.mu.Unlock()
-	if len(said) == 0 {
+	if len(warnings) == 0 {
 		return text
 	}
-	var whole map[string]json.RawMessage
-	if json.Unmarshal(text, &whole) != nil || whole == nil {
-		whole = map[string]json.RawMessage{"output": text}
+	var result map[string]json.RawMessage
+	if json.Unmarshal(text, &result) != nil || result == nil {
+		result = map[string]json.RawMessage{"output": text}
 	}
 	var err error
-	if whole["notice"], err = json.Marshal(strings.Join(said, "\n")); err != nil {
-		return text
-	}
-	with, err := json.Marshal(whole)
+	result["notice"], err = json.Marshal(strings.Join(warnings, "\n"))
 	if err != nil {
 		return text
 	}
-	return with
+	merged, err := json.Marshal(result)
+	if err != nil {
+		return text
+	}
+	return merged
 }

@@ -13,17 +13,16 @@ import (
 )
 
 const (
-	// meterInterval is how often it is read what a run uses, and limitedEvery if some of
-	// that is limited.
-	meterInterval   = 10 * time.Second
+	// meterInterval is the interval between readings of a run's resource use, and
+	// limitedMeterInterval the one for runs with resource limits.
+	meterInterval        = 10 * time.Second
 	limitedMeterInterval = 2 * time.Second
 
-	// meterTimeout bounds one reading.
+	// meterTimeout limits the duration of the last reading.
 	meterTimeout = 10 * time.Second
 )
 
-// meter charges a run for what it uses, from now on until stop is called, and then for
-// the rest.
+// meter charges a run for its resource use until stop is called. stop takes a last reading.
 func (g *Gateway) meter(ctx context.Context, rid id.Run) (stop func()) {
 	metered, end := context.WithCancel(ctx)
 	done := make(chan struct{})
@@ -43,7 +42,7 @@ func (g *Gateway) meter(ctx context.Context, rid id.Run) (stop func()) {
 	return func() {
 		end()
 		<-done
-		if errors.Is(context.Cause(ctx), run.ErrLost) { // it is another's to charge
+		if errors.Is(context.Cause(ctx), run.ErrLost) { // another daemon has the claim and charges the run
 			return
 		}
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), meterTimeout)
@@ -52,8 +51,8 @@ func (g *Gateway) meter(ctx context.Context, rid id.Run) (stop func()) {
 	}
 }
 
-// nextReading is when it is to be read again what a run uses: not later than its time is
-// over.
+// nextReading returns the delay until the next reading of a run, at most until its wall time
+// limit.
 func nextReading(r run.Run) time.Duration {
 	wait := meterInterval
 	for d, limit := range r.Budget.Limits {
@@ -68,36 +67,37 @@ func nextReading(r run.Run) time.Duration {
 	return wait
 }
 
-// measure charges a run for what it has used since it was measured last.
+// measure charges a run for its resource use since the last reading.
 func (g *Gateway) measure(ctx context.Context, rid id.Run) run.Run {
 	r, err := g.cfg.Runs.Get(ctx, rid)
 	if err == nil {
 		var readings []run.Reading
-		if readings, err = g.readings(ctx, r); err == nil {
+		readings, err = g.readings(ctx, r)
+		if err == nil {
 			r, err = g.cfg.Runs.Measure(ctx, rid, readings)
 		}
 	}
-	if err != nil && ctx.Err() == nil && !errors.Is(err, fault.Conflict) { // it is another daemon's
-		g.cfg.Log.Warn("a run is not charged for what it used last; it will be", "run", rid, "err", err)
+	if err != nil && ctx.Err() == nil && !errors.Is(err, fault.Conflict) { // a conflict: another daemon charges the run
+		g.cfg.Log.Warn("could not charge a run for its resource use; it will be retried", "run", rid, "err", err)
 	}
 	return r
 }
 
-// createdForRun reports whether a jail was made for this run, and not for one before it.
+// createdForRun reports whether a jail was created for this run, and not for an earlier one.
 func createdForRun(j jail.Jail, r run.Run) bool {
 	of := j.Spec.Labels[LabelRun]
 	return of == string(r.ID) || of == labelRunBranch
 }
 
-// readings are what the counters of a run's jail say. Of a jail that was not made for it
-// counts what is used from when the run came to it, by whomever.
+// readings returns the counters of a run's jail. Of a jail that was not created for the run,
+// all use counts from the time that the run was assigned to it, whichever process caused it.
 func (g *Gateway) readings(ctx context.Context, r run.Run) ([]run.Reading, error) {
 	if r.Jail == "" {
 		return nil, nil
 	}
 	j, err := g.cfg.Jails.Get(ctx, r.Jail)
 	if errors.Is(err, fault.NotFound) {
-		return nil, nil // its counters went with it
+		return nil, nil // the counters were deleted with the jail
 	}
 	if err != nil {
 		return nil, err

@@ -22,12 +22,12 @@ import (
 	"glasshouse/run"
 )
 
-// runOutside has an agent at work that is in no jail of its own. It ends with this
-// process, and begins anew from its last checkpoint.
+// runOutside runs an agent outside of jails. The agent ends with this process, and restarts
+// from its last checkpoint.
 func (g *Gateway) runOutside(ctx context.Context, a *supervision, r run.Run, ag Agent, started func()) (err error) {
 	spawner := g.cfg.Spawners[ag.Spawner]
 	token := ""
-	if ag.Spawner == InBwrap { // whose shim shows it; a process of the host could read it anyway
+	if ag.Spawner == InBwrap { // the shim in the sandbox presents it; any process of the host could read it
 		token = rand.Text()
 	}
 	rules, err := g.policySpec(ag)
@@ -46,14 +46,14 @@ func (g *Gateway) runOutside(ctx context.Context, a *supervision, r run.Run, ag 
 	defer stop()
 	defer func() {
 		if errors.Is(context.Cause(ctx), errEndpointClosed) {
-			err = errEndpointClosed // and not what came of that
+			err = errEndpointClosed // instead of the errors that it caused
 		}
 	}()
-	door := ""
+	endpoint := ""
 	if ag.Spawner == InProcess {
-		door = "unix://" + socket
+		endpoint = "unix://" + socket
 	}
-	p, l, err := g.launchConfig(r, ag, door, workspace)
+	p, l, err := g.launchConfig(r, ag, endpoint, workspace)
 	if err != nil {
 		return err
 	}
@@ -67,14 +67,14 @@ func (g *Gateway) runOutside(ctx context.Context, a *supervision, r run.Run, ag 
 	if p.Name == "builtin" {
 		l.Argv[0] = spawner.Agent()
 	}
-	var said agentOutput
-	var saidMu sync.Mutex
+	var output agentOutput
+	var outputMu sync.Mutex
 	start := spawn.Start{
 		Argv: l.Argv, Env: g.hostEnv(l.Env, r), Files: files, Socket: socket, Token: []byte(token),
-		Stdout: outputWriter{&said, &saidMu, protocol.Stdout}, Stderr: outputWriter{&said, &saidMu, protocol.Stderr}, Limits: spawn.Limits{Memory: 2 << 30, PIDs: 512},
+		Stdout: outputWriter{&output, &outputMu, protocol.Stdout}, Stderr: outputWriter{&output, &outputMu, protocol.Stderr}, Limits: spawn.Limits{Memory: 2 << 30, PIDs: 512},
 	}
 	for what := range spawner.Lacks() {
-		switch what { // what cannot be held here is said by doctor
+		switch what { // glasshouse doctor reports limits that this host cannot enforce
 		case "memory":
 			start.Limits.Memory = 0
 		case "pids":
@@ -98,13 +98,13 @@ func (g *Gateway) runOutside(ctx context.Context, a *supervision, r run.Run, ag 
 	}()
 	a.activity.recordHeartbeat()
 	g.releaseOnHeartbeat(ctx, a, ag, started)
-	return g.waitOutside(ctx, a, r, ag, proc, &said)
+	return g.waitOutside(ctx, a, r, ag, proc, &output)
 }
 
-// A outputWriter keeps one stream of an agent.
+// An outputWriter collects one stream of an agent.
 type outputWriter struct {
 	p  *agentOutput
-	mu *sync.Mutex // of p, which both streams write
+	mu *sync.Mutex // guards p, which both streams share
 	s  protocol.Stream
 }
 
@@ -115,8 +115,8 @@ func (p outputWriter) Write(data []byte) (int, error) {
 	return len(data), nil
 }
 
-// hostEnv is an agent's environment without what says where things are in a jail: its
-// spawner says where they are.
+// hostEnv returns an agent's environment without the paths of a jail. The spawner sets its
+// own.
 func (g *Gateway) hostEnv(env []string, r run.Run) []string {
 	env = slices.DeleteFunc(slices.Clone(env), func(kv string) bool {
 		name, _, _ := strings.Cut(kv, "=")
@@ -125,7 +125,7 @@ func (g *Gateway) hostEnv(env []string, r run.Run) []string {
 	return append(env, "SANDBOX_ID="+string(r.Jail))
 }
 
-func (g *Gateway) waitOutside(ctx context.Context, a *supervision, r run.Run, ag Agent, proc *spawn.Process, said *agentOutput) error {
+func (g *Gateway) waitOutside(ctx context.Context, a *supervision, r run.Run, ag Agent, proc *spawn.Process, output *agentOutput) error {
 	tick := time.NewTicker(recheckInterval)
 	defer tick.Stop()
 	for {
@@ -138,7 +138,7 @@ func (g *Gateway) waitOutside(ctx context.Context, a *supervision, r run.Run, ag
 			if exit.Limit != "" {
 				return errEnded{"the agent reached its limit of " + exit.Limit}
 			}
-			return g.handleExit(ctx, r, ag, exit.Code, "", said) // both streams have ended
+			return g.handleExit(ctx, r, ag, exit.Code, "", output) // both streams are closed
 		case <-a.moved:
 			if on, err := g.shouldContinue(ctx, r.ID); err != nil || !on {
 				g.terminateProcess(ctx, proc)
@@ -157,7 +157,7 @@ func (g *Gateway) waitOutside(ctx context.Context, a *supervision, r run.Run, ag
 	}
 }
 
-// terminateProcess asks an agent to end, and has it ended.
+// terminateProcess sends SIGTERM to an agent and waits up to terminateTimeout until it exits.
 func (g *Gateway) terminateProcess(ctx context.Context, proc *spawn.Process) {
 	if proc.Signal(syscall.SIGTERM) != nil {
 		return
@@ -169,8 +169,8 @@ func (g *Gateway) terminateProcess(ctx context.Context, proc *spawn.Process) {
 	}
 }
 
-// listenUnix listens for one agent, beside all jails, until stop is called. It calls shut
-// when it does not any more.
+// listenUnix serves the endpoint of one agent on a Unix socket outside of jails until stop is
+// called. It calls shut when the endpoint is closed.
 func (g *Gateway) listenUnix(ctx context.Context, r id.Run, token string, shut func()) (path string, stop func(), err error) {
 	if err := os.MkdirAll(g.cfg.Dir, 0o711); err != nil {
 		return "", nil, err
@@ -196,7 +196,7 @@ func (g *Gateway) listenUnix(ctx context.Context, r id.Run, token string, shut f
 			return c, err
 		}
 		if err := g.cfg.Serve(l, who); err != nil && ctx.Err() == nil {
-			g.cfg.Log.Debug("the door of an agent is closed", "run", r, "err", err)
+			g.cfg.Log.Debug("the endpoint of an agent was closed", "run", r, "err", err)
 		}
 	}()
 	return path, func() {

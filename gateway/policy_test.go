@@ -23,8 +23,7 @@ const seedPermissions = `{
   }
 }`
 
-// TestRunUsesPolicyAgent: the agent of a policy whose rules count for a jail counts
-// for the run in it, whatever preset runs there.
+// The policy agent applies to the run in the jail, whatever preset runs there.
 func TestRunUsesPolicyAgent(t *testing.T) {
 	for name, tt := range map[string]struct {
 		policyAgent string // of the jail's policy
@@ -74,8 +73,7 @@ func TestRunUsesPolicyAgent(t *testing.T) {
 	}
 }
 
-// TestAgentOutsideJailUsesPolicyAgent is the same for an agent whose rules are
-// its run's and no jail's.
+// The rules of an agent outside of jails belong to its run.
 func TestAgentOutsideJailUsesPolicyAgent(t *testing.T) {
 	env := newTestEnv(t).withoutLoop()
 	spec := jail.Spec{Govern: policyOf(t, seedPermissions, "reviewer", policy.Intelligent)}
@@ -95,7 +93,7 @@ func TestAgentOutsideJailUsesPolicyAgent(t *testing.T) {
 	}
 }
 
-// TestDecisionsNamePolicyAgent: the audit log shows which rules decided.
+// The audit log shows which rules decided.
 func TestDecisionsNamePolicyAgent(t *testing.T) {
 	env := newTestEnv(t).withoutLoop()
 	j, err := env.jails.Create(t.Context(), jail.Spec{Start: true, Govern: policyOf(t, seedPermissions, "reviewer", policy.Intelligent)})
@@ -107,12 +105,11 @@ func TestDecisionsNamePolicyAgent(t *testing.T) {
 	}
 	entries := env.entries(chain.Decided)
 	if len(entries) != 1 || entries[0].Agent != "reviewer" {
-		t.Errorf("entries = %+v, want one of the agent reviewer", entries)
+		t.Errorf("entries = %+v, want one entry of the agent reviewer", entries)
 	}
 }
 
-// TestOrderRejectsUndefinedPolicyAgent: its rules would be the general ones, which
-// allow more than the operator who misspelled it intended.
+// The general rules would apply instead, which allow more than the operator intended.
 func TestOrderRejectsUndefinedPolicyAgent(t *testing.T) {
 	env := newTestEnv(t).withoutLoop()
 	spec := jail.Spec{Govern: policyOf(t, seedPermissions, "", policy.Intelligent)}

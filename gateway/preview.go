@@ -18,22 +18,23 @@ import (
 	"glasshouse/jail"
 )
 
-// maxForeseen bounds the difference that a person is shown, and maxCompared the files
-// of which one is made.
+// maxPreview limits the size of a diff that is shown with an approval request, and maxCompared
+// that of the compared files, in bytes.
 const (
-	maxPreview = 40 << 10
+	maxPreview  = 40 << 10
 	maxCompared = 1 << 20
 )
 
-// preview is the difference that a deed would make to a file if it were done now, as
-// approval.Foreseen has it. The file may be another when it is done.
+// preview returns the diff that an invocation would make to a file now, as an
+// approval.Foreseen. The file may change before the invocation is executed.
 func (g *Gateway) preview(ctx context.Context, d *invocation, name string, next func(was string) (string, error)) json.RawMessage {
 	var f approval.Foreseen
 	var err error
-	if f.Diff, err = g.diff(ctx, d, name, next); err != nil {
+	f.Diff, err = g.diff(ctx, d, name, next)
+	if err != nil {
 		f.NoDiff = err.Error()
 		if e, ok := errors.AsType[*fault.Error](err); ok && e.Err != nil {
-			f.NoDiff = e.Err.Error() // without where in the program it went wrong
+			f.NoDiff = e.Err.Error() // without the operation and object
 		}
 	}
 	doc, err := json.Marshal(f)
@@ -50,7 +51,8 @@ func (g *Gateway) diff(ctx context.Context, d *invocation, name string, next fun
 	}
 	defer f.Close()
 	from, was := safetext.FileName("a"+p), ""
-	switch was, err = readFile(ctx, f, p); {
+	was, err = readFile(ctx, f, p)
+	switch {
 	case errors.Is(err, fault.NotFound):
 		from = os.DevNull
 	case err != nil:
@@ -62,25 +64,25 @@ func (g *Gateway) diff(ctx context.Context, d *invocation, name string, next fun
 	}
 	switch {
 	case len(now) > maxCompared:
-		return "", errors.New("the file would be too large to be compared")
+		return "", errors.New("the new file would be too large to compare")
 	case !isText(was) || !isText(now):
-		return "", errors.New("it is not text")
+		return "", errors.New("the file is not text")
 	case was == now && from != os.DevNull:
-		return "", errors.New("the file would stay as it is")
+		return "", errors.New("the file would not change")
 	}
 	text, err := udiff.ToUnified(from, safetext.FileName("b"+p), was, udiff.Lines(was, now), udiff.DefaultContextLines)
 	switch {
 	case err != nil:
 		return "", err
 	case len(text) > maxPreview:
-		return "", errors.New("too much would change to be shown")
+		return "", errors.New("the diff is too large to show")
 	case text == "":
-		return "", errors.New("an empty file would be made")
+		return "", errors.New("an empty file would be created")
 	}
 	return text, nil
 }
 
-// readFile reads a file that is not too large to be compared.
+// readFile reads a file of at most maxCompared bytes.
 func readFile(ctx context.Context, f jail.Files, p string) (string, error) {
 	r, info, err := f.Read(ctx, p, 0, maxCompared)
 	if err != nil {
@@ -88,7 +90,7 @@ func readFile(ctx context.Context, f jail.Files, p string) (string, error) {
 	}
 	defer r.Close()
 	if info.Size > maxCompared {
-		return "", errors.New("the file is too large to be compared")
+		return "", errors.New("the file is too large to compare")
 	}
 	var b bytes.Buffer
 	_, err = io.Copy(&b, io.LimitReader(r, maxCompared))
@@ -97,16 +99,16 @@ func readFile(ctx context.Context, f jail.Files, p string) (string, error) {
 
 func isText(s string) bool { return utf8.ValidString(s) && strings.IndexByte(s, 0) < 0 }
 
-// previewWrite is what write_file would change.
+// previewWrite returns the diff of write_file.
 func (g *Gateway) previewWrite(ctx context.Context, d *invocation) json.RawMessage {
 	in, err := inputOf[fileInput](d.input)
 	if err != nil {
-		return nil // it is refused before anybody is asked
+		return nil // the tool rejects the input before an approval is requested
 	}
 	return g.preview(ctx, d, in.Path, func(string) (string, error) { return in.Text, nil })
 }
 
-// previewEdit is what edit_file would change.
+// previewEdit returns the diff of edit_file.
 func (g *Gateway) previewEdit(ctx context.Context, d *invocation) json.RawMessage {
 	in, err := inputOf[editInput](d.input)
 	if err != nil {

@@ -12,7 +12,7 @@ import (
 	"glasshouse/schedule"
 )
 
-// orderCron orders a goal by a schedule, and returns the run that stands for it.
+// orderCron orders a goal on a schedule and returns the run that represents the schedule.
 func (env *testEnv) orderCron(session, goal, cron string) run.Run {
 	env.Helper()
 	r, err := env.g.Order(env.Context(), Order{Request: run.Request{Session: session, Goal: goal, By: "ann"}, Timing: schedule.Spec{Cron: cron}})
@@ -26,21 +26,21 @@ func TestRunRepresentsSchedule(t *testing.T) {
 	env := newTestEnv(t).withoutLoop()
 	r := env.orderCron("s", "check the feed", "0 0 * * * *")
 	if r.State != run.Scheduled || !id.Valid('h', r.Schedule) || time.Until(r.NextRunAt) > time.Hour {
-		t.Fatalf("run = %+v, want one that is scheduled within the hour", r)
+		t.Fatalf("run = %+v, want scheduled within the hour", r)
 	}
 	h, err := env.schedules.Get(t.Context(), id.Schedule(r.Schedule))
 	if err != nil || GoalOf(h) != "check the feed" {
 		t.Errorf("the schedule's goal = %q, %v, want check the feed", GoalOf(h), err)
 	}
 	f := schedule.Firing{Schedule: h, Key: "due-1"}
-	for range 2 { // twice the same time is one run
+	for range 2 { // a repeated due time creates one run
 		if err := env.g.Fire(t.Context(), f); err != nil {
 			t.Fatal(err)
 		}
 	}
 	all, err := env.runs.List(t.Context(), run.Filter{Session: "s", States: []run.State{run.Active}})
 	if err != nil || len(all) != 1 || all[0].Schedule != r.Schedule {
-		t.Fatalf("runs = %+v, %v, want one that is active", all, err)
+		t.Fatalf("runs = %+v, %v, want one active run", all, err)
 	}
 	if on, err := env.g.Running(t.Context(), h.ID); !on || err != nil {
 		t.Errorf("Running = %v, %v, want true", on, err)
@@ -52,12 +52,11 @@ func TestRunRepresentsSchedule(t *testing.T) {
 		t.Errorf("Running after the run was cancelled = %v, %v, want false", on, err)
 	}
 	if _, err := env.schedules.Get(t.Context(), h.ID); err != nil {
-		t.Errorf("the schedule after one of its runs was cancelled: %v, want it there", err)
+		t.Errorf("schedule after the cancellation of one of its runs: %v, want it kept", err)
 	}
 }
 
-// TestScheduleRunIsNeverStarted: to resume it is refused, and to cancel it still ends
-// the schedule.
+// Resuming it is refused. Cancelling it still deletes the schedule.
 func TestScheduleRunIsNeverStarted(t *testing.T) {
 	for name, start := range map[string]func(env *testEnv, r run.Run) error{
 		"Resume": func(env *testEnv, r run.Run) error {
@@ -86,13 +85,13 @@ func TestScheduleRunIsNeverStarted(t *testing.T) {
 				t.Fatal(err)
 			}
 			if _, err := env.schedules.Get(t.Context(), id.Schedule(r.Schedule)); !errors.Is(err, fault.NotFound) {
-				t.Errorf("the schedule of a cancelled run: %v, want not found", err)
+				t.Errorf("schedule of a cancelled run: %v, want not found", err)
 			}
 		})
 	}
 }
 
-// TestPausingScheduleRunPausesSchedule, and to resume it is to resume that.
+// Resuming the run resumes the schedule.
 func TestPausingScheduleRunPausesSchedule(t *testing.T) {
 	env := newTestEnv(t).withoutLoop()
 	r := env.orderCron("s", "check the feed", "@hourly")
@@ -119,7 +118,7 @@ func TestPausingScheduleRunPausesSchedule(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := env.schedules.Get(t.Context(), id.Schedule(r.Schedule)); !errors.Is(err, fault.NotFound) {
-		t.Errorf("the schedule of a run that was paused and cancelled: %v, want not found", err)
+		t.Errorf("schedule of a paused and cancelled run: %v, want not found", err)
 	}
 }
 
@@ -132,7 +131,7 @@ func TestOrderWithSameKeyIsOneSchedule(t *testing.T) {
 	}
 	second, err := env.g.Order(t.Context(), o)
 	if err != nil || second.ID != first.ID {
-		t.Errorf("the same order again = %s, %v, want %s", second.ID, err, first.ID)
+		t.Errorf("repeated order = %s, %v, want %s", second.ID, err, first.ID)
 	}
 	all, err := env.schedules.List(t.Context(), schedule.Filter{})
 	if err != nil || len(all) != 1 {
@@ -148,20 +147,20 @@ func TestRescheduleUpdatesNextRun(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got := env.run(r.ID).NextRunAt; s.Next == nil || !got.Equal(*s.Next) {
-		t.Errorf("the run's next time = %s, want that of the schedule, %v", got, s.Next)
+		t.Errorf("next run = %s, want the due time of the schedule, %v", got, s.Next)
 	}
 	if err := env.g.Unschedule(t.Context(), s.ID, "ann"); err != nil {
 		t.Fatal(err)
 	}
 	if got := env.run(r.ID).State; got != run.Cancelled {
-		t.Errorf("state after the schedule was removed = %s, want cancelled", got)
+		t.Errorf("state after the deletion of the schedule = %s, want cancelled", got)
 	}
 	if err := env.g.Unschedule(t.Context(), s.ID, "ann"); !errors.Is(err, fault.NotFound) {
 		t.Errorf("Unschedule again = %v, want not found", err)
 	}
 }
 
-// TestRunOfRemovedScheduleIsCancelled: another daemon may have removed the schedule.
+// Another daemon may have deleted the schedule.
 func TestRunOfRemovedScheduleIsCancelled(t *testing.T) {
 	env := newTestEnv(t).withoutLoop()
 	r := env.orderCron("s", "g", "@hourly")
@@ -178,23 +177,23 @@ func TestRunOfRemovedScheduleIsCancelled(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got := env.run(r.ID); got.State != run.Cancelled {
-		t.Errorf("state after its schedule was removed = %s, want cancelled", got.State)
+		t.Errorf("state after the deletion of its schedule = %s, want cancelled", got.State)
 	}
 }
 
 func TestRejectedOrderStoresNothing(t *testing.T) {
 	env := newTestEnv(t).withoutLoop()
 	for name, o := range map[string]Order{
-		"an agent that there is not":    {Request: run.Request{Agent: mustJSON(t, Agent{Preset: "nobody"})}},
-		"a spawner that there is not":   {Request: run.Request{Agent: mustJSON(t, Agent{Preset: "shell", Spawner: "cloud"})}},
-		"a spawner that is not here":    {Request: run.Request{Agent: mustJSON(t, Agent{Preset: "shell", Spawner: InBwrap})}},
-		"a protocol it does not speak":  {Request: run.Request{Agent: mustJSON(t, Agent{Preset: "builtin", Protocol: "acp"})}},
-		"a terminal's protocol":         {Request: run.Request{Agent: mustJSON(t, Agent{Preset: "shell", Protocol: "interactive"})}},
-		"no program for the protocol":   {Request: run.Request{Agent: mustJSON(t, Agent{Preset: "shell", Protocol: "acp"})}},
-		"a skill that there is not":     {Request: run.Request{Agent: mustJSON(t, Agent{Preset: "builtin", Skills: []string{"juggling"}})}},
-		"an agent that is no JSON":      {Request: run.Request{Agent: []byte("{")}},
-		"a schedule that is none":       {Timing: schedule.Spec{Cron: "every day"}},
-		"a schedule of what is private": {Request: run.Request{Labels: []manifest.Label{manifest.PII}}, Timing: schedule.Spec{Cron: "@hourly"}},
+		"unknown agent":             {Request: run.Request{Agent: mustJSON(t, Agent{Preset: "unknown"})}},
+		"unknown spawner":           {Request: run.Request{Agent: mustJSON(t, Agent{Preset: "shell", Spawner: "cloud"})}},
+		"unavailable spawner":       {Request: run.Request{Agent: mustJSON(t, Agent{Preset: "shell", Spawner: InBwrap})}},
+		"unsupported protocol":      {Request: run.Request{Agent: mustJSON(t, Agent{Preset: "builtin", Protocol: "acp"})}},
+		"interactive protocol":      {Request: run.Request{Agent: mustJSON(t, Agent{Preset: "shell", Protocol: "interactive"})}},
+		"no program for acp":        {Request: run.Request{Agent: mustJSON(t, Agent{Preset: "shell", Protocol: "acp"})}},
+		"unknown skill":             {Request: run.Request{Agent: mustJSON(t, Agent{Preset: "builtin", Skills: []string{"juggling"}})}},
+		"malformed agent":           {Request: run.Request{Agent: []byte("{")}},
+		"malformed schedule":        {Timing: schedule.Spec{Cron: "every day"}},
+		"schedule of personal data": {Request: run.Request{Labels: []manifest.Label{manifest.PII}}, Timing: schedule.Spec{Cron: "@hourly"}},
 	} {
 		o.Session, o.Goal = "s", "g"
 		if r, err := env.g.Order(t.Context(), o); err == nil {
@@ -204,6 +203,6 @@ func TestRejectedOrderStoresNothing(t *testing.T) {
 	runs, err := env.runs.List(t.Context(), run.Filter{})
 	all, serr := env.schedules.List(t.Context(), schedule.Filter{})
 	if err != nil || serr != nil || len(runs) != 0 || len(all) != 0 {
-		t.Errorf("%d runs and %d schedules are kept, %v, %v, want none", len(runs), len(all), err, serr)
+		t.Errorf("stored %d runs and %d schedules, %v, %v, want none", len(runs), len(all), err, serr)
 	}
 }

@@ -26,27 +26,27 @@ import (
 func init() {
 	builtinTools = append(builtinTools,
 		builtinTool{
-			Tool: Tool{"coordinate_sibling", "Ask a sibling agent of the same group for something.", objectSchema(`
+			Tool: Tool{"coordinate_sibling", "Send a request to a sibling agent of the same group.", objectSchema(`
 				"targetSandboxId": {"type": "string", "description": "the sibling's name, jail or session"},
-				"action": {"type": "string", "description": "what it is to do, in a word or two"},
-				"context": {"type": "string", "description": "all that it needs to know"},
-				"reply_timeout_ms": {"type": "integer", "minimum": 0, "maximum": 3600000, "description": "how long to wait for its answer; 0: do not wait. Default 300000"}`,
+				"action": {"type": "string", "description": "what the sibling should do, in one or two words"},
+				"context": {"type": "string", "description": "everything that the sibling needs to know"},
+				"reply_timeout_ms": {"type": "integer", "minimum": 0, "maximum": 3600000, "description": "how long to wait for the reply; 0: do not wait. Default 300000"}`,
 				"targetSandboxId", "action"), "autonomy"},
 			do: (*Gateway).coordinateTool, waitsForPeer: true,
 		},
 		builtinTool{
-			Tool: Tool{"sibling_requests", "Look for what siblings ask of you.", objectSchema(`
-				"wait_ms": {"type": "integer", "minimum": 0, "maximum": 60000, "description": "how long to wait if there is nothing"}`), "autonomy"},
+			Tool: Tool{"sibling_requests", "List the requests of siblings to you.", objectSchema(`
+				"wait_ms": {"type": "integer", "minimum": 0, "maximum": 60000, "description": "how long to wait if there are no requests"}`), "autonomy"},
 			do: (*Gateway).requestsTool, waitsForPeer: true,
 		},
 		builtinTool{
-			Tool: Tool{"reply_sibling", "Answer what a sibling has asked.", objectSchema(`
-				"request": {"type": "string", "description": "its id"},
+			Tool: Tool{"reply_sibling", "Reply to a request of a sibling.", objectSchema(`
+				"request": {"type": "string", "description": "id of the request"},
 				"answer": {"type": "string"}`, "request", "answer"), "autonomy"},
 			do: (*Gateway).replyTool,
 		},
 		builtinTool{
-			Tool: Tool{"request_resources", "Ask for at least so much processor, memory, disk or processes. To ask for less than you were lent gives the rest back.", objectSchema(`
+			Tool: Tool{"request_resources", "Request at least this much CPU, memory, disk or this many processes. A request for less than you were lent returns the rest.", objectSchema(`
 				"cpu": {"type": "string", "description": "processors, such as 2 or 1.5"},
 				"memory": {"type": "string", "description": "such as 4Gi"},
 				"disk": {"type": "string"},
@@ -54,7 +54,7 @@ func init() {
 			do: (*Gateway).resourcesTool,
 		},
 		builtinTool{
-			Tool: Tool{"create_task", "Put something to be done later into the project's backlog.", objectSchema(`
+			Tool: Tool{"create_task", "Add a task to the project's backlog.", objectSchema(`
 				"title": {"type": "string"},
 				"description": {"type": "string"},
 				"priority": {"type": "string", "enum": ["low", "medium", "high", "urgent"]}`, "title"), "autonomy"},
@@ -64,7 +64,7 @@ func init() {
 	)
 }
 
-// Member is the caller as its siblings see it.
+// Member returns the caller as a member of its group.
 func (c Caller) Member() autonomy.Member {
 	return autonomy.Member{Jail: c.Jail, Session: c.Session, Run: c.Run, Agent: c.Agent, Name: c.Name, Group: c.Group, Level: c.Level}
 }
@@ -76,7 +76,7 @@ type coordinateInput struct {
 	Reply   *int64 `json:"reply_timeout_ms,omitempty"`
 }
 
-// defaultReplyTimeout is how long an answer is waited for if nobody says.
+// defaultReplyTimeout is how long to wait for a reply if the caller sets no timeout.
 const defaultReplyTimeout = 5 * time.Minute
 
 func (g *Gateway) coordinateTool(ctx context.Context, d *invocation) (any, error) {
@@ -91,7 +91,7 @@ func (g *Gateway) coordinateTool(ctx context.Context, d *invocation) (any, error
 	return g.Coordinate(ctx, d.caller, autonomy.Ask{To: in.Target, Action: in.Action, Context: in.Context, ReplyWithin: wait, Key: d.key})
 }
 
-// An Asked is what became of a request to a sibling, as the one who asked reads it.
+// An Asked is the outcome of a request to a sibling, as reported to the requester.
 type Asked struct {
 	Request    id.Request     `json:"request"`
 	State      autonomy.State `json:"state"`
@@ -100,13 +100,14 @@ type Asked struct {
 	Reason     string         `json:"reason,omitempty"`
 	Remedy     string         `json:"remedy,omitempty"`
 	RetryAfter int64          `json:"retry_after_ms,omitempty"`
-	Place      int            `json:"place,omitempty"` // in the queue for a place to work in
+	Place      int            `json:"place,omitempty"` // position in the queue, from 1; 0: not queued
 }
 
-// Coordinate asks a sibling for something. What is refused is an answer.
+// Coordinate sends a request to a sibling and waits for the reply if a.ReplyWithin is
+// positive. A refused request is not an error: the result has the state refused.
 func (g *Gateway) Coordinate(ctx context.Context, c Caller, a autonomy.Ask) (Asked, error) {
 	if g.cfg.Broker == nil {
-		return Asked{}, fault.Cannot("gateway.Coordinate", "siblings do not talk here", "")
+		return Asked{}, fault.Cannot("gateway.Coordinate", "peer messaging is not enabled for this run", "")
 	}
 	defer g.activityOf(c.Run).begin("coordinate_sibling", true)()
 	var err error
@@ -125,9 +126,8 @@ func (g *Gateway) Coordinate(ctx context.Context, c Caller, a autonomy.Ask) (Ask
 	return out, nil
 }
 
-// sessionOf is the session of a jail, if a caller names its sibling by a jail, and the name
-// as it is otherwise. A session may have several jails, and members are known by their
-// session.
+// sessionOf returns the session of a jail if to is the id of a sibling's jail, and to itself
+// otherwise. A session may have several jails, and members are identified by session.
 func (g *Gateway) sessionOf(ctx context.Context, c Caller, to string) (string, error) {
 	if !id.Valid('j', to) || to == string(c.Jail) {
 		return to, nil
@@ -135,7 +135,7 @@ func (g *Gateway) sessionOf(ctx context.Context, c Caller, to string) (string, e
 	j, err := g.cfg.Jails.Get(ctx, id.Jail(to))
 	if err != nil {
 		if errors.Is(err, fault.NotFound) {
-			return to, nil // another daemon's, or a name
+			return to, nil // a jail of another daemon, or a name
 		}
 		return "", err
 	}
@@ -148,31 +148,31 @@ func (g *Gateway) sessionOf(ctx context.Context, c Caller, to string) (string, e
 		return "", err
 	}
 	if s.Group == "" || s.Group != c.Group {
-		return to, nil // a caller learns nothing of others than its siblings
+		return to, nil // do not reveal jails outside of the caller's group
 	}
 	return sid, nil
 }
 
-// Ready refuses to wait for a sibling whose runs have all ended: no agent is left to answer.
-// A sibling without a run may get one, and in a jail without a run any client may be at work.
-// It is an autonomy.BrokerConfig.Ready.
+// Ready refuses a request whose sender would wait for a sibling without active runs, since no
+// agent would reply. A sibling that never had a run may still get one, and any client may work
+// in a jail without a run. It is an autonomy.BrokerConfig.Ready.
 func (g *Gateway) Ready(ctx context.Context, to autonomy.Member) (*autonomy.Refusal, error) {
 	last, err := g.cfg.Runs.List(ctx, run.Filter{Session: to.Session, Limit: 1})
 	if err != nil || len(last) == 0 {
 		return nil, err
 	}
-	there, err := g.hasAgent(ctx, to.Session)
-	if err != nil || there {
+	present, err := g.hasAgent(ctx, to.Session)
+	if err != nil || present {
 		return nil, err
 	}
 	return &autonomy.Refusal{
 		Code: "ended", Reason: fmt.Sprintf("the run of %s has ended: it is %s", memberName(to), last[0].State),
-		Remedy: "ask another sibling, or ask without waiting (reply_timeout_ms 0)",
+		Remedy: "ask another sibling, or send the request without waiting (reply_timeout_ms 0)",
 	}, nil
 }
 
-// hasAgent reports whether an agent may be at work in a session: it has a run that has not
-// ended, or a jail that runs and was not made for a run.
+// hasAgent reports whether an agent may work in a session: it has a run that has not ended, or
+// a running jail that was not created for a run.
 func (g *Gateway) hasAgent(ctx context.Context, sid string) (bool, error) {
 	for _, states := range [][]run.State{{run.Active, run.Paused}, {run.Scheduled}} {
 		runs, err := g.cfg.Runs.List(ctx, run.Filter{Session: sid, States: states, Limit: 1})
@@ -201,13 +201,13 @@ func (g *Gateway) hasAgent(ctx context.Context, sid string) (bool, error) {
 	}), nil
 }
 
-// sessionJails are the jails that were made for a session, oldest first.
+// sessionJails returns the jails that were created for a session, oldest first.
 func (g *Gateway) sessionJails(ctx context.Context, sid string) ([]jail.Jail, error) {
 	return g.cfg.Jails.List(ctx, jail.ListOptions{Label: map[string]string{LabelSession: sid}})
 }
 
-// failSiblingRequests ends the requests of siblings to a run that has ended, if its session has
-// no agent left that could answer.
+// failSiblingRequests fails the pending requests to an ended run, if its session has no other
+// agent that could reply.
 func (g *Gateway) failSiblingRequests(ctx context.Context, r run.Run) {
 	if g.cfg.Broker == nil {
 		return
@@ -216,30 +216,31 @@ func (g *Gateway) failSiblingRequests(ctx context.Context, r run.Run) {
 	if err == nil && s.Group == "" {
 		return
 	}
-	there := false
+	present := false
 	if err == nil {
-		there, err = g.hasAgent(ctx, r.Session)
+		present, err = g.hasAgent(ctx, r.Session)
 	}
-	if err == nil && !there {
+	if err == nil && !present {
 		m := autonomy.Member{Session: s.ID, Name: s.Name, Group: s.Group}
 		err = g.cfg.Broker.Gone(ctx, m, fmt.Sprintf("the run of %s has ended: it is %s", memberName(m), r.State))
 	}
 	if err != nil {
-		g.cfg.Log.Warn("siblings wait for a run that has ended", "run", r.ID, "session", r.Session, "err", err)
+		g.cfg.Log.Warn("could not fail the requests of siblings to a run that has ended", "run", r.ID, "session", r.Session, "err", err)
 	}
 }
 
-// An Errand is what a sibling asks of an agent, as that one reads it.
+// An Errand is a sibling's request, as reported to the receiving agent.
 type Errand struct {
 	Request  id.Request `json:"request"`
 	From     string     `json:"from"`
 	Action   string     `json:"action"`
 	Context  string     `json:"context,omitempty"`
-	Again    bool       `json:"again,omitempty"` // it was handed over before
+	Again    bool       `json:"again,omitempty"` // it was delivered before
 	Deadline time.Time  `json:"deadline"`
 }
 
-// Errands returns what siblings ask of a caller, and waits for it if there is nothing.
+// Errands returns the pending requests to a caller. If there are none, it waits for up to
+// wait.
 func (g *Gateway) Errands(ctx context.Context, c Caller, wait time.Duration) ([]Errand, error) {
 	all := []Errand{}
 	if g.cfg.Broker == nil {
@@ -273,10 +274,10 @@ func (g *Gateway) requestsTool(ctx context.Context, d *invocation) (any, error) 
 	}{all}, err
 }
 
-// Reply answers what a sibling has asked.
+// Reply answers a sibling's request.
 func (g *Gateway) Reply(ctx context.Context, c Caller, q id.Request, answer string) (Asked, error) {
 	if g.cfg.Broker == nil {
-		return Asked{}, fault.Cannot("gateway.Reply", "siblings do not talk here", "")
+		return Asked{}, fault.Cannot("gateway.Reply", "peer messaging is not enabled for this run", "")
 	}
 	r, err := g.cfg.Broker.Reply(ctx, c.Member(), q, answer)
 	return Asked{Request: r.ID, State: r.State}, err
@@ -317,21 +318,22 @@ func (g *Gateway) taskTool(ctx context.Context, d *invocation) (any, error) {
 	return g.createTask(ctx, d.caller, autonomy.NewTask{Title: in.Title, Description: in.Description, Priority: in.Priority, At: at})
 }
 
-// A Backlogged is a task as its maker reads it.
+// A Backlogged is a created task, as reported to the agent that created it.
 type Backlogged struct {
 	Created bool   `json:"created"`
 	TaskID  string `json:"taskId"`
 	Path    string `json:"path"`
 }
 
-// actionTask is what the rules are asked about tasks.
+// actionTask is the policy action for the creation of tasks.
 const actionTask = "create_task"
 
-// CreateTask puts a task into the backlog, if the rules allow it.
+// CreateTask adds a task to the backlog, if the policy allows it.
 func (g *Gateway) CreateTask(ctx context.Context, c Caller, n autonomy.NewTask) (Backlogged, error) {
 	q := policy.Question{Action: actionTask, Resource: n.Title}
 	v, err := g.decide(ctx, c, q)
-	if err = cmp.Or(err, denialError(q, v)); err != nil {
+	err = cmp.Or(err, denialError(q, v))
+	if err != nil {
 		return Backlogged{}, err
 	}
 	return g.createTask(ctx, c, n)
@@ -339,19 +341,19 @@ func (g *Gateway) CreateTask(ctx context.Context, c Caller, n autonomy.NewTask) 
 
 func (g *Gateway) createTask(ctx context.Context, c Caller, n autonomy.NewTask) (Backlogged, error) {
 	if g.cfg.Tasks == nil || c.Jail == "" {
-		return Backlogged{}, fault.Cannot("gateway.Tasks", "this agent has no workspace to keep a backlog in", "")
+		return Backlogged{}, fault.Cannot("gateway.Tasks", "this agent has no workspace for a backlog", "")
 	}
 	t, err := g.cfg.Tasks.Create(ctx, c.Member(), n)
 	if err != nil && t.ID == "" {
 		return Backlogged{}, err
 	}
 	if err != nil {
-		g.cfg.Log.Warn("a task is in the backlog, and not in the workspace yet", "task", t.ID, "err", err)
+		g.cfg.Log.Warn("could not write a backlog task to the workspace; it will be retried", "task", t.ID, "err", err)
 	}
 	return Backlogged{true, t.ID, t.Path}, nil
 }
 
-// Workspaces are the files of tasks. It implements autonomy.Files.
+// Workspaces accesses task files in the workspaces of jails. It implements autonomy.Files.
 type Workspaces struct{ Jails Jails }
 
 func (w Workspaces) open(ctx context.Context, jid id.Jail, p string) (jail.Files, string, error) {
@@ -389,8 +391,7 @@ func (w Workspaces) Read(ctx context.Context, jid id.Jail, p string, most int64)
 	return io.ReadAll(io.LimitReader(r, most))
 }
 
-// Members are who is in a group: its open sessions, by their jails. It implements
-// autonomy.Siblings.
+// Members returns the sessions of a group with their jails. It implements autonomy.Siblings.
 func (g *Gateway) Members(ctx context.Context, group string) ([]autonomy.Member, error) {
 	var all []autonomy.Member
 	if group == "" {
@@ -415,7 +416,7 @@ func (g *Gateway) Members(ctx context.Context, group string) ([]autonomy.Member,
 	}
 }
 
-// locateMember finds the jail that a session's agent is at work in now.
+// locateMember sets the jail and the run that a session's agent currently uses.
 func (g *Gateway) locateMember(ctx context.Context, m *autonomy.Member) {
 	runs, err := g.cfg.Runs.List(ctx, run.Filter{Session: m.Session, States: []run.State{run.Active, run.Paused}, Limit: 1})
 	if err == nil && len(runs) > 0 {
@@ -436,7 +437,7 @@ func (g *Gateway) locateMember(ctx context.Context, m *autonomy.Member) {
 	}
 }
 
-// subjectOf is a member as the policy engine knows it: under the policy agent of its run.
+// subjectOf returns the policy subject of a member, with the policy agent of its run.
 func (g *Gateway) subjectOf(ctx context.Context, m autonomy.Member) (policy.Subject, error) {
 	s := policy.Subject{Jail: m.Jail, Session: m.Session, Run: string(m.Run)}
 	if m.Run == "" {
@@ -451,7 +452,7 @@ func (g *Gateway) subjectOf(ctx context.Context, m autonomy.Member) (policy.Subj
 	return s, err
 }
 
-// MayAsk asks the rules whether one sibling may ask something of another. It is an
+// MayAsk evaluates whether a member may send a request to another. It is an
 // autonomy.BrokerConfig.Policy.
 func (g *Gateway) MayAsk(ctx context.Context, from, to autonomy.Member, action, text string) (bool, string, error) {
 	who, err := g.subjectOf(ctx, from)
@@ -476,8 +477,9 @@ func (g *Gateway) MayAsk(ctx context.Context, from, to autonomy.Member, action, 
 	return v.Allow && v.Instead == "", v.Decision.Reason, err
 }
 
-// Deliver puts what a sibling asks into the inbox of the one it is asked of. It
-// implements autonomy.Deliverer: the message has the request's id as its key.
+// Deliver puts a request into the inbox of the receiving session. It implements
+// autonomy.Deliverer. The request's id is the key of the message, so repeated calls deliver
+// one message.
 func (g *Gateway) Deliver(ctx context.Context, r autonomy.Request) error {
 	text := "Request " + string(r.ID) + " of " + memberName(r.From) + ": " + r.Action
 	if r.Context != "" {

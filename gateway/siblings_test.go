@@ -17,7 +17,7 @@ import (
 
 const permissiveRules = `{"permission": {"edit": "allow", "bash": "allow", "coordinate_sibling": "allow", "create_task": "allow", "request_resources": "allow"}}`
 
-// newGroup makes two sessions of one group with a jail each, in which no run is at work.
+// newGroup creates two sessions of one group, each with a jail without a run.
 func (env *testEnv) newGroup() (worker, reviewer Caller) {
 	env.Helper()
 	env.session("sess-w", "worker", "crew")
@@ -34,7 +34,7 @@ func (env *testEnv) newGroup() (worker, reviewer Caller) {
 	return callers[0], callers[1]
 }
 
-// TestCoordinateByJailSessionOrName: also by a jail in which no run is at work.
+// A sibling is found by the id of a jail without a run, too.
 func TestCoordinateByJailSessionOrName(t *testing.T) {
 	env := newTestEnv(t).open()
 	worker, reviewer := env.newGroup()
@@ -54,7 +54,7 @@ func TestCoordinateByJailSessionOrName(t *testing.T) {
 	}
 	a, err := env.g.Coordinate(t.Context(), worker, autonomy.Ask{To: string(worker.Jail), Action: "review"})
 	if err != nil || a.State != autonomy.Refused || !strings.Contains(a.Reason, "you") {
-		t.Errorf("Coordinate with itself = %+v, %v, want it refused", a, err)
+		t.Errorf("Coordinate with the caller itself = %+v, %v, want it refused", a, err)
 	}
 }
 
@@ -73,8 +73,8 @@ func TestSiblingsListJails(t *testing.T) {
 	}
 }
 
-// TestErrandsOfJailWithoutRun: a jail without a run does not read the inbox of
-// its session, into which the request is put immediately.
+// A client in a jail without a run does not read the inbox of its session, into which the
+// request is put immediately.
 func TestErrandsOfJailWithoutRun(t *testing.T) {
 	env := newTestEnv(t).open()
 	worker, reviewer := env.newGroup()
@@ -98,7 +98,7 @@ func TestErrandsOfJailWithoutRun(t *testing.T) {
 	}
 	again, err := env.g.Coordinate(t.Context(), worker, autonomy.Ask{To: "reviewer", Action: "review", Context: "b", ReplyWithin: time.Millisecond})
 	if err != nil || again.State == autonomy.Refused {
-		t.Errorf("a second request = %+v, %v, want it sent", again, err)
+		t.Errorf("second request = %+v, %v, want it sent", again, err)
 	}
 }
 
@@ -123,20 +123,20 @@ func TestReplyReachesRequester(t *testing.T) {
 		return len(list) == 1
 	})
 	if _, err := env.g.Reply(t.Context(), worker, list[0].Request, "mine"); err == nil {
-		t.Error("Reply by another than its receiver = nil, want an error")
+		t.Error("Reply by a sibling other than the receiver = nil, want an error")
 	}
 	if _, err := env.g.Reply(t.Context(), reviewer, list[0].Request, "looks good"); err != nil {
 		t.Fatal(err)
 	}
 	if a := <-got; a.State != autonomy.Answered || a.Answer != "looks good" {
-		t.Errorf("Coordinate = %+v, want the answer looks good", a)
+		t.Errorf("Coordinate = %+v, want the reply looks good", a)
 	}
 	if got, want := env.decisions(), "coordinate_sibling: reviewer [AUTONOMOUS]"; !equal(got, []string{want}) {
 		t.Errorf("decisions = %q, want %q", got, want)
 	}
 }
 
-// TestRequestToEndedRunFails: before, and while it waits.
+// Requests fail before they are sent, and while their senders wait.
 func TestRequestToEndedRunFails(t *testing.T) {
 	env := newTestEnv(t)
 	leave := make(chan struct{})
@@ -155,7 +155,7 @@ func TestRequestToEndedRunFails(t *testing.T) {
 		t.Fatal(err)
 	}
 	r := env.order("sess-r", "review", Agent{Preset: "shell"})
-	env.await("the reviewer is at work", func() bool { return len(env.jails.processes()) == 1 })
+	env.await("the reviewer runs", func() bool { return len(env.jails.processes()) == 1 })
 
 	began := time.Now()
 	got := make(chan Asked, 1)
@@ -182,19 +182,19 @@ func TestRequestToEndedRunFails(t *testing.T) {
 		t.Fatal("the request still waits a minute after the run has ended, want it to fail")
 	}
 	if took := time.Since(began); a.State != autonomy.Failed || !strings.Contains(a.Reason, "the run of reviewer has ended") || took > time.Minute {
-		t.Errorf("who waits for a run that ends gets %+v after %s, want that it has ended", a, took)
+		t.Errorf("request to a run that ends = %+v after %s, want failed because the run has ended", a, took)
 	}
 	a, err = env.g.Coordinate(t.Context(), worker, autonomy.Ask{To: "reviewer", Action: "review again", ReplyWithin: 5 * time.Minute})
 	if err != nil || a.State != autonomy.Refused || !strings.Contains(a.Reason, "has ended: it is done") || a.Remedy == "" {
-		t.Errorf("who asks a run that has ended gets %+v, %v, want a refusal that says so", a, err)
+		t.Errorf("request to an ended run = %+v, %v, want it refused because the run has ended", a, err)
 	}
 	a, err = env.g.Coordinate(t.Context(), worker, autonomy.Ask{To: "reviewer", Action: "look later"})
 	if err != nil || a.State == autonomy.Refused {
-		t.Errorf("who does not wait gets %+v, %v, want it sent: a later run may answer", a, err)
+		t.Errorf("request without waiting = %+v, %v, want it sent: a later run may reply", a, err)
 	}
 }
 
-// TestReadyOfSessionWithoutRun: a request to it waits.
+// A request to a session without a run waits, since the session may get one.
 func TestReadyOfSessionWithoutRun(t *testing.T) {
 	env := newTestEnv(t).withoutLoop()
 	env.session("sess-r", "reviewer", "crew")
@@ -214,11 +214,11 @@ func TestReadyOfSessionWithoutRun(t *testing.T) {
 	}
 	env.jailIn("sess-r", nil)
 	if no, err := env.g.Ready(t.Context(), m); no != nil || err != nil {
-		t.Errorf("Ready of a session with a jail that runs = %+v, %v, want nil", no, err)
+		t.Errorf("Ready of a session with a running jail = %+v, %v, want nil", no, err)
 	}
 }
 
-// TestSiblingRequestsUsePolicyAgent of the run that asks.
+// The rules of the requesting run's policy agent apply.
 func TestSiblingRequestsUsePolicyAgent(t *testing.T) {
 	const rules = `{"permission": {"coordinate_sibling": "allow", "request_resources": "allow"},
 	  "agent": {"reviewer": {"permission": {"coordinate_sibling": "deny", "request_resources": "deny"}}}}`
@@ -255,21 +255,21 @@ func TestCreateTaskDecidesRecordsAndWrites(t *testing.T) {
 		t.Fatalf("CreateTask = %+v, %v, want it created", b, err)
 	}
 	if text, ok := env.jails.file(worker.Jail, "/work/"+b.Path); !ok || !strings.Contains(text, "Add tests") {
-		t.Errorf("%s = %q, %v, want the task", b.Path, text, ok)
+		t.Errorf("file %s = %q, %v, want the task", b.Path, text, ok)
 	}
 	if got := env.entries(chain.Decided); len(got) != 1 || got[0].Jail != worker.Jail {
-		t.Errorf("entries = %+v, want one of jail %s", got, worker.Jail)
+		t.Errorf("entries = %+v, want one entry of jail %s", got, worker.Jail)
 	}
 	deny := env.jailIn("sess-w", policyOf(t, `{"permission": {"create_task": "deny"}}`, "", policy.Intelligent))
 	if _, err := env.g.CreateTask(t.Context(), Caller{Jail: deny.ID, Session: "sess-w"}, autonomy.NewTask{Title: "x"}); !errors.Is(err, fault.Denied) {
-		t.Errorf("CreateTask that a rule denies = %v, want denied", err)
+		t.Errorf("CreateTask denied by a rule = %v, want denied", err)
 	}
 	if _, err := env.g.CreateTask(t.Context(), Caller{Session: "s"}, autonomy.NewTask{Title: "x"}); err == nil {
 		t.Error("CreateTask without a jail = nil, want an error")
 	}
 }
 
-// TestAskResourcesKeepsOwnLimits: a jail keeps what it began with.
+// A request below the jail's own limits leaves those in force.
 func TestAskResourcesKeepsOwnLimits(t *testing.T) {
 	env := newTestEnv(t).open()
 	env.session("s", "worker", "")
@@ -301,11 +301,11 @@ func TestAskResourcesKeepsOwnLimits(t *testing.T) {
 			t.Errorf("AskResources(%s) = %+v, %v, want applied", tt.ask, ch, err)
 		}
 		if got := memory(); got != tt.want || ch.To.Memory != tt.want {
-			t.Errorf("memory after %s = %d MB and in the answer %d MB, want %d MB", tt.ask, got, ch.To.Memory, tt.want)
+			t.Errorf("memory after %s = %d MB, reported as %d MB, want %d MB", tt.ask, got, ch.To.Memory, tt.want)
 		}
 	}
 	if now, err := env.jails.Get(t.Context(), j.ID); err != nil || milliCPU(now.Spec.Limits.CPUShares) != 2000 {
-		t.Errorf("CPU shares = %d, %v, want those of two processors", now.Spec.Limits.CPUShares, err)
+		t.Errorf("CPU shares = %d, %v, want the shares of 2 processors", now.Spec.Limits.CPUShares, err)
 	}
 }
 
@@ -324,16 +324,16 @@ func TestLimitJailReplacesLentLimits(t *testing.T) {
 	}
 	l, err = env.g.JailLimits(t.Context(), worker.Jail, 0)
 	if err != nil || l.Now.MemoryMB != 768 || l.Own.MemoryMB != 768 || !l.Until.IsZero() {
-		t.Errorf("JailLimits = %+v, %v, want 768 MB of its own, and nothing lent", l, err)
+		t.Errorf("JailLimits = %+v, %v, want 768 MB of its own and none lent", l, err)
 	}
 	if got := l.History[len(l.History)-1]; got.By != "ann" {
-		t.Errorf("the last change = %+v, want one by ann", got)
+		t.Errorf("last change = %+v, want a change by ann", got)
 	}
 	if _, err := env.g.AskResources(t.Context(), Caller{Session: "s"}, []byte(`{"cpu": "1"}`)); err == nil {
 		t.Error("AskResources without a jail = nil, want an error")
 	}
 	if _, err := env.g.AskResources(t.Context(), worker, []byte(`{"ram": "1"}`)); fault.KindOf(err) != fault.Invalid {
-		t.Errorf("AskResources of what there is not = %v, want invalid", err)
+		t.Errorf("AskResources with an unknown resource = %v, want invalid", err)
 	}
 }
 
@@ -364,7 +364,7 @@ func TestBoundsUsageComparesSamples(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := b.Usage(t.Context(), j.ID); !errors.Is(err, fault.NotFound) || len(b.last) != 0 {
-		t.Errorf("Usage of a jail that is gone = %v with %d samples kept, want not found and none", err, len(b.last))
+		t.Errorf("Usage of a deleted jail = %v with %d samples, want not found and 0 samples", err, len(b.last))
 	}
 }
 

@@ -18,24 +18,24 @@ import (
 	"glasshouse/schedule"
 )
 
-// An Order asks for a run: now, at a time, or again and again.
+// An Order requests a run: now, at a later time, or on a schedule.
 type Order struct {
 	run.Request
-	Timing schedule.Spec // of which Cron, TZ, Missed, Overlap and Jitter count; without a Cron it is made once
+	Timing schedule.Spec // uses only Cron, TZ, Missed, Overlap and Jitter; without Cron there is one run
 }
 
-// scheduleTemplate is what a schedule makes.
+// A scheduleTemplate is the stored template of the runs that a schedule creates.
 type scheduleTemplate struct {
 	Goal     string          `json:"goal"`
 	Agent    json.RawMessage `json:"agent,omitempty"`
 	Limits   budget.Amounts  `json:"limits,omitempty"`
 	OnExceed run.OnExceed    `json:"on_exceed,omitempty"`
 	Until    *run.Until      `json:"until,omitempty"`
-	Key      string          `json:"key,omitempty"` // of the request that asked for the schedule
+	Key      string          `json:"key,omitempty"` // key of the Order that created the schedule
 }
 
-// Order makes what is ordered. Of a schedule it returns the run that waits for it: it
-// shows when the next one is made, and to cancel it is to end the schedule.
+// Order creates a run or a schedule. For a schedule it returns the run that represents it:
+// that run shows the next due time, and cancelling it deletes the schedule.
 func (g *Gateway) Order(ctx context.Context, o Order) (run.Run, error) {
 	o.Session = cmp.Or(o.Session, id.NewSession())
 	if err := g.validateOrder(ctx, o); err != nil {
@@ -49,7 +49,8 @@ func (g *Gateway) Order(ctx context.Context, o Order) (run.Run, error) {
 	return r, err
 }
 
-// validateOrder refuses an agent that there is not, before anything is kept.
+// validateOrder returns an error if the agent of an order does not exist or cannot run here.
+// Nothing has been stored yet.
 func (g *Gateway) validateOrder(ctx context.Context, o Order) error {
 	raw := o.Agent
 	if raw == nil {
@@ -69,8 +70,8 @@ func (g *Gateway) validateOrder(ctx context.Context, o Order) error {
 	return g.checkPolicyAgent(ctx, o, a)
 }
 
-// checkPolicyAgent refuses a policy agent that the rules of the run do not define: the
-// general rules would apply in its place, which may allow more.
+// checkPolicyAgent rejects a policy agent that the rules of the run do not define. The general
+// rules would apply instead, which may allow more.
 func (g *Gateway) checkPolicyAgent(ctx context.Context, o Order, a Agent) error {
 	if a.PolicyAgent == "" {
 		return nil
@@ -101,7 +102,7 @@ func (g *Gateway) checkPolicyAgent(ctx context.Context, o Order, a Agent) error 
 func (g *Gateway) orderSchedule(ctx context.Context, o Order) (run.Run, error) {
 	const op = "gateway.Order"
 	if manifest.Join(o.Labels...) != manifest.Public {
-		return run.Run{}, fault.Fieldf(op, "labels", "what is personal is not kept in schedules: name in the goal where the agent finds it")
+		return run.Run{}, fault.Fieldf(op, "labels", "schedules do not store personal data: refer to its location in the goal")
 	}
 	h, err := g.findOrCreateSchedule(ctx, o)
 	if err != nil {
@@ -116,8 +117,8 @@ func (g *Gateway) orderSchedule(ctx context.Context, o Order) (run.Run, error) {
 	return g.cfg.Runs.Create(ctx, wait)
 }
 
-// findOrCreateSchedule makes the schedule of an order, or finds the one that was made for it: a
-// daemon may have been killed before it could say so.
+// findOrCreateSchedule creates the schedule of an order. If an earlier daemon was killed after
+// it had created the schedule, that one is returned.
 func (g *Gateway) findOrCreateSchedule(ctx context.Context, o Order) (schedule.Schedule, error) {
 	if o.Key != "" {
 		for f := (schedule.Filter{Session: o.Session}); ; {
@@ -130,7 +131,8 @@ func (g *Gateway) findOrCreateSchedule(ctx context.Context, o Order) (schedule.S
 			}
 			for _, h := range list {
 				var m scheduleTemplate
-				if f.After = h.ID; json.Unmarshal(h.Make, &m) == nil && m.Key == o.Key {
+				f.After = h.ID
+				if json.Unmarshal(h.Make, &m) == nil && m.Key == o.Key {
 					return h, nil
 				}
 			}
@@ -145,7 +147,7 @@ func (g *Gateway) findOrCreateSchedule(ctx context.Context, o Order) (schedule.S
 	return g.cfg.Schedules.Create(ctx, spec)
 }
 
-// Fire makes the run of a due time. It implements schedule.Config.Fire.
+// Fire creates the run of a due time. It implements schedule.Config.Fire.
 func (g *Gateway) Fire(ctx context.Context, f schedule.Firing) error {
 	var m scheduleTemplate
 	if err := json.Unmarshal(f.Schedule.Make, &m); err != nil {
@@ -159,7 +161,7 @@ func (g *Gateway) Fire(ctx context.Context, f schedule.Firing) error {
 	return err
 }
 
-// Running reports whether a run that a schedule has made goes on. It implements
+// Running reports whether a run that a schedule created has not ended. It implements
 // schedule.Config.Running.
 func (g *Gateway) Running(ctx context.Context, h id.Schedule) (bool, error) {
 	s, err := g.cfg.Schedules.Get(ctx, h)
@@ -174,7 +176,7 @@ func (g *Gateway) Running(ctx context.Context, h id.Schedule) (bool, error) {
 	return found, err
 }
 
-// eachRun calls f with runs, newest first, until it returns false.
+// eachRun calls do with runs, newest first, until do returns false.
 func (g *Gateway) eachRun(ctx context.Context, f run.Filter, do func(r run.Run) bool) error {
 	f.Limit = 100
 	for {
@@ -183,7 +185,8 @@ func (g *Gateway) eachRun(ctx context.Context, f run.Filter, do func(r run.Run) 
 			return err
 		}
 		for _, r := range list {
-			if f.After = r.ID; !do(r) {
+			f.After = r.ID
+			if !do(r) {
 				return nil
 			}
 		}
@@ -193,38 +196,41 @@ func (g *Gateway) eachRun(ctx context.Context, f run.Filter, do func(r run.Run) 
 	}
 }
 
-// representsSchedule reports whether a run stands for its schedule, which makes other runs, and
-// never starts itself. Those that the schedule has made have started.
-func representsSchedule(r run.Run) bool { return id.Valid('h', r.Schedule) && r.Started.IsZero() && r.Of == "" }
+// representsSchedule reports whether a run represents a schedule. Such a run never starts. The
+// runs that the schedule creates have a start time.
+func representsSchedule(r run.Run) bool {
+	return id.Valid('h', r.Schedule) && r.Started.IsZero() && r.Of == ""
+}
 
-// waitsForSchedule reports whether a run only waits for its schedule to make others.
+// waitsForSchedule reports whether a run represents a schedule that is not paused.
 func waitsForSchedule(r run.Run) bool { return r.State == run.Scheduled && representsSchedule(r) }
 
-// updateNextRun has the run that waits for a schedule show its next time.
+// updateNextRun sets the next due time of a run that represents a schedule.
 func (g *Gateway) updateNextRun(ctx context.Context, r run.Run) error {
 	h, err := g.cfg.Schedules.Get(ctx, id.Schedule(r.Schedule))
 	switch {
 	case errors.Is(err, fault.NotFound):
-		_, err = g.cfg.Runs.Move(ctx, r.ID, run.Move{To: run.Cancelled, By: "schedule", Reason: "its schedule was removed"})
+		_, err = g.cfg.Runs.Move(ctx, r.ID, run.Move{To: run.Cancelled, By: "schedule", Reason: "its schedule was deleted"})
 	case err != nil:
 		return err
 	default:
-		next := time.Now().Add(time.Minute) // paused: it is looked again
+		next := time.Now().Add(time.Minute) // the schedule is paused: check again later
 		if h.Next != nil {
 			next = *h.Next
 		}
 		if !next.After(r.NextRunAt) {
-			return nil // it is being made at this moment
+			return nil // the schedule is firing now
 		}
 		_, err = g.cfg.Runs.Move(ctx, r.ID, run.Move{To: run.Scheduled, NextRunAt: next, By: "schedule", Version: r.Version})
 	}
 	if errors.Is(err, fault.Conflict) {
-		return nil // somebody was faster
+		return nil // changed concurrently
 	}
 	return err
 }
 
-// Cancel ends a run, and all below it; of one that waits for a schedule, the schedule.
+// Cancel ends a run and its descendants. If the run represents a schedule, the schedule is
+// deleted.
 func (g *Gateway) Cancel(ctx context.Context, rid id.Run, by, reason string) (run.Run, error) {
 	r, err := g.cfg.Runs.Get(ctx, rid)
 	if err != nil {
@@ -240,8 +246,7 @@ func (g *Gateway) Cancel(ctx context.Context, rid id.Run, by, reason string) (ru
 	return r, err
 }
 
-// Reschedule changes when a schedule is due. The run that waits for it shows its new
-// time.
+// Reschedule changes the timing of a schedule, and the due time of the run that represents it.
 func (g *Gateway) Reschedule(ctx context.Context, h id.Schedule, by string, change func(*schedule.Spec) error) (schedule.Schedule, error) {
 	s, err := g.cfg.Schedules.Update(ctx, h, change)
 	if err != nil || s.Next == nil {
@@ -255,7 +260,7 @@ func (g *Gateway) Reschedule(ctx context.Context, h id.Schedule, by string, chan
 	return s, errors.Join(append(errs, err)...)
 }
 
-// eachScheduleRun calls do with the runs that wait for a schedule to make others.
+// eachScheduleRun calls do with the runs that represent a schedule.
 func (g *Gateway) eachScheduleRun(ctx context.Context, s schedule.Schedule, do func(r run.Run)) error {
 	return g.eachRun(ctx, run.Filter{Session: s.Session, States: []run.State{run.Scheduled}}, func(r run.Run) bool {
 		if r.Schedule == string(s.ID) {
@@ -265,7 +270,7 @@ func (g *Gateway) eachScheduleRun(ctx context.Context, s schedule.Schedule, do f
 	})
 }
 
-// Unschedule removes a schedule, and the run that waits for it.
+// Unschedule deletes a schedule and cancels the run that represents it.
 func (g *Gateway) Unschedule(ctx context.Context, h id.Schedule, by string) error {
 	s, err := g.cfg.Schedules.Get(ctx, h)
 	if err != nil {
@@ -276,14 +281,14 @@ func (g *Gateway) Unschedule(ctx context.Context, h id.Schedule, by string) erro
 	}
 	var errs []error
 	err = g.eachScheduleRun(ctx, s, func(r run.Run) {
-		_, err := g.cfg.Runs.Move(ctx, r.ID, run.Move{To: run.Cancelled, By: by, Reason: "its schedule was removed"})
+		_, err := g.cfg.Runs.Move(ctx, r.ID, run.Move{To: run.Cancelled, By: by, Reason: "its schedule was deleted"})
 		errs = append(errs, err)
 	})
 	return errors.Join(append(errs, err)...)
 }
 
-// Pause has a run wait until it is resumed. Its jail is paused. If the run stands for a
-// schedule, the schedule is paused.
+// Pause pauses a run and its jail until the run is resumed. If the run represents a schedule,
+// the schedule is paused.
 func (g *Gateway) Pause(ctx context.Context, rid id.Run, by, reason string) (run.Run, error) {
 	r, err := g.cfg.Runs.Get(ctx, rid)
 	if err != nil {
@@ -297,27 +302,27 @@ func (g *Gateway) Pause(ctx context.Context, rid id.Run, by, reason string) (run
 	return g.cfg.Runs.Move(ctx, rid, run.Move{To: run.Paused, Why: run.ByOperator, By: by, Reason: reason})
 }
 
-// resumeSchedule resumes the schedule that a paused run stands for. A run whose schedule is
-// not paused has nothing to resume, and is never started itself.
+// resumeSchedule resumes the schedule that a paused run represents. If the schedule is not
+// paused, it returns fault.Conflict: such a run never starts itself.
 func (g *Gateway) resumeSchedule(ctx context.Context, r run.Run, by, reason string) (run.Run, error) {
 	h := id.Schedule(r.Schedule)
 	if r.State == run.Scheduled {
 		return r, &fault.Error{Op: "gateway.Resume", On: string(r.ID), Kind: fault.Conflict,
-			Err:    fmt.Errorf("it stands for schedule %s, which starts a run of its own each time it is due", h),
+			Err:    fmt.Errorf("the run represents schedule %s, which creates a new run at each due time", h),
 			Remedy: "start a run now with glasshouse goal, or change the schedule with glasshouse schedules edit " + string(h)}
 	}
 	s, err := g.cfg.Schedules.Resume(ctx, h)
 	if err != nil {
 		return r, err
 	}
-	next := time.Now().Add(time.Minute) // never due again: renew looks then
+	next := time.Now().Add(time.Minute) // not due again: updateNextRun checks later
 	if s.Next != nil {
 		next = *s.Next
 	}
 	return g.cfg.Runs.Move(ctx, r.ID, run.Move{To: run.Scheduled, NextRunAt: next, By: by, Reason: reason})
 }
 
-// Move changes a run's state by hand.
+// Move changes the state of a run on an operator's request.
 func (g *Gateway) Move(ctx context.Context, rid id.Run, v run.Move) (run.Run, error) {
 	switch v.To {
 	case run.Cancelled:
@@ -329,16 +334,16 @@ func (g *Gateway) Move(ctx context.Context, rid id.Run, v run.Move) (run.Run, er
 	case run.Paused:
 		v.Why = cmp.Or(v.Why, run.ByOperator)
 	}
-	was, err := g.cfg.Runs.Get(ctx, rid)
+	current, err := g.cfg.Runs.Get(ctx, rid)
 	if err != nil {
-		return was, err
+		return current, err
 	}
-	if representsSchedule(was) && !was.State.Ended() {
+	if representsSchedule(current) && !current.State.Ended() {
 		switch v.To {
 		case run.Paused:
 			return g.Pause(ctx, rid, v.By, v.Reason)
 		case run.Active:
-			return g.resumeSchedule(ctx, was, v.By, v.Reason)
+			return g.resumeSchedule(ctx, current, v.By, v.Reason)
 		}
 	}
 	r, err := g.cfg.Runs.Move(ctx, rid, v)
@@ -347,9 +352,9 @@ func (g *Gateway) Move(ctx context.Context, rid id.Run, v run.Move) (run.Run, er
 	return r, err
 }
 
-// CloseSession closes a session. What its agents kept and its runs remembered for the time
-// of it is removed, and nobody waits for them any more. Closed again, it finishes what was
-// cut short.
+// CloseSession closes a session. It deletes the session's capability data and the memory of
+// its runs, and ends pending requests of its siblings. It is idempotent: a repeated call
+// finishes an interrupted one.
 func (g *Gateway) CloseSession(ctx context.Context, sid, by, reason string) (run.Session, error) {
 	s, err := g.cfg.Runs.CloseSession(ctx, sid, by, reason)
 	if err != nil {
@@ -359,7 +364,7 @@ func (g *Gateway) CloseSession(ctx context.Context, sid, by, reason string) (run
 	if g.cfg.Broker != nil {
 		errs = append(errs, g.cfg.Broker.Leave(ctx, autonomy.Member{Session: sid, Group: s.Group, Name: s.Name}, "its session was closed"))
 	}
-	if g.cfg.Memory != nil { // a branch that is made later has its checkpoint's
+	if g.cfg.Memory != nil { // the checkpoints keep their copies, for later branches
 		errs = append(errs, g.eachRun(ctx, run.Filter{Session: sid}, func(r run.Run) bool {
 			err := g.cfg.Memory.Forget(ctx, r.ID)
 			errs = append(errs, err)
@@ -369,21 +374,20 @@ func (g *Gateway) CloseSession(ctx context.Context, sid, by, reason string) (run
 	return s, errors.Join(append(errs, g.cfg.Kernel.EndSession(ctx, sid))...)
 }
 
-// cleanUpUnsupervised sees to what is left of a run that has ended and that nobody is at: it was
-// paused.
+// cleanUpUnsupervised cleans up an ended run that is not supervised, because it was paused.
 func (g *Gateway) cleanUpUnsupervised(r run.Run) {
-	at := g.supervisionOf(r.ID)
-	if r.State.Ended() && at == nil && g.ctx.Err() == nil {
+	sup := g.supervisionOf(r.ID)
+	if r.State.Ended() && sup == nil && g.ctx.Err() == nil {
 		g.wg.Go(func() {
 			g.cleanUpRun(r)
 			if err := g.cfg.Runs.Release(context.WithoutCancel(g.ctx), r.ID); err != nil {
-				g.cfg.Log.Warn("a run that has ended is not given up", "run", r.ID, "err", err)
+				g.cfg.Log.Warn("could not release the claim on a run that has ended", "run", r.ID, "err", err)
 			}
 		})
 	}
 }
 
-// GoalOf is what a schedule has pursued.
+// GoalOf returns the goal of a schedule.
 func GoalOf(h schedule.Schedule) string {
 	var m scheduleTemplate
 	if json.Unmarshal(h.Make, &m) != nil {

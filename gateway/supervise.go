@@ -22,39 +22,39 @@ import (
 )
 
 const (
-	// maxRestarts is how often an agent that ends before its time is started again
-	// without having got any further.
+	// maxRestarts is how many times an agent that ends too early is restarted without
+	// progress.
 	maxRestarts = 5
 
-	// recheckInterval is how often it is looked whether a run is still to go on, and its agent
-	// heard of: another daemon may have moved it.
+	// recheckInterval is how often the state of a run is read while its agent works: another
+	// daemon may have changed it without a notification.
 	recheckInterval = 3 * time.Second
 
-	// terminateTimeout is how long an agent has to end when its run has.
+	// terminateTimeout is how long a process may take to exit after SIGTERM.
 	terminateTimeout = 5 * time.Second
 
-	// outputRing is how much of what an agent prints is kept.
+	// outputRing is the size in bytes of the output buffer of an agent's process.
 	outputRing = 4 << 20
 )
 
-// An supervision is the supervision of one run.
+// A supervision is the state of one run while this daemon supervises it.
 type supervision struct {
-	run     id.Run
-	moved   chan struct{} // has room for one: the run may be in another state
-	heartbeat   chan struct{} // has room for one: its agent has been heard of
-	restart chan string   // has room for one: its agent is to be started again, and why
+	run        id.Run
+	moved      chan struct{} // capacity 1: the run may have changed its state
+	heartbeat  chan struct{} // capacity 1: the agent sent a heartbeat
+	restart    chan string   // capacity 1: restart the agent, with the reason
 	activity   *activity
-	saver   saver
-	loops     loopDetector
-	taint   taint
-	promptLock   cancelableLock // of what its agent is told
+	saver      saver
+	loops      loopDetector
+	taint      taint
+	promptLock cancelableLock // held while the agent is prompted
 
 	mu sync.Mutex
 	// +checklocks:mu
-	changed chan struct{} // closed by moved
+	changed chan struct{} // closed by notifyStateChange
 }
 
-// stateChange is closed when the run may be in another state.
+// stateChange returns a channel that is closed when the run may have changed its state.
 func (a *supervision) stateChange() <-chan struct{} {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -64,7 +64,7 @@ func (a *supervision) stateChange() <-chan struct{} {
 	return a.changed
 }
 
-// notifyStateChange says that the run may be in another state.
+// notifyStateChange wakes all waiters for a state change of the run.
 func (a *supervision) notifyStateChange() {
 	a.mu.Lock()
 	if a.changed != nil {
@@ -84,21 +84,22 @@ func newSupervision(rid id.Run) *supervision {
 	}
 }
 
-// supervisionOf is who supervises a run here, or nil.
+// supervisionOf returns the supervision of a run, or nil if this daemon does not supervise it.
 func (g *Gateway) supervisionOf(r id.Run) *supervision {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.supervisions[r]
 }
 
-// listSupervisions are all that supervise runs here.
+// listSupervisions returns the supervisions of all runs of this daemon.
 func (g *Gateway) listSupervisions() []*supervision {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return slices.Collect(maps.Values(g.supervisions))
 }
 
-// startSupervision supervises a run from now on, unless that is done.
+// startSupervision starts to supervise a run, unless this daemon already does or the gateway
+// is closed.
 func (g *Gateway) startSupervision(r run.Run) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -118,7 +119,7 @@ func (g *Gateway) startSupervision(r run.Run) {
 	})
 }
 
-// Happened tells of an event of a run, as run.Config.Told wants it.
+// Happened handles an event of a run. It is a run.Config.Told callback and does not block.
 func (g *Gateway) Happened(e run.Event) {
 	if e.Kind != run.RunMoved && e.Kind != run.RunCreated {
 		return
@@ -131,21 +132,22 @@ func (g *Gateway) Happened(e run.Event) {
 	a.notifyStateChange()
 }
 
-// supervise sees to it that a run has an agent, as long as it is active.
+// supervise claims a run and keeps an agent running for it while it is active. It returns when
+// the run is paused, scheduled or ended, or when another daemon has the claim.
 func (g *Gateway) supervise(a *supervision) {
 	claimed, err := g.cfg.Runs.Claim(g.ctx, a.run)
 	if err != nil {
 		if !errors.Is(err, fault.Conflict) && g.ctx.Err() == nil {
-			g.cfg.Log.Error("a run cannot be supervised", "run", a.run, "err", err)
+			g.cfg.Log.Error("could not claim a run", "run", a.run, "err", err)
 		}
 		return
 	}
-	ctx, cancel := context.WithCancelCause(claimed) // the claim outlives the gateway
+	ctx, cancel := context.WithCancelCause(claimed) // the claim's context outlives the gateway
 	defer cancel(nil)
 	defer context.AfterFunc(g.ctx, func() { cancel(context.Cause(g.ctx)) })()
 	defer func() {
 		if err := g.cfg.Runs.Release(context.WithoutCancel(ctx), a.run); err != nil && g.ctx.Err() == nil {
-			g.cfg.Log.Warn("a run is not given up", "run", a.run, "err", err)
+			g.cfg.Log.Warn("could not release the claim on a run", "run", a.run, "err", err)
 		}
 	}()
 	defer g.meter(ctx, a.run)()
@@ -155,7 +157,7 @@ func (g *Gateway) supervise(a *supervision) {
 			err = g.initSaver(ctx, &a.saver, r)
 		}
 		if err != nil {
-			g.cfg.Log.Error("a run cannot be read", "run", a.run, "err", err)
+			g.cfg.Log.Error("could not read a run", "run", a.run, "err", err)
 			return
 		}
 		switch {
@@ -174,24 +176,25 @@ func (g *Gateway) supervise(a *supervision) {
 	}
 }
 
-// errEnded is how pursue says that an agent ended before its run did.
+// errEnded reports that an agent ended before its run did.
 type errEnded struct{ why string }
 
 func (e errEnded) Error() string { return e.why }
 
-// errEndpointClosed is why an agent that is in no jail cannot work: its door was closed.
-var errEndpointClosed = errors.New("the door of the agent was closed")
+// errEndpointClosed reports that the endpoint of an agent outside of jails was closed.
+var errEndpointClosed = errors.New("the endpoint of the agent was closed")
 
-// restartOrFail restarts what has failed, after a while, or gives the run up.
+// restartOrFail records a restart and waits for the backoff, or moves the run to failed after
+// a permanent error or too many restarts.
 func (g *Gateway) restartOrFail(ctx context.Context, a *supervision, r run.Run, cause error) {
-	if errors.Is(cause, errEndpointClosed) { // the daemon is ending, and that is nobody's fault
+	if errors.Is(cause, errEndpointClosed) { // the daemon is shutting down: not a failure of the agent
 		select {
 		case <-time.After(time.Second):
 		case <-ctx.Done():
 		}
 		return
 	}
-	g.cfg.Log.Warn("the agent of a run has ended", "run", r.ID, "restarts", r.Restarts, "err", cause)
+	g.cfg.Log.Warn("the agent of a run ended too early", "run", r.ID, "restarts", r.Restarts, "err", cause)
 	now, err := g.cfg.Runs.Get(ctx, r.ID)
 	if err != nil || now.State != run.Active {
 		return
@@ -199,7 +202,7 @@ func (g *Gateway) restartOrFail(ctx context.Context, a *supervision, r run.Run, 
 	hopeless := errors.Is(cause, fault.Invalid) || errors.Is(cause, fault.Unsupported) || errors.Is(cause, fault.NotFound) || errors.Is(cause, fault.Denied)
 	restarts := now.Restarts
 	if ag, err := g.agentOf(now.Agent); err == nil && ag.Preset == "builtin" && now.Steps > now.Stuck {
-		restarts = 0 // it got further; what others ask for anew each time is nothing to go by
+		restarts = 0 // it made progress; steps of other agents do not show progress, since they repeat requests after a restart
 	}
 	if hopeless || restarts >= maxRestarts {
 		reason := cause.Error()
@@ -207,17 +210,18 @@ func (g *Gateway) restartOrFail(ctx context.Context, a *supervision, r run.Run, 
 			reason += "; " + remedy
 		}
 		if _, err := g.cfg.Runs.Move(ctx, r.ID, run.Move{To: run.Failed, By: "gateway", Error: reason, Reason: reason}); err != nil && !errors.Is(err, fault.Conflict) {
-			g.cfg.Log.Error("a run that failed is not recorded as failed", "run", r.ID, "err", err)
+			g.cfg.Log.Error("could not move a run to failed", "run", r.ID, "err", err)
 		}
 		return
 	}
 	_, over := errors.AsType[errEnded](cause)
 	if _, err := g.cfg.Runs.Update(ctx, r.ID, func(d *run.Details) {
-		if d.Restarts, d.Stuck = restarts+1, now.Steps; over { // else it may be at work still, and is looked for
+		d.Restarts, d.Stuck = restarts+1, now.Steps
+		if over { // otherwise the process may still run, and launch looks for it
 			d.Exec = ""
 		}
 	}); err != nil {
-		g.cfg.Log.Error("a restart is not recorded", "run", r.ID, "err", err)
+		g.cfg.Log.Error("could not store the restart of an agent", "run", r.ID, "err", err)
 	}
 	backoff := min(time.Second<<restarts, time.Minute)
 	select {
@@ -227,8 +231,8 @@ func (g *Gateway) restartOrFail(ctx context.Context, a *supervision, r run.Run, 
 	}
 }
 
-// runAgent has the agent of a run at work until it ends, or the run is not active any
-// more.
+// runAgent starts the agent of a run, or finds it running, and waits until it ends or the run
+// is no longer active.
 func (g *Gateway) runAgent(ctx context.Context, a *supervision, r run.Run) error {
 	ag, err := g.agentOf(r.Agent)
 	if err != nil {
@@ -257,8 +261,8 @@ func (g *Gateway) runAgent(ctx context.Context, a *supervision, r run.Run) error
 	if err != nil {
 		return err
 	}
-	a.activity.recordHeartbeat()  // it has the time of its first beat from now on
-	if x == r.Exec { // it was at work all the time
+	a.activity.recordHeartbeat() // the time limit of the first heartbeat starts now
+	if x == r.Exec {             // it was already running
 		started()
 	} else {
 		g.releaseOnHeartbeat(ctx, a, ag, started)
@@ -269,13 +273,13 @@ func (g *Gateway) runAgent(ctx context.Context, a *supervision, r run.Run) error
 	return g.waitInJail(ctx, a, r, j.ID, x, l, ag)
 }
 
-// firstBeatTimeout is how long others wait for an agent to be heard of, which is being
-// started.
+// firstBeatTimeout limits how long an agent that has not sent a heartbeat keeps its start
+// slot.
 const firstBeatTimeout = 2 * time.Second
 
-// acquireStartSlot waits until an agent may be started: the oldest run first, and not all at once.
-// A daemon that finds many runs would have none of them get anywhere. It is the next
-// one's turn when started is called, the first time.
+// acquireStartSlot waits for a slot to start an agent. The slots go to the oldest runs first
+// and limit concurrent starts, so that a daemon which finds many runs does not start all of
+// them together. The first call of started frees the slot.
 func (g *Gateway) acquireStartSlot(ctx context.Context, a *supervision) (started func(), err error) {
 	select {
 	case g.startSlots <- struct{}{}:
@@ -283,13 +287,14 @@ func (g *Gateway) acquireStartSlot(ctx context.Context, a *supervision) (started
 		return nil, context.Cause(ctx)
 	}
 	select {
-	case <-a.heartbeat: // of the one before
+	case <-a.heartbeat: // drop a heartbeat of the previous process
 	default:
 	}
 	return sync.OnceFunc(func() { <-g.startSlots }), nil
 }
 
-// releaseOnHeartbeat calls started when an agent has been heard of, if it is one that beats.
+// releaseOnHeartbeat calls started after the first heartbeat or a timeout, or immediately for
+// agents that send no heartbeats.
 func (g *Gateway) releaseOnHeartbeat(ctx context.Context, a *supervision, ag Agent, started func()) {
 	if ag.Preset != "builtin" {
 		started()
@@ -305,8 +310,8 @@ func (g *Gateway) releaseOnHeartbeat(ctx context.Context, a *supervision, ag Age
 	})
 }
 
-// launchConfig is how the agent of a run is started.
-func (g *Gateway) launchConfig(r run.Run, a Agent, door, at string) (agent.Preset, agent.Launch, error) {
+// launchConfig returns the preset of a run's agent and how to start it.
+func (g *Gateway) launchConfig(r run.Run, a Agent, endpoint, dir string) (agent.Preset, agent.Launch, error) {
 	p, err := agent.Find(a.Preset)
 	if err != nil {
 		return p, agent.Launch{}, err
@@ -324,14 +329,14 @@ func (g *Gateway) launchConfig(r run.Run, a Agent, door, at string) (agent.Prese
 		skills.WriteString(s.Text + "\n")
 	}
 	l, err := p.Launch(agent.Request{
-		Goal: goal, Model: a.Model, Protocol: agent.Protocol(a.Protocol), Workspace: at, Home: home, Door: door,
+		Goal: goal, Model: a.Model, Protocol: agent.Protocol(a.Protocol), Workspace: dir, Home: home, Door: endpoint,
 		Level: int(levelOf(a)), Skills: skills.String(), MCP: true, Args: a.Argv, Env: a.environment(),
 	})
 	return p, l, err
 }
 
-// launch starts the agent in its jail, or finds it at work. Its command has a name on
-// record before it is started.
+// launch starts the agent in its jail, or finds it running. The id of its process is stored
+// before the process starts, so that another daemon can find it.
 func (g *Gateway) launch(ctx context.Context, r run.Run, a Agent, j jail.Jail) (id.Exec, agent.Launch, error) {
 	_, l, err := g.launchConfig(r, a, "", j.Spec.Project())
 	if err != nil {
@@ -344,11 +349,12 @@ func (g *Gateway) launch(ctx context.Context, r run.Run, a Agent, j jail.Jail) (
 			return "", l, err
 		}
 	}
-	if l, err = g.locate(ctx, j.ID, l); err != nil {
+	l, err = g.locate(ctx, j.ID, l)
+	if err != nil {
 		return "", l, err
 	}
 	if err := g.prepareJail(ctx, j.ID, l); err != nil {
-		return "", l, fmt.Errorf("write down what the agent needs: %w", err)
+		return "", l, fmt.Errorf("write the files of the agent: %w", err)
 	}
 	if err := g.waitForEndpoint(ctx, j.ID); err != nil {
 		return "", l, err
@@ -378,11 +384,11 @@ func (g *Gateway) launch(ctx context.Context, r run.Run, a Agent, j jail.Jail) (
 	return x, l, nil
 }
 
-// waitInJail waits for the end of an agent in a jail.
+// waitInJail waits until an agent in a jail ends or its run stops being active.
 func (g *Gateway) waitInJail(ctx context.Context, a *supervision, r run.Run, j id.Jail, x id.Exec, l agent.Launch, ag Agent) error {
 	type end struct {
 		status protocol.ExecStatus
-		said   agentOutput
+		output agentOutput
 		err    error
 	}
 	followed, stop := context.WithCancel(ctx)
@@ -390,7 +396,7 @@ func (g *Gateway) waitInJail(ctx context.Context, a *supervision, r run.Run, j i
 	go func() {
 		var e end
 		e.status, e.err = g.follow(followed, j, x, func(c protocol.Chunk) error {
-			e.said.add(c.Stream, c.Data)
+			e.output.add(c.Stream, c.Data)
 			return nil
 		})
 		ended <- e
@@ -410,7 +416,7 @@ func (g *Gateway) waitInJail(ctx context.Context, a *supervision, r run.Run, j i
 			if e.err != nil {
 				return e.err
 			}
-			return g.handleExit(ctx, r, ag, e.status.Code, e.status.Signal, &e.said)
+			return g.handleExit(ctx, r, ag, e.status.Code, e.status.Signal, &e.output)
 		case <-a.moved:
 			if on, err := g.shouldContinue(ctx, r.ID); err != nil || !on {
 				return err
@@ -428,25 +434,27 @@ func (g *Gateway) waitInJail(ctx context.Context, a *supervision, r run.Run, j i
 	}
 }
 
-// shouldContinue reports whether the agent of a run has anything to do, or waits for it.
+// shouldContinue reports whether the agent of a run should keep running: the run is active or
+// waits for an approval.
 func (g *Gateway) shouldContinue(ctx context.Context, rid id.Run) (bool, error) {
 	now, err := g.cfg.Runs.Get(ctx, rid)
 	if err != nil && ctx.Err() == nil {
-		// Nobody can be heard of meanwhile, and what cannot be read has not moved.
-		g.cfg.Log.Warn("a run cannot be read; its agent goes on", "run", rid, "err", err)
+		// While the store is unavailable, the run cannot change its state, and heartbeats
+		// cannot be stored. Treat the agent as alive.
+		g.cfg.Log.Warn("could not read a run; its agent keeps running", "run", rid, "err", err)
 		g.activityOf(rid).recordHeartbeat()
 		return true, nil
 	}
 	return now.State == run.Active || now.State == run.Paused && now.Why == run.ForApproval, err
 }
 
-// agentOutput is what an agent wrote.
+// agentOutput collects the output of an agent's process.
 type agentOutput struct {
-	stdout []byte // its beginning
-	last   []byte // the end of both streams, in the order in which they were written
+	stdout []byte // the beginning of standard output
+	last   []byte // the end of both streams, in the order of the writes
 }
 
-// maxLast bounds what an error quotes of an agent's output.
+// maxLast limits the output, in bytes, that an error quotes.
 const maxLast = 1500
 
 func (p *agentOutput) add(s protocol.Stream, data []byte) {
@@ -456,13 +464,14 @@ func (p *agentOutput) add(s protocol.Stream, data []byte) {
 	p.last = safetext.AppendEnd(p.last, data, maxLast)
 }
 
-// lastOutput is the end of what was written, with standard error.
+// lastOutput returns the end of the combined output.
 func (p *agentOutput) lastOutput() string {
 	return strings.TrimSpace(strings.ToValidUTF8(safetext.Suffix(string(p.last), maxLast), "\uFFFD"))
 }
 
-// handleExit says what the end of an agent means for its run.
-func (g *Gateway) handleExit(ctx context.Context, r run.Run, a Agent, code int, signal string, said *agentOutput) error {
+// handleExit updates a run after its agent has exited: the run is done, it has failed, or
+// errEnded is returned for a restart.
+func (g *Gateway) handleExit(ctx context.Context, r run.Run, a Agent, code int, signal string, output *agentOutput) error {
 	now, err := g.cfg.Runs.Get(ctx, r.ID)
 	if err != nil || now.State != run.Active {
 		return err
@@ -470,20 +479,20 @@ func (g *Gateway) handleExit(ctx context.Context, r run.Run, a Agent, code int, 
 	if _, err := g.cfg.Runs.Update(ctx, r.ID, func(d *run.Details) { d.Exec = "" }); err != nil {
 		return err
 	}
-	how := fmt.Sprintf("the agent ended with exit code %d", code)
+	exit := fmt.Sprintf("the agent ended with exit code %d", code)
 	if signal != "" {
-		how = "the agent was ended by " + signal
+		exit = "the agent was terminated by signal " + signal
 	}
-	if a.Preset == "builtin" { // it says of itself when it is done
-		return errEnded{how}
+	if a.Preset == "builtin" { // it reports its result itself
+		return errEnded{exit}
 	}
-	result := strings.TrimSpace(tail(said.stdout))
+	result := strings.TrimSpace(tail(output.stdout))
 	if a.Preset == "shell" {
 		if code != 0 {
-			if end := said.lastOutput(); end != "" {
-				how += ": " + end
+			if end := output.lastOutput(); end != "" {
+				exit += ": " + end
 			}
-			_, err := g.cfg.Runs.Move(ctx, r.ID, run.Move{To: run.Failed, By: "agent", Error: how})
+			_, err := g.cfg.Runs.Move(ctx, r.ID, run.Move{To: run.Failed, By: "agent", Error: exit})
 			return err
 		}
 		return g.finish(ctx, r.ID, result)
@@ -492,13 +501,13 @@ func (g *Gateway) handleExit(ctx context.Context, r run.Run, a Agent, code int, 
 	if err != nil {
 		return err
 	}
-	out, oerr := p.Outcome(bytes.NewReader(said.stdout))
+	out, oerr := p.Outcome(bytes.NewReader(output.stdout))
 	if oerr == nil && out.Error != "" {
 		_, err := g.cfg.Runs.Move(ctx, r.ID, run.Move{To: run.Failed, By: "agent", Error: out.Error})
 		return err
 	}
 	if code != 0 || oerr != nil {
-		return errEnded{fmt.Sprintf("%s: %s", how, errText(oerr, said.lastOutput()))}
+		return errEnded{fmt.Sprintf("%s: %s", exit, errText(oerr, output.lastOutput()))}
 	}
 	return g.finish(ctx, r.ID, out.Text)
 }
@@ -510,15 +519,15 @@ func errText(err error, otherwise string) string {
 	return otherwise
 }
 
-// maxResult bounds what is kept of what an agent printed last.
+// maxResult limits the part of an agent's output, in bytes, that becomes the result.
 const maxResult = 16 << 10
 
 func tail(b []byte) string {
 	return strings.ToValidUTF8(safetext.Suffix(string(b), maxResult), "\uFFFD")
 }
 
-// finish says that an agent which cannot say so itself is done. What must hold before
-// may not: then a person decides.
+// finish completes a run for an agent that does not do so itself. If the completion condition
+// is not met, the run is paused and a person decides.
 func (g *Gateway) finish(ctx context.Context, rid id.Run, result string) error {
 	text, err := json.Marshal(result)
 	if err != nil {
@@ -531,7 +540,8 @@ func (g *Gateway) finish(ctx context.Context, rid id.Run, result string) error {
 	return err
 }
 
-// cleanUpRun sees to what is left of a run that has ended.
+// cleanUpRun releases the resources of an ended run: policy, pending requests of siblings,
+// process and jail.
 func (g *Gateway) cleanUpRun(r run.Run) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(g.ctx), time.Minute)
 	defer cancel()
@@ -549,30 +559,31 @@ func (g *Gateway) cleanUpRun(r run.Run) {
 	if err != nil {
 		return
 	}
-	if j.State == jail.Paused { // it could not end
+	if j.State == jail.Paused { // a frozen process cannot exit
 		if _, err := g.cfg.Jails.Resume(ctx, j.ID); err != nil {
-			g.cfg.Log.Warn("the jail of a run that has ended cannot be thawed", "run", r.ID, "jail", j.ID, "err", err)
+			g.cfg.Log.Warn("could not thaw the jail of a run that has ended", "run", r.ID, "jail", j.ID, "err", err)
 		}
 	}
 	if r.Exec != "" {
 		g.terminate(ctx, r.Jail, r.Exec)
 	}
-	g.measure(ctx, r.ID) // before there is nothing to read any more
+	g.measure(ctx, r.ID) // final reading, while the jail's counters exist
 	ag, err := g.agentOf(r.Agent)
 	if err != nil || ag.Keep || !isDedicatedJail(j, r) {
 		return
 	}
 	if _, err := g.cfg.Jails.Stop(ctx, j.ID, jail.StopOptions{}); err != nil && !errors.Is(err, fault.Conflict) {
-		g.cfg.Log.Warn("the jail of a run that has ended goes on", "run", r.ID, "jail", j.ID, "err", err)
+		g.cfg.Log.Warn("could not stop the jail of a run that has ended", "run", r.ID, "jail", j.ID, "err", err)
 	}
 	g.pruneJails(ctx)
 }
 
-// terminate ends a command: it is asked first.
+// terminate ends a command: with SIGTERM, and with SIGKILL if it does not exit within
+// terminateTimeout.
 func (g *Gateway) terminate(ctx context.Context, j id.Jail, x id.Exec) {
 	for _, sig := range []string{"TERM", "KILL"} {
 		if err := g.cfg.Jails.Signal(ctx, j, x, sig); err != nil {
-			return // it is gone
+			return // it has exited
 		}
 		end := time.Now().Add(terminateTimeout)
 		for time.Now().Before(end) {
@@ -588,7 +599,7 @@ func (g *Gateway) terminate(ctx context.Context, j id.Jail, x id.Exec) {
 	}
 }
 
-// pauseJail holds the jail of a run that is paused.
+// pauseJail pauses the jail of a paused run, if the run does not share it.
 func (g *Gateway) pauseJail(ctx context.Context, r run.Run) {
 	if r.Jail == "" {
 		return
@@ -598,32 +609,34 @@ func (g *Gateway) pauseJail(ctx context.Context, r run.Run) {
 		return
 	}
 	if _, err := g.cfg.Jails.Pause(ctx, j.ID); err != nil && !errors.Is(err, fault.Conflict) {
-		g.cfg.Log.Warn("the jail of a run that is paused goes on", "run", r.ID, "jail", j.ID, "err", err)
+		g.cfg.Log.Warn("could not pause the jail of a paused run", "run", r.ID, "jail", j.ID, "err", err)
 	}
 }
 
-// isDedicatedJail reports whether a jail was made for a run, and is not one that others are in.
-func isDedicatedJail(j jail.Jail, r run.Run) bool { return j.Spec.Labels[LabelRun] != "" && r.Jail == j.ID }
+// isDedicatedJail reports whether a jail was created for a run, and is not shared with others.
+func isDedicatedJail(j jail.Jail, r run.Run) bool {
+	return j.Spec.Labels[LabelRun] != "" && r.Jail == j.ID
+}
 
-// pruneJails removes jails of runs that have ended, but for the newest.
+// pruneJails deletes the stopped jails of ended runs, except for the newest.
 func (g *Gateway) pruneJails(ctx context.Context) {
 	all, err := g.cfg.Jails.List(ctx, jail.ListOptions{State: jail.Stopped})
 	if err != nil {
 		return
 	}
-	var mine []jail.Jail
+	var ended []jail.Jail
 	for _, j := range all {
 		rid := id.Run(j.Spec.Labels[LabelRun])
 		if rid == "" {
 			continue
 		}
 		if r, err := g.cfg.Runs.Get(ctx, rid); err == nil && r.State.Ended() {
-			mine = append(mine, j)
+			ended = append(ended, j)
 		}
 	}
-	for i := range max(0, len(mine)-g.cfg.Keep) { // oldest first
-		if err := g.deleteJail(ctx, mine[i].ID); err != nil && !errors.Is(err, fault.NotFound) && !errors.Is(err, fault.Conflict) {
-			g.cfg.Log.Warn("the jail of a run that has ended stays", "jail", mine[i].ID, "err", err)
+	for i := range max(0, len(ended)-g.cfg.Keep) { // oldest first
+		if err := g.deleteJail(ctx, ended[i].ID); err != nil && !errors.Is(err, fault.NotFound) && !errors.Is(err, fault.Conflict) {
+			g.cfg.Log.Warn("could not delete the jail of a run that has ended", "jail", ended[i].ID, "err", err)
 		}
 	}
 }

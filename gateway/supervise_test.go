@@ -18,7 +18,8 @@ import (
 	"glasshouse/run"
 )
 
-// printUntil is a script that prints, and ends with a code when done is closed or it is signalled.
+// printUntil returns a script that prints out and exits with code when done is closed, or when
+// it is signalled.
 func printUntil(done <-chan struct{}, code int, out string) script {
 	return func(p *process) int {
 		p.print(protocol.Stdout, out)
@@ -31,7 +32,7 @@ func printUntil(done <-chan struct{}, code int, out string) script {
 	}
 }
 
-// scriptBuiltin runs a script of the reference agent, with its caller.
+// scriptBuiltin sets the script of the reference agent. The script receives its caller.
 func (env *testEnv) scriptBuiltin(do func(c Caller, p *process) int) {
 	env.jails.script("glasshouse-agent", func(p *process) int {
 		c, err := env.g.callerIn(env.Context(), p.jail)
@@ -53,8 +54,8 @@ func (env *testEnv) call(c Caller, key, tool, input string) Used {
 	return u
 }
 
-// startBuiltin has a run of the reference agent at work that does nothing by itself, and returns
-// its caller.
+// startBuiltin starts a run of the reference agent that does nothing by itself, and returns
+// the run and its caller.
 func (env *testEnv) startBuiltin(a Agent) (run.Run, Caller) {
 	env.Helper()
 	callers := make(chan Caller, 8)
@@ -91,15 +92,15 @@ func TestCommandOutputIsRunResult(t *testing.T) {
 	})
 	j, err := env.jails.Get(t.Context(), r.Jail)
 	if err != nil || j.Spec.Labels[LabelRun] != string(r.ID) || j.Spec.Labels[LabelSession] != "s" || j.Spec.Cwd != workspace {
-		t.Errorf("the jail = %+v, %v, want one of the run in /workspace", j.Spec, err)
+		t.Errorf("jail = %+v, %v, want a jail of the run with the directory /workspace", j.Spec, err)
 	}
 	p := env.jails.processes()[0]
 	if p.req.Env["SANDBOX_ID"] != string(r.Jail) || strings.Join(p.req.Argv[1:], " ") != "-c echo hello" {
-		t.Errorf("the command = %q with SANDBOX_ID %q, want bash -c echo hello in %s", p.req.Argv, p.req.Env["SANDBOX_ID"], r.Jail)
+		t.Errorf("command = %q with SANDBOX_ID %q, want bash -c echo hello in %s", p.req.Argv, p.req.Env["SANDBOX_ID"], r.Jail)
 	}
 }
 
-// TestFailedCommandQuotesLastOutput, to standard error as well.
+// The error quotes standard error as well.
 func TestFailedCommandQuotesLastOutput(t *testing.T) {
 	for name, tt := range map[string]struct {
 		do   script
@@ -131,13 +132,12 @@ func TestFailedCommandQuotesLastOutput(t *testing.T) {
 				t.Errorf("error = %q, want %q", r.Error, tt.want)
 			}
 			if r.Restarts != 0 {
-				t.Errorf("restarts = %d, want 0: a command is not run again", r.Restarts)
+				t.Errorf("restarts = %d, want 0: commands are not restarted", r.Restarts)
 			}
 		})
 	}
 }
 
-// TestPermanentErrorIsNotRetried.
 func TestPermanentErrorIsNotRetried(t *testing.T) {
 	for _, kind := range []fault.Kind{fault.Invalid, fault.Unsupported, fault.NotFound, fault.Denied} {
 		env := newTestEnv(t)
@@ -145,7 +145,7 @@ func TestPermanentErrorIsNotRetried(t *testing.T) {
 		env.open()
 		r := env.awaitState(env.order("s", "true", Agent{Preset: "shell"}).ID, run.Failed)
 		if !strings.Contains(r.Error, "no such root filesystem; pull it first") || r.Restarts != 0 {
-			t.Errorf("%s: error = %q after %d restarts, want the cause with its remedy after 0", kind, r.Error, r.Restarts)
+			t.Errorf("%s: error = %q after %d restarts, want the cause with its remedy after 0 restarts", kind, r.Error, r.Restarts)
 		}
 	}
 }
@@ -166,14 +166,13 @@ func TestAgentThatEndsEarlyIsRestarted(t *testing.T) {
 	env.open()
 	r := env.awaitState(env.order("s", "work", Agent{Preset: "builtin"}).ID, run.Done)
 	if len(starts) != 2 || starts[0] == starts[1] || r.Restarts != 1 {
-		t.Errorf("starts = %v and %d restarts, want two starts of different names", starts, r.Restarts)
+		t.Errorf("starts = %v and %d restarts, want 2 different process ids and 1 restart", starts, r.Restarts)
 	}
 	if len(env.jails.order) != 1 {
 		t.Errorf("jails = %v, want one", env.jails.order)
 	}
 }
 
-// TestRunFailsAfterMaxRestarts.
 func TestRunFailsAfterMaxRestarts(t *testing.T) {
 	env := newTestEnv(t)
 	env.scriptBuiltin(func(Caller, *process) int { return 1 })
@@ -192,7 +191,7 @@ func TestRunFailsAfterMaxRestarts(t *testing.T) {
 	}
 	env.g.Poke()
 	if got := env.awaitState(r.ID, run.Failed); !strings.Contains(got.Error, "the agent ended with exit code 1") {
-		t.Errorf("error = %q, want how its agent ended", got.Error)
+		t.Errorf("error = %q, want the exit code of the agent", got.Error)
 	}
 }
 
@@ -208,10 +207,10 @@ func TestCancelStopsAgentAndJail(t *testing.T) {
 	})
 	p := env.jails.processes()[0]
 	if got := p.now(); len(p.signals) == 0 || p.signals[0] != "TERM" || got.Ended == nil {
-		t.Errorf("the agent got %q and has ended at %v, want TERM and its end", p.signals, got.Ended)
+		t.Errorf("agent received %q and ended at %v, want TERM and an end time", p.signals, got.Ended)
 	}
 	if got := env.run(r.ID); got.State != run.Cancelled || got.Reason != "not needed" {
-		t.Errorf("run = %s %q, want cancelled as not needed", got.State, got.Reason)
+		t.Errorf("run = %s %q, want cancelled, not needed", got.State, got.Reason)
 	}
 	if _, err := env.g.Cancel(t.Context(), r.ID, "ann", ""); !errors.Is(err, fault.Conflict) {
 		t.Errorf("Cancel again = %v, want a conflict", err)
@@ -240,11 +239,11 @@ func TestPauseAndResumeKeepAgent(t *testing.T) {
 	}
 	env.await("the jail runs", func() bool { return state() == jail.Running })
 	if got := env.jails.processes(); len(got) != 1 {
-		t.Errorf("processes = %d, want the one that was paused", len(got))
+		t.Errorf("processes = %d, want only the paused one", len(got))
 	}
 }
 
-// TestNewGatewayAdoptsRunningAgent: the daemon may be killed at any moment.
+// The daemon may be killed at any time.
 func TestNewGatewayAdoptsRunningAgent(t *testing.T) {
 	env := newTestEnv(t)
 	done := make(chan struct{})
@@ -262,7 +261,7 @@ func TestNewGatewayAdoptsRunningAgent(t *testing.T) {
 		t.Errorf("result = %s, want built", got.Result)
 	}
 	if got := env.jails.processes(); len(got) != 1 {
-		t.Errorf("processes = %d, want the first alone", len(got))
+		t.Errorf("processes = %d, want only the first one", len(got))
 	}
 }
 
@@ -285,11 +284,11 @@ func TestToolRunsOncePerKey(t *testing.T) {
 		t.Errorf("processes = %d, want 2: the same key is one command", len(got))
 	}
 	if _, err := env.g.Call(t.Context(), c, Use{Key: "k", Tool: "bash", Input: json.RawMessage(`{"command": "rm -rf /"}`)}); err == nil {
-		t.Error("another input with the same key = nil, want an error")
+		t.Error("different input with the same key = nil, want an error")
 	}
 	steps, err := env.runs.Steps(t.Context(), run.StepFilter{Run: r.ID})
 	if err != nil || len(steps) != 1 || steps[0].Ref == "" {
-		t.Errorf("steps = %+v, %v, want one with the command's id", steps, err)
+		t.Errorf("steps = %+v, %v, want one step with the id of the command", steps, err)
 	}
 }
 
@@ -309,7 +308,7 @@ func TestFileTools(t *testing.T) {
 		{"edit_file", `{"path": "a.txt", "old": "one", "new": "three"}`, run.StepDone, `{"path":"/workspace/a.txt","bytes":13}`},
 		{"edit_file", `{"path": "a.txt", "old": "two", "new": "2"}`, run.StepFailed, "2 times"},
 		{"edit_file", `{"path": "a.txt", "old": "two", "new": "2", "all": true}`, run.StepDone, `{"path":"/workspace/a.txt","bytes":9}`},
-		{"edit_file", `{"path": "a.txt", "old": "two", "new": "2"}`, run.StepFailed, "has the new text already"},
+		{"edit_file", `{"path": "a.txt", "old": "two", "new": "2"}`, run.StepFailed, "already contains the new text"},
 		{"edit_file", `{"path": "a.txt", "old": "", "new": "2"}`, run.StepFailed, "use write_file"},
 		{"list_files", `{}`, run.StepDone, `{"entries":[{"name":"a.txt","type":"file","size":9}]}`},
 		{"write_file", `{"pth": "a"}`, run.StepFailed, "unknown field"},
@@ -350,7 +349,7 @@ func TestDeniedToolHasNoEffect(t *testing.T) {
 		}
 	}
 	if _, written := env.jails.file(c.Jail, "/workspace/etc/passwd"); written {
-		t.Error("a file that a rule denies was written")
+		t.Error("a denied file was written")
 	}
 	for _, p := range env.jails.processes() {
 		if strings.Contains(p.req.Cmd, "sudo") {
@@ -363,7 +362,7 @@ func TestDeniedToolHasNoEffect(t *testing.T) {
 func (env *testEnv) answer(v approval.Verdict, resource string) approval.Request {
 	env.Helper()
 	var r approval.Request
-	env.await("a person is asked", func() bool {
+	env.await("an approval is requested", func() bool {
 		all := env.approvals.Pending()
 		if len(all) == 0 {
 			return false
@@ -392,11 +391,11 @@ func TestRunPausesForApproval(t *testing.T) {
 			go func() { used <- env.call(c, "k", "write_file", `{"path": "a.txt", "text": "hello\n"}`) }()
 			env.awaitState(r.ID, run.Paused)
 			if got := env.run(r.ID); got.Why != run.ForApproval || got.Checkpoint == "" {
-				t.Errorf("run = %s with checkpoint %q, want it paused for an approval with one", got.Why, got.Checkpoint)
+				t.Errorf("run waits for %s with checkpoint %q, want an approval and a checkpoint", got.Why, got.Checkpoint)
 			}
 			asked := env.answer(tt.verdict, "")
 			if asked.Question.Action != "edit" || !strings.Contains(string(asked.Context), "+hello") {
-				t.Errorf("the request = %+v with %s, want an edit with its difference", asked.Question, asked.Context)
+				t.Errorf("approval request = %+v with %s, want an edit with its diff", asked.Question, asked.Context)
 			}
 			if u := <-used; u.State != tt.want {
 				t.Errorf("write_file = %s %+v, want %s", u.State, u.Error, tt.want)
@@ -421,11 +420,11 @@ func TestWarningIsAddedToNextResult(t *testing.T) {
 	}
 	u = env.call(c, "2", "bash", `{"command": "ls -l"}`)
 	if strings.Contains(string(u.Output), "notice") {
-		t.Errorf("output = %s, want no notice: it was given", u.Output)
+		t.Errorf("output = %s, want no notice: it was delivered before", u.Output)
 	}
 }
 
-// TestLoopIsWarnedThenStopped: at level 3 no approval is requested.
+// At level 3 no approval is requested.
 func TestLoopIsWarnedThenStopped(t *testing.T) {
 	env := newTestEnv(t)
 	r, c := env.open().startBuiltin(Agent{Jail: permissive(t), Level: 3})
@@ -439,14 +438,13 @@ func TestLoopIsWarnedThenStopped(t *testing.T) {
 		}
 	}
 	if !warned || last.State != run.StepRefused {
-		t.Errorf("warned = %v and the last call = %s, want it warned of and refused", warned, last.State)
+		t.Errorf("warned = %v and the last call = %s, want a warning and refused", warned, last.State)
 	}
 	if got := env.awaitState(r.ID, run.Paused); got.Why != run.ByWatchdog {
-		t.Errorf("run = %s, want it paused by the watchdog", got.Why)
+		t.Errorf("run is paused by %s, want the watchdog", got.Why)
 	}
 }
 
-// TestToolsListsAvailableTools.
 func TestToolsListsAvailableTools(t *testing.T) {
 	env := newTestEnv(t)
 	_, c := env.open().startBuiltin(Agent{Jail: permissive(t)})
@@ -459,7 +457,7 @@ func TestToolsListsAvailableTools(t *testing.T) {
 		var list []string
 		for _, tool := range all {
 			if !json.Valid(tool.InputSchema) {
-				t.Errorf("the schema of %s = %s, want JSON", tool.Name, tool.InputSchema)
+				t.Errorf("schema of %s = %s, want JSON", tool.Name, tool.InputSchema)
 			}
 			list = append(list, tool.Name)
 		}
@@ -472,19 +470,19 @@ func TestToolsListsAvailableTools(t *testing.T) {
 		}
 	}
 	if slices.Contains(got, toolTerminal) {
-		t.Errorf("tools = %q, want none of the Agent Client Protocol", got)
+		t.Errorf("tools = %q, want no Agent Client Protocol tools", got)
 	}
 	outside := c
 	outside.Jail = ""
 	if got := names(outside); slices.Contains(got, "bash") || slices.Contains(got, "read_file") || !slices.Contains(got, "wait_for_event") {
-		t.Errorf("tools outside of a jail = %q, want none that need one", got)
+		t.Errorf("tools outside of a jail = %q, want none that need a jail", got)
 	}
 	if _, err := env.g.Call(t.Context(), outside, Use{Key: "x", Tool: "bash", Input: json.RawMessage(`{"command":"ls"}`)}); !errors.Is(err, fault.Unsupported) {
 		t.Errorf("bash outside of a jail = %v, want unsupported", err)
 	}
 	env.g.cfg.Broker, env.g.cfg.Tasks, env.g.cfg.Resources = nil, nil, nil
 	if got := names(c); slices.Contains(got, "coordinate_sibling") || slices.Contains(got, "create_task") || slices.Contains(got, "request_resources") {
-		t.Errorf("tools = %q, want none whose part is missing", got)
+		t.Errorf("tools = %q, want none whose component is missing", got)
 	}
 }
 
@@ -510,11 +508,10 @@ func TestTaskReturnsGoalSkillsAndState(t *testing.T) {
 		t.Errorf("Fail again = %v, want nil", err)
 	}
 	if got := env.run(r.ID); got.State != run.Failed || got.Error != "cannot be done" {
-		t.Errorf("run = %s %q, want failed as it cannot be done", got.State, got.Error)
+		t.Errorf("run = %s %q, want failed, cannot be done", got.State, got.Error)
 	}
 }
 
-// TestBeatOfEndedRunReportsStop.
 func TestBeatOfEndedRunReportsStop(t *testing.T) {
 	env := newTestEnv(t).withoutLoop()
 	r := env.order("s", "x", Agent{Preset: "builtin"})
@@ -526,7 +523,7 @@ func TestBeatOfEndedRunReportsStop(t *testing.T) {
 		t.Errorf("Finish again = %v, want nil", err)
 	}
 	if _, stop, err := env.g.Beat(t.Context(), c); !stop {
-		t.Errorf("Beat of a run that is done = %v, %v, want it to stop", stop, err)
+		t.Errorf("Beat of a run that is done = %v, %v, want stop", stop, err)
 	}
 }
 
@@ -543,13 +540,13 @@ func TestRunWithUnmetConditionWaits(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got := env.awaitState(r.ID, run.Paused); got.Why != run.ForEvent {
-		t.Errorf("run = %s, want it to wait for an event", got.Why)
+		t.Errorf("run waits for %s, want an event", got.Why)
 	}
 	if _, err := env.g.Move(t.Context(), r.ID, run.Move{To: run.Active, By: "ann"}); err != nil {
 		t.Fatal(err)
 	}
 	if got, err := env.g.Move(t.Context(), r.ID, run.Move{To: run.Done, By: "ann", Result: json.RawMessage(`"fine"`)}); err != nil || got.State != run.Done {
-		t.Errorf("Move to done = %s, %v, want done: a person says so", got.State, err)
+		t.Errorf("Move to done = %s, %v, want done on an operator's request", got.State, err)
 	}
 }
 
@@ -561,7 +558,7 @@ func TestPruneKeepsNewestJails(t *testing.T) {
 	var runs []run.Run
 	for range 4 {
 		r := env.awaitState(env.order("s", "true", Agent{Preset: "shell"}).ID, run.Done)
-		env.await("its jail is stopped", func() bool {
+		env.await("the jail is stopped", func() bool {
 			j, err := env.jails.Get(t.Context(), r.Jail)
 			return err != nil || j.State == jail.Stopped
 		})
@@ -573,17 +570,16 @@ func TestPruneKeepsNewestJails(t *testing.T) {
 	})
 	for i, r := range runs {
 		if _, err := env.jails.Get(t.Context(), r.Jail); (err == nil) != (i >= 2) {
-			t.Errorf("the jail of run %d: %v, want it kept: %v", i, err, i >= 2)
+			t.Errorf("jail of run %d: %v, want it kept: %v", i, err, i >= 2)
 		}
 	}
 	kept := env.awaitState(env.order("s", "true", Agent{Preset: "shell", Keep: true}).ID, run.Done)
 	time.Sleep(50 * time.Millisecond)
 	if j, err := env.jails.Get(t.Context(), kept.Jail); err != nil || j.State != jail.Running {
-		t.Errorf("the jail of a run that keeps it = %s, %v, want running", j.State, err)
+		t.Errorf("jail of a run with Keep = %s, %v, want running", j.State, err)
 	}
 }
 
-// TestSweepStopsJailsOfEndedRuns.
 func TestSweepStopsJailsOfEndedRuns(t *testing.T) {
 	env := newTestEnv(t).withoutLoop()
 	made := func(r id.Run, origin *jail.Origin, age time.Duration) id.Jail {
@@ -600,7 +596,7 @@ func TestSweepStopsJailsOfEndedRuns(t *testing.T) {
 	done, active, paused, moved := env.order("s", "a", Agent{}), env.order("s", "b", Agent{}), env.order("s", "c", Agent{}), env.order("s", "d", Agent{})
 	jails := map[string]id.Jail{
 		"of a run that is done": made(done.ID, nil, 0), "of an active run": made(active.ID, nil, 0), "of a paused run": made(paused.ID, nil, 0),
-		"that a run has left": made(moved.ID, nil, 0), "of a branch that was never made": made("r-none", &jail.Origin{}, time.Hour),
+		"of a moved run": made(moved.ID, nil, 0), "of a branch that was never made": made("r-none", &jail.Origin{}, time.Hour),
 		"of a branch that may be made": made("r-soon", &jail.Origin{}, 0),
 	}
 	for name, r := range map[string]id.Run{"of a run that is done": done.ID, "of an active run": active.ID, "of a paused run": paused.ID} {
@@ -621,12 +617,12 @@ func TestSweepStopsJailsOfEndedRuns(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, want := range map[string]jail.State{
-		"of a run that is done": jail.Stopped, "of an active run": jail.Running, "of a paused run": jail.Paused, "that a run has left": jail.Stopped,
+		"of a run that is done": jail.Stopped, "of an active run": jail.Running, "of a paused run": jail.Paused, "of a moved run": jail.Stopped,
 		"of a branch that was never made": "", "of a branch that may be made": jail.Running,
 	} {
 		j, err := env.jails.Get(t.Context(), jails[name])
 		if j.State != want || (err != nil) != (want == "") {
-			t.Errorf("the jail %s = %q, %v, want %q", name, j.State, err, want)
+			t.Errorf("jail %s = %q, %v, want %q", name, j.State, err, want)
 		}
 	}
 }
@@ -645,7 +641,7 @@ func TestRunIsChargedForJailUsage(t *testing.T) {
 	if _, err := env.runs.Claim(t.Context(), r.ID); err != nil {
 		t.Fatal(err)
 	}
-	for _, cpu := range []time.Duration{2 * time.Second, 2 * time.Second, 5 * time.Second} { // read twice, it is charged once
+	for _, cpu := range []time.Duration{2 * time.Second, 2 * time.Second, 5 * time.Second} { // equal readings are charged once
 		env.jails.mu.Lock()
 		env.jails.stats[j.ID] = jail.Stats{CPU: cpu, RxBytes: 100, TxBytes: 50, DiskBytes: 4096}
 		env.jails.mu.Unlock()
@@ -662,16 +658,16 @@ func TestNextReadingOfLimitedRun(t *testing.T) {
 		limits, consumed budget.Amounts
 		want             time.Duration
 	}{
-		"nothing":             {nil, nil, meterInterval},
-		"steps":               {budget.Amounts{budget.Steps: 3}, nil, meterInterval},
-		"processors":          {budget.Amounts{budget.CPU: 3}, nil, limitedMeterInterval},
-		"time that is ending": {budget.Amounts{budget.Wall: 5000}, budget.Amounts{budget.Wall: 4000}, 1001 * time.Millisecond},
-		"time that is over":   {budget.Amounts{budget.Wall: 5000}, budget.Amounts{budget.Wall: 9000}, limitedMeterInterval / 20},
-		"much time":           {budget.Amounts{budget.Wall: 1 << 30}, nil, meterInterval},
+		"nothing":              {nil, nil, meterInterval},
+		"steps":                {budget.Amounts{budget.Steps: 3}, nil, meterInterval},
+		"processors":           {budget.Amounts{budget.CPU: 3}, nil, limitedMeterInterval},
+		"wall time, 1 s left":  {budget.Amounts{budget.Wall: 5000}, budget.Amounts{budget.Wall: 4000}, 1001 * time.Millisecond},
+		"wall time, exceeded":  {budget.Amounts{budget.Wall: 5000}, budget.Amounts{budget.Wall: 9000}, limitedMeterInterval / 20},
+		"wall time, much left": {budget.Amounts{budget.Wall: 1 << 30}, nil, meterInterval},
 	} {
 		r := run.Run{Budget: budget.State{Limits: tt.limits, Consumed: tt.consumed}}
 		if got := nextReading(r); got != tt.want {
-			t.Errorf("limited: %s: next reading in %s, want %s", name, got, tt.want)
+			t.Errorf("limit %s: next reading in %s, want %s", name, got, tt.want)
 		}
 	}
 }

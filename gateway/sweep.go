@@ -11,18 +11,18 @@ import (
 	"glasshouse/run"
 )
 
-// A jail of a run may be left without anybody who sees to it: its daemon was killed when
-// the run had ended and the jail had not, or the run went on in another daemon meanwhile.
+// A daemon that is killed may leave jails behind: the jail of a run that has ended, or of a
+// run that another daemon has continued in a new jail. sweep stops and deletes them.
 
-// foreignTimeout is how long a run that nobody is at is left to the daemon that has its jail.
+// foreignTimeout is how long an unsupervised run is reserved for the daemon that has its jail.
 const foreignTimeout = 30 * time.Second
 
-// unsupervised returns the runs that nobody is at and that can go on here, at most limit. It is for
-// the loop alone.
+// unsupervised returns at most limit runs that no daemon supervises and that can
+// run here. Only loop may call it.
 func (g *Gateway) unsupervised(ctx context.Context, limit int) ([]run.Run, error) {
 	before := g.foreignSince
 	g.foreignSince = map[id.Run]time.Time{}
-	held := map[string]bool{} // sessions that are left to another daemon: who begins a run has them all
+	held := map[string]bool{} // sessions reserved for another daemon: a daemon that starts one run of a session needs all of them
 	return g.cfg.Runs.Unsupervised(ctx, limit, func(r run.Run) bool {
 		since, ok := before[r.ID]
 		if !ok {
@@ -40,16 +40,16 @@ func (g *Gateway) unsupervised(ctx context.Context, limit int) ([]run.Run, error
 	})
 }
 
-// isForeign reports whether a run's jail is another daemon's. A run that has a jail of its
-// own goes on in another if its daemon does not come back; one that works in the jail of
-// its session waits.
+// isForeign reports whether a run's jail belongs to another daemon, and whether the run must
+// wait for that daemon. A run in a jail of its own is continued in a new jail if the daemon
+// does not return. A run in the jail of its session waits.
 func (g *Gateway) isForeign(ctx context.Context, r run.Run) (foreign, wait bool) {
 	if r.Jail == "" {
 		return false, false
 	}
 	_, err := g.cfg.Jails.Get(ctx, r.Jail)
 	if !errors.Is(err, fault.NotFound) {
-		return err != nil, true // it is looked again
+		return err != nil, true // checked again in the next scan
 	}
 	s, err := g.cfg.Runs.Session(ctx, r.Session)
 	if err != nil {
@@ -58,11 +58,11 @@ func (g *Gateway) isForeign(ctx context.Context, r run.Run) (foreign, wait bool)
 	if s.Jail != r.Jail {
 		return true, false
 	}
-	there := s.House != "" && s.House != g.cfg.Runs.Holder()
-	return there, there
+	elsewhere := s.House != "" && s.House != g.cfg.Runs.Holder()
+	return elsewhere, elsewhere
 }
 
-// sweep sees to the jails of runs that nobody here is at.
+// sweep cleans up the jails of runs that this daemon does not supervise.
 func (g *Gateway) sweep(ctx context.Context) error {
 	all, err := g.cfg.Jails.List(ctx, jail.ListOptions{})
 	if err != nil {
@@ -80,15 +80,15 @@ func (g *Gateway) sweep(ctx context.Context) error {
 func (g *Gateway) sweepOne(ctx context.Context, j jail.Jail, rid id.Run) error {
 	r, err := g.cfg.Runs.Get(ctx, rid)
 	if err != nil {
-		if errors.Is(err, fault.NotFound) { // it was made for a branch that was never made
+		if errors.Is(err, fault.NotFound) { // it was created for a branch that was not created
 			return g.deleteAbandoned(ctx, j)
 		}
 		return err
 	}
-	at := g.supervisionOf(rid)
+	sup := g.supervisionOf(rid)
 	switch {
-	case at != nil:
-	case r.Jail != "" && r.Jail != j.ID: // it went on in another
+	case sup != nil:
+	case r.Jail != "" && r.Jail != j.ID: // the run was continued in another jail
 		return g.stopJail(ctx, j)
 	case r.State.Ended():
 		g.cleanUpRun(r)
@@ -98,9 +98,9 @@ func (g *Gateway) sweepOne(ctx context.Context, j jail.Jail, rid id.Run) error {
 	return nil
 }
 
-// stopJail stops a jail in which no run is at work any more.
+// stopJail stops a jail that no run uses.
 func (g *Gateway) stopJail(ctx context.Context, j jail.Jail) error {
-	if j.State == jail.Paused { // it could not end
+	if j.State == jail.Paused { // a frozen process cannot exit
 		if _, err := g.cfg.Jails.Resume(ctx, j.ID); err != nil && !errors.Is(err, fault.Conflict) {
 			return err
 		}
@@ -112,8 +112,8 @@ func (g *Gateway) stopJail(ctx context.Context, j jail.Jail) error {
 	return err
 }
 
-// deleteAbandoned removes the jail of a branch that there is not. One that is new may be about
-// to get its run.
+// deleteAbandoned deletes the jail of a branch that does not exist. A new jail is kept, since
+// its run may be created shortly.
 func (g *Gateway) deleteAbandoned(ctx context.Context, j jail.Jail) error {
 	if j.Origin == nil || time.Since(j.Created) < foreignTimeout {
 		return nil
@@ -121,7 +121,7 @@ func (g *Gateway) deleteAbandoned(ctx context.Context, j jail.Jail) error {
 	return g.deleteJail(ctx, j.ID)
 }
 
-// deleteJail deletes a jail and what its automatic snapshots keep.
+// deleteJail deletes a jail and its automatic snapshots.
 func (g *Gateway) deleteJail(ctx context.Context, j id.Jail) error {
 	if err := g.cfg.Jails.Delete(ctx, j); err != nil {
 		return err

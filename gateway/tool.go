@@ -20,7 +20,7 @@ import (
 	"glasshouse/policy"
 )
 
-// A Tool is something that an agent may use, as a model is told of it.
+// A Tool is the description of a tool for a model.
 type Tool struct {
 	Name        string          `json:"name"`
 	Description string          `json:"description"`
@@ -28,45 +28,46 @@ type Tool struct {
 	Kind        string          `json:"kind"` // file, exec, capability, autonomy
 }
 
-// A builtinTool is a tool of the gateway's own: what it does, what is asked before, and how.
+// A builtinTool is a tool that the gateway implements.
 type builtinTool struct {
 	Tool
-	// question is what is decided before it is done; its action "" is nothing.
-	question func(input json.RawMessage) (policy.Question, error)
-	preview func(g *Gateway, ctx context.Context, d *invocation) json.RawMessage // what a person who is asked is shown of it; nil is nothing
-	do       func(g *Gateway, ctx context.Context, d *invocation) (any, error)
-	waitsForPeer    bool // for a sibling: who waits so is neither idle nor slow
+	// question returns the policy question about a use. nil or an empty action: the use is not
+	// evaluated.
+	question     func(input json.RawMessage) (policy.Question, error)
+	preview      func(g *Gateway, ctx context.Context, d *invocation) json.RawMessage // returns what to show with an approval request; may be nil
+	do           func(g *Gateway, ctx context.Context, d *invocation) (any, error)
+	waitsForPeer bool // it waits for a sibling: the agent is neither idle nor slow meanwhile
 }
 
-// A invocation is one use of a tool.
+// An invocation is one use of a tool.
 type invocation struct {
-	caller   Caller
-	key   string // the same for the same use
-	input json.RawMessage
-	ref   string // under which its effect is found again: the id of a command
-	saveRef  func(ctx context.Context, ref string) error
-	retry bool  // it was begun before, and nobody knows how far it came
-	entry int64 // of the chain that it comes from
+	caller  Caller
+	key     string // identifies the use, also when it is repeated
+	input   json.RawMessage
+	ref     string // identifies its side effect: the id of a command
+	saveRef func(ctx context.Context, ref string) error
+	retry   bool  // it was started before, and may have had effects
+	entry   int64 // audit log entry of its decision
 }
 
-// maxToolText bounds what a tool tells of a file or a stream: a model reads it.
+// maxToolText limits the text of a file or stream, in bytes, that a tool returns to a model.
 const maxToolText = 64 << 10
 
-// inJail reports whether it is done in the agent's jail.
+// inJail reports whether the tool needs the agent's jail.
 func (w *builtinTool) inJail() bool { return w.Kind == "exec" || w.Kind == "file" }
 
 var builtinTools = []builtinTool{
 	{
 		Tool: Tool{"bash", "Run a command line in the workspace and wait for it. Returns exit code, stdout and stderr.", objectSchema(`
 			"command": {"type": "string"},
-			"description": {"type": "string", "description": "what it is for, in a few words"},
+			"description": {"type": "string", "description": "purpose of the command, in a few words"},
 			"cwd": {"type": "string", "description": "default: the workspace"},
 			"timeout_ms": {"type": "integer", "minimum": 1, "maximum": 3600000, "description": "default 120000"}`, "command"), "exec"},
 		question: questionFrom(policy.ActionRun, func(in *commandInput) string { return in.Command }),
 		do:       (*Gateway).runCommand,
 	},
 	{
-		Tool: Tool{"read_file", "Read a text file. A long one is read in parts.", objectSchema(`
+		Tool: Tool{"read_file", "Read a text file. Read long files in parts.", objectSchema(`
 			"path": {"type": "string"},
 			"offset": {"type": "integer", "minimum": 0, "description": "in bytes"},
 			"limit": {"type": "integer", "minimum": 1, "maximum": 65536}`, "path"), "file"},
@@ -74,21 +75,21 @@ var builtinTools = []builtinTool{
 		do:       (*Gateway).readFile,
 	},
 	{
-		Tool: Tool{"write_file", "Write a text file, in place of what was there.", objectSchema(`
+		Tool: Tool{"write_file", "Write a text file. Replaces an existing file.", objectSchema(`
 			"path": {"type": "string"},
 			"text": {"type": "string"}`, "path", "text"), "file"},
 		question: questionFrom(policy.ActionEdit, func(in *fileInput) string { return in.Path }),
-		preview: (*Gateway).previewWrite,
+		preview:  (*Gateway).previewWrite,
 		do:       (*Gateway).writeFile,
 	},
 	{
-		Tool: Tool{"edit_file", "Replace a piece of a text file. The old text must occur exactly once, or say all.", objectSchema(`
+		Tool: Tool{"edit_file", "Replace a piece of a text file. The old text must occur exactly once, unless all is set.", objectSchema(`
 			"path": {"type": "string"},
 			"old": {"type": "string"},
 			"new": {"type": "string"},
 			"all": {"type": "boolean"}`, "path", "old", "new"), "file"},
 		question: questionFrom(policy.ActionEdit, func(in *editInput) string { return in.Path }),
-		preview: (*Gateway).previewEdit,
+		preview:  (*Gateway).previewEdit,
 		do:       (*Gateway).editFile,
 	},
 	{
@@ -99,17 +100,17 @@ var builtinTools = []builtinTool{
 	},
 }
 
-// objectSchema is the JSON Schema of an object.
+// objectSchema returns the JSON Schema of an object with the given properties.
 func objectSchema(properties string, required ...string) json.RawMessage {
 	need, _ := json.Marshal(append([]string{}, required...))
 	var b bytes.Buffer
 	if err := json.Compact(&b, fmt.Appendf(nil, `{"type": "object", "properties": {%s}, "required": %s, "additionalProperties": false}`, properties, need)); err != nil {
-		panic(err) // the schemas are written here
+		panic(err) // unreachable: the schemas are constants
 	}
 	return b.Bytes()
 }
 
-// questionFrom makes a question of an input.
+// questionFrom returns a function that makes a policy question of a tool's input.
 func questionFrom[T any](action string, resource func(*T) string) func(json.RawMessage) (policy.Question, error) {
 	return func(raw json.RawMessage) (policy.Question, error) {
 		in, err := inputOf[T](raw)
@@ -120,7 +121,7 @@ func questionFrom[T any](action string, resource func(*T) string) func(json.RawM
 	}
 }
 
-// inputOf reads an input. A model that misspells a word is told.
+// inputOf decodes the input of a tool. Unknown fields are an error.
 func inputOf[T any](raw json.RawMessage) (*T, error) {
 	in := new(T)
 	if len(raw) == 0 {
@@ -141,7 +142,7 @@ type commandInput struct {
 	TimeoutMS   int64  `json:"timeout_ms,omitempty"`
 }
 
-// commandOutput is what came of a command.
+// commandOutput is the result of a command.
 type commandOutput struct {
 	ExitCode  int    `json:"exit_code"`
 	Signal    string `json:"signal,omitempty"`
@@ -153,15 +154,15 @@ type commandOutput struct {
 
 const defaultCommandTimeout = 2 * time.Minute
 
-// runCommand runs a command once: its name is on record before it is started, so that
-// whoever comes back finds it, running or ended.
+// runCommand runs a command once. The id of the process is stored before it starts, so that a
+// repeated call finds it, running or ended.
 func (g *Gateway) runCommand(ctx context.Context, d *invocation) (any, error) {
 	in, err := inputOf[commandInput](d.input)
 	if err != nil {
 		return nil, err
 	}
 	if strings.TrimSpace(in.Command) == "" {
-		return nil, fault.Fieldf("gateway.Call", "command", "it is empty")
+		return nil, fault.Fieldf("gateway.Call", "command", "the command is empty")
 	}
 	x := id.Exec(d.ref)
 	if x == "" {
@@ -185,8 +186,8 @@ func (g *Gateway) runCommand(ctx context.Context, d *invocation) (any, error) {
 	return out, nil
 }
 
-// outputOf waits for a command to end, and returns the beginning and the end of what
-// it wrote.
+// outputOf waits until a command has ended, and returns the beginning and the end of its
+// output.
 func (g *Gateway) outputOf(ctx context.Context, jid id.Jail, x id.Exec) (*commandOutput, error) {
 	var stdout, stderr truncatedOutput
 	each := func(c protocol.Chunk) error {
@@ -209,10 +210,10 @@ func (g *Gateway) outputOf(ctx context.Context, jid id.Jail, x id.Exec) (*comman
 	return out, nil
 }
 
-// follow gives what a command writes to each until it has ended.
+// follow passes the output of a command to each until the command has ended.
 func (g *Gateway) follow(ctx context.Context, jid id.Jail, x id.Exec, each func(protocol.Chunk) error) (protocol.ExecStatus, error) {
 	s, err := g.cfg.Jails.Attach(ctx, jid, x, control.AttachOptions{From: -1, Follow: true})
-	if err != nil { // its jail may have ended: what it wrote is kept
+	if err != nil { // the jail may have stopped: its buffered output remains
 		return g.cfg.Jails.Output(ctx, jid, x, each)
 	}
 	defer s.Close()
@@ -230,7 +231,7 @@ func (g *Gateway) follow(ctx context.Context, jid id.Jail, x id.Exec, each func(
 	}
 }
 
-// truncatedOutput keeps the beginning and the end of what is written to it.
+// truncatedOutput keeps the beginning and the end of the bytes written to it.
 type truncatedOutput struct {
 	head, tail []byte
 	all        int64
@@ -250,7 +251,8 @@ func (c *truncatedOutput) Write(p []byte) (int, error) {
 	return all, nil
 }
 
-// text is what was kept of a stream of at least so many bytes.
+// text returns the kept output of a stream, and whether some of it is missing. The stream had
+// at least all bytes.
 func (c *truncatedOutput) text(all int64) (string, bool) {
 	lost := max(all, c.all) - int64(len(c.head)+len(c.tail))
 	if lost <= 0 {
@@ -273,11 +275,11 @@ type editInput struct {
 	All  bool   `json:"all,omitempty"`
 }
 
-// files opens the files of the jail that a deed is done in, and makes a path of it of
-// one that may be relative to the workspace.
+// files opens the files of the invocation's jail, and returns p as an absolute path. A
+// relative p starts at the workspace.
 func (g *Gateway) files(ctx context.Context, d *invocation, p string) (jail.Files, string, error) {
 	if strings.Contains(p, "\x00") {
-		return nil, "", fault.Fieldf("gateway.Call", "path", "a path has no NUL byte in it")
+		return nil, "", fault.Fieldf("gateway.Call", "path", "a path must not contain a NUL byte")
 	}
 	j, err := g.cfg.Jails.Get(ctx, d.caller.Jail)
 	if err != nil {
@@ -333,7 +335,7 @@ func (g *Gateway) writeFile(ctx context.Context, d *invocation) (any, error) {
 	return putFile(ctx, f, p, []byte(in.Text))
 }
 
-// writeResult is what is told of a file that was.
+// writeResult is the result of write_file and edit_file.
 type writeResult struct {
 	Path  string `json:"path"`
 	Bytes int64  `json:"bytes"`
@@ -344,7 +346,7 @@ func putFile(ctx context.Context, f jail.Files, p string, text []byte) (writeRes
 	return writeResult{info.Path, info.Size}, err
 }
 
-// maxEdited bounds a file that is edited.
+// maxEdited limits the size of an edited file, in bytes.
 const maxEdited = 8 << 20
 
 func (g *Gateway) editFile(ctx context.Context, d *invocation) (any, error) {
@@ -363,7 +365,7 @@ func (g *Gateway) editFile(ctx context.Context, d *invocation) (any, error) {
 	}
 	defer r.Close()
 	if info.Size > maxEdited {
-		return nil, fault.Newf(fault.TooLarge, "gateway.Call", p, "%d bytes are too many to be edited; use a command", info.Size)
+		return nil, fault.Newf(fault.TooLarge, "gateway.Call", p, "file of %d bytes is too large to edit; use a command", info.Size)
 	}
 	text, err := io.ReadAll(r)
 	if err != nil {
@@ -381,21 +383,21 @@ func replaceText(text string, in *editInput, again bool) (string, error) {
 	n := strings.Count(text, in.Old)
 	switch {
 	case in.Old == "":
-		return "", fault.Fieldf(op, "old", "it is empty: use write_file")
+		return "", fault.Fieldf(op, "old", "the old text is empty: use write_file")
 	case n == 0:
 		if done := in.New != "" && strings.Contains(text, in.New); done && again {
 			return text, nil
 		} else if done {
-			return "", fault.Fieldf(op, "old", "the file does not have it; it has the new text already")
+			return "", fault.Fieldf(op, "old", "the file does not contain the old text, but already contains the new text")
 		}
-		return "", fault.Fieldf(op, "old", "the file does not have it: read the file first")
+		return "", fault.Fieldf(op, "old", "the file does not contain the old text: read the file first")
 	case n > 1 && !in.All:
-		return "", fault.Fieldf(op, "old", "the file has it %d times: say more of what is around it, or all", n)
+		return "", fault.Fieldf(op, "old", "the file contains the old text %d times: include more context, or set all", n)
 	}
 	return strings.ReplaceAll(text, in.Old, in.New), nil
 }
 
-// maxListed bounds a listing.
+// maxListed limits the entries of a listing.
 const maxListed = 500
 
 func (g *Gateway) listFiles(ctx context.Context, d *invocation) (any, error) {

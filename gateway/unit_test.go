@@ -19,23 +19,23 @@ import (
 	"glasshouse/run"
 )
 
-// TestQuestionsOfToolCalls: each call becomes the questions that rules know.
+// Each call maps to the questions that policies know.
 func TestQuestionsOfToolCalls(t *testing.T) {
 	for name, tt := range map[string]struct {
 		call acp.ToolCall
 		want []question
 		own  bool
 	}{
-		"a tool of the gateway":        {acp.ToolCall{Tool: "mcp__glasshouse__create_task"}, nil, true},
-		"a command, whatever its kind": {acp.ToolCall{Kind: "read", Command: "rm x"}, []question{{Action: "bash", Resource: "rm x"}}, false},
-		"a command that is a title":    {acp.ToolCall{Kind: "execute", Command: "rm …", Titled: true}, []question{{"bash", "rm …", true}}, false},
-		"files":                        {acp.ToolCall{Kind: "edit", Paths: []string{"/a", "/b"}}, []question{{Action: "edit", Resource: "/a"}, {Action: "edit", Resource: "/b"}}, false},
-		"a file that is deleted":       {acp.ToolCall{Kind: "delete", Paths: []string{"/a"}}, []question{{Action: "edit", Resource: "/a"}}, false},
-		"a page":                       {acp.ToolCall{Kind: "fetch", URL: "https://a.example/"}, []question{{Action: "webfetch", Resource: "https://a.example/"}}, false},
-		"a known tool":                 {acp.ToolCall{Kind: "other", Tool: "Write", Paths: []string{"/a"}}, []question{{Action: "write", Resource: "/a"}}, false},
-		"an unknown tool's input":      {acp.ToolCall{Tool: "deploy", Input: json.RawMessage(`{"name": "web"}`)}, []question{{Action: "deploy", Resource: "web"}}, false},
-		"nothing but a title":          {acp.ToolCall{Kind: "think", Title: "Thinking"}, []question{{"think", "Thinking", true}}, false},
-		"nothing at all":               {acp.ToolCall{}, []question{{"other", "", true}}, false},
+		"a tool of the gateway":     {acp.ToolCall{Tool: "mcp__glasshouse__create_task"}, nil, true},
+		"a command of another kind": {acp.ToolCall{Kind: "read", Command: "rm x"}, []question{{Action: "bash", Resource: "rm x"}}, false},
+		"a command that is a title": {acp.ToolCall{Kind: "execute", Command: "rm …", Titled: true}, []question{{"bash", "rm …", true}}, false},
+		"files":                     {acp.ToolCall{Kind: "edit", Paths: []string{"/a", "/b"}}, []question{{Action: "edit", Resource: "/a"}, {Action: "edit", Resource: "/b"}}, false},
+		"a file that is deleted":    {acp.ToolCall{Kind: "delete", Paths: []string{"/a"}}, []question{{Action: "edit", Resource: "/a"}}, false},
+		"a page":                    {acp.ToolCall{Kind: "fetch", URL: "https://a.example/"}, []question{{Action: "webfetch", Resource: "https://a.example/"}}, false},
+		"a known tool":              {acp.ToolCall{Kind: "other", Tool: "Write", Paths: []string{"/a"}}, []question{{Action: "write", Resource: "/a"}}, false},
+		"an unknown tool's input":   {acp.ToolCall{Tool: "deploy", Input: json.RawMessage(`{"name": "web"}`)}, []question{{Action: "deploy", Resource: "web"}}, false},
+		"nothing but a title":       {acp.ToolCall{Kind: "think", Title: "Thinking"}, []question{{"think", "Thinking", true}}, false},
+		"nothing at all":            {acp.ToolCall{}, []question{{"other", "", true}}, false},
 	} {
 		got, own := questionsOf(tt.call)
 		if diff := cmp.Diff(tt.want, got); diff != "" || own != tt.own {
@@ -52,7 +52,7 @@ func TestToolOfMapsHarnessNames(t *testing.T) {
 	}
 	for _, in := range []string{"mcp__glasshouse__bash", "glasshouse_create_task", "mcp_glasshouse_x", "glasshouse__x"} {
 		if _, own := ToolOf(in); !own {
-			t.Errorf("ToolOf(%s) is not the gateway's, want it to be", in)
+			t.Errorf("ToolOf(%s) is not the gateway's, want a gateway tool", in)
 		}
 	}
 	if !Records("create_task") || !Records("coordinate_sibling") || Records("bash") || Records("write") {
@@ -67,7 +67,7 @@ func TestSelectLines(t *testing.T) {
 		want         string
 	}{{0, 0, text}, {1, 0, text}, {2, 0, "two\nthree"}, {2, 1, "two\n"}, {1, 2, "one\ntwo\n"}, {3, 5, "three"}, {4, 1, ""}, {9, 0, ""}, {-3, 1, "one\n"}} {
 		if got := string(selectLines([]byte(text), tt.first, tt.limit)); got != tt.want {
-			t.Errorf("linesOf(%d, %d) = %q, want %q", tt.first, tt.limit, got, tt.want)
+			t.Errorf("selectLines(%d, %d) = %q, want %q", tt.first, tt.limit, got, tt.want)
 		}
 	}
 }
@@ -77,7 +77,7 @@ func TestShellQuote(t *testing.T) {
 		"ls -l": {"ls", "-l"}, "echo 'a b'": {"echo", "a b"}, "rm '$HOME'": {"rm", "$HOME"}, "echo ''": {"echo", ""},
 	} {
 		if got := shellQuote(argv); got != want {
-			t.Errorf("quoted(%q) = %s, want %s", argv, got, want)
+			t.Errorf("shellQuote(%q) = %s, want %s", argv, got, want)
 		}
 	}
 }
@@ -92,15 +92,15 @@ func TestTruncatedOutputKeepsBothEnds(t *testing.T) {
 	c.Write([]byte("the end"))
 	text, lost := c.text(0)
 	if !lost || !strings.HasSuffix(text, "the end") || !strings.HasPrefix(text, "xxxx") || len(text) > maxToolText+100 {
-		t.Errorf("text of %d bytes, lost %v, want both ends of it", len(text), lost)
+		t.Errorf("text of %d bytes, lost %v, want the beginning and the end", len(text), lost)
 	}
 	var short truncatedOutput
 	short.Write([]byte("a\xff"))
 	if text, lost := short.text(2); text != "a\uFFFD" || lost {
-		t.Errorf("text = %q, lost %v, want it whole with the byte replaced", text, lost)
+		t.Errorf("text = %q, lost %v, want the complete text with the byte replaced", text, lost)
 	}
 	if text, lost := short.text(100); !lost || !strings.Contains(text, "98 bytes left out") {
-		t.Errorf("text = %q, lost %v, want that 98 bytes are missing", text, lost)
+		t.Errorf("text = %q, lost %v, want a note of 98 missing bytes", text, lost)
 	}
 }
 
@@ -109,7 +109,7 @@ func TestAgentOutputKeepsLastBytes(t *testing.T) {
 	p.add(1, []byte(strings.Repeat("a", maxLast)))
 	p.add(2, []byte(" error\n"))
 	if got := p.lastOutput(); len(got) > maxLast || !strings.HasSuffix(got, "a error") {
-		t.Errorf("the end = %d bytes ending in %q, want the error", len(got), got[max(0, len(got)-10):])
+		t.Errorf("last output = %d bytes ending in %q, want the error", len(got), got[max(0, len(got)-10):])
 	}
 	if len(p.stdout) != maxLast {
 		t.Errorf("standard output = %d bytes, want %d", len(p.stdout), maxLast)
@@ -118,27 +118,26 @@ func TestAgentOutputKeepsLastBytes(t *testing.T) {
 
 func TestInputRejectsUnknownFields(t *testing.T) {
 	if in, err := inputOf[commandInput](nil); err != nil || *in != (commandInput{}) {
-		t.Errorf("no input = %+v, %v, want an empty one", in, err)
+		t.Errorf("inputOf(nil) = %+v, %v, want an empty input", in, err)
 	}
 	for _, raw := range []string{`{"comand": "ls"}`, `[]`, `{"command": 5}`, `{`} {
 		if _, err := inputOf[commandInput](json.RawMessage(raw)); !errors.Is(err, fault.Invalid) {
-			t.Errorf("%s = %v, want invalid", raw, err)
+			t.Errorf("inputOf(%s) = %v, want invalid", raw, err)
 		}
 	}
 }
 
-// TestAgentWithDefaults where it says nothing.
 func TestAgentWithDefaults(t *testing.T) {
 	def := Agent{Preset: "opencode", Model: "m", Spawner: InJail, Level: 2, Env: map[string]string{"A": "1", "B": "2"}, Skills: []string{"x"}, Argv: []string{"-v"}, Jail: &jail.Spec{Name: "d"}, Trusted: true}
 	got := Agent{Env: map[string]string{"B": "3"}, PolicyAgent: "reviewer"}.withDefaults(def)
 	want := def
 	want.Env, want.Protocol, want.PolicyAgent = map[string]string{"A": "1", "B": "3"}, "run", "reviewer"
 	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("an agent over the default (-want +got)\n%s", diff)
+		t.Errorf("agent with defaults (-want +got)\n%s", diff)
 	}
 	got = Agent{Preset: "shell", Skills: []string{}, Jail: &jail.Spec{Name: "mine"}}.withDefaults(def)
 	if got.Argv != nil || len(got.Skills) != 0 || got.Trusted || got.Jail.Name != "mine" {
-		t.Errorf("another preset = %+v, want no arguments, skills or trust of the default", got)
+		t.Errorf("another preset = %+v, want none of the default's arguments, skills or trust", got)
 	}
 	if env := got.environment(); len(env) != 2 || env[0] != "A=1" {
 		t.Errorf("environment = %q, want it sorted", env)
@@ -173,7 +172,7 @@ func TestDefaultPolicy(t *testing.T) {
 		}
 	}
 	if _, err := env.g.policySpec(Agent{Skills: []string{"nothing"}}); !errors.Is(err, fault.NotFound) {
-		t.Errorf("the policy of an unknown skill = %v, want not found", err)
+		t.Errorf("policy with an unknown skill = %v, want not found", err)
 	}
 }
 
@@ -195,28 +194,28 @@ func TestResourceNameIsRelativeToWorkspace(t *testing.T) {
 func TestDenialError(t *testing.T) {
 	q := policy.Question{Action: "bash", Resource: "rm x"}
 	if err := denialError(q, govern.Verdict{Allow: true}); err != nil {
-		t.Errorf("what is allowed = %v, want nil", err)
+		t.Errorf("error of an allowed action = %v, want nil", err)
 	}
 	err := denialError(q, govern.Verdict{Decision: policy.Decision{Reason: "rule 3", Remedy: "ask"}})
 	if !errors.Is(err, fault.Denied) || fault.RemedyOf(err) != "ask" || !strings.Contains(err.Error(), "rule 3") {
-		t.Errorf("what is denied = %v, want the reason and the remedy", err)
+		t.Errorf("error of a denied action = %v, want the reason and the remedy", err)
 	}
 	if err := denialError(q, govern.Verdict{Allow: true, Instead: "rm y"}); !errors.Is(err, fault.Denied) || !strings.Contains(err.Error(), "rm y") {
-		t.Errorf("what something else was allowed in place of = %v, want denied with that", err)
+		t.Errorf("error after the approval of a different action = %v, want denied with that action", err)
 	}
 }
 
 func TestUsedOfEndedStep(t *testing.T) {
 	done := usedOf(run.Step{State: run.StepDone, Output: json.RawMessage(`{"a":1}`)})
 	if done.Error != nil || string(done.Output) != `{"a":1}` {
-		t.Errorf("a step that is done = %+v, want its output", done)
+		t.Errorf("done step = %+v, want its output", done)
 	}
 	failed := usedOf(run.Step{State: run.StepFailed, Output: problemJSON(fault.Newf(fault.NotFound, "op", "x", "no such file"))})
 	if failed.Output != nil || failed.Error.Kind != "not found" && failed.Error.Kind != string(fault.NotFound) || !strings.Contains(failed.Error.Message, "no such file") {
-		t.Errorf("a step that failed = %+v, want its error", failed.Error)
+		t.Errorf("failed step = %+v, want its error", failed.Error)
 	}
 	if odd := usedOf(run.Step{State: run.StepRefused, Output: json.RawMessage(`"why"`)}); odd.Error.Message != `"why"` || odd.Error.Kind != "failed" {
-		t.Errorf("a step with an output that is no problem = %+v, want it as the message", odd.Error)
+		t.Errorf("step with a plain output = %+v, want the output as the message", odd.Error)
 	}
 	var p Problem
 	if err := json.Unmarshal(problemJSON(errors.New("plain")), &p); err != nil || p.Kind != "failed" {
@@ -235,10 +234,10 @@ func TestSharesOfMilliCPU(t *testing.T) {
 
 func TestStepReservation(t *testing.T) {
 	if got := reservation(run.Capability); got == nil || len(got) != 0 {
-		t.Errorf("worst of a capability = %v, want nothing reserved", got)
+		t.Errorf("reservation of a capability = %v, want nothing reserved", got)
 	}
 	if got := reservation(run.Tool); got != nil {
-		t.Errorf("worst of a tool = %v, want the default", got)
+		t.Errorf("reservation of a tool = %v, want the default", got)
 	}
 	_ = budget.Amounts{}
 }
@@ -260,11 +259,11 @@ func TestClipAndTail(t *testing.T) {
 
 func TestConversationError(t *testing.T) {
 	if err := conversationError(fault.Cannot("acp", "no such protocol", ""), "noise"); !errors.Is(err, fault.Unsupported) {
-		t.Errorf("what cannot be = %v, want it unchanged: it is not tried again", err)
+		t.Errorf("permanent error = %v, want it unchanged, so that it is not retried", err)
 	}
 	err := conversationError(errors.New("the agent ended"), "  panic: x\n")
-	if _, again := errors.AsType[errEnded](err); !again || !strings.Contains(err.Error(), "it wrote: panic: x") {
-		t.Errorf("an agent that ended = %v, want what it wrote, and another try", err)
+	if _, again := errors.AsType[errEnded](err); !again || !strings.Contains(err.Error(), "stderr: panic: x") {
+		t.Errorf("error of an ended agent = %v, want errEnded with its standard error", err)
 	}
 }
 
@@ -287,7 +286,7 @@ func TestActivityOfSupervisedRun(t *testing.T) {
 		return len(p.operations), p.lastAction
 	}
 	if n, _ := steps(g.activityOf("r-unknown")); n != 0 {
-		t.Errorf("the pulse of a run that is not supervised here has %d steps, want none", n)
+		t.Errorf("activity of an unsupervised run has %d operations, want 0", n)
 	}
 	a := newSupervision("r-1")
 	g.mu.Lock()
@@ -295,18 +294,18 @@ func TestActivityOfSupervisedRun(t *testing.T) {
 	g.mu.Unlock()
 	end := g.activityOf("r-1").begin("bash", false)
 	if n, _ := steps(a.activity); n != 1 {
-		t.Errorf("steps under way = %d, want 1", n)
+		t.Errorf("operations in progress = %d, want 1", n)
 	}
 	end()
 	if n, last := steps(a.activity); n != 0 || last.IsZero() {
-		t.Errorf("steps under way = %d, last at %s, want none and a time", n, last)
+		t.Errorf("operations in progress = %d, last action at %s, want 0 and a time", n, last)
 	}
 	news := a.stateChange()
 	a.notifyStateChange()
 	select {
 	case <-news:
 	case <-time.After(30 * time.Second):
-		t.Error("who waits for news is not told that the run has moved")
+		t.Error("the channel of stateChange was not closed after a state change")
 	}
 }
 
@@ -315,8 +314,8 @@ func TestLastOutputStartsAtCharacter(t *testing.T) {
 	for range maxLast {
 		p.add(1, []byte("€"))
 	}
-	p.add(1, []byte(".")) // so that what is kept would begin within a character
+	p.add(1, []byte(".")) // moves the cut into the middle of a character
 	if got := p.lastOutput(); strings.Trim(got, "€") != "." || len(got) > maxLast || len(got) <= maxLast-utf8.UTFMax {
-		t.Errorf("the end = %d bytes: %.12q", len(got), got)
+		t.Errorf("last output = %d bytes: %.12q, want at most %d and no partial character", len(got), got, maxLast)
 	}
 }

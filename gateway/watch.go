@@ -14,37 +14,37 @@ import (
 	"glasshouse/run"
 )
 
-// A activity is what is seen of the agent of a run while it is supervised here.
+// An activity tracks what the agent of a supervised run does, for the watchdog.
 type activity struct {
 	mu sync.Mutex
 	// +checklocks:mu
-	since time.Time // when supervision began; before, it could do nothing
+	since time.Time // start of the supervision; before it, the agent could not act
 	// +checklocks:mu
-	lastAction time.Time // when it did something last
+	lastAction time.Time // time of the last action
 	// +checklocks:mu
-	lastBeat time.Time // when it was heard last; zero: it does not say that it lives
+	lastBeat time.Time // time of the last heartbeat; zero: the agent sends none
 	// +checklocks:mu
 	lastID int
 	// +checklocks:mu
 	operations map[int]operation
 
 	// +checklocks:mu
-	cpuUsed time.Duration // by the processors of its jail, when it was looked at last
+	cpuUsed time.Duration // CPU time of its jail at cpuReadAt
 	// +checklocks:mu
 	cpuReadAt time.Time
 }
 
-// A operation is something that an agent has asked for and that has not ended.
+// An operation is a request of an agent that has not ended.
 type operation struct {
-	name  string
-	started  time.Time
-	waiting bool // for a person or a sibling: it is neither idle nor slow
+	name    string
+	started time.Time
+	waiting bool // it waits for a person or a sibling: neither idle nor slow
 }
 
-// newActivity is the pulse of a run that is supervised from now on.
+// newActivity returns the activity of a run whose supervision starts now.
 func newActivity() *activity { return &activity{since: time.Now(), operations: map[int]operation{}} }
 
-// begin notes that something is being done until end is called.
+// begin records an operation that lasts until end is called.
 func (p *activity) begin(what string, waits bool) (end func()) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -59,21 +59,21 @@ func (p *activity) begin(what string, waits bool) (end func()) {
 	}
 }
 
-// recordAction notes that an agent has done something.
+// recordAction records that an agent has acted.
 func (p *activity) recordAction() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.lastAction = time.Now()
 }
 
-// recordHeartbeat notes that an agent lives that says so.
+// recordHeartbeat records a heartbeat of an agent.
 func (p *activity) recordHeartbeat() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.lastBeat = time.Now()
 }
 
-// fillView tells a watchdog what is seen.
+// fillView copies the activity to the view of a watchdog.
 func (p *activity) fillView(v *autonomy.RunView) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -90,11 +90,11 @@ func (p *activity) fillView(v *autonomy.RunView) {
 	}
 }
 
-// busyShare is the share of one processor at which a jail is busy.
+// busyShare is the CPU use, as a share of one processor, from which a jail counts as busy.
 const busyShare = 0.02
 
-// recordCPU notes what the processors of a jail have done for it: an agent of others works
-// there by itself, and asks for nothing meanwhile.
+// recordCPU records the CPU time of a jail. A busy jail counts as an action: third-party
+// agents work on their own without calling the gateway.
 func (p *activity) recordCPU(used time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -105,7 +105,8 @@ func (p *activity) recordCPU(used time.Duration) {
 	p.cpuUsed, p.cpuReadAt = used, now
 }
 
-// activityOf is the pulse of a run; of one that is supervised elsewhere nobody looks at it.
+// activityOf returns the activity of a run. For a run that this daemon does not supervise, it
+// returns one that is discarded.
 func (g *Gateway) activityOf(r id.Run) *activity {
 	if a := g.supervisionOf(r); a != nil {
 		return a.activity
@@ -113,7 +114,7 @@ func (g *Gateway) activityOf(r id.Run) *activity {
 	return newActivity()
 }
 
-// Views implements autonomy.Runs: the runs that are supervised here.
+// Views implements autonomy.Runs. It returns the runs that this daemon supervises.
 func (g *Gateway) Views(ctx context.Context) ([]autonomy.RunView, error) {
 	var views []autonomy.RunView
 	for _, a := range g.listSupervisions() {
@@ -124,7 +125,7 @@ func (g *Gateway) Views(ctx context.Context) ([]autonomy.RunView, error) {
 		if r.State.Ended() {
 			continue
 		}
-		if ag, err := g.agentOf(r.Agent); err == nil { // else it fails by itself
+		if ag, err := g.agentOf(r.Agent); err == nil { // otherwise the run fails when it is started
 			views = append(views, g.view(ctx, r, ag, a.activity))
 		}
 	}
@@ -145,18 +146,18 @@ func (g *Gateway) view(ctx context.Context, r run.Run, ag Agent, p *activity) au
 		}
 	}
 	p.fillView(&v)
-	// Of a command, and of an agent of others that is in no jail, it is not known what
-	// it does.
+	// The actions of a shell command and of a third-party agent outside of jails are not
+	// observable.
 	if ag.Preset == "shell" || ag.Preset != "builtin" && ag.Spawner != InJail {
 		v.Timers.Idle = 0
 	}
 	if ag.Preset != "builtin" {
-		v.LastBeat = time.Time{} // it does not say that it lives
+		v.LastBeat = time.Time{} // it sends no heartbeats
 	}
 	return v
 }
 
-// timersOf are those of an agent: its own, or what its level has here.
+// timersOf returns the time limits of an agent: its own, or those of its level.
 func (g *Gateway) timersOf(a Agent) autonomy.Timers {
 	l := levelOf(a)
 	t := g.cfg.Timers[l].Over(autonomy.TimersOf[l])
@@ -166,23 +167,24 @@ func (g *Gateway) timersOf(a Agent) autonomy.Timers {
 	return t
 }
 
-// Act implements autonomy.Runs. What takes long goes on when it returns.
+// Act implements autonomy.Runs. It does not block: approvals and restarts continue after it
+// returns.
 func (g *Gateway) Act(ctx context.Context, v autonomy.RunView, a autonomy.Action) error {
 	r, err := g.cfg.Runs.Get(ctx, v.Run)
 	if err != nil || r.State != run.Active {
 		return err
 	}
-	g.cfg.Log.Info("a run is late", "run", r.ID, "cause", a.Cause, "act", a.Act, "text", a.Text)
+	g.cfg.Log.Info("a run exceeded a time limit", "run", r.ID, "cause", a.Cause, "act", a.Act, "text", a.Text)
 	switch a.Act {
 	case autonomy.ActWarn:
 		return g.warn(ctx, r.ID, string(a.Cause), a.Text)
 	case autonomy.ActAsk:
 		g.wg.Go(func() { g.askAboutLateRun(r, a) })
 	case autonomy.ActRestart:
-		at := g.supervisionOf(r.ID)
-		if at != nil {
+		sup := g.supervisionOf(r.ID)
+		if sup != nil {
 			select {
-			case at.restart <- a.Text:
+			case sup.restart <- a.Text:
 			default:
 			}
 		}
@@ -192,7 +194,8 @@ func (g *Gateway) Act(ctx context.Context, v autonomy.RunView, a autonomy.Action
 	return nil
 }
 
-// warn tells an agent with its next result, and whoever follows its session now.
+// warn adds a warning to the agent's next result and publishes it to the followers of its
+// session.
 func (g *Gateway) warn(ctx context.Context, r id.Run, cause, text string) error {
 	a := g.supervisionOf(r)
 	if a != nil {
@@ -203,38 +206,38 @@ func (g *Gateway) warn(ctx context.Context, r id.Run, cause, text string) error 
 	return g.cfg.Runs.Warn(ctx, r, cause, text)
 }
 
-// stopRun has a run wait for a person, and then keeps it as it is.
+// stopRun pauses a run for a person, and then takes a checkpoint.
 func (g *Gateway) stopRun(ctx context.Context, r run.Run, text string) error {
 	_, err := g.cfg.Runs.Move(ctx, r.ID, run.Move{To: run.Paused, Why: run.ByWatchdog, Reason: text, By: "gateway"})
-	if errors.Is(err, fault.Conflict) { // it has stopped already
+	if errors.Is(err, fault.Conflict) { // it is not active
 		return nil
 	}
 	if err != nil {
 		return err
 	}
-	g.wg.Go(func() { // not in a step, which has to end before
-		if _, err := g.checkpoint(g.ctx, r.ID, "before it was stopped: "+text, "gateway", nil); err != nil && g.ctx.Err() == nil {
-			g.cfg.Log.Warn("no checkpoint of a run that was stopped", "run", r.ID, "err", err)
+	g.wg.Go(func() { // in the background: the current step must end first
+		if _, err := g.checkpoint(g.ctx, r.ID, "before the run was stopped: "+text, "gateway", nil); err != nil && g.ctx.Err() == nil {
+			g.cfg.Log.Warn("could not take a checkpoint of a stopped run", "run", r.ID, "err", err)
 		}
 	})
 	return nil
 }
 
-// actionLate is what a person is asked about a run that takes too long.
+// actionLate is the action of approval requests about runs that exceed a time limit.
 const actionLate = "watchdog"
 
-// askAboutLateRun asks a person whether a run goes on that is late, whatever its rules say, and
-// stops it if it may not.
+// askAboutLateRun asks a person whether a run that exceeds a time limit may continue, whatever
+// its policy says. If not, it stops the run.
 func (g *Gateway) askAboutLateRun(r run.Run, a autonomy.Action) {
 	who, err := g.subjectOf(g.ctx, autonomy.Member{Jail: r.Jail, Session: r.Session, Run: r.ID})
 	if err != nil && g.ctx.Err() == nil {
-		g.cfg.Log.Error("the agent of a run cannot be read; the default agent of the policy is asked about it", "run", r.ID, "err", err)
+		g.cfg.Log.Error("could not read the agent of a run; the default agent of the policy applies", "run", r.ID, "err", err)
 	}
 	q := policy.Question{Subject: who, Action: actionLate, Resource: string(a.Cause)}
 	var v govern.Verdict
 	err = g.pausedFor(g.ctx, r, a.Text, func() (err error) {
 		v, err = g.cfg.Kernel.Judge(g.ctx, govern.Ask{Question: q, Parent: r.Entry, Always: a.Text})
-		if err == nil && v.Allow && a.Cause == autonomy.Wall { // before it goes on, or it is late again
+		if err == nil && v.Allow && a.Cause == autonomy.Wall { // before the run resumes, or it would exceed the limit again
 			_, err = g.cfg.Runs.Renew(g.ctx, r.ID)
 		}
 		return err
@@ -244,11 +247,11 @@ func (g *Gateway) askAboutLateRun(r run.Run, a autonomy.Action) {
 		return
 	case err == nil && v.Allow:
 		return
-	default: // nobody could be asked, either
+	default: // denied, or no approval could be requested
 		err = errors.Join(err, g.stopRun(g.ctx, r, a.Text))
 	}
 	if err != nil && !errors.Is(err, fault.Conflict) {
-		g.cfg.Log.Error("a run that is late is not dealt with", "run", r.ID, "cause", a.Cause, "err", err)
+		g.cfg.Log.Error("could not handle a run that exceeded a time limit", "run", r.ID, "cause", a.Cause, "err", err)
 	}
 }
 

@@ -11,7 +11,8 @@ import (
 	"glasshouse/run"
 )
 
-// watchdogActions is what a watchdog wants done now about a run of level 2 that began so long ago.
+// watchdogActions returns the actions of a watchdog for a run of level 2 that started at
+// began.
 func watchdogActions(p *activity, began time.Time) string {
 	v := autonomy.RunView{Level: policy.Intelligent, Started: began, Resumed: began}
 	p.fillView(&v)
@@ -31,7 +32,7 @@ func TestActivityAndWatchdog(t *testing.T) {
 			p.begin("coordinate_sibling", true)
 			time.Sleep(100 * time.Minute)
 		}, "[]"},
-		"has waited for one": {func(p *activity) {
+		"has waited for a sibling": {func(p *activity) {
 			end := p.begin("coordinate_sibling", true)
 			time.Sleep(100 * time.Minute)
 			end()
@@ -44,15 +45,15 @@ func TestActivityAndWatchdog(t *testing.T) {
 			}
 		}, "[]"},
 		"does nothing": {func(*activity) { time.Sleep(16 * time.Minute) }, "[warn idle]"},
-		"has stopped to do anything": {func(p *activity) {
+		"has become inactive": {func(p *activity) {
 			p.begin("bash", false)()
 			time.Sleep(31 * time.Minute)
 		}, "[stop idle]"},
-		"is at a step for long": {func(p *activity) {
+		"executes a long step": {func(p *activity) {
 			p.begin("bash", false)
 			time.Sleep(31 * time.Minute)
 		}, "[warn step]"},
-		"is at a step for long, and waits for a sibling in another": {func(p *activity) {
+		"executes a long step while it waits for a sibling": {func(p *activity) {
 			p.begin("coordinate_sibling", true)
 			p.begin("bash", false)
 			time.Sleep(61 * time.Minute)
@@ -63,19 +64,19 @@ func TestActivityAndWatchdog(t *testing.T) {
 				time.Sleep(time.Minute)
 			}
 		}, "[]"},
-		"only breathes": {func(p *activity) {
+		"uses almost no CPU time": {func(p *activity) {
 			for n := range 40 {
 				p.recordCPU(time.Duration(n) * 100 * time.Millisecond)
 				time.Sleep(time.Minute)
 			}
 		}, "[stop idle]"},
-		"says that it lives, and nothing else": {func(p *activity) {
+		"only sends heartbeats": {func(p *activity) {
 			for range 400 {
 				p.recordHeartbeat()
 				time.Sleep(5 * time.Second)
 			}
 		}, "[stop idle]"},
-		"is silent": {func(p *activity) {
+		"stops its heartbeats": {func(p *activity) {
 			p.recordHeartbeat()
 			time.Sleep(time.Minute)
 		}, "[restart heartbeat]"},
@@ -84,24 +85,24 @@ func TestActivityAndWatchdog(t *testing.T) {
 			began, p := time.Now(), newActivity()
 			tt.do(p)
 			if got := watchdogActions(p, began); got != tt.want {
-				t.Errorf("who %s: %s, want %s", name, got, tt.want)
+				t.Errorf("agent that %s: actions = %s, want %s", name, got, tt.want)
 			}
 		})
 	}
 }
 
-// TestWallTimeSurvivesDaemonRestart: all else does, since nobody could do anything
-// while there was none.
+// The other time limits start again with the daemon, since the agent could not act without
+// one.
 func TestWallTimeSurvivesDaemonRestart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		began := time.Now()
 		time.Sleep(2 * time.Hour)
 		if got := watchdogActions(newActivity(), began); got != "[]" {
-			t.Errorf("of a run that a new daemon finds after two hours: %s", got)
+			t.Errorf("actions for a run that a new daemon finds after two hours = %s, want []", got)
 		}
 		time.Sleep(2 * time.Hour)
 		if got := watchdogActions(newActivity(), began); got != "[stop wall]" {
-			t.Errorf("after four hours: %s", got)
+			t.Errorf("actions after four hours = %s, want [stop wall]", got)
 		}
 	})
 }
@@ -127,7 +128,7 @@ func TestTimersOfCommandAndAgents(t *testing.T) {
 		a := tt.agent.withDefaults(g.cfg.Default)
 		v := g.view(t.Context(), r, a, p)
 		if v.Timers != tt.want || v.LastBeat.IsZero() != (a.Preset != "builtin") {
-			t.Errorf("%+v: %+v", tt.agent, v)
+			t.Errorf("view of %+v = %+v, want timers %+v", tt.agent, v, tt.want)
 		}
 	}
 }
@@ -141,28 +142,28 @@ func TestSaverIsDueAfterStepsOrTime(t *testing.T) {
 			return is
 		}
 		if due(14) {
-			t.Error("it is kept after four steps")
+			t.Error("due after 4 steps, want not due before 5")
 		}
 		if !due(15) || due(30) {
-			t.Error("it is not kept after five, or twice at once")
+			t.Error("not due after 5 steps, or due twice, want due once")
 		}
 		s.done(15)
 		time.Sleep(59 * time.Second)
 		if due(16) {
-			t.Error("it is kept after 59 seconds")
+			t.Error("due after 59 seconds, want not due before 1 minute")
 		}
 		time.Sleep(time.Second)
 		if !due(16) {
-			t.Error("it is not kept after a minute")
+			t.Error("not due after 1 minute, want due")
 		}
 		s.done(16)
 		want = Saves{Steps: -1, Every: -1}
 		time.Sleep(time.Hour)
 		if due(1000) {
-			t.Error("it is kept though nobody wants it")
+			t.Error("due although automatic checkpoints are disabled")
 		}
 	})
 	if got := (Saves{Steps: 3}).withDefaults(Saves{Steps: 5, Every: -1}.withDefaults(defaultSaves)); got != (Saves{Steps: 3, Every: -1, Keep: 20}) {
-		t.Errorf("of several settings: %+v", got)
+		t.Errorf("merged settings = %+v, want 3 steps, no interval and 20 kept", got)
 	}
 }
