@@ -53,16 +53,16 @@ type jailConversation struct {
 }
 
 // callTool calls a built-in tool for the agent.
-func (w *jailConversation) callTool(ctx context.Context, at int64, tool string, input, output any) error {
+func (conv *jailConversation) callTool(ctx context.Context, at int64, tool string, input, output any) error {
 	text, err := json.Marshal(input)
 	if err != nil {
 		return err
 	}
 	var used Used
-	err = w.whenActive(ctx, func() (err error) {
+	err = conv.whenActive(ctx, func() (err error) {
 		// Exec does not change during a conversation.
-		key := keyPrefix(w.saved.Exec) + strconv.FormatInt(at, 10) // +checklocksignore
-		used, err = w.g.Call(ctx, w.caller, Use{Key: key, Tool: tool, Input: text})
+		key := keyPrefix(conv.saved.Exec) + strconv.FormatInt(at, 10) // +checklocksignore
+		used, err = conv.g.Call(ctx, conv.caller, Use{Key: key, Tool: tool, Input: text})
 		return err
 	})
 	if err != nil {
@@ -87,25 +87,25 @@ type linesInput struct {
 const maxLines = 512 << 10
 
 // ReadFile implements acp.Files.
-func (w *jailConversation) ReadFile(ctx context.Context, at int64, path string, line, limit int) (string, error) {
+func (conv *jailConversation) ReadFile(ctx context.Context, at int64, path string, line, limit int) (string, error) {
 	var out struct {
 		Text string `json:"text"`
 	}
-	err := w.callTool(ctx, at, toolReadLines, linesInput{path, line, limit}, &out)
+	err := conv.callTool(ctx, at, toolReadLines, linesInput{path, line, limit}, &out)
 	return out.Text, err
 }
 
 // WriteFile implements acp.Files.
-func (w *jailConversation) WriteFile(ctx context.Context, at int64, path, content string) error {
-	return w.callTool(ctx, at, "write_file", fileInput{Path: path, Text: content}, nil)
+func (conv *jailConversation) WriteFile(ctx context.Context, at int64, path, content string) error {
+	return conv.callTool(ctx, at, "write_file", fileInput{Path: path, Text: content}, nil)
 }
 
-func (g *Gateway) readLines(ctx context.Context, d *invocation) (any, error) {
-	in, err := inputOf[linesInput](d.input)
+func (g *Gateway) readLines(ctx context.Context, inv *invocation) (any, error) {
+	in, err := inputOf[linesInput](inv.input)
 	if err != nil {
 		return nil, err
 	}
-	f, p, err := g.files(ctx, d, in.Path)
+	f, p, err := g.files(ctx, inv, in.Path)
 	if err != nil {
 		return nil, err
 	}
@@ -160,7 +160,7 @@ type terminalInput struct {
 
 // CreateTerminal implements acp.Terminals. A command without arguments is a shell command
 // line: some agents send it this way.
-func (w *jailConversation) CreateTerminal(ctx context.Context, at int64, c acp.Command) (string, error) {
+func (conv *jailConversation) CreateTerminal(ctx context.Context, at int64, c acp.Command) (string, error) {
 	in := terminalInput{Argv: c.Argv, Env: c.Env, Cwd: c.Cwd, Line: shellQuote(c.Argv)}
 	if len(c.Argv) == 1 {
 		in.Argv, in.Line = []string{"/bin/sh", "-c", c.Argv[0]}, c.Argv[0]
@@ -168,12 +168,12 @@ func (w *jailConversation) CreateTerminal(ctx context.Context, at int64, c acp.C
 	var out struct {
 		Terminal id.Exec `json:"terminal"`
 	}
-	if err := w.callTool(ctx, at, toolTerminal, in, &out); err != nil {
+	if err := conv.callTool(ctx, at, toolTerminal, in, &out); err != nil {
 		return "", err
 	}
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.setLimit(out.Terminal, c.Limit)
+	conv.mu.Lock()
+	defer conv.mu.Unlock()
+	conv.setLimit(out.Terminal, c.Limit)
 	return string(out.Terminal), nil
 }
 
@@ -190,23 +190,23 @@ func shellQuote(argv []string) string {
 	return strings.Join(words, " ")
 }
 
-func (g *Gateway) openTerminal(ctx context.Context, d *invocation) (any, error) {
-	in, err := inputOf[terminalInput](d.input)
+func (g *Gateway) openTerminal(ctx context.Context, inv *invocation) (any, error) {
+	in, err := inputOf[terminalInput](inv.input)
 	if err != nil {
 		return nil, err
 	}
-	x := id.Exec(d.ref)
+	x := id.Exec(inv.ref)
 	if x == "" {
 		x = id.NewExec()
-		if err := d.saveRef(ctx, string(x)); err != nil {
+		if err := inv.saveRef(ctx, string(x)); err != nil {
 			return nil, err
 		}
 	}
 	env := envMap(in.Env)
-	for k, v := range callerEnv(d.caller) {
+	for k, v := range callerEnv(inv.caller) {
 		env[k] = v
 	}
-	_, _, err = g.cfg.Jails.Exec(ctx, d.caller.Jail, jail.ExecRequest{ID: x, Argv: in.Argv, Cwd: in.Cwd, Env: env}, nil)
+	_, _, err = g.cfg.Jails.Exec(ctx, inv.caller.Jail, jail.ExecRequest{ID: x, Argv: in.Argv, Cwd: in.Cwd, Env: env}, nil)
 	if err != nil && !errors.Is(err, fault.Conflict) {
 		return nil, err
 	}
@@ -217,13 +217,13 @@ func (g *Gateway) openTerminal(ctx context.Context, d *invocation) (any, error) 
 
 // findTerminal returns the command of a terminal that this agent has opened, and how many
 // bytes of its output the agent wants.
-func (w *jailConversation) findTerminal(ctx context.Context, name string) (id.Exec, int, error) {
+func (conv *jailConversation) findTerminal(ctx context.Context, name string) (id.Exec, int, error) {
 	x := id.Exec(name)
-	w.mu.Lock()
-	most, known := w.terminals[x]
-	w.mu.Unlock()
-	for f := (run.StepFilter{Run: w.run.ID, Limit: 1000}); !known; {
-		steps, err := w.g.cfg.Runs.Steps(ctx, f)
+	conv.mu.Lock()
+	limit, known := conv.terminals[x]
+	conv.mu.Unlock()
+	for f := (run.StepFilter{Run: conv.run.ID, Limit: 1000}); !known; {
+		steps, err := conv.g.cfg.Runs.Steps(ctx, f)
 		if err != nil {
 			return "", 0, err
 		}
@@ -232,14 +232,14 @@ func (w *jailConversation) findTerminal(ctx context.Context, name string) (id.Ex
 			known = known || s.Name == toolTerminal && s.Ref == name && name != ""
 		}
 		if known {
-			w.mu.Lock()
-			most = w.setLimit(x, 0)
-			w.mu.Unlock()
+			conv.mu.Lock()
+			limit = conv.setLimit(x, 0)
+			conv.mu.Unlock()
 		} else if len(steps) < f.Limit {
 			return "", 0, fault.Newf(fault.NotFound, "gateway", clip(name, 40), "no such terminal")
 		}
 	}
-	return x, most, nil
+	return x, limit, nil
 }
 
 // maxTerminal limits the returned output of a terminal, in bytes.
@@ -248,34 +248,34 @@ const maxTerminal = 256 << 10
 // setLimit stores how many bytes of a terminal's output an agent wants, and returns the
 // effective limit. The caller must hold mu.
 //
-// +checklocks:w.conversation.mu
-func (w *jailConversation) setLimit(x id.Exec, most int) int {
-	if most <= 0 || most > maxTerminal {
-		most = maxTerminal
+// +checklocks:conv.conversation.mu
+func (conv *jailConversation) setLimit(x id.Exec, limit int) int {
+	if limit <= 0 || limit > maxTerminal {
+		limit = maxTerminal
 	}
-	if w.terminals == nil {
-		w.terminals = map[id.Exec]int{}
+	if conv.terminals == nil {
+		conv.terminals = map[id.Exec]int{}
 	}
-	w.terminals[x] = most
-	return most
+	conv.terminals[x] = limit
+	return limit
 }
 
 // TerminalOutput implements acp.Terminals.
-func (w *jailConversation) TerminalOutput(ctx context.Context, name string) (acp.Output, error) {
-	x, most, err := w.findTerminal(ctx, name)
+func (conv *jailConversation) TerminalOutput(ctx context.Context, name string) (acp.Output, error) {
+	x, limit, err := conv.findTerminal(ctx, name)
 	if err != nil {
 		return acp.Output{}, err
 	}
 	var text []byte
-	status, err := w.g.cfg.Jails.Output(ctx, w.jail, x, func(c protocol.Chunk) error {
-		text = safetext.AppendEnd(text, c.Data, most)
+	status, err := conv.g.cfg.Jails.Output(ctx, conv.jail, x, func(c protocol.Chunk) error {
+		text = safetext.AppendEnd(text, c.Data, limit)
 		return nil
 	})
 	if err != nil {
 		return acp.Output{}, err
 	}
-	out := acp.Output{Truncated: status.Next > int64(min(len(text), most))}
-	out.Text = strings.ToValidUTF8(safetext.Suffix(string(text), most), "\uFFFD")
+	out := acp.Output{Truncated: status.Next > int64(min(len(text), limit))}
+	out.Text = strings.ToValidUTF8(safetext.Suffix(string(text), limit), "\uFFFD")
 	if status.Ended != nil {
 		e := exitOf(status)
 		out.Exit = &e
@@ -286,25 +286,25 @@ func (w *jailConversation) TerminalOutput(ctx context.Context, name string) (acp
 func exitOf(s protocol.ExecStatus) acp.Exit { return acp.Exit{Code: s.Code, Signal: s.Signal} }
 
 // WaitTerminal implements acp.Terminals.
-func (w *jailConversation) WaitTerminal(ctx context.Context, name string) (acp.Exit, error) {
-	x, _, err := w.findTerminal(ctx, name)
+func (conv *jailConversation) WaitTerminal(ctx context.Context, name string) (acp.Exit, error) {
+	x, _, err := conv.findTerminal(ctx, name)
 	if err != nil {
 		return acp.Exit{}, err
 	}
-	status, err := w.g.follow(ctx, w.jail, x, func(protocol.Chunk) error { return nil })
+	status, err := conv.g.follow(ctx, conv.jail, x, func(protocol.Chunk) error { return nil })
 	return exitOf(status), err
 }
 
 // KillTerminal implements acp.Terminals.
-func (w *jailConversation) KillTerminal(ctx context.Context, name string) error {
-	x, _, err := w.findTerminal(ctx, name)
+func (conv *jailConversation) KillTerminal(ctx context.Context, name string) error {
+	x, _, err := conv.findTerminal(ctx, name)
 	if err == nil {
-		w.g.terminate(ctx, w.jail, x)
+		conv.g.terminate(ctx, conv.jail, x)
 	}
 	return err
 }
 
 // ReleaseTerminal implements acp.Terminals.
-func (w *jailConversation) ReleaseTerminal(ctx context.Context, name string) error {
-	return w.KillTerminal(ctx, name)
+func (conv *jailConversation) ReleaseTerminal(ctx context.Context, name string) error {
+	return conv.KillTerminal(ctx, name)
 }

@@ -98,8 +98,8 @@ func inboxOf(state json.RawMessage) int64 {
 // inboxBatch limits the messages of one inbox response.
 const inboxBatch = 100
 
-// Inbox returns the messages after a sequence number. It blocks until there is one or ctx is
-// done.
+// Inbox returns the messages after a sequence number. It blocks until a message arrives or
+// ctx is done.
 func (g *Gateway) Inbox(ctx context.Context, c Caller, after int64) ([]run.Message, error) {
 	defer g.activityOf(c.Run).begin("inbox", true)()
 	return g.cfg.Runs.Inbox(ctx, c.Session, after, inboxBatch)

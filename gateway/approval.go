@@ -67,26 +67,26 @@ func (g *Gateway) evaluateShared(ctx context.Context, r run.Run, a govern.Ask) (
 	if g.cfg.Kernel.Decide(a.Question).Effect != policy.Ask {
 		return g.cfg.Kernel.Judge(ctx, a)
 	}
-	m := approvalKey{r.ID, a.Action, a.Resource, string(a.Context)}
-	p := g.joinApproval(m, r, a)
+	key := approvalKey{r.ID, a.Action, a.Resource, string(a.Context)}
+	p := g.joinApproval(key, r, a)
 	select {
 	case <-p.done:
-		g.dropApproval(m, p, true)
+		g.dropApproval(key, p, true)
 		return p.verdict, p.err
 	case <-ctx.Done():
 		g.mu.Lock()
 		p.hasWaiter = false
 		g.mu.Unlock()
-		time.AfterFunc(reconnectTimeout, func() { g.dropApproval(m, p, false) })
+		time.AfterFunc(reconnectTimeout, func() { g.dropApproval(key, p, false) })
 		return govern.Verdict{}, context.Cause(ctx)
 	}
 }
 
 // joinApproval returns a pending approval without a waiting caller, or a new one.
-func (g *Gateway) joinApproval(m approvalKey, r run.Run, a govern.Ask) *pendingApproval {
+func (g *Gateway) joinApproval(key approvalKey, r run.Run, a govern.Ask) *pendingApproval {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	for _, p := range g.pendingApprovals[m] {
+	for _, p := range g.pendingApprovals[key] {
 		if !p.hasWaiter {
 			p.hasWaiter = true
 			return p
@@ -95,7 +95,7 @@ func (g *Gateway) joinApproval(m approvalKey, r run.Run, a govern.Ask) *pendingA
 	p := &pendingApproval{done: make(chan struct{}), hasWaiter: true}
 	var ctx context.Context
 	ctx, p.cancel = context.WithCancel(g.ctx)
-	g.pendingApprovals[m] = append(g.pendingApprovals[m], p)
+	g.pendingApprovals[key] = append(g.pendingApprovals[key], p)
 	g.wg.Go(func() {
 		defer close(p.done)
 		p.err = g.pausedForApproval(ctx, r, a.Question, func() (err error) {
@@ -108,17 +108,17 @@ func (g *Gateway) joinApproval(m approvalKey, r run.Run, a govern.Ask) *pendingA
 
 // dropApproval removes an approval whose verdict was received, or for which no caller has
 // reconnected.
-func (g *Gateway) dropApproval(m approvalKey, p *pendingApproval, hadWaiter bool) {
+func (g *Gateway) dropApproval(key approvalKey, p *pendingApproval, hadWaiter bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if p.hasWaiter != hadWaiter {
 		return // a caller has reconnected
 	}
 	p.cancel()
-	rest := slices.DeleteFunc(g.pendingApprovals[m], func(o *pendingApproval) bool { return o == p })
-	g.pendingApprovals[m] = rest
+	rest := slices.DeleteFunc(g.pendingApprovals[key], func(o *pendingApproval) bool { return o == p })
+	g.pendingApprovals[key] = rest
 	if len(rest) == 0 {
-		delete(g.pendingApprovals, m)
+		delete(g.pendingApprovals, key)
 	}
 }
 

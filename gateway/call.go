@@ -46,14 +46,14 @@ type Problem struct {
 // Tools returns the tools of a caller: the built-in ones, and the capabilities of its skills.
 func (g *Gateway) Tools(ctx context.Context, c Caller) ([]Tool, error) {
 	var all []Tool
-	for _, w := range builtinTools {
-		if c.Jail == "" && w.inJail() {
+	for _, tool := range builtinTools {
+		if c.Jail == "" && tool.inJail() {
 			continue // it needs a jail
 		}
-		if w.Kind == kindClient || !g.isAvailable(w) {
+		if tool.Kind == kindClient || !g.isAvailable(tool) {
 			continue
 		}
-		all = append(all, w.Tool)
+		all = append(all, tool.Tool)
 	}
 	caps, err := g.capabilities(ctx, c)
 	if err != nil {
@@ -72,8 +72,8 @@ func (g *Gateway) Tools(ctx context.Context, c Caller) ([]Tool, error) {
 }
 
 // isAvailable reports whether the gateway has the component that a tool needs.
-func (g *Gateway) isAvailable(w builtinTool) bool {
-	switch w.Name {
+func (g *Gateway) isAvailable(tool builtinTool) bool {
+	switch tool.Name {
 	case "coordinate_sibling", "sibling_requests", "reply_sibling":
 		return g.cfg.Broker != nil
 	case "request_resources":
@@ -132,11 +132,11 @@ func (g *Gateway) Call(ctx context.Context, c Caller, u Use) (Used, error) {
 		return Used{}, err
 	}
 	kind, name := run.Tool, u.Tool
-	w := findTool(u.Tool)
-	if w != nil && w.inJail() && c.Jail == "" {
+	tool := findTool(u.Tool)
+	if tool != nil && tool.inJail() && c.Jail == "" {
 		return Used{}, &fault.Error{Op: "gateway.Call", On: u.Tool, Kind: fault.Unsupported, Err: errors.New("the tool needs a jail, and the agent runs outside of one"), Remedy: "use a capability, or run the agent in a jail"}
 	}
-	if w == nil {
+	if tool == nil {
 		kind = run.Capability
 		name, err = skill.CapabilityID(u.Tool)
 		if err != nil {
@@ -157,7 +157,7 @@ func (g *Gateway) Call(ctx context.Context, c Caller, u Use) (Used, error) {
 	}
 	if step.State == run.Begun && !step.Busy {
 		begun := step // copy: step is overwritten below
-		g.wg.Go(func() { g.executeStep(r, c, w, begun, u.Input, !fresh) })
+		g.wg.Go(func() { g.executeStep(r, c, tool, begun, u.Input, !fresh) })
 	}
 	if step.State == run.Begun {
 		step, err = g.cfg.Runs.Wait(ctx, r.ID, u.Key)
@@ -177,7 +177,7 @@ func reservation(kind run.StepKind) budget.Amounts {
 }
 
 func findTool(name string) *builtinTool {
-	if i := slices.IndexFunc(builtinTools, func(w builtinTool) bool { return w.Name == name }); i >= 0 {
+	if i := slices.IndexFunc(builtinTools, func(tool builtinTool) bool { return tool.Name == name }); i >= 0 {
 		return &builtinTools[i]
 	}
 	return nil
@@ -198,11 +198,11 @@ func usedOf(s run.Step) Used {
 
 // executeStep runs the tool of a step and ends the step. It does not depend on the agent's
 // connection.
-func (g *Gateway) executeStep(r run.Run, c Caller, w *builtinTool, step run.Step, input json.RawMessage, again bool) {
+func (g *Gateway) executeStep(r run.Run, c Caller, tool *builtinTool, step run.Step, input json.RawMessage, retry bool) {
 	ctx := g.ctx
-	waits := w != nil && w.waitsForPeer || autonomy.WaitsOnly(step.Name, input)
+	waits := tool != nil && tool.waitsForPeer || autonomy.WaitsOnly(step.Name, input)
 	defer g.activityOf(r.ID).begin(step.Name, waits)()
-	out, err := g.runTool(ctx, r, c, w, step, input, again)
+	out, err := g.runTool(ctx, r, c, tool, step, input, retry)
 	if ctx.Err() != nil { // the next daemon finds out how it ended
 		return
 	}
@@ -258,7 +258,7 @@ func (g *Gateway) wasRewound(ctx context.Context, r run.Run) bool {
 
 // dropStep leaves a step open, so that a repeated request takes it over.
 func (g *Gateway) dropStep(ctx context.Context, rid id.Run, key string, cause error) {
-	g.cfg.Log.Error("could not store the outcome of a step; a repeated request takes it over", "run", rid, "step", key, "err", cause)
+	g.cfg.Log.Error("a step has no recorded outcome; a repeated request takes it over", "run", rid, "step", key, "err", cause)
 	if err := g.cfg.Runs.Drop(ctx, rid, key); err != nil {
 		g.cfg.Log.Error("could not release a step", "run", rid, "step", key, "err", err)
 	}
@@ -311,33 +311,35 @@ type toolResult struct {
 	label manifest.Label
 }
 
-func (g *Gateway) runTool(ctx context.Context, r run.Run, c Caller, w *builtinTool, step run.Step, input json.RawMessage, again bool) (toolResult, error) {
-	if w == nil {
+// runTool runs a built-in tool or a capability. retry reports that an earlier daemon or call may
+// already have started it.
+func (g *Gateway) runTool(ctx context.Context, r run.Run, c Caller, tool *builtinTool, step run.Step, input json.RawMessage, retry bool) (toolResult, error) {
+	if tool == nil {
 		return g.callCapability(ctx, r, c, step, input)
 	}
-	d := &invocation{caller: c, key: string(r.ID) + "/" + step.Key, input: input, ref: step.Ref, retry: again, saveRef: func(ctx context.Context, ref string) error {
+	inv := &invocation{caller: c, key: string(r.ID) + "/" + step.Key, input: input, ref: step.Ref, retry: retry, saveRef: func(ctx context.Context, ref string) error {
 		if err := g.cfg.Runs.Mark(ctx, r.ID, step.Key, ref); err != nil {
 			return notStartedError{err}
 		}
 		return nil
 	}}
-	if w.question != nil && step.Ref == "" { // a step with a reference was allowed before
-		q, err := w.question(input)
+	if tool.question != nil && step.Ref == "" { // a step with a reference was allowed before
+		q, err := tool.question(input)
 		if err != nil {
 			return toolResult{}, err
 		}
 		q.Subject = c.subject()
 		var about json.RawMessage
-		if w.preview != nil && g.cfg.Kernel.Decide(q).Effect == policy.Ask {
-			about = w.preview(g, ctx, d)
+		if tool.preview != nil && g.cfg.Kernel.Decide(q).Effect == policy.Ask {
+			about = tool.preview(g, ctx, inv)
 		}
 		v, err := g.evaluate(ctx, r, govern.Ask{Question: q, Context: about})
 		if err != nil {
 			return toolResult{}, err
 		}
-		d.entry = v.Entry
+		inv.entry = v.Entry
 	}
-	v, err := w.do(g, ctx, d)
+	v, err := tool.do(g, ctx, inv)
 	if err != nil {
 		return toolResult{}, err
 	}
@@ -363,7 +365,9 @@ func (g *Gateway) callCapability(ctx context.Context, r run.Run, c Caller, step 
 		Parent: r.Entry, Labels: labels(step.Label),
 	}
 	if g.hasEffects(step.Name) {
-		req.Before = func(ctx context.Context) error { // not earlier: while an approval is pending, nothing has been called
+		// The step is marked immediately before the call. While an approval is pending, nothing
+		// has been called, and a restarted daemon may request the approval again.
+		req.Before = func(ctx context.Context) error {
 			if err := g.cfg.Runs.Mark(ctx, r.ID, step.Key, "called"); err != nil {
 				return notStartedError{err}
 			}
@@ -410,10 +414,10 @@ type taint struct {
 // dataClass returns the classification of all that a run has read, which may be part of
 // anything that its agent sends. Steps that were classified before are not read again.
 func (g *Gateway) dataClass(ctx context.Context, rid id.Run) (manifest.Label, error) {
-	a := g.supervisionOf(rid)
+	sup := g.supervisionOf(rid)
 	t := &taint{}
-	if a != nil {
-		t = &a.taint
+	if sup != nil {
+		t = &sup.taint
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -484,6 +488,8 @@ func (g *Gateway) pausedForApproval(ctx context.Context, r run.Run, q policy.Que
 	return g.pausedFor(ctx, r, fmt.Sprintf("waiting for approval: %s %s", q.Action, q.Resource), do)
 }
 
+// pausedFor takes a checkpoint of a run, pauses the run for an approval with the given reason,
+// calls do, and resumes the run.
 func (g *Gateway) pausedFor(ctx context.Context, r run.Run, reason string, do func() error) error {
 	if _, err := g.checkpoint(ctx, r.ID, "before an approval request", "gateway", nil); err != nil {
 		g.cfg.Log.Warn("could not take a checkpoint before an approval request", "run", r.ID, "err", err)
@@ -492,7 +498,7 @@ func (g *Gateway) pausedFor(ctx context.Context, r run.Run, reason string, do fu
 	if err != nil && !errors.Is(err, fault.Conflict) { // it may be paused for another approval
 		return notStartedError{err}
 	}
-	asked := do()
+	doErr := do()
 	if err == nil && ctx.Err() == nil {
 		merr := persist(ctx, func() error {
 			_, err := g.cfg.Runs.Move(ctx, r.ID, run.Move{To: run.Active, By: "gateway", Version: paused.Version})
@@ -502,7 +508,7 @@ func (g *Gateway) pausedFor(ctx context.Context, r run.Run, reason string, do fu
 			g.cfg.Log.Error("could not resume a run after its approval was answered", "run", r.ID, "err", merr)
 		}
 	}
-	return asked
+	return doErr
 }
 
 // Beat records an agent's heartbeat and reports whether the agent must stop.
@@ -513,9 +519,9 @@ func (g *Gateway) Beat(ctx context.Context, c Caller) (run.Run, bool, error) {
 	}
 	g.activityOf(r.ID).recordHeartbeat()
 	g.mu.Lock()
-	if a := g.supervisions[r.ID]; a != nil {
+	if sup := g.supervisions[r.ID]; sup != nil {
 		select {
-		case a.heartbeat <- struct{}{}:
+		case sup.heartbeat <- struct{}{}:
 		default:
 		}
 	}

@@ -25,7 +25,8 @@ func (g *Gateway) checkpoint(ctx context.Context, rid id.Run, reason, by string,
 	}
 	q := run.CheckpointRequest{Reason: reason, By: by, State: state, Auto: by == "gateway"}
 	quiet := true
-	if r.Talk != nil { // hold prompts, so that the agent's input and the snapshot are consistent
+	if r.Talk != nil {
+		// Hold prompts, so that the stored position of the conversation matches the snapshot.
 		var resumePrompts func()
 		resumePrompts, quiet = g.pausePrompts(ctx, rid)
 		if quiet {
@@ -47,6 +48,7 @@ func (g *Gateway) checkpoint(ctx context.Context, rid id.Run, reason, by string,
 	if q.Auto {
 		why = snapshot.Checkpoint
 	}
+	// Without the prompt lock, the snapshot could contain a partly written prompt.
 	if quiet && g.canSnapshot(ctx, r) {
 		q.Snapshot = func(ctx context.Context) (id.Snapshot, error) {
 			s, err := g.cfg.Snapshots.Take(ctx, r.Jail, snapshot.TakeOptions{Name: "checkpoint", Labels: map[string]string{LabelRun: string(rid)}, Reason: why, Mark: true})

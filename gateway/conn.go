@@ -28,49 +28,49 @@ type agentConn struct {
 
 // openConn connects to an agent, starting at an offset of its output.
 func (g *Gateway) openConn(ctx context.Context, j id.Jail, x id.Exec, at int64) (*agentConn, error) {
-	w := &agentConn{jails: g.cfg.Jails, jail: j, exec: x, inputShared: true}
-	w.ctx, w.cancel = context.WithCancel(ctx)
+	conn := &agentConn{jails: g.cfg.Jails, jail: j, exec: x, inputShared: true}
+	conn.ctx, conn.cancel = context.WithCancel(ctx)
 	var err error
-	w.out, err = w.jails.Attach(w.ctx, j, x, control.AttachOptions{From: at, Lossless: true, Follow: true})
+	conn.out, err = conn.jails.Attach(conn.ctx, j, x, control.AttachOptions{From: at, Lossless: true, Follow: true})
 	if err != nil {
-		w.cancel()
+		conn.cancel()
 		return nil, err
 	}
-	return w, nil
+	return conn, nil
 }
 
 // Next implements acp.Conn. It fails if output was overwritten in the buffer before it was
 // read.
-func (w *agentConn) Next() (int64, []byte, error) {
+func (conn *agentConn) Next() (int64, []byte, error) {
 	for {
-		c, err := w.out.Next()
+		c, err := conn.out.Next()
 		switch {
 		case err != nil:
 			return 0, nil, err
 		case c.Lost > 0:
-			return 0, nil, fault.Newf(fault.Unavailable, "gateway", string(w.exec), "%d bytes of the agent's output were overwritten before they were read", c.Lost)
+			return 0, nil, fault.Newf(fault.Unavailable, "gateway", string(conn.exec), "%d bytes of the agent's output were overwritten before they were read", c.Lost)
 		case c.Stream == protocol.Stdout:
 			return c.Offset, c.Data, nil
 		}
-		w.errs.Write(c.Data)
+		conn.errs.Write(c.Data)
 	}
 }
 
 // Give implements acp.Conn.
-func (w *agentConn) Give(at int64, line []byte) error {
-	if w.inputShared {
-		w.inputShared = false
-		if err := w.waitForIdleInput(); err != nil {
+func (conn *agentConn) Give(at int64, line []byte) error {
+	if conn.inputShared {
+		conn.inputShared = false
+		if err := conn.waitForIdleInput(); err != nil {
 			return err
 		}
 	}
-	in, err := w.stdin()
+	in, err := conn.stdin()
 	if err != nil {
 		return err
 	}
 	done := in.Given() - at
 	if done < 0 || done > int64(len(line)) {
-		return errors.Join(in.Leave(), fault.Newf(fault.Conflict, "gateway", string(w.exec), "the agent has received %d bytes of input, want %d", in.Given(), at))
+		return errors.Join(in.Leave(), fault.Newf(fault.Conflict, "gateway", string(conn.exec), "the agent has received %d bytes of input, want %d", in.Given(), at))
 	}
 	_, err = in.Write(line[done:])
 	return connError(errors.Join(err, in.Leave()))
@@ -83,8 +83,8 @@ type stdin interface {
 	Leave() error
 }
 
-func (w *agentConn) stdin() (stdin, error) {
-	in, err := w.jails.Stdin(w.ctx, w.jail, w.exec)
+func (conn *agentConn) stdin() (stdin, error) {
+	in, err := conn.jails.Stdin(conn.ctx, conn.jail, conn.exec)
 	if err != nil {
 		return nil, connError(err)
 	}
@@ -105,9 +105,9 @@ func connError(err error) error {
 const idleInputTime = 500 * time.Millisecond
 
 // waitForIdleInput waits until no input of an earlier process is written to the agent.
-func (w *agentConn) waitForIdleInput() error {
+func (conn *agentConn) waitForIdleInput() error {
 	for last := int64(-1); ; {
-		in, err := w.stdin()
+		in, err := conn.stdin()
 		if err != nil {
 			return err
 		}
@@ -118,14 +118,14 @@ func (w *agentConn) waitForIdleInput() error {
 		last = now
 		select {
 		case <-time.After(idleInputTime):
-		case <-w.ctx.Done():
-			return context.Cause(w.ctx)
+		case <-conn.ctx.Done():
+			return context.Cause(conn.ctx)
 		}
 	}
 }
 
 // Close implements acp.Conn. It does not end the agent.
-func (w *agentConn) Close() error {
-	w.cancel()
-	return w.out.Detach()
+func (conn *agentConn) Close() error {
+	conn.cancel()
+	return conn.out.Detach()
 }

@@ -49,45 +49,45 @@ type conversationState struct {
 }
 
 // Keep implements acp.Keeper.
-func (t *conversation) Keep(ctx context.Context, p acp.Position) error {
-	t.mu.Lock()
-	if p.Prompt && p.Asked > t.saved.Position.Asked {
-		t.saved.Inbox, t.saved.Errand, t.saved.Refusals = t.pending.Inbox, t.pending.Errand, t.pending.Refusals
+func (conv *conversation) Keep(ctx context.Context, p acp.Position) error {
+	conv.mu.Lock()
+	if p.Prompt && p.Asked > conv.saved.Position.Asked {
+		conv.saved.Inbox, conv.saved.Errand, conv.saved.Refusals = conv.pending.Inbox, conv.pending.Errand, conv.pending.Refusals
 	}
-	t.saved.Position = p
-	text, err := json.Marshal(t.saved)
-	t.mu.Unlock()
+	conv.saved.Position = p
+	text, err := json.Marshal(conv.saved)
+	conv.mu.Unlock()
 	if err != nil {
 		return err
 	}
-	_, err = t.g.cfg.Runs.Update(ctx, t.run.ID, func(d *run.Details) { d.Talk = text })
+	_, err = conv.g.cfg.Runs.Update(ctx, conv.run.ID, func(d *run.Details) { d.Talk = text })
 	return err
 }
 
 // key returns the key of the step at a position of the agent's output.
-func (t *conversation) key(ctx context.Context, at int64) (string, error) {
+func (conv *conversation) key(ctx context.Context, at int64) (string, error) {
 	// Exec does not change during a conversation.
-	return t.g.journalKey(ctx, t.run, keyPrefix(t.saved.Exec)+fmt.Sprint(at)) // +checklocksignore
+	return conv.g.journalKey(ctx, conv.run, keyPrefix(conv.saved.Exec)+fmt.Sprint(at)) // +checklocksignore
 }
 
 func keyPrefix(x id.Exec) string { return "acp-" + string(x) + "-" }
 
 // whenActive calls do, which needs an active run. While do fails because the run is paused or
 // over its budget, whenActive waits for a state change and retries.
-func (t *conversation) whenActive(ctx context.Context, do func() error) error {
+func (conv *conversation) whenActive(ctx context.Context, do func() error) error {
 	for {
-		news := t.supervision.stateChange()
+		changed := conv.supervision.stateChange()
 		err := do()
 		if !errors.Is(err, fault.Conflict) && !errors.Is(err, fault.Exhausted) {
 			return err
 		}
-		r, getErr := t.g.cfg.Runs.Get(ctx, t.run.ID)
+		r, getErr := conv.g.cfg.Runs.Get(ctx, conv.run.ID)
 		if getErr != nil || r.State.Ended() {
 			return errors.Join(err, getErr)
 		}
 		timer := time.NewTimer(time.Second)
 		select {
-		case <-news:
+		case <-changed:
 		case <-timer.C:
 		case <-ctx.Done():
 			err = context.Cause(ctx)
@@ -99,9 +99,9 @@ func (t *conversation) whenActive(ctx context.Context, do func() error) error {
 	}
 }
 
-func (t *conversation) begin(ctx context.Context, q run.StepRequest) (s run.Step, err error) {
-	err = t.whenActive(ctx, func() (err error) {
-		s, _, err = t.g.cfg.Runs.Begin(ctx, t.run.ID, q)
+func (conv *conversation) begin(ctx context.Context, q run.StepRequest) (s run.Step, err error) {
+	err = conv.whenActive(ctx, func() (err error) {
+		s, _, err = conv.g.cfg.Runs.Begin(ctx, conv.run.ID, q)
 		return err
 	})
 	return s, err
@@ -114,12 +114,12 @@ type decision struct {
 }
 
 // Decide implements acp.Host. A recorded decision is not evaluated again.
-func (t *conversation) Decide(ctx context.Context, c acp.ToolCall) (acp.Verdict, error) {
+func (conv *conversation) Decide(ctx context.Context, c acp.ToolCall) (acp.Verdict, error) {
 	questions, own := questionsOf(c)
 	if own { // it is evaluated when the tool is called
 		return acp.Verdict{Allow: true}, nil
 	}
-	key, err := t.key(ctx, c.AskedAt)
+	key, err := conv.key(ctx, c.AskedAt)
 	if err != nil {
 		return acp.Verdict{}, err
 	}
@@ -127,7 +127,7 @@ func (t *conversation) Decide(ctx context.Context, c acp.ToolCall) (acp.Verdict,
 	if err != nil {
 		return acp.Verdict{}, err
 	}
-	step, err := t.begin(ctx, run.StepRequest{Key: key, Kind: run.Decision, Name: questions[0].Action, Input: input, Worst: budget.Amounts{}})
+	step, err := conv.begin(ctx, run.StepRequest{Key: key, Kind: run.Decision, Name: questions[0].Action, Input: input, Worst: budget.Amounts{}})
 	if err != nil {
 		return acp.Verdict{}, err
 	}
@@ -136,12 +136,12 @@ func (t *conversation) Decide(ctx context.Context, c acp.ToolCall) (acp.Verdict,
 		err := json.Unmarshal(step.Output, &dec)
 		return acp.Verdict(dec), err
 	}
-	dec, err = t.evaluate(ctx, questions)
+	dec, err = conv.evaluate(ctx, questions)
 	if err == nil {
-		err = t.recordTool(ctx, c, nil, dec)
+		err = conv.recordTool(ctx, c, nil, dec)
 	}
 	if err != nil {
-		return acp.Verdict{}, errors.Join(err, t.g.cfg.Runs.Drop(context.WithoutCancel(ctx), t.run.ID, key))
+		return acp.Verdict{}, errors.Join(err, conv.g.cfg.Runs.Drop(context.WithoutCancel(ctx), conv.run.ID, key))
 	}
 	state := run.StepDone
 	if !dec.Allow {
@@ -151,14 +151,14 @@ func (t *conversation) Decide(ctx context.Context, c acp.ToolCall) (acp.Verdict,
 	if err != nil {
 		return acp.Verdict{}, err
 	}
-	_, err = t.g.cfg.Runs.End(ctx, t.run.ID, key, run.Outcome{State: state, Output: output, Used: budget.Amounts{}})
+	_, err = conv.g.cfg.Runs.End(ctx, conv.run.ID, key, run.Outcome{State: state, Output: output, Used: budget.Amounts{}})
 	return acp.Verdict(dec), err
 }
 
 // evaluate evaluates all questions about a call. All must be allowed.
-func (t *conversation) evaluate(ctx context.Context, questions []question) (decision, error) {
+func (conv *conversation) evaluate(ctx context.Context, questions []question) (decision, error) {
 	for _, q := range questions {
-		v, err := t.g.Decide(ctx, t.caller, policy.Question{Action: q.Action, Resource: q.Resource})
+		v, err := conv.g.Decide(ctx, conv.caller, policy.Question{Action: q.Action, Resource: q.Resource})
 		switch {
 		case errors.Is(err, fault.Denied):
 			return decision{Reason: strings.TrimSpace(v.Decision.Reason + " " + v.Decision.Remedy)}, nil
@@ -216,35 +216,35 @@ func questionsOf(c acp.ToolCall) (questions []question, own bool) {
 }
 
 // Update implements acp.Host.
-func (t *conversation) Update(ctx context.Context, u acp.Update) error {
-	t.g.activityOf(t.run.ID).recordAction()
-	if _, err := t.g.cfg.Runs.Beat(ctx, t.run.ID); err != nil {
+func (conv *conversation) Update(ctx context.Context, u acp.Update) error {
+	conv.g.activityOf(conv.run.ID).recordAction()
+	if _, err := conv.g.cfg.Runs.Beat(ctx, conv.run.ID); err != nil {
 		return err
 	}
 	switch u.Event {
 	case acp.Message:
-		return t.post(ctx, u)
+		return conv.post(ctx, u)
 	case acp.Thought:
-		return t.recordNote(ctx, u.At, "thought", u.Text)
+		return conv.recordNote(ctx, u.At, "thought", u.Text)
 	case acp.Planned:
-		return t.recordNote(ctx, u.At, "plan", u.Plan)
+		return conv.recordNote(ctx, u.At, "plan", u.Plan)
 	case acp.Ended:
-		return t.recordTool(ctx, u.Call, &u.Outcome, decision{})
+		return conv.recordTool(ctx, u.Call, &u.Outcome, decision{})
 	}
 	return nil // other events are handled when permission is requested or the call ends
 }
 
 // post sends a message of the agent to the session.
-func (t *conversation) post(ctx context.Context, u acp.Update) error {
+func (conv *conversation) post(ctx context.Context, u acp.Update) error {
 	text := strings.ToValidUTF8(u.Text, "\uFFFD")
 	if strings.TrimSpace(text) == "" {
 		return nil
 	}
-	key, err := t.key(ctx, u.At)
+	key, err := conv.key(ctx, u.At)
 	if err != nil {
 		return err
 	}
-	_, err = t.g.Post(ctx, t.caller, text, key)
+	_, err = conv.g.Post(ctx, conv.caller, text, key)
 	return err
 }
 
@@ -252,8 +252,8 @@ func (t *conversation) post(ctx context.Context, u acp.Update) error {
 const maxNote = 64 << 10
 
 // recordNote records a step that costs nothing.
-func (t *conversation) recordNote(ctx context.Context, at int64, name string, what any) error {
-	key, err := t.key(ctx, at)
+func (conv *conversation) recordNote(ctx context.Context, at int64, name string, what any) error {
+	key, err := conv.key(ctx, at)
 	if err != nil {
 		return err
 	}
@@ -261,28 +261,28 @@ func (t *conversation) recordNote(ctx context.Context, at int64, name string, wh
 	if err != nil {
 		return err
 	}
-	s, err := t.begin(ctx, run.StepRequest{Key: key, Kind: run.Messaging, Name: name, Worst: budget.Amounts{}})
+	s, err := conv.begin(ctx, run.StepRequest{Key: key, Kind: run.Messaging, Name: name, Worst: budget.Amounts{}})
 	if err != nil || s.State != run.Begun {
 		return err
 	}
-	_, err = t.g.cfg.Runs.End(ctx, t.run.ID, key, run.Outcome{State: run.StepDone, Output: text, Used: budget.Amounts{}})
+	_, err = conv.g.cfg.Runs.End(ctx, conv.run.ID, key, run.Outcome{State: run.StepDone, Output: text, Used: budget.Amounts{}})
 	return err
 }
 
 // recordTool records a tool call: when it was decided, or, if it needed no decision, when it
 // has ended.
-func (t *conversation) recordTool(ctx context.Context, c acp.ToolCall, outcome *acp.Outcome, dec decision) error {
+func (conv *conversation) recordTool(ctx context.Context, c acp.ToolCall, outcome *acp.Outcome, dec decision) error {
 	if _, own := ToolOf(c.Tool); own {
 		return nil // it is recorded as a built-in tool
 	}
-	key, err := t.key(ctx, c.At)
+	key, err := conv.key(ctx, c.At)
 	if err != nil {
 		return err
 	}
 	key += "-tool"
-	s, err := t.g.cfg.Runs.Step(ctx, t.run.ID, key)
+	s, err := conv.g.cfg.Runs.Step(ctx, conv.run.ID, key)
 	if errors.Is(err, fault.NotFound) {
-		s, err = t.begin(ctx, run.StepRequest{Key: key, Kind: run.Tool, Name: toolName(c), Input: toolInput(c)})
+		s, err = conv.begin(ctx, run.StepRequest{Key: key, Kind: run.Tool, Name: toolName(c), Input: toolInput(c)})
 	}
 	if err != nil || s.State != run.Begun {
 		return err
@@ -305,10 +305,10 @@ func (t *conversation) recordTool(ctx context.Context, c acp.ToolCall, outcome *
 	}
 	ended := s
 	ended.State, ended.Output, ended.Ended = o.State, o.Output, time.Now()
-	if err := t.g.checkForLoop(ctx, t.run, t.caller, ended); err != nil && fault.KindOf(err) != fault.Denied {
+	if err := conv.g.checkForLoop(ctx, conv.run, conv.caller, ended); err != nil && fault.KindOf(err) != fault.Denied {
 		return err
 	}
-	_, err = t.g.cfg.Runs.End(ctx, t.run.ID, key, o)
+	_, err = conv.g.cfg.Runs.End(ctx, conv.run.ID, key, o)
 	return err
 }
 
@@ -344,8 +344,8 @@ func toolInput(c acp.ToolCall) json.RawMessage {
 	return text
 }
 
-// clip shortens s to at most most bytes at a character boundary and replaces invalid UTF-8.
-func clip(s string, most int) string { return safetext.Clip(strings.ToValidUTF8(s, "\uFFFD"), most) }
+// clip shortens s to at most limit bytes at a character boundary and replaces invalid UTF-8.
+func clip(s string, limit int) string { return safetext.Clip(strings.ToValidUTF8(s, "\uFFFD"), limit) }
 
 // stopReasons are the errors for the stop reasons of a turn that fail a run.
 var stopReasons = map[string]string{
@@ -359,42 +359,42 @@ var stopReasons = map[string]string{
 const maxRefusals = 3
 
 // continuePrompt is the prompt after a cancelled turn.
-const continuePrompt = "You were interrupted. Look how far you have come, and go on."
+const continuePrompt = "You were interrupted. Check your progress and continue."
 
 // Next implements acp.Host. It returns the next prompt: new messages, or a request to
 // continue. If there is neither, it finishes the run and returns "".
-func (t *conversation) Next(ctx context.Context, turn acp.Turn) (string, error) {
-	t.mu.Lock()
-	t.pending = t.saved
-	t.mu.Unlock()
-	if err := t.answerSibling(ctx, turn); err != nil {
+func (conv *conversation) Next(ctx context.Context, turn acp.Turn) (string, error) {
+	conv.mu.Lock()
+	conv.pending = conv.saved
+	conv.mu.Unlock()
+	if err := conv.answerSibling(ctx, turn); err != nil {
 		return "", err
 	}
 	if why := stopReasons[turn.Stop]; why != "" {
-		_, err := t.g.cfg.Runs.Move(ctx, t.run.ID, run.Move{To: run.Failed, By: "agent", Error: why, Reason: why})
+		_, err := conv.g.cfg.Runs.Move(ctx, conv.run.ID, run.Move{To: run.Failed, By: "agent", Error: why, Reason: why})
 		return "", err
 	}
-	prompt, err := t.nextMessages(ctx)
+	prompt, err := conv.nextMessages(ctx)
 	switch {
 	case err != nil || prompt != "":
 		return prompt, err
 	case turn.Stop == "cancelled":
 		return continuePrompt, nil
-	case turn.AtNo && t.countRefusal():
+	case turn.AtNo && conv.countRefusal():
 		return denialPrompt(turn), nil
 	}
-	return "", t.whenActive(ctx, func() error { return t.g.finish(ctx, t.run.ID, strings.TrimSpace(turn.Text)) })
+	return "", conv.whenActive(ctx, func() error { return conv.g.finish(ctx, conv.run.ID, strings.TrimSpace(turn.Text)) })
 }
 
 // countRefusal counts a turn that ended with a denial, and reports whether the agent is
 // prompted again.
-func (t *conversation) countRefusal() bool {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.pending.Refusals >= maxRefusals {
+func (conv *conversation) countRefusal() bool {
+	conv.mu.Lock()
+	defer conv.mu.Unlock()
+	if conv.pending.Refusals >= maxRefusals {
 		return false
 	}
-	t.pending.Refusals++
+	conv.pending.Refusals++
 	return true
 }
 
@@ -405,33 +405,33 @@ func denialPrompt(turn acp.Turn) string {
 	for _, r := range turn.Refused {
 		fmt.Fprintf(&b, "- %s: %s\n", cmp.Or(r.Call.Command, r.Call.Title, r.Call.Tool), r.Reason)
 	}
-	b.WriteString("Do not try it in another way. Go on without it, and if there is nothing more to do say what you have done.")
+	b.WriteString("Do not try it in another way. Continue without it. If nothing is left to do, summarize what you have done.")
 	return b.String()
 }
 
 // nextMessages returns the new messages as one prompt. A request of a sibling is a prompt of
 // its own, so that the text of the turn is its reply.
-func (t *conversation) nextMessages(ctx context.Context) (string, error) {
-	looked, cancel := context.WithCancel(ctx)
+func (conv *conversation) nextMessages(ctx context.Context) (string, error) {
+	expired, cancel := context.WithCancel(ctx)
 	cancel() // do not block
-	t.mu.Lock()
-	read := t.pending.Inbox
-	t.mu.Unlock()
-	list, err := t.g.cfg.Runs.Inbox(looked, t.run.Session, read, inboxBatch)
+	conv.mu.Lock()
+	read := conv.pending.Inbox
+	conv.mu.Unlock()
+	list, err := conv.g.cfg.Runs.Inbox(expired, conv.run.Session, read, inboxBatch)
 	if err != nil {
 		return "", err
 	}
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.pending.Errand = ""
+	conv.mu.Lock()
+	defer conv.mu.Unlock()
+	conv.pending.Errand = ""
 	var parts []string
 	for _, m := range list {
-		relevant := m.Run == t.run.ID || m.Run == "" && m.At.After(t.run.Created)
+		relevant := m.Run == conv.run.ID || m.Run == "" && m.At.After(conv.run.Created)
 		errand := id.Valid('q', m.Key)
 		if relevant && errand && len(parts) > 0 {
 			break
 		}
-		t.pending.Inbox = m.Seq
+		conv.pending.Inbox = m.Seq
 		if !relevant {
 			continue
 		}
@@ -441,26 +441,26 @@ func (t *conversation) nextMessages(ctx context.Context) (string, error) {
 		}
 		parts = append(parts, text)
 		if errand {
-			t.pending.Errand = id.Request(m.Key)
+			conv.pending.Errand = id.Request(m.Key)
 			break
 		}
 	}
 	if len(parts) > 0 {
-		t.pending.Refusals = 0
+		conv.pending.Refusals = 0
 	}
 	return strings.Join(parts, "\n\n"), nil
 }
 
 // answerSibling sends the text of a turn as the reply to the sibling's request that the turn
 // was about, unless the agent has replied itself.
-func (t *conversation) answerSibling(ctx context.Context, turn acp.Turn) error {
-	t.mu.Lock()
-	q := t.pending.Errand
-	t.mu.Unlock()
+func (conv *conversation) answerSibling(ctx context.Context, turn acp.Turn) error {
+	conv.mu.Lock()
+	q := conv.pending.Errand
+	conv.mu.Unlock()
 	if q == "" || turn.Stop != "end_turn" || strings.TrimSpace(turn.Text) == "" {
 		return nil
 	}
-	_, err := t.g.Reply(ctx, t.caller, q, strings.TrimSpace(turn.Text))
+	_, err := conv.g.Reply(ctx, conv.caller, q, strings.TrimSpace(turn.Text))
 	if errors.Is(err, fault.Conflict) || errors.Is(err, fault.NotFound) || errors.Is(err, fault.Unsupported) {
 		return nil
 	}
@@ -468,13 +468,13 @@ func (t *conversation) answerSibling(ctx context.Context, turn acp.Turn) error {
 }
 
 // endOpenSteps ends the unfinished steps of an agent process that has ended.
-func (t *conversation) endOpenSteps(ctx context.Context, x id.Exec) error {
+func (conv *conversation) endOpenSteps(ctx context.Context, x id.Exec) error {
 	text, err := json.Marshal(toolOutput{Output: "the agent process ended before the call"})
 	if err != nil {
 		return err
 	}
-	for f := (run.StepFilter{Run: t.run.ID, Limit: 1000}); ; {
-		steps, err := t.g.cfg.Runs.Steps(ctx, f)
+	for f := (run.StepFilter{Run: conv.run.ID, Limit: 1000}); ; {
+		steps, err := conv.g.cfg.Runs.Steps(ctx, f)
 		if err != nil {
 			return err
 		}
@@ -483,7 +483,7 @@ func (t *conversation) endOpenSteps(ctx context.Context, x id.Exec) error {
 			if s.State != run.Begun || !strings.HasPrefix(s.Key, keyPrefix(x)) || !slices.Contains([]run.StepKind{run.Tool, run.Decision}, s.Kind) {
 				continue
 			}
-			if _, err := t.g.cfg.Runs.End(ctx, t.run.ID, s.Key, run.Outcome{State: run.StepFailed, Output: text}); err != nil {
+			if _, err := conv.g.cfg.Runs.End(ctx, conv.run.ID, s.Key, run.Outcome{State: run.StepFailed, Output: text}); err != nil {
 				return err
 			}
 		}

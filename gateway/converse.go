@@ -22,8 +22,8 @@ import (
 // sending to it in a select.
 type cancelableLock chan struct{}
 
-func (t cancelableLock) Lock()   { t <- struct{}{} }
-func (t cancelableLock) Unlock() { <-t }
+func (l cancelableLock) Lock()   { l <- struct{}{} }
+func (l cancelableLock) Unlock() { <-l }
 
 // pausePromptsTimeout limits how long pausePrompts waits for a prompt that is being written to
 // an agent.
@@ -32,15 +32,15 @@ const pausePromptsTimeout = 2 * time.Second
 // pausePrompts prevents prompts to the agent of a run until resume is called. It returns false
 // if the agent does not read a prompt that is being written.
 func (g *Gateway) pausePrompts(ctx context.Context, rid id.Run) (resume func(), ok bool) {
-	a := g.supervisionOf(rid)
-	if a == nil {
+	sup := g.supervisionOf(rid)
+	if sup == nil {
 		return func() {}, true
 	}
 	ctx, cancel := context.WithTimeout(ctx, pausePromptsTimeout)
 	defer cancel()
 	select {
-	case a.promptLock <- struct{}{}:
-		return a.promptLock.Unlock, true
+	case sup.promptLock <- struct{}{}:
+		return sup.promptLock.Unlock, true
 	case <-ctx.Done():
 		return nil, false
 	}
@@ -52,12 +52,12 @@ var errRunOver = errors.New("the run has stopped")
 // converseInJail drives the conversation with an agent in a jail, starting at the recorded
 // position. When the daemon ends or the run is paused, the agent process is left alone: its
 // jail is paused, or the process waits for a response.
-func (g *Gateway) converseInJail(ctx context.Context, a *supervision, r run.Run, j jail.Jail, x id.Exec, l agent.Launch, ag Agent) error {
-	who, err := g.callerIn(ctx, j.ID)
+func (g *Gateway) converseInJail(ctx context.Context, sup *supervision, r run.Run, j jail.Jail, x id.Exec, l agent.Launch, ag Agent) error {
+	caller, err := g.callerIn(ctx, j.ID)
 	if err != nil {
 		return err
 	}
-	t, o, err := g.openConversation(ctx, a, r, who, x, l)
+	conv, o, err := g.openConversation(ctx, sup, r, caller, x, l)
 	if err != nil {
 		return err
 	}
@@ -66,31 +66,31 @@ func (g *Gateway) converseInJail(ctx context.Context, a *supervision, r run.Run,
 	if o.From != nil {
 		from = o.From.At
 	}
-	w, err := g.openConn(context.WithoutCancel(ctx), j.ID, x, from)
+	conn, err := g.openConn(context.WithoutCancel(ctx), j.ID, x, from)
 	if err != nil {
 		g.terminate(ctx, j.ID, x)
 		return errEnded{fmt.Sprintf("cannot continue to read the agent's output: %s", err)}
 	}
-	var host acp.Host = t
+	var host acp.Host = conv
 	if ag.Preset == "shell" { // other agents use their own tools inside the jail
-		host = &jailConversation{conversation: t, jail: j.ID}
+		host = &jailConversation{conversation: conv, jail: j.ID}
 	}
-	err = g.converse(ctx, a, r, w, host, o, isDedicatedJail(j, r))
+	err = g.converse(ctx, sup, r, conn, host, o, isDedicatedJail(j, r))
 	if err != nil && ctx.Err() == nil {
 		g.terminate(ctx, j.ID, x)
-		errs, _ := w.errs.text(0)
-		return errors.Join(conversationError(err, errs), t.endOpenSteps(ctx, x))
+		errs, _ := conn.errs.text(0)
+		return errors.Join(conversationError(err, errs), conv.endOpenSteps(ctx, x))
 	}
 	return err
 }
 
 // openConversation returns the conversation with an agent process, and the options to start or
 // continue it.
-func (g *Gateway) openConversation(ctx context.Context, a *supervision, r run.Run, who Caller, x id.Exec, l agent.Launch) (*conversation, acp.Options, error) {
-	t := &conversation{g: g, supervision: a, run: r, caller: who}
-	o := acp.Options{Cwd: l.Cwd, Servers: l.Servers, Meta: l.Meta, Still: a.promptLock, GoOn: continuePrompt}
+func (g *Gateway) openConversation(ctx context.Context, sup *supervision, r run.Run, caller Caller, x id.Exec, l agent.Launch) (*conversation, acp.Options, error) {
+	conv := &conversation{g: g, supervision: sup, run: r, caller: caller}
+	o := acp.Options{Cwd: l.Cwd, Servers: l.Servers, Meta: l.Meta, Still: sup.promptLock, GoOn: continuePrompt}
 	if len(r.Talk) > 0 {
-		if err := json.Unmarshal(r.Talk, &t.saved); err != nil {
+		if err := json.Unmarshal(r.Talk, &conv.saved); err != nil {
 			return nil, o, fmt.Errorf("decode the stored conversation state: %w", err)
 		}
 	}
@@ -99,35 +99,35 @@ func (g *Gateway) openConversation(ctx context.Context, a *supervision, r run.Ru
 	if err != nil {
 		return nil, o, err
 	}
-	if t.saved.Exec == x {
-		o.From = &t.saved.Position
-		o.Resume = t.saved.Resumes
-		return t, o, nil
+	if conv.saved.Exec == x {
+		o.From = &conv.saved.Position
+		o.Resume = conv.saved.Resumes
+		return conv, o, nil
 	}
-	if t.saved.Exec != "" {
-		if err := t.endOpenSteps(ctx, t.saved.Exec); err != nil {
+	if conv.saved.Exec != "" {
+		if err := conv.endOpenSteps(ctx, conv.saved.Exec); err != nil {
 			return nil, o, err
 		}
 	}
 	// This is a new process. It may still be able to load the previous session.
-	t.saved = conversationState{Exec: x, Resumes: t.saved.Position.Session, Inbox: t.saved.Inbox, Errand: t.saved.Errand}
-	o.Resume = t.saved.Resumes
-	return t, o, t.Keep(ctx, acp.Position{})
+	conv.saved = conversationState{Exec: x, Resumes: conv.saved.Position.Session, Inbox: conv.saved.Inbox, Errand: conv.saved.Errand}
+	o.Resume = conv.saved.Resumes
+	return conv, o, conv.Keep(ctx, acp.Position{})
 }
 
 // converse drives a conversation until the run stops or the agent ends. If ctx is done, or
 // leave is set and the run is paused, the agent is left running and the conversation can be
 // continued later.
-func (g *Gateway) converse(ctx context.Context, a *supervision, r run.Run, c acp.Conn, host acp.Host, o acp.Options, leave bool) error {
-	talking, stop := context.WithCancelCause(context.WithoutCancel(ctx))
+func (g *Gateway) converse(ctx context.Context, sup *supervision, r run.Run, c acp.Conn, host acp.Host, o acp.Options, leave bool) error {
+	driveCtx, stop := context.WithCancelCause(context.WithoutCancel(ctx))
 	defer stop(nil)
 	watched := make(chan struct{})
 	go func() {
 		defer close(watched)
-		stop(g.waitForStop(ctx, talking, a, r.ID, leave))
+		stop(g.waitForStop(ctx, driveCtx, sup, r.ID, leave))
 	}()
-	_, err := acp.Drive(talking, c, host, o)
-	cause := context.Cause(talking)
+	_, err := acp.Drive(driveCtx, c, host, o)
+	cause := context.Cause(driveCtx)
 	stop(errRunOver)
 	<-watched
 	if errors.Is(err, errRunOver) || errors.Is(err, acp.ErrLeft) || cause != nil && errors.Is(cause, acp.ErrLeft) {
@@ -138,14 +138,14 @@ func (g *Gateway) converse(ctx context.Context, a *supervision, r run.Run, c acp
 
 // waitForStop waits until a conversation must end. It returns acp.ErrLeft if the agent should
 // keep running, and errRunOver if it should be stopped.
-func (g *Gateway) waitForStop(ctx, talking context.Context, a *supervision, rid id.Run, leave bool) error {
+func (g *Gateway) waitForStop(ctx, driveCtx context.Context, sup *supervision, rid id.Run, leave bool) error {
 	for {
 		select {
-		case <-talking.Done():
+		case <-driveCtx.Done():
 			return nil
 		case <-ctx.Done():
 			return acp.ErrLeft
-		case <-a.moved:
+		case <-sup.moved:
 		}
 		now, err := g.cfg.Runs.Get(ctx, rid)
 		switch {
@@ -175,8 +175,8 @@ func conversationError(err error, stderr string) error {
 
 // converseOutside starts an agent outside of jails and drives the conversation with it. The
 // agent ends with this process.
-func (g *Gateway) converseOutside(ctx context.Context, a *supervision, r run.Run, ag Agent, l agent.Launch, s spawn.Spawner, start spawn.Start) error {
-	who, err := g.callerOf(ctx, r.ID)
+func (g *Gateway) converseOutside(ctx context.Context, sup *supervision, r run.Run, ag Agent, l agent.Launch, s spawn.Spawner, start spawn.Start) error {
+	caller, err := g.callerOf(ctx, r.ID)
 	if err != nil {
 		return err
 	}
@@ -194,10 +194,10 @@ func (g *Gateway) converseOutside(ctx context.Context, a *supervision, r run.Run
 		theirIn.Close()
 	}()
 	l.Cwd = proc.Cwd
-	t, o, err := g.openConversation(ctx, a, r, who, id.NewExec(), l)
+	conv, o, err := g.openConversation(ctx, sup, r, caller, id.NewExec(), l)
 	o.Spare = ag.Preset == "shell"
 	if err == nil {
-		err = g.converse(ctx, a, r, acp.Pipes(in, out), t, o, false)
+		err = g.converse(ctx, sup, r, acp.Pipes(in, out), conv, o, false)
 	}
 	out.Close()
 	in.Close()

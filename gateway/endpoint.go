@@ -75,9 +75,9 @@ type agentEndpoint struct {
 	ready  chan struct{} // closed when both listeners have been open
 }
 
-func (d *agentEndpoint) close() error {
-	d.cancel()
-	<-d.done
+func (e *agentEndpoint) close() error {
+	e.cancel()
+	<-e.done
 	return nil
 }
 
@@ -92,16 +92,16 @@ func (g *Gateway) Arrived(j jail.Jail) {
 	if g.endpoints[j.ID] != nil {
 		return
 	}
-	d := &agentEndpoint{done: make(chan struct{}), ready: make(chan struct{})}
+	e := &agentEndpoint{done: make(chan struct{}), ready: make(chan struct{})}
 	var ctx context.Context
-	ctx, d.cancel = context.WithCancel(g.ctx)
-	g.endpoints[j.ID] = d
+	ctx, e.cancel = context.WithCancel(g.ctx)
+	g.endpoints[j.ID] = e
 	go func() {
-		defer close(d.done)
-		g.serveEndpoint(ctx, j.ID, d.ready)
+		defer close(e.done)
+		g.serveEndpoint(ctx, j.ID, e.ready)
 		g.mu.Lock()
 		defer g.mu.Unlock()
-		if g.endpoints[j.ID] == d { // the jail was not visible yet: its start calls Arrived again
+		if g.endpoints[j.ID] == e { // the jail was not visible yet: its start calls Arrived again
 			delete(g.endpoints, j.ID)
 		}
 	}()
@@ -110,12 +110,12 @@ func (g *Gateway) Arrived(j jail.Jail) {
 // Left reports that a jail has stopped. It does not wait until the endpoint is closed.
 func (g *Gateway) Left(j id.Jail) {
 	g.mu.Lock()
-	d := g.endpoints[j]
+	e := g.endpoints[j]
 	delete(g.endpoints, j)
 	delete(g.harnessDecisions, j)
 	g.mu.Unlock()
-	if d != nil {
-		d.cancel() // do not wait for it: it may itself wait for the caller of Left
+	if e != nil {
+		e.cancel() // do not wait for it: it may itself wait for the caller of Left
 	}
 }
 
@@ -126,15 +126,15 @@ const endpointRetry = 50 * time.Millisecond
 // connects as soon as it starts.
 func (g *Gateway) waitForEndpoint(ctx context.Context, j id.Jail) error {
 	g.mu.Lock()
-	d := g.endpoints[j]
+	e := g.endpoints[j]
 	g.mu.Unlock()
-	if d == nil {
+	if e == nil {
 		return nil
 	}
 	select {
-	case <-d.ready:
+	case <-e.ready:
 		return nil
-	case <-d.done:
+	case <-e.done:
 		return fault.Newf(fault.Conflict, "gateway.Start", string(j), "the jail has stopped")
 	case <-ctx.Done():
 		return context.Cause(ctx)

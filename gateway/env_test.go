@@ -155,13 +155,13 @@ func (env *testEnv) withoutLoop() *testEnv {
 }
 
 // serveCallers answers each connection with the caller as JSON, and closes it.
-func serveCallers(l net.Listener, who func(context.Context) (Caller, error)) error {
+func serveCallers(l net.Listener, identify func(context.Context) (Caller, error)) error {
 	for {
 		c, err := l.Accept()
 		if err != nil {
 			return err
 		}
-		caller, err := who(context.Background())
+		caller, err := identify(context.Background())
 		if err != nil {
 			fmt.Fprintln(c, err)
 		} else if err := json.NewEncoder(c).Encode(caller); err != nil {
@@ -725,11 +725,11 @@ func (env *testEnv) dialEndpoint(jid id.Jail) (Caller, error) {
 	if err != nil {
 		return Caller{}, err
 	}
-	var who Caller
-	if err := json.Unmarshal(text, &who); err != nil {
+	var caller Caller
+	if err := json.Unmarshal(text, &caller); err != nil {
 		return Caller{}, fmt.Errorf("%s", bytes.TrimSpace(text))
 	}
-	return who, nil
+	return caller, nil
 }
 
 // fakeFiles are the files of a fake jail: regular files, and the directories above them.

@@ -37,12 +37,12 @@ type eventMessage struct {
 
 // eventTool pauses a run until a message arrives. Its jail is paused meanwhile; the response
 // reaches the agent after the jail is resumed.
-func (g *Gateway) eventTool(ctx context.Context, d *invocation) (any, error) {
-	in, err := inputOf[eventInput](d.input)
+func (g *Gateway) eventTool(ctx context.Context, inv *invocation) (any, error) {
+	in, err := inputOf[eventInput](inv.input)
 	if err != nil {
 		return nil, err
 	}
-	r, err := g.activeRun(ctx, d.caller)
+	r, err := g.activeRun(ctx, inv.caller)
 	if err != nil {
 		return nil, err
 	}
@@ -56,7 +56,8 @@ func (g *Gateway) eventTool(ctx context.Context, d *invocation) (any, error) {
 		}
 		out.After = c.Inbox
 	}
-	if _, err := g.cfg.Runs.WaitForEvent(ctx, r.ID, out.After, in.Reason); err != nil && !errors.Is(err, fault.Conflict) { // it may already be paused
+	// A conflict means that the run is already paused.
+	if _, err := g.cfg.Runs.WaitForEvent(ctx, r.ID, out.After, in.Reason); err != nil && !errors.Is(err, fault.Conflict) {
 		return nil, err
 	}
 	for {

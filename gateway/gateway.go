@@ -122,7 +122,7 @@ type Config struct {
 
 	// Serve serves requests on l until l is closed. It calls who for each request to identify
 	// the caller.
-	Serve func(l net.Listener, who func(context.Context) (Caller, error)) error
+	Serve func(l net.Listener, identify func(context.Context) (Caller, error)) error
 
 	Spawners map[string]spawn.Spawner // for agents outside of jails, by name
 	Program  string                   // path of the reference agent on the host
@@ -133,7 +133,8 @@ type Config struct {
 
 	Dir string // holds the sockets of agents outside of jails
 
-	Connectors func(session string) []string // returns the connectors that receive the messages of agents in a session
+	// Connectors returns the connectors that receive the messages of agents in a session.
+	Connectors func(session string) []string
 
 	Default Agent // supplies the agent settings that a run leaves empty
 
@@ -169,7 +170,9 @@ type Gateway struct {
 	harnessDecisions map[id.Jail][]harnessDecision // decisions sent to harnesses, oldest first
 	// +checklocks:mu
 	pendingApprovals map[approvalKey][]*pendingApproval
-	foreignSince     map[id.Run]time.Time // only for loop: when an unsupervised run in another daemon's jail was first seen
+	// foreignSince is when an unsupervised run in another daemon's jail was first seen. Only loop
+	// uses it.
+	foreignSince map[id.Run]time.Time
 }
 
 // New returns a Gateway. Call Open to start it.
@@ -222,8 +225,8 @@ func (g *Gateway) Close() error {
 	clear(g.endpoints)
 	g.mu.Unlock()
 	var errs []error
-	for _, d := range endpoints { // without the lock: each endpoint takes it when it ends
-		errs = append(errs, d.close())
+	for _, e := range endpoints { // without the lock: each endpoint takes it when it ends
+		errs = append(errs, e.close())
 	}
 	if g.watchdog != nil {
 		errs = append(errs, g.watchdog.Close())
@@ -276,10 +279,10 @@ const maxSupervised = 256
 func (g *Gateway) loop() {
 	tick := time.NewTicker(scanInterval)
 	defer tick.Stop()
-	var asked time.Time
+	var lastRecovery time.Time
 	for {
-		if now := time.Now(); now.Sub(asked) > recoverInterval {
-			asked = now
+		if now := time.Now(); now.Sub(lastRecovery) > recoverInterval {
+			lastRecovery = now
 			g.recoverPausedRuns()
 			if err := g.sweep(g.ctx); err != nil && g.ctx.Err() == nil {
 				g.cfg.Log.Warn("could not clean up the jails of unsupervised runs", "err", err)
@@ -328,11 +331,11 @@ func (g *Gateway) scan() error {
 	if room <= 0 {
 		return errors.Join(errs...)
 	}
-	free, err := g.unsupervised(g.ctx, room)
+	runs, err := g.unsupervised(g.ctx, room)
 	if err != nil {
 		return errors.Join(append(errs, err)...)
 	}
-	for _, r := range free {
+	for _, r := range runs {
 		g.startSupervision(r)
 	}
 	return errors.Join(errs...)

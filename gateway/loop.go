@@ -36,11 +36,11 @@ const actionLoop = "doom_loop"
 // findings: it warns the agent, requests an approval, or stops the run. An error refuses the
 // step.
 func (g *Gateway) checkForLoop(ctx context.Context, r run.Run, c Caller, s run.Step) error {
-	a := g.supervisionOf(r.ID)
-	if a == nil {
+	sup := g.supervisionOf(r.ID)
+	if sup == nil {
 		return nil
 	}
-	found, err := g.feedDetector(ctx, &a.loops, r, c.Level, s)
+	found, err := g.feedDetector(ctx, &sup.loops, r, c.Level, s)
 	if err != nil {
 		return err
 	}
@@ -127,14 +127,14 @@ func digest(b []byte) string {
 
 // addNotices adds pending warnings to a result for the agent.
 func (g *Gateway) addNotices(r id.Run, text json.RawMessage) json.RawMessage {
-	a := g.supervisionOf(r)
-	if a == nil {
+	sup := g.supervisionOf(r)
+	if sup == nil {
 		return text
 	}
-	a.loops.mu.Lock()
-	warnings := a.loops.warnings
-	a.loops.warnings = nil
-	a.loops.mu.Unlock()
+	sup.loops.mu.Lock()
+	warnings := sup.loops.warnings
+	sup.loops.warnings = nil
+	sup.loops.mu.Unlock()
 	if len(warnings) == 0 {
 		return text
 	}

@@ -77,7 +77,8 @@ func (g *Gateway) measure(ctx context.Context, rid id.Run) run.Run {
 			r, err = g.cfg.Runs.Measure(ctx, rid, readings)
 		}
 	}
-	if err != nil && ctx.Err() == nil && !errors.Is(err, fault.Conflict) { // a conflict: another daemon charges the run
+	// A conflict means that another daemon charges the run.
+	if err != nil && ctx.Err() == nil && !errors.Is(err, fault.Conflict) {
 		g.cfg.Log.Warn("could not charge a run for its resource use; it will be retried", "run", rid, "err", err)
 	}
 	return r

@@ -24,7 +24,7 @@ import (
 
 // runOutside runs an agent outside of jails. The agent ends with this process, and restarts
 // from its last checkpoint.
-func (g *Gateway) runOutside(ctx context.Context, a *supervision, r run.Run, ag Agent, started func()) (err error) {
+func (g *Gateway) runOutside(ctx context.Context, sup *supervision, r run.Run, ag Agent, started func()) (err error) {
 	spawner := g.cfg.Spawners[ag.Spawner]
 	token := ""
 	if ag.Spawner == InBwrap { // the shim in the sandbox presents it; any process of the host could read it
@@ -86,7 +86,7 @@ func (g *Gateway) runOutside(ctx context.Context, a *supervision, r run.Run, ag 
 	}
 	if l.Protocol == agent.ACP {
 		started()
-		return g.converseOutside(ctx, a, r, ag, l, spawner, start)
+		return g.converseOutside(ctx, sup, r, ag, l, spawner, start)
 	}
 	proc, err := spawner.Start(ctx, start)
 	if err != nil {
@@ -96,9 +96,9 @@ func (g *Gateway) runOutside(ctx context.Context, a *supervision, r run.Run, ag 
 		proc.Kill()
 		proc.Wait()
 	}()
-	a.activity.recordHeartbeat()
-	g.releaseOnHeartbeat(ctx, a, ag, started)
-	return g.waitOutside(ctx, a, r, ag, proc, &output)
+	sup.activity.recordHeartbeat()
+	g.releaseOnHeartbeat(ctx, sup, ag, started)
+	return g.waitOutside(ctx, sup, r, ag, proc, &output)
 }
 
 // An outputWriter collects one stream of an agent.
@@ -125,7 +125,7 @@ func (g *Gateway) hostEnv(env []string, r run.Run) []string {
 	return append(env, "SANDBOX_ID="+string(r.Jail))
 }
 
-func (g *Gateway) waitOutside(ctx context.Context, a *supervision, r run.Run, ag Agent, proc *spawn.Process, output *agentOutput) error {
+func (g *Gateway) waitOutside(ctx context.Context, sup *supervision, r run.Run, ag Agent, proc *spawn.Process, output *agentOutput) error {
 	tick := time.NewTicker(recheckInterval)
 	defer tick.Stop()
 	for {
@@ -139,7 +139,7 @@ func (g *Gateway) waitOutside(ctx context.Context, a *supervision, r run.Run, ag
 				return errEnded{"the agent reached its limit of " + exit.Limit}
 			}
 			return g.handleExit(ctx, r, ag, exit.Code, "", output) // both streams are closed
-		case <-a.moved:
+		case <-sup.moved:
 			if on, err := g.shouldContinue(ctx, r.ID); err != nil || !on {
 				g.terminateProcess(ctx, proc)
 				return err
@@ -149,7 +149,7 @@ func (g *Gateway) waitOutside(ctx context.Context, a *supervision, r run.Run, ag
 				g.terminateProcess(ctx, proc)
 				return err
 			}
-		case why := <-a.restart:
+		case why := <-sup.restart:
 			return errEnded{why}
 		case <-ctx.Done():
 			return ctx.Err()
@@ -190,12 +190,12 @@ func (g *Gateway) listenUnix(ctx context.Context, r id.Run, token string, shut f
 	go func() {
 		defer close(served)
 		defer shut()
-		who := func(ctx context.Context) (Caller, error) {
+		identify := func(ctx context.Context) (Caller, error) {
 			c, err := g.callerOf(ctx, r)
 			c.Token = token
 			return c, err
 		}
-		if err := g.cfg.Serve(l, who); err != nil && ctx.Err() == nil {
+		if err := g.cfg.Serve(l, identify); err != nil && ctx.Err() == nil {
 			g.cfg.Log.Debug("the endpoint of an agent was closed", "run", r, "err", err)
 		}
 	}()

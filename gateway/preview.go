@@ -27,10 +27,10 @@ const (
 
 // preview returns the diff that an invocation would make to a file now, as an
 // approval.Foreseen. The file may change before the invocation is executed.
-func (g *Gateway) preview(ctx context.Context, d *invocation, name string, next func(was string) (string, error)) json.RawMessage {
+func (g *Gateway) preview(ctx context.Context, inv *invocation, name string, next func(before string) (string, error)) json.RawMessage {
 	var f approval.Foreseen
 	var err error
-	f.Diff, err = g.diff(ctx, d, name, next)
+	f.Diff, err = g.diff(ctx, inv, name, next)
 	if err != nil {
 		f.NoDiff = err.Error()
 		if e, ok := errors.AsType[*fault.Error](err); ok && e.Err != nil {
@@ -44,33 +44,33 @@ func (g *Gateway) preview(ctx context.Context, d *invocation, name string, next 
 	return doc
 }
 
-func (g *Gateway) diff(ctx context.Context, d *invocation, name string, next func(was string) (string, error)) (string, error) {
-	f, p, err := g.files(ctx, d, name)
+func (g *Gateway) diff(ctx context.Context, inv *invocation, name string, next func(before string) (string, error)) (string, error) {
+	f, p, err := g.files(ctx, inv, name)
 	if err != nil {
 		return "", err
 	}
 	defer f.Close()
-	from, was := safetext.FileName("a"+p), ""
-	was, err = readFile(ctx, f, p)
+	from, before := safetext.FileName("a"+p), ""
+	before, err = readFile(ctx, f, p)
 	switch {
 	case errors.Is(err, fault.NotFound):
 		from = os.DevNull
 	case err != nil:
 		return "", err
 	}
-	now, err := next(was)
+	after, err := next(before)
 	if err != nil {
 		return "", err
 	}
 	switch {
-	case len(now) > maxCompared:
+	case len(after) > maxCompared:
 		return "", errors.New("the new file would be too large to compare")
-	case !isText(was) || !isText(now):
+	case !isText(before) || !isText(after):
 		return "", errors.New("the file is not text")
-	case was == now && from != os.DevNull:
+	case before == after && from != os.DevNull:
 		return "", errors.New("the file would not change")
 	}
-	text, err := udiff.ToUnified(from, safetext.FileName("b"+p), was, udiff.Lines(was, now), udiff.DefaultContextLines)
+	text, err := udiff.ToUnified(from, safetext.FileName("b"+p), before, udiff.Lines(before, after), udiff.DefaultContextLines)
 	switch {
 	case err != nil:
 		return "", err
@@ -100,19 +100,19 @@ func readFile(ctx context.Context, f jail.Files, p string) (string, error) {
 func isText(s string) bool { return utf8.ValidString(s) && strings.IndexByte(s, 0) < 0 }
 
 // previewWrite returns the diff of write_file.
-func (g *Gateway) previewWrite(ctx context.Context, d *invocation) json.RawMessage {
-	in, err := inputOf[fileInput](d.input)
+func (g *Gateway) previewWrite(ctx context.Context, inv *invocation) json.RawMessage {
+	in, err := inputOf[fileInput](inv.input)
 	if err != nil {
 		return nil // the tool rejects the input before an approval is requested
 	}
-	return g.preview(ctx, d, in.Path, func(string) (string, error) { return in.Text, nil })
+	return g.preview(ctx, inv, in.Path, func(string) (string, error) { return in.Text, nil })
 }
 
 // previewEdit returns the diff of edit_file.
-func (g *Gateway) previewEdit(ctx context.Context, d *invocation) json.RawMessage {
-	in, err := inputOf[editInput](d.input)
+func (g *Gateway) previewEdit(ctx context.Context, inv *invocation) json.RawMessage {
+	in, err := inputOf[editInput](inv.input)
 	if err != nil {
 		return nil
 	}
-	return g.preview(ctx, d, in.Path, func(was string) (string, error) { return replaceText(was, in, d.retry) })
+	return g.preview(ctx, inv, in.Path, func(before string) (string, error) { return replaceText(before, in, inv.retry) })
 }

@@ -100,11 +100,11 @@ func (b *Bounds) Usage(ctx context.Context, jid id.Jail) (autonomy.Limits, error
 // ApproveResources requests a person's approval for a change of a jail's limits. The
 // requesting run is paused meanwhile. It is an autonomy.ResourceConfig.Approve.
 func (g *Gateway) ApproveResources(ctx context.Context, m autonomy.Member, have, want autonomy.Limits, reason string) (allow bool, by, why string, err error) {
-	who, err := g.subjectOf(ctx, m)
+	subject, err := g.subjectOf(ctx, m)
 	if err != nil {
 		return false, "", "", err
 	}
-	q := policy.Question{Subject: who, Action: policy.ActionResources, Resource: changedLimits(have, want).String()}
+	q := policy.Question{Subject: subject, Action: policy.ActionResources, Resource: changedLimits(have, want).String()}
 	about, err := json.Marshal(map[string]string{"has": have.String(), "wants": want.String(), "why": reason})
 	if err != nil {
 		return false, "", "", err

@@ -119,8 +119,8 @@ func (g *Gateway) eachCheckpoint(ctx context.Context, r id.Run, do func(run.Chec
 
 // saveDue takes the automatic checkpoints that are due.
 func (g *Gateway) saveDue() {
-	for _, a := range g.listSupervisions() {
-		r, err := g.cfg.Runs.Get(g.ctx, a.run)
+	for _, sup := range g.listSupervisions() {
+		r, err := g.cfg.Runs.Get(g.ctx, sup.run)
 		if err != nil || r.State != run.Active {
 			continue
 		}
@@ -129,8 +129,8 @@ func (g *Gateway) saveDue() {
 			continue
 		}
 		want := g.saveSettings(ag)
-		if reason, due := a.saver.due(want, r.Steps, time.Now()); due {
-			g.wg.Go(func() { g.saveOne(&a.saver, r, want, reason) })
+		if reason, due := sup.saver.due(want, r.Steps, time.Now()); due {
+			g.wg.Go(func() { g.saveOne(&sup.saver, r, want, reason) })
 		}
 	}
 }

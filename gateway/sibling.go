@@ -79,8 +79,8 @@ type coordinateInput struct {
 // defaultReplyTimeout is how long to wait for a reply if the caller sets no timeout.
 const defaultReplyTimeout = 5 * time.Minute
 
-func (g *Gateway) coordinateTool(ctx context.Context, d *invocation) (any, error) {
-	in, err := inputOf[coordinateInput](d.input)
+func (g *Gateway) coordinateTool(ctx context.Context, inv *invocation) (any, error) {
+	in, err := inputOf[coordinateInput](inv.input)
 	if err != nil {
 		return nil, err
 	}
@@ -88,7 +88,7 @@ func (g *Gateway) coordinateTool(ctx context.Context, d *invocation) (any, error
 	if in.Reply != nil {
 		wait = time.Duration(*in.Reply) * time.Millisecond
 	}
-	return g.Coordinate(ctx, d.caller, autonomy.Ask{To: in.Target, Action: in.Action, Context: in.Context, ReplyWithin: wait, Key: d.key})
+	return g.Coordinate(ctx, inv.caller, autonomy.Ask{To: in.Target, Action: in.Action, Context: in.Context, ReplyWithin: wait, Key: inv.key})
 }
 
 // An Asked is the outcome of a request to a sibling, as reported to the requester.
@@ -261,14 +261,14 @@ func memberName(m autonomy.Member) string {
 	return cmp.Or(m.Name, cmp.Or(m.Session, string(m.Jail)))
 }
 
-func (g *Gateway) requestsTool(ctx context.Context, d *invocation) (any, error) {
+func (g *Gateway) requestsTool(ctx context.Context, inv *invocation) (any, error) {
 	in, err := inputOf[struct {
 		WaitMS int64 `json:"wait_ms"`
-	}](d.input)
+	}](inv.input)
 	if err != nil {
 		return nil, err
 	}
-	all, err := g.Errands(ctx, d.caller, min(time.Duration(in.WaitMS)*time.Millisecond, time.Minute))
+	all, err := g.Errands(ctx, inv.caller, min(time.Duration(in.WaitMS)*time.Millisecond, time.Minute))
 	return struct {
 		Requests []Errand `json:"requests"`
 	}{all}, err
@@ -283,19 +283,19 @@ func (g *Gateway) Reply(ctx context.Context, c Caller, q id.Request, answer stri
 	return Asked{Request: r.ID, State: r.State}, err
 }
 
-func (g *Gateway) replyTool(ctx context.Context, d *invocation) (any, error) {
+func (g *Gateway) replyTool(ctx context.Context, inv *invocation) (any, error) {
 	in, err := inputOf[struct {
 		Request id.Request `json:"request"`
 		Answer  string     `json:"answer"`
-	}](d.input)
+	}](inv.input)
 	if err != nil {
 		return nil, err
 	}
-	return g.Reply(ctx, d.caller, in.Request, in.Answer)
+	return g.Reply(ctx, inv.caller, in.Request, in.Answer)
 }
 
-func (g *Gateway) resourcesTool(ctx context.Context, d *invocation) (any, error) {
-	return g.AskResources(ctx, d.caller, d.input)
+func (g *Gateway) resourcesTool(ctx context.Context, inv *invocation) (any, error) {
+	return g.AskResources(ctx, inv.caller, inv.input)
 }
 
 type taskInput struct {
@@ -304,18 +304,18 @@ type taskInput struct {
 	Priority    autonomy.Priority `json:"priority,omitempty"`
 }
 
-func (g *Gateway) taskTool(ctx context.Context, d *invocation) (any, error) {
-	in, err := inputOf[taskInput](d.input)
+func (g *Gateway) taskTool(ctx context.Context, inv *invocation) (any, error) {
+	in, err := inputOf[taskInput](inv.input)
 	if err != nil {
 		return nil, err
 	}
 	at := time.Now()
-	if ms, err := strconv.ParseInt(d.ref, 10, 64); err == nil {
+	if ms, err := strconv.ParseInt(inv.ref, 10, 64); err == nil {
 		at = time.UnixMilli(ms)
-	} else if err := d.saveRef(ctx, strconv.FormatInt(at.UnixMilli(), 10)); err != nil {
+	} else if err := inv.saveRef(ctx, strconv.FormatInt(at.UnixMilli(), 10)); err != nil {
 		return nil, err
 	}
-	return g.createTask(ctx, d.caller, autonomy.NewTask{Title: in.Title, Description: in.Description, Priority: in.Priority, At: at})
+	return g.createTask(ctx, inv.caller, autonomy.NewTask{Title: in.Title, Description: in.Description, Priority: in.Priority, At: at})
 }
 
 // A Backlogged is a created task, as reported to the agent that created it.
@@ -377,18 +377,18 @@ func (w Workspaces) Write(ctx context.Context, jid id.Jail, p string, data []byt
 }
 
 // Read implements autonomy.Files.
-func (w Workspaces) Read(ctx context.Context, jid id.Jail, p string, most int64) ([]byte, error) {
+func (w Workspaces) Read(ctx context.Context, jid id.Jail, p string, limit int64) ([]byte, error) {
 	f, at, err := w.open(ctx, jid, p)
 	if err != nil {
 		return nil, err
 	}
 	defer f.Close()
-	r, _, err := f.Read(ctx, at, 0, most)
+	r, _, err := f.Read(ctx, at, 0, limit)
 	if err != nil {
 		return nil, err
 	}
 	defer r.Close()
-	return io.ReadAll(io.LimitReader(r, most))
+	return io.ReadAll(io.LimitReader(r, limit))
 }
 
 // Members returns the sessions of a group with their jails. It implements autonomy.Siblings.
@@ -455,11 +455,11 @@ func (g *Gateway) subjectOf(ctx context.Context, m autonomy.Member) (policy.Subj
 // MayAsk evaluates whether a member may send a request to another. It is an
 // autonomy.BrokerConfig.Policy.
 func (g *Gateway) MayAsk(ctx context.Context, from, to autonomy.Member, action, text string) (bool, string, error) {
-	who, err := g.subjectOf(ctx, from)
+	subject, err := g.subjectOf(ctx, from)
 	if err != nil {
 		return false, "", err
 	}
-	q := policy.Question{Subject: who, Action: policy.ActionCoordinate, Resource: memberName(to)}
+	q := policy.Question{Subject: subject, Action: policy.ActionCoordinate, Resource: memberName(to)}
 	about, err := json.Marshal(map[string]string{"action": action, "context": text})
 	if err != nil {
 		return false, "", err

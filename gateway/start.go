@@ -21,7 +21,7 @@ import (
 // An Order requests a run: now, at a later time, or on a schedule.
 type Order struct {
 	run.Request
-	Timing schedule.Spec // uses only Cron, TZ, Missed, Overlap and Jitter; without Cron there is one run
+	Timing schedule.Spec // uses only Cron, TZ, Missed, Overlap and Jitter; an empty Cron means a single run
 }
 
 // A scheduleTemplate is the stored template of the runs that a schedule creates.
@@ -130,9 +130,9 @@ func (g *Gateway) findOrCreateSchedule(ctx context.Context, o Order) (schedule.S
 				break
 			}
 			for _, h := range list {
-				var m scheduleTemplate
+				var tmpl scheduleTemplate
 				f.After = h.ID
-				if json.Unmarshal(h.Make, &m) == nil && m.Key == o.Key {
+				if json.Unmarshal(h.Make, &tmpl) == nil && tmpl.Key == o.Key {
 					return h, nil
 				}
 			}
@@ -149,12 +149,12 @@ func (g *Gateway) findOrCreateSchedule(ctx context.Context, o Order) (schedule.S
 
 // Fire creates the run of a due time. It implements schedule.Config.Fire.
 func (g *Gateway) Fire(ctx context.Context, f schedule.Firing) error {
-	var m scheduleTemplate
-	if err := json.Unmarshal(f.Schedule.Make, &m); err != nil {
+	var tmpl scheduleTemplate
+	if err := json.Unmarshal(f.Schedule.Make, &tmpl); err != nil {
 		return fault.New(fault.Invalid, "gateway.Fire", string(f.Schedule.ID), err)
 	}
 	_, err := g.cfg.Runs.Create(ctx, run.Request{
-		Session: f.Schedule.Session, Goal: m.Goal, Agent: m.Agent, Limits: m.Limits, OnExceed: m.OnExceed, Until: m.Until,
+		Session: f.Schedule.Session, Goal: tmpl.Goal, Agent: tmpl.Agent, Limits: tmpl.Limits, OnExceed: tmpl.OnExceed, Until: tmpl.Until,
 		Schedule: string(f.Schedule.ID), By: "schedule", Key: f.Key,
 	})
 	g.Poke()
@@ -389,9 +389,9 @@ func (g *Gateway) cleanUpUnsupervised(r run.Run) {
 
 // GoalOf returns the goal of a schedule.
 func GoalOf(h schedule.Schedule) string {
-	var m scheduleTemplate
-	if json.Unmarshal(h.Make, &m) != nil {
+	var tmpl scheduleTemplate
+	if json.Unmarshal(h.Make, &tmpl) != nil {
 		return ""
 	}
-	return m.Goal
+	return tmpl.Goal
 }

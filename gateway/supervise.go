@@ -47,7 +47,7 @@ type supervision struct {
 	saver      saver
 	loops      loopDetector
 	taint      taint
-	promptLock cancelableLock // held while the agent is prompted
+	promptLock cancelableLock // held while a prompt is written to the agent
 
 	mu sync.Mutex
 	// +checklocks:mu
@@ -55,25 +55,25 @@ type supervision struct {
 }
 
 // stateChange returns a channel that is closed when the run may have changed its state.
-func (a *supervision) stateChange() <-chan struct{} {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if a.changed == nil {
-		a.changed = make(chan struct{})
+func (sup *supervision) stateChange() <-chan struct{} {
+	sup.mu.Lock()
+	defer sup.mu.Unlock()
+	if sup.changed == nil {
+		sup.changed = make(chan struct{})
 	}
-	return a.changed
+	return sup.changed
 }
 
 // notifyStateChange wakes all waiters for a state change of the run.
-func (a *supervision) notifyStateChange() {
-	a.mu.Lock()
-	if a.changed != nil {
-		close(a.changed)
-		a.changed = nil
+func (sup *supervision) notifyStateChange() {
+	sup.mu.Lock()
+	if sup.changed != nil {
+		close(sup.changed)
+		sup.changed = nil
 	}
-	a.mu.Unlock()
+	sup.mu.Unlock()
 	select {
-	case a.moved <- struct{}{}:
+	case sup.moved <- struct{}{}:
 	default:
 	}
 }
@@ -106,8 +106,8 @@ func (g *Gateway) startSupervision(r run.Run) {
 	if g.supervisions[r.ID] != nil || g.ctx.Err() != nil {
 		return
 	}
-	a := newSupervision(r.ID)
-	g.supervisions[r.ID] = a
+	sup := newSupervision(r.ID)
+	g.supervisions[r.ID] = sup
 	g.wg.Go(func() {
 		defer func() {
 			g.mu.Lock()
@@ -115,7 +115,7 @@ func (g *Gateway) startSupervision(r run.Run) {
 			g.mu.Unlock()
 			g.Poke()
 		}()
-		g.supervise(a)
+		g.supervise(sup)
 	})
 }
 
@@ -124,21 +124,21 @@ func (g *Gateway) Happened(e run.Event) {
 	if e.Kind != run.RunMoved && e.Kind != run.RunCreated {
 		return
 	}
-	a := g.supervisionOf(e.Run)
-	if a == nil {
+	sup := g.supervisionOf(e.Run)
+	if sup == nil {
 		g.Poke()
 		return
 	}
-	a.notifyStateChange()
+	sup.notifyStateChange()
 }
 
 // supervise claims a run and keeps an agent running for it while it is active. It returns when
 // the run is paused, scheduled or ended, or when another daemon has the claim.
-func (g *Gateway) supervise(a *supervision) {
-	claimed, err := g.cfg.Runs.Claim(g.ctx, a.run)
+func (g *Gateway) supervise(sup *supervision) {
+	claimed, err := g.cfg.Runs.Claim(g.ctx, sup.run)
 	if err != nil {
 		if !errors.Is(err, fault.Conflict) && g.ctx.Err() == nil {
-			g.cfg.Log.Error("could not claim a run", "run", a.run, "err", err)
+			g.cfg.Log.Error("could not claim a run", "run", sup.run, "err", err)
 		}
 		return
 	}
@@ -146,18 +146,18 @@ func (g *Gateway) supervise(a *supervision) {
 	defer cancel(nil)
 	defer context.AfterFunc(g.ctx, func() { cancel(context.Cause(g.ctx)) })()
 	defer func() {
-		if err := g.cfg.Runs.Release(context.WithoutCancel(ctx), a.run); err != nil && g.ctx.Err() == nil {
-			g.cfg.Log.Warn("could not release the claim on a run", "run", a.run, "err", err)
+		if err := g.cfg.Runs.Release(context.WithoutCancel(ctx), sup.run); err != nil && g.ctx.Err() == nil {
+			g.cfg.Log.Warn("could not release the claim on a run", "run", sup.run, "err", err)
 		}
 	}()
-	defer g.meter(ctx, a.run)()
+	defer g.meter(ctx, sup.run)()
 	for first := true; ctx.Err() == nil; first = false {
-		r, err := g.cfg.Runs.Get(ctx, a.run)
+		r, err := g.cfg.Runs.Get(ctx, sup.run)
 		if err == nil && first {
-			err = g.initSaver(ctx, &a.saver, r)
+			err = g.initSaver(ctx, &sup.saver, r)
 		}
 		if err != nil {
-			g.cfg.Log.Error("could not read a run", "run", a.run, "err", err)
+			g.cfg.Log.Error("could not read a run", "run", sup.run, "err", err)
 			return
 		}
 		switch {
@@ -170,8 +170,8 @@ func (g *Gateway) supervise(a *supervision) {
 		case r.State == run.Scheduled:
 			return
 		}
-		if err := g.runAgent(ctx, a, r); err != nil && ctx.Err() == nil {
-			g.restartOrFail(ctx, a, r, err)
+		if err := g.runAgent(ctx, sup, r); err != nil && ctx.Err() == nil {
+			g.restartOrFail(ctx, sup, r, err)
 		}
 	}
 }
@@ -186,8 +186,9 @@ var errEndpointClosed = errors.New("the endpoint of the agent was closed")
 
 // restartOrFail records a restart and waits for the backoff, or moves the run to failed after
 // a permanent error or too many restarts.
-func (g *Gateway) restartOrFail(ctx context.Context, a *supervision, r run.Run, cause error) {
-	if errors.Is(cause, errEndpointClosed) { // the daemon is shutting down: not a failure of the agent
+func (g *Gateway) restartOrFail(ctx context.Context, sup *supervision, r run.Run, cause error) {
+	if errors.Is(cause, errEndpointClosed) {
+		// The daemon is shutting down. This is not a failure of the agent.
 		select {
 		case <-time.After(time.Second):
 		case <-ctx.Done():
@@ -199,12 +200,14 @@ func (g *Gateway) restartOrFail(ctx context.Context, a *supervision, r run.Run, 
 	if err != nil || now.State != run.Active {
 		return
 	}
-	hopeless := errors.Is(cause, fault.Invalid) || errors.Is(cause, fault.Unsupported) || errors.Is(cause, fault.NotFound) || errors.Is(cause, fault.Denied)
+	permanent := errors.Is(cause, fault.Invalid) || errors.Is(cause, fault.Unsupported) || errors.Is(cause, fault.NotFound) || errors.Is(cause, fault.Denied)
 	restarts := now.Restarts
 	if ag, err := g.agentOf(now.Agent); err == nil && ag.Preset == "builtin" && now.Steps > now.Stuck {
-		restarts = 0 // it made progress; steps of other agents do not show progress, since they repeat requests after a restart
+		// The agent made progress. The steps of other agents do not show progress, since those
+		// agents repeat their requests after a restart.
+		restarts = 0
 	}
-	if hopeless || restarts >= maxRestarts {
+	if permanent || restarts >= maxRestarts {
 		reason := cause.Error()
 		if remedy := fault.RemedyOf(cause); remedy != "" {
 			reason += "; " + remedy
@@ -214,10 +217,10 @@ func (g *Gateway) restartOrFail(ctx context.Context, a *supervision, r run.Run, 
 		}
 		return
 	}
-	_, over := errors.AsType[errEnded](cause)
+	_, exited := errors.AsType[errEnded](cause)
 	if _, err := g.cfg.Runs.Update(ctx, r.ID, func(d *run.Details) {
 		d.Restarts, d.Stuck = restarts+1, now.Steps
-		if over { // otherwise the process may still run, and launch looks for it
+		if exited { // otherwise the process may still run, and launch looks for it
 			d.Exec = ""
 		}
 	}); err != nil {
@@ -226,14 +229,14 @@ func (g *Gateway) restartOrFail(ctx context.Context, a *supervision, r run.Run, 
 	backoff := min(time.Second<<restarts, time.Minute)
 	select {
 	case <-time.After(backoff):
-	case <-a.moved:
+	case <-sup.moved:
 	case <-ctx.Done():
 	}
 }
 
 // runAgent starts the agent of a run, or finds it running, and waits until it ends or the run
 // is no longer active.
-func (g *Gateway) runAgent(ctx context.Context, a *supervision, r run.Run) error {
+func (g *Gateway) runAgent(ctx context.Context, sup *supervision, r run.Run) error {
 	ag, err := g.agentOf(r.Agent)
 	if err != nil {
 		return err
@@ -241,13 +244,13 @@ func (g *Gateway) runAgent(ctx context.Context, a *supervision, r run.Run) error
 	if err := g.check(ag); err != nil {
 		return err
 	}
-	started, err := g.acquireStartSlot(ctx, a)
+	started, err := g.acquireStartSlot(ctx, sup)
 	if err != nil {
 		return err
 	}
 	defer started()
 	if ag.Spawner != InJail {
-		return g.runOutside(ctx, a, r, ag, started)
+		return g.runOutside(ctx, sup, r, ag, started)
 	}
 	j, err := g.ensureJail(ctx, r, ag)
 	if err != nil {
@@ -261,16 +264,16 @@ func (g *Gateway) runAgent(ctx context.Context, a *supervision, r run.Run) error
 	if err != nil {
 		return err
 	}
-	a.activity.recordHeartbeat() // the time limit of the first heartbeat starts now
-	if x == r.Exec {             // it was already running
+	sup.activity.recordHeartbeat() // the time limit of the first heartbeat starts now
+	if x == r.Exec {               // it was already running
 		started()
 	} else {
-		g.releaseOnHeartbeat(ctx, a, ag, started)
+		g.releaseOnHeartbeat(ctx, sup, ag, started)
 	}
 	if l.Protocol == agent.ACP {
-		return g.converseInJail(ctx, a, r, j, x, l, ag)
+		return g.converseInJail(ctx, sup, r, j, x, l, ag)
 	}
-	return g.waitInJail(ctx, a, r, j.ID, x, l, ag)
+	return g.waitInJail(ctx, sup, r, j.ID, x, l, ag)
 }
 
 // firstBeatTimeout limits how long an agent that has not sent a heartbeat keeps its start
@@ -280,14 +283,14 @@ const firstBeatTimeout = 2 * time.Second
 // acquireStartSlot waits for a slot to start an agent. The slots go to the oldest runs first
 // and limit concurrent starts, so that a daemon which finds many runs does not start all of
 // them together. The first call of started frees the slot.
-func (g *Gateway) acquireStartSlot(ctx context.Context, a *supervision) (started func(), err error) {
+func (g *Gateway) acquireStartSlot(ctx context.Context, sup *supervision) (started func(), err error) {
 	select {
 	case g.startSlots <- struct{}{}:
 	case <-ctx.Done():
 		return nil, context.Cause(ctx)
 	}
 	select {
-	case <-a.heartbeat: // drop a heartbeat of the previous process
+	case <-sup.heartbeat: // drop a heartbeat of the previous process
 	default:
 	}
 	return sync.OnceFunc(func() { <-g.startSlots }), nil
@@ -295,7 +298,7 @@ func (g *Gateway) acquireStartSlot(ctx context.Context, a *supervision) (started
 
 // releaseOnHeartbeat calls started after the first heartbeat or a timeout, or immediately for
 // agents that send no heartbeats.
-func (g *Gateway) releaseOnHeartbeat(ctx context.Context, a *supervision, ag Agent, started func()) {
+func (g *Gateway) releaseOnHeartbeat(ctx context.Context, sup *supervision, ag Agent, started func()) {
 	if ag.Preset != "builtin" {
 		started()
 		return
@@ -303,7 +306,7 @@ func (g *Gateway) releaseOnHeartbeat(ctx context.Context, a *supervision, ag Age
 	g.wg.Go(func() {
 		defer started()
 		select {
-		case <-a.heartbeat:
+		case <-sup.heartbeat:
 		case <-time.After(firstBeatTimeout):
 		case <-ctx.Done():
 		}
@@ -385,7 +388,7 @@ func (g *Gateway) launch(ctx context.Context, r run.Run, a Agent, j jail.Jail) (
 }
 
 // waitInJail waits until an agent in a jail ends or its run stops being active.
-func (g *Gateway) waitInJail(ctx context.Context, a *supervision, r run.Run, j id.Jail, x id.Exec, l agent.Launch, ag Agent) error {
+func (g *Gateway) waitInJail(ctx context.Context, sup *supervision, r run.Run, j id.Jail, x id.Exec, l agent.Launch, ag Agent) error {
 	type end struct {
 		status protocol.ExecStatus
 		output agentOutput
@@ -417,7 +420,7 @@ func (g *Gateway) waitInJail(ctx context.Context, a *supervision, r run.Run, j i
 				return e.err
 			}
 			return g.handleExit(ctx, r, ag, e.status.Code, e.status.Signal, &e.output)
-		case <-a.moved:
+		case <-sup.moved:
 			if on, err := g.shouldContinue(ctx, r.ID); err != nil || !on {
 				return err
 			}
@@ -425,7 +428,7 @@ func (g *Gateway) waitInJail(ctx context.Context, a *supervision, r run.Run, j i
 			if on, err := g.shouldContinue(ctx, r.ID); err != nil || !on {
 				return err
 			}
-		case why := <-a.restart:
+		case why := <-sup.restart:
 			g.terminate(ctx, j, x)
 			return errEnded{why}
 		case <-ctx.Done():
@@ -457,16 +460,16 @@ type agentOutput struct {
 // maxLast limits the output, in bytes, that an error quotes.
 const maxLast = 1500
 
-func (p *agentOutput) add(s protocol.Stream, data []byte) {
-	if s == protocol.Stdout && len(p.stdout) < outputRing {
-		p.stdout = append(p.stdout, data...)
+func (o *agentOutput) add(s protocol.Stream, data []byte) {
+	if s == protocol.Stdout && len(o.stdout) < outputRing {
+		o.stdout = append(o.stdout, data...)
 	}
-	p.last = safetext.AppendEnd(p.last, data, maxLast)
+	o.last = safetext.AppendEnd(o.last, data, maxLast)
 }
 
 // lastOutput returns the end of the combined output.
-func (p *agentOutput) lastOutput() string {
-	return strings.TrimSpace(strings.ToValidUTF8(safetext.Suffix(string(p.last), maxLast), "\uFFFD"))
+func (o *agentOutput) lastOutput() string {
+	return strings.TrimSpace(strings.ToValidUTF8(safetext.Suffix(string(o.last), maxLast), "\uFFFD"))
 }
 
 // handleExit updates a run after its agent has exited: the run is done, it has failed, or
@@ -512,11 +515,11 @@ func (g *Gateway) handleExit(ctx context.Context, r run.Run, a Agent, code int, 
 	return g.finish(ctx, r.ID, out.Text)
 }
 
-func errText(err error, otherwise string) string {
+func errText(err error, fallback string) string {
 	if err != nil {
 		return err.Error()
 	}
-	return otherwise
+	return fallback
 }
 
 // maxResult limits the part of an agent's output, in bytes, that becomes the result.

@@ -582,7 +582,7 @@ func TestPruneKeepsNewestJails(t *testing.T) {
 
 func TestSweepStopsJailsOfEndedRuns(t *testing.T) {
 	env := newTestEnv(t).withoutLoop()
-	made := func(r id.Run, origin *jail.Origin, age time.Duration) id.Jail {
+	newJail := func(r id.Run, origin *jail.Origin, age time.Duration) id.Jail {
 		t.Helper()
 		j, err := env.jails.Create(t.Context(), jail.Spec{Start: true, Labels: map[string]string{LabelSession: "s", LabelRun: string(r)}})
 		if err != nil {
@@ -595,9 +595,9 @@ func TestSweepStopsJailsOfEndedRuns(t *testing.T) {
 	}
 	done, active, paused, moved := env.order("s", "a", Agent{}), env.order("s", "b", Agent{}), env.order("s", "c", Agent{}), env.order("s", "d", Agent{})
 	jails := map[string]id.Jail{
-		"of a run that is done": made(done.ID, nil, 0), "of an active run": made(active.ID, nil, 0), "of a paused run": made(paused.ID, nil, 0),
-		"of a moved run": made(moved.ID, nil, 0), "of a branch that was never made": made("r-none", &jail.Origin{}, time.Hour),
-		"of a branch that may be made": made("r-soon", &jail.Origin{}, 0),
+		"of a run that is done": newJail(done.ID, nil, 0), "of an active run": newJail(active.ID, nil, 0), "of a paused run": newJail(paused.ID, nil, 0),
+		"of a moved run": newJail(moved.ID, nil, 0), "of a branch that was never made": newJail("r-none", &jail.Origin{}, time.Hour),
+		"of a branch that may be made": newJail("r-soon", &jail.Origin{}, 0),
 	}
 	for name, r := range map[string]id.Run{"of a run that is done": done.ID, "of an active run": active.ID, "of a paused run": paused.ID} {
 		if _, err := env.runs.Update(t.Context(), r, func(d *run.Details) { d.Jail = jails[name] }); err != nil {

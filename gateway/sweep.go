@@ -17,12 +17,14 @@ import (
 // foreignTimeout is how long an unsupervised run is reserved for the daemon that has its jail.
 const foreignTimeout = 30 * time.Second
 
-// unsupervised returns at most limit runs that no daemon supervises and that can
-// run here. Only loop may call it.
+// unsupervised returns at most limit runs that no daemon supervises and that can run here.
+// Only loop may call it.
 func (g *Gateway) unsupervised(ctx context.Context, limit int) ([]run.Run, error) {
 	before := g.foreignSince
 	g.foreignSince = map[id.Run]time.Time{}
-	held := map[string]bool{} // sessions reserved for another daemon: a daemon that starts one run of a session needs all of them
+	// Sessions that are reserved for another daemon. A daemon that starts one run of a session
+	// supervises all of its runs.
+	reserved := map[string]bool{}
 	return g.cfg.Runs.Unsupervised(ctx, limit, func(r run.Run) bool {
 		since, ok := before[r.ID]
 		if !ok {
@@ -33,10 +35,10 @@ func (g *Gateway) unsupervised(ctx context.Context, limit int) ([]run.Run, error
 			g.foreignSince[r.ID] = since
 		}
 		if foreign && (wait || time.Since(since) < foreignTimeout) {
-			held[r.Session] = true
+			reserved[r.Session] = true
 			return false
 		}
-		return r.Jail != "" || !held[r.Session]
+		return r.Jail != "" || !reserved[r.Session]
 	})
 }
 

@@ -33,9 +33,10 @@ type builtinTool struct {
 	Tool
 	// question returns the policy question about a use. nil or an empty action: the use is not
 	// evaluated.
-	question     func(input json.RawMessage) (policy.Question, error)
-	preview      func(g *Gateway, ctx context.Context, d *invocation) json.RawMessage // returns what to show with an approval request; may be nil
-	do           func(g *Gateway, ctx context.Context, d *invocation) (any, error)
+	question func(input json.RawMessage) (policy.Question, error)
+	// preview returns what to show with an approval request. It may be nil.
+	preview      func(g *Gateway, ctx context.Context, inv *invocation) json.RawMessage
+	do           func(g *Gateway, ctx context.Context, inv *invocation) (any, error)
 	waitsForPeer bool // it waits for a sibling: the agent is neither idle nor slow meanwhile
 }
 
@@ -54,7 +55,7 @@ type invocation struct {
 const maxToolText = 64 << 10
 
 // inJail reports whether the tool needs the agent's jail.
-func (w *builtinTool) inJail() bool { return w.Kind == "exec" || w.Kind == "file" }
+func (tool *builtinTool) inJail() bool { return tool.Kind == "exec" || tool.Kind == "file" }
 
 var builtinTools = []builtinTool{
 	{
@@ -156,18 +157,18 @@ const defaultCommandTimeout = 2 * time.Minute
 
 // runCommand runs a command once. The id of the process is stored before it starts, so that a
 // repeated call finds it, running or ended.
-func (g *Gateway) runCommand(ctx context.Context, d *invocation) (any, error) {
-	in, err := inputOf[commandInput](d.input)
+func (g *Gateway) runCommand(ctx context.Context, inv *invocation) (any, error) {
+	in, err := inputOf[commandInput](inv.input)
 	if err != nil {
 		return nil, err
 	}
 	if strings.TrimSpace(in.Command) == "" {
 		return nil, fault.Fieldf("gateway.Call", "command", "the command is empty")
 	}
-	x := id.Exec(d.ref)
+	x := id.Exec(inv.ref)
 	if x == "" {
 		x = id.NewExec()
-		if err := d.saveRef(ctx, string(x)); err != nil {
+		if err := inv.saveRef(ctx, string(x)); err != nil {
 			return nil, err
 		}
 	}
@@ -175,11 +176,11 @@ func (g *Gateway) runCommand(ctx context.Context, d *invocation) (any, error) {
 	if timeout <= 0 {
 		timeout = defaultCommandTimeout
 	}
-	_, _, err = g.cfg.Jails.Exec(ctx, d.caller.Jail, jail.ExecRequest{ID: x, Cmd: in.Command, Cwd: in.Cwd, Timeout: timeout, Env: callerEnv(d.caller)}, nil)
+	_, _, err = g.cfg.Jails.Exec(ctx, inv.caller.Jail, jail.ExecRequest{ID: x, Cmd: in.Command, Cwd: in.Cwd, Timeout: timeout, Env: callerEnv(inv.caller)}, nil)
 	if err != nil && !errors.Is(err, fault.Conflict) {
 		return nil, err
 	}
-	out, serr := g.outputOf(ctx, d.caller.Jail, x)
+	out, serr := g.outputOf(ctx, inv.caller.Jail, x)
 	if serr != nil {
 		return nil, errors.Join(err, serr)
 	}
@@ -277,27 +278,27 @@ type editInput struct {
 
 // files opens the files of the invocation's jail, and returns p as an absolute path. A
 // relative p starts at the workspace.
-func (g *Gateway) files(ctx context.Context, d *invocation, p string) (jail.Files, string, error) {
+func (g *Gateway) files(ctx context.Context, inv *invocation, p string) (jail.Files, string, error) {
 	if strings.Contains(p, "\x00") {
 		return nil, "", fault.Fieldf("gateway.Call", "path", "a path must not contain a NUL byte")
 	}
-	j, err := g.cfg.Jails.Get(ctx, d.caller.Jail)
+	j, err := g.cfg.Jails.Get(ctx, inv.caller.Jail)
 	if err != nil {
 		return nil, "", err
 	}
 	if !path.IsAbs(p) {
 		p = path.Join(cmp.Or(j.Spec.Project(), "/"), p)
 	}
-	f, err := g.cfg.Jails.Files(ctx, d.caller.Jail)
+	f, err := g.cfg.Jails.Files(ctx, inv.caller.Jail)
 	return f, p, err
 }
 
-func (g *Gateway) readFile(ctx context.Context, d *invocation) (any, error) {
-	in, err := inputOf[fileInput](d.input)
+func (g *Gateway) readFile(ctx context.Context, inv *invocation) (any, error) {
+	in, err := inputOf[fileInput](inv.input)
 	if err != nil {
 		return nil, err
 	}
-	f, p, err := g.files(ctx, d, in.Path)
+	f, p, err := g.files(ctx, inv, in.Path)
 	if err != nil {
 		return nil, err
 	}
@@ -322,12 +323,12 @@ func (g *Gateway) readFile(ctx context.Context, d *invocation) (any, error) {
 	}{strings.ToValidUTF8(string(text), "\uFFFD"), info.Size, in.Offset+int64(len(text)) < info.Size}, nil
 }
 
-func (g *Gateway) writeFile(ctx context.Context, d *invocation) (any, error) {
-	in, err := inputOf[fileInput](d.input)
+func (g *Gateway) writeFile(ctx context.Context, inv *invocation) (any, error) {
+	in, err := inputOf[fileInput](inv.input)
 	if err != nil {
 		return nil, err
 	}
-	f, p, err := g.files(ctx, d, in.Path)
+	f, p, err := g.files(ctx, inv, in.Path)
 	if err != nil {
 		return nil, err
 	}
@@ -349,12 +350,12 @@ func putFile(ctx context.Context, f jail.Files, p string, text []byte) (writeRes
 // maxEdited limits the size of an edited file, in bytes.
 const maxEdited = 8 << 20
 
-func (g *Gateway) editFile(ctx context.Context, d *invocation) (any, error) {
-	in, err := inputOf[editInput](d.input)
+func (g *Gateway) editFile(ctx context.Context, inv *invocation) (any, error) {
+	in, err := inputOf[editInput](inv.input)
 	if err != nil {
 		return nil, err
 	}
-	f, p, err := g.files(ctx, d, in.Path)
+	f, p, err := g.files(ctx, inv, in.Path)
 	if err != nil {
 		return nil, err
 	}
@@ -371,21 +372,21 @@ func (g *Gateway) editFile(ctx context.Context, d *invocation) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	next, err := replaceText(string(text), in, d.retry)
+	next, err := replaceText(string(text), in, inv.retry)
 	if err != nil {
 		return nil, err
 	}
 	return putFile(ctx, f, p, []byte(next))
 }
 
-func replaceText(text string, in *editInput, again bool) (string, error) {
+func replaceText(text string, in *editInput, retry bool) (string, error) {
 	const op = "gateway.Call"
 	n := strings.Count(text, in.Old)
 	switch {
 	case in.Old == "":
 		return "", fault.Fieldf(op, "old", "the old text is empty: use write_file")
 	case n == 0:
-		if done := in.New != "" && strings.Contains(text, in.New); done && again {
+		if done := in.New != "" && strings.Contains(text, in.New); done && retry {
 			return text, nil
 		} else if done {
 			return "", fault.Fieldf(op, "old", "the file does not contain the old text, but already contains the new text")
@@ -400,12 +401,12 @@ func replaceText(text string, in *editInput, again bool) (string, error) {
 // maxListed limits the entries of a listing.
 const maxListed = 500
 
-func (g *Gateway) listFiles(ctx context.Context, d *invocation) (any, error) {
-	in, err := inputOf[fileInput](d.input)
+func (g *Gateway) listFiles(ctx context.Context, inv *invocation) (any, error) {
+	in, err := inputOf[fileInput](inv.input)
 	if err != nil {
 		return nil, err
 	}
-	f, p, err := g.files(ctx, d, in.Path)
+	f, p, err := g.files(ctx, inv, in.Path)
 	if err != nil {
 		return nil, err
 	}

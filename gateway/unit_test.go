@@ -105,14 +105,14 @@ func TestTruncatedOutputKeepsBothEnds(t *testing.T) {
 }
 
 func TestAgentOutputKeepsLastBytes(t *testing.T) {
-	var p agentOutput
-	p.add(1, []byte(strings.Repeat("a", maxLast)))
-	p.add(2, []byte(" error\n"))
-	if got := p.lastOutput(); len(got) > maxLast || !strings.HasSuffix(got, "a error") {
+	var o agentOutput
+	o.add(1, []byte(strings.Repeat("a", maxLast)))
+	o.add(2, []byte(" error\n"))
+	if got := o.lastOutput(); len(got) > maxLast || !strings.HasSuffix(got, "a error") {
 		t.Errorf("last output = %d bytes ending in %q, want the error", len(got), got[max(0, len(got)-10):])
 	}
-	if len(p.stdout) != maxLast {
-		t.Errorf("standard output = %d bytes, want %d", len(p.stdout), maxLast)
+	if len(o.stdout) != maxLast {
+		t.Errorf("standard output = %d bytes, want %d", len(o.stdout), maxLast)
 	}
 }
 
@@ -278,30 +278,30 @@ func TestDenialPromptListsReasons(t *testing.T) {
 
 func TestActivityOfSupervisedRun(t *testing.T) {
 	g := New(Config{})
-	p := g.activityOf("r-unknown")
-	p.begin("bash", false)
-	steps := func(p *activity) (n int, last time.Time) {
-		p.mu.Lock()
-		defer p.mu.Unlock()
-		return len(p.operations), p.lastAction
+	act := g.activityOf("r-unknown")
+	act.begin("bash", false)
+	steps := func(act *activity) (n int, last time.Time) {
+		act.mu.Lock()
+		defer act.mu.Unlock()
+		return len(act.operations), act.lastAction
 	}
 	if n, _ := steps(g.activityOf("r-unknown")); n != 0 {
 		t.Errorf("activity of an unsupervised run has %d operations, want 0", n)
 	}
-	a := newSupervision("r-1")
+	sup := newSupervision("r-1")
 	g.mu.Lock()
-	g.supervisions["r-1"] = a
+	g.supervisions["r-1"] = sup
 	g.mu.Unlock()
 	end := g.activityOf("r-1").begin("bash", false)
-	if n, _ := steps(a.activity); n != 1 {
+	if n, _ := steps(sup.activity); n != 1 {
 		t.Errorf("operations in progress = %d, want 1", n)
 	}
 	end()
-	if n, last := steps(a.activity); n != 0 || last.IsZero() {
+	if n, last := steps(sup.activity); n != 0 || last.IsZero() {
 		t.Errorf("operations in progress = %d, last action at %s, want 0 and a time", n, last)
 	}
-	news := a.stateChange()
-	a.notifyStateChange()
+	news := sup.stateChange()
+	sup.notifyStateChange()
 	select {
 	case <-news:
 	case <-time.After(30 * time.Second):
@@ -310,12 +310,12 @@ func TestActivityOfSupervisedRun(t *testing.T) {
 }
 
 func TestLastOutputStartsAtCharacter(t *testing.T) {
-	var p agentOutput
+	var o agentOutput
 	for range maxLast {
-		p.add(1, []byte("€"))
+		o.add(1, []byte("€"))
 	}
-	p.add(1, []byte(".")) // moves the cut into the middle of a character
-	if got := p.lastOutput(); strings.Trim(got, "€") != "." || len(got) > maxLast || len(got) <= maxLast-utf8.UTFMax {
+	o.add(1, []byte(".")) // moves the cut into the middle of a character
+	if got := o.lastOutput(); strings.Trim(got, "€") != "." || len(got) > maxLast || len(got) <= maxLast-utf8.UTFMax {
 		t.Errorf("last output = %d bytes: %.12q, want at most %d and no partial character", len(got), got, maxLast)
 	}
 }

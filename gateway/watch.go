@@ -45,43 +45,43 @@ type operation struct {
 func newActivity() *activity { return &activity{since: time.Now(), operations: map[int]operation{}} }
 
 // begin records an operation that lasts until end is called.
-func (p *activity) begin(what string, waits bool) (end func()) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.lastID++
-	n := p.lastID
-	p.operations[n] = operation{what, time.Now(), waits}
+func (act *activity) begin(what string, waits bool) (end func()) {
+	act.mu.Lock()
+	defer act.mu.Unlock()
+	act.lastID++
+	n := act.lastID
+	act.operations[n] = operation{what, time.Now(), waits}
 	return func() {
-		p.mu.Lock()
-		defer p.mu.Unlock()
-		delete(p.operations, n)
-		p.lastAction = time.Now()
+		act.mu.Lock()
+		defer act.mu.Unlock()
+		delete(act.operations, n)
+		act.lastAction = time.Now()
 	}
 }
 
 // recordAction records that an agent has acted.
-func (p *activity) recordAction() {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.lastAction = time.Now()
+func (act *activity) recordAction() {
+	act.mu.Lock()
+	defer act.mu.Unlock()
+	act.lastAction = time.Now()
 }
 
 // recordHeartbeat records a heartbeat of an agent.
-func (p *activity) recordHeartbeat() {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.lastBeat = time.Now()
+func (act *activity) recordHeartbeat() {
+	act.mu.Lock()
+	defer act.mu.Unlock()
+	act.lastBeat = time.Now()
 }
 
 // fillView copies the activity to the view of a watchdog.
-func (p *activity) fillView(v *autonomy.RunView) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.since.After(v.Resumed) {
-		v.Resumed = p.since
+func (act *activity) fillView(v *autonomy.RunView) {
+	act.mu.Lock()
+	defer act.mu.Unlock()
+	if act.since.After(v.Resumed) {
+		v.Resumed = act.since
 	}
-	v.LastBeat, v.LastStep = p.lastBeat, p.lastAction
-	for _, d := range p.operations {
+	v.LastBeat, v.LastStep = act.lastBeat, act.lastAction
+	for _, d := range act.operations {
 		if d.waiting {
 			v.LastStep = time.Now()
 		} else if v.StepFrom.IsZero() || d.started.Before(v.StepFrom) {
@@ -95,21 +95,21 @@ const busyShare = 0.02
 
 // recordCPU records the CPU time of a jail. A busy jail counts as an action: third-party
 // agents work on their own without calling the gateway.
-func (p *activity) recordCPU(used time.Duration) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
+func (act *activity) recordCPU(used time.Duration) {
+	act.mu.Lock()
+	defer act.mu.Unlock()
 	now := time.Now()
-	if !p.cpuReadAt.IsZero() && float64(used-p.cpuUsed) > busyShare*float64(now.Sub(p.cpuReadAt)) {
-		p.lastAction = now
+	if !act.cpuReadAt.IsZero() && float64(used-act.cpuUsed) > busyShare*float64(now.Sub(act.cpuReadAt)) {
+		act.lastAction = now
 	}
-	p.cpuUsed, p.cpuReadAt = used, now
+	act.cpuUsed, act.cpuReadAt = used, now
 }
 
 // activityOf returns the activity of a run. For a run that this daemon does not supervise, it
 // returns one that is discarded.
 func (g *Gateway) activityOf(r id.Run) *activity {
-	if a := g.supervisionOf(r); a != nil {
-		return a.activity
+	if sup := g.supervisionOf(r); sup != nil {
+		return sup.activity
 	}
 	return newActivity()
 }
@@ -117,8 +117,8 @@ func (g *Gateway) activityOf(r id.Run) *activity {
 // Views implements autonomy.Runs. It returns the runs that this daemon supervises.
 func (g *Gateway) Views(ctx context.Context) ([]autonomy.RunView, error) {
 	var views []autonomy.RunView
-	for _, a := range g.listSupervisions() {
-		r, err := g.cfg.Runs.Get(ctx, a.run)
+	for _, sup := range g.listSupervisions() {
+		r, err := g.cfg.Runs.Get(ctx, sup.run)
 		if err != nil {
 			return nil, err
 		}
@@ -126,13 +126,13 @@ func (g *Gateway) Views(ctx context.Context) ([]autonomy.RunView, error) {
 			continue
 		}
 		if ag, err := g.agentOf(r.Agent); err == nil { // otherwise the run fails when it is started
-			views = append(views, g.view(ctx, r, ag, a.activity))
+			views = append(views, g.view(ctx, r, ag, sup.activity))
 		}
 	}
 	return views, nil
 }
 
-func (g *Gateway) view(ctx context.Context, r run.Run, ag Agent, p *activity) autonomy.RunView {
+func (g *Gateway) view(ctx context.Context, r run.Run, ag Agent, act *activity) autonomy.RunView {
 	v := autonomy.RunView{
 		Run: r.ID, Level: levelOf(ag), Timers: g.timersOf(ag), Started: r.Started, Waited: r.Waited,
 		Waiting: r.State != run.Active, Resumed: r.Since,
@@ -142,10 +142,10 @@ func (g *Gateway) view(ctx context.Context, r run.Run, ag Agent, p *activity) au
 	}
 	if ag.Preset != "builtin" && ag.Spawner == InJail && r.Jail != "" {
 		if s, err := g.cfg.Jails.Stats(ctx, r.Jail); err == nil {
-			p.recordCPU(s.CPU)
+			act.recordCPU(s.CPU)
 		}
 	}
-	p.fillView(&v)
+	act.fillView(&v)
 	// The actions of a shell command and of a third-party agent outside of jails are not
 	// observable.
 	if ag.Preset == "shell" || ag.Preset != "builtin" && ag.Spawner != InJail {
@@ -197,11 +197,11 @@ func (g *Gateway) Act(ctx context.Context, v autonomy.RunView, a autonomy.Action
 // warn adds a warning to the agent's next result and publishes it to the followers of its
 // session.
 func (g *Gateway) warn(ctx context.Context, r id.Run, cause, text string) error {
-	a := g.supervisionOf(r)
-	if a != nil {
-		a.loops.mu.Lock()
-		a.loops.warnings = append(a.loops.warnings, text)
-		a.loops.mu.Unlock()
+	sup := g.supervisionOf(r)
+	if sup != nil {
+		sup.loops.mu.Lock()
+		sup.loops.warnings = append(sup.loops.warnings, text)
+		sup.loops.mu.Unlock()
 	}
 	return g.cfg.Runs.Warn(ctx, r, cause, text)
 }
@@ -229,15 +229,17 @@ const actionLate = "watchdog"
 // askAboutLateRun asks a person whether a run that exceeds a time limit may continue, whatever
 // its policy says. If not, it stops the run.
 func (g *Gateway) askAboutLateRun(r run.Run, a autonomy.Action) {
-	who, err := g.subjectOf(g.ctx, autonomy.Member{Jail: r.Jail, Session: r.Session, Run: r.ID})
+	subject, err := g.subjectOf(g.ctx, autonomy.Member{Jail: r.Jail, Session: r.Session, Run: r.ID})
 	if err != nil && g.ctx.Err() == nil {
 		g.cfg.Log.Error("could not read the agent of a run; the default agent of the policy applies", "run", r.ID, "err", err)
 	}
-	q := policy.Question{Subject: who, Action: actionLate, Resource: string(a.Cause)}
+	q := policy.Question{Subject: subject, Action: actionLate, Resource: string(a.Cause)}
 	var v govern.Verdict
 	err = g.pausedFor(g.ctx, r, a.Text, func() (err error) {
 		v, err = g.cfg.Kernel.Judge(g.ctx, govern.Ask{Question: q, Parent: r.Entry, Always: a.Text})
-		if err == nil && v.Allow && a.Cause == autonomy.Wall { // before the run resumes, or it would exceed the limit again
+		// The wall time starts again before the run resumes. Otherwise the run would exceed the
+		// limit again.
+		if err == nil && v.Allow && a.Cause == autonomy.Wall {
 			_, err = g.cfg.Runs.Renew(g.ctx, r.ID)
 		}
 		return err

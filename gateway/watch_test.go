@@ -13,9 +13,9 @@ import (
 
 // watchdogActions returns the actions of a watchdog for a run of level 2 that started at
 // began.
-func watchdogActions(p *activity, began time.Time) string {
+func watchdogActions(act *activity, began time.Time) string {
 	v := autonomy.RunView{Level: policy.Intelligent, Started: began, Resumed: began}
-	p.fillView(&v)
+	act.fillView(&v)
 	list := []string{}
 	for _, a := range autonomy.Check(time.Now(), v) {
 		list = append(list, fmt.Sprint(a.Act, " ", a.Cause))
@@ -25,66 +25,66 @@ func watchdogActions(p *activity, began time.Time) string {
 
 func TestActivityAndWatchdog(t *testing.T) {
 	for name, tt := range map[string]struct {
-		do   func(p *activity)
+		do   func(act *activity)
 		want string
 	}{
-		"waits for a sibling": {func(p *activity) {
-			p.begin("coordinate_sibling", true)
+		"waits for a sibling": {func(act *activity) {
+			act.begin("coordinate_sibling", true)
 			time.Sleep(100 * time.Minute)
 		}, "[]"},
-		"has waited for a sibling": {func(p *activity) {
-			end := p.begin("coordinate_sibling", true)
+		"has waited for a sibling": {func(act *activity) {
+			end := act.begin("coordinate_sibling", true)
 			time.Sleep(100 * time.Minute)
 			end()
 			time.Sleep(14 * time.Minute)
 		}, "[]"},
-		"polls": {func(p *activity) {
+		"polls": {func(act *activity) {
 			for range 60 {
-				p.begin("inbox", true)()
+				act.begin("inbox", true)()
 				time.Sleep(2 * time.Minute)
 			}
 		}, "[]"},
 		"does nothing": {func(*activity) { time.Sleep(16 * time.Minute) }, "[warn idle]"},
-		"has become inactive": {func(p *activity) {
-			p.begin("bash", false)()
+		"has become inactive": {func(act *activity) {
+			act.begin("bash", false)()
 			time.Sleep(31 * time.Minute)
 		}, "[stop idle]"},
-		"executes a long step": {func(p *activity) {
-			p.begin("bash", false)
+		"executes a long step": {func(act *activity) {
+			act.begin("bash", false)
 			time.Sleep(31 * time.Minute)
 		}, "[warn step]"},
-		"executes a long step while it waits for a sibling": {func(p *activity) {
-			p.begin("coordinate_sibling", true)
-			p.begin("bash", false)
+		"executes a long step while it waits for a sibling": {func(act *activity) {
+			act.begin("coordinate_sibling", true)
+			act.begin("bash", false)
 			time.Sleep(61 * time.Minute)
 		}, "[stop step]"},
-		"works by itself": {func(p *activity) {
+		"works by itself": {func(act *activity) {
 			for n := range 120 {
-				p.recordCPU(time.Duration(n) * 10 * time.Second)
+				act.recordCPU(time.Duration(n) * 10 * time.Second)
 				time.Sleep(time.Minute)
 			}
 		}, "[]"},
-		"uses almost no CPU time": {func(p *activity) {
+		"uses almost no CPU time": {func(act *activity) {
 			for n := range 40 {
-				p.recordCPU(time.Duration(n) * 100 * time.Millisecond)
+				act.recordCPU(time.Duration(n) * 100 * time.Millisecond)
 				time.Sleep(time.Minute)
 			}
 		}, "[stop idle]"},
-		"only sends heartbeats": {func(p *activity) {
+		"only sends heartbeats": {func(act *activity) {
 			for range 400 {
-				p.recordHeartbeat()
+				act.recordHeartbeat()
 				time.Sleep(5 * time.Second)
 			}
 		}, "[stop idle]"},
-		"stops its heartbeats": {func(p *activity) {
-			p.recordHeartbeat()
+		"stops its heartbeats": {func(act *activity) {
+			act.recordHeartbeat()
 			time.Sleep(time.Minute)
 		}, "[restart heartbeat]"},
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			began, p := time.Now(), newActivity()
-			tt.do(p)
-			if got := watchdogActions(p, began); got != tt.want {
+			began, act := time.Now(), newActivity()
+			tt.do(act)
+			if got := watchdogActions(act, began); got != tt.want {
 				t.Errorf("agent that %s: actions = %s, want %s", name, got, tt.want)
 			}
 		})
@@ -123,10 +123,10 @@ func TestTimersOfCommandAndAgents(t *testing.T) {
 		{Agent{Preset: "shell"}, autonomy.Timers{Wall: 4 * time.Hour, Step: 30 * time.Minute, Beat: 5 * time.Second, Missed: 6}},
 		{Agent{Preset: "codex"}, autonomy.Timers{Wall: 4 * time.Hour, Step: 30 * time.Minute, Beat: 5 * time.Second, Missed: 6}},
 	} {
-		p := newActivity()
-		p.recordHeartbeat()
+		act := newActivity()
+		act.recordHeartbeat()
 		a := tt.agent.withDefaults(g.cfg.Default)
-		v := g.view(t.Context(), r, a, p)
+		v := g.view(t.Context(), r, a, act)
 		if v.Timers != tt.want || v.LastBeat.IsZero() != (a.Preset != "builtin") {
 			t.Errorf("view of %+v = %+v, want timers %+v", tt.agent, v, tt.want)
 		}
