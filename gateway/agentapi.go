@@ -66,8 +66,7 @@ func (g *Gateway) Task(ctx context.Context, c Caller) (Task, error) {
 	return t, nil
 }
 
-// Keep stores an agent's own state as a checkpoint, without a snapshot of its jail. A snapshot
-// is taken only on request and before an approval.
+// Keep stores an agent's own state as a checkpoint. It takes no snapshot of the jail.
 func (g *Gateway) Keep(ctx context.Context, c Caller, reason string, state json.RawMessage) (run.Checkpoint, error) {
 	r, err := g.activeRun(ctx, c)
 	if err != nil {
@@ -155,11 +154,11 @@ func (g *Gateway) Is(ctx context.Context, c Caller, j id.Jail) bool {
 		if current == j {
 			return true
 		}
-		cur, err := g.cfg.Jails.Get(ctx, current)
-		if err != nil || cur.Origin == nil {
+		ancestor, err := g.cfg.Jails.Get(ctx, current)
+		if err != nil || ancestor.Origin == nil {
 			return false
 		}
-		current = cur.Origin.Jail
+		current = ancestor.Origin.Jail
 		if current == "" {
 			return false
 		}

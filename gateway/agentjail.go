@@ -53,7 +53,7 @@ func (g *Gateway) ensureJail(ctx context.Context, r run.Run, a Agent) (jail.Jail
 			return jail.Jail{}, err
 		}
 		if s, serr := g.cfg.Runs.Session(ctx, r.Session); serr == nil && s.Jail == r.Jail {
-			return jail.Jail{}, fmt.Errorf("the jail of the session: %w", err)
+			return jail.Jail{}, fmt.Errorf("get the jail of the session: %w", err)
 		}
 	}
 	// An earlier daemon may have created the jail and been killed before it was stored.
@@ -213,22 +213,22 @@ func (g *Gateway) locate(ctx context.Context, j id.Jail, l agent.Launch) (agent.
 		return l, err
 	}
 	defer f.Close()
-	var broken error
+	var statErr error
 	found, err := l.Locate(func(name string) bool {
 		ok, err := isProgram(ctx, f, name)
-		broken = errors.Join(broken, err)
+		statErr = errors.Join(statErr, err)
 		return ok
 	})
-	if broken != nil {
-		return l, broken
+	if statErr != nil {
+		return l, statErr
 	}
 	return found, err
 }
 
 // isProgram reports whether a path names an executable file. It follows symbolic links.
 func isProgram(ctx context.Context, f jail.Files, name string) (bool, error) {
-	const mostLinks = 40
-	for range mostLinks {
+	const maxLinks = 40 // the limit of Linux: path_resolution(7)
+	for range maxLinks {
 		info, err := f.Stat(ctx, name)
 		switch {
 		case errors.Is(err, fault.Unavailable) || ctx.Err() != nil:

@@ -23,6 +23,8 @@ func (g *Gateway) Decide(ctx context.Context, c Caller, q policy.Question) (gove
 	return v, err
 }
 
+// decide evaluates a question of a caller, with or without a run. It returns fault.Denied unless
+// the action of a run is allowed.
 func (g *Gateway) decide(ctx context.Context, c Caller, q policy.Question) (govern.Verdict, error) {
 	q.Subject = c.subject()
 	if c.Run == "" {
@@ -145,6 +147,7 @@ type harnessDecision struct {
 // actions.
 const maxHarnessDecisions = 64
 
+// rememberDecision stores a decision until the harness reports the action.
 func (g *Gateway) rememberDecision(j id.Jail, q policy.Question, v govern.Verdict) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

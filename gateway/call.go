@@ -176,6 +176,7 @@ func reservation(kind run.StepKind) budget.Amounts {
 	return nil
 }
 
+// findTool returns a built-in tool, or nil if there is no tool with this name.
 func findTool(name string) *builtinTool {
 	if i := slices.IndexFunc(builtinTools, func(tool builtinTool) bool { return tool.Name == name }); i >= 0 {
 		return &builtinTools[i]
@@ -291,6 +292,7 @@ func persist(ctx context.Context, keep func() error) error {
 	}
 }
 
+// problemJSON returns an error as a JSON Problem.
 func problemJSON(err error) json.RawMessage {
 	p := Problem{Kind: string(fault.KindOf(err)), Message: err.Error(), Remedy: fault.RemedyOf(err)}
 	if k := engine.KindOf(err); k != "" {
@@ -306,13 +308,14 @@ func problemJSON(err error) json.RawMessage {
 	return text
 }
 
+// A toolResult is the output of a tool and its data classification.
 type toolResult struct {
 	text  json.RawMessage
 	label manifest.Label
 }
 
-// runTool runs a built-in tool or a capability. retry reports that an earlier daemon or call may
-// already have started it.
+// runTool runs a built-in tool or a capability. retry reports that an earlier call may already
+// have started it.
 func (g *Gateway) runTool(ctx context.Context, r run.Run, c Caller, tool *builtinTool, step run.Step, input json.RawMessage, retry bool) (toolResult, error) {
 	if tool == nil {
 		return g.callCapability(ctx, r, c, step, input)

@@ -75,6 +75,7 @@ type agentEndpoint struct {
 	ready  chan struct{} // closed when both listeners have been open
 }
 
+// close closes both listeners and waits until they are closed.
 func (e *agentEndpoint) close() error {
 	e.cancel()
 	<-e.done
@@ -251,6 +252,7 @@ func (g *Gateway) callerOf(ctx context.Context, rid id.Run) (Caller, error) {
 	return g.withRunSettings(ctx, Caller{Jail: r.Jail, Session: r.Session, Run: rid, Name: s.Name, Group: s.Group, Level: policy.Level(s.Level)})
 }
 
+// withRunSettings adds the agent, policy agent and level of its run to a caller.
 func (g *Gateway) withRunSettings(ctx context.Context, c Caller) (Caller, error) {
 	if c.Run == "" {
 		return c, nil

@@ -276,6 +276,8 @@ func (g *Gateway) recoverPausedRuns() {
 // maxSupervised limits the runs that one daemon supervises.
 const maxSupervised = 256
 
+// loop scans for runs until the gateway is closed. It also takes automatic checkpoints and
+// cleans up after other daemons.
 func (g *Gateway) loop() {
 	tick := time.NewTicker(scanInterval)
 	defer tick.Stop()
@@ -309,6 +311,7 @@ func (g *Gateway) Poke() {
 	}
 }
 
+// scan activates due runs and starts to supervise runs without a supervisor.
 func (g *Gateway) scan() error {
 	due, err := g.cfg.Runs.Due(g.ctx, time.Now(), 100)
 	if err != nil {

@@ -125,6 +125,7 @@ func (g *Gateway) hostEnv(env []string, r run.Run) []string {
 	return append(env, "SANDBOX_ID="+string(r.Jail))
 }
 
+// waitOutside waits until an agent outside of jails ends or its run stops being active.
 func (g *Gateway) waitOutside(ctx context.Context, sup *supervision, r run.Run, ag Agent, proc *spawn.Process, output *agentOutput) error {
 	tick := time.NewTicker(recheckInterval)
 	defer tick.Stop()

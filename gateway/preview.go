@@ -44,6 +44,8 @@ func (g *Gateway) preview(ctx context.Context, inv *invocation, name string, nex
 	return doc
 }
 
+// diff returns the unified diff that next makes to a file, or an error that says why it cannot
+// be shown.
 func (g *Gateway) diff(ctx context.Context, inv *invocation, name string, next func(before string) (string, error)) (string, error) {
 	f, p, err := g.files(ctx, inv, name)
 	if err != nil {

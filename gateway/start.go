@@ -99,6 +99,7 @@ func (g *Gateway) checkPolicyAgent(ctx context.Context, o Order, a Agent) error 
 	return nil
 }
 
+// orderSchedule creates the schedule of an order and the run that represents it.
 func (g *Gateway) orderSchedule(ctx context.Context, o Order) (run.Run, error) {
 	const op = "gateway.Order"
 	if manifest.Join(o.Labels...) != manifest.Public {

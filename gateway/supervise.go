@@ -515,6 +515,7 @@ func (g *Gateway) handleExit(ctx context.Context, r run.Run, a Agent, code int, 
 	return g.finish(ctx, r.ID, out.Text)
 }
 
+// errText returns the text of err, or fallback if err is nil.
 func errText(err error, fallback string) string {
 	if err != nil {
 		return err.Error()
@@ -525,6 +526,7 @@ func errText(err error, fallback string) string {
 // maxResult limits the part of an agent's output, in bytes, that becomes the result.
 const maxResult = 16 << 10
 
+// tail returns the last maxResult bytes of b as valid UTF-8.
 func tail(b []byte) string {
 	return strings.ToValidUTF8(safetext.Suffix(string(b), maxResult), "\uFFFD")
 }

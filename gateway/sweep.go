@@ -79,6 +79,7 @@ func (g *Gateway) sweep(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
+// sweepOne cleans up one jail, according to the state of the run that it was created for.
 func (g *Gateway) sweepOne(ctx context.Context, j jail.Jail, rid id.Run) error {
 	r, err := g.cfg.Runs.Get(ctx, rid)
 	if err != nil {

@@ -131,7 +131,7 @@ func inputOf[T any](raw json.RawMessage) (*T, error) {
 	dec := json.NewDecoder(bytes.NewReader(raw))
 	dec.DisallowUnknownFields()
 	if err := dec.Decode(in); err != nil {
-		return nil, fault.New(fault.Invalid, "gateway.Call", "", fmt.Errorf("the input: %w", err))
+		return nil, fault.New(fault.Invalid, "gateway.Call", "", fmt.Errorf("decode the input: %w", err))
 	}
 	return in, nil
 }
@@ -342,6 +342,7 @@ type writeResult struct {
 	Bytes int64  `json:"bytes"`
 }
 
+// putFile writes a file and its missing parent directories.
 func putFile(ctx context.Context, f jail.Files, p string, text []byte) (writeResult, error) {
 	info, err := f.Write(ctx, p, bytes.NewReader(text), protocol.WriteOptions{Parents: true})
 	return writeResult{info.Path, info.Size}, err
@@ -379,6 +380,8 @@ func (g *Gateway) editFile(ctx context.Context, inv *invocation) (any, error) {
 	return putFile(ctx, f, p, []byte(next))
 }
 
+// replaceText applies an edit to a text. If retry is set and the text already contains the new
+// text, the edit was made before.
 func replaceText(text string, in *editInput, retry bool) (string, error) {
 	const op = "gateway.Call"
 	n := strings.Count(text, in.Old)
