@@ -12,41 +12,42 @@ import (
 	"glasshouse/jail"
 )
 
-// What an agent runs in.
+// Spawners: what isolates an agent.
 const (
-	InJail    = "jail"    // a jail, watched, that can be written down
-	InBwrap   = "bwrap"   // walls alone
-	InProcess = "process" // nothing: it is a process of the host
+	InJail    = "jail"    // a jail: observed, can be snapshotted
+	InBwrap   = "bwrap"   // bubblewrap only: not observed
+	InProcess = "process" // no isolation: a process of the host
 )
 
-// An Agent says who pursues a goal, and where.
+// An Agent specifies which agent pursues a goal, and how it is isolated.
 type Agent struct {
 	Preset   string            `json:"preset,omitempty"`
 	Model    string            `json:"model,omitempty"`
-	Protocol string            `json:"protocol,omitempty"` // by which it is spoken to: run or acp
+	Protocol string            `json:"protocol,omitempty"` // how the agent is driven: run or acp
 	Spawner  string            `json:"spawner,omitempty"`
 	Argv     []string          `json:"argv,omitempty"`
 	Env      map[string]string `json:"env,omitempty"`
 	Skills   []string          `json:"skills,omitempty"`
 
-	// PolicyAgent names the agent of the permission files whose rules apply to the run.
-	// "": the one that the policy of the jail names, or else the default agent of the files.
+	// PolicyAgent names the agent of the permission files whose rules apply to the run. If it
+	// is empty, the agent that the policy of the jail names applies, or else the default agent
+	// of the files.
 	PolicyAgent string `json:"policy_agent,omitempty"`
 
 	Level int        `json:"level,omitempty"`
-	Jail  *jail.Spec `json:"jail,omitempty"` // that is made for it
-	Keep  bool       `json:"keep,omitempty"` // its jail stays
+	Jail  *jail.Spec `json:"jail,omitempty"` // spec of the jail that is created for it
+	Keep  bool       `json:"keep,omitempty"` // keep the jail after the run has ended
 
-	// Trusted says that whoever asked for the jail could read any directory of the
-	// host, so that its workspace needs no permission.
+	// Trusted reports that the caller who requested the jail may read every directory of the
+	// host, so that its workspace needs no permission check.
 	Trusted bool `json:"trusted,omitempty"`
 
 	Timers *autonomy.Timers `json:"timers,omitempty"`
 	Saves  *Saves           `json:"saves,omitempty"`
 }
 
-// over returns a with what it does not say filled in from b.
-func (a Agent) over(b Agent) Agent {
+// withDefaults returns a with its empty fields set from b.
+func (a Agent) withDefaults(b Agent) Agent {
 	if a.Preset == "" {
 		a.Preset = b.Preset
 		if len(a.Argv) == 0 {
@@ -76,7 +77,7 @@ func (a Agent) over(b Agent) Agent {
 	return a
 }
 
-// check looks whether there is such an agent, and whether it can be had here.
+// check returns an error if an agent does not exist or cannot run on this host.
 func (g *Gateway) check(a Agent) error {
 	const op = "gateway.Start"
 	p, err := agent.Find(a.Preset)
@@ -84,17 +85,17 @@ func (g *Gateway) check(a Agent) error {
 		return err
 	}
 	if a.Protocol == string(agent.Interactive) || !slices.Contains(p.Protocols, agent.Protocol(a.Protocol)) {
-		return fault.Fieldf(op, "agent.protocol", "%s is not spoken to by %.40q", p.Name, a.Protocol)
+		return fault.Fieldf(op, "agent.protocol", "agent %s does not support the protocol %.40q", p.Name, a.Protocol)
 	}
 	if a.Protocol == string(agent.ACP) && a.Preset == "shell" && len(a.Argv) == 0 {
-		return fault.Fieldf(op, "agent.argv", "say which program speaks the Agent Client Protocol")
+		return fault.Fieldf(op, "agent.argv", "name the program that speaks the Agent Client Protocol")
 	}
 	switch a.Spawner {
 	case InJail:
 	case InBwrap, InProcess:
 		s := g.cfg.Spawners[a.Spawner]
 		if s == nil {
-			return fault.Cannot(op, "agents are not started as "+a.Spawner+" here", "use the spawner jail")
+			return fault.Cannot(op, "the spawner "+a.Spawner+" is not configured on this host", "use the spawner jail")
 		}
 		if err := s.Probe(g.ctx); err != nil {
 			return err
@@ -113,7 +114,7 @@ func (g *Gateway) check(a Agent) error {
 	return nil
 }
 
-// environment is an agent's own, as words.
+// environment returns the agent's own variables as sorted NAME=VALUE strings.
 func (a Agent) environment() []string {
 	var all []string
 	for _, k := range slices.Sorted(maps.Keys(a.Env)) {
@@ -122,7 +123,7 @@ func (a Agent) environment() []string {
 	return all
 }
 
-// agentOf reads the agent of a run.
+// agentOf decodes the agent of a run and applies the defaults.
 func (g *Gateway) agentOf(raw json.RawMessage) (Agent, error) {
 	var a Agent
 	if len(raw) > 0 {
@@ -130,5 +131,5 @@ func (g *Gateway) agentOf(raw json.RawMessage) (Agent, error) {
 			return a, fault.New(fault.Invalid, "gateway", "agent", err)
 		}
 	}
-	return a.over(g.cfg.Default), nil
+	return a.withDefaults(g.cfg.Default), nil
 }

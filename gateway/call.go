@@ -22,38 +22,38 @@ import (
 	"glasshouse/skill"
 )
 
-// A Use is one use of a tool that an agent asks for. The same key twice is one use.
+// A Use is an agent's request to use a tool. Requests with the same key are one use.
 type Use struct {
 	Key   string          `json:"key"`
 	Tool  string          `json:"tool"`
 	Input json.RawMessage `json:"input"`
 }
 
-// A Used is what came of it.
+// A Used is the outcome of a Use.
 type Used struct {
 	State  run.StepState   `json:"state"`
 	Output json.RawMessage `json:"output,omitempty"`
 	Error  *Problem        `json:"error,omitempty"`
 }
 
-// A Problem is why something was not done, as an agent reads it.
+// A Problem is the error of a tool, as reported to an agent.
 type Problem struct {
 	Kind    string `json:"kind"`
 	Message string `json:"message"`
 	Remedy  string `json:"remedy,omitempty"`
 }
 
-// Tools are those of an agent: the gateway's own, and the capabilities of its skills.
+// Tools returns the tools of a caller: the built-in ones, and the capabilities of its skills.
 func (g *Gateway) Tools(ctx context.Context, c Caller) ([]Tool, error) {
 	var all []Tool
-	for _, w := range works {
-		if c.Jail == "" && w.inJail() {
-			continue // there is nowhere to do it
+	for _, tool := range builtinTools {
+		if c.Jail == "" && tool.inJail() {
+			continue // it needs a jail
 		}
-		if w.Kind == kindClient || !g.has(w) {
+		if tool.Kind == kindClient || !g.isAvailable(tool) {
 			continue
 		}
-		all = append(all, w.Tool)
+		all = append(all, tool.Tool)
 	}
 	caps, err := g.capabilities(ctx, c)
 	if err != nil {
@@ -71,9 +71,9 @@ func (g *Gateway) Tools(ctx context.Context, c Caller) ([]Tool, error) {
 	return all, nil
 }
 
-// has reports whether what a tool needs is there.
-func (g *Gateway) has(w work) bool {
-	switch w.Name {
+// isAvailable reports whether the gateway has the component that a tool needs.
+func (g *Gateway) isAvailable(tool builtinTool) bool {
+	switch tool.Name {
 	case "coordinate_sibling", "sibling_requests", "reply_sibling":
 		return g.cfg.Broker != nil
 	case "request_resources":
@@ -84,7 +84,7 @@ func (g *Gateway) has(w work) bool {
 	return true
 }
 
-// Skills returns the names of the skills that an agent was given, or none.
+// Skills returns the names of the skills of a caller's agent.
 func (g *Gateway) Skills(ctx context.Context, c Caller) ([]string, error) {
 	if c.Run == "" {
 		return nil, nil
@@ -100,86 +100,91 @@ func (g *Gateway) Skills(ctx context.Context, c Caller) ([]string, error) {
 	return a.Skills, nil
 }
 
-// capabilities are those that an agent is told of: of its skills, or, if it has none,
-// all; and its memory.
+// capabilities returns the capabilities that an agent may see: its memory and those of its
+// skills, or all if it has no skills.
 func (g *Gateway) capabilities(ctx context.Context, c Caller) ([]*engine.Installed, error) {
 	all := g.cfg.Caps.Approved()
 	skills, err := g.Skills(ctx, c)
 	if err != nil || len(skills) == 0 {
 		return all, err
 	}
-	taught := map[string]bool{}
+	allowed := map[string]bool{}
 	for _, name := range skills {
 		_, ids, err := g.cfg.Caps.Skill(name)
 		if err != nil {
 			return nil, err
 		}
 		for _, i := range ids {
-			taught[i] = true
+			allowed[i] = true
 		}
 	}
 	return slices.DeleteFunc(all, func(i *engine.Installed) bool {
-		return !taught[i.ID] && !strings.HasPrefix(i.ID, "memory.")
+		return !allowed[i.ID] && !strings.HasPrefix(i.ID, "memory.")
 	}), nil
 }
 
-// Call uses a tool for an agent, once for each key, and waits until it is done. The use
-// goes on when the agent hangs up: it asks again with the same key.
+// Call uses a tool for an agent, once for each key, and blocks until the tool has ended. The
+// tool is not cancelled with ctx: an agent that lost its connection repeats the request with
+// the same key.
 func (g *Gateway) Call(ctx context.Context, c Caller, u Use) (Used, error) {
-	r, err := g.active(ctx, c)
+	r, err := g.activeRun(ctx, c)
 	if err != nil {
 		return Used{}, err
 	}
 	kind, name := run.Tool, u.Tool
-	w := workOf(u.Tool)
-	if w != nil && w.inJail() && c.Jail == "" {
-		return Used{}, &fault.Error{Op: "gateway.Call", On: u.Tool, Kind: fault.Unsupported, Err: errors.New("the agent is in no jail, and there is nowhere to do it"), Remedy: "use a capability, or have the agent spawned in a jail"}
+	tool := findTool(u.Tool)
+	if tool != nil && tool.inJail() && c.Jail == "" {
+		return Used{}, &fault.Error{Op: "gateway.Call", On: u.Tool, Kind: fault.Unsupported, Err: errors.New("the tool needs a jail, and the agent runs outside of one"), Remedy: "use a capability, or run the agent in a jail"}
 	}
-	if w == nil {
+	if tool == nil {
 		kind = run.Capability
-		if name, err = skill.CapabilityID(u.Tool); err != nil {
+		name, err = skill.CapabilityID(u.Tool)
+		if err != nil {
 			name = u.Tool
 		}
 	}
-	label, err := g.seen(ctx, r.ID)
+	label, err := g.dataClass(ctx, r.ID)
 	if err != nil {
 		return Used{}, err
 	}
-	if u.Key, err = g.keyIn(ctx, r, u.Key); err != nil {
+	u.Key, err = g.journalKey(ctx, r, u.Key)
+	if err != nil {
 		return Used{}, err
 	}
-	step, fresh, err := g.cfg.Runs.Begin(ctx, r.ID, run.StepRequest{Key: u.Key, Kind: kind, Name: name, Input: u.Input, Label: label, Worst: worst(kind)})
+	step, fresh, err := g.cfg.Runs.Begin(ctx, r.ID, run.StepRequest{Key: u.Key, Kind: kind, Name: name, Input: u.Input, Label: label, Worst: reservation(kind)})
 	if err != nil {
 		return Used{}, err
 	}
 	if step.State == run.Begun && !step.Busy {
-		begun := step // what is waited for below is another's
-		g.wg.Go(func() { g.use(r, c, w, begun, u.Input, !fresh) })
+		begun := step // copy: step is overwritten below
+		g.wg.Go(func() { g.executeStep(r, c, tool, begun, u.Input, !fresh) })
 	}
 	if step.State == run.Begun {
-		if step, err = g.cfg.Runs.Wait(ctx, r.ID, u.Key); err != nil {
+		step, err = g.cfg.Runs.Wait(ctx, r.ID, u.Key)
+		if err != nil {
 			return Used{}, err
 		}
 	}
 	return usedOf(step), nil
 }
 
-// worst is what a step may cost. A capability reserves for itself.
-func worst(kind run.StepKind) budget.Amounts {
+// reservation is the budget to reserve for a step. A capability reserves its own.
+func reservation(kind run.StepKind) budget.Amounts {
 	if kind == run.Capability {
 		return budget.Amounts{}
 	}
 	return nil
 }
 
-func workOf(name string) *work {
-	if i := slices.IndexFunc(works, func(w work) bool { return w.Name == name }); i >= 0 {
-		return &works[i]
+// findTool returns a built-in tool, or nil if there is no tool with this name.
+func findTool(name string) *builtinTool {
+	if i := slices.IndexFunc(builtinTools, func(tool builtinTool) bool { return tool.Name == name }); i >= 0 {
+		return &builtinTools[i]
 	}
 	return nil
 }
 
-// usedOf is a step that has ended, as an agent reads it.
+// usedOf converts an ended step to the outcome that an agent reads.
 func usedOf(s run.Step) Used {
 	u := Used{State: s.State, Output: s.Output}
 	if s.State == run.StepDone {
@@ -192,22 +197,23 @@ func usedOf(s run.Step) Used {
 	return u
 }
 
-// use does what a step says, and ends it. It is not the agent's to break off.
-func (g *Gateway) use(r run.Run, c Caller, w *work, step run.Step, input json.RawMessage, again bool) {
+// executeStep runs the tool of a step and ends the step. It does not depend on the agent's
+// connection.
+func (g *Gateway) executeStep(r run.Run, c Caller, tool *builtinTool, step run.Step, input json.RawMessage, retry bool) {
 	ctx := g.ctx
-	waits := w != nil && w.waits || autonomy.WaitsOnly(step.Name, input)
-	defer g.pulseOf(r.ID).begin(step.Name, waits)()
-	out, err := g.do(ctx, r, c, w, step, input, again)
-	if ctx.Err() != nil { // the next daemon looks what came of it
+	waits := tool != nil && tool.waitsForPeer || autonomy.WaitsOnly(step.Name, input)
+	defer g.activityOf(r.ID).begin(step.Name, waits)()
+	out, err := g.runTool(ctx, r, c, tool, step, input, retry)
+	if ctx.Err() != nil { // the next daemon finds out how it ended
 		return
 	}
-	if _, ok := errors.AsType[unkept](err); ok || err != nil && g.wentBack(ctx, r) {
-		g.letGo(ctx, r.ID, step.Key, err)
+	if _, ok := errors.AsType[notStartedError](err); ok || err != nil && g.wasRewound(ctx, r) {
+		g.dropStep(ctx, r.ID, step.Key, err)
 		return
 	}
 	o := run.Outcome{State: run.StepDone, Output: out.text, Label: out.label}
 	if err != nil {
-		o.State, o.Output = run.StepFailed, problemText(err)
+		o.State, o.Output = run.StepFailed, problemJSON(err)
 		if errors.Is(err, fault.Denied) || errors.Is(err, fault.Exhausted) {
 			o.State = run.StepRefused
 		}
@@ -215,51 +221,51 @@ func (g *Gateway) use(r run.Run, c Caller, w *work, step run.Step, input json.Ra
 	if step.Kind == run.Capability {
 		o.Used = budget.Amounts{}
 	}
-	was := step
-	was.State, was.Output, was.Ended = o.State, o.Output, time.Now()
-	if err := g.lookOut(ctx, r, c, was); errors.Is(err, fault.Denied) {
-		o.State, o.Output = run.StepRefused, problemText(err)
+	ended := step
+	ended.State, ended.Output, ended.Ended = o.State, o.Output, time.Now()
+	if err := g.checkForLoop(ctx, r, c, ended); errors.Is(err, fault.Denied) {
+		o.State, o.Output = run.StepRefused, problemJSON(err)
 	} else if err != nil && ctx.Err() == nil {
-		g.cfg.Log.Warn("nobody looks whether an agent got lost", "run", r.ID, "step", step.Key, "err", err)
+		g.cfg.Log.Warn("loop detection failed for a step", "run", r.ID, "step", step.Key, "err", err)
 	}
 	if o.State == run.StepDone {
-		o.Output = g.noticed(r.ID, o.Output)
+		o.Output = g.addNotices(r.ID, o.Output)
 	}
 	if ctx.Err() != nil {
 		return
 	}
 	err = g.endStep(ctx, r.ID, step.Key, o)
 	if errors.Is(err, fault.TooLarge) {
-		o = run.Outcome{State: run.StepFailed, Output: problemText(fault.Newf(fault.TooLarge, "gateway.Call", step.Name, "what came out is too large; ask for less")), Used: o.Used}
+		o = run.Outcome{State: run.StepFailed, Output: problemJSON(fault.Newf(fault.TooLarge, "gateway.Call", step.Name, "the output is too large; request less")), Used: o.Used}
 		err = g.endStep(ctx, r.ID, step.Key, o)
 	}
 	if err != nil && ctx.Err() == nil {
-		g.letGo(ctx, r.ID, step.Key, err)
+		g.dropStep(ctx, r.ID, step.Key, err)
 	}
 }
 
-// An unkept is the error of what was not begun, for it could not be kept before that it
-// would be.
-type unkept struct{ error }
+// A notStartedError reports that an action was not started, because its record could not be
+// stored first.
+type notStartedError struct{ error }
 
-func (u unkept) Unwrap() error { return u.error }
+func (u notStartedError) Unwrap() error { return u.error }
 
-// wentBack reports whether a run was taken back since it was read: what goes on in its jail
-// now is looked for by whoever asks again.
-func (g *Gateway) wentBack(ctx context.Context, r run.Run) bool {
+// wasRewound reports whether a run was rewound after r was read. The outcome of the step then
+// belongs to the old state of the jail, and a repeated request runs it again.
+func (g *Gateway) wasRewound(ctx context.Context, r run.Run) bool {
 	now, err := g.cfg.Runs.Get(ctx, r.ID)
 	return err == nil && len(now.Rewound) > len(r.Rewound)
 }
 
-// letGo leaves a step to whoever asks for it again.
-func (g *Gateway) letGo(ctx context.Context, rid id.Run, key string, cause error) {
-	g.cfg.Log.Error("a step is not recorded as ended; it will be looked at again", "run", rid, "step", key, "err", cause)
+// dropStep leaves a step open, so that a repeated request takes it over.
+func (g *Gateway) dropStep(ctx context.Context, rid id.Run, key string, cause error) {
+	g.cfg.Log.Error("a step has no recorded outcome; a repeated request takes it over", "run", rid, "step", key, "err", cause)
 	if err := g.cfg.Runs.Drop(ctx, rid, key); err != nil {
-		g.cfg.Log.Error("a step is not let go of", "run", rid, "step", key, "err", err)
+		g.cfg.Log.Error("could not release a step", "run", rid, "step", key, "err", err)
 	}
 }
 
-// endStep keeps what came of a step.
+// endStep stores the outcome of a step.
 func (g *Gateway) endStep(ctx context.Context, rid id.Run, key string, o run.Outcome) error {
 	return persist(ctx, func() error {
 		_, err := g.cfg.Runs.End(ctx, rid, key, o)
@@ -267,12 +273,13 @@ func (g *Gateway) endStep(ctx context.Context, rid id.Run, key string, o run.Out
 	})
 }
 
-// keepFor is how long it is tried to keep what was done, with a database that is away.
-const keepFor = time.Minute
+// persistTimeout limits how long persist retries.
+const persistTimeout = time.Minute
 
-// persist keeps something that is so already, again and again if need be.
+// persist stores the outcome of something that has already happened. It retries for up to
+// persistTimeout while the store is unavailable.
 func persist(ctx context.Context, keep func() error) error {
-	end := time.Now().Add(keepFor)
+	end := time.Now().Add(persistTimeout)
 	for pause := 50 * time.Millisecond; ; pause = min(2*pause, 2*time.Second) {
 		err := keep()
 		if kind := fault.KindOf(err); err == nil || ctx.Err() != nil || kind != "" && kind != fault.Unavailable || time.Now().After(end) {
@@ -285,7 +292,8 @@ func persist(ctx context.Context, keep func() error) error {
 	}
 }
 
-func problemText(err error) json.RawMessage {
+// problemJSON returns an error as a JSON Problem.
+func problemJSON(err error) json.RawMessage {
 	p := Problem{Kind: string(fault.KindOf(err)), Message: err.Error(), Remedy: fault.RemedyOf(err)}
 	if k := engine.KindOf(err); k != "" {
 		p.Kind = string(k)
@@ -300,78 +308,84 @@ func problemText(err error) json.RawMessage {
 	return text
 }
 
-type output struct {
+// A toolResult is the output of a tool and its data classification.
+type toolResult struct {
 	text  json.RawMessage
 	label manifest.Label
 }
 
-func (g *Gateway) do(ctx context.Context, r run.Run, c Caller, w *work, step run.Step, input json.RawMessage, again bool) (output, error) {
-	if w == nil {
+// runTool runs a built-in tool or a capability. retry reports that an earlier call may already
+// have started it.
+func (g *Gateway) runTool(ctx context.Context, r run.Run, c Caller, tool *builtinTool, step run.Step, input json.RawMessage, retry bool) (toolResult, error) {
+	if tool == nil {
 		return g.callCapability(ctx, r, c, step, input)
 	}
-	d := &deed{who: c, key: string(r.ID) + "/" + step.Key, input: input, ref: step.Ref, again: again, mark: func(ctx context.Context, ref string) error {
+	inv := &invocation{caller: c, key: string(r.ID) + "/" + step.Key, input: input, ref: step.Ref, retry: retry, saveRef: func(ctx context.Context, ref string) error {
 		if err := g.cfg.Runs.Mark(ctx, r.ID, step.Key, ref); err != nil {
-			return unkept{err}
+			return notStartedError{err}
 		}
 		return nil
 	}}
-	if w.question != nil && step.Ref == "" { // what has a ref was allowed
-		q, err := w.question(input)
+	if tool.question != nil && step.Ref == "" { // a step with a reference was allowed before
+		q, err := tool.question(input)
 		if err != nil {
-			return output{}, err
+			return toolResult{}, err
 		}
 		q.Subject = c.subject()
 		var about json.RawMessage
-		if w.foreseen != nil && g.cfg.Kernel.Decide(q).Effect == policy.Ask {
-			about = w.foreseen(g, ctx, d)
+		if tool.preview != nil && g.cfg.Kernel.Decide(q).Effect == policy.Ask {
+			about = tool.preview(g, ctx, inv)
 		}
-		v, err := g.judge1(ctx, r, govern.Ask{Question: q, Context: about})
+		v, err := g.evaluate(ctx, r, govern.Ask{Question: q, Context: about})
 		if err != nil {
-			return output{}, err
+			return toolResult{}, err
 		}
-		d.entry = v.Entry
+		inv.entry = v.Entry
 	}
-	v, err := w.do(g, ctx, d)
+	v, err := tool.do(g, ctx, inv)
 	if err != nil {
-		return output{}, err
+		return toolResult{}, err
 	}
 	text, err := json.Marshal(v)
-	return output{text: text}, err
+	return toolResult{text: text}, err
 }
 
-// callCapability calls a capability for an agent. Of one that was cut off nobody knows
-// how far it came; it is made again with the key it had, unless it has effects.
-func (g *Gateway) callCapability(ctx context.Context, r run.Run, c Caller, step run.Step, input json.RawMessage) (output, error) {
+// callCapability calls a capability for an agent. If a daemon was killed during an earlier
+// call, the call is repeated with the same key. A capability with effects is not called again,
+// since it is unknown whether the effects have happened.
+func (g *Gateway) callCapability(ctx context.Context, r run.Run, c Caller, step run.Step, input json.RawMessage) (toolResult, error) {
 	if step.Ref != "" {
-		return output{}, &fault.Error{Op: "gateway.Call", On: step.Name, Kind: fault.Unavailable,
-			Err:    errors.New("the daemon was killed while it was called, and nobody knows what it has done"),
-			Remedy: "look what it has done before you call it again"}
+		return toolResult{}, &fault.Error{Op: "gateway.Call", On: step.Name, Kind: fault.Unavailable,
+			Err:    errors.New("the daemon was killed during the call; whether it had effects is unknown"),
+			Remedy: "check its effects before you call it again"}
 	}
 	b, err := g.cfg.Runs.Budget(ctx, r.ID)
 	if err != nil {
-		return output{}, unkept{err}
+		return toolResult{}, notStartedError{err}
 	}
 	req := govern.Request{
 		Capability: step.Name, Input: input, Who: c.subject(), Budget: b, Key: string(r.ID) + "/" + step.Key,
 		Parent: r.Entry, Labels: labels(step.Label),
 	}
-	if g.effects(step.Name) {
-		req.Before = func(ctx context.Context) error { // not sooner: while a person is asked nothing is done yet
+	if g.hasEffects(step.Name) {
+		// The step is marked immediately before the call. While an approval is pending, nothing
+		// has been called, and a restarted daemon may request the approval again.
+		req.Before = func(ctx context.Context) error {
 			if err := g.cfg.Runs.Mark(ctx, r.ID, step.Key, "called"); err != nil {
-				return unkept{err}
+				return notStartedError{err}
 			}
 			return nil
 		}
 	}
 	var out govern.Outcome
-	err = g.asking(ctx, r, policy.Question{Subject: c.subject(), Action: policy.ActionCall, Resource: step.Name}, func() error {
+	err = g.withApproval(ctx, r, policy.Question{Subject: c.subject(), Action: policy.ActionCall, Resource: step.Name}, func() error {
 		out, err = g.cfg.Kernel.Call(ctx, req)
 		return err
 	})
 	if _, kerr := g.cfg.Runs.Keep(ctx, r.ID); kerr != nil && ctx.Err() == nil {
-		g.cfg.Log.Warn("what a call took of a budget is not kept yet", "run", r.ID, "err", kerr)
+		g.cfg.Log.Warn("could not store the budget use of a call yet", "run", r.ID, "err", kerr)
 	}
-	return output{out.Output, out.Label}, err
+	return toolResult{out.Output, out.Label}, err
 }
 
 func labels(l manifest.Label) []manifest.Label {
@@ -381,8 +395,8 @@ func labels(l manifest.Label) []manifest.Label {
 	return []manifest.Label{l}
 }
 
-// effects reports whether to call a capability twice is not to call it once.
-func (g *Gateway) effects(name string) bool {
+// hasEffects reports whether a capability must not be called twice.
+func (g *Gateway) hasEffects(name string) bool {
 	for _, i := range g.cfg.Caps.Approved() {
 		if i.ID == name {
 			return len(i.Effects) > 0 && i.Runtime.Type != manifest.Builtin
@@ -391,26 +405,26 @@ func (g *Gateway) effects(name string) bool {
 	return false
 }
 
-// A taint is the label of what a run has seen until a step of its journal.
+// A taint is the data classification of all that a run has read, up to a step of its journal.
 type taint struct {
 	mu sync.Mutex
 	// +checklocks:mu
-	label manifest.Label // "": public
+	label manifest.Label // empty: public
 	// +checklocks:mu
-	upTo int64 // N of the last step that is in it for good
+	upTo int64 // N of the last step that label finally includes
 }
 
-// seen is the label of all that a run has seen: what it says may be made of that. What
-// was looked at before is not read again.
-func (g *Gateway) seen(ctx context.Context, rid id.Run) (manifest.Label, error) {
-	a := g.attending(rid)
+// dataClass returns the classification of all that a run has read, which may be part of
+// anything that its agent sends. Steps that were classified before are not read again.
+func (g *Gateway) dataClass(ctx context.Context, rid id.Run) (manifest.Label, error) {
+	sup := g.supervisionOf(rid)
 	t := &taint{}
-	if a != nil {
-		t = &a.taint
+	if sup != nil {
+		t = &sup.taint
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	underWay := false // what a step still brings is not in its label
+	inProgress := false // a step in progress may still change its classification
 	for f := (run.StepFilter{Run: rid, After: t.upTo, Limit: 1000}); ; {
 		steps, err := g.cfg.Runs.Steps(ctx, f)
 		if err != nil {
@@ -421,7 +435,8 @@ func (g *Gateway) seen(ctx context.Context, rid id.Run) (manifest.Label, error) 
 			if s.Label != "" {
 				t.label = manifest.Join(t.label, s.Label)
 			}
-			if underWay = underWay || s.State == run.Begun; !underWay {
+			inProgress = inProgress || s.State == run.Begun
+			if !inProgress {
 				t.upTo = s.N
 			}
 		}
@@ -435,78 +450,81 @@ func (g *Gateway) seen(ctx context.Context, rid id.Run) (manifest.Label, error) 
 	return t.label, nil
 }
 
-// judge1 decides a question of a run, and returns what allows it.
-func (g *Gateway) judge1(ctx context.Context, r run.Run, a govern.Ask) (govern.Verdict, error) {
+// evaluate evaluates a question of a run and waits for an approval if needed. It returns an
+// error unless the action is allowed.
+func (g *Gateway) evaluate(ctx context.Context, r run.Run, a govern.Ask) (govern.Verdict, error) {
 	var v govern.Verdict
 	a.Parent = r.Entry
-	err := g.asking(ctx, r, a.Question, func() (err error) {
+	err := g.withApproval(ctx, r, a.Question, func() (err error) {
 		v, err = g.cfg.Kernel.Judge(ctx, a)
 		return err
 	})
 	if err != nil {
 		return v, err
 	}
-	return v, refusal(a.Question, v)
+	return v, denialError(a.Question, v)
 }
 
-// refusal is the error of a question that was not answered with yes.
-func refusal(q policy.Question, v govern.Verdict) error {
+// denialError returns a fault.Denied error unless a verdict allows the action itself.
+func denialError(q policy.Question, v govern.Verdict) error {
 	if v.Allow && v.Instead == "" {
 		return nil
 	}
 	why := v.Decision.Reason
 	if v.Allow {
-		why = "something else was allowed in its place: " + v.Instead
+		why = "a different action was approved instead: " + v.Instead
 	}
 	return &fault.Error{Op: "gateway.Call", On: q.Resource, Kind: fault.Denied, Err: errors.New(why), Remedy: v.Decision.Remedy}
 }
 
-// asking does what may have to wait for a person. If it does the run has a checkpoint
-// before, and is paused until there is an answer.
-func (g *Gateway) asking(ctx context.Context, r run.Run, q policy.Question, do func() error) error {
+// withApproval calls do, which may wait for an approval. If the policy asks for one, a
+// checkpoint is taken first, and the run is paused until do returns.
+func (g *Gateway) withApproval(ctx context.Context, r run.Run, q policy.Question, do func() error) error {
 	if g.cfg.Kernel.Decide(q).Effect != policy.Ask {
 		return do()
 	}
-	return g.waiting(ctx, r, q, do)
+	return g.pausedForApproval(ctx, r, q, do)
 }
 
-// waiting does what has to wait for a person.
-func (g *Gateway) waiting(ctx context.Context, r run.Run, q policy.Question, do func() error) error {
-	return g.waitingFor(ctx, r, fmt.Sprintf("a person is asked: %s %s", q.Action, q.Resource), do)
+// pausedForApproval calls do while the run is paused for an approval.
+func (g *Gateway) pausedForApproval(ctx context.Context, r run.Run, q policy.Question, do func() error) error {
+	return g.pausedFor(ctx, r, fmt.Sprintf("waiting for approval: %s %s", q.Action, q.Resource), do)
 }
 
-func (g *Gateway) waitingFor(ctx context.Context, r run.Run, reason string, do func() error) error {
-	if _, err := g.checkpoint(ctx, r.ID, "before a person is asked", "gateway", nil); err != nil {
-		g.cfg.Log.Warn("no checkpoint before a person is asked", "run", r.ID, "err", err)
+// pausedFor takes a checkpoint of a run, pauses the run for an approval with the given reason,
+// calls do, and resumes the run.
+func (g *Gateway) pausedFor(ctx context.Context, r run.Run, reason string, do func() error) error {
+	if _, err := g.checkpoint(ctx, r.ID, "before an approval request", "gateway", nil); err != nil {
+		g.cfg.Log.Warn("could not take a checkpoint before an approval request", "run", r.ID, "err", err)
 	}
 	paused, err := g.cfg.Runs.Move(ctx, r.ID, run.Move{To: run.Paused, Why: run.ForApproval, Reason: reason, By: "gateway"})
-	if err != nil && !errors.Is(err, fault.Conflict) { // it may be paused for another question
-		return unkept{err}
+	if err != nil && !errors.Is(err, fault.Conflict) { // it may be paused for another approval
+		return notStartedError{err}
 	}
-	asked := do()
+	doErr := do()
 	if err == nil && ctx.Err() == nil {
 		merr := persist(ctx, func() error {
 			_, err := g.cfg.Runs.Move(ctx, r.ID, run.Move{To: run.Active, By: "gateway", Version: paused.Version})
 			return err
 		})
 		if merr != nil && !errors.Is(merr, fault.Conflict) && ctx.Err() == nil {
-			g.cfg.Log.Error("a run has its answer, and still waits", "run", r.ID, "err", merr)
+			g.cfg.Log.Error("could not resume a run after its approval was answered", "run", r.ID, "err", merr)
 		}
 	}
-	return asked
+	return doErr
 }
 
-// Beat takes an agent's heartbeat, and says whether it is to stop.
+// Beat records an agent's heartbeat and reports whether the agent must stop.
 func (g *Gateway) Beat(ctx context.Context, c Caller) (run.Run, bool, error) {
-	r, err := g.active(ctx, c)
+	r, err := g.activeRun(ctx, c)
 	if err != nil {
 		return run.Run{}, false, err
 	}
-	g.pulseOf(r.ID).heard()
+	g.activityOf(r.ID).recordHeartbeat()
 	g.mu.Lock()
-	if a := g.at[r.ID]; a != nil {
+	if sup := g.supervisions[r.ID]; sup != nil {
 		select {
-		case a.heard <- struct{}{}:
+		case sup.heartbeat <- struct{}{}:
 		default:
 		}
 	}

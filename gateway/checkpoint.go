@@ -15,27 +15,32 @@ import (
 	"glasshouse/snapshot"
 )
 
-// checkpoint keeps a run as it is: what its agent says of itself, its memory, and its
-// jail. A jail that cannot be written down is left out, and the reason says so.
+// checkpoint stores the state of a run: the state of its agent, its memory, and a snapshot of
+// its jail. If the jail cannot be snapshotted, the checkpoint has no snapshot and its reason
+// says why.
 func (g *Gateway) checkpoint(ctx context.Context, rid id.Run, reason, by string, state json.RawMessage) (run.Checkpoint, error) {
 	r, err := g.cfg.Runs.Get(ctx, rid)
 	if err != nil {
 		return run.Checkpoint{}, err
 	}
 	q := run.CheckpointRequest{Reason: reason, By: by, State: state, Auto: by == "gateway"}
-	still := true
-	if r.Talk != nil { // what its agent was told and what it has read are of the same moment
-		var goOn func()
-		if goOn, still = g.hush(ctx, rid); still {
-			defer goOn()
+	quiet := true
+	if r.Talk != nil {
+		// Hold prompts, so that the stored position of the conversation matches the snapshot.
+		var resumePrompts func()
+		resumePrompts, quiet = g.pausePrompts(ctx, rid)
+		if quiet {
+			defer resumePrompts()
 		}
-		if r, err = g.cfg.Runs.Get(ctx, rid); err != nil {
+		r, err = g.cfg.Runs.Get(ctx, rid)
+		if err != nil {
 			return run.Checkpoint{}, err
 		}
 		q.State, q.Inbox = r.Talk, inboxOf(r.Talk)
 	}
 	if g.cfg.Memory != nil {
-		if q.Memory, err = g.cfg.Memory.Capture(ctx, rid); err != nil {
+		q.Memory, err = g.cfg.Memory.Capture(ctx, rid)
+		if err != nil {
 			return run.Checkpoint{}, err
 		}
 	}
@@ -43,7 +48,8 @@ func (g *Gateway) checkpoint(ctx context.Context, rid id.Run, reason, by string,
 	if q.Auto {
 		why = snapshot.Checkpoint
 	}
-	if still && g.writable(ctx, r) {
+	// Without the prompt lock, the snapshot could contain a partly written prompt.
+	if quiet && g.canSnapshot(ctx, r) {
 		q.Snapshot = func(ctx context.Context) (id.Snapshot, error) {
 			s, err := g.cfg.Snapshots.Take(ctx, r.Jail, snapshot.TakeOptions{Name: "checkpoint", Labels: map[string]string{LabelRun: string(rid)}, Reason: why, Mark: true})
 			return s.ID, err
@@ -57,16 +63,16 @@ func (g *Gateway) checkpoint(ctx context.Context, rid id.Run, reason, by string,
 	return c, err
 }
 
-// writable reports whether a run has a jail of its own that can be written down.
-func (g *Gateway) writable(ctx context.Context, r run.Run) bool {
+// canSnapshot reports whether a run has a jail of its own in a state that can be snapshotted.
+func (g *Gateway) canSnapshot(ctx context.Context, r run.Run) bool {
 	if r.Jail == "" || g.cfg.Snapshots == nil {
 		return false
 	}
 	j, err := g.cfg.Jails.Get(ctx, r.Jail)
-	return err == nil && mine(j, r) && (j.State == jail.Running || j.State == jail.Paused || j.State == jail.Stopped)
+	return err == nil && isDedicatedJail(j, r) && (j.State == jail.Running || j.State == jail.Paused || j.State == jail.Stopped)
 }
 
-// Checkpoint keeps a run as it is, for a person. With pause it waits then.
+// Checkpoint takes a checkpoint of a run on request. With pause it then pauses the run.
 func (g *Gateway) Checkpoint(ctx context.Context, rid id.Run, reason, by string, pause bool) (run.Checkpoint, error) {
 	c, err := g.checkpoint(ctx, rid, reason, by, nil)
 	if err != nil || !pause {
@@ -76,12 +82,13 @@ func (g *Gateway) Checkpoint(ctx context.Context, rid id.Run, reason, by string,
 	return c, err
 }
 
-// Resume has a run go on. Without a checkpoint, where it stopped; with one it goes back
-// to it, and so does its jail.
+// Resume resumes a run: without a checkpoint where it was paused, with a checkpoint after a
+// rewind of the run and its jail. If branches is positive, it creates that many branches
+// instead.
 func (g *Gateway) Resume(ctx context.Context, rid id.Run, q run.ResumeRequest, branches int) ([]run.Run, error) {
 	if of, err := g.cfg.Runs.Get(ctx, rid); err != nil {
 		return nil, err
-	} else if ofSchedule(of) && !of.State.Ended() {
+	} else if representsSchedule(of) && !of.State.Ended() {
 		r, err := g.resumeSchedule(ctx, of, q.By, q.Reason)
 		if err != nil {
 			return nil, err
@@ -92,18 +99,18 @@ func (g *Gateway) Resume(ctx context.Context, rid id.Run, q run.ResumeRequest, b
 		return g.branch(ctx, rid, q, branches)
 	}
 	if q.Checkpoint != "" {
-		return g.goBack(ctx, rid, q)
+		return g.rewind(ctx, rid, q)
 	}
 	r, err := g.cfg.Runs.Get(ctx, rid)
 	if err != nil {
 		return nil, err
 	}
-	if r.GoesTo != "" { // it is half way
+	if r.GoesTo != "" { // a rewind was interrupted: finish it
 		q.Checkpoint = r.GoesTo
-		return g.goBack(ctx, rid, q)
+		return g.rewind(ctx, rid, q)
 	}
 	move := run.Move{To: run.Active, By: q.By, Reason: q.Reason, Limits: q.Limits}
-	if r.State == run.Active { // to say it twice is no error
+	if r.State == run.Active { // resuming an active run is no error
 		if r.Checkpoint == "" {
 			return []run.Run{r}, nil
 		}
@@ -118,23 +125,23 @@ func (g *Gateway) Resume(ctx context.Context, rid id.Run, q run.ResumeRequest, b
 	return []run.Run{r}, nil
 }
 
-// goBack takes a run and its jail back to a checkpoint. What came after it in the
-// journal does not count any more: it is to be done again.
-func (g *Gateway) goBack(ctx context.Context, rid id.Run, q run.ResumeRequest) ([]run.Run, error) {
+// rewind restores a run and its jail to a checkpoint. The steps after the checkpoint stay in
+// the journal but are no longer valid, and are executed again.
+func (g *Gateway) rewind(ctx context.Context, rid id.Run, q run.ResumeRequest) ([]run.Run, error) {
 	c, err := g.cfg.Runs.Checkpoint(ctx, q.Checkpoint)
 	if err != nil {
 		return nil, err
 	}
 	if c.Run != rid {
-		return nil, fault.Newf(fault.Conflict, "gateway.Resume", string(q.Checkpoint), "it is of run %s", c.Run)
+		return nil, fault.Newf(fault.Conflict, "gateway.Resume", string(q.Checkpoint), "the checkpoint belongs to run %s", c.Run)
 	}
-	free, err := g.still(ctx, rid, q.By)
+	release, err := g.pauseAndReserve(ctx, rid, q.By)
 	if err != nil {
 		return nil, err
 	}
-	defer free()
-	// What the agent did since counts no more from the moment that its jail goes back. If
-	// this process is killed in between, the next one takes it back once more.
+	defer release()
+	// The steps after the checkpoint must be invalid before the jail is rewound. If this
+	// process is killed in between, recoverPausedRuns repeats the rewind.
 	r, err := g.cfg.Runs.Update(ctx, rid, func(d *run.Details) {
 		if d.GoesTo != c.ID {
 			d.GoesTo, d.Rewound = c.ID, append(d.Rewound, c.Steps)
@@ -145,7 +152,7 @@ func (g *Gateway) goBack(ctx context.Context, rid id.Run, q run.ResumeRequest) (
 	}
 	if c.Snapshot != "" && r.Jail != "" {
 		if _, err := g.cfg.Snapshots.Rewind(ctx, r.Jail, c.Snapshot, jail.RewindOptions{}); err != nil {
-			return nil, fmt.Errorf("take the jail back: %w", err)
+			return nil, fmt.Errorf("rewind the jail: %w", err)
 		}
 	}
 	if g.cfg.Memory != nil && len(c.Memory) > 0 {
@@ -154,35 +161,38 @@ func (g *Gateway) goBack(ctx context.Context, rid id.Run, q run.ResumeRequest) (
 		}
 	}
 	q.Update = func(d *run.Details) {
-		if d.GoesTo = ""; c.Snapshot == "" {
-			d.Exec = "" // the agent begins anew, with what it said of itself then
+		d.GoesTo = ""
+		if c.Snapshot == "" {
+			d.Exec = "" // the agent restarts from its state in the checkpoint
 		}
 		if d.Talk != nil {
 			d.Talk = c.State
 		}
 	}
-	if r, _, err = g.cfg.Runs.Resume(ctx, rid, q); err != nil {
+	r, _, err = g.cfg.Runs.Resume(ctx, rid, q)
+	if err != nil {
 		return nil, err
 	}
 	g.Poke()
 	return []run.Run{r}, nil
 }
 
-// still pauses a run, waits until nobody supervises it, and lets nobody until free is
-// called. Another who takes the run back meanwhile has it go on when it is there: then it
-// is paused once more.
-func (g *Gateway) still(ctx context.Context, rid id.Run, by string) (free func(), err error) {
+// pauseAndReserve pauses a run, waits until its supervision has ended, and prevents a new one
+// until release is called. If a concurrent rewind resumes the run meanwhile, it is paused
+// again.
+func (g *Gateway) pauseAndReserve(ctx context.Context, rid id.Run, by string) (release func(), err error) {
 	for {
-		if err := g.hold(ctx, rid, by); err != nil {
+		if err := g.pauseActive(ctx, rid, by); err != nil {
 			return nil, err
 		}
-		if free := g.leaveAlone(rid); free != nil {
-			// Until now it may have been resumed again. Nobody can, from now on.
-			if err := g.hold(ctx, rid, by); err != nil {
-				free()
+		if release := g.reserveRun(rid); release != nil {
+			// The run may have been resumed before it was reserved. From here on it cannot
+			// start.
+			if err := g.pauseActive(ctx, rid, by); err != nil {
+				release()
 				return nil, err
 			}
-			return free, nil
+			return release, nil
 		}
 		select {
 		case <-time.After(5 * time.Millisecond):
@@ -192,64 +202,66 @@ func (g *Gateway) still(ctx context.Context, rid id.Run, by string) (free func()
 	}
 }
 
-// hold pauses a run that is at work. One that has ended stays as it is, and so does its
-// jail.
-func (g *Gateway) hold(ctx context.Context, rid id.Run, by string) error {
+// pauseActive pauses a run if it is active. If the run has ended, it returns fault.Conflict.
+func (g *Gateway) pauseActive(ctx context.Context, rid id.Run, by string) error {
 	r, err := g.cfg.Runs.Get(ctx, rid)
 	switch {
 	case err != nil:
 		return err
 	case r.State.Ended():
-		return &fault.Error{Op: "gateway.Resume", Kind: fault.Conflict, On: string(rid), Err: fmt.Errorf("it is %s, and stays so", r.State), Remedy: "branch from its checkpoint"}
+		return &fault.Error{Op: "gateway.Resume", Kind: fault.Conflict, On: string(rid), Err: fmt.Errorf("run is %s and cannot be resumed", r.State), Remedy: "branch from its checkpoint instead"}
 	case r.State == run.Active:
-		_, err = g.cfg.Runs.Move(ctx, rid, run.Move{To: run.Paused, Why: run.AtCheckpoint, Reason: "goes back to a checkpoint", By: by})
+		_, err = g.cfg.Runs.Move(ctx, rid, run.Move{To: run.Paused, Why: run.AtCheckpoint, Reason: "rewinding to a checkpoint", By: by})
 	}
 	return err
 }
 
-// leaveAlone lets nobody supervise a run until free is called, unless somebody does.
-func (g *Gateway) leaveAlone(rid id.Run) (free func()) {
+// reserveRun prevents the supervision of a run until release is called. It returns nil if the
+// run is supervised.
+func (g *Gateway) reserveRun(rid id.Run) (release func()) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if g.at[rid] != nil {
+	if g.supervisions[rid] != nil {
 		return nil
 	}
-	g.at[rid] = newAttend(rid)
+	g.supervisions[rid] = newSupervision(rid)
 	return func() {
 		g.mu.Lock()
-		delete(g.at, rid)
+		delete(g.supervisions, rid)
 		g.mu.Unlock()
 		g.Poke()
 	}
 }
 
-// goBackAgain finishes what a daemon that was killed had begun: to take a run back.
-func (g *Gateway) goBackAgain(ctx context.Context, r run.Run) error {
+// finishRewind finishes the rewind that a killed daemon started.
+func (g *Gateway) finishRewind(ctx context.Context, r run.Run) error {
 	if r.Jail != "" {
-		if _, err := g.cfg.Jails.Get(ctx, r.Jail); err != nil { // it is another daemon's
+		if _, err := g.cfg.Jails.Get(ctx, r.Jail); err != nil { // the jail belongs to another daemon
 			return nil
 		}
 	}
-	_, err := g.goBack(ctx, r.ID, run.ResumeRequest{Checkpoint: r.GoesTo, By: "gateway", Reason: "it was to go back when the daemon ended"})
+	_, err := g.rewind(ctx, r.ID, run.ResumeRequest{Checkpoint: r.GoesTo, By: "gateway", Reason: "finish a rewind that the daemon's end interrupted"})
 	return err
 }
 
-// branch makes runs that go on from a checkpoint, each in a jail of its own.
+// branch creates runs that start from a checkpoint of a run, each in a jail of its own.
 func (g *Gateway) branch(ctx context.Context, rid id.Run, q run.ResumeRequest, count int) ([]run.Run, error) {
 	r, err := g.cfg.Runs.Get(ctx, rid)
 	if err != nil {
 		return nil, err
 	}
-	if q.Checkpoint == "" && !r.State.Ended() { // from now
-		c, err := g.checkpoint(ctx, rid, "to branch from", q.By, nil)
+	if q.Checkpoint == "" && !r.State.Ended() { // from the current state
+		c, err := g.checkpoint(ctx, rid, "branch point", q.By, nil)
 		if err != nil {
 			return nil, err
 		}
 		q.Checkpoint = c.ID
 	}
 	c := run.Checkpoint{}
-	if q.Checkpoint = cmp.Or(q.Checkpoint, r.Checkpoint); q.Checkpoint != "" {
-		if c, err = g.cfg.Runs.Checkpoint(ctx, q.Checkpoint); err != nil {
+	q.Checkpoint = cmp.Or(q.Checkpoint, r.Checkpoint)
+	if q.Checkpoint != "" {
+		c, err = g.cfg.Runs.Checkpoint(ctx, q.Checkpoint)
+		if err != nil {
 			return nil, err
 		}
 	}
@@ -265,8 +277,8 @@ func (g *Gateway) branch(ctx context.Context, rid id.Run, q run.ResumeRequest, c
 	return all, nil
 }
 
-// branchOne makes one branch. Its jail and its memory are there before it is: whoever
-// supervises it finds them.
+// branchOne creates one branch. Its jail and its memory are created before the run, so that
+// its supervisor finds them.
 func (g *Gateway) branchOne(ctx context.Context, of run.Run, c run.Checkpoint, q run.ResumeRequest) (run.Run, error) {
 	var j id.Jail
 	q.Branch, q.As = true, id.NewRun()
@@ -282,13 +294,13 @@ func (g *Gateway) branchOne(ctx context.Context, of run.Run, c run.Checkpoint, q
 	}
 	if g.cfg.Memory != nil && len(c.Memory) > 0 {
 		if err := g.cfg.Memory.Restore(ctx, q.As, c.Memory); err != nil {
-			return run.Run{}, g.unbranch(ctx, j, err)
+			return run.Run{}, g.removeBranchJail(ctx, j, err)
 		}
 	}
 	q.Update = func(d *run.Details) {
 		d.Jail = j
 		if j != "" {
-			d.Exec = of.Exec // which goes on in it
+			d.Exec = of.Exec // the process was cloned with the jail
 		}
 		if d.Talk != nil {
 			d.Talk = c.State
@@ -296,13 +308,14 @@ func (g *Gateway) branchOne(ctx context.Context, of run.Run, c run.Checkpoint, q
 	}
 	b, _, err := g.cfg.Runs.Resume(ctx, of.ID, q)
 	if err != nil {
-		return run.Run{}, g.unbranch(ctx, j, err)
+		return run.Run{}, g.removeBranchJail(ctx, j, err)
 	}
 	return b, nil
 }
 
-// unbranch removes the jail of a branch that is not made, and returns why.
-func (g *Gateway) unbranch(ctx context.Context, j id.Jail, why error) error {
+// removeBranchJail deletes the jail of a branch that could not be created, and returns the
+// cause.
+func (g *Gateway) removeBranchJail(ctx context.Context, j id.Jail, why error) error {
 	if j == "" {
 		return why
 	}

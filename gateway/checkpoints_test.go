@@ -19,160 +19,159 @@ import (
 	"glasshouse/run"
 )
 
-func TestARunGoesBackToItsCheckpoint(t *testing.T) {
-	w := newWorld(t)
-	r, c := w.open().working(Agent{Jail: permissive(t)})
-	w.call(c, "1", "write_file", `{"path": "a", "text": "before"}`)
-	w.memory.set(r.ID, "before")
-	cp, err := w.g.Checkpoint(t.Context(), r.ID, "before the change", "ann", true)
+func TestRewindRestoresJailMemoryAndJournal(t *testing.T) {
+	env := newTestEnv(t)
+	r, c := env.open().startBuiltin(Agent{Jail: permissive(t)})
+	env.call(c, "1", "write_file", `{"path": "a", "text": "before"}`)
+	env.memory.set(r.ID, "before")
+	cp, err := env.g.Checkpoint(t.Context(), r.ID, "before the change", "ann", true)
 	if err != nil || cp.Snapshot == "" || cp.Steps != 1 {
-		t.Fatalf("Checkpoint = %+v, %v, want one with a snapshot after one step", cp, err)
+		t.Fatalf("Checkpoint = %+v, %v, want a snapshot and 1 step", cp, err)
 	}
-	if got := w.awaitState(r.ID, run.Paused); got.Why != run.AtCheckpoint {
-		t.Errorf("run = %s, want it paused at the checkpoint", got.Why)
+	if got := env.awaitState(r.ID, run.Paused); got.Why != run.AtCheckpoint {
+		t.Errorf("run is paused for %s, want at_checkpoint", got.Why)
 	}
-	if _, err := w.g.Resume(t.Context(), r.ID, run.ResumeRequest{By: "ann"}, 0); err != nil {
+	if _, err := env.g.Resume(t.Context(), r.ID, run.ResumeRequest{By: "ann"}, 0); err != nil {
 		t.Fatal(err)
 	}
-	w.await("it is supervised", func() bool {
-		j, err := w.jails.Get(t.Context(), c.Jail)
+	env.await("the jail runs again", func() bool {
+		j, err := env.jails.Get(t.Context(), c.Jail)
 		return err == nil && j.State == jail.Running
 	})
-	w.call(c, "2", "write_file", `{"path": "a", "text": "after"}`)
-	w.memory.set(r.ID, "after")
+	env.call(c, "2", "write_file", `{"path": "a", "text": "after"}`)
+	env.memory.set(r.ID, "after")
 
-	back, err := w.g.Resume(t.Context(), r.ID, run.ResumeRequest{Checkpoint: cp.ID, By: "ann"}, 0)
+	back, err := env.g.Resume(t.Context(), r.ID, run.ResumeRequest{Checkpoint: cp.ID, By: "ann"}, 0)
 	if err != nil || len(back) != 1 || back[0].ID != r.ID || back[0].GoesTo != "" {
-		t.Fatalf("Resume = %+v, %v, want the run", back, err)
+		t.Fatalf("Resume = %+v, %v, want the rewound run", back, err)
 	}
-	if text, _ := w.jails.file(c.Jail, "/workspace/a"); text != "before" || w.memory.get(r.ID) != "before" {
-		t.Errorf("the file = %q and the memory = %q, want both as they were before", text, w.memory.get(r.ID))
+	if text, _ := env.jails.file(c.Jail, "/workspace/a"); text != "before" || env.memory.get(r.ID) != "before" {
+		t.Errorf("file = %q and memory = %q after the rewind, want before", text, env.memory.get(r.ID))
 	}
-	if got := w.run(r.ID).Rewound; !slices.Equal(got, []int64{1}) {
-		t.Errorf("rewound = %v, want to step 1", got)
+	if got := env.run(r.ID).Rewound; !slices.Equal(got, []int64{1}) {
+		t.Errorf("rewound = %v, want [1]", got)
 	}
 	// After the rewind the same key names a new step.
-	if u := w.call(c, "2", "write_file", `{"path": "a", "text": "otherwise"}`); u.State != run.StepDone {
-		t.Errorf("write_file = %+v, want it done", u)
+	if u := env.call(c, "2", "write_file", `{"path": "a", "text": "otherwise"}`); u.State != run.StepDone {
+		t.Errorf("write_file = %+v, want state done", u)
 	}
-	if text, _ := w.jails.file(c.Jail, "/workspace/a"); text != "otherwise" {
-		t.Errorf("the file = %q, want otherwise", text)
+	if text, _ := env.jails.file(c.Jail, "/workspace/a"); text != "otherwise" {
+		t.Errorf("file = %q, want otherwise", text)
 	}
-	if u := w.call(c, "1", "write_file", `{"path": "a", "text": "before"}`); u.State != run.StepDone {
-		t.Errorf("the step before the checkpoint again = %+v, want its old answer", u)
+	if u := env.call(c, "1", "write_file", `{"path": "a", "text": "before"}`); u.State != run.StepDone {
+		t.Errorf("repeated step from before the checkpoint = %+v, want its recorded result", u)
 	}
-	if text, _ := w.jails.file(c.Jail, "/workspace/a"); text != "otherwise" {
-		t.Errorf("the file = %q, want otherwise: a step from before the checkpoint is not done again", text)
+	if text, _ := env.jails.file(c.Jail, "/workspace/a"); text != "otherwise" {
+		t.Errorf("file = %q, want otherwise: steps from before the checkpoint must not be repeated", text)
 	}
 }
 
-func TestACheckpointOfAnotherRunIsRefused(t *testing.T) {
-	w := newWorld(t).idle()
-	one, other := w.order("s", "a", Agent{Preset: "builtin"}), w.order("s", "b", Agent{Preset: "builtin"})
-	cp, err := w.g.Checkpoint(t.Context(), other.ID, "", "ann", false)
+func TestResumeRejectsCheckpointOfAnotherRun(t *testing.T) {
+	env := newTestEnv(t).withoutLoop()
+	one, other := env.order("s", "a", Agent{Preset: "builtin"}), env.order("s", "b", Agent{Preset: "builtin"})
+	cp, err := env.g.Checkpoint(t.Context(), other.ID, "", "ann", false)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := w.g.Resume(t.Context(), one.ID, run.ResumeRequest{Checkpoint: cp.ID}, 0); !errors.Is(err, fault.Conflict) {
-		t.Errorf("Resume from another run's checkpoint = %v, want a conflict", err)
+	if _, err := env.g.Resume(t.Context(), one.ID, run.ResumeRequest{Checkpoint: cp.ID}, 0); !errors.Is(err, fault.Conflict) {
+		t.Errorf("Resume from a checkpoint of another run = %v, want a conflict", err)
 	}
-	if _, err := w.g.Cancel(t.Context(), other.ID, "ann", ""); err != nil {
+	if _, err := env.g.Cancel(t.Context(), other.ID, "ann", ""); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := w.g.Resume(t.Context(), other.ID, run.ResumeRequest{Checkpoint: cp.ID}, 0); !errors.Is(err, fault.Conflict) || fault.RemedyOf(err) == "" {
-		t.Errorf("Resume of a run that has ended = %v, want a conflict with a remedy", err)
+	if _, err := env.g.Resume(t.Context(), other.ID, run.ResumeRequest{Checkpoint: cp.ID}, 0); !errors.Is(err, fault.Conflict) || fault.RemedyOf(err) == "" {
+		t.Errorf("Resume of an ended run = %v, want a conflict with a remedy", err)
 	}
 }
 
-// TestARewindThatADaemonBeganIsFinishedByTheNext.
-func TestARewindThatADaemonBeganIsFinishedByTheNext(t *testing.T) {
-	w := newWorld(t)
-	r, c := w.open().working(Agent{Jail: permissive(t)})
-	cp, err := w.g.Checkpoint(t.Context(), r.ID, "", "ann", false)
+func TestInterruptedRewindIsFinished(t *testing.T) {
+	env := newTestEnv(t)
+	r, c := env.open().startBuiltin(Agent{Jail: permissive(t)})
+	cp, err := env.g.Checkpoint(t.Context(), r.ID, "", "ann", false)
 	if err != nil {
 		t.Fatal(err)
 	}
-	w.call(c, "1", "write_file", `{"path": "a", "text": "x"}`)
-	w.snapshots.failing("Rewind", fault.Newf(fault.Unavailable, "snapshot.Rewind", "", "the disk is full"))
-	if _, err := w.g.Resume(t.Context(), r.ID, run.ResumeRequest{Checkpoint: cp.ID, By: "ann"}, 0); err == nil || !strings.Contains(err.Error(), "the disk is full") {
-		t.Fatalf("Resume = %v, want why it failed", err)
+	env.call(c, "1", "write_file", `{"path": "a", "text": "x"}`)
+	env.snapshots.failWith("Rewind", fault.Newf(fault.Unavailable, "snapshot.Rewind", "", "the disk is full"))
+	if _, err := env.g.Resume(t.Context(), r.ID, run.ResumeRequest{Checkpoint: cp.ID, By: "ann"}, 0); err == nil || !strings.Contains(err.Error(), "the disk is full") {
+		t.Fatalf("Resume = %v, want the cause", err)
 	}
-	if got := w.run(r.ID); got.GoesTo != cp.ID || got.State != run.Paused {
-		t.Errorf("run = %s on its way to %q, want it paused on its way to %s", got.State, got.GoesTo, cp.ID)
+	if got := env.run(r.ID); got.GoesTo != cp.ID || got.State != run.Paused {
+		t.Errorf("run = %s with target %q, want paused with target %s", got.State, got.GoesTo, cp.ID)
 	}
-	w.snapshots.failing("Rewind", nil)
-	w.g.askAgain()
-	got := w.awaitState(r.ID, run.Active)
-	if _, there := w.jails.file(c.Jail, "/workspace/a"); there || got.GoesTo != "" || len(got.Rewound) != 1 {
-		t.Errorf("the file is there: %v, and the run = %+v, want it taken back once", there, got)
+	env.snapshots.failWith("Rewind", nil)
+	env.g.recoverPausedRuns()
+	got := env.awaitState(r.ID, run.Active)
+	if _, there := env.jails.file(c.Jail, "/workspace/a"); there || got.GoesTo != "" || len(got.Rewound) != 1 {
+		t.Errorf("file exists: %v, run = %+v, want no file and one rewind", there, got)
 	}
 }
 
-func TestBranchesGoOnFromACheckpoint(t *testing.T) {
-	w := newWorld(t)
-	r, c := w.open().working(Agent{Jail: permissive(t)})
-	w.call(c, "1", "write_file", `{"path": "a", "text": "shared"}`)
-	w.memory.set(r.ID, "shared")
-	branches, err := w.g.Resume(t.Context(), r.ID, run.ResumeRequest{By: "ann"}, 2)
+func TestBranchesStartFromCheckpoint(t *testing.T) {
+	env := newTestEnv(t)
+	r, c := env.open().startBuiltin(Agent{Jail: permissive(t)})
+	env.call(c, "1", "write_file", `{"path": "a", "text": "shared"}`)
+	env.memory.set(r.ID, "shared")
+	branches, err := env.g.Resume(t.Context(), r.ID, run.ResumeRequest{By: "ann"}, 2)
 	if err != nil || len(branches) != 2 {
 		t.Fatalf("Resume = %+v, %v, want two branches", branches, err)
 	}
 	seen := map[id.Jail]bool{c.Jail: true}
 	for _, b := range branches {
-		if b.Of != r.ID || b.Jail == "" || seen[b.Jail] || w.memory.get(b.ID) != "shared" {
-			t.Errorf("branch = %+v with the memory %q, want one of the run with a jail of its own", b, w.memory.get(b.ID))
+		if b.Of != r.ID || b.Jail == "" || seen[b.Jail] || env.memory.get(b.ID) != "shared" {
+			t.Errorf("branch = %+v with memory %q, want a branch of the run with its own jail", b, env.memory.get(b.ID))
 		}
 		seen[b.Jail] = true
-		if text, _ := w.jails.file(b.Jail, "/workspace/a"); text != "shared" {
-			t.Errorf("the file in %s = %q, want shared", b.Jail, text)
+		if text, _ := env.jails.file(b.Jail, "/workspace/a"); text != "shared" {
+			t.Errorf("file in %s = %q, want shared", b.Jail, text)
 		}
-		j, err := w.jails.Get(t.Context(), b.Jail)
+		j, err := env.jails.Get(t.Context(), b.Jail)
 		if err != nil || j.Spec.Labels[LabelRun] != string(b.ID) || j.Spec.Labels[LabelSession] != "s" {
-			t.Errorf("labels of %s = %v, %v, want those of its run", b.Jail, j.Spec.Labels, err)
+			t.Errorf("labels of %s = %v, %v, want the labels of its run", b.Jail, j.Spec.Labels, err)
 		}
 	}
-	w.snapshots.failing("Branch", fault.Newf(fault.Unavailable, "snapshot.Branch", "", "no memory"))
-	if all, err := w.g.Resume(t.Context(), r.ID, run.ResumeRequest{By: "ann"}, 1); err == nil || len(all) != 0 {
-		t.Errorf("Resume = %v, %v, want none and why", all, err)
+	env.snapshots.failWith("Branch", fault.Newf(fault.Unavailable, "snapshot.Branch", "", "no memory"))
+	if all, err := env.g.Resume(t.Context(), r.ID, run.ResumeRequest{By: "ann"}, 1); err == nil || len(all) != 0 {
+		t.Errorf("Resume = %v, %v, want no branch and the cause", all, err)
 	}
 }
 
-// TestACheckpointWithoutASnapshotSaysSo: some hosts cannot take one.
-func TestACheckpointWithoutASnapshotSaysSo(t *testing.T) {
-	w := newWorld(t)
-	r, _ := w.open().working(Agent{Jail: permissive(t)})
-	w.snapshots.failing("Take", fault.Cannot("snapshot.Take", "there is no CRIU", "install it"))
-	cp, err := w.g.Checkpoint(t.Context(), r.ID, "by hand", "ann", false)
+// Some hosts cannot take snapshots.
+func TestCheckpointReasonNamesMissingSnapshot(t *testing.T) {
+	env := newTestEnv(t)
+	r, _ := env.open().startBuiltin(Agent{Jail: permissive(t)})
+	env.snapshots.failWith("Take", fault.Cannot("snapshot.Take", "there is no CRIU", "install it"))
+	cp, err := env.g.Checkpoint(t.Context(), r.ID, "by hand", "ann", false)
 	if err != nil || cp.Snapshot != "" || !strings.HasPrefix(cp.Reason, "by hand (without its jail: ") {
-		t.Errorf("Checkpoint = %+v, %v, want one without a snapshot that says so", cp, err)
+		t.Errorf("Checkpoint = %+v, %v, want no snapshot, and the reason for it", cp, err)
 	}
-	w.snapshots.failing("Take", fault.Newf(fault.Conflict, "snapshot.Take", "", "busy"))
-	if _, err := w.g.Checkpoint(t.Context(), r.ID, "by hand", "ann", false); !errors.Is(err, fault.Conflict) {
-		t.Errorf("Checkpoint that fails = %v, want a conflict", err)
+	env.snapshots.failWith("Take", fault.Newf(fault.Conflict, "snapshot.Take", "", "busy"))
+	if _, err := env.g.Checkpoint(t.Context(), r.ID, "by hand", "ann", false); !errors.Is(err, fault.Conflict) {
+		t.Errorf("Checkpoint of a busy jail = %v, want a conflict", err)
 	}
 }
 
-// TestOldCheckpointsThatNobodyAskedForAreForgotten, with their snapshots.
-func TestOldCheckpointsThatNobodyAskedForAreForgotten(t *testing.T) {
-	w := newWorld(t)
-	r, c := w.open().working(Agent{Jail: permissive(t)})
-	byHand, err := w.g.Checkpoint(t.Context(), r.ID, "by hand", "ann", false)
+// The snapshots of the removed checkpoints are deleted as well.
+func TestPruneRemovesOldAutomaticCheckpoints(t *testing.T) {
+	env := newTestEnv(t)
+	r, c := env.open().startBuiltin(Agent{Jail: permissive(t)})
+	byHand, err := env.g.Checkpoint(t.Context(), r.ID, "by hand", "ann", false)
 	if err != nil {
 		t.Fatal(err)
 	}
 	for range 5 {
-		if _, err := w.g.checkpoint(t.Context(), r.ID, "after 25 steps", "gateway", nil); err != nil {
+		if _, err := env.g.checkpoint(t.Context(), r.ID, "after 25 steps", "gateway", nil); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := w.g.Keep(t.Context(), c, "so far", json.RawMessage(`{}`)); err != nil {
+		if _, err := env.g.Keep(t.Context(), c, "so far", json.RawMessage(`{}`)); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if err := w.g.retain(t.Context(), r, 2); err != nil {
+	if err := env.g.pruneCheckpoints(t.Context(), r, 2); err != nil {
 		t.Fatal(err)
 	}
 	var jailed, alone, asked int
-	if err := w.g.eachCheckpoint(t.Context(), r.ID, func(c run.Checkpoint) {
+	if err := env.g.eachCheckpoint(t.Context(), r.ID, func(c run.Checkpoint) {
 		switch {
 		case !c.Auto:
 			asked++
@@ -185,152 +184,150 @@ func TestOldCheckpointsThatNobodyAskedForAreForgotten(t *testing.T) {
 		t.Fatal(err)
 	}
 	if jailed != 2 || alone != 2 || asked != 1 {
-		t.Errorf("checkpoints: %d with a jail, %d without, %d asked for, want 2, 2 and 1", jailed, alone, asked)
+		t.Errorf("checkpoints: %d with a jail, %d without, %d requested, want 2, 2 and 1", jailed, alone, asked)
 	}
-	if got := w.snapshots.ids(); len(got) != 3 || !slices.Contains(got, byHand.Snapshot) {
+	if got := env.snapshots.ids(); len(got) != 3 || !slices.Contains(got, byHand.Snapshot) {
 		t.Errorf("snapshots = %v, want three with %s", got, byHand.Snapshot)
 	}
 }
 
-// TestACheckpointThatABranchBeganAtStays.
-func TestACheckpointThatABranchBeganAtStays(t *testing.T) {
-	w := newWorld(t)
-	r, _ := w.open().working(Agent{Jail: permissive(t)})
-	cp, err := w.g.checkpoint(t.Context(), r.ID, "after 25 steps", "gateway", nil)
+func TestPruneKeepsBranchPoints(t *testing.T) {
+	env := newTestEnv(t)
+	r, _ := env.open().startBuiltin(Agent{Jail: permissive(t)})
+	cp, err := env.g.checkpoint(t.Context(), r.ID, "after 25 steps", "gateway", nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := w.g.Resume(t.Context(), r.ID, run.ResumeRequest{Checkpoint: cp.ID, By: "ann"}, 1); err != nil {
+	if _, err := env.g.Resume(t.Context(), r.ID, run.ResumeRequest{Checkpoint: cp.ID, By: "ann"}, 1); err != nil {
 		t.Fatal(err)
 	}
 	for range 3 {
-		if _, err := w.g.checkpoint(t.Context(), r.ID, "after 25 steps", "gateway", nil); err != nil {
+		if _, err := env.g.checkpoint(t.Context(), r.ID, "after 25 steps", "gateway", nil); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if err := w.g.retain(t.Context(), r, 1); err != nil {
+	if err := env.g.pruneCheckpoints(t.Context(), r, 1); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := w.runs.Checkpoint(t.Context(), cp.ID); err != nil {
-		t.Errorf("the checkpoint of a branch: %v, want it kept", err)
+	if _, err := env.runs.Checkpoint(t.Context(), cp.ID); err != nil {
+		t.Errorf("checkpoint of a branch: %v, want it kept", err)
 	}
-	if got := w.snapshots.ids(); len(got) != 2 || !slices.Contains(got, cp.Snapshot) {
+	if got := env.snapshots.ids(); len(got) != 2 || !slices.Contains(got, cp.Snapshot) {
 		t.Errorf("snapshots = %v, want the newest and %s", got, cp.Snapshot)
 	}
 }
 
-// TestARunThatHasNotChangedIsNotSaved.
-func TestARunThatHasNotChangedIsNotSaved(t *testing.T) {
-	w := newWorld(t)
-	r, c := w.open().working(Agent{Jail: permissive(t)})
+func TestUnchangedRunIsNotSaved(t *testing.T) {
+	env := newTestEnv(t)
+	r, c := env.open().startBuiltin(Agent{Jail: permissive(t)})
 	count := func() (n int) {
 		t.Helper()
-		if err := w.g.eachCheckpoint(t.Context(), r.ID, func(run.Checkpoint) { n++ }); err != nil {
+		if err := env.g.eachCheckpoint(t.Context(), r.ID, func(run.Checkpoint) { n++ }); err != nil {
 			t.Fatal(err)
 		}
 		return n
 	}
 	s := &saver{at: time.Now()}
-	w.g.saveOne(s, w.run(r.ID), defaultSaves, "after 10m")
+	env.g.saveOne(s, env.run(r.ID), defaultSaves, "after 10m")
 	if got := count(); got != 0 {
-		t.Errorf("checkpoints of a run that has not changed = %d, want 0", got)
+		t.Errorf("checkpoints of an unchanged run = %d, want 0", got)
 	}
-	w.jails.mu.Lock()
-	w.jails.changed[c.Jail] = true
-	w.jails.mu.Unlock()
-	w.g.saveOne(s, w.run(r.ID), defaultSaves, "after 10m")
+	env.jails.mu.Lock()
+	env.jails.changed[c.Jail] = true
+	env.jails.mu.Unlock()
+	env.g.saveOne(s, env.run(r.ID), defaultSaves, "after 10m")
 	if got := count(); got != 1 {
-		t.Errorf("checkpoints after its jail has changed = %d, want 1", got)
+		t.Errorf("checkpoints after a change of the jail = %d, want 1", got)
 	}
-	w.jails.mu.Lock()
-	w.jails.changed[c.Jail] = false
-	w.jails.mu.Unlock()
-	w.call(c, "1", "bash", `{"command": "ls"}`)
-	w.g.saveOne(s, w.run(r.ID), defaultSaves, "after 25 steps")
+	env.jails.mu.Lock()
+	env.jails.changed[c.Jail] = false
+	env.jails.mu.Unlock()
+	env.call(c, "1", "bash", `{"command": "ls"}`)
+	env.g.saveOne(s, env.run(r.ID), defaultSaves, "after 25 steps")
 	if got := count(); got != 2 {
 		t.Errorf("checkpoints after a step = %d, want 2", got)
 	}
-	var next saver // of the next daemon
-	if err := w.g.beginSaver(t.Context(), &next, w.run(r.ID)); err != nil || next.steps != 1 || next.at.IsZero() {
-		t.Errorf("the next saver begins at step %d, %v, want 1", next.steps, err)
+	var next saver // as the next daemon creates it
+	if err := env.g.initSaver(t.Context(), &next, env.run(r.ID)); err != nil || next.steps != 1 || next.at.IsZero() {
+		t.Errorf("saver of the next daemon starts at step %d, %v, want 1", next.steps, err)
 	}
 }
 
-func TestTheWatchdogActs(t *testing.T) {
-	w := newWorld(t)
-	r, c := w.open().working(Agent{Jail: permissive(t)})
-	views, err := w.g.Views(t.Context())
+func TestWatchdogActions(t *testing.T) {
+	env := newTestEnv(t)
+	r, c := env.open().startBuiltin(Agent{Jail: permissive(t)})
+	views, err := env.g.Views(t.Context())
 	if err != nil || len(views) != 1 || views[0].Run != r.ID || views[0].Waiting {
-		t.Fatalf("Views = %+v, %v, want one of the run", views, err)
+		t.Fatalf("Views = %+v, %v, want one view of the run", views, err)
 	}
 	act := func(a autonomy.Act) {
 		t.Helper()
-		if err := w.g.Act(t.Context(), views[0], autonomy.Action{Act: a, Cause: autonomy.Idle, Text: "nothing was done for long"}); err != nil {
+		if err := env.g.Act(t.Context(), views[0], autonomy.Action{Act: a, Cause: autonomy.Idle, Text: "no action for a long time"}); err != nil {
 			t.Fatal(err)
 		}
 	}
 	act(autonomy.ActWarn)
-	if u := w.call(c, "1", "bash", `{"command": "ls"}`); !strings.Contains(string(u.Output), "nothing was done for long") {
+	if u := env.call(c, "1", "bash", `{"command": "ls"}`); !strings.Contains(string(u.Output), "no action for a long time") {
 		t.Errorf("output = %s, want the warning", u.Output)
 	}
 	act(autonomy.ActRestart)
-	w.await("the agent is started again", func() bool { return len(w.jails.processes()) == 3 }) // with the ls
+	env.await("the agent is restarted", func() bool { return len(env.jails.processes()) == 3 }) // agent, ls, agent
 	act(autonomy.ActAsk)
-	asked := w.answer(approval.Allow, "")
+	asked := env.answer(approval.Allow, "")
 	if asked.Question.Action != actionLate || asked.Question.Resource != string(autonomy.Idle) {
-		t.Errorf("the request = %+v, want one about idleness", asked.Question)
+		t.Errorf("approval request = %+v, want the cause idle", asked.Question)
 	}
-	w.awaitState(r.ID, run.Active)
+	env.awaitState(r.ID, run.Active)
 	act(autonomy.ActStop)
-	if got := w.awaitState(r.ID, run.Paused); got.Why != run.ByWatchdog || got.Reason != "nothing was done for long" {
-		t.Errorf("run = %s %q, want it paused by the watchdog", got.Why, got.Reason)
+	if got := env.awaitState(r.ID, run.Paused); got.Why != run.ByWatchdog || got.Reason != "no action for a long time" {
+		t.Errorf("run = %s %q, want paused by the watchdog", got.Why, got.Reason)
 	}
-	w.await("it has a checkpoint", func() bool { return w.run(r.ID).Checkpoint != "" })
-	act(autonomy.ActStop) // it has stopped already
+	env.await("the run has a checkpoint", func() bool { return env.run(r.ID).Checkpoint != "" })
+	act(autonomy.ActStop) // the run has already stopped
 }
 
-func TestARunThatAPersonDoesNotLetGoOnIsStopped(t *testing.T) {
-	w := newWorld(t)
-	r, _ := w.open().working(Agent{Jail: permissive(t)})
-	if err := w.g.Act(t.Context(), autonomy.RunView{Run: r.ID}, autonomy.Action{Act: autonomy.ActAsk, Cause: autonomy.Wall, Text: "it takes long"}); err != nil {
+func TestDeniedLateRunIsStopped(t *testing.T) {
+	env := newTestEnv(t)
+	r, _ := env.open().startBuiltin(Agent{Jail: permissive(t)})
+	if err := env.g.Act(t.Context(), autonomy.RunView{Run: r.ID}, autonomy.Action{Act: autonomy.ActAsk, Cause: autonomy.Wall, Text: "the run takes long"}); err != nil {
 		t.Fatal(err)
 	}
-	w.answer(approval.Deny, "")
-	w.await("it is stopped", func() bool { got := w.run(r.ID); return got.State == run.Paused && got.Why == run.ByWatchdog })
+	env.answer(approval.Deny, "")
+	env.await("the run is stopped", func() bool { got := env.run(r.ID); return got.State == run.Paused && got.Why == run.ByWatchdog })
 }
 
-func TestAClosedSessionLeavesNothing(t *testing.T) {
-	w := newWorld(t)
-	r, c := w.open().working(Agent{Jail: permissive(t)})
-	w.memory.set(r.ID, "much")
-	if _, err := w.g.CloseSession(t.Context(), "s", "ann", "over"); err != nil {
+func TestCloseSessionEndsRunsAndForgetsMemory(t *testing.T) {
+	env := newTestEnv(t)
+	r, c := env.open().startBuiltin(Agent{Jail: permissive(t)})
+	env.memory.set(r.ID, "much")
+	if _, err := env.g.CloseSession(t.Context(), "s", "ann", "over"); err != nil {
 		t.Fatal(err)
 	}
-	w.await("its run has ended", func() bool { return w.run(r.ID).State == run.Cancelled })
-	w.await("its jail is stopped", func() bool {
-		j, err := w.jails.Get(t.Context(), c.Jail)
+	env.await("the run has ended", func() bool { return env.run(r.ID).State == run.Cancelled })
+	env.await("the jail is stopped", func() bool {
+		j, err := env.jails.Get(t.Context(), c.Jail)
 		return err == nil && j.State == jail.Stopped
 	})
-	if got := w.memory.get(r.ID); got != "" {
-		t.Errorf("memory = %q, want it forgotten", got)
+	if got := env.memory.get(r.ID); got != "" {
+		t.Errorf("memory = %q, want none", got)
 	}
-	if _, err := w.g.CloseSession(t.Context(), "s", "ann", "over"); err != nil {
+	if _, err := env.g.CloseSession(t.Context(), "s", "ann", "over"); err != nil {
 		t.Errorf("CloseSession again = %v, want nil", err)
 	}
-	if _, err := w.g.Order(t.Context(), Order{Request: run.Request{Session: "s", Goal: "more"}}); err == nil {
+	if _, err := env.g.Order(t.Context(), Order{Request: run.Request{Session: "s", Goal: "more"}}); err == nil {
 		t.Error("Order in a closed session = nil, want an error")
 	}
 }
 
-func TestAnAgentWaitsForAnEvent(t *testing.T) {
-	w := newWorld(t)
-	r, c := w.open().working(Agent{Jail: permissive(t)})
+func TestWaitForEventReturnsMessages(t *testing.T) {
+	env := newTestEnv(t)
+	r, c := env.open().startBuiltin(Agent{Jail: permissive(t)})
 	used := make(chan Used, 1)
-	go func() { used <- w.call(c, "1", "wait_for_event", `{"reason": "the build"}`) }()
-	if got := w.awaitState(r.ID, run.Paused); got.Why != run.ForEvent || got.Reason != "the build" {
-		t.Errorf("run = %s %q, want it to wait for the build", got.Why, got.Reason)
+	go func() { used <- env.call(c, "1", "wait_for_event", `{"reason": "the build"}`) }()
+	if got := env.awaitState(r.ID, run.Paused); got.Why != run.ForEvent || got.Reason != "the build" {
+		t.Errorf("run waits for %s %q, want an event, the build", got.Why, got.Reason)
 	}
-	if _, err := w.runs.Send(t.Context(), run.Message{Session: "s", From: "ci", Text: "the build is green"}); err != nil {
+	if _, err := env.runs.Send(t.Context(), run.Message{Session: "s", From: "ci", Text: "the build is green"}); err != nil {
 		t.Fatal(err)
 	}
 	u := <-used
@@ -338,83 +335,84 @@ func TestAnAgentWaitsForAnEvent(t *testing.T) {
 	if err := json.Unmarshal(u.Output, &out); err != nil || len(out.Messages) != 1 || out.Messages[0].Text != "the build is green" || out.After != 1 {
 		t.Errorf("wait_for_event = %s, %v, want the message", u.Output, err)
 	}
-	w.awaitState(r.ID, run.Active)
-	list, err := w.g.Inbox(t.Context(), c, 0)
+	env.awaitState(r.ID, run.Active)
+	list, err := env.g.Inbox(t.Context(), c, 0)
 	if err != nil || len(list) != 1 {
 		t.Errorf("Inbox = %+v, %v, want one message", list, err)
 	}
-	if _, err := w.g.Post(t.Context(), c, "thanks", "k"); err != nil {
+	if _, err := env.g.Post(t.Context(), c, "thanks", "k"); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := w.g.Post(t.Context(), c, "thanks", "k"); err != nil {
+	if _, err := env.g.Post(t.Context(), c, "thanks", "k"); err != nil {
 		t.Fatal(err)
 	}
-	said, err := w.runs.Messages(t.Context(), "s", run.Out, 0, 10)
+	said, err := env.runs.Messages(t.Context(), "s", run.Out, 0, 10)
 	if err != nil || len(said) != 1 || said[0].Text != "thanks" || said[0].From != "builtin" {
-		t.Errorf("the outbox = %+v, %v, want thanks once from builtin", said, err)
+		t.Errorf("outbox = %+v, %v, want one message thanks from builtin", said, err)
 	}
 }
 
-// TestARunThatWaitsForNobodyAsksAgain: the daemon that asked for it was killed.
-func TestARunThatWaitsForNobodyAsksAgain(t *testing.T) {
-	w := newWorld(t).idle()
-	r := w.order("s", "x", Agent{Preset: "builtin"})
-	if _, err := w.runs.Move(t.Context(), r.ID, run.Move{To: run.Paused, Why: run.ForApproval, By: "gateway"}); err != nil {
+// The daemon that requested the approval was killed.
+func TestOrphanedApprovalWaitIsResumed(t *testing.T) {
+	env := newTestEnv(t).withoutLoop()
+	r := env.order("s", "x", Agent{Preset: "builtin"})
+	if _, err := env.runs.Move(t.Context(), r.ID, run.Move{To: run.Paused, Why: run.ForApproval, By: "gateway"}); err != nil {
 		t.Fatal(err)
 	}
-	w.g.askAgain()
-	if got := w.run(r.ID); got.State != run.Active {
+	env.g.recoverPausedRuns()
+	if got := env.run(r.ID); got.State != run.Active {
 		t.Errorf("run = %s %s, want active", got.State, got.Why)
 	}
-	byHand := w.order("s", "y", Agent{Preset: "builtin"})
-	if _, err := w.g.Pause(t.Context(), byHand.ID, "ann", ""); err != nil {
+	byHand := env.order("s", "y", Agent{Preset: "builtin"})
+	if _, err := env.g.Pause(t.Context(), byHand.ID, "ann", ""); err != nil {
 		t.Fatal(err)
 	}
-	w.g.askAgain()
-	if got := w.run(byHand.ID); got.State != run.Paused {
-		t.Errorf("a run that an operator paused = %s, want paused", got.State)
+	env.g.recoverPausedRuns()
+	if got := env.run(byHand.ID); got.State != run.Paused {
+		t.Errorf("run paused by an operator = %s, want paused", got.State)
 	}
 }
 
-func TestAModelsAnswerIsAStepOfItsRun(t *testing.T) {
-	w := newWorld(t).idle()
-	r := w.order("s", "x", Agent{Preset: "builtin"})
+func TestModelAnswerIsJournaled(t *testing.T) {
+	env := newTestEnv(t).withoutLoop()
+	r := env.order("s", "x", Agent{Preset: "builtin"})
 	req := httptest.NewRequest("POST", "/v1/chat", nil).WithContext(t.Context())
-	if _, err := w.g.ModelCaller(req); !errors.Is(err, fault.Unauthenticated) {
-		t.Errorf("ModelCaller of nobody = %v, want unauthenticated", err)
+	if _, err := env.g.ModelCaller(req); !errors.Is(err, fault.Unauthenticated) {
+		t.Errorf("ModelCaller without a caller = %v, want unauthenticated", err)
 	}
-	c, err := w.g.ModelCaller(WithCaller(req, Caller{Session: "s", Jail: "j-a", Agent: "claude"}))
+	c, err := env.g.ModelCaller(WithCaller(req, Caller{Session: "s", Jail: "j-a", Agent: "claude"}))
 	if err != nil || c.Jail != "j-a" || c.Run != "" || c.Journal != nil {
-		t.Errorf("ModelCaller of a jail without a run = %+v, %v, want its jail alone", c, err)
+		t.Errorf("ModelCaller of a jail without a run = %+v, %v, want only its jail", c, err)
 	}
-	c, err = w.g.ModelCaller(WithCaller(req, Caller{Session: "s", Run: r.ID}))
+	c, err = env.g.ModelCaller(WithCaller(req, Caller{Session: "s", Run: r.ID}))
 	if err != nil || c.Run != string(r.ID) || c.Budget == nil || c.Journal == nil {
 		t.Fatalf("ModelCaller of a run = %+v, %v, want its budget and journal", c, err)
 	}
 	if kept, err := c.Journal.Begin(t.Context(), "k", "sha256:a"); kept != nil || err != nil {
-		t.Errorf("Begin = %+v, %v, want nothing kept", kept, err)
+		t.Errorf("Begin = %+v, %v, want no recorded response", kept, err)
 	}
 	if err := c.Journal.End(t.Context(), "k", "sha256:a", llm.Recorded{Status: 200, Body: []byte("hi")}); err != nil {
 		t.Fatal(err)
 	}
 	if kept, err := c.Journal.Begin(t.Context(), "k", "sha256:a"); err != nil || kept == nil || string(kept.Body) != "hi" {
-		t.Errorf("Begin again = %+v, %v, want the answer", kept, err)
+		t.Errorf("second Begin = %+v, %v, want the recorded response", kept, err)
 	}
 	if _, err := c.Journal.Begin(t.Context(), "k", "sha256:b"); fault.KindOf(err) != fault.Mismatch {
-		t.Errorf("Begin of another request = %v, want a mismatch", err)
+		t.Errorf("Begin with a different request = %v, want a mismatch", err)
 	}
-	if _, err := w.g.Pause(t.Context(), r.ID, "ann", "lunch"); err != nil {
+	if _, err := env.g.Pause(t.Context(), r.ID, "ann", "lunch"); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := w.g.ModelCaller(WithCaller(req, Caller{Session: "s", Run: r.ID})); !errors.Is(err, fault.Conflict) {
+	if _, err := env.g.ModelCaller(WithCaller(req, Caller{Session: "s", Run: r.ID})); !errors.Is(err, fault.Conflict) {
 		t.Errorf("ModelCaller of a paused run = %v, want a conflict", err)
 	}
 }
 
-func TestAnUnfinishedCallIsKeptAsLongAsTheDatabaseIsAway(t *testing.T) {
+func TestPersistRetriesWhileStoreIsUnavailable(t *testing.T) {
 	tries := 0
 	err := persist(t.Context(), func() error {
-		if tries++; tries < 3 {
+		tries++
+		if tries < 3 {
 			return fault.Newf(fault.Unavailable, "store", "", "no connection")
 		}
 		return nil
@@ -430,6 +428,6 @@ func TestAnUnfinishedCallIsKeptAsLongAsTheDatabaseIsAway(t *testing.T) {
 	cancel()
 	tries = 0
 	if err := persist(ctx, func() error { tries++; return fault.Newf(fault.Unavailable, "store", "", "no") }); err == nil || tries != 1 {
-		t.Errorf("persist for nobody = %v after %d tries, want an error after 1", err, tries)
+		t.Errorf("persist with a cancelled context = %v after %d tries, want an error after 1", err, tries)
 	}
 }

@@ -18,44 +18,46 @@ import (
 	"glasshouse/run"
 )
 
-// A turnstile is a lock that one can give up waiting for.
-type turnstile chan struct{}
+// A cancelableLock is a mutex. Its capacity must be 1. Waiting for it can be cancelled by
+// sending to it in a select.
+type cancelableLock chan struct{}
 
-func (t turnstile) Lock()   { t <- struct{}{} }
-func (t turnstile) Unlock() { <-t }
+func (l cancelableLock) Lock()   { l <- struct{}{} }
+func (l cancelableLock) Unlock() { <-l }
 
-// hushPatience is how long it is waited for an agent to take what it is being given.
-const hushPatience = 2 * time.Second
+// pausePromptsTimeout limits how long pausePrompts waits for a prompt that is being written to
+// an agent.
+const pausePromptsTimeout = 2 * time.Second
 
-// hush has the agent of a run told nothing until goOn is called. It cannot if the agent
-// does not take what it is being given.
-func (g *Gateway) hush(ctx context.Context, rid id.Run) (goOn func(), ok bool) {
-	a := g.attending(rid)
-	if a == nil {
+// pausePrompts prevents prompts to the agent of a run until resume is called. It returns false
+// if the agent does not read a prompt that is being written.
+func (g *Gateway) pausePrompts(ctx context.Context, rid id.Run) (resume func(), ok bool) {
+	sup := g.supervisionOf(rid)
+	if sup == nil {
 		return func() {}, true
 	}
-	ctx, cancel := context.WithTimeout(ctx, hushPatience)
+	ctx, cancel := context.WithTimeout(ctx, pausePromptsTimeout)
 	defer cancel()
 	select {
-	case a.still <- struct{}{}:
-		return a.still.Unlock, true
+	case sup.promptLock <- struct{}{}:
+		return sup.promptLock.Unlock, true
 	case <-ctx.Done():
 		return nil, false
 	}
 }
 
-// errOver is why an agent is told to stop.
-var errOver = errors.New("its run does not go on")
+// errRunOver ends a conversation whose run must not continue.
+var errRunOver = errors.New("the run has stopped")
 
-// converseIn talks with the agent in a jail, from where somebody has come to before. When
-// the daemon ends, or the run is paused, the agent is left as it is: its jail stands still,
-// or it waits for an answer.
-func (g *Gateway) converseIn(ctx context.Context, a *attend, r run.Run, j jail.Jail, x id.Exec, l agent.Launch, ag Agent) error {
-	who, err := g.callerIn(ctx, j.ID)
+// converseInJail drives the conversation with an agent in a jail, starting at the recorded
+// position. When the daemon ends or the run is paused, the agent process is left alone: its
+// jail is paused, or the process waits for a response.
+func (g *Gateway) converseInJail(ctx context.Context, sup *supervision, r run.Run, j jail.Jail, x id.Exec, l agent.Launch, ag Agent) error {
+	caller, err := g.callerIn(ctx, j.ID)
 	if err != nil {
 		return err
 	}
-	t, o, err := g.talkOf(ctx, a, r, who, x, l)
+	conv, o, err := g.openConversation(ctx, sup, r, caller, x, l)
 	if err != nil {
 		return err
 	}
@@ -64,133 +66,138 @@ func (g *Gateway) converseIn(ctx context.Context, a *attend, r run.Run, j jail.J
 	if o.From != nil {
 		from = o.From.At
 	}
-	w, err := g.wireTo(context.WithoutCancel(ctx), j.ID, x, from)
+	conn, err := g.openConn(context.WithoutCancel(ctx), j.ID, x, from)
 	if err != nil {
-		g.kill(ctx, j.ID, x)
-		return errEnded{fmt.Sprintf("what the agent wrote cannot be read on: %s", err)}
+		g.terminate(ctx, j.ID, x)
+		return errEnded{fmt.Sprintf("cannot continue to read the agent's output: %s", err)}
 	}
-	var host acp.Host = t
-	if ag.Preset == "shell" { // the others use their own tools, in the jail
-		host = &workshop{talk: t, jail: j.ID}
+	var host acp.Host = conv
+	if ag.Preset == "shell" { // other agents use their own tools inside the jail
+		host = &jailConversation{conversation: conv, jail: j.ID}
 	}
-	err = g.converse(ctx, a, r, w, host, o, mine(j, r))
+	err = g.converse(ctx, sup, r, conn, host, o, isDedicatedJail(j, r))
 	if err != nil && ctx.Err() == nil {
-		g.kill(ctx, j.ID, x)
-		errs, _ := w.errs.text(0)
-		return errors.Join(lost(err, errs), t.closeOpen(ctx, x))
+		g.terminate(ctx, j.ID, x)
+		errs, _ := conn.errs.text(0)
+		return errors.Join(conversationError(err, errs), conv.endOpenSteps(ctx, x))
 	}
 	return err
 }
 
-// talkOf is the conversation with a process of an agent, and how it is taken up.
-func (g *Gateway) talkOf(ctx context.Context, a *attend, r run.Run, who Caller, x id.Exec, l agent.Launch) (*talk, acp.Options, error) {
-	t := &talk{g: g, at: a, run: r, who: who}
-	o := acp.Options{Cwd: l.Cwd, Servers: l.Servers, Meta: l.Meta, Still: a.still, GoOn: goOn}
+// openConversation returns the conversation with an agent process, and the options to start or
+// continue it.
+func (g *Gateway) openConversation(ctx context.Context, sup *supervision, r run.Run, caller Caller, x id.Exec, l agent.Launch) (*conversation, acp.Options, error) {
+	conv := &conversation{g: g, supervision: sup, run: r, caller: caller}
+	o := acp.Options{Cwd: l.Cwd, Servers: l.Servers, Meta: l.Meta, Still: sup.promptLock, GoOn: continuePrompt}
 	if len(r.Talk) > 0 {
-		if err := json.Unmarshal(r.Talk, &t.kept); err != nil {
-			return nil, o, fmt.Errorf("how far the conversation has come: %w", err)
+		if err := json.Unmarshal(r.Talk, &conv.saved); err != nil {
+			return nil, o, fmt.Errorf("decode the stored conversation state: %w", err)
 		}
 	}
 	var err error
-	if o.Prompt, err = g.cfg.Runs.Text(ctx, r.Session, r.Goal); err != nil {
+	o.Prompt, err = g.cfg.Runs.Text(ctx, r.Session, r.Goal)
+	if err != nil {
 		return nil, o, err
 	}
-	if t.kept.Exec == x {
-		o.From = &t.kept.Position
-		o.Resume = t.kept.Resumes
-		return t, o, nil
+	if conv.saved.Exec == x {
+		o.From = &conv.saved.Position
+		o.Resume = conv.saved.Resumes
+		return conv, o, nil
 	}
-	if t.kept.Exec != "" {
-		if err := t.closeOpen(ctx, t.kept.Exec); err != nil {
+	if conv.saved.Exec != "" {
+		if err := conv.endOpenSteps(ctx, conv.saved.Exec); err != nil {
 			return nil, o, err
 		}
 	}
-	// Another process of it: of the conversation before it may still know.
-	t.kept = kept{Exec: x, Resumes: t.kept.Position.Session, Inbox: t.kept.Inbox, Errand: t.kept.Errand}
-	o.Resume = t.kept.Resumes
-	return t, o, t.Keep(ctx, acp.Position{})
+	// This is a new process. It may still be able to load the previous session.
+	conv.saved = conversationState{Exec: x, Resumes: conv.saved.Position.Session, Inbox: conv.saved.Inbox, Errand: conv.saved.Errand}
+	o.Resume = conv.saved.Resumes
+	return conv, o, conv.Keep(ctx, acp.Position{})
 }
 
-// converse talks with an agent until its run does not go on, or it has ended. An agent that
-// is left works on, and is taken up again.
-func (g *Gateway) converse(ctx context.Context, a *attend, r run.Run, c acp.Conn, host acp.Host, o acp.Options, leave bool) error {
-	talking, stop := context.WithCancelCause(context.WithoutCancel(ctx))
+// converse drives a conversation until the run stops or the agent ends. If ctx is done, or
+// leave is set and the run is paused, the agent is left running and the conversation can be
+// continued later.
+func (g *Gateway) converse(ctx context.Context, sup *supervision, r run.Run, c acp.Conn, host acp.Host, o acp.Options, leave bool) error {
+	driveCtx, stop := context.WithCancelCause(context.WithoutCancel(ctx))
 	defer stop(nil)
 	watched := make(chan struct{})
 	go func() {
 		defer close(watched)
-		stop(g.whyStop(ctx, talking, a, r.ID, leave))
+		stop(g.waitForStop(ctx, driveCtx, sup, r.ID, leave))
 	}()
-	_, err := acp.Drive(talking, c, host, o)
-	cause := context.Cause(talking)
-	stop(errOver)
+	_, err := acp.Drive(driveCtx, c, host, o)
+	cause := context.Cause(driveCtx)
+	stop(errRunOver)
 	<-watched
-	if errors.Is(err, errOver) || errors.Is(err, acp.ErrLeft) || cause != nil && errors.Is(cause, acp.ErrLeft) {
+	if errors.Is(err, errRunOver) || errors.Is(err, acp.ErrLeft) || cause != nil && errors.Is(cause, acp.ErrLeft) {
 		return ctx.Err()
 	}
 	return err
 }
 
-// whyStop waits until an agent is not to go on, and says what becomes of it.
-func (g *Gateway) whyStop(ctx, talking context.Context, a *attend, rid id.Run, leave bool) error {
+// waitForStop waits until a conversation must end. It returns acp.ErrLeft if the agent should
+// keep running, and errRunOver if it should be stopped.
+func (g *Gateway) waitForStop(ctx, driveCtx context.Context, sup *supervision, rid id.Run, leave bool) error {
 	for {
 		select {
-		case <-talking.Done():
+		case <-driveCtx.Done():
 			return nil
 		case <-ctx.Done():
 			return acp.ErrLeft
-		case <-a.moved:
+		case <-sup.moved:
 		}
 		now, err := g.cfg.Runs.Get(ctx, rid)
 		switch {
 		case err != nil && ctx.Err() == nil:
-			g.cfg.Log.Error("a run cannot be read", "run", rid, "err", err)
+			g.cfg.Log.Error("could not read a run", "run", rid, "err", err)
 		case err != nil, now.State == run.Active, now.State == run.Paused && now.Why == run.ForApproval:
 		case leave && !now.State.Ended():
 			return acp.ErrLeft
 		default:
-			return errOver
+			return errRunOver
 		}
 	}
 }
 
-// lost is why a conversation has ended before its run has. Another process of the agent may
-// do better, unless this one cannot do at all what is wanted.
-func lost(err error, stderr string) error {
+// conversationError converts the error of a conversation that ended before its run. The agent
+// is restarted, except after permanent errors.
+func conversationError(err error, stderr string) error {
 	if errors.Is(err, fault.Unsupported) || errors.Is(err, fault.Unauthenticated) {
 		return err
 	}
-	if stderr = strings.TrimSpace(stderr); stderr != "" {
-		return errEnded{fmt.Sprintf("%s; it wrote: %s", err, clip(stderr, 1000))}
+	stderr = strings.TrimSpace(stderr)
+	if stderr != "" {
+		return errEnded{fmt.Sprintf("%s; stderr: %s", err, clip(stderr, 1000))}
 	}
 	return errEnded{err.Error()}
 }
 
-// converseOutside starts an agent that is in no jail, and talks with it. It ends with this
-// process.
-func (g *Gateway) converseOutside(ctx context.Context, a *attend, r run.Run, ag Agent, l agent.Launch, s spawn.Spawner, start spawn.Start) error {
-	who, err := g.callerOf(ctx, r.ID)
+// converseOutside starts an agent outside of jails and drives the conversation with it. The
+// agent ends with this process.
+func (g *Gateway) converseOutside(ctx context.Context, sup *supervision, r run.Run, ag Agent, l agent.Launch, s spawn.Spawner, start spawn.Start) error {
+	caller, err := g.callerOf(ctx, r.ID)
 	if err != nil {
 		return err
 	}
 	theirIn, in := io.Pipe()
 	out, theirOut := io.Pipe()
-	var errs cut
+	var errs truncatedOutput
 	start.Stdin, start.Stdout, start.Stderr = theirIn, theirOut, &errs
 	proc, err := s.Start(ctx, start)
 	if err != nil {
 		return fmt.Errorf("start the agent: %w", err)
 	}
-	go func() { // it says no more then
+	go func() { // unblock the readers and writers of the pipes
 		<-proc.Done()
 		theirOut.Close()
 		theirIn.Close()
 	}()
 	l.Cwd = proc.Cwd
-	t, o, err := g.talkOf(ctx, a, r, who, id.NewExec(), l)
+	conv, o, err := g.openConversation(ctx, sup, r, caller, id.NewExec(), l)
 	o.Spare = ag.Preset == "shell"
 	if err == nil {
-		err = g.converse(ctx, a, r, acp.Pipes(in, out), t, o, false)
+		err = g.converse(ctx, sup, r, acp.Pipes(in, out), conv, o, false)
 	}
 	out.Close()
 	in.Close()
@@ -200,5 +207,5 @@ func (g *Gateway) converseOutside(ctx context.Context, a *attend, r run.Run, ag 
 		return err
 	}
 	text, _ := errs.text(0)
-	return lost(errors.Join(err, werr), text)
+	return conversationError(errors.Join(err, werr), text)
 }

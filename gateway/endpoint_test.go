@@ -13,29 +13,29 @@ import (
 )
 
 // session opens a session of a group.
-func (w *world) session(sid, name, group string) {
-	w.Helper()
+func (env *testEnv) session(sid, name, group string) {
+	env.Helper()
 	s := run.Session{ID: sid, Settings: run.Settings{Name: name, Group: group}}
-	if _, err := w.runs.Open(w.Context(), s); err != nil {
-		w.Fatal(err)
+	if _, err := env.runs.Open(env.Context(), s); err != nil {
+		env.Fatal(err)
 	}
 }
 
-// jailIn makes a jail that belongs to a session, and in which no run is at work.
-func (w *world) jailIn(sid string, rules []byte) jail.Jail {
-	w.Helper()
-	j, err := w.jails.Create(w.Context(), jail.Spec{Start: true, Cwd: "/work", Govern: rules, Labels: map[string]string{LabelSession: sid}})
+// jailIn creates a jail of a session, without a run in it.
+func (env *testEnv) jailIn(sid string, rules []byte) jail.Jail {
+	env.Helper()
+	j, err := env.jails.Create(env.Context(), jail.Spec{Start: true, Cwd: "/work", Govern: rules, Labels: map[string]string{LabelSession: sid}})
 	if err != nil {
-		w.Fatal(err)
+		env.Fatal(err)
 	}
 	return j
 }
 
-func TestAJailOfASessionHasAnAgentEndpoint(t *testing.T) {
-	w := newWorld(t).open()
-	w.session("s", "worker", "crew")
-	j := w.jailIn("s", nil)
-	c, err := w.knock(j.ID)
+func TestSessionJailHasAgentEndpoint(t *testing.T) {
+	env := newTestEnv(t).open()
+	env.session("s", "worker", "crew")
+	j := env.jailIn("s", nil)
+	c, err := env.dialEndpoint(j.ID)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -45,64 +45,63 @@ func TestAJailOfASessionHasAnAgentEndpoint(t *testing.T) {
 	}
 }
 
-func TestAJailWithoutASessionHasNoAgentEndpoint(t *testing.T) {
-	w := newWorld(t).open()
-	j, err := w.jails.Create(t.Context(), jail.Spec{Start: true})
+func TestJailWithoutSessionHasNoAgentEndpoint(t *testing.T) {
+	env := newTestEnv(t).open()
+	j, err := env.jails.Create(t.Context(), jail.Spec{Start: true})
 	if err != nil {
 		t.Fatal(err)
 	}
-	w.g.mu.Lock()
-	defer w.g.mu.Unlock()
-	if w.g.doors[j.ID] != nil {
+	env.g.mu.Lock()
+	defer env.g.mu.Unlock()
+	if env.g.endpoints[j.ID] != nil {
 		t.Error("a jail without a session has an agent endpoint, want none")
 	}
 }
 
-// TestAnEndpointOpensWhenItsJailBecomesVisible: a spare is guarded before anybody can find it,
-// and whose it is becomes known later.
-func TestAnEndpointOpensWhenItsJailBecomesVisible(t *testing.T) {
-	w := newWorld(t).open()
-	j := w.jailIn("s", nil)
-	w.await("the first endpoint is open", func() bool { w.jails.mu.Lock(); defer w.jails.mu.Unlock(); return w.jails.ports[j.ID] != nil })
-	w.g.Left(j.ID)
-	w.jails.mu.Lock()
-	delete(w.jails.ports, j.ID)
-	w.jails.mu.Unlock()
+// A spare jail is started before it can be found. Its session becomes known later.
+func TestEndpointOpensWhenJailBecomesVisible(t *testing.T) {
+	env := newTestEnv(t).open()
+	j := env.jailIn("s", nil)
+	env.await("the first endpoint is open", func() bool { env.jails.mu.Lock(); defer env.jails.mu.Unlock(); return env.jails.ports[j.ID] != nil })
+	env.g.Left(j.ID)
+	env.jails.mu.Lock()
+	delete(env.jails.ports, j.ID)
+	env.jails.mu.Unlock()
 
 	gone := fault.Newf(fault.NotFound, "jail.Listen", string(j.ID), "no such jail")
-	w.jails.failing("Listen", gone)
-	w.g.Arrived(j)
-	w.await("the endpoint is given up", func() bool {
-		w.g.mu.Lock()
-		defer w.g.mu.Unlock()
-		return w.g.doors[j.ID] == nil
+	env.jails.failWith("Listen", gone)
+	env.g.Arrived(j)
+	env.await("the endpoint is removed", func() bool {
+		env.g.mu.Lock()
+		defer env.g.mu.Unlock()
+		return env.g.endpoints[j.ID] == nil
 	})
-	w.jails.failing("Listen", nil)
-	w.g.Arrived(j)
-	if c, err := w.knock(j.ID); err != nil || c.Jail != j.ID {
-		t.Errorf("caller = %+v, %v, want one of jail %s", c, err, j.ID)
+	env.jails.failWith("Listen", nil)
+	env.g.Arrived(j)
+	if c, err := env.dialEndpoint(j.ID); err != nil || c.Jail != j.ID {
+		t.Errorf("caller = %+v, %v, want a caller in jail %s", c, err, j.ID)
 	}
 }
 
-func TestAnEndpointOpensAgainAfterItsListenerFailed(t *testing.T) {
-	w := newWorld(t).open()
-	w.jails.failing("Listen", fault.Newf(fault.Unavailable, "jail.Listen", "", "the instance is being replaced"))
-	j := w.jailIn("s", nil)
-	w.jails.failing("Listen", nil)
-	if _, err := w.knock(j.ID); err != nil {
+func TestEndpointReopensAfterListenerFailure(t *testing.T) {
+	env := newTestEnv(t).open()
+	env.jails.failWith("Listen", fault.Newf(fault.Unavailable, "jail.Listen", "", "the instance is being replaced"))
+	j := env.jailIn("s", nil)
+	env.jails.failWith("Listen", nil)
+	if _, err := env.dialEndpoint(j.ID); err != nil {
 		t.Fatal(err)
 	}
-	w.jails.mu.Lock()
-	l := w.jails.ports[j.ID]
-	delete(w.jails.ports, j.ID)
-	w.jails.mu.Unlock()
-	l.Close() // as when the jail gets another network namespace
-	if _, err := w.knock(j.ID); err != nil {
-		t.Errorf("after the listener failed: %v, want an open endpoint", err)
+	env.jails.mu.Lock()
+	l := env.jails.ports[j.ID]
+	delete(env.jails.ports, j.ID)
+	env.jails.mu.Unlock()
+	l.Close() // as after a change of the jail's network namespace
+	if _, err := env.dialEndpoint(j.ID); err != nil {
+		t.Errorf("dial after a failure of the listener: %v, want an open endpoint", err)
 	}
 }
 
-func TestCommandsOfASessionsJailKnowItsID(t *testing.T) {
+func TestEnvNamesSessionJail(t *testing.T) {
 	j := jail.Jail{ID: "j-abc", Spec: jail.Spec{Labels: map[string]string{LabelSession: "s"}}}
 	if got := Env(j)["SANDBOX_ID"]; got != "j-abc" {
 		t.Errorf("SANDBOX_ID = %q, want j-abc", got)
@@ -112,8 +111,8 @@ func TestCommandsOfASessionsJailKnowItsID(t *testing.T) {
 	}
 }
 
-// TestTheLevelOfAJailsPolicyCounts: for resources and loops as for the rules.
-func TestTheLevelOfAJailsPolicyCounts(t *testing.T) {
+// The level limits resource requests and loop detection as well as rules.
+func TestCallerLevelIsCappedByJailPolicy(t *testing.T) {
 	for name, tt := range map[string]struct {
 		session, run int
 		policy       policy.Level
@@ -127,23 +126,23 @@ func TestTheLevelOfAJailsPolicyCounts(t *testing.T) {
 		"the session is below the policy": {1, 0, policy.Full, policy.Guided},
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(t).idle()
+			env := newTestEnv(t).withoutLoop()
 			s := run.Session{ID: "s", Settings: run.Settings{Level: tt.session}}
-			if _, err := w.runs.Open(t.Context(), s); err != nil {
+			if _, err := env.runs.Open(t.Context(), s); err != nil {
 				t.Fatal(err)
 			}
 			var rules []byte
 			if tt.policy != 0 {
-				rules = governed(t, `{"permission": {"edit": "allow"}}`, "", tt.policy)
+				rules = policyOf(t, `{"permission": {"edit": "allow"}}`, "", tt.policy)
 			}
-			j := w.jailIn("s", rules)
+			j := env.jailIn("s", rules)
 			if tt.run != 0 {
-				r := w.order("s", "echo", Agent{Preset: "shell", Level: tt.run})
-				w.g.mu.Lock()
-				w.g.works[j.ID] = r.ID
-				w.g.mu.Unlock()
+				r := env.order("s", "echo", Agent{Preset: "shell", Level: tt.run})
+				env.g.mu.Lock()
+				env.g.runByJail[j.ID] = r.ID
+				env.g.mu.Unlock()
 			}
-			c, err := w.g.callerIn(t.Context(), j.ID)
+			c, err := env.g.callerIn(t.Context(), j.ID)
 			if err != nil || c.Level != tt.want {
 				t.Errorf("level = %d, %v, want %d", c.Level, err, tt.want)
 			}
@@ -151,12 +150,12 @@ func TestTheLevelOfAJailsPolicyCounts(t *testing.T) {
 	}
 }
 
-// TestWhatAHarnessSaysIsRecorded: also of the tools that the gateway has as well, since a
-// plugin may do by itself what they do.
-func TestWhatAHarnessSaysIsRecorded(t *testing.T) {
-	w := newWorld(t).idle()
+// A plugin may implement by itself what the gateway's own tools do. Those actions are recorded
+// too.
+func TestHarnessActionsAreRecorded(t *testing.T) {
+	env := newTestEnv(t).withoutLoop()
 	rules := `{"permission": {"create_task": "allow", "coordinate_sibling": "deny", "edit": {"*": "deny", "src/*": "allow"}}}`
-	j := w.jailIn("s", governed(t, rules, "", policy.Intelligent))
+	j := env.jailIn("s", policyOf(t, rules, "", policy.Intelligent))
 	c := Caller{Jail: j.ID, Session: "s", Workspace: "/work"}
 	for _, tt := range []struct {
 		action, resource string
@@ -167,86 +166,86 @@ func TestWhatAHarnessSaysIsRecorded(t *testing.T) {
 		{"edit", "/work/src/a.ts", govern.Autonomous},
 		{"edit", "/work/b.ts", govern.Denied},
 	} {
-		v := w.g.Said(t.Context(), c, policy.Question{Action: tt.action, Resource: tt.resource})
+		v := env.g.Said(t.Context(), c, policy.Question{Action: tt.action, Resource: tt.resource})
 		if v.Tag != tt.tag {
 			t.Errorf("Said(%s %s) = %s, want %s", tt.action, tt.resource, v.Tag, tt.tag)
 		}
 	}
 	want := []string{"create_task: Add tests [AUTONOMOUS]", "coordinate_sibling: reviewer [DENIED]", "edit: src/a.ts [AUTONOMOUS]", "edit: b.ts [DENIED]"}
-	if got := w.decisions(); !equal(got, want) {
+	if got := env.decisions(); !equal(got, want) {
 		t.Errorf("decisions = %q, want %q", got, want)
 	}
 }
 
-// TestAnAnsweredQuestionIsRecordedOnce: a harness asks first, and then says that it does it.
-func TestAnAnsweredQuestionIsRecordedOnce(t *testing.T) {
-	w := newWorld(t).idle()
-	j := w.jailIn("s", governed(t, `{"permission": {"edit": "allow"}}`, "", policy.Intelligent))
+// A harness first asks for a decision and then reports the action.
+func TestDecidedActionIsRecordedOnce(t *testing.T) {
+	env := newTestEnv(t).withoutLoop()
+	j := env.jailIn("s", policyOf(t, `{"permission": {"edit": "allow"}}`, "", policy.Intelligent))
 	c := Caller{Jail: j.ID, Session: "s", Workspace: "/work"}
 	q := policy.Question{Action: "edit", Resource: "/work/a"}
-	v, err := w.g.Decide(t.Context(), c, q)
+	v, err := env.g.Decide(t.Context(), c, q)
 	if err != nil || !v.Allow {
 		t.Fatalf("Decide = %+v, %v, want allow", v, err)
 	}
-	if said := w.g.Said(t.Context(), c, q); said.Entry != v.Entry {
+	if said := env.g.Said(t.Context(), c, q); said.Entry != v.Entry {
 		t.Errorf("Said = entry %d, want the entry of the decision, %d", said.Entry, v.Entry)
 	}
-	if got := w.decisions(); len(got) != 1 {
+	if got := env.decisions(); len(got) != 1 {
 		t.Errorf("decisions = %q, want one", got)
 	}
-	w.g.Said(t.Context(), c, q) // it does it again, and has not asked
-	if got := w.decisions(); len(got) != 2 {
+	env.g.Said(t.Context(), c, q) // a second action without a decision
+	if got := env.decisions(); len(got) != 2 {
 		t.Errorf("decisions = %q, want two", got)
 	}
 }
 
-func TestAnswersOfOneJailAreBounded(t *testing.T) {
-	w := newWorld(t).idle()
-	for range maxAnswers + 10 {
-		w.g.answered("j-1", policy.Question{Action: "edit", Resource: "a"}, govern.Verdict{Allow: true})
+func TestHarnessDecisionsAreBounded(t *testing.T) {
+	env := newTestEnv(t).withoutLoop()
+	for range maxHarnessDecisions + 10 {
+		env.g.rememberDecision("j-1", policy.Question{Action: "edit", Resource: "a"}, govern.Verdict{Allow: true})
 	}
 	kept := func() int {
-		w.g.mu.Lock()
-		defer w.g.mu.Unlock()
-		return len(w.g.answers["j-1"])
+		env.g.mu.Lock()
+		defer env.g.mu.Unlock()
+		return len(env.g.harnessDecisions["j-1"])
 	}
-	if got := kept(); got != maxAnswers {
-		t.Errorf("answers kept = %d, want %d", got, maxAnswers)
+	if got := kept(); got != maxHarnessDecisions {
+		t.Errorf("stored decisions = %d, want %d", got, maxHarnessDecisions)
 	}
-	w.g.Left("j-1")
+	env.g.Left("j-1")
 	if got := kept(); got != 0 {
-		t.Errorf("answers kept of a jail that has ended = %d, want 0", got)
+		t.Errorf("stored decisions of a stopped jail = %d, want 0", got)
 	}
 }
 
-func TestACallerIsItsJailAndWhatThatWasBranchedFrom(t *testing.T) {
-	w := newWorld(t).idle()
-	first, second, other := w.jailIn("s", nil), w.jailIn("s", nil), w.jailIn("s", nil)
-	w.jails.mu.Lock()
-	w.jails.all[second.ID].Origin = &jail.Origin{Jail: first.ID}
-	w.jails.mu.Unlock()
+func TestIsFollowsBranchOrigins(t *testing.T) {
+	env := newTestEnv(t).withoutLoop()
+	first, second, other := env.jailIn("s", nil), env.jailIn("s", nil), env.jailIn("s", nil)
+	env.jails.mu.Lock()
+	env.jails.all[second.ID].Origin = &jail.Origin{Jail: first.ID}
+	env.jails.mu.Unlock()
 	c := Caller{Jail: second.ID}
 	for j, want := range map[id.Jail]bool{first.ID: true, second.ID: true, other.ID: false, "j-gone": false, "": false} {
-		if got := w.g.Is(t.Context(), c, j); got != want {
+		if got := env.g.Is(t.Context(), c, j); got != want {
 			t.Errorf("Is(%q) = %v, want %v", j, got, want)
 		}
 	}
 }
 
-func TestWithoutARunNothingIsBegun(t *testing.T) {
-	w := newWorld(t).idle()
-	j := w.jailIn("s", nil)
-	c, err := w.g.callerIn(t.Context(), j.ID)
+func TestOperationsWithoutRunConflict(t *testing.T) {
+	env := newTestEnv(t).withoutLoop()
+	j := env.jailIn("s", nil)
+	c, err := env.g.callerIn(t.Context(), j.ID)
 	if err != nil {
 		t.Fatal(err)
 	}
 	for name, do := range map[string]func() error{
-		"Call":   func() error { _, err := w.g.Call(t.Context(), c, Use{Key: "1", Tool: "bash"}); return err },
-		"Task":   func() error { _, err := w.g.Task(t.Context(), c); return err },
-		"Beat":   func() error { _, _, err := w.g.Beat(t.Context(), c); return err },
-		"Keep":   func() error { _, err := w.g.Keep(t.Context(), c, "", nil); return err },
-		"Finish": func() error { _, err := w.g.Finish(t.Context(), c, nil); return err },
-		"Fail":   func() error { _, err := w.g.Fail(t.Context(), c, "x"); return err },
+		"Call":   func() error { _, err := env.g.Call(t.Context(), c, Use{Key: "1", Tool: "bash"}); return err },
+		"Task":   func() error { _, err := env.g.Task(t.Context(), c); return err },
+		"Beat":   func() error { _, _, err := env.g.Beat(t.Context(), c); return err },
+		"Keep":   func() error { _, err := env.g.Keep(t.Context(), c, "", nil); return err },
+		"Finish": func() error { _, err := env.g.Finish(t.Context(), c, nil); return err },
+		"Fail":   func() error { _, err := env.g.Fail(t.Context(), c, "x"); return err },
 	} {
 		if err := do(); !errors.Is(err, fault.Conflict) {
 			t.Errorf("%s without a run = %v, want a conflict", name, err)

@@ -10,10 +10,10 @@ import (
 )
 
 func init() {
-	works = append(works, work{
-		Tool: Tool{"wait_for_event", "Stop working until you are told something, by a person or by what is connected from outside. Returns the messages.", object(`
-			"after": {"type": "integer", "minimum": 0, "description": "number of the last message that you have seen; default: the last in your inbox when you looked"},
-			"reason": {"type": "string", "description": "what you wait for"}`), "autonomy"},
+	builtinTools = append(builtinTools, builtinTool{
+		Tool: Tool{"wait_for_event", "Pause until a message arrives from a person or a webhook. Returns the messages.", objectSchema(`
+			"after": {"type": "integer", "minimum": 0, "description": "number of the last message that you have read; default: the last one that you read from your inbox"},
+			"reason": {"type": "string", "description": "what to wait for"}`), "autonomy"},
 		do: (*Gateway).eventTool,
 	})
 }
@@ -23,7 +23,7 @@ type eventInput struct {
 	Reason string `json:"reason,omitempty"`
 }
 
-// eventOutput is what an agent is told that has waited.
+// eventOutput is the result of wait_for_event.
 type eventOutput struct {
 	Messages []eventMessage `json:"messages"`
 	After    int64          `json:"after"`
@@ -35,14 +35,14 @@ type eventMessage struct {
 	Text string `json:"text"`
 }
 
-// eventTool has a run wait for an event. Its jail stands still meanwhile, and the agent in
-// it is answered when it goes on.
-func (g *Gateway) eventTool(ctx context.Context, d *deed) (any, error) {
-	in, err := inputOf[eventInput](d.input)
+// eventTool pauses a run until a message arrives. Its jail is paused meanwhile; the response
+// reaches the agent after the jail is resumed.
+func (g *Gateway) eventTool(ctx context.Context, inv *invocation) (any, error) {
+	in, err := inputOf[eventInput](inv.input)
 	if err != nil {
 		return nil, err
 	}
-	r, err := g.active(ctx, d.who)
+	r, err := g.activeRun(ctx, inv.caller)
 	if err != nil {
 		return nil, err
 	}
@@ -56,33 +56,35 @@ func (g *Gateway) eventTool(ctx context.Context, d *deed) (any, error) {
 		}
 		out.After = c.Inbox
 	}
-	if _, err := g.cfg.Runs.WaitForEvent(ctx, r.ID, out.After, in.Reason); err != nil && !errors.Is(err, fault.Conflict) { // it may be paused by somebody else
+	// A conflict means that the run is already paused.
+	if _, err := g.cfg.Runs.WaitForEvent(ctx, r.ID, out.After, in.Reason); err != nil && !errors.Is(err, fault.Conflict) {
 		return nil, err
 	}
 	for {
-		if err := g.told(ctx, r, &out); err != nil || len(out.Messages) > 0 {
+		if err := g.collectMessages(ctx, r, &out); err != nil || len(out.Messages) > 0 {
 			return out, err
 		}
-		if r, err = g.cfg.Runs.Get(ctx, r.ID); err != nil {
+		r, err = g.cfg.Runs.Get(ctx, r.ID)
+		if err != nil {
 			return nil, err
 		}
-		if r.State != run.Paused { // somebody had it go on
+		if r.State != run.Paused { // it was resumed by other means
 			return out, ctx.Err()
 		}
 	}
 }
 
-// toldWithin is how long it is waited for a message before it is looked whether the run
-// still waits.
-const toldWithin = time.Second
+// inboxPoll limits the wait for a message between two checks of the run's state.
+const inboxPoll = time.Second
 
-// told adds what a run is told.
-func (g *Gateway) told(ctx context.Context, r run.Run, out *eventOutput) error {
-	wait, cancel := context.WithTimeout(ctx, toldWithin)
+// collectMessages appends new messages of a run to out.
+func (g *Gateway) collectMessages(ctx context.Context, r run.Run, out *eventOutput) error {
+	wait, cancel := context.WithTimeout(ctx, inboxPoll)
 	defer cancel()
-	list, err := g.cfg.Runs.Inbox(wait, r.Session, out.After, inboxAtOnce)
+	list, err := g.cfg.Runs.Inbox(wait, r.Session, out.After, inboxBatch)
 	for _, m := range list {
-		if out.After = m.Seq; m.Run == "" || m.Run == r.ID {
+		out.After = m.Seq
+		if m.Run == "" || m.Run == r.ID {
 			out.Messages = append(out.Messages, eventMessage{m.Seq, m.From, m.Text})
 		}
 	}

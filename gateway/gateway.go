@@ -1,14 +1,14 @@
-// Package gateway puts agents to work. It starts the agents of runs, in jails or under
-// lighter walls, and is the door through which they reach all else: models, tools,
-// siblings, the record of what they have done.
+// Package gateway supervises agent runs. It starts the agents of runs, in jails or under weaker
+// isolation, and serves the agent endpoint, which is an agent's only access to models, tools,
+// siblings and the state of its own run.
 //
-//	people, schedules ──▶ run.Manager ◀── Gateway ──▶ agents ──▶ door ──┐
-//	                                          ▲                         │
-//	                                          └── tools, models, rules ◀┘
+//	people, schedules ──▶ run.Manager ◀── Gateway ──▶ agents ──▶ agent endpoint ──┐
+//	                                          ▲                                   │
+//	                                          └─────── tools, models, policy ◀────┘
 //
-// An agent is known by the listener that its request came in by: each jail has its own.
-// What a run has asked for once is answered from its journal when it is asked for again,
-// so that an agent, the daemon or both may be killed at any moment.
+// Each jail has its own listener. The listener that accepts a request identifies the caller.
+// Every tool call and model call of a run is recorded as a step of the run's journal. A repeated
+// request gets the recorded result, so the agent and the daemon may be killed at any time.
 package gateway
 
 import (
@@ -41,7 +41,7 @@ import (
 	"glasshouse/snapshot"
 )
 
-// Jails is where agents work. *jail.Manager is one.
+// Jails manages the jails that agents work in. *jail.Manager implements it.
 type Jails interface {
 	Create(ctx context.Context, s jail.Spec) (jail.Jail, error)
 	Get(ctx context.Context, j id.Jail) (jail.Jail, error)
@@ -68,7 +68,7 @@ type Jails interface {
 	ListenTCP(ctx context.Context, j id.Jail, port int) (net.Listener, error)
 }
 
-// Snapshots is what writes jails down. *snapshot.Keeper is one.
+// Snapshots takes and restores snapshots of jails. *snapshot.Keeper implements it.
 type Snapshots interface {
 	Take(ctx context.Context, j id.Jail, o snapshot.TakeOptions) (snapshot.Snapshot, error)
 	Branch(ctx context.Context, s id.Snapshot, count int, o snapshot.Overrides) ([]snapshot.Child, error)
@@ -79,7 +79,8 @@ type Snapshots interface {
 	Abandoned(ctx context.Context, j id.Jail) error
 }
 
-// Kernel decides, and calls capabilities. *govern.Kernel is one.
+// Kernel is the policy engine: it evaluates decisions and calls capabilities. *govern.Kernel
+// implements it.
 type Kernel interface {
 	Decide(q policy.Question) policy.Decision
 	Judge(ctx context.Context, a govern.Ask) (govern.Verdict, error)
@@ -91,22 +92,22 @@ type Kernel interface {
 	Carried(j id.Jail) (n int64, kernel string)
 }
 
-// Capabilities is what is installed.
+// Capabilities lists the installed capabilities and skills.
 type Capabilities interface {
-	// Approved returns the capabilities that may be called, by id.
+	// Approved returns the capabilities that may be called, ordered by id.
 	Approved() []*engine.Installed
-	// Skill returns a skill as agents read it, with its capabilities.
+	// Skill returns a skill as rendered for agents, and the ids of its capabilities.
 	Skill(name string) (*skill.Rendered, []string, error)
 }
 
-// Memory is what runs remember, for their checkpoints.
+// Memory saves and restores the working memory of runs for checkpoints.
 type Memory interface {
 	Capture(ctx context.Context, run id.Run) (json.RawMessage, error)
 	Restore(ctx context.Context, run id.Run, memory json.RawMessage) error
 	Forget(ctx context.Context, run id.Run) error
 }
 
-// Config is what a Gateway works with.
+// Config holds the dependencies and settings of a Gateway.
 type Config struct {
 	Runs      *run.Manager
 	Schedules *schedule.Manager
@@ -114,64 +115,67 @@ type Config struct {
 	Snapshots Snapshots
 	Kernel    Kernel
 	Caps      Capabilities
-	Memory    Memory           // nil: nothing is kept of it in checkpoints
-	Broker    *autonomy.Broker // nil: siblings do not talk
+	Memory    Memory           // nil: checkpoints do not contain memory
+	Broker    *autonomy.Broker // nil: peer messaging is disabled
 	Resources *autonomy.Resources
 	Tasks     *autonomy.Tasks
 
-	// Serve answers requests at a door until the listener is closed. Who knocks is
-	// who it says, at the time of each request.
-	Serve func(l net.Listener, who func(context.Context) (Caller, error)) error
+	// Serve serves requests on l until l is closed. It calls who for each request to identify
+	// the caller.
+	Serve func(l net.Listener, identify func(context.Context) (Caller, error)) error
 
-	Spawners map[string]spawn.Spawner // of agents that are not in jails, by name
-	Program  string                   // the agent of the gateway's own, on the host
-	Layers   string                   // where the programs of other agents are installed
+	Spawners map[string]spawn.Spawner // for agents outside of jails, by name
+	Program  string                   // path of the reference agent on the host
+	Layers   string                   // directory of the installed programs of other agents
 
-	// Root is the files of a root filesystem, which may have an agent's program.
+	// Root opens a root filesystem, to look for an agent's program in it.
 	Root func(ctx context.Context, r jail.Rootfs) (fs.FS, error)
 
-	Dir string // for sockets of agents that are not in jails
+	Dir string // holds the sockets of agents outside of jails
 
-	Connectors func(session string) []string // to which what agents say there is delivered
+	// Connectors returns the connectors that receive the messages of agents in a session.
+	Connectors func(session string) []string
 
-	Default Agent // what an agent is that does not say
+	Default Agent // supplies the agent settings that a run leaves empty
 
-	// Timers are how long runs may take for things, by their level. What is 0, or not
-	// there, is as autonomy.TimersOf has it.
+	// Timers are the watchdog's time limits by autonomy level. Missing and zero values default
+	// to those of autonomy.TimersOf.
 	Timers map[policy.Level]autonomy.Timers
 
-	Saves Saves // when runs are kept as they are without being asked
+	Saves Saves // default intervals of automatic checkpoints
 
-	Keep int // jails of runs that have ended, the newest; 0 is 20
+	Keep int // number of newest jails of ended runs to keep; 0 is 20
 	Log  *slog.Logger
 }
 
-// A Gateway supervises runs, and serves their agents. It is safe for concurrent use.
+// A Gateway supervises runs and serves their agents. It is safe for concurrent use.
 type Gateway struct {
-	cfg    Config
-	ctx    context.Context
-	cancel context.CancelFunc
-	wg     sync.WaitGroup
-	poke   chan struct{}
-	starts chan struct{}      // has room for the agents that are started at once
-	dog    *autonomy.Watchdog // nil: not open
+	cfg        Config
+	ctx        context.Context
+	cancel     context.CancelFunc
+	wg         sync.WaitGroup
+	wake       chan struct{}
+	startSlots chan struct{}      // semaphore: limits the agents that start concurrently
+	watchdog   *autonomy.Watchdog // nil before Open
 
 	mu sync.Mutex
 	// +checklocks:mu
-	doors map[id.Jail]*door
+	endpoints map[id.Jail]*agentEndpoint
 	// +checklocks:mu
-	at map[id.Run]*attend // runs that are supervised here
+	supervisions map[id.Run]*supervision // the runs that this daemon supervises
 	// +checklocks:mu
-	works map[id.Jail]id.Run // the run that an agent in a jail is at
+	runByJail map[id.Jail]id.Run // the run whose agent works in the jail
 
 	// +checklocks:mu
-	answers map[id.Jail][]answer // that harnesses were given, oldest first
+	harnessDecisions map[id.Jail][]harnessDecision // decisions sent to harnesses, oldest first
 	// +checklocks:mu
-	inquiries map[matter][]*inquiry
-	foreign   map[id.Run]time.Time // for the loop alone: since when it knows unsupervised runs whose jail is another daemon's
+	pendingApprovals map[approvalKey][]*pendingApproval
+	// foreignSince is when an unsupervised run in another daemon's jail was first seen. Only loop
+	// uses it.
+	foreignSince map[id.Run]time.Time
 }
 
-// New returns a Gateway that does nothing before Open.
+// New returns a Gateway. Call Open to start it.
 func New(cfg Config) *Gateway {
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
@@ -180,16 +184,16 @@ func New(cfg Config) *Gateway {
 		cfg.Keep = 20
 	}
 	g := &Gateway{
-		cfg: cfg, poke: make(chan struct{}, 1), starts: make(chan struct{}, 2*runtime.NumCPU()),
-		doors: map[id.Jail]*door{}, at: map[id.Run]*attend{}, works: map[id.Jail]id.Run{},
-		answers: map[id.Jail][]answer{}, inquiries: map[matter][]*inquiry{}, foreign: map[id.Run]time.Time{},
+		cfg: cfg, wake: make(chan struct{}, 1), startSlots: make(chan struct{}, 2*runtime.NumCPU()),
+		endpoints: map[id.Jail]*agentEndpoint{}, supervisions: map[id.Run]*supervision{}, runByJail: map[id.Jail]id.Run{},
+		harnessDecisions: map[id.Jail][]harnessDecision{}, pendingApprovals: map[approvalKey][]*pendingApproval{}, foreignSince: map[id.Run]time.Time{},
 	}
 	g.ctx, g.cancel = context.WithCancel(context.Background())
 	return g
 }
 
-// Open opens the doors of jails that run already, and takes up the runs that nobody is
-// at.
+// Open opens the agent endpoints of all jails that run or are paused, and starts to supervise
+// runs that no daemon supervises.
 func (g *Gateway) Open(ctx context.Context) error {
 	all, err := g.cfg.Jails.List(ctx, jail.ListOptions{})
 	if err != nil {
@@ -201,116 +205,122 @@ func (g *Gateway) Open(ctx context.Context) error {
 		}
 	}
 	g.wg.Go(g.loop)
-	g.dog = autonomy.NewWatchdog(g, 0, g.cfg.Log)
+	g.watchdog = autonomy.NewWatchdog(g, 0, g.cfg.Log)
 	if g.cfg.Tasks != nil {
-		g.wg.Go(func() { // files of tasks that could not be written before
+		g.wg.Go(func() { // retries task files that an earlier daemon could not write
 			if err := g.cfg.Tasks.Sync(g.ctx, ""); err != nil && g.ctx.Err() == nil {
-				g.cfg.Log.Warn("some tasks are in the backlog, and not in their workspace", "err", err)
+				g.cfg.Log.Warn("could not write some backlog tasks to their workspaces", "err", err)
 			}
 		})
 	}
 	return nil
 }
 
-// Close lets go of all agents: those in jails work on, and wait at their doors for
-// whoever opens them next.
+// Close closes all agent endpoints and waits for the supervision of all runs to end. Agents in
+// jails keep running. Their connections block until the next daemon opens the endpoints.
 func (g *Gateway) Close() error {
 	g.cancel()
 	g.mu.Lock()
-	doors := slices.Collect(maps.Values(g.doors))
-	clear(g.doors)
+	endpoints := slices.Collect(maps.Values(g.endpoints))
+	clear(g.endpoints)
 	g.mu.Unlock()
 	var errs []error
-	for _, d := range doors { // without the lock, which each takes when it ends
-		errs = append(errs, d.close())
+	for _, e := range endpoints { // without the lock: each endpoint takes it when it ends
+		errs = append(errs, e.close())
 	}
-	if g.dog != nil {
-		errs = append(errs, g.dog.Close())
+	if g.watchdog != nil {
+		errs = append(errs, g.watchdog.Close())
 	}
 	g.wg.Wait()
 	return errors.Join(errs...)
 }
 
-// lookEvery is how often it is looked for runs that nobody is at: those of daemons that
-// were killed, and those whose time has come.
-const lookEvery = time.Second
+// scanInterval is the interval between scans for scheduled runs that are due, and for runs
+// that no daemon supervises because theirs was killed.
+const scanInterval = time.Second
 
-// askedEvery is how often it is looked for runs that wait for an answer nobody here waits
-// for: their daemon was killed.
-const askedEvery = 30 * time.Second
+// recoverInterval is the interval between scans for runs that were paused for an approval by a
+// daemon that has been killed.
+const recoverInterval = 30 * time.Second
 
-// askAgain has such runs go on: their agents ask again, and wait for the same answer.
-func (g *Gateway) askAgain() {
-	err := g.each(g.ctx, run.Filter{States: []run.State{run.Paused}}, func(r run.Run) bool {
-		at := g.attending(r.ID)
-		if at == nil && r.GoesTo != "" {
-			if err := g.goBackAgain(g.ctx, r); err != nil && g.ctx.Err() == nil {
-				g.cfg.Log.Warn("a run is not taken back to its checkpoint", "run", r.ID, "checkpoint", r.GoesTo, "err", err)
+// recoverPausedRuns resumes runs that are paused for an approval that no daemon waits for.
+// Their agents repeat the request and join the same approval. It also finishes interrupted
+// rewinds.
+func (g *Gateway) recoverPausedRuns() {
+	err := g.eachRun(g.ctx, run.Filter{States: []run.State{run.Paused}}, func(r run.Run) bool {
+		sup := g.supervisionOf(r.ID)
+		if sup == nil && r.GoesTo != "" {
+			if err := g.finishRewind(g.ctx, r); err != nil && g.ctx.Err() == nil {
+				g.cfg.Log.Warn("could not finish the rewind of a run", "run", r.ID, "checkpoint", r.GoesTo, "err", err)
 			}
 			return true
 		}
-		if r.Why != run.ForApproval || at != nil {
+		if r.Why != run.ForApproval || sup != nil {
 			return true
 		}
 		if _, err := g.cfg.Runs.Claim(g.ctx, r.ID); err != nil {
-			return true // somebody is at it elsewhere
+			return true // another daemon supervises it
 		}
-		_, err := g.cfg.Runs.Move(g.ctx, r.ID, run.Move{To: run.Active, By: "gateway", Reason: "what it had asked is asked again", Version: r.Version})
-		if err = errors.Join(err, g.cfg.Runs.Release(g.ctx, r.ID)); err != nil && g.ctx.Err() == nil {
-			g.cfg.Log.Warn("a run that waits for an answer does not go on", "run", r.ID, "err", err)
+		_, err := g.cfg.Runs.Move(g.ctx, r.ID, run.Move{To: run.Active, By: "gateway", Reason: "request the approval again after a restart of the daemon", Version: r.Version})
+		err = errors.Join(err, g.cfg.Runs.Release(g.ctx, r.ID))
+		if err != nil && g.ctx.Err() == nil {
+			g.cfg.Log.Warn("could not resume a run that waits for an approval", "run", r.ID, "err", err)
 		}
 		return true
 	})
 	if err != nil && g.ctx.Err() == nil {
-		g.cfg.Log.Error("runs that wait for an answer could not be looked for", "err", err)
+		g.cfg.Log.Error("could not list the runs that wait for an approval", "err", err)
 	}
 }
 
-// atOnce bounds the runs that are supervised at once.
-const atOnce = 256
+// maxSupervised limits the runs that one daemon supervises.
+const maxSupervised = 256
 
+// loop scans for runs until the gateway is closed. It also takes automatic checkpoints and
+// cleans up after other daemons.
 func (g *Gateway) loop() {
-	tick := time.NewTicker(lookEvery)
+	tick := time.NewTicker(scanInterval)
 	defer tick.Stop()
-	var asked time.Time
+	var lastRecovery time.Time
 	for {
-		if now := time.Now(); now.Sub(asked) > askedEvery {
-			asked = now
-			g.askAgain()
+		if now := time.Now(); now.Sub(lastRecovery) > recoverInterval {
+			lastRecovery = now
+			g.recoverPausedRuns()
 			if err := g.sweep(g.ctx); err != nil && g.ctx.Err() == nil {
-				g.cfg.Log.Warn("jails of runs that nobody is at could not be seen to", "err", err)
+				g.cfg.Log.Warn("could not clean up the jails of unsupervised runs", "err", err)
 			}
 		}
-		g.save()
-		if err := g.look(); err != nil && g.ctx.Err() == nil {
-			g.cfg.Log.Error("runs that nobody is at could not be looked for", "err", err)
+		g.saveDue()
+		if err := g.scan(); err != nil && g.ctx.Err() == nil {
+			g.cfg.Log.Error("could not scan for runs to supervise", "err", err)
 		}
 		select {
 		case <-g.ctx.Done():
 			return
 		case <-tick.C:
-		case <-g.poke:
+		case <-g.wake:
 		}
 	}
 }
 
-// Poke has runs looked for at once.
+// Poke starts a scan for runs without waiting for the next tick.
 func (g *Gateway) Poke() {
 	select {
-	case g.poke <- struct{}{}:
+	case g.wake <- struct{}{}:
 	default:
 	}
 }
 
-func (g *Gateway) look() error {
+// scan activates due runs and starts to supervise runs without a supervisor.
+func (g *Gateway) scan() error {
 	due, err := g.cfg.Runs.Due(g.ctx, time.Now(), 100)
 	if err != nil {
 		return err
 	}
-	var errs []error // of one run, which do not hold up the others
+	var errs []error // of single runs; they do not delay other runs
 	for _, r := range due {
-		if waits(r) {
-			errs = append(errs, g.renew(g.ctx, r))
+		if waitsForSchedule(r) {
+			errs = append(errs, g.updateNextRun(g.ctx, r))
 			continue
 		}
 		_, err := g.cfg.Runs.Move(g.ctx, r.ID, run.Move{To: run.Active, By: "schedule", Version: r.Version})
@@ -319,17 +329,17 @@ func (g *Gateway) look() error {
 		}
 	}
 	g.mu.Lock()
-	room := atOnce - len(g.at)
+	room := maxSupervised - len(g.supervisions)
 	g.mu.Unlock()
 	if room <= 0 {
 		return errors.Join(errs...)
 	}
-	free, err := g.left(g.ctx, room)
+	runs, err := g.unsupervised(g.ctx, room)
 	if err != nil {
 		return errors.Join(append(errs, err)...)
 	}
-	for _, r := range free {
-		g.attend(r)
+	for _, r := range runs {
+		g.startSupervision(r)
 	}
 	return errors.Join(errs...)
 }

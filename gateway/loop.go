@@ -17,28 +17,30 @@ import (
 	"glasshouse/run"
 )
 
-// A lookout sees whether an agent goes around in circles, from what its run has done.
-type lookout struct {
+// A loopDetector detects from the steps of a run whether its agent repeats itself without
+// progress.
+type loopDetector struct {
 	mu sync.Mutex
 	// +checklocks:mu
-	d *autonomy.Detector // nil: it has not looked yet
+	detector *autonomy.Detector // nil before the first step
 	// +checklocks:mu
-	at int64 // N of the last step that it was shown
+	lastStep int64 // N of the last step that it has seen
 	// +checklocks:mu
-	said []string // warnings for the agent's next result
+	warnings []string // to add to the agent's next result
 }
 
-// actionLoop is what the rules are asked about an agent that seems lost.
+// actionLoop is the policy action for an agent that seems to loop.
 const actionLoop = "doom_loop"
 
-// lookOut shows a lookout a step that is about to end, and does what comes of it: the
-// agent is warned, a person is asked, or the run is stopped. An error refuses the step.
-func (g *Gateway) lookOut(ctx context.Context, r run.Run, c Caller, s run.Step) error {
-	a := g.attending(r.ID)
-	if a == nil {
+// checkForLoop passes a step that is about to end to the loop detector and acts on its
+// findings: it warns the agent, requests an approval, or stops the run. An error refuses the
+// step.
+func (g *Gateway) checkForLoop(ctx context.Context, r run.Run, c Caller, s run.Step) error {
+	sup := g.supervisionOf(r.ID)
+	if sup == nil {
 		return nil
 	}
-	found, err := g.show(ctx, &a.out, r, c.Level, s)
+	found, err := g.feedDetector(ctx, &sup.loops, r, c.Level, s)
 	if err != nil {
 		return err
 	}
@@ -50,54 +52,55 @@ func (g *Gateway) lookOut(ctx context.Context, r run.Run, c Caller, s run.Step) 
 			}
 		case autonomy.AskFirst:
 			q := policy.Question{Subject: c.subject(), Action: actionLoop, Resource: s.Name}
-			if _, err := g.judge1(ctx, r, govern.Ask{Question: q}); err != nil {
-				return errors.Join(err, g.stopLost(ctx, r, f))
+			if _, err := g.evaluate(ctx, r, govern.Ask{Question: q}); err != nil {
+				return errors.Join(err, g.stopLooping(ctx, r, f))
 			}
 		case autonomy.Stop:
-			return g.stopLost(ctx, r, f)
+			return g.stopLooping(ctx, r, f)
 		}
 	}
 	return nil
 }
 
-// stopLost has a run wait for a person, and refuses the step that led to it.
-func (g *Gateway) stopLost(ctx context.Context, r run.Run, f autonomy.Finding) error {
-	if err := g.stop(ctx, r, f.Text); err != nil {
+// stopLooping pauses a run for a person and returns an error that refuses the step.
+func (g *Gateway) stopLooping(ctx context.Context, r run.Run, f autonomy.Finding) error {
+	if err := g.stopRun(ctx, r, f.Text); err != nil {
 		return err
 	}
 	return fault.Newf(fault.Denied, "gateway.Call", f.Name, "%s", f.Text)
 }
 
-// show shows a step to a lookout, which first looks at all that was before.
-func (g *Gateway) show(ctx context.Context, l *lookout, r run.Run, level policy.Level, s run.Step) ([]autonomy.Finding, error) {
+// feedDetector passes a step to the detector, after all earlier steps that it has not seen.
+func (g *Gateway) feedDetector(ctx context.Context, l *loopDetector, r run.Run, level policy.Level, s run.Step) ([]autonomy.Finding, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.d == nil {
-		l.d, l.at = autonomy.NewDetector(autonomy.DetectorConfig{Level: level}), 0
+	if l.detector == nil {
+		l.detector, l.lastStep = autonomy.NewDetector(autonomy.DetectorConfig{Level: level}), 0
 	}
-	for { // also the answers of models since, which nobody has shown it
-		list, err := g.cfg.Runs.Steps(ctx, run.StepFilter{Run: r.ID, After: l.at, Limit: 1000})
+	for { // includes model steps, which do not pass through checkForLoop
+		list, err := g.cfg.Runs.Steps(ctx, run.StepFilter{Run: r.ID, After: l.lastStep, Limit: 1000})
 		if err != nil {
 			return nil, err
 		}
-		for _, was := range list {
-			if was.State == run.Begun || was.Kind == run.Decision {
-				continue // what is begun is shown when it ends; to ask is not to do
+		for _, earlier := range list {
+			if earlier.State == run.Begun || earlier.Kind == run.Decision {
+				continue // open steps follow when they end; a decision is not an action
 			}
-			if l.at = was.N; was.Key != s.Key {
-				l.d.Step(stepOf(was))
+			l.lastStep = earlier.N
+			if earlier.Key != s.Key {
+				l.detector.Step(detectorStep(earlier))
 			}
 		}
 		if len(list) < 1000 {
 			break
 		}
 	}
-	l.at = max(l.at, s.N)
-	return l.d.Step(stepOf(s)), nil
+	l.lastStep = max(l.lastStep, s.N)
+	return l.detector.Step(detectorStep(s)), nil
 }
 
-// stepOf is a step as a lookout sees it.
-func stepOf(s run.Step) autonomy.Step {
+// detectorStep converts a step for the detector.
+func detectorStep(s run.Step) autonomy.Step {
 	if s.Kind == run.Model {
 		return autonomy.Step{At: s.Ended, Kind: autonomy.ModelStep}
 	}
@@ -105,7 +108,7 @@ func stepOf(s run.Step) autonomy.Step {
 		return autonomy.Step{At: s.Ended, Kind: autonomy.MessageStep}
 	}
 	out := autonomy.Step{
-		At: s.Ended, Kind: autonomy.ToolStep, Name: s.Name, Input: s.Digest, Output: sum(s.Output), Wait: autonomy.WaitsOnly(s.Name, s.Input),
+		At: s.Ended, Kind: autonomy.ToolStep, Name: s.Name, Input: s.Digest, Output: digest(s.Output), Wait: autonomy.WaitsOnly(s.Name, s.Input),
 	}
 	if s.State == run.StepFailed || s.State == run.StepRefused {
 		var p Problem
@@ -117,35 +120,36 @@ func stepOf(s run.Step) autonomy.Step {
 	return out
 }
 
-func sum(b []byte) string {
+func digest(b []byte) string {
 	h := sha256.Sum256(b)
 	return hex.EncodeToString(h[:])
 }
 
-// noticed adds to a result what its agent is to be told.
-func (g *Gateway) noticed(r id.Run, text json.RawMessage) json.RawMessage {
-	a := g.attending(r)
-	if a == nil {
+// addNotices adds pending warnings to a result for the agent.
+func (g *Gateway) addNotices(r id.Run, text json.RawMessage) json.RawMessage {
+	sup := g.supervisionOf(r)
+	if sup == nil {
 		return text
 	}
-	a.out.mu.Lock()
-	said := a.out.said
-	a.out.said = nil
-	a.out.mu.Unlock()
-	if len(said) == 0 {
+	sup.loops.mu.Lock()
+	warnings := sup.loops.warnings
+	sup.loops.warnings = nil
+	sup.loops.mu.Unlock()
+	if len(warnings) == 0 {
 		return text
 	}
-	var whole map[string]json.RawMessage
-	if json.Unmarshal(text, &whole) != nil || whole == nil {
-		whole = map[string]json.RawMessage{"output": text}
+	var result map[string]json.RawMessage
+	if json.Unmarshal(text, &result) != nil || result == nil {
+		result = map[string]json.RawMessage{"output": text}
 	}
 	var err error
-	if whole["notice"], err = json.Marshal(strings.Join(said, "\n")); err != nil {
-		return text
-	}
-	with, err := json.Marshal(whole)
+	result["notice"], err = json.Marshal(strings.Join(warnings, "\n"))
 	if err != nil {
 		return text
 	}
-	return with
+	merged, err := json.Marshal(result)
+	if err != nil {
+		return text
+	}
+	return merged
 }

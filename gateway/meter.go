@@ -13,17 +13,16 @@ import (
 )
 
 const (
-	// meterEvery is how often it is read what a run uses, and limitedEvery if some of
-	// that is limited.
-	meterEvery   = 10 * time.Second
-	limitedEvery = 2 * time.Second
+	// meterInterval is the interval between readings of a run's resource use, and
+	// limitedMeterInterval the one for runs with resource limits.
+	meterInterval        = 10 * time.Second
+	limitedMeterInterval = 2 * time.Second
 
-	// meterTime bounds one reading.
-	meterTime = 10 * time.Second
+	// meterTimeout limits the duration of the last reading.
+	meterTimeout = 10 * time.Second
 )
 
-// meter charges a run for what it uses, from now on until stop is called, and then for
-// the rest.
+// meter charges a run for its resource use until stop is called. stop takes a last reading.
 func (g *Gateway) meter(ctx context.Context, rid id.Run) (stop func()) {
 	metered, end := context.WithCancel(ctx)
 	done := make(chan struct{})
@@ -37,67 +36,69 @@ func (g *Gateway) meter(ctx context.Context, rid id.Run) (stop func()) {
 				return
 			case <-wait.C:
 			}
-			wait.Reset(untilNext(g.measure(metered, rid)))
+			wait.Reset(nextReading(g.measure(metered, rid)))
 		}
 	}()
 	return func() {
 		end()
 		<-done
-		if errors.Is(context.Cause(ctx), run.ErrLost) { // it is another's to charge
+		if errors.Is(context.Cause(ctx), run.ErrLost) { // another daemon has the claim and charges the run
 			return
 		}
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), meterTime)
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), meterTimeout)
 		defer cancel()
 		g.measure(ctx, rid)
 	}
 }
 
-// untilNext is when it is to be read again what a run uses: not later than its time is
-// over.
-func untilNext(r run.Run) time.Duration {
-	wait := meterEvery
+// nextReading returns the delay until the next reading of a run, at most until its wall time
+// limit.
+func nextReading(r run.Run) time.Duration {
+	wait := meterInterval
 	for d, limit := range r.Budget.Limits {
 		switch d {
 		case budget.Wall:
 			left := time.Duration(limit-r.Budget.Consumed[d]+1) * time.Millisecond
-			wait = min(wait, max(left, limitedEvery/20))
+			wait = min(wait, max(left, limitedMeterInterval/20))
 		case budget.CPU, budget.Network, budget.Storage:
-			wait = min(wait, limitedEvery)
+			wait = min(wait, limitedMeterInterval)
 		}
 	}
 	return wait
 }
 
-// measure charges a run for what it has used since it was measured last.
+// measure charges a run for its resource use since the last reading.
 func (g *Gateway) measure(ctx context.Context, rid id.Run) run.Run {
 	r, err := g.cfg.Runs.Get(ctx, rid)
 	if err == nil {
 		var readings []run.Reading
-		if readings, err = g.readings(ctx, r); err == nil {
+		readings, err = g.readings(ctx, r)
+		if err == nil {
 			r, err = g.cfg.Runs.Measure(ctx, rid, readings)
 		}
 	}
-	if err != nil && ctx.Err() == nil && !errors.Is(err, fault.Conflict) { // it is another daemon's
-		g.cfg.Log.Warn("a run is not charged for what it used last; it will be", "run", rid, "err", err)
+	// A conflict means that another daemon charges the run.
+	if err != nil && ctx.Err() == nil && !errors.Is(err, fault.Conflict) {
+		g.cfg.Log.Warn("could not charge a run for its resource use; it will be retried", "run", rid, "err", err)
 	}
 	return r
 }
 
-// madeFor reports whether a jail was made for this run, and not for one before it.
-func madeFor(j jail.Jail, r run.Run) bool {
+// createdForRun reports whether a jail was created for this run, and not for an earlier one.
+func createdForRun(j jail.Jail, r run.Run) bool {
 	of := j.Spec.Labels[LabelRun]
-	return of == string(r.ID) || of == branched
+	return of == string(r.ID) || of == labelRunBranch
 }
 
-// readings are what the counters of a run's jail say. Of a jail that was not made for it
-// counts what is used from when the run came to it, by whomever.
+// readings returns the counters of a run's jail. Of a jail that was not created for the run,
+// all use counts from the time that the run was assigned to it, whichever process caused it.
 func (g *Gateway) readings(ctx context.Context, r run.Run) ([]run.Reading, error) {
 	if r.Jail == "" {
 		return nil, nil
 	}
 	j, err := g.cfg.Jails.Get(ctx, r.Jail)
 	if errors.Is(err, fault.NotFound) {
-		return nil, nil // its counters went with it
+		return nil, nil // the counters were deleted with the jail
 	}
 	if err != nil {
 		return nil, err
@@ -114,7 +115,7 @@ func (g *Gateway) readings(ctx context.Context, r run.Run) ([]run.Reading, error
 		{Name: "disk", Dimension: budget.Storage, Total: used.DiskBytes, Peak: true},
 	}
 	for i := range all {
-		all[i].Of, all[i].Shared = string(r.Jail), !madeFor(j, r)
+		all[i].Of, all[i].Shared = string(r.Jail), !createdForRun(j, r)
 	}
 	return all, nil
 }

@@ -14,19 +14,19 @@ import (
 	"glasshouse/run"
 )
 
-// callerKey is under what a request's context has the caller at the door.
+// callerKey is the context key of a request's Caller.
 type callerKey struct{}
 
-// WithCaller returns a request of a caller at a door.
+// WithCaller returns a copy of a request with its caller in the context.
 func WithCaller(r *http.Request, c Caller) *http.Request {
 	return r.WithContext(context.WithValue(r.Context(), callerKey{}, c))
 }
 
-// ModelCaller is who asks a model. It implements llm.Config.Caller.
+// ModelCaller returns the caller of a model request. It implements llm.Config.Caller.
 func (g *Gateway) ModelCaller(req *http.Request) (llm.Caller, error) {
 	c, ok := req.Context().Value(callerKey{}).(Caller)
 	if !ok {
-		return llm.Caller{}, fault.Newf(fault.Unauthenticated, "gateway", "", "models are asked at the door of a jail")
+		return llm.Caller{}, fault.Newf(fault.Unauthenticated, "gateway", "", "model requests must use the agent endpoint of a jail")
 	}
 	out := llm.Caller{Session: c.Session, Jail: c.Jail, Agent: c.Agent}
 	if c.Run == "" {
@@ -38,49 +38,50 @@ func (g *Gateway) ModelCaller(req *http.Request) (llm.Caller, error) {
 	}
 	if r.State != run.Active {
 		return out, &fault.Error{Op: "gateway", On: string(r.ID), Kind: fault.Conflict,
-			Err: fmt.Errorf("the run is %s: %s", r.State, r.Reason), Remedy: "wait until it goes on"}
+			Err: fmt.Errorf("the run is %s: %s", r.State, r.Reason), Remedy: "wait until the run is resumed"}
 	}
 	out.Run, out.Parent = string(r.ID), r.Entry
-	context.AfterFunc(req.Context(), g.pulseOf(r.ID).begin("the model", false)) // it ends with the request
+	context.AfterFunc(req.Context(), g.activityOf(r.ID).begin("the model", false)) // ends with the request
 	if r.Of != "" {
 		out.Branch = fmt.Sprintf("%s/%d", r.Of, r.Branch)
 	}
-	if out.Budget, err = g.cfg.Runs.Budget(req.Context(), r.ID); err != nil {
+	out.Budget, err = g.cfg.Runs.Budget(req.Context(), r.ID)
+	if err != nil {
 		return out, err
 	}
-	out.Journal = answers{g, r}
+	out.Journal = modelJournal{g, r}
 	return out, nil
 }
 
-// Exceeded has a run that would spend more on models than it may wait, or end. It
-// implements llm.Config.Exceeded.
+// Exceeded handles a model call beyond the budget of a run: it pauses or ends the run, as the
+// run specifies. It implements llm.Config.Exceeded.
 func (g *Gateway) Exceeded(ctx context.Context, c llm.Caller, err error) {
 	if c.Run == "" {
 		return
 	}
 	if _, err := g.cfg.Runs.Exceeded(context.WithoutCancel(ctx), id.Run(c.Run), err); err != nil {
-		g.cfg.Log.Error("a run that is over its budget goes on", "run", c.Run, "err", err)
+		g.cfg.Log.Error("could not stop a run that exceeds its budget", "run", c.Run, "err", err)
 	}
 }
 
-// answers are what models have answered a run: steps of its journal. It implements
-// llm.Journal.
-type answers struct {
+// modelJournal stores model responses as steps of a run's journal, so that repeated requests
+// get the same response. It implements llm.Journal.
+type modelJournal struct {
 	g *Gateway
 	r run.Run
 }
 
-// asked is what a step of a model records of a request.
-type asked struct {
+// modelRequest is the input of a model step.
+type modelRequest struct {
 	Digest string `json:"sha256"`
 }
 
-func (a answers) Begin(ctx context.Context, key, digest string) (*llm.Recorded, error) {
-	input, err := json.Marshal(asked{digest})
+func (a modelJournal) Begin(ctx context.Context, key, digest string) (*llm.Recorded, error) {
+	input, err := json.Marshal(modelRequest{digest})
 	if err != nil {
 		return nil, err
 	}
-	key, err = a.g.keyIn(ctx, a.r, key)
+	key, err = a.g.journalKey(ctx, a.r, key)
 	if err != nil {
 		return nil, err
 	}
@@ -89,34 +90,34 @@ func (a answers) Begin(ctx context.Context, key, digest string) (*llm.Recorded, 
 		return nil, err
 	}
 	if s.State != run.StepDone {
-		return nil, nil // it is asked, again or for the first time: nothing but cost comes of that
+		return nil, nil // call the model, possibly for the second time: a repeated call has a cost and no other effect
 	}
-	var kept llm.Recorded
-	if err := json.Unmarshal(s.Output, &kept); err != nil {
-		return nil, fmt.Errorf("what the model answered to step %s: %w", key, err)
+	var recorded llm.Recorded
+	if err := json.Unmarshal(s.Output, &recorded); err != nil {
+		return nil, fmt.Errorf("decode the model response of step %s: %w", key, err)
 	}
-	return &kept, nil
+	return &recorded, nil
 }
 
-func (a answers) End(ctx context.Context, key, _ string, r llm.Recorded) error {
+func (a modelJournal) End(ctx context.Context, key, _ string, r llm.Recorded) error {
 	text, err := json.Marshal(r)
 	if err != nil {
 		return err
 	}
 	ctx = context.WithoutCancel(ctx)
-	key, err = a.g.keyIn(ctx, a.r, key)
+	key, err = a.g.journalKey(ctx, a.r, key)
 	if err != nil {
 		return err
 	}
 	err = a.g.endStep(ctx, a.r.ID, key, run.Outcome{State: run.StepDone, Output: text})
-	if errors.Is(err, fault.TooLarge) { // it was given; a restarted agent asks for it again
-		err = a.g.endStep(ctx, a.r.ID, key, run.Outcome{State: run.StepFailed, Output: json.RawMessage(`"the answer is too large to be kept"`)})
+	if errors.Is(err, fault.TooLarge) { // the response was delivered; a restarted agent sends the request again
+		err = a.g.endStep(ctx, a.r.ID, key, run.Outcome{State: run.StepFailed, Output: json.RawMessage(`"the response is too large to store"`)})
 	}
 	return err
 }
 
-// A noted is what a step has of a call that is not answered again.
-type noted struct {
+// A callSummary is the output of a model step whose response is not replayed.
+type callSummary struct {
 	Outcome llm.Outcome `json:"outcome"`
 	Status  int         `json:"status,omitempty"`
 	Problem string      `json:"problem,omitempty"`
@@ -125,8 +126,8 @@ type noted struct {
 	Priced  bool        `json:"priced"`
 }
 
-// Asked has a call without a key among the steps of its run, when it has ended. It is a
-// step like any other, but its key is nobody's: it is never answered again.
+// Asked records a finished model call without a key as a step of its run. The step's key is
+// unique, so the response is never replayed.
 func (g *Gateway) Asked(ctx context.Context, c llm.Call) error {
 	if c.Caller.Run == "" || c.Kept || c.Free {
 		return nil
@@ -135,7 +136,7 @@ func (g *Gateway) Asked(ctx context.Context, c llm.Call) error {
 	if err != nil {
 		return err
 	}
-	output, err := json.Marshal(noted{c.Outcome, c.Status, c.Problem, c.Usage, c.Cost, c.Priced})
+	output, err := json.Marshal(callSummary{c.Outcome, c.Status, c.Problem, c.Usage, c.Cost, c.Priced})
 	if err != nil {
 		return err
 	}
@@ -143,7 +144,7 @@ func (g *Gateway) Asked(ctx context.Context, c llm.Call) error {
 	rid, key := id.Run(c.Caller.Run), "llm-"+string(c.ID)
 	_, _, err = g.cfg.Runs.Begin(ctx, rid, run.StepRequest{Key: key, Kind: run.Model, Name: "model", Input: input})
 	if errors.Is(err, fault.Conflict) || errors.Is(err, fault.Exhausted) {
-		return nil // the run has stopped meanwhile, or does now; the chain has the call
+		return nil // the run has stopped or stops now; the call is in the audit log
 	}
 	if err != nil {
 		return err
@@ -156,35 +157,35 @@ func (g *Gateway) Asked(ctx context.Context, c llm.Call) error {
 	return err
 }
 
-// keyIn is the key of a step in the journal. What a run did after a checkpoint that it
-// went back to is in the journal and does not count any more: the same keys are other
-// steps then.
-func (g *Gateway) keyIn(ctx context.Context, r run.Run, key string) (string, error) {
+// journalKey returns the key under which the journal has a step. After a rewind the steps
+// beyond the checkpoint stay in the journal but are invalid, so that their keys get a suffix
+// for new steps.
+func (g *Gateway) journalKey(ctx context.Context, r run.Run, key string) (string, error) {
 	if len(r.Rewound) == 0 {
 		return key, nil
 	}
-	at := func(n int) string {
+	versionKey := func(n int) string {
 		if n == 0 {
 			return key
 		}
 		return fmt.Sprintf("%s~%d", key, n)
 	}
 	last := len(r.Rewound)
-	counts := r.Steps + 1
+	valid := r.Steps + 1
 	for n := last; n >= 0; n-- {
 		if n < last {
-			counts = min(counts, r.Rewound[n])
+			valid = min(valid, r.Rewound[n])
 		}
-		s, err := g.cfg.Runs.Step(ctx, r.ID, at(n))
+		s, err := g.cfg.Runs.Step(ctx, r.ID, versionKey(n))
 		if errors.Is(err, fault.NotFound) {
 			continue
 		}
 		if err != nil {
 			return "", err
 		}
-		if n == last || s.N <= counts {
-			return at(n), nil
+		if n == last || s.N <= valid {
+			return versionKey(n), nil
 		}
 	}
-	return at(last), nil
+	return versionKey(last), nil
 }

@@ -13,8 +13,8 @@ import (
 	"glasshouse/store/storetest"
 )
 
-// recorded returns runs on a real database, in which one is active.
-func recorded(t *testing.T, limits budget.Amounts) (*Gateway, run.Run) {
+// newRecordedRun returns a gateway on a real database, and an active run.
+func newRecordedRun(t *testing.T, limits budget.Amounts) (*Gateway, run.Run) {
 	t.Helper()
 	dir := t.TempDir()
 	s, err := storetest.Open(t, filepath.Join(dir, "g.db"))
@@ -43,34 +43,34 @@ func recorded(t *testing.T, limits budget.Amounts) (*Gateway, run.Run) {
 	return New(Config{Runs: runs}), r
 }
 
-func TestACallWithoutAKeyIsAStepOfItsRun(t *testing.T) {
-	g, r := recorded(t, budget.Amounts{budget.Steps: 2})
+func TestModelCallWithoutKeyIsJournaled(t *testing.T) {
+	g, r := newRecordedRun(t, budget.Amounts{budget.Steps: 2})
 	call := llm.Call{ID: "l-one", Caller: llm.Caller{Run: string(r.ID)}, Model: "default", Served: "m-1", Outcome: llm.Answered, Usage: llm.Usage{Input: 7, Output: 3}, Cost: 12, Priced: true}
 	kept, free, failed, beyond := call, call, call, call
 	kept.ID, kept.Kept = "l-kept", true
 	free.ID, free.Free = "l-free", true
-	failed.ID, failed.Outcome, failed.Problem = "l-failed", llm.Failed, "the provider is away"
+	failed.ID, failed.Outcome, failed.Problem = "l-failed", llm.Failed, "the provider is unavailable"
 	beyond.ID = "l-beyond"
-	for _, c := range []llm.Call{call, kept, free, failed, beyond, {ID: "l-nobody's"}} {
+	for _, c := range []llm.Call{call, kept, free, failed, beyond, {ID: "l-without-run"}} {
 		if err := g.Asked(t.Context(), c); err != nil {
-			t.Errorf("%s: %v", c.ID, err)
+			t.Errorf("Asked(%s) = %v, want nil", c.ID, err)
 		}
 	}
 	steps, err := g.cfg.Runs.Steps(t.Context(), run.StepFilter{Run: r.ID})
 	if err != nil || len(steps) != 2 {
-		t.Fatalf("its steps are %+v, %v", steps, err)
+		t.Fatalf("steps = %+v, %v, want 2", steps, err)
 	}
 	var in map[string]string
-	var out noted
+	var out callSummary
 	if json.Unmarshal(steps[0].Input, &in) != nil || json.Unmarshal(steps[0].Output, &out) != nil || steps[0].Kind != run.Model || steps[0].State != run.StepDone ||
 		in["model"] != "default" || in["served"] != "m-1" || out.Usage.Input != 7 || out.Usage.Output != 3 || out.Cost != 12 {
-		t.Errorf("the first is %+v", steps[0])
+		t.Errorf("first step = %+v, want the call with its usage and cost", steps[0])
 	}
 	if steps[1].State != run.StepFailed {
-		t.Errorf("the second is %+v", steps[1])
+		t.Errorf("second step = %+v, want failed", steps[1])
 	}
-	// A third is one more than it may have.
+	// A third step exceeds the budget.
 	if now, err := g.cfg.Runs.Get(t.Context(), r.ID); err != nil || now.State != run.Paused || now.Why != run.OverBudget {
-		t.Errorf("the run is %s %s, %v", now.State, now.Why, err)
+		t.Errorf("run = %s %s, %v, want paused over its budget", now.State, now.Why, err)
 	}
 }

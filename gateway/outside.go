@@ -22,15 +22,15 @@ import (
 	"glasshouse/run"
 )
 
-// outside has an agent at work that is in no jail of its own. It ends with this
-// process, and begins anew from its last checkpoint.
-func (g *Gateway) outside(ctx context.Context, a *attend, r run.Run, ag Agent, started func()) (err error) {
+// runOutside runs an agent outside of jails. The agent ends with this process, and restarts
+// from its last checkpoint.
+func (g *Gateway) runOutside(ctx context.Context, sup *supervision, r run.Run, ag Agent, started func()) (err error) {
 	spawner := g.cfg.Spawners[ag.Spawner]
 	token := ""
-	if ag.Spawner == InBwrap { // whose shim shows it; a process of the host could read it anyway
+	if ag.Spawner == InBwrap { // the shim in the sandbox presents it; any process of the host could read it
 		token = rand.Text()
 	}
-	rules, err := g.governs(ag)
+	rules, err := g.policySpec(ag)
 	if err != nil {
 		return err
 	}
@@ -39,21 +39,21 @@ func (g *Gateway) outside(ctx context.Context, a *attend, r run.Run, ag Agent, s
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	socket, stop, err := g.socket(ctx, r.ID, token, func() { cancel(errShut) })
+	socket, stop, err := g.listenUnix(ctx, r.ID, token, func() { cancel(errEndpointClosed) })
 	if err != nil {
 		return err
 	}
 	defer stop()
 	defer func() {
-		if errors.Is(context.Cause(ctx), errShut) {
-			err = errShut // and not what came of that
+		if errors.Is(context.Cause(ctx), errEndpointClosed) {
+			err = errEndpointClosed // instead of the errors that it caused
 		}
 	}()
-	door := ""
+	endpoint := ""
 	if ag.Spawner == InProcess {
-		door = "unix://" + socket
+		endpoint = "unix://" + socket
 	}
-	p, l, err := g.launched(r, ag, door, workspace)
+	p, l, err := g.launchConfig(r, ag, endpoint, workspace)
 	if err != nil {
 		return err
 	}
@@ -67,14 +67,14 @@ func (g *Gateway) outside(ctx context.Context, a *attend, r run.Run, ag Agent, s
 	if p.Name == "builtin" {
 		l.Argv[0] = spawner.Agent()
 	}
-	var said printed
-	var saidMu sync.Mutex
+	var output agentOutput
+	var outputMu sync.Mutex
 	start := spawn.Start{
-		Argv: l.Argv, Env: g.elsewhere(l.Env, r), Files: files, Socket: socket, Token: []byte(token),
-		Stdout: printer{&said, &saidMu, protocol.Stdout}, Stderr: printer{&said, &saidMu, protocol.Stderr}, Limits: spawn.Limits{Memory: 2 << 30, PIDs: 512},
+		Argv: l.Argv, Env: g.hostEnv(l.Env, r), Files: files, Socket: socket, Token: []byte(token),
+		Stdout: outputWriter{&output, &outputMu, protocol.Stdout}, Stderr: outputWriter{&output, &outputMu, protocol.Stderr}, Limits: spawn.Limits{Memory: 2 << 30, PIDs: 512},
 	}
 	for what := range spawner.Lacks() {
-		switch what { // what cannot be held here is said by doctor
+		switch what { // glasshouse doctor reports limits that this host cannot enforce
 		case "memory":
 			start.Limits.Memory = 0
 		case "pids":
@@ -86,7 +86,7 @@ func (g *Gateway) outside(ctx context.Context, a *attend, r run.Run, ag Agent, s
 	}
 	if l.Protocol == agent.ACP {
 		started()
-		return g.converseOutside(ctx, a, r, ag, l, spawner, start)
+		return g.converseOutside(ctx, sup, r, ag, l, spawner, start)
 	}
 	proc, err := spawner.Start(ctx, start)
 	if err != nil {
@@ -96,28 +96,28 @@ func (g *Gateway) outside(ctx context.Context, a *attend, r run.Run, ag Agent, s
 		proc.Kill()
 		proc.Wait()
 	}()
-	a.pulse.heard()
-	g.afterHeard(ctx, a, ag, started)
-	return g.waitOutside(ctx, a, r, ag, proc, &said)
+	sup.activity.recordHeartbeat()
+	g.releaseOnHeartbeat(ctx, sup, ag, started)
+	return g.waitOutside(ctx, sup, r, ag, proc, &output)
 }
 
-// A printer keeps one stream of an agent.
-type printer struct {
-	p  *printed
-	mu *sync.Mutex // of p, which both streams write
+// An outputWriter collects one stream of an agent.
+type outputWriter struct {
+	p  *agentOutput
+	mu *sync.Mutex // guards p, which both streams share
 	s  protocol.Stream
 }
 
-func (p printer) Write(data []byte) (int, error) {
+func (p outputWriter) Write(data []byte) (int, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.p.add(p.s, data)
 	return len(data), nil
 }
 
-// elsewhere is an agent's environment without what says where things are in a jail: its
-// spawner says where they are.
-func (g *Gateway) elsewhere(env []string, r run.Run) []string {
+// hostEnv returns an agent's environment without the paths of a jail. The spawner sets its
+// own.
+func (g *Gateway) hostEnv(env []string, r run.Run) []string {
 	env = slices.DeleteFunc(slices.Clone(env), func(kv string) bool {
 		name, _, _ := strings.Cut(kv, "=")
 		return name == "HOME" || name == "PATH" || name == "GLASSHOUSE_DOOR" || strings.HasPrefix(name, "XDG_")
@@ -125,8 +125,9 @@ func (g *Gateway) elsewhere(env []string, r run.Run) []string {
 	return append(env, "SANDBOX_ID="+string(r.Jail))
 }
 
-func (g *Gateway) waitOutside(ctx context.Context, a *attend, r run.Run, ag Agent, proc *spawn.Process, said *printed) error {
-	tick := time.NewTicker(lookAgain)
+// waitOutside waits until an agent outside of jails ends or its run stops being active.
+func (g *Gateway) waitOutside(ctx context.Context, sup *supervision, r run.Run, ag Agent, proc *spawn.Process, output *agentOutput) error {
+	tick := time.NewTicker(recheckInterval)
 	defer tick.Stop()
 	for {
 		select {
@@ -138,18 +139,18 @@ func (g *Gateway) waitOutside(ctx context.Context, a *attend, r run.Run, ag Agen
 			if exit.Limit != "" {
 				return errEnded{"the agent reached its limit of " + exit.Limit}
 			}
-			return g.judge(ctx, r, ag, exit.Code, "", said) // both streams have ended
-		case <-a.moved:
-			if on, err := g.goesOn(ctx, r.ID); err != nil || !on {
-				g.quit(ctx, proc)
+			return g.handleExit(ctx, r, ag, exit.Code, "", output) // both streams are closed
+		case <-sup.moved:
+			if on, err := g.shouldContinue(ctx, r.ID); err != nil || !on {
+				g.terminateProcess(ctx, proc)
 				return err
 			}
 		case <-tick.C:
-			if on, err := g.goesOn(ctx, r.ID); err != nil || !on {
-				g.quit(ctx, proc)
+			if on, err := g.shouldContinue(ctx, r.ID); err != nil || !on {
+				g.terminateProcess(ctx, proc)
 				return err
 			}
-		case why := <-a.restart:
+		case why := <-sup.restart:
 			return errEnded{why}
 		case <-ctx.Done():
 			return ctx.Err()
@@ -157,21 +158,21 @@ func (g *Gateway) waitOutside(ctx context.Context, a *attend, r run.Run, ag Agen
 	}
 }
 
-// quit asks an agent to end, and has it ended.
-func (g *Gateway) quit(ctx context.Context, proc *spawn.Process) {
+// terminateProcess sends SIGTERM to an agent and waits up to terminateTimeout until it exits.
+func (g *Gateway) terminateProcess(ctx context.Context, proc *spawn.Process) {
 	if proc.Signal(syscall.SIGTERM) != nil {
 		return
 	}
 	select {
 	case <-proc.Done():
-	case <-time.After(endPatience):
+	case <-time.After(terminateTimeout):
 	case <-ctx.Done():
 	}
 }
 
-// socket listens for one agent, beside all jails, until stop is called. It calls shut
-// when it does not any more.
-func (g *Gateway) socket(ctx context.Context, r id.Run, token string, shut func()) (path string, stop func(), err error) {
+// listenUnix serves the endpoint of one agent on a Unix socket outside of jails until stop is
+// called. It calls shut when the endpoint is closed.
+func (g *Gateway) listenUnix(ctx context.Context, r id.Run, token string, shut func()) (path string, stop func(), err error) {
 	if err := os.MkdirAll(g.cfg.Dir, 0o711); err != nil {
 		return "", nil, err
 	}
@@ -190,13 +191,13 @@ func (g *Gateway) socket(ctx context.Context, r id.Run, token string, shut func(
 	go func() {
 		defer close(served)
 		defer shut()
-		who := func(ctx context.Context) (Caller, error) {
+		identify := func(ctx context.Context) (Caller, error) {
 			c, err := g.callerOf(ctx, r)
 			c.Token = token
 			return c, err
 		}
-		if err := g.cfg.Serve(l, who); err != nil && ctx.Err() == nil {
-			g.cfg.Log.Debug("the door of an agent is closed", "run", r, "err", err)
+		if err := g.cfg.Serve(l, identify); err != nil && ctx.Err() == nil {
+			g.cfg.Log.Debug("the endpoint of an agent was closed", "run", r, "err", err)
 		}
 	}()
 	return path, func() {

@@ -16,7 +16,7 @@ import (
 	"glasshouse/policy"
 )
 
-// Bounds are what jails may use, and do use. It implements autonomy.Applier and
+// Bounds reads and sets the resource limits of jails. It implements autonomy.Applier and
 // autonomy.Sampler.
 type Bounds struct {
 	Jails Jails
@@ -26,40 +26,41 @@ type Bounds struct {
 	last map[id.Jail]sample
 }
 
-// A sample is how much of the processors a jail had used at a time.
+// A sample is the CPU time of a jail at a point in time.
 type sample struct {
 	at  time.Time
 	cpu time.Duration
 }
 
-// A jail's weight of 1024 is one processor: what it gets of a busy host, if it is not
-// more than there are.
-const weight = 1024
+// sharesPerCPU is the weight that corresponds to one processor. On a busy host, a jail gets
+// its share of the processors that exist.
+const sharesPerCPU = 1024
 
-func milliOf(shares int64) int64 { return (shares*1000 + weight/2) / weight }
+func milliCPU(shares int64) int64 { return (shares*1000 + sharesPerCPU/2) / sharesPerCPU }
 
-// sharesOf is the weight of thousandths of a processor. One that it has, or had, does
-// not change by being rounded.
+// sharesOf converts thousandths of a processor to CPU shares. It returns the current or
+// original shares of the jail unchanged if they round to the same value.
 func sharesOf(milli int64, j *jail.Jail) int64 {
 	for _, s := range []int64{j.Spec.Limits.CPUShares, j.Own().CPUShares} {
-		if milliOf(s) == milli {
+		if milliCPU(s) == milli {
 			return s
 		}
 	}
-	return max(2, (milli*weight+500)/1000)
+	return max(2, (milli*sharesPerCPU+500)/1000)
 }
 
-func boundsOf(l jail.Limits) autonomy.Limits {
-	return autonomy.Limits{CPU: milliOf(l.CPUShares), Memory: l.MemoryMB, Disk: l.DiskMB, PIDs: l.MaxPIDs}
+func limitsOf(l jail.Limits) autonomy.Limits {
+	return autonomy.Limits{CPU: milliCPU(l.CPUShares), Memory: l.MemoryMB, Disk: l.DiskMB, PIDs: l.MaxPIDs}
 }
 
 // Limits implements autonomy.Applier.
 func (b *Bounds) Limits(ctx context.Context, jid id.Jail) (autonomy.Limits, error) {
 	j, err := b.Jails.Get(ctx, jid)
-	return boundsOf(j.Spec.Limits), err
+	return limitsOf(j.Spec.Limits), err
 }
 
-// Apply implements autonomy.Applier. What is applied is lent.
+// Apply implements autonomy.Applier. It applies the limits as lent, and keeps the jail's own
+// ones.
 func (b *Bounds) Apply(ctx context.Context, jid id.Jail, l autonomy.Limits) error {
 	j, err := b.Jails.Get(ctx, jid)
 	if err != nil {
@@ -71,8 +72,8 @@ func (b *Bounds) Apply(ctx context.Context, jid id.Jail, l autonomy.Limits) erro
 	return err
 }
 
-// Usage implements autonomy.Sampler. Memory is what cannot be taken back without harm.
-// Of the processors it knows nothing the first time.
+// Usage implements autonomy.Sampler. Memory excludes the page cache, which can be reclaimed.
+// CPU is the average since the previous call, and 0 in the first call.
 func (b *Bounds) Usage(ctx context.Context, jid id.Jail) (autonomy.Limits, error) {
 	st, err := b.Jails.Stats(ctx, jid)
 	b.mu.Lock()
@@ -84,26 +85,26 @@ func (b *Bounds) Usage(ctx context.Context, jid id.Jail) (autonomy.Limits, error
 		return autonomy.Limits{}, err
 	}
 	now := sample{time.Now(), st.CPU}
-	was, known := b.last[jid]
+	prev, known := b.last[jid]
 	if b.last == nil {
 		b.last = map[id.Jail]sample{}
 	}
 	b.last[jid] = now
 	used := autonomy.Limits{Memory: (max(0, st.MemoryBytes-st.CacheBytes) + 1<<20 - 1) >> 20, Disk: st.DiskBytes >> 20, PIDs: st.PIDs}
-	if took := now.at.Sub(was.at); known && took > 0 && now.cpu > was.cpu {
-		used.CPU = int64((now.cpu - was.cpu) * 1000 / took)
+	if elapsed := now.at.Sub(prev.at); known && elapsed > 0 && now.cpu > prev.cpu {
+		used.CPU = int64((now.cpu - prev.cpu) * 1000 / elapsed)
 	}
 	return used, nil
 }
 
-// ApproveResources asks a person whether a jail may have more. The run that asks waits
-// meanwhile. It is an autonomy.ResourceConfig.Approve.
+// ApproveResources requests a person's approval for a change of a jail's limits. The
+// requesting run is paused meanwhile. It is an autonomy.ResourceConfig.Approve.
 func (g *Gateway) ApproveResources(ctx context.Context, m autonomy.Member, have, want autonomy.Limits, reason string) (allow bool, by, why string, err error) {
-	who, err := g.subjectOf(ctx, m)
+	subject, err := g.subjectOf(ctx, m)
 	if err != nil {
 		return false, "", "", err
 	}
-	q := policy.Question{Subject: who, Action: policy.ActionResources, Resource: differing(have, want).String()}
+	q := policy.Question{Subject: subject, Action: policy.ActionResources, Resource: changedLimits(have, want).String()}
 	about, err := json.Marshal(map[string]string{"has": have.String(), "wants": want.String(), "why": reason})
 	if err != nil {
 		return false, "", "", err
@@ -120,17 +121,17 @@ func (g *Gateway) ApproveResources(ctx context.Context, m autonomy.Member, have,
 		if rerr != nil {
 			return false, "", "", rerr
 		}
-		err = g.waiting(ctx, r, q, ask)
+		err = g.pausedForApproval(ctx, r, q, ask)
 	}
 	why = v.Decision.Reason
 	if v.Instead != "" {
-		why = "something else would be allowed: " + v.Instead
+		why = "a different action was approved instead: " + v.Instead
 	}
 	return v.Allow && v.Instead == "", v.By, why, err
 }
 
-// differing are those of want that have has not.
-func differing(have, want autonomy.Limits) autonomy.Limits {
+// changedLimits returns the limits of want that differ from have. Equal ones are 0.
+func changedLimits(have, want autonomy.Limits) autonomy.Limits {
 	for _, f := range []struct{ had, wants *int64 }{
 		{&have.CPU, &want.CPU}, {&have.Memory, &want.Memory}, {&have.Disk, &want.Disk}, {&have.PIDs, &want.PIDs},
 	} {
@@ -141,10 +142,10 @@ func differing(have, want autonomy.Limits) autonomy.Limits {
 	return want
 }
 
-// AskResources asks for more, or less, for the caller's jail.
+// AskResources requests more or fewer resources for the caller's jail.
 func (g *Gateway) AskResources(ctx context.Context, c Caller, body []byte) (autonomy.Change, error) {
 	if g.cfg.Resources == nil || c.Jail == "" {
-		return autonomy.Change{}, fault.Cannot("gateway.Resources", "what this agent may use is not changed while it runs", "")
+		return autonomy.Change{}, fault.Cannot("gateway.Resources", "resource limits of this agent cannot be changed while it runs", "")
 	}
 	want, err := autonomy.ParseResources(body)
 	if err != nil {
@@ -155,33 +156,33 @@ func (g *Gateway) AskResources(ctx context.Context, c Caller, body []byte) (auto
 	return g.cfg.Resources.Ask(ctx, m, want)
 }
 
-// LimitJail has a person set what a jail may use. What its agent was given is over.
+// LimitJail sets the limits of a jail for a person. It ends all grants to the agent.
 func (g *Gateway) LimitJail(ctx context.Context, jid id.Jail, l jail.Limits, by string) (jail.Jail, error) {
-	was, err := g.cfg.Jails.Get(ctx, jid)
+	before, err := g.cfg.Jails.Get(ctx, jid)
 	if err != nil {
-		return was, err
+		return before, err
 	}
-	var now jail.Jail
+	var after jail.Jail
 	set := func(ctx context.Context) (from, to autonomy.Limits, err error) {
-		now, err = g.cfg.Jails.Limit(ctx, jid, jail.LimitChange{Limits: l})
-		return boundsOf(was.Spec.Limits), boundsOf(now.Spec.Limits), err
+		after, err = g.cfg.Jails.Limit(ctx, jid, jail.LimitChange{Limits: l})
+		return limitsOf(before.Spec.Limits), limitsOf(after.Spec.Limits), err
 	}
 	if g.cfg.Resources == nil {
 		_, _, err = set(ctx)
-		return now, err
+		return after, err
 	}
-	return now, g.cfg.Resources.Set(ctx, autonomy.Member{Jail: jid}, by, set)
+	return after, g.cfg.Resources.Set(ctx, autonomy.Member{Jail: jid}, by, set)
 }
 
-// A Lent is what a jail may use, and how it came to that.
+// A Lent is the resource limits of a jail and their history.
 type Lent struct {
 	Now, Own jail.Limits
-	Until    time.Time // when what it was lent is taken back; zero if nothing is
+	Until    time.Time // when the lent resources are taken back; zero if none are lent
 	History  []autonomy.Change
 }
 
-// JailLimits returns what a jail may use, and what became of requests for more after a
-// number, oldest first.
+// JailLimits returns the limits of a jail, and its resource requests after a sequence number,
+// oldest first.
 func (g *Gateway) JailLimits(ctx context.Context, jid id.Jail, after int64) (Lent, error) {
 	j, err := g.cfg.Jails.Get(ctx, jid)
 	if err != nil {

@@ -12,16 +12,16 @@ import (
 	"glasshouse/run"
 )
 
-// Saves is when runs are kept as they are without being asked: after so many steps, and
-// after so long, whichever comes first, and only if something has changed.
+// Saves sets when automatic checkpoints are taken: after a number of steps or a time,
+// whichever comes first, and only if the run or its jail has changed.
 type Saves struct {
-	Steps int           `json:"steps,omitempty"` // 0 is 25; less than 0: not by steps
-	Every time.Duration `json:"every,omitempty"` // 0 is 10 minutes; less than 0: not by time
-	Keep  int           `json:"keep,omitempty"`  // of those that nobody asked for, the newest; 0 is 20
+	Steps int           `json:"steps,omitempty"` // 0 is 25; negative disables it
+	Every time.Duration `json:"every,omitempty"` // 0 is 10 minutes; negative disables it
+	Keep  int           `json:"keep,omitempty"`  // number of newest automatic checkpoints to keep; 0 is 20
 }
 
-// over returns s with what it does not say filled in from o.
-func (s Saves) over(o Saves) Saves {
+// withDefaults returns s with its empty fields set from o.
+func (s Saves) withDefaults(o Saves) Saves {
 	if s.Steps == 0 {
 		s.Steps = o.Steps
 	}
@@ -34,36 +34,36 @@ func (s Saves) over(o Saves) Saves {
 	return s
 }
 
-// defaultSaves are when nobody says anything else.
+// defaultSaves applies where neither the agent nor the configuration sets a value.
 var defaultSaves = Saves{Steps: 25, Every: 10 * time.Minute, Keep: 20}
 
-// savesOf is when an agent's runs are kept.
-func (g *Gateway) savesOf(a Agent) Saves {
-	all := g.cfg.Saves.over(defaultSaves)
+// saveSettings returns the settings of automatic checkpoints for an agent.
+func (g *Gateway) saveSettings(a Agent) Saves {
+	all := g.cfg.Saves.withDefaults(defaultSaves)
 	if a.Saves != nil {
-		all = a.Saves.over(all)
+		all = a.Saves.withDefaults(all)
 	}
 	return all
 }
 
-// A saver knows when a run was kept last.
+// A saver tracks the automatic checkpoints of a run.
 type saver struct {
 	mu sync.Mutex
 	// +checklocks:mu
-	busy bool // it is being kept
+	busy bool // a checkpoint is being taken
 	// +checklocks:mu
-	at time.Time // when it was, or was found unchanged
+	at time.Time // time of the last checkpoint or check without changes
 	// +checklocks:mu
-	steps int64 // position of the journal then
+	steps int64 // steps of the run at that time
 }
 
-// due reports whether it is time again, and for what reason. Who is told so keeps the
-// run, and says it to done.
+// due reports whether an automatic checkpoint is due, and why. If so, the saver is busy until
+// the caller calls done.
 func (s *saver) due(want Saves, steps int64, now time.Time) (reason string, is bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch {
-	case s.busy, s.at.IsZero(): // it is at it, or has not begun
+	case s.busy, s.at.IsZero(): // busy, or initSaver has not been called
 		return "", false
 	case want.Steps > 0 && steps-s.steps >= int64(want.Steps):
 		reason = fmt.Sprintf("after %d steps", steps-s.steps)
@@ -82,16 +82,16 @@ func (s *saver) done(steps int64) {
 	s.busy, s.at, s.steps = false, time.Now(), steps
 }
 
-// begin has a saver go on from the last checkpoint of a run that has its jail, if it has
-// one, whichever daemon took it.
-func (g *Gateway) beginSaver(ctx context.Context, s *saver, r run.Run) error {
+// initSaver initialises a saver from the last checkpoint of a run that includes its jail,
+// whichever daemon took it.
+func (g *Gateway) initSaver(ctx context.Context, s *saver, r run.Run) error {
 	at, steps := r.Started, int64(0)
 	err := g.eachCheckpoint(ctx, r.ID, func(c run.Checkpoint) {
 		if c.Snapshot != "" || r.Jail == "" {
 			at, steps = c.At, c.Steps
 		}
 	})
-	if at.IsZero() { // of a branch that nobody was at so far
+	if at.IsZero() { // a branch that has not started yet
 		at = time.Now()
 	}
 	s.mu.Lock()
@@ -117,10 +117,10 @@ func (g *Gateway) eachCheckpoint(ctx context.Context, r id.Run, do func(run.Chec
 	}
 }
 
-// save keeps the runs whose time has come.
-func (g *Gateway) save() {
-	for _, a := range g.attended() {
-		r, err := g.cfg.Runs.Get(g.ctx, a.run)
+// saveDue takes the automatic checkpoints that are due.
+func (g *Gateway) saveDue() {
+	for _, sup := range g.listSupervisions() {
+		r, err := g.cfg.Runs.Get(g.ctx, sup.run)
 		if err != nil || r.State != run.Active {
 			continue
 		}
@@ -128,43 +128,43 @@ func (g *Gateway) save() {
 		if err != nil {
 			continue
 		}
-		want := g.savesOf(ag)
-		if reason, due := a.saver.due(want, r.Steps, time.Now()); due {
-			g.wg.Go(func() { g.saveOne(&a.saver, r, want, reason) })
+		want := g.saveSettings(ag)
+		if reason, due := sup.saver.due(want, r.Steps, time.Now()); due {
+			g.wg.Go(func() { g.saveOne(&sup.saver, r, want, reason) })
 		}
 	}
 }
 
-// saveOne keeps a run, if anything has changed since it was kept last.
+// saveOne takes a checkpoint of a run, if anything has changed since the last one.
 func (g *Gateway) saveOne(s *saver, r run.Run, want Saves, reason string) {
 	s.mu.Lock()
 	before := s.steps
 	s.mu.Unlock()
 	defer s.done(r.Steps)
-	if r.Steps == before && !g.changed(g.ctx, r) {
+	if r.Steps == before && !g.jailChanged(g.ctx, r) {
 		return
 	}
 	_, err := g.checkpoint(g.ctx, r.ID, reason, "gateway", nil)
 	if err == nil {
-		err = g.retain(g.ctx, r, want.Keep)
+		err = g.pruneCheckpoints(g.ctx, r, want.Keep)
 	}
 	if err != nil && !errors.Is(err, fault.Conflict) && g.ctx.Err() == nil {
-		g.cfg.Log.Warn("a run is not kept as it is", "run", r.ID, "err", err)
+		g.cfg.Log.Warn("could not take an automatic checkpoint of a run", "run", r.ID, "err", err)
 	}
 }
 
-// changed reports whether the jail of a run may have changed since it was written down.
-func (g *Gateway) changed(ctx context.Context, r run.Run) bool {
-	if !g.writable(ctx, r) {
+// jailChanged reports whether the jail of a run may have changed since its last snapshot.
+func (g *Gateway) jailChanged(ctx context.Context, r run.Run) bool {
+	if !g.canSnapshot(ctx, r) {
 		return false
 	}
 	changed, err := g.cfg.Jails.Changed(ctx, r.Jail)
 	return changed || err != nil
 }
 
-// retain forgets the checkpoints of a run that nobody asked for, but for the newest that
-// have its jail and the newest that have not, and their snapshots with them.
-func (g *Gateway) retain(ctx context.Context, r run.Run, keep int) error {
+// pruneCheckpoints deletes old automatic checkpoints of a run and their snapshots. It keeps
+// the newest ones with a snapshot, and as many without.
+func (g *Gateway) pruneCheckpoints(ctx context.Context, r run.Run, keep int) error {
 	var alone, jailed []run.Checkpoint
 	if err := g.eachCheckpoint(ctx, r.ID, func(c run.Checkpoint) {
 		switch {
@@ -181,15 +181,15 @@ func (g *Gateway) retain(ctx context.Context, r run.Run, keep int) error {
 	if len(old) == 0 {
 		return nil
 	}
-	began, err := g.beginnings(ctx, r)
+	inUse, err := g.branchPoints(ctx, r)
 	if err != nil {
 		return err
 	}
 	for _, c := range old {
-		if began[c.ID] {
-			continue // a branch goes on from it
+		if inUse[c.ID] {
+			continue // a branch starts from it
 		}
-		if c.Snapshot != "" { // before the checkpoint, by which it is found
+		if c.Snapshot != "" { // before the checkpoint: only the checkpoint refers to the snapshot
 			if err := g.cfg.Snapshots.Delete(ctx, c.Snapshot); err != nil && !errors.Is(err, fault.NotFound) {
 				return err
 			}
@@ -201,13 +201,13 @@ func (g *Gateway) retain(ctx context.Context, r run.Run, keep int) error {
 	return nil
 }
 
-// beginnings are the checkpoints at which the branches of a run began.
-func (g *Gateway) beginnings(ctx context.Context, r run.Run) (map[id.Checkpoint]bool, error) {
+// branchPoints returns the checkpoints that branches of a run started from.
+func (g *Gateway) branchPoints(ctx context.Context, r run.Run) (map[id.Checkpoint]bool, error) {
 	all := map[id.Checkpoint]bool{}
 	if now, err := g.cfg.Runs.Get(ctx, r.ID); err != nil || now.Branches == 0 {
 		return all, err
 	}
-	err := g.each(ctx, run.Filter{Session: r.Session}, func(b run.Run) bool {
+	err := g.eachRun(ctx, run.Filter{Session: r.Session}, func(b run.Run) bool {
 		if b.Of == r.ID {
 			all[b.From] = true
 		}

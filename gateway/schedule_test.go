@@ -12,198 +12,197 @@ import (
 	"glasshouse/schedule"
 )
 
-// plan orders a goal by a schedule, and returns the run that stands for it.
-func (w *world) plan(session, goal, cron string) run.Run {
-	w.Helper()
-	r, err := w.g.Order(w.Context(), Order{Request: run.Request{Session: session, Goal: goal, By: "ann"}, Timing: schedule.Spec{Cron: cron}})
+// orderCron orders a goal on a schedule and returns the run that represents the schedule.
+func (env *testEnv) orderCron(session, goal, cron string) run.Run {
+	env.Helper()
+	r, err := env.g.Order(env.Context(), Order{Request: run.Request{Session: session, Goal: goal, By: "ann"}, Timing: schedule.Spec{Cron: cron}})
 	if err != nil {
-		w.Fatalf("Order(%q) = %v, want a run", cron, err)
+		env.Fatalf("Order(%q) = %v, want a run", cron, err)
 	}
 	return r
 }
 
-func TestARunStandsForItsSchedule(t *testing.T) {
-	w := newWorld(t).idle()
-	r := w.plan("s", "check the feed", "0 0 * * * *")
+func TestRunRepresentsSchedule(t *testing.T) {
+	env := newTestEnv(t).withoutLoop()
+	r := env.orderCron("s", "check the feed", "0 0 * * * *")
 	if r.State != run.Scheduled || !id.Valid('h', r.Schedule) || time.Until(r.NextRunAt) > time.Hour {
-		t.Fatalf("run = %+v, want one that is scheduled within the hour", r)
+		t.Fatalf("run = %+v, want scheduled within the hour", r)
 	}
-	h, err := w.schedules.Get(t.Context(), id.Schedule(r.Schedule))
+	h, err := env.schedules.Get(t.Context(), id.Schedule(r.Schedule))
 	if err != nil || GoalOf(h) != "check the feed" {
 		t.Errorf("the schedule's goal = %q, %v, want check the feed", GoalOf(h), err)
 	}
 	f := schedule.Firing{Schedule: h, Key: "due-1"}
-	for range 2 { // twice the same time is one run
-		if err := w.g.Fire(t.Context(), f); err != nil {
+	for range 2 { // a repeated due time creates one run
+		if err := env.g.Fire(t.Context(), f); err != nil {
 			t.Fatal(err)
 		}
 	}
-	all, err := w.runs.List(t.Context(), run.Filter{Session: "s", States: []run.State{run.Active}})
+	all, err := env.runs.List(t.Context(), run.Filter{Session: "s", States: []run.State{run.Active}})
 	if err != nil || len(all) != 1 || all[0].Schedule != r.Schedule {
-		t.Fatalf("runs = %+v, %v, want one that is active", all, err)
+		t.Fatalf("runs = %+v, %v, want one active run", all, err)
 	}
-	if on, err := w.g.Running(t.Context(), h.ID); !on || err != nil {
+	if on, err := env.g.Running(t.Context(), h.ID); !on || err != nil {
 		t.Errorf("Running = %v, %v, want true", on, err)
 	}
-	if _, err := w.g.Cancel(t.Context(), all[0].ID, "ann", ""); err != nil {
+	if _, err := env.g.Cancel(t.Context(), all[0].ID, "ann", ""); err != nil {
 		t.Fatal(err)
 	}
-	if on, err := w.g.Running(t.Context(), h.ID); on || err != nil {
+	if on, err := env.g.Running(t.Context(), h.ID); on || err != nil {
 		t.Errorf("Running after the run was cancelled = %v, %v, want false", on, err)
 	}
-	if _, err := w.schedules.Get(t.Context(), h.ID); err != nil {
-		t.Errorf("the schedule after one of its runs was cancelled: %v, want it there", err)
+	if _, err := env.schedules.Get(t.Context(), h.ID); err != nil {
+		t.Errorf("schedule after the cancellation of one of its runs: %v, want it kept", err)
 	}
 }
 
-// TestTheRunOfAScheduleIsNeverStarted: to resume it is refused, and to cancel it still ends
-// the schedule.
-func TestTheRunOfAScheduleIsNeverStarted(t *testing.T) {
-	for name, start := range map[string]func(w *world, r run.Run) error{
-		"Resume": func(w *world, r run.Run) error {
-			_, err := w.g.Resume(t.Context(), r.ID, run.ResumeRequest{By: "ann"}, 0)
+// Resuming it is refused. Cancelling it still deletes the schedule.
+func TestScheduleRunIsNeverStarted(t *testing.T) {
+	for name, start := range map[string]func(env *testEnv, r run.Run) error{
+		"Resume": func(env *testEnv, r run.Run) error {
+			_, err := env.g.Resume(t.Context(), r.ID, run.ResumeRequest{By: "ann"}, 0)
 			return err
 		},
-		"Move": func(w *world, r run.Run) error {
-			_, err := w.g.Move(t.Context(), r.ID, run.Move{To: run.Active, By: "ann"})
+		"Move": func(env *testEnv, r run.Run) error {
+			_, err := env.g.Move(t.Context(), r.ID, run.Move{To: run.Active, By: "ann"})
 			return err
 		},
-		"branch": func(w *world, r run.Run) error {
-			_, err := w.g.Resume(t.Context(), r.ID, run.ResumeRequest{By: "ann"}, 2)
+		"branch": func(env *testEnv, r run.Run) error {
+			_, err := env.g.Resume(t.Context(), r.ID, run.ResumeRequest{By: "ann"}, 2)
 			return err
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(t).idle()
-			r := w.plan("s", "check the feed", "@hourly")
-			if err := start(w, r); !errors.Is(err, fault.Conflict) || fault.RemedyOf(err) == "" {
+			env := newTestEnv(t).withoutLoop()
+			r := env.orderCron("s", "check the feed", "@hourly")
+			if err := start(env, r); !errors.Is(err, fault.Conflict) || fault.RemedyOf(err) == "" {
 				t.Errorf("%s = %v, want a conflict with a remedy", name, err)
 			}
-			if got := w.run(r.ID); got.State != run.Scheduled {
+			if got := env.run(r.ID); got.State != run.Scheduled {
 				t.Errorf("state = %s, want scheduled", got.State)
 			}
-			if _, err := w.g.Cancel(t.Context(), r.ID, "ann", ""); err != nil {
+			if _, err := env.g.Cancel(t.Context(), r.ID, "ann", ""); err != nil {
 				t.Fatal(err)
 			}
-			if _, err := w.schedules.Get(t.Context(), id.Schedule(r.Schedule)); !errors.Is(err, fault.NotFound) {
-				t.Errorf("the schedule of a cancelled run: %v, want not found", err)
+			if _, err := env.schedules.Get(t.Context(), id.Schedule(r.Schedule)); !errors.Is(err, fault.NotFound) {
+				t.Errorf("schedule of a cancelled run: %v, want not found", err)
 			}
 		})
 	}
 }
 
-// TestToPauseTheRunOfAScheduleIsToPauseTheSchedule, and to resume it is to resume that.
-func TestToPauseTheRunOfAScheduleIsToPauseTheSchedule(t *testing.T) {
-	w := newWorld(t).idle()
-	r := w.plan("s", "check the feed", "@hourly")
+// Resuming the run resumes the schedule.
+func TestPausingScheduleRunPausesSchedule(t *testing.T) {
+	env := newTestEnv(t).withoutLoop()
+	r := env.orderCron("s", "check the feed", "@hourly")
 	paused := func() bool {
 		t.Helper()
-		h, err := w.schedules.Get(t.Context(), id.Schedule(r.Schedule))
+		h, err := env.schedules.Get(t.Context(), id.Schedule(r.Schedule))
 		if err != nil {
 			t.Fatal(err)
 		}
 		return h.Paused
 	}
-	got, err := w.g.Pause(t.Context(), r.ID, "ann", "holiday")
+	got, err := env.g.Pause(t.Context(), r.ID, "ann", "holiday")
 	if err != nil || got.State != run.Paused || !paused() {
 		t.Errorf("Pause = %s, %v with the schedule paused: %v, want both paused", got.State, err, paused())
 	}
-	back, err := w.g.Resume(t.Context(), r.ID, run.ResumeRequest{By: "ann"}, 0)
+	back, err := env.g.Resume(t.Context(), r.ID, run.ResumeRequest{By: "ann"}, 0)
 	if err != nil || len(back) != 1 || back[0].State != run.Scheduled || paused() {
 		t.Errorf("Resume = %+v, %v with the schedule paused: %v, want both scheduled", back, err, paused())
 	}
-	if _, err := w.g.Move(t.Context(), r.ID, run.Move{To: run.Paused, By: "ann"}); err != nil || !paused() {
+	if _, err := env.g.Move(t.Context(), r.ID, run.Move{To: run.Paused, By: "ann"}); err != nil || !paused() {
 		t.Errorf("Move to paused = %v with the schedule paused: %v, want it paused", err, paused())
 	}
-	if _, err := w.g.Cancel(t.Context(), r.ID, "ann", ""); err != nil {
+	if _, err := env.g.Cancel(t.Context(), r.ID, "ann", ""); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := w.schedules.Get(t.Context(), id.Schedule(r.Schedule)); !errors.Is(err, fault.NotFound) {
-		t.Errorf("the schedule of a run that was paused and cancelled: %v, want not found", err)
+	if _, err := env.schedules.Get(t.Context(), id.Schedule(r.Schedule)); !errors.Is(err, fault.NotFound) {
+		t.Errorf("schedule of a paused and cancelled run: %v, want not found", err)
 	}
 }
 
-func TestTheSameOrderIsOneSchedule(t *testing.T) {
-	w := newWorld(t).idle()
+func TestOrderWithSameKeyIsOneSchedule(t *testing.T) {
+	env := newTestEnv(t).withoutLoop()
 	o := Order{Request: run.Request{Session: "s", Goal: "g", By: "ann", Key: "k"}, Timing: schedule.Spec{Cron: "@hourly"}}
-	first, err := w.g.Order(t.Context(), o)
+	first, err := env.g.Order(t.Context(), o)
 	if err != nil {
 		t.Fatal(err)
 	}
-	second, err := w.g.Order(t.Context(), o)
+	second, err := env.g.Order(t.Context(), o)
 	if err != nil || second.ID != first.ID {
-		t.Errorf("the same order again = %s, %v, want %s", second.ID, err, first.ID)
+		t.Errorf("repeated order = %s, %v, want %s", second.ID, err, first.ID)
 	}
-	all, err := w.schedules.List(t.Context(), schedule.Filter{})
+	all, err := env.schedules.List(t.Context(), schedule.Filter{})
 	if err != nil || len(all) != 1 {
 		t.Errorf("schedules = %d, %v, want 1", len(all), err)
 	}
 }
 
-func TestASchedulesNewTimeShows(t *testing.T) {
-	w := newWorld(t).idle()
-	r := w.plan("s", "g", "@hourly")
-	s, err := w.g.Reschedule(t.Context(), id.Schedule(r.Schedule), "ann", func(s *schedule.Spec) error { s.Cron = "0 0 1 1 *"; return nil })
+func TestRescheduleUpdatesNextRun(t *testing.T) {
+	env := newTestEnv(t).withoutLoop()
+	r := env.orderCron("s", "g", "@hourly")
+	s, err := env.g.Reschedule(t.Context(), id.Schedule(r.Schedule), "ann", func(s *schedule.Spec) error { s.Cron = "0 0 1 1 *"; return nil })
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got := w.run(r.ID).NextRunAt; s.Next == nil || !got.Equal(*s.Next) {
-		t.Errorf("the run's next time = %s, want that of the schedule, %v", got, s.Next)
+	if got := env.run(r.ID).NextRunAt; s.Next == nil || !got.Equal(*s.Next) {
+		t.Errorf("next run = %s, want the due time of the schedule, %v", got, s.Next)
 	}
-	if err := w.g.Unschedule(t.Context(), s.ID, "ann"); err != nil {
+	if err := env.g.Unschedule(t.Context(), s.ID, "ann"); err != nil {
 		t.Fatal(err)
 	}
-	if got := w.run(r.ID).State; got != run.Cancelled {
-		t.Errorf("state after the schedule was removed = %s, want cancelled", got)
+	if got := env.run(r.ID).State; got != run.Cancelled {
+		t.Errorf("state after the deletion of the schedule = %s, want cancelled", got)
 	}
-	if err := w.g.Unschedule(t.Context(), s.ID, "ann"); !errors.Is(err, fault.NotFound) {
+	if err := env.g.Unschedule(t.Context(), s.ID, "ann"); !errors.Is(err, fault.NotFound) {
 		t.Errorf("Unschedule again = %v, want not found", err)
 	}
 }
 
-// TestARunWhoseScheduleIsGoneIsCancelled: another daemon may have removed the schedule.
-func TestARunWhoseScheduleIsGoneIsCancelled(t *testing.T) {
-	w := newWorld(t).idle()
-	r := w.plan("s", "g", "@hourly")
-	if err := w.g.renew(t.Context(), r); err != nil {
+// Another daemon may have deleted the schedule.
+func TestRunOfRemovedScheduleIsCancelled(t *testing.T) {
+	env := newTestEnv(t).withoutLoop()
+	r := env.orderCron("s", "g", "@hourly")
+	if err := env.g.updateNextRun(t.Context(), r); err != nil {
 		t.Fatal(err)
 	}
-	if got := w.run(r.ID); got.State != run.Scheduled {
+	if got := env.run(r.ID); got.State != run.Scheduled {
 		t.Errorf("state = %s, want scheduled", got.State)
 	}
-	if err := w.schedules.Delete(t.Context(), id.Schedule(r.Schedule)); err != nil {
+	if err := env.schedules.Delete(t.Context(), id.Schedule(r.Schedule)); err != nil {
 		t.Fatal(err)
 	}
-	if err := w.g.renew(t.Context(), w.run(r.ID)); err != nil {
+	if err := env.g.updateNextRun(t.Context(), env.run(r.ID)); err != nil {
 		t.Fatal(err)
 	}
-	if got := w.run(r.ID); got.State != run.Cancelled {
-		t.Errorf("state after its schedule was removed = %s, want cancelled", got.State)
+	if got := env.run(r.ID); got.State != run.Cancelled {
+		t.Errorf("state after the deletion of its schedule = %s, want cancelled", got.State)
 	}
 }
 
-func TestWhatIsRefusedIsNotKept(t *testing.T) {
-	w := newWorld(t).idle()
+func TestRejectedOrderStoresNothing(t *testing.T) {
+	env := newTestEnv(t).withoutLoop()
 	for name, o := range map[string]Order{
-		"an agent that there is not":    {Request: run.Request{Agent: mustJSON(t, Agent{Preset: "nobody"})}},
-		"a spawner that there is not":   {Request: run.Request{Agent: mustJSON(t, Agent{Preset: "shell", Spawner: "cloud"})}},
-		"a spawner that is not here":    {Request: run.Request{Agent: mustJSON(t, Agent{Preset: "shell", Spawner: InBwrap})}},
-		"a protocol it does not speak":  {Request: run.Request{Agent: mustJSON(t, Agent{Preset: "builtin", Protocol: "acp"})}},
-		"a terminal's protocol":         {Request: run.Request{Agent: mustJSON(t, Agent{Preset: "shell", Protocol: "interactive"})}},
-		"no program for the protocol":   {Request: run.Request{Agent: mustJSON(t, Agent{Preset: "shell", Protocol: "acp"})}},
-		"a skill that there is not":     {Request: run.Request{Agent: mustJSON(t, Agent{Preset: "builtin", Skills: []string{"juggling"}})}},
-		"an agent that is no JSON":      {Request: run.Request{Agent: []byte("{")}},
-		"a schedule that is none":       {Timing: schedule.Spec{Cron: "every day"}},
-		"a schedule of what is private": {Request: run.Request{Labels: []manifest.Label{manifest.PII}}, Timing: schedule.Spec{Cron: "@hourly"}},
+		"unknown agent":             {Request: run.Request{Agent: mustJSON(t, Agent{Preset: "unknown"})}},
+		"unknown spawner":           {Request: run.Request{Agent: mustJSON(t, Agent{Preset: "shell", Spawner: "cloud"})}},
+		"unavailable spawner":       {Request: run.Request{Agent: mustJSON(t, Agent{Preset: "shell", Spawner: InBwrap})}},
+		"unsupported protocol":      {Request: run.Request{Agent: mustJSON(t, Agent{Preset: "builtin", Protocol: "acp"})}},
+		"interactive protocol":      {Request: run.Request{Agent: mustJSON(t, Agent{Preset: "shell", Protocol: "interactive"})}},
+		"no program for acp":        {Request: run.Request{Agent: mustJSON(t, Agent{Preset: "shell", Protocol: "acp"})}},
+		"unknown skill":             {Request: run.Request{Agent: mustJSON(t, Agent{Preset: "builtin", Skills: []string{"juggling"}})}},
+		"malformed agent":           {Request: run.Request{Agent: []byte("{")}},
+		"malformed schedule":        {Timing: schedule.Spec{Cron: "every day"}},
+		"schedule of personal data": {Request: run.Request{Labels: []manifest.Label{manifest.PII}}, Timing: schedule.Spec{Cron: "@hourly"}},
 	} {
 		o.Session, o.Goal = "s", "g"
-		if r, err := w.g.Order(t.Context(), o); err == nil {
+		if r, err := env.g.Order(t.Context(), o); err == nil {
 			t.Errorf("%s: Order = %s, want an error", name, r.ID)
 		}
 	}
-	runs, err := w.runs.List(t.Context(), run.Filter{})
-	all, serr := w.schedules.List(t.Context(), schedule.Filter{})
+	runs, err := env.runs.List(t.Context(), run.Filter{})
+	all, serr := env.schedules.List(t.Context(), schedule.Filter{})
 	if err != nil || serr != nil || len(runs) != 0 || len(all) != 0 {
-		t.Errorf("%d runs and %d schedules are kept, %v, %v, want none", len(runs), len(all), err, serr)
+		t.Errorf("stored %d runs and %d schedules, %v, %v, want none", len(runs), len(all), err, serr)
 	}
 }

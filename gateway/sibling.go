@@ -24,47 +24,47 @@ import (
 )
 
 func init() {
-	works = append(works,
-		work{
-			Tool: Tool{"coordinate_sibling", "Ask a sibling agent of the same group for something.", object(`
+	builtinTools = append(builtinTools,
+		builtinTool{
+			Tool: Tool{"coordinate_sibling", "Send a request to a sibling agent of the same group.", objectSchema(`
 				"targetSandboxId": {"type": "string", "description": "the sibling's name, jail or session"},
-				"action": {"type": "string", "description": "what it is to do, in a word or two"},
-				"context": {"type": "string", "description": "all that it needs to know"},
-				"reply_timeout_ms": {"type": "integer", "minimum": 0, "maximum": 3600000, "description": "how long to wait for its answer; 0: do not wait. Default 300000"}`,
+				"action": {"type": "string", "description": "what the sibling should do, in one or two words"},
+				"context": {"type": "string", "description": "everything that the sibling needs to know"},
+				"reply_timeout_ms": {"type": "integer", "minimum": 0, "maximum": 3600000, "description": "how long to wait for the reply; 0: do not wait. Default 300000"}`,
 				"targetSandboxId", "action"), "autonomy"},
-			do: (*Gateway).coordinateTool, waits: true,
+			do: (*Gateway).coordinateTool, waitsForPeer: true,
 		},
-		work{
-			Tool: Tool{"sibling_requests", "Look for what siblings ask of you.", object(`
-				"wait_ms": {"type": "integer", "minimum": 0, "maximum": 60000, "description": "how long to wait if there is nothing"}`), "autonomy"},
-			do: (*Gateway).requestsTool, waits: true,
+		builtinTool{
+			Tool: Tool{"sibling_requests", "List the requests of siblings to you.", objectSchema(`
+				"wait_ms": {"type": "integer", "minimum": 0, "maximum": 60000, "description": "how long to wait if there are no requests"}`), "autonomy"},
+			do: (*Gateway).requestsTool, waitsForPeer: true,
 		},
-		work{
-			Tool: Tool{"reply_sibling", "Answer what a sibling has asked.", object(`
-				"request": {"type": "string", "description": "its id"},
+		builtinTool{
+			Tool: Tool{"reply_sibling", "Reply to a request of a sibling.", objectSchema(`
+				"request": {"type": "string", "description": "id of the request"},
 				"answer": {"type": "string"}`, "request", "answer"), "autonomy"},
 			do: (*Gateway).replyTool,
 		},
-		work{
-			Tool: Tool{"request_resources", "Ask for at least so much processor, memory, disk or processes. To ask for less than you were lent gives the rest back.", object(`
+		builtinTool{
+			Tool: Tool{"request_resources", "Request at least this much CPU, memory, disk or this many processes. A request for less than you were lent returns the rest.", objectSchema(`
 				"cpu": {"type": "string", "description": "processors, such as 2 or 1.5"},
 				"memory": {"type": "string", "description": "such as 4Gi"},
 				"disk": {"type": "string"},
 				"pids": {"type": "integer"}`), "autonomy"},
 			do: (*Gateway).resourcesTool,
 		},
-		work{
-			Tool: Tool{"create_task", "Put something to be done later into the project's backlog.", object(`
+		builtinTool{
+			Tool: Tool{"create_task", "Add a task to the project's backlog.", objectSchema(`
 				"title": {"type": "string"},
 				"description": {"type": "string"},
 				"priority": {"type": "string", "enum": ["low", "medium", "high", "urgent"]}`, "title"), "autonomy"},
-			question: asks(actionTask, func(in *taskInput) string { return in.Title }),
+			question: questionFrom(actionTask, func(in *taskInput) string { return in.Title }),
 			do:       (*Gateway).taskTool,
 		},
 	)
 }
 
-// Member is the caller as its siblings see it.
+// Member returns the caller as a member of its group.
 func (c Caller) Member() autonomy.Member {
 	return autonomy.Member{Jail: c.Jail, Session: c.Session, Run: c.Run, Agent: c.Agent, Name: c.Name, Group: c.Group, Level: c.Level}
 }
@@ -76,22 +76,22 @@ type coordinateInput struct {
 	Reply   *int64 `json:"reply_timeout_ms,omitempty"`
 }
 
-// replyWithin is how long an answer is waited for if nobody says.
-const replyWithin = 5 * time.Minute
+// defaultReplyTimeout is how long to wait for a reply if the caller sets no timeout.
+const defaultReplyTimeout = 5 * time.Minute
 
-func (g *Gateway) coordinateTool(ctx context.Context, d *deed) (any, error) {
-	in, err := inputOf[coordinateInput](d.input)
+func (g *Gateway) coordinateTool(ctx context.Context, inv *invocation) (any, error) {
+	in, err := inputOf[coordinateInput](inv.input)
 	if err != nil {
 		return nil, err
 	}
-	wait := replyWithin
+	wait := defaultReplyTimeout
 	if in.Reply != nil {
 		wait = time.Duration(*in.Reply) * time.Millisecond
 	}
-	return g.Coordinate(ctx, d.who, autonomy.Ask{To: in.Target, Action: in.Action, Context: in.Context, ReplyWithin: wait, Key: d.key})
+	return g.Coordinate(ctx, inv.caller, autonomy.Ask{To: in.Target, Action: in.Action, Context: in.Context, ReplyWithin: wait, Key: inv.key})
 }
 
-// An Asked is what became of a request to a sibling, as the one who asked reads it.
+// An Asked is the outcome of a request to a sibling, as reported to the requester.
 type Asked struct {
 	Request    id.Request     `json:"request"`
 	State      autonomy.State `json:"state"`
@@ -100,15 +100,16 @@ type Asked struct {
 	Reason     string         `json:"reason,omitempty"`
 	Remedy     string         `json:"remedy,omitempty"`
 	RetryAfter int64          `json:"retry_after_ms,omitempty"`
-	Place      int            `json:"place,omitempty"` // in the queue for a place to work in
+	Place      int            `json:"place,omitempty"` // position in the queue, from 1; 0: not queued
 }
 
-// Coordinate asks a sibling for something. What is refused is an answer.
+// Coordinate sends a request to a sibling and waits for the reply if a.ReplyWithin is
+// positive. A refused request is not an error: the result has the state refused.
 func (g *Gateway) Coordinate(ctx context.Context, c Caller, a autonomy.Ask) (Asked, error) {
 	if g.cfg.Broker == nil {
-		return Asked{}, fault.Cannot("gateway.Coordinate", "siblings do not talk here", "")
+		return Asked{}, fault.Cannot("gateway.Coordinate", "peer messaging is not enabled for this run", "")
 	}
-	defer g.pulseOf(c.Run).begin("coordinate_sibling", true)()
+	defer g.activityOf(c.Run).begin("coordinate_sibling", true)()
 	var err error
 	a.To, err = g.sessionOf(ctx, c, a.To)
 	if err != nil {
@@ -125,9 +126,8 @@ func (g *Gateway) Coordinate(ctx context.Context, c Caller, a autonomy.Ask) (Ask
 	return out, nil
 }
 
-// sessionOf is the session of a jail, if a caller names its sibling by a jail, and the name
-// as it is otherwise. A session may have several jails, and members are known by their
-// session.
+// sessionOf returns the session of a jail if to is the id of a sibling's jail, and to itself
+// otherwise. A session may have several jails, and members are identified by session.
 func (g *Gateway) sessionOf(ctx context.Context, c Caller, to string) (string, error) {
 	if !id.Valid('j', to) || to == string(c.Jail) {
 		return to, nil
@@ -135,7 +135,7 @@ func (g *Gateway) sessionOf(ctx context.Context, c Caller, to string) (string, e
 	j, err := g.cfg.Jails.Get(ctx, id.Jail(to))
 	if err != nil {
 		if errors.Is(err, fault.NotFound) {
-			return to, nil // another daemon's, or a name
+			return to, nil // a jail of another daemon, or a name
 		}
 		return "", err
 	}
@@ -148,32 +148,32 @@ func (g *Gateway) sessionOf(ctx context.Context, c Caller, to string) (string, e
 		return "", err
 	}
 	if s.Group == "" || s.Group != c.Group {
-		return to, nil // a caller learns nothing of others than its siblings
+		return to, nil // do not reveal jails outside of the caller's group
 	}
 	return sid, nil
 }
 
-// Ready refuses to wait for a sibling whose runs have all ended: no agent is left to answer.
-// A sibling without a run may get one, and in a jail without a run any client may be at work.
-// It is an autonomy.BrokerConfig.Ready.
+// Ready refuses a request whose sender would wait for a sibling without active runs, since no
+// agent would reply. A sibling that never had a run may still get one, and any client may work
+// in a jail without a run. It is an autonomy.BrokerConfig.Ready.
 func (g *Gateway) Ready(ctx context.Context, to autonomy.Member) (*autonomy.Refusal, error) {
 	last, err := g.cfg.Runs.List(ctx, run.Filter{Session: to.Session, Limit: 1})
 	if err != nil || len(last) == 0 {
 		return nil, err
 	}
-	there, err := g.inhabited(ctx, to.Session)
-	if err != nil || there {
+	present, err := g.hasAgent(ctx, to.Session)
+	if err != nil || present {
 		return nil, err
 	}
 	return &autonomy.Refusal{
-		Code: "ended", Reason: fmt.Sprintf("the run of %s has ended: it is %s", nameOf(to), last[0].State),
-		Remedy: "ask another sibling, or ask without waiting (reply_timeout_ms 0)",
+		Code: "ended", Reason: fmt.Sprintf("the run of %s has ended: it is %s", memberName(to), last[0].State),
+		Remedy: "ask another sibling, or send the request without waiting (reply_timeout_ms 0)",
 	}, nil
 }
 
-// inhabited reports whether an agent may be at work in a session: it has a run that has not
-// ended, or a jail that runs and was not made for a run.
-func (g *Gateway) inhabited(ctx context.Context, sid string) (bool, error) {
+// hasAgent reports whether an agent may work in a session: it has a run that has not ended, or
+// a running jail that was not created for a run.
+func (g *Gateway) hasAgent(ctx context.Context, sid string) (bool, error) {
 	for _, states := range [][]run.State{{run.Active, run.Paused}, {run.Scheduled}} {
 		runs, err := g.cfg.Runs.List(ctx, run.Filter{Session: sid, States: states, Limit: 1})
 		if err != nil || len(runs) > 0 {
@@ -184,7 +184,7 @@ func (g *Gateway) inhabited(ctx context.Context, sid string) (bool, error) {
 	if err != nil {
 		return true, err
 	}
-	jails, err := g.jailsOf(ctx, sid)
+	jails, err := g.sessionJails(ctx, sid)
 	if err != nil {
 		return true, err
 	}
@@ -201,14 +201,14 @@ func (g *Gateway) inhabited(ctx context.Context, sid string) (bool, error) {
 	}), nil
 }
 
-// jailsOf are the jails that were made for a session, oldest first.
-func (g *Gateway) jailsOf(ctx context.Context, sid string) ([]jail.Jail, error) {
+// sessionJails returns the jails that were created for a session, oldest first.
+func (g *Gateway) sessionJails(ctx context.Context, sid string) ([]jail.Jail, error) {
 	return g.cfg.Jails.List(ctx, jail.ListOptions{Label: map[string]string{LabelSession: sid}})
 }
 
-// siblingEnded ends the requests of siblings to a run that has ended, if its session has
-// no agent left that could answer.
-func (g *Gateway) siblingEnded(ctx context.Context, r run.Run) {
+// failSiblingRequests fails the pending requests to an ended run, if its session has no other
+// agent that could reply.
+func (g *Gateway) failSiblingRequests(ctx context.Context, r run.Run) {
 	if g.cfg.Broker == nil {
 		return
 	}
@@ -216,85 +216,86 @@ func (g *Gateway) siblingEnded(ctx context.Context, r run.Run) {
 	if err == nil && s.Group == "" {
 		return
 	}
-	there := false
+	present := false
 	if err == nil {
-		there, err = g.inhabited(ctx, r.Session)
+		present, err = g.hasAgent(ctx, r.Session)
 	}
-	if err == nil && !there {
+	if err == nil && !present {
 		m := autonomy.Member{Session: s.ID, Name: s.Name, Group: s.Group}
-		err = g.cfg.Broker.Gone(ctx, m, fmt.Sprintf("the run of %s has ended: it is %s", nameOf(m), r.State))
+		err = g.cfg.Broker.Gone(ctx, m, fmt.Sprintf("the run of %s has ended: it is %s", memberName(m), r.State))
 	}
 	if err != nil {
-		g.cfg.Log.Warn("siblings wait for a run that has ended", "run", r.ID, "session", r.Session, "err", err)
+		g.cfg.Log.Warn("could not fail the requests of siblings to a run that has ended", "run", r.ID, "session", r.Session, "err", err)
 	}
 }
 
-// An Errand is what a sibling asks of an agent, as that one reads it.
+// An Errand is a sibling's request, as reported to the receiving agent.
 type Errand struct {
 	Request  id.Request `json:"request"`
 	From     string     `json:"from"`
 	Action   string     `json:"action"`
 	Context  string     `json:"context,omitempty"`
-	Again    bool       `json:"again,omitempty"` // it was handed over before
+	Again    bool       `json:"again,omitempty"` // it was delivered before
 	Deadline time.Time  `json:"deadline"`
 }
 
-// Errands returns what siblings ask of a caller, and waits for it if there is nothing.
+// Errands returns the pending requests to a caller. If there are none, it waits for up to
+// wait.
 func (g *Gateway) Errands(ctx context.Context, c Caller, wait time.Duration) ([]Errand, error) {
 	all := []Errand{}
 	if g.cfg.Broker == nil {
 		return all, nil
 	}
-	defer g.pulseOf(c.Run).begin("sibling_requests", true)()
+	defer g.activityOf(c.Run).begin("sibling_requests", true)()
 	list, err := g.cfg.Broker.Waiting(ctx, c.Member(), wait)
 	if err != nil {
 		return nil, err
 	}
 	for _, r := range list {
-		all = append(all, Errand{r.ID, nameOf(r.From), r.Action, r.Context, r.Tries > 1, r.Deadline})
+		all = append(all, Errand{r.ID, memberName(r.From), r.Action, r.Context, r.Tries > 1, r.Deadline})
 	}
 	return all, nil
 }
 
-func nameOf(m autonomy.Member) string {
+func memberName(m autonomy.Member) string {
 	return cmp.Or(m.Name, cmp.Or(m.Session, string(m.Jail)))
 }
 
-func (g *Gateway) requestsTool(ctx context.Context, d *deed) (any, error) {
+func (g *Gateway) requestsTool(ctx context.Context, inv *invocation) (any, error) {
 	in, err := inputOf[struct {
 		WaitMS int64 `json:"wait_ms"`
-	}](d.input)
+	}](inv.input)
 	if err != nil {
 		return nil, err
 	}
-	all, err := g.Errands(ctx, d.who, min(time.Duration(in.WaitMS)*time.Millisecond, time.Minute))
+	all, err := g.Errands(ctx, inv.caller, min(time.Duration(in.WaitMS)*time.Millisecond, time.Minute))
 	return struct {
 		Requests []Errand `json:"requests"`
 	}{all}, err
 }
 
-// Reply answers what a sibling has asked.
+// Reply answers a sibling's request.
 func (g *Gateway) Reply(ctx context.Context, c Caller, q id.Request, answer string) (Asked, error) {
 	if g.cfg.Broker == nil {
-		return Asked{}, fault.Cannot("gateway.Reply", "siblings do not talk here", "")
+		return Asked{}, fault.Cannot("gateway.Reply", "peer messaging is not enabled for this run", "")
 	}
 	r, err := g.cfg.Broker.Reply(ctx, c.Member(), q, answer)
 	return Asked{Request: r.ID, State: r.State}, err
 }
 
-func (g *Gateway) replyTool(ctx context.Context, d *deed) (any, error) {
+func (g *Gateway) replyTool(ctx context.Context, inv *invocation) (any, error) {
 	in, err := inputOf[struct {
 		Request id.Request `json:"request"`
 		Answer  string     `json:"answer"`
-	}](d.input)
+	}](inv.input)
 	if err != nil {
 		return nil, err
 	}
-	return g.Reply(ctx, d.who, in.Request, in.Answer)
+	return g.Reply(ctx, inv.caller, in.Request, in.Answer)
 }
 
-func (g *Gateway) resourcesTool(ctx context.Context, d *deed) (any, error) {
-	return g.AskResources(ctx, d.who, d.input)
+func (g *Gateway) resourcesTool(ctx context.Context, inv *invocation) (any, error) {
+	return g.AskResources(ctx, inv.caller, inv.input)
 }
 
 type taskInput struct {
@@ -303,35 +304,36 @@ type taskInput struct {
 	Priority    autonomy.Priority `json:"priority,omitempty"`
 }
 
-func (g *Gateway) taskTool(ctx context.Context, d *deed) (any, error) {
-	in, err := inputOf[taskInput](d.input)
+func (g *Gateway) taskTool(ctx context.Context, inv *invocation) (any, error) {
+	in, err := inputOf[taskInput](inv.input)
 	if err != nil {
 		return nil, err
 	}
 	at := time.Now()
-	if ms, err := strconv.ParseInt(d.ref, 10, 64); err == nil {
+	if ms, err := strconv.ParseInt(inv.ref, 10, 64); err == nil {
 		at = time.UnixMilli(ms)
-	} else if err := d.mark(ctx, strconv.FormatInt(at.UnixMilli(), 10)); err != nil {
+	} else if err := inv.saveRef(ctx, strconv.FormatInt(at.UnixMilli(), 10)); err != nil {
 		return nil, err
 	}
-	return g.createTask(ctx, d.who, autonomy.NewTask{Title: in.Title, Description: in.Description, Priority: in.Priority, At: at})
+	return g.createTask(ctx, inv.caller, autonomy.NewTask{Title: in.Title, Description: in.Description, Priority: in.Priority, At: at})
 }
 
-// A Backlogged is a task as its maker reads it.
+// A Backlogged is a created task, as reported to the agent that created it.
 type Backlogged struct {
 	Created bool   `json:"created"`
 	TaskID  string `json:"taskId"`
 	Path    string `json:"path"`
 }
 
-// actionTask is what the rules are asked about tasks.
+// actionTask is the policy action for the creation of tasks.
 const actionTask = "create_task"
 
-// CreateTask puts a task into the backlog, if the rules allow it.
+// CreateTask adds a task to the backlog, if the policy allows it.
 func (g *Gateway) CreateTask(ctx context.Context, c Caller, n autonomy.NewTask) (Backlogged, error) {
 	q := policy.Question{Action: actionTask, Resource: n.Title}
 	v, err := g.decide(ctx, c, q)
-	if err = cmp.Or(err, refusal(q, v)); err != nil {
+	err = cmp.Or(err, denialError(q, v))
+	if err != nil {
 		return Backlogged{}, err
 	}
 	return g.createTask(ctx, c, n)
@@ -339,19 +341,19 @@ func (g *Gateway) CreateTask(ctx context.Context, c Caller, n autonomy.NewTask) 
 
 func (g *Gateway) createTask(ctx context.Context, c Caller, n autonomy.NewTask) (Backlogged, error) {
 	if g.cfg.Tasks == nil || c.Jail == "" {
-		return Backlogged{}, fault.Cannot("gateway.Tasks", "this agent has no workspace to keep a backlog in", "")
+		return Backlogged{}, fault.Cannot("gateway.Tasks", "this agent has no workspace for a backlog", "")
 	}
 	t, err := g.cfg.Tasks.Create(ctx, c.Member(), n)
 	if err != nil && t.ID == "" {
 		return Backlogged{}, err
 	}
 	if err != nil {
-		g.cfg.Log.Warn("a task is in the backlog, and not in the workspace yet", "task", t.ID, "err", err)
+		g.cfg.Log.Warn("could not write a backlog task to the workspace; it will be retried", "task", t.ID, "err", err)
 	}
 	return Backlogged{true, t.ID, t.Path}, nil
 }
 
-// Workspaces are the files of tasks. It implements autonomy.Files.
+// Workspaces accesses task files in the workspaces of jails. It implements autonomy.Files.
 type Workspaces struct{ Jails Jails }
 
 func (w Workspaces) open(ctx context.Context, jid id.Jail, p string) (jail.Files, string, error) {
@@ -375,22 +377,21 @@ func (w Workspaces) Write(ctx context.Context, jid id.Jail, p string, data []byt
 }
 
 // Read implements autonomy.Files.
-func (w Workspaces) Read(ctx context.Context, jid id.Jail, p string, most int64) ([]byte, error) {
+func (w Workspaces) Read(ctx context.Context, jid id.Jail, p string, limit int64) ([]byte, error) {
 	f, at, err := w.open(ctx, jid, p)
 	if err != nil {
 		return nil, err
 	}
 	defer f.Close()
-	r, _, err := f.Read(ctx, at, 0, most)
+	r, _, err := f.Read(ctx, at, 0, limit)
 	if err != nil {
 		return nil, err
 	}
 	defer r.Close()
-	return io.ReadAll(io.LimitReader(r, most))
+	return io.ReadAll(io.LimitReader(r, limit))
 }
 
-// Members are who is in a group: its open sessions, by their jails. It implements
-// autonomy.Siblings.
+// Members returns the sessions of a group with their jails. It implements autonomy.Siblings.
 func (g *Gateway) Members(ctx context.Context, group string) ([]autonomy.Member, error) {
 	var all []autonomy.Member
 	if group == "" {
@@ -405,7 +406,7 @@ func (g *Gateway) Members(ctx context.Context, group string) ([]autonomy.Member,
 			f.After = s.ID
 			m := autonomy.Member{Session: s.ID, Name: s.Name, Group: group, Level: policy.Level(s.Level), Jail: s.Jail, Closed: s.State == run.Closed}
 			if m.Jail == "" {
-				g.inhabit(ctx, &m)
+				g.locateMember(ctx, &m)
 			}
 			all = append(all, m)
 		}
@@ -415,8 +416,8 @@ func (g *Gateway) Members(ctx context.Context, group string) ([]autonomy.Member,
 	}
 }
 
-// inhabit finds the jail that a session's agent is at work in now.
-func (g *Gateway) inhabit(ctx context.Context, m *autonomy.Member) {
+// locateMember sets the jail and the run that a session's agent currently uses.
+func (g *Gateway) locateMember(ctx context.Context, m *autonomy.Member) {
 	runs, err := g.cfg.Runs.List(ctx, run.Filter{Session: m.Session, States: []run.State{run.Active, run.Paused}, Limit: 1})
 	if err == nil && len(runs) > 0 {
 		m.Jail, m.Run = runs[0].Jail, runs[0].ID
@@ -424,7 +425,7 @@ func (g *Gateway) inhabit(ctx context.Context, m *autonomy.Member) {
 	if m.Jail != "" {
 		return
 	}
-	jails, err := g.jailsOf(ctx, m.Session)
+	jails, err := g.sessionJails(ctx, m.Session)
 	if err != nil {
 		return
 	}
@@ -436,7 +437,7 @@ func (g *Gateway) inhabit(ctx context.Context, m *autonomy.Member) {
 	}
 }
 
-// subjectOf is a member as the policy engine knows it: under the policy agent of its run.
+// subjectOf returns the policy subject of a member, with the policy agent of its run.
 func (g *Gateway) subjectOf(ctx context.Context, m autonomy.Member) (policy.Subject, error) {
 	s := policy.Subject{Jail: m.Jail, Session: m.Session, Run: string(m.Run)}
 	if m.Run == "" {
@@ -451,14 +452,14 @@ func (g *Gateway) subjectOf(ctx context.Context, m autonomy.Member) (policy.Subj
 	return s, err
 }
 
-// MayAsk asks the rules whether one sibling may ask something of another. It is an
+// MayAsk evaluates whether a member may send a request to another. It is an
 // autonomy.BrokerConfig.Policy.
 func (g *Gateway) MayAsk(ctx context.Context, from, to autonomy.Member, action, text string) (bool, string, error) {
-	who, err := g.subjectOf(ctx, from)
+	subject, err := g.subjectOf(ctx, from)
 	if err != nil {
 		return false, "", err
 	}
-	q := policy.Question{Subject: who, Action: policy.ActionCoordinate, Resource: nameOf(to)}
+	q := policy.Question{Subject: subject, Action: policy.ActionCoordinate, Resource: memberName(to)}
 	about, err := json.Marshal(map[string]string{"action": action, "context": text})
 	if err != nil {
 		return false, "", err
@@ -472,18 +473,19 @@ func (g *Gateway) MayAsk(ctx context.Context, from, to autonomy.Member, action, 
 	if err != nil {
 		return false, "", err
 	}
-	v, err := g.inquire(ctx, r, ask)
+	v, err := g.evaluateShared(ctx, r, ask)
 	return v.Allow && v.Instead == "", v.Decision.Reason, err
 }
 
-// Deliver puts what a sibling asks into the inbox of the one it is asked of. It
-// implements autonomy.Deliverer: the message has the request's id as its key.
+// Deliver puts a request into the inbox of the receiving session. It implements
+// autonomy.Deliverer. The request's id is the key of the message, so repeated calls deliver
+// one message.
 func (g *Gateway) Deliver(ctx context.Context, r autonomy.Request) error {
-	text := "Request " + string(r.ID) + " of " + nameOf(r.From) + ": " + r.Action
+	text := "Request " + string(r.ID) + " of " + memberName(r.From) + ": " + r.Action
 	if r.Context != "" {
 		text += "\n\n" + r.Context
 	}
-	_, err := g.cfg.Runs.Send(ctx, run.Message{Session: r.To.Session, From: nameOf(r.From), Text: text, Key: string(r.ID)})
+	_, err := g.cfg.Runs.Send(ctx, run.Message{Session: r.To.Session, From: memberName(r.From), Text: text, Key: string(r.ID)})
 	if errors.Is(err, fault.Invalid) || errors.Is(err, fault.TooLarge) {
 		return fault.New(fault.Unsupported, "gateway.Deliver", string(r.ID), err)
 	}

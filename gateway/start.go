@@ -18,39 +18,40 @@ import (
 	"glasshouse/schedule"
 )
 
-// An Order asks for a run: now, at a time, or again and again.
+// An Order requests a run: now, at a later time, or on a schedule.
 type Order struct {
 	run.Request
-	Timing schedule.Spec // of which Cron, TZ, Missed, Overlap and Jitter count; without a Cron it is made once
+	Timing schedule.Spec // uses only Cron, TZ, Missed, Overlap and Jitter; an empty Cron means a single run
 }
 
-// made is what a schedule makes.
-type made struct {
+// A scheduleTemplate is the stored template of the runs that a schedule creates.
+type scheduleTemplate struct {
 	Goal     string          `json:"goal"`
 	Agent    json.RawMessage `json:"agent,omitempty"`
 	Limits   budget.Amounts  `json:"limits,omitempty"`
 	OnExceed run.OnExceed    `json:"on_exceed,omitempty"`
 	Until    *run.Until      `json:"until,omitempty"`
-	Key      string          `json:"key,omitempty"` // of the request that asked for the schedule
+	Key      string          `json:"key,omitempty"` // key of the Order that created the schedule
 }
 
-// Order makes what is ordered. Of a schedule it returns the run that waits for it: it
-// shows when the next one is made, and to cancel it is to end the schedule.
+// Order creates a run or a schedule. For a schedule it returns the run that represents it:
+// that run shows the next due time, and cancelling it deletes the schedule.
 func (g *Gateway) Order(ctx context.Context, o Order) (run.Run, error) {
 	o.Session = cmp.Or(o.Session, id.NewSession())
-	if err := g.acceptable(ctx, o); err != nil {
+	if err := g.validateOrder(ctx, o); err != nil {
 		return run.Run{}, err
 	}
 	if o.Timing.Cron != "" {
-		return g.plan(ctx, o)
+		return g.orderSchedule(ctx, o)
 	}
 	r, err := g.cfg.Runs.Create(ctx, o.Request)
 	g.Poke()
 	return r, err
 }
 
-// acceptable refuses an agent that there is not, before anything is kept.
-func (g *Gateway) acceptable(ctx context.Context, o Order) error {
+// validateOrder returns an error if the agent of an order does not exist or cannot run here.
+// Nothing has been stored yet.
+func (g *Gateway) validateOrder(ctx context.Context, o Order) error {
 	raw := o.Agent
 	if raw == nil {
 		s, err := g.cfg.Runs.Session(ctx, o.Session)
@@ -69,8 +70,8 @@ func (g *Gateway) acceptable(ctx context.Context, o Order) error {
 	return g.checkPolicyAgent(ctx, o, a)
 }
 
-// checkPolicyAgent refuses a policy agent that the rules of the run do not define: the
-// general rules would apply in its place, which may allow more.
+// checkPolicyAgent rejects a policy agent that the rules of the run do not define. The general
+// rules would apply instead, which may allow more.
 func (g *Gateway) checkPolicyAgent(ctx context.Context, o Order, a Agent) error {
 	if a.PolicyAgent == "" {
 		return nil
@@ -87,7 +88,7 @@ func (g *Gateway) checkPolicyAgent(ctx context.Context, o Order, a Agent) error 
 		}
 		rules = j.Spec.Govern
 	} else {
-		rules, err = g.governs(a)
+		rules, err = g.policySpec(a)
 		if err != nil {
 			return err
 		}
@@ -98,12 +99,13 @@ func (g *Gateway) checkPolicyAgent(ctx context.Context, o Order, a Agent) error 
 	return nil
 }
 
-func (g *Gateway) plan(ctx context.Context, o Order) (run.Run, error) {
+// orderSchedule creates the schedule of an order and the run that represents it.
+func (g *Gateway) orderSchedule(ctx context.Context, o Order) (run.Run, error) {
 	const op = "gateway.Order"
 	if manifest.Join(o.Labels...) != manifest.Public {
-		return run.Run{}, fault.Fieldf(op, "labels", "what is personal is not kept in schedules: name in the goal where the agent finds it")
+		return run.Run{}, fault.Fieldf(op, "labels", "schedules do not store personal data: refer to its location in the goal")
 	}
-	h, err := g.planned(ctx, o)
+	h, err := g.findOrCreateSchedule(ctx, o)
 	if err != nil {
 		return run.Run{}, err
 	}
@@ -116,9 +118,9 @@ func (g *Gateway) plan(ctx context.Context, o Order) (run.Run, error) {
 	return g.cfg.Runs.Create(ctx, wait)
 }
 
-// planned makes the schedule of an order, or finds the one that was made for it: a
-// daemon may have been killed before it could say so.
-func (g *Gateway) planned(ctx context.Context, o Order) (schedule.Schedule, error) {
+// findOrCreateSchedule creates the schedule of an order. If an earlier daemon was killed after
+// it had created the schedule, that one is returned.
+func (g *Gateway) findOrCreateSchedule(ctx context.Context, o Order) (schedule.Schedule, error) {
 	if o.Key != "" {
 		for f := (schedule.Filter{Session: o.Session}); ; {
 			list, err := g.cfg.Schedules.List(ctx, f)
@@ -129,14 +131,15 @@ func (g *Gateway) planned(ctx context.Context, o Order) (schedule.Schedule, erro
 				break
 			}
 			for _, h := range list {
-				var m made
-				if f.After = h.ID; json.Unmarshal(h.Make, &m) == nil && m.Key == o.Key {
+				var tmpl scheduleTemplate
+				f.After = h.ID
+				if json.Unmarshal(h.Make, &tmpl) == nil && tmpl.Key == o.Key {
 					return h, nil
 				}
 			}
 		}
 	}
-	text, err := json.Marshal(made{o.Goal, o.Agent, o.Limits, o.OnExceed, o.Until, o.Key})
+	text, err := json.Marshal(scheduleTemplate{o.Goal, o.Agent, o.Limits, o.OnExceed, o.Until, o.Key})
 	if err != nil {
 		return schedule.Schedule{}, err
 	}
@@ -145,21 +148,21 @@ func (g *Gateway) planned(ctx context.Context, o Order) (schedule.Schedule, erro
 	return g.cfg.Schedules.Create(ctx, spec)
 }
 
-// Fire makes the run of a due time. It implements schedule.Config.Fire.
+// Fire creates the run of a due time. It implements schedule.Config.Fire.
 func (g *Gateway) Fire(ctx context.Context, f schedule.Firing) error {
-	var m made
-	if err := json.Unmarshal(f.Schedule.Make, &m); err != nil {
+	var tmpl scheduleTemplate
+	if err := json.Unmarshal(f.Schedule.Make, &tmpl); err != nil {
 		return fault.New(fault.Invalid, "gateway.Fire", string(f.Schedule.ID), err)
 	}
 	_, err := g.cfg.Runs.Create(ctx, run.Request{
-		Session: f.Schedule.Session, Goal: m.Goal, Agent: m.Agent, Limits: m.Limits, OnExceed: m.OnExceed, Until: m.Until,
+		Session: f.Schedule.Session, Goal: tmpl.Goal, Agent: tmpl.Agent, Limits: tmpl.Limits, OnExceed: tmpl.OnExceed, Until: tmpl.Until,
 		Schedule: string(f.Schedule.ID), By: "schedule", Key: f.Key,
 	})
 	g.Poke()
 	return err
 }
 
-// Running reports whether a run that a schedule has made goes on. It implements
+// Running reports whether a run that a schedule created has not ended. It implements
 // schedule.Config.Running.
 func (g *Gateway) Running(ctx context.Context, h id.Schedule) (bool, error) {
 	s, err := g.cfg.Schedules.Get(ctx, h)
@@ -167,15 +170,15 @@ func (g *Gateway) Running(ctx context.Context, h id.Schedule) (bool, error) {
 		return false, err
 	}
 	found := false
-	err = g.each(ctx, run.Filter{Session: s.Session, States: []run.State{run.Active, run.Paused}}, func(r run.Run) bool {
+	err = g.eachRun(ctx, run.Filter{Session: s.Session, States: []run.State{run.Active, run.Paused}}, func(r run.Run) bool {
 		found = r.Schedule == string(h)
 		return !found
 	})
 	return found, err
 }
 
-// each calls f with runs, newest first, until it returns false.
-func (g *Gateway) each(ctx context.Context, f run.Filter, do func(r run.Run) bool) error {
+// eachRun calls do with runs, newest first, until do returns false.
+func (g *Gateway) eachRun(ctx context.Context, f run.Filter, do func(r run.Run) bool) error {
 	f.Limit = 100
 	for {
 		list, err := g.cfg.Runs.List(ctx, f)
@@ -183,7 +186,8 @@ func (g *Gateway) each(ctx context.Context, f run.Filter, do func(r run.Run) boo
 			return err
 		}
 		for _, r := range list {
-			if f.After = r.ID; !do(r) {
+			f.After = r.ID
+			if !do(r) {
 				return nil
 			}
 		}
@@ -193,71 +197,73 @@ func (g *Gateway) each(ctx context.Context, f run.Filter, do func(r run.Run) boo
 	}
 }
 
-// ofSchedule reports whether a run stands for its schedule, which makes other runs, and
-// never starts itself. Those that the schedule has made have started.
-func ofSchedule(r run.Run) bool { return id.Valid('h', r.Schedule) && r.Started.IsZero() && r.Of == "" }
+// representsSchedule reports whether a run represents a schedule. Such a run never starts. The
+// runs that the schedule creates have a start time.
+func representsSchedule(r run.Run) bool {
+	return id.Valid('h', r.Schedule) && r.Started.IsZero() && r.Of == ""
+}
 
-// waits reports whether a run only waits for its schedule to make others.
-func waits(r run.Run) bool { return r.State == run.Scheduled && ofSchedule(r) }
+// waitsForSchedule reports whether a run represents a schedule that is not paused.
+func waitsForSchedule(r run.Run) bool { return r.State == run.Scheduled && representsSchedule(r) }
 
-// renew has the run that waits for a schedule show its next time.
-func (g *Gateway) renew(ctx context.Context, r run.Run) error {
+// updateNextRun sets the next due time of a run that represents a schedule.
+func (g *Gateway) updateNextRun(ctx context.Context, r run.Run) error {
 	h, err := g.cfg.Schedules.Get(ctx, id.Schedule(r.Schedule))
 	switch {
 	case errors.Is(err, fault.NotFound):
-		_, err = g.cfg.Runs.Move(ctx, r.ID, run.Move{To: run.Cancelled, By: "schedule", Reason: "its schedule was removed"})
+		_, err = g.cfg.Runs.Move(ctx, r.ID, run.Move{To: run.Cancelled, By: "schedule", Reason: "its schedule was deleted"})
 	case err != nil:
 		return err
 	default:
-		next := time.Now().Add(time.Minute) // paused: it is looked again
+		next := time.Now().Add(time.Minute) // the schedule is paused: check again later
 		if h.Next != nil {
 			next = *h.Next
 		}
 		if !next.After(r.NextRunAt) {
-			return nil // it is being made at this moment
+			return nil // the schedule is firing now
 		}
 		_, err = g.cfg.Runs.Move(ctx, r.ID, run.Move{To: run.Scheduled, NextRunAt: next, By: "schedule", Version: r.Version})
 	}
 	if errors.Is(err, fault.Conflict) {
-		return nil // somebody was faster
+		return nil // changed concurrently
 	}
 	return err
 }
 
-// Cancel ends a run, and all below it; of one that waits for a schedule, the schedule.
+// Cancel ends a run and its descendants. If the run represents a schedule, the schedule is
+// deleted.
 func (g *Gateway) Cancel(ctx context.Context, rid id.Run, by, reason string) (run.Run, error) {
 	r, err := g.cfg.Runs.Get(ctx, rid)
 	if err != nil {
 		return r, err
 	}
-	if ofSchedule(r) && !r.State.Ended() {
+	if representsSchedule(r) && !r.State.Ended() {
 		if err := g.cfg.Schedules.Delete(ctx, id.Schedule(r.Schedule)); err != nil && !errors.Is(err, fault.NotFound) {
 			return r, err
 		}
 	}
 	r, err = g.cfg.Runs.Move(ctx, rid, run.Move{To: run.Cancelled, By: by, Reason: reason})
-	g.nobody(r)
+	g.cleanUpUnsupervised(r)
 	return r, err
 }
 
-// Reschedule changes when a schedule is due. The run that waits for it shows its new
-// time.
+// Reschedule changes the timing of a schedule, and the due time of the run that represents it.
 func (g *Gateway) Reschedule(ctx context.Context, h id.Schedule, by string, change func(*schedule.Spec) error) (schedule.Schedule, error) {
 	s, err := g.cfg.Schedules.Update(ctx, h, change)
 	if err != nil || s.Next == nil {
 		return s, err
 	}
 	var errs []error
-	err = g.eachWaiting(ctx, s, func(r run.Run) {
+	err = g.eachScheduleRun(ctx, s, func(r run.Run) {
 		_, err := g.cfg.Runs.Move(ctx, r.ID, run.Move{To: run.Scheduled, NextRunAt: *s.Next, By: by})
 		errs = append(errs, err)
 	})
 	return s, errors.Join(append(errs, err)...)
 }
 
-// eachWaiting calls do with the runs that wait for a schedule to make others.
-func (g *Gateway) eachWaiting(ctx context.Context, s schedule.Schedule, do func(r run.Run)) error {
-	return g.each(ctx, run.Filter{Session: s.Session, States: []run.State{run.Scheduled}}, func(r run.Run) bool {
+// eachScheduleRun calls do with the runs that represent a schedule.
+func (g *Gateway) eachScheduleRun(ctx context.Context, s schedule.Schedule, do func(r run.Run)) error {
+	return g.eachRun(ctx, run.Filter{Session: s.Session, States: []run.State{run.Scheduled}}, func(r run.Run) bool {
 		if r.Schedule == string(s.ID) {
 			do(r)
 		}
@@ -265,7 +271,7 @@ func (g *Gateway) eachWaiting(ctx context.Context, s schedule.Schedule, do func(
 	})
 }
 
-// Unschedule removes a schedule, and the run that waits for it.
+// Unschedule deletes a schedule and cancels the run that represents it.
 func (g *Gateway) Unschedule(ctx context.Context, h id.Schedule, by string) error {
 	s, err := g.cfg.Schedules.Get(ctx, h)
 	if err != nil {
@@ -275,21 +281,21 @@ func (g *Gateway) Unschedule(ctx context.Context, h id.Schedule, by string) erro
 		return err
 	}
 	var errs []error
-	err = g.eachWaiting(ctx, s, func(r run.Run) {
-		_, err := g.cfg.Runs.Move(ctx, r.ID, run.Move{To: run.Cancelled, By: by, Reason: "its schedule was removed"})
+	err = g.eachScheduleRun(ctx, s, func(r run.Run) {
+		_, err := g.cfg.Runs.Move(ctx, r.ID, run.Move{To: run.Cancelled, By: by, Reason: "its schedule was deleted"})
 		errs = append(errs, err)
 	})
 	return errors.Join(append(errs, err)...)
 }
 
-// Pause has a run wait until it is resumed. Its jail is paused. If the run stands for a
-// schedule, the schedule is paused.
+// Pause pauses a run and its jail until the run is resumed. If the run represents a schedule,
+// the schedule is paused.
 func (g *Gateway) Pause(ctx context.Context, rid id.Run, by, reason string) (run.Run, error) {
 	r, err := g.cfg.Runs.Get(ctx, rid)
 	if err != nil {
 		return r, err
 	}
-	if waits(r) {
+	if waitsForSchedule(r) {
 		if _, err := g.cfg.Schedules.Pause(ctx, id.Schedule(r.Schedule)); err != nil {
 			return r, err
 		}
@@ -297,59 +303,59 @@ func (g *Gateway) Pause(ctx context.Context, rid id.Run, by, reason string) (run
 	return g.cfg.Runs.Move(ctx, rid, run.Move{To: run.Paused, Why: run.ByOperator, By: by, Reason: reason})
 }
 
-// resumeSchedule resumes the schedule that a paused run stands for. A run whose schedule is
-// not paused has nothing to resume, and is never started itself.
+// resumeSchedule resumes the schedule that a paused run represents. If the schedule is not
+// paused, it returns fault.Conflict: such a run never starts itself.
 func (g *Gateway) resumeSchedule(ctx context.Context, r run.Run, by, reason string) (run.Run, error) {
 	h := id.Schedule(r.Schedule)
 	if r.State == run.Scheduled {
 		return r, &fault.Error{Op: "gateway.Resume", On: string(r.ID), Kind: fault.Conflict,
-			Err:    fmt.Errorf("it stands for schedule %s, which starts a run of its own each time it is due", h),
+			Err:    fmt.Errorf("the run represents schedule %s, which creates a new run at each due time", h),
 			Remedy: "start a run now with glasshouse goal, or change the schedule with glasshouse schedules edit " + string(h)}
 	}
 	s, err := g.cfg.Schedules.Resume(ctx, h)
 	if err != nil {
 		return r, err
 	}
-	next := time.Now().Add(time.Minute) // never due again: renew looks then
+	next := time.Now().Add(time.Minute) // not due again: updateNextRun checks later
 	if s.Next != nil {
 		next = *s.Next
 	}
 	return g.cfg.Runs.Move(ctx, r.ID, run.Move{To: run.Scheduled, NextRunAt: next, By: by, Reason: reason})
 }
 
-// Move changes a run's state by hand.
+// Move changes the state of a run on an operator's request.
 func (g *Gateway) Move(ctx context.Context, rid id.Run, v run.Move) (run.Run, error) {
 	switch v.To {
 	case run.Cancelled:
 		return g.Cancel(ctx, rid, v.By, v.Reason)
 	case run.Done:
 		r, err := g.cfg.Runs.Finish(ctx, rid, run.Finish{Result: v.Result, By: v.By, Person: true})
-		g.nobody(r)
+		g.cleanUpUnsupervised(r)
 		return r, err
 	case run.Paused:
 		v.Why = cmp.Or(v.Why, run.ByOperator)
 	}
-	was, err := g.cfg.Runs.Get(ctx, rid)
+	current, err := g.cfg.Runs.Get(ctx, rid)
 	if err != nil {
-		return was, err
+		return current, err
 	}
-	if ofSchedule(was) && !was.State.Ended() {
+	if representsSchedule(current) && !current.State.Ended() {
 		switch v.To {
 		case run.Paused:
 			return g.Pause(ctx, rid, v.By, v.Reason)
 		case run.Active:
-			return g.resumeSchedule(ctx, was, v.By, v.Reason)
+			return g.resumeSchedule(ctx, current, v.By, v.Reason)
 		}
 	}
 	r, err := g.cfg.Runs.Move(ctx, rid, v)
-	g.nobody(r)
+	g.cleanUpUnsupervised(r)
 	g.Poke()
 	return r, err
 }
 
-// CloseSession closes a session. What its agents kept and its runs remembered for the time
-// of it is removed, and nobody waits for them any more. Closed again, it finishes what was
-// cut short.
+// CloseSession closes a session. It deletes the session's capability data and the memory of
+// its runs, and ends pending requests of its siblings. It is idempotent: a repeated call
+// finishes an interrupted one.
 func (g *Gateway) CloseSession(ctx context.Context, sid, by, reason string) (run.Session, error) {
 	s, err := g.cfg.Runs.CloseSession(ctx, sid, by, reason)
 	if err != nil {
@@ -359,8 +365,8 @@ func (g *Gateway) CloseSession(ctx context.Context, sid, by, reason string) (run
 	if g.cfg.Broker != nil {
 		errs = append(errs, g.cfg.Broker.Leave(ctx, autonomy.Member{Session: sid, Group: s.Group, Name: s.Name}, "its session was closed"))
 	}
-	if g.cfg.Memory != nil { // a branch that is made later has its checkpoint's
-		errs = append(errs, g.each(ctx, run.Filter{Session: sid}, func(r run.Run) bool {
+	if g.cfg.Memory != nil { // the checkpoints keep their copies, for later branches
+		errs = append(errs, g.eachRun(ctx, run.Filter{Session: sid}, func(r run.Run) bool {
 			err := g.cfg.Memory.Forget(ctx, r.ID)
 			errs = append(errs, err)
 			return err == nil
@@ -369,25 +375,24 @@ func (g *Gateway) CloseSession(ctx context.Context, sid, by, reason string) (run
 	return s, errors.Join(append(errs, g.cfg.Kernel.EndSession(ctx, sid))...)
 }
 
-// nobody sees to what is left of a run that has ended and that nobody is at: it was
-// paused.
-func (g *Gateway) nobody(r run.Run) {
-	at := g.attending(r.ID)
-	if r.State.Ended() && at == nil && g.ctx.Err() == nil {
+// cleanUpUnsupervised cleans up an ended run that is not supervised, because it was paused.
+func (g *Gateway) cleanUpUnsupervised(r run.Run) {
+	sup := g.supervisionOf(r.ID)
+	if r.State.Ended() && sup == nil && g.ctx.Err() == nil {
 		g.wg.Go(func() {
-			g.end(r)
+			g.cleanUpRun(r)
 			if err := g.cfg.Runs.Release(context.WithoutCancel(g.ctx), r.ID); err != nil {
-				g.cfg.Log.Warn("a run that has ended is not given up", "run", r.ID, "err", err)
+				g.cfg.Log.Warn("could not release the claim on a run that has ended", "run", r.ID, "err", err)
 			}
 		})
 	}
 }
 
-// GoalOf is what a schedule has pursued.
+// GoalOf returns the goal of a schedule.
 func GoalOf(h schedule.Schedule) string {
-	var m made
-	if json.Unmarshal(h.Make, &m) != nil {
+	var tmpl scheduleTemplate
+	if json.Unmarshal(h.Make, &tmpl) != nil {
 		return ""
 	}
-	return m.Goal
+	return tmpl.Goal
 }

@@ -18,8 +18,9 @@ import (
 	"glasshouse/run"
 )
 
-// until is a script that prints, and ends with a code when done is closed or it is signalled.
-func until(done <-chan struct{}, code int, out string) script {
+// printUntil returns a script that prints out and exits with code when done is closed, or when
+// it is signalled.
+func printUntil(done <-chan struct{}, code int, out string) script {
 	return func(p *process) int {
 		p.print(protocol.Stdout, out)
 		select {
@@ -31,12 +32,12 @@ func until(done <-chan struct{}, code int, out string) script {
 	}
 }
 
-// builtin runs a script of the reference agent, with its caller.
-func (w *world) builtin(do func(c Caller, p *process) int) {
-	w.jails.on("glasshouse-agent", func(p *process) int {
-		c, err := w.g.callerIn(w.Context(), p.jail)
+// scriptBuiltin sets the script of the reference agent. The script receives its caller.
+func (env *testEnv) scriptBuiltin(do func(c Caller, p *process) int) {
+	env.jails.script("glasshouse-agent", func(p *process) int {
+		c, err := env.g.callerIn(env.Context(), p.jail)
 		if err != nil {
-			w.Error(err)
+			env.Error(err)
 			return 1
 		}
 		return do(c, p)
@@ -44,63 +45,63 @@ func (w *world) builtin(do func(c Caller, p *process) int) {
 }
 
 // call uses a tool and returns its outcome.
-func (w *world) call(c Caller, key, tool, input string) Used {
-	w.Helper()
-	u, err := w.g.Call(w.Context(), c, Use{Key: key, Tool: tool, Input: json.RawMessage(input)})
+func (env *testEnv) call(c Caller, key, tool, input string) Used {
+	env.Helper()
+	u, err := env.g.Call(env.Context(), c, Use{Key: key, Tool: tool, Input: json.RawMessage(input)})
 	if err != nil {
-		w.Errorf("Call(%s, %s) = %v, want an outcome", tool, input, err)
+		env.Errorf("Call(%s, %s) = %v, want an outcome", tool, input, err)
 	}
 	return u
 }
 
-// working has a run of the reference agent at work that does nothing by itself, and returns
-// its caller.
-func (w *world) working(a Agent) (run.Run, Caller) {
-	w.Helper()
+// startBuiltin starts a run of the reference agent that does nothing by itself, and returns
+// the run and its caller.
+func (env *testEnv) startBuiltin(a Agent) (run.Run, Caller) {
+	env.Helper()
 	callers := make(chan Caller, 8)
-	w.builtin(func(c Caller, p *process) int {
+	env.scriptBuiltin(func(c Caller, p *process) int {
 		callers <- c
 		<-p.ctx.Done()
 		return 143
 	})
 	a.Preset = "builtin"
-	r := w.order("s", "work", a)
+	r := env.order("s", "work", a)
 	select {
 	case c := <-callers:
 		return r, c
 	case <-time.After(20 * time.Second):
-		w.Fatalf("the agent of %s was not started: %+v", r.ID, w.run(r.ID))
+		env.Fatalf("the agent of %s was not started: %+v", r.ID, env.run(r.ID))
 		return r, Caller{}
 	}
 }
 
 func permissive(t *testing.T) *jail.Spec {
-	return &jail.Spec{Govern: governed(t, `{"permission": {"*": "allow"}}`, "", policy.Full)}
+	return &jail.Spec{Govern: policyOf(t, `{"permission": {"*": "allow"}}`, "", policy.Full)}
 }
 
-func TestACommandsOutputIsItsRunsResult(t *testing.T) {
-	w := newWorld(t).open()
-	w.jails.on("echo hello", func(p *process) int { p.print(protocol.Stdout, "hello\n"); return 0 })
-	r := w.awaitState(w.order("s", "echo hello", Agent{Preset: "shell"}).ID, run.Done)
+func TestCommandOutputIsRunResult(t *testing.T) {
+	env := newTestEnv(t).open()
+	env.jails.script("echo hello", func(p *process) int { p.print(protocol.Stdout, "hello\n"); return 0 })
+	r := env.awaitState(env.order("s", "echo hello", Agent{Preset: "shell"}).ID, run.Done)
 	if string(r.Result) != `"hello"` {
 		t.Errorf("result = %s, want hello", r.Result)
 	}
-	w.await("the jail is stopped", func() bool {
-		j, err := w.jails.Get(t.Context(), r.Jail)
+	env.await("the jail is stopped", func() bool {
+		j, err := env.jails.Get(t.Context(), r.Jail)
 		return err == nil && j.State == jail.Stopped
 	})
-	j, err := w.jails.Get(t.Context(), r.Jail)
+	j, err := env.jails.Get(t.Context(), r.Jail)
 	if err != nil || j.Spec.Labels[LabelRun] != string(r.ID) || j.Spec.Labels[LabelSession] != "s" || j.Spec.Cwd != workspace {
-		t.Errorf("the jail = %+v, %v, want one of the run in /workspace", j.Spec, err)
+		t.Errorf("jail = %+v, %v, want a jail of the run with the directory /workspace", j.Spec, err)
 	}
-	p := w.jails.processes()[0]
+	p := env.jails.processes()[0]
 	if p.req.Env["SANDBOX_ID"] != string(r.Jail) || strings.Join(p.req.Argv[1:], " ") != "-c echo hello" {
-		t.Errorf("the command = %q with SANDBOX_ID %q, want bash -c echo hello in %s", p.req.Argv, p.req.Env["SANDBOX_ID"], r.Jail)
+		t.Errorf("command = %q with SANDBOX_ID %q, want bash -c echo hello in %s", p.req.Argv, p.req.Env["SANDBOX_ID"], r.Jail)
 	}
 }
 
-// TestAFailedCommandSaysWhatItWroteLast, to standard error as well.
-func TestAFailedCommandSaysWhatItWroteLast(t *testing.T) {
+// The error quotes standard error as well.
+func TestFailedCommandQuotesLastOutput(t *testing.T) {
 	for name, tt := range map[string]struct {
 		do   script
 		want string
@@ -124,178 +125,176 @@ func TestAFailedCommandSaysWhatItWroteLast(t *testing.T) {
 		}, "the end"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(t).open()
-			w.jails.on("make test", tt.do)
-			r := w.awaitState(w.order("s", "make test", Agent{Preset: "shell"}).ID, run.Failed)
+			env := newTestEnv(t).open()
+			env.jails.script("make test", tt.do)
+			r := env.awaitState(env.order("s", "make test", Agent{Preset: "shell"}).ID, run.Failed)
 			if !strings.HasSuffix(r.Error, tt.want) || !strings.HasPrefix(r.Error, "the agent ended with exit code") || len(r.Error) > 1700 {
 				t.Errorf("error = %q, want %q", r.Error, tt.want)
 			}
 			if r.Restarts != 0 {
-				t.Errorf("restarts = %d, want 0: a command is not run again", r.Restarts)
+				t.Errorf("restarts = %d, want 0: commands are not restarted", r.Restarts)
 			}
 		})
 	}
 }
 
-// TestWhatCannotWorkIsNotTriedAgain.
-func TestWhatCannotWorkIsNotTriedAgain(t *testing.T) {
+func TestPermanentErrorIsNotRetried(t *testing.T) {
 	for _, kind := range []fault.Kind{fault.Invalid, fault.Unsupported, fault.NotFound, fault.Denied} {
-		w := newWorld(t)
-		w.jails.failing("Create", &fault.Error{Op: "jail.Create", Kind: kind, Err: errors.New("no such root filesystem"), Remedy: "pull it first"})
-		w.open()
-		r := w.awaitState(w.order("s", "true", Agent{Preset: "shell"}).ID, run.Failed)
+		env := newTestEnv(t)
+		env.jails.failWith("Create", &fault.Error{Op: "jail.Create", Kind: kind, Err: errors.New("no such root filesystem"), Remedy: "pull it first"})
+		env.open()
+		r := env.awaitState(env.order("s", "true", Agent{Preset: "shell"}).ID, run.Failed)
 		if !strings.Contains(r.Error, "no such root filesystem; pull it first") || r.Restarts != 0 {
-			t.Errorf("%s: error = %q after %d restarts, want the cause with its remedy after 0", kind, r.Error, r.Restarts)
+			t.Errorf("%s: error = %q after %d restarts, want the cause with its remedy after 0 restarts", kind, r.Error, r.Restarts)
 		}
 	}
 }
 
-func TestAnAgentThatEndsEarlyIsStartedAgain(t *testing.T) {
-	w := newWorld(t)
+func TestAgentThatEndsEarlyIsRestarted(t *testing.T) {
+	env := newTestEnv(t)
 	var starts []id.Exec
-	w.builtin(func(c Caller, p *process) int {
+	env.scriptBuiltin(func(c Caller, p *process) int {
 		starts = append(starts, p.req.ID)
 		if len(starts) == 1 {
 			return 1
 		}
-		if _, err := w.g.Finish(t.Context(), c, json.RawMessage(`"done"`)); err != nil {
+		if _, err := env.g.Finish(t.Context(), c, json.RawMessage(`"done"`)); err != nil {
 			t.Errorf("Finish = %v, want nil", err)
 		}
 		return 0
 	})
-	w.open()
-	r := w.awaitState(w.order("s", "work", Agent{Preset: "builtin"}).ID, run.Done)
+	env.open()
+	r := env.awaitState(env.order("s", "work", Agent{Preset: "builtin"}).ID, run.Done)
 	if len(starts) != 2 || starts[0] == starts[1] || r.Restarts != 1 {
-		t.Errorf("starts = %v and %d restarts, want two starts of different names", starts, r.Restarts)
+		t.Errorf("starts = %v and %d restarts, want 2 different process ids and 1 restart", starts, r.Restarts)
 	}
-	if len(w.jails.order) != 1 {
-		t.Errorf("jails = %v, want one", w.jails.order)
+	if len(env.jails.order) != 1 {
+		t.Errorf("jails = %v, want one", env.jails.order)
 	}
 }
 
-// TestAnAgentThatNeverGetsAnywhereIsGivenUp.
-func TestAnAgentThatNeverGetsAnywhereIsGivenUp(t *testing.T) {
-	w := newWorld(t)
-	w.builtin(func(Caller, *process) int { return 1 })
-	w.open()
-	w.jails.failing("Create", fault.Newf(fault.Invalid, "", "", "not yet"))
-	r := w.order("s", "work", Agent{Preset: "builtin"})
-	w.awaitState(r.ID, run.Failed)
+func TestRunFailsAfterMaxRestarts(t *testing.T) {
+	env := newTestEnv(t)
+	env.scriptBuiltin(func(Caller, *process) int { return 1 })
+	env.open()
+	env.jails.failWith("Create", fault.Newf(fault.Invalid, "", "", "not yet"))
+	r := env.order("s", "work", Agent{Preset: "builtin"})
+	env.awaitState(r.ID, run.Failed)
 
-	w.jails.failing("Create", nil)
-	r, err := w.runs.Create(t.Context(), run.Request{Session: "s", Goal: "work", Agent: mustJSON(t, Agent{Preset: "builtin"})})
+	env.jails.failWith("Create", nil)
+	r, err := env.runs.Create(t.Context(), run.Request{Session: "s", Goal: "work", Agent: mustJSON(t, Agent{Preset: "builtin"})})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := w.runs.Update(t.Context(), r.ID, func(d *run.Details) { d.Restarts = maxRestarts }); err != nil {
+	if _, err := env.runs.Update(t.Context(), r.ID, func(d *run.Details) { d.Restarts = maxRestarts }); err != nil {
 		t.Fatal(err)
 	}
-	w.g.Poke()
-	if got := w.awaitState(r.ID, run.Failed); !strings.Contains(got.Error, "the agent ended with exit code 1") {
-		t.Errorf("error = %q, want how its agent ended", got.Error)
+	env.g.Poke()
+	if got := env.awaitState(r.ID, run.Failed); !strings.Contains(got.Error, "the agent ended with exit code 1") {
+		t.Errorf("error = %q, want the exit code of the agent", got.Error)
 	}
 }
 
-func TestACancelledRunsAgentIsStopped(t *testing.T) {
-	w := newWorld(t)
-	r, c := w.open().working(Agent{})
-	if _, err := w.g.Cancel(t.Context(), r.ID, "ann", "not needed"); err != nil {
+func TestCancelStopsAgentAndJail(t *testing.T) {
+	env := newTestEnv(t)
+	r, c := env.open().startBuiltin(Agent{})
+	if _, err := env.g.Cancel(t.Context(), r.ID, "ann", "not needed"); err != nil {
 		t.Fatal(err)
 	}
-	w.await("the jail is stopped", func() bool {
-		j, err := w.jails.Get(t.Context(), c.Jail)
+	env.await("the jail is stopped", func() bool {
+		j, err := env.jails.Get(t.Context(), c.Jail)
 		return err == nil && j.State == jail.Stopped
 	})
-	p := w.jails.processes()[0]
+	p := env.jails.processes()[0]
 	if got := p.now(); len(p.signals) == 0 || p.signals[0] != "TERM" || got.Ended == nil {
-		t.Errorf("the agent got %q and has ended at %v, want TERM and its end", p.signals, got.Ended)
+		t.Errorf("agent received %q and ended at %v, want TERM and an end time", p.signals, got.Ended)
 	}
-	if got := w.run(r.ID); got.State != run.Cancelled || got.Reason != "not needed" {
-		t.Errorf("run = %s %q, want cancelled as not needed", got.State, got.Reason)
+	if got := env.run(r.ID); got.State != run.Cancelled || got.Reason != "not needed" {
+		t.Errorf("run = %s %q, want cancelled, not needed", got.State, got.Reason)
 	}
-	if _, err := w.g.Cancel(t.Context(), r.ID, "ann", ""); !errors.Is(err, fault.Conflict) {
+	if _, err := env.g.Cancel(t.Context(), r.ID, "ann", ""); !errors.Is(err, fault.Conflict) {
 		t.Errorf("Cancel again = %v, want a conflict", err)
 	}
 }
 
-func TestAPausedRunsJailIsPausedAndItsAgentGoesOn(t *testing.T) {
-	w := newWorld(t)
-	r, c := w.open().working(Agent{})
-	if _, err := w.g.Pause(t.Context(), r.ID, "ann", "lunch"); err != nil {
+func TestPauseAndResumeKeepAgent(t *testing.T) {
+	env := newTestEnv(t)
+	r, c := env.open().startBuiltin(Agent{})
+	if _, err := env.g.Pause(t.Context(), r.ID, "ann", "lunch"); err != nil {
 		t.Fatal(err)
 	}
 	state := func() jail.State {
-		j, err := w.jails.Get(t.Context(), c.Jail)
+		j, err := env.jails.Get(t.Context(), c.Jail)
 		if err != nil {
 			t.Fatal(err)
 		}
 		return j.State
 	}
-	w.await("the jail is paused", func() bool { return state() == jail.Paused })
-	if got := w.run(r.ID); got.State != run.Paused || got.Why != run.ByOperator {
+	env.await("the jail is paused", func() bool { return state() == jail.Paused })
+	if got := env.run(r.ID); got.State != run.Paused || got.Why != run.ByOperator {
 		t.Errorf("run = %s %s, want paused by an operator", got.State, got.Why)
 	}
-	if _, err := w.g.Resume(t.Context(), r.ID, run.ResumeRequest{By: "ann"}, 0); err != nil {
+	if _, err := env.g.Resume(t.Context(), r.ID, run.ResumeRequest{By: "ann"}, 0); err != nil {
 		t.Fatal(err)
 	}
-	w.await("the jail runs", func() bool { return state() == jail.Running })
-	if got := w.jails.processes(); len(got) != 1 {
-		t.Errorf("processes = %d, want the one that was paused", len(got))
+	env.await("the jail runs", func() bool { return state() == jail.Running })
+	if got := env.jails.processes(); len(got) != 1 {
+		t.Errorf("processes = %d, want only the paused one", len(got))
 	}
 }
 
-// TestAnotherGatewayFindsTheAgentAtWork: the daemon may be killed at any moment.
-func TestAnotherGatewayFindsTheAgentAtWork(t *testing.T) {
-	w := newWorld(t)
+// The daemon may be killed at any time.
+func TestNewGatewayAdoptsRunningAgent(t *testing.T) {
+	env := newTestEnv(t)
 	done := make(chan struct{})
-	w.jails.on("make all", until(done, 0, "built"))
-	w.open()
-	r := w.order("s", "make all", Agent{Preset: "shell"})
-	w.await("the command runs", func() bool { return len(w.jails.processes()) == 1 && w.run(r.ID).Exec != "" })
-	if err := w.g.Close(); err != nil {
+	env.jails.script("make all", printUntil(done, 0, "built"))
+	env.open()
+	r := env.order("s", "make all", Agent{Preset: "shell"})
+	env.await("the command runs", func() bool { return len(env.jails.processes()) == 1 && env.run(r.ID).Exec != "" })
+	if err := env.g.Close(); err != nil {
 		t.Fatal(err)
 	}
-	w.open()
-	w.await("the run is supervised again", func() bool { return w.g.attending(r.ID) != nil })
+	env.open()
+	env.await("the run is supervised again", func() bool { return env.g.supervisionOf(r.ID) != nil })
 	close(done)
-	if got := w.awaitState(r.ID, run.Done); string(got.Result) != `"built"` {
+	if got := env.awaitState(r.ID, run.Done); string(got.Result) != `"built"` {
 		t.Errorf("result = %s, want built", got.Result)
 	}
-	if got := w.jails.processes(); len(got) != 1 {
-		t.Errorf("processes = %d, want the first alone", len(got))
+	if got := env.jails.processes(); len(got) != 1 {
+		t.Errorf("processes = %d, want only the first one", len(got))
 	}
 }
 
-func TestAToolIsUsedOnceForEachKey(t *testing.T) {
-	w := newWorld(t)
-	r, c := w.open().working(Agent{Jail: permissive(t)})
-	w.jails.on("make test", func(p *process) int {
+func TestToolRunsOncePerKey(t *testing.T) {
+	env := newTestEnv(t)
+	r, c := env.open().startBuiltin(Agent{Jail: permissive(t)})
+	env.jails.script("make test", func(p *process) int {
 		p.print(protocol.Stdout, "ok\n")
 		p.print(protocol.Stderr, "warning\n")
 		return 4
 	})
 	for range 2 {
-		u := w.call(c, "k", "bash", `{"command": "make test"}`)
+		u := env.call(c, "k", "bash", `{"command": "make test"}`)
 		var out commandOutput
 		if err := json.Unmarshal(u.Output, &out); err != nil || u.State != run.StepDone || out.ExitCode != 4 || out.Stdout != "ok\n" || out.Stderr != "warning\n" {
 			t.Errorf("bash = %s %s, %v, want exit code 4 and both outputs", u.State, u.Output, err)
 		}
 	}
-	if got := w.jails.processes(); len(got) != 2 { // the agent, and the command
+	if got := env.jails.processes(); len(got) != 2 { // the agent, and the command
 		t.Errorf("processes = %d, want 2: the same key is one command", len(got))
 	}
-	if _, err := w.g.Call(t.Context(), c, Use{Key: "k", Tool: "bash", Input: json.RawMessage(`{"command": "rm -rf /"}`)}); err == nil {
-		t.Error("another input with the same key = nil, want an error")
+	if _, err := env.g.Call(t.Context(), c, Use{Key: "k", Tool: "bash", Input: json.RawMessage(`{"command": "rm -rf /"}`)}); err == nil {
+		t.Error("different input with the same key = nil, want an error")
 	}
-	steps, err := w.runs.Steps(t.Context(), run.StepFilter{Run: r.ID})
+	steps, err := env.runs.Steps(t.Context(), run.StepFilter{Run: r.ID})
 	if err != nil || len(steps) != 1 || steps[0].Ref == "" {
-		t.Errorf("steps = %+v, %v, want one with the command's id", steps, err)
+		t.Errorf("steps = %+v, %v, want one step with the id of the command", steps, err)
 	}
 }
 
-func TestFilesAreReadWrittenAndEdited(t *testing.T) {
-	w := newWorld(t)
-	_, c := w.open().working(Agent{Jail: permissive(t)})
+func TestFileTools(t *testing.T) {
+	env := newTestEnv(t)
+	_, c := env.open().startBuiltin(Agent{Jail: permissive(t)})
 	for _, tt := range []struct {
 		tool, input string
 		state       run.StepState
@@ -309,14 +308,14 @@ func TestFilesAreReadWrittenAndEdited(t *testing.T) {
 		{"edit_file", `{"path": "a.txt", "old": "one", "new": "three"}`, run.StepDone, `{"path":"/workspace/a.txt","bytes":13}`},
 		{"edit_file", `{"path": "a.txt", "old": "two", "new": "2"}`, run.StepFailed, "2 times"},
 		{"edit_file", `{"path": "a.txt", "old": "two", "new": "2", "all": true}`, run.StepDone, `{"path":"/workspace/a.txt","bytes":9}`},
-		{"edit_file", `{"path": "a.txt", "old": "two", "new": "2"}`, run.StepFailed, "has the new text already"},
+		{"edit_file", `{"path": "a.txt", "old": "two", "new": "2"}`, run.StepFailed, "already contains the new text"},
 		{"edit_file", `{"path": "a.txt", "old": "", "new": "2"}`, run.StepFailed, "use write_file"},
 		{"list_files", `{}`, run.StepDone, `{"entries":[{"name":"a.txt","type":"file","size":9}]}`},
 		{"write_file", `{"pth": "a"}`, run.StepFailed, "unknown field"},
 		{"bash", `{"command": "  "}`, run.StepFailed, "empty"},
 		{"no.such", `{}`, run.StepFailed, ""},
 	} {
-		u := w.call(c, string(id.NewCall()), tt.tool, tt.input)
+		u := env.call(c, string(id.NewCall()), tt.tool, tt.input)
 		got := string(u.Output)
 		if u.Error != nil {
 			got = u.Error.Message
@@ -325,15 +324,15 @@ func TestFilesAreReadWrittenAndEdited(t *testing.T) {
 			t.Errorf("%s %s = %s %s, want %s %s", tt.tool, tt.input, u.State, got, tt.state, tt.want)
 		}
 	}
-	if text, _ := w.jails.file(c.Jail, "/workspace/a.txt"); text != "three 2 2" {
+	if text, _ := env.jails.file(c.Jail, "/workspace/a.txt"); text != "three 2 2" {
 		t.Errorf("a.txt = %q, want three 2 2", text)
 	}
 }
 
-func TestWhatARuleDeniesIsRefusedAndNotDone(t *testing.T) {
-	w := newWorld(t)
-	spec := jail.Spec{Govern: governed(t, `{"permission": {"edit": {"*": "deny", "src/*": "allow"}, "bash": {"*": "allow", "sudo *": "deny"}, "read": "allow"}}`, "", policy.Intelligent)}
-	_, c := w.open().working(Agent{Jail: &spec})
+func TestDeniedToolHasNoEffect(t *testing.T) {
+	env := newTestEnv(t)
+	spec := jail.Spec{Govern: policyOf(t, `{"permission": {"edit": {"*": "deny", "src/*": "allow"}, "bash": {"*": "allow", "sudo *": "deny"}, "read": "allow"}}`, "", policy.Intelligent)}
+	_, c := env.open().startBuiltin(Agent{Jail: &spec})
 	for _, tt := range []struct {
 		tool, input string
 		want        run.StepState
@@ -344,15 +343,15 @@ func TestWhatARuleDeniesIsRefusedAndNotDone(t *testing.T) {
 		{"bash", `{"command": "sudo rm x"}`, run.StepRefused},
 		{"bash", `{"command": "ls"}`, run.StepDone},
 	} {
-		u := w.call(c, string(id.NewCall()), tt.tool, tt.input)
+		u := env.call(c, string(id.NewCall()), tt.tool, tt.input)
 		if u.State != tt.want || tt.want == run.StepRefused && (u.Error == nil || u.Error.Kind != string(fault.Denied)) {
 			t.Errorf("%s %s = %s %+v, want %s", tt.tool, tt.input, u.State, u.Error, tt.want)
 		}
 	}
-	if _, written := w.jails.file(c.Jail, "/workspace/etc/passwd"); written {
-		t.Error("a file that a rule denies was written")
+	if _, written := env.jails.file(c.Jail, "/workspace/etc/passwd"); written {
+		t.Error("a denied file was written")
 	}
-	for _, p := range w.jails.processes() {
+	for _, p := range env.jails.processes() {
 		if strings.Contains(p.req.Cmd, "sudo") {
 			t.Errorf("%q was started, want it refused", p.req.Cmd)
 		}
@@ -360,11 +359,11 @@ func TestWhatARuleDeniesIsRefusedAndNotDone(t *testing.T) {
 }
 
 // answer answers the next approval request.
-func (w *world) answer(v approval.Verdict, resource string) approval.Request {
-	w.Helper()
+func (env *testEnv) answer(v approval.Verdict, resource string) approval.Request {
+	env.Helper()
 	var r approval.Request
-	w.await("a person is asked", func() bool {
-		all := w.approvals.Pending()
+	env.await("an approval is requested", func() bool {
+		all := env.approvals.Pending()
 		if len(all) == 0 {
 			return false
 		}
@@ -372,94 +371,93 @@ func (w *world) answer(v approval.Verdict, resource string) approval.Request {
 		return true
 	})
 	a := approval.Answer{Verdict: v, Resource: resource, Channel: "api", Reason: "because", By: approval.Person{ID: "t-1", Name: "ann", Role: "operator"}}
-	if _, err := w.approvals.Answer(w.Context(), r.ID, a); err != nil {
-		w.Fatalf("Answer(%s) = %v, want nil", v, err)
+	if _, err := env.approvals.Answer(env.Context(), r.ID, a); err != nil {
+		env.Fatalf("Answer(%s) = %v, want nil", v, err)
 	}
 	return r
 }
 
-func TestARunWaitsForAPerson(t *testing.T) {
+func TestRunPausesForApproval(t *testing.T) {
 	for _, tt := range []struct {
 		verdict approval.Verdict
 		want    run.StepState
 		written bool
 	}{{approval.Allow, run.StepDone, true}, {approval.Deny, run.StepRefused, false}} {
 		t.Run(string(tt.verdict), func(t *testing.T) {
-			w := newWorld(t)
-			spec := jail.Spec{Govern: governed(t, `{"permission": {"edit": "ask"}}`, "", policy.Intelligent)}
-			r, c := w.open().working(Agent{Jail: &spec})
+			env := newTestEnv(t)
+			spec := jail.Spec{Govern: policyOf(t, `{"permission": {"edit": "ask"}}`, "", policy.Intelligent)}
+			r, c := env.open().startBuiltin(Agent{Jail: &spec})
 			used := make(chan Used, 1)
-			go func() { used <- w.call(c, "k", "write_file", `{"path": "a.txt", "text": "hello\n"}`) }()
-			w.awaitState(r.ID, run.Paused)
-			if got := w.run(r.ID); got.Why != run.ForApproval || got.Checkpoint == "" {
-				t.Errorf("run = %s with checkpoint %q, want it paused for an approval with one", got.Why, got.Checkpoint)
+			go func() { used <- env.call(c, "k", "write_file", `{"path": "a.txt", "text": "hello\n"}`) }()
+			env.awaitState(r.ID, run.Paused)
+			if got := env.run(r.ID); got.Why != run.ForApproval || got.Checkpoint == "" {
+				t.Errorf("run waits for %s with checkpoint %q, want an approval and a checkpoint", got.Why, got.Checkpoint)
 			}
-			asked := w.answer(tt.verdict, "")
+			asked := env.answer(tt.verdict, "")
 			if asked.Question.Action != "edit" || !strings.Contains(string(asked.Context), "+hello") {
-				t.Errorf("the request = %+v with %s, want an edit with its difference", asked.Question, asked.Context)
+				t.Errorf("approval request = %+v with %s, want an edit with its diff", asked.Question, asked.Context)
 			}
 			if u := <-used; u.State != tt.want {
 				t.Errorf("write_file = %s %+v, want %s", u.State, u.Error, tt.want)
 			}
-			if _, written := w.jails.file(c.Jail, "/workspace/a.txt"); written != tt.written {
+			if _, written := env.jails.file(c.Jail, "/workspace/a.txt"); written != tt.written {
 				t.Errorf("written = %v, want %v", written, tt.written)
 			}
-			w.awaitState(r.ID, run.Active)
+			env.awaitState(r.ID, run.Active)
 		})
 	}
 }
 
-func TestAWarningComesWithTheNextResult(t *testing.T) {
-	w := newWorld(t)
-	r, c := w.open().working(Agent{Jail: permissive(t)})
-	if err := w.g.warn(t.Context(), r.ID, "idle", "hurry up"); err != nil {
+func TestWarningIsAddedToNextResult(t *testing.T) {
+	env := newTestEnv(t)
+	r, c := env.open().startBuiltin(Agent{Jail: permissive(t)})
+	if err := env.g.warn(t.Context(), r.ID, "idle", "hurry up"); err != nil {
 		t.Fatal(err)
 	}
-	u := w.call(c, "1", "bash", `{"command": "ls"}`)
+	u := env.call(c, "1", "bash", `{"command": "ls"}`)
 	if !strings.Contains(string(u.Output), `"notice":"hurry up"`) {
 		t.Errorf("output = %s, want the notice in it", u.Output)
 	}
-	u = w.call(c, "2", "bash", `{"command": "ls -l"}`)
+	u = env.call(c, "2", "bash", `{"command": "ls -l"}`)
 	if strings.Contains(string(u.Output), "notice") {
-		t.Errorf("output = %s, want no notice: it was given", u.Output)
+		t.Errorf("output = %s, want no notice: it was delivered before", u.Output)
 	}
 }
 
-// TestALoopIsWarnedOfAndStopped: at level 3 no approval is requested.
-func TestALoopIsWarnedOfAndStopped(t *testing.T) {
-	w := newWorld(t)
-	r, c := w.open().working(Agent{Jail: permissive(t), Level: 3})
+// At level 3 no approval is requested.
+func TestLoopIsWarnedThenStopped(t *testing.T) {
+	env := newTestEnv(t)
+	r, c := env.open().startBuiltin(Agent{Jail: permissive(t), Level: 3})
 	var last Used
 	warned := false
 	for n := range 12 {
-		last = w.call(c, string(rune('a'+n)), "bash", `{"command": "ls"}`)
+		last = env.call(c, string(rune('a'+n)), "bash", `{"command": "ls"}`)
 		warned = warned || strings.Contains(string(last.Output), "notice")
 		if last.State == run.StepRefused {
 			break
 		}
 	}
 	if !warned || last.State != run.StepRefused {
-		t.Errorf("warned = %v and the last call = %s, want it warned of and refused", warned, last.State)
+		t.Errorf("warned = %v and the last call = %s, want a warning and refused", warned, last.State)
 	}
-	if got := w.awaitState(r.ID, run.Paused); got.Why != run.ByWatchdog {
-		t.Errorf("run = %s, want it paused by the watchdog", got.Why)
+	if got := env.awaitState(r.ID, run.Paused); got.Why != run.ByWatchdog {
+		t.Errorf("run is paused by %s, want the watchdog", got.Why)
 	}
 }
 
-// TestToolsAreThoseThatCanBeDone.
-func TestToolsAreThoseThatCanBeDone(t *testing.T) {
-	w := newWorld(t)
-	_, c := w.open().working(Agent{Jail: permissive(t)})
+func TestToolsListsAvailableTools(t *testing.T) {
+	env := newTestEnv(t)
+	_, c := env.open().startBuiltin(Agent{Jail: permissive(t)})
 	names := func(c Caller) []string {
 		t.Helper()
-		all, err := w.g.Tools(t.Context(), c)
+		all, err := env.g.Tools(t.Context(), c)
 		if err != nil {
 			t.Fatal(err)
 		}
 		var list []string
 		for _, tool := range all {
 			if !json.Valid(tool.InputSchema) {
-				t.Errorf("the schema of %s = %s, want JSON", tool.Name, tool.InputSchema)
+				t.Errorf("schema of %s = %s, want JSON", tool.Name, tool.InputSchema)
 			}
 			list = append(list, tool.Name)
 		}
@@ -472,206 +470,204 @@ func TestToolsAreThoseThatCanBeDone(t *testing.T) {
 		}
 	}
 	if slices.Contains(got, toolTerminal) {
-		t.Errorf("tools = %q, want none of the Agent Client Protocol", got)
+		t.Errorf("tools = %q, want no Agent Client Protocol tools", got)
 	}
 	outside := c
 	outside.Jail = ""
 	if got := names(outside); slices.Contains(got, "bash") || slices.Contains(got, "read_file") || !slices.Contains(got, "wait_for_event") {
-		t.Errorf("tools outside of a jail = %q, want none that need one", got)
+		t.Errorf("tools outside of a jail = %q, want none that need a jail", got)
 	}
-	if _, err := w.g.Call(t.Context(), outside, Use{Key: "x", Tool: "bash", Input: json.RawMessage(`{"command":"ls"}`)}); !errors.Is(err, fault.Unsupported) {
+	if _, err := env.g.Call(t.Context(), outside, Use{Key: "x", Tool: "bash", Input: json.RawMessage(`{"command":"ls"}`)}); !errors.Is(err, fault.Unsupported) {
 		t.Errorf("bash outside of a jail = %v, want unsupported", err)
 	}
-	w.g.cfg.Broker, w.g.cfg.Tasks, w.g.cfg.Resources = nil, nil, nil
+	env.g.cfg.Broker, env.g.cfg.Tasks, env.g.cfg.Resources = nil, nil, nil
 	if got := names(c); slices.Contains(got, "coordinate_sibling") || slices.Contains(got, "create_task") || slices.Contains(got, "request_resources") {
-		t.Errorf("tools = %q, want none whose part is missing", got)
+		t.Errorf("tools = %q, want none whose component is missing", got)
 	}
 }
 
-func TestAnAgentIsGivenItsTask(t *testing.T) {
-	w := newWorld(t)
-	w.caps.skills["deploy"] = []string{"ship.it"}
-	r, c := w.open().working(Agent{Jail: permissive(t), Skills: []string{"deploy"}})
-	if _, err := w.g.Keep(t.Context(), c, "so far", json.RawMessage(`{"inbox_after": 3, "plan": "x"}`)); err != nil {
+func TestTaskReturnsGoalSkillsAndState(t *testing.T) {
+	env := newTestEnv(t)
+	env.caps.skills["deploy"] = []string{"ship.it"}
+	r, c := env.open().startBuiltin(Agent{Jail: permissive(t), Skills: []string{"deploy"}})
+	if _, err := env.g.Keep(t.Context(), c, "so far", json.RawMessage(`{"inbox_after": 3, "plan": "x"}`)); err != nil {
 		t.Fatal(err)
 	}
-	task, err := w.g.Task(t.Context(), c)
+	task, err := env.g.Task(t.Context(), c)
 	if err != nil || task.Goal != "work" || task.Run.ID != r.ID || task.Skills != "How to deploy." || task.Inbox != 3 || string(task.Checkpoint.State) != `{"inbox_after": 3, "plan": "x"}` {
 		t.Errorf("Task = %+v, %v, want its goal, skill and state", task, err)
 	}
-	now, stop, err := w.g.Beat(t.Context(), c)
+	now, stop, err := env.g.Beat(t.Context(), c)
 	if err != nil || stop || now.State != run.Active {
 		t.Errorf("Beat = %s, %v, %v, want active and no stop", now.State, stop, err)
 	}
-	if _, err := w.g.Fail(t.Context(), c, "cannot be done"); err != nil {
+	if _, err := env.g.Fail(t.Context(), c, "cannot be done"); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := w.g.Fail(t.Context(), c, "cannot be done"); err != nil {
+	if _, err := env.g.Fail(t.Context(), c, "cannot be done"); err != nil {
 		t.Errorf("Fail again = %v, want nil", err)
 	}
-	if got := w.run(r.ID); got.State != run.Failed || got.Error != "cannot be done" {
-		t.Errorf("run = %s %q, want failed as it cannot be done", got.State, got.Error)
+	if got := env.run(r.ID); got.State != run.Failed || got.Error != "cannot be done" {
+		t.Errorf("run = %s %q, want failed, cannot be done", got.State, got.Error)
 	}
 }
 
-// TestARunThatHasEndedTellsItsAgentToStop.
-func TestARunThatHasEndedTellsItsAgentToStop(t *testing.T) {
-	w := newWorld(t).idle()
-	r := w.order("s", "x", Agent{Preset: "builtin"})
+func TestBeatOfEndedRunReportsStop(t *testing.T) {
+	env := newTestEnv(t).withoutLoop()
+	r := env.order("s", "x", Agent{Preset: "builtin"})
 	c := Caller{Session: "s", Run: r.ID}
-	if _, err := w.g.Finish(t.Context(), c, json.RawMessage(`1`)); err != nil {
+	if _, err := env.g.Finish(t.Context(), c, json.RawMessage(`1`)); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := w.g.Finish(t.Context(), c, json.RawMessage(`1`)); err != nil {
+	if _, err := env.g.Finish(t.Context(), c, json.RawMessage(`1`)); err != nil {
 		t.Errorf("Finish again = %v, want nil", err)
 	}
-	if _, stop, err := w.g.Beat(t.Context(), c); !stop {
-		t.Errorf("Beat of a run that is done = %v, %v, want it to stop", stop, err)
+	if _, stop, err := env.g.Beat(t.Context(), c); !stop {
+		t.Errorf("Beat of a run that is done = %v, %v, want stop", stop, err)
 	}
 }
 
-func TestARunThatCannotBeDoneYetWaits(t *testing.T) {
-	w := newWorld(t)
-	w.jails.on("true", func(*process) int { return 0 })
-	w.open()
+func TestRunWithUnmetConditionWaits(t *testing.T) {
+	env := newTestEnv(t)
+	env.jails.script("true", func(*process) int { return 0 })
+	env.open()
 	u, err := run.ParseUntil([]byte(`"manual"`))
 	if err != nil {
 		t.Fatal(err)
 	}
-	r, err := w.g.Order(t.Context(), Order{Request: run.Request{Session: "s", Goal: "true", Agent: mustJSON(t, Agent{Preset: "shell"}), Until: u}})
+	r, err := env.g.Order(t.Context(), Order{Request: run.Request{Session: "s", Goal: "true", Agent: mustJSON(t, Agent{Preset: "shell"}), Until: u}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got := w.awaitState(r.ID, run.Paused); got.Why != run.ForEvent {
-		t.Errorf("run = %s, want it to wait for an event", got.Why)
+	if got := env.awaitState(r.ID, run.Paused); got.Why != run.ForEvent {
+		t.Errorf("run waits for %s, want an event", got.Why)
 	}
-	if _, err := w.g.Move(t.Context(), r.ID, run.Move{To: run.Active, By: "ann"}); err != nil {
+	if _, err := env.g.Move(t.Context(), r.ID, run.Move{To: run.Active, By: "ann"}); err != nil {
 		t.Fatal(err)
 	}
-	if got, err := w.g.Move(t.Context(), r.ID, run.Move{To: run.Done, By: "ann", Result: json.RawMessage(`"fine"`)}); err != nil || got.State != run.Done {
-		t.Errorf("Move to done = %s, %v, want done: a person says so", got.State, err)
+	if got, err := env.g.Move(t.Context(), r.ID, run.Move{To: run.Done, By: "ann", Result: json.RawMessage(`"fine"`)}); err != nil || got.State != run.Done {
+		t.Errorf("Move to done = %s, %v, want done on an operator's request", got.State, err)
 	}
 }
 
-func TestOnlyTheNewestJailsAreKept(t *testing.T) {
-	w := newWorld(t)
-	w.cfg.Keep = 2
-	w.jails.on("true", func(*process) int { return 0 })
-	w.open()
+func TestPruneKeepsNewestJails(t *testing.T) {
+	env := newTestEnv(t)
+	env.cfg.Keep = 2
+	env.jails.script("true", func(*process) int { return 0 })
+	env.open()
 	var runs []run.Run
 	for range 4 {
-		r := w.awaitState(w.order("s", "true", Agent{Preset: "shell"}).ID, run.Done)
-		w.await("its jail is stopped", func() bool {
-			j, err := w.jails.Get(t.Context(), r.Jail)
+		r := env.awaitState(env.order("s", "true", Agent{Preset: "shell"}).ID, run.Done)
+		env.await("the jail is stopped", func() bool {
+			j, err := env.jails.Get(t.Context(), r.Jail)
 			return err != nil || j.State == jail.Stopped
 		})
 		runs = append(runs, r)
 	}
-	w.await("two jails are left", func() bool {
-		all, err := w.jails.List(t.Context(), jail.ListOptions{})
+	env.await("two jails are left", func() bool {
+		all, err := env.jails.List(t.Context(), jail.ListOptions{})
 		return err == nil && len(all) == 2
 	})
 	for i, r := range runs {
-		if _, err := w.jails.Get(t.Context(), r.Jail); (err == nil) != (i >= 2) {
-			t.Errorf("the jail of run %d: %v, want it kept: %v", i, err, i >= 2)
+		if _, err := env.jails.Get(t.Context(), r.Jail); (err == nil) != (i >= 2) {
+			t.Errorf("jail of run %d: %v, want it kept: %v", i, err, i >= 2)
 		}
 	}
-	kept := w.awaitState(w.order("s", "true", Agent{Preset: "shell", Keep: true}).ID, run.Done)
+	kept := env.awaitState(env.order("s", "true", Agent{Preset: "shell", Keep: true}).ID, run.Done)
 	time.Sleep(50 * time.Millisecond)
-	if j, err := w.jails.Get(t.Context(), kept.Jail); err != nil || j.State != jail.Running {
-		t.Errorf("the jail of a run that keeps it = %s, %v, want running", j.State, err)
+	if j, err := env.jails.Get(t.Context(), kept.Jail); err != nil || j.State != jail.Running {
+		t.Errorf("jail of a run with Keep = %s, %v, want running", j.State, err)
 	}
 }
 
-// TestJailsOfRunsThatEndedWithoutAGatewayAreStopped.
-func TestJailsOfRunsThatEndedWithoutAGatewayAreStopped(t *testing.T) {
-	w := newWorld(t).idle()
-	made := func(r id.Run, origin *jail.Origin, age time.Duration) id.Jail {
+func TestSweepStopsJailsOfEndedRuns(t *testing.T) {
+	env := newTestEnv(t).withoutLoop()
+	newJail := func(r id.Run, origin *jail.Origin, age time.Duration) id.Jail {
 		t.Helper()
-		j, err := w.jails.Create(t.Context(), jail.Spec{Start: true, Labels: map[string]string{LabelSession: "s", LabelRun: string(r)}})
+		j, err := env.jails.Create(t.Context(), jail.Spec{Start: true, Labels: map[string]string{LabelSession: "s", LabelRun: string(r)}})
 		if err != nil {
 			t.Fatal(err)
 		}
-		w.jails.mu.Lock()
-		w.jails.all[j.ID].Origin, w.jails.all[j.ID].Created = origin, time.Now().Add(-age)
-		w.jails.mu.Unlock()
+		env.jails.mu.Lock()
+		env.jails.all[j.ID].Origin, env.jails.all[j.ID].Created = origin, time.Now().Add(-age)
+		env.jails.mu.Unlock()
 		return j.ID
 	}
-	done, active, paused, moved := w.order("s", "a", Agent{}), w.order("s", "b", Agent{}), w.order("s", "c", Agent{}), w.order("s", "d", Agent{})
+	done, active, paused, moved := env.order("s", "a", Agent{}), env.order("s", "b", Agent{}), env.order("s", "c", Agent{}), env.order("s", "d", Agent{})
 	jails := map[string]id.Jail{
-		"of a run that is done": made(done.ID, nil, 0), "of an active run": made(active.ID, nil, 0), "of a paused run": made(paused.ID, nil, 0),
-		"that a run has left": made(moved.ID, nil, 0), "of a branch that was never made": made("r-none", &jail.Origin{}, time.Hour),
-		"of a branch that may be made": made("r-soon", &jail.Origin{}, 0),
+		"of a run that is done": newJail(done.ID, nil, 0), "of an active run": newJail(active.ID, nil, 0), "of a paused run": newJail(paused.ID, nil, 0),
+		"of a moved run": newJail(moved.ID, nil, 0), "of a branch that was never made": newJail("r-none", &jail.Origin{}, time.Hour),
+		"of a branch that may be made": newJail("r-soon", &jail.Origin{}, 0),
 	}
 	for name, r := range map[string]id.Run{"of a run that is done": done.ID, "of an active run": active.ID, "of a paused run": paused.ID} {
-		if _, err := w.runs.Update(t.Context(), r, func(d *run.Details) { d.Jail = jails[name] }); err != nil {
+		if _, err := env.runs.Update(t.Context(), r, func(d *run.Details) { d.Jail = jails[name] }); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if _, err := w.runs.Update(t.Context(), moved.ID, func(d *run.Details) { d.Jail = "j-elsewhere" }); err != nil {
+	if _, err := env.runs.Update(t.Context(), moved.ID, func(d *run.Details) { d.Jail = "j-elsewhere" }); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := w.runs.Finish(t.Context(), done.ID, run.Finish{By: "agent"}); err != nil {
+	if _, err := env.runs.Finish(t.Context(), done.ID, run.Finish{By: "agent"}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := w.runs.Move(t.Context(), paused.ID, run.Move{To: run.Paused, Why: run.ByOperator, By: "ann"}); err != nil {
+	if _, err := env.runs.Move(t.Context(), paused.ID, run.Move{To: run.Paused, Why: run.ByOperator, By: "ann"}); err != nil {
 		t.Fatal(err)
 	}
-	if err := w.g.sweep(t.Context()); err != nil {
+	if err := env.g.sweep(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	for name, want := range map[string]jail.State{
-		"of a run that is done": jail.Stopped, "of an active run": jail.Running, "of a paused run": jail.Paused, "that a run has left": jail.Stopped,
+		"of a run that is done": jail.Stopped, "of an active run": jail.Running, "of a paused run": jail.Paused, "of a moved run": jail.Stopped,
 		"of a branch that was never made": "", "of a branch that may be made": jail.Running,
 	} {
-		j, err := w.jails.Get(t.Context(), jails[name])
+		j, err := env.jails.Get(t.Context(), jails[name])
 		if j.State != want || (err != nil) != (want == "") {
-			t.Errorf("the jail %s = %q, %v, want %q", name, j.State, err, want)
+			t.Errorf("jail %s = %q, %v, want %q", name, j.State, err, want)
 		}
 	}
 }
 
-func TestARunIsChargedForItsJail(t *testing.T) {
-	w := newWorld(t).idle()
-	r := w.order("s", "x", Agent{})
-	j, err := w.jails.Create(t.Context(), jail.Spec{Start: true, Labels: map[string]string{LabelRun: string(r.ID)}})
+func TestRunIsChargedForJailUsage(t *testing.T) {
+	env := newTestEnv(t).withoutLoop()
+	r := env.order("s", "x", Agent{})
+	j, err := env.jails.Create(t.Context(), jail.Spec{Start: true, Labels: map[string]string{LabelRun: string(r.ID)}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	r, err = w.runs.Update(t.Context(), r.ID, func(d *run.Details) { d.Jail = j.ID })
+	r, err = env.runs.Update(t.Context(), r.ID, func(d *run.Details) { d.Jail = j.ID })
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := w.runs.Claim(t.Context(), r.ID); err != nil {
+	if _, err := env.runs.Claim(t.Context(), r.ID); err != nil {
 		t.Fatal(err)
 	}
-	for _, cpu := range []time.Duration{2 * time.Second, 2 * time.Second, 5 * time.Second} { // read twice, it is charged once
-		w.jails.mu.Lock()
-		w.jails.stats[j.ID] = jail.Stats{CPU: cpu, RxBytes: 100, TxBytes: 50, DiskBytes: 4096}
-		w.jails.mu.Unlock()
-		w.g.measure(t.Context(), r.ID)
+	for _, cpu := range []time.Duration{2 * time.Second, 2 * time.Second, 5 * time.Second} { // equal readings are charged once
+		env.jails.mu.Lock()
+		env.jails.stats[j.ID] = jail.Stats{CPU: cpu, RxBytes: 100, TxBytes: 50, DiskBytes: 4096}
+		env.jails.mu.Unlock()
+		env.g.measure(t.Context(), r.ID)
 	}
-	got := w.run(r.ID).Budget.Consumed
+	got := env.run(r.ID).Budget.Consumed
 	if got[budget.CPU] != 5000 || got[budget.Network] != 150 || got[budget.Storage] != 4096 {
 		t.Errorf("consumed = %v, want 5000 ms, 150 bytes and 4096 bytes", got)
 	}
 }
 
-func TestWhatALimitedRunUsesIsReadMoreOften(t *testing.T) {
+func TestNextReadingOfLimitedRun(t *testing.T) {
 	for name, tt := range map[string]struct {
 		limits, consumed budget.Amounts
 		want             time.Duration
 	}{
-		"nothing":             {nil, nil, meterEvery},
-		"steps":               {budget.Amounts{budget.Steps: 3}, nil, meterEvery},
-		"processors":          {budget.Amounts{budget.CPU: 3}, nil, limitedEvery},
-		"time that is ending": {budget.Amounts{budget.Wall: 5000}, budget.Amounts{budget.Wall: 4000}, 1001 * time.Millisecond},
-		"time that is over":   {budget.Amounts{budget.Wall: 5000}, budget.Amounts{budget.Wall: 9000}, limitedEvery / 20},
-		"much time":           {budget.Amounts{budget.Wall: 1 << 30}, nil, meterEvery},
+		"nothing":              {nil, nil, meterInterval},
+		"steps":                {budget.Amounts{budget.Steps: 3}, nil, meterInterval},
+		"processors":           {budget.Amounts{budget.CPU: 3}, nil, limitedMeterInterval},
+		"wall time, 1 s left":  {budget.Amounts{budget.Wall: 5000}, budget.Amounts{budget.Wall: 4000}, 1001 * time.Millisecond},
+		"wall time, exceeded":  {budget.Amounts{budget.Wall: 5000}, budget.Amounts{budget.Wall: 9000}, limitedMeterInterval / 20},
+		"wall time, much left": {budget.Amounts{budget.Wall: 1 << 30}, nil, meterInterval},
 	} {
 		r := run.Run{Budget: budget.State{Limits: tt.limits, Consumed: tt.consumed}}
-		if got := untilNext(r); got != tt.want {
-			t.Errorf("limited: %s: next reading in %s, want %s", name, got, tt.want)
+		if got := nextReading(r); got != tt.want {
+			t.Errorf("limit %s: next reading in %s, want %s", name, got, tt.want)
 		}
 	}
 }

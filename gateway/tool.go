@@ -20,7 +20,7 @@ import (
 	"glasshouse/policy"
 )
 
-// A Tool is something that an agent may use, as a model is told of it.
+// A Tool is the description of a tool for a model.
 type Tool struct {
 	Name        string          `json:"name"`
 	Description string          `json:"description"`
@@ -28,89 +28,91 @@ type Tool struct {
 	Kind        string          `json:"kind"` // file, exec, capability, autonomy
 }
 
-// A work is a tool of the gateway's own: what it does, what is asked before, and how.
-type work struct {
+// A builtinTool is a tool that the gateway implements.
+type builtinTool struct {
 	Tool
-	// question is what is decided before it is done; its action "" is nothing.
+	// question returns the policy question about a use. nil or an empty action: the use is not
+	// evaluated.
 	question func(input json.RawMessage) (policy.Question, error)
-	foreseen func(g *Gateway, ctx context.Context, d *deed) json.RawMessage // what a person who is asked is shown of it; nil is nothing
-	do       func(g *Gateway, ctx context.Context, d *deed) (any, error)
-	waits    bool // for a sibling: who waits so is neither idle nor slow
+	// preview returns what to show with an approval request. It may be nil.
+	preview      func(g *Gateway, ctx context.Context, inv *invocation) json.RawMessage
+	do           func(g *Gateway, ctx context.Context, inv *invocation) (any, error)
+	waitsForPeer bool // it waits for a sibling: the agent is neither idle nor slow meanwhile
 }
 
-// A deed is one use of a tool.
-type deed struct {
-	who   Caller
-	key   string // the same for the same use
-	input json.RawMessage
-	ref   string // under which its effect is found again: the id of a command
-	mark  func(ctx context.Context, ref string) error
-	again bool  // it was begun before, and nobody knows how far it came
-	entry int64 // of the chain that it comes from
+// An invocation is one use of a tool.
+type invocation struct {
+	caller  Caller
+	key     string // identifies the use, also when it is repeated
+	input   json.RawMessage
+	ref     string // identifies its side effect: the id of a command
+	saveRef func(ctx context.Context, ref string) error
+	retry   bool  // it was started before, and may have had effects
+	entry   int64 // audit log entry of its decision
 }
 
-// maxText bounds what a tool tells of a file or a stream: a model reads it.
-const maxText = 64 << 10
+// maxToolText limits the text of a file or stream, in bytes, that a tool returns to a model.
+const maxToolText = 64 << 10
 
-// inJail reports whether it is done in the agent's jail.
-func (w *work) inJail() bool { return w.Kind == "exec" || w.Kind == "file" }
+// inJail reports whether the tool needs the agent's jail.
+func (tool *builtinTool) inJail() bool { return tool.Kind == "exec" || tool.Kind == "file" }
 
-var works = []work{
+var builtinTools = []builtinTool{
 	{
-		Tool: Tool{"bash", "Run a command line in the workspace and wait for it. Returns exit code, stdout and stderr.", object(`
+		Tool: Tool{"bash", "Run a command line in the workspace and wait for it. Returns exit code, stdout and stderr.", objectSchema(`
 			"command": {"type": "string"},
-			"description": {"type": "string", "description": "what it is for, in a few words"},
+			"description": {"type": "string", "description": "purpose of the command, in a few words"},
 			"cwd": {"type": "string", "description": "default: the workspace"},
 			"timeout_ms": {"type": "integer", "minimum": 1, "maximum": 3600000, "description": "default 120000"}`, "command"), "exec"},
-		question: asks(policy.ActionRun, func(in *commandInput) string { return in.Command }),
-		do:       (*Gateway).command,
+		question: questionFrom(policy.ActionRun, func(in *commandInput) string { return in.Command }),
+		do:       (*Gateway).runCommand,
 	},
 	{
-		Tool: Tool{"read_file", "Read a text file. A long one is read in parts.", object(`
+		Tool: Tool{"read_file", "Read a text file. Read long files in parts.", objectSchema(`
 			"path": {"type": "string"},
 			"offset": {"type": "integer", "minimum": 0, "description": "in bytes"},
 			"limit": {"type": "integer", "minimum": 1, "maximum": 65536}`, "path"), "file"},
-		question: asks(policy.ActionRead, func(in *fileInput) string { return in.Path }),
+		question: questionFrom(policy.ActionRead, func(in *fileInput) string { return in.Path }),
 		do:       (*Gateway).readFile,
 	},
 	{
-		Tool: Tool{"write_file", "Write a text file, in place of what was there.", object(`
+		Tool: Tool{"write_file", "Write a text file. Replaces an existing file.", objectSchema(`
 			"path": {"type": "string"},
 			"text": {"type": "string"}`, "path", "text"), "file"},
-		question: asks(policy.ActionEdit, func(in *fileInput) string { return in.Path }),
-		foreseen: (*Gateway).wouldWrite,
+		question: questionFrom(policy.ActionEdit, func(in *fileInput) string { return in.Path }),
+		preview:  (*Gateway).previewWrite,
 		do:       (*Gateway).writeFile,
 	},
 	{
-		Tool: Tool{"edit_file", "Replace a piece of a text file. The old text must occur exactly once, or say all.", object(`
+		Tool: Tool{"edit_file", "Replace a piece of a text file. The old text must occur exactly once, unless all is set.", objectSchema(`
 			"path": {"type": "string"},
 			"old": {"type": "string"},
 			"new": {"type": "string"},
 			"all": {"type": "boolean"}`, "path", "old", "new"), "file"},
-		question: asks(policy.ActionEdit, func(in *editInput) string { return in.Path }),
-		foreseen: (*Gateway).wouldEdit,
+		question: questionFrom(policy.ActionEdit, func(in *editInput) string { return in.Path }),
+		preview:  (*Gateway).previewEdit,
 		do:       (*Gateway).editFile,
 	},
 	{
-		Tool: Tool{"list_files", "List a directory.", object(`
+		Tool: Tool{"list_files", "List a directory.", objectSchema(`
 			"path": {"type": "string", "description": "default: the workspace"}`), "file"},
-		question: asks(policy.ActionRead, func(in *fileInput) string { return cmp.Or(in.Path, ".") }),
+		question: questionFrom(policy.ActionRead, func(in *fileInput) string { return cmp.Or(in.Path, ".") }),
 		do:       (*Gateway).listFiles,
 	},
 }
 
-// object is the JSON Schema of an object.
-func object(properties string, required ...string) json.RawMessage {
+// objectSchema returns the JSON Schema of an object with the given properties.
+func objectSchema(properties string, required ...string) json.RawMessage {
 	need, _ := json.Marshal(append([]string{}, required...))
 	var b bytes.Buffer
 	if err := json.Compact(&b, fmt.Appendf(nil, `{"type": "object", "properties": {%s}, "required": %s, "additionalProperties": false}`, properties, need)); err != nil {
-		panic(err) // the schemas are written here
+		panic(err) // unreachable: the schemas are constants
 	}
 	return b.Bytes()
 }
 
-// asks makes a question of an input.
-func asks[T any](action string, resource func(*T) string) func(json.RawMessage) (policy.Question, error) {
+// questionFrom returns a function that makes a policy question of a tool's input.
+func questionFrom[T any](action string, resource func(*T) string) func(json.RawMessage) (policy.Question, error) {
 	return func(raw json.RawMessage) (policy.Question, error) {
 		in, err := inputOf[T](raw)
 		if err != nil {
@@ -120,7 +122,7 @@ func asks[T any](action string, resource func(*T) string) func(json.RawMessage) 
 	}
 }
 
-// inputOf reads an input. A model that misspells a word is told.
+// inputOf decodes the input of a tool. Unknown fields are an error.
 func inputOf[T any](raw json.RawMessage) (*T, error) {
 	in := new(T)
 	if len(raw) == 0 {
@@ -129,7 +131,7 @@ func inputOf[T any](raw json.RawMessage) (*T, error) {
 	dec := json.NewDecoder(bytes.NewReader(raw))
 	dec.DisallowUnknownFields()
 	if err := dec.Decode(in); err != nil {
-		return nil, fault.New(fault.Invalid, "gateway.Call", "", fmt.Errorf("the input: %w", err))
+		return nil, fault.New(fault.Invalid, "gateway.Call", "", fmt.Errorf("decode the input: %w", err))
 	}
 	return in, nil
 }
@@ -141,7 +143,7 @@ type commandInput struct {
 	TimeoutMS   int64  `json:"timeout_ms,omitempty"`
 }
 
-// commandOutput is what came of a command.
+// commandOutput is the result of a command.
 type commandOutput struct {
 	ExitCode  int    `json:"exit_code"`
 	Signal    string `json:"signal,omitempty"`
@@ -151,44 +153,44 @@ type commandOutput struct {
 	Truncated bool   `json:"truncated,omitempty"`
 }
 
-const defaultCommandTime = 2 * time.Minute
+const defaultCommandTimeout = 2 * time.Minute
 
-// command runs a command once: its name is on record before it is started, so that
-// whoever comes back finds it, running or ended.
-func (g *Gateway) command(ctx context.Context, d *deed) (any, error) {
-	in, err := inputOf[commandInput](d.input)
+// runCommand runs a command once. The id of the process is stored before it starts, so that a
+// repeated call finds it, running or ended.
+func (g *Gateway) runCommand(ctx context.Context, inv *invocation) (any, error) {
+	in, err := inputOf[commandInput](inv.input)
 	if err != nil {
 		return nil, err
 	}
 	if strings.TrimSpace(in.Command) == "" {
-		return nil, fault.Fieldf("gateway.Call", "command", "it is empty")
+		return nil, fault.Fieldf("gateway.Call", "command", "the command is empty")
 	}
-	x := id.Exec(d.ref)
+	x := id.Exec(inv.ref)
 	if x == "" {
 		x = id.NewExec()
-		if err := d.mark(ctx, string(x)); err != nil {
+		if err := inv.saveRef(ctx, string(x)); err != nil {
 			return nil, err
 		}
 	}
 	timeout := time.Duration(in.TimeoutMS) * time.Millisecond
 	if timeout <= 0 {
-		timeout = defaultCommandTime
+		timeout = defaultCommandTimeout
 	}
-	_, _, err = g.cfg.Jails.Exec(ctx, d.who.Jail, jail.ExecRequest{ID: x, Cmd: in.Command, Cwd: in.Cwd, Timeout: timeout, Env: envOf(d.who)}, nil)
+	_, _, err = g.cfg.Jails.Exec(ctx, inv.caller.Jail, jail.ExecRequest{ID: x, Cmd: in.Command, Cwd: in.Cwd, Timeout: timeout, Env: callerEnv(inv.caller)}, nil)
 	if err != nil && !errors.Is(err, fault.Conflict) {
 		return nil, err
 	}
-	out, serr := g.outputOf(ctx, d.who.Jail, x)
+	out, serr := g.outputOf(ctx, inv.caller.Jail, x)
 	if serr != nil {
 		return nil, errors.Join(err, serr)
 	}
 	return out, nil
 }
 
-// outputOf waits for a command to end, and returns the beginning and the end of what
-// it wrote.
+// outputOf waits until a command has ended, and returns the beginning and the end of its
+// output.
 func (g *Gateway) outputOf(ctx context.Context, jid id.Jail, x id.Exec) (*commandOutput, error) {
-	var stdout, stderr cut
+	var stdout, stderr truncatedOutput
 	each := func(c protocol.Chunk) error {
 		if c.Stream == protocol.Stderr {
 			stderr.Write(c.Data)
@@ -209,10 +211,10 @@ func (g *Gateway) outputOf(ctx context.Context, jid id.Jail, x id.Exec) (*comman
 	return out, nil
 }
 
-// follow gives what a command writes to each until it has ended.
+// follow passes the output of a command to each until the command has ended.
 func (g *Gateway) follow(ctx context.Context, jid id.Jail, x id.Exec, each func(protocol.Chunk) error) (protocol.ExecStatus, error) {
 	s, err := g.cfg.Jails.Attach(ctx, jid, x, control.AttachOptions{From: -1, Follow: true})
-	if err != nil { // its jail may have ended: what it wrote is kept
+	if err != nil { // the jail may have stopped: its buffered output remains
 		return g.cfg.Jails.Output(ctx, jid, x, each)
 	}
 	defer s.Close()
@@ -230,28 +232,29 @@ func (g *Gateway) follow(ctx context.Context, jid id.Jail, x id.Exec, each func(
 	}
 }
 
-// cut keeps the beginning and the end of what is written to it.
-type cut struct {
+// truncatedOutput keeps the beginning and the end of the bytes written to it.
+type truncatedOutput struct {
 	head, tail []byte
 	all        int64
 }
 
-func (c *cut) Write(p []byte) (int, error) {
+func (c *truncatedOutput) Write(p []byte) (int, error) {
 	all := len(p)
-	if n := min(len(p), maxText/2-len(c.head)); n > 0 {
+	if n := min(len(p), maxToolText/2-len(c.head)); n > 0 {
 		c.head = append(c.head, p[:n]...)
 		p = p[n:]
 	}
 	c.tail = append(c.tail, p...)
-	if over := len(c.tail) - maxText/2; over > 0 {
+	if over := len(c.tail) - maxToolText/2; over > 0 {
 		c.tail = append(c.tail[:0], c.tail[over:]...)
 	}
 	c.all += int64(all)
 	return all, nil
 }
 
-// text is what was kept of a stream of at least so many bytes.
-func (c *cut) text(all int64) (string, bool) {
+// text returns the kept output of a stream, and whether some of it is missing. The stream had
+// at least all bytes.
+func (c *truncatedOutput) text(all int64) (string, bool) {
 	lost := max(all, c.all) - int64(len(c.head)+len(c.tail))
 	if lost <= 0 {
 		return strings.ToValidUTF8(string(c.head)+string(c.tail), "\uFFFD"), false
@@ -273,36 +276,36 @@ type editInput struct {
 	All  bool   `json:"all,omitempty"`
 }
 
-// files opens the files of the jail that a deed is done in, and makes a path of it of
-// one that may be relative to the workspace.
-func (g *Gateway) files(ctx context.Context, d *deed, p string) (jail.Files, string, error) {
+// files opens the files of the invocation's jail, and returns p as an absolute path. A
+// relative p starts at the workspace.
+func (g *Gateway) files(ctx context.Context, inv *invocation, p string) (jail.Files, string, error) {
 	if strings.Contains(p, "\x00") {
-		return nil, "", fault.Fieldf("gateway.Call", "path", "a path has no NUL byte in it")
+		return nil, "", fault.Fieldf("gateway.Call", "path", "a path must not contain a NUL byte")
 	}
-	j, err := g.cfg.Jails.Get(ctx, d.who.Jail)
+	j, err := g.cfg.Jails.Get(ctx, inv.caller.Jail)
 	if err != nil {
 		return nil, "", err
 	}
 	if !path.IsAbs(p) {
 		p = path.Join(cmp.Or(j.Spec.Project(), "/"), p)
 	}
-	f, err := g.cfg.Jails.Files(ctx, d.who.Jail)
+	f, err := g.cfg.Jails.Files(ctx, inv.caller.Jail)
 	return f, p, err
 }
 
-func (g *Gateway) readFile(ctx context.Context, d *deed) (any, error) {
-	in, err := inputOf[fileInput](d.input)
+func (g *Gateway) readFile(ctx context.Context, inv *invocation) (any, error) {
+	in, err := inputOf[fileInput](inv.input)
 	if err != nil {
 		return nil, err
 	}
-	f, p, err := g.files(ctx, d, in.Path)
+	f, p, err := g.files(ctx, inv, in.Path)
 	if err != nil {
 		return nil, err
 	}
 	defer f.Close()
 	limit := in.Limit
-	if limit <= 0 || limit > maxText {
-		limit = maxText
+	if limit <= 0 || limit > maxToolText {
+		limit = maxToolText
 	}
 	r, info, err := f.Read(ctx, p, in.Offset, limit)
 	if err != nil {
@@ -320,39 +323,40 @@ func (g *Gateway) readFile(ctx context.Context, d *deed) (any, error) {
 	}{strings.ToValidUTF8(string(text), "\uFFFD"), info.Size, in.Offset+int64(len(text)) < info.Size}, nil
 }
 
-func (g *Gateway) writeFile(ctx context.Context, d *deed) (any, error) {
-	in, err := inputOf[fileInput](d.input)
+func (g *Gateway) writeFile(ctx context.Context, inv *invocation) (any, error) {
+	in, err := inputOf[fileInput](inv.input)
 	if err != nil {
 		return nil, err
 	}
-	f, p, err := g.files(ctx, d, in.Path)
+	f, p, err := g.files(ctx, inv, in.Path)
 	if err != nil {
 		return nil, err
 	}
 	defer f.Close()
-	return put(ctx, f, p, []byte(in.Text))
+	return putFile(ctx, f, p, []byte(in.Text))
 }
 
-// written is what is told of a file that was.
-type written struct {
+// writeResult is the result of write_file and edit_file.
+type writeResult struct {
 	Path  string `json:"path"`
 	Bytes int64  `json:"bytes"`
 }
 
-func put(ctx context.Context, f jail.Files, p string, text []byte) (written, error) {
+// putFile writes a file and its missing parent directories.
+func putFile(ctx context.Context, f jail.Files, p string, text []byte) (writeResult, error) {
 	info, err := f.Write(ctx, p, bytes.NewReader(text), protocol.WriteOptions{Parents: true})
-	return written{info.Path, info.Size}, err
+	return writeResult{info.Path, info.Size}, err
 }
 
-// maxEdited bounds a file that is edited.
+// maxEdited limits the size of an edited file, in bytes.
 const maxEdited = 8 << 20
 
-func (g *Gateway) editFile(ctx context.Context, d *deed) (any, error) {
-	in, err := inputOf[editInput](d.input)
+func (g *Gateway) editFile(ctx context.Context, inv *invocation) (any, error) {
+	in, err := inputOf[editInput](inv.input)
 	if err != nil {
 		return nil, err
 	}
-	f, p, err := g.files(ctx, d, in.Path)
+	f, p, err := g.files(ctx, inv, in.Path)
 	if err != nil {
 		return nil, err
 	}
@@ -363,47 +367,49 @@ func (g *Gateway) editFile(ctx context.Context, d *deed) (any, error) {
 	}
 	defer r.Close()
 	if info.Size > maxEdited {
-		return nil, fault.Newf(fault.TooLarge, "gateway.Call", p, "%d bytes are too many to be edited; use a command", info.Size)
+		return nil, fault.Newf(fault.TooLarge, "gateway.Call", p, "file of %d bytes is too large to edit; use a command", info.Size)
 	}
 	text, err := io.ReadAll(r)
 	if err != nil {
 		return nil, err
 	}
-	next, err := replaced(string(text), in, d.again)
+	next, err := replaceText(string(text), in, inv.retry)
 	if err != nil {
 		return nil, err
 	}
-	return put(ctx, f, p, []byte(next))
+	return putFile(ctx, f, p, []byte(next))
 }
 
-func replaced(text string, in *editInput, again bool) (string, error) {
+// replaceText applies an edit to a text. If retry is set and the text already contains the new
+// text, the edit was made before.
+func replaceText(text string, in *editInput, retry bool) (string, error) {
 	const op = "gateway.Call"
 	n := strings.Count(text, in.Old)
 	switch {
 	case in.Old == "":
-		return "", fault.Fieldf(op, "old", "it is empty: use write_file")
+		return "", fault.Fieldf(op, "old", "the old text is empty: use write_file")
 	case n == 0:
-		if done := in.New != "" && strings.Contains(text, in.New); done && again {
+		if done := in.New != "" && strings.Contains(text, in.New); done && retry {
 			return text, nil
 		} else if done {
-			return "", fault.Fieldf(op, "old", "the file does not have it; it has the new text already")
+			return "", fault.Fieldf(op, "old", "the file does not contain the old text, but already contains the new text")
 		}
-		return "", fault.Fieldf(op, "old", "the file does not have it: read the file first")
+		return "", fault.Fieldf(op, "old", "the file does not contain the old text: read the file first")
 	case n > 1 && !in.All:
-		return "", fault.Fieldf(op, "old", "the file has it %d times: say more of what is around it, or all", n)
+		return "", fault.Fieldf(op, "old", "the file contains the old text %d times: include more context, or set all", n)
 	}
 	return strings.ReplaceAll(text, in.Old, in.New), nil
 }
 
-// maxListed bounds a listing.
+// maxListed limits the entries of a listing.
 const maxListed = 500
 
-func (g *Gateway) listFiles(ctx context.Context, d *deed) (any, error) {
-	in, err := inputOf[fileInput](d.input)
+func (g *Gateway) listFiles(ctx context.Context, inv *invocation) (any, error) {
+	in, err := inputOf[fileInput](inv.input)
 	if err != nil {
 		return nil, err
 	}
-	f, p, err := g.files(ctx, d, in.Path)
+	f, p, err := g.files(ctx, inv, in.Path)
 	if err != nil {
 		return nil, err
 	}

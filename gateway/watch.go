@@ -14,124 +14,125 @@ import (
 	"glasshouse/run"
 )
 
-// A pulse is what is seen of the agent of a run while it is supervised here.
-type pulse struct {
+// An activity tracks what the agent of a supervised run does, for the watchdog.
+type activity struct {
 	mu sync.Mutex
 	// +checklocks:mu
-	since time.Time // when supervision began; before, it could do nothing
+	since time.Time // start of the supervision; before it, the agent could not act
 	// +checklocks:mu
-	last time.Time // when it did something last
+	lastAction time.Time // time of the last action
 	// +checklocks:mu
-	beat time.Time // when it was heard last; zero: it does not say that it lives
+	lastBeat time.Time // time of the last heartbeat; zero: the agent sends none
 	// +checklocks:mu
-	n int
+	lastID int
 	// +checklocks:mu
-	doing map[int]doing
+	operations map[int]operation
 
 	// +checklocks:mu
-	used time.Duration // by the processors of its jail, when it was looked at last
+	cpuUsed time.Duration // CPU time of its jail at cpuReadAt
 	// +checklocks:mu
-	looked time.Time
+	cpuReadAt time.Time
 }
 
-// A doing is something that an agent has asked for and that has not ended.
-type doing struct {
-	what  string
-	from  time.Time
-	waits bool // for a person or a sibling: it is neither idle nor slow
+// An operation is a request of an agent that has not ended.
+type operation struct {
+	name    string
+	started time.Time
+	waiting bool // it waits for a person or a sibling: neither idle nor slow
 }
 
-// newPulse is the pulse of a run that is supervised from now on.
-func newPulse() *pulse { return &pulse{since: time.Now(), doing: map[int]doing{}} }
+// newActivity returns the activity of a run whose supervision starts now.
+func newActivity() *activity { return &activity{since: time.Now(), operations: map[int]operation{}} }
 
-// begin notes that something is being done until end is called.
-func (p *pulse) begin(what string, waits bool) (end func()) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.n++
-	n := p.n
-	p.doing[n] = doing{what, time.Now(), waits}
+// begin records an operation that lasts until end is called.
+func (act *activity) begin(what string, waits bool) (end func()) {
+	act.mu.Lock()
+	defer act.mu.Unlock()
+	act.lastID++
+	n := act.lastID
+	act.operations[n] = operation{what, time.Now(), waits}
 	return func() {
-		p.mu.Lock()
-		defer p.mu.Unlock()
-		delete(p.doing, n)
-		p.last = time.Now()
+		act.mu.Lock()
+		defer act.mu.Unlock()
+		delete(act.operations, n)
+		act.lastAction = time.Now()
 	}
 }
 
-// did notes that an agent has done something.
-func (p *pulse) did() {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.last = time.Now()
+// recordAction records that an agent has acted.
+func (act *activity) recordAction() {
+	act.mu.Lock()
+	defer act.mu.Unlock()
+	act.lastAction = time.Now()
 }
 
-// heard notes that an agent lives that says so.
-func (p *pulse) heard() {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.beat = time.Now()
+// recordHeartbeat records a heartbeat of an agent.
+func (act *activity) recordHeartbeat() {
+	act.mu.Lock()
+	defer act.mu.Unlock()
+	act.lastBeat = time.Now()
 }
 
-// view tells a watchdog what is seen.
-func (p *pulse) view(v *autonomy.RunView) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.since.After(v.Resumed) {
-		v.Resumed = p.since
+// fillView copies the activity to the view of a watchdog.
+func (act *activity) fillView(v *autonomy.RunView) {
+	act.mu.Lock()
+	defer act.mu.Unlock()
+	if act.since.After(v.Resumed) {
+		v.Resumed = act.since
 	}
-	v.LastBeat, v.LastStep = p.beat, p.last
-	for _, d := range p.doing {
-		if d.waits {
+	v.LastBeat, v.LastStep = act.lastBeat, act.lastAction
+	for _, d := range act.operations {
+		if d.waiting {
 			v.LastStep = time.Now()
-		} else if v.StepFrom.IsZero() || d.from.Before(v.StepFrom) {
-			v.StepOf, v.StepFrom = d.what, d.from
+		} else if v.StepFrom.IsZero() || d.started.Before(v.StepFrom) {
+			v.StepOf, v.StepFrom = d.name, d.started
 		}
 	}
 }
 
-// atWork is the share of one processor at which a jail is busy.
-const atWork = 0.02
+// busyShare is the CPU use, as a share of one processor, from which a jail counts as busy.
+const busyShare = 0.02
 
-// worked notes what the processors of a jail have done for it: an agent of others works
-// there by itself, and asks for nothing meanwhile.
-func (p *pulse) worked(used time.Duration) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
+// recordCPU records the CPU time of a jail. A busy jail counts as an action: third-party
+// agents work on their own without calling the gateway.
+func (act *activity) recordCPU(used time.Duration) {
+	act.mu.Lock()
+	defer act.mu.Unlock()
 	now := time.Now()
-	if !p.looked.IsZero() && float64(used-p.used) > atWork*float64(now.Sub(p.looked)) {
-		p.last = now
+	if !act.cpuReadAt.IsZero() && float64(used-act.cpuUsed) > busyShare*float64(now.Sub(act.cpuReadAt)) {
+		act.lastAction = now
 	}
-	p.used, p.looked = used, now
+	act.cpuUsed, act.cpuReadAt = used, now
 }
 
-// pulseOf is the pulse of a run; of one that is supervised elsewhere nobody looks at it.
-func (g *Gateway) pulseOf(r id.Run) *pulse {
-	if a := g.attending(r); a != nil {
-		return a.pulse
+// activityOf returns the activity of a run. For a run that this daemon does not supervise, it
+// returns one that is discarded.
+func (g *Gateway) activityOf(r id.Run) *activity {
+	if sup := g.supervisionOf(r); sup != nil {
+		return sup.activity
 	}
-	return newPulse()
+	return newActivity()
 }
 
-// Views implements autonomy.Runs: the runs that are supervised here.
+// Views implements autonomy.Runs. It returns the runs that this daemon supervises.
 func (g *Gateway) Views(ctx context.Context) ([]autonomy.RunView, error) {
 	var views []autonomy.RunView
-	for _, a := range g.attended() {
-		r, err := g.cfg.Runs.Get(ctx, a.run)
+	for _, sup := range g.listSupervisions() {
+		r, err := g.cfg.Runs.Get(ctx, sup.run)
 		if err != nil {
 			return nil, err
 		}
 		if r.State.Ended() {
 			continue
 		}
-		if ag, err := g.agentOf(r.Agent); err == nil { // else it fails by itself
-			views = append(views, g.view(ctx, r, ag, a.pulse))
+		if ag, err := g.agentOf(r.Agent); err == nil { // otherwise the run fails when it is started
+			views = append(views, g.view(ctx, r, ag, sup.activity))
 		}
 	}
 	return views, nil
 }
 
-func (g *Gateway) view(ctx context.Context, r run.Run, ag Agent, p *pulse) autonomy.RunView {
+func (g *Gateway) view(ctx context.Context, r run.Run, ag Agent, act *activity) autonomy.RunView {
 	v := autonomy.RunView{
 		Run: r.ID, Level: levelOf(ag), Timers: g.timersOf(ag), Started: r.Started, Waited: r.Waited,
 		Waiting: r.State != run.Active, Resumed: r.Since,
@@ -141,22 +142,22 @@ func (g *Gateway) view(ctx context.Context, r run.Run, ag Agent, p *pulse) auton
 	}
 	if ag.Preset != "builtin" && ag.Spawner == InJail && r.Jail != "" {
 		if s, err := g.cfg.Jails.Stats(ctx, r.Jail); err == nil {
-			p.worked(s.CPU)
+			act.recordCPU(s.CPU)
 		}
 	}
-	p.view(&v)
-	// Of a command, and of an agent of others that is in no jail, it is not known what
-	// it does.
+	act.fillView(&v)
+	// The actions of a shell command and of a third-party agent outside of jails are not
+	// observable.
 	if ag.Preset == "shell" || ag.Preset != "builtin" && ag.Spawner != InJail {
 		v.Timers.Idle = 0
 	}
 	if ag.Preset != "builtin" {
-		v.LastBeat = time.Time{} // it does not say that it lives
+		v.LastBeat = time.Time{} // it sends no heartbeats
 	}
 	return v
 }
 
-// timersOf are those of an agent: its own, or what its level has here.
+// timersOf returns the time limits of an agent: its own, or those of its level.
 func (g *Gateway) timersOf(a Agent) autonomy.Timers {
 	l := levelOf(a)
 	t := g.cfg.Timers[l].Over(autonomy.TimersOf[l])
@@ -166,75 +167,79 @@ func (g *Gateway) timersOf(a Agent) autonomy.Timers {
 	return t
 }
 
-// Act implements autonomy.Runs. What takes long goes on when it returns.
+// Act implements autonomy.Runs. It does not block: approvals and restarts continue after it
+// returns.
 func (g *Gateway) Act(ctx context.Context, v autonomy.RunView, a autonomy.Action) error {
 	r, err := g.cfg.Runs.Get(ctx, v.Run)
 	if err != nil || r.State != run.Active {
 		return err
 	}
-	g.cfg.Log.Info("a run is late", "run", r.ID, "cause", a.Cause, "act", a.Act, "text", a.Text)
+	g.cfg.Log.Info("a run exceeded a time limit", "run", r.ID, "cause", a.Cause, "act", a.Act, "text", a.Text)
 	switch a.Act {
 	case autonomy.ActWarn:
 		return g.warn(ctx, r.ID, string(a.Cause), a.Text)
 	case autonomy.ActAsk:
-		g.wg.Go(func() { g.askLate(r, a) })
+		g.wg.Go(func() { g.askAboutLateRun(r, a) })
 	case autonomy.ActRestart:
-		at := g.attending(r.ID)
-		if at != nil {
+		sup := g.supervisionOf(r.ID)
+		if sup != nil {
 			select {
-			case at.restart <- a.Text:
+			case sup.restart <- a.Text:
 			default:
 			}
 		}
 	case autonomy.ActStop:
-		return g.stop(ctx, r, a.Text)
+		return g.stopRun(ctx, r, a.Text)
 	}
 	return nil
 }
 
-// warn tells an agent with its next result, and whoever follows its session now.
+// warn adds a warning to the agent's next result and publishes it to the followers of its
+// session.
 func (g *Gateway) warn(ctx context.Context, r id.Run, cause, text string) error {
-	a := g.attending(r)
-	if a != nil {
-		a.out.mu.Lock()
-		a.out.said = append(a.out.said, text)
-		a.out.mu.Unlock()
+	sup := g.supervisionOf(r)
+	if sup != nil {
+		sup.loops.mu.Lock()
+		sup.loops.warnings = append(sup.loops.warnings, text)
+		sup.loops.mu.Unlock()
 	}
 	return g.cfg.Runs.Warn(ctx, r, cause, text)
 }
 
-// stop has a run wait for a person, and then keeps it as it is.
-func (g *Gateway) stop(ctx context.Context, r run.Run, text string) error {
+// stopRun pauses a run for a person, and then takes a checkpoint.
+func (g *Gateway) stopRun(ctx context.Context, r run.Run, text string) error {
 	_, err := g.cfg.Runs.Move(ctx, r.ID, run.Move{To: run.Paused, Why: run.ByWatchdog, Reason: text, By: "gateway"})
-	if errors.Is(err, fault.Conflict) { // it has stopped already
+	if errors.Is(err, fault.Conflict) { // it is not active
 		return nil
 	}
 	if err != nil {
 		return err
 	}
-	g.wg.Go(func() { // not in a step, which has to end before
-		if _, err := g.checkpoint(g.ctx, r.ID, "before it was stopped: "+text, "gateway", nil); err != nil && g.ctx.Err() == nil {
-			g.cfg.Log.Warn("no checkpoint of a run that was stopped", "run", r.ID, "err", err)
+	g.wg.Go(func() { // in the background: the current step must end first
+		if _, err := g.checkpoint(g.ctx, r.ID, "before the run was stopped: "+text, "gateway", nil); err != nil && g.ctx.Err() == nil {
+			g.cfg.Log.Warn("could not take a checkpoint of a stopped run", "run", r.ID, "err", err)
 		}
 	})
 	return nil
 }
 
-// actionLate is what a person is asked about a run that takes too long.
+// actionLate is the action of approval requests about runs that exceed a time limit.
 const actionLate = "watchdog"
 
-// askLate asks a person whether a run goes on that is late, whatever its rules say, and
-// stops it if it may not.
-func (g *Gateway) askLate(r run.Run, a autonomy.Action) {
-	who, err := g.subjectOf(g.ctx, autonomy.Member{Jail: r.Jail, Session: r.Session, Run: r.ID})
+// askAboutLateRun asks a person whether a run that exceeds a time limit may continue, whatever
+// its policy says. If not, it stops the run.
+func (g *Gateway) askAboutLateRun(r run.Run, a autonomy.Action) {
+	subject, err := g.subjectOf(g.ctx, autonomy.Member{Jail: r.Jail, Session: r.Session, Run: r.ID})
 	if err != nil && g.ctx.Err() == nil {
-		g.cfg.Log.Error("the agent of a run cannot be read; the default agent of the policy is asked about it", "run", r.ID, "err", err)
+		g.cfg.Log.Error("could not read the agent of a run; the default agent of the policy applies", "run", r.ID, "err", err)
 	}
-	q := policy.Question{Subject: who, Action: actionLate, Resource: string(a.Cause)}
+	q := policy.Question{Subject: subject, Action: actionLate, Resource: string(a.Cause)}
 	var v govern.Verdict
-	err = g.waitingFor(g.ctx, r, a.Text, func() (err error) {
+	err = g.pausedFor(g.ctx, r, a.Text, func() (err error) {
 		v, err = g.cfg.Kernel.Judge(g.ctx, govern.Ask{Question: q, Parent: r.Entry, Always: a.Text})
-		if err == nil && v.Allow && a.Cause == autonomy.Wall { // before it goes on, or it is late again
+		// The wall time starts again before the run resumes. Otherwise the run would exceed the
+		// limit again.
+		if err == nil && v.Allow && a.Cause == autonomy.Wall {
 			_, err = g.cfg.Runs.Renew(g.ctx, r.ID)
 		}
 		return err
@@ -244,11 +249,11 @@ func (g *Gateway) askLate(r run.Run, a autonomy.Action) {
 		return
 	case err == nil && v.Allow:
 		return
-	default: // nobody could be asked, either
-		err = errors.Join(err, g.stop(g.ctx, r, a.Text))
+	default: // denied, or no approval could be requested
+		err = errors.Join(err, g.stopRun(g.ctx, r, a.Text))
 	}
 	if err != nil && !errors.Is(err, fault.Conflict) {
-		g.cfg.Log.Error("a run that is late is not dealt with", "run", r.ID, "cause", a.Cause, "err", err)
+		g.cfg.Log.Error("could not handle a run that exceeded a time limit", "run", r.ID, "cause", a.Cause, "err", err)
 	}
 }
 

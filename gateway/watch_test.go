@@ -11,10 +11,11 @@ import (
 	"glasshouse/run"
 )
 
-// wants is what a watchdog wants done now about a run of level 2 that began so long ago.
-func wants(p *pulse, began time.Time) string {
+// watchdogActions returns the actions of a watchdog for a run of level 2 that started at
+// began.
+func watchdogActions(act *activity, began time.Time) string {
 	v := autonomy.RunView{Level: policy.Intelligent, Started: began, Resumed: began}
-	p.view(&v)
+	act.fillView(&v)
 	list := []string{}
 	for _, a := range autonomy.Check(time.Now(), v) {
 		list = append(list, fmt.Sprint(a.Act, " ", a.Cause))
@@ -22,91 +23,91 @@ func wants(p *pulse, began time.Time) string {
 	return fmt.Sprint(list)
 }
 
-func TestWhoWaitsForASiblingOrPollsIsNeitherIdleNorSlow(t *testing.T) {
+func TestActivityAndWatchdog(t *testing.T) {
 	for name, tt := range map[string]struct {
-		do   func(p *pulse)
+		do   func(act *activity)
 		want string
 	}{
-		"waits for a sibling": {func(p *pulse) {
-			p.begin("coordinate_sibling", true)
+		"waits for a sibling": {func(act *activity) {
+			act.begin("coordinate_sibling", true)
 			time.Sleep(100 * time.Minute)
 		}, "[]"},
-		"has waited for one": {func(p *pulse) {
-			end := p.begin("coordinate_sibling", true)
+		"has waited for a sibling": {func(act *activity) {
+			end := act.begin("coordinate_sibling", true)
 			time.Sleep(100 * time.Minute)
 			end()
 			time.Sleep(14 * time.Minute)
 		}, "[]"},
-		"polls": {func(p *pulse) {
+		"polls": {func(act *activity) {
 			for range 60 {
-				p.begin("inbox", true)()
+				act.begin("inbox", true)()
 				time.Sleep(2 * time.Minute)
 			}
 		}, "[]"},
-		"does nothing": {func(*pulse) { time.Sleep(16 * time.Minute) }, "[warn idle]"},
-		"has stopped to do anything": {func(p *pulse) {
-			p.begin("bash", false)()
+		"does nothing": {func(*activity) { time.Sleep(16 * time.Minute) }, "[warn idle]"},
+		"has become inactive": {func(act *activity) {
+			act.begin("bash", false)()
 			time.Sleep(31 * time.Minute)
 		}, "[stop idle]"},
-		"is at a step for long": {func(p *pulse) {
-			p.begin("bash", false)
+		"executes a long step": {func(act *activity) {
+			act.begin("bash", false)
 			time.Sleep(31 * time.Minute)
 		}, "[warn step]"},
-		"is at a step for long, and waits for a sibling in another": {func(p *pulse) {
-			p.begin("coordinate_sibling", true)
-			p.begin("bash", false)
+		"executes a long step while it waits for a sibling": {func(act *activity) {
+			act.begin("coordinate_sibling", true)
+			act.begin("bash", false)
 			time.Sleep(61 * time.Minute)
 		}, "[stop step]"},
-		"works by itself": {func(p *pulse) {
+		"works by itself": {func(act *activity) {
 			for n := range 120 {
-				p.worked(time.Duration(n) * 10 * time.Second)
+				act.recordCPU(time.Duration(n) * 10 * time.Second)
 				time.Sleep(time.Minute)
 			}
 		}, "[]"},
-		"only breathes": {func(p *pulse) {
+		"uses almost no CPU time": {func(act *activity) {
 			for n := range 40 {
-				p.worked(time.Duration(n) * 100 * time.Millisecond)
+				act.recordCPU(time.Duration(n) * 100 * time.Millisecond)
 				time.Sleep(time.Minute)
 			}
 		}, "[stop idle]"},
-		"says that it lives, and nothing else": {func(p *pulse) {
+		"only sends heartbeats": {func(act *activity) {
 			for range 400 {
-				p.heard()
+				act.recordHeartbeat()
 				time.Sleep(5 * time.Second)
 			}
 		}, "[stop idle]"},
-		"is silent": {func(p *pulse) {
-			p.heard()
+		"stops its heartbeats": {func(act *activity) {
+			act.recordHeartbeat()
 			time.Sleep(time.Minute)
 		}, "[restart heartbeat]"},
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			began, p := time.Now(), newPulse()
-			tt.do(p)
-			if got := wants(p, began); got != tt.want {
-				t.Errorf("who %s: %s, want %s", name, got, tt.want)
+			began, act := time.Now(), newActivity()
+			tt.do(act)
+			if got := watchdogActions(act, began); got != tt.want {
+				t.Errorf("agent that %s: actions = %s, want %s", name, got, tt.want)
 			}
 		})
 	}
 }
 
-// TestWallTimeDoesNotBeginAnewWithTheDaemon: all else does, since nobody could do anything
-// while there was none.
-func TestWallTimeDoesNotBeginAnewWithTheDaemon(t *testing.T) {
+// The other time limits start again with the daemon, since the agent could not act without
+// one.
+func TestWallTimeSurvivesDaemonRestart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		began := time.Now()
 		time.Sleep(2 * time.Hour)
-		if got := wants(newPulse(), began); got != "[]" {
-			t.Errorf("of a run that a new daemon finds after two hours: %s", got)
+		if got := watchdogActions(newActivity(), began); got != "[]" {
+			t.Errorf("actions for a run that a new daemon finds after two hours = %s, want []", got)
 		}
 		time.Sleep(2 * time.Hour)
-		if got := wants(newPulse(), began); got != "[stop wall]" {
-			t.Errorf("after four hours: %s", got)
+		if got := watchdogActions(newActivity(), began); got != "[stop wall]" {
+			t.Errorf("actions after four hours = %s, want [stop wall]", got)
 		}
 	})
 }
 
-func TestOfACommandOnlyItsWallTimeIsKnown(t *testing.T) {
+func TestTimersOfCommandAndAgents(t *testing.T) {
 	g := New(Config{
 		Default: Agent{Preset: "builtin", Spawner: InProcess},
 		Timers:  map[policy.Level]autonomy.Timers{policy.Intelligent: {Idle: time.Minute}, policy.Guided: {Wall: time.Hour}},
@@ -122,17 +123,17 @@ func TestOfACommandOnlyItsWallTimeIsKnown(t *testing.T) {
 		{Agent{Preset: "shell"}, autonomy.Timers{Wall: 4 * time.Hour, Step: 30 * time.Minute, Beat: 5 * time.Second, Missed: 6}},
 		{Agent{Preset: "codex"}, autonomy.Timers{Wall: 4 * time.Hour, Step: 30 * time.Minute, Beat: 5 * time.Second, Missed: 6}},
 	} {
-		p := newPulse()
-		p.heard()
-		a := tt.agent.over(g.cfg.Default)
-		v := g.view(t.Context(), r, a, p)
+		act := newActivity()
+		act.recordHeartbeat()
+		a := tt.agent.withDefaults(g.cfg.Default)
+		v := g.view(t.Context(), r, a, act)
 		if v.Timers != tt.want || v.LastBeat.IsZero() != (a.Preset != "builtin") {
-			t.Errorf("%+v: %+v", tt.agent, v)
+			t.Errorf("view of %+v = %+v, want timers %+v", tt.agent, v, tt.want)
 		}
 	}
 }
 
-func TestARunIsKeptAfterStepsOrTime(t *testing.T) {
+func TestSaverIsDueAfterStepsOrTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &saver{at: time.Now(), steps: 10}
 		want := Saves{Steps: 5, Every: time.Minute}
@@ -141,28 +142,28 @@ func TestARunIsKeptAfterStepsOrTime(t *testing.T) {
 			return is
 		}
 		if due(14) {
-			t.Error("it is kept after four steps")
+			t.Error("due after 4 steps, want not due before 5")
 		}
 		if !due(15) || due(30) {
-			t.Error("it is not kept after five, or twice at once")
+			t.Error("not due after 5 steps, or due twice, want due once")
 		}
 		s.done(15)
 		time.Sleep(59 * time.Second)
 		if due(16) {
-			t.Error("it is kept after 59 seconds")
+			t.Error("due after 59 seconds, want not due before 1 minute")
 		}
 		time.Sleep(time.Second)
 		if !due(16) {
-			t.Error("it is not kept after a minute")
+			t.Error("not due after 1 minute, want due")
 		}
 		s.done(16)
 		want = Saves{Steps: -1, Every: -1}
 		time.Sleep(time.Hour)
 		if due(1000) {
-			t.Error("it is kept though nobody wants it")
+			t.Error("due although automatic checkpoints are disabled")
 		}
 	})
-	if got := (Saves{Steps: 3}).over(Saves{Steps: 5, Every: -1}.over(defaultSaves)); got != (Saves{Steps: 3, Every: -1, Keep: 20}) {
-		t.Errorf("of several settings: %+v", got)
+	if got := (Saves{Steps: 3}).withDefaults(Saves{Steps: 5, Every: -1}.withDefaults(defaultSaves)); got != (Saves{Steps: 3, Every: -1, Keep: 20}) {
+		t.Errorf("merged settings = %+v, want 3 steps, no interval and 20 kept", got)
 	}
 }

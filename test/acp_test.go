@@ -216,7 +216,7 @@ func TestAnAgentThatFailsGoesOnInItsSession(t *testing.T) {
 		same(t, "it said", h.said("sess-"+how), "before", "going on")
 	}
 	// Why it stops is what its run says.
-	for reason, want := range map[string]string{"refusal": "refuses", "max_tokens": "as much as it may"} {
+	for reason, want := range map[string]string{"refusal": "refused", "max_tokens": "output token limit"} {
 		r := h.talk("sess-"+reason, "stop "+reason)
 		if got := h.settled(r.ID, "done", "failed", "paused"); got.State != "failed" || !strings.Contains(got.Error, want) {
 			t.Errorf("%s: %+v", reason, got)

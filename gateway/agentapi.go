@@ -13,31 +13,34 @@ import (
 	"glasshouse/run"
 )
 
-// A Task is what an agent is to do, and how far it had come when it said so last.
+// A Task is the goal of an agent and its last recorded state.
 type Task struct {
 	Run        run.Run
 	Goal       string
 	Agent      Agent
 	Skills     string
-	Context    int64 // tokens that its model takes
+	Context    int64 // context window of its model, in tokens
 	Checkpoint run.Checkpoint
 	Inbox      int64 // Seq of the last message that it has read
 }
 
-// contextTokens is what agents keep within that do not know their model's.
+// contextTokens is the context window that agents assume if they do not know that of their
+// model.
 const contextTokens = 100_000
 
-// Task returns what the agent at a door is to do.
+// Task returns the task of the calling agent.
 func (g *Gateway) Task(ctx context.Context, c Caller) (Task, error) {
-	r, err := g.active(ctx, c)
+	r, err := g.activeRun(ctx, c)
 	if err != nil {
 		return Task{}, err
 	}
 	t := Task{Run: r, Context: contextTokens}
-	if t.Agent, err = g.agentOf(r.Agent); err != nil {
+	t.Agent, err = g.agentOf(r.Agent)
+	if err != nil {
 		return t, err
 	}
-	if t.Goal, err = g.cfg.Runs.Text(ctx, r.Session, r.Goal); err != nil {
+	t.Goal, err = g.cfg.Runs.Text(ctx, r.Session, r.Goal)
+	if err != nil {
 		return t, err
 	}
 	var skills []string
@@ -51,34 +54,36 @@ func (g *Gateway) Task(ctx context.Context, c Caller) (Task, error) {
 	t.Skills = strings.Join(skills, "\n")
 	cid := cmp.Or(r.Checkpoint, r.From)
 	if cid != "" {
-		if t.Checkpoint, err = g.cfg.Runs.Checkpoint(ctx, cid); err != nil {
+		t.Checkpoint, err = g.cfg.Runs.Checkpoint(ctx, cid)
+		if err != nil {
 			return t, err
 		}
 		if len(t.Checkpoint.State) == 0 {
-			t.Checkpoint = run.Checkpoint{} // of the jail alone: the agent has said nothing yet
+			t.Checkpoint = run.Checkpoint{} // a checkpoint of the jail only: the agent has saved no state yet
 		}
 		t.Inbox = t.Checkpoint.Inbox
 	}
 	return t, nil
 }
 
-// Keep keeps what an agent says of itself: a checkpoint. Its jail is written down only
-// when somebody asks for that, or is asked.
+// Keep stores an agent's own state as a checkpoint. It takes no snapshot of the jail.
 func (g *Gateway) Keep(ctx context.Context, c Caller, reason string, state json.RawMessage) (run.Checkpoint, error) {
-	r, err := g.active(ctx, c)
+	r, err := g.activeRun(ctx, c)
 	if err != nil {
 		return run.Checkpoint{}, err
 	}
 	q := run.CheckpointRequest{Reason: reason, By: "agent", State: state, Inbox: inboxOf(state), Auto: true}
 	if g.cfg.Memory != nil {
-		if q.Memory, err = g.cfg.Memory.Capture(ctx, r.ID); err != nil {
+		q.Memory, err = g.cfg.Memory.Capture(ctx, r.ID)
+		if err != nil {
 			return run.Checkpoint{}, err
 		}
 	}
 	return g.cfg.Runs.TakeCheckpoint(ctx, r.ID, q)
 }
 
-// inboxOf is how far an agent says that it has read, in the word that it is told it by.
+// inboxOf returns the inbox position in an agent's state, under the name that the API gives
+// it, or 0.
 func inboxOf(state json.RawMessage) int64 {
 	var s struct {
 		Inbox int64 `json:"inbox_after"`
@@ -89,16 +94,17 @@ func inboxOf(state json.RawMessage) int64 {
 	return s.Inbox
 }
 
-// inboxAtOnce is how many messages an agent is handed at once.
-const inboxAtOnce = 100
+// inboxBatch limits the messages of one inbox response.
+const inboxBatch = 100
 
-// Inbox returns what an agent is told after a number, and waits for it until ctx is done.
+// Inbox returns the messages after a sequence number. It blocks until a message arrives or
+// ctx is done.
 func (g *Gateway) Inbox(ctx context.Context, c Caller, after int64) ([]run.Message, error) {
-	defer g.pulseOf(c.Run).begin("inbox", true)()
-	return g.cfg.Runs.Inbox(ctx, c.Session, after, inboxAtOnce)
+	defer g.activityOf(c.Run).begin("inbox", true)()
+	return g.cfg.Runs.Inbox(ctx, c.Session, after, inboxBatch)
 }
 
-// Post says something in an agent's name.
+// Post sends a message as an agent. Calls with the same key send one message.
 func (g *Gateway) Post(ctx context.Context, c Caller, text, key string) (run.Message, error) {
 	if key != "" {
 		key = string(c.Run) + "/" + key
@@ -106,25 +112,25 @@ func (g *Gateway) Post(ctx context.Context, c Caller, text, key string) (run.Mes
 	return g.cfg.Runs.Post(ctx, run.Message{Session: c.Session, Run: c.Run, From: c.Agent, Text: text, Key: key}, g.cfg.Connectors(c.Session)...)
 }
 
-// Finish says that the goal of an agent's run is reached. To say it again is no error.
+// Finish completes an agent's run. It is idempotent.
 func (g *Gateway) Finish(ctx context.Context, c Caller, result json.RawMessage) (run.Run, error) {
-	r, err := g.active(ctx, c)
+	r, err := g.activeRun(ctx, c)
 	if err != nil || r.State == run.Done {
 		return r, err
 	}
 	return g.cfg.Runs.Finish(ctx, r.ID, run.Finish{Result: result, By: "agent"})
 }
 
-// Fail says that it cannot be reached. To say it again is no error.
+// Fail moves an agent's run to failed. It is idempotent.
 func (g *Gateway) Fail(ctx context.Context, c Caller, why string) (run.Run, error) {
-	r, err := g.active(ctx, c)
+	r, err := g.activeRun(ctx, c)
 	if err != nil || r.State == run.Failed {
 		return r, err
 	}
 	return g.cfg.Runs.Move(ctx, r.ID, run.Move{To: run.Failed, By: "agent", Error: why, Reason: why})
 }
 
-// Siblings are the others of a caller's group.
+// Siblings returns the other open sessions of a caller's group.
 func (g *Gateway) Siblings(ctx context.Context, c Caller) ([]autonomy.Member, error) {
 	all, err := g.Members(ctx, c.Group)
 	if err != nil {
@@ -139,26 +145,27 @@ func (g *Gateway) Siblings(ctx context.Context, c Caller) ([]autonomy.Member, er
 	return others, nil
 }
 
-// Is reports whether a caller may call a jail its own: it is in it, or its processes
-// were before they were branched.
+// Is reports whether j is the caller's jail or one that it was branched from. Processes in a
+// branch may still use the id of the original jail.
 func (g *Gateway) Is(ctx context.Context, c Caller, j id.Jail) bool {
 	const generations = 64
-	at := c.Jail
+	current := c.Jail
 	for range generations {
-		if at == j {
+		if current == j {
 			return true
 		}
-		now, err := g.cfg.Jails.Get(ctx, at)
-		if err != nil || now.Origin == nil {
+		ancestor, err := g.cfg.Jails.Get(ctx, current)
+		if err != nil || ancestor.Origin == nil {
 			return false
 		}
-		if at = now.Origin.Jail; at == "" {
+		current = ancestor.Origin.Jail
+		if current == "" {
 			return false
 		}
-		if at == j {
+		if current == j {
 			return true
 		}
-		if _, err := g.cfg.Jails.Get(ctx, at); errors.Is(err, fault.NotFound) {
+		if _, err := g.cfg.Jails.Get(ctx, current); errors.Is(err, fault.NotFound) {
 			return false
 		}
 	}

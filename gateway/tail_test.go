@@ -6,6 +6,6 @@ import (
 	"glasshouse/internal/texttest"
 )
 
-func TestLongTextIsCutBetweenCharacters(t *testing.T) {
+func TestTailCutsBetweenCharacters(t *testing.T) {
 	texttest.CutsBetweenCharacters(t, "tail", func(s string) string { return tail([]byte(s)) })
 }

@@ -38,10 +38,10 @@ import (
 	"glasshouse/store/storetest"
 )
 
-// A world is a gateway with everything that it works with. The database, the audit log, the
-// policy engine, the approval queue, the runs, the schedules and the broker are real; jails,
+// A testEnv is a gateway with all its dependencies. The database, the audit log, the policy
+// engine, the approval queue, the runs, the schedules and the broker are real; jails,
 // snapshots and installed capabilities are fakes.
-type world struct {
+type testEnv struct {
 	*testing.T
 	dir       string
 	store     *store.Store
@@ -60,11 +60,11 @@ type world struct {
 	g         *Gateway
 }
 
-// newWorld returns a world whose gateway is not open yet. Tests may change w.cfg before
-// they call w.open.
-func newWorld(t *testing.T) *world {
+// newTestEnv returns an environment whose gateway is not open yet. Tests may change env.cfg
+// before they call env.open.
+func newTestEnv(t *testing.T) *testEnv {
 	t.Helper()
-	w := &world{T: t, dir: t.TempDir()}
+	env := &testEnv{T: t, dir: t.TempDir()}
 	var err error
 	must := func(err error) {
 		t.Helper()
@@ -72,96 +72,96 @@ func newWorld(t *testing.T) *world {
 			t.Fatal(err)
 		}
 	}
-	w.store, err = storetest.Open(t, filepath.Join(w.dir, "g.db"))
+	env.store, err = storetest.Open(t, filepath.Join(env.dir, "g.db"))
 	must(err)
-	t.Cleanup(func() { w.store.Close() })
-	key, err := chain.LoadKey(w.dir)
+	t.Cleanup(func() { env.store.Close() })
+	key, err := chain.LoadKey(env.dir)
 	must(err)
 	log := slog.New(slog.DiscardHandler)
-	w.chain, err = chain.Open(t.Context(), chain.Config{Store: w.store.Chain(), Key: key, Log: log})
+	env.chain, err = chain.Open(t.Context(), chain.Config{Store: env.store.Chain(), Key: key, Log: log})
 	must(err)
-	t.Cleanup(func() { w.chain.Close() })
-	w.kernel = govern.New(govern.Config{Chain: w.chain, Dir: filepath.Join(w.dir, "ca")})
-	t.Cleanup(func() { w.kernel.Close() })
-	w.approvals, err = approval.New(t.Context(), w.store.Approvals(), approval.Config{Record: w.kernel.RecordApproval})
+	t.Cleanup(func() { env.chain.Close() })
+	env.kernel = govern.New(govern.Config{Chain: env.chain, Dir: filepath.Join(env.dir, "ca")})
+	t.Cleanup(func() { env.kernel.Close() })
+	env.approvals, err = approval.New(t.Context(), env.store.Approvals(), approval.Config{Record: env.kernel.RecordApproval})
 	must(err)
-	t.Cleanup(func() { w.approvals.Close() })
-	w.kernel.Approvals(w.approvals)
-	w.runs, err = run.New(t.Context(), run.Config{Store: w.store.Runs(), Chain: w.chain, Holder: "daemon-1", Told: func(e run.Event) {
-		if w.g != nil {
-			w.g.Happened(e)
+	t.Cleanup(func() { env.approvals.Close() })
+	env.kernel.Approvals(env.approvals)
+	env.runs, err = run.New(t.Context(), run.Config{Store: env.store.Runs(), Chain: env.chain, Holder: "daemon-1", Told: func(e run.Event) {
+		if env.g != nil {
+			env.g.Happened(e)
 		}
 	}})
 	must(err)
-	t.Cleanup(func() { w.runs.Close() })
-	w.jails = newFakeJails(w)
-	w.snapshots = &fakeSnapshots{jails: w.jails, all: map[id.Snapshot]snapshot.Snapshot{}}
-	w.caps = &fakeCaps{skills: map[string][]string{}}
-	w.memory = &fakeMemory{of: map[id.Run]string{}}
-	siblings := lateSiblings{w}
-	w.broker, err = autonomy.NewBroker(w.store.Autonomy(), autonomy.BrokerConfig{
+	t.Cleanup(func() { env.runs.Close() })
+	env.jails = newFakeJails(env)
+	env.snapshots = &fakeSnapshots{jails: env.jails, all: map[id.Snapshot]snapshot.Snapshot{}}
+	env.caps = &fakeCaps{skills: map[string][]string{}}
+	env.memory = &fakeMemory{of: map[id.Run]string{}}
+	siblings := gatewaySiblings{env}
+	env.broker, err = autonomy.NewBroker(env.store.Autonomy(), autonomy.BrokerConfig{
 		Siblings: siblings, Deliverer: siblings, Poll: 20 * time.Millisecond,
 		Policy: func(ctx context.Context, from, to autonomy.Member, action, text string) (bool, string, error) {
-			return w.g.MayAsk(ctx, from, to, action, text)
+			return env.g.MayAsk(ctx, from, to, action, text)
 		},
-		Ready: func(ctx context.Context, to autonomy.Member) (*autonomy.Refusal, error) { return w.g.Ready(ctx, to) },
+		Ready: func(ctx context.Context, to autonomy.Member) (*autonomy.Refusal, error) { return env.g.Ready(ctx, to) },
 	})
 	must(err)
-	t.Cleanup(func() { w.broker.Close() })
-	bounds := &Bounds{Jails: w.jails}
-	w.resources, err = autonomy.NewResources(t.Context(), w.store.Autonomy(), autonomy.ResourceConfig{
+	t.Cleanup(func() { env.broker.Close() })
+	bounds := &Bounds{Jails: env.jails}
+	env.resources, err = autonomy.NewResources(t.Context(), env.store.Autonomy(), autonomy.ResourceConfig{
 		Applier: bounds, Sampler: bounds, Host: "host-1",
 		Ceilings: autonomy.Ceilings{Capacity: autonomy.Limits{CPU: 8000, Memory: 16384, Disk: 1 << 20}},
 		Approve: func(ctx context.Context, m autonomy.Member, have, want autonomy.Limits, reason string) (bool, string, string, error) {
-			return w.g.ApproveResources(ctx, m, have, want, reason)
+			return env.g.ApproveResources(ctx, m, have, want, reason)
 		},
 	})
 	must(err)
-	t.Cleanup(func() { w.resources.Close() })
-	w.schedules = schedule.New(schedule.Config{
-		Store: w.store.Schedules(), Log: log,
-		Fire:    func(ctx context.Context, f schedule.Firing) error { return w.g.Fire(ctx, f) },
-		Running: func(ctx context.Context, h id.Schedule) (bool, error) { return w.g.Running(ctx, h) },
+	t.Cleanup(func() { env.resources.Close() })
+	env.schedules = schedule.New(schedule.Config{
+		Store: env.store.Schedules(), Log: log,
+		Fire:    func(ctx context.Context, f schedule.Firing) error { return env.g.Fire(ctx, f) },
+		Running: func(ctx context.Context, h id.Schedule) (bool, error) { return env.g.Running(ctx, h) },
 	})
-	w.cfg = Config{
-		Runs: w.runs, Schedules: w.schedules, Jails: w.jails, Snapshots: w.snapshots, Kernel: w.kernel, Caps: w.caps, Memory: w.memory,
-		Broker: w.broker, Resources: w.resources, Tasks: autonomy.NewTasks(w.store.Autonomy(), Workspaces{Jails: w.jails}),
+	env.cfg = Config{
+		Runs: env.runs, Schedules: env.schedules, Jails: env.jails, Snapshots: env.snapshots, Kernel: env.kernel, Caps: env.caps, Memory: env.memory,
+		Broker: env.broker, Resources: env.resources, Tasks: autonomy.NewTasks(env.store.Autonomy(), Workspaces{Jails: env.jails}),
 		Serve:      serveCallers,
 		Program:    "/programs/glasshouse-agent",
 		Root:       func(context.Context, jail.Rootfs) (fs.FS, error) { return nil, fs.ErrNotExist },
-		Dir:        filepath.Join(w.dir, "agents"),
+		Dir:        filepath.Join(env.dir, "agents"),
 		Connectors: func(string) []string { return nil },
 		Default:    Agent{Preset: "shell", Model: "default", Spawner: InJail},
 	}
-	return w
+	return env
 }
 
 // open opens the gateway.
-func (w *world) open() *world {
-	w.Helper()
-	w.g = New(w.cfg)
-	if err := w.g.Open(w.Context()); err != nil {
-		w.Fatal(err)
+func (env *testEnv) open() *testEnv {
+	env.Helper()
+	env.g = New(env.cfg)
+	if err := env.g.Open(env.Context()); err != nil {
+		env.Fatal(err)
 	}
-	w.Cleanup(func() { w.g.Close() })
-	return w
+	env.Cleanup(func() { env.g.Close() })
+	return env
 }
 
-// idle has a gateway that starts no agents: the loop that looks for runs is not started.
-func (w *world) idle() *world {
-	w.g = New(w.cfg)
-	w.Cleanup(func() { w.g.Close() })
-	return w
+// withoutLoop creates a gateway that starts no agents: its loop is not started.
+func (env *testEnv) withoutLoop() *testEnv {
+	env.g = New(env.cfg)
+	env.Cleanup(func() { env.g.Close() })
+	return env
 }
 
 // serveCallers answers each connection with the caller as JSON, and closes it.
-func serveCallers(l net.Listener, who func(context.Context) (Caller, error)) error {
+func serveCallers(l net.Listener, identify func(context.Context) (Caller, error)) error {
 	for {
 		c, err := l.Accept()
 		if err != nil {
 			return err
 		}
-		caller, err := who(context.Background())
+		caller, err := identify(context.Background())
 		if err != nil {
 			fmt.Fprintln(c, err)
 		} else if err := json.NewEncoder(c).Encode(caller); err != nil {
@@ -171,97 +171,97 @@ func serveCallers(l net.Listener, who func(context.Context) (Caller, error)) err
 	}
 }
 
-// lateSiblings are the siblings that the gateway knows, which is made after the broker.
-type lateSiblings struct{ w *world }
+// gatewaySiblings forwards to the gateway, which is created after the broker.
+type gatewaySiblings struct{ env *testEnv }
 
-func (s lateSiblings) Members(ctx context.Context, group string) ([]autonomy.Member, error) {
-	if s.w.g == nil {
+func (s gatewaySiblings) Members(ctx context.Context, group string) ([]autonomy.Member, error) {
+	if s.env.g == nil {
 		return nil, nil
 	}
-	return s.w.g.Members(ctx, group)
+	return s.env.g.Members(ctx, group)
 }
 
-func (s lateSiblings) Deliver(ctx context.Context, r autonomy.Request) error {
-	return s.w.g.Deliver(ctx, r)
+func (s gatewaySiblings) Deliver(ctx context.Context, r autonomy.Request) error {
+	return s.env.g.Deliver(ctx, r)
 }
 
 // await waits until a condition holds.
-func (w *world) await(what string, cond func() bool) {
-	w.Helper()
+func (env *testEnv) await(what string, cond func() bool) {
+	env.Helper()
 	for end := time.Now().Add(20 * time.Second); !cond(); time.Sleep(2 * time.Millisecond) {
 		if time.Now().After(end) {
-			w.Fatalf("waited 20 s in vain until %s", what)
+			env.Fatalf("timed out after 20 s: waiting until %s", what)
 		}
 	}
 }
 
 // order starts a run of an agent.
-func (w *world) order(session, goal string, a Agent) run.Run {
-	w.Helper()
+func (env *testEnv) order(session, goal string, a Agent) run.Run {
+	env.Helper()
 	raw, err := json.Marshal(a)
 	if err != nil {
-		w.Fatal(err)
+		env.Fatal(err)
 	}
-	r, err := w.g.Order(w.Context(), Order{Request: run.Request{Session: session, Goal: goal, Agent: raw, By: "ann"}})
+	r, err := env.g.Order(env.Context(), Order{Request: run.Request{Session: session, Goal: goal, Agent: raw, By: "ann"}})
 	if err != nil {
-		w.Fatalf("Order(%q) = %v, want a run", goal, err)
+		env.Fatalf("Order(%q) = %v, want a run", goal, err)
 	}
 	return r
 }
 
-func (w *world) run(rid id.Run) run.Run {
-	w.Helper()
-	r, err := w.runs.Get(w.Context(), rid)
+func (env *testEnv) run(rid id.Run) run.Run {
+	env.Helper()
+	r, err := env.runs.Get(env.Context(), rid)
 	if err != nil {
-		w.Fatal(err)
+		env.Fatal(err)
 	}
 	return r
 }
 
 // awaitState waits until a run is in a state.
-func (w *world) awaitState(rid id.Run, want run.State) run.Run {
-	w.Helper()
+func (env *testEnv) awaitState(rid id.Run, want run.State) run.Run {
+	env.Helper()
 	var r run.Run
 	for end := time.Now().Add(20 * time.Second); ; time.Sleep(2 * time.Millisecond) {
-		r = w.run(rid)
+		r = env.run(rid)
 		if r.State == want {
 			return r
 		}
 		if time.Now().After(end) || r.State.Ended() {
-			w.Fatalf("run %s is %s (%s %s %s), want %s", rid, r.State, r.Why, r.Reason, r.Error, want)
+			env.Fatalf("run %s is %s (%s %s %s), want %s", rid, r.State, r.Why, r.Reason, r.Error, want)
 		}
 	}
 }
 
-// decisions are the decisions in the audit log, oldest first, as "action resource [tag]".
-func (w *world) decisions() []string {
-	w.Helper()
+// decisions returns the decisions in the audit log, oldest first, as "action: resource [tag]".
+func (env *testEnv) decisions() []string {
+	env.Helper()
 	var all []string
-	for _, e := range w.entries(chain.Decided) {
+	for _, e := range env.entries(chain.Decided) {
 		var d govern.Decided
 		if err := json.Unmarshal(e.Body, &d); err != nil {
-			w.Fatal(err)
+			env.Fatal(err)
 		}
 		all = append(all, d.Line())
 	}
 	return all
 }
 
-// entries are the entries of a kind in the audit log, oldest first.
-func (w *world) entries(kind chain.Kind) []chain.Entry {
-	w.Helper()
-	if err := w.kernel.Settle(w.Context()); err != nil {
-		w.Fatal(err)
+// entries returns the entries of a kind in the audit log, oldest first.
+func (env *testEnv) entries(kind chain.Kind) []chain.Entry {
+	env.Helper()
+	if err := env.kernel.Settle(env.Context()); err != nil {
+		env.Fatal(err)
 	}
-	all, err := w.chain.Entries(w.Context(), chain.Query{Kinds: []chain.Kind{kind}, Limit: 1000})
+	all, err := env.chain.Entries(env.Context(), chain.Query{Kinds: []chain.Kind{kind}, Limit: 1000})
 	if err != nil {
-		w.Fatal(err)
+		env.Fatal(err)
 	}
 	return all
 }
 
-// governed is a policy of one permission file.
-func governed(t *testing.T, text, agent string, level policy.Level) json.RawMessage {
+// policyOf returns a policy of one permission file.
+func policyOf(t *testing.T, text, agent string, level policy.Level) json.RawMessage {
 	t.Helper()
 	raw, err := json.Marshal(govern.Spec{Policy: &govern.Policy{
 		Files: []govern.File{{Name: "opencode.json", Text: text}}, Agent: agent, Level: level, Match: policy.Last,
@@ -272,14 +272,14 @@ func governed(t *testing.T, text, agent string, level policy.Level) json.RawMess
 	return raw
 }
 
-// A script is what a fake jail runs in place of a command.
+// A script runs in a fake jail instead of a command.
 type script func(p *process) (code int)
 
 // A process is a command that runs in a fake jail.
 type process struct {
 	jail    id.Jail
 	req     jail.ExecRequest
-	ctx     context.Context // ends when the process is signalled or its jail stops
+	ctx     context.Context // done when the process is signalled or its jail stops
 	cancel  context.CancelFunc
 	ended   chan struct{}
 	mu      sync.Mutex
@@ -306,9 +306,9 @@ func (p *process) now() protocol.ExecStatus {
 	return p.status
 }
 
-// fakeJails are jails that are kept in memory, and run programs of the test.
+// fakeJails implements Jails in memory and runs scripts of the test.
 type fakeJails struct {
-	w *world
+	env *testEnv
 
 	mu       sync.Mutex
 	all      map[id.Jail]*jail.Jail
@@ -323,31 +323,31 @@ type fakeJails struct {
 	limits   []jail.LimitChange
 	fail     map[string]error // by method
 	programs map[string]script
-	silent   bool // the gateway is not notified when a jail starts
+	noNotify bool // the gateway is not notified when a jail starts
 }
 
-func newFakeJails(w *world) *fakeJails {
+func newFakeJails(env *testEnv) *fakeJails {
 	return &fakeJails{
-		w: w, all: map[id.Jail]*jail.Jail{}, files: map[id.Jail]map[string]string{}, execs: map[id.Exec]*process{},
+		env: env, all: map[id.Jail]*jail.Jail{}, files: map[id.Jail]map[string]string{}, execs: map[id.Exec]*process{},
 		ports: map[id.Jail]net.Listener{}, sockets: map[id.Jail]net.Listener{}, stats: map[id.Jail]jail.Stats{}, changed: map[id.Jail]bool{},
 		fail: map[string]error{}, programs: map[string]script{},
 	}
 }
 
-// on has a script stand for commands that contain a text.
-func (f *fakeJails) on(text string, p script) {
+// script sets the script for commands that contain text.
+func (f *fakeJails) script(text string, p script) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.programs[text] = p
 }
 
-func (f *fakeJails) failing(method string, err error) {
+func (f *fakeJails) failWith(method string, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.fail[method] = err
 }
 
-// refused is the error that a method is to fail with. f.mu is held.
+// find returns a jail, or the error that method is set to fail with. f.mu must be held.
 //
 // +checklocks:f.mu
 func (f *fakeJails) find(method string, j id.Jail) (*jail.Jail, error) {
@@ -419,13 +419,13 @@ func (f *fakeJails) Start(ctx context.Context, jid id.Jail) (jail.Jail, error) {
 		return jail.Jail{}, err
 	}
 	j.State = jail.Running
-	got, silent := *j, f.silent
+	got, silent := *j, f.noNotify
 	f.mu.Unlock()
-	if err := f.w.kernel.Guard(ctx, jid, govern.Guard{Spec: got.Spec.Govern, Workspace: got.Spec.Project()}); err != nil {
+	if err := f.env.kernel.Guard(ctx, jid, govern.Guard{Spec: got.Spec.Govern, Workspace: got.Spec.Project()}); err != nil {
 		return got, err
 	}
-	if f.w.g != nil && !silent {
-		f.w.g.Arrived(got)
+	if f.env.g != nil && !silent {
+		f.env.g.Arrived(got)
 	}
 	return got, nil
 }
@@ -449,10 +449,10 @@ func (f *fakeJails) Stop(_ context.Context, jid id.Jail, _ jail.StopOptions) (ja
 	for _, p := range mine {
 		p.cancel()
 	}
-	if f.w.g != nil {
-		f.w.g.Left(jid)
+	if f.env.g != nil {
+		f.env.g.Left(jid)
 	}
-	f.w.kernel.Release(jid)
+	f.env.kernel.Release(jid)
 	return got, nil
 }
 
@@ -542,7 +542,7 @@ func (f *fakeJails) Exec(_ context.Context, jid id.Jail, r jail.ExecRequest, _ *
 	}
 	r.ID = cmp.Or(r.ID, id.NewExec())
 	if f.execs[r.ID] != nil {
-		return nil, protocol.ExecStatus{}, fault.Newf(fault.Conflict, "jail.Exec", string(r.ID), "there is such a command")
+		return nil, protocol.ExecStatus{}, fault.Newf(fault.Conflict, "jail.Exec", string(r.ID), "the command exists")
 	}
 	argv := r.Argv
 	if r.Cmd != "" {
@@ -592,8 +592,8 @@ func (f *fakeJails) processes() []*process {
 	return slices.Clone(f.started)
 }
 
-// Attach is what only a real init does: the gateway reads Output then, which waits here
-// until the command has ended.
+// Attach fails, since only a real init supports it. The gateway then reads Output, which
+// blocks here until the command has ended.
 func (f *fakeJails) Attach(context.Context, id.Jail, id.Exec, control.AttachOptions) (*control.Stream, error) {
 	return nil, fault.Newf(fault.Unavailable, "jail.Attach", "", "the fake has no init")
 }
@@ -705,14 +705,15 @@ func (f *fakeJails) ListenTCP(_ context.Context, jid id.Jail, _ int) (net.Listen
 	return f.listen(jid, f.ports)
 }
 
-// knock connects to the agent endpoint of a jail, and returns what it says of the caller.
-func (w *world) knock(jid id.Jail) (Caller, error) {
-	w.Helper()
+// dialEndpoint connects to the agent endpoint of a jail and returns the caller that it
+// reports.
+func (env *testEnv) dialEndpoint(jid id.Jail) (Caller, error) {
+	env.Helper()
 	var l net.Listener
-	w.await("the agent endpoint of "+string(jid)+" is open", func() bool {
-		w.jails.mu.Lock()
-		defer w.jails.mu.Unlock()
-		l = w.jails.ports[jid]
+	env.await("the agent endpoint of "+string(jid)+" is open", func() bool {
+		env.jails.mu.Lock()
+		defer env.jails.mu.Unlock()
+		l = env.jails.ports[jid]
 		return l != nil
 	})
 	c, err := net.Dial("tcp", l.Addr().String())
@@ -724,11 +725,11 @@ func (w *world) knock(jid id.Jail) (Caller, error) {
 	if err != nil {
 		return Caller{}, err
 	}
-	var who Caller
-	if err := json.Unmarshal(text, &who); err != nil {
+	var caller Caller
+	if err := json.Unmarshal(text, &caller); err != nil {
 		return Caller{}, fmt.Errorf("%s", bytes.TrimSpace(text))
 	}
-	return who, nil
+	return caller, nil
 }
 
 // fakeFiles are the files of a fake jail: regular files, and the directories above them.
@@ -794,19 +795,19 @@ func (s *fakeFiles) Close() error                                           { re
 
 var errNotFaked = fault.Cannot("fake", "the gateway does not use this", "")
 
-// fakeSnapshots keep the files of fake jails.
+// fakeSnapshots stores the files of fake jails.
 type fakeSnapshots struct {
 	jails *fakeJails
 
 	mu      sync.Mutex
-	all     map[id.Snapshot]snapshot.Snapshot // guarded by mu, as all below
+	all     map[id.Snapshot]snapshot.Snapshot // guarded by mu, like the fields below
 	files   map[id.Snapshot]map[string]string
 	options []snapshot.TakeOptions
 	rewound []id.Snapshot
 	fail    map[string]error // by method
 }
 
-func (s *fakeSnapshots) failing(method string, err error) {
+func (s *fakeSnapshots) failWith(method string, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.fail == nil {
@@ -897,7 +898,7 @@ func (s *fakeSnapshots) Delete(_ context.Context, sid id.Snapshot) error {
 	return nil
 }
 
-// Abandoned removes the snapshots of automatic checkpoints, as the real keeper does.
+// Abandoned removes the snapshots of automatic checkpoints, like snapshot.Keeper.
 func (s *fakeSnapshots) Abandoned(_ context.Context, j id.Jail) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -907,17 +908,17 @@ func (s *fakeSnapshots) Abandoned(_ context.Context, j id.Jail) error {
 	return nil
 }
 
-// ids are the snapshots that there are.
+// ids returns the ids of the existing snapshots.
 func (s *fakeSnapshots) ids() []id.Snapshot {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return slices.Collect(maps.Keys(s.all))
 }
 
-// fakeCaps are what is installed.
+// fakeCaps lists the installed capabilities and skills.
 type fakeCaps struct {
 	all    []*engine.Installed
-	skills map[string][]string // the capabilities of each
+	skills map[string][]string // capability ids by skill
 }
 
 func (c *fakeCaps) Approved() []*engine.Installed { return slices.Clone(c.all) }
@@ -930,7 +931,7 @@ func (c *fakeCaps) Skill(name string) (*skill.Rendered, []string, error) {
 	return &skill.Rendered{Text: "How to " + name + "."}, ids, nil
 }
 
-// fakeMemory is the working memory of runs.
+// fakeMemory stores the working memory of runs.
 type fakeMemory struct {
 	mu sync.Mutex
 	of map[id.Run]string // guarded by mu

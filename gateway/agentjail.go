@@ -21,17 +21,16 @@ import (
 	"glasshouse/run"
 )
 
-// Where an agent works, and where its program and its home are, unless its jail says
-// otherwise.
+// Paths inside the jail of an agent, unless the jail's spec overrides them.
 const (
 	workspace = "/workspace"
 	home      = "/home/agent"
-	programIn = "/usr/local/bin/glasshouse-agent"
+	agentPath = "/usr/local/bin/glasshouse-agent"
 )
 
-// defaultPolicy is of agents whose user gave none: what happens in the jail stays in the
-// jail, and what would reach beyond it is asked, but for the capabilities that the agent
-// is taught. Later rules count over earlier ones.
+// defaultPolicy applies to agents for which the user gave no policy. It allows actions inside
+// the jail and asks for all that reaches beyond it, except for the capabilities of the agent's
+// skills. The last matching rule wins.
 const defaultPolicy = `{
   "permission": {
     "read": "allow", "edit": %[1]q, "bash": {"*": %[1]q, "sudo *": "deny"},
@@ -42,46 +41,48 @@ const defaultPolicy = `{
   }
 }`
 
-// house is the jail of a run: the one it was given, the one that was made for it, or a
-// new one.
-func (g *Gateway) house(ctx context.Context, r run.Run, a Agent) (jail.Jail, error) {
+// ensureJail returns the running jail of a run: the assigned one, the one that was created for
+// it, or a new one.
+func (g *Gateway) ensureJail(ctx context.Context, r run.Run, a Agent) (jail.Jail, error) {
 	if r.Jail != "" {
 		j, err := g.cfg.Jails.Get(ctx, r.Jail)
 		if err == nil {
-			return g.wake(ctx, j)
+			return g.ensureRunning(ctx, j)
 		}
 		if !errors.Is(err, fault.NotFound) {
 			return jail.Jail{}, err
 		}
 		if s, serr := g.cfg.Runs.Session(ctx, r.Session); serr == nil && s.Jail == r.Jail {
-			return jail.Jail{}, fmt.Errorf("the jail of the session: %w", err)
+			return jail.Jail{}, fmt.Errorf("get the jail of the session: %w", err)
 		}
 	}
-	// It may have been made, and the daemon been killed before it was said.
-	made, err := g.cfg.Jails.List(ctx, jail.ListOptions{Label: map[string]string{LabelRun: string(r.ID)}})
+	// An earlier daemon may have created the jail and been killed before it was stored.
+	created, err := g.cfg.Jails.List(ctx, jail.ListOptions{Label: map[string]string{LabelRun: string(r.ID)}})
 	if err != nil {
 		return jail.Jail{}, err
 	}
 	var j jail.Jail
-	if len(made) > 0 {
-		if j, err = g.wake(ctx, made[len(made)-1]); err != nil {
-			return jail.Jail{}, err
-		}
-	} else {
-		spec, err := g.spec(ctx, r, a)
+	if len(created) > 0 {
+		j, err = g.ensureRunning(ctx, created[len(created)-1])
 		if err != nil {
 			return jail.Jail{}, err
 		}
-		if j, err = g.cfg.Jails.Create(ctx, spec); err != nil {
-			return jail.Jail{}, fmt.Errorf("make a jail for the agent: %w", err)
+	} else {
+		spec, err := g.jailSpec(ctx, r, a)
+		if err != nil {
+			return jail.Jail{}, err
+		}
+		j, err = g.cfg.Jails.Create(ctx, spec)
+		if err != nil {
+			return jail.Jail{}, fmt.Errorf("create a jail for the agent: %w", err)
 		}
 	}
 	_, err = g.cfg.Runs.Update(ctx, r.ID, func(d *run.Details) { d.Jail = j.ID })
 	return j, err
 }
 
-// wake has a jail run.
-func (g *Gateway) wake(ctx context.Context, j jail.Jail) (jail.Jail, error) {
+// ensureRunning resumes or starts a jail unless it runs.
+func (g *Gateway) ensureRunning(ctx context.Context, j jail.Jail) (jail.Jail, error) {
 	switch j.State {
 	case jail.Running:
 		return j, nil
@@ -92,8 +93,8 @@ func (g *Gateway) wake(ctx context.Context, j jail.Jail) (jail.Jail, error) {
 	}
 }
 
-// spec is the jail that is made for a run.
-func (g *Gateway) spec(ctx context.Context, r run.Run, a Agent) (jail.Spec, error) {
+// jailSpec returns the spec of the jail that is created for a run.
+func (g *Gateway) jailSpec(ctx context.Context, r run.Run, a Agent) (jail.Spec, error) {
 	var s jail.Spec
 	if a.Jail != nil {
 		s = *a.Jail
@@ -113,28 +114,29 @@ func (g *Gateway) spec(ctx context.Context, r run.Run, a Agent) (jail.Spec, erro
 		s.Cwd = workspace
 	}
 	var err error
-	if s.Govern, err = g.governs(a); err != nil {
+	s.Govern, err = g.policySpec(a)
+	if err != nil {
 		return s, err
 	}
-	s.Mounts = append(s.Mounts, jail.Mount{Source: g.cfg.Program, Target: programIn})
+	s.Mounts = append(s.Mounts, jail.Mount{Source: g.cfg.Program, Target: agentPath})
 	s.Granted = append(s.Granted, filepath.Dir(g.cfg.Program))
-	return s, g.layer(ctx, &s, r, a)
+	return s, g.addLayer(ctx, &s, r, a)
 }
 
-// governs is what rules an agent: what its user gave or, without that, the default.
-func (g *Gateway) governs(a Agent) (json.RawMessage, error) {
+// policySpec returns the policy of an agent: the user's, or the default.
+func (g *Gateway) policySpec(a Agent) (json.RawMessage, error) {
 	if a.Jail != nil && len(a.Jail.Govern) > 0 {
 		if a.PolicyAgent == "" {
 			return a.Jail.Govern, nil
 		}
 		return govern.Change(a.Jail.Govern, func(s *govern.Spec) error {
 			if s.Policy != nil {
-				s.Policy.Agent = a.PolicyAgent // also for what asks without naming an agent
+				s.Policy.Agent = a.PolicyAgent // applies also to questions that name no agent
 			}
 			return nil
 		})
 	}
-	rules, err := g.rules(a)
+	rules, err := g.defaultRules(a)
 	if err != nil {
 		return nil, err
 	}
@@ -143,23 +145,23 @@ func (g *Gateway) governs(a Agent) (json.RawMessage, error) {
 	}})
 }
 
-// rules are the default policy of an agent.
-func (g *Gateway) rules(a Agent) (string, error) {
-	var taught strings.Builder
+// defaultRules returns the default permission file of an agent.
+func (g *Gateway) defaultRules(a Agent) (string, error) {
+	var calls strings.Builder
 	for _, name := range a.Skills {
 		_, ids, err := g.cfg.Caps.Skill(name)
 		if err != nil {
 			return "", err
 		}
-		for _, cid := range ids { // which have no letter that JSON would have otherwise
-			fmt.Fprintf(&taught, `, %q: "allow"`, cid)
+		for _, cid := range ids { // capability ids need no JSON escaping
+			fmt.Fprintf(&calls, `, %q: "allow"`, cid)
 		}
 	}
 	inside := policy.Allow
-	if a.Spawner == InProcess { // nothing stays anywhere
+	if a.Spawner == InProcess { // nothing confines it
 		inside = policy.Ask
 	}
-	return fmt.Sprintf(defaultPolicy, inside, taught.String()), nil
+	return fmt.Sprintf(defaultPolicy, inside, calls.String()), nil
 }
 
 func levelOf(a Agent) policy.Level {
@@ -169,16 +171,17 @@ func levelOf(a Agent) policy.Level {
 	return policy.Level(a.Level)
 }
 
-// What a jail has that is made for an agent of others, unless it says otherwise: they
-// are large, each of their threads is a task, and what they start comes on top.
+// Limits of a jail for a third-party agent, unless its spec sets them. Such agents are large,
+// each of their threads counts as a task of the pids cgroup controller, and their child
+// processes come on top.
 const (
 	agentMemoryMB = 2048
 	agentPIDs     = 1024
 )
 
-// layer adds what an agent's program is brought by, unless the root filesystem has it.
-func (g *Gateway) layer(ctx context.Context, s *jail.Spec, r run.Run, a Agent) error {
-	p, l, err := g.launched(r, a, "", s.Project())
+// addLayer mounts the layer with an agent's programs, unless the root filesystem has them.
+func (g *Gateway) addLayer(ctx context.Context, s *jail.Spec, r run.Run, a Agent) error {
+	p, l, err := g.launchConfig(r, a, "", s.Project())
 	if err != nil || p.Layer.Name == "" {
 		return err
 	}
@@ -192,10 +195,11 @@ func (g *Gateway) layer(ctx context.Context, s *jail.Spec, r run.Run, a Agent) e
 	}
 	dir, err := p.Layer.Build(ctx, g.cfg.Layers)
 	if err != nil {
-		return fmt.Errorf("the programs of %s: %w", a.Preset, err)
+		return fmt.Errorf("install the programs of %s: %w", a.Preset, err)
 	}
-	if dir, err = filepath.EvalSymlinks(dir); err != nil { // what is granted is what is mounted
-		return fmt.Errorf("the programs of %s: %w", a.Preset, err)
+	dir, err = filepath.EvalSymlinks(dir)
+	if err != nil { // the granted path must be the mounted path
+		return fmt.Errorf("install the programs of %s: %w", a.Preset, err)
 	}
 	s.Mounts = append(s.Mounts, jail.Mount{Source: dir, Target: p.Layer.Mount()})
 	s.Granted = append(s.Granted, filepath.Dir(dir))
@@ -209,22 +213,22 @@ func (g *Gateway) locate(ctx context.Context, j id.Jail, l agent.Launch) (agent.
 		return l, err
 	}
 	defer f.Close()
-	var broken error
+	var statErr error
 	found, err := l.Locate(func(name string) bool {
-		ok, err := program(ctx, f, name)
-		broken = errors.Join(broken, err)
+		ok, err := isProgram(ctx, f, name)
+		statErr = errors.Join(statErr, err)
 		return ok
 	})
-	if broken != nil {
-		return l, broken
+	if statErr != nil {
+		return l, statErr
 	}
 	return found, err
 }
 
-// program reports whether a path is that of a program, links followed.
-func program(ctx context.Context, f jail.Files, name string) (bool, error) {
-	const mostLinks = 40
-	for range mostLinks {
+// isProgram reports whether a path names an executable file. It follows symbolic links.
+func isProgram(ctx context.Context, f jail.Files, name string) (bool, error) {
+	const maxLinks = 40 // the limit of Linux: path_resolution(7)
+	for range maxLinks {
 		info, err := f.Stat(ctx, name)
 		switch {
 		case errors.Is(err, fault.Unavailable) || ctx.Err() != nil:
@@ -242,8 +246,9 @@ func program(ctx context.Context, f jail.Files, name string) (bool, error) {
 	return false, nil
 }
 
-// furnish writes what an agent needs into its jail.
-func (g *Gateway) furnish(ctx context.Context, j id.Jail, l agent.Launch) error {
+// prepareJail writes the files that an agent needs into its jail and runs its preparation
+// command.
+func (g *Gateway) prepareJail(ctx context.Context, j id.Jail, l agent.Launch) error {
 	f, err := g.cfg.Jails.Files(ctx, j)
 	if err != nil {
 		return err
@@ -262,19 +267,19 @@ func (g *Gateway) furnish(ctx context.Context, j id.Jail, l agent.Launch) error 
 	if len(l.Prepare) == 0 {
 		return nil
 	}
-	_, st, err := g.cfg.Jails.Exec(ctx, j, jail.ExecRequest{Argv: l.Prepare, Env: words(l.Env), Cwd: l.Cwd, Timeout: defaultCommandTime}, nil)
+	_, st, err := g.cfg.Jails.Exec(ctx, j, jail.ExecRequest{Argv: l.Prepare, Env: envMap(l.Env), Cwd: l.Cwd, Timeout: defaultCommandTimeout}, nil)
 	if err != nil {
 		return err
 	}
 	out, err := g.outputOf(ctx, j, st.ID)
 	if err == nil && out.ExitCode != 0 {
-		err = fault.Newf(fault.Unavailable, "gateway.furnish", string(j), "%s ended with exit code %d: %s", l.Prepare[0], out.ExitCode, out.Stderr)
+		err = fault.Newf(fault.Unavailable, "gateway.prepareJail", string(j), "%s ended with exit code %d: %s", l.Prepare[0], out.ExitCode, out.Stderr)
 	}
 	return err
 }
 
-// words are the variables of an environment.
-func words(env []string) map[string]string {
+// envMap converts NAME=VALUE strings to a map.
+func envMap(env []string) map[string]string {
 	m := make(map[string]string, len(env))
 	for _, kv := range env {
 		k, v, _ := strings.Cut(kv, "=")
