@@ -36,7 +36,11 @@ func (g *Gateway) checkpoint(ctx context.Context, rid id.Run, reason, by string,
 		if err != nil {
 			return run.Checkpoint{}, err
 		}
-		q.State, q.Inbox = r.Talk, inboxOf(r.Talk)
+		var saved conversationState
+		if err := json.Unmarshal(r.Talk, &saved); err != nil {
+			return run.Checkpoint{}, fmt.Errorf("read the conversation of run %s: %w", rid, err)
+		}
+		q.State, q.Inbox = r.Talk, saved.Inbox
 	}
 	if g.cfg.Memory != nil {
 		q.Memory, err = g.cfg.Memory.Capture(ctx, rid)
@@ -308,6 +312,9 @@ func (g *Gateway) branchOne(ctx context.Context, of run.Run, c run.Checkpoint, q
 	}
 	b, _, err := g.cfg.Runs.Resume(ctx, of.ID, q)
 	if err != nil {
+		if g.cfg.Memory != nil && len(c.Memory) > 0 {
+			err = errors.Join(err, g.cfg.Memory.Forget(ctx, q.As))
+		}
 		return run.Run{}, g.removeBranchJail(ctx, j, err)
 	}
 	return b, nil

@@ -12,6 +12,7 @@ import (
 
 	"glasshouse/approval"
 	"glasshouse/autonomy"
+	"glasshouse/budget"
 	"glasshouse/fault"
 	"glasshouse/id"
 	"glasshouse/jail"
@@ -133,6 +134,34 @@ func TestBranchesStartFromCheckpoint(t *testing.T) {
 	env.snapshots.failWith("Branch", fault.Newf(fault.Unavailable, "snapshot.Branch", "", "no memory"))
 	if all, err := env.g.Resume(t.Context(), r.ID, run.ResumeRequest{By: "ann"}, 1); err == nil || len(all) != 0 {
 		t.Errorf("Resume = %v, %v, want no branch and the cause", all, err)
+	}
+}
+
+func TestFailedBranchLeavesNoMemory(t *testing.T) {
+	env := newTestEnv(t)
+	r, _ := env.open().startBuiltin(Agent{Jail: permissive(t)})
+	env.memory.set(r.ID, "of the run")
+	before := env.memory.runs()
+	lower := run.ResumeRequest{By: "ann", Limits: budget.Amounts{budget.Steps: 0}} // limits can only be raised
+	if all, err := env.g.Resume(t.Context(), r.ID, lower, 1); err == nil {
+		t.Fatalf("Resume with a lower limit = %v, want an error", all)
+	}
+	if after := env.memory.runs(); after != before {
+		t.Errorf("runs with memory after a failed branch = %d, want %d", after, before)
+	}
+}
+
+// The messages that an agent has received are not delivered again after a restore.
+func TestCheckpointOfConversationKeepsInboxPosition(t *testing.T) {
+	env := newTestEnv(t)
+	r, _ := env.open().startBuiltin(Agent{Jail: permissive(t)})
+	state := mustJSON(t, conversationState{Exec: r.Exec, Inbox: 7})
+	if _, err := env.g.cfg.Runs.Update(t.Context(), r.ID, func(d *run.Details) { d.Talk = state }); err != nil {
+		t.Fatal(err)
+	}
+	cp, err := env.g.Checkpoint(t.Context(), r.ID, "by hand", "ann", false)
+	if err != nil || cp.Inbox != 7 {
+		t.Errorf("Checkpoint = inbox %d, %v, want inbox 7", cp.Inbox, err)
 	}
 }
 

@@ -949,6 +949,13 @@ func (m *fakeMemory) get(r id.Run) string {
 	return m.of[r]
 }
 
+// runs returns the number of runs that have memory.
+func (m *fakeMemory) runs() int {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return len(m.of)
+}
+
 func (m *fakeMemory) Capture(_ context.Context, r id.Run) (json.RawMessage, error) {
 	text, err := json.Marshal(m.get(r))
 	return text, err
