@@ -154,7 +154,7 @@ func (q *Queue) remember(ctx context.Context, r Request) (Request, error) {
 	if err := q.store.Save(ctx, now, nil); err != nil {
 		return r, fmt.Errorf("store that the rule of %s is remembered: %w", r.ID, err)
 	}
-	if ready, there := q.untaken[now.key()]; there && ready.ID == now.ID {
+	if answered, ok := q.untaken[now.key()]; ok && answered.ID == now.ID {
 		q.untaken[now.key()] = now
 	}
 	return now, nil

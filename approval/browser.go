@@ -115,11 +115,11 @@ func (b *browsers) bodies(ctx context.Context, r Request, _ Kind, _ time.Time) (
 		return nil, err
 	}
 	var bodies []json.RawMessage
-	for _, one := range list {
-		if checkPerson(r, Person{ID: string(one.Login), Role: one.Role}) != nil {
+	for _, browser := range list {
+		if checkPerson(r, Person{ID: string(browser.Login), Role: browser.Role}) != nil {
 			continue
 		}
-		body, err := json.Marshal(browserNotice{one.ID})
+		body, err := json.Marshal(browserNotice{browser.ID})
 		if err != nil {
 			return nil, err
 		}
@@ -149,7 +149,7 @@ func (b *browsers) deliver(ctx context.Context, q *Queue, n Notice) error {
 	if r.State != Pending || left <= 0 {
 		return nil // already settled: no answer is needed
 	}
-	one, err := b.cfg.Store.Browser(ctx, to.Browser)
+	browser, err := b.cfg.Store.Browser(ctx, to.Browser)
 	if errors.Is(err, fault.NotFound) {
 		return nil // unsubscribed or logged out
 	}
@@ -160,14 +160,14 @@ func (b *browsers) deliver(ctx context.Context, q *Queue, n Notice) error {
 	if err != nil {
 		return err
 	}
-	status, err := b.push(ctx, one, message, r, left)
+	status, err := b.push(ctx, browser, message, r, left)
 	switch {
 	case err != nil:
 		return err
 	case status == http.StatusNotFound || status == http.StatusGone:
-		return b.cfg.Store.DeleteBrowser(ctx, one.ID)
+		return b.cfg.Store.DeleteBrowser(ctx, browser.ID)
 	case status < 200 || status > 299:
-		return fmt.Errorf("the push service of a browser of %s returned status %d", Visible(one.Name), status)
+		return fmt.Errorf("the push service of a browser of %s returned status %d", Visible(browser.Name), status)
 	}
 	return nil
 }

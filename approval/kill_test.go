@@ -45,7 +45,8 @@ func daemon(path string) {
 		if err == nil {
 			fmt.Println("asked", r.ID)
 			if n%3 == 0 {
-				if _, err = q.Answer(ctx, r.ID, deny(anna, "no")); err == nil {
+				_, err = q.Answer(ctx, r.ID, deny(anna, "no"))
+				if err == nil {
 					fmt.Println("answered", r.ID)
 				}
 			}

@@ -118,8 +118,8 @@ func (o *outbox) add(notices []Notice) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	for _, n := range notices {
-		wake, there := o.wake[n.Channel]
-		if !there {
+		wake, ok := o.wake[n.Channel]
+		if !ok {
 			continue
 		}
 		o.queue[n.Channel] = append(o.queue[n.Channel], n)

@@ -328,8 +328,8 @@ func (q *Queue) open(ctx context.Context, r Request, count bool) (*pendingReques
 	if q.closed {
 		return nil, Request{}, errClosed
 	}
-	if ready, there := q.untaken[r.key()]; there && ready.Expires.After(now) {
-		return nil, ready, nil
+	if answered, ok := q.untaken[r.key()]; ok && answered.Expires.After(now) {
+		return nil, answered, nil
 	}
 	if w := q.byQuestion[r.key()]; w != nil {
 		if count {

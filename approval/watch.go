@@ -55,7 +55,7 @@ func (s *Subscription) Close() {
 //
 // +checklocks:q.mu
 func (q *Queue) drop(s *Subscription) {
-	if _, there := q.watchers[s]; there {
+	if _, ok := q.watchers[s]; ok {
 		delete(q.watchers, s)
 		close(s.c)
 	}

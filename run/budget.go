@@ -57,7 +57,8 @@ func (m *Manager) Charge(ctx context.Context, rid id.Run, used budget.Amounts) (
 				return err
 			}
 			var err error
-			if hold, err = w.budget.Reserve(nil); err != nil {
+			hold, err = w.budget.Reserve(nil)
+			if err != nil {
 				return err
 			}
 			hold.Commit(used) // idempotent, because the change may be attempted several times

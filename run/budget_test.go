@@ -82,7 +82,8 @@ func TestStopRunFailsOverBudget(t *testing.T) {
 	step(t, h.Manager, r.ID, "one")
 	_, _, err := h.Begin(t.Context(), r.ID, tool("two"))
 	wantKind(t, "Begin over the limit", err, fault.Exhausted)
-	if r = must(h.Get(t.Context(), r.ID))(t); r.State != run.Failed || r.Error == "" {
+	r = must(h.Get(t.Context(), r.ID))(t)
+	if r.State != run.Failed || r.Error == "" {
 		t.Errorf("run = %+v, want failed", r)
 	}
 	if c := must(h.Get(t.Context(), child.ID))(t); c.State != run.Cancelled {
@@ -126,11 +127,13 @@ func TestSpendingOutsideOfStepsCounts(t *testing.T) {
 	r := start(t, h.Manager, run.Request{Limits: budget.Amounts{budget.Tokens: 100, budget.Wall: 1000}})
 	b := must(h.Budget(ctx, r.ID))(t)
 	hold := must(b.Reserve(budget.Amounts{budget.Tokens: 60}))(t)
-	if r = must(h.Keep(ctx, r.ID))(t); r.Budget.Held[budget.Tokens] != 60 {
+	r = must(h.Keep(ctx, r.ID))(t)
+	if r.Budget.Held[budget.Tokens] != 60 {
 		t.Errorf("budget with a reservation = %+v", r.Budget)
 	}
 	hold.Commit(budget.Amounts{budget.Tokens: 40})
-	if r = must(h.Charge(ctx, r.ID, budget.Amounts{budget.Wall: 700}))(t); r.Budget.Consumed[budget.Tokens] != 40 || r.Budget.Consumed[budget.Wall] != 700 || len(r.Budget.Held) != 0 {
+	r = must(h.Charge(ctx, r.ID, budget.Amounts{budget.Wall: 700}))(t)
+	if r.Budget.Consumed[budget.Tokens] != 40 || r.Budget.Consumed[budget.Wall] != 700 || len(r.Budget.Held) != 0 {
 		t.Errorf("budget = %+v", r.Budget)
 	}
 
@@ -142,7 +145,8 @@ func TestSpendingOutsideOfStepsCounts(t *testing.T) {
 		t.Errorf("remaining after a kill = %v, want 10 tokens", got)
 	}
 	// Charge is possible over the limit.
-	if r = must(m.Charge(ctx, r.ID, budget.Amounts{budget.Wall: 301}))(t); r.State != run.Paused || r.Why != run.OverBudget {
+	r = must(m.Charge(ctx, r.ID, budget.Amounts{budget.Wall: 301}))(t)
+	if r.State != run.Paused || r.Why != run.OverBudget {
 		t.Errorf("run over its time is %s, %s", r.State, r.Why)
 	}
 	_, err := m.Charge(ctx, r.ID, budget.Amounts{"beer": 1})
@@ -182,7 +186,8 @@ func TestRefusalDueToReservationsDoesNotPause(t *testing.T) {
 	must(h.beginNew(ctx, r.ID, tool("one")))(t)
 	_, _, err := h.Begin(ctx, r.ID, tool("two"))
 	wantKind(t, "Begin while another step has the last reservation", err, fault.Exhausted)
-	if r = must(h.Get(ctx, r.ID))(t); r.State != run.Active {
+	r = must(h.Get(ctx, r.ID))(t)
+	if r.State != run.Active {
 		t.Errorf("run is %s, want active", r.State)
 	}
 	// A step that spends nothing releases its reservation.

@@ -33,7 +33,7 @@ type Checkpoint struct {
 	Inbox   int64        `json:"inbox"`             // Seq of the last message that the agent has read
 	Budget  budget.State `json:"budget"`
 
-	Digest  string `json:"digest"`            // of all fields above
+	Digest  string `json:"digest"`            // of the other fields, except Auto, Wrapped and Entry
 	Wrapped bool   `json:"wrapped,omitempty"` // State and Memory are encrypted, as in the Store
 	Entry   int64  `json:"entry,omitempty"`   // entry of the causal chain that records it; 0: in the chain of another daemon
 
@@ -160,10 +160,12 @@ func (t *transaction) checkpoint(r *Run, q CheckpointRequest, snapshot id.Snapsh
 		c.State, c.Inbox = last.State, max(c.Inbox, last.Inbox)
 	}
 	var err error
-	if c.Pending, err = t.pending(r.ID); err != nil {
+	c.Pending, err = t.pending(r.ID)
+	if err != nil {
 		return err
 	}
-	if c.Digest, err = c.sum(); err != nil {
+	c.Digest, err = c.sum()
+	if err != nil {
 		return err
 	}
 	r.Checkpoint, r.Checkpoints = c.ID, c.N
@@ -212,7 +214,7 @@ func (t *transaction) pending(rid id.Run) ([]string, error) {
 }
 
 // sum returns the digest of a checkpoint with plain State and Memory. The digest does not
-// cover Auto, which only affects the retention.
+// cover Entry, which is set later, and Auto, which only affects the retention.
 func (c Checkpoint) sum() (string, error) {
 	c.Digest, c.Entry, c.Auto = "", 0, false
 	text, err := json.Marshal(c)

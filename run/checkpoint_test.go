@@ -48,7 +48,8 @@ func TestCheckpointContents(t *testing.T) {
 	if all := must(h.Checkpoints(ctx, r.ID, 1, 0))(t); len(all) != 1 || all[0].ID != second.ID || all[0].State != nil || all[0].Entry == 0 {
 		t.Errorf("Checkpoints after the first = %+v", all)
 	}
-	if r = must(h.Get(ctx, r.ID))(t); r.Checkpoint != second.ID || r.Checkpoints != 2 {
+	r = must(h.Get(ctx, r.ID))(t)
+	if r.Checkpoint != second.ID || r.Checkpoints != 2 {
 		t.Errorf("run = %+v", r)
 	}
 	_, err := h.TakeCheckpoint(ctx, r.ID, run.CheckpointRequest{State: json.RawMessage(`"` + strings.Repeat("x", 4<<20) + `"`)})
@@ -171,7 +172,8 @@ func TestBranchStartsFromCheckpoint(t *testing.T) {
 		must(h.End(ctx, b.ID, "b", done(`"otherwise"`)))(t)
 		step(t, h.Manager, b.ID, "c")
 		// One step was done, one was in flight, and one is new.
-		if b = must(h.Get(ctx, b.ID))(t); b.Budget.Consumed[budget.Steps] != 3 || b.Steps != 3 {
+		b = must(h.Get(ctx, b.ID))(t)
+		if b.Budget.Consumed[budget.Steps] != 3 || b.Steps != 3 {
 			t.Errorf("branch has spent %+v in %d steps, want 3", b.Budget, b.Steps)
 		}
 	}

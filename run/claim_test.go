@@ -196,7 +196,8 @@ func TestUnnoticedLostClaimKeepsStoredBudget(t *testing.T) {
 		t.Fatal(err)
 	}
 	step(t, b, r.ID, "b's")
-	if r = must(h.Move(ctx, r.ID, run.Move{To: run.Paused, Why: run.ByOperator}))(t); r.Budget.Consumed[budget.Steps] != 1 {
+	r = must(h.Move(ctx, r.ID, run.Move{To: run.Paused, Why: run.ByOperator}))(t)
+	if r.Budget.Consumed[budget.Steps] != 1 {
 		t.Errorf("budget after a move by the former holder = %+v, want 1 step spent", r.Budget)
 	}
 	if !errors.Is(context.Cause(claimed), run.ErrLost) {

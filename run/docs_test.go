@@ -30,7 +30,7 @@ func TestDocumentedTransitionsMatch(t *testing.T) {
 		for _, s := range list {
 			to = append(to, string(s))
 		}
-		if got, there := documented[from]; !there || got != strings.Join(to, ", ") {
+		if got, ok := documented[from]; !ok || got != strings.Join(to, ", ") {
 			t.Errorf("docs/runs.md has transitions from %q to %q, want %q", from, got, to)
 		}
 	}

@@ -28,7 +28,8 @@ func TestFinishRequiresUntil(t *testing.T) {
 		must(h.beginNew(ctx, r.ID, q))(t)
 		must(h.End(ctx, r.ID, q.Key, run.Outcome{State: state}))(t)
 	}
-	if r = must(h.Finish(ctx, r.ID, run.Finish{By: "agent"}))(t); r.State != run.Done {
+	r = must(h.Finish(ctx, r.ID, run.Finish{By: "agent"}))(t)
+	if r.State != run.Done {
 		t.Errorf("run is %s, want done", r.State)
 	}
 	if kept := must(h.Get(ctx, r.ID))(t); kept.Until.String() != until.String() {
@@ -41,7 +42,8 @@ func TestManualUntilNeedsPerson(t *testing.T) {
 	r := start(t, h.Manager, run.Request{Until: must(run.ParseUntil([]byte(`"manual"`)))(t)})
 	_, err := h.Finish(t.Context(), r.ID, run.Finish{By: "agent"})
 	wantKind(t, "Finish by the agent", err, fault.Conflict)
-	if r = must(h.Finish(t.Context(), r.ID, run.Finish{By: "anna", Person: true, Result: json.RawMessage(`1`)}))(t); r.State != run.Done {
+	r = must(h.Finish(t.Context(), r.ID, run.Finish{By: "anna", Person: true, Result: json.RawMessage(`1`)}))(t)
+	if r.State != run.Done {
 		t.Errorf("run is %s, want done", r.State)
 	}
 }

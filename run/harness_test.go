@@ -46,7 +46,8 @@ func newHarnessAt(t testing.TB, dir, path string, change ...func(*run.Config)) *
 	t.Helper()
 	h := &harness{dir: dir, path: path}
 	var err error
-	if h.key, err = age.GenerateX25519Identity(); err != nil {
+	h.key, err = age.GenerateX25519Identity()
+	if err != nil {
 		t.Fatal(err)
 	}
 	h.open(t)
@@ -66,7 +67,8 @@ func (h *harness) open(t testing.TB) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if h.chain, err = chain.Open(t.Context(), chain.Config{Store: h.db.Chain(), Key: key, Log: slog.New(slog.DiscardHandler)}); err != nil {
+	h.chain, err = chain.Open(t.Context(), chain.Config{Store: h.db.Chain(), Key: key, Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { h.chain.Close() })

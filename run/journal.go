@@ -126,7 +126,7 @@ func (m *Manager) Begin(ctx context.Context, rid id.Run, q StepRequest) (s Step,
 	if s.Ended.IsZero() {
 		return s, fresh, nil
 	}
-	s, err = m.full(ctx, s)
+	s, err = m.unsealOutput(ctx, s)
 	return s, false, err
 }
 
@@ -237,7 +237,8 @@ func (t *transaction) beginStep(r *Run, w *localRun, q StepRequest) (Step, error
 	if len(input) > maxFullInput {
 		input = beginning(input)
 	}
-	if s.Input, err = t.sealJSON(input, []manifest.Label{q.Label}); err != nil {
+	s.Input, err = t.sealJSON(input, []manifest.Label{q.Label})
+	if err != nil {
 		return Step{}, err
 	}
 	r.Steps++
@@ -302,7 +303,9 @@ func (m *Manager) End(ctx context.Context, rid id.Run, key string, o Outcome) (S
 		return Step{}, err
 	}
 	var err error
-	if o.Output, err = json.Marshal(o.Output); err != nil { // normalized, so that a comparison with the stored output is exact
+	// Normalize the output, so that a comparison with the stored output is exact.
+	o.Output, err = json.Marshal(o.Output)
+	if err != nil {
 		return Step{}, fault.Fieldf(op, "output", "%v", err)
 	}
 	var ended Step
@@ -322,12 +325,12 @@ func (m *Manager) End(ctx context.Context, rid id.Run, key string, o Outcome) (S
 	if err != nil {
 		return Step{}, err
 	}
-	return m.full(ctx, ended)
+	return m.unsealOutput(ctx, ended)
 }
 
 // repeatEnd handles End for a step that has ended. It returns nil if the outcome is the same.
 func (t *transaction) repeatEnd(s Step, o Outcome) error {
-	if full, err := t.full(t.ctx, s); err == nil && s.State == o.State && bytes.Equal(full.Output, o.Output) {
+	if full, err := t.unsealOutput(t.ctx, s); err == nil && s.State == o.State && bytes.Equal(full.Output, o.Output) {
 		return nil
 	}
 	return fault.Newf(fault.Conflict, "run.End", s.Key, "step has been %s since %s", s.State, s.Ended.Format(time.RFC3339))
@@ -339,7 +342,8 @@ func (t *transaction) endStep(r *Run, w *localRun, s Step, o Outcome) (Step, err
 	}
 	s.State, s.Label, s.Used, s.Ended = o.State, manifest.Join(s.Label, o.Label), o.Used, t.now
 	var err error
-	if s.Output, err = t.sealJSON(o.Output, []manifest.Label{s.Label}); err != nil {
+	s.Output, err = t.sealJSON(o.Output, []manifest.Label{s.Label})
+	if err != nil {
 		return Step{}, err
 	}
 	if err := t.settleStep(w, s); err != nil {
@@ -371,7 +375,8 @@ func (t *transaction) settleStep(w *localRun, s Step) error {
 	if at.reservation == nil {
 		used = excess(s.Used, limited(s.Worst, w.budget.State().Limits))
 		var err error
-		if at.reservation, err = w.budget.Reserve(nil); err != nil {
+		at.reservation, err = w.budget.Reserve(nil)
+		if err != nil {
 			return err
 		}
 	}
@@ -383,7 +388,7 @@ func (t *transaction) settleStep(w *localRun, s Step) error {
 func limited(worst, limits budget.Amounts) budget.Amounts {
 	held := budget.Amounts{}
 	for d, n := range worst {
-		if _, is := limits[d]; is {
+		if _, ok := limits[d]; ok {
 			held[d] = n
 		}
 	}
@@ -402,7 +407,7 @@ func excess(used, counted budget.Amounts) budget.Amounts {
 }
 
 // unsealOutput returns the step with its decrypted output in place of a handle.
-func (m *Manager) full(ctx context.Context, s Step) (Step, error) {
+func (m *Manager) unsealOutput(ctx context.Context, s Step) (Step, error) {
 	var handle string
 	if json.Unmarshal(s.Output, &handle) != nil || !IsHandle(handle) || !personal(s.Label) {
 		return s, nil
@@ -435,7 +440,7 @@ func (m *Manager) Wait(ctx context.Context, rid id.Run, key string) (Step, error
 	if err != nil {
 		return Step{}, err
 	}
-	return m.full(ctx, s)
+	return m.unsealOutput(ctx, s)
 }
 
 // busy reports whether a caller in this process executes a step.

@@ -55,7 +55,8 @@ func TestStepIsIdempotent(t *testing.T) {
 		_, _, err := h.Begin(ctx, r.ID, q)
 		wantKind(t, "Begin of the same key with "+name, err, fault.Mismatch)
 	}
-	if r = must(h.Get(ctx, r.ID))(t); r.Steps != 1 {
+	r = must(h.Get(ctx, r.ID))(t)
+	if r.Steps != 1 {
 		t.Errorf("%d steps are counted, want 1", r.Steps)
 	}
 	_, err = h.End(ctx, r.ID, "never begun", done("1"))
@@ -232,7 +233,8 @@ func TestInvalidStepRequests(t *testing.T) {
 		_, _, err := h.Begin(t.Context(), r.ID, q)
 		wantKind(t, fmt.Sprintf("Begin(%.200v)", q), err, fault.Invalid)
 	}
-	if r = must(h.Get(t.Context(), r.ID))(t); r.Steps != 0 || r.State != run.Active {
+	r = must(h.Get(t.Context(), r.ID))(t)
+	if r.Steps != 0 || r.State != run.Active {
 		t.Errorf("run = %+v, want unchanged", r)
 	}
 	_, _, err := h.Begin(t.Context(), id.Run("r-none"), tool("k"))

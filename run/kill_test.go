@@ -104,7 +104,8 @@ func (w world) work(ctx context.Context, m *run.Manager) error {
 		if err := w.step(ctx, m, r.ID, fmt.Sprint("k", n)); err != nil {
 			return err
 		}
-		if r, err = m.Get(ctx, r.ID); err != nil {
+		r, err = m.Get(ctx, r.ID)
+		if err != nil {
 			return err
 		}
 		if n == 1 && r.Checkpoints == 0 {
@@ -277,7 +278,8 @@ func TestUnrecordedChangeBlocksSession(t *testing.T) {
 	}
 	must(h.Claim(ctx, poor.ID))(t)
 	must(h.End(ctx, poor.ID, "k", done("1")))(t)
-	if poor = must(h.Get(ctx, poor.ID))(t); poor.Budget.Consumed[budget.Steps] != 1 || len(poor.Budget.Held) != 0 {
+	poor = must(h.Get(ctx, poor.ID))(t)
+	if poor.Budget.Consumed[budget.Steps] != 1 || len(poor.Budget.Held) != 0 {
 		t.Errorf("budget = %+v", poor.Budget)
 	}
 	var to []any
@@ -362,7 +364,8 @@ func daemon(path string) error {
 				return err
 			}
 		}
-		if r, err = m.Get(ctx, r.ID); err == nil && r.State != run.Done {
+		r, err = m.Get(ctx, r.ID)
+		if err == nil && r.State != run.Done {
 			r, err = m.Finish(ctx, r.ID, run.Finish{Result: json.RawMessage(`1`)})
 		}
 		if err != nil {

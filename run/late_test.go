@@ -37,7 +37,8 @@ func TestWaitingTimeIsNotCounted(t *testing.T) {
 	}
 	time.Sleep(pause)
 	before = time.Now()
-	if r = must(h.Renew(ctx, r.ID))(t); ownTime(r) > time.Since(before) {
+	r = must(h.Renew(ctx, r.ID))(t)
+	if ownTime(r) > time.Since(before) {
 		t.Errorf("time after Renew = %s", ownTime(r))
 	}
 	// Renew also restarts the time of a paused run.
@@ -45,7 +46,8 @@ func TestWaitingTimeIsNotCounted(t *testing.T) {
 	time.Sleep(pause)
 	before = time.Now()
 	must(h.Renew(ctx, r.ID))(t)
-	if r = must(h.Move(ctx, r.ID, run.Move{To: run.Active}))(t); ownTime(r) > time.Since(before) || ownTime(r) < 0 {
+	r = must(h.Move(ctx, r.ID, run.Move{To: run.Active}))(t)
+	if ownTime(r) > time.Since(before) || ownTime(r) < 0 {
 		t.Errorf("time after Renew of a paused run = %s", ownTime(r))
 	}
 	must(h.Move(ctx, r.ID, run.Move{To: run.Cancelled}))(t)

@@ -93,7 +93,8 @@ func (t *transaction) put(msg Message, to []string) error {
 		return err
 	}
 	msg.Text = m.Text(msg.Text)
-	if msg.Text, err = t.seal(msg.Text, msg.Labels); err != nil {
+	msg.Text, err = t.seal(msg.Text, msg.Labels)
+	if err != nil {
 		return err
 	}
 	t.c.Messages = []Message{msg}
@@ -142,7 +143,7 @@ func (m *Manager) WaitForEvent(ctx context.Context, rid id.Run, after int64, rea
 			return err
 		}
 		t.sessionChanged = true // conflicts with a concurrent Send
-		found, err := t.found(r, after)
+		found, err := t.hasMessage(r, after)
 		if err != nil || found {
 			return err
 		}
@@ -151,7 +152,7 @@ func (m *Manager) WaitForEvent(ctx context.Context, rid id.Run, after int64, rea
 }
 
 // hasMessage reports whether the inbox has a message for a run with a Seq larger than after.
-func (t *transaction) found(r *Run, after int64) (bool, error) {
+func (t *transaction) hasMessage(r *Run, after int64) (bool, error) {
 	for {
 		list, err := t.store.Messages(t.ctx, t.local.id, In, after, page)
 		if err != nil {

@@ -195,7 +195,8 @@ func TestFailedDeliveryIsRetriedUntilDead(t *testing.T) {
 		attempts := 0
 		for d := mail; d.State == run.Pending; attempts++ {
 			var err error
-			if d, err = h.NotDelivered(ctx, d, errors.New("no answer")); err != nil {
+			d, err = h.NotDelivered(ctx, d, errors.New("no answer"))
+			if err != nil {
 				t.Fatal(err)
 			}
 			if pause := time.Until(d.Next); d.State == run.Pending && (pause < 500*time.Millisecond || pause > 4*time.Second) {

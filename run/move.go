@@ -118,7 +118,8 @@ func (t *transaction) create(q Request) (*Run, error) {
 		t.markChanged(p) // conflicts with ending the parent concurrently
 		parent = p.Entry
 	}
-	if r.Goal, err = t.seal(q.Goal, q.Labels); err != nil {
+	r.Goal, err = t.seal(q.Goal, q.Labels)
+	if err != nil {
 		return nil, err
 	}
 	return r, t.startRun(r, parent, q.By, nil)

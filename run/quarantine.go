@@ -56,7 +56,8 @@ func (t *transaction) seal(text string, labels []manifest.Label) (string, error)
 	}
 	s := Sealed{Handle: handlePrefix + rand.Text(), Session: t.local.id, Labels: labels, Expires: t.now.Add(t.cfg.TTL)}
 	var err error
-	if s.Text, err = t.encrypt(s.Handle, []byte(text)); err != nil {
+	s.Text, err = t.encrypt(s.Handle, []byte(text))
+	if err != nil {
 		return "", err
 	}
 	t.c.Sealed = append(t.c.Sealed, s)

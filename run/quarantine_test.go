@@ -110,7 +110,8 @@ func TestRevealNeedsClearance(t *testing.T) {
 		t.Errorf("Inbox without clearance = %+v", list)
 	}
 	must(h.Change(ctx, "s", "anna", func(s *run.Settings) { s.Labels = []manifest.Label{"pii.chat"} }))(t)
-	if list = must(h.Inbox(ctx, "s", 0, 0))(t); len(list) != 1 || list[0].Text != personalText {
+	list = must(h.Inbox(ctx, "s", 0, 0))(t)
+	if len(list) != 1 || list[0].Text != personalText {
 		t.Errorf("Inbox with clearance = %+v", list)
 	}
 	must(h.Open(ctx, run.Session{ID: "other", Settings: run.Settings{Labels: []manifest.Label{manifest.Secret}}}))(t)
@@ -146,7 +147,8 @@ func TestPersonalDataNeedsKey(t *testing.T) {
 	h := newHarness(t, func(c *run.Config) { c.Key = nil })
 	_, err := h.Send(t.Context(), run.Message{Session: "s", Text: personalText, Labels: pii})
 	wantKind(t, "Send", err, fault.Unsupported)
-	if _, err = h.Send(t.Context(), run.Message{Session: "s", Text: "hello", Labels: []manifest.Label{manifest.Redacted}}); err != nil {
+	_, err = h.Send(t.Context(), run.Message{Session: "s", Text: "hello", Labels: []manifest.Label{manifest.Redacted}})
+	if err != nil {
 		t.Errorf("Send without personal data = %v", err)
 	}
 	if list := must(h.Messages(t.Context(), "s", run.In, 0, 0))(t); len(list) != 1 || list[0].Seq != 1 {

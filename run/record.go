@@ -41,7 +41,8 @@ func (t *transaction) record(r Record, body any) error {
 	if err != nil {
 		return fmt.Errorf("encode entry %s: %w", r.Kind, err)
 	}
-	if text, err = recordable(text); err != nil {
+	text, err = recordable(text)
+	if err != nil {
 		return fmt.Errorf("encode entry %s: %w", r.Kind, err)
 	}
 	r.By = actor(r.By)
@@ -143,7 +144,8 @@ func (m *Manager) recoverAbandonedRecords(ctx context.Context) error {
 func (m *Manager) recoverRecords(ctx context.Context, pending []Record) error {
 	for _, r := range pending {
 		var err error
-		if r.entry, err = m.findEntry(ctx, r); err == nil {
+		r.entry, err = m.findEntry(ctx, r)
+		if err == nil {
 			err = m.flushRecord(ctx, &r)
 		}
 		if err != nil {

@@ -18,10 +18,10 @@ import (
 
 // An Until is a condition that must hold before a run is done:
 //
-//	"manual"                     a person says that it is
-//	{"capability": "places.search"}   it was called, and succeeded
+//	"manual"                         a person confirms that it is done
+//	{"capability": "places.search"}  the capability was called and succeeded
 //	{"and": [...]}  {"or": [...]}  {"not": ...}
-//	{"rtfs": "(> (:steps run) 3)"}  an expression over the run's record
+//	{"rtfs": "(> (:steps run) 3)"}   an expression over the run is true
 //
 // The JSON form is the same in both directions.
 type Until struct {
