@@ -296,8 +296,8 @@ func (m *Manager) Forget(ctx context.Context, c Checkpoint) error {
 	return err
 }
 
-// Checkpoints lists the checkpoints of a run with numbers after after, in order and without
-// State and Memory.
+// Checkpoints lists the checkpoints of a run with numbers greater than after, in order and
+// without State and Memory.
 func (m *Manager) Checkpoints(ctx context.Context, rid id.Run, after int64, limit int) ([]Checkpoint, error) {
 	return m.store.Checkpoints(ctx, rid, after, pageLimit(limit))
 }

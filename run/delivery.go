@@ -64,7 +64,7 @@ func (r Retry) pause(n int) time.Duration {
 
 // Take returns up to limit due deliveries to a connector, earliest first. Within
 // Retry.Patience, no other caller gets them, and the caller must report the result with
-// Delivered or NotDelivered. After that they are due again. If the process restarts with the
+// Delivered or NotDelivered. Otherwise they are due again. If the process restarts with the
 // same Holder, they are due immediately.
 func (m *Manager) Take(ctx context.Context, to string, limit int) ([]Delivery, error) {
 	now := time.Now()

@@ -114,14 +114,14 @@ func (m *Manager) await(ctx context.Context, sid string, look func() (enough boo
 	}
 }
 
-// Events returns events of a session with numbers after after.
+// Events returns events of a session with numbers greater than after.
 func (m *Manager) Events(ctx context.Context, sid string, after int64, limit int) ([]Event, error) {
 	return m.store.Events(ctx, sid, after, pageLimit(limit))
 }
 
-// Follow yields the events of a session with numbers after after, and then new ones, until ctx
-// is done or after it has yielded an error. A slow consumer loses no events, because they are
-// read from the store.
+// Follow yields the events of a session with numbers greater than after, and then new ones. It
+// ends when ctx is done, or after it has yielded an error. A slow consumer loses no events,
+// because they are read from the store.
 func (m *Manager) Follow(ctx context.Context, sid string, after int64) iter.Seq2[Event, error] {
 	return func(yield func(Event, error) bool) {
 		for {

@@ -190,7 +190,7 @@ func (msg *Message) check() error {
 	return checkLabels(op, msg.Labels)
 }
 
-// Messages returns messages of one direction with numbers after after. Personal texts are
+// Messages returns messages of one direction with numbers greater than after. Personal texts are
 // handles.
 func (m *Manager) Messages(ctx context.Context, sid string, d Dir, after int64, limit int) ([]Message, error) {
 	return m.store.Messages(ctx, sid, d, after, pageLimit(limit))
@@ -201,7 +201,7 @@ func (m *Manager) Message(ctx context.Context, mid id.Message) (Message, error) 
 	return m.store.Message(ctx, mid)
 }
 
-// Inbox returns incoming messages with numbers after after for the agents of a session.
+// Inbox returns incoming messages with numbers greater than after for the agents of a session.
 // Personal texts are in plain text if the session is cleared for them; each such access is
 // recorded. Inbox waits until there is a message. It returns none if ctx is done first.
 func (m *Manager) Inbox(ctx context.Context, sid string, after int64, limit int) ([]Message, error) {
