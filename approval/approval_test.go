@@ -18,53 +18,54 @@ import (
 	"glasshouse/store/storetest"
 )
 
-// A desk is a queue on a real database, and what it was seen to do.
-type desk struct {
+// A harness is a queue on a real database. It records the queue's calls of Record and
+// Remember.
+type harness struct {
 	*approval.Queue
-	t     *testing.T
-	where string
-	cfg   approval.Config
+	t    *testing.T
+	path string
+	cfg  approval.Config
 
-	mu         sync.Mutex
-	events     []approval.Event
-	remembered []policy.Rule
-	unwilling  error  // of recording
-	forgetful  error  // of remembering
-	slow       func() // before something is remembered
+	mu             sync.Mutex
+	events         []approval.Event
+	remembered     []policy.Rule
+	recordErr      error  // result of Record
+	rememberErr    error  // result of Remember
+	beforeRemember func() // called before Remember
 }
 
-func newDesk(t *testing.T, cfg approval.Config) *desk {
+func newHarness(t *testing.T, cfg approval.Config) *harness {
 	t.Helper()
-	d := &desk{t: t, where: filepath.Join(t.TempDir(), "g.db"), cfg: cfg}
+	d := &harness{t: t, path: filepath.Join(t.TempDir(), "g.db"), cfg: cfg}
 	d.open()
 	return d
 }
 
-// open opens the queue, for a restart anew.
-func (d *desk) open() {
+// open opens the queue, also after Close.
+func (d *harness) open() {
 	d.t.Helper()
 	cfg := d.cfg
 	cfg.Record = func(_ context.Context, e approval.Event) (int64, error) {
 		d.mu.Lock()
 		defer d.mu.Unlock()
-		if d.unwilling != nil {
-			return 0, d.unwilling
+		if d.recordErr != nil {
+			return 0, d.recordErr
 		}
 		d.events = append(d.events, e)
 		return int64(len(d.events)), nil
 	}
 	cfg.Remember = func(_ context.Context, r approval.Request, rule policy.Rule) error {
-		if d.slow != nil {
-			d.slow()
+		if d.beforeRemember != nil {
+			d.beforeRemember()
 		}
 		d.mu.Lock()
 		defer d.mu.Unlock()
-		if d.forgetful == nil {
+		if d.rememberErr == nil {
 			d.remembered = append(d.remembered, rule)
 		}
-		return d.forgetful
+		return d.rememberErr
 	}
-	s, err := storetest.Open(d.t, d.where)
+	s, err := storetest.Open(d.t, d.path)
 	if err != nil {
 		d.t.Fatal(err)
 	}
@@ -80,7 +81,7 @@ func (d *desk) open() {
 	})
 }
 
-func (d *desk) restart() {
+func (d *harness) restart() {
 	d.t.Helper()
 	d.Close()
 	d.open()
@@ -89,7 +90,7 @@ func (d *desk) restart() {
 	}
 }
 
-func (d *desk) kinds() string {
+func (d *harness) kinds() string {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	var all []string
@@ -99,7 +100,7 @@ func (d *desk) kinds() string {
 	return strings.Join(all, " ")
 }
 
-func (d *desk) mustOpen(r approval.Request) approval.Request {
+func (d *harness) mustOpen(r approval.Request) approval.Request {
 	d.t.Helper()
 	got, err := d.Open(d.t.Context(), r)
 	if err != nil {
@@ -108,7 +109,7 @@ func (d *desk) mustOpen(r approval.Request) approval.Request {
 	return got
 }
 
-func (d *desk) mustAnswer(r approval.Request, a approval.Answer) approval.Request {
+func (d *harness) mustAnswer(r approval.Request, a approval.Answer) approval.Request {
 	d.t.Helper()
 	got, err := d.Answer(d.t.Context(), r.ID, a)
 	if err != nil {
@@ -117,13 +118,13 @@ func (d *desk) mustAnswer(r approval.Request, a approval.Answer) approval.Reques
 	return got
 }
 
-type asked struct {
+type askResult struct {
 	approval.Request
 	err error
 }
 
-func TestARequestThatIsWithdrawnBeforeAskWaitsIsNotPutAgain(t *testing.T) {
-	d := newDesk(t, approval.Config{})
+func TestWithdrawBeforeAskWaitsDoesNotAskAgain(t *testing.T) {
+	d := newHarness(t, approval.Config{})
 	puts := 0
 	got, err := d.Queue.Ask(t.Context(), run("rm x"), func(r approval.Request) {
 		puts++
@@ -132,20 +133,20 @@ func TestARequestThatIsWithdrawnBeforeAskWaitsIsNotPutAgain(t *testing.T) {
 		}
 	})
 	if err != nil || got.State != approval.Withdrawn || puts != 1 {
-		t.Errorf("Ask = %q, %v after %d requests, want withdrawn after 1", got.State, err, puts)
+		t.Errorf("Ask = %q, %v after %d calls of put, want withdrawn after 1", got.State, err, puts)
 	}
 	if left := d.Pending(); len(left) != 0 {
 		t.Errorf("Pending = %+v, want nothing", left)
 	}
 }
 
-// ask asks in the background; once it returns the question is pending.
-func (d *desk) ask(ctx context.Context, r approval.Request) <-chan asked {
+// ask calls Ask in the background. When it returns, the request is pending or settled.
+func (d *harness) ask(ctx context.Context, r approval.Request) <-chan askResult {
 	d.t.Helper()
-	done := make(chan asked, 1)
+	done := make(chan askResult, 1)
 	go func() {
 		got, err := d.Queue.Ask(ctx, r, nil)
-		done <- asked{got, err}
+		done <- askResult{got, err}
 	}()
 	for end := time.Now().Add(30 * time.Second); ; time.Sleep(time.Millisecond) {
 		for _, p := range d.Pending() {
@@ -157,7 +158,7 @@ func (d *desk) ask(ctx context.Context, r approval.Request) <-chan asked {
 			return done
 		}
 		if time.Now().After(end) {
-			d.t.Fatal("the question does not become pending")
+			d.t.Fatal("the request does not become pending within 30 s")
 		}
 	}
 }
@@ -199,42 +200,42 @@ func wantKind(t *testing.T, err error, kind fault.Kind) {
 	}
 }
 
-func TestAnAgentWaitsUntilSomebodyAllows(t *testing.T) {
-	d := newDesk(t, approval.Config{})
+func TestAskWaitsUntilAllowed(t *testing.T) {
+	d := newHarness(t, approval.Config{})
 	done := d.ask(t.Context(), run("rm -rf build"))
 	r := d.Pending()[0]
 	if r.State != approval.Pending || !strings.HasPrefix(string(r.ID), "a-") || r.Hash != approval.HashOf(r.Question) || r.Tier != approval.Standard {
-		t.Errorf("the request is %+v", r)
+		t.Errorf("request = %+v", r)
 	}
 	if left := time.Until(r.Expires); left < 14*time.Minute || left > 15*time.Minute {
-		t.Errorf("it expires in %s, want the default of 15 min", left)
+		t.Errorf("expires in %s, want the default of 15 min", left)
 	}
 	d.mustAnswer(r, allow(anna))
 	got := <-done
 	q, granted := got.Granted()
 	if got.err != nil || !granted || q.Resource != "rm -rf build" || got.Answer.By != anna || got.Answer.Hash != r.Hash || !got.Taken {
-		t.Errorf("got %+v, %v", got.Request, got.err)
+		t.Errorf("Ask = %+v, %v", got.Request, got.err)
 	}
 	if got.Outcome != "allowed by anna" || got.Entry != 2 || d.kinds() != "asked answered" {
-		t.Errorf("outcome %q, entry %d, recorded %q", got.Outcome, got.Entry, d.kinds())
+		t.Errorf("outcome %q, entry %d, events %q", got.Outcome, got.Entry, d.kinds())
 	}
 	if len(d.Pending()) != 0 {
-		t.Error("it is still pending")
+		t.Error("the request is pending after its answer")
 	}
 }
 
-func TestADenialSaysWhoAndWhy(t *testing.T) {
-	d := newDesk(t, approval.Config{})
+func TestDenialOutcomeHasAuthorAndReason(t *testing.T) {
+	d := newHarness(t, approval.Config{})
 	done := d.ask(t.Context(), run("rm x"))
 	d.mustAnswer(d.Pending()[0], deny(anna, "not on a Friday"))
 	got := <-done
 	if _, granted := got.Granted(); granted || got.err != nil || got.Outcome != "denied by anna: not on a Friday" {
-		t.Errorf("got %+v, %v", got.Request, got.err)
+		t.Errorf("Ask = %+v, %v", got.Request, got.err)
 	}
 }
 
-func TestSomethingElseIsAllowedInItsPlace(t *testing.T) {
-	d := newDesk(t, approval.Config{})
+func TestModifyAllowsDifferentResource(t *testing.T) {
+	d := newHarness(t, approval.Config{})
 	done := d.ask(t.Context(), run("rm -rf /"))
 	r := d.Pending()[0]
 	modify := approval.Answer{Verdict: approval.Modify, Resource: "rm -rf build", By: anna, Channel: "api"}
@@ -242,17 +243,17 @@ func TestSomethingElseIsAllowedInItsPlace(t *testing.T) {
 	got := <-done
 	q, granted := got.Granted()
 	if !granted || q.Resource != "rm -rf build" || len(q.Attributes) != 0 || q.Subject != r.Question.Subject {
-		t.Errorf("granted %+v, %v", q, granted)
+		t.Errorf("Granted = %+v, %v", q, granted)
 	}
 	if got.Answer.Hash != approval.HashOf(q) || got.Answer.Hash == r.Hash {
-		t.Error("the answer is not bound to what it allows")
+		t.Error("the hash of the answer is not the hash of the modified question")
 	}
 	for _, bad := range []approval.Answer{
 		{Verdict: approval.Modify, By: anna},
 		{Verdict: approval.Modify, Resource: "x", Scope: approval.Always, By: anna},
 		{Verdict: approval.Allow, Resource: "x", By: anna},
 		{Verdict: approval.Modify, Resource: "a\x00b", By: anna},
-		{Verdict: approval.Modify, Resource: "ls", By: anna}, // as it was asked
+		{Verdict: approval.Modify, Resource: "ls", By: anna}, // unchanged
 	} {
 		r := d.mustOpen(run("ls"))
 		_, err := d.Answer(t.Context(), r.ID, bad)
@@ -260,30 +261,30 @@ func TestSomethingElseIsAllowedInItsPlace(t *testing.T) {
 	}
 }
 
-func TestTheFirstAnswerCounts(t *testing.T) {
-	d := newDesk(t, approval.Config{})
+func TestFirstAnswerSettles(t *testing.T) {
+	d := newHarness(t, approval.Config{})
 	r := d.mustOpen(run("rm x"))
 	d.mustAnswer(r, allow(anna))
-	again := d.mustAnswer(r, allow(anna)) // the same again is no error
+	again := d.mustAnswer(r, allow(anna)) // repeating the answer is no error
 	if again.State != approval.Answered {
-		t.Errorf("answered again it is %s", again.State)
+		t.Errorf("state after the same answer = %s, want answered", again.State)
 	}
 	for _, other := range []approval.Answer{deny(anna, ""), deny(ben, ""), allow(ben), {Verdict: approval.Allow, Scope: approval.Always, By: anna}} {
 		_, err := d.Answer(t.Context(), r.ID, other)
 		wantKind(t, err, fault.Conflict)
-		if err == nil || !strings.Contains(err.Error(), "anna said allow, once at 20") {
-			t.Errorf("the error does not say who and when: %v", err)
+		if err == nil || !strings.Contains(err.Error(), "anna already answered allow, once at 20") {
+			t.Errorf("error = %v, want author and time of the first answer", err)
 		}
 	}
 	if d.kinds() != "asked answered" {
-		t.Errorf("recorded %q", d.kinds())
+		t.Errorf("events = %q", d.kinds())
 	}
 	_, err := d.Answer(t.Context(), "a-nosuchnosuch", allow(anna))
 	wantKind(t, err, fault.NotFound)
 }
 
-func TestManyAnswerAtOnceAndOneWins(t *testing.T) {
-	d := newDesk(t, approval.Config{})
+func TestConcurrentAnswersSettleOnce(t *testing.T) {
+	d := newHarness(t, approval.Config{})
 	for range 5 {
 		done := d.ask(t.Context(), run("rm x"))
 		r := d.Pending()[0]
@@ -308,13 +309,13 @@ func TestManyAnswerAtOnceAndOneWins(t *testing.T) {
 		}
 		wg.Wait()
 		if got := <-done; won != 1 || got.err != nil {
-			t.Errorf("%d answers won, %v", won, got.err)
+			t.Errorf("%d answers succeeded, want 1; Ask = %v", won, got.err)
 		}
 	}
 }
 
-func TestAnAgentNeverAnswersItsOwn(t *testing.T) {
-	d := newDesk(t, approval.Config{})
+func TestAgentCannotAnswerOwnRequest(t *testing.T) {
+	d := newHarness(t, approval.Config{})
 	r := d.mustOpen(run("rm x"))
 	for _, p := range []approval.Person{
 		{ID: "t-x", Name: "x", Role: "agent"},
@@ -330,25 +331,25 @@ func TestAnAgentNeverAnswersItsOwn(t *testing.T) {
 		}
 	}
 	if len(d.Pending()) != 1 {
-		t.Error("it is no longer pending")
+		t.Error("the request is not pending")
 	}
 	d.mustAnswer(r, allow(anna))
 	_, err := d.Answer(t.Context(), r.ID, allow(approval.Person{ID: "t-x", Role: "agent"}))
-	wantKind(t, err, fault.Denied) // nor does it learn who did
+	wantKind(t, err, fault.Denied) // the error does not reveal the first answer
 }
 
-func TestElevatedTakesTwo(t *testing.T) {
-	d := newDesk(t, approval.Config{})
+func TestElevatedNeedsTwoPeople(t *testing.T) {
+	d := newHarness(t, approval.Config{})
 	done := d.ask(t.Context(), elevated("deploy"))
 	r := d.Pending()[0]
 	renamed := approval.Person{ID: anna.ID, Name: "annabel", Role: "operator"}
-	for _, a := range []approval.Answer{allow(anna), allow(anna), allow(renamed)} { // the same one twice is one
+	for _, a := range []approval.Answer{allow(anna), allow(anna), allow(renamed)} { // the same person counts once
 		if got := d.mustAnswer(r, a); got.State != approval.Pending || got.First == nil || got.First.By != anna {
-			t.Fatalf("after one of two it is %+v", got)
+			t.Fatalf("request after one of two answers = %+v", got)
 		}
 	}
 	for _, a := range []approval.Answer{
-		allow(approval.Person{ID: "t-other", Name: "anna", Role: "operator"}), // her other token
+		allow(approval.Person{ID: "t-other", Name: "anna", Role: "operator"}), // another token of the same person
 		{Verdict: approval.Modify, Resource: "deploy --dry-run", By: ben},
 	} {
 		_, err := d.Answer(t.Context(), r.ID, a)
@@ -357,19 +358,19 @@ func TestElevatedTakesTwo(t *testing.T) {
 	d.mustAnswer(r, allow(ben))
 	got := <-done
 	if _, granted := got.Granted(); !granted || got.First.By != anna || got.Answer.By != ben {
-		t.Errorf("got %+v", got.Request)
+		t.Errorf("Ask = %+v", got.Request)
 	}
 	if d.kinds() != "asked seconded answered" {
-		t.Errorf("recorded %q", d.kinds())
+		t.Errorf("events = %q", d.kinds())
 	}
-	d.mustAnswer(r, allow(anna)) // both have said so
+	d.mustAnswer(r, allow(anna)) // a repetition of the first answer
 }
 
-func TestElevatedIsAllowedByWhoTypesThePhrase(t *testing.T) {
-	d := newDesk(t, approval.Config{})
+func TestElevatedIsAllowedByTypedPhrase(t *testing.T) {
+	d := newHarness(t, approval.Config{})
 	r := d.mustOpen(elevated("deploy"))
 	if r.Phrase == "" || !strings.Contains(approval.Show(r, 1000).Phrase, r.Phrase) {
-		t.Fatalf("the phrase %q is not shown", r.Phrase)
+		t.Fatalf("phrase %q is not shown", r.Phrase)
 	}
 	wrong := allow(anna)
 	wrong.Typed = "allow"
@@ -381,77 +382,77 @@ func TestElevatedIsAllowedByWhoTypesThePhrase(t *testing.T) {
 	right := allow(anna)
 	right.Typed = " " + r.Phrase + "\n"
 	if got := d.mustAnswer(r, right); got.State != approval.Answered {
-		t.Errorf("it is %s", got.State)
+		t.Errorf("state after the typed phrase = %s, want answered", got.State)
 	}
-	// One alone denies.
+	// One person alone can deny.
 	r = d.mustOpen(elevated("deploy again"))
 	d.mustAnswer(r, allow(anna))
 	if got := d.mustAnswer(r, deny(ben, "no")); got.Answer.Verdict != approval.Deny {
-		t.Errorf("got %+v", got)
+		t.Errorf("Answer = %+v, want denied", got)
 	}
 }
 
-func TestTheSecondOfTwoComesAfterARestart(t *testing.T) {
-	d := newDesk(t, approval.Config{})
+func TestSecondAnswerAfterRestart(t *testing.T) {
+	d := newHarness(t, approval.Config{})
 	r := d.mustOpen(elevated("deploy"))
 	d.mustAnswer(r, allow(anna))
 	d.restart()
 	if got := d.mustAnswer(r, allow(ben)); got.State != approval.Answered {
-		t.Errorf("it is %s", got.State)
+		t.Errorf("state = %s, want answered", got.State)
 	}
 }
 
-func TestPreapprovedAnswersItself(t *testing.T) {
-	d := newDesk(t, approval.Config{})
+func TestPreapprovedIsAllowedWithoutAsking(t *testing.T) {
+	d := newHarness(t, approval.Config{})
 	r := run("make test")
 	r.Tier = approval.Preapproved
 	for range 3 {
 		got, err := d.Ask(t.Context(), r, nil)
 		if _, granted := got.Granted(); err != nil || !granted || got.Answer.By.Role != "policy" {
-			t.Errorf("got %+v, %v", got, err)
+			t.Errorf("Ask = %+v, %v", got, err)
 		}
 	}
 	if d.kinds() != "answered answered answered" {
-		t.Errorf("recorded %q", d.kinds())
+		t.Errorf("events = %q", d.kinds())
 	}
 	if list, err := d.List(t.Context(), approval.Filter{}); err != nil || len(list) != 3 {
-		t.Errorf("%d are kept, %v", len(list), err)
+		t.Errorf("List = %d requests, %v, want 3", len(list), err)
 	}
 }
 
-func TestTheSameQuestionIsAskedOnce(t *testing.T) {
-	d := newDesk(t, approval.Config{})
+func TestSameQuestionIsAskedOnce(t *testing.T) {
+	d := newHarness(t, approval.Config{})
 	first := d.ask(t.Context(), run("rm x"))
 	second := d.ask(t.Context(), run("rm x"))
 	other := run("rm x")
 	other.Question.Subject.Jail = "j-bbbbbbbbbbbb"
 	d.mustOpen(other)
-	elsewhere := run("rm x")
-	elsewhere.Question.Attributes = map[string]string{"cwd": "/"}
-	d.mustOpen(elsewhere)
+	otherDir := run("rm x")
+	otherDir.Question.Attributes = map[string]string{"cwd": "/"}
+	d.mustOpen(otherDir)
 	d.mustOpen(elevated("rm x"))
 	if n := len(d.Pending()); n != 4 {
-		t.Fatalf("%d are pending, want 4", n)
+		t.Fatalf("%d requests are pending, want 4", n)
 	}
 	for d.Pending()[0].Waiting != 2 {
 		time.Sleep(time.Millisecond)
 	}
 	d.mustAnswer(d.Pending()[0], allow(anna))
-	for _, done := range []<-chan asked{first, second} {
+	for _, done := range []<-chan askResult{first, second} {
 		select {
 		case got := <-done:
 			if got.err != nil {
 				t.Error(got.err)
 			}
 		case <-time.After(30 * time.Second):
-			t.Fatal("one of the two still waits")
+			t.Fatal("one of two callers did not get the answer")
 		}
 	}
 }
 
-func TestAnAnswerIsTakenOnce(t *testing.T) {
-	d := newDesk(t, approval.Config{})
-	r := d.mustOpen(run("rm x")) // by long poll: nobody waits in Ask
+func TestAnswerIsTakenOnce(t *testing.T) {
+	d := newHarness(t, approval.Config{})
+	r := d.mustOpen(run("rm x")) // added by Open: no caller waits in Ask
 	d.mustAnswer(r, allow(anna))
 	if got, err := d.Wait(t.Context(), r.ID); err != nil || got.State != approval.Answered || got.Taken {
 		t.Errorf("Wait = %+v, %v", got, err)
@@ -463,14 +464,14 @@ func TestAnAnswerIsTakenOnce(t *testing.T) {
 	}
 	_, err = d.Take(t.Context(), r.ID, r.Question)
 	wantKind(t, err, fault.Conflict)
-	// It is not the answer of the next who asks the same.
+	// The next request with the same question does not get this answer.
 	if next := d.mustOpen(run("rm x")); next.ID == r.ID || next.State != approval.Pending {
-		t.Errorf("the next gets %+v", next)
+		t.Errorf("Open of the same question = %+v, want a new request", next)
 	}
 }
 
-func TestAnAnswerGivenWhileNobodyWaitedIsNotLost(t *testing.T) {
-	d := newDesk(t, approval.Config{})
+func TestAnswerWithoutWaiterIsKept(t *testing.T) {
+	d := newHarness(t, approval.Config{})
 	ctx, cancel := context.WithCancel(t.Context())
 	done := d.ask(ctx, run("rm x"))
 	r := d.Pending()[0]
@@ -479,44 +480,44 @@ func TestAnAnswerGivenWhileNobodyWaitedIsNotLost(t *testing.T) {
 		t.Fatalf("Ask = %v", got.err)
 	}
 	if len(d.Pending()) != 1 {
-		t.Fatal("it was withdrawn with its asker")
+		t.Fatal("the request is not pending after its caller gave up")
 	}
 	d.restart()
 	if p := d.Pending(); len(p) != 1 || p[0].ID != r.ID {
-		t.Fatalf("after a restart %v are pending", p)
+		t.Fatalf("Pending after a restart = %v", p)
 	}
 	d.mustAnswer(r, allow(anna))
 	d.restart()
 	got, err := d.Ask(t.Context(), run("rm x"), nil)
 	if err != nil || got.ID != r.ID || !got.Taken {
-		t.Errorf("asked again: %+v, %v", got, err)
+		t.Errorf("Ask of the same question = %+v, %v", got, err)
 	}
 	d.restart()
 	if next := d.mustOpen(run("rm x")); next.ID == r.ID {
-		t.Error("the answer is given twice")
+		t.Error("the answer is used twice")
 	}
 }
 
-func TestNobodyAnswersAndItIsDenied(t *testing.T) {
-	d := newDesk(t, approval.Config{Wait: 50 * time.Millisecond})
+func TestUnansweredRequestIsDenied(t *testing.T) {
+	d := newHarness(t, approval.Config{Wait: 50 * time.Millisecond})
 	got, err := d.Ask(t.Context(), run("rm x"), nil)
-	if _, granted := got.Granted(); err != nil || granted || got.State != approval.Expired || !strings.HasPrefix(got.Outcome, "denied: nobody answered within") {
-		t.Errorf("got %+v, %v", got, err)
+	if _, granted := got.Granted(); err != nil || granted || got.State != approval.Expired || !strings.HasPrefix(got.Outcome, "denied: no answer within") {
+		t.Errorf("Ask = %+v, %v", got, err)
 	}
 	_, err = d.Answer(t.Context(), got.ID, allow(anna))
 	wantKind(t, err, fault.Conflict)
 	if d.kinds() != "asked expired" {
-		t.Errorf("recorded %q", d.kinds())
+		t.Errorf("events = %q", d.kinds())
 	}
 }
 
-func TestWhatIsLongFinishedIsForgotten(t *testing.T) {
-	d := newDesk(t, approval.Config{})
+func TestFinishedRequestsAreDeletedAfterKeep(t *testing.T) {
+	d := newHarness(t, approval.Config{})
 	waits, done := d.mustOpen(run("rm x")), run("rm y")
 	done.Expires = time.Now().Add(200 * time.Millisecond)
 	done, err := d.Ask(t.Context(), done, nil)
 	if err != nil || done.State != approval.Expired {
-		t.Fatalf("it is %+v, %v", done, err)
+		t.Fatalf("Ask = %+v, %v, want expired", done, err)
 	}
 	d.cfg.Keep = time.Nanosecond
 	d.restart()
@@ -524,16 +525,16 @@ func TestWhatIsLongFinishedIsForgotten(t *testing.T) {
 		if _, err := d.Get(t.Context(), done.ID); errors.Is(err, fault.NotFound) {
 			break
 		} else if err != nil || time.Now().After(end) {
-			t.Fatalf("it is still there, %v", err)
+			t.Fatalf("the request was not deleted: %v", err)
 		}
 	}
 	if got, err := d.Get(t.Context(), waits.ID); err != nil || got.State != approval.Pending {
-		t.Errorf("what waits is %+v, %v", got, err)
+		t.Errorf("pending request = %+v, %v", got, err)
 	}
 }
 
-func TestItExpiresWhileTheDaemonIsDown(t *testing.T) {
-	d := newDesk(t, approval.Config{})
+func TestRequestExpiresWhileDaemonIsDown(t *testing.T) {
+	d := newHarness(t, approval.Config{})
 	r := run("rm x")
 	r.Expires = time.Now().Add(200 * time.Millisecond)
 	r = d.mustOpen(r)
@@ -541,27 +542,27 @@ func TestItExpiresWhileTheDaemonIsDown(t *testing.T) {
 	time.Sleep(time.Until(r.Expires))
 	d.open()
 	if got, err := d.Wait(t.Context(), r.ID); err != nil || got.State != approval.Expired {
-		t.Errorf("it is %+v, %v", got, err)
+		t.Errorf("Wait = %+v, %v, want expired", got, err)
 	}
 }
 
-func TestAnOldAnswerIsNoAnswer(t *testing.T) {
-	d := newDesk(t, approval.Config{})
+func TestExpiredAnswerIsNotUsed(t *testing.T) {
+	d := newHarness(t, approval.Config{})
 	r := run("rm x")
 	r.Expires = time.Now().Add(2 * time.Second)
 	r = d.mustOpen(r)
 	d.mustAnswer(r, allow(anna))
 	time.Sleep(time.Until(r.Expires))
 	if next := d.mustOpen(run("rm x")); next.ID == r.ID {
-		t.Error("an answer from before is given to who asks later")
+		t.Error("an expired answer is used for a later request")
 	}
 	if _, err := d.Take(t.Context(), r.ID, r.Question); err == nil {
-		t.Error("an old answer can be taken")
+		t.Error("Take returned an expired answer")
 	}
 }
 
-func TestAWithdrawnQuestionIsDenied(t *testing.T) {
-	d := newDesk(t, approval.Config{})
+func TestWithdrawnRequestIsDenied(t *testing.T) {
+	d := newHarness(t, approval.Config{})
 	done := d.ask(t.Context(), run("rm x"))
 	r := d.Pending()[0]
 	if err := d.WithdrawOf(t.Context(), func(s policy.Subject) bool { return s.Jail == r.Question.Subject.Jail }, "the jail was removed"); err != nil {
@@ -569,10 +570,10 @@ func TestAWithdrawnQuestionIsDenied(t *testing.T) {
 	}
 	got := <-done
 	if _, granted := got.Granted(); got.err != nil || granted || got.State != approval.Withdrawn {
-		t.Errorf("got %+v, %v", got.Request, got.err)
+		t.Errorf("Ask = %+v, %v", got.Request, got.err)
 	}
 	if _, err := d.Withdraw(t.Context(), r.ID, "again"); err != nil {
-		t.Errorf("withdrawn twice: %v", err)
+		t.Errorf("second Withdraw = %v", err)
 	}
 	_, err := d.Answer(t.Context(), r.ID, allow(anna))
 	wantKind(t, err, fault.Conflict)
@@ -582,26 +583,26 @@ func TestAWithdrawnQuestionIsDenied(t *testing.T) {
 	wantKind(t, err, fault.Conflict)
 }
 
-func TestAJailCannotFloodThePeople(t *testing.T) {
-	d := newDesk(t, approval.Config{Limit: 3})
+func TestPendingRequestsPerJailAreLimited(t *testing.T) {
+	d := newHarness(t, approval.Config{Limit: 3})
 	for _, line := range []string{"a", "b", "c"} {
 		d.mustOpen(run(line))
 	}
 	_, err := d.Ask(t.Context(), run("d"), nil)
 	wantKind(t, err, fault.Exhausted)
-	d.mustOpen(run("a")) // is there already
+	d.mustOpen(run("a")) // already pending
 	other := run("d")
 	other.Question.Subject.Jail = "j-bbbbbbbbbbbb"
 	d.mustOpen(other)
 	if !strings.HasSuffix(d.kinds(), "refused asked") {
-		t.Errorf("recorded %q", d.kinds())
+		t.Errorf("events = %q", d.kinds())
 	}
 	d.mustAnswer(d.Pending()[0], deny(anna, ""))
 	d.mustOpen(run("d"))
 }
 
-func TestTheRuleThatIsShownIsTheRuleThatIsWritten(t *testing.T) {
-	d := newDesk(t, approval.Config{})
+func TestShownRuleIsTheRememberedRule(t *testing.T) {
+	d := newHarness(t, approval.Config{})
 	r := run("npm run build")
 	r.Pattern = "npm run *"
 	r = d.mustOpen(r)
@@ -611,7 +612,7 @@ func TestTheRuleThatIsShownIsTheRuleThatIsWritten(t *testing.T) {
 	got := d.mustAnswer(r, a)
 	want := policy.Rule{Action: "bash", Pattern: "npm run *", Effect: policy.Allow, File: "answer " + string(r.ID)}
 	if !slices.Equal(d.remembered, []policy.Rule{want}) || shown != want.String() || *got.Answer.Rule != want || got.Owed {
-		t.Errorf("shown %q, remembered %v, kept %v", shown, d.remembered, got.Answer.Rule)
+		t.Errorf("shown %q, remembered %v, stored %v", shown, d.remembered, got.Answer.Rule)
 	}
 
 	r = d.mustOpen(run("npm ci"))
@@ -623,12 +624,12 @@ func TestTheRuleThatIsShownIsTheRuleThatIsWritten(t *testing.T) {
 	}
 }
 
-func TestWhatNoPatternCanSayIsAnsweredOnce(t *testing.T) {
-	d := newDesk(t, approval.Config{})
+func TestResourceWithWildcardsOffersOnlyOnce(t *testing.T) {
+	d := newHarness(t, approval.Config{})
 	for _, line := range []string{"rm *", "ls a?", `grep \. x`, "~/x", "$HOME/x", ""} {
 		r := d.mustOpen(run(line))
 		if !slices.Equal(r.Scopes, []approval.Scope{approval.Once}) {
-			t.Errorf("%q may be answered %v", line, r.Scopes)
+			t.Errorf("scopes of %q = %v", line, r.Scopes)
 		}
 		a := allow(anna)
 		a.Scope = approval.Always
@@ -636,39 +637,39 @@ func TestWhatNoPatternCanSayIsAnsweredOnce(t *testing.T) {
 		wantKind(t, err, fault.Invalid)
 	}
 	if r := d.mustOpen(elevated("deploy")); !slices.Equal(r.Scopes, []approval.Scope{approval.Once}) {
-		t.Errorf("what is elevated may be answered %v", r.Scopes)
+		t.Errorf("scopes of an elevated request = %v", r.Scopes)
 	}
 }
 
-func TestARuleThatIsNotRememberedIsOwed(t *testing.T) {
-	d := newDesk(t, approval.Config{})
-	d.forgetful = errors.New("the disk is full")
+func TestFailedRememberIsRetriedAfterRestart(t *testing.T) {
+	d := newHarness(t, approval.Config{})
+	d.rememberErr = errors.New("the disk is full")
 	r := d.mustOpen(run("npm ci"))
 	a := allow(anna)
 	a.Scope = approval.Always
 	if got, err := d.Answer(t.Context(), r.ID, a); err == nil || got.State != approval.Answered {
-		t.Errorf("Answer = %s, %v; want answered, and an error", got.State, err)
+		t.Errorf("Answer = %s, %v, want answered and an error", got.State, err)
 	}
-	d.forgetful = nil
+	d.rememberErr = nil
 	d.restart()
 	if len(d.remembered) != 1 {
-		t.Errorf("after a restart %v is remembered", d.remembered)
+		t.Errorf("rules after a restart = %v, want 1", d.remembered)
 	}
 	d.restart()
 	if len(d.remembered) != 1 {
-		t.Errorf("it is remembered again: %v", d.remembered)
+		t.Errorf("rules after a second restart = %v, want 1", d.remembered)
 	}
 }
 
-// TestOthersAreAskedWhileARuleIsRemembered is about a jail that is busy, of which
-// the rule of an answer has to wait: meanwhile it ends, and another asks.
-func TestOthersAreAskedWhileARuleIsRemembered(t *testing.T) {
-	d := newDesk(t, approval.Config{})
+// TestQueueIsUsableWhileRemembering covers a busy jail that delays the call of Remember. In
+// the meantime, the jail ends and another jail asks.
+func TestQueueIsUsableWhileRemembering(t *testing.T) {
+	d := newHarness(t, approval.Config{})
 	answers := d.ask(t.Context(), run("npm ci"))
 	r := d.Pending()[0]
 	other := run("npm test")
 	other.Question.Subject.Jail = "j-another"
-	d.slow = func() {
+	d.beforeRemember = func() {
 		d.mustOpen(other)
 		d.mustOpen(run("npm start"))
 		if err := d.WithdrawOf(t.Context(), func(s policy.Subject) bool { return s.Jail == r.Question.Subject.Jail }, "it has ended"); err != nil {
@@ -676,51 +677,51 @@ func TestOthersAreAskedWhileARuleIsRemembered(t *testing.T) {
 		}
 		select {
 		case <-answers:
-			t.Error("whoever asked goes on before the rule holds")
+			t.Error("Ask returned before Remember")
 		default:
 		}
 	}
 	a := allow(anna)
 	a.Scope = approval.Always
 	if got := d.mustAnswer(r, a); got.Owed {
-		t.Error("the rule is still owed")
+		t.Error("Owed is set after Remember")
 	}
 	if got := <-answers; got.err != nil || got.State != approval.Answered {
-		t.Errorf("whoever asked has %+v", got)
+		t.Errorf("Ask = %+v", got)
 	}
 	if list := d.Pending(); len(list) != 1 || list[0].Question.Subject.Jail != "j-another" {
-		t.Errorf("pending are %v", list)
+		t.Errorf("Pending = %v", list)
 	}
 }
 
-func TestNothingIsAllowedThatCannotBeRecorded(t *testing.T) {
-	d := newDesk(t, approval.Config{})
+func TestNothingIsAllowedIfRecordFails(t *testing.T) {
+	d := newHarness(t, approval.Config{})
 	r := d.mustOpen(run("rm x"))
 	d.mu.Lock()
-	d.unwilling = errors.New("the disk is full")
+	d.recordErr = errors.New("the disk is full")
 	d.mu.Unlock()
 	if _, err := d.Answer(t.Context(), r.ID, allow(anna)); err == nil {
-		t.Error("it is allowed")
+		t.Error("Answer succeeded without Record")
 	}
 	if _, err := d.Ask(t.Context(), run("rm y"), nil); err == nil {
-		t.Error("another can be asked")
+		t.Error("Ask succeeded without Record")
 	}
 	pre := run("rm z")
 	pre.Tier = approval.Preapproved
 	if got, err := d.Ask(t.Context(), pre, nil); err == nil {
-		t.Errorf("what is pre-approved is allowed: %+v", got)
+		t.Errorf("Ask of a pre-approved request succeeded without Record: %+v", got)
 	}
 	if len(d.Pending()) != 1 {
-		t.Error("it is no longer pending")
+		t.Error("the request is not pending")
 	}
 	d.mu.Lock()
-	d.unwilling = nil
+	d.recordErr = nil
 	d.mu.Unlock()
 	d.mustAnswer(r, allow(anna))
 }
 
-func TestWhatCannotBeShownIsRefused(t *testing.T) {
-	d := newDesk(t, approval.Config{})
+func TestInvalidRequestsAreRefused(t *testing.T) {
+	d := newHarness(t, approval.Config{})
 	long := run(strings.Repeat("x", 64<<10+1))
 	bytes := run("rm \xff")
 	attr := run("rm")
@@ -736,16 +737,16 @@ func TestWhatCannotBeShownIsRefused(t *testing.T) {
 	past.Expires = time.Now().Add(-time.Second)
 	for name, r := range map[string]approval.Request{"too long": long, "bytes": bytes, "attributes": attr, "nothing": none, "context": ctx, "tier": tier, "scope": scope, "past": past} {
 		if _, err := d.Ask(t.Context(), r, nil); err == nil || fault.KindOf(err) == "" {
-			t.Errorf("%s: %v", name, err)
+			t.Errorf("%s: Ask = %v", name, err)
 		}
 	}
 	if len(d.Pending()) != 0 {
-		t.Error("something is pending")
+		t.Error("an invalid request is pending")
 	}
 }
 
-func TestAClosedQueueTellsWhoWaits(t *testing.T) {
-	d := newDesk(t, approval.Config{})
+func TestCloseEndsWaitingCallers(t *testing.T) {
+	d := newHarness(t, approval.Config{})
 	done := d.ask(t.Context(), run("rm x"))
 	d.Close()
 	got := <-done
@@ -754,15 +755,15 @@ func TestAClosedQueueTellsWhoWaits(t *testing.T) {
 	wantKind(t, err, fault.Unavailable)
 }
 
-func TestSubscribersSeeWhatHappens(t *testing.T) {
-	d := newDesk(t, approval.Config{})
+func TestSubscribersReceiveEvents(t *testing.T) {
+	d := newHarness(t, approval.Config{})
 	s := d.Subscribe()
 	defer s.Close()
 	r := d.mustOpen(run("rm x"))
 	d.mustAnswer(r, allow(anna))
 	for _, want := range []approval.Kind{approval.KindAsked, approval.KindAnswered} {
 		if e := <-s.C; e.Kind != want || e.Request.ID != r.ID || e.At.IsZero() {
-			t.Errorf("told of %+v, want %s", e, want)
+			t.Errorf("event = %+v, want %s", e, want)
 		}
 	}
 	slow := d.Subscribe()
@@ -777,35 +778,35 @@ func TestSubscribersSeeWhatHappens(t *testing.T) {
 		n++
 	}
 	if n == 0 || n >= 200 {
-		t.Errorf("a slow reader got %d events, want some and then its end", n)
+		t.Errorf("a slow reader got %d events, want between 1 and 199", n)
 	}
 	slow.Close()
 	last := d.Subscribe()
 	d.Close()
 	if _, open := <-last.C; open {
-		t.Error("a subscription outlives its queue")
+		t.Error("the subscription is open after its queue was closed")
 	}
 }
 
-func TestLongPoll(t *testing.T) {
-	d := newDesk(t, approval.Config{})
+func TestWaitReturnsPendingRequestOnTimeout(t *testing.T) {
+	d := newHarness(t, approval.Config{})
 	r := d.mustOpen(run("rm x"))
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
 	defer cancel()
 	if got, err := d.Wait(ctx, r.ID); err != nil || got.State != approval.Pending {
-		t.Errorf("Wait = %+v, %v; want it pending", got, err)
+		t.Errorf("Wait = %+v, %v, want pending", got, err)
 	}
 	_, err := d.Wait(t.Context(), id.NewApproval())
 	wantKind(t, err, fault.NotFound)
 	d.mustAnswer(r, deny(anna, ""))
 	for range 2 {
 		if got, err := d.Wait(t.Context(), r.ID); err != nil || got.State != approval.Answered {
-			t.Errorf("Wait = %+v, %v", got, err)
+			t.Errorf("Wait = %+v, %v, want answered", got, err)
 		}
 	}
 }
 
-func TestTheHashIsOfTheExactAction(t *testing.T) {
+func TestHashCoversTheWholeQuestion(t *testing.T) {
 	q := run("rm x").Question
 	seen := map[string]bool{approval.HashOf(q): true}
 	for _, change := range []func(*policy.Question){
@@ -819,7 +820,7 @@ func TestTheHashIsOfTheExactAction(t *testing.T) {
 		q := run("rm x").Question
 		change(&q)
 		if h := approval.HashOf(q); seen[h] {
-			t.Errorf("%+v has the hash of another question", q)
+			t.Errorf("the hash of %+v equals the hash of another question", q)
 		} else {
 			seen[h] = true
 		}
@@ -828,6 +829,6 @@ func TestTheHashIsOfTheExactAction(t *testing.T) {
 	empty.Attributes = map[string]string{}
 	q.Attributes = nil
 	if approval.HashOf(empty) != approval.HashOf(q) {
-		t.Error("no attributes and none are two questions")
+		t.Error("the hashes of empty and nil attributes differ")
 	}
 }

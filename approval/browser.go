@@ -23,57 +23,58 @@ import (
 	"glasshouse/internal/webhook"
 )
 
-// A Browser is one that wants to be told when a person is asked, by Web Push (RFC
-// 8030): also when no page of ours is open in it, as on a phone. It is told as long
-// as the login is good that it was subscribed with.
+// A Browser is a Web Push subscription (RFC 8030) for pending approvals. The browser receives
+// notifications even if no page of the UI is open, for example on a phone. The subscription is
+// valid as long as the login that created it.
 type Browser struct {
 	ID       id.Browser
 	Login    id.Login
-	Endpoint string // of its push service: who has it can tell the browser something
+	Endpoint string // URL at its push service; a secret, because it allows sending to the browser
 	Keys     BrowserKeys
 	Created  time.Time
 
 	Name, Role string // of the login
 }
 
-// BrowserKeys are what a browser reads messages with, so that its push service cannot.
+// BrowserKeys encrypt messages to a browser, so that its push service cannot read them (RFC
+// 8291).
 type BrowserKeys struct {
-	P256dh string // its public key
+	P256dh string // public key of the browser
 	Auth   string
 }
 
-// A BrowserStore keeps browsers. One whose login has ended is not there any more.
+// A BrowserStore stores browsers. It does not return browsers whose login has ended.
 type BrowserStore interface {
-	// PushKey keeps a pair of keys if there is none, and returns those that are kept.
+	// PushKey stores a pair of keys unless one is stored, and returns the stored pair.
 	PushKey(ctx context.Context, private, public string) (kept, shown string, err error)
 
-	// PutBrowser keeps a browser in place of one with the same endpoint;
-	// fault.Exhausted if its login has as many.
+	// PutBrowser stores a browser and replaces one with the same endpoint. It returns
+	// fault.Exhausted if the login already has most browsers.
 	PutBrowser(ctx context.Context, b Browser, most int) error
 	Browsers(ctx context.Context) ([]Browser, error)              // oldest first
 	Browser(ctx context.Context, bid id.Browser) (Browser, error) // fault.NotFound
-	DeleteBrowser(ctx context.Context, bid id.Browser) error      // of one that is not there, too
+	DeleteBrowser(ctx context.Context, bid id.Browser) error      // no error if it does not exist
 }
 
-// BrowserConfig says how browsers are told. The zero value tells none.
+// BrowserConfig configures Web Push. The zero value disables it.
 type BrowserConfig struct {
 	Store   BrowserStore
-	Contact string // an https or mailto address, by which push services reach who runs this
+	Contact string // https or mailto address of the operator, for the push services (RFC 8292, section 2.1)
 
-	// Reach says whether a push service may be at an address: browsers name them,
-	// and the daemon goes there. nil: it may be anywhere.
+	// Reach returns an error for addresses that the daemon must not connect to. The browsers
+	// choose the addresses of their push services. nil: all addresses are allowed.
 	Reach func(netip.Addr) error
 }
 
-// browsersChannel is the name of the channel that tells browsers. Configured channels
-// have names of people and places, and none with a slash.
+// browsersChannel is the name of the Web Push channel. The names of configured channels
+// contain no slash.
 const browsersChannel = "browsers/"
 
-// mostBrowsers is how many a login may have: a browser whose subscription is renewed
-// has another one until the service says that the old one is gone.
-const mostBrowsers = 8
+// maxBrowsers is the limit per login. A browser that renews its subscription occupies two
+// until the push service reports the old one as gone.
+const maxBrowsers = 8
 
-// browsers is the channel that tells browsers.
+// browsers is the Web Push channel.
 type browsers struct {
 	cfg             BrowserConfig
 	sender          *webhook.Sender
@@ -85,8 +86,9 @@ func openBrowsers(ctx context.Context, cfg BrowserConfig) (*browsers, error) {
 	if err != nil {
 		return nil, err
 	}
-	if private, public, err = cfg.Store.PushKey(ctx, private, public); err != nil {
-		return nil, fmt.Errorf("the key that push services know: %w", err)
+	private, public, err = cfg.Store.PushKey(ctx, private, public)
+	if err != nil {
+		return nil, fmt.Errorf("load the Web Push key: %w", err)
 	}
 	cfg.Contact = cmp.Or(cfg.Contact, "https://localhost")
 	b := &browsers{cfg: cfg, private: private, public: public}
@@ -101,23 +103,23 @@ func openBrowsers(ctx context.Context, cfg BrowserConfig) (*browsers, error) {
 func (b *browsers) name() string      { return browsersChannel }
 func (b *browsers) wants(k Kind) bool { return k == KindAsked || k == KindSeconded }
 
-// toldBrowser is the body of a notice: whom it is for.
-type toldBrowser struct {
+// browserNotice is the body of a notice: its recipient.
+type browserNotice struct {
 	Browser id.Browser `json:"browser"`
 }
 
-// bodies is one for each browser of somebody who may answer.
+// bodies returns one body for each browser whose user may answer.
 func (b *browsers) bodies(ctx context.Context, r Request, _ Kind, _ time.Time) ([]json.RawMessage, error) {
 	list, err := b.cfg.Store.Browsers(ctx)
 	if err != nil {
 		return nil, err
 	}
 	var bodies []json.RawMessage
-	for _, one := range list {
-		if permits(r, Person{ID: string(one.Login), Role: one.Role}) != nil {
+	for _, browser := range list {
+		if checkPerson(r, Person{ID: string(browser.Login), Role: browser.Role}) != nil {
 			continue
 		}
-		body, err := json.Marshal(toldBrowser{one.ID})
+		body, err := json.Marshal(browserNotice{browser.ID})
 		if err != nil {
 			return nil, err
 		}
@@ -126,16 +128,16 @@ func (b *browsers) bodies(ctx context.Context, r Request, _ Kind, _ time.Time) (
 	return bodies, nil
 }
 
-// pushedToBrowser is what a browser shows. It has nothing of what would be done: it is
-// on a screen that is locked.
-type pushedToBrowser struct {
+// browserMessage is the notification that a browser displays. It contains no details of the
+// request, because it appears on locked screens.
+type browserMessage struct {
 	Approval id.Approval `json:"approval"`
 	Title    string      `json:"title"`
 	Text     string      `json:"text"`
 }
 
 func (b *browsers) deliver(ctx context.Context, q *Queue, n Notice) error {
-	var to toldBrowser
+	var to browserNotice
 	if err := json.Unmarshal(n.Body, &to); err != nil {
 		return err
 	}
@@ -145,36 +147,36 @@ func (b *browsers) deliver(ctx context.Context, q *Queue, n Notice) error {
 	}
 	left := time.Until(r.Expires)
 	if r.State != Pending || left <= 0 {
-		return nil // there is nothing to answer any more
+		return nil // already settled: no answer is needed
 	}
-	one, err := b.cfg.Store.Browser(ctx, to.Browser)
+	browser, err := b.cfg.Store.Browser(ctx, to.Browser)
 	if errors.Is(err, fault.NotFound) {
-		return nil // it wants to be told no more, or is logged out
+		return nil // unsubscribed or logged out
 	}
 	if err != nil {
 		return err
 	}
-	message, err := json.Marshal(pushedToBrowser{r.ID, "A person is asked", shorten(briefly(r), 200)})
+	message, err := json.Marshal(browserMessage{r.ID, "Approval required", shorten(summary(r), 200)})
 	if err != nil {
 		return err
 	}
-	status, err := b.push(ctx, one, message, r, left)
+	status, err := b.push(ctx, browser, message, r, left)
 	switch {
 	case err != nil:
 		return err
 	case status == http.StatusNotFound || status == http.StatusGone:
-		return b.cfg.Store.DeleteBrowser(ctx, one.ID)
+		return b.cfg.Store.DeleteBrowser(ctx, browser.ID)
 	case status < 200 || status > 299:
-		return fmt.Errorf("the push service of a browser of %s answered %d", Visible(one.Name), status)
+		return fmt.Errorf("the push service of a browser of %s returned status %d", Visible(browser.Name), status)
 	}
 	return nil
 }
 
-// briefly is who asks for what kind of thing.
-func briefly(r Request) string {
+// summary names the asker and the action, without details.
+func summary(r Request) string {
 	who := string(r.Question.Subject.Jail)
 	if who == "" {
-		who = "somebody"
+		who = "unknown caller"
 	}
 	text := who + ": " + Visible(r.Question.Action)
 	if r.Tier == Elevated {
@@ -188,25 +190,26 @@ func (b *browsers) push(ctx context.Context, to Browser, message []byte, r Reque
 		Endpoint: to.Endpoint, Keys: webpush.Keys{Auth: to.Keys.Auth, P256dh: to.Keys.P256dh},
 	}, &webpush.Options{
 		HTTPClient: b.sender, Subscriber: strings.TrimPrefix(b.cfg.Contact, "mailto:"), VAPIDPublicKey: b.public, VAPIDPrivateKey: b.private,
-		TTL: int(left/time.Second) + 1, Urgency: webpush.UrgencyHigh, Topic: string(r.ID), // the newest word on a request counts
+		TTL: int(left/time.Second) + 1, Urgency: webpush.UrgencyHigh, Topic: string(r.ID), // RFC 8030, section 5.4: a newer message replaces an undelivered one with the same topic
 	})
 	if err != nil {
-		return 0, webhook.Redacted(err) // the address is a secret of the browser's
+		return 0, webhook.Redacted(err) // the endpoint URL is a secret
 	}
 	defer res.Body.Close()
 	_, err = io.Copy(io.Discard, io.LimitReader(res.Body, 64<<10))
 	return res.StatusCode, err
 }
 
-// PushKey is what a browser subscribes with; fault.Unsupported if none is told here.
+// PushKey returns the public key for browser subscriptions. It returns fault.Unsupported if
+// Web Push is disabled.
 func (q *Queue) PushKey() (string, error) {
 	if q.browsers == nil {
-		return "", fault.Cannot("approval.PushKey", "no browser is told of anything here", "use a daemon that was started by glasshouse serve")
+		return "", fault.Cannot("approval.PushKey", "browser notifications are disabled in this daemon", "start the daemon with glasshouse serve")
 	}
 	return q.browsers.public, nil
 }
 
-// Subscribed has a browser told from now on, and returns its id.
+// Subscribed adds a browser to the recipients of notifications, and returns it with its id.
 func (q *Queue) Subscribed(ctx context.Context, b Browser) (Browser, error) {
 	if _, err := q.PushKey(); err != nil {
 		return b, err
@@ -215,10 +218,10 @@ func (q *Queue) Subscribed(ctx context.Context, b Browser) (Browser, error) {
 		return b, err
 	}
 	b.ID, b.Created = id.NewBrowser(), time.Now().UTC()
-	return b, q.browsers.cfg.Store.PutBrowser(ctx, b, mostBrowsers)
+	return b, q.browsers.cfg.Store.PutBrowser(ctx, b, maxBrowsers)
 }
 
-// Browsers returns those that are told, oldest first.
+// Browsers returns the subscribed browsers, oldest first.
 func (q *Queue) Browsers(ctx context.Context) ([]Browser, error) {
 	if q.browsers == nil {
 		return nil, nil
@@ -226,7 +229,7 @@ func (q *Queue) Browsers(ctx context.Context) ([]Browser, error) {
 	return q.browsers.cfg.Store.Browsers(ctx)
 }
 
-// Unsubscribe has a browser told no more.
+// Unsubscribe removes a browser from the recipients of notifications.
 func (q *Queue) Unsubscribe(ctx context.Context, bid id.Browser) error {
 	if _, err := q.PushKey(); err != nil {
 		return err
@@ -237,27 +240,27 @@ func (q *Queue) Unsubscribe(ctx context.Context, bid id.Browser) error {
 	return q.browsers.cfg.Store.DeleteBrowser(ctx, bid)
 }
 
-// check refuses what nothing could be sent to.
+// check validates the endpoint and the keys.
 func (b Browser) check() error {
 	const op = "approval.Subscribed"
 	u, err := url.Parse(b.Endpoint)
 	if err != nil || u.Scheme != "https" || u.Host == "" || u.User != nil || len(b.Endpoint) > 2048 {
-		return fault.Fieldf(op, "endpoint", "it is no https address of a push service")
+		return fault.Fieldf(op, "endpoint", "must be an https URL of a push service")
 	}
 	key, err := decodeKey(b.Keys.P256dh)
 	if err == nil {
 		_, err = ecdh.P256().NewPublicKey(key)
 	}
 	if err != nil {
-		return fault.Fieldf(op, "keys.p256dh", "it is no public key of P-256")
+		return fault.Fieldf(op, "keys.p256dh", "must be a P-256 public key")
 	}
 	if auth, err := decodeKey(b.Keys.Auth); err != nil || len(auth) != 16 {
-		return fault.Fieldf(op, "keys.auth", "it is not 16 bytes")
+		return fault.Fieldf(op, "keys.auth", "must be 16 bytes")
 	}
 	return nil
 }
 
-// decodeKey reads a key as browsers write them.
+// decodeKey decodes a key as sent by browsers: base64url, with or without padding.
 func decodeKey(s string) ([]byte, error) {
 	if len(s) > 200 {
 		return nil, errors.New("too long")

@@ -30,7 +30,7 @@ import (
 	"glasshouse/store/storetest"
 )
 
-// A device is a browser of somebody, with a push service that is a real server.
+// A device is a browser with a login, and the HTTP server that is its push service.
 type device struct {
 	*receiver
 	t     *testing.T
@@ -41,8 +41,8 @@ type device struct {
 
 var b64 = base64.RawURLEncoding
 
-// device logs a browser in and returns it, with what its subscription is.
-func (d *desk) device(role access.Role, status func(int) int) (*device, approval.Browser) {
+// device logs a browser in and returns it together with its subscription.
+func (d *harness) device(role access.Role, status func(int) int) (*device, approval.Browser) {
 	d.t.Helper()
 	key, err := ecdh.P256().GenerateKey(rand.Reader)
 	if err != nil {
@@ -65,10 +65,10 @@ func (d *desk) device(role access.Role, status func(int) int) (*device, approval
 	}
 }
 
-// database opens the desk's again.
-func (d *desk) database() *store.Store {
+// database opens the harness's database again.
+func (d *harness) database() *store.Store {
 	d.t.Helper()
-	s, err := storetest.Open(d.t, d.where)
+	s, err := storetest.Open(d.t, d.path)
 	if err != nil {
 		d.t.Fatal(err)
 	}
@@ -76,16 +76,16 @@ func (d *desk) database() *store.Store {
 	return s
 }
 
-// reads what a push service was given as the browser does: RFC 8188 and 8291.
-func (v *device) reads(p post) (text string) {
+// decrypt returns the text of a push message as a browser decrypts it (RFC 8188 and RFC 8291).
+func (v *device) decrypt(p post) (text string) {
 	v.t.Helper()
 	b := p.body
 	if len(b) < 86 || p.header.Get("Content-Encoding") != "aes128gcm" {
-		v.t.Fatalf("%d bytes as %q", len(b), p.header.Get("Content-Encoding"))
+		v.t.Fatalf("message of %d bytes has encoding %q", len(b), p.header.Get("Content-Encoding"))
 	}
 	salt, size, from, sealed := b[:16], binary.BigEndian.Uint32(b[16:20]), b[21:86], b[86:]
 	if b[20] != 65 || int(size) < len(sealed) {
-		v.t.Fatalf("a key of %d bytes, a record of %d", b[20], size)
+		v.t.Fatalf("key of %d bytes, record of %d bytes", b[20], size)
 	}
 	public, err := ecdh.P256().NewPublicKey(from)
 	if err != nil {
@@ -113,20 +113,20 @@ func (v *device) reads(p post) (text string) {
 	}
 	plain, err := gcm.Open(nil, derive(ikm, salt, "Content-Encoding: nonce\x00", 12), sealed, nil)
 	if err != nil {
-		v.t.Fatalf("what was sent cannot be read: %v", err)
+		v.t.Fatalf("decrypt the message: %v", err)
 	}
 	return strings.TrimSuffix(strings.TrimRight(string(plain), "\x00"), "\x02")
 }
 
-// verify fails the test unless a push is signed by the key that browsers subscribe
-// with, for this service: RFC 8292.
+// verify fails the test unless a push is signed for this push service, with the key that
+// browsers subscribe with (RFC 8292).
 func (v *device) verify(p post, public string) {
 	v.t.Helper()
 	rest, signed := strings.CutPrefix(p.header.Get("Authorization"), "vapid t=")
 	token, key, _ := strings.Cut(rest, ", k=")
 	parts := strings.Split(token, ".")
 	if !signed || key != public || len(parts) != 3 {
-		v.t.Fatalf("it is signed so: %q", p.header.Get("Authorization"))
+		v.t.Fatalf("Authorization = %q", p.header.Get("Authorization"))
 	}
 	raw, err := b64.DecodeString(key)
 	if err != nil {
@@ -134,7 +134,7 @@ func (v *device) verify(p post, public string) {
 	}
 	sig, err := b64.DecodeString(parts[2])
 	if err != nil || len(sig) != 64 {
-		v.t.Fatalf("a signature of %d bytes, %v", len(sig), err)
+		v.t.Fatalf("signature of %d bytes, %v, want 64 bytes", len(sig), err)
 	}
 	pub, err := ecdsa.ParseUncompressedPublicKey(elliptic.P256(), raw)
 	if err != nil {
@@ -142,7 +142,7 @@ func (v *device) verify(p post, public string) {
 	}
 	sum := sha256.Sum256([]byte(parts[0] + "." + parts[1]))
 	if !ecdsa.Verify(pub, sum[:], new(big.Int).SetBytes(sig[:32]), new(big.Int).SetBytes(sig[32:])) {
-		v.t.Error("the signature is not by the key that browsers subscribe with")
+		v.t.Error("the signature does not match the key that browsers subscribe with")
 	}
 	var claims struct {
 		Aud, Sub string
@@ -153,20 +153,20 @@ func (v *device) verify(p post, public string) {
 		err = json.Unmarshal(text, &claims)
 	}
 	if left := time.Until(time.Unix(claims.Exp, 0)); err != nil || claims.Aud != v.URL || !strings.HasPrefix(claims.Sub, "https://") || left <= 0 || left > 24*time.Hour {
-		v.t.Errorf("it is signed for %+v, %v", claims, err)
+		v.t.Errorf("claims = %+v, %v", claims, err)
 	}
 }
 
-// telling is a desk that tells browsers.
-func telling(t *testing.T, cfg approval.Config) *desk {
+// newBrowserHarness is a harness with Web Push.
+func newBrowserHarness(t *testing.T, cfg approval.Config) *harness {
 	t.Helper()
-	d := &desk{t: t, where: t.TempDir() + "/g.db", cfg: cfg}
+	d := &harness{t: t, path: t.TempDir() + "/g.db", cfg: cfg}
 	d.cfg.Browsers.Store = d.database().Browsers()
 	d.open()
 	return d
 }
 
-func (d *desk) subscribe(b approval.Browser) {
+func (d *harness) subscribe(b approval.Browser) {
 	d.t.Helper()
 	if err := d.database().Browsers().PutBrowser(d.t.Context(), b, 8); err != nil {
 		d.t.Fatal(err)
@@ -180,8 +180,8 @@ func secretQuestion() approval.Request {
 	}
 }
 
-func TestABrowserIsToldThatAPersonIsAsked(t *testing.T) {
-	d := telling(t, approval.Config{})
+func TestBrowserIsNotified(t *testing.T) {
+	d := newBrowserHarness(t, approval.Config{})
 	v, b := d.device(access.Operator, always(http.StatusCreated))
 	d.subscribe(b)
 	other, watcher := d.device(access.Viewer, always(http.StatusCreated))
@@ -191,13 +191,13 @@ func TestABrowserIsToldThatAPersonIsAsked(t *testing.T) {
 		t.Fatal(err)
 	}
 	p := v.next(t)
-	text := v.reads(p)
-	var told struct{ Approval, Title, Text string }
-	if err := json.Unmarshal([]byte(text), &told); err != nil || told.Approval != string(r.ID) || told.Text != "j-aaaaaaaaaaaa: bash" || told.Title == "" {
-		t.Errorf("it is told %s, %v", text, err)
+	text := v.decrypt(p)
+	var message struct{ Approval, Title, Text string }
+	if err := json.Unmarshal([]byte(text), &message); err != nil || message.Approval != string(r.ID) || message.Text != "j-aaaaaaaaaaaa: bash" || message.Title == "" {
+		t.Errorf("message = %s, %v", text, err)
 	}
 	if strings.Contains(text, "canary") {
-		t.Errorf("what would be done is on a screen that is locked: %s", text)
+		t.Errorf("the message contains details of the request: %s", text)
 	}
 	key, err := d.PushKey()
 	if err != nil {
@@ -205,19 +205,19 @@ func TestABrowserIsToldThatAPersonIsAsked(t *testing.T) {
 	}
 	v.verify(p, key)
 	if p.header.Get("Urgency") != "high" || p.header.Get("Ttl") == "0" || p.header.Get("Topic") != string(r.ID) {
-		t.Errorf("it is sent with %v", p.header)
+		t.Errorf("headers = %v", p.header)
 	}
 	if len(other.got) != 0 {
-		t.Error("who cannot answer is asked")
+		t.Error("a viewer was notified")
 	}
-	eventually(t, func() bool { // nothing is left to be delivered
+	eventually(t, func() bool { // all notices are delivered
 		left, err := d.database().Approvals().Notices(context.Background())
 		return err == nil && len(left) == 0
 	})
 }
 
-func TestTheKeyOfBrowsersIsTheSameAfterARestart(t *testing.T) {
-	d := telling(t, approval.Config{})
+func TestPushKeySurvivesRestart(t *testing.T) {
+	d := newBrowserHarness(t, approval.Config{})
 	before, err := d.PushKey()
 	if err != nil {
 		t.Fatal(err)
@@ -225,13 +225,13 @@ func TestTheKeyOfBrowsersIsTheSameAfterARestart(t *testing.T) {
 	d.Close()
 	d.open()
 	if after, err := d.PushKey(); err != nil || after != before || before == "" {
-		t.Errorf("the key was %s and is %s, %v", before, after, err)
+		t.Errorf("PushKey after a restart = %s, %v, want %s", after, err, before)
 	}
 }
 
-func TestABrowserThatIsGoneIsForgotten(t *testing.T) {
+func TestGoneBrowserIsDeleted(t *testing.T) {
 	for _, status := range []int{http.StatusGone, http.StatusNotFound} {
-		d := telling(t, approval.Config{})
+		d := newBrowserHarness(t, approval.Config{})
 		v, b := d.device(access.Operator, always(status))
 		d.subscribe(b)
 		if _, err := d.Open(t.Context(), secretQuestion()); err != nil {
@@ -243,13 +243,13 @@ func TestABrowserThatIsGoneIsForgotten(t *testing.T) {
 			return err == nil && len(list) == 0
 		})
 		if dead, err := d.DeadLetters(t.Context()); err != nil || len(dead) != 0 {
-			t.Errorf("%d: dead letters %+v, %v", status, dead, err)
+			t.Errorf("status %d: dead letters = %+v, %v, want none", status, dead, err)
 		}
 	}
 }
 
-func TestAPushServiceThatFailsIsTriedAgainAndThenNot(t *testing.T) {
-	d := telling(t, approval.Config{Retry: approval.Retry{First: time.Millisecond, Longest: time.Millisecond, Attempts: 3}})
+func TestFailingPushServiceIsRetriedUntilDeadLetter(t *testing.T) {
+	d := newBrowserHarness(t, approval.Config{Retry: approval.Retry{First: time.Millisecond, Longest: time.Millisecond, Attempts: 3}})
 	v, b := d.device(access.Operator, always(http.StatusInternalServerError))
 	d.subscribe(b)
 	if _, err := d.Open(t.Context(), secretQuestion()); err != nil {
@@ -265,15 +265,15 @@ func TestAPushServiceThatFailsIsTriedAgainAndThenNot(t *testing.T) {
 	})
 	all, err := json.Marshal(dead)
 	if err != nil || strings.Contains(string(all), "canary") || !strings.Contains(string(all), "500") {
-		t.Errorf("the dead letter is %s, %v", all, err)
+		t.Errorf("dead letters = %s, %v", all, err)
 	}
 }
 
-func TestWhoLoggedOutIsNotTold(t *testing.T) {
-	d := telling(t, approval.Config{})
+func TestLoggedOutBrowserIsNotNotified(t *testing.T) {
+	d := newBrowserHarness(t, approval.Config{})
 	v, b := d.device(access.Operator, always(http.StatusCreated))
 	d.subscribe(b)
-	stays, c := d.device(access.Operator, always(http.StatusCreated))
+	loggedIn, c := d.device(access.Operator, always(http.StatusCreated))
 	d.subscribe(c)
 	if err := d.database().Logins().DeleteLogin(t.Context(), v.login); err != nil {
 		t.Fatal(err)
@@ -281,17 +281,17 @@ func TestWhoLoggedOutIsNotTold(t *testing.T) {
 	if _, err := d.Open(t.Context(), secretQuestion()); err != nil {
 		t.Fatal(err)
 	}
-	stays.next(t)
+	loggedIn.next(t)
 	if len(v.got) != 0 {
-		t.Error("a browser is told that is logged out")
+		t.Error("a logged-out browser was notified")
 	}
 	if list, err := d.Browsers(t.Context()); err != nil || len(list) != 1 {
-		t.Errorf("browsers %+v, %v", list, err)
+		t.Errorf("Browsers = %+v, %v, want 1", list, err)
 	}
 }
 
-func TestWhatCouldNotBeABrowserIsRefused(t *testing.T) {
-	d := telling(t, approval.Config{})
+func TestInvalidBrowserIsRefused(t *testing.T) {
+	d := newBrowserHarness(t, approval.Config{})
 	_, good := d.device(access.Operator, always(http.StatusCreated))
 	good.Endpoint = "https://push.example/x"
 	if _, err := d.Subscribed(t.Context(), good); err != nil {
@@ -305,21 +305,22 @@ func TestWhatCouldNotBeABrowserIsRefused(t *testing.T) {
 		b := good
 		spoil(&b)
 		if _, err := d.Subscribed(t.Context(), b); !errors.Is(err, fault.Invalid) || fault.FieldOf(err) != field {
-			t.Errorf("%s: %v", field, err)
+			t.Errorf("bad %s: Subscribed = %v", field, err)
 		}
 	}
 	for i := range 10 {
 		good.Endpoint = "https://push.example/" + strings.Repeat("y", i+1)
 		if _, err := d.Subscribed(t.Context(), good); err != nil && i < 7 || err == nil && i > 6 {
-			t.Errorf("browser %d of a login: %v", i+2, err)
+			t.Errorf("Subscribed of browser %d of a login = %v", i+2, err)
 		}
 	}
 }
 
-// A browser names the address, and the daemon must not be led to what only it can reach.
-func TestAttackABrowserNamesAnAddressOfTheHosts(t *testing.T) {
+// The browser chooses the endpoint. The daemon must not connect to addresses that only the
+// host can reach.
+func TestAttackBrowserEndpointOnHostAddress(t *testing.T) {
 	inside := errors.New("not there")
-	d := telling(t, approval.Config{
+	d := newBrowserHarness(t, approval.Config{
 		Browsers: approval.BrowserConfig{Reach: func(a netip.Addr) error {
 			if a.IsLoopback() {
 				return inside
@@ -339,6 +340,6 @@ func TestAttackABrowserNamesAnAddressOfTheHosts(t *testing.T) {
 		return len(dead) == 1
 	})
 	if len(v.got) != 0 || !strings.Contains(dead[0].Error, "not there") || strings.Contains(dead[0].Error, "canary") {
-		t.Errorf("%d were sent there: %q", len(v.got), dead[0].Error)
+		t.Errorf("%d messages were sent, error %q", len(v.got), dead[0].Error)
 	}
 }

@@ -6,42 +6,42 @@ import (
 	"glasshouse/policy"
 )
 
-// Foreseen is what would change if a request is allowed, as far as whoever asks knows.
-// It is a part of the request's Context.
+// Foreseen is the preview of a request's effect, as far as the asker knows it. It is part of
+// the request's Context.
 type Foreseen struct {
-	Diff   string `json:"diff,omitempty"`    // of a file, as diff -u writes it, when it was asked
-	NoDiff string `json:"no_diff,omitempty"` // why there is none
+	Diff   string `json:"diff,omitempty"`    // change of a file at the time of the request, in the format of diff -u
+	NoDiff string `json:"no_diff,omitempty"` // why there is no diff
 }
 
-// unforeseen is why there is no difference to see, where whoever asks has said none.
-var unforeseen = map[string]string{
-	policy.ActionRun:        "what a command changes is not known before it has run",
-	policy.ActionEdit:       "it is asked before the file is opened, and what would be written is not known",
-	policy.ActionRead:       "it changes nothing",
-	policy.ActionOutside:    "what would be done there is not known",
-	policy.ActionFetch:      "it changes no file; what would be sent is not known",
-	policy.ActionConnect:    "it changes no file; what would be sent is not known",
-	policy.ActionSecret:     "it changes no file; what would be done with the secret is not known",
-	policy.ActionCall:       "what the capability would change is what its effects say, and no more is known",
-	policy.ActionCoordinate: "what the other would do is not known",
-	policy.ActionResources:  "it changes no file: what the jail has and would have stands above",
+// noDiffReasons explains per action why there is no diff, for requests without an explanation.
+var noDiffReasons = map[string]string{
+	policy.ActionRun:        "the changes of a command are not known before it runs",
+	policy.ActionEdit:       "approval is required before the file is opened, so the content to be written is not known",
+	policy.ActionRead:       "the action changes nothing",
+	policy.ActionOutside:    "the actions outside of the workspace are not known in advance",
+	policy.ActionFetch:      "no file changes; the data to be sent is not known",
+	policy.ActionConnect:    "no file changes; the data to be sent is not known",
+	policy.ActionSecret:     "no file changes; the use of the secret is not known",
+	policy.ActionCall:       "only the declared effects of the capability are known",
+	policy.ActionCoordinate: "the actions of the other agent are not known",
+	policy.ActionResources:  "no file changes; the current and requested resources are listed above",
 }
 
-// Foresee returns what would change if r is allowed, or why that cannot be said, and
-// what else its Context has, nil if that is all. Both are as they were given.
+// Foresee returns the preview of r, and the rest of its Context, or nil if nothing else is in
+// it. Both are untrusted input of the asker.
 func Foresee(r Request) (f Foreseen, rest json.RawMessage) {
 	var context map[string]json.RawMessage
 	if json.Unmarshal(r.Context, &context) == nil && json.Unmarshal(r.Context, &f) == nil && f != (Foreseen{}) {
 		delete(context, "diff")
 		delete(context, "no_diff")
 		if len(context) > 0 {
-			rest, _ = json.Marshal(context) // it was JSON before
+			rest, _ = json.Marshal(context) // cannot fail: it was decoded from JSON
 		}
 		return f, rest
 	}
-	f = Foreseen{NoDiff: unforeseen[r.Question.Action]}
+	f = Foreseen{NoDiff: noDiffReasons[r.Question.Action]}
 	if f.NoDiff == "" {
-		f.NoDiff = "what would change is not known beyond what is said here"
+		f.NoDiff = "the changes are not known in advance"
 	}
 	return f, r.Context
 }

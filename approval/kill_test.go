@@ -19,18 +19,18 @@ import (
 	"glasshouse/store/storetest"
 )
 
-// TestMain lets the test binary be the daemon that is killed.
+// TestMain runs the daemon process of TestKilledDaemonLosesNothing.
 func TestMain(m *testing.M) {
-	if where := os.Getenv("APPROVAL_TEST_DAEMON"); where != "" {
-		daemon(where)
+	if path := os.Getenv("APPROVAL_TEST_DAEMON"); path != "" {
+		daemon(path)
 	}
 	os.Exit(m.Run())
 }
 
-// daemon asks without end, answers every third, and says what it is sure of.
-func daemon(where string) {
+// daemon adds requests without end, answers every third, and prints each after it succeeded.
+func daemon(path string) {
 	ctx := context.Background()
-	s, err := store.Open(ctx, where)
+	s, err := store.Open(ctx, path)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
@@ -45,7 +45,8 @@ func daemon(where string) {
 		if err == nil {
 			fmt.Println("asked", r.ID)
 			if n%3 == 0 {
-				if _, err = q.Answer(ctx, r.ID, deny(anna, "no")); err == nil {
+				_, err = q.Answer(ctx, r.ID, deny(anna, "no"))
+				if err == nil {
 					fmt.Println("answered", r.ID)
 				}
 			}
@@ -57,8 +58,8 @@ func daemon(where string) {
 	}
 }
 
-func TestAKilledDaemonLosesNothing(t *testing.T) {
-	where := filepath.Join(t.TempDir(), "g.db")
+func TestKilledDaemonLosesNothing(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "g.db")
 	rcv := newReceiver(t, always(503))
 	go func() {
 		for range rcv.got {
@@ -66,10 +67,10 @@ func TestAKilledDaemonLosesNothing(t *testing.T) {
 	}()
 	t.Cleanup(func() { close(rcv.got) })
 	t.Cleanup(rcv.Close)
-	sure := map[id.Approval]string{}
+	confirmed := map[id.Approval]string{}
 	for round := range 4 {
 		cmd := exec.Command(os.Args[0])
-		cmd.Env = append(os.Environ(), "APPROVAL_TEST_DAEMON="+where, "APPROVAL_TEST_HOOK="+rcv.URL, fmt.Sprintf("APPROVAL_TEST_ROUND=%d", round))
+		cmd.Env = append(os.Environ(), "APPROVAL_TEST_DAEMON="+path, "APPROVAL_TEST_HOOK="+rcv.URL, fmt.Sprintf("APPROVAL_TEST_ROUND=%d", round))
 		cmd.Stderr = os.Stderr
 		out, err := cmd.StdoutPipe()
 		if err != nil {
@@ -79,9 +80,9 @@ func TestAKilledDaemonLosesNothing(t *testing.T) {
 			t.Fatal(err)
 		}
 		lines := 0
-		for said := bufio.NewScanner(out); said.Scan(); { // on after the kill, to what the pipe still holds
-			what, aid, _ := strings.Cut(said.Text(), " ")
-			sure[id.Approval(aid)] = what
+		for scanner := bufio.NewScanner(out); scanner.Scan(); { // continues after the kill with the lines left in the pipe
+			what, aid, _ := strings.Cut(scanner.Text(), " ")
+			confirmed[id.Approval(aid)] = what
 			if lines++; lines == 30+17*round {
 				cmd.Process.Kill()
 			}
@@ -89,11 +90,11 @@ func TestAKilledDaemonLosesNothing(t *testing.T) {
 		cmd.Process.Kill()
 		cmd.Wait()
 		if lines < 30 {
-			t.Fatalf("the daemon ended after %d lines", lines)
+			t.Fatalf("the daemon ended after %d lines, want at least 30", lines)
 		}
 	}
 
-	s, err := storetest.Open(t, where)
+	s, err := storetest.Open(t, path)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -111,43 +112,44 @@ func TestAKilledDaemonLosesNothing(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	told := map[id.Approval]int{}
+	noticeCount := map[id.Approval]int{}
 	for _, n := range notices {
-		told[n.Approval]++
+		noticeCount[n.Approval]++
 	}
-	for aid, what := range sure {
+	for aid, what := range confirmed {
 		r, isPending := pending[aid]
 		switch {
 		case what == "answered":
 			got, err := q.Get(t.Context(), aid)
-			if err != nil || got.State != approval.Answered || isPending || told[aid] != 2 {
-				t.Errorf("%s was answered; now it is %v, %v, with %d notices", aid, got.State, err, told[aid])
+			if err != nil || got.State != approval.Answered || isPending || noticeCount[aid] != 2 {
+				t.Errorf("state of %s after its answer = %v, %v with %d notices, want answered with 2", aid, got.State, err, noticeCount[aid])
 			}
 		case !isPending:
-			// It may have been answered a moment before the end, unheard.
+			// It may have been answered just before the kill, before the daemon could print
+			// so.
 			if got, err := q.Get(t.Context(), aid); err != nil || got.State != approval.Answered {
-				t.Errorf("%s was asked; now it is %v, %v", aid, got.State, err)
+				t.Errorf("state of %s = %v, %v, want pending or answered", aid, got.State, err)
 			}
-		case told[aid] != 1:
-			t.Errorf("%s has %d notices", aid, told[aid])
-		default: // whoever asks again waits for the same
+		case noticeCount[aid] != 1:
+			t.Errorf("%s has %d notices, want 1", aid, noticeCount[aid])
+		default: // the same question gets the same request
 			again, err := q.Open(t.Context(), run(r.Question.Resource))
 			if err != nil || again.ID != aid {
-				t.Errorf("asked again it is %s, %v; want %s", again.ID, err, aid)
+				t.Errorf("Open of the same question = %s, %v, want %s", again.ID, err, aid)
 			}
 		}
 	}
 	if len(pending) < 50 {
-		t.Errorf("%d are pending: too few to tell", len(pending))
+		t.Errorf("%d requests are pending, want at least 50", len(pending))
 	}
 }
 
-func readAll(t *testing.T, where string) string {
+func readAll(t *testing.T, path string) string {
 	t.Helper()
 	var all strings.Builder
-	files, err := filepath.Glob(filepath.Dir(where) + "/*")
+	files, err := filepath.Glob(filepath.Dir(path) + "/*")
 	if err != nil || len(files) == 0 {
-		t.Fatal("nothing is on disk", err)
+		t.Fatal("no files on disk", err)
 	}
 	for _, name := range files {
 		f, err := os.Open(name)
@@ -160,26 +162,26 @@ func readAll(t *testing.T, where string) string {
 	return all.String()
 }
 
-// nothing is a store that holds nothing.
-type nothing struct{ approval.Store }
+// An emptyStore is a store without content, whose Save fails.
+type emptyStore struct{ approval.Store }
 
-func (nothing) Unfinished(context.Context) ([]approval.Request, error) { return nil, nil }
-func (nothing) Notices(context.Context) ([]approval.Notice, error)     { return nil, nil }
-func (nothing) Forget(context.Context, time.Time, time.Time) error     { return nil }
-func (nothing) Save(context.Context, approval.Request, []approval.Notice) error {
+func (emptyStore) Unfinished(context.Context) ([]approval.Request, error) { return nil, nil }
+func (emptyStore) Notices(context.Context) ([]approval.Notice, error)     { return nil, nil }
+func (emptyStore) Forget(context.Context, time.Time, time.Time) error     { return nil }
+func (emptyStore) Save(context.Context, approval.Request, []approval.Notice) error {
 	return errBroken
 }
 
-func TestWhatCannotBeKeptIsNotAsked(t *testing.T) {
-	q, err := approval.New(t.Context(), nothing{}, approval.Config{})
+func TestRequestIsNotPendingIfSaveFails(t *testing.T) {
+	q, err := approval.New(t.Context(), emptyStore{}, approval.Config{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer q.Close()
 	if _, err := q.Ask(t.Context(), run("rm x"), nil); err == nil || fault.KindOf(err) != "" {
-		t.Errorf("Ask = %v", err)
+		t.Errorf("Ask = %v, want the error of Save", err)
 	}
 	if len(q.Pending()) != 0 {
-		t.Error("it is pending")
+		t.Error("the request is pending after Save failed")
 	}
 }

@@ -17,15 +17,15 @@ import (
 	"glasshouse/id"
 )
 
-// LinkChannel is the channel of answers that come by a link.
+// LinkChannel is the channel of answers given through a link.
 const LinkChannel = "link"
 
-// A Link lets whoever has its token give one answer to one request, once. What
-// is kept of the token is its hash.
+// A Link lets the holder of its token give one answer to one request, once. Only the hash of
+// the token is stored.
 type Link struct {
 	Hash     string      `json:"hash"`
 	Approval id.Approval `json:"approval"`
-	Action   string      `json:"action"` // hash of what is answered
+	Action   string      `json:"action"` // hash of the question
 	Verdict  Verdict     `json:"verdict"`
 	Who      Person      `json:"who"`
 	Expires  time.Time   `json:"expires"`
@@ -34,15 +34,15 @@ type Link struct {
 
 const tokenSize = 32
 
-// NewLink makes a link by which who can give one answer to a pending request,
-// and returns its address.
+// NewLink creates a link through which who can give the answer v to a pending request, and
+// returns its URL.
 func (q *Queue) NewLink(ctx context.Context, aid id.Approval, v Verdict, who Person) (string, error) {
 	const op = "approval.NewLink"
 	if q.cfg.Links == "" {
-		return "", fault.Cannot(op, "nobody said where links lead", "configure the public address")
+		return "", fault.Cannot(op, "approval links are disabled: approvals.links is not set", "set it to https://HOST/answers/")
 	}
 	if v != Allow && v != Deny {
-		return "", fault.Fieldf(op, "verdict", "a link allows or denies")
+		return "", fault.Fieldf(op, "verdict", "a link can only allow or deny")
 	}
 	r, err := q.store.Get(ctx, aid)
 	if err != nil {
@@ -50,11 +50,11 @@ func (q *Queue) NewLink(ctx context.Context, aid id.Approval, v Verdict, who Per
 	}
 	switch {
 	case r.State != Pending:
-		return "", fault.Newf(fault.Conflict, op, string(aid), "it is %s", r.State)
+		return "", fault.Newf(fault.Conflict, op, string(aid), "request is %s", r.State)
 	case r.Tier == Elevated && v == Allow:
-		return "", fault.Newf(fault.Denied, op, string(aid), "a link alone does not allow what is elevated")
+		return "", fault.Newf(fault.Denied, op, string(aid), "a link alone cannot allow an elevated request")
 	}
-	if err := permits(r, who); err != nil {
+	if err := checkPerson(r, who); err != nil {
 		return "", err
 	}
 	token := make([]byte, tokenSize)
@@ -68,7 +68,7 @@ func (q *Queue) NewLink(ctx context.Context, aid id.Approval, v Verdict, who Per
 	return strings.TrimSuffix(q.cfg.Links, "/") + "/" + text, nil
 }
 
-// hashToken is the hash of what a stranger gives as a token, if it can be one.
+// hashToken returns the hash of an untrusted token, and whether the token is well-formed.
 func hashToken(text string) (hash string, ok bool) {
 	token, err := base64.RawURLEncoding.Strict().DecodeString(text)
 	if err != nil || len(token) != tokenSize || len(text) != base64.RawURLEncoding.EncodedLen(tokenSize) {
@@ -78,9 +78,9 @@ func hashToken(text string) (hash string, ok bool) {
 	return hex.EncodeToString(sum[:]), true
 }
 
-// Links returns the handler of links, for paths of a token and nothing else:
-// the door strips what stands before. GET shows what would be decided and
-// changes nothing, for whatever looks at links before people do; POST decides.
+// Links returns the handler of links. The request path must be "/" followed by a token; the
+// caller strips any prefix. GET shows the request and changes nothing, because mail scanners
+// and link previews fetch URLs; POST gives the answer.
 func (q *Queue) Links() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /{token}", q.showLink)
@@ -88,10 +88,10 @@ func (q *Queue) Links() http.Handler {
 	return mux
 }
 
-// follow finds the link of a token and its request.
-func (q *Queue) follow(ctx context.Context, token string) (Link, Request, error) {
+// findLink returns the link of a token and its request.
+func (q *Queue) findLink(ctx context.Context, token string) (Link, Request, error) {
 	const op = "approval.Links"
-	missing := fault.Newf(fault.NotFound, op, "", "there is no such link, or it is over")
+	missing := fault.Newf(fault.NotFound, op, "", "the link does not exist or has expired")
 	hash, ok := hashToken(token)
 	if !ok {
 		return Link{}, Request{}, missing
@@ -114,13 +114,13 @@ func (q *Queue) follow(ctx context.Context, token string) (Link, Request, error)
 }
 
 func (q *Queue) showLink(w http.ResponseWriter, req *http.Request) {
-	l, r, err := q.follow(req.Context(), req.PathValue("token"))
+	l, r, err := q.findLink(req.Context(), req.PathValue("token"))
 	q.render(w, req, l, r, err)
 }
 
 func (q *Queue) useLink(w http.ResponseWriter, req *http.Request) {
 	ctx := req.Context()
-	l, r, err := q.follow(ctx, req.PathValue("token"))
+	l, r, err := q.findLink(ctx, req.PathValue("token"))
 	if err == nil && l.Used.IsZero() {
 		r, err = q.Answer(ctx, l.Approval, Answer{Verdict: l.Verdict, Scope: Once, By: l.Who, Channel: LinkChannel})
 		if r.ID == "" {
@@ -129,7 +129,7 @@ func (q *Queue) useLink(w http.ResponseWriter, req *http.Request) {
 		if r.State != Pending {
 			l.Used = time.Now().UTC()
 			if err := q.store.PutLink(context.WithoutCancel(ctx), l); err != nil {
-				q.cfg.Log.Error("that a link was used cannot be kept", "approval", l.Approval, "error", err)
+				q.cfg.Log.Error("failed to store that a link was used", "approval", l.Approval, "error", err)
 			}
 		}
 	}
@@ -138,7 +138,7 @@ func (q *Queue) useLink(w http.ResponseWriter, req *http.Request) {
 
 type page struct {
 	View
-	Verb    string // what the button does: "Allow once"
+	Verb    string // label of the button: "Allow once"
 	Pending bool
 	Problem string
 	Remedy  string
@@ -158,14 +158,14 @@ func (q *Queue) render(w http.ResponseWriter, req *http.Request, l Link, r Reque
 	switch kind := fault.KindOf(err); {
 	case err == nil:
 	case kind == fault.NotFound:
-		status, p.Problem = http.StatusNotFound, "There is no such link, or it is over."
+		status, p.Problem = http.StatusNotFound, "This link does not exist or has expired."
 	case kind == fault.Conflict:
 		status, p.Problem = http.StatusConflict, err.Error()
 	case kind == fault.Denied:
 		status, p.Problem = http.StatusForbidden, err.Error()
 	default:
-		q.cfg.Log.Error("a link cannot be followed", "approval", l.Approval, "error", err)
-		status, p.Problem = http.StatusInternalServerError, "It did not work. Try again, or answer where you are signed in."
+		q.cfg.Log.Error("failed to serve a link", "approval", l.Approval, "error", err)
+		status, p.Problem = http.StatusInternalServerError, "Internal error. Try again, or answer in the web UI."
 	}
 	p.Remedy = fault.RemedyOf(err)
 	if r.ID != "" && l.Hash != "" {
@@ -174,7 +174,7 @@ func (q *Queue) render(w http.ResponseWriter, req *http.Request, l Link, r Reque
 	}
 	w.WriteHeader(status)
 	if err := pageText.Execute(w, p); err != nil && req.Context().Err() == nil {
-		q.cfg.Log.Error("a page cannot be written", "error", fmt.Errorf("render: %w", err))
+		q.cfg.Log.Error("failed to write a page", "error", fmt.Errorf("render: %w", err))
 	}
 }
 
@@ -185,12 +185,12 @@ pre{white-space:pre-wrap;overflow-wrap:anywhere;border:1px solid;padding:.8rem;u
 button{font-size:1.2rem;padding:.6rem 1.4rem}dt{font-weight:bold}</style></head><body>
 {{with .Problem}}<p role="alert"><strong>{{.}}</strong></p>{{end}}{{with .Remedy}}<p>{{.}}</p>{{end}}
 {{if .ID}}<h1>{{.Who}}</h1><pre>{{.What}}</pre>
-{{if not .Whole}}<p>Not all of it is shown here.</p>{{end}}
-<dl><dt>Why it is asked</dt><dd>{{.Why}}</dd><dt>Rule</dt><dd>{{.Rule}}</dd>
+{{if not .Whole}}<p>Part of the request is not shown here.</p>{{end}}
+<dl><dt>Reason</dt><dd>{{.Why}}</dd><dt>Rule</dt><dd>{{.Rule}}</dd>
 {{range .Details}}<dd>{{.}}</dd>{{end}}<dt>Tier</dt><dd>{{.Tier}}</dd>
 {{with .Outcome}}<dt>Outcome</dt><dd>{{.}}</dd>{{end}}<dt>Request</dt><dd>{{.View.ID}}</dd></dl>
-{{with .Context}}<details><summary>What came before</summary><pre>{{.}}</pre></details>{{end}}
-{{if .Pending}}<form method="post"><button>{{.Verb}}</button></form><p>Denied at {{.Expires.UTC.Format "2006-01-02 15:04:05"}} UTC if nobody answers.</p>
-{{else}}<p>This is {{.State}}.</p>{{end}}{{end}}
+{{with .Context}}<details><summary>Context</summary><pre>{{.}}</pre></details>{{end}}
+{{if .Pending}}<form method="post"><button>{{.Verb}}</button></form><p>Denied at {{.Expires.UTC.Format "2006-01-02 15:04:05"}} UTC unless answered.</p>
+{{else}}<p>This request is {{.State}}.</p>{{end}}{{end}}
 </body></html>
 `))

@@ -14,34 +14,35 @@ import (
 	"glasshouse/id"
 )
 
-// A Notice is what a channel is to be told, until it has been. One that could
-// not be delivered stays as a dead letter.
+// A Notice is a notification for one channel. It is deleted after delivery. After too many
+// failed attempts it stays as a dead letter.
 type Notice struct {
-	ID       string          `json:"id"` // a receiver sees the same one twice if it must
+	ID       string          `json:"id"` // constant over all attempts, so that receivers can detect duplicates
 	Approval id.Approval     `json:"approval"`
-	Channel  string          `json:"channel"` // name of a Webhook or a Push
+	Channel  string          `json:"channel"` // name of a Webhook or a Push, or browsersChannel
 	Kind     Kind            `json:"kind"`
-	Body     json.RawMessage `json:"body,omitempty"` // of a webhook, or which browser; what a phone is told is written when it is sent
+	Body     json.RawMessage `json:"body,omitempty"` // of a webhook, or the id of a browser; the message of a Push is built at delivery
 	Created  time.Time       `json:"created"`
 	Attempts int             `json:"attempts"`
-	Next     time.Time       `json:"next"` // not before
+	Next     time.Time       `json:"next"` // earliest time of the next attempt
 	Dead     bool            `json:"dead,omitempty"`
 	Error    string          `json:"error,omitempty"` // of the last attempt
 }
 
-// Retry is how often and when a notice is tried again.
+// Retry configures the repetition of failed deliveries.
 type Retry struct {
-	First    time.Duration // pause after the first failure, doubled by each; 0 is 1 s
-	Longest  time.Duration // pause; 0 is 5 min
-	Attempts int           // after which it is a dead letter; 0 is 12
+	First    time.Duration // pause after the first failure, doubled by each further failure; 0 is 1 s
+	Longest  time.Duration // upper limit of the pause; 0 is 5 min
+	Attempts int           // number of attempts before a dead letter; 0 is 12
 }
 
-// pause is how long to wait after n failures: between half and all of the
-// doubled pause, so that many do not come back at once.
+// pause returns the pause after n failures: a random duration between half of the doubled
+// pause and all of it, so that retries are spread.
 func (r Retry) pause(n int) time.Duration {
 	p := r.First
 	for range n - 1 {
-		if p = 2 * p; p >= r.Longest {
+		p *= 2
+		if p >= r.Longest {
 			break
 		}
 	}
@@ -53,11 +54,11 @@ func (r Retry) pause(n int) time.Duration {
 type channel interface {
 	name() string
 	wants(k Kind) bool
-	bodies(ctx context.Context, r Request, k Kind, at time.Time) ([]json.RawMessage, error) // of the notices that it makes; nil is one that is written when it is sent
+	bodies(ctx context.Context, r Request, k Kind, at time.Time) ([]json.RawMessage, error) // one per notice; nil: built at delivery
 	deliver(ctx context.Context, q *Queue, n Notice) error
 }
 
-// An outbox holds what is to be delivered, by channel.
+// An outbox holds undelivered notices, by channel.
 type outbox struct {
 	channels []channel
 	retry    Retry
@@ -65,10 +66,10 @@ type outbox struct {
 	mu sync.Mutex
 	// +checklocks:mu
 	queue map[string][]Notice
-	wake  map[string]chan struct{} // of each channel; the map does not change
+	wake  map[string]chan struct{} // one per channel; the map does not change
 }
 
-// startOutbox begins to deliver what the store still holds, and what comes.
+// startOutbox starts the delivery of stored and future notices.
 func (q *Queue) startOutbox(ctx context.Context) error {
 	o := &q.outbox
 	o.retry = q.cfg.Retry
@@ -81,27 +82,28 @@ func (q *Queue) startOutbox(ctx context.Context) error {
 		o.channels = append(o.channels, w)
 	}
 	for _, p := range q.cfg.Pushes {
-		if err := permits(Request{}, p.Who); err != nil && q.cfg.Links != "" {
+		if err := checkPerson(Request{}, p.Who); err != nil && q.cfg.Links != "" {
 			return fmt.Errorf("push %s: %w", p.Name, err)
 		}
 		o.channels = append(o.channels, p)
 	}
 	if q.cfg.Browsers.Store != nil {
 		var err error
-		if q.browsers, err = openBrowsers(ctx, q.cfg.Browsers); err != nil {
+		q.browsers, err = openBrowsers(ctx, q.cfg.Browsers)
+		if err != nil {
 			return err
 		}
 		o.channels = append(o.channels, q.browsers)
 	}
 	for _, c := range o.channels {
 		if _, twice := o.wake[c.name()]; twice || c.name() == "" {
-			return fault.Fieldf("approval.New", "name", "channel %q has no name of its own", c.name())
+			return fault.Fieldf("approval.New", "name", "channel name %q is empty or not unique", c.name())
 		}
 		o.wake[c.name()] = make(chan struct{}, 1)
 	}
 	left, err := q.store.Notices(ctx)
 	if err != nil {
-		return fmt.Errorf("take up notices: %w", err)
+		return fmt.Errorf("load notices: %w", err)
 	}
 	o.add(slices.DeleteFunc(left, func(n Notice) bool { return n.Dead }))
 	for _, c := range o.channels {
@@ -110,14 +112,14 @@ func (q *Queue) startOutbox(ctx context.Context) error {
 	return nil
 }
 
-// add queues notices that are kept. Those of a channel that is no longer there
-// wait for it to be configured again.
+// add queues stored notices. Notices of a channel that is no longer configured stay in the
+// store until it is configured again.
 func (o *outbox) add(notices []Notice) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	for _, n := range notices {
-		wake, there := o.wake[n.Channel]
-		if !there {
+		wake, ok := o.wake[n.Channel]
+		if !ok {
 			continue
 		}
 		o.queue[n.Channel] = append(o.queue[n.Channel], n)
@@ -128,7 +130,7 @@ func (o *outbox) add(notices []Notice) {
 	}
 }
 
-// noticesFor is what channels are to be told of an event.
+// noticesFor returns the notices of an event, for all channels that want it.
 func (q *Queue) noticesFor(r Request, k Kind) []Notice {
 	var list []Notice
 	for _, c := range q.outbox.channels {
@@ -138,7 +140,7 @@ func (q *Queue) noticesFor(r Request, k Kind) []Notice {
 		now := time.Now().UTC()
 		bodies, err := c.bodies(q.ctx, r, k, now)
 		if err != nil {
-			q.cfg.Log.Error("a notice cannot be written", "approval", r.ID, "channel", c.name(), "error", err)
+			q.cfg.Log.Error("failed to create a notice", "approval", r.ID, "channel", c.name(), "error", err)
 			continue
 		}
 		for _, body := range bodies {
@@ -148,11 +150,10 @@ func (q *Queue) noticesFor(r Request, k Kind) []Notice {
 	return list
 }
 
-// noticeID is as random as an id, and none of those that have a type.
+// noticeID returns a random id whose prefix differs from those of typed ids.
 func noticeID() string { return "n" + string(id.NewApproval())[1:] }
 
-// deliverLoop delivers what one channel is to be told. What fails waits; what
-// comes after it does not.
+// deliverLoop delivers the notices of one channel. A failed notice does not delay later ones.
 func (q *Queue) deliverLoop(c channel) {
 	o := &q.outbox
 	timer := time.NewTimer(0)
@@ -178,8 +179,8 @@ func (q *Queue) deliverLoop(c channel) {
 	}
 }
 
-// due takes the next notice of a channel whose time has come, or returns how
-// long there is until then.
+// due removes and returns the next due notice of a channel. If none is due, it returns the
+// time until the next.
 func (o *outbox) due(channel string) (n Notice, wait time.Duration, due bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -197,18 +198,18 @@ func (o *outbox) due(channel string) (n Notice, wait time.Duration, due bool) {
 	return Notice{}, wait, false
 }
 
-// deliver tries a notice once, and keeps what came of it.
+// deliver attempts one delivery and stores the result.
 func (q *Queue) deliver(c channel, n Notice) {
 	ctx, cancel := context.WithTimeout(q.ctx, 15*time.Second)
 	err := c.deliver(ctx, q, n)
 	cancel()
 	if q.ctx.Err() != nil {
-		return // it is in the store, and will be tried again
+		return // it is in the store; the next process retries it
 	}
 	ctx = context.WithoutCancel(q.ctx)
 	if err == nil {
 		if err := q.store.DeleteNotice(ctx, n.ID); err != nil {
-			q.cfg.Log.Error("a delivered notice cannot be forgotten, and may be delivered again", "notice", n.ID, "error", err)
+			q.cfg.Log.Error("failed to delete a delivered notice; it may be delivered again", "notice", n.ID, "error", err)
 		}
 		return
 	}
@@ -217,10 +218,10 @@ func (q *Queue) deliver(c channel, n Notice) {
 	n.Next = time.Now().UTC().Add(q.outbox.retry.pause(n.Attempts))
 	n.Dead = n.Attempts >= q.outbox.retry.Attempts
 	if err := q.store.PutNotice(ctx, n); err != nil {
-		q.cfg.Log.Error("a notice cannot be kept", "notice", n.ID, "error", err)
+		q.cfg.Log.Error("failed to store a notice", "notice", n.ID, "error", err)
 	}
 	if n.Dead {
-		q.cfg.Log.Error("a notice cannot be delivered", "channel", n.Channel, "approval", n.Approval, "attempts", n.Attempts, "error", n.Error)
+		q.cfg.Log.Error("gave up on a notice", "channel", n.Channel, "approval", n.Approval, "attempts", n.Attempts, "error", n.Error)
 		return
 	}
 	q.outbox.add([]Notice{n})
@@ -232,7 +233,7 @@ func (q *Queue) DeadLetters(ctx context.Context) ([]Notice, error) {
 	return slices.DeleteFunc(all, func(n Notice) bool { return !n.Dead }), err
 }
 
-// Redeliver tries a dead letter anew.
+// Redeliver retries a dead letter.
 func (q *Queue) Redeliver(ctx context.Context, nid string) error {
 	dead, err := q.DeadLetters(ctx)
 	if err != nil {
@@ -249,5 +250,5 @@ func (q *Queue) Redeliver(ctx context.Context, nid string) error {
 		q.outbox.add([]Notice{n})
 		return nil
 	}
-	return fault.Newf(fault.NotFound, "approval.Redeliver", nid, "no such dead letter")
+	return fault.Newf(fault.NotFound, "approval.Redeliver", nid, "dead letter not found")
 }

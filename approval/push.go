@@ -9,25 +9,27 @@ import (
 	"time"
 )
 
-// A Push tells one person's phone of requests through ntfy or what speaks like
-// it. It has a button for each answer, which posts to a link that can be used
-// once; with no Config.Links it only tells.
+// A Push notifies one person's phone of requests through ntfy or a compatible server. The
+// notification has a button for each answer, which posts to a single-use link. Without
+// Config.Links it has no buttons.
 type Push struct {
 	Name  string
 	URL   string // of the server: "https://ntfy.example/"
 	Topic string
-	Who   Person // who gets it, and so who answers by its links
+	Who   Person // the recipient, and the author of answers given through the links
 
-	// Token returns the server's access token; nil means that it wants none.
-	// It is not kept.
+	// Token returns the access token of the server. It is called for each delivery and the
+	// token is not stored. nil: the server needs no token.
 	Token func(ctx context.Context) ([]byte, error)
 }
 
-// What ntfy takes as a message is 4096 bytes; the rest is for what is around it.
-const maxPushed = 2800
+// ntfy limits a message to 4096 bytes. The difference is reserved for the text around the
+// request.
+const maxNtfyText = 2800
 
-// A pushed is what ntfy is told, as JSON.
-type pushed struct {
+// An ntfyMessage is the JSON that ntfy accepts
+// (https://docs.ntfy.sh/publish/#publish-as-json).
+type ntfyMessage struct {
 	Topic    string   `json:"topic"`
 	Title    string   `json:"title"`
 	Message  string   `json:"message"`
@@ -48,7 +50,8 @@ type action struct {
 func (p Push) name() string      { return p.Name }
 func (p Push) wants(k Kind) bool { return k == KindAsked || k == KindSeconded }
 
-// bodies is one without text: what is sent has links in it, which are kept nowhere.
+// bodies returns one notice without a body. The message contains links, which are not stored,
+// so it is built at delivery.
 func (p Push) bodies(context.Context, Request, Kind, time.Time) ([]json.RawMessage, error) {
 	return []json.RawMessage{nil}, nil
 }
@@ -59,7 +62,7 @@ func (p Push) deliver(ctx context.Context, q *Queue, n Notice) error {
 		return err
 	}
 	if r.State != Pending || !r.Expires.After(time.Now()) {
-		return nil // there is nothing to answer any more
+		return nil // already settled: no answer is needed
 	}
 	msg, err := p.message(ctx, q, r)
 	if err != nil {
@@ -74,18 +77,18 @@ func (p Push) deliver(ctx context.Context, q *Queue, n Notice) error {
 	if p.Token != nil {
 		token, err := p.Token(ctx)
 		if err != nil {
-			return fmt.Errorf("the token of the push server: %w", err)
+			return fmt.Errorf("get the token of the push server: %w", err)
 		}
 		h.Set("Authorization", "Bearer "+string(token))
 	}
 	return sender.Post(ctx, p.URL, h, body)
 }
 
-// message writes what a phone shows. It can be allowed there only if all of it
-// is shown.
-func (p Push) message(ctx context.Context, q *Queue, r Request) (pushed, error) {
-	v := Show(r, maxPushed)
-	m := pushed{Topic: p.Topic, Title: v.Title, Message: v.text(), Priority: 4, Tags: []string{"lock"}}
+// message builds the notification. It has a button to allow the request only if it shows the
+// complete request.
+func (p Push) message(ctx context.Context, q *Queue, r Request) (ntfyMessage, error) {
+	v := Show(r, maxNtfyText)
+	m := ntfyMessage{Topic: p.Topic, Title: v.Title, Message: v.text(), Priority: 4, Tags: []string{"lock"}}
 	if r.Tier == Elevated {
 		m.Priority, m.Tags = 5, []string{"warning"}
 	}
@@ -113,25 +116,25 @@ func (p Push) message(ctx context.Context, q *Queue, r Request) (pushed, error) 
 		}
 		m.Actions = append(m.Actions, action{Action: "http", Label: b.label, URL: to, Method: http.MethodPost, Clear: true})
 		if m.Click == "" {
-			m.Click = to // shows what would be decided, and decides nothing
+			m.Click = to // GET shows the request and changes nothing
 		}
 	}
 	return m, nil
 }
 
-// text is a view as plain text.
+// text renders the view as plain text.
 func (v View) text() string {
 	lines := []string{v.What, "", "Who: " + v.Who, "Why: " + v.Why, "Rule: " + v.Rule}
 	lines = append(lines, v.Details...)
 	if v.First != "" {
-		lines = append(lines, "Allowed by: "+v.First+"; it takes one more")
+		lines = append(lines, "Allowed by: "+v.First+"; a second operator is required")
 	}
 	if v.Phrase != "" {
-		lines = append(lines, "Elevated: to allow it takes a second operator, or the phrase typed: "+v.Phrase)
+		lines = append(lines, "Elevated: allowing it requires a second operator or this typed phrase: "+v.Phrase)
 	}
 	if !v.Whole {
-		lines = append(lines, "Not all of it is shown here: open it to see the whole before you allow it.")
+		lines = append(lines, "Part of the request is not shown here. Open it to review all of it before you allow it.")
 	}
-	lines = append(lines, "Denied at "+v.Expires.UTC().Format(time.DateTime)+" UTC if nobody answers", string(v.ID))
+	lines = append(lines, "Denied at "+v.Expires.UTC().Format(time.DateTime)+"UTC unless answered", string(v.ID))
 	return strings.Join(lines, "\n")
 }

@@ -15,7 +15,7 @@ import (
 	"glasshouse/policy"
 )
 
-// A Store keeps requests, notices and links. Save is all or nothing.
+// A Store keeps requests, notices and links. Save is atomic.
 type Store interface {
 	Save(ctx context.Context, r Request, notices []Notice) error
 	Get(ctx context.Context, aid id.Approval) (Request, error) // fault.NotFound
@@ -29,47 +29,46 @@ type Store interface {
 	PutLink(ctx context.Context, l Link) error
 	GetLink(ctx context.Context, hash string) (Link, error) // fault.NotFound
 
-	// Forget deletes links that ended before now, and requests that are finished
-	// and notices that are dead, of before old.
+	// Forget deletes links that expired before now, and finished requests and dead notices
+	// older than old.
 	Forget(ctx context.Context, now, old time.Time) error
 }
 
-// A Filter says which requests are listed.
+// A Filter selects the requests that List returns.
 type Filter struct {
-	Jail  id.Jail // "": of all
-	State State   // "": in any
+	Jail  id.Jail // "": all jails
+	State State   // "": any state
 	Limit int     // 0: 100
 }
 
-// Config is what a Queue works with. Its zero value works, and tells nobody.
+// Config configures a Queue. The zero value is valid and sends no notifications.
 type Config struct {
-	Wait  time.Duration // how long a request waits; 0 is 15 minutes
-	Limit int           // how many requests of one jail may be pending; 0 is 32
-	Keep  time.Duration // how long finished requests can be looked at; 0 is 90 days. What is recorded of them stays
+	Wait  time.Duration // default time until a request expires; 0 is 15 minutes
+	Limit int           // most pending requests per jail; 0 is 32
+	Keep  time.Duration // retention of finished requests; 0 is 90 days. The audit log is not affected
 
-	// Remember makes a rule of an answer hold from now on. It may be called
-	// again for an answer of which it is not known whether it was.
+	// Remember puts the rule of an answer into force. It may be called twice for the same
+	// answer, if the daemon ended before it stored the result of the first call.
 	Remember func(ctx context.Context, r Request, rule policy.Rule) error
 
-	// Record records what happens to requests, before it has any effect, and
-	// returns the number of the record. It must not call the Queue. If it fails
-	// nothing is allowed.
+	// Record writes an event to the audit log before the event has an effect, and returns the
+	// number of the entry. It must not call the Queue. If it fails, nothing is allowed.
 	Record func(ctx context.Context, e Event) (entry int64, err error)
 
-	// Recorded returns a pending request as it was when Record recorded what happened to
-	// it last, and whether there is such a record. Its process may have been killed
-	// between Record and Store.Save.
+	// Recorded returns a pending request in the state of its latest audit log entry, and
+	// whether there is such an entry. An earlier process may have been killed between Record
+	// and Store.Save.
 	Recorded func(ctx context.Context, r Request) (Request, bool, error)
 
 	Webhooks []Webhook
 	Pushes   []Push
 	Browsers BrowserConfig
-	Links    string // where the Links handler is: "https://host/answers/"; "": there are no links
+	Links    string // base URL of the Links handler, such as "https://host/answers/"; "": links are disabled
 	Retry    Retry
 	Log      *slog.Logger
 }
 
-// A Queue holds what waits for a person. It is safe for concurrent use.
+// A Queue holds pending approvals. It is safe for concurrent use.
 type Queue struct {
 	cfg    Config
 	store  Store
@@ -78,30 +77,30 @@ type Queue struct {
 	wg     sync.WaitGroup
 	outbox outbox
 
-	browsers *browsers // nil: none are told
+	browsers *browsers // nil: Web Push is disabled
 
 	mu sync.Mutex
 	// +checklocks:mu
 	closed bool
 	// +checklocks:mu
-	pending map[id.Approval]*waiting // requests without an answer
+	pending map[id.Approval]*pendingRequest // requests without an answer, by id
 	// +checklocks:mu
-	same map[string]*waiting // the same, by what it asks
+	byQuestion map[string]*pendingRequest // the same requests, by Request.key
 	// +checklocks:mu
-	ready map[string]Request // answers that no caller has received yet
+	untaken map[string]Request // answers that no caller has received yet, by Request.key
 	// +checklocks:mu
-	watchers map[*Subscription]struct{} // of Subscribe
-	wake     chan struct{}              // something expires earlier now
+	watchers map[*Subscription]struct{} // subscriptions of Subscribe
+	wake     chan struct{}              // signals expireLoop that an earlier expiry was added
 }
 
-// A waiting is a request that is pending, or was a moment ago.
-type waiting struct {
-	now   Request       // guarded by Queue.mu
-	asked int           // by how many at once. guarded by Queue.mu
-	done  chan struct{} // closed once it is settled
+// A pendingRequest is a request that is pending or was settled a moment ago.
+type pendingRequest struct {
+	req     Request       // guarded by Queue.mu
+	waiters int           // callers that wait for the answer. guarded by Queue.mu
+	done    chan struct{} // closed when the request is settled
 }
 
-// New returns a Queue that goes on with what the store holds.
+// New returns a Queue that continues with the requests and notices in the store.
 func New(ctx context.Context, s Store, cfg Config) (*Queue, error) {
 	cfg.Wait = cmp.Or(cfg.Wait, 15*time.Minute)
 	cfg.Limit = cmp.Or(cfg.Limit, 32)
@@ -111,12 +110,12 @@ func New(ctx context.Context, s Store, cfg Config) (*Queue, error) {
 	}
 	q := &Queue{
 		cfg: cfg, store: s,
-		pending: map[id.Approval]*waiting{}, same: map[string]*waiting{}, ready: map[string]Request{},
+		pending: map[id.Approval]*pendingRequest{}, byQuestion: map[string]*pendingRequest{}, untaken: map[string]Request{},
 		watchers: map[*Subscription]struct{}{}, wake: make(chan struct{}, 1),
 	}
 	list, err := s.Unfinished(ctx)
 	if err != nil {
-		return nil, fmt.Errorf("take up approvals: %w", err)
+		return nil, fmt.Errorf("load approvals: %w", err)
 	}
 	q.ctx, q.cancel = context.WithCancel(context.WithoutCancel(ctx))
 	if err := q.startOutbox(ctx); err != nil {
@@ -130,42 +129,42 @@ func New(ctx context.Context, s Store, cfg Config) (*Queue, error) {
 	return q, nil
 }
 
-// resume takes up a request that was left by another process.
+// resume loads a request that an earlier process left unfinished.
 //
-// It is called by New only, before the queue is shared.
+// New calls it before the queue is shared.
 //
 // +checklocksignore
 func (q *Queue) resume(r Request) {
 	if r.State == Pending && q.cfg.Recorded != nil {
 		r = q.asRecorded(r)
 	}
-	if r.State == Pending { // those whose time is over are found by the loop
-		w := &waiting{now: r, done: make(chan struct{})}
-		q.pending[r.ID], q.same[r.key()] = w, w
+	if r.State == Pending { // expireLoop handles those that have expired
+		w := &pendingRequest{req: r, done: make(chan struct{})}
+		q.pending[r.ID], q.byQuestion[r.key()] = w, w
 	}
-	if r.State == Answered && !r.Taken { // those that are too old are found by the loop
-		q.ready[r.key()] = r
+	if r.State == Answered && !r.Taken { // expireLoop handles those that have expired
+		q.untaken[r.key()] = r
 	}
 }
 
-// RememberOwed has the rules of answers hold that did not when an earlier process ended.
-// Call it as soon as Config.Remember works.
+// RememberOwed calls Config.Remember for answers whose rules an earlier process did not put
+// into force. Call it as soon as Config.Remember works.
 func (q *Queue) RememberOwed(ctx context.Context) error {
 	list, err := q.store.Unfinished(ctx)
 	if err != nil {
-		return fmt.Errorf("take up approvals: %w", err)
+		return fmt.Errorf("load approvals: %w", err)
 	}
 	for _, r := range list {
 		if _, err := q.remember(ctx, r); err != nil {
-			q.cfg.Log.Error("the rule of an answer does not hold yet", "approval", r.ID, "error", err)
+			q.cfg.Log.Error("failed to put the rule of an answer into force", "approval", r.ID, "error", err)
 		}
 	}
 	return nil
 }
 
-// asRecorded returns a pending request as its last record has it, and keeps it so. Without
-// that a person would be asked again, and the audit log would have two answers. Only New
-// calls it, before the queue is shared.
+// asRecorded returns a pending request in the state of its latest audit log entry, and stores
+// that state. Otherwise a person would be asked again, and the audit log would contain two
+// answers. New calls it before the queue is shared.
 //
 // +checklocksignore
 func (q *Queue) asRecorded(r Request) Request {
@@ -175,21 +174,21 @@ func (q *Queue) asRecorded(r Request) Request {
 		err = q.save(q.ctx, now, kinds[now.State])
 	}
 	if err != nil {
-		q.cfg.Log.Error("what was recorded of a request cannot be read", "approval", r.ID, "error", err)
+		q.cfg.Log.Error("failed to read the recorded state of a request", "approval", r.ID, "error", err)
 		return r
 	}
 	if found {
-		q.cfg.Log.Info("a request is as it was recorded before the daemon ended", "approval", r.ID, "state", now.State)
+		q.cfg.Log.Info("restored a request from the audit log", "approval", r.ID, "state", now.State)
 		return now
 	}
 	return r
 }
 
-// key is what two requests have in common of which a person is asked once.
+// key identifies requests that share one question to a person.
 func (r Request) key() string { return string(r.Tier) + " " + r.Hash }
 
-// Close ends what runs. Whoever waits is told so; requests stay pending in the
-// store. It may be called twice.
+// Close ends all goroutines and subscriptions. Waiting callers get fault.Unavailable; their
+// requests stay pending in the store. Close may be called twice.
 func (q *Queue) Close() error {
 	q.mu.Lock()
 	if !q.closed {
@@ -204,21 +203,20 @@ func (q *Queue) Close() error {
 	return nil
 }
 
-var errClosed = fault.Newf(fault.Unavailable, "approval", "", "the daemon is ending; the question still waits: ask again")
+var errClosed = fault.Newf(fault.Unavailable, "approval", "", "the daemon is shutting down; the request stays pending: ask again")
 
-// Open puts a question and returns its request without waiting. A question
-// that is pending already, or that was answered and nobody took the answer, is
-// not asked again. Of a jail that has too many pending it is refused:
-// fault.Exhausted.
+// Open adds a request and returns without waiting. If the same question is pending, or has an
+// answer that no caller has taken, Open returns that request. If the jail has too many pending
+// requests, Open returns fault.Exhausted.
 func (q *Queue) Open(ctx context.Context, r Request) (Request, error) {
 	_, r, err := q.open(ctx, r, false)
 	return r, err
 }
 
-// Ask puts a question and waits until it is settled. The answer is the caller's:
-// nobody else who asks the same gets it later. If ctx is done first the request
-// stays pending, and asking the same again waits for it. put, if it is not nil, is
-// called with the request when it is pending, before Ask waits.
+// Ask adds a request and waits until it is settled. Only the callers that wait at that time
+// get the answer; later callers with the same question do not. If ctx is done first, the
+// request stays pending and a later Ask of the same question waits for it. If put is not nil,
+// Ask calls it with the pending request before waiting.
 func (q *Queue) Ask(ctx context.Context, r Request, put func(Request)) (Request, error) {
 	for {
 		w, now, err := q.open(ctx, r, true)
@@ -235,13 +233,13 @@ func (q *Queue) Ask(ctx context.Context, r Request, put func(Request)) (Request,
 		if fault.KindOf(err) != fault.Conflict {
 			return taken, err
 		}
-		// Somebody else who asks the same has just taken it.
+		// A concurrent caller has just taken the answer. Ask again.
 	}
 }
 
-// Wait waits until a request is settled, or ctx is done, and returns how it
-// is. Its error says only that there is no such request, or that the queue is
-// closing. Whoever then carries out the answer calls Take first.
+// Wait waits until the request is settled or ctx is done, and returns the request in its state
+// at that time. It fails only if the request does not exist or the queue is closing. A caller
+// that carries out the answer must call Take first.
 func (q *Queue) Wait(ctx context.Context, aid id.Approval) (Request, error) {
 	q.mu.Lock()
 	w := q.pending[aid]
@@ -253,14 +251,13 @@ func (q *Queue) Wait(ctx context.Context, aid id.Approval) (Request, error) {
 	if err != nil && ctx.Err() != nil {
 		q.mu.Lock()
 		defer q.mu.Unlock()
-		return w.now, nil
+		return w.req, nil
 	}
 	return r, err
 }
 
-// await waits until w is settled. asks says that it was counted among those
-// who get the answer.
-func (q *Queue) await(ctx context.Context, w *waiting, asks bool) (Request, error) {
+// await waits until w is settled. counted reports that open counted the caller in w.waiters.
+func (q *Queue) await(ctx context.Context, w *pendingRequest, counted bool) (Request, error) {
 	var err error
 	select {
 	case <-w.done:
@@ -271,24 +268,24 @@ func (q *Queue) await(ctx context.Context, w *waiting, asks bool) (Request, erro
 	}
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if w.now.State != Pending {
-		return w.now, nil
+	if w.req.State != Pending {
+		return w.req, nil
 	}
-	if asks {
-		w.asked--
+	if counted {
+		w.waiters--
 	}
 	return Request{}, err
 }
 
-// Take takes the answer of a request for the question that was asked, and
-// returns it. It can be taken once: a second call is a fault.Conflict.
+// Take claims the answer of a request for the question that was asked, and returns the
+// request. A second call returns fault.Conflict.
 func (q *Queue) Take(ctx context.Context, aid id.Approval, question policy.Question) (Request, error) {
 	r, err := q.store.Get(ctx, aid)
 	if err != nil {
 		return Request{}, err
 	}
 	if r.Hash != HashOf(question) {
-		return Request{}, fault.Newf(fault.Denied, "approval.Take", string(aid), "it was asked about something else")
+		return Request{}, fault.Newf(fault.Denied, "approval.Take", string(aid), "the request is for a different question")
 	}
 	return q.take(ctx, r)
 }
@@ -297,30 +294,30 @@ func (q *Queue) take(ctx context.Context, r Request) (Request, error) {
 	const op = "approval.Take"
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	r, err := q.store.Get(ctx, r.ID) // as it is now
+	r, err := q.store.Get(ctx, r.ID) // in its current state
 	switch {
 	case err != nil:
 		return Request{}, err
 	case r.State == Pending:
-		return Request{}, fault.Newf(fault.Conflict, op, string(r.ID), "it is not answered")
+		return Request{}, fault.Newf(fault.Conflict, op, string(r.ID), "the request is still pending")
 	case r.State != Answered:
-		return r, nil // there is nothing to take
+		return r, nil // no answer to take
 	case r.Taken:
-		return Request{}, fault.Newf(fault.Conflict, op, string(r.ID), "the answer was taken already")
+		return Request{}, fault.Newf(fault.Conflict, op, string(r.ID), "the answer has already been used")
 	case !r.Expires.After(time.Now()):
-		return Request{}, fault.Newf(fault.Denied, op, string(r.ID), "the answer is too old: it held until %s", r.Expires.Format(time.RFC3339))
+		return Request{}, fault.Newf(fault.Denied, op, string(r.ID), "the answer expired at %s", r.Expires.Format(time.RFC3339))
 	}
 	r.Taken = true
 	if err := q.store.Save(context.WithoutCancel(ctx), r, nil); err != nil {
 		return Request{}, err
 	}
-	delete(q.ready, r.key())
+	delete(q.untaken, r.key())
 	return r, nil
 }
 
-// open returns the request of a question, and what waits for it unless it is
-// settled already. asks counts the caller among those who get the answer.
-func (q *Queue) open(ctx context.Context, r Request, asks bool) (*waiting, Request, error) {
+// open returns the request of a question, and its pendingRequest unless the request is
+// settled. count adds the caller to those who get the answer.
+func (q *Queue) open(ctx context.Context, r Request, count bool) (*pendingRequest, Request, error) {
 	now := time.Now()
 	if err := r.check(now, q.cfg.Wait); err != nil {
 		return nil, Request{}, err
@@ -331,14 +328,14 @@ func (q *Queue) open(ctx context.Context, r Request, asks bool) (*waiting, Reque
 	if q.closed {
 		return nil, Request{}, errClosed
 	}
-	if ready, there := q.ready[r.key()]; there && ready.Expires.After(now) {
-		return nil, ready, nil
+	if answered, ok := q.untaken[r.key()]; ok && answered.Expires.After(now) {
+		return nil, answered, nil
 	}
-	if w := q.same[r.key()]; w != nil {
-		if asks {
-			w.asked++
+	if w := q.byQuestion[r.key()]; w != nil {
+		if count {
+			w.waiters++
 		}
-		return w, w.now, nil
+		return w, w.req, nil
 	}
 	r = Request{
 		Question: r.Question, Parent: r.Parent, Rule: r.Rule, Reason: r.Reason, Tier: r.Tier, Expires: r.Expires.UTC(), Scopes: r.Scopes,
@@ -349,7 +346,7 @@ func (q *Queue) open(ctx context.Context, r Request, asks bool) (*waiting, Reque
 	}
 	if n := q.pendingOf(r.Question.Subject.Jail); n >= q.cfg.Limit {
 		err := fault.Newf(fault.Exhausted, "approval.Open", string(r.Question.Subject.Jail),
-			"%d questions of this jail wait for a person already: this one is denied", n)
+			"the jail already has %d pending approvals: this request is denied", n)
 		r.Outcome = err.Error()
 		q.record(ctx, Event{Kind: KindRefused, Request: r})
 		return nil, Request{}, err
@@ -362,18 +359,18 @@ func (q *Queue) open(ctx context.Context, r Request, asks bool) (*waiting, Reque
 	}
 	entry, err := q.record(ctx, Event{Kind: KindAsked, Request: r})
 	if err != nil {
-		return nil, Request{}, fmt.Errorf("record a question: %w", err)
+		return nil, Request{}, fmt.Errorf("record the request: %w", err)
 	}
 	r.Entry = entry
 	if err := q.save(ctx, r, KindAsked); err != nil {
-		return nil, Request{}, fmt.Errorf("keep a question: %w", err)
+		return nil, Request{}, fmt.Errorf("store the request: %w", err)
 	}
-	w := &waiting{now: r, done: make(chan struct{})}
-	if asks {
-		w.asked = 1
+	w := &pendingRequest{req: r, done: make(chan struct{})}
+	if count {
+		w.waiters = 1
 	}
-	q.pending[r.ID], q.same[r.key()] = w, w
-	q.tell(Event{Kind: KindAsked, Request: r})
+	q.pending[r.ID], q.byQuestion[r.key()] = w, w
+	q.publish(Event{Kind: KindAsked, Request: r})
 	select {
 	case q.wake <- struct{}{}:
 	default:
@@ -381,7 +378,7 @@ func (q *Queue) open(ctx context.Context, r Request, asks bool) (*waiting, Reque
 	return w, r, nil
 }
 
-// preapprove settles a question that the policy has allowed before. The caller holds q.mu.
+// preapprove settles a request that the policy already allows. The caller holds q.mu.
 //
 // +checklocks:q.mu
 func (q *Queue) preapprove(ctx context.Context, r *Request) error {
@@ -392,14 +389,14 @@ func (q *Queue) preapprove(ctx context.Context, r *Request) error {
 	r.Answer = &Answer{Verdict: Allow, Scope: Once, Reason: r.Reason, By: Person{ID: "policy", Name: "policy", Role: "policy"}, Channel: "policy", At: r.Created, Hash: r.Hash}
 	entry, err := q.record(ctx, Event{Kind: KindAnswered, Request: *r})
 	if err != nil {
-		return fmt.Errorf("record a pre-approved question: %w", err)
+		return fmt.Errorf("record a pre-approved request: %w", err)
 	}
 	r.Entry = entry
 	if err := q.store.Save(context.WithoutCancel(ctx), *r, nil); err != nil {
-		return fmt.Errorf("keep a pre-approved question: %w", err)
+		return fmt.Errorf("store a pre-approved request: %w", err)
 	}
-	q.ready[r.key()] = *r
-	q.tell(Event{Kind: KindAnswered, Request: *r})
+	q.untaken[r.key()] = *r
+	q.publish(Event{Kind: KindAnswered, Request: *r})
 	return nil
 }
 
@@ -409,21 +406,21 @@ func (q *Queue) preapprove(ctx context.Context, r *Request) error {
 func (q *Queue) pendingOf(j id.Jail) int {
 	n := 0
 	for _, w := range q.pending {
-		if w.now.Question.Subject.Jail == j {
+		if w.req.Question.Subject.Jail == j {
 			n++
 		}
 	}
 	return n
 }
 
-// Pending returns what waits, oldest first.
+// Pending returns the pending requests, oldest first.
 func (q *Queue) Pending() []Request {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	var list []Request
 	for _, w := range q.pending {
-		r := w.now
-		r.Waiting = w.asked
+		r := w.req
+		r.Waiting = w.waiters
 		list = append(list, r)
 	}
 	slices.SortFunc(list, func(a, b Request) int {
@@ -432,7 +429,7 @@ func (q *Queue) Pending() []Request {
 	return list
 }
 
-// Get returns a request, however long ago it was settled.
+// Get returns a request, pending or settled.
 func (q *Queue) Get(ctx context.Context, aid id.Approval) (Request, error) {
 	return q.store.Get(ctx, aid)
 }
@@ -440,7 +437,7 @@ func (q *Queue) Get(ctx context.Context, aid id.Approval) (Request, error) {
 // List returns requests, newest first.
 func (q *Queue) List(ctx context.Context, f Filter) ([]Request, error) { return q.store.List(ctx, f) }
 
-// Withdraw ends a request that nobody needs the answer of any more.
+// Withdraw ends a pending request whose answer is no longer needed.
 func (q *Queue) Withdraw(ctx context.Context, aid id.Approval, reason string) (Request, error) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -448,11 +445,11 @@ func (q *Queue) Withdraw(ctx context.Context, aid id.Approval, reason string) (R
 	if w == nil {
 		r, err := q.store.Get(ctx, aid)
 		if err == nil && r.State != Withdrawn {
-			err = fault.Newf(fault.Conflict, "approval.Withdraw", string(aid), "it is %s already", r.State)
+			err = fault.Newf(fault.Conflict, "approval.Withdraw", string(aid), "request is already %s", r.State)
 		}
 		return r, err
 	}
-	r := w.now
+	r := w.req
 	if err := r.move(Withdrawn); err != nil {
 		return r, err
 	}
@@ -460,7 +457,7 @@ func (q *Queue) Withdraw(ctx context.Context, aid id.Approval, reason string) (R
 	return r, q.settle(ctx, w, r, KindWithdrawn)
 }
 
-// WithdrawOf withdraws all that somebody asked who has ended: a jail, or a run.
+// WithdrawOf withdraws all pending requests whose subject, such as a jail or a run, has ended.
 func (q *Queue) WithdrawOf(ctx context.Context, of func(policy.Subject) bool, reason string) error {
 	var errs []error
 	for _, r := range q.Pending() {
@@ -474,11 +471,11 @@ func (q *Queue) WithdrawOf(ctx context.Context, of func(policy.Subject) bool, re
 	return errors.Join(errs...)
 }
 
-// settle records, keeps and makes known what became of a pending request, in
-// that order. q.mu is held.
+// settle records, stores and publishes the end of a pending request, in that order. The caller
+// holds q.mu.
 //
 // +checklocks:q.mu
-func (q *Queue) settle(ctx context.Context, w *waiting, r Request, kind Kind) error {
+func (q *Queue) settle(ctx context.Context, w *pendingRequest, r Request, kind Kind) error {
 	r.Settled = time.Now().UTC()
 	entry, err := q.record(ctx, Event{Kind: kind, Request: r})
 	if err != nil && kind == KindAnswered {
@@ -487,24 +484,24 @@ func (q *Queue) settle(ctx context.Context, w *waiting, r Request, kind Kind) er
 	if entry != 0 {
 		r.Entry = entry
 	}
-	r.Taken = w.asked > 0 || r.State != Answered
+	r.Taken = w.waiters > 0 || r.State != Answered
 	if err := q.save(ctx, r, kind); err != nil {
-		return fmt.Errorf("keep what became of %s: %w", r.ID, err)
+		return fmt.Errorf("store the outcome of %s: %w", r.ID, err)
 	}
-	w.now = r
+	w.req = r
 	delete(q.pending, r.ID)
-	delete(q.same, r.key())
+	delete(q.byQuestion, r.key())
 	if !r.Taken {
-		q.ready[r.key()] = r
+		q.untaken[r.key()] = r
 	}
-	q.tell(Event{Kind: kind, Request: r})
-	if !r.Owed { // else once it is remembered
+	q.publish(Event{Kind: kind, Request: r})
+	if !r.Owed { // else Answer closes it after the rule is remembered
 		close(w.done)
 	}
 	return nil
 }
 
-// save keeps a request, and with it that people are to be told. q.mu is held.
+// save stores a request together with its notices. The caller holds q.mu.
 //
 // +checklocks:q.mu
 func (q *Queue) save(ctx context.Context, r Request, kind Kind) error {
@@ -523,12 +520,12 @@ func (q *Queue) record(ctx context.Context, e Event) (int64, error) {
 	e.At = time.Now().UTC()
 	entry, err := q.cfg.Record(context.WithoutCancel(ctx), e)
 	if err != nil {
-		q.cfg.Log.Error("what happens to approvals cannot be recorded", "approval", e.Request.ID, "kind", e.Kind, "error", err)
+		q.cfg.Log.Error("failed to record an approval event", "approval", e.Request.ID, "kind", e.Kind, "error", err)
 	}
 	return entry, err
 }
 
-// expireLoop ends what nobody answers in time.
+// expireLoop expires requests that were not answered in time.
 func (q *Queue) expireLoop() {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -543,39 +540,39 @@ func (q *Queue) expireLoop() {
 	}
 }
 
-// expire settles what is over and returns how long there is until the next.
+// expire settles expired requests and returns the time until the next expiry.
 func (q *Queue) expire() time.Duration {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	now := time.Now()
 	wait := time.Hour
 	if err := q.store.Forget(q.ctx, now, now.Add(-q.cfg.Keep)); err != nil && q.ctx.Err() == nil {
-		q.cfg.Log.Error("what is over cannot be forgotten", "error", err)
+		q.cfg.Log.Error("failed to delete finished requests", "error", err)
 	}
-	for key, r := range q.ready {
+	for key, r := range q.untaken {
 		if !r.Expires.After(now) {
-			delete(q.ready, key)
-			r.Taken = true // by nobody: it need not be looked at again
+			delete(q.untaken, key)
+			r.Taken = true // unused: Unfinished no longer returns it
 			if err := q.store.Save(context.WithoutCancel(q.ctx), r, nil); err != nil {
-				q.cfg.Log.Error("an old answer cannot be put away", "approval", r.ID, "error", err)
+				q.cfg.Log.Error("failed to store an expired answer", "approval", r.ID, "error", err)
 			}
 			continue
 		}
 		wait = min(wait, r.Expires.Sub(now))
 	}
 	for _, w := range q.pending {
-		if left := w.now.Expires.Sub(now); left > 0 {
+		if left := w.req.Expires.Sub(now); left > 0 {
 			wait = min(wait, left)
 			continue
 		}
-		r := w.now
+		r := w.req
 		err := r.move(Expired)
 		if err == nil {
-			r.Outcome = fmt.Sprintf("denied: nobody answered within %s", r.Expires.Sub(r.Created).Round(time.Second))
+			r.Outcome = fmt.Sprintf("denied: no answer within %s", r.Expires.Sub(r.Created).Round(time.Second))
 			err = q.settle(q.ctx, w, r, KindExpired)
 		}
 		if err != nil {
-			q.cfg.Log.Error("a question cannot be ended", "approval", r.ID, "error", err)
+			q.cfg.Log.Error("failed to expire a request", "approval", r.ID, "error", err)
 			wait = min(wait, time.Second)
 		}
 	}

@@ -1,10 +1,10 @@
-// Package approval is the queue of what waits for a person: questions that the
-// rules say to ask, who was told of them, and what was answered. A request is
-// kept before anybody is told of it, and its answer before anybody acts on it,
-// so that a daemon that is killed at any moment loses neither.
+// Package approval is the queue of pending approvals: questions that the policy refers to a
+// person, the notifications about them, and the answers. A request is stored before anyone is
+// notified of it, and an answer is stored before it takes effect. Therefore a daemon killed at
+// any moment loses neither.
 //
-// Whoever gets no answer has been refused: an error, an expired request and a
-// withdrawn one all mean that the question must not be carried out.
+// A missing answer is a denial: after an error, or if the request expired or was withdrawn,
+// the caller must not carry out the question.
 package approval
 
 import (
@@ -22,26 +22,26 @@ import (
 	"glasshouse/policy"
 )
 
-// A Tier says how much it takes to allow a request.
+// A Tier is the level of confirmation that a request needs.
 type Tier string
 
 const (
-	Preapproved Tier = "preapproved" // nobody is asked; it is kept and recorded
-	Standard    Tier = "standard"    // one person
-	Elevated    Tier = "elevated"    // one who types a phrase, or two
+	Preapproved Tier = "preapproved" // allowed by the policy; stored and recorded without asking a person
+	Standard    Tier = "standard"    // one operator
+	Elevated    Tier = "elevated"    // one operator who types a phrase, or two operators
 )
 
-// A Scope says how long an answer holds.
+// A Scope says how long an answer applies.
 type Scope string
 
 const (
-	Once    Scope = "once"    // for this request
-	Session Scope = "session" // for all that its rule matches, until the session ends
-	Always  Scope = "always"  // for all that its rule matches
+	Once    Scope = "once"    // this request only
+	Session Scope = "session" // everything its rule matches, until the session ends
+	Always  Scope = "always"  // everything its rule matches
 )
 
-// What may be said of a request, in bytes. A request beyond these is refused:
-// what a person cannot read cannot be allowed.
+// Size limits of a request, in bytes. A larger request is refused, because a person cannot
+// review it.
 const (
 	maxResource = 64 << 10
 	maxContext  = 64 << 10
@@ -49,41 +49,40 @@ const (
 	maxTyped    = 200
 )
 
-// A Request is one question that waits, or waited, for a person. Whoever asks
-// gives the first group of fields; the Queue fills in the rest.
+// A Request is one question for a person. The caller of Open or Ask sets the first group of
+// fields; the Queue sets the others.
 type Request struct {
 	Question policy.Question `json:"question"`
-	Parent   int64           `json:"parent,omitempty"` // the entry of the causal chain that it comes from
-	Rule     policy.Rule     `json:"rule"`             // that says to ask
-	Reason   string          `json:"reason"`           // why it is asked
+	Parent   int64           `json:"parent,omitempty"` // entry of the causal chain that caused the question
+	Rule     policy.Rule     `json:"rule"`             // the rule that requires approval
+	Reason   string          `json:"reason"`           // why approval is required
 	Tier     Tier            `json:"tier"`
-	Expires  time.Time       `json:"expires"`           // zero: the Queue's default
-	Scopes   []Scope         `json:"scopes"`            // that may be chosen; nil: those its tier allows
-	Pattern  string          `json:"pattern,omitempty"` // what an answer for longer than once would cover; "": the resource and nothing else
-	Context  json.RawMessage `json:"context,omitempty"` // what helps to decide: what came before, the difference it would make
+	Expires  time.Time       `json:"expires"`           // zero: Config.Wait from now
+	Scopes   []Scope         `json:"scopes"`            // scopes to offer; nil: those that the tier allows
+	Pattern  string          `json:"pattern,omitempty"` // pattern for scopes longer than Once; "": the resource alone
+	Context  json.RawMessage `json:"context,omitempty"` // additional information for the decision, such as preceding actions or a diff
 
 	ID      id.Approval `json:"id"`
 	Created time.Time   `json:"created"`
-	Hash    string      `json:"hash"`             // of the Question: an answer is bound to it
-	Phrase  string      `json:"phrase,omitempty"` // to type, to allow it alone
+	Hash    string      `json:"hash"`             // hash of Question; an answer is bound to it
+	Phrase  string      `json:"phrase,omitempty"` // typing it lets one person allow an elevated request
 	State   State       `json:"state"`
-	First   *Answer     `json:"first,omitempty"`   // of two, while the second is missing and after
-	Answer  *Answer     `json:"answer,omitempty"`  // what was answered
-	Settled time.Time   `json:"settled,omitzero"`  // when it was answered, expired or was withdrawn
+	First   *Answer     `json:"first,omitempty"`   // first of two answers, while the second is missing and afterwards
+	Answer  *Answer     `json:"answer,omitempty"`  // the answer that settled the request
+	Settled time.Time   `json:"settled,omitzero"`  // time at which it was answered, expired or was withdrawn
 	Outcome string      `json:"outcome,omitempty"` // why it is no longer pending, for people and agents
-	Entry   int64       `json:"entry,omitempty"`   // of the causal chain, in which its end is recorded; until then, that it was asked
+	Entry   int64       `json:"entry,omitempty"`   // entry of the causal chain that records its end; while pending, that it was asked
 
-	Waiting int `json:"waiting,omitempty"` // how many wait for it now; Pending says so
+	Waiting int `json:"waiting,omitempty"` // number of callers waiting; set only by Queue.Pending
 
-	// Taken says that whoever asked has the answer, so that no other question
-	// gets it. Owed says that the answer's rule is yet to be remembered.
+	// Taken reports that the asker has received the answer, so no other question may use it.
+	// Owed reports that the answer's rule has not been stored with Config.Remember.
 	Taken bool `json:"taken,omitempty"`
 	Owed  bool `json:"owed,omitempty"`
 }
 
-// Granted returns what may be carried out: the question, or what a person put
-// in its place, of which nothing but the subject, the action and the resource
-// are known. It reports whether anything may.
+// Granted returns the question that may be carried out, and reports whether it was granted. If
+// a person modified the question, only Subject, Action and Resource are set.
 func (r Request) Granted() (policy.Question, bool) {
 	if r.State != Answered || r.Answer == nil {
 		return policy.Question{}, false
@@ -97,62 +96,61 @@ func (r Request) Granted() (policy.Question, bool) {
 	return policy.Question{}, false
 }
 
-// Unfinished reports whether a Queue still has something to do with it.
+// Unfinished reports whether a Queue still has work to do for the request.
 func (r Request) Unfinished() bool {
 	return r.State == Pending || r.Owed || r.State == Answered && !r.Taken
 }
 
-// HashOf is the hash of a question: two with the same hash ask for exactly the
-// same.
+// HashOf returns the hash of a question. Equal hashes mean equal questions.
 func HashOf(q policy.Question) string {
 	if len(q.Attributes) == 0 {
 		q.Attributes = nil
 	}
 	text, err := json.Marshal(q)
 	if err != nil {
-		panic(err) // strings in maps and structs
+		panic(err) // cannot fail: strings in maps and structs
 	}
 	sum := sha256.Sum256(text)
 	return "sha256:" + hex.EncodeToString(sum[:])
 }
 
-// check judges what the asker said, and fills in what was left out.
+// check validates the fields set by the asker and fills in defaults.
 func (r *Request) check(now time.Time, wait time.Duration) error {
 	const op = "approval.Open"
 	for _, s := range []string{r.Question.Action, r.Question.Resource, r.Reason, r.Pattern} {
 		if !utf8.ValidString(s) {
-			return fault.Fieldf(op, "question", "it is not valid UTF-8, and cannot be shown as it is")
+			return fault.Fieldf(op, "question", "must be valid UTF-8")
 		}
 	}
 	for name, value := range r.Question.Attributes {
 		if !utf8.ValidString(name) || !utf8.ValidString(value) || len(name)+len(value) > maxResource {
-			return fault.Fieldf(op, "attributes", "too long or not valid UTF-8")
+			return fault.Fieldf(op, "attributes", "must be valid UTF-8 of at most %d bytes", maxResource)
 		}
 	}
 	switch {
 	case r.Question.Action == "":
-		return fault.Fieldf(op, "action", "is missing")
+		return fault.Fieldf(op, "action", "must not be empty")
 	case len(r.Question.Resource) > maxResource || len(r.Question.Attributes) > 50:
-		return fault.Newf(fault.TooLarge, op, "", "more than %d bytes are not shown to a person", maxResource)
+		return fault.Newf(fault.TooLarge, op, "", "exceeds %d bytes, the most that is shown to a person", maxResource)
 	case len(r.Context) > maxContext:
-		return fault.Newf(fault.TooLarge, op, "", "more than %d bytes of context", maxContext)
+		return fault.Newf(fault.TooLarge, op, "", "context exceeds %d bytes", maxContext)
 	case len(r.Context) > 0 && !json.Valid(r.Context):
-		return fault.Fieldf(op, "context", "is not JSON")
+		return fault.Fieldf(op, "context", "must be valid JSON")
 	case len(r.Reason) > maxReason:
-		return fault.Fieldf(op, "reason", "is longer than %d bytes", maxReason)
+		return fault.Fieldf(op, "reason", "exceeds %d bytes", maxReason)
 	}
 	switch r.Tier {
 	case "":
 		r.Tier = Standard
 	case Preapproved, Standard, Elevated:
 	default:
-		return fault.Fieldf(op, "tier", "%q is none", r.Tier)
+		return fault.Fieldf(op, "tier", "%q is not one of preapproved, standard, elevated", r.Tier)
 	}
 	if r.Expires.IsZero() {
 		r.Expires = now.Add(wait)
 	}
 	if !r.Expires.After(now) {
-		return fault.Fieldf(op, "expires", "is in the past")
+		return fault.Fieldf(op, "expires", "must be in the future")
 	}
 	return r.checkScopes()
 }
@@ -160,13 +158,13 @@ func (r *Request) check(now time.Time, wait time.Duration) error {
 func (r *Request) checkScopes() error {
 	for _, s := range r.Scopes {
 		if s != Once && s != Session && s != Always {
-			return fault.Fieldf("approval.Open", "scopes", "%q is none", s)
+			return fault.Fieldf("approval.Open", "scopes", "%q is not one of once, session, always", s)
 		}
 	}
 	if r.Scopes == nil && r.Tier != Elevated {
 		r.Scopes = []Scope{Once, Session, Always}
 	}
-	// Once is always possible; for longer only if it can be written as a rule.
+	// Once is always possible. Longer scopes need a rule that expresses the question.
 	scopes := []Scope{Once}
 	for _, s := range []Scope{Session, Always} {
 		if _, err := RuleFor(*r, Allow, s); err == nil && slices.Contains(r.Scopes, s) {
@@ -177,24 +175,24 @@ func (r *Request) checkScopes() error {
 	return nil
 }
 
-// RuleFor is the rule that an answer of that scope would write: exactly what a
-// person is shown before. It fails if what was asked cannot be written as a
-// pattern that matches nothing else.
+// RuleFor returns the rule that an answer with scope s would write. A person sees this rule
+// before answering. RuleFor fails if the action, or the resource in the absence of a Pattern,
+// contains wildcards.
 func RuleFor(r Request, v Verdict, s Scope) (policy.Rule, error) {
 	if s != Session && s != Always {
-		return policy.Rule{}, fault.Fieldf("approval.RuleFor", "scope", "%q writes no rule", s)
+		return policy.Rule{}, fault.Fieldf("approval.RuleFor", "scope", "scope %q does not write a rule", s)
 	}
 	rule := policy.Rule{Action: r.Question.Action, Pattern: r.Pattern, Effect: policy.Allow, File: "answer " + string(r.ID)}
 	if v == Deny {
 		rule.Effect = policy.Deny
 	}
 	if strings.ContainsAny(rule.Action, `*?\`) {
-		return policy.Rule{}, fault.Cannot("approval.RuleFor", "the name of the action would match others", "answer once")
+		return policy.Rule{}, fault.Cannot("approval.RuleFor", "the action name contains wildcards, so a rule would match other actions", "answer with scope once")
 	}
 	if rule.Pattern == "" {
 		rule.Pattern = r.Question.Resource
 		if rule.Pattern == "" || strings.ContainsAny(rule.Pattern, `*?\`) || strings.HasPrefix(rule.Pattern, "~") || strings.HasPrefix(rule.Pattern, "$HOME") {
-			return policy.Rule{}, fault.Cannot("approval.RuleFor", "as a pattern it would match other things too", "answer once")
+			return policy.Rule{}, fault.Cannot("approval.RuleFor", "the resource contains wildcards, so a rule would match other resources", "answer with scope once")
 		}
 	}
 	return rule, nil

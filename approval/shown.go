@@ -17,33 +17,33 @@ import (
 	"glasshouse/policy"
 )
 
-// A View is a request as a person sees it, wherever they do. All of its text is
-// made visible: what would hide or reorder text is spelled out.
+// A View is a request prepared for display. Characters that would hide or reorder text are
+// spelled out.
 type View struct {
 	ID      id.Approval      `json:"id"`
-	Title   string           `json:"title"` // short; never all there is to see
-	What    string           `json:"what"`  // all of what would be done
-	Whole   bool             `json:"whole"` // nothing of What is left out
+	Title   string           `json:"title"` // short summary
+	What    string           `json:"what"`  // the complete action
+	Whole   bool             `json:"whole"` // What is not shortened
 	Who     string           `json:"who"`
-	Details []string         `json:"details,omitempty"` // what else is known of it: "cwd: /srv"
+	Details []string         `json:"details,omitempty"` // attributes of the question: "cwd: /srv"
 	Why     string           `json:"why"`
-	Rule    string           `json:"rule"` // that says to ask
+	Rule    string           `json:"rule"` // the rule that requires approval
 	Tier    Tier             `json:"tier"`
 	State   State            `json:"state"`
 	Expires time.Time        `json:"expires"`
-	Writes  map[Scope]string `json:"writes,omitempty"` // the rule that allowing it for longer would write
-	Phrase  string           `json:"phrase,omitempty"` // to type, to allow it alone
-	First   string           `json:"first,omitempty"`  // who has allowed it, if it takes two
+	Writes  map[Scope]string `json:"writes,omitempty"` // per scope, the rule that allowing would write
+	Phrase  string           `json:"phrase,omitempty"` // typing it lets one person allow the request
+	First   string           `json:"first,omitempty"`  // first of two people who has allowed it
 	Outcome string           `json:"outcome,omitempty"`
 	Context string           `json:"context,omitempty"`
 }
 
-// Show returns a request as a person sees it, with at most limit bytes of what
-// would be done and of what comes with it.
+// Show returns the view of a request. Each text, such as What and Context, has at most about
+// limit bytes.
 func Show(r Request, limit int) View {
 	v := View{
 		ID: r.ID, Tier: r.Tier, State: r.State, Expires: r.Expires,
-		Who: who(r.Question.Subject), Why: shorten(Visible(r.Reason), limit), Rule: shorten(Visible(r.Rule.String()), limit),
+		Who: subjectText(r.Question.Subject), Why: shorten(Visible(r.Reason), limit), Rule: shorten(Visible(r.Rule.String()), limit),
 		Phrase: Visible(r.Phrase), Outcome: shorten(Visible(r.Outcome), limit),
 	}
 	what := Visible(r.Question.Resource)
@@ -73,9 +73,9 @@ func Show(r Request, limit int) View {
 	return v
 }
 
-// indented is JSON as people read it: what is at its top begins at the margin, and text
-// of several lines stands below its name as it is, two spaces in, so that no text can
-// look like what is at the top.
+// indented formats JSON for people. Top-level members begin at the margin. Text of several
+// lines is printed below its name, indented by two spaces, so that text cannot imitate a
+// top-level member.
 func indented(doc json.RawMessage) string {
 	var top map[string]json.RawMessage
 	if json.Unmarshal(doc, &top) != nil {
@@ -96,7 +96,7 @@ func indented(doc json.RawMessage) string {
 	return strings.TrimSuffix(b.String(), "\n")
 }
 
-// oneLine is a name that cannot begin anything of its own.
+// oneLine quotes a name that contains a line break, so that it cannot imitate another member.
 func oneLine(name string) string {
 	if strings.Contains(name, "\n") {
 		return strconv.Quote(name)
@@ -112,7 +112,7 @@ func pretty(doc json.RawMessage, prefix string) string {
 	return b.String()
 }
 
-func who(s policy.Subject) string {
+func subjectText(s policy.Subject) string {
 	var parts []string
 	for _, p := range []struct{ name, value string }{{"agent", s.Agent}, {"jail", string(s.Jail)}, {"session", s.Session}, {"run", s.Run}} {
 		if p.value != "" {
@@ -120,18 +120,18 @@ func who(s policy.Subject) string {
 		}
 	}
 	if len(parts) == 0 {
-		return "somebody unknown"
+		return "unknown caller"
 	}
 	return shorten(strings.Join(parts, ", "), 200)
 }
 
-// Visible returns text in which nothing is hidden: control characters, what
-// changes the direction of text, what has no width or looks like a space, and
-// long runs of spaces and empty lines are spelled out in ⟨⟩.
+// Visible returns s with hidden content spelled out in ⟨⟩: control characters, bidirectional
+// controls, characters without width or similar to a space, and long runs of spaces and empty
+// lines.
 func Visible(s string) string { return visible(s, 8, "⟨tab⟩") }
 
-// VisibleCode is Visible of a text that is indented: up to forty spaces and tabs stay
-// as they are.
+// VisibleCode is Visible for indented text: runs of up to forty spaces or tabs stay as they
+// are.
 func VisibleCode(s string) string { return visible(s, 40, "\t") }
 
 func visible(s string, spaces int, tab string) string {
@@ -151,7 +151,7 @@ func visible(s string, spaces int, tab string) string {
 			b.WriteString(tab)
 		case c == '\n' || c == ' ':
 			b.WriteRune(c)
-		case c == '⟨' || c == '⟩': // they mean something here
+		case c == '⟨' || c == '⟩': // reserved for the spelled-out characters
 			fmt.Fprintf(&b, "⟨U+%04X⟩", c)
 		case hidden(c):
 			fmt.Fprintf(&b, "⟨U+%04X⟩", c)
@@ -163,18 +163,18 @@ func visible(s string, spaces int, tab string) string {
 	return b.String()
 }
 
-// hidden reports whether a reader would not see a character as what it is.
+// hidden reports whether a reader could not see a character or would mistake it.
 func hidden(c rune) bool {
 	// Combining marks can cover the characters before them.
 	return safetext.Hidden(c) || unicode.Is(unicode.Mn, c) || unicode.Is(unicode.Me, c)
 }
 
-// shorten leaves the middle of a text out if it is longer than limit bytes, and
-// says how much.
+// shorten replaces the middle of a text longer than limit bytes with the number of omitted
+// bytes.
 func shorten(s string, limit int) string {
 	if len(s) <= limit {
 		return s
 	}
 	head, tail := safetext.Prefix(s, limit*2/3), safetext.Suffix(s, limit/4)
-	return fmt.Sprintf("%s ⟨%d bytes are not shown⟩ %s", head, len(s)-len(head)-len(tail), tail)
+	return fmt.Sprintf("%s ⟨%d bytes omitted⟩ %s", head, len(s)-len(head)-len(tail), tail)
 }

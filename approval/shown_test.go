@@ -13,7 +13,7 @@ import (
 	"glasshouse/policy"
 )
 
-func TestNothingIsHidden(t *testing.T) {
+func TestVisible(t *testing.T) {
 	for in, want := range map[string]string{
 		"rm -rf x\nls":         "rm -rf x\nls",
 		"a\tb":                 "a⟨tab⟩b",
@@ -44,7 +44,7 @@ func TestNothingIsHidden(t *testing.T) {
 
 func spaces(n int) string { return strings.Repeat(" ", n) }
 
-func TestAPersonSeesAllThatMatters(t *testing.T) {
+func TestShow(t *testing.T) {
 	r := run("rm -rf\u202e x")
 	r.ID, r.Phrase, r.Scopes = "a-aaaaaaaaaaaa", "allow bash aaaa", []approval.Scope{approval.Once, approval.Always}
 	r.Question.Attributes["argv0"] = "rm\x1b"
@@ -54,18 +54,18 @@ func TestAPersonSeesAllThatMatters(t *testing.T) {
 	if !v.Whole || v.What != "rm -rf⟨U+202E⟩ x" || v.Who != "agent worker, jail j-aaaaaaaaaaaa, session s1" || v.Why != "everything else is asked" ||
 		v.Rule != `bash "*": ask (opencode.json:7)` || strings.Join(v.Details, ",") != "argv0: rm⟨U+001B⟩,cwd: /srv" || v.First != "anna" ||
 		!strings.Contains(v.Context, `"cd x"`) || strings.Contains(v.Context, "\u202e") || !strings.Contains(v.Title, "rm -rf⟨U+202E⟩ x") {
-		t.Errorf("shown as %+v", v)
+		t.Errorf("Show = %+v", v)
 	}
 	if want := map[approval.Scope]string{approval.Always: `bash "rm -rf\u202e x": allow (answer a-aaaaaaaaaaaa)`}; len(v.Writes) != 1 || v.Writes[approval.Always] != want[approval.Always] {
-		t.Errorf("it would write %v", v.Writes)
+		t.Errorf("Writes = %v, want %v", v.Writes, want)
 	}
 	r.Question = policy.Question{Action: "edit", Resource: "/etc/passwd"}
-	if v := approval.Show(r, 1000); v.What != "edit /etc/passwd" || v.Who != "somebody unknown" {
-		t.Errorf("shown as %+v", v)
+	if v := approval.Show(r, 1000); v.What != "edit /etc/passwd" || v.Who != "unknown caller" {
+		t.Errorf("Show = %+v", v)
 	}
 	r = run(strings.Repeat("a", 500) + "END")
 	if v := approval.Show(r, 100); v.Whole || !strings.HasSuffix(v.What, "END") || len(v.What) > 200 || len(v.Title) > 200 {
-		t.Errorf("shown as %+v", v)
+		t.Errorf("Show = %+v", v)
 	}
 }
 
@@ -76,11 +76,11 @@ func FuzzVisible(f *testing.F) {
 	f.Fuzz(func(t *testing.T, s string) {
 		got := approval.Visible(s)
 		if !utf8.ValidString(got) {
-			t.Fatalf("Visible(%q) is not valid", s)
+			t.Fatalf("Visible(%q) is not valid UTF-8", s)
 		}
 		for _, c := range got {
 			if c != '\n' && !unicode.IsPrint(c) || unicode.Is(unicode.Mn, c) {
-				t.Fatalf("Visible(%q) has %U", s, c)
+				t.Fatalf("Visible(%q) contains %U", s, c)
 			}
 		}
 		r := run(s)
@@ -93,7 +93,7 @@ func FuzzVisible(f *testing.F) {
 	})
 }
 
-func TestAnswersOfStrangers(t *testing.T) {
+func TestParseAnswer(t *testing.T) {
 	a, err := approval.ParseAnswer([]byte(`{"verdict":"allow","scope":"session","reason":"fine","typed":"x"}`))
 	if err != nil || a.Verdict != approval.Allow || a.Scope != approval.Session || a.Reason != "fine" || a.Typed != "x" {
 		t.Errorf("ParseAnswer = %+v, %v", a, err)
@@ -121,20 +121,20 @@ func FuzzParseAnswer(f *testing.F) {
 		a, err := approval.ParseAnswer(data)
 		if err != nil {
 			if fault.KindOf(err) == "" {
-				t.Fatalf("%q: %v has no kind", data, err)
+				t.Fatalf("ParseAnswer(%q): error %v has no kind", data, err)
 			}
 			return
 		}
 		if a.By != (approval.Person{}) || a.Channel != "" || a.Rule != nil || a.Hash != "" {
-			t.Fatalf("%q says who it is from: %+v", data, a)
+			t.Fatalf("ParseAnswer(%q) sets fields of the server: %+v", data, a)
 		}
 		if (a.Verdict == approval.Modify) != (a.Resource != "") || a.Verdict == approval.Modify && a.Scope != approval.Once {
-			t.Fatalf("%q is taken for %+v", data, a)
+			t.Fatalf("ParseAnswer(%q) = %+v", data, a)
 		}
 	})
 }
 
-func TestTextThatComesWithARequestIsReadAsTextAndCannotLookLikeMore(t *testing.T) {
+func TestShowIndentsTextOfContext(t *testing.T) {
 	context, err := json.Marshal(map[string]any{"new": []string{"uses the network"}, "review": "first\nnew: nothing\n", "a\nb": 1})
 	if err != nil {
 		t.Fatal(err)
@@ -142,10 +142,10 @@ func TestTextThatComesWithARequestIsReadAsTextAndCannotLookLikeMore(t *testing.T
 	r := approval.Request{Question: policy.Question{Action: "install", Resource: "x"}, Context: context}
 	want := "\"a\\nb\": 1\nnew: [\n    \"uses the network\"\n  ]\nreview:\n  first\n  new: nothing"
 	if v := approval.Show(r, 1000); v.Context != want {
-		t.Errorf("it is shown as\n%s\nwant\n%s", v.Context, want)
+		t.Errorf("Context =\n%s\nwant\n%s", v.Context, want)
 	}
 	r.Context = json.RawMessage(`["no object"]`)
 	if v := approval.Show(r, 1000); v.Context != "[\n  \"no object\"\n]" {
-		t.Errorf("what is no object is shown as %s", v.Context)
+		t.Errorf("Context of a JSON array = %s", v.Context)
 	}
 }

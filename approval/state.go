@@ -6,17 +6,17 @@ import (
 	"glasshouse/fault"
 )
 
-// A State is where a request is in its life.
+// A State is a request's position in its life cycle.
 type State string
 
 const (
 	Pending   State = "pending"
 	Answered  State = "answered"  // by a person, or by its tier
-	Expired   State = "expired"   // nobody answered in time: it is denied
-	Withdrawn State = "withdrawn" // whoever asked no longer wants to know
+	Expired   State = "expired"   // not answered in time: denied
+	Withdrawn State = "withdrawn" // ended by its asker before an answer
 )
 
-// next lists the legal moves.
+// next lists the legal transitions.
 var next = map[State][]State{
 	"":        {Pending, Answered},
 	Pending:   {Answered, Expired, Withdrawn},
@@ -25,10 +25,11 @@ var next = map[State][]State{
 	Withdrawn: {},
 }
 
-// move takes a request to another state.
+// move changes the state of the request. It returns fault.Conflict if the transition is
+// illegal.
 func (r *Request) move(to State) error {
 	if !slices.Contains(next[r.State], to) {
-		return fault.Newf(fault.Conflict, "approval.move", string(r.ID), "it is %s already", r.State)
+		return fault.Newf(fault.Conflict, "approval.move", string(r.ID), "request is already %s", r.State)
 	}
 	r.State = to
 	return nil

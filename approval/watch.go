@@ -2,36 +2,36 @@ package approval
 
 import "time"
 
-// A Kind is what happened to a request.
+// A Kind is the type of an Event.
 type Kind string
 
 const (
 	KindAsked     Kind = "asked"
-	KindSeconded  Kind = "seconded" // one of two people has allowed it
+	KindSeconded  Kind = "seconded" // the first of two people has allowed it
 	KindAnswered  Kind = "answered"
 	KindExpired   Kind = "expired"
 	KindWithdrawn Kind = "withdrawn"
-	KindRefused   Kind = "refused" // its jail has too many; nobody is asked
+	KindRefused   Kind = "refused" // the jail has too many pending requests; no person is asked
 )
 
-// An Event is one thing that happened to a request.
+// An Event is a change of a request.
 type Event struct {
 	Kind    Kind      `json:"kind"`
 	At      time.Time `json:"at"`
 	Request Request   `json:"request"`
 }
 
-// A Subscription is told of what happens from when it was made.
+// A Subscription receives events that happen after it was created.
 type Subscription struct {
-	C <-chan Event // closed once it is over: closed by its reader, too slow, or the queue's end
+	C <-chan Event // closed after Close, when the reader is too slow, or when the queue closes
 
 	c chan Event
 	q *Queue
 }
 
-// Subscribe returns a new subscription. Whoever reads too slowly is dropped, so
-// that nothing waits for them: they subscribe again, and look at Pending. The
-// caller closes it.
+// Subscribe returns a new subscription, which the caller must close. A subscription whose
+// buffer is full is closed, so that a slow reader blocks nothing. The reader may subscribe
+// again and call Pending.
 func (q *Queue) Subscribe() *Subscription {
 	s := &Subscription{c: make(chan Event, 128), q: q}
 	s.C = s.c
@@ -44,27 +44,27 @@ func (q *Queue) Subscribe() *Subscription {
 	return s
 }
 
-// Close ends a subscription. It may be called twice.
+// Close ends the subscription. It may be called twice.
 func (s *Subscription) Close() {
 	s.q.mu.Lock()
 	defer s.q.mu.Unlock()
 	s.q.drop(s)
 }
 
-// drop ends a subscription, if it has not ended. The caller holds q.mu.
+// drop ends a subscription unless it has already ended. The caller holds q.mu.
 //
 // +checklocks:q.mu
 func (q *Queue) drop(s *Subscription) {
-	if _, there := q.watchers[s]; there {
+	if _, ok := q.watchers[s]; ok {
 		delete(q.watchers, s)
 		close(s.c)
 	}
 }
 
-// tell tells subscribers. q.mu is held.
+// publish sends an event to all subscriptions. The caller holds q.mu.
 //
 // +checklocks:q.mu
-func (q *Queue) tell(e Event) {
+func (q *Queue) publish(e Event) {
 	e.At = time.Now().UTC()
 	for s := range q.watchers {
 		select {

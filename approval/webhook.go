@@ -9,23 +9,23 @@ import (
 	"glasshouse/internal/webhook"
 )
 
-// A Webhook is told of every request and of what becomes of it, by a POST of
-// JSON that is signed as the Standard Webhooks say: the header Webhook-Signature
-// is "v1," and the base64 of the HMAC-SHA256 of the headers Webhook-Id and
-// Webhook-Timestamp and the body, with dots between. A receiver that does not
-// answer with a 2xx is told again, with the same Webhook-Id.
+// A Webhook receives every request and its outcome as a POST of JSON. It is signed as defined
+// by Standard Webhooks: the header Webhook-Signature is "v1," followed by the base64 of the
+// HMAC-SHA256 of the headers Webhook-Id and Webhook-Timestamp and the body, joined by dots. If
+// the receiver does not respond with a 2xx status, the request is repeated with the same
+// Webhook-Id.
 type Webhook struct {
 	Name string
 	URL  string
 
-	// Secret returns the key of the signature; nil means that nothing is
-	// signed. The key is not kept.
+	// Secret returns the signing key. It is called for each delivery and the key is not
+	// stored. nil disables signing.
 	Secret func(ctx context.Context) ([]byte, error)
 }
 
-// A Hooked is the body of a webhook.
+// A Hooked is the JSON body of a webhook request.
 type Hooked struct {
-	Type     string    `json:"type"` // "approval.asked" and so on: the Kind
+	Type     string    `json:"type"` // "approval." followed by the Kind
 	At       time.Time `json:"timestamp"`
 	Approval View      `json:"approval"`
 	Answer   *Answer   `json:"answer,omitempty"`
@@ -43,11 +43,12 @@ func (w Webhook) deliver(ctx context.Context, _ *Queue, n Notice) error {
 	var key []byte
 	if w.Secret != nil {
 		var err error
-		if key, err = w.Secret(ctx); err != nil {
-			return fmt.Errorf("the key to sign with: %w", err)
+		key, err = w.Secret(ctx)
+		if err != nil {
+			return fmt.Errorf("get the signing key: %w", err)
 		}
 		if key == nil {
-			key = []byte{} // which is refused
+			key = []byte{} // webhook.Headers rejects an empty key
 		}
 	}
 	h, err := webhook.Headers(key, n.ID, time.Now(), n.Body)
@@ -57,5 +58,5 @@ func (w Webhook) deliver(ctx context.Context, _ *Queue, n Notice) error {
 	return sender.Post(ctx, w.URL, h, n.Body)
 }
 
-// sender goes wherever the operator says: he configured each address.
+// sender connects to any address, because the operator configured each of them.
 var sender = webhook.NewSender(nil)

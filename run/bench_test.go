@@ -8,10 +8,10 @@ import (
 	"glasshouse/run"
 )
 
-// BenchmarkStep is a step that begins and ends: two transactions, each on the disk
-// before it is answered.
+// BenchmarkStep measures a step that begins and ends: two transactions, each durable before it
+// is acknowledged.
 func BenchmarkStep(b *testing.B) {
-	for name, open := range map[string]func(testing.TB, ...func(*run.Config)) *house{"memory": newHouse, "disk": houseOnDisk} {
+	for name, open := range map[string]func(testing.TB, ...func(*run.Config)) *harness{"memory": newHarness, "disk": newDiskHarness} {
 		b.Run(name, func(b *testing.B) {
 			h := open(b)
 			r := start(b, h.Manager, run.Request{Limits: budget.Amounts{budget.Steps: 1 << 40}})
@@ -24,9 +24,9 @@ func BenchmarkStep(b *testing.B) {
 	}
 }
 
-// BenchmarkAnswered is a step that is answered from the journal.
-func BenchmarkAnswered(b *testing.B) {
-	h := houseOnDisk(b)
+// BenchmarkRepeatedBegin measures a step that is returned from the step log.
+func BenchmarkRepeatedBegin(b *testing.B) {
+	h := newDiskHarness(b)
 	r := start(b, h.Manager, run.Request{})
 	step(b, h.Manager, r.ID, "k")
 	for b.Loop() {

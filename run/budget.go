@@ -12,58 +12,58 @@ import (
 	"glasshouse/id"
 )
 
-// An OnExceed says what becomes of a run that would spend more than it may.
+// An OnExceed says what happens to a run that exceeds its budget.
 type OnExceed string
 
 const (
 	PauseRun OnExceed = "pause" // until a limit is raised
-	StopRun  OnExceed = "stop"  // it has failed
+	StopRun  OnExceed = "stop"  // the run fails
 )
 
-// A Shortage is what a run lacked when it was paused over its budget.
+// A Shortage is the missing budget of a run that was paused over its budget.
 type Shortage struct {
-	Budget    string           `json:"budget"` // whose limit it is: the run's, a parent's, the session's
+	Budget    string           `json:"budget"` // owner of the limit: the run, an ancestor, or the session
 	Dimension budget.Dimension `json:"dimension"`
 	Needed    int64            `json:"needed"`
 }
 
-// Warned is how many percent of each limit are known to be spent: 50, 80 or 100.
+// Warned is the percentage of each limit that was reported as spent: 50, 80 or 100.
 type Warned map[budget.Dimension]int
 
-// Budget returns the budget of a run, for who spends from it himself: it draws from
-// those of the runs above and from the session's. What is spent so is kept with the
-// next step that begins or ends, or by Keep. The run's session is claimed.
+// Budget returns the budget of a run, for a caller that spends from it directly. It also
+// spends from the budgets of the ancestors and of the session. Such spending is stored with
+// the next step that begins or ends, or by Keep. Budget acquires the lease on the session.
 func (m *Manager) Budget(ctx context.Context, rid id.Run) (*budget.Budget, error) {
 	var b *budget.Budget
-	err := m.work(ctx, rid, func(_ *turn, _ *Run, w *atWork) error {
+	err := m.changeClaimed(ctx, rid, func(_ *transaction, _ *Run, w *localRun) error {
 		b = w.budget
 		return nil
 	})
 	return b, err
 }
 
-// Keep keeps how the budget of a run stands, and all that it draws from. If a limit is
-// passed the run is paused or stopped, and the run that is returned says so.
+// Keep stores the state of a run's budget and of all budgets it spends from. If a limit is
+// exceeded, the run is paused or stopped, and the returned run shows it.
 func (m *Manager) Keep(ctx context.Context, rid id.Run) (Run, error) { return m.Charge(ctx, rid, nil) }
 
-// Charge counts what was spent without being reserved, such as time, and keeps it as
-// Keep does.
+// Charge adds spending that was not reserved, such as time, and stores it as Keep does.
 func (m *Manager) Charge(ctx context.Context, rid id.Run, used budget.Amounts) (Run, error) {
 	var got *Run
 	var hold *budget.Hold
-	err := m.work(ctx, rid, func(t *turn, r *Run, w *atWork) error {
+	err := m.changeClaimed(ctx, rid, func(t *transaction, r *Run, w *localRun) error {
 		got = r
 		if hold == nil {
 			if _, err := budget.New("used", nil, budget.State{Consumed: used}, nil); err != nil {
 				return err
 			}
 			var err error
-			if hold, err = w.budget.Reserve(nil); err != nil {
+			hold, err = w.budget.Reserve(nil)
+			if err != nil {
 				return err
 			}
-			hold.Commit(used) // once, however often this is tried
+			hold.Commit(used) // idempotent, because the change may be attempted several times
 		}
-		return t.overdrawn(r)
+		return t.checkOverdrawn(r)
 	})
 	if got == nil {
 		return Run{}, err
@@ -71,40 +71,39 @@ func (m *Manager) Charge(ctx context.Context, rid id.Run, used budget.Amounts) (
 	return *got, err
 }
 
-// Exceeded pauses or stops a run of which a reservation was refused, as it says
-// itself; err holds the *budget.Exceeded. What is only reserved by others at the
-// moment is no reason to.
+// Exceeded pauses or stops a run whose reservation failed. err contains the *budget.Exceeded.
+// If the reservation failed only because of other current reservations, the run stays active.
 func (m *Manager) Exceeded(ctx context.Context, rid id.Run, err error) (Run, error) {
-	return m.moved(ctx, rid, func(t *turn, r *Run) error { return t.exceeded(r, err) })
+	return m.changeRun(ctx, rid, func(t *transaction, r *Run) error { return t.exceeded(r, err) })
 }
 
-// exceeded is Exceeded.
-func (t *turn) exceeded(r *Run, err error) error {
+// exceeded implements Exceeded.
+func (t *transaction) exceeded(r *Run, err error) error {
 	e, ok := errors.AsType[*budget.Exceeded](err)
 	if !ok || e.Needed <= e.Remaining {
 		return nil
 	}
-	return t.short(r, Shortage{Budget: e.Budget, Dimension: e.Dimension, Needed: e.Needed}, e.Error())
+	return t.stopForBudget(r, Shortage{Budget: e.Budget, Dimension: e.Dimension, Needed: e.Needed}, e.Error())
 }
 
-// overdrawn pauses or stops a run that has spent more than it may.
-func (t *turn) overdrawn(r *Run) error {
-	all, err := t.above(r)
+// checkOverdrawn pauses or stops a run that has exceeded a limit.
+func (t *transaction) checkOverdrawn(r *Run) error {
+	all, err := t.budgetsOf(r)
 	if err != nil {
 		return err
 	}
 	for _, b := range all {
 		for _, d := range slices.Sorted(maps.Keys(b.limits)) {
 			if over := b.consumed[d] - b.limits[d]; over > 0 {
-				return t.short(r, Shortage{Budget: b.name, Dimension: d, Needed: 1}, fmt.Sprintf("%d %s more were spent than the limit of %d", over, d, b.limits[d]))
+				return t.stopForBudget(r, Shortage{Budget: b.name, Dimension: d, Needed: 1}, fmt.Sprintf("%d %s over the limit of %d", over, d, b.limits[d]))
 			}
 		}
 	}
 	return nil
 }
 
-// short pauses or stops a run for want of something.
-func (t *turn) short(r *Run, s Shortage, why string) error {
+// stopForBudget pauses or stops an active run, depending on OnExceed.
+func (t *transaction) stopForBudget(r *Run, s Shortage, why string) error {
 	if r.State != Active {
 		return nil
 	}
@@ -113,18 +112,18 @@ func (t *turn) short(r *Run, s Shortage, why string) error {
 		return err
 	}
 	if r.OnExceed == StopRun {
-		return t.end(r, Move{To: Failed, Reason: "the budget is spent", Error: reason, By: "budget"})
+		return t.end(r, Move{To: Failed, Reason: "the budget is exhausted", Error: reason, By: "budget"})
 	}
 	r.Short = &s
 	return t.move(r, Move{To: Paused, Why: OverBudget, Reason: reason, By: "budget"})
 }
 
-// affords refuses a run that would lack again what it was paused for.
-func (t *turn) affords(r *Run) error {
+// checkAffordable returns an error if the shortage for which the run was paused still exists.
+func (t *transaction) checkAffordable(r *Run) error {
 	if r.Short == nil {
 		return nil
 	}
-	all, err := t.above(r)
+	all, err := t.budgetsOf(r)
 	if err != nil {
 		return err
 	}
@@ -132,32 +131,32 @@ func (t *turn) affords(r *Run) error {
 		limit, limited := b.limits[r.Short.Dimension]
 		if left := limit - b.consumed[r.Short.Dimension]; limited && left < r.Short.Needed {
 			return &fault.Error{Op: "run.Move", On: string(r.ID), Kind: fault.Conflict,
-				Err:    fmt.Errorf("it is paused, for %s has %d %s left, and it needs %d", b.name, max(left, 0), r.Short.Dimension, r.Short.Needed),
+				Err:    fmt.Errorf("run is paused over its budget: %s has %d %s left, %d needed", b.name, max(left, 0), r.Short.Dimension, r.Short.Needed),
 				Remedy: "raise the limit of " + b.name}
 		}
 	}
 	return nil
 }
 
-// A standing is how one budget stands.
-type standing struct {
+// A budgetStatus is the state of one budget.
+type budgetStatus struct {
 	name             string
 	limits, consumed budget.Amounts
 }
 
-// above is how the budgets stand that a run draws from, its own first. Those in use
-// here are asked; of others what is kept counts.
-func (t *turn) above(r *Run) ([]standing, error) {
-	all := []standing{t.standing(r)}
+// budgetsOf returns the budgets that a run spends from, its own first. It prefers the state in
+// memory to the stored state.
+func (t *transaction) budgetsOf(r *Run) ([]budgetStatus, error) {
+	all := []budgetStatus{t.budgetStatus(r)}
 	for at := r; at.Parent != ""; {
 		parent, err := t.run(at.Parent)
 		if err != nil {
 			return nil, err
 		}
-		all = append(all, t.standing(parent))
+		all = append(all, t.budgetStatus(parent))
 		at = parent
 	}
-	s, err := t.sess()
+	s, err := t.getSession()
 	if err != nil {
 		return nil, err
 	}
@@ -165,22 +164,22 @@ func (t *turn) above(r *Run) ([]standing, error) {
 	if c := t.current(); c != nil {
 		consumed = c.budget.Consumed()
 	}
-	return append(all, standing{"session " + s.ID, s.Budget.Limits, consumed}), nil
+	return append(all, budgetStatus{"session " + s.ID, s.Budget.Limits, consumed}), nil
 }
 
-func (t *turn) standing(r *Run) standing {
+func (t *transaction) budgetStatus(r *Run) budgetStatus {
 	consumed := r.Budget.Consumed
 	if c := t.current(); c != nil && c.runs[r.ID] != nil {
 		consumed = c.runs[r.ID].budget.Consumed()
 	}
-	return standing{"run " + string(r.ID), r.Budget.Limits, consumed}
+	return budgetStatus{"run " + string(r.ID), r.Budget.Limits, consumed}
 }
 
-// raise raises limits of a budget's record.
+// raise raises limits in the record of a budget.
 func raise(s *budget.State, limits budget.Amounts) error {
 	for d, n := range limits {
 		if was, limited := s.Limits[d]; !limited || n < was {
-			return fault.Fieldf("run.raise", "limits."+string(d), "want a dimension that is limited, and at least its limit, %d", was)
+			return fault.Fieldf("run.raise", "limits."+string(d), "want a dimension with a limit, and at least its current limit %d", was)
 		}
 	}
 	next := maps.Clone(s.Limits)

@@ -15,83 +15,84 @@ import (
 	"glasshouse/run"
 )
 
-func TestEachPartOfALimitIsToldOnce(t *testing.T) {
-	h := newHouse(t)
+func TestBudgetWarningsAreSentOnce(t *testing.T) {
+	h := newHarness(t)
 	r := start(t, h.Manager, run.Request{Session: "s", Limits: budget.Amounts{budget.Steps: 10}})
 	for n := range 10 {
 		step(t, h.Manager, r.ID, fmt.Sprint(n))
 	}
-	var told []string
+	var warnings []string
 	for _, e := range events(t, h.Manager, "s") {
 		if e.Kind == run.BudgetWarned {
 			var w budget.Warning
 			if err := json.Unmarshal(e.Body, &w); err != nil {
 				t.Fatal(err)
 			}
-			told = append(told, fmt.Sprintf("%d%% at %d of %d", w.Percent, w.Consumed, w.Limit))
+			warnings = append(warnings, fmt.Sprintf("%d%% at %d of %d", w.Percent, w.Consumed, w.Limit))
 		}
 	}
-	if got, want := strings.Join(told, ", "), "50% at 5 of 10, 80% at 8 of 10, 100% at 10 of 10"; got != want {
-		t.Errorf("told: %s; want %s", got, want)
+	if got, want := strings.Join(warnings, ", "), "50% at 5 of 10, 80% at 8 of 10, 100% at 10 of 10"; got != want {
+		t.Errorf("warnings = %s, want %s", got, want)
 	}
 	if n := len(h.entries(t, r.ID, chain.BudgetCharged)); n != 2 {
-		t.Errorf("%d entries say that it was charged", n)
+		t.Errorf("%d entries of a charged budget, want 2", n)
 	}
 	if n := len(h.entries(t, r.ID, chain.BudgetSpent)); n != 1 {
-		t.Errorf("%d entries say that it is spent", n)
+		t.Errorf("%d entries of a spent budget, want 1", n)
 	}
 }
 
-func TestARunOverItsBudgetGoesOnOnlyWithMore(t *testing.T) {
-	h := newHouse(t)
+func TestRunOverBudgetResumesOnlyWithHigherLimit(t *testing.T) {
+	h := newHarness(t)
 	ctx := t.Context()
 	r := start(t, h.Manager, run.Request{Session: "s", Limits: budget.Amounts{budget.Steps: 1}})
 	step(t, h.Manager, r.ID, "one")
 	_, _, err := h.Begin(ctx, r.ID, tool("two"))
-	wantKind(t, "a step too many", err, fault.Exhausted)
+	wantKind(t, "Begin over the limit", err, fault.Exhausted)
 	if e, ok := errors.AsType[*budget.Exceeded](err); !ok || e.Dimension != budget.Steps {
-		t.Errorf("the error does not say what is exceeded: %v", err)
+		t.Errorf("error = %v, want the exceeded dimension", err)
 	}
 	r = must(h.Get(ctx, r.ID))(t)
 	if r.State != run.Paused || r.Why != run.OverBudget || r.Short == nil || r.Short.Dimension != budget.Steps {
-		t.Fatalf("it is %+v", r)
+		t.Fatalf("run = %+v, want paused over its budget", r)
 	}
 	_, err = h.Move(ctx, r.ID, run.Move{To: run.Active})
-	wantKind(t, "going on with nothing", err, fault.Conflict)
+	wantKind(t, "Move to active without a raised limit", err, fault.Conflict)
 	for _, limits := range []budget.Amounts{{budget.Steps: 0}, {budget.Tokens: 5}} {
 		_, err = h.Move(ctx, r.ID, run.Move{To: run.Active, Limits: limits})
-		wantKind(t, fmt.Sprint("going on with ", limits), err, fault.Invalid)
+		wantKind(t, fmt.Sprint("Move to active with limits ", limits), err, fault.Invalid)
 	}
 	r = must(h.Move(ctx, r.ID, run.Move{To: run.Active, Limits: budget.Amounts{budget.Steps: 3}, By: "anna"}))(t)
 	if r.Short != nil || r.Budget.Limits[budget.Steps] != 3 {
-		t.Errorf("going on it is %+v", r)
+		t.Errorf("run = %+v, want a limit of 3", r)
 	}
 	step(t, h.Manager, r.ID, "two")
 	step(t, h.Manager, r.ID, "three")
 	_, _, err = h.Begin(ctx, r.ID, tool("four"))
-	wantKind(t, "a step too many", err, fault.Exhausted)
+	wantKind(t, "Begin over the limit", err, fault.Exhausted)
 	if list := h.entries(t, r.ID, chain.OperatorActed); len(list) != 1 || list[0]["agent"] != "anna" {
-		t.Errorf("who raised the limit is not in the chain: %v", list)
+		t.Errorf("entries of the raised limit = %v, want one by anna", list)
 	}
 }
 
-func TestARunThatIsToStopOverItsBudgetHasFailed(t *testing.T) {
-	h := newHouse(t)
+func TestStopRunFailsOverBudget(t *testing.T) {
+	h := newHarness(t)
 	r := start(t, h.Manager, run.Request{Limits: budget.Amounts{budget.Steps: 1}, OnExceed: run.StopRun})
 	child := start(t, h.Manager, run.Request{Session: r.Session, Parent: r.ID})
 	step(t, h.Manager, r.ID, "one")
 	_, _, err := h.Begin(t.Context(), r.ID, tool("two"))
-	wantKind(t, "a step too many", err, fault.Exhausted)
-	if r = must(h.Get(t.Context(), r.ID))(t); r.State != run.Failed || r.Error == "" {
-		t.Errorf("it is %+v", r)
+	wantKind(t, "Begin over the limit", err, fault.Exhausted)
+	r = must(h.Get(t.Context(), r.ID))(t)
+	if r.State != run.Failed || r.Error == "" {
+		t.Errorf("run = %+v, want failed", r)
 	}
 	if c := must(h.Get(t.Context(), child.ID))(t); c.State != run.Cancelled {
-		t.Errorf("its child is %s", c.State)
+		t.Errorf("child is %s, want cancelled", c.State)
 	}
 }
 
-func TestRunsDrawFromTheirParentsAndTheirSession(t *testing.T) {
-	h := newHouse(t)
+func TestRunsSpendFromParentAndSession(t *testing.T) {
+	h := newHarness(t)
 	ctx := t.Context()
 	must(h.Open(ctx, run.Session{ID: "s", Budget: budget.State{Limits: budget.Amounts{budget.Steps: 5}}}))(t)
 	parent := start(t, h.Manager, run.Request{Session: "s", Limits: budget.Amounts{budget.Steps: 3}})
@@ -101,91 +102,95 @@ func TestRunsDrawFromTheirParentsAndTheirSession(t *testing.T) {
 	step(t, h.Manager, child.ID, "1")
 	step(t, h.Manager, child.ID, "2")
 	_, _, err := h.Begin(ctx, child.ID, tool("3"))
-	wantKind(t, "more than the parent has", err, fault.Exhausted)
+	wantKind(t, "Begin over the limit of the parent", err, fault.Exhausted)
 	c := must(h.Get(ctx, child.ID))(t)
 	if c.State != run.Paused || c.Short.Budget != "run "+string(parent.ID) {
-		t.Errorf("the child is %s for want of %+v", c.State, c.Short)
+		t.Errorf("child is %s with shortage %+v", c.State, c.Short)
 	}
 	step(t, h.Manager, other.ID, "1")
 	step(t, h.Manager, other.ID, "2")
 	_, _, err = h.Begin(ctx, other.ID, tool("3"))
-	wantKind(t, "more than the session has", err, fault.Exhausted)
+	wantKind(t, "Begin over the limit of the session", err, fault.Exhausted)
 	if s := must(h.Session(ctx, "s"))(t); s.Budget.Consumed[budget.Steps] != 5 {
-		t.Errorf("the session has spent %v", s.Budget)
+		t.Errorf("budget of the session = %v, want 5 steps spent", s.Budget)
 	}
 	_, err = h.Move(ctx, other.ID, run.Move{To: run.Active})
-	wantKind(t, "going on with nothing", err, fault.Conflict)
+	wantKind(t, "Move to active without a raised limit", err, fault.Conflict)
 	must(h.Raise(ctx, "s", "anna", budget.Amounts{budget.Steps: 6}))(t)
 	must(h.Move(ctx, other.ID, run.Move{To: run.Active}))(t)
 	step(t, h.Manager, other.ID, "3")
 }
 
-func TestWhatIsSpentOutsideTheJournalCounts(t *testing.T) {
-	h := newHouse(t, func(c *run.Config) { c.Holder = "w" })
+func TestSpendingOutsideOfStepsCounts(t *testing.T) {
+	h := newHarness(t, func(c *run.Config) { c.Holder = "w" })
 	ctx := t.Context()
 	r := start(t, h.Manager, run.Request{Limits: budget.Amounts{budget.Tokens: 100, budget.Wall: 1000}})
 	b := must(h.Budget(ctx, r.ID))(t)
 	hold := must(b.Reserve(budget.Amounts{budget.Tokens: 60}))(t)
-	if r = must(h.Keep(ctx, r.ID))(t); r.Budget.Held[budget.Tokens] != 60 {
-		t.Errorf("while it is held the budget is %+v", r.Budget)
+	r = must(h.Keep(ctx, r.ID))(t)
+	if r.Budget.Held[budget.Tokens] != 60 {
+		t.Errorf("budget with a reservation = %+v", r.Budget)
 	}
 	hold.Commit(budget.Amounts{budget.Tokens: 40})
-	if r = must(h.Charge(ctx, r.ID, budget.Amounts{budget.Wall: 700}))(t); r.Budget.Consumed[budget.Tokens] != 40 || r.Budget.Consumed[budget.Wall] != 700 || len(r.Budget.Held) != 0 {
-		t.Errorf("the budget is %+v", r.Budget)
+	r = must(h.Charge(ctx, r.ID, budget.Amounts{budget.Wall: 700}))(t)
+	if r.Budget.Consumed[budget.Tokens] != 40 || r.Budget.Consumed[budget.Wall] != 700 || len(r.Budget.Held) != 0 {
+		t.Errorf("budget = %+v", r.Budget)
 	}
 
-	// What a killed daemon held counts as spent.
+	// A reservation of a killed daemon counts as spent.
 	must(b.Reserve(budget.Amounts{budget.Tokens: 50}))(t)
 	must(h.Keep(ctx, r.ID))(t)
 	m := h.manager(t, func(c *run.Config) { c.Holder = "w" })
 	if got := must(m.Budget(ctx, r.ID))(t).Remaining(); got[budget.Tokens] != 10 {
-		t.Errorf("after a kill %v remains", got)
+		t.Errorf("remaining after a kill = %v, want 10 tokens", got)
 	}
-	// Time passes whether or not there is some left.
-	if r = must(m.Charge(ctx, r.ID, budget.Amounts{budget.Wall: 301}))(t); r.State != run.Paused || r.Why != run.OverBudget {
-		t.Errorf("over its time it is %s, %s", r.State, r.Why)
+	// Charge is possible over the limit.
+	r = must(m.Charge(ctx, r.ID, budget.Amounts{budget.Wall: 301}))(t)
+	if r.State != run.Paused || r.Why != run.OverBudget {
+		t.Errorf("run over its time is %s, %s", r.State, r.Why)
 	}
 	_, err := m.Charge(ctx, r.ID, budget.Amounts{"beer": 1})
-	wantKind(t, "a charge of what there is not", err, fault.Invalid)
+	wantKind(t, "Charge of an unknown dimension", err, fault.Invalid)
 	_, err = m.Charge(ctx, r.ID, budget.Amounts{budget.Wall: -1})
-	wantKind(t, "a charge of less than nothing", err, fault.Invalid)
+	wantKind(t, "Charge of a negative amount", err, fault.Invalid)
 }
 
-func TestNumbersThatTheChainCannotWriteAreRecordedAllTheSame(t *testing.T) {
-	h := newHouse(t)
+func TestNumbersOutsideOfCanonicalJSONAreRecorded(t *testing.T) {
+	h := newHarness(t)
 	ctx := t.Context()
 	r := start(t, h.Manager, run.Request{Limits: budget.Amounts{budget.Tokens: math.MaxInt64 - 1}})
 	must(h.Charge(ctx, r.ID, budget.Amounts{budget.Tokens: math.MaxInt64 - 3}))(t)
 	step(t, h.Manager, r.ID, "k")
 	list := h.entries(t, r.ID, chain.BudgetCharged)
 	if len(list) != 2 || !strings.Contains(fmt.Sprint(list[0]["json"]), "9223372036854775806") {
-		t.Errorf("the chain says %v", list)
+		t.Errorf("entries = %v", list)
 	}
 	many := make([]manifest.Label, 51)
 	for i := range many {
 		many[i] = "pii"
 	}
 	_, err := h.Open(ctx, run.Session{ID: "s2", Settings: run.Settings{Labels: many}})
-	wantKind(t, "a session with too many labels", err, fault.Invalid)
+	wantKind(t, "Open with too many labels", err, fault.Invalid)
 	if _, err := h.CloseSession(ctx, r.Session, strings.Repeat("\x00\xff", 100<<10), "enough"); err != nil {
 		t.Error(err)
 	}
 	if list := h.entriesOf(t, chain.Query{Session: r.Session, Kinds: []chain.Kind{chain.SessionClosed}}); len(list) != 1 {
-		t.Errorf("the chain says %v", list)
+		t.Errorf("entries = %v, want 1", list)
 	}
 }
 
-func TestWhoeverIsRefusedForWhatOthersOnlyReserveIsNotPaused(t *testing.T) {
-	h := newHouse(t)
+func TestRefusalDueToReservationsDoesNotPause(t *testing.T) {
+	h := newHarness(t)
 	ctx := t.Context()
 	r := start(t, h.Manager, run.Request{Limits: budget.Amounts{budget.Steps: 1}})
 	must(h.beginNew(ctx, r.ID, tool("one")))(t)
 	_, _, err := h.Begin(ctx, r.ID, tool("two"))
-	wantKind(t, "a step while the last one is reserved", err, fault.Exhausted)
-	if r = must(h.Get(ctx, r.ID))(t); r.State != run.Active {
-		t.Errorf("it is %s", r.State)
+	wantKind(t, "Begin while another step has the last reservation", err, fault.Exhausted)
+	r = must(h.Get(ctx, r.ID))(t)
+	if r.State != run.Active {
+		t.Errorf("run is %s, want active", r.State)
 	}
-	// One that took nothing leaves the last to another.
+	// A step that spends nothing releases its reservation.
 	must(h.End(ctx, r.ID, "one", run.Outcome{State: run.StepRefused, Used: budget.Amounts{}}))(t)
 	step(t, h.Manager, r.ID, "two")
 }

@@ -13,35 +13,34 @@ import (
 	"glasshouse/id"
 )
 
-// A Checkpoint is a run as it was at one moment, and what it takes to go on from
-// there.
+// A Checkpoint is the state of a run at one moment, from which it can be resumed.
 type Checkpoint struct {
 	ID      id.Checkpoint `json:"id"`
 	Session string        `json:"session"`
 	Run     id.Run        `json:"run"`
-	N       int64         `json:"n"` // of its run: 1 for the first, and one more for each
+	N       int64         `json:"n"` // number among the checkpoints of its run, from 1
 	At      time.Time     `json:"at"`
 	Reason  string        `json:"reason,omitempty"`
-	Auto    bool          `json:"auto,omitempty"` // nobody asked for it: it is forgotten when there are newer ones
+	Auto    bool          `json:"auto,omitempty"` // taken automatically, and deleted when there are newer ones
 
-	State    json.RawMessage `json:"state,omitempty"`    // the agent's own
-	Memory   json.RawMessage `json:"memory,omitempty"`   // of its working memory; nothing here reads it
-	Snapshot id.Snapshot     `json:"snapshot,omitempty"` // of its jail
+	State    json.RawMessage `json:"state,omitempty"`    // provided by the agent
+	Memory   json.RawMessage `json:"memory,omitempty"`   // working memory of the agent; opaque to this package
+	Snapshot id.Snapshot     `json:"snapshot,omitempty"` // of the jail
 
-	Steps   int64        `json:"steps"`             // position of the journal
+	Steps   int64        `json:"steps"`             // value of Run.Steps
 	Pending []string     `json:"pending,omitempty"` // keys of the steps that were in flight
-	Journal string       `json:"journal,omitempty"` // digest of the steps that had ended
-	Inbox   int64        `json:"inbox"`             // Seq of the last message that the agent had read
+	Journal string       `json:"journal,omitempty"` // value of Run.Journal
+	Inbox   int64        `json:"inbox"`             // Seq of the last message that the agent has read
 	Budget  budget.State `json:"budget"`
 
-	Digest  string `json:"digest"`            // of all above
-	Wrapped bool   `json:"wrapped,omitempty"` // State and Memory are sealed, as they are in the Store
-	Entry   int64  `json:"entry,omitempty"`   // of the causal chain, in which it is recorded; 0: of another daemon's
+	Digest  string `json:"digest"`            // of the other fields, except Auto, Wrapped and Entry
+	Wrapped bool   `json:"wrapped,omitempty"` // State and Memory are encrypted, as in the Store
+	Entry   int64  `json:"entry,omitempty"`   // entry of the causal chain that records it; 0: in the chain of another daemon
 
-	Recorder string `json:"recorder,omitempty"` // the Holder whose chain that is
+	Recorder string `json:"recorder,omitempty"` // the Holder of the chain with Entry
 }
 
-// maxState is the most bytes of an agent's state, and of its memory.
+// maxState is the size limit of an agent's state and of its memory, in bytes.
 const maxState = 4 << 20
 
 // A CheckpointRequest asks for a checkpoint.
@@ -53,13 +52,13 @@ type CheckpointRequest struct {
 	Inbox  int64
 	Auto   bool
 
-	// Snapshot makes a snapshot of the run's jail. While it does no step of the
-	// run begins or ends. nil: there is none.
+	// Snapshot takes a snapshot of the run's jail. While it runs, no step of the run begins or
+	// ends. nil: the checkpoint has no snapshot.
 	Snapshot func(ctx context.Context) (id.Snapshot, error)
 }
 
-// TakeCheckpoint takes a checkpoint of a run that has not ended. When it returns the
-// checkpoint is kept and recorded.
+// TakeCheckpoint takes a checkpoint of an unfinished run. When it returns, the checkpoint is
+// stored and recorded in the audit log.
 func (m *Manager) TakeCheckpoint(ctx context.Context, rid id.Run, q CheckpointRequest) (Checkpoint, error) {
 	const op = "run.TakeCheckpoint"
 	if err := checkJSON(op, "state", q.State, maxState); err != nil {
@@ -69,31 +68,32 @@ func (m *Manager) TakeCheckpoint(ctx context.Context, rid id.Run, q CheckpointRe
 		return Checkpoint{}, err
 	}
 	if q.Inbox < 0 {
-		return Checkpoint{}, fault.Fieldf(op, "inbox", "is less than 0")
+		return Checkpoint{}, fault.Fieldf(op, "inbox", "must not be negative")
 	}
 	q.Reason = clip(q.Reason, maxReason)
 	if q.Snapshot == nil {
 		return m.checkpoint(ctx, rid, q, "")
 	}
-	return m.still(ctx, rid, q)
+	return m.checkpointWithSnapshot(ctx, rid, q)
 }
 
-// still takes a checkpoint with a snapshot, while the run's journal stands still.
-func (m *Manager) still(ctx context.Context, rid id.Run, q CheckpointRequest) (_ Checkpoint, err error) {
-	stands := make(chan struct{})
-	var at *atWork
-	var l *live
-	err = m.work(ctx, rid, func(t *turn, r *Run, w *atWork) error {
+// checkpointWithSnapshot takes a checkpoint with a snapshot. It blocks the steps of the run
+// meanwhile.
+func (m *Manager) checkpointWithSnapshot(ctx context.Context, rid id.Run, q CheckpointRequest) (_ Checkpoint, err error) {
+	taken := make(chan struct{})
+	var at *localRun
+	var l *localSession
+	err = m.changeClaimed(ctx, rid, func(t *transaction, r *Run, w *localRun) error {
 		if r.State.Ended() {
-			return fault.Newf(fault.Conflict, "run.TakeCheckpoint", string(rid), "it is %s", r.State)
+			return fault.Newf(fault.Conflict, "run.TakeCheckpoint", string(rid), "run is %s", r.State)
 		}
-		at, l, w.still = w, t.live, stands
+		at, l, w.snapshotDone = w, t.local, taken
 		return nil
 	})
 	if at == nil {
 		return Checkpoint{}, err
 	}
-	defer func() { err = errors.Join(err, m.goOn(ctx, l.id, at, stands)) }()
+	defer func() { err = errors.Join(err, m.resumeSteps(ctx, l.id, at, taken)) }()
 	if err != nil {
 		return Checkpoint{}, err
 	}
@@ -104,18 +104,18 @@ func (m *Manager) still(ctx context.Context, rid id.Run, q CheckpointRequest) (_
 	return m.checkpoint(ctx, rid, q, sid)
 }
 
-// goOn lets the journal of a run go on. Who had no claim on its session before has
-// none after.
-func (m *Manager) goOn(ctx context.Context, sid string, w *atWork, stands chan struct{}) error {
-	defer close(stands)
-	l, err := m.enter(sid)
+// resumeSteps unblocks the steps of a run after a snapshot. It releases the lease on the
+// session if nothing else needs it.
+func (m *Manager) resumeSteps(ctx context.Context, sid string, w *localRun, taken chan struct{}) error {
+	defer close(taken)
+	l, err := m.acquireLocal(sid)
 	if err != nil {
 		return err
 	}
 	l.mu.Lock()
-	defer m.leave(l)
-	w.still = nil
-	if l.claim == nil {
+	defer m.releaseLocal(l)
+	w.snapshotDone = nil
+	if l.lease == nil {
 		return nil
 	}
 	return m.releaseIdle(ctx, l)
@@ -123,9 +123,9 @@ func (m *Manager) goOn(ctx context.Context, sid string, w *atWork, stands chan s
 
 func (m *Manager) checkpoint(ctx context.Context, rid id.Run, q CheckpointRequest, snapshot id.Snapshot) (Checkpoint, error) {
 	var c *Checkpoint
-	_, err := m.moved(ctx, rid, func(t *turn, r *Run) error {
+	_, err := m.changeRun(ctx, rid, func(t *transaction, r *Run) error {
 		if r.State.Ended() {
-			return fault.Newf(fault.Conflict, "run.TakeCheckpoint", string(rid), "it is %s", r.State)
+			return fault.Newf(fault.Conflict, "run.TakeCheckpoint", string(rid), "run is %s", r.State)
 		}
 		if err := t.checkpoint(r, q, snapshot); err != nil {
 			return err
@@ -137,22 +137,22 @@ func (m *Manager) checkpoint(ctx context.Context, rid id.Run, q CheckpointReques
 		return Checkpoint{}, err
 	}
 	got := *c
-	return got, m.unwrap(&got)
+	return got, m.unsealCheckpoint(&got)
 }
 
-func (t *turn) checkpoint(r *Run, q CheckpointRequest, snapshot id.Snapshot) error {
+func (t *transaction) checkpoint(r *Run, q CheckpointRequest, snapshot id.Snapshot) error {
 	c := Checkpoint{
 		ID: id.NewCheckpoint(), Session: r.Session, Run: r.ID, N: r.Checkpoints + 1, At: t.now, Reason: q.Reason, Auto: q.Auto,
 		State: q.State, Memory: q.Memory, Snapshot: snapshot, Steps: r.Steps, Journal: r.Journal, Inbox: q.Inbox, Budget: r.Budget,
 		Recorder: t.cfg.Holder,
 	}
-	if w := t.current().atWork(r.ID); w != nil {
+	if w := t.current().run(r.ID); w != nil {
 		c.Budget = w.budget.State()
 	}
 	if c.State == nil && r.Checkpoint != "" {
 		last, err := t.store.Checkpoint(t.ctx, r.Checkpoint)
 		if err == nil {
-			err = t.unwrap(&last)
+			err = t.unsealCheckpoint(&last)
 		}
 		if err != nil {
 			return err
@@ -160,14 +160,16 @@ func (t *turn) checkpoint(r *Run, q CheckpointRequest, snapshot id.Snapshot) err
 		c.State, c.Inbox = last.State, max(c.Inbox, last.Inbox)
 	}
 	var err error
-	if c.Pending, err = t.pending(r.ID); err != nil {
+	c.Pending, err = t.pending(r.ID)
+	if err != nil {
 		return err
 	}
-	if c.Digest, err = c.sum(); err != nil {
+	c.Digest, err = c.sum()
+	if err != nil {
 		return err
 	}
 	r.Checkpoint, r.Checkpoints = c.ID, c.N
-	t.touch(r)
+	t.markChanged(r)
 	body := map[string]any{"checkpoint": c.ID, "n": c.N, "digest": c.Digest, "steps": c.Steps, "pending": len(c.Pending), "inbox": c.Inbox, "state": r.State}
 	if snapshot != "" {
 		body["snapshot"] = snapshot
@@ -175,7 +177,7 @@ func (t *turn) checkpoint(r *Run, q CheckpointRequest, snapshot id.Snapshot) err
 	if q.Reason != "" {
 		body["reason"] = q.Reason
 	}
-	if err := t.wrap(&c); err != nil {
+	if err := t.sealCheckpoint(&c); err != nil {
 		return err
 	}
 	t.c.Checkpoints = []Checkpoint{c}
@@ -185,15 +187,15 @@ func (t *turn) checkpoint(r *Run, q CheckpointRequest, snapshot id.Snapshot) err
 	return t.record(Record{Kind: chain.CheckpointTaken, Run: r.ID, Parent: r.Entry, Jail: r.Jail, By: q.By, Checkpoint: c.ID}, body)
 }
 
-func (c *claim) atWork(rid id.Run) *atWork {
+func (c *lease) run(rid id.Run) *localRun {
 	if c == nil {
 		return nil
 	}
 	return c.runs[rid]
 }
 
-// pending is the keys of the steps in flight.
-func (t *turn) pending(rid id.Run) ([]string, error) {
+// pending returns the keys of the steps in flight.
+func (t *transaction) pending(rid id.Run) ([]string, error) {
 	var keys []string
 	f := StepFilter{Run: rid, State: Begun, Limit: page}
 	for {
@@ -211,19 +213,20 @@ func (t *turn) pending(rid id.Run) ([]string, error) {
 	}
 }
 
-// sum is the digest of a checkpoint whose State and Memory are as they were given. How
-// long it is kept is no part of it.
+// sum returns the digest of a checkpoint with plain State and Memory. The digest does not
+// cover Entry, which is set later, and Auto, which only affects the retention.
 func (c Checkpoint) sum() (string, error) {
 	c.Digest, c.Entry, c.Auto = "", 0, false
 	text, err := json.Marshal(c)
 	if err != nil {
-		return "", fmt.Errorf("digest of a checkpoint: %w", err)
+		return "", fmt.Errorf("encode a checkpoint for its digest: %w", err)
 	}
 	return digest(text), nil
 }
 
-// wrap seals what an agent may have written that is personal.
-func (m *Manager) wrap(c *Checkpoint) error {
+// sealCheckpoint encrypts State and Memory, which may contain personal data, if there is a
+// key.
+func (m *Manager) sealCheckpoint(c *Checkpoint) error {
 	if m.cfg.Key == nil {
 		return nil
 	}
@@ -241,8 +244,8 @@ func (m *Manager) wrap(c *Checkpoint) error {
 	return nil
 }
 
-// unwrap is the inverse of wrap.
-func (m *Manager) unwrap(c *Checkpoint) error {
+// unsealCheckpoint is the inverse of sealCheckpoint.
+func (m *Manager) unsealCheckpoint(c *Checkpoint) error {
 	if !c.Wrapped {
 		return nil
 	}
@@ -264,37 +267,37 @@ func (m *Manager) unwrap(c *Checkpoint) error {
 	return nil
 }
 
-// Checkpoint returns a checkpoint, whole.
+// Checkpoint returns a checkpoint with State and Memory in plain text. It verifies the digest.
 func (m *Manager) Checkpoint(ctx context.Context, cid id.Checkpoint) (Checkpoint, error) {
 	c, err := m.store.Checkpoint(ctx, cid)
 	if err != nil {
 		return Checkpoint{}, err
 	}
-	if err := m.unwrap(&c); err != nil {
+	if err := m.unsealCheckpoint(&c); err != nil {
 		return Checkpoint{}, err
 	}
 	if sum, err := c.sum(); err != nil || sum != c.Digest {
-		return Checkpoint{}, errors.Join(fault.Newf(fault.Unavailable, "run.Checkpoint", string(cid), "it is not as it was written"), err)
+		return Checkpoint{}, errors.Join(fault.Newf(fault.Unavailable, "run.Checkpoint", string(cid), "digest mismatch: the checkpoint was modified"), err)
 	}
 	return c, nil
 }
 
-// Forget forgets a checkpoint that nobody asked for and that is not the last of its run.
-// That it was taken stays in the chain.
+// Forget deletes a checkpoint that was taken automatically and is not the last of its run. Its
+// entry in the audit log stays.
 func (m *Manager) Forget(ctx context.Context, c Checkpoint) error {
-	_, err := m.moved(ctx, c.Run, func(t *turn, r *Run) error {
+	_, err := m.changeRun(ctx, c.Run, func(t *transaction, r *Run) error {
 		if !c.Auto || c.ID == r.Checkpoint {
-			return fault.Newf(fault.Conflict, "run.Forget", string(c.ID), "it is the run's last, or somebody asked for it")
+			return fault.Newf(fault.Conflict, "run.Forget", string(c.ID), "only automatic checkpoints other than the last can be deleted")
 		}
-		t.touch(r) // that nobody goes on from it meanwhile
+		t.markChanged(r) // conflicts with a concurrent Resume
 		t.c.Forgotten = append(t.c.Forgotten, c.ID)
 		return nil
 	})
 	return err
 }
 
-// Checkpoints lists the checkpoints of a run after the one of a number, in their
-// order, without State and Memory.
+// Checkpoints lists the checkpoints of a run with numbers greater than after, in order and
+// without State and Memory.
 func (m *Manager) Checkpoints(ctx context.Context, rid id.Run, after int64, limit int) ([]Checkpoint, error) {
-	return m.store.Checkpoints(ctx, rid, after, pageOf(limit))
+	return m.store.Checkpoints(ctx, rid, after, pageLimit(limit))
 }

@@ -13,52 +13,52 @@ import (
 	"glasshouse/id"
 )
 
-// A claim is a session whose runs are supervised here, and what of it is in memory
-// and nowhere else. It is guarded by its live's mu.
-type claim struct {
-	ctx    context.Context // ends with the claim
+// A lease is the in-memory state of a session whose runs this process supervises. It is
+// guarded by localSession.mu.
+type lease struct {
+	ctx    context.Context // done when the lease ends
 	cancel context.CancelCauseFunc
-	until  time.Time // as far as is known
+	until  time.Time // expiry, as far as is known
 	budget *budget.Budget
-	runs   map[id.Run]*atWork
+	runs   map[id.Run]*localRun
 }
 
-// An atWork is a run of such a session.
-type atWork struct {
-	parent     id.Run
-	budget     *budget.Budget
-	marks      map[string]Mark   // how far counters are in budget; replaced, never changed
-	steps      map[string]*doing // that are in flight, as far as is known here
-	supervised bool              // somebody has called Claim
-	ended      bool              // nothing of it begins any more
-	still      chan struct{}     // closed when steps may begin and end again; nil: they may
+// A localRun is the in-memory state of a run in a session with a lease.
+type localRun struct {
+	parent       id.Run
+	budget       *budget.Budget
+	meters       map[string]Mark          // last charged counter readings; replaced, never modified
+	steps        map[string]*stepInFlight // known steps in flight, by key
+	supervised   bool                     // Claim was called
+	ended        bool                     // the run has ended
+	snapshotDone chan struct{}            // set while a snapshot blocks steps; closed afterwards
 }
 
-// A doing is a step in flight.
-type doing struct {
-	hold *budget.Hold // nil: another process held for it, and that counts as spent
-	busy bool         // somebody here is at it
+// A stepInFlight is a step that has begun and not ended.
+type stepInFlight struct {
+	reservation *budget.Hold // nil: another process reserved for it, which counts as spent
+	busy        bool         // a caller in this process executes it
 }
 
-// ErrLost is why the context of a claim is done that another Manager may have now.
-var ErrLost = errors.New("the claim on the session was lost")
+// ErrLost is the cause of a lease's context if the lease expired or another Manager took it.
+var ErrLost = errors.New("the lease on the session was lost")
 
-// ErrReleased is why the context of a claim is done that was given up.
-var ErrReleased = errors.New("the claim on the session was given up")
+// ErrReleased is the cause of a lease's context if this Manager released it.
+var ErrReleased = errors.New("the lease on the session was released")
 
-// Claim makes the caller the one who supervises a run, until the context that it
-// returns is done; its cause says why it is. If another Manager supervises a run of
-// the same session it is a fault.Conflict, and so it is if somebody in this process
-// supervises this run.
+// Claim makes the caller the supervisor of a run until the returned context is done. The cause
+// of the context is ErrLost, ErrReleased or the closing of the Manager. Claim returns
+// fault.Conflict if another Manager supervises a run of the same session, or if the run
+// already has a supervisor in this process.
 func (m *Manager) Claim(ctx context.Context, rid id.Run) (context.Context, error) {
 	var claimed context.Context
 	var sid string
-	err := m.work(ctx, rid, func(t *turn, r *Run, w *atWork) error {
+	err := m.changeClaimed(ctx, rid, func(t *transaction, r *Run, w *localRun) error {
 		if w.supervised {
-			return fault.Newf(fault.Conflict, "run.Claim", string(rid), "it is supervised here already")
+			return fault.Newf(fault.Conflict, "run.Claim", string(rid), "run already has a supervisor in this process")
 		}
 		if r.State.Ended() {
-			return fault.Newf(fault.Conflict, "run.Claim", string(rid), "it is %s", r.State)
+			return fault.Newf(fault.Conflict, "run.Claim", string(rid), "run is %s", r.State)
 		}
 		w.supervised, claimed, sid = true, t.current().ctx, r.Session
 		t.undo = append(t.undo, func() { w.supervised, claimed = false, nil })
@@ -68,74 +68,74 @@ func (m *Manager) Claim(ctx context.Context, rid id.Run) (context.Context, error
 		return nil, err
 	}
 	m.mu.Lock()
-	m.at[rid] = sid
+	m.supervised[rid] = sid
 	m.mu.Unlock()
-	if err != nil { // it is kept that he has it, and he does not know
+	if err != nil { // the lease is stored, but the caller does not know that it supervises the run
 		return nil, errors.Join(err, m.Release(context.WithoutCancel(ctx), rid))
 	}
 	return claimed, nil
 }
 
-// Release says that the caller supervises a run no more. When nobody supervises any
-// run of a session, any Manager may claim it. Whatever the error, the run is not
-// supervised here any more.
+// Release ends the supervision of a run. If no run of the session has a supervisor any longer,
+// any Manager may claim the session. After Release, the run is not supervised here, even if
+// Release fails.
 func (m *Manager) Release(ctx context.Context, rid id.Run) error {
 	m.mu.Lock()
-	sid := m.at[rid]
-	delete(m.at, rid)
+	sid := m.supervised[rid]
+	delete(m.supervised, rid)
 	m.mu.Unlock()
-	if sid == "" { // it is about what else goes on in its session
+	if sid == "" { // not supervised; the session may still have an idle lease
 		r, err := m.store.Run(ctx, rid)
 		if err != nil {
 			return err
 		}
 		sid = r.Session
 	}
-	l, err := m.enter(sid)
+	l, err := m.acquireLocal(sid)
 	if err != nil {
 		return err
 	}
 	l.mu.Lock()
-	defer m.leave(l)
-	if l.claim == nil {
+	defer m.releaseLocal(l)
+	if l.lease == nil {
 		return nil
 	}
-	if w := l.claim.runs[rid]; w != nil {
+	if w := l.lease.runs[rid]; w != nil {
 		w.supervised = false
 	}
 	return m.releaseIdle(ctx, l)
 }
 
-// releaseIdle gives up the claim on a session without activity on this host. The caller
-// holds l.mu.
+// releaseIdle releases the lease on a session if this process executes and supervises nothing
+// in it. The caller holds l.mu.
 //
 // +checklocks:l.mu
-func (m *Manager) releaseIdle(ctx context.Context, l *live) error {
-	l.claim.prune()
-	for _, w := range l.claim.runs {
+func (m *Manager) releaseIdle(ctx context.Context, l *localSession) error {
+	l.lease.prune()
+	for _, w := range l.lease.runs {
 		if !w.idle() {
 			return nil
 		}
 	}
 	l.drop(ErrReleased)
 	if err := m.store.Release(context.WithoutCancel(ctx), l.id, m.cfg.Holder); err != nil {
-		return fmt.Errorf("give up the claim on session %s: %w", l.id, err)
+		return fmt.Errorf("release the lease on session %s: %w", l.id, err)
 	}
 	return nil
 }
 
-// idle reports whether nobody here is at the run.
-func (w *atWork) idle() bool {
+// idle reports whether this process neither supervises the run nor executes a step of it.
+func (w *localRun) idle() bool {
 	for _, at := range w.steps {
 		if at.busy {
 			return false
 		}
 	}
-	return !w.supervised && w.still == nil
+	return !w.supervised && w.snapshotDone == nil
 }
 
-// prune forgets runs that have ended, and from whose budgets none draws.
-func (c *claim) prune() {
+// prune deletes ended runs whose budgets have no children.
+func (c *lease) prune() {
 	for rid, w := range c.runs {
 		if w.ended && w.idle() && !c.hasChild(rid) {
 			delete(c.runs, rid)
@@ -143,7 +143,7 @@ func (c *claim) prune() {
 	}
 }
 
-func (c *claim) hasChild(rid id.Run) bool {
+func (c *lease) hasChild(rid id.Run) bool {
 	for _, w := range c.runs {
 		if w.parent == rid {
 			return true
@@ -152,21 +152,20 @@ func (c *claim) hasChild(rid id.Run) bool {
 	return false
 }
 
-// drop forgets the claim. The caller holds l.mu.
+// drop deletes the lease, with why as the cause of its context. The caller holds l.mu.
 //
 // +checklocks:l.mu
-func (l *live) drop(why error) {
-	if l.claim != nil {
-		l.claim.cancel(why)
-		l.claim = nil
+func (l *localSession) drop(why error) {
+	if l.lease != nil {
+		l.lease.cancel(why)
+		l.lease = nil
 	}
 }
 
-// Unsupervised returns active runs that nobody supervises and that suit, oldest first, at
-// most limit: those whose Manager was killed, those that were made elsewhere, and those
-// that nobody has claimed yet.
+// Unsupervised returns up to limit active runs without a supervisor that satisfy suits, oldest
+// first. It does not return runs of sessions that another Manager has a lease on.
 func (m *Manager) Unsupervised(ctx context.Context, limit int, suits func(Run) bool) ([]Run, error) {
-	limit = pageOf(limit)
+	limit = pageLimit(limit)
 	var free []Run
 	for after := id.Run(""); len(free) < limit; {
 		list, err := m.store.Unclaimed(ctx, m.cfg.Holder, time.Now(), after, page)
@@ -175,7 +174,7 @@ func (m *Manager) Unsupervised(ctx context.Context, limit int, suits func(Run) b
 		}
 		for _, r := range list {
 			after = r.ID
-			if len(free) < limit && !m.supervises(r) && suits(r) {
+			if len(free) < limit && !m.isSupervised(r) && suits(r) {
 				free = append(free, r)
 			}
 		}
@@ -186,71 +185,74 @@ func (m *Manager) Unsupervised(ctx context.Context, limit int, suits func(Run) b
 	return free, nil
 }
 
-func (m *Manager) supervises(r Run) bool {
+func (m *Manager) isSupervised(r Run) bool {
 	m.mu.Lock()
-	l := m.live[r.Session]
+	l := m.local[r.Session]
 	m.mu.Unlock()
 	if l == nil {
 		return false
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.claim != nil && l.claim.runs[r.ID] != nil && l.claim.runs[r.ID].supervised
+	return l.lease != nil && l.lease.runs[r.ID] != nil && l.lease.runs[r.ID].supervised
 }
 
-// work makes a change that only who has the claim may make.
-func (m *Manager) work(ctx context.Context, rid id.Run, f func(t *turn, r *Run, w *atWork) error) error {
+// changeClaimed lets f change a run, with a lease on its session. It waits while a snapshot
+// blocks the run.
+func (m *Manager) changeClaimed(ctx context.Context, rid id.Run, f func(t *transaction, r *Run, w *localRun) error) error {
 	r, err := m.store.Run(ctx, rid)
 	if err != nil {
 		return err
 	}
 	for {
-		var still <-chan struct{}
-		err := m.change(ctx, r.Session, func(t *turn) error {
-			w, r, err := t.atWork(rid)
+		var snapshotDone <-chan struct{}
+		err := m.change(ctx, r.Session, func(t *transaction) error {
+			w, r, err := t.localRun(rid)
 			if err != nil {
 				return err
 			}
-			if w.still != nil {
-				still = w.still
+			if w.snapshotDone != nil {
+				snapshotDone = w.snapshotDone
 				return nil
 			}
 			return f(t, r, w)
 		})
-		if err != nil || still == nil {
+		if err != nil || snapshotDone == nil {
 			return err
 		}
 		select {
-		case <-still:
+		case <-snapshotDone:
 		case <-ctx.Done():
-			return fmt.Errorf("wait until a checkpoint is taken: %w", context.Cause(ctx))
+			return fmt.Errorf("wait for the end of a checkpoint: %w", context.Cause(ctx))
 		}
 	}
 }
 
-// atWork is a run that is supervised here, and claims its session if need be. Its
-// parents and its session, from whose budgets it draws, are part of the change.
-func (t *turn) atWork(rid id.Run) (*atWork, *Run, error) {
-	s, err := t.sess()
+// localRun returns the in-memory state of a run, and acquires the lease on its session if
+// necessary. The session and the ancestors of the run become part of the transaction, because
+// the run spends from their budgets.
+func (t *transaction) localRun(rid id.Run) (*localRun, *Run, error) {
+	s, err := t.getSession()
 	if err != nil {
 		return nil, nil, err
 	}
-	if err := t.claim(s); err != nil {
+	if err := t.claimSession(s); err != nil {
 		return nil, nil, err
 	}
-	if err := follow(t.current().budget, s.Budget.Limits); err != nil {
+	if err := applyLimits(t.current().budget, s.Budget.Limits); err != nil {
 		return nil, nil, err
 	}
 	r, err := t.run(rid)
 	if err != nil {
 		return nil, nil, err
 	}
-	w, err := t.budgetOf(r)
+	w, err := t.openRun(r)
 	return w, r, err
 }
 
-// budgetOf is a run with its budget, and the budgets above it.
-func (t *turn) budgetOf(r *Run) (*atWork, error) {
+// openRun returns the in-memory state of a run. It creates the budgets of the run and its
+// ancestors if necessary.
+func (t *transaction) openRun(r *Run) (*localRun, error) {
 	c := t.current()
 	above := c.budget
 	if r.Parent != "" {
@@ -258,34 +260,34 @@ func (t *turn) budgetOf(r *Run) (*atWork, error) {
 		if err != nil {
 			return nil, err
 		}
-		p, err := t.budgetOf(parent)
+		p, err := t.openRun(parent)
 		if err != nil {
 			return nil, err
 		}
 		above = p.budget
 	}
 	if w := c.runs[r.ID]; w != nil {
-		return w, follow(w.budget, r.Budget.Limits)
+		return w, applyLimits(w.budget, r.Budget.Limits)
 	}
 	b, err := budget.New("run "+string(r.ID), above, r.Budget, nil)
 	if err != nil {
-		return nil, fmt.Errorf("the budget of %s: %w", r.ID, err)
+		return nil, fmt.Errorf("load the budget of run %s: %w", r.ID, err)
 	}
-	w := &atWork{parent: r.Parent, budget: b, marks: r.Meter, ended: r.State.Ended(), steps: map[string]*doing{}}
+	w := &localRun{parent: r.Parent, budget: b, meters: r.Meter, ended: r.State.Ended(), steps: map[string]*stepInFlight{}}
 	c.runs[r.ID] = w
 	return w, nil
 }
 
-// follow raises the limits of a budget to what they were raised to in its record.
-func follow(b *budget.Budget, limits budget.Amounts) error {
+// applyLimits updates a budget to the raised limits of its record.
+func applyLimits(b *budget.Budget, limits budget.Amounts) error {
 	if maps.Equal(b.State().Limits, limits) {
 		return nil
 	}
 	return b.Raise(limits)
 }
 
-// claim claims the session, unless it is claimed.
-func (t *turn) claim(s *Session) error {
+// claimSession acquires the lease on the session, unless this process already holds it.
+func (t *transaction) claimSession(s *Session) error {
 	if t.current() != nil {
 		return nil
 	}
@@ -296,24 +298,25 @@ func (t *turn) claim(s *Session) error {
 	}
 	if !won {
 		return &fault.Error{Op: "run.Claim", On: s.ID, Kind: fault.Conflict,
-			Err: errors.New("another daemon supervises the runs of this session"), Remedy: "ask that one, or wait until its claim is over"}
+			Err: errors.New("another daemon supervises the runs of this session"), Remedy: "send the request to that daemon, or wait until its lease expires"}
 	}
-	// As it is now that nobody else writes it.
-	if *s, err = t.store.Session(t.ctx, s.ID); err != nil {
+	// Read the session again: after the lease, only this process spends from its budget.
+	*s, err = t.store.Session(t.ctx, s.ID)
+	if err != nil {
 		return err
 	}
 	clear(t.runs)
 	b, err := budget.New("session "+s.ID, nil, s.Budget, nil)
 	if err != nil {
-		return fmt.Errorf("the budget of session %s: %w", s.ID, err)
+		return fmt.Errorf("load the budget of session %s: %w", s.ID, err)
 	}
-	c := &claim{until: until, budget: b, runs: map[id.Run]*atWork{}}
+	c := &lease{until: until, budget: b, runs: map[id.Run]*localRun{}}
 	c.ctx, c.cancel = context.WithCancelCause(t.Manager.ctx)
-	t.live.claim = c // +checklocksignore: a turn holds live.mu, see current
+	t.local.lease = c // +checklocksignore: a transaction holds local.mu, see current
 	return nil
 }
 
-// renewLoop renews claims for as long as the Manager is open.
+// renewLoop renews leases until the Manager is closed.
 func (m *Manager) renewLoop() {
 	tick := time.NewTicker(m.cfg.Lease / 3)
 	defer tick.Stop()
@@ -327,8 +330,8 @@ func (m *Manager) renewLoop() {
 	}
 }
 
-// renew renews all claims. Those that another has taken are lost, and so are those
-// that could not be renewed for so long that another may have.
+// renew renews all leases. A lease is lost if another Manager took it, or if it could not be
+// renewed before its expiry.
 func (m *Manager) renew() {
 	ctx, cancel := context.WithTimeout(m.ctx, m.cfg.Lease/3)
 	defer cancel()
@@ -336,25 +339,25 @@ func (m *Manager) renew() {
 	began := time.Now()
 	held, err := m.store.Renew(ctx, m.cfg.Holder, until)
 	if err != nil && m.ctx.Err() == nil {
-		m.cfg.Log.Error("claims on sessions cannot be renewed", "error", err)
+		m.cfg.Log.Error("failed to renew leases on sessions", "error", err)
 	}
 	m.mu.Lock()
-	all := slices.Collect(maps.Keys(m.live))
+	all := slices.Collect(maps.Keys(m.local))
 	m.mu.Unlock()
 	for _, sid := range all {
-		l, cerr := m.enter(sid)
+		l, cerr := m.acquireLocal(sid)
 		if cerr != nil {
 			return
 		}
 		l.mu.Lock()
-		switch c := l.claim; {
+		switch c := l.lease; {
 		case c == nil:
 		case err == nil && slices.Contains(held, l.id):
 			c.until = until
 		case err == nil && c.until.Sub(began) < m.cfg.Lease, time.Now().After(c.until):
-			m.cfg.Log.Error("a claim is lost", "session", l.id)
+			m.cfg.Log.Error("lost the lease on a session", "session", l.id)
 			l.drop(ErrLost)
 		}
-		m.leave(l)
+		m.releaseLocal(l)
 	}
 }

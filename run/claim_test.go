@@ -17,7 +17,7 @@ import (
 	"glasshouse/run"
 )
 
-// named is how a Manager of that name is made.
+// named sets the Holder of a Manager.
 func named(name string) func(*run.Config) {
 	return func(c *run.Config) { c.Holder = name }
 }
@@ -30,92 +30,92 @@ func ids(list []run.Run) []id.Run {
 	return all
 }
 
-func TestOneDaemonSupervisesARun(t *testing.T) {
-	h := newHouse(t, named("a"))
+func TestOneDaemonSupervisesSession(t *testing.T) {
+	h := newHarness(t, named("a"))
 	a, b := h.Manager, h.manager(t, named("b"))
 	ctx := t.Context()
 	r := start(t, a, run.Request{Session: "s"})
 	sibling := start(t, b, run.Request{Session: "s"})
 	if got := ids(must(b.Unsupervised(ctx, 0, anyRun))(t)); !slices.Equal(got, []id.Run{r.ID, sibling.ID}) {
-		t.Errorf("unsupervised are %v", got)
+		t.Errorf("Unsupervised = %v", got)
 	}
 	claimed, err := a.Claim(ctx, r.ID)
 	if err != nil || claimed.Err() != nil {
 		t.Fatal(err, claimed.Err())
 	}
 	_, err = a.Claim(ctx, r.ID)
-	wantKind(t, "claiming it twice", err, fault.Conflict)
+	wantKind(t, "second Claim", err, fault.Conflict)
 	for _, rid := range []id.Run{r.ID, sibling.ID} {
 		_, err = b.Claim(ctx, rid)
-		wantKind(t, "claiming what another has", err, fault.Conflict)
+		wantKind(t, "Claim of a session of another Manager", err, fault.Conflict)
 		_, _, err = b.Begin(ctx, rid, tool("k"))
-		wantKind(t, "a step of what another has", err, fault.Conflict)
+		wantKind(t, "Begin in a session of another Manager", err, fault.Conflict)
 	}
 	if got := must(b.Unsupervised(ctx, 0, anyRun))(t); len(got) != 0 {
-		t.Errorf("b finds %v", ids(got))
+		t.Errorf("Unsupervised of b = %v, want none", ids(got))
 	}
 	if got := ids(must(a.Unsupervised(ctx, 0, anyRun))(t)); !slices.Equal(got, []id.Run{sibling.ID}) {
-		t.Errorf("a finds %v", got)
+		t.Errorf("Unsupervised of a = %v, want the sibling", got)
 	}
-	// The other may still move it, and the one who has it sees it.
+	// Other Managers may still move the run, and the supervisor notices.
 	must(b.Move(ctx, r.ID, run.Move{To: run.Paused, Why: run.ByOperator}))(t)
 	_, _, err = a.Begin(ctx, r.ID, tool("k"))
-	wantKind(t, "a step of what another has paused", err, fault.Conflict)
+	wantKind(t, "Begin of a run that another Manager has paused", err, fault.Conflict)
 	if now := must(a.Beat(ctx, r.ID))(t); now.State != run.Paused {
-		t.Errorf("its supervisor sees it %s", now.State)
+		t.Errorf("state for the supervisor = %s, want paused", now.State)
 	}
 	if err := a.Release(ctx, r.ID); err != nil {
 		t.Fatal(err)
 	}
 	if !errors.Is(context.Cause(claimed), run.ErrReleased) {
-		t.Errorf("the claim ended with %v", context.Cause(claimed))
+		t.Errorf("cause of the lease's end = %v, want ErrReleased", context.Cause(claimed))
 	}
 	must(b.Claim(ctx, sibling.ID))(t)
 }
 
-func TestADaemonThatEndsLetsOthersGoOn(t *testing.T) {
-	h := newHouse(t, named("a"))
+func TestCloseReleasesClaims(t *testing.T) {
+	h := newHarness(t, named("a"))
 	r := start(t, h.Manager, run.Request{})
 	claimed := must(h.Claim(t.Context(), r.ID))(t)
 	if err := h.Close(); err != nil {
 		t.Fatal(err)
 	}
 	if claimed.Err() == nil {
-		t.Error("its claim goes on")
+		t.Error("the context of the claim is not done after Close")
 	}
 	must(h.manager(t, named("b")).Claim(t.Context(), r.ID))(t)
 	_, err := h.Create(t.Context(), run.Request{Goal: "g"})
-	wantKind(t, "a run of a daemon that has ended", err, fault.Unavailable)
+	wantKind(t, "Create after Close", err, fault.Unavailable)
 }
 
-func TestAKilledDaemonsRunsAreTakenOverByItself(t *testing.T) {
-	h := newHouse(t, named("a"))
+func TestRestartedHolderTakesOverItsRuns(t *testing.T) {
+	h := newHarness(t, named("a"))
 	r := start(t, h.Manager, run.Request{})
 	must(h.Claim(t.Context(), r.ID))(t)
-	again := h.manager(t, named("a")) // without waiting for a lease
+	again := h.manager(t, named("a")) // without waiting for the expiry of the lease
 	if got := ids(must(again.Unsupervised(t.Context(), 0, anyRun))(t)); !slices.Equal(got, []id.Run{r.ID}) {
-		t.Errorf("unsupervised are %v", got)
+		t.Errorf("Unsupervised = %v", got)
 	}
 	must(again.Claim(t.Context(), r.ID))(t)
 }
 
-// frozen is a store whose claims cannot be renewed while it is.
-type frozen struct {
+// A failingRenewStore is a store whose Renew fails if fail is set.
+type failingRenewStore struct {
 	run.Store
-	yes atomic.Bool
+	fail atomic.Bool
 }
 
-func (s *frozen) Renew(ctx context.Context, holder string, until time.Time) ([]string, error) {
-	if s.yes.Load() {
+func (s *failingRenewStore) Renew(ctx context.Context, holder string, until time.Time) ([]string, error) {
+	if s.fail.Load() {
 		return nil, errors.New("the database does not answer")
 	}
 	return s.Store.Renew(ctx, holder, until)
 }
 
-func TestALeaseThatIsOutIsAnothers(t *testing.T) {
+func TestExpiredLeaseIsTakenOver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		ice := &frozen{}
-		h := newHouse(t, named("a"), func(c *run.Config) { ice.Store = c.Store; c.Store = ice })
+		db := &failingRenewStore{}
+		h := newHarness(t, named("a"), func(c *run.Config) { db.Store = c.Store; c.Store = db })
 		a, b := h.Manager, h.manager(t, named("b"))
 		ctx := t.Context()
 		r := start(t, a, run.Request{Limits: budget.Amounts{budget.Steps: 10}})
@@ -123,37 +123,37 @@ func TestALeaseThatIsOutIsAnothers(t *testing.T) {
 		must(h.beginNew(ctx, r.ID, tool("in flight")))(t)
 		time.Sleep(10 * time.Minute)
 		if claimed.Err() != nil || len(must(b.Unsupervised(ctx, 0, anyRun))(t)) != 0 {
-			t.Fatalf("a claim that is renewed was lost: %v", context.Cause(claimed))
+			t.Fatalf("a renewed lease was lost: %v", context.Cause(claimed))
 		}
-		ice.yes.Store(true)
+		db.fail.Store(true)
 		time.Sleep(time.Minute)
 		if !errors.Is(context.Cause(claimed), run.ErrLost) {
-			t.Errorf("the claim that nobody renewed ended with %v", context.Cause(claimed))
+			t.Errorf("cause of the lease's end = %v, want ErrLost", context.Cause(claimed))
 		}
 		if got := ids(must(b.Unsupervised(ctx, 0, anyRun))(t)); !slices.Equal(got, []id.Run{r.ID}) {
-			t.Errorf("b finds %v", got)
+			t.Errorf("Unsupervised of b = %v, want the run", got)
 		}
 		must(b.Claim(ctx, r.ID))(t)
-		// What a still has in hand it cannot write any more.
+		// The former holder can no longer write the end of its step.
 		_, err := a.End(ctx, r.ID, "in flight", done("1"))
-		wantKind(t, "the end of a step by who lost it", err, fault.Conflict)
+		wantKind(t, "End by the former holder", err, fault.Conflict)
 		if s, fresh, err := b.Begin(ctx, r.ID, tool("in flight")); err != nil || fresh || s.Busy {
-			t.Errorf("for b it is %+v, fresh %v, %v", s, fresh, err)
+			t.Errorf("Begin by b = %+v, fresh %v, %v", s, fresh, err)
 		}
 		must(b.End(ctx, r.ID, "in flight", done("1")))(t)
 		if got := must(b.Budget(ctx, r.ID))(t).Consumed()[budget.Steps]; got != 1 {
-			t.Errorf("%d steps are spent", got)
+			t.Errorf("%d steps are spent, want 1", got)
 		}
 	})
 }
 
-// late is a store in which a claim is lost right before something is written.
-type late struct {
+// A hookedStore is a store that calls before once, right before a write with a lease.
+type hookedStore struct {
 	run.Store
 	before func()
 }
 
-func (s *late) Write(ctx context.Context, c *run.Change) error {
+func (s *hookedStore) Write(ctx context.Context, c *run.Change) error {
 	if f := s.before; f != nil && c.Holder != "" {
 		s.before = nil
 		f()
@@ -161,14 +161,14 @@ func (s *late) Write(ctx context.Context, c *run.Change) error {
 	return s.Store.Write(ctx, c)
 }
 
-func TestWhoLosesAClaimInTheMiddleOfAWriteWritesNothing(t *testing.T) {
-	slow := &late{}
-	h := newHouse(t, named("a"), func(c *run.Config) { slow.Store = c.Store; c.Store = slow })
+func TestWriteFailsAfterLostClaim(t *testing.T) {
+	db := &hookedStore{}
+	h := newHarness(t, named("a"), func(c *run.Config) { db.Store = c.Store; c.Store = db })
 	b := h.manager(t, named("b"))
 	ctx := t.Context()
 	r := start(t, h.Manager, run.Request{})
 	claimed := must(h.Claim(ctx, r.ID))(t)
-	slow.before = func() {
+	db.before = func() {
 		if err := h.db.Runs().Release(ctx, r.Session, "a"); err != nil {
 			t.Error(err)
 		}
@@ -178,16 +178,16 @@ func TestWhoLosesAClaimInTheMiddleOfAWriteWritesNothing(t *testing.T) {
 	_, _, err := h.Begin(ctx, r.ID, tool("a's"))
 	wantKind(t, "Begin", err, fault.Conflict)
 	if !errors.Is(context.Cause(claimed), run.ErrLost) {
-		t.Errorf("its claim ended with %v", context.Cause(claimed))
+		t.Errorf("cause of the lease's end = %v, want ErrLost", context.Cause(claimed))
 	}
 	list := must(b.Steps(ctx, run.StepFilter{Run: r.ID}))(t)
 	if len(list) != 1 || list[0].Key != "b's" {
-		t.Errorf("the journal is %+v", list)
+		t.Errorf("Steps = %+v, want the step of b", list)
 	}
 }
 
-func TestWhoHasLostAClaimUnawaresKnowsNothingOfTheBudget(t *testing.T) {
-	h := newHouse(t, named("a"))
+func TestUnnoticedLostClaimKeepsStoredBudget(t *testing.T) {
+	h := newHarness(t, named("a"))
 	b := h.manager(t, named("b"))
 	ctx := t.Context()
 	r := start(t, h.Manager, run.Request{Limits: budget.Amounts{budget.Steps: 10}})
@@ -196,16 +196,17 @@ func TestWhoHasLostAClaimUnawaresKnowsNothingOfTheBudget(t *testing.T) {
 		t.Fatal(err)
 	}
 	step(t, b, r.ID, "b's")
-	if r = must(h.Move(ctx, r.ID, run.Move{To: run.Paused, Why: run.ByOperator}))(t); r.Budget.Consumed[budget.Steps] != 1 {
-		t.Errorf("after a move by who had it before the budget is %+v", r.Budget)
+	r = must(h.Move(ctx, r.ID, run.Move{To: run.Paused, Why: run.ByOperator}))(t)
+	if r.Budget.Consumed[budget.Steps] != 1 {
+		t.Errorf("budget after a move by the former holder = %+v, want 1 step spent", r.Budget)
 	}
 	if !errors.Is(context.Cause(claimed), run.ErrLost) {
-		t.Errorf("its claim ended with %v", context.Cause(claimed))
+		t.Errorf("cause of the lease's end = %v, want ErrLost", context.Cause(claimed))
 	}
 }
 
-func TestTwoDaemonsShareOneDatabase(t *testing.T) {
-	h := houseOnDisk(t, named("a"))
+func TestTwoManagersShareOneDatabase(t *testing.T) {
+	h := newDiskHarness(t, named("a"))
 	both := []*run.Manager{h.Manager, h.manager(t, named("b"))}
 	ctx := t.Context()
 	var wg sync.WaitGroup
@@ -219,7 +220,7 @@ func TestTwoDaemonsShareOneDatabase(t *testing.T) {
 				return
 			}
 			made.Add(1)
-			// Each run was asked for twice, at both: one of them carries it out.
+			// Each run was requested twice, once per Manager. One of them executes it.
 			claimed, err := m.Claim(ctx, r.ID)
 			if errors.Is(err, fault.Conflict) {
 				return
@@ -255,7 +256,7 @@ func TestTwoDaemonsShareOneDatabase(t *testing.T) {
 		}
 	}
 	if len(list) != 20 || ended != carried.Load() {
-		t.Errorf("%d runs, %d carried out, %d ended", len(list), carried.Load(), ended)
+		t.Errorf("%d runs, %d executed, %d done", len(list), carried.Load(), ended)
 	}
 	for n := range 4 {
 		for i, e := range events(t, h.Manager, fmt.Sprint("s", n)) {

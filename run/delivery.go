@@ -12,33 +12,33 @@ import (
 	"glasshouse/id"
 )
 
-// A DeliveryState says how far a delivery is.
+// A DeliveryState is the state of a Delivery.
 type DeliveryState string
 
 const (
 	Pending   DeliveryState = "pending"
 	Delivered DeliveryState = "delivered"
-	Dead      DeliveryState = "dead" // it was tried often enough
+	Dead      DeliveryState = "dead" // gave up after Retry.Attempts
 )
 
-// A Delivery is a message of the outbox on its way to one connector.
+// A Delivery is the delivery of an outgoing message to one connector.
 type Delivery struct {
-	ID       string        `json:"id"` // the same at each attempt: who has it already needs it no more
+	ID       string        `json:"id"` // constant over all attempts, so that receivers can detect duplicates
 	Session  string        `json:"session"`
 	Message  id.Message    `json:"message"`
 	To       string        `json:"to"` // name of the connector
 	State    DeliveryState `json:"state"`
 	Attempts int           `json:"attempts"`
-	Next     time.Time     `json:"next"`            // not before
+	Next     time.Time     `json:"next"`            // earliest time of the next attempt
 	Error    string        `json:"error,omitempty"` // of the last attempt
 }
 
-// Retry is how often and when a delivery is tried again.
+// Retry configures the repetition of failed deliveries.
 type Retry struct {
-	First    time.Duration // pause after the first failure, doubled by each; 0 is 1 s
-	Longest  time.Duration // pause; 0 is 5 min
-	Attempts int           // after which it is dead; 0 is 12
-	Patience time.Duration // how long one attempt may take; 0 is 1 min
+	First    time.Duration // pause after the first failure, doubled by each further failure; 0 is 1 s
+	Longest  time.Duration // upper limit of the pause; 0 is 5 min
+	Attempts int           // number of attempts before a delivery is dead; 0 is 12
+	Patience time.Duration // timeout of one attempt; 0 is 1 min
 }
 
 func (r Retry) orDefault() Retry {
@@ -48,12 +48,13 @@ func (r Retry) orDefault() Retry {
 	}
 }
 
-// pause is how long to wait after n failures: between half and all of the doubled
-// pause, so that many do not come back at once.
+// pause returns the pause after n failures: a random duration between half of the doubled
+// pause and all of it, so that retries are spread.
 func (r Retry) pause(n int) time.Duration {
 	p := r.First
 	for range n - 1 {
-		if p = 2 * p; p >= r.Longest {
+		p *= 2
+		if p >= r.Longest {
 			break
 		}
 	}
@@ -61,30 +62,30 @@ func (r Retry) pause(n int) time.Duration {
 	return p/2 + rand.N(p/2+1)
 }
 
-// Take returns deliveries to a connector whose time has come, earliest first, at most
-// limit. Nobody else gets one of them until Retry.Patience is over: within it the
-// caller says what came of it, or it is tried again. A process that is killed and comes
-// back under its name has no such patience with itself.
+// Take returns up to limit due deliveries to a connector, earliest first. Within
+// Retry.Patience, no other caller gets them, and the caller must report the result with
+// Delivered or NotDelivered. Otherwise they are due again. If the process restarts with the
+// same Holder, they are due immediately.
 func (m *Manager) Take(ctx context.Context, to string, limit int) ([]Delivery, error) {
 	now := time.Now()
-	return m.store.TakeDeliveries(ctx, to, m.cfg.Holder, now, now.Add(m.cfg.Retry.Patience), pageOf(limit))
+	return m.store.TakeDeliveries(ctx, to, m.cfg.Holder, now, now.Add(m.cfg.Retry.Patience), pageLimit(limit))
 }
 
-// A DeliveryFilter says which deliveries are listed.
+// A DeliveryFilter selects the deliveries that DeliveriesTo returns.
 type DeliveryFilter struct {
 	To    string
-	State DeliveryState // "": in any
-	After string        // of the page before, the last
+	State DeliveryState // "": any state
+	After string        // ID of the last delivery of the previous page
 	Limit int           // 0: 100
 }
 
-// DeliveriesTo lists deliveries to a connector, by when they are due.
+// DeliveriesTo lists deliveries to a connector, by due time.
 func (m *Manager) DeliveriesTo(ctx context.Context, f DeliveryFilter) ([]Delivery, error) {
-	f.Limit = pageOf(f.Limit)
+	f.Limit = pageLimit(f.Limit)
 	return m.store.DeliveriesTo(ctx, f)
 }
 
-// Undelivered counts the deliveries to a connector that are in a state.
+// Undelivered counts the deliveries to a connector in a state.
 func (m *Manager) Undelivered(ctx context.Context, to string, s DeliveryState) (int64, error) {
 	return m.store.CountDeliveries(ctx, to, s)
 }
@@ -101,7 +102,7 @@ func (m *Manager) Delivery(ctx context.Context, did string) (Delivery, error) {
 			return d, nil
 		}
 	}
-	return Delivery{}, fault.Newf(fault.NotFound, "run.Delivery", clip(did, maxName), "there is no such delivery")
+	return Delivery{}, fault.Newf(fault.NotFound, "run.Delivery", clip(did, maxName), "delivery not found")
 }
 
 // Deliveries returns the deliveries of a message.
@@ -109,15 +110,15 @@ func (m *Manager) Deliveries(ctx context.Context, mid id.Message) ([]Delivery, e
 	return m.store.Deliveries(ctx, mid)
 }
 
-// Delivered says that a connector has what it was to get.
+// Delivered records a successful attempt.
 func (m *Manager) Delivered(ctx context.Context, d Delivery) error {
-	_, err := m.attempted(ctx, d, func(d *Delivery, _ time.Time) { d.State, d.Error = Delivered, "" })
+	_, err := m.updateDelivery(ctx, d, func(d *Delivery, _ time.Time) { d.State, d.Error = Delivered, "" })
 	return err
 }
 
-// NotDelivered says that an attempt failed, and returns when the next is.
+// NotDelivered records a failed attempt, and returns the delivery with the time of the next.
 func (m *Manager) NotDelivered(ctx context.Context, d Delivery, why error) (Delivery, error) {
-	return m.attempted(ctx, d, func(d *Delivery, now time.Time) {
+	return m.updateDelivery(ctx, d, func(d *Delivery, now time.Time) {
 		d.Error = clip(why.Error(), 500)
 		d.Next = now.Add(m.cfg.Retry.pause(d.Attempts))
 		if d.Attempts >= m.cfg.Retry.Attempts {
@@ -126,28 +127,29 @@ func (m *Manager) NotDelivered(ctx context.Context, d Delivery, why error) (Deli
 	})
 }
 
-// Redeliver tries again what is dead.
+// Redeliver retries a dead delivery.
 func (m *Manager) Redeliver(ctx context.Context, d Delivery) (Delivery, error) {
 	if d.State != Dead {
-		return d, fault.Newf(fault.Conflict, "run.Redeliver", d.ID, "it is %s", d.State)
+		return d, fault.Newf(fault.Conflict, "run.Redeliver", d.ID, "delivery is %s", d.State)
 	}
 	d.Attempts = -1
-	return m.attempted(ctx, d, func(d *Delivery, now time.Time) { d.State, d.Next = Pending, now })
+	return m.updateDelivery(ctx, d, func(d *Delivery, now time.Time) { d.State, d.Next = Pending, now })
 }
 
-// attempted keeps what came of an attempt.
-func (m *Manager) attempted(ctx context.Context, d Delivery, f func(d *Delivery, now time.Time)) (Delivery, error) {
+// updateDelivery stores the result of an attempt.
+func (m *Manager) updateDelivery(ctx context.Context, d Delivery, f func(d *Delivery, now time.Time)) (Delivery, error) {
 	attempts := d.Attempts + 1
-	err := m.change(ctx, d.Session, func(t *turn) error {
+	err := m.change(ctx, d.Session, func(t *transaction) error {
 		list, err := t.store.Deliveries(ctx, d.Message)
 		if err != nil {
 			return err
 		}
 		i := slices.IndexFunc(list, func(now Delivery) bool { return now.ID == d.ID })
 		if i < 0 {
-			return fault.Newf(fault.NotFound, "run.Delivered", d.ID, "there is no such delivery")
+			return fault.Newf(fault.NotFound, "run.Delivered", d.ID, "delivery not found")
 		}
-		if d = list[i]; d.State == Delivered {
+		d = list[i]
+		if d.State == Delivered {
 			return nil // by another attempt
 		}
 		d.Attempts = attempts

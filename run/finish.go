@@ -12,16 +12,16 @@ import (
 	"glasshouse/rtfs/form"
 )
 
-// A Finish says that a run has reached its goal.
+// A Finish reports that a run has reached its goal.
 type Finish struct {
 	Result json.RawMessage
-	Labels []manifest.Label // of the result
+	Labels []manifest.Label // data classification of the result
 	By     string
-	Person bool // it is a person who says so
+	Person bool // reported by a person, not by the agent
 }
 
-// Finish ends a run as done. If what must hold before does not, it is a
-// fault.Conflict that says what is missing, and the run goes on.
+// Finish ends a run as done. If its Until does not hold, Finish returns a fault.Conflict that
+// says what is missing, and the run stays active.
 func (m *Manager) Finish(ctx context.Context, rid id.Run, q Finish) (Run, error) {
 	if err := checkJSON("run.Finish", "result", q.Result, maxOutput); err != nil {
 		return Run{}, err
@@ -29,15 +29,15 @@ func (m *Manager) Finish(ctx context.Context, rid id.Run, q Finish) (Run, error)
 	if err := checkLabels("run.Finish", q.Labels); err != nil {
 		return Run{}, err
 	}
-	return m.moved(ctx, rid, func(t *turn, r *Run) error {
+	return m.changeRun(ctx, rid, func(t *transaction, r *Run) error {
 		if r.Until != nil && r.State == Active {
-			holds, missing, err := m.holds(ctx, r, q.Person)
+			holds, missing, err := m.evaluateUntil(ctx, r, q.Person)
 			if err != nil {
 				return err
 			}
 			if !holds {
 				return &fault.Error{Op: "run.Finish", On: string(rid), Kind: fault.Conflict,
-					Err: fmt.Errorf("it is not done: %s", missing), Remedy: "see what the run is to be judged by: until"}
+					Err: fmt.Errorf("the condition of the run does not hold: %s", missing), Remedy: "see the field until of the run for its condition"}
 			}
 		}
 		result, err := t.sealJSON(maskJSON(t.mask(r), q.Result), q.Labels)
@@ -48,32 +48,32 @@ func (m *Manager) Finish(ctx context.Context, rid id.Run, q Finish) (Run, error)
 	})
 }
 
-// Holds reports whether what must hold before a run is done does, as far as no
-// person has to say so; and if not, what is missing. Of a run whose agent decides it
-// always does.
+// Holds reports whether the Until of a run holds without a confirmation by a person, and if
+// not, what is missing. Without an Until it holds.
 func (m *Manager) Holds(ctx context.Context, rid id.Run) (holds bool, missing string, err error) {
 	r, err := m.store.Run(ctx, rid)
 	if err != nil || r.Until == nil {
 		return err == nil, "", err
 	}
-	return m.holds(ctx, &r, false)
+	return m.evaluateUntil(ctx, &r, false)
 }
 
-func (m *Manager) holds(ctx context.Context, r *Run, person bool) (bool, string, error) {
+func (m *Manager) evaluateUntil(ctx context.Context, r *Run, person bool) (bool, string, error) {
 	succeeded, err := m.store.Succeeded(ctx, r.ID)
 	if err != nil {
 		return false, "", err
 	}
-	holds, missing, err := r.Until.judge(ctx, facts{manual: person, succeeded: succeeded, record: r.value(succeeded)})
+	holds, missing, err := r.Until.evaluate(ctx, facts{manual: person, succeeded: succeeded, record: r.rtfsRecord(succeeded)})
 	if err != nil {
-		// As good as a predicate that does not hold, and whoever wrote it reads why.
+		// A failing expression counts as a condition that does not hold. The caller sees the
+		// error as the reason.
 		return false, clip(err.Error(), maxReason), ctx.Err()
 	}
 	return holds, missing, nil
 }
 
-// value is a run's record as expressions have it.
-func (r *Run) value(succeeded map[string]int64) *form.Map {
+// rtfsRecord returns the run as a value for expressions.
+func (r *Run) rtfsRecord(succeeded map[string]int64) *form.Map {
 	done := form.NewMap()
 	for name, n := range succeeded {
 		done = done.With(name, n)

@@ -16,8 +16,8 @@ import (
 	"glasshouse/run"
 )
 
-func TestAStepIsDoneOnceAndAnsweredAgain(t *testing.T) {
-	h := newHouse(t)
+func TestStepIsIdempotent(t *testing.T) {
+	h := newHarness(t)
 	ctx := t.Context()
 	r := start(t, h.Manager, run.Request{})
 	s, fresh, err := h.Begin(ctx, r.ID, tool("k"))
@@ -25,7 +25,7 @@ func TestAStepIsDoneOnceAndAnsweredAgain(t *testing.T) {
 		t.Fatalf("Begin = %+v, fresh %v, %v", s, fresh, err)
 	}
 	if s, fresh, err = h.Begin(ctx, r.ID, tool("k")); err != nil || fresh || !s.Busy {
-		t.Errorf("while somebody is at it, Begin = %+v, fresh %v, %v", s, fresh, err)
+		t.Errorf("Begin of a busy step = %+v, fresh %v, %v", s, fresh, err)
 	}
 	if err := h.Mark(ctx, r.ID, "k", "x-123"); err != nil {
 		t.Fatal(err)
@@ -38,14 +38,14 @@ func TestAStepIsDoneOnceAndAnsweredAgain(t *testing.T) {
 	spaced := tool("k")
 	spaced.Input = json.RawMessage(`{ "cmd" : "k" }`)
 	if s, fresh, err = h.Begin(ctx, r.ID, spaced); err != nil || fresh || string(s.Output) != answered {
-		t.Errorf("asked again, Begin = %+v, fresh %v, %v", s, fresh, err)
+		t.Errorf("Begin of an ended step = %+v, fresh %v, %v", s, fresh, err)
 	}
 	if _, err := h.End(ctx, r.ID, "k", done(`{ "exit": 0, "out": "<&>" }`)); err != nil {
-		t.Errorf("ended again the same way: %v", err)
+		t.Errorf("second End with the same outcome = %v", err)
 	}
 	_, err = h.End(ctx, r.ID, "k", done(`{"exit":1}`))
-	wantKind(t, "ended again another way", err, fault.Conflict)
-	wantKind(t, "marked when it has ended", h.Mark(ctx, r.ID, "k", "x-9"), fault.Conflict)
+	wantKind(t, "second End with another outcome", err, fault.Conflict)
+	wantKind(t, "Mark of an ended step", h.Mark(ctx, r.ID, "k", "x-9"), fault.Conflict)
 
 	for name, q := range map[string]run.StepRequest{
 		"another input": {Key: "k", Kind: run.Tool, Name: "exec", Input: json.RawMessage(`{"cmd":"other"}`)},
@@ -53,29 +53,30 @@ func TestAStepIsDoneOnceAndAnsweredAgain(t *testing.T) {
 		"another kind":  {Key: "k", Kind: run.Capability, Name: "exec", Input: json.RawMessage(`{"cmd":"k"}`)},
 	} {
 		_, _, err := h.Begin(ctx, r.ID, q)
-		wantKind(t, "the same key with "+name, err, fault.Mismatch)
+		wantKind(t, "Begin of the same key with "+name, err, fault.Mismatch)
 	}
-	if r = must(h.Get(ctx, r.ID))(t); r.Steps != 1 {
-		t.Errorf("%d steps were counted", r.Steps)
+	r = must(h.Get(ctx, r.ID))(t)
+	if r.Steps != 1 {
+		t.Errorf("%d steps are counted, want 1", r.Steps)
 	}
 	_, err = h.End(ctx, r.ID, "never begun", done("1"))
-	wantKind(t, "the end of no step", err, fault.NotFound)
+	wantKind(t, "End of an unknown step", err, fault.NotFound)
 }
 
-func TestAPausedRunBeginsNothingAndEndsWhatItBegan(t *testing.T) {
-	h := newHouse(t)
+func TestPausedRunOnlyEndsSteps(t *testing.T) {
+	h := newHarness(t)
 	ctx := t.Context()
 	r := start(t, h.Manager, run.Request{})
 	step(t, h.Manager, r.ID, "before")
 	must(h.beginNew(ctx, r.ID, tool("in flight")))(t)
 	must(h.Move(ctx, r.ID, run.Move{To: run.Paused, Why: run.ForApproval, Reason: "rm -rf"}))(t)
 	_, _, err := h.Begin(ctx, r.ID, tool("new"))
-	wantKind(t, "a step of a paused run", err, fault.Conflict)
+	wantKind(t, "Begin in a paused run", err, fault.Conflict)
 	if err == nil || !strings.Contains(err.Error(), "paused (approval): rm -rf") {
-		t.Errorf("it is refused without saying why: %v", err)
+		t.Errorf("error = %v, want the reason of the pause", err)
 	}
 	if s, fresh, err := h.Begin(ctx, r.ID, tool("before")); err != nil || fresh || s.State != run.StepDone {
-		t.Errorf("what was answered is now %+v, %v, %v", s, fresh, err)
+		t.Errorf("Begin of an ended step = %+v, fresh %v, %v", s, fresh, err)
 	}
 	must(h.End(ctx, r.ID, "in flight", done("1")))(t)
 	must(h.Move(ctx, r.ID, run.Move{To: run.Active}))(t)
@@ -84,36 +85,36 @@ func TestAPausedRunBeginsNothingAndEndsWhatItBegan(t *testing.T) {
 	must(h.Move(ctx, r.ID, run.Move{To: run.Cancelled}))(t)
 	must(h.End(ctx, r.ID, "to the end", done("1")))(t)
 	_, _, err = h.Begin(ctx, r.ID, tool("after"))
-	wantKind(t, "a step after the end", err, fault.Conflict)
+	wantKind(t, "Begin in an ended run", err, fault.Conflict)
 }
 
-func TestAStepThatAKilledDaemonBeganIsTakenUpByOne(t *testing.T) {
-	h := newHouse(t, func(c *run.Config) { c.Holder = "w" })
+func TestStepOfKilledDaemonIsTakenOverOnce(t *testing.T) {
+	h := newHarness(t, func(c *run.Config) { c.Holder = "w" })
 	ctx := t.Context()
 	r := start(t, h.Manager, run.Request{Limits: budget.Amounts{budget.Steps: 10}})
 	must(h.beginNew(ctx, r.ID, tool("k")))(t)
 	if err := h.Mark(ctx, r.ID, "k", "x-1"); err != nil {
 		t.Fatal(err)
 	}
-	m := h.manager(t, func(c *run.Config) { c.Holder = "w" }) // as the daemon that comes after
+	m := h.manager(t, func(c *run.Config) { c.Holder = "w" }) // the restarted daemon
 	s, fresh, err := m.Begin(ctx, r.ID, tool("k"))
 	if err != nil || fresh || s.Busy || s.State != run.Begun || s.Ref != "x-1" {
 		t.Fatalf("Begin = %+v, fresh %v, %v", s, fresh, err)
 	}
 	if s, _, err := m.Begin(ctx, r.ID, tool("k")); err != nil || !s.Busy {
-		t.Errorf("for a second it is %+v, %v; want busy", s, err)
+		t.Errorf("second Begin = %+v, %v, want busy", s, err)
 	}
 	if err := m.Drop(ctx, r.ID, "k"); err != nil {
 		t.Fatal(err)
 	}
 	if s, _, err := m.Begin(ctx, r.ID, tool("k")); err != nil || s.Busy {
-		t.Errorf("once it was dropped it is %+v, %v; want free", s, err)
+		t.Errorf("Begin after Drop = %+v, %v, want not busy", s, err)
 	}
 	waited := make(chan error, 1)
 	go func() {
 		s, err := m.Wait(ctx, r.ID, "k")
 		if err == nil && string(s.Output) != `"found"` {
-			err = fmt.Errorf("it is %s", s.Output)
+			err = fmt.Errorf("output is %s", s.Output)
 		}
 		waited <- err
 	}()
@@ -121,14 +122,14 @@ func TestAStepThatAKilledDaemonBeganIsTakenUpByOne(t *testing.T) {
 	if err := <-waited; err != nil {
 		t.Errorf("Wait: %v", err)
 	}
-	// 1 was held when the daemon was killed, and counts; it took 2 more.
+	// 1 was reserved when the daemon was killed, and counts as spent. The step spent 2 more.
 	if b := must(m.Budget(ctx, r.ID))(t); b.Consumed()[budget.Steps] != 3 {
-		t.Errorf("%v is spent", b.Consumed())
+		t.Errorf("%v is spent, want 3 steps", b.Consumed())
 	}
 }
 
-func TestFiftyStepsAtOnce(t *testing.T) {
-	h := newHouse(t)
+func TestConcurrentSteps(t *testing.T) {
+	h := newHarness(t)
 	ctx := t.Context()
 	r := start(t, h.Manager, run.Request{Limits: budget.Amounts{budget.Steps: 30}})
 	var wg sync.WaitGroup
@@ -152,25 +153,25 @@ func TestFiftyStepsAtOnce(t *testing.T) {
 	}
 	wg.Wait()
 	r = must(h.Get(ctx, r.ID))(t)
-	// While some hold what is left, others are refused and the run goes on; when it
-	// is spent, it is paused. So 30 at most, and never one more.
+	// While other steps have the remaining reservations, Begin fails and the run stays active.
+	// When all is spent, the run is paused. So at most 30 steps are done.
 	if did.Load()+refused.Load() != 50 || did.Load() > 30 || r.Steps != did.Load() || r.Budget.Consumed[budget.Steps] != did.Load() || len(r.Budget.Held) != 0 {
-		t.Errorf("%d were done, %d refused, and the run is %+v", did.Load(), refused.Load(), r)
+		t.Errorf("%d steps done, %d refused, run = %+v", did.Load(), refused.Load(), r)
 	}
 	var keys []string
 	for i, s := range must(h.Steps(ctx, run.StepFilter{Run: r.ID, Limit: 1000}))(t) {
 		if s.N != int64(i+1) || s.State != run.StepDone {
-			t.Errorf("step %d of the journal is %+v", i+1, s)
+			t.Errorf("step %d = %+v", i+1, s)
 		}
 		keys = append(keys, s.Key)
 	}
 	if slices.Sort(keys); len(slices.Compact(keys)) != int(did.Load()) {
-		t.Errorf("the journal has %d steps", len(keys))
+		t.Errorf("the step log has %d steps, want distinct keys", len(keys))
 	}
 }
 
-func TestOneOfFiftyWithTheSameKeyDoesIt(t *testing.T) {
-	h := newHouse(t)
+func TestConcurrentStepsWithTheSameKey(t *testing.T) {
+	h := newHarness(t)
 	ctx := t.Context()
 	r := start(t, h.Manager, run.Request{})
 	var wg sync.WaitGroup
@@ -183,23 +184,23 @@ func TestOneOfFiftyWithTheSameKeyDoesIt(t *testing.T) {
 				_, err = h.End(ctx, r.ID, "k", done(`"once"`))
 			} else if err == nil && s.State == run.Begun {
 				if !s.Busy {
-					t.Error("it is in flight, and nobody is at it")
+					t.Error("the step is in flight, but not busy")
 				}
 				s, err = h.Wait(ctx, r.ID, "k")
 			}
 			if err != nil || !fresh && string(s.Output) != `"once"` {
-				t.Errorf("it is %+v, %v", s, err)
+				t.Errorf("step = %+v, %v", s, err)
 			}
 		})
 	}
 	wg.Wait()
 	if did.Load() != 1 {
-		t.Errorf("it was done %d times", did.Load())
+		t.Errorf("the step was executed %d times, want 1", did.Load())
 	}
 }
 
-func TestAnOutputIsKeptWholeOrNotAtAll(t *testing.T) {
-	h := newHouse(t)
+func TestOutputIsStoredInFullOrRefused(t *testing.T) {
+	h := newHarness(t)
 	ctx := t.Context()
 	r := start(t, h.Manager, run.Request{})
 	large := run.StepRequest{Key: "k", Kind: run.Model, Name: "m", Input: json.RawMessage(`"` + strings.Repeat("é", 1<<20) + `"`)}
@@ -210,18 +211,18 @@ func TestAnOutputIsKeptWholeOrNotAtAll(t *testing.T) {
 	must(h.End(ctx, r.ID, "k", done(whole)))(t)
 	s, fresh, err := h.Begin(ctx, r.ID, large)
 	if err != nil || fresh || string(s.Output) != whole {
-		t.Errorf("asked again: fresh %v, %d bytes, %v", fresh, len(s.Output), err)
+		t.Errorf("Begin of the ended step = fresh %v, %d bytes, %v", fresh, len(s.Output), err)
 	}
 	if len(s.Input) > 20<<10 || !json.Valid(s.Input) {
-		t.Errorf("of the input %d bytes are kept", len(s.Input))
+		t.Errorf("%d bytes of the input are stored", len(s.Input))
 	}
 	large.Input = json.RawMessage(`"` + strings.Repeat("é", 1<<20-1) + `x"`)
 	_, _, err = h.Begin(ctx, r.ID, large)
-	wantKind(t, "an input that is unlike it at its end", err, fault.Mismatch)
+	wantKind(t, "Begin with an input that differs at its end", err, fault.Mismatch)
 }
 
-func TestAStepThatSaysNothingSensible(t *testing.T) {
-	h := newHouse(t)
+func TestInvalidStepRequests(t *testing.T) {
+	h := newHarness(t)
 	r := start(t, h.Manager, run.Request{})
 	for _, q := range []run.StepRequest{
 		{Kind: run.Tool, Name: "n"}, {Key: "k", Name: "n"}, {Key: "k", Kind: run.Tool}, {Key: "k", Kind: "jump", Name: "n"},
@@ -232,15 +233,16 @@ func TestAStepThatSaysNothingSensible(t *testing.T) {
 		_, _, err := h.Begin(t.Context(), r.ID, q)
 		wantKind(t, fmt.Sprintf("Begin(%.200v)", q), err, fault.Invalid)
 	}
-	if r = must(h.Get(t.Context(), r.ID))(t); r.Steps != 0 || r.State != run.Active {
-		t.Errorf("the run is %+v", r)
+	r = must(h.Get(t.Context(), r.ID))(t)
+	if r.Steps != 0 || r.State != run.Active {
+		t.Errorf("run = %+v, want unchanged", r)
 	}
 	_, _, err := h.Begin(t.Context(), id.Run("r-none"), tool("k"))
-	wantKind(t, "a step of no run", err, fault.NotFound)
+	wantKind(t, "Begin in an unknown run", err, fault.NotFound)
 }
 
-func TestTheJournalsDigestTellsJournalsApart(t *testing.T) {
-	h := newHouse(t)
+func TestJournalDigest(t *testing.T) {
+	h := newHarness(t)
 	digest := func(outputs ...string) string {
 		r := start(t, h.Manager, run.Request{})
 		for i, o := range outputs {
@@ -252,6 +254,6 @@ func TestTheJournalsDigestTellsJournalsApart(t *testing.T) {
 	}
 	again := digest("1", "2")
 	if digest("1", "2") != again || digest("1", "2") == digest("1", "3") || digest("1") == digest("1", "1") {
-		t.Error("digests of journals do not tell them apart")
+		t.Error("digests of different step logs are equal, or of equal step logs differ")
 	}
 }

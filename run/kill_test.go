@@ -22,18 +22,18 @@ import (
 	"glasshouse/store"
 )
 
-// A deadline kills a process at one of its writes: it is the last, and it was
-// carried out or it was not. What comes after it does not happen.
-type deadline struct {
-	left   int  // writes until then
-	after  bool // the last one is carried out
+// A killSwitch simulates a process that is killed at one of its writes. That write may or may
+// not be applied; all later ones fail.
+type killSwitch struct {
+	left   int  // number of writes up to the kill
+	after  bool // the last write is applied
 	killed bool
 }
 
 var errKilled = errors.New("killed")
 
-// at carries out a write, unless the process is dead.
-func (d *deadline) at(write func() error) error {
+// do performs a write unless the process was killed.
+func (d *killSwitch) do(write func() error) error {
 	if d.killed {
 		return errKilled
 	}
@@ -51,40 +51,40 @@ func (d *deadline) at(write func() error) error {
 
 type dyingStore struct {
 	run.Store
-	*deadline
+	*killSwitch
 }
 
 func (s dyingStore) Write(ctx context.Context, c *run.Change) error {
-	return s.at(func() error { return s.Store.Write(ctx, c) })
+	return s.do(func() error { return s.Store.Write(ctx, c) })
 }
 
 func (s dyingStore) Paid(ctx context.Context, r run.Record, entry int64) error {
-	return s.at(func() error { return s.Store.Paid(ctx, r, entry) })
+	return s.do(func() error { return s.Store.Paid(ctx, r, entry) })
 }
 
 type dyingChain struct {
 	run.Chain
-	*deadline
+	*killSwitch
 }
 
 func (c dyingChain) Append(ctx context.Context, e chain.Entry) (added chain.Entry, err error) {
-	err = c.at(func() error {
+	err = c.do(func() error {
 		added, err = c.Chain.Append(ctx, e)
 		return err
 	})
 	return added, err
 }
 
-// A world is what is outside of a session, where what was done stays done, and done
-// twice is once too often.
+// A world contains the side effects of a session. They survive a kill, and each must happen
+// exactly once.
 type world struct {
 	sid string
 	did map[string]int
 }
 
-// errand is what an agent does with a run, from wherever it is: it may be called as
-// often as it takes.
-func (w world) errand(ctx context.Context, m *run.Manager) error {
+// work does the work of an agent in a run, from any intermediate state. It may be called
+// repeatedly.
+func (w world) work(ctx context.Context, m *run.Manager) error {
 	if _, err := m.Open(ctx, run.Session{ID: w.sid, Budget: budget.State{Limits: budget.Amounts{budget.Steps: 100}}}); err != nil {
 		return err
 	}
@@ -104,7 +104,8 @@ func (w world) errand(ctx context.Context, m *run.Manager) error {
 		if err := w.step(ctx, m, r.ID, fmt.Sprint("k", n)); err != nil {
 			return err
 		}
-		if r, err = m.Get(ctx, r.ID); err != nil {
+		r, err = m.Get(ctx, r.ID)
+		if err != nil {
 			return err
 		}
 		if n == 1 && r.Checkpoints == 0 {
@@ -126,7 +127,8 @@ func (w world) errand(ctx context.Context, m *run.Manager) error {
 	return err
 }
 
-// step does one thing in the world, once: what was in flight is looked for there.
+// step performs one side effect exactly once. It looks for the side effect of a step in
+// flight.
 func (w world) step(ctx context.Context, m *run.Manager, rid id.Run, key string) error {
 	s, fresh, err := m.Begin(ctx, rid, tool(key))
 	if err != nil || s.State != run.Begun {
@@ -139,54 +141,54 @@ func (w world) step(ctx context.Context, m *run.Manager, rid id.Run, key string)
 	return err
 }
 
-func TestKilledAtAnyWriteNothingIsLostOrDoneTwice(t *testing.T) {
-	h := newHouse(t)
+func TestKillAtEveryWrite(t *testing.T) {
+	h := newHarness(t)
 	for _, after := range []bool{false, true} {
 		for n := 1; ; n++ {
 			if n > 200 {
-				t.Fatal("it never comes to its end")
+				t.Fatal("the work does not finish within 200 writes")
 			}
 			w := world{fmt.Sprintf("s%v-%d", after, n), map[string]int{}}
-			d := &deadline{left: n, after: after}
+			d := &killSwitch{left: n, after: after}
 			m := h.manager(t, named("w"), func(c *run.Config) { c.Store, c.Chain = dyingStore{c.Store, d}, dyingChain{c.Chain, d} })
-			err := w.errand(t.Context(), m)
+			err := w.work(t.Context(), m)
 			if !d.killed {
 				if err != nil {
 					t.Fatal(err)
 				}
 				break
 			}
-			m = h.manager(t, named("w")) // as the daemon that comes after
-			if err := w.errand(t.Context(), m); err != nil {
-				t.Fatalf("killed at write %d (carried out: %v), and then: %v", n, after, err)
+			m = h.manager(t, named("w")) // the restarted daemon
+			if err := w.work(t.Context(), m); err != nil {
+				t.Fatalf("work after a kill at write %d (applied: %v) = %v", n, after, err)
 			}
-			if !asIfNothingHadBeen(t, h, m, w) {
-				t.Fatalf("killed at write %d (carried out: %v)", n, after)
+			if !completedNormally(t, h, m, w) {
+				t.Fatalf("wrong result after a kill at write %d (applied: %v)", n, after)
 			}
 		}
 	}
 }
 
-// asIfNothingHadBeen reports whether an errand ended as one that was not disturbed.
-func asIfNothingHadBeen(t *testing.T, h *house, m *run.Manager, w world) bool {
+// completedNormally reports whether the result is the same as without a kill.
+func completedNormally(t *testing.T, h *harness, m *run.Manager, w world) bool {
 	t.Helper()
 	ctx := t.Context()
 	list := must(m.List(ctx, run.Filter{Session: w.sid}))(t)
 	if len(list) != 1 || list[0].State != run.Done || list[0].Steps != 3 || list[0].Checkpoints != 1 || string(list[0].Result) != `"result"` {
-		t.Errorf("the runs are %+v", list)
+		t.Errorf("runs = %+v", list)
 		return false
 	}
 	r := list[0]
 	if len(w.did) != 3 || w.did["k0"] != 1 || w.did["k1"] != 1 || w.did["k2"] != 1 {
-		t.Errorf("in the world was done %v", w.did)
+		t.Errorf("side effects = %v, want each step once", w.did)
 	}
 	for _, dir := range []run.Dir{run.In, run.Out} {
 		if list := must(m.Messages(ctx, w.sid, dir, 0, 0))(t); len(list) != 1 || list[0].Seq != 1 {
-			t.Errorf("%s are %+v", dir, list)
+			t.Errorf("messages %s = %+v, want 1", dir, list)
 		}
 	}
 	if c := must(m.Checkpoint(ctx, r.Checkpoint))(t); c.Entry == 0 || r.Entry == 0 {
-		t.Error("the chain's entries are not written on what they record")
+		t.Error("the entry numbers of the run or the checkpoint are not set")
 	}
 	count := map[run.EventKind]int{}
 	for i, e := range events(t, m, w.sid) {
@@ -201,7 +203,7 @@ func asIfNothingHadBeen(t *testing.T, h *house, m *run.Manager, w world) bool {
 		for _, e := range h.entriesOf(t, chain.Query{Session: w.sid, Kinds: []chain.Kind{kind}}) {
 			recorded[kind]++
 			if seen[e["record"]] {
-				t.Errorf("twice in the chain: %v", e)
+				t.Errorf("duplicate entry in the chain: %v", e)
 			}
 			seen[e["record"]] = true
 		}
@@ -218,111 +220,112 @@ func asIfNothingHadBeen(t *testing.T, h *house, m *run.Manager, w world) bool {
 		{run.BudgetWarned, chain.BudgetCharged, 1, 2},
 	} {
 		if n := count[c.event]; n < c.least || n > c.atMost || recorded[c.kind] != n {
-			t.Errorf("%s is told %d times, and recorded %d times", c.event, n, recorded[c.kind])
+			t.Errorf("%d events %s, %d entries", n, c.event, recorded[c.kind])
 		}
 	}
 	if n := recorded[chain.RunMoved] + recorded[chain.RunEnded]; n != count[run.RunMoved] || recorded[chain.RunEnded] != 1 {
-		t.Errorf("moves are told %d times, and recorded %d times, %d of them ends", count[run.RunMoved], n, recorded[chain.RunEnded])
+		t.Errorf("%d events of moves, %d entries, %d of them ends", count[run.RunMoved], n, recorded[chain.RunEnded])
 	}
 	if count[run.StepBegan] != 3 || count[run.StepEnded] != 3 {
-		t.Errorf("steps are told: %v", count)
+		t.Errorf("events = %v, want 3 begun and ended steps", count)
 	}
 	if left := must(h.db.Runs().Owed(ctx, "w", 100))(t); len(left) != 0 {
-		t.Errorf("the chain is still owed %+v", left)
+		t.Errorf("pending records = %+v, want none", left)
 	}
 	return !t.Failed()
 }
 
-// broken is a chain that takes nothing while it is.
-type broken struct {
+// A brokenChain is a chain whose Append fails if fail is set.
+type brokenChain struct {
 	run.Chain
-	yes bool
+	fail bool
 }
 
-func (c *broken) Append(ctx context.Context, e chain.Entry) (chain.Entry, error) {
-	if c.yes {
+func (c *brokenChain) Append(ctx context.Context, e chain.Entry) (chain.Entry, error) {
+	if c.fail {
 		return chain.Entry{}, errors.New("the disk is full")
 	}
 	return c.Chain.Append(ctx, e)
 }
 
-func TestWhatCannotBeRecordedStopsTheSession(t *testing.T) {
-	b := &broken{}
-	h := newHouse(t, func(c *run.Config) { b.Chain = c.Chain; c.Chain = b })
+func TestUnrecordedChangeBlocksSession(t *testing.T) {
+	b := &brokenChain{}
+	h := newHarness(t, func(c *run.Config) { b.Chain = c.Chain; c.Chain = b })
 	ctx := t.Context()
 	r := start(t, h.Manager, run.Request{Session: "s"})
 	other := start(t, h.Manager, run.Request{Session: "other"})
-	b.yes = true
+	b.fail = true
 	_, err := h.Move(ctx, r.ID, run.Move{To: run.Paused, Why: run.ByOperator})
-	wantKind(t, "a move that is not recorded", err, "unavailable")
+	wantKind(t, "Move without a working chain", err, "unavailable")
 	_, _, err = h.Begin(ctx, r.ID, tool("k"))
-	wantKind(t, "a step after it", err, "unavailable")
-	step(t, h.Manager, other.ID, "k") // nothing of it is to be recorded
-	b.yes = false
+	wantKind(t, "Begin after an unrecorded change", err, "unavailable")
+	step(t, h.Manager, other.ID, "k") // needs no record
+	b.fail = false
 	must(h.Move(ctx, r.ID, run.Move{To: run.Active}))(t)
 
-	// Whoever is told that it failed may ask again, and is at it.
+	// The caller that got an error may begin the step again, and takes it over.
 	poor := start(t, h.Manager, run.Request{Session: "s", Limits: budget.Amounts{budget.Steps: 10, budget.Tokens: 10}})
 	hold := must(must(h.Budget(ctx, poor.ID))(t).Reserve(budget.Amounts{budget.Tokens: 9}))(t)
 	hold.Commit(budget.Amounts{budget.Tokens: 9})
-	b.yes = true
+	b.fail = true
 	_, _, err = h.Begin(ctx, poor.ID, tool("k"))
-	wantKind(t, "a step with which is told what is spent", err, "unavailable")
+	wantKind(t, "Begin with a warning about the budget", err, "unavailable")
 	_, err = h.Claim(ctx, poor.ID)
-	wantKind(t, "a claim", err, "unavailable")
-	b.yes = false
+	wantKind(t, "Claim with a warning about the budget", err, "unavailable")
+	b.fail = false
 	if s, fresh, err := h.Begin(ctx, poor.ID, tool("k")); err != nil || fresh || s.Busy || s.State != run.Begun {
-		t.Errorf("asked again the step is %+v, fresh %v, %v", s, fresh, err)
+		t.Errorf("second Begin = %+v, fresh %v, %v", s, fresh, err)
 	}
 	must(h.Claim(ctx, poor.ID))(t)
 	must(h.End(ctx, poor.ID, "k", done("1")))(t)
-	if poor = must(h.Get(ctx, poor.ID))(t); poor.Budget.Consumed[budget.Steps] != 1 || len(poor.Budget.Held) != 0 {
-		t.Errorf("its budget is %+v", poor.Budget)
+	poor = must(h.Get(ctx, poor.ID))(t)
+	if poor.Budget.Consumed[budget.Steps] != 1 || len(poor.Budget.Held) != 0 {
+		t.Errorf("budget = %+v", poor.Budget)
 	}
 	var to []any
 	for _, e := range h.entries(t, r.ID, chain.RunMoved) {
 		to = append(to, e["to"])
 	}
 	if !slices.Equal(to, []any{"paused", "active"}) {
-		t.Errorf("the chain says it became %v", to)
+		t.Errorf("moves in the chain = %v", to)
 	}
 }
 
-func TestWhatADaemonThatNeverComesBackOwedOthersPay(t *testing.T) {
-	h := newHouse(t)
-	d := &deadline{left: 2} // its first write is carried out, and not recorded
+func TestRecordsOfLostDaemonAreWrittenByOthers(t *testing.T) {
+	h := newHarness(t)
+	d := &killSwitch{left: 2} // the first write is applied, but its record is not appended
 	m := h.manager(t, named("gone"), func(c *run.Config) { c.Store, c.Chain = dyingStore{c.Store, d}, dyingChain{c.Chain, d} })
 	if _, err := m.Open(t.Context(), run.Session{ID: "s"}); err == nil {
-		t.Fatal("it was not killed")
+		t.Fatal("the Manager was not killed")
 	}
 	if n := len(h.entries(t, "", chain.SessionOpened)); n != 0 {
-		t.Fatalf("it is recorded %d times", n)
+		t.Fatalf("%d entries after the kill, want 0", n)
 	}
-	h.manager(t, named("at once"))
+	h.manager(t, named("early"))
 	if n := len(h.entries(t, "", chain.SessionOpened)); n != 0 {
-		t.Errorf("another pays at once what may still be paid: %d entries", n)
+		t.Errorf("another Manager appends a recent record: %d entries", n)
 	}
 	now := time.Now().Add(time.Hour)
-	owed := must(h.db.Runs().TakeOwed(t.Context(), "later", now, now, 10))(t)
-	if len(owed) != 1 || owed[0].Kind != chain.SessionOpened {
-		t.Fatalf("it owed %+v", owed)
+	pending := must(h.db.Runs().TakeOwed(t.Context(), "later", now, now, 10))(t)
+	if len(pending) != 1 || pending[0].Kind != chain.SessionOpened {
+		t.Fatalf("TakeOwed = %+v, want the record of the session", pending)
 	}
 	if again := must(h.db.Runs().TakeOwed(t.Context(), "third", now, now, 10))(t); len(again) != 0 {
-		t.Errorf("a third takes it too: %+v", again)
+		t.Errorf("second TakeOwed = %+v, want none", again)
 	}
 	h.manager(t, named("later"))
 	if n := len(h.entries(t, "", chain.SessionOpened)); n != 1 {
-		t.Errorf("it is recorded %d times", n)
+		t.Errorf("%d entries, want 1", n)
 	}
 	if s := must(h.Session(t.Context(), "s"))(t); s.Entry != 0 {
-		t.Error("the entry of one chain is taken for one of the other")
+		t.Error("the session has an entry number of another chain")
 	}
 }
 
-// TestMain lets the test binary be the daemon that is killed.
+// TestMain runs the daemon process of TestRepeatedlyKilledDaemonDoesStepsOnce.
 func TestMain(m *testing.M) {
-	if where := os.Getenv("RUN_TEST_DAEMON"); where != "" {
-		if err := daemon(where); err != nil {
+	if path := os.Getenv("RUN_TEST_DAEMON"); path != "" {
+		if err := daemon(path); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 		}
 		os.Exit(1)
@@ -330,15 +333,15 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// daemon carries out runs without end: the one that it finds, and then others. It
-// says what it is sure of. The world is a file: what is done is a line of it.
-func daemon(where string) error {
+// daemon executes runs without end, beginning with an unfinished one, and prints each after it
+// is done. The world is a file with one line per side effect.
+func daemon(path string) error {
 	ctx := context.Background()
-	db, err := store.Open(ctx, where)
+	db, err := store.Open(ctx, path)
 	if err != nil {
 		return err
 	}
-	key, err := chain.LoadKey(filepath.Dir(where))
+	key, err := chain.LoadKey(filepath.Dir(path))
 	if err != nil {
 		return err
 	}
@@ -357,11 +360,12 @@ func daemon(where string) error {
 			return err
 		}
 		for k := range 3 {
-			if err := line(ctx, m, where, r, fmt.Sprint("k", k)); err != nil {
+			if err := lineStep(ctx, m, path, r, fmt.Sprint("k", k)); err != nil {
 				return err
 			}
 		}
-		if r, err = m.Get(ctx, r.ID); err == nil && r.State != run.Done {
+		r, err = m.Get(ctx, r.ID)
+		if err == nil && r.State != run.Done {
 			r, err = m.Finish(ctx, r.ID, run.Finish{Result: json.RawMessage(`1`)})
 		}
 		if err != nil {
@@ -371,19 +375,19 @@ func daemon(where string) error {
 	}
 }
 
-// line is a step that writes a line to the world, once.
-func line(ctx context.Context, m *run.Manager, where string, r run.Run, key string) error {
+// lineStep executes a step that appends a line to the world once.
+func lineStep(ctx context.Context, m *run.Manager, path string, r run.Run, key string) error {
 	s, fresh, err := m.Begin(ctx, r.ID, tool(key))
 	if err != nil || s.State != run.Begun {
 		return err
 	}
 	text := fmt.Sprintf("%s %s\n", r.ID, key)
-	world, err := os.ReadFile(where + ".world")
+	world, err := os.ReadFile(path + ".world")
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		return err
 	}
 	if fresh || !strings.Contains(string(world), text) {
-		f, err := os.OpenFile(where+".world", os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
+		f, err := os.OpenFile(path+".world", os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
 		if err != nil {
 			return err
 		}
@@ -396,15 +400,15 @@ func line(ctx context.Context, m *run.Manager, where string, r run.Run, key stri
 	return err
 }
 
-func TestADaemonThatIsKilledAgainAndAgainDoesEverythingOnce(t *testing.T) {
-	h := houseOnDisk(t)
-	sure := map[string]string{}
+func TestRepeatedlyKilledDaemonDoesStepsOnce(t *testing.T) {
+	h := newDiskHarness(t)
+	confirmed := map[string]string{}
 	if err := errors.Join(h.Close(), h.chain.Close(), h.db.Close()); err != nil {
 		t.Fatal(err)
 	}
 	for round := range 5 {
 		cmd := exec.Command(os.Args[0])
-		cmd.Env = append(os.Environ(), "RUN_TEST_DAEMON="+h.where)
+		cmd.Env = append(os.Environ(), "RUN_TEST_DAEMON="+h.path)
 		cmd.Stderr = os.Stderr
 		out, err := cmd.StdoutPipe()
 		if err != nil {
@@ -414,12 +418,12 @@ func TestADaemonThatIsKilledAgainAndAgainDoesEverythingOnce(t *testing.T) {
 			t.Fatal(err)
 		}
 		lines := 0
-		for said := bufio.NewScanner(out); said.Scan(); { // on after the kill, to what the pipe still holds
-			word := strings.Fields(said.Text())
-			if before, known := sure[word[1]]; known && before != word[2] {
-				t.Errorf("%s is done again, otherwise", word[1])
+		for scanner := bufio.NewScanner(out); scanner.Scan(); { // continues after the kill with the lines left in the pipe
+			word := strings.Fields(scanner.Text())
+			if before, known := confirmed[word[1]]; known && before != word[2] {
+				t.Errorf("run %s was executed again with a different step log", word[1])
 			}
-			sure[word[1]] = word[2]
+			confirmed[word[1]] = word[2]
 			if lines++; lines == 4+3*round {
 				time.AfterFunc(time.Duration(round)*3*time.Millisecond, func() { cmd.Process.Kill() })
 			}
@@ -427,25 +431,25 @@ func TestADaemonThatIsKilledAgainAndAgainDoesEverythingOnce(t *testing.T) {
 		cmd.Process.Kill()
 		cmd.Wait()
 		if lines < 4 {
-			t.Fatalf("the daemon ended after %d lines", lines)
+			t.Fatalf("the daemon ended after %d lines, want at least 4", lines)
 		}
 	}
 	h.open(t)
 	m := h.manager(t, named("w"))
-	world := must(os.ReadFile(h.where + ".world"))(t)
-	for rid, journal := range sure {
+	world := must(os.ReadFile(h.path + ".world"))(t)
+	for rid, journal := range confirmed {
 		r := must(m.Get(t.Context(), id.Run(rid)))(t)
 		if r.State != run.Done || r.Steps != 3 || r.Journal != journal {
-			t.Errorf("what was done is now %+v", r)
+			t.Errorf("run = %+v, want done with the same step log", r)
 		}
 		for k := range 3 {
 			if n := strings.Count(string(world), fmt.Sprintf("%s k%d\n", rid, k)); n != 1 {
-				t.Errorf("step k%d of %s was done %d times", k, rid, n)
+				t.Errorf("step k%d of %s was executed %d times, want 1", k, rid, n)
 			}
 		}
 		for _, kind := range []chain.Kind{chain.RunStarted, chain.RunEnded} {
 			if n := len(h.entries(t, r.ID, kind)); n != 1 {
-				t.Errorf("%s has %d entries %s", rid, n, kind)
+				t.Errorf("run %s has %d entries %s, want 1", rid, n, kind)
 			}
 		}
 	}

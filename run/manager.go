@@ -17,26 +17,26 @@ import (
 	"glasshouse/internal/redact"
 )
 
-// A Chain is where what happens is recorded: chain.Chain.
+// A Chain is the causal chain (the audit log): chain.Chain.
 type Chain interface {
 	Append(ctx context.Context, e chain.Entry) (chain.Entry, error)
 	Entries(ctx context.Context, q chain.Query) ([]chain.Entry, error)
 }
 
-// Config is what a Manager works with.
+// Config configures a Manager.
 type Config struct {
 	Store Store
 	Chain Chain
 
-	// Key seals what is personal. Managers of one Store have the same. nil: what
-	// is labelled personal or secret is refused.
+	// Key encrypts personal data. All Managers of one Store need the same key. nil: data
+	// labelled personal or secret is refused.
 	Key *age.X25519Identity
-	TTL time.Duration // how long what is sealed is kept; 0 is 24 hours
+	TTL time.Duration // retention of encrypted data; 0 is 24 hours
 
-	// Holder names this process among those that share the Store. What claims a
-	// process of this name had are its own to drop. "": a fresh name.
+	// Holder names this process among those that share the Store. New releases leases that an
+	// earlier process with the same name left. "": a random name.
 	Holder string
-	Lease  time.Duration // how long a claim holds that nobody renews; 0 is 30 s
+	Lease  time.Duration // time until a lease expires without renewal; 0 is 30 s
 
 	Retry Retry // of deliveries
 
@@ -45,14 +45,14 @@ type Config struct {
 	// secrets exist.
 	Mask func(ctx context.Context, session string, runs []Run) *redact.Mask
 
-	// Told is told of each event that this Manager wrote, after it is kept. It
-	// must neither wait nor call the Manager.
+	// Told is called with each event that this Manager wrote, after it is stored. It must
+	// neither block nor call the Manager.
 	Told func(Event)
 
-	Log *slog.Logger // nil: nothing is logged
+	Log *slog.Logger // nil: logging is disabled
 }
 
-// A Manager is sessions and their runs. It is safe for concurrent use.
+// A Manager manages sessions and their runs. It is safe for concurrent use.
 type Manager struct {
 	cfg    Config
 	store  Store
@@ -64,15 +64,15 @@ type Manager struct {
 	// +checklocks:mu
 	closed bool
 	// +checklocks:mu
-	live map[string]*live // sessions in use on this host
+	local map[string]*localSession // sessions in use by this process
 	// +checklocks:mu
-	waiters map[string]*waiter // for something to happen in a session
+	waiters map[string]*waiter // callers of await, by session
 	// +checklocks:mu
-	at map[id.Run]string // the sessions of runs that are supervised here
+	supervised map[id.Run]string // sessions of the runs supervised by this process
 }
 
-// New returns a Manager that goes on with what the store holds. What the chain was
-// owed by a process of the same name is paid before.
+// New returns a Manager that continues with the content of the store. Before it returns, it
+// appends records to the chain that an earlier process with the same Holder left behind.
 func New(ctx context.Context, cfg Config) (*Manager, error) {
 	cfg.Holder = cmp.Or(cfg.Holder, "w-"+rand.Text())
 	cfg.Lease = cmp.Or(cfg.Lease, 30*time.Second)
@@ -81,35 +81,35 @@ func New(ctx context.Context, cfg Config) (*Manager, error) {
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
-	m := &Manager{cfg: cfg, store: ownEntries{cfg.Store, cfg.Holder}, live: map[string]*live{}, waiters: map[string]*waiter{}, at: map[id.Run]string{}}
+	m := &Manager{cfg: cfg, store: ownEntries{cfg.Store, cfg.Holder}, local: map[string]*localSession{}, waiters: map[string]*waiter{}, supervised: map[id.Run]string{}}
 	if err := m.store.Release(ctx, "", cfg.Holder); err != nil {
 		return nil, err
 	}
-	for _, settle := range []func(context.Context) error{m.settleOwn, m.settleOthers} {
-		if err := settle(ctx); err != nil {
+	for _, appendPending := range []func(context.Context) error{m.recoverOwnRecords, m.recoverAbandonedRecords} {
+		if err := appendPending(ctx); err != nil {
 			return nil, err
 		}
 	}
 	m.ctx, m.cancel = context.WithCancelCause(context.WithoutCancel(ctx))
 	m.wg.Go(m.renewLoop)
-	m.wg.Go(m.tidyLoop)
+	m.wg.Go(m.cleanupLoop)
 	return m, nil
 }
 
-// Holder is this process's name among those that share the Store.
+// Holder returns the name of this process among those that share the Store.
 func (m *Manager) Holder() string { return m.cfg.Holder }
 
-var errClosed = fault.Newf(fault.Unavailable, "run", "", "the daemon is ending; what was begun is kept: ask again")
+var errClosed = fault.Newf(fault.Unavailable, "run", "", "the daemon is shutting down; the state is stored: ask again")
 
-// Close gives up all claims and ends what runs. It may be called twice.
+// Close releases all leases and stops all goroutines. It may be called twice.
 func (m *Manager) Close() error {
 	m.mu.Lock()
-	again := m.closed
+	wasClosed := m.closed
 	m.closed = true
 	m.mu.Unlock()
 	m.cancel(errClosed)
 	m.wg.Wait()
-	if again {
+	if wasClosed {
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
@@ -117,91 +117,92 @@ func (m *Manager) Close() error {
 	return m.store.Release(ctx, "", m.cfg.Holder)
 }
 
-// A live is a session that somebody is at in this process.
-type live struct {
+// A localSession is the in-memory state of a session that this process uses.
+type localSession struct {
 	id   string
 	refs int // guarded by Manager.mu
 
-	mu sync.Mutex // one writes of a session at a time. Manager.mu may be taken under it
+	mu sync.Mutex // serializes changes of the session. Manager.mu may be locked while it is held
 	// +checklocks:mu
-	owed []Record // to the chain: kept, and not recorded
+	unrecorded []Record // stored records that are not yet in the chain
 	// +checklocks:mu
-	claim *claim // nil: not claimed
+	lease *lease // nil: this process holds no lease on the session
 }
 
-// enter returns a session's live with a reference. The caller locks its mu, and calls leave
-// at the end.
-func (m *Manager) enter(sid string) (*live, error) {
+// acquireLocal returns the state of a session with a new reference. The caller locks its mu,
+// and calls releaseLocal at the end.
+func (m *Manager) acquireLocal(sid string) (*localSession, error) {
 	m.mu.Lock()
 	if m.closed {
 		m.mu.Unlock()
 		return nil, errClosed
 	}
-	l := m.live[sid]
+	l := m.local[sid]
 	if l == nil {
-		l = &live{id: sid}
-		m.live[sid] = l
+		l = &localSession{id: sid}
+		m.local[sid] = l
 	}
 	l.refs++
 	m.mu.Unlock()
 	return l, nil
 }
 
-// leave unlocks l, and forgets it if there is nothing to remember.
+// releaseLocal unlocks l and drops a reference. It deletes l if it is unused and has no state.
 //
 // +checklocksrelease:l.mu
-func (m *Manager) leave(l *live) {
-	idle := l.claim == nil && len(l.owed) == 0
+func (m *Manager) releaseLocal(l *localSession) {
+	idle := l.lease == nil && len(l.unrecorded) == 0
 	l.mu.Unlock()
 	m.mu.Lock()
 	l.refs--
 	if l.refs == 0 && idle {
-		delete(m.live, l.id)
+		delete(m.local, l.id)
 	}
 	m.mu.Unlock()
 }
 
-// attempts is how often a change is made anew because another process was faster.
+// attempts is how often a change is retried after a concurrent change of another process.
 const attempts = 50
 
-// change has f make a change to a session, and writes it; as often as it takes when
-// others change the same. What f reserves it must have undone.
-func (m *Manager) change(ctx context.Context, sid string, f func(t *turn) error) error {
-	l, err := m.enter(sid)
+// change lets f change a session, and stores the result. After a concurrent change by another
+// process, it calls f again. f must register the inverse of in-memory effects in
+// transaction.undo.
+func (m *Manager) change(ctx context.Context, sid string, f func(t *transaction) error) error {
+	l, err := m.acquireLocal(sid)
 	if err != nil {
 		return err
 	}
 	l.mu.Lock()
-	defer m.leave(l)
+	defer m.releaseLocal(l)
 	return m.changeIn(ctx, l, f)
 }
 
-// changeIn is change of a session that is locked.
+// changeIn is change for a locked session.
 //
 // +checklocks:l.mu
-func (m *Manager) changeIn(ctx context.Context, l *live, f func(t *turn) error) error {
-	if _, err := m.pay(ctx, l); err != nil {
+func (m *Manager) changeIn(ctx context.Context, l *localSession, f func(t *transaction) error) error {
+	if _, err := m.flushRecords(ctx, l); err != nil {
 		return err
 	}
 	for n := 1; ; n++ {
-		t := &turn{Manager: m, ctx: ctx, live: l, now: time.Now().UTC().Round(0), runs: map[id.Run]*Run{}}
-		err := t.try(f)
+		t := &transaction{Manager: m, ctx: ctx, local: l, now: time.Now().UTC().Round(0), runs: map[id.Run]*Run{}}
+		err := t.attempt(f)
 		if errors.Is(err, errStale) && n < attempts && ctx.Err() == nil {
 			continue
 		}
-		if len(t.ended) > 0 && l.claim != nil {
+		if len(t.endedRuns) > 0 && l.lease != nil {
 			err = errors.Join(err, m.releaseIdle(ctx, l))
 		}
 		return err
 	}
 }
 
-// tidyEvery is how often is looked what of the quarantine is gone, and what the chain
-// is owed by those who never will pay.
-const tidyEvery = time.Minute
+// cleanupEvery is the interval for purging the quarantine and for appending records to the
+// chain that other processes left behind.
+const cleanupEvery = time.Minute
 
-func (m *Manager) tidyLoop() {
-	tick := time.NewTicker(tidyEvery)
+func (m *Manager) cleanupLoop() {
+	tick := time.NewTicker(cleanupEvery)
 	defer tick.Stop()
 	for {
 		select {
@@ -210,11 +211,11 @@ func (m *Manager) tidyLoop() {
 		case <-tick.C:
 		}
 		if _, err := m.Purge(m.ctx); err != nil && m.ctx.Err() == nil {
-			m.cfg.Log.Error("what is over in the quarantine cannot be forgotten", "error", err)
+			m.cfg.Log.Error("failed to purge the quarantine", "error", err)
 		}
-		m.payAgain(m.ctx)
-		if err := errors.Join(m.settleUnsure(m.ctx), m.settleOthers(m.ctx)); err != nil && m.ctx.Err() == nil {
-			m.cfg.Log.Error("what was left unrecorded cannot be recorded", "error", err)
+		m.retryRecords(m.ctx)
+		if err := errors.Join(m.recoverUncertainRecords(m.ctx), m.recoverAbandonedRecords(m.ctx)); err != nil && m.ctx.Err() == nil {
+			m.cfg.Log.Error("failed to append old records to the audit log", "error", err)
 		}
 	}
 }

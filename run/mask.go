@@ -6,21 +6,21 @@ import (
 	"glasshouse/internal/redact"
 )
 
-// mask returns the mask for what a run writes.
-func (t *turn) mask(r *Run) *redact.Mask {
+// mask returns the mask for secrets in what the run writes.
+func (t *transaction) mask(r *Run) *redact.Mask {
 	if t.cfg.Mask == nil {
 		return nil
 	}
-	return t.cfg.Mask(t.ctx, t.live.id, []Run{*r})
+	return t.cfg.Mask(t.ctx, t.local.id, []Run{*r})
 }
 
-// sessionMask returns the mask for what is written in a session: any of its runs may
-// have written it.
-func (t *turn) sessionMask() (*redact.Mask, error) {
+// sessionMask returns the mask for a text in the session. Any unfinished run may have written
+// it.
+func (t *transaction) sessionMask() (*redact.Mask, error) {
 	if t.cfg.Mask == nil {
 		return nil, nil
 	}
-	unended, err := t.unended(Filter{Session: t.live.id})
+	unended, err := t.unfinished(Filter{Session: t.local.id})
 	if err != nil {
 		return nil, err
 	}
@@ -28,10 +28,10 @@ func (t *turn) sessionMask() (*redact.Mask, error) {
 	for i, r := range unended {
 		runs[i] = *r
 	}
-	return t.cfg.Mask(t.ctx, t.live.id, runs), nil
+	return t.cfg.Mask(t.ctx, t.local.id, runs), nil
 }
 
-// masked returns a move with its texts masked.
+// masked returns a move with masked texts.
 func (v Move) masked(m *redact.Mask) Move {
 	v.Reason, v.Error = m.Text(v.Reason), m.Text(v.Error)
 	v.Result = maskJSON(m, v.Result)

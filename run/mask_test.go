@@ -12,10 +12,10 @@ import (
 	"glasshouse/run"
 )
 
-func TestWhatARunWritesIsMasked(t *testing.T) {
+func TestSecretsInRunOutputAreMasked(t *testing.T) {
 	const value = "jail-own-secret"
 	jid := id.NewJail()
-	h := newHouse(t, func(c *run.Config) {
+	h := newHarness(t, func(c *run.Config) {
 		c.Mask = func(_ context.Context, _ string, runs []run.Run) *redact.Mask {
 			for _, r := range runs {
 				if r.Jail == jid {
@@ -44,7 +44,7 @@ func TestWhatARunWritesIsMasked(t *testing.T) {
 	if _, _, err := h.Begin(ctx, r.ID, run.StepRequest{Key: "k", Kind: run.Tool, Name: "bash", Input: quoted}); err != nil {
 		t.Fatal(err)
 	}
-	for range 2 { // ending a step again the same way is no error
+	for range 2 { // ending a step again with the same outcome is no error
 		step, err := h.End(ctx, r.ID, "k", run.Outcome{State: run.StepDone, Output: quoted})
 		if err != nil {
 			t.Fatalf("End: %v, want no error", err)

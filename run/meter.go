@@ -9,30 +9,30 @@ import (
 	"glasshouse/id"
 )
 
-// A Reading is a counter of what a run uses outside of its steps, as it stands.
+// A Reading is the value of a counter of a run's resource usage outside of steps.
 type Reading struct {
-	Name      string // of the counter, among those of the run
+	Name      string // of the counter, unique in the run
 	Dimension budget.Dimension
 	Total     int64
 
-	Of    string // what is counted; another one is counted from its beginning
-	Epoch string // it began at 0 again when this became another
-	Peak  bool   // it may become less, and the most that it was counts
+	Of    string // the measured object; a new one is charged from 0
+	Epoch string // a change means that the counter restarted at 0
+	Peak  bool   // the value may fall; its maximum is charged
 
-	// Shared says that others use it too: what it stood at when it was read first is
-	// not the run's.
+	// Shared reports that others use the object, too. Its value at the first reading is not
+	// charged to the run.
 	Shared bool
 }
 
-// A Mark is how far a counter was charged to its run.
+// A Mark is the last reading of a counter that was charged to its run.
 type Mark struct {
 	Of    string `json:"of"`
 	Epoch string `json:"epoch,omitempty"`
 	At    int64  `json:"at"`
 }
 
-// next is the mark after a reading, and how much was used since the one before. A
-// counter that went back is not charged again until it is past where it was read then.
+// next returns the mark after a reading, and the amount to charge. If a counter without Peak
+// went back, nothing is charged and the mark goes back with it.
 func (m Mark) next(r Reading) (Mark, int64) {
 	to := Mark{r.Of, r.Epoch, r.Total}
 	switch {
@@ -47,28 +47,28 @@ func (m Mark) next(r Reading) (Mark, int64) {
 	return to, max(0, r.Total-m.At)
 }
 
-// Measure charges a run for the time that it was at work, and for what counters say
-// that it has used since they were read last. How far they were read is kept with the
-// charge, so that nothing is charged twice or lost, whenever the daemon is killed. If a
-// limit is passed the run is paused or stopped, and the run that is returned says so.
+// Measure charges a run for its active time and for the counters' increase since the last
+// call. The readings are stored together with the charge, so each increase is charged exactly
+// once, even if the daemon is killed. If a limit is exceeded, the run is paused or stopped,
+// and the returned run shows it.
 func (m *Manager) Measure(ctx context.Context, rid id.Run, readings []Reading) (Run, error) {
 	var got *Run
 	done := false
-	err := m.work(ctx, rid, func(t *turn, r *Run, w *atWork) error {
+	err := m.changeClaimed(ctx, rid, func(t *transaction, r *Run, w *localRun) error {
 		got = r
-		if !done { // once, however often this is tried
+		if !done { // once, because the change may be attempted several times
 			hold, err := w.budget.Reserve(nil)
 			if err != nil {
 				return err
 			}
 			used := w.since(readings)
-			if wall := r.worked(t.now).Milliseconds() - w.budget.Consumed()[budget.Wall]; wall > 0 {
-				used[budget.Wall] = wall // calls and runs below it may have been charged for a part of it
+			if wall := r.activeTime(t.now).Milliseconds() - w.budget.Consumed()[budget.Wall]; wall > 0 {
+				used[budget.Wall] = wall // calls and child runs may already have charged a part of it
 			}
 			hold.Commit(used)
 			done = true
 		}
-		return t.overdrawn(r)
+		return t.checkOverdrawn(r)
 	})
 	if got == nil {
 		return Run{}, err
@@ -76,9 +76,9 @@ func (m *Manager) Measure(ctx context.Context, rid id.Run, readings []Reading) (
 	return *got, err
 }
 
-// since is what was used since the counters were read before.
-func (w *atWork) since(readings []Reading) budget.Amounts {
-	used, marks := budget.Amounts{}, maps.Clone(w.marks)
+// since returns the increase of the counters since the last readings, and stores the readings.
+func (w *localRun) since(readings []Reading) budget.Amounts {
+	used, marks := budget.Amounts{}, maps.Clone(w.meters)
 	if marks == nil {
 		marks = map[string]Mark{}
 	}
@@ -87,20 +87,20 @@ func (w *atWork) since(readings []Reading) budget.Amounts {
 		marks[r.Name] = mark
 		used[r.Dimension] += n
 	}
-	w.marks = marks
+	w.meters = marks
 	return used
 }
 
-// worked is how long a run was active.
-func (r *Run) worked(now time.Time) time.Duration {
+// activeTime returns how long the run has been active.
+func (r *Run) activeTime(now time.Time) time.Duration {
 	if r.State != Active || r.Since.IsZero() {
 		return r.Worked
 	}
 	return r.Worked + max(0, now.Sub(r.Since))
 }
 
-// worksTill counts how long a run was active that leaves a state.
-func (r *Run) worksTill(from State, now time.Time) {
+// addActiveTime adds the time since Since to Worked if the run leaves Active.
+func (r *Run) addActiveTime(from State, now time.Time) {
 	if from == Active && !r.Since.IsZero() {
 		r.Worked += max(0, now.Sub(r.Since))
 	}

@@ -16,38 +16,38 @@ func cpu(of string, total int64) run.Reading {
 	return run.Reading{Name: "cpu", Dimension: budget.CPU, Of: of, Total: total}
 }
 
-// spent is what a run has spent, by its record.
-func (h *house) spent(t testing.TB, m *run.Manager, r run.Run, d budget.Dimension) int64 {
+// spent returns what a run has spent, as stored.
+func (h *harness) spent(t testing.TB, m *run.Manager, r run.Run, d budget.Dimension) int64 {
 	t.Helper()
 	return must(m.Get(context.Background(), r.ID))(t).Budget.Consumed[d]
 }
 
-func TestWhatCountersSayIsChargedOnceWhateverBecomesOfThem(t *testing.T) {
-	h := newHouse(t)
+func TestCountersAreChargedOnce(t *testing.T) {
+	h := newHarness(t)
 	ctx := t.Context()
 	r := start(t, h.Manager, run.Request{Session: "s"})
 	m := h.Manager
 	for n, c := range []struct {
 		what    string
 		reading run.Reading
-		want    int64 // in all
+		want    int64 // total
 	}{
 		{"the first reading", cpu("j-a", 100), 100},
 		{"the same again", cpu("j-a", 100), 100},
 		{"more", cpu("j-a", 130), 130},
-		{"a counter that went back", cpu("j-a", 120), 130},
-		{"and on", cpu("j-a", 125), 135},
-		{"one that began again", run.Reading{Name: "cpu", Dimension: budget.CPU, Of: "j-a", Epoch: "2", Total: 40}, 175},
+		{"a smaller value", cpu("j-a", 120), 130},
+		{"an increase after it", cpu("j-a", 125), 135},
+		{"a restarted counter", run.Reading{Name: "cpu", Dimension: budget.CPU, Of: "j-a", Epoch: "2", Total: 40}, 175},
 		{"another jail", cpu("j-b", 7), 182},
-		{"one that others use too", run.Reading{Name: "cpu", Dimension: budget.CPU, Of: "j-c", Total: 1000, Shared: true}, 182},
-		{"what it does there", run.Reading{Name: "cpu", Dimension: budget.CPU, Of: "j-c", Total: 1010, Shared: true}, 192},
-		{"where it begins again", run.Reading{Name: "cpu", Dimension: budget.CPU, Of: "j-c", Epoch: "2", Total: 3, Shared: true}, 195},
+		{"a shared counter", run.Reading{Name: "cpu", Dimension: budget.CPU, Of: "j-c", Total: 1000, Shared: true}, 182},
+		{"an increase of the shared counter", run.Reading{Name: "cpu", Dimension: budget.CPU, Of: "j-c", Total: 1010, Shared: true}, 192},
+		{"a restart of the shared counter", run.Reading{Name: "cpu", Dimension: budget.CPU, Of: "j-c", Epoch: "2", Total: 3, Shared: true}, 195},
 	} {
 		must(m.Measure(ctx, r.ID, []run.Reading{c.reading}))(t)
 		if got := h.spent(t, m, r, budget.CPU); got != c.want {
 			t.Errorf("%s: %d spent, want %d", c.what, got, c.want)
 		}
-		if n%3 == 2 { // the daemon is another from here on
+		if n%3 == 2 { // continue with another Manager
 			if err := m.Close(); err != nil {
 				t.Fatal(err)
 			}
@@ -61,25 +61,25 @@ func TestWhatCountersSayIsChargedOnceWhateverBecomesOfThem(t *testing.T) {
 		must(m.Measure(ctx, r.ID, []run.Reading{disk("j-c", total)}))(t)
 	}
 	if got := h.spent(t, m, r, budget.Storage); got != 600 {
-		t.Errorf("of the disk %d are charged, want the most that was there, 600", got)
+		t.Errorf("%d charged for the disk, want its maximum 600", got)
 	}
 }
 
-// A daemon is killed between a reading and its charge, and between the charge and its
-// being kept: the next one reads the same counter.
-func TestADaemonThatIsKilledBetweenReadingAndChargingLosesAndDoublesNothing(t *testing.T) {
-	h := houseOnDisk(t)
+// A daemon may be killed between a reading and its charge, or before the charge is stored. The
+// next daemon reads the same counter.
+func TestMeasureIsExactAcrossKills(t *testing.T) {
+	h := newDiskHarness(t)
 	dead, die := context.WithCancel(t.Context())
 	r := start(t, h.Manager, run.Request{Session: "s"})
 	must(h.Measure(t.Context(), r.ID, []run.Reading{cpu("j-a", 100)}))(t)
 	die()
 	if _, err := h.Measure(dead, r.ID, []run.Reading{cpu("j-a", 150)}); err == nil {
-		t.Log("it was kept, though nobody waited for it") // and that is as right
+		t.Log("the charge was stored despite the cancelled context") // also correct
 	}
-	// The same daemon goes on: what is in its memory and what is kept are one.
+	// The state in memory and the stored state of this Manager are the same.
 	must(h.Measure(t.Context(), r.ID, []run.Reading{cpu("j-a", 160)}))(t)
 	if got := h.spent(t, h.Manager, r, budget.CPU); got != 160 {
-		t.Errorf("%d are charged, want 160", got)
+		t.Errorf("%d charged, want 160", got)
 	}
 	step(t, h.Manager, r.ID, "one")
 	if err := h.Manager.Close(); err != nil {
@@ -88,12 +88,12 @@ func TestADaemonThatIsKilledBetweenReadingAndChargingLosesAndDoublesNothing(t *t
 	again := h.manager(t)
 	must(again.Measure(t.Context(), r.ID, []run.Reading{cpu("j-a", 170)}))(t)
 	if got := h.spent(t, again, r, budget.CPU); got != 170 {
-		t.Errorf("after another daemon %d are charged, want 170", got)
+		t.Errorf("%d charged after a restart, want 170", got)
 	}
 }
 
-func TestOverALimitOfTheProcessorARunWaitsOrHasFailed(t *testing.T) {
-	h := newHouse(t)
+func TestCPULimitPausesOrFailsRun(t *testing.T) {
+	h := newHarness(t)
 	ctx := t.Context()
 	for _, c := range []struct {
 		on   run.OnExceed
@@ -105,78 +105,78 @@ func TestOverALimitOfTheProcessorARunWaitsOrHasFailed(t *testing.T) {
 			r = must(h.Measure(ctx, r.ID, []run.Reading{cpu("j-a", total)}))(t)
 		}
 		if r.State != c.want || c.want == run.Paused && (r.Why != run.OverBudget || r.Short.Dimension != budget.CPU) {
-			t.Errorf("over its limit it is %s (%s) for want of %+v", r.State, r.Why, r.Short)
+			t.Errorf("run over its limit is %s (%s) with shortage %+v", r.State, r.Why, r.Short)
 		}
-		var told []string
+		var warnings []string
 		for _, e := range events(t, h.Manager, sid) {
 			if e.Kind == run.BudgetWarned {
 				var w budget.Warning
 				if err := json.Unmarshal(e.Body, &w); err != nil {
 					t.Fatal(err)
 				}
-				told = append(told, fmt.Sprintf("%s %d%%", w.Dimension, w.Percent))
+				warnings = append(warnings, fmt.Sprintf("%s %d%%", w.Dimension, w.Percent))
 			}
 		}
-		if got, want := strings.Join(told, ", "), "sandbox-cpu-ms 50%, sandbox-cpu-ms 80%, sandbox-cpu-ms 100%"; got != want {
-			t.Errorf("told: %s; want %s", got, want)
+		if got, want := strings.Join(warnings, ", "), "sandbox-cpu-ms 50%, sandbox-cpu-ms 80%, sandbox-cpu-ms 100%"; got != want {
+			t.Errorf("warnings = %s, want %s", got, want)
 		}
-		// What its jail used until it stood still is charged all the same.
+		// Usage until the jail is frozen is charged, too.
 		must(h.Measure(ctx, r.ID, []run.Reading{cpu("j-a", 125)}))(t)
 		if got := h.spent(t, h.Manager, r, budget.CPU); got != 125 {
-			t.Errorf("%d are charged in the end, want 125", got)
+			t.Errorf("%d charged after the limit, want 125", got)
 		}
 		if c.want == run.Paused {
 			r = must(h.Move(ctx, r.ID, run.Move{To: run.Active, Limits: budget.Amounts{budget.CPU: 200}}))(t)
 			if r.State != run.Active {
-				t.Errorf("with more it is %s", r.State)
+				t.Errorf("run with a raised limit is %s, want active", r.State)
 			}
 		}
 	}
 }
 
-func TestTimeIsChargedInWhichARunIsAtWork(t *testing.T) {
-	h := newHouse(t)
+func TestOnlyActiveTimeIsCharged(t *testing.T) {
+	h := newHarness(t)
 	ctx := t.Context()
 	r := start(t, h.Manager, run.Request{Session: "s"})
-	const while = 50 * time.Millisecond
-	time.Sleep(while)
+	const work = 50 * time.Millisecond
+	time.Sleep(work)
 	must(h.Measure(ctx, r.ID, nil))(t)
 	first := h.spent(t, h.Manager, r, budget.Wall)
-	if first < while.Milliseconds() {
-		t.Errorf("%d ms are charged, and it was at work for %s at least", first, while)
+	if first < work.Milliseconds() {
+		t.Errorf("%d ms charged, want at least %s", first, work)
 	}
-	// The time in which a person thinks is not the run's.
+	// The time of an approval is not charged.
 	must(h.Move(ctx, r.ID, run.Move{To: run.Paused, Why: run.ForApproval}))(t)
 	must(h.Measure(ctx, r.ID, nil))(t)
 	before := h.spent(t, h.Manager, r, budget.Wall)
-	time.Sleep(while)
+	time.Sleep(work)
 	must(h.Measure(ctx, r.ID, nil))(t)
 	if got := h.spent(t, h.Manager, r, budget.Wall); got != before {
-		t.Errorf("while it waited %d ms were charged", got-before)
+		t.Errorf("%d ms charged during an approval, want 0", got-before)
 	}
 	began := time.Now()
 	r = must(h.Move(ctx, r.ID, run.Move{To: run.Active}))(t)
-	// What a call took is time of the run too, and not charged again.
+	// The duration of a call is charged by Charge, and not again by Measure.
 	must(h.Charge(ctx, r.ID, budget.Amounts{budget.Wall: time.Hour.Milliseconds()}))(t)
 	must(h.Measure(ctx, r.ID, nil))(t)
 	if got := h.spent(t, h.Manager, r, budget.Wall); got != before+time.Hour.Milliseconds() {
-		t.Errorf("%d ms beside the hour that a call was said to take; %s passed", got-before-time.Hour.Milliseconds(), time.Since(began))
+		t.Errorf("%d ms charged in addition to the hour of the call; %s passed", got-before-time.Hour.Milliseconds(), time.Since(began))
 	}
 
-	// A branch goes on from what was spent at its checkpoint.
+	// A branch starts with the spending at its checkpoint.
 	c := must(h.TakeCheckpoint(ctx, r.ID, run.CheckpointRequest{}))(t)
 	b, _, err := h.Resume(ctx, r.ID, run.ResumeRequest{Checkpoint: c.ID, Branch: true})
 	if err != nil {
 		t.Fatal(err)
 	}
 	began = time.Now()
-	time.Sleep(while)
+	time.Sleep(work)
 	must(h.Measure(ctx, b.ID, []run.Reading{cpu("j-branch", 9)}))(t)
 	more := h.spent(t, h.Manager, b, budget.Wall) - c.Budget.Consumed[budget.Wall]
-	if most := time.Since(b.Since).Milliseconds() + 1; more < while.Milliseconds() || more > most {
-		t.Errorf("the branch is charged %d ms more than at its checkpoint, and has been at work for %s", more, time.Since(began))
+	if most := time.Since(b.Since).Milliseconds() + 1; more < work.Milliseconds() || more > most {
+		t.Errorf("branch is charged %d ms since its checkpoint, active for %s", more, time.Since(began))
 	}
 	if got := h.spent(t, h.Manager, b, budget.CPU); got != 9 {
-		t.Errorf("and %d ms of the processor, want 9", got)
+		t.Errorf("branch is charged %d ms of CPU, want 9", got)
 	}
 }

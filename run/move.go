@@ -13,20 +13,20 @@ import (
 	"glasshouse/id"
 )
 
-// A Move takes a run to another state.
+// A Move changes the state of a run.
 type Move struct {
 	To        State
-	Why       Why            // what it waits for, when it is paused
+	Why       Why            // with Paused: the reason
 	Reason    string         // for people
-	By        string         // who: an operator, an agent, the daemon
-	NextRunAt time.Time      // with Scheduled, or when it is paused for a schedule
-	Limits    budget.Amounts // of its budget, raised: what a run needs to go on that was paused over it
+	By        string         // an operator, an agent, or the daemon
+	NextRunAt time.Time      // with Scheduled, or with Paused and ForSchedule
+	Limits    budget.Amounts // raised limits of its budget, to resume a run that is paused over its budget
 	Result    json.RawMessage
 	Error     string
-	Version   int64 // not 0: only if the run has not moved since it was of this version
+	Version   int64 // not 0: refused if the run has changed its state since this version
 }
 
-// Create makes a run, which is active at once, or scheduled if it has a time.
+// Create creates a run. It is scheduled if NextRunAt is set, else active.
 func (m *Manager) Create(ctx context.Context, q Request) (Run, error) {
 	if q.Session == "" {
 		q.Session = id.NewSession()
@@ -35,7 +35,7 @@ func (m *Manager) Create(ctx context.Context, q Request) (Run, error) {
 		return Run{}, err
 	}
 	var made *Run
-	err := m.change(ctx, q.Session, func(t *turn) error {
+	err := m.change(ctx, q.Session, func(t *transaction) error {
 		if q.Key != "" {
 			r, err := t.store.RunOf(ctx, q.Session, q.Key)
 			if fault.KindOf(err) != fault.NotFound {
@@ -56,16 +56,17 @@ func (m *Manager) Create(ctx context.Context, q Request) (Run, error) {
 func (q *Request) check() error {
 	const op = "run.Create"
 	q.By = actor(q.By)
-	if q.OnExceed = cmp.Or(q.OnExceed, PauseRun); q.OnExceed != PauseRun && q.OnExceed != StopRun {
+	q.OnExceed = cmp.Or(q.OnExceed, PauseRun)
+	if q.OnExceed != PauseRun && q.OnExceed != StopRun {
 		return fault.Fieldf(op, "on_exceed", "%.40q is neither pause nor stop", string(q.OnExceed))
 	}
 	switch {
 	case !id.ValidSession(q.Session):
-		return fault.Fieldf(op, "session", "%.140q is no name of a session: 1 to 128 of A-Z a-z 0-9 . _ : -", q.Session)
+		return fault.Fieldf(op, "session", "%.140q is not a session name: want 1 to 128 characters of A-Z a-z 0-9 . _ : -", q.Session)
 	case q.Goal == "":
-		return fault.Fieldf(op, "goal", "is missing")
+		return fault.Fieldf(op, "goal", "must not be empty")
 	case q.Jail != "" && !id.Valid('j', string(q.Jail)):
-		return fault.Fieldf(op, "jail", "%.40q is no jail", string(q.Jail))
+		return fault.Fieldf(op, "jail", "%.40q is not a jail id", string(q.Jail))
 	}
 	q.NextRunAt = q.NextRunAt.UTC().Round(0)
 	if err := checkText(op, "schedule", q.Schedule, maxName); err != nil {
@@ -86,13 +87,13 @@ func (q *Request) check() error {
 	return checkJSON(op, "agent", q.Agent, maxAgent)
 }
 
-func (t *turn) create(q Request) (*Run, error) {
+func (t *transaction) create(q Request) (*Run, error) {
 	const op = "run.Create"
-	s, err := t.ready(op)
+	s, err := t.openForWriting(op)
 	if err != nil {
 		return nil, err
 	}
-	t.touched = true // that nobody closes it meanwhile
+	t.sessionChanged = true // conflicts with closing the session concurrently
 	r := &Run{
 		ID: id.NewRun(), Session: s.ID, Parent: q.Parent, Details: Details{Agent: q.Agent, Jail: cmp.Or(q.Jail, s.Jail)},
 		Schedule: q.Schedule, NextRunAt: q.NextRunAt, Until: q.Until, Budget: budget.State{Limits: q.Limits}, OnExceed: q.OnExceed,
@@ -110,20 +111,23 @@ func (t *turn) create(q Request) (*Run, error) {
 		if p.State.Ended() {
 			return nil, fault.Newf(fault.Conflict, op, string(p.ID), "the parent is %s", p.State)
 		}
-		if r.Depth = p.Depth + 1; r.Depth > maxDepth {
-			return nil, fault.Newf(fault.Exhausted, op, string(p.ID), "runs are at most %d deep in each other", maxDepth)
+		r.Depth = p.Depth + 1
+		if r.Depth > maxDepth {
+			return nil, fault.Newf(fault.Exhausted, op, string(p.ID), "runs can be nested at most %d deep", maxDepth)
 		}
-		t.touch(p) // that nobody ends it meanwhile
+		t.markChanged(p) // conflicts with ending the parent concurrently
 		parent = p.Entry
 	}
-	if r.Goal, err = t.seal(q.Goal, q.Labels); err != nil {
+	r.Goal, err = t.seal(q.Goal, q.Labels)
+	if err != nil {
 		return nil, err
 	}
-	return r, t.begin(r, parent, q.By, nil)
+	return r, t.startRun(r, parent, q.By, nil)
 }
 
-// begin makes a run that is new.
-func (t *turn) begin(r *Run, parent int64, by string, more map[string]any) error {
+// startRun sets the initial state of a new run, and adds its event and record. more is added
+// to both.
+func (t *transaction) startRun(r *Run, parent int64, by string, more map[string]any) error {
 	r.Recorder = t.cfg.Holder
 	to := Active
 	if !r.NextRunAt.IsZero() {
@@ -135,7 +139,7 @@ func (t *turn) begin(r *Run, parent int64, by string, more map[string]any) error
 	if err := r.move(to, "", ""); err != nil {
 		return err
 	}
-	t.touch(r)
+	t.markChanged(r)
 	body := map[string]any{"state": to, "goal": clip(r.Goal, maxReason), "by": by}
 	for name, v := range map[string]any{"parent": r.Parent, "schedule": r.Schedule, "of": r.Of} {
 		if v != "" && v != id.Run("") {
@@ -159,42 +163,42 @@ func (m *Manager) Get(ctx context.Context, rid id.Run) (Run, error) { return m.s
 
 // List lists runs, newest first.
 func (m *Manager) List(ctx context.Context, f Filter) ([]Run, error) {
-	f.Limit = pageOf(f.Limit)
+	f.Limit = pageLimit(f.Limit)
 	return m.store.Runs(ctx, f)
 }
 
-// Due returns runs that wait for a time which has come, earliest first.
+// Due returns runs whose NextRunAt has passed, earliest first.
 func (m *Manager) Due(ctx context.Context, now time.Time, limit int) ([]Run, error) {
-	return m.store.Due(ctx, now, pageOf(limit))
+	return m.store.Due(ctx, now, pageLimit(limit))
 }
 
-// Move takes a run to another state. When it ends, so do all runs below it that have
-// not: they are cancelled. A move that the table does not have is a fault.Conflict.
+// Move changes the state of a run. If the run ends, its unfinished descendants are cancelled.
+// An illegal transition returns fault.Conflict.
 func (m *Manager) Move(ctx context.Context, rid id.Run, v Move) (Run, error) {
 	if err := v.check(); err != nil {
 		return Run{}, err
 	}
-	return m.moved(ctx, rid, func(t *turn, r *Run) error { return t.move(r, v) })
+	return m.changeRun(ctx, rid, func(t *transaction, r *Run) error { return t.move(r, v) })
 }
 
 func (v *Move) check() error {
 	const op = "run.Move"
 	if len(v.Limits) > 0 && v.To != Active && v.To != Scheduled {
-		return fault.Fieldf(op, "limits", "are raised of a run that goes on")
+		return fault.Fieldf(op, "limits", "limits can only be raised when the run resumes")
 	}
 	v.NextRunAt = v.NextRunAt.UTC().Round(0)
 	v.Reason, v.Error, v.By = clip(v.Reason, maxReason), clip(v.Error, maxReason), actor(v.By)
 	return checkJSON(op, "result", v.Result, maxOutput)
 }
 
-// moved makes a change to a run, and returns it as it is then.
-func (m *Manager) moved(ctx context.Context, rid id.Run, f func(t *turn, r *Run) error) (Run, error) {
+// changeRun lets f change a run, and returns the run after the change.
+func (m *Manager) changeRun(ctx context.Context, rid id.Run, f func(t *transaction, r *Run) error) (Run, error) {
 	r, err := m.store.Run(ctx, rid)
 	if err != nil {
 		return Run{}, err
 	}
 	var got *Run
-	err = m.change(ctx, r.Session, func(t *turn) error {
+	err = m.change(ctx, r.Session, func(t *transaction) error {
 		r, err := t.run(rid)
 		if err != nil {
 			return err
@@ -208,10 +212,10 @@ func (m *Manager) moved(ctx context.Context, rid id.Run, f func(t *turn, r *Run)
 	return *got, err
 }
 
-func (t *turn) move(r *Run, v Move) error {
+func (t *transaction) move(r *Run, v Move) error {
 	v = v.masked(t.mask(r))
 	if v.Version != 0 && v.Version < r.Moved {
-		return fault.Newf(fault.Conflict, "run.Move", string(r.ID), "it has moved meanwhile, and is %s", r.standing())
+		return fault.Newf(fault.Conflict, "run.Move", string(r.ID), "the run has changed its state and is now %s", r.describeState())
 	}
 	if v.To.Ended() {
 		return t.end(r, v)
@@ -220,17 +224,17 @@ func (t *turn) move(r *Run, v Move) error {
 		if err := raise(&r.Budget, v.Limits); err != nil {
 			return err
 		}
-		if err := t.raised(r.ID, r.Entry, v.By, v.Limits); err != nil {
+		if err := t.recordRaise(r.ID, r.Entry, v.By, v.Limits); err != nil {
 			return err
 		}
 	}
 	if r.State == Paused && r.Why == OverBudget {
-		if err := t.affords(r); err != nil {
+		if err := t.checkAffordable(r); err != nil {
 			return err
 		}
 	}
 	if (v.To == Scheduled || v.Why == ForSchedule) && v.NextRunAt.IsZero() && r.NextRunAt.IsZero() {
-		return fault.Fieldf("run.Move", "next_run_at", "is missing")
+		return fault.Fieldf("run.Move", "next_run_at", "must be set")
 	}
 	from, why := r.State, r.Why
 	if err := r.move(v.To, v.Why, v.Reason); err != nil {
@@ -239,20 +243,20 @@ func (t *turn) move(r *Run, v Move) error {
 	if !v.NextRunAt.IsZero() {
 		r.NextRunAt = v.NextRunAt
 	}
-	r.waited(from, why, t.now)
+	r.addWaited(from, why, t.now)
 	if v.To == Active {
 		r.Short, r.NextRunAt = nil, time.Time{}
 		if r.Started.IsZero() {
 			r.Started = t.now
 		}
 	}
-	return t.said(r, from, v, chain.RunMoved)
+	return t.recordMove(r, from, v, chain.RunMoved)
 }
 
-// waited counts how long a run was in the state that it leaves, if it waited there. One
-// that goes on after the watchdog had stopped it has its time anew.
-func (r *Run) waited(from State, why Why, now time.Time) {
-	r.worksTill(from, now)
+// addWaited adds the time spent in the state from to Waited, unless the run was active.
+// Resuming after a pause by the watchdog restarts the run's time.
+func (r *Run) addWaited(from State, why Why, now time.Time) {
+	r.addActiveTime(from, now)
 	switch {
 	case r.Started.IsZero():
 	case from == Paused && why == ByWatchdog && r.State == Active:
@@ -263,56 +267,56 @@ func (r *Run) waited(from State, why Why, now time.Time) {
 	r.Since = now
 }
 
-// Renew gives a run the time anew that it may take: somebody lets it go on.
+// Renew restarts the time of a run, so that its time limit counts from now.
 func (m *Manager) Renew(ctx context.Context, rid id.Run) (Run, error) {
-	return m.moved(ctx, rid, func(t *turn, r *Run) error {
+	return m.changeRun(ctx, rid, func(t *transaction, r *Run) error {
 		if r.State.Ended() || r.Started.IsZero() {
-			return fault.Newf(fault.Conflict, "run.Renew", string(rid), "it is %s", r.standing())
+			return fault.Newf(fault.Conflict, "run.Renew", string(rid), "it is %s", r.describeState())
 		}
 		r.Waited, r.Since = t.now.Sub(r.Started), t.now
-		t.touch(r)
+		t.markChanged(r)
 		return nil
 	})
 }
 
-// Warn has the feed say what a run is warned of.
+// Warn adds a warning about a run to the event stream.
 func (m *Manager) Warn(ctx context.Context, rid id.Run, cause, text string) error {
-	_, err := m.moved(ctx, rid, func(t *turn, r *Run) error {
+	_, err := m.changeRun(ctx, rid, func(t *transaction, r *Run) error {
 		return t.event(rid, RunWarned, map[string]any{"cause": cause, "text": clip(text, maxReason)})
 	})
 	return err
 }
 
-// end ends a run, and all below it.
-func (t *turn) end(r *Run, v Move) error {
+// end ends a run and cancels its unfinished descendants.
+func (t *transaction) end(r *Run, v Move) error {
 	from := r.State
 	if err := r.move(v.To, v.Why, v.Reason); err != nil {
 		return err
 	}
-	r.worksTill(from, t.now)
+	r.addActiveTime(from, t.now)
 	r.Since, r.Ended, r.Result, r.Error, r.NextRunAt = t.now, t.now, v.Result, v.Error, time.Time{}
 	if c := t.current(); c != nil && c.runs[r.ID] != nil {
 		w := c.runs[r.ID]
-		t.ended = append(t.ended, w)
+		t.endedRuns = append(t.endedRuns, w)
 	}
-	if err := t.said(r, from, v, chain.RunEnded); err != nil {
+	if err := t.recordMove(r, from, v, chain.RunEnded); err != nil {
 		return err
 	}
-	below, err := t.unended(Filter{Session: r.Session, Parent: r.ID})
+	below, err := t.unfinished(Filter{Session: r.Session, Parent: r.ID})
 	if err != nil {
 		return err
 	}
 	for _, child := range below {
-		if err := t.end(child, Move{To: Cancelled, By: v.By, Reason: fmt.Sprintf("the run above it, %s, is %s", r.ID, v.To)}); err != nil {
+		if err := t.end(child, Move{To: Cancelled, By: v.By, Reason: fmt.Sprintf("its parent %s is %s", r.ID, v.To)}); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// said tells of a move.
-func (t *turn) said(r *Run, from State, v Move, kind chain.Kind) error {
-	t.touch(r)
+// recordMove adds the event and the record of a change of state.
+func (t *transaction) recordMove(r *Run, from State, v Move, kind chain.Kind) error {
+	t.markChanged(r)
 	body := map[string]any{"from": from, "to": r.State}
 	for name, text := range map[string]string{"why": string(v.Why), "reason": v.Reason, "by": v.By, "error": v.Error} {
 		if text != "" {
@@ -331,8 +335,9 @@ func (t *turn) said(r *Run, from State, v Move, kind chain.Kind) error {
 	return t.record(Record{Kind: kind, Run: r.ID, Parent: r.Entry, Jail: r.Jail, By: v.By}, body)
 }
 
-// unended are the runs of a filter that have not ended, as they are in this turn.
-func (t *turn) unended(f Filter) ([]*Run, error) {
+// unfinished returns the unfinished runs of a filter, including the changes of this
+// transaction.
+func (t *transaction) unfinished(f Filter) ([]*Run, error) {
 	f.Limit = page
 	if f.States == nil {
 		f.States = []State{Scheduled, Active, Paused}
@@ -358,12 +363,11 @@ func (t *turn) unended(f Filter) ([]*Run, error) {
 	}
 }
 
-// Update writes on a run what its supervisor has to say of it. f may be called more
-// than once.
+// Update lets the supervisor change the details of a run. f may be called more than once.
 func (m *Manager) Update(ctx context.Context, rid id.Run, f func(d *Details)) (Run, error) {
-	return m.moved(ctx, rid, func(t *turn, r *Run) error {
+	return m.changeRun(ctx, rid, func(t *transaction, r *Run) error {
 		f(&r.Details)
-		t.touch(r)
+		t.markChanged(r)
 		if err := checkJSON("run.Update", "talk", r.Talk, maxTalk); err != nil {
 			return err
 		}
@@ -371,18 +375,18 @@ func (m *Manager) Update(ctx context.Context, rid id.Run, f func(d *Details)) (R
 	})
 }
 
-// beatEvery is how often it is written that an agent lives.
+// beatEvery is the resolution of Run.Beat.
 const beatEvery = 15 * time.Second
 
-// Beat says that the agent of a run lives, and returns the run as it is.
+// Beat records that the agent of a run is alive, and returns the run.
 func (m *Manager) Beat(ctx context.Context, rid id.Run) (Run, error) {
 	r, err := m.store.Run(ctx, rid)
 	if err != nil || r.State.Ended() || time.Since(r.Beat) < beatEvery {
 		return r, err
 	}
-	return m.moved(ctx, rid, func(t *turn, r *Run) error {
+	return m.changeRun(ctx, rid, func(t *transaction, r *Run) error {
 		r.Beat = t.now
-		t.touch(r)
+		t.markChanged(r)
 		return nil
 	})
 }

@@ -12,8 +12,8 @@ import (
 	"glasshouse/run"
 )
 
-// legal is the table of moves once more, as people have it.
-var legal = map[run.State]string{
+// legalMoves is an independent copy of the table of transitions.
+var legalMoves = map[run.State]string{
 	run.Scheduled: "scheduled active paused failed cancelled",
 	run.Active:    "paused done failed cancelled",
 	run.Paused:    "scheduled active failed cancelled",
@@ -22,8 +22,8 @@ var legal = map[run.State]string{
 	run.Cancelled: "",
 }
 
-func TestEveryMoveIsLegalOrRefused(t *testing.T) {
-	h := newHouse(t)
+func TestAllTransitions(t *testing.T) {
+	h := newHarness(t)
 	for _, from := range run.States() {
 		for _, to := range run.States() {
 			t.Run(fmt.Sprintf("%s to %s", from, to), func(t *testing.T) {
@@ -31,10 +31,10 @@ func TestEveryMoveIsLegalOrRefused(t *testing.T) {
 				before := len(events(t, h.Manager, r.Session))
 				moved, err := h.Move(t.Context(), r.ID, moveTo(to))
 				now := must(h.Get(t.Context(), r.ID))(t)
-				told := len(events(t, h.Manager, r.Session)) - before
-				if slices.Contains(words(legal[from]), string(to)) {
-					if err != nil || moved.State != to || now.State != to || told != 1 {
-						t.Errorf("it is %s, %v, and %d events tell of it", now.State, err, told)
+				published := len(events(t, h.Manager, r.Session)) - before
+				if slices.Contains(words(legalMoves[from]), string(to)) {
+					if err != nil || moved.State != to || now.State != to || published != 1 {
+						t.Errorf("run is %s, %v, with %d events", now.State, err, published)
 					}
 					kind := chain.RunMoved
 					if to.Ended() {
@@ -42,13 +42,13 @@ func TestEveryMoveIsLegalOrRefused(t *testing.T) {
 					}
 					last := h.entries(t, r.ID, chain.RunMoved, chain.RunEnded)
 					if e := last[len(last)-1]; e["kind"] != kind || e["from"] != string(from) || e["to"] != string(to) {
-						t.Errorf("the chain says %v", e)
+						t.Errorf("entry = %v", e)
 					}
 					return
 				}
 				wantKind(t, "Move", err, fault.Conflict)
-				if now.State != from || now.Version != r.Version || told != 0 {
-					t.Errorf("it was refused, and changed: %s, %d events", now.State, told)
+				if now.State != from || now.Version != r.Version || published != 0 {
+					t.Errorf("run was changed despite the error: %s, %d events", now.State, published)
 				}
 			})
 		}
@@ -78,7 +78,7 @@ func moveTo(to run.State) run.Move {
 	return v
 }
 
-// inState makes a run and takes it to a state.
+// inState creates a run in a state.
 func inState(t *testing.T, m *run.Manager, s run.State) run.Run {
 	t.Helper()
 	q := run.Request{Goal: "g"}
@@ -92,8 +92,8 @@ func inState(t *testing.T, m *run.Manager, s run.State) run.Run {
 	return r
 }
 
-func TestAMoveThatSaysNothingSensible(t *testing.T) {
-	h := newHouse(t)
+func TestInvalidMoves(t *testing.T) {
+	h := newHarness(t)
 	r := inState(t, h.Manager, run.Active)
 	for _, v := range []run.Move{
 		{To: "asleep"}, {To: ""}, {To: run.Paused}, {To: run.Paused, Why: "tea"}, {To: run.Done, Why: run.ByOperator},
@@ -103,24 +103,24 @@ func TestAMoveThatSaysNothingSensible(t *testing.T) {
 		wantKind(t, fmt.Sprintf("Move(%+v)", v), err, fault.Invalid)
 	}
 	_, err := h.Move(t.Context(), "r-none", run.Move{To: run.Done})
-	wantKind(t, "a move of no run", err, fault.NotFound)
+	wantKind(t, "Move of an unknown run", err, fault.NotFound)
 }
 
-func TestWhoMovesWhatHeSawMovesNothingElse(t *testing.T) {
-	h := newHouse(t)
+func TestMoveWithVersion(t *testing.T) {
+	h := newHarness(t)
 	ctx := t.Context()
 	r := start(t, h.Manager, run.Request{})
 	must(h.beginNew(ctx, r.ID, tool("in flight")))(t)
 	asked := must(h.Move(ctx, r.ID, run.Move{To: run.Paused, Why: run.ForApproval}))(t)
-	must(h.End(ctx, r.ID, "in flight", done("1")))(t) // it changes, and does not move
+	must(h.End(ctx, r.ID, "in flight", done("1")))(t) // changes the run, but not its state
 	must(h.Move(ctx, r.ID, run.Move{To: run.Active, Version: asked.Version}))(t)
 	must(h.Move(ctx, r.ID, run.Move{To: run.Paused, Why: run.ByOperator}))(t)
 	_, err := h.Move(ctx, r.ID, run.Move{To: run.Active, Version: asked.Version})
-	wantKind(t, "a move of what was moved by another", err, fault.Conflict)
+	wantKind(t, "Move with an old version", err, fault.Conflict)
 }
 
-func TestWhoCancelsAParentCancelsItsChildren(t *testing.T) {
-	h := newHouse(t)
+func TestCancelIncludesChildren(t *testing.T) {
+	h := newHarness(t)
 	ctx := t.Context()
 	root := start(t, h.Manager, run.Request{Session: "s"})
 	other := start(t, h.Manager, run.Request{Session: "s"})
@@ -129,9 +129,9 @@ func TestWhoCancelsAParentCancelsItsChildren(t *testing.T) {
 		all = append(all, start(t, h.Manager, run.Request{Session: "s", Parent: parent}))
 	}
 	_, err := h.Create(ctx, run.Request{Session: "s", Goal: "g", Parent: all[7].ID})
-	wantKind(t, "a run nine deep", err, fault.Exhausted)
+	wantKind(t, "Create at depth nine", err, fault.Exhausted)
 	_, err = h.Create(ctx, run.Request{Session: "another", Goal: "g", Parent: root.ID})
-	wantKind(t, "a parent of another session", err, fault.Conflict)
+	wantKind(t, "Create with a parent of another session", err, fault.Conflict)
 
 	must(h.Move(ctx, all[2].ID, run.Move{To: run.Paused, Why: run.ForApproval}))(t)
 	must(h.Finish(ctx, all[7].ID, run.Finish{}))(t)
@@ -142,25 +142,25 @@ func TestWhoCancelsAParentCancelsItsChildren(t *testing.T) {
 			want = run.Done
 		}
 		if now := must(h.Get(ctx, r.ID))(t); now.State != want || now.Ended.IsZero() {
-			t.Errorf("the run %d deep is %s, want %s", i+1, now.State, want)
+			t.Errorf("run at depth %d is %s, want %s", i+1, now.State, want)
 		}
 	}
 	if now := must(h.Get(ctx, other.ID))(t); now.State != run.Active {
-		t.Errorf("a run beside it is %s", now.State)
+		t.Errorf("unrelated run is %s, want active", now.State)
 	}
 	_, err = h.Create(ctx, run.Request{Session: "s", Goal: "g", Parent: root.ID})
-	wantKind(t, "a child of what has ended", err, fault.Conflict)
+	wantKind(t, "Create with an ended parent", err, fault.Conflict)
 }
 
-func TestAClosedSessionTakesNothingMore(t *testing.T) {
-	h := newHouse(t)
+func TestClosedSessionRefusesChanges(t *testing.T) {
+	h := newHarness(t)
 	ctx := t.Context()
 	parent := start(t, h.Manager, run.Request{Session: "s"})
 	child := start(t, h.Manager, run.Request{Session: "s", Parent: parent.ID})
 	must(h.CloseSession(ctx, "s", "anna", "done with it"))(t)
 	for _, rid := range []id.Run{parent.ID, child.ID} {
 		if r := must(h.Get(ctx, rid))(t); r.State != run.Cancelled {
-			t.Errorf("%s is %s", rid, r.State)
+			t.Errorf("run %s is %s, want cancelled", rid, r.State)
 		}
 	}
 	_, err := h.Create(ctx, run.Request{Session: "s", Goal: "g"})
@@ -168,17 +168,17 @@ func TestAClosedSessionTakesNothingMore(t *testing.T) {
 	_, err = h.Send(ctx, run.Message{Session: "s", Text: "hello?"})
 	wantKind(t, "Send", err, fault.Conflict)
 	if s := must(h.CloseSession(ctx, "s", "anna", ""))(t); s.State != run.Closed {
-		t.Errorf("closed again it is %s", s.State)
+		t.Errorf("second CloseSession = %s, want closed", s.State)
 	}
 	if n := len(h.entries(t, "", chain.SessionClosed)); n != 1 {
-		t.Errorf("the chain says %d times that it was closed", n)
+		t.Errorf("%d entries of the closing, want 1", n)
 	}
 	_, err = h.Open(ctx, run.Session{ID: "no such name!"})
 	wantKind(t, "Open", err, fault.Invalid)
 }
 
-func TestARunWaitsForItsTime(t *testing.T) {
-	h := newHouse(t)
+func TestScheduledRunIsDue(t *testing.T) {
+	h := newHarness(t)
 	ctx := t.Context()
 	now := time.Now()
 	soon := start(t, h.Manager, run.Request{Session: "s", NextRunAt: now.Add(time.Minute), Schedule: "0 0 * * * *"})
@@ -186,10 +186,10 @@ func TestARunWaitsForItsTime(t *testing.T) {
 	held := start(t, h.Manager, run.Request{Session: "s", NextRunAt: now.Add(30 * time.Second)})
 	must(h.Move(ctx, held.ID, run.Move{To: run.Paused, Why: run.ByOperator}))(t)
 	if soon.State != run.Scheduled || !soon.Started.IsZero() {
-		t.Fatalf("it was made as %+v", soon)
+		t.Fatalf("Create = %+v, want scheduled", soon)
 	}
 	_, _, err := h.Begin(ctx, soon.ID, tool("k"))
-	wantKind(t, "a step before its time", err, fault.Conflict)
+	wantKind(t, "Begin before the run is due", err, fault.Conflict)
 	due := func(at time.Time) (list []id.Run) {
 		for _, r := range must(h.Due(ctx, at, 0))(t) {
 			list = append(list, r.ID)
@@ -208,26 +208,26 @@ func TestARunWaitsForItsTime(t *testing.T) {
 	must(h.Move(ctx, soon.ID, run.Move{To: run.Active}))(t)
 	must(h.Move(ctx, soon.ID, run.Move{To: run.Paused, Why: run.ForSchedule, NextRunAt: now.Add(30 * time.Minute)}))(t)
 	if r := must(h.Move(ctx, held.ID, run.Move{To: run.Scheduled}))(t); !r.NextRunAt.Equal(now.Add(30 * time.Second)) {
-		t.Errorf("going on it waits until %v", r.NextRunAt)
+		t.Errorf("NextRunAt after resuming = %v", r.NextRunAt)
 	}
 	if got := due(now.Add(time.Hour)); !slices.Equal(got, []id.Run{held.ID, soon.ID, later.ID}) {
 		t.Errorf("due in an hour: %v", got)
 	}
 }
 
-func TestTheSameRequestTwiceIsOneRun(t *testing.T) {
-	h := newHouse(t)
+func TestCreateIsIdempotent(t *testing.T) {
+	h := newHarness(t)
 	first := start(t, h.Manager, run.Request{Session: "s", Key: "k"})
 	if again := start(t, h.Manager, run.Request{Session: "s", Key: "k"}); again.ID != first.ID {
-		t.Errorf("asked again it is %s, want %s", again.ID, first.ID)
+		t.Errorf("second Create = %s, want %s", again.ID, first.ID)
 	}
 	if other := start(t, h.Manager, run.Request{Session: "s2", Key: "k"}); other.ID == first.ID {
-		t.Error("it is the same in another session")
+		t.Error("the same key returns the same run in another session")
 	}
 }
 
-func TestListsComeInPagesThatNothingShifts(t *testing.T) {
-	h := newHouse(t)
+func TestListPagesAreStable(t *testing.T) {
+	h := newHarness(t)
 	ctx := t.Context()
 	var want []id.Run
 	for range 7 {
@@ -250,12 +250,12 @@ func TestListsComeInPagesThatNothingShifts(t *testing.T) {
 		start(t, h.Manager, run.Request{Session: "s"}) // newer than the page
 	}
 	if !slices.Equal(got, want) {
-		t.Errorf("the pages are %v, want %v", got, want)
+		t.Errorf("pages = %v, want %v", got, want)
 	}
 	if list := must(h.List(ctx, run.Filter{States: []run.State{run.Done, run.Failed}}))(t); len(list) != 0 {
-		t.Errorf("%d have ended", len(list))
+		t.Errorf("List of ended runs has %d, want 0", len(list))
 	}
 	if list := must(h.Sessions(ctx, run.SessionFilter{Limit: 1, After: "s2"}))(t); len(list) != 1 || list[0].ID != "s" {
-		t.Errorf("the session before is %v", list)
+		t.Errorf("Sessions after s2 = %v, want s", list)
 	}
 }

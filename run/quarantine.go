@@ -25,46 +25,47 @@ import (
 	"glasshouse/manifest"
 )
 
-// A Sealed is a text that only those may have who are allowed to, until it is gone.
-// In place of it stands its handle.
+// A Sealed is an encrypted personal text, which only cleared readers may see until it expires.
+// Other objects contain its handle instead.
 type Sealed struct {
 	Handle  string           `json:"handle"`
 	Session string           `json:"session"`
 	Labels  []manifest.Label `json:"labels"`
 	Expires time.Time        `json:"expires"`
-	Text    string           `json:"text"` // age, in base64
+	Text    string           `json:"text"` // encrypted with age, in base64
 }
 
-// handles is what all of them begin with.
-const handles = "quarantine:"
+// handlePrefix is the prefix of all handles.
+const handlePrefix = "quarantine:"
 
-// IsHandle reports whether a text is a handle.
+// IsHandle reports whether a text has the form of a handle.
 func IsHandle(text string) bool {
-	rest, ok := strings.CutPrefix(text, handles)
+	rest, ok := strings.CutPrefix(text, handlePrefix)
 	return ok && len(rest) == 26 && strings.Trim(rest, "ABCDEFGHIJKLMNOPQRSTUVWXYZ234567") == ""
 }
 
-// personal reports whether what has such a label goes into quarantine.
+// personal reports whether data with these labels must be quarantined.
 func personal(labels ...manifest.Label) bool {
 	return !manifest.Redacted.Covers(manifest.Join(labels...))
 }
 
-// seal returns what is kept of a text: itself, or a handle if it is personal.
-func (t *turn) seal(text string, labels []manifest.Label) (string, error) {
+// seal returns the stored form of a text: the text, or a handle if it is personal.
+func (t *transaction) seal(text string, labels []manifest.Label) (string, error) {
 	if !personal(labels...) || text == "" {
 		return text, nil
 	}
-	s := Sealed{Handle: handles + rand.Text(), Session: t.live.id, Labels: labels, Expires: t.now.Add(t.cfg.TTL)}
+	s := Sealed{Handle: handlePrefix + rand.Text(), Session: t.local.id, Labels: labels, Expires: t.now.Add(t.cfg.TTL)}
 	var err error
-	if s.Text, err = t.encrypt(s.Handle, []byte(text)); err != nil {
+	s.Text, err = t.encrypt(s.Handle, []byte(text))
+	if err != nil {
 		return "", err
 	}
 	t.c.Sealed = append(t.c.Sealed, s)
 	return s.Handle, nil
 }
 
-// sealJSON is seal of a JSON value, whose handle is a JSON string.
-func (t *turn) sealJSON(text json.RawMessage, labels []manifest.Label) (json.RawMessage, error) {
+// sealJSON is seal for a JSON value. The handle is a JSON string.
+func (t *transaction) sealJSON(text json.RawMessage, labels []manifest.Label) (json.RawMessage, error) {
 	if !personal(labels...) || len(text) == 0 {
 		return text, nil
 	}
@@ -72,14 +73,14 @@ func (t *turn) sealJSON(text json.RawMessage, labels []manifest.Label) (json.Raw
 	return json.RawMessage(`"` + handle + `"`), err
 }
 
-// A Reader is who wants to read what is in quarantine.
+// A Reader is the reader of a quarantined text.
 type Reader struct {
-	Name   string           // for the chain
-	Labels []manifest.Label // that he may have
+	Name   string           // for the audit log
+	Labels []manifest.Label // data classes that the reader is cleared for
 }
 
-// Reveal returns what a handle stands for, to who may have it. That he read it, or
-// was refused, is recorded before. What is gone is a fault.NotFound for ever.
+// Reveal returns the text of a handle to a cleared reader. It records the access or the
+// refusal before it returns. Once a text has expired, Reveal returns fault.NotFound.
 func (m *Manager) Reveal(ctx context.Context, handle string, who Reader) (string, error) {
 	s, err := m.sealed(ctx, handle)
 	if err != nil {
@@ -87,30 +88,32 @@ func (m *Manager) Reveal(ctx context.Context, handle string, who Reader) (string
 	}
 	if _, err := m.cfg.Chain.Append(ctx, chain.Entry{
 		Kind: chain.OperatorActed, Session: s.Session, Agent: actor(who.Name),
-		Body: revealed(handle, s.Labels, who.may(s)),
+		Body: revealBody(handle, s.Labels, who.canRead(s)),
 	}); err != nil {
-		return "", fmt.Errorf("record who reads what is in quarantine: %w", err)
+		return "", fmt.Errorf("record the access to quarantined data: %w", err)
 	}
-	if !who.may(s) {
+	if !who.canRead(s) {
 		return "", &fault.Error{Op: "run.Reveal", On: handle, Kind: fault.Denied,
-			Err: fmt.Errorf("it is %s, which %s may not have", manifest.Join(s.Labels...), who.Name), Remedy: "ask who may"}
+			Err: fmt.Errorf("the data is labelled %s, which %s is not cleared for", manifest.Join(s.Labels...), who.Name), Remedy: "request access from an administrator"}
 	}
 	return m.decrypt(s.Handle, s.Text)
 }
 
-func (who Reader) may(s Sealed) bool { return manifest.Covered(who.Labels, manifest.Join(s.Labels...)) }
+func (who Reader) canRead(s Sealed) bool {
+	return manifest.Covered(who.Labels, manifest.Join(s.Labels...))
+}
 
-func revealed(handle string, labels []manifest.Label, allowed bool) json.RawMessage {
+func revealBody(handle string, labels []manifest.Label, allowed bool) json.RawMessage {
 	text, err := json.Marshal(map[string]any{"action": "quarantine.reveal", "handle": handle, "labels": labels, "allowed": allowed})
 	if err != nil {
-		panic(err) // strings and a bool
+		panic(err) // cannot fail: strings and a bool
 	}
 	return text
 }
 
-// Text is what the agents of a session read in place of a text: what a handle stands
-// for, if the session may have that and it belongs to it; else the text itself.
-// What they read of the quarantine is recorded.
+// Text returns a text as the agents of a session may read it. If text is a handle of this
+// session and the session is cleared for its labels, Text returns the revealed text and
+// records the access. Else it returns text itself.
 func (m *Manager) Text(ctx context.Context, sid, text string) (string, error) {
 	if !IsHandle(text) {
 		return text, nil
@@ -127,15 +130,15 @@ func (m *Manager) Text(ctx context.Context, sid, text string) (string, error) {
 		return "", err
 	}
 	who := Reader{Name: "session " + sid, Labels: of.Labels}
-	if s.Session != sid || !who.may(s) {
+	if s.Session != sid || !who.canRead(s) {
 		return text, nil
 	}
 	return m.Reveal(ctx, text, who)
 }
 
-// sealed is what is kept under a handle, unless its time is over.
+// sealed returns the entry of a handle unless it has expired.
 func (m *Manager) sealed(ctx context.Context, handle string) (Sealed, error) {
-	gone := fault.Newf(fault.NotFound, "run.Reveal", clip(handle, maxName), "there is no such text, or it is gone")
+	gone := fault.Newf(fault.NotFound, "run.Reveal", clip(handle, maxName), "the text does not exist or has expired")
 	if !IsHandle(handle) {
 		return Sealed{}, gone
 	}
@@ -146,10 +149,10 @@ func (m *Manager) sealed(ctx context.Context, handle string) (Sealed, error) {
 	return s, err
 }
 
-// encrypt seals a text under a name, so that it is of use under no other.
+// encrypt encrypts a text together with name, so that decrypt accepts it under that name only.
 func (m *Manager) encrypt(name string, text []byte) (string, error) {
 	if m.cfg.Key == nil {
-		return "", fault.Cannot("run.seal", "there is no key to keep what is personal with", "configure the quarantine's key, or redact it before")
+		return "", fault.Cannot("run.seal", "personal data cannot be stored without an encryption key", "configure the quarantine key, or redact the data first")
 	}
 	var b bytes.Buffer
 	w, err := age.Encrypt(&b, m.cfg.Key.Recipient())
@@ -168,9 +171,9 @@ func (m *Manager) encrypt(name string, text []byte) (string, error) {
 // decrypt is the inverse of encrypt.
 func (m *Manager) decrypt(name, sealed string) (string, error) {
 	if m.cfg.Key == nil {
-		return "", fault.Cannot("run.unseal", "there is no key to read what is personal with", "configure the quarantine's key")
+		return "", fault.Cannot("run.unseal", "personal data cannot be read without the encryption key", "configure the quarantine key")
 	}
-	bad := fault.Newf(fault.Unavailable, "run.unseal", name, "it was sealed with another key, or is damaged")
+	bad := fault.Newf(fault.Unavailable, "run.unseal", name, "the data is damaged or was encrypted with a different key")
 	b, err := base64.StdEncoding.DecodeString(sealed)
 	if err != nil {
 		return "", bad
@@ -190,14 +193,14 @@ func (m *Manager) decrypt(name, sealed string) (string, error) {
 	return text, nil
 }
 
-// digest is what a text is known again by.
+// digest returns the SHA-256 digest of a text.
 func digest(text []byte) string {
 	sum := sha256.Sum256(text)
 	return "sha256:" + hex.EncodeToString(sum[:])
 }
 
-// keyed is digest of a text that nobody may guess.
-func (m *Manager) keyed(text []byte) string {
+// keyedDigest is digest for personal texts, which must not be guessable from the digest.
+func (m *Manager) keyedDigest(text []byte) string {
 	if m.cfg.Key == nil {
 		return digest(text)
 	}
@@ -206,27 +209,27 @@ func (m *Manager) keyed(text []byte) string {
 	return "hmac:" + hex.EncodeToString(h.Sum(nil))
 }
 
-// ReadKey reads the key of a quarantine from a file that only its owner may read. If
-// there is none it is made.
+// ReadKey reads the key of the quarantine from a file with owner-only permissions. It
+// generates the key if the file does not exist.
 func ReadKey(file string) (*age.X25519Identity, error) {
 	info, err := os.Lstat(file)
 	if errors.Is(err, fs.ErrNotExist) {
 		return makeKey(file)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("read the quarantine's key: %w", err)
+		return nil, fmt.Errorf("read the quarantine key: %w", err)
 	}
 	if !info.Mode().IsRegular() || info.Mode().Perm()&0o077 != 0 {
 		return nil, &fault.Error{Op: "run.ReadKey", On: file, Kind: fault.Denied,
-			Err: fmt.Errorf("others than its owner may use it, or it is no file: %v", info.Mode()), Remedy: "chmod 600 it"}
+			Err: fmt.Errorf("want a regular file without permissions for group and others, got mode %v", info.Mode()), Remedy: "run chmod 600 on the file"}
 	}
 	text, err := os.ReadFile(file)
 	if err != nil {
-		return nil, fmt.Errorf("read the quarantine's key: %w", err)
+		return nil, fmt.Errorf("read the quarantine key: %w", err)
 	}
 	key, err := age.ParseX25519Identity(strings.TrimSpace(string(text)))
 	if err != nil {
-		return nil, fault.Newf(fault.Invalid, "run.ReadKey", file, "it is no key")
+		return nil, fault.Newf(fault.Invalid, "run.ReadKey", file, "the file does not contain an age identity")
 	}
 	return key, nil
 }
@@ -237,11 +240,11 @@ func makeKey(file string) (*age.X25519Identity, error) {
 		err = atomicfile.Durable(file, []byte(key.String()+"\n"), 0o600)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("make the quarantine's key: %w", err)
+		return nil, fmt.Errorf("create the quarantine key: %w", err)
 	}
 	return key, nil
 }
 
-// Purge forgets what is in quarantine and whose time is over, and says how much it
-// was. It is done every minute anyway.
+// Purge deletes expired texts of the quarantine, and returns their number. The Manager also
+// does this every minute.
 func (m *Manager) Purge(ctx context.Context) (int64, error) { return m.store.Purge(ctx, time.Now()) }

@@ -14,9 +14,10 @@ import (
 	"glasshouse/id"
 )
 
-// A Record is what the causal chain is owed for a change, until it is paid.
+// A Record is a pending entry of the causal chain. It is stored with the change that it
+// describes, and deleted after it was appended to the chain.
 type Record struct {
-	ID         string          `json:"id"` // in the entry's body, to be known again
+	ID         string          `json:"id"` // also in the body of the entry, to detect duplicates
 	Holder     string          `json:"holder"`
 	At         time.Time       `json:"at"`
 	Kind       chain.Kind      `json:"kind"`
@@ -28,23 +29,24 @@ type Record struct {
 	Checkpoint id.Checkpoint   `json:"checkpoint,omitempty"`
 	Body       json.RawMessage `json:"body"`
 
-	entry int64 // in the chain; 0: not there, as far as is known
+	entry int64 // number in the chain; 0: not known to be appended
 }
 
-// page is how many records are read at once.
+// page is how many objects are read per query.
 const page = 200
 
-// record has the chain owe an entry for the change.
-func (t *turn) record(r Record, body any) error {
+// record adds a record to the change.
+func (t *transaction) record(r Record, body any) error {
 	text, err := json.Marshal(body)
 	if err != nil {
-		return fmt.Errorf("write entry %s: %w", r.Kind, err)
+		return fmt.Errorf("encode entry %s: %w", r.Kind, err)
 	}
-	if text, err = recordable(text); err != nil {
-		return fmt.Errorf("write entry %s: %w", r.Kind, err)
+	text, err = recordable(text)
+	if err != nil {
+		return fmt.Errorf("encode entry %s: %w", r.Kind, err)
 	}
 	r.By = actor(r.By)
-	r.ID, r.Holder, r.At, r.Session = rand.Text(), t.cfg.Holder, t.now, t.live.id
+	r.ID, r.Holder, r.At, r.Session = rand.Text(), t.cfg.Holder, t.now, t.local.id
 	r.Body = slices.Concat([]byte(`{"record":"`+r.ID+`"`), []byte(","), text[1:])
 	if string(text) == "{}" {
 		r.Body = []byte(`{"record":"` + r.ID + `"}`)
@@ -53,9 +55,9 @@ func (t *turn) record(r Record, body any) error {
 	return nil
 }
 
-// recordable is a body as the chain takes it: what was kept must not fail to be
-// recorded. A number that its JSON cannot have makes it a text; of one that is too
-// large there is the digest.
+// recordable returns a body that the chain accepts, because a stored change must not fail to
+// be recorded. A body that has no canonical JSON form, for example because of a number, is
+// stored as a string. A body that is too large is replaced with its digest.
 func recordable(text []byte) ([]byte, error) {
 	if len(text) > chain.MaxBody/2 {
 		return json.Marshal(map[string]any{"digest": digest(text), "bytes": len(text)})
@@ -66,33 +68,33 @@ func recordable(text []byte) ([]byte, error) {
 	return text, nil
 }
 
-// pay records in the chain what is owed to it, and returns the numbers of the
-// entries. What was done and cannot be recorded stops all that would follow in the
-// session. The caller holds l.mu.
+// flushRecords appends the pending records of a session to the chain, and returns the numbers
+// of the entries by record ID. While it fails, every further change of the session fails. The
+// caller holds l.mu.
 //
 // +checklocks:l.mu
-func (m *Manager) pay(ctx context.Context, l *live) (map[string]int64, error) {
-	if len(l.owed) == 0 {
+func (m *Manager) flushRecords(ctx context.Context, l *localSession) (map[string]int64, error) {
+	if len(l.unrecorded) == 0 {
 		return nil, nil
 	}
 	entries := map[string]int64{}
-	for len(l.owed) > 0 {
-		r := &l.owed[0]
-		if err := m.payOne(ctx, r); err != nil {
+	for len(l.unrecorded) > 0 {
+		r := &l.unrecorded[0]
+		if err := m.flushRecord(ctx, r); err != nil {
 			return entries, &fault.Error{Op: "run", On: l.id, Kind: fault.Unavailable,
-				Err:    fmt.Errorf("it is kept, and not recorded yet: %w", err),
-				Remedy: "nothing else happens in the session until it is; ask how it stands before asking again"}
+				Err:    fmt.Errorf("the change is stored, but not yet in the audit log: %w", err),
+				Remedy: "check the state of the session before you retry; it accepts no changes until the audit log works again"}
 		}
 		entries[r.ID] = r.entry
-		l.owed = l.owed[1:]
+		l.unrecorded = l.unrecorded[1:]
 	}
 	return entries, nil
 }
 
-func (m *Manager) payOne(ctx context.Context, r *Record) error {
+func (m *Manager) flushRecord(ctx context.Context, r *Record) error {
 	if r.entry == 0 {
 		parent := r.Parent
-		if r.Holder != m.cfg.Holder { // that is an entry of another's chain
+		if r.Holder != m.cfg.Holder { // the parent is an entry of another chain
 			parent = 0
 		}
 		e, err := m.cfg.Chain.Append(ctx, chain.Entry{
@@ -104,103 +106,106 @@ func (m *Manager) payOne(ctx context.Context, r *Record) error {
 		r.entry = e.Seq
 	}
 	entry := r.entry
-	if r.Holder != m.cfg.Holder { // who reads it looks for it in the other's chain
+	if r.Holder != m.cfg.Holder { // readers look for the entry in the chain of r.Holder
 		entry = 0
 	}
 	return m.store.Paid(ctx, *r, entry)
 }
 
-// settleOwn pays what a process of the same name, which is no more, left owed.
-func (m *Manager) settleOwn(ctx context.Context) error {
+// recoverOwnRecords appends the records that an earlier process with the same Holder left
+// behind.
+func (m *Manager) recoverOwnRecords(ctx context.Context) error {
 	for {
-		owed, err := m.store.Owed(ctx, m.cfg.Holder, page)
-		if err != nil || len(owed) == 0 {
+		pending, err := m.store.Owed(ctx, m.cfg.Holder, page)
+		if err != nil || len(pending) == 0 {
 			return err
 		}
-		if err := m.settle(ctx, owed); err != nil {
+		if err := m.recoverRecords(ctx, pending); err != nil {
 			return err
 		}
 	}
 }
 
-// settleOthers pays what others have not paid for so long that they never will.
-func (m *Manager) settleOthers(ctx context.Context) error {
+// recoverAbandonedRecords takes over and appends records that other processes have not
+// appended for abandonedAfter.
+func (m *Manager) recoverAbandonedRecords(ctx context.Context) error {
 	for {
 		now := time.Now()
-		owed, err := m.store.TakeOwed(ctx, m.cfg.Holder, now.Add(-debtAge), now, page)
-		if err != nil || len(owed) == 0 {
+		pending, err := m.store.TakeOwed(ctx, m.cfg.Holder, now.Add(-abandonedAfter), now, page)
+		if err != nil || len(pending) == 0 {
 			return err
 		}
-		if err := m.settle(ctx, owed); err != nil {
+		if err := m.recoverRecords(ctx, pending); err != nil {
 			return err
 		}
 	}
 }
 
-func (m *Manager) settle(ctx context.Context, owed []Record) error {
-	for _, r := range owed {
+func (m *Manager) recoverRecords(ctx context.Context, pending []Record) error {
+	for _, r := range pending {
 		var err error
-		if r.entry, err = m.recorded(ctx, r); err == nil {
-			err = m.payOne(ctx, &r)
+		r.entry, err = m.findEntry(ctx, r)
+		if err == nil {
+			err = m.flushRecord(ctx, &r)
 		}
 		if err != nil {
-			return fmt.Errorf("record what was done before: %w", err)
+			return fmt.Errorf("append a pending record to the audit log: %w", err)
 		}
 	}
 	return nil
 }
 
-// settleUnsure pays what is owed here and not known to be: of a write that failed nobody
-// could say whether it was carried out.
-func (m *Manager) settleUnsure(ctx context.Context) error {
-	owed, err := m.store.Owed(ctx, m.cfg.Holder, page)
+// recoverUncertainRecords appends stored records of this Holder that are not queued in memory.
+// They come from writes that failed without a known result.
+func (m *Manager) recoverUncertainRecords(ctx context.Context) error {
+	pending, err := m.store.Owed(ctx, m.cfg.Holder, page)
 	if err != nil {
 		return err
 	}
-	before := time.Now().Add(-debtAge)
-	owed = slices.DeleteFunc(owed, func(r Record) bool { return r.At.After(before) || m.knowsOf(r) })
-	return m.settle(ctx, owed)
+	before := time.Now().Add(-abandonedAfter)
+	pending = slices.DeleteFunc(pending, func(r Record) bool { return r.At.After(before) || m.isQueued(r) })
+	return m.recoverRecords(ctx, pending)
 }
 
-// knowsOf reports whether a debt is known here, and paid with what else happens in its
-// session.
-func (m *Manager) knowsOf(r Record) bool {
+// isQueued reports whether a record is queued in memory, and appended with the next change of
+// its session.
+func (m *Manager) isQueued(r Record) bool {
 	m.mu.Lock()
-	l := m.live[r.Session]
+	l := m.local[r.Session]
 	m.mu.Unlock()
 	if l == nil {
 		return false
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return slices.ContainsFunc(l.owed, func(o Record) bool { return o.ID == r.ID })
+	return slices.ContainsFunc(l.unrecorded, func(o Record) bool { return o.ID == r.ID })
 }
 
-// payAgain tries anew to pay what could not be paid when it was owed.
-func (m *Manager) payAgain(ctx context.Context) {
+// retryRecords appends queued records again after an earlier failure.
+func (m *Manager) retryRecords(ctx context.Context) {
 	m.mu.Lock()
-	all := slices.Collect(maps.Keys(m.live))
+	all := slices.Collect(maps.Keys(m.local))
 	m.mu.Unlock()
 	for _, sid := range all {
-		l, err := m.enter(sid)
+		l, err := m.acquireLocal(sid)
 		if err != nil {
 			return
 		}
 		l.mu.Lock()
-		if _, err := m.pay(ctx, l); err != nil {
-			m.cfg.Log.Error("what was done is still not recorded", "session", sid, "error", err)
+		if _, err := m.flushRecords(ctx, l); err != nil {
+			m.cfg.Log.Error("failed to append pending records to the audit log", "session", sid, "error", err)
 		}
-		m.leave(l)
+		m.releaseLocal(l)
 	}
 }
 
-// debtAge is after how long a record is another's to pay: longer than the chain
-// takes to say that it cannot.
-const debtAge = 2 * time.Minute
+// abandonedAfter is the age at which another process may append a record. It is longer than
+// the chain takes to report a failure.
+const abandonedAfter = 2 * time.Minute
 
-// recorded is the number of the entry that a record has in the chain already, or 0:
-// whoever owed it may have been killed after he paid and before he noted it.
-func (m *Manager) recorded(ctx context.Context, r Record) (int64, error) {
+// findEntry returns the number of the chain entry of a record, or 0. A process may have been
+// killed after it appended the record and before it deleted it.
+func (m *Manager) findEntry(ctx context.Context, r Record) (int64, error) {
 	q := chain.Query{Session: r.Session, Run: string(r.Run), Kinds: []chain.Kind{r.Kind}, From: r.At.Add(-time.Minute)}
 	for {
 		list, err := m.cfg.Chain.Entries(ctx, q)

@@ -13,34 +13,33 @@ import (
 	"glasshouse/id"
 )
 
-// A ResumeRequest says from where a run goes on, and how.
+// A ResumeRequest says from which checkpoint and how a run is resumed.
 type ResumeRequest struct {
-	Checkpoint id.Checkpoint  // "": the last; a run that has none goes on from its beginning
-	Branch     bool           // as another run
-	As         id.Run         // with Branch, the name of that; "": a fresh one
+	Checkpoint id.Checkpoint  // "": the last; a run without one resumes from its beginning
+	Branch     bool           // as a new run
+	As         id.Run         // with Branch, the id of the new run; "": a random one
 	Limits     budget.Amounts // raised
 	By         string
 	Reason     string
 
-	// Update writes on the run that goes on, with the move. It may be called more
-	// than once.
+	// Update changes the details of the resumed run in the same transaction. It may be called
+	// more than once.
 	Update func(d *Details)
 }
 
-// Resume has a run go on from a checkpoint, and returns the run that goes on and the
-// checkpoint; one without an id is the run's beginning.
+// Resume resumes a run from a checkpoint. It returns the resumed run and the checkpoint, whose
+// ID is empty if the run resumes from its beginning.
 //
-// In place, the run becomes active, if it is not, and its journal stays as it is: an
-// agent that does again what it did after the checkpoint is answered from the journal
-// and nothing is done twice, also what was in flight. As a branch, another run begins
-// with the journal as it was at the checkpoint, with the budget as it was then, and
-// with nothing in flight ended: whoever supervises it finds out by the Refs what came
-// of that. A run that has ended goes on only as a branch.
+// In place, the run becomes active and its step log stays as it is. An agent that repeats
+// steps after the checkpoint gets their results from the step log, so no step is executed
+// twice. As a branch, a new run starts with the step log and the budget of the checkpoint.
+// Steps that were in flight at the checkpoint are still in flight; the supervisor uses their
+// Refs to find their side effects. A run that has ended can only be resumed as a branch.
 func (m *Manager) Resume(ctx context.Context, rid id.Run, q ResumeRequest) (Run, Checkpoint, error) {
 	q.Reason, q.By = clip(q.Reason, maxReason), actor(q.By)
 	var c Checkpoint
-	var goesOn *Run
-	_, err := m.moved(ctx, rid, func(t *turn, r *Run) error {
+	var result *Run
+	_, err := m.changeRun(ctx, rid, func(t *transaction, r *Run) error {
 		cid := q.Checkpoint
 		if cid == "" {
 			cid = r.Checkpoint
@@ -48,29 +47,30 @@ func (m *Manager) Resume(ctx context.Context, rid id.Run, q ResumeRequest) (Run,
 		c = Checkpoint{Session: r.Session, Run: rid, Budget: budget.State{Limits: r.Budget.Limits}}
 		if cid != "" {
 			var err error
-			if c, err = m.Checkpoint(ctx, cid); err != nil {
+			c, err = m.Checkpoint(ctx, cid)
+			if err != nil {
 				return err
 			}
 		}
 		if c.Run != rid {
-			return fault.Newf(fault.Conflict, "run.Resume", string(cid), "it is of run %s", c.Run)
+			return fault.Newf(fault.Conflict, "run.Resume", string(cid), "checkpoint belongs to run %s", c.Run)
 		}
-		goesOn = r
+		result = r
 		if !q.Branch {
 			return t.resume(r, c, q)
 		}
 		var err error
-		goesOn, err = t.branch(r, c, q)
+		result, err = t.branch(r, c, q)
 		return err
 	})
 	if err != nil {
 		return Run{}, Checkpoint{}, err
 	}
-	return *goesOn, c, nil
+	return *result, c, nil
 }
 
-// resume is Resume in place.
-func (t *turn) resume(r *Run, c Checkpoint, q ResumeRequest) error {
+// resume implements Resume in place.
+func (t *transaction) resume(r *Run, c Checkpoint, q ResumeRequest) error {
 	if r.State != Active {
 		if err := t.move(r, Move{To: Active, By: q.By, Reason: q.Reason, Limits: q.Limits}); err != nil {
 			return err
@@ -79,31 +79,31 @@ func (t *turn) resume(r *Run, c Checkpoint, q ResumeRequest) error {
 		if err := raise(&r.Budget, q.Limits); err != nil {
 			return err
 		}
-		if err := t.raised(r.ID, r.Entry, q.By, q.Limits); err != nil {
+		if err := t.recordRaise(r.ID, r.Entry, q.By, q.Limits); err != nil {
 			return err
 		}
 	}
 	if q.Update != nil {
 		q.Update(&r.Details)
 	}
-	t.touch(r)
-	return t.resumed(r, c, q, map[string]any{})
+	t.markChanged(r)
+	return t.recordResumed(r, c, q, map[string]any{})
 }
 
-// branch is Resume as another run.
-func (t *turn) branch(of *Run, c Checkpoint, q ResumeRequest) (*Run, error) {
-	if _, err := t.ready("run.Resume"); err != nil {
+// branch implements Resume as a new run.
+func (t *transaction) branch(of *Run, c Checkpoint, q ResumeRequest) (*Run, error) {
+	if _, err := t.openForWriting("run.Resume"); err != nil {
 		return nil, err
 	}
 	of.Branches++
-	t.touch(of)
+	t.markChanged(of)
 	r := &Run{
 		ID: cmp.Or(q.As, id.NewRun()), Session: of.Session, Parent: of.Parent, Depth: of.Depth, Goal: of.Goal, Details: of.Details,
 		Schedule: of.Schedule, Until: of.Until, Budget: c.Budget, OnExceed: of.OnExceed,
 		Steps: c.Steps, Journal: c.Journal, Of: of.ID, From: c.ID, Branch: of.Branches, Created: t.now,
 	}
-	r.Worked = time.Duration(c.Budget.Consumed[budget.Wall]) * time.Millisecond // as it was then
-	// Its jail and its process are yet to be made.
+	r.Worked = time.Duration(c.Budget.Consumed[budget.Wall]) * time.Millisecond // as at the checkpoint
+	// The supervisor creates a new jail and process.
 	r.Jail, r.Exec, r.Restarts, r.Stuck, r.GoesTo = "", "", 0, 0, ""
 	r.Rewound = slices.DeleteFunc(slices.Clone(of.Rewound), func(n int64) bool { return n > c.Steps })
 	if q.Update != nil {
@@ -125,14 +125,15 @@ func (t *turn) branch(of *Run, c Checkpoint, q ResumeRequest) (*Run, error) {
 		return nil, err
 	}
 	more := map[string]any{"branch": r.Branch, "steps": c.Steps}
-	if err := t.begin(r, of.Entry, q.By, more); err != nil {
+	if err := t.startRun(r, of.Entry, q.By, more); err != nil {
 		return nil, err
 	}
-	return r, t.resumed(of, c, q, map[string]any{"branch": r.Branch, "as": r.ID})
+	return r, t.recordResumed(of, c, q, map[string]any{"branch": r.Branch, "as": r.ID})
 }
 
-// copyJournal copies what was in the journal at a checkpoint, as it was then.
-func (t *turn) copyJournal(of, to *Run, c Checkpoint) error {
+// copyJournal copies the step log up to a checkpoint. Steps that were in flight then are in
+// flight in the copy.
+func (t *transaction) copyJournal(of, to *Run, c Checkpoint) error {
 	if c.Steps == 0 {
 		return nil
 	}
@@ -150,8 +151,8 @@ func (t *turn) copyJournal(of, to *Run, c Checkpoint) error {
 	return nil
 }
 
-// resumed tells that a run goes on from a checkpoint.
-func (t *turn) resumed(r *Run, c Checkpoint, q ResumeRequest, body map[string]any) error {
+// recordResumed adds the event and the record of a resumed run.
+func (t *transaction) recordResumed(r *Run, c Checkpoint, q ResumeRequest, body map[string]any) error {
 	body["checkpoint"], body["n"] = c.ID, c.N
 	for name, text := range map[string]string{"by": q.By, "reason": q.Reason} {
 		if text != "" {

@@ -1,14 +1,15 @@
-// Package run keeps what agents are put to work on: sessions, the messages that go
-// in and out of them, runs that pursue a goal, the journal of their steps, their
-// checkpoints, and the feed of all that happens to them.
+// Package run stores the work of agents: sessions, their incoming and outgoing messages, runs
+// that pursue a goal, the step log (journal) of each run, checkpoints, and the event stream of
+// all changes.
 //
-// What is answered was kept before. Each change is one transaction of the Store: the
-// record, its events in the feed, and what the causal chain is owed. The chain is
-// paid before the change is answered; after a kill in between, the next Manager pays.
+// A method returns only after its change is stored. Each change is one transaction of the
+// Store: the objects, their events, and the records for the causal chain (the audit log). The
+// records are appended to the chain before the method returns. If the process is killed in
+// between, the next Manager appends them.
 //
-// A session's runs are supervised by one Manager at a time, which has a claim on the
-// session for as long as it renews it: they draw from one budget, which is in that
-// Manager's memory. Everything else may be done by any Manager of the same Store.
+// One Manager at a time supervises the runs of a session. It holds a lease on the session and
+// renews it, because the runs spend from one budget in that Manager's memory. Any Manager of
+// the same Store may make all other changes.
 package run
 
 import (
@@ -20,97 +21,97 @@ import (
 	"glasshouse/manifest"
 )
 
-// A Run is one goal, pursued in a session.
+// A Run is one goal pursued in a session.
 type Run struct {
 	ID      id.Run `json:"id"`
 	Session string `json:"session"`
 	Parent  id.Run `json:"parent,omitempty"`
-	Depth   int    `json:"depth,omitempty"` // how many parents are above it
+	Depth   int    `json:"depth,omitempty"` // number of ancestors
 
 	Goal string `json:"goal"` // may be a handle: see Manager.Text
 	Details
 
 	State     State     `json:"state"`
-	Why       Why       `json:"why,omitempty"`    // what it is paused for
-	Reason    string    `json:"reason,omitempty"` // why it is in its state, for people
+	Why       Why       `json:"why,omitempty"`    // reason for being paused
+	Reason    string    `json:"reason,omitempty"` // explanation of the state, for people
 	Schedule  string    `json:"schedule,omitempty"`
 	NextRunAt time.Time `json:"next_run_at,omitzero"` // when it is due, if it waits for a time
 
-	Until    *Until       `json:"until,omitempty"` // what must hold before it is done; nil: its agent says when
+	Until    *Until       `json:"until,omitempty"` // condition for Done; nil: the agent decides
 	Budget   budget.State `json:"budget"`
 	OnExceed OnExceed     `json:"on_exceed"`
-	Short    *Shortage    `json:"short,omitempty"`  // of what it is paused for want
-	Warned   Warned       `json:"warned,omitempty"` // how much of each limit is known to be spent
+	Short    *Shortage    `json:"short,omitempty"`  // the missing budget, if it is paused for that
+	Warned   Warned       `json:"warned,omitempty"` // percentage of each limit that was reported as spent
 
 	Result json.RawMessage `json:"result,omitempty"` // may be a handle
 	Error  string          `json:"error,omitempty"`
 
-	Steps   int64  `json:"steps"`             // position of the journal: how many steps began
-	Journal string `json:"journal,omitempty"` // digest of all steps that ended, in the order in which they did
+	Steps   int64  `json:"steps"`             // number of steps begun
+	Journal string `json:"journal,omitempty"` // digest of all ended steps, in the order of their ends
 
-	Checkpoint  id.Checkpoint `json:"checkpoint,omitempty"` // the last one
+	Checkpoint  id.Checkpoint `json:"checkpoint,omitempty"` // the latest
 	Checkpoints int64         `json:"checkpoints,omitempty"`
 
 	Of       id.Run        `json:"of,omitempty"`       // the run that it branched from
-	From     id.Checkpoint `json:"from,omitempty"`     // and at which checkpoint; "": its beginning
-	Branch   int           `json:"branch,omitempty"`   // which of that run's branches it is, from 1
-	Branches int           `json:"branches,omitempty"` // how many it has itself
+	From     id.Checkpoint `json:"from,omitempty"`     // the checkpoint of that run; "": its beginning
+	Branch   int           `json:"branch,omitempty"`   // number of the branch among those of that run, from 1
+	Branches int           `json:"branches,omitempty"` // number of branches of this run
 
-	Key     string    `json:"key,omitempty"` // that it was asked for with
+	Key     string    `json:"key,omitempty"` // idempotency key of its Request
 	Created time.Time `json:"created"`
-	Started time.Time `json:"started,omitzero"` // when it was active first
-	Since   time.Time `json:"since,omitzero"`   // when it came to its state, or its time was renewed
+	Started time.Time `json:"started,omitzero"` // when it first became active
+	Since   time.Time `json:"since,omitzero"`   // when it entered its state, or its time was renewed
 
-	// Waited is how much of the time from Started until Since does not count as its
-	// own: it waited, or somebody let it go on after its time was over.
+	// Waited is the part of the time from Started to Since that does not count towards its
+	// time limit: time spent waiting, and time before a renewal.
 	Waited time.Duration `json:"waited,omitempty"`
 
-	Worked time.Duration   `json:"worked,omitempty"` // in which it was active, until Since
-	Meter  map[string]Mark `json:"meter,omitempty"`  // how far counters were charged to it, by their names
+	Worked time.Duration   `json:"worked,omitempty"` // active time until Since
+	Meter  map[string]Mark `json:"meter,omitempty"`  // last charged readings, by the names of the counters
 
 	Ended time.Time `json:"ended,omitzero"`
-	Beat  time.Time `json:"beat,omitzero"` // of its agent, to about 15 s
+	Beat  time.Time `json:"beat,omitzero"` // last sign of life of the agent, accurate to about 15 s
 
-	Version int64 `json:"version"`         // one more with each change
-	Moved   int64 `json:"moved"`           // the version at which it came to its state
-	Entry   int64 `json:"entry,omitempty"` // of the causal chain, in which its beginning is recorded; 0: of another daemon's
+	Version int64 `json:"version"`         // incremented by each change
+	Moved   int64 `json:"moved"`           // version at which it entered its state
+	Entry   int64 `json:"entry,omitempty"` // entry of the causal chain that records its creation; 0: in the chain of another daemon
 
-	Recorder string `json:"recorder,omitempty"` // the Holder whose chain that is
+	Recorder string `json:"recorder,omitempty"` // the Holder of the chain with Entry
 }
 
-// Details is what whoever supervises a run may write on it at any time.
+// Details are the fields of a run that its supervisor may change at any time with Update.
 type Details struct {
-	Agent    json.RawMessage `json:"agent,omitempty"` // which, and how; nothing here reads it
+	Agent    json.RawMessage `json:"agent,omitempty"` // the agent and its configuration; opaque to this package
 	Jail     id.Jail         `json:"jail,omitempty"`
 	Exec     id.Exec         `json:"exec,omitempty"`
-	Restarts int             `json:"restarts,omitempty"` // of its agent, since it got further
-	Stuck    int64           `json:"stuck,omitempty"`    // Steps when its agent was restarted last
-	GoesTo   id.Checkpoint   `json:"goes_to,omitempty"`  // that it is being taken back to
-	Talk     json.RawMessage `json:"talk,omitempty"`     // how far the conversation with its agent has come; nothing here reads it
+	Restarts int             `json:"restarts,omitempty"` // restarts of the agent without progress
+	Stuck    int64           `json:"stuck,omitempty"`    // value of Steps at the last restart of the agent
+	GoesTo   id.Checkpoint   `json:"goes_to,omitempty"`  // checkpoint of a rewind in progress
+	Talk     json.RawMessage `json:"talk,omitempty"`     // state of the conversation with the agent; opaque to this package
 
-	// Rewound is the positions of the journal that the run was taken back to, with
-	// its jail: the steps after one do not count for what comes later.
+	// Rewound lists the values of Steps at the checkpoints to which the run and its jail were
+	// rewound. Steps after such a position do not count for later ones.
 	Rewound []int64 `json:"rewound,omitempty"`
 }
 
 // A Request asks for a run.
 type Request struct {
-	Session   string           // opened if it is not there; "": one of its own
-	Parent    id.Run           // a run of the same session, which is not ended
+	Session   string           // created if it does not exist; "": a new one
+	Parent    id.Run           // an unfinished run of the same session
 	Goal      string           //
-	Labels    []manifest.Label // of the goal
+	Labels    []manifest.Label // data classification of the goal
 	Agent     json.RawMessage  // nil: the session's
 	Jail      id.Jail          // "": the session's
-	Schedule  string           // as its schedule is written; for who reads it
-	NextRunAt time.Time        // not zero: it is scheduled, else it is active
+	Schedule  string           // schedule expression, for display
+	NextRunAt time.Time        // not zero: the run is scheduled, else active
 	Until     *Until
 	Limits    budget.Amounts
 	OnExceed  OnExceed // "": Pause
-	By        string   // who asks: an operator, an agent
-	Key       string   // the same key in the same session is the same run
+	By        string   // the requester: an operator or an agent
+	Key       string   // idempotency key: the same key in the same session returns the same run
 }
 
-// What may be said of a run, in bytes.
+// Size limits, in bytes if not stated otherwise.
 const (
 	maxGoal   = 64 << 10
 	maxAgent  = 64 << 10
@@ -119,5 +120,5 @@ const (
 	maxName   = 200
 	maxLabels = 50
 	maxKey    = 256
-	maxDepth  = 8 // of runs in runs
+	maxDepth  = 8 // nesting depth of runs
 )

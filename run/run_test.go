@@ -12,24 +12,24 @@ import (
 	"glasshouse/run"
 )
 
-func TestARunFromItsRequestToItsEnd(t *testing.T) {
-	h := newHouse(t)
+func TestRunLifeCycle(t *testing.T) {
+	h := newHarness(t)
 	ctx := t.Context()
 	r := start(t, h.Manager, run.Request{Session: "sess-demo", Goal: "find a place", By: "anna", Agent: json.RawMessage(`{"preset":"builtin"}`)})
 	if r.State != run.Active || r.Started.IsZero() || r.Entry == 0 {
-		t.Fatalf("it was made as %+v", r)
+		t.Fatalf("Create = %+v", r)
 	}
 	if s := must(h.Session(ctx, "sess-demo"))(t); s.State != run.Open || s.Entry == 0 {
-		t.Errorf("its session is %+v", s)
+		t.Errorf("session = %+v", s)
 	}
 	step(t, h.Manager, r.ID, "one")
 	r = must(h.Finish(ctx, r.ID, run.Finish{Result: json.RawMessage(`{"place":"here"}`), By: "agent"}))(t)
 	if r.State != run.Done || r.Ended.IsZero() || string(r.Result) != `{"place":"here"}` || r.Steps != 1 || r.Journal == "" {
-		t.Errorf("it ended as %+v", r)
+		t.Errorf("Finish = %+v", r)
 	}
 	got := must(h.Get(ctx, r.ID))(t)
 	if diff := cmp.Diff(r, got); diff != "" {
-		t.Errorf("(-answered +kept):\n%s", diff)
+		t.Errorf("stored run differs (-returned +stored):\n%s", diff)
 	}
 	var kinds []string
 	for i, e := range events(t, h.Manager, "sess-demo") {
@@ -39,12 +39,12 @@ func TestARunFromItsRequestToItsEnd(t *testing.T) {
 		}
 	}
 	if got, want := strings.Join(kinds, " "), "session.opened run.created step.began step.ended run.moved"; got != want {
-		t.Errorf("the feed is %s, want %s", got, want)
+		t.Errorf("events = %s, want %s", got, want)
 	}
 	list := h.entries(t, r.ID, chain.RunStarted, chain.RunMoved, chain.RunEnded)
 	if len(list) != 2 || list[1]["kind"] != chain.RunEnded || list[1]["parent"] != r.Entry || list[1]["journal"] != r.Journal {
-		t.Errorf("in the chain is %v", list)
+		t.Errorf("entries = %v", list)
 	}
 	_, err := h.Move(ctx, r.ID, run.Move{To: run.Active})
-	wantKind(t, "a move from the end", err, fault.Conflict)
+	wantKind(t, "Move of an ended run", err, fault.Conflict)
 }

@@ -14,7 +14,7 @@ import (
 	"glasshouse/manifest"
 )
 
-// A SessionState says whether a session takes anything more.
+// A SessionState says whether a session accepts messages and runs.
 type SessionState string
 
 const (
@@ -22,39 +22,38 @@ const (
 	Closed SessionState = "closed"
 )
 
-// A Session is where people and programs talk to agents, and where runs belong.
+// A Session is a conversation of people and programs with agents, and the container of runs.
 type Session struct {
 	ID string `json:"id"`
 	Settings
 
 	State  SessionState `json:"state"`
-	Budget budget.State `json:"budget"`           // what all its runs may spend together
-	Warned Warned       `json:"warned,omitempty"` // how much of each limit is known to be spent
+	Budget budget.State `json:"budget"`           // shared by all its runs
+	Warned Warned       `json:"warned,omitempty"` // percentage of each limit that was reported as spent
 
 	Created time.Time `json:"created"`
 	Closed  time.Time `json:"closed,omitzero"`
 
-	Version int64 `json:"version"`         // one more with each change
-	Entry   int64 `json:"entry,omitempty"` // of the causal chain, in which its opening is recorded; 0: of another daemon's
+	Version int64 `json:"version"`         // incremented by each change
+	Entry   int64 `json:"entry,omitempty"` // entry of the causal chain that records its creation; 0: in the chain of another daemon
 
-	Recorder string `json:"recorder,omitempty"` // the Holder whose chain that is
+	Recorder string `json:"recorder,omitempty"` // the Holder of the chain with Entry
 
-	House string `json:"house,omitempty"` // the Holder that was told of the Jail, and has it
+	House string `json:"house,omitempty"` // the Holder that set Jail, and on whose host the jail is
 }
 
-// Settings is what may be changed of a session.
+// Settings are the fields of a session that Change may change.
 type Settings struct {
 	Name   string           `json:"name,omitempty"`
-	Group  string           `json:"group,omitempty"`  // whose sessions are siblings
-	Jail   id.Jail          `json:"jail,omitempty"`   // that its runs are carried out in; "": each has its own
-	Agent  json.RawMessage  `json:"agent,omitempty"`  // of its runs; nothing here reads it
-	Level  int              `json:"level,omitempty"`  // of autonomy
-	Labels []manifest.Label `json:"labels,omitempty"` // what its agents may see as it is
+	Group  string           `json:"group,omitempty"`  // sessions of the same group are siblings
+	Jail   id.Jail          `json:"jail,omitempty"`   // shared by its runs; "": each run has its own
+	Agent  json.RawMessage  `json:"agent,omitempty"`  // default for its runs; opaque to this package
+	Level  int              `json:"level,omitempty"`  // autonomy level
+	Labels []manifest.Label `json:"labels,omitempty"` // data classes that its agents may read in plain text
 }
 
-// Open opens a session, or returns the one of that name as it is. s says what it is
-// to be called, its Settings and the limits of its Budget; without a name it gets
-// one.
+// Open creates a session, or returns the existing one with this ID unchanged. Of s, only ID,
+// Settings and the limits of Budget are used. Without an ID, the session gets a random one.
 func (m *Manager) Open(ctx context.Context, s Session) (Session, error) {
 	if s.ID == "" {
 		s.ID = id.NewSession()
@@ -63,7 +62,7 @@ func (m *Manager) Open(ctx context.Context, s Session) (Session, error) {
 		return Session{}, err
 	}
 	var got *Session
-	err := m.change(ctx, s.ID, func(t *turn) error {
+	err := m.change(ctx, s.ID, func(t *transaction) error {
 		var err error
 		got, err = t.open(s)
 		return err
@@ -74,20 +73,21 @@ func (m *Manager) Open(ctx context.Context, s Session) (Session, error) {
 	return *got, nil
 }
 
-// open is the session of the turn, which is opened as s says if it is not there.
-func (t *turn) open(s Session) (*Session, error) {
-	got, err := t.sess()
+// open returns the session of the transaction. It creates the session from s if it does not
+// exist.
+func (t *transaction) open(s Session) (*Session, error) {
+	got, err := t.getSession()
 	if fault.KindOf(err) != fault.NotFound {
 		return got, err
 	}
 	t.session = &Session{
-		ID: t.live.id, Settings: s.Settings, State: Open, Created: t.now,
+		ID: t.local.id, Settings: s.Settings, State: Open, Created: t.now,
 		Budget: budget.State{Limits: s.Budget.Limits}, Recorder: t.cfg.Holder,
 	}
 	if s.Jail != "" {
 		t.session.House = t.cfg.Holder
 	}
-	t.touched = true
+	t.sessionChanged = true
 	body := map[string]any{"name": s.Name, "group": s.Group, "level": s.Level, "labels": s.Labels}
 	if err := t.event("", SessionOpened, body); err != nil {
 		return nil, err
@@ -95,8 +95,9 @@ func (t *turn) open(s Session) (*Session, error) {
 	return t.session, t.record(Record{Kind: chain.SessionOpened, Jail: s.Jail}, body)
 }
 
-// ready is the session, opened if it is not there, and refuses if it is closed.
-func (t *turn) ready(op string) (*Session, error) {
+// openForWriting returns the session, and creates it if it does not exist. It fails if the
+// session is closed.
+func (t *transaction) openForWriting(op string) (*Session, error) {
 	s, err := t.open(Session{})
 	if err == nil && s.State == Closed {
 		err = fault.Newf(fault.Conflict, op, s.ID, "the session was closed at %s", s.Closed.Format(time.RFC3339))
@@ -107,7 +108,7 @@ func (t *turn) ready(op string) (*Session, error) {
 func (s *Session) check() error {
 	const op = "run.Open"
 	if !id.ValidSession(s.ID) {
-		return fault.Fieldf(op, "session", "%.140q is no name of a session: 1 to 128 of A-Z a-z 0-9 . _ : -", s.ID)
+		return fault.Fieldf(op, "session", "%.140q is not a session name: want 1 to 128 characters of A-Z a-z 0-9 . _ : -", s.ID)
 	}
 	if _, err := budget.New("session "+s.ID, nil, budget.State{Limits: s.Budget.Limits}, nil); err != nil {
 		return err
@@ -123,7 +124,7 @@ func (s *Settings) check(op string) error {
 		return fault.Fieldf(op, "group", "want at most %d bytes of UTF-8", maxName)
 	}
 	if s.Jail != "" && !id.Valid('j', string(s.Jail)) {
-		return fault.Fieldf(op, "jail", "%.40q is no jail", string(s.Jail))
+		return fault.Fieldf(op, "jail", "%.40q is not a jail id", string(s.Jail))
 	}
 	if err := checkLabels(op, s.Labels); err != nil {
 		return err
@@ -133,7 +134,7 @@ func (s *Settings) check(op string) error {
 
 func checkLabels(op string, labels []manifest.Label) error {
 	if len(labels) > maxLabels {
-		return fault.Fieldf(op, "labels", "at most %d", maxLabels)
+		return fault.Fieldf(op, "labels", "at most %d are allowed", maxLabels)
 	}
 	for _, l := range labels {
 		if _, err := manifest.ParseLabel(string(l)); err != nil {
@@ -143,13 +144,14 @@ func checkLabels(op string, labels []manifest.Label) error {
 	return nil
 }
 
-// checkJSON refuses what is no JSON or too long. Nothing is fine.
+// checkJSON returns an error if text is not valid JSON or longer than most bytes. An empty
+// text is valid.
 func checkJSON(op, field string, text json.RawMessage, most int) error {
 	switch {
 	case len(text) > most:
-		return &fault.Error{Op: op, Kind: fault.TooLarge, Field: field, Err: fmt.Errorf("%d bytes, and at most %d are kept", len(text), most)}
+		return &fault.Error{Op: op, Kind: fault.TooLarge, Field: field, Err: fmt.Errorf("%d bytes exceed the limit of %d", len(text), most)}
 	case len(text) > 0 && (!json.Valid(text) || !utf8.Valid(text)):
-		return fault.Fieldf(op, field, "it is not JSON")
+		return fault.Fieldf(op, field, "must be valid JSON")
 	}
 	return nil
 }
@@ -161,15 +163,15 @@ func (m *Manager) Session(ctx context.Context, sid string) (Session, error) {
 
 // Sessions lists sessions, newest first.
 func (m *Manager) Sessions(ctx context.Context, f SessionFilter) ([]Session, error) {
-	f.Limit = pageOf(f.Limit)
+	f.Limit = pageLimit(f.Limit)
 	return m.store.Sessions(ctx, f)
 }
 
 // Change changes the settings of a session. f may be called more than once.
 func (m *Manager) Change(ctx context.Context, sid, by string, f func(s *Settings)) (Session, error) {
 	var got *Session
-	err := m.change(ctx, sid, func(t *turn) error {
-		s, err := t.sess()
+	err := m.change(ctx, sid, func(t *transaction) error {
+		s, err := t.getSession()
 		if err != nil {
 			return err
 		}
@@ -182,7 +184,7 @@ func (m *Manager) Change(ctx context.Context, sid, by string, f func(s *Settings
 		if err := s.Settings.check("run.Change"); err != nil {
 			return err
 		}
-		t.touched = true
+		t.sessionChanged = true
 		return t.event("", SessionChanged, map[string]any{"by": by, "settings": s.Settings})
 	})
 	if err != nil {
@@ -194,16 +196,16 @@ func (m *Manager) Change(ctx context.Context, sid, by string, f func(s *Settings
 // Raise raises limits of a session's budget.
 func (m *Manager) Raise(ctx context.Context, sid, by string, limits budget.Amounts) (Session, error) {
 	var got *Session
-	err := m.change(ctx, sid, func(t *turn) error {
-		s, err := t.sess()
+	err := m.change(ctx, sid, func(t *transaction) error {
+		s, err := t.getSession()
 		if err != nil {
 			return err
 		}
-		got, t.touched = s, true
+		got, t.sessionChanged = s, true
 		if err := raise(&s.Budget, limits); err != nil {
 			return err
 		}
-		return t.raised("", s.Entry, by, limits)
+		return t.recordRaise("", s.Entry, by, limits)
 	})
 	if err != nil {
 		return Session{}, err
@@ -211,8 +213,8 @@ func (m *Manager) Raise(ctx context.Context, sid, by string, limits budget.Amoun
 	return *got, nil
 }
 
-// raised says that somebody raised limits.
-func (t *turn) raised(rid id.Run, parent int64, by string, limits budget.Amounts) error {
+// recordRaise adds the event and the record of raised limits.
+func (t *transaction) recordRaise(rid id.Run, parent int64, by string, limits budget.Amounts) error {
 	body := map[string]any{"by": by, "limits": limits}
 	if err := t.event(rid, BudgetRaised, body); err != nil {
 		return err
@@ -220,29 +222,29 @@ func (t *turn) raised(rid id.Run, parent int64, by string, limits budget.Amounts
 	return t.record(Record{Kind: chain.OperatorActed, Run: rid, Parent: parent, By: by}, map[string]any{"action": "budget.raise", "limits": limits})
 }
 
-// CloseSession closes a session: it takes no more messages and runs, and those of its runs
-// that have not ended are cancelled. To close it again is no error.
+// CloseSession closes a session and cancels its unfinished runs. A closed session refuses
+// messages and runs. Closing it again is no error.
 func (m *Manager) CloseSession(ctx context.Context, sid, by, reason string) (Session, error) {
 	var got *Session
-	err := m.change(ctx, sid, func(t *turn) error {
-		s, err := t.sess()
+	err := m.change(ctx, sid, func(t *transaction) error {
+		s, err := t.getSession()
 		got = s
 		if err != nil || s.State == Closed {
 			return err
 		}
-		list, err := t.unended(Filter{Session: sid})
+		list, err := t.unfinished(Filter{Session: sid})
 		if err != nil {
 			return err
 		}
 		for _, r := range list {
 			if r.State.Ended() {
-				continue // with one above it
+				continue // cancelled together with its parent
 			}
 			if err := t.end(r, Move{To: Cancelled, By: by, Reason: "the session was closed"}); err != nil {
 				return err
 			}
 		}
-		s.State, s.Closed, t.touched = Closed, t.now, true
+		s.State, s.Closed, t.sessionChanged = Closed, t.now, true
 		body := map[string]any{"by": by, "reason": clip(reason, maxReason)}
 		if err := t.event("", SessionClosed, body); err != nil {
 			return err

@@ -7,19 +7,19 @@ import (
 	"glasshouse/fault"
 )
 
-// A State is where a run is in its life.
+// A State is a run's position in its life cycle.
 type State string
 
 const (
-	Scheduled State = "scheduled" // waits for its time
-	Active    State = "active"    // an agent is at it, or is about to be
-	Paused    State = "paused"    // nothing begins; Why says what it waits for
+	Scheduled State = "scheduled" // waits for NextRunAt
+	Active    State = "active"    // an agent works on it, or is about to
+	Paused    State = "paused"    // no step begins; Why is the reason
 	Done      State = "done"
 	Failed    State = "failed"
 	Cancelled State = "cancelled"
 )
 
-// next lists the legal moves. A run is made scheduled or active.
+// next lists the legal transitions. A new run is scheduled or active.
 var next = map[State][]State{
 	"":        {Scheduled, Active},
 	Scheduled: {Scheduled, Active, Paused, Failed, Cancelled},
@@ -30,49 +30,49 @@ var next = map[State][]State{
 	Cancelled: {},
 }
 
-// States returns all there are, in the order of a run's life.
+// States returns all states, in the order of a run's life cycle.
 func States() []State { return []State{Scheduled, Active, Paused, Done, Failed, Cancelled} }
 
-// Ended reports whether a run in s stays there for ever.
+// Ended reports whether s is final.
 func (s State) Ended() bool { return s == Done || s == Failed || s == Cancelled }
 
-// A Why says what a paused run waits for.
+// A Why is the reason for which a run is paused.
 type Why string
 
 const (
-	ForApproval  Why = "approval"   // a person's answer
-	AtCheckpoint Why = "checkpoint" // somebody who goes on from it
-	ForSchedule  Why = "schedule"   // its next time
-	ForEvent     Why = "event"      // something from outside
-	OverBudget   Why = "budget"     // a limit that is raised
-	ByWatchdog   Why = "watchdog"   // a person, for it got nowhere
-	ByOperator   Why = "operator"   // whoever paused it
+	ForApproval  Why = "approval"   // an approval is pending
+	AtCheckpoint Why = "checkpoint" // paused at a checkpoint until it is resumed
+	ForSchedule  Why = "schedule"   // waits for NextRunAt
+	ForEvent     Why = "event"      // waits for a message
+	OverBudget   Why = "budget"     // a limit must be raised
+	ByWatchdog   Why = "watchdog"   // no progress; a person must decide
+	ByOperator   Why = "operator"   // paused by an operator
 )
 
-var whys = []Why{ForApproval, AtCheckpoint, ForSchedule, ForEvent, OverBudget, ByWatchdog, ByOperator}
+var pauseReasons = []Why{ForApproval, AtCheckpoint, ForSchedule, ForEvent, OverBudget, ByWatchdog, ByOperator}
 
-// move takes a run to another state.
+// move changes the state of the run. It returns fault.Conflict if the transition is illegal.
 func (r *Run) move(to State, why Why, reason string) error {
 	const op = "run.Move"
 	switch {
 	case r.State.Ended():
-		return fault.Newf(fault.Conflict, op, string(r.ID), "it is %s, and stays so", r.State)
+		return fault.Newf(fault.Conflict, op, string(r.ID), "run is %s, which is final", r.State)
 	case !slices.Contains(next[r.State], to):
 		if _, known := next[to]; !known || to == "" {
-			return fault.Fieldf(op, "state", "%.40q is none", string(to))
+			return fault.Fieldf(op, "state", "%.40q is not a state", string(to))
 		}
-		return fault.Newf(fault.Conflict, op, string(r.ID), "it is %s, from where it cannot become %s", r.standing(), to)
-	case to == Paused && !slices.Contains(whys, why):
-		return fault.Fieldf(op, "why", "%.40q is nothing that a run is paused for", string(why))
+		return fault.Newf(fault.Conflict, op, string(r.ID), "run is %s and cannot become %s", r.describeState(), to)
+	case to == Paused && !slices.Contains(pauseReasons, why):
+		return fault.Fieldf(op, "why", "%.40q is not a reason to pause a run", string(why))
 	case to != Paused && why != "":
-		return fault.Fieldf(op, "why", "only a paused run waits for something")
+		return fault.Fieldf(op, "why", "only allowed with state paused")
 	}
 	r.State, r.Why, r.Reason, r.Moved = to, why, reason, r.Version+1
 	return nil
 }
 
-// standing is a run's state for people.
-func (r *Run) standing() string {
+// describeState returns the state with its reason, for people.
+func (r *Run) describeState() string {
 	s := string(r.State)
 	if r.State == Paused {
 		s = fmt.Sprintf("paused (%s)", r.Why)

@@ -7,77 +7,75 @@ import (
 	"glasshouse/id"
 )
 
-// A Store keeps all of this. What it lists comes in pages: at most limit, after the
-// last of the page before.
+// A Store stores the objects of this package. Lists are paged: a call returns at most limit
+// objects after the last of the previous page.
 type Store interface {
-	// Write carries out a Change: all of it, or nothing with a fault.Conflict if
-	// something is not any more as the Change was made for, or there is already
-	// what it makes. It fills in the numbers of Events and Messages, which have
-	// no gaps. After any other error it may have been carried out.
+	// Write applies a Change atomically. It returns fault.Conflict and changes nothing if an
+	// object has another version than the Change expects, or if a new object already exists.
+	// It sets the numbers of Events and Messages, which have no gaps. After any other error,
+	// the Change may or may not have been applied.
 	Write(ctx context.Context, c *Change) error
 
-	Session(ctx context.Context, sid string) (Session, error)                                   // fault.NotFound, as all that return one
+	Session(ctx context.Context, sid string) (Session, error)                                   // fault.NotFound, like all methods that return one object
 	Sessions(ctx context.Context, f SessionFilter) ([]Session, error)                           // newest first
 	Run(ctx context.Context, rid id.Run) (Run, error)                                           //
-	RunOf(ctx context.Context, sid, key string) (Run, error)                                    // that was asked for with a key
+	RunOf(ctx context.Context, sid, key string) (Run, error)                                    // by idempotency key
 	Runs(ctx context.Context, f Filter) ([]Run, error)                                          // newest first
 	Step(ctx context.Context, rid id.Run, key string) (Step, error)                             //
 	Steps(ctx context.Context, f StepFilter) ([]Step, error)                                    // by N
-	Succeeded(ctx context.Context, rid id.Run) (map[string]int64, error)                        // how often each capability was done
+	Succeeded(ctx context.Context, rid id.Run) (map[string]int64, error)                        // number of successful calls by capability
 	Checkpoint(ctx context.Context, cid id.Checkpoint) (Checkpoint, error)                      //
 	Checkpoints(ctx context.Context, rid id.Run, after int64, limit int) ([]Checkpoint, error)  // by N, without State and Memory
 	Message(ctx context.Context, mid id.Message) (Message, error)                               //
-	MessageOf(ctx context.Context, sid string, d Dir, key string) (Message, error)              // that was sent with a key
+	MessageOf(ctx context.Context, sid string, d Dir, key string) (Message, error)              // by idempotency key
 	Messages(ctx context.Context, sid string, d Dir, after int64, limit int) ([]Message, error) // by Seq
 	Events(ctx context.Context, sid string, after int64, limit int) ([]Event, error)            // by Seq
 	Sealed(ctx context.Context, handle string) (Sealed, error)                                  //
-	Purge(ctx context.Context, before time.Time) (int64, error)                                 // forgets what is Sealed until then
+	Purge(ctx context.Context, before time.Time) (int64, error)                                 // deletes Sealed texts that expire before
 
-	// Due returns runs that wait for a time which has come, earliest first.
+	// Due returns runs whose NextRunAt has passed, earliest first.
 	Due(ctx context.Context, now time.Time, limit int) ([]Run, error)
 
-	// TakeDeliveries returns deliveries to a connector whose time has come, earliest
-	// first, and puts each off until a moment, so that nobody but the holder takes
-	// it before.
+	// TakeDeliveries returns due deliveries to a connector, earliest first, and postpones each
+	// to until, so that only the holder takes it before.
 	TakeDeliveries(ctx context.Context, to, holder string, now, until time.Time, limit int) ([]Delivery, error)
 	Deliveries(ctx context.Context, mid id.Message) ([]Delivery, error)
-	DeliveriesTo(ctx context.Context, f DeliveryFilter) ([]Delivery, error) // by when they are due
+	DeliveriesTo(ctx context.Context, f DeliveryFilter) ([]Delivery, error) // by due time
 	CountDeliveries(ctx context.Context, to string, s DeliveryState) (int64, error)
 
-	// Claim claims a session for a holder until a moment, unless another has a
-	// claim on it that is not over now. It reports whether it did.
+	// Claim acquires the lease on a session for a holder until a given time, unless another
+	// holder has a lease that has not expired at now. It reports whether it succeeded.
 	Claim(ctx context.Context, sid, holder string, now, until time.Time) (bool, error)
-	// Renew puts off the end of all claims of a holder, and returns of which
-	// sessions they are.
+	// Renew extends all leases of a holder, and returns their sessions.
 	Renew(ctx context.Context, holder string, until time.Time) ([]string, error)
-	// Release ends the claim of a holder on a session; on all if sid is "", and then
-	// also gives back the deliveries that it took and has not said what came of.
+	// Release ends the lease of a holder on a session. If sid is "", it ends all leases of the
+	// holder and returns the deliveries that it took without reporting a result.
 	Release(ctx context.Context, sid, holder string) error
-	// Unclaimed returns active runs of sessions that nobody but the holder has a
-	// claim on, by when they were made.
+	// Unclaimed returns active runs of sessions that no holder other than holder has a lease
+	// on, in order of creation.
 	Unclaimed(ctx context.Context, holder string, now time.Time, after id.Run, limit int) ([]Run, error)
 
-	// Owed returns the records that the chain is owed by a holder, in the order in
-	// which they were written.
+	// Owed returns the pending records of a holder, in the order in which they were written.
 	Owed(ctx context.Context, holder string, limit int) ([]Record, error)
-	// TakeOwed makes a holder's what others have owed since before a moment, as
-	// of now, and returns it in the same order.
+	// TakeOwed assigns to holder the pending records that other holders have had since before
+	// the time before, and returns them in the same order. The new holder has them since now.
 	TakeOwed(ctx context.Context, holder string, before, now time.Time, limit int) ([]Record, error)
-	// Paid forgets a record, and writes its number on what it is about.
+	// Paid deletes a record after it was appended to the chain, and sets the entry number on
+	// the object that it describes.
 	Paid(ctx context.Context, r Record, entry int64) error
 }
 
-// A Change is what Write writes at once. All of it belongs to one session.
+// A Change is the argument of Write. All objects belong to one session.
 type Change struct {
 	ID     string // of the session
-	Holder string // who must have a claim on it; "": anybody may write this
+	Holder string // must have the lease on the session; "": no lease is required
 
-	// Of a version 1 there is none yet; any other follows the one before.
+	// Objects with version 1 must not exist; others must follow the stored version.
 	Session *Session
 	Runs    []Run
 
-	Copy        *Copy        // is done before Steps
-	Steps       []Step       // new or changed; their runs are among Runs, or the Holder's
+	Copy        *Copy        // applied before Steps
+	Steps       []Step       // new or changed; their runs are in Runs, or Holder has the lease
 	Checkpoints []Checkpoint // new
 	Forgotten   []id.Checkpoint
 	Messages    []Message  // new
@@ -87,33 +85,33 @@ type Change struct {
 	Records     []Record
 }
 
-// A Copy is the journal of a run as the beginning of another's.
+// A Copy copies the beginning of a run's step log to another run.
 type Copy struct {
 	From, To id.Run
 	UpTo     int64 // N of the last step
 }
 
-// A Filter says which runs are listed.
+// A Filter selects the runs that List returns.
 type Filter struct {
 	Session string
 	Parent  id.Run
-	States  []State // none: in any
-	After   id.Run  // of the page before, the last
+	States  []State // nil: any state
+	After   id.Run  // id of the last run of the previous page
 	Limit   int     // 0: 100
 }
 
-// A SessionFilter says which sessions are listed.
+// A SessionFilter selects the sessions that Sessions returns.
 type SessionFilter struct {
-	State SessionState // "": in any
-	Group string       // "": of any
-	After string       // of the page before, the last
+	State SessionState // "": any state
+	Group string       // "": any group
+	After string       // id of the last session of the previous page
 	Limit int          // 0: 100
 }
 
-// A StepFilter says which steps of a run are listed.
+// A StepFilter selects the steps of a run that Steps returns.
 type StepFilter struct {
 	Run   id.Run
-	State StepState // "": in any
-	After int64     // N larger than this
+	State StepState // "": any state
+	After int64     // only steps with a larger N
 	Limit int       // 0: 100
 }

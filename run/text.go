@@ -9,12 +9,12 @@ import (
 	"glasshouse/internal/text"
 )
 
-// clip is the beginning of a text, of at most n bytes, fit to be kept.
+// clip returns the first n bytes of a text at most, as valid UTF-8.
 func clip(s string, n int) string {
 	return text.Prefix(strings.ToValidUTF8(s, "\uFFFD"), n)
 }
 
-// actor is the name of who acts, fit to be recorded.
+// actor returns the name of an actor with hidden characters replaced, for the audit log.
 func actor(s string) string {
 	return clip(strings.Map(func(r rune) rune {
 		if text.Hidden(r) {
@@ -24,18 +24,18 @@ func actor(s string) string {
 	}, s), maxName)
 }
 
-// checkText refuses a text that is too long or not UTF-8.
+// checkText returns an error if s is longer than most bytes or not valid UTF-8.
 func checkText(op, field, s string, most int) error {
 	switch {
 	case len(s) > most:
-		return &fault.Error{Op: op, Kind: fault.TooLarge, Field: field, Err: fmt.Errorf("%d bytes, and at most %d are kept", len(s), most)}
+		return &fault.Error{Op: op, Kind: fault.TooLarge, Field: field, Err: fmt.Errorf("%d bytes exceed the limit of %d", len(s), most)}
 	case !utf8.ValidString(s):
-		return fault.Fieldf(op, field, "it is not valid UTF-8")
+		return fault.Fieldf(op, field, "must be valid UTF-8")
 	}
 	return nil
 }
 
-// checkKey refuses what cannot be a key.
+// checkKey returns an error if key is not a valid key.
 func checkKey(op, key string) error {
 	if len(key) > maxKey || !utf8.ValidString(key) || strings.ContainsFunc(key, func(r rune) bool { return r < ' ' }) {
 		return fault.Fieldf(op, "key", "want at most %d bytes of UTF-8, without control characters", maxKey)
@@ -43,8 +43,8 @@ func checkKey(op, key string) error {
 	return nil
 }
 
-// pageOf is how many are listed at once.
-func pageOf(limit int) int {
+// pageLimit returns the size of a page of a list: limit, with a default and an upper bound.
+func pageLimit(limit int) int {
 	if limit <= 0 {
 		return 100
 	}

@@ -16,22 +16,22 @@ import (
 	"glasshouse/rtfs/form"
 )
 
-// An Until is what must hold of a run before it is done:
+// An Until is a condition that must hold before a run is done:
 //
-//	"manual"                     a person says that it is
-//	{"capability": "places.search"}   it was called, and succeeded
+//	"manual"                         a person confirms that it is done
+//	{"capability": "places.search"}  the capability was called and succeeded
 //	{"and": [...]}  {"or": [...]}  {"not": ...}
-//	{"rtfs": "(> (:steps run) 3)"}  an expression over the run's record
+//	{"rtfs": "(> (:steps run) 3)"}   an expression over the run is true
 //
-// Its JSON is that, both ways.
+// The JSON form is the same in both directions.
 type Until struct {
-	op    string   // "manual", "capability", "and", "or", "not", "rtfs"
-	name  string   // of the capability, or the expression
-	parts []*Until // of and, or, not
-	holds *rtfs.Program
+	op      string   // "manual", "capability", "and", "or", "not", "rtfs"
+	name    string   // name of the capability, or source of the expression
+	parts   []*Until // operands of and, or, not
+	program *rtfs.Program
 }
 
-// What a predicate may be, and what an expression in it may take.
+// Limits of a predicate and of the evaluation of its expressions.
 const (
 	maxUntil      = 64 << 10 // bytes
 	maxUntilParts = 256
@@ -40,19 +40,19 @@ const (
 
 var untilLimits = rtfs.Limits{Steps: 200_000, Depth: 500, Alloc: 16 << 20, Time: 2 * time.Second}
 
-// ParseUntil reads a predicate from its JSON.
+// ParseUntil parses the JSON form of a predicate.
 func ParseUntil(data []byte) (*Until, error) {
 	u := new(Until)
 	return u, u.UnmarshalJSON(data)
 }
 
-// UnmarshalJSON is ParseUntil.
+// UnmarshalJSON implements json.Unmarshaler; see ParseUntil.
 func (u *Until) UnmarshalJSON(data []byte) error {
 	if len(data) > maxUntil {
-		return fault.Newf(fault.TooLarge, "run.ParseUntil", "", "a predicate of more than %d bytes", maxUntil)
+		return fault.Newf(fault.TooLarge, "run.ParseUntil", "", "predicate exceeds %d bytes", maxUntil)
 	}
 	if !utf8.Valid(data) {
-		return badUntil("it is not valid UTF-8")
+		return badUntil("must be valid UTF-8")
 	}
 	p := untilParser{left: maxUntilParts}
 	got, err := p.parse(data, 0)
@@ -70,13 +70,14 @@ func badUntil(format string, args ...any) error {
 type untilParser struct{ left int }
 
 func (p *untilParser) parse(data json.RawMessage, depth int) (*Until, error) {
-	if p.left--; p.left < 0 || depth > maxUntilDepth {
-		return nil, badUntil("at most %d parts, %d deep", maxUntilParts, maxUntilDepth)
+	p.left--
+	if p.left < 0 || depth > maxUntilDepth {
+		return nil, badUntil("predicate exceeds %d parts or a depth of %d", maxUntilParts, maxUntilDepth)
 	}
 	var word string
 	if json.Unmarshal(data, &word) == nil && len(bytes.TrimSpace(data)) > 0 && bytes.TrimSpace(data)[0] == '"' {
 		if word != "manual" {
-			return nil, badUntil("%.60q is no predicate; the one that is a word is manual", word)
+			return nil, badUntil("%.60q is not a predicate: the only string is manual", word)
 		}
 		return &Until{op: word}, nil
 	}
@@ -93,27 +94,28 @@ func (p *untilParser) parse(data json.RawMessage, depth int) (*Until, error) {
 		part, err := p.parse(value, depth+1)
 		return &Until{op: op, parts: []*Until{part}}, err
 	}
-	return nil, badUntil("%.60q is no predicate: manual, capability, and, or, not, rtfs", op)
+	return nil, badUntil("%.60q is not one of manual, capability, and, or, not, rtfs", op)
 }
 
-// onlyMember reads an object that has one member.
+// onlyMember decodes an object with exactly one member.
 func onlyMember(data []byte) (name string, value json.RawMessage, err error) {
 	d := json.NewDecoder(bytes.NewReader(data))
 	if t, err := d.Token(); err != nil || t != json.Delim('{') {
-		return "", nil, badUntil("want \"manual\" or an object, not %.60q", data)
+		return "", nil, badUntil("want \"manual\" or an object, got %.60q", data)
 	}
 	t, err := d.Token()
-	if name, _ = t.(string); err != nil || name == "" {
-		return "", nil, badUntil("an object that says nothing")
+	name, _ = t.(string)
+	if err != nil || name == "" {
+		return "", nil, badUntil("want an object with one member, got an empty one")
 	}
 	if err := d.Decode(&value); err != nil {
-		return "", nil, badUntil("%s: it is not JSON: %v", name, err)
+		return "", nil, badUntil("%s: not valid JSON: %v", name, err)
 	}
 	if t, err := d.Token(); err != nil || t != json.Delim('}') {
-		return "", nil, badUntil("want one word in an object, and there are more than %.60q", name)
+		return "", nil, badUntil("want an object with one member, got more than %.60q", name)
 	}
 	if _, err := d.Token(); err != io.EOF {
-		return "", nil, badUntil("there is something behind it")
+		return "", nil, badUntil("unexpected data after the predicate")
 	}
 	return name, value, nil
 }
@@ -121,11 +123,11 @@ func onlyMember(data []byte) (name string, value json.RawMessage, err error) {
 func parseNamed(op string, value json.RawMessage) (*Until, error) {
 	u := &Until{op: op}
 	if err := json.Unmarshal(value, &u.name); err != nil || strings.TrimSpace(u.name) == "" {
-		return nil, badUntil("%s: want a text", op)
+		return nil, badUntil("%s: want a non-empty string", op)
 	}
 	if op == "capability" {
 		if len(u.name) > maxName {
-			return nil, badUntil("no capability has a name of %d bytes", len(u.name))
+			return nil, badUntil("capability name of %d bytes is too long", len(u.name))
 		}
 		return u, nil
 	}
@@ -135,7 +137,7 @@ func parseNamed(op string, value json.RawMessage) (*Until, error) {
 func (p *untilParser) parseList(op string, value json.RawMessage, depth int) (*Until, error) {
 	var list []json.RawMessage
 	if err := json.Unmarshal(value, &list); err != nil || len(list) == 0 {
-		return nil, badUntil("%s: want a list of predicates", op)
+		return nil, badUntil("%s: want a non-empty list of predicates", op)
 	}
 	u := &Until{op: op}
 	for _, one := range list {
@@ -148,14 +150,14 @@ func (p *untilParser) parseList(op string, value json.RawMessage, depth int) (*U
 	return u, nil
 }
 
-// compile makes a function of run of the expression.
+// compile compiles the expression as a function of run.
 func (u *Until) compile() error {
 	nodes, err := form.Read("until", []byte(u.name))
 	if err != nil {
 		return badUntil("rtfs: %v", err)
 	}
 	if len(nodes) != 1 {
-		return badUntil("rtfs: want one expression, and there are %d", len(nodes))
+		return badUntil("rtfs: want one expression, got %d", len(nodes))
 	}
 	around, err := form.Read("until", []byte("(fn [run] nil)"))
 	if err != nil {
@@ -168,13 +170,13 @@ func (u *Until) compile() error {
 		return badUntil("rtfs: %v", err)
 	}
 	if unknown := p.Undefined(); len(unknown) > 0 {
-		return badUntil("rtfs: %s: there is no such name; the record is run", strings.Join(unknown, ", "))
+		return badUntil("rtfs: undefined name %s: only run is defined", strings.Join(unknown, ", "))
 	}
-	u.holds = p
+	u.program = p
 	return nil
 }
 
-// MarshalJSON writes u so that ParseUntil reads the same.
+// MarshalJSON returns the form that ParseUntil accepts.
 func (u *Until) MarshalJSON() ([]byte, error) {
 	switch u.op {
 	case "manual":
@@ -186,7 +188,7 @@ func (u *Until) MarshalJSON() ([]byte, error) {
 	case "capability", "rtfs":
 		return json.Marshal(map[string]string{u.op: u.name})
 	}
-	return nil, errors.New("a predicate that was never read")
+	return nil, errors.New("predicate was not parsed")
 }
 
 func (u *Until) String() string {
@@ -197,35 +199,34 @@ func (u *Until) String() string {
 	return string(text)
 }
 
-// facts is what a predicate is judged by.
+// facts are the inputs of the evaluation of a predicate.
 type facts struct {
-	manual    bool             // a person says so
-	succeeded map[string]int64 // capabilities
+	manual    bool             // a person says that the run is done
+	succeeded map[string]int64 // number of successful calls, by capability
 	record    *form.Map
 }
 
-// judge reports whether u holds, and if not what is missing. An expression that
-// cannot be computed is an error wherever it stands: what is not known does not hold,
-// and neither does its opposite.
-func (u *Until) judge(ctx context.Context, f facts) (holds bool, missing string, err error) {
+// evaluate reports whether u holds, and if not, what is missing. If any evaluated expression
+// fails, evaluate returns an error: neither the predicate nor its negation holds.
+func (u *Until) evaluate(ctx context.Context, f facts) (holds bool, missing string, err error) {
 	switch u.op {
 	case "manual":
-		return f.manual, "a person has to say that it is done", nil
+		return f.manual, "a person must confirm that it is done", nil
 	case "capability":
 		return f.succeeded[u.name] > 0, fmt.Sprintf("the capability %s has not succeeded", u.name), nil
 	case "rtfs":
-		return u.compute(ctx, f)
+		return u.evaluateRTFS(ctx, f)
 	case "not":
-		holds, _, err := u.parts[0].judge(ctx, f)
+		holds, _, err := u.parts[0].evaluate(ctx, f)
 		return !holds, fmt.Sprintf("%s holds", u.parts[0]), err
 	}
-	return u.judgeAll(ctx, f)
+	return u.evaluateAll(ctx, f)
 }
 
-func (u *Until) judgeAll(ctx context.Context, f facts) (bool, string, error) {
+func (u *Until) evaluateAll(ctx context.Context, f facts) (bool, string, error) {
 	var missing []string
 	for _, part := range u.parts {
-		holds, why, err := part.judge(ctx, f)
+		holds, why, err := part.evaluate(ctx, f)
 		if err != nil {
 			return false, "", err
 		}
@@ -242,8 +243,8 @@ func (u *Until) judgeAll(ctx context.Context, f facts) (bool, string, error) {
 	return false, "none of: " + strings.Join(missing, "; "), nil
 }
 
-func (u *Until) compute(ctx context.Context, f facts) (bool, string, error) {
-	v, err := u.holds.Run(ctx)
+func (u *Until) evaluateRTFS(ctx context.Context, f facts) (bool, string, error) {
+	v, err := u.program.Run(ctx)
 	if fn, ok := v.(*rtfs.Func); err == nil && ok {
 		v, err = fn.With(rtfs.Env{Limits: untilLimits}).Call(ctx, f.record)
 	}
@@ -252,7 +253,7 @@ func (u *Until) compute(ctx context.Context, f facts) (bool, string, error) {
 	}
 	holds, ok := v.(bool)
 	if !ok {
-		return false, "", fmt.Errorf("%s: it is neither true nor false", u.name)
+		return false, "", fmt.Errorf("%s: result is not a boolean", u.name)
 	}
 	return holds, u.name + " is false", nil
 }

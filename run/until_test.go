@@ -10,9 +10,9 @@ import (
 	"glasshouse/fault"
 )
 
-// known are predicates, and whether they hold of a run of five steps in which
-// places.search succeeded twice.
-var known = []struct {
+// predicateCases are predicates, and whether they hold for a run with five steps and two
+// successful calls of places.search.
+var predicateCases = []struct {
 	text  string
 	holds bool
 }{
@@ -30,7 +30,7 @@ var known = []struct {
 	{`{"rtfs":"(= (:state run) :active)"}`, true},
 	{`{"rtfs":"(let [n (:steps run)] (and (> n 3) (< n 10)))"}`, true},
 	{`{"rtfs":"(> (:steps run) 30)"}`, false},
-	// What cannot be computed does not hold, and neither does its opposite.
+	// If an expression fails, neither the predicate nor its negation holds.
 	{`{"rtfs":"(/ 1 0)"}`, false},
 	{`{"not":{"rtfs":"(/ 1 0)"}}`, false},
 	{`{"rtfs":"(:steps run)"}`, false},
@@ -40,30 +40,30 @@ var known = []struct {
 	{`{"rtfs":"(do (def f (fn [n] (inc (f n)))) (> (f 0) 0))"}`, false},
 }
 
-func judged(t testing.TB, u *Until) (bool, string, error) {
+func evaluateCase(t testing.TB, u *Until) (bool, string, error) {
 	t.Helper()
 	r := Run{State: Active, Steps: 5, Created: time.Now()}
 	succeeded := map[string]int64{"places.search": 2}
-	return u.judge(context.Background(), facts{succeeded: succeeded, record: r.value(succeeded)})
+	return u.evaluate(context.Background(), facts{succeeded: succeeded, record: r.rtfsRecord(succeeded)})
 }
 
-func TestPredicatesHoldOrSayWhatIsMissing(t *testing.T) {
-	for _, c := range known {
+func TestUntilEvaluate(t *testing.T) {
+	for _, c := range predicateCases {
 		u, err := ParseUntil([]byte(c.text))
 		if err != nil {
 			t.Errorf("%s: %v", c.text, err)
 			continue
 		}
-		holds, missing, err := judged(t, u)
+		holds, missing, err := evaluateCase(t, u)
 		if got := holds && err == nil; got != c.holds {
-			t.Errorf("%s holds: %v, %v; want %v", c.text, got, err, c.holds)
+			t.Errorf("%s = %v, %v, want %v", c.text, got, err, c.holds)
 		}
 		if !holds && err == nil && missing == "" {
-			t.Errorf("%s does not hold, and nothing says why", c.text)
+			t.Errorf("%s does not hold, but no reason is given", c.text)
 		}
 		again, err := json.Marshal(u)
 		if err != nil || !sameJSON(t, again, []byte(c.text)) {
-			t.Errorf("%s is printed as %s, %v", c.text, again, err)
+			t.Errorf("%s marshals as %s, %v", c.text, again, err)
 		}
 	}
 }
@@ -79,17 +79,17 @@ func sameJSON(t testing.TB, a, b []byte) bool {
 	return string(s) == string(u)
 }
 
-func TestWhatAPersonSaysHolds(t *testing.T) {
+func TestManualHoldsIfPersonSaysSo(t *testing.T) {
 	u, err := ParseUntil([]byte(`{"and":["manual",{"not":{"not":"manual"}}]}`))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if holds, _, err := u.judge(t.Context(), facts{manual: true}); !holds || err != nil {
-		t.Errorf("it holds: %v, %v", holds, err)
+	if holds, _, err := u.evaluate(t.Context(), facts{manual: true}); !holds || err != nil {
+		t.Errorf("evaluate = %v, %v, want true", holds, err)
 	}
 }
 
-func TestWhatIsNoPredicate(t *testing.T) {
+func TestParseUntilRefusesInvalid(t *testing.T) {
 	for _, text := range []string{
 		``, `null`, `1`, `[]`, `{}`, `"soon"`, `{"capability":""}`, `{"capability":1}`, `{"capability":"a","and":[]}`, `{"and":[]}`, `{"and":"x"}`,
 		`{"and":[{"xor":[]}]}`, `{"not":[]}`, `{"rtfs":""}`, `{"rtfs":"(+ 1"}`, `{"rtfs":"1) (delete-all"}`, `{"rtfs":"true false"}`, `{"rtfs":"(> steps 3)"}`,
@@ -98,16 +98,16 @@ func TestWhatIsNoPredicate(t *testing.T) {
 		`{"or":[` + strings.Repeat(`"manual",`, 300) + `"manual"]}`, "\xff",
 	} {
 		if u, err := ParseUntil([]byte(text)); fault.KindOf(err) != fault.Invalid {
-			t.Errorf("%.60s is %v, %v; want invalid", text, u, err)
+			t.Errorf("ParseUntil(%.60s) = %v, %v, want invalid", text, u, err)
 		}
 	}
 	if _, err := ParseUntil([]byte(`"` + strings.Repeat("x", 65<<10) + `"`)); fault.KindOf(err) != fault.TooLarge {
-		t.Errorf("a long one is %v", err)
+		t.Errorf("ParseUntil of a long input = %v", err)
 	}
 }
 
 func FuzzUntil(f *testing.F) {
-	for _, c := range known {
+	for _, c := range predicateCases {
 		f.Add([]byte(c.text))
 	}
 	f.Add([]byte(`{"and":[{"or":[{"not":"manual"}]}]}`))
@@ -118,17 +118,17 @@ func FuzzUntil(f *testing.F) {
 		}
 		text, err := json.Marshal(u)
 		if err != nil {
-			t.Fatalf("%q is read, and not printed: %v", data, err)
+			t.Fatalf("marshal the predicate %q: %v", data, err)
 		}
 		again, err := ParseUntil(text)
 		if err != nil {
-			t.Fatalf("%q is printed as %q, which is not read: %v", data, text, err)
+			t.Fatalf("%q marshals as %q, which does not parse: %v", data, text, err)
 		}
 		if twice, err := json.Marshal(again); err != nil || string(twice) != string(text) {
-			t.Fatalf("%q is printed as %q, and then as %q, %v", data, text, twice, err)
+			t.Fatalf("%q marshals as %q, and then as %q, %v", data, text, twice, err)
 		}
 		if !strings.Contains(string(data), "rtfs") {
-			judged(t, u)
+			evaluateCase(t, u)
 		}
 	})
 }

@@ -10,7 +10,7 @@ import (
 	"glasshouse/id"
 )
 
-// An EventKind says what happened.
+// An EventKind is the type of an Event.
 type EventKind string
 
 const (
@@ -18,13 +18,13 @@ const (
 	SessionChanged    EventKind = "session.changed"
 	SessionClosed     EventKind = "session.closed"
 	RunCreated        EventKind = "run.created"
-	RunMoved          EventKind = "run.moved"  // to another state
-	RunWarned         EventKind = "run.warned" // that it is late, or got lost
+	RunMoved          EventKind = "run.moved"  // changed its state
+	RunWarned         EventKind = "run.warned" // exceeds its time, or makes no progress
 	StepBegan         EventKind = "step.began"
 	StepEnded         EventKind = "step.ended"
 	MessageIn         EventKind = "message.in"
 	MessageOut        EventKind = "message.out"
-	MessageDelivered  EventKind = "message.delivered" // or never will be
+	MessageDelivered  EventKind = "message.delivered" // or given up
 	BudgetWarned      EventKind = "budget.warned"     // 50, 80 or 100 % of a limit are spent
 	BudgetExceeded    EventKind = "budget.exceeded"
 	BudgetRaised      EventKind = "budget.raised"
@@ -32,9 +32,9 @@ const (
 	CheckpointResumed EventKind = "checkpoint.resumed"
 )
 
-// An Event is one thing that happened in a session. What is personal is not in it.
+// An Event is one event in a session. It contains no personal data.
 type Event struct {
-	Seq     int64           `json:"seq"` // 1 for a session's first, and one more for each
+	Seq     int64           `json:"seq"` // number in the session, from 1 without gaps
 	Session string          `json:"session"`
 	Run     id.Run          `json:"run,omitempty"`
 	Kind    EventKind       `json:"kind"`
@@ -42,14 +42,14 @@ type Event struct {
 	At      time.Time       `json:"at"`
 }
 
-// A waiter is for what happens next in a session.
+// A waiter signals the next event of a session.
 type waiter struct {
-	happened chan struct{} // closed then
+	happened chan struct{} // closed by the next event
 	refs     int           // guarded by Manager.mu
 }
 
-// tell wakes whoever waits for something to happen in a session.
-func (m *Manager) tell(sid string, events []Event) {
+// notify wakes the waiters of a session, and passes events to Config.Told.
+func (m *Manager) notify(sid string, events []Event) {
 	m.mu.Lock()
 	if w := m.waiters[sid]; w != nil {
 		close(w.happened)
@@ -63,7 +63,8 @@ func (m *Manager) tell(sid string, events []Event) {
 	}
 }
 
-// watch returns what is closed when something happens in a session, from now on.
+// watch returns a channel that is closed at the next event of a session. The caller must call
+// done.
 func (m *Manager) watch(sid string) (happened <-chan struct{}, done func()) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -76,17 +77,18 @@ func (m *Manager) watch(sid string) (happened <-chan struct{}, done func()) {
 	return w.happened, func() {
 		m.mu.Lock()
 		defer m.mu.Unlock()
-		if w.refs--; w.refs == 0 && m.waiters[sid] == w {
+		w.refs--
+		if w.refs == 0 && m.waiters[sid] == w {
 			delete(m.waiters, sid)
 		}
 	}
 }
 
-// pollEvery is how long it takes at most to see what another process wrote.
+// pollEvery is the longest delay before events of other processes are noticed.
 const pollEvery = time.Second
 
-// await looks again and again, whenever something may have happened in a session,
-// until look says that it is enough, or ctx is done.
+// await calls look repeatedly, after each event of a session and every pollEvery, until look
+// returns true or an error, or ctx is done.
 func (m *Manager) await(ctx context.Context, sid string, look func() (enough bool, err error)) error {
 	for {
 		happened, done := m.watch(sid)
@@ -112,21 +114,21 @@ func (m *Manager) await(ctx context.Context, sid string, look func() (enough boo
 	}
 }
 
-// Events returns what happened in a session after the event of a number.
+// Events returns events of a session with numbers greater than after.
 func (m *Manager) Events(ctx context.Context, sid string, after int64, limit int) ([]Event, error) {
-	return m.store.Events(ctx, sid, after, pageOf(limit))
+	return m.store.Events(ctx, sid, after, pageLimit(limit))
 }
 
-// Follow yields what happened in a session after the event of a number, and goes on
-// with what happens, until ctx is done or an error is yielded. Who is slow is waited
-// for: what he has not seen is in the store, not here.
+// Follow yields the events of a session with numbers greater than after, and then new ones. It
+// ends when ctx is done, or after it has yielded an error. A slow consumer loses no events,
+// because they are read from the store.
 func (m *Manager) Follow(ctx context.Context, sid string, after int64) iter.Seq2[Event, error] {
 	return func(yield func(Event, error) bool) {
 		for {
 			var list []Event
 			err := m.await(ctx, sid, func() (bool, error) {
 				var err error
-				list, err = m.store.Events(ctx, sid, after, pageOf(0))
+				list, err = m.store.Events(ctx, sid, after, pageLimit(0))
 				return len(list) > 0, err
 			})
 			if err != nil {
@@ -145,13 +147,13 @@ func (m *Manager) Follow(ctx context.Context, sid string, after int64) iter.Seq2
 	}
 }
 
-// Note puts an event of somebody else's into the feed of a session, which is there.
+// Note adds an event of another package to an existing session.
 func (m *Manager) Note(ctx context.Context, e Event) (Event, error) {
 	if len(e.Kind) == 0 || len(e.Kind) > maxName || len(e.Body) > maxBody || len(e.Body) > 0 && !json.Valid(e.Body) {
-		return Event{}, fault.Fieldf("run.Note", "event", "want a kind, and a body of JSON of at most %d bytes", maxBody)
+		return Event{}, fault.Fieldf("run.Note", "event", "want a kind, and a JSON body of at most %d bytes", maxBody)
 	}
-	err := m.change(ctx, e.Session, func(t *turn) error {
-		if _, err := t.sess(); err != nil {
+	err := m.change(ctx, e.Session, func(t *transaction) error {
+		if _, err := t.getSession(); err != nil {
 			return err
 		}
 		if len(e.Body) == 0 {
@@ -164,11 +166,11 @@ func (m *Manager) Note(ctx context.Context, e Event) (Event, error) {
 		e.Body = maskJSON(m, e.Body)
 		e.At = t.now
 		t.c.Events = []Event{e}
-		t.kept = func() { e = t.c.Events[0] }
+		t.onCommit = func() { e = t.c.Events[0] }
 		return nil
 	})
 	return e, err
 }
 
-// maxBody is the most bytes of an event's body.
+// maxBody is the size limit of an event's body, in bytes.
 const maxBody = 64 << 10

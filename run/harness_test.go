@@ -18,34 +18,36 @@ import (
 	"glasshouse/store/storetest"
 )
 
-// A house is a database with a chain and a key, and a Manager on it.
-type house struct {
+// A harness is a Manager with its database, chain and key.
+type harness struct {
 	*run.Manager
 	dir   string
-	where string // the database; "": in memory
+	path  string // path of the database; "": in memory
 	db    *store.Store
 	chain *chain.Chain
 	key   *age.X25519Identity
 }
 
-// newHouse opens a house in memory. change changes how the Manager is made.
-func newHouse(t testing.TB, change ...func(*run.Config)) *house {
+// newHarness returns a harness with a database in memory. change modifies the configuration of
+// the Manager.
+func newHarness(t testing.TB, change ...func(*run.Config)) *harness {
 	t.Helper()
-	return houseAt(t, t.TempDir(), "", change...)
+	return newHarnessAt(t, t.TempDir(), "", change...)
 }
 
-// houseOnDisk opens a house whose database is a file.
-func houseOnDisk(t testing.TB, change ...func(*run.Config)) *house {
+// newDiskHarness returns a harness whose database is a file.
+func newDiskHarness(t testing.TB, change ...func(*run.Config)) *harness {
 	t.Helper()
 	dir := t.TempDir()
-	return houseAt(t, dir, filepath.Join(dir, "g.db"), change...)
+	return newHarnessAt(t, dir, filepath.Join(dir, "g.db"), change...)
 }
 
-func houseAt(t testing.TB, dir, where string, change ...func(*run.Config)) *house {
+func newHarnessAt(t testing.TB, dir, path string, change ...func(*run.Config)) *harness {
 	t.Helper()
-	h := &house{dir: dir, where: where}
+	h := &harness{dir: dir, path: path}
 	var err error
-	if h.key, err = age.GenerateX25519Identity(); err != nil {
+	h.key, err = age.GenerateX25519Identity()
+	if err != nil {
 		t.Fatal(err)
 	}
 	h.open(t)
@@ -53,10 +55,10 @@ func houseAt(t testing.TB, dir, where string, change ...func(*run.Config)) *hous
 	return h
 }
 
-func (h *house) open(t testing.TB) {
+func (h *harness) open(t testing.TB) {
 	t.Helper()
 	var err error
-	h.db, err = storetest.Open(t, h.where)
+	h.db, err = storetest.Open(t, h.path)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -65,14 +67,15 @@ func (h *house) open(t testing.TB) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if h.chain, err = chain.Open(t.Context(), chain.Config{Store: h.db.Chain(), Key: key, Log: slog.New(slog.DiscardHandler)}); err != nil {
+	h.chain, err = chain.Open(t.Context(), chain.Config{Store: h.db.Chain(), Key: key, Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { h.chain.Close() })
 }
 
 // manager opens another Manager on the same database.
-func (h *house) manager(t testing.TB, change ...func(*run.Config)) *run.Manager {
+func (h *harness) manager(t testing.TB, change ...func(*run.Config)) *run.Manager {
 	t.Helper()
 	cfg := run.Config{Store: h.db.Runs(), Chain: h.chain, Key: h.key}
 	for _, c := range change {
@@ -90,7 +93,7 @@ func (h *house) manager(t testing.TB, change ...func(*run.Config)) *run.Manager 
 	return m
 }
 
-// must is what f returned, which must not fail.
+// must returns v and ends the test if err is not nil.
 func must[T any](v T, err error) func(t testing.TB) T {
 	return func(t testing.TB) T {
 		t.Helper()
@@ -101,7 +104,7 @@ func must[T any](v T, err error) func(t testing.TB) T {
 	}
 }
 
-// start makes an active run.
+// start creates an active run.
 func start(t testing.TB, m *run.Manager, q run.Request) run.Run {
 	t.Helper()
 	if q.Goal == "" {
@@ -129,7 +132,7 @@ func done(output string) run.Outcome {
 	return run.Outcome{State: run.StepDone, Output: json.RawMessage(output)}
 }
 
-// wantKind wants an error of a kind.
+// wantKind checks the kind of an error. what describes the call.
 func wantKind(t testing.TB, what string, err error, kind fault.Kind) {
 	t.Helper()
 	if !errors.Is(err, kind) {
@@ -137,13 +140,13 @@ func wantKind(t testing.TB, what string, err error, kind fault.Kind) {
 	}
 }
 
-// entries are the chain's entries of a kind and run, by their bodies.
-func (h *house) entries(t testing.TB, rid id.Run, kinds ...chain.Kind) []map[string]any {
+// entries returns the bodies of the chain's entries of a run and of the given kinds.
+func (h *harness) entries(t testing.TB, rid id.Run, kinds ...chain.Kind) []map[string]any {
 	t.Helper()
 	return h.entriesOf(t, chain.Query{Run: string(rid), Kinds: kinds})
 }
 
-func (h *house) entriesOf(t testing.TB, q chain.Query) []map[string]any {
+func (h *harness) entriesOf(t testing.TB, q chain.Query) []map[string]any {
 	t.Helper()
 	list, err := h.chain.Entries(context.Background(), q)
 	if err != nil {
@@ -161,17 +164,17 @@ func (h *house) entriesOf(t testing.TB, q chain.Query) []map[string]any {
 	return bodies
 }
 
-// events are all events of a session.
+// events returns all events of a session.
 func events(t testing.TB, m *run.Manager, sid string) []run.Event {
 	t.Helper()
 	return must(m.Events(context.Background(), sid, 0, 1000))(t)
 }
 
-// beginNew begins a step that must not be there.
-func (h *house) beginNew(ctx context.Context, rid id.Run, q run.StepRequest) (run.Step, error) {
+// beginNew begins a step that must be new.
+func (h *harness) beginNew(ctx context.Context, rid id.Run, q run.StepRequest) (run.Step, error) {
 	s, fresh, err := h.Begin(ctx, rid, q)
 	if err == nil && !fresh {
-		err = errors.New("the step is there already")
+		err = errors.New("the step is not new")
 	}
 	return s, err
 }
