@@ -2,7 +2,8 @@
 #
 # check.sh DATA_DIR: check that what is generated from sources is what is committed:
 # formatting, kernel programs, the UI, the clients, and that all of it is valid for the
-# other processor. Each check is skipped if it has passed with the same inputs before.
+# other processor; and that comments, messages and documents use established words
+# (internal/wording). Each check is skipped if it has passed with the same inputs before.
 #
 # It works on a copy of the sources, so that it changes nothing.
 set -euo pipefail
@@ -77,6 +78,7 @@ valid() {
 
 check formatting "$(sum '*.go')" formatted
 check slow-tests "$(sum "*_test.go" test/slow.txt)" listed
+check wording "$(sum .)" go run ./internal/wording internal/wording/limits.txt
 check generated "$(sum observe enforce scripts/generated.sh)" scripts/generated.sh
 document=$(go run ./cmd/glasshouse docs openapi | sha256sum)
 check ui "$(sum web scripts/ui.sh) $document" ui
