@@ -304,7 +304,8 @@ func (g *Group) work(q Quotas) work {
 		if o.State != Delivered || w.on[k] {
 			continue
 		}
-		if w.on[k] = true; !waits[k] {
+		w.on[k] = true
+		if !waits[k] {
 			w.at++
 		}
 	}

@@ -60,7 +60,8 @@ func (b *Broker) again(ctx context.Context, r Request, a Ask) (Request, error) {
 	var no *Refusal
 	err := b.change(ctx, &r, func(g *Group, now *Request) error {
 		now.Wait = true
-		if no = g.cycle(now, b.cfg.Quotas, time.Now()); no != nil {
+		no = g.cycle(now, b.cfg.Quotas, time.Now())
+		if no != nil {
 			now.Wait = false
 		}
 		return nil
@@ -104,7 +105,8 @@ func (b *Broker) admit(ctx context.Context, from Member, a Ask) (Request, error)
 	r.Deadline = now.Add(or(a.ReplyWithin, unawaited))
 	place := 0
 	err = b.store.ChangeGroup(context.WithoutCancel(ctx), from.Group, func(g *Group) ([]Request, error) {
-		if no = g.admit(&r, b.cfg.Quotas, now); no != nil {
+		no = g.admit(&r, b.cfg.Quotas, now)
+		if no != nil {
 			return nil, nil
 		}
 		if err := r.move(Queued, now, ""); err != nil {

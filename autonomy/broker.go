@@ -154,7 +154,8 @@ func (b *Broker) change(ctx context.Context, r *Request, f func(g *Group, now *R
 				return nil, err
 			}
 			*r = *now
-			if changed = *now != before; changed {
+			changed = *now != before
+			if changed {
 				return []Request{*now}, nil
 			}
 		}

@@ -283,7 +283,8 @@ func TestToWaitALittleForWhatWasSentBefore(t *testing.T) {
 		if took := time.Since(began); err != nil || r.ID != sent.ID || r.State != autonomy.Queued || took != 10*time.Second {
 			t.Errorf("after %s it is %s, %v", took, r.State, err)
 		}
-		if r, err = b.Get(t.Context(), member("worker"), r.ID); err != nil || r.Wait {
+		r, err = b.Get(t.Context(), member("worker"), r.ID)
+		if err != nil || r.Wait {
 			t.Errorf("it is said that somebody waits: %v", err)
 		}
 	})
@@ -325,7 +326,8 @@ func TestTheSameKeyIsTheSameRequest(t *testing.T) {
 	for i := range got {
 		wg.Go(func() {
 			var err error
-			if got[i], err = b.Ask(t.Context(), member("worker"), a); err != nil {
+			got[i], err = b.Ask(t.Context(), member("worker"), a)
+			if err != nil {
 				t.Error(err)
 			}
 		})

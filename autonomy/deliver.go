@@ -259,7 +259,8 @@ func (b *bells) listen(key string) (bell <-chan struct{}, stop func()) {
 	return ch, func() {
 		b.mu.Lock()
 		defer b.mu.Unlock()
-		if delete(b.at[key], ch); len(b.at[key]) == 0 {
+		delete(b.at[key], ch)
+		if len(b.at[key]) == 0 {
 			delete(b.at, key)
 		}
 	}

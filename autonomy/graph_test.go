@@ -93,7 +93,8 @@ func TestBucketsGiveWhatTheRateSays(t *testing.T) {
 	h.Hops = map[id.Request]int{"q-ended": 3, "q-open": 2}
 	g := Group{History: h, Open: []Request{{ID: "q-below", Root: "q-open"}}}
 	g.prune(Quotas{GroupRate: rate, EdgeRate: rate, RepeatWithin: time.Minute}, now.Add(3*time.Second))
-	if h = g.History; len(h.Hops) != 1 || h.Hops["q-open"] != 2 {
+	h = g.History
+	if len(h.Hops) != 1 || h.Hops["q-open"] != 2 {
 		t.Errorf("of the hops these are kept: %v", h.Hops)
 	}
 	if len(h.Buckets) != 0 {

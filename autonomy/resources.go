@@ -242,7 +242,8 @@ func (r *Resources) ask(ctx context.Context, m Member, c *Change, want Limits, r
 	if err != nil {
 		return nil, fmt.Errorf("ask a person about the resources of %s: %w", m.Jail, err)
 	}
-	if c.By = by; allow {
+	c.By = by
+	if allow {
 		c.Why = "approved"
 		return nil, nil
 	}
@@ -317,7 +318,8 @@ func (r *Resources) put(ctx context.Context, before, g Grant, c Change) (Change,
 	if err != nil || no != nil {
 		return c, no, err
 	}
-	if c.Entry, err = r.cfg.Record(ctx, c); err != nil {
+	c.Entry, err = r.cfg.Record(ctx, c)
+	if err != nil {
 		return c, nil, errors.Join(fmt.Errorf("record a change of limits: %w", err), r.keep(ctx, before, nil))
 	}
 	if err := r.cfg.Applier.Apply(ctx, g.Jail, g.Held); err != nil {
@@ -363,7 +365,8 @@ func (r *Resources) reapply(ctx context.Context, g Grant) (err error) {
 	r.busy[j] = time.Now()
 	c := Change{Jail: j, Group: g.Group, At: time.Now().UTC(), Verdict: Applied, Why: "restart", From: g.Base, To: g.Held, Until: g.Until}
 	if !g.Applied {
-		if c.Entry, err = r.cfg.Record(ctx, c); err != nil {
+		c.Entry, err = r.cfg.Record(ctx, c)
+		if err != nil {
 			return fmt.Errorf("record a change of limits: %w", err)
 		}
 	}
@@ -392,7 +395,8 @@ func (r *Resources) Set(ctx context.Context, m Member, by string, do func(ctx co
 	defer r.mu.Unlock()
 	c := Change{Jail: m.Jail, Group: m.Group, Verdict: Applied, Why: "set by a person", By: by}
 	var err error
-	if c.From, c.To, err = do(ctx); err != nil {
+	c.From, c.To, err = do(ctx)
+	if err != nil {
 		return err
 	}
 	ctx = context.WithoutCancel(ctx)

@@ -203,10 +203,12 @@ func TestAPersonIsAskedForMore(t *testing.T) {
 	if err != nil || c.Verdict != autonomy.NotGiven || c.Refusal.Code != "person" || c.Refusal.Reason != "not today" || c.By != "anna" {
 		t.Errorf("Ask = %+v, %v", c, err)
 	}
-	if c, err = r.Ask(t.Context(), one, autonomy.Limits{Memory: 1024}); err != nil || c.Verdict != autonomy.Applied || len(asked) != 2 {
+	c, err = r.Ask(t.Context(), one, autonomy.Limits{Memory: 1024})
+	if err != nil || c.Verdict != autonomy.Applied || len(asked) != 2 {
 		t.Errorf("to give something back: %+v, %v", c, err)
 	}
-	if c, err = r.Ask(t.Context(), one, autonomy.Limits{Memory: 1 << 20}); err != nil || c.Refusal == nil || c.Refusal.Code != "capacity" || len(asked) != 2 {
+	c, err = r.Ask(t.Context(), one, autonomy.Limits{Memory: 1 << 20})
+	if err != nil || c.Refusal == nil || c.Refusal.Code != "capacity" || len(asked) != 2 {
 		t.Errorf("a person is asked for what the host has not: %+v, %v", c, err)
 	}
 }

@@ -227,7 +227,8 @@ func TestWhatAnAgentMakesOfTheFileIsShownAndNotBelieved(t *testing.T) {
 	if file, err := ts.File(t.Context(), got); err != nil || !file.Edited || !strings.Contains(file.Text, "status: done") {
 		t.Errorf("File = %+v, %v", file, err)
 	}
-	if got, err = ts.Set(t.Context(), task.ID, autonomy.Doing); err != nil {
+	got, err = ts.Set(t.Context(), task.ID, autonomy.Doing)
+	if err != nil {
 		t.Fatal(err)
 	}
 	text := w.text(t, task)

@@ -119,7 +119,8 @@ func (k *keyring) write() error {
 			return fmt.Errorf("passphrase: %w", err)
 		}
 		to.SetWorkFactor(scryptWork)
-		if data, err = seal(data, to); err != nil {
+		data, err = seal(data, to)
+		if err != nil {
 			return fmt.Errorf("protect the key: %w", err)
 		}
 	}
@@ -269,12 +270,14 @@ func ReadPassphrase(from string) ([]byte, error) {
 		}
 		f := os.NewFile(uintptr(n), from)
 		defer f.Close()
-		if b, err = io.ReadAll(io.LimitReader(f, most)); err != nil {
+		b, err = io.ReadAll(io.LimitReader(f, most))
+		if err != nil {
 			return nil, fmt.Errorf("read the passphrase from descriptor %d: %w", n, err)
 		}
 	case "file":
 		var err error
-		if b, err = readPrivate(where, most); err != nil {
+		b, err = readPrivate(where, most)
+		if err != nil {
 			return nil, fmt.Errorf("read the passphrase: %w", err)
 		}
 	case "env":

@@ -88,7 +88,8 @@ func TestTheKeyIsChanged(t *testing.T) {
 	if read(t, key) == before || m.secrets["A"].Sealed == sealed || keysIn(t, key) != 1 {
 		t.Error("the key, or what is sealed with it, is as it was")
 	}
-	if k, err = opened(t, m, key, ""); err != nil {
+	k, err = opened(t, m, key, "")
+	if err != nil {
 		t.Fatal(err)
 	}
 	allThere(t, k)
@@ -96,7 +97,8 @@ func TestTheKeyIsChanged(t *testing.T) {
 	if err := os.WriteFile(key, []byte(before), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if k, err = opened(t, m, key, ""); err != nil {
+	k, err = opened(t, m, key, "")
+	if err != nil {
 		t.Fatal(err)
 	}
 	if got := valueOf(t, k, "A"); strings.Contains(got, "value of") {
@@ -122,7 +124,8 @@ func TestAChangeOfTheKeyThatIsInterruptedIsFinished(t *testing.T) {
 			t.Fatal(err)
 		}
 		both := read(t, key)
-		if k, err = opened(t, m, key, passphrase); err != nil {
+		k, err = opened(t, m, key, passphrase)
+		if err != nil {
 			t.Fatal(err)
 		}
 		allThere(t, k)
@@ -131,7 +134,8 @@ func TestAChangeOfTheKeyThatIsInterruptedIsFinished(t *testing.T) {
 		if err := os.WriteFile(key, []byte(both), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if k, err = opened(t, m, key, passphrase); err != nil {
+		k, err = opened(t, m, key, passphrase)
+		if err != nil {
 			t.Fatal(err)
 		}
 		allThere(t, k)
@@ -159,7 +163,8 @@ func TestTheKeyFileCannotBeWritten(t *testing.T) {
 		t.Errorf("it was changed, or %v", err)
 	}
 	allThere(t, k)
-	if k, err = opened(t, m, key, ""); err != nil {
+	k, err = opened(t, m, key, "")
+	if err != nil {
 		t.Fatal(err)
 	}
 	allThere(t, k)
@@ -175,7 +180,8 @@ func TestAPassphraseProtectsTheKey(t *testing.T) {
 	if keysIn(t, key) != 0 || !strings.HasPrefix(read(t, key), "age-encryption.org/v1\n-> scrypt ") {
 		t.Errorf("the key is not protected: %.60q", read(t, key))
 	}
-	if k, err = opened(t, m, key, "open sesame"); err != nil {
+	k, err = opened(t, m, key, "open sesame")
+	if err != nil {
 		t.Fatal(err)
 	}
 	allThere(t, k)
@@ -190,7 +196,8 @@ func TestAPassphraseProtectsTheKey(t *testing.T) {
 	if keysIn(t, key) != 0 {
 		t.Error("after a change the key is not protected any more")
 	}
-	if k, err = opened(t, m, key, "open sesame"); err != nil {
+	k, err = opened(t, m, key, "open sesame")
+	if err != nil {
 		t.Fatal(err)
 	}
 	allThere(t, k)

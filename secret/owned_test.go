@@ -100,7 +100,8 @@ func TestAnOwnersSecretHasVersions(t *testing.T) {
 		t.Errorf("renewed it is %+v, %v", got, err)
 	}
 	more["env"], got.Metadata["env"] = "theirs", "theirs" // what was given and got is the caller's
-	if got, err = k.Renew(t.Context(), "t-a", a.ID, []byte("three"), nil, "t-a"); err != nil || got.Version != 3 || got.Metadata["env"] != "test" {
+	got, err = k.Renew(t.Context(), "t-a", a.ID, []byte("three"), nil, "t-a")
+	if err != nil || got.Version != 3 || got.Metadata["env"] != "test" {
 		t.Errorf("without metadata it is %+v, %v", got, err)
 	}
 	for _, value := range []string{"", strings.Repeat("x", secret.MaxValue+1)} {

@@ -386,7 +386,8 @@ func TestTheListHasNamesOnly(t *testing.T) {
 	}
 	created := list[0].Created
 	k.put("A", "another")
-	if list = k.List(); !list[0].Created.Equal(created) || !list[0].Updated.After(created) || list[0].Used == nil {
+	list = k.List()
+	if !list[0].Created.Equal(created) || !list[0].Updated.After(created) || list[0].Used == nil {
 		t.Errorf("put again: %+v", list[0])
 	}
 }
@@ -474,11 +475,13 @@ func TestAProviderThatIsAwayKeepsNothingFromBeingTakenAway(t *testing.T) {
 	if err := k.Revoke(t.Context(), near.ID, ""); err != nil {
 		t.Fatal(err)
 	}
-	if files, err = k.Files(t.Context(), who); len(files) != 1 || files[0].Name() != "FAR" || !errors.Is(err, fault.Unavailable) {
+	files, err = k.Files(t.Context(), who)
+	if len(files) != 1 || files[0].Name() != "FAR" || !errors.Is(err, fault.Unavailable) {
 		t.Errorf("files %v, %v", files, err)
 	}
 	p.gone = false
-	if files, err = k.Files(t.Context(), who); err != nil || len(files) != 1 || string(files[0].Bytes()) != "value of key" {
+	files, err = k.Files(t.Context(), who)
+	if err != nil || len(files) != 1 || string(files[0].Bytes()) != "value of key" {
 		t.Errorf("files %v, %v", files, err)
 	}
 }

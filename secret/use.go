@@ -95,7 +95,8 @@ func (k *Keeper) Branched(ctx context.Context, from, branch id.Jail) error {
 	for _, g := range k.where(func(g *Grant) bool { return g.Branches && g.To.Jail == from && !g.expired(now) }) {
 		own := *g
 		own.To.Jail = branch
-		if own.From = g.ID; g.From != "" {
+		own.From = g.ID
+		if g.From != "" {
 			own.From = g.From // whoever revokes the first one means all
 		}
 		if _, err := k.grant(ctx, "secret.Branched", own); err != nil {
@@ -302,7 +303,8 @@ func (k *Keeper) expireLoop(ctx context.Context) {
 		}
 		now = time.Now()
 		expired, err := k.end(ctx, Expired, "", "", func(g *Grant) bool { return g.expired(now) })
-		if shortest = 0; err != nil {
+		shortest = 0
+		if err != nil {
 			shortest = again
 			k.cfg.Log.Error("expired grants not recorded", "err", err)
 		}

@@ -246,7 +246,8 @@ func (v *Vault) read(ctx context.Context, at string) (*vaultAnswer, error) {
 	if !errors.Is(err, fault.Denied) || fresh {
 		return answer, err
 	}
-	if token, _, err = v.login(ctx, token); err != nil {
+	token, _, err = v.login(ctx, token)
+	if err != nil {
 		return nil, err
 	}
 	return v.call(ctx, http.MethodGet, at, token, nil)
