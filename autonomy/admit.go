@@ -317,13 +317,13 @@ func (w workload) canStart(m Member) bool { return w.assigned[m.Key()] || w.acti
 
 // queuePositions numbers the requests that wait for a free slot, from 1.
 func (g *Group) queuePositions(q Quotas) map[id.Request]int {
-	w, places := g.workload(q), map[id.Request]int{}
+	w, positions := g.workload(q), map[id.Request]int{}
 	for _, o := range g.Open {
 		if o.State == Queued && !w.canStart(o.To) {
-			places[o.ID] = len(places) + 1
+			positions[o.ID] = len(positions) + 1
 		}
 	}
-	return places
+	return positions
 }
 
 // pair returns a key for two members that does not depend on their order.

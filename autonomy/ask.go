@@ -101,7 +101,7 @@ func (b *Broker) admit(ctx context.Context, from Member, a Ask) (Request, error)
 	}
 	now = time.Now().UTC() // an approval may have taken time
 	r.Deadline = now.Add(positiveOr(a.ReplyWithin, unawaitedTTL))
-	place := 0
+	position := 0
 	err = b.store.ChangeGroup(context.WithoutCancel(ctx), from.Group, func(g *Group) ([]Request, error) {
 		no = g.admit(&r, b.cfg.Quotas, now)
 		if no != nil {
@@ -111,7 +111,7 @@ func (b *Broker) admit(ctx context.Context, from Member, a Ask) (Request, error)
 			return nil, err
 		}
 		g.Open = append(g.Open, r)
-		place = g.queuePositions(b.cfg.Quotas)[r.ID]
+		position = g.queuePositions(b.cfg.Quotas)[r.ID]
 		return []Request{r}, nil
 	})
 	switch {
@@ -123,7 +123,7 @@ func (b *Broker) admit(ctx context.Context, from Member, a Ask) (Request, error)
 		return b.refuse(ctx, r, no)
 	}
 	b.notifyChanged(r)
-	r.Place = place
+	r.Place = position
 	return r, nil
 }
 

@@ -134,11 +134,11 @@ func TestRequestsAreWithdrawnWithTheirJail(t *testing.T) {
 			if v := <-verdict; v.Allow {
 				t.Errorf("verdict = %+v, want it denied", v)
 			}
-			left := h.queue.Pending()
-			if len(left) != 1 || left[0].Question.Subject.Jail != other {
-				t.Fatalf("pending requests = %+v, want only that of the other jail", left)
+			pending := h.queue.Pending()
+			if len(pending) != 1 || pending[0].Question.Subject.Jail != other {
+				t.Fatalf("pending requests = %+v, want only that of the other jail", pending)
 			}
-			h.answer(left[0], approval.Answer{Verdict: approval.Allow})
+			h.answer(pending[0], approval.Answer{Verdict: approval.Allow})
 			if v := <-otherVerdict; !v.Allow {
 				t.Errorf("verdict of the other jail = %+v, want it allowed", v)
 			}
@@ -205,12 +205,12 @@ func TestRecordedAnswersSurviveACrash(t *testing.T) {
 		answer approval.Answer // no verdict: withdraw the request
 		state  approval.State
 	}{
-		"allowed":          {approval.Standard, approval.Answer{Verdict: approval.Allow}, approval.Answered},
-		"allowed for good": {approval.Standard, approval.Answer{Verdict: approval.Allow, Scope: approval.Always}, approval.Answered},
-		"denied":           {approval.Standard, approval.Answer{Verdict: approval.Deny, Reason: "not today"}, approval.Answered},
-		"changed":          {approval.Standard, approval.Answer{Verdict: approval.Modify, Resource: "make check"}, approval.Answered},
-		"the first of two": {approval.Elevated, approval.Answer{Verdict: approval.Allow}, approval.Pending},
-		"withdrawn":        {approval.Standard, approval.Answer{}, approval.Withdrawn},
+		"allowed":                {approval.Standard, approval.Answer{Verdict: approval.Allow}, approval.Answered},
+		"allowed always":         {approval.Standard, approval.Answer{Verdict: approval.Allow, Scope: approval.Always}, approval.Answered},
+		"denied":                 {approval.Standard, approval.Answer{Verdict: approval.Deny, Reason: "not today"}, approval.Answered},
+		"changed":                {approval.Standard, approval.Answer{Verdict: approval.Modify, Resource: "make check"}, approval.Answered},
+		"first of two approvals": {approval.Elevated, approval.Answer{Verdict: approval.Allow}, approval.Pending},
+		"withdrawn":              {approval.Standard, approval.Answer{}, approval.Withdrawn},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r, err := q.Open(t.Context(), approval.Request{Question: execAsk(j, "make "+name).Question, Tier: c.tier, Reason: "the rules say so"})

@@ -163,7 +163,7 @@ func TestEachStepCanRefuseACall(t *testing.T) {
 	}
 }
 
-func TestARuleOfTheJailDecidesWhatItCalls(t *testing.T) {
+func TestJailPolicyDecidesCalls(t *testing.T) {
 	h := newHarness(t)
 	h.serveManifests(remote("places.search", "")+remote("mail.send", ""), map[string]func(context.Context, *engine.Call) (engine.Result, error){
 		"places.search": returning(answer42), "mail.send": returning(answer42),
@@ -171,11 +171,11 @@ func TestARuleOfTheJailDecidesWhatItCalls(t *testing.T) {
 	jid := h.jail(`{"call": {"*": "deny", "places.*": "allow"}}`)
 	out, err := h.Call(t.Context(), Request{Capability: "places.search", Input: query("x"), Who: policy.Subject{Jail: jid}})
 	if err != nil || out.State != CallDone {
-		t.Errorf("what the rules allow is %+v, %v", out, err)
+		t.Errorf("allowed call = %+v, %v; want state %v", out, err, CallDone)
 	}
 	_, err = h.Call(t.Context(), Request{Capability: "mail.send", Input: query("x"), Who: policy.Subject{Jail: jid}})
 	if fault.KindOf(err) != fault.Denied {
-		t.Errorf("what they deny is %v", err)
+		t.Errorf("denied call = %v, want kind %v", err, fault.Denied)
 	}
 }
 

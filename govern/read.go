@@ -38,7 +38,7 @@ func (p *Policy) Compile(workspace string) (Rules, error) {
 		return Rules{}, err
 	}
 	if set == nil {
-		return Rules{}, fault.Newf(fault.NotFound, "govern.Policy", "", "there is no policy")
+		return Rules{}, fault.Newf(fault.NotFound, "govern.Policy", "", "the jail has no policy")
 	}
 	return Rules{set, p.Top()}, nil
 }
