@@ -86,7 +86,7 @@ type Guard struct {
 	Door     string                           // name of the endpoint that Open opens; "": none
 	Open     func() (*Door, error)            // nil if Door is ""
 	Init     int                              // host pid of the jail's init
-	Cgroup   uint64                           // cgroup id; 0: the jail has no cgroup
+	Cgroup   uint64                           // cgroup id; 0: unknown
 	Again    bool                             // the jail was started by an earlier daemon process
 	Rewound  bool                             // the jail was rewound; its pending approval requests are obsolete
 	Listener func() (*notify.Listener, error) // seccomp listener of the jail's commands; nil: not enforced
