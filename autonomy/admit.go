@@ -10,88 +10,86 @@ import (
 	"glasshouse/id"
 )
 
-// Quotas are what the members of a group may ask of each other. A field that is
-// 0 has its default.
+// Quotas limit the requests between the members of a group. A field that is 0 has the default.
 type Quotas struct {
-	Depth   int // how many requests may stand above one; 4
-	FanOut  int // how many requests of one asker may be open; 8
-	Open    int // how many of a group may be open; 64
-	Hops    int // how many there may be below one root; 64
-	AtWork  int // how many siblings of a group work on requests at once; 8
-	Queue   int // how many requests of a group may wait for one of these places; 32
-	Repeats int // how often two may send each other the same, both ways together, within RepeatWithin; 4
+	Depth   int // maximum depth of a chain of requests; default 4
+	FanOut  int // open requests per asker; default 8
+	Open    int // open requests per group; default 64
+	Hops    int // requests per root; default 64
+	AtWork  int // members of a group that work on requests; default 8
+	Queue   int // requests of a group that wait for AtWork; default 32
+	Repeats int // equal requests between two members within RepeatWithin, in both directions; default 4
 
-	RepeatWithin time.Duration // 10 minutes
+	RepeatWithin time.Duration // default 10 minutes
 
-	GroupRate Rate // of all requests of a group; 60 a minute, 30 at once
-	EdgeRate  Rate // of those from one to another; 12 a minute, 6 at once
+	GroupRate Rate // per group; default 60 per minute, burst 30
+	EdgeRate  Rate // per pair of asker and receiver; default 12 per minute, burst 6
 }
 
-// A Rate is how often something may happen: Burst times at once, and then once
-// in Every.
+// A Rate is a token bucket: Burst tokens, and one more per Every.
 type Rate struct {
 	Burst int
 	Every time.Duration
 }
 
 func (q Quotas) orDefault() Quotas {
-	q.Depth, q.FanOut, q.Open, q.Hops = or(q.Depth, 4), or(q.FanOut, 8), or(q.Open, 64), or(q.Hops, 64)
-	q.AtWork, q.Queue, q.Repeats = or(q.AtWork, 8), or(q.Queue, 32), or(q.Repeats, 4)
-	q.RepeatWithin = or(q.RepeatWithin, 10*time.Minute)
+	q.Depth, q.FanOut, q.Open, q.Hops = positiveOr(q.Depth, 4), positiveOr(q.FanOut, 8), positiveOr(q.Open, 64), positiveOr(q.Hops, 64)
+	q.AtWork, q.Queue, q.Repeats = positiveOr(q.AtWork, 8), positiveOr(q.Queue, 32), positiveOr(q.Repeats, 4)
+	q.RepeatWithin = positiveOr(q.RepeatWithin, 10*time.Minute)
 	q.GroupRate = cmp.Or(q.GroupRate, Rate{30, time.Second})
 	q.EdgeRate = cmp.Or(q.EdgeRate, Rate{6, 5 * time.Second})
 	return q
 }
 
-// A Group is what is known of one group at one moment. Whoever has it is alone
-// with it, across all daemons on one database.
+// A Group is the state of a group in a transaction of RequestStore.ChangeGroup, which is
+// exclusive across all daemons on one database.
 type Group struct {
 	Name    string
 	Open    []Request // oldest first
 	History History
 }
 
-// History is what is remembered of requests that need not be open any more.
+// History is the state of a group that outlives its open requests.
 type History struct {
-	Buckets map[string]Bucket  `json:"buckets,omitempty"` // "": the group's; "a>b": an edge's
+	Buckets map[string]Bucket  `json:"buckets,omitempty"` // "": the group; "a>b": asker and receiver
 	Said    []Said             `json:"said,omitempty"`    // oldest first
-	Hops    map[id.Request]int `json:"hops,omitempty"`    // how many requests each root has led to, and itself
+	Hops    map[id.Request]int `json:"hops,omitempty"`    // number of requests per root, including the root
 }
 
-// A Bucket holds what is left of a Rate.
+// A Bucket is the state of a token bucket.
 type Bucket struct {
 	Tokens float64   `json:"tokens"`
 	At     time.Time `json:"at"`
 }
 
-// A Said is that two talked of something.
+// A Said records that two members exchanged a topic.
 type Said struct {
 	Pair  string    `json:"pair"`
 	Topic string    `json:"topic"`
 	At    time.Time `json:"at"`
 }
 
-// admit judges a request that its group does not know yet, and counts it if
-// nothing is against it. It fills in what follows from what else is open.
+// admit checks a new request and counts it unless it is refused. It sets the fields of r that
+// depend on other open requests.
 func (g *Group) admit(r *Request, q Quotas, now time.Time) *Refusal {
 	g.prune(q, now)
-	g.place(r)
-	for _, judge := range []func(*Request, Quotas, time.Time) *Refusal{
-		g.cycle, g.depth, g.counts, g.repeats, g.queue, g.rates, // what takes tokens is last
+	g.setParent(r)
+	for _, check := range []func(*Request, Quotas, time.Time) *Refusal{
+		g.cycle, g.depth, g.openLimits, g.repeats, g.queueLimit, g.rateLimits, // rateLimits takes tokens, so it is last
 	} {
-		if no := judge(r, q, now); no != nil {
+		if no := check(r, q, now); no != nil {
 			return no
 		}
 	}
 	g.History.Said = append(g.History.Said, Said{pair(r.From, r.To), topic(r.Action, r.Context), now})
 	r.Hops = g.History.Hops[r.Root] + 1
-	put(&g.History.Hops, r.Root, r.Hops)
+	setEntry(&g.History.Hops, r.Root, r.Hops)
 	return nil
 }
 
-// place finds the request that r belongs to. An agent could say another, so it
-// is not asked: of those that its asker works on, the deepest counts.
-func (g *Group) place(r *Request) {
+// setParent sets the parent, root and depth of r. The parent is the deepest request that the
+// asker is working on; the agent's own claim is not used.
+func (g *Group) setParent(r *Request) {
 	r.Root, r.Parent, r.Depth = r.ID, "", 0
 	for _, o := range g.Open {
 		if o.State == Delivered && o.To.Key() == r.From.Key() && o.Depth >= r.Depth {
@@ -100,13 +98,13 @@ func (g *Group) place(r *Request) {
 	}
 }
 
-// cycle refuses to wait for who waits, over others or directly, for the asker:
-// none of them would ever go on. Who does not wait closes no cycle.
+// cycle refuses a request that would create a cycle in the wait-for graph, that is, a
+// deadlock. A request without waiting creates no edge.
 func (g *Group) cycle(r *Request, _ Quotas, now time.Time) *Refusal {
 	if !r.Wait {
 		return nil
 	}
-	path := g.path(r.To.Key(), r.From.Key())
+	path := g.waitPath(r.To.Key(), r.From.Key())
 	if path == nil {
 		return nil
 	}
@@ -117,8 +115,8 @@ func (g *Group) cycle(r *Request, _ Quotas, now time.Time) *Refusal {
 		}
 	}
 	return &Refusal{
-		Code: "cycle", Reason: "to wait for " + r.To.label() + " would never end: " + describe(path),
-		Remedy:     "answer the request you were sent first, or ask without waiting (reply_timeout_ms 0)",
+		Code: "cycle", Reason: "waiting for " + r.To.label() + " would be a deadlock: " + describe(path),
+		Remedy:     "answer the request that you received first, or ask without waiting (reply_timeout_ms 0)",
 		RetryAfter: max(first.Sub(now), time.Second),
 	}
 }
@@ -134,9 +132,9 @@ func describe(path []Request) string {
 	return text
 }
 
-// path returns the requests over which from waits for to, or nil if it does not.
-func (g *Group) path(from, to string) []Request {
-	reached := map[string]Request{} // by whom, over which request it was come to
+// waitPath returns the requests along which from waits for to, or nil (breadth-first search).
+func (g *Group) waitPath(from, to string) []Request {
+	reached := map[string]Request{} // member to the request that reached it
 	for queue := []string{from}; len(queue) > 0; queue = queue[1:] {
 		for _, o := range g.Open {
 			if !o.Wait || o.From.Key() != queue[0] {
@@ -152,8 +150,8 @@ func (g *Group) path(from, to string) []Request {
 				continue
 			}
 			var path []Request
-			for at := to; at != from || len(path) == 0; at = reached[at].From.Key() {
-				path = append(path, reached[at])
+			for member := to; member != from || len(path) == 0; member = reached[member].From.Key() {
+				path = append(path, reached[member])
 			}
 			slices.Reverse(path)
 			return path
@@ -164,17 +162,17 @@ func (g *Group) path(from, to string) []Request {
 
 func (g *Group) depth(r *Request, q Quotas, _ time.Time) *Refusal {
 	if r.Depth > q.Depth {
-		return &Refusal{Code: "depth", Reason: fmt.Sprintf("%d requests stand above this one, and %d may", r.Depth, q.Depth),
-			Remedy: "do it yourself, or answer that it cannot be done"}
+		return &Refusal{Code: "depth", Reason: fmt.Sprintf("the request has depth %d, and the maximum is %d", r.Depth, q.Depth),
+			Remedy: "do the work yourself, or answer that it cannot be done"}
 	}
 	if hops := g.History.Hops[r.Root]; hops >= q.Hops {
-		return &Refusal{Code: "hops", Reason: fmt.Sprintf("one request has led to %d others already", hops),
-			Remedy: "answer what is open with what there is"}
+		return &Refusal{Code: "hops", Reason: fmt.Sprintf("the root request has already led to %d requests", hops),
+			Remedy: "answer the open requests with the results so far"}
 	}
 	return nil
 }
 
-func (g *Group) counts(r *Request, q Quotas, _ time.Time) *Refusal {
+func (g *Group) openLimits(r *Request, q Quotas, _ time.Time) *Refusal {
 	mine := 0
 	for _, o := range g.Open {
 		if o.From.Key() == r.From.Key() {
@@ -182,17 +180,17 @@ func (g *Group) counts(r *Request, q Quotas, _ time.Time) *Refusal {
 		}
 	}
 	if mine >= q.FanOut {
-		return &Refusal{Code: "fan-out", Reason: fmt.Sprintf("%d requests of yours are open, and %d may be", mine, q.FanOut),
-			Remedy: "wait for an answer to one of them", RetryAfter: 5 * time.Second}
+		return &Refusal{Code: "fan-out", Reason: fmt.Sprintf("you have %d open requests, and the maximum is %d", mine, q.FanOut),
+			Remedy: "wait for an answer to one of your requests", RetryAfter: 5 * time.Second}
 	}
 	if len(g.Open) >= q.Open {
-		return &Refusal{Code: "open", Reason: fmt.Sprintf("%d requests of this group are open, and %d may be", len(g.Open), q.Open),
-			Remedy: "wait until some are answered", RetryAfter: 10 * time.Second}
+		return &Refusal{Code: "open", Reason: fmt.Sprintf("the group has %d open requests, and the maximum is %d", len(g.Open), q.Open),
+			Remedy: "wait until some requests are answered", RetryAfter: 10 * time.Second}
 	}
 	return nil
 }
 
-// repeats finds two who send each other the same again and again.
+// repeats refuses a request that two members have exchanged too often.
 func (g *Group) repeats(r *Request, q Quotas, now time.Time) *Refusal {
 	p, t := pair(r.From, r.To), topic(r.Action, r.Context)
 	n := 0
@@ -209,39 +207,39 @@ func (g *Group) repeats(r *Request, q Quotas, now time.Time) *Refusal {
 	}
 	return &Refusal{
 		Code:   "ping-pong",
-		Reason: fmt.Sprintf("you and %s have sent each other the same %d times within %s", r.To.label(), n, q.RepeatWithin),
-		Remedy: "say what is new since, or decide it yourself", RetryAfter: max(first.Add(q.RepeatWithin).Sub(now), time.Second),
+		Reason: fmt.Sprintf("you and %s have exchanged the same request %d times within %s", r.To.label(), n, q.RepeatWithin),
+		Remedy: "describe what has changed, or decide yourself", RetryAfter: max(first.Add(q.RepeatWithin).Sub(now), time.Second),
 	}
 }
 
-// queue refuses what would wait for a place behind too many.
-func (g *Group) queue(r *Request, q Quotas, _ time.Time) *Refusal {
-	w := g.work(q)
-	if w.mayStart(r.To) {
+// queueLimit refuses a request that would have to wait behind too many others.
+func (g *Group) queueLimit(r *Request, q Quotas, _ time.Time) *Refusal {
+	w := g.workload(q)
+	if w.canStart(r.To) {
 		return nil
 	}
-	waiting := len(g.places(q))
+	waiting := len(g.queuePositions(q))
 	if waiting < q.Queue {
 		return nil
 	}
-	return &Refusal{Code: "busy", Reason: fmt.Sprintf("%d siblings are at work, which is as many as may be, and %d requests wait for a place", w.at, waiting),
-		Remedy: "do it yourself, or ask again later", RetryAfter: 30 * time.Second}
+	return &Refusal{Code: "busy", Reason: fmt.Sprintf("%d siblings are at work, which is the maximum, and %d requests are queued", w.active, waiting),
+		Remedy: "do the work yourself, or ask again later", RetryAfter: 30 * time.Second}
 }
 
-func (g *Group) rates(r *Request, q Quotas, now time.Time) *Refusal {
+func (g *Group) rateLimits(r *Request, q Quotas, now time.Time) *Refusal {
 	edge := r.From.Key() + ">" + r.To.Key()
-	wait := max(g.History.peek("", q.GroupRate, now), g.History.peek(edge, q.EdgeRate, now))
+	wait := max(g.History.delay("", q.GroupRate, now), g.History.delay(edge, q.EdgeRate, now))
 	if wait > 0 {
-		return &Refusal{Code: "rate", Reason: "too many requests in a short time", Remedy: "put what you want into fewer requests", RetryAfter: wait}
+		return &Refusal{Code: "rate", Reason: "too many requests in a short time", Remedy: "combine your questions into fewer requests", RetryAfter: wait}
 	}
 	g.History.take("", q.GroupRate, now)
 	g.History.take(edge, q.EdgeRate, now)
 	return nil
 }
 
-// peek says how long it takes until there is a token: 0 if there is one.
-func (h *History) peek(key string, rate Rate, now time.Time) time.Duration {
-	left := h.left(key, rate, now)
+// delay returns the time until a token is available; 0 if one is.
+func (h *History) delay(key string, rate Rate, now time.Time) time.Duration {
+	left := h.tokens(key, rate, now)
 	if left >= 1 {
 		return 0
 	}
@@ -249,19 +247,19 @@ func (h *History) peek(key string, rate Rate, now time.Time) time.Duration {
 }
 
 func (h *History) take(key string, rate Rate, now time.Time) {
-	put(&h.Buckets, key, Bucket{h.left(key, rate, now) - 1, now})
+	setEntry(&h.Buckets, key, Bucket{h.tokens(key, rate, now) - 1, now})
 }
 
-func (h *History) left(key string, rate Rate, now time.Time) float64 {
+func (h *History) tokens(key string, rate Rate, now time.Time) float64 {
 	b, ok := h.Buckets[key]
 	if !ok {
 		return float64(rate.Burst)
 	}
-	passed := max(now.Sub(b.At), 0) // another daemon's clock may be ahead
+	passed := max(now.Sub(b.At), 0) // the clock of another daemon may be ahead
 	return min(b.Tokens+float64(passed)/float64(rate.Every), float64(rate.Burst))
 }
 
-// prune forgets what makes no difference any more.
+// prune removes state that no longer has an effect.
 func (g *Group) prune(q Quotas, now time.Time) {
 	h := &g.History
 	for key := range h.Buckets {
@@ -269,70 +267,72 @@ func (g *Group) prune(q Quotas, now time.Time) {
 		if key == "" {
 			rate = q.GroupRate
 		}
-		if h.left(key, rate, now) >= float64(rate.Burst) {
+		if h.tokens(key, rate, now) >= float64(rate.Burst) {
 			delete(h.Buckets, key)
 		}
 	}
 	h.Said = slices.DeleteFunc(h.Said, func(s Said) bool { return now.Sub(s.At) >= q.RepeatWithin })
 	for root := range h.Hops {
-		// Nothing new comes below a root of which nothing is open.
+		// A root without open requests gets no new ones.
 		if !slices.ContainsFunc(g.Open, func(o Request) bool { return o.Root == root }) {
 			delete(h.Hops, root)
 		}
 	}
 }
 
-// work is who works on requests at one moment.
-type work struct {
-	on   map[string]bool // the members that have a request
-	at   int             // how many of them are at work
-	most int
+// workload counts the members that work on requests.
+type workload struct {
+	assigned map[string]bool // members that have a delivered request
+	active   int             // members at work, without those that wait for an answer
+	limit    int
 }
 
-// work says who works on requests. Who waits for an answer itself is not at work,
-// else those who wait could keep away whom they wait for.
-func (g *Group) work(q Quotas) work {
-	waits := map[string]bool{}
+// workload computes the workload of the group. A member that waits for an answer does not
+// count as working; otherwise waiting members could use up the slots that their receivers
+// need.
+func (g *Group) workload(q Quotas) workload {
+	waiting := map[string]bool{}
 	for _, o := range g.Open {
 		if o.Wait {
-			waits[o.From.Key()] = true
+			waiting[o.From.Key()] = true
 		}
 	}
-	w := work{on: map[string]bool{}, most: q.AtWork}
+	w := workload{assigned: map[string]bool{}, limit: q.AtWork}
 	for _, o := range g.Open {
 		k := o.To.Key()
-		if o.State != Delivered || w.on[k] {
+		if o.State != Delivered || w.assigned[k] {
 			continue
 		}
-		if w.on[k] = true; !waits[k] {
-			w.at++
+		w.assigned[k] = true
+		if !waiting[k] {
+			w.active++
 		}
 	}
 	return w
 }
 
-// mayStart reports whether a member may be given a request to work on: it has
-// one already, or there is a place.
-func (w work) mayStart(m Member) bool { return w.on[m.Key()] || w.at < w.most }
+// canStart reports whether a member may be given a request: it has one already, or a slot is
+// free.
+func (w workload) canStart(m Member) bool { return w.assigned[m.Key()] || w.active < w.limit }
 
-// places numbers the requests that wait for a place to work in.
-func (g *Group) places(q Quotas) map[id.Request]int {
-	w, places := g.work(q), map[id.Request]int{}
+// queuePositions numbers the requests that wait for a free slot, from 1.
+func (g *Group) queuePositions(q Quotas) map[id.Request]int {
+	w, positions := g.workload(q), map[id.Request]int{}
 	for _, o := range g.Open {
-		if o.State == Queued && !w.mayStart(o.To) {
-			places[o.ID] = len(places) + 1
+		if o.State == Queued && !w.canStart(o.To) {
+			positions[o.ID] = len(positions) + 1
 		}
 	}
-	return places
+	return positions
 }
 
-// pair names two members, whichever of them asks.
+// pair returns a key for two members that does not depend on their order.
 func pair(a, b Member) string {
 	x, y := a.Key(), b.Key()
 	return min(x, y) + "<>" + max(x, y)
 }
 
-func put[K comparable, V any](m *map[K]V, k K, v V) {
+func setEntry[K comparable, V any](m *map[K]V, k K, v V) {
 	if *m == nil {
 		*m = map[K]V{}
 	}

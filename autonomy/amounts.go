@@ -10,16 +10,16 @@ import (
 	"glasshouse/internal/text"
 )
 
-// Limits are what a jail may use. In what is asked for, 0 leaves one as it is.
+// Limits are the resource limits of a jail. In a request, 0 means unchanged.
 type Limits struct {
-	CPU    int64 `json:"cpu_milli,omitempty"` // thousandths of a processor
-	Memory int64 `json:"memory_mb,omitempty"` // MiB, as the jail's own limits have it
+	CPU    int64 `json:"cpu_milli,omitempty"` // thousandths of a CPU
+	Memory int64 `json:"memory_mb,omitempty"` // MiB, the unit of the jail's own limits
 	Disk   int64 `json:"disk_mb,omitempty"`   // MiB
 	PIDs   int64 `json:"pids,omitempty"`
 }
 
-// each names the four, for messages and for what is done to all of them.
-func (l *Limits) each() [4]struct {
+// fields returns the fields with their names.
+func (l *Limits) fields() [4]struct {
 	name string
 	n    *int64
 } {
@@ -29,23 +29,23 @@ func (l *Limits) each() [4]struct {
 	}{{"cpu", &l.CPU}, {"memory", &l.Memory}, {"disk", &l.Disk}, {"pids", &l.PIDs}}
 }
 
-// zip puts limits together, one by one.
-func zip(a, b Limits, f func(a, b int64) int64) Limits {
+// combine applies f to each pair of fields.
+func combine(a, b Limits, f func(a, b int64) int64) Limits {
 	return Limits{f(a.CPU, b.CPU), f(a.Memory, b.Memory), f(a.Disk, b.Disk), f(a.PIDs, b.PIDs)}
 }
 
 func (l Limits) plus(m Limits) Limits {
-	return zip(l, m, func(a, b int64) int64 { return a + b })
+	return combine(l, m, func(a, b int64) int64 { return a + b })
 }
 
-// beyond is how much l is more than m.
-func (l Limits) beyond(m Limits) Limits {
-	return zip(l, m, func(a, b int64) int64 { return max(a-b, 0) })
+// excess returns the amounts by which l exceeds m.
+func (l Limits) excess(m Limits) Limits {
+	return combine(l, m, func(a, b int64) int64 { return max(a-b, 0) })
 }
 
-// over is l with what asked says put in its place.
-func (l Limits) over(asked Limits) Limits {
-	return zip(l, asked, func(old, n int64) int64 {
+// override returns l with the nonzero fields of asked.
+func (l Limits) override(asked Limits) Limits {
+	return combine(l, asked, func(old, n int64) int64 {
 		if n == 0 {
 			return old
 		}
@@ -53,10 +53,10 @@ func (l Limits) over(asked Limits) Limits {
 	})
 }
 
-// atLeast is what a request asks for, given that a jail always keeps its own: a request is
-// for at least that much. What is not asked for stays 0.
+// atLeast raises the requested amounts to base, which a jail always keeps. Fields that are 0
+// stay 0.
 func (l Limits) atLeast(base Limits) Limits {
-	return zip(l, base, func(asked, own int64) int64 {
+	return combine(l, base, func(asked, own int64) int64 {
 		if asked == 0 {
 			return 0
 		}
@@ -64,14 +64,14 @@ func (l Limits) atLeast(base Limits) Limits {
 	})
 }
 
-// String is the limits as agents ask for them: "cpu=2 memory=4096".
+// String returns the limits in the format of a request: "cpu=2 memory=4096".
 func (l Limits) String() string {
 	var parts []string
 	if l.CPU != 0 {
 		cpu := strings.TrimRight(fmt.Sprintf("%d.%03d", l.CPU/1000, l.CPU%1000), "0")
 		parts = append(parts, "cpu="+strings.TrimSuffix(cpu, "."))
 	}
-	all := l.each()
+	all := l.fields()
 	for _, f := range all[1:] {
 		if *f.n != 0 {
 			parts = append(parts, fmt.Sprintf("%s=%d", f.name, *f.n))
@@ -80,14 +80,13 @@ func (l Limits) String() string {
 	return strings.Join(parts, " ")
 }
 
-// ParseResources reads what an agent asks for: {"cpu": "2", "memory": "4Gi"}.
-// Each is text or a number: cpu in processors ("2", "0.5") or thousandths
-// ("500m"); memory and disk in MiB ("4096") or with a unit ("4Gi", "512MB");
-// pids a count. What is not exactly that is an error, and so is an empty
-// request: to guess would be to give what nobody asked for.
+// ParseResources parses a resource request: {"cpu": "2", "memory": "4Gi"}. Values are strings
+// or numbers: cpu in CPUs ("2", "0.5") or thousandths ("500m"); memory and disk in MiB
+// ("4096") or with a unit ("4Gi", "512MB"); pids a count. Any other format and an empty
+// request are errors.
 func ParseResources(body []byte) (Limits, error) {
 	const op = "autonomy.ParseResources"
-	bad := &fault.Error{Op: op, Kind: fault.Invalid, Err: fmt.Errorf("the body is no JSON object"), Remedy: `send {"cpu": "2", "memory": "4Gi"}`}
+	bad := &fault.Error{Op: op, Kind: fault.Invalid, Err: fmt.Errorf("the body is not a JSON object"), Remedy: `send {"cpu": "2", "memory": "4Gi"}`}
 	var fields map[string]json.RawMessage
 	if err := json.Unmarshal(body, &fields); err != nil || fields == nil {
 		return Limits{}, bad
@@ -99,7 +98,7 @@ func ParseResources(body []byte) (Limits, error) {
 		}
 		amount, err := amountText(raw)
 		if err != nil {
-			return Limits{}, fault.Fieldf(op, name, "want text or a number")
+			return Limits{}, fault.Fieldf(op, name, "want a string or a number")
 		}
 		switch name {
 		case "cpu":
@@ -118,7 +117,7 @@ func ParseResources(body []byte) (Limits, error) {
 		}
 	}
 	if l == (Limits{}) {
-		return Limits{}, &fault.Error{Op: op, Kind: fault.Invalid, Err: fmt.Errorf("nothing is asked for"), Remedy: bad.Remedy}
+		return Limits{}, &fault.Error{Op: op, Kind: fault.Invalid, Err: fmt.Errorf("the request is empty"), Remedy: bad.Remedy}
 	}
 	return l, nil
 }
@@ -135,7 +134,7 @@ func amountText(raw json.RawMessage) (string, error) {
 	return "", fmt.Errorf("not an amount")
 }
 
-// maxAmount is more than any host has, and far from where sums overflow.
+// maxAmount exceeds any host, and is small enough that sums do not overflow.
 const maxAmount = 1 << 40
 
 func parseCPU(s string) (int64, error) {
@@ -145,7 +144,7 @@ func parseCPU(s string) (int64, error) {
 	return parseAmount(s, 1000, maxAmount)
 }
 
-// units are in bytes.
+// units maps unit suffixes to bytes.
 var units = map[string]int64{
 	"": 1 << 20, "Ki": 1 << 10, "Mi": 1 << 20, "Gi": 1 << 30, "Ti": 1 << 40,
 	"K": 1e3, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12,
@@ -156,31 +155,30 @@ func parseMB(s string) (int64, error) {
 	unit := strings.TrimSuffix(s[len(number):], "B")
 	size, ok := units[unit]
 	if !ok || unit == "" && number != s { // "4B"
-		return 0, fmt.Errorf("no unit known here; there are Mi, Gi, M, G and the like")
+		return 0, fmt.Errorf("unknown unit: want Ki, Mi, Gi, Ti, K, M, G or T")
 	}
 	n, err := parseAmount(number, size, maxAmount<<20)
 	return (n + 1<<20 - 1) >> 20, err
 }
 
-// parseAmount reads a plain decimal number, "1" or "1.5", and multiplies it. A
-// part of a unit that is left over counts as a whole one.
+// parseAmount parses a decimal number, "1" or "1.5", and multiplies it by times, rounding up.
 func parseAmount(s string, times, most int64) (int64, error) {
 	whole, part, dot := strings.Cut(s, ".")
 	if !digits(whole) || dot && !digits(part) || len(s) > 30 {
-		return 0, fmt.Errorf("not a plain number")
+		return 0, fmt.Errorf("not a decimal number")
 	}
 	r, ok := new(big.Rat).SetString(s)
 	if !ok {
-		return 0, fmt.Errorf("not a plain number")
+		return 0, fmt.Errorf("not a decimal number")
 	}
 	r.Mul(r, new(big.Rat).SetInt64(times))
 	n := new(big.Int).Add(r.Num(), new(big.Int).Sub(r.Denom(), big.NewInt(1)))
 	n.Quo(n, r.Denom())
 	switch {
 	case n.Sign() == 0:
-		return 0, fmt.Errorf("it must be more than 0")
+		return 0, fmt.Errorf("must be greater than 0")
 	case !n.IsInt64() || n.Int64() > most:
-		return 0, fmt.Errorf("too much")
+		return 0, fmt.Errorf("too large")
 	}
 	return n.Int64(), nil
 }

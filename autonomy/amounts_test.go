@@ -9,7 +9,7 @@ import (
 	"glasshouse/fault"
 )
 
-func TestWhatResourcesAreAskedFor(t *testing.T) {
+func TestParseResources(t *testing.T) {
 	tests := []struct {
 		body string
 		want autonomy.Limits
@@ -30,12 +30,12 @@ func TestWhatResourcesAreAskedFor(t *testing.T) {
 	}
 	for _, tt := range tests {
 		if got, err := autonomy.ParseResources([]byte(tt.body)); err != nil || got != tt.want {
-			t.Errorf("%s = %+v, %v; want %+v", tt.body, got, err, tt.want)
+			t.Errorf("ParseResources(%s) = %+v, %v; want %+v", tt.body, got, err, tt.want)
 		}
 	}
 }
 
-func TestWhatIsNoAmount(t *testing.T) {
+func TestParseResourcesInvalid(t *testing.T) {
 	for _, v := range []string{
 		`""`, `"0"`, `"-1"`, `"+1"`, `"1e3"`, `1e3`, `"0x10"`, `" 1"`, `"1 "`, `"1,5"`, `"1."`, `".5"`, `"1.2.3"`, `"1_000"`, `"NaN"`, `"Inf"`, `"all"`,
 		`"٤"`, `[1]`, `{"a":1}`, `true`, `"99999999999999999999999999999999"`, `"1m1"`, `"1Gi Gi"`, `"GiB"`, `"4B"`, `"1iB"`, `"1Pi"`,
@@ -43,24 +43,24 @@ func TestWhatIsNoAmount(t *testing.T) {
 		for _, name := range []string{"cpu", "memory", "disk", "pids"} {
 			body := fmt.Sprintf(`{"%s":%s}`, name, v)
 			if got, err := autonomy.ParseResources([]byte(body)); !errors.Is(err, fault.Invalid) || fault.FieldOf(err) != name {
-				t.Errorf("%s = %+v, %v", body, got, err)
+				t.Errorf("ParseResources(%s) = %+v, %v; want %v", body, got, err, fault.Invalid)
 			}
 		}
 	}
 	for _, body := range []string{``, `null`, `[]`, `{}`, `{"cpu":null}`, `{"cpus":"2"}`, `{"cpu":"2"} {}`, `{"cpu":"4Gi"}`, `{"pids":"1.5m"}`, `{"memory":"99999999Ti"}`} {
 		if got, err := autonomy.ParseResources([]byte(body)); !errors.Is(err, fault.Invalid) {
-			t.Errorf("%s = %+v, %v", body, got, err)
+			t.Errorf("ParseResources(%s) = %+v, %v; want %v", body, got, err, fault.Invalid)
 		}
 	}
 }
 
-func TestLimitsAreWrittenAsTheyAreAskedFor(t *testing.T) {
+func TestLimitsString(t *testing.T) {
 	l := autonomy.Limits{CPU: 1500, Memory: 4096, PIDs: 10}
 	if got, want := l.String(), "cpu=1.5 memory=4096 pids=10"; got != want {
 		t.Errorf("String() = %q, want %q", got, want)
 	}
 	if got := (autonomy.Limits{CPU: 2000}).String(); got != "cpu=2" {
-		t.Errorf("String() = %q", got)
+		t.Errorf("String() = %q, want cpu=2", got)
 	}
 }
 
@@ -72,12 +72,12 @@ func FuzzParseResources(f *testing.F) {
 		l, err := autonomy.ParseResources(body)
 		if err != nil {
 			if !errors.Is(err, fault.Invalid) {
-				t.Errorf("%v is not the asker's fault", err)
+				t.Errorf("ParseResources(%s) = %v, want kind %v", body, err, fault.Invalid)
 			}
 			return
 		}
 		if l == (autonomy.Limits{}) || min(l.CPU, l.Memory, l.Disk, l.PIDs) < 0 || max(l.CPU, l.Memory, l.Disk, l.PIDs) > 1<<40 {
-			t.Errorf("%s = %+v", body, l)
+			t.Errorf("ParseResources(%s) = %+v, out of range", body, l)
 		}
 	})
 }

@@ -10,11 +10,10 @@ import (
 	"glasshouse/id"
 )
 
-// Ask asks a sibling for something. What is refused is a Request in the state
-// refused, with its Refusal, and no error. With ReplyWithin it waits for the
-// end of the request; if ctx is done before, the request goes on, but nobody is
-// taken to wait for it any more. To ask again with the same key is to go on
-// waiting for the same.
+// Ask sends a request to a sibling. A refused request is a Request in state Refused, not an
+// error. With ReplyWithin, Ask blocks until the request has ended. If ctx ends first, the
+// request continues, but its asker no longer counts as waiting. A repeated Ask with the same
+// key waits for the same request.
 func (b *Broker) Ask(ctx context.Context, from Member, a Ask) (Request, error) {
 	if err := a.check(); err != nil {
 		return Request{}, err
@@ -26,13 +25,13 @@ func (b *Broker) Ask(ctx context.Context, from Member, a Ask) (Request, error) {
 	return b.await(ctx, r, a.ReplyWithin)
 }
 
-// open returns the request that an ask is: the one with its key, or a new one.
+// open returns the request with the key of a, or creates one.
 func (b *Broker) open(ctx context.Context, from Member, a Ask) (Request, error) {
 	for {
 		if a.Key != "" {
 			r, err := b.store.RequestByKey(ctx, from.Key(), a.Key)
 			if err == nil {
-				return b.again(ctx, r, a)
+				return b.reuse(ctx, r, a)
 			}
 			if !errors.Is(err, fault.NotFound) {
 				return Request{}, err
@@ -42,17 +41,16 @@ func (b *Broker) open(ctx context.Context, from Member, a Ask) (Request, error) 
 		if !errors.Is(err, errKeyTaken) {
 			return r, err
 		}
-		// Somebody has asked with the same key at the same moment.
+		// A concurrent Ask has used the key first.
 	}
 }
 
-var errKeyTaken = errors.New("there is a request with this key")
+var errKeyTaken = errors.New("a request with this key exists")
 
-// again takes up a request that was asked before. To wait for it may close a
-// cycle that was none before.
-func (b *Broker) again(ctx context.Context, r Request, a Ask) (Request, error) {
+// reuse returns an existing request. Waiting for it may close a cycle now.
+func (b *Broker) reuse(ctx context.Context, r Request, a Ask) (Request, error) {
 	if topic(r.Action, r.Context) != topic(a.Action, a.Context) || r.Action != a.Action {
-		return Request{}, fault.Newf(fault.Mismatch, "autonomy.Ask", string(r.ID), "this key was used for another request")
+		return Request{}, fault.Newf(fault.Mismatch, "autonomy.Ask", string(r.ID), "the key was used for a different request")
 	}
 	if !r.Open() || a.ReplyWithin == 0 || r.Wait {
 		return r, nil
@@ -60,23 +58,24 @@ func (b *Broker) again(ctx context.Context, r Request, a Ask) (Request, error) {
 	var no *Refusal
 	err := b.change(ctx, &r, func(g *Group, now *Request) error {
 		now.Wait = true
-		if no = g.cycle(now, b.cfg.Quotas, time.Now()); no != nil {
+		no = g.cycle(now, b.cfg.Quotas, time.Now())
+		if no != nil {
 			now.Wait = false
 		}
 		return nil
 	})
 	if err == nil && no != nil {
-		r.State, r.Refusal = Refused, no // the waiting is; what was sent is on its way
+		r.State, r.Refusal = Refused, no // only the wait is refused; the request itself continues
 	}
 	return r, err
 }
 
-// admit judges a new request, and keeps it if nothing is against it.
+// admit checks a new request and stores it unless it is refused.
 func (b *Broker) admit(ctx context.Context, from Member, a Ask) (Request, error) {
 	now := time.Now().UTC()
 	r := Request{ID: id.NewRequest(), From: from, Action: a.Action, Context: a.Context, Key: a.Key, Created: now, Wait: a.ReplyWithin > 0}
 	r.Root = r.ID
-	to, no, err := b.find(ctx, from, a.To)
+	to, no, err := b.findSibling(ctx, from, a.To)
 	if err != nil {
 		return Request{}, err
 	}
@@ -84,7 +83,7 @@ func (b *Broker) admit(ctx context.Context, from Member, a Ask) (Request, error)
 	if no == nil && r.Wait && b.cfg.Ready != nil {
 		no, err = b.cfg.Ready(ctx, to)
 		if err != nil {
-			return Request{}, fmt.Errorf("look whether %s can answer: %w", to.label(), err)
+			return Request{}, fmt.Errorf("check whether %s can answer: %w", to.label(), err)
 		}
 	}
 	if no != nil {
@@ -92,26 +91,27 @@ func (b *Broker) admit(ctx context.Context, from Member, a Ask) (Request, error)
 	}
 	allow, reason, err := b.cfg.Policy(ctx, from, to, a.Action, a.Context)
 	if err != nil {
-		return Request{}, fmt.Errorf("ask whether %s may ask %s: %w", from.label(), to.label(), err)
+		return Request{}, fmt.Errorf("evaluate the policy for a request from %s to %s: %w", from.label(), to.label(), err)
 	}
 	if !allow {
-		return b.refuse(ctx, r, &Refusal{Code: "policy", Reason: reason, Remedy: "do it yourself, or ask a person to allow it"})
+		return b.refuse(ctx, r, &Refusal{Code: "policy", Reason: reason, Remedy: "do the work yourself, or ask a person to allow the request"})
 	}
 	if err := b.cfg.Record(ctx, r); err != nil {
 		return Request{}, fmt.Errorf("record a request to %s: %w", to.label(), err)
 	}
-	now = time.Now().UTC() // a person may have been asked
-	r.Deadline = now.Add(or(a.ReplyWithin, unawaited))
-	place := 0
+	now = time.Now().UTC() // an approval may have taken time
+	r.Deadline = now.Add(positiveOr(a.ReplyWithin, unawaitedTTL))
+	position := 0
 	err = b.store.ChangeGroup(context.WithoutCancel(ctx), from.Group, func(g *Group) ([]Request, error) {
-		if no = g.admit(&r, b.cfg.Quotas, now); no != nil {
+		no = g.admit(&r, b.cfg.Quotas, now)
+		if no != nil {
 			return nil, nil
 		}
-		if err := r.move(Queued, now, ""); err != nil {
+		if err := r.setState(Queued, now, ""); err != nil {
 			return nil, err
 		}
 		g.Open = append(g.Open, r)
-		place = g.places(b.cfg.Quotas)[r.ID]
+		position = g.queuePositions(b.cfg.Quotas)[r.ID]
 		return []Request{r}, nil
 	})
 	switch {
@@ -122,15 +122,15 @@ func (b *Broker) admit(ctx context.Context, from Member, a Ask) (Request, error)
 	case no != nil:
 		return b.refuse(ctx, r, no)
 	}
-	b.changed(r)
-	r.Place = place
+	b.notifyChanged(r)
+	r.Place = position
 	return r, nil
 }
 
-// find returns the sibling that a member means. Of others than its siblings it
-// learns nothing, not even that they are there.
-func (b *Broker) find(ctx context.Context, from Member, to string) (Member, *Refusal, error) {
-	unknown := &Refusal{Code: "no-sibling", Reason: "you have no sibling of that name", Remedy: "GET /whoami lists your siblings"}
+// findSibling resolves a reference to a sibling. The result does not reveal whether other
+// members exist.
+func (b *Broker) findSibling(ctx context.Context, from Member, to string) (Member, *Refusal, error) {
+	unknown := &Refusal{Code: "no-sibling", Reason: "you have no sibling with that name", Remedy: "list your siblings with GET /whoami"}
 	if from.Group == "" || to == "" {
 		return Member{}, unknown, nil
 	}
@@ -139,7 +139,7 @@ func (b *Broker) find(ctx context.Context, from Member, to string) (Member, *Ref
 		return Member{}, nil, fmt.Errorf("list the siblings of %s: %w", from.label(), err)
 	}
 	if to == string(from.Jail) || to == from.Session {
-		return from, self, nil
+		return from, selfRefusal, nil
 	}
 	for _, is := range []func(Member) bool{
 		func(m Member) bool { return string(m.Jail) == to },
@@ -156,9 +156,9 @@ func (b *Broker) find(ctx context.Context, from Member, to string) (Member, *Ref
 		case len(found) == 0:
 			continue
 		case len(found) > 1:
-			return Member{}, &Refusal{Code: "ambiguous", Reason: "several siblings have that name", Remedy: "name it by the id that GET /whoami lists"}, nil
+			return Member{}, &Refusal{Code: "ambiguous", Reason: "several siblings have that name", Remedy: "use the id from GET /whoami"}, nil
 		case found[0].Key() == from.Key():
-			return from, self, nil
+			return from, selfRefusal, nil
 		case found[0].Closed:
 			return found[0], &Refusal{Code: "closed", Reason: "the session of " + found[0].label() + " has ended", Remedy: "ask another sibling"}, nil
 		}
@@ -167,12 +167,12 @@ func (b *Broker) find(ctx context.Context, from Member, to string) (Member, *Ref
 	return Member{}, unknown, nil
 }
 
-var self = &Refusal{Code: "self", Reason: "that is you", Remedy: "do it yourself"}
+var selfRefusal = &Refusal{Code: "self", Reason: "the request is addressed to yourself", Remedy: "do the work yourself"}
 
-// refuse makes a request one that is refused. It is recorded and not kept: to
-// ask again is to be judged again.
+// refuse marks a request as refused. It is recorded but not stored: a repeated Ask is checked
+// again.
 func (b *Broker) refuse(ctx context.Context, r Request, no *Refusal) (Request, error) {
-	if err := r.move(Refused, time.Now().UTC(), no.Reason); err != nil {
+	if err := r.setState(Refused, time.Now().UTC(), no.Reason); err != nil {
 		return Request{}, err
 	}
 	r.Refusal = no
@@ -180,16 +180,16 @@ func (b *Broker) refuse(ctx context.Context, r Request, no *Refusal) (Request, e
 	return r, nil
 }
 
-// Await waits for the end of a request that by has asked, or until ctx is done.
+// Await blocks until a request sent by by has ended, or ctx is done.
 func (b *Broker) Await(ctx context.Context, by Member, q id.Request) (Request, error) {
 	r, err := b.Get(ctx, by, q)
 	if err != nil || !r.Open() {
 		return r, err
 	}
-	return b.until(ctx, r.ID, time.Time{})
+	return b.waitUntil(ctx, r.ID, time.Time{})
 }
 
-// Get returns a request that by has asked or was asked. Others have none.
+// Get returns a request that by sent or received. Other requests are reported as not found.
 func (b *Broker) Get(ctx context.Context, by Member, q id.Request) (Request, error) {
 	r, err := b.store.Request(ctx, q)
 	if err != nil {
@@ -204,7 +204,7 @@ func (b *Broker) Get(ctx context.Context, by Member, q id.Request) (Request, err
 			return Request{}, err
 		}
 		g := Group{Open: open}
-		r.Place = g.places(b.cfg.Quotas)[r.ID]
+		r.Place = g.queuePositions(b.cfg.Quotas)[r.ID]
 	}
 	return r, nil
 }
@@ -215,23 +215,23 @@ func noRequest(q id.Request) error {
 
 // List returns requests, newest first.
 func (b *Broker) List(ctx context.Context, f RequestFilter) ([]Request, error) {
-	f.Limit = min(or(f.Limit, 100), 1000)
+	f.Limit = min(positiveOr(f.Limit, 100), 1000)
 	return b.store.Requests(ctx, f)
 }
 
-// await waits for the end of a request for its asker, who does nothing else.
+// await waits for the end of a request on behalf of its asker, which is blocked meanwhile.
 func (b *Broker) await(ctx context.Context, r Request, within time.Duration) (Request, error) {
-	b.waits(r.ID, 1)
+	b.addWaiter(r.ID, 1)
 	deadline := r.Deadline
 	if own := time.Now().Add(within); own.Before(deadline) {
 		deadline = own
 	}
-	now, err := b.until(ctx, r.ID, deadline)
-	if err == nil && now.Open() && !time.Now().Before(now.Deadline) { // and the loop has not seen it yet
+	now, err := b.waitUntil(ctx, r.ID, deadline)
+	if err == nil && now.Open() && !time.Now().Before(now.Deadline) { // the loop has not expired it yet
 		err = b.end(context.WithoutCancel(ctx), &now, Expired, "no answer in time")
 	}
-	if left := b.waits(r.ID, -1); left == 0 && (err != nil || now.Open()) && b.ctx.Err() == nil {
-		// Its asker has gone on: it would be wrong to say that it waits.
+	if left := b.addWaiter(r.ID, -1); left == 0 && (err != nil || now.Open()) && b.ctx.Err() == nil {
+		// The asker continues, so it no longer counts as waiting.
 		err = errors.Join(err, b.change(context.WithoutCancel(ctx), &r, func(_ *Group, now *Request) error {
 			now.Wait = false
 			return nil
@@ -240,22 +240,22 @@ func (b *Broker) await(ctx context.Context, r Request, within time.Duration) (Re
 	return now, err
 }
 
-// waits counts who waits for a request in this process, and returns how many
-// then do.
-func (b *Broker) waits(q id.Request, more int) int {
+// addWaiter adds more to the number of callers in this process that wait for a request, and
+// returns the new number.
+func (b *Broker) addWaiter(q id.Request, more int) int {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.waiting[q] += more
-	n := b.waiting[q]
+	b.waiters[q] += more
+	n := b.waiters[q]
 	if n == 0 {
-		delete(b.waiting, q)
+		delete(b.waiters, q)
 	}
 	return n
 }
 
-// until waits until a request is not open any more, or a deadline.
-func (b *Broker) until(ctx context.Context, q id.Request, deadline time.Time) (Request, error) {
-	bell, stop := b.bells.listen(string(q))
+// waitUntil blocks until a request has ended, or until a deadline.
+func (b *Broker) waitUntil(ctx context.Context, q id.Request, deadline time.Time) (Request, error) {
+	wake, stop := b.notifier.subscribe(string(q))
 	defer stop()
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -271,12 +271,12 @@ func (b *Broker) until(ctx context.Context, q id.Request, deadline time.Time) (R
 		}
 		timer.Reset(wait)
 		select {
-		case <-bell:
+		case <-wake:
 		case <-timer.C:
 		case <-ctx.Done():
 			return r, fmt.Errorf("wait for an answer: %w", context.Cause(ctx))
 		case <-b.ctx.Done():
-			return r, errEnding
+			return r, errClosing
 		}
 	}
 }

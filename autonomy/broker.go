@@ -12,16 +12,14 @@ import (
 	"glasshouse/id"
 )
 
-// A RequestStore keeps requests between siblings.
+// A RequestStore stores requests between siblings.
 type RequestStore interface {
-	// ChangeGroup runs f alone with a group: nobody else on the same database,
-	// in whatever process, changes that group until f has returned. It keeps the
-	// requests that f returns, new or changed, and the group's History, all or
-	// nothing. A second request of one asker with one key is a fault.Conflict.
+	// ChangeGroup runs f with exclusive access to a group, across all processes on the
+	// database. It stores the new or changed requests that f returns and the group's History
+	// in one transaction. A second request with the same asker and key returns fault.Conflict.
 	ChangeGroup(ctx context.Context, group string, f func(g *Group) ([]Request, error)) error
 
-	// OpenRequests returns those that are open, oldest first; of all groups if
-	// group is "".
+	// OpenRequests returns the open requests of a group, oldest first. "" means all groups.
 	OpenRequests(ctx context.Context, group string) ([]Request, error)
 
 	Request(ctx context.Context, q id.Request) (Request, error)                // fault.NotFound
@@ -29,109 +27,109 @@ type RequestStore interface {
 	Requests(ctx context.Context, f RequestFilter) (list []Request, err error) // newest first
 }
 
-// A RequestFilter says which requests are listed.
+// A RequestFilter selects requests.
 type RequestFilter struct {
-	Group  string // "": of all
-	Member string // the Key of one that asked or was asked; "": any
-	State  State  // "": in any
+	Group  string // "": all
+	Member string // Key of the asker or receiver; "": all
+	State  State  // "": all
 	Before id.Request
 	Limit  int // 0: 100, at most 1000
 }
 
-// Siblings says who is in a group.
+// Siblings lists the members of a group.
 type Siblings interface {
 	Members(ctx context.Context, group string) ([]Member, error)
 }
 
-// A Deliverer brings requests to agents that do not look for them.
+// A Deliverer pushes requests to agents that do not poll.
 type Deliverer interface {
-	// Deliver hands a request to its receiver: nil says that it is there for
-	// certain, also if everything is killed now. It may be called again with the
-	// same request, whose id the receiver knows it by. An error of the kinds
-	// NotFound, Conflict and Unsupported means never, any other not now.
+	// Deliver hands a request to its receiver. When it returns nil, the delivery is durable.
+	// It may be called again with the same request; the receiver identifies it by the id.
+	// Errors of the kinds NotFound, Conflict and Unsupported are permanent; all others are
+	// retried.
 	Deliver(ctx context.Context, r Request) error
 }
 
-// BrokerConfig is what a Broker works with.
+// BrokerConfig is the configuration of a Broker.
 type BrokerConfig struct {
 	Siblings  Siblings
-	Deliverer Deliverer                            // nil: receivers look for requests themselves
-	Serves    func(to Member) bool                 // whether this process delivers to it; nil: to all
-	Quotas    Quotas                               // zero: the defaults
-	Lease     time.Duration                        // how long who took a request has to say that it is there; 0 is a minute
-	Poll      time.Duration                        // how soon what another daemon did is seen; 0 is a second
-	Record    func(context.Context, Request) error // records it before it is sent, and when it has ended or was refused
+	Deliverer Deliverer                            // nil: receivers poll
+	Serves    func(to Member) bool                 // reports whether this process delivers to a member; nil: all
+	Quotas    Quotas                               // zero fields: defaults
+	Lease     time.Duration                        // time to acknowledge a delivery; 0: one minute
+	Poll      time.Duration                        // interval for polling changes by other daemons; 0: one second
+	Record    func(context.Context, Request) error // called before a request is sent, and when it has ended or was refused
 	Log       *slog.Logger
 
-	// Policy says whether one may ask that of another. It may wait for a person.
+	// Policy decides whether a member may send a request to another. It may block for an
+	// approval.
 	Policy func(ctx context.Context, from, to Member, action, context string) (allow bool, reason string, err error)
 
-	// Ready returns a refusal if no agent can answer requests to a member any longer.
-	// It is asked only for requests whose asker waits. nil: all members could answer.
+	// Ready returns a refusal if no agent can answer requests to a member. It is called only
+	// for requests whose asker waits. nil: all members can answer.
 	Ready func(ctx context.Context, to Member) (*Refusal, error)
 }
 
-// unawaited is how long a request lives whose asker does not wait for it.
-const unawaited = 24 * time.Hour
+// unawaitedTTL is the lifetime of a request whose asker does not wait.
+const unawaitedTTL = 24 * time.Hour
 
-// A Broker carries requests between siblings. What it has kept is delivered at
-// least once, whoever is killed when; who receives tells a second time by the
-// id. It is safe for concurrent use, and several daemons on one database are one
-// broker.
+// A Broker delivers requests between siblings. A stored request is delivered at least once,
+// also after a crash; receivers detect duplicates by the id. A Broker is safe for concurrent
+// use, and several daemons on one database share the requests.
 type Broker struct {
-	cfg    BrokerConfig
-	store  RequestStore
-	ctx    context.Context
-	cancel context.CancelFunc
-	wg     sync.WaitGroup
-	wake   chan struct{}
-	bells  bells
+	cfg      BrokerConfig
+	store    RequestStore
+	ctx      context.Context
+	cancel   context.CancelFunc
+	wg       sync.WaitGroup
+	wake     chan struct{}
+	notifier notifier
 
 	mu sync.Mutex
 	// +checklocks:mu
-	flight map[id.Request]bool // what is being delivered by this process
+	delivering map[id.Request]bool // requests being delivered by this process
 	// +checklocks:mu
-	waiting map[id.Request]int // how many callers wait for it here
+	waiters map[id.Request]int // number of callers in this process that wait
 	// +checklocks:mu
-	looking map[string]look // who looks for requests, by key
+	pollers map[string]poller // members that poll, by key
 }
 
-// NewBroker returns a Broker that goes on with what the store holds.
+// NewBroker returns a Broker that continues with the requests in the store. Close stops it.
 func NewBroker(s RequestStore, cfg BrokerConfig) (*Broker, error) {
 	if cfg.Siblings == nil || cfg.Policy == nil {
-		return nil, errors.New("autonomy.NewBroker: Siblings and Policy are needed")
+		return nil, errors.New("autonomy.NewBroker: Siblings and Policy are required")
 	}
 	cfg.Quotas = cfg.Quotas.orDefault()
-	cfg.Lease, cfg.Poll = or(cfg.Lease, time.Minute), or(cfg.Poll, time.Second)
-	cfg.Log = logOr(cfg.Log)
+	cfg.Lease, cfg.Poll = positiveOr(cfg.Lease, time.Minute), positiveOr(cfg.Poll, time.Second)
+	cfg.Log = logOrDiscard(cfg.Log)
 	if cfg.Serves == nil {
 		cfg.Serves = func(Member) bool { return true }
 	}
 	if cfg.Record == nil {
 		cfg.Record = func(context.Context, Request) error { return nil }
 	}
-	b := &Broker{cfg: cfg, store: s, wake: make(chan struct{}, 1), flight: map[id.Request]bool{}, waiting: map[id.Request]int{}, looking: map[string]look{}}
+	b := &Broker{cfg: cfg, store: s, wake: make(chan struct{}, 1), delivering: map[id.Request]bool{}, waiters: map[id.Request]int{}, pollers: map[string]poller{}}
 	b.ctx, b.cancel = context.WithCancel(context.Background())
 	b.wg.Go(b.loop)
 	return b, nil
 }
 
-// Close ends what runs. Whoever waits is told so; requests stay as they are. It
-// may be called twice.
+// Close stops the Broker. Blocked calls return an error; requests stay as they are. It may be
+// called twice.
 func (b *Broker) Close() error {
 	b.cancel()
 	b.wg.Wait()
 	return nil
 }
 
-var errEnding = fault.Newf(fault.Unavailable, "autonomy", "", "the daemon is ending; the request stays: ask again with the same key")
+var errClosing = fault.Newf(fault.Unavailable, "autonomy", "", "the daemon is shutting down; the request is kept: ask again with the same key")
 
-// end ends a request without an answer, unless it has ended.
+// end moves a request to a final state without an answer, unless it has ended.
 func (b *Broker) end(ctx context.Context, r *Request, to State, why string) error {
 	moved := false
 	err := b.change(ctx, r, func(_ *Group, now *Request) error {
 		moved = true
-		return now.move(to, time.Now().UTC(), why)
+		return now.setState(to, time.Now().UTC(), why)
 	})
 	if err == nil && moved {
 		b.record(ctx, *r)
@@ -139,7 +137,7 @@ func (b *Broker) end(ctx context.Context, r *Request, to State, why string) erro
 	return err
 }
 
-// change changes a request if it is open. r is then as it is kept.
+// change applies f to a request if it is open. Afterwards r is the stored request.
 func (b *Broker) change(ctx context.Context, r *Request, f func(g *Group, now *Request) error) error {
 	found, changed := false, false
 	err := b.store.ChangeGroup(ctx, r.From.Group, func(g *Group) ([]Request, error) {
@@ -154,7 +152,8 @@ func (b *Broker) change(ctx context.Context, r *Request, f func(g *Group, now *R
 				return nil, err
 			}
 			*r = *now
-			if changed = *now != before; changed {
+			changed = *now != before
+			if changed {
 				return []Request{*now}, nil
 			}
 		}
@@ -167,21 +166,21 @@ func (b *Broker) change(ctx context.Context, r *Request, f func(g *Group, now *R
 		*r, err = b.store.Request(ctx, r.ID)
 		return err
 	}
-	if changed { // else the loop would wake itself
-		b.changed(*r)
+	if changed { // otherwise the loop would wake itself
+		b.notifyChanged(*r)
 	}
 	return nil
 }
 
-// changed tells who waits for a request, and for what may follow from it.
-func (b *Broker) changed(r Request) {
-	b.bells.ring(string(r.ID))
+// notifyChanged wakes the waiters of a request and those that a change may affect.
+func (b *Broker) notifyChanged(r Request) {
+	b.notifier.notify(string(r.ID))
 	if r.State == Queued {
-		b.bells.ring("to " + r.To.Key())
+		b.notifier.notify("to " + r.To.Key())
 	} else if !r.Open() {
-		b.bells.ring("in " + r.From.Group) // there may be a place
+		b.notifier.notify("in " + r.From.Group) // a slot may be free
 	} else {
-		return // nothing follows from it
+		return // no effect on others
 	}
 	select {
 	case b.wake <- struct{}{}:
@@ -191,6 +190,6 @@ func (b *Broker) changed(r Request) {
 
 func (b *Broker) record(ctx context.Context, r Request) {
 	if err := b.cfg.Record(context.WithoutCancel(ctx), r); err != nil {
-		b.cfg.Log.Error("what became of a request cannot be recorded", "request", r.ID, "state", r.State, "error", err)
+		b.cfg.Log.Error("could not record the outcome of a request", "request", r.ID, "state", r.State, "error", err)
 	}
 }

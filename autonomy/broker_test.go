@@ -19,10 +19,10 @@ import (
 	"glasshouse/store/storetest"
 )
 
-// family are the members of one group, and one who is in another.
-type family []autonomy.Member
+// siblingList lists the members of all groups.
+type siblingList []autonomy.Member
 
-func (f family) Members(_ context.Context, group string) ([]autonomy.Member, error) {
+func (f siblingList) Members(_ context.Context, group string) ([]autonomy.Member, error) {
 	var list []autonomy.Member
 	for _, m := range f {
 		if m.Group == group {
@@ -36,23 +36,23 @@ func member(name string) autonomy.Member {
 	return autonomy.Member{Jail: id.Jail("j-" + name), Session: "sess-" + name, Name: name, Group: "team"}
 }
 
-func members(names ...string) (f family) {
+func members(names ...string) (f siblingList) {
 	for _, n := range names {
 		f = append(f, member(n))
 	}
 	return f
 }
 
-func everybodyMay(context.Context, autonomy.Member, autonomy.Member, string, string) (bool, string, error) {
+func allowAll(context.Context, autonomy.Member, autonomy.Member, string, string) (bool, string, error) {
 	return true, "", nil
 }
 
 func openStore(t testing.TB, where string) autonomy.RequestStore {
 	t.Helper()
-	return openAll(t, where)
+	return openAutonomyStore(t, where)
 }
 
-func openAll(t testing.TB, where string) store.Autonomy {
+func openAutonomyStore(t testing.TB, where string) store.Autonomy {
 	t.Helper()
 	s, err := storetest.Open(t, where)
 	if err != nil {
@@ -62,14 +62,14 @@ func openAll(t testing.TB, where string) store.Autonomy {
 	return s.Autonomy()
 }
 
-// newBroker returns a broker of a group in which everybody may ask everybody.
+// newBroker returns a broker whose policy allows all requests by default.
 func newBroker(t testing.TB, s autonomy.RequestStore, cfg autonomy.BrokerConfig) *autonomy.Broker {
 	t.Helper()
 	if cfg.Siblings == nil {
 		cfg.Siblings = members("worker", "reviewer", "tester")
 	}
 	if cfg.Policy == nil {
-		cfg.Policy = everybodyMay
+		cfg.Policy = allowAll
 	}
 	b, err := autonomy.NewBroker(s, cfg)
 	if err != nil {
@@ -79,7 +79,7 @@ func newBroker(t testing.TB, s autonomy.RequestStore, cfg autonomy.BrokerConfig)
 	return b
 }
 
-// scenario runs f where time passes only when all wait.
+// scenario runs f with a fake clock.
 func scenario(t *testing.T, f func(t *testing.T)) {
 	synctest.Test(t, f)
 }
@@ -88,26 +88,26 @@ func ask(t testing.TB, b *autonomy.Broker, from, to, action, about string) auton
 	t.Helper()
 	r, err := b.Ask(t.Context(), member(from), autonomy.Ask{To: to, Action: action, Context: about})
 	if err != nil {
-		t.Fatalf("%s asks %s: %v", from, to, err)
+		t.Fatalf("request from %s to %s: %v", from, to, err)
 	}
 	return r
 }
 
-func refusedAs(t testing.TB, r autonomy.Request, code string) {
+func wantRefusal(t testing.TB, r autonomy.Request, code string) {
 	t.Helper()
 	if r.State != autonomy.Refused || r.Refusal == nil || r.Refusal.Code != code || r.Refusal.Reason == "" {
-		t.Errorf("the request is %s, %+v; want it refused: %s", r.State, r.Refusal, code)
+		t.Errorf("request is %s, %+v; want it refused with code %s", r.State, r.Refusal, code)
 	}
 }
 
-func TestAWorkerAsksItsReviewerAndGetsAnAnswer(t *testing.T) {
+func TestAskAndReply(t *testing.T) {
 	scenario(t, func(t *testing.T) {
 		b := newBroker(t, openStore(t, ""), autonomy.BrokerConfig{})
 		worker, reviewer := member("worker"), member("reviewer")
 		go func() {
 			list, err := b.Waiting(t.Context(), reviewer, time.Minute)
 			if err != nil || len(list) != 1 {
-				t.Errorf("the reviewer has %d requests, %v", len(list), err)
+				t.Errorf("Waiting = %d requests, %v; want 1", len(list), err)
 				return
 			}
 			if _, err := b.Reply(t.Context(), reviewer, list[0].ID, "looks good: "+list[0].Context); err != nil {
@@ -121,132 +121,132 @@ func TestAWorkerAsksItsReviewerAndGetsAnAnswer(t *testing.T) {
 	})
 }
 
-func TestASiblingIsNamedByJailSessionOrName(t *testing.T) {
+func TestSiblingByJailSessionOrName(t *testing.T) {
 	b := newBroker(t, openStore(t, ""), autonomy.BrokerConfig{})
 	for _, to := range []string{"j-reviewer", "sess-reviewer", "reviewer"} {
 		if r := ask(t, b, "worker", to, "review", to); r.State != autonomy.Queued || r.To.Name != "reviewer" {
-			t.Errorf("to %s: %s %+v", to, r.State, r.To)
+			t.Errorf("request to %s: state %s, receiver %+v", to, r.State, r.To)
 		}
 	}
 }
 
-// TestASiblingThatMovesIntoAnotherJail is asked before its agent lives anywhere.
-func TestASiblingThatMovesIntoAnotherJail(t *testing.T) {
+// TestSiblingMovesToAnotherJail sends a request to a sibling that has no jail yet.
+func TestSiblingMovesToAnotherJail(t *testing.T) {
 	home := members("worker", "reviewer")
 	home[1].Jail = ""
 	b := newBroker(t, openStore(t, ""), autonomy.BrokerConfig{Siblings: home})
 	q := ask(t, b, "worker", "reviewer", "review", "x").ID
-	list, err := b.Waiting(t.Context(), member("reviewer"), 0) // in j-reviewer by now
+	list, err := b.Waiting(t.Context(), member("reviewer"), 0) // now in j-reviewer
 	if err != nil || len(list) != 1 || list[0].ID != q {
-		t.Fatalf("it has %d requests, %v", len(list), err)
+		t.Fatalf("Waiting = %d requests, %v; want %s", len(list), err, q)
 	}
 	moved := member("reviewer")
 	moved.Jail = "j-another"
 	if _, err := b.Reply(t.Context(), moved, q, "yes"); err != nil {
 		t.Error(err)
 	}
-	twin := autonomy.Member{Session: "j-reviewer", Group: "team"} // a session that is called like the jail
+	twin := autonomy.Member{Session: "j-reviewer", Group: "team"} // a session with the name of the jail
 	if _, err := b.Get(t.Context(), twin, q); !errors.Is(err, fault.NotFound) {
-		t.Errorf("another reads it: %v", err)
+		t.Errorf("Get by a session with the name of the jail = %v, want %v", err, fault.NotFound)
 	}
 }
 
-func TestOthersThanSiblingsAreNotEvenThere(t *testing.T) {
+func TestNonSiblingsAreNotRevealed(t *testing.T) {
 	strangers := append(members("worker", "twin", "gone"), autonomy.Member{Jail: "j-other", Name: "other", Group: "others"}, autonomy.Member{Jail: "j-twin2", Name: "twin", Group: "team"})
 	strangers[2].Closed = true
 	b := newBroker(t, openStore(t, ""), autonomy.BrokerConfig{Siblings: strangers})
-	there, nowhere := ask(t, b, "worker", "other", "x", ""), ask(t, b, "worker", "j-nowhere", "x", "")
-	refusedAs(t, there, "no-sibling")
-	refusedAs(t, nowhere, "no-sibling")
-	if *there.Refusal != *nowhere.Refusal || there.To != nowhere.To {
-		t.Errorf("one that is there is refused otherwise: %+v, %+v", there, nowhere)
+	existing, missing := ask(t, b, "worker", "other", "x", ""), ask(t, b, "worker", "j-nowhere", "x", "")
+	wantRefusal(t, existing, "no-sibling")
+	wantRefusal(t, missing, "no-sibling")
+	if *existing.Refusal != *missing.Refusal || existing.To != missing.To {
+		t.Errorf("refusals of an existing and a missing member differ: %+v, %+v", existing, missing)
 	}
-	refusedAs(t, ask(t, b, "worker", "worker", "x", ""), "self")
-	refusedAs(t, ask(t, b, "worker", "j-worker", "x", ""), "self")
-	refusedAs(t, ask(t, b, "worker", "gone", "x", ""), "closed")
-	refusedAs(t, ask(t, b, "worker", "twin", "x", ""), "ambiguous")
+	wantRefusal(t, ask(t, b, "worker", "worker", "x", ""), "self")
+	wantRefusal(t, ask(t, b, "worker", "j-worker", "x", ""), "self")
+	wantRefusal(t, ask(t, b, "worker", "gone", "x", ""), "closed")
+	wantRefusal(t, ask(t, b, "worker", "twin", "x", ""), "ambiguous")
 	alone := autonomy.Member{Jail: "j-alone", Name: "alone"}
 	r, err := b.Ask(t.Context(), alone, autonomy.Ask{To: "worker", Action: "x"})
 	if err != nil {
 		t.Fatal(err)
 	}
-	refusedAs(t, r, "no-sibling")
+	wantRefusal(t, r, "no-sibling")
 }
 
-func TestThePolicyIsAskedBeforeAnythingIsKept(t *testing.T) {
+func TestPolicyIsEvaluatedBeforeStoring(t *testing.T) {
 	s := openStore(t, "")
-	var kept []autonomy.Request
+	var stored []autonomy.Request
 	deny := newBroker(t, s, autonomy.BrokerConfig{
 		Policy: func(_ context.Context, from, to autonomy.Member, action, about string) (bool, string, error) {
 			if from.Name != "worker" || to.Name != "reviewer" || action != "review" || about != "x" {
-				t.Errorf("asked about %s, %s, %s, %s", from.Name, to.Name, action, about)
+				t.Errorf("Policy(%s, %s, %s, %s), want worker, reviewer, review, x", from.Name, to.Name, action, about)
 			}
-			kept, _ = s.OpenRequests(t.Context(), "team")
+			stored, _ = s.OpenRequests(t.Context(), "team")
 			return false, "opencode.json:12 denies it", nil
 		},
 	})
 	r := ask(t, deny, "worker", "reviewer", "review", "x")
-	refusedAs(t, r, "policy")
-	if len(kept) != 0 || r.Refusal.Reason != "opencode.json:12 denies it" {
-		t.Errorf("%d were kept; %+v", len(kept), r.Refusal)
+	wantRefusal(t, r, "policy")
+	if len(stored) != 0 || r.Refusal.Reason != "opencode.json:12 denies it" {
+		t.Errorf("%d requests stored, refusal %+v; want none and the reason of the policy", len(stored), r.Refusal)
 	}
 	broken := newBroker(t, s, autonomy.BrokerConfig{Policy: func(context.Context, autonomy.Member, autonomy.Member, string, string) (bool, string, error) {
 		return true, "", errors.New("no answer")
 	}})
 	if _, err := broken.Ask(t.Context(), member("worker"), autonomy.Ask{To: "reviewer", Action: "review"}); err == nil {
-		t.Error("a policy that fails allows")
+		t.Error("Ask with a failing policy: got no error")
 	}
 	unrecorded := newBroker(t, s, autonomy.BrokerConfig{Record: func(context.Context, autonomy.Request) error { return errors.New("disk full") }})
 	if _, err := unrecorded.Ask(t.Context(), member("worker"), autonomy.Ask{To: "reviewer", Action: "review"}); err == nil {
-		t.Error("what cannot be recorded is sent")
+		t.Error("Ask with a failing recorder: got no error")
 	}
 	if open, err := s.OpenRequests(t.Context(), ""); err != nil || len(open) != 0 {
-		t.Errorf("%d are kept, %v", len(open), err)
+		t.Errorf("%d open requests, %v; want none", len(open), err)
 	}
 }
 
-func TestTwoWhoWouldWaitForEachOther(t *testing.T) {
+func TestWaitForCycleIsRefused(t *testing.T) {
 	scenario(t, func(t *testing.T) {
 		b := newBroker(t, openStore(t, ""), autonomy.BrokerConfig{})
 		var wg sync.WaitGroup
 		defer wg.Wait()
-		waits := func(from, to string) {
+		askAndWait := func(from, to string) {
 			wg.Go(func() {
 				r, err := b.Ask(t.Context(), member(from), autonomy.Ask{To: to, Action: "help", Context: from, ReplyWithin: time.Minute})
 				if err != nil || r.State != autonomy.Expired {
-					t.Errorf("%s asks %s: %s, %v", from, to, r.State, err)
+					t.Errorf("request from %s to %s: %s, %v; want it expired", from, to, r.State, err)
 				}
 			})
 			synctest.Wait()
 		}
-		waits("worker", "reviewer")
-		waits("reviewer", "tester")
+		askAndWait("worker", "reviewer")
+		askAndWait("reviewer", "tester")
 		r, err := b.Ask(t.Context(), member("tester"), autonomy.Ask{To: "worker", Action: "help", ReplyWithin: time.Second})
 		if err != nil {
 			t.Fatal(err)
 		}
-		refusedAs(t, r, "cycle")
+		wantRefusal(t, r, "cycle")
 		if want := "worker waits for reviewer, reviewer waits for tester"; !strings.Contains(r.Refusal.Reason, want) || r.Refusal.RetryAfter <= 0 || r.Refusal.RetryAfter > time.Minute {
-			t.Errorf("the refusal is %+v; want it to say %q", r.Refusal, want)
+			t.Errorf("refusal = %+v, want %q in it", r.Refusal, want)
 		}
-		if r := ask(t, b, "tester", "worker", "by the way", ""); r.State != autonomy.Queued {
-			t.Errorf("who does not wait closes no cycle, and is %s: %+v", r.State, r.Refusal)
+		if r := ask(t, b, "tester", "worker", "notify", ""); r.State != autonomy.Queued {
+			t.Errorf("request without waiting = %s, %+v; want it queued", r.State, r.Refusal)
 		}
 	})
 }
 
-func TestWhoHasGoneOnIsNotWaitedFor(t *testing.T) {
+func TestCancelledAskerDoesNotWait(t *testing.T) {
 	scenario(t, func(t *testing.T) {
 		b := newBroker(t, openStore(t, ""), autonomy.BrokerConfig{})
-		gone, leave := context.WithCancel(t.Context())
+		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error)
 		asked := autonomy.Ask{To: "reviewer", Action: "help", ReplyWithin: time.Minute, Key: "k"}
 		go func() {
-			_, err := b.Ask(gone, member("worker"), asked)
+			_, err := b.Ask(ctx, member("worker"), asked)
 			done <- err
 		}()
 		synctest.Wait()
-		leave()
+		cancel()
 		if err := <-done; !errors.Is(err, context.Canceled) {
 			t.Errorf("Ask = %v", err)
 		}
@@ -254,22 +254,22 @@ func TestWhoHasGoneOnIsNotWaitedFor(t *testing.T) {
 		synctest.Wait()
 		open, err := b.List(t.Context(), autonomy.RequestFilter{State: autonomy.Queued})
 		if err != nil || len(open) != 2 {
-			t.Fatalf("%d are open, %v; want both", len(open), err)
+			t.Fatalf("%d open requests, %v; want 2", len(open), err)
 		}
-		// To wait for the same again would now close a cycle.
+		// Waiting for the same request again would close a cycle now.
 		r, err := b.Ask(t.Context(), member("worker"), asked)
 		if err != nil {
 			t.Fatal(err)
 		}
-		refusedAs(t, r, "cycle")
-		if still, err := b.Get(t.Context(), member("worker"), r.ID); err != nil || still.State != autonomy.Queued {
-			t.Errorf("what was sent is %s, %v", still.State, err)
+		wantRefusal(t, r, "cycle")
+		if got, err := b.Get(t.Context(), member("worker"), r.ID); err != nil || got.State != autonomy.Queued {
+			t.Errorf("state of the first request = %s, %v; want queued", got.State, err)
 		}
 		synctest.Wait()
 	})
 }
 
-func TestToWaitALittleForWhatWasSentBefore(t *testing.T) {
+func TestShortWaitForAnEarlierRequest(t *testing.T) {
 	scenario(t, func(t *testing.T) {
 		b := newBroker(t, openStore(t, ""), autonomy.BrokerConfig{})
 		a := autonomy.Ask{To: "reviewer", Action: "help", Key: "k"}
@@ -281,34 +281,35 @@ func TestToWaitALittleForWhatWasSentBefore(t *testing.T) {
 		began := time.Now()
 		r, err := b.Ask(t.Context(), member("worker"), a)
 		if took := time.Since(began); err != nil || r.ID != sent.ID || r.State != autonomy.Queued || took != 10*time.Second {
-			t.Errorf("after %s it is %s, %v", took, r.State, err)
+			t.Errorf("Ask returned %s, %v after %s; want queued after 10 s", r.State, err, took)
 		}
-		if r, err = b.Get(t.Context(), member("worker"), r.ID); err != nil || r.Wait {
-			t.Errorf("it is said that somebody waits: %v", err)
+		r, err = b.Get(t.Context(), member("worker"), r.ID)
+		if err != nil || r.Wait {
+			t.Errorf("request is marked as awaited (%v)", err)
 		}
 	})
 }
 
-func TestAsLongAsOneOfItsCallersWaitsItWaits(t *testing.T) {
+func TestRequestWaitsWhileOneCallerWaits(t *testing.T) {
 	scenario(t, func(t *testing.T) {
 		b := newBroker(t, openStore(t, ""), autonomy.BrokerConfig{})
 		a := autonomy.Ask{To: "reviewer", Action: "help", Key: "k", ReplyWithin: time.Minute}
-		gone, leave := context.WithCancel(t.Context())
-		go b.Ask(gone, member("worker"), a)
+		ctx, cancel := context.WithCancel(t.Context())
+		go b.Ask(ctx, member("worker"), a)
 		go b.Ask(t.Context(), member("worker"), a)
 		synctest.Wait()
-		leave()
+		cancel()
 		synctest.Wait()
 		r, err := b.Ask(t.Context(), member("reviewer"), autonomy.Ask{To: "worker", Action: "what?", ReplyWithin: time.Second})
 		if err != nil {
 			t.Fatal(err)
 		}
-		refusedAs(t, r, "cycle")
+		wantRefusal(t, r, "cycle")
 		time.Sleep(2 * time.Minute)
 	})
 }
 
-func TestAPolicyThatConflictsIsNotAskedForEver(t *testing.T) {
+func TestPolicyConflictIsNotRetried(t *testing.T) {
 	b := newBroker(t, openStore(t, ""), autonomy.BrokerConfig{Policy: func(context.Context, autonomy.Member, autonomy.Member, string, string) (bool, string, error) {
 		return false, "", fault.Newf(fault.Conflict, "approval", "", "withdrawn")
 	}})
@@ -317,7 +318,7 @@ func TestAPolicyThatConflictsIsNotAskedForEver(t *testing.T) {
 	}
 }
 
-func TestTheSameKeyIsTheSameRequest(t *testing.T) {
+func TestKeyIsIdempotent(t *testing.T) {
 	b := newBroker(t, openStore(t, ""), autonomy.BrokerConfig{})
 	a := autonomy.Ask{To: "reviewer", Action: "review", Context: "x", Key: "call-7"}
 	var wg sync.WaitGroup
@@ -325,7 +326,8 @@ func TestTheSameKeyIsTheSameRequest(t *testing.T) {
 	for i := range got {
 		wg.Go(func() {
 			var err error
-			if got[i], err = b.Ask(t.Context(), member("worker"), a); err != nil {
+			got[i], err = b.Ask(t.Context(), member("worker"), a)
+			if err != nil {
 				t.Error(err)
 			}
 		})
@@ -333,7 +335,7 @@ func TestTheSameKeyIsTheSameRequest(t *testing.T) {
 	wg.Wait()
 	for _, r := range got {
 		if r.ID != got[0].ID {
-			t.Fatalf("asked twice: %s and %s", r.ID, got[0].ID)
+			t.Fatalf("two requests for one key: %s and %s", r.ID, got[0].ID)
 		}
 	}
 	if _, err := b.Reply(t.Context(), member("reviewer"), got[0].ID, "yes"); err != nil {
@@ -341,27 +343,27 @@ func TestTheSameKeyIsTheSameRequest(t *testing.T) {
 	}
 	a.ReplyWithin = time.Minute
 	if r, err := b.Ask(t.Context(), member("worker"), a); err != nil || r.Answer != "yes" {
-		t.Errorf("asked again it is %+v, %v", r, err)
+		t.Errorf("repeated Ask = %+v, %v; want the answer", r, err)
 	}
 	a.Context = "y"
 	if _, err := b.Ask(t.Context(), member("worker"), a); !errors.Is(err, fault.Mismatch) {
-		t.Errorf("another request with the key: %v", err)
+		t.Errorf("different request with the key = %v, want %v", err, fault.Mismatch)
 	}
 	if r, err := b.Ask(t.Context(), member("tester"), autonomy.Ask{To: "reviewer", Action: "review", Key: "call-7"}); err != nil || r.ID == got[0].ID {
-		t.Errorf("another asker's key is the same: %v", err)
+		t.Errorf("equal key of another asker returned the same request (%v)", err)
 	}
 }
 
-func TestOnlyTheReceiverAnswersAndOnce(t *testing.T) {
+func TestOnlyTheReceiverRepliesOnce(t *testing.T) {
 	b := newBroker(t, openStore(t, ""), autonomy.BrokerConfig{})
 	q := ask(t, b, "worker", "reviewer", "review", "x").ID
 	for _, by := range []string{"worker", "tester"} {
 		if _, err := b.Reply(t.Context(), member(by), q, "yes"); !errors.Is(err, fault.NotFound) {
-			t.Errorf("%s answers: %v", by, err)
+			t.Errorf("Reply by %s = %v, want %v", by, err, fault.NotFound)
 		}
 	}
 	if _, err := b.Get(t.Context(), member("tester"), q); !errors.Is(err, fault.NotFound) {
-		t.Errorf("another reads it: %v", err)
+		t.Errorf("Get by another member = %v, want %v", err, fault.NotFound)
 	}
 	for range 2 {
 		if r, err := b.Reply(t.Context(), member("reviewer"), q, "yes"); err != nil || r.State != autonomy.Answered {
@@ -369,11 +371,11 @@ func TestOnlyTheReceiverAnswersAndOnce(t *testing.T) {
 		}
 	}
 	if _, err := b.Reply(t.Context(), member("reviewer"), q, "no"); !errors.Is(err, fault.Conflict) {
-		t.Errorf("another answer: %v", err)
+		t.Errorf("different second Reply = %v, want %v", err, fault.Conflict)
 	}
 }
 
-func TestWhatIsNotAcknowledgedIsHandedOverAgain(t *testing.T) {
+func TestUnacknowledgedRequestIsDeliveredAgain(t *testing.T) {
 	scenario(t, func(t *testing.T) {
 		b := newBroker(t, openStore(t, ""), autonomy.BrokerConfig{Lease: time.Minute})
 		reviewer := member("reviewer")
@@ -386,45 +388,45 @@ func TestWhatIsNotAcknowledgedIsHandedOverAgain(t *testing.T) {
 			}
 		}
 		take(0, 1)
-		take(50*time.Second, 0) // another has it
-		take(20*time.Second, 1) // and has said nothing
+		take(50*time.Second, 0) // leased
+		take(20*time.Second, 1) // the lease has expired
 		if err := b.Acknowledge(t.Context(), reviewer, q); err != nil {
 			t.Fatal(err)
 		}
 		take(3*time.Minute, 0)
 		r, err := b.Get(t.Context(), reviewer, q)
 		if err != nil || r.State != autonomy.Delivered || r.Tries != 2 {
-			t.Errorf("it is %s after %d, %v", r.State, r.Tries, err)
+			t.Errorf("request is %s after %d deliveries, %v; want delivered after 2", r.State, r.Tries, err)
 		}
 	})
 }
 
-// postman delivers as it is told.
-type postman struct {
-	mu   sync.Mutex
-	got  []id.Request
-	says func(n int) error
+// fakeDeliverer records deliveries. result returns the result of the nth delivery.
+type fakeDeliverer struct {
+	mu     sync.Mutex
+	got    []id.Request
+	result func(n int) error
 }
 
-func (p *postman) Deliver(_ context.Context, r autonomy.Request) error {
+func (p *fakeDeliverer) Deliver(_ context.Context, r autonomy.Request) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.got = append(p.got, r.ID)
-	if p.says == nil {
+	if p.result == nil {
 		return nil
 	}
-	return p.says(len(p.got))
+	return p.result(len(p.got))
 }
 
-func (p *postman) brought() []id.Request {
+func (p *fakeDeliverer) delivered() []id.Request {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return slices.Clone(p.got)
 }
 
-func TestARequestIsBroughtUntilItIsThere(t *testing.T) {
+func TestDeliveryIsRetried(t *testing.T) {
 	scenario(t, func(t *testing.T) {
-		p := &postman{says: func(n int) error {
+		p := &fakeDeliverer{result: func(n int) error {
 			if n < 4 {
 				return fault.Newf(fault.Unavailable, "", "", "the agent is starting")
 			}
@@ -434,8 +436,8 @@ func TestARequestIsBroughtUntilItIsThere(t *testing.T) {
 		q := ask(t, b, "worker", "reviewer", "review", "x").ID
 		time.Sleep(5 * time.Minute)
 		r, err := b.Get(t.Context(), member("worker"), q)
-		if err != nil || r.State != autonomy.Delivered || !r.Acked || len(p.brought()) != 4 {
-			t.Errorf("it is %s after %d, %v", r.State, len(p.brought()), err)
+		if err != nil || r.State != autonomy.Delivered || !r.Acked || len(p.delivered()) != 4 {
+			t.Errorf("request is %s after %d deliveries, %v; want delivered after 4", r.State, len(p.delivered()), err)
 		}
 		// The receiver may not read its inbox, so the request is listed until it is answered.
 		if list, err := b.Waiting(t.Context(), member("reviewer"), 0); err != nil || len(list) != 1 || list[0].ID != q {
@@ -445,21 +447,20 @@ func TestARequestIsBroughtUntilItIsThere(t *testing.T) {
 			t.Errorf("Waiting within the lease = %+v, %v, want none", list, err)
 		}
 		time.Sleep(5 * time.Minute)
-		if got := len(p.brought()); got != 4 {
-			t.Errorf("it is brought %d times, want 4", got)
+		if got := len(p.delivered()); got != 4 {
+			t.Errorf("%d deliveries, want 4", got)
 		}
 		if err := b.Acknowledge(t.Context(), member("reviewer"), q); err != nil {
 			t.Fatal(err)
 		}
 		if list, err := b.Waiting(t.Context(), member("reviewer"), 0); err != nil || len(list) != 0 {
-			t.Errorf("Waiting after it was acknowledged = %+v, %v, want none", list, err)
+			t.Errorf("Waiting after Acknowledge = %+v, %v, want none", list, err)
 		}
 	})
 }
 
-// TestWhoseReceiverIsGoneFails, if its asker waits; one who looks for the answer later may
-// still get one.
-func TestWhoseReceiverIsGoneFails(t *testing.T) {
+// Gone fails a request whose asker waits. A request without waiting stays open.
+func TestGoneFailsAwaitedRequests(t *testing.T) {
 	scenario(t, func(t *testing.T) {
 		b := newBroker(t, openStore(t, ""), autonomy.BrokerConfig{})
 		later := ask(t, b, "worker", "reviewer", "review", "later").ID
@@ -476,23 +477,23 @@ func TestWhoseReceiverIsGoneFails(t *testing.T) {
 			t.Fatal(err)
 		}
 		if r := <-got; r.State != autonomy.Failed || r.Why != "its run has ended" {
-			t.Errorf("the request of who waits = %s %q, want failed", r.State, r.Why)
+			t.Errorf("awaited request = %s %q, want failed", r.State, r.Why)
 		}
 		if r, err := b.Get(t.Context(), member("worker"), later); err != nil || !r.Open() {
-			t.Errorf("the request of who does not wait = %s, %v, want it open", r.State, err)
+			t.Errorf("request without waiting = %s, %v, want it open", r.State, err)
 		}
 	})
 }
 
-// TestWhoWouldWaitForNobodyIsRefused, and who does not wait is not.
-func TestWhoWouldWaitForNobodyIsRefused(t *testing.T) {
+// Only a request whose asker waits is refused if the receiver is not ready.
+func TestAwaitedRequestToUnreadyReceiverIsRefused(t *testing.T) {
 	scenario(t, func(t *testing.T) {
 		b := newBroker(t, openStore(t, ""), autonomy.BrokerConfig{Ready: func(context.Context, autonomy.Member) (*autonomy.Refusal, error) {
 			return &autonomy.Refusal{Code: "ended", Reason: "its run has ended"}, nil
 		}})
 		r, err := b.Ask(t.Context(), member("worker"), autonomy.Ask{To: "reviewer", Action: "review", ReplyWithin: time.Hour})
 		if err != nil || r.State != autonomy.Refused || r.Refusal.Code != "ended" {
-			t.Errorf("Ask and wait = %+v, %v, want it refused", r, err)
+			t.Errorf("Ask with waiting = %+v, %v, want it refused", r, err)
 		}
 		r, err = b.Ask(t.Context(), member("worker"), autonomy.Ask{To: "reviewer", Action: "review"})
 		if err != nil || r.State == autonomy.Refused {
@@ -501,13 +502,12 @@ func TestWhoWouldWaitForNobodyIsRefused(t *testing.T) {
 	})
 }
 
-// TestWhoLooksForRequestsIsNotBroughtThem has an agent that asks again and again what is
-// wanted of it, and does not read what comes to its inbox.
-func TestWhoLooksForRequestsIsNotBroughtThem(t *testing.T) {
+// TestPollingReceiverGetsNoDelivery simulates an agent that polls and does not read its inbox.
+func TestPollingReceiverGetsNoDelivery(t *testing.T) {
 	scenario(t, func(t *testing.T) {
-		p := &postman{}
+		p := &fakeDeliverer{}
 		b := newBroker(t, openStore(t, ""), autonomy.BrokerConfig{Deliverer: p})
-		look := func(wait time.Duration) []autonomy.Request {
+		poll := func(wait time.Duration) []autonomy.Request {
 			t.Helper()
 			list, err := b.Waiting(t.Context(), member("reviewer"), wait)
 			if err != nil {
@@ -515,35 +515,35 @@ func TestWhoLooksForRequestsIsNotBroughtThem(t *testing.T) {
 			}
 			return list
 		}
-		look(0)
+		poll(0)
 		time.Sleep(10 * time.Second)
 		first := ask(t, b, "worker", "reviewer", "review", "x").ID
-		time.Sleep(20 * time.Second) // it is at something else
-		if list := look(0); len(list) != 1 || list[0].ID != first || len(p.brought()) != 0 {
-			t.Errorf("it finds %d requests, and is brought %q", len(list), p.brought())
+		time.Sleep(20 * time.Second) // between two polls
+		if list := poll(0); len(list) != 1 || list[0].ID != first || len(p.delivered()) != 0 {
+			t.Errorf("poll = %d requests, deliveries %q; want %s and none", len(list), p.delivered(), first)
 		}
 		if _, err := b.Reply(t.Context(), member("reviewer"), first, "fine"); err != nil {
 			t.Fatal(err)
 		}
-		time.Sleep(5 * time.Minute) // it does not look any more
+		time.Sleep(5 * time.Minute) // the agent no longer polls
 		second := ask(t, b, "worker", "reviewer", "review", "y").ID
 		time.Sleep(5 * time.Second)
-		if !slices.Equal(p.brought(), []id.Request{second}) {
-			t.Errorf("who does not look is brought %q", p.brought())
+		if !slices.Equal(p.delivered(), []id.Request{second}) {
+			t.Errorf("deliveries after polling ended = %q, want %q", p.delivered(), second)
 		}
 	})
 }
 
-// TestADaemonThatEndsBetweenDeliveryAndItsRecord delivers again, and once: a
-// receiver that knows the id has it once.
-func TestADaemonThatEndsBetweenDeliveryAndItsRecord(t *testing.T) {
+// TestShutdownBetweenDeliveryAndRecord expects a second delivery with the same id, which the
+// receiver can recognize.
+func TestShutdownBetweenDeliveryAndRecord(t *testing.T) {
 	scenario(t, func(t *testing.T) {
 		s := openStore(t, "")
-		p := &postman{}
+		p := &fakeDeliverer{}
 		ended := make(chan struct{})
 		var first *autonomy.Broker
 		ready := make(chan struct{})
-		p.says = func(n int) error {
+		p.result = func(n int) error {
 			if n > 1 {
 				return nil
 			}
@@ -552,7 +552,7 @@ func TestADaemonThatEndsBetweenDeliveryAndItsRecord(t *testing.T) {
 				first.Close()
 				close(ended)
 			}()
-			synctest.Wait() // it is there, and the daemon is ending before it could be kept
+			synctest.Wait() // delivered, and the daemon shuts down before it is recorded
 			return nil
 		}
 		first = newBroker(t, s, autonomy.BrokerConfig{Deliverer: p})
@@ -560,52 +560,52 @@ func TestADaemonThatEndsBetweenDeliveryAndItsRecord(t *testing.T) {
 		q := ask(t, first, "worker", "reviewer", "review", "x").ID
 		<-ended
 		if open, err := s.OpenRequests(t.Context(), ""); err != nil || len(open) != 1 || open[0].Acked {
-			t.Fatalf("after the end it is %+v, %v", open, err)
+			t.Fatalf("open requests after the shutdown = %+v, %v; want one without acknowledgement", open, err)
 		}
 		second := newBroker(t, s, autonomy.BrokerConfig{Deliverer: p})
 		time.Sleep(59 * time.Second)
-		if len(p.brought()) != 1 {
-			t.Errorf("it is delivered again within the lease")
+		if len(p.delivered()) != 1 {
+			t.Errorf("%d deliveries within the lease, want 1", len(p.delivered()))
 		}
 		time.Sleep(5 * time.Minute)
 		r, err := second.Get(t.Context(), member("worker"), q)
-		if err != nil || !r.Acked || !slices.Equal(p.brought(), []id.Request{q, q}) {
-			t.Errorf("it is %+v after %q, %v", r, p.brought(), err)
+		if err != nil || !r.Acked || !slices.Equal(p.delivered(), []id.Request{q, q}) {
+			t.Errorf("request = %+v after deliveries %q, %v", r, p.delivered(), err)
 		}
 	})
 }
 
-func TestARequestThatIsKeptAndNotSentIsSentByTheNextDaemon(t *testing.T) {
+func TestNextDaemonDeliversStoredRequests(t *testing.T) {
 	scenario(t, func(t *testing.T) {
 		s := openStore(t, "")
-		nobody := func(autonomy.Member) bool { return false }
-		p := &postman{}
-		first := newBroker(t, s, autonomy.BrokerConfig{Deliverer: p, Serves: nobody})
+		servesNone := func(autonomy.Member) bool { return false }
+		p := &fakeDeliverer{}
+		first := newBroker(t, s, autonomy.BrokerConfig{Deliverer: p, Serves: servesNone})
 		q := ask(t, first, "worker", "reviewer", "review", "x").ID
 		time.Sleep(time.Minute)
-		if err := first.Close(); err != nil || len(p.brought()) != 0 {
-			t.Fatal(err, p.brought())
+		if err := first.Close(); err != nil || len(p.delivered()) != 0 {
+			t.Fatal(err, p.delivered())
 		}
 		newBroker(t, s, autonomy.BrokerConfig{Deliverer: p})
 		time.Sleep(time.Minute)
-		if !slices.Equal(p.brought(), []id.Request{q}) {
-			t.Errorf("delivered: %q", p.brought())
+		if !slices.Equal(p.delivered(), []id.Request{q}) {
+			t.Errorf("deliveries = %q, want %q", p.delivered(), q)
 		}
 	})
 }
 
-func TestARequestThatCannotEverArriveFails(t *testing.T) {
+func TestUndeliverableRequestFails(t *testing.T) {
 	scenario(t, func(t *testing.T) {
-		p := &postman{says: func(int) error { return fault.Newf(fault.NotFound, "", "", "its jail is gone") }}
+		p := &fakeDeliverer{result: func(int) error { return fault.Newf(fault.NotFound, "", "", "jail deleted") }}
 		b := newBroker(t, openStore(t, ""), autonomy.BrokerConfig{Deliverer: p})
 		r, err := b.Ask(t.Context(), member("worker"), autonomy.Ask{To: "reviewer", Action: "review", ReplyWithin: time.Minute})
-		if err != nil || r.State != autonomy.Failed || !strings.Contains(r.Why, "its jail is gone") || len(p.brought()) != 1 {
-			t.Errorf("Ask = %s, %q, %v after %d", r.State, r.Why, err, len(p.brought()))
+		if err != nil || r.State != autonomy.Failed || !strings.Contains(r.Why, "jail deleted") || len(p.delivered()) != 1 {
+			t.Errorf("Ask = %s, %q, %v after %d deliveries", r.State, r.Why, err, len(p.delivered()))
 		}
 	})
 }
 
-func TestWithoutAnAnswerARequestExpires(t *testing.T) {
+func TestRequestExpires(t *testing.T) {
 	scenario(t, func(t *testing.T) {
 		var recorded []string
 		b := newBroker(t, openStore(t, ""), autonomy.BrokerConfig{Record: func(_ context.Context, r autonomy.Request) error {
@@ -618,7 +618,7 @@ func TestWithoutAnAnswerARequestExpires(t *testing.T) {
 			t.Errorf("Ask = %s, %v after %s", r.State, err, time.Since(began))
 		}
 		if _, err := b.Reply(t.Context(), member("reviewer"), r.ID, "late"); !errors.Is(err, fault.Conflict) {
-			t.Errorf("an answer that comes late: %v", err)
+			t.Errorf("late Reply = %v, want %v", err, fault.Conflict)
 		}
 		if !slices.Equal(recorded, []string{"", "expired"}) {
 			t.Errorf("recorded: %q", recorded)
@@ -626,7 +626,7 @@ func TestWithoutAnAnswerARequestExpires(t *testing.T) {
 	})
 }
 
-func TestNobodyWaitsForOneThatIsGone(t *testing.T) {
+func TestLeaveFailsRequests(t *testing.T) {
 	scenario(t, func(t *testing.T) {
 		b := newBroker(t, openStore(t, ""), autonomy.BrokerConfig{})
 		other := ask(t, b, "reviewer", "tester", "test", "x")
@@ -639,11 +639,11 @@ func TestNobodyWaitsForOneThatIsGone(t *testing.T) {
 		if err != nil || r.State != autonomy.Failed || !strings.Contains(r.Why, "cancelled") {
 			t.Errorf("Ask = %s, %q, %v", r.State, r.Why, err)
 		}
-		if err := <-left; err != nil { // only now both requests have ended
+		if err := <-left; err != nil { // both requests have ended when Leave returns
 			t.Errorf("Leave: %v", err)
 		}
 		if r, err := b.Get(t.Context(), member("tester"), other.ID); err != nil || r.State != autonomy.Failed {
-			t.Errorf("what it had asked is %s, %v", r.State, err)
+			t.Errorf("request by the leaving member = %s, %v; want failed", r.State, err)
 		}
 	})
 }
@@ -661,24 +661,24 @@ func TestQuotas(t *testing.T) {
 		b := newBroker(t, openStore(t, ""), quotas(autonomy.Quotas{FanOut: 2}))
 		ask(t, b, "worker", "a", "x", "1")
 		q := ask(t, b, "worker", "b", "x", "2").ID
-		refusedAs(t, ask(t, b, "worker", "c", "x", "3"), "fan-out")
+		wantRefusal(t, ask(t, b, "worker", "c", "x", "3"), "fan-out")
 		if r := ask(t, b, "a", "c", "x", "3"); r.State != autonomy.Queued {
-			t.Errorf("another asker: %+v", r.Refusal)
+			t.Errorf("request of another asker: %+v", r.Refusal)
 		}
-		if _, err := b.Decline(t.Context(), member("b"), q, "no time"); err != nil {
+		if _, err := b.Decline(t.Context(), member("b"), q, "busy"); err != nil {
 			t.Fatal(err)
 		}
 		if r := ask(t, b, "worker", "c", "x", "3"); r.State != autonomy.Queued {
-			t.Errorf("after one has ended: %+v", r.Refusal)
+			t.Errorf("request after one has ended: %+v", r.Refusal)
 		}
 	})
 	t.Run("Open", func(t *testing.T) {
 		b := newBroker(t, openStore(t, ""), quotas(autonomy.Quotas{Open: 2}))
 		ask(t, b, "worker", "a", "x", "1")
 		ask(t, b, "a", "b", "x", "2")
-		refusedAs(t, ask(t, b, "b", "c", "x", "3"), "open")
+		wantRefusal(t, ask(t, b, "b", "c", "x", "3"), "open")
 	})
-	t.Run("DepthIsNotWhatTheAgentSays", func(t *testing.T) {
+	t.Run("Depth", func(t *testing.T) {
 		b := newBroker(t, openStore(t, ""), quotas(autonomy.Quotas{Depth: 2}))
 		line := []string{"worker", "a", "b", "c", "d"}
 		var root id.Request
@@ -694,7 +694,7 @@ func TestQuotas(t *testing.T) {
 				t.Fatal(len(list), err)
 			}
 		}
-		refusedAs(t, ask(t, b, "c", "d", "x", ""), "depth")
+		wantRefusal(t, ask(t, b, "c", "d", "x", ""), "depth")
 	})
 	t.Run("Hops", func(t *testing.T) {
 		b := newBroker(t, openStore(t, ""), quotas(autonomy.Quotas{Hops: 3}))
@@ -704,20 +704,20 @@ func TestQuotas(t *testing.T) {
 		}
 		ask(t, b, "a", "b", "x", "2")
 		ask(t, b, "a", "c", "x", "3")
-		refusedAs(t, ask(t, b, "a", "d", "x", "4"), "hops")
+		wantRefusal(t, ask(t, b, "a", "d", "x", "4"), "hops")
 	})
-	t.Run("RateOfAnEdgeAndOfTheGroup", func(t *testing.T) {
+	t.Run("Rates", func(t *testing.T) {
 		scenario(t, func(t *testing.T) {
 			b := newBroker(t, openStore(t, ""), quotas(autonomy.Quotas{EdgeRate: autonomy.Rate{Burst: 2, Every: time.Minute}, GroupRate: autonomy.Rate{Burst: 3, Every: time.Minute}}))
 			ask(t, b, "worker", "a", "x", "1")
 			ask(t, b, "worker", "a", "x", "2")
 			no := ask(t, b, "worker", "a", "x", "3")
-			refusedAs(t, no, "rate")
+			wantRefusal(t, no, "rate")
 			if no.Refusal == nil || no.Refusal.RetryAfter != time.Minute {
-				t.Errorf("retry after %v, want a minute", no.Refusal)
+				t.Errorf("refusal = %v, want RetryAfter of one minute", no.Refusal)
 			}
 			ask(t, b, "worker", "b", "x", "4")
-			refusedAs(t, ask(t, b, "a", "b", "x", "5"), "rate")
+			wantRefusal(t, ask(t, b, "a", "b", "x", "5"), "rate")
 			time.Sleep(time.Minute)
 			if r := ask(t, b, "worker", "a", "x", "6"); r.State != autonomy.Queued {
 				t.Errorf("after a minute: %+v", r.Refusal)
@@ -731,12 +731,12 @@ func TestQuotas(t *testing.T) {
 			ask(t, b, "worker", "a", "fix", same[0])
 			ask(t, b, "a", "worker", "you fix", same[1])
 			ask(t, b, "worker", "a", "no you", same[2])
-			refusedAs(t, ask(t, b, "a", "worker", "fix", same[0]), "ping-pong")
+			wantRefusal(t, ask(t, b, "a", "worker", "fix", same[0]), "ping-pong")
 			if r := ask(t, b, "a", "b", "fix", same[0]); r.State != autonomy.Queued {
-				t.Errorf("of another: %+v", r.Refusal)
+				t.Errorf("equal request to another member: %+v", r.Refusal)
 			}
 			if r := ask(t, b, "a", "worker", "fix", "something else"); r.State != autonomy.Queued {
-				t.Errorf("something else: %+v", r.Refusal)
+				t.Errorf("different request: %+v", r.Refusal)
 			}
 			time.Sleep(10 * time.Minute)
 			if r := ask(t, b, "a", "worker", "fix", same[0]); r.State != autonomy.Queued {
@@ -746,9 +746,9 @@ func TestQuotas(t *testing.T) {
 	})
 }
 
-func TestNoMoreSiblingsWorkAtOnceThanMay(t *testing.T) {
+func TestAtWorkQuota(t *testing.T) {
 	scenario(t, func(t *testing.T) {
-		p := &postman{}
+		p := &fakeDeliverer{}
 		b := newBroker(t, openStore(t, ""), autonomy.BrokerConfig{
 			Siblings: members("worker", "a", "b", "c"), Deliverer: p, Quotas: autonomy.Quotas{AtWork: 1, Queue: 3},
 		})
@@ -758,13 +758,14 @@ func TestNoMoreSiblingsWorkAtOnceThanMay(t *testing.T) {
 		time.Sleep(time.Second)
 		third := ask(t, b, "worker", "c", "x", "3")
 		time.Sleep(time.Minute)
-		if second.Place != 1 || third.Place != 2 || len(p.brought()) != 1 {
-			t.Fatalf("places %d and %d, %d delivered", second.Place, third.Place, len(p.brought()))
+		if second.Place != 1 || third.Place != 2 || len(p.delivered()) != 1 {
+			t.Fatalf("queue positions %d and %d, %d delivered; want 1, 2 and 1", second.Place, third.Place, len(p.delivered()))
 		}
 		if r := ask(t, b, "b", "a", "x", "5"); r.Place != 0 {
-			t.Errorf("who is at work takes no other place, and has %d", r.Place)
+			t.Errorf("queue position of a request to a working member = %d, want 0", r.Place)
 		}
-		// It asks another itself: who waits is not at work, or none of the two would go on.
+		// The working member sends a request itself. While it waits it does not count as
+		// working; otherwise both would be blocked.
 		done := make(chan autonomy.Request)
 		go func() {
 			r, err := b.Ask(t.Context(), member("a"), autonomy.Ask{To: "c", Action: "x", Context: "6", ReplyWithin: time.Hour})
@@ -775,7 +776,7 @@ func TestNoMoreSiblingsWorkAtOnceThanMay(t *testing.T) {
 		}()
 		time.Sleep(10 * time.Second)
 		if got, err := b.Get(t.Context(), member("b"), second.ID); err != nil || got.State != autonomy.Delivered {
-			t.Errorf("the next in the queue is %s, %v", got.State, err)
+			t.Errorf("first queued request = %s, %v; want delivered", got.State, err)
 		}
 		if _, err := b.Reply(t.Context(), member("b"), second.ID, "ok"); err != nil {
 			t.Error(err)
@@ -783,7 +784,7 @@ func TestNoMoreSiblingsWorkAtOnceThanMay(t *testing.T) {
 		time.Sleep(10 * time.Second)
 		list, err := b.List(t.Context(), autonomy.RequestFilter{Member: member("c").Key(), State: autonomy.Delivered})
 		if err != nil || len(list) != 2 {
-			t.Fatalf("c has %d, %v", len(list), err)
+			t.Fatalf("c has %d delivered requests, %v; want 2", len(list), err)
 		}
 		for _, r := range list {
 			if _, err := b.Reply(t.Context(), member("c"), r.ID, "ok"); err != nil {
@@ -791,28 +792,28 @@ func TestNoMoreSiblingsWorkAtOnceThanMay(t *testing.T) {
 			}
 		}
 		if r := <-done; r.Answer != "ok" {
-			t.Errorf("it is %s", r.State)
+			t.Errorf("state of the nested request = %s, want answered", r.State)
 		}
 		if got, err := b.Get(t.Context(), member("a"), first.ID); err != nil || got.State != autonomy.Delivered {
-			t.Errorf("the first is %s, %v", got.State, err)
+			t.Errorf("first request = %s, %v; want delivered", got.State, err)
 		}
 	})
 }
 
-func TestWhoWouldWaitBehindTooManyIsToldSo(t *testing.T) {
+func TestQueueQuota(t *testing.T) {
 	b := newBroker(t, openStore(t, ""), autonomy.BrokerConfig{Siblings: members("worker", "a", "b", "c"), Quotas: autonomy.Quotas{AtWork: 1, Queue: 1}})
 	ask(t, b, "worker", "a", "x", "1")
 	if _, err := b.Waiting(t.Context(), member("a"), 0); err != nil {
 		t.Fatal(err)
 	}
 	ask(t, b, "worker", "b", "x", "2")
-	refusedAs(t, ask(t, b, "worker", "c", "x", "3"), "busy")
+	wantRefusal(t, ask(t, b, "worker", "c", "x", "3"), "busy")
 	if list, err := b.Waiting(t.Context(), member("b"), 0); err != nil || len(list) != 0 {
-		t.Errorf("b is at work too: %d, %v", len(list), err)
+		t.Errorf("Waiting for b = %d requests, %v; want none", len(list), err)
 	}
 }
 
-func TestAHundredAskAtOnce(t *testing.T) {
+func TestHundredConcurrentRequests(t *testing.T) {
 	var names []string
 	for i := range 100 {
 		names = append(names, fmt.Sprint("m", i))
@@ -820,7 +821,7 @@ func TestAHundredAskAtOnce(t *testing.T) {
 	loose := autonomy.Rate{Burst: 1 << 20, Every: time.Nanosecond}
 	arrived := make(chan autonomy.Request, 1000)
 	b := newBroker(t, openStore(t, filepath.Join(t.TempDir(), "g.db")), autonomy.BrokerConfig{
-		Siblings: members(append(names, "hub")...), Deliverer: hand(arrived), Lease: time.Hour,
+		Siblings: members(append(names, "hub")...), Deliverer: channelDeliverer(arrived), Lease: time.Hour,
 		Quotas: autonomy.Quotas{Open: 200, Queue: 200, GroupRate: loose, EdgeRate: loose},
 	})
 	var wg sync.WaitGroup
@@ -828,7 +829,7 @@ func TestAHundredAskAtOnce(t *testing.T) {
 		wg.Go(func() {
 			r, err := b.Ask(t.Context(), member(n), autonomy.Ask{To: "hub", Action: "help", Context: n, ReplyWithin: time.Hour})
 			if err != nil || r.Answer != "for "+n {
-				t.Errorf("%s got %q, %s, %v", n, r.Answer, r.State, err)
+				t.Errorf("answer to %s = %q, %s, %v", n, r.Answer, r.State, err)
 			}
 		})
 	}
@@ -840,14 +841,14 @@ func TestAHundredAskAtOnce(t *testing.T) {
 	}
 	wg.Wait()
 	if n := len(arrived); n != 0 {
-		t.Errorf("%d were delivered twice", n)
+		t.Errorf("%d requests were delivered twice", n)
 	}
 }
 
-// hand puts what arrives into a channel.
-type hand chan<- autonomy.Request
+// channelDeliverer sends delivered requests to a channel.
+type channelDeliverer chan<- autonomy.Request
 
-func (h hand) Deliver(_ context.Context, r autonomy.Request) error {
+func (h channelDeliverer) Deliver(_ context.Context, r autonomy.Request) error {
 	h <- r
 	return nil
 }

@@ -13,53 +13,53 @@ import (
 
 const maxListed = 500
 
-// A Decision is what an agent's own harness says of a call: that it is about to make
-// it, or has made it.
+// A Decision is a tool call that an agent's own harness reports before or after it makes it.
 type Decision struct {
 	Tool string
 	Args json.RawMessage
-	Said time.Time // when, if one believes the agent; zero: it does not say
-	Made bool      // it has made it, and said so before it did
+	Said time.Time // time claimed by the agent; zero: none
+	Made bool      // the call was made, and was announced before
 
-	// Announced says that the harness tells calls before and after it makes them, as the
-	// plugin and the hooks of this project do. Their own tools call the gateway, which
-	// records what it decides.
+	// Announced is set if the harness reports calls before and after they are made, as the
+	// project's plugin and hooks do. Calls of their own tools go through the gateway, which
+	// records its decisions.
 	Announced bool
 }
 
-// ParseDecision reads the body that a harness posts: {"tool", "args", "timestamp"}.
-// What is missing or cannot be used is left out and said in complaints; only what names
-// no tool is an error.
+// ParseDecision parses a report of a harness: {"tool", "args", "timestamp"}. Missing or
+// unusable fields are left out and listed in complaints; only a missing tool name is an error.
 func ParseDecision(body []byte) (d Decision, complaints []string, err error) {
 	const op = "autonomy.ParseDecision"
 	var fields map[string]json.RawMessage
 	if err := json.Unmarshal(body, &fields); err != nil || fields == nil {
-		return Decision{}, nil, &fault.Error{Op: op, Kind: fault.Invalid, Err: fmt.Errorf("the body is no JSON object"),
+		return Decision{}, nil, &fault.Error{Op: op, Kind: fault.Invalid, Err: fmt.Errorf("the body is not a JSON object"),
 			Remedy: `send {"tool": "write", "args": {…}, "timestamp": "2026-01-02T15:04:05Z"}`}
 	}
 	if err := json.Unmarshal(fields["tool"], &d.Tool); err != nil || d.Tool == "" {
-		return Decision{}, nil, fault.Fieldf(op, "tool", "is not there, or no name")
+		return Decision{}, nil, fault.Fieldf(op, "tool", "is missing or not a name")
 	}
 	d.Made, d.Announced = string(fields["phase"]) == `"after"`, string(fields["phase"]) == `"before"`
 	switch args := fields["args"]; {
 	case len(args) == 0 || string(args) == "null":
-		complaints = append(complaints, "args are missing: a plugin of OpenCode finds them in output.args, not in input")
+		complaints = append(complaints, "args are missing: an OpenCode plugin receives them in output.args, not in input")
 	case args[0] != '{':
-		complaints = append(complaints, "args are no JSON object; they are taken as they are")
+		complaints = append(complaints, "args are not a JSON object; they are used unchanged")
 		d.Args = args
 	default:
 		d.Args = args
 	}
-	if said, ok := fields["timestamp"]; !ok {
+	if timestamp, ok := fields["timestamp"]; !ok {
 		complaints = append(complaints, "timestamp is missing")
-	} else if d.Said, err = parseSaid(said); err != nil {
+	} else if t, err := parseTimestamp(timestamp); err != nil {
 		complaints = append(complaints, "timestamp "+err.Error())
+	} else {
+		d.Said = t
 	}
 	return d, complaints, nil
 }
 
-// parseSaid reads a time as JavaScript writes it: text, or milliseconds.
-func parseSaid(raw json.RawMessage) (time.Time, error) {
+// parseTimestamp parses a JavaScript time: an RFC 3339 string or milliseconds since 1970.
+func parseTimestamp(raw json.RawMessage) (time.Time, error) {
 	var date string
 	if json.Unmarshal(raw, &date) == nil {
 		t, err := time.Parse(time.RFC3339Nano, date)
@@ -75,14 +75,14 @@ func parseSaid(raw json.RawMessage) (time.Time, error) {
 	return time.UnixMilli(ms).UTC(), nil
 }
 
-// storable reports whether JSON and a database have room for a time.
+// storable reports whether JSON and the database can represent a time.
 func storable(t time.Time) bool {
 	y := t.UTC().Year()
 	return y >= 1970 && y < 2200
 }
 
-// resourceKeys is where the tools of agents have what they act on. The first
-// that is there counts.
+// resourceKeys lists, per tool, the argument fields that name its resource. The first that
+// exists is used.
 var resourceKeys = map[string][]string{
 	"bash":               {"command", "cmd"},
 	"shell":              {"command", "cmd"},
@@ -92,9 +92,9 @@ var resourceKeys = map[string][]string{
 
 var anyResourceKeys = []string{"filePath", "file_path", "path", "command", "url", "pattern", "targetSandboxId", "query", "name", "id", "title"}
 
-// ResourceOf says in a few words what a call acts on: the path of a write, the
-// command line of a bash. Of a tool that has none of the usual names for that it is all
-// of the arguments: rules judge it, and must not miss what stands at their end.
+// ResourceOf returns the resource of a tool call: the path of a write, the command line of a
+// shell. If no known field exists, it returns all arguments untruncated: policy rules match
+// it, and must not miss the end.
 func ResourceOf(tool string, args json.RawMessage) string {
 	if s, ok := textOf(args); ok {
 		return s
@@ -119,7 +119,7 @@ func ResourceOf(tool string, args json.RawMessage) string {
 	return string(args)
 }
 
-// textOf returns text, or the words of a list of them, as some shells have it.
+// textOf returns a string, or the joined words of an array of strings.
 func textOf(raw json.RawMessage) (string, bool) {
 	if len(raw) == 0 {
 		return "", false

@@ -12,15 +12,15 @@ import (
 	"glasshouse/fault"
 )
 
-func TestTheBodyAsThePluginPostsIt(t *testing.T) {
+func TestParseDecision(t *testing.T) {
 	tests := []struct {
 		body       string
-		complaints []string // what each speaks of
+		complaints []string // a substring of each
 		resource   string
 		ok         bool
 	}{
 		{`{"tool":"write","args":{"filePath":"a.ts"},"timestamp":"2026-01-02T15:04:05.678Z"}`, nil, "a.ts", true},
-		{`{"tool":"write","timestamp":"2026-01-02T15:04:05.678Z"}`, []string{"output.args"}, "", true}, // as the plugin of the guide does
+		{`{"tool":"write","timestamp":"2026-01-02T15:04:05.678Z"}`, []string{"output.args"}, "", true}, // as posted by the plugin in the guide
 		{`{"tool":"write","args":null}`, []string{"output.args", "timestamp"}, "", true},
 		{`{"tool":"bash","args":"ls","timestamp":1767366245678}`, []string{"object"}, `ls`, true},
 		{`{"tool":"bash","args":{"command":["git","status"]},"timestamp":"yesterday","more":[1]}`, []string{"yesterday"}, "git status", true},
@@ -36,28 +36,28 @@ func TestTheBodyAsThePluginPostsIt(t *testing.T) {
 	for _, tt := range tests {
 		d, complaints, err := autonomy.ParseDecision([]byte(tt.body))
 		if (err == nil) != tt.ok || err != nil && !errors.Is(err, fault.Invalid) || len(complaints) != len(tt.complaints) {
-			t.Errorf("%s: %q, %v", tt.body, complaints, err)
+			t.Errorf("ParseDecision(%s): complaints %q, %v", tt.body, complaints, err)
 			continue
 		}
 		for i, c := range complaints {
 			if !strings.Contains(c, tt.complaints[i]) {
-				t.Errorf("%s: %q says nothing of %q", tt.body, c, tt.complaints[i])
+				t.Errorf("ParseDecision(%s): complaint %q, want %q in it", tt.body, c, tt.complaints[i])
 			}
 		}
 		if got := autonomy.ResourceOf(d.Tool, d.Args); got != tt.resource {
-			t.Errorf("%s acts on %q, want %q", tt.body, got, tt.resource)
+			t.Errorf("resource of %s = %q, want %q", tt.body, got, tt.resource)
 		}
 	}
-	said := time.Date(2026, 1, 2, 15, 4, 5, 678e6, time.UTC)
-	for _, text := range []string{`"2026-01-02T15:04:05.678Z"`, `"2026-01-02T16:04:05.678+01:00"`, fmt.Sprint(said.UnixMilli())} {
+	want := time.Date(2026, 1, 2, 15, 4, 5, 678e6, time.UTC)
+	for _, text := range []string{`"2026-01-02T15:04:05.678Z"`, `"2026-01-02T16:04:05.678+01:00"`, fmt.Sprint(want.UnixMilli())} {
 		d, _, err := autonomy.ParseDecision([]byte(`{"tool":"x","args":{},"timestamp":` + text + `}`))
-		if err != nil || !d.Said.Equal(said) {
-			t.Errorf("%s is %s, %v", text, d.Said, err)
+		if err != nil || !d.Said.Equal(want) {
+			t.Errorf("timestamp %s = %s, %v; want %s", text, d.Said, err, want)
 		}
 	}
 }
 
-func TestWhatACallActsOnIsNotCut(t *testing.T) {
+func TestResourceOfIsNotTruncated(t *testing.T) {
 	hidden := `{"a":"` + strings.Repeat("x", 5000) + `","b":"/etc/shadow"}`
 	for _, tt := range []struct{ tool, args, want string }{
 		{"write", `{"command":"ls","filePath":"/etc/passwd"}`, "/etc/passwd"},
@@ -67,7 +67,7 @@ func TestWhatACallActsOnIsNotCut(t *testing.T) {
 		{"unknown", `not JSON`, "not JSON"},
 	} {
 		if got := autonomy.ResourceOf(tt.tool, json.RawMessage(tt.args)); got != tt.want {
-			t.Errorf("%s %s acts on %q", tt.tool, tt.args, got)
+			t.Errorf("ResourceOf(%s, %s) = %q, want %q", tt.tool, tt.args, got, tt.want)
 		}
 	}
 }
@@ -82,10 +82,10 @@ func FuzzParseDecision(f *testing.F) {
 			return
 		}
 		if d.Tool == "" || !d.Said.IsZero() && (d.Said.Year() < 1970 || d.Said.Year() > 2200) {
-			t.Errorf("%q is %+v", body, d)
+			t.Errorf("ParseDecision(%q) = %+v", body, d)
 		}
 		if what := autonomy.ResourceOf(d.Tool, d.Args); len(what) > 3*len(body)+64 {
-			t.Errorf("%q acts on %q", body, what)
+			t.Errorf("resource of %q = %q, too long", body, what)
 		}
 	})
 }

@@ -12,20 +12,19 @@ import (
 	"glasshouse/internal/text"
 )
 
-// most is how many requests are handed over at once, to one receiver or by one
-// process.
-const most = 16
+// maxBatch is the maximum number of requests per call of Waiting and of concurrent deliveries.
+const maxBatch = 16
 
-// Waiting hands a member the requests that wait for it, and waits that long if
-// there are none. What is not answered or acknowledged within the lease is
-// handed over again, with the same id.
+// Waiting returns the requests for a member and leases them to it. If there are none, it
+// blocks up to wait. A request that is not answered or acknowledged within the lease is
+// returned again with the same id.
 func (b *Broker) Waiting(ctx context.Context, m Member, wait time.Duration) ([]Request, error) {
-	mine, stopMine := b.bells.listen("to " + m.Key())
-	defer stopMine()
-	place, stopPlace := b.bells.listen("in " + m.Group)
-	defer stopPlace()
-	b.looks(m, 1)
-	defer b.looks(m, -1)
+	requests, stopRequests := b.notifier.subscribe("to " + m.Key())
+	defer stopRequests()
+	slots, stopSlots := b.notifier.subscribe("in " + m.Group)
+	defer stopSlots()
+	b.countPoller(m, 1)
+	defer b.countPoller(m, -1)
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for end := time.Now().Add(wait); ; {
@@ -36,71 +35,71 @@ func (b *Broker) Waiting(ctx context.Context, m Member, wait time.Duration) ([]R
 		}
 		timer.Reset(min(left, b.cfg.Poll))
 		select {
-		case <-mine:
-		case <-place:
+		case <-requests:
+		case <-slots:
 		case <-timer.C:
 		case <-ctx.Done():
-			return nil, nil // who asked has gone
+			return nil, nil // the caller has gone
 		case <-b.ctx.Done():
-			return nil, errEnding
+			return nil, errClosing
 		}
 	}
 }
 
-// A look is what is known of a member that looks for requests itself.
-type look struct {
-	now  int       // how many look at this moment
-	last time.Time // when one did last
+// A poller is the polling state of a member.
+type poller struct {
+	active int       // number of running calls of Waiting
+	last   time.Time // time of the last call
 }
 
-// looks counts who looks for the requests of a member.
-func (b *Broker) looks(m Member, n int) {
+// countPoller adds n to the number of running calls of Waiting of a member.
+func (b *Broker) countPoller(m Member, n int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	maps.DeleteFunc(b.looking, func(_ string, l look) bool { return l.now == 0 && time.Since(l.last) > b.cfg.Lease })
-	l := b.looking[m.Key()]
-	b.looking[m.Key()] = look{l.now + n, time.Now()}
+	maps.DeleteFunc(b.pollers, func(_ string, l poller) bool { return l.active == 0 && time.Since(l.last) > b.cfg.Lease })
+	l := b.pollers[m.Key()]
+	b.pollers[m.Key()] = poller{l.active + n, time.Now()}
 }
 
-// isLooking reports whether a member looks for its requests, or did within the time of a
-// lease and will again: what is brought to it elsewhere it would not see.
-func (b *Broker) isLooking(m Member) bool {
+// isPolling reports whether a member polls, or did within the last lease. Such a member would
+// not see a pushed request.
+func (b *Broker) isPolling(m Member) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	l := b.looking[m.Key()]
-	return l.now > 0 || !l.last.IsZero() && time.Since(l.last) <= b.cfg.Lease
+	l := b.pollers[m.Key()]
+	return l.active > 0 || !l.last.IsZero() && time.Since(l.last) <= b.cfg.Lease
 }
 
-// take hands a member what it may be handed now.
+// take leases the available requests to a member.
 func (b *Broker) take(ctx context.Context, m Member) ([]Request, error) {
 	open, err := b.store.OpenRequests(ctx, m.Group)
 	if err != nil {
 		return nil, err
 	}
 	g := Group{Open: open}
-	if len(g.hand(m, b.cfg.Quotas, time.Now(), 0)) == 0 {
-		return nil, nil // to look changes nothing, and holds nobody up
+	if len(g.leaseAll(m, b.cfg.Quotas, time.Now(), 0)) == 0 {
+		return nil, nil // avoids an exclusive transaction
 	}
 	var list []Request
 	err = b.store.ChangeGroup(ctx, m.Group, func(g *Group) ([]Request, error) {
-		list = g.hand(m, b.cfg.Quotas, time.Now(), b.cfg.Lease)
+		list = g.leaseAll(m, b.cfg.Quotas, time.Now(), b.cfg.Lease)
 		return list, nil
 	})
 	if err != nil {
 		return nil, err
 	}
 	for _, r := range list {
-		b.bells.ring(string(r.ID))
+		b.notifier.notify(string(r.ID))
 	}
 	return list, nil
 }
 
-// hand leases to a member the requests that nobody else has.
-func (g *Group) hand(m Member, q Quotas, now time.Time, lease time.Duration) []Request {
+// leaseAll leases to a member its requests that have no other lease.
+func (g *Group) leaseAll(m Member, q Quotas, now time.Time, lease time.Duration) []Request {
 	var list []Request
 	for i := range g.Open {
 		r := &g.Open[i]
-		if r.To.Key() != m.Key() || len(list) >= most || !g.lend(r, q, now, lease) {
+		if r.To.Key() != m.Key() || len(list) >= maxBatch || !g.lease(r, q, now, lease) {
 			continue
 		}
 		list = append(list, *r)
@@ -108,12 +107,12 @@ func (g *Group) hand(m Member, q Quotas, now time.Time, lease time.Duration) []R
 	return list
 }
 
-// lend gives a request out for a time, if it may be.
-func (g *Group) lend(r *Request, q Quotas, now time.Time, lease time.Duration) bool {
-	if r.Acked && !r.Inbox || r.Lease.After(now) || !r.Deadline.After(now) || r.State == Queued && !g.work(q).mayStart(r.To) {
+// lease leases a request if it is available.
+func (g *Group) lease(r *Request, q Quotas, now time.Time, lease time.Duration) bool {
+	if r.Acked && !r.Inbox || r.Lease.After(now) || !r.Deadline.After(now) || r.State == Queued && !g.workload(q).canStart(r.To) {
 		return false
 	}
-	if r.State == Queued && r.move(Delivered, now, "") != nil {
+	if r.State == Queued && r.setState(Delivered, now, "") != nil {
 		return false
 	}
 	r.Tries++
@@ -121,7 +120,7 @@ func (g *Group) lend(r *Request, q Quotas, now time.Time, lease time.Duration) b
 	return true
 }
 
-// loop delivers what is due, and ends what is over.
+// loop delivers due requests and expires overdue ones.
 func (b *Broker) loop() {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -134,7 +133,7 @@ func (b *Broker) loop() {
 		}
 		open, err := b.store.OpenRequests(b.ctx, "")
 		if err != nil && b.ctx.Err() == nil {
-			b.cfg.Log.Error("open requests cannot be read", "error", err)
+			b.cfg.Log.Error("could not read open requests", "error", err)
 		}
 		groups := map[string]*Group{}
 		for _, r := range open {
@@ -146,50 +145,50 @@ func (b *Broker) loop() {
 		}
 		for _, g := range groups {
 			for i := range g.Open {
-				b.tend(g, &g.Open[i])
+				b.process(g, &g.Open[i])
 			}
 		}
 		timer.Reset(b.cfg.Poll)
 	}
 }
 
-// tend does for an open request what is due. It is called in the order of the
-// requests, and marks in g those it delivers: who has waited longest for a place
-// gets it.
-func (b *Broker) tend(g *Group, r *Request) {
-	now, was := time.Now(), *r
+// process delivers or expires one open request. It is called in the order of the requests and
+// marks leased ones in g, so that the longest waiting request gets a free slot.
+func (b *Broker) process(g *Group, r *Request) {
+	now, before := time.Now(), *r
 	switch {
 	case !r.Deadline.After(now):
 		if err := b.end(b.ctx, r, Expired, "no answer in time"); err != nil && b.ctx.Err() == nil {
-			b.cfg.Log.Error("a request that is over cannot be ended", "request", r.ID, "error", err)
+			b.cfg.Log.Error("could not expire a request", "request", r.ID, "error", err)
 		}
-	case r.Acked || b.cfg.Deliverer == nil || r.Next.After(now) || !b.cfg.Serves(r.To) || b.isLooking(r.To):
-	case !g.lend(r, b.cfg.Quotas, now, b.cfg.Lease):
-	case b.board(r.ID):
+	case r.Acked || b.cfg.Deliverer == nil || r.Next.After(now) || !b.cfg.Serves(r.To) || b.isPolling(r.To):
+	case !g.lease(r, b.cfg.Quotas, now, b.cfg.Lease):
+	case b.startDelivery(r.ID):
 		b.wg.Go(func() {
-			defer b.land(r.ID)
-			if err := b.deliver(was); err != nil && b.ctx.Err() == nil {
-				b.cfg.Log.Error("a request cannot be delivered", "request", r.ID, "error", err)
+			defer b.endDelivery(r.ID)
+			if err := b.deliver(before); err != nil && b.ctx.Err() == nil {
+				b.cfg.Log.Error("could not deliver a request", "request", r.ID, "error", err)
 			}
 		})
 	}
 }
 
-// board makes this the only delivery of a request by this process.
-func (b *Broker) board(q id.Request) bool {
+// startDelivery reserves the delivery of a request in this process. It returns false if the
+// request is being delivered or the limit is reached.
+func (b *Broker) startDelivery(q id.Request) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.flight[q] || len(b.flight) >= most {
+	if b.delivering[q] || len(b.delivering) >= maxBatch {
 		return false
 	}
-	b.flight[q] = true
+	b.delivering[q] = true
 	return true
 }
 
-func (b *Broker) land(q id.Request) {
+func (b *Broker) endDelivery(q id.Request) {
 	b.mu.Lock()
-	full := len(b.flight) >= most
-	delete(b.flight, q)
+	full := len(b.delivering) >= maxBatch
+	delete(b.delivering, q)
 	b.mu.Unlock()
 	if full {
 		select {
@@ -199,76 +198,77 @@ func (b *Broker) land(q id.Request) {
 	}
 }
 
-// deliver takes a request, hands it over, and keeps whether it is there.
+// deliver leases a request, hands it over, and stores the result.
 func (b *Broker) deliver(r Request) error {
-	lent := false
+	leased := false
 	err := b.change(b.ctx, &r, func(g *Group, now *Request) error {
 		if now.Acked {
-			return nil // its receiver took it from Waiting meanwhile
+			return nil // the receiver took it with Waiting in the meantime
 		}
-		lent = g.lend(now, b.cfg.Quotas, time.Now(), b.cfg.Lease)
+		leased = g.lease(now, b.cfg.Quotas, time.Now(), b.cfg.Lease)
 		return nil
 	})
-	if err != nil || !lent {
+	if err != nil || !leased {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(b.ctx, b.cfg.Lease*3/4) // else it would be lent to another meanwhile
+	ctx, cancel := context.WithTimeout(b.ctx, b.cfg.Lease*3/4) // ends before the lease does
 	defer cancel()
 	err = b.cfg.Deliverer.Deliver(ctx, r)
 	switch {
 	case err == nil:
 		return b.change(b.ctx, &r, func(g *Group, now *Request) error {
 			now.Inbox = true
-			return acked(g, now)
+			return markAcked(g, now)
 		})
 	case b.ctx.Err() != nil:
-		return nil // its lease ends by itself
+		return nil // the lease expires on its own
 	case errors.Is(err, fault.NotFound), errors.Is(err, fault.Conflict), errors.Is(err, fault.Unsupported):
 		return b.end(b.ctx, &r, Failed, text.Clip(err.Error(), maxListed))
 	}
-	b.cfg.Log.Warn("a request could not be handed over; it is tried again", "request", r.ID, "tries", r.Tries, "error", err)
+	b.cfg.Log.Warn("could not deliver a request; retrying", "request", r.ID, "tries", r.Tries, "error", err)
 	return b.change(b.ctx, &r, func(_ *Group, now *Request) error {
 		if now.Acked {
-			return nil // it took it from Waiting meanwhile
+			return nil // the receiver took it with Waiting in the meantime
 		}
 		now.Lease, now.Next = time.Time{}, time.Now().Add(backoff(now.Tries)).UTC()
-		return now.move(Queued, time.Now(), "")
+		return now.setState(Queued, time.Now(), "")
 	})
 }
 
-// backoff is how long the next try waits.
+// backoff returns the delay before the next try.
 func backoff(tries int) time.Duration {
 	return min(time.Second<<min(max(tries-1, 0), 6), time.Minute)
 }
 
-// bells wake those who wait for something in this process.
-type bells struct {
+// A notifier wakes goroutines of this process that wait for a key.
+type notifier struct {
 	mu sync.Mutex
 	// +checklocks:mu
-	at map[string]map[chan struct{}]bool
+	subscribers map[string]map[chan struct{}]bool
 }
 
-func (b *bells) listen(key string) (bell <-chan struct{}, stop func()) {
+func (b *notifier) subscribe(key string) (wake <-chan struct{}, stop func()) {
 	ch := make(chan struct{}, 1)
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.at[key] == nil {
-		put(&b.at, key, map[chan struct{}]bool{})
+	if b.subscribers[key] == nil {
+		setEntry(&b.subscribers, key, map[chan struct{}]bool{})
 	}
-	b.at[key][ch] = true
+	b.subscribers[key][ch] = true
 	return ch, func() {
 		b.mu.Lock()
 		defer b.mu.Unlock()
-		if delete(b.at[key], ch); len(b.at[key]) == 0 {
-			delete(b.at, key)
+		delete(b.subscribers[key], ch)
+		if len(b.subscribers[key]) == 0 {
+			delete(b.subscribers, key)
 		}
 	}
 }
 
-func (b *bells) ring(key string) {
+func (b *notifier) notify(key string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	for ch := range b.at[key] {
+	for ch := range b.subscribers[key] {
 		select {
 		case ch <- struct{}{}:
 		default:

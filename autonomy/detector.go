@@ -9,78 +9,76 @@ import (
 	"glasshouse/policy"
 )
 
-// A StepKind is what a step of a run was.
+// A StepKind is the kind of a step of a run.
 type StepKind string
 
 const (
-	ModelStep   StepKind = "model"   // the model answered: a turn begins
-	ToolStep    StepKind = "tool"    // a tool was called, and has returned
-	MessageStep StepKind = "message" // the agent said something, to people
+	ModelStep   StepKind = "model"   // the model answered; starts a turn
+	ToolStep    StepKind = "tool"    // a tool call has returned
+	MessageStep StepKind = "message" // the agent wrote a message
 )
 
-// A Step is one thing that a run did, as its journal has it.
+// A Step is one step of a run's step log.
 type Step struct {
 	At     time.Time
 	Kind   StepKind
-	Name   string // of the tool
+	Name   string // name of the tool
 	Input  string // digest
 	Output string // digest
-	Error  string // its class; "": it went well
-	Tokens int64  // that the model took
+	Error  string // error class; "": success
+	Tokens int64  // tokens used by the model
 
-	Workspace string // digest of the files after the step; "": not known
-	Progress  bool   // something else says that it went on: a test passes, a task is done
-	Wait      bool   // the call does nothing but wait; WaitsOnly tells
+	Workspace string // digest of the files after the step; "": unknown
+	Progress  bool   // other evidence of progress: a test passes, a task is done
+	Wait      bool   // the call only waits; see WaitsOnly
 }
 
-// DetectorConfig is what a Detector goes by.
+// DetectorConfig is the configuration of a Detector.
 type DetectorConfig struct {
-	Ladders map[Sign]Ladder // nil: those of Level
-	Level   policy.Level    // 0 is 1
-	Window  int             // how many calls back a repetition counts; 0 is 40
-	Waits   []string        // tools that do nothing but wait, beside those that WaitsOnly knows
+	Ladders map[Sign]Ladder // nil: the ladders of Level
+	Level   policy.Level    // 0: 1
+	Window  int             // number of calls within which a repetition counts; 0: 40
+	Waits   []string        // tools that only wait, in addition to those of WaitsOnly
 }
 
-// A Detector finds agents that are lost. It is a pure function of the steps it
-// was shown: shown the journal of a run again, it is where it was. It is not
-// safe for concurrent use.
+// A Detector detects agents that loop or make no progress. Its state depends only on the
+// steps, so replaying the step log of a run restores it. It is not safe for concurrent use.
 //
-// To look again is not to be lost. A call whose result is another than before
-// counts anew; so does every call once the workspace is as it never was before,
-// after a call that only waits, and when it comes back at ever longer intervals.
-// Calls of one turn that are the same are one.
+// Polling is not a loop. The count of a call restarts when its result changes, when the
+// workspace reaches a new state, and after a call that only waits. Calls at increasing
+// intervals are not counted. Equal calls within one turn count once.
 type Detector struct {
 	ladders map[Sign]Ladder
 	window  int
 	waits   []string
 
-	turn   int
-	models bool // turns are known by answers of the model
-	at     int  // how many calls there were
+	turn          int
+	hasModelSteps bool // there are model steps, which start turns
+	callCount     int  // number of calls
 
-	calls  map[call]*seen
-	inTurn map[call]bool // those of the turn so far
+	calls  map[call]*callStats
+	inTurn map[call]bool // calls of the current turn
 	errors map[failure]int
 
-	pos    int                   // in recent
-	recent [16]outcome           // a ring of the calls, for cycles
-	filled int                   // how many of them count
-	runs   [longestCycle + 1]int // for how many calls each was as the one so many before
+	pos    int               // index in recent
+	recent [16]outcome       // ring buffer of calls, for cycles
+	filled int               // valid entries in recent
+	runs   [maxCycle + 1]int // runs[p]: number of consecutive calls equal to the one p before
 
-	said      int  // texts since a call
-	workspace bool // digests of it are known
-	last      string
-	known     map[string]bool // digests there were
-	idleTurns int             // since progress
-	waited    bool            // in this turn
-	burnt     int64           // tokens since progress
+	texts      int  // messages since the last call
+	workspace  bool // workspace digests are available
+	last       string
+	digests    map[string]bool // workspace digests seen
+	idleTurns  int             // turns since progress
+	turnWaited bool            // the current turn had a waiting call
+	tokens     int64           // tokens since progress
 
-	told map[told]Rung // what was said of it already
+	reported map[reportKey]Rung // highest rung reported
 }
 
 const (
-	longestCycle = 6
-	mostKnown    = 4096 // digests of the workspace, and so on, before memory is made free
+	maxCycle   = 6
+	maxEntries = 4096 // entries per map, which is pruned when full
 )
 
 type call struct{ name, input string }
@@ -92,50 +90,49 @@ type outcome struct {
 
 type failure struct{ name, class string }
 
-type told struct {
+type reportKey struct {
 	sign Sign
-	what call
+	call call
 }
 
-// A seen is what is known of one call.
-type seen struct {
+// A callStats holds the repetitions of one call.
+type callStats struct {
 	output, err string
-	n           int // with this result
-	at          int // the number of the last one
-	when        time.Time
-	gap         time.Duration // between the last two
+	count       int // repetitions with this result
+	index       int // index of the last call
+	last        time.Time
+	gap         time.Duration // between the last two calls
 }
 
-// NewDetector returns a Detector that has seen nothing.
+// NewDetector returns a Detector without steps.
 func NewDetector(cfg DetectorConfig) *Detector {
 	if cfg.Ladders == nil {
-		cfg.Ladders = Ladders[levelOr(cfg.Level)]
+		cfg.Ladders = Ladders[validLevel(cfg.Level)]
 	}
-	d := &Detector{ladders: cfg.Ladders, window: or(cfg.Window, 40), waits: cfg.Waits, known: map[string]bool{}, told: map[told]Rung{}}
-	d.forget()
+	d := &Detector{ladders: cfg.Ladders, window: positiveOr(cfg.Window, 40), waits: cfg.Waits, digests: map[string]bool{}, reported: map[reportKey]Rung{}}
+	d.reset()
 	return d
 }
 
-// forget is what progress does: what was before says nothing about what comes.
-func (d *Detector) forget() {
-	d.calls, d.inTurn, d.errors = map[call]*seen{}, map[call]bool{}, map[failure]int{}
-	d.told = map[told]Rung{}
-	d.barrier()
-	d.said, d.idleTurns, d.burnt = 0, 0, 0
+// reset clears the counts after progress.
+func (d *Detector) reset() {
+	d.calls, d.inTurn, d.errors = map[call]*callStats{}, map[call]bool{}, map[failure]int{}
+	d.reported = map[reportKey]Rung{}
+	d.resetCycles()
+	d.texts, d.idleTurns, d.tokens = 0, 0, 0
 }
 
-// barrier keeps what was from being a part of a cycle.
-func (d *Detector) barrier() {
-	d.filled, d.runs = 0, [longestCycle + 1]int{}
+// resetCycles keeps earlier calls from being part of a cycle.
+func (d *Detector) resetCycles() {
+	d.filled, d.runs = 0, [maxCycle + 1]int{}
 }
 
-// Step shows the Detector one step, and returns what it finds that it has not
-// said before: each sign once for each rung.
+// Step adds a step and returns new findings. Each sign is reported once per rung.
 func (d *Detector) Step(s Step) []Finding {
 	if d.progress(s) {
-		d.forget()
+		d.reset()
 	}
-	d.burnt += s.Tokens
+	d.tokens += s.Tokens
 	var found []Finding
 	switch s.Kind {
 	case ModelStep:
@@ -143,61 +140,61 @@ func (d *Detector) Step(s Step) []Finding {
 	case ToolStep:
 		found = d.tool(s)
 	case MessageStep:
-		d.said++
-		found = d.find(found, Monologue, call{}, d.said)
+		d.texts++
+		found = d.report(found, Monologue, call{}, d.texts)
 	}
 	if d.workspace {
-		found = d.find(found, Burn, call{}, int(d.burnt/1000))
+		found = d.report(found, Burn, call{}, int(d.tokens/1000))
 	}
 	return found
 }
 
-// progress reports whether a step shows that the run goes on.
+// progress reports whether a step shows progress.
 func (d *Detector) progress(s Step) bool {
 	if s.Workspace == "" || s.Workspace == d.last {
 		return s.Progress
 	}
 	first := !d.workspace
 	d.workspace, d.last = true, s.Workspace
-	fresh := !d.known[s.Workspace]
-	if len(d.known) >= mostKnown {
-		clear(d.known)
+	isNew := !d.digests[s.Workspace]
+	if len(d.digests) >= maxEntries {
+		clear(d.digests)
 	}
-	d.known[s.Workspace] = true
-	return s.Progress || fresh && !first
+	d.digests[s.Workspace] = true
+	return s.Progress || isNew && !first
 }
 
-// model begins a turn.
+// model starts a turn.
 func (d *Detector) model() []Finding {
-	d.models = true
+	d.hasModelSteps = true
 	return d.nextTurn()
 }
 
 func (d *Detector) nextTurn() []Finding {
 	d.turn++
 	clear(d.inTurn)
-	if !d.waited {
+	if !d.turnWaited {
 		d.idleTurns++
 	}
-	d.waited = false
+	d.turnWaited = false
 	if !d.workspace {
 		return nil
 	}
-	return d.find(nil, Stalled, call{}, d.idleTurns)
+	return d.report(nil, Stalled, call{}, d.idleTurns)
 }
 
 func (d *Detector) tool(s Step) []Finding {
 	var found []Finding
-	if !d.models {
+	if !d.hasModelSteps {
 		found = d.nextTurn()
 	}
-	d.said = 0
-	d.at++
+	d.texts = 0
+	d.callCount++
 	if s.Wait || slices.Contains(d.waits, s.Name) || waitTools[s.Name] {
-		d.waited = true
-		d.barrier()
+		d.turnWaited = true
+		d.resetCycles()
 		for _, c := range d.calls {
-			c.n = 0 // what follows looks whether it was worth the wait
+			c.count = 0 // the next call polls after the wait
 		}
 		return found
 	}
@@ -212,35 +209,35 @@ func (d *Detector) tool(s Step) []Finding {
 }
 
 func (d *Detector) repeated(found []Finding, c call, s Step) []Finding {
-	if len(d.calls) >= mostKnown {
+	if len(d.calls) >= maxEntries {
 		for k, v := range d.calls {
-			if d.at-v.at > d.window {
+			if d.callCount-v.index > d.window {
 				delete(d.calls, k)
 			}
 		}
 	}
-	was := d.calls[c]
-	if was == nil {
-		was = &seen{}
-		d.calls[c] = was
+	stats := d.calls[c]
+	if stats == nil {
+		stats = &callStats{}
+		d.calls[c] = stats
 	}
-	gap := s.At.Sub(was.when)
+	gap := s.At.Sub(stats.last)
 	switch {
-	case was.n == 0 || d.at-was.at > d.window || was.output != s.Output || was.err != s.Error:
-		*was = seen{output: s.Output, err: s.Error, n: 1}
-		delete(d.told, told{Repeat, c})
-	case was.backsOff(gap):
-		was.gap = gap
+	case stats.count == 0 || d.callCount-stats.index > d.window || stats.output != s.Output || stats.err != s.Error:
+		*stats = callStats{output: s.Output, err: s.Error, count: 1}
+		delete(d.reported, reportKey{Repeat, c})
+	case stats.backsOff(gap):
+		stats.gap = gap
 	default:
-		was.n, was.gap = was.n+1, gap
+		stats.count, stats.gap = stats.count+1, gap
 	}
-	was.at, was.when = d.at, s.At
-	return d.find(found, Repeat, c, was.n)
+	stats.index, stats.last = d.callCount, s.At
+	return d.report(found, Repeat, c, stats.count)
 }
 
-// backsOff reports whether a call comes back at longer intervals, as one does that polls
-// something. Intervals between the answers of a model also vary, by less or within seconds.
-func (c *seen) backsOff(gap time.Duration) bool {
+// backsOff reports whether a call is repeated at increasing intervals, as a poll with backoff
+// is. The minimum excludes the variation between responses of a model.
+func (c *callStats) backsOff(gap time.Duration) bool {
 	const least = 5 * time.Second
 	return gap >= least && gap >= c.gap+c.gap/2 && c.gap > 0
 }
@@ -250,25 +247,25 @@ func (d *Detector) failed(found []Finding, s Step) []Finding {
 		for f := range d.errors {
 			if f.name == s.Name {
 				delete(d.errors, f)
-				delete(d.told, told{Errors, call{f.name, f.class}})
+				delete(d.reported, reportKey{Errors, call{f.name, f.class}})
 			}
 		}
 		return found
 	}
 	f := failure{s.Name, s.Error}
-	if len(d.errors) >= mostKnown {
+	if len(d.errors) >= maxEntries {
 		clear(d.errors)
 	}
 	d.errors[f]++
-	return d.find(found, Errors, call{f.name, f.class}, d.errors[f])
+	return d.report(found, Errors, call{f.name, f.class}, d.errors[f])
 }
 
-// cycled looks for a period of two to six calls.
+// cycled detects cycles with a period of two to six calls.
 func (d *Detector) cycled(found []Finding, o outcome) []Finding {
 	const ring = len(d.recent)
 	d.pos++
 	now := d.pos % ring
-	for p := 1; p <= longestCycle; p++ {
+	for p := 1; p <= maxCycle; p++ {
 		if d.filled >= p && d.recent[((now-p)%ring+ring)%ring] == o {
 			d.runs[p]++
 		} else {
@@ -277,20 +274,20 @@ func (d *Detector) cycled(found []Finding, o outcome) []Finding {
 	}
 	d.recent[now] = o
 	d.filled = min(d.filled+1, ring)
-	for p := 2; p <= longestCycle; p++ {
-		if d.runs[p] < p || d.shorter(p) {
+	for p := 2; p <= maxCycle; p++ {
+		if d.runs[p] < p || d.hasShorterPeriod(p) {
 			continue
 		}
 		rounds := d.runs[p]/p + 1
-		return d.find(found, Cycle, call{}, rounds)
+		return d.report(found, Cycle, call{}, rounds)
 	}
-	delete(d.told, told{sign: Cycle})
+	delete(d.reported, reportKey{sign: Cycle})
 	return found
 }
 
-// shorter reports whether a cycle of p calls is one of fewer: the same call over
-// and over is no cycle.
-func (d *Detector) shorter(p int) bool {
+// hasShorterPeriod reports whether a cycle of p calls consists of a shorter one. A repeated
+// single call is not a cycle.
+func (d *Detector) hasShorterPeriod(p int) bool {
 	for q := 1; q < p; q++ {
 		if p%q == 0 && d.runs[q] >= d.runs[p] {
 			return true
@@ -299,27 +296,27 @@ func (d *Detector) shorter(p int) bool {
 	return false
 }
 
-// find adds what a count leads to, unless it was said before.
-func (d *Detector) find(found []Finding, sign Sign, what call, n int) []Finding {
+// report adds a finding for a count, unless its rung was reported.
+func (d *Detector) report(found []Finding, sign Sign, what call, n int) []Finding {
 	ladder := d.ladders[sign]
-	rung, key := ladder.rung(n), told{sign, what}
-	if rung <= d.told[key] {
+	rung, key := ladder.rung(n), reportKey{sign, what}
+	if rung <= d.reported[key] {
 		return found
 	}
-	if len(d.told) >= mostKnown {
-		clear(d.told)
+	if len(d.reported) >= maxEntries {
+		clear(d.reported)
 	}
-	d.told[key] = rung
+	d.reported[key] = rung
 	f := Finding{Sign: sign, Rung: rung, Count: n, Name: what.name}
 	f.Text = f.text()
 	return append(found, f)
 }
 
-// waitTools do nothing but wait, by their names.
+// waitTools are tools that only wait.
 var waitTools = map[string]bool{"sleep": true, "wait": true, "wait_for": true, "wait_for_event": true, "delay": true}
 
-// WaitsOnly reports whether a call does nothing but wait: a tool that is known
-// for it, or a shell that only sleeps.
+// WaitsOnly reports whether a call only waits: a tool of waitTools, or a shell that only
+// sleeps.
 func WaitsOnly(tool string, args json.RawMessage) bool {
 	if waitTools[tool] {
 		return true

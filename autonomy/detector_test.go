@@ -13,57 +13,57 @@ import (
 	"glasshouse/policy"
 )
 
-// A story is a run, told step by step; a second passes between two steps.
-type story struct {
+// runSteps builds the steps of a run, one second apart.
+type runSteps struct {
 	at    time.Time
 	steps []autonomy.Step
 }
 
-func tell() *story { return &story{at: time.Unix(1e9, 0)} }
+func newRunSteps() *runSteps { return &runSteps{at: time.Unix(1e9, 0)} }
 
-func (s *story) add(step autonomy.Step) *story {
+func (s *runSteps) add(step autonomy.Step) *runSteps {
 	s.at = s.at.Add(time.Second)
 	step.At = s.at
 	s.steps = append(s.steps, step)
 	return s
 }
 
-func (s *story) wait(d time.Duration) *story { s.at = s.at.Add(d); return s }
+func (s *runSteps) wait(d time.Duration) *runSteps { s.at = s.at.Add(d); return s }
 
-func (s *story) model(tokens int64) *story {
+func (s *runSteps) model(tokens int64) *runSteps {
 	return s.add(autonomy.Step{Kind: autonomy.ModelStep, Tokens: tokens})
 }
 
-// turn is an answer of the model and one call.
-func (s *story) turn(name, input, output string) *story {
+// modelAndTool adds a model step and one call.
+func (s *runSteps) modelAndTool(name, input, output string) *runSteps {
 	return s.model(100).tool(name, input, output)
 }
 
-func (s *story) tool(name, input, output string) *story {
+func (s *runSteps) tool(name, input, output string) *runSteps {
 	return s.add(autonomy.Step{Kind: autonomy.ToolStep, Name: name, Input: input, Output: output})
 }
 
-func (s *story) fails(name, input, class string) *story {
+func (s *runSteps) fails(name, input, class string) *runSteps {
 	return s.model(100).add(autonomy.Step{Kind: autonomy.ToolStep, Name: name, Input: input, Error: class})
 }
 
-func (s *story) edits(workspace string) *story {
+func (s *runSteps) edits(workspace string) *runSteps {
 	return s.model(100).add(autonomy.Step{Kind: autonomy.ToolStep, Name: "edit", Input: workspace, Output: "ok", Workspace: workspace})
 }
 
-func (s *story) says(text string) *story {
+func (s *runSteps) message(text string) *runSteps {
 	return s.add(autonomy.Step{Kind: autonomy.MessageStep, Input: text})
 }
 
-func (s *story) times(n int, f func(i int)) *story {
+func (s *runSteps) times(n int, f func(i int)) *runSteps {
 	for i := range n {
 		f(i)
 	}
 	return s
 }
 
-// highest shows a detector the story and returns the highest rung of each sign.
-func highest(s *story, level policy.Level) map[autonomy.Sign]autonomy.Rung {
+// highest returns the highest rung of each sign that a detector reports.
+func highest(s *runSteps, level policy.Level) map[autonomy.Sign]autonomy.Rung {
 	d := autonomy.NewDetector(autonomy.DetectorConfig{Level: level})
 	found := map[autonomy.Sign]autonomy.Rung{}
 	for _, step := range s.steps {
@@ -74,196 +74,198 @@ func highest(s *story, level policy.Level) map[autonomy.Sign]autonomy.Rung {
 	return found
 }
 
-func TestWhatIsALoop(t *testing.T) {
+func TestDetectorFindsLoops(t *testing.T) {
 	tests := []struct {
 		name  string
-		tell  func(s *story)
+		tell  func(s *runSteps)
 		level policy.Level
 		sign  autonomy.Sign
 		want  autonomy.Rung
 	}{
-		{"the same call in each of three turns", func(s *story) {
-			s.times(3, func(int) { s.turn("bash", "ls", "a b") })
+		{"same call in three turns", func(s *runSteps) {
+			s.times(3, func(int) { s.modelAndTool("bash", "ls", "a b") })
 		}, 1, autonomy.Repeat, autonomy.Warn},
-		{"and in each of four", func(s *story) {
-			s.times(4, func(int) { s.turn("bash", "ls", "a b") })
+		{"same call in four turns", func(s *runSteps) {
+			s.times(4, func(int) { s.modelAndTool("bash", "ls", "a b") })
 		}, 1, autonomy.Repeat, autonomy.AskFirst},
-		{"and on and on, as no guard of its own noticed", func(s *story) {
-			s.times(86, func(int) { s.turn("bash", "ls", "a b") })
+		{"same call in 86 turns", func(s *runSteps) {
+			s.times(86, func(int) { s.modelAndTool("bash", "ls", "a b") })
 		}, 3, autonomy.Repeat, autonomy.Stop},
-		{"with other calls in between", func(s *story) {
+		{"same call with other calls in between", func(s *runSteps) {
 			s.times(8, func(i int) {
-				s.turn("bash", "ls", "a b")
-				s.times(3, func(k int) { s.turn("read", fmt.Sprint(i, k), fmt.Sprint(i, k)) })
+				s.modelAndTool("bash", "ls", "a b")
+				s.times(3, func(k int) { s.modelAndTool("read", fmt.Sprint(i, k), fmt.Sprint(i, k)) })
 			})
 		}, 1, autonomy.Repeat, autonomy.Stop},
-		{"by an agent whose turns nobody sees", func(s *story) {
+		{"same call without model steps", func(s *runSteps) {
 			s.times(8, func(int) { s.tool("bash", "ls", "a b") })
 		}, 1, autonomy.Repeat, autonomy.Stop},
-		{"by a model that answers unevenly", func(s *story) {
-			s.times(4, func(i int) { s.turn("bash", "ls", "a b").wait(time.Duration(i) * time.Second) })
+		{"same call at irregular intervals", func(s *runSteps) {
+			s.times(4, func(i int) { s.modelAndTool("bash", "ls", "a b").wait(time.Duration(i) * time.Second) })
 		}, 1, autonomy.Repeat, autonomy.AskFirst},
-		{"A and B and A and B", func(s *story) {
-			s.times(6, func(int) { s.turn("read", "a", "1").turn("edit", "b", "no match") })
+		{"alternating calls", func(s *runSteps) {
+			s.times(6, func(int) { s.modelAndTool("read", "a", "1").modelAndTool("edit", "b", "no match") })
 		}, 3, autonomy.Cycle, autonomy.Stop},
-		{"six calls, round and round", func(s *story) {
+		{"cycle of six calls", func(s *runSteps) {
 			s.times(4, func(int) {
-				s.times(6, func(i int) { s.turn("read", fmt.Sprint(i), fmt.Sprint(i)) })
+				s.times(6, func(i int) { s.modelAndTool("read", fmt.Sprint(i), fmt.Sprint(i)) })
 			})
 		}, 1, autonomy.Cycle, autonomy.AskFirst},
-		{"talking to itself", func(s *story) {
-			s.times(10, func(i int) { s.model(50).says(fmt.Sprint(i)) })
+		{"messages without calls", func(s *runSteps) {
+			s.times(10, func(i int) { s.model(50).message(fmt.Sprint(i)) })
 		}, 2, autonomy.Monologue, autonomy.Stop},
-		{"the same error by different calls", func(s *story) {
+		{"same error of different calls", func(s *runSteps) {
 			s.times(6, func(i int) { s.fails("edit", fmt.Sprint(i), "old string not found") })
 		}, 1, autonomy.Errors, autonomy.AskFirst},
-		{"an error that other tools do not mend", func(s *story) {
+		{"same error with successful calls of another tool", func(s *runSteps) {
 			s.times(12, func(i int) {
-				s.fails("edit", fmt.Sprint(i), "old string not found").turn("read", fmt.Sprint(i), fmt.Sprint(i))
+				s.fails("edit", fmt.Sprint(i), "old string not found").modelAndTool("read", fmt.Sprint(i), fmt.Sprint(i))
 			})
 		}, 1, autonomy.Errors, autonomy.Stop},
-		{"reading and reading", func(s *story) {
-			s.edits("w0").times(61, func(i int) { s.turn("read", fmt.Sprint(i), fmt.Sprint(i)) })
+		{"reads without edits", func(s *runSteps) {
+			s.edits("w0").times(61, func(i int) { s.modelAndTool("read", fmt.Sprint(i), fmt.Sprint(i)) })
 		}, 1, autonomy.Stalled, autonomy.Stop},
-		{"there and back again is no progress", func(s *story) {
+		{"workspace alternates between two states", func(s *runSteps) {
 			s.edits("w0").edits("w1").times(15, func(i int) { s.edits(fmt.Sprint("w", i%2)) })
 		}, 1, autonomy.Stalled, autonomy.Warn},
-		{"tokens and no progress", func(s *story) {
+		{"tokens without progress", func(s *runSteps) {
 			s.edits("w0").times(5, func(i int) { s.model(100_000).tool("read", fmt.Sprint(i), fmt.Sprint(i)) })
 		}, 1, autonomy.Burn, autonomy.AskFirst},
 	}
 	for _, tt := range tests {
-		s := tell()
+		s := newRunSteps()
 		tt.tell(s)
 		if got := highest(s, tt.level)[tt.sign]; got != tt.want {
-			t.Errorf("%s, level %d: %s is taken as %s, want %s", tt.name, tt.level, tt.sign, got, tt.want)
+			t.Errorf("%s, level %d: rung of %s = %s, want %s", tt.name, tt.level, tt.sign, got, tt.want)
 		}
 	}
 }
 
-// TestWhatIsNoLoop: nothing of this may be more than observed.
-func TestWhatIsNoLoop(t *testing.T) {
+// TestDetectorIgnoresProgress has steps that must be at most observed.
+func TestDetectorIgnoresProgress(t *testing.T) {
 	tests := []struct {
 		name string
-		tell func(s *story)
+		tell func(s *runSteps)
 	}{
-		{"polling whose result changes", func(s *story) {
-			s.times(50, func(i int) { s.turn("bash", "gh run view", fmt.Sprint(i, " of 50 jobs")) })
+		{"poll with changing result", func(s *runSteps) {
+			s.times(50, func(i int) { s.modelAndTool("bash", "gh run view", fmt.Sprint(i, " of 50 jobs")) })
 		}},
-		{"polling with a sleep in between", func(s *story) {
+		{"poll with a sleep in between", func(s *runSteps) {
 			s.times(50, func(int) {
-				s.turn("bash", "gh run view", "in progress")
+				s.modelAndTool("bash", "gh run view", "in progress")
 				s.model(50).add(autonomy.Step{Kind: autonomy.ToolStep, Name: "bash", Input: "sleep 30", Wait: true})
 			})
 		}},
-		{"a tool that waits, over and over", func(s *story) {
-			s.times(50, func(int) { s.turn("wait_for", "server", "timeout") })
+		{"repeated waiting tool", func(s *runSteps) {
+			s.times(50, func(int) { s.modelAndTool("wait_for", "server", "timeout") })
 		}},
-		{"looking again more and more rarely", func(s *story) {
+		{"poll with backoff", func(s *runSteps) {
 			s.times(9, func(i int) {
-				s.turn("bash", "curl -s localhost/health", "starting").wait(4 * time.Second << i)
+				s.modelAndTool("bash", "curl -s localhost/health", "starting").wait(4 * time.Second << i)
 			})
 		}},
-		{"the same call five times in one turn", func(s *story) {
+		{"same call five times in one turn", func(s *runSteps) {
 			s.model(100).times(5, func(int) { s.tool("bash", "ls", "a b") })
 		}},
-		{"tests that fail the same until they do not", func(s *story) {
+		{"edits with failing tests", func(s *runSteps) {
 			s.times(20, func(i int) {
 				s.edits(fmt.Sprint("w", i)).fails("bash", "npm test", "exit 1")
 			})
 		}},
-		{"the same file read after each edit", func(s *story) {
-			s.times(20, func(i int) { s.edits(fmt.Sprint("w", i)).turn("read", "a.ts", fmt.Sprint(i)) })
+		{"same file read after each edit", func(s *runSteps) {
+			s.times(20, func(i int) { s.edits(fmt.Sprint("w", i)).modelAndTool("read", "a.ts", fmt.Sprint(i)) })
 		}},
-		{"a look at the status after each of many edits", func(s *story) {
-			s.times(20, func(i int) { s.edits(fmt.Sprint("w", i)).turn("bash", "git log", "no commits yet") })
+		{"status call after each edit", func(s *runSteps) {
+			s.times(20, func(i int) { s.edits(fmt.Sprint("w", i)).modelAndTool("bash", "git log", "no commits yet") })
 		}},
-		{"a call that is made again much later", func(s *story) {
+		{"same call outside of the window", func(s *runSteps) {
 			s.times(5, func(i int) {
-				s.turn("bash", "ls", "a b")
-				s.times(45, func(k int) { s.turn("read", fmt.Sprint(i, k), fmt.Sprint(i, k)) })
+				s.modelAndTool("bash", "ls", "a b")
+				s.times(45, func(k int) { s.modelAndTool("read", fmt.Sprint(i, k), fmt.Sprint(i, k)) })
 			})
 		}},
-		{"two calls whose results change", func(s *story) {
-			s.times(30, func(i int) { s.turn("bash", "make", fmt.Sprint(i)).turn("bash", "tail log", fmt.Sprint(i)) })
-		}},
-		{"text between calls", func(s *story) {
+		{"two calls with changing results", func(s *runSteps) {
 			s.times(30, func(i int) {
-				s.model(100).says("next").says("one").tool("read", fmt.Sprint(i), fmt.Sprint(i))
+				s.modelAndTool("bash", "make", fmt.Sprint(i)).modelAndTool("bash", "tail log", fmt.Sprint(i))
 			})
 		}},
-		{"an error now and then", func(s *story) {
+		{"messages between calls", func(s *runSteps) {
+			s.times(30, func(i int) {
+				s.model(100).message("next").message("one").tool("read", fmt.Sprint(i), fmt.Sprint(i))
+			})
+		}},
+		{"occasional errors", func(s *runSteps) {
 			s.times(20, func(i int) {
-				s.fails("edit", fmt.Sprint(i), "not found").turn("edit", fmt.Sprint("again ", i), fmt.Sprint(i))
+				s.fails("edit", fmt.Sprint(i), "not found").modelAndTool("edit", fmt.Sprint("again ", i), fmt.Sprint(i))
 			})
 		}},
-		{"long work that goes on", func(s *story) {
+		{"long work with progress", func(s *runSteps) {
 			s.times(300, func(i int) {
 				s.model(40_000).add(autonomy.Step{Kind: autonomy.ToolStep, Name: "edit", Input: fmt.Sprint(i), Output: "ok", Workspace: fmt.Sprint("w", i)})
 			})
 		}},
-		{"a workspace that nobody looks at", func(s *story) {
+		{"no workspace digests", func(s *runSteps) {
 			s.times(300, func(i int) { s.model(40_000).tool("read", fmt.Sprint(i), fmt.Sprint(i)) })
 		}},
-		{"waiting for a long build is not stalling", func(s *story) {
-			s.edits("w0").times(100, func(int) { s.turn("sleep", "60", "") })
+		{"long wait for a build", func(s *runSteps) {
+			s.edits("w0").times(100, func(int) { s.modelAndTool("sleep", "60", "") })
 		}},
 	}
 	for _, tt := range tests {
-		s := tell()
+		s := newRunSteps()
 		tt.tell(s)
 		for level := policy.Guided; level <= policy.Full; level++ {
 			for sign, rung := range highest(s, level) {
 				if rung > autonomy.Observe {
-					t.Errorf("%s: at level %d, %s: %s", tt.name, level, sign, rung)
+					t.Errorf("%s, level %d: rung of %s = %s, want at most observe", tt.name, level, sign, rung)
 				}
 			}
 		}
 	}
 }
 
-func TestEachRungIsSaidOnceAndAgainAfterProgress(t *testing.T) {
-	s := tell().edits("w0")
-	s.times(8, func(int) { s.turn("bash", "ls", "a b") })
+func TestEachRungIsReportedOnce(t *testing.T) {
+	s := newRunSteps().edits("w0")
+	s.times(8, func(int) { s.modelAndTool("bash", "ls", "a b") })
 	s.edits("w1")
-	s.times(3, func(int) { s.turn("bash", "ls", "a b") })
+	s.times(3, func(int) { s.modelAndTool("bash", "ls", "a b") })
 	d := autonomy.NewDetector(autonomy.DetectorConfig{})
-	var said []string
+	var reported []string
 	for _, step := range s.steps {
 		for _, f := range d.Step(step) {
 			if f.Sign == autonomy.Repeat {
-				said = append(said, fmt.Sprint(f.Sign, " ", f.Rung, " ", f.Count))
+				reported = append(reported, fmt.Sprint(f.Sign, " ", f.Rung, " ", f.Count))
 			}
 			if f.Text == "" || strings.Contains(f.Text, "%!") {
-				t.Errorf("%v says %q", f.Sign, f.Text)
+				t.Errorf("text of %v = %q", f.Sign, f.Text)
 			}
 		}
 	}
 	want := []string{"repeat observe 2", "repeat warn 3", "repeat ask 4", "repeat stop 8", "repeat observe 2", "repeat warn 3"}
-	if !reflect.DeepEqual(said, want) {
-		t.Errorf("said %q\nwant %q", said, want)
+	if !reflect.DeepEqual(reported, want) {
+		t.Errorf("reported %q\nwant %q", reported, want)
 	}
 }
 
-// TestTheSameStepsFindTheSame: shown its journal again a detector is where it
-// was, and it holds no more than it may, whatever it is shown.
-func TestTheSameStepsFindTheSame(t *testing.T) {
+// TestDetectorIsDeterministic replays random steps that exceed the size limits of the
+// detector.
+func TestDetectorIsDeterministic(t *testing.T) {
 	for seed := range uint64(20) {
 		r := rand.New(rand.NewPCG(seed, 3))
-		s := tell()
+		s := newRunSteps()
 		for range 2000 {
 			s.wait(time.Duration(r.IntN(5000)) * time.Millisecond)
 			switch name, input := fmt.Sprint("t", r.IntN(4)), fmt.Sprint(r.IntN(3)); r.IntN(6) {
 			case 0:
-				s.says(input)
+				s.message(input)
 			case 1:
 				s.fails(name, input, fmt.Sprint(r.IntN(2)))
 			case 2:
 				s.edits(fmt.Sprint(r.IntN(30)))
 			case 3:
-				s.turn("sleep", input, "")
+				s.modelAndTool("sleep", input, "")
 			default:
-				s.turn(name, input, fmt.Sprint(r.IntN(2)))
+				s.modelAndTool(name, input, fmt.Sprint(r.IntN(2)))
 			}
 		}
 		var first []autonomy.Finding
@@ -274,30 +276,30 @@ func TestTheSameStepsFindTheSame(t *testing.T) {
 				all = append(all, d.Step(step)...)
 			}
 			if first != nil && !reflect.DeepEqual(all, first) {
-				t.Fatalf("seed %d: another run of the same steps finds something else", seed)
+				t.Fatalf("seed %d: a replay of the steps has different findings", seed)
 			}
 			first = all
 		}
 	}
 }
 
-func TestALadderGoesUpAndAsksNobodyAtLevelThree(t *testing.T) {
+func TestLadders(t *testing.T) {
 	for level, signs := range autonomy.Ladders {
 		if len(signs) != 6 {
-			t.Errorf("level %d knows %d signs", level, len(signs))
+			t.Errorf("level %d has %d signs, want 6", level, len(signs))
 		}
 		for sign, l := range signs {
 			if l.Observe <= 0 || l.Warn <= l.Observe || l.Stop <= max(l.Warn, l.Ask) || level < policy.Full && l.Ask <= l.Warn {
-				t.Errorf("level %d, %s: %+v is no ladder", level, sign, l)
+				t.Errorf("level %d, %s: the counts of %+v do not increase", level, sign, l)
 			}
 			if level == policy.Full && l.Ask != 0 {
-				t.Errorf("level 3 asks a person: %s", sign)
+				t.Errorf("level 3, %s: requires approval", sign)
 			}
 		}
 	}
 }
 
-func TestWhatOnlyWaits(t *testing.T) {
+func TestWaitsOnly(t *testing.T) {
 	tests := []struct {
 		tool, command string
 		want          bool
@@ -313,7 +315,7 @@ func TestWhatOnlyWaits(t *testing.T) {
 			t.Fatal(err)
 		}
 		if got := autonomy.WaitsOnly(tt.tool, args); got != tt.want {
-			t.Errorf("WaitsOnly(%s, %q) = %v", tt.tool, tt.command, got)
+			t.Errorf("WaitsOnly(%s, %q) = %v, want %v", tt.tool, tt.command, got, tt.want)
 		}
 	}
 }

@@ -1,14 +1,13 @@
-// Package autonomy is what agents may do among themselves and for themselves,
-// and what watches them while they do: requests between siblings, resources on
-// request, a backlog of tasks, a detector of loops and a watchdog.
+// Package autonomy implements what agents may do on their own, and its supervision: requests
+// between siblings, resources on request, a backlog of tasks, a loop detector and a watchdog.
 //
-// It knows neither jails nor HTTP. Who is asking comes as a Member, which its
-// caller knows from the listener that a request came in by; nothing here takes
-// an agent's word for who it is. What needs a jail, a person or the causal chain
-// is an interface that is declared here.
+// The package knows neither jails nor HTTP. The caller passes the identity of an agent as a
+// Member, derived from the listener that received the request; an agent's own claim of
+// identity is never used. Jails, approvals and the audit log are accessed through interfaces
+// declared here.
 //
-// What is refused is a result and no error: agents read it. It says why, what
-// can be done instead, and when it may be tried again.
+// A refusal is a result, not an error, because agents read it. It has the reason, an
+// alternative, and the time after which to retry.
 package autonomy
 
 import (
@@ -19,21 +18,21 @@ import (
 	"glasshouse/policy"
 )
 
-// A Member is one who takes part: a jail with an agent in it.
+// A Member is a participant: a jail with an agent.
 type Member struct {
 	Jail    id.Jail      `json:"jail,omitempty"`
 	Session string       `json:"session,omitempty"`
 	Run     id.Run       `json:"run,omitempty"`
 	Agent   string       `json:"agent,omitempty"`
-	Name    string       `json:"name,omitempty"`  // as its siblings call it
-	Group   string       `json:"group,omitempty"` // whose members are its siblings; "": it has none
+	Name    string       `json:"name,omitempty"`  // name among its siblings
+	Group   string       `json:"group,omitempty"` // group of its siblings; "": no siblings
 	Level   policy.Level `json:"level,omitempty"`
-	Closed  bool         `json:"closed,omitempty"` // its session has ended, or its jail
+	Closed  bool         `json:"closed,omitempty"` // its session or jail has ended
 }
 
-// Key is what a member is known by where it stands beside others: its session,
-// which may come to live in another jail, or the jail that has none. People
-// choose the names of sessions: one that is called like a jail is not that jail.
+// Key identifies a member: by its session, which may move to another jail, or else by its
+// jail. The prefix keeps a session from having the key of a jail, since people choose session
+// names.
 func (m Member) Key() string {
 	if m.Session != "" {
 		return "session " + m.Session
@@ -41,13 +40,13 @@ func (m Member) Key() string {
 	return string(m.Jail)
 }
 
-// label is how people and agents are told of it.
+// label is the name shown to people and agents.
 func (m Member) label() string { return cmp.Or(m.Name, m.Session, string(m.Jail)) }
 
-// A Refusal says why something is not done, in words for the agent that asked.
+// A Refusal is the reason why a request is refused, written for the agent.
 type Refusal struct {
-	Code       string        `json:"code"` // one word, for programs
+	Code       string        `json:"code"` // for programs
 	Reason     string        `json:"reason"`
 	Remedy     string        `json:"remedy,omitempty"`
-	RetryAfter time.Duration `json:"retry_after_ns,omitempty"` // 0: not by waiting
+	RetryAfter time.Duration `json:"retry_after_ns,omitempty"` // 0: waiting does not help
 }

@@ -9,29 +9,29 @@ import (
 	"glasshouse/policy"
 )
 
-// A Grant is what a jail has that it did not begin with.
+// A Grant holds the resources lent to a jail.
 type Grant struct {
 	Jail  id.Jail `json:"jail"`
 	Group string  `json:"group,omitempty"`
-	Host  string  `json:"host,omitempty"` // on which the jail is
+	Host  string  `json:"host,omitempty"` // host of the jail
 
-	Base    Limits    `json:"base"` // before the first request: what it comes back to
-	Held    Limits    `json:"held"` // what it may use now
+	Base    Limits    `json:"base"` // limits before the first request, to which the jail returns
+	Held    Limits    `json:"held"` // current limits
 	Since   time.Time `json:"since"`
-	Until   time.Time `json:"until"`             // the end of its lease
-	Applied bool      `json:"applied,omitempty"` // Held is in force, and was recorded
+	Until   time.Time `json:"until"`             // end of the lease
+	Applied bool      `json:"applied,omitempty"` // Held was recorded and is in force
 }
 
-// A Verdict is what became of a request for resources.
+// A Verdict is the outcome of a resource request.
 type Verdict string
 
 const (
 	Applied  Verdict = "applied"
 	NotGiven Verdict = "refused"
-	Broken   Verdict = "failed" // it was allowed, and could not be put in force
+	Broken   Verdict = "failed" // allowed, but applying the limits failed
 )
 
-// A Change is one line of the history of what a jail may use.
+// A Change is an entry in the history of a jail's limits.
 type Change struct {
 	N       int64     `json:"n"`
 	Jail    id.Jail   `json:"jail"`
@@ -39,76 +39,75 @@ type Change struct {
 	At      time.Time `json:"at"`
 	Verdict Verdict   `json:"verdict"`
 	Why     string    `json:"why"`
-	By      string    `json:"by,omitempty"`   // the person who allowed or refused it
-	Want    Limits    `json:"want,omitzero"`  // what was asked for
-	From    Limits    `json:"from"`           // what it had
-	To      Limits    `json:"to"`             // what it has after
-	Until   time.Time `json:"until,omitzero"` // the end of the lease
+	By      string    `json:"by,omitempty"`   // the approver
+	Want    Limits    `json:"want,omitzero"`  // requested limits
+	From    Limits    `json:"from"`           // limits before
+	To      Limits    `json:"to"`             // limits after
+	Until   time.Time `json:"until,omitzero"` // end of the lease
 	Refusal *Refusal  `json:"refusal,omitempty"`
-	Entry   int64     `json:"entry,omitempty"` // of the causal chain
+	Entry   int64     `json:"entry,omitempty"` // audit log entry
 }
 
-// Ceilings bound what is given.
+// Ceilings limit grants.
 type Ceilings struct {
-	Alone    Limits // what a jail has without a person at the most
-	Capacity Limits // what the host has: nobody gives more
-	Host     Limits // how much more than they began with all jails of this host together may have
-	Group    Limits // the same, of one group
+	Alone    Limits // maximum for a jail without approval
+	Capacity Limits // capacity of the host; never exceeded
+	Host     Limits // maximum lent to all jails of this host together
+	Group    Limits // maximum lent to all jails of a group
 }
 
-// An answer is what judge says of a request.
-type answer struct {
-	lower  bool // it gives something back, and takes nothing
-	person bool // a person must allow it
-	reason string
-	no     *Refusal
+// An assessment is the result of assess.
+type assessment struct {
+	lower    bool // the request only returns resources
+	approval bool // approval is required
+	reason   string
+	refusal  *Refusal
 }
 
-// judge says what is to be done about a request: want of a jail that has held
-// and began with base.
-func (c Ceilings) judge(level policy.Level, base, held, want Limits) answer {
-	target := held.over(want)
-	if target.beyond(c.Capacity) != (Limits{}) {
-		return answer{no: &Refusal{Code: "capacity", Reason: fmt.Sprintf("this host has %s, and %s is asked for", c.Capacity, want), Remedy: "ask for less"}}
+// assess checks a request want of a jail with current limits held and initial limits base.
+func (c Ceilings) assess(level policy.Level, base, held, want Limits) assessment {
+	target := held.override(want)
+	if target.excess(c.Capacity) != (Limits{}) {
+		return assessment{refusal: &Refusal{Code: "capacity", Reason: fmt.Sprintf("this host has %s, and the request is for %s", c.Capacity, want), Remedy: "request less"}}
 	}
-	if target.beyond(held) == (Limits{}) && target != held {
-		return answer{lower: true}
+	if target.excess(held) == (Limits{}) && target != held {
+		return assessment{lower: true}
 	}
 	top, known := c.Alone, true
 	switch level {
 	case policy.Full:
 	case policy.Intelligent:
-		half := zip(base, Limits{}, func(n, _ int64) int64 { return n + n/2 })
-		top = zip(half, c.Alone, func(a, b int64) int64 { return min(a, b) })
+		half := combine(base, Limits{}, func(n, _ int64) int64 { return n + n/2 })
+		top = combine(half, c.Alone, func(a, b int64) int64 { return min(a, b) })
 	default:
 		top, known = base, false
 	}
-	// Only what is asked for is judged, and against what the jail began with: to
-	// ask for what one has already is to ask to keep it.
-	asked := zip(want, target, func(w, t int64) int64 {
+	// Only requested fields are checked, against the initial limits: a request for the current
+	// amount renews it.
+	asked := combine(want, target, func(w, t int64) int64 {
 		if w == 0 {
 			return 0
 		}
 		return t
 	})
-	over := asked.beyond(zip(top, base, func(a, b int64) int64 { return max(a, b) }))
+	over := asked.excess(combine(top, base, func(a, b int64) int64 { return max(a, b) }))
 	switch {
 	case over == (Limits{}):
-		return answer{}
+		return assessment{}
 	case !known:
-		return answer{person: true, reason: fmt.Sprintf("%s are given by a person only", level)}
+		return assessment{approval: true, reason: fmt.Sprintf("%s requires approval at this autonomy level", level)}
 	}
-	return answer{person: true, reason: fmt.Sprintf("%s is more than %s, which is what an agent of %s is given without a person", want, top, level)}
+	return assessment{approval: true, reason: fmt.Sprintf("%s exceeds %s, the maximum without approval at level %s", want, top, level)}
 }
 
-// room refuses what the pools have no room for, with g as it would be among all
-// that is granted.
-func (c Ceilings) room(live []Grant, g Grant, now time.Time) *Refusal {
+// checkPools refuses a grant that exceeds a pool. live are all current grants; g replaces the
+// one of its jail.
+func (c Ceilings) checkPools(live []Grant, g Grant, now time.Time) *Refusal {
 	var host, group Limits
 	first := g.Until
 	others := slices.DeleteFunc(slices.Clone(live), func(o Grant) bool { return o.Jail == g.Jail })
 	for _, o := range append(others, g) {
-		more := o.Held.beyond(o.Base)
+		more := o.Held.excess(o.Base)
 		if o.Host == g.Host {
 			host = host.plus(more)
 		}
@@ -119,27 +118,27 @@ func (c Ceilings) room(live []Grant, g Grant, now time.Time) *Refusal {
 			first = o.Until
 		}
 	}
-	of := ""
+	pool := ""
 	switch {
-	case g.Held.beyond(g.Base) == (Limits{}):
+	case g.Held.excess(g.Base) == (Limits{}):
 		return nil
-	case host.beyond(c.Host) != (Limits{}):
-		of = "this host"
-	case group.beyond(c.Group) != (Limits{}):
-		of = "this group"
+	case host.excess(c.Host) != (Limits{}):
+		pool = "host"
+	case group.excess(c.Group) != (Limits{}):
+		pool = "group"
 	default:
 		return nil
 	}
-	return &Refusal{Code: "pool", Reason: "what the jails of " + of + " may have beyond their own is given out",
-		Remedy: "ask again later, or for less", RetryAfter: max(first.Sub(now), 10*time.Second)}
+	return &Refusal{Code: "pool", Reason: "the resource pool of this " + pool + " is exhausted",
+		Remedy: "ask again later, or request less", RetryAfter: max(first.Sub(now), 10*time.Second)}
 }
 
-// StepDown says what a grant comes down to now, and why; held, if it does not.
-// used is what the jail uses, and busy when it last used more than it began
-// with.
+// StepDown returns the limits to which a grant is reduced now, and the reason; g.Held and ""
+// if it is not reduced. used is the current usage, and busy the last time at which usage
+// exceeded g.Base.
 //
-// Memory and processes are not taken from under those who use them: that would
-// be to kill them. They follow when they are free. A disk never becomes smaller.
+// Memory and processes in use are not taken away, since that would kill processes. They are
+// reduced once they are free. Disks never shrink.
 func StepDown(g Grant, used Limits, busy, now time.Time, idle time.Duration) (to Limits, why string) {
 	switch {
 	case !now.Before(g.Until):
@@ -150,15 +149,15 @@ func StepDown(g Grant, used Limits, busy, now time.Time, idle time.Duration) (to
 		return g.Held, ""
 	}
 	floor := Limits{CPU: g.Base.CPU, Memory: max(g.Base.Memory, used.Memory+used.Memory/8), Disk: g.Held.Disk, PIDs: max(g.Base.PIDs, used.PIDs+used.PIDs/8)}
-	to = zip(g.Held, floor, func(held, floor int64) int64 { return min(held, floor) })
+	to = combine(g.Held, floor, func(held, floor int64) int64 { return min(held, floor) })
 	if to == g.Held {
 		return g.Held, ""
 	}
 	return to, why
 }
 
-// needs reports whether a jail uses more than it began with.
-func (g Grant) needs(used Limits) bool {
-	used.Disk = 0 // it is not given back
-	return used.beyond(g.Base) != (Limits{})
+// exceedsBase reports whether usage exceeds the initial limits.
+func (g Grant) exceedsBase(used Limits) bool {
+	used.Disk = 0 // disks are not returned
+	return used.excess(g.Base) != (Limits{})
 }

@@ -10,16 +10,15 @@ import (
 	"glasshouse/id"
 )
 
-// reaches looks for a way from one to another as simply as can be: over and
-// over, until nothing new is found.
-func reaches(edges map[[2]int]bool, from, to, nodes int) bool {
+// reachable is a simple reference implementation: it adds nodes until nothing changes.
+func reachable(edges map[[2]int]bool, from, to, nodes int) bool {
 	found := make([]bool, nodes)
 	found[from] = true
-	for again := true; again; {
-		again = false
+	for changed := true; changed; {
+		changed = false
 		for e := range edges {
 			if found[e[0]] && !found[e[1]] {
-				found[e[1]], again = true, true
+				found[e[1]], changed = true, true
 			}
 		}
 	}
@@ -28,8 +27,8 @@ func reaches(edges map[[2]int]bool, from, to, nodes int) bool {
 
 func node(n int) Member { return Member{Jail: id.Jail(fmt.Sprint("j-", n)), Name: fmt.Sprint(n)} }
 
-// TestNeverACycleAndNeverLessThanAllElse admits and ends requests at random.
-func TestNeverACycleAndNeverLessThanAllElse(t *testing.T) {
+// TestCycleDetectionIsExact adds and removes random requests and compares with reachable.
+func TestCycleDetectionIsExact(t *testing.T) {
 	now := time.Now()
 	for seed := range uint64(300) {
 		r := rand.New(rand.NewPCG(seed, 7))
@@ -56,10 +55,10 @@ func TestNeverACycleAndNeverLessThanAllElse(t *testing.T) {
 				continue
 			}
 			q := Request{ID: id.Request(fmt.Sprint(step)), From: node(from), To: node(to), Wait: r.IntN(4) > 0, State: Queued, Deadline: now.Add(time.Minute)}
-			would := q.Wait && reaches(edges, to, from, nodes)
+			want := q.Wait && reachable(edges, to, from, nodes)
 			no := g.cycle(&q, Quotas{}, now)
-			if (no != nil) != would {
-				t.Fatalf("seed %d: %d waits for %d, %v with %v: refused %v, a cycle %v", seed, from, to, q.Wait, edges, no, would)
+			if (no != nil) != want {
+				t.Fatalf("seed %d: edge from %d to %d (wait %v) in %v: refused %v, want %v", seed, from, to, q.Wait, edges, no, want)
 			}
 			if no == nil {
 				g.Open = append(g.Open, q)
@@ -71,48 +70,49 @@ func TestNeverACycleAndNeverLessThanAllElse(t *testing.T) {
 	}
 }
 
-func TestBucketsGiveWhatTheRateSays(t *testing.T) {
+func TestTokenBuckets(t *testing.T) {
 	rate := Rate{Burst: 3, Every: time.Second}
 	now := time.Now()
 	var h History
 	for i := range 3 {
-		if wait := h.peek("a", rate, now); wait != 0 {
-			t.Fatalf("token %d takes %s", i, wait)
+		if wait := h.delay("a", rate, now); wait != 0 {
+			t.Fatalf("delay of token %d = %s, want 0", i, wait)
 		}
 		h.take("a", rate, now)
 	}
-	if wait := h.peek("a", rate, now); wait != time.Second {
-		t.Errorf("the fourth takes %s, want a second", wait)
+	if wait := h.delay("a", rate, now); wait != time.Second {
+		t.Errorf("delay of the fourth token = %s, want 1 s", wait)
 	}
-	if wait := h.peek("a", rate, now.Add(-time.Hour)); wait != time.Second {
-		t.Errorf("with a clock that is behind: %s", wait)
+	if wait := h.delay("a", rate, now.Add(-time.Hour)); wait != time.Second {
+		t.Errorf("delay with an earlier clock = %s, want 1 s", wait)
 	}
-	if wait := h.peek("a", rate, now.Add(time.Second)); wait != 0 {
-		t.Errorf("after a second: %s", wait)
+	if wait := h.delay("a", rate, now.Add(time.Second)); wait != 0 {
+		t.Errorf("delay after a second = %s, want 0", wait)
 	}
 	h.Hops = map[id.Request]int{"q-ended": 3, "q-open": 2}
 	g := Group{History: h, Open: []Request{{ID: "q-below", Root: "q-open"}}}
 	g.prune(Quotas{GroupRate: rate, EdgeRate: rate, RepeatWithin: time.Minute}, now.Add(3*time.Second))
-	if h = g.History; len(h.Hops) != 1 || h.Hops["q-open"] != 2 {
-		t.Errorf("of the hops these are kept: %v", h.Hops)
+	h = g.History
+	if len(h.Hops) != 1 || h.Hops["q-open"] != 2 {
+		t.Errorf("hops after prune = %v, want only q-open", h.Hops)
 	}
 	if len(h.Buckets) != 0 {
-		t.Errorf("full again, and kept: %v", h.Buckets)
+		t.Errorf("full buckets after prune = %v, want none", h.Buckets)
 	}
 }
 
-func TestEveryStateMovesAsTheTableSays(t *testing.T) {
+func TestRequestTransitions(t *testing.T) {
 	all := []State{"", Queued, Delivered, Answered, Failed, Expired, Refused}
 	for _, from := range all {
 		for _, to := range all[1:] {
 			r := Request{State: from, Wait: true}
-			err := r.move(to, time.Now(), "why")
-			legal := slices.Contains(next[from], to)
+			err := r.setState(to, time.Now(), "why")
+			legal := slices.Contains(transitions[from], to)
 			if (err == nil) != legal {
-				t.Errorf("%q to %q: %v", from, to, err)
+				t.Errorf("transition from %q to %q = %v, want legal %v", from, to, err, legal)
 			}
 			if legal && !r.Open() && (r.Wait || r.Ended.IsZero()) {
-				t.Errorf("%q ended as %+v", to, r)
+				t.Errorf("request in final state %q = %+v", to, r)
 			}
 		}
 	}

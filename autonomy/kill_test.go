@@ -17,7 +17,7 @@ import (
 	"glasshouse/store"
 )
 
-// TestMain lets the test binary be the daemon that is killed.
+// TestMain runs the daemon process of TestRequestsSurviveKills in the test binary.
 func TestMain(m *testing.M) {
 	if where := os.Getenv("AUTONOMY_TEST_DAEMON"); where != "" {
 		if err := daemon(where); err != nil {
@@ -28,11 +28,10 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// Inboxes are files: what an agent has for certain. It reads them without
-// looking at what it has read already.
-type inboxes string
+// fileInboxes appends delivered ids to a file durably, without checking for duplicates.
+type fileInboxes string
 
-func (dir inboxes) Deliver(_ context.Context, r autonomy.Request) error {
+func (dir fileInboxes) Deliver(_ context.Context, r autonomy.Request) error {
 	f, err := os.OpenFile(filepath.Join(string(dir), "inbox"), os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
 	if err != nil {
 		return err
@@ -49,19 +48,19 @@ var unlimited = autonomy.Quotas{
 	GroupRate: autonomy.Rate{Burst: 1 << 30, Every: 1}, EdgeRate: autonomy.Rate{Burst: 1 << 30, Every: 1},
 }
 
-func killable(dir string) (*autonomy.Broker, error) {
+func openBroker(dir string) (*autonomy.Broker, error) {
 	s, err := store.Open(context.Background(), filepath.Join(dir, "g.db"))
 	if err != nil {
 		return nil, err
 	}
 	return autonomy.NewBroker(s.Autonomy(), autonomy.BrokerConfig{
-		Siblings: members("worker", "reviewer"), Policy: everybodyMay, Deliverer: inboxes(dir), Quotas: unlimited, Lease: time.Second, Poll: 50 * time.Millisecond,
+		Siblings: members("worker", "reviewer"), Policy: allowAll, Deliverer: fileInboxes(dir), Quotas: unlimited, Lease: time.Second, Poll: 50 * time.Millisecond,
 	})
 }
 
-// daemon asks and answers without end, and says what it is sure of.
+// daemon sends and answers requests in an endless loop, and prints each completed step.
 func daemon(dir string) error {
-	b, err := killable(dir)
+	b, err := openBroker(dir)
 	if err != nil {
 		return err
 	}
@@ -82,11 +81,11 @@ func daemon(dir string) error {
 	}
 }
 
-// TestAKilledDaemonLosesAndDoublesNothing: what it said to be sure of is kept
-// once, and every request arrives at least once.
-func TestAKilledDaemonLosesAndDoublesNothing(t *testing.T) {
+// TestRequestsSurviveKills kills the daemon repeatedly. Every printed step must be stored
+// once, and every request delivered at least once.
+func TestRequestsSurviveKills(t *testing.T) {
 	dir := t.TempDir()
-	sure := map[string]string{}
+	confirmed := map[string]string{}
 	for round := range 4 {
 		cmd := exec.Command(os.Args[0])
 		cmd.Env = append(os.Environ(), "AUTONOMY_TEST_DAEMON="+dir, fmt.Sprint("AUTONOMY_TEST_ROUND=", round))
@@ -98,22 +97,23 @@ func TestAKilledDaemonLosesAndDoublesNothing(t *testing.T) {
 		if err := cmd.Start(); err != nil {
 			t.Fatal(err)
 		}
-		said := 0
-		for lines := bufio.NewScanner(out); lines.Scan(); { // on after the kill, to what the pipe still holds
+		printed := 0
+		for lines := bufio.NewScanner(out); lines.Scan(); { // continues after the kill until the pipe is empty
 			what, of, _ := strings.Cut(lines.Text(), " ")
-			sure[of] = what
-			if said++; said == 20+13*round {
+			confirmed[of] = what
+			printed++
+			if printed == 20+13*round {
 				cmd.Process.Kill()
 			}
 		}
 		cmd.Process.Kill()
 		cmd.Wait()
-		if said < 20 {
-			t.Fatalf("the daemon ended after %d lines", said)
+		if printed < 20 {
+			t.Fatalf("the daemon ended after %d lines", printed)
 		}
 	}
 
-	b, err := killable(dir)
+	b, err := openBroker(dir)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -127,29 +127,29 @@ func TestAKilledDaemonLosesAndDoublesNothing(t *testing.T) {
 	for _, q := range strings.Fields(string(inbox)) {
 		arrived[q]++
 	}
-	for q := range arrived { // what was sent was kept before
+	for q := range arrived { // requests are stored before they are delivered
 		if _, err := b.Get(t.Context(), member("reviewer"), id.Request(q)); err != nil {
-			t.Errorf("%s arrived, and %v", q, err)
+			t.Errorf("Get of the delivered request %s = %v", q, err)
 		}
 	}
 	asked := 0
-	for of, what := range sure {
+	for of, what := range confirmed {
 		r, err := b.Get(t.Context(), member("worker"), id.Request(of))
 		if err != nil || what == "answered" && r.Answer != "yes to "+r.Context {
-			t.Errorf("%s was %s; now it is %s, %v", of, what, r.State, err)
+			t.Errorf("request %s was %s, now it is %s, %v", of, what, r.State, err)
 			continue
 		}
 		asked++
 		if arrived[of] == 0 && r.State != autonomy.Answered {
-			t.Errorf("%s never arrived: %s", of, r.State)
+			t.Errorf("request %s was never delivered: %s", of, r.State)
 		}
 		again, err := b.Ask(t.Context(), member("worker"), autonomy.Ask{To: "reviewer", Action: "review", Context: r.Context, Key: r.Key})
 		if err != nil || again.ID != r.ID {
-			t.Errorf("asked again %s is %s, %v", r.ID, again.ID, err)
+			t.Errorf("repeated Ask of %s = %s, %v; want the same id", r.ID, again.ID, err)
 		}
 	}
 	if asked < 20 {
-		t.Errorf("only %d were asked: too few to tell", asked)
+		t.Errorf("only %d requests were sent, want at least 20", asked)
 	}
 }
 

@@ -9,37 +9,37 @@ import (
 	"glasshouse/policy"
 )
 
-// A Rung is how hard something is taken, from nothing up.
+// A Rung is a level of response to a finding, in increasing order.
 type Rung int
 
 const (
 	Nothing  Rung = iota
-	Observe       // it is recorded
-	Warn          // the agent is told, with its next result
-	AskFirst      // the run waits for a person
-	Stop          // the jail is snapshotted, and the run stopped
+	Observe       // record the finding
+	Warn          // warn the agent with its next result
+	AskFirst      // pause the run until an approval
+	Stop          // snapshot the jail and stop the run
 )
 
 func (r Rung) String() string {
 	return [...]string{"nothing", "observe", "warn", "ask", "stop"}[r]
 }
 
-// MarshalText writes a Rung as its word.
+// MarshalText returns the name of the rung.
 func (r Rung) MarshalText() ([]byte, error) { return []byte(r.String()), nil }
 
-// A Sign is something that agents which are lost do.
+// A Sign is a kind of behavior that indicates a loop or missing progress.
 type Sign string
 
 const (
 	Repeat    Sign = "repeat"    // the same call with the same result
-	Cycle     Sign = "cycle"     // two to six calls, round and round
-	Monologue Sign = "monologue" // text after text, and no call
-	Errors    Sign = "errors"    // the same tool fails in the same way
-	Stalled   Sign = "stalled"   // turns that leave the workspace as it was
+	Cycle     Sign = "cycle"     // a repeated sequence of two to six calls
+	Monologue Sign = "monologue" // messages without a call
+	Errors    Sign = "errors"    // the same tool fails with the same error
+	Stalled   Sign = "stalled"   // turns that do not change the workspace
 	Burn      Sign = "burn"      // thousands of tokens without progress
 )
 
-// A Ladder says at which count which rung is reached. 0: it is not.
+// A Ladder holds the count at which each rung is reached; 0: never.
 type Ladder struct {
 	Observe, Warn, Ask, Stop int
 }
@@ -59,13 +59,12 @@ func (l Ladder) rung(n int) Rung {
 	return Nothing
 }
 
-// Ladders is what signs lead to at the three levels of autonomy. Counts are of
-// calls for repeat and errors, of rounds for cycle, of texts for monologue, of
-// turns for stalled, and of thousands of tokens for burn.
+// Ladders are the default ladders per autonomy level. Counts are calls for repeat and errors,
+// rounds for cycle, messages for monologue, turns for stalled, and thousands of tokens for
+// burn.
 //
-// At level 1 a person is asked before anything is stopped. At level 3 nobody is:
-// an agent that does not heed the warning is stopped, and can be resumed from
-// the snapshot.
+// Level 1 requests approval before it stops a run. Level 3 never does: an agent that continues
+// after the warning is stopped and can be resumed from the snapshot.
 var Ladders = map[policy.Level]map[Sign]Ladder{
 	policy.Guided: {
 		Repeat:    {2, 3, 4, 8},
@@ -93,17 +92,16 @@ var Ladders = map[policy.Level]map[Sign]Ladder{
 	},
 }
 
-// Timers are how long a run may take for things. A field that is 0 is not
-// looked at.
+// Timers are time limits of a run. A field that is 0 disables the limit.
 type Timers struct {
-	Wall   time.Duration `json:"wall,omitempty"`   // altogether, without the time in which it waited for a person
-	Idle   time.Duration `json:"idle,omitempty"`   // between two things that it does
-	Step   time.Duration `json:"step,omitempty"`   // for one of them
-	Beat   time.Duration `json:"beat,omitempty"`   // between two heartbeats, of agents that send them
-	Missed int           `json:"missed,omitempty"` // of which so many may be missing
+	Wall   time.Duration `json:"wall,omitempty"`   // total, without the time spent waiting for approvals
+	Idle   time.Duration `json:"idle,omitempty"`   // between two steps
+	Step   time.Duration `json:"step,omitempty"`   // for one step
+	Beat   time.Duration `json:"beat,omitempty"`   // interval of heartbeats, for agents that send them
+	Missed int           `json:"missed,omitempty"` // number of missing heartbeats after which the agent is restarted
 }
 
-// Over returns t with what it does not say filled in from o.
+// Over returns t with zero fields filled from o.
 func (t Timers) Over(o Timers) Timers {
 	return Timers{
 		Wall: cmp.Or(t.Wall, o.Wall), Idle: cmp.Or(t.Idle, o.Idle), Step: cmp.Or(t.Step, o.Step),
@@ -111,37 +109,36 @@ func (t Timers) Over(o Timers) Timers {
 	}
 }
 
-// TimersOf is what the watchdog allows at the three levels of autonomy, if a run
-// says nothing else.
+// TimersOf are the default timers per autonomy level.
 var TimersOf = map[policy.Level]Timers{
 	policy.Guided:      {Wall: 2 * time.Hour, Idle: 10 * time.Minute, Step: 20 * time.Minute, Beat: 5 * time.Second, Missed: 6},
 	policy.Intelligent: {Wall: 4 * time.Hour, Idle: 15 * time.Minute, Step: 30 * time.Minute, Beat: 5 * time.Second, Missed: 6},
 	policy.Full:        {Wall: 12 * time.Hour, Idle: 15 * time.Minute, Step: time.Hour, Beat: 5 * time.Second, Missed: 6},
 }
 
-// A Finding is a sign, and what it leads to.
+// A Finding is a detected sign and the rung that its count reaches.
 type Finding struct {
 	Sign  Sign   `json:"sign"`
 	Rung  Rung   `json:"rung"`
 	Count int    `json:"count"`
-	Name  string `json:"name,omitempty"` // of the tool
-	Text  string `json:"text"`           // for the agent, and for people
+	Name  string `json:"name,omitempty"` // name of the tool
+	Text  string `json:"text"`           // for agents and people
 }
 
-// text says what was found, and what to do else.
+// text returns the description and the advice.
 func (f Finding) text() string {
 	name := text.Visible(text.Clip(f.Name, 60))
 	switch f.Sign {
 	case Repeat:
-		return fmt.Sprintf("%s was called %d times with the same input, and nothing came of it that was new. Do something else, or say what is missing.", name, f.Count)
+		return fmt.Sprintf("%s was called %d times with the same input and returned nothing new. Try something else, or report what is missing.", name, f.Count)
 	case Cycle:
-		return fmt.Sprintf("the same few calls were made %d times in the same order, with the same results. Stop, and say what you are waiting for or what is missing.", f.Count)
+		return fmt.Sprintf("the same sequence of calls was made %d times with the same results. Stop, and report what you are waiting for or what is missing.", f.Count)
 	case Monologue:
-		return fmt.Sprintf("%d texts in a row without a call. Call a tool, or finish the run.", f.Count)
+		return fmt.Sprintf("%d messages in a row without a tool call. Call a tool, or finish the run.", f.Count)
 	case Errors:
-		return fmt.Sprintf("%s failed %d times in the same way. Read the error, and try another way or say what is missing.", name, f.Count)
+		return fmt.Sprintf("%s failed %d times with the same error. Read the error, and try another approach or report what is missing.", name, f.Count)
 	case Stalled:
-		return fmt.Sprintf("%d turns have left the workspace as it was. Say what is left to do, and do it or finish the run.", f.Count)
+		return fmt.Sprintf("%d turns did not change the workspace. List the remaining work, and do it or finish the run.", f.Count)
 	}
-	return fmt.Sprintf("%d thousand tokens were used without progress. Say what is left to do, and do it or finish the run.", f.Count)
+	return fmt.Sprintf("%d thousand tokens were used without progress. List the remaining work, and do it or finish the run.", f.Count)
 }

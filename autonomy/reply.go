@@ -11,13 +11,12 @@ import (
 	"glasshouse/internal/text"
 )
 
-// Reply answers a request that by was sent. To answer the same twice is to
-// answer once.
+// Reply answers a request that by received. It is idempotent for equal answers.
 func (b *Broker) Reply(ctx context.Context, by Member, q id.Request, answer string) (Request, error) {
 	if len(answer) > maxAnswer {
-		return Request{}, fault.Newf(fault.TooLarge, "autonomy.Reply", string(q), "the answer is longer than %d bytes: put it in a file and name that", maxAnswer)
+		return Request{}, fault.Newf(fault.TooLarge, "autonomy.Reply", string(q), "the answer exceeds %d bytes: write it to a file and send the path", maxAnswer)
 	}
-	r, err := b.sent(ctx, by, q)
+	r, err := b.receivedBy(ctx, by, q)
 	if err != nil {
 		return Request{}, err
 	}
@@ -25,14 +24,14 @@ func (b *Broker) Reply(ctx context.Context, by Member, q id.Request, answer stri
 		return r, nil
 	}
 	err = b.change(ctx, &r, func(_ *Group, now *Request) error {
-		if err := now.move(Answered, time.Now().UTC(), ""); err != nil {
+		if err := now.setState(Answered, time.Now().UTC(), ""); err != nil {
 			return err
 		}
 		now.Answer = answer
 		return nil
 	})
 	if err == nil && (r.State != Answered || r.Answer != answer) {
-		err = &fault.Error{Op: "autonomy.Reply", On: string(q), Kind: fault.Conflict, Err: fmt.Errorf("it is %s already", r.State), Remedy: "if it still matters, send a request of your own"}
+		err = &fault.Error{Op: "autonomy.Reply", On: string(q), Kind: fault.Conflict, Err: fmt.Errorf("the request is already %s", r.State), Remedy: "send a new request if the answer is still relevant"}
 	}
 	if err != nil {
 		return Request{}, err
@@ -41,31 +40,30 @@ func (b *Broker) Reply(ctx context.Context, by Member, q id.Request, answer stri
 	return r, nil
 }
 
-// Decline says that by cannot answer a request that it was sent.
+// Decline ends a request that by received and cannot answer.
 func (b *Broker) Decline(ctx context.Context, by Member, q id.Request, why string) (Request, error) {
-	r, err := b.sent(ctx, by, q)
+	r, err := b.receivedBy(ctx, by, q)
 	if err != nil || !r.Open() {
 		return r, err
 	}
 	return r, b.end(ctx, &r, Failed, text.Clip(why, maxListed))
 }
 
-// Acknowledge says that by has a request that it was handed, for certain: it is
-// not handed over again.
+// Acknowledge confirms that by has durably received a request. It is not delivered again.
 func (b *Broker) Acknowledge(ctx context.Context, by Member, q id.Request) error {
-	r, err := b.sent(ctx, by, q)
+	r, err := b.receivedBy(ctx, by, q)
 	if err != nil || !r.Open() {
 		return err
 	}
 	return b.change(ctx, &r, func(g *Group, now *Request) error {
-		now.Inbox = false // it says itself that it has it
-		return acked(g, now)
+		now.Inbox = false // confirmed by the receiver itself
+		return markAcked(g, now)
 	})
 }
 
-func acked(_ *Group, now *Request) error {
+func markAcked(_ *Group, now *Request) error {
 	if now.State == Queued {
-		if err := now.move(Delivered, time.Now().UTC(), ""); err != nil {
+		if err := now.setState(Delivered, time.Now().UTC(), ""); err != nil {
 			return err
 		}
 	}
@@ -73,8 +71,8 @@ func acked(_ *Group, now *Request) error {
 	return nil
 }
 
-// Gone ends the requests to a member whose askers wait for it, because no agent can
-// answer them any longer. Those whose askers look for the answer later stay.
+// Gone fails the requests to a member whose askers wait, because no agent can answer them.
+// Requests whose askers do not wait stay.
 func (b *Broker) Gone(ctx context.Context, m Member, why string) error {
 	open, err := b.store.OpenRequests(ctx, m.Group)
 	if err != nil {
@@ -89,8 +87,8 @@ func (b *Broker) Gone(ctx context.Context, m Member, why string) error {
 	return errors.Join(errs...)
 }
 
-// sent returns a request that was sent to a member.
-func (b *Broker) sent(ctx context.Context, to Member, q id.Request) (Request, error) {
+// receivedBy returns a request that was sent to a member.
+func (b *Broker) receivedBy(ctx context.Context, to Member, q id.Request) (Request, error) {
 	r, err := b.store.Request(ctx, q)
 	if err == nil && r.To.Key() != to.Key() {
 		err = noRequest(q)
@@ -98,7 +96,7 @@ func (b *Broker) sent(ctx context.Context, to Member, q id.Request) (Request, er
 	return r, err
 }
 
-// Leave ends what a member has to do with: nobody waits for one that is gone.
+// Leave fails all open requests of a member that has ended, sent or received.
 func (b *Broker) Leave(ctx context.Context, m Member, why string) error {
 	open, err := b.store.OpenRequests(ctx, m.Group)
 	if err != nil {
@@ -110,7 +108,7 @@ func (b *Broker) Leave(ctx context.Context, m Member, why string) error {
 		case r.To.Key():
 			errs = append(errs, b.end(ctx, &r, Failed, r.To.label()+" has ended: "+why))
 		case r.From.Key():
-			errs = append(errs, b.end(ctx, &r, Failed, "its asker has ended: "+why))
+			errs = append(errs, b.end(ctx, &r, Failed, "the asker has ended: "+why))
 		}
 	}
 	return errors.Join(errs...)

@@ -6,23 +6,23 @@ import (
 	"glasshouse/policy"
 )
 
-// or is v, or the default if v is nothing or less.
-func or[T ~int | ~int64](v, otherwise T) T {
+// positiveOr returns v if it is positive, and the default otherwise.
+func positiveOr[T ~int | ~int64](v, def T) T {
 	if v <= 0 {
-		return otherwise
+		return def
 	}
 	return v
 }
 
-func logOr(l *slog.Logger) *slog.Logger {
+func logOrDiscard(l *slog.Logger) *slog.Logger {
 	if l == nil {
 		return slog.New(slog.DiscardHandler)
 	}
 	return l
 }
 
-// levelOr is a level that there is: what is none is the lowest.
-func levelOr(l policy.Level) policy.Level {
+// validLevel returns l if it is valid, and the lowest level otherwise.
+func validLevel(l policy.Level) policy.Level {
 	if !l.Valid() {
 		return policy.Guided
 	}

@@ -20,7 +20,7 @@ import (
 	"glasshouse/internal/text"
 )
 
-// A Priority is how soon a task should be done.
+// A Priority is the priority of a task.
 type Priority string
 
 const (
@@ -30,7 +30,7 @@ const (
 	Urgent Priority = "urgent"
 )
 
-// A Status is where a task is in its life.
+// A Status is the status of a task.
 type Status string
 
 const (
@@ -40,17 +40,16 @@ const (
 	Dropped Status = "dropped"
 )
 
-// moves lists the legal moves of a task.
-var moves = map[Status][]Status{
+// taskTransitions lists the legal status transitions of a task.
+var taskTransitions = map[Status][]Status{
 	ToDo:    {Doing, Done, Dropped},
 	Doing:   {ToDo, Done, Dropped},
 	Done:    {ToDo},
 	Dropped: {ToDo},
 }
 
-// A Task is something to be done, in the backlog and as a file in the workspace
-// of the jail in which it was thought of. The backlog is what counts: what
-// agents make of the file is shown and never believed.
+// A Task is an entry of the backlog, with a file in the workspace of the jail that created it.
+// The backlog is authoritative: edits of the file are shown but do not change the task.
 type Task struct {
 	ID          string    `json:"id"` // "task-…", also the name of its file
 	Jail        id.Jail   `json:"jail"`
@@ -63,61 +62,60 @@ type Task struct {
 	Created     time.Time `json:"created"`
 	Changed     time.Time `json:"changed"`
 
-	Path    string `json:"path"`              // of the file, in the workspace
-	Digest  string `json:"digest,omitempty"`  // of the file as it was written last
-	Written bool   `json:"written,omitempty"` // the file is as the task is
+	Path    string `json:"path"`              // of the file, relative to the workspace
+	Digest  string `json:"digest,omitempty"`  // digest of the file as last written
+	Written bool   `json:"written,omitempty"` // the file is up to date
 }
 
-// A TaskFile is the file of a task as it is in the workspace.
+// A TaskFile is the current file of a task.
 type TaskFile struct {
 	Text    string
 	Missing bool
-	Edited  bool // it is not as it was written
+	Edited  bool // changed since it was written
 }
 
-// A TaskStore keeps tasks.
+// A TaskStore stores tasks.
 type TaskStore interface {
-	AddTask(ctx context.Context, t Task) error          // fault.Conflict if there is one with that id
+	AddTask(ctx context.Context, t Task) error          // fault.Conflict if the id exists
 	Task(ctx context.Context, tid string) (Task, error) // fault.NotFound
 	Tasks(ctx context.Context, f TaskFilter) ([]Task, error)
 
-	// ChangeTask runs f alone with a task and keeps what f made of it.
+	// ChangeTask runs f with exclusive access to a task and stores the result.
 	ChangeTask(ctx context.Context, tid string, f func(t *Task) error) error
 }
 
-// A TaskFilter says which tasks are listed, newest first.
+// A TaskFilter selects tasks, newest first.
 type TaskFilter struct {
-	Jail      id.Jail // "": of all
+	Jail      id.Jail // "": all
 	Session   string
 	Status    Status
 	Priority  Priority
-	Unwritten bool   // only those whose file is not as they are
-	Before    string // the id of the last one that was read
+	Unwritten bool   // only tasks whose file is not up to date
+	Before    string // id of the last task that was read
 	Limit     int    // 0: 100, at most 1000
 }
 
-// Files are the workspaces of jails. Paths are relative to a workspace, and
-// nothing outside of it is ever touched, whatever links lie in it.
+// Files accesses the workspaces of jails. Paths are relative to a workspace; implementations
+// must not follow links out of it.
 //
-// An error of kind NotFound is that there is no such file, or no such jail any
-// more.
+// fault.NotFound means that the file or the jail does not exist.
 type Files interface {
-	Write(ctx context.Context, j id.Jail, path string, data []byte) error // with the directories that are missing
+	Write(ctx context.Context, j id.Jail, path string, data []byte) error // creates missing directories
 	Read(ctx context.Context, j id.Jail, path string, most int64) ([]byte, error)
 }
 
-// A NewTask is what is to be a task.
+// A NewTask describes a task to create.
 type NewTask struct {
 	Title       string
 	Description string
 	Priority    Priority // "": medium
 
-	// At is when it was asked for, if that was written down before: what was put into
-	// the backlog for it once is not put there again. Zero: now.
+	// At is the time of the request, if the caller recorded it before. A repeated Create with
+	// the same time returns the existing task. Zero: now.
 	At time.Time
 }
 
-// Most there may be of a task, in bytes, and of open tasks of a jail.
+// Limits of a task in bytes, and of the open tasks of a jail.
 const (
 	maxTitle       = 200
 	maxDescription = 64 << 10
@@ -125,18 +123,17 @@ const (
 	maxTasks       = 500
 )
 
-// Tasks is the backlog. It is safe for concurrent use.
+// Tasks is the backlog of tasks. It is safe for concurrent use.
 type Tasks struct {
 	store TaskStore
 	files Files
 }
 
-// NewTasks returns the backlog that a store keeps.
+// NewTasks returns a backlog.
 func NewTasks(s TaskStore, f Files) *Tasks { return &Tasks{s, f} }
 
-// Create puts a task into the backlog and its file into the workspace. If the
-// file cannot be written the task is there all the same, and Sync writes it:
-// Create then returns both it and the error.
+// Create adds a task to the backlog and writes its file. If writing the file fails, Create
+// returns both the task and the error, and Sync writes the file later.
 func (ts *Tasks) Create(ctx context.Context, by Member, n NewTask) (Task, error) {
 	if n.At.IsZero() {
 		n.At = time.Now()
@@ -150,9 +147,9 @@ func (ts *Tasks) Create(ctx context.Context, by Member, n NewTask) (Task, error)
 		return Task{}, err
 	}
 	if len(open) >= maxTasks {
-		return Task{}, &fault.Error{Op: "autonomy.Create", On: string(by.Jail), Kind: fault.Exhausted, Err: fmt.Errorf("%d tasks are open", len(open)), Remedy: "finish or drop some"}
+		return Task{}, &fault.Error{Op: "autonomy.Create", On: string(by.Jail), Kind: fault.Exhausted, Err: fmt.Errorf("the maximum of %d open tasks is reached", len(open)), Remedy: "finish or drop some tasks"}
 	}
-	// Two of the same millisecond differ by one.
+	// The id is the creation time in milliseconds, or the next free number.
 	for ms := t.Created.UnixMilli(); ; ms++ {
 		t.ID = "task-" + strconv.FormatInt(ms, 10)
 		t.Path = ".tasks/" + t.ID + ".md"
@@ -163,15 +160,15 @@ func (ts *Tasks) Create(ctx context.Context, by Member, n NewTask) (Task, error)
 		if !errors.Is(err, fault.Conflict) {
 			return Task{}, err
 		}
-		was, err := ts.store.Task(ctx, t.ID)
+		old, err := ts.store.Task(ctx, t.ID)
 		if err != nil {
 			return Task{}, err
 		}
-		if was.Jail == t.Jail && was.Title == t.Title && was.Created.Equal(t.Created) {
+		if old.Jail == t.Jail && old.Title == t.Title && old.Created.Equal(t.Created) {
 			break
 		}
 	}
-	return ts.write(ctx, t.ID)
+	return ts.writeFile(ctx, t.ID)
 }
 
 func (n NewTask) task(by Member, now time.Time) (Task, error) {
@@ -181,7 +178,7 @@ func (n NewTask) task(by Member, now time.Time) (Task, error) {
 	case title == "":
 		return Task{}, fault.Fieldf(op, "title", "is missing")
 	case len(n.Description) > maxDescription:
-		return Task{}, fault.Fieldf(op, "description", "is longer than %d bytes", maxDescription)
+		return Task{}, fault.Fieldf(op, "description", "exceeds %d bytes", maxDescription)
 	}
 	switch n.Priority {
 	case "":
@@ -191,22 +188,22 @@ func (n NewTask) task(by Member, now time.Time) (Task, error) {
 		return Task{}, fault.Fieldf(op, "priority", "%s is not one of low, medium, high, urgent", text.Visible(text.Clip(string(n.Priority), 40)))
 	}
 	return Task{
-		Jail: by.Jail, Session: by.Session, Title: text.Clip(title, maxTitle), Description: lines(n.Description), Priority: n.Priority,
+		Jail: by.Jail, Session: by.Session, Title: text.Clip(title, maxTitle), Description: printableLines(n.Description), Priority: n.Priority,
 		Status: ToDo, By: by.label(), Created: now.Truncate(time.Millisecond), Changed: now.Truncate(time.Millisecond),
 	}, nil
 }
 
-// Set moves a task to another status, here and in its file.
+// Set changes the status of a task and updates its file.
 func (ts *Tasks) Set(ctx context.Context, tid string, to Status) (Task, error) {
 	err := ts.store.ChangeTask(ctx, tid, func(t *Task) error {
-		if _, known := moves[to]; !known {
+		if _, known := taskTransitions[to]; !known {
 			return fault.Fieldf("autonomy.Set", "status", "%s is not one of open, doing, done, dropped", text.Visible(text.Clip(string(to), 40)))
 		}
 		if t.Status == to {
 			return nil
 		}
-		if !slices.Contains(moves[t.Status], to) {
-			return fault.Newf(fault.Conflict, "autonomy.Set", tid, "it is %s: it can become %v", t.Status, moves[t.Status])
+		if !slices.Contains(taskTransitions[t.Status], to) {
+			return fault.Newf(fault.Conflict, "autonomy.Set", tid, "the task is %s; valid next states: %v", t.Status, taskTransitions[t.Status])
 		}
 		t.Status, t.Changed, t.Written = to, time.Now().UTC().Truncate(time.Millisecond), false
 		return nil
@@ -214,7 +211,7 @@ func (ts *Tasks) Set(ctx context.Context, tid string, to Status) (Task, error) {
 	if err != nil {
 		return Task{}, err
 	}
-	return ts.write(ctx, tid)
+	return ts.writeFile(ctx, tid)
 }
 
 // Get returns a task.
@@ -222,11 +219,11 @@ func (ts *Tasks) Get(ctx context.Context, tid string) (Task, error) { return ts.
 
 // List returns tasks, newest first.
 func (ts *Tasks) List(ctx context.Context, f TaskFilter) ([]Task, error) {
-	f.Limit = min(or(f.Limit, 100), 1000)
+	f.Limit = min(positiveOr(f.Limit, 100), 1000)
 	return ts.store.Tasks(ctx, f)
 }
 
-// File returns the file of a task, as it is.
+// File returns the current file of a task.
 func (ts *Tasks) File(ctx context.Context, t Task) (TaskFile, error) {
 	data, err := ts.files.Read(ctx, t.Jail, t.Path, maxFile)
 	if errors.Is(err, fault.NotFound) {
@@ -238,8 +235,7 @@ func (ts *Tasks) File(ctx context.Context, t Task) (TaskFile, error) {
 	return TaskFile{Text: strings.ToValidUTF8(string(data), "\uFFFD"), Edited: digestOf(data) != t.Digest}, nil
 }
 
-// Sync writes the files that could not be written, or whose writer was killed,
-// of one jail or of all.
+// Sync writes the files that are not up to date, of one jail or, if j is "", of all.
 func (ts *Tasks) Sync(ctx context.Context, j id.Jail) error {
 	list, err := ts.store.Tasks(ctx, TaskFilter{Jail: j, Unwritten: true, Limit: 1000})
 	if err != nil {
@@ -247,16 +243,16 @@ func (ts *Tasks) Sync(ctx context.Context, j id.Jail) error {
 	}
 	var errs []error
 	for _, t := range list {
-		if _, err := ts.write(ctx, t.ID); err != nil && !errors.Is(err, fault.NotFound) { // its jail is no more
+		if _, err := ts.writeFile(ctx, t.ID); err != nil && !errors.Is(err, fault.NotFound) { // NotFound: the jail was deleted
 			errs = append(errs, err)
 		}
 	}
 	return errors.Join(errs...)
 }
 
-// write makes the file of a task as the task is, and keeps that it is. What an
-// agent has written into it stays, below the head.
-func (ts *Tasks) write(ctx context.Context, tid string) (Task, error) {
+// writeFile writes the file of a task and marks it as up to date. Text that an agent has added
+// below the front matter is kept.
+func (ts *Tasks) writeFile(ctx context.Context, tid string) (Task, error) {
 	t, err := ts.store.Task(ctx, tid)
 	if err != nil || t.Written {
 		return t, err
@@ -268,21 +264,21 @@ func (ts *Tasks) write(ctx context.Context, tid string) (Task, error) {
 			return t, fmt.Errorf("read the file of %s: %w", tid, err)
 		}
 		if err == nil && digestOf(old) != t.Digest {
-			text = append(t.head(), body(old)...)
+			text = append(t.frontMatter(), content(old)...)
 		}
 	}
 	if err := ts.files.Write(ctx, t.Jail, t.Path, text); err != nil {
 		return t, fmt.Errorf("write the file of %s: %w", tid, err)
 	}
-	as := t
+	written := t
 	err = ts.store.ChangeTask(ctx, tid, func(now *Task) error {
 		now.Digest = digestOf(text)
-		now.Written = now.Status == as.Status // else somebody has moved it since
+		now.Written = now.Status == written.Status // otherwise the status changed in the meantime
 		t = *now
 		return nil
 	})
 	if err == nil && !t.Written {
-		return ts.write(ctx, tid)
+		return ts.writeFile(ctx, tid)
 	}
 	return t, err
 }
@@ -292,22 +288,22 @@ func digestOf(data []byte) string {
 	return "sha256:" + hex.EncodeToString(sum[:])
 }
 
-// render is the file of a task.
+// render returns the content of the file of a new task.
 func (t Task) render() []byte {
-	b := t.head()
+	b := t.frontMatter()
 	b = append(b, "\n# "...)
 	b = append(b, strings.ReplaceAll(t.Title, "<", `\<`)...)
 	b = append(b, '\n')
 	if t.Description != "" {
 		b = append(b, '\n')
-		b = append(b, contain(t.Description)...)
+		b = append(b, quoteMarkdown(t.Description)...)
 	}
 	return b
 }
 
-// head is the front matter. Its values are JSON strings, which YAML reads as
-// what they are.
-func (t Task) head() []byte {
+// frontMatter returns the YAML front matter. Free text is written as JSON strings, which are
+// valid YAML.
+func (t Task) frontMatter() []byte {
 	var b bytes.Buffer
 	b.WriteString(fence)
 	for _, f := range [][2]string{
@@ -331,13 +327,13 @@ func quote(s string) string {
 	enc := json.NewEncoder(&b)
 	enc.SetEscapeHTML(false)
 	if err := enc.Encode(s); err != nil {
-		panic(err) // a string
+		panic(err) // not reached: a string can be encoded
 	}
 	return strings.TrimSuffix(b.String(), "\n")
 }
 
-// body is what stands below the head of a file.
-func body(file []byte) []byte {
+// content returns the file without its front matter.
+func content(file []byte) []byte {
 	rest, ok := bytes.CutPrefix(file, []byte(fence))
 	if !ok {
 		return append([]byte("\n"), file...)
@@ -352,10 +348,10 @@ func body(file []byte) []byte {
 	return rest
 }
 
-// contain is a description as Markdown that stays where it is put. Ordinary text
-// is left as it is; one with lines that could begin something else, such as
-// another heading, is quoted as a whole, out of which nothing leads.
-func contain(text string) string {
+// quoteMarkdown returns a description as Markdown. Text with lines that could be structure,
+// such as headings or front matter, becomes a block quote as a whole, so that it cannot end
+// the description.
+func quoteMarkdown(text string) string {
 	text = strings.TrimRight(text, "\n") + "\n"
 	if !slices.ContainsFunc(strings.Split(text, "\n"), structural) {
 		return text
@@ -367,8 +363,8 @@ func contain(text string) string {
 	return b.String()
 }
 
-// structural reports whether a line could be more to Markdown, or to what reads
-// front matter, than text or a list.
+// structural reports whether a line could be Markdown or front matter structure other than
+// text or a list.
 func structural(line string) bool {
 	s := strings.TrimSpace(line)
 	if s == "" {
@@ -382,9 +378,9 @@ func structural(line string) bool {
 	return strings.Trim(s, "-") == "" || strings.Trim(s, "=") == "" || strings.Trim(s, "* \t") == "" || strings.Trim(s, "_ \t") == ""
 }
 
-// lines drops what cannot be seen from a text, except for spaces, tabs and the ends of
-// lines.
-func lines(s string) string {
+// printableLines normalizes line breaks and removes invisible characters except spaces and
+// tabs.
+func printableLines(s string) string {
 	s = strings.NewReplacer("\r\n", "\n", "\r", "\n", "\u2028", "\n", "\u2029", "\n", "\u0085", "\n", "\v", "\n", "\f", "\n").Replace(s)
 	return strings.TrimRight(strings.Map(func(r rune) rune {
 		if r != utf8.RuneError && !text.Hidden(r) || unicode.Is(unicode.Zs, r) || r == '\n' || r == '\t' {

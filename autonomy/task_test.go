@@ -17,7 +17,7 @@ import (
 	"glasshouse/id"
 )
 
-// workspace is a directory with a directory for each jail.
+// workspace implements Files with a directory for each jail.
 type workspace struct {
 	dir  string
 	mu   sync.Mutex
@@ -76,7 +76,7 @@ func (w *workspace) text(t testing.TB, task autonomy.Task) string {
 
 func newTasks(t testing.TB) (*autonomy.Tasks, *workspace) {
 	w := &workspace{dir: t.TempDir()}
-	return autonomy.NewTasks(openAll(t, ""), w), w
+	return autonomy.NewTasks(openAutonomyStore(t, ""), w), w
 }
 
 func create(t testing.TB, ts *autonomy.Tasks, title, description string) autonomy.Task {
@@ -88,7 +88,7 @@ func create(t testing.TB, ts *autonomy.Tasks, title, description string) autonom
 	return task
 }
 
-func TestATaskIsAFileAndInTheBacklog(t *testing.T) {
+func TestCreateTask(t *testing.T) {
 	ts, w := newTasks(t)
 	task, err := ts.Create(t.Context(), member("worker"), autonomy.NewTask{Title: "Add login", Description: "With a form.\n\n- name\n- password", Priority: autonomy.High})
 	if err != nil {
@@ -97,13 +97,13 @@ func TestATaskIsAFileAndInTheBacklog(t *testing.T) {
 	want := fmt.Sprintf("---\nid: %s\ntitle: \"Add login\"\npriority: high\nstatus: open\ncreated: %s\nby: \"worker\"\n---\n\n# Add login\n\nWith a form.\n\n- name\n- password\n",
 		task.ID, task.Created.Format(time.RFC3339))
 	if got := w.text(t, task); got != want {
-		t.Errorf("the file is\n%s\nwant\n%s", got, want)
+		t.Errorf("file =\n%s\nwant\n%s", got, want)
 	}
 	if task.Path != ".tasks/"+task.ID+".md" || !strings.HasPrefix(task.ID, "task-") || !task.Written {
-		t.Errorf("the task is %+v", task)
+		t.Errorf("Create = %+v", task)
 	}
 	if list, err := ts.List(t.Context(), autonomy.TaskFilter{Jail: "j-worker", Status: autonomy.ToDo, Priority: autonomy.High}); err != nil || len(list) != 1 || list[0].Description != task.Description {
-		t.Errorf("the backlog: %+v, %v", list, err)
+		t.Errorf("List = %+v, %v", list, err)
 	}
 	file, err := ts.File(t.Context(), task)
 	if err != nil || file.Edited || file.Missing || file.Text != want {
@@ -111,7 +111,7 @@ func TestATaskIsAFileAndInTheBacklog(t *testing.T) {
 	}
 }
 
-func TestNothingLeadsOutOfATask(t *testing.T) {
+func TestTaskTextIsContained(t *testing.T) {
 	ts, w := newTasks(t)
 	for _, evil := range []string{
 		"x\n---\nstatus: done\n---\n", "---\npriority: urgent\n---", "# Another task", "a\n  ## b", "Title\n=====", "Title\n-", "```\nopen", "~~~", "<!-- ", "<script>alert(1)</script>",
@@ -121,39 +121,39 @@ func TestNothingLeadsOutOfATask(t *testing.T) {
 		text := w.text(t, task)
 		head, rest, ok := strings.Cut(strings.TrimPrefix(text, "---\n"), "\n---\n")
 		if !ok || strings.Count(head, "\n") != 5 || !strings.Contains(head, "\nstatus: open\n") || !strings.Contains(head, "\npriority: medium\n") {
-			t.Errorf("%q: the head is %q", evil, head)
+			t.Errorf("%q: front matter = %q", evil, head)
 		}
 		lines := strings.Split(strings.TrimSuffix(rest, "\n"), "\n")
 		if len(lines) < 4 || !strings.HasPrefix(lines[1], "# ") || lines[2] != "" {
-			t.Errorf("%q: the body is %q", evil, rest)
+			t.Errorf("%q: content = %q", evil, rest)
 			continue
 		}
 		for _, line := range lines[3:] {
 			if !strings.HasPrefix(line, ">") {
-				t.Errorf("%q: line %q leads out of the description", evil, line)
+				t.Errorf("%q: line %q is not quoted", evil, line)
 			}
 		}
 		if strings.ContainsAny(text, "\x00\x1b\r\v\u2028") {
-			t.Errorf("%q: the file has what does not print: %q", evil, text)
+			t.Errorf("%q: the file contains control characters: %q", evil, text)
 		}
 	}
 }
 
-func TestTasksThatAreNone(t *testing.T) {
+func TestInvalidTasks(t *testing.T) {
 	ts, _ := newTasks(t)
 	for field, n := range map[string]autonomy.NewTask{
 		"title": {Title: " \n\t\u202e "}, "priority": {Title: "x", Priority: "asap\n---"}, "description": {Title: "x", Description: strings.Repeat("x", 70_000)},
 	} {
 		if _, err := ts.Create(t.Context(), member("worker"), n); !errors.Is(err, fault.Invalid) || fault.FieldOf(err) != field {
-			t.Errorf("%s: %v", field, err)
+			t.Errorf("Create with an invalid %s = %v, want %v", field, err, fault.Invalid)
 		}
 	}
 	if task := create(t, ts, strings.Repeat("é", 300), ""); len(task.Title) > 210 || !strings.HasSuffix(task.Title, "…") {
-		t.Errorf("a long title is %d bytes: %q", len(task.Title), task.Title)
+		t.Errorf("long title has %d bytes: %q", len(task.Title), task.Title)
 	}
 }
 
-func TestManyTasksOfOneMoment(t *testing.T) {
+func TestConcurrentTasks(t *testing.T) {
 	ts, w := newTasks(t)
 	var mu sync.Mutex
 	seen := map[string]bool{}
@@ -162,7 +162,7 @@ func TestManyTasksOfOneMoment(t *testing.T) {
 		wg.Go(func() {
 			task := create(t, ts, fmt.Sprint("task ", i), "")
 			if !strings.Contains(w.text(t, task), fmt.Sprintf("# task %d\n", i)) {
-				t.Errorf("%s has another's file", task.ID)
+				t.Errorf("%s has the file of another task", task.ID)
 			}
 			mu.Lock()
 			defer mu.Unlock()
@@ -171,7 +171,7 @@ func TestManyTasksOfOneMoment(t *testing.T) {
 	}
 	wg.Wait()
 	if len(seen) != 50 {
-		t.Errorf("%d ids of 50 tasks", len(seen))
+		t.Errorf("%d distinct ids, want 50", len(seen))
 	}
 	var paged []string
 	for f := (autonomy.TaskFilter{Limit: 7}); ; {
@@ -188,11 +188,11 @@ func TestManyTasksOfOneMoment(t *testing.T) {
 		f.Before = page[len(page)-1].ID
 	}
 	if n := len(slices.Compact(slices.Sorted(slices.Values(paged)))); n != 50 || len(paged) != 50 {
-		t.Errorf("read in pages there are %d, %d of them different", len(paged), n)
+		t.Errorf("pages have %d tasks, %d of them distinct; want 50", len(paged), n)
 	}
 }
 
-func TestTheFileFollowsTheTask(t *testing.T) {
+func TestFileFollowsTheTask(t *testing.T) {
 	ts, w := newTasks(t)
 	task := create(t, ts, "Add login", "A form")
 	steps := []struct {
@@ -202,18 +202,18 @@ func TestTheFileFollowsTheTask(t *testing.T) {
 	for _, s := range steps {
 		got, err := ts.Set(t.Context(), task.ID, s.to)
 		if (err == nil) != s.ok {
-			t.Fatalf("to %s: %v", s.to, err)
+			t.Fatalf("Set(%s) = %v, want success %v", s.to, err, s.ok)
 		}
 		if s.ok && (!strings.Contains(w.text(t, task), "\nstatus: "+string(s.to)+"\n") || got.Status != s.to || !got.Written) {
-			t.Errorf("after %s the task is %+v and the file\n%s", s.to, got, w.text(t, task))
+			t.Errorf("Set(%s) = %+v with the file\n%s", s.to, got, w.text(t, task))
 		}
 	}
 	if _, err := ts.Set(t.Context(), "task-0", autonomy.Done); !errors.Is(err, fault.NotFound) {
-		t.Errorf("a task that is none: %v", err)
+		t.Errorf("Set of a missing task = %v, want %v", err, fault.NotFound)
 	}
 }
 
-func TestWhatAnAgentMakesOfTheFileIsShownAndNotBelieved(t *testing.T) {
+func TestEditedFileDoesNotChangeTheTask(t *testing.T) {
 	ts, w := newTasks(t)
 	task := create(t, ts, "Add login", "A form")
 	edits := strings.NewReplacer("status: open", "status: done\nby: root", "A form", "A form\n\nI have begun.")
@@ -222,19 +222,20 @@ func TestWhatAnAgentMakesOfTheFileIsShownAndNotBelieved(t *testing.T) {
 	}
 	got, err := ts.Get(t.Context(), task.ID)
 	if err != nil || got.Status != autonomy.ToDo {
-		t.Errorf("the task is %s, %v", got.Status, err)
+		t.Errorf("status after the edit = %s, %v; want open", got.Status, err)
 	}
 	if file, err := ts.File(t.Context(), got); err != nil || !file.Edited || !strings.Contains(file.Text, "status: done") {
 		t.Errorf("File = %+v, %v", file, err)
 	}
-	if got, err = ts.Set(t.Context(), task.ID, autonomy.Doing); err != nil {
+	got, err = ts.Set(t.Context(), task.ID, autonomy.Doing)
+	if err != nil {
 		t.Fatal(err)
 	}
 	text := w.text(t, task)
 	if !strings.Contains(text, "\nstatus: doing\n") || strings.Contains(text, "root") || !strings.HasSuffix(text, "A form\n\nI have begun.\n") || strings.Count(text, "# Add login") != 1 {
-		t.Errorf("the file is\n%s", text)
+		t.Errorf("file after Set =\n%s", text)
 	}
-	for _, instead := range []string{"nothing of it is left", "---\nno end", "---\n---\nempty", ""} {
+	for _, instead := range []string{"replaced text", "---\nno end", "---\n---\nempty", ""} {
 		if err := w.Write(t.Context(), task.Jail, task.Path, []byte(instead)); err != nil {
 			t.Fatal(err)
 		}
@@ -244,7 +245,7 @@ func TestWhatAnAgentMakesOfTheFileIsShownAndNotBelieved(t *testing.T) {
 			}
 		}
 		if text := w.text(t, task); !strings.HasPrefix(text, "---\nid: "+task.ID) || strings.Count(text, "status:") != 1 {
-			t.Errorf("of %q became\n%s", instead, text)
+			t.Errorf("file with %q after Set =\n%s", instead, text)
 		}
 	}
 	if err := os.Remove(filepath.Join(w.dir, string(task.Jail), task.Path)); err != nil {
@@ -254,11 +255,11 @@ func TestWhatAnAgentMakesOfTheFileIsShownAndNotBelieved(t *testing.T) {
 		t.Errorf("File = %+v, %v", file, err)
 	}
 	if _, err := ts.Set(t.Context(), task.ID, autonomy.Done); err != nil || !strings.Contains(w.text(t, task), "A form") {
-		t.Errorf("a file that was removed: %v", err)
+		t.Errorf("Set after the file was removed = %v, want it written again", err)
 	}
 }
 
-func TestAFileThatCouldNotBeWrittenIsWrittenLater(t *testing.T) {
+func TestSyncWritesMissingFiles(t *testing.T) {
 	ts, w := newTasks(t)
 	w.full = true
 	task, err := ts.Create(t.Context(), member("worker"), autonomy.NewTask{Title: "Add login"})
@@ -269,7 +270,7 @@ func TestAFileThatCouldNotBeWrittenIsWrittenLater(t *testing.T) {
 		t.Errorf("File = %+v, %v", file, err)
 	}
 	if err := ts.Sync(t.Context(), "j-worker"); err == nil {
-		t.Error("the disk is still full")
+		t.Error("Sync with a full disk: got no error")
 	}
 	w.full = false
 	for range 2 {
@@ -278,10 +279,10 @@ func TestAFileThatCouldNotBeWrittenIsWrittenLater(t *testing.T) {
 		}
 	}
 	if !strings.Contains(w.text(t, task), "# Add login\n") {
-		t.Error("the file is not there")
+		t.Error("Sync did not write the file")
 	}
 	if got, err := ts.Get(t.Context(), task.ID); err != nil || !got.Written {
-		t.Errorf("the task is %+v, %v", got, err)
+		t.Errorf("Get after Sync = %+v, %v; want it written", got, err)
 	}
 }
 
@@ -303,7 +304,7 @@ func FuzzTaskFile(f *testing.F) {
 			head, _, ok := strings.Cut(strings.TrimPrefix(w.text(t, task), "---\n"), "\n---\n")
 			lines := strings.Split(head, "\n")
 			if !ok || len(lines) != 6 || lines[0] != "id: "+task.ID || lines[3] != "status: "+status {
-				t.Errorf("the head is %q", head)
+				t.Errorf("front matter = %q", head)
 			}
 		}
 		check("open")

@@ -12,62 +12,62 @@ import (
 	"glasshouse/policy"
 )
 
-// A RunView is what the Watchdog looks at of a run that is under way.
+// A RunView is the state of an active run that the Watchdog checks.
 type RunView struct {
 	Run    id.Run
 	Level  policy.Level
-	Timers Timers // zero: those of the level
+	Timers Timers // zero: the timers of the level
 
-	Started time.Time     // when it became active first
-	Waited  time.Duration // how long it has waited for people since, this time not counted
-	Waiting bool          // it waits for a person now, or is paused: nothing is late
-	Resumed time.Time     // when it last stopped waiting; zero: never
+	Started time.Time     // time of the first activation
+	Waited  time.Duration // total time spent waiting for approvals, without the current wait
+	Waiting bool          // waiting for an approval or paused; no timer runs
+	Resumed time.Time     // end of the last wait; zero: none
 
-	LastStep time.Time // when the last step ended; zero: none did
-	StepOf   string    // what the step under way is, for messages
-	StepFrom time.Time // when it began; zero: none is under way
-	LastBeat time.Time // zero: its agent sends none
+	LastStep time.Time // end of the last step; zero: none
+	StepOf   string    // description of the current step
+	StepFrom time.Time // start of the current step; zero: none
+	LastBeat time.Time // last heartbeat; zero: the agent sends none
 }
 
-// A Cause is why the Watchdog acts.
+// A Cause is the reason of an Action.
 type Cause string
 
 const (
-	Wall      Cause = "wall"      // the run takes too long
-	Idle      Cause = "idle"      // it does nothing
-	SlowStep  Cause = "step"      // one step takes too long
-	Heartbeat Cause = "heartbeat" // its agent is silent, and likely dead
+	Wall      Cause = "wall"      // the run exceeds its total time
+	Idle      Cause = "idle"      // no step within the idle time
+	SlowStep  Cause = "step"      // a step exceeds its time
+	Heartbeat Cause = "heartbeat" // heartbeats are missing: the agent has likely died
 )
 
-// An Act is what the Watchdog wants done.
+// An Act is a response of the Watchdog.
 type Act string
 
 const (
-	ActWarn    Act = "warn"    // tell the agent
-	ActAsk     Act = "ask"     // ask a person whether it goes on
+	ActWarn    Act = "warn"    // warn the agent
+	ActAsk     Act = "ask"     // request approval to continue
 	ActRestart Act = "restart" // restart the agent from its last checkpoint
 	ActStop    Act = "stop"    // snapshot the jail and stop the run
 )
 
-// An Action is what is to be done about a run, and why.
+// An Action is a response to one run with its reason.
 type Action struct {
 	Act   Act    `json:"act"`
 	Cause Cause  `json:"cause"`
 	Text  string `json:"text"`
 }
 
-// Check says what is to be done about a run now. It is pure, and says the same
-// as long as the same is true; the Watchdog does each once.
+// Check returns the actions due for a run. It is a pure function and repeats an action as long
+// as its condition holds; the Watchdog performs each once.
 //
-// A run that waits for a person is not idle, and its agent, which may be frozen,
-// need not beat. Wall time does not run then either.
+// While a run waits for an approval, no timer runs: it is not idle, and its agent may be
+// frozen and send no heartbeats.
 func Check(now time.Time, v RunView) []Action {
 	if v.Waiting {
 		return nil
 	}
 	t := v.Timers
 	if t == (Timers{}) {
-		t = TimersOf[levelOr(v.Level)]
+		t = TimersOf[validLevel(v.Level)]
 	}
 	var list []Action
 	add := func(act Act, cause Cause, format string, args ...any) {
@@ -76,9 +76,9 @@ func Check(now time.Time, v RunView) []Action {
 	if t.Wall > 0 && !v.Started.IsZero() {
 		switch took := now.Sub(v.Started) - v.Waited; {
 		case took >= t.Wall:
-			add(endOf(v.Level), Wall, "the run has taken %s, which is all it has", took.Round(time.Second))
+			add(finalAct(v.Level), Wall, "the run has reached its time limit after %s", took.Round(time.Second))
 		case took >= t.Wall-t.Wall/5:
-			add(ActWarn, Wall, "%s are left of the %s of this run: finish what matters", (t.Wall - took).Round(time.Second), t.Wall)
+			add(ActWarn, Wall, "%s of %s remain for this run: finish the important work", (t.Wall - took).Round(time.Second), t.Wall)
 		}
 	}
 	if t.Beat > 0 && t.Missed > 0 && !v.LastBeat.IsZero() {
@@ -88,28 +88,27 @@ func Check(now time.Time, v RunView) []Action {
 	}
 	if !v.StepFrom.IsZero() {
 		if took := now.Sub(latest(v.StepFrom, v.Resumed)); t.Step > 0 && took >= t.Step {
-			add(late(took, t.Step, v.Level), SlowStep, "%s has taken %s", text.Visible(text.Clip(v.StepOf, 60)), took.Round(time.Second))
+			add(lateAct(took, t.Step, v.Level), SlowStep, "%s has been running for %s", text.Visible(text.Clip(v.StepOf, 60)), took.Round(time.Second))
 		}
-		return list // it does something
+		return list // a step is running, so the run is not idle
 	}
 	if idle := now.Sub(latest(v.Started, v.LastStep, v.Resumed)); t.Idle > 0 && idle >= t.Idle {
-		add(late(idle, t.Idle, v.Level), Idle, "the run has done nothing for %s", idle.Round(time.Second))
+		add(lateAct(idle, t.Idle, v.Level), Idle, "the run has been idle for %s", idle.Round(time.Second))
 	}
 	return list
 }
 
-// late is what is done when something takes too long: a word, and at twice the
-// time the end.
-func late(took, allowed time.Duration, l policy.Level) Act {
+// lateAct returns a warning, and at twice the allowed time the final act.
+func lateAct(took, allowed time.Duration, l policy.Level) Act {
 	if took < 2*allowed {
 		return ActWarn
 	}
-	return endOf(l)
+	return finalAct(l)
 }
 
-// endOf is how a run ends that has had its time: at level 1 a person is asked.
-func endOf(l policy.Level) Act {
-	if levelOr(l) == policy.Guided {
+// finalAct returns how a run ends that has used its time: level 1 requests approval.
+func finalAct(l policy.Level) Act {
+	if validLevel(l) == policy.Guided {
 		return ActAsk
 	}
 	return ActStop
@@ -125,16 +124,16 @@ func latest(ts ...time.Time) time.Time {
 	return last
 }
 
-// Runs is what the Watchdog watches.
+// Runs provides the runs that the Watchdog supervises.
 type Runs interface {
-	// Views returns the runs that are under way.
+	// Views returns the active runs.
 	Views(ctx context.Context) ([]RunView, error)
 
-	// Act does what is to be done about a run. What fails is done again.
+	// Act performs an action. If it fails, the Watchdog calls it again.
 	Act(ctx context.Context, v RunView, a Action) error
 }
 
-// A Watchdog acts on runs that are late or silent.
+// A Watchdog acts on runs that exceed their timers.
 type Watchdog struct {
 	runs   Runs
 	log    *slog.Logger
@@ -142,33 +141,32 @@ type Watchdog struct {
 	wg     sync.WaitGroup
 }
 
-// NewWatchdog returns a Watchdog that looks every so often; 0 is 5 seconds.
+// NewWatchdog starts a Watchdog that checks at an interval; 0 is 5 seconds.
 func NewWatchdog(runs Runs, every time.Duration, log *slog.Logger) *Watchdog {
-	w := &Watchdog{runs: runs, log: logOr(log)}
+	w := &Watchdog{runs: runs, log: logOrDiscard(log)}
 	ctx, cancel := context.WithCancel(context.Background())
 	w.cancel = cancel
-	w.wg.Go(func() { w.loop(ctx, or(every, 5*time.Second)) })
+	w.wg.Go(func() { w.loop(ctx, positiveOr(every, 5*time.Second)) })
 	return w
 }
 
-// Close ends what runs. It may be called twice.
+// Close stops the Watchdog. It may be called twice.
 func (w *Watchdog) Close() error {
 	w.cancel()
 	w.wg.Wait()
 	return nil
 }
 
-// A deed is something that was done about a run, and need not be done again
-// while its reason lasts.
-type deed struct {
+// A performedAct identifies an action that is not repeated while its condition lasts.
+type performedAct struct {
 	run   id.Run
 	act   Act
 	cause Cause
-	term  time.Duration // of ActAsk: who is let go on has its time anew, and another term
+	term  time.Duration // for ActAsk: an approval to continue starts a new term
 }
 
 func (w *Watchdog) loop(ctx context.Context, every time.Duration) {
-	done := map[deed]bool{}
+	done := map[performedAct]bool{}
 	tick := time.NewTicker(every)
 	defer tick.Stop()
 	for {
@@ -180,25 +178,25 @@ func (w *Watchdog) loop(ctx context.Context, every time.Duration) {
 		views, err := w.runs.Views(ctx)
 		if err != nil {
 			if ctx.Err() == nil {
-				w.log.Error("runs cannot be watched", "error", err)
+				w.log.Error("could not list runs for the watchdog", "error", err)
 			}
-			continue // what was done stays done
+			continue // keep done
 		}
 		done = w.round(ctx, views, done)
 	}
 }
 
-// round does what is to be done now, and returns what then is done.
-func (w *Watchdog) round(ctx context.Context, views []RunView, before map[deed]bool) map[deed]bool {
-	done := map[deed]bool{}
+// round performs the due actions and returns the performed ones whose condition lasts.
+func (w *Watchdog) round(ctx context.Context, views []RunView, before map[performedAct]bool) map[performedAct]bool {
+	done := map[performedAct]bool{}
 	for _, v := range views {
 		for d := range before {
 			if v.Waiting && d.run == v.Run {
-				done[d] = true // a person who let it go on is not asked the same again
+				done[d] = true // do not repeat a request that was approved
 			}
 		}
 		for _, a := range Check(time.Now(), v) {
-			d := deed{run: v.Run, act: a.Act, cause: a.Cause}
+			d := performedAct{run: v.Run, act: a.Act, cause: a.Cause}
 			if a.Act == ActAsk && a.Cause == Wall {
 				d.term = v.Waited
 			}
@@ -208,7 +206,7 @@ func (w *Watchdog) round(ctx context.Context, views []RunView, before map[deed]b
 			}
 			if err := w.runs.Act(ctx, v, a); err != nil {
 				if ctx.Err() == nil {
-					w.log.Error("nothing could be done about a run", "run", v.Run, "act", a.Act, "cause", a.Cause, "error", err)
+					w.log.Error("watchdog action failed", "run", v.Run, "act", a.Act, "cause", a.Cause, "error", err)
 				}
 				continue
 			}

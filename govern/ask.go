@@ -16,7 +16,8 @@ import (
 	"glasshouse/policy"
 )
 
-// An answer is what a person decided, or that nobody did in time.
+// An answer is the outcome of an approval request: a person's decision, or the reason why
+// there was none.
 type answer struct {
 	allow   bool
 	by      string
@@ -25,16 +26,16 @@ type answer struct {
 	entry   int64
 }
 
-// Approvals has the kernel ask people through q. Until it is called nobody can be
-// asked.
+// Approvals sets the approval queue. Without a queue, questions that need an approval are
+// denied.
 func (k *Kernel) Approvals(q *approval.Queue) { k.queue.Store(q) }
 
-// ask has a person asked, and waits for the answer. Who gives up waiting has
-// none; the request stays, and to ask the same again is to go on waiting for it.
-func (k *Kernel) ask(ctx context.Context, a Ask, d policy.Decision) (answer, error) {
+// requestApproval opens an approval request and blocks until it is answered or ctx ends. If
+// ctx ends, the request stays open; the same question later waits for the same request.
+func (k *Kernel) requestApproval(ctx context.Context, a Ask, d policy.Decision) (answer, error) {
 	q := k.queue.Load()
 	if q == nil {
-		return answer{reason: "a person would have to allow it, and nobody can be asked"}, nil
+		return answer{reason: "approval is required, and no approval queue is configured"}, nil
 	}
 	if a.Patient != nil {
 		waiting, cancel := context.WithCancelCause(ctx)
@@ -49,24 +50,24 @@ func (k *Kernel) ask(ctx context.Context, a Ask, d policy.Decision) (answer, err
 	}
 	asked.Rule.Pattern = m.Text(d.Rule.Pattern)
 	if shown.Resource != a.Resource {
-		// The stars of the mask would be wildcards in a rule that is remembered.
+		// The asterisks of the mask would be wildcards in a remembered rule.
 		asked.Scopes = []approval.Scope{approval.Once}
 	}
 	var aid id.Approval
 	r, err := q.Ask(ctx, asked, func(r approval.Request) {
 		aid = r.ID
-		if a.Subject.Jail != "" && k.find(a.Subject.Jail) == nil { // it ended meanwhile, so Release does not withdraw this
+		if a.Subject.Jail != "" && k.find(a.Subject.Jail) == nil { // it ended in the meantime: Release did not see this request
 			k.withdraw(a.Subject.Jail, "the jail has ended")
 		}
 	})
 	switch {
 	case errors.Is(err, fault.Exhausted):
-		return answer{reason: err.Error()}, nil // too much waits already, and that is an answer
+		return answer{reason: err.Error()}, nil // too many requests are pending; that is a denial
 	case err != nil && errors.Is(context.Cause(ctx), context.DeadlineExceeded):
 		return answer{}, &fault.Error{Op: "govern.Judge", On: string(aid), Kind: fault.Timeout,
-			Err: errors.New("a person has to allow it, and nobody has answered yet"), Remedy: "ask the same again, to go on waiting"}
+			Err: errors.New("approval is required, and the request is not answered yet"), Remedy: "repeat the request to continue waiting for the answer"}
 	case err != nil:
-		return answer{}, fmt.Errorf("ask a person: %w", err)
+		return answer{}, fmt.Errorf("request approval: %w", err)
 	}
 	out := answer{reason: r.Outcome, entry: r.Entry}
 	if r.Answer != nil {
@@ -83,13 +84,13 @@ func (k *Kernel) ask(ctx context.Context, a Ask, d policy.Decision) (answer, err
 	return out, nil
 }
 
-// tier is what it takes to allow what a jail asks.
+// tier returns the approval tier that the policy requires for a question.
 func (k *Kernel) tier(q policy.Question) approval.Tier {
-	w := k.over(q.Subject)
-	if w == nil {
+	jp := k.policyFor(q.Subject)
+	if jp == nil {
 		return approval.Standard
 	}
-	for _, t := range w.rules.tiers() {
+	for _, t := range jp.rules.approvalTiers() {
 		if policy.Matches(t.Action, q.Action) && policy.Matches(t.Pattern, q.Resource) {
 			return t.Tier
 		}
@@ -97,31 +98,31 @@ func (k *Kernel) tier(q policy.Question) approval.Tier {
 	return approval.Standard
 }
 
-// Recall has an answer count for the questions of a jail to come, or of a run outside of
-// jails, as long as it lives. Of one that is to count for longer the caller keeps the rule in the
-// jail's Spec.
+// Recall makes an approval rule apply to later questions of the same jail, or of the same run
+// outside of jails, until it is released. Rules that must last longer are stored in the jail's
+// Spec by the caller.
 func (k *Kernel) Recall(r approval.Request, rule policy.Rule) {
-	w := k.over(r.Question.Subject)
-	if w == nil {
+	jp := k.policyFor(r.Question.Subject)
+	if jp == nil {
 		return
 	}
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	rules, _ := w.rules.get()
-	if rules == nil || slices.Contains(w.recalled, rule) {
+	jp.mu.Lock()
+	defer jp.mu.Unlock()
+	rules, _ := jp.rules.get()
+	if rules == nil || slices.Contains(jp.remembered, rule) {
 		return
 	}
-	w.recalled = append(w.recalled, rule)
+	jp.remembered = append(jp.remembered, rule)
 	rules.Remember(rule)
 }
 
-// Asked is the body of what the chain says of a request.
+// Asked is the body of an audit log entry about an approval request.
 type Asked struct {
 	Approval string            `json:"approval"`
 	Action   string            `json:"action"`
 	Resource string            `json:"resource"`
-	Cut      bool              `json:"cut,omitempty"` // the resource was longer
-	Hash     string            `json:"hash"`          // of the question: an answer is bound to it
+	Cut      bool              `json:"cut,omitempty"` // the resource was truncated
+	Hash     string            `json:"hash"`          // of the question; an answer is valid for this hash only
 	Tier     approval.Tier     `json:"tier"`
 	Rule     policy.Rule       `json:"rule"`
 	Verdict  approval.Verdict  `json:"verdict,omitempty"`
@@ -129,18 +130,19 @@ type Asked struct {
 	By       *approval.Person  `json:"by,omitempty"`
 	Channel  string            `json:"channel,omitempty"`
 	Instead  string            `json:"instead,omitempty"`
-	Writes   *policy.Rule      `json:"writes,omitempty"` // what is remembered
+	Writes   *policy.Rule      `json:"writes,omitempty"` // the remembered rule
 	Outcome  string            `json:"outcome,omitempty"`
 	Details  map[string]string `json:"attributes,omitempty"`
 }
 
-// askedKinds are the entries that happenings of the queue are.
+// askedKinds maps events of the approval queue to kinds of audit log entries.
 var askedKinds = map[approval.Kind]chain.Kind{
 	approval.KindAsked: chain.ApprovalAsked, approval.KindSeconded: chain.ApprovalAnswered, approval.KindAnswered: chain.ApprovalAnswered,
 	approval.KindExpired: chain.ApprovalExpired, approval.KindWithdrawn: chain.ApprovalExpired, approval.KindRefused: chain.ApprovalExpired,
 }
 
-// RecordApproval records what happened to a request, as approval.Config wants it.
+// RecordApproval records an event of an approval request. It implements
+// approval.Config.Record.
 func (k *Kernel) RecordApproval(ctx context.Context, e approval.Event) (int64, error) {
 	r := e.Request
 	b := Asked{
@@ -158,7 +160,7 @@ func (k *Kernel) RecordApproval(ctx context.Context, e approval.Event) (int64, e
 		by := given.By
 		b.Verdict, b.Scope, b.By, b.Channel, b.Instead, b.Writes = given.Verdict, given.Scope, &by, given.Channel, given.Resource, given.Rule
 	}
-	parent := r.Parent // of the question; of all else the question
+	parent := r.Parent // the first entry follows the cause; all others follow the first entry
 	if r.Entry != 0 {
 		parent = r.Entry
 	}
@@ -166,8 +168,8 @@ func (k *Kernel) RecordApproval(ctx context.Context, e approval.Event) (int64, e
 	return added.Seq, err
 }
 
-// Recorded returns a pending request as RecordApproval recorded it last, as
-// approval.Config wants it.
+// Recorded returns a pending request with the outcome that RecordApproval recorded last. It
+// implements approval.Config.Recorded.
 func (k *Kernel) Recorded(ctx context.Context, r approval.Request) (approval.Request, bool, error) {
 	if r.Entry == 0 {
 		return r, false, nil
@@ -191,8 +193,8 @@ func (k *Kernel) Recorded(ctx context.Context, r approval.Request) (approval.Req
 	}
 	switch {
 	case e.Kind == chain.ApprovalAnswered && given == nil:
-		return r, false, fmt.Errorf("entry %d does not say who answered", e.Seq)
-	case e.Kind == chain.ApprovalAnswered && b.Outcome == "": // the first of two
+		return r, false, fmt.Errorf("entry %d does not name the person who answered", e.Seq)
+	case e.Kind == chain.ApprovalAnswered && b.Outcome == "": // the first of two required approvals
 		found := r.First == nil
 		r.First = given
 		return r, found, nil

@@ -16,14 +16,14 @@ import (
 	"glasshouse/store/storetest"
 )
 
-const someAsked = `{"bash": {"ls *": "allow", "rm *": "deny", "*": "ask"}}`
+const askPermissions = `{"bash": {"ls *": "allow", "rm *": "deny", "*": "ask"}}`
 
-func run(jid id.Jail, line string) Ask {
+func execAsk(jid id.Jail, line string) Ask {
 	return Ask{Question: policy.Question{Subject: policy.Subject{Jail: jid}, Action: policy.ActionRun, Resource: line}}
 }
 
-// judged is what becomes of a question that somebody answers meanwhile.
-func (h *house) judged(a Ask) <-chan Verdict {
+// judgeAsync judges a question in the background.
+func (h *harness) judgeAsync(a Ask) <-chan Verdict {
 	out := make(chan Verdict, 1)
 	go func() {
 		v, err := h.Judge(context.Background(), a)
@@ -35,12 +35,12 @@ func (h *house) judged(a Ask) <-chan Verdict {
 	return out
 }
 
-func TestEveryDecisionIsInTheChainWithHowItCameAbout(t *testing.T) {
-	h := newHouse(t)
-	j := h.jail(someAsked)
+func TestJudgeRecordsDecisions(t *testing.T) {
+	h := newHarness(t)
+	j := h.jail(askPermissions)
 	for _, tt := range []struct {
 		line   string
-		answer approval.Answer // of a person, if one is asked
+		answer approval.Answer // the approver's answer, if approval is required
 		allow  bool
 		tag    Tag
 		by     string
@@ -50,127 +50,126 @@ func TestEveryDecisionIsInTheChainWithHowItCameAbout(t *testing.T) {
 		{"make", approval.Answer{Verdict: approval.Allow}, true, Approved, "anna"},
 		{"make all", approval.Answer{Verdict: approval.Deny, Reason: "not today"}, false, Denied, "anna"},
 		{"make install", approval.Answer{Verdict: approval.Modify, Resource: "make check"}, true, Approved, "anna"},
-		{"make distclean", approval.Answer{Verdict: approval.Modify, Resource: "rm -r ."}, false, Denied, "anna"}, // denied stays denied
+		{"make distclean", approval.Answer{Verdict: approval.Modify, Resource: "rm -r ."}, false, Denied, "anna"}, // a denied resource stays denied
 	} {
-		verdict := h.judged(run(j, tt.line))
+		verdict := h.judgeAsync(execAsk(j, tt.line))
 		if tt.answer.Verdict != "" {
-			h.answers(h.pending(), tt.answer)
+			h.answer(h.waitPending(), tt.answer)
 		}
 		v := <-verdict
 		if v.Allow != tt.allow || v.Tag != tt.tag || v.By != tt.by {
-			t.Errorf("%s: %+v", tt.line, v)
+			t.Errorf("Judge(%s) = %+v, want allow %v, tag %s, by %q", tt.line, v, tt.allow, tt.tag, tt.by)
 		}
 		e, err := h.chain.Entry(t.Context(), v.Entry)
 		must(t, err)
 		var d Decided
 		must(t, json.Unmarshal(e.Body, &d))
 		if d.Resource != tt.line || d.Allowed != tt.allow || d.Tag != tt.tag || d.By != tt.by || e.Jail != j {
-			t.Errorf("%s: the chain says %+v", tt.line, d)
+			t.Errorf("%s: audit log entry = %+v", tt.line, d)
 		}
 		if tt.answer.Verdict == "" {
 			continue
 		}
 		cause, err := h.chain.Entry(t.Context(), e.Parent)
 		if err != nil || cause.Kind != chain.ApprovalAnswered {
-			t.Errorf("%s: it comes from %v: %v", tt.line, cause.Kind, err)
+			t.Errorf("%s: parent entry has kind %v (%v), want %v", tt.line, cause.Kind, err, chain.ApprovalAnswered)
 		}
 	}
 }
 
-func TestWhoGivesUpWaitingCanGoOn(t *testing.T) {
-	h := newHouse(t)
-	j := h.jail(someAsked)
+func TestJudgeTimeoutKeepsTheRequestOpen(t *testing.T) {
+	h := newHarness(t)
+	j := h.jail(askPermissions)
 	ctx, cancel := context.WithCancelCause(t.Context())
 	gaveUp := make(chan error, 1)
 	go func() {
-		_, err := h.Judge(ctx, run(j, "make"))
+		_, err := h.Judge(ctx, execAsk(j, "make"))
 		gaveUp <- err
 	}()
-	first := h.pending()
-	cancel(context.DeadlineExceeded) // the caller's time is over once the request is open
+	first := h.waitPending()
+	cancel(context.DeadlineExceeded) // the caller times out after the request is open
 	if err := <-gaveUp; !errors.Is(err, fault.Timeout) {
-		t.Errorf("who gave up is told %v", err)
+		t.Errorf("Judge after the timeout = %v, want %v", err, fault.Timeout)
 	}
-	verdict := h.judged(run(j, "make"))
-	h.answers(h.pending(), approval.Answer{Verdict: approval.Allow})
+	verdict := h.judgeAsync(execAsk(j, "make"))
+	h.answer(h.waitPending(), approval.Answer{Verdict: approval.Allow})
 	if v := <-verdict; !v.Allow {
-		t.Errorf("asked again: %+v", v)
+		t.Errorf("repeated question: got %+v, want it allowed", v)
 	}
 	if r, err := h.queue.Get(t.Context(), first.ID); err != nil || r.State != approval.Answered {
-		t.Errorf("the request that was opened is %v: %v", r.State, err)
+		t.Errorf("state of the first request = %v (%v), want %v", r.State, err, approval.Answered)
 	}
-	if n := len(h.recorded(j)); n != 1 {
-		t.Errorf("%d decisions are recorded", n)
+	if n := len(h.decisions(j)); n != 1 {
+		t.Errorf("got %d recorded decisions, want 1", n)
 	}
 }
 
-func TestWithoutAnybodyToAskNothingIsAllowed(t *testing.T) {
-	h := newHouse(t)
+func TestJudgeWithoutQueueDenies(t *testing.T) {
+	h := newHarness(t)
 	h.Approvals(nil)
-	j := h.jail(someAsked)
-	if v, err := h.Judge(t.Context(), run(j, "make")); err != nil || v.Allow || v.Tag != Denied {
-		t.Errorf("%+v, %v", v, err)
+	j := h.jail(askPermissions)
+	if v, err := h.Judge(t.Context(), execAsk(j, "make")); err != nil || v.Allow || v.Tag != Denied {
+		t.Errorf("Judge without a queue = %+v, %v; want it denied", v, err)
 	}
-	if v, err := h.Judge(t.Context(), run(id.NewJail(), "ls")); err != nil || v.Allow {
-		t.Errorf("of a jail that nobody governs: %+v, %v", v, err)
+	if v, err := h.Judge(t.Context(), execAsk(id.NewJail(), "ls")); err != nil || v.Allow {
+		t.Errorf("Judge of an unknown jail = %+v, %v; want it denied", v, err)
 	}
 }
 
-func TestWhatAJailAskedEndsWithIt(t *testing.T) {
-	for name, ends := range map[string]func(h *house, j id.Jail){
-		"released": func(h *house, j id.Jail) { h.Release(j) },
-		"rewound": func(h *house, j id.Jail) {
-			must(h.t, h.Guard(h.t.Context(), j, Guard{Spec: spec(h.t, someAsked), Workspace: "/work", Rewound: true}))
+func TestRequestsAreWithdrawnWithTheirJail(t *testing.T) {
+	for name, ends := range map[string]func(h *harness, j id.Jail){
+		"released": func(h *harness, j id.Jail) { h.Release(j) },
+		"rewound": func(h *harness, j id.Jail) {
+			must(h.t, h.Guard(h.t.Context(), j, Guard{Spec: spec(h.t, askPermissions), Workspace: "/work", Rewound: true}))
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			h := newHouse(t)
-			j, other := h.jail(someAsked), h.jail(someAsked)
-			verdict, still := h.judged(run(j, "make")), h.judged(run(other, "make"))
+			h := newHarness(t)
+			j, other := h.jail(askPermissions), h.jail(askPermissions)
+			verdict, otherVerdict := h.judgeAsync(execAsk(j, "make")), h.judgeAsync(execAsk(other, "make"))
 			for len(h.queue.Pending()) < 2 {
 				time.Sleep(time.Millisecond)
 			}
 			ends(h, j)
 			if v := <-verdict; v.Allow {
-				t.Errorf("it is allowed: %+v", v)
+				t.Errorf("verdict = %+v, want it denied", v)
 			}
-			left := h.queue.Pending()
-			if len(left) != 1 || left[0].Question.Subject.Jail != other {
-				t.Fatalf("there wait %+v", left)
+			pending := h.queue.Pending()
+			if len(pending) != 1 || pending[0].Question.Subject.Jail != other {
+				t.Fatalf("pending requests = %+v, want only that of the other jail", pending)
 			}
-			h.answers(left[0], approval.Answer{Verdict: approval.Allow})
-			if v := <-still; !v.Allow {
-				t.Errorf("the other one: %+v", v)
+			h.answer(pending[0], approval.Answer{Verdict: approval.Allow})
+			if v := <-otherVerdict; !v.Allow {
+				t.Errorf("verdict of the other jail = %+v, want it allowed", v)
 			}
 		})
 	}
 }
 
-func TestAnAnswerThatCountsAsLongAsTheJailLives(t *testing.T) {
-	h := newHouse(t)
-	j := h.jail(someAsked)
+func TestRecallLastsUntilTheJailIsReleased(t *testing.T) {
+	h := newHarness(t)
+	j := h.jail(askPermissions)
 	rule := policy.Rule{Action: policy.ActionRun, Pattern: "make", Effect: policy.Allow}
-	h.Recall(approval.Request{Question: run(j, "make").Question}, rule)
-	if d := h.Decide(run(j, "make").Question); d.Effect != policy.Allow {
-		t.Errorf("it is %+v", d)
+	h.Recall(approval.Request{Question: execAsk(j, "make").Question}, rule)
+	if d := h.Decide(execAsk(j, "make").Question); d.Effect != policy.Allow {
+		t.Errorf("decision after Recall = %+v, want %v", d, policy.Allow)
 	}
-	must(t, h.Adapt(t.Context(), j, spec(t, someAsked), "/work")) // a change of its rules keeps it
-	if d := h.Decide(run(j, "make").Question); d.Effect != policy.Allow {
-		t.Errorf("after a change of the rules it is %+v", d)
+	must(t, h.Adapt(t.Context(), j, spec(t, askPermissions), "/work")) // the recalled rule stays
+	if d := h.Decide(execAsk(j, "make").Question); d.Effect != policy.Allow {
+		t.Errorf("decision after a change of the rules = %+v, want %v", d, policy.Allow)
 	}
 	must(t, h.Adapt(t.Context(), j, spec(t, `{"bash": {"make": "deny"}}`), "/work"))
-	if d := h.Decide(run(j, "make").Question); d.Effect != policy.Deny {
-		t.Errorf("denied, and yet %+v", d)
+	if d := h.Decide(execAsk(j, "make").Question); d.Effect != policy.Deny {
+		t.Errorf("decision with a deny rule = %+v, want %v", d, policy.Deny)
 	}
 	h.Release(j)
-	must(t, h.Guard(t.Context(), j, Guard{Spec: spec(t, someAsked)}))
-	if d := h.Decide(run(j, "make").Question); d.Effect != policy.Ask {
-		t.Errorf("in another life it is %+v", d)
+	must(t, h.Guard(t.Context(), j, Guard{Spec: spec(t, askPermissions)}))
+	if d := h.Decide(execAsk(j, "make").Question); d.Effect != policy.Ask {
+		t.Errorf("decision after Release and Guard = %+v, want %v", d, policy.Ask)
 	}
 }
 
-// A killedStore keeps questions, but not their answers, as if its process had been
-// killed when that was recorded.
+// A killedStore fails to save answers, as if the process was killed after recording them.
 type killedStore struct {
 	approval.Store
 	killed bool
@@ -183,8 +182,8 @@ func (s *killedStore) Save(ctx context.Context, r approval.Request, n []approval
 	return s.Store.Save(ctx, r, n)
 }
 
-func TestWhatWasRecordedOfARequestHoldsAfterAKill(t *testing.T) {
-	h := newHouse(t)
+func TestRecordedAnswersSurviveACrash(t *testing.T) {
+	h := newHarness(t)
 	db, err := storetest.Open(t, filepath.Join(t.TempDir(), "g.db"))
 	must(t, err)
 	s := &killedStore{Store: db.Approvals()}
@@ -200,21 +199,21 @@ func TestWhatWasRecordedOfARequestHoldsAfterAKill(t *testing.T) {
 		}
 	})
 	anna := approval.Person{ID: "uid 0", Name: "anna", Role: "admin"}
-	j := h.jail(someAsked)
+	j := h.jail(askPermissions)
 	for name, c := range map[string]struct {
 		tier   approval.Tier
-		answer approval.Answer // of verdict "": it is withdrawn
+		answer approval.Answer // no verdict: withdraw the request
 		state  approval.State
 	}{
-		"allowed":          {approval.Standard, approval.Answer{Verdict: approval.Allow}, approval.Answered},
-		"allowed for good": {approval.Standard, approval.Answer{Verdict: approval.Allow, Scope: approval.Always}, approval.Answered},
-		"denied":           {approval.Standard, approval.Answer{Verdict: approval.Deny, Reason: "not today"}, approval.Answered},
-		"changed":          {approval.Standard, approval.Answer{Verdict: approval.Modify, Resource: "make check"}, approval.Answered},
-		"the first of two": {approval.Elevated, approval.Answer{Verdict: approval.Allow}, approval.Pending},
-		"withdrawn":        {approval.Standard, approval.Answer{}, approval.Withdrawn},
+		"allowed":                {approval.Standard, approval.Answer{Verdict: approval.Allow}, approval.Answered},
+		"allowed always":         {approval.Standard, approval.Answer{Verdict: approval.Allow, Scope: approval.Always}, approval.Answered},
+		"denied":                 {approval.Standard, approval.Answer{Verdict: approval.Deny, Reason: "not today"}, approval.Answered},
+		"changed":                {approval.Standard, approval.Answer{Verdict: approval.Modify, Resource: "make check"}, approval.Answered},
+		"first of two approvals": {approval.Elevated, approval.Answer{Verdict: approval.Allow}, approval.Pending},
+		"withdrawn":              {approval.Standard, approval.Answer{}, approval.Withdrawn},
 	} {
 		t.Run(name, func(t *testing.T) {
-			r, err := q.Open(t.Context(), approval.Request{Question: run(j, "make "+name).Question, Tier: c.tier, Reason: "the rules say so"})
+			r, err := q.Open(t.Context(), approval.Request{Question: execAsk(j, "make "+name).Question, Tier: c.tier, Reason: "the rules say so"})
 			must(t, err)
 			s.killed = true
 			want := c.answer
@@ -225,11 +224,11 @@ func TestWhatWasRecordedOfARequestHoldsAfterAKill(t *testing.T) {
 				_, err = q.Withdraw(t.Context(), r.ID, "the jail was rewound")
 			}
 			if err == nil {
-				t.Fatal("it is saved")
+				t.Fatal("got no error, want one from the killed store")
 			}
 			must(t, q.Close())
 			s.killed = false
-			for range 2 { // the second time nothing is left to do
+			for range 2 { // the second time changes nothing
 				q = open()
 				must(t, q.Close())
 			}
@@ -255,17 +254,17 @@ func TestWhatWasRecordedOfARequestHoldsAfterAKill(t *testing.T) {
 			}
 			granted, ok := got.Granted()
 			if change := want.Verdict == approval.Modify; change && (!ok || granted.Resource != want.Resource || given.Hash != approval.HashOf(granted)) {
-				t.Errorf("granted = %+v of the hash %s", granted, given.Hash)
+				t.Errorf("granted = %+v with the hash %s", granted, given.Hash)
 			}
-			if c.state == approval.Answered { // the same question gets this answer
+			if c.state == approval.Answered { // the same question returns this request
 				again, err := q.Open(t.Context(), approval.Request{Question: r.Question, Tier: c.tier, Reason: "the rules say so"})
 				if err != nil || again.ID != r.ID {
-					t.Errorf("asked again it is %s, %v; want %s", again.ID, err, r.ID)
+					t.Errorf("repeated question: got request %s, %v; want %s", again.ID, err, r.ID)
 				}
 			}
 			entries, err := h.chain.Entries(t.Context(), chain.Query{Parent: r.Entry})
 			if err != nil || len(entries) != 1 {
-				t.Errorf("the audit log has %d entries about it, %v; want 1", len(entries), err)
+				t.Errorf("got %d audit log entries of the request, %v; want 1", len(entries), err)
 			}
 		})
 	}

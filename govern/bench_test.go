@@ -15,19 +15,19 @@ import (
 	"glasshouse/store/storetest"
 )
 
-// only is where one capability is found.
-type only struct{ c *engine.Installed }
+// singleCapability resolves one capability.
+type singleCapability struct{ c *engine.Installed }
 
-func (o only) Resolve(ref string) (*engine.Installed, error) {
+func (o singleCapability) Resolve(ref string) (*engine.Installed, error) {
 	if ref != o.c.ID {
 		return nil, fault.Newf(fault.NotFound, "only", ref, "no such capability")
 	}
 	return o.c, nil
 }
 
-// A small pure function, called as an operator calls it, with everything that a call
-// goes through: the chain is in SQLite, on the disk.
-func BenchmarkACallOfAPureFunction(b *testing.B) {
+// BenchmarkPureCall measures a call of a small pure function by an operator, with the audit
+// log in SQLite on disk.
+func BenchmarkPureCall(b *testing.B) {
 	all, err := manifest.Read("m.rtfs", []byte(`(capability "math.double" :version "1.0.0" :description "Twice a number"
 	  :input-schema [:map [:x :int]] :output-schema [:map [:y :int]] :effects []
 	  :runtime {:type :rtfs} :implementation (fn [{:keys [x]}] {:y (* 2 x)}))`))
@@ -46,7 +46,7 @@ func BenchmarkACallOfAPureFunction(b *testing.B) {
 	in := &engine.Installed{Capability: all[0], Digest: "sha256:math.double"}
 	e := pure.New()
 	must(b, e.Prepare(b.Context(), in))
-	k.Serve(only{in}, map[manifest.Runtime]engine.Engine{manifest.RTFS: e})
+	k.Serve(singleCapability{in}, map[manifest.Runtime]engine.Engine{manifest.RTFS: e})
 
 	input := json.RawMessage(`{"x":21}`)
 	b.ReportAllocs()

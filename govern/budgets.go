@@ -13,23 +13,23 @@ import (
 	"glasshouse/policy"
 )
 
-// A runBudget is what a run may spend, and what it is part of.
+// A runBudget is the budget of a run and the session of the run.
 type runBudget struct {
 	*budget.Budget
-	session string
-	lent    bool // somebody else keeps it, and says what its limits are
+	session  string
+	external bool // set by LendBudget; the lender sets the limits
 }
 
-// BudgetOf returns the budget of a run, which begins with the first that names
-// limits, and ends with the run's session, or with the daemon. A run without any has
-// none. Without a run it is a budget of its own. Of a run whose budget was lent it is
-// that one, and limits are its keeper's to say.
+// BudgetOf returns the budget of a run. The first call with limits creates the budget; it
+// lasts until the run's session ends or the daemon stops. Without limits, a run without a
+// budget gets nil. Without a run, the budget is not shared. A lent budget is returned as it
+// is, and limits must be empty.
 func (k *Kernel) BudgetOf(who policy.Subject, limits budget.Amounts) (*budget.Budget, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if b := k.budgets[who.Run]; who.Run != "" && b.Budget != nil {
-		if len(limits) > 0 && (b.lent || !maps.Equal(limits, b.State().Limits)) {
-			return nil, fault.Newf(fault.Conflict, "govern.BudgetOf", who.Run, "the run has a budget with other limits")
+		if len(limits) > 0 && (b.external || !maps.Equal(limits, b.State().Limits)) {
+			return nil, fault.Newf(fault.Conflict, "govern.BudgetOf", who.Run, "the run already has a budget with other limits")
 		}
 		return b.Budget, nil
 	}
@@ -44,12 +44,12 @@ func (k *Kernel) BudgetOf(who policy.Subject, limits budget.Amounts) (*budget.Bu
 	return b, nil
 }
 
-// LendBudget has all calls of a run draw from a budget that somebody else keeps, until
-// giveBack is called: that of a package which records what its runs have spent.
-func (k *Kernel) LendBudget(who policy.Subject, b *budget.Budget) (giveBack func()) {
+// LendBudget makes all calls of a run draw from b, which the caller owns and accounts for,
+// until release is called.
+func (k *Kernel) LendBudget(who policy.Subject, b *budget.Budget) (release func()) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.budgets[who.Run] = runBudget{Budget: b, session: who.Session, lent: true}
+	k.budgets[who.Run] = runBudget{Budget: b, session: who.Session, external: true}
 	return func() {
 		k.mu.Lock()
 		defer k.mu.Unlock()
@@ -59,7 +59,7 @@ func (k *Kernel) LendBudget(who policy.Subject, b *budget.Budget) (giveBack func
 	}
 }
 
-// Spent is who is warned when a part of a budget is spent: the chain says so.
+// Spent returns a function that records budget warnings of a subject in the audit log.
 func (k *Kernel) Spent(who policy.Subject) func(budget.Warning) {
 	return func(w budget.Warning) {
 		kind := chain.BudgetCharged
@@ -70,17 +70,17 @@ func (k *Kernel) Spent(who policy.Subject) func(budget.Warning) {
 	}
 }
 
-// EndSession removes what capabilities have kept for a session that has ended, in all
-// engines, and forgets the budgets of its runs. Calls of the session must have ended.
+// EndSession removes the session's capability state from all engines and drops the budgets of
+// its runs. Calls of the session must have ended.
 func (k *Kernel) EndSession(ctx context.Context, session string) error {
 	if session == "" {
-		return fault.Newf(fault.Invalid, "govern.EndSession", "", "a session has a name")
+		return fault.Newf(fault.Invalid, "govern.EndSession", "", "the session name is empty")
 	}
 	k.mu.Lock()
 	maps.DeleteFunc(k.budgets, func(_ string, b runBudget) bool { return b.session == session })
 	k.mu.Unlock()
 	var errs []error
-	done := map[engine.Engine]bool{} // one may run more than one kind
+	done := map[engine.Engine]bool{} // one engine may serve several runtimes
 	for runtime, e := range k.engines {
 		if done[e] {
 			continue

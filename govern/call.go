@@ -23,8 +23,8 @@ import (
 	"glasshouse/schema"
 )
 
-// Capabilities is where capabilities are found that may be called.
-// *registry.Registry is one.
+// Capabilities resolves references to installed capabilities. *registry.Registry implements
+// it.
 type Capabilities interface {
 	Resolve(ref string) (*engine.Installed, error)
 }
@@ -32,31 +32,31 @@ type Capabilities interface {
 // A Request is one call of a capability.
 type Request struct {
 	Capability string          // "places.search", or with a version: "places.search@1.0.0"
-	Input      json.RawMessage // none is null
+	Input      json.RawMessage // empty: null
 	Who        policy.Subject
-	Operator   bool             // a person with the right to it calls: no jail's rules apply
-	Labels     []manifest.Label // of what is in the input; none is public
-	Budget     *budget.Budget   // that it draws from; nil: none
-	Timeout    time.Duration    // 0: the capability's own, which it cannot exceed
-	Key        string           // the idempotency key, which the capability is told
-	Parent     int64            // the entry of the chain that it comes from
-	Patient    context.Context  // of Ask
+	Operator   bool             // an authorized person calls; no jail policy applies
+	Labels     []manifest.Label // data classes of the input; empty: public
+	Budget     *budget.Budget   // charged for the call; nil: none
+	Timeout    time.Duration    // at most the capability's own; 0: the capability's own
+	Key        string           // idempotency key, passed to the capability
+	Parent     int64            // the audit log entry that caused the call
+	Patient    context.Context  // see Ask
 
-	// Before is called when the call is allowed, right before it is made; an error
-	// ends it. nil: nothing is.
+	// Before is called after the call is allowed and before it is made. An error ends the
+	// call. May be nil.
 	Before func(ctx context.Context) error
 
-	value  form.Value // in place of Input: of a capability that calls another
-	inside bool       // so that value counts, which may be nil
+	value  form.Value // replaces Input in nested calls
+	nested bool       // value is set, possibly to nil
 	depth  int
 
-	secrets []string // of the capabilities that call it, which may pass their values on
+	secrets []string // of the calling capabilities, which may pass their values on
 }
 
-// maxDepth is how deep capabilities may call each other.
+// maxDepth is the maximum depth of nested calls.
 const maxDepth = 16
 
-// An Outcome is what became of a call.
+// An Outcome is the state and result of a call.
 type Outcome struct {
 	ID         id.Call         `json:"id"`
 	Capability string          `json:"capability"`
@@ -65,38 +65,38 @@ type Outcome struct {
 	Who        policy.Subject  `json:"who,omitzero"`
 	State      CallState       `json:"state"`
 	Output     json.RawMessage `json:"output,omitempty"`
-	Label      manifest.Label  `json:"label,omitempty"` // of the output
+	Label      manifest.Label  `json:"label,omitempty"` // data class of the output
 	Error      *CallError      `json:"error,omitempty"`
 	Usage      Usage           `json:"usage"`
-	Warm       bool            `json:"warm,omitempty"`    // a sandbox was there already
-	Sandbox    string          `json:"sandbox,omitempty"` // the jail that served it; what that did is in the chain under its name
-	Warning    string          `json:"warning,omitempty"` // why it is not the version that the caller expects
+	Warm       bool            `json:"warm,omitempty"`    // an existing sandbox was used
+	Sandbox    string          `json:"sandbox,omitempty"` // the jail that ran the call; its audit log entries carry this name
+	Warning    string          `json:"warning,omitempty"` // why the version differs from the expected one
 	Log        string          `json:"log,omitempty"`
 	Budget     *budget.Report  `json:"budget,omitempty"`
 	Began      time.Time       `json:"began"`
-	Entry      int64           `json:"entry,omitempty"` // of the chain, in which its beginning is recorded
+	Entry      int64           `json:"entry,omitempty"` // the audit log entry of the start of the call
 
 	value form.Value
 }
 
-// A CallState is how far a call has come.
+// A CallState is the state of a call.
 type CallState string
 
 const (
 	CallRunning CallState = "running"
 	CallDone    CallState = "done"
-	CallFailed  CallState = "failed"  // the capability did
-	CallRefused CallState = "refused" // it was not made
+	CallFailed  CallState = "failed"  // the capability failed
+	CallRefused CallState = "refused" // a step before the call refused it
 )
 
-// A CallError says why there is no output.
+// A CallError is the reason of a missing output.
 type CallError struct {
-	Kind   string `json:"kind"` // an engine.Kind; of a refusal the step that refused it
+	Kind   string `json:"kind"` // an engine.Kind, or the step that refused the call
 	Reason string `json:"reason"`
 	Remedy string `json:"remedy,omitempty"`
 }
 
-// Usage is what a call took, and in StepsUS where the time went.
+// Usage is the resource usage of a call. StepsUS holds the duration of each step.
 type Usage struct {
 	WallMS       float64   `json:"wall_ms"`
 	CPUMS        float64   `json:"sandbox_cpu_ms"`
@@ -108,10 +108,10 @@ type Usage struct {
 	StepsUS      StepTimes `json:"steps_us"`
 }
 
-// StepTimes is how many microseconds each step took.
+// StepTimes holds the duration of each step in microseconds.
 type StepTimes map[string]int64
 
-// MarshalJSON writes what is in every record of a call, without reflection.
+// MarshalJSON avoids reflection, since every call record contains a StepTimes.
 func (t StepTimes) MarshalJSON() ([]byte, error) {
 	var room [16]string
 	names := room[:0]
@@ -125,30 +125,29 @@ func (t StepTimes) MarshalJSON() ([]byte, error) {
 		if i > 0 {
 			b = append(b, ',')
 		}
-		b = strconv.AppendInt(append(strconv.AppendQuote(b, name), ':'), t[name], 10) // names are words of ours
+		b = strconv.AppendInt(append(strconv.AppendQuote(b, name), ':'), t[name], 10) // step names are constants, so Go quoting is valid JSON
 	}
 	return append(b, '}'), nil
 }
 
-// A call is one call on its way.
+// A call is a call in progress.
 type call struct {
-	k      *Kernel
-	req    Request
-	out    Outcome
-	cap    *engine.Installed
-	input  form.Value
-	hold   *budget.Hold
-	parent int64 // the entry that what it does comes from
-	result engine.Result
+	k           *Kernel
+	req         Request
+	out         Outcome
+	cap         *engine.Installed
+	input       form.Value
+	reservation *budget.Hold
+	parent      int64 // the audit log entry that caused the next one
+	result      engine.Result
 
 	mu    sync.Mutex
-	label manifest.Label // of the input, and of what came of calls since. guarded by mu once it runs
+	label manifest.Label // of the input and of the results of nested calls; guarded by mu once the call runs
 }
 
-// Call makes a call: it is resolved, its input is checked, it is decided, paid for,
-// made, its output is checked, and all of that is recorded. Each step can refuse it;
-// what comes behind is then not done. The error is that of the step, and the outcome
-// says the same.
+// Call resolves a capability, checks the input, applies the policy, reserves the budget, runs
+// the capability and checks its output. Every call is recorded in the audit log. A step that
+// fails ends the call; its error is returned and is also in the Outcome.
 func (k *Kernel) Call(ctx context.Context, req Request) (Outcome, error) {
 	c := &call{k: k, req: req, parent: req.Parent}
 	c.out = Outcome{
@@ -156,21 +155,21 @@ func (k *Kernel) Call(ctx context.Context, req Request) (Outcome, error) {
 		Began: time.Now().UTC(), Usage: Usage{StepsUS: make(StepTimes, 8)},
 	}
 	defer func() {
-		if c.hold != nil {
-			c.hold.Release() // of what was not spent
+		if c.reservation != nil {
+			c.reservation.Release() // releases the unspent part
 		}
 	}()
 	for _, step := range []struct {
 		name string
 		do   func(context.Context) error
 	}{
-		{"resolve", c.resolve}, // which version, which engine
-		{"input", c.check},     // as its schema and its data classes want it
-		{"decide", c.decide},   // by the rules and, if they say so, by a person
-		{"secrets", c.secrets}, // it needs are there
-		{"budget", c.reserve},  // holds what it can cost at worst
-		{"run", c.run},         // in a sandbox, warm or new
-		{"output", c.accept},   // as its schema wants it
+		{"resolve", c.resolve},      // version and engine
+		{"input", c.checkInput},     // schema and data classes
+		{"decide", c.checkPolicy},   // policy and, if required, approval
+		{"secrets", c.checkSecrets}, // exist and are granted
+		{"budget", c.reserve},       // reserves the worst-case cost
+		{"run", c.run},              // in a warm or new sandbox
+		{"output", c.checkOutput},   // schema
 	} {
 		began := time.Now()
 		err := step.do(ctx)
@@ -183,13 +182,13 @@ func (k *Kernel) Call(ctx context.Context, req Request) (Outcome, error) {
 	return c.end(ctx, "", nil)
 }
 
-// resolve finds what is called.
+// resolve finds the capability and checks that an engine supports it.
 func (c *call) resolve(context.Context) error {
 	if c.req.depth > maxDepth {
-		return fault.Newf(fault.Exhausted, "govern.Call", c.req.Capability, "capabilities call each other more than %d deep", maxDepth)
+		return fault.Newf(fault.Exhausted, "govern.Call", c.req.Capability, "nested calls exceed the maximum depth of %d", maxDepth)
 	}
 	if c.k.caps == nil {
-		return fault.Cannot("call", "no capabilities are installed here", "use a daemon that was started by glasshouse serve")
+		return fault.Cannot("call", "no capabilities are installed", "use a daemon that was started by glasshouse serve")
 	}
 	found, err := c.k.caps.Resolve(c.req.Capability)
 	if err != nil {
@@ -199,42 +198,43 @@ func (c *call) resolve(context.Context) error {
 	c.out.Capability, c.out.Version, c.out.Digest = found.ID, found.Version, found.Digest
 	c.out.Warning = found.Warning
 	if c.k.engines[found.Runtime.Type] == nil {
-		return fault.Cannot("call "+found.ID, fmt.Sprintf("there is no engine for the runtime %s here", found.Runtime.Type), "see glasshouse doctor")
+		return fault.Cannot("call "+found.ID, fmt.Sprintf("no engine for the runtime %s is available", found.Runtime.Type), "run glasshouse doctor")
 	}
 	return nil
 }
 
-// check reads the input, and looks whether it is what the capability takes.
-func (c *call) check(context.Context) error {
+// checkInput parses the input and checks it against the schema and the accepted data classes.
+func (c *call) checkInput(context.Context) error {
 	c.input = c.req.value
-	if !c.req.inside {
+	if !c.req.nested {
 		text := c.req.Input
 		if len(text) == 0 {
 			text = json.RawMessage("null")
 		}
 		var err error
-		if c.input, err = c.cap.Input.FromJSON(text); err != nil {
-			return fault.New(fault.Invalid, "govern.Call", c.cap.ID, fmt.Errorf("the input: %w", err))
+		c.input, err = c.cap.Input.FromJSON(text)
+		if err != nil {
+			return fault.New(fault.Invalid, "govern.Call", c.cap.ID, fmt.Errorf("input: %w", err))
 		}
 	}
 	if c.cap.Input != nil {
 		if err := c.cap.Input.Check(c.input); err != nil {
-			return fault.New(fault.Invalid, "govern.Call", c.cap.ID, fmt.Errorf("the input: %w", err))
+			return fault.New(fault.Invalid, "govern.Call", c.cap.ID, fmt.Errorf("input: %w", err))
 		}
 	}
 	c.label = manifest.Public
 	for _, l := range c.req.Labels {
 		c.label = c.label.Join(l)
 	}
-	if takes := joined(c.cap.DataClasses.Input); !takes.Covers(c.label) {
+	if takes := joinLabels(c.cap.DataClasses.Input); !takes.Covers(c.label) {
 		return &fault.Error{Op: "govern.Call", On: c.cap.ID, Kind: fault.Denied,
-			Err:    fmt.Errorf("the input is %s, and the capability takes %s at most", c.label, takes),
-			Remedy: "have a capability lower the label that is declared and approved for it"}
+			Err:    fmt.Errorf("the input has the data class %s; the capability accepts at most %s", c.label, takes),
+			Remedy: "lower the data class with an approved declassifier capability"}
 	}
 	return nil
 }
 
-func joined(labels []manifest.Label) manifest.Label {
+func joinLabels(labels []manifest.Label) manifest.Label {
 	all := manifest.Public
 	for _, l := range labels {
 		all = all.Join(l)
@@ -242,23 +242,23 @@ func joined(labels []manifest.Label) manifest.Label {
 	return all
 }
 
-// pure reports whether nothing of the call leaves this process, so that its record
-// need not be on the disk before it is made.
+// pure reports whether the call has no effect outside of this process. The audit log entry of
+// a pure call need not be on disk before the call.
 func (c *call) pure() bool {
 	return c.cap.Runtime.Type == manifest.RTFS && len(c.cap.Effects) == 0
 }
 
-// decide has the rules decide. An operator's call they allow; what a capability wants
-// to be asked about each time is asked all the same.
-func (c *call) decide(ctx context.Context) error {
+// checkPolicy evaluates the policy. Calls by an operator are allowed, except that a capability
+// with per-use approval always needs one.
+func (c *call) checkPolicy(ctx context.Context) error {
 	q := policy.Question{Subject: c.req.Who, Action: policy.ActionCall, Resource: c.cap.ID}
 	if !c.pure() {
 		q.Attributes = map[string]string{"version": c.cap.Version, "effects": strings.Join(c.cap.Effects, " "), "call": string(c.out.ID)}
 	}
 	a := Ask{Question: q, Parent: c.req.Parent, Operator: c.req.Operator, Patient: c.req.Patient}
 	if c.cap.Approval.PerUse {
-		a.Always, a.Context = "the capability is to be asked about each time", c.shown()
-	} else if c.pure() && c.k.free(a) {
+		a.Always, a.Context = "the capability requires approval for each use", c.approvalContext()
+	} else if c.pure() && c.k.allowedByRules(a) {
 		return nil
 	}
 	a.Tier = c.tier()
@@ -272,12 +272,12 @@ func (c *call) decide(ctx context.Context) error {
 	}
 	why := v.Decision.Reason
 	if v.Allow {
-		why = "another capability was allowed in its place: " + v.Instead
+		why = "another capability was approved instead: " + v.Instead
 	}
 	return &fault.Error{Op: "govern.Call", On: c.cap.ID, Kind: fault.Denied, Err: errors.New(why), Remedy: v.Decision.Remedy}
 }
 
-// tier is what it takes to allow the call, where somebody is asked.
+// tier returns the approval tier of the capability.
 func (c *call) tier() approval.Tier {
 	if c.cap.EffectiveTier() == manifest.Elevated {
 		return approval.Elevated
@@ -285,8 +285,9 @@ func (c *call) tier() approval.Tier {
 	return approval.Standard
 }
 
-// shown is what a person sees of a call who is asked about it.
-func (c *call) shown() json.RawMessage {
+// approvalContext returns what an approval request shows of the call: input, label and
+// effects.
+func (c *call) approvalContext() json.RawMessage {
 	text, err := schema.ToJSON(c.input)
 	if err != nil {
 		return nil
@@ -296,23 +297,23 @@ func (c *call) shown() json.RawMessage {
 	return b
 }
 
-// secrets looks whether there is everything that the capability is to be given.
-func (c *call) secrets(context.Context) error {
+// checkSecrets checks that all secrets of the capability exist and are granted to it.
+func (c *call) checkSecrets(context.Context) error {
 	if len(c.cap.Secrets) == 0 {
 		return nil
 	}
 	if c.k.cfg.Secrets == nil {
-		return fault.Cannot("call "+c.cap.ID, "it needs secrets, and none are kept here", "use a daemon that was started by glasshouse serve")
+		return fault.Cannot("call "+c.cap.ID, "the capability needs secrets, and no secret store is configured", "use a daemon that was started by glasshouse serve")
 	}
 	if missing := c.k.cfg.Secrets.Missing(c.cap.ID, c.cap.Secrets); len(missing) > 0 {
 		return &fault.Error{Op: "govern.Call", On: c.cap.ID, Kind: fault.Conflict,
-			Err:    fmt.Errorf("it needs secrets that are not there, or not granted to it: %s", strings.Join(missing, ", ")),
-			Remedy: fmt.Sprintf("glasshouse secret set %s, and grant it to the capability", missing[0])}
+			Err:    fmt.Errorf("secrets are missing or not granted to the capability: %s", strings.Join(missing, ", ")),
+			Remedy: fmt.Sprintf("run glasshouse secret set %s, and grant the secret to the capability", missing[0])}
 	}
 	return nil
 }
 
-// reserve holds what the call can cost at worst, of the budget that it draws from.
+// reserve reserves the worst-case cost of the call in the budget.
 func (c *call) reserve(context.Context) (err error) {
 	if c.req.Budget == nil {
 		return nil
@@ -324,14 +325,15 @@ func (c *call) reserve(context.Context) (err error) {
 	for name, e := range c.cap.Estimates {
 		worst[budget.Dimension(name)] = e.Worst
 	}
-	if c.hold, err = c.req.Budget.Reserve(worst); err != nil {
+	c.reservation, err = c.req.Budget.Reserve(worst)
+	if err != nil {
 		r := c.req.Budget.Report()
 		c.out.Budget = &r
 	}
 	return err
 }
 
-// defaultTimeout is for capabilities that say nothing of it.
+// defaultTimeout applies to capabilities without a timeout in the manifest.
 const defaultTimeout = 30 * time.Second
 
 func (c *call) timeout() time.Duration {
@@ -345,20 +347,19 @@ func (c *call) timeout() time.Duration {
 	return t
 }
 
-// late is the reason of a call that was ended at the end of its time.
-func (c *call) late() string {
+// timeoutReason returns the error text of a call that reached its timeout.
+func (c *call) timeoutReason() string {
 	t, own := c.timeout(), c.cap.Resources.Timeout
 	switch {
 	case t == own:
-		return fmt.Sprintf("it took longer than %v, the :timeout-ms of its manifest", t)
+		return fmt.Sprintf("timed out after %v, the :timeout-ms of the manifest", t)
 	case t == c.req.Timeout:
-		return fmt.Sprintf("it took longer than the %v that its caller gave it", t)
+		return fmt.Sprintf("timed out after %v, the timeout of the caller", t)
 	}
-	return fmt.Sprintf("it took longer than %v, the default of :timeout-ms", t)
+	return fmt.Sprintf("timed out after %v, the default of :timeout-ms", t)
 }
 
-// run has the engine make the call. That it begins is recorded before, unless nothing
-// of it leaves this process.
+// run makes the engine execute the call. Unless the call is pure, its start is recorded first.
 func (c *call) run(ctx context.Context) error {
 	if c.req.Before != nil {
 		if err := c.req.Before(ctx); err != nil {
@@ -381,13 +382,13 @@ func (c *call) run(ctx context.Context) error {
 	c.result, err = c.k.engines[c.cap.Runtime.Type].Call(ctx, &engine.Call{
 		ID: string(c.out.ID), Capability: c.cap, Input: c.input, Jail: string(c.req.Who.Jail),
 		Session: c.req.Who.Session, Run: c.req.Who.Run, Agent: c.req.Who.Agent, Key: c.req.Key,
-		Label: c.labelled(), Entry: c.out.Entry, Host: host{c},
+		Label: c.currentLabel(), Entry: c.out.Entry, Host: host{c},
 	})
 	if f, ok := errors.AsType[*engine.Failure](err); ok {
 		c.result.Usage, c.result.Log = f.Usage, f.Log
 		if f.Kind == engine.TimedOut && context.Cause(ctx) == errTimeout {
-			late := *f // the engine knows only that the context has ended
-			late.Reason, err = c.late(), &late
+			late := *f // the engine does not know which timeout ended the context
+			late.Reason, err = c.timeoutReason(), &late
 		}
 	}
 	c.result.Log = c.mask(ctx).Clipped(c.result.Log)
@@ -397,23 +398,23 @@ func (c *call) run(ctx context.Context) error {
 	for name, took := range c.result.Times {
 		c.out.Usage.StepsUS["run."+name] = took.Microseconds()
 	}
-	c.spend()
+	c.recordUsage()
 	return err
 }
 
-var errTimeout = fault.Newf(fault.Timeout, "govern.Call", "", "it took longer than it may")
+var errTimeout = fault.Newf(fault.Timeout, "govern.Call", "", "the call timed out")
 
-// spend counts what the call took.
-func (c *call) spend() {
+// recordUsage copies the engine's usage to the outcome and charges the budget.
+func (c *call) recordUsage() {
 	u := c.result.Usage
 	o := &c.out.Usage
 	o.WallMS, o.CPUMS = float64(u.Wall.Microseconds())/1000, float64(u.CPU.Microseconds())/1000
 	o.MemoryPeak, o.NetworkOut, o.NetworkIn, o.StorageWrite, o.Steps = u.MemoryPeak, u.NetworkOut, u.NetworkIn, u.StorageWrite, u.Steps
 	c.out.Warm, c.out.Sandbox, c.out.Log = c.result.Warm, c.result.Jail, c.result.Log
-	if c.hold == nil {
+	if c.reservation == nil {
 		return
 	}
-	c.hold.Commit(budget.Amounts{
+	c.reservation.Commit(budget.Amounts{
 		budget.Steps: 1, budget.Wall: u.Wall.Milliseconds(), budget.CPU: u.CPU.Milliseconds(),
 		budget.Network: u.NetworkOut + u.NetworkIn, budget.Storage: u.StorageWrite,
 	})
@@ -421,27 +422,27 @@ func (c *call) spend() {
 	c.out.Budget = &r
 }
 
-// accept looks whether what came out is what the capability said, and labels it. Only
-// a capability of which that was declared and approved may lower a label.
-func (c *call) accept(ctx context.Context) error {
+// checkOutput checks the output against the schema and sets its label. Only an approved
+// declassifier may lower a label.
+func (c *call) checkOutput(ctx context.Context) error {
 	if c.cap.Output != nil {
 		if err := c.cap.Output.Check(c.result.Output); err != nil {
-			return &engine.Failure{Kind: engine.Garbled, Reason: "the output is not what the manifest says: " + err.Error()}
+			return &engine.Failure{Kind: engine.Garbled, Reason: "the output does not match the schema of the manifest: " + err.Error()}
 		}
 	}
 	text, err := schema.ToJSON(c.result.Output)
 	if err != nil {
-		return &engine.Failure{Kind: engine.Garbled, Reason: "the output cannot be written: " + err.Error()}
+		return &engine.Failure{Kind: engine.Garbled, Reason: "the output cannot be converted to JSON: " + err.Error()}
 	}
 	c.out.Output, c.out.value = text, c.result.Output
-	c.out.Label = joined(c.cap.DataClasses.Output).Join(c.result.Label)
+	c.out.Label = joinLabels(c.cap.DataClasses.Output).Join(c.result.Label)
 	if !c.cap.DataClasses.Declassifies {
-		c.out.Label = c.out.Label.Join(c.labelled())
+		c.out.Label = c.out.Label.Join(c.currentLabel())
 	}
 	return c.maskOutput(c.mask(ctx))
 }
 
-// end records how the call ended.
+// end records the end of the call and returns its outcome.
 func (c *call) end(ctx context.Context, step string, err error) (Outcome, error) {
 	if err != nil {
 		err = maskError(c.mask(ctx), err)
@@ -460,9 +461,9 @@ func (c *call) end(ctx context.Context, step string, err error) (Outcome, error)
 	}
 	if c.cap != nil && c.pure() {
 		if !c.k.notes.add(note{Entry: e, body: func() any { return c.record(ctx, true) }}) && err == nil {
-			err = fault.Newf(fault.Unavailable, "govern.Call", c.cap.ID, "the kernel is closed")
+			err = fault.Newf(fault.Unavailable, "govern.Call", c.cap.ID, "the policy engine is closed")
 		}
-		c.k.calls.add(c.out)
+		c.k.recent.add(c.out)
 		return c.out, err
 	}
 	e.Body = bodyOf(c.record(ctx, true))
@@ -471,16 +472,15 @@ func (c *call) end(ctx context.Context, step string, err error) (Outcome, error)
 	} else if c.out.Entry == 0 {
 		c.out.Entry = ended.Seq
 	}
-	c.k.calls.add(c.out)
+	c.k.recent.add(c.out)
 	return c.out, err
 }
 
-// host is how a capability calls others: as its caller, with what it was given to
-// spend, and with the label that its own input has.
+// host makes nested calls for a capability: with the caller's identity, budget and label.
 type host struct{ c *call }
 
 func (h host) Call(ctx context.Context, name string, input form.Value) (form.Value, error) {
-	out, err := h.call(ctx, Request{Capability: name, value: input, inside: true})
+	out, err := h.call(ctx, Request{Capability: name, value: input, nested: true})
 	return out.value, err
 }
 
@@ -494,18 +494,18 @@ func (h host) call(ctx context.Context, r Request) (Outcome, error) {
 	c := h.c
 	r.Who, r.Operator, r.Budget = c.req.Who, c.req.Operator, c.req.Budget
 	r.secrets = c.secretNames()
-	r.Labels, r.Parent, r.depth = []manifest.Label{c.labelled()}, c.parent, c.req.depth+1
+	r.Labels, r.Parent, r.depth = []manifest.Label{c.currentLabel()}, c.parent, c.req.depth+1
 	out, err := c.k.Call(ctx, r)
 	if err == nil {
 		c.mu.Lock()
-		c.label = c.label.Join(out.Label) // what comes of it is of that class, too
+		c.label = c.label.Join(out.Label) // the capability has now seen data of this class
 		c.mu.Unlock()
 	}
 	return out, err
 }
 
-// labelled is the label of what the capability has seen.
-func (c *call) labelled() manifest.Label {
+// currentLabel returns the label of all data that the capability has seen.
+func (c *call) currentLabel() manifest.Label {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.label

@@ -23,53 +23,53 @@ import (
 	"glasshouse/rtfs/form"
 )
 
-// shelf holds capabilities by their ids.
-type shelf map[string]*engine.Installed
+// capabilityMap holds capabilities by id.
+type capabilityMap map[string]*engine.Installed
 
-func (s shelf) Resolve(ref string) (*engine.Installed, error) {
+func (s capabilityMap) Resolve(ref string) (*engine.Installed, error) {
 	if c := s[ref]; c != nil {
 		return c, nil
 	}
 	return nil, fault.Newf(fault.NotFound, "shelf", ref, "no such capability")
 }
 
-// works is an engine of Go functions, by the ids of capabilities.
-type works struct {
-	do    map[string]func(context.Context, *engine.Call) (engine.Result, error)
+// funcEngine is an engine that runs Go functions, by capability id.
+type funcEngine struct {
+	funcs map[string]func(context.Context, *engine.Call) (engine.Result, error)
 	calls atomic.Int32
 }
 
-func (w *works) Prepare(context.Context, *engine.Installed) error    { return nil }
-func (w *works) Drop(context.Context, *engine.Installed, bool) error { return nil }
-func (w *works) EndSession(context.Context, string) error            { return nil }
-func (w *works) Close() error                                        { return nil }
-func (w *works) Call(ctx context.Context, c *engine.Call) (engine.Result, error) {
+func (w *funcEngine) Prepare(context.Context, *engine.Installed) error    { return nil }
+func (w *funcEngine) Drop(context.Context, *engine.Installed, bool) error { return nil }
+func (w *funcEngine) EndSession(context.Context, string) error            { return nil }
+func (w *funcEngine) Close() error                                        { return nil }
+func (w *funcEngine) Call(ctx context.Context, c *engine.Call) (engine.Result, error) {
 	w.calls.Add(1)
-	return w.do[c.Capability.ID](ctx, c)
+	return w.funcs[c.Capability.ID](ctx, c)
 }
 
-// gives makes a function of what comes out.
-func gives(v form.Value) func(context.Context, *engine.Call) (engine.Result, error) {
+// returning returns a function with the output v.
+func returning(v form.Value) func(context.Context, *engine.Call) (engine.Result, error) {
 	return func(context.Context, *engine.Call) (engine.Result, error) {
 		return engine.Result{Output: v, Usage: engine.Usage{Wall: 5 * time.Millisecond, CPU: 2 * time.Millisecond, NetworkOut: 100}}, nil
 	}
 }
 
-// serves has the house call what manifests say.
-func (h *house) serves(text string, do map[string]func(context.Context, *engine.Call) (engine.Result, error)) *works {
+// serveManifests installs the capabilities of manifests with a funcEngine.
+func (h *harness) serveManifests(text string, do map[string]func(context.Context, *engine.Call) (engine.Result, error)) *funcEngine {
 	h.t.Helper()
 	all, err := manifest.Read("m.rtfs", []byte(text))
 	must(h.t, err)
-	s := shelf{}
+	s := capabilityMap{}
 	for _, c := range all {
 		s[c.ID] = &engine.Installed{Capability: c, Digest: "sha256:" + c.ID}
 	}
-	w := &works{do: do}
+	w := &funcEngine{funcs: do}
 	h.Serve(s, map[manifest.Runtime]engine.Engine{manifest.RTFS: w, manifest.Container: w})
 	return w
 }
 
-// remote is a capability that reaches a host.
+// remote returns the manifest of a capability with network access.
 func remote(cid, more string) string {
 	return fmt.Sprintf(`(capability %q :version "1.0.0" :effects [:network]
   :input-schema [:map [:query :string]] :output-schema [:map [:n :int]]
@@ -81,8 +81,8 @@ var answer42 = form.NewMap(form.Keyword("n"), int64(42))
 
 func query(s string) json.RawMessage { return json.RawMessage(fmt.Sprintf(`{"query":%q}`, s)) }
 
-// kinds is what the chain says happened.
-func (h *house) kinds() (all []chain.Kind) {
+// kinds returns the kinds of all audit log entries.
+func (h *harness) kinds() (all []chain.Kind) {
 	h.t.Helper()
 	entries, err := h.chain.Entries(h.t.Context(), chain.Query{})
 	must(h.t, err)
@@ -92,130 +92,131 @@ func (h *house) kinds() (all []chain.Kind) {
 	return all
 }
 
-func TestACallIsCheckedDecidedMadeAndRecorded(t *testing.T) {
-	h := newHouse(t)
-	h.serves(remote("places.search", ""), map[string]func(context.Context, *engine.Call) (engine.Result, error){
+func TestCallIsRecorded(t *testing.T) {
+	h := newHarness(t)
+	h.serveManifests(remote("places.search", ""), map[string]func(context.Context, *engine.Call) (engine.Result, error){
 		"places.search": func(_ context.Context, c *engine.Call) (engine.Result, error) {
 			if q, _ := c.Input.(*form.Map).Get(form.Keyword("query")); q != "coffee" {
-				t.Errorf("the input is %s", form.Text(c.Input))
+				t.Errorf("input = %s, want the query coffee", form.Text(c.Input))
 			}
-			return gives(answer42)(nil, nil)
+			return returning(answer42)(nil, nil)
 		},
 	})
 	out, err := h.Call(t.Context(), Request{Capability: "places.search", Input: query("coffee"), Operator: true})
 	must(t, err)
 	if out.State != CallDone || string(out.Output) != `{"n":42}` || out.Usage.NetworkOut != 100 || out.Usage.CPUMS != 2 {
-		t.Errorf("it is %+v", out)
+		t.Errorf("Call = %+v", out)
 	}
 	if got, want := h.kinds(), []chain.Kind{chain.Decided, chain.CallStarted, chain.CallEnded}; !slices.Equal(got, want) {
-		t.Errorf("the chain says %v", got)
+		t.Errorf("audit log entries = %v, want %v", got, want)
 	}
 	for _, step := range []string{"resolve", "input", "decide", "secrets", "budget", "run", "output"} {
 		if _, ok := out.Usage.StepsUS[step]; !ok {
-			t.Errorf("how long %q took is not said: %v", step, slices.Sorted(maps.Keys(out.Usage.StepsUS)))
+			t.Errorf("no duration of the step %q in %v", step, slices.Sorted(maps.Keys(out.Usage.StepsUS)))
 		}
 	}
 	if again, err := h.Called(out.ID); err != nil || again.State != CallDone {
-		t.Errorf("what became of it is %+v, %v", again, err)
+		t.Errorf("Called = %+v, %v; want state %v", again, err, CallDone)
 	}
 }
 
-func TestEachStepOfACallCanRefuseIt(t *testing.T) {
+func TestEachStepCanRefuseACall(t *testing.T) {
 	for name, c := range map[string]struct {
 		more, input string
 		change      func(*Request)
 		step        string
 		kind        fault.Kind
 	}{
-		"nothing of that name":       {"", `{"query":"x"}`, func(r *Request) { r.Capability = "places.serch" }, "resolve", fault.NotFound},
-		"an input of another shape":  {"", `{"query":7}`, nil, "input", fault.Invalid},
-		"no input":                   {"", ``, nil, "input", fault.Invalid},
-		"an input that is no JSON":   {"", `{`, nil, "input", fault.Invalid},
-		"an input that is personal":  {"", `{"query":"x"}`, func(r *Request) { r.Labels = []manifest.Label{"pii.chat"} }, "input", fault.Denied},
-		"a jail without rules":       {"", `{"query":"x"}`, func(r *Request) { r.Operator, r.Who.Jail = false, id.NewJail() }, "decide", fault.Denied},
-		"a jail that says operator":  {"", `{"query":"x"}`, func(r *Request) { r.Who.Jail = id.NewJail() }, "decide", fault.Denied},
-		"a secret that is not there": {`:secrets [:API_KEY]`, `{"query":"x"}`, nil, "secrets", fault.Unsupported},
-		"more than the budget has": {`:resources {:timeout-ms 5000}`, `{"query":"x"}`, func(r *Request) {
+		"unknown capability":                 {"", `{"query":"x"}`, func(r *Request) { r.Capability = "places.serch" }, "resolve", fault.NotFound},
+		"input of the wrong type":            {"", `{"query":7}`, nil, "input", fault.Invalid},
+		"no input":                           {"", ``, nil, "input", fault.Invalid},
+		"input that is not JSON":             {"", `{`, nil, "input", fault.Invalid},
+		"personal input":                     {"", `{"query":"x"}`, func(r *Request) { r.Labels = []manifest.Label{"pii.chat"} }, "input", fault.Denied},
+		"jail without rules":                 {"", `{"query":"x"}`, func(r *Request) { r.Operator, r.Who.Jail = false, id.NewJail() }, "decide", fault.Denied},
+		"jail that claims to be an operator": {"", `{"query":"x"}`, func(r *Request) { r.Who.Jail = id.NewJail() }, "decide", fault.Denied},
+		"missing secret":                     {`:secrets [:API_KEY]`, `{"query":"x"}`, nil, "secrets", fault.Unsupported},
+		"timeout exceeds the budget": {`:resources {:timeout-ms 5000}`, `{"query":"x"}`, func(r *Request) {
 			r.Budget, _ = budget.New("run", nil, budget.State{Limits: budget.Amounts{budget.Wall: 4999}}, nil)
 		}, "budget", fault.Exhausted},
-		"more than the budget has at worst": {`:resource-estimates {:network-bytes [10 1000]}`, `{"query":"x"}`, func(r *Request) {
+		"worst case exceeds the budget": {`:resource-estimates {:network-bytes [10 1000]}`, `{"query":"x"}`, func(r *Request) {
 			r.Budget, _ = budget.New("run", nil, budget.State{Limits: budget.Amounts{budget.Network: 999}}, nil)
 		}, "budget", fault.Exhausted},
 	} {
 		t.Run(name, func(t *testing.T) {
-			h := newHouse(t)
-			w := h.serves(remote("places.search", c.more), map[string]func(context.Context, *engine.Call) (engine.Result, error){"places.search": gives(answer42)})
+			h := newHarness(t)
+			w := h.serveManifests(remote("places.search", c.more), map[string]func(context.Context, *engine.Call) (engine.Result, error){"places.search": returning(answer42)})
 			r := Request{Capability: "places.search", Input: json.RawMessage(c.input), Operator: true}
 			if c.change != nil {
 				c.change(&r)
 			}
 			out, err := h.Call(t.Context(), r)
 			if fault.KindOf(err) != c.kind || out.State != CallRefused || out.Error == nil || out.Error.Kind != c.step {
-				t.Errorf("it is %v at %+v: %v, want %v at %s", fault.KindOf(err), out.Error, err, c.kind, c.step)
+				t.Errorf("got kind %v, error %+v (%v), want %v at step %s", fault.KindOf(err), out.Error, err, c.kind, c.step)
 			}
 			if w.calls.Load() != 0 {
-				t.Error("it was called all the same")
+				t.Error("the engine was called")
 			}
 			if kinds := h.kinds(); len(kinds) == 0 || kinds[len(kinds)-1] != chain.CallEnded {
-				t.Errorf("the chain says %v", kinds)
+				t.Errorf("audit log entries = %v, want the last to be %v", kinds, chain.CallEnded)
 			}
 		})
 	}
 }
 
-func TestARuleOfTheJailDecidesWhatItCalls(t *testing.T) {
-	h := newHouse(t)
-	h.serves(remote("places.search", "")+remote("mail.send", ""), map[string]func(context.Context, *engine.Call) (engine.Result, error){
-		"places.search": gives(answer42), "mail.send": gives(answer42),
+func TestJailPolicyDecidesCalls(t *testing.T) {
+	h := newHarness(t)
+	h.serveManifests(remote("places.search", "")+remote("mail.send", ""), map[string]func(context.Context, *engine.Call) (engine.Result, error){
+		"places.search": returning(answer42), "mail.send": returning(answer42),
 	})
 	jid := h.jail(`{"call": {"*": "deny", "places.*": "allow"}}`)
 	out, err := h.Call(t.Context(), Request{Capability: "places.search", Input: query("x"), Who: policy.Subject{Jail: jid}})
 	if err != nil || out.State != CallDone {
-		t.Errorf("what the rules allow is %+v, %v", out, err)
+		t.Errorf("allowed call = %+v, %v; want state %v", out, err, CallDone)
 	}
-	if _, err = h.Call(t.Context(), Request{Capability: "mail.send", Input: query("x"), Who: policy.Subject{Jail: jid}}); fault.KindOf(err) != fault.Denied {
-		t.Errorf("what they deny is %v", err)
+	_, err = h.Call(t.Context(), Request{Capability: "mail.send", Input: query("x"), Who: policy.Subject{Jail: jid}})
+	if fault.KindOf(err) != fault.Denied {
+		t.Errorf("denied call = %v, want kind %v", err, fault.Denied)
 	}
 }
 
-func TestWhatIsToBeAskedAboutEachTimeIs(t *testing.T) {
-	h := newHouse(t)
-	w := h.serves(remote("mail.send", `:approval {:tier :standard :requires-per-use true}`), map[string]func(context.Context, *engine.Call) (engine.Result, error){"mail.send": gives(answer42)})
+func TestPerUseApprovalAsksEachTime(t *testing.T) {
+	h := newHarness(t)
+	w := h.serveManifests(remote("mail.send", `:approval {:tier :standard :requires-per-use true}`), map[string]func(context.Context, *engine.Call) (engine.Result, error){"mail.send": returning(answer42)})
 	for i, v := range []approval.Verdict{approval.Allow, approval.Deny, approval.Allow} {
 		done := make(chan error, 1)
 		go func() {
 			_, err := h.Call(t.Context(), Request{Capability: "mail.send", Input: query("to anna"), Operator: true})
 			done <- err
 		}()
-		asked := h.pending()
+		asked := h.waitPending()
 		if !strings.Contains(string(asked.Context), "to anna") {
-			t.Errorf("who is asked sees %s", asked.Context)
+			t.Errorf("context of the request = %s, want the input in it", asked.Context)
 		}
-		h.answers(asked, approval.Answer{Verdict: v})
+		h.answer(asked, approval.Answer{Verdict: v})
 		err := <-done
 		if denied := fault.KindOf(err) == fault.Denied; denied != (v == approval.Deny) || err != nil && !denied {
-			t.Errorf("call %d, answered %s: %v", i, v, err)
+			t.Errorf("call %d with answer %s: got %v", i, v, err)
 		}
 	}
 	if w.calls.Load() != 2 {
-		t.Errorf("it was called %d times", w.calls.Load())
+		t.Errorf("engine called %d times, want 2", w.calls.Load())
 	}
 }
 
-func TestAnOutputIsWhatTheManifestSays(t *testing.T) {
-	h := newHouse(t)
-	h.serves(remote("places.search", ""), map[string]func(context.Context, *engine.Call) (engine.Result, error){
-		"places.search": gives(form.NewMap(form.Keyword("n"), "many")),
+func TestOutputMustMatchTheManifest(t *testing.T) {
+	h := newHarness(t)
+	h.serveManifests(remote("places.search", ""), map[string]func(context.Context, *engine.Call) (engine.Result, error){
+		"places.search": returning(form.NewMap(form.Keyword("n"), "many")),
 	})
 	out, err := h.Call(t.Context(), Request{Capability: "places.search", Input: query("x"), Operator: true})
 	if engine.KindOf(err) != engine.Garbled || out.State != CallFailed || out.Output != nil || !strings.Contains(out.Error.Reason, "[:n]") {
-		t.Errorf("it is %+v, %v", out, err)
+		t.Errorf("Call = %+v, %v", out, err)
 	}
 }
 
-func TestAFailureIsClassifiedAndWhatItTookCounts(t *testing.T) {
-	h := newHouse(t)
-	h.serves(remote("places.search", ""), map[string]func(context.Context, *engine.Call) (engine.Result, error){
+func TestFailedCallIsClassifiedAndCharged(t *testing.T) {
+	h := newHarness(t)
+	h.serveManifests(remote("places.search", ""), map[string]func(context.Context, *engine.Call) (engine.Result, error){
 		"places.search": func(context.Context, *engine.Call) (engine.Result, error) {
 			return engine.Result{}, &engine.Failure{Kind: engine.Memory, Reason: "more than 512 MB", Usage: engine.Usage{Wall: time.Second, NetworkOut: 300}}
 		},
@@ -224,19 +225,19 @@ func TestAFailureIsClassifiedAndWhatItTookCounts(t *testing.T) {
 	must(t, err)
 	out, err := h.Call(t.Context(), Request{Capability: "places.search", Input: query("x"), Operator: true, Budget: b})
 	if engine.KindOf(err) != engine.Memory || out.State != CallFailed || out.Error.Kind != "memory" {
-		t.Errorf("it is %+v, %v", out, err)
+		t.Errorf("Call = %+v, %v", out, err)
 	}
 	if c := b.Consumed(); c[budget.Steps] != 1 || c[budget.Wall] != 1000 || c[budget.Network] != 300 {
-		t.Errorf("it has cost %v", c)
+		t.Errorf("consumed = %v, want 1 step, 1000 ms, 300 bytes", c)
 	}
 	if out.Budget == nil || out.Budget.Remaining[budget.Wall] != 59000 {
-		t.Errorf("the budget is said to be %+v", out.Budget)
+		t.Errorf("budget report = %+v, want 59000 ms remaining", out.Budget)
 	}
 }
 
-// Of what comes out an engine may know that it is of a higher class, and never that it
-// is of a lower one. What goes in it is told.
-func TestAnEngineMayRaiseALabel(t *testing.T) {
+// An engine may report a higher data class than the declared one, but never a lower one. It
+// receives the class of the input.
+func TestEngineMayRaiseALabel(t *testing.T) {
 	text := `(capability "chat.redact" :version "1.0.0" :effects [] :declassifier true :approval {:tier :elevated}
   :data-classes {:input [:pii] :output [:redacted]} :runtime {:type :rtfs} :implementation (fn [x] x))
 (capability "chat.keep" :version "1.0.0" :effects [] :data-classes {:input [:pii]} :runtime {:type :rtfs} :implementation (fn [x] x))`
@@ -251,11 +252,11 @@ func TestAnEngineMayRaiseALabel(t *testing.T) {
 		{"chat.redact", "pii.chat", "", manifest.Redacted},
 		{"chat.redact", "pii.chat", manifest.Secret, manifest.Secret},
 	} {
-		h := newHouse(t)
-		h.serves(text, map[string]func(context.Context, *engine.Call) (engine.Result, error){
+		h := newHarness(t)
+		h.serveManifests(text, map[string]func(context.Context, *engine.Call) (engine.Result, error){
 			c.capability: func(_ context.Context, call *engine.Call) (engine.Result, error) {
 				if call.Label != c.in {
-					t.Errorf("%s is told that its input is %q, want %q", c.capability, call.Label, c.in)
+					t.Errorf("%s: label of the input = %q, want %q", c.capability, call.Label, c.in)
 				}
 				return engine.Result{Output: "x", Label: c.found}, nil
 			},
@@ -263,26 +264,26 @@ func TestAnEngineMayRaiseALabel(t *testing.T) {
 		out, err := h.Call(t.Context(), Request{Capability: c.capability, Input: json.RawMessage(`"x"`), Operator: true, Labels: []manifest.Label{c.in}})
 		must(t, err)
 		if out.Label != c.want {
-			t.Errorf("of %s, of which it finds %q, %s makes %s, want %s", c.in, c.found, c.capability, out.Label, c.want)
+			t.Errorf("input %s, reported %q: label of the output of %s = %s, want %s", c.in, c.found, c.capability, out.Label, c.want)
 		}
 	}
 }
 
-func TestALabelIsNeverLoweredByTheWay(t *testing.T) {
+func TestOnlyADeclassifierLowersALabel(t *testing.T) {
 	text := `(capability "chat.summarize" :version "1.0.0" :effects [] :data-classes {:input [:pii.chat]}
   :runtime {:type :rtfs} :implementation (fn [x] x))
 (capability "chat.redact" :version "1.0.0" :effects [] :declassifier true :approval {:tier :elevated}
   :data-classes {:input [:pii.chat] :output [:redacted]} :runtime {:type :rtfs} :implementation (fn [x] x))`
-	h := newHouse(t)
-	h.serves(text, map[string]func(context.Context, *engine.Call) (engine.Result, error){
-		"chat.summarize": gives("short"), "chat.redact": gives("safe"),
+	h := newHarness(t)
+	h.serveManifests(text, map[string]func(context.Context, *engine.Call) (engine.Result, error){
+		"chat.summarize": returning("short"), "chat.redact": returning("safe"),
 	})
 	pii := []manifest.Label{"pii.chat.message"}
 	for cid, want := range map[string]manifest.Label{"chat.summarize": "pii.chat.message", "chat.redact": manifest.Redacted} {
 		out, err := h.Call(t.Context(), Request{Capability: cid, Input: json.RawMessage(`"call me at 555 0100"`), Operator: true, Labels: pii})
 		must(t, err)
 		if out.Label != want {
-			t.Errorf("what comes out of %s is %s, want %s", cid, out.Label, want)
+			t.Errorf("label of the output of %s = %s, want %s", cid, out.Label, want)
 		}
 	}
 	must(t, h.Close())
@@ -290,35 +291,36 @@ func TestALabelIsNeverLoweredByTheWay(t *testing.T) {
 	must(t, err)
 	for _, e := range entries {
 		if strings.Contains(string(e.Body), "555 0100") {
-			t.Errorf("the chain has what is personal: %s", e.Body)
+			t.Errorf("audit log entry contains personal data: %s", e.Body)
 		}
 	}
 }
 
-func TestACapabilityCallsOthersAsItsCaller(t *testing.T) {
-	h := newHouse(t)
+func TestNestedCallUsesTheCallersPolicyAndBudget(t *testing.T) {
+	h := newHarness(t)
 	inner := func(ctx context.Context, c *engine.Call) (engine.Result, error) {
 		v, err := c.Host.Call(ctx, "places.search", form.NewMap(form.Keyword("query"), "inner"))
 		return engine.Result{Output: v}, err
 	}
-	h.serves(remote("trip.plan", "")+remote("places.search", ""), map[string]func(context.Context, *engine.Call) (engine.Result, error){
-		"trip.plan": inner, "places.search": gives(answer42),
+	h.serveManifests(remote("trip.plan", "")+remote("places.search", ""), map[string]func(context.Context, *engine.Call) (engine.Result, error){
+		"trip.plan": inner, "places.search": returning(answer42),
 	})
 	allowed, denied := h.jail(`{"call": {"*": "allow"}}`), h.jail(`{"call": {"*": "deny", "trip.*": "allow"}}`)
 	b, err := budget.New("run", nil, budget.State{Limits: budget.Amounts{budget.Steps: 2}}, nil)
 	must(t, err)
 	out, err := h.Call(t.Context(), Request{Capability: "trip.plan", Input: query("x"), Who: policy.Subject{Jail: allowed}, Budget: b})
 	if err != nil || b.Consumed()[budget.Steps] != 2 {
-		t.Errorf("it is %+v, %v, and has cost %v", out, err, b.Consumed())
+		t.Errorf("Call = %+v, %v; consumed %v, want 2 steps", out, err, b.Consumed())
 	}
-	if _, err = h.Call(t.Context(), Request{Capability: "trip.plan", Input: query("x"), Who: policy.Subject{Jail: denied}}); fault.KindOf(err) != fault.Denied {
-		t.Errorf("what its caller may not call is %v", err)
+	_, err = h.Call(t.Context(), Request{Capability: "trip.plan", Input: query("x"), Who: policy.Subject{Jail: denied}})
+	if fault.KindOf(err) != fault.Denied {
+		t.Errorf("nested call that the caller's policy denies = %v, want kind %v", err, fault.Denied)
 	}
 }
 
-func TestCapabilitiesDoNotCallEachOtherForEver(t *testing.T) {
-	h := newHouse(t)
-	w := h.serves(remote("a.a", ""), map[string]func(context.Context, *engine.Call) (engine.Result, error){
+func TestNestedCallDepthIsLimited(t *testing.T) {
+	h := newHarness(t)
+	w := h.serveManifests(remote("a.a", ""), map[string]func(context.Context, *engine.Call) (engine.Result, error){
 		"a.a": func(ctx context.Context, c *engine.Call) (engine.Result, error) {
 			v, err := c.Host.Call(ctx, "a.a", c.Input)
 			return engine.Result{Output: v}, err
@@ -326,20 +328,20 @@ func TestCapabilitiesDoNotCallEachOtherForEver(t *testing.T) {
 	})
 	_, err := h.Call(t.Context(), Request{Capability: "a.a", Input: query("x"), Operator: true})
 	if fault.KindOf(err) != fault.Exhausted || w.calls.Load() != maxDepth+1 {
-		t.Errorf("it is %v after %d calls", err, w.calls.Load())
+		t.Errorf("got %v after %d calls, want kind %v after %d", err, w.calls.Load(), fault.Exhausted, maxDepth+1)
 	}
 }
 
-func TestACallEndsInTime(t *testing.T) {
-	h := newHouse(t)
-	h.serves(remote("places.search", `:resources {:timeout-ms 50}`)+remote("places.find", ""), map[string]func(context.Context, *engine.Call) (engine.Result, error){
+func TestCallTimeout(t *testing.T) {
+	h := newHarness(t)
+	h.serveManifests(remote("places.search", `:resources {:timeout-ms 50}`)+remote("places.find", ""), map[string]func(context.Context, *engine.Call) (engine.Result, error){
 		"places.search": func(ctx context.Context, _ *engine.Call) (engine.Result, error) {
 			<-ctx.Done()
-			return engine.Result{}, &engine.Failure{Kind: engine.TimedOut, Reason: "it took too long", Err: context.Cause(ctx)}
+			return engine.Result{}, &engine.Failure{Kind: engine.TimedOut, Reason: "timed out", Err: context.Cause(ctx)}
 		},
 		"places.find": func(ctx context.Context, _ *engine.Call) (engine.Result, error) {
 			<-ctx.Done()
-			return engine.Result{}, &engine.Failure{Kind: engine.TimedOut, Reason: "it took too long", Err: context.Cause(ctx)}
+			return engine.Result{}, &engine.Failure{Kind: engine.TimedOut, Reason: "timed out", Err: context.Cause(ctx)}
 		},
 	})
 	for _, c := range []struct {
@@ -347,52 +349,52 @@ func TestACallEndsInTime(t *testing.T) {
 		timeout    time.Duration
 		reason     string
 	}{
-		{"places.search", time.Hour, "it took longer than 50ms, the :timeout-ms of its manifest"},
-		{"places.search", 20 * time.Millisecond, "it took longer than the 20ms that its caller gave it"},
-		{"places.find", 20 * time.Millisecond, "it took longer than the 20ms that its caller gave it"},
+		{"places.search", time.Hour, "timed out after 50ms, the :timeout-ms of the manifest"},
+		{"places.search", 20 * time.Millisecond, "timed out after 20ms, the timeout of the caller"},
+		{"places.find", 20 * time.Millisecond, "timed out after 20ms, the timeout of the caller"},
 	} {
 		out, err := h.Call(t.Context(), Request{Capability: c.capability, Input: query("x"), Operator: true, Timeout: c.timeout})
 		if !errors.Is(err, errTimeout) || out.Error.Kind != "timeout" || out.Error.Reason != c.reason {
-			t.Errorf("%s with %v is %+v, %v", c.capability, c.timeout, out.Error, err)
+			t.Errorf("%s with timeout %v: got %+v, %v; want %q", c.capability, c.timeout, out.Error, err, c.reason)
 		}
 	}
 }
 
-func TestARunsBudgetHoldsFromCallToCall(t *testing.T) {
-	h := newHouse(t)
+func TestRunBudgetIsShared(t *testing.T) {
+	h := newHarness(t)
 	b, err := h.BudgetOf(policy.Subject{Run: "r1"}, budget.Amounts{budget.Steps: 2})
 	must(t, err)
 	if again, err := h.BudgetOf(policy.Subject{Run: "r1"}, nil); err != nil || again != b {
-		t.Errorf("asked for again it is another: %v", err)
+		t.Errorf("second BudgetOf returned another budget (%v)", err)
 	}
 	if _, err := h.BudgetOf(policy.Subject{Run: "r1"}, budget.Amounts{budget.Steps: 200}); fault.KindOf(err) != fault.Conflict {
-		t.Errorf("to raise it by the way is %v", err)
+		t.Errorf("BudgetOf with other limits = %v, want kind %v", err, fault.Conflict)
 	}
 	if none, err := h.BudgetOf(policy.Subject{Run: "r2"}, nil); none != nil || err != nil {
-		t.Errorf("a run without limits has %v, %v", none, err)
+		t.Errorf("BudgetOf without limits = %v, %v; want nil", none, err)
 	}
 }
 
-func TestAWarningAboutTheVersionIsInTheResultAndInTheAuditLog(t *testing.T) {
-	h := newHouse(t)
-	h.serves(remote("places.search", ""), map[string]func(context.Context, *engine.Call) (engine.Result, error){"places.search": gives(answer42)})
+func TestVersionWarningIsReturnedAndRecorded(t *testing.T) {
+	h := newHarness(t)
+	h.serveManifests(remote("places.search", ""), map[string]func(context.Context, *engine.Call) (engine.Result, error){"places.search": returning(answer42)})
 	const warning = "version 2.0.0 is revoked"
-	h.caps.(shelf)["places.search"].Warning = warning
+	h.caps.(capabilityMap)["places.search"].Warning = warning
 	out, err := h.Call(t.Context(), Request{Capability: "places.search", Input: json.RawMessage(`{"query":"x"}`), Operator: true})
 	must(t, err)
 	if out.Warning != warning {
-		t.Errorf("the result has the warning %q", out.Warning)
+		t.Errorf("warning of the result = %q, want %q", out.Warning, warning)
 	}
 	for _, kind := range []chain.Kind{chain.CallStarted, chain.CallEnded} {
 		all, err := h.chain.Entries(t.Context(), chain.Query{Kinds: []chain.Kind{kind}})
 		must(t, err)
 		if len(all) != 1 {
-			t.Fatalf("%d entries of kind %s", len(all), kind)
+			t.Fatalf("got %d entries of kind %s, want 1", len(all), kind)
 		}
 		var r CallRecord
 		must(t, json.Unmarshal(all[0].Body, &r))
 		if r.Warning != warning {
-			t.Errorf("%s has the warning %q", kind, r.Warning)
+			t.Errorf("warning of %s = %q, want %q", kind, r.Warning, warning)
 		}
 	}
 }

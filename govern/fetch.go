@@ -15,126 +15,130 @@ import (
 	"glasshouse/fault"
 )
 
-// A Fetcher makes the requests of a capability that has no jail, by the same rules and
-// with the same records: they go through a proxy of its own. It is safe for concurrent
-// use.
+// A Fetcher makes HTTP requests for a capability without a jail. They pass through an egress
+// proxy of their own, with the same rules and records as those of a jail. A Fetcher is safe
+// for concurrent use.
 type Fetcher struct {
-	proxy  *egress.Proxy
-	way    *way
-	client *http.Transport
-	served sync.WaitGroup
+	proxy     *egress.Proxy
+	loopback  *loopback
+	transport *http.Transport
+	wg        sync.WaitGroup
 }
 
-// NewFetcher returns what carries the requests of c as e says. secret returns the value
-// of a secret that a request to a host is to carry; the bytes are the caller's.
+// NewFetcher returns a Fetcher for c with the egress rules e. secret returns the value of a
+// secret for a request to a host; the caller of secret owns the bytes. Close releases the
+// Fetcher.
 func (k *Kernel) NewFetcher(c *engine.Installed, e *Egress, secret func(ctx context.Context, name, host string) ([]byte, error)) (*Fetcher, error) {
 	ca, err := egress.NewCA("capability " + c.ID)
 	if err != nil {
 		return nil, err
 	}
 	f := &Fetcher{}
-	if f.way, err = newWay(); err != nil {
+	f.loopback, err = newLoopback()
+	if err != nil {
 		return nil, err
 	}
-	f.proxy, err = egress.New(egress.Config{Jail: c.ID, Rules: e.rules(), Recorder: recorder{k: k, secrets: c.Secrets}, Secret: secret, CA: ca, KeepQuery: e.query()})
+	f.proxy, err = egress.New(egress.Config{Jail: c.ID, Rules: e.rules(), Recorder: recorder{k: k, secrets: c.Secrets}, Secret: secret, CA: ca, KeepQuery: e.recordsQuery()})
 	if err != nil {
-		return nil, errors.Join(err, f.way.Close())
+		return nil, errors.Join(err, f.loopback.Close())
 	}
-	f.client = &http.Transport{
+	f.transport = &http.Transport{
 		Proxy:              func(*http.Request) (*url.URL, error) { return &url.URL{Scheme: "http", Host: "proxy"}, nil },
-		DialContext:        func(ctx context.Context, _, _ string) (net.Conn, error) { return f.way.dial(ctx) },
+		DialContext:        func(ctx context.Context, _, _ string) (net.Conn, error) { return f.loopback.dial(ctx) },
 		DisableCompression: true, MaxIdleConnsPerHost: 4,
 	}
-	if e.looksInside() {
+	if e.interceptsTLS() {
 		roots, err := x509.SystemCertPool()
 		if err != nil {
 			roots = x509.NewCertPool()
 		}
-		roots.AppendCertsFromPEM(ca.PEM()) // that the proxy answers with where it looks inside
-		f.client.TLSClientConfig = &tls.Config{RootCAs: roots}
+		roots.AppendCertsFromPEM(ca.PEM()) // the proxy signs with it when it intercepts TLS
+		f.transport.TLSClientConfig = &tls.Config{RootCAs: roots}
 	}
-	f.served.Go(func() {
-		if err := ignoreClosed(f.proxy.ServeHTTP(f.way)); err != nil {
-			k.cfg.Log.Error("the requests of a capability are not carried any more", "capability", c.ID, "err", err)
+	f.wg.Go(func() {
+		if err := ignoreClosed(f.proxy.ServeHTTP(f.loopback)); err != nil {
+			k.cfg.Log.Error("the egress proxy of a capability failed", "capability", c.ID, "err", err)
 		}
 	})
 	return f, nil
 }
 
-// Do makes a request. A refusal of the proxy is an answer like a server's.
+// Do makes a request. A refusal by the proxy is an HTTP response, not an error.
 func (f *Fetcher) Do(ctx context.Context, r *http.Request) (*http.Response, error) {
 	if s := r.URL.Scheme; s != "http" && s != "https" {
-		return nil, fault.Newf(fault.Invalid, "govern.Fetch", "", "a request to a URL of the scheme %.20q", s)
+		return nil, fault.Newf(fault.Invalid, "govern.Fetch", "", "the URL has the scheme %.20q, want http or https", s)
 	}
-	return f.client.RoundTrip(r.WithContext(ctx))
+	return f.transport.RoundTrip(r.WithContext(ctx))
 }
 
-// Close cuts what is being carried.
+// Close closes open connections and waits for the proxy to end.
 func (f *Fetcher) Close() error {
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
-	err := errors.Join(f.proxy.Close(ctx), f.way.Close())
-	f.client.CloseIdleConnections()
-	f.served.Wait()
+	err := errors.Join(f.proxy.Close(ctx), f.loopback.Close())
+	f.transport.CloseIdleConnections()
+	f.wg.Wait()
 	return err
 }
 
-// A way leads from the one who dials to the one who listens, and nobody else on the
-// host can take it: what others connect is closed.
-type way struct {
+// A loopback is a listener for connections from this process only. It closes connections that
+// other processes of the host make to its port.
+type loopback struct {
 	l      *net.TCPListener
 	conns  chan net.Conn
 	closed chan struct{}
 	once   sync.Once
 
-	mu sync.Mutex // one connection is made at a time
+	mu sync.Mutex // serializes pair
 }
 
-func newWay() (*way, error) {
+func newLoopback() (*loopback, error) {
 	l, err := net.ListenTCP("tcp", &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)})
 	if err != nil {
 		return nil, err
 	}
-	return &way{l: l, conns: make(chan net.Conn), closed: make(chan struct{})}, nil
+	return &loopback{l: l, conns: make(chan net.Conn), closed: make(chan struct{})}, nil
 }
 
-func (w *way) dial(ctx context.Context) (net.Conn, error) {
-	here, there, err := w.pair(ctx)
+func (w *loopback) dial(ctx context.Context) (net.Conn, error) {
+	local, remote, err := w.pair(ctx)
 	if err != nil {
 		return nil, err
 	}
 	select {
-	case w.conns <- there:
-		return here, nil
+	case w.conns <- remote:
+		return local, nil
 	case <-w.closed:
 		err = net.ErrClosed
 	case <-ctx.Done():
 		err = context.Cause(ctx)
 	}
-	return nil, errors.Join(err, here.Close(), there.Close())
+	return nil, errors.Join(err, local.Close(), remote.Close())
 }
 
-// pair makes a connection, and takes its other end.
-func (w *way) pair(ctx context.Context) (here, there net.Conn, err error) {
+// pair dials the listener and accepts the connection.
+func (w *loopback) pair(ctx context.Context) (local, remote net.Conn, err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	var d net.Dialer
-	if here, err = d.DialContext(ctx, "tcp", w.l.Addr().String()); err != nil {
+	local, err = d.DialContext(ctx, "tcp", w.l.Addr().String())
+	if err != nil {
 		return nil, nil, err
 	}
 	for {
-		if there, err = w.l.Accept(); err != nil {
-			return nil, nil, errors.Join(err, here.Close())
+		remote, err = w.l.Accept()
+		if err != nil {
+			return nil, nil, errors.Join(err, local.Close())
 		}
-		if there.RemoteAddr().String() == here.LocalAddr().String() {
-			return here, there, nil
+		if remote.RemoteAddr().String() == local.LocalAddr().String() {
+			return local, remote, nil
 		}
-		there.Close()
+		remote.Close()
 	}
 }
 
 // Accept implements net.Listener.
-func (w *way) Accept() (net.Conn, error) {
+func (w *loopback) Accept() (net.Conn, error) {
 	select {
 	case c := <-w.conns:
 		return c, nil
@@ -144,7 +148,7 @@ func (w *way) Accept() (net.Conn, error) {
 }
 
 // Close implements net.Listener.
-func (w *way) Close() (err error) {
+func (w *loopback) Close() (err error) {
 	w.once.Do(func() {
 		close(w.closed)
 		err = w.l.Close()
@@ -153,4 +157,4 @@ func (w *way) Close() (err error) {
 }
 
 // Addr implements net.Listener.
-func (w *way) Addr() net.Addr { return w.l.Addr() }
+func (w *loopback) Addr() net.Addr { return w.l.Addr() }

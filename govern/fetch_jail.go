@@ -14,25 +14,25 @@ import (
 	"glasshouse/id"
 )
 
-// Fetch makes a request through the egress proxy of a jail: by its rules and limits, and
-// with its records. The caller closes the body of the response. A refusal of the proxy
-// is a response, as it is for programs in the jail.
+// Fetch makes a request through the egress proxy of a jail, with its rules, limits and
+// records. The caller closes the body of the response. A refusal by the proxy is a response,
+// as it is for programs in the jail.
 func (k *Kernel) Fetch(ctx context.Context, jid id.Jail, r *http.Request) (*http.Response, error) {
 	if s := r.URL.Scheme; s != "http" && s != "https" {
 		return nil, fault.Newf(fault.Invalid, "govern.Fetch", "", "the URL has the scheme %.20q, want http or https", s)
 	}
-	w := k.find(jid)
-	if w == nil {
-		return nil, fault.Newf(fault.NotFound, "govern.Fetch", string(jid), "the jail is not governed here")
+	jp := k.find(jid)
+	if jp == nil {
+		return nil, fault.Newf(fault.NotFound, "govern.Fetch", string(jid), "the jail is not running or has no policy context")
 	}
-	w.mu.Lock()
-	proxy, ca := w.proxy, w.ca
-	w.mu.Unlock()
+	jp.mu.Lock()
+	proxy, ca := jp.proxy, jp.ca
+	jp.mu.Unlock()
 	if proxy == nil {
 		return nil, &fault.Error{Op: "govern.Fetch", On: string(jid), Kind: fault.Denied,
-			Err: errors.New("the jail has no network mode proxy, so nothing of it may leave"), Remedy: "create the jail with --network proxy and egress rules"}
+			Err: errors.New("the jail has no egress proxy"), Remedy: "create the jail with --network proxy and egress rules"}
 	}
-	path, err := newWay()
+	path, err := newLoopback()
 	if err != nil {
 		return nil, err
 	}
@@ -48,7 +48,7 @@ func (k *Kernel) Fetch(ctx context.Context, jid id.Jail, r *http.Request) (*http
 		if err != nil {
 			roots = x509.NewCertPool()
 		}
-		roots.AppendCertsFromPEM(ca.PEM()) // with which the proxy answers where it intercepts TLS
+		roots.AppendCertsFromPEM(ca.PEM()) // the proxy signs with it when it intercepts TLS
 		transport.TLSClientConfig = &tls.Config{RootCAs: roots}
 	}
 	end := func() error {
@@ -59,14 +59,14 @@ func (k *Kernel) Fetch(ctx context.Context, jid id.Jail, r *http.Request) (*http
 	if err != nil {
 		return nil, errors.Join(fault.New(fault.Unavailable, "govern.Fetch", r.URL.Host, err), end())
 	}
-	resp.Body = fetched{resp.Body, end}
+	resp.Body = proxiedBody{resp.Body, end}
 	return resp, nil
 }
 
-// A fetched is a body whose end is the end of what carried it.
-type fetched struct {
+// A proxiedBody is a response body. Closing it ends the proxy connection that serves it.
+type proxiedBody struct {
 	io.ReadCloser
 	end func() error
 }
 
-func (f fetched) Close() error { return errors.Join(f.ReadCloser.Close(), f.end()) }
+func (f proxiedBody) Close() error { return errors.Join(f.ReadCloser.Close(), f.end()) }

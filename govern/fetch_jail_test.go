@@ -8,8 +8,8 @@ import (
 	"glasshouse/id"
 )
 
-func TestFetchWithoutAProxyIsRefused(t *testing.T) {
-	h := newHouse(t)
+func TestFetchWithoutProxyIsDenied(t *testing.T) {
+	h := newHarness(t)
 	jid := h.jail(`"allow"`)
 	for _, tt := range []struct {
 		jid  id.Jail

@@ -6,11 +6,11 @@ import (
 	"testing"
 )
 
-func TestSecretsOfAnOwnerAreNotInherited(t *testing.T) {
+func TestInheritDropsOwnedSecrets(t *testing.T) {
 	for raw, want := range map[string]string{
 		"":   "",
 		"{}": "{}",
-		`{ "egress": {"allow":[{"host":"a.example"}], "transform":[{"host":"a.example","headers":{"X":"y"}}]}}`:                                                                                                                         "", // as it is
+		`{ "egress": {"allow":[{"host":"a.example"}], "transform":[{"host":"a.example","headers":{"X":"y"}}]}}`:                                                                                                                         "", // unchanged
 		`{"ca":"c-aaaaaaaaaaaa","egress":{"allow":[{"host":"a.example"}],"transform":[{"host":"a.example","headers":{"X":"y"},"filled":{"Y":[{"text":"Bearer "},{"secret":"key"}]},"owner":"t-1"},{"host":"b.example","headers":{}}]}}`: `{"ca":"c-aaaaaaaaaaaa","egress":{"allow":[{"host":"a.example"}],"transform":[{"host":"a.example","headers":{"X":"y"}},{"host":"b.example","headers":{}}]}}`,
 	} {
 		got, err := Inherit(json.RawMessage(raw))
@@ -21,11 +21,11 @@ func TestSecretsOfAnOwnerAreNotInherited(t *testing.T) {
 			want = raw
 		}
 		if raw == "" && len(got) > 0 || raw != "" && compact(t, got) != compact(t, json.RawMessage(want)) || strings.Contains(raw, "{ ") && string(got) != raw {
-			t.Errorf("of %s is left %s", raw, got)
+			t.Errorf("Inherit(%s) = %s, want %s", raw, got, want)
 		}
 	}
 	if _, err := Inherit(json.RawMessage(`{"egress":{"transfrom":[]}}`)); err == nil {
-		t.Error("what nobody knows is inherited")
+		t.Error("Inherit with an unknown field: got no error")
 	}
 }
 

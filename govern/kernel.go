@@ -1,14 +1,14 @@
-// Package govern is the kernel that everything leaving a jail passes. Whoever
-// asks, and whatever about, it is one question, decided by one set of rules; a
-// person is asked if these say so; and what became of it is in the causal chain
-// before it is done.
+// Package govern is the policy engine (the governance kernel). Every action that leaves a jail
+// is one question, decided by one set of rules. If the rules require approval, a person
+// decides. The decision is in the audit log before the action happens.
 //
-//	plugin, gateway ─┐
-//	enforce ─────────┼─▶ Judge: policy ▸ approval ▸ chain ─▶ Verdict
-//	egress ──────────┘
+// plugin, gateway ─┐
+// enforce ─────────┼─▶ Judge: policy ▸ approval ▸ chain ─▶ Verdict
+// egress ──────────┘
 //
-// A jail that is governed is a ward: its rules, its proxy and its certificate
-// authority, from before its first instruction until its last process has ended.
+// Each governed jail has a jailPolicy: its rules, its egress proxy and its certificate
+// authority. It exists from before the jail's first instruction until its last process has
+// ended.
 package govern
 
 import (
@@ -28,106 +28,107 @@ import (
 	"glasshouse/policy"
 )
 
-// A Tag says in the trail of decisions how one came about.
+// A Tag is the basis of a decision in the audit log.
 type Tag string
 
 const (
-	Autonomous  Tag = "AUTONOMOUS"  // the permissions allow it
-	Whitelisted Tag = "WHITELISTED" // the list of pre-approved actions names it
-	Approved    Tag = "APPROVED"    // a person allowed it
-	Denied      Tag = "DENIED"      // a rule or a person refused it, or nobody answered
+	Autonomous  Tag = "AUTONOMOUS"  // allowed by the permissions
+	Whitelisted Tag = "WHITELISTED" // on the list of pre-approved actions
+	Approved    Tag = "APPROVED"    // allowed by a person
+	Denied      Tag = "DENIED"      // denied by a rule or a person, or not answered
 )
 
-// A Chain is where the kernel records: chain.Chain.
+// A Chain is the audit log. *chain.Chain implements it.
 type Chain interface {
 	Append(ctx context.Context, e chain.Entry) (chain.Entry, error)
 	AppendAll(ctx context.Context, entries []chain.Entry) []error
 	Entries(ctx context.Context, q chain.Query) ([]chain.Entry, error)
 }
 
-// Config is what a Kernel works with.
+// Config is the configuration of a Kernel.
 type Config struct {
 	Chain   Chain
-	Secrets Secrets // nil: there are none
-	Refuser Refuser // nil: what is denied is refused when it is asked, and not before
-	Dir     string  // where certificate authorities are kept
+	Secrets Secrets // nil: no secrets
+	Refuser Refuser // nil: denials are enforced only through the seccomp listener
+	Dir     string  // directory of certificate authorities
 	Log     *slog.Logger
 }
 
-// A Kernel decides for all jails of a daemon. It is safe for concurrent use.
+// A Kernel is the policy engine of a daemon, for all its jails. It is safe for concurrent use.
 type Kernel struct {
-	cfg   Config
-	notes notes
-	name  string // of this kernel, among those before and after it
+	cfg      Config
+	notes    noteQueue
+	instance string // random id of this Kernel
 
-	carried carried
+	traffic traffic
 
 	queue atomic.Pointer[approval.Queue]
 
-	caps    Capabilities // nil: there are none
+	caps    Capabilities // nil: no capabilities
 	engines map[manifest.Runtime]engine.Engine
-	calls   called
+	recent  recentCalls
 
 	mu      sync.Mutex
-	wards   map[id.Jail]*ward
-	runs    map[id.Run]*ward     // of those that are in no jail; nothing but rules is theirs
-	budgets map[string]runBudget // by run
+	jails   map[id.Jail]*jailPolicy
+	runs    map[id.Run]*jailPolicy // runs outside of jails; only rules are set
+	budgets map[string]runBudget   // by run
 }
 
-// New returns a kernel without wards.
+// New returns a Kernel without jails. Close releases it.
 func New(cfg Config) *Kernel {
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
-	k := &Kernel{cfg: cfg, name: rand.Text(), wards: map[id.Jail]*ward{}, runs: map[id.Run]*ward{}, budgets: map[string]runBudget{}}
+	k := &Kernel{cfg: cfg, instance: rand.Text(), jails: map[id.Jail]*jailPolicy{}, runs: map[id.Run]*jailPolicy{}, budgets: map[string]runBudget{}}
 	k.notes.start(k)
 	return k
 }
 
-// Close releases all wards and waits until what was noted is recorded.
+// Close releases all jails and waits until the queued audit log entries are recorded.
 func (k *Kernel) Close() error {
 	k.mu.Lock()
-	wards := make([]id.Jail, 0, len(k.wards))
-	for jid := range k.wards {
+	wards := make([]id.Jail, 0, len(k.jails))
+	for jid := range k.jails {
 		wards = append(wards, jid)
 	}
 	k.mu.Unlock()
 	for _, jid := range wards {
-		k.letGo(jid)
+		k.endJail(jid)
 	}
 	k.notes.stop()
 	return nil
 }
 
-// A Verdict is what became of a question.
+// A Verdict is the decision of a question.
 type Verdict struct {
 	Allow    bool            `json:"allow"`
 	Tag      Tag             `json:"tag"`
 	Decision policy.Decision `json:"decision"`
 	By       string          `json:"by,omitempty"`      // the person who answered
-	Instead  string          `json:"instead,omitempty"` // what is allowed in its place
-	Entry    int64           `json:"entry"`             // of the chain
+	Instead  string          `json:"instead,omitempty"` // the resource that was approved instead
+	Entry    int64           `json:"entry"`             // the audit log entry
 }
 
-// An Ask is a question, and what came before it.
+// An Ask is a question and its context.
 type Ask struct {
 	policy.Question
-	Parent  int64           // the entry of the chain that it comes from; 0 is none
-	Context json.RawMessage // what helps a person to decide; may be nil
-	Patient context.Context // ends when nobody waits for a person any more, before what is asked for need end; nil: with that
+	Parent  int64           // the audit log entry that caused it; 0: none
+	Context json.RawMessage // shown to the approver; may be nil
+	Patient context.Context // ends the wait for an approval; nil: only the context of the request does
 
-	Operator bool          // a person with the right to it asks: no jail's rules apply
-	Always   string        // why a person is asked whatever the rules allow; "": only if they say so
-	Tier     approval.Tier // what it takes at least
+	Operator bool          // an authorized person asks; no jail policy applies
+	Always   string        // reason to require approval even if the rules allow; "": follow the rules
+	Tier     approval.Tier // minimum approval tier
 }
 
-// Decide says what the rules say, and does nothing else.
-func (k *Kernel) Decide(q policy.Question) policy.Decision { return k.decide(q, false) }
+// Decide evaluates the rules. It requests no approval and records nothing.
+func (k *Kernel) Decide(q policy.Question) policy.Decision { return k.evaluate(q, false) }
 
-// decide decides. Without rules a question is asked if asks is set.
-func (k *Kernel) decide(q policy.Question, asks bool) policy.Decision {
-	if w := k.over(q.Subject); w != nil {
-		if rules, agent := w.rules.get(); rules != nil {
+// evaluate evaluates the rules. Without rules the effect is ask if asks is set, and deny
+// otherwise.
+func (k *Kernel) evaluate(q policy.Question, asks bool) policy.Decision {
+	if jp := k.policyFor(q.Subject); jp != nil {
+		if rules, agent := jp.rules.get(); rules != nil {
 			if q.Subject.Agent == "" {
 				q.Subject.Agent = agent
 			}
@@ -137,46 +138,43 @@ func (k *Kernel) decide(q policy.Question, asks bool) policy.Decision {
 	return Unruled(asks)
 }
 
-// Unruled is the decision about a jail without rules, of which somebody wants to be
-// asked or not.
+// Unruled returns the decision for a jail without rules: ask or deny.
 func Unruled(asks bool) policy.Decision {
 	if asks {
-		return askAnyway
+		return askUnruled
 	}
-	return noRules
+	return denyUnruled
 }
 
-// askAnyway is the decision of a jail without rules of which somebody wants to
-// be asked.
-var askAnyway = policy.Decision{
+// askUnruled is the decision for a jail without rules whose egress rules request approval.
+var askUnruled = policy.Decision{
 	Effect: policy.Ask,
 	Rule:   policy.Rule{Action: "*", Pattern: "*", Effect: policy.Ask, File: "egress"},
-	Reason: "no egress rule allows it, and the jail is to ask",
-	Remedy: "wait for the answer",
+	Reason: "no egress rule allows it, and the egress rules request approval",
+	Remedy: "wait for the approval",
 }
 
-// noRules is the decision where nothing decides. Nobody who would be asked about
-// a jail without rules said that he wants to be.
-var noRules = policy.Decision{
+// denyUnruled is the decision for a jail without rules: no approver is configured.
+var denyUnruled = policy.Decision{
 	Effect: policy.Deny, Final: true,
 	Rule:   policy.Rule{Action: "*", Pattern: "*", Effect: policy.Deny, File: "kernel"},
-	Reason: "the jail has no policy, and without one nothing is allowed that is asked about",
+	Reason: "the jail has no policy, so the action is denied",
 	Remedy: "give the jail a policy",
 }
 
-// Judge decides a question for good: by the rules or, if they say so, by a
-// person, for whom it waits until ctx ends. When it returns without an error the
-// decision is in the chain. After an error nothing is allowed.
+// Judge decides a question by the rules and, if they require it, by an approval. It blocks
+// until the approval is given or ctx ends. If the error is nil, the decision is in the audit
+// log. After an error the action must not happen.
 func (k *Kernel) Judge(ctx context.Context, a Ask) (Verdict, error) { return k.judge(ctx, a, false) }
 
 func (k *Kernel) judge(ctx context.Context, a Ask, asks bool) (Verdict, error) {
 	a.Subject.Agent = k.agentOf(a.Subject)
-	v := Verdict{Decision: k.decide(a.Question, asks)}
+	v := Verdict{Decision: k.evaluate(a.Question, asks)}
 	if a.Operator && a.Subject.Jail == "" {
-		v.Decision = operator(a.Question)
+		v.Decision = operatorDecision(a.Question)
 	}
 	if a.Always != "" {
-		v.Decision = asking(v.Decision, a.Question, a.Always)
+		v.Decision = alwaysAsk(v.Decision, a.Question, a.Always)
 	}
 	parent := a.Parent
 	switch v.Decision.Effect {
@@ -186,7 +184,7 @@ func (k *Kernel) judge(ctx context.Context, a Ask, asks bool) (Verdict, error) {
 			v.Tag = Whitelisted
 		}
 	case policy.Ask:
-		answer, err := k.ask(ctx, a, v.Decision)
+		answer, err := k.requestApproval(ctx, a, v.Decision)
 		if err != nil {
 			return Verdict{}, err
 		}
@@ -199,7 +197,7 @@ func (k *Kernel) judge(ctx context.Context, a Ask, asks bool) (Verdict, error) {
 			v.Decision.Reason = answer.reason
 		}
 		if v.Instead != "" {
-			k.changed(a.Question, &v)
+			k.judgeSubstitute(a.Question, &v)
 		}
 		if answer.entry != 0 {
 			parent = answer.entry
@@ -207,7 +205,7 @@ func (k *Kernel) judge(ctx context.Context, a Ask, asks bool) (Verdict, error) {
 	default:
 		v.Tag = Denied
 	}
-	e, err := k.cfg.Chain.Append(context.WithoutCancel(ctx), k.decided(ctx, a.Question, v, parent))
+	e, err := k.cfg.Chain.Append(context.WithoutCancel(ctx), k.decisionEntry(ctx, a.Question, v, parent))
 	if err != nil {
 		return Verdict{}, fmt.Errorf("record the decision: %w", err)
 	}
@@ -215,32 +213,32 @@ func (k *Kernel) judge(ctx context.Context, a Ask, asks bool) (Verdict, error) {
 	return v, nil
 }
 
-// changed judges what a person put in the place of a question. What a rule denies
-// stays denied; about what it would ask the person is asked already. And what the
-// machine's kernel or the proxy holds is not another thing because somebody says so.
-func (k *Kernel) changed(q policy.Question, v *Verdict) {
-	held := q.Attributes["observed"] == "true"
+// judgeSubstitute evaluates the resource that an approver substituted. A resource that the
+// rules deny stays denied; one that needs approval already has it. An action observed by
+// seccomp or the egress proxy cannot be replaced, so it is denied.
+func (k *Kernel) judgeSubstitute(q policy.Question, v *Verdict) {
+	observed := q.Attributes["observed"] == "true"
 	q.Resource, q.Attributes = v.Instead, nil
-	switch d := k.decide(q, true); {
+	switch d := k.evaluate(q, true); {
 	case d.Effect == policy.Deny:
 		v.Allow, v.Tag, v.Decision, v.Instead = false, Denied, d, ""
-	case held:
+	case observed:
 		v.Allow, v.Tag = false, Denied
-		v.Decision.Remedy = "do what is allowed in its place"
+		v.Decision.Remedy = "use the resource that was approved instead"
 	}
 }
 
-// agentOf is the agent whose rules apply to a subject.
+// agentOf returns the agent whose rules apply to a subject.
 func (k *Kernel) agentOf(s policy.Subject) string {
-	if w := k.over(s); w != nil && s.Agent == "" {
-		_, agent := w.rules.get()
+	if jp := k.policyFor(s); jp != nil && s.Agent == "" {
+		_, agent := jp.rules.get()
 		return agent
 	}
 	return s.Agent
 }
 
-func (k *Kernel) find(jid id.Jail) *ward {
+func (k *Kernel) find(jid id.Jail) *jailPolicy {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	return k.wards[jid]
+	return k.jails[jid]
 }

@@ -14,8 +14,8 @@ import (
 	"glasshouse/policy"
 )
 
-// mask returns a mask for the secrets that a subject has or had, and for those that have
-// names. nil masks nothing.
+// mask returns a mask for the secrets that a subject has or had, and for the named secrets. A
+// nil mask changes nothing.
 func (k *Kernel) mask(ctx context.Context, who policy.Subject, names ...string) *redact.Mask {
 	if k.cfg.Secrets == nil {
 		return nil
@@ -23,7 +23,7 @@ func (k *Kernel) mask(ctx context.Context, who policy.Subject, names ...string) 
 	return k.cfg.Secrets.Mask(ctx, who, names)
 }
 
-// masked returns a question as it may be recorded and shown to people.
+// masked returns a question with secrets masked, for recording and display.
 func masked(m *redact.Mask, q policy.Question) policy.Question {
 	if m == nil {
 		return q
@@ -39,7 +39,7 @@ func masked(m *redact.Mask, q policy.Question) policy.Question {
 	return q
 }
 
-// masked masks all that a record of a decision has from the asker.
+// masked returns the record with all caller-supplied values masked.
 func (d Decided) masked(m *redact.Mask) Decided {
 	if m == nil {
 		return d
@@ -50,7 +50,7 @@ func (d Decided) masked(m *redact.Mask) Decided {
 	return d
 }
 
-// maskRecord masks what a record of the proxy has from the jail or the server.
+// maskRecord masks the values in an egress record that come from the jail or the server.
 func maskRecord(m *redact.Mask, r egress.Record) egress.Record {
 	if m == nil {
 		return r
@@ -65,8 +65,8 @@ func maskJSON(m *redact.Mask, text json.RawMessage) json.RawMessage {
 	return text
 }
 
-// maskError returns an error of a call as it may be answered and recorded. One in which
-// there is a secret keeps its kinds, and wraps nothing: what it wrapped could print it.
+// maskError returns an error for recording and display. If the text contains a secret, the
+// result keeps the error kinds but wraps nothing: a wrapped error could print the secret.
 func maskError(m *redact.Mask, err error) error {
 	if m == nil || err == nil {
 		return err
@@ -89,7 +89,7 @@ func maskError(m *redact.Mask, err error) error {
 	return &maskedError{text: text, kinds: kindsOf(err), remedy: remedy}
 }
 
-// A maskedError is an error whose text held a secret.
+// A maskedError replaces an error whose text contained a secret.
 type maskedError struct {
 	text, remedy string
 	kinds        error
@@ -100,7 +100,7 @@ func (e *maskedError) Unwrap() []error {
 	return []error{e.kinds, &fault.Error{Remedy: e.remedy}}
 }
 
-// kindsOf returns what programs test an error for, without its text.
+// kindsOf returns the kinds of an error that errors.Is can test for, without its text.
 func kindsOf(err error) error {
 	var kinds []error
 	if kind := fault.KindOf(err); kind != "" {
@@ -114,8 +114,8 @@ func kindsOf(err error) error {
 	return errors.Join(kinds...)
 }
 
-// secretNames are the secrets whose values the call can have: those of its
-// capability, and of the capabilities that it is called by.
+// secretNames returns the secrets whose values the call can have: those of its capability and
+// of the calling capabilities.
 func (c *call) secretNames() []string {
 	if c.cap == nil {
 		return c.req.secrets
@@ -123,25 +123,25 @@ func (c *call) secretNames() []string {
 	return slices.Concat(c.req.secrets, c.cap.Secrets)
 }
 
-// mask returns the mask for the call's secrets, as their values are now.
+// mask returns the mask for the current values of the call's secrets.
 func (c *call) mask(ctx context.Context) *redact.Mask {
 	return c.k.mask(context.WithoutCancel(ctx), c.req.Who, c.secretNames()...)
 }
 
-// maskOutput masks what the call answers. Masking happens after the output was checked:
-// the type describes what the program returned.
+// maskOutput masks the output of the call. It runs after the output was checked, because the
+// schema describes the unmasked output.
 func (c *call) maskOutput(m *redact.Mask) error {
 	text, found, number := m.JSON(c.out.Output)
 	if !found {
 		return nil
 	}
 	if number {
-		return &engine.Failure{Kind: engine.Garbled, Reason: "the output contains the value of a secret as a number, and is withheld"}
+		return &engine.Failure{Kind: engine.Garbled, Reason: "the output contains the value of a secret as a number and is withheld"}
 	}
 	c.out.Output = text
 	value, err := c.cap.Output.FromJSON(text)
 	if err != nil {
-		return &engine.Failure{Kind: engine.Garbled, Reason: fmt.Sprintf("the output contains the value of a secret, and is withheld: masked, it is not of the type that the manifest declares: %s", m.Text(err.Error()))}
+		return &engine.Failure{Kind: engine.Garbled, Reason: fmt.Sprintf("the output contains the value of a secret and is withheld: the masked output does not match the schema of the manifest: %s", m.Text(err.Error()))}
 	}
 	c.out.value = value
 	return nil

@@ -19,18 +19,20 @@ import (
 	"glasshouse/rtfs/form"
 )
 
-// vault has secrets by name, and the jail that one of them is granted to.
-type vault struct {
+// fakeSecrets holds secrets by name, and the name of the secret granted to each jail.
+type fakeSecrets struct {
 	values  map[string]string
 	granted map[id.Jail]string
 }
 
-func (v vault) Inject(context.Context, id.Jail, string, string) ([]byte, error) { return nil, nil }
-func (v vault) InjectOwned(context.Context, id.Jail, string, string, string) ([]byte, error) {
+func (v fakeSecrets) Inject(context.Context, id.Jail, string, string) ([]byte, error) {
 	return nil, nil
 }
-func (v vault) Missing(string, []string) []string { return nil }
-func (v vault) Mask(_ context.Context, who policy.Subject, names []string) *redact.Mask {
+func (v fakeSecrets) InjectOwned(context.Context, id.Jail, string, string, string) ([]byte, error) {
+	return nil, nil
+}
+func (v fakeSecrets) Missing(string, []string) []string { return nil }
+func (v fakeSecrets) Mask(_ context.Context, who policy.Subject, names []string) *redact.Mask {
 	var values []string
 	for _, name := range append(slices.Clone(names), v.granted[who.Jail]) {
 		values = append(values, v.values[name])
@@ -43,8 +45,8 @@ const (
 	jailKey = "jail-own-secret"
 )
 
-// chainText is all that the chain holds.
-func (h *house) chainText() string {
+// chainText returns all audit log entries as JSON.
+func (h *harness) chainText() string {
 	h.t.Helper()
 	must(h.t, h.Settle(h.t.Context()))
 	entries, err := h.chain.Entries(h.t.Context(), chain.Query{})
@@ -54,25 +56,25 @@ func (h *house) chainText() string {
 	return string(text)
 }
 
-func (h *house) holdsNone(what, text string) {
+func (h *harness) checkNoSecret(what, text string) {
 	h.t.Helper()
 	for _, value := range []string{apiKey, jailKey} {
 		if redact.New(value).Text(text) != text {
-			h.t.Errorf("%s holds the secret %q, want it masked: %s", what, value, text)
+			h.t.Errorf("%s contains the secret %q, want it masked: %s", what, value, text)
 		}
 	}
 }
 
-// masking is a house with a secret of the capability and one of a jail.
-func masking(t *testing.T) (*house, id.Jail) {
-	v := vault{map[string]string{"API_KEY": apiKey, "JAIL_KEY": jailKey}, map[id.Jail]string{}}
-	h := newHouse(t, func(c *Config) { c.Secrets = v })
+// newMaskingHarness returns a harness with a secret of the capability and one of the jail.
+func newMaskingHarness(t *testing.T) (*harness, id.Jail) {
+	v := fakeSecrets{map[string]string{"API_KEY": apiKey, "JAIL_KEY": jailKey}, map[id.Jail]string{}}
+	h := newHarness(t, func(c *Config) { c.Secrets = v })
 	jid := h.jail(`"allow"`)
 	v.granted[jid] = "JAIL_KEY"
 	return h, jid
 }
 
-func TestACallReturnsAndRecordsNoSecret(t *testing.T) {
+func TestCallMasksSecrets(t *testing.T) {
 	text := func(s string) *form.Map { return form.NewMap(form.Keyword("n"), s) }
 	for name, do := range map[string]func(context.Context, *engine.Call) (engine.Result, error){
 		"output": func(context.Context, *engine.Call) (engine.Result, error) {
@@ -105,55 +107,55 @@ func TestACallReturnsAndRecordsNoSecret(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			h, jid := masking(t)
+			h, jid := newMaskingHarness(t)
 			manifest := strings.Replace(remote("places.search", ":secrets [:API_KEY]"), "[:n :int]", "[:n :string]", 1)
-			h.serves(manifest, map[string]func(context.Context, *engine.Call) (engine.Result, error){"places.search": do})
+			h.serveManifests(manifest, map[string]func(context.Context, *engine.Call) (engine.Result, error){"places.search": do})
 			out, err := h.Call(t.Context(), Request{Capability: "places.search", Input: query(jailKey), Who: policy.Subject{Jail: jid}})
 			answer, jerr := json.Marshal(out)
 			must(t, jerr)
-			h.holdsNone("the answer", string(answer))
+			h.checkNoSecret("the result", string(answer))
 			if apiKey[:8] == "sk-live-" && strings.Contains(string(answer), apiKey[:8]) {
-				t.Errorf("the answer holds the beginning of a secret: %s", answer)
+				t.Errorf("the result contains a prefix of a secret: %s", answer)
 			}
-			h.holdsNone("the chain", h.chainText())
+			h.checkNoSecret("the audit log", h.chainText())
 			if err != nil {
-				h.holdsNone("the error", err.Error())
+				h.checkNoSecret("the error", err.Error())
 				for e := err; e != nil; e = errors.Unwrap(e) {
-					h.holdsNone("the cause of the error", e.Error())
+					h.checkNoSecret("the cause of the error", e.Error())
 				}
 				if name == "error" && !errors.Is(err, fault.Unavailable) {
-					t.Errorf("the masked error is of kind %q, want %q", fault.KindOf(err), fault.Unavailable)
+					t.Errorf("kind of the masked error = %q, want %q", fault.KindOf(err), fault.Unavailable)
 				}
 				if name == "failure" && engine.KindOf(err) != engine.Failed {
-					t.Errorf("the masked failure is of kind %q, want %q", engine.KindOf(err), engine.Failed)
+					t.Errorf("kind of the masked failure = %q, want %q", engine.KindOf(err), engine.Failed)
 				}
 			}
 			again, err := h.Called(out.ID)
 			must(t, err)
 			answer, jerr = json.Marshal(again)
 			must(t, jerr)
-			h.holdsNone("the remembered call", string(answer))
+			h.checkNoSecret("the remembered call", string(answer))
 		})
 	}
 }
 
-func TestASecretAsANumberIsWithheld(t *testing.T) {
-	v := vault{map[string]string{"API_KEY": "48151623"}, nil}
-	h := newHouse(t, func(c *Config) { c.Secrets = v })
-	h.serves(remote("places.search", ":secrets [:API_KEY]"), map[string]func(context.Context, *engine.Call) (engine.Result, error){
-		"places.search": gives(form.NewMap(form.Keyword("n"), int64(48151623)))})
+func TestNumericSecretIsWithheld(t *testing.T) {
+	v := fakeSecrets{map[string]string{"API_KEY": "48151623"}, nil}
+	h := newHarness(t, func(c *Config) { c.Secrets = v })
+	h.serveManifests(remote("places.search", ":secrets [:API_KEY]"), map[string]func(context.Context, *engine.Call) (engine.Result, error){
+		"places.search": returning(form.NewMap(form.Keyword("n"), int64(48151623)))})
 	out, err := h.Call(t.Context(), Request{Capability: "places.search", Input: query("x"), Operator: true})
 	if engine.KindOf(err) != engine.Garbled || out.Output != nil {
-		t.Errorf("a secret as a number: got %s, %v, want a failure of kind %q", out.Output, err, engine.Garbled)
+		t.Errorf("numeric secret: got %s, %v, want a failure of kind %q", out.Output, err, engine.Garbled)
 	}
 	if text := h.chainText(); strings.Contains(text, "48151623") {
-		t.Errorf("the chain holds the number: %s", text)
+		t.Errorf("the audit log contains the number: %s", text)
 	}
 }
 
-func TestACalledCapabilityRecordsNoSecretOfItsCaller(t *testing.T) {
-	h, _ := masking(t)
-	h.serves(remote("outer.key", ":secrets [:API_KEY]")+remote("inner.echo", ""), map[string]func(context.Context, *engine.Call) (engine.Result, error){
+func TestNestedCallMasksTheCallersSecrets(t *testing.T) {
+	h, _ := newMaskingHarness(t)
+	h.serveManifests(remote("outer.key", ":secrets [:API_KEY]")+remote("inner.echo", ""), map[string]func(context.Context, *engine.Call) (engine.Result, error){
 		"outer.key": func(ctx context.Context, c *engine.Call) (engine.Result, error) {
 			_, err := c.Host.Call(ctx, "inner.echo", form.NewMap(form.Keyword("query"), "with "+apiKey))
 			return engine.Result{Output: answer42}, err
@@ -165,26 +167,26 @@ func TestACalledCapabilityRecordsNoSecretOfItsCaller(t *testing.T) {
 	_, err := h.Call(t.Context(), Request{Capability: "outer.key", Input: query("x"), Operator: true})
 	must(t, err)
 	text := h.chainText()
-	h.holdsNone("the chain", text)
+	h.checkNoSecret("the audit log", text)
 	if !strings.Contains(text, "with ****") {
-		t.Errorf("the chain does not have the masked input of the inner call: %s", text)
+		t.Errorf("the masked input of the inner call is not in the audit log: %s", text)
 	}
 }
 
-func TestAQuestionIsRecordedAndShownMasked(t *testing.T) {
-	h, jid := masking(t)
+func TestQuestionsAreRecordedMasked(t *testing.T) {
+	h, jid := newMaskingHarness(t)
 	line := "curl -H 'Authorization: " + jailKey + "' https://a.example.com"
 	_, err := h.Judge(t.Context(), Ask{Question: policy.Question{Subject: policy.Subject{Jail: jid}, Action: "bash", Resource: line, Attributes: map[string]string{"env": jailKey}}})
 	must(t, err)
 	h.Said(policy.Question{Subject: policy.Subject{Jail: jid}, Action: "bash", Resource: line})
 	recorder{k: h.Kernel, jid: jid}.Record(egress.Record{Request: egress.Request{Host: jailKey + ".example.com", Path: "/?key=" + jailKey}, Detail: jailKey})
-	h.holdsNone("the chain", h.chainText())
+	h.checkNoSecret("the audit log", h.chainText())
 }
 
-func TestAMaskedQuestionIsAllowedOnceOnly(t *testing.T) {
-	h, _ := masking(t)
+func TestMaskedQuestionAllowsScopeOnceOnly(t *testing.T) {
+	h, _ := newMaskingHarness(t)
 	jid := h.jail(`{"bash": "ask"}`)
-	h.cfg.Secrets.(vault).granted[jid] = "JAIL_KEY"
+	h.cfg.Secrets.(fakeSecrets).granted[jid] = "JAIL_KEY"
 	line := "send " + jailKey
 	done := make(chan Verdict, 1)
 	go func() {
@@ -197,16 +199,16 @@ func TestAMaskedQuestionIsAllowedOnceOnly(t *testing.T) {
 		}
 		done <- v
 	}()
-	r := h.pending()
+	r := h.waitPending()
 	shown, err := json.Marshal(r)
 	must(t, err)
-	h.holdsNone("the request", string(shown))
+	h.checkNoSecret("the request", string(shown))
 	if !slices.Equal(r.Scopes, []approval.Scope{approval.Once}) {
-		t.Errorf("a masked question may be answered %v, want only %q: its stars would be wildcards", r.Scopes, approval.Once)
+		t.Errorf("scopes of a masked question = %v, want only %q: its asterisks would be wildcards", r.Scopes, approval.Once)
 	}
-	h.answers(r, approval.Answer{Verdict: approval.Allow, Scope: approval.Once})
+	h.answer(r, approval.Answer{Verdict: approval.Allow, Scope: approval.Once})
 	if v := <-done; !v.Allow || v.Instead != "" {
-		t.Errorf("the verdict is %+v, want the question itself allowed", v)
+		t.Errorf("verdict = %+v, want the question itself allowed", v)
 	}
-	h.holdsNone("the chain", h.chainText())
+	h.checkNoSecret("the audit log", h.chainText())
 }

@@ -13,25 +13,25 @@ import (
 	"glasshouse/policy"
 )
 
-// A Decided is the body of a decision in the chain.
+// A Decided is the body of an audit log entry about a decision.
 type Decided struct {
 	Action     string            `json:"action"`
 	Resource   string            `json:"resource"`
 	Attributes map[string]string `json:"attributes,omitempty"`
-	Effect     policy.Effect     `json:"effect"` // of the rule
+	Effect     policy.Effect     `json:"effect"` // effect of the rule
 	Allowed    bool              `json:"allowed"`
 	Tag        Tag               `json:"tag"`
 	Rule       policy.Rule       `json:"rule"`
 	Reason     string            `json:"reason,omitempty"`
 	By         string            `json:"by,omitempty"`
 	Instead    string            `json:"instead,omitempty"`
-	Cut        bool              `json:"cut,omitempty"` // the resource was longer
+	Cut        bool              `json:"cut,omitempty"` // the resource was truncated
 }
 
-// maxResource is how much of a resource, or of an attribute, an entry holds.
+// maxResource is the maximum length of a resource or attribute in an entry, in bytes.
 const maxResource = 16 << 10
 
-func (k *Kernel) decided(ctx context.Context, q policy.Question, v Verdict, parent int64) chain.Entry {
+func (k *Kernel) decisionEntry(ctx context.Context, q policy.Question, v Verdict, parent int64) chain.Entry {
 	d := Decided{
 		Action: q.Action, Resource: q.Resource, Attributes: q.Attributes,
 		Effect: v.Decision.Effect, Allowed: v.Allow, Tag: v.Tag,
@@ -43,7 +43,7 @@ func (k *Kernel) decided(ctx context.Context, q policy.Question, v Verdict, pare
 	return entry(chain.Decided, q.Subject, parent, d)
 }
 
-// entry makes an entry of the chain.
+// entry returns an audit log entry.
 func entry(kind chain.Kind, who policy.Subject, parent int64, body any) chain.Entry {
 	return chain.Entry{Kind: kind, Jail: who.Jail, Session: who.Session, Run: who.Run, Agent: who.Agent, Parent: parent, Body: bodyOf(body)}
 }
@@ -51,15 +51,15 @@ func entry(kind chain.Kind, who policy.Subject, parent int64, body any) chain.En
 func bodyOf(body any) json.RawMessage {
 	b, err := json.Marshal(body)
 	if err != nil {
-		return json.RawMessage(`{"unreadable":true}`) // bodies are structs of ours; that it happened is kept
+		return json.RawMessage(`{"unreadable":true}`) // not reached: bodies are plain structs; the entry itself must not be lost
 	}
 	return b
 }
 
-// notes are entries that nobody waits for, recorded in the order in which they
-// came. If they cannot be recorded the log of the daemon says so, and new ones
-// are still tried: the disk may have room again.
-type notes struct {
+// noteQueue records audit log entries asynchronously, in order. Entries that cannot be
+// recorded are logged and dropped; later entries are still tried, since the disk may have
+// space again.
+type noteQueue struct {
 	queue chan note
 	wg    sync.WaitGroup
 
@@ -68,15 +68,15 @@ type notes struct {
 	closed bool
 }
 
-// A note is an entry whose body is written when it is recorded: whoever notes something
-// does not wait for that either, and leaves it as it is.
+// A note is a queued entry. Its body may be encoded when it is recorded; the caller of add
+// must not change it.
 type note struct {
 	chain.Entry
-	body func() any // nil: the entry has it
+	body func() any // nil: Entry.Body is set
 
-	// settled is closed when all that came before is recorded, or could not be; such
-	// a note is no entry itself. nil: it is one.
-	settled chan struct{}
+	// flushed is closed when all earlier notes are recorded or have failed. A note with
+	// flushed set is not an entry. May be nil.
+	flushed chan struct{}
 }
 
 func (n note) entry() chain.Entry {
@@ -87,61 +87,61 @@ func (n note) entry() chain.Entry {
 	return e
 }
 
-// noteRoom is how many notes may wait before those who note wait, too.
-const noteRoom = 4096
+// maxQueuedNotes is the capacity of the queue. If it is full, add blocks.
+const maxQueuedNotes = 4096
 
-// noteBatch is how many are recorded together.
-const noteBatch = 512
+// maxNoteBatch is the maximum number of entries recorded in one transaction.
+const maxNoteBatch = 512
 
-func (n *notes) start(k *Kernel) {
-	n.queue = make(chan note, noteRoom)
+func (n *noteQueue) start(k *Kernel) {
+	n.queue = make(chan note, maxQueuedNotes)
 	n.wg.Go(func() {
 		for e := range n.queue {
-			some, settled := n.gather(e)
-			for i, err := range k.cfg.Chain.AppendAll(context.Background(), some) {
-				if e := some[i]; err != nil {
-					k.cfg.Log.Error("not recorded in the chain", "kind", e.Kind, "jail", e.Jail, "body", string(e.Body), "err", err)
+			batch, flushed := n.collectBatch(e)
+			for i, err := range k.cfg.Chain.AppendAll(context.Background(), batch) {
+				if e := batch[i]; err != nil {
+					k.cfg.Log.Error("could not record an audit log entry", "kind", e.Kind, "jail", e.Jail, "body", string(e.Body), "err", err)
 				}
 			}
-			if settled != nil {
-				close(settled)
+			if flushed != nil {
+				close(flushed)
 			}
 		}
 	})
 }
 
-// gather takes what waits, beginning with e: it is recorded together. It ends with the
-// first that somebody waits for.
-func (n *notes) gather(e note) (some []chain.Entry, settled chan struct{}) {
-	for e.settled == nil {
-		if some = append(some, e.entry()); len(some) == noteBatch {
-			return some, nil
+// collectBatch collects queued entries beginning with e. It stops at a note with flushed set.
+func (n *noteQueue) collectBatch(e note) (batch []chain.Entry, flushed chan struct{}) {
+	for e.flushed == nil {
+		batch = append(batch, e.entry())
+		if len(batch) == maxNoteBatch {
+			return batch, nil
 		}
 		select {
 		case next, ok := <-n.queue:
 			if !ok {
-				return some, nil
+				return batch, nil
 			}
 			e = next
 		default:
-			return some, nil
+			return batch, nil
 		}
 	}
-	return some, e.settled
+	return batch, e.flushed
 }
 
-func (n *notes) stop() {
+func (n *noteQueue) stop() {
 	n.mu.Lock()
-	was := n.closed
+	alreadyClosed := n.closed
 	n.closed = true
 	n.mu.Unlock()
-	if !was {
+	if !alreadyClosed {
 		close(n.queue)
 	}
 	n.wg.Wait()
 }
 
-func (n *notes) add(e note) bool {
+func (n *noteQueue) add(e note) bool {
 	n.mu.RLock()
 	defer n.mu.RUnlock()
 	if n.closed {
@@ -151,51 +151,51 @@ func (n *notes) add(e note) bool {
 	return true
 }
 
-// Note has something recorded that has happened, soon.
+// Note records an event asynchronously. It blocks only while the queue is full.
 func (k *Kernel) Note(kind chain.Kind, who policy.Subject, parent int64, body any) {
 	if !k.notes.add(note{Entry: entry(kind, who, parent, body)}) {
-		k.cfg.Log.Error("not recorded in the chain: the kernel is closed", "kind", kind, "jail", who.Jail)
+		k.cfg.Log.Error("could not record an audit log entry: the policy engine is closed", "kind", kind, "jail", who.Jail)
 	}
 }
 
-// Settle waits until what was noted before is recorded: who reads the chain then finds
-// it there.
+// Settle blocks until all earlier notes are recorded, so that they can be read from the audit
+// log.
 func (k *Kernel) Settle(ctx context.Context) error {
-	n := note{settled: make(chan struct{})}
+	n := note{flushed: make(chan struct{})}
 	if !k.notes.add(n) {
-		return nil // the kernel is closed, and waits itself
+		return nil // Close waits for the queue itself
 	}
 	select {
-	case <-n.settled:
+	case <-n.flushed:
 		return nil
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
 }
 
-// recorder records what a jail's proxy carried and refused.
+// recorder records the requests that a jail's proxy forwarded or refused.
 type recorder struct {
 	k       *Kernel
 	jid     id.Jail
-	serving *serving // nil: it is of no capability's jail
-	secrets []string // of a capability without a jail
+	served  *servedCalls // nil: not the jail of a capability
+	secrets []string     // names of a capability's secrets, if it has no jail
 }
 
 // Record implements egress.Recorder.
 func (r recorder) Record(rec egress.Record) {
-	rec.Jail = "" // the entry says it
+	rec.Jail = "" // the entry has the jail
 	who := policy.Subject{Jail: r.jid}
 	rec = maskRecord(r.k.mask(context.Background(), who, r.secrets...), rec)
 	rec.Path = text.Prefix(rec.Path, maxResource)
 	parent := int64(0)
-	if r.serving != nil {
-		parent = r.serving.at(rec.At)
+	if r.served != nil {
+		parent = r.served.entryAt(rec.At)
 	}
 	r.k.Note(chain.Egress, who, parent, rec)
 }
 
-// Line is the decision as the audit trail is printed. It is always one line, whatever
-// the agent wrote.
+// Line returns the decision as a line of the audit trail. Control characters are escaped, so
+// the result is always one line.
 func (d Decided) Line() string {
 	tag := string(d.Tag)
 	if d.Tag == Whitelisted {
@@ -204,19 +204,19 @@ func (d Decided) Line() string {
 	return fmt.Sprintf("%s: %s [%s]", text.Visible(d.Action), text.Visible(d.Resource), tag)
 }
 
-// Said records what an agent says that it does, and what the rules say of it. It asks
-// nobody, and waits for nothing.
+// Said records an action that an agent announces, with the decision of the rules. It requests
+// no approval and does not wait for the entry to be recorded.
 func (k *Kernel) Said(q policy.Question) Verdict {
 	q.Subject.Agent = k.agentOf(q.Subject)
-	v := Verdict{Decision: k.decide(q, false), Tag: Denied}
+	v := Verdict{Decision: k.evaluate(q, false), Tag: Denied}
 	if v.Decision.Effect == policy.Allow {
 		v.Allow, v.Tag = true, Autonomous
 		if v.Decision.Listed {
 			v.Tag = Whitelisted
 		}
 	}
-	if e := k.decided(context.Background(), q, v, 0); !k.notes.add(note{Entry: e}) {
-		k.cfg.Log.Error("not recorded in the chain: the kernel is closed", "kind", e.Kind, "jail", e.Jail)
+	if e := k.decisionEntry(context.Background(), q, v, 0); !k.notes.add(note{Entry: e}) {
+		k.cfg.Log.Error("could not record an audit log entry: the policy engine is closed", "kind", e.Kind, "jail", e.Jail)
 	}
 	return v
 }

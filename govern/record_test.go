@@ -8,7 +8,7 @@ import (
 	"glasshouse/policy"
 )
 
-func TestTheAuditTrailIsPrintedAsTheGuideDoesAndOneLineEach(t *testing.T) {
+func TestDecidedLine(t *testing.T) {
 	for want, d := range map[string]Decided{
 		"write: auth/login.ts [AUTONOMOUS]":            {Action: "write", Resource: "auth/login.ts", Tag: Autonomous},
 		"bash: npm test [AUTONOMOUS - whitelisted]":    {Action: "bash", Resource: "npm test", Tag: Whitelisted},
@@ -16,15 +16,15 @@ func TestTheAuditTrailIsPrintedAsTheGuideDoesAndOneLineEach(t *testing.T) {
 		`bash: git push \u202eon yadirf [APPROVED]`:    {Action: "bash", Resource: "git push \u202eon yadirf", Tag: Approved},
 	} {
 		if got := d.Line(); got != want {
-			t.Errorf("%s\nwant %s", got, want)
+			t.Errorf("Line() = %s\nwant %s", got, want)
 		}
 	}
 }
 
-// TestWhatWasSaidIsReadRightAfter says what fifty agents do at once: whoever then waits for
-// it finds all of it, once, and each agent's in its order.
-func TestWhatWasSaidIsReadRightAfter(t *testing.T) {
-	h := newHouse(t)
+// Fifty agents record actions concurrently. After Settle, each agent's actions are in the
+// audit log once and in order.
+func TestSettleWaitsForRecordedActions(t *testing.T) {
+	h := newHarness(t)
 	jid := h.jail(`{"*": "allow"}`)
 	const agents, each = 50, 15
 	var wg sync.WaitGroup
@@ -32,7 +32,7 @@ func TestWhatWasSaidIsReadRightAfter(t *testing.T) {
 		wg.Go(func() {
 			for n := range each {
 				if v := h.Said(policy.Question{Subject: policy.Subject{Jail: jid}, Action: fmt.Sprint("tool", a), Resource: fmt.Sprint(n)}); !v.Allow {
-					t.Errorf("refused: %+v", v)
+					t.Errorf("Said = %+v, want it allowed", v)
 				}
 			}
 			must(t, h.Settle(t.Context()))
@@ -40,31 +40,30 @@ func TestWhatWasSaidIsReadRightAfter(t *testing.T) {
 	}
 	wg.Wait()
 	next := map[string]int{}
-	for _, d := range h.recorded(jid) {
+	for _, d := range h.decisions(jid) {
 		if d.Resource != fmt.Sprint(next[d.Action]) {
-			t.Errorf("%s says %s after %d others", d.Action, d.Resource, next[d.Action])
+			t.Errorf("%s: got resource %s at position %d", d.Action, d.Resource, next[d.Action])
 		}
 		next[d.Action]++
 	}
 	if len(next) != agents {
-		t.Errorf("%d agents are heard", len(next))
+		t.Errorf("got actions of %d agents, want %d", len(next), agents)
 	}
 	for a, n := range next {
 		if n != each {
-			t.Errorf("%s is heard %d times", a, n)
+			t.Errorf("%s: got %d actions, want %d", a, n, each)
 		}
 	}
 }
 
-// BenchmarkADecision is what a tool call pays for one that is said, and beside it for one that
-// waits for the disk.
-func BenchmarkADecision(b *testing.B) {
-	h := newHouse(b)
+// BenchmarkDecision compares Said, which does not wait for the disk, with Judge, which does.
+func BenchmarkDecision(b *testing.B) {
+	h := newHarness(b)
 	jid := h.jail(`{"*": "allow"}`)
 	q := policy.Question{Subject: policy.Subject{Jail: jid, Session: "sess-demo", Run: "r-abcdefghijkl"}, Action: "bash", Resource: "npm test -- --runInBand"}
 	b.Run("said", func(b *testing.B) {
 		for i := 0; b.Loop(); i++ {
-			if i%512 == 0 { // at most as fast as the disk; what is measured is the caller
+			if i%512 == 0 { // drains the queue, so that only the caller is measured
 				b.StopTimer()
 				must(b, h.Settle(b.Context()))
 				b.StartTimer()

@@ -13,7 +13,7 @@ import (
 	"glasshouse/policy"
 )
 
-// refuser keeps what it is given, by the names of the files.
+// refuser stores the refusals of each cgroup by file name.
 type refuser map[uint64][]string
 
 func (r refuser) Refuse(cgroup uint64, all enforce.Refusals) error {
@@ -34,7 +34,7 @@ func (r refuser) Refuse(cgroup uint64, all enforce.Refusals) error {
 
 func (r refuser) Forget(cgroup uint64) error { delete(r, cgroup); return nil }
 
-func TestWhichDenialsTheMachinesKernelCanRefuse(t *testing.T) {
+func TestRefusals(t *testing.T) {
 	root := t.TempDir()
 	for _, dir := range []string{"usr/bin", "usr/local/bin", "etc", "run"} {
 		must(t, os.MkdirAll(filepath.Join(root, dir), 0o755))
@@ -53,19 +53,19 @@ func TestWhichDenialsTheMachinesKernelCanRefuse(t *testing.T) {
 		{"edit", "/etc/passwd", []string{"write /etc/passwd"}},
 		{"edit", "/etc/*", []string{"write /etc"}},
 		{"*", "/etc/*", []string{"write /etc"}},
-		{"edit", "/etc", nil},          // the directory, and not what is in it
-		{"edit", "/etc/passwd/*", nil}, // nothing is below a file
+		{"edit", "/etc", nil},          // the directory, not its content
+		{"edit", "/etc/passwd/*", nil}, // not a directory
 		{"edit", "/etc/none", nil},
 		{"edit", "/etc/*.d/*", nil},
 		{"edit", "etc/passwd", nil},
-		{"edit", "/out/*", nil}, // a link: what is behind it has rules of its own
+		{"edit", "/out/*", nil}, // a symbolic link: its target has rules of its own
 		{"edit", "/usr/bin/two", nil},
 		{"edit", "/../../etc/passwd", nil},
 		{"bash", "curl *", []string{"run /usr/bin/curl", "run /usr/local/bin/curl"}},
 		{"bash", "/usr/bin/curl *", []string{"run /usr/bin/curl"}},
 		{"bash", "curl", nil}, // without arguments
 		{"bash", "curl -k *", nil},
-		{"bash", "rm *", nil}, // is many programs
+		{"bash", "rm *", nil}, // a link to busybox
 		{"bash", "two *", nil},
 		{"bash", "*", nil},
 		{"bash", "bin/curl *", nil},
@@ -86,7 +86,7 @@ func TestWhichDenialsTheMachinesKernelCanRefuse(t *testing.T) {
 		got := refuser{}
 		must(t, got.Refuse(1, all))
 		if fmt.Sprint(got[1]) != fmt.Sprint(tt.want) {
-			t.Errorf("%s %q: %q, want %q", tt.action, tt.pattern, got[1], tt.want)
+			t.Errorf("refusals(%s %q) = %q, want %q", tt.action, tt.pattern, got[1], tt.want)
 		}
 		for _, f := range append(all.Run, all.Write...) {
 			f.Close()
@@ -94,43 +94,43 @@ func TestWhichDenialsTheMachinesKernelCanRefuse(t *testing.T) {
 	}
 }
 
-func TestWhatIsRefusedFollowsTheRules(t *testing.T) {
+func TestRefusalsFollowTheRules(t *testing.T) {
 	got := refuser{}
-	h := newHouse(t, func(c *Config) { c.Refuser = got })
+	h := newHarness(t, func(c *Config) { c.Refuser = got })
 	dir := t.TempDir()
-	denies := func(more string) string { return `{"edit": {"` + dir + `/*": "deny"` + more + `}}` }
+	denyRules := func(more string) string { return `{"edit": {"` + dir + `/*": "deny"` + more + `}}` }
 	g := Guard{
-		Spec: spec(t, denies("")), Workspace: "/work", Init: os.Getpid(), Cgroup: 7,
+		Spec: spec(t, denyRules("")), Workspace: "/work", Init: os.Getpid(), Cgroup: 7,
 		Listener: func() (*notify.Listener, error) { return nil, os.ErrNotExist }, Again: true,
 	}
 	want := func(when string, cgroups ...uint64) {
 		t.Helper()
 		if len(got) != len(cgroups) {
-			t.Errorf("%s: refused is %v", when, got)
+			t.Errorf("%s: refusals = %v, want %d cgroups", when, got, len(cgroups))
 		}
 		for _, c := range cgroups {
 			if !slices.Contains(got[c], "write "+dir) {
-				t.Errorf("%s: %d is refused %v", when, c, got[c])
+				t.Errorf("%s: refusals of cgroup %d = %v", when, c, got[c])
 			}
 		}
 	}
 	j := id.NewJail()
 	must(t, h.Guard(t.Context(), j, g))
-	want("at first", 7)
-	must(t, h.Adapt(t.Context(), j, spec(t, denies(`, "`+dir+`/own": "allow"`)), "/work"))
+	want("first instance", 7)
+	must(t, h.Adapt(t.Context(), j, spec(t, denyRules(`, "`+dir+`/own": "allow"`)), "/work"))
 	if len(got[7]) != 0 {
-		t.Errorf("there is an exception, and refused is %v", got)
+		t.Errorf("refusals of a rule with an exception = %v, want none", got)
 	}
 	g.Cgroup = 8
 	must(t, h.Guard(t.Context(), j, g))
-	want("in another body", 8)
+	want("second instance", 8)
 	other := g
 	other.Cgroup, other.Listener = 9, nil
 	must(t, h.Guard(t.Context(), id.NewJail(), other))
-	want("a jail without enforcement", 8)
+	want("other jail without enforcement", 8)
 	h.Release(j)
-	want("at the end")
+	want("after Release")
 	must(t, h.Guard(t.Context(), j, g))
 	must(t, h.Kernel.Close())
-	want("without a kernel")
+	want("after Close")
 }

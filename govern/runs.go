@@ -8,26 +8,26 @@ import (
 	"glasshouse/policy"
 )
 
-// GovernRun has the questions of a run that is in no jail decided by the rules of a Spec,
-// until ReleaseRun. Called again, it keeps what was remembered of people's answers.
+// GovernRun sets the Spec of a run outside of jails, until ReleaseRun. A repeated call keeps
+// the rules set by Recall.
 func (k *Kernel) GovernRun(ctx context.Context, rid id.Run, raw json.RawMessage, workspace string) error {
 	s, err := parse(raw)
 	if err != nil {
 		return err
 	}
 	k.mu.Lock()
-	w := k.runs[rid]
-	if w == nil {
-		w = &ward{k: k}
-		k.runs[rid] = w
+	jp := k.runs[rid]
+	if jp == nil {
+		jp = &jailPolicy{k: k}
+		k.runs[rid] = jp
 	}
 	k.mu.Unlock()
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.govern(ctx, s, workspace)
+	jp.mu.Lock()
+	defer jp.mu.Unlock()
+	return jp.setSpec(ctx, s, workspace)
 }
 
-// ReleaseRun ends it. What the run asked nobody needs to know any more.
+// ReleaseRun removes the Spec of a run and withdraws its pending approval requests.
 func (k *Kernel) ReleaseRun(rid id.Run) {
 	k.mu.Lock()
 	_, governed := k.runs[rid]
@@ -38,8 +38,9 @@ func (k *Kernel) ReleaseRun(rid id.Run) {
 	}
 }
 
-// over is whose rules count for a subject: its jail's or, where it is in none, its run's.
-func (k *Kernel) over(s policy.Subject) *ward {
+// policyFor returns the jailPolicy of a subject's jail, or of its run if it is in no jail. It
+// returns nil if the subject has none.
+func (k *Kernel) policyFor(s policy.Subject) *jailPolicy {
 	if s.Jail != "" {
 		return k.find(s.Jail)
 	}

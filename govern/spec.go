@@ -21,55 +21,55 @@ import (
 	"glasshouse/policy"
 )
 
-// A Spec is what a jail is governed by. The zero value decides nothing and lets
-// nothing out.
+// A Spec is the policy and egress configuration of a jail. The zero value allows nothing and
+// permits no egress.
 type Spec struct {
 	Policy *Policy `json:"policy,omitempty"`
-	Egress *Egress `json:"egress,omitempty"` // of a jail in network mode proxy
+	Egress *Egress `json:"egress,omitempty"` // requires network mode proxy
 
-	// CA names the certificate authority with which the proxy looks into TLS. It
-	// is the kernel's to set.
+	// CA names the certificate authority with which the proxy intercepts TLS. Only the Kernel
+	// sets it.
 	CA id.CA `json:"ca,omitempty"`
 }
 
-// A Policy is files that decide, and how they are read.
+// A Policy is a list of policy files and the settings for their evaluation.
 type Policy struct {
 	Files   []File        `json:"files,omitempty"`
-	Match   policy.Match  `json:"match,omitempty"`   // empty: as the files were written for
-	Agent   string        `json:"agent,omitempty"`   // whose rules count where nobody says who asks
-	Level   policy.Level  `json:"level,omitempty"`   // 0 is 1
-	Ceiling policy.Level  `json:"ceiling,omitempty"` // to which it may be raised; 0 is the level it begins with
-	Answers []policy.Rule `json:"answers,omitempty"` // that people wanted remembered
-	Tiers   []Tier        `json:"tiers,omitempty"`   // what it takes to allow what is asked; the first that matches counts
+	Match   policy.Match  `json:"match,omitempty"`   // empty: the default of the file format
+	Agent   string        `json:"agent,omitempty"`   // agent whose rules apply if the subject names none
+	Level   policy.Level  `json:"level,omitempty"`   // 0: level 1
+	Ceiling policy.Level  `json:"ceiling,omitempty"` // maximum level; 0: Level
+	Answers []policy.Rule `json:"answers,omitempty"` // remembered approvals
+	Tiers   []Tier        `json:"tiers,omitempty"`   // approval tiers; the first match applies
 
 	Home      string `json:"home,omitempty"`      // in the jail; empty: /root
-	Workspace string `json:"workspace,omitempty"` // in the jail; empty: that of the jail, or its working directory
+	Workspace string `json:"workspace,omitempty"` // in the jail; empty: the jail's workspace or working directory
 }
 
-// A Tier says what it takes to allow some of what is asked.
+// A Tier sets the approval tier for matching questions.
 type Tier struct {
 	Action  string        `json:"action"`
 	Pattern string        `json:"pattern"`
 	Tier    approval.Tier `json:"tier"`
 }
 
-// A File is a permission file or a decision framework, as its name says.
+// A File is a permission file or a decision framework, depending on the extension of its name.
 type File struct {
 	Name string `json:"name"`
 	Text string `json:"text"`
 }
 
-// Egress is what the proxy lets through.
+// Egress is the configuration of the egress proxy.
 type Egress struct {
 	Allow []Rule `json:"allow,omitempty"`
-	Ask   bool   `json:"ask,omitempty"` // what no rule allows a person is asked about, rather than refused
+	Ask   bool   `json:"ask,omitempty"` // request approval instead of denying if no rule allows
 	Limit Limit  `json:"limit,omitzero"`
-	Query bool   `json:"query,omitempty"` // paths are recorded with their query
+	Query bool   `json:"query,omitempty"` // record the query of URLs
 
 	Transform []Transform `json:"transform,omitempty"`
 }
 
-// A Transform sets headers of what goes to a host: egress.Transform.
+// A Transform sets headers of requests to a host. See egress.Transform.
 type Transform struct {
 	Host    string                   `json:"host"`
 	Headers map[string]string        `json:"headers"`
@@ -77,7 +77,7 @@ type Transform struct {
 	Owner   string                   `json:"owner,omitempty"`
 }
 
-// A Rule allows something to leave: egress.Rule, as people write it.
+// A Rule allows or denies egress. It is the JSON form of egress.Rule.
 type Rule struct {
 	Name       string   `json:"name,omitempty"`
 	Host       string   `json:"host"`
@@ -92,14 +92,14 @@ type Rule struct {
 	Deny       bool     `json:"deny,omitempty"`
 }
 
-// A Limit bounds requests and bytes.
+// A Limit bounds requests and bytes. 0 is unlimited.
 type Limit struct {
-	Requests int   `json:"requests,omitempty"` // in a minute, or in PerMS
+	Requests int   `json:"requests,omitempty"` // per PerMS, or per minute if that is 0
 	PerMS    int64 `json:"per_ms,omitempty"`
 	Bytes    int64 `json:"bytes,omitempty"`
 }
 
-// An Inject puts a secret into requests.
+// An Inject adds a secret to requests.
 type Inject struct {
 	Secret string    `json:"secret"`
 	As     egress.As `json:"as"`
@@ -110,15 +110,15 @@ func (l Limit) limit() egress.Limit {
 	return egress.Limit{Requests: l.Requests, Per: time.Duration(l.PerMS) * time.Millisecond, Bytes: l.Bytes}
 }
 
-// Env is what programs in a jail behind the proxy are told: where it is, and whom
-// to trust where TLS is looked into.
+// Env returns the environment variables of programs in a jail behind the proxy: the proxy
+// address and, if the proxy intercepts TLS, the certificate authority.
 func Env(raw json.RawMessage) map[string]string {
 	const proxy, direct = "http://10.0.0.1:3128", "localhost,127.0.0.1,::1,10.0.0.2"
 	env := map[string]string{
 		"HTTP_PROXY": proxy, "http_proxy": proxy, "HTTPS_PROXY": proxy, "https_proxy": proxy,
 		"NO_PROXY": direct, "no_proxy": direct,
 	}
-	if s, err := parse(raw); err == nil && s.Egress.looksInside() {
+	if s, err := parse(raw); err == nil && s.Egress.interceptsTLS() {
 		maps.Copy(env, egress.TrustEnv())
 	}
 	return env
@@ -146,33 +146,32 @@ func (e *Egress) rules() egress.Rules {
 	return all
 }
 
-// Explain says what the rules say to a connection that nobody makes. What they do not
-// allow is a question of policy, or of a person, only if the jail has a policy or is to
-// be asked.
+// Explain evaluates the egress rules for a hypothetical connection. It does not evaluate the
+// policy or Ask, which apply if no egress rule allows the connection.
 func (e *Egress) Explain(host string, port uint16) (egress.Answer, error) {
 	return e.rules().Explain(egress.Request{Kind: egress.KindConnect, Host: host, Port: port})
 }
 
-// query reports whether paths are recorded with their query.
-func (e *Egress) query() bool { return e != nil && e.Query }
+// recordsQuery reports whether the query of URLs is recorded.
+func (e *Egress) recordsQuery() bool { return e != nil && e.Query }
 
-// looksInside reports whether TLS is looked into for a rule.
-func (e *Egress) looksInside() bool {
+// interceptsTLS reports whether a rule requires TLS interception.
+func (e *Egress) interceptsTLS() bool {
 	return e != nil && (len(e.Transform) > 0 || slices.ContainsFunc(e.Allow, func(r Rule) bool {
 		return r.Intercept || len(r.Inject) > 0 || len(r.Methods) > 0 || len(r.Paths) > 0
 	}))
 }
 
-// Inherit returns what of raw is for a jail that is made of a snapshot, unless it is said
-// otherwise: all but secrets that are their owner's alone, who has made them for one jail.
+// Inherit returns the default Spec of a jail that is created from a snapshot. Owned secrets
+// are removed: their owner has released them to one jail only.
 func Inherit(raw json.RawMessage) (json.RawMessage, error) {
 	s, err := parse(raw)
 	if err != nil || s.Egress == nil {
 		return raw, err
 	}
-	lent := func(t Transform) bool { return len(t.Filled) > 0 }
-	if !slices.ContainsFunc(s.Egress.Transform, lent) {
-		return raw, nil // to the byte
+	hasSecret := func(t Transform) bool { return len(t.Filled) > 0 }
+	if !slices.ContainsFunc(s.Egress.Transform, hasSecret) {
+		return raw, nil // byte for byte
 	}
 	for i, t := range s.Egress.Transform {
 		s.Egress.Transform[i] = Transform{Host: t.Host, Headers: t.Headers}
@@ -180,8 +179,8 @@ func Inherit(raw json.RawMessage) (json.RawMessage, error) {
 	return json.Marshal(s)
 }
 
-// parse reads a Spec. A word that it does not know is an error: a misspelt denial
-// must not be a missing one.
+// parse decodes a Spec. An unknown field is an error, since a misspelled denial must not be
+// ignored.
 func parse(raw json.RawMessage) (Spec, error) {
 	var s Spec
 	if len(raw) == 0 {
@@ -193,12 +192,12 @@ func parse(raw json.RawMessage) (Spec, error) {
 		return s, fault.Fieldf("govern", "govern", "%w", err)
 	}
 	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
-		return s, fault.Fieldf("govern", "govern", "there is more behind its end")
+		return s, fault.Fieldf("govern", "govern", "unexpected data after the JSON value")
 	}
 	return s, nil
 }
 
-// Digest names a Spec in the chain, where its text has no room. No Spec is "".
+// Digest returns the digest of a Spec for audit log entries, or "" if there is no Spec.
 func Digest(raw json.RawMessage) string {
 	if len(raw) == 0 {
 		return ""
@@ -207,13 +206,13 @@ func Digest(raw json.RawMessage) string {
 	return "sha256:" + hex.EncodeToString(sum[:])
 }
 
-// maxFiles bounds a Policy.
+// Limits of a Policy: the number of files, and the bytes of each.
 const (
 	maxFiles = 16
 	maxText  = 1 << 20
 )
 
-// CurrentLevel is the autonomy level that holds now.
+// CurrentLevel returns the current autonomy level.
 func (p *Policy) CurrentLevel() policy.Level { return p.level() }
 
 // CheckAgent returns an Invalid error if a spec has no policy, or if no permission file of
@@ -225,7 +224,7 @@ func CheckAgent(raw json.RawMessage, agent string) error {
 	}
 	if s.Policy == nil {
 		return &fault.Error{Op: "govern.Policy", Kind: fault.Invalid, Field: "policy.agent",
-			Err: errors.New("there is no policy that could define an agent"), Remedy: "give the jail a policy"}
+			Err: errors.New("the jail has no policy that defines agents"), Remedy: "give the jail a policy"}
 	}
 	set, err := s.Policy.compile("")
 	if err != nil {
@@ -239,10 +238,10 @@ func checkAgent(set *policy.Set, agent string) error {
 		return nil
 	}
 	return &fault.Error{Op: "govern.Policy", Kind: fault.Invalid, Field: "policy.agent",
-		Err: fmt.Errorf("no permission file defines the agent %.80q", agent), Remedy: "name an agent of the permission file, or add it there"}
+		Err: fmt.Errorf("no permission file defines the agent %.80q", agent), Remedy: "use an agent that the permission file defines, or add this one"}
 }
 
-// compile makes the rules of a policy ready to decide. No policy is nil.
+// compile compiles a policy. The result is nil if p is nil.
 func (p *Policy) compile(workspace string) (*policy.Set, error) {
 	const op = "govern.Policy"
 	if p == nil {
@@ -256,12 +255,12 @@ func (p *Policy) compile(workspace string) (*policy.Set, error) {
 		c.Workspace = workspace
 	}
 	if len(p.Files) > maxFiles {
-		return nil, fault.Fieldf(op, "policy.files", "%d files are more than %d", len(p.Files), maxFiles)
+		return nil, fault.Fieldf(op, "policy.files", "%d files exceed the maximum of %d", len(p.Files), maxFiles)
 	}
 	for i, f := range p.Files {
 		field := fmt.Sprintf("policy.files[%d]", i)
 		if len(f.Text) > maxText {
-			return nil, fault.Fieldf(op, field, "%d bytes are more than %d", len(f.Text), maxText)
+			return nil, fault.Fieldf(op, field, "%d bytes exceed the maximum of %d", len(f.Text), maxText)
 		}
 		switch {
 		case strings.HasSuffix(f.Name, ".json") || strings.HasSuffix(f.Name, ".jsonc"):
@@ -290,7 +289,7 @@ func (p *Policy) compile(workspace string) (*policy.Set, error) {
 		return nil, err
 	}
 	if p.Ceiling != 0 && (!p.Ceiling.Valid() || p.Ceiling < p.level()) {
-		return nil, fault.Fieldf(op, "policy.ceiling", "%d is no level, or under the level %d", p.Ceiling, p.level())
+		return nil, fault.Fieldf(op, "policy.ceiling", "%d is not a valid level, or is below the level %d", p.Ceiling, p.level())
 	}
 	for _, r := range p.Answers {
 		set = set.Remember(r)
@@ -305,5 +304,5 @@ func (p *Policy) level() policy.Level {
 	return p.Level
 }
 
-// Top is the level to which p's may be raised.
+// Top returns the maximum autonomy level.
 func (p *Policy) Top() policy.Level { return max(p.Ceiling, p.level()) }

@@ -11,9 +11,9 @@ import (
 	"glasshouse/id"
 )
 
-// Sweep removes the authorities that no jail is behind any more, and no snapshot of one:
-// their keys serve nobody but a thief. used returns the Specs of all there are. It is
-// called when it is known which authorities there are: one that is made meanwhile stays.
+// Sweep removes certificate authorities that no jail and no snapshot uses. used returns the
+// Specs of all jails and snapshots. Sweep lists the files before it calls used, so an
+// authority created in the meantime is kept.
 func (k *Kernel) Sweep(ctx context.Context, used func(context.Context) ([]json.RawMessage, error)) error {
 	files, err := os.ReadDir(k.cfg.Dir)
 	if errors.Is(err, os.ErrNotExist) || err == nil && len(files) == 0 {
@@ -30,7 +30,7 @@ func (k *Kernel) Sweep(ctx context.Context, used func(context.Context) ([]json.R
 	for _, raw := range specs {
 		s, err := parse(raw)
 		if err != nil {
-			return err // whose it is nobody can say: all stay
+			return err // its authority is unknown, so nothing is removed
 		}
 		kept[s.CA] = true
 	}

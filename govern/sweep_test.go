@@ -11,10 +11,10 @@ import (
 	"glasshouse/id"
 )
 
-func TestKeysOfJailsThatAreGoneAreRemoved(t *testing.T) {
-	h := newHouse(t)
-	gone, there := id.NewCA(), id.NewCA()
-	for _, name := range []id.CA{gone, there} {
+func TestSweepRemovesUnusedKeys(t *testing.T) {
+	h := newHarness(t)
+	unused, used := id.NewCA(), id.NewCA()
+	for _, name := range []id.CA{unused, used} {
 		_, err := h.authority(name, "j-some")
 		must(t, err)
 	}
@@ -24,20 +24,20 @@ func TestKeysOfJailsThatAreGoneAreRemoved(t *testing.T) {
 		must(t, err)
 		return len(files)
 	}
-	raw, err := json.Marshal(Spec{CA: there})
+	raw, err := json.Marshal(Spec{CA: used})
 	must(t, err)
-	broken := errors.New("the database is away")
+	broken := errors.New("database unavailable")
 	if err := h.Sweep(t.Context(), func(context.Context) ([]json.RawMessage, error) { return nil, broken }); !errors.Is(err, broken) || left() != 3 {
-		t.Errorf("nobody knows what is used: %v, and %d of 3 files are left", err, left())
+		t.Errorf("Sweep with an unavailable database = %v, %d files left; want %v and 3", err, left(), broken)
 	}
 	must(t, h.Sweep(t.Context(), func(context.Context) ([]json.RawMessage, error) {
-		_, err := h.authority(id.NewCA(), "j-new") // of a jail that is made just now
+		_, err := h.authority(id.NewCA(), "j-new") // of a jail created during the sweep
 		return []json.RawMessage{nil, raw}, err
 	}))
 	if left() != 3 {
-		t.Errorf("%d files are left, want that of the jail, that of the new one and the notes", left())
+		t.Errorf("%d files left, want 3: the used key, the new key and the notes", left())
 	}
-	if _, err := os.Stat(filepath.Join(h.cfg.Dir, string(gone)+".pem")); err == nil {
-		t.Error("the key of a jail that is gone is there")
+	if _, err := os.Stat(filepath.Join(h.cfg.Dir, string(unused)+".pem")); err == nil {
+		t.Error("the unused key was not removed")
 	}
 }

@@ -1,7 +1,7 @@
 package secret
 
-// A guess at a passphrase is cheap in tests.
+// A low work factor keeps tests fast.
 func init() { scryptWork = 10 }
 
-// RequestURL is where something is asked for.
+// RequestURL exports requestURL.
 func RequestURL(address, at string) string { return requestURL(address, at) }

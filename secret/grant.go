@@ -10,8 +10,8 @@ import (
 	"glasshouse/id"
 )
 
-// A Scope is who asks for a secret, or who may have it. What is empty in a
-// grant's scope may be anything in that of who asks; at least one is set.
+// A Scope identifies a subject that uses a secret, or the subjects that a grant is for. An
+// empty field in the scope of a grant matches any value; at least one field must be set.
 type Scope struct {
 	Capability string  `json:"capability,omitempty"`
 	Jail       id.Jail `json:"jail,omitempty"`
@@ -19,11 +19,11 @@ type Scope struct {
 	Run        string  `json:"run,omitempty"`
 }
 
-// covers reports whether who is one of those that s names.
+// covers reports whether s includes the subject who.
 func (s Scope) covers(who Scope) bool {
-	may := func(grant, asker string) bool { return grant == "" || grant == asker }
-	return s != Scope{} && may(s.Capability, who.Capability) && may(string(s.Jail), string(who.Jail)) &&
-		may(s.Session, who.Session) && may(s.Run, who.Run)
+	match := func(grant, subject string) bool { return grant == "" || grant == subject }
+	return s != Scope{} && match(s.Capability, who.Capability) && match(string(s.Jail), string(who.Jail)) &&
+		match(s.Session, who.Session) && match(s.Run, who.Run)
 }
 
 func (s Scope) String() string {
@@ -34,49 +34,49 @@ func (s Scope) String() string {
 		}
 	}
 	if parts == nil {
-		return "nobody"
+		return "an empty scope"
 	}
 	return strings.Join(parts, ", ")
 }
 
-// A Delivery is how a secret gets to where it is used.
+// A Delivery is the way in which a secret is provided.
 type Delivery string
 
 const (
 	File   Delivery = "file"   // as /run/secrets/NAME in the jail
-	Inject Delivery = "inject" // into requests on their way out; the jail never has it
+	Inject Delivery = "inject" // into egress requests; the jail never has the value
 )
 
-// A Grant is leave to use one secret.
+// A Grant is the permission to use one secret.
 type Grant struct {
 	ID       id.Grant   `json:"id"`
 	Secret   string     `json:"secret"`
 	To       Scope      `json:"to"`
 	Delivery Delivery   `json:"delivery"`
-	Hosts    []string   `json:"hosts,omitempty"`    // of Inject: "api.example.com", "*.example.com"
-	Branches bool       `json:"branches,omitempty"` // a branch of the jail gets a grant of its own
-	From     id.Grant   `json:"from,omitempty"`     // that a branch has got this one by
-	By       string     `json:"by,omitempty"`       // who granted it
+	Hosts    []string   `json:"hosts,omitempty"`    // for Inject: "api.example.com", "*.example.com"
+	Branches bool       `json:"branches,omitempty"` // branches of the jail inherit the grant
+	From     id.Grant   `json:"from,omitempty"`     // the original grant, if this one was inherited
+	By       string     `json:"by,omitempty"`       // the granting person
 	Created  time.Time  `json:"created"`
 	Expires  *time.Time `json:"expires,omitempty"`
 }
 
-// check refuses a grant that nobody could have meant.
+// check validates a grant.
 func (g *Grant) check(now time.Time) error {
 	const op = "secret.Grant"
 	switch {
 	case g.To == Scope{}:
-		return fault.Fieldf(op, "to", "a grant is to a capability, a jail, a session or a run")
+		return fault.Fieldf(op, "to", "want a capability, a jail, a session or a run")
 	case g.To.Jail != "" && !id.Valid('j', string(g.To.Jail)):
-		return fault.Fieldf(op, "to.jail", "%.40q is not the identifier of a jail", string(g.To.Jail))
+		return fault.Fieldf(op, "to.jail", "%.40q is not a jail id", string(g.To.Jail))
 	case g.Delivery != File && g.Delivery != Inject:
 		return fault.Fieldf(op, "delivery", "%.40q is neither %q nor %q", g.Delivery, File, Inject)
 	case g.Delivery == File && len(g.Hosts) > 0:
-		return fault.Fieldf(op, "hosts", "a file is not sent to a host")
+		return fault.Fieldf(op, "hosts", "hosts are only valid with delivery inject")
 	case g.Delivery == Inject && len(g.Hosts) == 0:
-		return fault.Fieldf(op, "hosts", "name the hosts that the secret may be sent to")
+		return fault.Fieldf(op, "hosts", "delivery inject requires at least one host")
 	case g.Branches && g.To.Jail == "":
-		return fault.Fieldf(op, "branches", "only a jail has branches")
+		return fault.Fieldf(op, "branches", "branches requires a grant to a jail")
 	case g.Expires != nil && !g.Expires.After(now):
 		return fault.Fieldf(op, "expires", "%s is in the past", g.Expires.Format(time.RFC3339))
 	}
@@ -93,8 +93,8 @@ func (g *Grant) check(now time.Time) error {
 	return nil
 }
 
-// checkHost refuses what is no host: a pattern for all hosts of a whole
-// top-level domain, or of the world, would be a grant to send the secret anywhere.
+// checkHost validates a host pattern. Patterns for all hosts or for a top-level domain are
+// refused: they would allow sending the secret almost anywhere.
 func checkHost(h string) error {
 	name := strings.TrimPrefix(h, "*.")
 	ok := func(r rune) bool {
@@ -102,14 +102,14 @@ func checkHost(h string) error {
 	}
 	switch {
 	case name == "" || len(name) > 253 || strings.ContainsFunc(name, func(r rune) bool { return !ok(r) }):
-		return fmt.Errorf("%.80q is not a host name in lower case, an address, or one with *. before it", h)
+		return fmt.Errorf("%.80q is not a lower-case host name, an address, or a host name with the prefix *.", h)
 	case name != h && !strings.Contains(name, "."):
-		return fmt.Errorf("%q is too wide", h)
+		return fmt.Errorf("%q matches too many hosts", h)
 	}
 	return nil
 }
 
-// allows reports whether the grant is for this use.
+// allows reports whether the grant permits a use.
 func (g *Grant) allows(u Use) bool {
 	if g.Delivery != u.Delivery {
 		return false
@@ -127,19 +127,19 @@ func matches(pattern, host string) bool {
 
 func (g *Grant) expired(now time.Time) bool { return g.Expires != nil && !now.Before(*g.Expires) }
 
-// A Use is what a secret is wanted for.
+// A Use is the intended use of a secret.
 type Use struct {
 	Delivery Delivery
-	Host     string // of Inject: where the request goes, without a port
+	Host     string // for Inject: the destination host without a port
 }
 
-// A Kind is what happened to a secret.
+// A Kind is the kind of an Event.
 type Kind string
 
 const (
 	Stored  Kind = "stored"
 	Deleted Kind = "deleted"
-	Rotated Kind = "rotated" // the key that all are sealed with
+	Rotated Kind = "rotated" // the encryption key
 	Granted Kind = "granted"
 	Revoked Kind = "revoked"
 	Expired Kind = "expired"
@@ -147,14 +147,14 @@ const (
 	Refused Kind = "refused"
 )
 
-// An Event is told to the Recorder. It has names only.
+// An Event is recorded by the Recorder. It contains no values.
 type Event struct {
 	Time     time.Time `json:"time"`
 	Kind     Kind      `json:"kind"`
 	Secret   string    `json:"secret,omitempty"`
 	Provider string    `json:"provider,omitempty"`
 	Grant    id.Grant  `json:"grant,omitempty"`
-	Who      Scope     `json:"who,omitzero"` // to whom it was granted, or who asked
+	Who      Scope     `json:"who,omitzero"` // the subject of the grant or use
 	Delivery Delivery  `json:"delivery,omitempty"`
 	Host     string    `json:"host,omitempty"`
 	By       string    `json:"by,omitempty"`

@@ -19,26 +19,25 @@ import (
 	"glasshouse/internal/dirs"
 )
 
-// A keyring is the key that secrets are sealed with, and, only while one takes
-// over from another, the one before it. The newest is the first.
+// A keyring holds the key that encrypts secrets, newest first. It has a second key only during
+// a rotation.
 type keyring struct {
 	file       string
-	passphrase []byte // protects the file, if not empty
+	passphrase []byte // encrypts the file, if not empty
 	ids        []*age.X25519Identity
 }
 
-// scryptWork is the logarithm of what a guess at the passphrase costs: about a
-// second.
+// scryptWork is log2 of the scrypt work factor. 18 costs about one second per guess.
 var scryptWork = 18
 
 const (
 	maxKeyFile = 64 << 10
 	ageHeader  = "age-encryption.org/"
-	keyComment = "# The key that the secrets of this data directory are sealed with.\n" +
-		"# Whoever has it and the database can read them; without it nobody can.\n"
+	keyComment = "# The key that encrypts the secrets of this data directory.\n" +
+		"# With this file and the database the secrets can be decrypted; without it they are lost.\n"
 )
 
-// openKeys reads the key file, or makes one if there is none and mayMake says so.
+// openKeys reads the key file. If it does not exist and mayMake is set, it creates one.
 func openKeys(file string, passphrase []byte, mayMake bool) (*keyring, error) {
 	k := &keyring{file: file, passphrase: passphrase}
 	data, err := readPrivate(file, maxKeyFile)
@@ -52,7 +51,7 @@ func openKeys(file string, passphrase []byte, mayMake bool) (*keyring, error) {
 		return k, k.write()
 	case errors.Is(err, fs.ErrNotExist):
 		return nil, &fault.Error{Op: "secret.Open", On: file, Kind: fault.Unavailable,
-			Err: errors.New("there are sealed secrets, but the key to them is gone"), Remedy: "put the key file back, or remove the secrets from the database"}
+			Err: errors.New("the database has encrypted secrets, but the key file is missing"), Remedy: "restore the key file, or delete the secrets from the database"}
 	case err != nil:
 		return nil, err
 	}
@@ -60,8 +59,8 @@ func openKeys(file string, passphrase []byte, mayMake bool) (*keyring, error) {
 	return k, k.parse(data)
 }
 
-// parse takes the content of the key file. One that a passphrase should protect
-// and does not is written again.
+// parse parses the content of the key file. If it is not encrypted although a passphrase is
+// set, or the reverse, the file is rewritten.
 func (k *keyring) parse(data []byte) error {
 	bad := func(kind fault.Kind, remedy, format string, args ...any) error {
 		return &fault.Error{Op: "secret.Open", On: k.file, Kind: kind, Err: fmt.Errorf(format, args...), Remedy: remedy}
@@ -69,7 +68,7 @@ func (k *keyring) parse(data []byte) error {
 	protected := bytes.HasPrefix(data, []byte(ageHeader))
 	if protected {
 		if len(k.passphrase) == 0 {
-			return bad(fault.Denied, "give the daemon the passphrase, by secrets.passphrase of its configuration", "the key is protected by a passphrase")
+			return bad(fault.Denied, "set secrets.passphrase in the configuration", "the key file is encrypted with a passphrase")
 		}
 		id, err := age.NewScryptIdentity(string(k.passphrase))
 		if err != nil {
@@ -78,7 +77,7 @@ func (k *keyring) parse(data []byte) error {
 		id.SetMaxWorkFactor(22)
 		r, err := age.Decrypt(bytes.NewReader(data), id)
 		if err != nil {
-			return bad(fault.Denied, "", "the passphrase does not open the key")
+			return bad(fault.Denied, "", "wrong passphrase for the key file")
 		}
 		plain, err := io.ReadAll(io.LimitReader(r, maxKeyFile))
 		if err != nil {
@@ -88,13 +87,13 @@ func (k *keyring) parse(data []byte) error {
 		data = plain
 	}
 	ids, err := age.ParseIdentities(bytes.NewReader(data))
-	if err != nil { // whose text may repeat a line
-		return bad(fault.Invalid, "put the right key file back", "not a file of keys")
+	if err != nil { // err is dropped: it may quote a line with a key
+		return bad(fault.Invalid, "restore the key file", "not a key file")
 	}
 	for _, one := range ids {
 		id, ok := one.(*age.X25519Identity)
 		if !ok {
-			return bad(fault.Invalid, "", "a key of a kind that is not used here")
+			return bad(fault.Invalid, "", "unsupported type of key")
 		}
 		k.ids = append(k.ids, id)
 	}
@@ -104,7 +103,7 @@ func (k *keyring) parse(data []byte) error {
 	return k.write()
 }
 
-// write puts the keys in their file, for good.
+// write stores the keys durably in the file.
 func (k *keyring) write() error {
 	var plain bytes.Buffer
 	defer func() { clear(plain.Bytes()) }()
@@ -119,8 +118,9 @@ func (k *keyring) write() error {
 			return fmt.Errorf("passphrase: %w", err)
 		}
 		to.SetWorkFactor(scryptWork)
-		if data, err = seal(data, to); err != nil {
-			return fmt.Errorf("protect the key: %w", err)
+		data, err = seal(data, to)
+		if err != nil {
+			return fmt.Errorf("encrypt the key: %w", err)
 		}
 	}
 	if err := replaceDurably(k.file, data); err != nil {
@@ -129,9 +129,10 @@ func (k *keyring) write() error {
 	return nil
 }
 
-// replaceDurably replaces a file in one step that a power cut does not undo.
+// replaceDurably replaces a file atomically. When it returns, the change survives a power
+// loss.
 func replaceDurably(name string, data []byte) (err error) {
-	f, err := os.CreateTemp(filepath.Dir(name), ".tmp-*") // of mode 0600
+	f, err := os.CreateTemp(filepath.Dir(name), ".tmp-*") // created with mode 0600
 	if err != nil {
 		return err
 	}
@@ -153,8 +154,8 @@ func replaceDurably(name string, data []byte) (err error) {
 	return dirs.Sync(filepath.Dir(name))
 }
 
-// seal encrypts a secret's value, bound to its name: a sealed value that somebody
-// gives another name in the database cannot be opened.
+// seal encrypts a value together with its name. A sealed value that is moved to another name
+// in the database cannot be opened.
 func (k *keyring) seal(name string, value []byte) (string, error) {
 	plain := append(append(make([]byte, 0, len(name)+1+len(value)), name...), 0)
 	plain = append(plain, value...)
@@ -178,14 +179,14 @@ func seal(plain []byte, to age.Recipient) ([]byte, error) {
 	return b.Bytes(), err
 }
 
-// open is the inverse of seal. With only, the newest key alone is tried.
+// open decrypts a sealed value. If only is set, only the newest key is tried.
 func (k *keyring) open(name, sealed string, only bool) (Value, error) {
 	bad := func(why string) (Value, error) {
 		return Value{}, fault.Newf(fault.Unavailable, "secret.Open", name, "%s", why)
 	}
 	b, err := base64.StdEncoding.DecodeString(sealed)
 	if err != nil {
-		return bad("what is sealed is damaged")
+		return bad("the sealed value is damaged")
 	}
 	var ids []age.Identity
 	for _, id := range k.ids {
@@ -196,24 +197,24 @@ func (k *keyring) open(name, sealed string, only bool) (Value, error) {
 	}
 	r, err := age.Decrypt(bytes.NewReader(b), ids...)
 	if err != nil {
-		return bad("it was sealed with another key, or is damaged")
+		return bad("the value was sealed with another key, or is damaged")
 	}
-	plain := make([]byte, len(b)) // never grown, so that nothing is left behind
+	plain := make([]byte, len(b)) // large enough: growing would leave copies in memory
 	n, err := io.ReadFull(r, plain)
 	if err != io.ErrUnexpectedEOF && err != io.EOF {
 		clear(plain)
-		return bad("what is sealed is damaged")
+		return bad("the sealed value is damaged")
 	}
 	prefix := name + "\x00"
 	if !strings.HasPrefix(string(plain[:min(n, len(prefix))]), prefix) {
 		clear(plain)
-		return bad("what is sealed under this name belongs to another")
+		return bad("the sealed value belongs to another secret")
 	}
 	return NewValue(name, plain[len(prefix):n]), nil
 }
 
-// readPrivate reads a file that nobody but its owner, root or this process's
-// user, may read. It is not followed if it is a link.
+// readPrivate reads a regular file that is owned by root or the user of this process and
+// accessible to its owner only. It does not follow symbolic links.
 func readPrivate(name string, limit int64) ([]byte, error) {
 	fd, err := unix.Open(name, unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -221,10 +222,10 @@ func readPrivate(name string, limit int64) ([]byte, error) {
 	}
 	f := os.NewFile(uintptr(fd), name)
 	defer f.Close()
-	return readOwned(f, name, limit)
+	return readPrivateFile(f, name, limit)
 }
 
-func readOwned(f *os.File, name string, limit int64) ([]byte, error) {
+func readPrivateFile(f *os.File, name string, limit int64) ([]byte, error) {
 	var st unix.Stat_t
 	if err := unix.Fstat(int(f.Fd()), &st); err != nil {
 		return nil, &fs.PathError{Op: "stat", Path: name, Err: err}
@@ -238,9 +239,9 @@ func readOwned(f *os.File, name string, limit int64) ([]byte, error) {
 	case int(st.Uid) != os.Geteuid() && st.Uid != 0:
 		return nil, deny("", "the file belongs to user %d", st.Uid)
 	case st.Mode&0o077 != 0:
-		return nil, deny("chmod 600 it", "others than its owner may use the file, mode %#o", st.Mode&0o777)
+		return nil, deny("run chmod 600 on the file", "the file is accessible to other users, mode %#o", st.Mode&0o777)
 	case st.Size > limit:
-		return nil, fault.Newf(fault.TooLarge, "secret.Read", name, "%d bytes are over the maximum of %d", st.Size, limit)
+		return nil, fault.Newf(fault.TooLarge, "secret.Read", name, "%d bytes exceed the maximum of %d", st.Size, limit)
 	}
 	b := make([]byte, st.Size+1)
 	n, err := io.ReadFull(f, b)
@@ -254,9 +255,9 @@ func readOwned(f *os.File, name string, limit int64) ([]byte, error) {
 	return nil, &fs.PathError{Op: "read", Path: name, Err: err}
 }
 
-// ReadPassphrase returns the passphrase that from names: "fd:3", "file:/path" or
-// "env:NAME", without a line break at its end. A variable is taken out of this
-// process's environment, so that no program it starts inherits it.
+// ReadPassphrase returns the passphrase from a source: "fd:3", "file:/path" or "env:NAME". A
+// trailing line break is removed. A variable is removed from the environment, so that child
+// processes do not inherit it.
 func ReadPassphrase(from string) ([]byte, error) {
 	const op, most = "secret.ReadPassphrase", 4096
 	kind, where, _ := strings.Cut(from, ":")
@@ -265,16 +266,18 @@ func ReadPassphrase(from string) ([]byte, error) {
 	case "fd":
 		n, err := strconv.ParseUint(where, 10, 16)
 		if err != nil {
-			return nil, fault.Fieldf(op, "secrets.passphrase", "%q is not the number of a descriptor", where)
+			return nil, fault.Fieldf(op, "secrets.passphrase", "%q is not a file descriptor number", where)
 		}
 		f := os.NewFile(uintptr(n), from)
 		defer f.Close()
-		if b, err = io.ReadAll(io.LimitReader(f, most)); err != nil {
+		b, err = io.ReadAll(io.LimitReader(f, most))
+		if err != nil {
 			return nil, fmt.Errorf("read the passphrase from descriptor %d: %w", n, err)
 		}
 	case "file":
 		var err error
-		if b, err = readPrivate(where, most); err != nil {
+		b, err = readPrivate(where, most)
+		if err != nil {
 			return nil, fmt.Errorf("read the passphrase: %w", err)
 		}
 	case "env":
@@ -292,7 +295,7 @@ func ReadPassphrase(from string) ([]byte, error) {
 	return b, nil
 }
 
-// withNew returns a keyring with a new key before the others.
+// withNew returns a keyring with a new key in front of the existing ones.
 func (k *keyring) withNew() (*keyring, error) {
 	id, err := age.GenerateX25519Identity()
 	if err != nil {

@@ -21,10 +21,10 @@ func read(t *testing.T, name string) string {
 	return string(b)
 }
 
-// opened is a Keeper over a store in memory.
-func opened(t *testing.T, m *memory, key string, passphrase string) (*secret.Keeper, error) {
+// openKeeper opens a Keeper over m.
+func openKeeper(t *testing.T, m *memoryStore, key string, passphrase string) (*secret.Keeper, error) {
 	t.Helper()
-	k := secret.NewKeeper(secret.Config{Store: m, Recorder: &kept{}, KeyFile: key, Passphrase: []byte(passphrase)})
+	k := secret.NewKeeper(secret.Config{Store: m, Recorder: &testKeeper{}, KeyFile: key, Passphrase: []byte(passphrase)})
 	err := k.Open(t.Context())
 	t.Cleanup(func() { k.Close() })
 	return k, err
@@ -40,11 +40,11 @@ func valueOf(t *testing.T, k *secret.Keeper, name string) string {
 	return string(v.Bytes())
 }
 
-// stocked is a store with some secrets, sealed with the key in the file returned.
-func stocked(t *testing.T, passphrase string) (*memory, string) {
+// newStoreWithSecrets returns a store with three secrets and the key file that encrypts them.
+func newStoreWithSecrets(t *testing.T, passphrase string) (*memoryStore, string) {
 	t.Helper()
-	m, key := newMemory(), filepath.Join(t.TempDir(), "secrets.key")
-	k, err := opened(t, m, key, passphrase)
+	m, key := newMemoryStore(), filepath.Join(t.TempDir(), "secrets.key")
+	k, err := openKeeper(t, m, key, passphrase)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -60,90 +60,95 @@ func stocked(t *testing.T, passphrase string) (*memory, string) {
 	return m, key
 }
 
-func allThere(t *testing.T, k *secret.Keeper) {
+func checkValues(t *testing.T, k *secret.Keeper) {
 	t.Helper()
 	for _, name := range []string{"A", "B", "C"} {
 		if got := valueOf(t, k, name); got != "value of "+name {
-			t.Errorf("%s is %q", name, got)
+			t.Errorf("value of %s = %q, want %q", name, got, "value of "+name)
 		}
 	}
 }
 
-func keysIn(t *testing.T, file string) int {
+func countKeys(t *testing.T, file string) int {
 	t.Helper()
 	return strings.Count(read(t, file), "AGE-SECRET-KEY-1")
 }
 
-func TestTheKeyIsChanged(t *testing.T) {
-	m, key := stocked(t, "")
+func TestRotate(t *testing.T) {
+	m, key := newStoreWithSecrets(t, "")
 	before, sealed := read(t, key), m.secrets["A"].Sealed
-	k, err := opened(t, m, key, "")
+	k, err := openKeeper(t, m, key, "")
 	if err != nil {
 		t.Fatal(err)
 	}
 	if err := k.Rotate(t.Context(), ""); err != nil {
 		t.Fatal(err)
 	}
-	allThere(t, k)
-	if read(t, key) == before || m.secrets["A"].Sealed == sealed || keysIn(t, key) != 1 {
-		t.Error("the key, or what is sealed with it, is as it was")
+	checkValues(t, k)
+	if read(t, key) == before || m.secrets["A"].Sealed == sealed || countKeys(t, key) != 1 {
+		t.Error("the key or the sealed values did not change")
 	}
-	if k, err = opened(t, m, key, ""); err != nil {
+	k, err = openKeeper(t, m, key, "")
+	if err != nil {
 		t.Fatal(err)
 	}
-	allThere(t, k)
-	// The key before opens nothing any more.
+	checkValues(t, k)
+	// The old key no longer decrypts the values.
 	if err := os.WriteFile(key, []byte(before), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if k, err = opened(t, m, key, ""); err != nil {
+	k, err = openKeeper(t, m, key, "")
+	if err != nil {
 		t.Fatal(err)
 	}
 	if got := valueOf(t, k, "A"); strings.Contains(got, "value of") {
-		t.Errorf("with the old key it is %q", got)
+		t.Errorf("value with the old key = %q, want an error", got)
 	}
 }
 
-func TestAChangeOfTheKeyThatIsInterruptedIsFinished(t *testing.T) {
+func TestOpenFinishesAnInterruptedRotation(t *testing.T) {
 	for _, passphrase := range []string{"", "open sesame"} {
-		// Before anything is sealed with the new key, though it is in the file.
-		m, key := stocked(t, passphrase)
-		k, err := opened(t, m, key, passphrase)
+		// Interrupted before values are encrypted with the new key, which is in the file.
+		m, key := newStoreWithSecrets(t, passphrase)
+		k, err := openKeeper(t, m, key, passphrase)
 		if err != nil {
 			t.Fatal(err)
 		}
 		m.fail(errors.New("killed"))
 		if err := k.Rotate(t.Context(), ""); err == nil {
-			t.Fatal("the database failed, and the change did not")
+			t.Fatal("Rotate with a failing database: got no error")
 		}
 		m.fail(nil)
-		allThere(t, k) // who is not killed goes on
+		checkValues(t, k) // the running Keeper continues to work
 		if err := k.Put(t.Context(), "B", []byte("value of B"), ""); err != nil {
 			t.Fatal(err)
 		}
 		both := read(t, key)
-		if k, err = opened(t, m, key, passphrase); err != nil {
+		k, err = openKeeper(t, m, key, passphrase)
+		if err != nil {
 			t.Fatal(err)
 		}
-		allThere(t, k)
+		checkValues(t, k)
 
-		// After everything is, and the old key still is in the file.
+		// Interrupted after all values are encrypted with the new key, with the old one in the
+		// file.
 		if err := os.WriteFile(key, []byte(both), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if k, err = opened(t, m, key, passphrase); err != nil {
+		k, err = openKeeper(t, m, key, passphrase)
+		if err != nil {
 			t.Fatal(err)
 		}
-		allThere(t, k)
-		if passphrase == "" && keysIn(t, key) != 1 {
-			t.Error("the old key is still in the file")
+		checkValues(t, k)
+		if passphrase == "" && countKeys(t, key) != 1 {
+			t.Error("the old key was not removed from the file")
 		}
 	}
 }
 
-func TestTheKeyFileCannotBeWritten(t *testing.T) {
-	m, key := stocked(t, "")
-	k, err := opened(t, m, key, "")
+func TestRotateWithAnUnwritableKeyFile(t *testing.T) {
+	m, key := newStoreWithSecrets(t, "")
+	k, err := openKeeper(t, m, key, "")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -156,53 +161,56 @@ func TestTheKeyFileCannotBeWritten(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err == nil || read(t, key) != before {
-		t.Errorf("it was changed, or %v", err)
+		t.Errorf("Rotate = %v, want an error and an unchanged key file", err)
 	}
-	allThere(t, k)
-	if k, err = opened(t, m, key, ""); err != nil {
-		t.Fatal(err)
-	}
-	allThere(t, k)
-}
-
-func TestAPassphraseProtectsTheKey(t *testing.T) {
-	m, key := stocked(t, "")
-	k, err := opened(t, m, key, "open sesame") // from now on
+	checkValues(t, k)
+	k, err = openKeeper(t, m, key, "")
 	if err != nil {
 		t.Fatal(err)
 	}
-	allThere(t, k)
-	if keysIn(t, key) != 0 || !strings.HasPrefix(read(t, key), "age-encryption.org/v1\n-> scrypt ") {
-		t.Errorf("the key is not protected: %.60q", read(t, key))
-	}
-	if k, err = opened(t, m, key, "open sesame"); err != nil {
+	checkValues(t, k)
+}
+
+func TestPassphraseProtectsTheKey(t *testing.T) {
+	m, key := newStoreWithSecrets(t, "")
+	k, err := openKeeper(t, m, key, "open sesame") // encrypts the key file
+	if err != nil {
 		t.Fatal(err)
 	}
-	allThere(t, k)
+	checkValues(t, k)
+	if countKeys(t, key) != 0 || !strings.HasPrefix(read(t, key), "age-encryption.org/v1\n-> scrypt ") {
+		t.Errorf("the key file is not encrypted: %.60q", read(t, key))
+	}
+	k, err = openKeeper(t, m, key, "open sesame")
+	if err != nil {
+		t.Fatal(err)
+	}
+	checkValues(t, k)
 	for _, wrong := range []string{"", "open says me"} {
-		if _, err := opened(t, m, key, wrong); !errors.Is(err, fault.Denied) || wrong != "" && strings.Contains(err.Error(), wrong) {
-			t.Errorf("with %q: %v", wrong, err)
+		if _, err := openKeeper(t, m, key, wrong); !errors.Is(err, fault.Denied) || wrong != "" && strings.Contains(err.Error(), wrong) {
+			t.Errorf("Open with passphrase %q = %v, want %v", wrong, err, fault.Denied)
 		}
 	}
 	if err := k.Rotate(t.Context(), ""); err != nil {
 		t.Fatal(err)
 	}
-	if keysIn(t, key) != 0 {
-		t.Error("after a change the key is not protected any more")
+	if countKeys(t, key) != 0 {
+		t.Error("the key file is not encrypted after Rotate")
 	}
-	if k, err = opened(t, m, key, "open sesame"); err != nil {
+	k, err = openKeeper(t, m, key, "open sesame")
+	if err != nil {
 		t.Fatal(err)
 	}
-	allThere(t, k)
+	checkValues(t, k)
 }
 
-func TestAKeyThatIsOpenToOthersOrGoneIsRefused(t *testing.T) {
-	m, key := stocked(t, "")
+func TestOpenRefusesAnInsecureOrMissingKey(t *testing.T) {
+	m, key := newStoreWithSecrets(t, "")
 	if err := os.Chmod(key, 0o640); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := opened(t, m, key, ""); !errors.Is(err, fault.Denied) {
-		t.Errorf("others may read it: %v", err)
+	if _, err := openKeeper(t, m, key, ""); !errors.Is(err, fault.Denied) {
+		t.Errorf("Open of a key readable by others = %v, want %v", err, fault.Denied)
 	}
 	good := read(t, key)
 	if err := os.Rename(key, key+".real"); err != nil {
@@ -211,52 +219,52 @@ func TestAKeyThatIsOpenToOthersOrGoneIsRefused(t *testing.T) {
 	if err := os.Chmod(key+".real", 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := opened(t, m, key, ""); !errors.Is(err, fault.Unavailable) {
-		t.Errorf("it is gone: %v", err)
+	if _, err := openKeeper(t, m, key, ""); !errors.Is(err, fault.Unavailable) {
+		t.Errorf("Open without the key = %v, want %v", err, fault.Unavailable)
 	}
 	if _, err := os.Stat(key); err == nil {
-		t.Error("another was made in its place")
+		t.Error("a new key file was created")
 	}
 	if err := os.Symlink(key+".real", key); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := opened(t, m, key, ""); err == nil {
-		t.Error("it is a link")
+	if _, err := openKeeper(t, m, key, ""); err == nil {
+		t.Error("Open of a symbolic link: got no error")
 	}
 	os.Remove(key)
 	for _, bad := range []string{"", "nonsense", "age-encryption.org/v1\n", good[:len(good)-5], strings.ToLower(good)} {
 		if err := os.WriteFile(key, []byte(bad), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := opened(t, m, key, ""); err == nil || strings.Contains(err.Error(), "AGE-SECRET") {
-			t.Errorf("a file with %.20q: %v", bad, err)
+		if _, err := openKeeper(t, m, key, ""); err == nil || strings.Contains(err.Error(), "AGE-SECRET") {
+			t.Errorf("Open of a file with %.20q = %v, want an error without the key", bad, err)
 		}
 	}
-	if _, err := opened(t, newMemory(), filepath.Join(t.TempDir(), "no/such/dir/key"), ""); err == nil {
-		t.Error("no directory for it")
+	if _, err := openKeeper(t, newMemoryStore(), filepath.Join(t.TempDir(), "no/such/dir/key"), ""); err == nil {
+		t.Error("Open without the directory: got no error")
 	}
 }
 
-func TestWhatIsSealedCannotBeGivenAnotherName(t *testing.T) {
-	m, key := stocked(t, "")
+func TestSealedValueIsBoundToItsName(t *testing.T) {
+	m, key := newStoreWithSecrets(t, "")
 	a, b := m.secrets["A"], m.secrets["B"]
 	a.Sealed, b.Sealed = b.Sealed, a.Sealed
 	m.secrets["A"], m.secrets["B"] = a, b
 	c := m.secrets["C"]
 	c.Sealed = c.Sealed[:len(c.Sealed)-8]
 	m.secrets["C"] = c
-	k, err := opened(t, m, key, "")
+	k, err := openKeeper(t, m, key, "")
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, name := range []string{"A", "B", "C"} {
 		if got := valueOf(t, k, name); !strings.Contains(got, "unavailable") || strings.Contains(got, "value of") {
-			t.Errorf("%s is %q", name, got)
+			t.Errorf("value of %s = %q, want an error", name, got)
 		}
 	}
 }
 
-func TestAPassphraseComesByDescriptorFileOrVariable(t *testing.T) {
+func TestReadPassphrase(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "p")
 	if err := os.WriteFile(file, []byte("open sesame\n"), 0o600); err != nil {
 		t.Fatal(err)
@@ -270,18 +278,18 @@ func TestAPassphraseComesByDescriptorFileOrVariable(t *testing.T) {
 	t.Setenv("GLASSHOUSE_TEST_PASSPHRASE", "open sesame")
 	for _, from := range []string{"file:" + file, fmt.Sprintf("fd:%d", dup(t, r)), "env:GLASSHOUSE_TEST_PASSPHRASE"} {
 		if b, err := secret.ReadPassphrase(from); err != nil || string(b) != "open sesame" {
-			t.Errorf("%s: %q, %v", from, b, err)
+			t.Errorf("ReadPassphrase(%s) = %q, %v", from, b, err)
 		}
 	}
-	if v, there := os.LookupEnv("GLASSHOUSE_TEST_PASSPHRASE"); there {
-		t.Errorf("programs that are started inherit it: %q", v)
+	if v, found := os.LookupEnv("GLASSHOUSE_TEST_PASSPHRASE"); found {
+		t.Errorf("the variable is still set: %q", v)
 	}
 	if err := os.Chmod(file, 0o644); err != nil {
 		t.Fatal(err)
 	}
 	for _, from := range []string{"", "open sesame", "fd:x", "fd:-1", "file:" + file, "file:/nowhere", "env:GLASSHOUSE_TEST_PASSPHRASE", "pass:open sesame"} {
 		if b, err := secret.ReadPassphrase(from); err == nil || strings.Contains(err.Error(), "sesame") {
-			t.Errorf("%q: %q, %v", from, b, err)
+			t.Errorf("ReadPassphrase(%q) = %q, %v; want an error without the passphrase", from, b, err)
 		}
 	}
 }

@@ -9,8 +9,8 @@ import (
 	"glasshouse/secret"
 )
 
-func TestMaskCoversWhatAJailHasAndHad(t *testing.T) {
-	k := newKept(t)
+func TestMaskCoversCurrentAndPastValues(t *testing.T) {
+	k := newTestKeeper(t)
 	jid, other := id.NewJail(), id.NewJail()
 	ctx := t.Context()
 	put := func(name, value string) {
@@ -45,7 +45,7 @@ func TestMaskCoversWhatAJailHasAndHad(t *testing.T) {
 	if _, err := k.Grant(ctx, secret.Grant{Secret: "SHORT", To: secret.Scope{Jail: jid}, Delivery: secret.File}); err != nil {
 		t.Fatal(err)
 	}
-	check("granted", masked(secret.Scope{Jail: jid}), strings.TrimSpace(first))
+	check("after Grant", masked(secret.Scope{Jail: jid}), strings.TrimSpace(first))
 	check("another jail", masked(secret.Scope{Jail: other}))
 	check("named", masked(secret.Scope{Jail: other}, "FOREIGN", "NOWHERE"), foreign)
 
@@ -57,7 +57,7 @@ func TestMaskCoversWhatAJailHasAndHad(t *testing.T) {
 		v.Zero()
 	}
 	put("KEY", second)
-	check("after a change", masked(secret.Scope{Jail: jid}), strings.TrimSpace(first), second)
+	check("after Put", masked(secret.Scope{Jail: jid}), strings.TrimSpace(first), second)
 	if err := k.Branched(ctx, jid, other); err != nil {
 		t.Fatal(err)
 	}
@@ -65,15 +65,15 @@ func TestMaskCoversWhatAJailHasAndHad(t *testing.T) {
 	if err := k.Revoke(ctx, g.ID, "anna"); err != nil {
 		t.Fatal(err)
 	}
-	check("after it was revoked", masked(secret.Scope{Jail: jid}), strings.TrimSpace(first), second)
+	check("after Revoke", masked(secret.Scope{Jail: jid}), strings.TrimSpace(first), second)
 	if err := k.Delete(ctx, "KEY", "anna"); err != nil {
 		t.Fatal(err)
 	}
-	check("after the secret was deleted", masked(secret.Scope{Jail: jid}), strings.TrimSpace(first), second)
+	check("after Delete", masked(secret.Scope{Jail: jid}), strings.TrimSpace(first), second)
 	if err := k.Gone(ctx, jid); err != nil {
 		t.Fatal(err)
 	}
-	check("after the jail was removed", masked(secret.Scope{Jail: jid}))
+	check("after Gone", masked(secret.Scope{Jail: jid}))
 }
 
 func TestMaskCoversFetchedValues(t *testing.T) {
@@ -81,7 +81,7 @@ func TestMaskCoversFetchedValues(t *testing.T) {
 	if err := os.WriteFile(dir+"/key", []byte("from-a-file\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	k := newKept(t, func(c *secret.Config) { c.Providers = map[string]secret.Provider{"file": secret.Files{Dir: dir}} })
+	k := newTestKeeper(t, func(c *secret.Config) { c.Providers = map[string]secret.Provider{"file": secret.Files{Dir: dir}} })
 	ctx, jid := t.Context(), id.NewJail()
 	if err := k.PutReference(ctx, "KEY", "file:key", "anna"); err != nil {
 		t.Fatal(err)
@@ -95,6 +95,6 @@ func TestMaskCoversFetchedValues(t *testing.T) {
 	}
 	v.Zero()
 	if got, want := k.Mask(ctx, secret.Scope{Jail: jid}, nil).Text("a from-a-file b"), "a *********** b"; strings.TrimSpace(got) != want {
-		t.Errorf("a fetched value: got %q, want %q", got, want)
+		t.Errorf("mask of a fetched value: got %q, want %q", got, want)
 	}
 }

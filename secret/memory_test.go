@@ -10,26 +10,26 @@ import (
 	"glasshouse/secret"
 )
 
-// memory is a store that can fail, and needs no goroutine of its own.
-type memory struct {
+// memoryStore is a Store in memory that can fail. It has no goroutines, as synctest requires.
+type memoryStore struct {
 	mu      sync.Mutex
 	err     error
 	secrets map[string]secret.Record
 	grants  map[id.Grant]secret.Grant
 }
 
-func newMemory() *memory {
-	return &memory{secrets: map[string]secret.Record{}, grants: map[id.Grant]secret.Grant{}}
+func newMemoryStore() *memoryStore {
+	return &memoryStore{secrets: map[string]secret.Record{}, grants: map[id.Grant]secret.Grant{}}
 }
 
-func (m *memory) fail(err error) {
+func (m *memoryStore) fail(err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.err = err
 }
 
-// do makes a change unless the store fails.
-func (m *memory) do(change func()) error {
+// do runs change unless the store fails.
+func (m *memoryStore) do(change func()) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.err != nil {
@@ -39,27 +39,27 @@ func (m *memory) do(change func()) error {
 	return nil
 }
 
-func (m *memory) Secrets(context.Context) (list []secret.Record, err error) {
+func (m *memoryStore) Secrets(context.Context) (list []secret.Record, err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return slices.Collect(maps.Values(m.secrets)), nil
 }
 
-func (m *memory) Grants(context.Context) (list []secret.Grant, err error) {
+func (m *memoryStore) Grants(context.Context) (list []secret.Grant, err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return slices.Collect(maps.Values(m.grants)), nil
 }
 
-func (m *memory) PutSecret(_ context.Context, r secret.Record) error {
+func (m *memoryStore) PutSecret(_ context.Context, r secret.Record) error {
 	return m.do(func() { m.secrets[r.Name] = r })
 }
 
-func (m *memory) PutGrant(_ context.Context, g secret.Grant) error {
+func (m *memoryStore) PutGrant(_ context.Context, g secret.Grant) error {
 	return m.do(func() { m.grants[g.ID] = g })
 }
 
-func (m *memory) DeleteGrants(_ context.Context, ids []id.Grant) error {
+func (m *memoryStore) DeleteGrants(_ context.Context, ids []id.Grant) error {
 	return m.do(func() {
 		for _, g := range ids {
 			delete(m.grants, g)
@@ -67,14 +67,14 @@ func (m *memory) DeleteGrants(_ context.Context, ids []id.Grant) error {
 	})
 }
 
-func (m *memory) DeleteSecret(_ context.Context, name string) error {
+func (m *memoryStore) DeleteSecret(_ context.Context, name string) error {
 	return m.do(func() {
 		delete(m.secrets, name)
 		maps.DeleteFunc(m.grants, func(_ id.Grant, g secret.Grant) bool { return g.Secret == name })
 	})
 }
 
-func (m *memory) Reseal(_ context.Context, sealed map[string]string) error {
+func (m *memoryStore) Reseal(_ context.Context, sealed map[string]string) error {
 	return m.do(func() {
 		for name, s := range sealed {
 			r := m.secrets[name]

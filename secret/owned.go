@@ -12,12 +12,12 @@ import (
 	"glasshouse/fault"
 )
 
-// An Own is a secret that is somebody's alone. No grant is of it: it is used by what was
-// made for its owner, who says where it goes. Others do not learn that there is one.
+// An Own is a secret with an owner. It cannot be granted: it is used only by jails that act
+// for its owner, who chooses the hosts. Its existence is not revealed to others.
 type Own struct {
 	Owner    string            `json:"owner"`
-	Name     string            `json:"name"` // among the owner's
-	ID       string            `json:"id"`   // by which it can be meant as well
+	Name     string            `json:"name"` // unique per owner
+	ID       string            `json:"id"`   // alternative to Name in references
 	Version  int64             `json:"version"`
 	Metadata map[string]string `json:"metadata,omitempty"`
 
@@ -25,57 +25,56 @@ type Own struct {
 	Updated time.Time `json:"-"`
 }
 
-// maxOwned is how many secrets one owner may have.
+// maxOwned is the maximum number of secrets per owner.
 const maxOwned = 1000
 
-// key is what the secret is kept under. No secret of the daemon's has a colon in its name.
+// key returns the name in the store. Names of secrets without an owner contain no colon.
 func (o Own) key() string { return o.Owner + ":" + o.Name }
 
 func (o Own) check(op string) error {
 	for _, s := range []string{o.Owner, o.Name, o.ID} {
 		if s == "" || len(s) > 256 || strings.ContainsFunc(s, func(r rune) bool { return r <= ' ' || r >= 0x7f || r == ':' }) {
-			return fault.Fieldf(op, "name", "who owns a secret, and its name, are 1 to 256 letters, digits and signs without a colon")
+			return fault.Fieldf(op, "name", "owner, name and id must be 1 to 256 printable ASCII characters without spaces and colons")
 		}
 	}
 	return nil
 }
 
-// own returns r as its owner knows it, who is to be asked for it.
+// own returns a copy of the owner's view of r. r must have an owner.
 func (r *Record) own() Own {
 	o := *r.Own
 	o.Metadata, o.Created, o.Updated = maps.Clone(o.Metadata), r.Created, r.Updated
 	return o
 }
 
-// Add seals a value for its owner. It takes over b, which is zeroed. A name or an id that
-// the owner has already, or one secret too many, is a fault.Conflict.
+// Add stores a new owned secret. It zeroes b. It returns fault.Conflict if the owner has a
+// secret with the same name or id, or has the maximum number of secrets.
 func (k *Keeper) Add(ctx context.Context, o Own, b []byte, by string) (Own, error) {
 	const op = "secret.Add"
 	defer clear(b)
 	if err := errors.Join(o.check(op), checkValue(op, o.Name, b)); err != nil {
 		return Own{}, err
 	}
-	k.change.Lock()
-	defer k.change.Unlock()
+	k.changeMu.Lock()
+	defer k.changeMu.Unlock()
 	own := k.Owned(o.Owner)
-	if slices.ContainsFunc(own, func(is Own) bool { return is.Name == o.Name || is.ID == o.ID }) {
-		return Own{}, fault.Newf(fault.Conflict, op, "", "there is a secret of that name")
+	if slices.ContainsFunc(own, func(e Own) bool { return e.Name == o.Name || e.ID == o.ID }) {
+		return Own{}, fault.Newf(fault.Conflict, op, "", "a secret with this name exists")
 	}
 	if len(own) >= maxOwned {
-		return Own{}, fault.Newf(fault.Conflict, op, "", "there are %d secrets already", len(own))
+		return Own{}, fault.Newf(fault.Conflict, op, "", "the maximum of %d secrets is reached", len(own))
 	}
 	o.Version, o.Metadata = 1, maps.Clone(o.Metadata)
-	return k.keepOwned(ctx, op, o, b, by)
+	return k.putOwned(ctx, op, o, b, by)
 }
 
-// Renew gives an owner's secret another value, which counts for the next who uses it, and,
-// unless it is nil, other metadata. ref is its id or its name. It takes over b, which is
-// zeroed.
+// Renew replaces the value of an owned secret and, unless it is nil, the metadata. The next
+// use gets the new value. ref is the id or the name. Renew zeroes b.
 func (k *Keeper) Renew(ctx context.Context, owner, ref string, b []byte, metadata map[string]string, by string) (Own, error) {
 	const op = "secret.Renew"
 	defer clear(b)
-	k.change.Lock()
-	defer k.change.Unlock()
+	k.changeMu.Lock()
+	defer k.changeMu.Unlock()
 	o, err := k.FindOwned(owner, ref)
 	if err == nil {
 		err = checkValue(op, o.Name, b)
@@ -87,22 +86,22 @@ func (k *Keeper) Renew(ctx context.Context, owner, ref string, b []byte, metadat
 	if metadata != nil {
 		o.Metadata = maps.Clone(metadata)
 	}
-	return k.keepOwned(ctx, op, o, b, by)
+	return k.putOwned(ctx, op, o, b, by)
 }
 
-// keepOwned seals and records. The caller holds change.
-func (k *Keeper) keepOwned(ctx context.Context, op string, o Own, b []byte, by string) (Own, error) {
-	sealed, err := k.ring().seal(o.key(), b)
+// putOwned encrypts and stores an owned secret. The caller holds changeMu.
+func (k *Keeper) putOwned(ctx context.Context, op string, o Own, b []byte, by string) (Own, error) {
+	sealed, err := k.currentKeys().seal(o.key(), b)
 	if err != nil {
 		return Own{}, err
 	}
-	if err := k.replace(ctx, op, by, Record{Name: o.key(), Provider: Local, Sealed: sealed, Own: &o}); err != nil {
+	if err := k.storeRecord(ctx, op, by, Record{Name: o.key(), Provider: Local, Sealed: sealed, Own: &o}); err != nil {
 		return Own{}, err
 	}
 	return k.FindOwned(o.Owner, o.ID)
 }
 
-// Owned returns what somebody owns, oldest first.
+// Owned returns the secrets of an owner, oldest first.
 func (k *Keeper) Owned(owner string) []Own {
 	k.mu.RLock()
 	defer k.mu.RUnlock()
@@ -116,7 +115,7 @@ func (k *Keeper) Owned(owner string) []Own {
 	return list
 }
 
-// FindOwned returns a secret of its owner's by its id or its name.
+// FindOwned returns a secret of an owner by id or name.
 func (k *Keeper) FindOwned(owner, ref string) (Own, error) {
 	r, err := k.findOwned(owner, ref)
 	if err != nil {
@@ -136,34 +135,33 @@ func (k *Keeper) findOwned(owner, ref string) (*Record, error) {
 	return nil, fault.Newf(fault.NotFound, "secret.FindOwned", "", "no such secret")
 }
 
-// Drop forgets a secret of its owner's. Whoever would use it from here on is refused.
+// Drop deletes a secret of an owner. Later uses are refused.
 func (k *Keeper) Drop(ctx context.Context, owner, ref, by string) error {
 	return k.remove(ctx, by, func() (*Record, error) { return k.findOwned(owner, ref) })
 }
 
-// ResolveOwned returns the value that an owner's secret of that name has now, to who has
-// it put into a request to a host for the owner. The caller zeroes it. Whether who may be
-// is the caller's to know.
+// ResolveOwned returns the current value of an owned secret for a request of who to a host.
+// The caller must have checked that who acts for the owner, and zeroes the value.
 func (k *Keeper) ResolveOwned(ctx context.Context, who Scope, owner, name, host string) (Value, error) {
 	e := Event{Kind: Used, Secret: Own{Owner: owner, Name: name}.key(), Who: who, Delivery: Inject, Host: host}
 	k.mu.RLock()
 	r, keys := k.secrets[e.Secret], k.keys
 	k.mu.RUnlock()
 	if r == nil || r.Own == nil {
-		e.Kind, e.Why = Refused, "its owner has no such secret"
+		e.Kind, e.Why = Refused, "the owner has no such secret"
 		return Value{}, errors.Join(fault.Newf(fault.Denied, "secret.ResolveOwned", e.Secret, "no such secret"), k.record(ctx, e))
 	}
 	e.Provider = r.Provider
 	v, err := keys.open(r.Name, r.Sealed, false)
 	if err != nil {
-		e.Kind, e.Why = Refused, "it could not be had: "+string(fault.KindOf(err))
+		e.Kind, e.Why = Refused, "the value is unavailable: "+string(fault.KindOf(err))
 		return Value{}, errors.Join(err, k.record(ctx, e))
 	}
 	if err := k.record(ctx, e); err != nil {
 		v.Zero()
 		return Value{}, err
 	}
-	k.given.add(who.Jail, e.Secret)
-	k.used(ctx, e.Secret)
+	k.delivered.add(who.Jail, e.Secret)
+	k.updateLastUsed(ctx, e.Secret)
 	return v, nil
 }

@@ -14,8 +14,8 @@ import (
 	"glasshouse/fault"
 )
 
-// Environment provides variables of the daemon's own environment, of which its
-// configuration names each: "env:API_KEY".
+// Environment is a Provider of the daemon's environment variables: "env:API_KEY". Only the
+// variables in Allow are available.
 type Environment struct {
 	Allow []string
 }
@@ -23,7 +23,7 @@ type Environment struct {
 // Check implements Provider.
 func (e Environment) Check(path string) error {
 	if !slices.Contains(e.Allow, path) {
-		return fmt.Errorf("the configuration does not allow the variable %.80q; add it to secrets.env", path)
+		return fmt.Errorf("the variable %.80q is not listed in secrets.env of the configuration", path)
 	}
 	return nil
 }
@@ -35,13 +35,13 @@ func (e Environment) Fetch(_ context.Context, path string) ([]byte, error) {
 	}
 	value, ok := os.LookupEnv(path)
 	if !ok {
-		return nil, fault.Newf(fault.NotFound, "secret.Environment", path, "the daemon has no such variable")
+		return nil, fault.Newf(fault.NotFound, "secret.Environment", path, "the variable is not set in the environment of the daemon")
 	}
 	return []byte(value), nil
 }
 
-// Files provides the files below a directory that only the daemon's user or root
-// can write to, as they are: "file:team/api-key".
+// Files is a Provider of files below a directory: "file:team/api-key". The directory must be
+// writable only to the daemon's user or root. Values are the unmodified content.
 type Files struct {
 	Dir string
 }
@@ -49,7 +49,7 @@ type Files struct {
 // Check implements Provider.
 func (f Files) Check(path string) error {
 	if !filepath.IsLocal(path) || filepath.Clean(path) != path || path == "." {
-		return fmt.Errorf("%.80q is not a clean path relative to the directory of secrets", path)
+		return fmt.Errorf("%.80q is not a clean path relative to the secrets directory", path)
 	}
 	return nil
 }
@@ -65,7 +65,7 @@ func (f Files) Fetch(_ context.Context, path string) ([]byte, error) {
 		return nil, &fs.PathError{Op: "open", Path: f.Dir, Err: err}
 	}
 	defer unix.Close(dir)
-	if err := closedToOthers(dir, f.Dir); err != nil {
+	if err := checkDirPermissions(dir, f.Dir); err != nil {
 		return nil, err
 	}
 	fd, err := unix.Openat2(dir, path, &unix.OpenHow{
@@ -74,26 +74,26 @@ func (f Files) Fetch(_ context.Context, path string) ([]byte, error) {
 	})
 	switch {
 	case errors.Is(err, unix.ENOENT), errors.Is(err, unix.ENOTDIR):
-		return nil, fault.Newf(fault.NotFound, op, path, "there is no such file in the directory of secrets")
+		return nil, fault.Newf(fault.NotFound, op, path, "no such file in the secrets directory")
 	case errors.Is(err, unix.ELOOP), errors.Is(err, unix.EXDEV):
-		return nil, fault.Newf(fault.Denied, op, path, "the file is, or is behind, a symbolic link")
+		return nil, fault.Newf(fault.Denied, op, path, "the path contains a symbolic link")
 	case err != nil:
 		return nil, &fs.PathError{Op: "open", Path: path, Err: err}
 	}
 	file := os.NewFile(uintptr(fd), path)
 	defer file.Close()
-	return readOwned(file, path, MaxValue)
+	return readPrivateFile(file, path, MaxValue)
 }
 
-// closedToOthers refuses a directory in which others could put a file.
-func closedToOthers(dir int, name string) error {
+// checkDirPermissions refuses a directory that other users can write to.
+func checkDirPermissions(dir int, name string) error {
 	var st unix.Stat_t
 	if err := unix.Fstat(dir, &st); err != nil {
 		return &fs.PathError{Op: "stat", Path: name, Err: err}
 	}
 	if int(st.Uid) != os.Geteuid() && st.Uid != 0 || st.Mode&0o022 != 0 {
 		return &fault.Error{Op: "secret.Files", On: name, Kind: fault.Denied,
-			Err: errors.New("others than the daemon's user can put files there"), Remedy: "give it to that user, and chmod go-w it"}
+			Err: errors.New("the secrets directory is writable by other users"), Remedy: "run chown to the daemon's user and chmod go-w on the directory"}
 	}
 	return nil
 }

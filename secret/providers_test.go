@@ -13,7 +13,7 @@ import (
 	"glasshouse/secret"
 )
 
-// dup returns a descriptor that is the callee's to close.
+// dup duplicates the descriptor of f and closes f. The caller closes the result.
 func dup(t *testing.T, f *os.File) int {
 	t.Helper()
 	fd, err := unix.Dup(int(f.Fd()))
@@ -24,10 +24,10 @@ func dup(t *testing.T, f *os.File) int {
 	return fd
 }
 
-func TestAVariableOfTheDaemonIsASecretOnlyIfItIsNamed(t *testing.T) {
+func TestEnvironmentProvider(t *testing.T) {
 	t.Setenv("GLASSHOUSE_TEST_KEY", canary)
 	t.Setenv("GLASSHOUSE_TEST_OTHER", canary)
-	k := newKept(t, func(c *secret.Config) {
+	k := newTestKeeper(t, func(c *secret.Config) {
 		c.Providers = map[string]secret.Provider{"env": secret.Environment{Allow: []string{"GLASSHOUSE_TEST_KEY", "GLASSHOUSE_TEST_NONE"}}}
 	})
 	for name, ref := range map[string]string{"A": "env:GLASSHOUSE_TEST_KEY", "NONE": "env:GLASSHOUSE_TEST_NONE"} {
@@ -36,23 +36,23 @@ func TestAVariableOfTheDaemonIsASecretOnlyIfItIsNamed(t *testing.T) {
 		}
 		k.grant(secret.Grant{Secret: name, To: secret.Scope{Run: "r"}})
 	}
-	if got := k.get(secret.Scope{Run: "r"}, "A", secret.Use{}); got != canary {
-		t.Errorf("it is %q", got)
+	if got := k.resolve(secret.Scope{Run: "r"}, "A", secret.Use{}); got != canary {
+		t.Errorf("value = %q, want %q", got, canary)
 	}
 	if _, err := k.Resolve(t.Context(), secret.Scope{Run: "r"}, "NONE", secret.Use{Delivery: secret.File}); !errors.Is(err, fault.NotFound) {
-		t.Errorf("a variable that is not there: %v", err)
+		t.Errorf("Resolve of an unset variable = %v, want %v", err, fault.NotFound)
 	}
 	for _, ref := range []string{"env:GLASSHOUSE_TEST_OTHER", "env:", "other:X", "GLASSHOUSE_TEST_KEY", ""} {
 		if err := k.PutReference(t.Context(), "B", ref, ""); !errors.Is(err, fault.Invalid) || strings.Contains(err.Error(), canary) {
-			t.Errorf("%q: %v", ref, err)
+			t.Errorf("PutReference(%q) = %v, want %v", ref, err, fault.Invalid)
 		}
 	}
 	if list := k.List(); list[0].Provider != "env" || list[0].Path != "GLASSHOUSE_TEST_KEY" {
-		t.Errorf("the list says %+v", list[0])
+		t.Errorf("List = %+v", list[0])
 	}
 }
 
-func TestFilesOfADirectoryAreSecretsIfNobodyElseCanHaveThem(t *testing.T) {
+func TestFilesProvider(t *testing.T) {
 	top := t.TempDir()
 	dir := filepath.Join(top, "secrets")
 	write := func(name, value string, mode os.FileMode) {
@@ -76,7 +76,7 @@ func TestFilesOfADirectoryAreSecretsIfNobodyElseCanHaveThem(t *testing.T) {
 	}
 	p := secret.Files{Dir: dir}
 	if b, err := p.Fetch(t.Context(), "team/key"); err != nil || string(b) != "one\n" {
-		t.Errorf("team/key: %q, %v", b, err)
+		t.Errorf("Fetch(team/key) = %q, %v", b, err)
 	}
 	for path, want := range map[string]fault.Kind{
 		"open": fault.Denied, "group": fault.Denied, "big": fault.TooLarge, "link": fault.Denied, "out": fault.Denied, "abs": fault.Denied,
@@ -84,9 +84,9 @@ func TestFilesOfADirectoryAreSecretsIfNobodyElseCanHaveThem(t *testing.T) {
 		"../outside": fault.Invalid, "/etc/hostname": fault.Invalid, "team/../../outside": fault.Invalid, "": fault.Invalid, ".": fault.Invalid, "team//key": fault.Invalid,
 	} {
 		if b, err := p.Fetch(t.Context(), path); fault.KindOf(err) != want || len(b) > 0 {
-			t.Errorf("%q: %q, %v, want %s", path, b, err, want)
+			t.Errorf("Fetch(%q) = %q, %v, want %s", path, b, err, want)
 		} else if strings.Contains(err.Error(), canary) {
-			t.Errorf("%q: %v", path, err)
+			t.Errorf("Fetch(%q): the error contains the value: %v", path, err)
 		}
 	}
 	if os.Geteuid() == 0 {
@@ -94,7 +94,7 @@ func TestFilesOfADirectoryAreSecretsIfNobodyElseCanHaveThem(t *testing.T) {
 			t.Fatal(err)
 		}
 		if _, err := p.Fetch(t.Context(), "team/key"); !errors.Is(err, fault.Denied) {
-			t.Errorf("a stranger's file: %v", err)
+			t.Errorf("Fetch of another user's file = %v, want %v", err, fault.Denied)
 		}
 	}
 	if err := os.Chmod(dir, 0o777); err != nil {
@@ -102,6 +102,6 @@ func TestFilesOfADirectoryAreSecretsIfNobodyElseCanHaveThem(t *testing.T) {
 	}
 	write("new", "x", 0o600)
 	if _, err := p.Fetch(t.Context(), "new"); !errors.Is(err, fault.Denied) {
-		t.Errorf("a directory in which anybody can put files: %v", err)
+		t.Errorf("Fetch from a world-writable directory = %v, want %v", err, fault.Denied)
 	}
 }

@@ -1,8 +1,8 @@
-// Package secret keeps values that nobody is to see: sealed on the disk, fetched
-// from where others keep them, and given only to who was granted them.
+// Package secret stores secrets encrypted, fetches values from external providers, and gives
+// values only to subjects that have a grant.
 //
-// A value exists in the clear as a Value alone, which does not print. What is
-// recorded of secrets, returned of them and said in errors about them is names.
+// A plaintext value exists only as a Value, which never prints it. Events, lists and errors
+// contain the names of secrets only.
 package secret
 
 import (
@@ -22,85 +22,84 @@ import (
 )
 
 const (
-	// MaxValue bounds the bytes of a secret.
+	// MaxValue is the maximum size of a secret in bytes.
 	MaxValue = 64 << 10
 
 	maxSecrets = 10_000
 	maxGrants  = 100_000
 
-	// usedEvery is how often a new time of last use is written down.
-	usedEvery = time.Minute
+	// lastUsedInterval is the resolution of the stored time of last use.
+	lastUsedInterval = time.Minute
 )
 
-// Record is a secret as the store has it.
+// A Record is a stored secret.
 type Record struct {
 	Name     string
-	Provider string // Local, or who is asked for it each time
-	Path     string // of another provider: where it has it
-	Sealed   string // of Local: the value, encrypted
+	Provider string // Local, or the name of an external provider
+	Path     string // path at an external provider
+	Sealed   string // the encrypted value, for Local
 	Created  time.Time
 	Updated  time.Time
 	Used     *time.Time
-	Own      *Own // if it is somebody's alone, which is part of its name; nil: the daemon's
+	Own      *Own // set if the secret has an owner; nil: a secret of the daemon
 }
 
-// Local is the provider of values that are kept sealed here.
+// Local is the provider of values that the store keeps encrypted.
 const Local = "local"
 
-// A Store keeps secrets and grants. What it returned from outlives a power cut.
+// A Store stores secrets and grants. When a method returns nil, the change is durable.
 type Store interface {
 	Secrets(ctx context.Context) ([]Record, error)
 	PutSecret(ctx context.Context, r Record) error
-	Reseal(ctx context.Context, sealed map[string]string) error // all or none, by name
+	Reseal(ctx context.Context, sealed map[string]string) error // atomic; sealed values by name
 	Grants(ctx context.Context) ([]Grant, error)
 	PutGrant(ctx context.Context, g Grant) error
 	DeleteGrants(ctx context.Context, ids []id.Grant) error
 
-	// DeleteSecret deletes a secret and, at once, its grants.
+	// DeleteSecret deletes a secret and its grants in one transaction.
 	DeleteSecret(ctx context.Context, name string) error
 }
 
-// A Provider is asked for values that others keep. An error never has any of the
-// value in it.
+// A Provider fetches values from an external store. Its errors never contain a value.
 type Provider interface {
-	// Check refuses a path under which the provider can have nothing.
+	// Check returns an error for a path that is invalid at the provider.
 	Check(path string) error
 
-	// Fetch returns a value, whose bytes are the caller's to overwrite.
+	// Fetch returns a value. The caller owns the bytes and overwrites them.
 	Fetch(ctx context.Context, path string) ([]byte, error)
 }
 
-// A Recorder is told what happens to secrets, before it does. What it cannot
-// record does not happen, save for what takes a secret away from somebody.
+// A Recorder records events before they happen. If Record fails, the operation does not
+// happen; only operations that take access away happen regardless.
 type Recorder interface {
 	Record(ctx context.Context, e Event) error
 }
 
-// Config is what a Keeper needs. Fields without a default must be set.
+// Config is the configuration of a Keeper. Fields without a default must be set.
 type Config struct {
 	Store      Store
 	Recorder   Recorder
-	KeyFile    string              // made at the first start, 0600
-	Passphrase []byte              // protects the key file; empty: nothing but its mode does
-	Providers  map[string]Provider // by the word before the colon in a reference
+	KeyFile    string              // created at the first start with mode 0600
+	Passphrase []byte              // encrypts the key file; empty: not encrypted
+	Providers  map[string]Provider // by the prefix of a reference
 	Log        *slog.Logger
 
-	// Changed is called when those that a scope covers are to have other files
-	// than they had, and returns when they have. It may ask for them. Its error is
-	// that of who made the change, which stands.
+	// Changed is called when the secret files of a scope have changed, and returns when they
+	// are updated. It may call Files. The operation that caused the change returns its error
+	// but is not undone.
 	Changed func(ctx context.Context, s Scope) error
 }
 
-// A Keeper keeps secrets. It is safe for concurrent use.
+// A Keeper manages secrets and grants. It is safe for concurrent use.
 type Keeper struct {
-	cfg    Config
-	cancel context.CancelFunc
-	wg     sync.WaitGroup
-	nudge  chan struct{} // an expiry may have come nearer
-	past   *past         // set by Open
-	given  given
+	cfg           Config
+	cancel        context.CancelFunc
+	wg            sync.WaitGroup
+	expiryChanged chan struct{} // wakes expireLoop
+	history       *valueHistory // set by Open
+	delivered     deliveredNames
 
-	change sync.Mutex // held while secrets, grants or the key are changed; taken before mu
+	changeMu sync.Mutex // held while secrets, grants or the key change; locked before mu
 
 	mu sync.RWMutex
 	// +checklocks:mu
@@ -111,7 +110,7 @@ type Keeper struct {
 	grants map[id.Grant]*Grant
 }
 
-// NewKeeper returns a Keeper that has touched nothing yet.
+// NewKeeper returns a Keeper. It does nothing until Open.
 func NewKeeper(cfg Config) *Keeper {
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
@@ -119,10 +118,10 @@ func NewKeeper(cfg Config) *Keeper {
 	if cfg.Changed == nil {
 		cfg.Changed = func(context.Context, Scope) error { return nil }
 	}
-	return &Keeper{cfg: cfg, nudge: make(chan struct{}, 1), secrets: map[string]*Record{}, grants: map[id.Grant]*Grant{}}
+	return &Keeper{cfg: cfg, expiryChanged: make(chan struct{}, 1), secrets: map[string]*Record{}, grants: map[id.Grant]*Grant{}}
 }
 
-// Open reads what is kept, and finishes a change of the key that was interrupted.
+// Open loads the secrets, grants and keys, and finishes an interrupted rotation of the key.
 func (k *Keeper) Open(ctx context.Context) error {
 	secrets, err := k.cfg.Store.Secrets(ctx)
 	if err != nil {
@@ -142,9 +141,9 @@ func (k *Keeper) Open(ctx context.Context) error {
 		k.grants[g.ID] = &g
 	}
 	k.mu.Unlock()
-	k.past, err = newPast()
+	k.history, err = newValueHistory()
 	if err != nil {
-		return fmt.Errorf("make a key for earlier values: %w", err)
+		return fmt.Errorf("create a key for old values: %w", err)
 	}
 	keys, err := openKeys(k.cfg.KeyFile, k.cfg.Passphrase, !sealed)
 	if err != nil {
@@ -154,8 +153,8 @@ func (k *Keeper) Open(ctx context.Context) error {
 	k.keys = keys
 	k.mu.Unlock()
 	if len(keys.ids) > 1 {
-		if err := k.takeOver(ctx); err != nil {
-			return fmt.Errorf("finish the change of the key: %w", err)
+		if err := k.reseal(ctx); err != nil {
+			return fmt.Errorf("finish the key rotation: %w", err)
 		}
 	}
 	ctx, k.cancel = context.WithCancel(context.WithoutCancel(ctx))
@@ -163,7 +162,7 @@ func (k *Keeper) Open(ctx context.Context) error {
 	return nil
 }
 
-// Close ends the Keeper's own work. It may be called twice, and without Open.
+// Close stops the expiry of grants. It may be called twice, and without Open.
 func (k *Keeper) Close() error {
 	if k.cancel != nil {
 		k.cancel()
@@ -172,17 +171,16 @@ func (k *Keeper) Close() error {
 	return nil
 }
 
-var nameForm = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_.-]{0,127}$`)
+var namePattern = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_.-]{0,127}$`)
 
 func checkName(op, name string) error {
-	if !nameForm.MatchString(name) {
-		return fault.Fieldf(op, "name", "%.140q is not a name: a letter or _, then letters, digits, _ . -, 128 in all", name)
+	if !namePattern.MatchString(name) {
+		return fault.Fieldf(op, "name", "%.140q is not a valid name: want a letter or _, then letters, digits, _ . or -, at most 128 characters", name)
 	}
 	return nil
 }
 
-// Put seals a value under a name, in place of what was there. It takes over b,
-// which is zeroed.
+// Put encrypts a value and stores it under a name, replacing an earlier one. It zeroes b.
 func (k *Keeper) Put(ctx context.Context, name string, b []byte, by string) error {
 	const op = "secret.Put"
 	defer clear(b)
@@ -193,14 +191,14 @@ func (k *Keeper) Put(ctx context.Context, name string, b []byte, by string) erro
 		return err
 	}
 	return k.put(ctx, op, by, func() (Record, error) {
-		sealed, err := k.ring().seal(name, b)
+		sealed, err := k.currentKeys().seal(name, b)
 		return Record{Name: name, Provider: Local, Sealed: sealed}, err
 	})
 }
 
 func checkValue(op, name string, b []byte) error {
 	if len(b) > MaxValue {
-		return fault.Newf(fault.TooLarge, op, name, "%d bytes are over the maximum of %d", len(b), MaxValue)
+		return fault.Newf(fault.TooLarge, op, name, "%d bytes exceed the maximum of %d", len(b), MaxValue)
 	}
 	if len(b) == 0 {
 		return fault.Fieldf(op, "value", "the value is empty")
@@ -208,7 +206,7 @@ func checkValue(op, name string, b []byte) error {
 	return nil
 }
 
-// PutReference has a provider asked for the secret each time it is used:
+// PutReference stores a reference to a provider, which is queried at each use:
 // "vault:kv/data/app#key".
 func (k *Keeper) PutReference(ctx context.Context, name, reference, by string) error {
 	const op = "secret.PutReference"
@@ -221,7 +219,7 @@ func (k *Keeper) PutReference(ctx context.Context, name, reference, by string) e
 	case !ok || len(reference) > 1024:
 		return fault.Fieldf(op, "reference", "want PROVIDER:PATH")
 	case p == nil:
-		return fault.Fieldf(op, "reference", "no provider %.40q is configured; there is %s", provider, strings.Join(slices.Sorted(maps.Keys(k.cfg.Providers)), ", "))
+		return fault.Fieldf(op, "reference", "provider %.40q is not configured; configured providers: %s", provider, strings.Join(slices.Sorted(maps.Keys(k.cfg.Providers)), ", "))
 	}
 	if err := p.Check(path); err != nil {
 		return fault.Fieldf(op, "reference", "%w", err)
@@ -229,37 +227,37 @@ func (k *Keeper) PutReference(ctx context.Context, name, reference, by string) e
 	return k.put(ctx, op, by, func() (Record, error) { return Record{Name: name, Provider: provider, Path: path}, nil })
 }
 
-func (k *Keeper) ring() *keyring {
+func (k *Keeper) currentKeys() *keyring {
 	k.mu.RLock()
 	defer k.mu.RUnlock()
 	return k.keys
 }
 
 func (k *Keeper) put(ctx context.Context, op, by string, make func() (Record, error)) error {
-	k.change.Lock()
+	k.changeMu.Lock()
 	r, err := make()
 	if err == nil {
-		err = k.replace(ctx, op, by, r)
+		err = k.storeRecord(ctx, op, by, r)
 	}
-	k.change.Unlock()
+	k.changeMu.Unlock()
 	if err != nil {
 		return err
 	}
-	return k.changed(ctx, k.grantsOf(r.Name))
+	return k.notifyChanged(ctx, k.grantsOf(r.Name))
 }
 
-// replace records a secret, new or changed. The caller holds change.
-func (k *Keeper) replace(ctx context.Context, op, by string, r Record) error {
+// storeRecord stores a new or changed secret. The caller holds changeMu.
+func (k *Keeper) storeRecord(ctx context.Context, op, by string, r Record) error {
 	now := time.Now()
 	r.Created, r.Updated = now, now
 	k.mu.RLock()
-	was, count := k.secrets[r.Name], len(k.secrets)
-	if was != nil {
-		r.Created, r.Used = was.Created, was.Used
+	old, count := k.secrets[r.Name], len(k.secrets)
+	if old != nil {
+		r.Created, r.Used = old.Created, old.Used
 	}
 	k.mu.RUnlock()
-	if was == nil && count >= maxSecrets {
-		return fault.Newf(fault.Exhausted, op, r.Name, "there are %d secrets already", count)
+	if old == nil && count >= maxSecrets {
+		return fault.Newf(fault.Exhausted, op, r.Name, "the maximum of %d secrets is reached", count)
 	}
 	if err := k.record(ctx, Event{Kind: Stored, Secret: r.Name, Provider: r.Provider, By: by}); err != nil {
 		return err
@@ -267,14 +265,14 @@ func (k *Keeper) replace(ctx context.Context, op, by string, r Record) error {
 	if err := k.cfg.Store.PutSecret(ctx, r); err != nil {
 		return err
 	}
-	k.outlive(was)
+	k.keepOldValue(old)
 	k.mu.Lock()
 	k.secrets[r.Name] = &r
 	k.mu.Unlock()
 	return nil
 }
 
-// Delete forgets a secret and every grant of it.
+// Delete deletes a secret and its grants.
 func (k *Keeper) Delete(ctx context.Context, name, by string) error {
 	return k.remove(ctx, by, func() (*Record, error) {
 		k.mu.RLock()
@@ -286,56 +284,56 @@ func (k *Keeper) Delete(ctx context.Context, name, by string) error {
 	})
 }
 
-// remove forgets the secret that which returns, while nobody changes any.
-func (k *Keeper) remove(ctx context.Context, by string, which func() (*Record, error)) error {
-	k.change.Lock()
-	r, err := which()
+// remove deletes the secret that find returns. It calls find with changeMu held.
+func (k *Keeper) remove(ctx context.Context, by string, find func() (*Record, error)) error {
+	k.changeMu.Lock()
+	r, err := find()
 	if err != nil {
-		k.change.Unlock()
+		k.changeMu.Unlock()
 		return err
 	}
 	name := r.Name
 	grants := k.grantsOf(name)
 	if err := k.cfg.Store.DeleteSecret(ctx, name); err != nil {
-		k.change.Unlock()
+		k.changeMu.Unlock()
 		return err
 	}
-	k.outlive(r)
+	k.keepOldValue(r)
 	k.mu.Lock()
 	delete(k.secrets, name)
 	for _, g := range grants {
 		delete(k.grants, g.ID)
 	}
 	k.mu.Unlock()
-	k.change.Unlock()
+	k.changeMu.Unlock()
 	err = k.record(ctx, Event{Kind: Deleted, Secret: name, Provider: r.Provider, By: by})
 	for _, g := range grants {
-		err = errors.Join(err, k.record(ctx, ended(g, Revoked, by, "the secret was deleted")))
+		err = errors.Join(err, k.record(ctx, endEvent(g, Revoked, by, "the secret was deleted")))
 	}
-	return errors.Join(err, k.changed(ctx, grants))
+	return errors.Join(err, k.notifyChanged(ctx, grants))
 }
 
-// Info is what may be told of a secret.
+// Info describes a secret without its value.
 type Info struct {
 	Name     string     `json:"name"`
-	Owner    string     `json:"owner,omitempty"` // whose it is alone
+	Owner    string     `json:"owner,omitempty"` // owner of an owned secret
 	Provider string     `json:"provider"`
-	Path     string     `json:"path,omitempty"` // at the provider
+	Path     string     `json:"path,omitempty"` // path at the provider
 	Created  time.Time  `json:"created"`
 	Updated  time.Time  `json:"updated"`
 	Used     *time.Time `json:"used,omitempty"`
 	Grants   []Grant    `json:"grants"` // oldest first
 }
 
-// List returns what may be told of all secrets, by name.
+// List describes all secrets, sorted by name.
 func (k *Keeper) List() []Info {
 	k.mu.RLock()
 	defer k.mu.RUnlock()
 	list := make([]Info, 0, len(k.secrets))
-	at := map[string]int{}
+	index := map[string]int{}
 	for _, name := range slices.Sorted(maps.Keys(k.secrets)) {
 		r := k.secrets[name]
-		at[name] = len(list)
+		index[name] = len(list)
 		info := Info{Name: r.Name, Provider: r.Provider, Path: r.Path, Created: r.Created, Updated: r.Updated, Used: r.Used, Grants: []Grant{}}
 		if r.Own != nil {
 			info.Owner = r.Own.Owner
@@ -343,7 +341,7 @@ func (k *Keeper) List() []Info {
 		list = append(list, info)
 	}
 	for _, g := range k.grants {
-		i := at[g.Secret]
+		i := index[g.Secret]
 		list[i].Grants = append(list[i].Grants, *g)
 	}
 	for _, info := range list {
@@ -352,32 +350,32 @@ func (k *Keeper) List() []Info {
 	return list
 }
 
-// Rotate seals every value with a new key, and destroys the one before. If it is
-// interrupted, the next Open finishes it.
+// Rotate encrypts all values with a new key and deletes the old key. If it is interrupted, the
+// next Open finishes it.
 func (k *Keeper) Rotate(ctx context.Context, by string) error {
-	k.change.Lock()
-	defer k.change.Unlock()
-	next, err := k.ring().withNew()
+	k.changeMu.Lock()
+	defer k.changeMu.Unlock()
+	next, err := k.currentKeys().withNew()
 	if err != nil {
 		return err
 	}
 	if err := k.record(ctx, Event{Kind: Rotated, By: by}); err != nil {
 		return err
 	}
-	// Both keys are in the file before anything is sealed with the new one, and
-	// until everything is.
+	// The key file contains both keys until all values are encrypted with the new one, so that
+	// an interruption at any point leaves all values readable.
 	if err := next.write(); err != nil {
 		return err
 	}
 	k.mu.Lock()
 	k.keys = next
 	k.mu.Unlock()
-	return k.takeOver(ctx)
+	return k.reseal(ctx)
 }
 
-// takeOver seals with the newest key what was sealed with another, and forgets
-// the others. The caller holds change, or is alone.
-func (k *Keeper) takeOver(ctx context.Context) error {
+// reseal encrypts all values with the newest key and drops the other keys. The caller holds
+// changeMu, or is Open.
+func (k *Keeper) reseal(ctx context.Context) error {
 	k.mu.RLock()
 	keys, secrets := k.keys, maps.Clone(k.secrets)
 	k.mu.RUnlock()
@@ -422,7 +420,7 @@ func (k *Keeper) takeOver(ctx context.Context) error {
 	return nil
 }
 
-// fetch returns a secret's value. keys are those that were there when r was.
+// fetch returns a secret's value. keys must be the keyring that was current when r was read.
 func (k *Keeper) fetch(ctx context.Context, r *Record, keys *keyring) (Value, error) {
 	if r.Provider == Local {
 		return keys.open(r.Name, r.Sealed, false)
@@ -430,7 +428,7 @@ func (k *Keeper) fetch(ctx context.Context, r *Record, keys *keyring) (Value, er
 	const op = "secret.Fetch"
 	p := k.cfg.Providers[r.Provider]
 	if p == nil {
-		return Value{}, fault.Newf(fault.Unavailable, op, r.Name, "the provider %s is not configured any more", r.Provider)
+		return Value{}, fault.Newf(fault.Unavailable, op, r.Name, "the provider %s is no longer configured", r.Provider)
 	}
 	b, err := p.Fetch(ctx, r.Path)
 	if err != nil {
@@ -438,10 +436,10 @@ func (k *Keeper) fetch(ctx context.Context, r *Record, keys *keyring) (Value, er
 	}
 	if len(b) == 0 || len(b) > MaxValue {
 		clear(b)
-		return Value{}, fault.Newf(fault.Unavailable, op, r.Name, "what %s has under it is empty, or over %d bytes", r.Provider, MaxValue)
+		return Value{}, fault.Newf(fault.Unavailable, op, r.Name, "the value at %s is empty or exceeds %d bytes", r.Provider, MaxValue)
 	}
 	v := NewValue(r.Name, b)
-	if err := k.past.add(v); err != nil {
+	if err := k.history.add(v); err != nil {
 		v.Zero()
 		return Value{}, err
 	}
@@ -456,15 +454,15 @@ func (k *Keeper) record(ctx context.Context, e Event) error {
 	return nil
 }
 
-// changed tells of the scopes whose files are others now.
-func (k *Keeper) changed(ctx context.Context, grants []*Grant) error {
-	told := map[Scope]bool{}
+// notifyChanged calls Changed for each scope of the file grants.
+func (k *Keeper) notifyChanged(ctx context.Context, grants []*Grant) error {
+	notified := map[Scope]bool{}
 	var errs []error
 	for _, g := range grants {
-		if g.Delivery == File && !told[g.To] {
-			told[g.To] = true
+		if g.Delivery == File && !notified[g.To] {
+			notified[g.To] = true
 			if err := k.cfg.Changed(ctx, g.To); err != nil {
-				errs = append(errs, fmt.Errorf("the files of %s are not yet as they are to be: %w", g.To, err))
+				errs = append(errs, fmt.Errorf("update the secret files of %s: %w", g.To, err))
 			}
 		}
 	}

@@ -19,35 +19,35 @@ import (
 	"glasshouse/store/storetest"
 )
 
-// A kept is a Keeper as a daemon has it, over a database in a file.
-type kept struct {
+// A testKeeper is a Keeper with a database file. It records events.
+type testKeeper struct {
 	*secret.Keeper
-	t       *testing.T
-	dir     string
-	db      *store.Store
-	cfg     secret.Config
-	changed func(secret.Scope)
-	stuck   error // what Changed returns
+	t          *testing.T
+	dir        string
+	db         *store.Store
+	cfg        secret.Config
+	changed    func(secret.Scope)
+	changedErr error // error returned by Changed
 
 	mu sync.Mutex
 	// +checklocks:mu
 	events []secret.Event
 	// +checklocks:mu
-	deaf error // what the record says instead
+	recordErr error // error returned by Record
 }
 
-func (k *kept) Record(_ context.Context, e secret.Event) error {
+func (k *testKeeper) Record(_ context.Context, e secret.Event) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if k.deaf != nil {
-		return k.deaf
+	if k.recordErr != nil {
+		return k.recordErr
 	}
 	k.events = append(k.events, e)
 	return nil
 }
 
-// told returns what was recorded since it was last asked.
-func (k *kept) told() (all []string) {
+// takeEvents returns and removes the recorded events.
+func (k *testKeeper) takeEvents() (all []string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	for _, e := range k.events {
@@ -57,17 +57,17 @@ func (k *kept) told() (all []string) {
 	return all
 }
 
-func (k *kept) expect(what string, want ...string) {
+func (k *testKeeper) expect(what string, want ...string) {
 	k.t.Helper()
-	if got := strings.Join(k.told(), ", "); got != strings.Join(want, ", ") {
+	if got := strings.Join(k.takeEvents(), ", "); got != strings.Join(want, ", ") {
 		k.t.Errorf("%s: recorded %q, want %q", what, got, strings.Join(want, ", "))
 	}
 }
 
-func newKept(t *testing.T, change ...func(*secret.Config)) *kept {
+func newTestKeeper(t *testing.T, change ...func(*secret.Config)) *testKeeper {
 	t.Helper()
-	k := &kept{t: t, dir: t.TempDir(), changed: func(secret.Scope) {}}
-	k.cfg = secret.Config{Recorder: k, KeyFile: filepath.Join(k.dir, "secrets.key"), Changed: func(_ context.Context, s secret.Scope) error { k.changed(s); return k.stuck }}
+	k := &testKeeper{t: t, dir: t.TempDir(), changed: func(secret.Scope) {}}
+	k.cfg = secret.Config{Recorder: k, KeyFile: filepath.Join(k.dir, "secrets.key"), Changed: func(_ context.Context, s secret.Scope) error { k.changed(s); return k.changedErr }}
 	for _, f := range change {
 		f(&k.cfg)
 	}
@@ -78,7 +78,7 @@ func newKept(t *testing.T, change ...func(*secret.Config)) *kept {
 	return k
 }
 
-func (k *kept) open() error {
+func (k *testKeeper) open() error {
 	path := filepath.Join(k.dir, "db")
 	if err := storetest.Create(path); err != nil {
 		return err
@@ -95,9 +95,9 @@ func (k *kept) open() error {
 	return nil
 }
 
-func (k *kept) close() { k.Close(); k.db.Close() }
+func (k *testKeeper) close() { k.Close(); k.db.Close() }
 
-func (k *kept) reopen() {
+func (k *testKeeper) reopen() {
 	k.t.Helper()
 	k.close()
 	if err := k.open(); err != nil {
@@ -105,14 +105,14 @@ func (k *kept) reopen() {
 	}
 }
 
-func (k *kept) put(name, value string) {
+func (k *testKeeper) put(name, value string) {
 	k.t.Helper()
 	if err := k.Put(k.t.Context(), name, []byte(value), "me"); err != nil {
 		k.t.Fatal(err)
 	}
 }
 
-func (k *kept) grant(g secret.Grant) secret.Grant {
+func (k *testKeeper) grant(g secret.Grant) secret.Grant {
 	k.t.Helper()
 	if g.Delivery == "" {
 		g.Delivery = secret.File
@@ -124,8 +124,8 @@ func (k *kept) grant(g secret.Grant) secret.Grant {
 	return g
 }
 
-// get returns what who gets of a secret, or "-".
-func (k *kept) get(who secret.Scope, name string, u secret.Use) string {
+// resolve returns the value of a secret for who, or "-" if it is denied.
+func (k *testKeeper) resolve(who secret.Scope, name string, u secret.Use) string {
 	k.t.Helper()
 	if u.Delivery == "" {
 		u.Delivery = secret.File
@@ -146,28 +146,28 @@ const (
 	jail2 = id.Jail("j-bbbbbbbbbbbb")
 )
 
-func TestASecretIsKeptSealed(t *testing.T) {
-	k := newKept(t)
+func TestSecretIsStoredEncrypted(t *testing.T) {
+	k := newTestKeeper(t)
 	value := []byte(canary)
 	if err := k.Put(t.Context(), "API_KEY", value, "me"); err != nil {
 		t.Fatal(err)
 	}
 	if string(value) == canary {
-		t.Error("the caller's bytes are not overwritten")
+		t.Error("Put did not zero the bytes")
 	}
 	k.grant(secret.Grant{Secret: "API_KEY", To: secret.Scope{Jail: jail1}})
 	k.reopen()
-	if got := k.get(secret.Scope{Jail: jail1}, "API_KEY", secret.Use{}); got != canary {
-		t.Errorf("it is %q when the daemon comes back", got)
+	if got := k.resolve(secret.Scope{Jail: jail1}, "API_KEY", secret.Use{}); got != canary {
+		t.Errorf("value after a restart = %q, want %q", got, canary)
 	}
 	k.close()
 	for _, name := range files(t, k.dir) {
 		if b, err := os.ReadFile(name); err != nil || strings.Contains(string(b), canary) {
-			t.Errorf("%s holds it in the clear, or %v", name, err)
+			t.Errorf("%s contains the plaintext (%v)", name, err)
 		}
 	}
 	if fi, err := os.Stat(filepath.Join(k.dir, "secrets.key")); err != nil || fi.Mode().Perm() != 0o600 {
-		t.Errorf("the key file: %v, %v", fi.Mode(), err)
+		t.Errorf("mode of the key file = %v, %v; want 0600", fi.Mode(), err)
 	}
 }
 
@@ -183,11 +183,11 @@ func files(t *testing.T, dir string) (names []string) {
 	return names
 }
 
-func TestNamesAndValuesAreBounded(t *testing.T) {
-	k := newKept(t)
+func TestNamesAndValuesAreLimited(t *testing.T) {
+	k := newTestKeeper(t)
 	for _, name := range []string{"", "1A", "-a", ".a", "a/b", "a b", "a\n", "ä", "..", strings.Repeat("a", 129)} {
 		if err := k.Put(t.Context(), name, []byte("x"), ""); !errors.Is(err, fault.Invalid) {
-			t.Errorf("%q: %v", name, err)
+			t.Errorf("Put(%q) = %v, want %v", name, err, fault.Invalid)
 		}
 	}
 	for _, name := range []string{"A", "_", "a.b-c_D9", strings.Repeat("a", 128)} {
@@ -195,25 +195,25 @@ func TestNamesAndValuesAreBounded(t *testing.T) {
 	}
 	k.put("BIG", strings.Repeat("x", secret.MaxValue))
 	if err := k.Put(t.Context(), "BIG", make([]byte, secret.MaxValue+1), ""); !errors.Is(err, fault.TooLarge) {
-		t.Errorf("too large: %v", err)
+		t.Errorf("Put of a large value = %v, want %v", err, fault.TooLarge)
 	}
 	if err := k.Put(t.Context(), "A", nil, ""); !errors.Is(err, fault.Invalid) {
-		t.Errorf("empty: %v", err)
+		t.Errorf("Put of an empty value = %v, want %v", err, fault.Invalid)
 	}
 	k.grant(secret.Grant{Secret: "BIG", To: secret.Scope{Jail: jail1}})
-	if got := k.get(secret.Scope{Jail: jail1}, "BIG", secret.Use{}); len(got) != secret.MaxValue {
-		t.Errorf("it comes back with %d bytes", len(got))
+	if got := k.resolve(secret.Scope{Jail: jail1}, "BIG", secret.Use{}); len(got) != secret.MaxValue {
+		t.Errorf("value has %d bytes, want %d", len(got), secret.MaxValue)
 	}
 }
 
-func TestOnlyWhoWasGrantedASecretHasIt(t *testing.T) {
-	k := newKept(t)
+func TestResolveRequiresAGrant(t *testing.T) {
+	k := newTestKeeper(t)
 	k.put("A", "one")
 	all := secret.Scope{Capability: "c", Jail: jail1, Session: "s", Run: "r"}
 	for _, tt := range []struct {
-		to   secret.Scope
-		yes  []secret.Scope
-		nope []secret.Scope
+		to  secret.Scope
+		yes []secret.Scope
+		no  []secret.Scope
 	}{
 		{secret.Scope{Jail: jail1}, []secret.Scope{all, {Jail: jail1}}, []secret.Scope{{}, {Jail: jail2}, {Session: "s"}, {Run: string(jail1)}}},
 		{secret.Scope{Session: "s"}, []secret.Scope{all, {Session: "s", Jail: jail2}}, []secret.Scope{{}, {Session: "S"}, {Jail: jail1}}},
@@ -221,45 +221,45 @@ func TestOnlyWhoWasGrantedASecretHasIt(t *testing.T) {
 	} {
 		g := k.grant(secret.Grant{Secret: "A", To: tt.to})
 		for _, who := range tt.yes {
-			if got := k.get(who, "A", secret.Use{}); got != "one" {
-				t.Errorf("granted to %v, %v gets %q", tt.to, who, got)
+			if got := k.resolve(who, "A", secret.Use{}); got != "one" {
+				t.Errorf("granted to %v: value for %v = %q, want one", tt.to, who, got)
 			}
 		}
-		for _, who := range tt.nope {
-			if got := k.get(who, "A", secret.Use{}); got != "-" {
-				t.Errorf("granted to %v, %v gets %q", tt.to, who, got)
+		for _, who := range tt.no {
+			if got := k.resolve(who, "A", secret.Use{}); got != "-" {
+				t.Errorf("granted to %v: value for %v = %q, want it denied", tt.to, who, got)
 			}
 		}
 		if err := k.Revoke(t.Context(), g.ID, "me"); err != nil {
 			t.Fatal(err)
 		}
 		for _, who := range tt.yes {
-			if got := k.get(who, "A", secret.Use{}); got != "-" {
-				t.Errorf("revoked, %v gets %q", who, got)
+			if got := k.resolve(who, "A", secret.Use{}); got != "-" {
+				t.Errorf("after Revoke: value for %v = %q, want it denied", who, got)
 			}
 		}
 		if err := k.Revoke(t.Context(), g.ID, "me"); !errors.Is(err, fault.NotFound) {
-			t.Errorf("revoked twice: %v", err)
+			t.Errorf("second Revoke = %v, want %v", err, fault.NotFound)
 		}
 	}
 }
 
-func TestWhoHasNoGrantDoesNotLearnWhatThereIs(t *testing.T) {
-	k := newKept(t)
+func TestResolveWithoutGrantDoesNotRevealExistence(t *testing.T) {
+	k := newTestKeeper(t)
 	k.put("A", "one")
-	_, there := k.Resolve(t.Context(), secret.Scope{Jail: jail1}, "A", secret.Use{Delivery: secret.File})
-	_, not := k.Resolve(t.Context(), secret.Scope{Jail: jail1}, "B", secret.Use{Delivery: secret.File})
-	if there == nil || not == nil || strings.Replace(there.Error(), ": A:", ": B:", 1) != not.Error() {
-		t.Errorf("told apart: %q and %q", there, not)
+	_, existing := k.Resolve(t.Context(), secret.Scope{Jail: jail1}, "A", secret.Use{Delivery: secret.File})
+	_, missing := k.Resolve(t.Context(), secret.Scope{Jail: jail1}, "B", secret.Use{Delivery: secret.File})
+	if existing == nil || missing == nil || strings.Replace(existing.Error(), ": A:", ": B:", 1) != missing.Error() {
+		t.Errorf("errors of an existing and a missing secret differ: %q and %q", existing, missing)
 	}
-	k.expect("both", "stored A", "refused A", "refused B")
+	k.expect("events", "stored A", "refused A", "refused B")
 	if _, err := k.Resolve(t.Context(), secret.Scope{Jail: jail1}, "\x1b[2J../..", secret.Use{Delivery: secret.File}); !errors.Is(err, fault.Denied) || strings.Contains(err.Error(), "\x1b") {
-		t.Errorf("a strange name: %q", err)
+		t.Errorf("Resolve of an invalid name = %q, want %v", err, fault.Denied)
 	}
 }
 
-func TestInjectionIsForTheHostsOfTheGrant(t *testing.T) {
-	k := newKept(t)
+func TestInjectionMatchesTheHostsOfTheGrant(t *testing.T) {
+	k := newTestKeeper(t)
 	k.put("A", "one")
 	k.grant(secret.Grant{Secret: "A", To: secret.Scope{Jail: jail1}, Delivery: secret.Inject, Hosts: []string{"api.example.com", "*.svc.example.org"}})
 	who := secret.Scope{Jail: jail1}
@@ -267,198 +267,199 @@ func TestInjectionIsForTheHostsOfTheGrant(t *testing.T) {
 		"api.example.com": "one", "API.Example.Com": "one", "api.example.com.": "one", "a.svc.example.org": "one", "a.b.svc.example.org": "one",
 		"example.com": "-", "xapi.example.com": "-", "api.example.com.evil.net": "-", "svc.example.org": "-", ".svc.example.org": "-", "xsvc.example.org": "-", "": "-",
 	} {
-		if got := k.get(who, "A", secret.Use{Delivery: secret.Inject, Host: host}); got != want {
-			t.Errorf("for %q it is %q, want %q", host, got, want)
+		if got := k.resolve(who, "A", secret.Use{Delivery: secret.Inject, Host: host}); got != want {
+			t.Errorf("value for host %q = %q, want %q", host, got, want)
 		}
 	}
-	if got := k.get(who, "A", secret.Use{Delivery: secret.File}); got != "-" {
-		t.Errorf("as a file it is %q", got)
+	if got := k.resolve(who, "A", secret.Use{Delivery: secret.File}); got != "-" {
+		t.Errorf("value as a file = %q, want it denied", got)
 	}
 	if values, err := k.Files(t.Context(), who); err != nil || len(values) > 0 {
-		t.Errorf("files %v, %v", values, err)
+		t.Errorf("Files = %v, %v", values, err)
 	}
 }
 
-func TestGrantsThatNobodyMeansAreRefused(t *testing.T) {
-	k := newKept(t)
+func TestInvalidGrantsAreRefused(t *testing.T) {
+	k := newTestKeeper(t)
 	k.put("A", "one")
 	past := time.Now().Add(-time.Second)
 	to := secret.Scope{Jail: jail1}
 	for what, g := range map[string]secret.Grant{
-		"to nobody":           {Secret: "A", Delivery: secret.File},
-		"to no jail":          {Secret: "A", To: secret.Scope{Jail: "../etc"}, Delivery: secret.File},
-		"in no way":           {Secret: "A", To: to},
-		"in another way":      {Secret: "A", To: to, Delivery: "env"},
-		"a file for hosts":    {Secret: "A", To: to, Delivery: secret.File, Hosts: []string{"a.example"}},
-		"no hosts":            {Secret: "A", To: to, Delivery: secret.Inject},
-		"all hosts":           {Secret: "A", To: to, Delivery: secret.Inject, Hosts: []string{"*"}},
-		"a whole domain":      {Secret: "A", To: to, Delivery: secret.Inject, Hosts: []string{"*.com"}},
-		"a star inside":       {Secret: "A", To: to, Delivery: secret.Inject, Hosts: []string{"a.*.example.com"}},
-		"upper case":          {Secret: "A", To: to, Delivery: secret.Inject, Hosts: []string{"A.example.com"}},
-		"a URL":               {Secret: "A", To: to, Delivery: secret.Inject, Hosts: []string{"https://a.example"}},
-		"branches of nothing": {Secret: "A", To: secret.Scope{Run: "r"}, Delivery: secret.File, Branches: true},
-		"in the past":         {Secret: "A", To: to, Delivery: secret.File, Expires: &past},
-		"control characters":  {Secret: "A", To: secret.Scope{Run: "r\n"}, Delivery: secret.File},
+		"no subject":            {Secret: "A", Delivery: secret.File},
+		"invalid jail id":       {Secret: "A", To: secret.Scope{Jail: "../etc"}, Delivery: secret.File},
+		"no delivery":           {Secret: "A", To: to},
+		"unknown delivery":      {Secret: "A", To: to, Delivery: "env"},
+		"file with hosts":       {Secret: "A", To: to, Delivery: secret.File, Hosts: []string{"a.example"}},
+		"no hosts":              {Secret: "A", To: to, Delivery: secret.Inject},
+		"all hosts":             {Secret: "A", To: to, Delivery: secret.Inject, Hosts: []string{"*"}},
+		"top-level domain":      {Secret: "A", To: to, Delivery: secret.Inject, Hosts: []string{"*.com"}},
+		"wildcard inside":       {Secret: "A", To: to, Delivery: secret.Inject, Hosts: []string{"a.*.example.com"}},
+		"upper case":            {Secret: "A", To: to, Delivery: secret.Inject, Hosts: []string{"A.example.com"}},
+		"URL":                   {Secret: "A", To: to, Delivery: secret.Inject, Hosts: []string{"https://a.example"}},
+		"branches without jail": {Secret: "A", To: secret.Scope{Run: "r"}, Delivery: secret.File, Branches: true},
+		"expired":               {Secret: "A", To: to, Delivery: secret.File, Expires: &past},
+		"control characters":    {Secret: "A", To: secret.Scope{Run: "r\n"}, Delivery: secret.File},
 	} {
 		if _, err := k.Grant(t.Context(), g); !errors.Is(err, fault.Invalid) {
-			t.Errorf("%s: %v", what, err)
+			t.Errorf("Grant with %s = %v, want %v", what, err, fault.Invalid)
 		}
 	}
 	if _, err := k.Grant(t.Context(), secret.Grant{Secret: "B", To: to, Delivery: secret.File}); !errors.Is(err, fault.NotFound) {
-		t.Errorf("of no secret: %v", err)
+		t.Errorf("Grant of a missing secret = %v, want %v", err, fault.NotFound)
 	}
 }
 
-func TestEverythingIsRecordedByName(t *testing.T) {
-	k := newKept(t)
+func TestEventsAreRecordedByName(t *testing.T) {
+	k := newTestKeeper(t)
 	k.put("A", "one")
 	k.put("B", "two")
 	g := k.grant(secret.Grant{Secret: "A", To: secret.Scope{Jail: jail1}, Branches: true})
 	k.grant(secret.Grant{Secret: "B", To: secret.Scope{Jail: jail1}})
-	k.get(secret.Scope{Jail: jail1}, "A", secret.Use{})
-	k.get(secret.Scope{Jail: jail2}, "A", secret.Use{})
-	k.expect("use", "stored A", "stored B", "granted A", "granted B", "used A", "refused A")
+	k.resolve(secret.Scope{Jail: jail1}, "A", secret.Use{})
+	k.resolve(secret.Scope{Jail: jail2}, "A", secret.Use{})
+	k.expect("Resolve", "stored A", "stored B", "granted A", "granted B", "used A", "refused A")
 	if err := k.Branched(t.Context(), jail1, jail2); err != nil {
 		t.Fatal(err)
 	}
-	k.expect("a branch", "granted A")
+	k.expect("Branched", "granted A")
 	if err := k.Revoke(t.Context(), g.ID, "me"); err != nil {
 		t.Fatal(err)
 	}
-	k.expect("revoked", "revoked A", "revoked A")
+	k.expect("Revoke", "revoked A", "revoked A")
 	if err := errors.Join(k.Rotate(t.Context(), "me"), k.Delete(t.Context(), "B", "me")); err != nil {
 		t.Fatal(err)
 	}
-	k.expect("rotated, deleted", "rotated ", "deleted B", "revoked B")
+	k.expect("Rotate and Delete", "rotated ", "deleted B", "revoked B")
 	if err := k.Delete(t.Context(), "B", "me"); !errors.Is(err, fault.NotFound) {
-		t.Errorf("deleted twice: %v", err)
+		t.Errorf("second Delete = %v, want %v", err, fault.NotFound)
 	}
 }
 
-func TestWhatCannotBeRecordedDoesNotHappen(t *testing.T) {
-	k := newKept(t)
+func TestUnrecordedChangesDoNotHappen(t *testing.T) {
+	k := newTestKeeper(t)
 	k.put("A", "one")
 	g := k.grant(secret.Grant{Secret: "A", To: secret.Scope{Jail: jail1}})
-	full := errors.New("the disk is full")
+	full := errors.New("disk full")
 	k.mu.Lock()
-	k.deaf = full
+	k.recordErr = full
 	k.mu.Unlock()
 	if v, err := k.Resolve(t.Context(), secret.Scope{Jail: jail1}, "A", secret.Use{Delivery: secret.File}); !errors.Is(err, full) || v.Bytes() != nil {
-		t.Errorf("used: %v", err)
+		t.Errorf("Resolve = %v, want %v", err, full)
 	}
 	if err := k.Put(t.Context(), "B", []byte("x"), ""); !errors.Is(err, full) {
-		t.Errorf("stored: %v", err)
+		t.Errorf("Put = %v, want %v", err, full)
 	}
 	if _, err := k.Grant(t.Context(), secret.Grant{Secret: "A", To: secret.Scope{Run: "r"}, Delivery: secret.File}); !errors.Is(err, full) {
-		t.Errorf("granted: %v", err)
+		t.Errorf("Grant = %v, want %v", err, full)
 	}
-	if err := k.Revoke(t.Context(), g.ID, ""); !errors.Is(err, full) { // which happens all the same
-		t.Errorf("revoked: %v", err)
+	if err := k.Revoke(t.Context(), g.ID, ""); !errors.Is(err, full) { // takes effect despite the error
+		t.Errorf("Revoke = %v, want %v", err, full)
 	}
 	k.mu.Lock()
-	k.deaf = nil
+	k.recordErr = nil
 	k.mu.Unlock()
-	if got := k.get(secret.Scope{Jail: jail1}, "A", secret.Use{}); got != "-" {
-		t.Errorf("after it was revoked it is %q", got)
+	if got := k.resolve(secret.Scope{Jail: jail1}, "A", secret.Use{}); got != "-" {
+		t.Errorf("value after Revoke = %q, want it denied", got)
 	}
 	if list := k.List(); len(list) != 1 || len(list[0].Grants) != 0 {
-		t.Errorf("there is %+v", list)
+		t.Errorf("List = %+v, want one secret without grants", list)
 	}
 }
 
-func TestTheListHasNamesOnly(t *testing.T) {
-	k := newKept(t)
+func TestListHasNoValues(t *testing.T) {
+	k := newTestKeeper(t)
 	k.put("B", canary)
 	k.put("A", canary)
 	g := k.grant(secret.Grant{Secret: "A", To: secret.Scope{Session: "s"}, By: "me"})
 	if list := k.List(); list[0].Used != nil {
-		t.Error("it is said to have been used")
+		t.Error("an unused secret has a time of last use")
 	}
-	k.get(secret.Scope{Session: "s"}, "A", secret.Use{})
+	k.resolve(secret.Scope{Session: "s"}, "A", secret.Use{})
 	k.reopen()
 	list := k.List()
 	if len(list) != 2 || list[0].Name != "A" || list[1].Name != "B" || list[0].Provider != "local" || list[0].Used == nil || list[1].Used != nil ||
 		len(list[0].Grants) != 1 || list[0].Grants[0].ID != g.ID || list[0].Grants[0].By != "me" {
-		t.Errorf("the list is %+v", list)
+		t.Errorf("List = %+v", list)
 	}
 	if s := fmt.Sprintf("%+v %#v", list, list); strings.Contains(s, canary) {
-		t.Error("a value is in it")
+		t.Error("the list contains a value")
 	}
 	created := list[0].Created
 	k.put("A", "another")
-	if list = k.List(); !list[0].Created.Equal(created) || !list[0].Updated.After(created) || list[0].Used == nil {
-		t.Errorf("put again: %+v", list[0])
+	list = k.List()
+	if !list[0].Created.Equal(created) || !list[0].Updated.After(created) || list[0].Used == nil {
+		t.Errorf("List after a second Put = %+v", list[0])
 	}
 }
 
-func TestFilesAreThoseOfLiveGrants(t *testing.T) {
-	k := newKept(t)
-	var told []secret.Scope
-	k.changed = func(s secret.Scope) { told = append(told, s) }
+func TestFilesOfLiveGrants(t *testing.T) {
+	k := newTestKeeper(t)
+	var notified []secret.Scope
+	k.changed = func(s secret.Scope) { notified = append(notified, s) }
 	k.put("A", "one")
 	k.put("B", "two")
 	who := secret.Scope{Jail: jail1, Session: "s"}
 	k.grant(secret.Grant{Secret: "B", To: secret.Scope{Jail: jail1}})
 	k.grant(secret.Grant{Secret: "A", To: secret.Scope{Session: "s"}})
-	k.grant(secret.Grant{Secret: "A", To: secret.Scope{Jail: jail1}}) // one file all the same
+	k.grant(secret.Grant{Secret: "A", To: secret.Scope{Jail: jail1}}) // still one file
 	values, err := k.Files(t.Context(), who)
 	if err != nil || len(values) != 2 || values[0].Name() != "A" || values[1].Name() != "B" || string(values[1].Bytes()) != "two" {
-		t.Errorf("files %v, %v", values, err)
+		t.Errorf("Files = %v, %v", values, err)
 	}
-	if len(told) != 3 {
-		t.Errorf("told of %v", told)
+	if len(notified) != 3 {
+		t.Errorf("notified scopes = %v, want 3", notified)
 	}
-	told = nil
+	notified = nil
 	k.put("A", "other")
-	if len(told) != 2 {
-		t.Errorf("of a new value, told %v", told)
+	if len(notified) != 2 {
+		t.Errorf("notified scopes of a new value = %v, want 2", notified)
 	}
-	told = nil
-	if err := k.Gone(t.Context(), jail1); err != nil || told != nil {
-		t.Errorf("of a jail that is gone, told %v, %v", told, err)
+	notified = nil
+	if err := k.Gone(t.Context(), jail1); err != nil || notified != nil {
+		t.Errorf("notified scopes of Gone = %v, %v; want none", notified, err)
 	}
 	if values, err := k.Files(t.Context(), who); err != nil || len(values) != 1 {
-		t.Errorf("files %v, %v", values, err)
+		t.Errorf("Files = %v, %v", values, err)
 	}
 }
 
-func TestWhoRevokesIsToldIfTheFileIsStillThere(t *testing.T) {
-	k := newKept(t)
+func TestChangedErrorsAreReturned(t *testing.T) {
+	k := newTestKeeper(t)
 	k.put("A", "one")
 	g := k.grant(secret.Grant{Secret: "A", To: secret.Scope{Jail: jail1}})
-	k.stuck = errors.New("the jail does not answer")
-	if _, err := k.Grant(t.Context(), secret.Grant{Secret: "A", To: secret.Scope{Jail: jail2}, Delivery: secret.File}); !errors.Is(err, k.stuck) {
+	k.changedErr = errors.New("no response from the jail")
+	if _, err := k.Grant(t.Context(), secret.Grant{Secret: "A", To: secret.Scope{Jail: jail2}, Delivery: secret.File}); !errors.Is(err, k.changedErr) {
 		t.Errorf("Grant = %v", err)
 	}
-	if err := k.Put(t.Context(), "A", []byte("two"), ""); !errors.Is(err, k.stuck) {
+	if err := k.Put(t.Context(), "A", []byte("two"), ""); !errors.Is(err, k.changedErr) {
 		t.Errorf("Put = %v", err)
 	}
-	if err := k.Revoke(t.Context(), g.ID, ""); !errors.Is(err, k.stuck) {
+	if err := k.Revoke(t.Context(), g.ID, ""); !errors.Is(err, k.changedErr) {
 		t.Errorf("Revoke = %v", err)
 	}
-	if err := k.Delete(t.Context(), "A", ""); !errors.Is(err, k.stuck) {
+	if err := k.Delete(t.Context(), "A", ""); !errors.Is(err, k.changedErr) {
 		t.Errorf("Delete = %v", err)
 	}
-	if list := k.List(); len(list) != 0 { // all of it stands
-		t.Errorf("there is %+v", list)
+	if list := k.List(); len(list) != 0 { // all changes took effect
+		t.Errorf("List = %+v, want it empty", list)
 	}
 }
 
-// A provider that may be away.
-type away struct{ gone bool }
+// A flakyProvider is a provider that can be unavailable.
+type flakyProvider struct{ down bool }
 
-func (*away) Check(string) error { return nil }
+func (*flakyProvider) Check(string) error { return nil }
 
-func (p *away) Fetch(_ context.Context, path string) ([]byte, error) {
-	if p.gone {
-		return nil, fault.Newf(fault.Unavailable, "test", path, "nobody there")
+func (p *flakyProvider) Fetch(_ context.Context, path string) ([]byte, error) {
+	if p.down {
+		return nil, fault.Newf(fault.Unavailable, "test", path, "provider down")
 	}
 	return []byte("value of " + path), nil
 }
 
-func TestAProviderThatIsAwayKeepsNothingFromBeingTakenAway(t *testing.T) {
-	p := &away{}
-	k := newKept(t, func(c *secret.Config) { c.Providers = map[string]secret.Provider{"far": p} })
+func TestRevokeWithAnUnavailableProvider(t *testing.T) {
+	p := &flakyProvider{}
+	k := newTestKeeper(t, func(c *secret.Config) { c.Providers = map[string]secret.Provider{"far": p} })
 	k.put("NEAR", "one")
 	if err := k.PutReference(t.Context(), "FAR", "far:key", ""); err != nil {
 		t.Fatal(err)
@@ -466,29 +467,31 @@ func TestAProviderThatIsAwayKeepsNothingFromBeingTakenAway(t *testing.T) {
 	who := secret.Scope{Jail: jail1}
 	near := k.grant(secret.Grant{Secret: "NEAR", To: who})
 	k.grant(secret.Grant{Secret: "FAR", To: who})
-	p.gone = true
+	p.down = true
 	files, err := k.Files(t.Context(), who)
 	if len(files) != 2 || files[0].Name() != "FAR" || files[0].Bytes() != nil || string(files[1].Bytes()) != "one" || !errors.Is(err, fault.Unavailable) {
-		t.Errorf("files %v, %v", files, err)
+		t.Errorf("Files = %v, %v", files, err)
 	}
 	if err := k.Revoke(t.Context(), near.ID, ""); err != nil {
 		t.Fatal(err)
 	}
-	if files, err = k.Files(t.Context(), who); len(files) != 1 || files[0].Name() != "FAR" || !errors.Is(err, fault.Unavailable) {
-		t.Errorf("files %v, %v", files, err)
+	files, err = k.Files(t.Context(), who)
+	if len(files) != 1 || files[0].Name() != "FAR" || !errors.Is(err, fault.Unavailable) {
+		t.Errorf("Files = %v, %v", files, err)
 	}
-	p.gone = false
-	if files, err = k.Files(t.Context(), who); err != nil || len(files) != 1 || string(files[0].Bytes()) != "value of key" {
-		t.Errorf("files %v, %v", files, err)
+	p.down = false
+	files, err = k.Files(t.Context(), who)
+	if err != nil || len(files) != 1 || string(files[0].Bytes()) != "value of key" {
+		t.Errorf("Files = %v, %v", files, err)
 	}
 }
 
-func TestAGrantExpires(t *testing.T) {
+func TestGrantExpires(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		k := &kept{t: t, dir: t.TempDir()}
-		var told []secret.Scope
-		m := newMemory()
-		k.Keeper = secret.NewKeeper(secret.Config{Store: m, Recorder: k, KeyFile: filepath.Join(k.dir, "key"), Changed: func(_ context.Context, s secret.Scope) error { told = append(told, s); return nil }})
+		k := &testKeeper{t: t, dir: t.TempDir()}
+		var notified []secret.Scope
+		m := newMemoryStore()
+		k.Keeper = secret.NewKeeper(secret.Config{Store: m, Recorder: k, KeyFile: filepath.Join(k.dir, "key"), Changed: func(_ context.Context, s secret.Scope) error { notified = append(notified, s); return nil }})
 		if err := k.Open(t.Context()); err != nil {
 			t.Fatal(err)
 		}
@@ -500,32 +503,32 @@ func TestAGrantExpires(t *testing.T) {
 		k.grant(secret.Grant{Secret: "A", To: secret.Scope{Jail: jail2}, Expires: &later})
 		time.Sleep(59 * time.Second)
 		synctest.Wait()
-		if got := k.get(secret.Scope{Jail: jail1}, "A", secret.Use{}); got != "one" {
-			t.Errorf("before its time it is %q", got)
+		if got := k.resolve(secret.Scope{Jail: jail1}, "A", secret.Use{}); got != "one" {
+			t.Errorf("value before the expiry = %q, want one", got)
 		}
-		told = nil
-		m.fail(errors.New("no database"))
+		notified = nil
+		m.fail(errors.New("database unavailable"))
 		time.Sleep(time.Second)
 		synctest.Wait()
-		if got := k.get(secret.Scope{Jail: jail1}, "A", secret.Use{}); got != "-" || len(told) != 1 {
-			t.Errorf("after its time it is %q, told %v", got, told)
+		if got := k.resolve(secret.Scope{Jail: jail1}, "A", secret.Use{}); got != "-" || len(notified) != 1 {
+			t.Errorf("value after the expiry = %q, notified %v; want it denied and 1 scope", got, notified)
 		}
 		m.fail(nil)
-		time.Sleep(time.Minute) // what could not be written down then is by now
+		time.Sleep(time.Minute) // expireLoop retries the failed deletion
 		synctest.Wait()
 		if left, _ := m.Grants(t.Context()); len(left) != 1 || left[0].To.Jail != jail2 {
-			t.Errorf("left are %+v", left)
+			t.Errorf("remaining grants = %+v, want that of %s", left, jail2)
 		}
 		time.Sleep(10 * time.Hour)
 		synctest.Wait()
 		if left, _ := m.Grants(t.Context()); len(left) != 0 {
-			t.Errorf("left are %+v", left)
+			t.Errorf("remaining grants = %+v, want none", left)
 		}
 	})
 }
 
-func TestBranchesGetGrantsOfTheirOwn(t *testing.T) {
-	k := newKept(t)
+func TestBranchesGetTheirOwnGrants(t *testing.T) {
+	k := newTestKeeper(t)
 	k.put("A", "one")
 	k.put("B", "two")
 	first := k.grant(secret.Grant{Secret: "A", To: secret.Scope{Jail: jail1, Session: "s"}, Branches: true})
@@ -537,26 +540,26 @@ func TestBranchesGetGrantsOfTheirOwn(t *testing.T) {
 	k.reopen()
 	for _, j := range []id.Jail{jail2, jail3} {
 		who := secret.Scope{Jail: j, Session: "s"}
-		if a, b := k.get(who, "A", secret.Use{}), k.get(who, "B", secret.Use{}); a != "one" || b != "-" {
-			t.Errorf("%s has %q and %q", j, a, b)
+		if a, b := k.resolve(who, "A", secret.Use{}), k.resolve(who, "B", secret.Use{}); a != "one" || b != "-" {
+			t.Errorf("values for %s = %q and %q, want one and denied", j, a, b)
 		}
 	}
 	if err := k.Gone(t.Context(), jail2); err != nil {
 		t.Fatal(err)
 	}
-	if got := k.get(secret.Scope{Jail: jail3, Session: "s"}, "A", secret.Use{}); got != "one" {
-		t.Errorf("the branch of a branch that is gone has %q", got)
+	if got := k.resolve(secret.Scope{Jail: jail3, Session: "s"}, "A", secret.Use{}); got != "one" {
+		t.Errorf("value for the branch of a deleted branch = %q, want one", got)
 	}
 	if err := k.Revoke(t.Context(), first.ID, ""); err != nil {
 		t.Fatal(err)
 	}
-	if got := k.get(secret.Scope{Jail: jail3, Session: "s"}, "A", secret.Use{}); got != "-" {
-		t.Errorf("once the first is revoked it has %q", got)
+	if got := k.resolve(secret.Scope{Jail: jail3, Session: "s"}, "A", secret.Use{}); got != "-" {
+		t.Errorf("value after Revoke of the original grant = %q, want it denied", got)
 	}
 }
 
-func TestManyUseAndChangeSecretsAtOnce(t *testing.T) {
-	k := newKept(t)
+func TestConcurrentUseAndChange(t *testing.T) {
+	k := newTestKeeper(t)
 	var all sync.WaitGroup
 	for i := range 8 {
 		name := fmt.Sprintf("S%d", i%3)
@@ -567,7 +570,7 @@ func TestManyUseAndChangeSecretsAtOnce(t *testing.T) {
 				g, err := k.Grant(t.Context(), secret.Grant{Secret: name, To: who, Delivery: secret.File})
 				if err == nil {
 					if v, err := k.Resolve(t.Context(), who, name, secret.Use{Delivery: secret.File}); err == nil && string(v.Bytes()) != name {
-						t.Errorf("%s is %q", name, v.Bytes())
+						t.Errorf("value of %s = %q", name, v.Bytes())
 					}
 					k.List()
 					k.Revoke(t.Context(), g.ID, "")
@@ -587,7 +590,7 @@ func TestManyUseAndChangeSecretsAtOnce(t *testing.T) {
 	k.reopen()
 	for _, s := range k.List() {
 		if len(s.Grants) > 0 {
-			t.Errorf("%s has grants left: %+v", s.Name, s.Grants)
+			t.Errorf("remaining grants of %s = %+v, want none", s.Name, s.Grants)
 		}
 	}
 }

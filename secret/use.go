@@ -11,20 +11,20 @@ import (
 	"glasshouse/id"
 )
 
-// Grant lets those that g.To covers use a secret, from now on. It returns the
-// grant as it is recorded, also with an error if not all have the file yet.
+// Grant creates a grant and returns it as stored. If updating the secret files fails, the
+// grant is returned with the error.
 func (k *Keeper) Grant(ctx context.Context, g Grant) (Grant, error) {
 	const op = "secret.Grant"
-	k.change.Lock()
+	k.changeMu.Lock()
 	g, err := k.grant(ctx, op, g)
-	k.change.Unlock()
+	k.changeMu.Unlock()
 	if err != nil {
 		return Grant{}, err
 	}
-	return g, k.changed(ctx, []*Grant{&g})
+	return g, k.notifyChanged(ctx, []*Grant{&g})
 }
 
-// grant records a grant. The caller holds change.
+// grant stores a grant. The caller holds changeMu.
 func (k *Keeper) grant(ctx context.Context, op string, g Grant) (Grant, error) {
 	now := time.Now()
 	if err := g.check(now); err != nil {
@@ -37,15 +37,15 @@ func (k *Keeper) grant(ctx context.Context, op string, g Grant) (Grant, error) {
 		return Grant{}, fault.Newf(fault.NotFound, op, g.Secret, "no such secret")
 	}
 	if r.Own != nil {
-		return Grant{}, fault.Newf(fault.Denied, op, g.Secret, "the secret is its owner's alone, and used by no grant")
+		return Grant{}, fault.Newf(fault.Denied, op, g.Secret, "owned secrets cannot be granted")
 	}
 	if count >= maxGrants {
-		return Grant{}, fault.Newf(fault.Exhausted, op, g.Secret, "there are %d grants already", count)
+		return Grant{}, fault.Newf(fault.Exhausted, op, g.Secret, "the maximum of %d grants is reached", count)
 	}
 	g.ID, g.Created, g.Hosts = id.NewGrant(), now, slices.Clone(g.Hosts)
 	e := Event{Kind: Granted, Secret: g.Secret, Grant: g.ID, Who: g.To, Delivery: g.Delivery, Host: strings.Join(g.Hosts, " "), By: g.By}
 	if g.From != "" {
-		e.Why = "a branch of the jail of grant " + string(g.From)
+		e.Why = "branch of the jail with the grant " + string(g.From)
 	}
 	if err := k.record(ctx, e); err != nil {
 		return Grant{}, err
@@ -57,46 +57,47 @@ func (k *Keeper) grant(ctx context.Context, op string, g Grant) (Grant, error) {
 	k.grants[g.ID] = &g
 	k.mu.Unlock()
 	select {
-	case k.nudge <- struct{}{}:
+	case k.expiryChanged <- struct{}{}:
 	default:
 	}
 	return g, nil
 }
 
-// Revoke ends a grant, and those that branches have by it. When it returns nobody
-// can use the secret by them any more.
+// Revoke ends a grant and the grants that branches inherited from it. When it returns, they
+// can no longer be used.
 func (k *Keeper) Revoke(ctx context.Context, gid id.Grant, by string) error {
 	k.mu.RLock()
-	_, there := k.grants[gid]
+	_, found := k.grants[gid]
 	k.mu.RUnlock()
-	if !there {
+	if !found {
 		return fault.Newf(fault.NotFound, "secret.Revoke", string(gid), "no such grant")
 	}
-	ended, err := k.end(ctx, Revoked, by, "", func(g *Grant) bool { return g.ID == gid || g.From == gid })
-	return errors.Join(err, k.changed(ctx, ended))
+	ended, err := k.endGrants(ctx, Revoked, by, "", func(g *Grant) bool { return g.ID == gid || g.From == gid })
+	return errors.Join(err, k.notifyChanged(ctx, ended))
 }
 
-// Gone ends the grants of a jail that is no more. Nobody is told of a change: there
-// is nobody left who could have the files.
+// Gone ends the grants of a deleted jail. It does not call Changed: the files are gone with
+// the jail.
 func (k *Keeper) Gone(ctx context.Context, jid id.Jail) error {
-	k.given.forget(jid)
-	_, err := k.end(ctx, Revoked, "", "the jail was removed", func(g *Grant) bool { return g.To.Jail == jid })
+	k.delivered.forget(jid)
+	_, err := k.endGrants(ctx, Revoked, "", "the jail was removed", func(g *Grant) bool { return g.To.Jail == jid })
 	return err
 }
 
-// Branched gives a branch grants of its own, of those of the jail it was made
-// from that say so. Nobody is told of a change: the branch has yet to ask.
+// Branched copies the inheritable grants of a jail to a branch. It does not call Changed: the
+// branch requests its files when it starts.
 func (k *Keeper) Branched(ctx context.Context, from, branch id.Jail) error {
-	k.given.add(branch, k.given.names(from)...) // the memory of the branch holds them
-	k.change.Lock()
-	defer k.change.Unlock()
+	k.delivered.add(branch, k.delivered.names(from)...) // the memory of the branch contains these values
+	k.changeMu.Lock()
+	defer k.changeMu.Unlock()
 	now := time.Now()
 	var errs []error
-	for _, g := range k.where(func(g *Grant) bool { return g.Branches && g.To.Jail == from && !g.expired(now) }) {
+	for _, g := range k.findGrants(func(g *Grant) bool { return g.Branches && g.To.Jail == from && !g.expired(now) }) {
 		own := *g
 		own.To.Jail = branch
-		if own.From = g.ID; g.From != "" {
-			own.From = g.From // whoever revokes the first one means all
+		own.From = g.ID
+		if g.From != "" {
+			own.From = g.From // revoking the original grant revokes all copies
 		}
 		if _, err := k.grant(ctx, "secret.Branched", own); err != nil {
 			errs = append(errs, err)
@@ -105,44 +106,44 @@ func (k *Keeper) Branched(ctx context.Context, from, branch id.Jail) error {
 	return errors.Join(errs...)
 }
 
-// end takes grants away and returns them.
-func (k *Keeper) end(ctx context.Context, kind Kind, by, why string, which func(*Grant) bool) ([]*Grant, error) {
-	k.change.Lock()
-	grants := k.where(which)
+// endGrants removes the matching grants and returns them.
+func (k *Keeper) endGrants(ctx context.Context, kind Kind, by, why string, which func(*Grant) bool) ([]*Grant, error) {
+	k.changeMu.Lock()
+	grants := k.findGrants(which)
 	if len(grants) == 0 {
-		k.change.Unlock()
+		k.changeMu.Unlock()
 		return nil, nil
 	}
 	var ids []id.Grant
 	k.mu.Lock()
 	for _, g := range grants {
 		ids = append(ids, g.ID)
-		delete(k.grants, g.ID) // at once, whatever the database says
+		delete(k.grants, g.ID) // before the database, which may fail
 	}
 	k.mu.Unlock()
 	err := k.cfg.Store.DeleteGrants(ctx, ids)
-	if err != nil { // dead all the same, and tried again by expireLoop
+	if err != nil { // keep them as expired, so that expireLoop retries
 		k.mu.Lock()
 		for _, g := range grants {
-			dead := *g
-			dead.Expires = &g.Created
-			k.grants[g.ID] = &dead
+			expired := *g
+			expired.Expires = &g.Created
+			k.grants[g.ID] = &expired
 		}
 		k.mu.Unlock()
 	}
-	k.change.Unlock()
+	k.changeMu.Unlock()
 	for _, g := range grants {
-		err = errors.Join(err, k.record(ctx, ended(g, kind, by, why)))
+		err = errors.Join(err, k.record(ctx, endEvent(g, kind, by, why)))
 	}
 	return grants, err
 }
 
-func ended(g *Grant, kind Kind, by, why string) Event {
+func endEvent(g *Grant, kind Kind, by, why string) Event {
 	return Event{Kind: kind, Secret: g.Secret, Grant: g.ID, Who: g.To, Delivery: g.Delivery, By: by, Why: why}
 }
 
-// where returns grants, oldest first.
-func (k *Keeper) where(which func(*Grant) bool) []*Grant {
+// findGrants returns the matching grants, oldest first.
+func (k *Keeper) findGrants(which func(*Grant) bool) []*Grant {
 	k.mu.RLock()
 	defer k.mu.RUnlock()
 	var found []*Grant
@@ -161,81 +162,80 @@ func (k *Keeper) where(which func(*Grant) bool) []*Grant {
 }
 
 func (k *Keeper) grantsOf(secret string) []*Grant {
-	return k.where(func(g *Grant) bool { return g.Secret == secret })
+	return k.findGrants(func(g *Grant) bool { return g.Secret == secret })
 }
 
-// Resolve returns the value of a secret to who has a live grant for this use of
-// it. Who has none learns nothing, not even whether there is such a secret. The
-// caller zeroes the value.
+// Resolve returns the value of a secret if who has a grant for this use. Without a grant, the
+// error does not reveal whether the secret exists. The caller zeroes the value.
 func (k *Keeper) Resolve(ctx context.Context, who Scope, name string, u Use) (Value, error) {
 	now := time.Now()
-	live := k.where(func(g *Grant) bool { return g.Secret == name && g.To.covers(who) && g.allows(u) && !g.expired(now) })
+	live := k.findGrants(func(g *Grant) bool { return g.Secret == name && g.To.covers(who) && g.allows(u) && !g.expired(now) })
 	e := Event{Kind: Used, Secret: name, Who: who, Delivery: u.Delivery, Host: u.Host}
 	if len(live) == 0 {
 		e.Kind, e.Why = Refused, "no grant"
-		if nameForm.MatchString(name) {
-			return Value{}, errors.Join(k.refusal(name, who), k.record(ctx, e))
+		if namePattern.MatchString(name) {
+			return Value{}, errors.Join(k.notGranted(name, who), k.record(ctx, e))
 		}
-		return Value{}, k.refusal(name, who) // nobody can have been granted that, and it may be anything
+		return Value{}, k.notGranted(name, who) // not a valid name, so it is not recorded
 	}
 	e.Grant = live[0].ID
 	return k.use(ctx, e)
 }
 
-func (k *Keeper) refusal(name string, who Scope) error {
-	return &fault.Error{Op: "secret.Resolve", Kind: fault.Denied, On: shortened(name),
-		Err: errors.New("not granted to " + who.String()), Remedy: "have somebody grant it"}
+func (k *Keeper) notGranted(name string, who Scope) error {
+	return &fault.Error{Op: "secret.Resolve", Kind: fault.Denied, On: validOrEmpty(name),
+		Err: errors.New("not granted to " + who.String()), Remedy: "grant the secret with glasshouse secret grant"}
 }
 
-func shortened(name string) string {
-	if !nameForm.MatchString(name) {
+func validOrEmpty(name string) string {
+	if !namePattern.MatchString(name) {
 		return ""
 	}
 	return name
 }
 
-// use returns the value of a secret that e says is used.
+// use fetches a value and records the use.
 func (k *Keeper) use(ctx context.Context, e Event) (Value, error) {
 	k.mu.RLock()
 	r, keys := k.secrets[e.Secret], k.keys
 	k.mu.RUnlock()
 	if r == nil {
-		return Value{}, k.refusal(e.Secret, e.Who) // deleted meanwhile
+		return Value{}, k.notGranted(e.Secret, e.Who) // deleted in the meantime
 	}
 	e.Provider = r.Provider
 	v, err := k.fetch(ctx, r, keys)
 	if err != nil {
-		e.Kind, e.Why = Refused, "it could not be had: "+string(fault.KindOf(err))
+		e.Kind, e.Why = Refused, "the value is unavailable: "+string(fault.KindOf(err))
 		return Value{}, errors.Join(err, k.record(ctx, e))
 	}
-	// It may have been revoked while somebody far away was asked.
+	// The grant may have been revoked while the provider was queried.
 	k.mu.RLock()
 	g := k.grants[e.Grant]
 	k.mu.RUnlock()
 	if g == nil || g.expired(time.Now()) {
 		v.Zero()
-		return Value{}, k.refusal(e.Secret, e.Who)
+		return Value{}, k.notGranted(e.Secret, e.Who)
 	}
 	if err := k.record(ctx, e); err != nil {
 		v.Zero()
 		return Value{}, err
 	}
-	k.given.add(e.Who.Jail, e.Secret)
-	k.used(ctx, e.Secret)
+	k.delivered.add(e.Who.Jail, e.Secret)
+	k.updateLastUsed(ctx, e.Secret)
 	return v, nil
 }
 
-// used remembers when a secret was last used, to the minute.
-func (k *Keeper) used(ctx context.Context, name string) {
+// updateLastUsed stores the time of the last use, at most once per lastUsedInterval.
+func (k *Keeper) updateLastUsed(ctx context.Context, name string) {
 	now := time.Now()
 	k.mu.RLock()
 	r := k.secrets[name]
 	k.mu.RUnlock()
-	if r == nil || r.Used != nil && now.Sub(*r.Used) < usedEvery {
+	if r == nil || r.Used != nil && now.Sub(*r.Used) < lastUsedInterval {
 		return
 	}
-	k.change.Lock()
-	defer k.change.Unlock()
+	k.changeMu.Lock()
+	defer k.changeMu.Unlock()
 	k.mu.RLock()
 	r = k.secrets[name]
 	k.mu.RUnlock()
@@ -245,7 +245,7 @@ func (k *Keeper) used(ctx context.Context, name string) {
 	next := *r
 	next.Used = &now
 	if err := k.cfg.Store.PutSecret(ctx, next); err != nil {
-		k.cfg.Log.Warn("time of use not recorded", "secret", name, "err", err)
+		k.cfg.Log.Warn("could not store the time of last use of a secret", "secret", name, "err", err)
 		return
 	}
 	k.mu.Lock()
@@ -253,17 +253,17 @@ func (k *Keeper) used(ctx context.Context, name string) {
 	k.mu.Unlock()
 }
 
-// Files returns the values that who is to have as files, by name. One that cannot
-// be had is without bytes, and the error says why. The caller zeroes them.
+// Files returns the values of a subject's file grants, sorted by name. A value that cannot be
+// fetched is nil, and the error says why. The caller zeroes the values.
 func (k *Keeper) Files(ctx context.Context, who Scope) (files []Value, err error) {
 	now := time.Now()
-	live := k.where(func(g *Grant) bool { return g.Delivery == File && g.To.covers(who) && !g.expired(now) })
+	live := k.findGrants(func(g *Grant) bool { return g.Delivery == File && g.To.covers(who) && !g.expired(now) })
 	slices.SortStableFunc(live, func(a, b *Grant) int { return strings.Compare(a.Secret, b.Secret) })
 	live = slices.CompactFunc(live, func(a, b *Grant) bool { return a.Secret == b.Secret })
 	for _, g := range live {
 		v, useErr := k.use(ctx, Event{Kind: Used, Secret: g.Secret, Grant: g.ID, Who: who, Delivery: File})
-		if useErr != nil && !k.alive(g.ID) {
-			continue // taken away since
+		if useErr != nil && !k.hasGrant(g.ID) {
+			continue // revoked in the meantime
 		}
 		if useErr != nil {
 			v, err = NewValue(g.Secret, nil), errors.Join(err, useErr)
@@ -273,21 +273,21 @@ func (k *Keeper) Files(ctx context.Context, who Scope) (files []Value, err error
 	return files, err
 }
 
-func (k *Keeper) alive(gid id.Grant) bool {
+func (k *Keeper) hasGrant(gid id.Grant) bool {
 	k.mu.RLock()
 	defer k.mu.RUnlock()
 	return k.grants[gid] != nil
 }
 
-// expireLoop takes grants away when their time has come.
+// expireLoop ends grants when they expire.
 func (k *Keeper) expireLoop(ctx context.Context) {
 	const (
-		longest = time.Hour // the wall clock may be set
-		again   = 5 * time.Second
+		longest = time.Hour // in case the wall clock is changed
+		retry   = 5 * time.Second
 	)
 	for shortest := time.Duration(0); ; {
 		now, wait := time.Now(), longest
-		for _, g := range k.where(func(g *Grant) bool { return g.Expires != nil }) {
+		for _, g := range k.findGrants(func(g *Grant) bool { return g.Expires != nil }) {
 			wait = min(wait, g.Expires.Sub(now))
 		}
 		timer := time.NewTimer(max(wait, shortest))
@@ -295,19 +295,20 @@ func (k *Keeper) expireLoop(ctx context.Context) {
 		case <-ctx.Done():
 			timer.Stop()
 			return
-		case <-k.nudge:
+		case <-k.expiryChanged:
 			timer.Stop()
 			continue
 		case <-timer.C:
 		}
 		now = time.Now()
-		expired, err := k.end(ctx, Expired, "", "", func(g *Grant) bool { return g.expired(now) })
-		if shortest = 0; err != nil {
-			shortest = again
-			k.cfg.Log.Error("expired grants not recorded", "err", err)
+		expired, err := k.endGrants(ctx, Expired, "", "", func(g *Grant) bool { return g.expired(now) })
+		shortest = 0
+		if err != nil {
+			shortest = retry
+			k.cfg.Log.Error("could not record the expiry of grants", "err", err)
 		}
-		if err := k.changed(ctx, expired); err != nil {
-			k.cfg.Log.Error("what has expired may still be there", "err", err)
+		if err := k.notifyChanged(ctx, expired); err != nil {
+			k.cfg.Log.Error("could not remove the files of expired grants", "err", err)
 		}
 	}
 }

@@ -7,25 +7,25 @@ import (
 	"log/slog"
 )
 
-// A Value is a secret in the clear. However it is printed, logged or encoded,
-// also as a part of something else, only its name is told. Copies of a Value
-// share its bytes. Whoever is given one zeroes it when done.
+// A Value is a plaintext secret. Printing, logging or encoding it, also as part of another
+// value, shows only its name. Copies of a Value share its bytes. The receiver of a Value calls
+// Zero when done.
 type Value struct {
 	name string
-	// A function, because fmt prints the fields of a stranger's struct without
-	// asking them, and follows a pointer that it has no verb for.
+	// A function, because fmt prints unexported fields without calling their Format method,
+	// and follows pointers for verbs that it does not know.
 	bytes func() *[]byte
 }
 
-// NewValue returns a Value that owns b: it is zeroed with it.
+// NewValue returns a Value that owns b. Zero overwrites b.
 func NewValue(name string, b []byte) Value {
 	return Value{name, func() *[]byte { return &b }}
 }
 
-// Name returns what the secret is called.
+// Name returns the name of the secret.
 func (v Value) Name() string { return v.name }
 
-// Bytes returns the value itself, until Zero.
+// Bytes returns the plaintext, or nil after Zero.
 func (v Value) Bytes() []byte {
 	if v.bytes == nil {
 		return nil
@@ -33,7 +33,7 @@ func (v Value) Bytes() []byte {
 	return *v.bytes()
 }
 
-// Zero overwrites the value. It may be called again.
+// Zero overwrites the value. It is idempotent.
 func (v Value) Zero() {
 	if v.bytes != nil {
 		b := v.bytes()
@@ -49,7 +49,7 @@ func (v Value) MarshalJSON() ([]byte, error) { return []byte(`"` + v.String() + 
 func (v Value) MarshalText() ([]byte, error) { return []byte(v.String()), nil }
 func (v Value) LogValue() slog.Value         { return slog.StringValue(v.String()) }
 
-// MarshalBinary refuses: what is encoded that way is meant to be decoded.
+// MarshalBinary returns an error: a placeholder would be decoded as the value.
 func (v Value) MarshalBinary() ([]byte, error) {
-	return nil, errors.New("secret " + v.name + " is not to be encoded")
+	return nil, errors.New("secret " + v.name + " cannot be encoded")
 }

@@ -17,7 +17,7 @@ import (
 
 const canary = "canary-7f3e19c4"
 
-func TestAValueIsNeverPrinted(t *testing.T) {
+func TestValueIsNeverPrinted(t *testing.T) {
 	v := secret.NewValue("API_KEY", []byte(canary))
 	type hidden struct {
 		Shown  secret.Value
@@ -35,7 +35,7 @@ func TestAValueIsNeverPrinted(t *testing.T) {
 	}
 	fmt.Fprintln(&out, fmt.Errorf("use %v: %w", v, fmt.Errorf("%s", v)))
 	for _, h := range []slog.Handler{slog.NewTextHandler(&out, nil), slog.NewJSONHandler(&out, nil)} {
-		slog.New(h).Info("said", "value", v, "struct", s, "any", []any{v}, slog.Group("g", "v", &v))
+		slog.New(h).Info("message", "value", v, "struct", s, "any", []any{v}, slog.Group("g", "v", &v))
 	}
 	for _, what := range []any{v, &v, s, map[string]any{"k": v}} {
 		b, err := json.Marshal(what)
@@ -49,10 +49,10 @@ func TestAValueIsNeverPrinted(t *testing.T) {
 	}
 	var encoded bytes.Buffer
 	if err := gob.NewEncoder(&encoded).Encode(v); err == nil {
-		t.Error("gob encodes it")
+		t.Error("gob encoded the value")
 	}
 	out.Write(encoded.Bytes())
-	var numbers []string // as %d has bytes
+	var numbers []string // bytes as printed by %d
 	for _, b := range []byte(canary[:6]) {
 		numbers = append(numbers, fmt.Sprint(b))
 	}
@@ -61,15 +61,15 @@ func TestAValueIsNeverPrinted(t *testing.T) {
 		base64.StdEncoding.EncodeToString([]byte(canary))[:16],
 	} {
 		if strings.Contains(out.String(), form) {
-			t.Errorf("it is printed as %s", form)
+			t.Errorf("the value is printed as %s", form)
 		}
 	}
 	if !strings.Contains(out.String(), "[secret API_KEY]") {
-		t.Error("its name is not told")
+		t.Error("the name is not printed")
 	}
 }
 
-func TestAValueIsGoneWhenItIsZeroed(t *testing.T) {
+func TestValueZero(t *testing.T) {
 	b := []byte(canary)
 	v := secret.NewValue("API_KEY", b)
 	if string(v.Bytes()) != canary {
@@ -79,11 +79,11 @@ func TestAValueIsGoneWhenItIsZeroed(t *testing.T) {
 	v.Zero()
 	v.Zero()
 	if !bytes.Equal(b, make([]byte, len(b))) || other.Bytes() != nil || v.Bytes() != nil {
-		t.Error("it is still there")
+		t.Error("Zero did not overwrite the value")
 	}
 	var none secret.Value
 	none.Zero()
 	if none.Bytes() != nil || none.String() != "[secret ]" {
-		t.Errorf("the zero Value is %v", none)
+		t.Errorf("zero Value = %v", none)
 	}
 }

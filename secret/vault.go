@@ -21,27 +21,27 @@ import (
 	"glasshouse/fault"
 )
 
-// VaultConfig says where a Vault server is and who we are there. One of TokenFile
-// and RoleID is set.
+// VaultConfig is the address of a Vault server and the identity to log in with. Exactly one of
+// TokenFile and RoleID must be set.
 type VaultConfig struct {
 	Address   string // https://vault.example.com:8200
-	Namespace string // of Vault Enterprise; "" is none
-	CAFile    string // PEM; "" is the system's
+	Namespace string // Vault Enterprise namespace; "": none
+	CAFile    string // PEM; "": system roots
 
 	TokenFile    string // 0600
-	RoleID       string // of AppRole
+	RoleID       string // AppRole role id
 	SecretIDFile string // 0600
-	AuthPath     string // where AppRole is mounted; default "approle"
+	AuthPath     string // mount path of AppRole; default "approle"
 
-	Timeout time.Duration // of one request; default 10 s
-	Keep    time.Duration // how long a value is kept at most; default 30 s
+	Timeout time.Duration // per request; default 10 s
+	Keep    time.Duration // maximum time in the cache; default 30 s
 }
 
-// Vault provides values of HashiCorp Vault's key-value store, version 2:
-// "vault:MOUNT/data/PATH#KEY", as its HTTP API names them.
+// Vault is a Provider for the key-value store (version 2) of HashiCorp Vault. A reference is
+// "vault:MOUNT/data/PATH#KEY", with the path of the HTTP API.
 //
-// A value is kept in memory for a short time, so that many uses at once are one
-// request; no longer than its lease, if it has one.
+// Values are cached in memory for a short time, at most for their lease, so that concurrent
+// uses need one request.
 type Vault struct {
 	cfg    VaultConfig
 	client *http.Client
@@ -50,30 +50,30 @@ type Vault struct {
 	// +checklocks:mu
 	token string
 	// +checklocks:mu
-	until time.Time // of token; zero is for good
+	until time.Time // expiry of token; zero: never
 	// +checklocks:mu
-	kept   map[string]keptValue // by path with key
-	logins sync.Mutex           // held while logging in
+	cache   map[string]cachedValue // by reference
+	loginMu sync.Mutex             // serializes logins
 }
 
-type keptValue struct {
+type cachedValue struct {
 	value Value
 	until time.Time
 }
 
-// NewVault checks the configuration. It does not speak to the server.
+// NewVault validates the configuration. It does not contact the server.
 func NewVault(cfg VaultConfig) (*Vault, error) {
 	const op = "secret.NewVault"
 	u, err := url.Parse(cfg.Address)
 	switch {
 	case err != nil || u.Host == "" || u.Scheme != "https" && u.Scheme != "http" || u.User != nil || strings.Trim(u.Path, "/") != "" || u.RawQuery != "":
 		return nil, fault.Fieldf(op, "secrets.vault.address", "want https://HOST:PORT")
-	case u.Scheme == "http" && !loopback(u.Hostname()):
-		return nil, fault.Fieldf(op, "secrets.vault.address", "without TLS only a server on this host may be spoken to")
+	case u.Scheme == "http" && !isLoopback(u.Hostname()):
+		return nil, fault.Fieldf(op, "secrets.vault.address", "plain HTTP is only allowed to a loopback address")
 	case (cfg.TokenFile == "") == (cfg.RoleID == ""):
-		return nil, fault.Fieldf(op, "secrets.vault", "name either token_file or role_id")
+		return nil, fault.Fieldf(op, "secrets.vault", "want exactly one of token_file and role_id")
 	case cfg.RoleID != "" && cfg.SecretIDFile == "":
-		return nil, fault.Fieldf(op, "secrets.vault.secret_id_file", "an AppRole needs it")
+		return nil, fault.Fieldf(op, "secrets.vault.secret_id_file", "required with role_id")
 	}
 	cfg.Address = u.Scheme + "://" + u.Host
 	if cfg.AuthPath == "" {
@@ -93,31 +93,31 @@ func NewVault(cfg VaultConfig) (*Vault, error) {
 	if cfg.CAFile != "" {
 		pem, err := os.ReadFile(cfg.CAFile)
 		if err != nil {
-			return nil, fmt.Errorf("read Vault's certificate authority: %w", err)
+			return nil, fmt.Errorf("read the CA file of Vault: %w", err)
 		}
 		pool := x509.NewCertPool()
 		if !pool.AppendCertsFromPEM(pem) {
-			return nil, fault.Fieldf(op, "secrets.vault.ca_file", "%s holds no certificate", cfg.CAFile)
+			return nil, fault.Fieldf(op, "secrets.vault.ca_file", "%s contains no certificate", cfg.CAFile)
 		}
 		transport.TLSClientConfig.RootCAs = pool
 	}
-	return &Vault{cfg: cfg, kept: map[string]keptValue{}, client: &http.Client{
+	return &Vault{cfg: cfg, cache: map[string]cachedValue{}, client: &http.Client{
 		Transport: transport,
-		// The token would go along to wherever it says.
+		// A redirect would send the token to another server.
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}}, nil
 }
 
-func loopback(host string) bool { return host == "127.0.0.1" || host == "::1" || host == "localhost" }
+func isLoopback(host string) bool { return host == "127.0.0.1" || host == "::1" || host == "localhost" }
 
-// Close forgets the token and all values.
+// Close zeroes the cached values and drops the token.
 func (v *Vault) Close() error {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	for _, kept := range v.kept {
+	for _, kept := range v.cache {
 		kept.value.Zero()
 	}
-	clear(v.kept)
+	clear(v.cache)
 	v.token = ""
 	v.client.CloseIdleConnections()
 	return nil
@@ -129,97 +129,97 @@ func (v *Vault) Check(reference string) error {
 	return err
 }
 
-// splitVault returns the path and the key of "MOUNT/data/PATH#KEY".
-func splitVault(reference string) (at, key string, err error) {
-	at, key, ok := strings.Cut(reference, "#")
+// splitVault splits "MOUNT/data/PATH#KEY" into path and key.
+func splitVault(reference string) (apiPath, key string, err error) {
+	apiPath, key, ok := strings.Cut(reference, "#")
 	if !ok || key == "" {
 		return "", "", errors.New("want MOUNT/data/PATH#KEY: the key is missing")
 	}
-	parts := strings.Split(at, "/")
-	if path.Clean(at) != at || strings.HasPrefix(at, "/") || strings.HasPrefix(at, "..") || len(parts) < 3 ||
-		strings.ContainsAny(at, "?%\\\x00\r\n") || !slices.Contains(parts[1:len(parts)-1], "data") {
-		return "", "", errors.New("want MOUNT/data/PATH#KEY, as Vault's HTTP API for key-value stores of version 2 has it")
+	parts := strings.Split(apiPath, "/")
+	if path.Clean(apiPath) != apiPath || strings.HasPrefix(apiPath, "/") || strings.HasPrefix(apiPath, "..") || len(parts) < 3 ||
+		strings.ContainsAny(apiPath, "?%\\\x00\r\n") || !slices.Contains(parts[1:len(parts)-1], "data") {
+		return "", "", errors.New("want MOUNT/data/PATH#KEY, the path of Vault's HTTP API for key-value stores of version 2")
 	}
-	return at, key, nil
+	return apiPath, key, nil
 }
 
 // Fetch implements Provider.
 func (v *Vault) Fetch(ctx context.Context, reference string) ([]byte, error) {
-	at, key, err := splitVault(reference)
+	apiPath, key, err := splitVault(reference)
 	if err != nil {
 		return nil, fault.New(fault.Invalid, "secret.Vault", "", err)
 	}
-	if b := v.fromKept(reference); b != nil {
+	if b := v.fromCache(reference); b != nil {
 		return b, nil
 	}
-	answer, err := v.read(ctx, at)
+	answer, err := v.read(ctx, apiPath)
 	if err != nil {
 		return nil, err
 	}
 	defer answer.zero()
 	raw, ok := answer.Data.Data[key]
 	if !ok {
-		return nil, fault.Newf(fault.NotFound, "secret.Vault", at, "Vault has nothing under the key %.80q there", key)
+		return nil, fault.Newf(fault.NotFound, "secret.Vault", apiPath, "Vault has no key %.80q at this path", key)
 	}
 	b, err := plainValue(raw)
 	if err != nil {
-		return nil, fault.New(fault.Unavailable, "secret.Vault", at, err)
+		return nil, fault.New(fault.Unavailable, "secret.Vault", apiPath, err)
 	}
-	v.keep(reference, b, time.Duration(answer.LeaseDuration)*time.Second)
+	v.addToCache(reference, b, time.Duration(answer.LeaseDuration)*time.Second)
 	return b, nil
 }
 
-// plainValue is a JSON string's content, or any other value as it is written.
+// plainValue returns the content of a JSON string, or the JSON text of any other value.
 func plainValue(raw json.RawMessage) ([]byte, error) {
 	if len(raw) == 0 || raw[0] != '"' {
 		return bytes.Clone(raw), nil
 	}
 	var s string
 	if json.Unmarshal(raw, &s) != nil {
-		return nil, errors.New("what Vault has there is damaged")
+		return nil, errors.New("Vault returned an invalid JSON string")
 	}
 	return []byte(s), nil
 }
 
-func (v *Vault) fromKept(reference string) []byte {
+func (v *Vault) fromCache(reference string) []byte {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	kept, ok := v.kept[reference]
+	kept, ok := v.cache[reference]
 	if !ok {
 		return nil
 	}
 	if time.Now().After(kept.until) {
 		kept.value.Zero()
-		delete(v.kept, reference)
+		delete(v.cache, reference)
 		return nil
 	}
 	return bytes.Clone(kept.value.Bytes())
 }
 
-// maxKept bounds the values in memory: more are asked for each time.
-const maxKept = 1024
+// maxCached is the maximum number of cached values. Others are fetched at each use.
+const maxCached = 1024
 
-func (v *Vault) keep(reference string, b []byte, lease time.Duration) {
-	long := v.cfg.Keep
+func (v *Vault) addToCache(reference string, b []byte, lease time.Duration) {
+	ttl := v.cfg.Keep
 	if lease > 0 {
-		long = min(long, lease)
+		ttl = min(ttl, lease)
 	}
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	now := time.Now()
-	for ref, kept := range v.kept {
+	for ref, kept := range v.cache {
 		if now.After(kept.until) || ref == reference {
 			kept.value.Zero()
-			delete(v.kept, ref)
+			delete(v.cache, ref)
 		}
 	}
-	if len(v.kept) < maxKept {
-		v.kept[reference] = keptValue{NewValue(reference, bytes.Clone(b)), now.Add(long)}
+	if len(v.cache) < maxCached {
+		v.cache[reference] = cachedValue{NewValue(reference, bytes.Clone(b)), now.Add(ttl)}
 	}
 }
 
-// vaultAnswer is what Vault says to a read.
-type vaultAnswer struct {
+// vaultResponse is a response to a read or a login.
+type vaultResponse struct {
 	LeaseDuration int64 `json:"lease_duration"`
 	Data          struct {
 		Data map[string]json.RawMessage `json:"data"`
@@ -230,33 +230,33 @@ type vaultAnswer struct {
 	} `json:"auth"`
 }
 
-func (a *vaultAnswer) zero() {
+func (a *vaultResponse) zero() {
 	for _, raw := range a.Data.Data {
 		clear(raw)
 	}
 }
 
-// read reads at, with a new token if Vault does not take the one we have.
-func (v *Vault) read(ctx context.Context, at string) (*vaultAnswer, error) {
+// read reads a path. If Vault rejects the current token, it logs in once more.
+func (v *Vault) read(ctx context.Context, apiPath string) (*vaultResponse, error) {
 	token, fresh, err := v.login(ctx, "")
 	if err != nil {
 		return nil, err
 	}
-	answer, err := v.call(ctx, http.MethodGet, at, token, nil)
+	answer, err := v.call(ctx, http.MethodGet, apiPath, token, nil)
 	if !errors.Is(err, fault.Denied) || fresh {
 		return answer, err
 	}
-	if token, _, err = v.login(ctx, token); err != nil {
+	token, _, err = v.login(ctx, token)
+	if err != nil {
 		return nil, err
 	}
-	return v.call(ctx, http.MethodGet, at, token, nil)
+	return v.call(ctx, http.MethodGet, apiPath, token, nil)
 }
 
-// login returns a token, and whether it was just got: never the one that was
-// refused.
+// login returns a token other than the rejected one. fresh reports that it is new.
 func (v *Vault) login(ctx context.Context, refused string) (token string, fresh bool, err error) {
-	v.logins.Lock()
-	defer v.logins.Unlock()
+	v.loginMu.Lock()
+	defer v.loginMu.Unlock()
 	v.mu.Lock()
 	token, until := v.token, v.until
 	v.mu.Unlock()
@@ -266,7 +266,7 @@ func (v *Vault) login(ctx context.Context, refused string) (token string, fresh 
 	if v.cfg.TokenFile != "" {
 		b, err := readPrivate(v.cfg.TokenFile, 4096)
 		if err != nil {
-			return "", false, fmt.Errorf("read Vault's token: %w", err)
+			return "", false, fmt.Errorf("read the Vault token: %w", err)
 		}
 		token, until = strings.TrimSpace(string(b)), time.Time{}
 		clear(b)
@@ -282,7 +282,7 @@ func (v *Vault) login(ctx context.Context, refused string) (token string, fresh 
 func (v *Vault) appRole(ctx context.Context) (token string, until time.Time, err error) {
 	id, err := readPrivate(v.cfg.SecretIDFile, 4096)
 	if err != nil {
-		return "", until, fmt.Errorf("read Vault's secret id: %w", err)
+		return "", until, fmt.Errorf("read the Vault secret id: %w", err)
 	}
 	body, err := json.Marshal(map[string]string{"role_id": v.cfg.RoleID, "secret_id": strings.TrimSpace(string(id))})
 	clear(id)
@@ -296,26 +296,26 @@ func (v *Vault) appRole(ctx context.Context) (token string, until time.Time, err
 		return "", until, fmt.Errorf("log in to Vault: %w", err)
 	}
 	if answer.Auth == nil || answer.Auth.ClientToken == "" {
-		return "", until, fault.Newf(fault.Unavailable, "secret.Vault", "", "Vault's answer to the login has no token")
+		return "", until, fault.Newf(fault.Unavailable, "secret.Vault", "", "the login response has no token")
 	}
-	if lease := answer.Auth.LeaseDuration; lease > 0 { // some of it is left when it is last used
+	if lease := answer.Auth.LeaseDuration; lease > 0 { // margin for the time of a request
 		until = now.Add(time.Duration(lease) * time.Second * 9 / 10)
 	}
 	return answer.Auth.ClientToken, until, nil
 }
 
-// maxAnswer bounds what is read of an answer.
-const maxAnswer = 1 << 20
+// maxResponse is the maximum size of a response in bytes.
+const maxResponse = 1 << 20
 
-// call makes one request. Its errors say what Vault's status means and nothing of
-// what it sent.
-func (v *Vault) call(ctx context.Context, method, at, token string, body []byte) (*vaultAnswer, error) {
+// call makes one request. Its errors describe the status code and never contain the response
+// body.
+func (v *Vault) call(ctx context.Context, method, apiPath, token string, body []byte) (*vaultResponse, error) {
 	const op = "secret.Vault"
 	ctx, cancel := context.WithTimeout(ctx, v.cfg.Timeout)
 	defer cancel()
-	q, err := http.NewRequestWithContext(ctx, method, requestURL(v.cfg.Address, at), bytes.NewReader(body))
+	q, err := http.NewRequestWithContext(ctx, method, requestURL(v.cfg.Address, apiPath), bytes.NewReader(body))
 	if err != nil {
-		return nil, fault.Newf(fault.Invalid, op, at, "no request can be made of it")
+		return nil, fault.Newf(fault.Invalid, op, apiPath, "invalid path")
 	}
 	q.Header.Set("X-Vault-Request", "true")
 	if token != "" {
@@ -326,60 +326,62 @@ func (v *Vault) call(ctx context.Context, method, at, token string, body []byte)
 	}
 	r, err := v.client.Do(q)
 	if err != nil {
-		return nil, unreachable(ctx, at, err)
+		return nil, transportError(ctx, apiPath, err)
 	}
 	defer r.Body.Close()
-	text, err := io.ReadAll(io.LimitReader(r.Body, maxAnswer+1))
+	text, err := io.ReadAll(io.LimitReader(r.Body, maxResponse+1))
 	defer clear(text)
 	if err != nil {
-		return nil, unreachable(ctx, at, err)
+		return nil, transportError(ctx, apiPath, err)
 	}
 	if r.StatusCode != http.StatusOK {
-		return nil, refusedByVault(at, r.StatusCode)
+		return nil, statusError(apiPath, r.StatusCode)
 	}
-	var answer vaultAnswer
-	if len(text) > maxAnswer || json.Unmarshal(text, &answer) != nil {
+	var answer vaultResponse
+	if len(text) > maxResponse || json.Unmarshal(text, &answer) != nil {
 		answer.zero()
-		return nil, fault.Newf(fault.Unavailable, op, at, "what answers there does not speak as Vault does")
+		return nil, fault.Newf(fault.Unavailable, op, apiPath, "the response is not valid for the Vault API")
 	}
 	return &answer, nil
 }
 
-func requestURL(address, at string) string {
-	return address + (&url.URL{Path: "/v1/" + at}).EscapedPath()
+func requestURL(address, apiPath string) string {
+	return address + (&url.URL{Path: "/v1/" + apiPath}).EscapedPath()
 }
 
-// unreachable explains a request without an answer.
-func unreachable(ctx context.Context, at string, err error) error {
+// transportError describes a request without a response.
+func transportError(ctx context.Context, apiPath string, err error) error {
 	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
-		return fault.Newf(fault.Timeout, "secret.Vault", at, "Vault did not answer in time")
+		return fault.Newf(fault.Timeout, "secret.Vault", apiPath, "the request to Vault timed out")
 	}
 	if e, ok := errors.AsType[*url.Error](err); ok {
-		err = e.Err // the rest is the request, which is ours to tell
+		err = e.Err // drop the URL: On has the path
 	}
-	return fault.Newf(fault.Unavailable, "secret.Vault", at, "Vault cannot be reached: %w", err)
+	return fault.Newf(fault.Unavailable, "secret.Vault", apiPath, "Vault cannot be reached: %w", err)
 }
 
-// refusedByVault says what a status means, by Vault's documentation.
-func refusedByVault(at string, status int) error {
+// statusError describes a status code of Vault
+// (https://developer.hashicorp.com/vault/api-docs#http-status-codes and sys/health for 472,
+// 473).
+func statusError(apiPath string, status int) error {
 	refuse := func(kind fault.Kind, remedy, why string) error {
-		return &fault.Error{Op: "secret.Vault", On: at, Kind: kind, Err: fmt.Errorf("%s (status %d)", why, status), Remedy: remedy}
+		return &fault.Error{Op: "secret.Vault", On: apiPath, Kind: kind, Err: fmt.Errorf("%s (status %d)", why, status), Remedy: remedy}
 	}
 	switch {
 	case status == http.StatusForbidden:
-		return refuse(fault.Denied, "give the token's policy the capability read on that path", "Vault does not let us read that")
+		return refuse(fault.Denied, "grant the token's policy the capability read on the path", "permission denied")
 	case status == http.StatusNotFound:
-		return refuse(fault.NotFound, "", "Vault has nothing there, or it was deleted")
+		return refuse(fault.NotFound, "", "the path does not exist, or its version was deleted")
 	case status == http.StatusBadRequest:
-		return refuse(fault.Denied, "look at the path, the role and its secret id", "Vault does not take the request")
+		return refuse(fault.Denied, "check the path, the role id and the secret id", "Vault rejected the request")
 	case status == http.StatusServiceUnavailable:
-		return refuse(fault.Unavailable, "unseal it", "Vault is sealed, or being maintained")
+		return refuse(fault.Unavailable, "unseal Vault", "Vault is sealed or in maintenance")
 	case status == http.StatusTooManyRequests:
-		return refuse(fault.Exhausted, "", "Vault has been asked too often")
+		return refuse(fault.Exhausted, "", "the rate limit of Vault is exceeded")
 	case status == http.StatusPreconditionFailed || status == 472 || status == 473:
-		return refuse(fault.Unavailable, "", "that Vault server is a standby, or behind")
+		return refuse(fault.Unavailable, "", "the Vault server is a standby or not up to date")
 	case status >= 300 && status < 400:
-		return refuse(fault.Unavailable, "name the active server's address", "Vault sends us to another server, where our token does not go")
+		return refuse(fault.Unavailable, "configure the address of the active server", "Vault redirected to another server, and redirects are not followed")
 	}
-	return refuse(fault.Unavailable, "", "Vault cannot answer")
+	return refuse(fault.Unavailable, "", "Vault failed to answer the request")
 }

@@ -18,9 +18,9 @@ import (
 	"glasshouse/secret"
 )
 
-// A server speaks Vault's HTTP API, as it is documented: reads of a key-value store
-// of version 2 under kv/, tokens, namespaces, and logins by AppRole.
-type server struct {
+// A fakeVault implements a part of Vault's HTTP API: reads of a key-value store of version 2
+// under kv/, tokens, namespaces, and logins by AppRole.
+type fakeVault struct {
 	*httptest.Server
 	dir string
 
@@ -32,13 +32,13 @@ type server struct {
 	// +checklocks:mu
 	tokens map[string]bool
 	// +checklocks:mu
-	lease int // of a login, in seconds
+	lease int // lease of a login in seconds
 	// +checklocks:mu
-	status int // answered to everything, if set
+	status int // status of all responses, if set
 	// +checklocks:mu
 	values map[string]any // by path
 	// +checklocks:mu
-	slow chan struct{} // reads wait until it is closed; nil: they do not wait
+	slow chan struct{} // reads block until it is closed; nil: they do not block
 }
 
 const (
@@ -46,8 +46,8 @@ const (
 	secretID = "5f3a-secret-id"
 )
 
-func newServer(t *testing.T) *server {
-	s := &server{dir: t.TempDir(), tokens: map[string]bool{"root-token": true}, lease: 3600, values: map[string]any{
+func newFakeVault(t *testing.T) *fakeVault {
+	s := &fakeVault{dir: t.TempDir(), tokens: map[string]bool{"root-token": true}, lease: 3600, values: map[string]any{
 		"app": map[string]any{"key": canary, "number": 42, "deep": map[string]any{"a": 1}, "empty": "", "escaped": "line\n\u00e4\"" + canary},
 	}}
 	s.Server = httptest.NewTLSServer(s)
@@ -61,16 +61,16 @@ func newServer(t *testing.T) *server {
 	return s
 }
 
-func (s *server) path(name string) string { return filepath.Join(s.dir, name) }
+func (s *fakeVault) path(name string) string { return filepath.Join(s.dir, name) }
 
-// asked returns the number of reads of values and of logins.
-func (s *server) asked() (reads, logins int) {
+// requests returns the number of reads and of logins.
+func (s *fakeVault) requests() (reads, logins int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.reads, s.logins
 }
 
-func (s *server) setTokens(tokens ...string) {
+func (s *fakeVault) setTokens(tokens ...string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.tokens = map[string]bool{}
@@ -79,27 +79,27 @@ func (s *server) setTokens(tokens ...string) {
 	}
 }
 
-func (s *server) setValue(path, value string) {
+func (s *fakeVault) setValue(path, value string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.values[path] = map[string]any{"key": value}
 }
 
-func (s *server) setStatus(status int) {
+func (s *fakeVault) setStatus(status int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.status = status
 }
 
-// fail answers as Vault does; what it says has the canary in it, as a server that
-// means no good could.
+// fail writes an error response in Vault's format. It contains the canary, as the response of
+// a malicious server could.
 func fail(w http.ResponseWriter, status int, why string) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)
 	json.NewEncoder(w).Encode(map[string]any{"errors": []string{why, canary}})
 }
 
-func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+func (s *fakeVault) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s.mu.Lock()
 	status, slow := s.status, s.slow
 	s.mu.Unlock()
@@ -147,7 +147,7 @@ func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	switch {
 	case r.Method != http.MethodGet:
 		fail(w, 405, "unsupported operation")
-	case name == "deleted": // what a version that was deleted looks like
+	case name == "deleted": // format of a deleted version
 		w.WriteHeader(404)
 		fmt.Fprint(w, `{"request_id":"x","lease_duration":0,"data":{"data":null,"metadata":{"deletion_time":"2024-01-01T00:00:00Z","destroyed":false,"version":2}}}`)
 	case !ok:
@@ -161,7 +161,7 @@ func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-func (s *server) login(w http.ResponseWriter, r *http.Request) {
+func (s *fakeVault) login(w http.ResponseWriter, r *http.Request) {
 	var q struct {
 		RoleID   string `json:"role_id"`
 		SecretID string `json:"secret_id"`
@@ -178,7 +178,7 @@ func (s *server) login(w http.ResponseWriter, r *http.Request) {
 	json.NewEncoder(w).Encode(map[string]any{"auth": map[string]any{"client_token": token, "lease_duration": s.lease, "renewable": true, "token_type": "service"}})
 }
 
-func (s *server) client(t *testing.T, change ...func(*secret.VaultConfig)) *secret.Vault {
+func (s *fakeVault) client(t *testing.T, change ...func(*secret.VaultConfig)) *secret.Vault {
 	t.Helper()
 	cfg := secret.VaultConfig{Address: s.URL, CAFile: s.path("ca.pem"), TokenFile: s.path("token")}
 	for _, f := range change {
@@ -192,7 +192,7 @@ func (s *server) client(t *testing.T, change ...func(*secret.VaultConfig)) *secr
 	return v
 }
 
-func byRole(s *server) func(*secret.VaultConfig) {
+func byRole(s *fakeVault) func(*secret.VaultConfig) {
 	return func(c *secret.VaultConfig) { c.TokenFile, c.RoleID, c.SecretIDFile = "", roleID, s.path("secret-id") }
 }
 
@@ -205,22 +205,22 @@ func fetch(t *testing.T, v *secret.Vault, reference string) string {
 	return string(b)
 }
 
-func TestVaultHasTheValue(t *testing.T) {
-	s := newServer(t)
+func TestVaultFetch(t *testing.T) {
+	s := newFakeVault(t)
 	v := s.client(t)
 	for key, want := range map[string]string{"key": canary, "number": "42", "deep": `{"a":1}`, "escaped": "line\nä\"" + canary} {
 		if got := fetch(t, v, "kv/data/app#"+key); got != want {
-			t.Errorf("%s is %q, want %q", key, got, want)
+			t.Errorf("Fetch of key %s = %q, want %q", key, got, want)
 		}
 	}
 	s.setValue("team-a:app", "theirs")
 	if got := fetch(t, s.client(t, func(c *secret.VaultConfig) { c.Namespace = "team-a" }), "kv/data/app#key"); got != "theirs" {
-		t.Errorf("in the namespace it is %q", got)
+		t.Errorf("Fetch with a namespace = %q, want theirs", got)
 	}
 }
 
-func TestAValueOfVaultIsKeptForAShortTime(t *testing.T) {
-	s := newServer(t)
+func TestVaultCache(t *testing.T) {
+	s := newFakeVault(t)
 	v := s.client(t, func(c *secret.VaultConfig) { c.Keep = time.Hour })
 	first, err := v.Fetch(t.Context(), "kv/data/app#key")
 	if err != nil {
@@ -229,58 +229,58 @@ func TestAValueOfVaultIsKeptForAShortTime(t *testing.T) {
 	clear(first) // as the Keeper does
 	for range 5 {
 		if got := fetch(t, v, "kv/data/app#key"); got != canary {
-			t.Errorf("it is %q", got)
+			t.Errorf("Fetch = %q, want %q", got, canary)
 		}
 	}
-	if reads, _ := s.asked(); reads != 1 {
-		t.Errorf("Vault was asked %d times", reads)
+	if reads, _ := s.requests(); reads != 1 {
+		t.Errorf("%d reads, want 1", reads)
 	}
 	s.setValue("app", "changed")
 	now := s.client(t, func(c *secret.VaultConfig) { c.Keep = time.Nanosecond })
 	for range 2 {
 		if got := fetch(t, now, "kv/data/app#key"); got != "changed" {
-			t.Errorf("it is %q", got)
+			t.Errorf("Fetch with a short cache = %q, want changed", got)
 		}
 	}
 	v.Close()
 	if got := fetch(t, v, "kv/data/app#key"); got != "changed" {
-		t.Errorf("after everything was forgotten it is %q", got)
+		t.Errorf("Fetch after Close = %q, want changed", got)
 	}
 }
 
-func TestAnAppRoleLogsInAgainWhenItMust(t *testing.T) {
-	s := newServer(t)
+func TestVaultAppRoleLogin(t *testing.T) {
+	s := newFakeVault(t)
 	v := s.client(t, byRole(s), func(c *secret.VaultConfig) { c.Keep = time.Nanosecond })
 	var all sync.WaitGroup
 	for range 8 {
 		all.Go(func() { fetch(t, v, "kv/data/app#key") })
 	}
 	all.Wait()
-	if _, logins := s.asked(); logins != 1 {
-		t.Errorf("%d logins for as many uses at once", logins)
+	if _, logins := s.requests(); logins != 1 {
+		t.Errorf("%d logins for concurrent uses, want 1", logins)
 	}
-	s.setTokens() // Vault revokes it
+	s.setTokens() // revokes the token
 	if got := fetch(t, v, "kv/data/app#key"); got != canary {
-		t.Errorf("it is %q", got)
+		t.Errorf("Fetch = %q, want %q", got, canary)
 	}
 	s.mu.Lock()
-	s.lease = 1 // of the next
+	s.lease = 1 // lease of the next login
 	s.mu.Unlock()
 	s.setTokens()
 	fetch(t, v, "kv/data/app#key")
-	_, before := s.asked()
+	_, before := s.requests()
 	time.Sleep(950 * time.Millisecond) // 0.9 of the lease
 	fetch(t, v, "kv/data/app#key")
-	if _, logins := s.asked(); logins != before+1 {
-		t.Errorf("%d logins after the token's time, %d before", logins, before)
+	if _, logins := s.requests(); logins != before+1 {
+		t.Errorf("%d logins after the token expired, want %d", logins, before+1)
 	}
 	if _, err := v.Fetch(t.Context(), "kv/data/forbidden#key"); !errors.Is(err, fault.Denied) {
-		t.Errorf("forbidden: %v", err)
+		t.Errorf("Fetch of a forbidden path = %v, want %v", err, fault.Denied)
 	}
 }
 
-func TestATokenThatWasReplacedIsReadAgain(t *testing.T) {
-	s := newServer(t)
+func TestVaultTokenFileIsReadAgain(t *testing.T) {
+	s := newFakeVault(t)
 	v := s.client(t, func(c *secret.VaultConfig) { c.Keep = time.Nanosecond })
 	fetch(t, v, "kv/data/app#key")
 	s.setTokens("next-token")
@@ -288,33 +288,33 @@ func TestATokenThatWasReplacedIsReadAgain(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got := fetch(t, v, "kv/data/app#key"); got != canary {
-		t.Errorf("it is %q", got)
+		t.Errorf("Fetch = %q, want %q", got, canary)
 	}
 	if err := os.Chmod(s.path("token"), 0o644); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := s.client(t).Fetch(t.Context(), "kv/data/app#key"); !errors.Is(err, fault.Denied) || strings.Contains(err.Error(), "token\"") {
-		t.Errorf("a token that others can read: %v", err)
+		t.Errorf("Fetch with a token file readable by others = %v, want %v", err, fault.Denied)
 	}
 }
 
-func TestWhatVaultRefusesIsSaidWithoutAnyValue(t *testing.T) {
-	s := newServer(t)
+func TestVaultErrorsContainNoValue(t *testing.T) {
+	s := newFakeVault(t)
 	v := s.client(t)
 	check := func(what string, want fault.Kind, reference string) {
 		t.Helper()
 		b, err := v.Fetch(t.Context(), reference)
 		if fault.KindOf(err) != want || len(b) > 0 {
-			t.Errorf("%s: %v, want %s", what, err, want)
+			t.Errorf("%s: got %v, want %s", what, err, want)
 		}
 		if err != nil && (strings.Contains(fmt.Sprintf("%v %+v %#v", err, err, err), canary) || strings.Contains(err.Error(), "root-token")) {
-			t.Errorf("%s: the error has it: %v", what, err)
+			t.Errorf("%s: the error contains a value: %v", what, err)
 		}
 	}
 	check("no permission", fault.Denied, "kv/data/forbidden#key")
-	check("nothing there", fault.NotFound, "kv/data/none#key")
-	check("deleted", fault.NotFound, "kv/data/deleted#key")
-	check("no such key", fault.NotFound, "kv/data/app#other")
+	check("missing path", fault.NotFound, "kv/data/none#key")
+	check("deleted version", fault.NotFound, "kv/data/deleted#key")
+	check("missing key", fault.NotFound, "kv/data/app#other")
 	for status, want := range map[int]fault.Kind{
 		503: fault.Unavailable, 500: fault.Unavailable, 429: fault.Exhausted, 400: fault.Denied, 412: fault.Unavailable,
 		473: fault.Unavailable, 307: fault.Unavailable, 200: fault.Unavailable, 204: fault.Unavailable,
@@ -323,72 +323,72 @@ func TestWhatVaultRefusesIsSaidWithoutAnyValue(t *testing.T) {
 		check(fmt.Sprint("status ", status), want, "kv/data/app#key")
 	}
 	s.setStatus(503)
-	if _, err := s.client(t, byRole(s)).Fetch(t.Context(), "kv/data/app#key"); !errors.Is(err, fault.Unavailable) || fault.RemedyOf(err) != "unseal it" {
-		t.Errorf("sealed, to a login: %v", err)
+	if _, err := s.client(t, byRole(s)).Fetch(t.Context(), "kv/data/app#key"); !errors.Is(err, fault.Unavailable) || fault.RemedyOf(err) != "unseal Vault" {
+		t.Errorf("login to a sealed Vault = %v, want %v", err, fault.Unavailable)
 	}
 	s.setStatus(0)
 	wrong := s.client(t, byRole(s), func(c *secret.VaultConfig) { c.RoleID = "other" })
 	if _, err := wrong.Fetch(t.Context(), "kv/data/app#key"); !errors.Is(err, fault.Denied) || strings.Contains(err.Error(), secretID) {
-		t.Errorf("another role: %v", err)
+		t.Errorf("Fetch with another role = %v, want %v", err, fault.Denied)
 	}
 	s.Close()
-	check("nobody there", fault.Unavailable, "kv/data/app#key")
+	check("closed server", fault.Unavailable, "kv/data/app#key")
 }
 
-func TestASlowVaultIsGivenUp(t *testing.T) {
-	s := newServer(t)
-	let := make(chan struct{})
+func TestVaultTimeout(t *testing.T) {
+	s := newFakeVault(t)
+	unblock := make(chan struct{})
 	s.mu.Lock()
-	s.slow = let
+	s.slow = unblock
 	s.mu.Unlock()
-	defer close(let)
+	defer close(unblock)
 	v := s.client(t, func(c *secret.VaultConfig) { c.Timeout = 50 * time.Millisecond })
 	if _, err := v.Fetch(t.Context(), "kv/data/app#key"); !errors.Is(err, fault.Timeout) {
-		t.Errorf("%v, want a timeout", err)
+		t.Errorf("Fetch = %v, want %v", err, fault.Timeout)
 	}
 }
 
-func TestAnotherServerIsNotBelievedToBeVault(t *testing.T) {
-	s := newServer(t)
+func TestVaultCertificateIsVerified(t *testing.T) {
+	s := newFakeVault(t)
 	v := s.client(t, func(c *secret.VaultConfig) { c.CAFile = "" })
 	if _, err := v.Fetch(t.Context(), "kv/data/app#key"); !errors.Is(err, fault.Unavailable) || !strings.Contains(err.Error(), "certificate") {
-		t.Errorf("%v, want its certificate to be refused", err)
+		t.Errorf("Fetch = %v, want a certificate error", err)
 	}
 }
 
-func TestVaultSettingsThatCannotBeMeantAreRefused(t *testing.T) {
+func TestInvalidVaultConfig(t *testing.T) {
 	good := secret.VaultConfig{Address: "https://vault.example.com:8200", TokenFile: "/t"}
 	if _, err := secret.NewVault(good); err != nil {
 		t.Error(err)
 	}
 	for what, change := range map[string]func(*secret.VaultConfig){
-		"no address":       func(c *secret.VaultConfig) { c.Address = "" },
-		"no TLS":           func(c *secret.VaultConfig) { c.Address = "http://vault.example.com:8200" },
-		"a password in it": func(c *secret.VaultConfig) { c.Address = "https://u:p@vault.example.com" },
-		"a path in it":     func(c *secret.VaultConfig) { c.Address = "https://vault.example.com/v1" },
-		"no identity":      func(c *secret.VaultConfig) { c.TokenFile = "" },
-		"two identities":   func(c *secret.VaultConfig) { c.RoleID, c.SecretIDFile = "r", "/s" },
-		"half a role":      func(c *secret.VaultConfig) { c.TokenFile, c.RoleID = "", "r" },
-		"no authority":     func(c *secret.VaultConfig) { c.CAFile = "/nowhere" },
+		"no address":             func(c *secret.VaultConfig) { c.Address = "" },
+		"no TLS":                 func(c *secret.VaultConfig) { c.Address = "http://vault.example.com:8200" },
+		"password in address":    func(c *secret.VaultConfig) { c.Address = "https://u:p@vault.example.com" },
+		"path in address":        func(c *secret.VaultConfig) { c.Address = "https://vault.example.com/v1" },
+		"no identity":            func(c *secret.VaultConfig) { c.TokenFile = "" },
+		"two identities":         func(c *secret.VaultConfig) { c.RoleID, c.SecretIDFile = "r", "/s" },
+		"role without secret id": func(c *secret.VaultConfig) { c.TokenFile, c.RoleID = "", "r" },
+		"missing CA file":        func(c *secret.VaultConfig) { c.CAFile = "/nowhere" },
 	} {
 		c := good
 		change(&c)
 		if _, err := secret.NewVault(c); err == nil {
-			t.Errorf("%s is taken", what)
+			t.Errorf("NewVault with %s: got no error", what)
 		}
 	}
 	v, err := secret.NewVault(secret.VaultConfig{Address: "http://127.0.0.1:8200", TokenFile: "/t"})
 	if err != nil {
-		t.Errorf("on this host: %v", err)
+		t.Errorf("NewVault with a loopback address = %v", err)
 	}
 	for _, path := range []string{"kv/data/app#key", "team/kv/data/a/b/c#k", "kv/data/app#with#more"} {
 		if err := v.Check(path); err != nil {
-			t.Errorf("%q: %v", path, err)
+			t.Errorf("Check(%q) = %v", path, err)
 		}
 	}
 	for _, path := range []string{"", "#", "kv/data/app", "kv/data/app#", "kv/app#key", "kv/data#key", "/kv/data/app#key", "kv/data/../../sys/seal#k", "kv//data/app#k", "../kv/data/a#k", "kv/data/a?version=1#k", "kv/data/%2e%2e#k", "data/app#k"} {
 		if err := v.Check(path); err == nil {
-			t.Errorf("%q is taken", path)
+			t.Errorf("Check(%q): got no error", path)
 		}
 	}
 }
@@ -407,10 +407,10 @@ func FuzzVaultReference(f *testing.F) {
 		path, _, _ := strings.Cut(reference, "#")
 		q, err := http.NewRequest("GET", secret.RequestURL("https://v.example", path), nil)
 		if err != nil {
-			return // refused then
+			return // Fetch refuses it
 		}
 		if q.URL.Path != "/v1/"+path || q.URL.RawQuery != "" || q.URL.Host != "v.example" || strings.Contains(q.URL.Path, "/../") {
-			t.Errorf("%q asks for %s", reference, q.URL)
+			t.Errorf("request URL of %q = %s", reference, q.URL)
 		}
 	})
 }

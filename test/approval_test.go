@@ -235,7 +235,7 @@ func TestAPersonIsAskedAndDecides(t *testing.T) {
 
 	// Who waits too briefly is told so, and misses nothing.
 	_, stderr, code := h.glasshouse(h.data, "decide", "worker", "bash", "git push origin late", "--wait", "1")
-	if code == 0 || !strings.Contains(stderr, "nobody has answered yet") || !strings.Contains(stderr, "ask the same again") {
+	if code == 0 || !strings.Contains(stderr, "the request is not answered yet") || !strings.Contains(stderr, "repeat the request") {
 		t.Errorf("after a second: exit code %d, %s", code, stderr)
 	}
 	h.says("approve", string(h.pends(j, "git push origin late").ID))

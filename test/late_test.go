@@ -55,7 +55,7 @@ func TestARunThatTakesTooLongIsAskedAboutAndStopped(t *testing.T) {
 	if took := time.Since(began); took < 6*time.Second {
 		t.Errorf("it is asked after %s", took)
 	}
-	if got := h.settled(r.ID, "paused"); got.Why != "approval" || !strings.Contains(got.Reason, "which is all it has") {
+	if got := h.settled(r.ID, "paused"); got.Why != "approval" || !strings.Contains(got.Reason, "reached its time limit") {
 		t.Errorf("%+v", got)
 	}
 	h.kill() // who answers has time

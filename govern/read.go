@@ -10,10 +10,10 @@ import (
 	"glasshouse/policy"
 )
 
-// Read returns what a jail is governed by, for people.
+// Read parses a Spec, for display.
 func Read(raw json.RawMessage) (Spec, error) { return parse(raw) }
 
-// Change returns raw after f has changed it, for Check.
+// Change returns raw with f applied. The caller passes the result to Check.
 func Change(raw json.RawMessage, f func(*Spec) error) (json.RawMessage, error) {
 	s, err := parse(raw)
 	if err != nil {
@@ -25,43 +25,43 @@ func Change(raw json.RawMessage, f func(*Spec) error) (json.RawMessage, error) {
 	return json.Marshal(s)
 }
 
-// Rules are a policy ready to decide, and what it says of itself.
+// Rules are a compiled policy and its ceiling.
 type Rules struct {
 	*policy.Set
 	Ceiling policy.Level
 }
 
-// Compile makes a policy ready to decide.
+// Compile compiles a policy.
 func (p *Policy) Compile(workspace string) (Rules, error) {
 	set, err := p.compile(workspace)
 	if err != nil {
 		return Rules{}, err
 	}
 	if set == nil {
-		return Rules{}, fault.Newf(fault.NotFound, "govern.Policy", "", "there is no policy")
+		return Rules{}, fault.Newf(fault.NotFound, "govern.Policy", "", "the jail has no policy")
 	}
 	return Rules{set, p.Top()}, nil
 }
 
-// Egress returns the numbers of a jail's proxy, if it has one.
+// Egress returns the statistics of a jail's egress proxy, if it has one.
 func (k *Kernel) Egress(jid id.Jail) (egress.Stats, bool) {
-	w := k.find(jid)
-	if w == nil {
+	jp := k.find(jid)
+	if jp == nil {
 		return egress.Stats{}, false
 	}
-	w.mu.Lock()
-	p := w.proxy
-	w.mu.Unlock()
+	jp.mu.Lock()
+	p := jp.proxy
+	jp.mu.Unlock()
 	if p == nil {
 		return egress.Stats{}, false
 	}
 	return p.Stats(), true
 }
 
-// Answered has s remember an answer, once.
+// Answered adds the rule of an approval to s. It is idempotent.
 func (s *Spec) Answered(rule policy.Rule) error {
 	if s.Policy == nil {
-		return fault.Newf(fault.Conflict, "govern.Answered", "", "there is no policy that could remember it")
+		return fault.Newf(fault.Conflict, "govern.Answered", "", "the jail has no policy to store the rule in")
 	}
 	if !slices.Contains(s.Policy.Answers, rule) {
 		s.Policy.Answers = append(s.Policy.Answers, rule)

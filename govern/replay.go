@@ -17,38 +17,38 @@ import (
 	"glasshouse/schema"
 )
 
-// Serve has the kernel make calls of capabilities, by engines. It is called once,
-// before the first call.
+// Serve sets the capabilities and the engines that run them. It must be called once, before
+// the first call.
 func (k *Kernel) Serve(caps Capabilities, engines map[manifest.Runtime]engine.Engine) {
 	k.caps, k.engines = caps, engines
 }
 
-// A CallRecord is the body of what the chain says of a call. What is labelled as
-// personal or secret is in it by its digest alone.
+// A CallRecord is the body of an audit log entry about a call. Personal and secret values are
+// recorded only as digests.
 type CallRecord struct {
 	Call    id.Call         `json:"call"`
 	Version string          `json:"version,omitempty"`
-	Digest  string          `json:"digest,omitempty"` // of the capability
+	Digest  string          `json:"digest,omitempty"` // digest of the capability
 	Runtime string          `json:"runtime,omitempty"`
-	Sandbox string          `json:"sandbox,omitempty"` // the jail that served it
-	Warning string          `json:"warning,omitempty"` // why it is not the version that the caller expects
+	Sandbox string          `json:"sandbox,omitempty"` // the jail that ran the call
+	Warning string          `json:"warning,omitempty"` // why the version differs from the expected one
 	Input   Shown           `json:"input"`
 	Output  *Shown          `json:"output,omitempty"`
 	State   CallState       `json:"state"`
 	Error   *CallError      `json:"error,omitempty"`
 	Usage   *Usage          `json:"usage,omitempty"`
-	Replay  json.RawMessage `json:"replay,omitempty"` // what it takes to make it again and compare
+	Replay  json.RawMessage `json:"replay,omitempty"` // engine data for Replay
 }
 
-// Shown is a value in the chain.
+// Shown is a value in the audit log.
 type Shown struct {
-	SHA256 string          `json:"sha256"` // of its JSON
+	SHA256 string          `json:"sha256"` // of the JSON text
 	Bytes  int             `json:"bytes"`
 	Label  manifest.Label  `json:"label"`
-	Value  json.RawMessage `json:"value,omitempty"` // unless it is long, personal or secret
+	Value  json.RawMessage `json:"value,omitempty"` // omitted if long, personal or secret
 }
 
-func show(text []byte, label manifest.Label) Shown {
+func newShown(text []byte, label manifest.Label) Shown {
 	sum := sha256.Sum256(text)
 	s := Shown{SHA256: hex.EncodeToString(sum[:]), Bytes: len(text), Label: label}
 	if len(text) <= maxResource && manifest.Redacted.Covers(label) {
@@ -57,29 +57,29 @@ func show(text []byte, label manifest.Label) Shown {
 	return s
 }
 
-// record is what the chain says of the call. Its output and its errors are masked already.
+// record returns the audit log record of the call. Output and errors are already masked.
 func (c *call) record(ctx context.Context, ended bool) CallRecord {
 	r := CallRecord{Call: c.out.ID, Version: c.out.Version, Digest: c.out.Digest, Warning: c.out.Warning, State: CallRunning}
 	if c.cap != nil {
 		r.Runtime = string(c.cap.Runtime.Type)
 	}
-	label := c.labelled()
+	label := c.currentLabel()
 	for _, l := range c.req.Labels {
-		label = label.Join(l) // it may not have come to where they are looked at
+		label = label.Join(l) // the call may have failed before checkInput joined them
 	}
 	text := []byte(c.req.Input)
-	if c.req.inside {
+	if c.req.nested {
 		text, _ = schema.ToJSON(c.req.value)
 	}
 	m := c.mask(ctx)
 	text, changed, _ := m.JSON(text)
-	r.Input = show(text, label)
+	r.Input = newShown(text, label)
 	if !ended {
 		return r
 	}
 	r.State, r.Error, r.Usage, r.Sandbox = c.out.State, c.out.Error, &c.out.Usage, c.out.Sandbox
 	if c.out.State == CallDone {
-		out := show(c.out.Output, c.out.Label)
+		out := newShown(c.out.Output, c.out.Label)
 		r.Output = &out
 		_, secret, _ := m.JSON(c.result.Replay)
 		if r.Input.Value != nil && out.Value != nil && !changed && !secret {
@@ -89,65 +89,65 @@ func (c *call) record(ctx context.Context, ended bool) CallRecord {
 	return r
 }
 
-// free reports whether the rules allow what a pure call is, so that no decision has
-// to be recorded beside the call itself.
-func (k *Kernel) free(a Ask) bool {
+// allowedByRules reports whether the policy allows a pure call. If so, no separate decision is
+// recorded.
+func (k *Kernel) allowedByRules(a Ask) bool {
 	if a.Operator {
 		return true
 	}
 	a.Subject.Agent = k.agentOf(a.Subject)
-	return k.decide(a.Question, false).Effect == policy.Allow
+	return k.evaluate(a.Question, false).Effect == policy.Allow
 }
 
-// called remembers the last calls, for those who ask what became of theirs.
-type called struct {
+// recentCalls is a ring buffer of the outcomes of the last calls.
+type recentCalls struct {
 	mu sync.Mutex
 	// +checklocks:mu
-	last []Outcome
+	outcomes []Outcome
 	// +checklocks:mu
-	next int // where the following one goes, once last is full
+	next int // index of the next write, once outcomes is full
 }
 
-// lastCalls is how many calls are remembered. All are in the chain.
-const lastCalls = 4096
+// maxRecentCalls is the size of recentCalls. The audit log has all calls.
+const maxRecentCalls = 4096
 
-func (l *called) add(o Outcome) {
+func (l *recentCalls) add(o Outcome) {
 	o.value = nil
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if len(l.last) < lastCalls {
-		l.last = append(l.last, o)
+	if len(l.outcomes) < maxRecentCalls {
+		l.outcomes = append(l.outcomes, o)
 		return
 	}
-	l.last[l.next] = o
-	l.next = (l.next + 1) % lastCalls
+	l.outcomes[l.next] = o
+	l.next = (l.next + 1) % maxRecentCalls
 }
 
-// Called returns what became of a call, of those that were last.
+// Called returns the outcome of a recent call. Older calls are only in the audit log.
 func (k *Kernel) Called(cid id.Call) (Outcome, error) {
-	k.calls.mu.Lock()
-	defer k.calls.mu.Unlock()
-	i := slices.IndexFunc(k.calls.last, func(o Outcome) bool { return o.ID == cid })
+	k.recent.mu.Lock()
+	defer k.recent.mu.Unlock()
+	i := slices.IndexFunc(k.recent.outcomes, func(o Outcome) bool { return o.ID == cid })
 	if i < 0 {
 		return Outcome{}, &fault.Error{Op: "govern.Called", On: string(cid), Kind: fault.NotFound,
-			Err: errNoCall, Remedy: "look for it in the chain: glasshouse audit ls --kind call.ended"}
+			Err: errNoCall, Remedy: "search the audit log: glasshouse audit ls --kind call.ended"}
 	}
-	return k.calls.last[i], nil
+	return k.recent.outcomes[i], nil
 }
 
-var errNoCall = fault.Newf(fault.NotFound, "govern.Called", "", "no call of that name is remembered")
+var errNoCall = fault.Newf(fault.NotFound, "govern.Called", "", "the call is unknown or too old")
 
-// operator is the decision about what a person calls who may.
-func operator(q policy.Question) policy.Decision {
+// operatorDecision returns the decision about a call by an authorized person.
+func operatorDecision(q policy.Question) policy.Decision {
 	return policy.Decision{
 		Effect: policy.Allow,
 		Rule:   policy.Rule{Action: q.Action, Pattern: "*", Effect: policy.Allow, File: "operator"},
-		Reason: "a person with the right to it calls",
+		Reason: "called by an authorized person",
 	}
 }
 
-// asking makes of a decision one that a person is asked about, unless it denies.
-func asking(d policy.Decision, q policy.Question, why string) policy.Decision {
+// alwaysAsk turns a decision into one that needs approval, unless it denies.
+func alwaysAsk(d policy.Decision, q policy.Question, why string) policy.Decision {
 	if d.Effect == policy.Deny {
 		return d
 	}
@@ -155,11 +155,11 @@ func asking(d policy.Decision, q policy.Question, why string) policy.Decision {
 		Effect: policy.Ask,
 		Rule:   policy.Rule{Action: q.Action, Pattern: q.Resource, Effect: policy.Ask, File: "manifest"},
 		Reason: why,
-		Remedy: "wait for the answer",
+		Remedy: "wait for the approval",
 	}
 }
 
-// tierOf is what it takes to allow a question.
+// tierOf returns the approval tier for a question.
 func (k *Kernel) tierOf(a Ask) approval.Tier {
 	if a.Tier == approval.Elevated {
 		return approval.Elevated
@@ -167,19 +167,18 @@ func (k *Kernel) tierOf(a Ask) approval.Tier {
 	return k.tier(a.Question)
 }
 
-// Replay makes a recorded call again, and compares. It is for what a pure engine has
-// made.
+// Replay repeats a recorded call of a pure engine and compares the outputs.
 func (k *Kernel) Replay(ctx context.Context, rec CallRecord, cap *engine.Installed) (same bool, output json.RawMessage, err error) {
 	const op = "govern.Replay"
 	if rec.Replay == nil || rec.Output == nil {
-		return false, nil, fault.Newf(fault.Invalid, op, string(rec.Call), "what it takes to make the call again is not recorded")
+		return false, nil, fault.Newf(fault.Invalid, op, string(rec.Call), "the record has no replay data")
 	}
 	if cap.Digest != rec.Digest {
-		return false, nil, fault.Newf(fault.Conflict, op, string(rec.Call), "the capability that is installed is not the one that was called")
+		return false, nil, fault.Newf(fault.Conflict, op, string(rec.Call), "the installed capability differs from the one that was called")
 	}
 	again, ok := k.engines[cap.Runtime.Type].(Replayer)
 	if !ok {
-		return false, nil, fault.Newf(fault.Unsupported, op, string(rec.Call), "what runs on %s cannot be made again", cap.Runtime.Type)
+		return false, nil, fault.Newf(fault.Unsupported, op, string(rec.Call), "calls on the runtime %s cannot be replayed", cap.Runtime.Type)
 	}
 	input, err := cap.Input.FromJSON(rec.Input.Value)
 	if err != nil {
@@ -189,14 +188,14 @@ func (k *Kernel) Replay(ctx context.Context, rec CallRecord, cap *engine.Install
 	if err != nil {
 		return false, nil, err
 	}
-	if output, err = schema.ToJSON(v); err != nil {
+	output, err = schema.ToJSON(v)
+	if err != nil {
 		return false, nil, err
 	}
-	return show(output, rec.Output.Label).SHA256 == rec.Output.SHA256, output, nil
+	return newShown(output, rec.Output.Label).SHA256 == rec.Output.SHA256, output, nil
 }
 
-// A Replayer is an engine that can make a call again, with what it called in its turn
-// answered from the record.
+// A Replayer is an engine that can repeat a call. Nested calls are answered from the record.
 type Replayer interface {
 	Replay(ctx context.Context, c *engine.Call, record json.RawMessage) (any, error)
 }

@@ -15,15 +15,15 @@ import (
 	"glasshouse/store/storetest"
 )
 
-// A house is a kernel on a real database, with a real queue and a real chain.
-type house struct {
+// A harness is a Kernel with a database, an approval queue and an audit log.
+type harness struct {
 	*Kernel
 	t     testing.TB
 	queue *approval.Queue
 	chain *chain.Chain
 }
 
-func newHouse(t testing.TB, change ...func(*Config)) *house {
+func newHarness(t testing.TB, change ...func(*Config)) *harness {
 	t.Helper()
 	dir := t.TempDir()
 	s, err := storetest.Open(t, filepath.Join(dir, "g.db"))
@@ -45,7 +45,7 @@ func newHouse(t testing.TB, change ...func(*Config)) *house {
 			t.Error(err)
 		}
 	})
-	return &house{k, t, q, c}
+	return &harness{k, t, q, c}
 }
 
 func must(t testing.TB, err error) {
@@ -55,7 +55,7 @@ func must(t testing.TB, err error) {
 	}
 }
 
-// spec is what a jail with these permissions is governed by.
+// spec returns a Spec with the permissions.
 func spec(t testing.TB, permission string) json.RawMessage {
 	t.Helper()
 	raw, err := json.Marshal(Spec{Policy: &Policy{Files: []File{{Name: "opencode.json", Text: `{"permission": ` + permission + `}`}}, Level: policy.Full}})
@@ -63,35 +63,35 @@ func spec(t testing.TB, permission string) json.RawMessage {
 	return raw
 }
 
-// jail is a jail that is governed.
-func (h *house) jail(permission string) id.Jail {
+// jail returns a governed jail with the permissions.
+func (h *harness) jail(permission string) id.Jail {
 	h.t.Helper()
 	jid := id.NewJail()
 	must(h.t, h.Guard(h.t.Context(), jid, Guard{Spec: spec(h.t, permission), Workspace: "/work"}))
 	return jid
 }
 
-// pending waits until a person is asked something.
-func (h *house) pending() approval.Request {
+// waitPending waits for a pending approval request.
+func (h *harness) waitPending() approval.Request {
 	h.t.Helper()
 	for end := time.Now().Add(20 * time.Second); time.Now().Before(end); time.Sleep(time.Millisecond) {
 		if all := h.queue.Pending(); len(all) > 0 {
 			return all[0]
 		}
 	}
-	h.t.Fatal("nobody is asked")
+	h.t.Fatal("no approval request within 20 s")
 	return approval.Request{}
 }
 
-func (h *house) answers(r approval.Request, a approval.Answer) {
+func (h *harness) answer(r approval.Request, a approval.Answer) {
 	h.t.Helper()
 	a.By, a.Channel = approval.Person{ID: "uid 0", Name: "anna", Role: "admin"}, "api"
 	_, err := h.queue.Answer(h.t.Context(), r.ID, a)
 	must(h.t, err)
 }
 
-// recorded is what the chain says was decided about a jail.
-func (h *house) recorded(jid id.Jail) (all []Decided) {
+// decisions returns the recorded decisions of a jail.
+func (h *harness) decisions(jid id.Jail) (all []Decided) {
 	h.t.Helper()
 	entries, err := h.chain.Entries(h.t.Context(), chain.Query{Jail: jid, Kinds: []chain.Kind{chain.Decided}})
 	must(h.t, err)
