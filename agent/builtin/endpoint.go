@@ -56,7 +56,7 @@ func newEndpoint(cfg Config) (*endpoint, error) {
 	transport := &http.Transport{} // no proxy: the endpoint is local
 	switch {
 	case u.Scheme == "unix" && u.Host == "" && u.Path != "":
-		e.base = "http://endpoint"
+		e.base = "http://door"
 		transport.DialContext = func(ctx context.Context, _, _ string) (net.Conn, error) {
 			var dialer net.Dialer
 			return dialer.DialContext(ctx, "unix", u.Path)
