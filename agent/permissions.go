@@ -18,11 +18,11 @@ var levels = map[int]struct {
 	says  string // description in the framework
 }{
 	1: {edit: `{ "*": "ask", "src/*": "allow", "test/*": "allow", "tests/*": "allow", "docs/*": "allow" }`, bash: "ask", steps: 5, own: "ask",
-		says: "You are at level 1 of 3: guided. What is not pre-approved is asked of a person, and the list of pre-approved actions lifts no question."},
+		says: "You are at level 1 of 3: guided. A person must approve every action that no permission rule allows. The list of pre-approved actions below has no effect at this level."},
 	2: {edit: `"allow"`, bash: "ask", steps: 20, own: "ask",
-		says: "You are at level 2 of 3: intelligent. What is pre-approved is yours to decide; all else is asked of a person."},
+		says: "You are at level 2 of 3: intelligent. You decide about pre-approved actions. A person must approve all others."},
 	3: {edit: `"allow"`, bash: "allow", steps: 60, own: "allow",
-		says: "You are at level 3 of 3: full. Nobody is asked about what is pre-authorized, siblings and resources are your own affair, and watchdogs look after you."},
+		says: "You are at level 3 of 3: full. Pre-authorized actions need no approval. You coordinate siblings and request resources on your own, and watchdogs monitor you."},
 }
 
 // Framework returns the decision framework, an AGENTS.md, for an autonomy level from 1 to 3.

@@ -80,10 +80,10 @@ func Run(ctx context.Context, cfg Config) error {
 	defer e.close()
 	a := &agent{endpoint: e, checkpointEvery: cfg.Every, log: cfg.Log}
 
-	beating, stop := context.WithCancelCause(ctx)
+	runCtx, stop := context.WithCancelCause(ctx)
 	var beats sync.WaitGroup
-	beats.Go(func() { a.sendHeartbeats(beating, stop) })
-	err = a.pursue(beating)
+	beats.Go(func() { a.sendHeartbeats(runCtx, stop) })
+	err = a.pursue(runCtx)
 	stop(nil)
 	beats.Wait()
 

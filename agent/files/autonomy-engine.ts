@@ -117,11 +117,11 @@ const args = (fields: Record<string, unknown>) => fields as unknown as ToolDefin
 
 const tools: Record<string, ToolDefinition> = {
   coordinate_sibling: {
-    description: "Ask another agent of this group for something, and wait for its answer. A refusal says why.",
+    description: "Send a request to another agent of this group and wait for its answer. A refusal states the reason.",
     args: args({
       targetSandboxId: text("Its id or name. GET /whoami of the gateway lists them."),
-      action: text("What it is to do, in a word: review, test, implement"),
-      context: text("All that it has to know"),
+      action: text("The action in one word: review, test, implement"),
+      context: text("All information that it needs"),
     }),
     async execute(input: any, context) {
       const path = `/sandbox/${encodeURIComponent(input.targetSandboxId)}/coordinate`
@@ -130,10 +130,10 @@ const tools: Record<string, ToolDefinition> = {
     },
   },
   request_resources: {
-    description: "Ask for more CPU or memory, or give some back. What is beyond your level a person decides.",
+    description: "Request more CPU or memory, or return some. A person decides about requests beyond your level.",
     args: args({
-      cpu: text('Shares of a CPU, such as "512"; empty to leave it'),
-      memory: text('Such as "1024MB"; empty to leave it'),
+      cpu: text('Shares of a CPU, such as "512"; empty to keep it'),
+      memory: text('Such as "1024MB"; empty to keep it'),
     }),
     async execute(input: any, context) {
       const body: Record<string, string> = {}
@@ -143,10 +143,10 @@ const tools: Record<string, ToolDefinition> = {
     },
   },
   create_task: {
-    description: "Put a task into the backlog of the project.",
+    description: "Add a task to the backlog of the project.",
     args: args({
       title: text("One line"),
-      description: text("What is to be done, and why"),
+      description: text("The work to do and the reason"),
       priority: { type: "string", enum: ["low", "medium", "high"], default: "medium" },
     }),
     async execute(input: any, context) {

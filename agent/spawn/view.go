@@ -51,12 +51,12 @@ func (b *Bwrap) view(s Start, bwrap string) *view {
 		v.user = firstUser + b.next.Add(1)%users
 		v.bwrap.source = filepath.Join(staging, "bwrap")
 	}
-	add := func(from, at string, write bool) {
-		sh := bindMount{hostPath: from, target: at, source: from, writable: write}
+	add := func(hostPath, target string, writable bool) {
+		bm := bindMount{hostPath: hostPath, target: target, source: hostPath, writable: writable}
 		if v.user != 0 {
-			sh.source = filepath.Join(staging, strconv.Itoa(len(v.mounts)))
+			bm.source = filepath.Join(staging, strconv.Itoa(len(v.mounts)))
 		}
-		v.mounts = append(v.mounts, sh)
+		v.mounts = append(v.mounts, bm)
 	}
 	for _, dir := range s.ReadOnly {
 		add(dir, dir, false)
@@ -95,22 +95,22 @@ func (v *view) stage() error {
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_SLAVE, ""); err != nil {
 		return fmt.Errorf("disable mount propagation to the host: %w", err)
 	}
-	shows := append([]bindMount{v.bwrap}, v.mounts...)
-	open := make([]*os.File, len(shows))
+	mounts := append([]bindMount{v.bwrap}, v.mounts...)
+	open := make([]*os.File, len(mounts))
 	defer func() {
 		for _, f := range open {
 			f.Close() // Close of a nil *os.File returns an error
 		}
 	}()
-	for i, sh := range shows {
-		fd, err := unix.Open(sh.hostPath, unix.O_PATH|unix.O_CLOEXEC, 0)
+	for i, bm := range mounts {
+		fd, err := unix.Open(bm.hostPath, unix.O_PATH|unix.O_CLOEXEC, 0)
 		if err != nil {
-			return fault.New(fault.Invalid, "spawn.Start", sh.hostPath, err)
+			return fault.New(fault.Invalid, "spawn.Start", bm.hostPath, err)
 		}
-		open[i] = os.NewFile(uintptr(fd), sh.hostPath)
+		open[i] = os.NewFile(uintptr(fd), bm.hostPath)
 	}
 	needed := func(m string) bool {
-		return slices.ContainsFunc(shows, func(sh bindMount) bool { return under(sh.hostPath, m) })
+		return slices.ContainsFunc(mounts, func(bm bindMount) bool { return under(bm.hostPath, m) })
 	}
 	if err := unmountBelow(staging, needed); err != nil {
 		return err
@@ -118,9 +118,9 @@ func (v *view) stage() error {
 	if err := unix.Mount("tmpfs", staging, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, "mode=0755"); err != nil {
 		return fmt.Errorf("mount the staging directory: %w", err)
 	}
-	for i, sh := range shows {
-		if err := v.mount(open[i], sh); err != nil {
-			return fmt.Errorf("bind mount %s: %w", sh.hostPath, err)
+	for i, bm := range mounts {
+		if err := v.mount(open[i], bm); err != nil {
+			return fmt.Errorf("bind mount %s: %w", bm.hostPath, err)
 		}
 	}
 	return unmountBelow("/", func(m string) bool {
@@ -153,18 +153,18 @@ func unmountBelow(dir string, keep func(mount string) bool) error {
 // under reports whether a path is dir or below it.
 func under(path, dir string) bool { return path == dir || strings.HasPrefix(path, dir+"/") }
 
-// mount bind mounts f at the source path of sh. In a writable mount the owner of f is mapped
+// mount bind mounts f at the source path of bm. In a writable mount the owner of f is mapped
 // to the agent's user; all other owners are unmapped.
-func (v *view) mount(f *os.File, sh bindMount) error {
+func (v *view) mount(f *os.File, bm bindMount) error {
 	var st unix.Stat_t
 	if err := unix.Fstat(int(f.Fd()), &st); err != nil {
 		return err
 	}
-	if err := dirs.Place(sh.source, st.Mode&unix.S_IFMT == unix.S_IFDIR); err != nil {
+	if err := dirs.Place(bm.source, st.Mode&unix.S_IFMT == unix.S_IFDIR); err != nil {
 		return err
 	}
-	opts := overlay.CloneOptions{Options: overlay.Options{ReadOnly: !sh.writable, NoSuid: true, NoDev: true}, Recursive: !sh.writable}
-	if sh.writable {
+	opts := overlay.CloneOptions{Options: overlay.Options{ReadOnly: !bm.writable, NoSuid: true, NoDev: true}, Recursive: !bm.writable}
+	if bm.writable {
 		ids, err := overlay.IDMap([]overlay.Mapping{{Disk: st.Uid, Host: v.user, Count: 1}}, []overlay.Mapping{{Disk: st.Gid, Host: v.user, Count: 1}})
 		if err != nil {
 			return err
@@ -172,7 +172,7 @@ func (v *view) mount(f *os.File, sh bindMount) error {
 		defer ids.Close()
 		opts.IDMap = ids
 	}
-	return overlay.Clone(dirs.ProcPath(f), sh.source, opts)
+	return overlay.Clone(dirs.ProcPath(f), bm.source, opts)
 }
 
 // arguments collects the arguments of bubblewrap and the files that they refer to.
@@ -227,12 +227,12 @@ func (a *arguments) describe(s Start, v *view) error {
 	if err := a.home(s.Files); err != nil {
 		return err
 	}
-	for _, sh := range v.mounts {
+	for _, bm := range v.mounts {
 		option := "--ro-bind"
-		if sh.writable {
+		if bm.writable {
 			option = "--bind"
 		}
-		a.add(option, sh.source, sh.target)
+		a.add(option, bm.source, bm.target)
 	}
 	a.add("--remount-ro", "/", "--chdir", initialDir(s))
 	return nil
