@@ -146,7 +146,8 @@ func (m *Manager) advance(ctx context.Context, s Schedule) error {
 		busy := false
 		if s.Overlap != OverlapAllow {
 			var err error
-			if busy, err = m.cfg.Running(ctx, s.ID); err != nil {
+			busy, err = m.cfg.Running(ctx, s.ID)
+			if err != nil {
 				return err
 			}
 		}

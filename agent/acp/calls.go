@@ -220,7 +220,8 @@ func (d *driver) permission(ctx context.Context, at int64, params json.RawMessag
 	reject, noReject := choose(p.Options, acp.PermissionOptionKindRejectOnce)
 	v := Verdict{Reason: fmt.Sprintf("the agent offers no option that allows only this call: %s", noAllow)}
 	if noAllow == "" {
-		if v, err = d.decide(ctx, shown); err != nil {
+		v, err = d.decide(ctx, shown)
+		if err != nil {
 			return nil, err
 		}
 	}

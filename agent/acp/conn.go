@@ -75,7 +75,8 @@ type framer struct {
 func (f *framer) frame() (l frame, err error) {
 	for begun := false; ; {
 		for len(f.rest) == 0 {
-			if f.at, f.rest, err = f.conn.Next(); err != nil {
+			f.at, f.rest, err = f.conn.Next()
+			if err != nil {
 				return l, err
 			}
 		}

@@ -478,8 +478,12 @@ func TestLostSessionIsReplacedByANewOne(t *testing.T) {
 			if strings.HasSuffix(name, "succeeds") {
 				want, prompt = "s-old", "go on"
 			}
-			if err != nil || got.Session != want || !strings.Contains(<-sent, `"text":"`+prompt+`"`) {
-				t.Errorf("result %+v, %v", got, err)
+			if err != nil {
+				t.Fatal(err)
+			}
+			params := <-sent
+			if got.Session != want || !strings.Contains(params, `"text":"`+prompt+`"`) {
+				t.Errorf("result %+v, prompt %s; want session %s and prompt %s", got, params, want, prompt)
 			}
 		})
 	}
@@ -512,8 +516,12 @@ func TestMetaIsSentWithEachOpenedSession(t *testing.T) {
 func TestSpareOmitsUnsupportedServers(t *testing.T) {
 	in, out, sent := scriptedAgent(map[string]string{"initialize": `{"protocolVersion":1}`, "session/new": `{"sessionId":"s1"}`, "session/prompt": `{"stopReason":"end_turn"}`})
 	_, err := acp.Drive(t.Context(), acp.Pipes(in, out), &host{}, acp.Options{Cwd: "/", Prompt: "go", Spare: true, Servers: []acp.Server{{Name: "x", URL: "http://x"}}})
-	if err != nil || <-sent == "" {
-		t.Error(err)
+	if err != nil {
+		t.Fatal(err)
+	}
+	params := <-sent
+	if params == "" {
+		t.Error("the agent received no prompt")
 	}
 }
 

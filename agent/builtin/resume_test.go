@@ -158,7 +158,8 @@ func TestRepeatedKillsDoNotChangeTheRun(t *testing.T) {
 				d := newDigestEndpoint()
 				starts := 0
 				for d.state == "active" {
-					if starts++; starts > 500 {
+					starts++
+					if starts > 500 {
 						t.Fatal("the run has not ended after 500 restarts")
 					}
 					runOnce(t, d, every, 1+random.IntN(20), random.IntN(cutPoints))

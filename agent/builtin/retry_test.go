@@ -112,7 +112,8 @@ func TestAgentEndsWithItsRun(t *testing.T) {
 					if len(d.effects) < 3 {
 						return nil
 					}
-					if d.state = state; strings.HasPrefix(r.URL.Path, "/run/") && r.URL.Path != "/run/heartbeat" || strings.HasPrefix(r.URL.Path, "/v1") {
+					d.state = state
+					if strings.HasPrefix(r.URL.Path, "/run/") && r.URL.Path != "/run/heartbeat" || strings.HasPrefix(r.URL.Path, "/v1") {
 						return &refusal{409, "", `{"detail":"the run is over"}`}
 					}
 					return nil

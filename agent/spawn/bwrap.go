@@ -121,13 +121,15 @@ func (b *Bwrap) launch(ctx context.Context, op string, s Start) (_ *Process, err
 		shim = append(shim, "-socket", socketPath)
 	}
 	var n int
-	if l.ready, n, err = in.addStatusPipe(); err != nil {
+	l.ready, n, err = in.addStatusPipe()
+	if err != nil {
 		return nil, err
 	}
 	undone.Push("close", l.ready.Close)
 	shim = append(shim, "-ready-fd", strconv.Itoa(n))
 	if len(s.Token) > 0 {
-		if n, err = in.addSecret(s.Token); err != nil {
+		n, err = in.addSecret(s.Token)
+		if err != nil {
 			return nil, err
 		}
 		shim = append(shim, "-token-fd", strconv.Itoa(n))
@@ -136,13 +138,15 @@ func (b *Bwrap) launch(ctx context.Context, op string, s Start) (_ *Process, err
 
 	v := b.view(s, path)
 	bwrapArgs := &arguments{in: in}
-	if l.info, n, err = in.addStatusPipe(); err != nil {
+	l.info, n, err = in.addStatusPipe()
+	if err != nil {
 		return nil, err
 	}
 	undone.Push("close", l.info.Close)
 	bwrapArgs.add("--info-fd", strconv.Itoa(n))
 	for _, filter := range filters {
-		if n, err = in.addData("filter", filter); err != nil {
+		n, err = in.addData("filter", filter)
+		if err != nil {
 			return nil, err
 		}
 		bwrapArgs.add("--add-seccomp-fd", strconv.Itoa(n))
@@ -152,7 +156,8 @@ func (b *Bwrap) launch(ctx context.Context, op string, s Start) (_ *Process, err
 	}
 	// The arguments are passed in a file, because every user of the host can read the command
 	// line (proc_pid_cmdline(5)).
-	if n, err = in.addData("arguments", []byte(strings.Join(bwrapArgs.list, "\x00")+"\x00")); err != nil {
+	n, err = in.addData("arguments", []byte(strings.Join(bwrapArgs.list, "\x00")+"\x00"))
+	if err != nil {
 		return nil, err
 	}
 	l.cmd = &exec.Cmd{
@@ -161,7 +166,8 @@ func (b *Bwrap) launch(ctx context.Context, op string, s Start) (_ *Process, err
 		SysProcAttr: &syscall.SysProcAttr{Setsid: true, Pdeathsig: syscall.SIGKILL},
 	}
 	v.apply(l)
-	if l.group, err = b.makeGroup(s.Limits, shimTasks); err != nil {
+	l.group, err = b.makeGroup(s.Limits, shimTasks)
+	if err != nil {
 		return nil, err
 	}
 	l.childFiles = in.files
@@ -204,7 +210,8 @@ func (b *Bwrap) find(ctx context.Context, op string) (string, error) {
 	if err != nil {
 		return "", fault.Cannot(op, "bubblewrap is not installed: "+err.Error(), installHint)
 	}
-	if path, err = filepath.Abs(path); err != nil {
+	path, err = filepath.Abs(path)
+	if err != nil {
 		return "", err
 	}
 	out, err := exec.CommandContext(ctx, path, "--version").Output()
